@@ -1,0 +1,46 @@
+.DEFAULT_GOAL := help
+.PHONY: help setup build test test-full test-unit test-asan test-tsan demo bench check format clean
+
+help:  ## list these targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+setup:  ## install missing Debian packages
+	@tools/setup.sh
+
+build/build.ninja: | setup
+	@cmake --preset release
+
+build: setup build/build.ninja  ## build the program: build/bevatron
+	@cmake --build build
+
+test: setup  ## checks and unit tests, then the sanitizer builds
+	@tools/run_tests.sh release asan tsan
+
+test-full: setup  ## the same with the long tests too
+	@BEV_TEST_FULL=1 GTEST_ALSO_RUN_DISABLED_TESTS=1 tools/run_tests.sh release asan tsan
+
+test-unit: setup  ## checks and unit tests only
+	@tools/run_tests.sh release
+
+test-asan: setup  ## address and undefined-behaviour sanitizers
+	@tools/run_tests.sh asan
+
+test-tsan: setup  ## thread sanitizer
+	@tools/run_tests.sh tsan
+
+demo: build  ## a first training run
+	@tools/demo.sh
+
+bench: setup  ## build and run the benchmarks
+	@cmake --preset release -DBEV_BENCH=ON >/dev/null
+	@cmake --build build --target benchmarks
+	@for program in build/bench/*; do $$program || exit 1; done
+
+check: setup  ## formatting, layers, headers and source rules
+	@for check in tools/check_*.sh; do $$check || failed=1; done; test -z "$$failed"
+
+format: setup  ## apply clang-format to all sources
+	@tools/check_format.sh --fix
+
+clean:  ## remove the build folder
+	@rm -rf build

@@ -1,0 +1,46 @@
+#!/usr/bin/env bash
+# check_rules.sh [ROOT]: rules that a line of source can break. Prints every place, then fails.
+set -uo pipefail
+shopt -s lastpipe  # complain sets `broken` from the end of a pipe
+cd "${1:-$(dirname "$0")/..}"
+
+broken=0
+# complain MESSAGE: reports each line of stdin, if there is one.
+complain() {
+  local places
+  places=$(cat)
+  [[ -n $places ]] || return 0
+  printf '%s\n' "$places" | sed "s|^|rules: $1: |"
+  broken=1
+}
+sources() { find "$@" -type f \( -name '*.h' -o -name '*.cpp' -o -name '*.cu' -o -name '*.cuh' \) 2>/dev/null | sort; }
+# code FOLDER...: all lines as FILE:LINE:TEXT, without line comments and string literals.
+code() { sources "$@" | xargs -r grep -Hn '' | sed -E 's/"([^"\\]|\\.)*"/""/g; s://.*$::'; }
+all_code=$(code src)
+search() { grep -E "$1" <<<"$all_code"; }
+
+# Ranks are objects: no state outside them.
+search '\bthread_local\b' | complain "thread_local"
+search ':\s*(inline +)?static +[^(]*(=|;|\{)' | grep -vE '\b(const|constexpr|constinit|static_assert)\b' |
+  complain "mutable static"
+search '^[^:]*:[0-9]+:(inline +|extern +|static +)*[A-Za-z_][A-Za-z0-9_:<>, ]*[ *&]+[A-Za-z_][A-Za-z0-9_]*( *=[^=].*|\{.*\})?;' |
+  grep -vE ':((inline|static|extern) +)*(const|constexpr|using|typedef|return|namespace|template|struct|class|enum|union|friend|throw|goto|delete|else|case)\b' |
+  complain "mutable global"
+
+search '(\b(std::)?|::)(exit|_exit|_Exit|quick_exit)\(' | grep -vE '[.>](exit|_exit)\(' | complain "exit("
+search '\b(secure_)?getenv\b' | grep -v '^src/app/environment\.cpp:' | complain "getenv outside src/app/environment.cpp"
+
+sources src tests bench examples | grep -v '^src/backend/cuda/' |
+  xargs -r grep -HnE '^ *# *include *[<"](cuda|cublas|cudnn|nccl|curand|cutlass|cute/|cub/|thrust/|nvtx|nvToolsExt|cooperative_groups)' |
+  complain "CUDA include outside src/backend/cuda"
+sources src | grep '\.h$' |
+  xargs -r grep -HnE '^ *# *include *<((iostream|sstream|fstream|regex|filesystem|random|thread|mutex|chrono|functional)>|dnnl|omp\.h|fmt/|nlohmann/|yaml-cpp/)' |
+  complain "heavy include in a header"
+
+sources src tests bench examples | xargs -r wc -l | awk '$2 != "total" && $1 > 800 { print $2 ": " $1 " lines" }' |
+  complain "over 800 lines"
+find src tests bench examples configs docs tools cmake .ci Makefile CMakeLists.txt CMakePresets.json -type f \
+  -size -256k 2>/dev/null | grep -v '^tools/check.*\.sh$' |
+  xargs -r grep -HnIE '(^|[^A-Za-z0-9_.:/})-])/(home|root|work|Users|mnt)/' | complain "absolute machine path"
+
+exit "$broken"

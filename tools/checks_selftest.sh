@@ -1,0 +1,55 @@
+#!/usr/bin/env bash
+# The layer and rule checks must pass a clean tree and fail on each of these mistakes.
+set -uo pipefail
+tools=$(cd "$(dirname "$0")" && pwd)
+tree=$(mktemp -d)
+trap 'rm -rf "$tree"' EXIT
+wrong=0
+
+# expect MESSAGE CHECK FILE TEXT: on a tree of one clean file plus FILE, CHECK fails with MESSAGE,
+# or passes when MESSAGE is "ok".
+expect() {
+  local want=$1 check=$2 file=$3 text=$4 output
+  rm -rf "${tree:?}"/*
+  mkdir -p "$tree/src/base" "$tree/$(dirname "$file")"
+  printf '#pragma once\nnamespace bev {\nint one();\n}\n' >"$tree/src/base/one.h"
+  printf '%b\n' "$text" >"$tree/$file"
+  if output=$("$tools/check_$check.sh" "$tree" 2>&1); then
+    [[ $want == ok ]] && return
+  else
+    [[ $output == *"$want"* ]] && return
+  fi
+  printf 'selftest: check_%s: wanted "%s" for %s: %.200s\n%s\n' "$check" "$want" "$file" "$text" "$output"
+  wrong=1
+}
+
+expect ok layers src/tensor/a.cpp '#include "base/one.h"\n#include <vector>'
+expect ok layers src/app/a.cpp '#include "backend/cpu/backend.h"\n#include "train/loop.h"'
+expect ok layers src/backend/cpu/kernels/a.cpp '#include "kernels/gemm.h"\n#include "backend/cpu/pool.h"'
+expect "base may not include tensor" layers src/base/a.cpp '#include "tensor/shape.h"'
+expect "data may not include tokenizer" layers src/data/a.h '#include "tokenizer/bpe.h"'
+expect "only app may include backend/cpu" layers src/train/a.cpp '#include "backend/cpu/backend.h"'
+expect "backend/cpu may not include autograd" layers src/backend/cpu/a.cpp '#include "autograd/tape.h"'
+expect "backend/cuda may not include backend/cpu" layers src/backend/cuda/a.cu '#include "backend/cpu/backend.h"'
+expect "not a path below src/" layers src/base/a.cpp '#include "one.h"'
+expect "not in tools/layers.txt" layers src/stray/a.cpp '#include "base/one.h"'
+
+expect ok rules src/base/a.cpp 'static int add(int a, int b);\nstatic constexpr int kA = 1;\nstatic_assert(kA == 1);\nconst int kB = 2;\nconstexpr int kTable[] = {1,\n  2};'
+expect ok rules src/base/a.cpp '// exit(1), thread_local\nint f() {\n  int count = 0;\n  return count;\n}\nthrow_if("getenv exit(1)");'
+expect ok rules src/app/environment.cpp 'auto a() { return std::getenv("A"); }'
+expect "mutable static" rules src/base/a.cpp '  static int count = 0;'
+expect "mutable static" rules src/base/a.cpp 'static std::vector<int> all;'
+expect "mutable static" rules src/base/a.h 'inline static int count{0};'
+expect "mutable global" rules src/base/a.cpp 'int count = 0;'
+expect "mutable global" rules src/base/a.cpp 'std::map<int, int> table;'
+expect "thread_local" rules src/base/a.cpp 'thread_local int x;'
+expect "exit(" rules src/base/a.cpp '  std::exit(1);'
+expect "exit(" rules src/base/a.cpp '  if (bad) exit(1);'
+expect "getenv outside" rules src/base/a.cpp 'auto a() { return std::getenv("A"); }'
+expect "CUDA include" rules src/nn/a.cpp '#include <cuda_runtime.h>'
+expect "CUDA include" rules tests/nn/a.cpp '#include <nccl.h>'
+expect "heavy include" rules src/base/a.h '#include <functional>'
+expect "over 800 lines" rules src/base/a.cpp "$(yes '//' | head -801)"
+expect "machine path" rules src/base/a.cpp 'auto path = "/home/me/data";'
+
+exit "$wrong"

@@ -1,0 +1,14 @@
+# One stamp per header; run by check_headers.sh from the repository root. `.cuh` needs nvcc and is
+# left to the CUDA build.
+headers := $(shell find src tests -name '*.h' -not -path 'src/backend/cuda/*')
+stamps := $(headers:%=build/headers/%.ok)
+
+all: $(stamps)
+
+build/headers/%.ok: % tools/headers.mk
+	@mkdir -p $(@D)
+	@g++ -std=c++20 -Wall -Wextra -Wshadow -Werror -Isrc -I. -DBEV_CPU_LEVEL=v2 -fsyntax-only \
+	  -MMD -MP -MT $@ -MF $(@:.ok=.d) -include $< -x c++ /dev/null
+	@touch $@
+
+-include $(stamps:.ok=.d)

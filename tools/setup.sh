@@ -1,0 +1,33 @@
+#!/usr/bin/env bash
+# Installs the Debian packages Bevatron needs. Does nothing, quickly, when they are all present.
+set -euo pipefail
+
+packages=(
+  g++ cmake ninja-build ccache lld                                    # build
+  libdnnl-dev nlohmann-json3-dev libyaml-cpp-dev libfmt-dev           # libraries
+  libgtest-dev libgmock-dev clang-format-14                           # tests and checks
+)
+
+missing=()
+for package in "${packages[@]}"; do
+  status=$(dpkg-query -W -f='${db:Status-Status}' "$package" 2>/dev/null || true)
+  [[ $status == installed ]] || missing+=("$package")
+done
+((${#missing[@]})) || exit 0
+
+as_root=()
+if ((EUID != 0)); then
+  as_root=(sudo -n)
+fi
+give_up() {
+  echo "setup: $1; please install these packages: ${missing[*]}" >&2
+  exit 1
+}
+command -v apt-get >/dev/null || give_up "no apt-get here"
+((EUID == 0)) || sudo -n true 2>/dev/null || give_up "neither root nor sudo without a password"
+
+echo "setup: installing ${missing[*]}"
+install=("${as_root[@]}" env DEBIAN_FRONTEND=noninteractive apt-get install -qq -y
+         --no-install-recommends "${missing[@]}")
+"${as_root[@]}" apt-get update -qq || give_up "apt-get update failed"
+"${install[@]}" >/dev/null || give_up "apt-get install failed"
