@@ -1,0 +1,57 @@
+// What every op gets first: the rank's kernels, memory, mesh, parameters, and the tape if it
+// records.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+#include "autograd/param.h"
+#include "comm/mesh.h"
+#include "kernels/kernels.h"
+#include "tensor/step_state.h"
+#include "tensor/stream.h"
+#include "tensor/tensor.h"
+
+namespace bev {
+
+class Tape;
+class WeightWork;
+
+// Collects the first result that is not finite while a bad step is run again.
+struct FiniteProbe {
+  bool found = false;
+  bool in_backward = false;  // set by the tape
+  std::string message;       // "layer 3, op attention: result [..] holds NaN or Inf"
+  bool found_in_backward = false;
+};
+
+struct Context {
+  const Kernels& kernels;
+  Stream stream;
+  Arena& arena;
+  const Mesh& mesh;
+  Weights& weights;
+  Gradients& grads;
+  const StepState* step;      // device address
+  Dtype dtype = Dtype::kF32;  // of activations and weights
+
+  Tape* tape = nullptr;  // nullptr: nothing is recorded
+  WeightWork* weight_work =
+      nullptr;              // collects weight-gradient work for later; nullptr: done at once
+  std::int64_t layer = -1;  // global number of the layer that runs, for random numbers and messages
+  bool training = false;    // dropout acts
+  FiniteProbe* probe = nullptr;  // every result is checked (waits for the device); nullptr: none is
+
+  Tensor allocate(Dtype of, const Shape& shape, const char* tag) const {
+    return Tensor(arena, of, shape, tag);
+  }
+  // The type in which statistics, logits and gradients of `dtype` models are kept: f32, or f64 for
+  // f64.
+  Dtype wide() const { return dtype == Dtype::kF64 ? Dtype::kF64 : Dtype::kF32; }
+
+  // With a probe: records op, layer and tensor of the first bad value.
+  void check(std::string_view op, std::string_view what, const View& view) const;
+};
+
+}  // namespace bev

@@ -1,0 +1,71 @@
+// A parameter, and the two calls through which ops reach its memory. A closure captures the Param,
+// never its memory: sharded weights, low-precision caches and offload all hide behind `use` and
+// `sink`.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "comm/placement.h"
+#include "tensor/tensor.h"
+
+namespace bev {
+
+enum class InitKind : std::uint8_t { kNormal, kConstant };
+
+struct InitRule {
+  InitKind kind = InitKind::kNormal;
+  double value = 0;  // standard deviation, or the constant
+};
+
+// Owned by value by the module that uses it; its address is stable once the model is built.
+struct Param {
+  std::string name;  // global: the same in every layout
+  Shape shape;       // global
+  Split split;
+  InitRule init;
+  bool trains = true;
+  bool decays = true;  // weight decay applies
+  bool shared =
+      false;  // first and last stage hold it both (tied embedding): their gradients are summed
+  bool copy = false;  // the holder of a shared parameter that does not count it
+
+  // Set by the store that materialises it.
+  int index = -1;
+  Shape local;
+};
+
+// A parameter's value in the form an op needs, valid while the lease lives.
+struct WeightLease {
+  View view;
+  Tensor hold;
+};
+
+class Weights {
+ public:
+  virtual ~Weights() = default;
+  virtual WeightLease use(const Param& param) = 0;
+};
+
+// Where a weight gradient goes: view = beta * view + gradient, in the gradient dtype.
+struct GradSink {
+  View view;
+  double beta = 0;
+  Tensor hold;
+};
+
+class Gradients {
+ public:
+  virtual ~Gradients() = default;
+  // `placement` is what the op computes: partial over the axes whose ranks see different tokens. It
+  // is the same at every use.
+  virtual GradSink sink(const Param& param, const Placement& placement) = 0;
+  // The use that `sink` was for has been added.
+  virtual void done(const Param& param, GradSink sink) = 0;
+};
+
+// The placement of the gradient of `param` in an op whose other operand has placement `x`.
+Placement gradient_placement(const Param& param, const Placement& x);
+
+}  // namespace bev

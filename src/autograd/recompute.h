@@ -1,0 +1,66 @@
+// Recompute: run a part of the model without recording it, and again, recorded, when its gradient
+// is due. Random numbers are stateless, so both runs give the same bits.
+#pragma once
+
+#include <utility>
+
+#include "autograd/tape.h"
+
+namespace bev {
+
+// Records on `tape` (nullptr: nothing) while it lives.
+class TapeScope {
+ public:
+  TapeScope(Context& ctx, Tape* tape) : ctx_(ctx), previous_(std::exchange(ctx.tape, tape)) {}
+  ~TapeScope() { ctx_.tape = previous_; }
+  TapeScope(const TapeScope&) = delete;
+  TapeScope& operator=(const TapeScope&) = delete;
+
+ private:
+  Context& ctx_;
+  Tape* previous_;
+};
+
+namespace detail {
+// Runs f again, recorded, and its backward; returns the gradient of x (empty when not wanted).
+template <class F>
+Tensor backward_again(Context& ctx, const F& f, const Saved& x, const GradSlot& slot, Tensor dy,
+                      const Placement& dy_placement) {
+  Tape tape;
+  TapeScope scope(ctx, &tape);
+  GradSlot input, output;
+  {
+    Var again{x.get(ctx), slot.placement, -1, nullptr};
+    if (slot.wanted()) again = tape.track(std::move(again.tensor), slot.placement);
+    input = GradSlot(again);
+    output = GradSlot(f(ctx, again));
+  }
+  tape.add_gradient(ctx, output, std::move(dy), dy_placement);
+  tape.backward(ctx);
+  return tape.take_gradient(input.id);
+}
+}  // namespace detail
+
+// f(Context&, const Var&) -> Var. What f refers to must live until the backward.
+template <class F>
+Var recompute(Context& ctx, const char* name, const Var& x, F f) {
+  if (ctx.tape == nullptr) return f(ctx, x);
+  Tape& tape = *ctx.tape;
+  Var result;
+  {
+    TapeScope scope(ctx, nullptr);
+    result = f(ctx, Var{x.tensor, x.placement, -1, nullptr});
+  }
+  Var y = make_output(ctx, name, std::move(result.tensor), result.placement, true);
+  tape.record(name, ctx.layer,
+              [f, saved = Saved(x), slot = GradSlot(x), out = GradSlot(y)](Backward& back) {
+                Tensor dy = back.take(out);
+                if (dy.empty()) return;
+                Tensor dx = detail::backward_again(back.ctx, f, saved, slot, std::move(dy),
+                                                   out.placement.dual());
+                if (slot.wanted()) back.add(slot, std::move(dx));
+              });
+  return y;
+}
+
+}  // namespace bev

@@ -1,0 +1,89 @@
+#include "autograd/tape.h"
+
+#include "base/error.h"
+
+namespace bev {
+
+Var Tape::track(Tensor tensor, const Placement& placement) {
+  Var var{std::move(tensor), placement, static_cast<VarId>(gradients_.size()), nullptr};
+  gradients_.emplace_back();
+  return var;
+}
+
+void* Tape::room_for(std::size_t bytes) {
+  bytes = (bytes + alignof(std::max_align_t) - 1) / alignof(std::max_align_t) *
+          alignof(std::max_align_t);
+  BEV_CHECK(bytes <= kSlabBytes, ErrorKind::kInternal, "tape: a closure of ", bytes, " bytes");
+  if (slab_ < slabs_.size() && slab_used_ + bytes > kSlabBytes) {
+    ++slab_;
+    slab_used_ = 0;
+  }
+  if (slab_ == slabs_.size()) slabs_.push_back(std::make_unique<std::byte[]>(kSlabBytes));
+  void* place = slabs_[slab_].get() + slab_used_;
+  slab_used_ += bytes;
+  return place;
+}
+
+void Tape::backward(Context& ctx) {
+  Backward back(ctx, *this);
+  std::int64_t layer = ctx.layer;
+  // Recomputed parts run a backward inside the backward.
+  bool outer = ctx.probe != nullptr && std::exchange(ctx.probe->in_backward, true);
+  while (!nodes_.empty()) {
+    Node node = nodes_.back();
+    ctx.layer = node.layer;
+    running_ = node.op;
+    node.call(node.closure, back);
+    // Destroyed at once: saved tensors go as the backward passes.
+    node.destroy(node.closure);
+    nodes_.pop_back();
+  }
+  running_ = "";
+  if (ctx.probe != nullptr) ctx.probe->in_backward = outer;
+  ctx.layer = layer;
+  slab_ = slab_used_ = 0;
+}
+
+void Tape::add_gradient(Context& ctx, const GradSlot& to, Tensor gradient,
+                        const Placement& placement) {
+  if (!to.wanted()) return;
+  BEV_CHECK(placement == to.placement.dual(), ErrorKind::kInternal, "backward of ", running_,
+            " (layer ", ctx.layer, "): the gradient ", gradient.shape(), " is {", placement,
+            "}, but a value placed {", to.placement, "} has a gradient {", to.placement.dual(),
+            "}: a reduction is missing or doubled");
+  ctx.check(running_, "gradient", gradient);
+  Tensor& sum = gradients_[static_cast<std::size_t>(to.id)];
+  if (sum.empty()) {
+    sum = std::move(gradient);
+    return;
+  }
+  BEV_CHECK(sum.shape() == gradient.shape(), "backward of ", running_, ": gradients ", sum.shape(),
+            " and ", gradient.shape(), " of one value");
+  // Memory that another holder shares is never written.
+  Tensor out = sum.unique() ? sum : gradient.unique() ? gradient : Tensor();
+  if (out.empty()) out = ctx.allocate(sum.dtype(), sum.shape(), "gradients");
+  ctx.kernels.elementwise.add(ctx.stream, sum, gradient, out);
+  sum = std::move(out);
+}
+
+Tensor Tape::take_gradient(VarId id) {
+  return id < 0 ? Tensor() : std::exchange(gradients_[static_cast<std::size_t>(id)], Tensor());
+}
+
+void Tape::clear() {
+  while (!nodes_.empty()) {
+    nodes_.back().destroy(nodes_.back().closure);
+    nodes_.pop_back();
+  }
+  gradients_.clear();
+  slab_ = slab_used_ = 0;
+}
+
+Var make_output(Context& ctx, const char* op, Tensor tensor, const Placement& placement,
+                bool wanted) {
+  ctx.check(op, "result", tensor);
+  if (wanted && ctx.tape != nullptr) return ctx.tape->track(std::move(tensor), placement);
+  return Var{std::move(tensor), placement, -1, nullptr};
+}
+
+}  // namespace bev

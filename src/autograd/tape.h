@@ -1,0 +1,149 @@
+// Reverse-mode differentiation over coarse ops. An op computes its outputs, then records one
+// closure that turns the outputs' gradients into the inputs'. One tape per micro-batch in flight.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <new>
+#include <utility>
+#include <vector>
+
+#include "autograd/context.h"
+#include "autograd/weight_work.h"
+
+namespace bev {
+
+using VarId = std::int32_t;
+
+// Makes a tensor again from what is kept anyway, instead of keeping it (selective recompute).
+class Recipe {
+ public:
+  virtual ~Recipe() = default;
+  virtual Tensor make(Context& ctx) const = 0;
+};
+
+// A value in the graph. id is -1 when no gradient is wanted.
+struct Var {
+  Tensor tensor;
+  Placement placement;
+  VarId id = -1;
+  std::shared_ptr<const Recipe> recipe;  // how to make it again; null: it is kept
+
+  bool tracked() const { return id >= 0; }
+  const Shape& shape() const { return tensor.shape(); }
+  Dtype dtype() const { return tensor.dtype(); }
+};
+
+// A tensor kept for the backward, by whatever means: the tensor itself, or a recipe.
+class Saved {
+ public:
+  Saved() = default;
+  explicit Saved(const Var& var) : recipe_(var.recipe) {
+    if (!recipe_) tensor_ = var.tensor;
+  }
+  explicit Saved(Tensor tensor) : tensor_(std::move(tensor)) {}
+  Tensor get(Context& ctx) const { return recipe_ ? recipe_->make(ctx) : tensor_; }
+
+ private:
+  Tensor tensor_;
+  std::shared_ptr<const Recipe> recipe_;
+};
+
+// The part of a Var that a closure needs to pass a gradient on.
+struct GradSlot {
+  VarId id = -1;
+  Placement placement;  // of the value
+  GradSlot() = default;
+  explicit GradSlot(const Var& var) : id(var.id), placement(var.placement) {}
+  bool wanted() const { return id >= 0; }
+};
+
+class Backward;
+
+class Tape {
+ public:
+  Tape() = default;
+  ~Tape() { clear(); }
+  Tape(const Tape&) = delete;
+  Tape& operator=(const Tape&) = delete;
+
+  // A value that gradients are collected for: an input of the recorded graph, or an op's output.
+  Var track(Tensor tensor, const Placement& placement);
+
+  // backward(Backward&) is called once, after all closures recorded later.
+  template <class F>
+  void record(const char* op, std::int64_t layer, F backward) {
+    static_assert(alignof(F) <= alignof(std::max_align_t));
+    void* place = room_for(sizeof(F));
+    new (place) F(std::move(backward));
+    nodes_.push_back({op, layer, place,
+                      [](void* f, Backward& back) { (*static_cast<F*>(f))(back); },
+                      [](void* f) { static_cast<F*>(f)->~F(); }});
+  }
+
+  // Runs and destroys all closures, last first. Gradients of tracked inputs stay to be taken.
+  void backward(Context& ctx);
+
+  // Adds to the gradient of a value; `placement` must be the dual of the value's.
+  void add_gradient(Context& ctx, const GradSlot& to, Tensor gradient, const Placement& placement);
+  // The gradient collected so far, handed over; empty when none came.
+  Tensor take_gradient(VarId id);
+
+  void clear();
+  std::size_t size() const { return nodes_.size(); }
+
+ private:
+  struct Node {
+    const char* op;
+    std::int64_t layer;
+    void* closure;
+    void (*call)(void*, Backward&);
+    void (*destroy)(void*);
+  };
+  void* room_for(std::size_t bytes);
+
+  std::vector<Node> nodes_;
+  std::vector<Tensor> gradients_;
+  const char* running_ = "";
+  // Closures live in slabs that are kept for the next use of the tape.
+  static constexpr std::size_t kSlabBytes = 64 * 1024;
+  std::vector<std::unique_ptr<std::byte[]>> slabs_;
+  std::size_t slab_ = 0, slab_used_ = 0;
+};
+
+// What a closure sees.
+class Backward {
+ public:
+  Backward(Context& context, Tape& tape) : ctx(context), tape_(tape) {}
+  Context& ctx;
+
+  Tensor take(const GradSlot& output) { return tape_.take_gradient(output.id); }
+  void add(const GradSlot& input, Tensor gradient, const Placement& placement) {
+    tape_.add_gradient(ctx, input, std::move(gradient), placement);
+  }
+  // The gradient has the placement that the input's dual demands (elementwise ops).
+  void add(const GradSlot& input, Tensor gradient) {
+    tape_.add_gradient(ctx, input, std::move(gradient), input.placement.dual());
+  }
+  // work(Context&) computes weight gradients from what it owns. It runs now, or when a schedule
+  // that splits the backward gets to it.
+  template <class F>
+  void weight_work(F work) {
+    if (ctx.weight_work != nullptr) {
+      ctx.weight_work->add(std::move(work));
+    } else {
+      work(ctx);
+    }
+  }
+
+ private:
+  Tape& tape_;
+};
+
+// Starts the output of an op: tracked when `wanted` and a tape records. Checks the value when asked
+// to.
+Var make_output(Context& ctx, const char* op, Tensor tensor, const Placement& placement,
+                bool wanted);
+
+}  // namespace bev

@@ -1,0 +1,76 @@
+#include "backend/cpu/cpu_kernels.h"
+
+#include "base/error.h"
+
+namespace bev {
+
+namespace cpu {
+namespace v2 {
+Kernels kernels();
+}
+namespace v3 {
+Kernels kernels();
+}
+namespace v4 {
+Kernels kernels();
+}
+}  // namespace cpu
+
+namespace {
+bool has_v3() {
+#if defined(BEV_CPU_HAS_V3)
+  return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") &&
+         __builtin_cpu_supports("bmi") && __builtin_cpu_supports("bmi2") &&
+         __builtin_cpu_supports("f16c") && __builtin_cpu_supports("lzcnt") &&
+         __builtin_cpu_supports("movbe");
+#else
+  return false;
+#endif
+}
+
+bool has_v4() {
+#if defined(BEV_CPU_HAS_V4)
+  return has_v3() && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+         __builtin_cpu_supports("avx512cd") && __builtin_cpu_supports("avx512dq") &&
+         __builtin_cpu_supports("avx512vl");
+#else
+  return false;
+#endif
+}
+
+Kernels kernels_of(CpuLevel level) {
+#if defined(BEV_CPU_HAS_V4)
+  if (level == CpuLevel::kV4) return cpu::v4::kernels();
+#endif
+#if defined(BEV_CPU_HAS_V3)
+  if (level == CpuLevel::kV3) return cpu::v3::kernels();
+#endif
+  BEV_CHECK(level == CpuLevel::kV2, ErrorKind::kInternal, "cpu kernels: level not compiled in");
+  return cpu::v2::kernels();
+}
+}  // namespace
+
+CpuLevel best_cpu_level() {
+  if (has_v4()) return CpuLevel::kV4;
+  return has_v3() ? CpuLevel::kV3 : CpuLevel::kV2;
+}
+
+const Kernels& cpu_kernels() { return cpu_kernels(best_cpu_level()); }
+
+const Kernels& cpu_kernels(CpuLevel level) {
+  BEV_CHECK(level <= best_cpu_level(), ErrorKind::kDevice, "cpu kernels: level v",
+            static_cast<int>(level) + 2, " is not available, the best here is v",
+            static_cast<int>(best_cpu_level()) + 2);
+  if (level == CpuLevel::kV4) {
+    static const Kernels table = kernels_of(CpuLevel::kV4);
+    return table;
+  }
+  if (level == CpuLevel::kV3) {
+    static const Kernels table = kernels_of(CpuLevel::kV3);
+    return table;
+  }
+  static const Kernels table = kernels_of(CpuLevel::kV2);
+  return table;
+}
+
+}  // namespace bev

@@ -1,0 +1,222 @@
+#include "kernels/activation.h"
+
+#include <cmath>
+#include <numbers>
+
+#include "backend/cpu/kernels/math.h"
+#include "backend/cpu/kernels/pieces.h"
+#include "backend/cpu/kernels/tables.h"
+
+namespace bev::cpu::BEV_CPU_LEVEL {
+
+namespace {
+
+// Values pass through buffers of the accumulate type, so that functions are compiled per kind and
+// dtypes per load and store, but never both together.
+constexpr std::int64_t kChunk = 256;
+
+template <class A>
+BEV_INLINE A sigmoid(A x) {
+  return 1 / (1 + exp_of(-x));
+}
+
+// d/du (x sigmoid(u)) for u(x) with slope du: s + x s (1 - s) du, 1 - s without cancellation.
+template <class A>
+BEV_INLINE A sigmoid_slope(A x, A u, A du) {
+  const A e = exp_of(u < -80 ? A(80) : -u), s = 1 / (1 + e);
+  return s * (1 + x * (e * s) * du);
+}
+
+// Each kind: value(x) and its derivative slope(x).
+// The normal distribution's integral up to x, given bell = exp(-x^2 / 2). For float, Abramowitz and
+// Stegun 7.1.26: erfc to 1.5e-7 absolute, with no cancellation for negative x.
+BEV_INLINE double normal_integral(double x, double) {
+  return 0.5 * std::erfc(-x * (std::numbers::sqrt2 / 2));
+}
+BEV_INLINE float normal_integral(float x, float bell) {
+  const float t = 1 / (1 + 0.3275911f * 0.70710678f * std::fabs(x));
+  float p = 1.061405429f;
+  p = p * t - 1.453152027f;
+  p = p * t + 1.421413741f;
+  p = p * t - 0.284496736f;
+  p = p * t + 0.254829592f;
+  const float tail = 0.5f * p * t * bell;
+  return x < 0 ? tail : 1 - tail;
+}
+
+template <class A>
+struct Gelu {
+  BEV_INLINE static A value(A x) { return x * normal_integral(x, exp_of(A(-0.5) * x * x)); }
+  BEV_INLINE static A slope(A x) {
+    const A bell = exp_of(A(-0.5) * x * x);
+    return normal_integral(x, bell) +
+           x * static_cast<A>(std::numbers::inv_sqrtpi / std::numbers::sqrt2) * bell;
+  }
+};
+
+template <class A>
+struct GeluTanh {
+  static constexpr A kFactor =
+      static_cast<A>(std::numbers::sqrt2 * std::numbers::inv_sqrtpi);  // sqrt(2 / pi)
+  static constexpr A kCubic = static_cast<A>(0.044715);
+  // (1 + tanh(u)) / 2 is sigmoid(2u), which loses no digits where tanh is near -1.
+  BEV_INLINE static A inner(A x) { return 2 * kFactor * (x + kCubic * x * x * x); }
+  BEV_INLINE static A value(A x) { return x * sigmoid(inner(x)); }
+  BEV_INLINE static A slope(A x) {
+    return sigmoid_slope(x, inner(x), 2 * kFactor * (1 + 3 * kCubic * x * x));
+  }
+};
+
+template <class A>
+struct Silu {
+  BEV_INLINE static A value(A x) { return x * sigmoid(x); }
+  BEV_INLINE static A slope(A x) { return sigmoid_slope(x, x, A(1)); }
+};
+
+// NaN stays NaN.
+template <class A>
+struct Relu {
+  BEV_INLINE static A value(A x) { return x < 0 ? 0 : x; }
+  BEV_INLINE static A slope(A x) { return x > 0 ? 1 : 0; }
+};
+
+template <class A>
+struct SquaredRelu {
+  BEV_INLINE static A value(A x) { return x < 0 ? 0 : x * x; }
+  BEV_INLINE static A slope(A x) { return x < 0 ? 0 : 2 * x; }
+};
+
+template <class A>
+struct QuickGelu {
+  static constexpr A kFactor = static_cast<A>(1.702);
+  BEV_INLINE static A value(A x) { return x * sigmoid(kFactor * x); }
+  BEV_INLINE static A slope(A x) { return sigmoid_slope(x, kFactor * x, kFactor); }
+};
+
+template <class A, class Kind>
+void set_values(std::int64_t n, A* __restrict x, A* __restrict values) {
+  for (std::int64_t i = 0; i < n; ++i) values[i] = Kind::value(x[i]);
+}
+template <class A, class Kind>
+void set_slopes(std::int64_t n, A* __restrict x, A* __restrict slopes) {
+  for (std::int64_t i = 0; i < n; ++i) slopes[i] = Kind::slope(x[i]);
+}
+
+template <class A>
+struct Functions {
+  void (*values)(std::int64_t, A*, A*);
+  void (*slopes)(std::int64_t, A*, A*);
+};
+template <class A, class Kind>
+Functions<A> functions() {
+  return {set_values<A, Kind>, set_slopes<A, Kind>};
+}
+template <class A>
+Functions<A> functions_of(Activation kind) {
+  switch (kind) {
+    case Activation::kGelu:
+      return functions<A, Gelu<A>>();
+    case Activation::kGeluTanh:
+      return functions<A, GeluTanh<A>>();
+    case Activation::kSilu:
+      return functions<A, Silu<A>>();
+    case Activation::kRelu:
+      return functions<A, Relu<A>>();
+    case Activation::kSquaredRelu:
+      return functions<A, SquaredRelu<A>>();
+    case Activation::kQuickGelu:
+      return functions<A, QuickGelu<A>>();
+  }
+  BEV_FAIL(ErrorKind::kInternal, "activation: unknown kind ", static_cast<int>(kind));
+}
+
+template <class T, class A>
+BEV_INLINE void load(std::int64_t n, const T* __restrict from, A* __restrict to) {
+  for (std::int64_t i = 0; i < n; ++i) to[i] = widen(from[i]);
+}
+template <class T, class A>
+BEV_INLINE void store(std::int64_t n, const A* __restrict from, T* __restrict to) {
+  for (std::int64_t i = 0; i < n; ++i) to[i] = narrow<T>(from[i]);
+}
+template <class A>
+BEV_INLINE void multiply(std::int64_t n, const A* __restrict factor, A* __restrict x) {
+  for (std::int64_t i = 0; i < n; ++i) x[i] *= factor[i];
+}
+
+// Calls body(row, column, count) for chunks of a [rows, columns] matrix. A plain activation sees
+// one long row, which is cut into pieces; gated rows are cut between rows.
+template <class Body>
+void for_chunks(const Stream& stream, std::int64_t rows, std::int64_t columns, const Body& body) {
+  const auto walk = [&](std::int64_t row, std::int64_t begin, std::int64_t end) {
+    for (std::int64_t c = begin; c < end; c += kChunk) body(row, c, std::min(kChunk, end - c));
+  };
+  if (rows == 1) {
+    for_ranges(stream, columns, kFlatPiece / 4,
+               [&](std::int64_t begin, std::int64_t end) { walk(0, begin, end); });
+  } else {
+    for_ranges(stream, rows, rows_per_piece(columns * 4),
+               [&](std::int64_t begin, std::int64_t end) {
+                 for (std::int64_t row = begin; row < end; ++row) walk(row, 0, columns);
+               });
+  }
+}
+
+template <class T>
+void run_forward(const Stream& stream, const ActivationForwardArgs& args) {
+  using A = accumulate_t<T>;
+  const Functions<A> kind = functions_of<A>(args.kind);
+  const std::int64_t rows = args.gated ? args.y.shape[0] : 1;
+  const std::int64_t columns = args.gated ? args.y.shape.row_numel() : args.y.numel();
+  const T* x = args.x.as<T>();
+  T* y = args.y.as<T>();
+  for_chunks(stream, rows, columns, [&](std::int64_t row, std::int64_t column, std::int64_t n) {
+    alignas(64) A in[kChunk], out[kChunk];
+    const T* gate = x + row * columns * (args.gated ? 2 : 1) + column;
+    load(n, gate, in);
+    kind.values(n, in, out);
+    if (args.gated) {
+      load(n, gate + columns, in);
+      multiply(n, in, out);
+    }
+    store(n, out, y + row * columns + column);
+  });
+}
+
+template <class T>
+void run_backward(const Stream& stream, const ActivationBackwardArgs& args) {
+  using A = accumulate_t<T>;
+  const Functions<A> kind = functions_of<A>(args.kind);
+  const std::int64_t rows = args.gated ? args.dy.shape[0] : 1;
+  const std::int64_t columns = args.gated ? args.dy.shape.row_numel() : args.dy.numel();
+  const T *x = args.x.as<T>(), *dy = args.dy.as<T>();
+  T* dx = args.dx.as<T>();
+  for_chunks(stream, rows, columns, [&](std::int64_t row, std::int64_t column, std::int64_t n) {
+    alignas(64) A in[kChunk], grad[kChunk], value[kChunk], slope[kChunk];
+    const std::int64_t at = row * columns * (args.gated ? 2 : 1) + column;
+    load(n, x + at, in);
+    load(n, dy + row * columns + column, grad);
+    kind.slopes(n, in, slope);
+    multiply(n, grad, slope);
+    if (args.gated) {
+      kind.values(n, in, value);
+      load(n, x + at + columns, in);
+      multiply(n, in, slope);
+      multiply(n, grad, value);
+      store(n, value, dx + at + columns);
+    }
+    store(n, slope, dx + at);
+  });
+}
+
+void forward(const Stream& stream, const ActivationForwardArgs& args) {
+  visit_float(args.x.dtype, [&](auto zero) { run_forward<decltype(zero)>(stream, args); });
+}
+void backward(const Stream& stream, const ActivationBackwardArgs& args) {
+  visit_float(args.x.dtype, [&](auto zero) { run_backward<decltype(zero)>(stream, args); });
+}
+
+}  // namespace
+
+ActivationKernels activation_kernels() { return {.forward = forward, .backward = backward}; }
+
+}  // namespace bev::cpu::BEV_CPU_LEVEL

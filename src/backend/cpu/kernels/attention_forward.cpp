@@ -1,0 +1,262 @@
+#include <cmath>
+#include <type_traits>
+
+#include "backend/cpu/kernels/attention_tiles.h"
+#include "backend/cpu/kernels/lanes.h"
+
+namespace bev::cpu::BEV_CPU_LEVEL {
+
+namespace {
+
+// Few enough pairs that vectors along D beat vectors along the lanes.
+constexpr int kDecodeRows = 4;
+
+// One thread's work on one block, on its stack.
+template <class A>
+struct ForwardBlock {
+  LaneBlock<A> lanes;
+  alignas(64) A max[kBlock<A>], sum[kBlock<A>], alpha[kBlock<A>];
+  alignas(64) A queries[kMaxHeadSize * kBlock<A>];  // [D, lane]
+  alignas(64) A out[kMaxHeadSize * kBlock<A>];      // [D, lane]
+  alignas(64) A rows[kBlock<A> * kMaxHeadSize];     // [lane, D]
+  alignas(64) A keys[kKeys * kMaxHeadSize];         // [key, D]
+  alignas(64) A values[kKeys * kMaxHeadSize];
+  alignas(64) A scores[kKeys * kBlock<A>];  // [key, lane]
+  alignas(64) A dropout[kKeys * kBlock<A>];
+};
+
+// Online softmax: scores become exp(score - max), alpha the factor of what was summed before.
+template <class A>
+void update_softmax(int keys, int width, A* __restrict scores, A* __restrict max, A* __restrict sum,
+                    A* __restrict alpha) {
+  constexpr A kNone = -std::numeric_limits<A>::infinity();
+  alignas(64) A shift[kBlock<A>];
+  for (int i = 0; i < width; ++i) shift[i] = max[i];
+  for (int j = 0; j < keys; ++j) {
+    const A* __restrict row = scores + j * kBlock<A>;
+    for (int i = 0; i < width; ++i) shift[i] = row[i] > shift[i] ? row[i] : shift[i];
+  }
+  for (int i = 0; i < width; ++i) {
+    const A old = max[i];
+    max[i] = shift[i];
+    shift[i] = shift[i] == kNone ? 0 : shift[i];
+    alpha[i] = exp_of(old - shift[i]);
+    sum[i] *= alpha[i];
+  }
+  for (int j = 0; j < keys; ++j) {
+    A* __restrict row = scores + j * kBlock<A>;
+    for (int i = 0; i < width; ++i) row[i] = exp_of(row[i] - shift[i]);
+    for (int i = 0; i < width; ++i) sum[i] += row[i];
+  }
+}
+
+template <class A>
+void scale_lanes(int rows, int width, const A* __restrict alpha, A* __restrict out) {
+  bool changed = false;
+  for (int i = 0; i < width; ++i) changed |= alpha[i] != 1;
+  if (!changed) return;
+  for (int d = 0; d < rows; ++d) {
+    A* __restrict row = out + d * kBlock<A>;
+    for (int i = 0; i < width; ++i) row[i] *= alpha[i];
+  }
+}
+
+template <class T, class A>
+void forward_tile(const AttentionForwardArgs& args, const T* k, const T* v, int key_begin, int keys,
+                  ForwardBlock<A>& block) {
+  const AttentionShape& shape = args.shape;
+  const LaneBlock<A>& lanes = block.lanes;
+  const int head_size = static_cast<int>(shape.head_size), padded = padded_head(head_size);
+  load_tile(k + key_begin * shape.k_stride, shape.k_stride, keys, head_size, block.keys);
+  load_tile(v + key_begin * shape.v_stride, shape.v_stride, keys, head_size, block.values);
+  tile_product<A, false, false>(keys, lanes.width, head_size, {block.keys, padded},
+                                {block.queries, kBlock<A>}, {block.scores, kBlock<A>});
+  if (shape.softcap > 0) {
+    cap_scores(keys, lanes.width, static_cast<A>(shape.softcap), block.scores);
+  }
+  if (!lanes.all(key_begin, key_begin + keys)) {
+    mask_scores(lanes, key_begin, keys, -std::numeric_limits<A>::infinity(), block.scores);
+  }
+  update_softmax(keys, lanes.width, block.scores, block.max, block.sum, block.alpha);
+  if (shape.dropout > 0) {
+    set_dropout(shape, lanes, key_begin, keys, block.dropout);
+    for (int j = 0; j < keys; ++j) {
+      A* __restrict row = block.scores + j * kBlock<A>;
+      const A* __restrict factors = block.dropout + j * kBlock<A>;
+      for (int i = 0; i < lanes.width; ++i) row[i] *= factors[i];
+    }
+  }
+  scale_lanes(padded, lanes.width, block.alpha, block.out);
+  tile_product<A, true, true>(head_size, lanes.width, keys, {block.values, padded},
+                              {block.scores, kBlock<A>}, {block.out, kBlock<A>});
+}
+
+template <class T>
+void forward_block(const AttentionForwardArgs& args, const AttentionRun& run, std::int64_t kv_head,
+                   std::int64_t index) {
+  using A = accumulate_t<T>;
+  const AttentionShape& shape = args.shape;
+  const int head_size = static_cast<int>(shape.head_size), padded = padded_head(head_size);
+  ForwardBlock<A> block;
+  LaneBlock<A>& lanes = block.lanes;
+  set_lanes(shape, run, kv_head, index, lanes);
+  load_lanes(static_cast<const T*>(args.q), shape.q_stride, lanes, head_size,
+             static_cast<A>(shape.scale), block.rows);
+  transpose_lanes(lanes.width, padded, block.rows, block.queries);
+  std::fill_n(block.out, padded * kBlock<A>, A{0});
+  std::fill_n(block.sum, kBlock<A>, A{0});
+  std::fill_n(block.max, kBlock<A>, -std::numeric_limits<A>::infinity());
+
+  const T* k = static_cast<const T*>(args.k) + run.k_begin * shape.k_stride + kv_head * head_size;
+  const T* v = static_cast<const T*>(args.v) + run.k_begin * shape.v_stride + kv_head * head_size;
+  const int end = lanes.high_max + 1;
+  for (int key = end > 0 ? lanes.low_min / kKeys * kKeys : 0; key < end; key += kKeys) {
+    forward_tile(args, k, v, key, std::min(kKeys, end - key), block);
+  }
+
+  A* lse = args.lse.as<A>();
+  for (int i = 0; i < lanes.width; ++i) block.alpha[i] = block.sum[i] == 0 ? 0 : 1 / block.sum[i];
+  for (int i = 0; i < lanes.count; ++i) {
+    lse[lanes.row[i] * shape.q_heads + lanes.head[i]] = block.max[i] + std::log(block.sum[i]);
+  }
+  scale_lanes(padded, lanes.width, block.alpha, block.out);
+  transpose_back(lanes.width, padded, block.out, block.rows);
+  store_lanes(block.rows, lanes, head_size, args.out.as<T>(), shape.q_heads * shape.head_size);
+}
+
+// A tile's rows as A: in place where the type and the padding allow it, else copied to buffer.
+template <class T, class A>
+Tile<const A> tile_rows(const T* source, std::int64_t stride, int rows, int head_size, A* buffer) {
+  const int padded = padded_head(head_size);
+  if constexpr (std::is_same_v<T, A>) {
+    if (padded == head_size) return {source, stride};
+  }
+  load_tile(source, stride, rows, head_size, buffer);
+  return {buffer, padded};
+}
+
+// Few queries over many keys: the keys are read once, each row is a dot product along D.
+template <class A>
+struct DecodeRow {
+  alignas(64) A query[kMaxHeadSize], out[kMaxHeadSize], scores[kKeys];
+  A max = -std::numeric_limits<A>::infinity(), sum = 0;
+};
+
+template <class A>
+void dot_rows(Tile<const A> rows, int count, int padded, const A* query, A* dots) {
+  using Wide = typename Lanes<A>::type;
+  constexpr int kWide = static_cast<int>(Lanes<A>::kCount);
+  for (int j = 0; j < count; ++j) {
+    const A* row = rows.data + j * rows.stride;
+    Wide sum = {};
+    for (int d = 0; d < padded; d += kWide) {
+      Wide a, b;
+      __builtin_memcpy(&a, row + d, sizeof a);
+      __builtin_memcpy(&b, query + d, sizeof b);
+      sum += a * b;
+    }
+    dots[j] = add_lanes<A>(sum);
+  }
+}
+
+template <class A>
+void decode_softmax(const AttentionShape& shape, int key_begin, int keys, int low, int high,
+                    DecodeRow<A>& row) {
+  constexpr A kNone = -std::numeric_limits<A>::infinity();
+  const A softcap = static_cast<A>(shape.softcap);
+  if (softcap > 0) {
+    for (int j = 0; j < keys; ++j) row.scores[j] = softcap * tanh_of(row.scores[j] / softcap);
+  }
+  const A old = row.max;
+  for (int j = 0; j < keys; ++j) {
+    const int key = key_begin + j;
+    row.scores[j] = (key >= low) & (key <= high) ? row.scores[j] : kNone;
+    row.max = row.scores[j] > row.max ? row.scores[j] : row.max;
+  }
+  const A shift = row.max == kNone ? 0 : row.max;
+  for (int j = 0; j < keys; ++j) row.scores[j] = exp_of(row.scores[j] - shift);
+  const A alpha = exp_of(old - shift);
+  row.sum = row.sum * alpha + sum_of<A>(keys, [&](std::int64_t j) { return row.scores[j]; });
+  for (A& x : row.out) x *= alpha;
+}
+
+template <class A>
+void add_rows(Tile<const A> rows, int count, int padded, const A* factors, A* out) {
+  for (int j = 0; j < count; ++j) {
+    const A* row = rows.data + j * rows.stride;
+    for (int d = 0; d < padded; d += kVectorLanes<A>) {
+      vector_at(out + d) += factors[j] * vector_at(row + d);
+    }
+  }
+}
+
+template <class T>
+void decode_block(const AttentionForwardArgs& args, const AttentionRun& run, std::int64_t kv_head) {
+  using A = accumulate_t<T>;
+  const AttentionShape& shape = args.shape;
+  const int head_size = static_cast<int>(shape.head_size), padded = padded_head(head_size);
+  LaneBlock<A> lanes;
+  set_lanes(shape, run, kv_head, 0, lanes);
+  DecodeRow<A> rows[kDecodeRows];
+  alignas(64) A buffer[kKeys * kMaxHeadSize];
+  for (int i = 0; i < lanes.count; ++i) {
+    const T* q = static_cast<const T*>(args.q) + lanes.row[i] * shape.q_stride +
+                 lanes.head[i] * shape.head_size;
+    load_tile(q, 0, 1, head_size, buffer);
+    for (int d = 0; d < padded; ++d) rows[i].query[d] = buffer[d] * static_cast<A>(shape.scale);
+    std::fill_n(rows[i].out, kMaxHeadSize, A{0});
+  }
+  const T* k = static_cast<const T*>(args.k) + run.k_begin * shape.k_stride + kv_head * head_size;
+  const T* v = static_cast<const T*>(args.v) + run.k_begin * shape.v_stride + kv_head * head_size;
+  const int end = lanes.high_max + 1;
+  for (int key = end > 0 ? lanes.low_min : 0; key < end; key += kKeys) {
+    const int keys = std::min(kKeys, end - key);
+    Tile<const A> tile =
+        tile_rows(k + key * shape.k_stride, shape.k_stride, keys, head_size, buffer);
+    for (int i = 0; i < lanes.count; ++i) {
+      dot_rows(tile, keys, padded, rows[i].query, rows[i].scores);
+      decode_softmax(shape, key, keys, lanes.low[i], lanes.high[i], rows[i]);
+    }
+    tile = tile_rows(v + key * shape.v_stride, shape.v_stride, keys, head_size, buffer);
+    for (int i = 0; i < lanes.count; ++i) {
+      add_rows(tile, keys, padded, rows[i].scores, rows[i].out);
+    }
+  }
+  for (int i = 0; i < lanes.count; ++i) {
+    const std::int64_t at = lanes.row[i] * shape.q_heads + lanes.head[i];
+    args.lse.as<A>()[at] = rows[i].max + std::log(rows[i].sum);
+    const A factor = rows[i].sum == 0 ? 0 : 1 / rows[i].sum;
+    T* out = args.out.as<T>() + at * shape.head_size;
+    for (int d = 0; d < head_size; ++d) out[d] = narrow<T>(rows[i].out[d] * factor);
+  }
+}
+
+template <class T>
+void run_forward(const Stream& stream, const AttentionForwardArgs& args) {
+  using A = accumulate_t<T>;
+  const AttentionShape& shape = args.shape;
+  const auto runs = static_cast<std::int64_t>(shape.runs.size());
+  const std::int64_t blocks = max_block_count<A>(shape), per_block = runs * shape.kv_heads;
+  // The last queries see most keys: they come first, so that no long piece is left at the end.
+  stream.pool->run(blocks * per_block, [&](std::int64_t piece) {
+    const std::int64_t block = blocks - 1 - piece / per_block;
+    const AttentionRun& run =
+        shape.runs[static_cast<std::size_t>(piece % per_block / shape.kv_heads)];
+    const std::int64_t kv_head = piece % shape.kv_heads;
+    if (block >= block_count<A>(shape, run)) return;
+    if (run.q_count * group_size(shape) <= kDecodeRows && shape.dropout == 0) {
+      decode_block<T>(args, run, kv_head);
+    } else {
+      forward_block<T>(args, run, kv_head, block);
+    }
+  });
+}
+
+}  // namespace
+
+void attention_forward(const Stream& stream, const AttentionForwardArgs& args) {
+  check_attention(args.shape);
+  visit_float(args.shape.dtype, [&](auto zero) { run_forward<decltype(zero)>(stream, args); });
+}
+
+}  // namespace bev::cpu::BEV_CPU_LEVEL

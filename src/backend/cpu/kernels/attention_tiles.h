@@ -1,0 +1,140 @@
+// What attention's forward and backward share: blocks of queries, tiles of keys, masks and dropout.
+//
+// A block holds up to kBlock (query, head) pairs that read one kv head; they are the vector lanes.
+// Scores lie as [key, lane], so that softmax needs no sum across a vector:
+//   scores[key, lane] = keys[key, D] queries[D, lane]      out[D, lane] = values[key, D]^T P[key,
+//   lane]
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <limits>
+
+#include "backend/cpu/kernels/pieces.h"
+#include "backend/cpu/kernels/tile_product.h"
+#include "kernels/attention.h"
+
+namespace bev::cpu::BEV_CPU_LEVEL {
+
+void attention_forward(const Stream& stream, const AttentionForwardArgs& args);
+void attention_backward(const Stream& stream, const AttentionBackwardArgs& args);
+void rope_table(const Stream& stream, const RopeTableArgs& args);
+void rope_apply(const Stream& stream, const RopeApplyArgs& args);
+
+constexpr int kMaxHeadSize = 256;
+constexpr int kKeys = 64;  // keys in a tile
+template <class A>
+constexpr int kBlock = 256 / static_cast<int>(sizeof(A));  // lanes in a block
+
+constexpr int round_up(int n, int step) { return (n + step - 1) / step * step; }
+// Elements of a padded row of D elements: whole vectors, whole groups of tile rows.
+constexpr int padded_head(int head_size) { return round_up(head_size, 16); }
+
+// The lanes of a block. Lane i sees keys [low[i], high[i]]; lanes from count to width are padding.
+template <class A>
+struct LaneBlock {
+  int count = 0, width = 0;
+  std::int32_t low_min = 0, low_max = 0, high_min = 0, high_max = -1;
+  std::int64_t row[kBlock<A>];   // row of q
+  std::int32_t head[kBlock<A>];  // q head
+  std::int32_t low[kBlock<A>], high[kBlock<A>];
+
+  // Some lane sees some key of [begin, end).
+  bool any(int begin, int end) const { return high_max >= begin && low_min < end; }
+  // Every lane sees every key of [begin, end).
+  bool all(int begin, int end) const { return low_max <= begin && high_min >= end - 1; }
+};
+
+// Throws where a shape is none that the kernels can compute.
+void check_attention(const AttentionShape& shape);
+
+inline std::int64_t group_size(const AttentionShape& shape) {
+  return shape.q_heads / shape.kv_heads;
+}
+template <class A>
+std::int64_t block_count(const AttentionShape& shape, const AttentionRun& run) {
+  return ceil_div(run.q_count * group_size(shape), kBlock<A>);
+}
+// The largest number of blocks a run has: a grid over (block, run, head) needs no table of runs.
+template <class A>
+std::int64_t max_block_count(const AttentionShape& shape) {
+  std::int64_t blocks = 0;
+  for (const AttentionRun& run : shape.runs) {
+    blocks = std::max(blocks, block_count<A>(shape, run));
+  }
+  return blocks;
+}
+inline std::int64_t max_tile_count(const AttentionShape& shape) {
+  std::int64_t keys = 0;
+  for (const AttentionRun& run : shape.runs) keys = std::max<std::int64_t>(keys, run.k_count);
+  return ceil_div(keys, kKeys);
+}
+
+// Pairs are ordered by query, then head of the group, so that a block's queries are neighbours.
+template <class A>
+void set_lanes(const AttentionShape& shape, const AttentionRun& run, std::int64_t kv_head,
+               std::int64_t block, LaneBlock<A>& lanes);
+
+// Copies `rows` rows of D elements into a padded tile; padding of columns and of the last rows is
+// 0.
+template <class T, class A>
+void load_tile(const T* source, std::int64_t stride, int rows, int head_size, A* tile) {
+  const int padded = padded_head(head_size);
+  for (int row = 0; row < rows; ++row) {
+    const T* __restrict from = source + row * stride;
+    A* __restrict to = tile + row * padded;
+    for (int d = 0; d < head_size; ++d) to[d] = widen(from[d]);
+    for (int d = head_size; d < padded; ++d) to[d] = 0;
+  }
+  std::fill(tile + rows * padded, tile + round_up(rows, kTileRows) * padded, A{0});
+}
+
+// rows[lane, D] -> columns[D, lane]; both padded, kBlock lanes from row to row.
+template <class A>
+void transpose_lanes(int width, int padded, const A* rows, A* columns);
+
+// Lanes of a [T, heads * D] matrix times factor, as rows [lane, D]; padding is 0.
+template <class T, class A>
+void load_lanes(const T* source, std::int64_t stride, const LaneBlock<A>& lanes, int head_size,
+                A factor, A* rows) {
+  const int padded = padded_head(head_size);
+  for (int i = 0; i < round_up(lanes.width, 8); ++i) {
+    A* __restrict to = rows + i * padded;
+    int d = 0;
+    if (i < lanes.count) {
+      const T* __restrict from = source + lanes.row[i] * stride + lanes.head[i] * head_size;
+      for (; d < head_size; ++d) to[d] = widen(from[d]) * factor;
+    }
+    for (; d < padded; ++d) to[d] = 0;
+  }
+}
+
+// The inverse: writes the lanes' rows.
+template <class T, class A>
+void store_lanes(const A* rows, const LaneBlock<A>& lanes, int head_size, T* target,
+                 std::int64_t stride) {
+  for (int i = 0; i < lanes.count; ++i) {
+    const A* __restrict from = rows + i * padded_head(head_size);
+    T* __restrict to = target + lanes.row[i] * stride + lanes.head[i] * head_size;
+    for (int d = 0; d < head_size; ++d) to[d] = narrow<T>(from[d]);
+  }
+}
+
+// columns[D, lane] -> rows[lane, D].
+template <class A>
+void transpose_back(int width, int padded, const A* columns, A* rows);
+
+// scores = softcap * tanh(scores / softcap).
+template <class A>
+void cap_scores(int keys, int width, A softcap, A* scores);
+
+// Writes `value` where a lane does not see the key.
+template <class A>
+void mask_scores(const LaneBlock<A>& lanes, int key_begin, int keys, A value, A* scores);
+
+// 0 or 1 / (1 - p) per key and lane. key_begin is a multiple of 4: a draw serves 4 keys.
+template <class A>
+void set_dropout(const AttentionShape& shape, const LaneBlock<A>& lanes, int key_begin, int keys,
+                 A* factors);
+
+}  // namespace bev::cpu::BEV_CPU_LEVEL

@@ -1,0 +1,236 @@
+// Matrix products, cut into tiles of c by shape only; each tile is one thread's.
+#include "kernels/gemm.h"
+
+#include <atomic>
+#include <memory>
+#include <type_traits>
+#include <vector>
+
+#include "backend/cpu/kernels/gemm_parts.h"
+#include "backend/cpu/kernels/pieces.h"
+#include "backend/cpu/kernels/tables.h"
+#include "base/error.h"
+
+namespace bev::cpu::BEV_CPU_LEVEL {
+
+namespace {
+// Large tiles lose little to packing (measured: 256 x 768 within 2 % of the whole product, 256 x
+// 384 within 5 %, 64 x 192 within 15 %); products too small for kTiles of them are cut finer, so
+// that they still occupy several threads.
+constexpr std::int64_t kTileRows = 256, kTileColumns = 768, kTiles = 8;
+
+struct Cut {
+  std::int64_t rows = 0, columns = 0;
+};
+
+Cut cut_tiles(std::int64_t m, std::int64_t n) {
+  std::int64_t down = ceil_div(m, kTileRows), across = ceil_div(n, kTileColumns);
+  if (down * across < 2 * kTiles) across = ceil_div(n, kTileColumns / 2);
+  while (down * across < kTiles) {
+    const std::int64_t rows = ceil_div(m, down), columns = ceil_div(n, across);
+    if (rows <= 64 && columns <= 192) break;
+    if (3 * rows >= columns) {
+      down *= 2;
+    } else {
+      across *= 2;
+    }
+  }
+  // Whole register tiles of oneDNN's kernels.
+  return {.rows = ceil_div(ceil_div(m, down), 8) * 8,
+          .columns = ceil_div(ceil_div(n, across), 48) * 48};
+}
+
+// Calls body(tile) for all tiles; the tiles that share the larger operand are next to each other.
+// body returns false on failure.
+template <class Body>
+void for_tiles(const Stream& stream, const Gemm& gemm, const Body& body) {
+  const std::int64_t m = gemm.product.m, n = gemm.product.n;
+  const Cut cut = cut_tiles(m, n);
+  const std::int64_t down = ceil_div(m, cut.rows), across = ceil_div(n, cut.columns);
+  std::atomic<bool> failed = false;
+  stream.pool->run(down * across, [&](std::int64_t piece) {
+    const std::int64_t i = n >= m ? piece % down : piece / across;
+    const std::int64_t j = n >= m ? piece / down : piece % across;
+    Tile tile{.row = i * cut.rows, .column = j * cut.columns};
+    tile.rows = std::min(cut.rows, m - tile.row);
+    tile.columns = std::min(cut.columns, n - tile.column);
+    if (!body(tile)) failed.store(true, std::memory_order_relaxed);
+  });
+  BEV_CHECK(!failed.load(), ErrorKind::kInternal, "gemm: oneDNN refused ", m, " x ", n, " x ",
+            gemm.product.k);
+}
+
+Product tile_product(const Gemm& gemm, const Tile& tile) {
+  Product product = gemm.product;
+  product.m = tile.rows;
+  product.n = tile.columns;
+  return product;
+}
+
+bool tile_f32(const Gemm& gemm, const Tile& tile) {
+  const std::int64_t ldc = gemm.product.ldc;
+  float* c = static_cast<float*>(gemm.c) + tile.row * ldc + tile.column;
+  if (!onednn_product(tile_product(gemm, tile), static_cast<float>(gemm.alpha),
+                      a_at<float>(gemm, tile.row, 0), b_at<float>(gemm, 0, tile.column),
+                      static_cast<float>(gemm.beta), c)) {
+    return false;
+  }
+  if (gemm.bias == nullptr) return true;
+  const float* bias = static_cast<const float*>(gemm.bias) + tile.column;
+  for (std::int64_t row = 0; row < tile.rows; ++row) {
+    float* to = c + row * ldc;
+#pragma GCC ivdep
+    for (std::int64_t j = 0; j < tile.columns; ++j) to[j] += bias[j];
+  }
+  return true;
+}
+
+using Scratch = std::unique_ptr<float[]>;
+Scratch scratch(std::int64_t count) {
+  return std::make_unique_for_overwrite<float[]>(static_cast<std::size_t>(count));
+}
+
+// A block of a matrix as f32, without gaps.
+template <class T>
+void widen_block(const T* from, std::int64_t stride, std::int64_t rows, std::int64_t columns,
+                 float* to) {
+  for (std::int64_t row = 0; row < rows; ++row) {
+    const T* x = from + row * stride;
+    float* y = to + row * columns;
+    for (std::int64_t j = 0; j < columns; ++j) y[j] = widen(x[j]);
+  }
+}
+
+// c = op(a) op(b), or c += it, through f32 copies of blocks.
+template <class T>
+bool multiply_widened(const Gemm& gemm, const Tile& tile, bool accumulate, float* c,
+                      std::int64_t ldc) {
+  constexpr std::int64_t kDepth = 512;
+  const Product& p = gemm.product;
+  const Scratch a = scratch(tile.rows * std::min(kDepth, p.k));
+  const Scratch b = scratch(tile.columns * std::min(kDepth, p.k));
+  for (std::int64_t k = 0; k < p.k; k += kDepth) {
+    const std::int64_t depth = std::min(kDepth, p.k - k);
+    Product part = tile_product(gemm, tile);
+    part.k = depth;
+    part.lda = p.transpose_a ? tile.rows : depth;
+    part.ldb = p.transpose_b ? depth : tile.columns;
+    part.ldc = ldc;
+    widen_block(a_at<T>(gemm, tile.row, k), p.lda, p.transpose_a ? depth : tile.rows, part.lda,
+                a.get());
+    widen_block(b_at<T>(gemm, k, tile.column), p.ldb, p.transpose_b ? tile.columns : depth,
+                part.ldb, b.get());
+    const float beta = accumulate || k > 0 ? 1 : 0;
+    if (!onednn_product(part, 1, a.get(), b.get(), beta, c)) return false;
+  }
+  return true;
+}
+
+template <class T>
+bool multiply_16(const Gemm& gemm, const Tile& tile, bool accumulate, float* c, std::int64_t ldc) {
+  if constexpr (DtypeOf<T>::value == Dtype::kBf16) {
+    if (onednn_has_bf16()) {
+      Product product = tile_product(gemm, tile);
+      product.ldc = ldc;
+      return onednn_product(product, a_at<Bf16>(gemm, tile.row, 0),
+                            b_at<Bf16>(gemm, 0, tile.column), accumulate, c);
+    }
+  }
+  return multiply_widened<T>(gemm, tile, accumulate, c, ldc);
+}
+
+// 16-bit operands: straight into an f32 c where that is all, else through a tile of f32 sums.
+template <class T, class C>
+bool tile_16(const Gemm& gemm, const Tile& tile) {
+  const std::int64_t ldc = gemm.product.ldc;
+  C* c = static_cast<C*>(gemm.c) + tile.row * ldc + tile.column;
+  if constexpr (std::is_same_v<C, float>) {
+    if (gemm.alpha == 1 && (gemm.beta == 0 || gemm.beta == 1) && gemm.bias == nullptr) {
+      return multiply_16<T>(gemm, tile, gemm.beta == 1, c, ldc);
+    }
+  }
+  const Scratch sums = scratch(tile.rows * tile.columns);
+  if (!multiply_16<T>(gemm, tile, false, sums.get(), tile.columns)) return false;
+  for (std::int64_t row = 0; row < tile.rows; ++row) {
+    finish_row<T, C>(gemm, tile.column, tile.columns, sums.get() + row * tile.columns,
+                     c + row * ldc);
+  }
+  return true;
+}
+
+// No inner dim: only beta and the bias remain.
+template <class T, class C>
+void gemm_empty(const Stream& stream, const Gemm& gemm) {
+  const Product& p = gemm.product;
+  const std::vector<accumulate_t<T>> zeros(static_cast<std::size_t>(p.n));
+  for_ranges(stream, p.m, rows_per_piece(p.n), [&](std::int64_t begin, std::int64_t end) {
+    for (std::int64_t row = begin; row < end; ++row) {
+      finish_row<T, C>(gemm, 0, p.n, zeros.data(), static_cast<C*>(gemm.c) + row * p.ldc);
+    }
+  });
+}
+
+template <class T, class C>
+void gemm_typed(const Stream& stream, const Gemm& gemm) {
+  const Product& p = gemm.product;
+  if (p.m == 0 || p.n == 0) return;
+  if (p.k == 0) return gemm_empty<T, C>(stream, gemm);
+  if (p.m <= kFewRows<T> && p.transpose_b) return gemm_few_rows<T, C>(stream, gemm);
+  for_tiles(stream, gemm, [&](const Tile& tile) {
+    if constexpr (std::is_same_v<T, double>) {
+      gemm_tile_f64(gemm, tile);
+      return true;
+    } else if constexpr (std::is_same_v<T, float>) {
+      return tile_f32(gemm, tile);
+    } else {
+      return tile_16<T, C>(gemm, tile);
+    }
+  });
+}
+
+Gemm checked(const GemmArgs& args) {
+  const View &a = args.a, &b = args.b, &c = args.c;
+  BEV_CHECK(a.shape.ndim() == 2 && b.shape.ndim() == 2 && c.shape.ndim() == 2,
+            "gemm: 2-D views are needed, got ", a.shape, ", ", b.shape, ", ", c.shape);
+  const std::int64_t m = a.shape[args.transpose_a ? 1 : 0], k = a.shape[args.transpose_a ? 0 : 1];
+  const std::int64_t n = b.shape[args.transpose_b ? 0 : 1];
+  BEV_CHECK(b.shape[args.transpose_b ? 1 : 0] == k && c.shape[0] == m && c.shape[1] == n &&
+                (args.bias.empty() || args.bias.numel() == n),
+            "gemm: a ", a.shape, args.transpose_a ? "^T" : "", ", b ", b.shape,
+            args.transpose_b ? "^T" : "", ", c ", c.shape, ", bias ", args.bias.shape);
+  const bool wide_c = c.dtype == Dtype::kF32 && size_of(a.dtype) == 2;
+  BEV_CHECK(a.dtype == b.dtype && (c.dtype == a.dtype || wide_c) &&
+                (args.bias.empty() || args.bias.dtype == a.dtype),
+            ErrorKind::kInternal, "gemm: dtypes a ", name_of(a.dtype), ", b ", name_of(b.dtype),
+            ", c ", name_of(c.dtype), ", bias ", name_of(args.bias.dtype));
+  return {.product = {.m = m,
+                      .n = n,
+                      .k = k,
+                      .transpose_a = args.transpose_a,
+                      .transpose_b = args.transpose_b,
+                      .lda = a.shape[1],
+                      .ldb = b.shape[1],
+                      .ldc = n},
+          .alpha = args.alpha,
+          .beta = args.beta,
+          .a = a.data,
+          .b = b.data,
+          .bias = args.bias.data,
+          .c = c.data};
+}
+
+void gemm_any(const Stream& stream, const GemmArgs& args) {
+  const Gemm gemm = checked(args);
+  visit_float(args.a.dtype, [&](auto type) {
+    using T = decltype(type);
+    if constexpr (sizeof(T) == 2) {
+      if (args.c.dtype == Dtype::kF32) return gemm_typed<T, float>(stream, gemm);
+    }
+    gemm_typed<T, T>(stream, gemm);
+  });
+}
+}  // namespace
+
+GemmKernels gemm_kernels() { return {.gemm = gemm_any}; }
+
+}  // namespace bev::cpu::BEV_CPU_LEVEL

@@ -1,0 +1,76 @@
+// What the parts of the matrix product share: the product as cut into pieces, and the last step.
+#pragma once
+
+#include <cstdint>
+
+#include "backend/cpu/kernels/math.h"
+#include "backend/cpu/onednn.h"
+#include "tensor/stream.h"
+
+namespace bev::cpu::BEV_CPU_LEVEL {
+
+// c = alpha op(a) op(b) + beta c + bias, whole.
+struct Gemm {
+  Product product;
+  double alpha = 1, beta = 0;
+  const void *a = nullptr, *b = nullptr, *bias = nullptr;
+  void* c = nullptr;
+};
+
+// Rows [row, row + rows) and columns [column, column + columns) of c.
+struct Tile {
+  std::int64_t row = 0, column = 0, rows = 0, columns = 0;
+};
+
+// Address of op(a)[row, k] and op(b)[k, column].
+template <class T>
+const T* a_at(const Gemm& gemm, std::int64_t row, std::int64_t k) {
+  const Product& p = gemm.product;
+  return static_cast<const T*>(gemm.a) + (p.transpose_a ? k * p.lda + row : row * p.lda + k);
+}
+template <class T>
+const T* b_at(const Gemm& gemm, std::int64_t k, std::int64_t column) {
+  const Product& p = gemm.product;
+  return static_cast<const T*>(gemm.b) + (p.transpose_b ? column * p.ldb + k : k * p.ldb + column);
+}
+
+// to[j] = alpha from[j] + beta to[j] + bias[j] of one row; beta 0 does not read `to`.
+template <class T, class C>
+BEV_INLINE void finish_row(const Gemm& gemm, std::int64_t column, std::int64_t columns,
+                           const accumulate_t<T>* from, C* to) {
+  using A = accumulate_t<T>;
+  const A alpha = static_cast<A>(gemm.alpha), beta = static_cast<A>(gemm.beta);
+  const T* bias = static_cast<const T*>(gemm.bias);
+  if (beta != 0) {
+#pragma GCC ivdep
+    for (std::int64_t j = 0; j < columns; ++j) {
+      A value = alpha * from[j] + beta * static_cast<A>(widen(to[j]));
+      if (bias != nullptr) value += widen(bias[column + j]);
+      to[j] = narrow<C>(value);
+    }
+  } else if (bias != nullptr) {
+#pragma GCC ivdep
+    for (std::int64_t j = 0; j < columns; ++j) {
+      to[j] = narrow<C>(alpha * from[j] + widen(bias[column + j]));
+    }
+  } else {
+#pragma GCC ivdep
+    for (std::int64_t j = 0; j < columns; ++j) to[j] = narrow<C>(alpha * from[j]);
+  }
+}
+
+// Few rows of op(a) and b transposed (generating text): bound by reading b once.
+// Above so many rows oneDNN is faster.
+template <class T>
+constexpr std::int64_t kFewRows = 4;
+template <>
+constexpr std::int64_t kFewRows<float> = 1;
+template <>
+constexpr std::int64_t kFewRows<Bf16> = 2;
+template <class T, class C>
+void gemm_few_rows(const Stream& stream, const Gemm& gemm);
+
+// One tile of an f64 product, bias included.
+void gemm_tile_f64(const Gemm& gemm, const Tile& tile);
+
+}  // namespace bev::cpu::BEV_CPU_LEVEL

@@ -1,0 +1,171 @@
+#include "kernels/loss.h"
+
+#include "backend/cpu/kernels/lanes.h"
+#include "backend/cpu/kernels/math.h"
+#include "backend/cpu/kernels/pieces.h"
+#include "backend/cpu/kernels/tables.h"
+#include "base/error.h"
+
+namespace bev::cpu::BEV_CPU_LEVEL {
+
+namespace {
+// Logits of -infinity mark padding of the vocabulary; they stay -infinity under a softcap and get
+// no gradient.
+template <class A>
+BEV_INLINE A lowest() {
+  return -static_cast<A>(__builtin_inf());
+}
+
+void check_chunk(const LossChunk& chunk, std::int64_t statistics) {
+  BEV_CHECK(chunk.logits.shape.ndim() == 2 && statistics == chunk.logits.shape[0], "loss: logits ",
+            chunk.logits.shape, " with ", statistics, " rows of statistics");
+}
+
+// Calls body(A{}) for the logits' type, which is an accumulate type.
+template <class Body>
+void visit_logits(const LossChunk& chunk, const Body& body) {
+  if (chunk.logits.dtype == Dtype::kF64) return body(double{});
+  BEV_CHECK(chunk.logits.dtype == Dtype::kF32, ErrorKind::kInternal,
+            "loss: logits must be f32 or f64, are ", name_of(chunk.logits.dtype));
+  body(float{});
+}
+
+// A row is long enough to be a piece; short rows are grouped.
+template <class Body>
+void for_rows(const Stream& stream, const LossChunk& chunk, const Body& body) {
+  for_ranges(stream, chunk.logits.shape[0], rows_per_piece(chunk.logits.shape[1]),
+             [&](std::int64_t begin, std::int64_t end) {
+               for (std::int64_t row = begin; row < end; ++row) body(row);
+             });
+}
+
+// The target's column in this chunk's part of the vocabulary, or -1.
+std::int64_t local_target(const LossChunk& chunk, std::int64_t row) {
+  const std::int64_t target = chunk.targets[row];
+  const std::int64_t local = target - chunk.first_row;
+  return target >= 0 && local >= 0 && local < chunk.logits.shape[1] ? local : -1;
+}
+
+template <class A>
+void transform_row(A* z, std::int64_t columns, const LossChunk& chunk) {
+  const A scale = static_cast<A>(chunk.logit_scale);
+  if (chunk.softcap > 0) {
+    const A cap = static_cast<A>(chunk.softcap);
+    const A inner = static_cast<A>(chunk.logit_scale / chunk.softcap);
+    for (std::int64_t j = 0; j < columns; ++j) {
+      A capped = cap * tanh_of(inner * z[j]);
+      z[j] = z[j] == lowest<A>() ? lowest<A>() : capped;
+    }
+  } else if (scale != 1) {
+    for (std::int64_t j = 0; j < columns; ++j) z[j] *= scale;
+  }
+}
+
+void row_max(const Stream& stream, const LossMaxArgs& args) {
+  check_chunk(args.chunk, args.row_max.numel());
+  visit_logits(args.chunk, [&](auto type) {
+    using A = decltype(type);
+    A *logits = args.chunk.logits.as<A>(), *most = args.row_max.as<A>();
+    const std::int64_t columns = args.chunk.logits.shape[1];
+    for_rows(stream, args.chunk, [&](std::int64_t row) {
+      A* z = logits + row * columns;
+      transform_row(z, columns, args.chunk);
+      most[row] = max_of(z, columns);
+    });
+  });
+}
+
+// Exponentials of a run are written to a buffer, which vectorises, and summed from there.
+constexpr std::int64_t kRun = 256;
+
+template <class A>
+A sum_exp(const A* z, std::int64_t columns, A most) {
+  A sum = 0;
+  for (std::int64_t begin = 0; begin < columns; begin += kRun) {
+    A buffer[kRun];
+    const std::int64_t count = std::min(kRun, columns - begin);
+    for (std::int64_t j = 0; j < count; ++j) buffer[j] = exp_of(z[begin + j] - most);
+    sum += sum_of<A>(count, [&](std::int64_t j) { return buffer[j]; });
+  }
+  return sum;
+}
+
+void row_sum(const Stream& stream, const LossSumArgs& args) {
+  check_chunk(args.chunk, args.row_max.numel());
+  BEV_CHECK(args.stats.numel() == 2 * args.row_max.numel(), "loss: stats ", args.stats.shape);
+  visit_logits(args.chunk, [&](auto type) {
+    using A = decltype(type);
+    const A *logits = args.chunk.logits.as<A>(), *most = args.row_max.as<A>();
+    A* stats = args.stats.as<A>();
+    const std::int64_t rows = args.chunk.logits.shape[0], columns = args.chunk.logits.shape[1];
+    for_rows(stream, args.chunk, [&](std::int64_t row) {
+      const A* z = logits + row * columns;
+      const std::int64_t target = local_target(args.chunk, row);
+      stats[row] = sum_exp(z, columns, most[row]);
+      stats[rows + row] = target >= 0 ? z[target] : A{0};
+    });
+  });
+}
+
+// What a row's gradient needs: p = exp(z - most) * inverse_sum, dlogit = factor * (p - [target]).
+template <class A>
+struct GradientRow {
+  A most, inverse_sum, factor;
+  std::int64_t target;
+};
+
+template <class A>
+void gradient_row(A* z, std::int64_t columns, double softcap, const GradientRow<A>& row) {
+  const A probability_factor = row.inverse_sum * row.factor;
+  const A target_logit = row.target >= 0 ? z[row.target] : A{0};
+  if (softcap > 0) {
+    const A inverse = static_cast<A>(1 / softcap);
+    for (std::int64_t j = 0; j < columns; ++j) {
+      A ratio = z[j] * inverse;
+      A slope = probability_factor * (1 - ratio * ratio);
+      z[j] = z[j] == lowest<A>() ? A{0} : exp_of(z[j] - row.most) * slope;
+    }
+    if (row.target >= 0) {
+      const A ratio = target_logit * inverse;
+      if (target_logit != lowest<A>()) z[row.target] -= row.factor * (1 - ratio * ratio);
+    }
+  } else {
+    for (std::int64_t j = 0; j < columns; ++j) z[j] = exp_of(z[j] - row.most) * probability_factor;
+    if (row.target >= 0) z[row.target] -= row.factor;
+  }
+}
+
+void gradient(const Stream& stream, const LossGradArgs& args) {
+  const LossChunk& chunk = args.chunk;
+  check_chunk(chunk, args.row_max.numel());
+  BEV_CHECK(args.stats.numel() == 2 * args.row_max.numel(), "loss: stats ", args.stats.shape);
+  visit_logits(chunk, [&](auto type) {
+    using A = decltype(type);
+    A *logits = chunk.logits.as<A>(), *token_loss = args.token_loss.as<A>();
+    const A *most = args.row_max.as<A>(), *stats = args.stats.as<A>();
+    const std::int64_t rows = chunk.logits.shape[0], columns = chunk.logits.shape[1];
+    for_rows(stream, chunk, [&](std::int64_t row) {
+      const bool ignored = chunk.targets[row] < 0;
+      const A sum = stats[row], target_logit = stats[rows + row];
+      token_loss[row] = ignored ? A{0} : std::log(sum) + most[row] - target_logit;
+      if (!args.with_gradient) return;
+      A* z = logits + row * columns;
+      const double factor =
+          ignored ? 0
+                  : *args.loss_factor * static_cast<double>(args.weights[row]) * chunk.logit_scale;
+      if (factor == 0) return std::fill(z, z + columns, A{0});
+      gradient_row<A>(z, columns, chunk.softcap,
+                      {.most = most[row],
+                       .inverse_sum = 1 / sum,
+                       .factor = static_cast<A>(factor),
+                       .target = local_target(chunk, row)});
+    });
+  });
+}
+}  // namespace
+
+LossKernels loss_kernels() {
+  return {.row_max = row_max, .row_sum = row_sum, .gradient = gradient};
+}
+
+}  // namespace bev::cpu::BEV_CPU_LEVEL

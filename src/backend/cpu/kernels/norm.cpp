@@ -1,0 +1,296 @@
+#include "kernels/norm.h"
+
+#include <cmath>
+
+#include "backend/cpu/kernels/lanes.h"
+#include "backend/cpu/kernels/math.h"
+#include "backend/cpu/kernels/pieces.h"
+#include "backend/cpu/kernels/tables.h"
+
+namespace bev::cpu::BEV_CPU_LEVEL {
+
+namespace {
+
+// Weight gradients: a piece owns some columns and sums all rows, kSumRows at a time.
+constexpr int kNormColumns = 64;
+constexpr int kHeadColumns = 16;
+constexpr std::int64_t kSumRows = 64;
+
+template <class A>
+struct Statistics {
+  A mean = 0, rstd = 1;
+};
+
+// Two passes for LayerNorm: the variance of centred values loses no digits.
+template <class T, class A = accumulate_t<T>>
+BEV_INLINE Statistics<A> row_statistics(std::int64_t n, const T* s, bool centred, double epsilon) {
+  Statistics<A> result;
+  if (n == 0) return result;
+  if (centred) {
+    result.mean = sum_of<A>(n, [&](std::int64_t i) { return widen(s[i]); }) / static_cast<A>(n);
+  }
+  const A mean = result.mean;
+  const A squares = sum_of<A>(n, [&](std::int64_t i) {
+    const A x = widen(s[i]) - mean;
+    return x * x;
+  });
+  result.rstd = 1 / std::sqrt(squares / static_cast<A>(n) + static_cast<A>(epsilon));
+  return result;
+}
+
+template <class T, class A = accumulate_t<T>>
+BEV_INLINE void normalise_row(std::int64_t n, const T* s, Statistics<A> stats, A offset,
+                              const T* weight, const T* bias, T* y) {
+  if (bias != nullptr) {
+    for (std::int64_t i = 0; i < n; ++i) {
+      const A unit = (widen(s[i]) - stats.mean) * stats.rstd;
+      y[i] = narrow<T>(unit * (offset + widen(weight[i])) + widen(bias[i]));
+    }
+  } else {
+    for (std::int64_t i = 0; i < n; ++i) {
+      const A unit = (widen(s[i]) - stats.mean) * stats.rstd;
+      y[i] = narrow<T>(unit * (offset + widen(weight[i])));
+    }
+  }
+}
+
+template <class T>
+T* address(const View& view) {
+  return view.empty() ? nullptr : view.as<T>();
+}
+
+template <class T>
+void run_forward(const Stream& stream, const NormForwardArgs& args) {
+  using A = accumulate_t<T>;
+  const std::int64_t rows = args.x.shape[0], n = args.x.shape.row_numel();
+  const T *x = args.x.as<T>(), *residual = address<T>(args.residual);
+  const T *weight = args.weight.as<T>(), *bias = address<T>(args.bias);
+  T *sum = address<T>(args.sum), *y = args.y.as<T>();
+  A *mean = address<A>(args.mean), *rstd = args.rstd.as<A>();
+  for_ranges(stream, rows, rows_per_piece(n), [&](std::int64_t begin, std::int64_t end) {
+    for (std::int64_t row = begin; row < end; ++row) {
+      const T* s = x + row * n;
+      if (residual != nullptr) {
+        for (std::int64_t i = row * n; i < (row + 1) * n; ++i) {
+          sum[i] = narrow<T>(widen(x[i]) + widen(residual[i]));
+        }
+        s = sum + row * n;
+      }
+      const Statistics<A> stats = row_statistics(n, s, mean != nullptr, args.epsilon);
+      if (mean != nullptr) mean[row] = stats.mean;
+      rstd[row] = stats.rstd;
+      normalise_row(n, s, stats, static_cast<A>(args.offset), weight, bias, y + row * n);
+    }
+  });
+}
+
+// dx = rstd * (g - mean(g) - unit * mean(g * unit)) + dsum, g = dy * (offset + weight); the first
+// mean is LayerNorm's only.
+template <class T, class A = accumulate_t<T>>
+BEV_INLINE void backward_row(std::int64_t n, const T* dy, const T* s, const T* dsum,
+                             const T* weight, Statistics<A> stats, bool centred, A offset, T* dx) {
+  const auto unit = [&](std::int64_t i) { return (widen(s[i]) - stats.mean) * stats.rstd; };
+  const auto scaled = [&](std::int64_t i) { return widen(dy[i]) * (offset + widen(weight[i])); };
+  const A count = static_cast<A>(n);
+  const A along = sum_of<A>(n, [&](std::int64_t i) { return scaled(i) * unit(i); }) / count;
+  const A shift = centred ? sum_of<A>(n, scaled) / count : A{0};
+  if (dsum != nullptr) {
+#pragma GCC ivdep
+    for (std::int64_t i = 0; i < n; ++i) {
+      dx[i] = narrow<T>(stats.rstd * (scaled(i) - shift - unit(i) * along) + widen(dsum[i]));
+    }
+  } else {
+#pragma GCC ivdep
+    for (std::int64_t i = 0; i < n; ++i) {
+      dx[i] = narrow<T>(stats.rstd * (scaled(i) - shift - unit(i) * along));
+    }
+  }
+}
+
+// Gradients of kColumns columns of the weight and, where bias is not null, of the bias.
+template <class A, int kColumns>
+struct ColumnSums {
+  alignas(64) A weight[kColumns] = {}, bias[kColumns] = {};
+
+  void add(const ColumnSums& other) {
+    for (int c = 0; c < kColumns; ++c) weight[c] += other.weight[c];
+    for (int c = 0; c < kColumns; ++c) bias[c] += other.bias[c];
+  }
+  template <class T>
+  BEV_INLINE void add_row(int columns, const T* dy, const T* s, Statistics<A> stats) {
+    if (columns == kColumns) {
+      add_columns(kColumns, dy, s, stats);
+    } else {
+      add_columns(columns, dy, s, stats);
+    }
+  }
+  template <class T>
+  BEV_INLINE void add_columns(int columns, const T* __restrict dy, const T* __restrict s,
+                              Statistics<A> stats) {
+    for (int c = 0; c < columns; ++c) {
+      const A grad = widen(dy[c]);
+      weight[c] += grad * ((widen(s[c]) - stats.mean) * stats.rstd);
+      bias[c] += grad;
+    }
+  }
+};
+
+template <class A>
+void store_columns(int columns, const A* sums, double beta, A* target) {
+  if (target == nullptr) return;
+  for (int c = 0; c < columns; ++c) {
+    target[c] = beta == 0 ? sums[c] : static_cast<A>(beta) * target[c] + sums[c];
+  }
+}
+
+template <class T>
+void weight_gradient(const Stream& stream, const NormBackwardArgs& args) {
+  using A = accumulate_t<T>;
+  const std::int64_t rows = args.s.shape[0], n = args.s.shape.row_numel();
+  const T *dy = args.dy.as<T>(), *s = args.s.as<T>();
+  const A *mean = address<A>(args.mean), *rstd = args.rstd.as<A>();
+  A *dweight = address<A>(args.dweight), *dbias = address<A>(args.dbias);
+  for_ranges(stream, n, kNormColumns, [&](std::int64_t begin, std::int64_t end) {
+    const int columns = static_cast<int>(end - begin);
+    ColumnSums<A, kNormColumns> total;
+    for (std::int64_t first = 0; first < rows; first += kSumRows) {
+      ColumnSums<A, kNormColumns> part;
+      for (std::int64_t row = first; row < std::min(rows, first + kSumRows); ++row) {
+        const Statistics<A> stats = {mean != nullptr ? mean[row] : A{0}, rstd[row]};
+        part.add_row(columns, dy + row * n + begin, s + row * n + begin, stats);
+      }
+      total.add(part);
+    }
+    store_columns(columns, total.weight, args.beta, dweight ? dweight + begin : nullptr);
+    store_columns(columns, total.bias, args.beta, dbias ? dbias + begin : nullptr);
+  });
+}
+
+template <class T>
+void run_backward(const Stream& stream, const NormBackwardArgs& args) {
+  using A = accumulate_t<T>;
+  // dx may lie over dy: the sums over dy come first.
+  if (!args.dweight.empty() || !args.dbias.empty()) weight_gradient<T>(stream, args);
+  if (args.dx.empty()) return;
+  const std::int64_t rows = args.s.shape[0], n = args.s.shape.row_numel();
+  const T *dy = args.dy.as<T>(), *s = args.s.as<T>(), *dsum = address<T>(args.dsum);
+  const T* weight = args.weight.as<T>();
+  const A *mean = address<A>(args.mean), *rstd = args.rstd.as<A>();
+  T* dx = args.dx.as<T>();
+  for_ranges(stream, rows, rows_per_piece(n), [&](std::int64_t begin, std::int64_t end) {
+    for (std::int64_t row = begin; row < end; ++row) {
+      const Statistics<A> stats = {mean != nullptr ? mean[row] : A{0}, rstd[row]};
+      backward_row(n, dy + row * n, s + row * n, dsum ? dsum + row * n : nullptr, weight, stats,
+                   mean != nullptr, static_cast<A>(args.offset), dx + row * n);
+    }
+  });
+}
+
+template <class T>
+void run_head_forward(const Stream& stream, const HeadNormForwardArgs& args) {
+  using A = accumulate_t<T>;
+  const std::int64_t normed = args.q_heads + args.kv_heads, heads = normed + args.kv_heads;
+  const std::int64_t size = args.head_size;
+  const T *x = args.x.as<T>(), *q_weight = args.q_weight.as<T>(), *k_weight = args.k_weight.as<T>();
+  T* y = args.y.as<T>();
+  A* rstd = args.rstd.as<A>();
+  for_ranges(stream, args.x.shape[0], rows_per_piece(heads * size),
+             [&](std::int64_t begin, std::int64_t end) {
+               for (std::int64_t row = begin; row < end; ++row) {
+                 const T* from = x + row * heads * size;
+                 T* to = y + row * heads * size;
+                 for (std::int64_t h = 0; h < normed; ++h) {
+                   const Statistics<A> stats =
+                       row_statistics(size, from + h * size, false, args.epsilon);
+                   rstd[row * normed + h] = stats.rstd;
+                   normalise_row<T>(size, from + h * size, stats, static_cast<A>(args.offset),
+                                    h < args.q_heads ? q_weight : k_weight, nullptr, to + h * size);
+                 }
+                 if (from != to)
+                   std::copy(from + normed * size, from + heads * size, to + normed * size);
+               }
+             });
+}
+
+// Heads [head_begin, head_end) share the weight whose gradient is dweight [D].
+template <class T>
+void head_weight_gradient(const Stream& stream, const HeadNormBackwardArgs& args,
+                          std::int64_t head_begin, std::int64_t head_end, double beta,
+                          const View& dweight) {
+  using A = accumulate_t<T>;
+  if (dweight.empty()) return;
+  const std::int64_t rows = args.x.shape[0], size = args.head_size;
+  const std::int64_t normed = args.q_heads + args.kv_heads,
+                     stride = (normed + args.kv_heads) * size;
+  const T *dy = args.dy.as<T>(), *x = args.x.as<T>();
+  const A* rstd = args.rstd.as<A>();
+  A* target = dweight.as<A>();
+  for_ranges(stream, size, kHeadColumns, [&](std::int64_t begin, std::int64_t end) {
+    const int columns = static_cast<int>(end - begin);
+    ColumnSums<A, kHeadColumns> total;
+    for (std::int64_t first = 0; first < rows; first += kSumRows) {
+      ColumnSums<A, kHeadColumns> part;
+      for (std::int64_t row = first; row < std::min(rows, first + kSumRows); ++row) {
+        for (std::int64_t h = head_begin; h < head_end; ++h) {
+          const std::int64_t at = row * stride + h * size + begin;
+          part.add_row(columns, dy + at, x + at, Statistics<A>{0, rstd[row * normed + h]});
+        }
+      }
+      total.add(part);
+    }
+    store_columns(columns, total.weight, beta, target + begin);
+  });
+}
+
+template <class T>
+void run_head_backward(const Stream& stream, const HeadNormBackwardArgs& args) {
+  using A = accumulate_t<T>;
+  const std::int64_t normed = args.q_heads + args.kv_heads, heads = normed + args.kv_heads;
+  const std::int64_t size = args.head_size;
+  head_weight_gradient<T>(stream, args, 0, args.q_heads, args.q_beta, args.dq_weight);
+  head_weight_gradient<T>(stream, args, args.q_heads, normed, args.k_beta, args.dk_weight);
+  const T *dy = args.dy.as<T>(), *x = args.x.as<T>();
+  const T *q_weight = args.q_weight.as<T>(), *k_weight = args.k_weight.as<T>();
+  const A* rstd = args.rstd.as<A>();
+  T* dx = args.dx.as<T>();
+  for_ranges(stream, args.x.shape[0], rows_per_piece(heads * size),
+             [&](std::int64_t begin, std::int64_t end) {
+               for (std::int64_t row = begin; row < end; ++row) {
+                 const std::int64_t at = row * heads * size;
+                 for (std::int64_t h = 0; h < normed; ++h) {
+                   backward_row<T>(size, dy + at + h * size, x + at + h * size, nullptr,
+                                   h < args.q_heads ? q_weight : k_weight,
+                                   Statistics<A>{0, rstd[row * normed + h]}, false,
+                                   static_cast<A>(args.offset), dx + at + h * size);
+                 }
+                 if (dy != dx) {
+                   std::copy(dy + at + normed * size, dy + at + heads * size,
+                             dx + at + normed * size);
+                 }
+               }
+             });
+}
+
+void forward(const Stream& stream, const NormForwardArgs& args) {
+  visit_float(args.x.dtype, [&](auto zero) { run_forward<decltype(zero)>(stream, args); });
+}
+void backward(const Stream& stream, const NormBackwardArgs& args) {
+  visit_float(args.s.dtype, [&](auto zero) { run_backward<decltype(zero)>(stream, args); });
+}
+void head_forward(const Stream& stream, const HeadNormForwardArgs& args) {
+  visit_float(args.x.dtype, [&](auto zero) { run_head_forward<decltype(zero)>(stream, args); });
+}
+void head_backward(const Stream& stream, const HeadNormBackwardArgs& args) {
+  visit_float(args.x.dtype, [&](auto zero) { run_head_backward<decltype(zero)>(stream, args); });
+}
+
+}  // namespace
+
+NormKernels norm_kernels() {
+  return {.forward = forward,
+          .backward = backward,
+          .head_forward = head_forward,
+          .head_backward = head_backward};
+}
+
+}  // namespace bev::cpu::BEV_CPU_LEVEL

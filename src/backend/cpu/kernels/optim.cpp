@@ -1,0 +1,184 @@
+#include "kernels/optim.h"
+
+#include <cmath>
+#include <vector>
+
+#include "backend/cpu/kernels/lanes.h"
+#include "backend/cpu/kernels/math.h"
+#include "backend/cpu/kernels/pieces.h"
+#include "backend/cpu/kernels/tables.h"
+#include "backend/cpu/normal.h"
+#include "base/error.h"
+
+namespace bev::cpu::BEV_CPU_LEVEL {
+
+namespace {
+// Writes the model's copy of main's range [begin, end).
+template <class M>
+void write_values(const M* main, const View& values, std::int64_t begin, std::int64_t end) {
+  if (values.empty() || values.data == main) return;
+  visit_float(values.dtype, [&](auto type) {
+    using T = decltype(type);
+    T* to = static_cast<T*>(values.data);
+    for (std::int64_t i = begin; i < end; ++i) {
+      to[i] = narrow<T>(static_cast<accumulate_t<T>>(main[i]));
+    }
+  });
+}
+
+// Calls body(M{}, G{}) with the types of main and of the gradient.
+template <class Body>
+void visit_main(const char* op, const View& main, const View& grad, const Body& body) {
+  auto wide = [&](const View& view) {
+    BEV_CHECK(view.dtype == Dtype::kF32 || view.dtype == Dtype::kF64, ErrorKind::kInternal, op,
+              ": f32 or f64 is needed, got ", name_of(view.dtype));
+    return view.dtype == Dtype::kF64;
+  };
+  const bool main_wide = wide(main), grad_wide = wide(grad);
+  if (main_wide && grad_wide) return body(double{}, double{});
+  if (main_wide) return body(double{}, float{});
+  if (grad_wide) return body(float{}, double{});
+  body(float{}, float{});
+}
+
+void check_sizes(const char* op, const View& main, const View& grad, const View& values) {
+  BEV_CHECK(main.numel() == grad.numel() && (values.empty() || values.numel() == main.numel()), op,
+            ": main ", main.shape, ", grad ", grad.shape, ", values ", values.shape);
+  if (!is_float(values.dtype)) fail_not_float(values.dtype);
+}
+
+// One step's factors: main = keep main - step m / (sqrt(v) root + epsilon).
+template <class M>
+struct AdamFactors {
+  M multiplier, decay, beta1, rest1, beta2, rest2, keep, step, root, epsilon;
+};
+
+template <class M>
+AdamFactors<M> adam_factors(const AdamArgs& args) {
+  const StepState& state = *args.state;
+  const double update = static_cast<double>(state.update);
+  const double lr = state.lr * args.lr_mult, decay = state.weight_decay * args.wd_mult;
+  return {.multiplier = static_cast<M>(state.grad_multiplier),
+          .decay = static_cast<M>(args.decoupled ? 0 : decay),
+          .beta1 = static_cast<M>(args.beta1),
+          .rest1 = static_cast<M>(1 - args.beta1),
+          .beta2 = static_cast<M>(args.beta2),
+          .rest2 = static_cast<M>(1 - args.beta2),
+          .keep = static_cast<M>(args.decoupled ? 1 - lr * decay : 1),
+          .step = static_cast<M>(lr / (1 - std::pow(args.beta1, update))),
+          .root = static_cast<M>(1 / std::sqrt(1 - std::pow(args.beta2, update))),
+          .epsilon = static_cast<M>(args.epsilon)};
+}
+
+template <class M, class G>
+void adam_range(M* __restrict main, const G* __restrict grad, M* __restrict m, M* __restrict v,
+                std::int64_t count, const AdamFactors<M>& factors) {
+  const AdamFactors<M> f = factors;
+  for (std::int64_t i = 0; i < count; ++i) {
+    const M g = static_cast<M>(grad[i]) * f.multiplier + f.decay * main[i];
+    m[i] = f.beta1 * m[i] + f.rest1 * g;
+    v[i] = f.beta2 * v[i] + f.rest2 * g * g;
+    main[i] = f.keep * main[i] - f.step * m[i] / (std::sqrt(v[i]) * f.root + f.epsilon);
+  }
+}
+
+void adam(const Stream& stream, const AdamArgs& args) {
+  check_sizes("adam", args.main, args.grad, args.values);
+  BEV_CHECK(args.m.numel() == args.main.numel() && args.v.numel() == args.main.numel(), "adam: m ",
+            args.m.shape, ", v ", args.v.shape, ", main ", args.main.shape);
+  if (args.state->skip != 0) return;
+  visit_main("adam", args.main, args.grad, [&](auto main_type, auto grad_type) {
+    using M = decltype(main_type);
+    using G = decltype(grad_type);
+    M *main = args.main.as<M>(), *m = args.m.as<M>(), *v = args.v.as<M>();
+    const G* grad = args.grad.as<G>();
+    const AdamFactors<M> factors = adam_factors<M>(args);
+    for_ranges(stream, args.main.numel(), kFlatPiece, [&](std::int64_t begin, std::int64_t end) {
+      adam_range<M, G>(main + begin, grad + begin, m + begin, v + begin, end - begin, factors);
+      write_values(main, args.values, begin, end);
+    });
+  });
+}
+
+template <class M, class G>
+void sgd_range(M* __restrict main, const G* __restrict grad, M* __restrict m, std::int64_t count,
+               const SgdArgs& args) {
+  const StepState& state = *args.state;
+  const M multiplier = static_cast<M>(state.grad_multiplier);
+  const M decay = static_cast<M>(state.weight_decay * args.wd_mult);
+  const M lr = static_cast<M>(state.lr * args.lr_mult);
+  const M momentum = static_cast<M>(args.momentum);
+  if (m == nullptr) {
+    for (std::int64_t i = 0; i < count; ++i) {
+      main[i] -= lr * (static_cast<M>(grad[i]) * multiplier + decay * main[i]);
+    }
+    return;
+  }
+  const bool first = state.update <= 1;
+  for (std::int64_t i = 0; i < count; ++i) {
+    const M g = static_cast<M>(grad[i]) * multiplier + decay * main[i];
+    m[i] = first ? g : momentum * m[i] + g;
+    main[i] -= lr * m[i];
+  }
+}
+
+void sgd(const Stream& stream, const SgdArgs& args) {
+  check_sizes("sgd", args.main, args.grad, args.values);
+  BEV_CHECK(args.m.empty() || args.m.numel() == args.main.numel(), "sgd: m ", args.m.shape,
+            ", main ", args.main.shape);
+  if (args.state->skip != 0) return;
+  visit_main("sgd", args.main, args.grad, [&](auto main_type, auto grad_type) {
+    using M = decltype(main_type);
+    using G = decltype(grad_type);
+    M *main = args.main.as<M>(), *m = args.m.empty() ? nullptr : args.m.as<M>();
+    const G* grad = args.grad.as<G>();
+    for_ranges(stream, args.main.numel(), kFlatPiece, [&](std::int64_t begin, std::int64_t end) {
+      sgd_range<M, G>(main + begin, grad + begin, m == nullptr ? nullptr : m + begin, end - begin,
+                      args);
+      write_values(main, args.values, begin, end);
+    });
+  });
+}
+
+void sum_squares(const Stream& stream, const View& x, double* sum) {
+  constexpr std::int64_t kPiece = 4 * kFlatPiece;
+  std::vector<double> sums(static_cast<std::size_t>(ceil_div(x.numel(), kPiece)));
+  visit_float(x.dtype, [&](auto type) {
+    using T = decltype(type);
+    const T* data = x.as<T>();
+    for_ranges(stream, x.numel(), kPiece, [&](std::int64_t begin, std::int64_t end) {
+      sums[static_cast<std::size_t>(begin / kPiece)] =
+          sum_of<double>(end - begin, [&](std::int64_t i) {
+            const double value = widen(data[begin + i]);
+            return value * value;
+          });
+    });
+  });
+  double total = 0;
+  for (double part : sums) total += part;
+  *sum += total;
+}
+
+void normal(const Stream& stream, const NormalArgs& args) {
+  BEV_CHECK(args.first >= 0, ErrorKind::kInternal, "normal: first element ", args.first);
+  visit_float(args.x.dtype, [&](auto type) {
+    using T = decltype(type);
+    T* x = args.x.as<T>();
+    for_ranges(stream, args.x.numel(), kFlatPiece, [&](std::int64_t begin, std::int64_t end) {
+      constexpr std::int64_t kRun = 256;
+      float numbers[kRun];
+      for (std::int64_t i = begin; i < end; i += kRun) {
+        const std::int64_t count = std::min(kRun, end - i);
+        normal_range(args.key, args.first + i, count, args.mean, args.std, numbers);
+        for (std::int64_t j = 0; j < count; ++j) x[i + j] = narrow<T>(numbers[j]);
+      }
+    });
+  });
+}
+}  // namespace
+
+OptimKernels optim_kernels() {
+  return {.adam = adam, .sgd = sgd, .sum_squares = sum_squares, .normal = normal};
+}
+
+}  // namespace bev::cpu::BEV_CPU_LEVEL

@@ -1,0 +1,141 @@
+// Field lists: a configuration struct names each member once (flag, help, range), and flags, YAML
+// keys, help, the flag reference, JSON copies and differences all come from that list.
+#pragma once
+
+#include <cstdint>
+#include <limits>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+namespace bev {
+
+// One member of a configuration struct, type-erased. Points into the struct it was listed from.
+class Field {
+ public:
+  using Choice = std::pair<std::string, int>;
+  // Turns another spelling of a value into the plain one; sets `problem` when it cannot.
+  using Reader = std::string (*)(std::string_view text, std::string& problem);
+
+  const std::string& name() const { return name_; }  // kebab case, without dashes in front
+  const std::string& help() const { return help_; }
+  const std::vector<std::string>& aliases() const { return aliases_; }
+  const std::string& negation() const { return negation_; }  // "" when there is none
+  bool is_flag() const { return bool_ != nullptr; }
+  bool is_number() const { return int_ != nullptr || double_ != nullptr; }
+  bool is_list() const { return ints_ != nullptr || doubles_ != nullptr || strings_ != nullptr; }
+  // "integer >= 1", "number", "text", "a|b", "list of integers", "flag".
+  std::string type_text() const;
+  // What happens when the field is not given: the current value, or the words of defaults_to().
+  std::string default_text() const;
+
+  // The current value as a flag would give it ("" for an empty list or unset text).
+  std::string text() const;
+  // Both set the value; they return "" or what is wrong and which values would do, and leave the
+  // old value then. A list takes several items, or one that is split at commas.
+  std::string set_text(std::string_view value);
+  std::string set_items(std::span<const std::string> items);
+
+  Field& alias(std::string name);
+  Field& negated_by(std::string name);  // a flag that switches this one off
+  Field& min(double least);
+  Field& max(double most);
+  Field& limit(double most);   // max, for technical reasons: not part of the type's text
+  Field& above(double bound);  // strictly greater
+  Field& below(double bound);  // strictly less
+  Field& one_of(std::vector<std::string> choices);  // of a text, or of each item of a list of texts
+  Field& defaults_to(std::string words);
+  Field& reads(Reader reader);
+
+ private:
+  friend class FieldList;
+  template <class T>
+  std::string read_number(std::string_view value, T& out) const;
+  template <class T>
+  std::string read_numbers(std::span<const std::string> items, std::vector<T>& out) const;
+  std::string read_choice(std::string_view value, Choice& out) const;
+  std::string range_text(bool with_limit) const;
+
+  std::string name_, help_, negation_, default_words_;
+  std::vector<std::string> aliases_;
+  std::vector<Choice> choices_;
+  Reader reader_ = nullptr;
+  double least_ = -std::numeric_limits<double>::infinity();
+  double most_ = std::numeric_limits<double>::infinity();
+  bool open_below_ = false, open_above_ = false, hide_most_ = false;
+  // Exactly one of these is set.
+  std::int64_t* int_ = nullptr;
+  double* double_ = nullptr;
+  bool* bool_ = nullptr;
+  std::string* string_ = nullptr;
+  std::vector<std::int64_t>* ints_ = nullptr;
+  std::vector<double>* doubles_ = nullptr;
+  std::vector<std::string>* strings_ = nullptr;
+  std::uint8_t* choice_ = nullptr;  // an enum class : std::uint8_t
+};
+
+// Reads true, yes, on, 1 or their opposites; returns "" or what is wrong.
+std::string read_bool(std::string_view text, bool& out);
+
+// A flag that stands for others: --swiglu for --gated --activation silu. A field given by its own
+// name beside the shorthand wins over it.
+struct Shorthand {
+  std::string section, name, help;
+  std::vector<std::pair<std::string, std::string>> settings;  // field and value
+};
+
+class FieldList {
+ public:
+  Field& add(std::string name, std::int64_t& member, std::string help);
+  Field& add(std::string name, double& member, std::string help);
+  Field& add(std::string name, bool& member, std::string help);
+  Field& add(std::string name, std::string& member, std::string help);
+  Field& add(std::string name, std::vector<std::int64_t>& member, std::string help);
+  Field& add(std::string name, std::vector<double>& member, std::string help);
+  Field& add(std::string name, std::vector<std::string>& member, std::string help);
+  // An enum class with underlying type std::uint8_t. Two choices may mean the same; the first is
+  // shown.
+  template <class Enum>
+  Field& add(std::string name, Enum& member, std::vector<std::pair<std::string, Enum>> choices,
+             std::string help) {
+    static_assert(sizeof(Enum) == 1);
+    std::vector<Field::Choice> plain;
+    for (auto& [text, value] : choices) plain.emplace_back(text, static_cast<int>(value));
+    return add_choice(std::move(name), reinterpret_cast<std::uint8_t&>(member), std::move(plain),
+                      std::move(help));
+  }
+  void shorthand(std::string name, std::vector<std::pair<std::string, std::string>> settings,
+                 std::string help);
+
+  // Later fields belong to this section ("model", "optimizer", ...) until the next call.
+  void section(std::string name) { section_ = std::move(name); }
+
+  struct Entry {
+    std::string section;
+    Field field;
+  };
+  const std::vector<std::unique_ptr<Entry>>& entries() const { return entries_; }
+  const std::vector<Shorthand>& shorthands() const { return shorthands_; }
+  // By name or alias; nullptr when there is none.
+  Field* find(std::string_view name) const;
+  Entry* find_entry(std::string_view name) const;
+  // Of a boolean, by one of the names that switch it off ("no-" in front, or its negation).
+  Entry* find_negated(std::string_view name) const;
+  const Shorthand* find_shorthand(std::string_view name) const;
+  std::vector<std::string> sections() const;  // each once, in order
+  // Every spelling a flag may have, without dashes; for suggestions.
+  std::vector<std::string> spellings() const;
+
+ private:
+  Field& add_choice(std::string name, std::uint8_t& member, std::vector<Field::Choice> choices,
+                    std::string help);
+  Field& push(std::string name, std::string help);
+  std::string section_;
+  std::vector<std::unique_ptr<Entry>> entries_;
+  std::vector<Shorthand> shorthands_;
+};
+
+}  // namespace bev

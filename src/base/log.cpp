@@ -1,0 +1,32 @@
+#include "base/log.h"
+
+#include <unistd.h>
+
+#include <cerrno>
+#include <string>
+
+namespace bev {
+
+namespace {
+void write_line(std::string_view prefix, std::string_view text) {
+  std::string line;
+  line.reserve(prefix.size() + text.size() + 8);
+  if (::isatty(STDERR_FILENO) == 1) line.append("\r\x1b[K");
+  line.append(prefix).append(text);
+  if (!text.ends_with('\n')) line.push_back('\n');
+
+  std::string_view rest = line;
+  while (!rest.empty()) {
+    ssize_t put = ::write(STDERR_FILENO, rest.data(), rest.size());
+    if (put < 0 && errno == EINTR) continue;
+    if (put < 0) return;  // nowhere left to say it
+    rest.remove_prefix(static_cast<std::size_t>(put));
+  }
+}
+}  // namespace
+
+void log_info(std::string_view text) { write_line("", text); }
+void log_warning(std::string_view text) { write_line("warning: ", text); }
+void log_error(std::string_view text) { write_line("error: ", text); }
+
+}  // namespace bev

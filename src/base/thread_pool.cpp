@@ -1,0 +1,104 @@
+#include "base/thread_pool.h"
+
+#include <atomic>
+#include <condition_variable>
+#include <mutex>
+#include <thread>
+#include <vector>
+
+#include "base/error.h"
+
+namespace bev {
+
+namespace {
+// Workers spin this often before they sleep: products follow each other within microseconds.
+constexpr int kSpins = 4000;
+
+inline void relax() {
+#if defined(__x86_64__)
+  __builtin_ia32_pause();
+#else
+  std::this_thread::yield();
+#endif
+}
+}  // namespace
+
+struct ThreadPool::State {
+  std::vector<std::thread> workers;
+  std::mutex mutex;
+  std::condition_variable wake;
+  std::atomic<std::uint64_t> generation{0};
+  std::atomic<bool> stop{false};
+  std::atomic<int> busy{0};  // workers that have not finished the current generation
+  std::atomic<std::int64_t> next{0};
+  std::int64_t pieces = 0;
+  const void* body = nullptr;
+  PieceFunction function = nullptr;
+
+  void work_off() {
+    for (std::int64_t piece = next.fetch_add(1); piece < pieces; piece = next.fetch_add(1)) {
+      function(body, piece);
+    }
+  }
+
+  void worker_loop() {
+    std::uint64_t seen = 0;
+    while (true) {
+      for (int spin = 0; spin < kSpins && generation.load() == seen && !stop.load(); ++spin)
+        relax();
+      if (generation.load() == seen && !stop.load()) {
+        std::unique_lock lock(mutex);
+        wake.wait(lock, [&] { return generation.load() != seen || stop.load(); });
+      }
+      if (stop.load()) return;
+      seen = generation.load();
+      work_off();
+      busy.fetch_sub(1);
+    }
+  }
+};
+
+ThreadPool::ThreadPool(int threads) : state_(std::make_unique<State>()) {
+  BEV_CHECK(threads >= 1, ErrorKind::kConfig, "thread pool: at least 1 thread, got ", threads);
+  for (int i = 1; i < threads; ++i) {
+    state_->workers.emplace_back([state = state_.get()] { state->worker_loop(); });
+  }
+}
+
+ThreadPool::~ThreadPool() {
+  {
+    std::lock_guard lock(state_->mutex);
+    state_->stop.store(true);
+  }
+  state_->wake.notify_all();
+  for (std::thread& worker : state_->workers) worker.join();
+}
+
+int ThreadPool::threads() const { return static_cast<int>(state_->workers.size()) + 1; }
+
+void ThreadPool::run_pieces(std::int64_t pieces, const void* body, PieceFunction function) {
+  if (pieces <= 1 || state_->workers.empty()) {
+    for (std::int64_t piece = 0; piece < pieces; ++piece) function(body, piece);
+    return;
+  }
+  state_->pieces = pieces;
+  state_->body = body;
+  state_->function = function;
+  state_->next.store(0);
+  state_->busy.store(static_cast<int>(state_->workers.size()));
+  {
+    std::lock_guard lock(state_->mutex);
+    state_->generation.fetch_add(1);
+  }
+  state_->wake.notify_all();
+  state_->work_off();
+  for (int spin = 0; state_->busy.load() != 0; ++spin) {
+    if (spin < kSpins) {
+      relax();
+    } else {
+      std::this_thread::yield();
+    }
+  }
+}
+
+}  // namespace bev

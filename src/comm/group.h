@@ -1,0 +1,75 @@
+// A group of ranks and its collectives. Groups are handed to whoever needs them; an absent axis is
+// a group of size 1 whose collectives pass through, never a null.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string_view>
+#include <vector>
+
+#include "tensor/view.h"
+
+namespace bev {
+
+enum class Reduction : std::uint8_t { kSum, kMax };
+
+// A pending operation. wait() returns when the result may be read and the inputs may be changed;
+// the destructor does not wait. An empty Work is finished.
+class Work {
+ public:
+  class Pending {
+   public:
+    virtual ~Pending() = default;
+    virtual void wait() = 0;
+  };
+  Work() = default;
+  explicit Work(std::unique_ptr<Pending> pending) : pending_(std::move(pending)) {}
+  void wait() {
+    if (pending_) pending_->wait();
+    pending_.reset();
+  }
+
+ private:
+  std::unique_ptr<Pending> pending_;
+};
+
+// All members call the same collectives in the same order. `label` names the tensor or use in
+// reports of a hang. Sums run in rank order, so every member gets the same bits, run after run.
+class Group {
+ public:
+  virtual ~Group() = default;
+
+  int rank() const { return rank_; }  // index of this rank in the group
+  int size() const { return static_cast<int>(members_.size()); }
+  std::span<const int> members() const { return members_; }  // world ranks
+
+  // In place.
+  virtual Work all_reduce(const View& data, Reduction reduction, std::string_view label) = 0;
+  // out holds the members' inputs one after the other, in rank order; counts may differ.
+  virtual Work all_gather(const View& in, const View& out, std::string_view label) = 0;
+  // in holds one part per member in rank order, out receives the sum of this rank's parts. The
+  // parts have the sizes of the members' outs.
+  virtual Work reduce_scatter(const View& in, const View& out, std::string_view label) = 0;
+  virtual Work broadcast(const View& data, int root, std::string_view label) = 0;
+  // send_counts[i] elements for member i, one after the other; likewise received.
+  virtual Work all_to_all(const View& in, std::span<const std::int64_t> send_counts,
+                          const View& out, std::span<const std::int64_t> receive_counts,
+                          std::string_view label) = 0;
+  // Messages between two members arrive in the order sent. A send never waits for its receive.
+  virtual Work send(const View& data, int to, std::string_view label) = 0;
+  virtual Work receive(const View& data, int from, std::string_view label) = 0;
+  virtual void barrier(std::string_view label) = 0;
+
+ protected:
+  Group(int rank, std::vector<int> members) : rank_(rank), members_(std::move(members)) {}
+
+ private:
+  int rank_;
+  std::vector<int> members_;
+};
+
+// A group of this rank alone.
+std::unique_ptr<Group> make_single_group(int world_rank);
+
+}  // namespace bev

@@ -1,0 +1,38 @@
+// A rank's view of all ranks, and the start of N ranks as threads of this process.
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "comm/group.h"
+
+namespace bev {
+
+class World {
+ public:
+  virtual ~World() = default;
+  virtual int rank() const = 0;
+  virtual int size() const = 0;
+  // All members call it with the same list, in the same order relative to other groups of theirs.
+  virtual std::unique_ptr<Group> make_group(std::vector<int> members) = 0;
+};
+
+struct ThreadWorldOptions {
+  double timeout_seconds = 600;  // of one collective
+};
+
+namespace detail {
+void run_thread_ranks(int ranks, const ThreadWorldOptions& options, const void* body,
+                      void (*call)(const void* body, World& world));
+}  // namespace detail
+
+// Runs body(world) on `ranks` threads and returns when all have ended. When one throws, the others
+// are woken with a communication error and the first cause is rethrown, its rank in the message.
+template <class Body>
+void run_thread_ranks(int ranks, const ThreadWorldOptions& options, const Body& body) {
+  detail::run_thread_ranks(ranks, options, &body, [](const void* erased, World& world) {
+    (*static_cast<const Body*>(erased))(world);
+  });
+}
+
+}  // namespace bev

@@ -1,0 +1,32 @@
+// Activations of the MLP, plain or gated.
+#pragma once
+
+#include <cstdint>
+
+#include "tensor/stream.h"
+#include "tensor/view.h"
+
+namespace bev {
+
+enum class Activation : std::uint8_t { kGelu, kGeluTanh, kSilu, kRelu, kSquaredRelu, kQuickGelu };
+
+// Plain: x, y [T, F], y = act(x). Gated: x [T, 2F] holds gate | up, y [T, F] = act(gate) * up.
+struct ActivationForwardArgs {
+  View x, y;
+  Activation kind = Activation::kGelu;
+  bool gated = false;
+};
+
+// dx has x's shape and may alias it; dy is [T, F].
+struct ActivationBackwardArgs {
+  View dy, x, dx;
+  Activation kind = Activation::kGelu;
+  bool gated = false;
+};
+
+struct ActivationKernels {
+  void (*forward)(const Stream&, const ActivationForwardArgs&);
+  void (*backward)(const Stream&, const ActivationBackwardArgs&);
+};
+
+}  // namespace bev

@@ -1,0 +1,86 @@
+// Attention without the S x S matrix, and rotary positions.
+#pragma once
+
+#include <cstdint>
+#include <span>
+
+#include "kernels/elementwise.h"
+#include "tensor/stream.h"
+#include "tensor/view.h"
+
+namespace bev {
+
+// cos_sin [T, R]: first half cos, second half sin of position * frequency for R/2 frequencies,
+// times scale; f32 (angle in f32, as the reference systems compute it) or f64.
+struct RopeTableArgs {
+  const std::int32_t* positions = nullptr;  // [T], device
+  const double* frequencies = nullptr;      // [R/2], device
+  double scale = 1;
+  View cos_sin;
+};
+
+// Rotates in place the first `heads` heads of each row of x [T, row]: the first R dims of a head,
+// pairs (i, i + R/2), or (2i, 2i + 1) when interleaved. inverse rotates back (the backward).
+struct RopeApplyArgs {
+  View x;
+  View cos_sin;
+  std::int64_t heads = 0, head_size = 0;
+  bool interleaved = false;
+  bool inverse = false;
+};
+
+// One run of queries and the keys they may see: rows of q and of k, v. Query i of the run stands at
+// key index (keys - queries + i) of it: equal counts in training, a longer key run with a KV cache.
+struct AttentionRun {
+  std::int32_t q_begin = 0, q_count = 0;
+  std::int64_t k_begin = 0;
+  std::int32_t k_count = 0;
+};
+
+// What forward and backward share. q rows are q_stride elements apart, head h at h * head_size; k
+// and v likewise. N q heads share K kv heads (N % K == 0), q head h reads kv head h / (N / K). Key
+// j is visible to a query standing at index i when (!causal || j <= i), (window < 0 || i - j <=
+// window) and, not causal, (window < 0 || j - i <= window). Scores are scale * q.k, then softcap *
+// tanh(score / softcap) when softcap > 0. Dropout on probabilities: random.sample / position of the
+// query row; the generator's column is the key index in the run; the stream is random.stream +
+// global head (head_offset + h).
+struct AttentionShape {
+  std::span<const AttentionRun> runs;  // host memory on both backends
+  std::int64_t q_heads = 0, kv_heads = 0, head_size = 0;
+  std::int64_t q_stride = 0, k_stride = 0, v_stride = 0;
+  Dtype dtype = Dtype::kF32;
+  double scale = 1, softcap = 0;
+  std::int64_t window = -1;
+  bool causal = true;
+  double dropout = 0;
+  RandomRows random;
+  std::int64_t head_offset = 0;
+};
+
+// out rows are [N * D], contiguous. lse [T, N] in the accumulate type: log of the sum of exp
+// scores. A query that sees no key gives 0 and lse -infinity.
+struct AttentionForwardArgs {
+  AttentionShape shape;
+  const void *q = nullptr, *k = nullptr, *v = nullptr;
+  View out;
+  View lse;
+};
+
+// dq, dk, dv have the strides of q, k, v and are overwritten for all rows of the runs. delta [T, N]
+// is scratch in the accumulate type.
+struct AttentionBackwardArgs {
+  AttentionShape shape;
+  const void *q = nullptr, *k = nullptr, *v = nullptr;
+  View out, dout;
+  View lse, delta;
+  void *dq = nullptr, *dk = nullptr, *dv = nullptr;
+};
+
+struct AttentionKernels {
+  void (*rope_table)(const Stream&, const RopeTableArgs&);
+  void (*rope_apply)(const Stream&, const RopeApplyArgs&);
+  void (*forward)(const Stream&, const AttentionForwardArgs&);
+  void (*backward)(const Stream&, const AttentionBackwardArgs&);
+};
+
+}  // namespace bev

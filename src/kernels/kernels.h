@@ -1,0 +1,26 @@
+// All kernel tables of a backend. Tables have no defaults: a gap does not compile.
+#pragma once
+
+#include "kernels/activation.h"
+#include "kernels/attention.h"
+#include "kernels/elementwise.h"
+#include "kernels/embedding.h"
+#include "kernels/gemm.h"
+#include "kernels/loss.h"
+#include "kernels/norm.h"
+#include "kernels/optim.h"
+
+namespace bev {
+
+struct Kernels {
+  ElementwiseKernels elementwise;
+  GemmKernels gemm;
+  NormKernels norm;
+  ActivationKernels activation;
+  AttentionKernels attention;
+  EmbeddingKernels embedding;
+  LossKernels loss;
+  OptimKernels optim;
+};
+
+}  // namespace bev

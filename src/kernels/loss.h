@@ -1,0 +1,52 @@
+// Cross entropy over a chunk of logits, cut over the vocabulary: three passes with a reduction over
+// the tensor-parallel group between them, so that any split gives the same loss.
+#pragma once
+
+#include <cstdint>
+
+#include "tensor/stream.h"
+#include "tensor/view.h"
+
+namespace bev {
+
+// One chunk. logits [t, V_local] in the accumulate type; they cover vocabulary rows from first_row
+// on.
+struct LossChunk {
+  View logits;
+  const std::int32_t* targets = nullptr;  // [t] global ids; negative: ignored
+  std::int64_t first_row = 0;
+  double logit_scale = 1;
+  double softcap = 0;  // 0: none
+};
+
+// logits become z = softcap * tanh(logit_scale * logits / softcap) (or logit_scale * logits);
+// row_max [t] = max of the row (-infinity for no columns).
+struct LossMaxArgs {
+  LossChunk chunk;
+  View row_max;
+};
+
+// stats [2, t]: sum over the row of exp(z - row_max), and z of the target if it lies here, else 0.
+struct LossSumArgs {
+  LossChunk chunk;
+  View row_max, stats;
+};
+
+// token_loss [t] = log(sum) + row_max - z_target (0 where ignored). When with_gradient: logits are
+// overwritten with d(loss_factor * sum_t weight_t token_loss_t) / d(raw logits).
+struct LossGradArgs {
+  LossChunk chunk;
+  View row_max, stats;
+  const float* weights = nullptr;       // [t]
+  const double* loss_factor = nullptr;  // device, StepState::loss_factor
+  View token_loss;
+  bool with_gradient = false;
+};
+
+struct LossKernels {
+  void (*row_max)(const Stream&, const LossMaxArgs&);
+  void (*row_sum)(const Stream&, const LossSumArgs&);
+  void (*gradient)(const Stream&, const LossGradArgs&);
+};
+
+}  // namespace bev

@@ -1,0 +1,71 @@
+// RMSNorm and LayerNorm over the last dim, with the residual addition fused, and the per-head norm
+// of q, k.
+#pragma once
+
+#include <cstdint>
+
+#include "tensor/stream.h"
+#include "tensor/view.h"
+
+namespace bev {
+
+// s = x (+ residual); y = (s - mean) * rstd * (offset + weight) + bias; mean only for LayerNorm.
+// x, residual, sum, y: [T, H] of one dtype. weight, bias: [H] of the same dtype. Statistics are
+// computed in the accumulate type and kept in mean, rstd [T] of that type (f32, or f64 for f64).
+struct NormForwardArgs {
+  View x;
+  View residual;  // empty: none
+  View sum;       // receives s; empty when residual is empty
+  View y;
+  View weight;
+  View bias;  // empty: none
+  View mean;  // empty for RMSNorm
+  View rstd;
+  double epsilon = 1e-5;
+  double offset = 0;  // 1 for norms that store weight - 1
+};
+
+// dx = norm's input gradient (+ dsum, the gradient that reaches s from elsewhere). dx may alias
+// dsum or dy. dweight, dbias [H] in the gradient dtype (f32 or f64): beta * old + this; empty: not
+// wanted. Sums over rows have a fixed order that depends on the shape only.
+struct NormBackwardArgs {
+  View dy;
+  View s;     // the norm's input
+  View dsum;  // empty: none
+  View weight;
+  View mean, rstd;
+  View dx;
+  View dweight, dbias;
+  double beta = 0;
+  double offset = 0;
+};
+
+// RMSNorm of each head of q and k inside fused rows [T, (N + 2K) D]: heads [0, N) use q_weight [D],
+// heads [N, N + K) use k_weight; the v heads are copied. rstd [T, N + K].
+struct HeadNormForwardArgs {
+  View x, y;
+  View q_weight, k_weight;
+  View rstd;
+  std::int64_t q_heads = 0, kv_heads = 0, head_size = 0;
+  double epsilon = 1e-6;
+  double offset = 0;
+};
+
+struct HeadNormBackwardArgs {
+  View dy, x, dx;  // dx may alias dy
+  View q_weight, k_weight;
+  View rstd;
+  View dq_weight, dk_weight;  // gradient dtype; empty: not wanted
+  double q_beta = 0, k_beta = 0;
+  std::int64_t q_heads = 0, kv_heads = 0, head_size = 0;
+  double offset = 0;
+};
+
+struct NormKernels {
+  void (*forward)(const Stream&, const NormForwardArgs&);
+  void (*backward)(const Stream&, const NormBackwardArgs&);
+  void (*head_forward)(const Stream&, const HeadNormForwardArgs&);
+  void (*head_backward)(const Stream&, const HeadNormBackwardArgs&);
+};
+
+}  // namespace bev

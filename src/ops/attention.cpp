@@ -1,0 +1,160 @@
+#include "ops/attention.h"
+
+#include "base/error.h"
+
+namespace bev {
+
+namespace {
+
+// Start of column `column` of row 0.
+void* column(const View& view, std::int64_t index) {
+  return static_cast<std::byte*>(view.data) + static_cast<std::size_t>(index) * size_of(view.dtype);
+}
+
+struct FusedRows {
+  void *q, *k, *v;
+};
+FusedRows fused_rows(const View& qkv, const AttentionSpec& spec) {
+  std::int64_t d = spec.head_size;
+  return {qkv.data, column(qkv, spec.q_heads * d), column(qkv, (spec.q_heads + spec.kv_heads) * d)};
+}
+
+AttentionShape kernel_shape(const Context& ctx, const AttentionSpec& spec, std::int64_t q_stride,
+                            std::int64_t kv_stride, std::span<const AttentionRun> runs) {
+  AttentionShape shape;
+  shape.runs = runs;
+  shape.q_heads = spec.q_heads;
+  shape.kv_heads = spec.kv_heads;
+  shape.head_size = spec.head_size;
+  shape.q_stride = q_stride;
+  shape.k_stride = shape.v_stride = kv_stride;
+  shape.dtype = ctx.dtype;
+  shape.scale = spec.scale;
+  shape.softcap = spec.softcap;
+  shape.window = spec.window;
+  shape.causal = spec.causal;
+  shape.head_offset = spec.head_offset;
+  return shape;
+}
+
+void check_rows(const Var& qkv, const AttentionSpec& spec) {
+  std::int64_t width = (spec.q_heads + 2 * spec.kv_heads) * spec.head_size;
+  BEV_CHECK(qkv.shape().ndim() == 2 && qkv.shape()[1] == width, "attention: rows of ", qkv.shape(),
+            " for ", spec.q_heads, " + 2 x ", spec.kv_heads, " heads of ", spec.head_size);
+  BEV_CHECK(qkv.placement[Axis::kTp] == PlaceState::kShard1, ErrorKind::kInternal,
+            "attention: the input {", qkv.placement, "} must be split over heads");
+}
+
+struct AttentionResult {
+  Tensor out, lse;
+};
+AttentionResult run_forward(Context& ctx, const Tensor& qkv, const AttentionShape& shape,
+                            const AttentionSpec& spec) {
+  std::int64_t rows = qkv.shape()[0];
+  AttentionResult result{
+      ctx.allocate(ctx.dtype, {rows, spec.q_heads * spec.head_size}, "activations"),
+      ctx.allocate(ctx.wide(), {rows, spec.q_heads}, "activations")};
+  FusedRows at = fused_rows(qkv, spec);
+  ctx.kernels.attention.forward(ctx.stream, {shape, at.q, at.k, at.v, result.out, result.lse});
+  return result;
+}
+
+}  // namespace
+
+Tensor rope_table(Context& ctx, const Tensor& positions, const Tensor& frequencies, double scale) {
+  Tensor table = ctx.allocate(ctx.wide(), {positions.numel(), 2 * frequencies.numel()}, "layout");
+  ctx.kernels.attention.rope_table(
+      ctx.stream, {positions.as<std::int32_t>(), frequencies.as<double>(), scale, table});
+  return table;
+}
+
+Var rope(Context& ctx, const Var& qkv, const RopeSpec& spec) {
+  BEV_CHECK(spec.cos_sin.shape()[0] == qkv.shape()[0], "rope: a table of ", spec.cos_sin.shape(),
+            " for rows ", qkv.shape());
+  auto apply = [spec](Context& to, const Tensor& x, bool inverse) {
+    to.kernels.attention.rope_apply(
+        to.stream, {x, spec.cos_sin, spec.heads, spec.head_size, spec.interleaved, inverse});
+  };
+  apply(ctx, qkv.tensor, false);
+  Var out = make_output(ctx, "rope", qkv.tensor, qkv.placement, qkv.tracked());
+  if (!out.tracked()) return out;
+  ctx.tape->record("rope", ctx.layer,
+                   [apply, in = GradSlot(qkv), result = GradSlot(out)](Backward& back) {
+                     Tensor dy = back.take(result);
+                     if (dy.empty()) return;
+                     Tensor dx = std::move(dy);
+                     if (!dx.unique()) {
+                       Tensor shared = std::move(dx);
+                       dx = back.ctx.allocate(shared.dtype(), shared.shape(), "gradients");
+                       back.ctx.kernels.elementwise.cast(back.ctx.stream, shared, dx);
+                     }
+                     apply(back.ctx, dx, true);
+                     back.add(in, std::move(dx));
+                   });
+  return out;
+}
+
+Var attention(Context& ctx, const Var& qkv, const SequenceLayout& layout,
+              const AttentionSpec& spec) {
+  check_rows(qkv, spec);
+  std::int64_t stride = qkv.shape()[1];
+  AttentionShape shape = kernel_shape(ctx, spec, stride, stride, layout.runs);
+  shape.dropout = ctx.training ? spec.dropout : 0;
+  shape.random = random_rows(ctx, layout, qkv.placement, RandomUse::kAttentionDropout);
+  AttentionResult forward = run_forward(ctx, qkv.tensor, shape, spec);
+  Var out = make_output(ctx, "attention", forward.out, qkv.placement, qkv.tracked());
+  if (!out.tracked()) return out;
+  if (spec.recompute) forward = {};
+  ctx.tape->record(
+      "attention", ctx.layer,
+      [spec, shape, forward, saved = Saved(qkv), in = GradSlot(qkv),
+       result = GradSlot(out)](Backward& back) {
+        Tensor dy = back.take(result);
+        if (dy.empty()) return;
+        Context& bctx = back.ctx;
+        Tensor kept = saved.get(bctx);
+        AttentionResult again = spec.recompute ? run_forward(bctx, kept, shape, spec) : forward;
+        Tensor dqkv = bctx.allocate(kept.dtype(), kept.shape(), "gradients");
+        Tensor delta = bctx.allocate(bctx.wide(), again.lse.shape(), "gradients");
+        FusedRows at = fused_rows(kept, spec), to = fused_rows(dqkv, spec);
+        bctx.kernels.attention.backward(bctx.stream, {shape, at.q, at.k, at.v, again.out, dy,
+                                                      again.lse, delta, to.q, to.k, to.v});
+        back.add(in, std::move(dqkv));
+      });
+  return out;
+}
+
+Var cached_attention(Context& ctx, const Var& qkv, const KvRows& cache,
+                     std::span<const AttentionRun> runs, std::span<const std::int64_t> write_rows,
+                     const AttentionSpec& spec) {
+  check_rows(qkv, spec);
+  std::int64_t stride = qkv.shape()[1], width = spec.kv_heads * spec.head_size;
+  FusedRows at = fused_rows(qkv.tensor, spec);
+  // One copy per stretch of consecutive rows.
+  auto copy = [&](void* from, const Tensor& to, std::size_t begin, std::size_t end) {
+    CopyRowsArgs args{column({from, ctx.dtype, {}}, static_cast<std::int64_t>(begin) * stride),
+                      column(to, write_rows[begin] * width),
+                      ctx.dtype,
+                      static_cast<std::int64_t>(end - begin),
+                      width,
+                      stride,
+                      width};
+    ctx.kernels.elementwise.copy_rows(ctx.stream, args);
+  };
+  for (std::size_t begin = 0; begin < write_rows.size();) {
+    std::size_t end = begin + 1;
+    while (end < write_rows.size() && write_rows[end] == write_rows[end - 1] + 1) ++end;
+    copy(at.k, cache.keys, begin, end);
+    copy(at.v, cache.values, begin, end);
+    begin = end;
+  }
+  AttentionShape shape = kernel_shape(ctx, spec, stride, width, runs);
+  std::int64_t rows = qkv.shape()[0];
+  Tensor out = ctx.allocate(ctx.dtype, {rows, spec.q_heads * spec.head_size}, "activations");
+  Tensor lse = ctx.allocate(ctx.wide(), {rows, spec.q_heads}, "activations");
+  ctx.kernels.attention.forward(
+      ctx.stream, {shape, at.q, cache.keys.view().data, cache.values.view().data, out, lse});
+  return make_output(ctx, "attention", std::move(out), qkv.placement, false);
+}
+
+}  // namespace bev

@@ -1,0 +1,47 @@
+// Rotary positions and attention over fused rows q | k | v of [T, (N + 2K) D].
+#pragma once
+
+#include <cstdint>
+#include <span>
+
+#include "autograd/tape.h"
+#include "ops/sequence_layout.h"
+
+namespace bev {
+
+// cos_sin [T, R] for the rows' positions, given R/2 frequencies on the device.
+Tensor rope_table(Context& ctx, const Tensor& positions, const Tensor& frequencies, double scale);
+
+struct RopeSpec {
+  Tensor cos_sin;          // [T, R]
+  std::int64_t heads = 0;  // of the row's first heads: q and k
+  std::int64_t head_size = 0;
+  bool interleaved = false;
+};
+// In place: the producer of qkv must not keep it.
+Var rope(Context& ctx, const Var& qkv, const RopeSpec& spec);
+
+struct AttentionSpec {
+  std::int64_t q_heads = 0, kv_heads = 0, head_size = 0;  // of this rank
+  std::int64_t head_offset = 0;                           // global number of its first q head
+  double scale = 1, softcap = 0;
+  std::int64_t window = -1;  // earlier keys seen besides a query's own; -1: all
+  bool causal = true;
+  double dropout = 0;
+  bool recompute = false;  // keep q, k, v only; run forward again in the backward
+};
+// -> [T, N D]
+Var attention(Context& ctx, const Var& qkv, const SequenceLayout& layout,
+              const AttentionSpec& spec);
+
+// Keys and values of one layer kept between calls of a generation; rows [capacity, K D] each.
+struct KvRows {
+  Tensor keys, values;
+};
+// Attention of new rows over what is kept: copies the new k, v to `write_rows` first. runs say
+// which kept rows each run of queries sees. No gradient.
+Var cached_attention(Context& ctx, const Var& qkv, const KvRows& cache,
+                     std::span<const AttentionRun> runs, std::span<const std::int64_t> write_rows,
+                     const AttentionSpec& spec);
+
+}  // namespace bev

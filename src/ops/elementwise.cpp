@@ -1,0 +1,88 @@
+#include "ops/elementwise.h"
+
+#include "base/error.h"
+
+namespace bev {
+
+Var add(Context& ctx, const Var& a, const Var& b) {
+  BEV_CHECK(a.shape() == b.shape() && a.placement == b.placement, "add: ", a.shape(), " {",
+            a.placement, "} and ", b.shape(), " {", b.placement, "}");
+  Tensor sum = ctx.allocate(a.dtype(), a.shape(), "activations");
+  ctx.kernels.elementwise.add(ctx.stream, a.tensor, b.tensor, sum);
+  Var out = make_output(ctx, "add", std::move(sum), a.placement, a.tracked() || b.tracked());
+  if (!out.tracked()) return out;
+  ctx.tape->record(
+      "add", ctx.layer,
+      [to_a = GradSlot(a), to_b = GradSlot(b), result = GradSlot(out)](Backward& back) {
+        Tensor dy = back.take(result);
+        if (dy.empty()) return;
+        back.add(to_a, dy);
+        back.add(to_b, std::move(dy));
+      });
+  return out;
+}
+
+Var dropout(Context& ctx, const Var& x, double p, const SequenceLayout& layout, RandomUse use) {
+  if (p <= 0 || !ctx.training) return x;
+  PlaceState state = x.placement[Axis::kTp];
+  BEV_CHECK(state == PlaceState::kReplicated || state == PlaceState::kShard0, ErrorKind::kInternal,
+            "dropout: the input {", x.placement, "} must be whole over tp");
+  RandomRows random = random_rows(ctx, layout, x.placement, use);
+  ctx.kernels.elementwise.dropout(ctx.stream, {x.tensor, x.tensor, p, random});
+  Var out = make_output(ctx, "dropout", x.tensor, x.placement, x.tracked());
+  if (!out.tracked()) return out;
+  ctx.tape->record(
+      "dropout", ctx.layer, [p, random, in = GradSlot(x), result = GradSlot(out)](Backward& back) {
+        Tensor dy = back.take(result);
+        if (dy.empty()) return;
+        Tensor dx = dy.unique() ? dy : back.ctx.allocate(dy.dtype(), dy.shape(), "gradients");
+        back.ctx.kernels.elementwise.dropout(back.ctx.stream, {dy, dx, p, random});
+        back.add(in, std::move(dx));
+      });
+  return out;
+}
+
+namespace {
+class ActivationRecipe : public Recipe {
+ public:
+  ActivationRecipe(const ActivationSpec& spec, Saved x) : spec_(spec), x_(std::move(x)) {}
+  Tensor make(Context& ctx) const override {
+    Tensor x = x_.get(ctx);
+    std::int64_t width = spec_.gated ? x.shape()[1] / 2 : x.shape()[1];
+    Tensor y = ctx.allocate(x.dtype(), {x.shape()[0], width}, "recomputed");
+    ctx.kernels.activation.forward(ctx.stream, {x, y, spec_.kind, spec_.gated});
+    return y;
+  }
+
+ private:
+  ActivationSpec spec_;
+  Saved x_;
+};
+}  // namespace
+
+Var activation(Context& ctx, const Var& x, const ActivationSpec& spec) {
+  BEV_CHECK(x.shape().ndim() == 2 && (!spec.gated || x.shape()[1] % 2 == 0), "activation: input ",
+            x.shape(), spec.gated ? " of a gated activation" : "");
+  BEV_CHECK(x.placement[Axis::kTp] != PlaceState::kPartial, ErrorKind::kInternal,
+            "activation: the input {", x.placement, "} is a partial sum");
+  std::int64_t width = spec.gated ? x.shape()[1] / 2 : x.shape()[1];
+  Tensor y = ctx.allocate(x.dtype(), {x.shape()[0], width}, "activations");
+  ctx.kernels.activation.forward(ctx.stream, {x.tensor, y, spec.kind, spec.gated});
+  Var out = make_output(ctx, "activation", std::move(y), x.placement, x.tracked());
+  if (!out.tracked()) return out;
+  if (spec.regenerate) out.recipe = std::make_shared<ActivationRecipe>(spec, Saved(x));
+  ctx.tape->record(
+      "activation", ctx.layer,
+      [spec, saved = Saved(x), in = GradSlot(x), result = GradSlot(out)](Backward& back) {
+        Tensor dy = back.take(result);
+        if (dy.empty()) return;
+        Tensor kept = saved.get(back.ctx);
+        Tensor dx = back.ctx.allocate(kept.dtype(), kept.shape(), "gradients");
+        back.ctx.kernels.activation.backward(back.ctx.stream,
+                                             {dy, kept, dx, spec.kind, spec.gated});
+        back.add(in, std::move(dx));
+      });
+  return out;
+}
+
+}  // namespace bev

@@ -1,0 +1,22 @@
+// Elementwise ops: sum, dropout, activations.
+#pragma once
+
+#include "autograd/tape.h"
+#include "ops/sequence_layout.h"
+
+namespace bev {
+
+// a + b of equal shape and placement.
+Var add(Context& ctx, const Var& a, const Var& b);
+
+// Inverted dropout in training, x itself otherwise; in place, so x's producer must not keep it.
+Var dropout(Context& ctx, const Var& x, double p, const SequenceLayout& layout, RandomUse use);
+
+struct ActivationSpec {
+  Activation kind = Activation::kGelu;
+  bool gated = false;       // x [T, 2F] is gate | up
+  bool regenerate = false;  // consumers make the result again instead of keeping it
+};
+Var activation(Context& ctx, const Var& x, const ActivationSpec& spec);
+
+}  // namespace bev

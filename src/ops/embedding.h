@@ -1,0 +1,17 @@
+// Token and position embeddings.
+#pragma once
+
+#include "autograd/tape.h"
+#include "ops/sequence_layout.h"
+
+namespace bev {
+
+// tokens [T] i32, weight [V, H] split over the vocabulary -> [T, H], a partial sum over tp: rows of
+// other ranks are zero. placement is that of the micro-batch's rows.
+Var embedding(Context& ctx, const Tensor& tokens, const Param& weight, double scale,
+              const Placement& placement);
+
+// x += weight[position] on every row, in place.
+Var add_positions(Context& ctx, const Var& x, const SequenceLayout& layout, const Param& weight);
+
+}  // namespace bev

@@ -1,0 +1,108 @@
+#include "ops/linear.h"
+
+#include "base/error.h"
+
+namespace bev {
+
+namespace {
+
+Placement output_placement(const Var& x, const Param& weight) {
+  PlaceState state = x.placement[Axis::kTp];
+  auto need = [&](bool ok, const char* what) {
+    BEV_CHECK(ok, ErrorKind::kInternal, "linear ", weight.name, ": the input {", x.placement,
+              "} must be ", what, " over tp");
+  };
+  if (weight.split.dim == 0) {
+    need(state == PlaceState::kCopied, "copied");
+    return x.placement.with(Axis::kTp, PlaceState::kShard1);
+  }
+  if (weight.split.dim == 1) {
+    need(state == PlaceState::kShard1, "shard(1)");
+    return x.placement.with(Axis::kTp, PlaceState::kPartial);
+  }
+  need(state == PlaceState::kReplicated || state == PlaceState::kShard0, "whole or shard(0)");
+  return x.placement;
+}
+
+void add_bias_gradient(Context& ctx, const Param& bias, const Tensor& dy,
+                       const Placement& placement) {
+  GradSink sink = ctx.grads.sink(bias, placement);
+  ctx.kernels.elementwise.column_sum(ctx.stream, dy, sink.beta, sink.view);
+  ctx.grads.done(bias, std::move(sink));
+}
+
+}  // namespace
+
+Var linear(Context& ctx, const Var& x, const Param& weight, const Param* bias) {
+  BEV_CHECK(x.shape().ndim() == 2 && x.shape()[1] == weight.local[1], "linear ", weight.name,
+            ": input ", x.shape(), " for a weight ", weight.local);
+  Placement placement = output_placement(x, weight);
+  BEV_CHECK(bias == nullptr || weight.split.dim != 1, ErrorKind::kInternal, "linear ", weight.name,
+            ": the bias of a row-parallel linear is added after the reduction");
+  Tensor y = ctx.allocate(ctx.dtype, {x.shape()[0], weight.local[0]}, "activations");
+  {
+    WeightLease w = ctx.weights.use(weight);
+    WeightLease b = bias ? ctx.weights.use(*bias) : WeightLease{};
+    ctx.kernels.gemm.gemm(ctx.stream, {x.tensor, w.view, y, false, true, 1, 0, b.view});
+  }
+  bool trains = weight.trains || (bias && bias->trains);
+  Var out = make_output(ctx, "linear", std::move(y), placement, x.tracked() || trains);
+  if (!out.tracked()) return out;
+
+  Placement dw_placement = gradient_placement(weight, x.placement);
+  Placement db_placement = bias ? gradient_placement(*bias, x.placement) : Placement();
+  ctx.tape->record(
+      "linear", ctx.layer,
+      [w = &weight, bias, dw_placement, db_placement, saved = weight.trains ? Saved(x) : Saved(),
+       in = GradSlot(x), result = GradSlot(out)](Backward& back) {
+        Tensor dy = back.take(result);
+        if (dy.empty()) return;
+        Context& bctx = back.ctx;
+        if (in.wanted()) {
+          Tensor dx = bctx.allocate(dy.dtype(), {dy.shape()[0], w->local[1]}, "gradients");
+          WeightLease lease = bctx.weights.use(*w);
+          bctx.kernels.gemm.gemm(bctx.stream, {dy, lease.view, dx, false, false, 1, 0, {}});
+          // Column parallel: each rank has the part of dx that its columns give.
+          PlaceState dx_state = w->split.dim == 0 ? PlaceState::kPartial : in.placement[Axis::kTp];
+          back.add(in, std::move(dx), in.placement.dual().with(Axis::kTp, dx_state));
+        }
+        back.weight_work([w, bias, dw_placement, db_placement, saved, dy](Context& wctx) {
+          if (bias && bias->trains) add_bias_gradient(wctx, *bias, dy, db_placement);
+          if (!w->trains) return;
+          GradSink sink = wctx.grads.sink(*w, dw_placement);
+          wctx.kernels.gemm.gemm(wctx.stream,
+                                 {dy, saved.get(wctx), sink.view, true, false, 1, sink.beta, {}});
+          wctx.grads.done(*w, std::move(sink));
+        });
+      });
+  return out;
+}
+
+Var add_bias(Context& ctx, const Var& x, const Param& bias) {
+  BEV_CHECK(x.shape().ndim() == 2 && x.shape()[1] == bias.local[0], "add_bias ", bias.name,
+            ": input ", x.shape(), " for a bias ", bias.local);
+  BEV_CHECK(x.placement[Axis::kTp] != PlaceState::kPartial, ErrorKind::kInternal, "add_bias ",
+            bias.name, ": the input {", x.placement,
+            "} is a partial sum, every rank would add the bias");
+  {
+    WeightLease b = ctx.weights.use(bias);
+    ctx.kernels.elementwise.add_rows(ctx.stream, x.tensor, b.view);
+  }
+  Var out = make_output(ctx, "add_bias", x.tensor, x.placement, x.tracked() || bias.trains);
+  if (!out.tracked()) return out;
+  ctx.tape->record("add_bias", ctx.layer,
+                   [b = &bias, placement = gradient_placement(bias, x.placement), in = GradSlot(x),
+                    result = GradSlot(out)](Backward& back) {
+                     Tensor dy = back.take(result);
+                     if (dy.empty()) return;
+                     if (b->trains) {
+                       back.weight_work([b, placement, dy](Context& wctx) {
+                         add_bias_gradient(wctx, *b, dy, placement);
+                       });
+                     }
+                     back.add(in, std::move(dy));
+                   });
+  return out;
+}
+
+}  // namespace bev

@@ -1,0 +1,17 @@
+// Linear layers: y = x W^T (+ b). The weight's split decides what the op expects and gives:
+//   split over dim 0 (column parallel): x copied over tp  -> y shard(1)
+//   split over dim 1 (row parallel):    x shard(1)        -> y partial; its bias comes after the
+//   reduction not split:                          x whole or shard(0) -> y the same
+#pragma once
+
+#include "autograd/tape.h"
+
+namespace bev {
+
+// x [T, I], weight [O, I], bias [O] or nullptr -> [T, O].
+Var linear(Context& ctx, const Var& x, const Param& weight, const Param* bias);
+
+// y = x + bias on every row. x [T, H], not kept by its producer: the addition is done in place.
+Var add_bias(Context& ctx, const Var& x, const Param& bias);
+
+}  // namespace bev

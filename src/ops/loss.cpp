@@ -1,0 +1,125 @@
+#include "ops/loss.h"
+
+#include <algorithm>
+
+#include "base/error.h"
+
+namespace bev {
+
+namespace {
+
+std::int64_t chunk_rows(std::int64_t tokens, std::int64_t row_bytes, std::int64_t chunk_bytes) {
+  std::int64_t rows =
+      std::max<std::int64_t>(chunk_bytes / std::max<std::int64_t>(row_bytes, 1), 32);
+  if (rows >= tokens) return std::max<std::int64_t>(tokens, 1);
+  std::int64_t chunks = (tokens + rows - 1) / rows;
+  return (tokens + chunks - 1) / chunks;
+}
+
+std::int64_t vocabulary_begin(const Context& ctx, const Param& weight) {
+  return shard_range(weight.shape[0], ctx.mesh.tp().size(), ctx.mesh.tp().rank()).begin;
+}
+
+void check_head(const Var& hidden, const HeadSpec& spec) {
+  BEV_CHECK(spec.weight->split.dim == 0, ErrorKind::kInternal, "head ", spec.weight->name,
+            ": the weight must be split over the vocabulary");
+  BEV_CHECK(hidden.placement[Axis::kTp] == PlaceState::kCopied, ErrorKind::kInternal, "head ",
+            spec.weight->name, ": the input {", hidden.placement, "} must be copied over tp");
+  BEV_CHECK(hidden.shape()[1] == spec.weight->local[1], "head ", spec.weight->name, ": input ",
+            hidden.shape(), " for a weight ", spec.weight->local);
+}
+
+// The statistics of one chunk over the whole vocabulary, then its losses and, wanted, its gradient.
+void chunk_loss(Context& ctx, const LossChunk& chunk, const float* weights, const View& token_loss,
+                bool with_gradient) {
+  std::int64_t rows = chunk.logits.shape[0];
+  Tensor row_max = ctx.allocate(ctx.wide(), {rows}, "loss");
+  Tensor stats = ctx.allocate(ctx.wide(), {2, rows}, "loss");
+  Group& tp = ctx.mesh.tp();
+  ctx.kernels.loss.row_max(ctx.stream, {chunk, row_max});
+  tp.all_reduce(row_max, Reduction::kMax, "loss maximum").wait();
+  ctx.kernels.loss.row_sum(ctx.stream, {chunk, row_max, stats});
+  tp.all_reduce(stats, Reduction::kSum, "loss sums").wait();
+  ctx.kernels.loss.gradient(ctx.stream, {chunk, row_max, stats, weights, &ctx.step->loss_factor,
+                                         token_loss, with_gradient});
+}
+
+}  // namespace
+
+LossResult lm_head_loss(Context& ctx, const Var& hidden, const LossTargets& targets,
+                        const HeadSpec& spec) {
+  check_head(hidden, spec);
+  const Param& weight = *spec.weight;
+  std::int64_t tokens = hidden.shape()[0], vocabulary = weight.local[0];
+  bool wanted = ctx.tape != nullptr && (hidden.tracked() || weight.trains);
+  LossResult result;
+  result.token_loss = ctx.allocate(ctx.wide(), {tokens}, "loss");
+  Tensor dhidden = wanted ? ctx.allocate(ctx.dtype, hidden.shape(), "gradients") : Tensor();
+
+  {
+    WeightLease lease = ctx.weights.use(weight);
+    bool weight_grad = wanted && weight.trains;
+    GradSink sink = weight_grad
+                        ? ctx.grads.sink(weight, gradient_placement(weight, hidden.placement))
+                        : GradSink{};
+    double beta = sink.beta;
+    std::int64_t rows = chunk_rows(
+        tokens, vocabulary * static_cast<std::int64_t>(size_of(ctx.wide())), spec.chunk_bytes);
+    for (std::int64_t begin = 0; begin < tokens || (begin == 0 && weight_grad); begin += rows) {
+      std::int64_t end = std::min(begin + rows, tokens);
+      Tensor part = hidden.tensor.rows(begin, end);
+      Tensor logits = ctx.allocate(ctx.wide(), {end - begin, vocabulary}, "logits");
+      ctx.kernels.gemm.gemm(ctx.stream, {part, lease.view, logits, false, true, 1, 0, {}});
+      ctx.check("lm_head_loss", "logits", logits);
+      LossChunk chunk{logits, targets.targets.as<std::int32_t>() + begin,
+                      vocabulary_begin(ctx, weight), spec.logit_scale, spec.softcap};
+      chunk_loss(ctx, chunk, targets.weights.as<float>() + begin,
+                 result.token_loss.rows(begin, end).view(), wanted);
+      if (!wanted) continue;
+      Tensor dlogits = logits;
+      if (ctx.dtype != ctx.wide()) {
+        dlogits = ctx.allocate(ctx.dtype, logits.shape(), "logits");
+        ctx.kernels.elementwise.cast(ctx.stream, logits, dlogits);
+        logits = Tensor();
+      }
+      ctx.kernels.gemm.gemm(
+          ctx.stream, {dlogits, lease.view, dhidden.rows(begin, end), false, false, 1, 0, {}});
+      if (weight_grad) {
+        ctx.kernels.gemm.gemm(ctx.stream, {dlogits, part, sink.view, true, false, 1, beta, {}});
+        beta = 1;
+      }
+    }
+    if (weight_grad) ctx.grads.done(weight, std::move(sink));
+  }
+  ctx.check("lm_head_loss", "token losses", result.token_loss);
+
+  // The loss is a sum over this rank's tokens; the same on all tp ranks.
+  Placement placement = hidden.placement.with(Axis::kTp, PlaceState::kReplicated);
+  Tensor scalar = ctx.allocate(ctx.wide(), {1}, "loss");
+  ctx.kernels.elementwise.fill(ctx.stream, scalar, 0);
+  result.loss = make_output(ctx, "lm_head_loss", std::move(scalar), placement, wanted);
+  if (!result.loss.tracked()) return result;
+  ctx.tape->record("lm_head_loss", ctx.layer,
+                   [dhidden, in = GradSlot(hidden), out = GradSlot(result.loss)](Backward& back) {
+                     if (back.take(out).empty()) return;
+                     back.add(in, dhidden, in.placement.dual());
+                   });
+  return result;
+}
+
+Tensor lm_head_logits(Context& ctx, const Var& hidden, const HeadSpec& spec) {
+  check_head(hidden, spec);
+  std::int64_t tokens = hidden.shape()[0];
+  Tensor logits = ctx.allocate(ctx.wide(), {tokens, spec.weight->local[0]}, "logits");
+  {
+    WeightLease lease = ctx.weights.use(*spec.weight);
+    ctx.kernels.gemm.gemm(ctx.stream, {hidden.tensor, lease.view, logits, false, true, 1, 0, {}});
+  }
+  // The first pass of the loss applies scale and softcap.
+  Tensor row_max = ctx.allocate(ctx.wide(), {tokens}, "loss");
+  LossChunk chunk{logits, nullptr, 0, spec.logit_scale, spec.softcap};
+  ctx.kernels.loss.row_max(ctx.stream, {chunk, row_max});
+  return logits;
+}
+
+}  // namespace bev

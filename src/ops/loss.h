@@ -1,0 +1,36 @@
+// The output layer and the loss as one op, chunked over tokens: whole logits never exist.
+#pragma once
+
+#include <cstdint>
+
+#include "autograd/tape.h"
+
+namespace bev {
+
+struct HeadSpec {
+  const Param* weight = nullptr;  // [V, H] split over the vocabulary
+  double logit_scale = 1;
+  double softcap = 0;
+  // Logits of one chunk stay near the cache, yet the weight is not read too often.
+  std::int64_t chunk_bytes = std::int64_t{64} << 20;
+};
+
+struct LossTargets {
+  Tensor targets;  // [T] i32, negative: ignored
+  Tensor weights;  // [T] f32
+};
+
+struct LossResult {
+  Var loss;           // [1], for the tape: seed its gradient with one
+  Tensor token_loss;  // [T] in the wide dtype, 0 where ignored; the same on all tp ranks
+};
+
+// hidden [T, H], copied over tp. The gradients are computed along with the loss (the factor
+// StepState::loss_factor is known), so that the backward hands out what is ready.
+LossResult lm_head_loss(Context& ctx, const Var& hidden, const LossTargets& targets,
+                        const HeadSpec& spec);
+
+// Logits [T, V of this rank] in the wide dtype, scale and softcap applied; no gradient.
+Tensor lm_head_logits(Context& ctx, const Var& hidden, const HeadSpec& spec);
+
+}  // namespace bev

@@ -1,0 +1,176 @@
+#include "ops/norm.h"
+
+#include "base/error.h"
+
+namespace bev {
+
+namespace {
+
+struct NormKept {
+  Saved s;
+  Tensor mean, rstd;
+};
+
+// Makes the normalised tensor again from the norm's input, which is kept anyway.
+class NormRecipe : public Recipe {
+ public:
+  NormRecipe(const NormSpec& spec, Saved s) : spec_(spec), s_(std::move(s)) {}
+  Tensor make(Context& ctx) const override {
+    Tensor s = s_.get(ctx);
+    Tensor y = ctx.allocate(s.dtype(), s.shape(), "recomputed");
+    Tensor mean = spec_.center ? ctx.allocate(ctx.wide(), {s.shape()[0]}, "recomputed") : Tensor();
+    Tensor rstd = ctx.allocate(ctx.wide(), {s.shape()[0]}, "recomputed");
+    WeightLease w = ctx.weights.use(*spec_.weight);
+    WeightLease b = spec_.bias ? ctx.weights.use(*spec_.bias) : WeightLease{};
+    ctx.kernels.norm.forward(
+        ctx.stream, {s, {}, {}, y, w.view, b.view, mean, rstd, spec_.epsilon, spec_.offset});
+    return y;
+  }
+
+ private:
+  NormSpec spec_;
+  Saved s_;
+};
+
+void check_norm(const Var& x, const NormSpec& spec) {
+  BEV_CHECK(x.shape().ndim() == 2 && x.shape()[1] == spec.weight->local[0], "norm ",
+            spec.weight->name, ": input ", x.shape(), " for a weight ", spec.weight->local);
+  PlaceState state = x.placement[Axis::kTp];
+  BEV_CHECK(state == PlaceState::kReplicated || state == PlaceState::kShard0, ErrorKind::kInternal,
+            "norm ", spec.weight->name, ": the input {", x.placement, "} must be whole over tp");
+}
+
+// Input gradient of the norm plus `dsum`; weight gradients into their sinks. dy may be empty.
+Tensor norm_backward(Context& ctx, const NormSpec& spec, const NormKept& kept,
+                     const Placement& placement, const Tensor& dy, Tensor dsum) {
+  if (dy.empty()) return dsum;
+  Tensor dx = dsum.unique() ? dsum : ctx.allocate(dy.dtype(), dy.shape(), "gradients");
+  bool dw_wanted = spec.weight->trains, db_wanted = spec.bias && spec.bias->trains;
+  GradSink dw = dw_wanted ? ctx.grads.sink(*spec.weight, placement) : GradSink{};
+  GradSink db = db_wanted ? ctx.grads.sink(*spec.bias, placement) : GradSink{};
+  BEV_CHECK(!dw_wanted || !db_wanted || dw.beta == db.beta, ErrorKind::kInternal, "norm ",
+            spec.weight->name, ": weight and bias gradients accumulate differently");
+  {
+    WeightLease w = ctx.weights.use(*spec.weight);
+    ctx.kernels.norm.backward(
+        ctx.stream, {dy, kept.s.get(ctx), dsum, w.view, kept.mean, kept.rstd, dx, dw.view, db.view,
+                     dw_wanted ? dw.beta : db.beta, spec.offset});
+  }
+  if (dw_wanted) ctx.grads.done(*spec.weight, std::move(dw));
+  if (db_wanted) ctx.grads.done(*spec.bias, std::move(db));
+  return dx;
+}
+
+bool trains(const NormSpec& spec) {
+  return spec.weight->trains || (spec.bias && spec.bias->trains);
+}
+
+struct NormForward {
+  Tensor sum, y, mean, rstd;
+};
+
+NormForward norm_forward(Context& ctx, const NormSpec& spec, const Tensor& x,
+                         const Tensor& residual) {
+  NormForward out;
+  std::int64_t rows = x.shape()[0];
+  out.y = ctx.allocate(ctx.dtype, x.shape(), "activations");
+  if (!residual.empty()) out.sum = ctx.allocate(ctx.dtype, x.shape(), "activations");
+  if (spec.center) out.mean = ctx.allocate(ctx.wide(), {rows}, "activations");
+  out.rstd = ctx.allocate(ctx.wide(), {rows}, "activations");
+  WeightLease w = ctx.weights.use(*spec.weight);
+  WeightLease b = spec.bias ? ctx.weights.use(*spec.bias) : WeightLease{};
+  ctx.kernels.norm.forward(ctx.stream, {x, residual, out.sum, out.y, w.view, b.view, out.mean,
+                                        out.rstd, spec.epsilon, spec.offset});
+  return out;
+}
+
+}  // namespace
+
+Var norm(Context& ctx, const Var& x, const NormSpec& spec) {
+  check_norm(x, spec);
+  NormForward out = norm_forward(ctx, spec, x.tensor, {});
+  Var y = make_output(ctx, "norm", std::move(out.y), x.placement, x.tracked() || trains(spec));
+  if (!y.tracked()) return y;
+  if (spec.regenerate) y.recipe = std::make_shared<NormRecipe>(spec, Saved(x));
+  ctx.tape->record("norm", ctx.layer,
+                   [spec, kept = NormKept{Saved(x), out.mean, out.rstd},
+                    placement = gradient_placement(*spec.weight, x.placement), in = GradSlot(x),
+                    result = GradSlot(y)](Backward& back) {
+                     Tensor dx =
+                         norm_backward(back.ctx, spec, kept, placement, back.take(result), {});
+                     if (!dx.empty()) back.add(in, std::move(dx));
+                   });
+  return y;
+}
+
+AddNorm add_norm(Context& ctx, const Var& x, const Var& residual, const NormSpec& spec) {
+  check_norm(x, spec);
+  BEV_CHECK(x.shape() == residual.shape() && x.placement == residual.placement, "add_norm ",
+            spec.weight->name, ": ", x.shape(), " {", x.placement, "} and residual ",
+            residual.shape(), " {", residual.placement, "}");
+  NormForward out = norm_forward(ctx, spec, x.tensor, residual.tensor);
+  bool wanted = x.tracked() || residual.tracked() || trains(spec);
+  AddNorm result{make_output(ctx, "add_norm", std::move(out.sum), x.placement, wanted),
+                 make_output(ctx, "add_norm", std::move(out.y), x.placement, wanted)};
+  if (!result.sum.tracked()) return result;
+  if (spec.regenerate) {
+    result.normalised.recipe = std::make_shared<NormRecipe>(spec, Saved(result.sum));
+  }
+  ctx.tape->record("add_norm", ctx.layer,
+                   [spec, kept = NormKept{Saved(result.sum), out.mean, out.rstd},
+                    placement = gradient_placement(*spec.weight, x.placement), in = GradSlot(x),
+                    skip = GradSlot(residual), sum = GradSlot(result.sum),
+                    normalised = GradSlot(result.normalised)](Backward& back) {
+                     Tensor dsum = back.take(sum);
+                     Tensor dx = norm_backward(back.ctx, spec, kept, placement,
+                                               back.take(normalised), std::move(dsum));
+                     if (dx.empty()) return;
+                     back.add(in, dx);
+                     back.add(skip, std::move(dx));
+                   });
+  return result;
+}
+
+Var head_norm(Context& ctx, const Var& qkv, const HeadNormSpec& spec) {
+  std::int64_t rows = qkv.shape()[0], heads = spec.q_heads + spec.kv_heads;
+  BEV_CHECK(qkv.shape()[1] == (heads + spec.kv_heads) * spec.head_size, "head_norm ",
+            spec.q_weight->name, ": input ", qkv.shape(), " for ", spec.q_heads, " + 2 x ",
+            spec.kv_heads, " heads of ", spec.head_size);
+  Tensor y = ctx.allocate(ctx.dtype, qkv.shape(), "activations");
+  Tensor rstd = ctx.allocate(ctx.wide(), {rows, heads}, "activations");
+  {
+    WeightLease q = ctx.weights.use(*spec.q_weight), k = ctx.weights.use(*spec.k_weight);
+    ctx.kernels.norm.head_forward(ctx.stream,
+                                  {qkv.tensor, y, q.view, k.view, rstd, spec.q_heads, spec.kv_heads,
+                                   spec.head_size, spec.epsilon, spec.offset});
+  }
+  bool dq_wanted = spec.q_weight->trains, dk_wanted = spec.k_weight->trains;
+  Var out = make_output(ctx, "head_norm", std::move(y), qkv.placement,
+                        qkv.tracked() || dq_wanted || dk_wanted);
+  if (!out.tracked()) return out;
+  ctx.tape->record(
+      "head_norm", ctx.layer,
+      [spec, dq_wanted, dk_wanted, saved = Saved(qkv), rstd,
+       placement = gradient_placement(*spec.q_weight, qkv.placement), in = GradSlot(qkv),
+       result = GradSlot(out)](Backward& back) {
+        Tensor dy = back.take(result);
+        if (dy.empty()) return;
+        Context& bctx = back.ctx;
+        Tensor dx = dy.unique() ? dy : bctx.allocate(dy.dtype(), dy.shape(), "gradients");
+        GradSink dq = dq_wanted ? bctx.grads.sink(*spec.q_weight, placement) : GradSink{};
+        GradSink dk = dk_wanted ? bctx.grads.sink(*spec.k_weight, placement) : GradSink{};
+        {
+          WeightLease q = bctx.weights.use(*spec.q_weight), k = bctx.weights.use(*spec.k_weight);
+          bctx.kernels.norm.head_backward(
+              bctx.stream,
+              {dy, saved.get(bctx), dx, q.view, k.view, rstd, dq.view, dk.view, dq.beta, dk.beta,
+               spec.q_heads, spec.kv_heads, spec.head_size, spec.offset});
+        }
+        if (dq_wanted) bctx.grads.done(*spec.q_weight, std::move(dq));
+        if (dk_wanted) bctx.grads.done(*spec.k_weight, std::move(dk));
+        back.add(in, std::move(dx));
+      });
+  return out;
+}
+
+}  // namespace bev

@@ -1,0 +1,39 @@
+// Normalisation over the last dim, alone or fused with the residual addition, and per head on q and
+// k.
+#pragma once
+
+#include <cstdint>
+#include <utility>
+
+#include "autograd/tape.h"
+
+namespace bev {
+
+struct NormSpec {
+  const Param* weight = nullptr;
+  const Param* bias = nullptr;  // nullptr: none
+  bool center = false;          // LayerNorm subtracts the mean, RMSNorm does not
+  double epsilon = 1e-5;
+  double offset = 0;        // 1: multiplies by 1 + weight
+  bool regenerate = false;  // consumers make the result again instead of keeping it
+};
+
+// x [T, H] -> normalised [T, H].
+Var norm(Context& ctx, const Var& x, const NormSpec& spec);
+
+struct AddNorm {
+  Var sum;         // x + residual
+  Var normalised;  // norm(sum)
+};
+AddNorm add_norm(Context& ctx, const Var& x, const Var& residual, const NormSpec& spec);
+
+struct HeadNormSpec {
+  const Param *q_weight = nullptr, *k_weight = nullptr;  // [D], shared by the heads
+  std::int64_t q_heads = 0, kv_heads = 0, head_size = 0;
+  double epsilon = 1e-6;
+  double offset = 0;
+};
+// RMSNorm of every q and k head inside fused rows [T, (N + 2K) D].
+Var head_norm(Context& ctx, const Var& qkv, const HeadNormSpec& spec);
+
+}  // namespace bev

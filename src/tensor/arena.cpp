@@ -1,0 +1,155 @@
+#include "tensor/arena.h"
+
+#include <sys/mman.h>
+
+#include <algorithm>
+#include <map>
+
+#include "base/error.h"
+
+namespace bev {
+
+namespace {
+constexpr std::size_t kAlignment = 64;
+constexpr std::size_t kChunkBytes = std::size_t{32} << 20;
+constexpr std::size_t kSlabBlocks = 256;
+
+class HostMemory : public MemorySource {
+ public:
+  void* allocate(std::size_t bytes) override {
+    void* address =
+        ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    BEV_CHECK(address != MAP_FAILED, ErrorKind::kDevice,
+              "out of host memory: ", format_bytes(static_cast<double>(bytes)),
+              " more were asked for");
+    ::madvise(address, bytes, MADV_HUGEPAGE);
+    return address;
+  }
+  void release(void* address, std::size_t bytes) override { ::munmap(address, bytes); }
+};
+}  // namespace
+
+std::unique_ptr<MemorySource> make_host_memory() { return std::make_unique<HostMemory>(); }
+
+BlockRef::~BlockRef() {
+  if (block_ && --block_->references == 0) block_->arena->release(block_);
+}
+
+Arena::Arena(std::unique_ptr<MemorySource> source, std::size_t limit_bytes)
+    : source_(std::move(source)), limit_(limit_bytes) {}
+
+Arena::~Arena() {
+  for (const Chunk& chunk : chunks_) source_->release(chunk.data, chunk.bytes);
+}
+
+BlockRef Arena::allocate(std::size_t bytes, const char* tag, View* view) {
+  std::size_t rounded = std::max((bytes + kAlignment - 1) / kAlignment * kAlignment, kAlignment);
+  if (free_blocks_ == nullptr) {
+    block_slabs_.push_back(std::make_unique<Block[]>(kSlabBlocks));
+    for (std::size_t i = 0; i < kSlabBlocks; ++i) {
+      block_slabs_.back()[i].next_free = std::exchange(free_blocks_, &block_slabs_.back()[i]);
+    }
+  }
+  std::byte* data = take(rounded);
+  if (data == nullptr) {
+    grow(rounded);
+    data = take(rounded);
+  }
+  Block* block = free_blocks_;
+  free_blocks_ = block->next_free;
+  *block = Block{data, rounded, tag, 0, this, nullptr};
+  in_use_ += rounded;
+  peak_ = std::max(peak_, in_use_);
+  count(tag, rounded, true);
+  view->data = data;
+  return BlockRef(block);
+}
+
+void Arena::release(Block* block) {
+  in_use_ -= block->bytes;
+  count(block->tag, block->bytes, false);
+  give_back(static_cast<std::byte*>(block->data), block->bytes);
+  block->next_free = std::exchange(free_blocks_, block);
+}
+
+// Best fit; the lowest address among equals.
+std::byte* Arena::take(std::size_t bytes) {
+  Free* best = nullptr;
+  for (Free& candidate : free_) {
+    if (candidate.bytes >= bytes && (best == nullptr || candidate.bytes < best->bytes)) {
+      best = &candidate;
+    }
+  }
+  if (best == nullptr) return nullptr;
+  std::byte* data = best->data;
+  best->data += bytes;
+  best->bytes -= bytes;
+  if (best->bytes == 0) free_.erase(free_.begin() + (best - free_.data()));
+  return data;
+}
+
+void Arena::give_back(std::byte* data, std::size_t bytes) {
+  auto after = std::lower_bound(free_.begin(), free_.end(), data,
+                                [](const Free& f, const std::byte* at) { return f.data < at; });
+  auto chunk_starts_at = [&](const std::byte* at) {
+    return std::any_of(chunks_.begin(), chunks_.end(),
+                       [&](const Chunk& c) { return c.data == at; });
+  };
+  bool joins_after =
+      after != free_.end() && data + bytes == after->data && !chunk_starts_at(after->data);
+  bool joins_before = after != free_.begin() &&
+                      std::prev(after)->data + std::prev(after)->bytes == data &&
+                      !chunk_starts_at(data);
+  if (joins_before && joins_after) {
+    std::prev(after)->bytes += bytes + after->bytes;
+    free_.erase(after);
+  } else if (joins_before) {
+    std::prev(after)->bytes += bytes;
+  } else if (joins_after) {
+    after->data = data;
+    after->bytes += bytes;
+  } else {
+    free_.insert(after, Free{data, bytes});
+  }
+}
+
+void Arena::grow(std::size_t bytes) {
+  // Chunks double with what is reserved, so that few large ones serve large models.
+  std::size_t chunk_bytes = std::max({bytes, kChunkBytes, reserved_ / 4});
+  chunk_bytes = (chunk_bytes + kChunkBytes - 1) / kChunkBytes * kChunkBytes;
+  if (limit_ != 0 && reserved_ + chunk_bytes > limit_) chunk_bytes = bytes;
+  if (limit_ != 0 && reserved_ + chunk_bytes > limit_) {
+    std::string table;
+    for (const auto& [tag, used] : by_tag()) {
+      table += concat("\n  ", tag, ": ", format_bytes(static_cast<double>(used)));
+    }
+    BEV_FAIL(ErrorKind::kDevice, "out of memory: ", format_bytes(static_cast<double>(bytes)),
+             " more do not fit into the limit of ", format_bytes(static_cast<double>(limit_)),
+             "; in use by tag:", table);
+  }
+  auto* data = static_cast<std::byte*>(source_->allocate(chunk_bytes));
+  chunks_.push_back({data, chunk_bytes});
+  reserved_ += chunk_bytes;
+  give_back(data, chunk_bytes);
+}
+
+void Arena::count(const char* tag, std::size_t bytes, bool add) {
+  for (auto& [known, used] : tags_) {
+    if (known == tag) {
+      used = add ? used + bytes : used - bytes;
+      return;
+    }
+  }
+  tags_.emplace_back(tag, bytes);
+}
+
+std::vector<std::pair<std::string, std::size_t>> Arena::by_tag() const {
+  std::map<std::string, std::size_t> merged;
+  for (const auto& [tag, used] : tags_) merged[tag] += used;
+  std::vector<std::pair<std::string, std::size_t>> table(merged.begin(), merged.end());
+  std::stable_sort(table.begin(), table.end(),
+                   [](const auto& a, const auto& b) { return a.second > b.second; });
+  return table;
+}
+
+}  // namespace bev

@@ -1,0 +1,100 @@
+// The rank's tensor memory. Blocks are reference counted; the allocator is deterministic: the same
+// sequence of requests and releases gives the same addresses, so a step reuses the memory of the
+// last.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "tensor/view.h"
+
+namespace bev {
+
+class Arena;
+
+// Where an arena gets its memory; 64-byte aligned.
+class MemorySource {
+ public:
+  virtual ~MemorySource() = default;
+  virtual void* allocate(std::size_t bytes) = 0;  // throws Error when there is none
+  virtual void release(void* address, std::size_t bytes) = 0;
+};
+std::unique_ptr<MemorySource> make_host_memory();
+
+// One allocation. Not thread safe: blocks stay with their rank.
+struct Block {
+  void* data = nullptr;
+  std::size_t bytes = 0;
+  const char* tag = "";
+  std::int32_t references = 0;
+  Arena* arena = nullptr;
+  Block* next_free = nullptr;
+};
+
+class BlockRef {
+ public:
+  BlockRef() = default;
+  explicit BlockRef(Block* block) : block_(block) {
+    if (block_) ++block_->references;
+  }
+  BlockRef(const BlockRef& other) : BlockRef(other.block_) {}
+  BlockRef(BlockRef&& other) noexcept : block_(std::exchange(other.block_, nullptr)) {}
+  BlockRef& operator=(BlockRef other) noexcept {
+    std::swap(block_, other.block_);
+    return *this;
+  }
+  ~BlockRef();
+  bool unique() const { return block_ && block_->references == 1; }
+  explicit operator bool() const { return block_ != nullptr; }
+
+ private:
+  Block* block_ = nullptr;
+};
+
+class Arena {
+ public:
+  // limit_bytes 0: whatever the source gives.
+  explicit Arena(std::unique_ptr<MemorySource> source, std::size_t limit_bytes = 0);
+  ~Arena();
+  Arena(const Arena&) = delete;
+  Arena& operator=(const Arena&) = delete;
+
+  // `tag` must be a literal. Running out throws an Error with the table of tags.
+  BlockRef allocate(std::size_t bytes, const char* tag, View* view);
+
+  std::size_t in_use() const { return in_use_; }
+  std::size_t peak() const { return peak_; }
+  void reset_peak() { peak_ = in_use_; }
+  // Bytes in use by tag, largest first.
+  std::vector<std::pair<std::string, std::size_t>> by_tag() const;
+
+ private:
+  friend class BlockRef;
+  struct Free {
+    std::byte* data;
+    std::size_t bytes;
+  };
+  struct Chunk {
+    std::byte* data;
+    std::size_t bytes;
+  };
+  void release(Block* block);
+  std::byte* take(std::size_t bytes);
+  void give_back(std::byte* data, std::size_t bytes);
+  void grow(std::size_t bytes);
+  void count(const char* tag, std::size_t bytes, bool add);
+
+  std::unique_ptr<MemorySource> source_;
+  std::size_t limit_ = 0, reserved_ = 0, in_use_ = 0, peak_ = 0;
+  std::vector<Chunk> chunks_;
+  std::vector<Free> free_;  // by address; neighbours within a chunk are merged
+  std::vector<std::pair<const char*, std::size_t>> tags_;
+  std::vector<std::unique_ptr<Block[]>> block_slabs_;
+  Block* free_blocks_ = nullptr;
+};
+
+}  // namespace bev
