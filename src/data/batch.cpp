@@ -1,0 +1,75 @@
+#include "data/batch.h"
+
+#include <algorithm>
+
+#include "base/error.h"
+
+namespace bev {
+
+TokenSample window_sample(std::span<const std::int32_t> tokens) {
+  BEV_CHECK(tokens.size() >= 2, ErrorKind::kInput, "a sample needs at least 2 tokens, got ",
+            tokens.size());
+  TokenSample sample;
+  sample.tokens.assign(tokens.begin(), tokens.end() - 1);
+  sample.targets.assign(tokens.begin() + 1, tokens.end());
+  sample.weights.assign(sample.tokens.size(), 1.0f);
+  sample.documents = {static_cast<std::int32_t>(sample.tokens.size())};
+  return sample;
+}
+
+TokenSample labelled_sample(std::span<const std::int32_t> tokens,
+                            std::span<const std::int32_t> labels) {
+  BEV_CHECK(tokens.size() == labels.size(), ErrorKind::kInput, "a row of ", tokens.size(),
+            " tokens has ", labels.size(), " labels");
+  TokenSample sample;
+  sample.tokens.assign(tokens.begin(), tokens.end());
+  for (std::size_t t = 0; t < tokens.size(); ++t) {
+    std::int32_t label = t + 1 < labels.size() ? labels[t + 1] : -1;
+    sample.targets.push_back(label < 0 ? -1 : label);
+    sample.weights.push_back(label < 0 ? 0.0f : 1.0f);
+  }
+  sample.documents = {static_cast<std::int32_t>(tokens.size())};
+  return sample;
+}
+
+MicroBatch make_micro_batch(Context& ctx, std::span<const TokenSample> samples,
+                            std::int64_t first_sample) {
+  std::vector<SequenceLayout::Sample> shapes;
+  for (const TokenSample& sample : samples) shapes.push_back({sample.documents});
+  MicroBatch batch;
+  batch.layout = SequenceLayout::make(ctx, shapes, first_sample);
+  std::int64_t tokens = batch.layout.tokens;
+  batch.tokens = ctx.allocate(Dtype::kI32, {tokens}, "batch");
+  batch.targets.targets = ctx.allocate(Dtype::kI32, {tokens}, "batch");
+  batch.targets.weights = ctx.allocate(Dtype::kF32, {tokens}, "batch");
+  std::int64_t at = 0;
+  for (const TokenSample& sample : samples) {
+    std::copy(sample.tokens.begin(), sample.tokens.end(), batch.tokens.as<std::int32_t>() + at);
+    std::copy(sample.targets.begin(), sample.targets.end(),
+              batch.targets.targets.as<std::int32_t>() + at);
+    std::copy(sample.weights.begin(), sample.weights.end(), batch.targets.weights.as<float>() + at);
+    at += static_cast<std::int64_t>(sample.tokens.size());
+  }
+  BEV_CHECK(at == tokens, ErrorKind::kInternal, "batch: documents add up to ", tokens,
+            " tokens of ", at);
+  return batch;
+}
+
+std::vector<MicroBatch> rank_micro_batches(Context& ctx, std::span<const TokenSample> global,
+                                           std::int64_t micro_batch_size) {
+  const MeshShape& shape = ctx.mesh.shape();
+  auto total = static_cast<std::int64_t>(global.size());
+  std::int64_t block = micro_batch_size * shape.dp;
+  std::vector<MicroBatch> batches;
+  for (std::int64_t begin = 0; begin < total; begin += block) {
+    std::int64_t first = std::min(begin + ctx.mesh.at().dp * micro_batch_size, total);
+    std::int64_t last = std::min(first + micro_batch_size, total);
+    batches.push_back(make_micro_batch(
+        ctx,
+        global.subspan(static_cast<std::size_t>(first), static_cast<std::size_t>(last - first)),
+        first));
+  }
+  return batches;
+}
+
+}  // namespace bev

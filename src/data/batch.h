@@ -1,0 +1,35 @@
+// From samples to what a rank computes on.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "models/decoder.h"
+
+namespace bev {
+
+struct TokenSample {
+  std::vector<std::int32_t> tokens;
+  std::vector<std::int32_t> targets;    // what each token should predict; negative: ignored
+  std::vector<float> weights;           // of each target in the loss
+  std::vector<std::int32_t> documents;  // lengths; tokens attend within their document only
+};
+
+// A window of S + 1 tokens: each predicts the next.
+TokenSample window_sample(std::span<const std::int32_t> tokens);
+// Hugging Face's convention: label t + 1 is the target of token t; -100 is ignored.
+TokenSample labelled_sample(std::span<const std::int32_t> tokens,
+                            std::span<const std::int32_t> labels);
+
+// `first_sample`: index of the first one in the global batch.
+MicroBatch make_micro_batch(Context& ctx, std::span<const TokenSample> samples,
+                            std::int64_t first_sample);
+
+// This rank's micro-batches of a global batch: blocks of size * dp samples, of which data-parallel
+// rank r takes the r-th `size` (Megatron's order). The last block may be short: its samples are
+// dealt out in order, so shares may be unequal or empty.
+std::vector<MicroBatch> rank_micro_batches(Context& ctx, std::span<const TokenSample> global,
+                                           std::int64_t micro_batch_size);
+
+}  // namespace bev

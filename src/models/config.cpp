@@ -1,0 +1,315 @@
+#include "models/config.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "base/fields.h"
+#include "base/problems.h"
+#include "base/text.h"
+
+namespace bev {
+
+namespace {
+
+constexpr double kMaxSize = 1 << 24;  // keeps products of sizes within 64 bits
+
+// Megatron's "a,b" (keys from i - a to i + b) as its left part; b can only be 0.
+std::string read_window(std::string_view text, std::string& problem) {
+  std::string_view inner = trim(text);
+  if (inner.starts_with('(') && inner.ends_with(')')) inner = inner.substr(1, inner.size() - 2);
+  std::vector<std::string> parts = split(inner, ',');
+  if (parts.size() > 2 || (parts.size() == 2 && trim(parts[1]) != "0")) {
+    problem = concat("'", text, "' reaches to the right; give one number a, or a,0");
+  }
+  return std::string(trim(parts[0]));
+}
+
+void shape_fields(ModelConfig& model, FieldList& list) {
+  list.add("model-family", model.family, "model family whose weight names and defaults are used")
+      .alias("family");
+  list.add("num-layers", model.num_layers, "transformer layers")
+      .defaults_to("given, or from --preset or --hf-model")
+      .min(0)
+      .limit(1 << 20);
+  list.add("hidden-size", model.hidden_size, "width of the residual stream")
+      .defaults_to("given, or from --preset or --hf-model")
+      .min(0)
+      .limit(kMaxSize);
+  list.add("ffn-hidden-size", model.ffn_hidden_size, "inner width of the MLP")
+      .min(0)
+      .limit(kMaxSize)
+      .defaults_to("4 hidden-size; 8/3 of it in multiples of 64 when gated");
+  list.add("num-attention-heads", model.num_attention_heads, "query heads")
+      .defaults_to("given, or from --preset or --hf-model")
+      .min(0)
+      .limit(1 << 20);
+  list.add("num-query-groups", model.num_query_groups, "key and value heads (1: multi-query)")
+      .min(0)
+      .limit(1 << 20)
+      .defaults_to("num-attention-heads");
+  list.shorthand("group-query-attention", {{"num-query-groups", "1"}},
+                 "grouped queries; one group unless --num-query-groups says more");
+  list.add("kv-channels", model.kv_channels, "size of one head")
+      .min(0)
+      .limit(1 << 20)
+      .defaults_to("hidden-size / num-attention-heads");
+  list.add("vocab-size", model.vocab_size, "true vocabulary size; never padded in the model")
+      .min(0)
+      .limit(1 << 28)
+      .defaults_to("from the data or the model");
+  list.add("max-position-embeddings", model.max_position_embeddings,
+           "longest sequence of the model; rows of a learned position table")
+      .min(0)
+      .limit(1 << 28)
+      .defaults_to("seq-length");
+}
+
+void position_fields(ModelConfig& model, FieldList& list) {
+  list.add("position-embedding-type", model.position_embedding_type,
+           {{"learned_absolute", PositionKind::kLearned},
+            {"rope", PositionKind::kRope},
+            {"none", PositionKind::kNone}},
+           "how tokens know their position");
+  list.shorthand("use-rotary-position-embeddings", {{"position-embedding-type", "rope"}},
+                 "rotary positions");
+  list.add("rotary-base", model.rotary_base, "base of the rotary frequencies").above(0);
+  list.add("rotary-base-local", model.rotary_base_local,
+           "base of windowed layers, which are never scaled")
+      .min(0)
+      .defaults_to("rotary-base");
+  list.add("rotary-percent", model.rotary_percent, "part of each head that is rotated")
+      .above(0)
+      .max(1);
+  list.add("rotary-interleaved", model.rotary_interleaved,
+           "rotate neighbouring pairs instead of halves");
+}
+
+void attention_fields(ModelConfig& model, FieldList& list) {
+  list.add("qk-layernorm", model.qk_layernorm,
+           "normalise queries and keys per head before rotation");
+  list.add("softmax-scale", model.softmax_scale, "factor of the attention scores")
+      .min(0)
+      .defaults_to("1 / sqrt(head size)");
+  list.add("scale-attn-by-inverse-layer-idx", model.scale_by_inverse_layer,
+           "divide the scores by the layer's number as well");
+  list.add("attn-logit-softcapping", model.attn_logit_softcapping,
+           "scores become cap * tanh(score / cap); 0: off")
+      .min(0);
+  list.add("window-size", model.window_size,
+           "sliding window: earlier keys a token sees besides its own; a or Megatron's a,0; 0: all")
+      .min(0)
+      .limit(kMaxSize)
+      .reads(read_window);
+  list.add("window-attn-skip-freq", model.window_layers,
+           "N: every N-th layer sees all keys; or a list with 1 (windowed) or 0 for each layer")
+      .min(0)
+      .limit(1 << 20)
+      .defaults_to("all layers windowed when --window-size is given");
+  list.add("causal", model.causal, "tokens see earlier tokens only");
+}
+
+void block_fields(ModelConfig& model, FieldList& list) {
+  list.add("normalization", model.normalization,
+           {{"LayerNorm", NormKind::kLayerNorm}, {"RMSNorm", NormKind::kRmsNorm}}, "kind of norm");
+  list.add("norm-epsilon", model.norm_epsilon, "added to the variance").above(0).max(1);
+  list.add("apply-layernorm-1p", model.apply_layernorm_1p, "norms multiply by 1 + weight");
+  list.add("post-norms", model.post_norms, "norms after attention and MLP as well");
+  list.add("parallel-residual", model.parallel_residual, "attention and MLP read the same input");
+  list.add("activation", model.activation,
+           {{"gelu", ActivationKind::kGelu},
+            {"gelu_tanh", ActivationKind::kGeluTanh},
+            {"silu", ActivationKind::kSilu},
+            {"relu", ActivationKind::kRelu},
+            {"squared_relu", ActivationKind::kSquaredRelu},
+            {"quick_gelu", ActivationKind::kQuickGelu}},
+           "activation of the MLP");
+  list.add("gated", model.gated, "gated MLP: act(gate) * up");
+  list.shorthand("swiglu", {{"gated", "true"}, {"activation", "silu"}},
+                 "--gated --activation silu");
+  list.shorthand("quick-geglu", {{"gated", "true"}, {"activation", "quick_gelu"}},
+                 "--gated --activation quick_gelu");
+  list.shorthand("squared-relu", {{"activation", "squared_relu"}}, "--activation squared_relu");
+  list.add("add-bias-linear", model.add_bias_linear, "biases in all linear layers")
+      .negated_by("disable-bias-linear");
+  list.add("add-qkv-bias", model.add_qkv_bias, "biases of query, key and value alone");
+  list.add("add-proj-bias", model.add_proj_bias, "bias of the attention output alone");
+  list.add("add-mlp-bias", model.add_mlp_bias, "biases of the MLP alone");
+}
+
+void end_fields(ModelConfig& model, FieldList& list) {
+  list.add("untie-embeddings-and-output-weights", model.untie_embeddings_and_output_weights,
+           "give the output layer weights of its own");
+  list.add("embedding-multiplier", model.embedding_multiplier, "factor of the token embeddings");
+  list.add("logit-scale", model.logit_scale, "factor of the logits");
+  list.add("final-logit-softcapping", model.final_logit_softcapping,
+           "logits become cap * tanh(logit / cap); 0: off")
+      .min(0);
+  list.add("hidden-dropout", model.hidden_dropout, "dropout before each residual sum")
+      .min(0)
+      .below(1);
+  list.add("attention-dropout", model.attention_dropout, "dropout of attention weights")
+      .min(0)
+      .below(1);
+  list.add("init-method-std", model.init_method_std,
+           "standard deviation of initial weights; output projections have it over sqrt(2 layers)")
+      .min(0);
+}
+
+// The dims of a head that rope turns; as many as percent says, rounded down.
+std::int64_t rotary_dims(const ModelConfig& model) {
+  return static_cast<std::int64_t>(static_cast<double>(model.head_size()) * model.rotary_percent);
+}
+
+void check_heads(const ModelConfig& model, std::vector<std::string>& out) {
+  if (model.kv_channels == 0 && model.hidden_size % model.num_attention_heads != 0) {
+    out.push_back(concat("--num-attention-heads: ", model.num_attention_heads,
+                         " does not divide --hidden-size ", model.hidden_size,
+                         "; change one, or give the head size with --kv-channels"));
+  }
+  std::int64_t groups = model.kv_heads();
+  if (groups < 1 || model.num_attention_heads % groups != 0) {
+    out.push_back(concat("--num-query-groups: ", groups, " does not divide --num-attention-heads ",
+                         model.num_attention_heads, "; use ",
+                         divisors_text(model.num_attention_heads)));
+  }
+}
+
+void check_rope(const ModelConfig& model, std::vector<std::string>& out) {
+  std::int64_t dims = rotary_dims(model);
+  if (dims < 2 || dims % 2 != 0) {
+    out.push_back(concat("--rotary-percent: ", model.rotary_percent, " of a head of ",
+                         model.head_size(), " turns ", dims,
+                         " dims; rope needs an even number, so change it or --kv-channels"));
+  }
+  const RopeScaling& scaling = model.rope_scaling;
+  if (scaling.kind != RopeScalingKind::kDefault && scaling.factor < 1.0) {
+    out.push_back(concat("--rope-scaling-factor: ", scaling.factor, " shortens; it must be >= 1"));
+  }
+  if (scaling.kind == RopeScalingKind::kLlama3 &&
+      scaling.high_freq_factor <= scaling.low_freq_factor) {
+    out.push_back(concat("--rope-high-freq-factor: ", scaling.high_freq_factor,
+                         " is not above --rope-low-freq-factor ", scaling.low_freq_factor));
+  }
+  if (scaling.kind != RopeScalingKind::kLongRope) return;
+  auto check_factors = [&](const char* flag, const std::vector<double>& factors) {
+    auto count = static_cast<std::int64_t>(factors.size());
+    if (count != dims / 2) {
+      out.push_back(concat(flag, ": has ", count, " numbers; longrope needs ", dims / 2,
+                           ", one for each rotated pair"));
+    }
+  };
+  check_factors("--longrope-short-factor", scaling.short_factor);
+  check_factors("--longrope-long-factor", scaling.long_factor);
+}
+
+void check_windows(const ModelConfig& model, std::vector<std::string>& out) {
+  const auto& layers = model.window_layers;
+  auto count = static_cast<std::int64_t>(layers.size());
+  if (model.window_size > 0 && !model.causal) {
+    out.push_back(concat("--window-size: ", model.window_size,
+                         " only limits the left side; drop it or --no-causal"));
+  }
+  if (count == 0) return;
+  bool frequency = count == 1 && model.num_layers != 1;
+  if (frequency ? layers[0] < 1 : std::ranges::any_of(layers, [](auto one) { return one > 1; })) {
+    out.push_back(concat("--window-attn-skip-freq: ", layers[0],
+                         " does not do; give one N >= 1, or a 1 (windowed) or 0 for each layer"));
+  } else if (!frequency && count != model.num_layers) {
+    out.push_back(concat("--window-attn-skip-freq: lists ", count, " layers, --num-layers is ",
+                         model.num_layers));
+  }
+  bool any = frequency ? layers[0] > 1 : std::ranges::find(layers, 1) != layers.end();
+  if (any && model.window_size == 0) {
+    out.push_back("--window-attn-skip-freq: there is no window; give --window-size too");
+  }
+}
+
+}  // namespace
+
+void RopeScaling::fields(FieldList& list) {
+  list.section("rope-scaling");
+  list.add("rope-scaling-type", kind,
+           {{"default", RopeScalingKind::kDefault},
+            {"linear", RopeScalingKind::kLinear},
+            {"dynamic", RopeScalingKind::kDynamic},
+            {"llama3", RopeScalingKind::kLlama3},
+            {"yarn", RopeScalingKind::kYarn},
+            {"longrope", RopeScalingKind::kLongRope}},
+           "how rotary frequencies are stretched to longer sequences");
+  list.shorthand("use-rope-scaling",
+                 {{"rope-scaling-type", "llama3"},
+                  {"rope-scaling-factor", "8"},
+                  {"rope-original-max-position-embeddings", "8192"}},
+                 "Llama 3's scaling from 8192 positions, factor 8 unless given");
+  list.add("rope-scaling-factor", factor, "by how much sequences are longer")
+      .alias("rotary-scaling-factor")
+      .above(0);
+  list.add("rope-original-max-position-embeddings", original_max_positions,
+           "sequence length before scaling")
+      .alias("yarn-original-max-position-embeddings")
+      .min(0)
+      .limit(1 << 28)
+      .defaults_to("max-position-embeddings");
+  list.add("rope-low-freq-factor", low_freq_factor, "llama3: longest unscaled share").above(0);
+  list.add("rope-high-freq-factor", high_freq_factor, "llama3: shortest scaled share").above(0);
+  list.add("yarn-beta-fast", beta_fast, "yarn: turns above which a dim is not scaled").above(0);
+  list.add("yarn-beta-slow", beta_slow, "yarn: turns below which a dim is fully scaled").above(0);
+  list.add("mscale", mscale, "yarn: strength of the magnitude correction; 0: none given").min(0);
+  list.add("mscale-all-dim", mscale_all_dim, "yarn: its divisor; 0: none given").min(0);
+  list.add("rope-attention-factor", attention_factor, "yarn, longrope: factor of cos and sin")
+      .min(0)
+      .defaults_to("from the scaling factor");
+  list.add("yarn-correction-range-round-to-int", truncate, "yarn: round the correction range");
+  list.add("longrope-short-factor", short_factor, "longrope: divisors within the original length")
+      .above(0);
+  list.add("longrope-long-factor", long_factor, "longrope: divisors beyond the original length")
+      .above(0);
+}
+
+void ModelConfig::fields(FieldList& list) {
+  list.section("model");
+  shape_fields(*this, list);
+  position_fields(*this, list);
+  attention_fields(*this, list);
+  block_fields(*this, list);
+  end_fields(*this, list);
+  rope_scaling.fields(list);
+}
+
+std::int64_t ModelConfig::ffn_size() const {
+  if (ffn_hidden_size > 0) return ffn_hidden_size;
+  return gated ? std::max<std::int64_t>(64, 8 * hidden_size / (3 * 64) * 64) : 4 * hidden_size;
+}
+
+double ModelConfig::attention_scale() const {
+  return softmax_scale > 0 ? softmax_scale : 1.0 / std::sqrt(static_cast<double>(head_size()));
+}
+
+bool ModelConfig::windowed(std::int64_t layer) const {
+  if (window_size <= 0) return false;
+  if (window_layers.empty()) return true;
+  if (window_layers.size() == 1 && num_layers != 1) return (layer + 1) % window_layers[0] != 0;
+  return window_layers[static_cast<std::size_t>(layer)] != 0;
+}
+
+std::vector<std::string> ModelConfig::problems() const {
+  std::vector<std::string> out;
+  auto need = [&](const char* flag, std::int64_t value) {
+    if (value < 1) out.push_back(concat(flag, ": is ", value, "; give a number >= 1"));
+  };
+  need("--num-layers", num_layers);
+  need("--hidden-size", hidden_size);
+  need("--num-attention-heads", num_attention_heads);
+  need("--vocab-size", vocab_size);
+  if (position_embedding_type == PositionKind::kLearned) {
+    need("--max-position-embeddings", max_position_embeddings);
+  }
+  if (hidden_size > 0 && num_attention_heads > 0) {
+    check_heads(*this, out);
+    if (position_embedding_type == PositionKind::kRope) check_rope(*this, out);
+  }
+  if (num_layers > 0) check_windows(*this, out);
+  return out;
+}
+
+}  // namespace bev

@@ -1,0 +1,123 @@
+// What a model is: its shape and its choices, independent of layout, precision and training.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace bev {
+
+class FieldList;
+
+enum class PositionKind : std::uint8_t { kLearned, kRope, kNone };
+enum class NormKind : std::uint8_t { kLayerNorm, kRmsNorm };
+enum class ActivationKind : std::uint8_t {
+  kGelu,
+  kGeluTanh,
+  kSilu,
+  kRelu,
+  kSquaredRelu,
+  kQuickGelu
+};
+enum class RopeScalingKind : std::uint8_t {
+  kDefault,
+  kLinear,
+  kDynamic,
+  kLlama3,
+  kYarn,
+  kLongRope
+};
+
+struct RopeScaling {
+  RopeScalingKind kind = RopeScalingKind::kDefault;
+  double factor = 1.0;
+  std::int64_t original_max_positions = 0;  // 0: max_position_embeddings
+  double low_freq_factor = 1.0;             // llama3
+  double high_freq_factor = 4.0;            // llama3
+  double beta_fast = 32.0;                  // yarn
+  double beta_slow = 1.0;                   // yarn
+  double mscale = 0.0;                      // yarn; 0: not given
+  double mscale_all_dim = 0.0;              // yarn; 0: not given
+  double attention_factor = 0.0;            // yarn, longrope; 0: from the factor
+  bool truncate = true;                     // yarn: correction range rounded to whole dims
+  std::vector<double> short_factor;         // longrope
+  std::vector<double> long_factor;          // longrope
+
+  void fields(FieldList& list);
+};
+
+struct ModelConfig {
+  std::string family = "gpt2";  // a name of the model registry: gpt2, llama, mistral, ...
+
+  // Shape.
+  std::int64_t num_layers = 0;
+  std::int64_t hidden_size = 0;
+  std::int64_t ffn_hidden_size = 0;  // 0: 4 hidden, or Megatron's 8/3 rule when gated
+  std::int64_t num_attention_heads = 0;
+  std::int64_t num_query_groups = 0;  // 0: as many as heads
+  std::int64_t kv_channels = 0;       // head size; 0: hidden / heads
+  std::int64_t vocab_size = 0;
+  std::int64_t max_position_embeddings = 0;  // 0: the training sequence length
+
+  // Positions.
+  PositionKind position_embedding_type = PositionKind::kLearned;
+  double rotary_base = 10000.0;
+  double rotary_base_local = 0.0;  // base of windowed layers, never scaled; 0: as the others
+  double rotary_percent = 1.0;
+  bool rotary_interleaved = false;
+  RopeScaling rope_scaling;
+
+  // Attention.
+  bool qk_layernorm = false;
+  double softmax_scale = 0.0;           // 0: 1/sqrt(head size)
+  bool scale_by_inverse_layer = false;  // gpt2: also divided by the layer number
+  double attn_logit_softcapping = 0.0;  // 0: none
+  std::int64_t window_size = 0;  // earlier keys that a windowed layer sees besides its own; 0: all
+  // Per layer 1: windowed, 0: full; or one N: every N-th layer is full; empty: all are windowed.
+  std::vector<std::int64_t> window_layers;
+  bool causal = true;
+
+  // Block.
+  NormKind normalization = NormKind::kLayerNorm;
+  double norm_epsilon = 1e-5;
+  bool apply_layernorm_1p = false;  // the norm multiplies by 1 + weight
+  bool post_norms = false;          // gemma: also a norm after attention and after the MLP
+  bool parallel_residual = false;   // gpt_neox: attention and MLP read the same input
+  ActivationKind activation = ActivationKind::kGelu;
+  bool gated = false;           // act(gate) * up
+  bool add_bias_linear = true;  // biases of all linears
+  bool add_qkv_bias = false;    // of qkv alone (when add_bias_linear is off)
+  bool add_proj_bias = false;   // of the attention output alone
+  bool add_mlp_bias = false;    // of the MLP alone
+
+  // Ends.
+  bool untie_embeddings_and_output_weights = false;
+  double embedding_multiplier = 1.0;
+  double logit_scale = 1.0;
+  double final_logit_softcapping = 0.0;  // 0: none
+
+  // Training-time choices that belong to the model.
+  double hidden_dropout = 0.0;
+  double attention_dropout = 0.0;
+  double init_method_std = 0.02;
+
+  void fields(FieldList& list);
+
+  std::int64_t head_size() const {
+    return kv_channels ? kv_channels : hidden_size / num_attention_heads;
+  }
+  std::int64_t kv_heads() const {
+    return num_query_groups ? num_query_groups : num_attention_heads;
+  }
+  std::int64_t ffn_size() const;
+  double attention_scale() const;  // of layer 0; see scale_by_inverse_layer
+  bool windowed(std::int64_t layer) const;
+  bool has_qkv_bias() const { return add_bias_linear || add_qkv_bias; }
+  bool has_proj_bias() const { return add_bias_linear || add_proj_bias; }
+  bool has_mlp_bias() const { return add_bias_linear || add_mlp_bias; }
+
+  // Everything wrong with it by itself, each with the values and the cure.
+  std::vector<std::string> problems() const;
+};
+
+}  // namespace bev

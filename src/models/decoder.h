@@ -1,0 +1,75 @@
+// The decoder: embedding, layers, final norm, head and loss, or the part of it that one pipeline
+// stage holds. The same code trains, scores and generates.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "models/config.h"
+#include "models/layer.h"
+#include "ops/loss.h"
+#include "ops/sequence_layout.h"
+
+namespace bev {
+
+// The tokens of one micro-batch on this rank. Every stage gets it from its own loader.
+struct MicroBatch {
+  SequenceLayout layout;
+  Tensor tokens;        // [T] i32
+  LossTargets targets;  // used by the last stage; may be empty for logits
+};
+
+// Layers [first_layer, end_layer) of the model; the ends hold embedding and head.
+struct StageRange {
+  std::int64_t first_layer = 0, end_layer = 0;
+  bool first = true, last = true;
+};
+// Layers as evenly as they divide, the earlier stages larger.
+StageRange even_stage(std::int64_t layers, std::int64_t stages, std::int64_t stage);
+
+class Decoder {
+ public:
+  Decoder(const ModelConfig& config, const StageRange& range, const BuildOptions& options);
+  Decoder(const Decoder&) = delete;
+  Decoder& operator=(const Decoder&) = delete;
+
+  const ModelConfig& config() const { return config_; }
+  const StageRange& range() const { return range_; }
+  // All parameters of this stage, in the order of use.
+  std::vector<Param*> params();
+
+  // Shape of what stages hand on for this micro-batch, on this rank.
+  Shape boundary_shape(const Context& ctx, const MicroBatch& batch) const;
+  Placement boundary_placement() const;
+
+  // Hidden states after this stage's layers; `input` comes from the stage before (empty on the
+  // first).
+  Var hidden(Context& ctx, const MicroBatch& batch, const Var& input) const;
+  // Last stage: final norm, head and loss of `hidden`.
+  LossResult loss(Context& ctx, const MicroBatch& batch, const Var& hidden) const;
+  // Last stage: final norm and head of `hidden`: logits [T, V of this rank] in the wide dtype.
+  Tensor logits(Context& ctx, const MicroBatch& batch, const Var& hidden) const;
+  // As hidden(), with keys and values kept between calls: states has one entry per layer of the
+  // stage.
+  Var decode(Context& ctx, const MicroBatch& batch, const Var& input, const DecodeStep& step,
+             std::vector<LayerState>& states) const;
+
+ private:
+  LayerInput layer_input(Context& ctx, const SequenceLayout& layout) const;
+  Var embed(Context& ctx, const MicroBatch& batch) const;
+  Var run_layers(Context& ctx, Var x, const LayerInput& input) const;
+  Var final_norm(Context& ctx, const MicroBatch& batch, const Var& hidden) const;
+  HeadSpec head() const;
+
+  ModelConfig config_;
+  StageRange range_;
+  BuildOptions options_;
+  std::optional<Param> word_embeddings_, position_embeddings_;
+  std::vector<std::unique_ptr<DecoderLayer>> layers_;
+  std::optional<Norm> final_norm_;
+  std::optional<Param> output_weight_;  // untied, or the last stage's copy of a tied embedding
+};
+
+}  // namespace bev

@@ -1,0 +1,18 @@
+// The families, each from the file of its name.
+#pragma once
+
+#include "models/family.h"
+
+namespace bev {
+
+ModelFamily gemma2_family();
+ModelFamily gemma3_family();
+ModelFamily gpt2_family();
+ModelFamily gpt_neox_family();
+ModelFamily llama_family();
+ModelFamily mistral_family();
+ModelFamily phi3_family();
+ModelFamily qwen2_family();
+ModelFamily qwen3_family();
+
+}  // namespace bev

@@ -1,0 +1,67 @@
+// A Hugging Face config.json: typed reading with errors that name the file, the key and the value,
+// and building one for export. A key whose value is null counts as absent.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace bev {
+
+class HfConfig {
+ public:
+  HfConfig();  // an empty object, for export
+  // Error(kInput) unless `text` is a JSON object; `source` names the file in messages.
+  static HfConfig parse(std::string_view text, std::string source = "config.json");
+  HfConfig(const HfConfig& other);
+  HfConfig(HfConfig&& other) noexcept;
+  HfConfig& operator=(HfConfig other) noexcept;
+  ~HfConfig();
+
+  const std::string& source() const;
+  bool empty() const;
+  bool has(std::string_view key) const;     // and is not null
+  bool listed(std::string_view key) const;  // perhaps as null, where that differs from absent
+  bool truthy(std::string_view key) const;  // Python's: not missing, null, false, 0 or empty
+  // All of these throw Error(kInput) for a value of another type or range. Without a default a
+  // missing key is an error as well.
+  std::int64_t positive_integer(std::string_view key) const;  // at most 2^28
+  std::int64_t positive_integer(std::string_view key, std::int64_t missing) const;
+  std::int64_t count(std::string_view key, std::int64_t missing) const;  // an integer >= 0
+  double positive_number(std::string_view key) const;
+  double positive_number(std::string_view key, double missing) const;
+  bool boolean(std::string_view key, bool missing) const;
+  std::string text(std::string_view key) const;
+  std::string text(std::string_view key, std::string_view missing) const;
+  double magnitude(std::string_view key, double missing) const;  // a number >= 0
+  std::vector<double> positive_numbers(std::string_view key) const;
+  std::vector<std::string> texts(std::string_view key) const;
+  std::optional<HfConfig> object(std::string_view key) const;  // nullopt when missing
+
+  // Throws Error(kInput): "config.json: KEY is VALUE; WHY". The value is shortened.
+  [[noreturn]] void reject(std::string_view key, std::string_view why) const;
+
+  void set(std::string_view key, bool value);
+  void set(std::string_view key, std::int64_t value);
+  void set(std::string_view key, double value);
+  void set(std::string_view key, std::string_view value);
+  void set(std::string_view key, const char* value) { set(key, std::string_view(value)); }
+  void set(std::string_view key, const std::vector<std::int64_t>& value);
+  void set(std::string_view key, const std::vector<double>& value);
+  void set(std::string_view key, const std::vector<std::string>& value);
+  void set(std::string_view key, const HfConfig& value);
+  void set_null(std::string_view key);
+
+  // As Hugging Face writes it: sorted keys, two spaces, a newline at the end.
+  std::string dump() const;
+
+ private:
+  struct Impl;
+
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace bev

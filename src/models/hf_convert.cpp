@@ -1,0 +1,178 @@
+// config.json <-> ModelConfig: what all families share around their own reading and writing.
+#include <algorithm>
+#include <cmath>
+
+#include "base/error.h"
+#include "base/fields.h"
+#include "base/problems.h"
+#include "models/family.h"
+#include "models/hf_parts.h"
+
+namespace bev {
+
+namespace {
+const char* torch_name(Dtype dtype) {
+  switch (dtype) {
+    case Dtype::kF64:
+      return "float64";
+    case Dtype::kF32:
+      return "float32";
+    case Dtype::kBf16:
+      return "bfloat16";
+    case Dtype::kF16:
+      return "float16";
+    default:
+      BEV_FAIL(ErrorKind::kConfig, "export: weights cannot be stored as ", name_of(dtype));
+  }
+}
+
+RopeScaling canonical_scaling(const ModelConfig& config) {
+  const RopeScaling& from = config.rope_scaling;
+  RopeScaling to;
+  to.kind = from.kind;
+  if (from.kind == RopeScalingKind::kDefault) return to;
+  to.factor = from.factor;
+  if (from.kind == RopeScalingKind::kLinear || from.kind == RopeScalingKind::kDynamic) return to;
+  to.original_max_positions = from.original_max_positions > 0 ? from.original_max_positions
+                                                              : config.max_position_embeddings;
+  if (from.kind == RopeScalingKind::kLlama3) {
+    to.low_freq_factor = from.low_freq_factor;
+    to.high_freq_factor = from.high_freq_factor;
+    return to;
+  }
+  to.attention_factor = from.attention_factor;
+  if (from.kind == RopeScalingKind::kYarn) {
+    to.beta_fast = from.beta_fast;
+    to.beta_slow = from.beta_slow;
+    to.truncate = from.truncate;
+    if (from.attention_factor == 0 && from.mscale != 0 && from.mscale_all_dim != 0) {
+      to.mscale = from.mscale;
+      to.mscale_all_dim = from.mscale_all_dim;
+    }
+    return to;
+  }
+  to.short_factor = from.short_factor;
+  to.long_factor = from.long_factor;
+  // Only the magnitude depends on the factor; not given, it is how much longer sequences became.
+  double ratio = static_cast<double>(config.max_position_embeddings) /
+                 static_cast<double>(std::max<std::int64_t>(to.original_max_positions, 1));
+  if (to.factor <= 1) to.factor = std::max(ratio, 1.0);
+  if (to.attention_factor == 1 && to.factor <= 1) to.attention_factor = 0;
+  if (to.attention_factor > 0) to.factor = 1;
+  return to;
+}
+
+void resolve_positions(ModelConfig& config) {
+  const ModelConfig defaults;
+  if (config.position_embedding_type == PositionKind::kRope) {
+    config.rope_scaling = canonical_scaling(config);
+    bool scaled = config.rope_scaling.kind != RopeScalingKind::kDefault;
+    if (config.window_size == 0 || (!scaled && config.rotary_base_local == config.rotary_base)) {
+      config.rotary_base_local = 0;
+    }
+    return;
+  }
+  config.rotary_base = defaults.rotary_base;
+  config.rotary_base_local = defaults.rotary_base_local;
+  config.rotary_percent = defaults.rotary_percent;
+  config.rotary_interleaved = defaults.rotary_interleaved;
+  config.rope_scaling = defaults.rope_scaling;
+}
+
+void resolve_windows(ModelConfig& config) {
+  std::vector<std::int64_t> layers;
+  for (std::int64_t layer = 0; layer < config.num_layers; ++layer) {
+    layers.push_back(config.windowed(layer) ? 1 : 0);
+  }
+  auto windowed = std::count(layers.begin(), layers.end(), 1);
+  if (windowed == 0) config.window_size = 0;
+  if (windowed == 0 || windowed == config.num_layers) layers.clear();
+  config.window_layers = layers;
+}
+
+void resolve_biases(ModelConfig& config) {
+  bool qkv = config.has_qkv_bias(), proj = config.has_proj_bias(), mlp = config.has_mlp_bias();
+  config.add_bias_linear = qkv && proj && mlp;
+  config.add_qkv_bias = qkv && !config.add_bias_linear;
+  config.add_proj_bias = proj && !config.add_bias_linear;
+  config.add_mlp_bias = mlp && !config.add_bias_linear;
+}
+
+// Values outside of the ranges that the flags have.
+std::vector<std::string> range_problems(ModelConfig config) {
+  std::vector<std::string> problems;
+  FieldList list;
+  config.fields(list);
+  for (const auto& entry : list.entries()) {
+    std::string text = entry->field.text();
+    if (text.empty()) continue;
+    std::string problem = entry->field.set_text(text);
+    if (!problem.empty()) problems.push_back(concat("--", entry->field.name(), ": ", problem));
+  }
+  return problems;
+}
+}  // namespace
+
+ModelConfig canonical(const ModelConfig& config) {
+  ModelConfig result = config;
+  if (config.num_attention_heads < 1 || config.hidden_size < 1) return result;
+  result.ffn_hidden_size = config.ffn_size();
+  result.num_query_groups = config.kv_heads();
+  result.kv_channels = config.head_size();
+  ModelConfig unscaled = result;
+  unscaled.softmax_scale = 0;
+  if (result.softmax_scale == unscaled.attention_scale()) result.softmax_scale = 0;
+  resolve_windows(result);
+  resolve_positions(result);
+  resolve_biases(result);
+  return result;
+}
+
+std::vector<std::string> differing_fields(const ModelConfig& a, const ModelConfig& b) {
+  ModelConfig left = a, right = b;
+  FieldList left_list, right_list;
+  left.fields(left_list);
+  right.fields(right_list);
+  std::vector<std::string> names;
+  for (std::size_t i = 0; i < left_list.entries().size(); ++i) {
+    const Field& field = left_list.entries()[i]->field;
+    if (field.name() == "hidden-dropout" || field.name() == "attention-dropout") continue;
+    if (field.text() != right_list.entries()[i]->field.text()) names.push_back(field.name());
+  }
+  return names;
+}
+
+ModelConfig from_hf(const HfConfig& hf) {
+  const ModelFamily& family = find_family(hf.text("model_type"), hf.source());
+  reject_unsupported(hf);
+  ModelConfig config = family.read(hf);
+  std::vector<std::string> problems = range_problems(config);
+  if (problems.empty()) problems = config.problems();
+  BEV_CHECK(problems.empty(), ErrorKind::kInput, hf.source(), ": describes no valid model:\n  ",
+            join(problems, "\n  "));
+  return canonical(config);
+}
+
+HfConfig to_hf(const ModelConfig& given, Dtype dtype) {
+  throw_problems(given.problems());
+  BEV_CHECK(given.max_position_embeddings > 0, ErrorKind::kConfig,
+            "--max-position-embeddings: is not set, but config.json needs it");
+  ModelConfig config = canonical(given);
+  const ModelFamily& family = find_family(config.family);
+  HfConfig hf;
+  hf.set("architectures", std::vector<std::string>{family.architecture});
+  hf.set("model_type", family.name);
+  hf.set("dtype", torch_name(dtype));
+  hf.set("torch_dtype", torch_name(dtype));
+  hf.set("use_cache", true);
+  for (const char* token : {"bos_token_id", "eos_token_id", "pad_token_id"}) hf.set_null(token);
+  family.write(config, hf);
+
+  std::vector<std::string> lost = differing_fields(config, from_hf(hf));
+  for (std::string& name : lost) name = "--" + name;
+  BEV_CHECK(lost.empty(), ErrorKind::kConfig, "export: a config.json of ", family.name,
+            " cannot express ", join(lost, ", "), " of this model");
+  return hf;
+}
+
+}  // namespace bev

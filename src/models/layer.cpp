@@ -1,0 +1,143 @@
+#include "models/layer.h"
+
+#include <cmath>
+
+#include "autograd/recompute.h"
+#include "base/text.h"
+#include "ops/collective.h"
+#include "ops/elementwise.h"
+
+namespace bev {
+
+namespace {
+
+Activation kernel_activation(ActivationKind kind) {
+  switch (kind) {
+    case ActivationKind::kGelu:
+      return Activation::kGelu;
+    case ActivationKind::kGeluTanh:
+      return Activation::kGeluTanh;
+    case ActivationKind::kSilu:
+      return Activation::kSilu;
+    case ActivationKind::kRelu:
+      return Activation::kRelu;
+    case ActivationKind::kSquaredRelu:
+      return Activation::kSquaredRelu;
+    case ActivationKind::kQuickGelu:
+      return Activation::kQuickGelu;
+  }
+  return Activation::kGelu;
+}
+
+// Projections back into the residual stream start smaller, so that its variance does not grow with
+// depth.
+double output_std(const ModelConfig& config) {
+  return config.init_method_std / std::sqrt(2.0 * static_cast<double>(config.num_layers));
+}
+
+AttentionOptions attention_options(const ModelConfig& config, std::int64_t number,
+                                   const BuildOptions& build) {
+  AttentionOptions o;
+  o.hidden_size = config.hidden_size;
+  o.heads = config.num_attention_heads;
+  o.kv_heads = config.kv_heads();
+  o.head_size = config.head_size();
+  o.qkv_bias = config.has_qkv_bias();
+  o.proj_bias = config.has_proj_bias();
+  o.qk_norm = config.qk_layernorm;
+  o.norm = norm_options(config);
+  o.norm.center = false;  // the per-head norm is always an RMSNorm
+  o.scale = config.attention_scale();
+  if (config.scale_by_inverse_layer) o.scale /= static_cast<double>(number + 1);
+  o.softcap = config.attn_logit_softcapping;
+  o.window = config.windowed(number) ? config.window_size : -1;
+  o.causal = config.causal;
+  o.rotary_interleaved = config.rotary_interleaved;
+  o.dropout = config.attention_dropout;
+  o.init_std = config.init_method_std;
+  o.proj_init_std = output_std(config);
+  o.recompute_core = build.recompute.core_attention;
+  o.sequence_parallel = build.sequence_parallel;
+  return o;
+}
+
+MlpOptions mlp_options(const ModelConfig& config, const BuildOptions& build) {
+  MlpOptions o;
+  o.hidden_size = config.hidden_size;
+  o.ffn_size = config.ffn_size();
+  o.activation = {kernel_activation(config.activation), config.gated, build.recompute.activations};
+  o.bias = config.has_mlp_bias();
+  o.init_std = config.init_method_std;
+  o.down_init_std = output_std(config);
+  o.sequence_parallel = build.sequence_parallel;
+  return o;
+}
+
+std::string layer_name(std::int64_t number, const char* part) {
+  return concat("decoder.layers.", number, ".", part);
+}
+
+}  // namespace
+
+NormOptions norm_options(const ModelConfig& config) {
+  return {config.normalization == NormKind::kLayerNorm, config.norm_epsilon,
+          config.apply_layernorm_1p};
+}
+
+DecoderLayer::DecoderLayer(const ModelConfig& config, std::int64_t number,
+                           const BuildOptions& options)
+    : number_(number),
+      parallel_residual_(config.parallel_residual),
+      hidden_dropout_(config.hidden_dropout),
+      recompute_(options.recompute),
+      input_norm_(make_norm(layer_name(number, "input_layernorm"), config.hidden_size,
+                            norm_options(config))),
+      mlp_norm_(make_norm(layer_name(number, "pre_mlp_layernorm"), config.hidden_size,
+                          norm_options(config))),
+      attention_(layer_name(number, "self_attention"), attention_options(config, number, options)),
+      mlp_(layer_name(number, "mlp"), mlp_options(config, options)) {
+  if (!config.post_norms) return;
+  post_attention_norm_ = make_norm(layer_name(number, "post_attention_layernorm"),
+                                   config.hidden_size, norm_options(config));
+  post_mlp_norm_ =
+      make_norm(layer_name(number, "post_mlp_layernorm"), config.hidden_size, norm_options(config));
+}
+
+void DecoderLayer::params(std::vector<Param*>& list) {
+  input_norm_.params(list);
+  attention_.params(list);
+  if (post_attention_norm_) post_attention_norm_->params(list);
+  mlp_norm_.params(list);
+  mlp_.params(list);
+  if (post_mlp_norm_) post_mlp_norm_->params(list);
+}
+
+Var DecoderLayer::attend(Context& ctx, const Var& normalised, const LayerInput& input) const {
+  Var inside = enter_tensor_parallel(ctx, normalised, input.layout->tokens);
+  Var out = attention_.forward(ctx, inside, input);
+  if (post_attention_norm_) out = norm(ctx, out, post_attention_norm_->spec(false));
+  return dropout(ctx, out, hidden_dropout_, *input.layout, RandomUse::kProjDropout);
+}
+
+Var DecoderLayer::feed_forward(Context& ctx, const Var& normalised, const LayerInput& input) const {
+  auto run = [this, layout = input.layout](Context& to, const Var& x) {
+    return mlp_.forward(to, enter_tensor_parallel(to, x, layout->tokens));
+  };
+  Var out =
+      recompute_.mlp ? recompute(ctx, "recompute mlp", normalised, run) : run(ctx, normalised);
+  if (post_mlp_norm_) out = norm(ctx, out, post_mlp_norm_->spec(false));
+  return dropout(ctx, out, hidden_dropout_, *input.layout, RandomUse::kMlpDropout);
+}
+
+Var DecoderLayer::forward(Context& ctx, const Var& x, const LayerInput& input) const {
+  ctx.layer = number_;
+  Var attended = attend(ctx, norm(ctx, x, input_norm_.spec(recompute_.norms)), input);
+  if (parallel_residual_) {
+    Var fed = feed_forward(ctx, norm(ctx, x, mlp_norm_.spec(recompute_.norms)), input);
+    return add(ctx, x, add(ctx, attended, fed));
+  }
+  AddNorm next = add_norm(ctx, attended, x, mlp_norm_.spec(recompute_.norms));
+  return add(ctx, next.sum, feed_forward(ctx, next.normalised, input));
+}
+
+}  // namespace bev

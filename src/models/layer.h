@@ -1,0 +1,57 @@
+// One decoder layer, assembled from the model's description.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+#include "models/config.h"
+#include "nn/attention.h"
+#include "nn/mlp.h"
+
+namespace bev {
+
+// What is not kept for the backward but made again. Results are equal to the bit.
+struct RecomputePolicy {
+  // Whole layers: groups of `layers_per_unit` from the stage's first layer on, at most
+  // `full_layers` layers of the stage (-1: all). layers_per_unit 0: no whole layers.
+  std::int64_t layers_per_unit = 0;
+  std::int64_t full_layers = -1;
+  // Parts of the other layers.
+  bool core_attention = false;
+  bool norms = false;
+  bool activations = false;
+  bool mlp = false;
+};
+
+struct BuildOptions {
+  bool sequence_parallel = false;
+  RecomputePolicy recompute;
+};
+
+class DecoderLayer {
+ public:
+  DecoderLayer(const ModelConfig& config, std::int64_t number, const BuildOptions& options);
+
+  void params(std::vector<Param*>& list);
+  std::int64_t number() const { return number_; }
+  // x [T, H] -> [T, H]
+  Var forward(Context& ctx, const Var& x, const LayerInput& input) const;
+
+ private:
+  Var attend(Context& ctx, const Var& normalised, const LayerInput& input) const;
+  Var feed_forward(Context& ctx, const Var& normalised, const LayerInput& input) const;
+
+  std::int64_t number_;
+  bool parallel_residual_;
+  double hidden_dropout_;
+  RecomputePolicy recompute_;
+  Norm input_norm_, mlp_norm_;
+  std::optional<Norm> post_attention_norm_, post_mlp_norm_;
+  SelfAttention attention_;
+  Mlp mlp_;
+};
+
+NormOptions norm_options(const ModelConfig& config);
+
+}  // namespace bev

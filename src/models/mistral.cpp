@@ -1,0 +1,44 @@
+// Mistral: Llama with a sliding window in all layers or in none.
+#include "models/family_list.h"
+#include "models/hf_parts.h"
+#include "models/hf_rope.h"
+#include "models/llama_like.h"
+
+namespace bev {
+
+namespace {
+ModelConfig read(const HfConfig& hf) {
+  ModelConfig config = read_llama_like(hf, "mistral", {.max_positions = 131072, .kv_heads = 8});
+  read_rope(hf, {}, config);
+  std::int64_t window = read_window(hf, 4096);
+  auto layers = static_cast<std::size_t>(config.num_layers);
+  set_windows(hf, window, std::vector<std::int64_t>(layers, window > 0 ? 1 : 0), LayerTypes::kFixed,
+              config);
+  return config;
+}
+
+void write(const ModelConfig& config, HfConfig& hf) {
+  write_llama_like(config, {}, hf);
+  write_rope(config, {}, hf);
+  write_windows(config, LayerTypes::kFixed, hf);
+}
+
+ModelConfig mistral_7b() {
+  ModelConfig config = with_sizes(llama_block("mistral"), {32, 4096, 14336, 32, 8, 32000, 32768});
+  config.window_size = 4095;
+  return config;
+}
+}  // namespace
+
+ModelFamily mistral_family() {
+  return {.name = "mistral",
+          .architecture = "MistralForCausalLM",
+          .weight_prefix = "model.",
+          .read = read,
+          .write = write,
+          .weights = llama_weights(),
+          .ignored = llama_ignored(),
+          .presets = {{"mistral-7b", mistral_7b()}}};
+}
+
+}  // namespace bev

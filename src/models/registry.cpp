@@ -1,0 +1,64 @@
+#include <algorithm>
+
+#include "base/error.h"
+#include "base/json_check.h"
+#include "models/decoder.h"
+#include "models/family_list.h"
+
+namespace bev {
+
+namespace {
+// "known ones are A, B; did you mean B?"
+std::string known_text(std::string_view name, const std::vector<std::string>& known) {
+  auto longer = std::find_if(known.begin(), known.end(), [name](const std::string& candidate) {
+    return !name.empty() && candidate.starts_with(name);
+  });
+  std::string nearest = longer != known.end() ? *longer : nearest_name(name, known);
+  std::string text = concat("known ones are ", join(known, ", "));
+  return nearest.empty() ? text : concat(text, "; did you mean ", nearest, "?");
+}
+}  // namespace
+
+const std::vector<ModelFamily>& families() {
+  static const std::vector<ModelFamily> kFamilies = {
+      gemma2_family(),  gemma3_family(), gpt2_family(),  gpt_neox_family(), llama_family(),
+      mistral_family(), phi3_family(),   qwen2_family(), qwen3_family()};
+  return kFamilies;
+}
+
+const ModelFamily& find_family(std::string_view name, std::string_view source) {
+  std::vector<std::string> known;
+  for (const ModelFamily& family : families()) {
+    if (family.name == name) return family;
+    known.push_back(family.name);
+  }
+  BEV_FAIL(ErrorKind::kInput, source, source.empty() ? "" : ": ", "model type ", quote(name),
+           " is not supported; ", known_text(name, known));
+}
+
+std::vector<std::string> preset_names() {
+  std::vector<std::string> names;
+  for (const ModelFamily& family : families()) {
+    for (const Preset& preset : family.presets) names.push_back(preset.name);
+  }
+  return names;
+}
+
+ModelConfig preset(std::string_view name) {
+  for (const ModelFamily& family : families()) {
+    for (const Preset& preset : family.presets) {
+      if (preset.name == name) return canonical(preset.config);
+    }
+  }
+  BEV_FAIL(ErrorKind::kConfig, "--preset: ", quote(name), " is not known; ",
+           known_text(name, preset_names()));
+}
+
+std::int64_t count_parameters(const ModelConfig& config) {
+  Decoder decoder(config, even_stage(config.num_layers, 1, 0), {});
+  std::int64_t count = 0;
+  for (const Param* param : decoder.params()) count += param->shape.numel();
+  return count;
+}
+
+}  // namespace bev

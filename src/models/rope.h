@@ -1,0 +1,23 @@
+// Rotary frequencies under every scaling rule in use.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "models/config.h"
+
+namespace bev {
+
+struct RopeFrequencies {
+  std::vector<double> frequencies;  // R/2 of them
+  double scale = 1;                 // multiplies cos and sin
+};
+
+// For sequences of at most `length` tokens (dynamic and longrope depend on it). `local`: of
+// windowed layers.
+RopeFrequencies rope_frequencies(const ModelConfig& config, bool local, std::int64_t length);
+
+// Number of dims of a head that rotate.
+std::int64_t rotary_dims(const ModelConfig& config);
+
+}  // namespace bev

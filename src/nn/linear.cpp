@@ -1,0 +1,76 @@
+#include "nn/linear.h"
+
+#include "ops/collective.h"
+#include "ops/linear.h"
+
+namespace bev {
+
+namespace {
+Linear make_linear(const LinearSpec& spec, Split weight_split, Split bias_split) {
+  Linear linear;
+  linear.weight.name = spec.name + ".weight";
+  linear.weight.shape = {spec.out, spec.in};
+  linear.weight.split = std::move(weight_split);
+  linear.weight.init = {InitKind::kNormal, spec.std};
+  if (spec.bias) {
+    Param& bias = linear.bias.emplace();
+    bias.name = spec.name + ".bias";
+    bias.shape = {spec.out};
+    bias.split = std::move(bias_split);
+    bias.init = {InitKind::kConstant, 0};
+    bias.decays = false;
+  }
+  return linear;
+}
+
+Param norm_param(std::string name, std::int64_t size, double value) {
+  Param param;
+  param.name = std::move(name);
+  param.shape = {size};
+  param.init = {InitKind::kConstant, value};
+  param.decays = false;
+  return param;
+}
+}  // namespace
+
+Linear column_linear(const LinearSpec& spec, std::vector<std::int64_t> segments) {
+  Split split{Axis::kTp, 0, std::move(segments)};
+  return make_linear(spec, split, split);
+}
+
+Linear row_linear(const LinearSpec& spec) { return make_linear(spec, {Axis::kTp, 1, {}}, {}); }
+
+void Linear::params(std::vector<Param*>& list) {
+  list.push_back(&weight);
+  if (bias) list.push_back(&*bias);
+}
+
+Var Linear::forward(Context& ctx, const Var& x) const {
+  return linear(ctx, x, weight, bias && weight.split.dim != 1 ? &*bias : nullptr);
+}
+
+Var Linear::forward_and_leave(Context& ctx, const Var& x, bool sequence_parallel) const {
+  Var y = leave_tensor_parallel(ctx, linear(ctx, x, weight, nullptr), sequence_parallel);
+  return bias ? add_bias(ctx, y, *bias) : y;
+}
+
+void Norm::params(std::vector<Param*>& list) {
+  list.push_back(&weight);
+  if (bias) list.push_back(&*bias);
+}
+
+NormSpec Norm::spec(bool regenerate) const {
+  return {&weight, bias ? &*bias : nullptr, center, epsilon, offset, regenerate};
+}
+
+Norm make_norm(const std::string& name, std::int64_t size, const NormOptions& options) {
+  Norm norm;
+  norm.weight = norm_param(name + ".weight", size, options.plus_one ? 0.0 : 1.0);
+  if (options.center) norm.bias = norm_param(name + ".bias", size, 0);
+  norm.center = options.center;
+  norm.epsilon = options.epsilon;
+  norm.offset = options.plus_one ? 1 : 0;
+  return norm;
+}
+
+}  // namespace bev

@@ -1,0 +1,165 @@
+#include "optim/config.h"
+
+#include "base/fields.h"
+#include "base/text.h"
+
+namespace bev {
+
+namespace {
+constexpr double kMaxIters = 1 << 30;
+constexpr double kMaxSamples = 1LL << 38;
+
+void optimizer_fields(OptimConfig& optim, FieldList& list) {
+  list.add("optimizer", optim.optimizer,
+           {{"adam", OptimizerKind::kAdamW},
+            {"adamw", OptimizerKind::kAdamW},
+            {"adam_l2", OptimizerKind::kAdamL2},
+            {"sgd", OptimizerKind::kSgd}},
+           "adam and adamw decouple weight decay, adam_l2 adds it to the gradient");
+  list.add("adam-beta1", optim.adam_beta1, "decay of the first moment").min(0).below(1);
+  list.add("adam-beta2", optim.adam_beta2, "decay of the second moment").min(0).below(1);
+  list.add("adam-eps", optim.adam_eps, "added to the root of the second moment").min(0);
+  list.add("sgd-momentum", optim.sgd_momentum, "momentum of sgd").min(0).below(1);
+  list.add("clip-grad", optim.clip_grad, "largest global gradient norm; 0: off").min(0);
+  list.add("weight-decay", optim.weight_decay, "weight decay; biases and 1-D weights have none")
+      .min(0);
+  list.add("start-weight-decay", optim.start_weight_decay, "weight decay at the start")
+      .min(0)
+      .defaults_to("weight-decay");
+  list.add("end-weight-decay", optim.end_weight_decay, "weight decay at the end")
+      .min(0)
+      .defaults_to("weight-decay");
+  list.add("weight-decay-incr-style", optim.weight_decay_incr_style,
+           {{"constant", WeightDecaySchedule::Style::kConstant},
+            {"linear", WeightDecaySchedule::Style::kLinear},
+            {"cosine", WeightDecaySchedule::Style::kCosine}},
+           "how weight decay goes from start to end");
+}
+
+void schedule_fields(OptimConfig& optim, FieldList& list) {
+  list.add("lr", optim.lr, "highest learning rate").min(0);
+  list.add("min-lr", optim.min_lr, "learning rate after the decay").min(0);
+  list.add("lr-decay-style", optim.lr_decay_style,
+           {{"constant", LrSchedule::Style::kConstant},
+            {"linear", LrSchedule::Style::kLinear},
+            {"cosine", LrSchedule::Style::kCosine},
+            {"inverse-square-root", LrSchedule::Style::kInverseSquareRoot},
+            {"WSD", LrSchedule::Style::kWsd}},
+           "shape of the decay");
+  list.add("lr-decay-iters", optim.lr_decay_iters, "iterations until min-lr")
+      .min(0)
+      .limit(kMaxIters)
+      .defaults_to("train-iters");
+  list.add("lr-decay-samples", optim.lr_decay_samples, "samples until min-lr")
+      .min(0)
+      .limit(kMaxSamples)
+      .defaults_to("train-samples");
+  list.add("lr-warmup-iters", optim.lr_warmup_iters, "warm-up in iterations")
+      .min(0)
+      .limit(kMaxIters);
+  list.add("lr-warmup-samples", optim.lr_warmup_samples, "warm-up in samples")
+      .min(0)
+      .limit(kMaxSamples);
+  list.add("lr-warmup-fraction", optim.lr_warmup_fraction, "warm-up as a part of the decay length")
+      .min(0)
+      .below(1);
+  list.add("lr-warmup-init", optim.lr_warmup_init, "learning rate at the start of the warm-up")
+      .min(0);
+  list.add("lr-wsd-decay-style", optim.lr_wsd_decay_style,
+           {{"exponential", LrSchedule::WsdStyle::kExponential},
+            {"linear", LrSchedule::WsdStyle::kLinear},
+            {"cosine", LrSchedule::WsdStyle::kCosine},
+            {"minus_sqrt", LrSchedule::WsdStyle::kMinusSqrt}},
+           "WSD: shape of its last part");
+  list.add("lr-wsd-decay-iters", optim.lr_wsd_decay_iters, "WSD: length of its last part")
+      .min(0)
+      .limit(kMaxIters);
+  list.add("lr-wsd-decay-samples", optim.lr_wsd_decay_samples, "WSD: length of its last part")
+      .min(0)
+      .limit(kMaxSamples);
+}
+
+void loss_scale_fields(OptimConfig& optim, FieldList& list) {
+  list.add("loss-scale", optim.loss_scale, "fp16: constant loss scale")
+      .min(0)
+      .defaults_to("dynamic");
+  list.add("initial-loss-scale", optim.initial_loss_scale, "fp16: first dynamic loss scale")
+      .above(0);
+  list.add("min-loss-scale", optim.min_loss_scale, "fp16: smallest dynamic loss scale").above(0);
+  list.add("loss-scale-window", optim.loss_scale_window,
+           "fp16: good steps before the scale is doubled")
+      .min(1)
+      .limit(kMaxIters);
+  list.add("hysteresis", optim.hysteresis, "fp16: bad steps before the scale is halved")
+      .min(1)
+      .limit(kMaxIters);
+}
+
+// The lengths of one unit, under the names of its flags.
+struct Lengths {
+  const char* unit;
+  std::int64_t train, decay, warmup, wsd_decay;
+};
+
+void check_unit(const Lengths& used, const Lengths& other, std::vector<std::string>& out) {
+  if (used.train == 0) return;
+  auto refuse = [&](const char* stem, std::int64_t value) {
+    if (value == 0) return;
+    out.push_back(concat("--", stem, "-", other.unit, ": ", value, " does not go with --train-",
+                         used.unit, "; give --", stem, "-", used.unit));
+  };
+  refuse("lr-decay", other.decay);
+  refuse("lr-warmup", other.warmup);
+  refuse("lr-wsd-decay", other.wsd_decay);
+}
+
+void check_warmup(const OptimConfig& optim, std::vector<std::string>& out) {
+  bool iters = optim.lr_warmup_iters > 0, samples = optim.lr_warmup_samples > 0;
+  if (optim.lr_warmup_fraction == 0 || !(iters || samples)) return;
+  out.push_back(concat("--lr-warmup-fraction: ", optim.lr_warmup_fraction, " and --lr-warmup-",
+                       iters ? "iters" : "samples", " ",
+                       iters ? optim.lr_warmup_iters : optim.lr_warmup_samples,
+                       " both set the warm-up; keep one"));
+}
+
+void check_weight_decay(const OptimConfig& optim, std::vector<std::string>& out) {
+  bool start = optim.start_weight_decay >= 0, end = optim.end_weight_decay >= 0;
+  if (optim.weight_decay_incr_style != WeightDecaySchedule::Style::kConstant && !(start && end)) {
+    out.push_back(concat(start ? "--end-weight-decay" : "--start-weight-decay",
+                         ": an increasing weight decay needs both ends"));
+  }
+}
+
+}  // namespace
+
+void OptimConfig::fields(FieldList& list) {
+  list.section("optimizer");
+  schedule_fields(*this, list);
+  optimizer_fields(*this, list);
+  loss_scale_fields(*this, list);
+}
+
+std::vector<std::string> OptimConfig::resolve(std::int64_t train_iters,
+                                              std::int64_t train_samples) {
+  std::vector<std::string> problems;
+  Lengths iters{"iters", train_iters, lr_decay_iters, lr_warmup_iters, lr_wsd_decay_iters};
+  Lengths samples{"samples", train_samples, lr_decay_samples, lr_warmup_samples,
+                  lr_wsd_decay_samples};
+  if (train_iters == 0 || train_samples == 0) {
+    check_unit(iters, samples, problems);
+    check_unit(samples, iters, problems);
+  }
+  check_warmup(*this, problems);
+  check_weight_decay(*this, problems);
+  if (initial_loss_scale < min_loss_scale) {
+    problems.push_back(concat("--initial-loss-scale: ", initial_loss_scale,
+                              " is below --min-loss-scale ", min_loss_scale, "; raise it"));
+  }
+  if (lr_decay_iters == 0) lr_decay_iters = train_iters;
+  if (lr_decay_samples == 0) lr_decay_samples = train_samples;
+  if (start_weight_decay < 0) start_weight_decay = weight_decay;
+  if (end_weight_decay < 0) end_weight_decay = weight_decay;
+  return problems;
+}
+
+}  // namespace bev

@@ -1,0 +1,96 @@
+// One rank's share of a model in training: mesh, stage, parameters, optimizer, and the training
+// step.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "base/thread_pool.h"
+#include "models/decoder.h"
+#include "optim/optimizer.h"
+#include "parallel/config.h"
+#include "parallel/executor.h"
+#include "parallel/param_store.h"
+
+namespace bev {
+
+struct EngineOptions {
+  ModelConfig model;
+  ParallelConfig parallel;  // resolved
+  OptimConfig optim;
+  Dtype dtype = Dtype::kF32;
+  std::uint64_t seed = 1234;
+  int threads = 1;        // of this rank
+  bool gradients = true;  // false: inference
+  bool optimizer = true;  // false: gradients are wanted, updates are not
+};
+
+struct StepInput {
+  std::int64_t iteration = 0;
+  double lr = 0, weight_decay = 0;
+  double loss_scale = 1;
+  double clip_grad = 0;  // 0: no clipping
+};
+
+struct StepResult {
+  double loss = 0;       // mean over the tokens of the global batch
+  double tokens = 0;     // weight of them
+  double grad_norm = 0;  // before clipping, unscaled
+  bool finite = true;    // loss and gradient; otherwise nothing was updated
+};
+
+MeshShape mesh_shape(const ParallelConfig& config);
+BuildOptions build_options(const ParallelConfig& config);
+
+class Engine {
+ public:
+  Engine(World& world, const Kernels& kernels, const EngineOptions& options);
+  ~Engine();
+
+  const EngineOptions& options() const { return options_; }
+  Context& ctx() { return *ctx_; }
+  const Mesh& mesh() const { return *mesh_; }
+  Decoder& model() { return *model_; }
+  ParamStore& store() { return *store_; }
+  Optimizer* optimizer() { return optimizer_.get(); }
+  Arena& arena() { return arena_; }
+
+  // Forward and backward of a global batch (this rank's micro-batches of it), then the update.
+  // Random numbers follow from seed and iteration.
+  StepResult train_step(std::span<const MicroBatch> batches, const StepInput& input);
+  // Forward, backward and gradient sums without an update: gradients of the mean loss stay in the
+  // store.
+  StepResult gradients(std::span<const MicroBatch> batches, const StepInput& input);
+  // Mean loss without gradients, dropout off.
+  StepResult evaluate(std::span<const MicroBatch> batches);
+
+  // Runs the step again with every result checked, without an update; what it says of the first bad
+  // tensor anywhere ("" when all are finite). Every rank gets the same text.
+  std::string find_nonfinite(std::span<const MicroBatch> batches, const StepInput& input);
+
+  // Updates so far, for bias correction.
+  std::int64_t updates() const { return step_.update; }
+
+ private:
+  StepResult forward_backward(std::span<const MicroBatch> batches, const StepInput& input);
+  void set_loss_factor(std::span<const MicroBatch> batches, double loss_scale);
+  void sum_losses(std::span<const MicroBatch> batches, const std::vector<Tensor>& token_losses,
+                  StepResult& result);
+  Schedule schedule(std::size_t micro_batches, bool with_backward) const;
+
+  EngineOptions options_;
+  ThreadPool pool_;
+  Arena arena_;
+  StepState step_;
+  std::unique_ptr<Mesh> mesh_;
+  std::unique_ptr<Decoder> model_;
+  std::unique_ptr<ParamStore> store_;
+  std::unique_ptr<Context> ctx_;
+  std::unique_ptr<Optimizer> optimizer_;
+  std::unique_ptr<Executor> executor_;
+};
+
+}  // namespace bev

@@ -1,0 +1,134 @@
+#include "tokenizer/byte_tokenizer.h"
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+
+#include "base/json_check.h"
+
+namespace bev {
+
+namespace {
+using Json = nlohmann::json;
+
+// GPT-2's printable stand-in for each byte, in UTF-8: visible Latin-1 bytes stand for themselves,
+// the others take the code points from 256 on, in order. Every code point is below 0x800: at most
+// two bytes of UTF-8.
+std::vector<std::string> byte_characters() {
+  std::vector<std::string> characters;
+  unsigned next = 256;
+  for (unsigned byte = 0; byte < 256; ++byte) {
+    bool visible = (byte >= 33 && byte <= 126) || (byte >= 161 && byte != 173);
+    unsigned point = visible ? byte : next++;
+    std::string& text = characters.emplace_back();
+    if (point < 0x80) {
+      text.push_back(static_cast<char>(point));
+    } else {
+      text.push_back(static_cast<char>(0xc0 | (point >> 6)));
+      text.push_back(static_cast<char>(0x80 | (point & 0x3f)));
+    }
+  }
+  return characters;
+}
+
+// The member, or null when there is none.
+const Json& member(const Json& object, const char* key, const Json& null) {
+  if (!object.is_object()) return null;
+  auto found = object.find(key);
+  return found == object.end() ? null : *found;
+}
+
+bool is_absent(const Json& value) {
+  return value.is_null() || (value.is_array() && value.empty()) || value == "";
+}
+
+bool is_byte_model(const Json& model, const Json& null) {
+  const Json& vocab = member(model, "vocab", null);
+  if (member(model, "type", null) != "BPE" || !vocab.is_object()) return false;
+  if (vocab.size() != ByteTokenizer::kVocabSize) return false;
+  const std::vector<std::string> characters = byte_characters();
+  for (std::size_t byte = 0; byte < characters.size(); ++byte) {
+    auto found = vocab.find(characters[byte]);
+    if (found == vocab.end() || !found->is_number_integer() || *found != byte) return false;
+  }
+  const Json& dropout = member(model, "dropout", null);
+  return is_absent(member(model, "merges", null)) && (dropout.is_null() || dropout == 0.0) &&
+         is_absent(member(model, "continuing_subword_prefix", null)) &&
+         is_absent(member(model, "end_of_word_suffix", null));
+}
+}  // namespace
+
+std::vector<std::int32_t> ByteTokenizer::encode(std::string_view text) const {
+  std::vector<std::int32_t> ids(text.size());
+  std::transform(text.begin(), text.end(), ids.begin(),
+                 [](char byte) { return static_cast<unsigned char>(byte); });
+  return ids;
+}
+
+std::string ByteTokenizer::decode(std::span<const std::int32_t> ids) const {
+  std::string text;
+  text.reserve(ids.size());
+  for (std::int32_t id : ids) {
+    if (id >= 0 && id < kVocabSize) text.push_back(static_cast<char>(id));
+  }
+  return text;
+}
+
+std::string byte_tokenizer_json() {
+  nlohmann::ordered_json vocab;
+  const std::vector<std::string> characters = byte_characters();
+  for (std::size_t byte = 0; byte < characters.size(); ++byte) vocab[characters[byte]] = byte;
+  const nlohmann::ordered_json byte_level = {{"type", "ByteLevel"},
+                                             {"add_prefix_space", false},
+                                             {"trim_offsets", false},
+                                             {"use_regex", false}};
+  const nlohmann::ordered_json tokenizer = {{"version", "1.0"},
+                                            {"truncation", nullptr},
+                                            {"padding", nullptr},
+                                            {"added_tokens", Json::array()},
+                                            {"normalizer", nullptr},
+                                            {"pre_tokenizer", byte_level},
+                                            {"post_processor", nullptr},
+                                            {"decoder", byte_level},
+                                            {"model",
+                                             {{"type", "BPE"},
+                                              {"dropout", nullptr},
+                                              {"unk_token", nullptr},
+                                              {"continuing_subword_prefix", nullptr},
+                                              {"end_of_word_suffix", nullptr},
+                                              {"fuse_unk", false},
+                                              {"byte_fallback", false},
+                                              {"ignore_merges", false},
+                                              {"vocab", vocab},
+                                              {"merges", Json::array()}}}};
+  return tokenizer.dump(2) + "\n";
+}
+
+std::string byte_tokenizer_config_json() {
+  const nlohmann::ordered_json config = {{"tokenizer_class", "PreTrainedTokenizerFast"},
+                                         {"add_prefix_space", false},
+                                         {"clean_up_tokenization_spaces", false}};
+  return config.dump(2) + "\n";
+}
+
+bool is_byte_tokenizer(std::string_view json, const std::string& source) {
+  constexpr std::size_t kMostBytes = 1 << 20;  // 256 entries take some 10 KB, however spaced
+  if (json.size() > kMostBytes) return false;
+  check_json(json, source, 64);
+  const Json tokenizer = Json::parse(json);
+  const Json null;
+  const Json& pre_tokenizer = member(tokenizer, "pre_tokenizer", null);
+  const Json& post_processor = member(tokenizer, "post_processor", null);
+  // Without merges the regular expression changes nothing, nor does a ByteLevel post-processor
+  // (offsets only).
+  return is_byte_model(member(tokenizer, "model", null), null) &&
+         is_absent(member(tokenizer, "added_tokens", null)) &&
+         is_absent(member(tokenizer, "normalizer", null)) &&
+         is_absent(member(tokenizer, "truncation", null)) &&
+         is_absent(member(tokenizer, "padding", null)) &&
+         member(pre_tokenizer, "type", null) == "ByteLevel" &&
+         member(pre_tokenizer, "add_prefix_space", null) == false &&
+         member(member(tokenizer, "decoder", null), "type", null) == "ByteLevel" &&
+         (post_processor.is_null() || member(post_processor, "type", null) == "ByteLevel");
+}
+
+}  // namespace bev
