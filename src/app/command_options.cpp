@@ -1,0 +1,93 @@
+#include "app/command_options.h"
+
+#include <optional>
+
+#include "base/fields.h"
+#include "base/text.h"
+#include "tensor/dtype.h"
+
+namespace bev {
+
+namespace {
+
+void need(const std::string& value, const char* flag, const char* what,
+          std::vector<std::string>& out) {
+  if (value.empty()) out.push_back(concat(flag, ": is missing; give ", what));
+}
+
+std::string read_dtype(std::string_view text, std::string& problem) {
+  std::optional<Dtype> dtype = parse_dtype(text);
+  if (dtype && is_float(*dtype)) return std::string(name_of(*dtype));
+  problem = concat("'", text, "' is not one of f32, bf16, f16, f64");
+  return "";
+}
+
+}  // namespace
+
+void ScoreOptions::fields(FieldList& list) {
+  list.section("score");
+  list.add("hf-model", hf_model, "Hugging Face folder of the model");
+  list.add("tokens", tokens, "JSON file with input_ids [[...]] and perhaps labels (-100: ignored)");
+  list.add("logits-out", logits_out, "safetensors file for the logits, [B,S,V] in fp32");
+  list.add("grads-out", grads_out, "safetensors file for the gradients of the mean loss");
+}
+
+std::vector<std::string> ScoreOptions::problems() const {
+  std::vector<std::string> out;
+  need(hf_model, "--hf-model", "the folder of the model", out);
+  need(tokens, "--tokens", "a JSON file with input_ids", out);
+  return out;
+}
+
+void GenerateOptions::fields(FieldList& list) {
+  list.section("generate");
+  list.add("hf-model", hf_model, "Hugging Face folder of the model");
+  list.add("prompt", prompt, "text to continue");
+  list.add("prompt-tokens", prompt_tokens, "JSON file with input_ids [[...]] to continue");
+  list.add("max-new-tokens", max_new_tokens, "tokens to add").min(0).limit(1 << 24);
+  list.add("temperature", temperature, "divides the logits; 0: always the likeliest token").min(0);
+  list.add("top-k", top_k, "choose among so many likeliest tokens; 0: all").min(0).limit(1 << 28);
+  list.add("top-p", top_p, "choose among the likeliest tokens that make up this probability")
+      .above(0)
+      .max(1);
+  list.add("ignore-eos", ignore_eos, "go on after the end-of-sequence token");
+  list.add("json", json, "one JSON line with token ids, log-probabilities and text");
+}
+
+std::vector<std::string> GenerateOptions::problems() const {
+  std::vector<std::string> out;
+  need(hf_model, "--hf-model", "the folder of the model", out);
+  if (prompt.empty() && prompt_tokens.empty()) {
+    out.push_back("--prompt: is missing; give it or --prompt-tokens");
+  }
+  if (!prompt.empty() && !prompt_tokens.empty()) {
+    out.push_back("--prompt: excludes --prompt-tokens; keep one");
+  }
+  return out;
+}
+
+void ConvertOptions::fields(FieldList& list) {
+  list.section("convert");
+  list.add("hf-model", hf_model, "Hugging Face folder to read");
+  list.add("export-hf", export_hf, "folder to write");
+  list.add("dtype", dtype, "f32, bf16, f16 or f64 for the floating-point weights")
+      .reads(read_dtype)
+      .defaults_to("as they are");
+}
+
+std::vector<std::string> ConvertOptions::problems() const {
+  std::vector<std::string> out;
+  need(hf_model, "--hf-model", "the folder to read", out);
+  need(export_hf, "--export-hf", "the folder to write", out);
+  if (!hf_model.empty() && hf_model == export_hf) {
+    out.push_back(concat("--export-hf: ", export_hf, " is the folder that is read; give another"));
+  }
+  return out;
+}
+
+void ScheduleOptions::fields(FieldList& list) {
+  list.section("schedule");
+  list.add("plot", plot, "draw the schedule in the terminal instead of printing CSV");
+}
+
+}  // namespace bev

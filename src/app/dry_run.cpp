@@ -1,0 +1,289 @@
+#include "app/dry_run.h"
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <charconv>
+#include <nlohmann/json.hpp>
+#include <optional>
+
+#include "base/fields.h"
+#include "base/text.h"
+#include "parallel/engine.h"
+#include "plan/memory.h"
+#include "train/flops.h"
+
+namespace bev {
+
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+constexpr std::size_t kRanksShown = 64;  // more are summed up by stage
+
+struct Forecast {
+  MemoryPlan memory;
+  BatchSize first, last;  // of the run's first and last iteration
+  double first_flops = 0, last_flops = 0;
+  // Of the whole run; empty when it has no length.
+  std::optional<std::int64_t> iterations, samples, tokens;
+};
+
+double iteration_flops(const RunConfig& run, std::int64_t batch_size) {
+  const ModelConfig& model = run.model;
+  FlopSizes sizes;
+  sizes.hidden = model.hidden_size;
+  sizes.heads = model.num_attention_heads;
+  sizes.kv_heads = model.kv_heads();
+  sizes.head_size = model.head_size();
+  sizes.vocab = model.vocab_size;
+  sizes.dense_layers = model.num_layers;
+  sizes.ffn = model.ffn_size();
+  sizes.gated = model.gated;
+  return flops_per_iteration(sizes, unpacked_tokens(batch_size, run.data.seq_length));
+}
+
+MemoryPlan memory_plan(const RunConfig& run, std::int64_t micro_batches) {
+  MemoryQuery query;
+  query.model = run.model;
+  query.parallel = run.parallel;
+  query.optimizer = run.optim.optimizer;
+  query.dtype = run.precision.model_dtype();
+  query.seq_length = run.data.seq_length;
+  query.micro_batch_size = run.batch.micro_batch_size;
+  query.micro_batches = micro_batches;
+  return plan_memory(query);
+}
+
+Forecast forecast_of(const RunConfig& run) {
+  BatchSchedule batches(run.batch.spec(run.parallel.data_parallel_size, run.data.seq_length));
+  Forecast forecast;
+  if (run.train.train_iters > 0) {
+    forecast.iterations = run.train.train_iters;
+  } else if (run.train.train_samples > 0) {
+    forecast.iterations = batches.iterations_within(run.train.train_samples);
+  }
+  std::int64_t last_start = batches.steps().back().from_samples;
+  if (forecast.iterations) {
+    forecast.samples = batches.samples_after(*forecast.iterations);
+    forecast.tokens = *forecast.samples * run.data.seq_length;
+    last_start = batches.samples_after(std::max<std::int64_t>(*forecast.iterations - 1, 0));
+  }
+  forecast.first = batches.at(0);
+  forecast.last = batches.at(last_start);
+  forecast.first_flops = iteration_flops(run, forecast.first.running);
+  forecast.last_flops = iteration_flops(run, forecast.last.running);
+  std::int64_t most = std::max(forecast.first.micro_batches, forecast.last.micro_batches);
+  forecast.memory = memory_plan(run, most);
+  return forecast;
+}
+
+// The configuration with the sizes that the model derives when it is asked.
+RunConfig shown(const RunConfig& run) {
+  RunConfig copy = run;
+  copy.model.ffn_hidden_size = run.model.ffn_size();
+  copy.model.num_query_groups = run.model.kv_heads();
+  copy.model.kv_channels = run.model.head_size();
+  return copy;
+}
+
+const RankMemory& largest(const MemoryPlan& plan) {
+  return *std::ranges::max_element(plan.ranks, {}, &RankMemory::total);
+}
+
+double sum_of_ranks(const MemoryPlan& plan) {
+  double sum = 0;
+  for (const RankMemory& rank : plan.ranks) sum += static_cast<double>(rank.total());
+  return sum;
+}
+
+double machine_bytes() {
+  return static_cast<double>(::sysconf(_SC_PHYS_PAGES)) *
+         static_cast<double>(::sysconf(_SC_PAGE_SIZE));
+}
+
+// Text.
+
+void add_line(std::string& out, std::string_view name, std::string_view value) {
+  std::string label = concat(name, " ");
+  out += fmt::format("  {:.<48} {}\n", label, value);
+}
+
+void add_config(std::string& out, const RunConfig& run) {
+  RunConfig copy = shown(run);
+  FieldList list;
+  copy.fields(list);
+  for (const std::string& section : list.sections()) {
+    out += concat("------------------------ ", section, " ------------------------\n");
+    for (const auto& entry : list.entries()) {
+      if (entry->section != section) continue;
+      std::string value = entry->field.text();
+      add_line(out, entry->field.name(), value.empty() ? "none" : value);
+    }
+  }
+}
+
+std::string either(std::int64_t first, std::int64_t last) {
+  return first == last ? concat(first) : concat(first, " at first, ", last, " at last");
+}
+
+std::string known(const std::optional<std::int64_t>& value) {
+  return value ? concat(*value) : "not known: the run has no length";
+}
+
+std::string flops_text(const Forecast& forecast) {
+  std::string last = fmt::format("{:.4g}", forecast.last_flops);
+  if (forecast.first_flops == forecast.last_flops) return last;
+  return fmt::format("{:.4g} at first, {} at last", forecast.first_flops, last);
+}
+
+void add_run(std::string& out, const RunConfig& run, const Forecast& forecast) {
+  const MemoryPlan& plan = forecast.memory;
+  out += "------------------------ model and run ------------------------\n";
+  auto count = [](std::int64_t n) {
+    return concat(n, " (", format_count(static_cast<double>(n)), ")");
+  };
+  add_line(out, "parameters", count(plan.parameters));
+  add_line(out, "parameters of embeddings and output layer", count(plan.embedding_parameters));
+  add_line(out, "parameters of the rest", count(plan.parameters - plan.embedding_parameters));
+  add_line(out, "floating-point operations per iteration", flops_text(forecast));
+  add_line(out, "global batch size", either(forecast.first.running, forecast.last.running));
+  add_line(out, "micro-batches per rank",
+           concat(either(forecast.first.micro_batches, forecast.last.micro_batches), " of ",
+                  run.batch.micro_batch_size, " x ", run.data.seq_length, " tokens"));
+  add_line(out, "iterations", known(forecast.iterations));
+  add_line(out, "samples", known(forecast.samples));
+  add_line(out, "tokens", known(forecast.tokens));
+  MeshShape mesh = mesh_shape(run.parallel);
+  add_line(out, "mesh",
+           concat("tp ", mesh.tp, " x cp ", mesh.cp, " x dp ", mesh.dp, " x pp ", mesh.pp, " = ",
+                  mesh.size(), " ranks"));
+}
+
+std::string bytes_text(std::int64_t bytes) { return format_bytes(static_cast<double>(bytes)); }
+
+void add_rank(std::string& out, const RankMemory& rank, bool marked) {
+  out +=
+      fmt::format("{:>6} {:>4} {:>4} {:>4} {:>4} {:>10} {:>11} {:>11} {:>11} {:>11} {:>11}{}\n",
+                  rank.rank, rank.at.tp, rank.at.cp, rank.at.dp, rank.at.pp,
+                  format_count(static_cast<double>(rank.parameters)), bytes_text(rank.weights),
+                  bytes_text(rank.gradients), bytes_text(rank.optimizer),
+                  bytes_text(rank.activations), bytes_text(rank.total()), marked ? "  < most" : "");
+}
+
+void add_memory(std::string& out, const RunConfig& run, const MemoryPlan& plan) {
+  const RankMemory& most = largest(plan);
+  out += "------------------------ memory by rank ------------------------\n";
+  out += fmt::format("{:>6} {:>4} {:>4} {:>4} {:>4} {:>10} {:>11} {:>11} {:>11} {:>11} {:>11}\n",
+                     "rank", "tp", "cp", "dp", "pp", "parameters", "weights", "gradients",
+                     "optimizer", "activations", "total");
+  bool all = plan.ranks.size() <= kRanksShown;
+  MeshShape mesh = mesh_shape(run.parallel);
+  std::int64_t stage_ranks = mesh.size() / mesh.pp;
+  for (std::int64_t stage = 0; stage < mesh.pp; ++stage) {
+    auto ranks = std::span(plan.ranks)
+                     .subspan(static_cast<std::size_t>(stage * stage_ranks),
+                              static_cast<std::size_t>(stage_ranks));
+    // A large mesh shows the largest rank of each stage.
+    if (!all) ranks = {std::ranges::max_element(ranks, {}, &RankMemory::total), 1};
+    for (const RankMemory& rank : ranks) add_rank(out, rank, &rank == &most);
+  }
+  if (!all) out += concat("  (of each of the ", mesh.pp, " stages the rank that needs most)\n");
+  if (run.runtime.device == DeviceKind::kCuda) return;
+  double sum = sum_of_ranks(plan), machine = machine_bytes();
+  add_line(out, "all ranks together", format_bytes(sum));
+  add_line(out, "memory of this machine",
+           concat(format_bytes(machine), sum <= machine ? ": fits" : ": does not fit"));
+}
+
+// JSON.
+
+Json number_of(const std::string& text) {
+  std::int64_t whole = 0;
+  auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), whole);
+  if (error == std::errc() && end == text.data() + text.size()) return whole;
+  double real = 0;
+  std::from_chars(text.data(), text.data() + text.size(), real);
+  return real;
+}
+
+Json value_of(const Field& field) {
+  std::string text = field.text();
+  if (field.is_flag()) return text == "true";
+  if (field.is_number()) return number_of(text);
+  if (!field.is_list()) return text;
+  std::string type = field.type_text();
+  bool numbers = type.starts_with("list of integers") || type.starts_with("list of numbers");
+  Json list = Json::array();
+  if (text.empty()) return list;
+  for (const std::string& item : split(text, ',')) {
+    list.push_back(numbers ? number_of(item) : Json(item));
+  }
+  return list;
+}
+
+Json config_json(const RunConfig& run) {
+  RunConfig copy = shown(run);
+  FieldList list;
+  copy.fields(list);
+  Json out = Json::object();
+  for (const auto& entry : list.entries()) out[entry->field.name()] = value_of(entry->field);
+  return out;
+}
+
+Json rank_json(const RankMemory& rank) {
+  return {{"rank", rank.rank},
+          {"tp", rank.at.tp},
+          {"cp", rank.at.cp},
+          {"dp", rank.at.dp},
+          {"pp", rank.at.pp},
+          {"parameters", rank.parameters},
+          {"weights", rank.weights},
+          {"gradients", rank.gradients},
+          {"optimizer", rank.optimizer},
+          {"activations", rank.activations},
+          {"total", rank.total()}};
+}
+
+Json optional_json(const std::optional<std::int64_t>& value) {
+  return value ? Json(*value) : Json(nullptr);
+}
+
+}  // namespace
+
+std::string dry_run_text(const RunConfig& run) {
+  Forecast forecast = forecast_of(run);
+  std::string out;
+  add_config(out, run);
+  add_run(out, run, forecast);
+  add_memory(out, run, forecast.memory);
+  return out;
+}
+
+std::string dry_run_json(const RunConfig& run) {
+  Forecast forecast = forecast_of(run);
+  MeshShape mesh = mesh_shape(run.parallel);
+  Json out;
+  out["config"] = config_json(run);
+  out["parameters"] = forecast.memory.parameters;
+  out["embedding_parameters"] = forecast.memory.embedding_parameters;
+  out["flops_per_iteration"] = forecast.last_flops;
+  out["iterations"] = optional_json(forecast.iterations);
+  out["samples"] = optional_json(forecast.samples);
+  out["tokens"] = optional_json(forecast.tokens);
+  out["batch"] = {{"micro_batch_size", run.batch.micro_batch_size},
+                  {"first_global_batch_size", forecast.first.running},
+                  {"last_global_batch_size", forecast.last.running},
+                  {"first_micro_batches", forecast.first.micro_batches},
+                  {"last_micro_batches", forecast.last.micro_batches}};
+  out["mesh"] = {{"tp", mesh.tp}, {"cp", mesh.cp}, {"dp", mesh.dp}, {"pp", mesh.pp}};
+  out["ranks"] = Json::array();
+  for (const RankMemory& rank : forecast.memory.ranks) out["ranks"].push_back(rank_json(rank));
+  if (run.runtime.device != DeviceKind::kCuda) {
+    out["fits_machine"] = sum_of_ranks(forecast.memory) <= machine_bytes();
+  }
+  return out.dump(-1, ' ', false, Json::error_handler_t::replace);
+}
+
+}  // namespace bev

@@ -1,0 +1,22 @@
+// `train --dry-run`: what a resolved configuration would run and what it would take, without
+// starting anything.
+#pragma once
+
+#include <string>
+
+#include "app/run_config.h"
+
+namespace bev {
+
+// For people: the configuration by section, the model, the run, the mesh and memory by rank.
+std::string dry_run_text(const RunConfig& run);
+
+// One line of JSON with the same content: {"config": {flag: value}, "parameters": N,
+// "embedding_parameters": N, "flops_per_iteration": X, "iterations": N, "samples": N, "tokens": N,
+// "batch": {..}, "mesh": {..}, "ranks": [{"rank", "tp", "cp", "dp", "pp", "parameters", "weights",
+// "gradients", "optimizer", "activations", "total"}], "fits_machine": bool (not for CUDA)}. Sizes
+// are bytes; iterations, samples and tokens are null in a run without a length; FLOPs are of the
+// last batch size.
+std::string dry_run_json(const RunConfig& run);
+
+}  // namespace bev

@@ -1,0 +1,194 @@
+#include "app/help.h"
+
+#include <algorithm>
+#include <array>
+#include <vector>
+
+#include "app/commands.h"
+#include "base/error.h"
+#include "base/fields.h"
+#include "base/text.h"
+
+namespace bev {
+
+namespace {
+
+constexpr std::array<Command, 5> kCommands = {{
+    {"train", "train a model, or continue one, and export it",
+     "bevatron train --preset gpt2-124m --text book.txt --seq-length 256 --train-iters 500 "
+     "--export-hf out\n"
+     "bevatron train --config run.yaml --tp 2 --pp 2 --train-iters 100\n"
+     "bevatron train --preset llama3-8b --tp 8 --dp 4 --bf16 --dry-run",
+     [](CommandConfig& config, FieldList& list) { config.run.fields(list); }, run_train},
+    {"score", "loss, logits and gradients of a model on given tokens",
+     "bevatron score --hf-model DIR --tokens batch.json --logits-out logits.safetensors",
+     [](CommandConfig& config, FieldList& list) {
+       config.score.fields(list);
+       config.run.parallel.fields(list);
+       config.run.precision.fields(list);
+       config.run.runtime.fields(list);
+     },
+     run_score},
+    {"generate", "continue a prompt",
+     "bevatron generate --hf-model DIR --prompt \"Once upon a time\" --max-new-tokens 100 "
+     "--temperature 0.8\n"
+     "bevatron generate --hf-model DIR --prompt-tokens prompts.json --max-new-tokens 16 --json",
+     [](CommandConfig& config, FieldList& list) {
+       config.generate.fields(list);
+       config.run.precision.fields(list);
+       config.run.runtime.fields(list);
+     },
+     run_generate},
+    {"convert", "rewrite a Hugging Face folder, perhaps in another precision",
+     "bevatron convert --hf-model DIR --export-hf OUT --dtype bf16",
+     [](CommandConfig& config, FieldList& list) { config.convert.fields(list); }, run_convert},
+    {"schedule", "learning rate, weight decay and batch size of every iteration, as CSV",
+     "bevatron schedule --lr 3e-4 --lr-decay-style cosine --lr-warmup-iters 10 --train-iters 100 "
+     "--plot",
+     [](CommandConfig& config, FieldList& list) {
+       config.schedule.fields(list);
+       config.run.fields(list);
+     },
+     run_schedule},
+}};
+
+// One row of a table: a field or a shorthand.
+struct Row {
+  std::string section;
+  std::vector<std::string> flags;  // the first is the name
+  std::string type, value, help;
+};
+
+std::vector<Row> rows_of(const Command& command) {
+  CommandConfig config;
+  FieldList list;
+  command.fields(config, list);
+  std::vector<Row> rows;
+  for (const auto& entry : list.entries()) {
+    const Field& field = entry->field;
+    Row row{entry->section,
+            {"--" + field.name()},
+            field.type_text(),
+            field.default_text(),
+            field.help()};
+    for (const std::string& alias : field.aliases()) row.flags.push_back("--" + alias);
+    if (field.is_flag() && field.text() == "true") row.flags.push_back("--no-" + field.name());
+    if (!field.negation().empty()) row.flags.push_back("--" + field.negation());
+    rows.push_back(std::move(row));
+  }
+  for (const Shorthand& shorthand : list.shorthands()) {
+    auto after = std::ranges::find(rows.rbegin(), rows.rend(), shorthand.section, &Row::section);
+    rows.insert(after.base(),
+                {shorthand.section, {"--" + shorthand.name}, "shorthand", "", shorthand.help});
+  }
+  return rows;
+}
+
+void append_wrapped(std::string& out, std::string_view text, std::size_t indent) {
+  constexpr std::size_t kWidth = 100;
+  std::size_t column = kWidth;  // forces the first break
+  for (const std::string& word : split(text, ' ')) {
+    if (column + 1 + word.size() > kWidth) {
+      out.append(concat("\n", std::string(indent, ' '), word));
+      column = indent + word.size();
+    } else {
+      out.append(concat(" ", word));
+      column += 1 + word.size();
+    }
+  }
+}
+
+std::string code(std::string_view text) {
+  std::string out = "`";
+  for (char c : text) out.append(c == '|' ? "\\|" : std::string(1, c));
+  return out + "`";
+}
+
+void append_table(std::string& out, const std::vector<Row>& rows, const std::string& section) {
+  out.append("| flag | value | default | meaning |\n| --- | --- | --- | --- |\n");
+  for (const Row& row : rows) {
+    if (row.section != section) continue;
+    std::vector<std::string> flags;
+    for (const std::string& flag : row.flags) flags.push_back(code(flag));
+    out.append(concat("| ", join(flags, ", "), " | ", code(row.type), " | ", row.value, " | ",
+                      row.help, " |\n"));
+  }
+}
+
+}  // namespace
+
+std::span<const Command> commands() { return kCommands; }
+
+const Command& find_command(std::string_view name) {
+  auto found = std::ranges::find(kCommands, name, &Command::name);
+  if (found != kCommands.end()) return *found;
+  std::vector<std::string> names;
+  for (const Command& command : kCommands) names.emplace_back(command.name);
+  std::string nearest = nearest_name(name, names);
+  BEV_FAIL(ErrorKind::kConfig, "'", name, "' is not a command; ",
+           nearest.empty() ? concat("there are ", join(names, ", "))
+                           : concat("did you mean ", nearest, "?"));
+}
+
+std::string help_text() {
+  std::string out =
+      "Bevatron trains transformer models at any scale.\n\n"
+      "Usage: bevatron COMMAND [--config FILE.yaml] [flags]\n"
+      "       bevatron help [COMMAND]\n\nCommands:\n";
+  for (const Command& command : kCommands) {
+    out.append(concat("  ", command.name, std::string(12 - command.name.size(), ' '),
+                      command.summary, "\n"));
+  }
+  return out +
+         "\nA flag goes before the file, the file before a preset. YAML keys are flag names, flat "
+         "or "
+         "under their\nsection. Results go to stdout, logs to stderr.\n";
+}
+
+std::string help_text(const Command& command) {
+  std::string out = concat("bevatron ", command.name, ": ", command.summary, "\n\nUsage: bevatron ",
+                           command.name, " [--config FILE.yaml] [flags]\n\nExamples:\n");
+  for (const std::string& example : split(command.examples, '\n'))
+    out.append(concat("  ", example, "\n"));
+  std::string section;
+  for (const Row& row : rows_of(command)) {
+    if (row.section != section) out.append(concat("\n", section = row.section, ":\n"));
+    out.append(concat("  ", join(row.flags, ", ")));
+    bool flag = row.type == "flag" || row.type == "shorthand";
+    if (!flag) out.append(concat("  ", row.type));
+    std::string help = row.help;
+    bool off = row.value == "none" || (flag && row.value != "true");
+    if (!off) help.append(concat(" (default: ", row.value, ")"));
+    append_wrapped(out, help, 6);
+    out.push_back('\n');
+  }
+  return out;
+}
+
+std::string flags_markdown() {
+  std::string out =
+      "# Flags\n\nGenerated by `bevatron help --markdown`; do not edit. YAML keys are the same "
+      "names, flat or "
+      "under their\nsection. Every flag of type `flag` also has `--no-NAME` and `--NAME=false`; "
+      "lists take "
+      "several values or one\nwith commas. A shorthand sets what is not given by its own name.\n";
+  std::vector<std::string> done;
+  for (const Command& command : kCommands) {
+    std::vector<Row> rows = rows_of(command);
+    for (const Row& first : rows) {
+      if (std::ranges::find(done, first.section) != done.end()) continue;
+      done.push_back(first.section);
+      std::vector<std::string> takers;
+      for (const Command& other : kCommands) {
+        std::vector<Row> theirs = rows_of(other);
+        auto found = std::ranges::find(theirs, first.section, &Row::section);
+        if (found != theirs.end()) takers.push_back(concat("`", other.name, "`"));
+      }
+      out.append(concat("\n## ", first.section, "\nTaken by ", join(takers, ", "), ".\n\n"));
+      append_table(out, rows, first.section);
+    }
+  }
+  return out;
+}
+
+}  // namespace bev

@@ -1,0 +1,40 @@
+// The commands as data, and the texts made from them: `bevatron help` and docs/flags.md.
+#pragma once
+
+#include <span>
+#include <string>
+#include <string_view>
+
+#include "app/command_options.h"
+#include "app/run_config.h"
+
+namespace bev {
+
+// Everything that any command can be told. A command lists the parts it reads.
+struct CommandConfig {
+  RunConfig run;
+  ScoreOptions score;
+  GenerateOptions generate;
+  ConvertOptions convert;
+  ScheduleOptions schedule;
+};
+
+struct Command {
+  std::string_view name;
+  std::string_view summary;   // one line
+  std::string_view examples;  // one per line
+  void (*fields)(CommandConfig& config, FieldList& list);
+  // Returns the exit code; `options` holds what was given, `config` has it applied.
+  int (*run)(CommandConfig& config, const FieldList& fields, Options& options);
+};
+
+std::span<const Command> commands();
+// Error of kind config that suggests the nearest name.
+const Command& find_command(std::string_view name);
+
+std::string help_text();
+std::string help_text(const Command& command);
+// docs/flags.md: a table for each section.
+std::string flags_markdown();
+
+}  // namespace bev

@@ -1,0 +1,80 @@
+// bevatron COMMAND [--config FILE.yaml] [flags]
+#include <cstdio>
+#include <exception>
+#include <string>
+#include <vector>
+
+#include "app/commands.h"
+#include "app/help.h"
+#include "base/error.h"
+#include "base/fields.h"
+#include "base/log.h"
+
+namespace bev {
+namespace {
+
+void print(const std::string& text) { std::fwrite(text.data(), 1, text.size(), stdout); }
+
+int show_help(const std::vector<std::string>& args) {
+  if (args.size() > 1 && args[1] == "--markdown") {
+    print(flags_markdown());
+  } else {
+    print(args.size() > 1 ? help_text(find_command(args[1])) : help_text());
+  }
+  return kExitOk;
+}
+
+int run_command(const std::vector<std::string>& args) {
+  if (args.empty()) {
+    print(help_text());
+    return kExitInput;
+  }
+  if (args[0] == "help" || args[0] == "--help" || args[0] == "-h") return show_help(args);
+  if (args[0] == "--version" || args[0] == "version") {
+    print("bevatron " BEV_VERSION "\n");
+    return kExitOk;
+  }
+  const Command& command = find_command(args[0]);
+  CommandConfig config;
+  FieldList fields;
+  command.fields(config, fields);
+  Options options = parse_options(fields, std::span(args).subspan(1));
+  if (options.help()) {
+    print(help_text(command));
+    return kExitOk;
+  }
+  return command.run(config, fields, options);
+}
+
+int exit_code(ErrorKind kind) {
+  switch (kind) {
+    case ErrorKind::kConfig:
+    case ErrorKind::kInput: return kExitInput;
+    default: return kExitFailed;
+  }
+}
+
+int guarded_main(const std::vector<std::string>& args) {
+  try {
+    return run_command(args);
+  } catch (const Error& error) {
+    std::string bug = error.kind() == ErrorKind::kInternal
+                          ? concat(" (a bug in bevatron, at ", error.where(), ")")
+                          : std::string();
+    log_error(error.what() + bug);
+    return exit_code(error.kind());
+  } catch (const std::bad_alloc&) {
+    log_error("out of memory");
+    return kExitFailed;
+  } catch (const std::exception& error) {
+    log_error(concat("unexpected: ", error.what()));
+    return kExitFailed;
+  }
+}
+
+}  // namespace
+}  // namespace bev
+
+int main(int argc, char** argv) {
+  return bev::guarded_main(std::vector<std::string>(argv + (argc > 0 ? 1 : 0), argv + argc));
+}

@@ -1,0 +1,261 @@
+#include "app/options.h"
+
+#include <algorithm>
+#include <optional>
+
+#include "app/yaml_file.h"
+#include "base/error.h"
+#include "base/fields.h"
+#include "base/problems.h"
+#include "base/text.h"
+
+namespace bev {
+
+namespace {
+
+// A flag or key as the user wrote it, before anything is known about its value.
+struct Given {
+  std::string name;    // with dashes for underscores
+  std::string label;   // what messages call it
+  std::string origin;  // for the setting
+  std::vector<std::string> values;
+};
+
+// What a name means: a field, a field switched off, a shorthand, or nothing.
+struct Target {
+  Field* field = nullptr;
+  bool negated = false;
+  const Shorthand* shorthand = nullptr;
+  bool is_switch() const { return shorthand || (field && field->is_flag()); }
+};
+
+Target find_target(const FieldList& list, std::string_view name) {
+  if (Field* field = list.find(name)) return {field, false, nullptr};
+  if (auto* entry = list.find_negated(name)) return {&entry->field, true, nullptr};
+  return {nullptr, false, list.find_shorthand(name)};
+}
+
+std::string dashed(std::string_view name) {
+  std::string out(name);
+  std::ranges::replace(out, '_', '-');
+  return out;
+}
+
+std::string suggestion(const FieldList& list, std::string_view name, std::string_view dashes) {
+  std::vector<std::string> spellings = list.spellings();
+  spellings.insert(spellings.end(), {"config", "help"});
+  std::string nearest = nearest_name(name, spellings);
+  return nearest.empty() ? "`bevatron help COMMAND` lists what there is"
+                         : concat("did you mean ", dashes, nearest, "?");
+}
+
+// The command line, cut into flags with their values.
+class Words {
+ public:
+  Words(const FieldList& list, std::span<const std::string> args,
+        std::vector<std::string>& problems)
+      : list_(list), args_(args), problems_(problems) {}
+
+  std::vector<Given> read() {
+    std::vector<Given> out;
+    while (at_ < args_.size()) {
+      const std::string& arg = args_[at_++];
+      if (arg == "--help" || arg == "-h") {
+        help = true;
+      } else if (!arg.starts_with("--") || arg == "--") {
+        stray(arg);
+      } else if (std::optional<Given> given = read_flag(arg)) {
+        if (given->name == "config") {
+          configs.insert(configs.end(), given->values.begin(), given->values.end());
+        } else {
+          out.push_back(std::move(*given));
+        }
+      }
+    }
+    return out;
+  }
+
+  bool help = false;
+  std::vector<std::string> configs;
+
+ private:
+  bool at_value() const { return at_ < args_.size() && !args_[at_].starts_with("--"); }
+
+  void stray(const std::string& arg) {
+    bool dash = arg.size() > 1 && arg[0] == '-' && arg != "--";
+    problems_.push_back(concat("'", arg, "': belongs to no flag; ",
+                               dash ? concat("flags have two dashes: -", arg) : "leave it out"));
+  }
+
+  std::optional<Given> read_flag(const std::string& arg) {
+    std::size_t equals = arg.find('=');
+    std::string name = dashed(arg.substr(2, equals == std::string::npos ? equals : equals - 2));
+    std::string label = "--" + name;
+    Given given{name, label, label, {}};
+    Target target = find_target(list_, name);
+    bool known = target.field || target.shorthand || name == "config";
+    if (!known) {
+      problems_.push_back(concat(label, ": unknown flag; ", suggestion(list_, name, "--")));
+    }
+    if (equals != std::string::npos) {
+      given.values.push_back(arg.substr(equals + 1));
+    } else if (!known || (target.field && target.field->is_list())) {
+      while (at_value()) given.values.push_back(args_[at_++]);
+    } else if (target.is_switch()) {
+      bool literal = at_value() && (args_[at_] == "true" || args_[at_] == "false");
+      given.values.push_back(literal ? args_[at_++] : "true");
+    } else if (at_value()) {
+      given.values.push_back(args_[at_++]);
+    }
+    if (!known) return std::nullopt;
+    if (!given.values.empty()) return given;
+    problems_.push_back(concat(label, ": has no value; give ",
+                               target.field ? target.field->type_text() : "a file"));
+    return std::nullopt;
+  }
+
+  const FieldList& list_;
+  std::span<const std::string> args_;
+  std::vector<std::string>& problems_;
+  std::size_t at_ = 0;
+};
+
+// The settings of one source, the file or the command line.
+class Layer {
+ public:
+  Layer(std::vector<std::string>& problems, std::vector<std::string>& unread)
+      : problems_(problems), unread_(unread) {}
+
+  void set(const FieldList& list, const Given& given) {
+    Target target = find_target(list, given.name);
+    Given plain = given;
+    if (target.shorthand || target.negated) {
+      bool on = true;
+      std::string problem = read_bool(join(given.values, " "), on);
+      if (!problem.empty()) return complain(given, problem);
+      if (target.shorthand) {
+        if (on) shorthands_.push_back({target.shorthand, given.label});
+        return;
+      }
+      plain.values = {on ? "false" : "true"};
+    }
+    set_field(*target.field, plain);
+  }
+
+  // Shorthands come last: they only set what was not given by its own name.
+  std::vector<Setting> finish(const FieldList& list) {
+    std::size_t own = settings_.size();
+    for (const auto& [shorthand, label] : shorthands_) {
+      for (const auto& [name, value] : shorthand->settings) {
+        auto found = std::ranges::find(settings_, name, &Setting::field);
+        if (found == settings_.end()) {
+          set_field(*list.find(name), {name, label, label, {value}});
+        } else if (static_cast<std::size_t>(found - settings_.begin()) >= own &&
+                   found->values[0] != value) {
+          problems_.push_back(concat(label, ": sets --", name, " ", value, ", but ", found->origin,
+                                     " sets it to ", found->values[0], "; keep one"));
+        }
+      }
+    }
+    return std::move(settings_);
+  }
+
+ private:
+  void complain(const Given& given, const std::string& problem) {
+    problems_.push_back(concat(given.label, ": ", problem));
+  }
+
+  void set_field(Field& field, const Given& given) {
+    auto found = std::ranges::find(settings_, field.name(), &Setting::field);
+    if (found != settings_.end()) {
+      return complain(
+          given, concat("given twice, as ", join(found->values, " "), " (", found->origin, ") and ",
+                        join(given.values, " "), "; keep one"));
+    }
+    if (std::string problem = field.set_items(given.values); !problem.empty()) {
+      unread_.push_back("--" + field.name());
+      return complain(given, problem);
+    }
+    settings_.push_back({field.name(), given.values, given.origin});
+  }
+
+  std::vector<Setting> settings_;
+  std::vector<std::pair<const Shorthand*, std::string>> shorthands_;
+  std::vector<std::string>& problems_;
+  std::vector<std::string>& unread_;
+};
+
+// A file's keys that mean something; the others become problems.
+std::vector<Given> read_config(const FieldList& list, const std::string& path,
+                               std::vector<std::string>& problems) {
+  std::vector<Given> out;
+  YamlFile file = read_yaml(path, list.sections());
+  problems.insert(problems.end(), file.problems.begin(), file.problems.end());
+  for (YamlKey& key : file.keys) {
+    std::string origin = concat(path, ":", key.line);
+    std::string label = concat(origin, ": ", key.name);
+    std::string name = dashed(key.name);
+    Target target = find_target(list, name);
+    if (!target.field && !target.shorthand) {
+      problems.push_back(concat(label, ": unknown key; ", suggestion(list, name, "")));
+      continue;
+    }
+    const std::string& section =
+        target.field ? list.find_entry(target.field->name())->section : target.shorthand->section;
+    if (!key.section.empty() && dashed(key.section) != section) {
+      problems.push_back(
+          concat(label, ": is not in section ", key.section, "; it belongs to ", section));
+      continue;
+    }
+    out.push_back({name, label, origin, std::move(key.values)});
+  }
+  return out;
+}
+
+}  // namespace
+
+const Setting* Options::find(std::string_view field) const {
+  auto found = std::ranges::find(settings_, field, &Setting::field);
+  return found == settings_.end() ? nullptr : &*found;
+}
+
+void Options::apply(const FieldList& list) const {
+  for (const Setting& setting : settings_) list.find(setting.field)->set_items(setting.values);
+}
+
+void Options::add_problems(std::span<const std::string> broken) {
+  for (const std::string& problem : broken) {
+    bool follows = std::ranges::any_of(
+        unread_, [&](const std::string& flag) { return mentions_flag(problem, flag); });
+    if (!follows) problems_.push_back(problem);
+  }
+}
+
+void Options::throw_problems() const { bev::throw_problems(problems_); }
+
+Options parse_options(const FieldList& list, std::span<const std::string> args) {
+  Options options;
+  Words words(list, args, options.problems_);
+  std::vector<Given> flags = words.read();
+  options.help_ = words.help;
+
+  Layer from_file(options.problems_, options.unread_),
+      from_flags(options.problems_, options.unread_);
+  if (words.configs.size() > 1) {
+    options.problems_.push_back(concat("--config: given twice, as ", join(words.configs, " and "),
+                                       "; put all into one file"));
+  } else if (words.configs.size() == 1) {
+    for (const Given& given : read_config(list, words.configs[0], options.problems_)) {
+      from_file.set(list, given);
+    }
+  }
+  std::vector<Setting> file_settings = from_file.finish(list);
+  for (const Given& given : flags) from_flags.set(list, given);
+  options.settings_ = from_flags.finish(list);
+  for (Setting& setting : file_settings) {
+    if (!options.given(setting.field)) options.settings_.push_back(std::move(setting));
+  }
+  return options;
+}
+
+}  // namespace bev

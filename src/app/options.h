@@ -1,0 +1,52 @@
+// Flags and the YAML file of a command: parsed against its field list, flag over file over what the
+// struct holds. Problems are collected, so that the rules can add theirs before all are thrown.
+#pragma once
+
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace bev {
+
+class FieldList;
+
+// A field that was given, and where: "--lr" or "run.yaml:12".
+struct Setting {
+  std::string field;
+  std::vector<std::string> values;
+  std::string origin;
+};
+
+class Options {
+ public:
+  // Whether the user gave this field himself, by flag, file or shorthand.
+  bool given(std::string_view field) const { return find(field) != nullptr; }
+  const Setting* find(std::string_view field) const;
+  const std::vector<Setting>& settings() const { return settings_; }
+  bool help() const { return help_; }  // --help or -h was among the flags
+
+  // Sets the given fields again, after a preset or a model's file has filled the struct.
+  void apply(const FieldList& list) const;
+
+  // Adds what broke the rules, less what only follows from a value that could not be read.
+  void add_problems(std::span<const std::string> broken);
+  const std::vector<std::string>& problems() const { return problems_; }
+  // One Error of kind config with all problems; returns when there are none.
+  void throw_problems() const;
+
+ private:
+  friend Options parse_options(const FieldList& list, std::span<const std::string> args);
+  std::vector<Setting> settings_;
+  std::vector<std::string> problems_;
+  std::vector<std::string> unread_;  // fields whose value was wrong
+  bool help_ = false;
+};
+
+// Parses `[--config FILE.yaml] [flags]` (the words after the command) and sets the fields.
+//   --name value, --name=value; booleans --name, --no-name, --name=false;
+//   lists take several values or one with commas. Underscores do for dashes.
+//   YAML keys are flag names, flat or under their section.
+Options parse_options(const FieldList& list, std::span<const std::string> args);
+
+}  // namespace bev

@@ -1,0 +1,24 @@
+#include "app/ranks.h"
+
+#include <algorithm>
+#include <thread>
+
+#include "backend/cpu/cpu_kernels.h"
+#include "base/error.h"
+
+namespace bev {
+
+const Kernels& device_kernels(const RuntimeConfig& runtime) {
+  BEV_CHECK(runtime.device != DeviceKind::kCuda, ErrorKind::kConfig,
+            "--device cuda: this version computes on the CPU only; use --device cpu");
+  return cpu_kernels();
+}
+
+int threads_per_rank(const RuntimeConfig& runtime, std::int64_t ranks) {
+  std::int64_t cores = runtime.num_threads > 0
+                           ? runtime.num_threads
+                           : std::max<std::int64_t>(std::thread::hardware_concurrency(), 1);
+  return static_cast<int>(std::max<std::int64_t>(cores / ranks, 1));
+}
+
+}  // namespace bev

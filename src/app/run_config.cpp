@@ -1,0 +1,226 @@
+#include "app/run_config.h"
+
+#include <algorithm>
+#include <array>
+#include <numeric>
+
+#include "app/options.h"
+#include "base/error.h"
+#include "base/fields.h"
+#include "base/problems.h"
+#include "base/text.h"
+
+namespace bev {
+
+namespace {
+
+using Problems = std::vector<std::string>;
+
+void append(Problems& out, const Problems& more) {
+  out.insert(out.end(), more.begin(), more.end());
+}
+
+// seq-length, max-position-embeddings and vocab-size follow from each other and from the data.
+void derive_shape(RunConfig& run) {
+  std::int64_t& longest = run.model.max_position_embeddings;
+  if (run.data.seq_length == 0) {
+    run.data.seq_length = longest > 0 ? std::min<std::int64_t>(longest, 4096) : 1024;
+  }
+  if (longest == 0) longest = run.data.seq_length;
+  if (run.model.vocab_size == 0 && !run.data.text.empty()) run.model.vocab_size = 256;
+}
+
+// A replay is as long as its file unless the user says less.
+void check_length(const RunConfig& run, Problems& out) {
+  std::int64_t iters = run.train.train_iters, samples = run.train.train_samples;
+  if (iters > 0 && samples > 0) {
+    out.push_back(concat("--train-iters: ", iters, " and --train-samples ", samples,
+                         " both set the length; keep one"));
+  }
+  bool open = run.train.dry_run || !run.data.token_batches.empty();
+  if (iters == 0 && samples == 0 && !open) {
+    out.push_back("--train-iters: the run has no length; give it or --train-samples");
+  }
+}
+
+// The batch sizes, and the learning rate and weight decay that are counted in them.
+void check_schedules(const RunConfig& run, Problems& out) {
+  BatchSpec spec = run.batch.spec(run.parallel.data_parallel_size, run.data.seq_length);
+  Problems batch = batch_problems(spec);
+  append(out, batch);
+  bool open = run.train.train_iters == 0 && run.train.train_samples == 0;
+  if (open || !batch.empty()) return;
+  BatchSchedule batches(spec);
+  append(out, lr_schedule(run.optim, batches).problems());
+  append(out, weight_decay_schedule(run.optim, run.train, batches).problems());
+}
+
+void check_sequence(const RunConfig& run, Problems& out) {
+  std::int64_t length = run.data.seq_length, tp = run.parallel.tensor_model_parallel_size;
+  std::int64_t cp = run.parallel.context_parallel_size;
+  if (run.model.position_embedding_type == PositionKind::kLearned &&
+      length > run.model.max_position_embeddings) {
+    out.push_back(concat("--seq-length: ", length, " is above --max-position-embeddings ",
+                         run.model.max_position_embeddings,
+                         ", and learned positions end there; shorten it or raise the other"));
+  }
+  if (cp > 1 && length % (2 * cp) != 0) {
+    out.push_back(concat("--seq-length: ", length,
+                         " is not a multiple of 2 x --context-parallel-size ", cp, " = ", 2 * cp,
+                         "; use ", (length / (2 * cp) + 1) * 2 * cp));
+  } else if (run.parallel.sequence_parallel && length / cp % tp != 0) {
+    out.push_back(concat("--seq-length: ", length / cp, " tokens of a rank are not a multiple of ",
+                         "--tensor-model-parallel-size ", tp,
+                         ", as --sequence-parallel needs; use ",
+                         (length / (cp * tp) + 1) * cp * tp));
+  }
+}
+
+// Every tensor-parallel rank has whole heads and an equal part of the MLP.
+void check_tensor_parallel(const RunConfig& run, Problems& out) {
+  const ModelConfig& model = run.model;
+  std::int64_t tp = run.parallel.tensor_model_parallel_size;
+  if (tp == 1 || model.num_attention_heads < 1 || model.hidden_size < 1) return;
+  std::int64_t heads = model.num_attention_heads, groups = model.kv_heads(), ffn = model.ffn_size();
+  std::string cure = divisors_text(std::gcd(std::gcd(heads, groups), ffn));
+  auto refuse = [&](const char* flag, std::int64_t size) {
+    out.push_back(concat("--tensor-model-parallel-size: ", tp, " does not divide ", flag, " ", size,
+                         "; use ", cure));
+  };
+  if (heads % tp != 0) refuse("--num-attention-heads", heads);
+  if (ffn % tp != 0) refuse("--ffn-hidden-size", ffn);
+  if (heads % tp == 0 && groups % tp != 0) refuse("--num-query-groups", groups);
+}
+
+void check_pipeline(const RunConfig& run, Problems& out) {
+  std::int64_t pp = run.parallel.pipeline_model_parallel_size, layers = run.model.num_layers;
+  if (layers < 1) return;
+  if (pp > layers) {
+    out.push_back(concat("--pipeline-model-parallel-size: ", pp, " stages for --num-layers ", layers,
+                         "; use at most ", layers));
+    return;
+  }
+  bool full = run.parallel.recompute_granularity == RecomputeGranularity::kFull;
+  if (full && run.parallel.recompute_num_layers > (layers + pp - 1) / pp) {
+    out.push_back(concat("--recompute-num-layers: ", run.parallel.recompute_num_layers,
+                         " is more than the ", (layers + pp - 1) / pp,
+                         " layers of a stage; use at most that"));
+  }
+}
+
+// One copy of every sequence on each rank, for now.
+void check_context_parallel(const RunConfig& run, Problems& out) {
+  std::int64_t cp = run.parallel.context_parallel_size;
+  if (cp > 1) {
+    out.push_back(concat("--context-parallel-size: ", cp, " is not supported by this version; use 1"));
+  }
+}
+
+void check_experts(const RunConfig& run, Problems& out) {
+  std::int64_t ep = run.parallel.expert_model_parallel_size;
+  if (ep > 1) {
+    out.push_back(concat("--expert-model-parallel-size: ", ep,
+                         " needs a model with experts; this one has none, so leave it out"));
+  }
+}
+
+void check_data(const RunConfig& run, Problems& out) {
+  Problems sources;
+  if (!run.data.text.empty()) sources.push_back("--text");
+  if (run.data.mock_data) sources.push_back("--mock-data");
+  if (!run.data.token_batches.empty()) sources.push_back("--token-batches");
+  if (sources.size() > 1) {
+    out.push_back(concat(sources[0], ": excludes ", join(std::span(sources).subspan(1), " and "),
+                         "; keep one"));
+  } else if (sources.empty() && !run.train.dry_run) {
+    out.push_back("--text: there is no data; give text files, --mock-data or --token-batches");
+  }
+  if (!run.data.text.empty() && run.model.vocab_size > 0 && run.model.vocab_size < 256) {
+    out.push_back(concat("--vocab-size: ", run.model.vocab_size,
+                         " is too small for the bytes of --text; use 256 or more"));
+  }
+  try {
+    run.data.split_shares();
+  } catch (const Error& error) {
+    out.push_back(error.what());
+  }
+}
+
+void check_precision(const RunConfig& run, Problems& out) {
+  append(out, run.precision.problems());
+  if (run.precision.fp64 && run.runtime.device == DeviceKind::kCuda) {
+    out.push_back("--fp64: is for the CPU; use --device cpu");
+  }
+}
+
+void check_layout(const RunConfig& run, Problems& out) {
+  append(out, run.model.problems());
+  check_tensor_parallel(run, out);
+  check_pipeline(run, out);
+  check_context_parallel(run, out);
+  check_experts(run, out);
+  check_precision(run, out);
+}
+
+}  // namespace
+
+void RunConfig::fields(FieldList& list) {
+  model.fields(list);
+  parallel.fields(list);
+  optim.fields(list);
+  batch.fields(list);
+  data.fields(list);
+  precision.fields(list);
+  train.fields(list);
+  log.fields(list);
+  runtime.fields(list);
+}
+
+std::vector<std::string> RunConfig::resolve_layout() {
+  Problems problems = parallel.resolve();
+  check_layout(*this, problems);
+  return problems;
+}
+
+std::vector<std::string> RunConfig::resolve_schedule() {
+  derive_shape(*this);
+  Problems problems = parallel.resolve();
+  check_length(*this, problems);
+  append(problems, optim.resolve(train.train_iters, train.train_samples));
+  batch.resolve(parallel.data_parallel_size);
+  check_schedules(*this, problems);
+  return problems;
+}
+
+std::vector<std::string> RunConfig::resolve() {
+  Problems problems = resolve_schedule();
+  check_layout(*this, problems);
+  append(problems, train.resolve());
+  check_sequence(*this, problems);
+  check_data(*this, problems);
+  return problems;
+}
+
+std::vector<std::string> model_conflicts(const Options& options, const FieldList& list) {
+  constexpr std::array<std::string_view, 6> kFree = {
+      "hidden-dropout", "attention-dropout", "init-method-std",
+      "rotary-base",    "rotary-base-local", "max-position-embeddings"};
+  Problems out;
+  for (const Setting& setting : options.settings()) {
+    auto* entry = list.find_entry(setting.field);
+    if (entry->section != "model" || std::ranges::find(kFree, setting.field) != kFree.end())
+      continue;
+    std::string has = entry->field.text();
+    entry->field.set_items(setting.values);
+    std::string asked = entry->field.text();
+    entry->field.set_text(has);
+    if (asked != has) {
+      out.push_back(concat(setting.origin, ": --", setting.field, " ", asked,
+                           " contradicts --hf-model, where it is ", has.empty() ? "empty" : has,
+                           "; leave it out"));
+    }
+  }
+  return out;
+}
+
+}  // namespace bev

@@ -1,0 +1,43 @@
+// The whole configuration of a training run, and the rules that reach across its parts.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "models/config.h"
+#include "optim/config.h"
+#include "parallel/config.h"
+#include "train/config.h"
+
+namespace bev {
+
+class FieldList;
+class Options;
+
+struct RunConfig {
+  ModelConfig model;
+  ParallelConfig parallel;
+  OptimConfig optim;
+  BatchConfig batch;
+  DataConfig data;
+  PrecisionConfig precision;
+  TrainConfig train;
+  LogConfig log;
+  RuntimeConfig runtime;
+
+  // Sections model, rope-scaling, parallel, recompute, optimizer, batch, data, precision, training,
+  // logging, runtime. The list points into this object.
+  void fields(FieldList& list);
+
+  // Each fills in derived values and returns all rules that are broken. Call one of them once,
+  // after presets and flags; set parallel.ranks before where a launcher knows it.
+  std::vector<std::string> resolve();           // all of it, for training
+  std::vector<std::string> resolve_schedule();  // length, batch and optimizer; needs no model
+  std::vector<std::string> resolve_layout();    // model, ranks and precision; needs no data
+};
+
+// Flags that contradict the model of --hf-model, whose shape is in `list` and not yet overridden.
+// Dropout, initialisation, positions and rope scaling may be changed; nothing else may.
+std::vector<std::string> model_conflicts(const Options& options, const FieldList& list);
+
+}  // namespace bev

@@ -1,0 +1,65 @@
+#include <fmt/format.h>
+
+#include <cstdio>
+
+#include "app/commands.h"
+#include "base/error.h"
+#include "train/plot.h"
+
+namespace bev {
+
+namespace {
+struct ScheduleRow {
+  std::int64_t iteration, consumed_samples;
+  double lr, weight_decay;
+  std::int64_t batch_size;
+};
+
+std::vector<ScheduleRow> schedule_rows(const RunConfig& run) {
+  BatchSchedule batches(run.batch.spec(run.parallel.data_parallel_size, run.data.seq_length));
+  LrSchedule lr = lr_schedule(run.optim, batches);
+  WeightDecaySchedule weight_decay = weight_decay_schedule(run.optim, run.train, batches);
+  std::int64_t iterations = run.train.train_iters > 0
+                                ? run.train.train_iters
+                                : batches.iterations_within(run.train.train_samples);
+  std::vector<ScheduleRow> rows;
+  std::int64_t consumed = 0;
+  for (std::int64_t i = 1; i <= iterations; ++i) {
+    std::int64_t size = batches.at(consumed).running;
+    rows.push_back({i, consumed, lr.lr(consumed), weight_decay.weight_decay(consumed), size});
+    consumed += size;
+  }
+  return rows;
+}
+
+void plot(const std::vector<ScheduleRow>& rows) {
+  auto draw = [&](const char* title, auto value) {
+    std::vector<PlotPoint> points;
+    for (const ScheduleRow& row : rows) points.push_back({static_cast<double>(row.iteration), value(row)});
+    std::fputs(terminal_plot(points, {title}).c_str(), stdout);
+  };
+  draw("learning rate", [](const ScheduleRow& row) { return row.lr; });
+  draw("weight decay", [](const ScheduleRow& row) { return row.weight_decay; });
+  draw("global batch size", [](const ScheduleRow& row) { return static_cast<double>(row.batch_size); });
+}
+}  // namespace
+
+int run_schedule(CommandConfig& config, const FieldList&, Options& options) {
+  options.add_problems(config.run.resolve_schedule());
+  options.throw_problems();
+  std::vector<ScheduleRow> rows = schedule_rows(config.run);
+  if (config.schedule.plot) {
+    plot(rows);
+    return kExitOk;
+  }
+  std::fputs("iteration,consumed_samples,lr,wd,batch_size\n", stdout);
+  for (const ScheduleRow& row : rows) {
+    std::fputs(fmt::format("{},{},{},{},{}\n", row.iteration, row.consumed_samples, row.lr,
+                           row.weight_decay, row.batch_size)
+                   .c_str(),
+               stdout);
+  }
+  return kExitOk;
+}
+
+}  // namespace bev

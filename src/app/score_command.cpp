@@ -1,0 +1,209 @@
+// score: loss, logits and gradients of a Hugging Face model on given tokens, under any layout.
+#include <nlohmann/json.hpp>
+
+#include <algorithm>
+#include <cmath>
+#include <cstdio>
+#include <cstring>
+#include <optional>
+
+#include "app/commands.h"
+#include "app/ranks.h"
+#include "base/error.h"
+#include "bridge/hf_model.h"
+#include "bridge/safetensors.h"
+#include "bridge/token_file.h"
+#include "bridge/weight_map.h"
+#include "data/batch.h"
+
+namespace bev {
+
+namespace {
+
+// Tokens of one micro-batch, about: bounds the memory of long files.
+constexpr std::int64_t kMicroBatchTokens = 8192;
+
+struct ScoreJob {
+  const CommandConfig& config;
+  const TokenRows& rows;
+  std::vector<TokenSample> samples;
+  std::int64_t longest = 0, micro_batch_size = 1;
+};
+
+ScoreJob make_job(const CommandConfig& config, const TokenRows& rows) {
+  ScoreJob job{config, rows, {}, 0, 1};
+  for (std::size_t i = 0; i < rows.input_ids.size(); ++i) {
+    job.samples.push_back(labelled_sample(rows.input_ids[i], rows.labels[i]));
+    job.longest = std::max<std::int64_t>(job.longest, static_cast<std::int64_t>(rows.input_ids[i].size()));
+  }
+  job.micro_batch_size = std::max<std::int64_t>(kMicroBatchTokens / std::max<std::int64_t>(job.longest, 1), 1);
+  return job;
+}
+
+// Whole logits rows [T, V] of a micro-batch in f32, on the last stage's first tp rank.
+Tensor whole_logits(Engine& engine, const MicroBatch& batch, const Var& hidden) {
+  Context& ctx = engine.ctx();
+  Group& tp = engine.mesh().tp();
+  Tensor local = engine.model().logits(ctx, batch, hidden);
+  std::int64_t rows = local.shape()[0], vocabulary = engine.options().model.vocab_size;
+  Tensor parts = ctx.allocate(local.dtype(), {rows * vocabulary}, "logits");
+  tp.all_gather(local.view().flat(), parts, "logits").wait();
+  Tensor whole = ctx.allocate(Dtype::kF32, {rows, vocabulary}, "logits");
+  visit_float(local.dtype(), [&](auto zero) {
+    const auto* from = parts.as<decltype(zero)>();
+    for (int part = 0; part < tp.size(); ++part) {
+      Range columns = shard_range(vocabulary, tp.size(), part);
+      for (std::int64_t row = 0; row < rows; ++row) {
+        float* to = whole.as<float>() + row * vocabulary + columns.begin;
+        for (std::int64_t i = 0; i < columns.size(); ++i) to[i] = static_cast<float>(*from++);
+      }
+    }
+  });
+  return whole;
+}
+
+// Writes rows in the order of the samples, each padded with zeros to the longest.
+class LogitsFile {
+ public:
+  LogitsFile(const std::string& path, const ScoreJob& job, std::int64_t vocabulary)
+      : job_(job),
+        vocabulary_(vocabulary),
+        writer_(path, {{"logits", Dtype::kF32,
+                        {static_cast<std::int64_t>(job.samples.size()), job.longest, vocabulary}}}) {}
+
+  void add(const Tensor& logits) {
+    std::int64_t row = 0;
+    while (row < logits.shape()[0]) {
+      auto length = static_cast<std::int64_t>(job_.samples[next_++].tokens.size());
+      View part = logits.view().rows(row, row + length);
+      writer_.write("logits", {static_cast<const std::byte*>(part.data), part.bytes()});
+      std::vector<std::byte> padding(
+          static_cast<std::size_t>((job_.longest - length) * vocabulary_) * sizeof(float));
+      if (!padding.empty()) writer_.write("logits", padding);
+      row += length;
+    }
+  }
+  void commit() { writer_.commit(); }
+
+ private:
+  const ScoreJob& job_;
+  std::int64_t vocabulary_;
+  std::size_t next_ = 0;
+  SafetensorsWriter writer_;
+};
+
+// Forward only, stage after stage; the rows come to world rank 0 in the order of the samples.
+void write_logits(Engine& engine, const ScoreJob& job, std::span<const MicroBatch> batches) {
+  const Mesh& mesh = engine.mesh();
+  Context& ctx = engine.ctx();
+  Group &pp = mesh.pp(), &world = mesh.world();
+  std::int64_t vocabulary = engine.options().model.vocab_size;
+  std::unique_ptr<LogitsFile> file;
+  if (world.rank() == 0) {
+    file = std::make_unique<LogitsFile>(job.config.score.logits_out, job, vocabulary);
+  }
+  auto total = static_cast<std::int64_t>(job.samples.size());
+  for (std::size_t m = 0; m < batches.size(); ++m) {
+    const MicroBatch& batch = batches[m];
+    Var input;
+    if (!engine.model().range().first) {
+      Tensor received = ctx.allocate(ctx.dtype, engine.model().boundary_shape(ctx, batch), "activations");
+      pp.receive(received, pp.rank() - 1, "hidden states").wait();
+      input = Var{received, engine.model().boundary_placement(), -1, nullptr};
+    }
+    Var hidden = engine.model().hidden(ctx, batch, input);
+    Tensor logits;
+    if (engine.model().range().last) {
+      logits = whole_logits(engine, batch, hidden);
+    } else {
+      pp.send(hidden.tensor, pp.rank() + 1, "hidden states").wait();
+    }
+    for (std::int64_t dp = 0; dp < mesh.shape().dp; ++dp) {
+      auto source = static_cast<int>(rank_of(mesh.shape(), {0, 0, dp, mesh.shape().pp - 1}));
+      if (source != 0 && world.rank() == source) world.send(logits, 0, "logits").wait();
+      if (world.rank() != 0) continue;
+      if (source != 0) {
+        std::int64_t first = (static_cast<std::int64_t>(m) * mesh.shape().dp + dp) * job.micro_batch_size;
+        std::int64_t rows = 0;
+        for (std::int64_t i = first; i < std::min(first + job.micro_batch_size, total); ++i) {
+          rows += static_cast<std::int64_t>(job.samples[static_cast<std::size_t>(i)].tokens.size());
+        }
+        logits = ctx.allocate(Dtype::kF32, {rows, vocabulary}, "logits");
+        world.receive(logits, source, "logits").wait();
+      }
+      file->add(logits);
+    }
+  }
+  if (file) file->commit();
+}
+
+void write_gradients(Engine& engine, const std::string& path) {
+  WeightMap map(engine.options().model);
+  std::vector<ExportTensor> tensors = export_tensors(map, Dtype::kF32);
+  Dtype dtype = engine.store().options().grad_dtype;
+  std::unique_ptr<SafetensorsWriter> writer;
+  if (engine.mesh().world().rank() == 0) {
+    std::vector<TensorSpec> specs;
+    for (const ExportTensor& tensor : tensors) specs.push_back(tensor.spec);
+    writer = std::make_unique<SafetensorsWriter>(path, specs);
+  }
+  ParamGather gather(engine, ParamGather::What::kGradient);
+  std::size_t next = 0;
+  for (std::size_t i = 0; i < map.params().size(); ++i) {
+    Tensor gradient = gather.gather(map.params()[i].param);
+    for (; next < tensors.size() && tensors[next].param == i; ++next) {
+      if (!writer) continue;
+      std::vector<std::byte> part(static_cast<std::size_t>(tensors[next].spec.shape.numel()) * sizeof(float));
+      split_param(map.params()[i], tensors[next].part, gradient.view().data, dtype, Dtype::kF32, part.data());
+      writer->write(tensors[next].spec.name, part);
+    }
+  }
+  if (writer) writer->commit();
+}
+
+void print_result(const StepResult& result) {
+  nlohmann::ordered_json line;
+  line["loss"] = std::isfinite(result.loss) ? nlohmann::ordered_json(result.loss) : nullptr;
+  line["tokens"] = static_cast<std::int64_t>(std::llround(result.tokens));
+  line["grad_norm"] = std::isfinite(result.grad_norm) ? nlohmann::ordered_json(result.grad_norm) : nullptr;
+  std::puts(line.dump().c_str());
+}
+
+void score_rank(World& world, const Kernels& kernels, int threads, const ScoreJob& job) {
+  const RunConfig& run = job.config.run;
+  EngineOptions options;
+  options.model = run.model;
+  options.parallel = run.parallel;
+  options.dtype = run.precision.model_dtype();
+  options.threads = threads;
+  options.seed = static_cast<std::uint64_t>(run.runtime.seed);
+  options.optimizer = false;
+  Engine engine(world, kernels, options);
+  load_hf_weights(engine, job.config.score.hf_model);
+  std::vector<MicroBatch> batches = rank_micro_batches(engine.ctx(), job.samples, job.micro_batch_size);
+  if (!job.config.score.logits_out.empty()) write_logits(engine, job, batches);
+  StepInput input;
+  input.iteration = 1;
+  StepResult result = engine.gradients(batches, input);
+  if (!job.config.score.grads_out.empty()) write_gradients(engine, job.config.score.grads_out);
+  if (world.rank() == 0) print_result(result);
+}
+
+}  // namespace
+
+int run_score(CommandConfig& config, const FieldList&, Options& options) {
+  options.add_problems(config.score.problems());
+  options.throw_problems();
+  config.run.model = read_hf_config(config.score.hf_model);
+  options.add_problems(config.run.resolve_layout());
+  options.throw_problems();
+  TokenRows rows = read_token_rows(config.score.tokens, config.run.model.vocab_size);
+  ScoreJob job = make_job(config, rows);
+  run_ranks(config.run.parallel, config.run.runtime,
+            [&](World& world, const Kernels& kernels, int threads) {
+              score_rank(world, kernels, threads, job);
+            });
+  return kExitOk;
+}
+
+}  // namespace bev

@@ -1,0 +1,164 @@
+// train: a run from configuration to exported model.
+#include <fmt/format.h>
+
+#include <cmath>
+#include <cstdio>
+
+#include "app/commands.h"
+#include "app/dry_run.h"
+#include "app/ranks.h"
+#include "base/error.h"
+#include "base/file.h"
+#include "base/log.h"
+#include "bridge/hf_model.h"
+#include "bridge/weight_files.h"
+#include "models/family.h"
+#include "tokenizer/byte_tokenizer.h"
+#include "train/trainer.h"
+
+namespace bev {
+
+namespace {
+
+// The model's shape comes from a folder, a preset, or flags; flags change a preset, not a folder.
+void choose_model(RunConfig& run, const FieldList& fields, Options& options) {
+  if (!run.train.hf_model.empty() && !run.train.preset.empty()) {
+    options.add_problems(std::vector<std::string>{
+        "--preset: excludes --hf-model, which brings its own shape; keep one"});
+    options.throw_problems();
+  }
+  if (!run.train.hf_model.empty()) {
+    run.model = read_hf_config(run.train.hf_model);
+    options.add_problems(model_conflicts(options, fields));
+  } else if (!run.train.preset.empty()) {
+    run.model = preset(run.train.preset);
+  } else {
+    return;
+  }
+  options.apply(fields);
+}
+
+std::vector<ExportFile> export_files(const RunConfig& run) {
+  std::vector<ExportFile> files;
+  Dtype dtype = run.precision.model_dtype();
+  files.push_back({"config.json", export_config(run.model, dtype, run.train.hf_model)});
+  if (!run.train.hf_model.empty()) {
+    for (ExportFile& file : companion_files(run.train.hf_model)) files.push_back(std::move(file));
+  } else if (!run.data.text.empty()) {
+    files.push_back({"tokenizer.json", byte_tokenizer_json()});
+    files.push_back({"tokenizer_config.json", byte_tokenizer_config_json()});
+  }
+  return files;
+}
+
+TrainerConfig trainer_config(const RunConfig& run) {
+  return {run.optim, run.batch, run.data, run.train, run.log, run.precision.fp16};
+}
+
+std::string reason_text(const TrainOutcome& outcome) {
+  switch (outcome.reason) {
+    case StopReason::kFinished: return "finished";
+    case StopReason::kDuration: return "stopped by --exit-duration-in-mins";
+    case StopReason::kInterval: return "stopped by --exit-interval";
+    case StopReason::kSignal: return concat("stopped by signal ", outcome.signal);
+  }
+  return "";
+}
+
+void print_summary(const RunConfig& run, const TrainOutcome& outcome) {
+  double seconds = std::max(outcome.seconds, 1e-9);
+  std::string text = fmt::format(
+      "{} after {} iterations, {} samples, {} tokens in {} ({:.0f} tokens/s)\n"
+      "loss {:.4f} -> {:.4f}",
+      reason_text(outcome), outcome.iterations, outcome.consumed_samples, outcome.consumed_tokens,
+      format_duration(outcome.seconds), static_cast<double>(outcome.consumed_tokens) / seconds,
+      outcome.first_loss, outcome.last_loss);
+  if (!std::isnan(outcome.validation_loss)) {
+    text += fmt::format(", validation {:.4f} (perplexity {:.3f})", outcome.validation_loss,
+                        perplexity(outcome.validation_loss));
+  }
+  if (outcome.skipped > 0) text += fmt::format(", {} iterations skipped", outcome.skipped);
+  if (!run.log.loss_svg.empty()) text += fmt::format("\nloss curve: {}", run.log.loss_svg);
+  if (!run.train.export_hf.empty()) text += fmt::format("\nmodel: {}", run.train.export_hf);
+  std::puts(text.c_str());
+}
+
+TrainOutcome train_rank(World& world, const Kernels& kernels, int threads, const RunConfig& run,
+                        const RunData& data, const StopSignal& stop) {
+  EngineOptions options;
+  options.model = run.model;
+  options.parallel = run.parallel;
+  options.optim = run.optim;
+  options.dtype = run.precision.model_dtype();
+  options.seed = static_cast<std::uint64_t>(run.runtime.seed);
+  options.threads = threads;
+  Engine engine(world, kernels, options);
+  if (!run.train.hf_model.empty()) load_hf_weights(engine, run.train.hf_model);
+  Trainer trainer(engine, trainer_config(run), data, &stop);
+  TrainOutcome outcome = trainer.run();
+  if (!run.train.export_hf.empty()) export_hf(engine, run.train.export_hf, export_files(run));
+  return outcome;
+}
+
+// A replay is as long as its file, in batches of its size, unless flags say otherwise.
+RunData open_replay(RunConfig& run) {
+  RunData data = open_data(run.data, run.model.vocab_size, 0, false);
+  const auto& batches = data.replay->batches;
+  if (run.train.train_iters == 0 && run.train.train_samples == 0) {
+    run.train.train_iters = static_cast<std::int64_t>(batches.size());
+  }
+  if (run.batch.global_batch_size == 0 && !batches.empty()) {
+    run.batch.global_batch_size = static_cast<std::int64_t>(batches.front().size());
+  }
+  for (const auto& batch : batches) {
+    for (const TokenRow& row : batch) {
+      run.data.seq_length = std::max(run.data.seq_length, static_cast<std::int64_t>(row.size()));
+    }
+  }
+  return data;
+}
+
+// What would only fail at the end is tried at the start.
+void check_outputs(const RunConfig& run) {
+  if (!run.train.export_hf.empty()) {
+    check_export_folder(run.train.export_hf);
+    export_files(run);
+  }
+  if (!run.log.loss_svg.empty()) make_directories(parent_path(run.log.loss_svg));
+  if (!run.log.metrics_out.empty()) make_directories(parent_path(run.log.metrics_out));
+}
+
+}  // namespace
+
+int run_train(CommandConfig& config, const FieldList& fields, Options& options) {
+  RunConfig& run = config.run;
+  choose_model(run, fields, options);
+  RunData data;
+  if (!run.data.token_batches.empty() && run.model.vocab_size > 0) data = open_replay(run);
+  options.add_problems(run.resolve());
+  options.throw_problems();
+  if (run.train.dry_run) {
+    std::string text = run.train.json ? dry_run_json(run) : dry_run_text(run);
+    std::fputs((text + "\n").c_str(), stdout);
+    return kExitOk;
+  }
+  check_outputs(run);
+  StopSignal stop;
+  if (!data.replay) {
+    data = open_data(run.data, run.model.vocab_size, static_cast<std::uint64_t>(run.runtime.seed),
+                     run.train.eval_interval > 0);
+  }
+  log_info(fmt::format("{} parameters, {} ranks, {}", format_count(static_cast<double>(
+                           count_parameters(run.model))),
+                       mesh_shape(run.parallel).size(), name_of(run.precision.model_dtype())));
+  TrainOutcome outcome;
+  run_ranks(run.parallel, run.runtime, [&](World& world, const Kernels& kernels, int threads) {
+    TrainOutcome mine = train_rank(world, kernels, threads, run, data, stop);
+    if (world.rank() == 0) outcome = std::move(mine);
+  });
+  if (!run.log.loss_svg.empty()) write_file(run.log.loss_svg, loss_svg(outcome.curves));
+  print_summary(run, outcome);
+  return outcome.reason == StopReason::kSignal ? kExitSignalBase + outcome.signal : kExitOk;
+}
+
+}  // namespace bev

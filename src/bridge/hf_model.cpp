@@ -1,0 +1,251 @@
+#include "bridge/hf_model.h"
+
+#include <algorithm>
+#include <array>
+#include <cstring>
+#include <map>
+
+#include "base/error.h"
+#include "base/file.h"
+#include "bridge/weight_files.h"
+#include "bridge/weight_map.h"
+#include "models/family.h"
+
+namespace bev {
+
+HfConfig read_config_json(const std::string& folder) {
+  BEV_CHECK(is_directory(folder), ErrorKind::kInput, folder, ": no such folder");
+  std::string path = join_path(folder, "config.json");
+  BEV_CHECK(path_exists(path), ErrorKind::kInput, path,
+            ": missing; a Hugging Face model folder has one");
+  return HfConfig::parse(read_file(path), path);
+}
+
+ModelConfig read_hf_config(const std::string& folder) { return from_hf(read_config_json(folder)); }
+
+void load_hf_weights(Engine& engine, const std::string& folder) {
+  WeightFiles files(folder);
+  WeightMap map(engine.options().model);
+  map.check(files);
+  Context& ctx = engine.ctx();
+  const Group& tp = engine.mesh().tp();
+  for (const Param* param : engine.store().params()) {
+    Tensor whole = ctx.allocate(ctx.dtype, param->shape, "loading");
+    read_param(map.find(param->name), files, ctx.dtype, whole.view().data);
+    if (param->split.dim < 0 || tp.size() == 1) {
+      engine.store().set_local_value(*param, whole);
+      continue;
+    }
+    Tensor local = ctx.allocate(ctx.dtype, param->local, "loading");
+    std::size_t item = size_of(ctx.dtype);
+    for (const ElementRun& run : element_runs(param->shape, param->split, tp.size(), tp.rank())) {
+      std::memcpy(static_cast<std::byte*>(local.view().data) + static_cast<std::size_t>(run.local) * item,
+                  static_cast<std::byte*>(whole.view().data) + static_cast<std::size_t>(run.global) * item,
+                  static_cast<std::size_t>(run.count) * item);
+    }
+    engine.store().set_local_value(*param, local);
+  }
+  if (engine.optimizer() != nullptr) engine.optimizer()->refresh_main(ctx);
+}
+
+ParamGather::ParamGather(Engine& engine, What what) : engine_(engine), what_(what) {
+  const ModelConfig& model = engine.options().model;
+  Decoder declared(model, even_stage(model.num_layers, 1, 0), {});
+  for (const Param* param : declared.params()) params_.push_back({param->name, param->shape});
+  auto count = static_cast<std::int64_t>(params_.size());
+  Tensor stages = engine.ctx().allocate(Dtype::kI32, {count}, "gather");
+  auto* stage = stages.as<std::int32_t>();
+  for (std::int64_t i = 0; i < count; ++i) {
+    const Param* param = held(params_[static_cast<std::size_t>(i)].name);
+    bool owned = param != nullptr && !param->copy;
+    stage[i] = owned ? static_cast<std::int32_t>(engine.mesh().at().pp) : -1;
+  }
+  engine.mesh().world().all_reduce(stages, Reduction::kMax, "owners").wait();
+  for (std::int64_t i = 0; i < count; ++i) {
+    params_[static_cast<std::size_t>(i)].owner_stage = stage[i];
+  }
+}
+
+const Param* ParamGather::held(const std::string& name) const {
+  for (const Param* param : engine_.store().params()) {
+    if (param->name == name) return param;
+  }
+  return nullptr;
+}
+
+const ParamGather::Whole& ParamGather::whole(const std::string& name) const {
+  for (const Whole& param : params_) {
+    if (param.name == name) return param;
+  }
+  BEV_FAIL(ErrorKind::kInternal, "gather: no parameter ", name);
+}
+
+// The whole parameter from the tensor-parallel ranks' parts.
+Tensor ParamGather::gather_tp(const Param& param) {
+  Context& ctx = engine_.ctx();
+  Group& tp = engine_.mesh().tp();
+  WeightLease mine = what_ == What::kValue ? engine_.store().local_value(param)
+                                           : engine_.store().local_gradient(param);
+  Tensor out = ctx.allocate(mine.view.dtype, param.shape, "gather");
+  if (param.split.dim < 0) {
+    std::memcpy(out.view().data, mine.view.data, mine.view.bytes());
+    return out;
+  }
+  Tensor parts = ctx.allocate(mine.view.dtype, {param.shape.numel()}, "gather");
+  tp.all_gather(mine.view.flat(), parts, param.name).wait();
+  std::size_t item = size_of(mine.view.dtype);
+  const auto* from = static_cast<const std::byte*>(parts.view().data);
+  auto* to = static_cast<std::byte*>(out.view().data);
+  for (int part = 0; part < tp.size(); ++part) {
+    for (const ElementRun& run : element_runs(param.shape, param.split, tp.size(), part)) {
+      std::memcpy(to + static_cast<std::size_t>(run.global) * item,
+                  from + static_cast<std::size_t>(run.local) * item,
+                  static_cast<std::size_t>(run.count) * item);
+    }
+    std::int64_t count = param.split.local_shape(param.shape, tp.size(), part).numel();
+    from += static_cast<std::size_t>(count) * item;
+  }
+  return out;
+}
+
+Tensor ParamGather::gather(const std::string& name) {
+  const Whole& param = whole(name);
+  const Mesh& mesh = engine_.mesh();
+  Group& world = mesh.world();
+  Tensor value;
+  if (mesh.at().pp == param.owner_stage) value = gather_tp(*held(name));
+  auto source = static_cast<int>(rank_of(mesh.shape(), {0, 0, 0, param.owner_stage}));
+  if (source == 0) return world.rank() == 0 ? value : Tensor();
+  if (world.rank() == source) world.send(value, 0, name).wait();
+  if (world.rank() != 0) return {};
+  Dtype dtype = what_ == What::kValue ? engine_.options().dtype : engine_.store().options().grad_dtype;
+  value = engine_.ctx().allocate(dtype, param.shape, "gather");
+  world.receive(value, source, name).wait();
+  return value;
+}
+
+std::vector<ExportFile> companion_files(const std::string& folder) {
+  constexpr std::array<std::string_view, 11> kNames = {
+      "tokenizer.json",        "tokenizer_config.json", "special_tokens_map.json", "vocab.json",
+      "merges.txt",            "vocab.txt",             "tokenizer.model",         "added_tokens.json",
+      "generation_config.json", "chat_template.jinja",  "chat_template.json"};
+  std::vector<ExportFile> files;
+  for (std::string_view name : kNames) {
+    std::string path = join_path(folder, name);
+    if (path_exists(path)) files.push_back({std::string(name), read_file(path)});
+  }
+  return files;
+}
+
+std::string export_config(const ModelConfig& model, Dtype dtype, const std::string& came_from) {
+  HfConfig fresh = to_hf(model, dtype);
+  if (came_from.empty()) return fresh.dump();
+  HfConfig original = read_config_json(came_from);
+  bool same = differing_fields(canonical(from_hf(original)), canonical(model)).empty();
+  if (!same) return fresh.dump();
+  constexpr std::array<std::string_view, 2> kKeys = {"dtype", "torch_dtype"};
+  for (std::string_view key : kKeys) {
+    if (original.has(key) || key == "dtype") original.set(key, fresh.text("dtype", "float32"));
+  }
+  return original.dump();
+}
+
+void export_hf(Engine& engine, const std::string& folder, const std::vector<ExportFile>& files) {
+  const ModelConfig& model = engine.options().model;
+  Dtype dtype = engine.options().dtype;
+  WeightMap map(model);
+  std::unique_ptr<WeightFilesWriter> writer;
+  std::vector<ExportTensor> tensors = export_tensors(map, dtype);
+  if (engine.mesh().world().rank() == 0) {
+    std::vector<TensorSpec> specs;
+    for (const ExportTensor& tensor : tensors) specs.push_back(tensor.spec);
+    writer = std::make_unique<WeightFilesWriter>(folder, specs);
+  }
+  ParamGather gather(engine, ParamGather::What::kValue);
+  std::size_t next = 0;
+  for (std::size_t i = 0; i < map.params().size(); ++i) {
+    const ParamMapping& mapping = map.params()[i];
+    Tensor value = gather.gather(mapping.param);
+    for (; next < tensors.size() && tensors[next].param == i; ++next) {
+      if (!writer) continue;
+      Tensor part = engine.ctx().allocate(dtype, mapping.tensors[tensors[next].part].shape, "export");
+      split_param(mapping, tensors[next].part, value.view().data, dtype, dtype, part.view().data);
+      writer->write(tensors[next].spec.name,
+                    {static_cast<const std::byte*>(part.view().data), part.view().bytes()});
+    }
+  }
+  if (!writer) return;
+  for (const ExportFile& file : files) writer->write_text(file.name, file.content);
+  writer->commit();
+}
+
+namespace {
+
+// Reads parameters as their tensors are asked for, in whatever order; keeps one.
+class ParamReader {
+ public:
+  ParamReader(const WeightMap& map, const WeightFiles& files) : map_(map), files_(files) {}
+
+  // The dtype that one Hugging Face tensor is stored in.
+  Dtype stored(const HfTensor& tensor) const {
+    if (files_.contains(tensor.name)) return files_.tensor(tensor.name).dtype;
+    for (const std::string& name : tensor.other_names) {
+      if (files_.contains(name)) return files_.tensor(name).dtype;
+    }
+    BEV_FAIL(ErrorKind::kInternal, "convert: no tensor ", tensor.name);
+  }
+
+  std::span<const std::byte> part(const ExportTensor& tensor) {
+    const ParamMapping& mapping = map_.params()[tensor.param];
+    if (loaded_ != tensor.param || value_.empty()) load(tensor.param, mapping);
+    part_.resize(static_cast<std::size_t>(tensor.spec.shape.numel()) * size_of(tensor.spec.dtype));
+    split_param(mapping, tensor.part, value_.data(), dtype_, tensor.spec.dtype, part_.data());
+    return part_;
+  }
+
+ private:
+  void load(std::size_t index, const ParamMapping& mapping) {
+    // Tensors of one parameter may differ in dtype; f64 holds them all exactly.
+    dtype_ = stored(mapping.tensors[0]);
+    for (const HfTensor& tensor : mapping.tensors) {
+      if (stored(tensor) != dtype_) dtype_ = Dtype::kF64;
+    }
+    value_.resize(static_cast<std::size_t>(mapping.shape.numel()) * size_of(dtype_));
+    read_param(mapping, files_, dtype_, value_.data());
+    loaded_ = index;
+  }
+
+  const WeightMap& map_;
+  const WeightFiles& files_;
+  std::size_t loaded_ = 0;
+  Dtype dtype_ = Dtype::kF32;
+  std::vector<std::byte> value_, part_;
+};
+
+}  // namespace
+
+void convert_hf(const std::string& from, const std::string& to, std::optional<Dtype> dtype) {
+  ModelConfig model = read_hf_config(from);
+  WeightFiles files(from);
+  WeightMap map(model);
+  map.check(files);
+  ParamReader reader(map, files);
+  std::vector<ExportTensor> tensors = export_tensors(map, dtype.value_or(Dtype::kF32));
+  std::vector<TensorSpec> specs;
+  std::map<std::string, const ExportTensor*> by_name;
+  for (ExportTensor& tensor : tensors) {
+    if (!dtype) tensor.spec.dtype = reader.stored(map.params()[tensor.param].tensors[tensor.part]);
+    specs.push_back(tensor.spec);
+    by_name[tensor.spec.name] = &tensor;
+  }
+  WeightFilesWriter writer(to, specs);
+  for (const TensorSpec& spec : writer.tensors()) {
+    writer.write(spec.name, reader.part(*by_name.at(spec.name)));
+  }
+  Dtype main_dtype = dtype.value_or(specs.front().dtype);
+  writer.write_text("config.json", export_config(model, main_dtype, from));
+  for (const ExportFile& file : companion_files(from)) writer.write_text(file.name, file.content);
+  writer.commit();
+}
+
+}  // namespace bev

@@ -1,0 +1,68 @@
+// Models in Hugging Face's form: folders with config.json and safetensors, in and out of any layout.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "models/config.h"
+#include "models/hf_config.h"
+#include "parallel/engine.h"
+
+namespace bev {
+
+// The folder's config.json; Error(kInput) when it is missing or broken.
+HfConfig read_config_json(const std::string& folder);
+ModelConfig read_hf_config(const std::string& folder);
+
+// Reads the weights into an engine of the same model; every rank reads what it holds.
+void load_hf_weights(Engine& engine, const std::string& folder);
+
+// Brings whole parameters, or their gradients, together on world rank 0, one after the other.
+// All ranks construct it and call it in the same order.
+class ParamGather {
+ public:
+  enum class What : std::uint8_t { kValue, kGradient };
+  ParamGather(Engine& engine, What what);
+
+  // The global parameter on world rank 0, an empty tensor on others.
+  Tensor gather(const std::string& name);
+
+ private:
+  const Param* held(const std::string& name) const;
+
+  struct Whole {
+    std::string name;
+    Shape shape;
+    std::int32_t owner_stage = -1;
+  };
+  const Whole& whole(const std::string& name) const;
+  Tensor gather_tp(const Param& param);
+
+
+  Engine& engine_;
+  What what_;
+  std::vector<Whole> params_;  // of the whole model
+};
+
+// Files to put beside exported weights.
+struct ExportFile {
+  std::string name, content;
+};
+// Tokenizer and generation files of a model folder, for the export of a model that came from it.
+std::vector<ExportFile> companion_files(const std::string& folder);
+
+// The config.json of an export: the one the model came from (folder "" for none) as far as it still
+// holds, with the dtype of the stored weights.
+std::string export_config(const ModelConfig& model, Dtype dtype, const std::string& came_from);
+
+// Writes the engine's weights in the engine's dtype. All ranks call it; rank 0 writes. Nothing
+// half-written is left when it fails.
+void export_hf(Engine& engine, const std::string& folder, const std::vector<ExportFile>& files);
+
+// From folder to folder without an engine, tensor by tensor. Without a dtype each tensor keeps its own,
+// bit for bit.
+void convert_hf(const std::string& from, const std::string& to, std::optional<Dtype> dtype);
+
+}  // namespace bev

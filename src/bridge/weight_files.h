@@ -1,0 +1,82 @@
+// The weights of a Hugging Face folder: model.safetensors, or shards with
+// model.safetensors.index.json. Reading maps the files; writing streams them into a folder beside
+// the target, which appears only when whole.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "bridge/safetensors.h"
+
+namespace bev {
+
+// All shards of a folder, mapped and checked: Error(kInput) names every missing shard and tensor.
+class WeightFiles {
+ public:
+  explicit WeightFiles(const std::string& folder);
+
+  const std::string& folder() const { return folder_; }
+  // Sorted.
+  const std::vector<std::string>& names() const { return names_; }
+  bool contains(std::string_view name) const { return find(name) != nullptr; }
+  // The header entry, also of dtypes we cannot compute with; nullptr when there is none.
+  const StoredTensor* find(std::string_view name) const;
+  // Error(kInput) when there is none (with the nearest name), or it is not readable.
+  TensorBytes tensor(std::string_view name) const;
+
+ private:
+  std::size_t position(std::string_view name) const;
+
+  std::string folder_;
+  std::vector<SafetensorsFile> shards_;
+  std::vector<std::string> names_;
+  std::vector<std::uint32_t> shard_of_;  // parallel to names_
+};
+
+// Hugging Face's default, 5 GB in powers of ten.
+inline constexpr std::size_t kDefaultShardBytes = 5'000'000'000;
+
+// Throws Error(kConfig) unless an export to `folder` may go ahead: it is absent, empty, or an
+// earlier export (config.json and no subfolder). For use before a long run; WeightFilesWriter calls
+// it itself.
+void check_export_folder(const std::string& folder);
+
+// Writes a model folder. Everything goes to `<folder>.tmp-<pid>`; commit() puts it in place of
+// `folder`, and without commit() it is removed. Holds no tensor data.
+class WeightFilesWriter {
+ public:
+  WeightFilesWriter(const std::string& folder, std::vector<TensorSpec> tensors,
+                    std::size_t max_shard_bytes = kDefaultShardBytes);
+  ~WeightFilesWriter();
+  WeightFilesWriter(const WeightFilesWriter&) = delete;
+  WeightFilesWriter& operator=(const WeightFilesWriter&) = delete;
+
+  // The order in which to write: as given, except that larger element types come first.
+  const std::vector<TensorSpec>& tensors() const { return tensors_; }
+  // The whole or the next part of the tensor whose turn it is.
+  void write(std::string_view name, std::span<const std::byte> data);
+  // A file beside the weights (config.json, tokenizer.json, ...).
+  void write_text(std::string_view name, std::string_view content);
+  void commit();
+
+ private:
+  std::string shard_name(std::size_t shard) const;
+  void open_next_shard();
+  void finish_complete_shards();
+  void write_index();
+  void replace_target();
+
+  std::string folder_;     // resolved, without a trailing slash
+  std::string temporary_;  // "" once in place
+  std::vector<TensorSpec> tensors_;
+  std::vector<std::size_t> shard_ends_;  // shard i holds tensors [ends[i - 1], ends[i])
+  std::size_t next_shard_ = 0;
+  std::unique_ptr<SafetensorsWriter> shard_;
+};
+
+}  // namespace bev

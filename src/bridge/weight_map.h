@@ -1,0 +1,72 @@
+// Our parameters against Hugging Face's tensors: which ones make up which, and the conversion both
+// ways. Parameters are whole here (global shape, row-major); cutting is the caller's.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "bridge/safetensors.h"
+#include "bridge/weight_files.h"
+#include "models/config.h"
+#include "models/family.h"
+
+namespace bev {
+
+// One Hugging Face tensor.
+struct HfTensor {
+  std::string name;                      // as we write it
+  std::vector<std::string> other_names;  // under which files may hold it instead
+  Shape shape;
+};
+
+// What one parameter is made of.
+struct ParamMapping {
+  std::string param;
+  Shape shape;
+  WeightKind kind = WeightKind::kPlain;
+  std::int64_t head_size = 0;     // kNeoxQkv
+  std::vector<HfTensor> tensors;  // in the order of our rows
+};
+
+class WeightMap {
+ public:
+  explicit WeightMap(const ModelConfig& config);
+
+  // Every parameter of the whole model, in the model's order.
+  const std::vector<ParamMapping>& params() const { return params_; }
+  const ParamMapping& find(std::string_view param) const;
+
+  // Error(kInput) listing tensors that are missing, misshapen, not of a floating type or unknown to
+  // the model, and a stored head that differs from the embedding it should be tied to.
+  void check(const WeightFiles& files) const;
+
+ private:
+  std::vector<ParamMapping> params_;
+  std::vector<std::string> ignored_;
+  std::vector<std::string> tied_heads_;  // names of a head that a tied model may store
+};
+
+// Builds the parameter from its tensors in `dtype` at `out`, rounding to nearest even. Sources may
+// be unaligned. Error(kInput) naming the tensor when a shape or dtype does not fit.
+void assemble(const ParamMapping& mapping, std::span<const TensorBytes> sources, Dtype dtype,
+              void* out);
+// The same with the sources looked up.
+void read_param(const ParamMapping& mapping, const WeightFiles& files, Dtype dtype, void* out);
+
+// The inverse, one Hugging Face tensor at a time: mapping.tensors[part] from the whole parameter
+// `value`. With the same dtype both ways the bits are kept.
+void split_param(const ParamMapping& mapping, std::size_t part, const void* value, Dtype dtype,
+                 Dtype out_dtype, void* out);
+
+// What an export writes, in the model's order: tensors[i] is part `part` of params()[param].
+struct ExportTensor {
+  TensorSpec spec;
+  std::size_t param = 0, part = 0;
+};
+std::vector<ExportTensor> export_tensors(const WeightMap& map, Dtype dtype);
+
+}  // namespace bev

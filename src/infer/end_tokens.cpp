@@ -1,0 +1,61 @@
+#include "infer/end_tokens.h"
+
+#include <limits>
+#include <nlohmann/json.hpp>
+
+#include "base/error.h"
+#include "base/file.h"
+#include "base/json_check.h"
+
+namespace bev {
+
+namespace {
+using Json = nlohmann::json;
+
+constexpr const char* kKey = "eos_token_id";
+constexpr int kMaxDepth = 64;
+
+// The file's object; an empty one when there is no file.
+Json read_object(const std::string& path) {
+  if (!path_exists(path)) return Json::object();
+  std::string text = read_file(path);
+  check_json(text, path, kMaxDepth);
+  Json object = Json::parse(text);
+  BEV_CHECK(object.is_object(), ErrorKind::kInput, path, ": not a JSON object but ",
+            object.type_name());
+  return object;
+}
+
+std::vector<std::int32_t> end_tokens(const Json& object, const std::string& path) {
+  auto found = object.find(kKey);
+  if (found == object.end() || found->is_null()) return {};
+  std::vector<std::int32_t> tokens;
+  for (const Json& value : found->is_array() ? *found : Json::array({*found})) {
+    constexpr std::int64_t kMost = std::numeric_limits<std::int32_t>::max();
+    // Above 2^63 the number is kept unsigned.
+    bool fits = value.is_number_integer() &&
+                (value.is_number_unsigned() ? value.get<std::uint64_t>() <= std::uint64_t{kMost}
+                                            : value.get<std::int64_t>() >= -1);
+    BEV_CHECK(fits, ErrorKind::kInput, path, ": ", kKey, " holds ",
+              value.is_structured() ? value.type_name() : quote(value.dump(-1, ' ', true), 40),
+              ", not a token id");
+    // -1 stands for none in some files.
+    if (value.get<std::int64_t>() >= 0) tokens.push_back(value.get<std::int32_t>());
+  }
+  return tokens;
+}
+}  // namespace
+
+std::vector<std::int32_t> read_end_tokens(const std::string& folder) {
+  std::string path = join_path(folder, "generation_config.json");
+  std::vector<std::int32_t> tokens = end_tokens(read_object(path), path);
+  if (!tokens.empty()) return tokens;
+  path = join_path(folder, "config.json");
+  const Json config = read_object(path);
+  tokens = end_tokens(config, path);
+  if (!tokens.empty() || !config.contains("text_config")) return tokens;
+  const Json& inner = config["text_config"];
+  return inner.is_object() ? end_tokens(inner, path + ": text_config") : tokens;
+}
+
+}  // namespace bev

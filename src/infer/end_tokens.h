@@ -1,0 +1,14 @@
+// The tokens that end a sequence, as a Hugging Face folder names them.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace bev {
+
+// eos_token_id (a number or a list) of generation_config.json, else of config.json, else of its
+// text_config; empty when none has it. Error(kInput) for anything else.
+std::vector<std::int32_t> read_end_tokens(const std::string& folder);
+
+}  // namespace bev

@@ -1,0 +1,241 @@
+#include "infer/generator.h"
+
+#include <algorithm>
+#include <exception>
+#include <limits>
+
+#include "autograd/recompute.h"
+#include "base/error.h"
+
+namespace bev {
+
+namespace {
+
+// Sequences whose logits exist at a time.
+constexpr std::size_t kHeadRows = 64;
+
+Tensor upload(Context& ctx, std::span<const std::int32_t> values) {
+  Tensor tensor = ctx.allocate(Dtype::kI32, {static_cast<std::int64_t>(values.size())}, "batch");
+  std::copy(values.begin(), values.end(), tensor.as<std::int32_t>());
+  return tensor;
+}
+
+void* element(const View& view, std::int64_t index) {
+  return static_cast<std::byte*>(view.data) + static_cast<std::size_t>(index) * size_of(view.dtype);
+}
+
+// Rows of x [T, H] one after the other; one copy for each stretch of neighbours.
+Tensor gather_rows(Context& ctx, const Tensor& x, std::span<const std::int64_t> rows) {
+  std::int64_t width = x.shape()[1];
+  Tensor out =
+      ctx.allocate(x.dtype(), {static_cast<std::int64_t>(rows.size()), width}, "activations");
+  for (std::size_t begin = 0; begin < rows.size();) {
+    std::size_t end = begin + 1;
+    while (end < rows.size() && rows[end] == rows[end - 1] + 1) ++end;
+    ctx.kernels.elementwise.copy_rows(
+        ctx.stream,
+        {element(x, rows[begin] * width), element(out, static_cast<std::int64_t>(begin) * width),
+         x.dtype(), static_cast<std::int64_t>(end - begin), width, width, width});
+    begin = end;
+  }
+  return out;
+}
+
+// Each tp rank's columns [T, V of the rank] -> [T, V] on all of them.
+Tensor gather_vocabulary(Context& ctx, const Tensor& part, std::int64_t vocabulary) {
+  Group& tp = ctx.mesh.tp();
+  if (tp.size() == 1) return part;
+  std::int64_t rows = part.shape()[0];
+  Tensor parts = ctx.allocate(part.dtype(), {rows * vocabulary}, "logits");
+  tp.all_gather(part, parts, "logits").wait();
+  Tensor whole = ctx.allocate(part.dtype(), {rows, vocabulary}, "logits");
+  for (int rank = 0; rank < tp.size(); ++rank) {
+    Range range = shard_range(vocabulary, tp.size(), rank);
+    ctx.kernels.elementwise.copy_rows(
+        ctx.stream, {element(parts, rows * range.begin), element(whole, range.begin), part.dtype(),
+                     rows, range.size(), range.size(), vocabulary});
+  }
+  return whole;
+}
+
+void check_prompt(const ModelConfig& model, std::span<const std::int32_t> prompt, std::size_t index,
+                  std::int64_t max_new_tokens) {
+  auto length = static_cast<std::int64_t>(prompt.size());
+  BEV_CHECK(length > 0, ErrorKind::kInput, "generate: prompt ", index, " is empty");
+  for (std::int32_t token : prompt) {
+    BEV_CHECK(token >= 0 && token < model.vocab_size, ErrorKind::kInput, "generate: prompt ", index,
+              " holds token ", token, ", outside of the vocabulary of ", model.vocab_size);
+  }
+  bool learned = model.position_embedding_type == PositionKind::kLearned;
+  std::int64_t most =
+      learned ? model.max_position_embeddings : std::numeric_limits<std::int32_t>::max();
+  if (length + max_new_tokens <= most) return;
+  std::string cure = length < most
+                         ? concat("--max-new-tokens may be at most ", most - length, " with it")
+                         : concat("shorten it below ", most, " tokens");
+  BEV_FAIL(ErrorKind::kConfig, "--max-new-tokens: prompt ", index, " of ", length, " tokens and ",
+           max_new_tokens, " new ones exceed the ", most,
+           learned ? " learned positions of the model (max_position_embeddings); " : " possible; ",
+           cure);
+}
+
+}  // namespace
+
+Generator::Generator(Engine& engine) : engine_(engine) {
+  const MeshShape& mesh = engine.mesh().shape();
+  BEV_CHECK(mesh.pp == 1 && mesh.cp == 1, ErrorKind::kConfig,
+            "generate: runs on one pipeline stage and one context part, got pp ", mesh.pp, ", cp ",
+            mesh.cp);
+  BEV_CHECK(!build_options(engine.options().parallel).sequence_parallel, ErrorKind::kConfig,
+            "generate: give --no-sequence-parallel; a step may have fewer tokens than tp ranks");
+}
+
+void check_generation(const ModelConfig& model, std::span<const std::vector<std::int32_t>> prompts,
+                      const GenerationOptions& options) {
+  BEV_CHECK(model.causal, ErrorKind::kConfig,
+            "generate: the model is bidirectional; a decoder is needed");
+  BEV_CHECK(options.max_new_tokens >= 0, ErrorKind::kConfig,
+            "--max-new-tokens: ", options.max_new_tokens, " is negative");
+  check_sampling(options.sampling);
+  for (std::size_t i = 0; i < prompts.size(); ++i) {
+    check_prompt(model, prompts[i], i, options.max_new_tokens);
+  }
+}
+
+std::int64_t Generator::kv_width() const {
+  const ModelConfig& model = engine_.options().model;
+  return model.kv_heads() / engine_.mesh().shape().tp * model.head_size();
+}
+
+std::vector<LayerState> Generator::make_cache(std::int64_t rows) {
+  Context& ctx = engine_.ctx();
+  std::vector<LayerState> cache(static_cast<std::size_t>(engine_.options().model.num_layers));
+  for (LayerState& layer : cache) {
+    layer.kv = {ctx.allocate(ctx.dtype, {rows, kv_width()}, "kv cache"),
+                ctx.allocate(ctx.dtype, {rows, kv_width()}, "kv cache")};
+  }
+  return cache;
+}
+
+Generator::Step Generator::make_step(std::span<const Live> live) {
+  Context& ctx = engine_.ctx();
+  Step step;
+  SequenceLayout& layout = step.batch.layout;
+  std::vector<std::int32_t> tokens, positions, samples;
+  for (const Live& sequence : live) {
+    auto count = static_cast<std::int64_t>(sequence.pending.size());
+    step.decode.runs.push_back({static_cast<std::int32_t>(tokens.size()),
+                                static_cast<std::int32_t>(count), sequence.first_row,
+                                static_cast<std::int32_t>(sequence.length)});
+    tokens.insert(tokens.end(), sequence.pending.begin(), sequence.pending.end());
+    for (std::int64_t at = sequence.length - count; at < sequence.length; ++at) {
+      positions.push_back(static_cast<std::int32_t>(at));
+      samples.push_back(static_cast<std::int32_t>(sequence.index));
+      step.decode.write_rows.push_back(sequence.first_row + at);
+    }
+    layout.max_length = std::max(layout.max_length, sequence.length);
+    step.last_rows.push_back(static_cast<std::int64_t>(tokens.size()) - 1);
+  }
+  layout.tokens = static_cast<std::int64_t>(tokens.size());
+  layout.positions = upload(ctx, positions);
+  layout.samples = upload(ctx, samples);
+  layout.sample_positions = layout.positions;
+  step.batch.tokens = upload(ctx, tokens);
+  return step;
+}
+
+Tensor Generator::last_logits(const Var& hidden, std::span<const std::int64_t> rows) {
+  Context& ctx = engine_.ctx();
+  MicroBatch batch;
+  batch.layout.tokens = static_cast<std::int64_t>(rows.size());
+  Var last{gather_rows(ctx, hidden.tensor, rows), hidden.placement, -1, nullptr};
+  Tensor part = engine_.model().logits(ctx, batch, last);
+  return gather_vocabulary(ctx, part, engine_.options().model.vocab_size);
+}
+
+std::vector<TokenChoice> Generator::choose(const Var& hidden, std::span<const std::int64_t> rows,
+                                           std::span<const Live> live,
+                                           const GenerationOptions& options) {
+  std::vector<TokenChoice> choices(rows.size());
+  std::vector<std::exception_ptr> failures(rows.size());
+  auto columns = static_cast<std::size_t>(engine_.options().model.vocab_size);
+  for (std::size_t begin = 0; begin < rows.size(); begin += kHeadRows) {
+    std::size_t count = std::min(kHeadRows, rows.size() - begin);
+    Tensor logits = last_logits(hidden, rows.subspan(begin, count));
+    auto pick = [&](auto zero, std::size_t row) {
+      const auto* values = logits.as<decltype(zero)>() + row * columns;
+      const Live& sequence = live[begin + row];
+      TokenPlace place{options.first_sequence + static_cast<std::int64_t>(sequence.index),
+                       sequence.length};
+      choices[begin + row] = pick_token(std::span(values, columns), options.sampling, place);
+    };
+    engine_.ctx().stream.pool->run(static_cast<std::int64_t>(count), [&](std::int64_t piece) {
+      auto row = static_cast<std::size_t>(piece);
+      try {
+        logits.dtype() == Dtype::kF64 ? pick(double{}, row) : pick(float{}, row);
+      } catch (...) {  // the pool's threads must not throw
+        failures[begin + row] = std::current_exception();
+      }
+    });
+  }
+  for (const std::exception_ptr& failure : failures) {
+    if (failure) std::rethrow_exception(failure);
+  }
+  return choices;
+}
+
+void Generator::run(std::vector<Live> live, std::vector<LayerState> cache,
+                    const GenerationOptions& options, std::vector<GeneratedSequence>& results,
+                    TokenSink* sink) {
+  Context& ctx = engine_.ctx();
+  TapeScope scope(ctx, nullptr);
+  while (!live.empty()) {
+    Step step = make_step(live);
+    Var hidden = engine_.model().decode(ctx, step.batch, {}, step.decode, cache);
+    std::vector<TokenChoice> choices = choose(hidden, step.last_rows, live, options);
+    std::size_t kept = 0;
+    for (std::size_t i = 0; i < live.size(); ++i) {
+      Live sequence = live[i];
+      GeneratedSequence& result = results[sequence.index];
+      result.tokens.push_back(choices[i].token);
+      result.logprobs.push_back(choices[i].logprob);
+      if (sink) sink->on_token(static_cast<std::int64_t>(sequence.index), choices[i]);
+      bool full = static_cast<std::int64_t>(result.tokens.size()) == options.max_new_tokens;
+      bool ended = !options.ignore_eos &&
+                   std::ranges::find(options.eos, choices[i].token) != options.eos.end();
+      if (full || ended) continue;
+      ++sequence.length;
+      sequence.pending = std::span(result.tokens).last(1);
+      live[kept++] = sequence;
+    }
+    live.resize(kept);
+  }
+}
+
+std::vector<GeneratedSequence> Generator::generate(
+    std::span<const std::vector<std::int32_t>> prompts, const GenerationOptions& options,
+    TokenSink* sink) {
+  check_generation(engine_.options().model, prompts, options);
+  std::vector<GeneratedSequence> results(prompts.size());
+  if (options.max_new_tokens == 0) return results;
+  std::int64_t row_bytes = 2 * engine_.options().model.num_layers * kv_width() *
+                           static_cast<std::int64_t>(size_of(engine_.options().dtype));
+  std::int64_t most_rows = options.cache_bytes / row_bytes;
+  for (std::size_t next = 0; next < prompts.size();) {
+    std::vector<Live> live;
+    std::int64_t rows = 0;
+    while (next < prompts.size()) {
+      auto length = static_cast<std::int64_t>(prompts[next].size());
+      // The last token is never run, so it needs no row.
+      std::int64_t needed = length + options.max_new_tokens - 1;
+      if (!live.empty() && rows + needed > most_rows) break;
+      live.push_back({next, rows, length, prompts[next]});
+      rows += needed;
+      ++next;
+    }
+    run(std::move(live), make_cache(rows), options, results, sink);
+  }
+  return results;
+}
+
+}  // namespace bev

@@ -1,0 +1,84 @@
+// Continues prompts with a model, keys and values kept. Every step is one call of the decoder: the
+// first takes all prompts packed one after the other, the next ones a token of each sequence that
+// is still alive.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "infer/sampler.h"
+#include "parallel/engine.h"
+
+namespace bev {
+
+struct GenerationOptions {
+  std::int64_t max_new_tokens = 64;
+  SamplingOptions sampling;
+  std::vector<std::int32_t> eos;  // any of them ends its sequence
+  bool ignore_eos = false;
+  std::int64_t first_sequence = 0;  // number of the first prompt, for the random numbers
+  // Of this rank for keys and values. Prompts beyond it wait for the ones before; one always runs.
+  std::int64_t cache_bytes = std::int64_t{4} << 30;
+};
+
+// Everything about a request that can be refused before the model is there: Error of kind config or
+// input.
+void check_generation(const ModelConfig& model, std::span<const std::vector<std::int32_t>> prompts,
+                      const GenerationOptions& options);
+
+// What was added to a prompt; an end-of-sequence token that ended it is the last one.
+struct GeneratedSequence {
+  std::vector<std::int32_t> tokens;
+  std::vector<double> logprobs;  // of each token at temperature 1
+};
+
+// Hears of tokens as they come; `sequence` is an index into the prompts.
+class TokenSink {
+ public:
+  virtual ~TokenSink() = default;
+  virtual void on_token(std::int64_t sequence, const TokenChoice& choice) = 0;
+};
+
+// Results do not depend on the other prompts of a call, with one exception: dynamic and longrope
+// frequencies follow the longest sequence alive, as in Hugging Face's batches.
+class Generator {
+ public:
+  // Uses the engine's memory and threads, trained or not. Error(kConfig) for pipeline, context or
+  // sequence parallelism.
+  explicit Generator(Engine& engine);
+
+  // Every rank of a tp group calls it with the same arguments (but for the sink) and gets the same
+  // result. Prompts have unequal lengths, none is empty. Waits for the device at each step.
+  std::vector<GeneratedSequence> generate(std::span<const std::vector<std::int32_t>> prompts,
+                                          const GenerationOptions& options,
+                                          TokenSink* sink = nullptr);
+
+ private:
+  // A sequence in the batch. Its keys and values are the cache rows from first_row on.
+  struct Live {
+    std::size_t index = 0;  // of the prompt
+    std::int64_t first_row = 0;
+    std::int64_t length = 0;                // tokens so far, those to run included
+    std::span<const std::int32_t> pending;  // its last tokens, not yet run
+  };
+  // What one call of the decoder gets.
+  struct Step {
+    MicroBatch batch;
+    DecodeStep decode;
+    std::vector<std::int64_t> last_rows;  // of each sequence, in the batch
+  };
+
+  std::int64_t kv_width() const;  // elements of a cache row
+  std::vector<LayerState> make_cache(std::int64_t rows);
+  Step make_step(std::span<const Live> live);
+  Tensor last_logits(const Var& hidden, std::span<const std::int64_t> rows);
+  std::vector<TokenChoice> choose(const Var& hidden, std::span<const std::int64_t> rows,
+                                  std::span<const Live> live, const GenerationOptions& options);
+  void run(std::vector<Live> live, std::vector<LayerState> cache, const GenerationOptions& options,
+           std::vector<GeneratedSequence>& results, TokenSink* sink);
+
+  Engine& engine_;
+};
+
+}  // namespace bev

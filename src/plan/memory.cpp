@@ -1,0 +1,190 @@
+#include "plan/memory.h"
+
+#include <algorithm>
+#include <map>
+#include <string_view>
+
+#include "base/error.h"
+#include "data/batch.h"
+#include "parallel/engine.h"
+#include "plan/phantom.h"
+
+namespace bev {
+
+namespace {
+
+Dtype wide_of(Dtype dtype) { return dtype == Dtype::kF64 ? Dtype::kF64 : Dtype::kF32; }
+
+// Bytes of one allocation: the arena rounds up to 64.
+std::int64_t tensor_bytes(std::int64_t elements, Dtype dtype) {
+  std::int64_t bytes = elements * static_cast<std::int64_t>(size_of(dtype));
+  return std::max<std::int64_t>((bytes + 63) / 64 * 64, 64);
+}
+
+StoreOptions store_options(const MemoryQuery& query) {
+  StoreOptions options;
+  options.dtype = query.dtype;
+  options.grad_dtype = wide_of(query.dtype);
+  options.strategy = query.parallel.data_parallel_sharding_strategy;
+  return options;
+}
+
+// What a stage's tensor-parallel part keeps between iterations.
+class KeptState {
+ public:
+  KeptState(const MemoryQuery& query, const std::vector<Param*>& params, std::int64_t tp_rank)
+      : query_(query) {
+    MeshShape mesh = mesh_shape(query.parallel);
+    parts_ = mesh.cp * mesh.dp;
+    for (const Param* param : params) {
+      sizes_.push_back(param->split.local_shape(param->shape, mesh.tp, tp_rank).numel());
+      trains_.push_back(param->trains);
+      parameters_ += sizes_.back();
+    }
+    layout_ = layout_buckets(sizes_, {parts_, shards(ShardingStrategy::kOptimGrads),
+                                      store_options(query).bucket_elements});
+  }
+
+  const std::vector<std::int64_t>& sizes() const { return sizes_; }
+
+  // Of the rank at `part` in the group that shares the parameters.
+  void fill(std::int64_t part, RankMemory& memory) const {
+    auto stored = [&](ShardingStrategy from) {
+      return layout_.total / (shards(from) ? parts_ : 1);
+    };
+    Dtype wide = wide_of(query_.dtype);
+    memory.parameters = parameters_;
+    memory.weights = tensor_bytes(stored(ShardingStrategy::kOptimGradsParams), query_.dtype);
+    memory.gradients = tensor_bytes(stored(ShardingStrategy::kOptimGrads), wide);
+    // Main parameters where the model's are narrower, and one or two moments.
+    std::int64_t tensors =
+        (query_.dtype != wide ? 1 : 0) + (query_.optimizer == OptimizerKind::kSgd ? 1 : 2);
+    memory.optimizer = tensors * tensor_bytes(updated_elements(part), wide);
+  }
+
+ private:
+  bool shards(ShardingStrategy from) const {
+    return parts_ > 1 && query_.parallel.data_parallel_sharding_strategy >= from;
+  }
+
+  std::int64_t updated_elements(std::int64_t part) const {
+    std::int64_t sum = 0;
+    for (std::size_t i = 0; i < sizes_.size(); ++i) {
+      if (!trains_[i]) continue;
+      const BucketLayout::Place& place = layout_.places[i];
+      const BucketLayout::Bucket& bucket = layout_.buckets[static_cast<std::size_t>(place.bucket)];
+      Range mine = shards(ShardingStrategy::kOptim) ? bucket_part_range(bucket, parts_, part)
+                                                    : Range{0, bucket.size};
+      std::int64_t begin = std::max(mine.begin, place.offset);
+      std::int64_t end = std::min(mine.end, place.offset + sizes_[i]);
+      sum += std::max<std::int64_t>(end - begin, 0);
+    }
+    return sum;
+  }
+
+  const MemoryQuery& query_;
+  std::int64_t parts_ = 1, parameters_ = 0;
+  std::vector<std::int64_t> sizes_;
+  std::vector<bool> trains_;
+  BucketLayout layout_;
+};
+
+std::vector<MicroBatch> phantom_batches(Context& ctx, const MemoryQuery& query,
+                                        std::int64_t count) {
+  std::int64_t length = query.seq_length / query.parallel.context_parallel_size;
+  auto rows = static_cast<std::size_t>(length);
+  TokenSample sample{std::vector<std::int32_t>(rows),
+                     std::vector<std::int32_t>(rows),
+                     std::vector<float>(rows),
+                     {static_cast<std::int32_t>(length)}};
+  std::vector<TokenSample> samples(static_cast<std::size_t>(query.micro_batch_size), sample);
+  std::vector<MicroBatch> batches;
+  for (std::int64_t i = 0; i < count; ++i) batches.push_back(make_micro_batch(ctx, samples, 0));
+  return batches;
+}
+
+std::int64_t in_use(const Arena& arena) { return static_cast<std::int64_t>(arena.in_use()); }
+
+// The peak of an iteration of Engine::train_step above what is kept, on the phantom machine.
+std::int64_t activation_bytes(const MemoryQuery& query, Decoder& model, const MeshCoordinate& at) {
+  MeshShape shape = mesh_shape(query.parallel);
+  PhantomWorld world(static_cast<int>(rank_of(shape, at)), static_cast<int>(shape.size()));
+  Mesh mesh(world, shape);
+  Arena arena(make_phantom_memory());
+  StepState step;
+  ParamStore store(model.params(), mesh, arena, phantom_kernels(), Stream{nullptr, nullptr},
+                   store_options(query));
+  Context ctx{phantom_kernels(), Stream{nullptr, nullptr}, arena, mesh, store, store, &step,
+              query.dtype};
+  ctx.training = true;
+
+  // All are in flight that ever will be, and gradients have been added to: later micro-batches
+  // repeat it, and leave their tokens and token losses.
+  std::int64_t played = std::min(query.micro_batches, shape.pp - at.pp + 2);
+  std::int64_t kept = in_use(arena);
+  std::vector<MicroBatch> batches = phantom_batches(ctx, query, played);
+  std::int64_t batch_bytes = in_use(arena) - kept;
+  Executor executor(ctx, model);
+  store.begin_step();
+  std::vector<Tensor> token_losses =
+      executor.run(schedule_1f1b(shape.pp, at.pp, played), batches, true);
+  std::int64_t loss_bytes = in_use(arena) - kept - batch_bytes;
+  store.finish_gradients();
+  std::int64_t more = (query.micro_batches - played) * ((batch_bytes + loss_bytes) / played);
+  return static_cast<std::int64_t>(arena.peak()) - kept + more;
+}
+
+void count_parameters(const MemoryQuery& query, MemoryPlan& plan) {
+  Decoder whole(query.model, even_stage(query.model.num_layers, 1, 0), BuildOptions());
+  for (const Param* param : whole.params()) {
+    std::string_view name = param->name;
+    bool table = name.starts_with("embedding.") || name.starts_with("output_layer.");
+    plan.parameters += param->shape.numel();
+    if (table) plan.embedding_parameters += param->shape.numel();
+  }
+}
+
+// The ranks of one pipeline stage. Those that hold parts of equal size have equal activations.
+void plan_stage(const MemoryQuery& query, std::int64_t stage, MemoryPlan& plan) {
+  MeshShape mesh = mesh_shape(query.parallel);
+  BuildOptions build = build_options(query.parallel);
+  Decoder model(query.model, even_stage(query.model.num_layers, mesh.pp, stage), build);
+  std::int64_t tokens =
+      query.micro_batch_size * query.seq_length / query.parallel.context_parallel_size;
+  std::map<std::vector<std::int64_t>, std::int64_t> known;
+  for (std::int64_t tp = 0; tp < mesh.tp; ++tp) {
+    KeptState kept(query, model.params(), tp);
+    std::vector<std::int64_t> key = kept.sizes();
+    key.push_back(build.sequence_parallel ? shard_range(tokens, mesh.tp, tp).size() : tokens);
+    auto found = known.find(key);
+    if (found == known.end()) {
+      std::int64_t bytes = activation_bytes(query, model, {tp, 0, 0, stage});
+      found = known.emplace(std::move(key), bytes).first;
+    }
+    for (std::int64_t part = 0; part < mesh.cp * mesh.dp; ++part) {
+      RankMemory memory;
+      memory.at = {tp, part % mesh.cp, part / mesh.cp, stage};
+      memory.rank = rank_of(mesh, memory.at);
+      memory.in_flight = std::min(mesh.pp - stage, query.micro_batches);
+      memory.activations = found->second;
+      kept.fill(part, memory);
+      plan.ranks[static_cast<std::size_t>(memory.rank)] = memory;
+    }
+  }
+}
+
+}  // namespace
+
+MemoryPlan plan_memory(const MemoryQuery& query) {
+  BEV_CHECK(query.seq_length > 0 && query.micro_batch_size > 0 && query.micro_batches > 0,
+            ErrorKind::kConfig, "memory plan: ", query.micro_batches, " micro-batches of ",
+            query.micro_batch_size, " x ", query.seq_length, " tokens");
+  MeshShape mesh = mesh_shape(query.parallel);
+  MemoryPlan plan;
+  count_parameters(query, plan);
+  plan.ranks.resize(static_cast<std::size_t>(mesh.size()));
+  for (std::int64_t stage = 0; stage < mesh.pp; ++stage) plan_stage(query, stage, plan);
+  return plan;
+}
+
+}  // namespace bev

@@ -1,0 +1,79 @@
+#include "plan/phantom.h"
+
+#include <sys/mman.h>
+
+#include <algorithm>
+
+#include "base/error.h"
+
+namespace bev {
+
+namespace {
+
+// Becomes any kernel: one that returns at once.
+struct Nothing {
+  template <class... Args>
+  using Kernel = void (*)(Args...);
+  template <class... Args>
+  constexpr operator Kernel<Args...>() const {
+    return [](Args...) {};
+  }
+};
+constexpr Nothing kNothing;
+
+constexpr Kernels kPhantomKernels = {
+    .elementwise = {kNothing, kNothing, kNothing, kNothing, kNothing, kNothing, kNothing, kNothing,
+                    kNothing},
+    .gemm = {kNothing},
+    .norm = {kNothing, kNothing, kNothing, kNothing},
+    .activation = {kNothing, kNothing},
+    .attention = {kNothing, kNothing, kNothing, kNothing},
+    .embedding = {kNothing, kNothing},
+    .loss = {kNothing, kNothing, kNothing},
+    .optim = {kNothing, kNothing, kNothing, kNothing},
+};
+
+class PhantomMemory final : public MemorySource {
+ public:
+  void* allocate(std::size_t bytes) override {
+    void* address = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE,
+                           MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    BEV_CHECK(address != MAP_FAILED, ErrorKind::kDevice, "memory plan: no addresses for ",
+              format_bytes(static_cast<double>(bytes)));
+    return address;
+  }
+  void release(void* address, std::size_t bytes) override { ::munmap(address, bytes); }
+};
+
+class PhantomGroup final : public Group {
+ public:
+  PhantomGroup(int rank, std::vector<int> members) : Group(rank, std::move(members)) {}
+
+  Work all_reduce(const View&, Reduction, std::string_view) override { return {}; }
+  Work all_gather(const View&, const View&, std::string_view) override { return {}; }
+  Work reduce_scatter(const View&, const View&, std::string_view) override { return {}; }
+  Work broadcast(const View&, int, std::string_view) override { return {}; }
+  Work all_to_all(const View&, std::span<const std::int64_t>, const View&,
+                  std::span<const std::int64_t>, std::string_view) override {
+    return {};
+  }
+  Work send(const View&, int, std::string_view) override { return {}; }
+  Work receive(const View&, int, std::string_view) override { return {}; }
+  void barrier(std::string_view) override {}
+};
+
+}  // namespace
+
+const Kernels& phantom_kernels() { return kPhantomKernels; }
+
+std::unique_ptr<MemorySource> make_phantom_memory() { return std::make_unique<PhantomMemory>(); }
+
+std::unique_ptr<Group> PhantomWorld::make_group(std::vector<int> members) {
+  auto mine = std::find(members.begin(), members.end(), rank_);
+  BEV_CHECK(mine != members.end(), ErrorKind::kInternal, "memory plan: rank ", rank_,
+            " makes a group without itself");
+  auto index = static_cast<int>(mine - members.begin());
+  return std::make_unique<PhantomGroup>(index, std::move(members));
+}
+
+}  // namespace bev

@@ -1,0 +1,31 @@
+// A machine that does nothing: kernels without work, ranks without peers, memory that is only
+// addresses. The real model, store and executor run on it, so a plan follows their every request.
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "comm/world.h"
+#include "kernels/kernels.h"
+#include "tensor/arena.h"
+
+namespace bev {
+
+const Kernels& phantom_kernels();
+
+// Reserves addresses. Pages that nobody writes cost nothing, so it gives more than the machine has.
+std::unique_ptr<MemorySource> make_phantom_memory();
+
+// One rank of a world whose other ranks do not run: its collectives leave the data as it is.
+class PhantomWorld final : public World {
+ public:
+  PhantomWorld(int rank, int size) : rank_(rank), size_(size) {}
+  int rank() const override { return rank_; }
+  int size() const override { return size_; }
+  std::unique_ptr<Group> make_group(std::vector<int> members) override;
+
+ private:
+  int rank_, size_;
+};
+
+}  // namespace bev

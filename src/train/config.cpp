@@ -1,0 +1,213 @@
+#include "train/config.h"
+
+#include <charconv>
+
+#include "base/error.h"
+#include "base/fields.h"
+#include "base/text.h"
+#include "optim/config.h"
+
+namespace bev {
+
+namespace {
+
+constexpr double kMaxIters = 1 << 30;
+constexpr double kMaxBatch = 1 << 24;
+constexpr double kMaxSamples = 1LL << 38;
+
+template <class T>
+bool read_whole(std::string_view text, T& out) {
+  auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), out);
+  return error == std::errc() && end == text.data() + text.size();
+}
+
+double samples_of(std::int64_t samples, std::int64_t iters, const BatchSchedule& batches) {
+  return static_cast<double>(samples > 0 ? samples : batches.samples_after(iters));
+}
+
+}  // namespace
+
+void BatchConfig::fields(FieldList& list) {
+  list.section("batch");
+  list.add("micro-batch-size", micro_batch_size, "samples a rank takes at once")
+      .min(1)
+      .limit(kMaxBatch);
+  list.add("global-batch-size", global_batch_size, "samples of one optimizer step")
+      .min(0)
+      .limit(kMaxBatch)
+      .defaults_to("micro-batch-size x dp");
+  list.add("step-batch-size-schedule", step_batch_size_schedule,
+           "batch size by consumed tokens, \"0:768 250B:1536\"; instead of --global-batch-size");
+  list.add("rampup-batch-size", rampup_batch_size,
+           "start, increment, samples: grow to --global-batch-size over so many samples")
+      .min(0)
+      .limit(1LL << 38);
+  list.add("decrease-batch-size-if-needed", decrease_batch_size_if_needed,
+           "round the global batch down to a multiple of micro-batch-size x dp");
+}
+
+void BatchConfig::resolve(std::int64_t data_parallel_size) {
+  if (global_batch_size > 0 || !step_batch_size_schedule.empty()) return;
+  global_batch_size = micro_batch_size * data_parallel_size;
+}
+
+BatchSpec BatchConfig::spec(std::int64_t data_parallel_size, std::int64_t seq_length) const {
+  return {.micro_batch_size = micro_batch_size,
+          .data_parallel_size = data_parallel_size,
+          .global_batch_size = global_batch_size,
+          .step_schedule = step_batch_size_schedule,
+          .seq_length = seq_length,
+          .rampup = rampup_batch_size,
+          .decrease_if_needed = decrease_batch_size_if_needed};
+}
+
+void DataConfig::fields(FieldList& list) {
+  list.section("data");
+  list.add("text", text, "text files, read as bytes (256 tokens)");
+  list.add("mock-data", mock_data, "made-up tokens, for trying a configuration");
+  list.add("token-batches", token_batches,
+           "JSON file {\"batches\": [[[ids], ...], ...]}, one entry a global batch, in order");
+  list.add("seq-length", seq_length, "tokens of one sample")
+      .min(0)
+      .limit(kMaxBatch)
+      .defaults_to("max-position-embeddings, at most 4096; else 1024");
+  list.add("split", split, "shares of training, validation and test");
+}
+
+std::array<double, 3> DataConfig::split_shares() const {
+  std::array<double, 3> shares{};
+  std::vector<std::string> parts = bev::split(split, ',');
+  bool good = parts.size() <= 3;
+  double sum = 0;
+  for (std::size_t i = 0; good && i < parts.size(); ++i) {
+    good = read_whole(trim(parts[i]), shares[i]) && shares[i] >= 0 && shares[i] < 1e15;
+    sum += shares[i];
+  }
+  BEV_CHECK(good && shares[0] > 0, ErrorKind::kConfig, "--split: '", split,
+            "' does not give shares; write for example 969,30,1");
+  for (double& share : shares) share /= sum;
+  return shares;
+}
+
+void PrecisionConfig::fields(FieldList& list) {
+  list.section("precision");
+  list.add("bf16", bf16, "bfloat16 weights and activations, fp32 main weights and gradients");
+  list.add("fp16", fp16, "float16, with loss scaling");
+  list.add("fp64", fp64, "double precision, on the CPU, for checking");
+}
+
+Dtype PrecisionConfig::model_dtype() const {
+  return bf16 ? Dtype::kBf16 : fp16 ? Dtype::kF16 : fp64 ? Dtype::kF64 : Dtype::kF32;
+}
+
+std::vector<std::string> PrecisionConfig::problems() const {
+  std::vector<std::string> given;
+  if (bf16) given.push_back("--bf16");
+  if (fp16) given.push_back("--fp16");
+  if (fp64) given.push_back("--fp64");
+  if (given.size() < 2) return {};
+  return {
+      concat(given[0], ": excludes ", join(std::span(given).subspan(1), " and "), "; keep one")};
+}
+
+void RuntimeConfig::fields(FieldList& list) {
+  list.section("runtime");
+  list.add("device", device,
+           {{"auto", DeviceKind::kAuto}, {"cpu", DeviceKind::kCpu}, {"cuda", DeviceKind::kCuda}},
+           "where to compute; auto takes a GPU where the build and the machine have one");
+  list.add("num-threads", num_threads, "CPU threads in all; results do not depend on it")
+      .min(0)
+      .limit(1 << 14)
+      .defaults_to("all cores");
+  list.add("seed", seed, "seed of weights, data order, dropout and sampling").min(0);
+}
+
+void TrainConfig::fields(FieldList& list) {
+  list.section("training");
+  list.add("preset", preset, "a model by name (llama3-8b, gpt2-124m, ...); model flags change it");
+  list.add("hf-model", hf_model, "Hugging Face folder to take shape, weights and tokenizer from");
+  list.add("export-hf", export_hf, "folder to write the model to in Hugging Face's format");
+  list.add("train-iters", train_iters, "length of the run in iterations").min(0).limit(kMaxIters);
+  list.add("train-samples", train_samples, "length of the run in samples")
+      .min(0)
+      .limit(kMaxSamples);
+  list.add("exit-duration-in-mins", exit_duration_in_mins, "stop after so many minutes; 0: never")
+      .min(0);
+  list.add("exit-interval", exit_interval,
+           "stop at the next multiple of so many iterations; 0: never")
+      .min(0)
+      .limit(kMaxIters);
+  list.add("eval-interval", eval_interval, "iterations between validations")
+      .min(0)
+      .limit(kMaxIters)
+      .defaults_to("1000 when --eval-iters is given, else no validation");
+  list.add("eval-iters", eval_iters, "global batches of one validation; 0: none")
+      .min(0)
+      .limit(kMaxIters)
+      .defaults_to("100 when --eval-interval is given");
+  list.add("nan-policy", nan_policy, {{"stop", NanPolicy::kStop}, {"skip", NanPolicy::kSkip}},
+           "what to do after naming the first tensor with a NaN or Inf");
+  list.add("check-for-nan-in-loss-and-grad", check_for_nan_in_loss_and_grad,
+           "look for NaN and Inf in every step");
+  list.add("dry-run", dry_run, "print configuration, parameters, FLOPs and memory, start nothing");
+  list.add("json", json, "print the dry run as JSON");
+}
+
+std::vector<std::string> TrainConfig::resolve() {
+  std::vector<std::string> problems;
+  if (eval_iters < 0) eval_iters = eval_interval > 0 ? 100 : 0;
+  if (eval_interval == 0 && eval_iters > 0) eval_interval = 1000;
+  if (eval_iters == 0) eval_interval = 0;
+  if (!preset.empty() && !hf_model.empty()) {
+    problems.push_back(concat("--preset: ", preset, " and --hf-model ", hf_model,
+                              " both give the model; keep one"));
+  }
+  if (nan_policy == NanPolicy::kSkip && !check_for_nan_in_loss_and_grad) {
+    problems.push_back(
+        "--nan-policy: skip needs the check; drop --no-check-for-nan-in-loss-and-grad");
+  }
+  return problems;
+}
+
+void LogConfig::fields(FieldList& list) {
+  list.section("logging");
+  list.add("log-interval", log_interval, "iterations between log lines").min(1).limit(kMaxIters);
+  list.add("log-throughput", log_throughput, "TFLOP/s of a rank in the log line");
+  list.add("progress", progress, "live progress line, on a terminal");
+  list.add("metrics-out", metrics_out, "JSON lines file, one line for every iteration");
+  list.add("tensorboard-dir", tensorboard_dir, "folder for TensorBoard event files");
+  list.add("tensorboard-log-interval", tensorboard_log_interval, "iterations between its points")
+      .min(1)
+      .limit(kMaxIters);
+  list.add("loss-svg", loss_svg, "file for a drawing of the loss at the end");
+}
+
+LrSchedule lr_schedule(const OptimConfig& optim, const BatchSchedule& batches) {
+  LrSchedule out;
+  out.max_lr = optim.lr;
+  out.min_lr = optim.min_lr;
+  out.init_lr = optim.lr_warmup_init;
+  out.style = optim.lr_decay_style;
+  out.wsd_style = optim.lr_wsd_decay_style;
+  out.decay_steps = samples_of(optim.lr_decay_samples, optim.lr_decay_iters, batches);
+  out.warmup_steps = optim.lr_warmup_fraction > 0
+                         ? optim.lr_warmup_fraction * out.decay_steps
+                         : samples_of(optim.lr_warmup_samples, optim.lr_warmup_iters, batches);
+  // The last iterations of the decay, which a batch size schedule makes larger than the first.
+  std::int64_t before = optim.lr_decay_iters - optim.lr_wsd_decay_iters;
+  out.wsd_decay_steps =
+      optim.lr_wsd_decay_iters > 0 && before >= 0
+          ? out.decay_steps - static_cast<double>(batches.samples_after(before))
+          : samples_of(optim.lr_wsd_decay_samples, optim.lr_wsd_decay_iters, batches);
+  return out;
+}
+
+WeightDecaySchedule weight_decay_schedule(const OptimConfig& optim, const TrainConfig& train,
+                                          const BatchSchedule& batches) {
+  return {.start = optim.start_weight_decay,
+          .end = optim.end_weight_decay,
+          .style = optim.weight_decay_incr_style,
+          .steps = samples_of(train.train_samples, train.train_iters, batches)};
+}
+
+}  // namespace bev

@@ -1,0 +1,106 @@
+// What a training run reads, how long it runs, in which precision, and what it writes.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "optim/lr_schedule.h"
+#include "tensor/dtype.h"
+#include "train/batch_schedule.h"
+
+namespace bev {
+
+class FieldList;
+struct OptimConfig;
+
+struct BatchConfig {
+  std::int64_t micro_batch_size = 1;
+  std::int64_t global_batch_size = 0;    // 0: micro batch times data parallel size
+  std::string step_batch_size_schedule;  // see BatchSpec; excludes the other two
+  std::vector<std::int64_t>
+      rampup_batch_size;  // start, increment, samples; up to global_batch_size
+  bool decrease_batch_size_if_needed = false;
+
+  void fields(FieldList& list);
+  // Fills in the global batch size, unless a step schedule sets it.
+  void resolve(std::int64_t data_parallel_size);
+  BatchSpec spec(std::int64_t data_parallel_size, std::int64_t seq_length) const;
+};
+
+struct DataConfig {
+  std::vector<std::string> text;  // files of byte tokens
+  bool mock_data = false;
+  std::string token_batches;    // a JSON file with one list of rows per global batch
+  std::int64_t seq_length = 0;  // 0: the model's longest, at most 4096; 1024 without one
+  std::string split = "969,30,1";
+
+  void fields(FieldList& list);
+  // Shares of training, validation and test, summing to 1. Error of kind config when malformed.
+  std::array<double, 3> split_shares() const;
+};
+
+struct PrecisionConfig {
+  bool bf16 = false;
+  bool fp16 = false;
+  bool fp64 = false;
+
+  void fields(FieldList& list);
+  Dtype model_dtype() const;
+  std::vector<std::string> problems() const;
+};
+
+enum class DeviceKind : std::uint8_t { kAuto, kCpu, kCuda };
+
+// Where any command runs.
+struct RuntimeConfig {
+  DeviceKind device = DeviceKind::kAuto;
+  std::int64_t num_threads = 0;  // 0: all cores, divided among the thread ranks
+  std::int64_t seed = 1234;
+
+  void fields(FieldList& list);
+};
+
+enum class NanPolicy : std::uint8_t { kStop, kSkip };
+
+struct TrainConfig {
+  std::string preset;     // a named model; flags change it
+  std::string hf_model;   // a folder to take shape, weights and tokenizer from
+  std::string export_hf;  // a folder to write the trained model to
+  std::int64_t train_iters = 0;
+  std::int64_t train_samples = 0;
+  double exit_duration_in_mins = 0.0;  // 0: no limit
+  std::int64_t exit_interval = 0;      // 0: none
+  std::int64_t eval_interval = 0;      // 0: no validation
+  std::int64_t eval_iters = -1;        // < 0: 100 when there is an interval
+  NanPolicy nan_policy = NanPolicy::kStop;
+  bool check_for_nan_in_loss_and_grad = true;
+  bool dry_run = false;
+  bool json = false;
+
+  void fields(FieldList& list);
+  // Fills in the pair for validation. Returns what does not fit together.
+  std::vector<std::string> resolve();
+};
+
+struct LogConfig {
+  std::int64_t log_interval = 10;
+  bool log_throughput = false;
+  bool progress = true;  // the live line, on a terminal
+  std::string metrics_out;
+  std::string tensorboard_dir;
+  std::int64_t tensorboard_log_interval = 1;
+  std::string loss_svg = "loss.svg";  // "": none
+
+  void fields(FieldList& list);
+};
+
+// The schedules of a resolved configuration, in samples as Megatron counts them; iterations become
+// the samples that they consume.
+LrSchedule lr_schedule(const OptimConfig& optim, const BatchSchedule& batches);
+WeightDecaySchedule weight_decay_schedule(const OptimConfig& optim, const TrainConfig& train,
+                                          const BatchSchedule& batches);
+
+}  // namespace bev

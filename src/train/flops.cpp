@@ -1,0 +1,35 @@
+#include "train/flops.h"
+
+namespace bev {
+
+FlopTokens unpacked_tokens(std::int64_t global_batch_size, std::int64_t seq_length) {
+  auto tokens = global_batch_size * seq_length;
+  return {tokens, static_cast<double>(tokens) * static_cast<double>(seq_length)};
+}
+
+double flops_per_iteration(const FlopSizes& sizes, const FlopTokens& batch) {
+  // A product multiplies and adds (2), once forward and twice backward (3).
+  constexpr double kPerWeight = 6.0;
+  auto h = static_cast<double>(sizes.hidden);
+  auto q = static_cast<double>(sizes.heads * sizes.head_size);
+  auto kv = static_cast<double>(sizes.kv_heads * sizes.head_size);
+  auto layers = static_cast<double>(sizes.dense_layers + sizes.moe_layers);
+  auto mtp = static_cast<double>(sizes.mtp_layers);
+
+  auto ffn =
+      static_cast<double>(sizes.ffn * sizes.dense_layers +
+                          (sizes.moe_ffn * sizes.moe_topk + sizes.shared_ffn) * sizes.moe_layers);
+  double mlp = h * (sizes.gated ? 3.0 : 2.0) * ffn;
+  double projections = layers * (h * (q + 2.0 * kv + (sizes.output_gate ? q : 0.0)) + q * h);
+  double mtp_glue = mtp * (3.0 * h + 2.0 * h * h);
+  double logits = h * static_cast<double>(sizes.vocab) * (mtp + 1.0);
+  double core_attention = batch.sum_of_squares * q * layers;
+  return kPerWeight * (static_cast<double>(batch.tokens) * (mlp + projections + mtp_glue + logits) +
+                       core_attention);
+}
+
+double tflops_per_device(double flops, double seconds, std::int64_t world_size) {
+  return flops / (seconds * 1e12 * static_cast<double>(world_size));
+}
+
+}  // namespace bev

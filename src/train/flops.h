@@ -1,0 +1,38 @@
+// Floating-point operations of one training iteration, counted as Megatron counts them: forward and
+// backward (3 times forward), causal attention by half, recomputation and small ops not at all.
+#pragma once
+
+#include <cstdint>
+
+namespace bev {
+
+struct FlopSizes {
+  std::int64_t hidden = 0;
+  std::int64_t heads = 0;
+  std::int64_t kv_heads = 0;
+  std::int64_t head_size = 0;     // kv_channels
+  std::int64_t vocab = 0;         // padded
+  std::int64_t dense_layers = 0;  // with an MLP; MTP layers of that kind included
+  std::int64_t ffn = 0;
+  bool gated = false;           // act(gate) * up
+  bool output_gate = false;     // on attention
+  std::int64_t moe_layers = 0;  // with experts; MTP layers of that kind included
+  std::int64_t moe_ffn = 0;     // of one expert
+  std::int64_t moe_topk = 0;
+  std::int64_t shared_ffn = 0;  // of all shared experts
+  std::int64_t mtp_layers = 0;
+};
+
+// What attention and the rest see of a global batch.
+struct FlopTokens {
+  std::int64_t tokens = 0;
+  double sum_of_squares = 0.0;  // of the lengths of the sequences or packed documents
+};
+FlopTokens unpacked_tokens(std::int64_t global_batch_size, std::int64_t seq_length);
+
+double flops_per_iteration(const FlopSizes& sizes, const FlopTokens& batch);
+
+// Megatron's TFLOP/s/GPU.
+double tflops_per_device(double flops, double seconds, std::int64_t world_size);
+
+}  // namespace bev

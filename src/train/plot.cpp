@@ -1,0 +1,346 @@
+#include "train/plot.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <iterator>
+#include <limits>
+#include <string_view>
+#include <utility>
+
+namespace bev {
+
+namespace {
+// Or so large that differences would not be.
+bool is_finite(const PlotPoint& point) {
+  return std::abs(point.x) < 1e300 && std::abs(point.y) < 1e300;
+}
+
+struct Range {
+  double low = std::numeric_limits<double>::infinity();
+  double high = -std::numeric_limits<double>::infinity();
+
+  bool empty() const { return low > high; }
+  void add(double value) {
+    low = std::min(low, value);
+    high = std::max(high, value);
+  }
+  double share(double value) const { return (value - low) / (high - low); }
+  // With some room around the values, and never of width 0.
+  Range padded(double part) const {
+    if (empty()) return {0.0, 1.0};
+    double room = (high - low) * part;
+    if (high - low <= std::abs(high) * 1e-12) room = high == 0.0 ? 1.0 : std::abs(high) * 0.1;
+    return {low - room, high + room};
+  }
+};
+
+struct Ranges {
+  Range x, y;
+  void add(std::span<const PlotPoint> points) {
+    for (const PlotPoint& point : points) {
+      if (!is_finite(point)) continue;
+      x.add(point.x);
+      y.add(point.y);
+    }
+  }
+};
+
+std::string tick_label(double value, double step) {
+  double size = std::max(std::abs(value), step);
+  if (value != 0.0 && (size < 1e-3 || size >= 1e7)) {
+    auto digits =
+        static_cast<int>(std::floor(std::log10(std::abs(value))) - std::floor(std::log10(step)));
+    return fmt::format("{:.{}e}", value, std::clamp(digits, 0, 6));
+  }
+  int decimals = std::clamp(static_cast<int>(-std::floor(std::log10(step) + 1e-9)), 0, 9);
+  return fmt::format("{:.{}f}", value, decimals);
+}
+
+std::string escape_xml(std::string_view text) {
+  std::string out;
+  for (char c : text) {
+    switch (c) {
+      case '<':
+        out += "&lt;";
+        break;
+      case '>':
+        out += "&gt;";
+        break;
+      case '&':
+        out += "&amp;";
+        break;
+      default:
+        out += c;
+    }
+  }
+  return out;
+}
+
+// Mean of the finite points of each of at most `count` equal runs of points.
+std::vector<PlotPoint> thinned(std::span<const PlotPoint> points, std::size_t count) {
+  std::size_t run = (points.size() + count - 1) / count;
+  std::vector<PlotPoint> out;
+  for (std::size_t begin = 0; begin < points.size(); begin += run) {
+    PlotPoint sum;
+    double members = 0.0;
+    for (const PlotPoint& point : points.subspan(begin, std::min(run, points.size() - begin))) {
+      if (!is_finite(point)) continue;
+      sum.x += point.x;
+      sum.y += point.y;
+      members += 1.0;
+    }
+    if (members > 0.0) out.push_back({sum.x / members, sum.y / members});
+  }
+  return out;
+}
+
+// Centred mean. At the start, where losses fall fast, the window shrinks so as not to pull it down;
+// at the end it is cut off, so that the last value is not one noisy point.
+std::vector<PlotPoint> smoothed(std::span<const PlotPoint> points) {
+  std::vector<PlotPoint> finite;
+  std::copy_if(points.begin(), points.end(), std::back_inserter(finite), is_finite);
+  auto count = static_cast<std::int64_t>(finite.size());
+  std::vector<double> sums(finite.size() + 1, 0.0);
+  for (std::size_t i = 0; i < finite.size(); ++i) sums[i + 1] = sums[i] + finite[i].y;
+  std::vector<PlotPoint> out = finite;
+  for (std::int64_t i = 0; i < count; ++i) {
+    std::int64_t reach = std::min(i, count / 40);
+    auto begin = static_cast<std::size_t>(i - reach);
+    auto end = static_cast<std::size_t>(std::min(i + reach + 1, count));
+    out[static_cast<std::size_t>(i)].y =
+        (sums[end] - sums[begin]) / static_cast<double>(end - begin);
+  }
+  return out;
+}
+
+class LossSvg {
+ public:
+  explicit LossSvg(const LossCurves& curves) : curves_(curves) {
+    Ranges ranges;
+    ranges.add(curves.train);
+    ranges.add(curves.validation);
+    empty_ = ranges.x.empty();
+    bool one_x = ranges.x.low == ranges.x.high;
+    x_ = one_x ? Range{ranges.x.low - 1.0, ranges.x.low + 1.0} : ranges.x.padded(0.0);
+    y_ = ranges.y.padded(0.06);
+  }
+
+  std::string draw() {
+    put(R"(<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {0} {1}" width="{0}" height="{1}" )"
+        R"(font-family="system-ui, sans-serif" font-size="13" fill="#57606a">)",
+        kWidth, kHeight);
+    put(R"(<rect width="{}" height="{}" rx="8" fill="#ffffff"/>)", kWidth, kHeight);
+    put(R"(<text x="{}" y="32" font-size="18" font-weight="600" fill="#1f2328">{}</text>)", kLeft,
+        escape_xml(curves_.title));
+    axes();
+    if (empty_) {
+      put(R"(<text x="{}" y="{}" text-anchor="middle">no finite points</text>)",
+          (kLeft + kWidth - kRight) / 2, (kTop + kHeight - kBottom) / 2);
+    }
+    points(thinned(curves_.train, 1200), 1.8, R"(fill="#54aeff" fill-opacity="0.35")");
+    line(thinned(smoothed(curves_.train), 1200), "#0969da", 2.2);
+    line(curves_.validation, "#bc4c00", 1.2);
+    points(curves_.validation, 4.0, R"(fill="#ffffff" stroke="#bc4c00" stroke-width="2")");
+    legend();
+    return text_ + "</svg>\n";
+  }
+
+ private:
+  static constexpr int kWidth = 900, kHeight = 480, kLeft = 76, kRight = 28, kTop = 56,
+                       kBottom = 58;
+
+  template <class... Values>
+  void put(fmt::format_string<Values...> format, Values&&... values) {
+    fmt::format_to(std::back_inserter(text_), format, std::forward<Values>(values)...);
+    text_ += '\n';
+  }
+  double px(double x) const { return kLeft + x_.share(x) * (kWidth - kLeft - kRight); }
+  double py(double y) const { return kHeight - kBottom - y_.share(y) * (kHeight - kTop - kBottom); }
+
+  void axes() {
+    AxisTicks rows = axis_ticks(y_.low, y_.high, 7), columns = axis_ticks(x_.low, x_.high, 9);
+    for (double value : rows.values) {
+      put(R"(<line x1="{0}" x2="{1}" y1="{2:.1f}" y2="{2:.1f}" stroke="#eaeef2"/>)", kLeft,
+          kWidth - kRight, py(value));
+      put(R"(<text x="{}" y="{:.1f}" text-anchor="end">{}</text>)", kLeft - 10, py(value) + 4.5,
+          tick_label(value, rows.step));
+    }
+    for (double value : columns.values) {
+      put(R"(<line x1="{0:.1f}" x2="{0:.1f}" y1="{1}" y2="{2}" stroke="#8c959f"/>)", px(value),
+          kHeight - kBottom, kHeight - kBottom + 5);
+      put(R"(<text x="{:.1f}" y="{}" text-anchor="middle">{}</text>)", px(value),
+          kHeight - kBottom + 21, tick_label(value, columns.step));
+    }
+    put(R"(<path d="M{0} {1}V{2}H{3}" fill="none" stroke="#8c959f"/>)", kLeft, kTop,
+        kHeight - kBottom, kWidth - kRight);
+    put(R"(<text x="{}" y="{}" text-anchor="middle">iteration</text>)",
+        (kLeft + kWidth - kRight) / 2, kHeight - 14);
+    put(R"svg(<text transform="translate(20 {}) rotate(-90)" text-anchor="middle">loss</text>)svg",
+        (kTop + kHeight - kBottom) / 2);
+  }
+
+  void points(std::span<const PlotPoint> values, double radius, std::string_view style) {
+    put("<g {}>", style);
+    for (const PlotPoint& point : values) {
+      if (!is_finite(point)) continue;
+      put(R"(<circle cx="{:.1f}" cy="{:.1f}" r="{}"/>)", px(point.x), py(point.y), radius);
+    }
+    put("</g>");
+  }
+
+  void line(std::span<const PlotPoint> values, std::string_view colour, double thickness) {
+    std::string path;
+    bool pen_down = false;
+    for (const PlotPoint& point : values) {
+      if (is_finite(point)) {
+        path += fmt::format("{}{:.1f} {:.1f}", pen_down ? 'L' : 'M', px(point.x), py(point.y));
+      }
+      pen_down = is_finite(point);
+    }
+    if (path.empty()) return;
+    put(R"(<path d="{}" fill="none" stroke="{}" stroke-width="{}" stroke-linejoin="round"/>)", path,
+        colour, thickness);
+  }
+
+  void legend() {
+    int x = kWidth - kRight;
+    auto entry = [&](std::string_view name, std::string_view colour,
+                     std::span<const PlotPoint> from) {
+      auto last = std::find_if(from.rbegin(), from.rend(), is_finite);
+      if (last == from.rend()) return;
+      put(R"(<text x="{}" y="32" text-anchor="end" fill="{}" font-weight="600">{} {:.4f}</text>)",
+          x, colour, name, last->y);
+      x -= 150;
+    };
+    entry("validation", "#bc4c00", curves_.validation);
+    entry("train", "#0969da", smoothed(curves_.train));
+  }
+
+  const LossCurves& curves_;
+  bool empty_ = false;
+  Range x_, y_;
+  std::string text_;
+};
+}  // namespace
+
+AxisTicks axis_ticks(double low, double high, std::int64_t wanted) {
+  AxisTicks ticks;
+  double span = high - low;
+  if (!(span > 0.0) || !std::isfinite(span)) return {1.0, {low}};
+  double rough = span / static_cast<double>(std::max<std::int64_t>(wanted, 1));
+  double power = std::pow(10.0, std::floor(std::log10(rough)));
+  double lead = rough / power;
+  ticks.step = power * (lead <= 1.0 ? 1.0 : lead <= 2.0 ? 2.0 : lead <= 5.0 ? 5.0 : 10.0);
+  // Counted from an integer, so that steps do not add up their rounding.
+  auto first = static_cast<std::int64_t>(std::ceil(low / ticks.step - 1e-9));
+  auto last = static_cast<std::int64_t>(std::floor(high / ticks.step + 1e-9));
+  for (std::int64_t i = first; i <= last; ++i)
+    ticks.values.push_back(static_cast<double>(i) * ticks.step);
+  return ticks;
+}
+
+std::string loss_svg(const LossCurves& curves) { return LossSvg(curves).draw(); }
+
+namespace {
+// A canvas of braille characters, each 2 dots wide and 4 high.
+class BrailleCanvas {
+ public:
+  BrailleCanvas(std::int64_t columns, std::int64_t rows)
+      : columns_(columns), rows_(rows), cells_(static_cast<std::size_t>(columns * rows), 0) {}
+
+  // Shares of width and height, both from 0 to 1, y upwards.
+  void line(PlotPoint from, PlotPoint to) {
+    double dx = (to.x - from.x) * static_cast<double>(columns_ * 2 - 1);
+    double dy = (to.y - from.y) * static_cast<double>(rows_ * 4 - 1);
+    auto steps = std::max<std::int64_t>(std::llround(std::max(std::abs(dx), std::abs(dy))), 1);
+    for (std::int64_t i = 0; i <= steps; ++i) {
+      double part = static_cast<double>(i) / static_cast<double>(steps);
+      dot(from.x + (to.x - from.x) * part, from.y + (to.y - from.y) * part);
+    }
+  }
+
+  std::string row(std::int64_t row) const {
+    std::string text;
+    for (std::int64_t column = 0; column < columns_; ++column) {
+      unsigned bits = cells_[static_cast<std::size_t>(row * columns_ + column)];
+      if (bits == 0) {
+        text += ' ';
+        continue;
+      }
+      unsigned code = 0x2800 + bits;  // three bytes of UTF-8
+      text += static_cast<char>(0xE0 | code >> 12);
+      text += static_cast<char>(0x80 | (code >> 6 & 0x3F));
+      text += static_cast<char>(0x80 | (code & 0x3F));
+    }
+    return text;
+  }
+
+ private:
+  void dot(double x, double y) {
+    static constexpr std::uint8_t kBits[4][2] = {
+        {0x01, 0x08}, {0x02, 0x10}, {0x04, 0x20}, {0x40, 0x80}};
+    std::int64_t column = std::llround(x * static_cast<double>(columns_ * 2 - 1));
+    std::int64_t row = std::llround((1.0 - y) * static_cast<double>(rows_ * 4 - 1));
+    cells_[static_cast<std::size_t>(row / 4 * columns_ + column / 2)] |= kBits[row % 4][column % 2];
+  }
+
+  std::int64_t columns_, rows_;
+  std::vector<std::uint8_t> cells_;
+};
+
+void draw_series(BrailleCanvas& canvas, std::span<const PlotPoint> points, const Ranges& ranges) {
+  PlotPoint before;
+  bool pen_down = false;
+  for (const PlotPoint& point : points) {
+    if (is_finite(point)) {
+      PlotPoint at{ranges.x.share(point.x), ranges.y.share(point.y)};
+      canvas.line(pen_down ? before : at, at);
+      before = at;
+    }
+    pen_down = is_finite(point);
+  }
+}
+
+// `left` at the start, `right` at the end of `columns` columns.
+std::string spread(const std::string& left, const std::string& right, std::int64_t columns) {
+  auto used = static_cast<std::int64_t>(left.size() + right.size());
+  return left +
+         std::string(static_cast<std::size_t>(std::max<std::int64_t>(columns - used, 1)), ' ') +
+         right;
+}
+}  // namespace
+
+std::string terminal_plot(std::span<const PlotPoint> points, const TerminalPlot& layout) {
+  constexpr std::int64_t kLabel = 10;  // columns of the labels on the left
+  std::int64_t columns = std::max<std::int64_t>(layout.width - kLabel - 2, 8);
+  std::int64_t rows = std::max<std::int64_t>(layout.height, 3);
+  std::string text = layout.title.empty() ? "" : layout.title + '\n';
+  Ranges found;
+  found.add(points);
+  if (found.x.empty()) return text + "(no finite points)\n";
+  Ranges ranges{found.x.low == found.x.high ? Range{found.x.low - 1.0, found.x.low + 1.0} : found.x,
+                found.y.padded(0.0)};
+  BrailleCanvas canvas(columns, rows);
+  draw_series(canvas, points, ranges);
+  for (std::int64_t row = 0; row < rows; ++row) {
+    std::string label;
+    if (row % 3 == 0 || row == rows - 1) {
+      double share = 1.0 - static_cast<double>(row) / static_cast<double>(rows - 1);
+      label = fmt::format("{:.4g}", ranges.y.low + share * (ranges.y.high - ranges.y.low));
+    }
+    if (row == rows - 2 && row % 3 == 0) label.clear();
+    text += fmt::format("{:>{}} {}{}\n", label, kLabel, label.empty() ? "│" : "┤", canvas.row(row));
+  }
+  std::string rule;
+  for (std::int64_t i = 0; i < columns; ++i) rule += "─";
+  text += fmt::format("{:>{}} └{}\n", "", kLabel, rule);
+  text +=
+      std::string(kLabel + 2, ' ') +
+      spread(fmt::format("{:.6g}", ranges.x.low), fmt::format("{:.6g}", ranges.x.high), columns) +
+      '\n';
+  return text;
+}
+
+}  // namespace bev

@@ -1,0 +1,43 @@
+// Pictures of curves: the loss of a run as an SVG file, any series as text for a terminal.
+// Points that are not finite are left out.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+namespace bev {
+
+struct PlotPoint {
+  double x = 0.0;
+  double y = 0.0;
+};
+
+struct LossCurves {
+  std::string title = "Loss";
+  std::vector<PlotPoint> train = {};       // x is the iteration, ascending
+  std::vector<PlotPoint> validation = {};  // may be empty
+};
+
+// A self-contained SVG: training points, their smoothed line, validation points.
+std::string loss_svg(const LossCurves& curves);
+
+struct TerminalPlot {
+  std::string title = {};
+  std::int64_t width = 76;   // columns, labels included
+  std::int64_t height = 14;  // rows of the curve; title and axis come on top
+};
+
+// The series as a line of braille dots with labelled axes; every row ends with a line end.
+std::string terminal_plot(std::span<const PlotPoint> points, const TerminalPlot& layout);
+
+// Values at which an axis over [low, high] is labelled: multiples of 1, 2 or 5 times a power of ten
+// inside the range, about `wanted` of them.
+struct AxisTicks {
+  double step = 1.0;
+  std::vector<double> values;
+};
+AxisTicks axis_ticks(double low, double high, std::int64_t wanted);
+
+}  // namespace bev

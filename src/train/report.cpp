@@ -1,0 +1,236 @@
+#include "train/report.h"
+
+#include <fmt/format.h>
+#include <sys/ioctl.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cmath>
+#include <iterator>
+
+#include "base/clock.h"
+#include "base/text.h"
+#include "train/flops.h"
+#include "train/tensorboard.h"
+
+namespace bev {
+
+namespace {
+void add_loss(std::vector<NamedValue>& sums, std::string_view name, double value) {
+  auto found = std::find_if(sums.begin(), sums.end(), [&](auto& sum) { return sum.name == name; });
+  if (found == sums.end()) found = sums.insert(sums.end(), {std::string(name), 0.0});
+  found->value += value;
+}
+
+double per_second(double amount, double seconds) { return seconds > 0 ? amount / seconds : 0.0; }
+}  // namespace
+
+void IterationLog::add(const StepReport& step) {
+  last_ = step;
+  skipped_ += step.skipped ? 1 : 0;
+  advanced_ += step.skipped ? 0 : 1;
+  nan_ += step.nan ? 1 : 0;
+  tokens_ += step.tokens;
+  flops_ += step.flops;
+  elapsed_seconds_ += step.elapsed_seconds;
+  if (step.skipped) return;
+  add_loss(loss_sums_, "lm loss", step.loss);
+  for (const NamedValue& loss : step.more_losses) add_loss(loss_sums_, loss.name, loss.value);
+}
+
+bool IterationLog::due() const {
+  if (advanced_ + skipped_ == 0) return false;
+  return !any_line_ || last_.iteration % std::max<std::int64_t>(options_.log_interval, 1) == 0;
+}
+
+std::string IterationLog::line(std::string_view timestamp) {
+  std::string text;
+  auto put = [&](fmt::string_view format, const auto&... values) {
+    fmt::format_to(std::back_inserter(text), fmt::runtime(format), values...);
+  };
+  double steps = static_cast<double>(std::max<std::int64_t>(advanced_ + skipped_, 1));
+  put(" [{}] iteration {:8d}/{:8d} |", timestamp, last_.iteration, options_.train_iterations);
+  put(" consumed samples: {:12d} |", last_.consumed_samples);
+  if (last_.skipped_samples > 0) put(" skipped samples: {:12d} |", last_.skipped_samples);
+  put(" elapsed time per iteration (ms): {:.1f} |", elapsed_seconds_ / steps * 1000.0);
+  double tflops =
+      per_second(flops_, elapsed_seconds_) / 1e12 / static_cast<double>(options_.world_size);
+  if (options_.log_throughput) put(" throughput per GPU (TFLOP/s/GPU): {:.1f} |", tflops);
+  put(" learning rate: {:.6E} |", last_.learning_rate);
+  put(" global batch size: {:5d} |", last_.global_batch_size);
+  for (const NamedValue& sum : loss_sums_) {
+    double average = sum.value / static_cast<double>(std::max<std::int64_t>(advanced_, 1));
+    if (average >= 0.0) put(" {}: {:.6E} |", sum.name, average);
+  }
+  put(" loss scale: {:.1f} |", last_.loss_scale);
+  if (last_.grad_norm) put(" grad norm: {:.3f} |", *last_.grad_norm);
+  if (last_.zero_gradients) put(" num zeros: {} |", *last_.zero_gradients);
+  if (last_.params_norm) put(" params norm: {:.3f} |", *last_.params_norm);
+  put(" number of skipped iterations: {:3d} |", skipped_);
+  put(" number of nan iterations: {:3d} |", nan_);
+  put(" tokens/s: {:.0f} |", per_second(static_cast<double>(tokens_), elapsed_seconds_));
+  if (options_.peak_flops_per_second > 0) {
+    put(" of peak: {:.1f}% |", tflops * 1e12 / options_.peak_flops_per_second * 100.0);
+  }
+  IterationLog next(options_);
+  next.any_line_ = true;
+  *this = next;
+  return text;
+}
+
+double perplexity(double loss) { return std::exp(std::min(20.0, loss)); }
+
+std::string validation_lines(std::string_view where, double loss) {
+  std::string text =
+      fmt::format(" validation loss at {} | lm loss value: {:.6E} | lm loss PPL: {:.6E} | ", where,
+                  loss, perplexity(loss));
+  std::string rule(text.size() + 1, '-');
+  return rule + '\n' + text + '\n' + rule;
+}
+
+std::string metrics_json(const StepReport& step) {
+  std::string text;
+  auto key = [&](std::string_view name) {
+    fmt::format_to(std::back_inserter(text), "{}\"{}\":", text.empty() ? "{" : ",", name);
+  };
+  auto number = [&](std::string_view name, std::optional<double> value) {
+    key(name);
+    text += value && std::isfinite(*value) ? fmt::format("{}", *value) : "null";
+  };
+  auto integer = [&](std::string_view name, std::int64_t value) {
+    key(name);
+    text += fmt::format("{}", value);
+  };
+  auto flag = [&](std::string_view name, bool value) {
+    key(name);
+    text += value ? "true" : "false";
+  };
+  integer("iteration", step.iteration);
+  integer("consumed_samples", step.consumed_samples);
+  number("loss", step.loss);
+  for (const NamedValue& loss : step.more_losses) number(loss.name, loss.value);
+  number("grad_norm", step.grad_norm);
+  number("lr", step.learning_rate);
+  number("wd", step.weight_decay);
+  number("loss_scale", step.loss_scale);
+  number("tokens_per_second", per_second(static_cast<double>(step.tokens), step.elapsed_seconds));
+  number("elapsed_ms", step.elapsed_seconds * 1000.0);
+  integer("batch_size", step.global_batch_size);
+  flag("skipped", step.skipped);
+  flag("nan", step.nan);
+  return text + '}';
+}
+
+void write_scalars(TensorBoardWriter& writer, const StepReport& step,
+                   const ReportOptions& options) {
+  auto both = [&](std::string_view tag, double value) {
+    writer.scalar(tag, step.iteration, value);
+    writer.scalar(concat(tag, " vs samples"), step.consumed_samples, value);
+  };
+  both("learning-rate", step.learning_rate);
+  both("batch-size", static_cast<double>(step.global_batch_size));
+  both("lm loss", step.loss);
+  for (const NamedValue& loss : step.more_losses) both(loss.name, loss.value);
+  both("loss-scale", step.loss_scale);
+  if (step.grad_norm) both("grad-norm", *step.grad_norm);
+  if (step.zero_gradients) both("num-zeros", static_cast<double>(*step.zero_gradients));
+  if (step.params_norm) both("params-norm", *step.params_norm);
+  writer.scalar("iteration-time", step.iteration, step.elapsed_seconds);
+  if (step.elapsed_seconds > 0) {
+    writer.scalar("throughput", step.iteration,
+                  tflops_per_device(step.flops, step.elapsed_seconds, options.world_size));
+  }
+  if (step.skipped_samples > 0) {
+    writer.scalar("skipped-train-samples", step.iteration,
+                  static_cast<double>(step.skipped_samples));
+  }
+}
+
+void write_validation_scalars(TensorBoardWriter& writer, const StepReport& at, double loss) {
+  auto both = [&](std::string_view tag, double value) {
+    writer.scalar(tag, at.iteration, value);
+    writer.scalar(concat(tag, " vs samples"), at.consumed_samples, value);
+  };
+  both("lm loss validation", loss);
+  both("lm loss validation ppl", perplexity(loss));
+}
+
+namespace {
+std::string bar(double share, std::int64_t columns) {
+  static constexpr const char* kEighths[] = {"", "▏", "▎", "▍", "▌", "▋", "▊", "▉"};
+  auto eighths = static_cast<std::int64_t>(share * static_cast<double>(columns * 8));
+  std::string text = "▕";
+  for (std::int64_t i = 0; i < eighths / 8; ++i) text += "█";
+  text += kEighths[eighths % 8];
+  text.append(static_cast<std::size_t>(columns - (eighths + 7) / 8), ' ');
+  return text + "▏";
+}
+
+std::int64_t terminal_columns() {
+  winsize size{};
+  bool known = ::ioctl(STDERR_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 0;
+  return known ? size.ws_col : 80;
+}
+
+void write_terminal(std::string_view text) {
+  // A progress line that cannot be written is not worth an error.
+  [[maybe_unused]] ssize_t put = ::write(STDERR_FILENO, text.data(), text.size());
+}
+}  // namespace
+
+std::string progress_text(const Progress& progress, std::int64_t width) {
+  constexpr std::int64_t kMinBar = 8, kMaxBar = 30;
+  double share = progress.train_iterations > 0 ? static_cast<double>(progress.iteration) /
+                                                     static_cast<double>(progress.train_iterations)
+                                               : 0.0;
+  share = std::clamp(share, 0.0, 1.0);
+  // Most important first.
+  const std::string fields[] = {
+      fmt::format("{:3.0f}%", std::floor(share * 100.0)),
+      fmt::format("  {}/{}", progress.iteration, progress.train_iterations),
+      fmt::format("  loss {:.4f}", progress.loss),
+      fmt::format("  {} left", format_duration(progress.seconds_left)),
+      fmt::format("  {} tokens/s", format_count(std::round(progress.tokens_per_second))),
+  };
+  std::string text;
+  std::size_t kept = 0;
+  std::int64_t room = width - 1;
+  while (kept < std::size(fields) && static_cast<std::int64_t>(fields[kept].size()) <= room) {
+    room -= static_cast<std::int64_t>(fields[kept++].size());
+  }
+  for (std::size_t i = 0; i < kept; ++i) {
+    text += fields[i];
+    if (i == 0 && kept == std::size(fields) && room >= kMinBar + 3) {
+      text += ' ' + bar(share, std::min(room - 3, kMaxBar));
+    }
+  }
+  return text;
+}
+
+ProgressLine::ProgressLine(std::int64_t train_iterations)
+    : train_iterations_(train_iterations), terminal_(::isatty(STDERR_FILENO) == 1) {}
+
+void ProgressLine::update(const StepReport& step) {
+  if (!terminal_) return;
+  constexpr double kRedrawSeconds = 0.1, kKeep = 0.9;
+  double speed = per_second(static_cast<double>(step.tokens), step.elapsed_seconds);
+  bool first = step_seconds_ == 0.0;
+  step_seconds_ =
+      first ? step.elapsed_seconds : kKeep * step_seconds_ + (1.0 - kKeep) * step.elapsed_seconds;
+  tokens_per_second_ = first ? speed : kKeep * tokens_per_second_ + (1.0 - kKeep) * speed;
+  double now = monotonic_seconds();
+  if (drawn_ && now - drawn_at_ < kRedrawSeconds && step.iteration < train_iterations_) return;
+  auto left = static_cast<double>(std::max<std::int64_t>(train_iterations_ - step.iteration, 0));
+  Progress progress{step.iteration, train_iterations_, step.loss, tokens_per_second_,
+                    left * step_seconds_};
+  write_terminal("\r" + progress_text(progress, terminal_columns()) + "\x1b[K");
+  drawn_ = true;
+  drawn_at_ = now;
+}
+
+void ProgressLine::clear() {
+  if (drawn_) write_terminal("\r\x1b[K");
+  drawn_ = false;
+}
+
+}  // namespace bev

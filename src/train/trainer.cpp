@@ -1,0 +1,266 @@
+#include "train/trainer.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+#include "base/clock.h"
+#include "base/error.h"
+#include "base/log.h"
+#include "train/flops.h"
+#include "train/tensorboard.h"
+
+namespace bev {
+
+namespace {
+
+FlopSizes flop_sizes(const ModelConfig& model) {
+  FlopSizes sizes;
+  sizes.hidden = model.hidden_size;
+  sizes.heads = model.num_attention_heads;
+  sizes.kv_heads = model.kv_heads();
+  sizes.head_size = model.head_size();
+  sizes.vocab = model.vocab_size;
+  sizes.dense_layers = model.num_layers;
+  sizes.ffn = model.ffn_size();
+  sizes.gated = model.gated;
+  return sizes;
+}
+
+LossScaler make_scaler(const OptimConfig& optim, bool fp16) {
+  if (optim.loss_scale > 0) return LossScaler::constant(optim.loss_scale);
+  if (!fp16) return LossScaler::constant(1);
+  DynamicLossScale rules;
+  rules.initial = optim.initial_loss_scale;
+  rules.min = optim.min_loss_scale;
+  rules.window = optim.loss_scale_window;
+  rules.hysteresis = optim.hysteresis;
+  return LossScaler::dynamic(rules);
+}
+
+double mean_loss(const std::vector<PlotPoint>& points, bool first) {
+  std::size_t count = std::max<std::size_t>(points.size() / 10, 1);
+  double sum = 0;
+  std::size_t used = 0;
+  for (std::size_t i = 0; i < points.size() && i < count; ++i) {
+    double loss = first ? points[i].y : points[points.size() - 1 - i].y;
+    if (!std::isfinite(loss)) continue;
+    sum += loss;
+    ++used;
+  }
+  return used > 0 ? sum / static_cast<double>(used) : std::numeric_limits<double>::quiet_NaN();
+}
+
+}  // namespace
+
+double measure_peak_flops(Engine& engine) {
+  constexpr std::int64_t kSize = 768;
+  constexpr int kTries = 4;
+  Context& ctx = engine.ctx();
+  Tensor a = ctx.allocate(ctx.dtype, {kSize, kSize}, "peak");
+  Tensor b = ctx.allocate(ctx.dtype, {kSize, kSize}, "peak");
+  Tensor c = ctx.allocate(ctx.dtype, {kSize, kSize}, "peak");
+  ctx.kernels.elementwise.fill(ctx.stream, a, 0.5);
+  ctx.kernels.elementwise.fill(ctx.stream, b, 0.25);
+  double best = std::numeric_limits<double>::infinity();
+  for (int i = 0; i < kTries; ++i) {
+    double begin = monotonic_seconds();
+    ctx.kernels.gemm.gemm(ctx.stream, {a, b, c, false, true, 1, 0, {}});
+    best = std::min(best, monotonic_seconds() - begin);
+  }
+  return 2.0 * kSize * kSize * kSize / best;
+}
+
+struct Trainer::Sinks {
+  Sinks(const LogConfig& log, const ReportOptions& report)
+      : options(report), iteration_log(report) {
+    if (!log.metrics_out.empty()) {
+      metrics = std::make_unique<MetricsWriter>(log.metrics_out, OpenMode::kTruncate);
+    }
+    if (!log.tensorboard_dir.empty()) {
+      tensorboard = std::make_unique<TensorBoardWriter>(log.tensorboard_dir);
+    }
+    if (log.progress) progress = std::make_unique<ProgressLine>(report.train_iterations);
+    tensorboard_interval = std::max<std::int64_t>(log.tensorboard_log_interval, 1);
+  }
+
+  void report(const StepReport& step) {
+    if (metrics) metrics->write(step);
+    if (tensorboard && step.iteration % tensorboard_interval == 0) {
+      write_scalars(*tensorboard, step, options);
+    }
+    iteration_log.add(step);
+    if (iteration_log.due()) log_info(iteration_log.line(local_timestamp()));
+    if (progress) progress->update(step);
+  }
+  void report_validation(const StepReport& at, double loss) {
+    if (tensorboard) write_validation_scalars(*tensorboard, at, loss);
+    log_info(validation_lines(concat("iteration ", at.iteration), loss));
+  }
+
+  ReportOptions options;
+  IterationLog iteration_log;
+  std::unique_ptr<MetricsWriter> metrics;
+  std::unique_ptr<TensorBoardWriter> tensorboard;
+  std::unique_ptr<ProgressLine> progress;
+  std::int64_t tensorboard_interval = 1;
+};
+
+Trainer::Trainer(Engine& engine, const TrainerConfig& config, const RunData& data,
+                 const StopSignal* stop)
+    : engine_(engine),
+      config_(config),
+      data_(data),
+      stop_(stop),
+      batches_(config.batch.spec(engine.mesh().shape().dp, config.data.seq_length)),
+      lr_(lr_schedule(config.optim, batches_)),
+      weight_decay_(weight_decay_schedule(config.optim, config.train, batches_)),
+      scaler_(make_scaler(config.optim, config.fp16)) {
+  iterations_ = config.train.train_iters > 0 ? config.train.train_iters
+                                             : batches_.iterations_within(config.train.train_samples);
+  if (data.replay) {
+    auto there = static_cast<std::int64_t>(data.replay->batches.size());
+    iterations_ = iterations_ > 0 ? std::min(iterations_, there) : there;
+  }
+  ReportOptions report;
+  report.train_iterations = iterations_;
+  report.log_interval = config.log.log_interval;
+  report.world_size = engine.mesh().world().size();
+  report.log_throughput = config.log.log_throughput;
+  if (engine.mesh().world().rank() == 0) {
+    report.peak_flops_per_second = measure_peak_flops(engine);
+    sinks_ = std::make_unique<Sinks>(config.log, report);
+  }
+}
+
+Trainer::~Trainer() = default;
+
+StepBatch Trainer::load(std::int64_t iteration) {
+  if (data_.replay) {
+    return replay_step(engine_.ctx(), *data_.replay, iteration - 1, batches_.micro_batch_size());
+  }
+  return load_step(engine_.ctx(), *data_.train, consumed_samples_, batches_.at(consumed_samples_),
+                   batches_.micro_batch_size());
+}
+
+StepReport Trainer::step(std::int64_t iteration) {
+  double begin = monotonic_seconds();
+  StepBatch batch = load(iteration);
+  StepInput input;
+  input.iteration = iteration;
+  input.lr = lr_.lr(scheduled_samples_);
+  input.weight_decay = weight_decay_.weight_decay(scheduled_samples_);
+  input.loss_scale = scaler_.scale();
+  input.clip_grad = config_.optim.clip_grad;
+  StepResult result = engine_.train_step(batch.micro_batches, input);
+
+  StepReport report;
+  report.iteration = iteration;
+  report.loss = result.loss;
+  report.grad_norm = result.grad_norm;
+  report.learning_rate = input.lr;
+  report.weight_decay = input.weight_decay;
+  report.loss_scale = input.loss_scale;
+  report.skipped = !result.finite;
+  if (!result.finite) handle_bad_step(batch, input, report);
+  scaler_.update(!result.finite);
+  consumed_samples_ += batch.samples;
+  consumed_tokens_ += batch.tokens;
+  if (result.finite) scheduled_samples_ += batch.samples;
+  skipped_ += result.finite ? 0 : 1;
+  report.consumed_samples = consumed_samples_;
+  report.global_batch_size = batch.samples;
+  report.tokens = batch.tokens;
+  report.flops = flops_per_iteration(flop_sizes(engine_.options().model),
+                                     {batch.tokens, batch.squared_lengths});
+  report.elapsed_seconds = monotonic_seconds() - begin;
+  return report;
+}
+
+// An overflow under dynamic loss scaling is normal; anything else is looked into.
+void Trainer::handle_bad_step(const StepBatch& batch, const StepInput& input, StepReport& report) {
+  bool overflow = config_.fp16 && config_.optim.loss_scale <= 0 && std::isfinite(report.loss);
+  if (overflow) return;
+  report.nan = true;
+  if (!config_.train.check_for_nan_in_loss_and_grad) return;
+  std::string found = engine_.find_nonfinite(batch.micro_batches, input);
+  if (found.empty()) found = "the step is finite when run again: a transient fault";
+  std::string message = concat("iteration ", input.iteration, ": loss ", report.loss,
+                               ", gradient norm ", report.grad_norm.value_or(0), "; ", found);
+  BEV_CHECK(config_.train.nan_policy == NanPolicy::kSkip, ErrorKind::kNumeric, message,
+            " (--nan-policy skip goes on without such steps)");
+  if (sinks_) log_warning(message + "; the step is skipped");
+}
+
+double Trainer::validate() {
+  double loss = 0, tokens = 0;
+  // The same samples every time.
+  BatchSize size = batches_.at(consumed_samples_);
+  for (std::int64_t i = 0; i < config_.train.eval_iters; ++i) {
+    StepBatch batch = load_step(engine_.ctx(), *data_.valid, i * size.running, size,
+                                batches_.micro_batch_size());
+    StepResult result = engine_.evaluate(batch.micro_batches);
+    loss += result.loss * result.tokens;
+    tokens += result.tokens;
+  }
+  return loss / tokens;
+}
+
+bool Trainer::should_stop(std::int64_t iteration, TrainOutcome& outcome) {
+  // Rank 0 decides, so that all ranks stop after the same step.
+  Tensor word = engine_.ctx().allocate(Dtype::kI32, {2}, "stop");
+  auto* decision = word.as<std::int32_t>();
+  decision[0] = static_cast<std::int32_t>(StopReason::kFinished);
+  decision[1] = 0;
+  double minutes = (monotonic_seconds() - start_seconds_) / 60;
+  if (stop_ != nullptr && stop_->received() != 0) {
+    decision[0] = static_cast<std::int32_t>(StopReason::kSignal);
+    decision[1] = stop_->received();
+  } else if (config_.train.exit_duration_in_mins > 0 && minutes > config_.train.exit_duration_in_mins) {
+    decision[0] = static_cast<std::int32_t>(StopReason::kDuration);
+  } else if (config_.train.exit_interval > 0 && iteration % config_.train.exit_interval == 0) {
+    decision[0] = static_cast<std::int32_t>(StopReason::kInterval);
+  }
+  engine_.mesh().world().broadcast(word, 0, "stop decision").wait();
+  outcome.reason = static_cast<StopReason>(decision[0]);
+  outcome.signal = decision[1];
+  return outcome.reason != StopReason::kFinished;
+}
+
+TrainOutcome Trainer::run() {
+  TrainOutcome outcome;
+  outcome.validation_loss = std::numeric_limits<double>::quiet_NaN();
+  start_seconds_ = monotonic_seconds();
+  for (std::int64_t iteration = 1; iteration <= iterations_; ++iteration) {
+    StepReport report = step(iteration);
+    outcome.iterations = iteration;
+    curves_.train.push_back({static_cast<double>(iteration), report.loss});
+    if (sinks_) sinks_->report(report);
+    bool last = iteration == iterations_;
+    bool validation_due = config_.train.eval_interval > 0 && data_.valid &&
+                          (iteration % config_.train.eval_interval == 0 || last);
+    if (validation_due) {
+      outcome.validation_loss = validate();
+      curves_.validation.push_back({static_cast<double>(iteration), outcome.validation_loss});
+      if (sinks_) sinks_->report_validation(report, outcome.validation_loss);
+    }
+    if (!last && should_stop(iteration, outcome)) break;
+  }
+  finish(outcome);
+  return outcome;
+}
+
+void Trainer::finish(TrainOutcome& outcome) {
+  outcome.seconds = monotonic_seconds() - start_seconds_;
+  outcome.consumed_samples = consumed_samples_;
+  outcome.consumed_tokens = consumed_tokens_;
+  outcome.skipped = skipped_;
+  outcome.first_loss = mean_loss(curves_.train, true);
+  outcome.last_loss = mean_loss(curves_.train, false);
+  outcome.curves = curves_;
+  if (!sinks_) return;
+  if (sinks_->progress) sinks_->progress->clear();
+  if (sinks_->tensorboard) sinks_->tensorboard->flush();
+}
+
+}  // namespace bev

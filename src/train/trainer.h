@@ -1,0 +1,79 @@
+// The training loop of one rank: steps, schedules, loss scale, bad steps, validation, reports, exits.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "optim/loss_scaler.h"
+#include "parallel/engine.h"
+#include "train/config.h"
+#include "train/loader.h"
+#include "train/plot.h"
+#include "train/report.h"
+#include "train/stop_signal.h"
+
+namespace bev {
+
+struct TrainerConfig {
+  OptimConfig optim;
+  BatchConfig batch;
+  DataConfig data;
+  TrainConfig train;
+  LogConfig log;
+  bool fp16 = false;
+};
+
+enum class StopReason : std::uint8_t { kFinished, kDuration, kInterval, kSignal };
+
+struct TrainOutcome {
+  StopReason reason = StopReason::kFinished;
+  int signal = 0;
+  std::int64_t iterations = 0, consumed_samples = 0, consumed_tokens = 0;
+  std::int64_t skipped = 0;
+  double seconds = 0;
+  double first_loss = 0, last_loss = 0;  // means over the first and last tenth of the run
+  double validation_loss = 0;            // of the last validation; NaN without one
+  LossCurves curves;
+};
+
+class Trainer {
+ public:
+  // `stop` may be null. All ranks construct it with the same configuration.
+  Trainer(Engine& engine, const TrainerConfig& config, const RunData& data, const StopSignal* stop);
+  ~Trainer();
+
+  // Error of kind numeric when a step is not finite and the policy is to stop.
+  TrainOutcome run();
+
+ private:
+  struct Sinks;  // files and terminal; only on rank 0
+  StepBatch load(std::int64_t iteration);
+  StepReport step(std::int64_t iteration);
+  void handle_bad_step(const StepBatch& batch, const StepInput& input, StepReport& report);
+  double validate();
+  bool should_stop(std::int64_t iteration, TrainOutcome& outcome);
+  void finish(TrainOutcome& outcome);
+
+  Engine& engine_;
+  TrainerConfig config_;
+  const RunData& data_;
+  const StopSignal* stop_;
+  BatchSchedule batches_;
+  LrSchedule lr_;
+  WeightDecaySchedule weight_decay_;
+  LossScaler scaler_;
+  std::unique_ptr<Sinks> sinks_;
+  std::int64_t iterations_ = 0;          // to run
+  std::int64_t consumed_samples_ = 0;    // data
+  std::int64_t scheduled_samples_ = 0;   // learning rate: skipped steps do not count
+  std::int64_t consumed_tokens_ = 0, skipped_ = 0;
+  double start_seconds_ = 0;
+  LossCurves curves_;
+};
+
+// Speed of this rank's matrix products in its dtype, in FLOP/s, measured: what "of peak" is relative to.
+double measure_peak_flops(Engine& engine);
+
+}  // namespace bev
