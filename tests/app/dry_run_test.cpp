@@ -1,0 +1,119 @@
+#include "app/dry_run.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <nlohmann/json.hpp>
+
+#include "app/options.h"
+#include "base/fields.h"
+
+namespace bev {
+namespace {
+
+using nlohmann::json;
+using testing::HasSubstr;
+using testing::IsEmpty;
+using testing::Not;
+
+// GPT-2 124M with the given flags, resolved.
+RunConfig gpt2(std::vector<std::string> flags) {
+  RunConfig run;
+  run.train.dry_run = true;
+  std::vector<std::string> all = {"--num-layers",          "12",  "--hidden-size", "768",
+                                  "--num-attention-heads", "12",  "--vocab-size",  "50257",
+                                  "--seq-length",          "1024"};
+  all.insert(all.end(), flags.begin(), flags.end());
+  FieldList list;
+  run.fields(list);
+  Options options = parse_options(list, all);
+  EXPECT_THAT(options.problems(), IsEmpty());
+  EXPECT_THAT(run.resolve(), IsEmpty());
+  return run;
+}
+
+TEST(DryRun, JsonHasTheNumbersOfTheRun) {
+  RunConfig run = gpt2({"--train-iters", "10", "--dp", "2", "--pp", "2", "--tp", "2", "--bf16",
+                        "--global-batch-size", "8", "--device", "cpu"});
+  json out = json::parse(dry_run_json(run));
+  EXPECT_EQ(out["parameters"], 124439808);
+  EXPECT_EQ(out["embedding_parameters"], (50257 + 1024) * 768);
+  EXPECT_EQ(out["iterations"], 10);
+  EXPECT_EQ(out["samples"], 80);
+  EXPECT_EQ(out["tokens"], 80 * 1024);
+  // 6 per weight and token (norms, biases and positions not counted) and half of the S x S scores.
+  double weights = 12.0 * 12 * 768 * 768 + 50257.0 * 768;
+  EXPECT_DOUBLE_EQ(out["flops_per_iteration"].get<double>(),
+                   6.0 * 8 * 1024 * (weights + 12.0 * 768 * 1024));
+  EXPECT_EQ(out["batch"]["last_global_batch_size"], 8);
+  EXPECT_EQ(out["batch"]["last_micro_batches"], 4);
+  ASSERT_EQ(out["ranks"].size(), 8u);
+  const json& rank = out["ranks"][7];
+  EXPECT_EQ(rank["rank"], 7);
+  EXPECT_EQ(rank["tp"], 1);
+  EXPECT_EQ(rank["cp"], 0);
+  EXPECT_EQ(rank["dp"], 1);
+  EXPECT_EQ(rank["pp"], 1);
+  EXPECT_GT(rank["activations"], 0);
+  EXPECT_EQ(rank["gradients"], 2 * rank["weights"].get<std::int64_t>());
+  EXPECT_EQ(rank["total"].get<std::int64_t>(),
+            rank["weights"].get<std::int64_t>() + rank["gradients"].get<std::int64_t>() +
+                rank["optimizer"].get<std::int64_t>() + rank["activations"].get<std::int64_t>());
+  EXPECT_TRUE(out["fits_machine"].is_boolean());
+}
+
+TEST(DryRun, JsonHoldsTheConfigurationWithItsTypes) {
+  json config = json::parse(dry_run_json(gpt2({"--adam-eps", "1e-7"})))["config"];
+  EXPECT_EQ(config["num-layers"], 12);
+  EXPECT_EQ(config["max-position-embeddings"], 1024);
+  EXPECT_EQ(config["ffn-hidden-size"], 3072);
+  EXPECT_EQ(config["num-query-groups"], 12);
+  EXPECT_EQ(config["kv-channels"], 64);
+  EXPECT_EQ(config["adam-eps"], 1e-7);
+  EXPECT_EQ(config["sequence-parallel"], false);
+  EXPECT_EQ(config["normalization"], "LayerNorm");
+  EXPECT_EQ(config["recompute-modules"], json::array({"core_attn"}));
+  EXPECT_EQ(config["window-attn-skip-freq"], json::array());
+}
+
+TEST(DryRun, ARunWithoutLengthHasNoTokens) {
+  RunConfig run = gpt2({});
+  json out = json::parse(dry_run_json(run));
+  EXPECT_TRUE(out["iterations"].is_null());
+  EXPECT_TRUE(out["tokens"].is_null());
+  EXPECT_THAT(dry_run_text(run), HasSubstr("the run has no length"));
+}
+
+TEST(DryRun, TextShowsARampUpOfTheBatch) {
+  std::string text = dry_run_text(gpt2({"--train-samples", "1000", "--global-batch-size", "16",
+                                        "--rampup-batch-size", "4", "4", "300"}));
+  EXPECT_THAT(text, HasSubstr("4 at first, 16 at last"));
+}
+
+TEST(DryRun, TextDumpsTheConfigurationAndMarksTheLargestRank) {
+  std::string text = dry_run_text(gpt2({"--train-iters", "10", "--pp", "3", "--device", "cpu"}));
+  EXPECT_THAT(text, HasSubstr("- optimizer -"));
+  EXPECT_THAT(text, HasSubstr("  num-layers ..................................... 12\n"));
+  EXPECT_THAT(text, HasSubstr("  text ........................................... none\n"));
+  EXPECT_THAT(text, HasSubstr("124439808 (124.4M)"));
+  EXPECT_THAT(text, HasSubstr("tp 1 x cp 1 x dp 1 x pp 3 = 3 ranks"));
+  EXPECT_THAT(text, HasSubstr("  < most\n"));
+  EXPECT_THAT(text, HasSubstr("memory of this machine ..."));
+}
+
+TEST(DryRun, TextSumsUpALargeMeshByStage) {
+  std::string text = dry_run_text(gpt2({"--train-iters", "10", "--pp", "2", "--dp", "4096",
+                                        "--use-distributed-optimizer", "--device", "cpu"}));
+  EXPECT_THAT(text, HasSubstr("of each of the 2 stages the rank that needs most"));
+  EXPECT_THAT(text, HasSubstr("does not fit"));
+  EXPECT_LT(text.size(), 20000u);
+}
+
+TEST(DryRun, AModelForGpusIsNotComparedWithHostMemory) {
+  RunConfig run = gpt2({"--device", "cuda"});
+  EXPECT_THAT(dry_run_text(run), Not(HasSubstr("memory of this machine")));
+  EXPECT_FALSE(json::parse(dry_run_json(run)).contains("fits_machine"));
+}
+
+}  // namespace
+}  // namespace bev

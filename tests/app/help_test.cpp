@@ -1,0 +1,86 @@
+#include "app/help.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "app/options.h"
+#include "base/error.h"
+#include "base/fields.h"
+#include "tests/support/expect_error.h"
+
+namespace bev {
+namespace {
+
+using testing::ElementsAre;
+using testing::HasSubstr;
+using testing::IsEmpty;
+using testing::Not;
+
+TEST(Help, ListsTheCommands) {
+  std::string text = help_text();
+  for (const Command& command : commands()) EXPECT_THAT(text, HasSubstr(std::string(command.name)));
+}
+
+TEST(Help, OfACommandListsItsFlags) {
+  std::string text = help_text(find_command("generate"));
+  EXPECT_THAT(text, HasSubstr("  --top-p  number > 0 and <= 1\n"));
+  EXPECT_THAT(text, HasSubstr("(default: 1234)"));
+  EXPECT_THAT(text, Not(HasSubstr("--num-layers")));
+  EXPECT_THAT(help_text(find_command("train")), HasSubstr("--add-bias-linear, "
+                                                          "--no-add-bias-linear, "
+                                                          "--disable-bias-linear"));
+}
+
+TEST(Help, LinesFitATerminal) {
+  std::string text = help_text(find_command("train"));
+  std::size_t begin = text.find("\nmodel:");
+  for (std::size_t end; (end = text.find('\n', begin)) != text.npos; begin = end + 1) {
+    EXPECT_LE(end - begin, 100u) << text.substr(begin, end - begin);
+  }
+}
+
+TEST(Help, AnUnknownCommandSuggestsTheNearest) {
+  expect_error(ErrorKind::kConfig, {"'trian' is not a command; did you mean train?"},
+               [] { find_command("trian"); });
+  expect_error(ErrorKind::kConfig, {"there are train, score, generate, convert, schedule"},
+               [] { find_command("xyzzyxyzzy"); });
+}
+
+TEST(Help, MarkdownHasEverySectionOnceWithItsCommands) {
+  std::string text = flags_markdown();
+  EXPECT_THAT(text,
+              HasSubstr("\n## precision\nTaken by `train`, `score`, `generate`, `schedule`.\n"));
+  EXPECT_EQ(text.find("\n## model\n"), text.rfind("\n## model\n"));
+  EXPECT_THAT(text, HasSubstr("| `--tensor-model-parallel-size`, `--tp` | `integer >= 1"));
+  EXPECT_THAT(text, HasSubstr("`learned_absolute\\|rope\\|none`"));
+  EXPECT_THAT(text, HasSubstr("| `--swiglu` | `shorthand` |  | --gated --activation silu |"));
+}
+
+TEST(CommandOptions, SayWhatIsMissing) {
+  EXPECT_THAT(ScoreOptions().problems(),
+              ElementsAre(HasSubstr("--hf-model: is missing"), HasSubstr("--tokens: is missing")));
+  EXPECT_THAT(GenerateOptions().problems(),
+              ElementsAre(HasSubstr("--hf-model"), HasSubstr("give it or --prompt-tokens")));
+  GenerateOptions both;
+  both.hf_model = both.prompt = both.prompt_tokens = "x";
+  EXPECT_THAT(both.problems(), ElementsAre("--prompt: excludes --prompt-tokens; keep one"));
+  ConvertOptions same;
+  same.hf_model = same.export_hf = "dir";
+  EXPECT_THAT(same.problems(),
+              ElementsAre(HasSubstr("--export-hf: dir is the folder that is read")));
+}
+
+TEST(CommandOptions, ConvertReadsDtypeNames) {
+  CommandConfig config;
+  FieldList list;
+  find_command("convert").fields(config, list);
+  std::vector<std::string> args = {"--dtype", "bfloat16"};
+  EXPECT_THAT(parse_options(list, args).problems(), IsEmpty());
+  EXPECT_EQ(config.convert.dtype, "bf16");
+  args[1] = "int32";
+  EXPECT_THAT(parse_options(list, args).problems(),
+              ElementsAre("--dtype: 'int32' is not one of f32, bf16, f16, f64"));
+}
+
+}  // namespace
+}  // namespace bev

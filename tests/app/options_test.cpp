@@ -1,0 +1,221 @@
+#include "app/options.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "app/run_config.h"
+#include "base/error.h"
+#include "base/fields.h"
+#include "tests/support/expect_error.h"
+#include "tests/support/temp_folder.h"
+
+namespace bev {
+namespace {
+
+using testing::ElementsAre;
+using testing::HasSubstr;
+using testing::IsEmpty;
+using Args = std::vector<std::string>;
+
+class OptionsTest : public testing::Test {
+ protected:
+  OptionsTest() { run.fields(list); }
+  Options parse(const Args& args) { return parse_options(list, args); }
+  Options parse_yaml(const std::string& content, Args more = {}) {
+    file = folder.write("run.yaml", content);
+    more.insert(more.begin(), {"--config", file});
+    return parse(more);
+  }
+  TempFolder folder;
+  std::string file;
+  RunConfig run;
+  FieldList list;
+};
+
+TEST_F(OptionsTest, ReadEveryFormOfAFlag) {
+  Options options =
+      parse({"--num-layers", "4", "--lr=2e-3", "--min_lr", "1e-5", "--bf16", "--no-causal", "--tp",
+             "2", "--text", "a.txt", "b,c.txt", "--rampup-batch-size=2,2,100", "--progress=false",
+             "--sequence-parallel", "true", "--disable-bias-linear"});
+  EXPECT_THAT(options.problems(), IsEmpty());
+  EXPECT_EQ(run.model.num_layers, 4);
+  EXPECT_EQ(run.optim.lr, 2e-3);
+  EXPECT_EQ(run.optim.min_lr, 1e-5);
+  EXPECT_TRUE(run.precision.bf16);
+  EXPECT_FALSE(run.model.causal);
+  EXPECT_EQ(run.parallel.tensor_model_parallel_size, 2);
+  EXPECT_THAT(run.data.text, ElementsAre("a.txt", "b,c.txt"));
+  EXPECT_THAT(run.batch.rampup_batch_size, ElementsAre(2, 2, 100));
+  EXPECT_FALSE(run.log.progress);
+  EXPECT_TRUE(run.parallel.sequence_parallel);
+  EXPECT_FALSE(run.model.add_bias_linear);
+  EXPECT_TRUE(options.given("tensor-model-parallel-size"));
+  EXPECT_FALSE(options.given("hidden-size"));
+  EXPECT_EQ(options.find("lr")->origin, "--lr");
+}
+
+TEST_F(OptionsTest, ShorthandsFillWhatIsNotGiven) {
+  EXPECT_THAT(parse({"--swiglu"}).problems(), IsEmpty());
+  EXPECT_TRUE(run.model.gated);
+  EXPECT_EQ(run.model.activation, ActivationKind::kSilu);
+  EXPECT_THAT(parse({"--swiglu", "--activation", "gelu_tanh"}).problems(), IsEmpty());
+  EXPECT_EQ(run.model.activation, ActivationKind::kGeluTanh);
+  EXPECT_THAT(parse({"--group-query-attention", "--num-query-groups", "2"}).problems(), IsEmpty());
+  EXPECT_EQ(run.model.num_query_groups, 2);
+  EXPECT_TRUE(parse({"--use-distributed-optimizer"}).given("data-parallel-sharding-strategy"));
+  EXPECT_EQ(run.parallel.data_parallel_sharding_strategy, ShardingStrategy::kOptim);
+  run.model.gated = false;
+  EXPECT_FALSE(parse({"--swiglu=false"}).given("gated"));
+  EXPECT_FALSE(run.model.gated);
+  EXPECT_THAT(parse({"--swiglu", "--squared-relu"}).problems(),
+              ElementsAre("--squared-relu: sets --activation squared_relu, but --swiglu sets it to "
+                          "silu; keep one"));
+}
+
+TEST_F(OptionsTest, CollectEveryProblem) {
+  Options options =
+      parse({"--hiden-size", "8", "--lr", "fast", "--num-layers", "--tp", "0", "stray", "-v",
+             "--zzzzzzzzz", "--bf16=maybe", "--lr-decay-style", "cosin"});
+  EXPECT_THAT(
+      options.problems(),
+      ElementsAre("--hiden-size: unknown flag; did you mean --hidden-size?",
+                  "--num-layers: has no value; give integer >= 0",
+                  "'stray': belongs to no flag; leave it out",
+                  "'-v': belongs to no flag; flags have two dashes: --v",
+                  "--zzzzzzzzz: unknown flag; `bevatron help COMMAND` lists what there is",
+                  "--lr: 'fast' is not a number",
+                  HasSubstr("--tp: 0 is out of range; it must be >= 1"),
+                  "--bf16: 'maybe' is neither true nor false",
+                  HasSubstr("--lr-decay-style: 'cosin' is not one of constant, linear, cosine")));
+  expect_error(ErrorKind::kConfig, {"9 problems:\n  --hiden-size", "\n  --lr: 'fast'"},
+               [&] { options.throw_problems(); });
+}
+
+TEST_F(OptionsTest, FollowUpsOfAnUnreadValueAreLeftOut) {
+  Options options = parse({"--num-layers", "many"});
+  options.add_problems(std::vector<std::string>{"--num-layers: is 0", "--hidden-size: is 0"});
+  EXPECT_THAT(options.problems(),
+              ElementsAre("--num-layers: 'many' is not an integer", "--hidden-size: is 0"));
+}
+
+TEST_F(OptionsTest, AFlagGivenTwiceIsAnErrorWithBothValues) {
+  EXPECT_THAT(parse({"--lr", "1", "--lr", "2"}).problems(),
+              ElementsAre("--lr: given twice, as 1 (--lr) and 2; keep one"));
+  EXPECT_THAT(
+      parse({"--tp", "1", "--tensor-model-parallel-size=2"}).problems(),
+      ElementsAre("--tensor-model-parallel-size: given twice, as 1 (--tp) and 2; keep one"));
+  EXPECT_THAT(parse({"--causal", "--no-causal"}).problems(),
+              ElementsAre("--no-causal: given twice, as true (--causal) and false; keep one"));
+}
+
+TEST_F(OptionsTest, OddWordsAreHandled) {
+  EXPECT_THAT(parse({"--lr", "-1"}).problems(),
+              ElementsAre(HasSubstr("--lr: -1 is out of range; it must be >= 0")));
+  EXPECT_THAT(parse({"--lr="}).problems(), ElementsAre("--lr: '' is not a number"));
+  EXPECT_THAT(parse({"--"}).problems(), ElementsAre(HasSubstr("'--': belongs to no flag")));
+  EXPECT_THAT(parse({"--=3"}).problems(), ElementsAre(HasSubstr("--: unknown flag")));
+  EXPECT_THAT(parse({""}).problems(), ElementsAre(HasSubstr("'': belongs to no flag")));
+  EXPECT_THAT(parse({"--no-lr"}).problems(), ElementsAre(HasSubstr("--no-lr: unknown flag")));
+  EXPECT_THAT(parse({"--split=--a"}).problems(), IsEmpty());
+  EXPECT_EQ(run.data.split, "--a");
+  EXPECT_TRUE(parse({"--lr", "1", "-h"}).help());
+}
+
+TEST_F(OptionsTest, FlagGoesOverFileOverPresetOverDefault) {
+  Options options =
+      parse_yaml("num_layers: 2\nhidden-size: 64\noptimizer:\n  lr: 1e-3\n", {"--num-layers", "8"});
+  EXPECT_THAT(options.problems(), IsEmpty());
+  run.model = ModelConfig();  // as a preset fills it
+  run.model.num_layers = 99;
+  run.model.num_attention_heads = 12;
+  options.apply(list);
+  EXPECT_EQ(run.model.num_layers, 8);
+  EXPECT_EQ(run.model.hidden_size, 64);
+  EXPECT_EQ(run.model.num_attention_heads, 12);
+  EXPECT_EQ(run.optim.lr, 1e-3);
+  EXPECT_EQ(options.find("lr")->origin, file + ":4");
+}
+
+TEST_F(OptionsTest, YamlTakesFlatNestedAndLists) {
+  Options options = parse_yaml(
+      "optimizer: sgd\n"
+      "model: {swiglu: true, disable-bias-linear: yes, window-attn-skip-freq: [1, 0]}\n"
+      "rope_scaling:\n  rope-scaling-type: yarn\n"
+      "recompute-modules: [mlp, core_attn]\n"
+      "no-check-for-nan-in-loss-and-grad: true\n"
+      "text: one.txt\n");
+  EXPECT_THAT(options.problems(), IsEmpty());
+  EXPECT_EQ(run.optim.optimizer, OptimizerKind::kSgd);
+  EXPECT_TRUE(run.model.gated);
+  EXPECT_FALSE(run.model.add_bias_linear);
+  EXPECT_THAT(run.model.window_layers, ElementsAre(1, 0));
+  EXPECT_EQ(run.model.rope_scaling.kind, RopeScalingKind::kYarn);
+  EXPECT_THAT(run.parallel.recompute_modules, ElementsAre("mlp", "core_attn"));
+  EXPECT_FALSE(run.train.check_for_nan_in_loss_and_grad);
+  EXPECT_THAT(run.data.text, ElementsAre("one.txt"));
+  EXPECT_THAT(parse_yaml("").problems(), IsEmpty());
+}
+
+TEST_F(OptionsTest, YamlProblemsHaveLines) {
+  Options options = parse_yaml(
+      "hiden-size: 3\n"
+      "lr: fast\n"
+      "model:\n  lr: 1\n  num-layers: {a: 1}\n"
+      "modle: {num-layers: 1}\n"
+      "min-lr:\n"
+      "seed: 1\nseed: 2\n"
+      "num-layers: [1, 2]\n"
+      "text: [[a]]\n"
+      "? [x]\n: 1\n");
+  EXPECT_THAT(options.problems(),
+              testing::UnorderedElementsAre(
+                  file + ":1: hiden-size: unknown key; did you mean hidden-size?",
+                  file + ":2: lr: 'fast' is not a number",
+                  file + ":4: lr: is not in section model; it belongs to optimizer",
+                  file + ":5: num-layers: is a map; give a value",
+                  HasSubstr(file + ":6: modle: is a map, but no section; the sections are model, "),
+                  file + ":7: min-lr: is empty; give a value",
+                  file + ":9: seed: given twice, as 1 (" + file + ":8) and 2; keep one",
+                  file + ":10: num-layers: takes one value, not 2 (1 2)",
+                  file + ":11: text: its list holds a list; only plain values can be in it",
+                  HasSubstr("the key is not a name")));
+}
+
+TEST_F(OptionsTest, YamlThatIsNoneIsRefused) {
+  EXPECT_THAT(parse_yaml("a: [1, 2\nb: 3\n").problems(), ElementsAre(HasSubstr("is not YAML")));
+  EXPECT_THAT(parse_yaml("a: 1\n\tb: 2\n").problems(), ElementsAre(HasSubstr("is not YAML")));
+  EXPECT_THAT(parse_yaml("- 1\n").problems(), ElementsAre(HasSubstr(":1: is not a map of keys")));
+  EXPECT_THAT(parse_yaml("just text\n").problems(), ElementsAre(HasSubstr("is not a map of keys")));
+  EXPECT_THAT(parse_yaml("lr: 1\n---\nlr: 2\n").problems(),
+              ElementsAre(HasSubstr("a second document starts")));
+  EXPECT_THAT(parse_yaml("lr: *nothing\n").problems(), ElementsAre(HasSubstr("is not YAML")));
+  EXPECT_THAT(parse_yaml(std::string(20000, '[')).problems(),
+              ElementsAre(HasSubstr("is not YAML")));
+  EXPECT_THAT(parse_yaml(std::string("lr: \x00\xff\xfe 1", 9)).problems(), testing::SizeIs(1));
+}
+
+TEST_F(OptionsTest, AnchorsWorkUnlessTheyContainThemselves) {
+  EXPECT_THAT(parse_yaml("hidden-size: &h 64\nffn-hidden-size: *h\n").problems(), IsEmpty());
+  EXPECT_EQ(run.model.ffn_hidden_size, 64);
+  EXPECT_THAT(parse_yaml("model: &m\n  num-layers: *m\n").problems(),
+              ElementsAre(file + ":2: num-layers: is an anchor that contains itself"));
+  EXPECT_THAT(parse_yaml("&r\nmodel: *r\n").problems(),
+              ElementsAre(HasSubstr("model: is an anchor that contains itself")));
+  EXPECT_THAT(
+      parse_yaml("text: &t [*t]\n").problems(),
+      ElementsAre(file + ":1: text: its list holds itself; only plain values can be in it"));
+}
+
+TEST_F(OptionsTest, AMissingFileIsOneOfTheProblems) {
+  Options options = parse({"--config", folder.path("no.yaml"), "--lr", "x"});
+  EXPECT_THAT(options.problems(),
+              ElementsAre(HasSubstr("--config: "), "--lr: 'x' is not a number"));
+  EXPECT_THAT(options.problems()[0], HasSubstr("no.yaml"));
+  EXPECT_THAT(parse({"--config"}).problems(), ElementsAre("--config: has no value; give a file"));
+  EXPECT_THAT(parse({"--config", folder.path()}).problems(), ElementsAre(HasSubstr("--config: ")));
+  EXPECT_THAT(parse({"--config", "a", "--config", "b"}).problems(),
+              ElementsAre("--config: given twice, as a and b; put all into one file"));
+}
+
+}  // namespace
+}  // namespace bev

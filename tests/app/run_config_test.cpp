@@ -1,0 +1,273 @@
+#include "app/run_config.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "app/options.h"
+#include "base/fields.h"
+
+namespace bev {
+namespace {
+
+using testing::Contains;
+using testing::ElementsAre;
+using testing::HasSubstr;
+using testing::IsEmpty;
+
+class RunConfigTest : public testing::Test {
+ protected:
+  RunConfigTest() { run.fields(list); }
+  // A small model with data and a length, changed by the flags.
+  std::vector<std::string> resolve(std::vector<std::string> flags) {
+    run.model.num_layers = 6;
+    run.model.hidden_size = 48;
+    run.model.num_attention_heads = 6;
+    run.train.train_iters = 100;
+    run.data.mock_data = true;
+    run.model.vocab_size = 100;
+    Options options = parse_options(list, flags);
+    EXPECT_THAT(options.problems(), IsEmpty());
+    return run.resolve();
+  }
+  RunConfig run;
+  FieldList list;
+};
+
+TEST_F(RunConfigTest, DerivesWhatIsNotGiven) {
+  EXPECT_THAT(resolve({"--dp", "2", "--tp", "3", "--micro-batch-size", "4"}), IsEmpty());
+  EXPECT_EQ(run.parallel.ranks, 6);
+  EXPECT_EQ(run.batch.global_batch_size, 8);
+  EXPECT_EQ(run.data.seq_length, 1024);
+  EXPECT_EQ(run.model.max_position_embeddings, 1024);
+  EXPECT_EQ(run.optim.lr_decay_iters, 100);
+  EXPECT_EQ(run.optim.lr_decay_samples, 0);
+  EXPECT_EQ(run.optim.start_weight_decay, 0.01);
+  EXPECT_EQ(run.train.eval_interval, 0);
+  EXPECT_EQ(run.train.eval_iters, 0);
+}
+
+TEST_F(RunConfigTest, DataParallelSizeComesFromTheRanks) {
+  EXPECT_THAT(resolve({"--ranks", "12", "--tp", "2", "--pp", "3"}), IsEmpty());
+  EXPECT_EQ(run.parallel.data_parallel_size, 2);
+  EXPECT_EQ(run.batch.global_batch_size, 2);
+}
+
+TEST_F(RunConfigTest, SequenceParallelGoesOffWithoutTensorParallel) {
+  EXPECT_THAT(resolve({"--sequence-parallel"}), IsEmpty());
+  EXPECT_FALSE(run.parallel.sequence_parallel);
+}
+
+TEST_F(RunConfigTest, SequenceLengthFollowsTheModel) {
+  run.model.max_position_embeddings = 131072;
+  EXPECT_THAT(resolve({}), IsEmpty());
+  EXPECT_EQ(run.data.seq_length, 4096);
+  EXPECT_EQ(run.model.max_position_embeddings, 131072);
+}
+
+TEST_F(RunConfigTest, ValidationNeedsOneOfItsTwoNumbers) {
+  EXPECT_THAT(resolve({"--eval-interval", "50"}), IsEmpty());
+  EXPECT_EQ(run.train.eval_iters, 100);
+  run = RunConfig();
+  EXPECT_THAT(resolve({"--eval-iters", "5"}), IsEmpty());
+  EXPECT_EQ(run.train.eval_interval, 1000);
+  run = RunConfig();
+  EXPECT_THAT(resolve({"--eval-iters", "0", "--eval-interval", "10"}), IsEmpty());
+  EXPECT_EQ(run.train.eval_interval, 0);
+}
+
+TEST_F(RunConfigTest, AllBrokenRulesAreReportedTogether) {
+  EXPECT_THAT(
+      resolve({"--tp",
+               "4",
+               "--pp",
+               "4",
+               "--bf16",
+               "--fp16",
+               "--global-batch-size",
+               "7",
+               "--micro-batch-size",
+               "2",
+               "--train-samples",
+               "5",
+               "--text",
+               "a",
+               "--ep",
+               "2",
+               "--preset",
+               "p",
+               "--hf-model",
+               "m",
+               "--seq-length",
+               "64",
+               "--max-position-embeddings",
+               "32"}),
+      testing::UnorderedElementsAre(
+          "--train-iters: 100 and --train-samples 5 both set the length; keep one",
+          HasSubstr("--global-batch-size: 7 is not divisible by micro batch size "
+                    "2 x data-parallel size 1 = 2; use 6 or 8"),
+          "--tensor-model-parallel-size: 4 does not divide --num-attention-heads 6; use 1, 2, 3 or "
+          "6",
+          "--pipeline-model-parallel-size: 4 does not divide --num-layers 6; use 1, 2, 3 or 6",
+          HasSubstr("--expert-model-parallel-size: 2 needs a model with experts"),
+          "--bf16: excludes --fp16; keep one",
+          "--preset: p and --hf-model m both give the model; keep one",
+          HasSubstr("--seq-length: 64 is above --max-position-embeddings 32"),
+          "--text: excludes --mock-data; keep one", HasSubstr("--vocab-size: 100 is too small")));
+}
+
+TEST_F(RunConfigTest, RanksMustFit) {
+  EXPECT_THAT(resolve({"--ranks", "7", "--tp", "2"}),
+              Contains("--ranks: 7 is not a multiple of tp 2 x pp 1 x cp 1 = 2"));
+  run = RunConfig();
+  EXPECT_THAT(resolve({"--ranks", "8", "--tp", "2", "--dp", "3"}),
+              Contains(HasSubstr("--ranks: 8 is not tp 2 x pp 1 x cp 1 x dp 3 = 6")));
+  run = RunConfig();
+  EXPECT_THAT(resolve({"--ranks", "1", "--tp", "2"}), testing::Not(IsEmpty()));
+}
+
+TEST_F(RunConfigTest, TensorParallelNeedsFittingGroups) {
+  EXPECT_THAT(resolve({"--tp", "3", "--num-query-groups", "2"}),
+              ElementsAre("--tensor-model-parallel-size: 3 and --num-query-groups 2 do not divide "
+                          "one another; use 1 or 2"));
+  run = RunConfig();
+  EXPECT_THAT(resolve({"--tp", "6", "--num-query-groups", "2"}), IsEmpty());
+}
+
+TEST_F(RunConfigTest, SequenceMustSplit) {
+  EXPECT_THAT(resolve({"--cp", "2", "--seq-length", "30"}),
+              ElementsAre("--seq-length: 30 is not a multiple of 2 x --context-parallel-size 2 = "
+                          "4; use 32"));
+  run = RunConfig();
+  EXPECT_THAT(resolve({"--tp", "3", "--sequence-parallel", "--seq-length", "32"}),
+              ElementsAre(HasSubstr("as --sequence-parallel needs; use 33")));
+}
+
+TEST_F(RunConfigTest, ScheduleUnitsMustAgree) {
+  EXPECT_THAT(resolve({"--lr-warmup-samples", "10", "--lr-decay-samples", "50"}),
+              ElementsAre("--lr-decay-samples: 50 does not go with --train-iters; give "
+                          "--lr-decay-iters",
+                          "--lr-warmup-samples: 10 does not go with --train-iters; give "
+                          "--lr-warmup-iters"));
+}
+
+TEST_F(RunConfigTest, WarmUpIsSetOnceAndEndsInTime) {
+  EXPECT_THAT(resolve({"--lr-warmup-iters", "10", "--lr-warmup-fraction", "0.1"}),
+              ElementsAre("--lr-warmup-fraction: 0.1 and --lr-warmup-iters 10 both set the "
+                          "warm-up; keep one"));
+  run = RunConfig();
+  EXPECT_THAT(resolve({"--lr-warmup-iters", "100"}),
+              ElementsAre(HasSubstr("100 samples is not shorter than")));
+  run = RunConfig();
+  EXPECT_THAT(resolve({"--lr", "1e-4", "--min-lr", "1e-3"}),
+              ElementsAre(HasSubstr("--lr: 0.0001 is below --min-lr 0.001")));
+}
+
+TEST_F(RunConfigTest, WsdNeedsItsLength) {
+  EXPECT_THAT(resolve({"--lr-decay-style", "wsd"}), ElementsAre(HasSubstr("--lr-wsd-decay-iters")));
+  run = RunConfig();
+  EXPECT_THAT(resolve({"--lr-decay-style", "WSD", "--lr-wsd-decay-iters", "10"}), IsEmpty());
+}
+
+TEST_F(RunConfigTest, WeightDecayNeedsAStyleForItsEnds) {
+  EXPECT_THAT(resolve({"--start-weight-decay", "0", "--end-weight-decay", "0.1"}),
+              ElementsAre(HasSubstr("use linear or cosine")));
+  run = RunConfig();
+  EXPECT_THAT(resolve({"--weight-decay-incr-style", "linear", "--end-weight-decay", "0.1"}),
+              Contains(HasSubstr("--start-weight-decay: an increasing weight decay needs both")));
+}
+
+TEST_F(RunConfigTest, StepScheduleExcludesTheGlobalBatch) {
+  EXPECT_THAT(resolve({"--step-batch-size-schedule", "0:4 1M:8", "--global-batch-size", "4"}),
+              ElementsAre(HasSubstr("cannot be combined with --global-batch-size")));
+  run = RunConfig();
+  EXPECT_THAT(resolve({"--step-batch-size-schedule", "0:4 1M:nine"}),
+              ElementsAre(HasSubstr("--step-batch-size-schedule: \"1M:nine\" is not")));
+  run = RunConfig();
+  EXPECT_THAT(resolve({"--step-batch-size-schedule", "0:4 1M:8"}), IsEmpty());
+  EXPECT_EQ(run.batch.global_batch_size, 0);
+}
+
+TEST_F(RunConfigTest, ARunNeedsDataAndALength) {
+  Options options = parse_options(list, std::vector<std::string>{"--num-layers", "1"});
+  std::vector<std::string> problems = run.resolve();
+  EXPECT_THAT(problems, Contains(HasSubstr("--train-iters: the run has no length")));
+  EXPECT_THAT(problems, Contains(HasSubstr("--text: there is no data")));
+  EXPECT_THAT(problems, Contains(HasSubstr("--hidden-size: is 0")));
+}
+
+TEST_F(RunConfigTest, ADryRunNeedsNeither) {
+  run.train.dry_run = true;
+  EXPECT_THAT(resolve({"--train-iters", "0", "--no-mock-data"}), IsEmpty());
+}
+
+TEST_F(RunConfigTest, BytesSetTheVocabulary) {
+  run.model.vocab_size = 0;
+  run.data.text = {"a.txt"};
+  run.model.num_layers = run.model.hidden_size = run.model.num_attention_heads = 1;
+  run.train.train_iters = 1;
+  EXPECT_THAT(run.resolve(), IsEmpty());
+  EXPECT_EQ(run.model.vocab_size, 256);
+}
+
+TEST_F(RunConfigTest, OddSplitsAreRefused) {
+  EXPECT_THAT(resolve({"--split", "0,1,1"}), ElementsAre(HasSubstr("--split: '0,1,1'")));
+  EXPECT_THAT(resolve({"--split", "a"}), ElementsAre(HasSubstr("--split: 'a'")));
+  EXPECT_THAT(resolve({"--split", "98, 2"}), IsEmpty());
+  EXPECT_EQ(run.data.split_shares(), (std::array<double, 3>{0.98, 0.02, 0}));
+}
+
+TEST_F(RunConfigTest, ScheduleNeedsNoModel) {
+  Options options =
+      parse_options(list, std::vector<std::string>{"--train-iters", "10", "--global-batch-size",
+                                                   "8", "--lr-warmup-iters", "2", "--lr", "1"});
+  EXPECT_THAT(run.resolve_schedule(), IsEmpty());
+  BatchSchedule batches(run.batch.spec(run.parallel.data_parallel_size, run.data.seq_length));
+  LrSchedule schedule = lr_schedule(run.optim, batches);
+  EXPECT_EQ(schedule.decay_steps, 80);
+  EXPECT_EQ(schedule.warmup_steps, 16);
+  EXPECT_EQ(schedule.lr(8), 0.5);
+  EXPECT_EQ(weight_decay_schedule(run.optim, run.train, batches).steps, 80);
+}
+
+TEST_F(RunConfigTest, SchedulesCountTheSamplesOfGrowingBatches) {
+  Options options = parse_options(
+      list, std::vector<std::string>{"--train-iters", "10", "--step-batch-size-schedule",
+                                     "0:2 10:4", "--seq-length", "1", "--lr-decay-style", "WSD",
+                                     "--lr-wsd-decay-iters", "2", "--lr-warmup-fraction", "0.1"});
+  EXPECT_THAT(run.resolve_schedule(), IsEmpty());
+  BatchSchedule batches(run.batch.spec(1, 1));
+  LrSchedule schedule = lr_schedule(run.optim, batches);
+  EXPECT_EQ(schedule.decay_steps, 30);  // 5 iterations of 2, 5 of 4
+  EXPECT_EQ(schedule.wsd_decay_steps, 8);
+  EXPECT_EQ(schedule.warmup_steps, 3);
+}
+
+TEST_F(RunConfigTest, ModelConflictsNameBothValues) {
+  Options options = parse_options(
+      list, std::vector<std::string>{"--num-layers", "2", "--hidden-size", "8", "--swiglu",
+                                     "--hidden-dropout", "0.1", "--rope-scaling-type", "yarn"});
+  run.model = ModelConfig();  // as read from the folder
+  run.model.num_layers = 3;
+  run.model.hidden_size = 8;
+  run.model.gated = true;
+  run.model.activation = ActivationKind::kGelu;
+  EXPECT_THAT(model_conflicts(options, list),
+              ElementsAre("--num-layers: --num-layers 2 contradicts --hf-model, where it is 3; "
+                          "leave it out",
+                          "--swiglu: --activation silu contradicts --hf-model, where it is gelu; "
+                          "leave it out"));
+  EXPECT_EQ(run.model.num_layers, 3);
+  EXPECT_EQ(run.model.activation, ActivationKind::kGelu);
+}
+
+TEST_F(RunConfigTest, PrecisionGivesTheDtype) {
+  EXPECT_EQ(run.precision.model_dtype(), Dtype::kF32);
+  run.precision.fp16 = true;
+  EXPECT_EQ(run.precision.model_dtype(), Dtype::kF16);
+  run.precision = {.bf16 = false, .fp16 = false, .fp64 = true};
+  EXPECT_EQ(run.precision.model_dtype(), Dtype::kF64);
+  EXPECT_THAT(resolve({"--device", "cuda"}), ElementsAre(HasSubstr("--fp64: is for the CPU")));
+}
+
+}  // namespace
+}  // namespace bev

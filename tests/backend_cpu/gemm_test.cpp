@@ -1,0 +1,173 @@
+#include <gtest/gtest.h>
+
+#include "tests/backend_cpu/kernel_fixture.h"
+#include "tests/support/expect_error.h"
+
+namespace bev {
+namespace {
+using namespace kernel_test;
+
+struct Case {
+  std::int64_t m, n, k;
+  bool transpose_a, transpose_b;
+  double alpha = 1, beta = 0;
+  bool bias = false;
+};
+
+std::vector<double> reference(const Case& c, const std::vector<double>& a,
+                              const std::vector<double>& b, const std::vector<double>& bias,
+                              const std::vector<double>& old) {
+  std::vector<double> out(static_cast<std::size_t>(c.m * c.n));
+  for (std::int64_t i = 0; i < c.m; ++i) {
+    for (std::int64_t j = 0; j < c.n; ++j) {
+      double sum = 0;
+      for (std::int64_t k = 0; k < c.k; ++k) {
+        sum += a[static_cast<std::size_t>(c.transpose_a ? k * c.m + i : i * c.k + k)] *
+               b[static_cast<std::size_t>(c.transpose_b ? j * c.k + k : k * c.n + j)];
+      }
+      auto at = static_cast<std::size_t>(i * c.n + j);
+      out[at] = c.alpha * sum + (c.beta != 0 ? c.beta * old[at] : 0) +
+                (c.bias ? bias[static_cast<std::size_t>(j)] : 0);
+    }
+  }
+  return out;
+}
+
+void run_case(const Case& c, Dtype dtype, Dtype c_dtype) {
+  SCOPED_TRACE(concat(name_of(dtype), " to ", name_of(c_dtype), " ", c.m, " x ", c.n, " x ", c.k,
+                      c.transpose_a ? " ta" : "", c.transpose_b ? " tb" : "", " alpha ", c.alpha,
+                      " beta ", c.beta, c.bias ? " bias" : ""));
+  Shape a_shape = c.transpose_a ? Shape{c.k, c.m} : Shape{c.m, c.k};
+  Shape b_shape = c.transpose_b ? Shape{c.n, c.k} : Shape{c.k, c.n};
+  Buffer a = random_buffer(dtype, a_shape, 1), b = random_buffer(dtype, b_shape, 2);
+  Buffer bias = random_buffer(dtype, {c.n}, 3);
+  Buffer old = c.beta == 0 ? Buffer(c_dtype, {c.m, c.n}) : random_buffer(c_dtype, {c.m, c.n}, 4);
+  std::vector<double> want = reference(c, a.values(), b.values(), bias.values(), old.values());
+  Dtype sum_dtype = accumulate_dtype(dtype);
+  // The order of summation is free: k roundings of partial sums, most of them small.
+  double tolerance =
+      2 * epsilon_of(c_dtype) + epsilon_of(sum_dtype) * (16 + static_cast<double>(c.k) / 2);
+  on_every_level([&](const Kernels& kernels, const Stream& stream) {
+    Buffer out = old;
+    kernels.gemm.gemm(stream, {.a = a.view(),
+                               .b = b.view(),
+                               .c = out.view(),
+                               .transpose_a = c.transpose_a,
+                               .transpose_b = c.transpose_b,
+                               .alpha = c.alpha,
+                               .beta = c.beta,
+                               .bias = c.bias ? bias.view() : View{}});
+    expect_near(out.values(), want, tolerance);
+    EXPECT_TRUE(out.guards_intact());
+    return out.bits();
+  });
+}
+
+void run_all_dtypes(const Case& c) {
+  for (Dtype dtype : kFloats) {
+    run_case(c, dtype, dtype);
+    if (size_of(dtype) == 2) run_case(c, dtype, Dtype::kF32);
+  }
+}
+
+TEST(Gemm, AllLayoutsMatchTheReference) {
+  for (bool transpose_a : {false, true}) {
+    for (bool transpose_b : {false, true}) run_all_dtypes({37, 53, 29, transpose_a, transpose_b});
+  }
+}
+
+TEST(Gemm, AlphaBetaAndBias) {
+  for (double alpha : {1.0, 0.5, -2.0}) {
+    for (double beta : {0.0, 1.0, 0.25}) {
+      for (bool bias : {false, true}) run_all_dtypes({9, 17, 33, false, true, alpha, beta, bias});
+    }
+  }
+}
+
+TEST(Gemm, SeveralTilesAndOddSizes) {
+  run_all_dtypes({300, 401, 70, false, true, 1, 0, true});
+  run_all_dtypes({259, 129, 601, true, false, 1, 1, false});
+  run_all_dtypes({65, 97, 515, false, false, 1, 0, false});
+  run_all_dtypes({600, 7, 19, false, true, 1, 0, true});
+}
+
+TEST(Gemm, FewRowsMatchTheReference) {
+  for (std::int64_t m : {1, 2, 3, 4, 5}) {
+    for (bool transpose_b : {false, true}) {
+      run_all_dtypes({m, 301, 130, false, transpose_b, 1, 0, true});
+      run_all_dtypes({m, 33, 77, true, transpose_b, 0.5, 1, false});
+    }
+  }
+  run_all_dtypes({1, 1, 1, false, false});
+  run_all_dtypes({5, 1, 40, false, true});
+}
+
+TEST(Gemm, EmptyDims) {
+  for (bool transpose : {false, true}) {
+    run_all_dtypes({0, 5, 7, transpose, transpose});
+    run_all_dtypes({5, 0, 7, transpose, transpose});
+    run_all_dtypes({5, 7, 0, transpose, transpose});
+    run_all_dtypes({5, 7, 0, transpose, transpose, 1, 0.5, true});
+    run_all_dtypes({0, 0, 0, transpose, transpose});
+  }
+}
+
+// Integers are exact in every dtype, so the sum must be exact as well, whatever the path.
+TEST(Gemm, AccumulatesIntoF32Exactly) {
+  constexpr std::int64_t kM = 130, kN = 70, kK = 600;
+  std::vector<double> a(kM * kK), b(kK * kN);
+  for (std::size_t i = 0; i < a.size(); ++i) a[i] = static_cast<double>(i * 7 % 11) - 5;
+  for (std::size_t i = 0; i < b.size(); ++i) b[i] = static_cast<double>(i * 5 % 13) - 6;
+  for (Dtype dtype : kFloats) {
+    Dtype c_dtype = accumulate_dtype(dtype);
+    Buffer left(dtype, {kK, kM}, a), right(dtype, {kK, kN}, b);
+    std::vector<double> old(kM * kN, 1000);
+    std::vector<double> want = reference({kM, kN, kK, true, false, 1, 1}, a, b, {}, old);
+    on_every_level([&](const Kernels& kernels, const Stream& stream) {
+      Buffer out(c_dtype, {kM, kN}, old);
+      kernels.gemm.gemm(stream, {.a = left.view(),
+                                 .b = right.view(),
+                                 .c = out.view(),
+                                 .transpose_a = true,
+                                 .beta = 1,
+                                 .bias = {}});
+      expect_near(out.values(), want, 0);
+      return out.bits();
+    });
+  }
+}
+
+TEST(Gemm, NanAndInfinityReachTheResult) {
+  for (Dtype dtype : kFloats) {
+    Buffer a = random_buffer(dtype, {20, 40}, 1), b = random_buffer(dtype, {30, 40}, 2);
+    a.set(3 * 40 + 5, std::numeric_limits<double>::quiet_NaN());
+    a.set(7 * 40 + 9, std::numeric_limits<double>::infinity());
+    on_every_level([&](const Kernels& kernels, const Stream& stream) {
+      Buffer out(dtype, {20, 30});
+      kernels.gemm.gemm(
+          stream, {.a = a.view(), .b = b.view(), .c = out.view(), .transpose_b = true, .bias = {}});
+      std::vector<double> values = out.values();
+      for (std::size_t j = 0; j < 30; ++j) {
+        EXPECT_TRUE(std::isnan(values[3 * 30 + j]));
+        EXPECT_TRUE(std::isinf(values[7 * 30 + j]));
+        EXPECT_TRUE(std::isfinite(values[8 * 30 + j]));
+      }
+      return std::string();
+    });
+  }
+}
+
+TEST(Gemm, RefusesShapesAndDtypesThatDoNotFit) {
+  ThreadPool pool(1);
+  Stream stream{.pool = &pool};
+  Buffer a(Dtype::kF32, {2, 3}), b(Dtype::kF32, {4, 5}), c(Dtype::kF32, {2, 5});
+  Buffer half(Dtype::kBf16, {3, 5});
+  expect_error(ErrorKind::kShape, {"gemm: a [2, 3], b [4, 5], c [2, 5]"}, [&] {
+    cpu_kernels().gemm.gemm(stream, {.a = a.view(), .b = b.view(), .c = c.view(), .bias = {}});
+  });
+  expect_error(ErrorKind::kInternal, {"b bf16"}, [&] {
+    cpu_kernels().gemm.gemm(stream, {.a = a.view(), .b = half.view(), .c = c.view(), .bias = {}});
+  });
+}
+}  // namespace
+}  // namespace bev

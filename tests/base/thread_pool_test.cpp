@@ -1,0 +1,81 @@
+#include "base/thread_pool.h"
+
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <numeric>
+#include <set>
+#include <thread>
+#include <vector>
+
+#include "tests/support/expect_error.h"
+
+namespace bev {
+namespace {
+TEST(ThreadPool, RunsEveryPieceOnce) {
+  for (int threads : {1, 2, 3, 8}) {
+    ThreadPool pool(threads);
+    EXPECT_EQ(pool.threads(), threads);
+    for (std::int64_t pieces : {0, 1, 2, 7, 1000}) {
+      std::vector<std::atomic<int>> counts(static_cast<std::size_t>(pieces));
+      pool.run(pieces, [&](std::int64_t piece) { ++counts[static_cast<std::size_t>(piece)]; });
+      for (const auto& count : counts) EXPECT_EQ(count.load(), 1);
+    }
+  }
+}
+
+// What a piece wrote is visible to the caller, and to the pieces of the next run.
+TEST(ThreadPool, RunsFollowEachOther) {
+  ThreadPool pool(4);
+  std::vector<std::int64_t> values(64, 0);
+  for (int round = 0; round < 2000; ++round) {
+    pool.run(64, [&](std::int64_t piece) {
+      // Reads another piece's value of the round before through the caller's copy.
+      values[static_cast<std::size_t>(piece)] += piece;
+    });
+    ASSERT_EQ(std::accumulate(values.begin(), values.end(), std::int64_t{0}),
+              (round + 1) * 63 * 64 / 2);
+  }
+}
+
+TEST(ThreadPool, OneThreadUsesTheCallersOnly) {
+  ThreadPool pool(1);
+  std::set<std::thread::id> seen;
+  pool.run(10, [&](std::int64_t) { seen.insert(std::this_thread::get_id()); });
+  EXPECT_EQ(seen, std::set<std::thread::id>{std::this_thread::get_id()});
+}
+
+TEST(ThreadPool, WorkersWakeAfterALongPause) {
+  ThreadPool pool(3);
+  for (int round = 0; round < 3; ++round) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(20));
+    std::atomic<int> count = 0;
+    pool.run(30, [&](std::int64_t) { ++count; });
+    EXPECT_EQ(count.load(), 30);
+  }
+}
+
+TEST(ThreadPool, SeveralPoolsSideBySide) {
+  std::vector<std::thread> owners;
+  std::atomic<std::int64_t> total = 0;
+  for (int owner = 0; owner < 4; ++owner) {
+    owners.emplace_back([&] {
+      ThreadPool pool(2);
+      for (int round = 0; round < 100; ++round) {
+        pool.run(10, [&](std::int64_t piece) { total += piece; });
+      }
+    });
+  }
+  for (std::thread& owner : owners) owner.join();
+  EXPECT_EQ(total.load(), 4 * 100 * 45);
+}
+
+TEST(ThreadPool, IdleOrUnusedPoolsEnd) {
+  for (int round = 0; round < 50; ++round) ThreadPool pool(4);
+}
+
+TEST(ThreadPool, RefusesNoThreads) {
+  expect_error(ErrorKind::kConfig, {"thread pool", "0"}, [] { ThreadPool pool(0); });
+}
+}  // namespace
+}  // namespace bev

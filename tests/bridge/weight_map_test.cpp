@@ -1,0 +1,334 @@
+#include "bridge/weight_map.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstring>
+#include <limits>
+#include <map>
+#include <set>
+
+#include "base/text.h"
+#include "bridge/convert.h"
+#include "tests/support/expect_error.h"
+#include "tests/support/golden.h"
+#include "tests/support/temp_folder.h"
+
+namespace bev {
+namespace {
+
+using test::golden_config;
+using test::golden_models;
+
+std::string folder_of(std::string_view model) { return join_path(test::golden_folder(), model); }
+
+std::vector<std::byte> read(const ParamMapping& mapping, const WeightFiles& files, Dtype dtype) {
+  std::vector<std::byte> value(static_cast<std::size_t>(mapping.shape.numel()) * size_of(dtype));
+  read_param(mapping, files, dtype, value.data());
+  return value;
+}
+
+TEST(WeightMap, UsesEveryGoldenTensorOnceAndRoundTripsItsBits) {
+  for (const std::string& model : golden_models()) {
+    WeightFiles files(folder_of(model));
+    WeightMap map(from_hf(golden_config(model)));
+    map.check(files);
+    std::set<std::string> seen;
+    for (const ParamMapping& mapping : map.params()) {
+      std::vector<std::byte> value = read(mapping, files, Dtype::kF32);
+      for (std::size_t part = 0; part < mapping.tensors.size(); ++part) {
+        const HfTensor& tensor = mapping.tensors[part];
+        EXPECT_TRUE(seen.insert(tensor.name).second) << model << " " << tensor.name;
+        TensorBytes stored = files.tensor(tensor.name);
+        std::vector<std::byte> out(stored.bytes.size());
+        split_param(mapping, part, value.data(), Dtype::kF32, Dtype::kF32, out.data());
+        EXPECT_EQ(std::memcmp(out.data(), stored.bytes.data(), out.size()), 0)
+            << model << " " << tensor.name;
+      }
+    }
+    std::vector<std::string> names = files.names();
+    EXPECT_EQ(seen, std::set<std::string>(names.begin(), names.end())) << model;
+  }
+}
+
+TEST(WeightMap, ExportListsEveryTensorWithItsShape) {
+  for (const std::string& model : golden_models()) {
+    WeightFiles files(folder_of(model));
+    WeightMap map(from_hf(golden_config(model)));
+    std::vector<ExportTensor> tensors = export_tensors(map, Dtype::kBf16);
+    EXPECT_EQ(tensors.size(), files.names().size());
+    for (const ExportTensor& tensor : tensors) {
+      EXPECT_EQ(tensor.spec.dtype, Dtype::kBf16);
+      EXPECT_EQ(tensor.spec.shape, files.tensor(tensor.spec.name).shape) << tensor.spec.name;
+      EXPECT_EQ(tensor.spec.name, map.params()[tensor.param].tensors[tensor.part].name);
+    }
+  }
+}
+
+// Element (row, column) of a stored fp32 tensor.
+float element(const WeightFiles& files, const std::string& name, std::int64_t row,
+              std::int64_t column) {
+  TensorBytes tensor = files.tensor(name);
+  float value;
+  std::int64_t columns = tensor.shape.row_numel();
+  std::memcpy(&value, tensor.bytes.data() + (row * columns + column) * 4, 4);
+  return value;
+}
+
+struct Place {
+  std::string model, param;
+  std::int64_t row, column;
+  std::string tensor;
+  std::int64_t tensor_row, tensor_column;
+};
+
+TEST(WeightMap, PutsElementsWhereTheyBelong) {
+  const std::string qkv = "decoder.layers.1.self_attention.linear_qkv.";
+  const std::string llama = "model.layers.1.self_attn.", neox = "gpt_neox.layers.1.attention.";
+  const std::vector<Place> places = {
+      // 6 heads of 8, 2 of keys and values.
+      {"llama_gqa", qkv + "weight", 47, 3, llama + "q_proj.weight", 47, 3},
+      {"llama_gqa", qkv + "weight", 48, 3, llama + "k_proj.weight", 0, 3},
+      {"llama_gqa", qkv + "weight", 79, 29, llama + "v_proj.weight", 15, 29},
+      {"llama_gqa", "decoder.layers.0.mlp.linear_fc1.weight", 45, 2,
+       "model.layers.0.mlp.up_proj.weight", 1, 2},
+      {"llama_gqa", "decoder.layers.2.pre_mlp_layernorm.weight", 5, 0,
+       "model.layers.2.post_attention_layernorm.weight", 5, 0},
+      {"llama_tied_bias", qkv + "bias", 61, 0, llama + "k_proj.bias", 1, 0},
+      {"gemma2", "decoder.layers.1.pre_mlp_layernorm.weight", 4, 0,
+       "model.layers.1.pre_feedforward_layernorm.weight", 4, 0},
+      {"gemma2", "decoder.layers.1.post_attention_layernorm.weight", 4, 0,
+       "model.layers.1.post_attention_layernorm.weight", 4, 0},
+      {"gpt2", qkv + "weight", 40, 7, "transformer.h.1.attn.c_attn.weight", 7, 40},
+      {"gpt2", "decoder.layers.0.mlp.linear_fc2.weight", 3, 90, "transformer.h.0.mlp.c_proj.weight",
+       90, 3},
+      // 2 heads of 16: [q0 k0 v0 q1 k1 v1].
+      {"gpt_neox", qkv + "weight", 16, 5, neox + "query_key_value.weight", 48, 5},
+      {"gpt_neox", qkv + "weight", 32, 5, neox + "query_key_value.weight", 16, 5},
+      {"gpt_neox", qkv + "bias", 95, 0, neox + "query_key_value.bias", 95, 0},
+      {"gpt_neox", qkv + "bias", 64, 0, neox + "query_key_value.bias", 32, 0},
+      {"gpt_neox", "output_layer.weight", 112, 31, "embed_out.weight", 112, 31},
+  };
+  for (const Place& place : places) {
+    WeightFiles files(folder_of(place.model));
+    WeightMap map(from_hf(golden_config(place.model)));
+    const ParamMapping& mapping = map.find(place.param);
+    std::vector<std::byte> value = read(mapping, files, Dtype::kF32);
+    float ours;
+    std::memcpy(&ours, value.data() + (place.row * mapping.shape.row_numel() + place.column) * 4,
+                4);
+    EXPECT_EQ(ours, element(files, place.tensor, place.tensor_row, place.tensor_column))
+        << place.model << " " << place.param << " " << place.row;
+  }
+}
+
+// A copy of a golden model's weights under other names, with other tensors, or less.
+class Edited {
+ public:
+  explicit Edited(std::string_view model) : files_(folder_of(model)) {
+    for (const std::string& name : files_.names()) {
+      TensorBytes tensor = files_.tensor(name);
+      add(name, tensor.dtype, tensor.shape, {tensor.bytes.begin(), tensor.bytes.end()});
+    }
+  }
+  void add(const std::string& name, Dtype dtype, Shape shape, std::vector<std::byte> bytes) {
+    tensors_[name] = {{name, dtype, shape}, std::move(bytes)};
+  }
+  void rename(const std::string& from, const std::string& to) {
+    auto node = tensors_.extract(from);
+    ASSERT_FALSE(node.empty()) << from;
+    node.key() = node.mapped().first.name = to;
+    tensors_.insert(std::move(node));
+  }
+  void strip(const std::string& prefix) {
+    std::vector<std::string> names;
+    for (const auto& [name, tensor] : tensors_) names.push_back(name);
+    for (const std::string& name : names) {
+      if (name.starts_with(prefix)) rename(name, name.substr(prefix.size()));
+    }
+  }
+  void remove(const std::string& name) { ASSERT_EQ(tensors_.erase(name), 1u) << name; }
+  std::vector<std::byte>& bytes(const std::string& name) { return tensors_.at(name).second; }
+  const TensorSpec& spec(const std::string& name) { return tensors_.at(name).first; }
+
+  WeightFiles write() {
+    std::vector<TensorSpec> specs;
+    for (const auto& [name, tensor] : tensors_) specs.push_back(tensor.first);
+    SafetensorsWriter writer(folder_.path("model.safetensors"), specs);
+    for (const TensorSpec& spec : writer.tensors()) writer.write(spec.name, bytes(spec.name));
+    writer.commit();
+    return WeightFiles(folder_.path());
+  }
+
+ private:
+  WeightFiles files_;
+  std::map<std::string, std::pair<TensorSpec, std::vector<std::byte>>> tensors_;
+  TempFolder folder_;
+};
+
+void expect_same_weights(const WeightMap& map, const WeightFiles& a, const WeightFiles& b) {
+  map.check(a);
+  map.check(b);
+  for (const ParamMapping& mapping : map.params()) {
+    EXPECT_EQ(read(mapping, a, Dtype::kF32), read(mapping, b, Dtype::kF32)) << mapping.param;
+  }
+}
+
+TEST(WeightMap, AcceptsTheNamesOfOlderFiles) {
+  {
+    Edited gpt2("gpt2");
+    gpt2.strip("transformer.");
+    gpt2.add("h.0.attn.bias", Dtype::kU8, {1, 1, 4, 4}, std::vector<std::byte>(16));
+    gpt2.add("h.1.attn.masked_bias", Dtype::kF32, {}, std::vector<std::byte>(4));
+    WeightFiles files = gpt2.write();
+    expect_same_weights(WeightMap(from_hf(golden_config("gpt2"))), WeightFiles(folder_of("gpt2")),
+                        files);
+  }
+  {
+    Edited neox("gpt_neox");
+    neox.rename("embed_out.weight", "lm_head.weight");
+    neox.add("gpt_neox.layers.0.attention.rotary_emb.inv_freq", Dtype::kF32, {2},
+             std::vector<std::byte>(8));
+    WeightFiles files = neox.write();
+    expect_same_weights(WeightMap(from_hf(golden_config("gpt_neox"))),
+                        WeightFiles(folder_of("gpt_neox")), files);
+  }
+}
+
+TEST(WeightMap, TiedHeadsMayBeStoredWhenTheyAreEqual) {
+  WeightMap map(from_hf(golden_config("qwen3_tied")));
+  const std::string embedding = "model.embed_tokens.weight";
+  Edited both("qwen3_tied");
+  TensorSpec spec = both.spec(embedding);
+  both.add("lm_head.weight", spec.dtype, spec.shape, both.bytes(embedding));
+  WeightFiles equal = both.write();
+  expect_same_weights(map, WeightFiles(folder_of("qwen3_tied")), equal);
+  both.bytes("lm_head.weight")[5] ^= std::byte{1};
+  WeightFiles unequal = both.write();
+  expect_error(ErrorKind::kInput,
+               {"lm_head.weight differs from model.embed_tokens.weight", "tie_word_embeddings"},
+               [&] { map.check(unequal); });
+  Edited head_only("qwen3_tied");
+  head_only.rename(embedding, "lm_head.weight");
+  WeightFiles files = head_only.write();
+  expect_same_weights(map, WeightFiles(folder_of("qwen3_tied")), files);
+}
+
+TEST(WeightMap, EverythingWrongWithAFileIsListed) {
+  WeightMap map(from_hf(golden_config("llama_gqa")));
+  Edited edited("llama_gqa");
+  edited.remove("lm_head.weight");
+  edited.rename("model.layers.1.mlp.up_proj.weight", "model.layers.1.mlp.up_project.weight");
+  edited.add("model.norm.weight", Dtype::kF32, {31}, std::vector<std::byte>(124));
+  edited.add("model.layers.0.input_layernorm.weight", Dtype::kI32, {30},
+             std::vector<std::byte>(120));
+  WeightFiles files = edited.write();
+  expect_error(ErrorKind::kInput,
+               {"the weights do not fit config.json", "lm_head.weight is missing",
+                "model.layers.1.mlp.up_proj.weight is missing",
+                "model.layers.1.mlp.up_project.weight is not a weight of this model",
+                "model.norm.weight has shape [31], config.json asks for [30]",
+                "model.layers.0.input_layernorm.weight is stored as I32"},
+               [&] { map.check(files); });
+  std::vector<float> out(31);
+  expect_error(
+      ErrorKind::kInput, {"model.norm.weight: has shape [31], but the model needs [30]"}, [&] {
+        read_param(map.find("decoder.final_layernorm.weight"), files, Dtype::kF32, out.data());
+      });
+  expect_error(ErrorKind::kInput, {"lm_head.weight"}, [&] {
+    std::vector<float> head(97 * 30);
+    read_param(map.find("output_layer.weight"), files, Dtype::kF32, head.data());
+  });
+}
+
+TEST(WeightMap, ManyProblemsAreCut) {
+  WeightMap map(from_hf(golden_config("llama_gqa")));
+  WeightFiles other(folder_of("gpt2"));
+  expect_error(ErrorKind::kInput, {"model.embed_tokens.weight is missing", " more"},
+               [&] { map.check(other); });
+}
+
+TEST(WeightMap, AConfigurationOutsideOfTheFamilyIsAnError) {
+  ModelConfig config = preset("llama-tiny");
+  config.post_norms = true;
+  expect_error(ErrorKind::kConfig, {"llama models have no weights for", "post_attention_layernorm"},
+               [&] { WeightMap map(config); });
+}
+
+template <class To>
+To converted(double value) {
+  To out;
+  convert_elements({&value, Dtype::kF64}, {&out, DtypeOf<To>::value}, 1);
+  return out;
+}
+
+TEST(Convert, RoundsToNearestEvenOnce) {
+  // Just above the middle of two bf16: rounding to float first would land on the middle.
+  EXPECT_EQ(float(converted<Bf16>(1 + 0x1p-8 + 0x1p-40)), 1 + 0x1p-7);
+  EXPECT_EQ(float(converted<Bf16>(1 + 0x1p-8)), 1);
+  EXPECT_EQ(float(converted<Bf16>(1 + 3 * 0x1p-8 - 0x1p-40)), 1 + 0x1p-7);
+  EXPECT_EQ(float(converted<F16>(1 + 0x1p-11 + 0x1p-50)), 1 + 0x1p-10);
+  EXPECT_EQ(float(converted<F16>(-1 - 0x1p-11)), -1);
+  EXPECT_EQ(float(converted<F16>(0x1p-25 + 0x1p-60)), 0x1p-24);
+  EXPECT_EQ(float(converted<F16>(0x1p-25)), 0);
+  EXPECT_EQ(float(converted<F16>(65519.999999)), 65504);
+  EXPECT_TRUE(std::isinf(float(converted<F16>(65520))));
+  EXPECT_TRUE(std::isinf(float(converted<Bf16>(1e300))));
+  EXPECT_TRUE(std::isinf(float(converted<Bf16>(-std::numeric_limits<double>::infinity()))));
+  EXPECT_TRUE(std::isnan(float(converted<Bf16>(std::nan("")))));
+  EXPECT_TRUE(std::signbit(float(converted<Bf16>(-1e-320))));
+  EXPECT_EQ(converted<float>(0.1), 0.1f);
+}
+
+TEST(Convert, WideningIsExactAndUnalignedMemoryWorks) {
+  std::vector<std::byte> from(1 + 2 * 65536), to(3 + 4 * 65536), back(1 + 2 * 65536);
+  for (unsigned bits = 0; bits < 65536; ++bits) {
+    auto half = static_cast<std::uint16_t>(bits);
+    std::memcpy(&from[1 + 2 * bits], &half, 2);
+  }
+  for (Dtype dtype : {Dtype::kBf16, Dtype::kF16}) {
+    convert_elements({&from[1], dtype}, {&to[3], Dtype::kF32}, 65536);
+    convert_elements({&to[3], Dtype::kF32}, {&back[1], dtype}, 65536);
+    for (unsigned bits = 0; bits < 65536; ++bits) {
+      float value;
+      std::memcpy(&value, &to[3 + 4 * bits], 4);
+      if (std::isnan(value)) continue;
+      ASSERT_EQ(std::memcmp(&from[1 + 2 * bits], &back[1 + 2 * bits], 2), 0) << bits;
+    }
+  }
+}
+
+TEST(Convert, TransposesAnyShape) {
+  constexpr std::int64_t kRows = 37, kColumns = 70;
+  std::vector<float> from(kRows * kColumns);
+  for (std::size_t i = 0; i < from.size(); ++i) from[i] = static_cast<float>(i);
+  std::vector<double> to(from.size());
+  transpose_elements({from.data(), Dtype::kF32}, {to.data(), Dtype::kF64}, kRows, kColumns);
+  for (std::int64_t row = 0; row < kRows; ++row) {
+    for (std::int64_t column = 0; column < kColumns; ++column) {
+      ASSERT_EQ(to[static_cast<std::size_t>(column * kRows + row)], row * kColumns + column);
+    }
+  }
+}
+
+TEST(WeightMap, ConvertsDtypesBothWays) {
+  WeightFiles files(folder_of("gpt_neox"));
+  WeightMap map(from_hf(golden_config("gpt_neox")));
+  const ParamMapping& mapping = map.find("decoder.layers.0.self_attention.linear_qkv.weight");
+  std::vector<std::byte> exact = read(mapping, files, Dtype::kF64);
+  std::vector<std::byte> out(exact.size() / 2);
+  split_param(mapping, 0, exact.data(), Dtype::kF64, Dtype::kF32, out.data());
+  TensorBytes stored = files.tensor(mapping.tensors[0].name);
+  EXPECT_EQ(std::memcmp(out.data(), stored.bytes.data(), out.size()), 0);
+  std::vector<std::byte> rounded = read(mapping, files, Dtype::kBf16);
+  for (std::int64_t i = 0; i < mapping.shape.numel(); ++i) {
+    double value;
+    Bf16 half;
+    std::memcpy(&value, &exact[static_cast<std::size_t>(i) * 8], 8);
+    std::memcpy(&half, &rounded[static_cast<std::size_t>(i) * 2], 2);
+    ASSERT_EQ(half.bits, Bf16(static_cast<float>(value)).bits);
+  }
+}
+
+}  // namespace
+}  // namespace bev

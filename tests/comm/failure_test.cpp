@@ -1,0 +1,274 @@
+// What happens when ranks disagree, fail or do not come.
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <stdexcept>
+#include <thread>
+
+#include "comm/world.h"
+#include "tests/support/expect_error.h"
+
+namespace bev {
+namespace {
+
+View view_of(std::vector<float>& data) {
+  return {data.data(), Dtype::kF32, {static_cast<std::int64_t>(data.size())}};
+}
+
+// Runs body(group) on `ranks` ranks and expects the launcher's error.
+template <class Body>
+void expect_failure(int ranks, ErrorKind kind, const std::vector<std::string>& parts,
+                    const Body& body, double timeout = 20) {
+  expect_error(kind, parts, [&] {
+    run_thread_ranks(ranks, {timeout}, [&](World& world) {
+      std::vector<int> members;
+      for (int rank = 0; rank < ranks; ++rank) members.push_back(rank);
+      std::unique_ptr<Group> group = world.make_group(members);
+      body(*group);
+    });
+  });
+}
+
+TEST(Failure, DifferentCollectivesAreNamedBoth) {
+  expect_failure(3, ErrorKind::kComm, {"rank 0 in all_reduce of weights", "rank 2 in broadcast of"},
+                 [](Group& group) {
+                   std::vector<float> data(4);
+                   if (group.rank() == 2) {
+                     group.broadcast(view_of(data), 0, "tokens").wait();
+                   } else {
+                     group.all_reduce(view_of(data), Reduction::kSum, "weights").wait();
+                   }
+                 });
+}
+
+TEST(Failure, ABarrierAgainstACollectiveIsNamed) {
+  expect_failure(2, ErrorKind::kComm, {"in all_reduce of weights", "in barrier of start"},
+                 [](Group& group) {
+                   std::vector<float> data(4);
+                   if (group.rank() == 1) return group.barrier("start");
+                   group.all_reduce(view_of(data), Reduction::kSum, "weights").wait();
+                 });
+}
+
+TEST(Failure, DifferentLabelsDtypesAndSizesAreNamed) {
+  expect_failure(2, ErrorKind::kComm, {"all_reduce of a", "all_reduce of b"}, [](Group& group) {
+    std::vector<float> data(4);
+    group.all_reduce(view_of(data), Reduction::kSum, group.rank() == 0 ? "a" : "b").wait();
+  });
+  expect_failure(2, ErrorKind::kComm, {"(f32)", "(i32)"}, [](Group& group) {
+    std::vector<float> data(4);
+    View view = view_of(data);
+    if (group.rank() == 1) view.dtype = Dtype::kI32;
+    group.all_reduce(view, Reduction::kSum, "x").wait();
+  });
+  expect_failure(2, ErrorKind::kComm, {"all_reduce of x", "[4]", "[5]"}, [](Group& group) {
+    std::vector<float> data(4 + static_cast<std::size_t>(group.rank()));
+    group.all_reduce(view_of(data), Reduction::kSum, "x").wait();
+  });
+}
+
+TEST(Failure, PartsThatDoNotFillTheWholeAreNamed) {
+  // One rank alone has the wrong size; the others must not go on with its memory.
+  expect_failure(3, ErrorKind::kComm, {"all_gather of x", "rank 1", "[7]", "6 elements"},
+                 [](Group& group) {
+                   std::vector<float> in(2), out(group.rank() == 1 ? 7 : 6);
+                   group.all_gather(view_of(in), view_of(out), "x").wait();
+                 });
+  expect_failure(3, ErrorKind::kComm, {"reduce_scatter of x", "[6]", "7 elements"},
+                 [](Group& group) {
+                   std::vector<float> in(6), out(group.rank() == 2 ? 3 : 2);
+                   group.reduce_scatter(view_of(in), view_of(out), "x").wait();
+                 });
+  expect_failure(2, ErrorKind::kComm, {"all_to_all of x", "rank 0 sends 2", "rank 1 expects 1"},
+                 [](Group& group) {
+                   std::vector<float> in(3), out(group.rank() == 0 ? 3 : 2);
+                   std::vector<std::int64_t> send = {1, 2}, receive = {1, 2};
+                   if (group.rank() == 1) receive = {1, 1};
+                   if (group.rank() == 1) send = {2, 1};
+                   group.all_to_all(view_of(in), send, view_of(out), receive, "x").wait();
+                 });
+  expect_failure(2, ErrorKind::kComm, {"all_gather of x", "f32", "f64"}, [](Group& group) {
+    std::vector<float> in(2), out(8);
+    group.all_gather(view_of(in), {out.data(), Dtype::kF64, {4}}, "x").wait();
+  });
+}
+
+TEST(Failure, AMessageOfTheWrongSizeIsNamed) {
+  expect_failure(2, ErrorKind::kComm, {"receive of x", "12 bytes", "rank 0", "expected 16"},
+                 [](Group& group) {
+                   std::vector<float> data(group.rank() == 0 ? 3 : 4);
+                   if (group.rank() == 0) {
+                     group.send(view_of(data), 1, "x").wait();
+                   } else {
+                     group.receive(view_of(data), 0, "x").wait();
+                   }
+                 });
+}
+
+TEST(Failure, ATimeoutNamesTheAbsentRanks) {
+  std::atomic<bool> over = false;
+  expect_failure(
+      4, ErrorKind::kComm, {"all_reduce of x", "0.1 s", "not there: rank 1 rank 3"},
+      [&](Group& group) {
+        std::vector<float> data(4);
+        if (group.rank() % 2 == 0) {
+          try {
+            group.all_reduce(view_of(data), Reduction::kSum, "x").wait();
+          } catch (...) {
+            over = true;
+            throw;
+          }
+        }
+        while (!over) std::this_thread::yield();
+      },
+      0.1);
+  over = false;
+  expect_failure(
+      2, ErrorKind::kComm, {"receive of x on rank 1", "from rank 0", "0.1 s"},
+      [&](Group& group) {
+        std::vector<float> data(4);
+        if (group.rank() == 1) {
+          try {
+            group.receive(view_of(data), 0, "x").wait();
+          } catch (...) {
+            over = true;
+            throw;
+          }
+        }
+        while (!over) std::this_thread::yield();
+      },
+      0.1);
+}
+
+TEST(Failure, TheFirstCauseIsRethrownWithRankAndKindAndTheOthersWake) {
+  for (ErrorKind kind : {ErrorKind::kNumeric, ErrorKind::kIo, ErrorKind::kConfig}) {
+    std::atomic<int> woken = 0;
+    expect_failure(4, kind, {"rank 2: ", "the cause"}, [&](Group& group) {
+      std::vector<float> data(4);
+      BEV_CHECK(group.rank() != 2, kind, "the cause");
+      try {
+        // A collective, a barrier and a message: all must wake.
+        if (group.rank() == 0) group.all_reduce(view_of(data), Reduction::kSum, "x").wait();
+        if (group.rank() == 1) group.receive(view_of(data), 0, "never sent").wait();
+        if (group.rank() == 3) group.barrier("x");
+      } catch (const Error& error) {
+        EXPECT_EQ(error.kind(), ErrorKind::kComm);
+        EXPECT_NE(std::string_view(error.what()).find("another rank failed"),
+                  std::string_view::npos);
+        ++woken;
+        throw;
+      }
+    });
+    EXPECT_EQ(woken.load(), 3);
+  }
+}
+
+TEST(Failure, AnExceptionOfAnotherTypePassesThrough) {
+  EXPECT_THROW(run_thread_ranks(2, {20.0},
+                                [](World& world) {
+                                  std::unique_ptr<Group> group = world.make_group({0, 1});
+                                  if (world.rank() == 1) throw std::runtime_error("foreign");
+                                  group->barrier("x");
+                                }),
+               std::runtime_error);
+}
+
+// A rank that left a collective with an error takes its memory along; who comes late must neither
+// read nor write it.
+TEST(Failure, ALatecomerDoesNotTouchTheMemoryOfARankThatLeft) {
+  std::vector<float> left(4, 1.0f);
+  std::atomic<bool> gone = false, late_failed = false;
+  expect_failure(3, ErrorKind::kNumeric, {"rank 2: the cause"}, [&](Group& group) {
+    std::unique_ptr<Group> unused;
+    std::vector<float> mine(4, 10.0f);
+    if (group.rank() == 2) BEV_FAIL(ErrorKind::kNumeric, "the cause");
+    try {
+      if (group.rank() == 0) {
+        group.all_reduce(view_of(left), Reduction::kSum, "x").wait();
+      } else {
+        while (!gone) std::this_thread::yield();
+        group.all_reduce(view_of(mine), Reduction::kSum, "x").wait();
+      }
+    } catch (const Error&) {
+      (group.rank() == 0 ? gone : late_failed) = true;
+      throw;
+    }
+  });
+  EXPECT_TRUE(late_failed);
+  EXPECT_EQ(left, std::vector<float>(4, 1.0f));
+}
+
+// The same in a group that is complete without the rank that failed.
+TEST(Failure, ALatecomerOfAnotherGroupDoesNotTouchItEither) {
+  std::vector<float> left(4, 1.0f);
+  std::atomic<bool> gone = false;
+  expect_error(ErrorKind::kNumeric, {"rank 2: the cause"}, [&] {
+    run_thread_ranks(3, {20.0}, [&](World& world) {
+      std::vector<float> mine(4, 10.0f);
+      if (world.rank() == 2) BEV_FAIL(ErrorKind::kNumeric, "the cause");
+      std::unique_ptr<Group> pair = world.make_group({0, 1});
+      if (world.rank() == 1) {
+        while (!gone) std::this_thread::yield();
+        pair->all_reduce(view_of(mine), Reduction::kSum, "x").wait();
+        return;
+      }
+      try {
+        pair->all_reduce(view_of(left), Reduction::kSum, "x").wait();
+      } catch (const Error&) {
+        gone = true;
+        throw;
+      }
+    });
+  });
+  EXPECT_EQ(left, std::vector<float>(4, 1.0f));
+}
+
+TEST(Failure, ALateTimeoutDoesNotLeaveMemoryBehindEither) {
+  std::vector<float> left(4, 1.0f);
+  std::atomic<bool> gone = false;
+  expect_failure(
+      2, ErrorKind::kComm, {"not there: rank 1"},
+      [&](Group& group) {
+        std::vector<float> mine(4, 10.0f);
+        if (group.rank() == 1) {
+          while (!gone) std::this_thread::yield();
+          group.all_reduce(view_of(mine), Reduction::kSum, "x").wait();
+          return;
+        }
+        try {
+          group.all_reduce(view_of(left), Reduction::kSum, "x").wait();
+        } catch (const Error&) {
+          gone = true;
+          throw;
+        }
+      },
+      0.05);
+  EXPECT_EQ(left, std::vector<float>(4, 1.0f));
+}
+
+// Many rounds with a failure at a random place: for the sanitizers.
+TEST(Failure, AnyRankMayFailAtAnyTime) {
+  for (int round = 0; round < 40; ++round) {
+    expect_failure(4, ErrorKind::kNumeric, {"the cause"}, [&](Group& group) {
+      for (int step = 0; step < 12; ++step) {
+        BEV_CHECK(group.rank() != round % 4 || step != round % 11, ErrorKind::kNumeric,
+                  "the cause");
+        std::vector<float> data(64, 1.0f), whole(256);
+        if (step % 2 == 0) group.all_reduce(view_of(data), Reduction::kSum, "x").wait();
+        if (step % 2 == 1) group.all_gather(view_of(data), view_of(whole), "y").wait();
+      }
+    });
+  }
+}
+
+TEST(Failure, AGroupWithoutItselfOrWithNobodyToTalkToIsAnError) {
+  expect_error(ErrorKind::kInternal, {"rank 0", "without itself"}, [] {
+    run_thread_ranks(1, {20.0}, [](World& world) { world.make_group({1, 2}); });
+  });
+  std::vector<float> data(1);
+  expect_error(ErrorKind::kInternal, {"x", "nobody"},
+               [&] { make_single_group(0)->send(view_of(data), 0, "x"); });
+}
+
+}  // namespace
+}  // namespace bev

@@ -1,0 +1,204 @@
+// Every model family against transformers: logits, loss, all gradients, ten AdamW steps, on one rank and
+// under layouts, for random tiny models with awkward shapes (tests/golden/README.md).
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <nlohmann/json.hpp>
+
+#include "backend/cpu/cpu_kernels.h"
+#include "base/file.h"
+#include "bridge/hf_model.h"
+#include "bridge/token_file.h"
+#include "bridge/weight_files.h"
+#include "bridge/weight_map.h"
+#include "comm/world.h"
+#include "data/batch.h"
+#include "parallel/engine.h"
+
+namespace bev {
+namespace {
+
+using nlohmann::json;
+
+std::string folder_of(const std::string& fixture) {
+  return join_path(BEV_SOURCE_DIR "/tests/golden/models", fixture);
+}
+
+std::vector<std::string> fixtures() { return list_directory(BEV_SOURCE_DIR "/tests/golden/models"); }
+
+std::vector<float> floats(const TensorBytes& tensor) {
+  std::vector<float> values(static_cast<std::size_t>(tensor.shape.numel()));
+  EXPECT_EQ(tensor.dtype, Dtype::kF32);
+  std::memcpy(values.data(), tensor.bytes.data(), tensor.bytes.size());
+  return values;
+}
+
+double largest(const std::vector<float>& values) {
+  double most = 0;
+  for (float value : values) most = std::max(most, std::abs(static_cast<double>(value)));
+  return most;
+}
+
+double largest_difference(const std::vector<float>& a, const std::vector<float>& b) {
+  EXPECT_EQ(a.size(), b.size());
+  double most = 0;
+  for (std::size_t i = 0; i < std::min(a.size(), b.size()); ++i) {
+    double difference = std::abs(static_cast<double>(a[i]) - static_cast<double>(b[i]));
+    most = std::isnan(difference) ? INFINITY : std::max(most, difference);
+  }
+  return most;
+}
+
+EngineOptions engine_options(const std::string& folder, const ParallelConfig& parallel) {
+  EngineOptions options;
+  options.model = read_hf_config(folder);
+  options.parallel = parallel;
+  options.parallel.data_parallel_size = std::max<std::int64_t>(parallel.data_parallel_size, 1);
+  return options;
+}
+
+std::vector<TokenSample> samples_of(const TokenRows& rows) {
+  std::vector<TokenSample> samples;
+  for (std::size_t i = 0; i < rows.input_ids.size(); ++i) {
+    samples.push_back(labelled_sample(rows.input_ids[i], rows.labels[i]));
+  }
+  return samples;
+}
+
+// Logits [T, V] of one row on a single-rank engine.
+std::vector<float> logits_of(Engine& engine, std::span<const TokenSample> samples) {
+  MicroBatch batch = make_micro_batch(engine.ctx(), samples, 0);
+  Var hidden = engine.model().hidden(engine.ctx(), batch, {});
+  Tensor logits = engine.model().logits(engine.ctx(), batch, hidden);
+  return {logits.as<float>(), logits.as<float>() + logits.numel()};
+}
+
+// Gradients under Hugging Face's names, compared on world rank 0.
+void expect_gradients(Engine& engine, const SafetensorsFile& expected, double tolerance) {
+  WeightMap map(engine.options().model);
+  ParamGather gather(engine, ParamGather::What::kGradient);
+  for (const ParamMapping& mapping : map.params()) {
+    Tensor gradient = gather.gather(mapping.param);
+    if (gradient.empty()) continue;
+    for (std::size_t part = 0; part < mapping.tensors.size(); ++part) {
+      const HfTensor& tensor = mapping.tensors[part];
+      std::vector<float> ours(static_cast<std::size_t>(tensor.shape.numel()));
+      split_param(mapping, part, gradient.view().data, gradient.dtype(), Dtype::kF32, ours.data());
+      std::vector<float> theirs = floats(expected.tensor("grad." + tensor.name));
+      // A gradient that is zero in exact arithmetic (the bias of k) is only noise.
+      double scale = std::max(largest(theirs), 1e-3);
+      EXPECT_LT(largest_difference(ours, theirs) / scale, tolerance) << tensor.name;
+    }
+  }
+}
+
+class GoldenModel : public testing::TestWithParam<std::string> {
+ protected:
+  std::string folder() const { return folder_of(GetParam()); }
+  json expected() const { return json::parse(read_file(join_path(folder(), "expected.json"))); }
+};
+
+TEST_P(GoldenModel, LogitsLossAndGradientsAreTransformers) {
+  json wanted = expected();
+  SafetensorsFile tensors(join_path(folder(), "expected.safetensors"));
+  run_thread_ranks(1, {}, [&](World& world) {
+    Engine engine(world, cpu_kernels(), engine_options(folder(), {}));
+    load_hf_weights(engine, folder());
+    TokenRows rows = read_token_rows(join_path(folder(), "tokens.json"), engine.options().model.vocab_size);
+    std::vector<TokenSample> samples = samples_of(rows);
+    std::vector<float> logits = floats(tensors.tensor("logits"));
+    EXPECT_LT(largest_difference(logits_of(engine, samples), logits), 2e-4);
+    std::vector<MicroBatch> batches = rank_micro_batches(engine.ctx(), samples, 2);
+    StepResult result = engine.gradients(batches, {1});
+    EXPECT_NEAR(result.loss, wanted["loss"].get<double>(), 2e-5);
+    EXPECT_EQ(result.tokens, wanted["tokens"].get<double>());
+    EXPECT_NEAR(result.grad_norm / wanted["grad_norm"].get<double>(), 1, 1e-4);
+    expect_gradients(engine, tensors, 1e-4);
+  });
+}
+
+TEST_P(GoldenModel, LayoutsGiveTransformersGradients) {
+  SafetensorsFile tensors(join_path(folder(), "expected.safetensors"));
+  json wanted = expected();
+  ModelConfig model = read_hf_config(folder());
+  ParallelConfig parallel;
+  bool splits = model.num_attention_heads % 2 == 0 && model.kv_heads() % 2 == 0 && model.ffn_size() % 2 == 0;
+  parallel.tensor_model_parallel_size = splits ? 2 : 1;
+  parallel.sequence_parallel = splits;
+  parallel.pipeline_model_parallel_size = model.num_layers > 1 ? 2 : 1;
+  parallel.data_parallel_size = 2;
+  parallel.data_parallel_sharding_strategy = ShardingStrategy::kOptimGradsParams;
+  auto ranks = static_cast<int>(mesh_shape(parallel).size());
+  run_thread_ranks(ranks, {60.0}, [&](World& world) {
+    Engine engine(world, cpu_kernels(), engine_options(folder(), parallel));
+    load_hf_weights(engine, folder());
+    TokenRows rows = read_token_rows(join_path(folder(), "tokens.json"), engine.options().model.vocab_size);
+    std::vector<TokenSample> samples = samples_of(rows);
+    std::vector<MicroBatch> batches = rank_micro_batches(engine.ctx(), samples, 1);
+    StepResult result = engine.gradients(batches, {1});
+    EXPECT_NEAR(result.loss, wanted["loss"].get<double>(), 2e-5);
+    EXPECT_NEAR(result.grad_norm / wanted["grad_norm"].get<double>(), 1, 1e-4);
+    expect_gradients(engine, tensors, 1e-4);
+  });
+}
+
+TEST_P(GoldenModel, TenAdamWStepsFollowTorch) {
+  json wanted = expected()["adamw"];
+  run_thread_ranks(1, {}, [&](World& world) {
+    EngineOptions options = engine_options(folder(), {});
+    options.optim.adam_beta1 = wanted["beta1"];
+    options.optim.adam_beta2 = wanted["beta2"];
+    options.optim.adam_eps = wanted["eps"];
+    Engine engine(world, cpu_kernels(), options);
+    load_hf_weights(engine, folder());
+    TokenBatches replay =
+        read_token_batches(join_path(folder(), "token_batches.json"), options.model.vocab_size);
+    ASSERT_EQ(replay.batches.size(), wanted["losses"].size());
+    for (std::size_t i = 0; i < replay.batches.size(); ++i) {
+      TokenRows rows{replay.batches[i], replay.batches[i]};
+      std::vector<TokenSample> samples = samples_of(rows);
+      std::vector<MicroBatch> batches = rank_micro_batches(engine.ctx(), samples, 1);
+      StepInput input{static_cast<std::int64_t>(i) + 1, wanted["lr"], wanted["weight_decay"], 1.0,
+                      wanted["clip_grad"]};
+      StepResult result = engine.train_step(batches, input);
+      EXPECT_NEAR(result.loss, wanted["losses"][i].get<double>(), 2e-4) << "step " << i;
+      EXPECT_NEAR(result.grad_norm / wanted["grad_norms"][i].get<double>(), 1, 5e-4) << "step " << i;
+    }
+  });
+}
+
+TEST_P(GoldenModel, RowsOfUnequalLengthAreScoredTogether) {
+  std::string path = join_path(folder(), "tokens_ragged.json");
+  if (!path_exists(path)) GTEST_SKIP() << "no such rows in this fixture";
+  json wanted = json::parse(read_file(join_path(folder(), "expected_ragged.json")));
+  SafetensorsFile tensors(join_path(folder(), "expected_ragged.safetensors"));
+  run_thread_ranks(1, {}, [&](World& world) {
+    Engine engine(world, cpu_kernels(), engine_options(folder(), {}));
+    load_hf_weights(engine, folder());
+    std::vector<TokenSample> samples = samples_of(read_token_rows(path, engine.options().model.vocab_size));
+    std::vector<float> logits = logits_of(engine, samples);
+    std::size_t at = 0;
+    for (std::size_t row = 0; row < samples.size(); ++row) {
+      std::vector<float> theirs = floats(tensors.tensor("logits." + std::to_string(row)));
+      std::vector<float> ours(logits.begin() + static_cast<std::ptrdiff_t>(at),
+                              logits.begin() + static_cast<std::ptrdiff_t>(at + theirs.size()));
+      EXPECT_LT(largest_difference(ours, theirs), 2e-4) << "row " << row;
+      at += theirs.size();
+    }
+    std::vector<MicroBatch> batches = rank_micro_batches(engine.ctx(), samples, 2);
+    EXPECT_NEAR(engine.gradients(batches, {1}).loss, wanted["loss"].get<double>(), 2e-5);
+  });
+}
+
+TEST_P(GoldenModel, ConfigOfTransformers4IsTheSameModel) {
+  std::string path = join_path(folder(), "config_v4.json");
+  if (!path_exists(path)) GTEST_SKIP() << "no such configuration in this fixture";
+  ModelConfig old = from_hf(HfConfig::parse(read_file(path), path));
+  EXPECT_TRUE(differing_fields(old, read_hf_config(folder())).empty());
+}
+
+INSTANTIATE_TEST_SUITE_P(Transformers, GoldenModel, testing::ValuesIn(fixtures()),
+                         [](const auto& fixture) { return fixture.param; });
+
+}  // namespace
+}  // namespace bev

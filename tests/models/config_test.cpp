@@ -1,0 +1,147 @@
+#include "models/config.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+#include "base/fields.h"
+
+namespace bev {
+namespace {
+
+using testing::ElementsAre;
+using testing::HasSubstr;
+using testing::IsEmpty;
+
+ModelConfig small() {
+  ModelConfig model;
+  model.num_layers = 4;
+  model.hidden_size = 48;
+  model.num_attention_heads = 6;
+  model.vocab_size = 100;
+  model.max_position_embeddings = 32;
+  return model;
+}
+
+TEST(ModelConfig, FfnSizeFollowsMegatron) {
+  ModelConfig model = small();
+  EXPECT_EQ(model.ffn_size(), 192);
+  model.hidden_size = 4096;
+  model.gated = true;
+  EXPECT_EQ(model.ffn_size(), 10880);  // int(4h * 2/3 / 64) * 64
+  model.hidden_size = 16;
+  EXPECT_EQ(model.ffn_size(), 64);
+  model.ffn_hidden_size = 99;
+  EXPECT_EQ(model.ffn_size(), 99);
+}
+
+TEST(ModelConfig, AttentionScaleIsOfTheHead) {
+  ModelConfig model = small();
+  EXPECT_DOUBLE_EQ(model.attention_scale(), 1 / std::sqrt(8.0));
+  model.kv_channels = 16;
+  EXPECT_DOUBLE_EQ(model.attention_scale(), 0.25);
+  model.softmax_scale = 0.3;
+  EXPECT_DOUBLE_EQ(model.attention_scale(), 0.3);
+}
+
+TEST(ModelConfig, WindowsFollowFrequencyOrPattern) {
+  ModelConfig model = small();
+  auto windows = [&] {
+    std::vector<bool> out;
+    for (int i = 0; i < model.num_layers; ++i) out.push_back(model.windowed(i));
+    return out;
+  };
+  EXPECT_THAT(windows(), ElementsAre(false, false, false, false));
+  model.window_size = 8;
+  EXPECT_THAT(windows(), ElementsAre(true, true, true, true));
+  model.window_layers = {2};
+  EXPECT_THAT(windows(), ElementsAre(true, false, true, false));
+  model.window_layers = {0, 1, 1, 0};
+  EXPECT_THAT(windows(), ElementsAre(false, true, true, false));
+  EXPECT_THAT(model.problems(), IsEmpty());
+  model.num_layers = 1;
+  model.window_layers = {1};
+  EXPECT_THAT(windows(), ElementsAre(true));
+}
+
+TEST(ModelConfig, AGoodOneHasNoProblems) {
+  EXPECT_THAT(small().problems(), IsEmpty());
+  ModelConfig model = small();
+  model.position_embedding_type = PositionKind::kRope;
+  model.num_query_groups = 2;
+  model.max_position_embeddings = 0;
+  EXPECT_THAT(model.problems(), IsEmpty());
+}
+
+TEST(ModelConfig, ProblemsAreAllReported) {
+  EXPECT_THAT(ModelConfig().problems(),
+              ElementsAre(HasSubstr("--num-layers: is 0; give a number >= 1"),
+                          HasSubstr("--hidden-size"), HasSubstr("--num-attention-heads"),
+                          HasSubstr("--vocab-size"), HasSubstr("--max-position-embeddings")));
+  ModelConfig model = small();
+  model.hidden_size = 50;
+  model.num_query_groups = 4;
+  model.window_layers = {1, 0};
+  EXPECT_THAT(
+      model.problems(),
+      ElementsAre("--num-attention-heads: 6 does not divide --hidden-size 50; change one, or give "
+                  "the head size with --kv-channels",
+                  "--num-query-groups: 4 does not divide --num-attention-heads 6; use 1, 2, 3 or 6",
+                  "--window-attn-skip-freq: lists 2 layers, --num-layers is 4",
+                  HasSubstr("there is no window; give --window-size too")));
+}
+
+TEST(ModelConfig, RopeNeedsEvenDimsAndFittingFactors) {
+  ModelConfig model = small();
+  model.position_embedding_type = PositionKind::kRope;
+  model.kv_channels = 5;
+  EXPECT_THAT(model.problems(), ElementsAre(HasSubstr("turns 5 dims; rope needs an even number")));
+  model.kv_channels = 8;
+  model.rope_scaling.kind = RopeScalingKind::kLongRope;
+  model.rope_scaling.factor = 0.5;
+  model.rope_scaling.short_factor = {1, 1, 1, 1};
+  EXPECT_THAT(model.problems(),
+              ElementsAre(HasSubstr("--rope-scaling-factor: 0.5"),
+                          HasSubstr("--longrope-long-factor: has 0 numbers; longrope needs 4")));
+}
+
+TEST(ModelConfig, WindowTakesMegatronsPair) {
+  ModelConfig model = small();
+  FieldList list;
+  model.fields(list);
+  Field& window = *list.find("window-size");
+  for (const char* text : {"127", "127,0", "(127, 0)"}) {
+    model.window_size = 0;
+    EXPECT_EQ(window.set_text(text), "") << text;
+    EXPECT_EQ(model.window_size, 127) << text;
+  }
+  EXPECT_EQ(window.set_text("127,5"), "'127,5' reaches to the right; give one number a, or a,0");
+  EXPECT_NE(window.set_text("1,0,0"), "");
+  EXPECT_NE(window.set_text(""), "");
+  EXPECT_NE(window.set_text("-1,0"), "");
+  EXPECT_EQ(model.window_size, 127);
+}
+
+TEST(ModelConfig, FieldsUseMegatronsNames) {
+  ModelConfig model;
+  FieldList list;
+  model.fields(list);
+  EXPECT_EQ(list.find("position-embedding-type")->set_text("rope"), "");
+  EXPECT_EQ(model.position_embedding_type, PositionKind::kRope);
+  EXPECT_EQ(list.find("normalization")->set_text("RMSNorm"), "");
+  EXPECT_EQ(model.normalization, NormKind::kRmsNorm);
+  EXPECT_NE(list.find_shorthand("swiglu"), nullptr);
+  EXPECT_EQ(&list.find_negated("disable-bias-linear")->field, list.find("add-bias-linear"));
+  EXPECT_EQ(list.find("hidden-dropout")->set_text("1"),
+            "1 is out of range; it must be >= 0 and < 1");
+  for (const Shorthand& shorthand : list.shorthands()) {
+    for (const auto& [name, value] : shorthand.settings) {
+      ASSERT_NE(list.find(name), nullptr) << shorthand.name;
+      EXPECT_EQ(list.find(name)->set_text(value), "") << shorthand.name;
+    }
+  }
+}
+
+}  // namespace
+}  // namespace bev

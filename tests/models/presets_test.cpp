@@ -1,0 +1,65 @@
+#include <gtest/gtest.h>
+
+#include <map>
+#include <set>
+
+#include "models/family.h"
+#include "tests/support/expect_error.h"
+
+namespace bev {
+namespace {
+
+// As published, or as transformers counts a model of the published config.json.
+const std::map<std::string, std::int64_t> kParameters = {
+    {"gpt2-124m", 124439808},        {"gpt2-medium", 354823168},   {"gpt2-large", 774030080},
+    {"gpt2-xl", 1557611200},         {"llama-tiny", 6843648},      {"llama2-7b", 6738415616},
+    {"llama2-13b", 13015864320},     {"llama2-70b", 68976648192},  {"llama3-8b", 8030261248},
+    {"llama3-70b", 70553706496},     {"llama3.1-8b", 8030261248},  {"llama3.1-70b", 70553706496},
+    {"llama3.1-405b", 405853388800}, {"llama3.2-1b", 1235814400},  {"llama3.2-3b", 3212749824},
+    {"mistral-7b", 7241732096},      {"qwen2.5-0.5b", 494032768},  {"qwen2.5-1.5b", 1543714304},
+    {"qwen2.5-3b", 3085938688},      {"qwen2.5-7b", 7615616512},   {"qwen2.5-14b", 14770033664},
+    {"qwen2.5-32b", 32763876352},    {"qwen2.5-72b", 72706203648}, {"qwen3-0.6b", 596049920},
+    {"qwen3-1.7b", 1720574976},      {"qwen3-4b", 4022468096},     {"qwen3-8b", 8190735360},
+    {"qwen3-14b", 14768307200},      {"qwen3-32b", 32762123264},   {"gemma2-2b", 2614341888},
+    {"gemma2-9b", 9241705984},       {"gemma2-27b", 27227128320},  {"gemma3-270m", 268098176},
+    {"gemma3-1b", 999885952},        {"gemma3-4b", 3880263168},    {"gemma3-12b", 11766034176},
+    {"gemma3-27b", 27009346304},     {"phi3-mini", 3821079552},    {"phi-4", 14659507200},
+    {"pythia-70m", 70426624},        {"pythia-160m", 162322944},   {"pythia-410m", 405334016},
+    {"pythia-1b", 1011781632},       {"pythia-1.4b", 1414647808},  {"pythia-2.8b", 2775208960},
+    {"pythia-6.9b", 6857302016},     {"pythia-12b", 11846072320},
+};
+
+TEST(Presets, HaveTheirPublishedParameters) {
+  for (const std::string& name : preset_names()) {
+    auto known = kParameters.find(name);
+    ASSERT_NE(known, kParameters.end()) << name;
+    EXPECT_EQ(count_parameters(preset(name)), known->second) << name;
+  }
+  EXPECT_EQ(preset_names().size(), kParameters.size());
+}
+
+TEST(Presets, NamesAreUnique) {
+  std::vector<std::string> names = preset_names();
+  EXPECT_EQ(std::set<std::string>(names.begin(), names.end()).size(), names.size());
+}
+
+TEST(Presets, AreValidAndSurviveConfigJson) {
+  for (const std::string& name : preset_names()) {
+    ModelConfig config = preset(name);
+    EXPECT_TRUE(config.problems().empty()) << name;
+    ModelConfig back = from_hf(HfConfig::parse(to_hf(config, Dtype::kBf16).dump()));
+    EXPECT_EQ(differing_fields(config, back), std::vector<std::string>{}) << name;
+  }
+}
+
+TEST(Presets, UnknownNamesSuggestTheNearest) {
+  expect_error(ErrorKind::kConfig,
+               {"--preset: 'lama3-8b' is not known", "did you mean llama3-8b?", "pythia-70m"},
+               [] { preset("lama3-8b"); });
+  expect_error(ErrorKind::kConfig, {"'gpt2' is not known", "did you mean gpt2-124m?"},
+               [] { preset("gpt2"); });
+  expect_error(ErrorKind::kConfig, {"'' is not known"}, [] { preset(""); });
+}
+
+}  // namespace
+}  // namespace bev

@@ -1,0 +1,164 @@
+// Promise 3: a layout never changes the answer. Every layout against one rank, in f64 to rounding.
+#include <gtest/gtest.h>
+
+#include "tests/support/layouts.h"
+
+namespace bev::test {
+namespace {
+
+struct LayoutCase {
+  std::string name;
+  ParallelConfig parallel;
+  std::int64_t micro_batch_size = 1;
+};
+
+ParallelConfig layout(std::int64_t tp, std::int64_t pp, std::int64_t dp,
+                      bool sequence_parallel = false,
+                      ShardingStrategy strategy = ShardingStrategy::kNoShard) {
+  ParallelConfig config;
+  config.tensor_model_parallel_size = tp;
+  config.pipeline_model_parallel_size = pp;
+  config.data_parallel_size = dp;
+  config.sequence_parallel = sequence_parallel;
+  config.data_parallel_sharding_strategy = strategy;
+  return config;
+}
+
+ParallelConfig full_recompute(ParallelConfig config, RecomputeMethod method, std::int64_t layers) {
+  config.recompute_granularity = RecomputeGranularity::kFull;
+  config.recompute_method = method;
+  config.recompute_num_layers = layers;
+  return config;
+}
+
+ParallelConfig selective(ParallelConfig config, std::vector<std::string> modules) {
+  config.recompute_granularity = RecomputeGranularity::kSelective;
+  config.recompute_modules = std::move(modules);
+  return config;
+}
+
+std::vector<LayoutCase> cases() {
+  using S = ShardingStrategy;
+  return {
+      {"accumulate4", layout(1, 1, 1), 1},
+      {"tp2", layout(2, 1, 1), 4},
+      {"tp2sp", layout(2, 1, 1, true), 4},
+      {"pp2", layout(1, 2, 1), 1},
+      {"pp4", layout(1, 4, 1), 1},
+      {"dp2", layout(1, 1, 2), 1},
+      {"dp2zero1", layout(1, 1, 2, false, S::kOptim), 2},
+      {"dp2zero2", layout(1, 1, 2, false, S::kOptimGrads), 1},
+      {"dp2zero3", layout(1, 1, 2, false, S::kOptimGradsParams), 1},
+      {"dp4zero3", layout(1, 1, 4, false, S::kOptimGradsParams), 1},
+      {"tp2sp_pp2_dp2zero1", layout(2, 2, 2, true, S::kOptim), 1},
+      {"tp2_pp2_dp2zero3", layout(2, 2, 2, false, S::kOptimGradsParams), 1},
+      {"recompute_uniform1", full_recompute(layout(1, 1, 1), RecomputeMethod::kUniform, 1), 4},
+      {"recompute_uniform3_tp2sp",
+       full_recompute(layout(2, 1, 1, true), RecomputeMethod::kUniform, 3), 2},
+      {"recompute_block2_pp2", full_recompute(layout(1, 2, 1), RecomputeMethod::kBlock, 1), 1},
+      {"recompute_full_dp2zero3",
+       full_recompute(layout(1, 1, 2, false, S::kOptimGradsParams), RecomputeMethod::kUniform, 2),
+       1},
+      {"selective_all_tp2sp",
+       selective(layout(2, 1, 1, true), {"core_attn", "layernorm", "activation"}), 2},
+      {"selective_mlp", selective(layout(1, 1, 1), {"mlp", "layernorm"}), 2},
+  };
+}
+
+void expect_same_answer(const ModelConfig& model, Dtype dtype, double gradient_tolerance,
+                        double weight_tolerance) {
+  LayoutRun single;
+  single.model = model;
+  single.dtype = dtype;
+  single.micro_batch_size = 4;
+  LayoutOutcome expected = run_layout(single);
+  for (const LayoutCase& test : cases()) {
+    SCOPED_TRACE(test.name);
+    LayoutRun run = single;
+    run.parallel = test.parallel;
+    run.micro_batch_size = test.micro_batch_size;
+    LayoutOutcome actual = run_layout(run);
+    ASSERT_EQ(actual.losses.size(), expected.losses.size());
+    for (std::size_t i = 0; i < expected.losses.size(); ++i) {
+      double tolerance = i == 0 ? gradient_tolerance : weight_tolerance;
+      EXPECT_NEAR(actual.losses[i], expected.losses[i], tolerance * expected.losses[i])
+          << "step " << i;
+      EXPECT_NEAR(actual.grad_norms[i], expected.grad_norms[i], tolerance * expected.grad_norms[i]);
+    }
+    Difference gradients = largest_difference(expected.gradients, actual.gradients);
+    EXPECT_LT(gradients.value, gradient_tolerance) << "gradient of " << gradients.name;
+    // Adam turns the rounding noise of a gradient that is zero in exact arithmetic (the bias of k)
+    // into full steps, so f32 weights are not comparable.
+    if (dtype != Dtype::kF64) continue;
+    Difference weights = largest_difference(expected.weights, actual.weights);
+    EXPECT_LT(weights.value, weight_tolerance) << "weight " << weights.name;
+  }
+}
+
+TEST(Layout, GptGivesOneRanksAnswerInF64) {
+  expect_same_answer(tiny_gpt(), Dtype::kF64, 1e-11, 1e-9);
+}
+TEST(Layout, LlamaGivesOneRanksAnswerInF64) {
+  expect_same_answer(tiny_llama(), Dtype::kF64, 1e-11, 1e-9);
+}
+TEST(Layout, GptGivesOneRanksAnswerInF32) {
+  expect_same_answer(tiny_gpt(), Dtype::kF32, 2e-5, 2e-3);
+}
+TEST(Layout, LlamaGivesOneRanksAnswerInF32) {
+  expect_same_answer(tiny_llama(), Dtype::kF32, 2e-5, 2e-3);
+}
+
+TEST(Layout, DropoutAndAwkwardChoicesGiveOneRanksAnswer) {
+  ModelConfig model = tiny_llama();
+  model.hidden_dropout = 0.2;
+  model.attention_dropout = 0.3;
+  model.qk_layernorm = true;
+  model.post_norms = true;
+  model.add_bias_linear = true;
+  model.untie_embeddings_and_output_weights = false;
+  model.attn_logit_softcapping = 5;
+  model.final_logit_softcapping = 7;
+  model.window_size = 3;
+  model.window_layers = {1, 0, 1, 0};
+  model.rotary_base_local = 100;
+  model.num_layers = 4;
+  expect_same_answer(model, Dtype::kF64, 1e-11, 1e-9);
+  model.parallel_residual = true;
+  model.post_norms = false;
+  expect_same_answer(model, Dtype::kF64, 1e-11, 1e-9);
+}
+
+TEST(Layout, ThreadCountDoesNotChangeABit) {
+  LayoutRun run;
+  run.model = tiny_gpt();
+  run.dtype = Dtype::kF32;
+  LayoutOutcome one = run_layout(run);
+  run.threads = 3;
+  LayoutOutcome three = run_layout(run);
+  EXPECT_EQ(one.losses, three.losses);
+  EXPECT_EQ(one.weights, three.weights);
+}
+
+TEST(Layout, RecomputeDoesNotChangeABit) {
+  for (Dtype dtype : {Dtype::kF32, Dtype::kBf16}) {
+    LayoutRun run;
+    run.model = tiny_llama();
+    run.model.hidden_dropout = 0.1;
+    run.dtype = dtype;
+    LayoutOutcome plain = run_layout(run);
+    for (ParallelConfig parallel :
+         {full_recompute(layout(1, 1, 1), RecomputeMethod::kUniform, 2),
+          full_recompute(layout(1, 1, 1), RecomputeMethod::kBlock, 3),
+          selective(layout(1, 1, 1), {"core_attn", "layernorm", "activation"}),
+          selective(layout(1, 1, 1), {"mlp"})}) {
+      run.parallel = parallel;
+      LayoutOutcome again = run_layout(run);
+      EXPECT_EQ(plain.losses, again.losses);
+      EXPECT_EQ(plain.gradients, again.gradients);
+      EXPECT_EQ(plain.weights, again.weights);
+    }
+  }
+}
+
+}  // namespace
+}  // namespace bev::test

@@ -1,0 +1,240 @@
+#include "plan/memory.h"
+
+#include <gtest/gtest.h>
+
+#include <mutex>
+
+#include "backend/cpu/cpu_kernels.h"
+#include "base/text.h"
+#include "comm/world.h"
+#include "parallel/engine.h"
+#include "tests/support/layouts.h"
+
+namespace bev {
+namespace {
+
+using Strategy = ShardingStrategy;
+using Recompute = RecomputeGranularity;
+
+struct Case {
+  std::string name;
+  MemoryQuery query;
+};
+
+// What the arenas of a real step hold and reached, by rank.
+std::vector<RankMemory> measure(const MemoryQuery& query) {
+  MeshShape mesh = mesh_shape(query.parallel);
+  std::vector<RankMemory> measured(static_cast<std::size_t>(mesh.size()));
+  run_thread_ranks(static_cast<int>(mesh.size()), {120.0}, [&](World& world) {
+    EngineOptions options;
+    options.model = query.model;
+    options.parallel = query.parallel;
+    options.optim.optimizer = query.optimizer;
+    options.dtype = query.dtype;
+    Engine engine(world, cpu_kernels(), options);
+    RankMemory& memory = measured[static_cast<std::size_t>(world.rank())];
+    for (const auto& [tag, bytes] : engine.arena().by_tag()) {
+      if (tag == "weights") memory.weights = static_cast<std::int64_t>(bytes);
+      if (tag == "weight gradients") memory.gradients = static_cast<std::int64_t>(bytes);
+      if (tag == "optimizer") memory.optimizer = static_cast<std::int64_t>(bytes);
+    }
+    auto kept = static_cast<std::int64_t>(engine.arena().in_use());
+    EXPECT_EQ(kept, memory.total());
+    for (const Param* param : engine.store().params()) memory.parameters += param->local.numel();
+    engine.arena().reset_peak();
+    std::int64_t samples = query.micro_batches * query.micro_batch_size * mesh.dp;
+    std::vector<MicroBatch> batches = rank_micro_batches(
+        engine.ctx(), test::random_samples(query.model, samples, query.seq_length, 5),
+        query.micro_batch_size);
+    engine.train_step(batches, {1, 1e-3, 0.1, 1.0, 1.0});
+    memory.activations = static_cast<std::int64_t>(engine.arena().peak()) - kept;
+  });
+  return measured;
+}
+
+class MemoryPlanCase : public testing::TestWithParam<Case> {};
+
+TEST_P(MemoryPlanCase, EqualsWhatTheArenasOfAStepHold) {
+  const MemoryQuery& query = GetParam().query;
+  MemoryPlan plan = plan_memory(query);
+  std::vector<RankMemory> real = measure(query);
+  ASSERT_EQ(plan.ranks.size(), real.size());
+  for (std::size_t rank = 0; rank < real.size(); ++rank) {
+    SCOPED_TRACE(concat("rank ", rank));
+    EXPECT_EQ(plan.ranks[rank].parameters, real[rank].parameters);
+    EXPECT_EQ(plan.ranks[rank].weights, real[rank].weights);
+    EXPECT_EQ(plan.ranks[rank].gradients, real[rank].gradients);
+    EXPECT_EQ(plan.ranks[rank].optimizer, real[rank].optimizer);
+    EXPECT_EQ(plan.ranks[rank].activations, real[rank].activations);
+    EXPECT_GT(real[rank].activations, 0);
+  }
+}
+
+MemoryQuery tiny(ModelConfig model, Dtype dtype) {
+  MemoryQuery query;
+  query.model = std::move(model);
+  query.dtype = dtype;
+  query.seq_length = 12;
+  query.micro_batch_size = 2;
+  query.micro_batches = 5;
+  query.parallel.data_parallel_size = 1;
+  return query;
+}
+
+// Wide and long enough that activations are most of it.
+MemoryQuery middle(ModelConfig model, Dtype dtype) {
+  model.num_layers = 3;
+  model.hidden_size = 128;
+  model.ffn_hidden_size = 256;
+  model.num_attention_heads = 4;
+  if (model.num_query_groups > 0) model.num_query_groups = 2;
+  model.kv_channels = 0;
+  model.vocab_size = 1009;
+  model.max_position_embeddings = 256;
+  MemoryQuery query = tiny(std::move(model), dtype);
+  query.seq_length = 256;
+  query.micro_batches = 2;
+  return query;
+}
+
+MemoryQuery with_layout(MemoryQuery query, std::int64_t tp, std::int64_t pp, std::int64_t dp,
+                        Strategy strategy = Strategy::kNoShard) {
+  query.parallel.tensor_model_parallel_size = tp;
+  query.parallel.pipeline_model_parallel_size = pp;
+  query.parallel.data_parallel_size = dp;
+  query.parallel.data_parallel_sharding_strategy = strategy;
+  query.parallel.sequence_parallel = tp > 1;
+  return query;
+}
+
+MemoryQuery with_recompute(MemoryQuery query, Recompute granularity,
+                           std::vector<std::string> parts = {}) {
+  query.parallel.recompute_granularity = granularity;
+  query.parallel.recompute_num_layers = 2;
+  query.parallel.recompute_modules = std::move(parts);
+  return query;
+}
+
+ModelConfig every_choice() {
+  ModelConfig model = test::tiny_llama();
+  model.post_norms = model.qk_layernorm = model.add_qkv_bias = true;
+  model.hidden_dropout = model.attention_dropout = 0.1;
+  model.window_size = 5;
+  model.window_layers = {2};
+  model.rotary_base_local = 1000;
+  return model;
+}
+
+ModelConfig parallel_residual() {
+  ModelConfig model = test::tiny_gpt();
+  model.parallel_residual = true;
+  model.hidden_dropout = 0.1;
+  return model;
+}
+
+std::vector<Case> cases() {
+  Dtype f32 = Dtype::kF32, bf16 = Dtype::kBf16;
+  ModelConfig gpt = test::tiny_gpt(), llama = test::tiny_llama();
+  std::vector<Case> list = {
+      {"gpt", tiny(gpt, f32)},
+      {"llama_bf16", tiny(llama, bf16)},
+      {"llama_f64", tiny(llama, Dtype::kF64)},
+      {"every_choice", tiny(every_choice(), bf16)},
+      {"parallel_residual", tiny(parallel_residual(), f32)},
+      {"gpt_middle", middle(gpt, f32)},
+      {"llama_middle_bf16", middle(llama, bf16)},
+      {"core_attn_middle",
+       with_recompute(middle(llama, bf16), Recompute::kSelective, {"core_attn"})},
+      {"layernorm_middle", with_recompute(middle(gpt, f32), Recompute::kSelective, {"layernorm"})},
+      {"mlp_middle",
+       with_recompute(middle(llama, f32), Recompute::kSelective, {"mlp", "core_attn"})},
+      {"full_middle", with_recompute(middle(llama, bf16), Recompute::kFull)},
+      {"gpt_tp2", with_layout(tiny(gpt, f32), 2, 1, 1)},
+      {"llama_tp2_middle", with_layout(middle(llama, bf16), 2, 1, 1)},
+      {"gpt_pp2", with_layout(tiny(gpt, bf16), 1, 2, 1)},
+      {"llama_pp4", with_layout(tiny(llama, f32), 1, 4, 1)},
+      {"gpt_pp2_middle", with_layout(middle(gpt, f32), 1, 2, 1)},
+      {"gpt_zero1", with_layout(tiny(gpt, bf16), 1, 1, 3, Strategy::kOptim)},
+      {"llama_zero2", with_layout(tiny(llama, f32), 1, 1, 2, Strategy::kOptimGrads)},
+      {"llama_zero3_middle",
+       with_layout(middle(llama, bf16), 1, 1, 2, Strategy::kOptimGradsParams)},
+      {"all_axes",
+       with_recompute(with_layout(tiny(gpt, bf16), 2, 2, 2, Strategy::kOptimGradsParams),
+                      Recompute::kFull)},
+  };
+  MemoryQuery sgd = tiny(gpt, bf16);
+  sgd.optimizer = OptimizerKind::kSgd;
+  list.push_back({"sgd", sgd});
+  MemoryQuery block = with_recompute(tiny(llama, f32), Recompute::kFull);
+  block.parallel.recompute_method = RecomputeMethod::kBlock;
+  list.push_back({"full_block", block});
+  MemoryQuery whole = with_layout(tiny(llama, f32), 2, 1, 1);
+  whole.parallel.sequence_parallel = false;
+  list.push_back({"tp2_without_sequence_parallel", whole});
+  return list;
+}
+
+INSTANTIATE_TEST_SUITE_P(, MemoryPlanCase, testing::ValuesIn(cases()),
+                         [](const auto& row) { return row.param.name; });
+
+// GPT-2 124M: 12 layers of 768 with tied tables of 50257 and 1024 rows.
+MemoryQuery gpt2() {
+  MemoryQuery query;
+  query.model.num_layers = 12;
+  query.model.hidden_size = 768;
+  query.model.num_attention_heads = 12;
+  query.model.vocab_size = 50257;
+  query.model.max_position_embeddings = query.seq_length = 1024;
+  query.parallel.data_parallel_size = 1;
+  return query;
+}
+
+TEST(MemoryPlan, CountsTheParametersOfGpt2) {
+  MemoryPlan plan = plan_memory(gpt2());
+  EXPECT_EQ(plan.parameters, 124439808);
+  EXPECT_EQ(plan.embedding_parameters, (50257 + 1024) * 768);
+  EXPECT_EQ(plan.ranks[0].parameters, plan.parameters);
+}
+
+// Megatron's bytes per parameter: 18 with bf16, 6 + 12 / dp with a sharded optimizer.
+TEST(MemoryPlan, HasMegatronsBytesPerParameter) {
+  MemoryQuery query = gpt2();
+  query.dtype = Dtype::kBf16;
+  auto bytes_per_parameter = [&] {
+    MemoryPlan plan = plan_memory(query);
+    const RankMemory& rank = plan.ranks[0];
+    return static_cast<double>(rank.weights + rank.gradients + rank.optimizer) /
+           static_cast<double>(plan.parameters);
+  };
+  EXPECT_NEAR(bytes_per_parameter(), 18, 0.01);
+  query.parallel.data_parallel_size = 16;
+  query.parallel.data_parallel_sharding_strategy = Strategy::kOptim;
+  EXPECT_NEAR(bytes_per_parameter(), 6 + 12.0 / 16, 0.01);
+}
+
+// A model that no machine holds, over thousands of ranks.
+TEST(MemoryPlan, AsksForNoMemoryItself) {
+  MemoryQuery query;
+  query.model = test::tiny_llama();
+  query.model.num_layers = 96;
+  query.model.hidden_size = 16384;
+  query.model.num_attention_heads = 128;
+  query.model.num_query_groups = 8;
+  query.model.kv_channels = 128;
+  query.model.ffn_hidden_size = 53248;
+  query.model.vocab_size = 128256;
+  query.model.max_position_embeddings = query.seq_length = 8192;
+  query.dtype = Dtype::kBf16;
+  query.micro_batches = 32;
+  query = with_layout(query, 8, 16, 16, Strategy::kOptim);
+  MemoryPlan plan = plan_memory(query);
+  ASSERT_EQ(plan.ranks.size(), 2048u);
+  EXPECT_GT(plan.parameters, 300'000'000'000);
+  EXPECT_EQ(plan.ranks[0].in_flight, 16);
+  EXPECT_EQ(plan.ranks[2047].in_flight, 1);
+  // Under 1F1B a stage keeps one micro-batch less than the one before.
+  EXPECT_GT(plan.ranks[128].activations, plan.ranks[256].activations);
+}
+
+}  // namespace
+}  // namespace bev

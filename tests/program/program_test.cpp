@@ -1,0 +1,348 @@
+// The program as a user runs it: output, files, exit codes, and what it says to bad input.
+#include <gtest/gtest.h>
+#include <sys/wait.h>
+
+#include <cmath>
+#include <csignal>
+#include <cstdio>
+#include <nlohmann/json.hpp>
+
+#include "base/file.h"
+#include "base/text.h"
+#include "bridge/safetensors.h"
+#include "bridge/weight_files.h"
+#include "tests/support/temp_folder.h"
+
+namespace bev {
+namespace {
+
+using nlohmann::json;
+
+struct Run {
+  int code = -1;
+  std::string out, err;
+};
+
+// Runs bevatron with the given words (for a shell) in `folder`.
+Run bevatron(const TempFolder& folder, const std::string& words, const std::string& before = "") {
+  std::string err_path = folder.path("stderr.txt");
+  std::string command = concat("cd ", folder.path(), " && ", before, " ", BEV_BINARY_DIR, "/bevatron ",
+                               words, " 2>", err_path, " </dev/null");
+  Run run;
+  FILE* pipe = ::popen(command.c_str(), "r");
+  char buffer[4096];
+  while (std::size_t got = std::fread(buffer, 1, sizeof buffer, pipe)) run.out.append(buffer, got);
+  int status = ::pclose(pipe);
+  run.code = WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
+  run.err = read_file(err_path);
+  return run;
+}
+
+std::string golden(const std::string& name) { return BEV_SOURCE_DIR "/tests/golden/models/" + name; }
+
+std::string last_line(const std::string& text) {
+  std::vector<std::string> lines = split(std::string(trim(text)), '\n');
+  return lines.back();
+}
+
+std::vector<json> json_lines(const std::string& path) {
+  std::vector<json> lines;
+  for (const std::string& line : split(std::string(trim(read_file(path))), '\n')) {
+    lines.push_back(json::parse(line));
+  }
+  return lines;
+}
+
+// A tiny model on text; further flags are added.
+std::string tiny_train(const std::string& more) {
+  return "train --family llama --num-layers 2 --hidden-size 32 --num-attention-heads 4 --num-query-groups 2 "
+         "--ffn-hidden-size 48 --position-embedding-type rope --normalization RMSNorm --swiglu "
+         "--disable-bias-linear --max-position-embeddings 64 --seq-length 32 --micro-batch-size 2 "
+         "--lr 3e-3 --text corpus.txt --split 90,10,0 " + more;
+}
+
+void write_corpus(const TempFolder& folder) {
+  std::string text;
+  for (int i = 0; i < 400; ++i) text += concat("line ", i * 37 % 101, " of the corpus\n");
+  write_file(folder.path("corpus.txt"), text);
+}
+
+TEST(Program, HelpNamesTheCommands) {
+  TempFolder folder;
+  Run run = bevatron(folder, "help");
+  EXPECT_EQ(run.code, 0);
+  for (const char* command : {"train", "score", "generate", "convert", "schedule"}) {
+    EXPECT_NE(run.out.find(command), std::string::npos) << command;
+    EXPECT_EQ(bevatron(folder, concat("help ", command)).code, 0);
+  }
+  EXPECT_EQ(bevatron(folder, "").code, 2);
+}
+
+TEST(Program, FlagReferenceIsCurrent) {
+  TempFolder folder;
+  EXPECT_EQ(bevatron(folder, "help --markdown").out, read_file(BEV_SOURCE_DIR "/docs/flags.md"))
+      << "run: build/bevatron help --markdown > docs/flags.md";
+}
+
+TEST(Program, UnknownWordsSuggestTheNearest) {
+  TempFolder folder;
+  Run run = bevatron(folder, "trian");
+  EXPECT_EQ(run.code, 2);
+  EXPECT_NE(run.err.find("train"), std::string::npos);
+  run = bevatron(folder, "train --num-layer 3 --hiden-size 4 --mock-data");
+  EXPECT_EQ(run.code, 2);
+  EXPECT_NE(run.err.find("--num-layers"), std::string::npos) << run.err;
+  EXPECT_NE(run.err.find("--hidden-size"), std::string::npos) << run.err;
+}
+
+TEST(Program, ScoreWritesLogitsAndGradientsUnderHuggingFacesNames) {
+  TempFolder folder;
+  json expected = json::parse(read_file(golden("llama_gqa/expected.json")));
+  SafetensorsFile theirs(golden("llama_gqa/expected.safetensors"));
+  for (std::string layout : {"", "--tp 2 --sequence-parallel", "--pp 2 --dp 2"}) {
+    Run run = bevatron(folder, concat("score --hf-model ", golden("llama_gqa"), " --tokens ",
+                                      golden("llama_gqa/tokens.json"),
+                                      " --logits-out l.safetensors --grads-out g.safetensors ", layout));
+    ASSERT_EQ(run.code, 0) << run.err;
+    json result = json::parse(last_line(run.out));
+    EXPECT_NEAR(result["loss"].get<double>(), expected["loss"].get<double>(), 2e-5);
+    EXPECT_EQ(result["tokens"], expected["tokens"]);
+    EXPECT_NEAR(result["grad_norm"].get<double>(), expected["grad_norm"].get<double>(), 1e-3);
+    SafetensorsFile logits(folder.path("l.safetensors")), grads(folder.path("g.safetensors"));
+    auto difference = [](const TensorBytes& a, const TensorBytes& b) {
+      EXPECT_EQ(a.shape, b.shape);
+      double most = 0;
+      for (std::size_t i = 0; i + 4 <= a.bytes.size(); i += 4) {
+        float x, y;
+        std::memcpy(&x, a.bytes.data() + i, 4);
+        std::memcpy(&y, b.bytes.data() + i, 4);
+        most = std::max(most, std::abs(static_cast<double>(x) - static_cast<double>(y)));
+      }
+      return most;
+    };
+    EXPECT_LT(difference(logits.tensor("logits"), theirs.tensor("logits")), 2e-4);
+    for (const StoredTensor& tensor : grads.tensors()) {
+      EXPECT_LT(difference(grads.tensor(tensor.name), theirs.tensor("grad." + tensor.name)), 1e-3)
+          << tensor.name;
+    }
+    EXPECT_EQ(grads.tensors().size() + 1, theirs.tensors().size());
+  }
+}
+
+TEST(Program, GenerateContinuesAsTransformersDoes) {
+  TempFolder folder;
+  json expected = json::parse(read_file(golden("qwen3_tied/expected.json")))["greedy"];
+  write_file(folder.path("prompts.json"), json{{"input_ids", expected["prompts"]}}.dump());
+  Run run = bevatron(folder, concat("generate --hf-model ", golden("qwen3_tied"),
+                                    " --prompt-tokens prompts.json --ignore-eos --json --max-new-tokens ",
+                                    expected["max_new_tokens"].get<std::int64_t>()));
+  ASSERT_EQ(run.code, 0) << run.err;
+  json result = json::parse(run.out);
+  EXPECT_EQ(result["generated"], expected["generated"]);
+  EXPECT_TRUE(result["text"][0].is_null());
+  EXPECT_LE(result["logprobs"][0][0].get<double>(), 0);
+}
+
+TEST(Program, ConvertKeepsEveryBitAndRoundTripsThroughBf16) {
+  TempFolder folder;
+  for (std::string name : {"gpt2", "gpt_neox", "gemma3", "phi3"}) {
+    ASSERT_EQ(bevatron(folder, concat("convert --hf-model ", golden(name), " --export-hf once")).code, 0);
+    ASSERT_EQ(bevatron(folder, "convert --hf-model once --export-hf twice").code, 0);
+    WeightFiles before(golden(name)), after(folder.path("twice"));
+    ASSERT_EQ(before.names(), after.names());
+    for (const std::string& tensor : before.names()) {
+      TensorBytes a = before.tensor(tensor), b = after.tensor(tensor);
+      EXPECT_TRUE(a.shape == b.shape && a.dtype == b.dtype);
+      EXPECT_TRUE(std::equal(a.bytes.begin(), a.bytes.end(), b.bytes.begin(), b.bytes.end())) << tensor;
+    }
+    ASSERT_EQ(bevatron(folder, "convert --hf-model twice --export-hf half --dtype bf16").code, 0);
+    EXPECT_EQ(WeightFiles(folder.path("half")).tensor(before.names()[0]).dtype, Dtype::kBf16);
+  }
+}
+
+TEST(Program, ScheduleIsMegatrons) {
+  TempFolder folder;
+  Run run = bevatron(folder,
+                     "schedule --train-iters 1000 --global-batch-size 1 --lr 0.1 --min-lr 0.001 "
+                     "--lr-warmup-init 0.01 --lr-warmup-iters 100 --lr-decay-style linear "
+                     "--start-weight-decay 0 --end-weight-decay 0.1 --weight-decay-incr-style linear");
+  ASSERT_EQ(run.code, 0) << run.err;
+  std::vector<std::string> lines = split(std::string(trim(run.out)), '\n');
+  ASSERT_EQ(lines.size(), 1001u);
+  EXPECT_EQ(lines[0], "iteration,consumed_samples,lr,wd,batch_size");
+  std::vector<std::string> at50 = split(lines[51], ','), at500 = split(lines[501], ',');
+  EXPECT_EQ(at50[1], "50");
+  EXPECT_NEAR(std::stod(at50[2]), 0.055, 1e-12);
+  EXPECT_NEAR(std::stod(at500[2]), 0.1 - 0.099 * 400 / 900, 1e-12);
+  EXPECT_NEAR(std::stod(at500[3]), 0.05, 1e-12);
+  EXPECT_EQ(bevatron(folder, "schedule --train-iters 50 --global-batch-size 2 --plot").code, 0);
+}
+
+TEST(Program, TrainLearnsReportsAndExports) {
+  TempFolder folder;
+  write_corpus(folder);
+  Run run = bevatron(folder, tiny_train("--train-iters 60 --eval-interval 30 --eval-iters 2 "
+                                        "--metrics-out m.jsonl --tensorboard-dir tb --export-hf out"));
+  ASSERT_EQ(run.code, 0) << run.err;
+  std::vector<json> metrics = json_lines(folder.path("m.jsonl"));
+  ASSERT_EQ(metrics.size(), 60u);
+  EXPECT_NEAR(metrics.front()["loss"].get<double>(), std::log(256.0), 0.3);
+  EXPECT_LT(metrics.back()["loss"].get<double>(), 3.2);
+  EXPECT_GT(metrics.back()["tokens_per_second"].get<double>(), 0);
+  EXPECT_NE(run.err.find(" iteration       10/      60 | consumed samples:           20 |"),
+            std::string::npos)
+      << run.err;
+  EXPECT_NE(run.err.find("validation loss at iteration 30"), std::string::npos);
+  EXPECT_NE(read_file(folder.path("loss.svg")).find("<svg"), std::string::npos);
+  EXPECT_EQ(list_directory(folder.path("tb")).size(), 1u);
+
+  Run text = bevatron(folder, "generate --hf-model out --prompt 'line 3' --max-new-tokens 8");
+  EXPECT_EQ(text.code, 0) << text.err;
+  EXPECT_GE(text.out.size(), 8u);
+
+  // Training goes on from the exported folder: the first loss is near the last one.
+  run = bevatron(folder, "train --hf-model out --text corpus.txt --split 90,10,0 --seq-length 32 "
+                         "--micro-batch-size 2 --train-iters 2 --lr 1e-4 --metrics-out n.jsonl");
+  ASSERT_EQ(run.code, 0) << run.err;
+  EXPECT_LT(json_lines(folder.path("n.jsonl"))[0]["loss"].get<double>(), 3.4);
+}
+
+TEST(Program, SameSeedSameBitsWhateverTheThreads) {
+  TempFolder folder;
+  write_corpus(folder);
+  std::string weights[3];
+  int i = 0;
+  for (const char* threads : {"1", "2", "3"}) {
+    for (const char* precision : {"--bf16"}) {
+      Run run = bevatron(folder, tiny_train(concat("--train-iters 4 --hidden-dropout 0.1 --export-hf t --num-threads ",
+                                                   threads, " ", precision)));
+      ASSERT_EQ(run.code, 0) << run.err;
+      weights[i++] = read_file(folder.path("t/model.safetensors"));
+    }
+  }
+  EXPECT_EQ(weights[0], weights[1]);
+  EXPECT_EQ(weights[0], weights[2]);
+}
+
+TEST(Program, ReplayFollowsTorchsLosses) {
+  TempFolder folder;
+  json expected = json::parse(read_file(golden("mistral_full/expected.json")))["adamw"];
+  Run run = bevatron(
+      folder, concat("train --hf-model ", golden("mistral_full"), " --token-batches ",
+                     golden("mistral_full/token_batches.json"), " --lr-decay-style constant --lr ",
+                     expected["lr"].get<double>(), " --adam-beta2 ", expected["beta2"].get<double>(),
+                     " --adam-eps ", expected["eps"].get<double>(), " --weight-decay ",
+                     expected["weight_decay"].get<double>(), " --clip-grad ",
+                     expected["clip_grad"].get<double>(), " --metrics-out m.jsonl"));
+  ASSERT_EQ(run.code, 0) << run.err;
+  std::vector<json> metrics = json_lines(folder.path("m.jsonl"));
+  ASSERT_EQ(metrics.size(), 10u);
+  for (std::size_t i = 0; i < 10; ++i) {
+    EXPECT_NEAR(metrics[i]["loss"].get<double>(), expected["losses"][i].get<double>(), 2e-4);
+    EXPECT_NEAR(metrics[i]["grad_norm"].get<double>() / expected["grad_norms"][i].get<double>(), 1, 5e-4);
+  }
+}
+
+TEST(Program, Fp16SkipsOverflowsAndGoesOn) {
+  TempFolder folder;
+  write_corpus(folder);
+  Run run = bevatron(folder, tiny_train("--train-iters 40 --fp16 --metrics-out m.jsonl"));
+  ASSERT_EQ(run.code, 0) << run.err;
+  std::vector<json> metrics = json_lines(folder.path("m.jsonl"));
+  EXPECT_EQ(metrics[0]["loss_scale"], 4294967296.0);
+  EXPECT_TRUE(metrics[0]["skipped"].get<bool>());
+  EXPECT_FALSE(metrics.back()["skipped"].get<bool>());
+  EXPECT_LT(metrics.back()["loss"].get<double>(), metrics.front()["loss"].get<double>());
+}
+
+TEST(Program, ABadStepNamesTheLayerAndThePolicyDecides) {
+  TempFolder folder;
+  write_corpus(folder);
+  Run run = bevatron(folder, tiny_train("--train-iters 30 --lr 1e30 --clip-grad 0"));
+  EXPECT_EQ(run.code, 1);
+  EXPECT_NE(run.err.find("op "), std::string::npos) << run.err;
+  EXPECT_NE(run.err.find("NaN or Inf"), std::string::npos) << run.err;
+  run = bevatron(folder, tiny_train("--train-iters 5 --lr 1e30 --clip-grad 0 --nan-policy skip"));
+  EXPECT_EQ(run.code, 0) << run.err;
+}
+
+TEST(Program, SignalsStopAfterTheStepAndExport) {
+  TempFolder folder;
+  write_corpus(folder);
+  for (auto [name, code] : {std::pair{"TERM", 143}, std::pair{"INT", 130}}) {
+    Run run = bevatron(folder, tiny_train("--train-iters 100000000 --export-hf stopped"),
+                       concat("timeout -s ", name, " --preserve-status 2"));
+    EXPECT_EQ(run.code, code) << run.err;
+    EXPECT_TRUE(path_exists(folder.path("stopped/model.safetensors")));
+    EXPECT_NE(run.out.find("stopped by signal"), std::string::npos);
+  }
+}
+
+TEST(Program, DryRunSaysWhatARunNeedsAndStartsNothing) {
+  TempFolder folder;
+  Run run = bevatron(folder, "train --preset llama3-8b --tp 4 --pp 2 --dp 2 --bf16 --train-iters 10 "
+                             "--mock-data --dry-run --json");
+  ASSERT_EQ(run.code, 0) << run.err;
+  json plan = json::parse(run.out);
+  EXPECT_EQ(plan["parameters"], 8030261248);
+  EXPECT_EQ(plan["ranks"].size(), 16u);
+  EXPECT_EQ(bevatron(folder, "train --preset gpt2-124m --train-iters 1 --mock-data --dry-run").code, 0);
+}
+
+struct BadCase {
+  std::string words;
+  int code;
+  std::vector<std::string> says;
+};
+
+TEST(Program, BadInputIsRefusedWithItsCause) {
+  TempFolder folder;
+  write_corpus(folder);
+  write_file(folder.path("empty.txt"), "");
+  make_directories(folder.path("broken"));
+  make_directories(folder.path("cut"));
+  make_directories(folder.path("foreign"));
+  write_file(folder.path("broken/config.json"), "{\"model_type\": \"llama\", ");
+  write_file(folder.path("foreign/config.json"), "{\"model_type\": \"lama\"}");
+  write_file(folder.path("cut/config.json"), read_file(golden("llama_gqa/config.json")));
+  std::string weights = read_file(golden("llama_gqa/model.safetensors"));
+  write_file(folder.path("cut/model.safetensors"), weights.substr(0, weights.size() / 2));
+  write_file(folder.path("bad.json"), "{\"input_ids\": [[1, 2, 99999]]}");
+  std::string good = golden("llama_gqa");
+  std::vector<BadCase> cases = {
+      {"score --hf-model nowhere --tokens bad.json", 2, {"nowhere"}},
+      {"score --hf-model broken --tokens bad.json", 2, {"config.json"}},
+      {"score --hf-model foreign --tokens bad.json", 2, {"lama", "llama"}},
+      {"score --hf-model cut --tokens " + good + "/tokens.json", 2, {"model.safetensors"}},
+      {"score --hf-model " + good + " --tokens bad.json", 2, {"bad.json", "99999"}},
+      {"score --hf-model " + good + " --tokens none.json", 2, {"none.json"}},
+      {"generate --hf-model " + good + " --prompt hello", 2, {"tokenizer"}},
+      {"train --mock-data --train-iters 1 --preset gpt2-125m", 2, {"gpt2-124m"}},
+      {"train --preset llama3-8b --mock-data --train-iters 1 --tp 3 --dp 0 --bf16 --fp16", 2,
+       {"--tensor-model-parallel-size", "--bf16"}},
+      {tiny_train("--train-iters 1 --text empty.txt"), 2, {"--text"}},
+      {"convert --hf-model " + good + " --export-hf /proc/nothing", 1, {"/proc"}},
+      {"train --config none.yaml", 2, {"none.yaml"}},
+      {tiny_train("--train-iters 1 --device cuda"), 2, {"--device"}},
+  };
+  for (const BadCase& bad : cases) {
+    Run run = bevatron(folder, bad.words);
+    EXPECT_EQ(run.code, bad.code) << bad.words << "\n" << run.err;
+    for (const std::string& part : bad.says) {
+      EXPECT_NE(run.err.find(part), std::string::npos) << bad.words << "\nsays: " << run.err;
+    }
+    EXPECT_EQ(run.err.find("bug in bevatron"), std::string::npos) << run.err;
+  }
+}
+
+TEST(Program, ADiskThatFillsUpLeavesNothingHalfWritten) {
+  TempFolder folder;
+  Run run = bevatron(folder, concat("convert --hf-model ", golden("llama_gqa"), " --export-hf out"),
+                     "ulimit -f 8; trap '' XFSZ;");
+  EXPECT_EQ(run.code, 1) << run.err;
+  EXPECT_FALSE(path_exists(folder.path("out")));
+  EXPECT_EQ(list_directory(folder.path()), std::vector<std::string>{"stderr.txt"});
+}
+
+}  // namespace
+}  // namespace bev

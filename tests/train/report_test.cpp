@@ -1,0 +1,203 @@
+#include "train/report.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "base/error.h"
+#include "base/file.h"
+#include "train/tensorboard.h"
+
+namespace bev {
+namespace {
+
+constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
+
+StepReport step(std::int64_t iteration, double loss) {
+  StepReport report;
+  report.iteration = iteration;
+  report.consumed_samples = iteration * 32;
+  report.global_batch_size = 32;
+  report.tokens = 32 * 1024;
+  report.elapsed_seconds = 0.5;
+  report.flops = 2e12;
+  report.loss = loss;
+  report.learning_rate = 1.5e-4;
+  report.weight_decay = 0.1;
+  report.grad_norm = 1.23456;
+  return report;
+}
+
+TEST(IterationLog, FollowsMegatronsLineFieldByField) {
+  IterationLog log({.train_iterations = 1000, .log_interval = 2});
+  log.add(step(2, 10.25));
+  EXPECT_EQ(log.line("2025-01-02 03:04:05.678901"),
+            " [2025-01-02 03:04:05.678901] iteration        2/    1000 |"
+            " consumed samples:           64 |"
+            " elapsed time per iteration (ms): 500.0 |"
+            " learning rate: 1.500000E-04 | global batch size:    32 |"
+            " lm loss: 1.025000E+01 | loss scale: 1.0 | grad norm: 1.235 |"
+            " number of skipped iterations:   0 | number of nan iterations:   0 |"
+            " tokens/s: 65536 |");
+}
+
+TEST(IterationLog, WritesOptionalFieldsInTheirPlaces) {
+  IterationLog log({.train_iterations = 10,
+                    .world_size = 2,
+                    .log_throughput = true,
+                    .peak_flops_per_second = 8e12});
+  StepReport report = step(1, 3.0);
+  report.skipped_samples = 5;
+  report.more_losses = {{"load_balancing_loss", 1.0}, {"mtp_1 loss", 4.0}};
+  report.zero_gradients = 17;
+  report.params_norm = 99.5;
+  report.loss_scale = 65536;
+  log.add(report);
+  EXPECT_EQ(
+      log.line("T"),
+      " [T] iteration        1/      10 | consumed samples:           32 |"
+      " skipped samples:            5 | elapsed time per iteration (ms): 500.0 |"
+      " throughput per GPU (TFLOP/s/GPU): 2.0 |"
+      " learning rate: 1.500000E-04 | global batch size:    32 |"
+      " lm loss: 3.000000E+00 | load_balancing_loss: 1.000000E+00 | mtp_1 loss: 4.000000E+00 |"
+      " loss scale: 65536.0 | grad norm: 1.235 | num zeros: 17 | params norm: 99.500 |"
+      " number of skipped iterations:   0 | number of nan iterations:   0 |"
+      " tokens/s: 65536 | of peak: 25.0% |");
+}
+
+TEST(IterationLog, AveragesOverIterationsThatCounted) {
+  IterationLog log({.train_iterations = 10});
+  log.add(step(1, 4.0));
+  StepReport bad = step(2, kNan);
+  bad.skipped = bad.nan = true;
+  bad.elapsed_seconds = 2.0;
+  log.add(bad);
+  log.add(step(3, 2.0));
+  std::string line = log.line("T");
+  EXPECT_NE(line.find(" lm loss: 3.000000E+00 |"), std::string::npos);
+  EXPECT_NE(line.find(" elapsed time per iteration (ms): 1000.0 |"), std::string::npos);
+  EXPECT_NE(line.find(" skipped iterations:   1 | number of nan iterations:   1 |"),
+            std::string::npos);
+  EXPECT_NE(line.find(" tokens/s: 32768 |"), std::string::npos);
+
+  log.add(step(4, 1.0));  // the next interval starts anew
+  line = log.line("T");
+  EXPECT_NE(line.find(" lm loss: 1.000000E+00 |"), std::string::npos);
+  EXPECT_NE(line.find(" skipped iterations:   0 | number of nan iterations:   0 |"),
+            std::string::npos);
+}
+
+TEST(IterationLog, LeavesOutAveragesThatSayNothing) {
+  IterationLog log({.train_iterations = 10});
+  StepReport skipped = step(1, 7.0);
+  skipped.skipped = true;
+  log.add(skipped);
+  EXPECT_EQ(log.line("T").find("lm loss"), std::string::npos);
+  log.add(step(2, -0.5));
+  EXPECT_EQ(log.line("T").find("lm loss"), std::string::npos);
+  log.add(step(3, 0.0));
+  EXPECT_NE(log.line("T").find("lm loss: 0.000000E+00"), std::string::npos);
+}
+
+TEST(IterationLog, IsDueFirstAndOnTheInterval) {
+  IterationLog log({.train_iterations = 100, .log_interval = 10});
+  std::vector<std::int64_t> lines;
+  EXPECT_FALSE(log.due());
+  for (std::int64_t i = 5; i <= 30; ++i) {
+    log.add(step(i, 1.0));
+    if (!log.due()) continue;
+    lines.push_back(i);
+    log.line("T");
+  }
+  EXPECT_EQ(lines, (std::vector<std::int64_t>{5, 10, 20, 30}));
+}
+
+TEST(ValidationLines, AreRuledWithDashes) {
+  std::string text =
+      " validation loss at iteration 100 | lm loss value: 2.000000E+00 | lm loss PPL: 7.389056E+00 "
+      "| ";
+  std::string rule(text.size() + 1, '-');
+  EXPECT_EQ(validation_lines("iteration 100", 2.0), rule + "\n" + text + "\n" + rule);
+  EXPECT_EQ(perplexity(25.0), std::exp(20.0));
+}
+
+TEST(Metrics, AreOneJsonObjectPerLine) {
+  std::string path = testing::TempDir() + "report_test.jsonl";
+  MetricsWriter writer(path, OpenMode::kTruncate);
+  writer.write(step(1, 0.1));
+  StepReport bad = step(2, kNan);
+  bad.grad_norm.reset();
+  bad.learning_rate = std::numeric_limits<double>::infinity();
+  bad.skipped = bad.nan = true;
+  bad.more_losses = {{"z_loss", 0.25}};
+  writer.write(bad);
+  std::string content = read_file(path);  // complete while the writer lives
+  std::size_t end = content.find('\n');
+  EXPECT_EQ(content.substr(0, end),
+            "{\"iteration\":1,\"consumed_samples\":32,\"loss\":0.1,\"grad_norm\":1.23456,"
+            "\"lr\":0.00015,\"wd\":0.1,\"loss_scale\":1,\"tokens_per_second\":65536,"
+            "\"elapsed_ms\":500,\"batch_size\":32,\"skipped\":false,\"nan\":false}");
+  auto second = nlohmann::json::parse(content.substr(end + 1));
+  EXPECT_TRUE(second.at("loss").is_null());
+  EXPECT_TRUE(second.at("grad_norm").is_null());
+  EXPECT_TRUE(second.at("lr").is_null());
+  EXPECT_EQ(second.at("z_loss"), 0.25);
+  EXPECT_EQ(second.at("nan"), true);
+}
+
+TEST(Metrics, AppendingKeepsWhatIsThere) {
+  std::string path = testing::TempDir() + "report_append.jsonl";
+  MetricsWriter(path, OpenMode::kTruncate).write(step(1, 1.0));
+  MetricsWriter(path, OpenMode::kAppend).write(step(2, 1.0));
+  std::string content = read_file(path);
+  EXPECT_EQ(std::count(content.begin(), content.end(), '\n'), 2);
+  EXPECT_THROW(MetricsWriter("/nowhere/at/all", OpenMode::kAppend), Error);
+}
+
+TEST(Scalars, HaveMegatronsTags) {
+  TensorBoardWriter writer(testing::TempDir() + "report_scalars");
+  write_scalars(writer, step(1, 2.0), {});
+  write_validation_scalars(writer, step(1, 2.0), 2.5);
+  writer.flush();
+  std::string content = read_file(writer.path());
+  for (const char* tag :
+       {"learning-rate", "learning-rate vs samples", "batch-size", "lm loss", "lm loss vs samples",
+        "loss-scale", "grad-norm", "iteration-time", "throughput", "lm loss validation",
+        "lm loss validation vs samples", "lm loss validation ppl"}) {
+    EXPECT_NE(content.find(std::string("\x0a") + static_cast<char>(std::string(tag).size()) + tag +
+                           "\x15"),
+              std::string::npos)
+        << tag;
+  }
+}
+
+std::int64_t columns(const std::string& text) {
+  return std::count_if(text.begin(), text.end(), [](char c) { return (c & 0xC0) != 0x80; });
+}
+
+TEST(Progress, FitsTheWidth) {
+  Progress progress{420, 1000, 3.21456, 12345.6, 62.0};
+  EXPECT_EQ(progress_text(progress, 60),
+            " 42%  420/1000  loss 3.2146  1m 02s left  12.35K tokens/s");
+  EXPECT_EQ(progress_text(progress, 30), " 42%  420/1000  loss 3.2146");
+  EXPECT_EQ(progress_text(progress, 3), "");
+  for (std::int64_t width = 0; width < 140; ++width) {
+    EXPECT_LT(columns(progress_text(progress, width)), std::max<std::int64_t>(width, 1));
+  }
+  EXPECT_EQ(progress_text({0, 0, kNan, 0, 0}, 40), "  0%  0/0  loss nan  0.0s left");
+}
+
+TEST(Progress, DrawsABarWhereThereIsRoom) {
+  EXPECT_NE(progress_text({1, 2, 1.0, 100.0, 1.0}, 200).find("▕███████████████               ▏"),
+            std::string::npos);
+  EXPECT_NE(progress_text({2, 2, 1.0, 100.0, 0.0}, 200).find("▕██████████████████████████████▏"),
+            std::string::npos);
+}
+
+}  // namespace
+}  // namespace bev
