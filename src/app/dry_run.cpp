@@ -31,17 +31,7 @@ struct Forecast {
 };
 
 double iteration_flops(const RunConfig& run, std::int64_t batch_size) {
-  const ModelConfig& model = run.model;
-  FlopSizes sizes;
-  sizes.hidden = model.hidden_size;
-  sizes.heads = model.num_attention_heads;
-  sizes.kv_heads = model.kv_heads();
-  sizes.head_size = model.head_size();
-  sizes.vocab = model.vocab_size;
-  sizes.dense_layers = model.num_layers;
-  sizes.ffn = model.ffn_size();
-  sizes.gated = model.gated;
-  return flops_per_iteration(sizes, unpacked_tokens(batch_size, run.data.seq_length));
+  return flops_per_iteration(flop_sizes(run.model), unpacked_tokens(batch_size, run.data.seq_length));
 }
 
 MemoryPlan memory_plan(const RunConfig& run, std::int64_t micro_batches) {

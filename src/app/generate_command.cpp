@@ -120,7 +120,10 @@ std::string result_json(const GenerateJob& job, const std::vector<GeneratedSeque
     if (!shown.empty() && job.ended_by(shown.back())) shown = shown.first(shown.size() - 1);
     text.push_back(replace_invalid_utf8(job.tokenizer->decode(shown)));
   }
-  Json line = {{"generated", generated}, {"logprobs", logprobs}, {"text", text}};
+  Json line;
+  line["generated"] = std::move(generated);
+  line["logprobs"] = std::move(logprobs);
+  line["text"] = std::move(text);
   return line.dump() + "\n";
 }
 

@@ -1,6 +1,7 @@
 #include "bridge/convert.h"
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
 #include <cstring>
 #include <type_traits>

@@ -1,8 +1,9 @@
 #include "bridge/weight_map.h"
 
 #include <algorithm>
-#include <cstring>
+#include <optional>
 #include <set>
+#include <utility>
 
 #include "base/error.h"
 #include "bridge/convert.h"

@@ -47,13 +47,15 @@ struct Meeting {
   std::vector<bool> arrived;
   std::size_t arrived_count = 0;
   std::uint64_t generation = 0;
+  bool left = false;  // a member gave up, its memory is gone: no collective completes any more
   std::map<std::pair<int, int>, std::deque<std::vector<std::byte>>> mail;  // (from, to)
 
   // `open`: the first meeting of a collective. Past it every member goes through to the second one,
   // whoever fails elsewhere, since others may still read its memory.
   void meet(int rank, const char* op, std::string_view label, bool open);
-  // Empty when ready() came true, else why the wait was given up.
-  std::string wait(std::unique_lock<std::mutex>& lock, bool heeds_abort, const auto& ready) const;
+  enum class End { kReady, kAborted, kTimeout };
+  End wait(std::unique_lock<std::mutex>& lock, bool heeds_abort, const auto& ready) const;
+  std::string why(End end) const;
   std::string absent() const;
 };
 
@@ -89,16 +91,19 @@ class Fabric {
   std::map<std::pair<std::vector<int>, int>, std::unique_ptr<Meeting>> meetings_;
 };
 
-std::string Meeting::wait(std::unique_lock<std::mutex>& lock, bool heeds_abort,
-                          const auto& ready) const {
+Meeting::End Meeting::wait(std::unique_lock<std::mutex>& lock, bool heeds_abort,
+                           const auto& ready) const {
   auto deadline = std::chrono::steady_clock::now() +
                   std::chrono::duration_cast<std::chrono::steady_clock::duration>(
                       std::chrono::duration<double>(fabric.timeout_seconds()));
   auto aborted = [&] { return heeds_abort && fabric.aborted(); };
   changed.wait_until(lock, deadline, [&] { return ready() || aborted(); });
-  if (ready()) return "";
-  return aborted() ? "another rank failed"
-                   : concat("nothing came for ", fabric.timeout_seconds(), " s");
+  return ready() ? End::kReady : aborted() ? End::kAborted : End::kTimeout;
+}
+
+std::string Meeting::why(End end) const {
+  if (end == End::kAborted) return "another rank failed";
+  return concat("nothing came for ", fabric.timeout_seconds(), " s");
 }
 
 std::string Meeting::absent() const {
@@ -115,21 +120,18 @@ void Meeting::meet(int rank, const char* op, std::string_view label, bool open) 
   BEV_CHECK(!open || !fabric.aborted(), ErrorKind::kComm, op, " of ", label,
             ": another rank failed");
   arrived[me] = true;
-  if (++arrived_count == members.size()) {
+  if (++arrived_count == members.size() && !left) {
     arrived.assign(members.size(), false);
     arrived_count = 0;
     ++generation;
     changed.notify_all();
     return;
   }
-  std::string problem = wait(lock, open, [&, mine = generation] { return generation != mine; });
-  if (problem.empty()) return;
-  std::string text = concat(op, " of ", label, " on rank ", members[me], ": ", problem);
-  if (!open || !fabric.aborted()) text += absent();
-  // Who comes later must not take this rank's memory for posted.
-  arrived[me] = false;
-  --arrived_count;
-  BEV_FAIL(ErrorKind::kComm, text);
+  End end = wait(lock, open, [&, mine = generation] { return generation != mine; });
+  if (end == End::kReady) return;
+  left = true;
+  BEV_FAIL(ErrorKind::kComm, op, " of ", label, " on rank ", members[me], ": ", why(end),
+           end == End::kTimeout ? absent() : "");
 }
 
 class ThreadGroup : public Group {
@@ -220,10 +222,11 @@ class ThreadGroup : public Group {
   Work receive(const View& data, int from, std::string_view label) override {
     std::unique_lock lock(meeting_.mutex);
     auto& box = meeting_.mail[{from, rank()}];
-    std::string problem = meeting_.wait(lock, true, [&] { return !box.empty(); });
+    Meeting::End end = meeting_.wait(lock, true, [&] { return !box.empty(); });
     int sender = members()[static_cast<std::size_t>(from)];
-    BEV_CHECK(problem.empty(), ErrorKind::kComm, "receive of ", label, " on rank ",
-              members()[static_cast<std::size_t>(rank())], " from rank ", sender, ": ", problem);
+    BEV_CHECK(end == Meeting::End::kReady, ErrorKind::kComm, "receive of ", label, " on rank ",
+              members()[static_cast<std::size_t>(rank())], " from rank ", sender, ": ",
+              meeting_.why(end));
     std::vector<std::byte> message = std::move(box.front());
     box.pop_front();
     lock.unlock();

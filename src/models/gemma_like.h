@@ -2,6 +2,7 @@
 // scaled by sqrt(hidden size), tanh GELU, an attention scale of their own.
 #pragma once
 
+#include <cstdint>
 #include <string_view>
 #include <vector>
 

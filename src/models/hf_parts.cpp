@@ -136,6 +136,11 @@ void set_windows(const HfConfig& hf, std::int64_t window, std::vector<std::int64
   config.window_layers = std::move(layers);
 }
 
+void set_uniform_windows(const HfConfig& hf, std::int64_t window, ModelConfig& config) {
+  std::vector<std::int64_t> layers(static_cast<std::size_t>(config.num_layers), window > 0 ? 1 : 0);
+  set_windows(hf, window, std::move(layers), LayerTypes::kFixed, config);
+}
+
 void write_windows(const ModelConfig& config, LayerTypes types, HfConfig& hf) {
   std::vector<std::string> names;
   bool any = false;

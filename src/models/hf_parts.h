@@ -39,6 +39,8 @@ enum class LayerTypes : std::uint8_t { kUsed, kFixed };
 // family uses it, "layer_types" overrides the marks; elsewhere it must agree with them.
 void set_windows(const HfConfig& hf, std::int64_t window, std::vector<std::int64_t> layers,
                  LayerTypes types, ModelConfig& config);
+// In all layers, or in none when `window` is 0.
+void set_uniform_windows(const HfConfig& hf, std::int64_t window, ModelConfig& config);
 // The inverse: "sliding_window", and "layer_types" where they are used.
 void write_windows(const ModelConfig& config, LayerTypes types, HfConfig& hf);
 // Marks of all layers but every `period`-th.

@@ -1,6 +1,7 @@
 #include "models/hf_rope.h"
 
 #include <array>
+#include <optional>
 #include <string>
 #include <utility>
 

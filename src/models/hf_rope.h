@@ -2,6 +2,7 @@
 // of 5 (one object, rope_parameters). As in transformers 5, rope_scaling wins when both are there.
 #pragma once
 
+#include <cstdint>
 #include <string_view>
 
 #include "models/config.h"

@@ -12,7 +12,7 @@ ModelConfig read(const HfConfig& hf) {
   read_rope(hf, {}, config);
   config.add_qkv_bias = config.add_proj_bias = hf.boolean("attention_bias", false);
   config.add_mlp_bias = hf.boolean("mlp_bias", false);
-  set_windows(hf, 0, all_but_every(1, config.num_layers), LayerTypes::kFixed, config);
+  set_uniform_windows(hf, 0, config);
   return config;
 }
 

@@ -10,10 +10,7 @@ namespace {
 ModelConfig read(const HfConfig& hf) {
   ModelConfig config = read_llama_like(hf, "mistral", {.max_positions = 131072, .kv_heads = 8});
   read_rope(hf, {}, config);
-  std::int64_t window = read_window(hf, 4096);
-  auto layers = static_cast<std::size_t>(config.num_layers);
-  set_windows(hf, window, std::vector<std::int64_t>(layers, window > 0 ? 1 : 0), LayerTypes::kFixed,
-              config);
+  set_uniform_windows(hf, read_window(hf, 4096), config);
   return config;
 }
 

@@ -23,10 +23,7 @@ ModelConfig read(const HfConfig& hf) {
     hf.reject(hf.has("rope_scaling") ? "rope_scaling" : "rope_parameters",
               "phi3 has no scaling but longrope");
   }
-  std::int64_t window = read_window(hf, 0);
-  auto layers = static_cast<std::size_t>(config.num_layers);
-  set_windows(hf, window, std::vector<std::int64_t>(layers, window > 0 ? 1 : 0), LayerTypes::kFixed,
-              config);
+  set_uniform_windows(hf, read_window(hf, 0), config);
   return config;
 }
 

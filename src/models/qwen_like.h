@@ -1,6 +1,7 @@
 // What Qwen 2 and 3 share: windows in the upper layers, a large base and vocabulary.
 #pragma once
 
+#include <cstdint>
 #include <string_view>
 
 #include "models/llama_like.h"

@@ -32,4 +32,17 @@ double tflops_per_device(double flops, double seconds, std::int64_t world_size) 
   return flops / (seconds * 1e12 * static_cast<double>(world_size));
 }
 
+FlopSizes flop_sizes(const ModelConfig& model) {
+  FlopSizes sizes;
+  sizes.hidden = model.hidden_size;
+  sizes.heads = model.num_attention_heads;
+  sizes.kv_heads = model.kv_heads();
+  sizes.head_size = model.head_size();
+  sizes.vocab = model.vocab_size;
+  sizes.dense_layers = model.num_layers;
+  sizes.ffn = model.ffn_size();
+  sizes.gated = model.gated;
+  return sizes;
+}
+
 }  // namespace bev

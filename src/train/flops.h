@@ -4,6 +4,8 @@
 
 #include <cstdint>
 
+#include "models/config.h"
+
 namespace bev {
 
 struct FlopSizes {
@@ -22,6 +24,8 @@ struct FlopSizes {
   std::int64_t shared_ffn = 0;  // of all shared experts
   std::int64_t mtp_layers = 0;
 };
+
+FlopSizes flop_sizes(const ModelConfig& model);
 
 // What attention and the rest see of a global batch.
 struct FlopTokens {

@@ -14,19 +14,6 @@ namespace bev {
 
 namespace {
 
-FlopSizes flop_sizes(const ModelConfig& model) {
-  FlopSizes sizes;
-  sizes.hidden = model.hidden_size;
-  sizes.heads = model.num_attention_heads;
-  sizes.kv_heads = model.kv_heads();
-  sizes.head_size = model.head_size();
-  sizes.vocab = model.vocab_size;
-  sizes.dense_layers = model.num_layers;
-  sizes.ffn = model.ffn_size();
-  sizes.gated = model.gated;
-  return sizes;
-}
-
 LossScaler make_scaler(const OptimConfig& optim, bool fp16) {
   if (optim.loss_scale > 0) return LossScaler::constant(optim.loss_scale);
   if (!fp16) return LossScaler::constant(1);

@@ -242,7 +242,7 @@ TEST(Failure, ALateTimeoutDoesNotLeaveMemoryBehindEither) {
           throw;
         }
       },
-      0.05);
+      0.2);
   EXPECT_EQ(left, std::vector<float>(4, 1.0f));
 }
 

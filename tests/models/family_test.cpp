@@ -20,7 +20,7 @@ using test::golden_path;
 constexpr std::string_view kLlama = R"({"model_type": "llama", "hidden_size": 32,
   "intermediate_size": 48, "num_hidden_layers": 3, "num_attention_heads": 4, "vocab_size": 97})";
 
-// `text` with some keys set to other values; "-" removes none, it is the plain text.
+// The model of `text` with more keys.
 ModelConfig read_with(std::string_view text, const std::string& extra) {
   std::string json(text);
   if (!extra.empty()) json.insert(json.rfind('}'), ", " + extra);

@@ -28,19 +28,25 @@ BEV_INLINE A sigmoid_slope(A x, A u, A du) {
 }
 
 // Each kind: value(x) and its derivative slope(x).
-// The normal distribution's integral up to x, given bell = exp(-x^2 / 2). For float, Abramowitz and
-// Stegun 7.1.26: erfc to 1.5e-7 absolute, with no cancellation for negative x.
+// The normal distribution's integral up to x, given bell = exp(-x^2 / 2). For float the tail is
+// bell times a polynomial in t = 1 / (1 + 0.38 |x|), fitted for the least relative error: 1.5e-7
+// for any x < 0.
 BEV_INLINE double normal_integral(double x, double) {
   return 0.5 * std::erfc(-x * (std::numbers::sqrt2 / 2));
 }
 BEV_INLINE float normal_integral(float x, float bell) {
-  const float t = 1 / (1 + 0.3275911f * 0.70710678f * std::fabs(x));
-  float p = 1.061405429f;
-  p = p * t - 1.453152027f;
-  p = p * t + 1.421413741f;
-  p = p * t - 0.284496736f;
-  p = p * t + 0.254829592f;
-  const float tail = 0.5f * p * t * bell;
+  const float t = 1 / (1 + 0.38f * std::fabs(x));
+  float p = 0.0249339137f;
+  p = p * t - 0.152605027f;
+  p = p * t + 0.376211166f;
+  p = p * t - 0.444195718f;
+  p = p * t + 0.217855707f;
+  p = p * t - 0.0597784668f;
+  p = p * t + 0.107717007f;
+  p = p * t + 0.12638928f;
+  p = p * t + 0.151884779f;
+  p = p * t + 0.151587367f;
+  const float tail = p * t * bell;
   return x < 0 ? tail : 1 - tail;
 }
 

@@ -1,0 +1,376 @@
+#include "parallel/param_store.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <functional>
+#include <map>
+#include <mutex>
+
+#include "backend/cpu/cpu_kernels.h"
+#include "base/thread_pool.h"
+#include "tests/support/expect_error.h"
+
+namespace bev::test {
+namespace {
+
+using Numbers = std::vector<double>;
+using Named = std::map<std::string, Numbers>;
+
+constexpr ShardingStrategy kStrategies[] = {ShardingStrategy::kNoShard, ShardingStrategy::kOptim,
+                                            ShardingStrategy::kOptimGrads,
+                                            ShardingStrategy::kOptimGradsParams};
+
+Param make(std::string name, Shape shape, Split split = {},
+           InitRule init = {InitKind::kNormal, 1}) {
+  Param param;
+  param.name = std::move(name);
+  param.shape = shape;
+  param.split = std::move(split);
+  param.init = init;
+  return param;
+}
+
+// Awkward sizes; with `stages`, a tied table on the first and the last one.
+std::vector<Param> make_params(const Mesh& mesh) {
+  Split column{Axis::kTp, 0, {}}, row{Axis::kTp, 1, {}}, fused{Axis::kTp, 0, {6, 3, 4}};
+  bool first = mesh.at().pp == 0, last = mesh.at().pp == mesh.shape().pp - 1;
+  std::vector<Param> list;
+  if (first || last) {
+    Param table = make("table", {13, 5}, column);
+    table.shared = mesh.shape().pp > 1;
+    table.copy = !first;
+    list.push_back(table);
+  }
+  if (first) {
+    list.push_back(make("fused", {13, 3}, fused));
+    list.push_back(make("scale", {7}, {}, {InitKind::kConstant, 0.5}));
+    list.push_back(make("row", {5, 129}, row));
+    Param frozen = make("frozen", {70});
+    frozen.trains = false;
+    list.push_back(frozen);
+    list.push_back(make("one", {1}));
+  }
+  return list;
+}
+
+struct Rank {
+  Rank(World& world, const MeshShape& shape, ShardingStrategy strategy,
+       std::int64_t bucket_elements)
+      : pool(1), arena(make_host_memory()), mesh(world, shape), params(make_params(mesh)) {
+    std::vector<Param*> list;
+    for (Param& param : params) list.push_back(&param);
+    StoreOptions options;
+    options.dtype = options.grad_dtype = Dtype::kF64;
+    options.strategy = strategy;
+    options.bucket_elements = bucket_elements;
+    store = std::make_unique<ParamStore>(list, mesh, arena, cpu_kernels(), Stream{&pool, nullptr},
+                                         options);
+    store->initialise(99);
+  }
+  std::vector<ElementRun> runs(const Param& param) const {
+    return element_runs(param.shape, param.split, mesh.tp().size(), mesh.tp().rank());
+  }
+  // Adds value(global element) as this rank's gradient.
+  template <class F>
+  void add_gradient(const Param& param, const F& value) {
+    Placement placement = Placement().with(Axis::kDp, PlaceState::kPartial);
+    if (param.split.dim >= 0) placement = placement.with(Axis::kTp, PlaceState::kShard0);
+    GradSink sink = store->sink(param, placement);
+    for (const ElementRun& run : runs(param)) {
+      for (std::int64_t i = 0; i < run.count; ++i) {
+        double& to = sink.view.as<double>()[run.local + i];
+        to = (sink.beta == 0 ? 0 : to) + value(run.global + i);
+      }
+    }
+    store->done(param, std::move(sink));
+  }
+  ThreadPool pool;
+  Arena arena;
+  Mesh mesh;
+  std::vector<Param> params;
+  std::unique_ptr<ParamStore> store;
+};
+
+struct StoreCase {
+  MeshShape shape;
+  ShardingStrategy strategy;
+  std::int64_t bucket_elements;
+};
+std::vector<StoreCase> cases() {
+  std::vector<StoreCase> list;
+  for (MeshShape shape : {MeshShape{1, 1, 1, 1},
+                          {2, 1, 1, 1},
+                          {1, 1, 2, 1},
+                          {1, 1, 3, 1},
+                          {1, 2, 2, 1},
+                          {2, 1, 2, 2},
+                          {1, 1, 1, 3}}) {
+    for (ShardingStrategy strategy : kStrategies) {
+      for (std::int64_t elements : {1, 200, 1'000'000}) list.push_back({shape, strategy, elements});
+    }
+  }
+  return list;
+}
+template <class Body>
+void on_every_case(const Body& body) {
+  for (const StoreCase& test : cases()) {
+    SCOPED_TRACE(testing::Message()
+                 << "tp " << test.shape.tp << " cp " << test.shape.cp << " dp " << test.shape.dp
+                 << " pp " << test.shape.pp << " strategy " << static_cast<int>(test.strategy)
+                 << " bucket " << test.bucket_elements);
+    body(test);
+    if (testing::Test::HasFailure()) return;
+  }
+}
+void run_ranks(const StoreCase& test, const std::function<void(Rank&)>& body) {
+  run_thread_ranks(static_cast<int>(test.shape.size()), {20.0}, [&](World& world) {
+    Rank rank(world, test.shape, test.strategy, test.bucket_elements);
+    body(rank);
+  });
+}
+
+TEST(BucketLayout, StartsAreMultiplesOf64) {
+  const std::int64_t offsets[] = {0, 1, 63, 64, 65}, starts[] = {0, 64, 64, 64, 128};
+  for (int i = 0; i < 5; ++i) EXPECT_EQ(padded_start(offsets[i]), starts[i]);
+}
+
+TEST(BucketLayout, HoldsWholeParametersOnceInEqualParts) {
+  const std::vector<std::int64_t> sizes = {1, 63, 64, 65, 1000, 3, 129, 5000, 2};
+  for (std::int64_t parts : {1, 2, 3, 4, 8}) {
+    for (bool one_param : {false, true}) {
+      for (std::int64_t elements : {1, 300, 100'000}) {
+        BucketLayout layout = layout_buckets(sizes, {parts, one_param, elements});
+        std::int64_t next = 0;
+        std::vector<int> seen;
+        for (const BucketLayout::Bucket& bucket : layout.buckets) {
+          EXPECT_EQ(bucket.begin, next);
+          EXPECT_EQ(bucket.size % parts, 0);
+          next += bucket.size;
+          EXPECT_TRUE(!one_param || bucket.params.size() == 1);
+          std::int64_t end = 0;
+          for (int param : bucket.params) {
+            std::int64_t offset = layout.places[static_cast<std::size_t>(param)].offset;
+            EXPECT_EQ(offset % 64, 0);
+            EXPECT_GE(offset, end);
+            end = offset + sizes[static_cast<std::size_t>(param)];
+            seen.push_back(param);
+          }
+          EXPECT_LE(end, bucket.size);
+          std::int64_t covered = 0;
+          for (std::int64_t i = 0; i < parts; ++i) {
+            Range part = bucket_part_range(bucket, parts, i);
+            EXPECT_EQ(part.begin, covered);
+            covered = part.end;
+          }
+          EXPECT_EQ(covered, bucket.size);
+        }
+        EXPECT_EQ(layout.total, next);
+        EXPECT_EQ(seen, (std::vector<int>{0, 1, 2, 3, 4, 5, 6, 7, 8}));
+      }
+    }
+  }
+}
+
+// Initial values by name and global element.
+Named initial_values(const StoreCase& test) {
+  Named values;
+  std::mutex mutex;
+  run_ranks(test, [&](Rank& rank) {
+    for (const Param& param : rank.params) {
+      WeightLease lease = rank.store->local_value(param);
+      std::lock_guard lock(mutex);
+      Numbers& global = values[param.name];
+      global.resize(static_cast<std::size_t>(param.shape.numel()), std::nan(""));
+      for (const ElementRun& run : rank.runs(param)) {
+        for (std::int64_t i = 0; i < run.count; ++i) {
+          double value = lease.view.as<double>()[run.local + i];
+          double& to = global[static_cast<std::size_t>(run.global + i)];
+          EXPECT_TRUE(std::isnan(to) || to == value) << param.name << ": holders differ";
+          to = value;
+        }
+      }
+    }
+  });
+  return values;
+}
+
+TEST(ParamStore, InitialValuesDoNotDependOnTheLayout) {
+  Named expected = initial_values({{}, ShardingStrategy::kNoShard, 1'000'000});
+  EXPECT_EQ(expected.size(), 6u);
+  EXPECT_EQ(expected["scale"], Numbers(7, 0.5));
+  EXPECT_NE(expected["row"][0], expected["row"][1]);
+  on_every_case([&](const StoreCase& test) { EXPECT_EQ(initial_values(test), expected); });
+}
+
+TEST(ParamStore, OwnedRangesCoverEveryTrainingElementOnce) {
+  on_every_case([](const StoreCase& test) {
+    std::map<std::string, std::vector<int>> owners;
+    std::mutex mutex;
+    run_ranks(test, [&](Rank& rank) {
+      std::lock_guard lock(mutex);
+      for (const Param& param : rank.params) {
+        owners[param.name].resize(static_cast<std::size_t>(param.shape.numel()));
+      }
+      for (const OptimRange& range : rank.store->optim_ranges()) {
+        EXPECT_TRUE(range.param->trains);
+        EXPECT_EQ(range.value.numel(), range.grad.numel());
+        for (const ElementRun& run : rank.runs(*range.param)) {
+          for (std::int64_t i = 0; i < run.count; ++i) {
+            bool mine =
+                run.local + i >= range.offset && run.local + i < range.offset + range.value.numel();
+            if (mine) ++owners[range.param->name][static_cast<std::size_t>(run.global + i)];
+          }
+        }
+      }
+    });
+    std::int64_t data_ranks = test.shape.dp * test.shape.cp;
+    for (const auto& [name, counts] : owners) {
+      // Whole parameters are owned by every tp rank, tied ones by both of their stages, and all by
+      // every data-parallel rank unless the optimizer is shared out.
+      std::int64_t expected = name == "frozen"                              ? 0
+                              : test.strategy == ShardingStrategy::kNoShard ? data_ranks
+                                                                            : 1;
+      if (name == "scale" || name == "one") expected *= test.shape.tp;
+      if (name == "table" && test.shape.pp > 1) expected *= 2;
+      for (int count : counts) ASSERT_EQ(count, expected) << name;
+    }
+  });
+}
+
+// A gradient that differs between data-parallel ranks, tied stages and uses.
+double gradient_of(const std::string& name, std::int64_t element, int data_rank, std::int64_t stage,
+                   int use) {
+  return std::sin(static_cast<double>(element) + static_cast<double>(name.size()) * 10) +
+         10 * data_rank + 100 * static_cast<double>(stage) + 0.5 * use;
+}
+
+void add_gradients(Rank& rank) {
+  rank.store->begin_step();
+  for (int use = 0; use < 2; ++use) {
+    for (const Param& param : rank.params) {
+      if (!param.trains || param.name == "one") continue;
+      rank.add_gradient(param, [&](std::int64_t element) {
+        return gradient_of(param.name, element, rank.mesh.grads().rank(), rank.mesh.at().pp, use);
+      });
+    }
+  }
+  rank.store->finish_gradients();
+}
+
+double expected_gradient(const StoreCase& test, const std::string& name, std::int64_t element) {
+  if (name == "one" || name == "frozen") return 0;  // no use in the step
+  double sum = 0;
+  for (int data = 0; data < test.shape.dp * test.shape.cp; ++data) {
+    for (int use = 0; use < 2; ++use) {
+      sum += gradient_of(name, element, data, 0, use);
+      if (name == "table" && test.shape.pp > 1) {
+        sum += gradient_of(name, element, data, test.shape.pp - 1, use);
+      }
+    }
+  }
+  return sum;
+}
+
+TEST(ParamStore, GradientsAreSummedOverUsesDataRanksAndTiedStages) {
+  on_every_case([](const StoreCase& test) {
+    run_ranks(test, [&](Rank& rank) {
+      for (int step = 0; step < 2; ++step) {  // the second overwrites the first
+        add_gradients(rank);
+        for (const Param& param : rank.params) {
+          if (!param.trains) continue;
+          WeightLease lease = rank.store->local_gradient(param);
+          for (const ElementRun& run : rank.runs(param)) {
+            for (std::int64_t i = 0; i < run.count; ++i) {
+              double expected = expected_gradient(test, param.name, run.global + i);
+              ASSERT_NEAR(lease.view.as<double>()[run.local + i], expected,
+                          1e-12 * std::abs(expected))
+                  << param.name;
+            }
+          }
+        }
+      }
+    });
+  });
+}
+
+TEST(ParamStore, GradientNormCountsEachParameterOnce) {
+  on_every_case([](const StoreCase& test) {
+    double expected = 0;
+    for (const auto& [name, count] : std::map<std::string, std::int64_t>{
+             {"table", 65}, {"fused", 39}, {"scale", 7}, {"row", 645}}) {
+      for (std::int64_t i = 0; i < count; ++i) {
+        expected += std::pow(expected_gradient(test, name, i), 2);
+      }
+    }
+    run_ranks(test, [&](Rank& rank) {
+      add_gradients(rank);
+      EXPECT_NEAR(rank.store->gradient_square_sum(), expected, 1e-11 * expected);
+    });
+  });
+}
+
+// What each owner writes reaches everyone.
+TEST(ParamStore, UpdatedValuesReachAllRanks) {
+  on_every_case([](const StoreCase& test) {
+    run_ranks(test, [&](Rank& rank) {
+      std::map<std::string, Numbers> before;
+      for (const Param& param : rank.params) {
+        WeightLease lease = rank.store->local_value(param);
+        const double* values = lease.view.as<double>();
+        before[param.name].assign(values, values + param.local.numel());
+      }
+      for (const OptimRange& range : rank.store->optim_ranges()) {
+        for (std::int64_t i = 0; i < range.value.numel(); ++i) {
+          range.value.as<double>()[i] += 3 + static_cast<double>(range.offset + i);
+        }
+      }
+      rank.store->gather_values();
+      for (const Param& param : rank.params) {
+        WeightLease lease = rank.store->local_value(param);
+        for (std::int64_t i = 0; i < param.local.numel(); ++i) {
+          double change = param.trains ? 3 + static_cast<double>(i) : 0;
+          ASSERT_EQ(lease.view.as<double>()[i],
+                    before[param.name][static_cast<std::size_t>(i)] + change)
+              << param.name;
+        }
+      }
+    });
+  });
+}
+
+TEST(ParamStore, AGradientPartialOverTpIsSummedOverTp) {
+  for (ShardingStrategy strategy : kStrategies) {
+    run_ranks({{2, 1, 2, 1}, strategy, 100}, [&](Rank& rank) {
+      const Param& scale = rank.params[2];
+      Placement placement =
+          Placement().with(Axis::kDp, PlaceState::kPartial).with(Axis::kTp, PlaceState::kPartial);
+      rank.store->begin_step();
+      GradSink sink = rank.store->sink(scale, placement);
+      for (int i = 0; i < 7; ++i) {
+        sink.view.as<double>()[i] =
+            1 + 10.0 * rank.mesh.tp().rank() + 100.0 * rank.mesh.grads().rank();
+      }
+      rank.store->done(scale, std::move(sink));
+      rank.store->finish_gradients();
+      WeightLease lease = rank.store->local_gradient(scale);
+      for (int i = 0; i < 7; ++i) ASSERT_EQ(lease.view.as<double>()[i], 4 + 20 + 200);
+    });
+  }
+}
+
+TEST(ParamStore, MistakesAreErrors) {
+  run_ranks({{}, ShardingStrategy::kNoShard, 100}, [](Rank& rank) {
+    const Param& scale = rank.params[2];
+    rank.store->sink(scale, {});
+    expect_error(ErrorKind::kInternal, {"gradient of scale", "tp: partial"}, [&] {
+      rank.store->sink(scale, Placement().with(Axis::kTp, PlaceState::kPartial));
+    });
+    Tensor wrong(rank.arena, Dtype::kF64, {6}, "test");
+    expect_error(ErrorKind::kShape, {"weight scale", "[6]", "[7]"},
+                 [&] { rank.store->set_local_value(scale, wrong); });
+  });
+}
+
+}  // namespace
+}  // namespace bev::test
