@@ -1,4 +1,5 @@
-// A training step on the CPU: tokens/s and GFLOP/s as one JSON line, in the form of bench/peers/cpu_torch_step.py.
+// A training step on the CPU: tokens/s and GFLOP/s as one JSON line, in the form of
+// bench/peers/cpu_torch_step.py.
 //
 // usage: step MODEL MODE B T [SECONDS]   MODEL: gpt2-124m | tiny-llama; MODE: fp32 | bf16
 #include <fmt/format.h>
@@ -30,9 +31,11 @@ ModelConfig bench_model(const std::string& name, std::int64_t length) {
 }
 
 double matrix_flops_per_token(const ModelConfig& model, std::int64_t length) {
-  auto layers = static_cast<double>(model.num_layers), hidden = static_cast<double>(model.hidden_size);
+  auto layers = static_cast<double>(model.num_layers),
+       hidden = static_cast<double>(model.hidden_size);
   double inner = (model.gated ? 3.0 : 2.0) * hidden * static_cast<double>(model.ffn_size());
-  double matrix = layers * (4 * hidden * hidden + inner) + static_cast<double>(model.vocab_size) * hidden;
+  double matrix =
+      layers * (4 * hidden * hidden + inner) + static_cast<double>(model.vocab_size) * hidden;
   return 6 * matrix + 12 * layers * hidden * static_cast<double>(length);
 }
 
@@ -49,7 +52,8 @@ void run(World& world, const std::string& name, const std::string& mode, std::in
     std::vector<std::int32_t> tokens;
     for (std::int64_t t = 0; t <= length; ++t) {
       std::uint64_t draw = mix_bits(static_cast<std::uint64_t>(row), static_cast<std::uint64_t>(t));
-      tokens.push_back(static_cast<std::int32_t>(draw % static_cast<std::uint64_t>(options.model.vocab_size - 50)));
+      tokens.push_back(static_cast<std::int32_t>(
+          draw % static_cast<std::uint64_t>(options.model.vocab_size - 50)));
     }
     samples.push_back(window_sample(tokens));
   }
@@ -65,10 +69,12 @@ void run(World& world, const std::string& name, const std::string& mode, std::in
     step();
     times.push_back(monotonic_seconds() - begin);
   }
-  std::nth_element(times.begin(), times.begin() + static_cast<std::ptrdiff_t>(times.size() / 2), times.end());
+  std::nth_element(times.begin(), times.begin() + static_cast<std::ptrdiff_t>(times.size() / 2),
+                   times.end());
   double median = times[times.size() / 2];
   auto tokens = static_cast<double>(rows * length);
-  std::puts(fmt::format("{{\"model\": \"{}\", \"mode\": \"{}\", \"B\": {}, \"T\": {}, \"ms\": {:.0f}, \"tok_s\": {:.1f}, "
+  std::puts(fmt::format("{{\"model\": \"{}\", \"mode\": \"{}\", \"B\": {}, \"T\": {}, \"ms\": "
+                        "{:.0f}, \"tok_s\": {:.1f}, "
                         "\"gflops\": {:.0f}, \"peak_mib\": {:.0f}}}",
                         name, mode, rows, length, median * 1e3, tokens / median,
                         tokens * matrix_flops_per_token(options.model, length) / median / 1e9,

@@ -31,7 +31,8 @@ struct Forecast {
 };
 
 double iteration_flops(const RunConfig& run, std::int64_t batch_size) {
-  return flops_per_iteration(flop_sizes(run.model), unpacked_tokens(batch_size, run.data.seq_length));
+  return flops_per_iteration(flop_sizes(run.model),
+                             unpacked_tokens(batch_size, run.data.seq_length));
 }
 
 MemoryPlan memory_plan(const RunConfig& run, std::int64_t micro_batches) {

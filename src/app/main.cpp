@@ -49,8 +49,10 @@ int run_command(const std::vector<std::string>& args) {
 int exit_code(ErrorKind kind) {
   switch (kind) {
     case ErrorKind::kConfig:
-    case ErrorKind::kInput: return kExitInput;
-    default: return kExitFailed;
+    case ErrorKind::kInput:
+      return kExitInput;
+    default:
+      return kExitFailed;
   }
 }
 

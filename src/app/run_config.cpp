@@ -56,23 +56,12 @@ void check_schedules(const RunConfig& run, Problems& out) {
 }
 
 void check_sequence(const RunConfig& run, Problems& out) {
-  std::int64_t length = run.data.seq_length, tp = run.parallel.tensor_model_parallel_size;
-  std::int64_t cp = run.parallel.context_parallel_size;
+  std::int64_t length = run.data.seq_length;
   if (run.model.position_embedding_type == PositionKind::kLearned &&
       length > run.model.max_position_embeddings) {
     out.push_back(concat("--seq-length: ", length, " is above --max-position-embeddings ",
                          run.model.max_position_embeddings,
                          ", and learned positions end there; shorten it or raise the other"));
-  }
-  if (cp > 1 && length % (2 * cp) != 0) {
-    out.push_back(concat("--seq-length: ", length,
-                         " is not a multiple of 2 x --context-parallel-size ", cp, " = ", 2 * cp,
-                         "; use ", (length / (2 * cp) + 1) * 2 * cp));
-  } else if (run.parallel.sequence_parallel && length / cp % tp != 0) {
-    out.push_back(concat("--seq-length: ", length / cp, " tokens of a rank are not a multiple of ",
-                         "--tensor-model-parallel-size ", tp,
-                         ", as --sequence-parallel needs; use ",
-                         (length / (cp * tp) + 1) * cp * tp));
   }
 }
 
@@ -96,8 +85,8 @@ void check_pipeline(const RunConfig& run, Problems& out) {
   std::int64_t pp = run.parallel.pipeline_model_parallel_size, layers = run.model.num_layers;
   if (layers < 1) return;
   if (pp > layers) {
-    out.push_back(concat("--pipeline-model-parallel-size: ", pp, " stages for --num-layers ", layers,
-                         "; use at most ", layers));
+    out.push_back(concat("--pipeline-model-parallel-size: ", pp, " stages for --num-layers ",
+                         layers, "; use at most ", layers));
     return;
   }
   bool full = run.parallel.recompute_granularity == RecomputeGranularity::kFull;
@@ -112,7 +101,8 @@ void check_pipeline(const RunConfig& run, Problems& out) {
 void check_context_parallel(const RunConfig& run, Problems& out) {
   std::int64_t cp = run.parallel.context_parallel_size;
   if (cp > 1) {
-    out.push_back(concat("--context-parallel-size: ", cp, " is not supported by this version; use 1"));
+    out.push_back(
+        concat("--context-parallel-size: ", cp, " is not supported by this version; use 1"));
   }
 }
 

@@ -35,12 +35,14 @@ std::vector<ScheduleRow> schedule_rows(const RunConfig& run) {
 void plot(const std::vector<ScheduleRow>& rows) {
   auto draw = [&](const char* title, auto value) {
     std::vector<PlotPoint> points;
-    for (const ScheduleRow& row : rows) points.push_back({static_cast<double>(row.iteration), value(row)});
+    for (const ScheduleRow& row : rows)
+      points.push_back({static_cast<double>(row.iteration), value(row)});
     std::fputs(terminal_plot(points, {title}).c_str(), stdout);
   };
   draw("learning rate", [](const ScheduleRow& row) { return row.lr; });
   draw("weight decay", [](const ScheduleRow& row) { return row.weight_decay; });
-  draw("global batch size", [](const ScheduleRow& row) { return static_cast<double>(row.batch_size); });
+  draw("global batch size",
+       [](const ScheduleRow& row) { return static_cast<double>(row.batch_size); });
 }
 }  // namespace
 

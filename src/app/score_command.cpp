@@ -1,10 +1,9 @@
 // score: loss, logits and gradients of a Hugging Face model on given tokens, under any layout.
-#include <nlohmann/json.hpp>
-
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
 #include <cstring>
+#include <nlohmann/json.hpp>
 #include <optional>
 
 #include "app/commands.h"
@@ -34,9 +33,11 @@ ScoreJob make_job(const CommandConfig& config, const TokenRows& rows) {
   ScoreJob job{config, rows, {}, 0, 1};
   for (std::size_t i = 0; i < rows.input_ids.size(); ++i) {
     job.samples.push_back(labelled_sample(rows.input_ids[i], rows.labels[i]));
-    job.longest = std::max<std::int64_t>(job.longest, static_cast<std::int64_t>(rows.input_ids[i].size()));
+    job.longest =
+        std::max<std::int64_t>(job.longest, static_cast<std::int64_t>(rows.input_ids[i].size()));
   }
-  job.micro_batch_size = std::max<std::int64_t>(kMicroBatchTokens / std::max<std::int64_t>(job.longest, 1), 1);
+  job.micro_batch_size =
+      std::max<std::int64_t>(kMicroBatchTokens / std::max<std::int64_t>(job.longest, 1), 1);
   return job;
 }
 
@@ -68,8 +69,10 @@ class LogitsFile {
   LogitsFile(const std::string& path, const ScoreJob& job, std::int64_t vocabulary)
       : job_(job),
         vocabulary_(vocabulary),
-        writer_(path, {{"logits", Dtype::kF32,
-                        {static_cast<std::int64_t>(job.samples.size()), job.longest, vocabulary}}}) {}
+        writer_(path,
+                {{"logits",
+                  Dtype::kF32,
+                  {static_cast<std::int64_t>(job.samples.size()), job.longest, vocabulary}}}) {}
 
   void add(const Tensor& logits) {
     std::int64_t row = 0;
@@ -107,7 +110,8 @@ void write_logits(Engine& engine, const ScoreJob& job, std::span<const MicroBatc
     const MicroBatch& batch = batches[m];
     Var input;
     if (!engine.model().range().first) {
-      Tensor received = ctx.allocate(ctx.dtype, engine.model().boundary_shape(ctx, batch), "activations");
+      Tensor received =
+          ctx.allocate(ctx.dtype, engine.model().boundary_shape(ctx, batch), "activations");
       pp.receive(received, pp.rank() - 1, "hidden states").wait();
       input = Var{received, engine.model().boundary_placement(), -1, nullptr};
     }
@@ -123,7 +127,8 @@ void write_logits(Engine& engine, const ScoreJob& job, std::span<const MicroBatc
       if (source != 0 && world.rank() == source) world.send(logits, 0, "logits").wait();
       if (world.rank() != 0) continue;
       if (source != 0) {
-        std::int64_t first = (static_cast<std::int64_t>(m) * mesh.shape().dp + dp) * job.micro_batch_size;
+        std::int64_t first =
+            (static_cast<std::int64_t>(m) * mesh.shape().dp + dp) * job.micro_batch_size;
         std::int64_t rows = 0;
         for (std::int64_t i = first; i < std::min(first + job.micro_batch_size, total); ++i) {
           rows += static_cast<std::int64_t>(job.samples[static_cast<std::size_t>(i)].tokens.size());
@@ -153,8 +158,10 @@ void write_gradients(Engine& engine, const std::string& path) {
     Tensor gradient = gather.gather(map.params()[i].param);
     for (; next < tensors.size() && tensors[next].param == i; ++next) {
       if (!writer) continue;
-      std::vector<std::byte> part(static_cast<std::size_t>(tensors[next].spec.shape.numel()) * sizeof(float));
-      split_param(map.params()[i], tensors[next].part, gradient.view().data, dtype, Dtype::kF32, part.data());
+      std::vector<std::byte> part(static_cast<std::size_t>(tensors[next].spec.shape.numel()) *
+                                  sizeof(float));
+      split_param(map.params()[i], tensors[next].part, gradient.view().data, dtype, Dtype::kF32,
+                  part.data());
       writer->write(tensors[next].spec.name, part);
     }
   }
@@ -165,7 +172,8 @@ void print_result(const StepResult& result) {
   nlohmann::ordered_json line;
   line["loss"] = std::isfinite(result.loss) ? nlohmann::ordered_json(result.loss) : nullptr;
   line["tokens"] = static_cast<std::int64_t>(std::llround(result.tokens));
-  line["grad_norm"] = std::isfinite(result.grad_norm) ? nlohmann::ordered_json(result.grad_norm) : nullptr;
+  line["grad_norm"] =
+      std::isfinite(result.grad_norm) ? nlohmann::ordered_json(result.grad_norm) : nullptr;
   std::puts(line.dump().c_str());
 }
 
@@ -180,7 +188,8 @@ void score_rank(World& world, const Kernels& kernels, int threads, const ScoreJo
   options.optimizer = false;
   Engine engine(world, kernels, options);
   load_hf_weights(engine, job.config.score.hf_model);
-  std::vector<MicroBatch> batches = rank_micro_batches(engine.ctx(), job.samples, job.micro_batch_size);
+  std::vector<MicroBatch> batches =
+      rank_micro_batches(engine.ctx(), job.samples, job.micro_batch_size);
   if (!job.config.score.logits_out.empty()) write_logits(engine, job, batches);
   StepInput input;
   input.iteration = 1;

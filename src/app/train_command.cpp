@@ -57,10 +57,14 @@ TrainerConfig trainer_config(const RunConfig& run) {
 
 std::string reason_text(const TrainOutcome& outcome) {
   switch (outcome.reason) {
-    case StopReason::kFinished: return "finished";
-    case StopReason::kDuration: return "stopped by --exit-duration-in-mins";
-    case StopReason::kInterval: return "stopped by --exit-interval";
-    case StopReason::kSignal: return concat("stopped by signal ", outcome.signal);
+    case StopReason::kFinished:
+      return "finished";
+    case StopReason::kDuration:
+      return "stopped by --exit-duration-in-mins";
+    case StopReason::kInterval:
+      return "stopped by --exit-interval";
+    case StopReason::kSignal:
+      return concat("stopped by signal ", outcome.signal);
   }
   return "";
 }
@@ -148,8 +152,8 @@ int run_train(CommandConfig& config, const FieldList& fields, Options& options) 
     data = open_data(run.data, run.model.vocab_size, static_cast<std::uint64_t>(run.runtime.seed),
                      run.train.eval_interval > 0);
   }
-  log_info(fmt::format("{} parameters, {} ranks, {}", format_count(static_cast<double>(
-                           count_parameters(run.model))),
+  log_info(fmt::format("{} parameters, {} ranks, {}",
+                       format_count(static_cast<double>(count_parameters(run.model))),
                        mesh_shape(run.parallel).size(), name_of(run.precision.model_dtype())));
   TrainOutcome outcome;
   run_ranks(run.parallel, run.runtime, [&](World& world, const Kernels& kernels, int threads) {

@@ -39,9 +39,10 @@ void load_hf_weights(Engine& engine, const std::string& folder) {
     Tensor local = ctx.allocate(ctx.dtype, param->local, "loading");
     std::size_t item = size_of(ctx.dtype);
     for (const ElementRun& run : element_runs(param->shape, param->split, tp.size(), tp.rank())) {
-      std::memcpy(static_cast<std::byte*>(local.view().data) + static_cast<std::size_t>(run.local) * item,
-                  static_cast<std::byte*>(whole.view().data) + static_cast<std::size_t>(run.global) * item,
-                  static_cast<std::size_t>(run.count) * item);
+      std::memcpy(
+          static_cast<std::byte*>(local.view().data) + static_cast<std::size_t>(run.local) * item,
+          static_cast<std::byte*>(whole.view().data) + static_cast<std::size_t>(run.global) * item,
+          static_cast<std::size_t>(run.count) * item);
     }
     engine.store().set_local_value(*param, local);
   }
@@ -118,17 +119,25 @@ Tensor ParamGather::gather(const std::string& name) {
   if (source == 0) return world.rank() == 0 ? value : Tensor();
   if (world.rank() == source) world.send(value, 0, name).wait();
   if (world.rank() != 0) return {};
-  Dtype dtype = what_ == What::kValue ? engine_.options().dtype : engine_.store().options().grad_dtype;
+  Dtype dtype =
+      what_ == What::kValue ? engine_.options().dtype : engine_.store().options().grad_dtype;
   value = engine_.ctx().allocate(dtype, param.shape, "gather");
   world.receive(value, source, name).wait();
   return value;
 }
 
 std::vector<ExportFile> companion_files(const std::string& folder) {
-  constexpr std::array<std::string_view, 11> kNames = {
-      "tokenizer.json",        "tokenizer_config.json", "special_tokens_map.json", "vocab.json",
-      "merges.txt",            "vocab.txt",             "tokenizer.model",         "added_tokens.json",
-      "generation_config.json", "chat_template.jinja",  "chat_template.json"};
+  constexpr std::array<std::string_view, 11> kNames = {"tokenizer.json",
+                                                       "tokenizer_config.json",
+                                                       "special_tokens_map.json",
+                                                       "vocab.json",
+                                                       "merges.txt",
+                                                       "vocab.txt",
+                                                       "tokenizer.model",
+                                                       "added_tokens.json",
+                                                       "generation_config.json",
+                                                       "chat_template.jinja",
+                                                       "chat_template.json"};
   std::vector<ExportFile> files;
   for (std::string_view name : kNames) {
     std::string path = join_path(folder, name);
@@ -168,7 +177,8 @@ void export_hf(Engine& engine, const std::string& folder, const std::vector<Expo
     Tensor value = gather.gather(mapping.param);
     for (; next < tensors.size() && tensors[next].param == i; ++next) {
       if (!writer) continue;
-      Tensor part = engine.ctx().allocate(dtype, mapping.tensors[tensors[next].part].shape, "export");
+      Tensor part =
+          engine.ctx().allocate(dtype, mapping.tensors[tensors[next].part].shape, "export");
       split_param(mapping, tensors[next].part, value.view().data, dtype, dtype, part.view().data);
       writer->write(tensors[next].spec.name,
                     {static_cast<const std::byte*>(part.view().data), part.view().bytes()});

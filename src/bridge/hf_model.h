@@ -1,4 +1,5 @@
-// Models in Hugging Face's form: folders with config.json and safetensors, in and out of any layout.
+// Models in Hugging Face's form: folders with config.json and safetensors, in and out of any
+// layout.
 #pragma once
 
 #include <cstdint>
@@ -40,7 +41,6 @@ class ParamGather {
   const Whole& whole(const std::string& name) const;
   Tensor gather_tp(const Param& param);
 
-
   Engine& engine_;
   What what_;
   std::vector<Whole> params_;  // of the whole model
@@ -61,8 +61,8 @@ std::string export_config(const ModelConfig& model, Dtype dtype, const std::stri
 // half-written is left when it fails.
 void export_hf(Engine& engine, const std::string& folder, const std::vector<ExportFile>& files);
 
-// From folder to folder without an engine, tensor by tensor. Without a dtype each tensor keeps its own,
-// bit for bit.
+// From folder to folder without an engine, tensor by tensor. Without a dtype each tensor keeps its
+// own, bit for bit.
 void convert_hf(const std::string& from, const std::string& to, std::optional<Dtype> dtype);
 
 }  // namespace bev

@@ -10,7 +10,8 @@ RunData open_data(const DataConfig& config, std::int64_t vocab_size, std::uint64
                   bool validation) {
   RunData data;
   if (!config.token_batches.empty()) {
-    data.replay = std::make_shared<TokenBatches>(read_token_batches(config.token_batches, vocab_size));
+    data.replay =
+        std::make_shared<TokenBatches>(read_token_batches(config.token_batches, vocab_size));
     return data;
   }
   if (config.mock_data) {
@@ -32,9 +33,10 @@ RunData open_data(const DataConfig& config, std::int64_t vocab_size, std::uint64
     text.seed = seed;
     text.shuffle = part == DataSplit::kTrain;
     auto dataset = std::make_shared<TextDataset>(corpus, text);
-    BEV_CHECK(dataset->num_samples() > 0, ErrorKind::kInput, "--text: the ", what, " split (--split ",
-              config.split, ") of ", corpus->num_tokens(), " bytes is too short for one sample of ",
-              config.seq_length + 1, " tokens; give more text or a smaller --seq-length");
+    BEV_CHECK(dataset->num_samples() > 0, ErrorKind::kInput, "--text: the ", what,
+              " split (--split ", config.split, ") of ", corpus->num_tokens(),
+              " bytes is too short for one sample of ", config.seq_length + 1,
+              " tokens; give more text or a smaller --seq-length");
     return dataset;
   };
   data.train = open(DataSplit::kTrain, "training");

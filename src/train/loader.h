@@ -18,7 +18,7 @@ struct StepBatch {
   std::vector<MicroBatch> micro_batches;  // of this rank
   std::int64_t samples = 0;               // of the global batch
   std::int64_t tokens = 0;
-  double squared_lengths = 0;             // sum over its sequences
+  double squared_lengths = 0;  // sum over its sequences
 };
 
 // What a run reads; shared by the ranks of a process.

@@ -1,5 +1,5 @@
-// SIGINT and SIGTERM as a wish to stop: the run finishes its step, exports, and says so. A second signal
-// ends the process at once.
+// SIGINT and SIGTERM as a wish to stop: the run finishes its step, exports, and says so. A second
+// signal ends the process at once.
 #pragma once
 
 #include <memory>
@@ -8,7 +8,8 @@ namespace bev {
 
 class StopSignal {
  public:
-  // Blocks both signals in this thread and in those it starts later; construct it before any other thread.
+  // Blocks both signals in this thread and in those it starts later; construct it before any other
+  // thread.
   StopSignal();
   ~StopSignal();
   StopSignal(const StopSignal&) = delete;

@@ -103,8 +103,9 @@ Trainer::Trainer(Engine& engine, const TrainerConfig& config, const RunData& dat
       lr_(lr_schedule(config.optim, batches_)),
       weight_decay_(weight_decay_schedule(config.optim, config.train, batches_)),
       scaler_(make_scaler(config.optim, config.fp16)) {
-  iterations_ = config.train.train_iters > 0 ? config.train.train_iters
-                                             : batches_.iterations_within(config.train.train_samples);
+  iterations_ = config.train.train_iters > 0
+                    ? config.train.train_iters
+                    : batches_.iterations_within(config.train.train_samples);
   if (data.replay) {
     auto there = static_cast<std::int64_t>(data.replay->batches.size());
     iterations_ = iterations_ > 0 ? std::min(iterations_, there) : there;
@@ -184,8 +185,8 @@ double Trainer::validate() {
   // The same samples every time.
   BatchSize size = batches_.at(consumed_samples_);
   for (std::int64_t i = 0; i < config_.train.eval_iters; ++i) {
-    StepBatch batch = load_step(engine_.ctx(), *data_.valid, i * size.running, size,
-                                batches_.micro_batch_size());
+    StepBatch batch =
+        load_step(engine_.ctx(), *data_.valid, i * size.running, size, batches_.micro_batch_size());
     StepResult result = engine_.evaluate(batch.micro_batches);
     loss += result.loss * result.tokens;
     tokens += result.tokens;
@@ -203,7 +204,8 @@ bool Trainer::should_stop(std::int64_t iteration, TrainOutcome& outcome) {
   if (stop_ != nullptr && stop_->received() != 0) {
     decision[0] = static_cast<std::int32_t>(StopReason::kSignal);
     decision[1] = stop_->received();
-  } else if (config_.train.exit_duration_in_mins > 0 && minutes > config_.train.exit_duration_in_mins) {
+  } else if (config_.train.exit_duration_in_mins > 0 &&
+             minutes > config_.train.exit_duration_in_mins) {
     decision[0] = static_cast<std::int32_t>(StopReason::kDuration);
   } else if (config_.train.exit_interval > 0 && iteration % config_.train.exit_interval == 0) {
     decision[0] = static_cast<std::int32_t>(StopReason::kInterval);

@@ -1,4 +1,5 @@
-// The training loop of one rank: steps, schedules, loss scale, bad steps, validation, reports, exits.
+// The training loop of one rank: steps, schedules, loss scale, bad steps, validation, reports,
+// exits.
 #pragma once
 
 #include <cstdint>
@@ -65,15 +66,16 @@ class Trainer {
   WeightDecaySchedule weight_decay_;
   LossScaler scaler_;
   std::unique_ptr<Sinks> sinks_;
-  std::int64_t iterations_ = 0;          // to run
-  std::int64_t consumed_samples_ = 0;    // data
-  std::int64_t scheduled_samples_ = 0;   // learning rate: skipped steps do not count
+  std::int64_t iterations_ = 0;         // to run
+  std::int64_t consumed_samples_ = 0;   // data
+  std::int64_t scheduled_samples_ = 0;  // learning rate: skipped steps do not count
   std::int64_t consumed_tokens_ = 0, skipped_ = 0;
   double start_seconds_ = 0;
   LossCurves curves_;
 };
 
-// Speed of this rank's matrix products in its dtype, in FLOP/s, measured: what "of peak" is relative to.
+// Speed of this rank's matrix products in its dtype, in FLOP/s, measured: what "of peak" is
+// relative to.
 double measure_peak_flops(Engine& engine);
 
 }  // namespace bev

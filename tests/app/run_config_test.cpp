@@ -80,7 +80,7 @@ TEST_F(RunConfigTest, AllBrokenRulesAreReportedTogether) {
       resolve({"--tp",
                "4",
                "--pp",
-               "4",
+               "8",
                "--bf16",
                "--fp16",
                "--global-batch-size",
@@ -107,7 +107,7 @@ TEST_F(RunConfigTest, AllBrokenRulesAreReportedTogether) {
                     "2 x data-parallel size 1 = 2; use 6 or 8"),
           "--tensor-model-parallel-size: 4 does not divide --num-attention-heads 6; use 1, 2, 3 or "
           "6",
-          "--pipeline-model-parallel-size: 4 does not divide --num-layers 6; use 1, 2, 3 or 6",
+          "--pipeline-model-parallel-size: 8 stages for --num-layers 6; use at most 6",
           HasSubstr("--expert-model-parallel-size: 2 needs a model with experts"),
           "--bf16: excludes --fp16; keep one",
           "--preset: p and --hf-model m both give the model; keep one",
@@ -126,20 +126,15 @@ TEST_F(RunConfigTest, RanksMustFit) {
 }
 
 TEST_F(RunConfigTest, TensorParallelNeedsFittingGroups) {
-  EXPECT_THAT(resolve({"--tp", "3", "--num-query-groups", "2"}),
-              ElementsAre("--tensor-model-parallel-size: 3 and --num-query-groups 2 do not divide "
-                          "one another; use 1 or 2"));
-  run = RunConfig();
-  EXPECT_THAT(resolve({"--tp", "6", "--num-query-groups", "2"}), IsEmpty());
+  EXPECT_THAT(
+      resolve({"--tp", "3", "--num-query-groups", "2"}),
+      ElementsAre(
+          "--tensor-model-parallel-size: 3 does not divide --num-query-groups 2; use 1 or 2"));
 }
 
-TEST_F(RunConfigTest, SequenceMustSplit) {
-  EXPECT_THAT(resolve({"--cp", "2", "--seq-length", "30"}),
-              ElementsAre("--seq-length: 30 is not a multiple of 2 x --context-parallel-size 2 = "
-                          "4; use 32"));
-  run = RunConfig();
-  EXPECT_THAT(resolve({"--tp", "3", "--sequence-parallel", "--seq-length", "32"}),
-              ElementsAre(HasSubstr("as --sequence-parallel needs; use 33")));
+TEST_F(RunConfigTest, ContextParallelIsRefused) {
+  EXPECT_THAT(resolve({"--cp", "2"}),
+              ElementsAre("--context-parallel-size: 2 is not supported by this version; use 1"));
 }
 
 TEST_F(RunConfigTest, ScheduleUnitsMustAgree) {

@@ -2,6 +2,8 @@
 // this CPU has times several thread counts, whose results must agree bit for bit.
 #pragma once
 
+#include <gtest/gtest.h>
+
 #include <cmath>
 #include <cstddef>
 #include <cstdint>

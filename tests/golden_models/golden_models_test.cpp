@@ -1,5 +1,5 @@
-// Every model family against transformers: logits, loss, all gradients, ten AdamW steps, on one rank and
-// under layouts, for random tiny models with awkward shapes (tests/golden/README.md).
+// Every model family against transformers: logits, loss, all gradients, ten AdamW steps, on one
+// rank and under layouts, for random tiny models with awkward shapes (tests/golden/README.md).
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -25,7 +25,9 @@ std::string folder_of(const std::string& fixture) {
   return join_path(BEV_SOURCE_DIR "/tests/golden/models", fixture);
 }
 
-std::vector<std::string> fixtures() { return list_directory(BEV_SOURCE_DIR "/tests/golden/models"); }
+std::vector<std::string> fixtures() {
+  return list_directory(BEV_SOURCE_DIR "/tests/golden/models");
+}
 
 std::vector<float> floats(const TensorBytes& tensor) {
   std::vector<float> values(static_cast<std::size_t>(tensor.shape.numel()));
@@ -105,7 +107,8 @@ TEST_P(GoldenModel, LogitsLossAndGradientsAreTransformers) {
   run_thread_ranks(1, {}, [&](World& world) {
     Engine engine(world, cpu_kernels(), engine_options(folder(), {}));
     load_hf_weights(engine, folder());
-    TokenRows rows = read_token_rows(join_path(folder(), "tokens.json"), engine.options().model.vocab_size);
+    TokenRows rows =
+        read_token_rows(join_path(folder(), "tokens.json"), engine.options().model.vocab_size);
     std::vector<TokenSample> samples = samples_of(rows);
     std::vector<float> logits = floats(tensors.tensor("logits"));
     EXPECT_LT(largest_difference(logits_of(engine, samples), logits), 2e-4);
@@ -123,7 +126,8 @@ TEST_P(GoldenModel, LayoutsGiveTransformersGradients) {
   json wanted = expected();
   ModelConfig model = read_hf_config(folder());
   ParallelConfig parallel;
-  bool splits = model.num_attention_heads % 2 == 0 && model.kv_heads() % 2 == 0 && model.ffn_size() % 2 == 0;
+  bool splits =
+      model.num_attention_heads % 2 == 0 && model.kv_heads() % 2 == 0 && model.ffn_size() % 2 == 0;
   parallel.tensor_model_parallel_size = splits ? 2 : 1;
   parallel.sequence_parallel = splits;
   parallel.pipeline_model_parallel_size = model.num_layers > 1 ? 2 : 1;
@@ -133,7 +137,8 @@ TEST_P(GoldenModel, LayoutsGiveTransformersGradients) {
   run_thread_ranks(ranks, {60.0}, [&](World& world) {
     Engine engine(world, cpu_kernels(), engine_options(folder(), parallel));
     load_hf_weights(engine, folder());
-    TokenRows rows = read_token_rows(join_path(folder(), "tokens.json"), engine.options().model.vocab_size);
+    TokenRows rows =
+        read_token_rows(join_path(folder(), "tokens.json"), engine.options().model.vocab_size);
     std::vector<TokenSample> samples = samples_of(rows);
     std::vector<MicroBatch> batches = rank_micro_batches(engine.ctx(), samples, 1);
     StepResult result = engine.gradients(batches, {1});
@@ -163,7 +168,8 @@ TEST_P(GoldenModel, TenAdamWStepsFollowTorch) {
                       wanted["clip_grad"]};
       StepResult result = engine.train_step(batches, input);
       EXPECT_NEAR(result.loss, wanted["losses"][i].get<double>(), 2e-4) << "step " << i;
-      EXPECT_NEAR(result.grad_norm / wanted["grad_norms"][i].get<double>(), 1, 5e-4) << "step " << i;
+      EXPECT_NEAR(result.grad_norm / wanted["grad_norms"][i].get<double>(), 1, 5e-4)
+          << "step " << i;
     }
   });
 }
@@ -207,8 +213,8 @@ TEST(GoldenRows, OfUnequalLengthAreScoredTogether) {
     run_thread_ranks(1, {}, [&](World& world) {
       Engine engine(world, cpu_kernels(), engine_options(folder, {}));
       load_hf_weights(engine, folder);
-      std::vector<TokenSample> samples = samples_of(
-          read_token_rows(join_path(folder, "tokens_ragged.json"), engine.options().model.vocab_size));
+      std::vector<TokenSample> samples = samples_of(read_token_rows(
+          join_path(folder, "tokens_ragged.json"), engine.options().model.vocab_size));
       std::vector<float> logits = logits_of(engine, samples);
       auto at = logits.begin();
       for (std::size_t row = 0; row < samples.size(); ++row) {

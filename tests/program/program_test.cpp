@@ -24,10 +24,11 @@ struct Outcome {
 };
 
 // Runs bevatron with the given words (for a shell) in `folder`.
-Outcome bevatron(const TempFolder& folder, const std::string& words, const std::string& before = "") {
+Outcome bevatron(const TempFolder& folder, const std::string& words,
+                 const std::string& before = "") {
   std::string err_path = folder.path("stderr.txt");
-  std::string command = concat("cd ", folder.path(), " && ", before, " ", BEV_BINARY_DIR, "/bevatron ",
-                               words, " 2>", err_path, " </dev/null");
+  std::string command = concat("cd ", folder.path(), " && ", before, " ", BEV_BINARY_DIR,
+                               "/bevatron ", words, " 2>", err_path, " </dev/null");
   Outcome run;
   FILE* pipe = ::popen(command.c_str(), "r");
   char buffer[4096];
@@ -38,7 +39,9 @@ Outcome bevatron(const TempFolder& folder, const std::string& words, const std::
   return run;
 }
 
-std::string golden(const std::string& name) { return BEV_SOURCE_DIR "/tests/golden/models/" + name; }
+std::string golden(const std::string& name) {
+  return BEV_SOURCE_DIR "/tests/golden/models/" + name;
+}
 
 std::string last_line(const std::string& text) {
   std::vector<std::string> lines = split(std::string(trim(text)), '\n');
@@ -55,10 +58,12 @@ std::vector<json> json_lines(const std::string& path) {
 
 // A tiny model on text; further flags are added.
 std::string tiny_train(const std::string& more) {
-  return "train --family llama --num-layers 2 --hidden-size 32 --num-attention-heads 4 --num-query-groups 2 "
+  return "train --family llama --num-layers 2 --hidden-size 32 --num-attention-heads 4 "
+         "--num-query-groups 2 "
          "--ffn-hidden-size 48 --position-embedding-type rope --normalization RMSNorm --swiglu "
          "--disable-bias-linear --max-position-embeddings 64 --seq-length 32 --micro-batch-size 2 "
-         "--text corpus.txt --split 90,10,0 " + more;
+         "--text corpus.txt --split 90,10,0 " +
+         more;
 }
 
 void write_corpus(const TempFolder& folder) {
@@ -100,9 +105,10 @@ TEST(Program, ScoreWritesLogitsAndGradientsUnderHuggingFacesNames) {
   json expected = json::parse(read_file(golden("llama_gqa/expected.json")));
   SafetensorsFile theirs(golden("llama_gqa/expected.safetensors"));
   for (std::string layout : {"", "--tp 2 --sequence-parallel", "--pp 2 --dp 2"}) {
-    Outcome run = bevatron(folder, concat("score --hf-model ", golden("llama_gqa"), " --tokens ",
-                                      golden("llama_gqa/tokens.json"),
-                                      " --logits-out l.safetensors --grads-out g.safetensors ", layout));
+    Outcome run =
+        bevatron(folder, concat("score --hf-model ", golden("llama_gqa"), " --tokens ",
+                                golden("llama_gqa/tokens.json"),
+                                " --logits-out l.safetensors --grads-out g.safetensors ", layout));
     ASSERT_EQ(run.code, 0) << run.err;
     json result = json::parse(last_line(run.out));
     EXPECT_NEAR(result["loss"].get<double>(), expected["loss"].get<double>(), 2e-5);
@@ -132,10 +138,12 @@ TEST(Program, ScoreWritesLogitsAndGradientsUnderHuggingFacesNames) {
 TEST(Program, GenerateContinuesAsTransformersDoes) {
   TempFolder folder;
   json expected = json::parse(read_file(golden("qwen3_tied/expected.json"))).at("greedy");
-  write_file(folder.path("prompts.json"), json::object({{"input_ids", expected["prompts"]}}).dump());
-  Outcome run = bevatron(folder, concat("generate --hf-model ", golden("qwen3_tied"),
-                                    " --prompt-tokens prompts.json --ignore-eos --json --max-new-tokens ",
-                                    expected["max_new_tokens"].get<std::int64_t>()));
+  write_file(folder.path("prompts.json"),
+             json::object({{"input_ids", expected["prompts"]}}).dump());
+  Outcome run =
+      bevatron(folder, concat("generate --hf-model ", golden("qwen3_tied"),
+                              " --prompt-tokens prompts.json --ignore-eos --json --max-new-tokens ",
+                              expected["max_new_tokens"].get<std::int64_t>()));
   ASSERT_EQ(run.code, 0) << run.err;
   json result = json::parse(run.out);
   EXPECT_EQ(result["generated"], expected["generated"]);
@@ -146,14 +154,16 @@ TEST(Program, GenerateContinuesAsTransformersDoes) {
 TEST(Program, ConvertKeepsEveryBitAndRoundTripsThroughBf16) {
   TempFolder folder;
   for (std::string name : {"gpt2", "gpt_neox", "gemma3", "phi3"}) {
-    ASSERT_EQ(bevatron(folder, concat("convert --hf-model ", golden(name), " --export-hf once")).code, 0);
+    ASSERT_EQ(
+        bevatron(folder, concat("convert --hf-model ", golden(name), " --export-hf once")).code, 0);
     ASSERT_EQ(bevatron(folder, "convert --hf-model once --export-hf twice").code, 0);
     WeightFiles before(golden(name)), after(folder.path("twice"));
     ASSERT_EQ(before.names(), after.names());
     for (const std::string& tensor : before.names()) {
       TensorBytes a = before.tensor(tensor), b = after.tensor(tensor);
       EXPECT_TRUE(a.shape == b.shape && a.dtype == b.dtype);
-      EXPECT_TRUE(std::equal(a.bytes.begin(), a.bytes.end(), b.bytes.begin(), b.bytes.end())) << tensor;
+      EXPECT_TRUE(std::equal(a.bytes.begin(), a.bytes.end(), b.bytes.begin(), b.bytes.end()))
+          << tensor;
     }
     ASSERT_EQ(bevatron(folder, "convert --hf-model twice --export-hf half --dtype bf16").code, 0);
     EXPECT_EQ(WeightFiles(folder.path("half")).tensor(before.names()[0]).dtype, Dtype::kBf16);
@@ -162,10 +172,11 @@ TEST(Program, ConvertKeepsEveryBitAndRoundTripsThroughBf16) {
 
 TEST(Program, ScheduleIsMegatrons) {
   TempFolder folder;
-  Outcome run = bevatron(folder,
-                     "schedule --train-iters 1000 --global-batch-size 1 --lr 0.1 --min-lr 0.001 "
-                     "--lr-warmup-init 0.01 --lr-warmup-iters 100 --lr-decay-style linear "
-                     "--start-weight-decay 0 --end-weight-decay 0.1 --weight-decay-incr-style linear");
+  Outcome run =
+      bevatron(folder,
+               "schedule --train-iters 1000 --global-batch-size 1 --lr 0.1 --min-lr 0.001 "
+               "--lr-warmup-init 0.01 --lr-warmup-iters 100 --lr-decay-style linear "
+               "--start-weight-decay 0 --end-weight-decay 0.1 --weight-decay-incr-style linear");
   ASSERT_EQ(run.code, 0) << run.err;
   std::vector<std::string> lines = split(std::string(trim(run.out)), '\n');
   ASSERT_EQ(lines.size(), 1001u);
@@ -181,8 +192,9 @@ TEST(Program, ScheduleIsMegatrons) {
 TEST(Program, TrainLearnsReportsAndExports) {
   TempFolder folder;
   write_corpus(folder);
-  Outcome run = bevatron(folder, tiny_train("--lr 3e-3 --train-iters 60 --eval-interval 30 --eval-iters 2 "
-                                        "--metrics-out m.jsonl --tensorboard-dir tb --export-hf out"));
+  Outcome run =
+      bevatron(folder, tiny_train("--lr 3e-3 --train-iters 60 --eval-interval 30 --eval-iters 2 "
+                                  "--metrics-out m.jsonl --tensorboard-dir tb --export-hf out"));
   ASSERT_EQ(run.code, 0) << run.err;
   std::vector<json> metrics = json_lines(folder.path("m.jsonl"));
   ASSERT_EQ(metrics.size(), 60u);
@@ -201,8 +213,9 @@ TEST(Program, TrainLearnsReportsAndExports) {
   EXPECT_GE(text.out.size(), 8u);
 
   // Training goes on from the exported folder: the first loss is near the last one.
-  run = bevatron(folder, "train --hf-model out --text corpus.txt --split 90,10,0 --seq-length 32 "
-                         "--micro-batch-size 2 --train-iters 2 --lr 1e-4 --metrics-out n.jsonl");
+  run = bevatron(folder,
+                 "train --hf-model out --text corpus.txt --split 90,10,0 --seq-length 32 "
+                 "--micro-batch-size 2 --train-iters 2 --lr 1e-4 --metrics-out n.jsonl");
   ASSERT_EQ(run.code, 0) << run.err;
   EXPECT_LT(json_lines(folder.path("n.jsonl"))[0]["loss"].get<double>(), 3.4);
 }
@@ -214,8 +227,10 @@ TEST(Program, SameSeedSameBitsWhateverTheThreads) {
   int i = 0;
   for (const char* threads : {"1", "2", "3"}) {
     for (const char* precision : {"--bf16"}) {
-      Outcome run = bevatron(folder, tiny_train(concat("--train-iters 4 --hidden-dropout 0.1 --export-hf t --num-threads ",
-                                                   threads, " ", precision)));
+      Outcome run = bevatron(
+          folder,
+          tiny_train(concat("--train-iters 4 --hidden-dropout 0.1 --export-hf t --num-threads ",
+                            threads, " ", precision)));
       ASSERT_EQ(run.code, 0) << run.err;
       weights[i++] = read_file(folder.path("t/model.safetensors"));
     }
@@ -230,23 +245,25 @@ TEST(Program, ReplayFollowsTorchsLosses) {
   Outcome run = bevatron(
       folder, concat("train --hf-model ", golden("mistral_full"), " --token-batches ",
                      golden("mistral_full/token_batches.json"), " --lr-decay-style constant --lr ",
-                     expected["lr"].get<double>(), " --adam-beta2 ", expected["beta2"].get<double>(),
-                     " --adam-eps ", expected["eps"].get<double>(), " --weight-decay ",
-                     expected["weight_decay"].get<double>(), " --clip-grad ",
+                     expected["lr"].get<double>(), " --adam-beta2 ",
+                     expected["beta2"].get<double>(), " --adam-eps ", expected["eps"].get<double>(),
+                     " --weight-decay ", expected["weight_decay"].get<double>(), " --clip-grad ",
                      expected["clip_grad"].get<double>(), " --metrics-out m.jsonl"));
   ASSERT_EQ(run.code, 0) << run.err;
   std::vector<json> metrics = json_lines(folder.path("m.jsonl"));
   ASSERT_EQ(metrics.size(), 10u);
   for (std::size_t i = 0; i < 10; ++i) {
     EXPECT_NEAR(metrics[i]["loss"].get<double>(), expected["losses"][i].get<double>(), 2e-4);
-    EXPECT_NEAR(metrics[i]["grad_norm"].get<double>() / expected["grad_norms"][i].get<double>(), 1, 5e-4);
+    EXPECT_NEAR(metrics[i]["grad_norm"].get<double>() / expected["grad_norms"][i].get<double>(), 1,
+                5e-4);
   }
 }
 
 TEST(Program, Fp16SkipsOverflowsAndGoesOn) {
   TempFolder folder;
   write_corpus(folder);
-  Outcome run = bevatron(folder, tiny_train("--lr 3e-3 --train-iters 40 --fp16 --metrics-out m.jsonl"));
+  Outcome run =
+      bevatron(folder, tiny_train("--lr 3e-3 --train-iters 40 --fp16 --metrics-out m.jsonl"));
   ASSERT_EQ(run.code, 0) << run.err;
   std::vector<json> metrics = json_lines(folder.path("m.jsonl"));
   EXPECT_EQ(metrics[0]["loss_scale"], 4294967296.0);
@@ -271,7 +288,7 @@ TEST(Program, SignalsStopAfterTheStepAndExport) {
   write_corpus(folder);
   for (auto [name, code] : {std::pair{"TERM", 143}, std::pair{"INT", 130}}) {
     Outcome run = bevatron(folder, tiny_train("--train-iters 100000000 --export-hf stopped"),
-                       concat("timeout -s ", name, " --preserve-status 2"));
+                           concat("timeout -s ", name, " --preserve-status 2"));
     EXPECT_EQ(run.code, code) << run.err;
     EXPECT_TRUE(path_exists(folder.path("stopped/model.safetensors")));
     EXPECT_NE(run.out.find("stopped by signal"), std::string::npos);
@@ -280,13 +297,15 @@ TEST(Program, SignalsStopAfterTheStepAndExport) {
 
 TEST(Program, DryRunSaysWhatARunNeedsAndStartsNothing) {
   TempFolder folder;
-  Outcome run = bevatron(folder, "train --preset llama3-8b --tp 4 --pp 2 --dp 2 --bf16 --train-iters 10 "
-                             "--mock-data --dry-run --json");
+  Outcome run = bevatron(folder,
+                         "train --preset llama3-8b --tp 4 --pp 2 --dp 2 --bf16 --train-iters 10 "
+                         "--mock-data --dry-run --json");
   ASSERT_EQ(run.code, 0) << run.err;
   json plan = json::parse(run.out);
   EXPECT_EQ(plan["parameters"], 8030261248);
   EXPECT_EQ(plan["ranks"].size(), 16u);
-  EXPECT_EQ(bevatron(folder, "train --preset gpt2-124m --train-iters 1 --mock-data --dry-run").code, 0);
+  EXPECT_EQ(bevatron(folder, "train --preset gpt2-124m --train-iters 1 --mock-data --dry-run").code,
+            0);
 }
 
 struct BadCase {
@@ -318,7 +337,8 @@ TEST(Program, BadInputIsRefusedWithItsCause) {
       {"score --hf-model " + good + " --tokens none.json", 2, {"none.json"}},
       {"generate --hf-model " + good + " --prompt hello", 2, {"tokenizer"}},
       {"train --mock-data --train-iters 1 --preset gpt2-125m", 2, {"gpt2-124m"}},
-      {"train --preset llama3-8b --mock-data --train-iters 1 --tp 3 --dp 0 --bf16 --fp16", 2,
+      {"train --preset llama3-8b --mock-data --train-iters 1 --tp 3 --dp 0 --bf16 --fp16",
+       2,
        {"--tensor-model-parallel-size", "--bf16"}},
       {tiny_train("--train-iters 1 --text empty.txt"), 2, {"--text"}},
       {"convert --hf-model " + good + " --export-hf /proc/nothing", 1, {"/proc"}},
@@ -337,8 +357,9 @@ TEST(Program, BadInputIsRefusedWithItsCause) {
 
 TEST(Program, ADiskThatFillsUpLeavesNothingHalfWritten) {
   TempFolder folder;
-  Outcome run = bevatron(folder, concat("convert --hf-model ", golden("llama_gqa"), " --export-hf out"),
-                     "ulimit -f 8; trap '' XFSZ;");
+  Outcome run =
+      bevatron(folder, concat("convert --hf-model ", golden("llama_gqa"), " --export-hf out"),
+               "ulimit -f 8; trap '' XFSZ;");
   EXPECT_EQ(run.code, 1) << run.err;
   EXPECT_FALSE(path_exists(folder.path("out")));
   EXPECT_EQ(list_directory(folder.path()), std::vector<std::string>{"stderr.txt"});

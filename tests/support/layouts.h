@@ -28,7 +28,7 @@ struct LayoutRun {
   std::int64_t micro_batch_size = 1;
   std::int64_t global_batch_size = 4;
   std::int64_t threads = 1;
-  std::int64_t sequence_length = 12;
+  std::int64_t sequence_length = 11;
 };
 
 struct LayoutOutcome {

@@ -16,7 +16,8 @@ __global__ void axpy_kernel(float alpha, const float* x, float* y, std::int64_t 
 void axpy(void* stream, float alpha, const float* x, float* y, std::int64_t n) {
   constexpr int kThreads = 256;
   auto blocks = static_cast<unsigned>((n + kThreads - 1) / kThreads);
-  if (blocks > 0) axpy_kernel<<<blocks, kThreads, 0, static_cast<cudaStream_t>(stream)>>>(alpha, x, y, n);
+  if (blocks > 0)
+    axpy_kernel<<<blocks, kThreads, 0, static_cast<cudaStream_t>(stream)>>>(alpha, x, y, n);
 }
 
 std::string error_text(const char* what, cudaError_t error) {
@@ -54,7 +55,8 @@ std::string cuda_self_check() {
   cudaFree(device_y);
   if (error != cudaSuccess) return error_text("cuda self check", error);
   for (std::int64_t i = 0; i < kCount; ++i) {
-    if (y[i] != 1.0f + 2.0f * static_cast<float>(i)) return "cuda self check: wrong result at " + std::to_string(i);
+    if (y[i] != 1.0f + 2.0f * static_cast<float>(i))
+      return "cuda self check: wrong result at " + std::to_string(i);
   }
   return "";
 }

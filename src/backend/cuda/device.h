@@ -1,5 +1,5 @@
-// The CUDA backend's first table: devices, and one kernel that proves that compiler, runtime and card work
-// together. No CUDA header is needed to use it.
+// The CUDA backend's first table: devices, and one kernel that proves that compiler, runtime and
+// card work together. No CUDA header is needed to use it.
 #pragma once
 
 #include <cstdint>

@@ -148,6 +148,7 @@ void dot_rows(Tile<const A> rows, int count, int padded, const A* query, A* dots
   constexpr int kWide = static_cast<int>(Lanes<A>::kCount);
   for (int j = 0; j < count; ++j) {
     const A* row = rows.data + j * rows.stride;
+    prefetch_row(row, rows.stride, padded);
     Wide sum = {};
     for (int d = 0; d < padded; d += kWide) {
       Wide a, b;
@@ -184,6 +185,7 @@ template <class A>
 void add_rows(Tile<const A> rows, int count, int padded, const A* factors, A* out) {
   for (int j = 0; j < count; ++j) {
     const A* row = rows.data + j * rows.stride;
+    prefetch_row(row, rows.stride, padded);
     for (int d = 0; d < padded; d += kVectorLanes<A>) {
       vector_at(out + d) += factors[j] * vector_at(row + d);
     }
