@@ -21,8 +21,8 @@ const Head kHeads[] = {{"plain"},
                        {"scale", 7, 0.3},
                        {"softcap", 7, 1, 1.2},
                        {"scale and softcap", 7, 1.7, 0.9},
-                       {"chunks", 70, 1, 0, true},
-                       {"chunks with all", 70, 1.7, 0.9, true}};
+                       {"chunks", 67, 1, 0, true},
+                       {"chunks with all", 67, 1.7, 0.9, true}};
 
 std::vector<std::int32_t> targets_of(std::int64_t tokens) {
   std::vector<std::int32_t> targets;
