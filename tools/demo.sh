@@ -18,7 +18,7 @@ echo
 echo "A sample of the trained model:"
 echo "-----------------------------"
 build/bevatron generate --hf-model demo/model --prompt "  /** @brief " \
-  --max-new-tokens 480 --temperature 0.7 --top-p 0.95 --seed 7
+  --max-new-tokens 240 --temperature 0.5 --top-p 0.95 --seed 7
 echo
 echo "-----------------------------"
 echo "demo/ holds loss.svg, metrics.jsonl, tensorboard/ and the exported model/."

@@ -41,6 +41,14 @@ ScoreJob make_job(const CommandConfig& config, const TokenRows& rows) {
   return job;
 }
 
+double target_count(const ScoreJob& job) {
+  double count = 0;
+  for (const TokenSample& sample : job.samples) {
+    for (float weight : sample.weights) count += weight;
+  }
+  return count;
+}
+
 // Whole logits rows [T, V] of a micro-batch in f32, on the last stage's first tp rank.
 Tensor whole_logits(Engine& engine, const MicroBatch& batch, const Var& hidden) {
   Context& ctx = engine.ctx();
@@ -142,7 +150,8 @@ void write_logits(Engine& engine, const ScoreJob& job, std::span<const MicroBatc
   if (file) file->commit();
 }
 
-void write_gradients(Engine& engine, const std::string& path) {
+// Gradients of the mean loss; those in the engine are `scale` times that.
+void write_gradients(Engine& engine, const std::string& path, double scale) {
   WeightMap map(engine.options().model);
   std::vector<ExportTensor> tensors = export_tensors(map, Dtype::kF32);
   Dtype dtype = engine.store().options().grad_dtype;
@@ -156,6 +165,10 @@ void write_gradients(Engine& engine, const std::string& path) {
   std::size_t next = 0;
   for (std::size_t i = 0; i < map.params().size(); ++i) {
     Tensor gradient = gather.gather(map.params()[i].param);
+    if (scale != 1 && !gradient.empty()) {
+      Context& ctx = engine.ctx();
+      ctx.kernels.elementwise.axpby(ctx.stream, 0, gradient, 1 / scale, gradient);
+    }
     for (; next < tensors.size() && tensors[next].param == i; ++next) {
       if (!writer) continue;
       std::vector<std::byte> part(static_cast<std::size_t>(tensors[next].spec.shape.numel()) *
@@ -193,8 +206,12 @@ void score_rank(World& world, const Kernels& kernels, int threads, const ScoreJo
   if (!job.config.score.logits_out.empty()) write_logits(engine, job, batches);
   StepInput input;
   input.iteration = 1;
+  // In fp16 the gradients of a mean would vanish: those of the sum are computed and divided.
+  if (options.dtype == Dtype::kF16) input.loss_scale = std::max(target_count(job), 1.0);
   StepResult result = engine.gradients(batches, input);
-  if (!job.config.score.grads_out.empty()) write_gradients(engine, job.config.score.grads_out);
+  if (!job.config.score.grads_out.empty()) {
+    write_gradients(engine, job.config.score.grads_out, input.loss_scale);
+  }
   if (world.rank() == 0) print_result(result);
 }
 

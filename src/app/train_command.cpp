@@ -84,6 +84,9 @@ void print_summary(const RunConfig& run, const TrainOutcome& outcome) {
   if (outcome.skipped > 0) text += fmt::format(", {} iterations skipped", outcome.skipped);
   if (!run.log.loss_svg.empty()) text += fmt::format("\nloss curve: {}", run.log.loss_svg);
   if (!run.train.export_hf.empty()) text += fmt::format("\nmodel: {}", run.train.export_hf);
+  if (outcome.curves.train.size() > 2) {
+    std::fputs(terminal_plot(outcome.curves.train, {"loss"}).c_str(), stdout);
+  }
   std::puts(text.c_str());
 }
 

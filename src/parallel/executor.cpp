@@ -1,15 +1,10 @@
 #include "parallel/executor.h"
 
+#include <map>
+
 #include "autograd/recompute.h"
 
 namespace bev {
-
-Executor::InFlight& Executor::in_flight(std::int64_t micro_batch) {
-  while (flights_.size() <= static_cast<std::size_t>(micro_batch)) {
-    flights_.push_back(std::make_unique<InFlight>());
-  }
-  return *flights_[static_cast<std::size_t>(micro_batch)];
-}
 
 void Executor::forward(InFlight& flight, const MicroBatch& batch, Tensor* token_loss, bool record) {
   flight.tape.clear();
@@ -45,40 +40,50 @@ void Executor::backward(InFlight& flight) {
   flight.tape.clear();
 }
 
+void Executor::act(const Action& action, const MicroBatch& batch, InFlight& flight,
+                   Tensor* token_loss, bool record) {
+  Group& pp = ctx_.mesh.pp();
+  auto receive = [&](int from, const char* tag, const char* label) {
+    flight.received = ctx_.allocate(ctx_.dtype, model_.boundary_shape(ctx_, batch), tag);
+    pp.receive(flight.received, from, label).wait();
+  };
+  auto send = [&](int to, const char* label) {
+    pp.send(flight.outgoing, to, label).wait();
+    flight.outgoing = Tensor();
+  };
+  switch (action.kind) {
+    case ActionKind::kReceiveForward:
+      return receive(pp.rank() - 1, "activations", "hidden states");
+    case ActionKind::kForward:
+      return forward(flight, batch, token_loss, record);
+    case ActionKind::kSendForward:
+      return send(pp.rank() + 1, "hidden states");
+    case ActionKind::kReceiveBackward:
+      return receive(pp.rank() + 1, "gradients", "gradient of hidden states");
+    case ActionKind::kBackward:
+      return backward(flight);
+    case ActionKind::kSendBackward:
+      return send(pp.rank() - 1, "gradient of hidden states");
+  }
+}
+
 std::vector<Tensor> Executor::run(const Schedule& schedule, std::span<const MicroBatch> batches,
                                   bool record) {
-  Group& pp = ctx_.mesh.pp();
   std::vector<Tensor> token_losses(batches.size());
+  std::map<std::int64_t, std::unique_ptr<InFlight>> flights;
   for (const Action& action : schedule) {
     auto index = static_cast<std::size_t>(action.micro_batch);
-    const MicroBatch& batch = batches[index];
-    InFlight& flight = in_flight(action.micro_batch);
-    switch (action.kind) {
-      case ActionKind::kReceiveForward:
-        flight.received =
-            ctx_.allocate(ctx_.dtype, model_.boundary_shape(ctx_, batch), "activations");
-        pp.receive(flight.received, pp.rank() - 1, "hidden states").wait();
-        break;
-      case ActionKind::kForward:
-        forward(flight, batch, &token_losses[index], record);
-        break;
-      case ActionKind::kSendForward:
-        pp.send(flight.outgoing, pp.rank() + 1, "hidden states").wait();
-        flight.outgoing = Tensor();
-        break;
-      case ActionKind::kReceiveBackward:
-        flight.received =
-            ctx_.allocate(ctx_.dtype, model_.boundary_shape(ctx_, batch), "gradients");
-        pp.receive(flight.received, pp.rank() + 1, "gradient of hidden states").wait();
-        break;
-      case ActionKind::kBackward:
-        backward(flight);
-        break;
-      case ActionKind::kSendBackward:
-        pp.send(flight.outgoing, pp.rank() - 1, "gradient of hidden states").wait();
-        flight.outgoing = Tensor();
-        break;
+    std::unique_ptr<InFlight>& flight = flights[action.micro_batch];
+    if (!flight && !spare_.empty()) {
+      flight = std::move(spare_.back());
+      spare_.pop_back();
+    } else if (!flight) {
+      flight = std::make_unique<InFlight>();
     }
+    act(action, batches[index], *flight, &token_losses[index], record);
+    if (!flight->idle()) continue;
+    spare_.push_back(std::move(flight));
+    flights.erase(action.micro_batch);
   }
   return token_losses;
 }

@@ -28,14 +28,16 @@ class Executor {
     Tensor received;  // input activations, or the output's gradient
     Tensor outgoing;  // what to send next
     GradSlot input, output;
+    bool idle() const { return tape.size() == 0 && received.empty() && outgoing.empty(); }
   };
   void forward(InFlight& flight, const MicroBatch& batch, Tensor* token_loss, bool record);
   void backward(InFlight& flight);
-  InFlight& in_flight(std::int64_t micro_batch);
+  void act(const Action& action, const MicroBatch& batch, InFlight& flight, Tensor* token_loss,
+           bool record);
 
   Context& ctx_;
   const Decoder& model_;
-  std::vector<std::unique_ptr<InFlight>> flights_;
+  std::vector<std::unique_ptr<InFlight>> spare_;  // their tapes' memory is used again
 };
 
 }  // namespace bev

@@ -25,17 +25,15 @@ LossScaler make_scaler(const OptimConfig& optim, bool fp16) {
   return LossScaler::dynamic(rules);
 }
 
-double mean_loss(const std::vector<PlotPoint>& points, bool first) {
-  std::size_t count = std::max<std::size_t>(points.size() / 10, 1);
-  double sum = 0;
-  std::size_t used = 0;
-  for (std::size_t i = 0; i < points.size() && i < count; ++i) {
-    double loss = first ? points[i].y : points[points.size() - 1 - i].y;
-    if (!std::isfinite(loss)) continue;
-    sum += loss;
-    ++used;
+// Mean over the last tenth of the run, finite losses only.
+double last_mean(const std::vector<PlotPoint>& points) {
+  double sum = 0, used = 0;
+  for (std::size_t i = points.size() - (points.size() + 9) / 10; i < points.size(); ++i) {
+    if (!std::isfinite(points[i].y)) continue;
+    sum += points[i].y;
+    used += 1;
   }
-  return used > 0 ? sum / static_cast<double>(used) : std::numeric_limits<double>::quiet_NaN();
+  return used > 0 ? sum / used : std::numeric_limits<double>::quiet_NaN();
 }
 
 }  // namespace
@@ -244,8 +242,8 @@ void Trainer::finish(TrainOutcome& outcome) {
   outcome.consumed_samples = consumed_samples_;
   outcome.consumed_tokens = consumed_tokens_;
   outcome.skipped = skipped_;
-  outcome.first_loss = mean_loss(curves_.train, true);
-  outcome.last_loss = mean_loss(curves_.train, false);
+  if (!curves_.train.empty()) outcome.first_loss = curves_.train.front().y;
+  outcome.last_loss = last_mean(curves_.train);
   outcome.curves = curves_;
   if (!sinks_) return;
   if (sinks_->progress) sinks_->progress->clear();

@@ -34,7 +34,7 @@ struct TrainOutcome {
   std::int64_t iterations = 0, consumed_samples = 0, consumed_tokens = 0;
   std::int64_t skipped = 0;
   double seconds = 0;
-  double first_loss = 0, last_loss = 0;  // means over the first and last tenth of the run
+  double first_loss = 0, last_loss = 0;  // of the first iteration; mean over the last tenth
   double validation_loss = 0;            // of the last validation; NaN without one
   LossCurves curves;
 };
