@@ -85,6 +85,23 @@ std::vector<std::string> ConvertOptions::problems() const {
   return out;
 }
 
+void VerifyOptions::fields(FieldList& list) {
+  list.section("verify");
+  list.add("layouts", layouts,
+           "layouts to compare with one rank, separated by spaces: tpN, sp, ppN, dpN, zero1..3, "
+           "joined by commas");
+  list.add("all", all, "every layout of so many ranks instead; 0: those of --layouts")
+      .min(0)
+      .limit(64);
+  list.add("steps", steps, "training steps to compare").min(1).limit(1000);
+  list.add("full-size", full_size,
+           "the configuration as it is; otherwise a small model of its kind");
+  list.add("fp32", fp32, "compare in f32; the default is f64, with --bf16 or --fp16 that");
+  list.add("tolerance", tolerance,
+           "allowed difference of a gradient, relative to the tensor's largest; 0: by precision")
+      .min(0);
+}
+
 void ScheduleOptions::fields(FieldList& list) {
   list.section("schedule");
   list.add("plot", plot, "draw the schedule in the terminal instead of printing CSV");

@@ -43,6 +43,17 @@ struct ConvertOptions {
   std::vector<std::string> problems() const;
 };
 
+struct VerifyOptions {
+  std::string layouts = "tp2sp pp2 dp2zero1 dp2zero3";
+  std::int64_t all = 0;  // every layout of so many ranks instead
+  std::int64_t steps = 3;
+  bool full_size = false;  // the configuration as it is, not scaled down
+  bool fp32 = false;       // instead of f64
+  double tolerance = 0.0;  // of gradients; 0: by precision
+
+  void fields(FieldList& list);
+};
+
 struct ScheduleOptions {
   bool plot = false;
 

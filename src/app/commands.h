@@ -17,6 +17,10 @@ int run_train(CommandConfig& config, const FieldList& fields, Options& options);
 int run_score(CommandConfig& config, const FieldList& fields, Options& options);
 int run_generate(CommandConfig& config, const FieldList& fields, Options& options);
 int run_convert(CommandConfig& config, const FieldList& fields, Options& options);
+int run_verify(CommandConfig& config, const FieldList& fields, Options& options);
 int run_schedule(CommandConfig& config, const FieldList& fields, Options& options);
+
+// The model's shape comes from --hf-model, --preset or flags; flags change a preset, not a folder.
+void choose_model(RunConfig& run, const FieldList& fields, Options& options);
 
 }  // namespace bev

@@ -13,7 +13,7 @@ namespace bev {
 
 namespace {
 
-constexpr std::array<Command, 5> kCommands = {{
+constexpr std::array<Command, 6> kCommands = {{
     {"train", "train a model, or continue one, and export it",
      "bevatron train --preset gpt2-124m --text book.txt --seq-length 256 --train-iters 500 "
      "--export-hf out\n"
@@ -42,6 +42,14 @@ constexpr std::array<Command, 5> kCommands = {{
     {"convert", "rewrite a Hugging Face folder, perhaps in another precision",
      "bevatron convert --hf-model DIR --export-hf OUT --dtype bf16",
      [](CommandConfig& config, FieldList& list) { config.convert.fields(list); }, run_convert},
+    {"verify", "show that layouts give one rank's loss, gradients and weights",
+     "bevatron verify --preset llama3-8b --layouts \"tp2sp,pp2 dp4zero3\"\n"
+     "bevatron verify --config run.yaml --all 8",
+     [](CommandConfig& config, FieldList& list) {
+       config.verify.fields(list);
+       config.run.fields(list);
+     },
+     run_verify},
     {"schedule", "learning rate, weight decay and batch size of every iteration, as CSV",
      "bevatron schedule --lr 3e-4 --lr-decay-style cosine --lr-warmup-iters 10 --train-iters 100 "
      "--plot",

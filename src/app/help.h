@@ -17,6 +17,7 @@ struct CommandConfig {
   GenerateOptions generate;
   ConvertOptions convert;
   ScheduleOptions schedule;
+  VerifyOptions verify;
 };
 
 struct Command {

@@ -15,10 +15,14 @@ const Kernels& device_kernels(const RuntimeConfig& runtime) {
 }
 
 int threads_per_rank(const RuntimeConfig& runtime, std::int64_t ranks) {
-  std::int64_t cores = runtime.num_threads > 0
-                           ? runtime.num_threads
-                           : std::max<std::int64_t>(std::thread::hardware_concurrency(), 1);
-  return static_cast<int>(std::max<std::int64_t>(cores / ranks, 1));
+  // Threads beyond the cores only wait for each other.
+  constexpr std::int64_t kThreadsPerCore = 16;
+  auto cores = std::max<std::int64_t>(std::thread::hardware_concurrency(), 1);
+  BEV_CHECK(runtime.num_threads <= kThreadsPerCore * cores, ErrorKind::kConfig, "--num-threads: ",
+            runtime.num_threads, " threads for ", cores, " cores; use at most ",
+            kThreadsPerCore * cores);
+  std::int64_t threads = runtime.num_threads > 0 ? runtime.num_threads : cores;
+  return static_cast<int>(std::max<std::int64_t>(threads / ranks, 1));
 }
 
 }  // namespace bev

@@ -20,24 +20,6 @@ namespace bev {
 
 namespace {
 
-// The model's shape comes from a folder, a preset, or flags; flags change a preset, not a folder.
-void choose_model(RunConfig& run, const FieldList& fields, Options& options) {
-  if (!run.train.hf_model.empty() && !run.train.preset.empty()) {
-    options.add_problems(std::vector<std::string>{
-        "--preset: excludes --hf-model, which brings its own shape; keep one"});
-    options.throw_problems();
-  }
-  if (!run.train.hf_model.empty()) {
-    run.model = read_hf_config(run.train.hf_model);
-    options.add_problems(model_conflicts(options, fields));
-  } else if (!run.train.preset.empty()) {
-    run.model = preset(run.train.preset);
-  } else {
-    return;
-  }
-  options.apply(fields);
-}
-
 std::vector<ExportFile> export_files(const RunConfig& run) {
   std::vector<ExportFile> files;
   Dtype dtype = run.precision.model_dtype();

@@ -67,17 +67,17 @@ std::vector<LayoutCase> cases() {
 
 void expect_same_answer(const ModelConfig& model, Dtype dtype, double gradient_tolerance,
                         double weight_tolerance) {
-  LayoutRun single;
+  TinyRun single;
   single.model = model;
   single.dtype = dtype;
   single.micro_batch_size = 4;
-  LayoutOutcome expected = run_layout(single);
+  LayoutAnswer expected = run_tiny(single);
   for (const LayoutCase& test : cases()) {
     SCOPED_TRACE(test.name);
-    LayoutRun run = single;
+    TinyRun run = single;
     run.parallel = test.parallel;
     run.micro_batch_size = test.micro_batch_size;
-    LayoutOutcome actual = run_layout(run);
+    LayoutAnswer actual = run_tiny(run);
     ASSERT_EQ(actual.losses.size(), expected.losses.size());
     for (std::size_t i = 0; i < expected.losses.size(); ++i) {
       double tolerance = i == 0 ? gradient_tolerance : weight_tolerance;
@@ -85,12 +85,12 @@ void expect_same_answer(const ModelConfig& model, Dtype dtype, double gradient_t
           << "step " << i;
       EXPECT_NEAR(actual.grad_norms[i], expected.grad_norms[i], tolerance * expected.grad_norms[i]);
     }
-    Difference gradients = largest_difference(expected.gradients, actual.gradients);
+    TensorDifference gradients = largest_difference(expected.gradients, actual.gradients);
     EXPECT_LT(gradients.value, gradient_tolerance) << "gradient of " << gradients.name;
     // Adam turns the rounding noise of a gradient that is zero in exact arithmetic (the bias of k)
     // into full steps, so f32 weights are not comparable.
     if (dtype != Dtype::kF64) continue;
-    Difference weights = largest_difference(expected.weights, actual.weights);
+    TensorDifference weights = largest_difference(expected.weights, actual.weights);
     EXPECT_LT(weights.value, weight_tolerance) << "weight " << weights.name;
   }
 }
@@ -129,30 +129,30 @@ TEST(Layout, DropoutAndAwkwardChoicesGiveOneRanksAnswer) {
 }
 
 TEST(Layout, ThreadCountDoesNotChangeABit) {
-  LayoutRun run;
+  TinyRun run;
   run.model = tiny_gpt();
   run.dtype = Dtype::kF32;
-  LayoutOutcome one = run_layout(run);
+  LayoutAnswer one = run_tiny(run);
   run.threads = 3;
-  LayoutOutcome three = run_layout(run);
+  LayoutAnswer three = run_tiny(run);
   EXPECT_EQ(one.losses, three.losses);
   EXPECT_EQ(one.weights, three.weights);
 }
 
 TEST(Layout, RecomputeDoesNotChangeABit) {
   for (Dtype dtype : {Dtype::kF32, Dtype::kBf16}) {
-    LayoutRun run;
+    TinyRun run;
     run.model = tiny_llama();
     run.model.hidden_dropout = 0.1;
     run.dtype = dtype;
-    LayoutOutcome plain = run_layout(run);
+    LayoutAnswer plain = run_tiny(run);
     for (ParallelConfig parallel :
          {full_recompute(layout(1, 1, 1), RecomputeMethod::kUniform, 2),
           full_recompute(layout(1, 1, 1), RecomputeMethod::kBlock, 3),
           selective(layout(1, 1, 1), {"core_attn", "layernorm", "activation"}),
           selective(layout(1, 1, 1), {"mlp"})}) {
       run.parallel = parallel;
-      LayoutOutcome again = run_layout(run);
+      LayoutAnswer again = run_tiny(run);
       EXPECT_EQ(plain.losses, again.losses);
       EXPECT_EQ(plain.gradients, again.gradients);
       EXPECT_EQ(plain.weights, again.weights);

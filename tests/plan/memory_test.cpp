@@ -44,7 +44,7 @@ std::vector<RankMemory> measure(const MemoryQuery& query) {
     engine.arena().reset_peak();
     std::int64_t samples = query.micro_batches * query.micro_batch_size * mesh.dp;
     std::vector<MicroBatch> batches = rank_micro_batches(
-        engine.ctx(), test::random_samples(query.model, samples, query.seq_length, 5),
+        engine.ctx(), random_samples(query.model.vocab_size, samples, query.seq_length, 5),
         query.micro_batch_size);
     engine.train_step(batches, {1, 1e-3, 0.1, 1.0, 1.0});
     memory.activations = static_cast<std::int64_t>(engine.arena().peak()) - kept;

@@ -76,7 +76,7 @@ TEST(Program, HelpNamesTheCommands) {
   TempFolder folder;
   Outcome run = bevatron(folder, "help");
   EXPECT_EQ(run.code, 0);
-  for (const char* command : {"train", "score", "generate", "convert", "schedule"}) {
+  for (const char* command : {"train", "score", "generate", "convert", "schedule", "verify"}) {
     EXPECT_NE(run.out.find(command), std::string::npos) << command;
     EXPECT_EQ(bevatron(folder, concat("help ", command)).code, 0);
   }
@@ -306,6 +306,23 @@ TEST(Program, DryRunSaysWhatARunNeedsAndStartsNothing) {
   EXPECT_EQ(plan["ranks"].size(), 16u);
   EXPECT_EQ(bevatron(folder, "train --preset gpt2-124m --train-iters 1 --mock-data --dry-run").code,
             0);
+}
+
+TEST(Program, VerifyComparesLayoutsWithOneRank) {
+  TempFolder folder;
+  Outcome run = bevatron(folder, "verify --preset llama3-8b --layouts 'tp2sp,pp2 dp2zero3'");
+  EXPECT_EQ(run.code, 0) << run.err << run.out;
+  EXPECT_NE(run.out.find("tp2sp,pp2"), std::string::npos);
+  EXPECT_NE(run.out.find("2 of 2 layouts give one rank's answer"), std::string::npos) << run.out;
+  EXPECT_EQ(
+      bevatron(folder, "verify --preset gemma2-2b --all 4 --steps 2 --hidden-dropout 0.1").code, 0);
+  // A tolerance that rounding cannot meet is a mismatch.
+  run = bevatron(folder, "verify --preset gpt2-124m --layouts tp2 --tolerance 1e-30");
+  EXPECT_EQ(run.code, 3) << run.out;
+  EXPECT_NE(run.out.find("DIFFERS"), std::string::npos);
+  run = bevatron(folder, "verify --preset gpt2-124m --layouts tq2");
+  EXPECT_EQ(run.code, 2);
+  EXPECT_NE(run.err.find("tq2"), std::string::npos);
 }
 
 struct BadCase {
