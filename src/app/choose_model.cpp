@@ -1,20 +1,26 @@
 #include "app/commands.h"
+#include "base/error.h"
 #include "bridge/hf_model.h"
 #include "models/family.h"
 
 namespace bev {
 
 void choose_model(RunConfig& run, const FieldList& fields, Options& options) {
-  // Both at once is a broken rule that resolve() reports.
-  if (!run.train.hf_model.empty() && !run.train.preset.empty()) return;
-  if (!run.train.hf_model.empty()) {
-    run.model = read_hf_config(run.train.hf_model);
-    options.add_problems(model_conflicts(options, fields));
-  } else if (!run.train.preset.empty()) {
-    run.model = preset(run.train.preset);
-  } else {
-    return;
+  const std::string &preset_name = run.train.preset, &folder = run.train.hf_model;
+  if (preset_name.empty() && folder.empty()) return;
+  if (!preset_name.empty() && !folder.empty()) {
+    // The other rules are checked on the preset.
+    options.add_problems(std::vector{concat("--preset: ", preset_name, " and --hf-model ", folder,
+                                            " both give the model; keep one")});
   }
+  try {
+    run.model = preset_name.empty() ? read_hf_config(folder) : preset(preset_name);
+  } catch (const Error& error) {
+    if (options.problems().empty()) throw;
+    options.add_problems(std::vector<std::string>{error.what()});
+    options.throw_problems();
+  }
+  if (preset_name.empty()) options.add_problems(model_conflicts(options, fields));
   options.apply(fields);
 }
 

@@ -36,6 +36,9 @@ std::vector<std::string> ScoreOptions::problems() const {
   std::vector<std::string> out;
   need(hf_model, "--hf-model", "the folder of the model", out);
   need(tokens, "--tokens", "a JSON file with input_ids", out);
+  if (!logits_out.empty() && logits_out == grads_out) {
+    out.push_back(concat("--grads-out: ", grads_out, " is also --logits-out; give two files"));
+  }
   return out;
 }
 

@@ -65,7 +65,11 @@ Forecast forecast_of(const RunConfig& run) {
   forecast.last = batches.at(last_start);
   forecast.first_flops = iteration_flops(run, forecast.first.running);
   forecast.last_flops = iteration_flops(run, forecast.last.running);
-  std::int64_t most = std::max(forecast.first.micro_batches, forecast.last.micro_batches);
+  std::int64_t most = 1;
+  for (const BatchSchedule::Step& step : batches.steps()) {
+    if (step.from_samples > last_start) break;
+    most = std::max(most, batches.at(step.from_samples).micro_batches);
+  }
   forecast.memory = memory_plan(run, most);
   return forecast;
 }

@@ -2,7 +2,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cstdio>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <optional>
@@ -13,6 +12,7 @@
 #include "base/clock.h"
 #include "base/error.h"
 #include "base/log.h"
+#include "base/output.h"
 #include "bridge/hf_model.h"
 #include "bridge/token_file.h"
 #include "infer/end_tokens.h"
@@ -34,12 +34,6 @@ struct GenerateJob {
     return !options.ignore_eos && std::ranges::find(options.eos, token) != options.eos.end();
   }
 };
-
-void print(std::string_view text) {
-  bool done = std::fwrite(text.data(), 1, text.size(), stdout) == text.size();
-  BEV_CHECK(done && std::fflush(stdout) == 0, ErrorKind::kIo,
-            "standard output: could not be written");
-}
 
 // Counts tokens and shows them as they come: the first sequence live, each later one once those
 // before it have ended. A line end closes each.
@@ -65,7 +59,7 @@ class LiveOutput : public TokenSink {
       if (!sequences_[current_].ended) break;
       ++current_;
     }
-    print(ready);
+    write_stdout(ready);
   }
 
   void log_speed() const {
@@ -154,22 +148,17 @@ GenerateJob make_job(const CommandConfig& config) {
   return job;
 }
 
-void generate_rank(World& world, const Kernels& kernels, int threads, const CommandConfig& config,
-                   const GenerateJob& job) {
-  EngineOptions options;
-  options.model = config.run.model;
-  options.parallel = config.run.parallel;
-  options.dtype = config.run.precision.model_dtype();
-  options.threads = threads;
+void generate_rank(const RankStart& start, const CommandConfig& config, const GenerateJob& job) {
+  EngineOptions options = engine_options(config.run, start.threads);
   options.gradients = options.optimizer = false;
-  Engine engine(world, kernels, options);
+  Engine engine(start.world, start.kernels, options);
   Generator generator(engine);
   load_hf_weights(engine, config.generate.hf_model);
-  bool quiet = config.generate.json || world.rank() != 0;
+  bool quiet = config.generate.json || start.world.rank() != 0;
   LiveOutput output(job, quiet);
   std::vector<GeneratedSequence> results = generator.generate(job.prompts, job.options, &output);
-  if (world.rank() != 0) return;
-  if (config.generate.json) print(result_json(job, results));
+  if (start.world.rank() != 0) return;
+  if (config.generate.json) write_stdout(result_json(job, results));
   output.log_speed();
 }
 
@@ -183,9 +172,7 @@ int run_generate(CommandConfig& config, const FieldList&, Options& options) {
   options.throw_problems();
   GenerateJob job = make_job(config);
   run_ranks(config.run.parallel, config.run.runtime,
-            [&](World& world, const Kernels& kernels, int threads) {
-              generate_rank(world, kernels, threads, config, job);
-            });
+            [&](const RankStart& start) { generate_rank(start, config, job); });
   return kExitOk;
 }
 

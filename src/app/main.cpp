@@ -1,5 +1,5 @@
 // bevatron COMMAND [--config FILE.yaml] [flags]
-#include <cstdio>
+#include <csignal>
 #include <exception>
 #include <string>
 #include <vector>
@@ -9,29 +9,28 @@
 #include "base/error.h"
 #include "base/fields.h"
 #include "base/log.h"
+#include "base/output.h"
 
 namespace bev {
 namespace {
 
-void print(const std::string& text) { std::fwrite(text.data(), 1, text.size(), stdout); }
-
 int show_help(const std::vector<std::string>& args) {
   if (args.size() > 1 && args[1] == "--markdown") {
-    print(flags_markdown());
+    write_stdout(flags_markdown());
   } else {
-    print(args.size() > 1 ? help_text(find_command(args[1])) : help_text());
+    write_stdout(args.size() > 1 ? help_text(find_command(args[1])) : help_text());
   }
   return kExitOk;
 }
 
 int run_command(const std::vector<std::string>& args) {
   if (args.empty()) {
-    print(help_text());
+    write_stdout(help_text());
     return kExitInput;
   }
   if (args[0] == "help" || args[0] == "--help" || args[0] == "-h") return show_help(args);
   if (args[0] == "--version" || args[0] == "version") {
-    print("bevatron " BEV_VERSION "\n");
+    write_stdout("bevatron " BEV_VERSION "\n");
     return kExitOk;
   }
   const Command& command = find_command(args[0]);
@@ -40,7 +39,7 @@ int run_command(const std::vector<std::string>& args) {
   command.fields(config, fields);
   Options options = parse_options(fields, std::span(args).subspan(1));
   if (options.help()) {
-    print(help_text(command));
+    write_stdout(help_text(command));
     return kExitOk;
   }
   return command.run(config, fields, options);
@@ -78,5 +77,6 @@ int guarded_main(const std::vector<std::string>& args) {
 }  // namespace bev
 
 int main(int argc, char** argv) {
+  std::signal(SIGXFSZ, SIG_IGN);  // a file-size limit is then an error of write(2), with a message
   return bev::guarded_main(std::vector<std::string>(argv + (argc > 0 ? 1 : 0), argv + argc));
 }

@@ -187,9 +187,10 @@ class Layer {
 
 // A file's keys that mean something; the others become problems.
 std::vector<Given> read_config(const FieldList& list, const std::string& path,
-                               std::vector<std::string>& problems) {
+                               std::vector<std::string>& problems, bool& unread) {
   std::vector<Given> out;
   YamlFile file = read_yaml(path, list.sections());
+  unread = file.keys.empty() && !file.problems.empty();
   problems.insert(problems.end(), file.problems.begin(), file.problems.end());
   for (YamlKey& key : file.keys) {
     std::string origin = concat(path, ":", key.line);
@@ -224,6 +225,7 @@ void Options::apply(const FieldList& list) const {
 }
 
 void Options::add_problems(std::span<const std::string> broken) {
+  if (config_unread_) return;  // what is missing may stand in the file
   for (const std::string& problem : broken) {
     bool follows = std::ranges::any_of(
         unread_, [&](const std::string& flag) { return mentions_flag(problem, flag); });
@@ -245,7 +247,8 @@ Options parse_options(const FieldList& list, std::span<const std::string> args) 
     options.problems_.push_back(concat("--config: given twice, as ", join(words.configs, " and "),
                                        "; put all into one file"));
   } else if (words.configs.size() == 1) {
-    for (const Given& given : read_config(list, words.configs[0], options.problems_)) {
+    for (const Given& given :
+         read_config(list, words.configs[0], options.problems_, options.config_unread_)) {
       from_file.set(list, given);
     }
   }

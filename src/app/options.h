@@ -40,6 +40,7 @@ class Options {
   std::vector<Setting> settings_;
   std::vector<std::string> problems_;
   std::vector<std::string> unread_;  // fields whose value was wrong
+  bool config_unread_ = false;       // the configuration file could not be read at all
   bool help_ = false;
 };
 

@@ -1,10 +1,10 @@
 // Starts the ranks of a command on this machine.
 #pragma once
 
+#include "app/run_config.h"
 #include "comm/world.h"
 #include "kernels/kernels.h"
 #include "parallel/engine.h"
-#include "train/config.h"
 
 namespace bev {
 
@@ -13,7 +13,17 @@ const Kernels& device_kernels(const RuntimeConfig& runtime);
 // CPU threads of each of `ranks` ranks.
 int threads_per_rank(const RuntimeConfig& runtime, std::int64_t ranks);
 
-// Runs body(world, kernels, threads) on every rank.
+// What a rank is started with.
+struct RankStart {
+  World& world;
+  const Kernels& kernels;
+  int threads = 1;  // of this rank
+};
+
+// The engine that a resolved configuration asks for.
+EngineOptions engine_options(const RunConfig& run, int threads);
+
+// Runs body(RankStart) on every rank.
 template <class Body>
 void run_ranks(const ParallelConfig& parallel, const RuntimeConfig& runtime, const Body& body) {
   const Kernels& kernels = device_kernels(runtime);
@@ -21,8 +31,9 @@ void run_ranks(const ParallelConfig& parallel, const RuntimeConfig& runtime, con
   int threads = threads_per_rank(runtime, ranks);
   ThreadWorldOptions options;
   options.timeout_seconds = parallel.distributed_timeout_minutes * 60;
-  run_thread_ranks(static_cast<int>(ranks), options,
-                   [&](World& world) { body(world, kernels, threads); });
+  run_thread_ranks(static_cast<int>(ranks), options, [&](World& world) {
+    body(RankStart{world, kernels, threads});
+  });
 }
 
 }  // namespace bev

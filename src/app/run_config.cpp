@@ -9,6 +9,7 @@
 #include "base/fields.h"
 #include "base/problems.h"
 #include "base/text.h"
+#include "data/text_corpus.h"
 
 namespace bev {
 
@@ -43,8 +44,26 @@ void check_length(const RunConfig& run, Problems& out) {
   }
 }
 
+// A replay brings its batches and nothing else.
+void check_replay(const RunConfig& run, Problems& out) {
+  if (run.data.token_batches.empty()) return;
+  auto refuse = [&](bool given, const char* flag, const char* why) {
+    if (given) out.push_back(concat(flag, ": a replay ", why, "; leave it out"));
+  };
+  const char* sizes = "has the batch sizes of its file (--token-batches)";
+  refuse(run.batch.global_batch_size > 0, "--global-batch-size", sizes);
+  refuse(!run.batch.rampup_batch_size.empty(), "--rampup-batch-size", sizes);
+  refuse(!run.batch.step_batch_size_schedule.empty(), "--step-batch-size-schedule", sizes);
+  refuse(run.batch.decrease_batch_size_if_needed, "--decrease-batch-size-if-needed", sizes);
+  const char* data = "has no validation data";
+  refuse(run.train.eval_interval > 0, "--eval-interval", data);
+  refuse(run.train.eval_iters > 0, "--eval-iters", data);
+}
+
 // The batch sizes, and the learning rate and weight decay that are counted in them.
 void check_schedules(const RunConfig& run, Problems& out) {
+  // A replay's batches are in its file; without it there is nothing to count.
+  if (!run.data.token_batches.empty() && run.batch.replay.empty()) return;
   BatchSpec spec = run.batch.spec(run.parallel.data_parallel_size, run.data.seq_length);
   Problems batch = batch_problems(spec);
   append(out, batch);
@@ -97,6 +116,18 @@ void check_pipeline(const RunConfig& run, Problems& out) {
   }
 }
 
+// Ranks are threads of one process; a dry run starts none.
+void check_ranks(const RunConfig& run, Problems& out) {
+  constexpr std::int64_t kMostThreads = 4096;
+  std::int64_t ranks = run.parallel.model_ranks() * run.parallel.data_parallel_size;
+  if (run.train.dry_run || ranks <= kMostThreads) return;
+  out.push_back(concat(
+      "--ranks: tp ", run.parallel.tensor_model_parallel_size, " x pp ",
+      run.parallel.pipeline_model_parallel_size, " x cp ", run.parallel.context_parallel_size,
+      " x dp ", run.parallel.data_parallel_size, " = ", ranks,
+      " ranks are too many for the threads of one process; use at most ", kMostThreads));
+}
+
 // One copy of every sequence on each rank, for now.
 void check_context_parallel(const RunConfig& run, Problems& out) {
   std::int64_t cp = run.parallel.context_parallel_size;
@@ -111,6 +142,17 @@ void check_experts(const RunConfig& run, Problems& out) {
   if (ep > 1) {
     out.push_back(concat("--expert-model-parallel-size: ", ep,
                          " needs a model with experts; this one has none, so leave it out"));
+  }
+}
+
+void check_split(const std::string& split, Problems& out) {
+  constexpr std::int64_t kMany = std::int64_t{1} << 40;
+  try {
+    if (split_bounds(split, kMany)[1] == 0) {
+      out.push_back(concat("--split: '", split, "' leaves nothing for training; try 969,30,1"));
+    }
+  } catch (const Error& error) {
+    out.push_back(concat("--", error.what()));
   }
 }
 
@@ -129,11 +171,7 @@ void check_data(const RunConfig& run, Problems& out) {
     out.push_back(concat("--vocab-size: ", run.model.vocab_size,
                          " is too small for the bytes of --text; use 256 or more"));
   }
-  try {
-    run.data.split_shares();
-  } catch (const Error& error) {
-    out.push_back(error.what());
-  }
+  check_split(run.data.split, out);
 }
 
 void check_precision(const RunConfig& run, Problems& out) {
@@ -145,6 +183,7 @@ void check_precision(const RunConfig& run, Problems& out) {
 
 void check_layout(const RunConfig& run, Problems& out) {
   append(out, run.model.problems());
+  check_ranks(run, out);
   check_tensor_parallel(run, out);
   check_pipeline(run, out);
   check_context_parallel(run, out);
@@ -176,6 +215,7 @@ std::vector<std::string> RunConfig::resolve_schedule() {
   derive_shape(*this);
   Problems problems = parallel.resolve();
   check_length(*this, problems);
+  check_replay(*this, problems);
   append(problems, optim.resolve(train.train_iters, train.train_samples));
   batch.resolve(parallel.data_parallel_size);
   check_schedules(*this, problems);

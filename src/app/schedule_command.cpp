@@ -1,9 +1,8 @@
 #include <fmt/format.h>
 
-#include <cstdio>
-
 #include "app/commands.h"
-#include "base/error.h"
+#include "app/replay.h"
+#include "base/output.h"
 #include "train/plot.h"
 
 namespace bev {
@@ -37,7 +36,7 @@ void plot(const std::vector<ScheduleRow>& rows) {
     std::vector<PlotPoint> points;
     for (const ScheduleRow& row : rows)
       points.push_back({static_cast<double>(row.iteration), value(row)});
-    std::fputs(terminal_plot(points, {title}).c_str(), stdout);
+    write_stdout(terminal_plot(points, {title}));
   };
   draw("learning rate", [](const ScheduleRow& row) { return row.lr; });
   draw("weight decay", [](const ScheduleRow& row) { return row.weight_decay; });
@@ -46,21 +45,24 @@ void plot(const std::vector<ScheduleRow>& rows) {
 }
 }  // namespace
 
-int run_schedule(CommandConfig& config, const FieldList&, Options& options) {
+int run_schedule(CommandConfig& config, const FieldList& fields, Options& options) {
+  // A model sets the sequence length, which turns the tokens of a batch size schedule into samples.
+  choose_model(config.run, fields, options);
+  Replay replay = open_replay(config.run);
   options.add_problems(config.run.resolve_schedule());
   options.throw_problems();
+  if (replay.problem) throw *replay.problem;
   std::vector<ScheduleRow> rows = schedule_rows(config.run);
   if (config.schedule.plot) {
     plot(rows);
     return kExitOk;
   }
-  std::fputs("iteration,consumed_samples,lr,wd,batch_size\n", stdout);
+  std::string text = "iteration,consumed_samples,lr,wd,batch_size\n";
   for (const ScheduleRow& row : rows) {
-    std::fputs(fmt::format("{},{},{},{},{}\n", row.iteration, row.consumed_samples, row.lr,
-                           row.weight_decay, row.batch_size)
-                   .c_str(),
-               stdout);
+    text += fmt::format("{},{},{},{},{}\n", row.iteration, row.consumed_samples, row.lr,
+                        row.weight_decay, row.batch_size);
   }
+  write_stdout(text);
   return kExitOk;
 }
 

@@ -1,7 +1,6 @@
 // score: loss, logits and gradients of a Hugging Face model on given tokens, under any layout.
 #include <algorithm>
 #include <cmath>
-#include <cstdio>
 #include <cstring>
 #include <nlohmann/json.hpp>
 #include <optional>
@@ -9,6 +8,7 @@
 #include "app/commands.h"
 #include "app/ranks.h"
 #include "base/error.h"
+#include "base/output.h"
 #include "bridge/hf_model.h"
 #include "bridge/safetensors.h"
 #include "bridge/token_file.h"
@@ -187,19 +187,13 @@ void print_result(const StepResult& result) {
   line["tokens"] = static_cast<std::int64_t>(std::llround(result.tokens));
   line["grad_norm"] =
       std::isfinite(result.grad_norm) ? nlohmann::ordered_json(result.grad_norm) : nullptr;
-  std::puts(line.dump().c_str());
+  write_stdout(line.dump() + "\n");
 }
 
-void score_rank(World& world, const Kernels& kernels, int threads, const ScoreJob& job) {
-  const RunConfig& run = job.config.run;
-  EngineOptions options;
-  options.model = run.model;
-  options.parallel = run.parallel;
-  options.dtype = run.precision.model_dtype();
-  options.threads = threads;
-  options.seed = static_cast<std::uint64_t>(run.runtime.seed);
+void score_rank(const RankStart& start, const ScoreJob& job) {
+  EngineOptions options = engine_options(job.config.run, start.threads);
   options.optimizer = false;
-  Engine engine(world, kernels, options);
+  Engine engine(start.world, start.kernels, options);
   load_hf_weights(engine, job.config.score.hf_model);
   std::vector<MicroBatch> batches =
       rank_micro_batches(engine.ctx(), job.samples, job.micro_batch_size);
@@ -212,7 +206,7 @@ void score_rank(World& world, const Kernels& kernels, int threads, const ScoreJo
   if (!job.config.score.grads_out.empty()) {
     write_gradients(engine, job.config.score.grads_out, input.loss_scale);
   }
-  if (world.rank() == 0) print_result(result);
+  if (start.world.rank() == 0) print_result(result);
 }
 
 }  // namespace
@@ -226,9 +220,7 @@ int run_score(CommandConfig& config, const FieldList&, Options& options) {
   TokenRows rows = read_token_rows(config.score.tokens, config.run.model.vocab_size);
   ScoreJob job = make_job(config, rows);
   run_ranks(config.run.parallel, config.run.runtime,
-            [&](World& world, const Kernels& kernels, int threads) {
-              score_rank(world, kernels, threads, job);
-            });
+            [&](const RankStart& start) { score_rank(start, job); });
   return kExitOk;
 }
 

@@ -2,14 +2,15 @@
 #include <fmt/format.h>
 
 #include <cmath>
-#include <cstdio>
 
 #include "app/commands.h"
 #include "app/dry_run.h"
 #include "app/ranks.h"
+#include "app/replay.h"
 #include "base/error.h"
 #include "base/file.h"
 #include "base/log.h"
+#include "base/output.h"
 #include "bridge/hf_model.h"
 #include "bridge/weight_files.h"
 #include "models/family.h"
@@ -67,44 +68,19 @@ void print_summary(const RunConfig& run, const TrainOutcome& outcome) {
   if (!run.log.loss_svg.empty()) text += fmt::format("\nloss curve: {}", run.log.loss_svg);
   if (!run.train.export_hf.empty()) text += fmt::format("\nmodel: {}", run.train.export_hf);
   if (outcome.curves.train.size() > 2) {
-    std::fputs(terminal_plot(outcome.curves.train, {"loss"}).c_str(), stdout);
+    text = terminal_plot(outcome.curves.train, {"loss"}) + text;
   }
-  std::puts(text.c_str());
+  write_stdout(text + "\n");
 }
 
-TrainOutcome train_rank(World& world, const Kernels& kernels, int threads, const RunConfig& run,
-                        const RunData& data, const StopSignal& stop) {
-  EngineOptions options;
-  options.model = run.model;
-  options.parallel = run.parallel;
-  options.optim = run.optim;
-  options.dtype = run.precision.model_dtype();
-  options.seed = static_cast<std::uint64_t>(run.runtime.seed);
-  options.threads = threads;
-  Engine engine(world, kernels, options);
+TrainOutcome train_rank(const RankStart& start, const RunConfig& run, const RunData& data,
+                        const StopSignal& stop) {
+  Engine engine(start.world, start.kernels, engine_options(run, start.threads));
   if (!run.train.hf_model.empty()) load_hf_weights(engine, run.train.hf_model);
   Trainer trainer(engine, trainer_config(run), data, &stop);
   TrainOutcome outcome = trainer.run();
   if (!run.train.export_hf.empty()) export_hf(engine, run.train.export_hf, export_files(run));
   return outcome;
-}
-
-// A replay is as long as its file, in batches of its size, unless flags say otherwise.
-RunData open_replay(RunConfig& run) {
-  RunData data = open_data(run.data, run.model.vocab_size, 0, false);
-  const auto& batches = data.replay->batches;
-  if (run.train.train_iters == 0 && run.train.train_samples == 0) {
-    run.train.train_iters = static_cast<std::int64_t>(batches.size());
-  }
-  if (run.batch.global_batch_size == 0 && !batches.empty()) {
-    run.batch.global_batch_size = static_cast<std::int64_t>(batches.front().size());
-  }
-  for (const auto& batch : batches) {
-    for (const TokenRow& row : batch) {
-      run.data.seq_length = std::max(run.data.seq_length, static_cast<std::int64_t>(row.size()));
-    }
-  }
-  return data;
 }
 
 // What would only fail at the end is tried at the start.
@@ -113,7 +89,10 @@ void check_outputs(const RunConfig& run) {
     check_export_folder(run.train.export_hf);
     export_files(run);
   }
-  if (!run.log.loss_svg.empty()) make_directories(parent_path(run.log.loss_svg));
+  if (!run.log.loss_svg.empty()) {
+    make_directories(parent_path(run.log.loss_svg));
+    AtomicFile writable(run.log.loss_svg);  // not committed: only tried
+  }
   if (!run.log.metrics_out.empty()) make_directories(parent_path(run.log.metrics_out));
 }
 
@@ -122,17 +101,18 @@ void check_outputs(const RunConfig& run) {
 int run_train(CommandConfig& config, const FieldList& fields, Options& options) {
   RunConfig& run = config.run;
   choose_model(run, fields, options);
-  RunData data;
-  if (!run.data.token_batches.empty() && run.model.vocab_size > 0) data = open_replay(run);
+  Replay replay = open_replay(run);
   options.add_problems(run.resolve());
   options.throw_problems();
+  if (replay.problem) throw *replay.problem;
   if (run.train.dry_run) {
     std::string text = run.train.json ? dry_run_json(run) : dry_run_text(run);
-    std::fputs((text + "\n").c_str(), stdout);
+    write_stdout(text + "\n");
     return kExitOk;
   }
   check_outputs(run);
   StopSignal stop;
+  RunData data = std::move(replay.data);
   if (!data.replay) {
     data = open_data(run.data, run.model.vocab_size, static_cast<std::uint64_t>(run.runtime.seed),
                      run.train.eval_interval > 0);
@@ -141,9 +121,9 @@ int run_train(CommandConfig& config, const FieldList& fields, Options& options) 
                        format_count(static_cast<double>(count_parameters(run.model))),
                        mesh_shape(run.parallel).size(), name_of(run.precision.model_dtype())));
   TrainOutcome outcome;
-  run_ranks(run.parallel, run.runtime, [&](World& world, const Kernels& kernels, int threads) {
-    TrainOutcome mine = train_rank(world, kernels, threads, run, data, stop);
-    if (world.rank() == 0) outcome = std::move(mine);
+  run_ranks(run.parallel, run.runtime, [&](const RankStart& start) {
+    TrainOutcome mine = train_rank(start, run, data, stop);
+    if (start.world.rank() == 0) outcome = std::move(mine);
   });
   if (!run.log.loss_svg.empty()) write_file(run.log.loss_svg, loss_svg(outcome.curves));
   print_summary(run, outcome);

@@ -4,13 +4,13 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstdio>
 #include <numeric>
 
 #include "app/commands.h"
 #include "app/layouts.h"
 #include "app/ranks.h"
 #include "base/error.h"
+#include "base/output.h"
 #include "bridge/hf_model.h"
 #include "models/family.h"
 #include "train/layout_check.h"
@@ -37,7 +37,17 @@ Tolerance default_tolerance(Dtype dtype) {
   }
 }
 
-// The same kind of model, small: what a layout can get wrong does not depend on size.
+// The first layers' windows; where they are all alike and the model's are not, the last differs.
+std::vector<std::int64_t> first_windows(std::vector<std::int64_t> layers, std::int64_t count) {
+  if (layers.empty()) return layers;
+  layers.resize(static_cast<std::size_t>(count));
+  bool alike = std::ranges::all_of(layers, [&](auto mark) { return mark == layers[0]; });
+  if (alike) layers.back() = 1 - layers.back();
+  return layers;
+}
+
+// The same kind of model, small: what a layout can get wrong does not depend on size. `model` is
+// canonical and fits the layouts.
 ModelConfig scaled_down(const ModelConfig& model, const std::vector<ParallelConfig>& layouts) {
   std::int64_t tp = 1, pp = 1;
   for (const ParallelConfig& layout : layouts) {
@@ -49,14 +59,19 @@ ModelConfig scaled_down(const ModelConfig& model, const std::vector<ParallelConf
   std::int64_t per_group = model.num_attention_heads / model.kv_heads();
   small.num_query_groups = std::min(model.kv_heads(), std::max<std::int64_t>(tp, 2));
   small.num_attention_heads = small.num_query_groups * std::min<std::int64_t>(per_group, 3);
-  small.kv_channels = std::min<std::int64_t>(model.head_size(), 8);
+  constexpr std::int64_t kHead = 8;
+  if (model.head_size() > kHead) {
+    small.kv_channels = kHead;
+    // Rope turns an even number of dims.
+    auto pairs = static_cast<std::int64_t>(model.rotary_percent * kHead / 2);
+    small.rotary_percent = 2.0 * static_cast<double>(std::max<std::int64_t>(pairs, 1)) / kHead;
+  }
   small.hidden_size = std::min<std::int64_t>(model.hidden_size, 36);
   small.ffn_hidden_size = std::min((model.ffn_size() + tp - 1) / tp, std::int64_t{12}) * tp;
   small.vocab_size = std::min<std::int64_t>(model.vocab_size, 131);
   small.max_position_embeddings = std::min<std::int64_t>(model.max_position_embeddings, 64);
   if (small.window_size > 0) small.window_size = std::min<std::int64_t>(model.window_size, 5);
-  if (!small.window_layers.empty())
-    small.window_layers.resize(static_cast<std::size_t>(small.num_layers));
+  small.window_layers = first_windows(model.window_layers, small.num_layers);
   small.softmax_scale = 0;
   small.rope_scaling = {};
   small.init_method_std = 0.2;
@@ -70,30 +85,75 @@ struct VerifyPlan {
   Tolerance tolerance;
 };
 
+std::vector<ParallelConfig> wanted_layouts(const CommandConfig& config) {
+  const RunConfig& run = config.run;
+  return config.verify.all > 0 ? all_layouts(config.verify.all, run.model, run.parallel)
+                               : parse_layouts(config.verify.layouts, run.parallel);
+}
+
+// Tokens of a sample; 2 make the shortest that can be cut in two documents.
+std::int64_t sample_length(const CommandConfig& config) {
+  constexpr std::int64_t kSmall = 13;
+  const RunConfig& run = config.run;
+  return std::min(config.verify.full_size ? run.data.seq_length : kSmall,
+                  run.model.max_position_embeddings);
+}
+
+// What the model cannot have of the layouts, less `known` problems.
+std::vector<std::string> layout_problems(const RunConfig& run,
+                                         const std::vector<ParallelConfig>& layouts,
+                                         const std::vector<std::string>& known) {
+  std::vector<std::string> out;
+  for (const ParallelConfig& layout : layouts) {
+    RunConfig copy = run;
+    copy.parallel = layout;
+    copy.train.dry_run = false;  // it is run
+    for (const std::string& problem : copy.resolve_layout()) {
+      if (std::ranges::find(known, problem) != known.end()) continue;
+      out.push_back(concat("--layouts: ", layout_text(layout), ": ", problem));
+    }
+  }
+  return out;
+}
+
+std::vector<std::string> verify_problems(CommandConfig& config) {
+  std::vector<std::string> problems = config.run.resolve();
+  // Without a shape no layout can be judged.
+  if (!config.run.model.problems().empty()) return problems;
+  try {
+    std::vector<std::string> more = layout_problems(config.run, wanted_layouts(config), problems);
+    problems.insert(problems.end(), more.begin(), more.end());
+  } catch (const Error& error) {
+    problems.emplace_back(error.what());
+  }
+  if (sample_length(config) < 2) {
+    problems.push_back(concat("--seq-length: samples of ", sample_length(config),
+                              " token are too short to verify; use 2 or more"));
+  }
+  return problems;
+}
+
 VerifyPlan make_plan(const CommandConfig& config) {
   const RunConfig& run = config.run;
   VerifyPlan plan;
-  plan.layouts = config.verify.all > 0 ? all_layouts(config.verify.all, run.model, run.parallel)
-                                       : parse_layouts(config.verify.layouts, run.parallel);
+  plan.layouts = wanted_layouts(config);
   EngineOptions& engine = plan.single.engine;
-  engine.model = config.verify.full_size ? run.model : scaled_down(run.model, plan.layouts);
+  engine = engine_options(run, threads_per_rank(run.runtime, 1));
+  if (!config.verify.full_size) engine.model = scaled_down(canonical(run.model), plan.layouts);
   engine.parallel = parse_layouts("tp1", run.parallel).front();
-  engine.optim = run.optim;
-  engine.seed = static_cast<std::uint64_t>(run.runtime.seed);
   bool chosen = run.precision.bf16 || run.precision.fp16 || config.verify.fp32;
-  engine.dtype = chosen ? run.precision.model_dtype() : Dtype::kF64;
+  if (!chosen) engine.dtype = Dtype::kF64;
   plan.tolerance = default_tolerance(engine.dtype);
   if (config.verify.tolerance > 0) plan.tolerance.gradients = config.verify.tolerance;
   plan.single.steps = config.verify.steps;
   plan.single.timeout_seconds = run.parallel.distributed_timeout_minutes * 60;
 
-  std::int64_t samples = 4,
-               length = std::min<std::int64_t>(config.verify.full_size ? run.data.seq_length : 13,
-                                               engine.model.max_position_embeddings);
+  // Ranks whose share is short or empty are compared as well.
+  std::int64_t samples = 4;
   for (const ParallelConfig& layout : plan.layouts)
-    samples = std::lcm(samples, layout.data_parallel_size);
+    samples = std::max(samples, layout.data_parallel_size);
   for (std::int64_t step = 0; step < plan.single.steps; ++step) {
-    plan.batches.push_back(random_samples(engine.model.vocab_size, samples, length,
+    plan.batches.push_back(random_samples(engine.model.vocab_size, samples, sample_length(config),
                                           static_cast<std::uint64_t>(run.runtime.seed + step)));
   }
   return plan;
@@ -107,12 +167,10 @@ bool print_row(const std::string& name, const LayoutAnswer& expected, const Layo
   double loss = std::abs(actual.losses.front() / expected.losses.front() - 1);
   bool same = loss <= tolerance.gradients && gradient.value <= tolerance.gradients &&
               weight.value <= tolerance.weights;
-  std::puts(fmt::format("{:<24} {:>14.10f} {:>14.10f} {:>9.1e} {:>9.1e}  {}{}", name,
-                        actual.losses.front(), actual.grad_norms.front(), gradient.value,
-                        weight.value, same ? "same" : "DIFFERS",
-                        same ? std::string() : concat(" (gradient of ", gradient.name, ")"))
-                .c_str());
-  std::fflush(stdout);
+  write_stdout(fmt::format("{:<24} {:>14.10f} {:>14.10f} {:>9.1e} {:>9.1e}  {}{}\n", name,
+                           actual.losses.front(), actual.grad_norms.front(), gradient.value,
+                           weight.value, same ? "same" : "DIFFERS",
+                           same ? std::string() : concat(" (gradient of ", gradient.name, ")")));
   return same;
 }
 
@@ -122,31 +180,30 @@ int run_verify(CommandConfig& config, const FieldList& fields, Options& options)
   RunConfig& run = config.run;
   choose_model(run, fields, options);
   run.train.dry_run = true;  // neither data nor a length is needed
-  options.add_problems(run.resolve());
+  options.add_problems(verify_problems(config));
   options.throw_problems();
   VerifyPlan plan = make_plan(config);
   const Kernels& kernels = device_kernels(run.runtime);
-  std::puts(fmt::format(
-                "{} layers, hidden {}, {} heads ({} kv), vocabulary {}, {}; {} steps of {} samples",
-                plan.single.engine.model.num_layers, plan.single.engine.model.hidden_size,
-                plan.single.engine.model.num_attention_heads, plan.single.engine.model.kv_heads(),
-                plan.single.engine.model.vocab_size, name_of(plan.single.engine.dtype),
-                plan.single.steps, plan.batches.front().size())
-                .c_str());
-  std::puts("layout                             loss  gradient norm   gradient   weights");
+  const ModelConfig& model = plan.single.engine.model;
+  write_stdout(fmt::format(
+      "{} layers, hidden {}, {} heads ({} kv), vocabulary {}, {}; {} steps of {} samples\n"
+      "layout                             loss  gradient norm   gradient   weights\n",
+      model.num_layers, model.hidden_size, model.num_attention_heads, model.kv_heads(),
+      model.vocab_size, name_of(plan.single.engine.dtype), plan.single.steps,
+      plan.batches.front().size()));
   LayoutAnswer expected = run_layout(plan.single, kernels, plan.batches);
   print_row("1 rank", expected, expected, plan.tolerance);
   std::int64_t different = 0;
   for (const ParallelConfig& layout : plan.layouts) {
     LayoutRun other = plan.single;
     other.engine.parallel = layout;
+    other.engine.threads = threads_per_rank(run.runtime, mesh_shape(layout).size());
     LayoutAnswer actual = run_layout(other, kernels, plan.batches);
     if (!print_row(layout_text(layout), expected, actual, plan.tolerance)) ++different;
   }
-  std::puts(fmt::format("{} of {} layouts give one rank's answer",
-                        plan.layouts.size() - static_cast<std::size_t>(different),
-                        plan.layouts.size())
-                .c_str());
+  write_stdout(fmt::format("{} of {} layouts give one rank's answer\n",
+                           plan.layouts.size() - static_cast<std::size_t>(different),
+                           plan.layouts.size()));
   return different == 0 ? kExitOk : kExitMismatch;
 }
 

@@ -46,9 +46,7 @@ struct Context {
   Tensor allocate(Dtype of, const Shape& shape, const char* tag) const {
     return Tensor(arena, of, shape, tag);
   }
-  // The type in which statistics, logits and gradients of `dtype` models are kept: f32, or f64 for
-  // f64.
-  Dtype wide() const { return dtype == Dtype::kF64 ? Dtype::kF64 : Dtype::kF32; }
+  Dtype wide() const { return wide_of(dtype); }
 
   // With a probe: records op, layer and tensor of the first bad value.
   void check(std::string_view op, std::string_view what, const View& view) const;

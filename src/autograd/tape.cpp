@@ -51,7 +51,12 @@ void Tape::add_gradient(Context& ctx, const GradSlot& to, Tensor gradient,
             " (layer ", ctx.layer, "): the gradient ", gradient.shape(), " is {", placement,
             "}, but a value placed {", to.placement, "} has a gradient {", to.placement.dual(),
             "}: a reduction is missing or doubled");
-  ctx.check(running_, "gradient", gradient);
+  if (ctx.probe != nullptr) {
+    // Outside of a running closure it comes from the stage after this one.
+    bool before = std::exchange(ctx.probe->in_backward, true);
+    ctx.check(*running_ != 0 ? running_ : "receive", "gradient", gradient);
+    ctx.probe->in_backward = before;
+  }
   Tensor& sum = gradients_[static_cast<std::size_t>(to.id)];
   if (sum.empty()) {
     sum = std::move(gradient);

@@ -25,13 +25,16 @@ namespace {
 
 class Descriptor {
  public:
-  explicit Descriptor(const std::string& path) : fd_(::open(path.c_str(), O_RDONLY | O_CLOEXEC)) {
+  // Not blocking: a pipe without a writer must not hang the program.
+  explicit Descriptor(const std::string& path)
+      : fd_(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK)) {
     if (fd_ < 0) fail_input("cannot open", path, errno);
     struct stat info {};
     if (::fstat(fd_, &info) != 0) fail(path);
-    if (S_ISDIR(info.st_mode)) {
-      errno = EISDIR;
-      fail(path);
+    if (!S_ISREG(info.st_mode)) {
+      ::close(fd_);
+      if (S_ISDIR(info.st_mode)) fail_input("cannot read", path, EISDIR);
+      BEV_FAIL(ErrorKind::kInput, "cannot read ", path, ": it is not a regular file");
     }
     size_ = static_cast<std::size_t>(info.st_size);
   }

@@ -4,6 +4,7 @@
 #include <unordered_set>
 
 #include "base/error.h"
+#include "base/file.h"
 
 namespace bev {
 
@@ -76,6 +77,16 @@ void check_json(std::string_view text, std::string_view source, int max_depth) {
             ": not valid JSON: a zero byte at ", text.find('\0'));
   Checker checker(source, max_depth);
   nlohmann::json::sax_parse(text.begin(), text.end(), &checker);
+}
+
+std::string read_json_object(const std::string& path, int max_depth) {
+  std::string text = read_file(path);
+  check_json(text, path, max_depth);
+  // After white space and a byte order mark.
+  bool object = text[text.find_first_not_of("\xEF\xBB\xBF \t\r\n")] == '{';
+  BEV_CHECK(object, ErrorKind::kInput, path, ": not a JSON object but ",
+            nlohmann::json::parse(text).type_name());
+  return text;
 }
 
 std::string quote(std::string_view text, std::size_t most) {

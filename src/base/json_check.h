@@ -13,6 +13,10 @@ namespace bev {
 // double. After it nlohmann::json::parse(text) cannot fail.
 void check_json(std::string_view text, std::string_view source, int max_depth);
 
+// The text of a JSON file that satisfies check_json and is an object: nlohmann::json::parse() gives
+// one. Error(kInput) naming the file otherwise.
+std::string read_json_object(const std::string& path, int max_depth);
+
 // Foreign text for an error message: in quotes, bytes outside printable ASCII as \xNN, cut to
 // `most` bytes.
 std::string quote(std::string_view text, std::size_t most = 80);

@@ -3,6 +3,7 @@
 #include <atomic>
 #include <condition_variable>
 #include <mutex>
+#include <system_error>
 #include <thread>
 #include <vector>
 
@@ -35,6 +36,15 @@ struct ThreadPool::State {
   const void* body = nullptr;
   PieceFunction function = nullptr;
 
+  void stop_and_join() {
+    {
+      std::lock_guard lock(mutex);
+      stop.store(true);
+    }
+    wake.notify_all();
+    for (std::thread& worker : workers) worker.join();
+  }
+
   void work_off() {
     for (std::int64_t piece = next.fetch_add(1); piece < pieces; piece = next.fetch_add(1)) {
       function(body, piece);
@@ -61,18 +71,17 @@ struct ThreadPool::State {
 ThreadPool::ThreadPool(int threads) : state_(std::make_unique<State>()) {
   BEV_CHECK(threads >= 1, ErrorKind::kConfig, "thread pool: at least 1 thread, got ", threads);
   for (int i = 1; i < threads; ++i) {
-    state_->workers.emplace_back([state = state_.get()] { state->worker_loop(); });
+    try {
+      state_->workers.emplace_back([state = state_.get()] { state->worker_loop(); });
+    } catch (const std::system_error& error) {
+      state_->stop_and_join();
+      BEV_FAIL(ErrorKind::kDevice, "thread pool: thread ", i + 1, " of ", threads,
+               " could not be started: ", error.what(), "; use a smaller --num-threads");
+    }
   }
 }
 
-ThreadPool::~ThreadPool() {
-  {
-    std::lock_guard lock(state_->mutex);
-    state_->stop.store(true);
-  }
-  state_->wake.notify_all();
-  for (std::thread& worker : state_->workers) worker.join();
-}
+ThreadPool::~ThreadPool() { state_->stop_and_join(); }
 
 int ThreadPool::threads() const { return static_cast<int>(state_->workers.size()) + 1; }
 

@@ -127,19 +127,8 @@ Tensor ParamGather::gather(const std::string& name) {
 }
 
 std::vector<ExportFile> companion_files(const std::string& folder) {
-  constexpr std::array<std::string_view, 11> kNames = {"tokenizer.json",
-                                                       "tokenizer_config.json",
-                                                       "special_tokens_map.json",
-                                                       "vocab.json",
-                                                       "merges.txt",
-                                                       "vocab.txt",
-                                                       "tokenizer.model",
-                                                       "added_tokens.json",
-                                                       "generation_config.json",
-                                                       "chat_template.jinja",
-                                                       "chat_template.json"};
   std::vector<ExportFile> files;
-  for (std::string_view name : kNames) {
+  for (std::string_view name : companion_names()) {
     std::string path = join_path(folder, name);
     if (path_exists(path)) files.push_back({std::string(name), read_file(path)});
   }

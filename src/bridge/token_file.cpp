@@ -3,7 +3,6 @@
 #include <nlohmann/json.hpp>
 
 #include "base/error.h"
-#include "base/file.h"
 #include "base/json_check.h"
 
 namespace bev {
@@ -12,15 +11,6 @@ namespace {
 using Json = nlohmann::json;
 
 constexpr int kMaxDepth = 16;  // keys that are not looked at may nest a little
-
-Json read_object(const std::string& path) {
-  std::string text = read_file(path);
-  check_json(text, path, kMaxDepth);
-  Json object = Json::parse(text);
-  BEV_CHECK(object.is_object(), ErrorKind::kInput, path, ": not a JSON object but ",
-            object.type_name());
-  return object;
-}
 
 const Json& member(const Json& object, const char* key, const std::string& path) {
   auto found = object.find(key);
@@ -94,7 +84,7 @@ Range id_range(std::int64_t vocab_size) {
 
 TokenRows read_token_rows(const std::string& path, std::int64_t vocab_size) {
   Range range = id_range(vocab_size);
-  const Json object = read_object(path);
+  const Json object = Json::parse(read_json_object(path, kMaxDepth));
   TokenRows rows;
   rows.input_ids = read_rows(member(object, "input_ids", path), range, path + ": input_ids");
   if (object.contains("labels") && !object["labels"].is_null()) {
@@ -113,7 +103,7 @@ TokenRows read_token_rows(const std::string& path, std::int64_t vocab_size) {
 
 TokenBatches read_token_batches(const std::string& path, std::int64_t vocab_size) {
   Range range = id_range(vocab_size);
-  const Json object = read_object(path);
+  const Json object = Json::parse(read_json_object(path, kMaxDepth));
   TokenBatches result;
   std::string where = path + ": batches";
   for (const Json& batch : list(member(object, "batches", path), where, "batches")) {

@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
@@ -161,8 +162,39 @@ TensorBytes WeightFiles::tensor(std::string_view name) const {
   return shards_[shard_of_[at]].tensor(name);
 }
 
+std::span<const std::string_view> companion_names() {
+  static constexpr std::array<std::string_view, 11> kNames = {"tokenizer.json",
+                                                              "tokenizer_config.json",
+                                                              "special_tokens_map.json",
+                                                              "vocab.json",
+                                                              "merges.txt",
+                                                              "vocab.txt",
+                                                              "tokenizer.model",
+                                                              "added_tokens.json",
+                                                              "generation_config.json",
+                                                              "chat_template.jinja",
+                                                              "chat_template.json"};
+  return kNames;
+}
+
+namespace {
+// What exports consist of, ours and Hugging Face's.
+bool is_export_file(std::string_view name) {
+  bool weights = name.starts_with("model") &&
+                 (name.ends_with(".safetensors") || name.ends_with(".safetensors.index.json"));
+  std::span<const std::string_view> known = companion_names();
+  return weights || name == "config.json" ||
+         std::find(known.begin(), known.end(), name) != known.end();
+}
+}  // namespace
+
 void check_export_folder(const std::string& folder) {
   std::string path = resolve(folder);
+  // Whether files can be made beside it is seen by making one.
+  make_directories(parent_path(path));
+  std::string trial = concat(path, ".try-", ::getpid());
+  make_directories(trial);
+  remove_quietly(trial);
   if (!path_exists(path)) return;
   BEV_CHECK(is_directory(path), ErrorKind::kConfig, "export folder: ", folder,
             " exists and is not a folder");
@@ -172,9 +204,9 @@ void check_export_folder(const std::string& folder) {
             "export folder: ", folder, " holds other files (", list_text(names),
             ") and no config.json; give a new or empty folder");
   for (const std::string& name : names) {
-    BEV_CHECK(!is_directory(join_path(path, name)), ErrorKind::kConfig, "export folder: ", folder,
-              " holds the folder ", name,
-              ", so it is not an earlier export; give a new or empty folder");
+    BEV_CHECK(is_export_file(name) && !is_directory(join_path(path, name)), ErrorKind::kConfig,
+              "export folder: ", folder, " holds ", name,
+              ", which an export would remove; move it or give a new folder");
   }
 }
 

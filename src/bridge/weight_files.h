@@ -41,8 +41,11 @@ class WeightFiles {
 // Hugging Face's default, 5 GB in powers of ten.
 inline constexpr std::size_t kDefaultShardBytes = 5'000'000'000;
 
+// Files that may stand beside the weights: tokenizer, generation settings, chat template.
+std::span<const std::string_view> companion_names();
+
 // Throws Error(kConfig) unless an export to `folder` may go ahead: it is absent, empty, or an
-// earlier export (config.json and no subfolder). For use before a long run; WeightFilesWriter calls
+// earlier export that holds nothing else. For use before a long run; WeightFilesWriter calls
 // it itself.
 void check_export_folder(const std::string& folder);
 

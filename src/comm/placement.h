@@ -20,11 +20,10 @@ inline constexpr int kAxisCount = 7;
 std::string_view name_of(Axis axis);
 
 // What one mesh axis does to a tensor. The gradient of a tensor has the dual state:
-//   replicated  <-> replicated    every rank has the whole value; the gradient too
-//   shard(dim)  <-> shard(dim)    each rank has its slice of the dim
-//   copied      <-> partial       every rank has the value, each computes a part of the gradient's
-//   sum partial     <-> copied        each rank has a part of the sum; the gradient is the same on
-//   all
+//   replicated <-> replicated   all ranks have the whole value, and the whole gradient
+//   shard(dim) <-> shard(dim)   each rank has its slice of the dim
+//   copied     <-> partial      all have the value; each has a part of the gradient's sum
+//   partial    <-> copied       each has a part of the sum; all have the gradient
 enum class PlaceState : std::uint8_t { kReplicated, kShard0, kShard1, kCopied, kPartial };
 
 class Placement {

@@ -5,6 +5,7 @@
 //   rank 1   post --+-- meet ----+-- sum part 1 --+-- meet -- go on
 //   rank 2   post --+            +-- sum part 2 --+
 #include <algorithm>
+#include <atomic>
 #include <chrono>
 #include <condition_variable>
 #include <cstring>
@@ -12,6 +13,7 @@
 #include <exception>
 #include <map>
 #include <mutex>
+#include <system_error>
 #include <thread>
 #include <vector>
 
@@ -366,8 +368,15 @@ void run_thread_ranks(int ranks, const ThreadWorldOptions& options, const void* 
   Fabric fabric(ranks, options.timeout_seconds);
   FirstFailure failure;
   std::vector<std::thread> threads;
-  for (int rank = 1; rank < ranks; ++rank) {
-    threads.emplace_back([&, rank] { run_rank(rank, fabric, failure, body, call); });
+  try {
+    for (int rank = 1; rank < ranks; ++rank) {
+      threads.emplace_back([&, rank] { run_rank(rank, fabric, failure, body, call); });
+    }
+  } catch (const std::system_error& error) {
+    fabric.abort();
+    for (std::thread& thread : threads) thread.join();
+    BEV_FAIL(ErrorKind::kDevice, "only ", threads.size() + 1, " of ", ranks,
+             " ranks could be started as threads: ", error.what());
   }
   run_rank(0, fabric, failure, body, call);
   for (std::thread& thread : threads) thread.join();

@@ -17,13 +17,7 @@ constexpr int kMaxDepth = 64;
 
 // The file's object; an empty one when there is no file.
 Json read_object(const std::string& path) {
-  if (!path_exists(path)) return Json::object();
-  std::string text = read_file(path);
-  check_json(text, path, kMaxDepth);
-  Json object = Json::parse(text);
-  BEV_CHECK(object.is_object(), ErrorKind::kInput, path, ": not a JSON object but ",
-            object.type_name());
-  return object;
+  return path_exists(path) ? Json::parse(read_json_object(path, kMaxDepth)) : Json::object();
 }
 
 std::vector<std::int32_t> end_tokens(const Json& object, const std::string& path) {

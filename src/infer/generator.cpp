@@ -3,9 +3,11 @@
 #include <algorithm>
 #include <exception>
 #include <limits>
+#include <map>
 
 #include "autograd/recompute.h"
 #include "base/error.h"
+#include "models/rope.h"
 
 namespace bev {
 
@@ -189,6 +191,7 @@ void Generator::run(std::vector<Live> live, std::vector<LayerState> cache,
                     TokenSink* sink) {
   Context& ctx = engine_.ctx();
   TapeScope scope(ctx, nullptr);
+  std::map<std::size_t, std::vector<std::int32_t>> restarted;
   while (!live.empty()) {
     Step step = make_step(live);
     Var hidden = engine_.model().decode(ctx, step.batch, {}, step.decode, cache);
@@ -206,6 +209,13 @@ void Generator::run(std::vector<Live> live, std::vector<LayerState> cache,
       if (full || ended) continue;
       ++sequence.length;
       sequence.pending = std::span(result.tokens).last(1);
+      if (rope_switches_at(engine_.options().model, sequence.length)) {
+        // All keys turn by other frequencies from here on: run the whole sequence again.
+        std::vector<std::int32_t>& whole = restarted[sequence.index];
+        whole.assign(sequence.prompt.begin(), sequence.prompt.end());
+        whole.insert(whole.end(), result.tokens.begin(), result.tokens.end());
+        sequence.pending = whole;
+      }
       live[kept++] = sequence;
     }
     live.resize(kept);
@@ -229,7 +239,7 @@ std::vector<GeneratedSequence> Generator::generate(
       // The last token is never run, so it needs no row.
       std::int64_t needed = length + options.max_new_tokens - 1;
       if (!live.empty() && rows + needed > most_rows) break;
-      live.push_back({next, rows, length, prompts[next]});
+      live.push_back({next, rows, length, prompts[next], prompts[next]});
       rows += needed;
       ++next;
     }

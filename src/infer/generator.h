@@ -61,6 +61,7 @@ class Generator {
     std::int64_t first_row = 0;
     std::int64_t length = 0;                // tokens so far, those to run included
     std::span<const std::int32_t> pending;  // its last tokens, not yet run
+    std::span<const std::int32_t> prompt;
   };
   // What one call of the decoder gets.
   struct Step {

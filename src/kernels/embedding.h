@@ -26,6 +26,7 @@ struct EmbeddingBackwardArgs {
   std::int64_t first_row = 0;
   double scale = 1;
   double beta = 0;
+  std::int32_t skip_index = -1;  // an index whose row gets nothing; -1: none
 };
 
 struct EmbeddingKernels {

@@ -150,6 +150,11 @@ void end_fields(ModelConfig& model, FieldList& list) {
   list.add("attention-dropout", model.attention_dropout, "dropout of attention weights")
       .min(0)
       .below(1);
+  list.add("padding-row", model.padding_row,
+           "vocabulary row that looking it up gives no gradient, as Hugging Face's pad_token_id; "
+           "-1: none")
+      .min(-1)
+      .limit(1 << 28);
   list.add("init-method-std", model.init_method_std,
            "standard deviation of initial weights; output projections have it over sqrt(2 layers)")
       .min(0);
@@ -171,6 +176,10 @@ void check_heads(const ModelConfig& model, std::vector<std::string>& out) {
     out.push_back(concat("--num-query-groups: ", groups, " does not divide --num-attention-heads ",
                          model.num_attention_heads, "; use ",
                          divisors_text(model.num_attention_heads)));
+  }
+  if (model.head_size() > kHeadSizeLimit) {
+    out.push_back(concat("--kv-channels: a head of ", model.head_size(), " is too large; at most ",
+                         kHeadSizeLimit, ", so use more heads or give the head size"));
   }
 }
 
@@ -304,6 +313,11 @@ std::vector<std::string> ModelConfig::problems() const {
   if (position_embedding_type == PositionKind::kLearned) {
     need("--max-position-embeddings", max_position_embeddings);
   }
+  auto limit = [&](const char* flag, std::int64_t value, std::int64_t most) {
+    if (value > most) out.push_back(concat(flag, ": ", value, " is too many; at most ", most));
+  };
+  limit("--num-layers", num_layers, kLayerLimit);
+  limit("--num-attention-heads", num_attention_heads, kHeadLimit);
   if (hidden_size > 0 && num_attention_heads > 0) {
     check_heads(*this, out);
     if (position_embedding_type == PositionKind::kRope) check_rope(*this, out);

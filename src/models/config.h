@@ -9,6 +9,11 @@ namespace bev {
 
 class FieldList;
 
+// What the kernels and the counters of random numbers have room for.
+inline constexpr std::int64_t kHeadSizeLimit = 256;
+inline constexpr std::int64_t kLayerLimit = 4095;
+inline constexpr std::int64_t kHeadLimit = 65535;
+
 enum class PositionKind : std::uint8_t { kLearned, kRope, kNone };
 enum class NormKind : std::uint8_t { kLayerNorm, kRmsNorm };
 enum class ActivationKind : std::uint8_t {
@@ -93,6 +98,8 @@ struct ModelConfig {
   // Ends.
   bool untie_embeddings_and_output_weights = false;
   double embedding_multiplier = 1.0;
+  // A vocabulary row that looking it up gives no gradient (Hugging Face's padding_idx); -1: none.
+  std::int64_t padding_row = -1;
   double logit_scale = 1.0;
   double final_logit_softcapping = 0.0;  // 0: none
 

@@ -88,23 +88,38 @@ Shape Decoder::boundary_shape(const Context& ctx, const MicroBatch& batch) const
   return {token_rows(ctx, batch.layout, boundary_placement()).size(), config_.hidden_size};
 }
 
-LayerInput Decoder::layer_input(Context& ctx, const SequenceLayout& layout) const {
+// Each sequence is rotated by the frequencies of its own length, whatever stands beside it.
+Tensor Decoder::rope_rows(Context& ctx, const SequenceLayout& layout,
+                          std::span<const AttentionRun> runs, bool local) const {
+  auto table = [&](const Tensor& positions, std::int64_t length) {
+    RopeFrequencies rope = rope_frequencies(config_, local, length);
+    return rope_table(ctx, positions, upload(ctx, rope.frequencies), rope.scale);
+  };
+  if (!rope_depends_on_length(config_)) return table(layout.positions, 0);
+  Tensor rows = ctx.allocate(ctx.wide(), {layout.tokens, rotary_dims(config_)}, "layout");
+  for (const AttentionRun& run : runs) {
+    std::int64_t begin = run.q_begin, end = run.q_begin + run.q_count;
+    Tensor part = table(layout.positions.rows(begin, end), run.k_count);
+    ctx.kernels.elementwise.cast(ctx.stream, part, rows.view().rows(begin, end));
+  }
+  return rows;
+}
+
+LayerInput Decoder::layer_input(Context& ctx, const SequenceLayout& layout,
+                                std::span<const AttentionRun> runs) const {
   LayerInput input;
   input.layout = &layout;
   if (config_.position_embedding_type != PositionKind::kRope) return input;
-  auto table = [&](bool local) {
-    RopeFrequencies rope = rope_frequencies(config_, local, layout.max_length);
-    return rope_table(ctx, layout.positions, upload(ctx, rope.frequencies), rope.scale);
-  };
-  input.rope = table(false);
-  input.rope_local = config_.rotary_base_local > 0 ? table(true) : input.rope;
+  input.rope = rope_rows(ctx, layout, runs, false);
+  input.rope_local =
+      config_.rotary_base_local > 0 ? rope_rows(ctx, layout, runs, true) : input.rope;
   return input;
 }
 
 Var Decoder::embed(Context& ctx, const MicroBatch& batch) const {
   ctx.layer = -1;
-  Var partial = embedding(ctx, batch.tokens, *word_embeddings_, config_.embedding_multiplier,
-                          batch_placement());
+  Var partial = embedding(ctx, batch.tokens, *word_embeddings_,
+                          {config_.embedding_multiplier, config_.padding_row}, batch_placement());
   Var x = leave_tensor_parallel(ctx, partial, options_.sequence_parallel);
   if (position_embeddings_) {
     BEV_CHECK(batch.layout.max_length <= config_.max_position_embeddings, ErrorKind::kInput,
@@ -140,13 +155,14 @@ Var Decoder::run_layers(Context& ctx, Var x, const LayerInput& input) const {
 }
 
 Var Decoder::hidden(Context& ctx, const MicroBatch& batch, const Var& input) const {
-  return run_layers(ctx, range_.first ? embed(ctx, batch) : input, layer_input(ctx, batch.layout));
+  return run_layers(ctx, range_.first ? embed(ctx, batch) : input,
+                    layer_input(ctx, batch.layout, batch.layout.runs));
 }
 
 Var Decoder::decode(Context& ctx, const MicroBatch& batch, const Var& input, const DecodeStep& step,
                     std::vector<LayerState>& states) const {
   Var x = range_.first ? embed(ctx, batch) : input;
-  LayerInput layer = layer_input(ctx, batch.layout);
+  LayerInput layer = layer_input(ctx, batch.layout, step.runs);
   layer.decode = &step;
   for (std::size_t i = 0; i < layers_.size(); ++i) {
     layer.state = &states[i];

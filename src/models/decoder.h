@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <span>
 #include <vector>
 
 #include "models/config.h"
@@ -57,7 +58,10 @@ class Decoder {
              std::vector<LayerState>& states) const;
 
  private:
-  LayerInput layer_input(Context& ctx, const SequenceLayout& layout) const;
+  Tensor rope_rows(Context& ctx, const SequenceLayout& layout, std::span<const AttentionRun> runs,
+                   bool local) const;
+  LayerInput layer_input(Context& ctx, const SequenceLayout& layout,
+                         std::span<const AttentionRun> runs) const;
   Var embed(Context& ctx, const MicroBatch& batch) const;
   Var run_layers(Context& ctx, Var x, const LayerInput& input) const;
   Var final_norm(Context& ctx, const MicroBatch& batch, const Var& hidden) const;

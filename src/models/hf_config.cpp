@@ -114,6 +114,10 @@ std::int64_t HfConfig::positive_integer(std::string_view key, std::int64_t missi
 std::int64_t HfConfig::count(std::string_view key, std::int64_t missing) const {
   return impl_->get_or(key, is_count, "an integer >= 0", missing);
 }
+std::int64_t HfConfig::integer(std::string_view key, std::int64_t missing) const {
+  auto is_integer = [](const Json& value) { return value.is_number_integer(); };
+  return impl_->get_or(key, is_integer, "an integer", missing);
+}
 double HfConfig::positive_number(std::string_view key) const {
   return impl_->require(key, is_positive, "a positive number").get<double>();
 }

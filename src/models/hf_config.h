@@ -31,6 +31,7 @@ class HfConfig {
   std::int64_t positive_integer(std::string_view key) const;  // at most 2^28
   std::int64_t positive_integer(std::string_view key, std::int64_t missing) const;
   std::int64_t count(std::string_view key, std::int64_t missing) const;  // an integer >= 0
+  std::int64_t integer(std::string_view key, std::int64_t missing) const;
   double positive_number(std::string_view key) const;
   double positive_number(std::string_view key, double missing) const;
   bool boolean(std::string_view key, bool missing) const;

@@ -142,10 +142,25 @@ std::vector<std::string> differing_fields(const ModelConfig& a, const ModelConfi
   return names;
 }
 
+namespace {
+// The embedding's padding_idx in transformers: its row gets no gradient from the lookup.
+std::int64_t padding_row(const HfConfig& hf, const ModelFamily& family, std::int64_t vocabulary) {
+  if (family.name == "gpt2" || family.name == "gpt_neox") return -1;
+  if (!hf.has("pad_token_id")) {
+    bool by_default = family.name.starts_with("gemma") && !hf.listed("pad_token_id");
+    return by_default ? 0 : -1;
+  }
+  std::int64_t row = hf.integer("pad_token_id", -1);
+  if (row < 0) row += vocabulary;  // as in Python
+  return row >= 0 && row < vocabulary ? row : -1;
+}
+}  // namespace
+
 ModelConfig from_hf(const HfConfig& hf) {
   const ModelFamily& family = find_family(hf.text("model_type"), hf.source());
   reject_unsupported(hf);
   ModelConfig config = family.read(hf);
+  config.padding_row = padding_row(hf, family, config.vocab_size);
   std::vector<std::string> problems = range_problems(config);
   if (problems.empty()) problems = config.problems();
   BEV_CHECK(problems.empty(), ErrorKind::kInput, hf.source(), ": describes no valid model:\n  ",
@@ -166,6 +181,7 @@ HfConfig to_hf(const ModelConfig& given, Dtype dtype) {
   hf.set("torch_dtype", torch_name(dtype));
   hf.set("use_cache", true);
   for (const char* token : {"bos_token_id", "eos_token_id", "pad_token_id"}) hf.set_null(token);
+  if (config.padding_row >= 0) hf.set("pad_token_id", config.padding_row);
   family.write(config, hf);
 
   std::vector<std::string> lost = differing_fields(config, from_hf(hf));

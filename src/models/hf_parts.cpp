@@ -10,7 +10,6 @@
 namespace bev {
 
 namespace {
-constexpr std::int64_t kMaxLayers = 1 << 16;
 constexpr const char* kSliding = "sliding_attention";
 constexpr const char* kFull = "full_attention";
 
@@ -63,7 +62,9 @@ void reject_unsupported(const HfConfig& hf) {
 
 std::int64_t read_layer_count(const HfConfig& hf, std::string_view key) {
   std::int64_t layers = hf.positive_integer(key);
-  if (layers > kMaxLayers) hf.reject(key, concat("at most ", kMaxLayers, " layers are supported"));
+  if (layers > kLayerLimit) {
+    hf.reject(key, concat("at most ", kLayerLimit, " layers are supported"));
+  }
   return layers;
 }
 
@@ -72,6 +73,9 @@ void read_sizes(const HfConfig& hf, std::int64_t default_positions, ModelConfig&
   config.hidden_size = hf.positive_integer("hidden_size");
   config.ffn_hidden_size = hf.positive_integer("intermediate_size");
   config.num_attention_heads = hf.positive_integer("num_attention_heads");
+  if (config.num_attention_heads > kHeadLimit) {
+    hf.reject("num_attention_heads", concat("at most ", kHeadLimit, " heads are supported"));
+  }
   config.vocab_size = hf.positive_integer("vocab_size");
   config.max_position_embeddings =
       hf.positive_integer("max_position_embeddings", default_positions);

@@ -96,6 +96,17 @@ std::int64_t rotary_dims(const ModelConfig& config) {
   return static_cast<std::int64_t>(static_cast<double>(config.head_size()) * config.rotary_percent);
 }
 
+bool rope_depends_on_length(const ModelConfig& config) {
+  return config.rope_scaling.kind == RopeScalingKind::kDynamic ||
+         config.rope_scaling.kind == RopeScalingKind::kLongRope;
+}
+
+bool rope_switches_at(const ModelConfig& config, std::int64_t length) {
+  return config.position_embedding_type == PositionKind::kRope &&
+         config.rope_scaling.kind == RopeScalingKind::kLongRope &&
+         static_cast<double>(length - 1) == original_length(config);
+}
+
 RopeFrequencies rope_frequencies(const ModelConfig& config, bool local, std::int64_t length) {
   const RopeScaling& scaling = config.rope_scaling;
   std::int64_t dims = rotary_dims(config);

@@ -17,6 +17,12 @@ struct RopeFrequencies {
 // windowed layers.
 RopeFrequencies rope_frequencies(const ModelConfig& config, bool local, std::int64_t length);
 
+// Whether the frequencies of full layers depend on the length of the sequence.
+bool rope_depends_on_length(const ModelConfig& config);
+// Whether a sequence that grows to `length` tokens changes its frequencies for all positions, so
+// that keys kept from before are no longer right (longrope at its limit).
+bool rope_switches_at(const ModelConfig& config, std::int64_t length);
+
 // Number of dims of a head that rotate.
 std::int64_t rotary_dims(const ModelConfig& config);
 

@@ -21,7 +21,7 @@ void add_gradient(Context& ctx, const Param& weight, const Placement& placement,
 }
 }  // namespace
 
-Var embedding(Context& ctx, const Tensor& tokens, const Param& weight, double scale,
+Var embedding(Context& ctx, const Tensor& tokens, const Param& weight, const EmbeddingSpec& spec,
               const Placement& placement) {
   BEV_CHECK(weight.split.dim == 0, ErrorKind::kInternal, "embedding ", weight.name,
             ": the table must be split over the vocabulary");
@@ -29,22 +29,28 @@ Var embedding(Context& ctx, const Tensor& tokens, const Param& weight, double sc
   std::int64_t first = first_row(ctx, weight);
   {
     WeightLease w = ctx.weights.use(weight);
-    ctx.kernels.embedding.forward(ctx.stream,
-                                  {tokens.as<std::int32_t>(), w.view, out, first, scale, false});
+    ctx.kernels.embedding.forward(
+        ctx.stream, {tokens.as<std::int32_t>(), w.view, out, first, spec.scale, false});
   }
   Placement partial = placement.with(Axis::kTp, PlaceState::kPartial);
   Var y = make_output(ctx, "embedding", std::move(out), partial, weight.trains);
   if (!y.tracked()) return y;
-  ctx.tape->record(
-      "embedding", ctx.layer,
-      [w = &weight, tokens, scale, first, grad = gradient_placement(weight, partial),
-       result = GradSlot(y)](Backward& back) {
-        Tensor dy = back.take(result);
-        if (dy.empty()) return;
-        back.weight_work([w, tokens, scale, first, grad, dy](Context& wctx) {
-          add_gradient(wctx, *w, grad, {tokens.as<std::int32_t>(), dy, {}, first, scale, 0});
-        });
-      });
+  ctx.tape->record("embedding", ctx.layer,
+                   [w = &weight, tokens, spec, first, grad = gradient_placement(weight, partial),
+                    result = GradSlot(y)](Backward& back) {
+                     Tensor dy = back.take(result);
+                     if (dy.empty()) return;
+                     back.weight_work([w, tokens, spec, first, grad, dy](Context& wctx) {
+                       add_gradient(wctx, *w, grad,
+                                    {tokens.as<std::int32_t>(),
+                                     dy,
+                                     {},
+                                     first,
+                                     spec.scale,
+                                     0,
+                                     static_cast<std::int32_t>(spec.padding_row)});
+                     });
+                   });
   return y;
 }
 
@@ -69,7 +75,7 @@ Var add_positions(Context& ctx, const Var& x, const SequenceLayout& layout, cons
         if (dy.empty()) return;
         if (w->trains) {
           back.weight_work([w, positions, grad, dy](Context& wctx) {
-            add_gradient(wctx, *w, grad, {positions.as<std::int32_t>(), dy, {}, 0, 1.0, 0});
+            add_gradient(wctx, *w, grad, {positions.as<std::int32_t>(), dy, {}, 0, 1.0, 0, -1});
           });
         }
         back.add(in, std::move(dy));

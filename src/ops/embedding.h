@@ -6,9 +6,14 @@
 
 namespace bev {
 
+struct EmbeddingSpec {
+  double scale = 1;
+  std::int64_t padding_row = -1;  // a row that looking it up gives no gradient; -1: none
+};
+
 // tokens [T] i32, weight [V, H] split over the vocabulary -> [T, H], a partial sum over tp: rows of
 // other ranks are zero. placement is that of the micro-batch's rows.
-Var embedding(Context& ctx, const Tensor& tokens, const Param& weight, double scale,
+Var embedding(Context& ctx, const Tensor& tokens, const Param& weight, const EmbeddingSpec& spec,
               const Placement& placement);
 
 // x += weight[position] on every row, in place.

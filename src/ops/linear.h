@@ -1,7 +1,7 @@
 // Linear layers: y = x W^T (+ b). The weight's split decides what the op expects and gives:
-//   split over dim 0 (column parallel): x copied over tp  -> y shard(1)
-//   split over dim 1 (row parallel):    x shard(1)        -> y partial; its bias comes after the
-//   reduction not split:                          x whole or shard(0) -> y the same
+//   over dim 0 (column parallel): x copied over tp    -> y shard(1)
+//   over dim 1 (row parallel):    x shard(1)          -> y partial; its bias comes later
+//   not split:                    x whole or shard(0) -> y the same
 #pragma once
 
 #include "autograd/tape.h"

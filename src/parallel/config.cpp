@@ -1,5 +1,7 @@
 #include "parallel/config.h"
 
+#include <algorithm>
+
 #include "base/fields.h"
 #include "base/problems.h"
 #include "base/text.h"
@@ -54,11 +56,10 @@ void ParallelConfig::fields(FieldList& list) {
       .min(0)
       .limit(kMaxAxis)
       .defaults_to("ranks / (tp pp cp)");
-  list.add("ranks", ranks,
-           "ranks in all; as threads of this process unless a launcher started more")
+  list.add("ranks", ranks, "ranks in all, as threads of this process")
       .alias("world-size")
       .min(0)
-      .limit(1 << 20)
+      .limit(kMaxRanks)
       .defaults_to("tp pp cp dp");
   list.add("sequence-parallel", sequence_parallel,
            "split norms and dropout over the tensor-parallel ranks as well; off when tp is 1");
@@ -73,7 +74,8 @@ void ParallelConfig::fields(FieldList& list) {
                  "--data-parallel-sharding-strategy optim, unless that says more");
   list.add("distributed-timeout-minutes", distributed_timeout_minutes,
            "how long a collective may wait before the run fails and says who is missing")
-      .above(0);
+      .above(0)
+      .limit(1e6);
   recompute_fields(*this, list);
 }
 
@@ -86,16 +88,21 @@ std::vector<std::string> ParallelConfig::resolve() {
     if (data_parallel_size == 0) data_parallel_size = 1;
     ranks = model * data_parallel_size;
   } else if (data_parallel_size == 0) {
-    data_parallel_size = ranks / model;
+    // At least 1 where the ranks do not suffice, so that the other rules have a number to check.
+    data_parallel_size = std::max<std::int64_t>(ranks / model, 1);
     if (ranks % model != 0) {
       problems.push_back(
           concat("--ranks: ", ranks, " is not a multiple of ", product, " = ", model));
-      data_parallel_size += 1;
     }
   } else if (ranks != model * data_parallel_size) {
     problems.push_back(concat("--ranks: ", ranks, " is not ", product, " x dp ", data_parallel_size,
                               " = ", model * data_parallel_size,
                               "; leave --data-parallel-size out to have it derived"));
+  }
+  if (model * data_parallel_size > kMaxRanks) {
+    problems.push_back(concat("--data-parallel-size: ", product, " x dp ", data_parallel_size,
+                              " = ", model * data_parallel_size, " ranks are too many; at most ",
+                              kMaxRanks));
   }
   if (tensor_model_parallel_size == 1) sequence_parallel = false;
   return problems;

@@ -3,11 +3,28 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <utility>
 
 #include "base/error.h"
 #include "base/philox.h"
 
 namespace bev {
+
+namespace {
+// Sets a value and puts the old one back, also when an exception passes.
+template <class T>
+class ScopedValue {
+ public:
+  ScopedValue(T& place, T value) : place_(place), before_(std::exchange(place, value)) {}
+  ~ScopedValue() { place_ = before_; }
+  ScopedValue(const ScopedValue&) = delete;
+  ScopedValue& operator=(const ScopedValue&) = delete;
+
+ private:
+  T& place_;
+  T before_;
+};
+}  // namespace
 
 MeshShape mesh_shape(const ParallelConfig& config) {
   return {config.tensor_model_parallel_size, config.context_parallel_size,
@@ -40,10 +57,9 @@ Engine::Engine(World& world, const Kernels& kernels, const EngineOptions& option
   mesh_ = std::make_unique<Mesh>(world, mesh_shape(options.parallel));
   StageRange range = even_stage(options.model.num_layers, mesh_->shape().pp, mesh_->at().pp);
   model_ = std::make_unique<Decoder>(options.model, range, build_options(options.parallel));
-  Dtype wide = options.dtype == Dtype::kF64 ? Dtype::kF64 : Dtype::kF32;
   StoreOptions store;
   store.dtype = options.dtype;
-  store.grad_dtype = wide;
+  store.grad_dtype = wide_of(options.dtype);
   store.strategy = options.parallel.data_parallel_sharding_strategy;
   store.gradients = options.gradients;
   Stream stream{&pool_, nullptr};
@@ -104,9 +120,11 @@ StepResult Engine::forward_backward(std::span<const MicroBatch> batches, const S
   step_.random_key = mix_bits(options_.seed, static_cast<std::uint64_t>(input.iteration));
   store_->begin_step();
   set_loss_factor(batches, input.loss_scale);
-  ctx_->training = true;
-  std::vector<Tensor> token_losses = executor_->run(schedule(batches.size(), true), batches, true);
-  ctx_->training = false;
+  std::vector<Tensor> token_losses;
+  {
+    ScopedValue training(ctx_->training, true);
+    token_losses = executor_->run(schedule(batches.size(), true), batches, true);
+  }
   store_->finish_gradients();
   StepResult result;
   sum_losses(batches, token_losses, result);
@@ -136,7 +154,6 @@ StepResult Engine::train_step(std::span<const MicroBatch> batches, const StepInp
 
 StepResult Engine::evaluate(std::span<const MicroBatch> batches) {
   StepResult result;
-  set_loss_factor(batches, 1);
   std::vector<Tensor> token_losses =
       executor_->run(schedule(batches.size(), false), batches, false);
   sum_losses(batches, token_losses, result);
@@ -146,14 +163,13 @@ StepResult Engine::evaluate(std::span<const MicroBatch> batches) {
 
 std::string Engine::find_nonfinite(std::span<const MicroBatch> batches, const StepInput& input) {
   FiniteProbe probe;
-  ctx_->probe = &probe;
+  ScopedValue watching(ctx_->probe, &probe);
   forward_backward(batches, input);
   probe.in_backward = true;
   for (const Param* param : store_->params()) {
     if (param->trains)
       ctx_->check("gradient sum", param->name, store_->local_gradient(*param).view);
   }
-  ctx_->probe = nullptr;
   // Each rank's finding as text of fixed length; the earliest in the order of computation counts:
   // forward before backward, first stage first in the forward, last stage first in the backward.
   constexpr std::int64_t kText = 256;

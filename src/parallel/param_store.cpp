@@ -62,9 +62,9 @@ View ParamStore::bucket_part(const Tensor& flat, bool sharded, const Bucket& buc
 }
 
 View ParamStore::param_view(const Tensor& flat, const Param& param) const {
-  const Slot& slot = slots_[static_cast<std::size_t>(param.index)];
-  const Bucket& bucket = buckets_[static_cast<std::size_t>(slot.bucket)];
-  return flat_range(flat, bucket.begin + slot.offset, param.local.numel()).reshape(param.local);
+  const Slot& at = slot_of(param);
+  const Bucket& bucket = bucket_of(param);
+  return flat_range(flat, bucket.begin + at.offset, param.local.numel()).reshape(param.local);
 }
 
 void ParamStore::initialise(std::uint64_t seed) {
@@ -85,32 +85,23 @@ void ParamStore::initialise(std::uint64_t seed) {
   }
 }
 
-WeightLease ParamStore::gather(const Tensor& flat, const Param& param, const char* tag) const {
-  const Slot& slot = slots_[static_cast<std::size_t>(param.index)];
-  const Bucket& bucket = buckets_[static_cast<std::size_t>(slot.bucket)];
-  Tensor whole(arena_, flat.dtype(), {bucket.size}, tag);
-  group_.all_gather(bucket_part(flat, true, bucket), whole, param.name).wait();
-  View view = flat_range(whole, slot.offset, param.local.numel()).reshape(param.local);
+WeightLease ParamStore::gather(const Tensor& flat, bool sharded, const Param& param,
+                               const char* tag) const {
+  Tensor whole(arena_, flat.dtype(), {bucket_of(param).size}, tag);
+  group_.all_gather(bucket_part(flat, sharded, bucket_of(param)), whole, param.name).wait();
+  View view = flat_range(whole, slot_of(param).offset, param.local.numel()).reshape(param.local);
   return {view, std::move(whole)};
 }
 
 WeightLease ParamStore::use(const Param& param) {
   if (!shards(ShardingStrategy::kOptimGradsParams)) return {param_view(values_, param), {}};
-  return gather(values_, param, "gathered weights");
+  return gather(values_, true, param, "gathered weights");
 }
 
 WeightLease ParamStore::local_gradient(const Param& param) {
-  if (shards(ShardingStrategy::kOptimGrads)) return gather(grads_, param, "gathered gradients");
-  if (shards(ShardingStrategy::kOptim)) {
-    // Only the owned part of the bucket holds the sum.
-    const Slot& slot = slots_[static_cast<std::size_t>(param.index)];
-    const Bucket& bucket = buckets_[static_cast<std::size_t>(slot.bucket)];
-    Tensor whole(arena_, grads_.dtype(), {bucket.size}, "gathered gradients");
-    group_.all_gather(bucket_part(grads_, false, bucket), whole, param.name).wait();
-    View view = flat_range(whole, slot.offset, param.local.numel()).reshape(param.local);
-    return {view, std::move(whole)};
-  }
-  return {param_view(grads_, param), {}};
+  // With sharded optimizer state only the owned part of the bucket holds the sum.
+  if (!shards(ShardingStrategy::kOptim)) return {param_view(grads_, param), {}};
+  return gather(grads_, shards(ShardingStrategy::kOptimGrads), param, "gathered gradients");
 }
 
 void ParamStore::set_local_value(const Param& param, const View& value) {
@@ -120,14 +111,14 @@ void ParamStore::set_local_value(const Param& param, const View& value) {
     kernels_.elementwise.cast(stream_, value, param_view(values_, param));
     return;
   }
-  const Slot& slot = slots_[static_cast<std::size_t>(param.index)];
-  const Bucket& bucket = buckets_[static_cast<std::size_t>(slot.bucket)];
+  const Slot& at = slot_of(param);
+  const Bucket& bucket = bucket_of(param);
   Range mine = owned(bucket);
-  std::int64_t begin = std::max(mine.begin, slot.offset);
-  std::int64_t end = std::min(mine.end, slot.offset + param.local.numel());
+  std::int64_t begin = std::max(mine.begin, at.offset);
+  std::int64_t end = std::min(mine.end, at.offset + param.local.numel());
   if (begin >= end) return;
   View part = bucket_part(values_, true, bucket);
-  kernels_.elementwise.cast(stream_, flat_range(value.flat(), begin - slot.offset, end - begin),
+  kernels_.elementwise.cast(stream_, flat_range(value.flat(), begin - at.offset, end - begin),
                             flat_range(part, begin - mine.begin, end - begin));
 }
 
@@ -136,15 +127,15 @@ void ParamStore::begin_step() {
 }
 
 GradSink ParamStore::sink(const Param& param, const Placement& placement) {
-  Slot& slot = slots_[static_cast<std::size_t>(param.index)];
-  BEV_CHECK(!slot.placed || slot.gradient == placement, ErrorKind::kInternal, "gradient of ",
-            param.name, ": {", placement, "} now, {", slot.gradient, "} at an earlier use");
-  slot.placed = true;
-  slot.gradient = placement;
+  Slot& at = slot_of(param);
+  BEV_CHECK(!at.placed || at.gradient == placement, ErrorKind::kInternal, "gradient of ",
+            param.name, ": {", placement, "} now, {", at.gradient, "} at an earlier use");
+  at.placed = true;
+  at.gradient = placement;
   if (!shards(ShardingStrategy::kOptimGrads)) {
-    return {param_view(grads_, param), slot.fresh ? 0.0 : 1.0, {}};
+    return {param_view(grads_, param), at.fresh ? 0.0 : 1.0, {}};
   }
-  const Bucket& bucket = buckets_[static_cast<std::size_t>(slot.bucket)];
+  const Bucket& bucket = bucket_of(param);
   Tensor whole(arena_, options_.grad_dtype, {bucket.size}, "unreduced gradients");
   kernels_.elementwise.fill(
       stream_, flat_range(whole, param.local.numel(), bucket.size - param.local.numel()), 0);
@@ -153,10 +144,10 @@ GradSink ParamStore::sink(const Param& param, const Placement& placement) {
 }
 
 void ParamStore::done(const Param& param, GradSink sink) {
-  Slot& slot = slots_[static_cast<std::size_t>(param.index)];
-  bool fresh = std::exchange(slot.fresh, false);
+  Slot& at = slot_of(param);
+  bool fresh = std::exchange(at.fresh, false);
   if (!shards(ShardingStrategy::kOptimGrads)) return;
-  const Bucket& bucket = buckets_[static_cast<std::size_t>(slot.bucket)];
+  const Bucket& bucket = bucket_of(param);
   View part = bucket_part(grads_, true, bucket);
   if (fresh) {
     group_.reduce_scatter(sink.hold, part, param.name).wait();
@@ -169,8 +160,8 @@ void ParamStore::done(const Param& param, GradSink sink) {
 
 // Sums over the ranks other than data-parallel ones that computed parts of the same gradient.
 void ParamStore::reduce_replicas(const Param& param, const View& gradient) {
-  const Slot& slot = slots_[static_cast<std::size_t>(param.index)];
-  if (slot.gradient[Axis::kTp] == PlaceState::kPartial) {
+  const Slot& at = slot_of(param);
+  if (at.gradient[Axis::kTp] == PlaceState::kPartial) {
     mesh_.tp().all_reduce(gradient, Reduction::kSum, param.name).wait();
   }
   if (param.shared) mesh_.embedding().all_reduce(gradient, Reduction::kSum, param.name).wait();
@@ -180,10 +171,10 @@ void ParamStore::finish_gradients() {
   bool sharded = shards(ShardingStrategy::kOptimGrads);
   for (const Param* param : params_) {
     if (!param->trains) continue;
-    Slot& slot = slots_[static_cast<std::size_t>(param->index)];
-    const Bucket& bucket = buckets_[static_cast<std::size_t>(slot.bucket)];
+    Slot& at = slot_of(*param);
+    const Bucket& bucket = bucket_of(*param);
     View gradient = sharded ? bucket_part(grads_, true, bucket) : param_view(grads_, *param);
-    if (slot.fresh) kernels_.elementwise.fill(stream_, gradient, 0);
+    if (at.fresh) kernels_.elementwise.fill(stream_, gradient, 0);
     reduce_replicas(*param, gradient);
   }
   if (sharded) return;
@@ -204,11 +195,11 @@ std::vector<OptimRange> ParamStore::optim_ranges() const {
   std::vector<OptimRange> ranges;
   for (const Param* param : params_) {
     if (!param->trains) continue;
-    const Slot& slot = slots_[static_cast<std::size_t>(param->index)];
-    const Bucket& bucket = buckets_[static_cast<std::size_t>(slot.bucket)];
+    const Slot& at = slot_of(*param);
+    const Bucket& bucket = bucket_of(*param);
     Range mine = part_only ? owned(bucket) : Range{0, bucket.size};
-    std::int64_t begin = std::max(mine.begin, slot.offset);
-    std::int64_t end = std::min(mine.end, slot.offset + param->local.numel());
+    std::int64_t begin = std::max(mine.begin, at.offset);
+    std::int64_t end = std::min(mine.end, at.offset + param->local.numel());
     if (begin >= end) continue;
     auto view = [&](const Tensor& flat, bool sharded) {
       View base =
@@ -216,7 +207,7 @@ std::vector<OptimRange> ParamStore::optim_ranges() const {
       return flat_range(base, begin - (sharded ? mine.begin : 0), end - begin);
     };
     ranges.push_back(
-        {param, begin - slot.offset, view(values_, sharded_values), view(grads_, sharded_grads)});
+        {param, begin - at.offset, view(values_, sharded_values), view(grads_, sharded_grads)});
   }
   return ranges;
 }

@@ -78,10 +78,17 @@ class ParamStore final : public Weights, public Gradients {
     return group_.size() > 1 && options_.strategy >= from;
   }
   void place_params();
+  Slot& slot_of(const Param& param) { return slots_[static_cast<std::size_t>(param.index)]; }
+  const Slot& slot_of(const Param& param) const {
+    return slots_[static_cast<std::size_t>(param.index)];
+  }
+  const Bucket& bucket_of(const Param& param) const {
+    return buckets_[static_cast<std::size_t>(slot_of(param).bucket)];
+  }
   Range owned(const Bucket& bucket) const;
   View bucket_part(const Tensor& flat, bool sharded, const Bucket& bucket) const;
   View param_view(const Tensor& flat, const Param& param) const;
-  WeightLease gather(const Tensor& flat, const Param& param, const char* tag) const;
+  WeightLease gather(const Tensor& flat, bool sharded, const Param& param, const char* tag) const;
   void reduce_replicas(const Param& param, const View& gradient);
 
   std::vector<Param*> params_;

@@ -13,8 +13,6 @@ namespace bev {
 
 namespace {
 
-Dtype wide_of(Dtype dtype) { return dtype == Dtype::kF64 ? Dtype::kF64 : Dtype::kF32; }
-
 // Bytes of one allocation: the arena rounds up to 64.
 std::int64_t tensor_bytes(std::int64_t elements, Dtype dtype) {
   std::int64_t bytes = elements * static_cast<std::int64_t>(size_of(dtype));

@@ -114,23 +114,32 @@ void Arena::give_back(std::byte* data, std::size_t bytes) {
 }
 
 void Arena::grow(std::size_t bytes) {
-  // Chunks double with what is reserved, so that few large ones serve large models.
+  // Chunks grow with what is reserved, so that few large ones serve large models.
   std::size_t chunk_bytes = std::max({bytes, kChunkBytes, reserved_ / 4});
   chunk_bytes = (chunk_bytes + kChunkBytes - 1) / kChunkBytes * kChunkBytes;
   if (limit_ != 0 && reserved_ + chunk_bytes > limit_) chunk_bytes = bytes;
   if (limit_ != 0 && reserved_ + chunk_bytes > limit_) {
-    std::string table;
-    for (const auto& [tag, used] : by_tag()) {
-      table += concat("\n  ", tag, ": ", format_bytes(static_cast<double>(used)));
-    }
-    BEV_FAIL(ErrorKind::kDevice, "out of memory: ", format_bytes(static_cast<double>(bytes)),
-             " more do not fit into the limit of ", format_bytes(static_cast<double>(limit_)),
-             "; in use by tag:", table);
+    fail_full(concat(format_bytes(static_cast<double>(bytes)),
+                     " more do not fit into the limit of ",
+                     format_bytes(static_cast<double>(limit_))));
   }
-  auto* data = static_cast<std::byte*>(source_->allocate(chunk_bytes));
+  std::byte* data = nullptr;
+  try {
+    data = static_cast<std::byte*>(source_->allocate(chunk_bytes));
+  } catch (const Error& error) {
+    fail_full(error.what());
+  }
   chunks_.push_back({data, chunk_bytes});
   reserved_ += chunk_bytes;
   give_back(data, chunk_bytes);
+}
+
+void Arena::fail_full(const std::string& what) const {
+  std::string table;
+  for (const auto& [tag, used] : by_tag()) {
+    table += concat("\n  ", tag, ": ", format_bytes(static_cast<double>(used)));
+  }
+  BEV_FAIL(ErrorKind::kDevice, "out of memory: ", what, "; in use by tag:", table);
 }
 
 void Arena::count(const char* tag, std::size_t bytes, bool add) {

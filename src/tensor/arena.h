@@ -86,6 +86,7 @@ class Arena {
   std::byte* take(std::size_t bytes);
   void give_back(std::byte* data, std::size_t bytes);
   void grow(std::size_t bytes);
+  [[noreturn]] void fail_full(const std::string& what) const;
   void count(const char* tag, std::size_t bytes, bool add);
 
   std::unique_ptr<MemorySource> source_;

@@ -27,6 +27,8 @@ constexpr std::size_t size_of(Dtype dtype) {
   }
   return 0;
 }
+// The type in which statistics, logits and gradients of models in `dtype` are kept.
+constexpr Dtype wide_of(Dtype dtype) { return dtype == Dtype::kF64 ? Dtype::kF64 : Dtype::kF32; }
 constexpr bool is_float(Dtype dtype) { return dtype <= Dtype::kF16; }
 // "f32", "bf16", ...
 std::string_view name_of(Dtype dtype);

@@ -110,6 +110,16 @@ std::vector<Step> rampup_steps(const BatchSpec& spec, std::int64_t target, Probl
   return steps;
 }
 
+std::vector<Step> replay_steps(const std::vector<std::int64_t>& sizes) {
+  std::vector<Step> steps;
+  std::int64_t from = 0;
+  for (std::int64_t size : sizes) {
+    if (steps.empty() || steps.back().global_batch_size != size) steps.push_back({from, size});
+    from += size;
+  }
+  return steps;
+}
+
 std::vector<Step> make_steps(const BatchSpec& spec, Problems& problems) {
   auto positive = [&](std::string_view flag, std::int64_t value) {
     if (value < 1) problems.push_back(concat(flag, ": ", value, "; must be 1 or more"));
@@ -130,6 +140,7 @@ std::vector<Step> make_steps(const BatchSpec& spec, Problems& problems) {
   refuse(spec.decrease_if_needed, "--decrease-batch-size-if-needed");
   if (!problems.empty()) return {};
 
+  if (!spec.replay.empty()) return replay_steps(spec.replay);
   if (stepped) return parse_steps(spec, problems);
   std::int64_t target = spec.global_batch_size > 0
                             ? spec.global_batch_size
@@ -148,6 +159,7 @@ std::string division_problem(const BatchSpec& spec, std::int64_t size) {
   std::int64_t unit = spec.micro_batch_size * spec.data_parallel_size;
   std::int64_t running = running_size(spec, size);
   if (running > 0 && running % unit == 0) return "";
+  if (running > 0 && !spec.replay.empty()) return "";
   std::string_view flag = !spec.step_schedule.empty() ? "--step-batch-size-schedule"
                           : !spec.rampup.empty()      ? "--rampup-batch-size"
                                                       : "--global-batch-size";
@@ -195,7 +207,8 @@ BatchSize BatchSchedule::at(std::int64_t consumed_samples) const {
   std::string problem = division_problem(spec_, size);
   BEV_CHECK(problem.empty(), ErrorKind::kConfig, problem);
   std::int64_t running = running_size(spec_, size);
-  return {size, running, running / (spec_.micro_batch_size * spec_.data_parallel_size)};
+  std::int64_t unit = spec_.micro_batch_size * spec_.data_parallel_size;
+  return {size, running, (running + unit - 1) / unit};
 }
 
 std::int64_t BatchSchedule::samples_after(std::int64_t iterations) const {

@@ -1,5 +1,6 @@
 // How many samples an iteration takes and how many micro-batches that is on a rank, as a function
-// of the samples consumed: constant, stepped by tokens, or the classic ramp-up.
+// of the samples consumed: constant, stepped by tokens, the classic ramp-up, or as a replay lists
+// them.
 #pragma once
 
 #include <cstdint>
@@ -17,12 +18,15 @@ struct BatchSpec {
   std::int64_t seq_length = 1;            // turns the step schedule's tokens into samples
   std::vector<std::int64_t> rampup = {};  // start, increment, samples; empty: none
   bool decrease_if_needed = false;        // round down to what the ranks can divide
+  // Samples of each batch of a replay, in order, instead of all of the above but the micro-batch;
+  // ranks need not divide them, and the last repeats.
+  std::vector<std::int64_t> replay = {};
 };
 
 struct BatchSize {
   std::int64_t global = 0;         // as the schedule says
   std::int64_t running = 0;        // as trained; below global only with decrease_if_needed
-  std::int64_t micro_batches = 0;  // per data-parallel rank
+  std::int64_t micro_batches = 0;  // per data-parallel rank; of a replay the last may be short
 };
 
 // All that is wrong with a specification for a run that starts at from_samples, with what would

@@ -1,7 +1,5 @@
 #include "train/config.h"
 
-#include <charconv>
-
 #include "base/error.h"
 #include "base/fields.h"
 #include "base/text.h"
@@ -14,12 +12,6 @@ namespace {
 constexpr double kMaxIters = 1 << 30;
 constexpr double kMaxBatch = 1 << 24;
 constexpr double kMaxSamples = 1LL << 38;
-
-template <class T>
-bool read_whole(std::string_view text, T& out) {
-  auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), out);
-  return error == std::errc() && end == text.data() + text.size();
-}
 
 double samples_of(std::int64_t samples, std::int64_t iters, const BatchSchedule& batches) {
   return static_cast<double>(samples > 0 ? samples : batches.samples_after(iters));
@@ -47,7 +39,7 @@ void BatchConfig::fields(FieldList& list) {
 }
 
 void BatchConfig::resolve(std::int64_t data_parallel_size) {
-  if (global_batch_size > 0 || !step_batch_size_schedule.empty()) return;
+  if (global_batch_size > 0 || !step_batch_size_schedule.empty() || !replay.empty()) return;
   global_batch_size = micro_batch_size * data_parallel_size;
 }
 
@@ -58,7 +50,8 @@ BatchSpec BatchConfig::spec(std::int64_t data_parallel_size, std::int64_t seq_le
           .step_schedule = step_batch_size_schedule,
           .seq_length = seq_length,
           .rampup = rampup_batch_size,
-          .decrease_if_needed = decrease_batch_size_if_needed};
+          .decrease_if_needed = decrease_batch_size_if_needed,
+          .replay = replay};
 }
 
 void DataConfig::fields(FieldList& list) {
@@ -66,27 +59,13 @@ void DataConfig::fields(FieldList& list) {
   list.add("text", text, "text files, read as bytes (256 tokens)");
   list.add("mock-data", mock_data, "made-up tokens, for trying a configuration");
   list.add("token-batches", token_batches,
-           "JSON file {\"batches\": [[[ids], ...], ...]}, one entry a global batch, in order");
+           "JSON file {\"batches\": [[[ids], ...], ...]}, one entry a global batch of any size, in "
+           "order");
   list.add("seq-length", seq_length, "tokens of one sample")
       .min(0)
       .limit(kMaxBatch)
       .defaults_to("max-position-embeddings, at most 4096; else 1024");
   list.add("split", split, "shares of training, validation and test");
-}
-
-std::array<double, 3> DataConfig::split_shares() const {
-  std::array<double, 3> shares{};
-  std::vector<std::string> parts = bev::split(split, ',');
-  bool good = parts.size() <= 3;
-  double sum = 0;
-  for (std::size_t i = 0; good && i < parts.size(); ++i) {
-    good = read_whole(trim(parts[i]), shares[i]) && shares[i] >= 0 && shares[i] < 1e15;
-    sum += shares[i];
-  }
-  BEV_CHECK(good && shares[0] > 0, ErrorKind::kConfig, "--split: '", split,
-            "' does not give shares; write for example 969,30,1");
-  for (double& share : shares) share /= sum;
-  return shares;
 }
 
 void PrecisionConfig::fields(FieldList& list) {
@@ -114,7 +93,7 @@ void RuntimeConfig::fields(FieldList& list) {
   list.section("runtime");
   list.add("device", device,
            {{"auto", DeviceKind::kAuto}, {"cpu", DeviceKind::kCpu}, {"cuda", DeviceKind::kCuda}},
-           "where to compute; auto takes a GPU where the build and the machine have one");
+           "where to compute; auto is the CPU in this version");
   list.add("num-threads", num_threads, "CPU threads in all; results do not depend on it")
       .min(0)
       .limit(1 << 14)
@@ -158,10 +137,6 @@ std::vector<std::string> TrainConfig::resolve() {
   if (eval_iters < 0) eval_iters = eval_interval > 0 ? 100 : 0;
   if (eval_interval == 0 && eval_iters > 0) eval_interval = 1000;
   if (eval_iters == 0) eval_interval = 0;
-  if (!preset.empty() && !hf_model.empty()) {
-    problems.push_back(concat("--preset: ", preset, " and --hf-model ", hf_model,
-                              " both give the model; keep one"));
-  }
   if (nan_policy == NanPolicy::kSkip && !check_for_nan_in_loss_and_grad) {
     problems.push_back(
         "--nan-policy: skip needs the check; drop --no-check-for-nan-in-loss-and-grad");

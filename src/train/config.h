@@ -1,10 +1,8 @@
 // What a training run reads, how long it runs, in which precision, and what it writes.
 #pragma once
 
-#include <array>
 #include <cstdint>
 #include <string>
-#include <string_view>
 #include <vector>
 
 #include "optim/lr_schedule.h"
@@ -20,12 +18,14 @@ struct BatchConfig {
   std::int64_t micro_batch_size = 1;
   std::int64_t global_batch_size = 0;    // 0: micro batch times data parallel size
   std::string step_batch_size_schedule;  // see BatchSpec; excludes the other two
-  std::vector<std::int64_t>
-      rampup_batch_size;  // start, increment, samples; up to global_batch_size
+  // start, increment, samples; up to global_batch_size
+  std::vector<std::int64_t> rampup_batch_size;
   bool decrease_batch_size_if_needed = false;
+  // Rows of each batch of --token-batches, from its file: not a flag.
+  std::vector<std::int64_t> replay;
 
   void fields(FieldList& list);
-  // Fills in the global batch size, unless a step schedule sets it.
+  // Fills in the global batch size, unless a step schedule or a replay sets it.
   void resolve(std::int64_t data_parallel_size);
   BatchSpec spec(std::int64_t data_parallel_size, std::int64_t seq_length) const;
 };
@@ -38,8 +38,6 @@ struct DataConfig {
   std::string split = "969,30,1";
 
   void fields(FieldList& list);
-  // Shares of training, validation and test, summing to 1. Error of kind config when malformed.
-  std::array<double, 3> split_shares() const;
 };
 
 struct PrecisionConfig {

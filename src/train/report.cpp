@@ -54,7 +54,7 @@ std::string IterationLog::line(std::string_view timestamp) {
   if (last_.skipped_samples > 0) put(" skipped samples: {:12d} |", last_.skipped_samples);
   put(" elapsed time per iteration (ms): {:.1f} |", elapsed_seconds_ / steps * 1000.0);
   double tflops =
-      per_second(flops_, elapsed_seconds_) / 1e12 / static_cast<double>(options_.world_size);
+      elapsed_seconds_ > 0 ? tflops_per_device(flops_, elapsed_seconds_, options_.world_size) : 0.0;
   if (options_.log_throughput) put(" throughput per GPU (TFLOP/s/GPU): {:.1f} |", tflops);
   put(" learning rate: {:.6E} |", last_.learning_rate);
   put(" global batch size: {:5d} |", last_.global_batch_size);

@@ -5,6 +5,7 @@
 #include <ctime>
 #include <thread>
 
+#include "base/clock.h"
 #include "base/log.h"
 #include "base/text.h"
 
@@ -34,8 +35,15 @@ struct StopSignal::State {
       if (signal <= 0) continue;
       received.store(signal);
       log_info(concat("signal ", signal, ": stopping after this step; once more to stop at once"));
-      // From here on the default action takes a second one.
-      pthread_sigmask(SIG_UNBLOCK, &signals, nullptr);
+      // Launchers signal the process and its group: what comes at once is the same request.
+      double end = monotonic_seconds() + 1;
+      while (!closing.load() && monotonic_seconds() < end) {
+        sigtimedwait(&signals, nullptr, &wait);
+      }
+      // From here on the default action takes a second one, also where they were ignored before.
+      std::signal(SIGINT, SIG_DFL);
+      std::signal(SIGTERM, SIG_DFL);
+      if (!closing.load()) pthread_sigmask(SIG_UNBLOCK, &signals, nullptr);
       return;
     }
   }
@@ -54,6 +62,10 @@ StopSignal::StopSignal() : state_(std::make_unique<State>()) {
 StopSignal::~StopSignal() {
   state_->closing.store(true);
   state_->watcher.join();
+  // A repeated request would end the process once the signals are let through.
+  sigset_t signals = stop_signals();
+  timespec no_wait{0, 0};
+  while (received() != 0 && sigtimedwait(&signals, nullptr, &no_wait) > 0) continue;
   pthread_sigmask(SIG_SETMASK, &state_->before, nullptr);
 }
 

@@ -1,5 +1,5 @@
-// SIGINT and SIGTERM as a wish to stop: the run finishes its step, exports, and says so. A second
-// signal ends the process at once.
+// SIGINT and SIGTERM as a wish to stop: the run finishes its step, exports, and says so. A signal
+// that comes more than a second after the first ends the process at once.
 #pragma once
 
 #include <memory>

@@ -180,8 +180,8 @@ void Trainer::handle_bad_step(const StepBatch& batch, const StepInput& input, St
 
 double Trainer::validate() {
   double loss = 0, tokens = 0;
-  // The same samples every time.
-  BatchSize size = batches_.at(consumed_samples_);
+  // The last batch size whatever the present one is: the same samples every time.
+  BatchSize size = batches_.at(batches_.steps().back().from_samples);
   for (std::int64_t i = 0; i < config_.train.eval_iters; ++i) {
     StepBatch batch =
         load_step(engine_.ctx(), *data_.valid, i * size.running, size, batches_.micro_batch_size());

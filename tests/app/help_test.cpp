@@ -42,14 +42,15 @@ TEST(Help, LinesFitATerminal) {
 TEST(Help, AnUnknownCommandSuggestsTheNearest) {
   expect_error(ErrorKind::kConfig, {"'trian' is not a command; did you mean train?"},
                [] { find_command("trian"); });
-  expect_error(ErrorKind::kConfig, {"there are train, score, generate, convert, schedule"},
+  expect_error(ErrorKind::kConfig, {"there are train, score, generate, convert, verify, schedule"},
                [] { find_command("xyzzyxyzzy"); });
 }
 
 TEST(Help, MarkdownHasEverySectionOnceWithItsCommands) {
   std::string text = flags_markdown();
-  EXPECT_THAT(text,
-              HasSubstr("\n## precision\nTaken by `train`, `score`, `generate`, `schedule`.\n"));
+  EXPECT_THAT(
+      text,
+      HasSubstr("\n## precision\nTaken by `train`, `score`, `generate`, `verify`, `schedule`.\n"));
   EXPECT_EQ(text.find("\n## model\n"), text.rfind("\n## model\n"));
   EXPECT_THAT(text, HasSubstr("| `--tensor-model-parallel-size`, `--tp` | `integer >= 1"));
   EXPECT_THAT(text, HasSubstr("`learned_absolute\\|rope\\|none`"));

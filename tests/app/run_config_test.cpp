@@ -93,10 +93,6 @@ TEST_F(RunConfigTest, AllBrokenRulesAreReportedTogether) {
                "a",
                "--ep",
                "2",
-               "--preset",
-               "p",
-               "--hf-model",
-               "m",
                "--seq-length",
                "64",
                "--max-position-embeddings",
@@ -110,7 +106,6 @@ TEST_F(RunConfigTest, AllBrokenRulesAreReportedTogether) {
           "--pipeline-model-parallel-size: 8 stages for --num-layers 6; use at most 6",
           HasSubstr("--expert-model-parallel-size: 2 needs a model with experts"),
           "--bf16: excludes --fp16; keep one",
-          "--preset: p and --hf-model m both give the model; keep one",
           HasSubstr("--seq-length: 64 is above --max-position-embeddings 32"),
           "--text: excludes --mock-data; keep one", HasSubstr("--vocab-size: 100 is too small")));
 }
@@ -123,6 +118,57 @@ TEST_F(RunConfigTest, RanksMustFit) {
               Contains(HasSubstr("--ranks: 8 is not tp 2 x pp 1 x cp 1 x dp 3 = 6")));
   run = RunConfig();
   EXPECT_THAT(resolve({"--ranks", "1", "--tp", "2"}), testing::Not(IsEmpty()));
+}
+
+TEST_F(RunConfigTest, OneProcessHasRoomForSoManyRanks) {
+  EXPECT_THAT(resolve({"--tp", "2", "--pp", "2", "--dp", "1024"}), IsEmpty());
+  run = RunConfig();
+  EXPECT_THAT(resolve({"--tp", "2", "--pp", "2", "--dp", "1025"}),
+              ElementsAre("--ranks: tp 2 x pp 2 x cp 1 x dp 1025 = 4100 ranks are too many for the "
+                          "threads of one process; use at most 4096"));
+  run = RunConfig();
+  run.train.dry_run = true;
+  EXPECT_THAT(resolve({"--dp", "16384"}), IsEmpty());
+  run = RunConfig();
+  run.train.dry_run = true;
+  EXPECT_THAT(resolve({"--dp", "16384", "--tp", "2", "--cp", "64"}),
+              Contains(HasSubstr("2097152 ranks are too many; at most 1048576")));
+  run = RunConfig();
+  EXPECT_THAT(parse_options(list, std::vector<std::string>{"--distributed-timeout-minutes", "1e7"})
+                  .problems(),
+              ElementsAre(HasSubstr("--distributed-timeout-minutes")));
+}
+
+TEST_F(RunConfigTest, AReplayHasItsOwnBatchesAndNoValidation) {
+  run.batch.replay = {3, 3, 5};
+  EXPECT_THAT(
+      resolve({"--token-batches", "f.json", "--no-mock-data", "--global-batch-size", "8",
+               "--rampup-batch-size", "2,2,8", "--eval-interval", "5", "--eval-iters", "1"}),
+      testing::UnorderedElementsAre(
+          "--global-batch-size: a replay has the batch sizes of its file (--token-batches); leave "
+          "it out",
+          HasSubstr("--rampup-batch-size: a replay has the batch sizes of its file"),
+          "--eval-interval: a replay has no validation data; leave it out",
+          "--eval-iters: a replay has no validation data; leave it out"));
+  run = RunConfig();
+  run.batch.replay = {3, 3, 5};
+  EXPECT_THAT(resolve({"--token-batches", "f.json", "--no-mock-data", "--step-batch-size-schedule",
+                       "0:3", "--decrease-batch-size-if-needed"}),
+              testing::IsSupersetOf({HasSubstr("--step-batch-size-schedule: a replay has"),
+                                     HasSubstr("--decrease-batch-size-if-needed: a replay has")}));
+}
+
+TEST_F(RunConfigTest, SchedulesCountTheSamplesOfAReplay) {
+  run.batch.replay = {3, 3, 5, 1};
+  EXPECT_THAT(
+      resolve({"--token-batches", "f.json", "--no-mock-data", "--dp", "2", "--micro-batch-size",
+               "2", "--train-iters", "4", "--lr-warmup-iters", "2", "--lr", "1"}),
+      IsEmpty());
+  BatchSchedule batches(run.batch.spec(2, run.data.seq_length));
+  LrSchedule schedule = lr_schedule(run.optim, batches);
+  EXPECT_EQ(schedule.decay_steps, 12);
+  EXPECT_EQ(schedule.warmup_steps, 6);
+  EXPECT_EQ(weight_decay_schedule(run.optim, run.train, batches).steps, 12);
 }
 
 TEST_F(RunConfigTest, TensorParallelNeedsFittingGroups) {
@@ -205,10 +251,10 @@ TEST_F(RunConfigTest, BytesSetTheVocabulary) {
 }
 
 TEST_F(RunConfigTest, OddSplitsAreRefused) {
-  EXPECT_THAT(resolve({"--split", "0,1,1"}), ElementsAre(HasSubstr("--split: '0,1,1'")));
+  EXPECT_THAT(resolve({"--split", "0,1,1"}),
+              ElementsAre(HasSubstr("--split: '0,1,1' leaves nothing for training")));
   EXPECT_THAT(resolve({"--split", "a"}), ElementsAre(HasSubstr("--split: 'a'")));
   EXPECT_THAT(resolve({"--split", "98, 2"}), IsEmpty());
-  EXPECT_EQ(run.data.split_shares(), (std::array<double, 3>{0.98, 0.02, 0}));
 }
 
 TEST_F(RunConfigTest, ScheduleNeedsNoModel) {

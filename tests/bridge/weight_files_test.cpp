@@ -180,7 +180,7 @@ TEST(WeightFilesWriter, ReplacesEmptyFoldersAndEarlierExports) {
   TempFolder folder;
   std::filesystem::create_directory(folder.path("model"));
   export_to(folder.path("model"));
-  folder.write("model/left_over.txt", "of the old export");
+  folder.write("model/merges.txt", "of the old export");
   WeightFiles old(folder.path("model"));  // being read while replaced, as `convert` in place does
   export_to(folder.path("model"), 1);
   EXPECT_EQ(text_of(old.tensor("a").bytes), "aaaa");
@@ -206,13 +206,17 @@ TEST(WeightFilesWriter, RefusesFoldersThatAreNotItsOwn) {
   std::string file = folder.write("file", "precious");
   expect_error(ErrorKind::kConfig, {"notes", "thesis.tex", "empty folder"},
                [&] { export_to(folder.path("notes")); });
-  expect_error(ErrorKind::kConfig, {"project", "folder src"},
-               [&] { export_to(folder.path("project")); });
+  folder.write("mixed/config.json", "{}");
+  folder.write("mixed/README.md", "precious");
+  expect_error(ErrorKind::kConfig, {"mixed", "README.md", "would remove"},
+               [&] { export_to(folder.path("mixed")); });
+  expect_error(ErrorKind::kConfig, {"project", "src"}, [&] { export_to(folder.path("project")); });
   expect_error(ErrorKind::kConfig, {"file", "not a folder"}, [&] { export_to(file); });
   expect_error(ErrorKind::kConfig, {"cannot be replaced"}, [] { check_export_folder("/"); });
   expect_error(ErrorKind::kConfig, {"empty"}, [] { check_export_folder(""); });
   EXPECT_EQ(read_file(folder.path("notes/thesis.tex")), "precious");
-  EXPECT_EQ(list_directory(folder.path()), (std::vector<std::string>{"file", "notes", "project"}));
+  EXPECT_EQ(list_directory(folder.path()),
+            (std::vector<std::string>{"file", "mixed", "notes", "project"}));
 }
 
 TEST(WeightFilesWriter, ChecksAgainWhenItCommits) {

@@ -92,6 +92,23 @@ TEST(ModelConfig, ProblemsAreAllReported) {
                   HasSubstr("there is no window; give --window-size too")));
 }
 
+TEST(ModelConfig, LimitsOfKernelsAndCountersAreProblems) {
+  ModelConfig model = small();
+  model.num_layers = 4095;
+  model.kv_channels = 256;
+  EXPECT_THAT(model.problems(), IsEmpty());
+  model.num_layers = 4096;
+  model.kv_channels = 257;
+  EXPECT_THAT(model.problems(),
+              ElementsAre("--num-layers: 4096 is too many; at most 4095",
+                          HasSubstr("--kv-channels: a head of 257 is too large; at most 256")));
+  model = small();
+  model.num_attention_heads = 65536;
+  model.kv_channels = 8;
+  EXPECT_THAT(model.problems(),
+              ElementsAre("--num-attention-heads: 65536 is too many; at most 65535"));
+}
+
 TEST(ModelConfig, RopeNeedsEvenDimsAndFittingFactors) {
   ModelConfig model = small();
   model.position_embedding_type = PositionKind::kRope;

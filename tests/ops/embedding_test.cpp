@@ -9,13 +9,16 @@ namespace {
 
 const std::vector<std::int32_t> kTokens = {4, 0, 4, 2, 1, 4, 0};
 
-OpCase embedding_case() {
-  return {
-      "embedding", {}, {{{5, 3}, {Axis::kTp, 0, {}}}}, [](Bench& bench, const std::vector<Var>&) {
-        Tensor tokens = bench.integers(kTokens);
-        Placement rows = Placement().with(Axis::kDp, PlaceState::kShard0);
-        return OpOutputs{{embedding(bench.ctx, tokens, *bench.params[0], 1.5, rows)}};
-      }};
+OpCase embedding_case(std::int64_t padding_row = -1) {
+  return {"embedding",
+          {},
+          {{{5, 3}, {Axis::kTp, 0, {}}}},
+          [padding_row](Bench& bench, const std::vector<Var>&) {
+            Tensor tokens = bench.integers(kTokens);
+            Placement rows = Placement().with(Axis::kDp, PlaceState::kShard0);
+            return OpOutputs{
+                {embedding(bench.ctx, tokens, *bench.params[0], {1.5, padding_row}, rows)}};
+          }};
 }
 
 OpCase positions_case() {
@@ -30,6 +33,16 @@ OpCase positions_case() {
 
 TEST(Embedding, RowPassesAllChecks) { check_op(embedding_case()); }
 TEST(AddPositions, RowPassesAllChecks) { check_op(positions_case()); }
+
+TEST(Embedding, PaddingRowGetsNoGradient) {
+  OpValues values = values_for(embedding_case());
+  OpResult all = run_op(embedding_case(), values, {}),
+           skipping = run_op(embedding_case(4), values, {});
+  EXPECT_EQ(all.outputs, skipping.outputs);
+  for (std::size_t i = 0; i < 15; ++i) {
+    EXPECT_EQ(skipping.param_grads[0][i], i < 12 ? all.param_grads[0][i] : 0.0) << i;
+  }
+}
 
 TEST(Embedding, TakesRowsAndSumsTheirGradients) {
   OpCase test = embedding_case();

@@ -104,7 +104,7 @@ void run_model(Bench& bench, Mistake mistake) {
   Tape tape;
   ctx.tape = &tape;
   Placement rows = Placement().with(Axis::kDp, PlaceState::kShard0);
-  Var x = embedding(ctx, bench.integers({1, 9, 4, 4, 0, 7}), *model.table, 1, rows);
+  Var x = embedding(ctx, bench.integers({1, 9, 4, 4, 0, 7}), *model.table, {}, rows);
   if (mistake == Mistake::kPositionsBeforeLeave) {
     x = add_positions(ctx, x, bench.layout, *model.positions);
   }

@@ -128,9 +128,55 @@ TEST(Layout, DropoutAndAwkwardChoicesGiveOneRanksAnswer) {
   expect_same_answer(model, Dtype::kF64, 1e-11, 1e-9);
 }
 
+// Five samples do not divide: some ranks get fewer, or none, in the last micro-batch.
+TEST(Layout, UnevenAndEmptySharesGiveOneRanksAnswer) {
+  using S = ShardingStrategy;
+  TinyRun single;
+  single.model = tiny_llama();
+  single.global_batch_size = 5;
+  single.micro_batch_size = 5;
+  LayoutAnswer expected = run_tiny(single);
+  for (ParallelConfig parallel :
+       {layout(1, 1, 2), layout(1, 1, 3), layout(1, 1, 4, false, S::kOptimGradsParams),
+        layout(1, 1, 3, false, S::kOptim), layout(2, 1, 2, true, S::kOptimGrads),
+        layout(1, 2, 2, false, S::kOptimGrads), layout(1, 2, 3, false, S::kOptimGradsParams)}) {
+    TinyRun run = single;
+    run.parallel = parallel;
+    run.micro_batch_size = 1;
+    LayoutAnswer actual = run_tiny(run);
+    TensorDifference gradients = largest_difference(expected.gradients, actual.gradients);
+    EXPECT_LT(gradients.value, 1e-11) << "gradient of " << gradients.name;
+    TensorDifference weights = largest_difference(expected.weights, actual.weights);
+    EXPECT_LT(weights.value, 1e-9) << "weight " << weights.name;
+  }
+}
+
+TEST(Layout, Bf16LayoutsAgreeToTheirRounding) {
+  TinyRun single;
+  single.model = tiny_llama();
+  single.dtype = Dtype::kBf16;
+  LayoutAnswer expected = run_tiny(single);
+  for (ParallelConfig parallel : {layout(2, 1, 1, true), layout(1, 2, 2), layout(2, 2, 1)}) {
+    TinyRun run = single;
+    run.parallel = parallel;
+    LayoutAnswer actual = run_tiny(run);
+    EXPECT_NEAR(actual.losses[0], expected.losses[0], 2e-3 * expected.losses[0]);
+    TensorDifference gradients = largest_difference(expected.gradients, actual.gradients);
+    EXPECT_LT(gradients.value, 5e-2) << "gradient of " << gradients.name;
+  }
+}
+
 TEST(Layout, ThreadCountDoesNotChangeABit) {
   TinyRun run;
   run.model = tiny_gpt();
+  // Wide enough that products, norms and the loss are cut into several pieces.
+  run.model.hidden_size = 256;
+  run.model.ffn_hidden_size = 1024;
+  run.model.vocab_size = 1531;
+  run.model.max_position_embeddings = 160;
+  run.sequence_length = 150;
+  run.micro_batch_size = 4;
+  run.steps = 2;
   run.dtype = Dtype::kF32;
   LayoutAnswer one = run_tiny(run);
   run.threads = 3;

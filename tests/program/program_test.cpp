@@ -189,6 +189,53 @@ TEST(Program, ScheduleIsMegatrons) {
   EXPECT_EQ(bevatron(folder, "schedule --train-iters 50 --global-batch-size 2 --plot").code, 0);
 }
 
+TEST(Program, ScheduleOfAModelIsThatOfItsRun) {
+  TempFolder folder;
+  // 2048 tokens are 2 samples of the preset's 1024 tokens.
+  Outcome run = bevatron(folder,
+                         "schedule --preset gpt2-124m --train-iters 4 "
+                         "--step-batch-size-schedule '0:1 2048:4'");
+  ASSERT_EQ(run.code, 0) << run.err;
+  std::vector<std::string> lines = split(std::string(trim(run.out)), '\n');
+  ASSERT_EQ(lines.size(), 5u);
+  const char* sizes[] = {"1", "1", "4", "4"};
+  for (std::size_t i = 0; i < 4; ++i) EXPECT_EQ(split(lines[i + 1], ',')[4], sizes[i]);
+}
+
+TEST(Program, OutputThatCannotBeWrittenIsAFailure) {
+  TempFolder folder;
+  for (std::string words :
+       {std::string("help"), std::string("help train"), std::string("help --markdown"),
+        std::string("train --help"), std::string("version"),
+        std::string("schedule --train-iters 5"), std::string("schedule --train-iters 5 --plot"),
+        std::string("train --preset gpt2-124m --dry-run"),
+        std::string("train --num-layers 1 --hidden-size 8 --num-attention-heads 1 --vocab-size 16 "
+                    "--seq-length 8 --mock-data --train-iters 1"),
+        std::string("verify --preset gpt2-124m --layouts dp2 --steps 1"),
+        concat("score --hf-model ", golden("gpt2"), " --tokens ", golden("gpt2/tokens.json"))}) {
+    Outcome run = bevatron(folder, words + " >/dev/full");
+    EXPECT_EQ(run.code, 1) << words << "\n" << run.err;
+    EXPECT_NE(run.err.find("standard output"), std::string::npos) << words << "\n" << run.err;
+  }
+}
+
+TEST(Program, ValidationSeesTheSameSamplesWhateverTheBatchSize) {
+  TempFolder folder;
+  write_corpus(folder);
+  // Without learning the loss only changes with the samples.
+  Outcome run = bevatron(folder, tiny_train("--lr 0 --weight-decay 0 --train-iters 4 "
+                                            "--rampup-batch-size 2,2,6 --global-batch-size 8 "
+                                            "--eval-interval 1 --eval-iters 2"));
+  ASSERT_EQ(run.code, 0) << run.err;
+  std::vector<std::string> losses;
+  for (const std::string& line : split(run.err, '\n')) {
+    std::size_t at = line.find("lm loss value:");
+    if (at != line.npos) losses.push_back(line.substr(at));
+  }
+  ASSERT_EQ(losses.size(), 4u) << run.err;
+  for (const std::string& loss : losses) EXPECT_EQ(loss, losses[0]);
+}
+
 TEST(Program, TrainLearnsReportsAndExports) {
   TempFolder folder;
   write_corpus(folder);
@@ -220,23 +267,25 @@ TEST(Program, TrainLearnsReportsAndExports) {
   EXPECT_LT(json_lines(folder.path("n.jsonl"))[0]["loss"].get<double>(), 3.4);
 }
 
+// Wide enough that the threads share the work.
 TEST(Program, SameSeedSameBitsWhateverTheThreads) {
   TempFolder folder;
   write_corpus(folder);
-  std::string weights[3];
-  int i = 0;
-  for (const char* threads : {"1", "2", "3"}) {
-    for (const char* precision : {"--bf16"}) {
+  for (const char* precision : {"", "--bf16"}) {
+    std::vector<std::string> weights;
+    for (const char* threads : {"1", "2", "3"}) {
       Outcome run = bevatron(
           folder,
-          tiny_train(concat("--train-iters 4 --hidden-dropout 0.1 --export-hf t --num-threads ",
-                            threads, " ", precision)));
+          concat("train --num-layers 1 --hidden-size 512 --num-attention-heads 8 --seq-length 64 "
+                 "--micro-batch-size 2 --text corpus.txt --train-iters 3 --hidden-dropout 0.1 "
+                 "--attention-dropout 0.1 --export-hf t --num-threads ",
+                 threads, " ", precision));
       ASSERT_EQ(run.code, 0) << run.err;
-      weights[i++] = read_file(folder.path("t/model.safetensors"));
+      weights.push_back(read_file(folder.path("t/model.safetensors")));
     }
+    EXPECT_TRUE(weights[0] == weights[1]) << precision;
+    EXPECT_TRUE(weights[0] == weights[2]) << precision;
   }
-  EXPECT_EQ(weights[0], weights[1]);
-  EXPECT_EQ(weights[0], weights[2]);
 }
 
 TEST(Program, ReplayFollowsTorchsLosses) {
@@ -256,6 +305,42 @@ TEST(Program, ReplayFollowsTorchsLosses) {
     EXPECT_NEAR(metrics[i]["loss"].get<double>(), expected["losses"][i].get<double>(), 2e-4);
     EXPECT_NEAR(metrics[i]["grad_norm"].get<double>() / expected["grad_norms"][i].get<double>(), 1,
                 5e-4);
+  }
+}
+
+TEST(Program, ReplayedBatchesMayHaveAnySizeUnderAnyLayout) {
+  TempFolder folder;
+  json batches = json::array();
+  std::int64_t next = 1;
+  for (std::int64_t rows : {3, 3, 5, 1}) {
+    json batch = json::array();
+    for (std::int64_t row = 0; row < rows; ++row, ++next) {
+      batch.push_back({next % 60, next % 7, next % 13 + 1, next % 5});
+    }
+    batches.push_back(batch);
+  }
+  write_file(folder.path("b.json"), json::object({{"batches", batches}}).dump());
+  std::string flags = "--token-batches b.json --lr 1 --lr-warmup-iters 1 --micro-batch-size 1 ";
+  std::vector<std::vector<json>> metrics;
+  for (const char* layout : {"--dp 1", "--dp 2"}) {
+    Outcome run =
+        bevatron(folder, concat("train --num-layers 1 --hidden-size 8 --num-attention-heads 1 "
+                                "--vocab-size 64 --metrics-out m.jsonl --fp64 --optimizer sgd ",
+                                flags, layout));
+    ASSERT_EQ(run.code, 0) << run.err;
+    metrics.push_back(json_lines(folder.path("m.jsonl")));
+    ASSERT_EQ(metrics.back().size(), 4u);
+  }
+  // Warm-up over the 3 samples of the first batch, then down over the other 9.
+  const double lr[] = {0, 1, 1 - 3.0 / 9, 1 - 8.0 / 9};
+  std::vector<std::string> lines = split(bevatron(folder, "schedule " + flags).out, '\n');
+  ASSERT_GE(lines.size(), 5u);
+  for (std::size_t i = 0; i < 4; ++i) {
+    EXPECT_NEAR(metrics[0][i]["lr"].get<double>(), lr[i], 1e-12);
+    EXPECT_EQ(metrics[1][i]["lr"], metrics[0][i]["lr"]);
+    EXPECT_NEAR(std::stod(split(lines[i + 1], ',')[2]), lr[i], 1e-12);
+    EXPECT_NEAR(metrics[1][i]["loss"].get<double>(), metrics[0][i]["loss"].get<double>(), 1e-10);
+    EXPECT_EQ(metrics[1][i]["batch_size"], batches[i].size());
   }
 }
 
@@ -320,6 +405,31 @@ TEST(Program, VerifyComparesLayoutsWithOneRank) {
   run = bevatron(folder, "verify --preset gpt2-124m --layouts tp2 --tolerance 1e-30");
   EXPECT_EQ(run.code, 3) << run.out;
   EXPECT_NE(run.out.find("DIFFERS"), std::string::npos);
+  // Windows by frequency, an odd number of scaled rotary dims, unequal shares of the batch.
+  run = bevatron(folder,
+                 "verify --family llama --num-layers 6 --hidden-size 40 --num-attention-heads 4 "
+                 "--kv-channels 10 --vocab-size 64 --position-embedding-type rope "
+                 "--rotary-percent 0.4 --max-position-embeddings 64 --window-size 4 "
+                 "--window-attn-skip-freq 6 --layouts 'dp3 pp2'");
+  EXPECT_EQ(run.code, 0) << run.err << run.out;
+  // Layouts that the model cannot have.
+  run = bevatron(folder,
+                 "verify --num-layers 2 --hidden-size 32 --num-attention-heads 8 "
+                 "--num-query-groups 2 --vocab-size 64 --layouts 'tp4 tp2 pp3'");
+  EXPECT_EQ(run.code, 2) << run.out;
+  EXPECT_NE(run.err.find("--layouts: tp4: --tensor-model-parallel-size: 4 does not divide "
+                         "--num-query-groups 2"),
+            std::string::npos)
+      << run.err;
+  EXPECT_NE(run.err.find("pp3: --pipeline-model-parallel-size: 3 stages for --num-layers 2"),
+            std::string::npos)
+      << run.err;
+  EXPECT_EQ(run.err.find("tp2:"), std::string::npos) << run.err;
+  run = bevatron(folder,
+                 "verify --num-layers 2 --hidden-size 32 --num-attention-heads 8 --vocab-size 64 "
+                 "--seq-length 1 --max-position-embeddings 1 --layouts dp2");
+  EXPECT_EQ(run.code, 2) << run.out;
+  EXPECT_NE(run.err.find("--seq-length"), std::string::npos) << run.err;
   run = bevatron(folder, "verify --preset gpt2-124m --layouts tq2");
   EXPECT_EQ(run.code, 2);
   EXPECT_NE(run.err.find("tq2"), std::string::npos);
@@ -360,6 +470,18 @@ TEST(Program, BadInputIsRefusedWithItsCause) {
       {tiny_train("--train-iters 1 --text empty.txt"), 2, {"--text"}},
       {"convert --hf-model " + good + " --export-hf /proc/nothing", 1, {"/proc"}},
       {"train --config none.yaml", 2, {"none.yaml"}},
+      {"train --preset gpt2-124m --hf-model " + good + " --tp 5 --mock-data --train-iters 1",
+       2,
+       {"--preset: gpt2-124m and --hf-model", "both give the model; keep one",
+        "--tensor-model-parallel-size: 5"}},
+      {"schedule --preset gpt2-124m --hf-model " + good + " --train-iters 1",
+       2,
+       {"both give the model; keep one"}},
+      {"train --preset gpt2-125m --mock-data --train-iter 1", 2, {"gpt2-124m", "--train-iters"}},
+      {"train --preset gpt2-124m --token-batches none.json --eval-iters 1 --global-batch-size 2",
+       2,
+       {"--eval-iters: a replay has no validation data", "--global-batch-size: a replay"}},
+      {"train --preset gpt2-124m --token-batches none.json", 2, {"none.json"}},
       {tiny_train("--train-iters 1 --device cuda"), 2, {"--device"}},
   };
   for (const BadCase& bad : cases) {

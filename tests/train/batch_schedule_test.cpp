@@ -171,5 +171,26 @@ TEST(BatchSchedule, CountsSamplesAndIterations) {
   }
 }
 
+TEST(BatchSchedule, AReplayHasTheSizesOfItsFile) {
+  BatchSpec spec;
+  spec.micro_batch_size = 2;
+  spec.data_parallel_size = 2;
+  spec.replay = {3, 3, 5, 1};
+  EXPECT_TRUE(batch_problems(spec).empty());
+  BatchSchedule batches(spec);
+  std::vector<std::int64_t> sizes, micro_batches;
+  for (std::int64_t at : {0, 3, 6, 11}) {
+    sizes.push_back(batches.at(at).running);
+    micro_batches.push_back(batches.at(at).micro_batches);
+  }
+  EXPECT_EQ(sizes, spec.replay);
+  EXPECT_EQ(micro_batches, (std::vector<std::int64_t>{1, 1, 2, 1}));
+  for (auto [iterations, samples] : {std::pair{1, 3}, {2, 6}, {3, 11}, {4, 12}, {6, 14}}) {
+    EXPECT_EQ(batches.samples_after(iterations), samples);
+    EXPECT_EQ(batches.iterations_within(samples), iterations);
+  }
+  EXPECT_EQ(batches.iterations_within(10), 2);
+}
+
 }  // namespace
 }  // namespace bev

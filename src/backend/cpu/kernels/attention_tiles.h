@@ -2,8 +2,8 @@
 //
 // A block holds up to kBlock (query, head) pairs that read one kv head; they are the vector lanes.
 // Scores lie as [key, lane], so that softmax needs no sum across a vector:
-//   scores[key, lane] = keys[key, D] queries[D, lane]      out[D, lane] = values[key, D]^T P[key,
-//   lane]
+//   scores[key, lane] = keys[key, D] queries[D, lane]
+//   out[D, lane] = values[key, D]^T P[key, lane]
 #pragma once
 
 #include <algorithm>

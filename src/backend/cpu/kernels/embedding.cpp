@@ -69,7 +69,7 @@ void backward_typed(const Stream& stream, const EmbeddingBackwardArgs& args) {
   for_ranges(stream, columns, kColumns, [&](std::int64_t begin, std::int64_t end) {
     for (std::int64_t t = 0; t < tokens; ++t) {
       const std::int64_t row = args.index[t] - args.first_row;
-      if (row < 0 || row >= rows) continue;
+      if (row < 0 || row >= rows || args.index[t] == args.skip_index) continue;
       const T* from = dy + t * columns;
       G* to = dweight + row * columns;
 #pragma GCC ivdep

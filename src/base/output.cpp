@@ -1,0 +1,17 @@
+#include "base/output.h"
+
+#include <cerrno>
+#include <cstdio>
+#include <cstring>
+
+#include "base/error.h"
+
+namespace bev {
+
+void write_stdout(std::string_view text) {
+  bool done = std::fwrite(text.data(), 1, text.size(), stdout) == text.size();
+  BEV_CHECK(done && std::fflush(stdout) == 0, ErrorKind::kIo,
+            "standard output: could not be written: ", std::strerror(errno));
+}
+
+}  // namespace bev
