@@ -2,6 +2,7 @@
 
 #include <cmath>
 #include <numbers>
+#include <type_traits>
 
 #include "backend/cpu/kernels/math.h"
 #include "backend/cpu/kernels/pieces.h"
@@ -100,22 +101,31 @@ struct QuickGelu {
 };
 
 template <class A, class Kind>
-void set_values(std::int64_t n, A* __restrict x, A* __restrict values) {
+void set_values(std::int64_t n, const A* __restrict x, A* __restrict values) {
   for (std::int64_t i = 0; i < n; ++i) values[i] = Kind::value(x[i]);
 }
 template <class A, class Kind>
-void set_slopes(std::int64_t n, A* __restrict x, A* __restrict slopes) {
+void set_slopes(std::int64_t n, const A* __restrict x, A* __restrict slopes) {
   for (std::int64_t i = 0; i < n; ++i) slopes[i] = Kind::slope(x[i]);
+}
+// In one loop, so that the compiler computes what they share once.
+template <class A, class Kind>
+void set_both(std::int64_t n, const A* __restrict x, A* __restrict values, A* __restrict slopes) {
+  for (std::int64_t i = 0; i < n; ++i) {
+    values[i] = Kind::value(x[i]);
+    slopes[i] = Kind::slope(x[i]);
+  }
 }
 
 template <class A>
 struct Functions {
-  void (*values)(std::int64_t, A*, A*);
-  void (*slopes)(std::int64_t, A*, A*);
+  void (*values)(std::int64_t, const A*, A*);
+  void (*slopes)(std::int64_t, const A*, A*);
+  void (*both)(std::int64_t, const A*, A*, A*);
 };
 template <class A, class Kind>
 Functions<A> functions() {
-  return {set_values<A, Kind>, set_slopes<A, Kind>};
+  return {set_values<A, Kind>, set_slopes<A, Kind>, set_both<A, Kind>};
 }
 template <class A>
 Functions<A> functions_of(Activation kind) {
@@ -136,17 +146,17 @@ Functions<A> functions_of(Activation kind) {
   BEV_FAIL(ErrorKind::kInternal, "activation: unknown kind ", static_cast<int>(kind));
 }
 
-template <class T, class A>
-BEV_INLINE void load(std::int64_t n, const T* __restrict from, A* __restrict to) {
-  for (std::int64_t i = 0; i < n; ++i) to[i] = widen(from[i]);
-}
-template <class T, class A>
-BEV_INLINE void store(std::int64_t n, const A* __restrict from, T* __restrict to) {
-  for (std::int64_t i = 0; i < n; ++i) to[i] = narrow<T>(from[i]);
-}
-template <class A>
-BEV_INLINE void multiply(std::int64_t n, const A* __restrict factor, A* __restrict x) {
-  for (std::int64_t i = 0; i < n; ++i) x[i] *= factor[i];
+// n > 0 values in the accumulate type: where they are, or widened into the buffer.
+template <class T, class A = accumulate_t<T>>
+BEV_INLINE const A* load(std::int64_t n, const T* from, A* __restrict buffer) {
+  if constexpr (std::is_same_v<T, A>) {
+    return from;
+  } else {
+    std::int64_t i = 0;
+    do buffer[i] = widen(from[i]);
+    while (++i < n);
+    return buffer;
+  }
 }
 
 // Calls body(row, column, count) for chunks of a [rows, columns] matrix. A plain activation sees
@@ -176,15 +186,18 @@ void run_forward(const Stream& stream, const ActivationForwardArgs& args) {
   const T* x = args.x.as<T>();
   T* y = args.y.as<T>();
   for_chunks(stream, rows, columns, [&](std::int64_t row, std::int64_t column, std::int64_t n) {
-    alignas(64) A in[kChunk], out[kChunk];
+    alignas(64) A buffer[kChunk], values[kChunk];
     const T* gate = x + row * columns * (args.gated ? 2 : 1) + column;
-    load(n, gate, in);
-    kind.values(n, in, out);
+    T* to = y + row * columns + column;
+    kind.values(n, load(n, gate, buffer), values);
     if (args.gated) {
-      load(n, gate + columns, in);
-      multiply(n, in, out);
+      const T* up = gate + columns;
+#pragma GCC ivdep
+      for (std::int64_t i = 0; i < n; ++i) to[i] = narrow<T>(values[i] * widen(up[i]));
+    } else {
+#pragma GCC ivdep
+      for (std::int64_t i = 0; i < n; ++i) to[i] = narrow<T>(values[i]);
     }
-    store(n, out, y + row * columns + column);
   });
 }
 
@@ -197,20 +210,24 @@ void run_backward(const Stream& stream, const ActivationBackwardArgs& args) {
   const T *x = args.x.as<T>(), *dy = args.dy.as<T>();
   T* dx = args.dx.as<T>();
   for_chunks(stream, rows, columns, [&](std::int64_t row, std::int64_t column, std::int64_t n) {
-    alignas(64) A in[kChunk], grad[kChunk], value[kChunk], slope[kChunk];
+    alignas(64) A buffer[kChunk], values[kChunk], slopes[kChunk];
     const std::int64_t at = row * columns * (args.gated ? 2 : 1) + column;
-    load(n, x + at, in);
-    load(n, dy + row * columns + column, grad);
-    kind.slopes(n, in, slope);
-    multiply(n, grad, slope);
+    const A* gate = load(n, x + at, buffer);
+    const T *grad = dy + row * columns + column, *up = x + at + columns;
+    T *dgate = dx + at, *dup = dgate + columns;
     if (args.gated) {
-      kind.values(n, in, value);
-      load(n, x + at + columns, in);
-      multiply(n, in, slope);
-      multiply(n, grad, value);
-      store(n, value, dx + at + columns);
+      kind.both(n, gate, values, slopes);
+#pragma GCC ivdep
+      for (std::int64_t i = 0; i < n; ++i) {
+        const A g = widen(grad[i]);
+        dgate[i] = narrow<T>(slopes[i] * g * widen(up[i]));
+        dup[i] = narrow<T>(values[i] * g);
+      }
+    } else {
+      kind.slopes(n, gate, slopes);
+#pragma GCC ivdep
+      for (std::int64_t i = 0; i < n; ++i) dgate[i] = narrow<T>(slopes[i] * widen(grad[i]));
     }
-    store(n, slope, dx + at);
   });
 }
 

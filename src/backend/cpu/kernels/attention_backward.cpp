@@ -1,8 +1,10 @@
-// Without atomics and in a fixed order. For f32 and f64 dq, dk and dv are accumulated in place: a
-// run is cut into n spans of queries and of keys, and in phase r span q meets span (q + r) % n, so
-// that within a phase no two pieces write the same rows. 16-bit gradients cannot be accumulated in
-// place: one pass over the query blocks gives dq, one over the key tiles dk and dv, and
-// probabilities are computed twice.
+// Without atomics and in a fixed order: a run is cut into n spans of queries and of keys, and in
+// phase r span q meets span (q + r) % n, so that within a phase no two pieces add to the same rows
+// of dq, dk and dv. f32 and f64 are added in place, 16-bit gradients in f32 copies that are rounded
+// at the end.
+#include <memory>
+#include <type_traits>
+
 #include "backend/cpu/kernels/attention_tiles.h"
 #include "backend/cpu/kernels/lanes.h"
 
@@ -10,8 +12,10 @@ namespace bev::cpu::BEV_CPU_LEVEL {
 
 namespace {
 
-constexpr int kSpan = 128;     // least keys in a span
+constexpr int kSpan = 256;     // least keys in a span
 constexpr int kMaxSpans = 16;  // of a run, and so phases
+// Elements of the keys that a block holds at a time: four tiles of heads of 64.
+constexpr int kHeld = kKeys * kMaxHeadSize;
 
 template <class A>
 struct BackwardBlock {
@@ -22,13 +26,25 @@ struct BackwardBlock {
   alignas(64) A queries[kMaxHeadSize * kBlock<A>];  // [D, lane]
   alignas(64) A douts[kMaxHeadSize * kBlock<A>];
   alignas(64) A dqueries[kMaxHeadSize * kBlock<A>];
-  alignas(64) A keys[kKeys * kMaxHeadSize];  // [key, D]
-  alignas(64) A values[kKeys * kMaxHeadSize];
-  alignas(64) A dkeys[kKeys * kMaxHeadSize];
-  alignas(64) A dvalues[kKeys * kMaxHeadSize];
+  alignas(64) A keys[kHeld];  // [key, D]
+  alignas(64) A values[kHeld];
+  alignas(64) A dkeys[kHeld];
+  alignas(64) A dvalues[kHeld];
   alignas(64) A probs[kKeys * kBlock<A>];  // [key, lane]
   alignas(64) A dscores[kKeys * kBlock<A>];
   alignas(64) A dropout[kKeys * kBlock<A>];
+};
+
+// Where dq, dk and dv are summed, and the elements from row to row.
+template <class A>
+struct Sums {
+  A *dq, *dk, *dv;
+  std::int64_t q_stride, k_stride, v_stride;
+};
+
+// Keys [key, key + keys) lie in the block from row `row` on; only lanes from `lane` on see any.
+struct KeyRows {
+  int key = 0, keys = 0, row = 0, lane = 0;
 };
 
 // One run and kv head of the arguments.
@@ -36,26 +52,22 @@ template <class T>
 struct Part {
   using A = accumulate_t<T>;
   const AttentionBackwardArgs& args;
+  const Sums<A>& sums;
   const AttentionRun& run;
   std::int64_t kv_head;
 
   const AttentionShape& shape() const { return args.shape; }
   int head_size() const { return static_cast<int>(args.shape.head_size); }
-  std::int64_t k_offset(int key) const {
-    return (run.k_begin + key) * shape().k_stride + kv_head * head_size();
+  // Of a key's row in k, v or their gradients.
+  std::int64_t key_offset(int key, std::int64_t stride) const {
+    return (run.k_begin + key) * stride + kv_head * head_size();
   }
-  std::int64_t v_offset(int key) const {
-    return (run.k_begin + key) * shape().v_stride + kv_head * head_size();
-  }
-  int tile_keys(int key) const { return std::min(kKeys, run.k_count - key); }
 };
 
 template <class T, class A = accumulate_t<T>>
-void load_queries(const Part<T>& part, std::int64_t index, BackwardBlock<A>& block) {
+void load_queries(const Part<T>& part, BackwardBlock<A>& block) {
   const AttentionShape& shape = part.shape();
-  LaneBlock<A>& lanes = block.lanes;
-  set_lanes(shape, part.run, part.kv_head, index, lanes);
-  if (lanes.high_max < 0) return;
+  const LaneBlock<A>& lanes = block.lanes;
   const int head_size = part.head_size(), padded = padded_head(head_size);
   load_lanes(static_cast<const T*>(part.args.q), shape.q_stride, lanes, head_size,
              static_cast<A>(shape.scale), block.query_rows);
@@ -73,20 +85,26 @@ void load_queries(const Part<T>& part, std::int64_t index, BackwardBlock<A>& blo
 }
 
 template <class T, class A = accumulate_t<T>>
-void load_keys(const Part<T>& part, int key, BackwardBlock<A>& block) {
+void load_keys(const Part<T>& part, int key, int keys, BackwardBlock<A>& block) {
   const AttentionShape& shape = part.shape();
-  load_tile(static_cast<const T*>(part.args.k) + part.k_offset(key), shape.k_stride,
-            part.tile_keys(key), part.head_size(), block.keys);
-  load_tile(static_cast<const T*>(part.args.v) + part.v_offset(key), shape.v_stride,
-            part.tile_keys(key), part.head_size(), block.values);
+  const Sums<A>& sums = part.sums;
+  const int head_size = part.head_size();
+  load_tile(static_cast<const T*>(part.args.k) + part.key_offset(key, shape.k_stride),
+            shape.k_stride, keys, head_size, block.keys);
+  load_tile(static_cast<const T*>(part.args.v) + part.key_offset(key, shape.v_stride),
+            shape.v_stride, keys, head_size, block.values);
+  load_tile(sums.dk + part.key_offset(key, sums.k_stride), sums.k_stride, keys, head_size,
+            block.dkeys);
+  load_tile(sums.dv + part.key_offset(key, sums.v_stride), sums.v_stride, keys, head_size,
+            block.dvalues);
 }
 
 // From probs = raw scores and dscores = dout . value: probs become the probabilities that met the
 // values, dscores the gradients of the raw scores.
 template <class A>
-void differentiate_tile(const AttentionShape& shape, int key, int keys, BackwardBlock<A>& block) {
+void differentiate_tile(const AttentionShape& shape, const KeyRows& rows, BackwardBlock<A>& block) {
   const LaneBlock<A>& lanes = block.lanes;
-  const int width = lanes.width;
+  const int key = rows.key, keys = rows.keys, lane = rows.lane, width = lanes.width;
   const A softcap = static_cast<A>(shape.softcap), inverse = softcap > 0 ? 1 / softcap : 0;
   const bool masked = !lanes.all(key, key + keys), dropped = shape.dropout > 0;
   if (softcap > 0) cap_scores(keys, width, softcap, block.probs);
@@ -99,10 +117,10 @@ void differentiate_tile(const AttentionShape& shape, int key, int keys, Backward
     A* __restrict dscores = block.dscores + j * kBlock<A>;
     if (dropped) {
       const A* __restrict factors = block.dropout + j * kBlock<A>;
-      for (int i = 0; i < width; ++i) dscores[i] *= factors[i];
+      for (int i = lane; i < width; ++i) dscores[i] *= factors[i];
     }
     if (softcap > 0) {
-      for (int i = 0; i < width; ++i) {
+      for (int i = lane; i < width; ++i) {
         // A masked score is infinite; its gradient is 0 all the same.
         const A ratio = probs[i] * inverse, slope = ratio < -1 ? 0 : 1 - ratio * ratio;
         dscores[i] = (dscores[i] - block.delta[i]) * slope;
@@ -110,175 +128,137 @@ void differentiate_tile(const AttentionShape& shape, int key, int keys, Backward
         dscores[i] *= probs[i];
       }
     } else {
-      for (int i = 0; i < width; ++i) {
+      for (int i = lane; i < width; ++i) {
         probs[i] = exp_of(probs[i] - block.lse[i]);
         dscores[i] = probs[i] * (dscores[i] - block.delta[i]);
       }
     }
     if (dropped) {
       const A* __restrict factors = block.dropout + j * kBlock<A>;
-      for (int i = 0; i < width; ++i) probs[i] *= factors[i];
+      for (int i = lane; i < width; ++i) probs[i] *= factors[i];
     }
   }
 }
 
-// Adds a tile's part to dqueries and to dkeys, dvalues, as asked.
-template <class A, bool kQueries, bool kKeysValues>
-void backward_tile(const AttentionShape& shape, int key, int keys, BackwardBlock<A>& block) {
+// Adds a tile's part to dqueries, dkeys and dvalues.
+template <class A>
+void backward_tile(const AttentionShape& shape, const KeyRows& rows, BackwardBlock<A>& block) {
   constexpr int kStride = kBlock<A>;
   const int head_size = static_cast<int>(shape.head_size), padded = padded_head(head_size);
-  const int width = block.lanes.width;
-  tile_product<A, false, false>(keys, width, head_size, {block.keys, padded},
-                                {block.queries, kStride}, {block.probs, kStride});
-  tile_product<A, false, false>(keys, width, head_size, {block.values, padded},
-                                {block.douts, kStride}, {block.dscores, kStride});
-  differentiate_tile(shape, key, keys, block);
-  if constexpr (kQueries) {
-    tile_product<A, true, true>(head_size, width, keys, {block.keys, padded},
-                                {block.dscores, kStride}, {block.dqueries, kStride});
-  }
-  if constexpr (kKeysValues) {
-    tile_product<A, false, true>(keys, head_size, width, {block.dscores, kStride},
-                                 {block.query_rows, padded}, {block.dkeys, padded});
-    tile_product<A, false, true>(keys, head_size, width, {block.probs, kStride},
-                                 {block.dout_rows, padded}, {block.dvalues, padded});
-  }
+  const int keys = rows.keys, lane = rows.lane, width = block.lanes.width - lane;
+  const int at = rows.row * padded;
+  A *probs = block.probs + lane, *dscores = block.dscores + lane;
+  tile_product<A, false, false>(keys, width, head_size, {block.keys + at, padded},
+                                {block.queries + lane, kStride}, {probs, kStride});
+  tile_product<A, false, false>(keys, width, head_size, {block.values + at, padded},
+                                {block.douts + lane, kStride}, {dscores, kStride});
+  differentiate_tile(shape, rows, block);
+  tile_product<A, true, true>(head_size, width, keys, {block.keys + at, padded}, {dscores, kStride},
+                              {block.dqueries + lane, kStride});
+  tile_product<A, false, true>(keys, head_size, width, {dscores, kStride},
+                               {block.query_rows + lane * padded, padded},
+                               {block.dkeys + at, padded});
+  tile_product<A, false, true>(keys, head_size, width, {probs, kStride},
+                               {block.dout_rows + lane * padded, padded},
+                               {block.dvalues + at, padded});
 }
 
-// Adds (or writes) the block's dqueries times scale to dq. query_rows is no longer needed then.
+// Adds the block's dqueries times scale to dq. query_rows is no longer needed then.
 template <class T, class A = accumulate_t<T>>
-void store_dqueries(const Part<T>& part, bool add, BackwardBlock<A>& block) {
-  const AttentionShape& shape = part.shape();
+void store_dqueries(const Part<T>& part, BackwardBlock<A>& block) {
   const LaneBlock<A>& lanes = block.lanes;
   const int head_size = part.head_size(), padded = padded_head(head_size);
-  const A scale = static_cast<A>(shape.scale);
+  const A scale = static_cast<A>(part.shape().scale);
   transpose_back(lanes.width, padded, block.dqueries, block.query_rows);
   for (int i = 0; i < lanes.count; ++i) {
     const A* __restrict from = block.query_rows + i * padded;
-    T* __restrict to = static_cast<T*>(part.args.dq) + lanes.row[i] * shape.q_stride +
-                       lanes.head[i] * shape.head_size;
-    if (add) {
-      for (int d = 0; d < head_size; ++d) to[d] = narrow<T>(widen(to[d]) + scale * from[d]);
-    } else {
-      for (int d = 0; d < head_size; ++d) to[d] = narrow<T>(scale * from[d]);
-    }
+    A* __restrict to = part.sums.dq + lanes.row[i] * part.sums.q_stride + lanes.head[i] * head_size;
+    for (int d = 0; d < head_size; ++d) to[d] += scale * from[d];
   }
 }
 
-template <class T, class A>
-void store_tile(const A* tile, int rows, int head_size, T* target, std::int64_t stride) {
+template <class A>
+void store_tile(const A* tile, int rows, int head_size, A* target, std::int64_t stride) {
   for (int row = 0; row < rows; ++row) {
     const A* __restrict from = tile + row * padded_head(head_size);
-    T* __restrict to = target + row * stride;
-    for (int d = 0; d < head_size; ++d) to[d] = narrow<T>(from[d]);
+    A* __restrict to = target + row * stride;
+    for (int d = 0; d < head_size; ++d) to[d] = from[d];
   }
 }
 
+// One block of queries meets the keys that the block holds.
 template <class T, class A = accumulate_t<T>>
-void store_dkeys(const Part<T>& part, int key, BackwardBlock<A>& block) {
-  const AttentionShape& shape = part.shape();
-  store_tile(block.dkeys, part.tile_keys(key), part.head_size(),
-             static_cast<T*>(part.args.dk) + part.k_offset(key), shape.k_stride);
-  store_tile(block.dvalues, part.tile_keys(key), part.head_size(),
-             static_cast<T*>(part.args.dv) + part.v_offset(key), shape.v_stride);
+void backward_queries(const Part<T>& part, std::int64_t index, int key_begin, int key_end,
+                      BackwardBlock<A>& block) {
+  const LaneBlock<A>& lanes = block.lanes;
+  set_lanes(part.shape(), part.run, part.kv_head, index, block.lanes);
+  if (!lanes.any(key_begin, key_end)) return;
+  load_queries(part, block);
+  std::fill_n(block.dqueries, padded_head(part.head_size()) * kBlock<A>, A{0});
+  for (int key = key_begin; key < key_end; key += kKeys) {
+    const int keys = std::min(kKeys, key_end - key);
+    if (!lanes.any(key, key + keys)) continue;
+    for_key_groups(lanes, key, keys, [&](int first, int count, int lane) {
+      backward_tile<A>(part.shape(), {first, count, first - key_begin, lane}, block);
+    });
+  }
+  store_dqueries(part, block);
 }
 
-template <class T>
-void load_dkeys(const Part<T>& part, int key, BackwardBlock<T>& block) {
-  const AttentionShape& shape = part.shape();
-  load_tile(static_cast<const T*>(part.args.dk) + part.k_offset(key), shape.k_stride,
-            part.tile_keys(key), part.head_size(), block.dkeys);
-  load_tile(static_cast<const T*>(part.args.dv) + part.v_offset(key), shape.v_stride,
-            part.tile_keys(key), part.head_size(), block.dvalues);
-}
-
-// Query blocks [block_begin, block_end) meet key tiles [tile_begin, tile_end), gradients added in
-// place.
+// Query blocks [block_begin, block_end) meet keys [key_begin, key_end).
 template <class T>
 void backward_span(const Part<T>& part, std::int64_t block_begin, std::int64_t block_end,
-                   std::int64_t tile_begin, std::int64_t tile_end) {
-  BackwardBlock<T> block;
-  const int key_begin = static_cast<int>(tile_begin) * kKeys;
-  const int key_end = std::min(part.run.k_count, static_cast<int>(tile_end) * kKeys);
-  for (std::int64_t index = block_begin; index < block_end; ++index) {
-    set_lanes(part.shape(), part.run, part.kv_head, index, block.lanes);
-    if (!block.lanes.any(key_begin, key_end)) continue;
-    load_queries(part, index, block);
-    std::fill_n(block.dqueries, padded_head(part.head_size()) * kBlock<T>, T{0});
-    for (int key = key_begin; key < key_end; key += kKeys) {
-      const int keys = part.tile_keys(key);
-      if (!block.lanes.any(key, key + keys)) continue;
-      load_keys(part, key, block);
-      load_dkeys(part, key, block);
-      backward_tile<T, true, true>(part.shape(), key, keys, block);
-      store_dkeys(part, key, block);
+                   int key_begin, int key_end) {
+  using A = accumulate_t<T>;
+  const int head_size = part.head_size(), held = kHeld / padded_head(head_size) / kKeys * kKeys;
+  const Sums<A>& sums = part.sums;
+  BackwardBlock<A> block;
+  for (int key = key_begin; key < key_end; key += held) {
+    const int keys = std::min(held, key_end - key);
+    std::int64_t index = block_begin;
+    for (; index < block_end; ++index) {
+      set_lanes(part.shape(), part.run, part.kv_head, index, block.lanes);
+      if (block.lanes.any(key, key + keys)) break;
     }
-    store_dqueries(part, true, block);
+    if (index >= block_end) continue;
+    load_keys(part, key, keys, block);
+    for (; index < block_end; ++index) backward_queries(part, index, key, key + keys, block);
+    store_tile(block.dkeys, keys, head_size, sums.dk + part.key_offset(key, sums.k_stride),
+               sums.k_stride);
+    store_tile(block.dvalues, keys, head_size, sums.dv + part.key_offset(key, sums.v_stride),
+               sums.v_stride);
   }
 }
 
-// dq of one query block, over all its keys.
-template <class T>
-void backward_queries(const Part<T>& part, std::int64_t index) {
-  using A = accumulate_t<T>;
-  BackwardBlock<A> block;
-  load_queries(part, index, block);
-  std::fill_n(block.dqueries, padded_head(part.head_size()) * kBlock<A>, A{0});
-  const int end = block.lanes.high_max + 1;
-  for (int key = end > 0 ? block.lanes.low_min / kKeys * kKeys : 0; key < end; key += kKeys) {
-    load_keys(part, key, block);
-    backward_tile<A, true, false>(part.shape(), key, part.tile_keys(key), block);
+// Calls body(begin, end) for rows of q, or of k and v, of all runs.
+template <class Body>
+void for_run_rows(const Stream& stream, const AttentionShape& shape, bool queries,
+                  const Body& body) {
+  const std::int64_t step = rows_per_piece(shape.q_heads * shape.head_size);
+  std::int64_t most = 0;
+  for (const AttentionRun& run : shape.runs) {
+    most = std::max<std::int64_t>(most, queries ? run.q_count : run.k_count);
   }
-  store_dqueries(part, false, block);
+  const std::int64_t pieces = ceil_div(most, step);
+  stream.pool->run(pieces * static_cast<std::int64_t>(shape.runs.size()), [&](std::int64_t piece) {
+    const AttentionRun& run = shape.runs[static_cast<std::size_t>(piece / pieces)];
+    const std::int64_t first = queries ? std::int64_t{run.q_begin} : run.k_begin;
+    const std::int64_t count = queries ? run.q_count : run.k_count, at = piece % pieces * step;
+    if (at < count) body(first + at, first + std::min(at + step, count));
+  });
 }
 
-// dk and dv of one key tile, over all queries.
+// delta = dout . out per query and head, for rows [begin, end).
 template <class T>
-void backward_keys(const Part<T>& part, int key) {
-  using A = accumulate_t<T>;
-  BackwardBlock<A> block;
-  const int keys = part.tile_keys(key);
-  const std::int64_t blocks = block_count<A>(part.shape(), part.run);
-  load_keys(part, key, block);
-  std::fill_n(block.dkeys, kKeys * padded_head(part.head_size()), A{0});
-  std::fill_n(block.dvalues, kKeys * padded_head(part.head_size()), A{0});
-  for (std::int64_t index = 0; index < blocks; ++index) {
-    set_lanes(part.shape(), part.run, part.kv_head, index, block.lanes);
-    if (!block.lanes.any(key, key + keys)) continue;
-    load_queries(part, index, block);
-    backward_tile<A, false, true>(part.shape(), key, keys, block);
-  }
-  store_dkeys(part, key, block);
-}
-
-// delta = dout . out per query and head; clears dq, dk, dv where they are accumulated in place.
-template <class T>
-void set_delta(const Stream& stream, const AttentionBackwardArgs& args) {
+void set_delta(const AttentionBackwardArgs& args, std::int64_t begin, std::int64_t end) {
   using A = accumulate_t<T>;
   const T *out = args.out.as<T>(), *dout = args.dout.as<T>();
   A* delta = args.delta.as<A>();
   const std::int64_t heads = args.shape.q_heads, head_size = args.shape.head_size;
-  for (const AttentionRun& run : args.shape.runs) {
-    for_ranges(stream, run.q_count, rows_per_piece(heads * head_size),
-               [&](std::int64_t begin, std::int64_t end) {
-                 for (std::int64_t i = (run.q_begin + begin) * heads;
-                      i < (run.q_begin + end) * heads; ++i) {
-                   const T *a = out + i * head_size, *b = dout + i * head_size;
-                   delta[i] = sum_of<A>(head_size,
-                                        [&](std::int64_t d) { return widen(a[d]) * widen(b[d]); });
-                 }
-               });
+  for (std::int64_t i = begin * heads; i < end * heads; ++i) {
+    const T *a = out + i * head_size, *b = dout + i * head_size;
+    delta[i] = sum_of<A>(head_size, [&](std::int64_t d) { return widen(a[d]) * widen(b[d]); });
   }
-}
-
-template <class T>
-void clear_rows(const Stream& stream, void* data, std::int64_t stride, std::int64_t begin,
-                std::int64_t rows, std::int64_t columns) {
-  for_ranges(stream, rows, rows_per_piece(columns), [&](std::int64_t first, std::int64_t last) {
-    for (std::int64_t row = begin + first; row < begin + last; ++row) {
-      std::fill_n(static_cast<T*>(data) + row * stride, columns, T{});
-    }
-  });
 }
 
 std::int64_t span_count(const AttentionRun& run) {
@@ -286,19 +266,26 @@ std::int64_t span_count(const AttentionRun& run) {
                                   kMaxSpans);
 }
 
-template <class T>
-void backward_in_place(const Stream& stream, const AttentionBackwardArgs& args) {
+// Sets delta, dq, dk and dv.
+template <class T, class A = accumulate_t<T>>
+void sum_gradients(const Stream& stream, const AttentionBackwardArgs& args, const Sums<A>& sums) {
   const AttentionShape& shape = args.shape;
+  const std::int64_t q_columns = shape.q_heads * shape.head_size;
+  const std::int64_t k_columns = shape.kv_heads * shape.head_size;
+  for_run_rows(stream, shape, true, [&](std::int64_t begin, std::int64_t end) {
+    set_delta<T>(args, begin, end);
+    for (std::int64_t row = begin; row < end; ++row) {
+      std::fill_n(sums.dq + row * sums.q_stride, q_columns, A{});
+    }
+  });
+  for_run_rows(stream, shape, false, [&](std::int64_t begin, std::int64_t end) {
+    for (std::int64_t row = begin; row < end; ++row) {
+      std::fill_n(sums.dk + row * sums.k_stride, k_columns, A{});
+      std::fill_n(sums.dv + row * sums.v_stride, k_columns, A{});
+    }
+  });
   std::int64_t spans = 0;
-  for (const AttentionRun& run : shape.runs) {
-    clear_rows<T>(stream, args.dq, shape.q_stride, run.q_begin, run.q_count,
-                  shape.q_heads * shape.head_size);
-    clear_rows<T>(stream, args.dk, shape.k_stride, run.k_begin, run.k_count,
-                  shape.kv_heads * shape.head_size);
-    clear_rows<T>(stream, args.dv, shape.v_stride, run.k_begin, run.k_count,
-                  shape.kv_heads * shape.head_size);
-    spans = std::max(spans, span_count(run));
-  }
+  for (const AttentionRun& run : shape.runs) spans = std::max(spans, span_count(run));
   const auto runs = static_cast<std::int64_t>(shape.runs.size());
   for (std::int64_t phase = 0; phase < spans; ++phase) {
     stream.pool->run(spans * runs * shape.kv_heads, [&](std::int64_t piece) {
@@ -306,35 +293,46 @@ void backward_in_place(const Stream& stream, const AttentionBackwardArgs& args) 
       const AttentionRun& run = shape.runs[static_cast<std::size_t>(piece / shape.kv_heads % runs)];
       const std::int64_t count = span_count(run), other = (span + phase) % count;
       if (span >= count || phase >= count) return;
-      const std::int64_t blocks = ceil_div(block_count<T>(shape, run), count);
-      const std::int64_t tiles = ceil_div(ceil_div(run.k_count, kKeys), count);
-      backward_span<T>({args, run, kv_head}, span * blocks,
-                       std::min((span + 1) * blocks, block_count<T>(shape, run)), other * tiles,
-                       (other + 1) * tiles);
+      const std::int64_t blocks = ceil_div(block_count<A>(shape, run), count);
+      const std::int64_t keys = ceil_div(ceil_div(run.k_count, kKeys), count) * kKeys;
+      backward_span<T>({args, sums, run, kv_head}, span * blocks,
+                       std::min((span + 1) * blocks, block_count<A>(shape, run)),
+                       static_cast<int>(other * keys),
+                       static_cast<int>(std::min<std::int64_t>((other + 1) * keys, run.k_count)));
     });
   }
 }
 
 template <class T>
-void backward_in_two_passes(const Stream& stream, const AttentionBackwardArgs& args) {
-  using A = accumulate_t<T>;
+void round_row(const float* __restrict from, std::int64_t columns, void* to, std::int64_t offset) {
+  T* __restrict y = static_cast<T*>(to) + offset;
+  for (std::int64_t j = 0; j < columns; ++j) y[j] = narrow<T>(from[j]);
+}
+
+template <class T>
+void backward_rounded(const Stream& stream, const AttentionBackwardArgs& args) {
   const AttentionShape& shape = args.shape;
-  const auto runs = static_cast<std::int64_t>(shape.runs.size());
-  const std::int64_t per_block = runs * shape.kv_heads;
-  const std::int64_t blocks = max_block_count<A>(shape), tiles = max_tile_count(shape);
-  const auto part_of = [&](std::int64_t piece) -> Part<T> {
-    const auto run = static_cast<std::size_t>(piece % per_block / shape.kv_heads);
-    return {args, shape.runs[run], piece % shape.kv_heads};
-  };
-  stream.pool->run(blocks * per_block, [&](std::int64_t piece) {
-    const Part<T> part = part_of(piece);
-    const std::int64_t index = blocks - 1 - piece / per_block;
-    if (index < block_count<A>(shape, part.run)) backward_queries(part, index);
+  const std::int64_t q_columns = shape.q_heads * shape.head_size;
+  const std::int64_t k_columns = shape.kv_heads * shape.head_size;
+  std::int64_t q_rows = 0, k_rows = 0;
+  for (const AttentionRun& run : shape.runs) {
+    q_rows = std::max<std::int64_t>(q_rows, run.q_begin + run.q_count);
+    k_rows = std::max<std::int64_t>(k_rows, run.k_begin + run.k_count);
+  }
+  const auto buffer = std::make_unique_for_overwrite<float[]>(
+      static_cast<std::size_t>(q_rows * q_columns + 2 * k_rows * k_columns));
+  float *dq = buffer.get(), *dk = dq + q_rows * q_columns, *dv = dk + k_rows * k_columns;
+  sum_gradients<T>(stream, args, {dq, dk, dv, q_columns, k_columns, k_columns});
+  for_run_rows(stream, shape, true, [&](std::int64_t begin, std::int64_t end) {
+    for (std::int64_t row = begin; row < end; ++row) {
+      round_row<T>(dq + row * q_columns, q_columns, args.dq, row * shape.q_stride);
+    }
   });
-  stream.pool->run(tiles * per_block, [&](std::int64_t piece) {
-    const Part<T> part = part_of(piece);
-    const auto key = static_cast<int>(piece / per_block) * kKeys;
-    if (key < part.run.k_count) backward_keys(part, key);
+  for_run_rows(stream, shape, false, [&](std::int64_t begin, std::int64_t end) {
+    for (std::int64_t row = begin; row < end; ++row) {
+      round_row<T>(dk + row * k_columns, k_columns, args.dk, row * shape.k_stride);
+      round_row<T>(dv + row * k_columns, k_columns, args.dv, row * shape.v_stride);
+    }
   });
 }
 
@@ -342,13 +340,15 @@ void backward_in_two_passes(const Stream& stream, const AttentionBackwardArgs& a
 
 void attention_backward(const Stream& stream, const AttentionBackwardArgs& args) {
   check_attention(args.shape);
-  visit_float(args.shape.dtype, [&](auto zero) {
+  const AttentionShape& shape = args.shape;
+  visit_float(shape.dtype, [&](auto zero) {
     using T = decltype(zero);
-    set_delta<T>(stream, args);
     if constexpr (sizeof(T) > 2) {
-      backward_in_place<T>(stream, args);
+      sum_gradients<T>(stream, args,
+                       {static_cast<T*>(args.dq), static_cast<T*>(args.dk),
+                        static_cast<T*>(args.dv), shape.q_stride, shape.k_stride, shape.v_stride});
     } else {
-      backward_in_two_passes<T>(stream, args);
+      backward_rounded<T>(stream, args);
     }
   });
 }

@@ -1,4 +1,5 @@
 #include <cmath>
+#include <span>
 #include <type_traits>
 
 #include "backend/cpu/kernels/attention_tiles.h"
@@ -11,15 +12,22 @@ namespace {
 // Few enough pairs that vectors along D beat vectors along the lanes.
 constexpr int kDecodeRows = 4;
 
-// One thread's work on one block, on its stack.
+// A block of queries.
 template <class A>
 struct ForwardBlock {
   LaneBlock<A> lanes;
   alignas(64) A max[kBlock<A>], sum[kBlock<A>], alpha[kBlock<A>];
   alignas(64) A queries[kMaxHeadSize * kBlock<A>];  // [D, lane]
   alignas(64) A out[kMaxHeadSize * kBlock<A>];      // [D, lane]
-  alignas(64) A rows[kBlock<A> * kMaxHeadSize];     // [lane, D]
-  alignas(64) A keys[kKeys * kMaxHeadSize];         // [key, D]
+};
+
+// One thread's work, on its stack: some blocks that meet the same keys.
+constexpr int kBlocks = 2;
+template <class A>
+struct ForwardPiece {
+  ForwardBlock<A> blocks[kBlocks];
+  alignas(64) A rows[kBlock<A> * kMaxHeadSize];  // [lane, D]
+  alignas(64) A keys[kKeys * kMaxHeadSize];      // [key, D]
   alignas(64) A values[kKeys * kMaxHeadSize];
   alignas(64) A scores[kKeys * kBlock<A>];  // [key, lane]
   alignas(64) A dropout[kKeys * kBlock<A>];
@@ -61,67 +69,96 @@ void scale_lanes(int rows, int width, const A* __restrict alpha, A* __restrict o
   }
 }
 
-template <class T, class A>
-void forward_tile(const AttentionForwardArgs& args, const T* k, const T* v, int key_begin, int keys,
-                  ForwardBlock<A>& block) {
-  const AttentionShape& shape = args.shape;
+// A block meets the tile of keys from key_begin on.
+template <class A>
+void forward_tile(const AttentionShape& shape, int key_begin, ForwardBlock<A>& block,
+                  ForwardPiece<A>& piece) {
   const LaneBlock<A>& lanes = block.lanes;
+  if (!lanes.any(key_begin, key_begin + kKeys)) return;
   const int head_size = static_cast<int>(shape.head_size), padded = padded_head(head_size);
-  load_tile(k + key_begin * shape.k_stride, shape.k_stride, keys, head_size, block.keys);
-  load_tile(v + key_begin * shape.v_stride, shape.v_stride, keys, head_size, block.values);
-  tile_product<A, false, false>(keys, lanes.width, head_size, {block.keys, padded},
-                                {block.queries, kBlock<A>}, {block.scores, kBlock<A>});
+  const int keys = std::min(kKeys, lanes.high_max + 1 - key_begin);
+  for_key_groups(lanes, key_begin, keys, [&](int first, int count, int lane) {
+    const int row = first - key_begin;
+    tile_product<A, false, false>(
+        count, lanes.width - lane, head_size, {piece.keys + row * padded, padded},
+        {block.queries + lane, kBlock<A>}, {piece.scores + row * kBlock<A> + lane, kBlock<A>});
+  });
   if (shape.softcap > 0) {
-    cap_scores(keys, lanes.width, static_cast<A>(shape.softcap), block.scores);
+    cap_scores(keys, lanes.width, static_cast<A>(shape.softcap), piece.scores);
   }
   if (!lanes.all(key_begin, key_begin + keys)) {
-    mask_scores(lanes, key_begin, keys, -std::numeric_limits<A>::infinity(), block.scores);
+    mask_scores(lanes, key_begin, keys, -std::numeric_limits<A>::infinity(), piece.scores);
   }
-  update_softmax(keys, lanes.width, block.scores, block.max, block.sum, block.alpha);
+  update_softmax(keys, lanes.width, piece.scores, block.max, block.sum, block.alpha);
   if (shape.dropout > 0) {
-    set_dropout(shape, lanes, key_begin, keys, block.dropout);
+    set_dropout(shape, lanes, key_begin, keys, piece.dropout);
     for (int j = 0; j < keys; ++j) {
-      A* __restrict row = block.scores + j * kBlock<A>;
-      const A* __restrict factors = block.dropout + j * kBlock<A>;
+      A* __restrict row = piece.scores + j * kBlock<A>;
+      const A* __restrict factors = piece.dropout + j * kBlock<A>;
       for (int i = 0; i < lanes.width; ++i) row[i] *= factors[i];
     }
   }
   scale_lanes(padded, lanes.width, block.alpha, block.out);
-  tile_product<A, true, true>(head_size, lanes.width, keys, {block.values, padded},
-                              {block.scores, kBlock<A>}, {block.out, kBlock<A>});
+  for_key_groups(lanes, key_begin, keys, [&](int first, int count, int lane) {
+    const int row = first - key_begin;
+    tile_product<A, true, true>(
+        head_size, lanes.width - lane, count, {piece.values + row * padded, padded},
+        {piece.scores + row * kBlock<A> + lane, kBlock<A>}, {block.out + lane, kBlock<A>});
+  });
 }
 
-template <class T>
-void forward_block(const AttentionForwardArgs& args, const AttentionRun& run, std::int64_t kv_head,
-                   std::int64_t index) {
-  using A = accumulate_t<T>;
+template <class T, class A = accumulate_t<T>>
+void start_block(const AttentionForwardArgs& args, ForwardBlock<A>& block, A* rows) {
   const AttentionShape& shape = args.shape;
   const int head_size = static_cast<int>(shape.head_size), padded = padded_head(head_size);
-  ForwardBlock<A> block;
-  LaneBlock<A>& lanes = block.lanes;
-  set_lanes(shape, run, kv_head, index, lanes);
-  load_lanes(static_cast<const T*>(args.q), shape.q_stride, lanes, head_size,
-             static_cast<A>(shape.scale), block.rows);
-  transpose_lanes(lanes.width, padded, block.rows, block.queries);
+  load_lanes(static_cast<const T*>(args.q), shape.q_stride, block.lanes, head_size,
+             static_cast<A>(shape.scale), rows);
+  transpose_lanes(block.lanes.width, padded, rows, block.queries);
   std::fill_n(block.out, padded * kBlock<A>, A{0});
   std::fill_n(block.sum, kBlock<A>, A{0});
   std::fill_n(block.max, kBlock<A>, -std::numeric_limits<A>::infinity());
+}
 
-  const T* k = static_cast<const T*>(args.k) + run.k_begin * shape.k_stride + kv_head * head_size;
-  const T* v = static_cast<const T*>(args.v) + run.k_begin * shape.v_stride + kv_head * head_size;
-  const int end = lanes.high_max + 1;
-  for (int key = end > 0 ? lanes.low_min / kKeys * kKeys : 0; key < end; key += kKeys) {
-    forward_tile(args, k, v, key, std::min(kKeys, end - key), block);
-  }
-
+template <class T, class A = accumulate_t<T>>
+void finish_block(const AttentionForwardArgs& args, ForwardBlock<A>& block, A* rows) {
+  const AttentionShape& shape = args.shape;
+  const int head_size = static_cast<int>(shape.head_size), padded = padded_head(head_size);
+  const LaneBlock<A>& lanes = block.lanes;
   A* lse = args.lse.as<A>();
   for (int i = 0; i < lanes.width; ++i) block.alpha[i] = block.sum[i] == 0 ? 0 : 1 / block.sum[i];
   for (int i = 0; i < lanes.count; ++i) {
     lse[lanes.row[i] * shape.q_heads + lanes.head[i]] = block.max[i] + std::log(block.sum[i]);
   }
   scale_lanes(padded, lanes.width, block.alpha, block.out);
-  transpose_back(lanes.width, padded, block.out, block.rows);
-  store_lanes(block.rows, lanes, head_size, args.out.as<T>(), shape.q_heads * shape.head_size);
+  transpose_back(lanes.width, padded, block.out, rows);
+  store_lanes(rows, lanes, head_size, args.out.as<T>(), shape.q_heads * shape.head_size);
+}
+
+// Blocks [begin, end) of a run and kv head.
+template <class T>
+void forward_blocks(const AttentionForwardArgs& args, const AttentionRun& run, std::int64_t kv_head,
+                    std::int64_t begin, std::int64_t end) {
+  using A = accumulate_t<T>;
+  const AttentionShape& shape = args.shape;
+  const int head_size = static_cast<int>(shape.head_size);
+  ForwardPiece<A> piece;
+  const std::span<ForwardBlock<A>> blocks(piece.blocks, static_cast<std::size_t>(end - begin));
+  int low = run.k_count, high = -1;
+  for (ForwardBlock<A>& block : blocks) {
+    set_lanes(shape, run, kv_head, begin++, block.lanes);
+    start_block<T>(args, block, piece.rows);
+    low = std::min(low, block.lanes.low_min);
+    high = std::max(high, block.lanes.high_max);
+  }
+  const T* k = static_cast<const T*>(args.k) + run.k_begin * shape.k_stride + kv_head * head_size;
+  const T* v = static_cast<const T*>(args.v) + run.k_begin * shape.v_stride + kv_head * head_size;
+  for (int key = low / kKeys * kKeys; key <= high; key += kKeys) {
+    const int keys = std::min(kKeys, high + 1 - key);
+    load_tile(k + key * shape.k_stride, shape.k_stride, keys, head_size, piece.keys);
+    load_tile(v + key * shape.v_stride, shape.v_stride, keys, head_size, piece.values);
+    for (ForwardBlock<A>& block : blocks) forward_tile(shape, key, block, piece);
+  }
+  for (ForwardBlock<A>& block : blocks) finish_block<T>(args, block, piece.rows);
 }
 
 // A tile's rows as A: in place where the type and the padding allow it, else copied to buffer.
@@ -238,18 +275,19 @@ void run_forward(const Stream& stream, const AttentionForwardArgs& args) {
   using A = accumulate_t<T>;
   const AttentionShape& shape = args.shape;
   const auto runs = static_cast<std::int64_t>(shape.runs.size());
-  const std::int64_t blocks = max_block_count<A>(shape), per_block = runs * shape.kv_heads;
+  const std::int64_t groups = ceil_div(max_block_count<A>(shape), kBlocks);
+  const std::int64_t per_group = runs * shape.kv_heads;
   // The last queries see most keys: they come first, so that no long piece is left at the end.
-  stream.pool->run(blocks * per_block, [&](std::int64_t piece) {
-    const std::int64_t block = blocks - 1 - piece / per_block;
+  stream.pool->run(groups * per_group, [&](std::int64_t piece) {
     const AttentionRun& run =
-        shape.runs[static_cast<std::size_t>(piece % per_block / shape.kv_heads)];
-    const std::int64_t kv_head = piece % shape.kv_heads;
-    if (block >= block_count<A>(shape, run)) return;
+        shape.runs[static_cast<std::size_t>(piece % per_group / shape.kv_heads)];
+    const std::int64_t kv_head = piece % shape.kv_heads, count = block_count<A>(shape, run);
+    const std::int64_t begin = (groups - 1 - piece / per_group) * kBlocks;
+    if (begin >= count) return;
     if (run.q_count * group_size(shape) <= kDecodeRows && shape.dropout == 0) {
       decode_block<T>(args, run, kv_head);
     } else {
-      forward_block<T>(args, run, kv_head, block);
+      forward_blocks<T>(args, run, kv_head, begin, std::min(begin + kBlocks, count));
     }
   });
 }

@@ -45,6 +45,21 @@ struct LaneBlock {
   bool all(int begin, int end) const { return low_max <= begin && high_min >= end - 1; }
 };
 
+// Calls body(first, count, lane) for the keys [key, key + keys): once where every lane sees all of
+// them, else for groups of keys, and lanes before `lane` see nothing of the group. What lies above
+// the diagonal of a causal tile is skipped so.
+template <class A, class Body>
+BEV_INLINE void for_key_groups(const LaneBlock<A>& lanes, int key, int keys, const Body& body) {
+  constexpr int kGroup = 16;
+  if (lanes.all(key, key + keys)) return body(key, keys, 0);
+  for (int first = key, lane = 0; first < key + keys; first += kGroup) {
+    // Later lanes stand at later keys.
+    while (lane < lanes.count && lanes.high[lane] < first) ++lane;
+    if (lane == lanes.count) return;
+    body(first, std::min(kGroup, key + keys - first), lane / kVectorLanes<A> * kVectorLanes<A>);
+  }
+}
+
 // Throws where a shape is none that the kernels can compute.
 void check_attention(const AttentionShape& shape);
 
@@ -63,11 +78,6 @@ std::int64_t max_block_count(const AttentionShape& shape) {
     blocks = std::max(blocks, block_count<A>(shape, run));
   }
   return blocks;
-}
-inline std::int64_t max_tile_count(const AttentionShape& shape) {
-  std::int64_t keys = 0;
-  for (const AttentionRun& run : shape.runs) keys = std::max<std::int64_t>(keys, run.k_count);
-  return ceil_div(keys, kKeys);
 }
 
 // Pairs are ordered by query, then head of the group, so that a block's queries are neighbours.
@@ -114,6 +124,7 @@ void load_lanes(const T* source, std::int64_t stride, const LaneBlock<A>& lanes,
     int d = 0;
     if (i < lanes.count) {
       const T* __restrict from = source + lanes.row[i] * stride + lanes.head[i] * head_size;
+      prefetch_row(from, stride, head_size);
       for (; d < head_size; ++d) to[d] = widen(from[d]) * factor;
     }
     for (; d < padded; ++d) to[d] = 0;

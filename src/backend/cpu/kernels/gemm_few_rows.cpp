@@ -25,7 +25,10 @@ BEV_INLINE void dot_tile(const accumulate_t<T>* a, const T* b, std::int64_t stri
 #pragma GCC unroll 4
     for (int column = 0; column < kColumns; ++column) {
       Vector right;
-      load_lanes(b + column * stride + i, right);
+      const T* from = b + column * stride + i;
+      // Short rows of 16 bits end before the hardware foresees the next.
+      if constexpr (sizeof(T) == 2) __builtin_prefetch(from + kColumns * stride);
+      load_lanes(from, right);
 #pragma GCC unroll 4
       for (int row = 0; row < kRows; ++row) lanes[row][column] += left[row] * right;
     }
