@@ -6,6 +6,7 @@
 #include "base/fields.h"
 #include "base/problems.h"
 #include "base/text.h"
+#include "models/rope.h"
 
 namespace bev {
 
@@ -158,11 +159,6 @@ void end_fields(ModelConfig& model, FieldList& list) {
   list.add("init-method-std", model.init_method_std,
            "standard deviation of initial weights; output projections have it over sqrt(2 layers)")
       .min(0);
-}
-
-// The dims of a head that rope turns; as many as percent says, rounded down.
-std::int64_t rotary_dims(const ModelConfig& model) {
-  return static_cast<std::int64_t>(static_cast<double>(model.head_size()) * model.rotary_percent);
 }
 
 void check_heads(const ModelConfig& model, std::vector<std::string>& out) {
