@@ -4,7 +4,7 @@ set -euo pipefail
 
 packages=(
   g++ cmake ninja-build ccache lld                                    # build
-  libdnnl-dev nlohmann-json3-dev libyaml-cpp-dev libfmt-dev           # libraries
+  libdnnl-dev nlohmann-json3-dev libyaml-cpp-dev libfmt-dev libopenmpi-dev openmpi-bin  # libraries
   libgtest-dev libgmock-dev clang-format-14                           # tests and checks
 )
 

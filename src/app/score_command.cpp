@@ -120,7 +120,7 @@ void write_logits(Engine& engine, const ScoreJob& job, std::span<const MicroBatc
     if (!engine.model().range().first) {
       Tensor received =
           ctx.allocate(ctx.dtype, engine.model().boundary_shape(ctx, batch), "activations");
-      pp.receive(received, pp.rank() - 1, "hidden states").wait();
+      pp.receive(received, pp.rank() - 1, 0, "hidden states").wait();
       input = Var{received, engine.model().boundary_placement(), -1, nullptr};
     }
     Var hidden = engine.model().hidden(ctx, batch, input);
@@ -128,11 +128,11 @@ void write_logits(Engine& engine, const ScoreJob& job, std::span<const MicroBatc
     if (engine.model().range().last) {
       logits = whole_logits(engine, batch, hidden);
     } else {
-      pp.send(hidden.tensor, pp.rank() + 1, "hidden states").wait();
+      pp.send(hidden.tensor, pp.rank() + 1, 0, "hidden states").wait();
     }
     for (std::int64_t dp = 0; dp < mesh.shape().dp; ++dp) {
       auto source = static_cast<int>(rank_of(mesh.shape(), {0, 0, dp, mesh.shape().pp - 1}));
-      if (source != 0 && world.rank() == source) world.send(logits, 0, "logits").wait();
+      if (source != 0 && world.rank() == source) world.send(logits, 0, 0, "logits").wait();
       if (world.rank() != 0) continue;
       if (source != 0) {
         std::int64_t first =
@@ -142,7 +142,7 @@ void write_logits(Engine& engine, const ScoreJob& job, std::span<const MicroBatc
           rows += static_cast<std::int64_t>(job.samples[static_cast<std::size_t>(i)].tokens.size());
         }
         logits = ctx.allocate(Dtype::kF32, {rows, vocabulary}, "logits");
-        world.receive(logits, source, "logits").wait();
+        world.receive(logits, source, 0, "logits").wait();
       }
       file->add(logits);
     }

@@ -47,6 +47,8 @@ struct Context {
     return Tensor(arena, of, shape, tag);
   }
   Dtype wide() const { return wide_of(dtype); }
+  // The op that is about to wait for other ranks, for the report of a hang; a literal.
+  void note(const char* op) const { mesh.activity().set_op(op, layer); }
 
   // With a probe: records op, layer and tensor of the first bad value.
   void check(std::string_view op, std::string_view what, const View& view) const;

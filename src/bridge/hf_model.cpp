@@ -117,12 +117,12 @@ Tensor ParamGather::gather(const std::string& name) {
   if (mesh.at().pp == param.owner_stage) value = gather_tp(*held(name));
   auto source = static_cast<int>(rank_of(mesh.shape(), {0, 0, 0, param.owner_stage}));
   if (source == 0) return world.rank() == 0 ? value : Tensor();
-  if (world.rank() == source) world.send(value, 0, name).wait();
+  if (world.rank() == source) world.send(value, 0, 0, name).wait();
   if (world.rank() != 0) return {};
   Dtype dtype =
       what_ == What::kValue ? engine_.options().dtype : engine_.store().options().grad_dtype;
   value = engine_.ctx().allocate(dtype, param.shape, "gather");
-  world.receive(value, source, name).wait();
+  world.receive(value, source, 0, name).wait();
   return value;
 }
 

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <memory>
 #include <span>
+#include <string>
 #include <string_view>
 #include <vector>
 
@@ -14,8 +15,10 @@ namespace bev {
 
 enum class Reduction : std::uint8_t { kSum, kMax };
 
-// A pending operation. wait() returns when the result may be read and the inputs may be changed;
-// the destructor does not wait. An empty Work is finished.
+// A pending operation: posted, and finished by wait(), after which the result may be read and the
+// inputs may be changed. A posted operation needs no help to finish on the other ranks, so members
+// may wait for several in any order. Dropping a Work that was not waited for (an exception passes)
+// gives the operation up: its memory is not touched any more. An empty Work is finished.
 class Work {
  public:
   class Pending {
@@ -40,7 +43,8 @@ class Group {
  public:
   virtual ~Group() = default;
 
-  int rank() const { return rank_; }  // index of this rank in the group
+  const std::string& name() const { return name_; }  // "tp", for messages
+  int rank() const { return rank_; }                 // index of this rank in the group
   int size() const { return static_cast<int>(members_.size()); }
   std::span<const int> members() const { return members_; }  // world ranks
 
@@ -56,20 +60,23 @@ class Group {
   virtual Work all_to_all(const View& in, std::span<const std::int64_t> send_counts,
                           const View& out, std::span<const std::int64_t> receive_counts,
                           std::string_view label) = 0;
-  // Messages between two members arrive in the order sent. A send never waits for its receive.
-  virtual Work send(const View& data, int to, std::string_view label) = 0;
-  virtual Work receive(const View& data, int from, std::string_view label) = 0;
+  // Messages between two members arrive in the order sent, on each channel by itself. A send never
+  // waits for its receive.
+  virtual Work send(const View& data, int to, int channel, std::string_view label) = 0;
+  virtual Work receive(const View& data, int from, int channel, std::string_view label) = 0;
   virtual void barrier(std::string_view label) = 0;
 
  protected:
-  Group(int rank, std::vector<int> members) : rank_(rank), members_(std::move(members)) {}
+  Group(std::string name, int rank, std::vector<int> members)
+      : name_(std::move(name)), rank_(rank), members_(std::move(members)) {}
 
  private:
+  std::string name_;
   int rank_;
   std::vector<int> members_;
 };
 
 // A group of this rank alone.
-std::unique_ptr<Group> make_single_group(int world_rank);
+std::unique_ptr<Group> make_single_group(std::string name, int world_rank);
 
 }  // namespace bev

@@ -6,53 +6,162 @@
 
 namespace bev {
 
+namespace {
+
+std::int64_t take_digit(std::int64_t& rest, std::int64_t size) {
+  std::int64_t digit = rest % size;
+  rest /= size;
+  return digit;
+}
+
+std::int64_t coordinate(const MeshCoordinate& at, Axis axis) {
+  switch (axis) {
+    case Axis::kTp:
+      return at.tp;
+    case Axis::kCp:
+      return at.cp;
+    case Axis::kDp:
+      return at.dp;
+    case Axis::kPp:
+      return at.pp;
+    case Axis::kEtp:
+      return at.etp;
+    case Axis::kEp:
+      return at.ep;
+    case Axis::kEdp:
+      return at.edp;
+  }
+  return 0;
+}
+
+// Of a group cut into blocks of `inner` neighbours: the block of `rank`, or the members that stand
+// where it does in their blocks.
+std::vector<int> block_of(const std::vector<int>& members, std::int64_t rank, std::int64_t inner) {
+  auto index = std::find(members.begin(), members.end(), rank) - members.begin();
+  auto begin = members.begin() + index / inner * inner;
+  return {begin, begin + inner};
+}
+std::vector<int> across_blocks(const std::vector<int>& members, std::int64_t rank,
+                               std::int64_t inner) {
+  auto index = std::find(members.begin(), members.end(), rank) - members.begin();
+  std::vector<int> out;
+  for (auto i = index % inner; i < static_cast<std::int64_t>(members.size()); i += inner) {
+    out.push_back(members[static_cast<std::size_t>(i)]);
+  }
+  return out;
+}
+
+void check_shape(const MeshShape& shape, int world_size) {
+  BEV_CHECK(shape.size() == world_size, ErrorKind::kConfig, "mesh: tp ", shape.tp, " x cp ",
+            shape.cp, " x dp ", shape.dp, " x pp ", shape.pp, " needs ", shape.size(),
+            " ranks, the world has ", world_size);
+  BEV_CHECK(shape.edp() * shape.etp * shape.ep == shape.tp * shape.cp * shape.dp,
+            ErrorKind::kConfig, "mesh: etp ", shape.etp, " x ep ", shape.ep,
+            " does not divide the ", shape.tp * shape.cp * shape.dp, " ranks of a pipeline stage");
+  BEV_CHECK(shape.tp % shape.kv_share == 0 && shape.cp % shape.cp_inner == 0 &&
+                shape.dp * shape.cp % shape.dp_instances == 0,
+            ErrorKind::kConfig, "mesh: ", shape.kv_share, " of tp ", shape.tp, ", ", shape.cp_inner,
+            " of cp ", shape.cp, ", ", shape.dp_instances, " of dp x cp ", shape.dp * shape.cp,
+            ": parts must divide");
+}
+
+}  // namespace
+
 MeshCoordinate coordinate_of(const MeshShape& shape, std::int64_t rank) {
   MeshCoordinate at;
-  at.tp = rank % shape.tp;
-  rank /= shape.tp;
-  at.cp = rank % shape.cp;
-  rank /= shape.cp;
-  at.dp = rank % shape.dp;
-  at.pp = rank / shape.dp;
+  std::int64_t rest = rank;
+  at.tp = take_digit(rest, shape.tp);
+  at.cp = take_digit(rest, shape.cp);
+  if (shape.dp_outermost) at.pp = take_digit(rest, shape.pp);
+  at.dp = take_digit(rest, shape.dp);
+  if (!shape.dp_outermost) at.pp = rest;
+  rest = rank;
+  at.etp = take_digit(rest, shape.etp);
+  at.ep = take_digit(rest, shape.ep);
+  if (shape.dp_outermost) rest /= shape.pp;
+  at.edp = rest % shape.edp();
   return at;
 }
 
 std::int64_t rank_of(const MeshShape& shape, const MeshCoordinate& at) {
-  return at.tp + shape.tp * (at.cp + shape.cp * (at.dp + shape.dp * at.pp));
+  std::int64_t outer = shape.dp_outermost ? at.pp + shape.pp * at.dp : at.dp + shape.dp * at.pp;
+  return at.tp + shape.tp * (at.cp + shape.cp * outer);
 }
 
 std::vector<int> group_members(const MeshShape& shape, std::int64_t rank,
                                const std::vector<Axis>& axes) {
-  auto free = [&](Axis axis) { return std::find(axes.begin(), axes.end(), axis) != axes.end(); };
+  bool expert = std::ranges::any_of(axes, [](Axis axis) { return axis > Axis::kPp; });
+  std::vector<Axis> fixed = expert ? std::vector{Axis::kEtp, Axis::kEp, Axis::kEdp, Axis::kPp}
+                                   : std::vector{Axis::kTp, Axis::kCp, Axis::kDp, Axis::kPp};
+  std::erase_if(fixed, [&](Axis axis) { return std::ranges::find(axes, axis) != axes.end(); });
   MeshCoordinate at = coordinate_of(shape, rank);
   std::vector<int> members;
   for (std::int64_t other = 0; other < shape.size(); ++other) {
     MeshCoordinate to = coordinate_of(shape, other);
-    bool same = (free(Axis::kTp) || to.tp == at.tp) && (free(Axis::kCp) || to.cp == at.cp) &&
-                (free(Axis::kDp) || to.dp == at.dp) && (free(Axis::kPp) || to.pp == at.pp);
+    bool same = std::ranges::all_of(
+        fixed, [&](Axis axis) { return coordinate(to, axis) == coordinate(at, axis); });
     if (same) members.push_back(static_cast<int>(other));
   }
   return members;
 }
 
-Mesh::Mesh(World& world, const MeshShape& shape)
-    : shape_(shape), at_(coordinate_of(shape, world.rank())) {
-  BEV_CHECK(shape.size() == world.size(), ErrorKind::kConfig, "mesh: tp ", shape.tp, " x cp ",
-            shape.cp, " x dp ", shape.dp, " x pp ", shape.pp, " needs ", shape.size(),
-            " ranks, the world has ", world.size());
-  auto group = [&](std::vector<Axis> axes) {
-    return world.make_group(group_members(shape, world.rank(), axes));
-  };
-  tp_ = group({Axis::kTp});
-  cp_ = group({Axis::kCp});
-  dp_ = group({Axis::kDp});
-  pp_ = group({Axis::kPp});
-  grads_ = group({Axis::kCp, Axis::kDp});
-  world_ = group({Axis::kTp, Axis::kCp, Axis::kDp, Axis::kPp});
-  std::vector<int> ends = group_members(shape, world.rank(), {Axis::kPp});
-  ends = ends.size() > 1 ? std::vector<int>{ends.front(), ends.back()} : ends;
-  bool at_end = at_.pp == 0 || at_.pp == shape.pp - 1;
-  embedding_ = at_end ? world.make_group(ends) : make_single_group(world.rank());
+std::string_view name_of(MeshGroup group) {
+  constexpr std::array<std::string_view, kMeshGroupCount> kNames = {
+      "tp",       "cp",       "dp",        "pp",  "dp x cp", "shards", "replicas", "kv",
+      "cp inner", "cp outer", "embedding", "etp", "ep",      "edp",    "world"};
+  return kNames[static_cast<std::size_t>(group)];
+}
+
+std::vector<int> members_of(const MeshShape& shape, std::int64_t rank, MeshGroup group) {
+  auto members = [&](std::vector<Axis> axes) { return group_members(shape, rank, axes); };
+  std::int64_t shard = shape.dp * shape.cp / shape.dp_instances;
+  switch (group) {
+    case MeshGroup::kTp:
+      return members({Axis::kTp});
+    case MeshGroup::kCp:
+      return members({Axis::kCp});
+    case MeshGroup::kDp:
+      return members({Axis::kDp});
+    case MeshGroup::kPp:
+      return members({Axis::kPp});
+    case MeshGroup::kGrads:
+      return members({Axis::kCp, Axis::kDp});
+    case MeshGroup::kShards:
+      return block_of(members({Axis::kCp, Axis::kDp}), rank, shard);
+    case MeshGroup::kReplicas:
+      return across_blocks(members({Axis::kCp, Axis::kDp}), rank, shard);
+    case MeshGroup::kKv:
+      return block_of(members({Axis::kTp}), rank, shape.kv_share);
+    case MeshGroup::kCpInner:
+      return block_of(members({Axis::kCp}), rank, shape.cp_inner);
+    case MeshGroup::kCpOuter:
+      return across_blocks(members({Axis::kCp}), rank, shape.cp_inner);
+    case MeshGroup::kEmbedding: {
+      std::vector<int> stages = members({Axis::kPp});
+      bool at_end = rank == stages.front() || rank == stages.back();
+      if (!at_end || stages.size() == 1) return {static_cast<int>(rank)};
+      return {stages.front(), stages.back()};
+    }
+    case MeshGroup::kEtp:
+      return members({Axis::kEtp});
+    case MeshGroup::kEp:
+      return members({Axis::kEp});
+    case MeshGroup::kEdp:
+      return members({Axis::kEdp});
+    case MeshGroup::kWorld:
+      return members({Axis::kTp, Axis::kCp, Axis::kDp, Axis::kPp});
+  }
+  return {};
+}
+
+Mesh::Mesh(World& world, const MeshShape& shape) : shape_(shape), activity_(world.activity()) {
+  check_shape(shape, world.size());
+  at_ = coordinate_of(shape, world.rank());
+  for (int i = 0; i < kMeshGroupCount; ++i) {
+    auto group = static_cast<MeshGroup>(i);
+    groups_[static_cast<std::size_t>(i)] =
+        world.make_group(std::string(name_of(group)), members_of(shape, world.rank(), group));
+  }
 }
 
 }  // namespace bev

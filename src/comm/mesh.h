@@ -1,10 +1,12 @@
-// The immutable grid of ranks: dense axes tp, cp, dp, pp, leftmost fastest, and one group per axis.
+// The immutable grid of ranks: the dense axes tp, cp, dp, pp, the expert axes etp, ep, edp over the
+// same ranks, and the groups that either gives each rank.
 #pragma once
 
 #include <array>
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "comm/group.h"
@@ -15,19 +17,53 @@ namespace bev {
 
 struct MeshShape {
   std::int64_t tp = 1, cp = 1, dp = 1, pp = 1;
+  std::int64_t etp = 1, ep = 1;  // edp is what the ranks of a stage leave over
+  bool dp_outermost = false;     // ranks count tp, cp, pp, dp instead of tp, cp, dp, pp
+
+  std::int64_t kv_share = 1;      // neighbouring tp ranks that share a key-value head
+  std::int64_t cp_inner = 1;      // neighbouring cp ranks that exchange heads; the rest form a ring
+  std::int64_t dp_instances = 1;  // copies of what dp x cp ranks shard
+
   std::int64_t size() const { return tp * cp * dp * pp; }
+  std::int64_t edp() const { return tp * cp * dp / (etp * ep); }
 };
 
+// pp is the same in both grids.
 struct MeshCoordinate {
   std::int64_t tp = 0, cp = 0, dp = 0, pp = 0;
+  std::int64_t etp = 0, ep = 0, edp = 0;
 };
 
-// rank = tp + tp_size * (cp + cp_size * (dp + dp_size * pp)).
+// The leftmost axis varies fastest: rank = tp + tp_size * (cp + cp_size * (dp + dp_size * pp)), and
+// likewise etp, ep, edp, pp.
 MeshCoordinate coordinate_of(const MeshShape& shape, std::int64_t rank);
+// Of the dense coordinates.
 std::int64_t rank_of(const MeshShape& shape, const MeshCoordinate& at);
-// The ranks that differ from `rank` in the given axes only, in the order of those axes.
+// The ranks that differ from `rank` in the given axes only, in rank order. Axes of one grid.
 std::vector<int> group_members(const MeshShape& shape, std::int64_t rank,
                                const std::vector<Axis>& axes);
+
+enum class MeshGroup : std::uint8_t {
+  kTp,
+  kCp,
+  kDp,
+  kPp,
+  kGrads,      // dp x cp: over which gradients of dense parameters are summed
+  kShards,     // the part of it that shards parameters, gradients or optimizer state
+  kReplicas,   // the holders of the same shard
+  kKv,         // the part of tp that shares key-value heads
+  kCpInner,    // the part of cp that exchanges heads
+  kCpOuter,    // the part of cp that passes keys and values around
+  kEmbedding,  // first and last pipeline stage; this rank alone on other stages
+  kEtp,
+  kEp,
+  kEdp,
+  kWorld,
+};
+inline constexpr int kMeshGroupCount = 15;
+std::string_view name_of(MeshGroup group);
+// World ranks of the group that `rank` is in.
+std::vector<int> members_of(const MeshShape& shape, std::int64_t rank, MeshGroup group);
 
 class Mesh {
  public:
@@ -36,20 +72,21 @@ class Mesh {
 
   const MeshShape& shape() const { return shape_; }
   const MeshCoordinate& at() const { return at_; }
-  Group& tp() const { return *tp_; }
-  Group& cp() const { return *cp_; }
-  Group& dp() const { return *dp_; }
-  Group& pp() const { return *pp_; }
-  // dp x cp: over which gradients of dense parameters are summed.
-  Group& grads() const { return *grads_; }
-  // First and last pipeline stage: holders of a tied embedding (this rank alone on other stages).
-  Group& embedding() const { return *embedding_; }
-  Group& world() const { return *world_; }
+  Group& group(MeshGroup group) const { return *groups_[static_cast<std::size_t>(group)]; }
+  Group& tp() const { return group(MeshGroup::kTp); }
+  Group& cp() const { return group(MeshGroup::kCp); }
+  Group& dp() const { return group(MeshGroup::kDp); }
+  Group& pp() const { return group(MeshGroup::kPp); }
+  Group& grads() const { return group(MeshGroup::kGrads); }
+  Group& embedding() const { return group(MeshGroup::kEmbedding); }
+  Group& world() const { return group(MeshGroup::kWorld); }
+  Activity& activity() const { return activity_; }
 
  private:
   MeshShape shape_;
   MeshCoordinate at_;
-  std::unique_ptr<Group> tp_, cp_, dp_, pp_, grads_, embedding_, world_;
+  Activity& activity_;
+  std::array<std::unique_ptr<Group>, kMeshGroupCount> groups_;
 };
 
 }  // namespace bev

@@ -9,7 +9,7 @@ namespace {
 // Collectives of one member: the result is the input.
 class SingleGroup : public Group {
  public:
-  explicit SingleGroup(int world_rank) : Group(0, {world_rank}) {}
+  SingleGroup(std::string name, int world_rank) : Group(std::move(name), 0, {world_rank}) {}
 
   Work all_reduce(const View&, Reduction, std::string_view) override { return {}; }
   Work all_gather(const View& in, const View& out, std::string_view label) override {
@@ -23,8 +23,8 @@ class SingleGroup : public Group {
                   std::span<const std::int64_t>, std::string_view label) override {
     return copy(in, out, label);
   }
-  Work send(const View&, int, std::string_view label) override { no_peer(label); }
-  Work receive(const View&, int, std::string_view label) override { no_peer(label); }
+  Work send(const View&, int, int, std::string_view label) override { no_peer(label); }
+  Work receive(const View&, int, int, std::string_view label) override { no_peer(label); }
   void barrier(std::string_view) override {}
 
  private:
@@ -40,8 +40,8 @@ class SingleGroup : public Group {
 };
 }  // namespace
 
-std::unique_ptr<Group> make_single_group(int world_rank) {
-  return std::make_unique<SingleGroup>(world_rank);
+std::unique_ptr<Group> make_single_group(std::string name, int world_rank) {
+  return std::make_unique<SingleGroup>(std::move(name), world_rank);
 }
 
 }  // namespace bev

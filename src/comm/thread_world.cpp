@@ -5,6 +5,7 @@
 //   rank 1   post --+-- meet ----+-- sum part 1 --+-- meet -- go on
 //   rank 2   post --+            +-- sum part 2 --+
 #include <algorithm>
+#include <array>
 #include <atomic>
 #include <chrono>
 #include <condition_variable>
@@ -50,7 +51,7 @@ struct Meeting {
   std::size_t arrived_count = 0;
   std::uint64_t generation = 0;
   bool left = false;  // a member gave up, its memory is gone: no collective completes any more
-  std::map<std::pair<int, int>, std::deque<std::vector<std::byte>>> mail;  // (from, to)
+  std::map<std::array<int, 3>, std::deque<std::vector<std::byte>>> mail;  // from, to, channel
 
   // `open`: the first meeting of a collective. Past it every member goes through to the second one,
   // whoever fails elsewhere, since others may still read its memory.
@@ -138,7 +139,8 @@ void Meeting::meet(int rank, const char* op, std::string_view label, bool open) 
 
 class ThreadGroup : public Group {
  public:
-  ThreadGroup(int rank, Meeting& meeting) : Group(rank, meeting.members), meeting_(meeting) {}
+  ThreadGroup(std::string name, int rank, Meeting& meeting)
+      : Group(std::move(name), rank, meeting.members), meeting_(meeting) {}
 
   Work all_reduce(const View& data, Reduction reduction, std::string_view label) override {
     open("all_reduce", label, data, data);
@@ -212,18 +214,18 @@ class ThreadGroup : public Group {
     return close();
   }
 
-  Work send(const View& data, int to, std::string_view) override {
+  Work send(const View& data, int to, int channel, std::string_view) override {
     const auto* bytes = static_cast<const std::byte*>(data.data);
     std::vector<std::byte> copy(bytes, bytes + data.bytes());
     std::lock_guard lock(meeting_.mutex);
-    meeting_.mail[{rank(), to}].push_back(std::move(copy));
+    meeting_.mail[{rank(), to, channel}].push_back(std::move(copy));
     meeting_.changed.notify_all();
     return {};
   }
 
-  Work receive(const View& data, int from, std::string_view label) override {
+  Work receive(const View& data, int from, int channel, std::string_view label) override {
     std::unique_lock lock(meeting_.mutex);
-    auto& box = meeting_.mail[{from, rank()}];
+    auto& box = meeting_.mail[{from, rank(), channel}];
     Meeting::End end = meeting_.wait(lock, true, [&] { return !box.empty(); });
     int sender = members()[static_cast<std::size_t>(from)];
     BEV_CHECK(end == Meeting::End::kReady, ErrorKind::kComm, "receive of ", label, " on rank ",
@@ -321,14 +323,15 @@ class ThreadWorld : public World {
   int rank() const override { return rank_; }
   int size() const override { return fabric_.size(); }
 
-  std::unique_ptr<Group> make_group(std::vector<int> members) override {
+  std::unique_ptr<Group> make_group(std::string name, std::vector<int> members) override {
     auto me = std::find(members.begin(), members.end(), rank_);
     BEV_CHECK(me != members.end(), ErrorKind::kInternal, "rank ", rank_,
               " makes a group without itself");
-    if (members.size() == 1) return make_single_group(rank_);
+    if (members.size() == 1) return make_single_group(std::move(name), rank_);
     int instance = instances_[members]++;
     auto index = static_cast<int>(me - members.begin());
-    return std::make_unique<ThreadGroup>(index, fabric_.meeting(members, instance));
+    return std::make_unique<ThreadGroup>(std::move(name), index,
+                                         fabric_.meeting(members, instance));
   }
 
  private:

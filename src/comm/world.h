@@ -2,8 +2,10 @@
 #pragma once
 
 #include <memory>
+#include <string>
 #include <vector>
 
+#include "comm/activity.h"
 #include "comm/group.h"
 
 namespace bev {
@@ -13,8 +15,15 @@ class World {
   virtual ~World() = default;
   virtual int rank() const = 0;
   virtual int size() const = 0;
-  // All members call it with the same list, in the same order relative to other groups of theirs.
-  virtual std::unique_ptr<Group> make_group(std::vector<int> members) = 0;
+  // Every rank of the world calls it equally often, in the same order, each for the group that it
+  // is in (itself alone, where it is in none): the n-th call of each makes the n-th set of groups.
+  virtual std::unique_ptr<Group> make_group(std::string name, std::vector<int> members) = 0;
+
+  // What this rank is doing; a hang is reported with it.
+  Activity& activity() { return activity_; }
+
+ private:
+  Activity activity_;
 };
 
 struct ThreadWorldOptions {

@@ -29,6 +29,99 @@ void recompute_fields(ParallelConfig& parallel, FieldList& list) {
   list.add("recompute-modules", parallel.recompute_modules, "selective: the parts to recompute")
       .one_of({"core_attn", "layernorm", "activation", "mlp"});
 }
+
+void tensor_fields(ParallelConfig& parallel, FieldList& list) {
+  list.section("tensor parallel");
+  list.add("sequence-parallel", parallel.sequence_parallel,
+           "split norms and dropout over the tensor-parallel ranks as well; off when tp is 1");
+  list.add("tp-comm-overlap", parallel.tp_comm_overlap,
+           "exchange activations block by block beside the products that need or make them");
+}
+
+void pipeline_fields(ParallelConfig& parallel, FieldList& list) {
+  list.section("pipeline");
+  list.add("pipeline-schedule", parallel.pipeline_schedule,
+           {{"1f1b", PipelineSchedule::k1F1B},
+            {"zb-h1", PipelineSchedule::kZeroBubbleH1},
+            {"zb-v", PipelineSchedule::kZeroBubbleV}},
+           "order of forwards and backwards; 1f1b is interleaved when a rank has several stages");
+  list.add("num-virtual-stages-per-pipeline-rank", parallel.num_virtual_stages_per_pipeline_rank,
+           "stages on each pipeline rank")
+      .alias("vpp")
+      .min(0)
+      .limit(kMaxAxis)
+      .defaults_to("1, or 2 with zb-v");
+  list.add("num-layers-per-virtual-pipeline-stage", parallel.num_layers_per_virtual_pipeline_stage,
+           "the same given by the layers of a stage")
+      .min(0)
+      .limit(kMaxAxis)
+      .defaults_to("layers / (pp vpp)");
+  list.add("microbatch-group-size-per-virtual-pipeline-stage", parallel.microbatch_group_size,
+           "micro-batches that a stage takes in a row in the interleaved schedule")
+      .min(0)
+      .limit(1 << 20)
+      .defaults_to("pp");
+  list.add("decoder-first-pipeline-num-layers", parallel.decoder_first_pipeline_num_layers,
+           "layers of the first pipeline rank; the rest is split evenly over the others")
+      .min(0)
+      .limit(1 << 20)
+      .defaults_to("even split");
+  list.add("decoder-last-pipeline-num-layers", parallel.decoder_last_pipeline_num_layers,
+           "layers of the last pipeline rank")
+      .min(0)
+      .limit(1 << 20)
+      .defaults_to("even split");
+  list.add("account-for-embedding-in-pipeline-split",
+           parallel.account_for_embedding_in_pipeline_split,
+           "count the embedding as a layer of the first stage");
+  list.add("account-for-loss-in-pipeline-split", parallel.account_for_loss_in_pipeline_split,
+           "count the output layer and loss as a layer of the last stage");
+  list.add("pipeline-model-parallel-layout", parallel.pipeline_model_parallel_layout,
+           "every stage by letters: E embedding, t layer, L loss, | next stage, x*n and (..)*n "
+           "repeat: \"Et*3|(tt|)*6L\"");
+  list.add("overlap-p2p-communication", parallel.overlap_p2p_communication,
+           "receive for the next action while one computes");
+}
+
+void data_fields(ParallelConfig& parallel, FieldList& list) {
+  list.section("data parallel");
+  list.add("data-parallel-sharding-strategy", parallel.data_parallel_sharding_strategy,
+           {{"no_shard", ShardingStrategy::kNoShard},
+            {"optim", ShardingStrategy::kOptim},
+            {"optim_grads", ShardingStrategy::kOptimGrads},
+            {"optim_grads_params", ShardingStrategy::kOptimGradsParams}},
+           "what data-parallel ranks share out: nothing, optimizer state (ZeRO-1), also gradients "
+           "(ZeRO-2), also parameters (ZeRO-3)");
+  list.shorthand("use-distributed-optimizer", {{"data-parallel-sharding-strategy", "optim"}},
+                 "--data-parallel-sharding-strategy optim, unless that says more");
+  list.add("num-distributed-optimizer-instances", parallel.num_distributed_optimizer_instances,
+           "copies of what is shared out: shards within dp cp / n neighbours, replicas across")
+      .min(1)
+      .limit(kMaxAxis);
+  list.add("ddp-bucket-size", parallel.ddp_bucket_size,
+           "gradient elements that are exchanged at a time")
+      .min(0)
+      .limit(1e12)
+      .defaults_to("40M, or 1M per rank where that is more");
+  list.add("overlap-grad-reduce", parallel.overlap_grad_reduce,
+           "exchange gradients of a bucket as soon as its last one is there");
+  list.add("overlap-param-gather", parallel.overlap_param_gather,
+           "gather parameters of later layers while earlier ones compute");
+  list.add("grad-reduce-in-bf16", parallel.grad_reduce_in_bf16,
+           "send gradients between data-parallel ranks as bf16; they are added in fp32")
+      .alias("ddp-reduce-scatter-with-fp32-accumulation");
+}
+
+void context_fields(ParallelConfig& parallel, FieldList& list) {
+  list.section("context parallel");
+  list.add(
+          "cp-comm-type", parallel.cp_comm_type,
+          "how attention sees the whole sequence: a ring of keys and values, an exchange of heads, "
+          "a gather of keys and values, or heads within and a ring across; one, or one per layer")
+      .one_of({"p2p", "a2a", "allgather", "a2a+p2p"});
+  list.add("hierarchical-context-parallel-sizes", parallel.hierarchical_context_parallel_sizes,
+           "a2a+p2p: ranks that exchange heads, ranks of a ring; their product is cp");
+}
 }  // namespace
 
 void ParallelConfig::fields(FieldList& list) {
@@ -51,6 +144,12 @@ void ParallelConfig::fields(FieldList& list) {
       .alias("ep")
       .min(1)
       .limit(kMaxAxis);
+  list.add("expert-tensor-parallel-size", expert_tensor_parallel_size,
+           "ranks that share each expert's matrices")
+      .alias("etp")
+      .min(0)
+      .limit(kMaxAxis)
+      .defaults_to("tp");
   list.add("data-parallel-size", data_parallel_size, "copies of the model")
       .alias("dp")
       .min(0)
@@ -61,21 +160,20 @@ void ParallelConfig::fields(FieldList& list) {
       .min(0)
       .limit(kMaxRanks)
       .defaults_to("tp pp cp dp");
-  list.add("sequence-parallel", sequence_parallel,
-           "split norms and dropout over the tensor-parallel ranks as well; off when tp is 1");
-  list.add("data-parallel-sharding-strategy", data_parallel_sharding_strategy,
-           {{"no_shard", ShardingStrategy::kNoShard},
-            {"optim", ShardingStrategy::kOptim},
-            {"optim_grads", ShardingStrategy::kOptimGrads},
-            {"optim_grads_params", ShardingStrategy::kOptimGradsParams}},
-           "what data-parallel ranks share out: nothing, optimizer state (ZeRO-1), also gradients "
-           "(ZeRO-2), also parameters (ZeRO-3)");
-  list.shorthand("use-distributed-optimizer", {{"data-parallel-sharding-strategy", "optim"}},
-                 "--data-parallel-sharding-strategy optim, unless that says more");
+  list.add("use-tp-pp-dp-mapping", use_tp_pp_dp_mapping,
+           "count ranks tp, cp, pp, dp instead of tp, cp, dp, pp");
   list.add("distributed-timeout-minutes", distributed_timeout_minutes,
            "how long a collective may wait before the run fails and says who is missing")
       .above(0)
       .limit(1e6);
+  list.add(
+      "inject-fault", inject_fault,
+      "test of the watchdog: rank=R,call=N,kind=throw|stall|kill at the N-th collective call of "
+      "rank R");
+  tensor_fields(*this, list);
+  pipeline_fields(*this, list);
+  data_fields(*this, list);
+  context_fields(*this, list);
   recompute_fields(*this, list);
 }
 

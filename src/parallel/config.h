@@ -11,6 +11,8 @@ class FieldList;
 
 // What data-parallel ranks share out instead of keeping whole (ZeRO stage 0, 1, 2, 3).
 enum class ShardingStrategy : std::uint8_t { kNoShard, kOptim, kOptimGrads, kOptimGradsParams };
+// kInterleaved is what 1F1B becomes with several virtual stages on a rank.
+enum class PipelineSchedule : std::uint8_t { k1F1B, kZeroBubbleH1, kZeroBubbleV };
 enum class RecomputeGranularity : std::uint8_t { kNone, kSelective, kFull };
 enum class RecomputeMethod : std::uint8_t { kUniform, kBlock };
 
@@ -23,10 +25,38 @@ struct ParallelConfig {
   std::int64_t pipeline_model_parallel_size = 1;
   std::int64_t context_parallel_size = 1;
   std::int64_t expert_model_parallel_size = 1;
-  std::int64_t data_parallel_size = 0;  // 0: what the ranks leave over
-  bool sequence_parallel = false;
-  ShardingStrategy data_parallel_sharding_strategy = ShardingStrategy::kNoShard;
+  std::int64_t expert_tensor_parallel_size = 0;  // 0: the tensor-parallel size
+  std::int64_t data_parallel_size = 0;           // 0: what the ranks leave over
+  bool use_tp_pp_dp_mapping = false;             // ranks count tp, cp, pp, dp
   double distributed_timeout_minutes = 10.0;
+  std::string inject_fault;  // "rank=1,call=20,kind=throw": a test of the watchdog
+
+  // Tensor parallel.
+  bool sequence_parallel = false;
+  bool tp_comm_overlap = false;
+
+  // Pipeline.
+  PipelineSchedule pipeline_schedule = PipelineSchedule::k1F1B;
+  std::int64_t num_virtual_stages_per_pipeline_rank = 0;  // 0: 1, or 2 for the V schedule
+  std::int64_t num_layers_per_virtual_pipeline_stage = 0;
+  std::int64_t microbatch_group_size = 0;  // of a virtual stage; 0: the pipeline size
+  std::int64_t decoder_first_pipeline_num_layers = 0, decoder_last_pipeline_num_layers = 0;
+  bool account_for_embedding_in_pipeline_split = false;
+  bool account_for_loss_in_pipeline_split = false;
+  std::string pipeline_model_parallel_layout;
+  bool overlap_p2p_communication = true;
+
+  // Data parallel.
+  ShardingStrategy data_parallel_sharding_strategy = ShardingStrategy::kNoShard;
+  std::int64_t num_distributed_optimizer_instances = 1;
+  std::int64_t ddp_bucket_size = 0;  // elements; 0: max(40M, 1M per data-parallel rank)
+  bool overlap_grad_reduce = false;
+  bool overlap_param_gather = false;
+  bool grad_reduce_in_bf16 = false;  // on the wire; sums are in the gradients' dtype
+
+  // Context parallel: p2p, a2a, allgather or a2a+p2p; one for all layers, or one for each.
+  std::vector<std::string> cp_comm_type = {"p2p"};
+  std::vector<std::int64_t> hierarchical_context_parallel_sizes;  // a2a size, p2p size
 
   RecomputeGranularity recompute_granularity = RecomputeGranularity::kNone;
   RecomputeMethod recompute_method = RecomputeMethod::kUniform;

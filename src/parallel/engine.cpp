@@ -27,9 +27,26 @@ class ScopedValue {
 }  // namespace
 
 MeshShape mesh_shape(const ParallelConfig& config) {
-  return {config.tensor_model_parallel_size, config.context_parallel_size,
-          std::max<std::int64_t>(config.data_parallel_size, 1),
-          config.pipeline_model_parallel_size};
+  MeshShape shape;
+  shape.tp = config.tensor_model_parallel_size;
+  shape.cp = config.context_parallel_size;
+  shape.dp = std::max<std::int64_t>(config.data_parallel_size, 1);
+  shape.pp = config.pipeline_model_parallel_size;
+  shape.ep = config.expert_model_parallel_size;
+  shape.etp =
+      config.expert_tensor_parallel_size > 0 ? config.expert_tensor_parallel_size : shape.tp;
+  shape.dp_outermost = config.use_tp_pp_dp_mapping;
+  shape.dp_instances = config.num_distributed_optimizer_instances;
+  if (!config.hierarchical_context_parallel_sizes.empty()) {
+    shape.cp_inner = config.hierarchical_context_parallel_sizes.front();
+  }
+  return shape;
+}
+
+MeshShape mesh_shape(const ParallelConfig& config, const ModelConfig& model) {
+  MeshShape shape = mesh_shape(config);
+  if (shape.tp > model.kv_heads()) shape.kv_share = shape.tp / model.kv_heads();
+  return shape;
 }
 
 BuildOptions build_options(const ParallelConfig& config) {
@@ -54,7 +71,7 @@ BuildOptions build_options(const ParallelConfig& config) {
 
 Engine::Engine(World& world, const Kernels& kernels, const EngineOptions& options)
     : options_(options), pool_(options.threads), arena_(make_host_memory()) {
-  mesh_ = std::make_unique<Mesh>(world, mesh_shape(options.parallel));
+  mesh_ = std::make_unique<Mesh>(world, mesh_shape(options.parallel, options.model));
   StageRange range = even_stage(options.model.num_layers, mesh_->shape().pp, mesh_->at().pp);
   model_ = std::make_unique<Decoder>(options.model, range, build_options(options.parallel));
   StoreOptions store;

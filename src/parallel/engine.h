@@ -43,6 +43,8 @@ struct StepResult {
 };
 
 MeshShape mesh_shape(const ParallelConfig& config);
+// With the groups that this model needs.
+MeshShape mesh_shape(const ParallelConfig& config, const ModelConfig& model);
 BuildOptions build_options(const ParallelConfig& config);
 
 class Engine {

@@ -45,10 +45,10 @@ void Executor::act(const Action& action, const MicroBatch& batch, InFlight& flig
   Group& pp = ctx_.mesh.pp();
   auto receive = [&](int from, const char* tag, const char* label) {
     flight.received = ctx_.allocate(ctx_.dtype, model_.boundary_shape(ctx_, batch), tag);
-    pp.receive(flight.received, from, label).wait();
+    pp.receive(flight.received, from, 0, label).wait();
   };
   auto send = [&](int to, const char* label) {
-    pp.send(flight.outgoing, to, label).wait();
+    pp.send(flight.outgoing, to, 0, label).wait();
     flight.outgoing = Tensor();
   };
   switch (action.kind) {

@@ -32,7 +32,7 @@ class KeptState {
  public:
   KeptState(const MemoryQuery& query, const std::vector<Param*>& params, std::int64_t tp_rank)
       : query_(query) {
-    MeshShape mesh = mesh_shape(query.parallel);
+    MeshShape mesh = mesh_shape(query.parallel, query.model);
     parts_ = mesh.cp * mesh.dp;
     for (const Param* param : params) {
       sizes_.push_back(param->split.local_shape(param->shape, mesh.tp, tp_rank).numel());
@@ -105,7 +105,7 @@ std::int64_t in_use(const Arena& arena) { return static_cast<std::int64_t>(arena
 
 // The peak of an iteration of Engine::train_step above what is kept, on the phantom machine.
 std::int64_t activation_bytes(const MemoryQuery& query, Decoder& model, const MeshCoordinate& at) {
-  MeshShape shape = mesh_shape(query.parallel);
+  MeshShape shape = mesh_shape(query.parallel, query.model);
   PhantomWorld world(static_cast<int>(rank_of(shape, at)), static_cast<int>(shape.size()));
   Mesh mesh(world, shape);
   Arena arena(make_phantom_memory());
@@ -144,7 +144,7 @@ void count_parameters(const MemoryQuery& query, MemoryPlan& plan) {
 
 // The ranks of one pipeline stage. Those that hold parts of equal size have equal activations.
 void plan_stage(const MemoryQuery& query, std::int64_t stage, MemoryPlan& plan) {
-  MeshShape mesh = mesh_shape(query.parallel);
+  MeshShape mesh = mesh_shape(query.parallel, query.model);
   BuildOptions build = build_options(query.parallel);
   Decoder model(query.model, even_stage(query.model.num_layers, mesh.pp, stage), build);
   std::int64_t tokens =
@@ -177,7 +177,7 @@ MemoryPlan plan_memory(const MemoryQuery& query) {
   BEV_CHECK(query.seq_length > 0 && query.micro_batch_size > 0 && query.micro_batches > 0,
             ErrorKind::kConfig, "memory plan: ", query.micro_batches, " micro-batches of ",
             query.micro_batch_size, " x ", query.seq_length, " tokens");
-  MeshShape mesh = mesh_shape(query.parallel);
+  MeshShape mesh = mesh_shape(query.parallel, query.model);
   MemoryPlan plan;
   count_parameters(query, plan);
   plan.ranks.resize(static_cast<std::size_t>(mesh.size()));

@@ -47,7 +47,8 @@ class PhantomMemory final : public MemorySource {
 
 class PhantomGroup final : public Group {
  public:
-  PhantomGroup(int rank, std::vector<int> members) : Group(rank, std::move(members)) {}
+  PhantomGroup(std::string name, int rank, std::vector<int> members)
+      : Group(std::move(name), rank, std::move(members)) {}
 
   Work all_reduce(const View&, Reduction, std::string_view) override { return {}; }
   Work all_gather(const View&, const View&, std::string_view) override { return {}; }
@@ -57,8 +58,8 @@ class PhantomGroup final : public Group {
                   std::span<const std::int64_t>, std::string_view) override {
     return {};
   }
-  Work send(const View&, int, std::string_view) override { return {}; }
-  Work receive(const View&, int, std::string_view) override { return {}; }
+  Work send(const View&, int, int, std::string_view) override { return {}; }
+  Work receive(const View&, int, int, std::string_view) override { return {}; }
   void barrier(std::string_view) override {}
 };
 
@@ -68,12 +69,12 @@ const Kernels& phantom_kernels() { return kPhantomKernels; }
 
 std::unique_ptr<MemorySource> make_phantom_memory() { return std::make_unique<PhantomMemory>(); }
 
-std::unique_ptr<Group> PhantomWorld::make_group(std::vector<int> members) {
+std::unique_ptr<Group> PhantomWorld::make_group(std::string name, std::vector<int> members) {
   auto mine = std::find(members.begin(), members.end(), rank_);
   BEV_CHECK(mine != members.end(), ErrorKind::kInternal, "memory plan: rank ", rank_,
             " makes a group without itself");
   auto index = static_cast<int>(mine - members.begin());
-  return std::make_unique<PhantomGroup>(index, std::move(members));
+  return std::make_unique<PhantomGroup>(std::move(name), index, std::move(members));
 }
 
 }  // namespace bev

@@ -22,7 +22,7 @@ class PhantomWorld final : public World {
   PhantomWorld(int rank, int size) : rank_(rank), size_(size) {}
   int rank() const override { return rank_; }
   int size() const override { return size_; }
-  std::unique_ptr<Group> make_group(std::vector<int> members) override;
+  std::unique_ptr<Group> make_group(std::string name, std::vector<int> members) override;
 
  private:
   int rank_, size_;

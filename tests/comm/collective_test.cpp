@@ -75,7 +75,7 @@ template <class Body>
 void on_every_world(const Body& body) {
   for (int ranks : kRanks) {
     run_thread_ranks(ranks, {20.0}, [&](World& world) {
-      std::unique_ptr<Group> group = world.make_group(everyone(ranks));
+      std::unique_ptr<Group> group = world.make_group("group", everyone(ranks));
       for (Dtype dtype : kDtypes) {
         SCOPED_TRACE(testing::Message() << ranks << " ranks, " << name_of(dtype));
         body(*group, dtype);
@@ -198,18 +198,18 @@ TEST(Collective, AllToAllExchangesUnevenCounts) {
 TEST(Collective, MessagesArriveInTheOrderSent) {
   for (int ranks : {2, 3, 8}) {
     run_thread_ranks(ranks, {20.0}, [&](World& world) {
-      std::unique_ptr<Group> ring = world.make_group(everyone(ranks));
+      std::unique_ptr<Group> ring = world.make_group("group", everyone(ranks));
       int next = (world.rank() + 1) % ranks, previous = (world.rank() + ranks - 1) % ranks;
       // A send never waits: all may send before anyone receives.
       for (int i = 0; i < 50; ++i) {
         Buffer message(Dtype::kI32, 1 + i % 3);
         message.set(0, world.rank() * 100 + i);
-        ring->send(message.view(), next, "message").wait();
+        ring->send(message.view(), next, 0, "message").wait();
         message.set(0, -1);
       }
       for (int i = 0; i < 50; ++i) {
         Buffer message(Dtype::kI32, 1 + i % 3);
-        ring->receive(message.view(), previous, "message").wait();
+        ring->receive(message.view(), previous, 0, "message").wait();
         ASSERT_EQ(message.get(0), previous * 100 + i);
       }
     });
@@ -219,7 +219,7 @@ TEST(Collective, MessagesArriveInTheOrderSent) {
 TEST(Collective, BarrierWaitsForAll) {
   std::atomic<int> arrived = 0;
   run_thread_ranks(4, {20.0}, [&](World& world) {
-    std::unique_ptr<Group> group = world.make_group(everyone(4));
+    std::unique_ptr<Group> group = world.make_group("group", everyone(4));
     for (int round = 1; round <= 50; ++round) {
       ++arrived;
       group->barrier("round");
@@ -234,7 +234,7 @@ TEST(Collective, SumsRunInRankOrderWhateverTheTiming) {
   float expected = ((1e8f + 1.0f) - 1e8f) + 3.0f;
   for (int round = 0; round < 10; ++round) {
     run_thread_ranks(4, {20.0}, [&](World& world) {
-      std::unique_ptr<Group> group = world.make_group(everyone(4));
+      std::unique_ptr<Group> group = world.make_group("group", everyone(4));
       if (world.rank() == round % 4) std::this_thread::yield();
       std::vector<float> data(7, parts[world.rank()]);
       group->all_reduce({data.data(), Dtype::kF32, {7}}, Reduction::kSum, "sum").wait();
@@ -246,7 +246,7 @@ TEST(Collective, SumsRunInRankOrderWhateverTheTiming) {
 TEST(Collective, SixteenBitSumsAreRoundedOnce) {
   // 256 + 1 + 1: in bf16 each single addition would be lost.
   run_thread_ranks(3, {20.0}, [&](World& world) {
-    std::unique_ptr<Group> group = world.make_group(everyone(3));
+    std::unique_ptr<Group> group = world.make_group("group", everyone(3));
     Bf16 value(world.rank() == 0 ? 256.0f : 1.0f);
     group->all_reduce({&value, Dtype::kBf16, {1}}, Reduction::kSum, "sum").wait();
     ASSERT_EQ(static_cast<float>(value), 258.0f);
@@ -257,7 +257,7 @@ TEST(Collective, ANanSurvivesTheMaximumFromEveryRank) {
   for (Dtype dtype : {Dtype::kF64, Dtype::kF32, Dtype::kBf16, Dtype::kF16}) {
     for (int bad = 0; bad < 3; ++bad) {
       run_thread_ranks(3, {20.0}, [&](World& world) {
-        std::unique_ptr<Group> group = world.make_group(everyone(3));
+        std::unique_ptr<Group> group = world.make_group("group", everyone(3));
         Buffer data(dtype, 4);
         for (std::int64_t i = 0; i < 4; ++i) data.set(i, world.rank());
         if (world.rank() == bad) {
@@ -278,9 +278,9 @@ TEST(Collective, GroupsOfSomeRanksWorkSideBySide) {
   run_thread_ranks(6, {20.0}, [&](World& world) {
     int me = world.rank();
     // Members in an order of their own: rank in the group is the place in the list.
-    std::unique_ptr<Group> odd_even =
-        world.make_group(me % 2 == 0 ? std::vector<int>{4, 0, 2} : std::vector<int>{1, 3, 5});
-    std::unique_ptr<Group> pair = world.make_group({me / 2 * 2, me / 2 * 2 + 1});
+    std::unique_ptr<Group> odd_even = world.make_group(
+        "group", me % 2 == 0 ? std::vector<int>{4, 0, 2} : std::vector<int>{1, 3, 5});
+    std::unique_ptr<Group> pair = world.make_group("group", {me / 2 * 2, me / 2 * 2 + 1});
     for (int round = 0; round < 20; ++round) {
       std::int32_t in = me, out[3] = {};
       odd_even->all_gather({&in, Dtype::kI32, {1}}, {out, Dtype::kI32, {3}}, "ranks").wait();
@@ -297,15 +297,16 @@ TEST(Collective, GroupsOfSomeRanksWorkSideBySide) {
 // Two groups of the same members do not mix.
 TEST(Collective, EqualMemberListsAreSeparateGroups) {
   run_thread_ranks(2, {20.0}, [&](World& world) {
-    std::unique_ptr<Group> first = world.make_group({0, 1}), second = world.make_group({0, 1});
+    std::unique_ptr<Group> first = world.make_group("group", {0, 1}),
+                           second = world.make_group("group", {0, 1});
     std::int32_t one = 1, two = 2, got = 0;
     if (world.rank() == 0) {
-      first->send({&one, Dtype::kI32, {1}}, 1, "one").wait();
-      second->send({&two, Dtype::kI32, {1}}, 1, "two").wait();
+      first->send({&one, Dtype::kI32, {1}}, 1, 0, "one").wait();
+      second->send({&two, Dtype::kI32, {1}}, 1, 0, "two").wait();
     } else {
-      second->receive({&got, Dtype::kI32, {1}}, 0, "two").wait();
+      second->receive({&got, Dtype::kI32, {1}}, 0, 0, "two").wait();
       EXPECT_EQ(got, 2);
-      first->receive({&got, Dtype::kI32, {1}}, 0, "one").wait();
+      first->receive({&got, Dtype::kI32, {1}}, 0, 0, "one").wait();
       EXPECT_EQ(got, 1);
     }
   });

@@ -23,7 +23,7 @@ void expect_failure(int ranks, ErrorKind kind, const std::vector<std::string>& p
     run_thread_ranks(ranks, {timeout}, [&](World& world) {
       std::vector<int> members;
       for (int rank = 0; rank < ranks; ++rank) members.push_back(rank);
-      std::unique_ptr<Group> group = world.make_group(members);
+      std::unique_ptr<Group> group = world.make_group("group", members);
       body(*group);
     });
   });
@@ -98,9 +98,9 @@ TEST(Failure, AMessageOfTheWrongSizeIsNamed) {
                  [](Group& group) {
                    std::vector<float> data(group.rank() == 0 ? 3 : 4);
                    if (group.rank() == 0) {
-                     group.send(view_of(data), 1, "x").wait();
+                     group.send(view_of(data), 1, 0, "x").wait();
                    } else {
-                     group.receive(view_of(data), 0, "x").wait();
+                     group.receive(view_of(data), 0, 0, "x").wait();
                    }
                  });
 }
@@ -129,7 +129,7 @@ TEST(Failure, ATimeoutNamesTheAbsentRanks) {
         std::vector<float> data(4);
         if (group.rank() == 1) {
           try {
-            group.receive(view_of(data), 0, "x").wait();
+            group.receive(view_of(data), 0, 0, "x").wait();
           } catch (...) {
             over = true;
             throw;
@@ -149,7 +149,7 @@ TEST(Failure, TheFirstCauseIsRethrownWithRankAndKindAndTheOthersWake) {
       try {
         // A collective, a barrier and a message: all must wake.
         if (group.rank() == 0) group.all_reduce(view_of(data), Reduction::kSum, "x").wait();
-        if (group.rank() == 1) group.receive(view_of(data), 0, "never sent").wait();
+        if (group.rank() == 1) group.receive(view_of(data), 0, 0, "never sent").wait();
         if (group.rank() == 3) group.barrier("x");
       } catch (const Error& error) {
         EXPECT_EQ(error.kind(), ErrorKind::kComm);
@@ -166,7 +166,7 @@ TEST(Failure, TheFirstCauseIsRethrownWithRankAndKindAndTheOthersWake) {
 TEST(Failure, AnExceptionOfAnotherTypePassesThrough) {
   EXPECT_THROW(run_thread_ranks(2, {20.0},
                                 [](World& world) {
-                                  std::unique_ptr<Group> group = world.make_group({0, 1});
+                                  std::unique_ptr<Group> group = world.make_group("group", {0, 1});
                                   if (world.rank() == 1) throw std::runtime_error("foreign");
                                   group->barrier("x");
                                 }),
@@ -206,7 +206,7 @@ TEST(Failure, ALatecomerOfAnotherGroupDoesNotTouchItEither) {
     run_thread_ranks(3, {20.0}, [&](World& world) {
       std::vector<float> mine(4, 10.0f);
       if (world.rank() == 2) BEV_FAIL(ErrorKind::kNumeric, "the cause");
-      std::unique_ptr<Group> pair = world.make_group({0, 1});
+      std::unique_ptr<Group> pair = world.make_group("group", {0, 1});
       if (world.rank() == 1) {
         while (!gone) std::this_thread::yield();
         pair->all_reduce(view_of(mine), Reduction::kSum, "x").wait();
@@ -263,11 +263,11 @@ TEST(Failure, AnyRankMayFailAtAnyTime) {
 
 TEST(Failure, AGroupWithoutItselfOrWithNobodyToTalkToIsAnError) {
   expect_error(ErrorKind::kInternal, {"rank 0", "without itself"}, [] {
-    run_thread_ranks(1, {20.0}, [](World& world) { world.make_group({1, 2}); });
+    run_thread_ranks(1, {20.0}, [](World& world) { world.make_group("group", {1, 2}); });
   });
   std::vector<float> data(1);
   expect_error(ErrorKind::kInternal, {"x", "nobody"},
-               [&] { make_single_group(0)->send(view_of(data), 0, "x"); });
+               [&] { make_single_group("group", 0)->send(view_of(data), 0, 0, "x"); });
 }
 
 }  // namespace

@@ -18,7 +18,9 @@ class SingleWorld : public World {
  public:
   int rank() const override { return 0; }
   int size() const override { return 1; }
-  std::unique_ptr<Group> make_group(std::vector<int>) override { return make_single_group(0); }
+  std::unique_ptr<Group> make_group(std::string name, std::vector<int>) override {
+    return make_single_group(std::move(name), 0);
+  }
 };
 
 // Relative error norms against the f64 result of the same rounded inputs.
