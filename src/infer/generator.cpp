@@ -128,7 +128,8 @@ Generator::Step Generator::make_step(std::span<const Live> live) {
     auto count = static_cast<std::int64_t>(sequence.pending.size());
     step.decode.runs.push_back({static_cast<std::int32_t>(tokens.size()),
                                 static_cast<std::int32_t>(count), sequence.first_row,
-                                static_cast<std::int32_t>(sequence.length)});
+                                static_cast<std::int32_t>(sequence.length),
+                                static_cast<std::int32_t>(sequence.length - count)});
     tokens.insert(tokens.end(), sequence.pending.begin(), sequence.pending.end());
     for (std::int64_t at = sequence.length - count; at < sequence.length; ++at) {
       positions.push_back(static_cast<std::int32_t>(at));

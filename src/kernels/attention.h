@@ -30,11 +30,14 @@ struct RopeApplyArgs {
 };
 
 // One run of queries and the keys they may see: rows of q and of k, v. Query i of the run stands at
-// key index (keys - queries + i) of it: equal counts in training, a longer key run with a KV cache.
+// key index (offset + i) of it: offset 0 for a whole sequence, keys - queries with a KV cache; with
+// a sequence cut over ranks the keys may lie wholly before or after the queries.
 struct AttentionRun {
   std::int32_t q_begin = 0, q_count = 0;
   std::int64_t k_begin = 0;
   std::int32_t k_count = 0;
+  std::int32_t offset = 0;
+  std::int32_t key_position = 0;  // of the first key in its sequence, for random numbers
 };
 
 // What forward and backward share. q rows are q_stride elements apart, head h at h * head_size; k
@@ -42,8 +45,8 @@ struct AttentionRun {
 // j is visible to a query standing at index i when (!causal || j <= i), (window < 0 || i - j <=
 // window) and, not causal, (window < 0 || j - i <= window). Scores are scale * q.k, then softcap *
 // tanh(score / softcap) when softcap > 0. Dropout on probabilities: random.sample / position of the
-// query row; the generator's column is the key index in the run; the stream is random.stream +
-// global head (head_offset + h).
+// query row; the generator's column is the key's position in its sequence; the stream is
+// random.stream + global head (head_offset + h).
 struct AttentionShape {
   std::span<const AttentionRun> runs;  // host memory on both backends
   std::int64_t q_heads = 0, kv_heads = 0, head_size = 0;
@@ -66,8 +69,18 @@ struct AttentionForwardArgs {
   View lse;
 };
 
-// dq, dk, dv have the strides of q, k, v and are overwritten for all rows of the runs. delta [T, N]
-// is scratch in the accumulate type.
+// Joins what queries saw of two sets of keys: out, lse (both in the accumulate type) of all rows
+// that the runs name become those of both sets together, given part_out (in shape's dtype) and
+// part_lse of the second.
+struct AttentionMergeArgs {
+  AttentionShape shape;
+  View out, lse;
+  View part_out, part_lse;
+};
+
+// dq, dk, dv have the strides of q, k, v and are overwritten for all rows of the runs; no key may
+// be in two runs. out and lse may be of more keys than the runs': the gradients are then the part
+// that these keys give. delta [T, N] is scratch in the accumulate type.
 struct AttentionBackwardArgs {
   AttentionShape shape;
   const void *q = nullptr, *k = nullptr, *v = nullptr;
@@ -80,6 +93,7 @@ struct AttentionKernels {
   void (*rope_table)(const Stream&, const RopeTableArgs&);
   void (*rope_apply)(const Stream&, const RopeApplyArgs&);
   void (*forward)(const Stream&, const AttentionForwardArgs&);
+  void (*merge)(const Stream&, const AttentionMergeArgs&);
   void (*backward)(const Stream&, const AttentionBackwardArgs&);
 };
 

@@ -53,7 +53,7 @@ inline DenseRow dense_row(const AttentionShape& shape, const AttentionRun& run,
                std::vector<double>(keys, 0)};
   double most = -std::numeric_limits<double>::infinity(), sum = 0;
   for (std::int64_t j = 0; j < run.k_count; ++j) {
-    if (!key_is_visible(shape, run.k_count - run.q_count + i, j)) continue;
+    if (!key_is_visible(shape, run.offset + i, j)) continue;
     double dot = 0;
     for (std::int64_t d = 0; d < size; ++d) {
       dot += in.q[static_cast<std::size_t>((run.q_begin + i) * shape.q_stride + h * size + d)] *
@@ -64,7 +64,7 @@ inline DenseRow dense_row(const AttentionShape& shape, const AttentionRun& run,
     const double squashed = shape.softcap > 0 ? std::tanh(raw / shape.softcap) : 0;
     row.score[at] = shape.softcap > 0 ? shape.softcap * squashed : raw;
     row.slope[at] = 1 - squashed * squashed;
-    row.keep[at] = dropout_factor(shape, run.q_begin + i, h, j);
+    row.keep[at] = dropout_factor(shape, run.q_begin + i, h, run.key_position + j);
     most = std::max(most, row.score[at]);
   }
   if (!std::isfinite(most)) {

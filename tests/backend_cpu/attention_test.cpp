@@ -54,18 +54,48 @@ std::vector<Case> cases() {
       {"window, full", {{0, 150, 0, 150}}, 3, 1, 7, false, 5},
       {"softcap", {{0, 40, 0, 40}}, 2, 1, 96, true, 30, 2.5},
       {"softcap, full", {{0, 90, 0, 90}}, 1, 1, 11, false, -1, 1.0},
-      {"cache, one query", {{0, 1, 0, 130}, {1, 1, 130, 1}, {2, 1, 140, 64}}, 4, 2, 128},
-      {"cache, one query, odd", {{0, 1, 0, 75}, {1, 1, 75, 20}}, 3, 3, 33, true, 30, 4.0},
-      {"cache, few queries", {{0, 3, 5, 100}, {3, 9, 110, 70}}, 4, 2, 128},
-      {"cache, full", {{0, 3, 0, 100}}, 4, 4, 20, false, 12},
-      {"queries without keys", {{0, 10, 0, 4}, {10, 80, 4, 6}, {90, 2, 10, 0}}, 2, 1, 24},
-      {"few queries without keys", {{0, 3, 0, 2}, {3, 1, 2, 0}}, 1, 1, 24},
-      {"keys without queries", {{0, 0, 0, 9}, {0, 5, 9, 5}, {5, 0, 14, 0}}, 2, 2, 16},
+      {"cache, one query", {{0, 1, 0, 130, 129}, {1, 1, 130, 1}, {2, 1, 140, 64, 63}}, 4, 2, 128},
+      {"cache, one query, odd", {{0, 1, 0, 75, 74}, {1, 1, 75, 20, 19}}, 3, 3, 33, true, 30, 4.0},
+      {"cache, few queries", {{0, 3, 5, 100, 97}, {3, 9, 110, 70, 61}}, 4, 2, 128},
+      {"cache, full", {{0, 3, 0, 100, 97}}, 4, 4, 20, false, 12},
+      {"queries without keys",
+       {{0, 10, 0, 4, -6}, {10, 80, 4, 6, -74}, {90, 2, 10, 0, -2}},
+       2,
+       1,
+       24},
+      {"few queries without keys", {{0, 3, 0, 2, -1}, {3, 1, 2, 0, -1}}, 1, 1, 24},
+      {"keys without queries", {{0, 0, 0, 9, 9}, {0, 5, 9, 5}, {5, 0, 14, 0}}, 2, 2, 16},
+      {"keys before the queries",
+       {{0, 40, 0, 30, 50, 3}, {40, 70, 30, 90, 130, 7}},
+       2,
+       1,
+       24,
+       true,
+       75},
+      {"keys after the queries", {{0, 40, 0, 30, -20, 5}, {40, 9, 30, 20, -9, 1}}, 2, 2, 16},
+      {"keys around, full", {{0, 40, 0, 90, -10, 2}, {40, 5, 90, 9, 30, 6}}, 1, 1, 8, false, 15},
+      {"dropout, odd position",
+       {{0, 61, 0, 61, 33, 5}, {61, 70, 61, 40, -3, 11}},
+       4,
+       2,
+       32,
+       true,
+       -1,
+       0,
+       0.3},
       {"no runs", {}, 2, 2, 16},
       {"large heads", {{0, 66, 0, 66}}, 2, 1, 256},
       {"heads of one", {{0, 20, 0, 20}}, 3, 3, 1},
       {"dropout", {{0, 61, 0, 61}, {61, 90, 61, 90}}, 4, 2, 32, true, -1, 0, 0.3},
-      {"dropout, full, softcap", {{0, 1, 0, 30}, {1, 77, 30, 77}}, 2, 2, 9, false, 40, 3.0, 0.1},
+      {"dropout, full, softcap",
+       {{0, 1, 0, 30, 29}, {1, 77, 30, 77}},
+       2,
+       2,
+       9,
+       false,
+       40,
+       3.0,
+       0.1},
   };
 }
 
@@ -162,6 +192,60 @@ TEST(Attention, ForwardAndBackwardMatchTheDenseReference) {
         }
         if (HasFailure()) return;
       }
+    }
+  }
+}
+
+// Queries that meet their keys in two parts, joined, have seen all of them; the parts' gradients
+// add up. Of the second case's parts one is out of the queries' sight.
+TEST(Attention, PartsOfTheKeysMergeToTheWhole) {
+  ThreadPool pool(2);
+  for (const Case& item : {Case{"plain", {{0, 70, 0, 70}}, 4, 2, 24, true, -1, 0, 0.2},
+                           Case{"window", {{0, 50, 0, 90, 40}}, 2, 2, 16, true, 9}}) {
+    for (Dtype dtype : kFloats) {
+      SCOPED_TRACE(testing::Message() << item.name << ", " << name_of(dtype));
+      Problem whole(item, dtype), part(item, dtype);
+      whole.forward(best_cpu_level(), pool);
+      whole.backward(best_cpu_level(), pool);
+      const Dtype wide = accumulate_dtype(dtype);
+      Buffer out(wide, whole.out.view().shape), lse(wide, whole.lse.view().shape);
+      const Kernels& kernels = cpu_kernels(best_cpu_level());
+      kernels.elementwise.fill({.pool = &pool}, out.view(), 0);
+      kernels.elementwise.fill({.pool = &pool}, lse.view(),
+                               -std::numeric_limits<double>::infinity());
+      const AttentionRun run = item.runs[0];
+      constexpr std::int32_t kCut = 23;
+      std::vector<AttentionRun> first = {{run.q_begin, run.q_count, 0, kCut, run.offset, 0}};
+      std::vector<AttentionRun> second = {
+          {run.q_begin, run.q_count, kCut, run.k_count - kCut, run.offset - kCut, kCut}};
+      for (const auto& runs : {first, second}) {
+        part.shape.runs = runs;
+        part.forward(best_cpu_level(), pool);
+        kernels.attention.merge({.pool = &pool}, {part.shape, out.view(), lse.view(),
+                                                  part.out.view(), part.lse.view()});
+      }
+      const auto rows = static_cast<std::size_t>(run.q_count * item.heads);
+      auto head = [](std::vector<double> x, std::size_t count) {
+        x.resize(count);
+        return x;
+      };
+      const std::size_t elements = rows * static_cast<std::size_t>(item.head_size);
+      expect_near(head(out.values(), elements), head(whole.out.values(), elements),
+                  tolerance(dtype));
+      expect_near(head(lse.values(), rows), head(whole.lse.values(), rows), tolerance(dtype));
+
+      part.out = whole.out;
+      part.lse = whole.lse;
+      std::vector<double> dq(static_cast<std::size_t>(run.q_count * part.shape.q_stride), 0.0);
+      for (const auto& runs : {first, second}) {
+        part.shape.runs = runs;
+        part.backward(best_cpu_level(), pool);
+        const std::vector<double> now = part.dq.values();
+        for (std::size_t i = 0; i < dq.size(); ++i) dq[i] += now[i];
+      }
+      expect_near(dq, head(whole.dq.values(), dq.size()), 4 * tolerance(dtype));
+      expect_near(part.dk.values(), whole.dk.values(), 4 * tolerance(dtype));
+      expect_near(part.dv.values(), whole.dv.values(), 4 * tolerance(dtype));
     }
   }
 }

@@ -143,7 +143,7 @@ TEST(CachedAttention, ContinuesASequence) {
       auto first = values.inputs[0].begin() + row * kWidth;
       Var qkv{bench.tensor({count, kWidth}, {first, first + count * kWidth}),
               Placement().with(Axis::kTp, PlaceState::kShard1), -1, nullptr};
-      std::vector<AttentionRun> runs = {{0, count, 2, row + count}};
+      std::vector<AttentionRun> runs = {{0, count, 2, row + count, row}};
       std::vector<std::int64_t> write;
       for (std::int32_t i = 0; i < count; ++i) write.push_back(2 + row + i);
       Var out = cached_attention(bench.ctx, qkv, cache, runs, write, spec);

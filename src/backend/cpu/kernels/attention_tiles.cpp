@@ -49,17 +49,23 @@ void set_dropout(const AttentionShape& shape, const LaneBlock<A>& lanes, int key
     sample[i] = static_cast<std::uint32_t>(shape.random.sample[lanes.row[i]]);
     stream[i] = shape.random.stream + static_cast<std::uint32_t>(shape.head_offset + lanes.head[i]);
   }
-  for (int j = 0; j < keys; j += 4) {
-    A* __restrict row = factors + j * kStride;
-    const auto group = static_cast<std::uint32_t>((key_begin + j) / 4);
+  // A draw serves 4 positions; those before the first key and after the last go nowhere.
+  A nowhere[kStride];
+  const int start = lanes.key_position + key_begin;
+  for (int j = -(start % 4); j < keys; j += 4) {
+    const auto row = [&](int at) {
+      return at >= 0 && at < keys ? factors + at * kStride : nowhere;
+    };
+    A *row0 = row(j), *row1 = row(j + 1), *row2 = row(j + 2), *row3 = row(j + 3);
+    const auto group = static_cast<std::uint32_t>((start + j) / 4);
     for (int i = 0; i < lanes.width; ++i) {
       const Words words =
           draw({group, position[i], sample[i], stream[i]}, static_cast<std::uint32_t>(key),
                static_cast<std::uint32_t>(key >> 32));
-      row[i] = (words.x0 >> 9) >= least ? keep : 0;
-      row[kStride + i] = (words.x1 >> 9) >= least ? keep : 0;
-      row[2 * kStride + i] = (words.x2 >> 9) >= least ? keep : 0;
-      row[3 * kStride + i] = (words.x3 >> 9) >= least ? keep : 0;
+      row0[i] = (words.x0 >> 9) >= least ? keep : 0;
+      row1[i] = (words.x1 >> 9) >= least ? keep : 0;
+      row2[i] = (words.x2 >> 9) >= least ? keep : 0;
+      row3[i] = (words.x3 >> 9) >= least ? keep : 0;
     }
   }
 }
@@ -71,6 +77,7 @@ void set_lanes(const AttentionShape& shape, const AttentionRun& run, std::int64_
   const std::int64_t last_key = std::int64_t{run.k_count} - 1;
   lanes.count = static_cast<int>(std::min<std::int64_t>(kBlock<A>, run.q_count * group - first));
   lanes.width = round_up(lanes.count, kVectorLanes<A>);
+  lanes.key_position = run.key_position;
   lanes.low_min = lanes.high_min = std::numeric_limits<std::int32_t>::max();
   lanes.low_max = lanes.high_max = -1;
   for (int i = 0; i < lanes.width; ++i) {
@@ -80,7 +87,7 @@ void set_lanes(const AttentionShape& shape, const AttentionRun& run, std::int64_
       continue;
     }
     const std::int64_t query = (first + i) / group;
-    const std::int64_t at = std::int64_t{run.k_count} - run.q_count + query;
+    const std::int64_t at = run.offset + query;
     std::int64_t low = 0, high = shape.causal ? std::min(at, last_key) : last_key;
     if (shape.window >= 0) {
       const std::int64_t window = std::min(shape.window, std::int64_t{1} << 32);

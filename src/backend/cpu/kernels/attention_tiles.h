@@ -17,6 +17,7 @@
 namespace bev::cpu::BEV_CPU_LEVEL {
 
 void attention_forward(const Stream& stream, const AttentionForwardArgs& args);
+void attention_merge(const Stream& stream, const AttentionMergeArgs& args);
 void attention_backward(const Stream& stream, const AttentionBackwardArgs& args);
 void rope_table(const Stream& stream, const RopeTableArgs& args);
 void rope_apply(const Stream& stream, const RopeApplyArgs& args);
@@ -35,8 +36,9 @@ template <class A>
 struct LaneBlock {
   int count = 0, width = 0;
   std::int32_t low_min = 0, low_max = 0, high_min = 0, high_max = -1;
-  std::int64_t row[kBlock<A>];   // row of q
-  std::int32_t head[kBlock<A>];  // q head
+  std::int32_t key_position = 0;  // of key 0 in its sequence
+  std::int64_t row[kBlock<A>];    // row of q
+  std::int32_t head[kBlock<A>];   // q head
   std::int32_t low[kBlock<A>], high[kBlock<A>];
 
   // Some lane sees some key of [begin, end).
@@ -154,7 +156,7 @@ void cap_scores(int keys, int width, A softcap, A* scores);
 template <class A>
 void mask_scores(const LaneBlock<A>& lanes, int key_begin, int keys, A value, A* scores);
 
-// 0 or 1 / (1 - p) per key and lane. key_begin is a multiple of 4: a draw serves 4 keys.
+// 0 or 1 / (1 - p) per key and lane.
 template <class A>
 void set_dropout(const AttentionShape& shape, const LaneBlock<A>& lanes, int key_begin, int keys,
                  A* factors);
