@@ -1,6 +1,7 @@
 #include "data/batch.h"
 
 #include <algorithm>
+#include <numeric>
 
 #include "base/error.h"
 
@@ -34,24 +35,29 @@ TokenSample labelled_sample(std::span<const std::int32_t> tokens,
 
 MicroBatch make_micro_batch(Context& ctx, std::span<const TokenSample> samples,
                             std::int64_t first_sample) {
-  std::vector<SequenceLayout::Sample> shapes;
-  for (const TokenSample& sample : samples) shapes.push_back({sample.documents});
+  std::vector<SampleShape> shapes;
+  for (const TokenSample& sample : samples) {
+    shapes.push_back({sample.documents});
+    auto tokens =
+        std::accumulate(sample.documents.begin(), sample.documents.end(), std::int64_t{0});
+    BEV_CHECK(tokens == static_cast<std::int64_t>(sample.tokens.size()), ErrorKind::kInternal,
+              "batch: documents add up to ", tokens, " tokens of ", sample.tokens.size());
+  }
   MicroBatch batch;
   batch.layout = SequenceLayout::make(ctx, shapes, first_sample);
   std::int64_t tokens = batch.layout.tokens;
   batch.tokens = ctx.allocate(Dtype::kI32, {tokens}, "batch");
   batch.targets.targets = ctx.allocate(Dtype::kI32, {tokens}, "batch");
   batch.targets.weights = ctx.allocate(Dtype::kF32, {tokens}, "batch");
-  std::int64_t at = 0;
-  for (const TokenSample& sample : samples) {
-    std::copy(sample.tokens.begin(), sample.tokens.end(), batch.tokens.as<std::int32_t>() + at);
-    std::copy(sample.targets.begin(), sample.targets.end(),
-              batch.targets.targets.as<std::int32_t>() + at);
-    std::copy(sample.weights.begin(), sample.weights.end(), batch.targets.weights.as<float>() + at);
-    at += static_cast<std::int64_t>(sample.tokens.size());
+  for (const DocumentPiece& piece : batch.layout.own.pieces()) {
+    const TokenSample& sample = samples[static_cast<std::size_t>(piece.sample)];
+    auto copy = [&](const auto& from, auto* to) {
+      std::copy_n(from.begin() + piece.sample_begin, piece.count, to + piece.row);
+    };
+    copy(sample.tokens, batch.tokens.as<std::int32_t>());
+    copy(sample.targets, batch.targets.targets.as<std::int32_t>());
+    copy(sample.weights, batch.targets.weights.as<float>());
   }
-  BEV_CHECK(at == tokens, ErrorKind::kInternal, "batch: documents add up to ", tokens,
-            " tokens of ", at);
   return batch;
 }
 

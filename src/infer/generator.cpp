@@ -88,7 +88,8 @@ Generator::Generator(Engine& engine) : engine_(engine) {
   BEV_CHECK(mesh.pp == 1 && mesh.cp == 1, ErrorKind::kConfig,
             "generate: runs on one pipeline stage and one context part, got pp ", mesh.pp, ", cp ",
             mesh.cp);
-  BEV_CHECK(!build_options(engine.options().parallel).sequence_parallel, ErrorKind::kConfig,
+  BEV_CHECK(!build_options(engine.options().parallel).tensor_parallel.sequence_parallel,
+            ErrorKind::kConfig,
             "generate: give --no-sequence-parallel; a step may have fewer tokens than tp ranks");
 }
 
@@ -106,7 +107,8 @@ void check_generation(const ModelConfig& model, std::span<const std::vector<std:
 
 std::int64_t Generator::kv_width() const {
   const ModelConfig& model = engine_.options().model;
-  return model.kv_heads() / engine_.mesh().shape().tp * model.head_size();
+  return std::max<std::int64_t>(model.kv_heads() / engine_.mesh().shape().tp, 1) *
+         model.head_size();
 }
 
 std::vector<LayerState> Generator::make_cache(std::int64_t rows) {
@@ -130,6 +132,8 @@ Generator::Step Generator::make_step(std::span<const Live> live) {
                                 static_cast<std::int32_t>(count), sequence.first_row,
                                 static_cast<std::int32_t>(sequence.length),
                                 static_cast<std::int32_t>(sequence.length - count)});
+    auto first = static_cast<std::int64_t>(tokens.size());
+    layout.sequences.push_back({first, first + count, sequence.length});
     tokens.insert(tokens.end(), sequence.pending.begin(), sequence.pending.end());
     for (std::int64_t at = sequence.length - count; at < sequence.length; ++at) {
       positions.push_back(static_cast<std::int32_t>(at));

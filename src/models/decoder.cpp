@@ -80,8 +80,9 @@ std::vector<Param*> Decoder::params() {
 }
 
 Placement Decoder::boundary_placement() const {
-  return batch_placement().with(
-      Axis::kTp, options_.sequence_parallel ? PlaceState::kShard0 : PlaceState::kReplicated);
+  return batch_placement().with(Axis::kTp, options_.tensor_parallel.sequence_parallel
+                                               ? PlaceState::kShard0
+                                               : PlaceState::kReplicated);
 }
 
 Shape Decoder::boundary_shape(const Context& ctx, const MicroBatch& batch) const {
@@ -89,30 +90,26 @@ Shape Decoder::boundary_shape(const Context& ctx, const MicroBatch& batch) const
 }
 
 // Each sequence is rotated by the frequencies of its own length, whatever stands beside it.
-Tensor Decoder::rope_rows(Context& ctx, const SequenceLayout& layout,
-                          std::span<const AttentionRun> runs, bool local) const {
+Tensor Decoder::rope_rows(Context& ctx, const SequenceLayout& layout, bool local) const {
   auto table = [&](const Tensor& positions, std::int64_t length) {
     RopeFrequencies rope = rope_frequencies(config_, local, length);
     return rope_table(ctx, positions, upload(ctx, rope.frequencies), rope.scale);
   };
   if (!rope_depends_on_length(config_)) return table(layout.positions, 0);
   Tensor rows = ctx.allocate(ctx.wide(), {layout.tokens, rotary_dims(config_)}, "layout");
-  for (const AttentionRun& run : runs) {
-    std::int64_t begin = run.q_begin, end = run.q_begin + run.q_count;
-    Tensor part = table(layout.positions.rows(begin, end), run.k_count);
-    ctx.kernels.elementwise.cast(ctx.stream, part, rows.view().rows(begin, end));
+  for (const SequenceRows& sequence : layout.sequences) {
+    Tensor part = table(layout.positions.rows(sequence.begin, sequence.end), sequence.length);
+    ctx.kernels.elementwise.cast(ctx.stream, part, rows.view().rows(sequence.begin, sequence.end));
   }
   return rows;
 }
 
-LayerInput Decoder::layer_input(Context& ctx, const SequenceLayout& layout,
-                                std::span<const AttentionRun> runs) const {
+LayerInput Decoder::layer_input(Context& ctx, const SequenceLayout& layout) const {
   LayerInput input;
   input.layout = &layout;
   if (config_.position_embedding_type != PositionKind::kRope) return input;
-  input.rope = rope_rows(ctx, layout, runs, false);
-  input.rope_local =
-      config_.rotary_base_local > 0 ? rope_rows(ctx, layout, runs, true) : input.rope;
+  input.rope = rope_rows(ctx, layout, false);
+  input.rope_local = config_.rotary_base_local > 0 ? rope_rows(ctx, layout, true) : input.rope;
   return input;
 }
 
@@ -120,7 +117,7 @@ Var Decoder::embed(Context& ctx, const MicroBatch& batch) const {
   ctx.layer = -1;
   Var partial = embedding(ctx, batch.tokens, *word_embeddings_,
                           {config_.embedding_multiplier, config_.padding_row}, batch_placement());
-  Var x = leave_tensor_parallel(ctx, partial, options_.sequence_parallel);
+  Var x = leave_tensor_parallel(ctx, partial, options_.tensor_parallel.sequence_parallel);
   if (position_embeddings_) {
     BEV_CHECK(batch.layout.max_length <= config_.max_position_embeddings, ErrorKind::kInput,
               "a sequence of ", batch.layout.max_length, " tokens is longer than the ",
@@ -155,14 +152,13 @@ Var Decoder::run_layers(Context& ctx, Var x, const LayerInput& input) const {
 }
 
 Var Decoder::hidden(Context& ctx, const MicroBatch& batch, const Var& input) const {
-  return run_layers(ctx, range_.first ? embed(ctx, batch) : input,
-                    layer_input(ctx, batch.layout, batch.layout.runs));
+  return run_layers(ctx, range_.first ? embed(ctx, batch) : input, layer_input(ctx, batch.layout));
 }
 
 Var Decoder::decode(Context& ctx, const MicroBatch& batch, const Var& input, const DecodeStep& step,
                     std::vector<LayerState>& states) const {
   Var x = range_.first ? embed(ctx, batch) : input;
-  LayerInput layer = layer_input(ctx, batch.layout, step.runs);
+  LayerInput layer = layer_input(ctx, batch.layout);
   layer.decode = &step;
   for (std::size_t i = 0; i < layers_.size(); ++i) {
     layer.state = &states[i];

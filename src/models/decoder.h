@@ -58,10 +58,8 @@ class Decoder {
              std::vector<LayerState>& states) const;
 
  private:
-  Tensor rope_rows(Context& ctx, const SequenceLayout& layout, std::span<const AttentionRun> runs,
-                   bool local) const;
-  LayerInput layer_input(Context& ctx, const SequenceLayout& layout,
-                         std::span<const AttentionRun> runs) const;
+  Tensor rope_rows(Context& ctx, const SequenceLayout& layout, bool local) const;
+  LayerInput layer_input(Context& ctx, const SequenceLayout& layout) const;
   Var embed(Context& ctx, const MicroBatch& batch) const;
   Var run_layers(Context& ctx, Var x, const LayerInput& input) const;
   Var final_norm(Context& ctx, const MicroBatch& batch, const Var& hidden) const;

@@ -4,7 +4,6 @@
 
 #include "autograd/recompute.h"
 #include "base/text.h"
-#include "ops/collective.h"
 #include "ops/elementwise.h"
 
 namespace bev {
@@ -57,7 +56,8 @@ AttentionOptions attention_options(const ModelConfig& config, std::int64_t numbe
   o.init_std = config.init_method_std;
   o.proj_init_std = output_std(config);
   o.recompute_core = build.recompute.core_attention;
-  o.sequence_parallel = build.sequence_parallel;
+  o.context = build.context[build.context.size() > 1 ? static_cast<std::size_t>(number) : 0];
+  o.tensor_parallel = build.tensor_parallel;
   return o;
 }
 
@@ -69,7 +69,7 @@ MlpOptions mlp_options(const ModelConfig& config, const BuildOptions& build) {
   o.bias = config.has_mlp_bias();
   o.init_std = config.init_method_std;
   o.down_init_std = output_std(config);
-  o.sequence_parallel = build.sequence_parallel;
+  o.tensor_parallel = build.tensor_parallel;
   return o;
 }
 
@@ -113,15 +113,14 @@ void DecoderLayer::params(std::vector<Param*>& list) {
 }
 
 Var DecoderLayer::attend(Context& ctx, const Var& normalised, const LayerInput& input) const {
-  Var inside = enter_tensor_parallel(ctx, normalised, input.layout->tokens);
-  Var out = attention_.forward(ctx, inside, input);
+  Var out = attention_.forward(ctx, normalised, input);
   if (post_attention_norm_) out = norm(ctx, out, post_attention_norm_->spec(false));
   return dropout(ctx, out, hidden_dropout_, *input.layout, RandomUse::kProjDropout);
 }
 
 Var DecoderLayer::feed_forward(Context& ctx, const Var& normalised, const LayerInput& input) const {
   auto run = [this, layout = input.layout](Context& to, const Var& x) {
-    return mlp_.forward(to, enter_tensor_parallel(to, x, layout->tokens));
+    return mlp_.forward(to, x, layout->tokens);
   };
   Var out =
       recompute_.mlp ? recompute(ctx, "recompute mlp", normalised, run) : run(ctx, normalised);

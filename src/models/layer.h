@@ -25,8 +25,9 @@ struct RecomputePolicy {
 };
 
 struct BuildOptions {
-  bool sequence_parallel = false;
+  TensorParallel tensor_parallel;
   RecomputePolicy recompute;
+  std::vector<ContextExchange> context = {ContextExchange::kRing};  // one, or one per layer
 };
 
 class DecoderLayer {

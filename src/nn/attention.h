@@ -32,6 +32,9 @@ struct LayerInput {
   LayerState* state = nullptr;         // this layer's, when decoding
 };
 
+// How attention sees the tokens of other context-parallel ranks.
+enum class ContextExchange : std::uint8_t { kRing, kHeads, kGather, kHeadsAndRing };
+
 struct AttentionOptions {
   std::int64_t hidden_size = 0, heads = 0, kv_heads = 0, head_size = 0;
   bool qkv_bias = false, proj_bias = false;
@@ -44,7 +47,8 @@ struct AttentionOptions {
   double dropout = 0;
   double init_std = 0.02, proj_init_std = 0.02;
   bool recompute_core = false;
-  bool sequence_parallel = false;
+  ContextExchange context = ContextExchange::kRing;
+  TensorParallel tensor_parallel;
 };
 
 struct SelfAttention {
@@ -55,8 +59,15 @@ struct SelfAttention {
   std::optional<Norm> q_norm, k_norm;
 
   void params(std::vector<Param*>& list);
-  // x [T, H] copied over tp -> [T, H] outside of the tensor-parallel region.
+  // [T, H] -> [T, H], both outside of the tensor-parallel region.
   Var forward(Context& ctx, const Var& x, const LayerInput& input) const;
+
+ private:
+  AttentionSpec spec(const Context& ctx) const;
+  Var attend(Context& ctx, const Var& rows, const SequenceLayout& layout,
+             const AttentionSpec& spec) const;
+  Var exchange_and_attend(Context& ctx, const Var& rows, const SequenceLayout& layout,
+                          const AttentionSpec& spec) const;
 };
 
 }  // namespace bev

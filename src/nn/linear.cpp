@@ -1,7 +1,7 @@
 #include "nn/linear.h"
 
-#include "ops/collective.h"
 #include "ops/linear.h"
+#include "ops/parallel_linear.h"
 
 namespace bev {
 
@@ -45,12 +45,12 @@ void Linear::params(std::vector<Param*>& list) {
   if (bias) list.push_back(&*bias);
 }
 
-Var Linear::forward(Context& ctx, const Var& x) const {
-  return linear(ctx, x, weight, bias && weight.split.dim != 1 ? &*bias : nullptr);
+Var Linear::enter(Context& ctx, const Var& x, std::int64_t tokens, const TensorParallel& tp) const {
+  return column_parallel(ctx, x, tokens, weight, bias ? &*bias : nullptr, tp.overlap);
 }
 
-Var Linear::forward_and_leave(Context& ctx, const Var& x, bool sequence_parallel) const {
-  Var y = leave_tensor_parallel(ctx, linear(ctx, x, weight, nullptr), sequence_parallel);
+Var Linear::leave(Context& ctx, const Var& x, const TensorParallel& tp) const {
+  Var y = row_parallel(ctx, x, weight, tp.sequence_parallel, tp.overlap);
   return bias ? add_bias(ctx, y, *bias) : y;
 }
 

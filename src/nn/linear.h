@@ -11,15 +11,21 @@
 
 namespace bev {
 
+// How layers are cut over tp.
+struct TensorParallel {
+  bool sequence_parallel = false;  // outside of a region each rank has its part of the tokens
+  bool overlap = false;            // exchange tokens block by block beside the products
+};
+
 struct Linear {
   Param weight;  // [out, in]
   std::optional<Param> bias;
 
   void params(std::vector<Param*>& list);
-  // Column parallel and whole layers: bias included. Row parallel: without it.
-  Var forward(Context& ctx, const Var& x) const;
-  // Row parallel: product, reduction over tp, then the bias.
-  Var forward_and_leave(Context& ctx, const Var& x, bool sequence_parallel) const;
+  // Column parallel: x from outside of the tensor-parallel region, of `tokens` rows in all.
+  Var enter(Context& ctx, const Var& x, std::int64_t tokens, const TensorParallel& tp) const;
+  // Row parallel: out of the region, the bias included.
+  Var leave(Context& ctx, const Var& x, const TensorParallel& tp) const;
 };
 
 struct LinearSpec {

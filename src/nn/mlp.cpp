@@ -21,9 +21,9 @@ void Mlp::params(std::vector<Param*>& list) {
   fc2.params(list);
 }
 
-Var Mlp::forward(Context& ctx, const Var& x) const {
-  Var inner = activation(ctx, fc1.forward(ctx, x), options.activation);
-  return fc2.forward_and_leave(ctx, inner, options.sequence_parallel);
+Var Mlp::forward(Context& ctx, const Var& x, std::int64_t tokens) const {
+  const TensorParallel& tp = options.tensor_parallel;
+  return fc2.leave(ctx, activation(ctx, fc1.enter(ctx, x, tokens, tp), options.activation), tp);
 }
 
 }  // namespace bev

@@ -15,7 +15,7 @@ struct MlpOptions {
   ActivationSpec activation;
   bool bias = false;
   double init_std = 0.02, down_init_std = 0.02;
-  bool sequence_parallel = false;
+  TensorParallel tensor_parallel;
 };
 
 struct Mlp {
@@ -25,8 +25,8 @@ struct Mlp {
   Linear fc1, fc2;  // fc1 rows are gate | up when gated
 
   void params(std::vector<Param*>& list);
-  // x [T, H] copied over tp -> [T, H] outside of the tensor-parallel region.
-  Var forward(Context& ctx, const Var& x) const;
+  // [T, H] -> [T, H], both outside of the tensor-parallel region; `tokens` rows in all.
+  Var forward(Context& ctx, const Var& x, std::int64_t tokens) const;
 };
 
 }  // namespace bev

@@ -6,17 +6,12 @@ namespace bev {
 
 namespace {
 
-// Start of column `column` of row 0.
-void* column(const View& view, std::int64_t index) {
-  return static_cast<std::byte*>(view.data) + static_cast<std::size_t>(index) * size_of(view.dtype);
-}
-
 struct FusedRows {
   void *q, *k, *v;
 };
 FusedRows fused_rows(const View& qkv, const AttentionSpec& spec) {
   std::int64_t d = spec.head_size;
-  return {qkv.data, column(qkv, spec.q_heads * d), column(qkv, (spec.q_heads + spec.kv_heads) * d)};
+  return {qkv.data, qkv.address(spec.q_heads * d), qkv.address((spec.q_heads + spec.kv_heads) * d)};
 }
 
 AttentionShape kernel_shape(const Context& ctx, const AttentionSpec& spec, std::int64_t q_stride,
@@ -94,13 +89,14 @@ Var rope(Context& ctx, const Var& qkv, const RopeSpec& spec) {
   return out;
 }
 
-Var attention(Context& ctx, const Var& qkv, const SequenceLayout& layout,
-              const AttentionSpec& spec) {
+Var attention(Context& ctx, const Var& qkv, const AttentionRows& rows, const AttentionSpec& spec) {
   check_rows(qkv, spec);
   std::int64_t stride = qkv.shape()[1];
-  AttentionShape shape = kernel_shape(ctx, spec, stride, stride, layout.runs);
+  AttentionShape shape = kernel_shape(ctx, spec, stride, stride, rows.runs);
   shape.dropout = ctx.training ? spec.dropout : 0;
-  shape.random = random_rows(ctx, layout, qkv.placement, RandomUse::kAttentionDropout);
+  shape.random = {&ctx.step->random_key, rows.samples.as<std::int32_t>(),
+                  rows.sample_positions.as<std::int32_t>(),
+                  random_stream(ctx.layer, RandomUse::kAttentionDropout)};
   AttentionResult forward = run_forward(ctx, qkv.tensor, shape, spec);
   Var out = make_output(ctx, "attention", forward.out, qkv.placement, qkv.tracked());
   if (!out.tracked()) return out;
@@ -132,8 +128,8 @@ Var cached_attention(Context& ctx, const Var& qkv, const KvRows& cache,
   FusedRows at = fused_rows(qkv.tensor, spec);
   // One copy per stretch of consecutive rows.
   auto copy = [&](void* from, const Tensor& to, std::size_t begin, std::size_t end) {
-    CopyRowsArgs args{column({from, ctx.dtype, {}}, static_cast<std::int64_t>(begin) * stride),
-                      column(to, write_rows[begin] * width),
+    CopyRowsArgs args{View{from, ctx.dtype, {}}.address(static_cast<std::int64_t>(begin) * stride),
+                      to.view().address(write_rows[begin] * width),
                       ctx.dtype,
                       static_cast<std::int64_t>(end - begin),
                       width,

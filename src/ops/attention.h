@@ -30,9 +30,15 @@ struct AttentionSpec {
   double dropout = 0;
   bool recompute = false;  // keep q, k, v only; run forward again in the backward
 };
+// Which rows see each other, and the tokens that they are (for random numbers). What it refers to
+// must live until the backward.
+struct AttentionRows {
+  std::span<const AttentionRun> runs;
+  const Tensor& samples;
+  const Tensor& sample_positions;
+};
 // -> [T, N D]
-Var attention(Context& ctx, const Var& qkv, const SequenceLayout& layout,
-              const AttentionSpec& spec);
+Var attention(Context& ctx, const Var& qkv, const AttentionRows& rows, const AttentionSpec& spec);
 
 // Keys and values of one layer kept between calls of a generation; rows [capacity, K D] each.
 struct KvRows {

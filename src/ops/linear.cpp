@@ -24,14 +24,14 @@ Placement output_placement(const Var& x, const Param& weight) {
   return x.placement;
 }
 
+}  // namespace
+
 void add_bias_gradient(Context& ctx, const Param& bias, const Tensor& dy,
                        const Placement& placement) {
   GradSink sink = ctx.grads.sink(bias, placement);
   ctx.kernels.elementwise.column_sum(ctx.stream, dy, sink.beta, sink.view);
   ctx.grads.done(bias, std::move(sink));
 }
-
-}  // namespace
 
 Var linear(Context& ctx, const Var& x, const Param& weight, const Param* bias) {
   BEV_CHECK(x.shape().ndim() == 2 && x.shape()[1] == weight.local[1], "linear ", weight.name,

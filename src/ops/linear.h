@@ -14,4 +14,8 @@ Var linear(Context& ctx, const Var& x, const Param& weight, const Param* bias);
 // y = x + bias on every row. x [T, H], not kept by its producer: the addition is done in place.
 Var add_bias(Context& ctx, const Var& x, const Param& bias);
 
+// The gradient dy [T, O] of a bias's use goes to its sink.
+void add_bias_gradient(Context& ctx, const Param& bias, const Tensor& dy,
+                       const Placement& placement);
+
 }  // namespace bev

@@ -4,33 +4,109 @@
 
 namespace bev {
 
-SequenceLayout SequenceLayout::make(Context& ctx, std::span<const Sample> samples,
-                                    std::int64_t first_sample) {
-  SequenceLayout layout;
-  for (const Sample& sample : samples) {
-    for (std::int32_t length : sample.documents) layout.tokens += length;
-  }
-  layout.positions = ctx.allocate(Dtype::kI32, {layout.tokens}, "layout");
-  layout.samples = ctx.allocate(Dtype::kI32, {layout.tokens}, "layout");
-  layout.sample_positions = ctx.allocate(Dtype::kI32, {layout.tokens}, "layout");
-  auto* position = layout.positions.as<std::int32_t>();
-  auto* sample_index = layout.samples.as<std::int32_t>();
-  auto* sample_position = layout.sample_positions.as<std::int32_t>();
+namespace {
 
-  std::int32_t row = 0;
-  for (std::size_t s = 0; s < samples.size(); ++s) {
-    std::int32_t in_sample = 0;
-    for (std::int32_t length : samples[s].documents) {
-      layout.runs.push_back({row, length, row, length});
+// [tokens] i32, value(piece, i) for token i of each piece.
+template <class Value>
+Tensor piece_values(Context& ctx, const TokenSet& set, const Value& value) {
+  Tensor out = ctx.allocate(Dtype::kI32, {set.tokens()}, "layout");
+  auto* to = out.as<std::int32_t>();
+  for (const DocumentPiece& piece : set.pieces()) {
+    for (std::int32_t i = 0; i < piece.count; ++i) to[piece.row + i] = value(piece, i);
+  }
+  return out;
+}
+
+Tensor sample_indices(Context& ctx, const TokenSet& set, std::int64_t first_sample) {
+  return piece_values(ctx, set, [&](const DocumentPiece& piece, std::int32_t) {
+    return static_cast<std::int32_t>(first_sample + piece.sample);
+  });
+}
+Tensor sample_positions_of(Context& ctx, const TokenSet& set) {
+  return piece_values(
+      ctx, set, [](const DocumentPiece& piece, std::int32_t i) { return piece.sample_begin + i; });
+}
+
+ContextRows context_rows(Context& ctx, std::span<const SampleShape> samples,
+                         std::int64_t first_sample, std::int64_t inner) {
+  std::int64_t cp = ctx.mesh.shape().cp;
+  ContextRows rows;
+  for (std::int64_t rank = 0; rank < cp; rank += inner) {
+    rows.sets.emplace_back(samples, cp, rank, rank + inner);
+  }
+  const TokenSet& mine = rows.sets[static_cast<std::size_t>(ctx.mesh.at().cp / inner)];
+  rows.samples = sample_indices(ctx, mine, first_sample);
+  rows.sample_positions = sample_positions_of(ctx, mine);
+  return rows;
+}
+
+}  // namespace
+
+SequenceLayout SequenceLayout::make(Context& ctx, std::span<const SampleShape> samples,
+                                    std::int64_t first_sample) {
+  std::int64_t cp = ctx.mesh.shape().cp;
+  SequenceLayout layout;
+  layout.own = TokenSet(samples, cp, ctx.mesh.at().cp, ctx.mesh.at().cp + 1);
+  const TokenSet& mine = layout.own;
+  layout.tokens = mine.tokens();
+  for (const SampleShape& sample : samples) {
+    for (std::int32_t length : sample.documents) {
       layout.max_length = std::max<std::int64_t>(layout.max_length, length);
-      for (std::int32_t i = 0; i < length; ++i, ++row) {
-        position[row] = i;
-        sample_index[row] = static_cast<std::int32_t>(first_sample + static_cast<std::int64_t>(s));
-        sample_position[row] = in_sample++;
-      }
     }
   }
+  for (const DocumentPiece& piece : mine.pieces()) {
+    layout.sequences.push_back({piece.row, piece.row + piece.count, piece.length});
+  }
+  layout.positions = piece_values(
+      ctx, mine, [](const DocumentPiece& piece, std::int32_t i) { return piece.begin + i; });
+  layout.samples = sample_indices(ctx, mine, first_sample);
+  layout.sample_positions = sample_positions_of(ctx, mine);
+  TokenSet all(samples, cp, 0, cp);
+  for (const DocumentPiece& piece : all.pieces()) {
+    layout.runs.push_back({piece.row, piece.count, piece.row, piece.count});
+  }
+  if (cp == 1) return layout;
+  layout.ring = context_rows(ctx, samples, first_sample, 1);
+  layout.heads = context_rows(ctx, samples, first_sample, cp);
+  std::int64_t inner = ctx.mesh.shape().cp_inner;
+  if (inner > 1 && inner < cp) layout.mixed = context_rows(ctx, samples, first_sample, inner);
   return layout;
+}
+
+namespace {
+// Calls copy(row apart, row in order, count) for every stretch.
+template <class Copy>
+void for_row_copies(std::span<const TokenSet> sets, const TokenSet& together, const Copy& copy) {
+  std::int64_t first = 0;
+  for (const TokenSet& set : sets) {
+    for (const RowCopy& rows : row_copies(set, together)) {
+      copy(first + rows.from, rows.to, rows.count);
+    }
+    first += set.tokens();
+  }
+}
+
+void copy_rows(Context& ctx, const View& from, std::int64_t from_row, const View& to,
+               std::int64_t to_row, std::int64_t count) {
+  std::int64_t width = from.shape[1];
+  ctx.kernels.elementwise.copy_rows(
+      ctx.stream, {from.address(from_row * width), to.address(to_row * width), from.dtype, count,
+                   width, width, width});
+}
+}  // namespace
+
+void copy_into_order(Context& ctx, std::span<const TokenSet> sets, const TokenSet& together,
+                     const Tensor& apart, const Tensor& ordered) {
+  for_row_copies(sets, together, [&](std::int64_t row, std::int64_t to, std::int64_t count) {
+    copy_rows(ctx, apart, row, ordered, to, count);
+  });
+}
+
+void copy_out_of_order(Context& ctx, std::span<const TokenSet> sets, const TokenSet& together,
+                       const Tensor& ordered, const Tensor& apart) {
+  for_row_copies(sets, together, [&](std::int64_t row, std::int64_t from, std::int64_t count) {
+    copy_rows(ctx, ordered, from, apart, row, count);
+  });
 }
 
 Range token_rows(const Context& ctx, const SequenceLayout& layout, const Placement& x) {

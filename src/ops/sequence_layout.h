@@ -7,30 +7,54 @@
 #include <vector>
 
 #include "autograd/context.h"
+#include "ops/token_set.h"
 
 namespace bev {
 
+// What the ranks of a group hold inside of attention, after neighbouring context-parallel ranks
+// exchanged heads for tokens.
+struct ContextRows {
+  std::vector<TokenSet> sets;        // of every member of the group that shares the keys
+  Tensor samples, sample_positions;  // as below, of the rows of this rank's set
+};
+
+// Rows of one sequence, with its whole length.
+struct SequenceRows {
+  std::int64_t begin = 0, end = 0, length = 0;
+};
+
 // Host description of rows that are laid out one after the other.
 struct SequenceLayout {
-  std::int64_t tokens = 0;         // T
-  std::int64_t max_length = 0;     // of the longest sequence, for rope scaling by length
-  std::vector<AttentionRun> runs;  // what attends to what: one per document
-  Tensor positions;                // [T] i32, within the document
-  Tensor samples;                  // [T] i32, index of the sample in the global batch
-  Tensor sample_positions;         // [T] i32, within the sample (random numbers)
+  std::int64_t tokens = 0;              // T
+  TokenSet own;                         // which tokens of the samples they are
+  std::int64_t max_length = 0;          // of the longest sequence
+  std::vector<SequenceRows> sequences;  // what each row belongs to
+  // What attends to what where a rank has all tokens of the sequences: one per document.
+  std::vector<AttentionRun> runs;
+  Tensor positions;         // [T] i32, within the document
+  Tensor samples;           // [T] i32, index of the sample in the global batch
+  Tensor sample_positions;  // [T] i32, within the sample (random numbers)
 
-  // From samples one after the other; each is cut into documents. `first_sample` is the index of
-  // the first one in the global batch.
-  struct Sample {
-    std::vector<std::int32_t> documents;  // lengths, adding up to the sample's tokens
-  };
-  static SequenceLayout make(Context& ctx, std::span<const Sample> samples,
+  // With context parallelism: the rows inside of attention when no ranks, those of the inner group,
+  // or all exchange heads.
+  ContextRows ring, mixed, heads;
+  const TokenSet& all_tokens() const { return heads.sets.front(); }
+
+  // This rank's part of samples one after the other. `first_sample` is the index of the first one
+  // in the global batch.
+  static SequenceLayout make(Context& ctx, std::span<const SampleShape> samples,
                              std::int64_t first_sample);
 };
 
 // The rows of a [T, ...] tensor that x holds: all of them, or this rank's part under sequence
 // parallelism.
 Range token_rows(const Context& ctx, const SequenceLayout& layout, const Placement& x);
+
+// Between rows of several sets, one set after the other, and the rows of all of them in order.
+void copy_into_order(Context& ctx, std::span<const TokenSet> sets, const TokenSet& together,
+                     const Tensor& apart, const Tensor& ordered);
+void copy_out_of_order(Context& ctx, std::span<const TokenSet> sets, const TokenSet& together,
+                       const Tensor& ordered, const Tensor& apart);
 
 // Random numbers for the rows of a tensor placed like x.
 RandomRows random_rows(const Context& ctx, const SequenceLayout& layout, const Placement& x,

@@ -49,9 +49,32 @@ MeshShape mesh_shape(const ParallelConfig& config, const ModelConfig& model) {
   return shape;
 }
 
+namespace {
+std::vector<ContextExchange> context_exchange(const ParallelConfig& config) {
+  std::vector<ContextExchange> out;
+  std::int64_t cp = config.context_parallel_size, inner = mesh_shape(config).cp_inner;
+  for (const std::string& type : config.cp_comm_type) {
+    bool both = type == "a2a+p2p";
+    if (type == "allgather") {
+      out.push_back(ContextExchange::kGather);
+    } else if (type == "a2a" || (both && inner == cp)) {
+      out.push_back(ContextExchange::kHeads);
+    } else if (both && inner > 1) {
+      out.push_back(ContextExchange::kHeadsAndRing);
+    } else {
+      out.push_back(ContextExchange::kRing);
+    }
+  }
+  return out;
+}
+}  // namespace
+
 BuildOptions build_options(const ParallelConfig& config) {
   BuildOptions build;
-  build.sequence_parallel = config.sequence_parallel && config.tensor_model_parallel_size > 1;
+  build.tensor_parallel.sequence_parallel =
+      config.sequence_parallel && config.tensor_model_parallel_size > 1;
+  build.tensor_parallel.overlap = config.tp_comm_overlap;
+  build.context = context_exchange(config);
   RecomputePolicy& policy = build.recompute;
   if (config.recompute_granularity == RecomputeGranularity::kFull) {
     bool block = config.recompute_method == RecomputeMethod::kBlock;

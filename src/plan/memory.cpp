@@ -153,7 +153,8 @@ void plan_stage(const MemoryQuery& query, std::int64_t stage, MemoryPlan& plan) 
   for (std::int64_t tp = 0; tp < mesh.tp; ++tp) {
     KeptState kept(query, model.params(), tp);
     std::vector<std::int64_t> key = kept.sizes();
-    key.push_back(build.sequence_parallel ? shard_range(tokens, mesh.tp, tp).size() : tokens);
+    key.push_back(build.tensor_parallel.sequence_parallel ? shard_range(tokens, mesh.tp, tp).size()
+                                                          : tokens);
     auto found = known.find(key);
     if (found == known.end()) {
       std::int64_t bytes = activation_bytes(query, model, {tp, 0, 0, stage});

@@ -27,6 +27,10 @@ struct View {
               ", used as ", name_of(DtypeOf<T>::value));
     return static_cast<T*>(data);
   }
+  // Address of an element of the flattened view.
+  std::byte* address(std::int64_t element) const {
+    return static_cast<std::byte*>(data) + static_cast<std::size_t>(element) * size_of(dtype);
+  }
   // Rows [begin, end) of the first dim.
   View rows(std::int64_t begin, std::int64_t end) const;
   View reshape(Shape to) const;

@@ -54,7 +54,9 @@ OpCase attention_case(const std::string& name, const AttentionSpec& spec,
           {{{kTokens, kWidth}, PlaceState::kShard1}},
           {},
           [spec](Bench& bench, const std::vector<Var>& in) {
-            return OpOutputs{{attention(bench.ctx, in[0], bench.layout, spec)}};
+            return OpOutputs{{attention(
+                bench.ctx, in[0],
+                {bench.layout.runs, bench.layout.samples, bench.layout.sample_positions}, spec)}};
           },
           std::move(documents),
           true};

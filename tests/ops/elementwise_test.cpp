@@ -137,7 +137,7 @@ TEST(Dropout, MaskFollowsTheSampleNotTheMicroBatch) {
     Bench bench(Dtype::kF64);
     bench.ctx.training = true;
     bench.ctx.layer = layer;
-    std::vector<SequenceLayout::Sample> list(samples, {{2, 3}});
+    std::vector<SampleShape> list(samples, {{2, 3}});
     bench.layout = SequenceLayout::make(bench.ctx, list, first_sample);
     std::int64_t rows = bench.layout.tokens;
     Var x{bench.tensor({rows, 8}, std::vector<double>(static_cast<std::size_t>(rows * 8), 1.0)),

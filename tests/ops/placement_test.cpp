@@ -98,7 +98,7 @@ Var run_layer(Bench& bench, const Layer& layer, const Var& x, Mistake mistake) {
 void run_model(Bench& bench, Mistake mistake) {
   Context& ctx = bench.ctx;
   ctx.training = true;
-  SequenceLayout::Sample sample{{2, 4}};
+  SampleShape sample{{2, 4}};
   bench.layout = SequenceLayout::make(ctx, {&sample, 1}, 0);
   Model model = make_model(bench);
   Tape tape;

@@ -60,7 +60,7 @@ TEST(Recompute, KeepsTheInputOnly) {
     for (std::size_t i = 0; i < 4; ++i) {
       bench.param("p", test.params[i].shape, {}, values.params[i]);
     }
-    SequenceLayout::Sample sample{{2, 3}};
+    SampleShape sample{{2, 3}};
     bench.layout = SequenceLayout::make(bench.ctx, {&sample, 1}, 0);
     Tape tape;
     bench.ctx.tape = &tape;

@@ -270,7 +270,7 @@ OpResult run_op(const OpCase& test, const OpValues& values, const OpRunOptions& 
         chosen(options.trains, i);
   }
   if (!test.documents.empty()) {
-    SequenceLayout::Sample sample{test.documents};
+    SampleShape sample{test.documents};
     bench.layout = SequenceLayout::make(bench.ctx, {&sample, 1}, 5);
   }
   std::size_t memory = bench.arena.in_use();
@@ -305,7 +305,7 @@ class Differences {
                    values_.params[i]);
     }
     if (!test.documents.empty()) {
-      SequenceLayout::Sample sample{test.documents};
+      SampleShape sample{test.documents};
       bench_.layout = SequenceLayout::make(bench_.ctx, {&sample, 1}, 5);
     }
   }
