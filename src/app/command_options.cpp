@@ -90,15 +90,18 @@ std::vector<std::string> ConvertOptions::problems() const {
 
 void VerifyOptions::fields(FieldList& list) {
   list.section("verify");
-  list.add("layouts", layouts,
-           "layouts to compare with one rank, separated by spaces: tpN, sp, ppN, dpN, zero1..3, "
-           "joined by commas");
-  list.add("all", all, "every layout of so many ranks instead; 0: those of --layouts")
+  list.add(
+      "layouts", layouts,
+      "layouts to compare with one rank, separated by spaces; each of tokens, joined by commas "
+      "or directly: tpN sp tpoverlap, ppN vppN groupN zbh1 zbv, dpN zero1..zero3 instancesN "
+      "gradoverlap paramoverlap, cpN p2p a2a allgather a2aNp2pN, epN etpN, dpouter");
+  list.add("all", all, "every layout of so many ranks that the model allows; 0: those of --layouts")
       .min(0)
       .limit(64);
   list.add("steps", steps, "training steps to compare").min(1).limit(1000);
   list.add("full-size", full_size,
            "the configuration as it is; otherwise a small model of its kind");
+  list.add("f64", f64, "compare in f64, also where the configuration says --bf16 or --fp16");
   list.add("fp32", fp32, "compare in f32; the default is f64, with --bf16 or --fp16 that");
   list.add("tolerance", tolerance,
            "allowed difference of a gradient, relative to the tensor's largest; 0: by precision")

@@ -48,6 +48,7 @@ struct VerifyOptions {
   std::int64_t all = 0;  // every layout of so many ranks instead
   std::int64_t steps = 3;
   bool full_size = false;  // the configuration as it is, not scaled down
+  bool f64 = false;        // instead of the configuration's
   bool fp32 = false;       // instead of f64
   double tolerance = 0.0;  // of gradients; 0: by precision
 

@@ -154,35 +154,57 @@ void add_run(std::string& out, const RunConfig& run, const Forecast& forecast) {
   add_line(out, "mesh",
            concat("tp ", mesh.tp, " x cp ", mesh.cp, " x dp ", mesh.dp, " x pp ", mesh.pp, " = ",
                   mesh.size(), " ranks"));
+  add_line(out, "mesh of experts",
+           concat("etp ", mesh.etp, " x ep ", mesh.ep, " x edp ", mesh.edp(), " x pp ", mesh.pp));
+}
+
+// The groups of each kind, each once: "[0 1] [2 3]". Kinds whose groups are all single ranks are
+// left out.
+void add_groups(std::string& out, const RunConfig& run) {
+  MeshShape mesh = mesh_shape(run.parallel, run.model);
+  if (mesh.size() == 1 || mesh.size() > static_cast<std::int64_t>(kRanksShown)) return;
+  out += "------------------------ groups of ranks ------------------------\n";
+  for (int kind = 0; kind < kMeshGroupCount; ++kind) {
+    auto group = static_cast<MeshGroup>(kind);
+    std::vector<std::string> texts;
+    for (std::int64_t rank = 0; rank < mesh.size(); ++rank) {
+      std::vector<int> members = members_of(mesh, rank, group);
+      if (members.size() < 2 || members.front() != rank) continue;
+      texts.push_back(fmt::format("[{}]", fmt::join(members, " ")));
+    }
+    if (!texts.empty()) add_line(out, name_of(group), join(texts, " "));
+  }
 }
 
 std::string bytes_text(std::int64_t bytes) { return format_bytes(static_cast<double>(bytes)); }
 
 void add_rank(std::string& out, const RankMemory& rank, bool marked) {
-  out +=
-      fmt::format("{:>6} {:>4} {:>4} {:>4} {:>4} {:>10} {:>11} {:>11} {:>11} {:>11} {:>11}{}\n",
-                  rank.rank, rank.at.tp, rank.at.cp, rank.at.dp, rank.at.pp,
-                  format_count(static_cast<double>(rank.parameters)), bytes_text(rank.weights),
-                  bytes_text(rank.gradients), bytes_text(rank.optimizer),
-                  bytes_text(rank.activations), bytes_text(rank.total()), marked ? "  < most" : "");
+  out += fmt::format(
+      "{:>6} {:>4} {:>4} {:>4} {:>4} {:>4} {:>4} {:>4} {:>10} {:>11} {:>11} {:>11} {:>11} "
+      "{:>11}{}\n",
+      rank.rank, rank.at.tp, rank.at.cp, rank.at.dp, rank.at.pp, rank.at.etp, rank.at.ep,
+      rank.at.edp, format_count(static_cast<double>(rank.parameters)), bytes_text(rank.weights),
+      bytes_text(rank.gradients), bytes_text(rank.optimizer), bytes_text(rank.activations),
+      bytes_text(rank.total()), marked ? "  < most" : "");
 }
 
 void add_memory(std::string& out, const RunConfig& run, const MemoryPlan& plan) {
   const RankMemory& most = largest(plan);
   out += "------------------------ memory by rank ------------------------\n";
-  out += fmt::format("{:>6} {:>4} {:>4} {:>4} {:>4} {:>10} {:>11} {:>11} {:>11} {:>11} {:>11}\n",
-                     "rank", "tp", "cp", "dp", "pp", "parameters", "weights", "gradients",
-                     "optimizer", "activations", "total");
+  out += fmt::format(
+      "{:>6} {:>4} {:>4} {:>4} {:>4} {:>4} {:>4} {:>4} {:>10} {:>11} {:>11} {:>11} {:>11} {:>11}\n",
+      "rank", "tp", "cp", "dp", "pp", "etp", "ep", "edp", "parameters", "weights", "gradients",
+      "optimizer", "activations", "total");
   bool all = plan.ranks.size() <= kRanksShown;
   MeshShape mesh = mesh_shape(run.parallel);
-  std::int64_t stage_ranks = mesh.size() / mesh.pp;
-  for (std::int64_t stage = 0; stage < mesh.pp; ++stage) {
-    auto ranks = std::span(plan.ranks)
-                     .subspan(static_cast<std::size_t>(stage * stage_ranks),
-                              static_cast<std::size_t>(stage_ranks));
-    // A large mesh shows the largest rank of each stage.
-    if (!all) ranks = {std::ranges::max_element(ranks, {}, &RankMemory::total), 1};
-    for (const RankMemory& rank : ranks) add_rank(out, rank, &rank == &most);
+  for (const RankMemory& rank : plan.ranks) {
+    if (all) add_rank(out, rank, &rank == &most);
+  }
+  // A large mesh shows the largest rank of each stage.
+  for (std::int64_t stage = 0; stage < mesh.pp && !all; ++stage) {
+    auto need = [&](const RankMemory& rank) { return rank.at.pp == stage ? rank.total() : -1; };
+    const RankMemory& rank = *std::ranges::max_element(plan.ranks, {}, need);
+    add_rank(out, rank, &rank == &most);
   }
   if (!all) out += concat("  (of each of the ", mesh.pp, " stages the rank that needs most)\n");
   if (run.runtime.device == DeviceKind::kCuda) return;
@@ -227,12 +249,24 @@ Json config_json(const RunConfig& run) {
   return out;
 }
 
+Json groups_json(const MeshShape& mesh, std::int64_t rank) {
+  Json groups = Json::object();
+  for (int kind = 0; kind < kMeshGroupCount; ++kind) {
+    auto group = static_cast<MeshGroup>(kind);
+    groups[std::string(name_of(group))] = members_of(mesh, rank, group);
+  }
+  return groups;
+}
+
 Json rank_json(const RankMemory& rank) {
   return {{"rank", rank.rank},
           {"tp", rank.at.tp},
           {"cp", rank.at.cp},
           {"dp", rank.at.dp},
           {"pp", rank.at.pp},
+          {"etp", rank.at.etp},
+          {"ep", rank.at.ep},
+          {"edp", rank.at.edp},
           {"parameters", rank.parameters},
           {"weights", rank.weights},
           {"gradients", rank.gradients},
@@ -252,6 +286,7 @@ std::string dry_run_text(const RunConfig& run) {
   std::string out;
   add_config(out, run);
   add_run(out, run, forecast);
+  add_groups(out, run);
   add_memory(out, run, forecast.memory);
   return out;
 }
@@ -272,9 +307,16 @@ std::string dry_run_json(const RunConfig& run) {
                   {"last_global_batch_size", forecast.last.running},
                   {"first_micro_batches", forecast.first.micro_batches},
                   {"last_micro_batches", forecast.last.micro_batches}};
-  out["mesh"] = {{"tp", mesh.tp}, {"cp", mesh.cp}, {"dp", mesh.dp}, {"pp", mesh.pp}};
+  out["mesh"] = {{"tp", mesh.tp}, {"cp", mesh.cp},   {"dp", mesh.dp},    {"pp", mesh.pp},
+                 {"ep", mesh.ep}, {"etp", mesh.etp}, {"edp", mesh.edp()}};
   out["ranks"] = Json::array();
-  for (const RankMemory& rank : forecast.memory.ranks) out["ranks"].push_back(rank_json(rank));
+  bool groups = mesh.size() <= static_cast<std::int64_t>(kRanksShown);
+  MeshShape model_mesh = mesh_shape(run.parallel, run.model);
+  for (const RankMemory& rank : forecast.memory.ranks) {
+    Json row = rank_json(rank);
+    if (groups) row["groups"] = groups_json(model_mesh, rank.rank);
+    out["ranks"].push_back(std::move(row));
+  }
   if (run.runtime.device != DeviceKind::kCuda) {
     out["fits_machine"] = sum_of_ranks(forecast.memory) <= machine_bytes();
   }

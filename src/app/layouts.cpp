@@ -5,6 +5,7 @@
 #include <charconv>
 
 #include "base/error.h"
+#include "base/text.h"
 
 namespace bev {
 
@@ -12,48 +13,109 @@ namespace {
 
 constexpr std::int64_t kMostRanks = 64;
 
-// A number in front of `text`, which is shortened by it; -1 when there is none.
-std::int64_t take_number(std::string_view& text) {
-  std::int64_t number = -1;
-  auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
-  if (error != std::errc()) return -1;
-  text.remove_prefix(static_cast<std::size_t>(end - text.data()));
-  return number;
-}
-
 bool take_word(std::string_view& text, std::string_view word) {
   if (!text.starts_with(word)) return false;
   text.remove_prefix(word.size());
   return true;
 }
 
-// Takes one token off `text` into the layout; false when it is none.
-bool take_token(std::string_view& text, ParallelConfig& layout) {
-  auto size = [&](std::int64_t& member) {
-    std::int64_t number = take_number(text);
-    if (number >= 1 && number <= kMostRanks) member = number;
-    return number >= 1 && number <= kMostRanks;
-  };
-  if (take_word(text, "tp")) return size(layout.tensor_model_parallel_size);
-  if (take_word(text, "pp")) return size(layout.pipeline_model_parallel_size);
-  if (take_word(text, "dp")) return size(layout.data_parallel_size);
-  if (take_word(text, "sp")) return layout.sequence_parallel = true;
-  if (take_word(text, "zero")) {
-    std::int64_t stage = take_number(text);
-    if (stage < 0 || stage > 3) return false;
-    layout.data_parallel_sharding_strategy = static_cast<ShardingStrategy>(stage);
+// A number from 1 to kMostRanks in front of `text`, which is shortened by it.
+bool take_size(std::string_view& text, std::int64_t& size) {
+  std::int64_t number = -1;
+  auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
+  if (error != std::errc() || number < 1 || number > kMostRanks) return false;
+  text.remove_prefix(static_cast<std::size_t>(end - text.data()));
+  size = number;
+  return true;
+}
+
+struct SizeToken {
+  std::string_view word;
+  std::int64_t ParallelConfig::*member;
+};
+// A word comes before those that it begins with.
+constexpr std::array kSizes = {
+    SizeToken{"tp", &ParallelConfig::tensor_model_parallel_size},
+    SizeToken{"pp", &ParallelConfig::pipeline_model_parallel_size},
+    SizeToken{"vpp", &ParallelConfig::num_virtual_stages_per_pipeline_rank},
+    SizeToken{"group", &ParallelConfig::microbatch_group_size},
+    SizeToken{"dp", &ParallelConfig::data_parallel_size},
+    SizeToken{"instances", &ParallelConfig::num_distributed_optimizer_instances},
+    SizeToken{"cp", &ParallelConfig::context_parallel_size},
+    SizeToken{"ep", &ParallelConfig::expert_model_parallel_size},
+    SizeToken{"etp", &ParallelConfig::expert_tensor_parallel_size},
+};
+
+struct FlagToken {
+  std::string_view word;
+  bool ParallelConfig::*member;
+};
+constexpr std::array kFlags = {
+    FlagToken{"tpoverlap", &ParallelConfig::tp_comm_overlap},
+    FlagToken{"sp", &ParallelConfig::sequence_parallel},
+    FlagToken{"dpouter", &ParallelConfig::use_tp_pp_dp_mapping},
+    FlagToken{"gradoverlap", &ParallelConfig::overlap_grad_reduce},
+    FlagToken{"paramoverlap", &ParallelConfig::overlap_param_gather},
+};
+
+constexpr std::array<std::string_view, 3> kSchedules = {"1f1b", "zbh1", "zbv"};
+constexpr std::array<std::string_view, 4> kStrategies = {"zero0", "zero1", "zero2", "zero3"};
+
+template <std::size_t N, class Enum>
+bool take_choice(std::string_view& text, const std::array<std::string_view, N>& words,
+                 Enum& choice) {
+  for (std::size_t i = 0; i < N; ++i) {
+    if (!take_word(text, words[i])) continue;
+    choice = static_cast<Enum>(i);
     return true;
   }
   return false;
 }
 
+// "a2a", "p2p", "allgather", or both of the first with their sizes: "a2a2p2p4".
+bool take_exchange(std::string_view& text, ParallelConfig& layout) {
+  for (const char* word : {"p2p", "allgather"}) {
+    if (!take_word(text, word)) continue;
+    layout.cp_comm_type = {word};
+    return true;
+  }
+  if (!take_word(text, "a2a")) return false;
+  layout.cp_comm_type = {"a2a"};
+  std::int64_t inner = 0, outer = 0;
+  if (!take_size(text, inner)) return true;
+  if (!take_word(text, "p2p") || !take_size(text, outer)) return false;
+  layout.cp_comm_type = {"a2a+p2p"};
+  layout.hierarchical_context_parallel_sizes = {inner, outer};
+  return true;
+}
+
+// Takes one token off `text` into the layout; false when it is none.
+bool take_token(std::string_view& text, ParallelConfig& layout) {
+  for (const FlagToken& flag : kFlags) {
+    if (take_word(text, flag.word)) return layout.*flag.member = true;
+  }
+  if (take_choice(text, kSchedules, layout.pipeline_schedule)) return true;
+  if (take_choice(text, kStrategies, layout.data_parallel_sharding_strategy)) return true;
+  for (const SizeToken& size : kSizes) {
+    if (take_word(text, size.word)) return take_size(text, layout.*size.member);
+  }
+  return take_exchange(text, layout);
+}
+
+// The base without any cut.
 ParallelConfig blank(const ParallelConfig& base) {
-  ParallelConfig layout = base;
+  ParallelConfig plain, layout = base;
   layout.ranks = 0;
-  layout.tensor_model_parallel_size = layout.pipeline_model_parallel_size = 1;
+  for (const SizeToken& size : kSizes) layout.*size.member = plain.*size.member;
+  for (const FlagToken& flag : kFlags) layout.*flag.member = false;
   layout.data_parallel_size = 1;
-  layout.sequence_parallel = false;
-  layout.data_parallel_sharding_strategy = ShardingStrategy::kNoShard;
+  layout.pipeline_schedule = plain.pipeline_schedule;
+  layout.num_layers_per_virtual_pipeline_stage = 0;
+  layout.decoder_first_pipeline_num_layers = layout.decoder_last_pipeline_num_layers = 0;
+  layout.pipeline_model_parallel_layout.clear();
+  layout.data_parallel_sharding_strategy = plain.data_parallel_sharding_strategy;
+  layout.cp_comm_type = plain.cp_comm_type;
+  layout.hierarchical_context_parallel_sizes.clear();
   return layout;
 }
 
@@ -64,10 +126,22 @@ ParallelConfig parse_layout(std::string_view text, const ParallelConfig& base) {
     std::string_view at = rest;
     if (take_word(rest, ",")) continue;
     BEV_CHECK(take_token(rest, layout), ErrorKind::kConfig, "--layouts: ", text, ": cannot read \"",
-              at, "\"; known are tpN, ppN, dpN (N from 1 to ", kMostRanks,
-              "), sp, zero1, zero2, zero3");
+              at,
+              "\"; known are tpN, sp, tpoverlap, ppN, vppN, groupN, zbh1, zbv, dpN, zero1 to "
+              "zero3, instancesN, gradoverlap, paramoverlap, cpN, p2p, a2a, allgather, a2aNp2pN, "
+              "epN, etpN, dpouter; N from 1 to ",
+              kMostRanks);
   }
   return layout;
+}
+
+std::string exchange_text(const ParallelConfig& layout) {
+  const std::vector<std::string>& types = layout.cp_comm_type;
+  if (types.size() > 1) return "by layer";
+  if (types.front() == "p2p") return "";
+  const std::vector<std::int64_t>& sizes = layout.hierarchical_context_parallel_sizes;
+  if (types.front() != "a2a+p2p" || sizes.size() != 2) return types.front();
+  return concat("a2a", sizes[0], "p2p", sizes[1]);
 }
 
 }  // namespace
@@ -84,46 +158,118 @@ std::vector<ParallelConfig> parse_layouts(std::string_view text, const ParallelC
 
 std::string layout_text(const ParallelConfig& layout) {
   std::vector<std::string> parts;
-  if (layout.tensor_model_parallel_size > 1) {
-    parts.push_back(
-        concat("tp", layout.tensor_model_parallel_size, layout.sequence_parallel ? "sp" : ""));
-  }
-  if (layout.pipeline_model_parallel_size > 1) {
-    parts.push_back(concat("pp", layout.pipeline_model_parallel_size));
-  }
-  if (layout.data_parallel_size > 1) {
-    auto stage = static_cast<int>(layout.data_parallel_sharding_strategy);
-    parts.push_back(
-        concat("dp", layout.data_parallel_size, stage > 0 ? concat("zero", stage) : ""));
-  }
+  auto sized = [](const char* word, std::int64_t size) {
+    return size > 1 ? concat(word, size) : std::string();
+  };
+  auto add = [&](std::string part) {
+    if (!part.empty()) parts.push_back(std::move(part));
+  };
+  auto flag = [](bool set, const char* word) { return set ? word : ""; };
+  auto choice = [](const auto& words, auto value) {
+    auto index = static_cast<std::size_t>(value);
+    return index > 0 ? words[index] : std::string_view();
+  };
+  add(concat(sized("tp", layout.tensor_model_parallel_size), flag(layout.sequence_parallel, "sp"),
+             flag(layout.tp_comm_overlap, "tpoverlap")));
+  std::string cp = sized("cp", layout.context_parallel_size);
+  add(cp.empty() ? cp : cp + exchange_text(layout));
+  add(concat(sized("pp", layout.pipeline_model_parallel_size),
+             sized("vpp", layout.num_virtual_stages_per_pipeline_rank),
+             sized("group", layout.microbatch_group_size),
+             choice(kSchedules, layout.pipeline_schedule)));
+  add(concat(sized("dp", layout.data_parallel_size),
+             choice(kStrategies, layout.data_parallel_sharding_strategy),
+             sized("instances", layout.num_distributed_optimizer_instances),
+             flag(layout.overlap_grad_reduce, "gradoverlap"),
+             flag(layout.overlap_param_gather, "paramoverlap")));
+  add(concat(sized("ep", layout.expert_model_parallel_size),
+             sized("etp", layout.expert_tensor_parallel_size)));
+  add(flag(layout.use_tp_pp_dp_mapping, "dpouter"));
   return parts.empty() ? "1 rank" : join(parts, ",");
 }
 
-std::vector<ParallelConfig> all_layouts(std::int64_t ranks, const ModelConfig& model,
-                                        const ParallelConfig& base) {
-  std::vector<ParallelConfig> layouts;
-  for (std::int64_t tp = 1; tp <= ranks; ++tp) {
-    bool fits = ranks % tp == 0 && model.num_attention_heads % tp == 0 &&
-                model.kv_heads() % tp == 0 && model.ffn_size() % tp == 0;
-    if (!fits) continue;
-    for (std::int64_t pp = 1; pp <= std::min(ranks / tp, model.num_layers); ++pp) {
-      if (ranks / tp % pp != 0) continue;
-      std::int64_t dp = ranks / tp / pp;
-      for (bool sequence_parallel : {false, true}) {
-        if (sequence_parallel && tp == 1) continue;
-        for (int stage = 0; stage <= (dp > 1 ? 3 : 0); ++stage) {
-          ParallelConfig layout = blank(base);
-          layout.tensor_model_parallel_size = tp;
-          layout.pipeline_model_parallel_size = pp;
-          layout.data_parallel_size = dp;
-          layout.sequence_parallel = sequence_parallel;
-          layout.data_parallel_sharding_strategy = static_cast<ShardingStrategy>(stage);
-          layouts.push_back(layout);
-        }
+namespace {
+
+std::vector<std::int64_t> divisors(std::int64_t n) {
+  std::vector<std::int64_t> out;
+  for (std::int64_t i = 1; i <= n; ++i) {
+    if (n % i == 0) out.push_back(i);
+  }
+  return out;
+}
+
+using Layouts = std::vector<ParallelConfig>;
+
+// Each layout in each of the given ways.
+template <class Vary>
+Layouts with_each(const Layouts& layouts, const Vary& vary) {
+  Layouts out;
+  for (const ParallelConfig& layout : layouts) {
+    vary(layout, [&](ParallelConfig varied) { out.push_back(std::move(varied)); });
+  }
+  return out;
+}
+
+void vary_schedule(ParallelConfig layout, const auto& add) {
+  add(layout);
+  if (layout.pipeline_model_parallel_size == 1) return;
+  layout.pipeline_schedule = PipelineSchedule::kZeroBubbleH1;
+  add(layout);
+  layout.pipeline_schedule = PipelineSchedule::kZeroBubbleV;
+  add(layout);
+  layout.pipeline_schedule = PipelineSchedule::k1F1B;
+  layout.num_virtual_stages_per_pipeline_rank = 2;
+  add(layout);
+}
+
+void vary_exchange(ParallelConfig layout, const auto& add) {
+  add(layout);
+  std::int64_t cp = layout.context_parallel_size;
+  if (cp == 1) return;
+  for (const char* type : {"a2a", "allgather"}) {
+    layout.cp_comm_type = {type};
+    add(layout);
+  }
+  layout.cp_comm_type = {"a2a+p2p"};
+  for (std::int64_t inner : divisors(cp)) {
+    if (inner == 1 || inner == cp) continue;
+    layout.hierarchical_context_parallel_sizes = {inner, cp / inner};
+    add(layout);
+  }
+}
+
+void vary_sharding(ParallelConfig layout, const auto& add) {
+  bool copies = layout.data_parallel_size * layout.context_parallel_size > 1;
+  for (int stage = 0; stage <= (copies ? 3 : 0); ++stage) {
+    layout.data_parallel_sharding_strategy = static_cast<ShardingStrategy>(stage);
+    add(layout);
+  }
+}
+
+}  // namespace
+
+std::vector<ParallelConfig> all_layouts(std::int64_t ranks, const ParallelConfig& base) {
+  Layouts layouts;
+  for (std::int64_t tp : divisors(ranks)) {
+    for (std::int64_t cp : divisors(ranks / tp)) {
+      for (std::int64_t pp : divisors(ranks / tp / cp)) {
+        ParallelConfig layout = blank(base);
+        layout.tensor_model_parallel_size = tp;
+        layout.context_parallel_size = cp;
+        layout.pipeline_model_parallel_size = pp;
+        layout.data_parallel_size = ranks / tp / cp / pp;
+        layouts.push_back(layout);
+        layout.sequence_parallel = tp > 1;
+        if (tp > 1) layouts.push_back(layout);
       }
     }
   }
-  return layouts;
+  layouts =
+      with_each(layouts, [](const auto& layout, const auto& add) { vary_schedule(layout, add); });
+  layouts =
+      with_each(layouts, [](const auto& layout, const auto& add) { vary_exchange(layout, add); });
+  return with_each(layouts,
+                   [](const auto& layout, const auto& add) { vary_sharding(layout, add); });
 }
 
 }  // namespace bev

@@ -6,18 +6,19 @@
 #include <string_view>
 #include <vector>
 
-#include "models/config.h"
 #include "parallel/config.h"
 
 namespace bev {
 
-// Space-separated layouts of tokens, joined by commas or directly: tpN, ppN, dpN, sp, zero1..zero3.
+// Space-separated layouts of tokens, joined by commas or directly:
+//   tpN sp tpoverlap | ppN vppN groupN zbh1 zbv | dpN zero1..zero3 instancesN gradoverlap
+//   paramoverlap | cpN p2p a2a allgather a2aNp2pN | epN etpN | dpouter
 // Everything else in the result is `base`'s. Error(kConfig) naming the token and what is known.
 std::vector<ParallelConfig> parse_layouts(std::string_view text, const ParallelConfig& base);
 // "tp2sp,pp2"; "1 rank" for none.
 std::string layout_text(const ParallelConfig& layout);
-// Every layout of exactly so many ranks that the model can be cut into.
-std::vector<ParallelConfig> all_layouts(std::int64_t ranks, const ModelConfig& model,
-                                        const ParallelConfig& base);
+// Every combination of axes, schedules, sharding strategies and exchanges of exactly so many ranks,
+// whether a model can be cut so or not.
+std::vector<ParallelConfig> all_layouts(std::int64_t ranks, const ParallelConfig& base);
 
 }  // namespace bev

@@ -10,6 +10,7 @@
 #include "base/problems.h"
 #include "base/text.h"
 #include "data/text_corpus.h"
+#include "parallel/engine.h"
 
 namespace bev {
 
@@ -84,20 +85,40 @@ void check_sequence(const RunConfig& run, Problems& out) {
   }
 }
 
-// Every tensor-parallel rank has whole heads and an equal part of the MLP.
+// Every tensor-parallel rank has whole query heads, an equal part of the MLP, and whole key-value
+// heads or an equal part of one.
+bool tensor_parallel_fits(const ModelConfig& model, std::int64_t tp) {
+  std::int64_t groups = model.kv_heads();
+  bool shared = tp % groups == 0 && model.head_size() % (tp / groups) == 0;
+  return model.num_attention_heads % tp == 0 && model.ffn_size() % tp == 0 &&
+         (groups % tp == 0 || shared);
+}
+
 void check_tensor_parallel(const RunConfig& run, Problems& out) {
   const ModelConfig& model = run.model;
   std::int64_t tp = run.parallel.tensor_model_parallel_size;
   if (tp == 1 || model.num_attention_heads < 1 || model.hidden_size < 1) return;
-  std::int64_t heads = model.num_attention_heads, groups = model.kv_heads(), ffn = model.ffn_size();
-  std::string cure = divisors_text(std::gcd(std::gcd(heads, groups), ffn));
+  if (tensor_parallel_fits(model, tp)) return;
+  std::vector<std::int64_t> sizes;
+  for (std::int64_t size = 1; size <= model.num_attention_heads; ++size) {
+    if (tensor_parallel_fits(model, size)) sizes.push_back(size);
+  }
+  std::string cure = sizes_text(sizes);
   auto refuse = [&](const char* flag, std::int64_t size) {
     out.push_back(concat("--tensor-model-parallel-size: ", tp, " does not divide ", flag, " ", size,
                          "; use ", cure));
   };
+  std::int64_t heads = model.num_attention_heads, groups = model.kv_heads(), ffn = model.ffn_size();
   if (heads % tp != 0) refuse("--num-attention-heads", heads);
   if (ffn % tp != 0) refuse("--ffn-hidden-size", ffn);
-  if (heads % tp == 0 && groups % tp != 0) refuse("--num-query-groups", groups);
+  if (heads % tp != 0 || ffn % tp != 0) return;
+  if (tp % groups != 0) {
+    refuse("--num-query-groups", groups);
+  } else {
+    out.push_back(concat("--tensor-model-parallel-size: ", tp, " ranks with --num-query-groups ",
+                         groups, " cut a head of --kv-channels ", model.head_size(), " into ",
+                         tp / groups, " unequal parts; use ", cure));
+  }
 }
 
 void check_pipeline(const RunConfig& run, Problems& out) {
@@ -128,18 +149,73 @@ void check_ranks(const RunConfig& run, Problems& out) {
       " ranks are too many for the threads of one process; use at most ", kMostThreads));
 }
 
-// One copy of every sequence on each rank, for now.
+// Where ranks exchange heads for tokens, each has an equal number of them.
+void check_head_exchange(const RunConfig& run, const char* type, std::int64_t ranks,
+                         Problems& out) {
+  std::int64_t tp = run.parallel.tensor_model_parallel_size;
+  if (run.model.num_attention_heads < 1 || run.model.num_attention_heads % tp != 0) return;
+  std::int64_t heads = run.model.num_attention_heads / tp;
+  std::int64_t groups = std::max<std::int64_t>(run.model.kv_heads() / tp, 1);
+  std::int64_t most = std::gcd(heads, groups);
+  if (most % ranks == 0) return;
+  out.push_back(concat("--cp-comm-type: ", type, " over ", ranks,
+                       " ranks needs heads that divide; a ", "tensor-parallel rank has ", heads,
+                       " and ", groups, " for keys and values; ", "use ", divisors_text(most),
+                       " ranks, or p2p or allgather"));
+}
+
 void check_context_parallel(const RunConfig& run, Problems& out) {
-  std::int64_t cp = run.parallel.context_parallel_size;
-  if (cp > 1) {
-    out.push_back(
-        concat("--context-parallel-size: ", cp, " is not supported by this version; use 1"));
+  const ParallelConfig& parallel = run.parallel;
+  std::int64_t cp = parallel.context_parallel_size, layers = run.model.num_layers;
+  const std::vector<std::string>& types = parallel.cp_comm_type;
+  auto count = static_cast<std::int64_t>(types.size());
+  if (count != 1 && layers > 0 && count != layers) {
+    out.push_back(concat("--cp-comm-type: ", count, " kinds for --num-layers ", layers,
+                         "; give one, or one for each layer"));
+  }
+  if (cp == 1) return;
+  auto uses = [&](const char* type) { return std::ranges::find(types, type) != types.end(); };
+  if (uses("a2a")) check_head_exchange(run, "a2a", cp, out);
+  const std::vector<std::int64_t>& sizes = parallel.hierarchical_context_parallel_sizes;
+  bool fit = sizes.size() == 2 && sizes[0] > 0 && sizes[1] > 0 && sizes[0] * sizes[1] == cp;
+  if ((uses("a2a+p2p") || !sizes.empty()) && !fit) {
+    out.push_back(concat("--hierarchical-context-parallel-sizes: ",
+                         sizes.empty() ? std::string("missing") : "these sizes do not fit",
+                         "; a2a+p2p wants two whose product is --context-parallel-size ", cp,
+                         ": the ranks that exchange heads, and those of a ring"));
+  } else if (uses("a2a+p2p")) {
+    check_head_exchange(run, "a2a+p2p", sizes[0], out);
+  }
+}
+
+void check_data_parallel(const RunConfig& run, Problems& out) {
+  const ParallelConfig& parallel = run.parallel;
+  std::int64_t instances = parallel.num_distributed_optimizer_instances;
+  std::int64_t copies = parallel.data_parallel_size * parallel.context_parallel_size;
+  if (instances == 1) return;
+  if (copies % instances != 0) {
+    out.push_back(concat("--num-distributed-optimizer-instances: ", instances,
+                         " does not divide dp x cp = ", copies, "; use ", divisors_text(copies)));
+  }
+  if (parallel.data_parallel_sharding_strategy == ShardingStrategy::kNoShard) {
+    out.push_back(concat("--num-distributed-optimizer-instances: ", instances,
+                         " copies of shards, but nothing is shared out; give "
+                         "--data-parallel-sharding-strategy optim, optim_grads or "
+                         "optim_grads_params"));
   }
 }
 
 void check_experts(const RunConfig& run, Problems& out) {
   std::int64_t ep = run.parallel.expert_model_parallel_size;
-  if (ep > 1) {
+  MeshShape mesh = mesh_shape(run.parallel);
+  std::int64_t stage = mesh.tp * mesh.cp * mesh.dp;
+  if (stage % (mesh.etp * mesh.ep) != 0) {
+    out.push_back(concat(
+        "--expert-model-parallel-size: ep ", mesh.ep, " x etp ", mesh.etp, " does not divide the ",
+        stage, " ranks of a pipeline stage; their product may be ", divisors_text(stage)));
+  }
+  // A plan may show the groups; a run would share out nothing.
+  if (ep > 1 && !run.train.dry_run) {
     out.push_back(concat("--expert-model-parallel-size: ", ep,
                          " needs a model with experts; this one has none, so leave it out"));
   }
@@ -187,6 +263,7 @@ void check_layout(const RunConfig& run, Problems& out) {
   check_tensor_parallel(run, out);
   check_pipeline(run, out);
   check_context_parallel(run, out);
+  check_data_parallel(run, out);
   check_experts(run, out);
   check_precision(run, out);
 }

@@ -46,19 +46,41 @@ std::vector<std::int64_t> first_windows(std::vector<std::int64_t> layers, std::i
   return layers;
 }
 
+// Parts that heads are cut into: over tp, and over the context-parallel ranks that exchange heads.
+std::int64_t head_parts(const ParallelConfig& layout) {
+  std::int64_t parts = layout.tensor_model_parallel_size;
+  for (const std::string& type : layout.cp_comm_type) {
+    if (type == "a2a") return parts * layout.context_parallel_size;
+    if (type == "a2a+p2p") parts *= layout.hierarchical_context_parallel_sizes.front();
+  }
+  return parts;
+}
+
+// Stages of the whole pipeline.
+std::int64_t stage_count(const ParallelConfig& layout) {
+  std::int64_t per_rank = layout.num_virtual_stages_per_pipeline_rank;
+  if (per_rank == 0) {
+    per_rank = layout.pipeline_schedule == PipelineSchedule::kZeroBubbleV ? 2 : 1;
+  }
+  return layout.pipeline_model_parallel_size * per_rank;
+}
+
 // The same kind of model, small: what a layout can get wrong does not depend on size. `model` is
 // canonical and fits the layouts.
 ModelConfig scaled_down(const ModelConfig& model, const std::vector<ParallelConfig>& layouts) {
-  std::int64_t tp = 1, pp = 1;
+  std::int64_t tp = 1, heads = 1, stages = 1;
   for (const ParallelConfig& layout : layouts) {
     tp = std::lcm(tp, layout.tensor_model_parallel_size);
-    pp = std::max(pp, layout.pipeline_model_parallel_size);
+    heads = std::lcm(heads, head_parts(layout));
+    stages = std::max(stages, stage_count(layout));
   }
   ModelConfig small = model;
-  small.num_layers = std::min(model.num_layers, std::max<std::int64_t>(pp, 4));
+  small.num_layers = std::min(model.num_layers, std::max<std::int64_t>(stages, 4));
   std::int64_t per_group = model.num_attention_heads / model.kv_heads();
-  small.num_query_groups = std::min(model.kv_heads(), std::max<std::int64_t>(tp, 2));
-  small.num_attention_heads = small.num_query_groups * std::min<std::int64_t>(per_group, 3);
+  small.num_query_groups = std::min(model.kv_heads(), std::max<std::int64_t>(heads, 2));
+  std::int64_t least = heads / std::gcd(heads, small.num_query_groups);
+  if (least == 1 && per_group > 1) least = std::min<std::int64_t>(per_group, 3);
+  small.num_attention_heads = small.num_query_groups * least;
   constexpr std::int64_t kHead = 8;
   if (model.head_size() > kHead) {
     small.kv_channels = kHead;
@@ -85,12 +107,6 @@ struct VerifyPlan {
   Tolerance tolerance;
 };
 
-std::vector<ParallelConfig> wanted_layouts(const CommandConfig& config) {
-  const RunConfig& run = config.run;
-  return config.verify.all > 0 ? all_layouts(config.verify.all, run.model, run.parallel)
-                               : parse_layouts(config.verify.layouts, run.parallel);
-}
-
 // Tokens of a sample; 2 make the shortest that can be cut in two documents.
 std::int64_t sample_length(const CommandConfig& config) {
   constexpr std::int64_t kSmall = 13;
@@ -99,30 +115,51 @@ std::int64_t sample_length(const CommandConfig& config) {
                   run.model.max_position_embeddings);
 }
 
-// What the model cannot have of the layouts, less `known` problems.
-std::vector<std::string> layout_problems(const RunConfig& run,
-                                         const std::vector<ParallelConfig>& layouts,
+// What the model cannot have of a layout, less `known` problems.
+std::vector<std::string> layout_problems(const RunConfig& run, const ParallelConfig& layout,
                                          const std::vector<std::string>& known) {
-  std::vector<std::string> out;
-  for (const ParallelConfig& layout : layouts) {
-    RunConfig copy = run;
-    copy.parallel = layout;
-    copy.train.dry_run = false;  // it is run
-    for (const std::string& problem : copy.resolve_layout()) {
-      if (std::ranges::find(known, problem) != known.end()) continue;
-      out.push_back(concat("--layouts: ", layout_text(layout), ": ", problem));
-    }
-  }
-  return out;
+  RunConfig copy = run;
+  copy.parallel = layout;
+  copy.train.dry_run = false;  // it is run
+  std::vector<std::string> problems = copy.resolve_layout();
+  std::erase_if(problems, [&](const std::string& problem) {
+    return std::ranges::find(known, problem) != known.end();
+  });
+  return problems;
 }
 
-std::vector<std::string> verify_problems(CommandConfig& config) {
+// Of --all those that the model can have; all of --layouts, so that what is wrong is said.
+std::vector<ParallelConfig> wanted_layouts(const CommandConfig& config,
+                                           const std::vector<std::string>& known) {
+  const RunConfig& run = config.run;
+  if (config.verify.all == 0) return parse_layouts(config.verify.layouts, run.parallel);
+  std::vector<ParallelConfig> layouts = all_layouts(config.verify.all, run.parallel);
+  std::erase_if(layouts, [&](const ParallelConfig& layout) {
+    return !layout_problems(run, layout, known).empty();
+  });
+  return layouts;
+}
+
+std::vector<std::string> verify_problems(CommandConfig& config,
+                                         std::vector<ParallelConfig>& layouts) {
   std::vector<std::string> problems = config.run.resolve();
+  if (config.verify.f64 && config.verify.fp32) {
+    problems.push_back("--f64: excludes --fp32; keep one");
+  }
   // Without a shape no layout can be judged.
   if (!config.run.model.problems().empty()) return problems;
   try {
-    std::vector<std::string> more = layout_problems(config.run, wanted_layouts(config), problems);
-    problems.insert(problems.end(), more.begin(), more.end());
+    std::vector<std::string> known = problems;
+    layouts = wanted_layouts(config, known);
+    for (const ParallelConfig& layout : layouts) {
+      for (const std::string& problem : layout_problems(config.run, layout, known)) {
+        problems.push_back(concat("--layouts: ", layout_text(layout), ": ", problem));
+      }
+    }
+    if (layouts.empty()) {
+      problems.push_back(
+          concat("--all: the model cannot be cut over ", config.verify.all, " ranks"));
+    }
   } catch (const Error& error) {
     problems.emplace_back(error.what());
   }
@@ -133,25 +170,39 @@ std::vector<std::string> verify_problems(CommandConfig& config) {
   return problems;
 }
 
-VerifyPlan make_plan(const CommandConfig& config) {
+// Samples of a step: ranks whose share is short or empty are compared as well, except where a
+// schedule wants whole rounds of micro-batches.
+std::int64_t sample_count(const std::vector<ParallelConfig>& layouts) {
+  std::int64_t least = 4, whole = 1;
+  for (const ParallelConfig& layout : layouts) {
+    least = std::max(least, layout.data_parallel_size);
+    bool interleaved = layout.num_virtual_stages_per_pipeline_rank > 1 &&
+                       layout.pipeline_schedule == PipelineSchedule::k1F1B;
+    if (!interleaved) continue;
+    std::int64_t group =
+        std::max(layout.microbatch_group_size, layout.pipeline_model_parallel_size);
+    whole = std::lcm(whole, layout.data_parallel_size * group);
+  }
+  return (least + whole - 1) / whole * whole;
+}
+
+VerifyPlan make_plan(const CommandConfig& config, std::vector<ParallelConfig> layouts) {
   const RunConfig& run = config.run;
   VerifyPlan plan;
-  plan.layouts = wanted_layouts(config);
+  plan.layouts = std::move(layouts);
   EngineOptions& engine = plan.single.engine;
   engine = engine_options(run, threads_per_rank(run.runtime, 1));
   if (!config.verify.full_size) engine.model = scaled_down(canonical(run.model), plan.layouts);
   engine.parallel = parse_layouts("tp1", run.parallel).front();
-  bool chosen = run.precision.bf16 || run.precision.fp16 || config.verify.fp32;
-  if (!chosen) engine.dtype = Dtype::kF64;
+  bool chosen = run.precision.bf16 || run.precision.fp16;
+  if (config.verify.f64 || !chosen) engine.dtype = Dtype::kF64;
+  if (config.verify.fp32) engine.dtype = Dtype::kF32;
   plan.tolerance = default_tolerance(engine.dtype);
   if (config.verify.tolerance > 0) plan.tolerance.gradients = config.verify.tolerance;
   plan.single.steps = config.verify.steps;
   plan.single.timeout_seconds = run.parallel.distributed_timeout_minutes * 60;
 
-  // Ranks whose share is short or empty are compared as well.
-  std::int64_t samples = 4;
-  for (const ParallelConfig& layout : plan.layouts)
-    samples = std::max(samples, layout.data_parallel_size);
+  std::int64_t samples = sample_count(plan.layouts);
   for (std::int64_t step = 0; step < plan.single.steps; ++step) {
     plan.batches.push_back(random_samples(engine.model.vocab_size, samples, sample_length(config),
                                           static_cast<std::uint64_t>(run.runtime.seed + step)));
@@ -167,10 +218,9 @@ bool print_row(const std::string& name, const LayoutAnswer& expected, const Layo
   double loss = std::abs(actual.losses.front() / expected.losses.front() - 1);
   bool same = loss <= tolerance.gradients && gradient.value <= tolerance.gradients &&
               weight.value <= tolerance.weights;
-  write_stdout(fmt::format("{:<24} {:>14.10f} {:>14.10f} {:>9.1e} {:>9.1e}  {}{}\n", name,
+  write_stdout(fmt::format("{:<24} {:>14.10f} {:>14.10f} {:>9.1e} {:>9.1e}  {:<7}  {}\n", name,
                            actual.losses.front(), actual.grad_norms.front(), gradient.value,
-                           weight.value, same ? "same" : "DIFFERS",
-                           same ? std::string() : concat(" (gradient of ", gradient.name, ")")));
+                           weight.value, same ? "same" : "DIFFERS", gradient.name));
   return same;
 }
 
@@ -180,14 +230,16 @@ int run_verify(CommandConfig& config, const FieldList& fields, Options& options)
   RunConfig& run = config.run;
   choose_model(run, fields, options);
   run.train.dry_run = true;  // neither data nor a length is needed
-  options.add_problems(verify_problems(config));
+  std::vector<ParallelConfig> layouts;
+  options.add_problems(verify_problems(config, layouts));
   options.throw_problems();
-  VerifyPlan plan = make_plan(config);
+  VerifyPlan plan = make_plan(config, std::move(layouts));
   const Kernels& kernels = device_kernels(run.runtime);
   const ModelConfig& model = plan.single.engine.model;
   write_stdout(fmt::format(
       "{} layers, hidden {}, {} heads ({} kv), vocabulary {}, {}; {} steps of {} samples\n"
-      "layout                             loss  gradient norm   gradient   weights\n",
+      "layout                             loss  gradient norm   gradient   weights           worst "
+      "gradient\n",
       model.num_layers, model.hidden_size, model.num_attention_heads, model.kv_heads(),
       model.vocab_size, name_of(plan.single.engine.dtype), plan.single.steps,
       plan.batches.front().size()));
@@ -198,8 +250,13 @@ int run_verify(CommandConfig& config, const FieldList& fields, Options& options)
     LayoutRun other = plan.single;
     other.engine.parallel = layout;
     other.engine.threads = threads_per_rank(run.runtime, mesh_shape(layout).size());
-    LayoutAnswer actual = run_layout(other, kernels, plan.batches);
-    if (!print_row(layout_text(layout), expected, actual, plan.tolerance)) ++different;
+    try {
+      LayoutAnswer actual = run_layout(other, kernels, plan.batches);
+      if (!print_row(layout_text(layout), expected, actual, plan.tolerance)) ++different;
+    } catch (const Error& error) {
+      write_stdout(fmt::format("{:<24} FAILS: {}\n", layout_text(layout), error.what()));
+      ++different;
+    }
   }
   write_stdout(fmt::format("{} of {} layouts give one rank's answer\n",
                            plan.layouts.size() - static_cast<std::size_t>(different),

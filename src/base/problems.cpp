@@ -5,23 +5,29 @@
 
 namespace bev {
 
+std::string sizes_text(std::span<const std::int64_t> sizes) {
+  std::vector<std::string> texts;
+  for (std::int64_t size : sizes) texts.push_back(concat(size));
+  constexpr std::size_t kShown = 9;
+  if (texts.size() > kShown + 1) {
+    texts.erase(texts.begin() + kShown, texts.end() - 1);
+    texts[kShown - 1] += ", ...";
+  }
+  if (texts.size() < 2) return join(texts, "");
+  std::string last = texts.back();
+  texts.pop_back();
+  return concat(join(texts, ", "), " or ", last);
+}
+
 std::string divisors_text(std::int64_t number) {
-  std::vector<std::string> low, high;
+  std::vector<std::int64_t> low, high;
   for (std::int64_t i = 1; i * i <= number; ++i) {
     if (number % i != 0) continue;
-    low.push_back(concat(i));
-    if (i != number / i) high.insert(high.begin(), concat(number / i));
+    low.push_back(i);
+    if (i != number / i) high.insert(high.begin(), number / i);
   }
   low.insert(low.end(), high.begin(), high.end());
-  constexpr std::size_t kShown = 9;
-  if (low.size() > kShown + 1) {
-    low.erase(low.begin() + kShown, low.end() - 1);
-    low[kShown - 1] += ", ...";
-  }
-  if (low.size() < 2) return join(low, "");
-  std::string last = low.back();
-  low.pop_back();
-  return concat(join(low, ", "), " or ", last);
+  return sizes_text(low);
 }
 
 bool mentions_flag(std::string_view problem, std::string_view flag) {

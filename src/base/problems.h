@@ -11,7 +11,9 @@
 
 namespace bev {
 
-// "1, 2, 3 or 6" for 6; the middle is left out when there are many.
+// "1, 2 or 4"; the middle is left out when there are many.
+std::string sizes_text(std::span<const std::int64_t> sizes);
+// "1, 2, 3 or 6" for 6.
 std::string divisors_text(std::int64_t number);
 
 // Whether the problem names this flag as a whole word ("--lr" is not in "--lr-decay-style").

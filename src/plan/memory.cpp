@@ -162,8 +162,8 @@ void plan_stage(const MemoryQuery& query, std::int64_t stage, MemoryPlan& plan) 
     }
     for (std::int64_t part = 0; part < mesh.cp * mesh.dp; ++part) {
       RankMemory memory;
-      memory.at = {tp, part % mesh.cp, part / mesh.cp, stage};
-      memory.rank = rank_of(mesh, memory.at);
+      memory.rank = rank_of(mesh, {tp, part % mesh.cp, part / mesh.cp, stage});
+      memory.at = coordinate_of(mesh, memory.rank);
       memory.in_flight = std::min(mesh.pp - stage, query.micro_batches);
       memory.activations = found->second;
       kept.fill(part, memory);

@@ -29,6 +29,11 @@ class RunConfigTest : public testing::Test {
     EXPECT_THAT(options.problems(), IsEmpty());
     return run.resolve();
   }
+  // The same, whatever was resolved before.
+  std::vector<std::string> resolve_anew(std::vector<std::string> flags) {
+    run = RunConfig();
+    return resolve(std::move(flags));
+  }
   RunConfig run;
   FieldList list;
 };
@@ -104,6 +109,7 @@ TEST_F(RunConfigTest, AllBrokenRulesAreReportedTogether) {
           "--tensor-model-parallel-size: 4 does not divide --num-attention-heads 6; use 1, 2, 3 or "
           "6",
           "--pipeline-model-parallel-size: 8 stages for --num-layers 6; use at most 6",
+          HasSubstr("--expert-model-parallel-size: ep 2 x etp 4 does not divide the 4 ranks"),
           HasSubstr("--expert-model-parallel-size: 2 needs a model with experts"),
           "--bf16: excludes --fp16; keep one",
           HasSubstr("--seq-length: 64 is above --max-position-embeddings 32"),
@@ -173,14 +179,42 @@ TEST_F(RunConfigTest, SchedulesCountTheSamplesOfAReplay) {
 
 TEST_F(RunConfigTest, TensorParallelNeedsFittingGroups) {
   EXPECT_THAT(
-      resolve({"--tp", "3", "--num-query-groups", "2"}),
+      resolve_anew({"--tp", "3", "--num-query-groups", "2"}),
       ElementsAre(
           "--tensor-model-parallel-size: 3 does not divide --num-query-groups 2; use 1 or 2"));
+  EXPECT_THAT(resolve_anew({"--tp", "6", "--num-query-groups", "2", "--kv-channels", "6"}),
+              IsEmpty());
+  EXPECT_THAT(resolve_anew({"--tp", "6", "--num-query-groups", "2", "--kv-channels", "4"}),
+              ElementsAre("--tensor-model-parallel-size: 6 ranks with --num-query-groups 2 cut a "
+                          "head of --kv-channels 4 into 3 unequal parts; use 1 or 2"));
 }
 
-TEST_F(RunConfigTest, ContextParallelIsRefused) {
-  EXPECT_THAT(resolve({"--cp", "2"}),
-              ElementsAre("--context-parallel-size: 2 is not supported by this version; use 1"));
+TEST_F(RunConfigTest, ContextParallelRulesNameWhatWouldWork) {
+  EXPECT_THAT(resolve_anew({"--cp", "4"}), IsEmpty());
+  EXPECT_THAT(resolve_anew({"--cp", "4", "--cp-comm-type", "a2a"}),
+              ElementsAre(HasSubstr("--cp-comm-type: a2a over 4 ranks needs heads that divide; a "
+                                    "tensor-parallel rank has 6 and 6 for keys and values; use 1, "
+                                    "2, 3 or 6 ranks, or p2p or allgather")));
+  EXPECT_THAT(resolve_anew({"--cp", "2", "--cp-comm-type", "p2p", "a2a"}),
+              ElementsAre(HasSubstr("--cp-comm-type: 2 kinds for --num-layers 6")));
+  EXPECT_THAT(resolve_anew({"--cp", "4", "--cp-comm-type", "a2a+p2p"}),
+              ElementsAre(HasSubstr("--hierarchical-context-parallel-sizes: missing")));
+  EXPECT_THAT(resolve_anew({"--cp", "4", "--cp-comm-type", "a2a+p2p",
+                            "--hierarchical-context-parallel-sizes", "2", "2"}),
+              IsEmpty());
+}
+
+TEST_F(RunConfigTest, CopiesOfShardsMustDivideAndExist) {
+  EXPECT_THAT(resolve_anew({"--dp", "4", "--num-distributed-optimizer-instances", "3"}),
+              ElementsAre(HasSubstr("3 does not divide dp x cp = 4; use 1, 2 or 4"),
+                          HasSubstr("nothing is shared out")));
+}
+
+TEST_F(RunConfigTest, ExpertGridMustDivideAStage) {
+  EXPECT_THAT(
+      resolve_anew({"--dp", "2", "--ep", "4", "--dry-run"}),
+      ElementsAre(HasSubstr("ep 4 x etp 1 does not divide the 2 ranks of a pipeline stage")));
+  EXPECT_THAT(resolve_anew({"--dp", "2", "--ep", "2", "--dry-run"}), IsEmpty());
 }
 
 TEST_F(RunConfigTest, ScheduleUnitsMustAgree) {
