@@ -191,7 +191,7 @@ std::vector<CollectiveSlice> cut_slices(Posts posts) {
   return slices;
 }
 
-void run_slice(Posts posts, const CollectiveSlice& slice) {
+void run_slice(Posts posts, const CollectiveSlice& slice) noexcept {
   const CollectivePost& first = posts.front();
   Dtype dtype = first.in.dtype;
   switch (first.kind) {

@@ -46,6 +46,7 @@ void check_posts(std::span<const CollectivePost> posts, std::span<const int> mem
 // The slices that make up the collective; none where there is nothing to move. No slice reads what
 // another writes: a part may lie in its rank's whole, but only at its own place (checked above).
 std::vector<CollectiveSlice> cut_slices(std::span<const CollectivePost> posts);
-void run_slice(std::span<const CollectivePost> posts, const CollectiveSlice& slice);
+// Must not fail: other members wait for it without a timeout.
+void run_slice(std::span<const CollectivePost> posts, const CollectiveSlice& slice) noexcept;
 
 }  // namespace bev

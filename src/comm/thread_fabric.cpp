@@ -15,7 +15,7 @@
 namespace bev {
 
 namespace {
-// How long ranks may take to unwind before the failure is shown without them.
+// How long ranks may take to unwind, at most, before the failure is shown without them.
 constexpr double kUnwindSeconds = 10;
 // Clocks count nanoseconds in 64 bits.
 constexpr double kLongestSeconds = 1e9;
@@ -140,15 +140,17 @@ void ThreadFabric::await_end() {
   {
     std::unique_lock lock(state_->mutex);
     state_->changed.wait(lock, [&] { return all_ended() || state_->cause; });
-    std::chrono::duration<double> grace(kUnwindSeconds);
+    std::chrono::duration<double> grace(std::min(kUnwindSeconds, state_->timeout_seconds));
     if (state_->changed.wait_for(lock, grace, all_ended)) return;
   }
+  std::string cause = "the run has failed";
   try {
     rethrow();
   } catch (const std::exception& failure) {
-    log_error(concat(failure.what(), "\nwaiting for ", state_->running(),
-                     " to end, which nothing can force"));
+    cause = failure.what();
+  } catch (...) {
   }
+  log_error(concat(cause, "\nwaiting for ", state_->running(), " to end"));
   std::unique_lock lock(state_->mutex);
   state_->changed.wait(lock, all_ended);
 }

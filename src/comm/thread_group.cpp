@@ -80,7 +80,7 @@ class ThreadMeeting {
  private:
   void run_slices(Operation& operation);
 
-  // Members post in order, so operations become complete in order.
+  // By number, from first_open_ on.
   std::deque<std::shared_ptr<Operation>> open_;
   std::uint64_t first_open_ = 0;
 };
@@ -94,8 +94,9 @@ std::shared_ptr<Operation> ThreadMeeting::post(int member, std::uint64_t sequenc
   operation->posts[static_cast<std::size_t>(member)] = std::move(post);
   operation->present[static_cast<std::size_t>(member)] = true;
   if (std::ranges::find(operation->present, false) != operation->present.end()) return operation;
-  open_.pop_front();
-  ++first_open_;
+  // Members post in order: none looks for this one or an older one again.
+  open_.erase(open_.begin(), open_.begin() + static_cast<std::ptrdiff_t>(index) + 1);
+  first_open_ = sequence + 1;
   operation->start(members);
   // A single slice is done before anyone could help.
   if (operation->slices.size() != 1) changed.notify_all();
@@ -183,9 +184,10 @@ void MemberWait::await() {
 
 class PendingCollective final : public MemberWait {
  public:
-  PendingCollective(std::shared_ptr<ThreadMeeting> meeting, int member,
-                    std::shared_ptr<Operation> operation)
-      : MemberWait(std::move(meeting), member), operation_(std::move(operation)) {}
+  PendingCollective(std::shared_ptr<ThreadMeeting> meeting, int member, std::uint64_t sequence,
+                    CollectivePost brought)
+      : MemberWait(std::move(meeting), member),
+        operation_(meeting_->post(member, sequence, std::move(brought))) {}
   ~PendingCollective() override {
     if (!settled_) give_up();
   }
@@ -329,8 +331,8 @@ class ThreadGroup final : public Group {
     BEV_CHECK(brought.in.dtype == brought.out.dtype, ErrorKind::kComm, name_of(brought.kind),
               " of ", brought.label, ": from ", name_of(brought.in.dtype), " to ",
               name_of(brought.out.dtype));
-    std::shared_ptr<Operation> operation = meeting_->post(rank(), sequence_++, std::move(brought));
-    return Work(std::make_unique<PendingCollective>(meeting_, rank(), std::move(operation)));
+    return Work(
+        std::make_unique<PendingCollective>(meeting_, rank(), sequence_++, std::move(brought)));
   }
 
   std::shared_ptr<ThreadMeeting> meeting_;

@@ -297,29 +297,6 @@ TEST(Failure, AReceiveThatIsDroppedKeepsTheOrderOfTheOthers) {
   });
 }
 
-TEST(Failure, ARankThatHasEndedIsNamedSo) {
-  expect_failure(
-      3, ErrorKind::kComm,
-      {"barrier of end in group group has waited 0.1", "rank 1 has ended\n",
-       "rank 1 never came: it has ended"},
-      [](Group& group) {
-        if (group.rank() != 1) group.barrier("end");
-      },
-      0.1);
-}
-
-TEST(Failure, AnOppositeOrderInTwoGroupsIsACircle) {
-  expect_error(ErrorKind::kComm, {"rank 0, rank 1 wait for each other"}, [] {
-    run_thread_ranks(2, {0.1}, [](World& world) {
-      std::unique_ptr<Group> first = world.make_group("first", {0, 1}),
-                             second = world.make_group("second", {0, 1});
-      if (world.rank() == 1) std::swap(first, second);
-      first->barrier("x");
-      second->barrier("x");
-    });
-  });
-}
-
 TEST(Failure, DifferentRootsAndReductionsAreNamed) {
   expect_failure(2, ErrorKind::kComm, {"from member 0", "from member 1"}, [](Group& group) {
     std::vector<float> data(4);
