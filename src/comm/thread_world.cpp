@@ -224,20 +224,7 @@ class ThreadGroup : public Group {
   }
 
   Work receive(const View& data, int from, int channel, std::string_view label) override {
-    std::unique_lock lock(meeting_.mutex);
-    auto& box = meeting_.mail[{from, rank(), channel}];
-    Meeting::End end = meeting_.wait(lock, true, [&] { return !box.empty(); });
-    int sender = members()[static_cast<std::size_t>(from)];
-    BEV_CHECK(end == Meeting::End::kReady, ErrorKind::kComm, "receive of ", label, " on rank ",
-              members()[static_cast<std::size_t>(rank())], " from rank ", sender, ": ",
-              meeting_.why(end));
-    std::vector<std::byte> message = std::move(box.front());
-    box.pop_front();
-    lock.unlock();
-    BEV_CHECK(message.size() == data.bytes(), ErrorKind::kComm, "receive of ", label, ": ",
-              message.size(), " bytes came from rank ", sender, ", expected ", data.bytes());
-    if (!message.empty()) std::memcpy(data.data, message.data(), message.size());
-    return {};
+    return Work(std::make_unique<Receive>(*this, data, from, channel, std::string(label)));
   }
 
   void barrier(std::string_view label) override {
@@ -246,6 +233,35 @@ class ThreadGroup : public Group {
   }
 
  private:
+  // Takes its message when waited for; those of one channel are waited for in the order posted.
+  class Receive final : public Work::Pending {
+   public:
+    Receive(ThreadGroup& group, const View& data, int from, int channel, std::string label)
+        : group_(group), data_(data), from_(from), channel_(channel), label_(std::move(label)) {}
+
+    void wait() override {
+      Meeting& meeting = group_.meeting_;
+      int receiver = group_.members()[static_cast<std::size_t>(group_.rank())];
+      int sender = group_.members()[static_cast<std::size_t>(from_)];
+      std::unique_lock lock(meeting.mutex);
+      auto& box = meeting.mail[{from_, group_.rank(), channel_}];
+      Meeting::End end = meeting.wait(lock, true, [&] { return !box.empty(); });
+      BEV_CHECK(end == Meeting::End::kReady, ErrorKind::kComm, "receive of ", label_, " on rank ",
+                receiver, " from rank ", sender, ": ", meeting.why(end));
+      std::vector<std::byte> message = std::move(box.front());
+      box.pop_front();
+      lock.unlock();
+      BEV_CHECK(message.size() == data_.bytes(), ErrorKind::kComm, "receive of ", label_, ": ",
+                message.size(), " bytes came from rank ", sender, ", expected ", data_.bytes());
+      if (!message.empty()) std::memcpy(data_.data, message.data(), message.size());
+    }
+
+   private:
+    ThreadGroup& group_;
+    View data_;
+    int from_, channel_;
+    std::string label_;
+  };
   using Range = std::pair<std::int64_t, std::int64_t>;  // begin, count
 
   static void* at(const View& view, std::int64_t element) {
