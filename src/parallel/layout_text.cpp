@@ -86,4 +86,9 @@ std::vector<StageRange> parse_pipeline_text(std::string_view text, std::int64_t 
   return stages;
 }
 
+std::int64_t layers_of_text(std::string_view text) {
+  std::string problem;
+  return std::ranges::count(expand(text, problem), 't');
+}
+
 }  // namespace bev

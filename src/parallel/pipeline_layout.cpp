@@ -155,12 +155,12 @@ std::vector<std::int64_t> even_counts(std::int64_t layers, const PipelineShape& 
   std::int64_t back = config.account_for_loss_in_pipeline_split ? 1 : 0;
   std::int64_t total = layers + front + back, stages = shape.stages();
   if (stages > total) {
-    std::string on = shape.chunks == 1 ? "" : concat(" x ", shape.chunks, " stages on each rank");
-    std::string most = shape.chunks == 1 || total < 2 * shape.chunks
-                           ? concat("at most ", total, " stages")
-                           : concat("at most ", total / shape.chunks, " ranks");
-    out.push_back(concat(kStages, ": ", shape.ranks, on, " for --num-layers ", layers, "; use ",
-                         most, ", or place empty stages by ", kText));
+    std::string asked = shape.chunks == 1
+                            ? concat(shape.ranks, " stages")
+                            : concat(shape.ranks, " ranks x ", shape.chunks, " stages");
+    out.push_back(concat(kStages, ": ", asked, " for --num-layers ", layers, "; use at most ",
+                         std::max<std::int64_t>(total / shape.chunks, 1),
+                         ", or place empty stages by ", kText));
     return {};
   }
   std::vector<std::int64_t> counts;

@@ -96,10 +96,11 @@ std::string problem_of(std::int64_t layers, const ParallelConfig& config,
 }
 
 TEST(PipelineProblems, NameTheFlagAndWhatWouldWork) {
-  EXPECT_THAT(problem_of(4, pipeline(5)),
-              AllOf(HasSubstr("--pipeline-model-parallel-size: 5 for --num-layers 4"),
-                    HasSubstr("at most 4 stages")));
-  EXPECT_THAT(problem_of(8, pipeline(4, 3)), HasSubstr("at most 2 ranks"));
+  EXPECT_THAT(
+      problem_of(4, pipeline(5)),
+      HasSubstr("--pipeline-model-parallel-size: 5 stages for --num-layers 4; use at most 4"));
+  EXPECT_THAT(problem_of(8, pipeline(4, 3)),
+              HasSubstr("4 ranks x 3 stages for --num-layers 8; use at most 2"));
   EXPECT_THAT(problem_of(8, pipeline(1, 2)),
               HasSubstr("need --pipeline-model-parallel-size above 1"));
   EXPECT_THAT(problem_of(8, pipeline(2, 3, Kind::kZeroBubbleV)), HasSubstr("zb-v has two stages"));

@@ -1,6 +1,8 @@
 // Promise 3 for pipelines: every schedule and every split of the layers gives one rank's answer.
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <numeric>
 
 #include "backend/cpu/cpu_kernels.h"
@@ -241,6 +243,52 @@ TEST(Pipeline, ForwardsGiveOneRanksLossAndHiddenStates) {
       EXPECT_EQ(actual.second[i].first, static_cast<std::int64_t>(i));
       EXPECT_NEAR(actual.second[i].second, expected.second[i].second, 1e-9);
     }
+  }
+}
+
+// Stage 2 of a V lies after stage 3 in the order of ranks, and before it in that of computation.
+TEST(Pipeline, TheFirstBadTensorIsFoundInTheOrderOfStages) {
+  run_thread_ranks(2, {60.0}, [&](World& world) {
+    EngineOptions options;
+    options.model = tiny_llama();
+    options.parallel = pipeline(2, 0, Kind::kZeroBubbleV);
+    Engine engine(world, cpu_kernels(), options);
+    for (const Param* param : engine.store().params()) {
+      if (param->name != "decoder.layers.2.mlp.linear_fc2.weight") continue;
+      engine.store().local_value(*param).view.as<float>()[0] = NAN;
+    }
+    std::vector<MicroBatch> batches =
+        rank_micro_batches(engine.ctx(), random_samples(53, 2, 9, 1), 1);
+    EXPECT_THAT(engine.find_nonfinite(batches, {1, 1e-3, 0, 1, 0}),
+                testing::HasSubstr("rank 1, layer 2, op linear"));
+  });
+}
+
+// A table used at both ends of one rank needs no other rank, and its gradient comes in two parts.
+TEST(Pipeline, ATiedTableIsHeldOnceWhereBothEndsAreOnOneRank) {
+  auto tables = [](const ParallelConfig& parallel, std::int64_t rank) {
+    ModelConfig model = tiny_gpt();
+    Stages stages =
+        build_stages(model, parallel, pipeline_layout(model.num_layers, parallel), rank);
+    std::vector<Param> found;
+    for (const Param* param : params_of(stages)) {
+      if (param->name == "embedding.word_embeddings.weight") found.push_back(*param);
+    }
+    return found;
+  };
+  for (const ParallelConfig& parallel : {pipeline(1), pipeline(2, 0, Kind::kZeroBubbleV)}) {
+    std::vector<Param> table = tables(parallel, 0);
+    ASSERT_EQ(table.size(), 1u);
+    EXPECT_EQ(table[0].uses, 2);
+    EXPECT_FALSE(table[0].shared || table[0].copy);
+  }
+  EXPECT_TRUE(tables(pipeline(2, 0, Kind::kZeroBubbleV), 1).empty());
+  for (std::int64_t rank : {0, 1}) {
+    std::vector<Param> table = tables(pipeline(2, 2), rank);
+    ASSERT_EQ(table.size(), 1u);
+    EXPECT_EQ(table[0].uses, 1);
+    EXPECT_TRUE(table[0].shared);
+    EXPECT_EQ(table[0].copy, rank == 1);
   }
 }
 
