@@ -113,4 +113,18 @@ void ScheduleOptions::fields(FieldList& list) {
   list.add("plot", plot, "draw the schedule in the terminal instead of printing CSV");
 }
 
+void PlanScheduleOptions::fields(FieldList& list) {
+  list.section("plan schedule");
+  list.add("micro-batches", micro_batches, "micro-batches of an iteration").min(1).limit(1 << 16);
+  list.add("num-layers", num_layers, "layers of the model")
+      .min(0)
+      .limit(1 << 20)
+      .defaults_to("one for each stage, or those of the layout");
+  const char* time = "time of a micro-batch on a stage";
+  list.add("forward-time", forward_time, time).above(0).limit(1e6);
+  list.add("backward-input-time", backward_input_time, time).above(0).limit(1e6);
+  list.add("backward-weight-time", backward_weight_time, time).above(0).limit(1e6);
+  list.add("svg", svg, "also draw it into this SVG file");
+}
+
 }  // namespace bev

@@ -61,4 +61,14 @@ struct ScheduleOptions {
   void fields(FieldList& list);
 };
 
+struct PlanScheduleOptions {
+  std::int64_t micro_batches = 8;
+  std::int64_t num_layers = 0;  // 0: one for each stage, or those of the layout's text
+  // Of a micro-batch on a stage.
+  double forward_time = 1, backward_input_time = 1, backward_weight_time = 1;
+  std::string svg;
+
+  void fields(FieldList& list);
+};
+
 }  // namespace bev

@@ -18,6 +18,7 @@
 #include "infer/end_tokens.h"
 #include "infer/generator.h"
 #include "infer/text_stream.h"
+#include "parallel/pipeline_layout.h"
 #include "tokenizer/tokenizer.h"
 
 namespace bev {
@@ -169,6 +170,7 @@ int run_generate(CommandConfig& config, const FieldList&, Options& options) {
   options.throw_problems();
   config.run.model = read_hf_config(config.generate.hf_model);
   options.add_problems(config.run.resolve_layout());
+  config.run.parallel = inference_layout(config.run.parallel);
   options.throw_problems();
   GenerateJob job = make_job(config);
   run_ranks(config.run.parallel, config.run.runtime,

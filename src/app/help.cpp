@@ -13,7 +13,7 @@ namespace bev {
 
 namespace {
 
-constexpr std::array<Command, 6> kCommands = {{
+constexpr std::array<Command, 7> kCommands = {{
     {"train", "train a model, or continue one, and export it",
      "bevatron train --preset gpt2-124m --text book.txt --seq-length 256 --train-iters 500 "
      "--export-hf out\n"
@@ -58,6 +58,14 @@ constexpr std::array<Command, 6> kCommands = {{
        config.run.fields(list);
      },
      run_schedule},
+    {"plan schedule", "order, bubble and memory of a pipeline's computations, drawn over time",
+     "bevatron plan schedule --pp 4 --vpp 2 --micro-batches 8\n"
+     "bevatron plan schedule --pp 8 --pipeline-schedule zb-v --micro-batches 16 --svg zbv.svg",
+     [](CommandConfig& config, FieldList& list) {
+       config.plan_schedule.fields(list);
+       config.run.parallel.fields(list);
+     },
+     run_plan_schedule},
 }};
 
 // One row of a table: a field or a shorthand.
@@ -106,11 +114,14 @@ void append_wrapped(std::string& out, std::string_view text, std::size_t indent)
   }
 }
 
-std::string code(std::string_view text) {
-  std::string out = "`";
+// For a cell of a table.
+std::string cell(std::string_view text) {
+  std::string out;
   for (char c : text) out.append(c == '|' ? "\\|" : std::string(1, c));
-  return out + "`";
+  return out;
 }
+
+std::string code(std::string_view text) { return concat("`", cell(text), "`"); }
 
 void append_table(std::string& out, const std::vector<Row>& rows, const std::string& section) {
   out.append("| flag | value | default | meaning |\n| --- | --- | --- | --- |\n");
@@ -119,7 +130,7 @@ void append_table(std::string& out, const std::vector<Row>& rows, const std::str
     std::vector<std::string> flags;
     for (const std::string& flag : row.flags) flags.push_back(code(flag));
     out.append(concat("| ", join(flags, ", "), " | ", code(row.type), " | ", row.value, " | ",
-                      row.help, " |\n"));
+                      cell(row.help), " |\n"));
   }
 }
 
@@ -138,13 +149,24 @@ const Command& find_command(std::string_view name) {
                            : concat("did you mean ", nearest, "?"));
 }
 
+const Command& find_command(std::span<const std::string> arguments) {
+  if (arguments.size() > 1) {
+    auto found =
+        std::ranges::find(kCommands, concat(arguments[0], " ", arguments[1]), &Command::name);
+    if (found != kCommands.end()) return *found;
+  }
+  return find_command(arguments[0]);
+}
+
+std::size_t word_count(const Command& command) { return split(command.name, ' ').size(); }
+
 std::string help_text() {
   std::string out =
       "Bevatron trains transformer models at any scale.\n\n"
       "Usage: bevatron COMMAND [--config FILE.yaml] [flags]\n"
       "       bevatron help [COMMAND]\n\nCommands:\n";
   for (const Command& command : kCommands) {
-    out.append(concat("  ", command.name, std::string(12 - command.name.size(), ' '),
+    out.append(concat("  ", command.name, std::string(15 - command.name.size(), ' '),
                       command.summary, "\n"));
   }
   return out +

@@ -1,6 +1,7 @@
 // The commands as data, and the texts made from them: `bevatron help` and docs/flags.md.
 #pragma once
 
+#include <cstddef>
 #include <span>
 #include <string>
 #include <string_view>
@@ -17,11 +18,12 @@ struct CommandConfig {
   GenerateOptions generate;
   ConvertOptions convert;
   ScheduleOptions schedule;
+  PlanScheduleOptions plan_schedule;
   VerifyOptions verify;
 };
 
 struct Command {
-  std::string_view name;
+  std::string_view name;      // one word or two
   std::string_view summary;   // one line
   std::string_view examples;  // one per line
   void (*fields)(CommandConfig& config, FieldList& list);
@@ -32,6 +34,9 @@ struct Command {
 std::span<const Command> commands();
 // Error of kind config that suggests the nearest name.
 const Command& find_command(std::string_view name);
+// The command that the first one or two arguments name.
+const Command& find_command(std::span<const std::string> arguments);
+std::size_t word_count(const Command& command);
 
 std::string help_text();
 std::string help_text(const Command& command);

@@ -1,6 +1,7 @@
 // bevatron COMMAND [--config FILE.yaml] [flags]
 #include <csignal>
 #include <exception>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -18,7 +19,8 @@ int show_help(const std::vector<std::string>& args) {
   if (args.size() > 1 && args[1] == "--markdown") {
     write_stdout(flags_markdown());
   } else {
-    write_stdout(args.size() > 1 ? help_text(find_command(args[1])) : help_text());
+    write_stdout(args.size() > 1 ? help_text(find_command(std::span(args).subspan(1)))
+                                 : help_text());
   }
   return kExitOk;
 }
@@ -33,11 +35,11 @@ int run_command(const std::vector<std::string>& args) {
     write_stdout("bevatron " BEV_VERSION "\n");
     return kExitOk;
   }
-  const Command& command = find_command(args[0]);
+  const Command& command = find_command(args);
   CommandConfig config;
   FieldList fields;
   command.fields(config, fields);
-  Options options = parse_options(fields, std::span(args).subspan(1));
+  Options options = parse_options(fields, std::span(args).subspan(word_count(command)));
   if (options.help()) {
     write_stdout(help_text(command));
     return kExitOk;

@@ -11,6 +11,7 @@
 #include "base/text.h"
 #include "data/text_corpus.h"
 #include "parallel/engine.h"
+#include "parallel/pipeline_layout.h"
 
 namespace bev {
 
@@ -121,20 +122,23 @@ void check_tensor_parallel(const RunConfig& run, Problems& out) {
   }
 }
 
-void check_pipeline(const RunConfig& run, Problems& out) {
-  std::int64_t pp = run.parallel.pipeline_model_parallel_size, layers = run.model.num_layers;
-  if (layers < 1) return;
-  if (pp > layers) {
-    out.push_back(concat("--pipeline-model-parallel-size: ", pp, " stages for --num-layers ",
-                         layers, "; use at most ", layers));
-    return;
+// The numbers of micro-batches that iterations have; none where the batch sizes are not known.
+std::vector<std::int64_t> micro_batch_counts(const RunConfig& run) {
+  if (!run.data.token_batches.empty() && run.batch.replay.empty()) return {};
+  BatchSpec spec = run.batch.spec(run.parallel.data_parallel_size, run.data.seq_length);
+  if (!batch_problems(spec).empty()) return {};
+  BatchSchedule batches(spec);
+  std::vector<std::int64_t> counts;
+  for (const BatchSchedule::Step& step : batches.steps()) {
+    counts.push_back(batches.at(step.from_samples).micro_batches);
   }
-  bool full = run.parallel.recompute_granularity == RecomputeGranularity::kFull;
-  if (full && run.parallel.recompute_num_layers > (layers + pp - 1) / pp) {
-    out.push_back(concat("--recompute-num-layers: ", run.parallel.recompute_num_layers,
-                         " is more than the ", (layers + pp - 1) / pp,
-                         " layers of a stage; use at most that"));
-  }
+  return counts;
+}
+
+void check_pipeline(const RunConfig& run, std::span<const std::int64_t> micro_batches,
+                    Problems& out) {
+  if (run.model.num_layers < 1) return;
+  append(out, pipeline_problems(run.model.num_layers, run.parallel, micro_batches));
 }
 
 // Ranks are threads of one process; a dry run starts none.
@@ -257,11 +261,12 @@ void check_precision(const RunConfig& run, Problems& out) {
   }
 }
 
-void check_layout(const RunConfig& run, Problems& out) {
+void check_layout(const RunConfig& run, std::span<const std::int64_t> micro_batches,
+                  Problems& out) {
   append(out, run.model.problems());
   check_ranks(run, out);
   check_tensor_parallel(run, out);
-  check_pipeline(run, out);
+  check_pipeline(run, micro_batches, out);
   check_context_parallel(run, out);
   check_data_parallel(run, out);
   check_experts(run, out);
@@ -284,7 +289,7 @@ void RunConfig::fields(FieldList& list) {
 
 std::vector<std::string> RunConfig::resolve_layout() {
   Problems problems = parallel.resolve();
-  check_layout(*this, problems);
+  check_layout(*this, {}, problems);
   return problems;
 }
 
@@ -301,7 +306,7 @@ std::vector<std::string> RunConfig::resolve_schedule() {
 
 std::vector<std::string> RunConfig::resolve() {
   Problems problems = resolve_schedule();
-  check_layout(*this, problems);
+  check_layout(*this, micro_batch_counts(*this), problems);
   append(problems, train.resolve());
   check_sequence(*this, problems);
   check_data(*this, problems);

@@ -49,11 +49,11 @@ double target_count(const ScoreJob& job) {
   return count;
 }
 
-// Whole logits rows [T, V] of a micro-batch in f32, on the last stage's first tp rank.
+// Whole logits rows [T, V] of a micro-batch in f32, on the last stage's ranks.
 Tensor whole_logits(Engine& engine, const MicroBatch& batch, const Var& hidden) {
   Context& ctx = engine.ctx();
   Group& tp = engine.mesh().tp();
-  Tensor local = engine.model().logits(ctx, batch, hidden);
+  Tensor local = engine.head_stage().logits(ctx, batch, hidden);
   std::int64_t rows = local.shape()[0], vocabulary = engine.options().model.vocab_size;
   Tensor parts = ctx.allocate(local.dtype(), {rows * vocabulary}, "logits");
   tp.all_gather(local.view().flat(), parts, "logits").wait();
@@ -103,44 +103,54 @@ class LogitsFile {
   SafetensorsWriter writer_;
 };
 
-// Forward only, stage after stage; the rows come to world rank 0 in the order of the samples.
+// Takes the logits of one micro-batch, on the ranks that have them.
+class LogitsSink : public HiddenSink {
+ public:
+  LogitsSink(Engine& engine, const MicroBatch& batch) : engine_(engine), batch_(batch) {}
+  void on_hidden(std::int64_t, const Var& hidden) override {
+    logits = whole_logits(engine_, batch_, hidden);
+  }
+  Tensor logits;
+
+ private:
+  Engine& engine_;
+  const MicroBatch& batch_;
+};
+
+// Tokens of the m-th micro-batch of a data-parallel rank.
+std::int64_t token_count(const ScoreJob& job, std::int64_t micro_batch_number) {
+  auto total = static_cast<std::int64_t>(job.samples.size());
+  std::int64_t first = std::min(micro_batch_number * job.micro_batch_size, total);
+  std::int64_t rows = 0;
+  for (std::int64_t i = first; i < std::min(first + job.micro_batch_size, total); ++i) {
+    rows += static_cast<std::int64_t>(job.samples[static_cast<std::size_t>(i)].tokens.size());
+  }
+  return rows;
+}
+
+// Forward only, one micro-batch at a time for the sake of memory; the rows come to world rank 0 in
+// the order of the samples.
 void write_logits(Engine& engine, const ScoreJob& job, std::span<const MicroBatch> batches) {
-  const Mesh& mesh = engine.mesh();
+  const MeshShape& mesh = engine.mesh().shape();
   Context& ctx = engine.ctx();
-  Group &pp = mesh.pp(), &world = mesh.world();
+  Group& world = engine.mesh().world();
   std::int64_t vocabulary = engine.options().model.vocab_size;
+  const PipelineShape& pipeline = engine.pipeline().shape;
+  std::int64_t head_rank = pipeline.place_of(pipeline.stages() - 1).rank;
   std::unique_ptr<LogitsFile> file;
   if (world.rank() == 0) {
     file = std::make_unique<LogitsFile>(job.config.score.logits_out, job, vocabulary);
   }
-  auto total = static_cast<std::int64_t>(job.samples.size());
   for (std::size_t m = 0; m < batches.size(); ++m) {
-    const MicroBatch& batch = batches[m];
-    Var input;
-    if (!engine.model().range().first) {
-      Tensor received =
-          ctx.allocate(ctx.dtype, engine.model().boundary_shape(ctx, batch), "activations");
-      pp.receive(received, pp.rank() - 1, 0, "hidden states").wait();
-      input = Var{received, engine.model().boundary_placement(), -1, nullptr};
-    }
-    Var hidden = engine.model().hidden(ctx, batch, input);
-    Tensor logits;
-    if (engine.model().range().last) {
-      logits = whole_logits(engine, batch, hidden);
-    } else {
-      pp.send(hidden.tensor, pp.rank() + 1, 0, "hidden states").wait();
-    }
-    for (std::int64_t dp = 0; dp < mesh.shape().dp; ++dp) {
-      auto source = static_cast<int>(rank_of(mesh.shape(), {0, 0, dp, mesh.shape().pp - 1}));
-      if (source != 0 && world.rank() == source) world.send(logits, 0, 0, "logits").wait();
+    LogitsSink sink(engine, batches[m]);
+    engine.forward_hidden(batches.subspan(m, 1), sink);
+    for (std::int64_t dp = 0; dp < mesh.dp; ++dp) {
+      auto source = static_cast<int>(rank_of(mesh, {0, 0, dp, head_rank}));
+      if (source != 0 && world.rank() == source) world.send(sink.logits, 0, 0, "logits").wait();
       if (world.rank() != 0) continue;
+      Tensor logits = sink.logits;
       if (source != 0) {
-        std::int64_t first =
-            (static_cast<std::int64_t>(m) * mesh.shape().dp + dp) * job.micro_batch_size;
-        std::int64_t rows = 0;
-        for (std::int64_t i = first; i < std::min(first + job.micro_batch_size, total); ++i) {
-          rows += static_cast<std::int64_t>(job.samples[static_cast<std::size_t>(i)].tokens.size());
-        }
+        std::int64_t rows = token_count(job, static_cast<std::int64_t>(m) * mesh.dp + dp);
         logits = ctx.allocate(Dtype::kF32, {rows, vocabulary}, "logits");
         world.receive(logits, source, 0, "logits").wait();
       }

@@ -13,6 +13,7 @@ void Context::check(std::string_view op, std::string_view what, const View& view
   std::string where = layer >= 0 ? concat("layer ", layer, ", ") : std::string();
   probe->found = true;
   probe->found_in_backward = probe->in_backward;
+  probe->found_stage = probe->stage;
   probe->message = concat(where, "op ", op, ": ", what, " ", view.shape, " holds NaN or Inf");
 }
 

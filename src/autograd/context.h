@@ -22,8 +22,10 @@ class WeightWork;
 struct FiniteProbe {
   bool found = false;
   bool in_backward = false;  // set by the tape
+  std::int64_t stage = 0;    // set by the pipeline
   std::string message;       // "layer 3, op attention: result [..] holds NaN or Inf"
   bool found_in_backward = false;
+  std::int64_t found_stage = 0;
 };
 
 struct Context {

@@ -39,7 +39,8 @@ StageRange even_stage(std::int64_t layers, std::int64_t stages, std::int64_t sta
   return {range.begin, range.end, stage == 0, stage == stages - 1};
 }
 
-Decoder::Decoder(const ModelConfig& config, const StageRange& range, const BuildOptions& options)
+Decoder::Decoder(const ModelConfig& config, const StageRange& range, const BuildOptions& options,
+                 Decoder* embedding_stage)
     : config_(config), range_(range), options_(options) {
   bool tied = !config.untie_embeddings_and_output_weights;
   auto word_embeddings = [&] {
@@ -48,7 +49,7 @@ Decoder::Decoder(const ModelConfig& config, const StageRange& range, const Build
   };
   if (range.first) {
     word_embeddings_ = word_embeddings();
-    word_embeddings_->shared = tied && !range.last;
+    word_embeddings_->shared = tied;
     if (config.position_embedding_type == PositionKind::kLearned) {
       position_embeddings_ =
           table_param("embedding.position_embeddings.weight", config.max_position_embeddings,
@@ -63,10 +64,16 @@ Decoder::Decoder(const ModelConfig& config, const StageRange& range, const Build
   if (!tied) {
     output_weight_ = table_param("output_layer.weight", config.vocab_size, config.hidden_size,
                                  config.init_method_std, true);
-  } else if (!range.first) {
+  } else if (range.first || embedding_stage != nullptr) {
+    Param& table = *(range.first ? this : embedding_stage)->word_embeddings_;
+    table.shared = false;
+    table.uses = 2;
+    head_weight_ = &table;
+  } else {
     output_weight_ = word_embeddings();
     output_weight_->shared = output_weight_->copy = true;
   }
+  if (output_weight_) head_weight_ = &*output_weight_;
 }
 
 std::vector<Param*> Decoder::params() {
@@ -152,7 +159,9 @@ Var Decoder::run_layers(Context& ctx, Var x, const LayerInput& input) const {
 }
 
 Var Decoder::hidden(Context& ctx, const MicroBatch& batch, const Var& input) const {
-  return run_layers(ctx, range_.first ? embed(ctx, batch) : input, layer_input(ctx, batch.layout));
+  Var x = range_.first ? embed(ctx, batch) : input;
+  if (layers_.empty()) return x;
+  return run_layers(ctx, std::move(x), layer_input(ctx, batch.layout));
 }
 
 Var Decoder::decode(Context& ctx, const MicroBatch& batch, const Var& input, const DecodeStep& step,
@@ -169,8 +178,7 @@ Var Decoder::decode(Context& ctx, const MicroBatch& batch, const Var& input, con
 }
 
 HeadSpec Decoder::head() const {
-  return {output_weight_ ? &*output_weight_ : &*word_embeddings_, config_.logit_scale,
-          config_.final_logit_softcapping};
+  return {head_weight_, config_.logit_scale, config_.final_logit_softcapping};
 }
 
 Var Decoder::final_norm(Context& ctx, const MicroBatch& batch, const Var& hidden) const {

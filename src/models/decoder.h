@@ -22,7 +22,7 @@ struct MicroBatch {
   LossTargets targets;  // used by the last stage; may be empty for logits
 };
 
-// Layers [first_layer, end_layer) of the model; the ends hold embedding and head.
+// Layers [first_layer, end_layer) of the model, perhaps none; the ends hold embedding and head.
 struct StageRange {
   std::int64_t first_layer = 0, end_layer = 0;
   bool first = true, last = true;
@@ -32,7 +32,10 @@ StageRange even_stage(std::int64_t layers, std::int64_t stages, std::int64_t sta
 
 class Decoder {
  public:
-  Decoder(const ModelConfig& config, const StageRange& range, const BuildOptions& options);
+  // `embedding_stage`: the first stage where the last one lies on the same rank; a tied head then
+  // uses its table.
+  Decoder(const ModelConfig& config, const StageRange& range, const BuildOptions& options,
+          Decoder* embedding_stage = nullptr);
   Decoder(const Decoder&) = delete;
   Decoder& operator=(const Decoder&) = delete;
 
@@ -71,7 +74,8 @@ class Decoder {
   std::optional<Param> word_embeddings_, position_embeddings_;
   std::vector<std::unique_ptr<DecoderLayer>> layers_;
   std::optional<Norm> final_norm_;
-  std::optional<Param> output_weight_;  // untied, or the last stage's copy of a tied embedding
+  std::optional<Param> output_weight_;  // untied, or the last rank's copy of a tied embedding
+  const Param* head_weight_ = nullptr;  // of the last stage: its own, or the embedding's table
 };
 
 }  // namespace bev

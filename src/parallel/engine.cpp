@@ -7,24 +7,9 @@
 
 #include "base/error.h"
 #include "base/philox.h"
+#include "base/scoped_value.h"
 
 namespace bev {
-
-namespace {
-// Sets a value and puts the old one back, also when an exception passes.
-template <class T>
-class ScopedValue {
- public:
-  ScopedValue(T& place, T value) : place_(place), before_(std::exchange(place, value)) {}
-  ~ScopedValue() { place_ = before_; }
-  ScopedValue(const ScopedValue&) = delete;
-  ScopedValue& operator=(const ScopedValue&) = delete;
-
- private:
-  T& place_;
-  T before_;
-};
-}  // namespace
 
 MeshShape mesh_shape(const ParallelConfig& config) {
   MeshShape shape;
@@ -92,33 +77,81 @@ BuildOptions build_options(const ParallelConfig& config) {
   return build;
 }
 
+Stages build_stages(const ModelConfig& model, const ParallelConfig& parallel,
+                    const PipelineLayout& layout, std::int64_t rank) {
+  Stages stages;
+  for (std::int64_t chunk = 0; chunk < layout.shape.chunks; ++chunk) {
+    bool with_embedding = chunk > 0 && layout.holds_embedding(rank);
+    stages.push_back(std::make_unique<Decoder>(model, layout.stage_at(rank, chunk),
+                                               build_options(parallel),
+                                               with_embedding ? stages.front().get() : nullptr));
+  }
+  return stages;
+}
+
+std::vector<Param*> params_of(const Stages& stages) {
+  std::vector<Param*> params;
+  for (const auto& stage : stages) {
+    std::vector<Param*> more = stage->params();
+    params.insert(params.end(), more.begin(), more.end());
+  }
+  return params;
+}
+
+std::unique_ptr<Executor> make_executor(Context& ctx, const PipelineLayout& layout,
+                                        const Stages& stages, const ParallelConfig& parallel) {
+  std::vector<const Decoder*> chunks;
+  for (const auto& stage : stages) chunks.push_back(stage.get());
+  return std::make_unique<Executor>(ctx, layout.shape, std::move(chunks),
+                                    parallel.overlap_p2p_communication);
+}
+
 Engine::Engine(World& world, const Kernels& kernels, const EngineOptions& options)
-    : options_(options), pool_(options.threads), arena_(make_host_memory()) {
+    : options_(options),
+      pipeline_(pipeline_layout(options.model.num_layers, options.parallel)),
+      pool_(options.threads),
+      arena_(make_host_memory()) {
   mesh_ = std::make_unique<Mesh>(world, mesh_shape(options.parallel, options.model));
-  StageRange range = even_stage(options.model.num_layers, mesh_->shape().pp, mesh_->at().pp);
-  model_ = std::make_unique<Decoder>(options.model, range, build_options(options.parallel));
+  stages_ = build_stages(options.model, options.parallel, pipeline_, mesh_->at().pp);
   StoreOptions store;
   store.dtype = options.dtype;
   store.grad_dtype = wide_of(options.dtype);
   store.strategy = options.parallel.data_parallel_sharding_strategy;
   store.gradients = options.gradients;
   Stream stream{&pool_, nullptr};
-  store_ = std::make_unique<ParamStore>(model_->params(), *mesh_, arena_, kernels, stream, store);
+  store_ = std::make_unique<ParamStore>(params_of(stages_), *mesh_, arena_, kernels, stream, store);
   store_->initialise(options.seed);
   ctx_ = std::unique_ptr<Context>(
       new Context{kernels, stream, arena_, *mesh_, *store_, *store_, &step_, options.dtype});
   if (options.gradients && options.optimizer) {
     optimizer_ = std::make_unique<Optimizer>(*ctx_, store_->optim_ranges(), options.optim);
   }
-  executor_ = std::make_unique<Executor>(*ctx_, *model_);
+  executor_ = make_executor(*ctx_, pipeline_, stages_, options.parallel);
 }
 
 Engine::~Engine() = default;
 
-Schedule Engine::schedule(std::size_t micro_batches, bool with_backward) const {
+Decoder& Engine::model() {
+  BEV_CHECK(pipeline_.shape.stages() == 1, ErrorKind::kInternal,
+            "engine: ", pipeline_.shape.stages(), " stages hold the model");
+  return *stages_.front();
+}
+
+const Decoder& Engine::head_stage() const {
+  BEV_CHECK(pipeline_.holds_head(mesh_->at().pp), ErrorKind::kInternal, "engine: pipeline rank ",
+            mesh_->at().pp, " has no head");
+  return *stages_.back();
+}
+
+const Schedule& Engine::schedule(std::size_t micro_batches, bool with_backward) {
   auto count = static_cast<std::int64_t>(micro_batches);
-  return with_backward ? schedule_1f1b(mesh_->shape().pp, mesh_->at().pp, count)
-                       : schedule_forward(mesh_->shape().pp, mesh_->at().pp, count);
+  auto [found, added] = schedules_.try_emplace({count, with_backward});
+  if (added) {
+    std::vector<Schedule> lists = with_backward ? make_schedules(pipeline_.shape, count)
+                                                : make_forward_schedules(pipeline_.shape, count);
+    found->second = std::move(lists[static_cast<std::size_t>(mesh_->at().pp)]);
+  }
+  return found->second;
 }
 
 void Engine::set_loss_factor(std::span<const MicroBatch> batches, double loss_scale) {
@@ -138,7 +171,7 @@ void Engine::sum_losses(std::span<const MicroBatch> batches,
   Tensor sums = ctx_->allocate(Dtype::kF64, {2}, "loss");
   double* sum = sums.as<double>();
   sum[0] = sum[1] = 0;
-  if (model_->range().last && mesh_->tp().rank() == 0) {
+  if (pipeline_.holds_head(mesh_->at().pp) && mesh_->tp().rank() == 0) {
     for (std::size_t i = 0; i < batches.size(); ++i) {
       const float* weights = batches[i].targets.weights.as<float>();
       visit_float(token_losses[i].dtype(), [&](auto zero) {
@@ -202,39 +235,49 @@ StepResult Engine::evaluate(std::span<const MicroBatch> batches) {
   return result;
 }
 
+void Engine::forward_hidden(std::span<const MicroBatch> batches, HiddenSink& sink) {
+  executor_->run_hidden(schedule(batches.size(), false), batches, sink);
+}
+
 std::string Engine::find_nonfinite(std::span<const MicroBatch> batches, const StepInput& input) {
   FiniteProbe probe;
   ScopedValue watching(ctx_->probe, &probe);
   forward_backward(batches, input);
+  bool in_step = probe.found;
   probe.in_backward = true;
   for (const Param* param : store_->params()) {
     if (param->trains)
       ctx_->check("gradient sum", param->name, store_->local_gradient(*param).view);
   }
-  // Each rank's finding as text of fixed length; the earliest in the order of computation counts:
-  // forward before backward, first stage first in the forward, last stage first in the backward.
-  constexpr std::int64_t kText = 256;
+  return gather_findings(probe, in_step);
+}
+
+// The earliest finding in the order of computation counts: forward before backward before sums, the
+// first stage first in the forward, the last stage first in the backward.
+std::string Engine::gather_findings(const FiniteProbe& probe, bool in_step) {
+  constexpr std::int64_t kText = 256;  // of each rank: its order, then text
+  std::int64_t stages = pipeline_.shape.stages(), order = 0;
+  if (probe.found) {
+    order = !in_step                  ? 2 * stages + 1
+            : probe.found_in_backward ? 2 * stages - probe.found_stage
+                                      : 1 + probe.found_stage;
+  }
   Tensor mine = ctx_->allocate(Dtype::kU8, {kText}, "check");
   Tensor all = ctx_->allocate(Dtype::kU8, {kText * mesh_->world().size()}, "check");
   auto* text = mine.as<std::uint8_t>();
   std::memset(text, 0, kText);
-  if (probe.found) {
-    text[0] = probe.found_in_backward ? 2 : 1;
-    std::memcpy(text + 1, probe.message.data(),
-                std::min<std::size_t>(probe.message.size(), kText - 2));
-  }
+  std::memcpy(text, &order, sizeof(order));
+  std::memcpy(text + sizeof(order), probe.message.data(),
+              std::min<std::size_t>(probe.message.size(), kText - sizeof(order) - 1));
   mesh_->world().all_gather(mine, all, "check").wait();
   std::string first;
   std::int64_t best = 0;
   for (int rank = 0; rank < mesh_->world().size(); ++rank) {
     const std::uint8_t* found = all.as<std::uint8_t>() + rank * kText;
-    if (found[0] == 0) continue;
-    std::int64_t stage = coordinate_of(mesh_->shape(), rank).pp;
-    std::int64_t stages = mesh_->shape().pp;
-    std::int64_t order = found[0] == 1 ? 1 + stage : 1 + stages + (stages - 1 - stage);
-    if (best != 0 && order >= best) continue;
+    std::memcpy(&order, found, sizeof(order));
+    if (order == 0 || (best != 0 && order >= best)) continue;
     best = order;
-    std::string message(reinterpret_cast<const char*>(found + 1));
+    std::string message(reinterpret_cast<const char*>(found + sizeof(order)));
     first = mesh_->world().size() > 1 ? concat("rank ", rank, ", ", message) : message;
   }
   return first;

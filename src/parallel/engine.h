@@ -3,9 +3,11 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "base/thread_pool.h"
@@ -14,6 +16,7 @@
 #include "parallel/config.h"
 #include "parallel/executor.h"
 #include "parallel/param_store.h"
+#include "parallel/pipeline_layout.h"
 
 namespace bev {
 
@@ -47,6 +50,14 @@ MeshShape mesh_shape(const ParallelConfig& config);
 MeshShape mesh_shape(const ParallelConfig& config, const ModelConfig& model);
 BuildOptions build_options(const ParallelConfig& config);
 
+// The stages of one pipeline rank.
+using Stages = std::vector<std::unique_ptr<Decoder>>;
+Stages build_stages(const ModelConfig& model, const ParallelConfig& parallel,
+                    const PipelineLayout& layout, std::int64_t rank);
+std::vector<Param*> params_of(const Stages& stages);
+std::unique_ptr<Executor> make_executor(Context& ctx, const PipelineLayout& layout,
+                                        const Stages& stages, const ParallelConfig& parallel);
+
 class Engine {
  public:
   Engine(World& world, const Kernels& kernels, const EngineOptions& options);
@@ -55,7 +66,11 @@ class Engine {
   const EngineOptions& options() const { return options_; }
   Context& ctx() { return *ctx_; }
   const Mesh& mesh() const { return *mesh_; }
-  Decoder& model() { return *model_; }
+  const PipelineLayout& pipeline() const { return pipeline_; }
+  // The whole model, where this rank holds it as one stage.
+  Decoder& model();
+  // The last stage, on the ranks of it.
+  const Decoder& head_stage() const;
   ParamStore& store() { return *store_; }
   Optimizer* optimizer() { return optimizer_.get(); }
   Arena& arena() { return arena_; }
@@ -68,6 +83,8 @@ class Engine {
   StepResult gradients(std::span<const MicroBatch> batches, const StepInput& input);
   // Mean loss without gradients, dropout off.
   StepResult evaluate(std::span<const MicroBatch> batches);
+  // Hidden states after the last layer, dropout off; they go to the sink on the last stage's ranks.
+  void forward_hidden(std::span<const MicroBatch> batches, HiddenSink& sink);
 
   // Runs the step again with every result checked, without an update; what it says of the first bad
   // tensor anywhere ("" when all are finite). Every rank gets the same text.
@@ -81,18 +98,22 @@ class Engine {
   void set_loss_factor(std::span<const MicroBatch> batches, double loss_scale);
   void sum_losses(std::span<const MicroBatch> batches, const std::vector<Tensor>& token_losses,
                   StepResult& result);
-  Schedule schedule(std::size_t micro_batches, bool with_backward) const;
+  const Schedule& schedule(std::size_t micro_batches, bool with_backward);
+  std::string gather_findings(const FiniteProbe& probe, bool in_step);
 
   EngineOptions options_;
+  PipelineLayout pipeline_;
   ThreadPool pool_;
   Arena arena_;
   StepState step_;
   std::unique_ptr<Mesh> mesh_;
-  std::unique_ptr<Decoder> model_;
+  Stages stages_;
   std::unique_ptr<ParamStore> store_;
   std::unique_ptr<Context> ctx_;
   std::unique_ptr<Optimizer> optimizer_;
   std::unique_ptr<Executor> executor_;
+  // By micro-batches and whether with backwards.
+  std::map<std::pair<std::int64_t, bool>, Schedule> schedules_;
 };
 
 }  // namespace bev

@@ -1,92 +1,196 @@
 #include "parallel/executor.h"
 
-#include <map>
+#include <utility>
 
 #include "autograd/recompute.h"
+#include "base/scoped_value.h"
 
 namespace bev {
 
-void Executor::forward(InFlight& flight, const MicroBatch& batch, Tensor* token_loss, bool record) {
-  flight.tape.clear();
-  TapeScope scope(ctx_, record ? &flight.tape : nullptr);
-  Var input;
-  if (!model_.range().first) {
-    Placement placement = model_.boundary_placement();
-    input = Var{std::move(flight.received), placement, -1, nullptr};
-    if (record) input = flight.tape.track(std::move(input.tensor), placement);
+namespace {
+
+// One channel for each boundary between stages and direction, so that stages of one rank do not mix
+// their messages. A boundary has the number of the stage before it.
+int forward_channel(std::int64_t boundary) { return static_cast<int>(2 * boundary); }
+int backward_channel(std::int64_t boundary) { return static_cast<int>(2 * boundary + 1); }
+
+constexpr const char* kHidden = "hidden states";
+constexpr const char* kGradient = "gradient of hidden states";
+
+}  // namespace
+
+Executor::Executor(Context& ctx, const PipelineShape& shape, std::vector<const Decoder*> chunks,
+                   bool overlap)
+    : ctx_(ctx), shape_(shape), chunks_(std::move(chunks)), overlap_(overlap) {}
+
+std::int64_t Executor::stage_of(const Action& action) const {
+  return shape_.stage_at(ctx_.mesh.at().pp, action.chunk);
+}
+
+Executor::InFlight& Executor::flight(Run& run, std::int64_t chunk, std::int64_t micro_batch) {
+  std::unique_ptr<InFlight>& place = run.flights[{chunk, micro_batch}];
+  if (!place && !spare_.empty()) {
+    place = std::move(spare_.back());
+    spare_.pop_back();
+  } else if (!place) {
+    place = std::make_unique<InFlight>();
   }
-  flight.input = GradSlot(input);
-  Var hidden = model_.hidden(ctx_, batch, input);
+  return *place;
+}
+
+Executor::InFlight* Executor::neighbour(const Action& action, std::int64_t stage, Run& run) {
+  if (stage < 0 || stage >= shape_.stages()) return nullptr;
+  StagePlace place = shape_.place_of(stage);
+  if (place.rank != ctx_.mesh.at().pp) return nullptr;
+  return &flight(run, place.chunk, action.micro_batch);
+}
+
+void Executor::forward(const Action& action, Run& run) {
+  const Decoder& stage = model(action);
+  InFlight& at = flight(run, action.chunk, action.micro_batch);
+  const MicroBatch& batch = run.batches[static_cast<std::size_t>(action.micro_batch)];
+  at.tape.clear();
+  TapeScope scope(ctx_, run.record ? &at.tape : nullptr);
+  Var input;
+  if (!stage.range().first) {
+    Placement placement = stage.boundary_placement();
+    input = Var{std::move(at.activations.tensor), placement, -1, nullptr};
+    if (run.record) input = at.tape.track(std::move(input.tensor), placement);
+  }
+  at.input = GradSlot(input);
+  Var hidden = stage.hidden(ctx_, batch, input);
   input.tensor = Tensor();
-  if (model_.range().last) {
-    LossResult loss = model_.loss(ctx_, batch, hidden);
-    *token_loss = loss.token_loss;
-    flight.output = GradSlot(loss.loss);
+  if (!stage.range().last) {
+    at.output = GradSlot(hidden);
+    at.outgoing = std::move(hidden.tensor);
+    InFlight* next = neighbour(action, stage_of(action) + 1, run);
+    if (next != nullptr) next->activations.tensor = std::move(at.outgoing);
+  } else if (run.sink != nullptr) {
+    run.sink->on_hidden(action.micro_batch, hidden);
   } else {
-    flight.output = GradSlot(hidden);
-    flight.outgoing = std::move(hidden.tensor);
+    LossResult loss = stage.loss(ctx_, batch, hidden);
+    run.token_losses[static_cast<std::size_t>(action.micro_batch)] = loss.token_loss;
+    at.output = GradSlot(loss.loss);
   }
 }
 
-void Executor::backward(InFlight& flight) {
-  Tensor seed = std::move(flight.received);
-  if (model_.range().last) {
+void Executor::backward(const Action& action, Run& run) {
+  InFlight& at = flight(run, action.chunk, action.micro_batch);
+  Tensor seed = std::move(at.gradient.tensor);
+  if (model(action).range().last) {
     seed = ctx_.allocate(ctx_.wide(), {1}, "gradients");
     ctx_.kernels.elementwise.fill(ctx_.stream, seed, 1);
   }
-  flight.tape.add_gradient(ctx_, flight.output, std::move(seed), flight.output.placement.dual());
-  flight.tape.backward(ctx_);
-  flight.outgoing = flight.tape.take_gradient(flight.input.id);
-  flight.tape.clear();
+  at.tape.add_gradient(ctx_, at.output, std::move(seed), at.output.placement.dual());
+  {
+    bool later = action.kind == ActionKind::kBackwardInput;
+    ScopedValue collect(ctx_.weight_work, later ? &at.weight_work : nullptr);
+    at.tape.backward(ctx_);
+  }
+  at.outgoing = at.tape.take_gradient(at.input.id);
+  at.tape.clear();
+  InFlight* before = neighbour(action, stage_of(action) - 1, run);
+  if (before != nullptr) before->gradient.tensor = std::move(at.outgoing);
 }
 
-void Executor::act(const Action& action, const MicroBatch& batch, InFlight& flight,
-                   Tensor* token_loss, bool record) {
-  Group& pp = ctx_.mesh.pp();
+Executor::Incoming& Executor::post_receive(const Action& action, Run& run) {
+  bool forward = action.kind == ActionKind::kReceiveForward;
+  InFlight& at = flight(run, action.chunk, action.micro_batch);
+  Incoming& incoming = forward ? at.activations : at.gradient;
+  if (std::exchange(incoming.posted, true)) return incoming;
+  const MicroBatch& batch = run.batches[static_cast<std::size_t>(action.micro_batch)];
+  std::int64_t stage = stage_of(action);
+  std::int64_t from = shape_.place_of(forward ? stage - 1 : stage + 1).rank;
+  incoming.tensor = ctx_.allocate(ctx_.dtype, model(action).boundary_shape(ctx_, batch),
+                                  forward ? "activations" : "gradients");
+  incoming.work =
+      ctx_.mesh.pp().receive(incoming.tensor, static_cast<int>(from),
+                             forward ? forward_channel(stage - 1) : backward_channel(stage),
+                             forward ? kHidden : kGradient);
+  return incoming;
+}
+
+void Executor::send(const Action& action, Run& run) {
+  InFlight& at = flight(run, action.chunk, action.micro_batch);
+  bool forward = action.kind == ActionKind::kSendForward;
+  std::int64_t stage = stage_of(action);
+  std::int64_t to = shape_.place_of(forward ? stage + 1 : stage - 1).rank;
+  Work work = ctx_.mesh.pp().send(at.outgoing, static_cast<int>(to),
+                                  forward ? forward_channel(stage) : backward_channel(stage - 1),
+                                  forward ? kHidden : kGradient);
+  run.sending.push_back({std::move(at.outgoing), std::move(work)});
+  if (!overlap_) finish_sends(run);
+}
+
+void Executor::finish_sends(Run& run) {
+  for (Sending& sending : run.sending) sending.work.wait();
+  run.sending.clear();
+}
+
+void Executor::act(const Action& action, Run& run) {
   ctx_.mesh.activity().set_action(name_of(action.kind), action.micro_batch);
-  auto receive = [&](int from, const char* tag, const char* label) {
-    flight.received = ctx_.allocate(ctx_.dtype, model_.boundary_shape(ctx_, batch), tag);
-    pp.receive(flight.received, from, 0, label).wait();
-  };
-  auto send = [&](int to, const char* label) {
-    pp.send(flight.outgoing, to, 0, label).wait();
-    flight.outgoing = Tensor();
-  };
+  if (ctx_.probe != nullptr) ctx_.probe->stage = stage_of(action);
   switch (action.kind) {
     case ActionKind::kReceiveForward:
-      return receive(pp.rank() - 1, "activations", "hidden states");
-    case ActionKind::kForward:
-      return forward(flight, batch, token_loss, record);
+    case ActionKind::kReceiveBackward: {
+      Incoming& incoming = post_receive(action, run);
+      incoming.work.wait();
+      incoming.posted = false;
+      return;
+    }
     case ActionKind::kSendForward:
-      return send(pp.rank() + 1, "hidden states");
-    case ActionKind::kReceiveBackward:
-      return receive(pp.rank() + 1, "gradients", "gradient of hidden states");
-    case ActionKind::kBackward:
-      return backward(flight);
     case ActionKind::kSendBackward:
-      return send(pp.rank() - 1, "gradient of hidden states");
+      return send(action, run);
+    case ActionKind::kForward:
+      return forward(action, run);
+    case ActionKind::kBackward:
+    case ActionKind::kBackwardInput:
+      return backward(action, run);
+    case ActionKind::kBackwardWeight:
+      return flight(run, action.chunk, action.micro_batch).weight_work.run(ctx_);
   }
+}
+
+// Those between the computation at `at` and the next one.
+void Executor::post_next_receives(const Schedule& schedule, std::size_t at, Run& run) {
+  for (std::size_t i = at + 1; i < schedule.size() && !computes(schedule[i].kind); ++i) {
+    bool receives = schedule[i].kind == ActionKind::kReceiveForward ||
+                    schedule[i].kind == ActionKind::kReceiveBackward;
+    if (receives) post_receive(schedule[i], run);
+  }
+}
+
+void Executor::play(const Schedule& schedule, Run& run) {
+  std::vector<std::int64_t> left(chunks_.size() * run.batches.size());
+  auto left_of = [&](const Action& action) -> std::int64_t& {
+    auto chunk = static_cast<std::size_t>(action.chunk);
+    return left[chunk * run.batches.size() + static_cast<std::size_t>(action.micro_batch)];
+  };
+  for (const Action& action : schedule) ++left_of(action);
+  for (std::size_t i = 0; i < schedule.size(); ++i) {
+    const Action& action = schedule[i];
+    if (overlap_ && computes(action.kind)) post_next_receives(schedule, i, run);
+    act(action, run);
+    if (computes(action.kind)) finish_sends(run);
+    if (--left_of(action) > 0) continue;
+    auto done = run.flights.find({action.chunk, action.micro_batch});
+    spare_.push_back(std::move(done->second));
+    run.flights.erase(done);
+  }
+  finish_sends(run);
 }
 
 std::vector<Tensor> Executor::run(const Schedule& schedule, std::span<const MicroBatch> batches,
                                   bool record) {
-  std::vector<Tensor> token_losses(batches.size());
-  std::map<std::int64_t, std::unique_ptr<InFlight>> flights;
-  for (const Action& action : schedule) {
-    auto index = static_cast<std::size_t>(action.micro_batch);
-    std::unique_ptr<InFlight>& flight = flights[action.micro_batch];
-    if (!flight && !spare_.empty()) {
-      flight = std::move(spare_.back());
-      spare_.pop_back();
-    } else if (!flight) {
-      flight = std::make_unique<InFlight>();
-    }
-    act(action, batches[index], *flight, &token_losses[index], record);
-    if (!flight->idle()) continue;
-    spare_.push_back(std::move(flight));
-    flights.erase(action.micro_batch);
-  }
-  return token_losses;
+  Run run{batches, record, nullptr, std::vector<Tensor>(batches.size()), {}, {}};
+  play(schedule, run);
+  return std::move(run.token_losses);
+}
+
+void Executor::run_hidden(const Schedule& schedule, std::span<const MicroBatch> batches,
+                          HiddenSink& sink) {
+  Run run{batches, false, &sink, {}, {}, {}};
+  play(schedule, run);
 }
 
 }  // namespace bev

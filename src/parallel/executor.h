@@ -1,9 +1,11 @@
-// Runs a schedule's actions on a stage of the model.
+// Runs a schedule's actions on this rank's stages of the model.
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <span>
+#include <utility>
 #include <vector>
 
 #include "autograd/tape.h"
@@ -12,31 +14,77 @@
 
 namespace bev {
 
+// Takes the last stage's hidden states instead of the loss.
+class HiddenSink {
+ public:
+  virtual ~HiddenSink() = default;
+  virtual void on_hidden(std::int64_t micro_batch, const Var& hidden) = 0;
+};
+
 class Executor {
  public:
-  Executor(Context& ctx, const Decoder& model) : ctx_(ctx), model_(model) {}
+  // `chunks` are this rank's stages. With `overlap` messages travel while the rank computes: those
+  // that the next computation needs are received during the one before, and a send is finished
+  // after the computation that follows it.
+  Executor(Context& ctx, const PipelineShape& shape, std::vector<const Decoder*> chunks,
+           bool overlap);
 
-  // Token losses [T] of each micro-batch on the last stage; empty tensors on others. Gradients go
-  // to the context's sinks when the schedule has backwards.
+  // Token losses [T] of each micro-batch on the rank of the last stage; empty tensors on others.
+  // Gradients go to the context's sinks when the schedule has backwards.
   std::vector<Tensor> run(const Schedule& schedule, std::span<const MicroBatch> batches,
                           bool record);
+  // Forwards whose hidden states after the last layer go to `sink`, on the rank that has them.
+  void run_hidden(const Schedule& schedule, std::span<const MicroBatch> batches, HiddenSink& sink);
 
  private:
-  // A micro-batch between its forward and its backward.
+  struct Incoming {
+    Tensor tensor;
+    Work work;
+    bool posted = false;
+  };
+  // A micro-batch on a stage, from what its first action needs to the end of its last.
   struct InFlight {
     Tape tape;
-    Tensor received;  // input activations, or the output's gradient
-    Tensor outgoing;  // what to send next
     GradSlot input, output;
-    bool idle() const { return tape.size() == 0 && received.empty() && outgoing.empty(); }
+    WeightWork weight_work;
+    Incoming activations, gradient;  // of the input, of the output
+    Tensor outgoing;                 // what to send next
   };
-  void forward(InFlight& flight, const MicroBatch& batch, Tensor* token_loss, bool record);
-  void backward(InFlight& flight);
-  void act(const Action& action, const MicroBatch& batch, InFlight& flight, Tensor* token_loss,
-           bool record);
+  struct Sending {
+    Tensor tensor;
+    Work work;
+  };
+  struct Run {
+    std::span<const MicroBatch> batches;
+    bool record = false;
+    HiddenSink* sink = nullptr;
+    std::vector<Tensor> token_losses;
+    // By chunk and micro-batch.
+    std::map<std::pair<std::int64_t, std::int64_t>, std::unique_ptr<InFlight>> flights;
+    std::vector<Sending> sending;
+  };
+
+  void play(const Schedule& schedule, Run& run);
+  void act(const Action& action, Run& run);
+  void forward(const Action& action, Run& run);
+  void backward(const Action& action, Run& run);
+  Incoming& post_receive(const Action& action, Run& run);
+  void send(const Action& action, Run& run);
+  static void finish_sends(Run& run);
+  void post_next_receives(const Schedule& schedule, std::size_t at, Run& run);
+
+  const Decoder& model(const Action& action) const {
+    return *chunks_[static_cast<std::size_t>(action.chunk)];
+  }
+  std::int64_t stage_of(const Action& action) const;
+  InFlight& flight(Run& run, std::int64_t chunk, std::int64_t micro_batch);
+  // The flight of the same micro-batch on another stage, where this rank has it; else nullptr.
+  InFlight* neighbour(const Action& action, std::int64_t stage, Run& run);
 
   Context& ctx_;
-  const Decoder& model_;
+  PipelineShape shape_;
+  std::vector<const Decoder*> chunks_;
+  bool overlap_;
   std::vector<std::unique_ptr<InFlight>> spare_;  // their tapes' memory is used again
 };
 

@@ -2,189 +2,126 @@
 
 #include <algorithm>
 #include <array>
-#include <deque>
 
-#include "base/text.h"
+#include "parallel/zero_bubble.h"
 
 namespace bev {
 
-namespace {
-void add_forward(Schedule& list, std::int64_t stages, std::int64_t stage,
-                 std::int64_t micro_batch) {
-  if (stage > 0) list.push_back({ActionKind::kReceiveForward, micro_batch});
-  list.push_back({ActionKind::kForward, micro_batch});
-  if (stage + 1 < stages) list.push_back({ActionKind::kSendForward, micro_batch});
-}
-
-void add_backward(Schedule& list, std::int64_t stages, std::int64_t stage,
-                  std::int64_t micro_batch) {
-  if (stage + 1 < stages) list.push_back({ActionKind::kReceiveBackward, micro_batch});
-  list.push_back({ActionKind::kBackward, micro_batch});
-  if (stage > 0) list.push_back({ActionKind::kSendBackward, micro_batch});
-}
-}  // namespace
-
 const char* name_of(ActionKind kind) {
-  constexpr std::array<const char*, 6> kNames = {"receive forward",  "forward",  "send forward",
-                                                 "receive backward", "backward", "send backward"};
+  constexpr std::array<const char*, kActionKindCount> kNames = {
+      "receive forward", "forward",        "send forward",  "receive backward",
+      "backward",        "backward input", "send backward", "backward weight"};
   return kNames[static_cast<std::size_t>(kind)];
 }
 
-Schedule schedule_1f1b(std::int64_t stages, std::int64_t stage, std::int64_t micro_batches) {
-  Schedule list;
-  std::int64_t warmup = std::min(stages - stage - 1, micro_batches);
-  for (std::int64_t i = 0; i < warmup; ++i) add_forward(list, stages, stage, i);
-  for (std::int64_t i = warmup; i < micro_batches; ++i) {
-    add_forward(list, stages, stage, i);
-    add_backward(list, stages, stage, i - warmup);
-  }
-  for (std::int64_t i = micro_batches - warmup; i < micro_batches; ++i)
-    add_backward(list, stages, stage, i);
-  return list;
+StagePlace PipelineShape::place_of(std::int64_t stage) const {
+  bool back = schedule == PipelineSchedule::kZeroBubbleV && stage >= ranks;
+  return back ? StagePlace{2 * ranks - 1 - stage, 1} : StagePlace{stage % ranks, stage / ranks};
 }
 
-Schedule schedule_forward(std::int64_t stages, std::int64_t stage, std::int64_t micro_batches) {
-  Schedule list;
-  for (std::int64_t i = 0; i < micro_batches; ++i) add_forward(list, stages, stage, i);
-  return list;
+std::int64_t PipelineShape::stage_at(std::int64_t rank, std::int64_t chunk) const {
+  bool back = schedule == PipelineSchedule::kZeroBubbleV && chunk == 1;
+  return back ? 2 * ranks - 1 - rank : chunk * ranks + rank;
+}
+
+bool PipelineShape::crosses(std::int64_t stage) const {
+  if (stage < 0 || stage + 1 >= stages()) return false;
+  return place_of(stage).rank != place_of(stage + 1).rank;
+}
+
+std::int64_t PipelineShape::group_for(std::int64_t micro_batches) const {
+  std::int64_t group = std::max(group_size, ranks);
+  while (group < micro_batches && micro_batches % group != 0 && micro_batches % group < ranks) {
+    ++group;
+  }
+  return group;
 }
 
 namespace {
 
-struct Player {
-  const std::vector<Schedule>& schedules;
-  std::vector<std::size_t> next;
-  std::vector<double> clock;
-  std::vector<double> busy;
-  std::vector<std::int64_t> in_flight, peak;
-  // Messages on their way to a stage, in the order sent: transports know no micro-batches.
-  using Mail = std::deque<std::pair<std::int64_t, double>>;  // micro-batch, time
-  std::vector<Mail> forward_sent, backward_sent;
-  std::string mixed_up;
-
-  explicit Player(const std::vector<Schedule>& lists)
-      : schedules(lists),
-        next(lists.size(), 0),
-        clock(lists.size(), 0),
-        busy(lists.size(), 0),
-        in_flight(lists.size(), 0),
-        peak(lists.size(), 0),
-        forward_sent(lists.size()),
-        backward_sent(lists.size()) {}
-
-  bool receive(Mail& box, std::size_t stage, std::int64_t micro_batch) {
-    if (box.empty()) return false;
-    auto [came, time] = box.front();
-    if (came != micro_batch && mixed_up.empty()) {
-      mixed_up = concat("stage ", stage, " waits for micro-batch ", micro_batch, ", but ", came,
-                        " was sent first");
+// Groups of micro-batches, inside them the chunks, inside them the micro-batches; the last group
+// may be shorter.
+Schedule forward_order(const PipelineShape& shape, std::int64_t micro_batches) {
+  std::int64_t group = shape.group_for(micro_batches);
+  Schedule order;
+  for (std::int64_t first = 0; first < micro_batches; first += group) {
+    std::int64_t end = std::min(first + group, micro_batches);
+    for (std::int64_t chunk = 0; chunk < shape.chunks; ++chunk) {
+      for (std::int64_t i = first; i < end; ++i) order.push_back({ActionKind::kForward, i, chunk});
     }
-    clock[stage] = std::max(clock[stage], time);
-    box.pop_front();
-    return true;
   }
-  void work(std::size_t stage, double cost, int change) {
-    clock[stage] += cost;
-    busy[stage] += cost;
-    in_flight[stage] += change;
-    peak[stage] = std::max(peak[stage], in_flight[stage]);
-  }
+  return order;
+}
 
-  // One action of a stage, if it can run now.
-  bool advance(std::size_t stage, bool with_backward) {
-    if (next[stage] == schedules[stage].size()) return false;
-    const Action& action = schedules[stage][next[stage]];
-    switch (action.kind) {
-      case ActionKind::kReceiveForward:
-        if (!receive(forward_sent[stage], stage, action.micro_batch)) return false;
-        break;
-      case ActionKind::kReceiveBackward:
-        if (!receive(backward_sent[stage], stage, action.micro_batch)) return false;
-        break;
-      case ActionKind::kForward:
-        work(stage, 1, with_backward ? 1 : 0);
-        break;
-      case ActionKind::kBackward:
-        work(stage, 2, -1);
-        break;
-      case ActionKind::kSendForward:
-        forward_sent[stage + 1].emplace_back(action.micro_batch, clock[stage]);
-        break;
-      case ActionKind::kSendBackward:
-        backward_sent[stage - 1].emplace_back(action.micro_batch, clock[stage]);
-        break;
-    }
-    ++next[stage];
-    return true;
+// A number of forwards first, then one forward and one backward in turn, then the backwards left
+// over. Backwards take the chunks in the opposite order.
+Schedule one_forward_one_backward(const PipelineShape& shape, std::int64_t rank,
+                                  std::int64_t micro_batches) {
+  Schedule forwards = forward_order(shape, micro_batches);
+  std::size_t total = forwards.size();
+  std::int64_t later = shape.ranks - rank - 1;
+  std::int64_t warmup =
+      shape.chunks == 1 ? later : 2 * later + (shape.chunks - 1) * shape.group_for(micro_batches);
+  std::size_t ahead = std::min(static_cast<std::size_t>(warmup), total);
+  Schedule order;
+  for (std::size_t i = 0; i < total + ahead; ++i) {
+    if (i < total) order.push_back(forwards[i]);
+    if (i < ahead) continue;
+    const Action& done = forwards[i - ahead];
+    order.push_back({ActionKind::kBackward, done.micro_batch, shape.chunks - 1 - done.chunk});
   }
-};
+  return order;
+}
 
-// What a stage does with one micro-batch, in this order.
-Schedule expected_actions(std::size_t stages, std::size_t stage, std::int64_t micro_batch,
-                          bool with_backward) {
+// Adds what each computation receives before and sends after it.
+Schedule with_messages(const PipelineShape& shape, std::int64_t rank, const Schedule& order) {
   Schedule list;
-  auto total = static_cast<std::int64_t>(stages), at = static_cast<std::int64_t>(stage);
-  add_forward(list, total, at, micro_batch);
-  if (with_backward) add_backward(list, total, at, micro_batch);
+  for (const Action& action : order) {
+    std::int64_t stage = shape.stage_at(rank, action.chunk);
+    bool forward = action.kind == ActionKind::kForward;
+    bool weights = action.kind == ActionKind::kBackwardWeight;
+    bool receives = !weights && shape.crosses(forward ? stage - 1 : stage);
+    bool sends = !weights && shape.crosses(forward ? stage : stage - 1);
+    auto add = [&](ActionKind kind) { list.push_back({kind, action.micro_batch, action.chunk}); };
+    if (receives) add(forward ? ActionKind::kReceiveForward : ActionKind::kReceiveBackward);
+    list.push_back(action);
+    if (sends) add(forward ? ActionKind::kSendForward : ActionKind::kSendBackward);
+  }
   return list;
 }
 
-std::string find_incomplete(const std::vector<Schedule>& schedules, std::int64_t micro_batches,
-                            bool with_backward) {
-  for (std::size_t stage = 0; stage < schedules.size(); ++stage) {
-    std::vector<Schedule> by_batch(static_cast<std::size_t>(micro_batches));
-    for (const Action& action : schedules[stage]) {
-      if (action.micro_batch < 0 || action.micro_batch >= micro_batches) {
-        return concat("stage ", stage, ": no micro-batch ", action.micro_batch);
-      }
-      by_batch[static_cast<std::size_t>(action.micro_batch)].push_back(action);
-    }
-    for (std::int64_t i = 0; i < micro_batches; ++i) {
-      const Schedule& list = by_batch[static_cast<std::size_t>(i)];
-      Schedule expected = expected_actions(schedules.size(), stage, i, with_backward);
-      for (int kind = 0; kind < 6; ++kind) {
-        Action action{static_cast<ActionKind>(kind), i};
-        auto times = std::count(list.begin(), list.end(), action);
-        if (times != std::count(expected.begin(), expected.end(), action)) {
-          return concat("stage ", stage, ": micro-batch ", i, " has ", times, " times ",
-                        name_of(action.kind));
-        }
-      }
-      auto wrong = std::mismatch(list.begin(), list.end(), expected.begin());
-      if (wrong.first != list.end()) {
-        return concat("stage ", stage, ": micro-batch ", i, " does ", name_of(wrong.first->kind),
-                      " before ", name_of(wrong.second->kind));
-      }
-    }
+std::vector<Schedule> computations(const PipelineShape& shape, std::int64_t micro_batches) {
+  if (shape.schedule == PipelineSchedule::kZeroBubbleV) {
+    return zero_bubble_v(shape, micro_batches);
   }
-  return "";
+  std::vector<Schedule> orders;
+  for (std::int64_t rank = 0; rank < shape.ranks; ++rank) {
+    orders.push_back(shape.schedule == PipelineSchedule::kZeroBubbleH1
+                         ? zero_bubble_h1(shape.ranks, rank, micro_batches)
+                         : one_forward_one_backward(shape, rank, micro_batches));
+  }
+  return orders;
 }
 
 }  // namespace
 
-ScheduleReport play_schedules(const std::vector<Schedule>& schedules, std::int64_t micro_batches,
-                              bool with_backward) {
-  ScheduleReport report;
-  report.problem = find_incomplete(schedules, micro_batches, with_backward);
-  if (!report.problem.empty()) return report;
-  Player player(schedules);
-  for (bool moved = true; moved;) {
-    moved = false;
-    for (std::size_t stage = 0; stage < schedules.size(); ++stage) {
-      while (player.advance(stage, with_backward)) moved = true;
-    }
+std::vector<Schedule> make_schedules(const PipelineShape& shape, std::int64_t micro_batches) {
+  std::vector<Schedule> lists = computations(shape, micro_batches);
+  for (std::int64_t rank = 0; rank < shape.ranks; ++rank) {
+    Schedule& list = lists[static_cast<std::size_t>(rank)];
+    list = with_messages(shape, rank, list);
   }
-  for (std::size_t stage = 0; stage < schedules.size(); ++stage) {
-    if (player.next[stage] != schedules[stage].size()) {
-      report.problem = concat("deadlock: stage ", stage, " waits in action ", player.next[stage]);
-    }
+  return lists;
+}
+
+std::vector<Schedule> make_forward_schedules(const PipelineShape& shape,
+                                             std::int64_t micro_batches) {
+  Schedule order = forward_order(shape, micro_batches);
+  std::vector<Schedule> lists;
+  for (std::int64_t rank = 0; rank < shape.ranks; ++rank) {
+    lists.push_back(with_messages(shape, rank, order));
   }
-  if (!player.mixed_up.empty()) report.problem = player.mixed_up;
-  report.peak_in_flight = player.peak;
-  double span = *std::max_element(player.clock.begin(), player.clock.end());
-  double busy = *std::max_element(player.busy.begin(), player.busy.end());
-  report.bubble = span > 0 ? (span - busy) / span : 0;
-  return report;
+  return lists;
 }
 
 }  // namespace bev

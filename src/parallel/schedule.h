@@ -1,10 +1,11 @@
-// Pipeline schedules are data: a generator returns each stage's list of actions, one executor runs
-// any list, and lists are checked without tensors.
+// Pipeline schedules are data: a generator returns each rank's list of actions, one executor runs
+// any list, and lists are checked without tensors (parallel/schedule_player.h).
 #pragma once
 
 #include <cstdint>
-#include <string>
 #include <vector>
+
+#include "parallel/config.h"
 
 namespace bev {
 
@@ -13,34 +14,58 @@ enum class ActionKind : std::uint8_t {
   kForward,
   kSendForward,
   kReceiveBackward,  // gradients from the stage after
-  kBackward,
+  kBackward,         // gradients of the input and of the weights
+  kBackwardInput,    // of the input only; the work for the weights is kept
   kSendBackward,
+  kBackwardWeight,  // the work that was kept
 };
-const char* name_of(ActionKind kind);  // "send forward"
+inline constexpr int kActionKindCount = 8;
+const char* name_of(ActionKind kind);  // a literal
+constexpr bool computes(ActionKind kind) {
+  return kind == ActionKind::kForward || kind == ActionKind::kBackward ||
+         kind == ActionKind::kBackwardInput || kind == ActionKind::kBackwardWeight;
+}
 
 struct Action {
   ActionKind kind;
   std::int64_t micro_batch = 0;
+  std::int64_t chunk = 0;  // which of the rank's stages
   bool operator==(const Action&) const = default;
 };
 
 using Schedule = std::vector<Action>;
 
-// One forward, one backward: min(stages - stage - 1, micro_batches) forwards first, then pairs,
-// then the backwards left over. Stages 1: forward and backward in turn.
-Schedule schedule_1f1b(std::int64_t stages, std::int64_t stage, std::int64_t micro_batches);
-// All forwards, for evaluation.
-Schedule schedule_forward(std::int64_t stages, std::int64_t stage, std::int64_t micro_batches);
-
-// What a set of schedules (one per stage) does, by playing it: forward costs 1, backward 2,
-// messages 0.
-struct ScheduleReport {
-  std::string problem;  // empty: complete and free of deadlock
-  std::vector<std::int64_t>
-      peak_in_flight;  // per stage: micro-batches forwarded, not yet backwarded
-  double bubble = 0;   // idle share of the busiest stage's span
+struct StagePlace {
+  std::int64_t rank = 0, chunk = 0;
+  bool operator==(const StagePlace&) const = default;
 };
-ScheduleReport play_schedules(const std::vector<Schedule>& schedules, std::int64_t micro_batches,
-                              bool with_backward);
+
+// How the stages of a model lie on the pipeline's ranks, and in what order they work. With three
+// ranks and two chunks, by stage number:
+//
+//   loop      rank 0: 0 3    rank 1: 1 4    rank 2: 2 5
+//   V         rank 0: 0 5    rank 1: 1 4    rank 2: 2 3
+struct PipelineShape {
+  std::int64_t ranks = 1;
+  std::int64_t chunks = 1;  // stages on each rank
+  PipelineSchedule schedule = PipelineSchedule::k1F1B;
+  std::int64_t group_size = 0;  // interleaved: micro-batches a stage takes in a row; 0: ranks
+
+  std::int64_t stages() const { return ranks * chunks; }
+  StagePlace place_of(std::int64_t stage) const;
+  std::int64_t stage_at(std::int64_t rank, std::int64_t chunk) const;
+  // Whether stages `stage` and `stage` + 1 exist on different ranks, so that messages pass.
+  bool crosses(std::int64_t stage) const;
+  // The group size in use: enlarged where the last group would have too few micro-batches to keep
+  // all ranks going, which with fewer than `ranks` ends in a deadlock.
+  std::int64_t group_for(std::int64_t micro_batches) const;
+};
+
+// The lists of all ranks for one iteration. 1F1B and interleaved are Megatron's; ZB-H1 and ZB-V
+// (Qi et al. 2023, 2024) hold no more activations than 1F1B does on its first rank.
+std::vector<Schedule> make_schedules(const PipelineShape& shape, std::int64_t micro_batches);
+// All forwards, for evaluation.
+std::vector<Schedule> make_forward_schedules(const PipelineShape& shape,
+                                             std::int64_t micro_batches);
 
 }  // namespace bev

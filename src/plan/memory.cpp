@@ -7,6 +7,7 @@
 #include "base/error.h"
 #include "data/batch.h"
 #include "parallel/engine.h"
+#include "parallel/schedule_player.h"
 #include "plan/phantom.h"
 
 namespace bev {
@@ -89,12 +90,11 @@ class KeptState {
 
 std::vector<MicroBatch> phantom_batches(Context& ctx, const MemoryQuery& query,
                                         std::int64_t count) {
-  std::int64_t length = query.seq_length / query.parallel.context_parallel_size;
-  auto rows = static_cast<std::size_t>(length);
+  auto rows = static_cast<std::size_t>(query.seq_length);
   TokenSample sample{std::vector<std::int32_t>(rows),
                      std::vector<std::int32_t>(rows),
                      std::vector<float>(rows),
-                     {static_cast<std::int32_t>(length)}};
+                     {static_cast<std::int32_t>(query.seq_length)}};
   std::vector<TokenSample> samples(static_cast<std::size_t>(query.micro_batch_size), sample);
   std::vector<MicroBatch> batches;
   for (std::int64_t i = 0; i < count; ++i) batches.push_back(make_micro_batch(ctx, samples, 0));
@@ -103,29 +103,40 @@ std::vector<MicroBatch> phantom_batches(Context& ctx, const MemoryQuery& query,
 
 std::int64_t in_use(const Arena& arena) { return static_cast<std::int64_t>(arena.in_use()); }
 
+// Micro-batches to play of an iteration's: after the first ones have filled the pipeline, whole
+// groups of them repeat what the groups before did, and leave their tokens and token losses. The V
+// schedule has no period that is known beforehand.
+std::int64_t played_micro_batches(const PipelineShape& shape, std::int64_t micro_batches) {
+  if (shape.schedule == PipelineSchedule::kZeroBubbleV) return micro_batches;
+  constexpr std::int64_t kGroups = 5;
+  std::int64_t group = shape.group_for(micro_batches);
+  return std::min(micro_batches, kGroups * group + micro_batches % group);
+}
+
 // The peak of an iteration of Engine::train_step above what is kept, on the phantom machine.
-std::int64_t activation_bytes(const MemoryQuery& query, Decoder& model, const MeshCoordinate& at) {
+std::int64_t activation_bytes(const MemoryQuery& query, const PipelineLayout& layout,
+                              const Stages& stages, const MeshCoordinate& at) {
   MeshShape shape = mesh_shape(query.parallel, query.model);
   PhantomWorld world(static_cast<int>(rank_of(shape, at)), static_cast<int>(shape.size()));
   Mesh mesh(world, shape);
   Arena arena(make_phantom_memory());
   StepState step;
-  ParamStore store(model.params(), mesh, arena, phantom_kernels(), Stream{nullptr, nullptr},
+  ParamStore store(params_of(stages), mesh, arena, phantom_kernels(), Stream{nullptr, nullptr},
                    store_options(query));
   Context ctx{phantom_kernels(), Stream{nullptr, nullptr}, arena, mesh, store, store, &step,
               query.dtype};
   ctx.training = true;
 
-  // All are in flight that ever will be, and gradients have been added to: later micro-batches
-  // repeat it, and leave their tokens and token losses.
-  std::int64_t played = std::min(query.micro_batches, shape.pp - at.pp + 2);
+  std::int64_t played = played_micro_batches(layout.shape, query.micro_batches);
   std::int64_t kept = in_use(arena);
   std::vector<MicroBatch> batches = phantom_batches(ctx, query, played);
   std::int64_t batch_bytes = in_use(arena) - kept;
-  Executor executor(ctx, model);
   store.begin_step();
+  PipelineShape pipeline = layout.shape;
+  pipeline.group_size = pipeline.group_for(query.micro_batches);
+  Schedule schedule = make_schedules(pipeline, played)[static_cast<std::size_t>(at.pp)];
   std::vector<Tensor> token_losses =
-      executor.run(schedule_1f1b(shape.pp, at.pp, played), batches, true);
+      make_executor(ctx, layout, stages, query.parallel)->run(schedule, batches, true);
   std::int64_t loss_bytes = in_use(arena) - kept - batch_bytes;
   store.finish_gradients();
   std::int64_t more = (query.micro_batches - played) * ((batch_bytes + loss_bytes) / played);
@@ -142,30 +153,31 @@ void count_parameters(const MemoryQuery& query, MemoryPlan& plan) {
   }
 }
 
-// The ranks of one pipeline stage. Those that hold parts of equal size have equal activations.
-void plan_stage(const MemoryQuery& query, std::int64_t stage, MemoryPlan& plan) {
+// The ranks at one place of the pipeline. Those that hold parts of equal size have equal
+// activations.
+void plan_pipeline_rank(const MemoryQuery& query, const PipelineLayout& layout,
+                        std::int64_t in_flight, std::int64_t pipeline_rank, MemoryPlan& plan) {
   MeshShape mesh = mesh_shape(query.parallel, query.model);
-  BuildOptions build = build_options(query.parallel);
-  Decoder model(query.model, even_stage(query.model.num_layers, mesh.pp, stage), build);
-  std::int64_t tokens =
-      query.micro_batch_size * query.seq_length / query.parallel.context_parallel_size;
+  Stages stages = build_stages(query.model, query.parallel, layout, pipeline_rank);
+  // Where the chunks of a sequence differ in length, so do the ranks that hold them.
+  bool even = query.seq_length % (2 * mesh.cp) == 0;
+  std::int64_t tokens = query.micro_batch_size * query.seq_length / mesh.cp;
   std::map<std::vector<std::int64_t>, std::int64_t> known;
   for (std::int64_t tp = 0; tp < mesh.tp; ++tp) {
-    KeptState kept(query, model.params(), tp);
-    std::vector<std::int64_t> key = kept.sizes();
-    key.push_back(build.tensor_parallel.sequence_parallel ? shard_range(tokens, mesh.tp, tp).size()
-                                                          : tokens);
-    auto found = known.find(key);
-    if (found == known.end()) {
-      std::int64_t bytes = activation_bytes(query, model, {tp, 0, 0, stage});
-      found = known.emplace(std::move(key), bytes).first;
-    }
+    KeptState kept(query, params_of(stages), tp);
     for (std::int64_t part = 0; part < mesh.cp * mesh.dp; ++part) {
+      std::int64_t cp = part % mesh.cp;
+      std::vector<std::int64_t> key = kept.sizes();
+      key.push_back(even ? shard_range(tokens, mesh.tp, tp).size() : tp);
+      key.push_back(even ? 0 : cp);
+      if (!known.contains(key)) {
+        known[key] = activation_bytes(query, layout, stages, {tp, cp, 0, pipeline_rank});
+      }
       RankMemory memory;
-      memory.rank = rank_of(mesh, {tp, part % mesh.cp, part / mesh.cp, stage});
+      memory.rank = rank_of(mesh, {tp, cp, part / mesh.cp, pipeline_rank});
       memory.at = coordinate_of(mesh, memory.rank);
-      memory.in_flight = std::min(mesh.pp - stage, query.micro_batches);
-      memory.activations = found->second;
+      memory.in_flight = in_flight;
+      memory.activations = known[key];
       kept.fill(part, memory);
       plan.ranks[static_cast<std::size_t>(memory.rank)] = memory;
     }
@@ -182,7 +194,13 @@ MemoryPlan plan_memory(const MemoryQuery& query) {
   MemoryPlan plan;
   count_parameters(query, plan);
   plan.ranks.resize(static_cast<std::size_t>(mesh.size()));
-  for (std::int64_t stage = 0; stage < mesh.pp; ++stage) plan_stage(query, stage, plan);
+  PipelineLayout layout = pipeline_layout(query.model.num_layers, query.parallel);
+  ScheduleReport report = play_schedules(
+      layout.shape, make_schedules(layout.shape, query.micro_batches), query.micro_batches, true);
+  for (std::int64_t rank = 0; rank < mesh.pp; ++rank) {
+    plan_pipeline_rank(query, layout, report.peak_in_flight[static_cast<std::size_t>(rank)], rank,
+                       plan);
+  }
   return plan;
 }
 

@@ -29,7 +29,7 @@ struct RankMemory {
   std::int64_t rank = 0;
   MeshCoordinate at;
   std::int64_t parameters = 0;  // elements of this rank's stage and tensor-parallel part
-  std::int64_t in_flight = 0;   // micro-batches between forward and backward, at most
+  std::int64_t in_flight = 0;   // micro-batches times stages of the rank that wait for a backward
   // Bytes. Activations are the peak of all that comes and goes in an iteration: what waits for its
   // backward, what is made on the way (logits, gathered weights, gradients) and the batch itself.
   std::int64_t weights = 0, gradients = 0, optimizer = 0, activations = 0;

@@ -115,6 +115,20 @@ MemoryQuery with_recompute(MemoryQuery query, Recompute granularity,
   return query;
 }
 
+MemoryQuery with_pipeline(MemoryQuery query, std::int64_t pp, std::int64_t chunks,
+                          PipelineSchedule schedule, std::string text = "") {
+  query.parallel.pipeline_model_parallel_size = pp;
+  query.parallel.num_virtual_stages_per_pipeline_rank = chunks;
+  query.parallel.pipeline_schedule = schedule;
+  query.parallel.pipeline_model_parallel_layout = std::move(text);
+  return query;
+}
+
+MemoryQuery with_micro_batches(MemoryQuery query, std::int64_t count) {
+  query.micro_batches = count;
+  return query;
+}
+
 ModelConfig every_choice() {
   ModelConfig model = test::tiny_llama();
   model.post_norms = model.qk_layernorm = model.add_qkv_bias = true;
@@ -175,6 +189,44 @@ std::vector<Case> cases() {
 }
 
 INSTANTIATE_TEST_SUITE_P(, MemoryPlanCase, testing::ValuesIn(cases()),
+                         [](const auto& row) { return row.param.name; });
+
+// Micro-batches beyond those that the plan plays.
+std::vector<Case> pipeline_cases() {
+  Dtype f32 = Dtype::kF32, bf16 = Dtype::kBf16;
+  PipelineSchedule plain = PipelineSchedule::k1F1B, h1 = PipelineSchedule::kZeroBubbleH1,
+                   v = PipelineSchedule::kZeroBubbleV;
+  ModelConfig gpt = test::tiny_gpt(), llama = test::tiny_llama();
+  ModelConfig deep = gpt;
+  deep.num_layers = 9;
+  MemoryQuery in_turn = with_pipeline(tiny(gpt, f32), 2, 2, plain);
+  in_turn.parallel.overlap_p2p_communication = false;
+  MemoryQuery grouped = with_micro_batches(with_pipeline(tiny(gpt, f32), 2, 2, plain), 23);
+  grouped.parallel.microbatch_group_size = 3;
+  return {
+      {"pp2vpp2", with_pipeline(tiny(gpt, bf16), 2, 2, plain)},
+      {"pp2vpp2_without_overlap", in_turn},
+      {"pp2vpp2_groups", grouped},
+      {"pp4vpp1_many", with_micro_batches(with_pipeline(tiny(gpt, f32), 4, 1, plain), 30)},
+      {"pp2vpp2_many", with_micro_batches(with_pipeline(tiny(llama, f32), 2, 2, plain), 24)},
+      {"pp2zbh1", with_pipeline(tiny(llama, bf16), 2, 0, h1)},
+      {"pp4zbh1_many", with_micro_batches(with_pipeline(tiny(gpt, f32), 4, 0, h1), 37)},
+      {"pp2zbh1_middle", with_pipeline(middle(gpt, f32), 2, 0, h1)},
+      {"pp2zbv", with_pipeline(tiny(gpt, f32), 2, 0, v)},
+      {"pp2zbv_many", with_micro_batches(with_pipeline(tiny(llama, f32), 2, 0, v), 25)},
+      {"pp3zbv_many", with_micro_batches(with_pipeline(tiny(deep, f32), 3, 0, v), 50)},
+      {"pp4zbv_many", with_micro_batches(with_pipeline(tiny(deep, f32), 4, 0, v), 61)},
+      {"pp2zbv_middle", with_pipeline(middle(gpt, f32), 2, 2, v, "Et|t||tL")},
+      {"pp2zbv_selective", with_recompute(with_pipeline(tiny(llama, bf16), 2, 0, v),
+                                          Recompute::kSelective, {"core_attn", "mlp"})},
+      {"ends_alone", with_pipeline(tiny(gpt, f32), 4, 0, plain, "E|tt|tt|L")},
+      {"empty_stage", with_pipeline(tiny(llama, bf16), 2, 0, plain, "Ett||t|tL")},
+      {"zbv_zero3",
+       with_pipeline(with_layout(tiny(gpt, bf16), 2, 2, 2, Strategy::kOptimGradsParams), 2, 0, v)},
+  };
+}
+
+INSTANTIATE_TEST_SUITE_P(Pipeline, MemoryPlanCase, testing::ValuesIn(pipeline_cases()),
                          [](const auto& row) { return row.param.name; });
 
 // GPT-2 124M: 12 layers of 768 with tied tables of 50257 and 1024 rows.

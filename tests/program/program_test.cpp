@@ -104,7 +104,10 @@ TEST(Program, ScoreWritesLogitsAndGradientsUnderHuggingFacesNames) {
   TempFolder folder;
   json expected = json::parse(read_file(golden("llama_gqa/expected.json")));
   SafetensorsFile theirs(golden("llama_gqa/expected.safetensors"));
-  for (std::string layout : {"", "--tp 2 --sequence-parallel", "--pp 2 --dp 2"}) {
+  for (std::string layout :
+       {"", "--tp 2 --sequence-parallel", "--pp 2 --dp 2",
+        "--pp 2 --tp 2 --pipeline-schedule zb-v --pipeline-model-parallel-layout 'Et|t||tL'",
+        "--pp 2 --dp 2 --pipeline-model-parallel-layout 'E|tt|t|L'"}) {
     Outcome run =
         bevatron(folder, concat("score --hf-model ", golden("llama_gqa"), " --tokens ",
                                 golden("llama_gqa/tokens.json"),
@@ -187,6 +190,24 @@ TEST(Program, ScheduleIsMegatrons) {
   EXPECT_NEAR(std::stod(at500[2]), 0.1 - 0.099 * 400 / 900, 1e-12);
   EXPECT_NEAR(std::stod(at500[3]), 0.05, 1e-12);
   EXPECT_EQ(bevatron(folder, "schedule --train-iters 50 --global-batch-size 2 --plot").code, 0);
+}
+
+TEST(Program, PlanScheduleDrawsAPipeline) {
+  TempFolder folder;
+  Outcome run = bevatron(folder,
+                         "plan schedule --pp 2 --pipeline-schedule zb-h1 --micro-batches 3 "
+                         "--svg schedule.svg");
+  ASSERT_EQ(run.code, 0) << run.err;
+  EXPECT_EQ(run.out,
+            "zb-h1: 2 ranks, 3 micro-batches\n"
+            "rank 0  F0 F1 .  B0 W0 F2 B1 W1 B2 W2\n"
+            "rank 1  .  F0 B0 F1 B1 W0 F2 B2 W1 W2\n"
+            "10.0 % bubble in 10 units of time\n"
+            "activations held at most, by rank: 2 2 (micro-batches)\n");
+  EXPECT_EQ(read_file(folder.path("schedule.svg")).substr(0, 5), "<svg ");
+  run = bevatron(folder, "plan schedule --pp 4 --vpp 2 --micro-batches 6");
+  EXPECT_EQ(run.code, 2);
+  EXPECT_NE(run.err.find("leave 2 of 6 micro-batches"), std::string::npos) << run.err;
 }
 
 TEST(Program, ScheduleOfAModelIsThatOfItsRun) {

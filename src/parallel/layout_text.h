@@ -1,0 +1,21 @@
+// Megatron's text for the stages of a pipeline: "Et*3|(tt|)*29,L".
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "models/decoder.h"
+
+namespace bev {
+
+// E embedding, t layer, L head and loss, | next stage; x*n and (..)*n repeat, commas mean nothing.
+// Stages may be empty. Appends what is wrong with the text to `problems`.
+std::vector<StageRange> parse_pipeline_text(std::string_view text, std::int64_t layers,
+                                            std::vector<std::string>& problems);
+
+// Layers that the text has; 0 where it cannot be read.
+std::int64_t layers_of_text(std::string_view text);
+
+}  // namespace bev

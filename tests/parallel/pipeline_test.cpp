@@ -1,0 +1,296 @@
+// Promise 3 for pipelines: every schedule and every split of the layers gives one rank's answer.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <numeric>
+
+#include "backend/cpu/cpu_kernels.h"
+#include "comm/world.h"
+#include "tests/support/layouts.h"
+
+namespace bev::test {
+namespace {
+
+using Kind = PipelineSchedule;
+using Strategy = ShardingStrategy;
+
+ParallelConfig pipeline(std::int64_t pp, std::int64_t chunks = 0, Kind kind = Kind::k1F1B) {
+  ParallelConfig config;
+  config.pipeline_model_parallel_size = pp;
+  config.num_virtual_stages_per_pipeline_rank = chunks;
+  config.pipeline_schedule = kind;
+  config.data_parallel_size = 1;
+  return config;
+}
+
+ParallelConfig with_tp2sp(ParallelConfig config) {
+  config.tensor_model_parallel_size = 2;
+  config.sequence_parallel = true;
+  return config;
+}
+
+ParallelConfig with_dp2(ParallelConfig config, Strategy strategy) {
+  config.data_parallel_size = 2;
+  config.data_parallel_sharding_strategy = strategy;
+  return config;
+}
+
+ParallelConfig with_text(ParallelConfig config, std::string text) {
+  config.pipeline_model_parallel_layout = std::move(text);
+  return config;
+}
+
+ParallelConfig with_recompute(ParallelConfig config) {
+  config.recompute_granularity = RecomputeGranularity::kFull;
+  return config;
+}
+
+ParallelConfig with_parts_recomputed(ParallelConfig config) {
+  config.recompute_granularity = RecomputeGranularity::kSelective;
+  config.recompute_modules = {"core_attn", "layernorm", "activation", "mlp"};
+  return config;
+}
+
+ParallelConfig without_overlap(ParallelConfig config) {
+  config.overlap_p2p_communication = false;
+  return config;
+}
+
+struct PipelineCase {
+  std::string name;
+  ParallelConfig parallel;
+};
+
+void expect_same(const LayoutAnswer& actual, const LayoutAnswer& expected) {
+  ASSERT_EQ(actual.losses.size(), expected.losses.size());
+  for (std::size_t i = 0; i < expected.losses.size(); ++i) {
+    double tolerance = i == 0 ? 1e-11 : 1e-9;
+    EXPECT_NEAR(actual.losses[i], expected.losses[i], tolerance * expected.losses[i]);
+    EXPECT_NEAR(actual.grad_norms[i], expected.grad_norms[i], tolerance * expected.grad_norms[i]);
+  }
+  TensorDifference gradients = largest_difference(expected.gradients, actual.gradients);
+  EXPECT_LT(gradients.value, 1e-11) << "gradient of " << gradients.name;
+  TensorDifference weights = largest_difference(expected.weights, actual.weights);
+  EXPECT_LT(weights.value, 1e-9) << "weight " << weights.name;
+}
+
+void expect_one_ranks_answer(const ModelConfig& model, std::int64_t samples,
+                             const std::vector<PipelineCase>& cases) {
+  TinyRun run;
+  run.model = model;
+  run.global_batch_size = samples;
+  run.steps = 2;
+  LayoutAnswer expected = run_tiny(run);
+  for (const PipelineCase& test : cases) {
+    SCOPED_TRACE(test.name);
+    run.parallel = test.parallel;
+    expect_same(run_tiny(run), expected);
+  }
+}
+
+ModelConfig with_layers(ModelConfig model, std::int64_t layers) {
+  model.num_layers = layers;
+  return model;
+}
+
+// Every schedule; embeddings tied and untied.
+std::vector<PipelineCase> schedules() {
+  return {
+      {"pp2vpp2", pipeline(2, 2)},
+      {"pp2vpp2_without_overlap", without_overlap(pipeline(2, 2))},
+      {"pp4vpp2", pipeline(4, 2)},
+      {"pp2vpp4", pipeline(2, 4)},
+      {"pp2zbh1", pipeline(2, 0, Kind::kZeroBubbleH1)},
+      {"pp4zbh1", pipeline(4, 0, Kind::kZeroBubbleH1)},
+      {"pp4zbh1_without_overlap", without_overlap(pipeline(4, 0, Kind::kZeroBubbleH1))},
+      {"pp2zbv", pipeline(2, 0, Kind::kZeroBubbleV)},
+      {"pp4zbv", pipeline(4, 0, Kind::kZeroBubbleV)},
+      {"pp4zbv_without_overlap", without_overlap(pipeline(4, 0, Kind::kZeroBubbleV))},
+  };
+}
+TEST(Pipeline, EveryScheduleGivesOneRanksAnswerWithATiedTable) {
+  expect_one_ranks_answer(with_layers(tiny_gpt(), 8), 8, schedules());
+}
+TEST(Pipeline, EveryScheduleGivesOneRanksAnswerWithTablesOfTheirOwn) {
+  expect_one_ranks_answer(with_layers(tiny_llama(), 8), 8, schedules());
+}
+
+// Fewer micro-batches than stages, and numbers that leave a short group.
+TEST(Pipeline, FewAndOddMicroBatchesGiveOneRanksAnswer) {
+  std::vector<PipelineCase> cases = schedules();
+  cases.push_back({"pp4", pipeline(4)});
+  expect_one_ranks_answer(with_layers(tiny_gpt(), 8), 1, cases);
+  expect_one_ranks_answer(with_layers(tiny_gpt(), 8), 3, cases);
+  expect_one_ranks_answer(with_layers(tiny_gpt(), 8), 5, cases);
+}
+
+TEST(Pipeline, UnevenSplitsGiveOneRanksAnswer) {
+  ParallelConfig ends = pipeline(3), counted = pipeline(3, 3);
+  ends.decoder_first_pipeline_num_layers = 1;
+  ends.decoder_last_pipeline_num_layers = 4;
+  counted.account_for_embedding_in_pipeline_split = true;
+  counted.account_for_loss_in_pipeline_split = true;  // first and last stage have no layer
+  expect_one_ranks_answer(with_layers(tiny_llama(), 7), 6,
+                          {{"pp2", pipeline(2)},
+                           {"pp2vpp3", pipeline(2, 3)},
+                           {"pp3zbh1", pipeline(3, 0, Kind::kZeroBubbleH1)},
+                           {"pp3zbv", pipeline(3, 0, Kind::kZeroBubbleV)},
+                           {"ends", ends},
+                           {"counted", counted}});
+  expect_one_ranks_answer(with_layers(tiny_gpt(), 5), 4,
+                          {{"pp2vpp2", pipeline(2, 2)},
+                           {"pp4", pipeline(4)},
+                           {"pp2zbv", pipeline(2, 0, Kind::kZeroBubbleV)}});
+}
+
+TEST(Pipeline, EmptyStagesGiveOneRanksAnswer) {
+  expect_one_ranks_answer(
+      tiny_gpt(), 4,
+      {{"ends_alone", with_text(pipeline(4), "E|tt|tt|L")},
+       {"empty_in_the_middle", with_text(pipeline(4), "Et||ttt|L")},
+       {"more_stages_than_layers", with_text(pipeline(4), "E|t|t|t||t||L")},
+       {"zbh1", with_text(pipeline(4, 0, Kind::kZeroBubbleH1), "E||t*4|L")},
+       {"zbv", with_text(pipeline(2, 0, Kind::kZeroBubbleV), "E|ttt|t|L")},
+       {"zbv_empty_turn", with_text(pipeline(2, 0, Kind::kZeroBubbleV), "Ett|||ttL")}});
+}
+
+TEST(Pipeline, OtherAxesAndRecomputationGiveOneRanksAnswer) {
+  std::vector<PipelineCase> cases;
+  for (auto [name, config] :
+       {std::pair{"vpp2 ", pipeline(2, 2)}, std::pair{"zbh1 ", pipeline(2, 0, Kind::kZeroBubbleH1)},
+        std::pair{"zbv ", pipeline(2, 0, Kind::kZeroBubbleV)}}) {
+    std::string text = name;
+    cases.push_back({text + "tp2sp", with_tp2sp(config)});
+    cases.push_back({text + "dp2zero1", with_dp2(config, Strategy::kOptim)});
+    cases.push_back({text + "dp2zero3", with_dp2(config, Strategy::kOptimGradsParams)});
+    cases.push_back({text + "recompute", with_recompute(config)});
+    cases.push_back({text + "selective", with_parts_recomputed(config)});
+    cases.push_back(
+        {text + "all", with_tp2sp(with_recompute(with_dp2(config, Strategy::kOptimGradsParams)))});
+  }
+  expect_one_ranks_answer(tiny_gpt(), 8, cases);
+}
+
+TEST(Pipeline, DropoutGivesOneRanksAnswer) {
+  ModelConfig model = with_layers(tiny_llama(), 8);
+  model.hidden_dropout = 0.2;
+  model.attention_dropout = 0.3;
+  expect_one_ranks_answer(model, 4,
+                          {{"pp4vpp2", pipeline(4, 2)},
+                           {"pp4zbh1", pipeline(4, 0, Kind::kZeroBubbleH1)},
+                           {"pp2zbv", with_recompute(pipeline(2, 0, Kind::kZeroBubbleV))}});
+}
+
+// Micro-batches of unequal lengths: each rank knows the shapes from its own data.
+TEST(Pipeline, UnequalLengthsGiveOneRanksAnswer) {
+  StepSamples samples;
+  for (std::int64_t length : {11, 4, 17, 2, 9, 30}) {
+    samples.push_back(random_samples(61, 1, length, static_cast<std::uint64_t>(length)).front());
+  }
+  LayoutRun run;
+  run.engine.model = tiny_gpt();
+  run.engine.dtype = Dtype::kF64;
+  run.engine.parallel = pipeline(1);
+  run.steps = 2;
+  std::vector<StepSamples> batches = {samples, samples};
+  LayoutAnswer expected = run_layout(run, cpu_kernels(), batches);
+  for (const ParallelConfig& parallel :
+       {pipeline(2, 2), pipeline(4, 0, Kind::kZeroBubbleH1), pipeline(2, 0, Kind::kZeroBubbleV),
+        with_tp2sp(pipeline(2, 2))}) {
+    run.engine.parallel = parallel;
+    expect_same(run_layout(run, cpu_kernels(), batches), expected);
+  }
+}
+
+// Evaluation and hidden states, under every placement of the stages.
+TEST(Pipeline, ForwardsGiveOneRanksLossAndHiddenStates) {
+  StepSamples samples = random_samples(61, 3, 9, 4);
+  struct Sum : HiddenSink {
+    void on_hidden(std::int64_t micro_batch, const Var& hidden) override {
+      const double* values = hidden.tensor.as<double>();
+      sums.emplace_back(micro_batch, std::accumulate(values, values + hidden.tensor.numel(), 0.0));
+    }
+    std::vector<std::pair<std::int64_t, double>> sums;
+  };
+  auto forward = [&](const ParallelConfig& parallel) {
+    std::pair<double, std::vector<std::pair<std::int64_t, double>>> answer;
+    auto ranks = static_cast<int>(parallel.pipeline_model_parallel_size);
+    run_thread_ranks(ranks, {60.0}, [&](World& world) {
+      EngineOptions options;
+      options.model = tiny_gpt();
+      options.parallel = parallel;
+      options.dtype = Dtype::kF64;
+      options.gradients = false;
+      Engine engine(world, cpu_kernels(), options);
+      std::vector<MicroBatch> batches = rank_micro_batches(engine.ctx(), samples, 1);
+      StepResult result = engine.evaluate(batches);
+      Sum sink;
+      engine.forward_hidden(batches, sink);
+      EXPECT_EQ(sink.sums.empty(), !engine.pipeline().holds_head(world.rank()));
+      if (!sink.sums.empty()) answer = {result.loss, sink.sums};
+    });
+    return answer;
+  };
+  auto expected = forward(pipeline(1));
+  ASSERT_EQ(expected.second.size(), 3u);
+  for (const ParallelConfig& parallel :
+       {pipeline(4), pipeline(2, 2), pipeline(2, 0, Kind::kZeroBubbleV)}) {
+    auto actual = forward(parallel);
+    EXPECT_NEAR(actual.first, expected.first, 1e-12 * expected.first);
+    ASSERT_EQ(actual.second.size(), 3u);
+    for (std::size_t i = 0; i < 3; ++i) {
+      EXPECT_EQ(actual.second[i].first, static_cast<std::int64_t>(i));
+      EXPECT_NEAR(actual.second[i].second, expected.second[i].second, 1e-9);
+    }
+  }
+}
+
+// Stage 2 of a V lies after stage 3 in the order of ranks, and before it in that of computation.
+TEST(Pipeline, TheFirstBadTensorIsFoundInTheOrderOfStages) {
+  run_thread_ranks(2, {60.0}, [&](World& world) {
+    EngineOptions options;
+    options.model = tiny_llama();
+    options.parallel = pipeline(2, 0, Kind::kZeroBubbleV);
+    Engine engine(world, cpu_kernels(), options);
+    for (const Param* param : engine.store().params()) {
+      if (param->name != "decoder.layers.2.mlp.linear_fc2.weight") continue;
+      engine.store().local_value(*param).view.as<float>()[0] = NAN;
+    }
+    std::vector<MicroBatch> batches =
+        rank_micro_batches(engine.ctx(), random_samples(53, 2, 9, 1), 1);
+    EXPECT_THAT(engine.find_nonfinite(batches, {1, 1e-3, 0, 1, 0}),
+                testing::HasSubstr("rank 1, layer 2, op linear"));
+  });
+}
+
+// A table used at both ends of one rank needs no other rank, and its gradient comes in two parts.
+TEST(Pipeline, ATiedTableIsHeldOnceWhereBothEndsAreOnOneRank) {
+  auto tables = [](const ParallelConfig& parallel, std::int64_t rank) {
+    ModelConfig model = tiny_gpt();
+    Stages stages =
+        build_stages(model, parallel, pipeline_layout(model.num_layers, parallel), rank);
+    std::vector<Param> found;
+    for (const Param* param : params_of(stages)) {
+      if (param->name == "embedding.word_embeddings.weight") found.push_back(*param);
+    }
+    return found;
+  };
+  for (const ParallelConfig& parallel : {pipeline(1), pipeline(2, 0, Kind::kZeroBubbleV)}) {
+    std::vector<Param> table = tables(parallel, 0);
+    ASSERT_EQ(table.size(), 1u);
+    EXPECT_EQ(table[0].uses, 2);
+    EXPECT_FALSE(table[0].shared || table[0].copy);
+  }
+  EXPECT_TRUE(tables(pipeline(2, 0, Kind::kZeroBubbleV), 1).empty());
+  for (std::int64_t rank : {0, 1}) {
+    std::vector<Param> table = tables(pipeline(2, 2), rank);
+    ASSERT_EQ(table.size(), 1u);
+    EXPECT_EQ(table[0].uses, 1);
+    EXPECT_TRUE(table[0].shared);
+    EXPECT_EQ(table[0].copy, rank == 1);
+  }
+}
+
+}  // namespace
+}  // namespace bev::test
