@@ -110,7 +110,7 @@ void add_weight_gradient(Context& ctx, const Param& weight, const Placement& pla
 // A gradient that is being summed over tp.
 struct PendingGradient {
   Tensor partial, sum;
-  Work reducing;
+  Work reducing;  // given up before the tensors go
 };
 
 // What the backward of a column-parallel linear needs besides dy.
@@ -125,15 +125,17 @@ struct ColumnBackward {
   void run(Backward& back, const Tensor& dy) const {
     Context& ctx = back.ctx;
     ctx.note("column_parallel");
-    Work gathering;
-    Tensor whole;
+    Tensor part, whole;
+    Work gathering;  // reads part until it is waited for
     // Weight gradients that are put off gather x when they are due.
     if (split && weight->trains && ctx.weight_work == nullptr) {
-      whole = gather_rows(ctx, x.get(ctx), dy.shape()[0], "tp input", gathering);
+      part = x.get(ctx);
+      whole = gather_rows(ctx, part, dy.shape()[0], "tp input", gathering);
     }
     PendingGradient dx;
     if (in.wanted()) dx = start_input_gradient(ctx, dy);
     gathering.wait();
+    part = Tensor();
     back.weight_work([*this, dy, whole](Context& wctx) { add_gradients(wctx, dy, whole); });
     if (!in.wanted()) return;
     dx.reducing.wait();

@@ -260,7 +260,7 @@ TEST(Pipeline, TheFirstBadTensorIsFoundInTheOrderOfStages) {
     std::vector<MicroBatch> batches =
         rank_micro_batches(engine.ctx(), random_samples(53, 2, 9, 1), 1);
     EXPECT_THAT(engine.find_nonfinite(batches, {1, 1e-3, 0, 1, 0}),
-                testing::HasSubstr("rank 1, layer 2, op linear"));
+                testing::HasSubstr("rank 1, layer 2, op row_parallel"));
   });
 }
 
