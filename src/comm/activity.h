@@ -6,14 +6,19 @@
 
 namespace bev {
 
-// Names are string literals: readers see the address only.
+// Names are string literals: readers see the address only. A step or action that begins clears what
+// was said of the one before.
 class Activity {
  public:
-  void set_step(std::int64_t step) { step_.store(step, std::memory_order_relaxed); }
-  // What the schedule does: "forward" of micro-batch 3.
+  void set_step(std::int64_t step) {
+    step_.store(step, std::memory_order_relaxed);
+    set_action("", -1);
+  }
+  // What the schedule does: "forward" of micro-batch 3; -1: outside of the micro-batches.
   void set_action(const char* action, std::int64_t micro_batch) {
     action_.store(action, std::memory_order_relaxed);
     micro_batch_.store(micro_batch, std::memory_order_relaxed);
+    set_op("", -1);
   }
   // layer -1: outside of the layers.
   void set_op(const char* op, std::int64_t layer) {

@@ -199,6 +199,7 @@ StepResult Engine::forward_backward(std::span<const MicroBatch> batches, const S
     ScopedValue training(ctx_->training, true);
     token_losses = executor_->run(schedule(batches.size(), true), batches, true);
   }
+  mesh_->activity().set_action("gradient sums", -1);
   store_->finish_gradients();
   StepResult result;
   sum_losses(batches, token_losses, result);
@@ -221,6 +222,7 @@ StepResult Engine::train_step(std::span<const MicroBatch> batches, const StepInp
   step_.grad_multiplier = clip / input.loss_scale;
   step_.skip = result.finite ? 0 : 1;
   if (result.finite) ++step_.update;
+  mesh_->activity().set_action("optimizer", -1);
   optimizer_->step(*ctx_);
   store_->gather_values();
   return result;

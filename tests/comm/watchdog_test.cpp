@@ -10,6 +10,22 @@
 namespace bev {
 namespace {
 
+TEST(Watchdog, AStepOrActionThatBeginsClearsWhatWasSaidOfTheOneBefore) {
+  Activity activity;
+  activity.set_step(1);
+  activity.set_action("forward", 2);
+  activity.set_op("norm", 3);
+  activity.set_action("optimizer", -1);
+  Activity::Snapshot now = activity.snapshot();
+  EXPECT_EQ(now.step, 1);
+  EXPECT_STREQ(now.action, "optimizer");
+  EXPECT_EQ(now.micro_batch, -1);
+  EXPECT_STREQ(now.op, "");
+  EXPECT_EQ(now.layer, -1);
+  activity.set_step(2);
+  EXPECT_STREQ(activity.snapshot().action, "");
+}
+
 TEST(Watchdog, ARankThatHasEndedIsNamedSo) {
   expect_error(ErrorKind::kComm,
                {"barrier of end in group all has waited 0.3", "s for rank 1\n",
