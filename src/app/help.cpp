@@ -155,6 +155,10 @@ const Command& find_command(std::span<const std::string> arguments) {
         std::ranges::find(kCommands, concat(arguments[0], " ", arguments[1]), &Command::name);
     if (found != kCommands.end()) return *found;
   }
+  for (const Command& command : kCommands) {
+    BEV_CHECK(!command.name.starts_with(arguments[0] + " "), ErrorKind::kConfig, "'", arguments[0],
+              "' is the first word of a command; did you mean ", command.name, "?");
+  }
   return find_command(arguments[0]);
 }
 

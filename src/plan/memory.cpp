@@ -103,11 +103,11 @@ std::vector<MicroBatch> phantom_batches(Context& ctx, const MemoryQuery& query,
 
 std::int64_t in_use(const Arena& arena) { return static_cast<std::int64_t>(arena.in_use()); }
 
-// Micro-batches to play of an iteration's: after the first ones have filled the pipeline, whole
-// groups of them repeat what the groups before did, and leave their tokens and token losses. The V
-// schedule has no period that is known beforehand.
+// Micro-batches to play of an iteration's. Once 1F1B has filled the pipeline, every group of them
+// comes to the same peak as the one before, with their tokens and token losses added. A zero-bubble
+// schedule may reach its peak once, so all of it is played.
 std::int64_t played_micro_batches(const PipelineShape& shape, std::int64_t micro_batches) {
-  if (shape.schedule == PipelineSchedule::kZeroBubbleV) return micro_batches;
+  if (shape.schedule != PipelineSchedule::k1F1B) return micro_batches;
   constexpr std::int64_t kGroups = 5;
   std::int64_t group = shape.group_for(micro_batches);
   return std::min(micro_batches, kGroups * group + micro_batches % group);

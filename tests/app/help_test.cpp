@@ -46,6 +46,16 @@ TEST(Help, AnUnknownCommandSuggestsTheNearest) {
                [] { find_command("xyzzyxyzzy"); });
 }
 
+TEST(Help, CommandsMayHaveTwoWords) {
+  std::vector<std::string> words = {"plan", "schedule", "--pp", "4"};
+  EXPECT_EQ(find_command(words).name, "plan schedule");
+  EXPECT_EQ(word_count(find_command(words)), 2u);
+  EXPECT_EQ(word_count(find_command("train")), 1u);
+  words[1] = "schedul";
+  expect_error(ErrorKind::kConfig, {"'plan' is the first word", "did you mean plan schedule?"},
+               [&] { find_command(words); });
+}
+
 TEST(Help, MarkdownHasEverySectionOnceWithItsCommands) {
   std::string text = flags_markdown();
   EXPECT_THAT(

@@ -80,6 +80,14 @@ TEST_F(RunConfigTest, ValidationNeedsOneOfItsTwoNumbers) {
   EXPECT_EQ(run.train.eval_interval, 0);
 }
 
+TEST_F(RunConfigTest, EveryBatchSizeOfARunFillsAnInterleavedPipeline) {
+  EXPECT_THAT(resolve({"--pp", "2", "--vpp", "3", "--global-batch-size", "8"}), IsEmpty());
+  run = RunConfig();
+  EXPECT_THAT(resolve({"--pp", "2", "--vpp", "3", "--rampup-batch-size", "4", "1", "100",
+                       "--global-batch-size", "6"}),
+              ElementsAre(HasSubstr("groups of 2 leave 1 of 5 micro-batches")));
+}
+
 TEST_F(RunConfigTest, AllBrokenRulesAreReportedTogether) {
   EXPECT_THAT(
       resolve({"--tp",

@@ -6,6 +6,8 @@
 #include <numeric>
 
 #include "backend/cpu/cpu_kernels.h"
+#include "base/philox.h"
+#include "base/text.h"
 #include "comm/world.h"
 #include "tests/support/layouts.h"
 
@@ -153,6 +155,32 @@ TEST(Pipeline, EmptyStagesGiveOneRanksAnswer) {
        {"zbh1", with_text(pipeline(4, 0, Kind::kZeroBubbleH1), "E||t*4|L")},
        {"zbv", with_text(pipeline(2, 0, Kind::kZeroBubbleV), "E|ttt|t|L")},
        {"zbv_empty_turn", with_text(pipeline(2, 0, Kind::kZeroBubbleV), "Ett|||ttL")}});
+}
+
+// Layers thrown onto stages at random, under any schedule.
+TEST(Pipeline, RandomSplitsGiveOneRanksAnswer) {
+  for (std::uint32_t i = 0; i < 24; ++i) {
+    auto draw = [&](std::uint32_t use, std::uint32_t below) {
+      return static_cast<std::int64_t>(philox({i, use, 0, 0}, 3)[0] % below);
+    };
+    Kind kind = static_cast<Kind>(draw(0, 3));
+    std::int64_t pp = 2 + draw(1, 3), layers = 1 + draw(2, 6), samples = 1 + draw(3, 7);
+    std::int64_t chunks = kind == Kind::kZeroBubbleV ? 2 : kind == Kind::k1F1B ? 1 + draw(4, 3) : 1;
+    std::vector<std::int64_t> counts(static_cast<std::size_t>(pp * chunks));
+    for (std::int64_t layer = 0; layer < layers; ++layer) {
+      auto stage =
+          draw(5 + static_cast<std::uint32_t>(layer), static_cast<std::uint32_t>(pp * chunks));
+      ++counts[static_cast<std::size_t>(stage)];
+    }
+    std::string text = "E";
+    for (std::size_t stage = 0; stage < counts.size(); ++stage) {
+      text += (stage > 0 ? "|" : "") + std::string(static_cast<std::size_t>(counts[stage]), 't');
+    }
+    ParallelConfig parallel = with_text(pipeline(pp, 0, kind), text + "L");
+    ModelConfig model = i % 2 == 0 ? tiny_gpt() : tiny_llama();
+    expect_one_ranks_answer(with_layers(model, layers), samples,
+                            {{concat("case ", i, ": ", text, "L on ", pp, " ranks"), parallel}});
+  }
 }
 
 TEST(Pipeline, OtherAxesAndRecomputationGiveOneRanksAnswer) {

@@ -211,6 +211,8 @@ std::vector<Case> pipeline_cases() {
       {"pp2vpp2_many", with_micro_batches(with_pipeline(tiny(llama, f32), 2, 2, plain), 24)},
       {"pp2zbh1", with_pipeline(tiny(llama, bf16), 2, 0, h1)},
       {"pp4zbh1_many", with_micro_batches(with_pipeline(tiny(gpt, f32), 4, 0, h1), 37)},
+      {"pp2zbh1_many", with_micro_batches(with_pipeline(tiny(llama, f32), 2, 0, h1), 36)},
+      {"pp3vpp3_many", with_micro_batches(with_pipeline(tiny(deep, f32), 3, 3, plain), 47)},
       {"pp2zbh1_middle", with_pipeline(middle(gpt, f32), 2, 0, h1)},
       {"pp2zbv", with_pipeline(tiny(gpt, f32), 2, 0, v)},
       {"pp2zbv_many", with_micro_batches(with_pipeline(tiny(llama, f32), 2, 0, v), 25)},
