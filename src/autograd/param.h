@@ -30,6 +30,7 @@ struct Param {
   bool shared =
       false;  // first and last stage hold it both (tied embedding): their gradients are summed
   bool copy = false;  // the holder of a shared parameter that does not count it
+  int uses = 1;       // gradient additions per micro-batch
 
   // Set by the store that materialises it.
   int index = -1;

@@ -49,6 +49,7 @@ Decoder::Decoder(const ModelConfig& config, const StageRange& range, const Build
   if (range.first) {
     word_embeddings_ = word_embeddings();
     word_embeddings_->shared = tied && !range.last;
+    word_embeddings_->uses = tied && range.last ? 2 : 1;
     if (config.position_embedding_type == PositionKind::kLearned) {
       position_embeddings_ =
           table_param("embedding.position_embeddings.weight", config.max_position_embeddings,

@@ -74,10 +74,7 @@ Engine::Engine(World& world, const Kernels& kernels, const EngineOptions& option
   mesh_ = std::make_unique<Mesh>(world, mesh_shape(options.parallel, options.model));
   StageRange range = even_stage(options.model.num_layers, mesh_->shape().pp, mesh_->at().pp);
   model_ = std::make_unique<Decoder>(options.model, range, build_options(options.parallel));
-  StoreOptions store;
-  store.dtype = options.dtype;
-  store.grad_dtype = wide_of(options.dtype);
-  store.strategy = options.parallel.data_parallel_sharding_strategy;
+  StoreOptions store = store_options(options.parallel, options.dtype);
   store.gradients = options.gradients;
   Stream stream{&pool_, nullptr};
   store_ = std::make_unique<ParamStore>(model_->params(), *mesh_, arena_, kernels, stream, store);
@@ -135,7 +132,7 @@ void Engine::sum_losses(std::span<const MicroBatch> batches,
 StepResult Engine::forward_backward(std::span<const MicroBatch> batches, const StepInput& input) {
   step_.iteration = input.iteration;
   step_.random_key = mix_bits(options_.seed, static_cast<std::uint64_t>(input.iteration));
-  store_->begin_step();
+  store_->begin_step(static_cast<std::int64_t>(batches.size()));
   set_loss_factor(batches, input.loss_scale);
   std::vector<Tensor> token_losses;
   {

@@ -137,19 +137,25 @@ TEST(BucketLayout, StartsAreMultiplesOf64) {
 
 TEST(BucketLayout, HoldsWholeParametersOnceInEqualParts) {
   const std::vector<std::int64_t> sizes = {1, 63, 64, 65, 1000, 3, 129, 5000, 2};
+  const std::vector<std::string> units = {"a", "b", "b", "c", "c", "c", "d", "d", "e"};
   for (std::int64_t parts : {1, 2, 3, 4, 8}) {
-    for (bool one_param : {false, true}) {
+    for (bool by_unit : {false, true}) {
       for (std::int64_t elements : {1, 300, 100'000}) {
-        BucketLayout layout = layout_buckets(sizes, {parts, one_param, elements});
+        std::vector<BucketItem> items;
+        for (std::size_t i = 0; i < sizes.size(); ++i)
+          items.push_back({units[i], sizes[i], i == 3});
+        BucketLayout layout = layout_buckets(items, {parts, by_unit, elements});
         std::int64_t next = 0;
         std::vector<int> seen;
         for (const BucketLayout::Bucket& bucket : layout.buckets) {
           EXPECT_EQ(bucket.begin, next);
           EXPECT_EQ(bucket.size % parts, 0);
           next += bucket.size;
-          EXPECT_TRUE(!one_param || bucket.params.size() == 1);
           std::int64_t end = 0;
           for (int param : bucket.params) {
+            EXPECT_TRUE(param != 3 || bucket.params.size() == 1);
+            auto front = static_cast<std::size_t>(bucket.params.front());
+            EXPECT_TRUE(!by_unit || units[static_cast<std::size_t>(param)] == units[front]);
             std::int64_t offset = layout.places[static_cast<std::size_t>(param)].offset;
             EXPECT_EQ(offset % 64, 0);
             EXPECT_GE(offset, end);
@@ -166,6 +172,8 @@ TEST(BucketLayout, HoldsWholeParametersOnceInEqualParts) {
           EXPECT_EQ(covered, bucket.size);
         }
         EXPECT_EQ(layout.total, next);
+        std::size_t buckets = by_unit ? 6 : elements == 1 ? 9 : elements == 300 ? 5 : 3;
+        EXPECT_EQ(layout.buckets.size(), buckets);
         EXPECT_EQ(seen, (std::vector<int>{0, 1, 2, 3, 4, 5, 6, 7, 8}));
       }
     }
@@ -246,7 +254,7 @@ double gradient_of(const std::string& name, std::int64_t element, int data_rank,
 }
 
 void add_gradients(Rank& rank) {
-  rank.store->begin_step();
+  rank.store->begin_step(2);
   for (int use = 0; use < 2; ++use) {
     for (const Param& param : rank.params) {
       if (!param.trains || param.name == "one") continue;
@@ -345,7 +353,7 @@ TEST(ParamStore, AGradientPartialOverTpIsSummedOverTp) {
       const Param& scale = rank.params[2];
       Placement placement =
           Placement().with(Axis::kDp, PlaceState::kPartial).with(Axis::kTp, PlaceState::kPartial);
-      rank.store->begin_step();
+      rank.store->begin_step(1);
       GradSink sink = rank.store->sink(scale, placement);
       for (int i = 0; i < 7; ++i) {
         sink.view.as<double>()[i] =
