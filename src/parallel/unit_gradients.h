@@ -35,8 +35,12 @@ class UnitGradients final : public GradientSums {
   // Gradients of the parameter that complete its share of an exchange. A table used twice in a
   // micro-batch, first in the forward, is exchanged at each use instead of kept in between.
   int awaited(const Param& param) const;
-  bool complete(int unit) const;
+  bool complete(int unit);
   void exchange(int unit);
+  Slot& slot(const Param& param) { return slots_[static_cast<std::size_t>(param.index)]; }
+  Unit& unit_of(const Param& param) {
+    return units_[static_cast<std::size_t>(plan_.place(param).bucket)];
+  }
 
   std::vector<Slot> slots_;  // by parameter
   std::vector<Unit> units_;

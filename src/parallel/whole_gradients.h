@@ -27,6 +27,8 @@ class WholeGradients final : public GradientSums {
   GradSink open_sink(const Param& param) override;
   void reduce() override;
   void post(int bucket);
+  Slot& slot(const Param& param) { return slots_[static_cast<std::size_t>(param.index)]; }
+  Bucket& bucket(int index) { return buckets_[static_cast<std::size_t>(index)]; }
 
   std::vector<Slot> slots_;  // by parameter
   std::vector<Bucket> buckets_;

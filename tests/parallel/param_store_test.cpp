@@ -64,6 +64,7 @@ struct Rank {
     options.dtype = options.grad_dtype = Dtype::kF64;
     options.strategy = strategy;
     options.bucket_elements = bucket_elements;
+    options.overlap_reduce = options.overlap_gather = bucket_elements == 200;
     store = std::make_unique<ParamStore>(list, mesh, arena, cpu_kernels(), Stream{&pool, nullptr},
                                          options);
     store->initialise(99);
@@ -97,6 +98,11 @@ struct StoreCase {
   ShardingStrategy strategy;
   std::int64_t bucket_elements;
 };
+MeshShape with_instances(MeshShape shape, std::int64_t instances) {
+  shape.dp_instances = instances;
+  return shape;
+}
+// Buckets of 200 elements overlap.
 std::vector<StoreCase> cases() {
   std::vector<StoreCase> list;
   for (MeshShape shape : {MeshShape{1, 1, 1, 1},
@@ -104,6 +110,8 @@ std::vector<StoreCase> cases() {
                           {1, 1, 2, 1},
                           {1, 1, 3, 1},
                           {1, 2, 2, 1},
+                          with_instances({1, 2, 2, 1}, 2),
+                          with_instances({1, 1, 3, 1}, 3),
                           {2, 1, 2, 2},
                           {1, 1, 1, 3}}) {
     for (ShardingStrategy strategy : kStrategies) {
@@ -117,8 +125,9 @@ void on_every_case(const Body& body) {
   for (const StoreCase& test : cases()) {
     SCOPED_TRACE(testing::Message()
                  << "tp " << test.shape.tp << " cp " << test.shape.cp << " dp " << test.shape.dp
-                 << " pp " << test.shape.pp << " strategy " << static_cast<int>(test.strategy)
-                 << " bucket " << test.bucket_elements);
+                 << " pp " << test.shape.pp << " instances " << test.shape.dp_instances
+                 << " strategy " << static_cast<int>(test.strategy) << " bucket "
+                 << test.bucket_elements);
     body(test);
     if (testing::Test::HasFailure()) return;
   }
@@ -133,6 +142,23 @@ void run_ranks(const StoreCase& test, const std::function<void(Rank&)>& body) {
 TEST(BucketLayout, StartsAreMultiplesOf64) {
   const std::int64_t offsets[] = {0, 1, 63, 64, 65}, starts[] = {0, 64, 64, 64, 128};
   for (int i = 0; i < 5; ++i) EXPECT_EQ(padded_start(offsets[i]), starts[i]);
+}
+
+TEST(BucketLayout, ALayerIsAUnit) {
+  EXPECT_EQ(unit_of("decoder.layers.3.self_attention.linear_qkv.weight"), "decoder.layers.3");
+  EXPECT_EQ(unit_of("decoder.layers.13.mlp.linear_fc1.bias"), "decoder.layers.13");
+  EXPECT_EQ(unit_of("decoder.final_layernorm.bias"), "decoder.final_layernorm");
+  EXPECT_EQ(unit_of("embedding.word_embeddings.weight"), "embedding.word_embeddings");
+  EXPECT_EQ(unit_of("output_layer.weight"), "output_layer");
+  EXPECT_EQ(unit_of("table"), "table");
+}
+
+TEST(BucketLayout, BucketsGrowWithTheGroup) {
+  StoreOptions options;
+  EXPECT_EQ(bucket_rules(options, {1, 1, 2, 1}).elements, 40'000'000);
+  EXPECT_EQ(bucket_rules(options, {8, 2, 32, 4}).elements, 64'000'000);
+  options.bucket_elements = 100;
+  EXPECT_EQ(bucket_rules(options, {1, 1, 2, 1}).elements, 100);
 }
 
 TEST(BucketLayout, HoldsWholeParametersOnceInEqualParts) {
@@ -235,10 +261,11 @@ TEST(ParamStore, OwnedRangesCoverEveryTrainingElementOnce) {
     std::int64_t data_ranks = test.shape.dp * test.shape.cp;
     for (const auto& [name, counts] : owners) {
       // Whole parameters are owned by every tp rank, tied ones by both of their stages, and all by
-      // every data-parallel rank unless the optimizer is shared out.
-      std::int64_t expected = name == "frozen"                              ? 0
-                              : test.strategy == ShardingStrategy::kNoShard ? data_ranks
-                                                                            : 1;
+      // every data-parallel rank unless the optimizer is shared out, then once by every instance.
+      std::int64_t expected = name == "frozen" ? 0
+                              : test.strategy == ShardingStrategy::kNoShard
+                                  ? data_ranks
+                                  : test.shape.dp_instances;
       if (name == "scale" || name == "one") expected *= test.shape.tp;
       if (name == "table" && test.shape.pp > 1) expected *= 2;
       for (int count : counts) ASSERT_EQ(count, expected) << name;
