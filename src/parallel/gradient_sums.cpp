@@ -47,9 +47,15 @@ void GradientSums::sum_over_tp(int index, const View& bucket) const {
 void GradientSums::sum_over_replicas() const {
   std::vector<PostedSum> sums;
   for (int i = 0; i < plan_.bucket_count(); ++i) {
-    if (plan_.trains(i)) sums.push_back(wire_.sum(plan_.replicas(), buffer_.owned(i), label(i)));
+    if (!plan_.trains(i)) continue;
+    make_room(sums);
+    sums.push_back(wire_.sum(plan_.replicas(), buffer_.owned(i), label(i)));
   }
   finish_all(sums);
+}
+
+void GradientSums::make_room(std::vector<PostedSum>& posted) {
+  if (!posted.empty() && posted.back().staged()) posted.back().advance();
 }
 
 // Stage by stage over all sums, so that none waits for the later stages of another.

@@ -43,6 +43,8 @@ class GradientSums {
   // `bucket` holds all of it, unreduced.
   void sum_over_tp(int index, const View& bucket) const;
   void sum_over_replicas() const;
+  // Before the next sum is posted: bf16 copies of one bucket may wait, not of all.
+  static void make_room(std::vector<PostedSum>& posted);
   static void finish_all(std::vector<PostedSum>& sums);
   std::string_view label(int bucket) const;
   void zero(const View& view) const { tools_.kernels.elementwise.fill(tools_.stream, view, 0); }

@@ -16,6 +16,8 @@ class PostedSum {
   void finish() {
     while (advance()) continue;
   }
+  // The exchange at hand has memory of its own; advance() gives it back.
+  bool staged() const { return !parts_.empty(); }
 
  private:
   friend class GradientWire;

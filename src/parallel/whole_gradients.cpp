@@ -5,10 +5,8 @@
 namespace bev {
 
 void WholeGradients::begin_step(std::int64_t micro_batches) {
-  auto buckets = static_cast<std::size_t>(plan_.bucket_count());
   sums_.clear();
-  sums_.resize(buckets);
-  buckets_.assign(buckets, Bucket());
+  buckets_.assign(static_cast<std::size_t>(plan_.bucket_count()), Bucket());
   slots_.assign(plan_.params().size(), Slot());
   for (const Param* param : plan_.params()) {
     if (param->trains) slot(*param).missing = param->uses * micro_batches;
@@ -38,10 +36,10 @@ void WholeGradients::post(int index) {
     if (slot(param).fresh) zero(plan_.in_bucket(whole, param));
   }
   sum_over_tp(index, whole);
-  sums_[static_cast<std::size_t>(index)] =
-      plan_.shards().size() > 1
-          ? wire_.scatter(plan_.shards(), whole, {}, buffer_.owned(index), 0, label(index))
-          : wire_.sum(plan_.replicas(), whole, label(index));
+  make_room(sums_);
+  sums_.push_back(plan_.shards().size() > 1 ? wire_.scatter(plan_.shards(), whole, {},
+                                                            buffer_.owned(index), 0, label(index))
+                                            : wire_.sum(plan_.replicas(), whole, label(index)));
 }
 
 void WholeGradients::reduce() {

@@ -32,7 +32,7 @@ class WholeGradients final : public GradientSums {
 
   std::vector<Slot> slots_;  // by parameter
   std::vector<Bucket> buckets_;
-  std::vector<PostedSum> sums_;  // by bucket
+  std::vector<PostedSum> sums_;  // of buckets, in the order they were posted
 };
 
 }  // namespace bev

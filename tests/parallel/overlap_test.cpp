@@ -121,6 +121,30 @@ TEST(GradientOverlap, WholeGradientsArePostedWhenTheLastMicroBatchCompletesABuck
   }
 }
 
+// With bf16 on the wire a bucket's copies go before those of the next are made.
+TEST(GradientOverlap, Bf16CopiesOfOneBucketAreKeptAtATime) {
+  for (Strategy strategy : {Strategy::kNoShard, Strategy::kOptim}) {
+    for (bool overlap : {false, true}) {
+      StoreOptions options = options_of(strategy, overlap);
+      options.bf16_wire = true;
+      run_ranks(kTwoRanks, options, [&](Rig& rig) {
+        rig.arena.reset_peak();
+        auto kept = static_cast<std::int64_t>(rig.arena.in_use());
+        rig.store->begin_step(1);
+        for (int i = 7; i >= 0; --i) {
+          rig.add_gradient(i, 1);
+          // 128 elements out and as many in.
+          ASSERT_EQ(rig.bytes_of("gradients on the wire"), overlap ? 2 * 128 * 2 : 0);
+        }
+        rig.store->finish_gradients();
+        EXPECT_EQ(rig.bytes_of("gradients on the wire"), 0);
+        EXPECT_EQ(static_cast<std::int64_t>(rig.arena.peak()) - kept, 2 * 128 * 2);
+        rig.expect_gradients(2);
+      });
+    }
+  }
+}
+
 // A second addition after the bucket has gone would be lost.
 TEST(GradientOverlap, AGradientThatComesTooOftenIsAnError) {
   run_ranks(kTwoRanks, options_of(Strategy::kNoShard, true), [](Rig& rig) {
