@@ -1,31 +1,50 @@
 #include "parallel/bucket_layout.h"
 
+#include <algorithm>
 #include <numeric>
 
 namespace bev {
 
+std::string_view unit_of(std::string_view name) {
+  constexpr std::string_view kLayers = "layers.";
+  std::size_t layers = name.find(kLayers);
+  if (layers != std::string_view::npos) {
+    return name.substr(0, name.find('.', layers + kLayers.size()));
+  }
+  return name.substr(0, name.rfind('.'));
+}
+
+BucketItem bucket_item(const Param& param, std::int64_t tp_size, std::int64_t tp_rank) {
+  return {unit_of(param.name), param.split.local_shape(param.shape, tp_size, tp_rank).numel(),
+          param.shared};
+}
+
 std::int64_t padded_start(std::int64_t offset) { return (offset + 63) / 64 * 64; }
 
-BucketLayout layout_buckets(std::span<const std::int64_t> sizes, const BucketRules& rules) {
+BucketLayout layout_buckets(std::span<const BucketItem> items, const BucketRules& rules) {
   BucketLayout layout;
-  std::int64_t multiple = std::lcm<std::int64_t>(rules.parts, 128);
+  std::vector<BucketLayout::Bucket>& buckets = layout.buckets;
+  std::int64_t multiple = std::lcm<std::int64_t>(rules.ranks, 128);
   auto close = [&](BucketLayout::Bucket& bucket) {
     bucket.size = (bucket.size + multiple - 1) / multiple * multiple;
     layout.total = bucket.begin + bucket.size;
   };
-  for (std::size_t i = 0; i < sizes.size(); ++i) {
-    std::vector<BucketLayout::Bucket>& buckets = layout.buckets;
-    if (buckets.empty() || rules.one_param || buckets.back().size >= rules.elements) {
-      if (!buckets.empty()) close(buckets.back());
+  auto joins = [&](const BucketItem& item, const BucketItem& previous) {
+    if (item.alone || previous.alone) return false;
+    return rules.by_unit ? item.unit == previous.unit : buckets.back().size < rules.elements;
+  };
+  for (std::size_t i = 0; i < items.size(); ++i) {
+    if (i == 0 || !joins(items[i], items[i - 1])) {
+      if (i > 0) close(buckets.back());
       buckets.push_back({layout.total, 0, {}});
     }
     BucketLayout::Bucket& bucket = buckets.back();
     std::int64_t offset = padded_start(bucket.size);
     layout.places.push_back({static_cast<int>(buckets.size()) - 1, offset});
     bucket.params.push_back(static_cast<int>(i));
-    bucket.size = offset + sizes[i];
+    bucket.size = offset + items[i].elements;
   }
-  if (!layout.buckets.empty()) close(layout.buckets.back());
+  if (!buckets.empty()) close(buckets.back());
   return layout;
 }
 
@@ -33,6 +52,13 @@ Range bucket_part_range(const BucketLayout::Bucket& bucket, std::int64_t parts,
                         std::int64_t index) {
   std::int64_t part = bucket.size / parts;
   return {part * index, part * (index + 1)};
+}
+
+Range owned_range(const BucketLayout::Place& place, std::int64_t elements, Range part) {
+  auto within = [&](std::int64_t at) {
+    return std::clamp<std::int64_t>(at - place.offset, 0, elements);
+  };
+  return {within(part.begin), within(part.end)};
 }
 
 }  // namespace bev

@@ -4,16 +4,25 @@
 
 #include <cstdint>
 #include <span>
+#include <string_view>
 #include <vector>
 
+#include "autograd/param.h"
 #include "comm/placement.h"
 
 namespace bev {
 
 struct BucketRules {
-  std::int64_t parts = 1;     // ranks that share a bucket; its length is a multiple of it
-  bool one_param = false;     // every parameter has a bucket of its own
-  std::int64_t elements = 0;  // a bucket this long is closed
+  std::int64_t ranks = 1;     // that sum its gradients; a bucket's length is a multiple of it
+  bool by_unit = false;       // a bucket is a unit
+  std::int64_t elements = 0;  // otherwise it is closed when it has as many
+};
+
+// What a bucket is made of: one parameter.
+struct BucketItem {
+  std::string_view unit;
+  std::int64_t elements = 0;  // on this rank
+  bool alone = false;         // has a bucket of its own
 };
 
 // A bucket holds whole parameters; part r of it is the r-th equal range.
@@ -31,11 +40,19 @@ struct BucketLayout {
   std::int64_t total = 0;
 };
 
+// The part of a parameter's name that says what is computed as one, and so is gathered and reduced
+// as one: "decoder.layers.3" for all of a layer, the module outside of layers.
+std::string_view unit_of(std::string_view name);
+// Tables that two stages hold are alone, so that the stages cut them alike.
+BucketItem bucket_item(const Param& param, std::int64_t tp_size, std::int64_t tp_rank);
+
 // Start of a parameter in its bucket: multiples of 64 elements.
 std::int64_t padded_start(std::int64_t offset);
-// For parameters of these many local elements, in order.
-BucketLayout layout_buckets(std::span<const std::int64_t> sizes, const BucketRules& rules);
+// For parameters in the order of their use.
+BucketLayout layout_buckets(std::span<const BucketItem> items, const BucketRules& rules);
 // Elements of its bucket that part `index` of `parts` owns.
 Range bucket_part_range(const BucketLayout::Bucket& bucket, std::int64_t parts, std::int64_t index);
+// Which elements of a parameter lie in a part of its bucket; maybe none.
+Range owned_range(const BucketLayout::Place& place, std::int64_t elements, Range part);
 
 }  // namespace bev

@@ -113,10 +113,7 @@ Engine::Engine(World& world, const Kernels& kernels, const EngineOptions& option
       arena_(make_host_memory()) {
   mesh_ = std::make_unique<Mesh>(world, mesh_shape(options.parallel, options.model));
   stages_ = build_stages(options.model, options.parallel, pipeline_, mesh_->at().pp);
-  StoreOptions store;
-  store.dtype = options.dtype;
-  store.grad_dtype = wide_of(options.dtype);
-  store.strategy = options.parallel.data_parallel_sharding_strategy;
+  StoreOptions store = store_options(options.parallel, options.dtype);
   store.gradients = options.gradients;
   Stream stream{&pool_, nullptr};
   store_ = std::make_unique<ParamStore>(params_of(stages_), *mesh_, arena_, kernels, stream, store);
@@ -192,7 +189,7 @@ StepResult Engine::forward_backward(std::span<const MicroBatch> batches, const S
   step_.iteration = input.iteration;
   mesh_->activity().set_step(input.iteration);
   step_.random_key = mix_bits(options_.seed, static_cast<std::uint64_t>(input.iteration));
-  store_->begin_step();
+  store_->begin_step(static_cast<std::int64_t>(batches.size()));
   set_loss_factor(batches, input.loss_scale);
   std::vector<Tensor> token_losses;
   {

@@ -20,34 +20,28 @@ std::int64_t tensor_bytes(std::int64_t elements, Dtype dtype) {
   return std::max<std::int64_t>((bytes + 63) / 64 * 64, 64);
 }
 
-StoreOptions store_options(const MemoryQuery& query) {
-  StoreOptions options;
-  options.dtype = query.dtype;
-  options.grad_dtype = wide_of(query.dtype);
-  options.strategy = query.parallel.data_parallel_sharding_strategy;
-  return options;
-}
-
 // What a stage's tensor-parallel part keeps between iterations.
 class KeptState {
  public:
   KeptState(const MemoryQuery& query, const std::vector<Param*>& params, std::int64_t tp_rank)
       : query_(query) {
     MeshShape mesh = mesh_shape(query.parallel, query.model);
-    parts_ = mesh.cp * mesh.dp;
+    StoreOptions options = store_options(query.parallel, query.dtype);
+    parts_ = shard_count(options, mesh);
+    std::vector<BucketItem> items;
     for (const Param* param : params) {
-      sizes_.push_back(param->split.local_shape(param->shape, mesh.tp, tp_rank).numel());
+      items.push_back(bucket_item(*param, mesh.tp, tp_rank));
+      sizes_.push_back(items.back().elements);
       trains_.push_back(param->trains);
       parameters_ += sizes_.back();
     }
-    layout_ = layout_buckets(sizes_, {parts_, shards(ShardingStrategy::kOptimGrads),
-                                      store_options(query).bucket_elements});
+    layout_ = layout_buckets(items, bucket_rules(options, mesh));
   }
 
   const std::vector<std::int64_t>& sizes() const { return sizes_; }
 
-  // Of the rank at `part` in the group that shares the parameters.
-  void fill(std::int64_t part, RankMemory& memory) const {
+  // Of the rank at `index` in dp x cp: neighbours share a copy of the parameters.
+  void fill(std::int64_t index, RankMemory& memory) const {
     auto stored = [&](ShardingStrategy from) {
       return layout_.total / (shards(from) ? parts_ : 1);
     };
@@ -58,7 +52,7 @@ class KeptState {
     // Main parameters where the model's are narrower, and one or two moments.
     std::int64_t tensors =
         (query_.dtype != wide ? 1 : 0) + (query_.optimizer == OptimizerKind::kSgd ? 1 : 2);
-    memory.optimizer = tensors * tensor_bytes(updated_elements(part), wide);
+    memory.optimizer = tensors * tensor_bytes(updated_elements(index % parts_), wide);
   }
 
  private:
@@ -72,11 +66,7 @@ class KeptState {
       if (!trains_[i]) continue;
       const BucketLayout::Place& place = layout_.places[i];
       const BucketLayout::Bucket& bucket = layout_.buckets[static_cast<std::size_t>(place.bucket)];
-      Range mine = shards(ShardingStrategy::kOptim) ? bucket_part_range(bucket, parts_, part)
-                                                    : Range{0, bucket.size};
-      std::int64_t begin = std::max(mine.begin, place.offset);
-      std::int64_t end = std::min(mine.end, place.offset + sizes_[i]);
-      sum += std::max<std::int64_t>(end - begin, 0);
+      sum += owned_range(place, sizes_[i], bucket_part_range(bucket, parts_, part)).size();
     }
     return sum;
   }
@@ -122,7 +112,7 @@ std::int64_t activation_bytes(const MemoryQuery& query, const PipelineLayout& la
   Arena arena(make_phantom_memory());
   StepState step;
   ParamStore store(params_of(stages), mesh, arena, phantom_kernels(), Stream{nullptr, nullptr},
-                   store_options(query));
+                   store_options(query.parallel, query.dtype));
   Context ctx{phantom_kernels(), Stream{nullptr, nullptr}, arena, mesh, store, store, &step,
               query.dtype};
   ctx.training = true;
@@ -131,14 +121,18 @@ std::int64_t activation_bytes(const MemoryQuery& query, const PipelineLayout& la
   std::int64_t kept = in_use(arena);
   std::vector<MicroBatch> batches = phantom_batches(ctx, query, played);
   std::int64_t batch_bytes = in_use(arena) - kept;
-  store.begin_step();
   PipelineShape pipeline = layout.shape;
   pipeline.group_size = pipeline.group_for(query.micro_batches);
   Schedule schedule = make_schedules(pipeline, played)[static_cast<std::size_t>(at.pp)];
-  std::vector<Tensor> token_losses =
-      make_executor(ctx, layout, stages, query.parallel)->run(schedule, batches, true);
-  std::int64_t loss_bytes = in_use(arena) - kept - batch_bytes;
-  store.finish_gradients();
+  std::unique_ptr<Executor> executor = make_executor(ctx, layout, stages, query.parallel);
+  std::int64_t loss_bytes = 0;
+  // The second iteration gathers ahead what it has seen the first one use.
+  for (int iteration = 0; iteration < (query.parallel.overlap_param_gather ? 2 : 1); ++iteration) {
+    store.begin_step(played);
+    std::vector<Tensor> token_losses = executor->run(schedule, batches, true);
+    store.finish_gradients();
+    loss_bytes = in_use(arena) - kept - batch_bytes;
+  }
   std::int64_t more = (query.micro_batches - played) * ((batch_bytes + loss_bytes) / played);
   return static_cast<std::int64_t>(arena.peak()) - kept + more;
 }

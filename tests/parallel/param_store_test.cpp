@@ -64,6 +64,7 @@ struct Rank {
     options.dtype = options.grad_dtype = Dtype::kF64;
     options.strategy = strategy;
     options.bucket_elements = bucket_elements;
+    options.overlap_reduce = options.overlap_gather = bucket_elements == 200;
     store = std::make_unique<ParamStore>(list, mesh, arena, cpu_kernels(), Stream{&pool, nullptr},
                                          options);
     store->initialise(99);
@@ -97,6 +98,11 @@ struct StoreCase {
   ShardingStrategy strategy;
   std::int64_t bucket_elements;
 };
+MeshShape with_instances(MeshShape shape, std::int64_t instances) {
+  shape.dp_instances = instances;
+  return shape;
+}
+// Buckets of 200 elements overlap.
 std::vector<StoreCase> cases() {
   std::vector<StoreCase> list;
   for (MeshShape shape : {MeshShape{1, 1, 1, 1},
@@ -104,6 +110,8 @@ std::vector<StoreCase> cases() {
                           {1, 1, 2, 1},
                           {1, 1, 3, 1},
                           {1, 2, 2, 1},
+                          with_instances({1, 2, 2, 1}, 2),
+                          with_instances({1, 1, 3, 1}, 3),
                           {2, 1, 2, 2},
                           {1, 1, 1, 3}}) {
     for (ShardingStrategy strategy : kStrategies) {
@@ -117,8 +125,9 @@ void on_every_case(const Body& body) {
   for (const StoreCase& test : cases()) {
     SCOPED_TRACE(testing::Message()
                  << "tp " << test.shape.tp << " cp " << test.shape.cp << " dp " << test.shape.dp
-                 << " pp " << test.shape.pp << " strategy " << static_cast<int>(test.strategy)
-                 << " bucket " << test.bucket_elements);
+                 << " pp " << test.shape.pp << " instances " << test.shape.dp_instances
+                 << " strategy " << static_cast<int>(test.strategy) << " bucket "
+                 << test.bucket_elements);
     body(test);
     if (testing::Test::HasFailure()) return;
   }
@@ -128,48 +137,6 @@ void run_ranks(const StoreCase& test, const std::function<void(Rank&)>& body) {
     Rank rank(world, test.shape, test.strategy, test.bucket_elements);
     body(rank);
   });
-}
-
-TEST(BucketLayout, StartsAreMultiplesOf64) {
-  const std::int64_t offsets[] = {0, 1, 63, 64, 65}, starts[] = {0, 64, 64, 64, 128};
-  for (int i = 0; i < 5; ++i) EXPECT_EQ(padded_start(offsets[i]), starts[i]);
-}
-
-TEST(BucketLayout, HoldsWholeParametersOnceInEqualParts) {
-  const std::vector<std::int64_t> sizes = {1, 63, 64, 65, 1000, 3, 129, 5000, 2};
-  for (std::int64_t parts : {1, 2, 3, 4, 8}) {
-    for (bool one_param : {false, true}) {
-      for (std::int64_t elements : {1, 300, 100'000}) {
-        BucketLayout layout = layout_buckets(sizes, {parts, one_param, elements});
-        std::int64_t next = 0;
-        std::vector<int> seen;
-        for (const BucketLayout::Bucket& bucket : layout.buckets) {
-          EXPECT_EQ(bucket.begin, next);
-          EXPECT_EQ(bucket.size % parts, 0);
-          next += bucket.size;
-          EXPECT_TRUE(!one_param || bucket.params.size() == 1);
-          std::int64_t end = 0;
-          for (int param : bucket.params) {
-            std::int64_t offset = layout.places[static_cast<std::size_t>(param)].offset;
-            EXPECT_EQ(offset % 64, 0);
-            EXPECT_GE(offset, end);
-            end = offset + sizes[static_cast<std::size_t>(param)];
-            seen.push_back(param);
-          }
-          EXPECT_LE(end, bucket.size);
-          std::int64_t covered = 0;
-          for (std::int64_t i = 0; i < parts; ++i) {
-            Range part = bucket_part_range(bucket, parts, i);
-            EXPECT_EQ(part.begin, covered);
-            covered = part.end;
-          }
-          EXPECT_EQ(covered, bucket.size);
-        }
-        EXPECT_EQ(layout.total, next);
-        EXPECT_EQ(seen, (std::vector<int>{0, 1, 2, 3, 4, 5, 6, 7, 8}));
-      }
-    }
-  }
 }
 
 // Initial values by name and global element.
@@ -227,10 +194,11 @@ TEST(ParamStore, OwnedRangesCoverEveryTrainingElementOnce) {
     std::int64_t data_ranks = test.shape.dp * test.shape.cp;
     for (const auto& [name, counts] : owners) {
       // Whole parameters are owned by every tp rank, tied ones by both of their stages, and all by
-      // every data-parallel rank unless the optimizer is shared out.
-      std::int64_t expected = name == "frozen"                              ? 0
-                              : test.strategy == ShardingStrategy::kNoShard ? data_ranks
-                                                                            : 1;
+      // every data-parallel rank unless the optimizer is shared out, then once by every instance.
+      std::int64_t expected = name == "frozen" ? 0
+                              : test.strategy == ShardingStrategy::kNoShard
+                                  ? data_ranks
+                                  : test.shape.dp_instances;
       if (name == "scale" || name == "one") expected *= test.shape.tp;
       if (name == "table" && test.shape.pp > 1) expected *= 2;
       for (int count : counts) ASSERT_EQ(count, expected) << name;
@@ -246,7 +214,7 @@ double gradient_of(const std::string& name, std::int64_t element, int data_rank,
 }
 
 void add_gradients(Rank& rank) {
-  rank.store->begin_step();
+  rank.store->begin_step(2);
   for (int use = 0; use < 2; ++use) {
     for (const Param& param : rank.params) {
       if (!param.trains || param.name == "one") continue;
@@ -345,7 +313,7 @@ TEST(ParamStore, AGradientPartialOverTpIsSummedOverTp) {
       const Param& scale = rank.params[2];
       Placement placement =
           Placement().with(Axis::kDp, PlaceState::kPartial).with(Axis::kTp, PlaceState::kPartial);
-      rank.store->begin_step();
+      rank.store->begin_step(1);
       GradSink sink = rank.store->sink(scale, placement);
       for (int i = 0; i < 7; ++i) {
         sink.view.as<double>()[i] =

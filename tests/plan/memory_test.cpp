@@ -46,7 +46,10 @@ std::vector<RankMemory> measure(const MemoryQuery& query) {
     std::vector<MicroBatch> batches = rank_micro_batches(
         engine.ctx(), random_samples(query.model.vocab_size, samples, query.seq_length, 5),
         query.micro_batch_size);
-    engine.train_step(batches, {1, 1e-3, 0.1, 1.0, 1.0});
+    // Gathers ahead begin with the second step.
+    for (int i = 0; i < (query.parallel.overlap_param_gather ? 2 : 1); ++i) {
+      engine.train_step(batches, {i + 1, 1e-3, 0.1, 1.0, 1.0});
+    }
     memory.activations = static_cast<std::int64_t>(engine.arena().peak()) - kept;
   });
   return measured;
@@ -129,6 +132,15 @@ MemoryQuery with_micro_batches(MemoryQuery query, std::int64_t count) {
   return query;
 }
 
+MemoryQuery with_overlap(MemoryQuery query, std::int64_t instances = 1, bool bf16_wire = false,
+                         std::int64_t bucket_size = 0) {
+  query.parallel.overlap_grad_reduce = query.parallel.overlap_param_gather = true;
+  query.parallel.num_distributed_optimizer_instances = instances;
+  query.parallel.grad_reduce_in_bf16 = bf16_wire;
+  query.parallel.ddp_bucket_size = bucket_size;
+  return query;
+}
+
 ModelConfig every_choice() {
   ModelConfig model = test::tiny_llama();
   model.post_norms = model.qk_layernorm = model.add_qkv_bias = true;
@@ -176,6 +188,23 @@ std::vector<Case> cases() {
        with_recompute(with_layout(tiny(gpt, bf16), 2, 2, 2, Strategy::kOptimGradsParams),
                       Recompute::kFull)},
   };
+  for (Strategy strategy :
+       {Strategy::kNoShard, Strategy::kOptim, Strategy::kOptimGrads, Strategy::kOptimGradsParams}) {
+    std::string zero = concat("zero", static_cast<int>(strategy));
+    list.push_back({zero + "_overlap_middle",
+                    with_overlap(with_layout(middle(llama, bf16), 1, 1, 2, strategy))});
+    list.push_back({zero + "_overlap_buckets",
+                    with_overlap(with_layout(tiny(gpt, f32), 1, 1, 3, strategy), 1, false, 100)});
+    list.push_back({zero + "_instances_bf16_wire",
+                    with_overlap(with_layout(tiny(llama, f32), 1, 1, 4, strategy), 2, true, 100)});
+    list.push_back({zero + "_bf16_wire_of_three",
+                    with_overlap(with_layout(middle(gpt, f32), 1, 1, 3, strategy), 1, true)});
+    list.push_back({zero + "_overlap_all_axes",
+                    with_overlap(with_layout(tiny(gpt, bf16), 2, 2, 2, strategy), 1, true, 100)});
+    list.push_back({zero + "_overlap_recompute",
+                    with_recompute(with_overlap(with_layout(middle(llama, f32), 1, 1, 2, strategy)),
+                                   Recompute::kFull)});
+  }
   MemoryQuery sgd = tiny(gpt, bf16);
   sgd.optimizer = OptimizerKind::kSgd;
   list.push_back({"sgd", sgd});

@@ -1,0 +1,80 @@
+#include "parallel/gradient_sums.h"
+
+#include "base/error.h"
+#include "parallel/unit_gradients.h"
+#include "parallel/whole_gradients.h"
+
+namespace bev {
+
+std::unique_ptr<GradientSums> make_gradient_sums(const ShardPlan& plan, const StoreTools& tools) {
+  if (plan.splits(ShardingStrategy::kOptimGrads)) {
+    return std::make_unique<UnitGradients>(plan, tools);
+  }
+  return std::make_unique<WholeGradients>(plan, tools);
+}
+
+GradientSums::GradientSums(const ShardPlan& plan, const StoreTools& tools, bool whole)
+    : plan_(plan),
+      tools_(tools),
+      wire_(tools),
+      buffer_(plan, tools, tools.options.grad_dtype, whole, "weight gradients"),
+      placements_(plan.params().size()) {}
+
+std::string_view GradientSums::label(int bucket) const {
+  return plan_.param(plan_.bucket(bucket).params.front()).name;
+}
+
+GradSink GradientSums::sink(const Param& param, const Placement& placement) {
+  Noted& noted = placements_[static_cast<std::size_t>(param.index)];
+  BEV_CHECK(!noted.known || noted.placement == placement, ErrorKind::kInternal, "gradient of ",
+            param.name, ": {", placement, "} now, {", noted.placement, "} at an earlier use");
+  noted = {true, placement};
+  return open_sink(param);
+}
+
+void GradientSums::sum_over_tp(int index, const View& bucket) const {
+  std::vector<Work> posted;
+  for (int i : plan_.bucket(index).params) {
+    const Param& param = plan_.param(i);
+    const Noted& noted = placements_[static_cast<std::size_t>(i)];
+    if (noted.placement[Axis::kTp] != PlaceState::kPartial) continue;
+    posted.push_back(
+        tools_.mesh.tp().all_reduce(plan_.in_bucket(bucket, param), Reduction::kSum, param.name));
+  }
+  for (Work& work : posted) work.wait();
+}
+
+void GradientSums::sum_over_replicas() const {
+  std::vector<PostedSum> sums;
+  for (int i = 0; i < plan_.bucket_count(); ++i) {
+    if (!plan_.trains(i)) continue;
+    make_room(sums);
+    sums.push_back(wire_.sum(plan_.replicas(), buffer_.owned(i), label(i)));
+  }
+  finish_all(sums);
+}
+
+void GradientSums::make_room(std::vector<PostedSum>& posted) {
+  if (!posted.empty() && posted.back().staged()) posted.back().advance();
+}
+
+// Stage by stage over all sums, so that none waits for the later stages of another.
+void GradientSums::finish_all(std::vector<PostedSum>& sums) {
+  for (bool more = true; more;) {
+    more = false;
+    for (PostedSum& sum : sums) more |= sum.advance();
+  }
+}
+
+void GradientSums::finish() {
+  reduce();
+  // Both holders of a tied table cut it alike, so each sums its part only.
+  for (const Param* param : plan_.params()) {
+    if (!param->shared || !param->trains) continue;
+    tools_.mesh.embedding()
+        .all_reduce(buffer_.owned(plan_.place(*param).bucket), Reduction::kSum, param->name)
+        .wait();
+  }
+}
+
+}  // namespace bev

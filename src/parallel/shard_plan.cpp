@@ -1,0 +1,103 @@
+#include "parallel/shard_plan.h"
+
+#include <algorithm>
+
+namespace bev {
+
+StoreOptions store_options(const ParallelConfig& config, Dtype dtype) {
+  StoreOptions options;
+  options.dtype = dtype;
+  options.grad_dtype = wide_of(dtype);
+  options.strategy = config.data_parallel_sharding_strategy;
+  options.bucket_elements = config.ddp_bucket_size;
+  options.overlap_reduce = config.overlap_grad_reduce;
+  options.overlap_gather = config.overlap_param_gather;
+  options.bf16_wire = config.grad_reduce_in_bf16;
+  return options;
+}
+
+std::int64_t shard_count(const StoreOptions& options, const MeshShape& mesh) {
+  return options.strategy == ShardingStrategy::kNoShard ? 1 : mesh.dp * mesh.cp / mesh.dp_instances;
+}
+
+BucketRules bucket_rules(const StoreOptions& options, const MeshShape& mesh) {
+  std::int64_t ranks = mesh.dp * mesh.cp;
+  std::int64_t elements = options.bucket_elements;
+  if (elements == 0) elements = std::max<std::int64_t>(40'000'000, 1'000'000 * ranks);
+  bool by_unit =
+      shard_count(options, mesh) > 1 && options.strategy >= ShardingStrategy::kOptimGrads;
+  return {ranks, by_unit, elements};
+}
+
+ShardPlan::ShardPlan(std::vector<Param*> params, const Mesh& mesh, const StoreOptions& options)
+    : params_(std::move(params)), strategy_(options.strategy) {
+  const Group& tp = mesh.tp();
+  if (strategy_ == ShardingStrategy::kNoShard) {
+    Group& all = mesh.grads();
+    alone_ = make_single_group("shards", all.members()[static_cast<std::size_t>(all.rank())]);
+    shards_ = alone_.get();
+    replicas_ = &all;
+  } else {
+    shards_ = &mesh.group(MeshGroup::kShards);
+    replicas_ = &mesh.group(MeshGroup::kReplicas);
+  }
+  std::vector<BucketItem> items;
+  for (std::size_t i = 0; i < params_.size(); ++i) {
+    Param& param = *params_[i];
+    param.index = static_cast<int>(i);
+    param.local = param.split.local_shape(param.shape, tp.size(), tp.rank());
+    items.push_back(bucket_item(param, tp.size(), tp.rank()));
+  }
+  layout_ = layout_buckets(items, bucket_rules(options, mesh.shape()));
+}
+
+bool ShardPlan::trains(int index) const {
+  return std::ranges::any_of(bucket(index).params, [&](int i) { return param(i).trains; });
+}
+
+Range ShardPlan::owned(int index) const {
+  return bucket_part_range(bucket(index), shards_->size(), shards_->rank());
+}
+
+Range ShardPlan::owned(const Param& param) const {
+  return owned_range(place(param), param.local.numel(), owned(place(param).bucket));
+}
+
+View ShardPlan::in_bucket(const View& bucket, const Param& param) const {
+  std::int64_t begin = place(param).offset;
+  return bucket.rows(begin, begin + param.local.numel()).reshape(param.local);
+}
+
+FlatBuffer::FlatBuffer(const ShardPlan& plan, const StoreTools& tools, Dtype dtype, bool whole,
+                       const char* tag)
+    : plan_(&plan),
+      data_(tools.arena, dtype, {whole ? plan.total() : plan.total() / plan.shards().size()}, tag),
+      whole_(whole) {
+  tools.kernels.elementwise.fill(tools.stream, data_, 0);
+}
+
+View FlatBuffer::bucket(int index) const {
+  const BucketLayout::Bucket& bucket = plan_->bucket(index);
+  return data_.view().rows(bucket.begin, bucket.begin + bucket.size);
+}
+
+View FlatBuffer::param(const Param& param) const {
+  return plan_->in_bucket(bucket(plan_->place(param).bucket), param);
+}
+
+View FlatBuffer::owned(int index) const {
+  Range mine = plan_->owned(index);
+  std::int64_t bucket_begin = plan_->bucket(index).begin;
+  std::int64_t begin = whole_ ? bucket_begin + mine.begin : bucket_begin / plan_->shards().size();
+  return data_.view().rows(begin, begin + mine.size());
+}
+
+View FlatBuffer::owned(const Param& param) const {
+  const BucketLayout::Place& place = plan_->place(param);
+  Range mine = plan_->owned(param);
+  if (mine.size() == 0) return owned(place.bucket).rows(0, 0);
+  std::int64_t begin = place.offset + mine.begin - plan_->owned(place.bucket).begin;
+  return owned(place.bucket).rows(begin, begin + mine.size());
+}
+
+}  // namespace bev

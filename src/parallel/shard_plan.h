@@ -1,0 +1,107 @@
+// Which rank owns which part of a model's parameters, and flat buffers that follow it.
+//
+// Ranks that hold the same parameters (dp x cp) form a grid: `shards` own one part of every bucket
+// each, `replicas` own the same part. Without sharding the shards are this rank alone and all
+// others are its replicas, so one rule serves every strategy:
+//
+//   shards of 2, 2 replicas        rank 0: part 0 -- rank 1: part 1      a row: shards
+//                                      |                 |
+//                                  rank 2: part 0 -- rank 3: part 1      a column: replicas
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "comm/mesh.h"
+#include "kernels/kernels.h"
+#include "parallel/bucket_layout.h"
+#include "parallel/config.h"
+#include "tensor/stream.h"
+#include "tensor/tensor.h"
+
+namespace bev {
+
+struct StoreOptions {
+  Dtype dtype = Dtype::kF32;
+  Dtype grad_dtype = Dtype::kF32;
+  ShardingStrategy strategy = ShardingStrategy::kNoShard;
+  bool gradients = true;             // false: inference, no gradient memory
+  std::int64_t bucket_elements = 0;  // 0: max(40M, 1M per data-parallel rank)
+  bool overlap_reduce = false;       // sum gradients as soon as they are complete
+  bool overlap_gather = false;       // gather weights before they are used
+  bool bf16_wire = false;            // gradients travel as bf16
+};
+StoreOptions store_options(const ParallelConfig& config, Dtype dtype);
+// Ranks that share out what one of them would keep whole.
+std::int64_t shard_count(const StoreOptions& options, const MeshShape& mesh);
+BucketRules bucket_rules(const StoreOptions& options, const MeshShape& mesh);
+
+// What the parts of a store work with.
+struct StoreTools {
+  const Mesh& mesh;
+  Arena& arena;
+  const Kernels& kernels;
+  Stream stream;
+  StoreOptions options;
+};
+
+class ShardPlan {
+ public:
+  // Materialises the parameters: sets their index and local shape. They must outlive the plan.
+  ShardPlan(std::vector<Param*> params, const Mesh& mesh, const StoreOptions& options);
+
+  const std::vector<Param*>& params() const { return params_; }
+  const Param& param(int index) const { return *params_[static_cast<std::size_t>(index)]; }
+  Group& shards() const { return *shards_; }
+  Group& replicas() const { return *replicas_; }
+  // Whether this rank keeps only its part of what the strategy `from` begins to share out.
+  bool splits(ShardingStrategy from) const { return shards_->size() > 1 && strategy_ >= from; }
+
+  int bucket_count() const { return static_cast<int>(layout_.buckets.size()); }
+  std::int64_t total() const { return layout_.total; }
+  const BucketLayout::Bucket& bucket(int index) const {
+    return layout_.buckets[static_cast<std::size_t>(index)];
+  }
+  const BucketLayout::Place& place(const Param& param) const {
+    return layout_.places[static_cast<std::size_t>(param.index)];
+  }
+  // Whether one of its parameters does.
+  bool trains(int bucket) const;
+  // This rank's part, in elements of the bucket.
+  Range owned(int bucket) const;
+  // What of the flattened local parameter lies in it; maybe nothing.
+  Range owned(const Param& param) const;
+  // A parameter in memory that holds its whole bucket.
+  View in_bucket(const View& bucket, const Param& param) const;
+
+ private:
+  std::vector<Param*> params_;
+  ShardingStrategy strategy_;
+  std::unique_ptr<Group> alone_;  // the shards of a store that does not shard
+  Group *shards_, *replicas_;
+  BucketLayout layout_;
+};
+
+// All buckets one after the other: whole, or this rank's part of each.
+class FlatBuffer {
+ public:
+  FlatBuffer() = default;
+  // Zeros.
+  FlatBuffer(const ShardPlan& plan, const StoreTools& tools, Dtype dtype, bool whole,
+             const char* tag);
+
+  bool whole() const { return whole_; }
+  Dtype dtype() const { return data_.dtype(); }
+  View bucket(int index) const;          // whole only
+  View param(const Param& param) const;  // whole only
+  View owned(int bucket) const;          // this rank's part
+  View owned(const Param& param) const;  // flat, maybe empty
+
+ private:
+  const ShardPlan* plan_ = nullptr;
+  Tensor data_;
+  bool whole_ = false;
+};
+
+}  // namespace bev

@@ -1,0 +1,51 @@
+// Weights of optim_grads_params: every rank keeps its part of a unit, and gathers the whole unit
+// for the time it is used. One unit is current; with overlap the next one is on its way:
+//
+//   use(layer 1)   [layer 1]  <- layer 2 is being gathered
+//   use(layer 2)   layer 1 is let go, [layer 2]  <- layer 3
+//
+// What comes next is what came next in the step before. A wrong guess costs time only. Guesses
+// follow from the order of uses alone, which is the same on all ranks of the group.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+#include "parallel/shard_plan.h"
+
+namespace bev {
+
+class UnitCache {
+ public:
+  UnitCache(const ShardPlan& plan, const StoreTools& tools, const FlatBuffer& values)
+      : plan_(plan), tools_(tools), values_(values) {}
+
+  // The unit's whole weights. Collective over the shards unless it is the current one. They stay
+  // while the tensor does, also when another unit becomes current.
+  Tensor use(int unit);
+
+  // Uses between the two are learnt and guessed.
+  void begin_step();
+  void end_step();
+  // Lets go of all that is gathered: the values are about to change, or have.
+  void clear();
+
+ private:
+  struct Gathered {
+    int unit = -1;  // -1: none
+    Tensor whole;
+    Work work;
+  };
+  Gathered gather(int unit) const;
+  std::optional<int> next() const;
+
+  const ShardPlan& plan_;
+  const StoreTools& tools_;
+  const FlatBuffer& values_;
+  Gathered current_, coming_;
+  bool in_step_ = false;
+  std::vector<int> trace_, last_trace_;  // units in the order they became current
+};
+
+}  // namespace bev

@@ -1,0 +1,72 @@
+#include "parallel/unit_gradients.h"
+
+#include <algorithm>
+#include <utility>
+
+namespace bev {
+
+void UnitGradients::begin_step(std::int64_t) {
+  std::exchange(pending_, PostedSum());  // ends what an interrupted step has left, then its memory
+  slots_.assign(plan_.params().size(), Slot());
+  units_.assign(static_cast<std::size_t>(plan_.bucket_count()), Unit());
+}
+
+GradSink UnitGradients::open_sink(const Param& param) {
+  Unit& unit = unit_of(param);
+  if (unit.whole.empty()) {
+    // Padding is exchanged with the rest and never read.
+    std::int64_t size = plan_.bucket(plan_.place(param).bucket).size;
+    unit.whole = Tensor(tools_.arena, buffer_.dtype(), {size}, "unreduced gradients");
+  }
+  ++unit.open_sinks;
+  return {plan_.in_bucket(unit.whole, param), slot(param).fresh ? 0.0 : 1.0, unit.whole};
+}
+
+int UnitGradients::awaited(const Param& param) const {
+  if (!param.trains) return 0;
+  return plan_.bucket(plan_.place(param).bucket).params.size() == 1 ? 1 : param.uses;
+}
+
+bool UnitGradients::complete(int unit) {
+  return std::ranges::all_of(plan_.bucket(unit).params, [&](int i) {
+    return slot(plan_.param(i)).ahead >= awaited(plan_.param(i));
+  });
+}
+
+void UnitGradients::done(const Param& param) {
+  slot(param).fresh = false;
+  ++slot(param).ahead;
+  bool idle = --unit_of(param).open_sinks == 0;
+  int unit = plan_.place(param).bucket;
+  if (idle && complete(unit)) exchange(unit);
+}
+
+void UnitGradients::exchange(int index) {
+  Unit& unit = units_[static_cast<std::size_t>(index)];
+  Tensor whole = std::exchange(unit.whole, Tensor());
+  View in = whole;
+  for (int i : plan_.bucket(index).params) {
+    const Param& param = plan_.param(i);
+    if (slot(param).fresh) zero(plan_.in_bucket(in, param));
+    slot(param).fresh = true;
+    slot(param).ahead -= awaited(param);
+  }
+  sum_over_tp(index, in);
+  pending_.finish();
+  double beta = std::exchange(unit.summed, true) ? 1 : 0;
+  pending_ =
+      wire_.scatter(plan_.shards(), in, std::move(whole), buffer_.owned(index), beta, label(index));
+  if (!tools_.options.overlap_reduce) pending_.finish();
+}
+
+void UnitGradients::reduce() {
+  for (int i = 0; i < plan_.bucket_count(); ++i) {
+    const Unit& unit = units_[static_cast<std::size_t>(i)];
+    if (!unit.whole.empty()) exchange(i);
+    if (!unit.summed) zero(buffer_.owned(i));
+  }
+  pending_.finish();
+  sum_over_replicas();
+}
+
+}  // namespace bev

@@ -1,0 +1,78 @@
+#include "parallel/bucket_layout.h"
+
+#include <gtest/gtest.h>
+
+#include "parallel/shard_plan.h"
+
+namespace bev::test {
+namespace {
+
+TEST(BucketLayout, StartsAreMultiplesOf64) {
+  const std::int64_t offsets[] = {0, 1, 63, 64, 65}, starts[] = {0, 64, 64, 64, 128};
+  for (int i = 0; i < 5; ++i) EXPECT_EQ(padded_start(offsets[i]), starts[i]);
+}
+
+TEST(BucketLayout, ALayerIsAUnit) {
+  EXPECT_EQ(unit_of("decoder.layers.3.self_attention.linear_qkv.weight"), "decoder.layers.3");
+  EXPECT_EQ(unit_of("decoder.layers.13.mlp.linear_fc1.bias"), "decoder.layers.13");
+  EXPECT_EQ(unit_of("decoder.final_layernorm.bias"), "decoder.final_layernorm");
+  EXPECT_EQ(unit_of("embedding.word_embeddings.weight"), "embedding.word_embeddings");
+  EXPECT_EQ(unit_of("output_layer.weight"), "output_layer");
+  EXPECT_EQ(unit_of("table"), "table");
+}
+
+TEST(BucketLayout, BucketsGrowWithTheGroup) {
+  StoreOptions options;
+  EXPECT_EQ(bucket_rules(options, {1, 1, 2, 1}).elements, 40'000'000);
+  EXPECT_EQ(bucket_rules(options, {8, 2, 32, 4}).elements, 64'000'000);
+  options.bucket_elements = 100;
+  EXPECT_EQ(bucket_rules(options, {1, 1, 2, 1}).elements, 100);
+}
+
+TEST(BucketLayout, HoldsWholeParametersOnceInEqualParts) {
+  const std::vector<std::int64_t> sizes = {1, 63, 64, 65, 1000, 3, 129, 5000, 2};
+  const std::vector<std::string> units = {"a", "b", "b", "c", "c", "c", "d", "d", "e"};
+  for (std::int64_t parts : {1, 2, 3, 4, 8}) {
+    for (bool by_unit : {false, true}) {
+      for (std::int64_t elements : {1, 300, 100'000}) {
+        std::vector<BucketItem> items;
+        for (std::size_t i = 0; i < sizes.size(); ++i)
+          items.push_back({units[i], sizes[i], i == 3});
+        BucketLayout layout = layout_buckets(items, {parts, by_unit, elements});
+        std::int64_t next = 0;
+        std::vector<int> seen;
+        for (const BucketLayout::Bucket& bucket : layout.buckets) {
+          EXPECT_EQ(bucket.begin, next);
+          EXPECT_EQ(bucket.size % parts, 0);
+          next += bucket.size;
+          std::int64_t end = 0;
+          for (int param : bucket.params) {
+            EXPECT_TRUE(param != 3 || bucket.params.size() == 1);
+            auto front = static_cast<std::size_t>(bucket.params.front());
+            EXPECT_TRUE(!by_unit || units[static_cast<std::size_t>(param)] == units[front]);
+            std::int64_t offset = layout.places[static_cast<std::size_t>(param)].offset;
+            EXPECT_EQ(offset % 64, 0);
+            EXPECT_GE(offset, end);
+            end = offset + sizes[static_cast<std::size_t>(param)];
+            seen.push_back(param);
+          }
+          EXPECT_LE(end, bucket.size);
+          std::int64_t covered = 0;
+          for (std::int64_t i = 0; i < parts; ++i) {
+            Range part = bucket_part_range(bucket, parts, i);
+            EXPECT_EQ(part.begin, covered);
+            covered = part.end;
+          }
+          EXPECT_EQ(covered, bucket.size);
+        }
+        EXPECT_EQ(layout.total, next);
+        std::size_t buckets = by_unit ? 6 : elements == 1 ? 9 : elements == 300 ? 5 : 3;
+        EXPECT_EQ(layout.buckets.size(), buckets);
+        EXPECT_EQ(seen, (std::vector<int>{0, 1, 2, 3, 4, 5, 6, 7, 8}));
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace bev::test
