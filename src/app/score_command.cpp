@@ -49,6 +49,19 @@ double target_count(const ScoreJob& job) {
   return count;
 }
 
+// The rows of all context-parallel ranks in the order of the samples.
+Tensor join_sequences(Engine& engine, const SequenceLayout& layout, Tensor rows) {
+  Group& cp = engine.mesh().cp();
+  if (cp.size() == 1) return rows;
+  Context& ctx = engine.ctx();
+  Shape shape{layout.all_tokens().tokens(), rows.shape()[1]};
+  Tensor by_rank = ctx.allocate(rows.dtype(), shape, "logits");
+  cp.all_gather(rows, by_rank, "logits").wait();
+  Tensor ordered = ctx.allocate(rows.dtype(), shape, "logits");
+  copy_into_order(ctx, layout.ring.sets, layout.all_tokens(), by_rank, ordered);
+  return ordered;
+}
+
 // Whole logits rows [T, V] of a micro-batch in f32, on the last stage's ranks.
 Tensor whole_logits(Engine& engine, const MicroBatch& batch, const Var& hidden) {
   Context& ctx = engine.ctx();
@@ -68,7 +81,7 @@ Tensor whole_logits(Engine& engine, const MicroBatch& batch, const Var& hidden) 
       }
     }
   });
-  return whole;
+  return join_sequences(engine, batch.layout, std::move(whole));
 }
 
 // Writes rows in the order of the samples, each padded with zeros to the longest.

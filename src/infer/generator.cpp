@@ -84,13 +84,12 @@ void check_prompt(const ModelConfig& model, std::span<const std::int32_t> prompt
 }  // namespace
 
 Generator::Generator(Engine& engine) : engine_(engine) {
-  const MeshShape& mesh = engine.mesh().shape();
-  BEV_CHECK(mesh.pp == 1 && mesh.cp == 1, ErrorKind::kConfig,
-            "generate: runs on one pipeline stage and one context part, got pp ", mesh.pp, ", cp ",
-            mesh.cp);
-  BEV_CHECK(!build_options(engine.options().parallel).tensor_parallel.sequence_parallel,
-            ErrorKind::kConfig,
-            "generate: give --no-sequence-parallel; a step may have fewer tokens than tp ranks");
+  const ParallelConfig& parallel = engine.options().parallel;
+  bool plain = parallel.context_parallel_size == 1 && !parallel.sequence_parallel &&
+               engine.pipeline().shape.chunks == 1;
+  BEV_CHECK(plain, ErrorKind::kConfig,
+            "generate: tokens cannot be cut over ranks, nor a rank have several stages "
+            "(inference_layout gives a layout that fits)");
 }
 
 void check_generation(const ModelConfig& model, std::span<const std::vector<std::int32_t>> prompts,
@@ -113,7 +112,8 @@ std::int64_t Generator::kv_width() const {
 
 std::vector<LayerState> Generator::make_cache(std::int64_t rows) {
   Context& ctx = engine_.ctx();
-  std::vector<LayerState> cache(static_cast<std::size_t>(engine_.options().model.num_layers));
+  const StageRange& range = engine_.stage().range();
+  std::vector<LayerState> cache(static_cast<std::size_t>(range.end_layer - range.first_layer));
   for (LayerState& layer : cache) {
     layer.kv = {ctx.allocate(ctx.dtype, {rows, kv_width()}, "kv cache"),
                 ctx.allocate(ctx.dtype, {rows, kv_width()}, "kv cache")};
@@ -156,7 +156,7 @@ Tensor Generator::last_logits(const Var& hidden, std::span<const std::int64_t> r
   MicroBatch batch;
   batch.layout.tokens = static_cast<std::int64_t>(rows.size());
   Var last{gather_rows(ctx, hidden.tensor, rows), hidden.placement, -1, nullptr};
-  Tensor part = engine_.model().logits(ctx, batch, last);
+  Tensor part = engine_.stage().logits(ctx, batch, last);
   return gather_vocabulary(ctx, part, engine_.options().model.vocab_size);
 }
 
@@ -191,6 +191,40 @@ std::vector<TokenChoice> Generator::choose(const Var& hidden, std::span<const st
   return choices;
 }
 
+Var Generator::hidden_states(const Step& step, std::vector<LayerState>& cache) {
+  Context& ctx = engine_.ctx();
+  Group& pp = engine_.mesh().pp();
+  const Decoder& stage = engine_.stage();
+  Var input;
+  if (!stage.range().first) {
+    Tensor received = ctx.allocate(ctx.dtype, stage.boundary_shape(ctx, step.batch), "activations");
+    pp.receive(received, pp.rank() - 1, 0, "hidden states").wait();
+    input = Var{received, stage.boundary_placement(), -1, nullptr};
+  }
+  Var hidden = stage.decode(ctx, step.batch, input, step.decode, cache);
+  if (!stage.range().last) pp.send(hidden.tensor, pp.rank() + 1, 0, "hidden states").wait();
+  return hidden;
+}
+
+std::vector<TokenChoice> Generator::share_choices(std::vector<TokenChoice> choices,
+                                                  std::size_t count) {
+  Group& pp = engine_.mesh().pp();
+  if (pp.size() == 1) return choices;
+  Tensor shared =
+      engine_.ctx().allocate(Dtype::kF64, {2 * static_cast<std::int64_t>(count)}, "choices");
+  auto* values = shared.as<double>();
+  for (std::size_t i = 0; i < choices.size(); ++i) {
+    values[2 * i] = choices[i].token;
+    values[2 * i + 1] = choices[i].logprob;
+  }
+  pp.broadcast(shared, pp.size() - 1, "tokens").wait();
+  choices.resize(count);
+  for (std::size_t i = 0; i < count; ++i) {
+    choices[i] = {static_cast<std::int32_t>(values[2 * i]), values[2 * i + 1]};
+  }
+  return choices;
+}
+
 void Generator::run(std::vector<Live> live, std::vector<LayerState> cache,
                     const GenerationOptions& options, std::vector<GeneratedSequence>& results,
                     TokenSink* sink) {
@@ -199,8 +233,10 @@ void Generator::run(std::vector<Live> live, std::vector<LayerState> cache,
   std::map<std::size_t, std::vector<std::int32_t>> restarted;
   while (!live.empty()) {
     Step step = make_step(live);
-    Var hidden = engine_.model().decode(ctx, step.batch, {}, step.decode, cache);
-    std::vector<TokenChoice> choices = choose(hidden, step.last_rows, live, options);
+    Var hidden = hidden_states(step, cache);
+    std::vector<TokenChoice> choices;
+    if (engine_.stage().range().last) choices = choose(hidden, step.last_rows, live, options);
+    choices = share_choices(std::move(choices), live.size());
     std::size_t kept = 0;
     for (std::size_t i = 0; i < live.size(); ++i) {
       Live sequence = live[i];
@@ -233,8 +269,11 @@ std::vector<GeneratedSequence> Generator::generate(
   check_generation(engine_.options().model, prompts, options);
   std::vector<GeneratedSequence> results(prompts.size());
   if (options.max_new_tokens == 0) return results;
-  std::int64_t row_bytes = 2 * engine_.options().model.num_layers * kv_width() *
-                           static_cast<std::int64_t>(size_of(engine_.options().dtype));
+  // Of the rank with most layers: all ranks take the same prompts together.
+  std::int64_t stages = engine_.mesh().shape().pp;
+  std::int64_t layers = (engine_.options().model.num_layers + stages - 1) / stages;
+  std::int64_t row_bytes =
+      2 * layers * kv_width() * static_cast<std::int64_t>(size_of(engine_.options().dtype));
   std::int64_t most_rows = options.cache_bytes / row_bytes;
   for (std::size_t next = 0; next < prompts.size();) {
     std::vector<Live> live;

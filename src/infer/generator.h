@@ -44,12 +44,13 @@ class TokenSink {
 // frequencies follow the longest sequence alive, as in Hugging Face's batches.
 class Generator {
  public:
-  // Uses the engine's memory and threads, trained or not. Error(kConfig) for pipeline, context or
-  // sequence parallelism.
+  // Uses the engine's memory and threads, trained or not. Error(kConfig) for a layout that
+  // inference_layout would not give.
   explicit Generator(Engine& engine);
 
-  // Every rank of a tp group calls it with the same arguments (but for the sink) and gets the same
-  // result. Prompts have unequal lengths, none is empty. Waits for the device at each step.
+  // Every rank of the pipeline's tp groups calls it with the same arguments (but for the sink) and
+  // gets the same result. Prompts have unequal lengths, none is empty. Waits for the device at each
+  // step.
   std::vector<GeneratedSequence> generate(std::span<const std::vector<std::int32_t>> prompts,
                                           const GenerationOptions& options,
                                           TokenSink* sink = nullptr);
@@ -74,6 +75,10 @@ class Generator {
   std::vector<LayerState> make_cache(std::int64_t rows);
   Step make_step(std::span<const Live> live);
   Tensor last_logits(const Var& hidden, std::span<const std::int64_t> rows);
+  // After this rank's stage, whose input comes from the one before and whose result goes on.
+  Var hidden_states(const Step& step, std::vector<LayerState>& cache);
+  // The last stage's choices, to all stages.
+  std::vector<TokenChoice> share_choices(std::vector<TokenChoice> choices, std::size_t count);
   std::vector<TokenChoice> choose(const Var& hidden, std::span<const std::int64_t> rows,
                                   std::span<const Live> live, const GenerationOptions& options);
   void run(std::vector<Live> live, std::vector<LayerState> cache, const GenerationOptions& options,

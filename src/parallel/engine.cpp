@@ -128,9 +128,9 @@ Engine::Engine(World& world, const Kernels& kernels, const EngineOptions& option
 
 Engine::~Engine() = default;
 
-Decoder& Engine::model() {
-  BEV_CHECK(pipeline_.shape.stages() == 1, ErrorKind::kInternal,
-            "engine: ", pipeline_.shape.stages(), " stages hold the model");
+const Decoder& Engine::stage() const {
+  BEV_CHECK(stages_.size() == 1, ErrorKind::kInternal, "engine: ", stages_.size(),
+            " stages on this rank");
   return *stages_.front();
 }
 

@@ -67,8 +67,8 @@ class Engine {
   Context& ctx() { return *ctx_; }
   const Mesh& mesh() const { return *mesh_; }
   const PipelineLayout& pipeline() const { return pipeline_; }
-  // The whole model, where this rank holds it as one stage.
-  Decoder& model();
+  // This rank's stage, where it has one.
+  const Decoder& stage() const;
   // The last stage, on the ranks of it.
   const Decoder& head_stage() const;
   ParamStore& store() { return *store_; }

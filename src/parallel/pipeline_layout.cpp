@@ -258,6 +258,7 @@ std::vector<std::string> pipeline_problems(std::int64_t layers, const ParallelCo
 
 ParallelConfig inference_layout(ParallelConfig config) {
   ParallelConfig plain;
+  config.sequence_parallel = config.tp_comm_overlap = false;
   config.data_parallel_size *= config.context_parallel_size;
   config.context_parallel_size = 1;
   config.hierarchical_context_parallel_sizes.clear();

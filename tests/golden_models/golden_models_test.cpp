@@ -71,8 +71,8 @@ std::vector<TokenSample> samples_of(const TokenRows& rows) {
 // Logits [T, V] of one row on a single-rank engine.
 std::vector<float> logits_of(Engine& engine, std::span<const TokenSample> samples) {
   MicroBatch batch = make_micro_batch(engine.ctx(), samples, 0);
-  Var hidden = engine.model().hidden(engine.ctx(), batch, {});
-  Tensor logits = engine.model().logits(engine.ctx(), batch, hidden);
+  Var hidden = engine.stage().hidden(engine.ctx(), batch, {});
+  Tensor logits = engine.stage().logits(engine.ctx(), batch, hidden);
   return {logits.as<float>(), logits.as<float>() + logits.numel()};
 }
 

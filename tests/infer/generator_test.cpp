@@ -23,12 +23,14 @@ struct Case {
   Dtype dtype = Dtype::kF64;
   int tp = 1;
   int threads = 1;
+  int pp = 1;
 };
 
 EngineOptions engine_options(const Case& test_case) {
   EngineOptions options;
   options.model = test_case.model;
   options.parallel.tensor_model_parallel_size = test_case.tp;
+  options.parallel.pipeline_model_parallel_size = test_case.pp;
   options.parallel.data_parallel_size = 1;
   options.dtype = test_case.dtype;
   options.threads = test_case.threads;
@@ -38,7 +40,7 @@ EngineOptions engine_options(const Case& test_case) {
 
 template <class Body>
 void with_engine(const Case& test_case, const Body& body) {
-  run_thread_ranks(test_case.tp, {60.0}, [&](World& world) {
+  run_thread_ranks(test_case.tp * test_case.pp, {60.0}, [&](World& world) {
     Engine engine(world, cpu_kernels(), engine_options(test_case));
     body(engine);
   });
@@ -47,8 +49,10 @@ void with_engine(const Case& test_case, const Body& body) {
 std::vector<GeneratedSequence> generate(const Case& test_case, const Prompts& prompts,
                                         const GenerationOptions& options) {
   std::vector<GeneratedSequence> results;
-  with_engine(test_case,
-              [&](Engine& engine) { results = Generator(engine).generate(prompts, options); });
+  with_engine(test_case, [&](Engine& engine) {
+    std::vector<GeneratedSequence> mine = Generator(engine).generate(prompts, options);
+    if (engine.mesh().world().rank() == 0) results = std::move(mine);
+  });
   return results;
 }
 
@@ -81,8 +85,8 @@ std::vector<double> full_logits(Engine& engine, const std::vector<std::int32_t>&
   sample.weights.assign(tokens.size(), 0.0f);
   sample.documents = {static_cast<std::int32_t>(tokens.size())};
   MicroBatch batch = make_micro_batch(engine.ctx(), std::span(&sample, 1), 0);
-  Var hidden = engine.model().hidden(engine.ctx(), batch, {});
-  Tensor logits = engine.model().logits(engine.ctx(), batch, hidden);
+  Var hidden = engine.stage().hidden(engine.ctx(), batch, {});
+  Tensor logits = engine.stage().logits(engine.ctx(), batch, hidden);
   auto last = static_cast<std::int64_t>(tokens.size()) - 1;
   std::vector<double> row;
   visit_float(logits.dtype(), [&](auto zero) {
@@ -362,17 +366,33 @@ TEST(Generator, NanLogitsNameTheSequence) {
   });
 }
 
+TEST(Generator, StagesAndSharedKeyValueHeadsDoNotChangeAResult) {
+  for (ModelConfig model : {test::tiny_gpt(), windowed_llama()}) {
+    model.num_layers = 5;
+    model.num_attention_heads = 4;
+    model.num_query_groups = 2;
+    Prompts prompts = make_prompts(model, {4, 11, 1, 7});
+    for (double temperature : {0.0, 1.0}) {
+      GenerationOptions options = options_for(6, temperature);
+      std::vector<GeneratedSequence> expected = generate({model}, prompts, options);
+      for (auto [tp, pp] : {std::pair{1, 2}, {1, 5}, {2, 2}, {4, 1}}) {
+        SCOPED_TRACE(concat(model.family, ", tp ", tp, ", pp ", pp));
+        expect_near(generate({model, Dtype::kF64, tp, 1, pp}, prompts, options), expected, 1e-10);
+      }
+    }
+  }
+}
+
 TEST(Generator, LayoutsThatItCannotRunAreErrors) {
   run_thread_ranks(2, {60.0}, [&](World& world) {
-    EngineOptions options = engine_options({test::tiny_llama(), Dtype::kF32, 1});
-    options.parallel.pipeline_model_parallel_size = 2;
+    EngineOptions options = engine_options({test::tiny_llama(), Dtype::kF32, 1, 1, 2});
+    options.parallel.pipeline_schedule = PipelineSchedule::kZeroBubbleV;
     Engine stages(world, cpu_kernels(), options);
-    expect_error(ErrorKind::kConfig, {"pp 2"}, [&] { Generator generator(stages); });
+    expect_error(ErrorKind::kConfig, {"generate", "stages"}, [&] { Generator generator(stages); });
     options = engine_options({test::tiny_llama(), Dtype::kF32, 2});
     options.parallel.sequence_parallel = true;
     Engine split(world, cpu_kernels(), options);
-    expect_error(ErrorKind::kConfig, {"--no-sequence-parallel"},
-                 [&] { Generator generator(split); });
+    expect_error(ErrorKind::kConfig, {"generate", "tokens"}, [&] { Generator generator(split); });
   });
 }
 
