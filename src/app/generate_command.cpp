@@ -171,7 +171,7 @@ int run_generate(CommandConfig& config, const FieldList&, Options& options) {
   options.add_problems(config.run.resolve_layout());
   options.throw_problems();
   GenerateJob job = make_job(config);
-  run_ranks(config.run.parallel, config.run.runtime,
+  run_ranks(config.launch, config.run.parallel, config.run.runtime,
             [&](const RankStart& start) { generate_rank(start, config, job); });
   return kExitOk;
 }
