@@ -33,6 +33,7 @@ void Tape::backward(Context& ctx) {
     Node node = nodes_.back();
     ctx.layer = node.layer;
     running_ = node.op;
+    ctx.note(node.op);
     node.call(node.closure, back);
     // Destroyed at once: saved tensors go as the backward passes.
     node.destroy(node.closure);

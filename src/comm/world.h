@@ -19,15 +19,18 @@ class World {
   // is in (itself alone, where it is in none): the n-th call of each makes the n-th set of groups.
   virtual std::unique_ptr<Group> make_group(std::string name, std::vector<int> members) = 0;
 
+  // The run has failed: whoever waits is woken with an error, and every further call throws.
+  virtual bool aborted() const { return false; }
+
   // What this rank is doing; a hang is reported with it.
-  Activity& activity() { return activity_; }
+  virtual Activity& activity() { return activity_; }
 
  private:
   Activity activity_;
 };
 
 struct ThreadWorldOptions {
-  double timeout_seconds = 600;  // of one collective
+  double timeout_seconds = 600;  // of one wait; then the run fails with a report of all ranks
 };
 
 namespace detail {

@@ -51,6 +51,7 @@ Var enter_tensor_parallel(Context& ctx, const Var& x, std::int64_t tokens) {
             "} must be whole or split over tokens");
   bool split = state == PlaceState::kShard0;
   Placement copied = x.placement.with(Axis::kTp, PlaceState::kCopied);
+  ctx.note("enter_tensor_parallel");
   Tensor whole = split ? gather_tokens(ctx, x.tensor, tokens, "tp input") : x.tensor;
   Var y = make_output(ctx, "enter_tensor_parallel", std::move(whole), copied, x.tracked());
   if (!y.tracked()) return y;
@@ -74,6 +75,7 @@ Var leave_tensor_parallel(Context& ctx, const Var& x, bool sequence_parallel) {
       Axis::kTp, sequence_parallel ? PlaceState::kShard0 : PlaceState::kReplicated);
   // The op before it does not keep its result, so a sum in place is safe.
   Tensor sum = x.tensor;
+  ctx.note("leave_tensor_parallel");
   if (sequence_parallel) {
     sum = scatter_tokens(ctx, x.tensor, "tp output");
   } else if (ctx.mesh.tp().size() > 1) {

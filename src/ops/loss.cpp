@@ -36,6 +36,7 @@ void chunk_loss(Context& ctx, const LossChunk& chunk, const float* weights, cons
   Tensor row_max = ctx.allocate(ctx.wide(), {rows}, "loss");
   Tensor stats = ctx.allocate(ctx.wide(), {2, rows}, "loss");
   Group& tp = ctx.mesh.tp();
+  ctx.note("lm_head_loss");
   ctx.kernels.loss.row_max(ctx.stream, {chunk, row_max});
   tp.all_reduce(row_max, Reduction::kMax, "loss maximum").wait();
   ctx.kernels.loss.row_sum(ctx.stream, {chunk, row_max, stats});

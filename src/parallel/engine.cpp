@@ -134,6 +134,7 @@ void Engine::sum_losses(std::span<const MicroBatch> batches,
 
 StepResult Engine::forward_backward(std::span<const MicroBatch> batches, const StepInput& input) {
   step_.iteration = input.iteration;
+  mesh_->activity().set_step(input.iteration);
   step_.random_key = mix_bits(options_.seed, static_cast<std::uint64_t>(input.iteration));
   store_->begin_step();
   set_loss_factor(batches, input.loss_scale);

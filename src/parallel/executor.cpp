@@ -43,6 +43,7 @@ void Executor::backward(InFlight& flight) {
 void Executor::act(const Action& action, const MicroBatch& batch, InFlight& flight,
                    Tensor* token_loss, bool record) {
   Group& pp = ctx_.mesh.pp();
+  ctx_.mesh.activity().set_action(name_of(action.kind), action.micro_batch);
   auto receive = [&](int from, const char* tag, const char* label) {
     flight.received = ctx_.allocate(ctx_.dtype, model_.boundary_shape(ctx_, batch), tag);
     pp.receive(flight.received, from, 0, label).wait();

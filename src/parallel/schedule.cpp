@@ -24,6 +24,12 @@ void add_backward(Schedule& list, std::int64_t stages, std::int64_t stage,
 }
 }  // namespace
 
+const char* name_of(ActionKind kind) {
+  constexpr std::array<const char*, 6> kNames = {"receive forward",  "forward",  "send forward",
+                                                 "receive backward", "backward", "send backward"};
+  return kNames[static_cast<std::size_t>(kind)];
+}
+
 Schedule schedule_1f1b(std::int64_t stages, std::int64_t stage, std::int64_t micro_batches) {
   Schedule list;
   std::int64_t warmup = std::min(stages - stage - 1, micro_batches);
@@ -121,13 +127,6 @@ Schedule expected_actions(std::size_t stages, std::size_t stage, std::int64_t mi
   add_forward(list, total, at, micro_batch);
   if (with_backward) add_backward(list, total, at, micro_batch);
   return list;
-}
-
-std::string_view name_of(ActionKind kind) {
-  constexpr std::array<std::string_view, 6> kNames = {"receive forward", "forward",
-                                                      "send forward",    "receive backward",
-                                                      "backward",        "send backward"};
-  return kNames[static_cast<std::size_t>(kind)];
 }
 
 std::string find_incomplete(const std::vector<Schedule>& schedules, std::int64_t micro_batches,

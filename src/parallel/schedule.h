@@ -16,6 +16,7 @@ enum class ActionKind : std::uint8_t {
   kBackward,
   kSendBackward,
 };
+const char* name_of(ActionKind kind);  // "send forward"
 
 struct Action {
   ActionKind kind;

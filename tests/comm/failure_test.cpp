@@ -108,7 +108,9 @@ TEST(Failure, AMessageOfTheWrongSizeIsNamed) {
 TEST(Failure, ATimeoutNamesTheAbsentRanks) {
   std::atomic<bool> over = false;
   expect_failure(
-      4, ErrorKind::kComm, {"all_reduce of x", "0.1 s", "not there: rank 1 rank 3"},
+      4, ErrorKind::kComm,
+      {"all_reduce of x in group group has waited 0.1", "s for rank 1, rank 3\n",
+       "rank 1 never came: it computes; rank 3 never came"},
       [&](Group& group) {
         std::vector<float> data(4);
         if (group.rank() % 2 == 0) {
@@ -124,7 +126,9 @@ TEST(Failure, ATimeoutNamesTheAbsentRanks) {
       0.1);
   over = false;
   expect_failure(
-      2, ErrorKind::kComm, {"receive of x on rank 1", "from rank 0", "0.1 s"},
+      2, ErrorKind::kComm,
+      {"rank 1: receive of x in group group has waited 0.1", "s for rank 0\n",
+       "rank 0 never came: it computes"},
       [&](Group& group) {
         std::vector<float> data(4);
         if (group.rank() == 1) {
@@ -227,7 +231,7 @@ TEST(Failure, ALateTimeoutDoesNotLeaveMemoryBehindEither) {
   std::vector<float> left(4, 1.0f);
   std::atomic<bool> gone = false;
   expect_failure(
-      2, ErrorKind::kComm, {"not there: rank 1"},
+      2, ErrorKind::kComm, {"rank 1 never came"},
       [&](Group& group) {
         std::vector<float> mine(4, 10.0f);
         if (group.rank() == 1) {
@@ -244,6 +248,122 @@ TEST(Failure, ALateTimeoutDoesNotLeaveMemoryBehindEither) {
       },
       0.2);
   EXPECT_EQ(left, std::vector<float>(4, 1.0f));
+}
+
+// A Work that is dropped takes its post back; one that is complete is finished first.
+TEST(Failure, ADroppedWorkLeavesItsMemoryAlone) {
+  std::vector<float> left(4, 1.0f);
+  std::atomic<bool> dropped = false;
+  expect_failure(
+      2, ErrorKind::kComm, {"rank 1: all_reduce of x in group group", "rank 0 never came"},
+      [&](Group& group) {
+        if (group.rank() == 0) {
+          { Work pending = group.all_reduce(view_of(left), Reduction::kSum, "x"); }
+          dropped = true;
+          return;
+        }
+        while (!dropped) std::this_thread::yield();
+        std::vector<float> mine(4, 10.0f);
+        group.all_reduce(view_of(mine), Reduction::kSum, "x").wait();
+      },
+      0.1);
+  EXPECT_EQ(left, std::vector<float>(4, 1.0f));
+
+  run_thread_ranks(2, {20.0}, [](World& world) {
+    std::unique_ptr<Group> group = world.make_group("group", {0, 1});
+    std::vector<float> data(4, 1.0f);
+    {
+      Work pending = group->all_reduce(view_of(data), Reduction::kSum, "x");
+      if (world.rank() == 0) pending.wait();
+      group->barrier("posted");
+    }
+    EXPECT_EQ(data, std::vector<float>(4, 2.0f));
+  });
+}
+
+TEST(Failure, AReceiveThatIsDroppedKeepsTheOrderOfTheOthers) {
+  run_thread_ranks(2, {20.0}, [](World& world) {
+    std::unique_ptr<Group> group = world.make_group("group", {0, 1});
+    std::vector<float> one(1, 1.0f), two(1, 2.0f), got(1), second(1);
+    if (world.rank() == 0) {
+      group->send(view_of(one), 1, 0, "x").wait();
+      group->send(view_of(two), 1, 0, "x").wait();
+      return;
+    }
+    { Work pending = group->receive(view_of(got), 0, 0, "x"); }
+    group->receive(view_of(second), 0, 0, "x").wait();
+    EXPECT_EQ(got[0], 0.0f);
+    EXPECT_EQ(second[0], 2.0f);
+  });
+}
+
+TEST(Failure, ARankThatHasEndedIsNamedSo) {
+  expect_failure(
+      3, ErrorKind::kComm,
+      {"barrier of end in group group has waited 0.1", "rank 1 has ended\n",
+       "rank 1 never came: it has ended"},
+      [](Group& group) {
+        if (group.rank() != 1) group.barrier("end");
+      },
+      0.1);
+}
+
+TEST(Failure, AnOppositeOrderInTwoGroupsIsACircle) {
+  expect_error(ErrorKind::kComm, {"rank 0, rank 1 wait for each other"}, [] {
+    run_thread_ranks(2, {0.1}, [](World& world) {
+      std::unique_ptr<Group> first = world.make_group("first", {0, 1}),
+                             second = world.make_group("second", {0, 1});
+      if (world.rank() == 1) std::swap(first, second);
+      first->barrier("x");
+      second->barrier("x");
+    });
+  });
+}
+
+TEST(Failure, DifferentRootsAndReductionsAreNamed) {
+  expect_failure(2, ErrorKind::kComm, {"from member 0", "from member 1"}, [](Group& group) {
+    std::vector<float> data(4);
+    group.broadcast(view_of(data), group.rank(), "x").wait();
+  });
+  expect_failure(2, ErrorKind::kComm, {"rank 1 in all_reduce of x (f32, maximum)"},
+                 [](Group& group) {
+                   std::vector<float> data(4);
+                   Reduction mine = group.rank() == 0 ? Reduction::kSum : Reduction::kMax;
+                   group.all_reduce(view_of(data), mine, "x").wait();
+                 });
+  expect_failure(2, ErrorKind::kInternal, {"broadcast of x", "no member 2"}, [](Group& group) {
+    std::vector<float> data(4);
+    group.broadcast(view_of(data), 2, "x").wait();
+  });
+}
+
+// Others would read what is already overwritten.
+TEST(Failure, APartAtTheWrongPlaceOfItsWholeIsAnError) {
+  auto misplaced = [](Group& group, std::vector<float>& whole) {
+    return view_of(whole).rows(1 - group.rank(), 3 - group.rank());
+  };
+  expect_failure(2, ErrorKind::kComm, {"reduce_scatter of x", "rank 0", "its own place"},
+                 [&](Group& group) {
+                   std::vector<float> whole(4);
+                   View part = misplaced(group, whole);
+                   group.reduce_scatter(view_of(whole), part, "x").wait();
+                 });
+  expect_failure(2, ErrorKind::kComm, {"all_gather of x", "rank 0", "its own place"},
+                 [&](Group& group) {
+                   std::vector<float> whole(4);
+                   group.all_gather(misplaced(group, whole), view_of(whole), "x").wait();
+                 });
+  expect_failure(2, ErrorKind::kComm, {"all_to_all of x", "overlap"}, [&](Group& group) {
+    std::vector<float> data(4);
+    std::vector<std::int64_t> counts = {2, 2};
+    group.all_to_all(view_of(data), counts, view_of(data), counts, "x").wait();
+  });
+  expect_failure(2, ErrorKind::kComm, {"all_to_all of x", "counts of rank 0 do not fill [4]"},
+                 [&](Group& group) {
+                   std::vector<float> in(4), out(4);
+                   std::vector<std::int64_t> counts = {2, 1};
+                   group.all_to_all(view_of(in), counts, view_of(out), counts, "x").wait();
+                 });
 }
 
 // Many rounds with a failure at a random place: for the sanitizers.

@@ -1,0 +1,21 @@
+// Groups of ranks that are threads of one process.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "comm/group.h"
+#include "comm/thread_fabric.h"
+
+namespace bev {
+
+// What the members of one group share: the operations not complete yet, and the mail. Opaque here.
+class ThreadMeeting;
+
+std::shared_ptr<ThreadMeeting> make_thread_meeting(ThreadFabric& fabric, std::string name,
+                                                   std::vector<int> members);
+// `rank` is the index of the member that it is made for.
+std::unique_ptr<Group> make_thread_group(std::shared_ptr<ThreadMeeting> meeting, int rank);
+
+}  // namespace bev
