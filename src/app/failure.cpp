@@ -14,9 +14,9 @@ int exit_code(ErrorKind kind) {
   }
 }
 
-std::string failure_text(const Error& error) {
-  if (error.kind() != ErrorKind::kInternal) return error.what();
-  return concat(error.what(), " (a bug in bevatron, at ", error.where(), ")");
+std::string failure_text(ErrorKind kind, const std::string& message, const std::string& where) {
+  if (kind != ErrorKind::kInternal) return message;
+  return concat(message, " (a bug in bevatron, at ", where, ")");
 }
 
 }  // namespace bev

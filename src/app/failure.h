@@ -8,7 +8,7 @@
 namespace bev {
 
 int exit_code(ErrorKind kind);
-// The message for the user; a bug of ours is named as such.
-std::string failure_text(const Error& error);
+// The message for the user; a bug of ours is named as such, with the line that threw.
+std::string failure_text(ErrorKind kind, const std::string& message, const std::string& where);
 
 }  // namespace bev

@@ -60,7 +60,7 @@ int guarded_main(const std::vector<std::string>& args) {
     return run_command(args, launch);
   } catch (const Error& error) {
     bool told = error.kind() == ErrorKind::kConfig && launch.process > 0;
-    if (!told) log_error(who + failure_text(error));
+    if (!told) log_error(who + failure_text(error.kind(), error.what(), error.where()));
     return exit_code(error.kind());
   } catch (const std::bad_alloc&) {
     log_error(who + "out of memory");

@@ -1,7 +1,9 @@
 #include "app/ranks.h"
 
 #include <algorithm>
+#include <csignal>
 #include <memory>
+#include <optional>
 #include <thread>
 
 #include "app/end_process.h"
@@ -9,6 +11,7 @@
 #include "backend/cpu/cpu_kernels.h"
 #include "base/error.h"
 #include "base/log.h"
+#include "comm/fault.h"
 #include "comm/mpi_link.h"
 #include "comm/process_world.h"
 #include "comm/tcp_link.h"
@@ -56,13 +59,24 @@ std::unique_ptr<Link> make_link(const Launch& launch, double timeout_seconds) {
   return link;
 }
 
+// From here on SIGTERM ends the process without a word: a launcher sends it to clean up.
+void heed_terminate() {
+  std::signal(SIGTERM, SIG_DFL);
+  sigset_t terminate;
+  sigemptyset(&terminate);
+  sigaddset(&terminate, SIGTERM);
+  pthread_sigmask(SIG_UNBLOCK, &terminate, nullptr);
+}
+
 // Ranks of this process may still compute, and one of them may never stop: nothing is unwound.
 void end_run(const RankFailure& failure, Link& link) {
   int code = exit_code(failure.kind);
   if (failure.announced_here) {
-    log_error(failure_text(Error(failure.kind, failure.message)));
-  } else if (!link.ends_others()) {
-    log_info(concat("ended: ", failure.message));
+    log_error(failure_text(failure.kind, failure.message, failure.where));
+  } else if (link.ends_others()) {
+    heed_terminate();
+  } else {
+    log_info(concat("ended: ", split(failure.message, '\n').front()));
   }
   link.abandon(code, failure.announced_here);
   end_process(code);
@@ -74,12 +88,20 @@ namespace detail {
 void run_ranks(const Launch& launch, const ParallelConfig& parallel, const RuntimeConfig& runtime,
                const void* body, void (*call)(const void*, const RankStart&)) {
   const Kernels& kernels = device_kernels(runtime);
-  std::int64_t ranks = mesh_shape(parallel).size() / launch.processes;
+  std::int64_t world_size = mesh_shape(parallel).size(), ranks = world_size / launch.processes;
   int threads = threads_per_rank(runtime, ranks, launch);
   double timeout_seconds = parallel.distributed_timeout_minutes * 60;
-  auto first_rank = launch.process * ranks;
+  std::optional<Fault> fault;
+  if (!parallel.inject_fault.empty()) {
+    fault = parse_fault(parallel.inject_fault);
+    BEV_CHECK(fault->rank < world_size, ErrorKind::kConfig, "--inject-fault: rank ", fault->rank,
+              " of ", world_size, " ranks");
+  }
   auto start = [&](World& world) {
-    call(body, RankStart{world, kernels, threads, world.rank() == first_rank});
+    bool first = world.rank() == launch.process * ranks;
+    if (!fault) return call(body, RankStart{world, kernels, threads, first});
+    FaultWorld faulty(world, *fault);
+    call(body, RankStart{faulty, kernels, threads, first});
   };
   if (launch.kind == LaunchKind::kAlone) {
     bev::run_thread_ranks(static_cast<int>(ranks), {timeout_seconds}, start);

@@ -29,6 +29,27 @@ MailAddress address_of(const MessageHead& head) {
   return {head.group, head.channel, head.from, head.stage, head.sequence};
 }
 
+Message message_of(MessageKind kind) {
+  Message message;
+  message.head.kind = kind;
+  return message;
+}
+
+Message message_of(MessageKind kind, const RankFailure& failure) {
+  Message message = message_of(kind);
+  message.head.from = failure.rank;
+  message.head.op = static_cast<std::uint8_t>(failure.kind);
+  message.text = failure.message;
+  message.data = SharedBytes::copy_of(failure.where.data(), failure.where.size());
+  return message;
+}
+
+RankFailure failure_of(const Message& message, bool announced_here) {
+  return {message.head.from, static_cast<ErrorKind>(message.head.op), message.text,
+          std::string(reinterpret_cast<const char*>(message.data.data()), message.data.size()),
+          announced_here};
+}
+
 }  // namespace
 
 // Of one rank. An address is in one of the two maps at most.
@@ -46,6 +67,7 @@ struct Mailroom::RankMail {
   const Exchange* waits_in = nullptr;
   double waits_since = 0;
   const Activity* activity = nullptr;
+  bool ended = false;
 };
 
 struct Mailroom::State {
@@ -215,6 +237,7 @@ std::vector<WaitRecord> Mailroom::local_records() const {
       }
     }
     record.rank = rank;
+    record.ended = mail.ended;
     if (mail.activity != nullptr) record.doing = mail.activity->snapshot();
     records.push_back(std::move(record));
   }
@@ -224,16 +247,13 @@ std::vector<WaitRecord> Mailroom::local_records() const {
 std::vector<WaitRecord> Mailroom::all_records() {
   constexpr double kPatienceSeconds = 2;
   int here = state_->link.process();
-  Message question;
-  question.head.kind = MessageKind::kQuestion;
-  for (int process = 0; process < state_->link.processes(); ++process) {
-    if (process != here) state_->link.send(process, question);
-  }
+  send_all(message_of(MessageKind::kQuestion));
   std::string mine = write_wait_records(local_records());
   std::unique_lock lock(state_->mutex);
   state_->answers[static_cast<std::size_t>(here)] = std::move(mine);
+  // Once another rank has failed nobody reads this report.
   state_->changed.wait_until(lock, after(kPatienceSeconds), [&] {
-    return std::ranges::all_of(state_->answers, [](const auto& text) { return text.has_value(); });
+    return aborted() || std::ranges::all_of(state_->answers, [](const auto& a) { return !!a; });
   });
   std::set<std::string>& names = state_->names;
   std::vector<WaitRecord> records;
@@ -260,12 +280,7 @@ void Mailroom::wake_ranks() {
   }
 }
 
-void Mailroom::send_all(MessageKind kind, const RankFailure& failure) {
-  Message message;
-  message.head.kind = kind;
-  message.head.from = failure.rank;
-  message.head.op = static_cast<std::uint8_t>(failure.kind);
-  message.text = failure.message;
+void Mailroom::send_all(const Message& message) {
   for (int process = 0; process < state_->link.processes(); ++process) {
     if (process != state_->link.process()) state_->link.send(process, message);
   }
@@ -279,7 +294,7 @@ void Mailroom::decide(RankFailure failure) {
     state_->decided = failure;
   }
   wake_ranks();
-  if (state_->link.process() == 0) send_all(MessageKind::kAbort, failure);
+  if (state_->link.process() == 0) send_all(message_of(MessageKind::kAbort, failure));
   std::lock_guard lock(state_->mutex);
   state_->changed.notify_all();
 }
@@ -293,22 +308,21 @@ void Mailroom::fail(RankFailure failure) {
   }
   if (state_->link.process() == 0) return decide(std::move(failure));
   wake_ranks();
-  Message message;
-  message.head.kind = MessageKind::kFailed;
-  message.head.from = failure.rank;
-  message.head.op = static_cast<std::uint8_t>(failure.kind);
-  message.text = failure.message;
-  state_->link.send(0, std::move(message));
+  state_->link.send(0, message_of(MessageKind::kFailed, failure));
 }
 
-void Mailroom::rank_ended() {
+void Mailroom::end(int rank) {
+  {
+    std::lock_guard lock(mail_of(rank).mutex);
+    mail_of(rank).ended = true;
+  }
   {
     std::lock_guard lock(state_->mutex);
     if (++state_->ended < state_->ranks || aborted()) return;
     state_->done[static_cast<std::size_t>(state_->link.process())] = true;
     state_->changed.notify_all();
   }
-  send_all(MessageKind::kDone, {});
+  send_all(message_of(MessageKind::kDone));
 }
 
 bool Mailroom::wait_for_end(RankFailure& failure) {
@@ -327,20 +341,15 @@ bool Mailroom::wait_for_end(RankFailure& failure) {
 }
 
 void Mailroom::deliver(int process, Message message) {
-  auto failure = [&](bool announced_here) {
-    return RankFailure{message.head.from, static_cast<ErrorKind>(message.head.op), message.text,
-                       announced_here};
-  };
   switch (message.head.kind) {
     case MessageKind::kData:
       return take(std::move(message));
     case MessageKind::kFailed:
-      return decide(failure(true));
+      return decide(failure_of(message, true));
     case MessageKind::kAbort:
-      return decide(failure(false));
+      return decide(failure_of(message, false));
     case MessageKind::kQuestion: {
-      Message answer;
-      answer.head.kind = MessageKind::kAnswer;
+      Message answer = message_of(MessageKind::kAnswer);
       answer.text = write_wait_records(local_records());
       return state_->link.send(process, std::move(answer));
     }
@@ -365,7 +374,8 @@ void Mailroom::lost(int process) {
   int first = process * ranks(), last = first + ranks() - 1;
   std::string who = first == last ? concat("rank ", first) : concat("ranks ", first, " to ", last);
   RankFailure failure{first, ErrorKind::kComm,
-                      concat("process ", process, " (", who, ") ended before the run did"), true};
+                      concat("process ", process, " (", who, ") ended before the run did"), "",
+                      true};
   // All hear of it; process 0 decides, or process 1 when it is the one that is gone.
   if (process == 0) {
     failure.announced_here = state_->link.process() == 1;

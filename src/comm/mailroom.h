@@ -51,6 +51,7 @@ struct RankFailure {
   int rank = -1;
   ErrorKind kind = ErrorKind::kInternal;
   std::string message;
+  std::string where;           // the line that threw, for a bug of ours
   bool announced_here = true;  // this process is the one to tell the user
 };
 
@@ -76,7 +77,9 @@ class Mailroom : public Link::Inbox {
 
   // A rank of this process threw. Wakes all ranks; only the first failure of a run counts.
   void fail(RankFailure failure);
-  void rank_ended();
+  bool aborted() const;
+  // The rank's body is over, well or not.
+  void end(int rank);
   // Returns when all ranks of the run have ended well, or with the failure that ends it.
   bool wait_for_end(RankFailure& failure);
 
@@ -87,13 +90,12 @@ class Mailroom : public Link::Inbox {
   struct RankMail;
   struct State;
   RankMail& mail_of(int rank) const;
-  bool aborted() const;
   std::vector<Exchange::Wanted> move_on(RankMail& mail, Exchange& exchange,
                                         std::vector<Message>& out);
   void settle(RankMail& mail, Exchange& exchange, std::vector<Exchange::Wanted> wanted,
               std::vector<Message>& out);
   void take(Message message);
-  void send_all(MessageKind kind, const RankFailure& failure);
+  void send_all(const Message& message);
   void decide(RankFailure failure);
   void wake_ranks();
   std::vector<WaitRecord> local_records() const;

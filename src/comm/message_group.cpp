@@ -225,6 +225,7 @@ GroupCall make_call(Mailroom& room, const Group& group, GroupOp op, std::string_
   GroupCall call{room, group, {}, std::string(label), in, out};
   BEV_CHECK(in.dtype == out.dtype, ErrorKind::kComm, name_of(op), " of ", label, ": from ",
             name_of(in.dtype), " to ", name_of(out.dtype));
+  BEV_CHECK(!room.aborted(), ErrorKind::kComm, name_of(op), " of ", label, ": another rank failed");
   call.head.op = static_cast<std::uint8_t>(op);
   call.head.dtype = static_cast<std::uint8_t>(in.dtype);
   call.head.from = call.world_rank(call.me());

@@ -20,6 +20,7 @@ class ProcessWorld : public World {
   ~ProcessWorld() override { room_.set_activity(rank_, nullptr); }
   int rank() const override { return rank_; }
   int size() const override { return room_.world_size(); }
+  bool aborted() const override { return room_.aborted(); }
 
   std::unique_ptr<Group> make_group(std::string name, std::vector<int> members) override {
     auto me = std::find(members.begin(), members.end(), rank_);
@@ -39,20 +40,20 @@ class ProcessWorld : public World {
 };
 
 void run_rank(int rank, Mailroom& room, const void* body, void (*call)(const void*, World&)) {
-  auto fail = [&](ErrorKind kind, const char* message) {
-    room.fail({rank, kind, concat("rank ", rank, ": ", message), true});
+  auto fail = [&](ErrorKind kind, const std::string& message, const std::string& where = "") {
+    room.fail({rank, kind, concat("rank ", rank, ": ", message), where, true});
   };
   try {
     ProcessWorld world(rank, room);
     call(body, world);
   } catch (const Error& error) {
-    fail(error.kind(), error.what());
+    fail(error.kind(), error.what(), error.where());
   } catch (const std::bad_alloc&) {
     fail(ErrorKind::kDevice, "out of memory");
   } catch (const std::exception& error) {
-    fail(ErrorKind::kInternal, error.what());
+    fail(ErrorKind::kDevice, concat("unexpected: ", error.what()));
   }
-  room.rank_ended();
+  room.end(rank);
 }
 
 }  // namespace
@@ -72,7 +73,7 @@ void run_process_ranks(Link& link, const ProcessWorldOptions& options, const voi
     room.fail({room.first_rank(), ErrorKind::kDevice,
                concat("only ", threads.size(), " of ", options.ranks,
                       " ranks could be started as threads: ", error.what()),
-               true});
+               "", true});
   }
   // This thread only watches: a rank that computes or hangs cannot keep the run from ending.
   RankFailure failure;

@@ -12,7 +12,7 @@ std::string write_wait_records(std::span<const WaitRecord> records) {
     const Activity::Snapshot& doing = record.doing;
     list.push_back({record.rank, doing.step, doing.micro_batch, doing.layer, doing.action, doing.op,
                     record.collective, record.label, record.group, record.data, record.absent,
-                    record.seconds, record.known});
+                    record.seconds, record.known, record.ended});
   }
   return list.dump(-1, ' ', false, json::error_handler_t::replace);
 }
@@ -31,6 +31,7 @@ std::vector<WaitRecord> read_wait_records(std::string_view text, std::set<std::s
     item[10].get_to(record.absent);
     record.seconds = item[11];
     record.known = item[12];
+    record.ended = item[13];
     records.push_back(std::move(record));
   }
   return records;
