@@ -77,13 +77,13 @@ Outcome run_cluster(const TempFolder& folder, Starter starter, int processes,
                                      : run_tcp(folder, processes, words);
 }
 
-std::string tiny_train(const std::string& more) {
+std::string tiny_train(const std::string& more, int batch_size = 4, int iterations = 6) {
   return "train --family llama --num-layers 2 --hidden-size 32 --num-attention-heads 4 "
          "--num-query-groups 2 --ffn-hidden-size 48 --position-embedding-type rope "
          "--normalization RMSNorm --swiglu --disable-bias-linear --max-position-embeddings 64 "
          "--seq-length 32 --micro-batch-size 2 --mock-data --vocab-size 64 --lr 1e-3 "
-         "--global-batch-size 4 --train-iters 6 --metrics-out m.jsonl --num-threads 2 " +
-         more;
+         "--metrics-out m.jsonl --num-threads 2 " +
+         concat("--global-batch-size ", batch_size, " --train-iters ", iterations, " ", more);
 }
 
 // Loss and gradient norm of every step, all digits.
@@ -126,11 +126,11 @@ TEST_P(Cluster, TrainsToTheNumbersOfRanksInOneProcess) {
                  {2, "--pp 2 --dp 2"},
                  {3, "--tp 1 --pp 1 --dp 3"}}) {
     SCOPED_TRACE(concat(c.processes, " processes: ", c.layout));
-    std::string batch = c.processes == 3 ? " --global-batch-size 6" : "";
-    Outcome alone = run_alone(folder_, tiny_train(c.layout + batch));
+    std::string words = tiny_train(c.layout, c.processes == 3 ? 6 : 4);
+    Outcome alone = run_alone(folder_, words);
     ASSERT_EQ(alone.code, 0) << alone.err;
     std::vector<std::string> expected = curve(folder_);
-    Outcome run = start(c.processes, tiny_train(c.layout + batch));
+    Outcome run = start(c.processes, words);
     ASSERT_EQ(run.code, 0) << run.err;
     EXPECT_EQ(curve(folder_), expected);
     // Told once, by world rank 0.
@@ -156,7 +156,7 @@ TEST_P(Cluster, ExportsScoresAndGeneratesAsOneProcess) {
 
   std::string generate =
       "generate --hf-model alone --prompt-tokens tokens.json --ignore-eos --json "
-      "--max-new-tokens 6 --pp 2";
+      "--max-new-tokens 6";
   one = run_alone(folder_, generate);
   two = start(2, generate);
   ASSERT_EQ(two.code, 0) << two.err;
@@ -219,12 +219,13 @@ TEST(ClusterSignal, StopsAllProcessesAfterTheSameStep) {
   TempFolder folder;
   std::string shared =
       concat("WORLD_SIZE=2 MASTER_ADDR=localhost MASTER_PORT=", port_of(listen_on(0)), " ");
-  std::string words = tiny_train("--dp 2 --train-iters 100000");
-  std::string program = concat("exec ", BEV_BINARY_DIR, "/bevatron ", words);
+  std::string words = tiny_train("--dp 2", 4, 100000);
+  std::string program = concat("exec timeout 60 ", BEV_BINARY_DIR, "/bevatron ", words);
   Outcome run = run_shell(
-      folder, concat("(export RANK=1 ", shared, "; ", program, ") & second=$!; (export RANK=0 ",
-                     shared, "; ", program, ") & first=$!; while [ ! -s m.jsonl ]; do sleep 0.1; ",
-                     "done; kill -TERM $second; wait $first; a=$?; wait $second; echo $a $?"));
+      folder,
+      concat("(export RANK=1 ", shared, "; ", program, ") & second=$!; (export RANK=0 ", shared,
+             "; ", program, ") & first=$!; for i in $(seq 100); do [ -s m.jsonl ] && break; ",
+             "sleep 0.1; done; kill -TERM $second; wait $first; a=$?; wait $second; echo $a $?"));
   EXPECT_NE(run.out.find("143 143"), std::string::npos) << run.out << run.err;
   EXPECT_EQ(count(run.out, "stopped by signal 15"), 1u) << run.out;
 }
