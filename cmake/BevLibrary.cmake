@@ -1,7 +1,7 @@
 # How a folder under src/ becomes a target.
 #
 #   bev_library(nn DEPENDS ops)   static library bev_nn from src/nn/*.cpp, include root src/
-#   bev_cpu_backend, bev_cuda_backend, bev_program, bev_benchmarks: one use each, in the root list
+#   bev_cpu_backend, bev_cuda_backend, bev_program, bev_mpi_module, bev_benchmarks: one use each, in the root list
 #
 # A folder without sources becomes an INTERFACE library, so headers-only folders need no special case.
 
@@ -124,6 +124,19 @@ function(bev_program name source)
                                ${BEV_BACKEND_DEFINITIONS})
     bev_warnings(${name})
   endif()
+endfunction()
+
+# src/comm/mpi -> libbev_mpi.so beside the program, which loads it when it is started through MPI and
+# runs where no MPI is installed. The module uses nothing of the program but headers.
+function(bev_mpi_module program)
+  file(GLOB sources CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/src/comm/mpi/*.cpp)
+  add_library(bev_mpi MODULE ${sources})
+  set_target_properties(bev_mpi PROPERTIES LIBRARY_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}
+                        CXX_VISIBILITY_PRESET hidden)
+  target_include_directories(bev_mpi PRIVATE ${CMAKE_SOURCE_DIR}/src)
+  target_link_libraries(bev_mpi PRIVATE MPI::MPI_CXX Threads::Threads)
+  bev_warnings(bev_mpi)
+  add_dependencies(${program} bev_mpi)
 endfunction()
 
 # bench/<name>.cpp -> build/bench/<name>, all built by the target `benchmarks`.

@@ -41,6 +41,16 @@ find_package(nlohmann_json REQUIRED)
 # Debian's dnnl package file asks for OpenCL headers, which the CPU does not need.
 find_library(BEV_DNNL dnnl REQUIRED)
 
+# BEV_MPI is a plain yes or no from here on.
+if(BEV_MPI)
+  set(MPI_CXX_SKIP_MPICXX ON)
+  find_package(MPI QUIET COMPONENTS CXX)
+  if(NOT MPI_CXX_FOUND AND NOT BEV_MPI STREQUAL AUTO)
+    message(FATAL_ERROR "BEV_MPI is ON, but there is no MPI (libopenmpi-dev)")
+  endif()
+  set(BEV_MPI ${MPI_CXX_FOUND})
+endif()
+
 # BEV_CUDA is a plain yes or no from here on; without it the CUDA language stays off.
 if(BEV_CUDA STREQUAL AUTO)
   find_program(BEV_NVCC nvcc HINTS ENV CUDA_PATH /usr/local/cuda PATH_SUFFIXES bin)
@@ -62,4 +72,4 @@ if(BEV_CUDA)
   set(CMAKE_CUDA20_EXTENSION_COMPILE_OPTION -std=c++20)
   find_package(CUDAToolkit REQUIRED)
 endif()
-message(STATUS "Bevatron: ${CMAKE_BUILD_TYPE}, CUDA ${BEV_CUDA}, sanitizers '${BEV_SANITIZE}'")
+message(STATUS "Bevatron: ${CMAKE_BUILD_TYPE}, CUDA ${BEV_CUDA}, MPI ${BEV_MPI}, sanitizers '${BEV_SANITIZE}'")

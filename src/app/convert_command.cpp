@@ -10,6 +10,7 @@ int run_convert(CommandConfig& config, const FieldList&, Options& options) {
   const ConvertOptions& convert = config.convert;
   options.add_problems(convert.problems());
   options.throw_problems();
+  if (config.launch.process != 0) return kExitOk;  // one does it for all
   check_export_folder(convert.export_hf);
   std::optional<Dtype> dtype;
   if (!convert.dtype.empty()) dtype = parse_dtype(convert.dtype);

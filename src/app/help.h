@@ -8,11 +8,13 @@
 
 #include "app/command_options.h"
 #include "app/run_config.h"
+#include "comm/launch.h"
 
 namespace bev {
 
 // Everything that any command can be told. A command lists the parts it reads.
 struct CommandConfig {
+  Launch launch;  // how this process was started; not a flag
   RunConfig run;
   ScoreOptions score;
   GenerateOptions generate;

@@ -1,11 +1,14 @@
 // bevatron COMMAND [--config FILE.yaml] [flags]
 #include <csignal>
 #include <exception>
+#include <new>
 #include <span>
 #include <string>
 #include <vector>
 
 #include "app/commands.h"
+#include "app/environment.h"
+#include "app/failure.h"
 #include "app/help.h"
 #include "base/error.h"
 #include "base/fields.h"
@@ -25,7 +28,7 @@ int show_help(const std::vector<std::string>& args) {
   return kExitOk;
 }
 
-int run_command(const std::vector<std::string>& args) {
+int run_command(const std::vector<std::string>& args, const Launch& launch) {
   if (args.empty()) {
     write_stdout(help_text());
     return kExitInput;
@@ -37,6 +40,8 @@ int run_command(const std::vector<std::string>& args) {
   }
   const Command& command = find_command(args);
   CommandConfig config;
+  config.launch = launch;
+  config.run.parallel.processes = launch.processes;
   FieldList fields;
   command.fields(config, fields);
   Options options = parse_options(fields, std::span(args).subspan(word_count(command)));
@@ -47,30 +52,23 @@ int run_command(const std::vector<std::string>& args) {
   return command.run(config, fields, options);
 }
 
-int exit_code(ErrorKind kind) {
-  switch (kind) {
-    case ErrorKind::kConfig:
-    case ErrorKind::kInput:
-      return kExitInput;
-    default:
-      return kExitFailed;
-  }
-}
-
+// A mistake in the flags is the same in all processes of a run: the first one tells of it.
 int guarded_main(const std::vector<std::string>& args) {
+  Launch launch;
+  std::string who;  // speaks
   try {
-    return run_command(args);
+    launch = find_launch(environment_variables());
+    if (launch.process > 0) who = concat("process ", launch.process, ": ");
+    return run_command(args, launch);
   } catch (const Error& error) {
-    std::string bug = error.kind() == ErrorKind::kInternal
-                          ? concat(" (a bug in bevatron, at ", error.where(), ")")
-                          : std::string();
-    log_error(error.what() + bug);
+    bool told = error.kind() == ErrorKind::kConfig && launch.process > 0;
+    if (!told) log_error(who + failure_text(error.kind(), error.what(), error.where()));
     return exit_code(error.kind());
   } catch (const std::bad_alloc&) {
-    log_error("out of memory");
+    log_error(who + "out of memory");
     return kExitFailed;
   } catch (const std::exception& error) {
-    log_error(concat("unexpected: ", error.what()));
+    log_error(concat(who, "unexpected: ", error.what()));
     return kExitFailed;
   }
 }

@@ -1,10 +1,20 @@
 #include "app/ranks.h"
 
 #include <algorithm>
+#include <csignal>
+#include <memory>
+#include <optional>
 #include <thread>
 
+#include "app/end_process.h"
+#include "app/failure.h"
 #include "backend/cpu/cpu_kernels.h"
 #include "base/error.h"
+#include "base/log.h"
+#include "comm/fault.h"
+#include "comm/mpi_link.h"
+#include "comm/process_world.h"
+#include "comm/tcp_link.h"
 
 namespace bev {
 
@@ -14,14 +24,15 @@ const Kernels& device_kernels(const RuntimeConfig& runtime) {
   return cpu_kernels();
 }
 
-int threads_per_rank(const RuntimeConfig& runtime, std::int64_t ranks) {
+int threads_per_rank(const RuntimeConfig& runtime, std::int64_t ranks, const Launch& launch) {
   // Threads beyond the cores only wait for each other.
   constexpr std::int64_t kThreadsPerCore = 16;
   auto cores = std::max<std::int64_t>(std::thread::hardware_concurrency(), 1);
   BEV_CHECK(runtime.num_threads <= kThreadsPerCore * cores, ErrorKind::kConfig,
             "--num-threads: ", runtime.num_threads, " threads for ", cores, " cores; use at most ",
             kThreadsPerCore * cores);
-  std::int64_t threads = runtime.num_threads > 0 ? runtime.num_threads : cores;
+  std::int64_t sharers = launch.bound ? 1 : launch.local_processes;
+  std::int64_t threads = runtime.num_threads > 0 ? runtime.num_threads : cores / sharers;
   return static_cast<int>(std::max<std::int64_t>(threads / ranks, 1));
 }
 
@@ -35,5 +46,70 @@ EngineOptions engine_options(const RunConfig& run, int threads) {
   options.threads = threads;
   return options;
 }
+
+namespace {
+
+std::unique_ptr<Link> make_link(const Launch& launch, double timeout_seconds) {
+  if (launch.kind == LaunchKind::kTcp) return connect_tcp_link(launch, timeout_seconds);
+  std::unique_ptr<Link> link = load_mpi_link();
+  BEV_CHECK(link->processes() == launch.processes && link->process() == launch.process,
+            ErrorKind::kComm, "MPI says process ", link->process(), " of ", link->processes(),
+            ", the environment ", launch.process, " of ", launch.processes,
+            "; is the program started by the mpirun of its own MPI?");
+  return link;
+}
+
+// From here on SIGTERM ends the process without a word: a launcher sends it to clean up.
+void heed_terminate() {
+  std::signal(SIGTERM, SIG_DFL);
+  sigset_t terminate;
+  sigemptyset(&terminate);
+  sigaddset(&terminate, SIGTERM);
+  pthread_sigmask(SIG_UNBLOCK, &terminate, nullptr);
+}
+
+// Ranks of this process may still compute, and one of them may never stop: nothing is unwound.
+void end_run(const RankFailure& failure, Link& link) {
+  int code = exit_code(failure.kind);
+  if (failure.announced_here) {
+    log_error(failure_text(failure.kind, failure.message, failure.where));
+  } else if (link.ends_others()) {
+    heed_terminate();
+  } else {
+    log_info(concat("ended: ", split(failure.message, '\n').front()));
+  }
+  link.abandon(code, failure.announced_here);
+  end_process(code);
+}
+
+}  // namespace
+
+namespace detail {
+void run_ranks(const Launch& launch, const ParallelConfig& parallel, const RuntimeConfig& runtime,
+               const void* body, void (*call)(const void*, const RankStart&)) {
+  const Kernels& kernels = device_kernels(runtime);
+  std::int64_t world_size = mesh_shape(parallel).size(), ranks = world_size / launch.processes;
+  int threads = threads_per_rank(runtime, ranks, launch);
+  double timeout_seconds = parallel.distributed_timeout_minutes * 60;
+  std::optional<Fault> fault;
+  if (!parallel.inject_fault.empty()) {
+    fault = parse_fault(parallel.inject_fault);
+    BEV_CHECK(fault->rank < world_size, ErrorKind::kConfig, "--inject-fault: rank ", fault->rank,
+              " of ", world_size, " ranks");
+  }
+  auto start = [&](World& world) {
+    bool first = world.rank() == launch.process * ranks;
+    if (!fault) return call(body, RankStart{world, kernels, threads, first});
+    FaultWorld faulty(world, *fault);
+    call(body, RankStart{faulty, kernels, threads, first});
+  };
+  if (launch.kind == LaunchKind::kAlone) {
+    bev::run_thread_ranks(static_cast<int>(ranks), {timeout_seconds}, start);
+    return;
+  }
+  std::unique_ptr<Link> link = make_link(launch, timeout_seconds);
+  bev::run_process_ranks(*link, {static_cast<int>(ranks), timeout_seconds, end_run}, start);
+}
+}  // namespace detail
 
 }  // namespace bev

@@ -1,7 +1,8 @@
-// Starts the ranks of a command on this machine.
+// Starts the ranks of a command, in this process or as its share of several.
 #pragma once
 
 #include "app/run_config.h"
+#include "comm/launch.h"
 #include "comm/world.h"
 #include "kernels/kernels.h"
 #include "parallel/engine.h"
@@ -10,30 +11,34 @@ namespace bev {
 
 // Kernels of the device that was asked for; Error(kConfig) when it cannot be used.
 const Kernels& device_kernels(const RuntimeConfig& runtime);
-// CPU threads of each of `ranks` ranks.
-int threads_per_rank(const RuntimeConfig& runtime, std::int64_t ranks);
+// CPU threads of each of `ranks` ranks of this process.
+int threads_per_rank(const RuntimeConfig& runtime, std::int64_t ranks, const Launch& launch = {});
 
 // What a rank is started with.
 struct RankStart {
   World& world;
   const Kernels& kernels;
-  int threads = 1;  // of this rank
+  int threads = 1;     // of this rank
+  bool first = false;  // of the ranks of this process
 };
 
 // The engine that a resolved configuration asks for.
 EngineOptions engine_options(const RunConfig& run, int threads);
 
-// Runs body(RankStart) on every rank.
+namespace detail {
+void run_ranks(const Launch& launch, const ParallelConfig& parallel, const RuntimeConfig& runtime,
+               const void* body, void (*call)(const void* body, const RankStart& start));
+}  // namespace detail
+
+// Runs body(RankStart) on every rank of this process. A failure of a run of several processes ends
+// them all, here and now, told once.
 template <class Body>
-void run_ranks(const ParallelConfig& parallel, const RuntimeConfig& runtime, const Body& body) {
-  const Kernels& kernels = device_kernels(runtime);
-  std::int64_t ranks = mesh_shape(parallel).size();
-  int threads = threads_per_rank(runtime, ranks);
-  ThreadWorldOptions options;
-  options.timeout_seconds = parallel.distributed_timeout_minutes * 60;
-  run_thread_ranks(static_cast<int>(ranks), options, [&](World& world) {
-    body(RankStart{world, kernels, threads});
-  });
+void run_ranks(const Launch& launch, const ParallelConfig& parallel, const RuntimeConfig& runtime,
+               const Body& body) {
+  detail::run_ranks(launch, parallel, runtime, &body,
+                    [](const void* erased, const RankStart& start) {
+                      (*static_cast<const Body*>(erased))(start);
+                    });
 }
 
 }  // namespace bev

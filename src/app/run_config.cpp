@@ -141,11 +141,11 @@ void check_pipeline(const RunConfig& run, std::span<const std::int64_t> micro_ba
   append(out, pipeline_problems(run.model.num_layers, run.parallel, micro_batches));
 }
 
-// Ranks are threads of one process; a dry run starts none.
+// Ranks are threads of their process; a dry run starts none.
 void check_ranks(const RunConfig& run, Problems& out) {
   constexpr std::int64_t kMostThreads = 4096;
   std::int64_t ranks = run.parallel.model_ranks() * run.parallel.data_parallel_size;
-  if (run.train.dry_run || ranks <= kMostThreads) return;
+  if (run.train.dry_run || ranks / run.parallel.processes <= kMostThreads) return;
   out.push_back(concat(
       "--ranks: tp ", run.parallel.tensor_model_parallel_size, " x pp ",
       run.parallel.pipeline_model_parallel_size, " x cp ", run.parallel.context_parallel_size,

@@ -30,7 +30,7 @@ struct RunConfig {
   void fields(FieldList& list);
 
   // Each fills in derived values and returns all rules that are broken. Call one of them once,
-  // after presets and flags; set parallel.ranks before where a launcher knows it.
+  // after presets and flags; set parallel.processes before where a launcher knows it.
   std::vector<std::string> resolve();           // all of it, for training
   std::vector<std::string> resolve_schedule();  // length, batch and optimizer; needs no model
   std::vector<std::string> resolve_layout();    // model, ranks and precision; needs no data

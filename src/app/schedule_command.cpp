@@ -52,6 +52,7 @@ int run_schedule(CommandConfig& config, const FieldList& fields, Options& option
   options.add_problems(config.run.resolve_schedule());
   options.throw_problems();
   if (replay.problem) throw *replay.problem;
+  if (config.launch.process != 0) return kExitOk;  // one prints it for all
   std::vector<ScheduleRow> rows = schedule_rows(config.run);
   if (config.schedule.plot) {
     plot(rows);

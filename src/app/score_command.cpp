@@ -242,7 +242,7 @@ int run_score(CommandConfig& config, const FieldList&, Options& options) {
   options.throw_problems();
   TokenRows rows = read_token_rows(config.score.tokens, config.run.model.vocab_size);
   ScoreJob job = make_job(config, rows);
-  run_ranks(config.run.parallel, config.run.runtime,
+  run_ranks(config.launch, config.run.parallel, config.run.runtime,
             [&](const RankStart& start) { score_rank(start, job); });
   return kExitOk;
 }

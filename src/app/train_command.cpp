@@ -105,28 +105,34 @@ int run_train(CommandConfig& config, const FieldList& fields, Options& options) 
   options.add_problems(run.resolve());
   options.throw_problems();
   if (replay.problem) throw *replay.problem;
+  bool speaks = config.launch.process == 0;  // the process of world rank 0
   if (run.train.dry_run) {
+    if (!speaks) return kExitOk;
     std::string text = run.train.json ? dry_run_json(run) : dry_run_text(run);
     write_stdout(text + "\n");
     return kExitOk;
   }
-  check_outputs(run);
+  if (speaks) check_outputs(run);
   StopSignal stop;
   RunData data = std::move(replay.data);
   if (!data.replay) {
     data = open_data(run.data, run.model.vocab_size, static_cast<std::uint64_t>(run.runtime.seed),
                      run.train.eval_interval > 0);
   }
-  log_info(fmt::format("{} parameters, {} ranks, {}",
-                       format_count(static_cast<double>(count_parameters(run.model))),
-                       mesh_shape(run.parallel).size(), name_of(run.precision.model_dtype())));
+  if (speaks) {
+    log_info(fmt::format("{} parameters, {} ranks, {}",
+                         format_count(static_cast<double>(count_parameters(run.model))),
+                         mesh_shape(run.parallel).size(), name_of(run.precision.model_dtype())));
+  }
   TrainOutcome outcome;
-  run_ranks(run.parallel, run.runtime, [&](const RankStart& start) {
+  run_ranks(config.launch, run.parallel, run.runtime, [&](const RankStart& start) {
     TrainOutcome mine = train_rank(start, run, data, stop);
-    if (start.world.rank() == 0) outcome = std::move(mine);
+    if (start.first) outcome = std::move(mine);
   });
-  if (!run.log.loss_svg.empty()) write_file(run.log.loss_svg, loss_svg(outcome.curves));
-  print_summary(run, outcome);
+  if (speaks) {
+    if (!run.log.loss_svg.empty()) write_file(run.log.loss_svg, loss_svg(outcome.curves));
+    print_summary(run, outcome);
+  }
   return outcome.reason == StopReason::kSignal ? kExitSignalBase + outcome.signal : kExitOk;
 }
 

@@ -228,6 +228,9 @@ bool print_row(const std::string& name, const LayoutAnswer& expected, const Layo
 
 int run_verify(CommandConfig& config, const FieldList& fields, Options& options) {
   RunConfig& run = config.run;
+  BEV_CHECK(config.launch.processes == 1, ErrorKind::kConfig,
+            "verify: runs the ranks of each layout as threads of one process, not of ",
+            config.launch.processes, "; start it alone");
   choose_model(run, fields, options);
   run.train.dry_run = true;  // neither data nor a length is needed
   std::vector<ParallelConfig> layouts;

@@ -155,11 +155,11 @@ void ParallelConfig::fields(FieldList& list) {
       .min(0)
       .limit(kMaxAxis)
       .defaults_to("ranks / (tp pp cp)");
-  list.add("ranks", ranks, "ranks in all, as threads of this process")
+  list.add("ranks", ranks, "ranks of each process, as its threads; a single process has all")
       .alias("world-size")
       .min(0)
       .limit(kMaxRanks)
-      .defaults_to("tp pp cp dp");
+      .defaults_to("tp pp cp dp / processes");
   list.add("use-tp-pp-dp-mapping", use_tp_pp_dp_mapping,
            "count ranks tp, cp, pp, dp instead of tp, cp, dp, pp");
   list.add("distributed-timeout-minutes", distributed_timeout_minutes,
@@ -177,23 +177,47 @@ void ParallelConfig::fields(FieldList& list) {
   recompute_fields(*this, list);
 }
 
+namespace {
+std::string product_text(const ParallelConfig& parallel) {
+  return concat("tp ", parallel.tensor_model_parallel_size, " x pp ",
+                parallel.pipeline_model_parallel_size, " x cp ", parallel.context_parallel_size);
+}
+
+// Ranks of each process where neither they nor, perhaps, the data-parallel size are given.
+void derive_ranks(ParallelConfig& parallel, std::vector<std::string>& problems) {
+  std::int64_t model = parallel.model_ranks(), processes = parallel.processes;
+  std::int64_t& dp = parallel.data_parallel_size;
+  bool given = dp > 0;
+  if (!given) dp = processes % model == 0 ? processes / model : 1;
+  parallel.ranks = std::max<std::int64_t>(model * dp / processes, 1);
+  if (model * dp % processes == 0) return;
+  if (given) {
+    problems.push_back(concat("--data-parallel-size: ", product_text(parallel), " x dp ", dp, " = ",
+                              model * dp, " ranks cannot be shared out evenly over ", processes,
+                              " processes; leave it out to have it derived"));
+  } else {
+    problems.push_back(
+        concat("--ranks: ", processes, " processes do not fit ", product_text(parallel), " = ",
+               model, "; start a multiple or a divisor of ", model, " processes, or give --ranks"));
+  }
+}
+}  // namespace
+
 std::vector<std::string> ParallelConfig::resolve() {
   std::int64_t model = model_ranks();
-  std::string product = concat("tp ", tensor_model_parallel_size, " x pp ",
-                               pipeline_model_parallel_size, " x cp ", context_parallel_size);
+  std::string product = product_text(*this);
   std::vector<std::string> problems;
+  std::string all = concat(ranks, processes > 1 ? concat(" x ", processes, " processes") : "");
   if (ranks == 0) {
-    if (data_parallel_size == 0) data_parallel_size = 1;
-    ranks = model * data_parallel_size;
+    derive_ranks(*this, problems);
   } else if (data_parallel_size == 0) {
     // At least 1 where the ranks do not suffice, so that the other rules have a number to check.
-    data_parallel_size = std::max<std::int64_t>(ranks / model, 1);
-    if (ranks % model != 0) {
-      problems.push_back(
-          concat("--ranks: ", ranks, " is not a multiple of ", product, " = ", model));
+    data_parallel_size = std::max<std::int64_t>(ranks * processes / model, 1);
+    if (ranks * processes % model != 0) {
+      problems.push_back(concat("--ranks: ", all, " is not a multiple of ", product, " = ", model));
     }
-  } else if (ranks != model * data_parallel_size) {
-    problems.push_back(concat("--ranks: ", ranks, " is not ", product, " x dp ", data_parallel_size,
+  } else if (ranks * processes != model * data_parallel_size) {
+    problems.push_back(concat("--ranks: ", all, " is not ", product, " x dp ", data_parallel_size,
                               " = ", model * data_parallel_size,
                               "; leave --data-parallel-size out to have it derived"));
   }

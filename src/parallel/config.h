@@ -17,10 +17,11 @@ enum class RecomputeGranularity : std::uint8_t { kNone, kSelective, kFull };
 enum class RecomputeMethod : std::uint8_t { kUniform, kBlock };
 
 struct ParallelConfig {
-  // Ranks of a plan; those of a run are fewer, being threads of one process.
+  // Ranks of a plan; those of a run are fewer, being threads of its processes.
   static constexpr std::int64_t kMaxRanks = 1 << 20;
 
-  std::int64_t ranks = 0;  // 0: the product of the sizes
+  std::int64_t processes = 1;  // set by the launcher, not a flag
+  std::int64_t ranks = 0;      // of each process; 0: what the sizes need
   std::int64_t tensor_model_parallel_size = 1;
   std::int64_t pipeline_model_parallel_size = 1;
   std::int64_t context_parallel_size = 1;

@@ -193,7 +193,7 @@ double Trainer::validate() {
 }
 
 bool Trainer::should_stop(std::int64_t iteration, TrainOutcome& outcome) {
-  // Rank 0 decides, so that all ranks stop after the same step.
+  // The strongest wish of any rank counts, so that all ranks stop after the same step.
   Tensor word = engine_.ctx().allocate(Dtype::kI32, {2}, "stop");
   auto* decision = word.as<std::int32_t>();
   decision[0] = static_cast<std::int32_t>(StopReason::kFinished);
@@ -208,7 +208,7 @@ bool Trainer::should_stop(std::int64_t iteration, TrainOutcome& outcome) {
   } else if (config_.train.exit_interval > 0 && iteration % config_.train.exit_interval == 0) {
     decision[0] = static_cast<std::int32_t>(StopReason::kInterval);
   }
-  engine_.mesh().world().broadcast(word, 0, "stop decision").wait();
+  engine_.mesh().world().all_reduce(word, Reduction::kMax, "stop decision").wait();
   outcome.reason = static_cast<StopReason>(decision[0]);
   outcome.signal = decision[1];
   return outcome.reason != StopReason::kFinished;

@@ -26,6 +26,7 @@ struct TrainerConfig {
   bool fp16 = false;
 };
 
+// A later one is stronger.
 enum class StopReason : std::uint8_t { kFinished, kDuration, kInterval, kSignal };
 
 struct TrainOutcome {

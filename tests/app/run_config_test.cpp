@@ -134,6 +134,39 @@ TEST_F(RunConfigTest, RanksMustFit) {
   EXPECT_THAT(resolve({"--ranks", "1", "--tp", "2"}), testing::Not(IsEmpty()));
 }
 
+TEST_F(RunConfigTest, RanksAreSharedOutOverProcesses) {
+  struct Case {
+    std::int64_t processes;
+    std::vector<std::string> flags;
+    std::int64_t ranks, dp;
+  };
+  for (const Case& c : {Case{4, {}, 1, 4},
+                        {4, {"--tp", "2"}, 1, 2},
+                        {2, {"--tp", "2", "--pp", "2"}, 2, 1},
+                        {2, {"--dp", "6"}, 3, 6},
+                        {2, {"--tp", "2", "--ranks", "3"}, 3, 3}}) {
+    run = RunConfig();
+    run.parallel.processes = c.processes;
+    EXPECT_THAT(resolve(c.flags), IsEmpty());
+    EXPECT_EQ(run.parallel.ranks, c.ranks);
+    EXPECT_EQ(run.parallel.data_parallel_size, c.dp);
+  }
+  run = RunConfig();
+  run.parallel.processes = 4;
+  EXPECT_THAT(
+      resolve({"--tp", "6"}),
+      Contains("--ranks: 4 processes do not fit tp 6 x pp 1 x cp 1 = 6; start a multiple or "
+               "a divisor of 6 processes, or give --ranks"));
+  run = RunConfig();
+  run.parallel.processes = 4;
+  EXPECT_THAT(resolve({"--dp", "6"}),
+              Contains(HasSubstr("dp 6 = 6 ranks cannot be shared out evenly over 4 processes")));
+  run = RunConfig();
+  run.parallel.processes = 2;
+  EXPECT_THAT(resolve({"--ranks", "3", "--dp", "2"}),
+              Contains(HasSubstr("--ranks: 3 x 2 processes is not tp 1 x pp 1 x cp 1 x dp 2 = 2")));
+}
+
 TEST_F(RunConfigTest, OneProcessHasRoomForSoManyRanks) {
   EXPECT_THAT(resolve({"--tp", "2", "--pp", "2", "--dp", "1024"}), IsEmpty());
   run = RunConfig();

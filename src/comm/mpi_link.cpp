@@ -1,0 +1,24 @@
+#include "comm/mpi_link.h"
+
+#include <dlfcn.h>
+
+#include <filesystem>
+
+#include "base/error.h"
+
+namespace bev {
+
+std::unique_ptr<Link> load_mpi_link() {
+  std::filesystem::path program = std::filesystem::read_symlink("/proc/self/exe");
+  std::string path = program.parent_path() / "libbev_mpi.so";
+  // MPI loads its own parts later, which look for its symbols among the global ones.
+  void* library = ::dlopen(path.c_str(), RTLD_NOW | RTLD_GLOBAL);
+  BEV_CHECK(library != nullptr, ErrorKind::kDevice, "this process was started through MPI, but ",
+            ::dlerror(), "; build with MPI (libopenmpi-dev), or start the processes by RANK, ",
+            "WORLD_SIZE and MASTER_ADDR");
+  auto make = reinterpret_cast<Link* (*)()>(::dlsym(library, "bev_make_mpi_link"));
+  BEV_CHECK(make != nullptr, ErrorKind::kDevice, path, ": is not of this version");
+  return std::unique_ptr<Link>(make());
+}
+
+}  // namespace bev

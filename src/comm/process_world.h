@@ -1,0 +1,33 @@
+// Ranks in several processes: each process hosts some as threads, and a link joins the processes.
+// World rank = process x ranks of a process + thread.
+#pragma once
+
+#include "comm/link.h"
+#include "comm/mailroom.h"
+#include "comm/world.h"
+
+namespace bev {
+
+struct ProcessWorldOptions {
+  int ranks = 1;                 // threads of each process, in all processes the same
+  double timeout_seconds = 600;  // of one collective
+  // Called when the run failed, while ranks of this process may still be computing; it may end the
+  // process. When it returns (or is null), the failure is thrown once they have ended.
+  void (*failed)(const RankFailure& failure, Link& link) = nullptr;
+};
+
+namespace detail {
+void run_process_ranks(Link& link, const ProcessWorldOptions& options, const void* body,
+                       void (*call)(const void* body, World& world));
+}  // namespace detail
+
+// Runs body(world) on the ranks of this process and returns when those of all processes have ended
+// well. When a rank of any process throws, all are woken, and the first cause is thrown everywhere.
+template <class Body>
+void run_process_ranks(Link& link, const ProcessWorldOptions& options, const Body& body) {
+  detail::run_process_ranks(link, options, &body, [](const void* erased, World& world) {
+    (*static_cast<const Body*>(erased))(world);
+  });
+}
+
+}  // namespace bev

@@ -1,0 +1,242 @@
+// The program in several processes, started by mpirun and by the variables of torchrun: the same
+// numbers as with ranks in one process, and one clear cause when something fails.
+#include <gtest/gtest.h>
+#include <sys/wait.h>
+
+#include <array>
+#include <cstdio>
+#include <nlohmann/json.hpp>
+
+#include "base/file.h"
+#include "base/text.h"
+#include "bridge/safetensors.h"
+#include "comm/sockets.h"
+#include "tests/support/temp_folder.h"
+
+namespace bev {
+namespace {
+
+using nlohmann::json;
+
+struct Outcome {
+  int code = -1;
+  std::string out, err;
+};
+
+Outcome run_shell(const TempFolder& folder, const std::string& words) {
+  std::string err_path = folder.path("stderr.txt");
+  std::string command =
+      concat("cd ", folder.path(), " && (", words, ") 2>", err_path, " </dev/null");
+  Outcome run;
+  FILE* pipe = ::popen(command.c_str(), "r");
+  std::array<char, 4096> buffer;
+  while (std::size_t got = std::fread(buffer.data(), 1, buffer.size(), pipe)) {
+    run.out.append(buffer.data(), got);
+  }
+  int status = ::pclose(pipe);
+  run.code = WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
+  run.err = read_file(err_path);
+  return run;
+}
+
+// A run that hangs is a failure of its test, not of the suite.
+std::string bevatron(const std::string& words) {
+  return concat("timeout 60 ", BEV_BINARY_DIR, "/bevatron ", words);
+}
+
+Outcome run_alone(const TempFolder& folder, const std::string& words) {
+  return run_shell(folder, bevatron(words));
+}
+
+bool mpirun_is_here() { return std::system("mpirun --version >/dev/null 2>&1") == 0; }
+
+// Root may use mpirun only when it says so twice.
+Outcome run_mpi(const TempFolder& folder, int processes, const std::string& words) {
+  return run_shell(folder,
+                   concat("OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 mpirun "
+                          "--oversubscribe -n ",
+                          processes, " ", bevatron(words)));
+}
+
+// Process 0 in front, whose exit code counts; the others' outputs follow its own.
+Outcome run_tcp(const TempFolder& folder, int processes, const std::string& words) {
+  std::string shared = concat("WORLD_SIZE=", processes,
+                              " MASTER_ADDR=localhost MASTER_PORT=", port_of(listen_on(0)), " ");
+  std::string command;
+  for (int i = 1; i < processes; ++i) {
+    command += concat("RANK=", i, " ", shared, bevatron(words), " & ");
+  }
+  return run_shell(
+      folder, concat(command, "RANK=0 ", shared, bevatron(words), "; code=$?; wait; exit $code"));
+}
+
+enum class Starter { kMpirun, kVariables };
+Outcome run_cluster(const TempFolder& folder, Starter starter, int processes,
+                    const std::string& words) {
+  return starter == Starter::kMpirun ? run_mpi(folder, processes, words)
+                                     : run_tcp(folder, processes, words);
+}
+
+std::string tiny_train(const std::string& more, int batch_size = 4, int iterations = 6) {
+  return "train --family llama --num-layers 2 --hidden-size 32 --num-attention-heads 4 "
+         "--num-query-groups 2 --ffn-hidden-size 48 --position-embedding-type rope "
+         "--normalization RMSNorm --swiglu --disable-bias-linear --max-position-embeddings 64 "
+         "--seq-length 32 --micro-batch-size 2 --mock-data --vocab-size 64 --lr 1e-3 "
+         "--metrics-out m.jsonl --num-threads 2 " +
+         concat("--global-batch-size ", batch_size, " --train-iters ", iterations, " ", more);
+}
+
+// Loss and gradient norm of every step, all digits.
+std::vector<std::string> curve(const TempFolder& folder) {
+  std::vector<std::string> steps;
+  for (const std::string& line :
+       split(std::string(trim(read_file(folder.path("m.jsonl")))), '\n')) {
+    json step = json::parse(line);
+    steps.push_back(concat(step["loss"].dump(), " ", step["grad_norm"].dump()));
+  }
+  return steps;
+}
+
+std::size_t count(const std::string& text, const std::string& part) {
+  std::size_t found = 0;
+  for (std::size_t at = text.find(part); at != text.npos; at = text.find(part, at + 1)) ++found;
+  return found;
+}
+
+class Cluster : public testing::TestWithParam<Starter> {
+ protected:
+  void SetUp() override {
+    if (GetParam() == Starter::kMpirun && !mpirun_is_here()) GTEST_SKIP() << "no mpirun here";
+  }
+  Outcome start(int processes, const std::string& words) {
+    return run_cluster(folder_, GetParam(), processes, words);
+  }
+  TempFolder folder_;
+};
+
+TEST_P(Cluster, TrainsToTheNumbersOfRanksInOneProcess) {
+  struct Case {
+    int processes;
+    const char* layout;
+  };
+  for (Case c : {Case{2, "--tp 2 --sequence-parallel"},
+                 {2, "--pp 2"},
+                 {2, "--dp 2 --data-parallel-sharding-strategy optim_grads_params"},
+                 {2, "--tp 2 --dp 2"},
+                 {2, "--pp 2 --dp 2"},
+                 {3, "--tp 1 --pp 1 --dp 3"}}) {
+    SCOPED_TRACE(concat(c.processes, " processes: ", c.layout));
+    std::string words = tiny_train(c.layout, c.processes == 3 ? 6 : 4);
+    Outcome alone = run_alone(folder_, words);
+    ASSERT_EQ(alone.code, 0) << alone.err;
+    std::vector<std::string> expected = curve(folder_);
+    Outcome run = start(c.processes, words);
+    ASSERT_EQ(run.code, 0) << run.err;
+    EXPECT_EQ(curve(folder_), expected);
+    // Told once, by world rank 0.
+    EXPECT_EQ(count(run.out, "finished after 6 iterations"), 1u) << run.out;
+    EXPECT_EQ(count(run.err, " parameters, "), 1u) << run.err;
+  }
+}
+
+TEST_P(Cluster, ExportsScoresAndGeneratesAsOneProcess) {
+  std::string export_to = tiny_train("--dp 2 --export-hf ");
+  ASSERT_EQ(run_alone(folder_, export_to + "alone").code, 0);
+  ASSERT_EQ(start(2, export_to + "together").code, 0);
+  std::string weights = read_file(folder_.path("alone/model.safetensors"));
+  EXPECT_TRUE(weights == read_file(folder_.path("together/model.safetensors")));
+
+  write_file(folder_.path("tokens.json"), R"({"input_ids": [[1, 2, 3, 4, 5], [6, 7, 8, 9, 10]]})");
+  std::string score = "score --hf-model alone --tokens tokens.json --tp 2 --logits-out ";
+  Outcome one = run_alone(folder_, score + "a.safetensors");
+  Outcome two = start(2, score + "b.safetensors");
+  ASSERT_EQ(two.code, 0) << two.err;
+  EXPECT_EQ(two.out, one.out);
+  EXPECT_TRUE(read_file(folder_.path("a.safetensors")) == read_file(folder_.path("b.safetensors")));
+
+  std::string generate =
+      "generate --hf-model alone --prompt-tokens tokens.json --ignore-eos --json "
+      "--max-new-tokens 6";
+  one = run_alone(folder_, generate);
+  two = start(2, generate);
+  ASSERT_EQ(two.code, 0) << two.err;
+  EXPECT_EQ(two.out, one.out);
+}
+
+TEST_P(Cluster, AFailureEndsTheRunWithOneCause) {
+  struct Case {
+    const char* fault;
+    std::vector<std::string> parts;
+  };
+  for (const Case& c :
+       {Case{"rank=0,call=40,kind=throw", {"error: rank 0: injected fault at call 40"}},
+        Case{"rank=3,call=40,kind=throw", {"error: rank 3: injected fault at call 40"}},
+        Case{"rank=0,call=40,kind=stall", {"nothing came for 1.2 s", "rank 0 never came"}},
+        Case{"rank=3,call=40,kind=stall", {"nothing came for 1.2 s", "rank 3 never came"}}}) {
+    SCOPED_TRACE(c.fault);
+    Outcome run = start(2, tiny_train(concat("--tp 2 --dp 2 --distributed-timeout-minutes 0.02 "
+                                             "--inject-fault ",
+                                             c.fault)));
+    EXPECT_EQ(run.code, 1) << run.err;
+    EXPECT_EQ(count(run.err, "error: "), 1u) << run.err;
+    for (const std::string& part : c.parts) {
+      EXPECT_NE(run.err.find(part), std::string::npos) << part << " is not in\n" << run.err;
+    }
+  }
+}
+
+TEST_P(Cluster, AKilledProcessEndsTheRun) {
+  for (int rank : {0, 3}) {
+    SCOPED_TRACE(rank);
+    Outcome run = start(
+        2, tiny_train(concat("--tp 2 --dp 2 --inject-fault rank=", rank, ",call=40,kind=kill")));
+    EXPECT_NE(run.code, 0);
+    EXPECT_NE(run.code, 124) << "it took a minute\n" << run.err;
+    // mpirun tells of it itself.
+    std::string cause = GetParam() == Starter::kMpirun ? "signal 9 (Killed)"
+                        : rank == 0 ? "error: process 0 (ranks 0 to 1) ended before the run did"
+                                    : "error: process 1 (ranks 2 to 3) ended before the run did";
+    EXPECT_EQ(count(run.err, cause), 1u) << run.err;
+  }
+}
+
+TEST_P(Cluster, AMistakeInTheFlagsIsToldOnce) {
+  Outcome run = start(2, tiny_train("--tp 3"));
+  EXPECT_EQ(run.code, 2);
+  EXPECT_EQ(count(run.err, "2 processes do not fit tp 3"), 1u) << run.err;
+  run = start(2, "verify --preset gpt2-124m");
+  EXPECT_EQ(run.code, 2);
+  EXPECT_EQ(count(run.err, "verify: runs the ranks"), 1u) << run.err;
+}
+
+INSTANTIATE_TEST_SUITE_P(Starters, Cluster, testing::Values(Starter::kMpirun, Starter::kVariables),
+                         [](const auto& starter) {
+                           return starter.param == Starter::kMpirun ? "Mpirun" : "Variables";
+                         });
+
+// A signal to a process without world rank 0 counts as well.
+TEST(ClusterSignal, StopsAllProcessesAfterTheSameStep) {
+  TempFolder folder;
+  std::string shared =
+      concat("WORLD_SIZE=2 MASTER_ADDR=localhost MASTER_PORT=", port_of(listen_on(0)), " ");
+  std::string words = tiny_train("--dp 2", 4, 100000);
+  std::string program = concat("exec timeout 60 ", BEV_BINARY_DIR, "/bevatron ", words);
+  Outcome run = run_shell(
+      folder,
+      concat("(export RANK=1 ", shared, "; ", program, ") & second=$!; (export RANK=0 ", shared,
+             "; ", program, ") & first=$!; for i in $(seq 100); do [ -s m.jsonl ] && break; ",
+             "sleep 0.1; done; kill -TERM $second; wait $first; a=$?; wait $second; echo $a $?"));
+  EXPECT_NE(run.out.find("143 143"), std::string::npos) << run.out << run.err;
+  EXPECT_EQ(count(run.out, "stopped by signal 15"), 1u) << run.out;
+}
+
+TEST(ClusterEnvironment, ABadVariableIsNamed) {
+  TempFolder folder;
+  Outcome run = run_shell(
+      folder, "RANK=5 WORLD_SIZE=2 MASTER_ADDR=localhost " + bevatron(tiny_train("--dp 2")));
+  EXPECT_EQ(run.code, 2);
+  EXPECT_NE(run.err.find("RANK: '5' is not a number from 0 to 1"), std::string::npos) << run.err;
+}
+
+}  // namespace
+}  // namespace bev
