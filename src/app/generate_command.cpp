@@ -166,14 +166,11 @@ void generate_rank(const RankStart& start, const CommandConfig& config, const Ge
 }  // namespace
 
 int run_generate(CommandConfig& config, const FieldList&, Options& options) {
-  if (config.launch.process != 0) return kExitOk;  // one rank does it for all
-  config.launch = {};
-  config.run.parallel.processes = 1;
   options.add_problems(config.generate.problems());
   options.throw_problems();
   config.run.model = read_hf_config(config.generate.hf_model);
-  options.add_problems(config.run.resolve_layout());
   config.run.parallel = inference_layout(config.run.parallel);
+  options.add_problems(config.run.resolve_layout());
   options.throw_problems();
   GenerateJob job = make_job(config);
   run_ranks(config.launch, config.run.parallel, config.run.runtime,

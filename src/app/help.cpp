@@ -35,6 +35,7 @@ constexpr std::array<Command, 7> kCommands = {{
      "bevatron generate --hf-model DIR --prompt-tokens prompts.json --max-new-tokens 16 --json",
      [](CommandConfig& config, FieldList& list) {
        config.generate.fields(list);
+       config.run.parallel.fields(list);
        config.run.precision.fields(list);
        config.run.runtime.fields(list);
      },

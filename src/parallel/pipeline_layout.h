@@ -34,7 +34,8 @@ std::vector<std::string> pipeline_problems(std::int64_t layers, const ParallelCo
                                            std::span<const std::int64_t> micro_batches = {});
 
 // The layout to generate with: the same ranks with one plain stage each; context-parallel ranks
-// become data-parallel ones, and tokens, which may be fewer than ranks, are not cut.
+// become data-parallel ones, and tokens, which may be fewer than ranks, are not cut. Resolved or
+// not.
 ParallelConfig inference_layout(ParallelConfig config);
 
 }  // namespace bev
