@@ -286,17 +286,17 @@ void Mailroom::send_all(const Message& message) {
   }
 }
 
-// The first decision stands. Process 0 decides for all and tells them.
+// The first decision stands. Process 0 decides for all and tells them, before its own main thread
+// can learn of it and end the process.
 void Mailroom::decide(RankFailure failure) {
   {
     std::lock_guard lock(state_->mutex);
     if (state_->decided) return;
-    state_->decided = failure;
+    if (state_->link.process() == 0) send_all(message_of(MessageKind::kAbort, failure));
+    state_->decided = std::move(failure);
+    state_->changed.notify_all();
   }
   wake_ranks();
-  if (state_->link.process() == 0) send_all(message_of(MessageKind::kAbort, failure));
-  std::lock_guard lock(state_->mutex);
-  state_->changed.notify_all();
 }
 
 void Mailroom::fail(RankFailure failure) {

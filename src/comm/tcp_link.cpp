@@ -86,20 +86,16 @@ class TcpLink : public Link {
 
   void close() override {
     constexpr double kPatienceSeconds = 30;
-    flush_all(kPatienceSeconds);
-    for (auto& peer : peers_) {
-      std::lock_guard lock(peer->mutex);
-      if (peer->socket.valid()) ::shutdown(peer->socket.descriptor(), SHUT_WR);
-    }
-    // The others' ends say that nothing more comes from them.
-    double end = monotonic_seconds() + kPatienceSeconds;
-    while (!all_of_peers([](const Peer& peer) { return peer.gone; }) && monotonic_seconds() < end) {
-      std::this_thread::sleep_for(std::chrono::milliseconds(1));
-    }
+    part(kPatienceSeconds);
     stop();
   }
 
-  void abandon(int, bool) override { flush_all(1.0); }
+  // A process that ends with unread messages resets its connections, and what it sent last is lost:
+  // it goes on reading until the others have left too.
+  void abandon(int, bool) override {
+    constexpr double kPatienceSeconds = 1;
+    part(kPatienceSeconds);
+  }
   bool ends_others() const override { return false; }
 
  private:
@@ -126,6 +122,18 @@ class TcpLink : public Link {
       std::lock_guard lock(peer->mutex);
       return !peer->socket.valid() || holds(*peer);
     });
+  }
+  // Sends what is queued and says that nothing more comes, then waits for the others to say so.
+  void part(double patience_seconds) {
+    flush_all(patience_seconds);
+    for (auto& peer : peers_) {
+      std::lock_guard lock(peer->mutex);
+      if (peer->socket.valid()) ::shutdown(peer->socket.descriptor(), SHUT_WR);
+    }
+    double end = monotonic_seconds() + patience_seconds;
+    while (!all_of_peers([](const Peer& peer) { return peer.gone; }) && monotonic_seconds() < end) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    }
   }
   void flush_all(double patience_seconds) {
     double end = monotonic_seconds() + patience_seconds;

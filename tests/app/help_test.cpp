@@ -25,7 +25,7 @@ TEST(Help, OfACommandListsItsFlags) {
   std::string text = help_text(find_command("generate"));
   EXPECT_THAT(text, HasSubstr("  --top-p  number > 0 and <= 1\n"));
   EXPECT_THAT(text, HasSubstr("(default: 1234)"));
-  EXPECT_THAT(text, Not(HasSubstr("--num-layers")));
+  EXPECT_THAT(text, Not(HasSubstr("--hidden-size")));
   EXPECT_THAT(help_text(find_command("train")), HasSubstr("--add-bias-linear, "
                                                           "--no-add-bias-linear, "
                                                           "--disable-bias-linear"));
