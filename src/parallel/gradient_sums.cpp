@@ -28,6 +28,11 @@ GradSink GradientSums::sink(const Param& param, const Placement& placement) {
   Noted& noted = placements_[static_cast<std::size_t>(param.index)];
   BEV_CHECK(!noted.known || noted.placement == placement, ErrorKind::kInternal, "gradient of ",
             param.name, ": {", placement, "} now, {", noted.placement, "} at an earlier use");
+  for (Axis axis : {Axis::kDp, Axis::kCp}) {
+    BEV_CHECK(placement[axis] == PlaceState::kPartial, ErrorKind::kInternal, "gradient of ",
+              param.name, ": {", placement, "} is no part of a sum over ", name_of(axis),
+              ", which will be taken: it would count several times");
+  }
   noted = {true, placement};
   return open_sink(param);
 }

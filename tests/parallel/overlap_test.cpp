@@ -46,7 +46,9 @@ struct Rig {
   CommLog& log() { return late.log(); }
   void add_gradient(int index, double value) {
     const Param& param = params[static_cast<std::size_t>(index)];
-    GradSink sink = store->sink(param, Placement().with(Axis::kDp, PlaceState::kPartial));
+    GradSink sink = store->sink(
+        param,
+        Placement().with(Axis::kDp, PlaceState::kPartial).with(Axis::kCp, PlaceState::kPartial));
     for (int i = 0; i < 100; ++i) {
       double& to = sink.view.as<double>()[i];
       to = (sink.beta == 0 ? 0 : to) + value;

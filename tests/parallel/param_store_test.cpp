@@ -75,7 +75,8 @@ struct Rank {
   // Adds value(global element) as this rank's gradient.
   template <class F>
   void add_gradient(const Param& param, const F& value) {
-    Placement placement = Placement().with(Axis::kDp, PlaceState::kPartial);
+    Placement placement =
+        Placement().with(Axis::kDp, PlaceState::kPartial).with(Axis::kCp, PlaceState::kPartial);
     if (param.split.dim >= 0) placement = placement.with(Axis::kTp, PlaceState::kShard0);
     GradSink sink = store->sink(param, placement);
     for (const ElementRun& run : runs(param)) {
@@ -311,8 +312,10 @@ TEST(ParamStore, AGradientPartialOverTpIsSummedOverTp) {
   for (ShardingStrategy strategy : kStrategies) {
     run_ranks({{2, 1, 2, 1}, strategy, 100}, [&](Rank& rank) {
       const Param& scale = rank.params[2];
-      Placement placement =
-          Placement().with(Axis::kDp, PlaceState::kPartial).with(Axis::kTp, PlaceState::kPartial);
+      Placement placement = Placement()
+                                .with(Axis::kDp, PlaceState::kPartial)
+                                .with(Axis::kCp, PlaceState::kPartial)
+                                .with(Axis::kTp, PlaceState::kPartial);
       rank.store->begin_step(1);
       GradSink sink = rank.store->sink(scale, placement);
       for (int i = 0; i < 7; ++i) {
@@ -330,10 +333,17 @@ TEST(ParamStore, AGradientPartialOverTpIsSummedOverTp) {
 TEST(ParamStore, MistakesAreErrors) {
   run_ranks({{}, ShardingStrategy::kNoShard, 100}, [](Rank& rank) {
     const Param& scale = rank.params[2];
-    rank.store->sink(scale, {});
-    expect_error(ErrorKind::kInternal, {"gradient of scale", "tp: partial"}, [&] {
-      rank.store->sink(scale, Placement().with(Axis::kTp, PlaceState::kPartial));
-    });
+    Placement parts =
+        Placement().with(Axis::kDp, PlaceState::kPartial).with(Axis::kCp, PlaceState::kPartial);
+    rank.store->sink(scale, parts);
+    expect_error(ErrorKind::kInternal, {"gradient of scale", "tp: partial"},
+                 [&] { rank.store->sink(scale, parts.with(Axis::kTp, PlaceState::kPartial)); });
+    // Summed over ranks already, or the same on all of them.
+    for (Axis axis : {Axis::kDp, Axis::kCp}) {
+      expect_error(
+          ErrorKind::kInternal, {"gradient of row", "several times", std::string(name_of(axis))},
+          [&] { rank.store->sink(rank.params[3], parts.with(axis, PlaceState::kReplicated)); });
+    }
     Tensor wrong(rank.arena, Dtype::kF64, {6}, "test");
     expect_error(ErrorKind::kShape, {"weight scale", "[6]", "[7]"},
                  [&] { rank.store->set_local_value(scale, wrong); });
