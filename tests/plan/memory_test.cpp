@@ -257,6 +257,48 @@ std::vector<Case> pipeline_cases() {
   };
 }
 
+// Sequences cut over ranks, evenly and not; tensor-parallel ranks that share heads or overlap.
+std::vector<Case> context_cases() {
+  auto cut = [](MemoryQuery query, std::int64_t cp, std::vector<std::string> types,
+                std::vector<std::int64_t> sizes = {}) {
+    query.parallel.context_parallel_size = cp;
+    query.parallel.cp_comm_type = std::move(types);
+    query.parallel.hierarchical_context_parallel_sizes = std::move(sizes);
+    return query;
+  };
+  auto of_length = [](MemoryQuery query, std::int64_t length) {
+    query.seq_length = length;
+    return query;
+  };
+  Dtype f32 = Dtype::kF32, bf16 = Dtype::kBf16;
+  ModelConfig gpt = test::tiny_gpt(), llama = test::tiny_llama();
+  llama.kv_channels = 8;
+  llama.num_attention_heads = 4;
+  MemoryQuery overlap = with_layout(middle(llama, bf16), 2, 1, 1);
+  overlap.parallel.tp_comm_overlap = true;
+  MemoryQuery uneven = with_layout(of_length(tiny(gpt, f32), 7), 4, 1, 1);
+  uneven.parallel.tp_comm_overlap = true;
+  return {
+      {"cp2_ring", cut(middle(llama, bf16), 2, {"p2p"})},
+      {"cp2_heads", cut(middle(llama, f32), 2, {"a2a"})},
+      {"cp2_gather", cut(middle(gpt, bf16), 2, {"allgather"})},
+      {"cp4_both", cut(tiny(gpt, f32), 4, {"a2a+p2p"}, {2, 2})},
+      {"cp3_ring_uneven", cut(of_length(tiny(gpt, f32), 13), 3, {"p2p"})},
+      {"cp3_gather_uneven", cut(of_length(tiny(llama, f32), 5), 3, {"allgather"})},
+      {"cp2_heads_uneven", cut(of_length(tiny(gpt, bf16), 7), 2, {"a2a"})},
+      {"cp2_tp2_zero3_recompute",
+       with_recompute(
+           cut(with_layout(tiny(gpt, bf16), 2, 1, 1, Strategy::kOptimGradsParams), 2, {"p2p"}),
+           Recompute::kSelective, {"core_attn"})},
+      {"tp4_shared_heads", with_layout(tiny(llama, f32), 4, 1, 1)},
+      {"tp2_overlap", overlap},
+      {"tp4_overlap_uneven", uneven},
+  };
+}
+
+INSTANTIATE_TEST_SUITE_P(Context, MemoryPlanCase, testing::ValuesIn(context_cases()),
+                         [](const auto& row) { return row.param.name; });
+
 INSTANTIATE_TEST_SUITE_P(Pipeline, MemoryPlanCase, testing::ValuesIn(pipeline_cases()),
                          [](const auto& row) { return row.param.name; });
 
