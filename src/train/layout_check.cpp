@@ -24,8 +24,11 @@ StepSamples random_samples(std::int64_t vocab_size, std::int64_t count, std::int
           static_cast<std::int32_t>(draw(t, 0) % static_cast<std::uint32_t>(vocab_size)));
     }
     TokenSample sample = window_sample(tokens);
-    auto cut = static_cast<std::int32_t>(1 + draw(0, 1) % static_cast<std::uint32_t>(length - 1));
-    sample.documents = {cut, static_cast<std::int32_t>(length) - cut};
+    sample.documents.clear();
+    for (std::int64_t rest = length; rest > 0; rest -= sample.documents.back()) {
+      sample.documents.push_back(
+          static_cast<std::int32_t>(1 + draw(rest, 1) % static_cast<std::uint32_t>(rest)));
+    }
     for (std::int64_t t = 0; t < length; ++t) {
       if (draw(t, 2) % 5 != 0) continue;
       sample.targets[static_cast<std::size_t>(t)] = -1;
@@ -60,7 +63,9 @@ LayoutAnswer run_layout(const LayoutRun& run, const Kernels& kernels,
   LayoutAnswer answer;
   std::mutex mutex;
   auto ranks = static_cast<int>(mesh_shape(run.engine.parallel).size());
-  run_thread_ranks(ranks, {run.timeout_seconds}, [&](World& world) {
+  run_thread_ranks(ranks, {run.timeout_seconds}, [&](World& thread_world) {
+    std::unique_ptr<World> filtered = run.filter ? run.filter->wrap(thread_world) : nullptr;
+    World& world = filtered ? *filtered : thread_world;
     Engine engine(world, kernels, run.engine);
     for (std::int64_t step = 0; step < run.steps; ++step) {
       std::vector<MicroBatch> micro_batches = rank_micro_batches(
@@ -86,20 +91,33 @@ LayoutAnswer run_layout(const LayoutRun& run, const Kernels& kernels,
   return answer;
 }
 
-TensorDifference largest_difference(const NamedTensors& expected, const NamedTensors& actual) {
+namespace {
+double largest_value(const std::vector<double>& values) {
+  double largest = 0;
+  for (double value : values) largest = std::max(largest, std::abs(value));
+  return largest;
+}
+}  // namespace
+
+TensorDifference largest_difference(const NamedTensors& expected, const NamedTensors& actual,
+                                    double floor) {
   constexpr double kInfinity = std::numeric_limits<double>::infinity();
+  double least_scale = 0;
+  for (const auto& [name, values] : expected) {
+    least_scale = std::max(least_scale, floor * largest_value(values));
+  }
   TensorDifference worst;
   for (const auto& [name, values] : expected) {
     auto other = actual.find(name);
     if (other == actual.end() || other->second.size() != values.size()) {
       return {kInfinity, name + " (missing or of another size)"};
     }
-    double scale = 0, difference = 0;
+    double difference = 0;
     for (std::size_t i = 0; i < values.size(); ++i) {
-      scale = std::max(scale, std::abs(values[i]));
       double d = std::abs(values[i] - other->second[i]);
       difference = std::isnan(d) ? kInfinity : std::max(difference, d);
     }
+    double scale = std::max(largest_value(values), least_scale);
     double relative = scale > 0 ? difference / scale : difference;
     if (relative > worst.value) worst = {relative, name};
   }
