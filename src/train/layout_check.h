@@ -35,15 +35,16 @@ struct LayoutRun {
 using NamedTensors = std::map<std::string, std::vector<double>>;
 
 struct LayoutAnswer {
-  std::vector<double> losses, grad_norms;  // of each step
-  NamedTensors gradients;                  // of the first step
-  NamedTensors weights;                    // after the last
+  std::vector<double> losses, grad_norms, tokens;  // of each step
+  NamedTensors gradients;                          // of the first step
+  NamedTensors weights;                            // after the last
 };
 
 // The global batch of a step, the same for every layout.
 using StepSamples = std::vector<TokenSample>;
 
-// batches[i] is the global batch of step i.
+// batches[i] is the global batch of step i. Error(kInternal) when ranks that should hold the same
+// do not, to the bit: they would drift apart.
 LayoutAnswer run_layout(const LayoutRun& run, const Kernels& kernels,
                         const std::vector<StepSamples>& batches);
 

@@ -74,6 +74,7 @@ std::string answer_difference(const LayoutAnswer& expected, const LayoutAnswer& 
                               const AnswerTolerance& tolerance) {
   std::string out;
   if (actual.losses.size() != expected.losses.size()) return "another number of steps";
+  if (actual.tokens != expected.tokens) out += "\n  another number of tokens";
   for (std::size_t i = 0; i < expected.losses.size(); ++i) {
     double allowed = i == 0 ? tolerance.gradients : tolerance.weights;
     if (allowed == 0) continue;
