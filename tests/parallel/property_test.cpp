@@ -15,6 +15,7 @@
 
 #include "backend/cpu/cpu_kernels.h"
 #include "base/error.h"
+#include "base/philox.h"
 #include "parallel/pipeline_layout.h"
 #include "tests/support/layouts.h"
 #include "tests/support/random_run.h"
@@ -35,6 +36,20 @@ std::vector<std::string> problems_of(RandomRun& run) {
                            std::vector{run.micro_batches()});
 }
 
+// Any number of documents, down to single tokens.
+void cut_documents(StepSamples& samples, std::uint64_t seed) {
+  for (TokenSample& sample : samples) {
+    auto rest = static_cast<std::uint64_t>(sample.tokens.size());
+    sample.documents.clear();
+    while (rest > 0) {
+      seed = mix_bits(seed);
+      std::uint64_t length = 1 + seed % rest;
+      sample.documents.push_back(static_cast<std::int32_t>(length));
+      rest -= length;
+    }
+  }
+}
+
 LayoutAnswer answer(const RandomRun& run, const ParallelConfig& parallel,
                     std::int64_t micro_batch_size) {
   LayoutRun layout;
@@ -47,6 +62,7 @@ LayoutAnswer answer(const RandomRun& run, const ParallelConfig& parallel,
   for (std::uint64_t step = 0; step < 2; ++step) {
     batches.push_back(random_samples(run.config.model.vocab_size, run.samples,
                                      run.config.data.seq_length, 5 + step));
+    cut_documents(batches.back(), step);
   }
   return run_layout(layout, cpu_kernels(), batches);
 }
