@@ -177,10 +177,10 @@ void check_context_parallel(const RunConfig& run, Problems& out) {
     out.push_back(concat("--cp-comm-type: ", count, " kinds for --num-layers ", layers,
                          "; give one, or one for each layer"));
   }
-  if (cp == 1) return;
+  const std::vector<std::int64_t>& sizes = parallel.hierarchical_context_parallel_sizes;
+  if (cp == 1 && sizes.empty()) return;
   auto uses = [&](const char* type) { return std::ranges::find(types, type) != types.end(); };
   if (uses("a2a")) check_head_exchange(run, "a2a", cp, out);
-  const std::vector<std::int64_t>& sizes = parallel.hierarchical_context_parallel_sizes;
   bool fit = sizes.size() == 2 && sizes[0] > 0 && sizes[1] > 0 && sizes[0] * sizes[1] == cp;
   if ((uses("a2a+p2p") || !sizes.empty()) && !fit) {
     out.push_back(concat("--hierarchical-context-parallel-sizes: ",

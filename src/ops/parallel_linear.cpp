@@ -163,14 +163,19 @@ struct ColumnBackward {
     return dx;
   }
 
+  // `whole` is x of all tokens, or nothing yet.
   void add_gradients(Context& ctx, const Tensor& dy, Tensor whole) const {
     if (bias != nullptr && bias->trains) add_bias_gradient(ctx, *bias, dy, bias_placement);
     if (!weight->trains) return;
-    if (whole.empty()) whole = x.get(ctx);
-    if (split && whole.shape()[0] != dy.shape()[0]) {
-      Work gathering;
-      whole = gather_rows(ctx, whole, dy.shape()[0], "tp input", gathering);
-      gathering.wait();
+    if (whole.empty()) {
+      whole = x.get(ctx);
+      // Even where a rank's part has all the tokens: the others have none and wait for it.
+      if (split) {
+        Tensor part = whole;
+        Work gathering;
+        whole = gather_rows(ctx, part, dy.shape()[0], "tp input", gathering);
+        gathering.wait();
+      }
     }
     add_weight_gradient(ctx, *weight, weight_placement, dy, whole);
   }

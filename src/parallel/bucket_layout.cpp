@@ -15,8 +15,9 @@ std::string_view unit_of(std::string_view name) {
 }
 
 BucketItem bucket_item(const Param& param, std::int64_t tp_size, std::int64_t tp_rank) {
+  // The first ranks have the larger parts.
   return {unit_of(param.name), param.split.local_shape(param.shape, tp_size, tp_rank).numel(),
-          param.shared};
+          param.shared, param.split.local_shape(param.shape, tp_size, 0).numel()};
 }
 
 std::int64_t padded_start(std::int64_t offset) { return (offset + 63) / 64 * 64; }
@@ -29,20 +30,23 @@ BucketLayout layout_buckets(std::span<const BucketItem> items, const BucketRules
     bucket.size = (bucket.size + multiple - 1) / multiple * multiple;
     layout.total = bucket.begin + bucket.size;
   };
+  std::int64_t filled = 0;  // of the last bucket, on the rank that has most
   auto joins = [&](const BucketItem& item, const BucketItem& previous) {
     if (item.alone || previous.alone) return false;
-    return rules.by_unit ? item.unit == previous.unit : buckets.back().size < rules.elements;
+    return rules.by_unit ? item.unit == previous.unit : filled < rules.elements;
   };
   for (std::size_t i = 0; i < items.size(); ++i) {
     if (i == 0 || !joins(items[i], items[i - 1])) {
       if (i > 0) close(buckets.back());
       buckets.push_back({layout.total, 0, {}});
+      filled = 0;
     }
     BucketLayout::Bucket& bucket = buckets.back();
     std::int64_t offset = padded_start(bucket.size);
     layout.places.push_back({static_cast<int>(buckets.size()) - 1, offset});
     bucket.params.push_back(static_cast<int>(i));
     bucket.size = offset + items[i].elements;
+    filled = padded_start(filled) + std::max(items[i].elements, items[i].most_elements);
   }
   if (!buckets.empty()) close(buckets.back());
   return layout;

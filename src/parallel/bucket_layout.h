@@ -23,6 +23,9 @@ struct BucketItem {
   std::string_view unit;
   std::int64_t elements = 0;  // on this rank
   bool alone = false;         // has a bucket of its own
+  // On the tensor-parallel rank that has most of it. Buckets are closed by this count, so that they
+  // hold the same parameters on all ranks where a vocabulary does not divide. 0: as here.
+  std::int64_t most_elements = 0;
 };
 
 // A bucket holds whole parameters; part r of it is the r-th equal range.

@@ -1,10 +1,12 @@
 #include "train/layout_check.h"
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
 #include <limits>
 #include <mutex>
 
+#include "base/error.h"
 #include "base/philox.h"
 #include "comm/world.h"
 
@@ -24,8 +26,10 @@ StepSamples random_samples(std::int64_t vocab_size, std::int64_t count, std::int
           static_cast<std::int32_t>(draw(t, 0) % static_cast<std::uint32_t>(vocab_size)));
     }
     TokenSample sample = window_sample(tokens);
-    auto cut = static_cast<std::int32_t>(1 + draw(0, 1) % static_cast<std::uint32_t>(length - 1));
-    sample.documents = {cut, static_cast<std::int32_t>(length) - cut};
+    if (length > 1) {
+      auto cut = static_cast<std::int32_t>(1 + draw(0, 1) % static_cast<std::uint32_t>(length - 1));
+      sample.documents = {cut, static_cast<std::int32_t>(length) - cut};
+    }
     for (std::int64_t t = 0; t < length; ++t) {
       if (draw(t, 2) % 5 != 0) continue;
       sample.targets[static_cast<std::size_t>(t)] = -1;
@@ -38,6 +42,14 @@ StepSamples random_samples(std::int64_t vocab_size, std::int64_t count, std::int
 
 namespace {
 
+// Writes a value that other ranks may have written before.
+void settle(double& place, double value, std::string_view what) {
+  BEV_CHECK(std::isnan(place) ||
+                std::bit_cast<std::uint64_t>(place) == std::bit_cast<std::uint64_t>(value),
+            ErrorKind::kInternal, what, ": ranks disagree, ", place, " and ", value);
+  place = value;
+}
+
 // Puts a rank's part of a parameter into the global array.
 void place(const Param& param, const Mesh& mesh, const View& local, std::vector<double>& global) {
   global.resize(static_cast<std::size_t>(param.shape.numel()),
@@ -47,7 +59,8 @@ void place(const Param& param, const Mesh& mesh, const View& local, std::vector<
     for (const ElementRun& run :
          element_runs(param.shape, param.split, mesh.tp().size(), mesh.tp().rank())) {
       for (std::int64_t i = 0; i < run.count; ++i) {
-        global[static_cast<std::size_t>(run.global + i)] = static_cast<double>(from[run.local + i]);
+        settle(global[static_cast<std::size_t>(run.global + i)],
+               static_cast<double>(from[run.local + i]), param.name);
       }
     }
   });
@@ -57,27 +70,34 @@ void place(const Param& param, const Mesh& mesh, const View& local, std::vector<
 
 LayoutAnswer run_layout(const LayoutRun& run, const Kernels& kernels,
                         const std::vector<StepSamples>& batches) {
-  LayoutAnswer answer;
+  auto steps = static_cast<std::size_t>(run.steps);
+  const std::vector unknown(steps, std::numeric_limits<double>::quiet_NaN());
+  LayoutAnswer answer{unknown, unknown, unknown, {}, {}};
   std::mutex mutex;
   auto ranks = static_cast<int>(mesh_shape(run.engine.parallel).size());
-  run_thread_ranks(ranks, {run.timeout_seconds}, [&](World& world) {
+  run_thread_ranks(ranks, {run.timeout_seconds}, [&](World& thread_world) {
+    std::unique_ptr<World> filtered = run.filter ? run.filter->wrap(thread_world) : nullptr;
+    World& world = filtered ? *filtered : thread_world;
     Engine engine(world, kernels, run.engine);
-    for (std::int64_t step = 0; step < run.steps; ++step) {
-      std::vector<MicroBatch> micro_batches = rank_micro_batches(
-          engine.ctx(), batches[static_cast<std::size_t>(step)], run.micro_batch_size);
+    for (std::size_t step = 0; step < steps; ++step) {
+      std::vector<MicroBatch> micro_batches =
+          rank_micro_batches(engine.ctx(), batches[step], run.micro_batch_size);
       StepResult result = engine.train_step(
-          micro_batches, {step + 1, run.lr, run.weight_decay, 1.0, run.clip_grad});
-      if (world.rank() == 0) {
-        answer.losses.push_back(result.loss);
-        answer.grad_norms.push_back(result.grad_norm);
+          micro_batches,
+          {static_cast<std::int64_t>(step) + 1, run.lr, run.weight_decay, 1.0, run.clip_grad});
+      {
+        std::lock_guard lock(mutex);
+        settle(answer.losses[step], result.loss, "loss");
+        settle(answer.grad_norms[step], result.grad_norm, "gradient norm");
+        settle(answer.tokens[step], result.tokens, "tokens");
       }
       for (const Param* param : engine.store().params()) {
-        // Both are collective when sharded, so every rank takes part; holders write equal values.
+        // Both are collective when sharded, so every rank takes part.
         WeightLease gradient = engine.store().local_gradient(*param);
         WeightLease value = engine.store().local_value(*param);
         std::lock_guard lock(mutex);
         if (step == 0) place(*param, engine.mesh(), gradient.view, answer.gradients[param->name]);
-        if (step + 1 == run.steps) {
+        if (step + 1 == steps) {
           place(*param, engine.mesh(), value.view, answer.weights[param->name]);
         }
       }
@@ -86,20 +106,33 @@ LayoutAnswer run_layout(const LayoutRun& run, const Kernels& kernels,
   return answer;
 }
 
-TensorDifference largest_difference(const NamedTensors& expected, const NamedTensors& actual) {
+namespace {
+double largest_value(const std::vector<double>& values) {
+  double largest = 0;
+  for (double value : values) largest = std::max(largest, std::abs(value));
+  return largest;
+}
+}  // namespace
+
+TensorDifference largest_difference(const NamedTensors& expected, const NamedTensors& actual,
+                                    double floor) {
   constexpr double kInfinity = std::numeric_limits<double>::infinity();
+  double least_scale = 0;
+  for (const auto& [name, values] : expected) {
+    least_scale = std::max(least_scale, floor * largest_value(values));
+  }
   TensorDifference worst;
   for (const auto& [name, values] : expected) {
     auto other = actual.find(name);
     if (other == actual.end() || other->second.size() != values.size()) {
       return {kInfinity, name + " (missing or of another size)"};
     }
-    double scale = 0, difference = 0;
+    double difference = 0;
     for (std::size_t i = 0; i < values.size(); ++i) {
-      scale = std::max(scale, std::abs(values[i]));
       double d = std::abs(values[i] - other->second[i]);
       difference = std::isnan(d) ? kInfinity : std::max(difference, d);
     }
+    double scale = std::max(largest_value(values), least_scale);
     double relative = scale > 0 ? difference / scale : difference;
     if (relative > worst.value) worst = {relative, name};
   }

@@ -243,6 +243,9 @@ TEST_F(RunConfigTest, ContextParallelRulesNameWhatWouldWork) {
   EXPECT_THAT(resolve_anew({"--cp", "4", "--cp-comm-type", "a2a+p2p",
                             "--hierarchical-context-parallel-sizes", "2", "2"}),
               IsEmpty());
+  EXPECT_THAT(resolve_anew({"--hierarchical-context-parallel-sizes", "2", "1"}),
+              ElementsAre(HasSubstr("these sizes do not fit; a2a+p2p wants two whose product is "
+                                    "--context-parallel-size 1")));
 }
 
 TEST_F(RunConfigTest, CopiesOfShardsMustDivideAndExist) {

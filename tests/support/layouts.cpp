@@ -1,8 +1,10 @@
 #include "tests/support/layouts.h"
 
 #include <algorithm>
+#include <cmath>
 
 #include "backend/cpu/cpu_kernels.h"
+#include "base/text.h"
 
 namespace bev::test {
 
@@ -51,12 +53,48 @@ LayoutAnswer run_tiny(const TinyRun& tiny) {
   run.engine.threads = static_cast<int>(tiny.threads);
   run.steps = tiny.steps;
   run.micro_batch_size = tiny.micro_batch_size;
+  run.filter = tiny.filter;
+  run.timeout_seconds = tiny.timeout_seconds;
   std::vector<StepSamples> batches;
   for (std::int64_t step = 0; step < tiny.steps; ++step) {
     batches.push_back(random_samples(tiny.model.vocab_size, tiny.global_batch_size,
                                      tiny.sequence_length, 77 + static_cast<std::uint64_t>(step)));
   }
   return run_layout(run, cpu_kernels(), batches);
+}
+
+namespace {
+// Numbers near zero are judged as if they were of order one.
+bool near(double expected, double actual, double tolerance) {
+  return std::abs(expected - actual) <= tolerance * std::max(std::abs(expected), 1.0);
+}
+}  // namespace
+
+std::string answer_difference(const LayoutAnswer& expected, const LayoutAnswer& actual,
+                              const AnswerTolerance& tolerance) {
+  std::string out;
+  if (actual.losses.size() != expected.losses.size()) return "another number of steps";
+  if (actual.tokens != expected.tokens) out += "\n  another number of tokens";
+  for (std::size_t i = 0; i < expected.losses.size(); ++i) {
+    double allowed = i == 0 ? tolerance.gradients : tolerance.weights;
+    if (allowed == 0) continue;
+    auto compare = [&](const char* what, const std::vector<double>& one,
+                       const std::vector<double>& other) {
+      if (near(one[i], other[i], allowed)) return;
+      out += concat("\n  ", what, " of step ", i, ": ", one[i], " became ", other[i]);
+    };
+    compare("loss", expected.losses, actual.losses);
+    compare("gradient norm", expected.grad_norms, actual.grad_norms);
+  }
+  auto compare = [&](const char* what, const NamedTensors& one, const NamedTensors& other,
+                     double allowed) {
+    TensorDifference worst = largest_difference(one, other, tolerance.floor);
+    if (allowed == 0 || worst.value <= allowed) return;
+    out += concat("\n  ", what, " ", worst.name, " differs by ", worst.value);
+  };
+  compare("gradient of", expected.gradients, actual.gradients, tolerance.gradients);
+  compare("weight", expected.weights, actual.weights, tolerance.weights);
+  return out;
 }
 
 }  // namespace bev::test

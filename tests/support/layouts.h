@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <string>
 
 #include "models/config.h"
 #include "parallel/config.h"
@@ -22,7 +23,19 @@ struct TinyRun {
   std::int64_t global_batch_size = 4;
   std::int64_t threads = 1;
   std::int64_t sequence_length = 11;
+  WorldFilter* filter = nullptr;
+  double timeout_seconds = 60;
 };
 LayoutAnswer run_tiny(const TinyRun& run);
+
+// Relative to each tensor's largest value; see largest_difference() for the floor.
+struct AnswerTolerance {
+  double gradients = 1e-11;  // also of the first loss and gradient norm
+  double weights = 1e-9;     // also of later ones; 0: not compared
+  double floor = 0;
+};
+// What separates two answers beyond the tolerance, as text; empty: nothing.
+std::string answer_difference(const LayoutAnswer& expected, const LayoutAnswer& actual,
+                              const AnswerTolerance& tolerance = {});
 
 }  // namespace bev::test
