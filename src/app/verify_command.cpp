@@ -156,6 +156,14 @@ std::vector<std::string> verify_problems(CommandConfig& config,
         problems.push_back(concat("--layouts: ", layout_text(layout), ": ", problem));
       }
     }
+    // Processes start with so many ranks and keep them.
+    for (const ParallelConfig& layout : layouts) {
+      std::int64_t here = mesh_shape(layout).size(), first = mesh_shape(layouts.front()).size();
+      if (config.launch.processes == 1 || here == first) continue;
+      problems.push_back(concat("--layouts: ", layout_text(layout), ": has ", here, " ranks and ",
+                                layout_text(layouts.front()), " has ", first,
+                                "; in several processes all must have as many"));
+    }
     if (layouts.empty()) {
       problems.push_back(
           concat("--all: the model cannot be cut over ", config.verify.all, " ranks"));
@@ -224,20 +232,7 @@ bool print_row(const std::string& name, const LayoutAnswer& expected, const Layo
   return same;
 }
 
-}  // namespace
-
-int run_verify(CommandConfig& config, const FieldList& fields, Options& options) {
-  RunConfig& run = config.run;
-  BEV_CHECK(config.launch.processes == 1, ErrorKind::kConfig,
-            "verify: runs the ranks of each layout as threads of one process, not of ",
-            config.launch.processes, "; start it alone");
-  choose_model(run, fields, options);
-  run.train.dry_run = true;  // neither data nor a length is needed
-  std::vector<ParallelConfig> layouts;
-  options.add_problems(verify_problems(config, layouts));
-  options.throw_problems();
-  VerifyPlan plan = make_plan(config, std::move(layouts));
-  const Kernels& kernels = device_kernels(run.runtime);
+void print_header(const VerifyPlan& plan) {
   const ModelConfig& model = plan.single.engine.model;
   write_stdout(fmt::format(
       "{} layers, hidden {}, {} heads ({} kv), vocabulary {}, {}; {} steps of {} samples\n"
@@ -246,21 +241,69 @@ int run_verify(CommandConfig& config, const FieldList& fields, Options& options)
       model.num_layers, model.hidden_size, model.num_attention_heads, model.kv_heads(),
       model.vocab_size, name_of(plan.single.engine.dtype), plan.single.steps,
       plan.batches.front().size()));
-  LayoutAnswer expected = run_layout(plan.single, kernels, plan.batches);
-  print_row("1 rank", expected, expected, plan.tolerance);
+}
+
+LayoutRun layout_run(const VerifyPlan& plan, const ParallelConfig& layout, int threads) {
+  LayoutRun run = plan.single;
+  run.engine.parallel = layout;
+  run.engine.threads = threads;
+  return run;
+}
+
+// How many layouts differ from `expected`, each run on threads of this process.
+std::int64_t compare_here(const VerifyPlan& plan, const RuntimeConfig& runtime,
+                          const LayoutAnswer& expected) {
   std::int64_t different = 0;
   for (const ParallelConfig& layout : plan.layouts) {
-    LayoutRun other = plan.single;
-    other.engine.parallel = layout;
-    other.engine.threads = threads_per_rank(run.runtime, mesh_shape(layout).size());
+    int threads = threads_per_rank(runtime, mesh_shape(layout).size());
     try {
-      LayoutAnswer actual = run_layout(other, kernels, plan.batches);
+      LayoutAnswer actual =
+          run_layout(layout_run(plan, layout, threads), device_kernels(runtime), plan.batches);
       if (!print_row(layout_text(layout), expected, actual, plan.tolerance)) ++different;
     } catch (const Error& error) {
       write_stdout(fmt::format("{:<24} FAILS: {}\n", layout_text(layout), error.what()));
       ++different;
     }
   }
+  return different;
+}
+
+// The same on the ranks of all processes; the count is right on process 0, which has `expected`.
+std::int64_t compare_in_processes(const VerifyPlan& plan, const Launch& launch,
+                                  const RuntimeConfig& runtime, const LayoutAnswer& expected) {
+  std::int64_t different = 0;
+  run_ranks(launch, plan.layouts.front(), runtime, [&](const RankStart& start) {
+    for (const ParallelConfig& layout : plan.layouts) {
+      LayoutAnswer actual = run_layout_rank(start.world, layout_run(plan, layout, start.threads),
+                                            start.kernels, plan.batches);
+      if (start.world.rank() != 0) continue;
+      if (!print_row(layout_text(layout), expected, actual, plan.tolerance)) ++different;
+    }
+  });
+  return different;
+}
+
+}  // namespace
+
+int run_verify(CommandConfig& config, const FieldList& fields, Options& options) {
+  RunConfig& run = config.run;
+  choose_model(run, fields, options);
+  run.train.dry_run = true;  // neither data nor a length is needed
+  std::vector<ParallelConfig> layouts;
+  options.add_problems(verify_problems(config, layouts));
+  options.throw_problems();
+  VerifyPlan plan = make_plan(config, std::move(layouts));
+  bool leads = config.launch.process == 0;
+  LayoutAnswer expected;
+  if (leads) {
+    print_header(plan);
+    expected = run_layout(plan.single, device_kernels(run.runtime), plan.batches);
+    print_row("1 rank", expected, expected, plan.tolerance);
+  }
+  std::int64_t different = config.launch.processes == 1
+                               ? compare_here(plan, run.runtime, expected)
+                               : compare_in_processes(plan, config.launch, run.runtime, expected);
+  if (!leads) return kExitOk;
   write_stdout(fmt::format("{} of {} layouts give one rank's answer\n",
                            plan.layouts.size() - static_cast<std::size_t>(different),
                            plan.layouts.size()));

@@ -4,7 +4,7 @@
 #include <bit>
 #include <cmath>
 #include <limits>
-#include <mutex>
+#include <numeric>
 
 #include "base/error.h"
 #include "base/philox.h"
@@ -42,66 +42,151 @@ StepSamples random_samples(std::int64_t vocab_size, std::int64_t count, std::int
 
 namespace {
 
-// Writes a value that other ranks may have written before.
-void settle(double& place, double value, std::string_view what) {
-  BEV_CHECK(std::isnan(place) ||
-                std::bit_cast<std::uint64_t>(place) == std::bit_cast<std::uint64_t>(value),
-            ErrorKind::kInternal, what, ": ranks disagree, ", place, " and ", value);
-  place = value;
-}
+constexpr double kUnknown = std::numeric_limits<double>::quiet_NaN();
 
 // Puts a rank's part of a parameter into the global array.
 void place(const Param& param, const Mesh& mesh, const View& local, std::vector<double>& global) {
-  global.resize(static_cast<std::size_t>(param.shape.numel()),
-                std::numeric_limits<double>::quiet_NaN());
+  global.resize(static_cast<std::size_t>(param.shape.numel()), kUnknown);
   visit_float(local.dtype, [&](auto zero) {
     const auto* from = local.as<decltype(zero)>();
     for (const ElementRun& run :
          element_runs(param.shape, param.split, mesh.tp().size(), mesh.tp().rank())) {
       for (std::int64_t i = 0; i < run.count; ++i) {
-        settle(global[static_cast<std::size_t>(run.global + i)],
-               static_cast<double>(from[run.local + i]), param.name);
+        global[static_cast<std::size_t>(run.global + i)] = static_cast<double>(from[run.local + i]);
       }
     }
   });
 }
 
+// What one rank knows of the answer; the rest is NaN or missing.
+LayoutAnswer rank_answer(World& world, const LayoutRun& run, const Kernels& kernels,
+                         const std::vector<StepSamples>& batches) {
+  LayoutAnswer answer;
+  Engine engine(world, kernels, run.engine);
+  for (std::int64_t step = 1; step <= run.steps; ++step) {
+    std::vector<MicroBatch> micro_batches = rank_micro_batches(
+        engine.ctx(), batches[static_cast<std::size_t>(step - 1)], run.micro_batch_size);
+    StepResult result =
+        engine.train_step(micro_batches, {step, run.lr, run.weight_decay, 1.0, run.clip_grad});
+    answer.losses.push_back(result.loss);
+    answer.grad_norms.push_back(result.grad_norm);
+    answer.tokens.push_back(result.tokens);
+    for (const Param* param : engine.store().params()) {
+      // Both are collective when sharded, so every rank takes part.
+      WeightLease gradient = engine.store().local_gradient(*param);
+      WeightLease value = engine.store().local_value(*param);
+      if (step == 1) place(*param, engine.mesh(), gradient.view, answer.gradients[param->name]);
+      if (step == run.steps) {
+        place(*param, engine.mesh(), value.view, answer.weights[param->name]);
+      }
+    }
+  }
+  return answer;
+}
+
+// Adds what another rank knows. What both know must be the same bits.
+void merge(std::vector<double>& to, const std::vector<double>& from, std::string_view what) {
+  to.resize(std::max(to.size(), from.size()), kUnknown);
+  for (std::size_t i = 0; i < from.size(); ++i) {
+    if (std::isnan(from[i])) continue;
+    BEV_CHECK(std::isnan(to[i]) ||
+                  std::bit_cast<std::uint64_t>(to[i]) == std::bit_cast<std::uint64_t>(from[i]),
+              ErrorKind::kInternal, what, ": ranks disagree, ", to[i], " and ", from[i]);
+    to[i] = from[i];
+  }
+}
+
+// An answer as numbers: lengths before what they count, names as characters.
+class AnswerNumbers {
+ public:
+  explicit AnswerNumbers(std::vector<double> numbers = {}) : numbers_(std::move(numbers)) {}
+  const std::vector<double>& numbers() const { return numbers_; }
+
+  void put(const std::vector<double>& values) {
+    numbers_.push_back(static_cast<double>(values.size()));
+    numbers_.insert(numbers_.end(), values.begin(), values.end());
+  }
+  void put(const NamedTensors& tensors) {
+    numbers_.push_back(static_cast<double>(tensors.size()));
+    for (const auto& [name, values] : tensors) {
+      put(std::vector<double>(name.begin(), name.end()));
+      put(values);
+    }
+  }
+  std::vector<double> take_values() {
+    auto count = static_cast<std::size_t>(numbers_[next_++]);
+    auto begin = numbers_.begin() + static_cast<std::ptrdiff_t>(next_);
+    next_ += count;
+    return {begin, begin + static_cast<std::ptrdiff_t>(count)};
+  }
+  NamedTensors take_tensors() {
+    NamedTensors tensors;
+    for (auto count = static_cast<std::size_t>(numbers_[next_++]); count > 0; --count) {
+      std::string name;
+      for (double letter : take_values()) name.push_back(static_cast<char>(letter));
+      tensors[name] = take_values();
+    }
+    return tensors;
+  }
+
+ private:
+  std::vector<double> numbers_;
+  std::size_t next_ = 0;
+};
+
+View view_of(std::vector<double>& values) {
+  return {values.data(), Dtype::kF64, {static_cast<std::int64_t>(values.size())}};
+}
+
+void send_answer(Group& world, const LayoutAnswer& answer) {
+  AnswerNumbers packed;
+  for (const auto* values : {&answer.losses, &answer.grad_norms, &answer.tokens}) {
+    packed.put(*values);
+  }
+  packed.put(answer.gradients);
+  packed.put(answer.weights);
+  std::vector<double> numbers = packed.numbers(), size = {static_cast<double>(numbers.size())};
+  world.send(view_of(size), 0, 0, "size of an answer").wait();
+  world.send(view_of(numbers), 0, 0, "answer").wait();
+}
+
+void receive_answer(Group& world, int from, LayoutAnswer& answer) {
+  std::vector<double> size(1);
+  world.receive(view_of(size), from, 0, "size of an answer").wait();
+  std::vector<double> numbers(static_cast<std::size_t>(size[0]));
+  world.receive(view_of(numbers), from, 0, "answer").wait();
+  AnswerNumbers packed(std::move(numbers));
+  merge(answer.losses, packed.take_values(), "loss");
+  merge(answer.grad_norms, packed.take_values(), "gradient norm");
+  merge(answer.tokens, packed.take_values(), "tokens");
+  for (auto& [name, values] : packed.take_tensors()) merge(answer.gradients[name], values, name);
+  for (auto& [name, values] : packed.take_tensors()) merge(answer.weights[name], values, name);
+}
+
 }  // namespace
+
+LayoutAnswer run_layout_rank(World& world, const LayoutRun& run, const Kernels& kernels,
+                             const std::vector<StepSamples>& batches) {
+  std::unique_ptr<World> filtered = run.filter ? run.filter->wrap(world) : nullptr;
+  LayoutAnswer answer = rank_answer(filtered ? *filtered : world, run, kernels, batches);
+  std::vector<int> everyone(static_cast<std::size_t>(world.size()));
+  std::iota(everyone.begin(), everyone.end(), 0);
+  std::unique_ptr<Group> group = world.make_group("answers", everyone);
+  if (world.rank() != 0) {
+    send_answer(*group, answer);
+    return {};
+  }
+  for (int rank = 1; rank < world.size(); ++rank) receive_answer(*group, rank, answer);
+  return answer;
+}
 
 LayoutAnswer run_layout(const LayoutRun& run, const Kernels& kernels,
                         const std::vector<StepSamples>& batches) {
-  auto steps = static_cast<std::size_t>(run.steps);
-  const std::vector unknown(steps, std::numeric_limits<double>::quiet_NaN());
-  LayoutAnswer answer{unknown, unknown, unknown, {}, {}};
-  std::mutex mutex;
+  LayoutAnswer answer;
   auto ranks = static_cast<int>(mesh_shape(run.engine.parallel).size());
-  run_thread_ranks(ranks, {run.timeout_seconds}, [&](World& thread_world) {
-    std::unique_ptr<World> filtered = run.filter ? run.filter->wrap(thread_world) : nullptr;
-    World& world = filtered ? *filtered : thread_world;
-    Engine engine(world, kernels, run.engine);
-    for (std::size_t step = 0; step < steps; ++step) {
-      std::vector<MicroBatch> micro_batches =
-          rank_micro_batches(engine.ctx(), batches[step], run.micro_batch_size);
-      StepResult result = engine.train_step(
-          micro_batches,
-          {static_cast<std::int64_t>(step) + 1, run.lr, run.weight_decay, 1.0, run.clip_grad});
-      {
-        std::lock_guard lock(mutex);
-        settle(answer.losses[step], result.loss, "loss");
-        settle(answer.grad_norms[step], result.grad_norm, "gradient norm");
-        settle(answer.tokens[step], result.tokens, "tokens");
-      }
-      for (const Param* param : engine.store().params()) {
-        // Both are collective when sharded, so every rank takes part.
-        WeightLease gradient = engine.store().local_gradient(*param);
-        WeightLease value = engine.store().local_value(*param);
-        std::lock_guard lock(mutex);
-        if (step == 0) place(*param, engine.mesh(), gradient.view, answer.gradients[param->name]);
-        if (step + 1 == steps) {
-          place(*param, engine.mesh(), value.view, answer.weights[param->name]);
-        }
-      }
-    }
+  run_thread_ranks(ranks, {run.timeout_seconds}, [&](World& world) {
+    LayoutAnswer found = run_layout_rank(world, run, kernels, batches);
+    if (world.rank() == 0) answer = std::move(found);
   });
   return answer;
 }

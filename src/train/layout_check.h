@@ -43,8 +43,12 @@ struct LayoutAnswer {
 // The global batch of a step, the same for every layout.
 using StepSamples = std::vector<TokenSample>;
 
-// batches[i] is the global batch of step i. Error(kInternal) when ranks that should hold the same
-// do not, to the bit: they would drift apart.
+// One rank of it, whatever carries its messages; world rank 0 gets the answer. batches[i] is the
+// global batch of step i. Error(kInternal) when ranks that should hold the same do not, to the bit:
+// they would drift apart.
+LayoutAnswer run_layout_rank(World& world, const LayoutRun& run, const Kernels& kernels,
+                             const std::vector<StepSamples>& batches);
+// All ranks of it, as threads.
 LayoutAnswer run_layout(const LayoutRun& run, const Kernels& kernels,
                         const std::vector<StepSamples>& batches);
 

@@ -204,9 +204,20 @@ TEST_P(Cluster, AMistakeInTheFlagsIsToldOnce) {
   Outcome run = start(2, tiny_train("--tp 3"));
   EXPECT_EQ(run.code, 2);
   EXPECT_EQ(count(run.err, "2 processes do not fit tp 3"), 1u) << run.err;
-  run = start(2, "verify --preset gpt2-124m");
+  run = start(2, "verify --preset gpt2-124m --layouts 'tp2 tp4'");
   EXPECT_EQ(run.code, 2);
-  EXPECT_EQ(count(run.err, "verify: runs the ranks"), 1u) << run.err;
+  EXPECT_EQ(count(run.err, "tp4: has 4 ranks and tp2 has 2"), 1u) << run.err;
+}
+
+// Every layout of two ranks, and some of two processes with two ranks each.
+TEST_P(Cluster, LayoutsGiveOneRanksAnswer) {
+  Outcome run = start(2, "verify --preset qwen3-0.6b --all 2 --steps 2");
+  EXPECT_EQ(run.code, 0) << run.out << run.err;
+  EXPECT_EQ(count(run.out, "layouts give one rank's answer"), 1u) << run.out;
+  run = start(2,
+              "verify --preset qwen3-0.6b --layouts 'tp2sptpoverlap,dp2zero3paramoverlap "
+              "cp2a2a,pp2zbv pp4vpp1 cp4a2a2p2p2 tp2,cp2,zero2gradoverlap'");
+  EXPECT_EQ(run.code, 0) << run.out << run.err;
 }
 
 INSTANTIATE_TEST_SUITE_P(Starters, Cluster, testing::Values(Starter::kMpirun, Starter::kVariables),
