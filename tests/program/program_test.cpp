@@ -436,10 +436,10 @@ TEST(Program, VerifyComparesLayoutsWithOneRank) {
   // Layouts that the model cannot have.
   run = bevatron(folder,
                  "verify --num-layers 2 --hidden-size 32 --num-attention-heads 8 "
-                 "--num-query-groups 2 --vocab-size 64 --layouts 'tp4 tp2 pp3'");
+                 "--num-query-groups 2 --vocab-size 64 --layouts 'tp3 tp2 pp3'");
   EXPECT_EQ(run.code, 2) << run.out;
-  EXPECT_NE(run.err.find("--layouts: tp4: --tensor-model-parallel-size: 4 does not divide "
-                         "--num-query-groups 2"),
+  EXPECT_NE(run.err.find("--layouts: tp3: --tensor-model-parallel-size: 3 does not divide "
+                         "--num-attention-heads 8"),
             std::string::npos)
       << run.err;
   EXPECT_NE(run.err.find("pp3: --pipeline-model-parallel-size: 3 stages for --num-layers 2"),
