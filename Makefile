@@ -17,7 +17,7 @@ test: setup  ## checks and unit tests, then the sanitizer builds
 	@tools/run_tests.sh release asan tsan
 
 test-full: setup  ## the same with the long tests too
-	@BEV_TEST_FULL=1 GTEST_ALSO_RUN_DISABLED_TESTS=1 tools/run_tests.sh release asan tsan
+	@tools/run_tests.sh --full release asan tsan
 
 test-unit: setup  ## checks and unit tests only
 	@tools/run_tests.sh release

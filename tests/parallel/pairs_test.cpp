@@ -13,38 +13,6 @@ namespace {
 
 constexpr std::int64_t kSamples = 8, kTokens = 9;
 
-// Five layers divide by no pipeline; heads by everything.
-ModelConfig gpt() {
-  ModelConfig model = tiny_gpt();
-  model.num_layers = 5;
-  model.hidden_size = 16;
-  model.num_attention_heads = 8;
-  model.ffn_hidden_size = 24;
-  model.vocab_size = 37;
-  model.hidden_dropout = 0.2;
-  model.attention_dropout = 0.3;
-  return model;
-}
-
-// Two key-value heads, which four tensor-parallel ranks share; nine layers, so that the deepest
-// pipelines have two each somewhere; windows in some.
-ModelConfig llama() {
-  ModelConfig model = tiny_llama();
-  model.num_layers = 9;
-  model.hidden_size = 12;
-  model.num_attention_heads = 8;
-  model.num_query_groups = 2;
-  model.kv_channels = 4;
-  model.ffn_hidden_size = 20;
-  model.vocab_size = 29;
-  model.hidden_dropout = 0.1;
-  model.attention_dropout = 0.1;
-  model.window_size = 3;
-  model.window_layers = {2};
-  model.qk_layernorm = true;
-  return model;
-}
-
 template <std::int64_t Size, bool Sequence = false, bool Overlap = false>
 void tensor(RunConfig& run) {
   run.parallel.tensor_model_parallel_size = Size;
@@ -160,13 +128,14 @@ void micro_batch(RunConfig& run) {
 
 const OptionSpace& space() {
   static const OptionSpace whole = [] {
-    std::vector<Option> options = {{"model",
-                                    {{"gpt", [](RunConfig& run) { run.model = gpt(); }},
-                                     {"llama", [](RunConfig& run) { run.model = llama(); }}}},
-                                   tensor_option(),
-                                   pipeline_option(),
-                                   context_option(),
-                                   recompute_option()};
+    std::vector<Option> options = {
+        {"model",
+         {{"gpt", [](RunConfig& run) { run.model = uneven_gpt(); }},
+          {"llama", [](RunConfig& run) { run.model = uneven_llama(); }}}},
+        tensor_option(),
+        pipeline_option(),
+        context_option(),
+        recompute_option()};
     for (Option& option : data_options()) options.push_back(std::move(option));
     options.push_back({"accumulation",
                        {{"micro-batches of 1", micro_batch<1>},

@@ -43,6 +43,35 @@ ModelConfig tiny_llama() {
   return model;
 }
 
+ModelConfig uneven_gpt() {
+  ModelConfig model = tiny_gpt();
+  model.num_layers = 5;
+  model.hidden_size = 16;
+  model.num_attention_heads = 8;
+  model.ffn_hidden_size = 24;
+  model.vocab_size = 37;
+  model.hidden_dropout = 0.2;
+  model.attention_dropout = 0.3;
+  return model;
+}
+
+ModelConfig uneven_llama() {
+  ModelConfig model = tiny_llama();
+  model.num_layers = 9;
+  model.hidden_size = 12;
+  model.num_attention_heads = 8;
+  model.num_query_groups = 2;
+  model.kv_channels = 4;
+  model.ffn_hidden_size = 20;
+  model.vocab_size = 29;
+  model.hidden_dropout = 0.1;
+  model.attention_dropout = 0.1;
+  model.window_size = 3;
+  model.window_layers = {2};
+  model.qk_layernorm = true;
+  return model;
+}
+
 LayoutAnswer run_tiny(const TinyRun& tiny) {
   LayoutRun run;
   run.engine.model = tiny.model;

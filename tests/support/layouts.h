@@ -13,6 +13,12 @@ namespace bev::test {
 
 ModelConfig tiny_gpt();
 ModelConfig tiny_llama();
+// With dropout and odd vocabularies, for anything that can be cut unevenly.
+// Five layers divide by no pipeline; heads by everything.
+ModelConfig uneven_gpt();
+// Two key-value heads, which four tensor-parallel ranks share; nine layers, so that the deepest
+// pipelines have two each somewhere; windows in some.
+ModelConfig uneven_llama();
 
 struct TinyRun {
   ModelConfig model;

@@ -39,9 +39,12 @@ void draw_shape(Draw& draw, ModelConfig& model) {
   bool divides = groups > 0 && model.num_attention_heads % groups == 0;
   model.num_query_groups = divides || draw.one_in(8) ? groups : 0;
   model.kv_channels = draw.of<std::int64_t>({0, 2, 3, 4, 4, 8});
-  model.hidden_size = model.kv_channels > 0 || draw.one_in(8)
-                          ? draw.whole(1, 30)
-                          : model.num_attention_heads * draw.whole(1, 5);
+  // Norms of one or two numbers divide by next to nothing: layouts, which round differently, could
+  // not be compared.
+  constexpr std::int64_t kLeastHidden = 4;
+  bool whole_heads = model.kv_channels == 0 && !draw.one_in(8);
+  std::int64_t heads = whole_heads ? model.num_attention_heads : 1;
+  model.hidden_size = heads * draw.whole((kLeastHidden + heads - 1) / heads, whole_heads ? 5 : 30);
   model.ffn_hidden_size = draw.one_in(4) ? draw.whole(1, 30) : 4 * draw.whole(1, 8);
   // With one word every gradient is zero but for rounding.
   model.vocab_size = draw.one_in(8) ? draw.whole(2, 5) : draw.whole(6, 70);

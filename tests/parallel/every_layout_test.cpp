@@ -1,0 +1,48 @@
+// Every legal layout of 8 ranks gives one rank's answer. Too long for each change: make test-full.
+#include <gtest/gtest.h>
+
+#include <string>
+#include <vector>
+
+#include "app/layouts.h"
+#include "app/run_config.h"
+#include "tests/support/layouts.h"
+
+namespace bev::test {
+namespace {
+
+constexpr std::int64_t kSlices = 8;
+class EveryLayout : public testing::TestWithParam<std::int64_t> {
+ protected:
+  void expect_same(const ModelConfig& model) {
+    TinyRun single;
+    single.model = model;
+    // As many as the deepest pipeline has stages on each rank, so that every schedule can start.
+    single.global_batch_size = single.micro_batch_size = 8;
+    single.sequence_length = 9;
+    LayoutAnswer expected = run_tiny(single);
+    std::vector<ParallelConfig> layouts = all_layouts(8, {});
+    std::size_t ran = 0;
+    for (auto i = static_cast<std::size_t>(GetParam()); i < layouts.size(); i += kSlices) {
+      RunConfig config;
+      config.model = model;
+      config.parallel = layouts[i];
+      if (!config.resolve_layout().empty()) continue;
+      TinyRun run = single;
+      run.parallel = config.parallel;
+      run.micro_batch_size = 1;
+      EXPECT_EQ(answer_difference(expected, run_tiny(run)), "") << layout_text(layouts[i]);
+      ++ran;
+    }
+    EXPECT_GE(ran, layouts.size() / kSlices / 4);
+    std::printf("%zu layouts\n", ran);
+  }
+};
+
+TEST_P(EveryLayout, DISABLED_OfAGptGivesOneRanksAnswer) { expect_same(uneven_gpt()); }
+TEST_P(EveryLayout, DISABLED_OfALlamaGivesOneRanksAnswer) { expect_same(uneven_llama()); }
+
+INSTANTIATE_TEST_SUITE_P(Slices, EveryLayout, testing::Range<std::int64_t>(0, kSlices));
+
+}  // namespace
+}  // namespace bev::test
