@@ -30,6 +30,7 @@ std::int64_t layer_count(const PlanScheduleOptions& wanted, const ParallelConfig
 }  // namespace
 
 int run_plan_schedule(CommandConfig& config, const FieldList&, Options& options) {
+  if (config.launch.process != 0) return kExitOk;  // one prints it for all
   const PlanScheduleOptions& wanted = config.plan_schedule;
   ParallelConfig& parallel = config.run.parallel;
   std::int64_t layers = layer_count(wanted, parallel);

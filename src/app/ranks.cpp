@@ -55,7 +55,7 @@ std::unique_ptr<Link> make_link(const Launch& launch, double timeout_seconds) {
   BEV_CHECK(link->processes() == launch.processes && link->process() == launch.process,
             ErrorKind::kComm, "MPI says process ", link->process(), " of ", link->processes(),
             ", the environment ", launch.process, " of ", launch.processes,
-            "; is the program started by the mpirun of its own MPI?");
+            "; start it by the mpirun of its own MPI, or by srun with --mpi=pmix");
   return link;
 }
 
@@ -95,7 +95,7 @@ void run_ranks(const Launch& launch, const ParallelConfig& parallel, const Runti
   if (!parallel.inject_fault.empty()) {
     fault = parse_fault(parallel.inject_fault);
     BEV_CHECK(fault->rank < world_size, ErrorKind::kConfig, "--inject-fault: rank ", fault->rank,
-              " of ", world_size, " ranks");
+              " of ", world_size, " ranks, which count from 0");
   }
   auto start = [&](World& world) {
     bool first = world.rank() == launch.process * ranks;

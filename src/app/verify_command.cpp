@@ -226,9 +226,10 @@ bool print_row(const std::string& name, const LayoutAnswer& expected, const Layo
   double loss = std::abs(actual.losses.front() / expected.losses.front() - 1);
   bool same = loss <= tolerance.gradients && gradient.value <= tolerance.gradients &&
               weight.value <= tolerance.weights;
-  write_stdout(fmt::format("{:<24} {:>14.10f} {:>14.10f} {:>9.1e} {:>9.1e}  {:<7}  {}\n", name,
+  std::string weights = std::isinf(tolerance.weights) ? "-" : fmt::format("{:.1e}", weight.value);
+  write_stdout(fmt::format("{:<24} {:>14.10f} {:>14.10f} {:>9.1e} {:>9}  {:<7}  {}\n", name,
                            actual.losses.front(), actual.grad_norms.front(), gradient.value,
-                           weight.value, same ? "same" : "DIFFERS", gradient.name));
+                           weights, same ? "same" : "DIFFERS", gradient.name));
   return same;
 }
 

@@ -1,0 +1,163 @@
+// The documents are true: what they link to exists, the commands that they quote run, and the
+// figures that they quote are those that the program prints.
+#include <gtest/gtest.h>
+#include <sys/wait.h>
+
+#include <cstdio>
+#include <filesystem>
+#include <regex>
+
+#include "base/file.h"
+#include "base/text.h"
+#include "tests/support/temp_folder.h"
+
+namespace bev {
+namespace {
+
+const std::vector<std::string> kDocuments = {"README.md", "docs/architecture.md", "docs/cluster.md",
+                                             "docs/parallelism.md", "bench/README.md"};
+
+std::string source(const std::string& path) { return concat(BEV_SOURCE_DIR, "/", path); }
+bool exists(const std::string& path) { return std::filesystem::exists(path); }
+
+// The first group of every match.
+std::vector<std::string> all_matches(const std::string& text, const std::string& pattern) {
+  std::regex regex(pattern);
+  std::vector<std::string> found;
+  for (auto at = std::sregex_iterator(text.begin(), text.end(), regex);
+       at != std::sregex_iterator(); ++at) {
+    found.push_back((*at)[1].str());
+  }
+  return found;
+}
+
+// The words after build/bevatron in lines of code, with continued lines joined. What stands before
+// (a launcher, variables) is left out, and so is a shell's end of the line.
+std::vector<std::string> quoted_commands(const std::string& document) {
+  std::string text = std::regex_replace(document, std::regex("\\\\\n *"), "");
+  std::vector<std::string> commands;
+  bool code = false;
+  for (std::string line : split(text, '\n')) {
+    if (line.starts_with("```")) code = !code;
+    constexpr std::string_view kProgram = "build/bevatron ";
+    std::size_t at = line.find(kProgram);
+    if (!code || at == line.npos) continue;
+    bool in_quotes = line.find("bash -c '") != line.npos;
+    line = line.substr(at + kProgram.size());
+    while (!line.empty() && (line.back() == '&' || line.back() == ' ')) line.pop_back();
+    if (in_quotes) line.pop_back();
+    commands.push_back(line);
+  }
+  return commands;
+}
+
+struct Outcome {
+  int code = -1;
+  std::string text;  // of both streams
+};
+Outcome bevatron(const TempFolder& folder, const std::string& words) {
+  std::string command =
+      concat("cd ", folder.path(), " && ", BEV_BINARY_DIR, "/bevatron ", words, " 2>&1 </dev/null");
+  Outcome run;
+  FILE* pipe = ::popen(command.c_str(), "r");
+  char buffer[4096];
+  while (std::size_t got = std::fread(buffer, 1, sizeof buffer, pipe)) run.text.append(buffer, got);
+  int status = ::pclose(pipe);
+  run.code = WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
+  return run;
+}
+
+// A command as it can be tried here: training is planned, what needs a model is only read.
+std::string harmless(const std::string& words) {
+  if (words.starts_with("generate") || words.starts_with("score")) return words + " --help";
+  bool planned = words.find("--dry-run") != words.npos;
+  return words.starts_with("train") && !planned ? words + " --dry-run" : words;
+}
+
+// A folder in which the paths of the documents mean the same.
+void fill(const TempFolder& folder) {
+  std::filesystem::create_directories(folder.path("docs/images"));
+  std::filesystem::copy(source("configs"), folder.path("configs"));
+}
+
+TEST(Documents, WhatTheyNameExists) {
+  for (const std::string& document : kDocuments) {
+    SCOPED_TRACE(document);
+    std::string text = read_file(source(document));
+    std::string folder = parent_path(source(document));
+    for (const std::string& link : all_matches(text, R"(\]\(([^)#]+)\))")) {
+      EXPECT_TRUE(exists(concat(folder, "/", link))) << link;
+    }
+    for (const std::string& path :
+         all_matches(text, "`((?:src|tests|docs|bench|tools|configs)/[A-Za-z0-9_./]+)`")) {
+      EXPECT_TRUE(exists(source(path))) << path;
+    }
+  }
+}
+
+TEST(Documents, FlagsExist) {
+  std::string flags = read_file(source("docs/flags.md"));
+  for (const char* document : {"README.md", "docs/parallelism.md"}) {
+    for (const std::string& flag :
+         all_matches(read_file(source(document)), "(--[a-z][a-z0-9]*(?:-[a-z0-9]+)*)")) {
+      if (flag == "--config") continue;
+      EXPECT_NE(flags.find(concat("`", flag, "`")), flags.npos) << document << ": " << flag;
+    }
+  }
+}
+
+TEST(Documents, CommandsRun) {
+  TempFolder folder;
+  fill(folder);
+  for (const std::string& document : kDocuments) {
+    for (const std::string& words : quoted_commands(read_file(source(document)))) {
+      Outcome run = bevatron(folder, harmless(words));
+      EXPECT_EQ(run.code, 0) << document << ": " << words << "\n" << run.text;
+    }
+  }
+}
+
+TEST(Documents, SchedulesAreAsPrintedAndDrawn) {
+  TempFolder folder;
+  fill(folder);
+  std::string text = read_file(source("docs/parallelism.md"));
+  int drawings = 0;
+  for (const std::string& words : quoted_commands(text)) {
+    if (!words.starts_with("plan schedule") || words.find("--svg") == words.npos) continue;
+    Outcome run = bevatron(folder, words);
+    std::string figures = run.text.substr(run.text.rfind("\nrank ") + 1);
+    figures.erase(0, figures.find('\n') + 1);
+    EXPECT_NE(text.find(concat(words, "\n", figures)), text.npos) << words << "\n" << figures;
+    std::string drawing = words.substr(words.rfind(' ') + 1);
+    EXPECT_TRUE(read_file(folder.path(drawing)) == read_file(source(drawing)))
+        << "run: build/bevatron " << words;
+    ++drawings;
+  }
+  EXPECT_EQ(drawings, 4);
+}
+
+TEST(Documents, TablesOfMemoryAreThoseOfADryRun) {
+  TempFolder folder;
+  std::string text = read_file(source("docs/parallelism.md"));
+  std::string plan;
+  for (const std::string& words : quoted_commands(text)) {
+    if (words.find("--ranks 8 --dry-run") != words.npos) plan = words;
+  }
+  std::vector<std::string> rows =
+      all_matches(text, R"(\n\| (`--[^`]*`(?: \| [0-9.]+ [GM]iB){5}) \|)");
+  EXPECT_GT(rows.size(), 20u);
+  for (const std::string& row : rows) {
+    std::string flags = row.substr(1, row.find('`', 1) - 1);
+    Outcome run = bevatron(folder, concat(plan, " ", flags));
+    std::vector<std::string> most = all_matches(run.text, R"(([0-9][^\n]*)  < most)");
+    ASSERT_EQ(most.size(), 1u) << flags << "\n" << run.text;
+    std::string cells = concat("`", flags, "`");
+    for (const std::string& bytes : all_matches(most[0], "([0-9.]+ [GM]iB)")) {
+      cells += concat(" | ", bytes);
+    }
+    EXPECT_EQ(row, cells);
+  }
+}
+
+}  // namespace
+}  // namespace bev
