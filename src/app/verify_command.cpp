@@ -163,10 +163,6 @@ std::vector<std::string> verify_problems(CommandConfig& config,
   } catch (const Error& error) {
     problems.emplace_back(error.what());
   }
-  if (sample_length(config) < 2) {
-    problems.push_back(concat("--seq-length: samples of ", sample_length(config),
-                              " token are too short to verify; use 2 or more"));
-  }
   return problems;
 }
 

@@ -24,8 +24,10 @@ StepSamples random_samples(std::int64_t vocab_size, std::int64_t count, std::int
           static_cast<std::int32_t>(draw(t, 0) % static_cast<std::uint32_t>(vocab_size)));
     }
     TokenSample sample = window_sample(tokens);
-    auto cut = static_cast<std::int32_t>(1 + draw(0, 1) % static_cast<std::uint32_t>(length - 1));
-    sample.documents = {cut, static_cast<std::int32_t>(length) - cut};
+    if (length > 1) {
+      auto cut = static_cast<std::int32_t>(1 + draw(0, 1) % static_cast<std::uint32_t>(length - 1));
+      sample.documents = {cut, static_cast<std::int32_t>(length) - cut};
+    }
     for (std::int64_t t = 0; t < length; ++t) {
       if (draw(t, 2) % 5 != 0) continue;
       sample.targets[static_cast<std::size_t>(t)] = -1;
