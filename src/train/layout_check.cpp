@@ -88,20 +88,35 @@ LayoutAnswer run_layout(const LayoutRun& run, const Kernels& kernels,
   return answer;
 }
 
+namespace {
+
+double largest_value(const std::vector<double>& values) {
+  double largest = 0;
+  for (double value : values) largest = std::max(largest, std::abs(value));
+  return largest;
+}
+
+}  // namespace
+
 TensorDifference largest_difference(const NamedTensors& expected, const NamedTensors& actual) {
   constexpr double kInfinity = std::numeric_limits<double>::infinity();
+  constexpr double kSmallestShare = 1e-3;
+  double smallest_scale = 0;
+  for (const auto& [name, values] : expected) {
+    smallest_scale = std::max(smallest_scale, kSmallestShare * largest_value(values));
+  }
   TensorDifference worst;
   for (const auto& [name, values] : expected) {
     auto other = actual.find(name);
     if (other == actual.end() || other->second.size() != values.size()) {
       return {kInfinity, name + " (missing or of another size)"};
     }
-    double scale = 0, difference = 0;
+    double difference = 0;
     for (std::size_t i = 0; i < values.size(); ++i) {
-      scale = std::max(scale, std::abs(values[i]));
       double d = std::abs(values[i] - other->second[i]);
       difference = std::isnan(d) ? kInfinity : std::max(difference, d);
     }
+    double scale = std::max(largest_value(values), smallest_scale);
     double relative = scale > 0 ? difference / scale : difference;
     if (relative > worst.value) worst = {relative, name};
   }

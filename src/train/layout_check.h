@@ -41,8 +41,9 @@ LayoutAnswer run_layout(const LayoutRun& run, const Kernels& kernels,
 StepSamples random_samples(std::int64_t vocab_size, std::int64_t count, std::int64_t length,
                            std::uint64_t seed);
 
-// Largest difference of a tensor relative to the largest value of the expected one; names the
-// worst. Infinite when tensors are missing or NaN.
+// Largest difference of a tensor relative to the largest value of the expected one, or to a
+// thousandth of the largest of all where that is more, since a gradient that is zero but for
+// rounding has no size of its own. Names the worst. Infinite when tensors are missing or NaN.
 struct TensorDifference {
   double value = 0;
   std::string name;
