@@ -75,11 +75,11 @@ MeshCoordinate coordinate_of(const MeshShape& shape, std::int64_t rank) {
   if (shape.dp_outermost) at.pp = take_digit(rest, shape.pp);
   at.dp = take_digit(rest, shape.dp);
   if (!shape.dp_outermost) at.pp = rest;
-  rest = rank;
+  // The expert axes count the ranks of a pipeline stage, so both grids have the same stages.
+  rest = at.tp + shape.tp * (at.cp + shape.cp * at.dp);
   at.etp = take_digit(rest, shape.etp);
   at.ep = take_digit(rest, shape.ep);
-  if (shape.dp_outermost) rest /= shape.pp;
-  at.edp = rest % shape.edp();
+  at.edp = rest;
   return at;
 }
 

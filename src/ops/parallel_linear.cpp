@@ -167,17 +167,18 @@ struct ColumnBackward {
   void add_gradients(Context& ctx, const Tensor& dy, Tensor whole) const {
     if (bias != nullptr && bias->trains) add_bias_gradient(ctx, *bias, dy, bias_placement);
     if (!weight->trains) return;
-    if (whole.empty()) {
-      whole = x.get(ctx);
-      // Even where a rank's part has all the tokens: the others have none and wait for it.
-      if (split) {
-        Tensor part = whole;
-        Work gathering;
-        whole = gather_rows(ctx, part, dy.shape()[0], "tp input", gathering);
-        gathering.wait();
-      }
-    }
+    if (whole.empty()) whole = whole_input(ctx, dy.shape()[0]);
     add_weight_gradient(ctx, *weight, weight_placement, dy, whole);
+  }
+
+  // Gathered even where a rank's part has all the tokens: the others have none and wait for it.
+  Tensor whole_input(Context& ctx, std::int64_t tokens) const {
+    Tensor part = x.get(ctx);
+    if (!split) return part;
+    Work gathering;
+    Tensor whole = gather_rows(ctx, part, tokens, "tp input", gathering);
+    gathering.wait();
+    return whole;
   }
 };
 

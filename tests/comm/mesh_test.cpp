@@ -74,6 +74,27 @@ TEST(Mesh, EveryAxisCutsTheWorldIntoGroupsOfItsSize) {
   }
 }
 
+// Expert ranks are those of a pipeline stage, in either order of the axes and whatever etp x ep is.
+TEST(Mesh, ExpertAxesCutEveryStageIntoGroupsOfTheirSize) {
+  for (bool dp_outermost : {false, true}) {
+    MeshShape shape{1, 3, 4, 2};
+    shape.etp = 2;
+    shape.ep = 3;
+    shape.dp_outermost = dp_outermost;
+    for (auto [axis, size] : {std::pair{Axis::kEtp, 2u}, {Axis::kEp, 3u}, {Axis::kEdp, 2u}}) {
+      std::multiset<int> all;
+      for (const std::vector<int>& group : groups_of(shape, {axis})) {
+        EXPECT_EQ(group.size(), size);
+        all.insert(group.begin(), group.end());
+        for (int member : group) {
+          EXPECT_EQ(coordinate_of(shape, member).pp, coordinate_of(shape, group.front()).pp);
+        }
+      }
+      EXPECT_EQ(all.size(), 24u);
+    }
+  }
+}
+
 TEST(Mesh, GroupsOfARunningMeshCarryTheirMembers) {
   MeshShape shape{2, 1, 2, 3};
   run_thread_ranks(12, {20.0}, [&](World& world) {

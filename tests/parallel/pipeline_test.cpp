@@ -127,6 +127,18 @@ TEST(Pipeline, FewAndOddMicroBatchesGiveOneRanksAnswer) {
   expect_one_ranks_answer(with_layers(tiny_gpt(), 8), 5, cases);
 }
 
+// With one token a tensor-parallel rank has the whole sequence and the others nothing of it.
+TEST(Pipeline, OneTokenOverTensorRanksGivesOneRanksAnswer) {
+  TinyRun run;
+  run.model = with_layers(tiny_gpt(), 4);
+  run.sequence_length = 1;
+  LayoutAnswer expected = run_tiny(run);
+  for (Kind kind : {Kind::k1F1B, Kind::kZeroBubbleH1, Kind::kZeroBubbleV}) {
+    run.parallel = with_tp2sp(pipeline(2, 0, kind));
+    expect_same(run_tiny(run), expected);
+  }
+}
+
 TEST(Pipeline, UnevenSplitsGiveOneRanksAnswer) {
   ParallelConfig ends = pipeline(3), counted = pipeline(3, 3);
   ends.decoder_first_pipeline_num_layers = 1;
