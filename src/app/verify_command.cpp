@@ -214,33 +214,55 @@ VerifyPlan make_plan(const CommandConfig& config, std::vector<ParallelConfig> la
   return plan;
 }
 
-// One row of the table; whether the layout gives the same answer.
-bool print_row(const std::string& name, const LayoutAnswer& expected, const LayoutAnswer& actual,
-               const Tolerance& tolerance) {
-  // A gradient that is zero but for rounding has no size of its own to compare with.
-  constexpr double kFloor = 1e-3;
-  TensorDifference gradient = largest_difference(expected.gradients, actual.gradients, kFloor);
-  TensorDifference weight = largest_difference(expected.weights, actual.weights, kFloor);
-  double loss = std::abs(actual.losses.front() / expected.losses.front() - 1);
-  bool same = loss <= tolerance.gradients && gradient.value <= tolerance.gradients &&
-              weight.value <= tolerance.weights;
-  std::string weights = std::isinf(tolerance.weights) ? "-" : fmt::format("{:.1e}", weight.value);
-  write_stdout(fmt::format("{:<24} {:>14.10f} {:>14.10f} {:>9.1e} {:>9}  {:<7}  {}\n", name,
-                           actual.losses.front(), actual.grad_norms.front(), gradient.value,
-                           weights, same ? "same" : "DIFFERS", gradient.name));
-  return same;
-}
+// One row per layout, with a column as wide as the longest name.
+class VerifyTable {
+ public:
+  explicit VerifyTable(const VerifyPlan& plan) : tolerance_(plan.tolerance) {
+    for (const ParallelConfig& layout : plan.layouts) {
+      width_ = std::max(width_, layout_text(layout).size());
+    }
+    const ModelConfig& model = plan.single.engine.model;
+    write_stdout(fmt::format(
+        "{} layers, hidden {}, {} heads ({} kv), vocabulary {}, {}; {} steps of {} samples\n"
+        "{:<{}} {:>14} {:>14} {:>9} {:>9}  {:<7}  {}\n",
+        model.num_layers, model.hidden_size, model.num_attention_heads, model.kv_heads(),
+        model.vocab_size, name_of(plan.single.engine.dtype), plan.single.steps,
+        plan.batches.front().size(), "layout", width_, "loss", "gradient norm", "gradient",
+        "weights", "", "worst gradient"));
+  }
 
-void print_header(const VerifyPlan& plan) {
-  const ModelConfig& model = plan.single.engine.model;
-  write_stdout(fmt::format(
-      "{} layers, hidden {}, {} heads ({} kv), vocabulary {}, {}; {} steps of {} samples\n"
-      "layout                             loss  gradient norm   gradient   weights           worst "
-      "gradient\n",
-      model.num_layers, model.hidden_size, model.num_attention_heads, model.kv_heads(),
-      model.vocab_size, name_of(plan.single.engine.dtype), plan.single.steps,
-      plan.batches.front().size()));
-}
+  // The answer that the others are compared with.
+  void set_expected(LayoutAnswer answer) {
+    expected_ = std::move(answer);
+    add("1 rank", expected_);
+    different_ = 0;
+  }
+  void add(const std::string& name, const LayoutAnswer& actual) {
+    // A gradient that is zero but for rounding has no size of its own to compare with.
+    constexpr double kFloor = 1e-3;
+    TensorDifference gradient = largest_difference(expected_.gradients, actual.gradients, kFloor);
+    TensorDifference weight = largest_difference(expected_.weights, actual.weights, kFloor);
+    double loss = std::abs(actual.losses.front() / expected_.losses.front() - 1);
+    bool same = loss <= tolerance_.gradients && gradient.value <= tolerance_.gradients &&
+                weight.value <= tolerance_.weights;
+    std::string weights =
+        std::isinf(tolerance_.weights) ? "-" : fmt::format("{:.1e}", weight.value);
+    write_stdout(fmt::format("{:<{}} {:>14.10f} {:>14.10f} {:>9.1e} {:>9}  {:<7}  {}\n", name,
+                             width_, actual.losses.front(), actual.grad_norms.front(),
+                             gradient.value, weights, same ? "same" : "DIFFERS", gradient.name));
+    if (!same) ++different_;
+  }
+  void add_failure(const std::string& name, const Error& error) {
+    write_stdout(fmt::format("{:<{}} FAILS: {}\n", name, width_, error.what()));
+    ++different_;
+  }
+  std::size_t different() const { return different_; }
+
+ private:
+  Tolerance tolerance_;
+  std::size_t width_ = 24, different_ = 0;
+  LayoutAnswer expected_;
+};
 
 LayoutRun layout_run(const VerifyPlan& plan, const ParallelConfig& layout, int threads) {
   LayoutRun run = plan.single;
@@ -249,37 +271,29 @@ LayoutRun layout_run(const VerifyPlan& plan, const ParallelConfig& layout, int t
   return run;
 }
 
-// How many layouts differ from `expected`, each run on threads of this process.
-std::int64_t compare_here(const VerifyPlan& plan, const RuntimeConfig& runtime,
-                          const LayoutAnswer& expected) {
-  std::int64_t different = 0;
+// Each layout on threads of this process.
+void compare_here(const VerifyPlan& plan, const RuntimeConfig& runtime, VerifyTable& table) {
   for (const ParallelConfig& layout : plan.layouts) {
     int threads = threads_per_rank(runtime, mesh_shape(layout).size());
     try {
-      LayoutAnswer actual =
-          run_layout(layout_run(plan, layout, threads), device_kernels(runtime), plan.batches);
-      if (!print_row(layout_text(layout), expected, actual, plan.tolerance)) ++different;
+      table.add(layout_text(layout), run_layout(layout_run(plan, layout, threads),
+                                                device_kernels(runtime), plan.batches));
     } catch (const Error& error) {
-      write_stdout(fmt::format("{:<24} FAILS: {}\n", layout_text(layout), error.what()));
-      ++different;
+      table.add_failure(layout_text(layout), error);
     }
   }
-  return different;
 }
 
-// The same on the ranks of all processes; the count is right on process 0, which has `expected`.
-std::int64_t compare_in_processes(const VerifyPlan& plan, const Launch& launch,
-                                  const RuntimeConfig& runtime, const LayoutAnswer& expected) {
-  std::int64_t different = 0;
+// Each on the ranks of all processes; process 0 has the table.
+void compare_in_processes(const VerifyPlan& plan, const Launch& launch,
+                          const RuntimeConfig& runtime, VerifyTable* table) {
   run_ranks(launch, plan.layouts.front(), runtime, [&](const RankStart& start) {
     for (const ParallelConfig& layout : plan.layouts) {
       LayoutAnswer actual = run_layout_rank(start.world, layout_run(plan, layout, start.threads),
                                             start.kernels, plan.batches);
-      if (start.world.rank() != 0) continue;
-      if (!print_row(layout_text(layout), expected, actual, plan.tolerance)) ++different;
+      if (start.world.rank() == 0) table->add(layout_text(layout), actual);
     }
   });
-  return different;
 }
 
 }  // namespace
@@ -292,21 +306,20 @@ int run_verify(CommandConfig& config, const FieldList& fields, Options& options)
   options.add_problems(verify_problems(config, layouts));
   options.throw_problems();
   VerifyPlan plan = make_plan(config, std::move(layouts));
-  bool leads = config.launch.process == 0;
-  LayoutAnswer expected;
-  if (leads) {
-    print_header(plan);
-    expected = run_layout(plan.single, device_kernels(run.runtime), plan.batches);
-    print_row("1 rank", expected, expected, plan.tolerance);
+  if (config.launch.process != 0) {
+    compare_in_processes(plan, config.launch, run.runtime, nullptr);
+    return kExitOk;
   }
-  std::int64_t different = config.launch.processes == 1
-                               ? compare_here(plan, run.runtime, expected)
-                               : compare_in_processes(plan, config.launch, run.runtime, expected);
-  if (!leads) return kExitOk;
+  VerifyTable table(plan);
+  table.set_expected(run_layout(plan.single, device_kernels(run.runtime), plan.batches));
+  if (config.launch.processes == 1) {
+    compare_here(plan, run.runtime, table);
+  } else {
+    compare_in_processes(plan, config.launch, run.runtime, &table);
+  }
   write_stdout(fmt::format("{} of {} layouts give one rank's answer\n",
-                           plan.layouts.size() - static_cast<std::size_t>(different),
-                           plan.layouts.size()));
-  return different == 0 ? kExitOk : kExitMismatch;
+                           plan.layouts.size() - table.different(), plan.layouts.size()));
+  return table.different() == 0 ? kExitOk : kExitMismatch;
 }
 
 }  // namespace bev

@@ -29,6 +29,9 @@ class Error : public std::exception {
  public:
   Error(ErrorKind kind, std::string message,
         std::source_location where = std::source_location::current());
+  // The same error with more said before its message.
+  Error(std::string_view before, const Error& error)
+      : kind_(error.kind_), message_(concat(before, error.message_)), where_(error.where_) {}
 
   const char* what() const noexcept override { return message_.c_str(); }
   ErrorKind kind() const { return kind_; }

@@ -20,7 +20,7 @@ std::int64_t parse_whole(std::string_view key, std::string_view text, std::int64
   auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
   bool fits = error == std::errc() && end == text.data() + text.size() && value >= least &&
               value <= std::numeric_limits<int>::max();
-  BEV_CHECK(fits, ErrorKind::kConfig, "inject-fault: ", key, " '", text,
+  BEV_CHECK(fits, ErrorKind::kConfig, "--inject-fault: ", key, " '", text,
             "' is not a whole number from ", least);
   return value;
 }
@@ -29,13 +29,13 @@ Fault::Kind parse_kind(std::string_view text) {
   if (text == "throw") return Fault::Kind::kThrow;
   if (text == "stall") return Fault::Kind::kStall;
   if (text == "kill") return Fault::Kind::kKill;
-  BEV_FAIL(ErrorKind::kConfig, "inject-fault: kind '", text, "' is none of throw, stall, kill");
+  BEV_FAIL(ErrorKind::kConfig, "--inject-fault: kind '", text, "' is none of throw, stall, kill");
 }
 
 // Once, and with a value.
 template <class T>
 void set_once(std::optional<T>& place, std::string_view key, T value) {
-  BEV_CHECK(!place, ErrorKind::kConfig, "inject-fault: ", key, " is given twice");
+  BEV_CHECK(!place, ErrorKind::kConfig, "--inject-fault: ", key, " is given twice");
   place = value;
 }
 
@@ -92,7 +92,7 @@ Fault parse_fault(std::string_view text) {
   std::optional<Fault::Kind> kind;
   for (const std::string& part : split(text, ',')) {
     std::size_t equals = part.find('=');
-    BEV_CHECK(equals != std::string::npos, ErrorKind::kConfig, "inject-fault: '", part,
+    BEV_CHECK(equals != std::string::npos, ErrorKind::kConfig, "--inject-fault: '", part,
               "' has no '='; the form is ", kForm);
     std::string_view key = trim(std::string_view(part).substr(0, equals));
     std::string_view value = trim(std::string_view(part).substr(equals + 1));
@@ -103,10 +103,10 @@ Fault parse_fault(std::string_view text) {
     } else if (key == "kind") {
       set_once(kind, key, parse_kind(value));
     } else {
-      BEV_FAIL(ErrorKind::kConfig, "inject-fault: unknown '", key, "'; the form is ", kForm);
+      BEV_FAIL(ErrorKind::kConfig, "--inject-fault: unknown '", key, "'; the form is ", kForm);
     }
   }
-  BEV_CHECK(rank && call && kind, ErrorKind::kConfig, "inject-fault: '", text,
+  BEV_CHECK(rank && call && kind, ErrorKind::kConfig, "--inject-fault: '", text,
             "' is not complete; the form is ", kForm);
   return {static_cast<int>(*rank), *call, *kind};
 }
@@ -123,8 +123,7 @@ void FaultWorld::count_call(const char* collective, std::string_view label) {
     while (!aborted()) std::this_thread::sleep_for(std::chrono::milliseconds(1));
     BEV_FAIL(ErrorKind::kComm, collective, " of ", label, ": stalled until another rank failed");
   }
-  BEV_FAIL(ErrorKind::kInternal, "injected fault at call ", calls_, ", ", collective, " of ",
-           label);
+  BEV_FAIL(ErrorKind::kComm, "injected fault at call ", calls_, ", ", collective, " of ", label);
 }
 
 }  // namespace bev

@@ -165,7 +165,7 @@ void ThreadFabric::rethrow() const {
   try {
     std::rethrow_exception(cause);
   } catch (const Error& error) {
-    throw Error(error.kind(), concat("rank ", rank, ": ", error.what()));
+    throw Error(concat("rank ", rank, ": "), error);
   }
 }
 

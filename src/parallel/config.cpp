@@ -156,7 +156,6 @@ void ParallelConfig::fields(FieldList& list) {
       .limit(kMaxAxis)
       .defaults_to("ranks / (tp pp cp)");
   list.add("ranks", ranks, "ranks of each process, as its threads; a single process has all")
-      .alias("world-size")
       .min(0)
       .limit(kMaxRanks)
       .defaults_to("tp pp cp dp / processes");

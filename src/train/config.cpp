@@ -94,7 +94,7 @@ void RuntimeConfig::fields(FieldList& list) {
   list.add("device", device,
            {{"auto", DeviceKind::kAuto}, {"cpu", DeviceKind::kCpu}, {"cuda", DeviceKind::kCuda}},
            "where to compute; auto is the CPU in this version");
-  list.add("num-threads", num_threads, "CPU threads in all; results do not depend on it")
+  list.add("num-threads", num_threads, "CPU threads of this process; results do not depend on it")
       .min(0)
       .limit(1 << 14)
       .defaults_to("all cores");

@@ -95,7 +95,7 @@ TEST(Fault, AThrowAtAnyCallOfAnyRankEndsTheRunWithThatRank) {
   for (int rank = 0; rank < 8; ++rank) {
     for (std::int64_t call = 1; call <= calls[static_cast<std::size_t>(rank)]; ++call) {
       SCOPED_TRACE(testing::Message() << "rank " << rank << ", call " << call);
-      expect_error(ErrorKind::kInternal,
+      expect_error(ErrorKind::kComm,
                    {concat("rank ", rank, ": injected fault at call ", call, ", ")}, [&] {
                      run_with({rank, call, Fault::Kind::kThrow}, 2, 20);
                    });

@@ -41,7 +41,7 @@ TEST(FaultyStep, AThrowAnywhereIsTheCauseOfTheRun) {
     ASSERT_GT(last, 20);
     // Places spread over the step, others on each rank.
     for (std::int64_t call = 1 + rank; call <= last; call += last / 6) {
-      expect_error(ErrorKind::kInternal, {concat("rank ", rank, ": injected fault at call ", call)},
+      expect_error(ErrorKind::kComm, {concat("rank ", rank, ": injected fault at call ", call)},
                    [&] {
                      train_step({rank, call, Fault::Kind::kThrow}, 60);
                    });
