@@ -126,10 +126,11 @@ std::vector<std::int64_t> counts_with_ends(std::int64_t layers, const PipelineSh
     return {};
   }
   if (rest < least || (others == 0 && rest > 0)) {
+    std::string advice = others == 0      ? concat("they must add up to ", layers)
+                         : layers > least ? concat("use at most ", layers - least, " together")
+                                          : concat("leave it out, and use fewer stages or ", kText);
     out.push_back(concat(flag, ": first ", first, " and last ", last, " of ", layers,
-                         " layers leave ", rest, " for ", least, " other stages; ",
-                         others == 0 ? concat("they must add up to ", layers)
-                                     : concat("use at most ", layers - least, " together")));
+                         " layers leave ", rest, " for ", least, " other stages; ", advice));
     return {};
   }
   std::vector<std::int64_t> counts(static_cast<std::size_t>(shape.stages()));

@@ -128,6 +128,8 @@ TEST(PipelineProblems, FindContradictions) {
   config = pipeline(2);
   config.decoder_last_pipeline_num_layers = 4;
   EXPECT_THAT(problem_of(4, config), HasSubstr("use at most 3 together"));
+  EXPECT_THAT(problem_of(1, config),
+              HasSubstr("use fewer stages or --pipeline-model-parallel-layout"));
   config.decoder_last_pipeline_num_layers = 1;
   config.decoder_first_pipeline_num_layers = 2;
   EXPECT_THAT(problem_of(4, config), HasSubstr("they must add up to 4"));
