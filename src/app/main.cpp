@@ -1,9 +1,12 @@
 // bevatron COMMAND [--config FILE.yaml] [flags]
+#include <algorithm>
+#include <chrono>
 #include <csignal>
 #include <exception>
 #include <new>
 #include <span>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "app/commands.h"
@@ -28,6 +31,18 @@ int show_help(const std::vector<std::string>& args) {
   return kExitOk;
 }
 
+// What all processes of a run must be given alike; threads and logs may differ.
+Settings shared_settings(const Command& command, const FieldList& fields, const Options& options) {
+  Settings settings = {std::string(command.name)};
+  for (const Setting& setting : options.settings()) {
+    const std::string& section = fields.find_entry(setting.field)->section;
+    if (section == "logging" || setting.field == "num-threads") continue;
+    settings.push_back(concat("--", setting.field, " ", join(setting.values, ",")));
+  }
+  std::ranges::sort(settings);
+  return settings;
+}
+
 int run_command(const std::vector<std::string>& args, const Launch& launch) {
   if (args.empty()) {
     write_stdout(help_text());
@@ -49,10 +64,17 @@ int run_command(const std::vector<std::string>& args, const Launch& launch) {
     write_stdout(help_text(command));
     return kExitOk;
   }
+  config.launch.settings = shared_settings(command, fields, options);
   return command.run(config, fields, options);
 }
 
-// A mistake in the flags is the same in all processes of a run: the first one tells of it.
+// A mistake in the flags is mostly the same in all processes of a run. Under mpirun the first one
+// tells of it and all are ended; who is not ended then has a mistake of its own to tell.
+void let_process_0_tell(const Launch& launch) {
+  if (launch.kind != LaunchKind::kMpi || launch.process == 0) return;
+  std::this_thread::sleep_for(std::chrono::seconds(2));
+}
+
 int guarded_main(const std::vector<std::string>& args) {
   Launch launch;
   std::string who;  // speaks
@@ -61,8 +83,8 @@ int guarded_main(const std::vector<std::string>& args) {
     if (launch.process > 0) who = concat("process ", launch.process, ": ");
     return run_command(args, launch);
   } catch (const Error& error) {
-    bool told = error.kind() == ErrorKind::kConfig && launch.process > 0;
-    if (!told) log_error(who + failure_text(error.kind(), error.what(), error.where()));
+    if (error.kind() == ErrorKind::kConfig) let_process_0_tell(launch);
+    log_error(who + failure_text(error.kind(), error.what(), error.where()));
     return exit_code(error.kind());
   } catch (const std::bad_alloc&) {
     log_error(who + "out of memory");

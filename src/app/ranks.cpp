@@ -108,7 +108,8 @@ void run_ranks(const Launch& launch, const ParallelConfig& parallel, const Runti
     return;
   }
   std::unique_ptr<Link> link = make_link(launch, timeout_seconds);
-  bev::run_process_ranks(*link, {static_cast<int>(ranks), timeout_seconds, end_run}, start);
+  ProcessWorldOptions options{launch.settings, static_cast<int>(ranks), timeout_seconds, end_run};
+  bev::run_process_ranks(*link, options, start);
 }
 }  // namespace detail
 

@@ -6,6 +6,8 @@
 #include <map>
 #include <string>
 
+#include "comm/settings.h"
+
 namespace bev {
 
 enum class LaunchKind : std::uint8_t { kAlone, kMpi, kTcp };
@@ -17,6 +19,7 @@ struct Launch {
   bool bound = false;          // the launcher gave this process cores of its own
   std::string master_address;  // kTcp: where process 0 listens
   int master_port = 29500;
+  Settings settings;  // what this process was given, which all must be given alike
 };
 
 // Error(kConfig) that names the variable when some are missing or no numbers.

@@ -35,6 +35,7 @@ class SharedBytes {
 
 enum class MessageKind : std::uint8_t {
   kData,      // between ranks
+  kSettings,  // from process 0 to all: what it was started with
   kFailed,    // to process 0: a rank failed, the text says why
   kAbort,     // from process 0 to all: the failure that ends the run
   kQuestion,  // what are your ranks doing?

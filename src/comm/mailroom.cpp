@@ -71,10 +71,11 @@ struct Mailroom::RankMail {
 };
 
 struct Mailroom::State {
-  State(Link& carrier, int count, double timeout)
+  State(Link& carrier, int count, double timeout, Settings given)
       : link(carrier),
         ranks(count),
         timeout_seconds(timeout),
+        settings(std::move(given)),
         mails(static_cast<std::size_t>(count)),
         done(static_cast<std::size_t>(carrier.processes()), false),
         answers(static_cast<std::size_t>(carrier.processes())) {}
@@ -82,6 +83,7 @@ struct Mailroom::State {
   Link& link;
   int ranks;
   double timeout_seconds;
+  Settings settings;
   std::vector<RankMail> mails;
   std::atomic<bool> aborted{false};
 
@@ -95,8 +97,8 @@ struct Mailroom::State {
   std::set<std::string> names;                      // in the records that they hold
 };
 
-Mailroom::Mailroom(Link& link, int ranks, double timeout_seconds)
-    : state_(std::make_unique<State>(link, ranks, timeout_seconds)) {}
+Mailroom::Mailroom(Link& link, int ranks, double timeout_seconds, Settings settings)
+    : state_(std::make_unique<State>(link, ranks, timeout_seconds, std::move(settings))) {}
 
 Mailroom::~Mailroom() = default;
 
@@ -104,6 +106,13 @@ int Mailroom::ranks() const { return state_->ranks; }
 int Mailroom::first_rank() const { return state_->link.process() * state_->ranks; }
 int Mailroom::world_size() const { return state_->link.processes() * state_->ranks; }
 bool Mailroom::aborted() const { return state_->aborted.load(); }
+
+void Mailroom::greet() {
+  if (state_->link.process() != 0) return;
+  Message message = message_of(MessageKind::kSettings);
+  message.text = to_text(state_->settings);
+  send_all(message);
+}
 
 Mailroom::RankMail& Mailroom::mail_of(int rank) const {
   return state_->mails.at(static_cast<std::size_t>(rank - first_rank()));
@@ -171,6 +180,9 @@ void Mailroom::post(int rank, Exchange& exchange, std::vector<Exchange::Wanted> 
 
 // Messages that follow are sent without the lock: two ranks may write to each other.
 void Mailroom::take(Message message) {
+  // Another number of ranks is another setting, which ends the run.
+  bool here = message.head.to >= first_rank() && message.head.to < first_rank() + ranks();
+  if (!here) return;
   RankMail& mail = mail_of(message.head.to);
   std::vector<Message> out;
   {
@@ -344,6 +356,14 @@ void Mailroom::deliver(int process, Message message) {
   switch (message.head.kind) {
     case MessageKind::kData:
       return take(std::move(message));
+    case MessageKind::kSettings: {
+      std::string difference = settings_difference(state_->settings, settings_of(message.text));
+      if (difference.empty()) return;
+      return fail({first_rank(), ErrorKind::kConfig,
+                   concat("process ", state_->link.process(),
+                          " was started otherwise than process ", process, ": ", difference),
+                   "", true});
+    }
     case MessageKind::kFailed:
       return decide(failure_of(message, true));
     case MessageKind::kAbort:

@@ -11,6 +11,7 @@
 #include "base/error.h"
 #include "comm/hang_report.h"
 #include "comm/link.h"
+#include "comm/settings.h"
 
 namespace bev {
 
@@ -58,12 +59,15 @@ struct RankFailure {
 class Mailroom : public Link::Inbox {
  public:
   // Ranks [process x ranks, (process + 1) x ranks) live here.
-  Mailroom(Link& link, int ranks, double timeout_seconds);
+  // Error(kConfig) ends the run when other processes have other settings.
+  Mailroom(Link& link, int ranks, double timeout_seconds, Settings settings);
   ~Mailroom() override;
 
   int ranks() const;  // of this process
   int first_rank() const;
   int world_size() const;
+  // Process 0 tells the others its settings; the link is open.
+  void greet();
   // Where a rank says what it is doing; null at the end of its life.
   void set_activity(int rank, const Activity* activity);
 

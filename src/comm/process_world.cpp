@@ -61,8 +61,9 @@ void run_rank(int rank, Mailroom& room, const void* body, void (*call)(const voi
 namespace detail {
 void run_process_ranks(Link& link, const ProcessWorldOptions& options, const void* body,
                        void (*call)(const void*, World&)) {
-  Mailroom room(link, options.ranks, options.timeout_seconds);
+  Mailroom room(link, options.ranks, options.timeout_seconds, options.settings);
   link.open(room);
+  room.greet();
   std::vector<std::thread> threads;
   try {
     for (int i = 0; i < options.ranks; ++i) {

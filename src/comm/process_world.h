@@ -9,6 +9,7 @@
 namespace bev {
 
 struct ProcessWorldOptions {
+  Settings settings;             // the same in all processes, or the run is refused
   int ranks = 1;                 // threads of each process, in all processes the same
   double timeout_seconds = 600;  // of one collective
   // Called when the run failed, while ranks of this process may still be computing; it may end the

@@ -30,10 +30,14 @@ class MemoryNetwork {
 
   void open(int process, Link::Inbox& inbox) {
     Box& box = boxes_[static_cast<std::size_t>(process)];
-    std::lock_guard lock(box.mutex);
-    box.inbox = &inbox;
-    for (auto& [from, message] : box.early) inbox.deliver(from, std::move(message));
-    box.early.clear();
+    std::deque<std::pair<int, Message>> early;
+    {
+      std::lock_guard lock(box.mutex);
+      box.inbox = &inbox;
+      early.swap(box.early);
+    }
+    // Without the lock: what is delivered may be answered. Messages may overtake each other.
+    for (auto& [from, message] : early) inbox.deliver(from, std::move(message));
   }
   void send(int from, int to, Message message) {
     Box& box = boxes_[static_cast<std::size_t>(to)];
@@ -99,7 +103,8 @@ std::vector<std::exception_ptr> with_links(int processes, bool tcp, const OnProc
       try {
         std::unique_ptr<Link> link = std::make_unique<MemoryLink>(network, process);
         if (tcp) {
-          Launch launch{LaunchKind::kTcp, process, processes, processes, false, "localhost", port};
+          Launch launch{LaunchKind::kTcp, process, processes, processes, false,
+                        "localhost",      port,    {}};
           link = connect_tcp_link(launch, 20);
         }
         on_process(*link);
@@ -116,7 +121,7 @@ std::vector<std::exception_ptr> with_links(int processes, bool tcp, const OnProc
 template <class Body>
 void run_processes(int processes, int ranks, bool tcp, const Body& body, double timeout = 20) {
   auto thrown = with_links(processes, tcp, [&](Link& link) {
-    run_process_ranks(link, {ranks, timeout, nullptr}, body);
+    run_process_ranks(link, {{}, ranks, timeout, nullptr}, body);
   });
   auto text = [](const std::exception_ptr& error) {
     try {
@@ -393,11 +398,33 @@ TEST(Message, AHangIsReportedWithWhatEveryRankDoes) {
   }
 }
 
+TEST(Message, ProcessesThatWereStartedOtherwiseAreRefused) {
+  for (bool tcp : {false, true}) {
+    auto thrown = with_links(3, tcp, [&](Link& link) {
+      bool odd = link.process() == 2;
+      Settings settings = {odd ? "--lr 0.1" : "--lr 0.2", "--tp 2", "train"};
+      if (!odd) settings.insert(settings.begin(), "--bf16 true");
+      // Another number of ranks as well.
+      run_process_ranks(link, {settings, odd ? 1 : 2, 20.0, nullptr}, [](World& world) {
+        std::unique_ptr<Group> group = world.make_group("all", everyone(world.size()));
+        group->barrier("start");
+      });
+    });
+    for (const std::exception_ptr& failure : thrown) {
+      ASSERT_TRUE(failure);
+      expect_error(ErrorKind::kConfig,
+                   {"process 2 was started otherwise than process 0", "--lr 0.1 here",
+                    "--bf16 true --lr 0.2 there"},
+                   [&] { std::rethrow_exception(failure); });
+    }
+  }
+}
+
 // The connection of process 1 ends without a word.
 TEST(Message, AProcessThatIsGoneIsNamed) {
   auto thrown = with_links(3, true, [&](Link& link) {
     if (link.process() == 1) return;
-    run_process_ranks(link, {2, 20.0, nullptr}, [](World& world) {
+    run_process_ranks(link, {{}, 2, 20.0, nullptr}, [](World& world) {
       std::unique_ptr<Group> group = world.make_group("all", everyone(6));
       group->barrier("start");
     });
@@ -409,7 +436,7 @@ TEST(Message, AProcessThatIsGoneIsNamed) {
 }
 
 TEST(Message, ProcessesThatDoNotComeAreNamed) {
-  Launch launch{LaunchKind::kTcp, 0, 3, 3, false, "localhost", free_port()};
+  Launch launch{LaunchKind::kTcp, 0, 3, 3, false, "localhost", free_port(), {}};
   expect_error(ErrorKind::kComm, {"not there: process 1, 2"},
                [&] { connect_tcp_link(launch, 0.2); });
   launch.process = 1;

@@ -51,30 +51,31 @@ Outcome run_alone(const TempFolder& folder, const std::string& words) {
 bool mpirun_is_here() { return std::system("mpirun --version >/dev/null 2>&1") == 0; }
 
 // Root may use mpirun only when it says so twice.
-Outcome run_mpi(const TempFolder& folder, int processes, const std::string& words) {
+Outcome run_mpi(const TempFolder& folder, int processes, const std::string& command) {
   return run_shell(folder,
                    concat("OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 mpirun "
                           "--oversubscribe -n ",
-                          processes, " ", bevatron(words)));
+                          processes, " ", command));
 }
 
 // Process 0 in front, whose exit code counts; the others' outputs follow its own.
-Outcome run_tcp(const TempFolder& folder, int processes, const std::string& words) {
+Outcome run_tcp(const TempFolder& folder, int processes, const std::string& command) {
   std::string shared = concat("WORLD_SIZE=", processes,
                               " MASTER_ADDR=localhost MASTER_PORT=", port_of(listen_on(0)), " ");
-  std::string command;
-  for (int i = 1; i < processes; ++i) {
-    command += concat("RANK=", i, " ", shared, bevatron(words), " & ");
-  }
-  return run_shell(
-      folder, concat(command, "RANK=0 ", shared, bevatron(words), "; code=$?; wait; exit $code"));
+  std::string all;
+  for (int i = 1; i < processes; ++i) all += concat("RANK=", i, " ", shared, command, " & ");
+  return run_shell(folder, concat(all, "RANK=0 ", shared, command, "; code=$?; wait; exit $code"));
 }
 
 enum class Starter { kMpirun, kVariables };
+Outcome run_cluster_command(const TempFolder& folder, Starter starter, int processes,
+                            const std::string& command) {
+  return starter == Starter::kMpirun ? run_mpi(folder, processes, command)
+                                     : run_tcp(folder, processes, command);
+}
 Outcome run_cluster(const TempFolder& folder, Starter starter, int processes,
                     const std::string& words) {
-  return starter == Starter::kMpirun ? run_mpi(folder, processes, words)
-                                     : run_tcp(folder, processes, words);
+  return run_cluster_command(folder, starter, processes, bevatron(words));
 }
 
 std::string tiny_train(const std::string& more, int batch_size = 4, int iterations = 6) {
@@ -200,13 +201,29 @@ TEST_P(Cluster, AKilledProcessEndsTheRun) {
   }
 }
 
-TEST_P(Cluster, AMistakeInTheFlagsIsToldOnce) {
+// By process 0 for all that mpirun ends with it; processes started one by one tell it each.
+TEST_P(Cluster, AMistakeInTheFlagsIsTold) {
+  std::size_t times = GetParam() == Starter::kMpirun ? 1 : 2;
   Outcome run = start(2, tiny_train("--tp 3"));
   EXPECT_EQ(run.code, 2);
-  EXPECT_EQ(count(run.err, "2 processes do not fit tp 3"), 1u) << run.err;
+  EXPECT_EQ(count(run.err, "2 processes do not fit tp 3"), times) << run.err;
   run = start(2, "verify --preset gpt2-124m --layouts 'tp2 tp4'");
   EXPECT_EQ(run.code, 2);
-  EXPECT_EQ(count(run.err, "tp4: has 4 ranks and tp2 has 2"), 1u) << run.err;
+  EXPECT_EQ(count(run.err, "tp4: has 4 ranks and tp2 has 2"), times) << run.err;
+}
+
+// The words of a launcher's script that differ by process.
+TEST_P(Cluster, OtherFlagsInOneProcessAreRefused) {
+  const char* rank = GetParam() == Starter::kMpirun ? "OMPI_COMM_WORLD_RANK" : "RANK";
+  for (const char* flags : {"'--weight-decay 0.5'", "'--dp 2' || echo '--tp 2'"}) {
+    SCOPED_TRACE(flags);
+    write_file(folder_.path("start.sh"), concat("exec ", bevatron(tiny_train("")), " $(test $",
+                                                rank, " = 1 && echo ", flags, ")\n"));
+    Outcome run = run_cluster_command(folder_, GetParam(), 2, "sh start.sh");
+    EXPECT_EQ(run.code, 2) << run.err;
+    EXPECT_EQ(count(run.err, "error: process 1 was started otherwise than process 0: "), 1u)
+        << run.err;
+  }
 }
 
 // Every layout of two ranks, and some of two processes with two ranks each.
