@@ -14,6 +14,14 @@ namespace {
 
 using Member = std::shared_ptr<const GptDataset>;
 
+// Whether enough data would give the split some of it.
+bool has_share(const std::string& split, DataSplit part) {
+  constexpr std::int64_t kMuch = std::int64_t{1} << 52;
+  std::array<std::int64_t, 4> bounds = split_bounds(split, kMuch);
+  auto at = static_cast<std::size_t>(part);
+  return bounds[at] < bounds[at + 1];
+}
+
 // Opens each pair of files once, however many splits and blends use it.
 class Library {
  public:
@@ -25,7 +33,6 @@ class Library {
     return entry;
   }
 
-  // Null when the part has no tokens and no samples are asked for.
   Member member(std::shared_ptr<const TokenSequences> sequences, DataSplit part,
                 const std::string& split, std::int64_t samples) const {
     PackedArray<std::int32_t> lengths = sequences->lengths();
@@ -43,12 +50,9 @@ class Library {
     for (std::int64_t i = spec.first_sequence; empty && i < spec.end_sequence; ++i) {
       empty = lengths[static_cast<std::size_t>(i)] == 0;
     }
-    if (empty) {
-      BEV_CHECK(samples <= 0, ErrorKind::kInput, sequences->name(), ": the ", name_of(part),
-                " split (", split, ") has no tokens, but ", samples,
-                " samples are asked of it; change the split or the data");
-      return nullptr;
-    }
+    BEV_CHECK(!empty || samples <= 0, ErrorKind::kInput, sequences->name(), ": the ", name_of(part),
+              " split (", split, ") has no tokens, but ", samples,
+              " samples are asked of it; change the split or the data");
     GptIndex index = config_.cache_path.empty() ? GptIndex(lengths, spec)
                                                 : GptIndex(lengths, spec, config_.cache_path);
     return std::make_shared<GptDataset>(std::move(sequences), std::move(index), config_.samples);
@@ -68,14 +72,6 @@ class Library {
         size += blend_share(samples, weights[i]);
       }
       members.push_back(member(sequences(blend.prefixes[i]), part, split, wanted));
-    }
-    auto missing = std::ranges::find(members, nullptr);
-    if (missing != members.end()) {
-      BEV_CHECK(samples == 0 || samples == kOneEpoch, ErrorKind::kInput,
-                blend.prefixes[static_cast<std::size_t>(missing - members.begin())], ": the ",
-                name_of(part), " split (", split, ") has no tokens, but the blend is asked for ",
-                samples, " samples; change the split or the data");
-      return nullptr;
     }
     if (!weights.empty()) {
       return std::make_shared<GptBlend>(std::move(members),
@@ -159,14 +155,16 @@ GptSplits open_gpt_data(const GptSources& sources, const SplitSizes& sizes,
     // A split of its own is the whole of its files.
     constexpr std::array<const char*, 3> kWhole = {"1", "0,1", "0,0,1"};
     std::string split = sources.shared ? sources.split : kWhole[i];
+    if (!has_share(split, part)) {
+      BEV_CHECK(*sizes[i] <= 0, ErrorKind::kInput, "the ", name_of(part), " split (", split,
+                ") has no share of the data, but ", *sizes[i], " samples are asked of it");
+      continue;
+    }
     // Megatron ignores the weight of a single dataset, unless it is one of --data-path.
     bool plain = blend->prefixes.size() == 1 && (blend->weights.empty() || !sources.shared);
-    if (!plain) {
-      out[i] = library.blend(*blend, part, split, *sizes[i]);
-    } else if (Member only =
-                   library.member(library.sequences(blend->prefixes[0]), part, split, *sizes[i])) {
-      out[i] = std::make_shared<GptBlend>(std::move(only));
-    }
+    out[i] = plain ? std::make_shared<GptBlend>(library.member(
+                         library.sequences(blend->prefixes[0]), part, split, *sizes[i]))
+                   : library.blend(*blend, part, split, *sizes[i]);
   }
   return out;
 }

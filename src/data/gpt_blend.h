@@ -62,8 +62,8 @@ struct GptDataConfig {
 
 using GptSplits = std::array<std::shared_ptr<const GptBlend>, 3>;
 
-// Null where a split is not needed, or is empty and asked for no samples. Error(kInput) naming
-// split and dataset when one is asked for samples and has no tokens.
+// Null where a split is not needed, or has no share and is asked for no samples. Error(kInput)
+// naming split and dataset when one is asked for samples and has no tokens.
 GptSplits open_gpt_data(const GptSources& sources, const SplitSizes& sizes,
                         const GptDataConfig& config);
 // The same over Megatron's mock documents, a third of them for each split.
