@@ -80,7 +80,10 @@ std::string info_text(const IndexedDataset& data, const Lengths& lengths) {
       mean_tokens(data), lengths.most);
   std::int64_t top = 1;
   for (std::int64_t count : lengths.histogram) top = std::max(top, count);
-  for (std::size_t bin = 0; bin < lengths.histogram.size(); ++bin) {
+  auto first =
+      std::ranges::find_if(lengths.histogram, [](std::int64_t count) { return count > 0; });
+  for (auto bin = static_cast<std::size_t>(first - lengths.histogram.begin());
+       bin < lengths.histogram.size(); ++bin) {
     std::int64_t from = bin == 0 ? 0 : std::int64_t{1} << (bin - 1);
     auto bar = static_cast<std::size_t>(kWidth * lengths.histogram[bin] / top);
     out +=

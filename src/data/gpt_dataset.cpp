@@ -1,12 +1,34 @@
 #include "data/gpt_dataset.h"
 
 #include <algorithm>
-#include <numeric>
+#include <array>
 #include <utility>
 
 #include "base/error.h"
 
 namespace bev {
+
+namespace {
+
+// Whether all tokens are in [0, size): a negative token and a negative distance to the last one
+// show in the sign, which is gathered in lanes that fit vector instructions.
+bool all_within(std::span<const std::int32_t> tokens, std::int64_t size) {
+  constexpr std::size_t kLanes = 16;
+  auto last = static_cast<std::uint32_t>(size - 1);
+  std::array<std::uint32_t, kLanes> signs{};
+  auto gather = [&](std::size_t lane, std::int32_t token) {
+    auto bits = static_cast<std::uint32_t>(token);
+    signs[lane] |= bits | (last - bits);
+  };
+  std::size_t i = 0;
+  for (; i + kLanes <= tokens.size(); i += kLanes) {
+    for (std::size_t lane = 0; lane < kLanes; ++lane) gather(lane, tokens[i + lane]);
+  }
+  for (; i < tokens.size(); ++i) gather(0, tokens[i]);
+  return std::ranges::all_of(signs, [](std::uint32_t bits) { return bits >> 31 == 0; });
+}
+
+}  // namespace
 
 GptDataset::GptDataset(std::shared_ptr<const TokenSequences> sequences, GptIndex index,
                        const GptSampleConfig& config)
@@ -21,21 +43,17 @@ GptDataset::GptDataset(std::shared_ptr<const TokenSequences> sequences, GptIndex
 void GptDataset::read_piece(std::int64_t sequence, std::int64_t offset,
                             std::span<std::int32_t> piece) const {
   sequences_->read(sequence, offset, piece);
-  if (config_.vocab_size == 0) return;
-  auto size = static_cast<std::uint64_t>(config_.vocab_size);
-  bool good = true;
-  for (std::int32_t token : piece) good &= static_cast<std::uint32_t>(token) < size;
-  if (good) return;
-  auto bad = std::find_if(piece.begin(), piece.end(), [&](std::int32_t token) {
-    return static_cast<std::uint32_t>(token) >= size;
-  });
+  if (config_.vocab_size == 0 || all_within(piece, config_.vocab_size)) return;
+  auto bad = std::ranges::find_if(
+      piece, [&](std::int32_t token) { return token < 0 || token >= config_.vocab_size; });
   BEV_FAIL(ErrorKind::kInput, sequences_->name(), ": token ", offset + (bad - piece.begin()),
            " of sequence ", sequence, " is ", *bad, ", outside of a vocabulary of ",
            config_.vocab_size);
 }
 
 // The index may come from a file: every number is checked before it is used.
-void GptDataset::read_text(std::int64_t index, std::span<std::int32_t> text) const {
+// Returns whether it ends in padding.
+bool GptDataset::read_text(std::int64_t index, std::span<std::int32_t> text) const {
   BEV_CHECK(index >= 0 && index < num_samples(), ErrorKind::kInternal, sequences_->name(),
             ": sample ", index, " of ", num_samples());
   std::int64_t sample = index_.shuffled(index);
@@ -63,14 +81,17 @@ void GptDataset::read_text(std::int64_t index, std::span<std::int32_t> text) con
     done += static_cast<std::size_t>(count);
   }
   std::fill(text.begin() + static_cast<std::ptrdiff_t>(done), text.end(), config_.pad_id);
+  return done < text.size();
 }
 
-// With padding still in it.
-TokenSample GptDataset::read_sample(std::int64_t index) const {
+TokenSample GptDataset::read_sample(std::int64_t index,
+                                    std::vector<std::int32_t>* positions) const {
   auto length = static_cast<std::size_t>(config_.seq_length);
   TokenSample out;
-  out.tokens.resize(length + 1, config_.pad_id);
-  read_text(index, std::span(out.tokens).first(length + (config_.extra_token ? 1 : 0)));
+  out.tokens.resize(length + 1);
+  out.tokens.back() = config_.pad_id;
+  bool padded =
+      read_text(index, std::span(out.tokens).first(length + (config_.extra_token ? 1 : 0)));
   out.targets.assign(out.tokens.begin() + 1, out.tokens.end());
   out.tokens.pop_back();
   out.weights.assign(length, 1.0f);
@@ -86,7 +107,22 @@ TokenSample GptDataset::read_sample(std::int64_t index) const {
     begin = t + 1;
   }
   out.documents.push_back(static_cast<std::int32_t>(length - begin));
+  if (positions != nullptr) *positions = positions_of(out.tokens);
+  // Otherwise there is none: tokens of a vocabulary are never -1.
+  if (padded || !config_.extra_token || config_.pad_id >= 0 || config_.vocab_size == 0) {
+    mask_padding(out);
+  }
   return out;
+}
+
+std::vector<std::int32_t> GptDataset::positions_of(std::span<const std::int32_t> tokens) const {
+  std::vector<std::int32_t> positions(tokens.size());
+  std::int32_t next = 0;
+  for (std::size_t t = 0; t < positions.size(); ++t) {
+    positions[t] = next++;
+    if (config_.reset_position_ids && tokens[t] == config_.eod_id) next = 0;
+  }
+  return positions;
 }
 
 // Padding is out of the loss; its tokens become some that the embedding has.
@@ -98,23 +134,10 @@ void GptDataset::mask_padding(TokenSample& sample) const {
   }
 }
 
-TokenSample GptDataset::sample(std::int64_t index) const {
-  TokenSample out = read_sample(index);
-  mask_padding(out);
-  return out;
-}
+TokenSample GptDataset::sample(std::int64_t index) const { return read_sample(index, nullptr); }
 
 TokenSample GptDataset::sample(std::int64_t index, std::vector<std::int32_t>& positions) const {
-  TokenSample out = read_sample(index);
-  positions.resize(out.tokens.size());
-  std::iota(positions.begin(), positions.end(), 0);
-  std::int32_t next = 0;
-  for (std::size_t t = 0; config_.reset_position_ids && t < positions.size(); ++t) {
-    positions[t] = next++;
-    if (out.tokens[t] == config_.eod_id) next = 0;
-  }
-  mask_padding(out);
-  return out;
+  return read_sample(index, &positions);
 }
 
 }  // namespace bev

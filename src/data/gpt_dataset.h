@@ -40,9 +40,10 @@ class GptDataset : public Dataset {
   const std::string& name() const { return sequences_->name(); }
 
  private:
-  TokenSample read_sample(std::int64_t index) const;
+  TokenSample read_sample(std::int64_t index, std::vector<std::int32_t>* positions) const;
+  std::vector<std::int32_t> positions_of(std::span<const std::int32_t> tokens) const;
   void mask_padding(TokenSample& sample) const;
-  void read_text(std::int64_t index, std::span<std::int32_t> text) const;
+  bool read_text(std::int64_t index, std::span<std::int32_t> text) const;
   void read_piece(std::int64_t sequence, std::int64_t offset, std::span<std::int32_t> piece) const;
 
   std::shared_ptr<const TokenSequences> sequences_;

@@ -17,6 +17,20 @@ T read_value(std::span<const std::byte> bytes, std::size_t at) {
   return PackedArray<T>(bytes.data() + at, 1)[0];
 }
 
+// In blocks of a fixed size, which the compiler turns into vector instructions.
+template <class T>
+void convert(const std::byte* from, std::span<std::int32_t> to) {
+  constexpr std::size_t kBlock = 32;
+  std::size_t i = 0;
+  for (; i + kBlock <= to.size(); i += kBlock) {
+    T block[kBlock];
+    std::memcpy(block, from + i * sizeof(T), sizeof block);
+    for (std::size_t k = 0; k < kBlock; ++k) to[i + k] = static_cast<std::int32_t>(block[k]);
+  }
+  PackedArray<T> stored(from, to.size());
+  for (; i < to.size(); ++i) to[i] = static_cast<std::int32_t>(stored[i]);
+}
+
 }  // namespace
 
 std::string index_path(const std::string& prefix) { return prefix + ".idx"; }
@@ -114,11 +128,9 @@ void IndexedDataset::read(std::int64_t sequence, std::int64_t offset,
     if constexpr (std::is_integral_v<T>) {
       const std::byte* from =
           tokens_.bytes().data() + offsets_[index] + offset * static_cast<std::int64_t>(sizeof(T));
-      PackedArray<T> stored(from, tokens.size());
-      for (std::size_t i = 0; i < tokens.size(); ++i) {
-        tokens[i] = static_cast<std::int32_t>(stored[i]);
-      }
+      convert<T>(from, tokens);
       if constexpr (sizeof(T) > 4) {
+        PackedArray<T> stored(from, tokens.size());
         for (std::size_t i = 0; i < tokens.size(); ++i) {
           BEV_CHECK(stored[i] == tokens[i], ErrorKind::kInput, tokens_.path(), ": token ",
                     offset + static_cast<std::int64_t>(i), " of sequence ", sequence, " is ",
