@@ -7,7 +7,6 @@
 #include <cstring>
 #include <limits>
 #include <numeric>
-#include <vector>
 
 #include "base/error.h"
 #include "base/file.h"
@@ -118,6 +117,8 @@ std::uint64_t key_of(PackedArray<std::int32_t> lengths, const GptIndexSpec& spec
                     hash_bytes(std::as_bytes(std::span(values)), 0));
 }
 
+std::string file_name(std::uint64_t key) { return fmt::format("gpt-index-{:016x}.bin", key); }
+
 }  // namespace
 
 struct GptIndex::Storage {
@@ -213,7 +214,7 @@ void GptIndex::Storage::save(const std::string& path) const {
 }
 
 std::string gpt_index_file(PackedArray<std::int32_t> lengths, const GptIndexSpec& spec) {
-  return fmt::format("gpt-index-{:016x}.bin", key_of(lengths, spec));
+  return file_name(key_of(lengths, spec));
 }
 
 GptIndex::GptIndex(PackedArray<std::int32_t> lengths, const GptIndexSpec& spec)
@@ -222,7 +223,7 @@ GptIndex::GptIndex(PackedArray<std::int32_t> lengths, const GptIndexSpec& spec)
 GptIndex::GptIndex(PackedArray<std::int32_t> lengths, const GptIndexSpec& spec,
                    const std::string& cache_folder) {
   std::uint64_t key = key_of(lengths, spec);
-  std::string path = join_path(cache_folder, gpt_index_file(lengths, spec));
+  std::string path = join_path(cache_folder, file_name(key));
   storage_ = Storage::load(path, key);
   if (storage_) return;
   if (path_exists(path)) log_warning(concat(path, ": is damaged; it is made again"));
@@ -238,7 +239,6 @@ GptIndex::~GptIndex() = default;
 
 std::int64_t GptIndex::num_documents() const { return storage_->header.documents; }
 std::int64_t GptIndex::num_samples() const { return storage_->header.samples; }
-bool GptIndex::wide_samples() const { return storage_->header.sample_bytes == 8; }
 
 std::int64_t GptIndex::document(std::int64_t position) const {
   return storage_->entry(storage_->at.documents, position, 4);

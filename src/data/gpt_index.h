@@ -45,7 +45,6 @@ class GptIndex {
   // One more than there are samples: the next one's start is the end of a sample.
   SampleStart sample_start(std::int64_t sample) const;
   std::int64_t shuffled(std::int64_t index) const;
-  bool wide_samples() const;  // 64-bit entries
 
  private:
   struct Storage;

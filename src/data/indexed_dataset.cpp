@@ -1,8 +1,6 @@
 #include "data/indexed_dataset.h"
 
-#include <algorithm>
 #include <cstring>
-#include <limits>
 #include <type_traits>
 
 #include "base/error.h"

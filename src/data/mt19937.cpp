@@ -1,5 +1,6 @@
 #include "data/mt19937.h"
 
+#include <algorithm>
 #include <bit>
 
 #include "base/error.h"
@@ -47,6 +48,25 @@ std::uint64_t RandomState::interval(std::uint64_t most) {
     }
   } while (value > most);
   return value;
+}
+
+// A word that is drawn again is overwritten by the next one instead of jumped over: whether that
+// happens is a coin toss that no branch predictor would guess.
+void RandomState::draw_partners(std::size_t last, std::span<std::size_t> partners) {
+  std::size_t done = 0;
+  for (; done < partners.size() && last - done > 0xFFFFFFFFu; ++done) {
+    partners[done] = interval(last - done);
+  }
+  while (done < partners.size()) {
+    std::size_t mask = ~std::size_t{0} >> std::countl_zero(last - done);
+    // So many draws have this mask.
+    std::size_t stop = std::min(partners.size(), last - mask / 2);
+    while (done < stop) {
+      std::size_t word = next() & mask;
+      partners[done] = word;
+      done += word <= last - done ? 1 : 0;
+    }
+  }
 }
 
 }  // namespace bev

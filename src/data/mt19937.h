@@ -26,13 +26,11 @@ class RandomState {
   // the swaps and their memory is on its way when it is needed.
   template <class T>
   void shuffle(std::span<T> data) {
-    std::array<std::size_t, 64> partners;
+    std::array<std::size_t, 128> partners;
     for (std::size_t last = data.empty() ? 0 : data.size() - 1; last > 0;) {
       std::size_t count = last < partners.size() ? last : partners.size();
-      for (std::size_t i = 0; i < count; ++i) {
-        partners[i] = static_cast<std::size_t>(interval(last - i));
-        __builtin_prefetch(&data[partners[i]], 1);
-      }
+      draw_partners(last, std::span(partners).first(count));
+      for (std::size_t i = 0; i < count; ++i) __builtin_prefetch(&data[partners[i]], 1);
       for (std::size_t i = 0; i < count; ++i) std::swap(data[last - i], data[partners[i]]);
       last -= count;
     }
@@ -41,6 +39,8 @@ class RandomState {
  private:
   static constexpr std::size_t kWords = 624;
   void refill();
+  // interval(last), interval(last - 1), ...
+  void draw_partners(std::size_t last, std::span<std::size_t> partners);
 
   std::array<std::uint32_t, kWords> state_, output_;
   std::size_t position_ = kWords;
