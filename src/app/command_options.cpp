@@ -1,5 +1,6 @@
 #include "app/command_options.h"
 
+#include <algorithm>
 #include <optional>
 
 #include "base/fields.h"
@@ -125,6 +126,64 @@ void PlanScheduleOptions::fields(FieldList& list) {
   list.add("backward-input-time", backward_input_time, time).above(0).limit(1e6);
   list.add("backward-weight-time", backward_weight_time, time).above(0).limit(1e6);
   list.add("svg", svg, "also draw it into this SVG file");
+}
+
+void DataSamplesOptions::fields(FieldList& list) {
+  list.section("data samples");
+  list.add("sizes", sizes,
+           "samples of training, validation and test; none: one epoch, or all of a blend");
+  list.add("dump", dump, "samples to print of each split").min(0);
+  list.add("output", output, "JSON file to write").defaults_to("standard output");
+  list.add("vocab-size", vocab_size, "tokens at or above are refused; 0: any")
+      .min(0)
+      .limit(2147483648.0);
+  list.add("add-extra-token-to-sequence", add_extra_token_to_sequence,
+           "a sample reads one token more, the label of its last");
+  list.add("drop-last-partial-validation-sequence", drop_last_partial_validation_sequence,
+           "leave out a last validation sample that is too short; else it is padded");
+}
+
+void DataInfoOptions::fields(FieldList& list) {
+  list.section("data info");
+  list.add("data-path", data_path, "prefixes of .bin and .idx files");
+  list.add("json", json, "print JSON");
+}
+
+std::vector<std::string> DataInfoOptions::problems() const {
+  std::vector<std::string> out;
+  if (data_path.empty()) out.push_back("--data-path: is missing; give prefixes of token files");
+  return out;
+}
+
+void DataShowOptions::fields(FieldList& list) {
+  list.section("data show");
+  list.add("data-path", data_path, "prefix of the .bin and .idx files");
+  list.add("document", document, "first document to show, counted from 0").min(0);
+  list.add("count", count, "documents to show").min(1);
+  list.add("tokenizer", tokenizer, "folder of the tokenizer, to show the text");
+  list.add("json", json, "print one JSON line for each document");
+}
+
+std::vector<std::string> DataShowOptions::problems() const {
+  std::vector<std::string> out;
+  need(data_path, "--data-path", "the prefix of token files", out);
+  return out;
+}
+
+void DataMergeOptions::fields(FieldList& list) {
+  list.section("data merge");
+  list.add("input", input, "prefixes of .bin and .idx files; a folder: all in it, by name");
+  list.add("output-prefix", output_prefix, "prefix of the files to write");
+}
+
+std::vector<std::string> DataMergeOptions::problems() const {
+  std::vector<std::string> out;
+  if (input.empty()) out.push_back("--input: is missing; give prefixes of token files");
+  need(output_prefix, "--output-prefix", "the prefix of the files to write", out);
+  if (std::ranges::find(input, output_prefix) != input.end()) {
+    out.push_back(concat("--output-prefix: ", output_prefix, " is read too; give another"));
+  }
+  return out;
 }
 
 }  // namespace bev

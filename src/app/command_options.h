@@ -71,4 +71,43 @@ struct PlanScheduleOptions {
   void fields(FieldList& list);
 };
 
+// What `data samples` has beside the flags of data.
+struct DataSamplesOptions {
+  std::vector<std::string> sizes;  // of training, validation and test; a number or "none"
+  std::int64_t dump = 50;
+  std::string output;
+  std::int64_t vocab_size = 0;
+  bool add_extra_token_to_sequence = true;
+  bool drop_last_partial_validation_sequence = true;
+
+  void fields(FieldList& list);
+};
+
+struct DataInfoOptions {
+  std::vector<std::string> data_path;
+  bool json = false;
+
+  void fields(FieldList& list);
+  std::vector<std::string> problems() const;
+};
+
+struct DataShowOptions {
+  std::string data_path;
+  std::int64_t document = 0;
+  std::int64_t count = 1;
+  std::string tokenizer;
+  bool json = false;
+
+  void fields(FieldList& list);
+  std::vector<std::string> problems() const;
+};
+
+struct DataMergeOptions {
+  std::vector<std::string> input;
+  std::string output_prefix;
+
+  void fields(FieldList& list);
+  std::vector<std::string> problems() const;
+};
+
 }  // namespace bev

@@ -20,6 +20,10 @@ int run_convert(CommandConfig& config, const FieldList& fields, Options& options
 int run_verify(CommandConfig& config, const FieldList& fields, Options& options);
 int run_schedule(CommandConfig& config, const FieldList& fields, Options& options);
 int run_plan_schedule(CommandConfig& config, const FieldList& fields, Options& options);
+int run_data_samples(CommandConfig& config, const FieldList& fields, Options& options);
+int run_data_info(CommandConfig& config, const FieldList& fields, Options& options);
+int run_data_show(CommandConfig& config, const FieldList& fields, Options& options);
+int run_data_merge(CommandConfig& config, const FieldList& fields, Options& options);
 
 // The model's shape comes from --hf-model, --preset or flags; flags change a preset, not a folder.
 void choose_model(RunConfig& run, const FieldList& fields, Options& options);

@@ -13,7 +13,7 @@ namespace bev {
 
 namespace {
 
-constexpr std::array<Command, 7> kCommands = {{
+constexpr std::array<Command, 11> kCommands = {{
     {"train", "train a model, or continue one, and export it",
      "bevatron train --preset gpt2-124m --text book.txt --seq-length 256 --train-iters 500 "
      "--export-hf out\n"
@@ -67,6 +67,25 @@ constexpr std::array<Command, 7> kCommands = {{
        config.run.parallel.fields(list);
      },
      run_plan_schedule},
+    {"data samples", "the order and the tokens of the samples that training would read, as JSON",
+     "bevatron data samples --data-path 0.3 books 0.7 web --split 99,1,0 --seq-length 1024 "
+     "--sizes 1000,10,0 --dump 50 --output samples.json",
+     [](CommandConfig& config, FieldList& list) {
+       config.data_samples.fields(list);
+       config.run.data.fields(list);
+       config.run.runtime.fields(list);
+     },
+     run_data_samples},
+    {"data info", "documents, tokens and lengths of token files",
+     "bevatron data info --data-path books web",
+     [](CommandConfig& config, FieldList& list) { config.data_info.fields(list); }, run_data_info},
+    {"data show", "documents of token files, as ids and as text",
+     "bevatron data show --data-path books --document 17 --count 3 --tokenizer DIR",
+     [](CommandConfig& config, FieldList& list) { config.data_show.fields(list); }, run_data_show},
+    {"data merge", "join token files in constant memory",
+     "bevatron data merge --input books web --output-prefix all",
+     [](CommandConfig& config, FieldList& list) { config.data_merge.fields(list); },
+     run_data_merge},
 }};
 
 // One row of a table: a field or a shorthand.

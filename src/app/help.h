@@ -22,6 +22,10 @@ struct CommandConfig {
   ScheduleOptions schedule;
   PlanScheduleOptions plan_schedule;
   VerifyOptions verify;
+  DataSamplesOptions data_samples;
+  DataInfoOptions data_info;
+  DataShowOptions data_show;
+  DataMergeOptions data_merge;
 };
 
 struct Command {

@@ -236,21 +236,47 @@ void check_split(const std::string& split, Problems& out) {
   }
 }
 
+// Token files for every split that the run reads, and documents that the model can keep apart.
+void check_token_files(const RunConfig& run, Problems& out) {
+  const DataConfig& data = run.data;
+  bool at_ends = data.reset_position_ids || data.reset_attention_mask || data.eod_mask_loss;
+  const char* flag = data.eod_mask_loss        ? "--eod-mask-loss"
+                     : data.reset_position_ids ? "--reset-position-ids"
+                                               : "--reset-attention-mask";
+  if (!data.has_token_files()) {
+    if (at_ends) out.push_back(concat(flag, ": is for the token files of --data-path"));
+    return;
+  }
+  bool shared = !data.data_path.empty() || !data.data_args_path.empty();
+  if (!shared && data.train_data_path.empty()) {
+    out.push_back("--train-data-path: is missing; there is nothing to train on");
+  }
+  if (!shared && data.valid_data_path.empty() && run.train.eval_interval > 0) {
+    out.push_back("--valid-data-path: is missing; give it or leave validation out");
+  }
+  if (data.reset_position_ids != data.reset_attention_mask) {
+    out.push_back(
+        concat(data.reset_position_ids ? "--reset-attention-mask" : "--reset-position-ids",
+               ": is missing; documents are kept apart in both or in neither"));
+  }
+  if (at_ends && data.eod_id < 0 && run.train.hf_model.empty()) {
+    out.push_back(concat("--eod-id: is missing; ", flag, " needs the token that ends a document"));
+  }
+}
+
 void check_data(const RunConfig& run, Problems& out) {
-  Problems sources;
-  if (!run.data.text.empty()) sources.push_back("--text");
-  if (run.data.mock_data) sources.push_back("--mock-data");
-  if (!run.data.token_batches.empty()) sources.push_back("--token-batches");
-  if (sources.size() > 1) {
-    out.push_back(concat(sources[0], ": excludes ", join(std::span(sources).subspan(1), " and "),
-                         "; keep one"));
-  } else if (sources.empty() && !run.train.dry_run) {
-    out.push_back("--text: there is no data; give text files, --mock-data or --token-batches");
+  append(out, run.data.problems());
+  bool none = run.data.text.empty() && !run.data.mock_data && run.data.token_batches.empty() &&
+              !run.data.has_token_files();
+  if (none && !run.train.dry_run) {
+    out.push_back(
+        "--text: there is no data; give text files, --data-path, --mock-data or --token-batches");
   }
   if (!run.data.text.empty() && run.model.vocab_size > 0 && run.model.vocab_size < 256) {
     out.push_back(concat("--vocab-size: ", run.model.vocab_size,
                          " is too small for the bytes of --text; use 256 or more"));
   }
+  check_token_files(run, out);
   check_split(run.data.split, out);
 }
 

@@ -15,6 +15,7 @@
 #include "bridge/weight_files.h"
 #include "models/family.h"
 #include "tokenizer/byte_tokenizer.h"
+#include "tokenizer/tokenizer.h"
 #include "train/trainer.h"
 
 namespace bev {
@@ -83,6 +84,13 @@ TrainOutcome train_rank(const RankStart& start, const RunConfig& run, const RunD
   return outcome;
 }
 
+// The tokenizer of the model knows it, unless the user does.
+void find_end_of_document(RunConfig& run) {
+  if (!run.data.has_token_files() || run.data.eod_id >= 0 || run.train.hf_model.empty()) return;
+  std::unique_ptr<Tokenizer> tokenizer = load_tokenizer(run.train.hf_model);
+  if (tokenizer && tokenizer->eod()) run.data.eod_id = *tokenizer->eod();
+}
+
 // What would only fail at the end is tried at the start.
 void check_outputs(const RunConfig& run) {
   if (!run.train.export_hf.empty()) {
@@ -116,8 +124,10 @@ int run_train(CommandConfig& config, const FieldList& fields, Options& options) 
   StopSignal stop;
   RunData data = std::move(replay.data);
   if (!data.replay) {
+    find_end_of_document(run);
+    BatchSchedule batches(run.batch.spec(run.parallel.data_parallel_size, run.data.seq_length));
     data = open_data(run.data, run.model.vocab_size, static_cast<std::uint64_t>(run.runtime.seed),
-                     run.train.eval_interval > 0);
+                     sample_needs(run.train, batches));
   }
   if (speaks) {
     log_info(fmt::format("{} parameters, {} ranks, {}",

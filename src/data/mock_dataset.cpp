@@ -12,7 +12,7 @@ MockDataset::MockDataset(const MockConfig& config) : config_(config) {
             config.seq_length, " and samples ", config.num_samples, " must be above 0");
 }
 
-void MockDataset::sample(std::int64_t index, std::span<std::int32_t> tokens) const {
+void MockDataset::window(std::int64_t index, std::span<std::int32_t> tokens) const {
   BEV_CHECK(index >= 0 && static_cast<std::int64_t>(tokens.size()) == config_.seq_length + 1,
             ErrorKind::kInternal, "mock data: sample ", index, " into ", tokens.size(), " tokens");
   auto vocab_size = static_cast<std::uint64_t>(config_.vocab_size);

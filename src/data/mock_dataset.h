@@ -18,13 +18,13 @@ struct MockConfig {
 // Three tokens out of four are a fixed function of the one before, (5 t + 3) mod vocab_size; the
 // others, and the first, are uniform. The function does not depend on the seed, so training and
 // validation may differ in it.
-class MockDataset : public Dataset {
+class MockDataset : public WindowDataset {
  public:
   explicit MockDataset(const MockConfig& config);
 
   std::int64_t seq_length() const override { return config_.seq_length; }
   std::int64_t num_samples() const override { return config_.num_samples; }
-  void sample(std::int64_t index, std::span<std::int32_t> tokens) const override;
+  void window(std::int64_t index, std::span<std::int32_t> tokens) const override;
 
  private:
   MockConfig config_;

@@ -30,6 +30,8 @@ std::vector<std::string> files_under(const std::string& folder) {
   return files;
 }
 
+}  // namespace
+
 const char* name_of(DataSplit split) {
   switch (split) {
     case DataSplit::kTrain:
@@ -41,7 +43,6 @@ const char* name_of(DataSplit split) {
   }
   return "unknown";
 }
-}  // namespace
 
 std::string_view TextCorpus::Document::bytes() const {
   if (large == nullptr) return text;
@@ -110,9 +111,8 @@ std::array<std::int64_t, 4> split_bounds(std::string_view weights, std::int64_t 
   std::array<std::int64_t, 4> bounds{};
   double cumulative = 0;
   for (std::size_t i = 0; i < shares.size(); ++i) {
-    cumulative += shares[i];
-    double share = std::min(cumulative / sum, 1.0);
-    bounds[i + 1] = std::min(total, std::lrint(share * static_cast<double>(total)));
+    cumulative += shares[i] / sum;  // in this order, as Megatron rounds
+    bounds[i + 1] = std::min(total, std::lrint(cumulative * static_cast<double>(total)));
   }
   return bounds;
 }
@@ -128,18 +128,18 @@ TextDataset::TextDataset(std::shared_ptr<const TextCorpus> corpus, const TextDat
   num_samples_ = std::max<std::int64_t>(num_tokens_ - 1, 0) / config.seq_length;
 }
 
-void TextDataset::sample(std::int64_t index, std::span<std::int32_t> tokens) const {
+void TextDataset::window(std::int64_t index, std::span<std::int32_t> tokens) const {
   BEV_CHECK(num_samples_ > 0, ErrorKind::kInput, "text: the ", name_of(config_.part),
             " part (split ", config_.split, ") has ", num_tokens_, " of ", corpus_->num_tokens(),
             " tokens, one sample needs ", config_.seq_length + 1);
   BEV_CHECK(index >= 0 && static_cast<std::int64_t>(tokens.size()) == config_.seq_length + 1,
             ErrorKind::kInternal, "text: sample ", index, " into ", tokens.size(), " tokens");
-  std::int64_t epoch = index / num_samples_, window = index % num_samples_;
+  std::int64_t epoch = index / num_samples_, place = index % num_samples_;
   if (config_.shuffle) {
     std::uint64_t key = mix_bits(config_.seed, static_cast<std::uint64_t>(epoch));
-    window = permute_index(window, num_samples_, key);
+    place = permute_index(place, num_samples_, key);
   }
-  corpus_->read(begin_ + window * config_.seq_length, tokens);
+  corpus_->read(begin_ + place * config_.seq_length, tokens);
 }
 
 }  // namespace bev

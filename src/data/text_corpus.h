@@ -43,6 +43,7 @@ class TextCorpus {
 };
 
 enum class DataSplit : std::uint8_t { kTrain, kValid, kTest };
+const char* name_of(DataSplit split);
 
 // Cuts [0, total) by one to three weights ("969,30,1"): split i is [bounds[i], bounds[i + 1]).
 // Bounds are the cumulative shares rounded half to even, as in Megatron. Error(kConfig) when the
@@ -60,14 +61,14 @@ struct TextDatasetConfig {
 // Windows of seq_length + 1 tokens at stride seq_length over one split, so that every token but the
 // first is a target once an epoch; each epoch has its own order. A tail shorter than a window is
 // left out.
-class TextDataset : public Dataset {
+class TextDataset : public WindowDataset {
  public:
   TextDataset(std::shared_ptr<const TextCorpus> corpus, const TextDatasetConfig& config);
 
   std::int64_t seq_length() const override { return config_.seq_length; }
   std::int64_t num_samples() const override { return num_samples_; }
   // Error(kInput) when the split is too short for one sample.
-  void sample(std::int64_t index, std::span<std::int32_t> tokens) const override;
+  void window(std::int64_t index, std::span<std::int32_t> tokens) const override;
 
  private:
   std::shared_ptr<const TextCorpus> corpus_;

@@ -12,6 +12,7 @@ namespace {
 constexpr double kMaxIters = 1 << 30;
 constexpr double kMaxBatch = 1 << 24;
 constexpr double kMaxSamples = 1LL << 38;
+constexpr double kMostTokenId = 2147483647;
 
 double samples_of(std::int64_t samples, std::int64_t iters, const BatchSchedule& batches) {
   return static_cast<double>(samples > 0 ? samples : batches.samples_after(iters));
@@ -66,6 +67,53 @@ void DataConfig::fields(FieldList& list) {
       .limit(kMaxBatch)
       .defaults_to("max-position-embeddings, at most 4096; else 1024");
   list.add("split", split, "shares of training, validation and test");
+  list.add("data-path", data_path,
+           "token files of all splits: prefixes of .bin and .idx, or weights and prefixes in turn");
+  list.add("train-data-path", train_data_path, "token files of training only, given likewise");
+  list.add("valid-data-path", valid_data_path, "token files of validation only");
+  list.add("test-data-path", test_data_path, "token files of the test only");
+  list.add("data-args-path", data_args_path, "file with the words of --data-path");
+  list.add("data-cache-path", data_cache_path,
+           "folder that keeps the order of samples, shared by processes and runs");
+  list.add("reset-position-ids", reset_position_ids, "positions start again in every document");
+  list.add("reset-attention-mask", reset_attention_mask, "tokens attend within their document");
+  list.add("eod-mask-loss", eod_mask_loss, "no loss on what follows an end of document");
+  list.add("eod-id", eod_id, "token that ends a document")
+      .min(-1)
+      .limit(kMostTokenId)
+      .defaults_to("the tokenizer's");
+  list.add("pad-id", pad_id, "token of padding, which has no loss; -1: there is none")
+      .min(-1)
+      .limit(kMostTokenId);
+}
+
+bool DataConfig::has_token_files() const {
+  return !(data_path.empty() && train_data_path.empty() && valid_data_path.empty() &&
+           test_data_path.empty() && data_args_path.empty());
+}
+
+std::vector<std::string> DataConfig::problems() const {
+  std::vector<std::string> shared, own, sources, out;
+  if (!data_path.empty()) shared.push_back("--data-path");
+  if (!data_args_path.empty()) shared.push_back("--data-args-path");
+  if (!train_data_path.empty()) own.push_back("--train-data-path");
+  if (!valid_data_path.empty()) own.push_back("--valid-data-path");
+  if (!test_data_path.empty()) own.push_back("--test-data-path");
+  if (shared.size() > 1 || (!shared.empty() && !own.empty())) {
+    std::vector<std::string> others(shared.begin() + 1, shared.end());
+    others.insert(others.end(), own.begin(), own.end());
+    out.push_back(concat(shared[0], ": excludes ", join(others, " and "),
+                         "; data is shared by the splits or given for each"));
+  }
+  if (!text.empty()) sources.push_back("--text");
+  if (mock_data) sources.push_back("--mock-data");
+  if (!token_batches.empty()) sources.push_back("--token-batches");
+  if (has_token_files()) sources.push_back(shared.empty() ? own[0] : shared[0]);
+  if (sources.size() > 1) {
+    out.push_back(concat(sources[0], ": excludes ", join(std::span(sources).subspan(1), " and "),
+                         "; keep one"));
+  }
+  return out;
 }
 
 void PrecisionConfig::fields(FieldList& list) {

@@ -36,8 +36,20 @@ struct DataConfig {
   std::string token_batches;    // a JSON file with one list of rows per global batch
   std::int64_t seq_length = 0;  // 0: the model's longest, at most 4096; 1024 without one
   std::string split = "969,30,1";
+  // Megatron's token files: prefixes, or weights and prefixes; shared by the splits, in words or in
+  // a file, or of a split's own.
+  std::vector<std::string> data_path, train_data_path, valid_data_path, test_data_path;
+  std::string data_args_path;
+  std::string data_cache_path;
+  bool reset_position_ids = false;
+  bool reset_attention_mask = false;
+  bool eod_mask_loss = false;
+  std::int64_t eod_id = -1;  // < 0: the tokenizer's
+  std::int64_t pad_id = -1;  // < 0: there is none
 
   void fields(FieldList& list);
+  bool has_token_files() const;
+  std::vector<std::string> problems() const;
 };
 
 struct PrecisionConfig {

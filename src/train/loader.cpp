@@ -3,17 +3,53 @@
 #include "base/error.h"
 #include "data/mock_dataset.h"
 #include "data/text_corpus.h"
+#include "train/token_files.h"
 
 namespace bev {
 
+namespace {
+
+RunData open_token_files(const DataConfig& config, std::int64_t vocab_size, std::uint64_t seed,
+                         const SampleNeeds& needs) {
+  GptSplits splits = open_gpt_data(gpt_sources(config), {needs.train, needs.valid, std::nullopt},
+                                   gpt_data_config(config, vocab_size, seed));
+  auto check = [](const GptBlend* data, std::int64_t wanted, const char* what) {
+    std::int64_t there = data ? data->num_samples() : 0;
+    BEV_CHECK(there >= wanted, ErrorKind::kInput, "the ", what, " blend has ", there,
+              " samples in one epoch and the run takes ", wanted,
+              "; give weights to go over the data again");
+  };
+  check(splits[0].get(), needs.train, "training");
+  if (needs.valid) check(splits[1].get(), *needs.valid, "validation");
+  RunData data;
+  data.train = splits[0];
+  data.valid = splits[1];
+  return data;
+}
+
+}  // namespace
+
+SampleNeeds sample_needs(const TrainConfig& train, const BatchSchedule& batches) {
+  std::int64_t iterations =
+      train.train_iters > 0 ? train.train_iters : batches.iterations_within(train.train_samples);
+  SampleNeeds needs;
+  needs.train = train.train_samples > 0 ? train.train_samples : batches.samples_after(iterations);
+  if (train.eval_interval > 0) {
+    std::int64_t batch = batches.at(batches.steps().back().from_samples).running;
+    needs.valid = (iterations / train.eval_interval + 1) * train.eval_iters * batch;
+  }
+  return needs;
+}
+
 RunData open_data(const DataConfig& config, std::int64_t vocab_size, std::uint64_t seed,
-                  bool validation) {
+                  const SampleNeeds& needs) {
   RunData data;
   if (!config.token_batches.empty()) {
     data.replay =
         std::make_shared<TokenBatches>(read_token_batches(config.token_batches, vocab_size));
     return data;
   }
+  if (config.has_token_files()) return open_token_files(config, vocab_size, seed, needs);
   if (config.mock_data) {
     MockConfig mock;
     mock.vocab_size = vocab_size;
@@ -21,7 +57,7 @@ RunData open_data(const DataConfig& config, std::int64_t vocab_size, std::uint64
     mock.seed = seed;
     data.train = std::make_shared<MockDataset>(mock);
     mock.seed = seed + 1;
-    if (validation) data.valid = std::make_shared<MockDataset>(mock);
+    if (needs.valid) data.valid = std::make_shared<MockDataset>(mock);
     return data;
   }
   auto corpus = std::make_shared<TextCorpus>(config.text);
@@ -40,7 +76,7 @@ RunData open_data(const DataConfig& config, std::int64_t vocab_size, std::uint64
     return dataset;
   };
   data.train = open(DataSplit::kTrain, "training");
-  if (validation) data.valid = open(DataSplit::kValid, "validation");
+  if (needs.valid) data.valid = open(DataSplit::kValid, "validation");
   return data;
 }
 
@@ -48,13 +84,11 @@ StepBatch load_step(Context& ctx, const Dataset& data, std::int64_t consumed_sam
                     const BatchSize& size, std::int64_t micro_batch_size) {
   StepBatch step;
   std::int64_t dp = ctx.mesh.shape().dp, length = data.seq_length();
-  std::vector<std::int32_t> window(static_cast<std::size_t>(length + 1));
   for (std::int64_t m = 0; m < size.micro_batches; ++m) {
     std::int64_t first = (m * dp + ctx.mesh.at().dp) * micro_batch_size;
     std::vector<TokenSample> samples;
     for (std::int64_t i = 0; i < micro_batch_size; ++i) {
-      data.sample(consumed_samples + first + i, window);
-      samples.push_back(window_sample(window));
+      samples.push_back(data.sample(consumed_samples + first + i));
     }
     step.micro_batches.push_back(make_micro_batch(ctx, samples, first));
   }

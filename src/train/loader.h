@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -26,9 +27,16 @@ struct RunData {
   std::shared_ptr<const Dataset> train, valid;  // valid may be null
   std::shared_ptr<const TokenBatches> replay;   // instead of them
 };
-// Opens what the configuration names; Error when there is not enough for one sample.
+// Samples of a run, as Megatron counts them: the order of token files depends on it.
+struct SampleNeeds {
+  std::int64_t train = 0;
+  std::optional<std::int64_t> valid;  // absent: there is no validation
+};
+SampleNeeds sample_needs(const TrainConfig& train, const BatchSchedule& batches);
+
+// Opens what the configuration names; Error when there is not enough of it.
 RunData open_data(const DataConfig& config, std::int64_t vocab_size, std::uint64_t seed,
-                  bool validation);
+                  const SampleNeeds& needs);
 
 // The iteration that starts at consumed_samples.
 StepBatch load_step(Context& ctx, const Dataset& data, std::int64_t consumed_samples,

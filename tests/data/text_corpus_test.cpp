@@ -162,9 +162,9 @@ TEST(TextDataset, CutsWindowsWithOneSharedToken) {
                       {.seq_length = 7, .split = "1", .seed = 3, .shuffle = false});
   ASSERT_EQ(dataset.num_samples(), 3);  // 3 x 7 + 1 tokens
   Tokens tokens(8);
-  dataset.sample(2, tokens);
+  dataset.window(2, tokens);
   EXPECT_EQ(tokens, (Tokens{14, 15, 16, 17, 18, 19, 20, 21}));
-  dataset.sample(3, tokens);  // the next epoch
+  dataset.window(3, tokens);  // the next epoch
   EXPECT_EQ(tokens, (Tokens{0, 1, 2, 3, 4, 5, 6, 7}));
 }
 
@@ -176,7 +176,7 @@ TEST(TextDataset, SplitsAreDisjointAndComplete) {
     TextDataset dataset(corpus, {.seq_length = 1, .split = "7,2,1", .part = part, .seed = 1});
     Tokens tokens(2);
     for (std::int64_t i = 0; i < dataset.num_samples(); ++i) {
-      dataset.sample(i, tokens);
+      dataset.window(i, tokens);
       EXPECT_EQ(tokens[1], tokens[0] + 1);
       ++targets[static_cast<std::size_t>(tokens[1])];
     }
@@ -195,7 +195,7 @@ TEST(TextDataset, EpochsVisitAllSamplesInOrdersOfTheirOwn) {
   auto order = [](const TextDataset& source, std::int64_t epoch) {
     Tokens first, tokens(6);
     for (std::int64_t i = 0; i < source.num_samples(); ++i) {
-      source.sample(epoch * source.num_samples() + i, tokens);
+      source.window(epoch * source.num_samples() + i, tokens);
       first.push_back(tokens[0]);
     }
     return first;
@@ -226,7 +226,7 @@ TEST(TextDataset, TooShortASplitHasNoSamplesAndSaysWhy) {
   EXPECT_EQ(dataset.num_samples(), 0);
   Tokens tokens(65);
   expect_error(ErrorKind::kInput, {"validation", "99,1", "1 of 100", "65"},
-               [&] { dataset.sample(0, tokens); });
+               [&] { dataset.window(0, tokens); });
   TextDataset exact(corpus, {.seq_length = 99, .split = "1"});
   EXPECT_EQ(exact.num_samples(), 1);
   TextDataset over(corpus, {.seq_length = 100, .split = "1"});
@@ -239,9 +239,9 @@ TEST(TextDataset, ChecksItsArguments) {
   TempFolder folder;
   TextDataset dataset(counting_corpus(folder, 100), {.seq_length = 9});
   Tokens tokens(9);
-  expect_error(ErrorKind::kInternal, {"into 9"}, [&] { dataset.sample(0, tokens); });
+  expect_error(ErrorKind::kInternal, {"into 9"}, [&] { dataset.window(0, tokens); });
   tokens.resize(10);
-  expect_error(ErrorKind::kInternal, {"sample -1"}, [&] { dataset.sample(-1, tokens); });
+  expect_error(ErrorKind::kInternal, {"sample -1"}, [&] { dataset.window(-1, tokens); });
 }
 
 TEST(MockDataset, IsALearnableChainWithinTheVocabulary) {
@@ -249,7 +249,7 @@ TEST(MockDataset, IsALearnableChainWithinTheVocabulary) {
        {std::int64_t{1}, std::int64_t{2}, std::int64_t{97}, std::int64_t{1} << 31}) {
     MockDataset dataset({.vocab_size = vocab_size, .seq_length = 4000, .seed = 5});
     Tokens tokens(4001);
-    dataset.sample(3, tokens);
+    dataset.window(3, tokens);
     int follows = 0;
     for (std::size_t i = 0; i < tokens.size(); ++i) {
       ASSERT_TRUE(tokens[i] >= 0 && tokens[i] < vocab_size);
@@ -266,12 +266,12 @@ TEST(MockDataset, SamplesDifferAndRepeatByEpoch) {
   MockDataset dataset({.vocab_size = 1000, .seq_length = 30, .seed = 5, .num_samples = 4});
   MockDataset other({.vocab_size = 1000, .seq_length = 30, .seed = 6, .num_samples = 4});
   Tokens a(31), b(31);
-  dataset.sample(1, a);
-  dataset.sample(5, b);
+  dataset.window(1, a);
+  dataset.window(5, b);
   EXPECT_EQ(a, b);
-  dataset.sample(2, b);
+  dataset.window(2, b);
   EXPECT_NE(a, b);
-  other.sample(1, b);
+  other.window(1, b);
   EXPECT_NE(a, b);
   expect_error(ErrorKind::kConfig, {"vocabulary 0"},
                [] { MockDataset({.vocab_size = 0, .seq_length = 1}); });

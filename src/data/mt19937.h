@@ -1,0 +1,49 @@
+// numpy's RandomState: MT19937 with Knuth's seeding, and its shuffle, draw for draw. Megatron's
+// data order is defined by it.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <utility>
+
+namespace bev {
+
+class RandomState {
+ public:
+  // As numpy, Error(kConfig) unless the seed is below 2^32.
+  explicit RandomState(std::uint64_t seed);
+
+  std::uint32_t next() {
+    if (position_ == kWords) refill();
+    return output_[position_++];
+  }
+  // Uniform in [0, most]: words are masked, and those above are drawn again.
+  std::uint64_t interval(std::uint64_t most);
+
+  // Fisher-Yates from the end. Where to swap does not depend on the data, so draws run ahead of
+  // the swaps and their memory is on its way when it is needed.
+  template <class T>
+  void shuffle(std::span<T> data) {
+    std::array<std::size_t, 128> partners;
+    for (std::size_t last = data.empty() ? 0 : data.size() - 1; last > 0;) {
+      std::size_t count = last < partners.size() ? last : partners.size();
+      draw_partners(last, std::span(partners).first(count));
+      for (std::size_t i = 0; i < count; ++i) __builtin_prefetch(&data[partners[i]], 1);
+      for (std::size_t i = 0; i < count; ++i) std::swap(data[last - i], data[partners[i]]);
+      last -= count;
+    }
+  }
+
+ private:
+  static constexpr std::size_t kWords = 624;
+  void refill();
+  // interval(last), interval(last - 1), ...
+  void draw_partners(std::size_t last, std::span<std::size_t> partners);
+
+  std::array<std::uint32_t, kWords> state_, output_;
+  std::size_t position_ = kWords;
+};
+
+}  // namespace bev

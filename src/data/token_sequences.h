@@ -1,0 +1,43 @@
+// Tokens in sequences of known lengths, readable at any place: what samples are cut from.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "data/packed_array.h"
+
+namespace bev {
+
+class TokenSequences {
+ public:
+  virtual ~TokenSequences() = default;
+
+  virtual const std::string& name() const = 0;  // for messages
+  virtual PackedArray<std::int32_t> lengths() const = 0;
+  // Tokens [offset, offset + tokens.size()) of a sequence; they must exist. Safe from several
+  // threads.
+  virtual void read(std::int64_t sequence, std::int64_t offset,
+                    std::span<std::int32_t> tokens) const = 0;
+};
+
+// Megatron's made-up documents: 100,000 of 1 to 4095 tokens, each counting 1, 2, 3, ... modulo the
+// vocabulary and closed by the end-of-document token.
+class MockSequences : public TokenSequences {
+ public:
+  MockSequences(std::int64_t vocab_size, std::int32_t eod_id);
+
+  const std::string& name() const override { return name_; }
+  PackedArray<std::int32_t> lengths() const override { return PackedArray<std::int32_t>(lengths_); }
+  void read(std::int64_t sequence, std::int64_t offset,
+            std::span<std::int32_t> tokens) const override;
+
+ private:
+  std::string name_ = "mock data";
+  std::int64_t vocab_size_;
+  std::int32_t eod_id_;
+  std::vector<std::int32_t> lengths_;
+};
+
+}  // namespace bev

@@ -1,0 +1,166 @@
+// Token files through the program: looking at them, joining them, sampling them, training on them.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <sys/wait.h>
+
+#include <cstdio>
+#include <nlohmann/json.hpp>
+
+#include "base/file.h"
+#include "base/text.h"
+#include "data/indexed_writer.h"
+#include "tests/support/temp_folder.h"
+
+namespace bev {
+namespace {
+
+using nlohmann::json;
+using testing::HasSubstr;
+
+struct Outcome {
+  int code = -1;
+  std::string out, err;
+};
+
+class DataProgram : public testing::Test {
+ protected:
+  DataProgram() {
+    for (const char* name : {"p", "q"}) {
+      IndexedDatasetWriter writer(folder_.path(name), TokenType::kU16);
+      for (std::int32_t document = 0; document < 60; ++document) {
+        std::vector<std::int32_t> tokens;
+        for (std::int32_t i = 0; i < 20 + document % 7; ++i) {
+          tokens.push_back((document * 7 + i) % 90 + 1);
+        }
+        tokens.push_back(0);
+        writer.add_sequence(tokens);
+        writer.end_document();
+      }
+      writer.commit();
+    }
+  }
+
+  Outcome run(const std::string& words) {
+    std::string errors = folder_.path("stderr.txt");
+    FILE* pipe = ::popen(concat("cd ", folder_.path(), " && " BEV_BINARY_DIR "/bevatron ", words,
+                                " 2>", errors, " </dev/null")
+                             .c_str(),
+                         "r");
+    Outcome outcome;
+    char buffer[4096];
+    while (std::size_t got = std::fread(buffer, 1, sizeof buffer, pipe)) {
+      outcome.out.append(buffer, got);
+    }
+    outcome.code = WEXITSTATUS(::pclose(pipe));
+    outcome.err = read_file(errors);
+    return outcome;
+  }
+  Outcome train(const std::string& words, int iterations = 12) {
+    return run(
+        "train --family llama --num-layers 1 --hidden-size 16 --num-attention-heads 2 "
+        "--ffn-hidden-size 24 --position-embedding-type rope --normalization RMSNorm --swiglu "
+        "--disable-bias-linear --seq-length 16 --micro-batch-size 2 --global-batch-size 4 "
+        "--lr 1e-2 --loss-svg '' --metrics-out metrics --train-iters " +
+        concat(iterations, " ", words));
+  }
+  std::vector<double> losses() {
+    std::vector<double> out;
+    for (const std::string& line :
+         split(std::string(trim(read_file(folder_.path("metrics")))), '\n')) {
+      out.push_back(json::parse(line)["loss"]);
+    }
+    return out;
+  }
+
+  TempFolder folder_;
+};
+
+TEST_F(DataProgram, TrainsOnTokenFiles) {
+  Outcome plain =
+      train("--data-path p --vocab-size 91 --split 9,1,0 --eval-interval 6 --eval-iters 1");
+  ASSERT_EQ(plain.code, 0) << plain.err;
+  EXPECT_THAT(plain.out, HasSubstr("validation"));
+  std::vector<double> first = losses();
+  EXPECT_LT(first.back(), first.front() - 0.2);
+  // The same samples whoever keeps the order, whichever rank reads them.
+  Outcome again = train(
+      "--data-path p --vocab-size 91 --split 9,1,0 --eval-interval 6 --eval-iters 1 "
+      "--data-cache-path cache --dp 2");
+  ASSERT_EQ(again.code, 0) << again.err;
+  std::vector<double> second = losses();
+  ASSERT_EQ(second.size(), first.size());
+  for (std::size_t i = 0; i < first.size(); ++i) EXPECT_NEAR(second[i], first[i], 1e-4) << i;
+  EXPECT_EQ(list_directory(folder_.path("cache")).size(), 2u);
+}
+
+TEST_F(DataProgram, TrainsOnBlendsAndSeparateDocuments) {
+  write_file(folder_.path("words"), "0.3 p\n0.7\tq\n");
+  Outcome blend = train(
+      "--data-args-path words --vocab-size 91 --reset-position-ids --reset-attention-mask "
+      "--eod-mask-loss --eod-id 0");
+  EXPECT_EQ(blend.code, 0) << blend.err;
+  Outcome own = train("--train-data-path p q p --valid-data-path q --vocab-size 91");
+  EXPECT_EQ(own.code, 0) << own.err;
+}
+
+TEST_F(DataProgram, SaysWhatIsWrongWithTheData) {
+  auto expect = [&](const std::string& words, const char* part) {
+    Outcome outcome = train(words);
+    EXPECT_EQ(outcome.code, 2) << words;
+    EXPECT_THAT(outcome.err, HasSubstr(part));
+  };
+  expect("--data-path p --vocab-size 50", "outside of a vocabulary of 50");
+  expect("--data-path nothing --vocab-size 91", "nothing.idx");
+  EXPECT_THAT(train("--data-path p q p --vocab-size 91", 5000).err, HasSubstr("in one epoch"));
+  expect("--data-path p --split 1,0,0 --eval-iters 2 --vocab-size 91", "validation split (1,0,0)");
+  expect("--data-path p --text x --vocab-size 300", "--text: excludes --data-path");
+  expect("--data-path p --train-data-path q --vocab-size 91", "--data-path: excludes");
+  expect("--valid-data-path p --vocab-size 91", "--train-data-path: is missing");
+  expect("--data-path p --reset-position-ids --eod-id 0 --vocab-size 91",
+         "--reset-attention-mask: is missing");
+  expect("--data-path p --eod-mask-loss --vocab-size 91", "--eod-id: is missing");
+  expect("--mock-data --eod-mask-loss --vocab-size 91", "--eod-mask-loss: is for");
+  expect("--data-path 1 p x q --vocab-size 91", "'x' stands where a weight");
+}
+
+TEST_F(DataProgram, PrintsSamplesAsMegatronCoreGivesThem) {
+  std::string golden = BEV_SOURCE_DIR "/tests/golden/data/";
+  json entry = json::parse(read_file(golden + "samples.json"))[0];
+  Outcome outcome = run(concat("data samples --data-path ", golden,
+                               "a --split 80,15,5 --seq-length 8 --seed 1234 --sizes 20,3,1 "
+                               "--dump 6 --vocab-size 300 --eod-id 0 --output out.json"));
+  ASSERT_EQ(outcome.code, 0) << outcome.err;
+  EXPECT_EQ(json::parse(read_file(folder_.path("out.json"))), entry["expected"]);
+  Outcome empty = run("data samples --data-path p --split 1,0,0 --seq-length 8 --sizes 5,1,0");
+  EXPECT_EQ(empty.code, 2);
+  EXPECT_THAT(empty.err, HasSubstr("validation split (1,0,0)"));
+  Outcome bad = run("data samples --sizes 5,-1,x");
+  EXPECT_EQ(bad.code, 2);
+  for (const char* part : {"--data-path: is missing", "--seq-length: is missing", "'-1'", "'x'"}) {
+    EXPECT_THAT(bad.err, HasSubstr(part));
+  }
+}
+
+TEST_F(DataProgram, ShowsAndJoinsTokenFiles) {
+  ASSERT_EQ(run("data merge --input p q --output-prefix new/all").code, 0);
+  json info = json::parse(run("data info --json --data-path new/all").out);
+  EXPECT_EQ(info["documents"], 120);
+  EXPECT_EQ(info["tokens"],
+            2 * json::parse(run("data info --json --data-path p").out)["tokens"].get<int>());
+  EXPECT_THAT(run("data info --data-path p q").out, HasSubstr("60 documents (0 empty)"));
+  json shown = json::parse(run("data show --json --data-path new/all --document 60").out);
+  EXPECT_EQ(shown, json::parse(run("data show --json --data-path p").out.replace(12, 1, "60")));
+  EXPECT_EQ(run("data show --data-path p --document 60").code, 2);
+  EXPECT_EQ(run("data merge --input p --output-prefix p").code, 2);
+  folder_.write("broken.idx", "MMIDIDX");
+  folder_.write("broken.bin", "");
+  Outcome broken = run("data merge --input p broken --output-prefix joined");
+  EXPECT_EQ(broken.code, 2);
+  EXPECT_THAT(broken.err, HasSubstr("broken.idx"));
+  for (const std::string& name : list_directory(folder_.path())) {
+    EXPECT_FALSE(name.starts_with("joined")) << name;
+  }
+}
+
+}  // namespace
+}  // namespace bev
