@@ -22,6 +22,7 @@ struct CommandConfig {
   ScheduleOptions schedule;
   PlanScheduleOptions plan_schedule;
   VerifyOptions verify;
+  TokenizeOptions tokenize;
 };
 
 struct Command {
