@@ -89,11 +89,11 @@ void AddedTokens::split(std::string_view text, bool normalized, std::vector<Part
     }
     if (token.strip_left) start = std::max(end_spaces(text.substr(0, start)), done);
     if (token.strip_right) stop += start_spaces(text.substr(stop));
-    if (done < start) parts.push_back({text.substr(done, start - done), nullptr, done == 0});
-    parts.push_back({text.substr(start, stop - start), &token, start == 0});
+    if (done < start) parts.push_back({text.substr(done, start - done), nullptr, done});
+    parts.push_back({text.substr(start, stop - start), &token, start});
     done = stop;
   }
-  if (done < text.size()) parts.push_back({text.substr(done), nullptr, done == 0});
+  if (done < text.size()) parts.push_back({text.substr(done), nullptr, done});
 }
 
 }  // namespace bev

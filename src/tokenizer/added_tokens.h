@@ -38,7 +38,7 @@ class AddedTokens {
   struct Part {
     std::string_view text;
     const AddedToken* token;  // nullptr: plain text
-    bool first;               // starts where the text does
+    std::size_t begin;        // in the text
   };
   // The parts of a valid text, by the tokens that are searched in the original or the normalized
   // text. Of tokens that start at the same place the longest is taken.

@@ -1,5 +1,6 @@
 #include "tokenizer/normalizer.h"
 
+#include <algorithm>
 #include <utility>
 #include <vector>
 
@@ -14,37 +15,42 @@ namespace bev {
 
 namespace {
 
-// Removes the characters of a trait.
-void remove_characters(NormalizedText& text, std::uint16_t bits) {
+// Writes each character anew: change(point, its bytes, out) appends what becomes of it.
+template <class Change>
+void change_characters(NormalizedText& text, Change change) {
   std::string out;
   out.reserve(text.text.size());
+  std::size_t origin = 0;
   for (std::size_t at = 0; at < text.text.size();) {
     DecodedPoint next = decode_point(text.text, at);
-    if (has_trait(next.point, bits)) {
-      if (at == 0) text.keeps_start = false;
-    } else {
-      out.append(text.text, at, next.bytes);
-    }
+    change(next.point, std::string_view(text.text).substr(at, next.bytes), out);
     at += next.bytes;
+    if (at <= text.origin_bytes) origin = out.size();
   }
-  text.text = std::move(out);
+  text = {std::move(out), origin};
 }
 
-void make_lower(std::string& text) {
-  std::string out;
-  out.reserve(text.size());
-  for (std::size_t at = 0; at < text.size();) {
-    DecodedPoint next = decode_point(text, at);
-    append_lower(out, next.point);
-    at += next.bytes;
-  }
-  text = std::move(out);
+void remove_characters(NormalizedText& text, std::uint16_t bits) {
+  change_characters(text, [&](CodePoint point, std::string_view bytes, std::string& out) {
+    if (!has_trait(point, bits)) out.append(bytes);
+  });
+}
+
+void make_lower(NormalizedText& text) {
+  change_characters(
+      text, [](CodePoint point, std::string_view, std::string& out) { append_lower(out, point); });
+}
+
+void apply_form(NormalizedText& text, NormalForm form) {
+  std::size_t origin =
+      normal_form(std::string_view(text.text).substr(0, text.origin_bytes), form).size();
+  text = {normal_form(text.text, form), origin};
 }
 
 class UnicodeForm : public Normalizer {
  public:
   explicit UnicodeForm(NormalForm form) : form_(form) {}
-  void apply(NormalizedText& text) const override { text.text = normal_form(text.text, form_); }
+  void apply(NormalizedText& text) const override { apply_form(text, form_); }
 
  private:
   NormalForm form_;
@@ -52,7 +58,7 @@ class UnicodeForm : public Normalizer {
 
 class Lowercase : public Normalizer {
  public:
-  void apply(NormalizedText& text) const override { make_lower(text.text); }
+  void apply(NormalizedText& text) const override { make_lower(text); }
 };
 
 class StripAccents : public Normalizer {
@@ -71,14 +77,14 @@ class Strip : public Normalizer {
       DecodedPoint next = decode_point(rest, 0);
       if (!has_trait(next.point, trait::kSpace)) break;
       rest.remove_prefix(next.bytes);
-      text.keeps_start = false;
     }
     while (right_ && !rest.empty()) {
       DecodedPoint last = decode_last_point(rest);
       if (!has_trait(last.point, trait::kSpace)) break;
       rest.remove_suffix(last.bytes);
     }
-    text.text = std::string(rest);
+    auto stripped = static_cast<std::size_t>(rest.data() - text.text.data());
+    text = {std::string(rest), text.origin_bytes - std::min(stripped, text.origin_bytes)};
   }
 
  private:
@@ -89,7 +95,9 @@ class Prepend : public Normalizer {
  public:
   explicit Prepend(std::string prefix) : prefix_(std::move(prefix)) {}
   void apply(NormalizedText& text) const override {
-    if (!text.text.empty()) text.text.insert(0, prefix_);
+    if (text.text.empty()) return;
+    text.text.insert(0, prefix_);
+    if (text.origin_bytes > 0) text.origin_bytes += prefix_.size();
   }
 
  private:
@@ -105,14 +113,19 @@ class Replace : public Normalizer {
   void apply(NormalizedText& text) const override {
     if (text.text.empty()) return;
     std::string out;
-    std::size_t done = 0;
-    auto replace = [&](Match match) {
-      // A character put in is the last one's that was taken out.
-      bool single = match.end > 0 && match.end == point_bytes(text.text[0]);
-      if (match.begin == 0 && (content_.empty() ? match.end > 0 : !single && match.end > 0)) {
-        text.keeps_start = false;
+    std::size_t done = 0, origin = 0;
+    // Copies up to a place what is not replaced.
+    auto copy_to = [&](std::size_t end) {
+      if (done < text.origin_bytes) {
+        origin = out.size() + std::min(end, text.origin_bytes) - done;
       }
-      out.append(text.text, done, match.begin - done).append(content_);
+      out.append(text.text, done, end - done);
+    };
+    auto replace = [&](Match match) {
+      copy_to(match.begin);
+      out.append(content_);
+      // What is put in belongs to the last character that was taken out.
+      if (match.end <= text.origin_bytes) origin = out.size();
       done = match.end;
     };
     if (!literal_.empty()) {
@@ -124,8 +137,8 @@ class Replace : public Normalizer {
       Regex::Matches matches(regex_, text.text);
       while (std::optional<Match> match = matches.next()) replace(*match);
     }
-    out.append(text.text, done);
-    text.text = std::move(out);
+    copy_to(text.text.size());
+    text = {std::move(out), origin};
   }
 
  private:
@@ -137,30 +150,24 @@ class Replace : public Normalizer {
 class Nmt : public Normalizer {
  public:
   void apply(NormalizedText& text) const override {
-    std::string out;
-    for (std::size_t at = 0; at < text.text.size();) {
-      DecodedPoint next = decode_point(text.text, at);
-      CodePoint c = next.point;
+    change_characters(text, [](CodePoint c, std::string_view bytes, std::string& out) {
       bool removed = (c >= 0x1 && c <= 0x8) || c == 0xb || (c >= 0xe && c <= 0x1f) || c == 0x7f ||
                      c == 0x8f || c == 0x9f;
       bool space = c == 0x9 || c == 0xa || c == 0xc || c == 0xd || c == 0x1680 ||
                    (c >= 0x200b && c <= 0x200f) || c == 0x2028 || c == 0x2029 || c == 0x2581 ||
                    c == 0xfeff || c == 0xfffd;
-      if (removed && at == 0) text.keeps_start = false;
-      if (space) {
-        out.push_back(' ');
-      } else if (!removed) {
-        out.append(text.text, at, next.bytes);
-      }
-      at += next.bytes;
-    }
-    text.text = std::move(out);
+      if (!removed) out.append(space ? " " : bytes);
+    });
   }
 };
 
 class ByteLevelText : public Normalizer {
  public:
-  void apply(NormalizedText& text) const override { text.text = to_byte_level(text.text); }
+  void apply(NormalizedText& text) const override {
+    change_characters(text, [](CodePoint, std::string_view bytes, std::string& out) {
+      out.append(to_byte_level(bytes));
+    });
+  }
 };
 
 // The reference looks a whole grapheme up when it is short, and takes the shortest rule that it
@@ -171,18 +178,24 @@ class Precompiled : public Normalizer {
   void apply(NormalizedText& text) const override {
     constexpr std::size_t kShort = 6;
     std::string out;
+    std::size_t origin = 0;
     std::string_view rest = text.text;
-    while (!rest.empty()) {
+    for (bool first = text.origin_bytes > 0; !rest.empty(); first = false) {
       std::string_view grapheme = rest.substr(0, first_grapheme(rest));
       rest.remove_prefix(grapheme.size());
-      if (grapheme.size() < kShort && append_rule(out, grapheme)) continue;
+      if (grapheme.size() < kShort && append_rule(out, grapheme)) {
+        bool single = point_bytes(grapheme[0]) == grapheme.size();
+        if (first && !out.empty()) origin = single ? out.size() : point_bytes(out[0]);
+        continue;
+      }
       for (std::size_t at = 0; at < grapheme.size();) {
         std::string_view part = grapheme.substr(at, point_bytes(grapheme[at]));
         if (!append_rule(out, part)) out.append(part);
+        if (first && at == 0) origin = out.size();
         at += part.size();
       }
     }
-    text.text = std::move(out);
+    text = {std::move(out), origin};
   }
 
  private:
@@ -202,32 +215,21 @@ class BertText : public Normalizer {
 
   void apply(NormalizedText& text) const override {
     if (clean) clean_up(text);
-    if (chinese) space_chinese(text.text);
+    if (chinese) space_chinese(text);
     if (accents) {
-      text.text = normal_form(text.text, NormalForm::kNfd);
+      apply_form(text, NormalForm::kNfd);
       remove_characters(text, trait::kBertAccent);
     }
-    if (lower) make_lower(text.text);
+    if (lower) make_lower(text);
   }
 
  private:
   static void clean_up(NormalizedText& text) {
-    std::string out;
-    out.reserve(text.text.size());
-    for (std::size_t at = 0; at < text.text.size();) {
-      DecodedPoint next = decode_point(text.text, at);
-      bool removed =
-          next.point == 0 || next.point == 0xfffd || has_trait(next.point, trait::kBertControl);
-      if (removed) {
-        if (at == 0) text.keeps_start = false;
-      } else if (has_trait(next.point, trait::kSpace)) {
-        out.push_back(' ');
-      } else {
-        out.append(text.text, at, next.bytes);
-      }
-      at += next.bytes;
-    }
-    text.text = std::move(out);
+    change_characters(text, [](CodePoint point, std::string_view bytes, std::string& out) {
+      std::uint16_t traits = unicode_table().traits(point);
+      if (point == 0 || point == 0xfffd || (traits & trait::kBertControl) != 0) return;
+      out.append((traits & trait::kSpace) != 0 ? " " : bytes);
+    });
   }
 
   static bool is_chinese(CodePoint c) {
@@ -237,18 +239,14 @@ class BertText : public Normalizer {
            (c >= 0xf900 && c <= 0xfaff) || (c >= 0x2f800 && c <= 0x2fa1f);
   }
 
-  static void space_chinese(std::string& text) {
-    std::string out;
-    out.reserve(text.size());
-    for (std::size_t at = 0; at < text.size();) {
-      DecodedPoint next = decode_point(text, at);
-      bool spaced = next.point >= 0x3400 && is_chinese(next.point);
-      if (spaced) out.push_back(' ');
-      out.append(text, at, next.bytes);
-      if (spaced) out.push_back(' ');
-      at += next.bytes;
-    }
-    text = std::move(out);
+  static void space_chinese(NormalizedText& text) {
+    change_characters(text, [](CodePoint point, std::string_view bytes, std::string& out) {
+      if (point < 0x3400 || !is_chinese(point)) {
+        out.append(bytes);
+      } else {
+        out.append(" ").append(bytes).append(" ");
+      }
+    });
   }
 };
 

@@ -11,8 +11,8 @@ namespace bev {
 
 struct NormalizedText {
   std::string text;
-  // Whether the first character came from the first of the original, which Metaspace asks.
-  bool keeps_start = true;
+  // Bytes at its start that came from the first character of the original text; Metaspace asks.
+  std::size_t origin_bytes = 0;
 };
 
 class Normalizer {

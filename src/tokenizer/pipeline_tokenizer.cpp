@@ -71,7 +71,7 @@ void PipelineTokenizer::encode_word(std::string_view word, std::size_t readable,
 }
 
 // Text without added tokens, normalized.
-void PipelineTokenizer::encode_words(std::string_view text, bool first, Memory& memory,
+void PipelineTokenizer::encode_words(std::string_view text, std::size_t origin, Memory& memory,
                                      std::vector<std::int32_t>& ids) const {
   if (text.empty()) return;
   if (parts_.splitter) {
@@ -84,7 +84,7 @@ void PipelineTokenizer::encode_words(std::string_view text, bool first, Memory& 
   }
   Pieces& pieces = memory.pieces;
   pieces.text.assign(text);
-  pieces.pieces.assign(1, {0, text.size(), first});
+  pieces.pieces.assign(1, {0, text.size(), origin});
   if (parts_.pre_tokenizer) parts_.pre_tokenizer->apply(pieces);
   for (std::size_t i = 0; i < pieces.pieces.size(); ++i) {
     encode_word(pieces[i], pieces.text.size() - pieces.pieces[i].begin, memory, ids);
@@ -94,12 +94,13 @@ void PipelineTokenizer::encode_words(std::string_view text, bool first, Memory& 
 // Text without added tokens of the original: normalized, then cut at those of normalized text.
 void PipelineTokenizer::encode_plain(std::string_view text, bool first, Memory& memory,
                                      std::vector<std::int32_t>& ids) const {
+  std::size_t origin = first ? point_bytes(text[0]) : 0;
   NormalizedText normalized;
   if (parts_.normalizer) {
-    normalized.text = std::string(text);
+    normalized = {std::string(text), origin};
     parts_.normalizer->apply(normalized);
     text = normalized.text;
-    first = first && normalized.keeps_start;
+    origin = normalized.origin_bytes;
   }
   memory.normalized_parts.clear();
   parts_.added.split(text, true, memory.normalized_parts);
@@ -107,7 +108,8 @@ void PipelineTokenizer::encode_plain(std::string_view text, bool first, Memory& 
     if (part.token != nullptr) {
       ids.push_back(part.token->id);
     } else {
-      encode_words(part.text, first && part.first, memory, ids);
+      std::size_t left = origin - std::min(origin, part.begin);
+      encode_words(part.text, std::min(left, part.text.size()), memory, ids);
     }
   }
 }
@@ -127,7 +129,7 @@ std::vector<std::int32_t> PipelineTokenizer::encode(std::string_view text) const
     if (part.token != nullptr) {
       ids.push_back(part.token->id);
     } else {
-      encode_plain(part.text, part.first, *memory, ids);
+      encode_plain(part.text, part.begin == 0, *memory, ids);
     }
   }
   pool_->give_back(std::move(memory));

@@ -48,7 +48,7 @@ class PipelineTokenizer : public Tokenizer {
 
   void encode_plain(std::string_view text, bool first, Memory& memory,
                     std::vector<std::int32_t>& ids) const;
-  void encode_words(std::string_view text, bool first, Memory& memory,
+  void encode_words(std::string_view text, std::size_t origin, Memory& memory,
                     std::vector<std::int32_t>& ids) const;
   void encode_word(std::string_view word, std::size_t readable, Memory& memory,
                    std::vector<std::int32_t>& ids) const;

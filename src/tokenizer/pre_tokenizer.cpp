@@ -4,6 +4,7 @@
 
 #include "base/error.h"
 #include "tokenizer/byte_level.h"
+#include "tokenizer/piece_cuts.h"
 #include "tokenizer/regex.h"
 #include "tokenizer/unicode.h"
 
@@ -13,136 +14,6 @@ namespace {
 
 constexpr std::string_view kGpt2Pattern =
     R"('s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+)";
-
-// A stretch of a piece, and whether the pattern matched it.
-struct Stretch {
-  std::size_t begin, end;
-  bool matched;
-};
-
-enum class Behavior : std::uint8_t {
-  kRemoved,
-  kIsolated,
-  kMergedWithPrevious,
-  kMergedWithNext,
-  kContiguous
-};
-
-// A match joins what goes before it, unless that is a match too.
-void merge_with_previous(std::vector<Stretch>& stretches) {
-  std::size_t kept = 0;
-  bool previous = false;
-  for (const Stretch stretch : stretches) {
-    if (stretch.matched && !previous && kept > 0) {
-      stretches[kept - 1].end = stretch.end;
-    } else {
-      stretches[kept++] = stretch;
-    }
-    previous = stretch.matched;
-  }
-  stretches.resize(kept);
-}
-
-// The same in the other direction.
-void merge_with_next(std::vector<Stretch>& stretches) {
-  std::size_t kept = stretches.size();
-  bool previous = false;
-  for (std::size_t i = stretches.size(); i-- > 0;) {
-    const Stretch stretch = stretches[i];
-    if (stretch.matched && !previous && kept < stretches.size()) {
-      stretches[kept].begin = stretch.begin;
-    } else {
-      stretches[--kept] = stretch;
-    }
-    previous = stretch.matched;
-  }
-  stretches.erase(stretches.begin(), stretches.begin() + static_cast<std::ptrdiff_t>(kept));
-}
-
-void merge_contiguous(std::vector<Stretch>& stretches) {
-  std::size_t kept = 0;
-  bool previous = false;
-  for (const Stretch stretch : stretches) {
-    if (stretch.matched == previous && kept > 0) {
-      stretches[kept - 1].end = stretch.end;
-    } else {
-      stretches[kept++] = stretch;
-    }
-    previous = stretch.matched;
-  }
-  stretches.resize(kept);
-}
-
-void apply_behavior(std::vector<Stretch>& stretches, Behavior behavior) {
-  switch (behavior) {
-    case Behavior::kRemoved:
-      std::erase_if(stretches, [](const Stretch& stretch) { return stretch.matched; });
-      break;
-    case Behavior::kIsolated:
-      break;
-    case Behavior::kMergedWithPrevious:
-      merge_with_previous(stretches);
-      break;
-    case Behavior::kMergedWithNext:
-      merge_with_next(stretches);
-      break;
-    case Behavior::kContiguous:
-      merge_contiguous(stretches);
-      break;
-  }
-}
-
-// Cuts each piece where find(text, stretches) says; offsets are within the piece.
-template <class Find>
-void cut(Pieces& pieces, Behavior behavior, Find find) {
-  std::vector<Pieces::Piece> out;
-  std::vector<Stretch> stretches;
-  out.reserve(pieces.pieces.size());
-  for (std::size_t i = 0; i < pieces.pieces.size(); ++i) {
-    stretches.clear();
-    find(pieces[i], stretches);
-    apply_behavior(stretches, behavior);
-    std::size_t base = pieces.pieces[i].begin;
-    for (const Stretch& stretch : stretches) {
-      if (stretch.begin == stretch.end) continue;
-      out.push_back(
-          {base + stretch.begin, base + stretch.end, pieces.pieces[i].first && stretch.begin == 0});
-    }
-  }
-  pieces.pieces = std::move(out);
-}
-
-// Each character by itself: matched or not.
-template <class Predicate>
-void cut_characters(Pieces& pieces, Behavior behavior, Predicate matches) {
-  cut(pieces, behavior, [&](std::string_view text, std::vector<Stretch>& out) {
-    std::size_t done = 0;
-    for (std::size_t at = 0; at < text.size();) {
-      DecodedPoint next = decode_point(text, at);
-      if (matches(next.point)) {
-        if (done < at) out.push_back({done, at, false});
-        done = at + next.bytes;
-        out.push_back({at, done, true});
-      }
-      at += next.bytes;
-    }
-    if (done < text.size()) out.push_back({done, text.size(), false});
-  });
-}
-
-// Writes every piece anew; rewrite(piece, is_first, out) appends it.
-template <class Rewrite>
-void rewrite(Pieces& pieces, Rewrite change) {
-  std::string text;
-  text.reserve(pieces.text.size() + pieces.pieces.size());
-  for (std::size_t i = 0; i < pieces.pieces.size(); ++i) {
-    std::size_t begin = text.size();
-    change(pieces[i], pieces.pieces[i].first, text);
-    pieces.pieces[i].begin = begin;
-    pieces.pieces[i].end = text.size();
-  }
-  pieces.text = std::move(text);
-}
 
 class SplitByRegex : public PreTokenizer {
  public:
@@ -194,16 +65,15 @@ class ByteLevel : public PreTokenizer {
   }
   void apply(Pieces& pieces) const override {
     if (prefix_space_) {
-      rewrite(pieces, [](std::string_view piece, bool, std::string& out) {
-        if (!piece.starts_with(' ')) out.push_back(' ');
-        out.append(piece);
-      });
+      rewrite(
+          pieces, [](std::string_view piece, bool) { return piece.starts_with(' ') ? "" : " "; },
+          [](std::string_view part, std::string& out) { out.append(part); });
     }
     if (split_) split_->apply(pieces);
     if (!map_) return;
-    rewrite(pieces, [](std::string_view piece, bool, std::string& out) {
-      out.append(to_byte_level(piece));
-    });
+    rewrite(
+        pieces, [](std::string_view, bool) { return ""; },
+        [](std::string_view part, std::string& out) { out.append(to_byte_level(part)); });
   }
 
  private:
@@ -218,13 +88,16 @@ class Metaspace : public PreTokenizer {
       : replacement_(std::move(replacement)), prepend_(prepend), split_(split) {}
 
   void apply(Pieces& pieces) const override {
-    rewrite(pieces, [&](std::string_view piece, bool first, std::string& out) {
-      bool wanted = prepend_ == Prepend::kAlways || (prepend_ == Prepend::kFirst && first);
-      if (wanted && !piece.starts_with(' ') && !piece.starts_with(replacement_)) {
-        out.append(replacement_);
-      }
-      for (char c : piece) c == ' ' ? out.append(replacement_) : out.append(1, c);
-    });
+    rewrite(
+        pieces,
+        [&](std::string_view piece, bool first) -> std::string_view {
+          bool wanted = prepend_ == Prepend::kAlways || (prepend_ == Prepend::kFirst && first);
+          bool there = piece.starts_with(' ') || piece.starts_with(replacement_);
+          return wanted && !there ? replacement_ : "";
+        },
+        [&](std::string_view part, std::string& out) {
+          for (char c : part) c == ' ' ? out.append(replacement_) : out.append(1, c);
+        });
     if (!split_) return;
     CodePoint mark = decode_point(replacement_, 0).point;
     cut_characters(pieces, Behavior::kMergedWithNext,

@@ -9,23 +9,10 @@
 #include <vector>
 
 #include "tokenizer/json_value.h"
+#include "tokenizer/piece_cuts.h"
 #include "tokenizer/splitters.h"
 
 namespace bev {
-
-// Text in pieces that follow each other in one buffer.
-struct Pieces {
-  struct Piece {
-    std::size_t begin, end;
-    bool first;  // starts where the original text does
-  };
-  std::string text;
-  std::vector<Piece> pieces;
-
-  std::string_view operator[](std::size_t i) const {
-    return std::string_view(text).substr(pieces[i].begin, pieces[i].end - pieces[i].begin);
-  }
-};
 
 class PreTokenizer {
  public:

@@ -21,11 +21,13 @@ constexpr const char* kPatterns[] = {
 // Text that is likely to touch every alternative, and now and then any character.
 std::string random_text(std::mt19937& random) {
   constexpr const char* kParts[] = {
-      " ",  " ",  "  ", "\n", "\r", "\r\n", "\t", "'",  "'s", "'S", "'ll", "'LL", "'rE", "'v",
-      "ſ",  "'ſ", "a",  "b",  "Z",  "Q",    "e",  "ß",  "É",  "ǅ",  "ʰ",   "ª",   "中",  "の",
-      "ह",  "ि",   "\u0301", "\u0903", "0", "7",  "½",  "Ⅷ",  "٣",  "!",   ".",   "/",   "-",
-      "$",  "_",  "€",  "“",  "\u00a0", "\u3000", "\u2028", "\u0085", "\u200b", "\u200d", "🙂",
-      "\U0001f468", "\u0378", "\ufffd", "\U00010d4a"};
+      " ",      " ",      "  ",     "\n",   "\r",         "\r\n",   "\t",     "'",
+      "'s",     "'S",     "'ll",    "'LL",  "'rE",        "'v",     "ſ",      "'ſ",
+      "a",      "b",      "Z",      "Q",    "e",          "ß",      "É",      "ǅ",
+      "ʰ",      "ª",      "中",     "の",   "ह",          "ि",      "\u0301", "\u0903",
+      "0",      "7",      "½",      "Ⅷ",    "٣",          "!",      ".",      "/",
+      "-",      "$",      "_",      "€",    "“",          "\u00a0", "\u3000", "\u2028",
+      "\u0085", "\u200b", "\u200d", "🙂", "\U0001f468", "\u0378", "\ufffd", "\U00010d4a"};
   std::string text;
   std::size_t length = random() % 24;
   for (std::size_t i = 0; i < length; ++i) {

@@ -181,7 +181,7 @@ def make_words():
                                             pre_tokenizers.Split(Regex(r"[aeiou]"), "contiguous"),
                                             pre_tokenizers.Digits(False),
                                             pre_tokenizers.Split(Regex(r"\p{P}"), "merged_with_previous"),
-                                            pre_tokenizers.Metaspace()])),
+                                            pre_tokenizers.Metaspace(prepend_scheme="first")])),
     }
     for name, (normalizer, pre) in levels.items():
         tokenizer = Tokenizer(models.WordLevel(unk_token="<unk>"))
