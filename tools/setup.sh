@@ -5,6 +5,7 @@ set -euo pipefail
 packages=(
   g++ cmake ninja-build ccache lld                                    # build
   libdnnl-dev nlohmann-json3-dev libyaml-cpp-dev libfmt-dev libopenmpi-dev openmpi-bin  # libraries
+  libpcre2-dev libutf8proc-dev                                        # tokenizers
   libgtest-dev libgmock-dev clang-format-14                           # tests and checks
 )
 

@@ -186,4 +186,31 @@ std::vector<std::string> DataMergeOptions::problems() const {
   return out;
 }
 
+void TokenizeOptions::fields(FieldList& list) {
+  list.section("tokenize");
+  list.add("tokenizer", tokenizer,
+           "tokenizer.json, tokenizer.model, vocab.txt, a rank file (FILE:cl100k_base) or a folder "
+           "with one of them; byte; null:SIZE");
+  list.add("text", text, "text to encode; its ids go to stdout");
+  list.add("input", input, "JSON array of texts; with --decode of arrays of ids");
+  list.add("output", output, "JSON file for the ids, or for the texts").defaults_to("stdout");
+  list.add("decode", decode, "from ids to text");
+  list.add("add-special-tokens", add_special_tokens,
+           "add what the model expects around a text, such as <s> or [CLS]");
+  list.add("skip-special-tokens", skip_special_tokens, "leave special tokens out of decoded text");
+  list.add("threads", threads, "threads; 0: all cores").min(0).limit(1024);
+}
+
+std::vector<std::string> TokenizeOptions::problems() const {
+  std::vector<std::string> out;
+  need(tokenizer, "--tokenizer", "a file, a folder or a name", out);
+  if (text.empty() == input.empty()) {
+    out.push_back(text.empty() ? "--text: is missing; give it or --input"
+                               : "--text: excludes --input; keep one");
+  }
+  if (decode && !text.empty()) out.push_back("--decode: needs --input with ids");
+  if (decode && add_special_tokens) out.push_back("--add-special-tokens: excludes --decode");
+  return out;
+}
+
 }  // namespace bev

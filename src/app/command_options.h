@@ -110,4 +110,18 @@ struct DataMergeOptions {
   std::vector<std::string> problems() const;
 };
 
+struct TokenizeOptions {
+  std::string tokenizer;
+  std::string text;
+  std::string input;
+  std::string output;
+  bool decode = false;
+  bool add_special_tokens = false;
+  bool skip_special_tokens = false;
+  std::int64_t threads = 0;  // 0: all cores
+
+  void fields(FieldList& list);
+  std::vector<std::string> problems() const;
+};
+
 }  // namespace bev

@@ -13,7 +13,7 @@ namespace bev {
 
 namespace {
 
-constexpr std::array<Command, 11> kCommands = {{
+constexpr std::array<Command, 12> kCommands = {{
     {"train", "train a model, or continue one, and export it",
      "bevatron train --preset gpt2-124m --text book.txt --seq-length 256 --train-iters 500 "
      "--export-hf out\n"
@@ -86,6 +86,11 @@ constexpr std::array<Command, 11> kCommands = {{
      "bevatron data merge --input books web --output-prefix all",
      [](CommandConfig& config, FieldList& list) { config.data_merge.fields(list); },
      run_data_merge},
+    {"tokenize", "text to token ids, and back",
+     "bevatron tokenize --tokenizer DIR --text \"Once upon a time\"\n"
+     "bevatron tokenize --tokenizer tokenizer.json --input texts.json --output ids.json\n"
+     "bevatron tokenize --tokenizer cl100k_base.tiktoken --input ids.json --decode",
+     [](CommandConfig& config, FieldList& list) { config.tokenize.fields(list); }, run_tokenize},
 }};
 
 // One row of a table: a field or a shorthand.

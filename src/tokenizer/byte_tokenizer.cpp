@@ -4,29 +4,16 @@
 #include <nlohmann/json.hpp>
 
 #include "base/json_check.h"
+#include "tokenizer/byte_level.h"
 
 namespace bev {
 
 namespace {
 using Json = nlohmann::json;
 
-// GPT-2's printable stand-in for each byte, in UTF-8: visible Latin-1 bytes stand for themselves,
-// the others take the code points from 256 on, in order. Every code point is below 0x800: at most
-// two bytes of UTF-8.
 std::vector<std::string> byte_characters() {
   std::vector<std::string> characters;
-  unsigned next = 256;
-  for (unsigned byte = 0; byte < 256; ++byte) {
-    bool visible = (byte >= 33 && byte <= 126) || (byte >= 161 && byte != 173);
-    unsigned point = visible ? byte : next++;
-    std::string& text = characters.emplace_back();
-    if (point < 0x80) {
-      text.push_back(static_cast<char>(point));
-    } else {
-      text.push_back(static_cast<char>(0xc0 | (point >> 6)));
-      text.push_back(static_cast<char>(0x80 | (point & 0x3f)));
-    }
-  }
+  for (CodePoint point : byte_points()) append_point(characters.emplace_back(), point);
   return characters;
 }
 
@@ -70,6 +57,19 @@ std::string ByteTokenizer::decode(std::span<const std::int32_t> ids) const {
   for (std::int32_t id : ids) {
     if (id >= 0 && id < kVocabSize) text.push_back(static_cast<char>(id));
   }
+  return text;
+}
+
+std::optional<std::int32_t> ByteTokenizer::token_id(std::string_view token) const {
+  std::optional<std::string> bytes = from_byte_level(token);
+  if (!bytes || bytes->size() != 1) return std::nullopt;
+  return static_cast<unsigned char>((*bytes)[0]);
+}
+
+std::optional<std::string> ByteTokenizer::token_text(std::int32_t id) const {
+  if (id < 0 || id >= kVocabSize) return std::nullopt;
+  std::string text;
+  append_point(text, byte_points()[static_cast<std::size_t>(id)]);
   return text;
 }
 

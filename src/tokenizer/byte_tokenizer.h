@@ -19,6 +19,8 @@ class ByteTokenizer : public Tokenizer {
   std::vector<std::int32_t> encode(std::string_view text) const override;
   std::string decode(std::span<const std::int32_t> ids) const override;
   std::int64_t vocab_size() const override { return kVocabSize; }
+  std::optional<std::int32_t> token_id(std::string_view token) const override;
+  std::optional<std::string> token_text(std::int32_t id) const override;
 };
 
 // The content of tokenizer.json and tokenizer_config.json with which Hugging Face's libraries do

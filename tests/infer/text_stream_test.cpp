@@ -24,6 +24,8 @@ class WordTokenizer : public Tokenizer {
     return text;
   }
   std::int64_t vocab_size() const override { return 100; }
+  std::optional<std::int32_t> token_id(std::string_view) const override { return {}; }
+  std::optional<std::string> token_text(std::int32_t) const override { return {}; }
 };
 
 TEST(TextStream, CutCharactersWaitForTheirRest) {

@@ -1,0 +1,176 @@
+// Finds out what kind of tokenizer a file or folder holds, and reads it.
+#include <charconv>
+#include <optional>
+
+#include "base/error.h"
+#include "base/file.h"
+#include "base/json_check.h"
+#include "base/text.h"
+#include "tokenizer/byte_tokenizer.h"
+#include "tokenizer/null_tokenizer.h"
+#include "tokenizer/pipeline_tokenizer.h"
+#include "tokenizer/sentencepiece_tokenizer.h"
+#include "tokenizer/text_vocabularies.h"
+#include "tokenizer/tiktoken_file.h"
+#include "tokenizer/tokenizer.h"
+#include "tokenizer/tokenizer_json.h"
+
+namespace bev {
+
+namespace {
+
+// tokenizer_config.json of the folder; nothing when there is none.
+std::optional<JsonDocument> read_config(const std::string& folder) {
+  std::string path = join_path(folder, "tokenizer_config.json");
+  if (!path_exists(path)) return std::nullopt;
+  return JsonDocument(read_file(path), path);
+}
+
+// A token of the configuration: its text, or an object with it.
+std::optional<std::string> config_token(const JsonValue& config, std::string_view key) {
+  JsonValue value = config[key];
+  if (value.is_object()) return value.text("content");
+  return value.is_string() ? std::optional(value.as_text()) : std::nullopt;
+}
+
+// The end-of-document token: what the configuration calls eos_token, or a usual name.
+std::optional<std::int32_t> find_eod(const PipelineParts& parts,
+                                     const std::optional<JsonDocument>& config) {
+  auto id_of = [&](std::string_view token) -> std::optional<std::int32_t> {
+    if (const AddedToken* added = parts.added.find(token)) return added->id;
+    return parts.model->vocabulary().find(token);
+  };
+  if (config) {
+    if (auto name = config_token(config->root(), "eos_token")) return id_of(*name);
+  }
+  for (std::string_view name : {"<|endoftext|>", "<|end_of_text|>", "</s>", "[SEP]"}) {
+    if (std::optional<std::int32_t> id = id_of(name)) return id;
+  }
+  return std::nullopt;
+}
+
+std::unique_ptr<Tokenizer> finish(PipelineParts parts, const std::string& folder) {
+  std::optional<JsonDocument> config = read_config(folder);
+  parts.eod = find_eod(parts, config);
+  return std::make_unique<PipelineTokenizer>(std::move(parts));
+}
+
+std::unique_ptr<Tokenizer> read_json_file(const std::string& path) {
+  std::string text = read_file(path);
+  if (is_byte_tokenizer(text, path)) return std::make_unique<ByteTokenizer>();
+  JsonDocument document(text, path);
+  PipelineParts parts = read_tokenizer_json(document.root());
+  // The clean-up is made for WordPiece; the reference does not apply it to BPE, whose text it
+  // would change.
+  std::optional<JsonDocument> config = read_config(parent_path(path));
+  bool bpe = !document.root()["model"]["merges"].is_null();
+  if (config && !bpe) {
+    parts.clean_up_spaces = config->root().flag("clean_up_tokenization_spaces").value_or(false);
+  }
+  parts.eod = find_eod(parts, config);
+  return std::make_unique<PipelineTokenizer>(std::move(parts));
+}
+
+std::unique_ptr<Tokenizer> read_sentencepiece(const std::string& path) {
+  SentencePieceSpecials specials;
+  if (std::optional<JsonDocument> config = read_config(parent_path(path))) {
+    specials.begin = config->root().flag("add_bos_token").value_or(specials.begin);
+    specials.end = config->root().flag("add_eos_token").value_or(specials.end);
+  }
+  return std::make_unique<SentencePieceTokenizer>(read_sentencepiece_file(read_file(path), path),
+                                                  specials, path);
+}
+
+// Rank files are lines of base64; a SentencePiece model is not text.
+bool is_rank_file(const std::string& content) {
+  std::string_view line = std::string_view(content).substr(0, content.find('\n'));
+  std::size_t space = line.find(' ');
+  return space != line.npos && space > 0 &&
+         line.find_first_not_of(
+             "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/=") == space;
+}
+
+// The pattern that a rank file's name means: cl100k_base.tiktoken, qwen.tiktoken; Llama 3's file
+// is called tokenizer.model.
+std::string pattern_of_name(const std::string& path) {
+  std::string name = path.substr(path.find_last_of('/') + 1);
+  std::string stem = name.substr(0, name.find('.'));
+  if (named_pattern(stem)) return stem;
+  return stem.starts_with("qwen") ? "qwen2" : "llama3";
+}
+
+std::unique_ptr<Tokenizer> read_model_file(const std::string& path) {
+  std::string content = read_file(path);
+  if (is_rank_file(content)) return read_tiktoken_file(content, pattern_of_name(path), path);
+  return read_sentencepiece(path);
+}
+
+std::unique_ptr<Tokenizer> read_gpt2_folder(const std::string& folder) {
+  return finish(read_gpt2_files(join_path(folder, "vocab.json"), join_path(folder, "merges.txt")),
+                folder);
+}
+
+std::unique_ptr<Tokenizer> read_bert_file(const std::string& path) {
+  std::string folder = parent_path(path);
+  std::optional<JsonDocument> config = read_config(folder);
+  bool lower = !config || config->root().flag("do_lower_case").value_or(true);
+  return finish(read_bert_vocabulary(path, lower), folder);
+}
+
+std::unique_ptr<Tokenizer> read_file_by_name(const std::string& path) {
+  if (path.ends_with("merges.txt") || path.ends_with("vocab.json")) {
+    return read_gpt2_folder(parent_path(path));
+  }
+  if (path.ends_with(".json")) return read_json_file(path);
+  if (path.ends_with(".txt")) return read_bert_file(path);
+  return read_model_file(path);
+}
+
+std::unique_ptr<Tokenizer> make_null(std::string_view size_text) {
+  std::int64_t size = 0;
+  auto [end, error] = std::from_chars(size_text.data(), size_text.data() + size_text.size(), size);
+  BEV_CHECK(error == std::errc() && end == size_text.data() + size_text.size() && size > 0 &&
+                size < (std::int64_t{1} << 31) - 1,
+            ErrorKind::kConfig, "tokenizer null:", size_text,
+            ": give the number of ids, as in null:32000");
+  return std::make_unique<NullTokenizer>(size);
+}
+
+}  // namespace
+
+std::unique_ptr<Tokenizer> load_tokenizer(const std::string& folder) {
+  auto file = [&](const char* name) { return join_path(folder, name); };
+  if (path_exists(file("tokenizer.json"))) return read_json_file(file("tokenizer.json"));
+  for (const char* name : {"tokenizer.model", "spiece.model", "sentencepiece.bpe.model"}) {
+    if (path_exists(file(name))) return read_model_file(file(name));
+  }
+  if (path_exists(file("vocab.json")) && path_exists(file("merges.txt"))) {
+    return read_gpt2_folder(folder);
+  }
+  if (path_exists(file("vocab.txt"))) return read_bert_file(file("vocab.txt"));
+  if (!is_directory(folder)) return nullptr;
+  for (const std::string& name : list_directory(folder)) {
+    if (name.ends_with(".tiktoken")) return read_model_file(join_path(folder, name));
+  }
+  return nullptr;
+}
+
+std::unique_ptr<Tokenizer> open_tokenizer(const std::string& path) {
+  if (path == "byte") return std::make_unique<ByteTokenizer>();
+  if (path.starts_with("null:")) return make_null(std::string_view(path).substr(5));
+  if (is_directory(path)) {
+    std::unique_ptr<Tokenizer> found = load_tokenizer(path);
+    BEV_CHECK(found != nullptr, ErrorKind::kInput, path,
+              ": no tokenizer.json, tokenizer.model, vocab.json with merges.txt, vocab.txt or "
+              ".tiktoken file");
+    return found;
+  }
+  if (path_exists(path)) return read_file_by_name(path);
+  std::size_t colon = path.find_last_of(':');
+  BEV_CHECK(colon != std::string::npos && path_exists(path.substr(0, colon)), ErrorKind::kInput,
+            path, ": no such file or folder");
+  std::string file = path.substr(0, colon);
+  return read_tiktoken_file(read_file(file), path.substr(colon + 1), file);
+}
+
+}  // namespace bev

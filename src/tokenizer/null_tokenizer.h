@@ -1,0 +1,25 @@
+// No tokenizer: text is ids in decimal, with spaces between, for data that was tokenized elsewhere.
+#pragma once
+
+#include "tokenizer/tokenizer.h"
+
+namespace bev {
+
+class NullTokenizer : public Tokenizer {
+ public:
+  // `size` ids and one more, the end of a document.
+  explicit NullTokenizer(std::int64_t size) : size_(size) {}
+
+  // Error(kInput) when a word is no id.
+  std::vector<std::int32_t> encode(std::string_view text) const override;
+  std::string decode(std::span<const std::int32_t> ids) const override;
+  std::int64_t vocab_size() const override { return size_ + 1; }
+  std::optional<std::int32_t> token_id(std::string_view token) const override;
+  std::optional<std::string> token_text(std::int32_t id) const override;
+  std::optional<std::int32_t> eod() const override { return static_cast<std::int32_t>(size_); }
+
+ private:
+  std::int64_t size_;
+};
+
+}  // namespace bev

@@ -1,0 +1,183 @@
+#include "tokenizer/pipeline_tokenizer.h"
+
+#include <algorithm>
+#include <mutex>
+
+#include "tokenizer/utf8.h"
+#include "tokenizer/word_cache.h"
+
+namespace bev {
+
+struct PipelineTokenizer::Memory {
+  std::unique_ptr<ModelMemory> model;
+  WordCache cache;
+  Pieces pieces;
+  std::vector<AddedTokens::Part> raw_parts, normalized_parts;
+};
+
+// Memories that no call uses now. A thread that encodes again finds the words it has seen.
+class PipelineTokenizer::Pool {
+ public:
+  std::unique_ptr<Memory> take(const WordModel& model) {
+    {
+      std::lock_guard lock(mutex_);
+      if (!free_.empty()) {
+        std::unique_ptr<Memory> memory = std::move(free_.back());
+        free_.pop_back();
+        return memory;
+      }
+    }
+    auto memory = std::make_unique<Memory>();
+    memory->model = model.make_memory();
+    return memory;
+  }
+  void give_back(std::unique_ptr<Memory> memory) {
+    std::lock_guard lock(mutex_);
+    free_.push_back(std::move(memory));
+  }
+
+ private:
+  std::mutex mutex_;
+  std::vector<std::unique_ptr<Memory>> free_;
+};
+
+PipelineTokenizer::PipelineTokenizer(PipelineParts parts)
+    : parts_(std::move(parts)),
+      vocab_size_(parts_.model->vocabulary().end_id()),
+      pool_(std::make_unique<Pool>()) {
+  for (const AddedToken& token : parts_.added.all()) {
+    vocab_size_ = std::max<std::int64_t>(vocab_size_, token.id + 1);
+  }
+}
+
+PipelineTokenizer::~PipelineTokenizer() = default;
+
+void PipelineTokenizer::encode_word(std::string_view word, std::size_t readable, Memory& memory,
+                                    std::vector<std::int32_t>& ids) const {
+  if (word.empty()) return;
+  if (word.size() > WordCache::kMostBytes) {
+    parts_.model->encode(word, *memory.model, ids);
+    return;
+  }
+  WordCache::Key key = WordCache::key_of(word, readable);
+  std::span<const std::int32_t> known = memory.cache.find(key, word.size());
+  if (!known.empty()) {
+    ids.insert(ids.end(), known.begin(), known.end());
+    return;
+  }
+  std::size_t before = ids.size();
+  parts_.model->encode(word, *memory.model, ids);
+  memory.cache.keep(key, word.size(), std::span(ids).subspan(before));
+}
+
+// Text without added tokens, normalized.
+void PipelineTokenizer::encode_words(std::string_view text, std::size_t origin, Memory& memory,
+                                     std::vector<std::int32_t>& ids) const {
+  if (text.empty()) return;
+  if (parts_.splitter) {
+    for (std::size_t at = 0; at < text.size();) {
+      std::size_t end = parts_.splitter->word_end(text, at);
+      encode_word(text.substr(at, end - at), text.size() - at, memory, ids);
+      at = end;
+    }
+    return;
+  }
+  Pieces& pieces = memory.pieces;
+  pieces.text.assign(text);
+  pieces.pieces.assign(1, {0, text.size(), origin});
+  if (parts_.pre_tokenizer) parts_.pre_tokenizer->apply(pieces);
+  for (std::size_t i = 0; i < pieces.pieces.size(); ++i) {
+    encode_word(pieces[i], pieces.text.size() - pieces.pieces[i].begin, memory, ids);
+  }
+}
+
+// Text without added tokens of the original: normalized, then cut at those of normalized text.
+void PipelineTokenizer::encode_plain(std::string_view text, bool first, Memory& memory,
+                                     std::vector<std::int32_t>& ids) const {
+  std::size_t origin = first ? point_bytes(text[0]) : 0;
+  NormalizedText normalized;
+  if (parts_.normalizer) {
+    normalized = {std::string(text), origin};
+    parts_.normalizer->apply(normalized);
+    text = normalized.text;
+    origin = normalized.origin_bytes;
+  }
+  memory.normalized_parts.clear();
+  parts_.added.split(text, true, memory.normalized_parts);
+  for (const AddedTokens::Part& part : memory.normalized_parts) {
+    if (part.token != nullptr) {
+      ids.push_back(part.token->id);
+    } else {
+      std::size_t left = origin - std::min(origin, part.begin);
+      encode_words(part.text, std::min(left, part.text.size()), memory, ids);
+    }
+  }
+}
+
+std::vector<std::int32_t> PipelineTokenizer::encode(std::string_view text) const {
+  std::string replaced;
+  if (!is_valid_utf8(text)) {
+    replaced = to_valid_utf8(text);
+    text = replaced;
+  }
+  std::vector<std::int32_t> ids;
+  ids.reserve(text.size() / 3 + 8);
+  std::unique_ptr<Memory> memory = pool_->take(*parts_.model);
+  memory->raw_parts.clear();
+  parts_.added.split(text, false, memory->raw_parts);
+  for (const AddedTokens::Part& part : memory->raw_parts) {
+    if (part.token != nullptr) {
+      ids.push_back(part.token->id);
+    } else {
+      encode_plain(part.text, part.begin == 0, *memory, ids);
+    }
+  }
+  pool_->give_back(std::move(memory));
+  return ids;
+}
+
+void PipelineTokenizer::add_special_tokens(std::vector<std::int32_t>& ids) const {
+  parts_.post_processor.add_special_tokens(ids);
+}
+
+std::string PipelineTokenizer::decode(std::span<const std::int32_t> ids) const {
+  std::vector<std::string> tokens;
+  tokens.reserve(ids.size());
+  for (std::int32_t id : ids) {
+    if (const AddedToken* added = parts_.added.find(id)) {
+      tokens.push_back(added->shown);
+    } else if (const std::string* text = parts_.model->vocabulary().text(id)) {
+      tokens.push_back(*text);
+    }
+  }
+  std::string_view between = " ";
+  if (parts_.decoder) {
+    parts_.decoder->apply(tokens);
+    between = "";
+  }
+  std::string out;
+  for (std::size_t i = 0; i < tokens.size(); ++i) {
+    if (i > 0) out.append(between);
+    out.append(tokens[i]);
+  }
+  return parts_.clean_up_spaces ? bev::clean_up_spaces(std::move(out)) : out;
+}
+
+std::optional<std::int32_t> PipelineTokenizer::token_id(std::string_view token) const {
+  if (const AddedToken* added = parts_.added.find(token)) return added->id;
+  return parts_.model->vocabulary().find(token);
+}
+
+std::optional<std::string> PipelineTokenizer::token_text(std::int32_t id) const {
+  if (const AddedToken* added = parts_.added.find(id)) return added->content;
+  const std::string* text = parts_.model->vocabulary().text(id);
+  if (text == nullptr) return std::nullopt;
+  return *text;
+}
+
+bool PipelineTokenizer::is_special(std::int32_t id) const {
+  const AddedToken* added = parts_.added.find(id);
+  return added != nullptr && added->special;
+}
+
+}  // namespace bev

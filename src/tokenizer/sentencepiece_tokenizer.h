@@ -1,0 +1,76 @@
+// Encodes and decodes with a SentencePiece model, as Google's library does.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "tokenizer/byte_trie.h"
+#include "tokenizer/sentencepiece_file.h"
+#include "tokenizer/tokenizer.h"
+#include "tokenizer/vocabulary.h"
+
+namespace bev {
+
+struct SentencePieceSpecials {  // what add_special_tokens adds
+  bool begin = true;
+  bool end = false;
+};
+
+class SentencePieceTokenizer : public Tokenizer {
+ public:
+  // Error(kInput) naming `source` when the pieces do not make a model.
+  SentencePieceTokenizer(SentencePieceFile file, SentencePieceSpecials specials,
+                         const std::string& source);
+
+  std::vector<std::int32_t> encode(std::string_view text) const override;
+  void add_special_tokens(std::vector<std::int32_t>& ids) const override;
+  std::string decode(std::span<const std::int32_t> ids) const override;
+  std::int64_t vocab_size() const override {
+    return static_cast<std::int64_t>(file_.pieces.size());
+  }
+  std::optional<std::int32_t> token_id(std::string_view token) const override;
+  std::optional<std::string> token_text(std::int32_t id) const override;
+  bool is_special(std::int32_t id) const override;
+  std::optional<std::int32_t> eod() const override { return end_; }
+
+ private:
+  struct Piece {
+    std::string_view text;
+    std::int32_t id;
+  };
+  struct Merging;  // one text's merges under way
+
+  // A normalized prefix of the text, and the bytes it takes.
+  std::pair<std::string_view, std::size_t> normalize_prefix(std::string_view text,
+                                                            const SentencePieceRules& rules,
+                                                            bool match_symbols) const;
+  std::string normalize(std::string_view text, const SentencePieceRules& rules,
+                        bool match_symbols) const;
+  // The bytes of the longest user-defined symbol that the text starts with, or 0.
+  std::size_t symbol_bytes(std::string_view text) const;
+  std::vector<Piece> cut_unigram(std::string_view text) const;
+  std::vector<Piece> cut_bpe(std::string_view text) const;
+  const SentencePiece& piece(std::int32_t id) const {
+    return file_.pieces[static_cast<std::size_t>(id)];
+  }
+  std::optional<std::int32_t> control_id(std::string_view text) const;
+
+  SentencePieceFile file_;
+  SentencePieceSpecials specials_;
+  Vocabulary pieces_;    // normal, user-defined and unused ones
+  Vocabulary reserved_;  // the others
+  ByteTrie trie_;        // of pieces_, for unigram
+  ByteTrie symbols_;     // user-defined
+  bool has_symbols_ = false;
+  std::array<std::int32_t, 256> byte_ids_{};
+  std::int32_t unknown_ = -1;
+  float unknown_score_ = 0;
+  std::optional<std::int32_t> begin_, end_;
+};
+
+}  // namespace bev

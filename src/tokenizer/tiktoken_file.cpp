@@ -1,0 +1,110 @@
+#include "tokenizer/tiktoken_file.h"
+
+#include <charconv>
+
+#include "base/error.h"
+#include "base/json_check.h"
+#include "tokenizer/base64.h"
+#include "tokenizer/bpe_model.h"
+#include "tokenizer/byte_level.h"
+#include "tokenizer/pipeline_tokenizer.h"
+
+namespace bev {
+
+namespace {
+
+struct Ranks {
+  Vocabulary texts;  // in stand-ins of bytes
+  Vocabulary bytes;
+};
+
+Ranks read_ranks(std::string_view text, const std::string& source) {
+  Ranks ranks;
+  while (!text.empty()) {
+    std::string_view line = text.substr(0, text.find('\n'));
+    text.remove_prefix(std::min(text.size(), line.size() + 1));
+    if (line.ends_with('\r')) line.remove_suffix(1);
+    if (line.empty()) continue;
+    std::size_t space = line.find(' ');
+    std::string_view number = space == line.npos ? "" : line.substr(space + 1);
+    std::int64_t rank = -1;
+    auto [end, error] = std::from_chars(number.data(), number.data() + number.size(), rank);
+    BEV_CHECK(!number.empty() && error == std::errc() && end == number.data() + number.size(),
+              ErrorKind::kInput, source, ": the line ", quote(line),
+              " is not a token in base64 and its rank");
+    std::string bytes = decode_base64(line.substr(0, space), source);
+    ranks.texts.add(to_byte_level(bytes), rank, source);
+    ranks.bytes.add(std::move(bytes), rank, source);
+  }
+  BEV_CHECK(!ranks.bytes.empty(), ErrorKind::kInput, source, ": no tokens");
+  return ranks;
+}
+
+struct KnownSpecial {
+  std::string_view pattern;
+  std::int32_t ranks;  // of the published file
+  std::string_view token;
+  std::int32_t id;
+};
+
+constexpr KnownSpecial kSpecials[] = {
+    {"gpt2", 50256, "<|endoftext|>", 50256},
+    {"r50k_base", 50256, "<|endoftext|>", 50256},
+    {"p50k_base", 50280, "<|endoftext|>", 50256},
+    {"p50k_edit", 50280, "<|endoftext|>", 50256},
+    {"p50k_edit", 50280, "<|fim_prefix|>", 50281},
+    {"p50k_edit", 50280, "<|fim_middle|>", 50282},
+    {"p50k_edit", 50280, "<|fim_suffix|>", 50283},
+    {"cl100k_base", 100256, "<|endoftext|>", 100257},
+    {"cl100k_base", 100256, "<|fim_prefix|>", 100258},
+    {"cl100k_base", 100256, "<|fim_middle|>", 100259},
+    {"cl100k_base", 100256, "<|fim_suffix|>", 100260},
+    {"cl100k_base", 100256, "<|endofprompt|>", 100276},
+    {"o200k_base", 199998, "<|endoftext|>", 199999},
+    {"o200k_base", 199998, "<|endofprompt|>", 200018},
+    {"llama3", 128000, "<|begin_of_text|>", 128000},
+    {"llama3", 128000, "<|end_of_text|>", 128001},
+    {"llama3", 128000, "<|start_header_id|>", 128006},
+    {"llama3", 128000, "<|end_header_id|>", 128007},
+    {"llama3", 128000, "<|eot_id|>", 128009},
+    {"qwen2", 151643, "<|endoftext|>", 151643},
+    {"qwen2", 151643, "<|im_start|>", 151644},
+    {"qwen2", 151643, "<|im_end|>", 151645},
+};
+
+std::vector<AddedToken> special_tokens(std::string_view pattern, std::size_t ranks) {
+  std::vector<AddedToken> tokens;
+  for (const KnownSpecial& known : kSpecials) {
+    if (known.pattern != pattern || static_cast<std::size_t>(known.ranks) != ranks) continue;
+    AddedToken token;
+    token.content = token.shown = known.token;
+    token.id = known.id;
+    token.special = true;
+    tokens.push_back(std::move(token));
+  }
+  return tokens;
+}
+
+}  // namespace
+
+std::unique_ptr<Tokenizer> read_tiktoken_file(std::string_view text, std::string_view pattern,
+                                              const std::string& source) {
+  std::optional<std::string_view> expression = named_pattern(pattern);
+  BEV_CHECK(expression.has_value(), ErrorKind::kInput, source, ": the pattern ", quote(pattern),
+            " is not known");
+  Ranks ranks = read_ranks(text, source);
+  PipelineParts parts;
+  parts.added = AddedTokens(special_tokens(pattern, ranks.bytes.size()));
+  parts.splitter = find_splitter(*expression, RegexDialect::kFancy);
+  BpeOptions options;
+  options.bytes = options.whole_words = true;
+  parts.model = std::make_unique<BpeModel>(std::move(ranks.texts), std::move(ranks.bytes),
+                                           std::move(options));
+  parts.decoder = make_byte_level_decoder();
+  for (std::string_view name : {"<|endoftext|>", "<|end_of_text|>"}) {
+    if (const AddedToken* token = parts.added.find(name)) parts.eod = token->id;
+  }
+  return std::make_unique<PipelineTokenizer>(std::move(parts));
+}
+
+}  // namespace bev

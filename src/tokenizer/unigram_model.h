@@ -1,0 +1,37 @@
+// Unigram: the cut of a word into tokens whose log-probabilities have the largest sum.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string_view>
+#include <vector>
+
+#include "tokenizer/byte_trie.h"
+#include "tokenizer/word_model.h"
+
+namespace bev {
+
+class UnigramModel : public WordModel {
+ public:
+  // scores[i] is that of id i.
+  UnigramModel(Vocabulary vocabulary, std::vector<double> scores,
+               std::optional<std::int32_t> unknown, bool byte_fallback);
+  void encode(std::string_view word, ModelMemory& memory,
+              std::vector<std::int32_t>& ids) const override;
+  std::unique_ptr<ModelMemory> make_memory() const override;
+
+ private:
+  struct Memory;
+  void add_unknown(std::string_view text, std::vector<std::int32_t>& ids) const;
+
+  std::vector<double> scores_;
+  double unknown_score_;
+  std::optional<std::int32_t> unknown_;
+  bool byte_fallback_;
+  std::array<std::int32_t, 256> byte_ids_;  // of <0x00> .. <0xFF>; -1: none
+  ByteTrie trie_;
+};
+
+}  // namespace bev

@@ -1,0 +1,37 @@
+// What turns one word into ids: BPE, WordPiece, Unigram or WordLevel.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "tokenizer/vocabulary.h"
+
+namespace bev {
+
+// Memory that a model uses while it encodes; one thread at a time has it.
+class ModelMemory {
+ public:
+  virtual ~ModelMemory() = default;
+};
+
+class WordModel {
+ public:
+  virtual ~WordModel() = default;
+
+  // Appends the ids of a word: valid UTF-8, or bytes for a model that was made for them.
+  virtual void encode(std::string_view word, ModelMemory& memory,
+                      std::vector<std::int32_t>& ids) const = 0;
+  virtual std::unique_ptr<ModelMemory> make_memory() const = 0;
+  const Vocabulary& vocabulary() const { return vocabulary_; }
+
+ protected:
+  explicit WordModel(Vocabulary vocabulary) : vocabulary_(std::move(vocabulary)) {}
+
+  Vocabulary vocabulary_;
+};
+
+}  // namespace bev
