@@ -1,6 +1,7 @@
 #include "tokenizer/added_tokens.h"
 
 #include <algorithm>
+#include <numeric>
 
 #include "tokenizer/unicode.h"
 
@@ -47,11 +48,15 @@ AddedTokens::AddedTokens(std::vector<AddedToken> tokens) : tokens_(std::move(tok
     searcher.starts[static_cast<unsigned char>(text[0])] = true;
     searcher.any = true;
   }
+  by_id_.resize(tokens_.size());
+  std::iota(by_id_.begin(), by_id_.end(), std::size_t{0});
+  std::ranges::sort(by_id_, {}, [&](std::size_t i) { return tokens_[i].id; });
 }
 
 const AddedToken* AddedTokens::find(std::int32_t id) const {
-  auto found = std::ranges::find(tokens_, id, &AddedToken::id);
-  return found == tokens_.end() ? nullptr : &*found;
+  auto id_at = [&](std::size_t i) { return tokens_[i].id; };
+  auto found = std::ranges::lower_bound(by_id_, id, {}, id_at);
+  return found == by_id_.end() || id_at(*found) != id ? nullptr : &tokens_[*found];
 }
 
 const AddedToken* AddedTokens::find(std::string_view content) const {

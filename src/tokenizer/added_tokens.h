@@ -52,6 +52,7 @@ class AddedTokens {
   };
 
   std::vector<AddedToken> tokens_;
+  std::vector<std::size_t> by_id_;  // places in tokens_, by their ids
   Searcher raw_, normalized_;
 };
 

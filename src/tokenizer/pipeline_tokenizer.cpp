@@ -1,10 +1,11 @@
 #include "tokenizer/pipeline_tokenizer.h"
 
 #include <algorithm>
+#include <array>
 #include <mutex>
+#include <utility>
 
 #include "tokenizer/utf8.h"
-#include "tokenizer/word_cache.h"
 
 namespace bev {
 
@@ -52,14 +53,12 @@ PipelineTokenizer::PipelineTokenizer(PipelineParts parts)
 
 PipelineTokenizer::~PipelineTokenizer() = default;
 
-void PipelineTokenizer::encode_word(std::string_view word, std::size_t readable, Memory& memory,
-                                    std::vector<std::int32_t>& ids) const {
-  if (word.empty()) return;
+void PipelineTokenizer::encode_word(std::string_view word, const WordCache::Key& key,
+                                    Memory& memory, std::vector<std::int32_t>& ids) const {
   if (word.size() > WordCache::kMostBytes) {
     parts_.model->encode(word, *memory.model, ids);
     return;
   }
-  WordCache::Key key = WordCache::key_of(word, readable);
   std::span<const std::int32_t> known = memory.cache.find(key, word.size());
   if (!known.empty()) {
     ids.insert(ids.end(), known.begin(), known.end());
@@ -70,25 +69,52 @@ void PipelineTokenizer::encode_word(std::string_view word, std::size_t readable,
   memory.cache.keep(key, word.size(), std::span(ids).subspan(before));
 }
 
+// The cache does not fit near the processor, so words are looked up in groups: their places are
+// fetched while the words after them are still being cut. next_word() gives a word and the bytes
+// that may be read from its start, or an empty word at the end.
+template <class NextWord>
+void PipelineTokenizer::encode_in_groups(NextWord next_word, Memory& memory,
+                                         std::vector<std::int32_t>& ids) const {
+  constexpr std::size_t kGroup = 16;
+  std::array<std::string_view, kGroup> words;
+  std::array<WordCache::Key, kGroup> keys;
+  for (std::size_t count = kGroup; count == kGroup;) {
+    for (count = 0; count < kGroup; ++count) {
+      auto [word, readable] = next_word();
+      if (word.empty()) break;
+      words[count] = word;
+      if (word.size() > WordCache::kMostBytes) continue;
+      keys[count] = WordCache::key_of(word, readable);
+      memory.cache.prefetch(keys[count]);
+    }
+    for (std::size_t i = 0; i < count; ++i) encode_word(words[i], keys[i], memory, ids);
+  }
+}
+
 // Text without added tokens, normalized.
 void PipelineTokenizer::encode_words(std::string_view text, std::size_t origin, Memory& memory,
                                      std::vector<std::int32_t>& ids) const {
   if (text.empty()) return;
+  using Word = std::pair<std::string_view, std::size_t>;
   if (parts_.splitter) {
-    for (std::size_t at = 0; at < text.size();) {
-      std::size_t end = parts_.splitter->word_end(text, at);
-      encode_word(text.substr(at, end - at), text.size() - at, memory, ids);
-      at = end;
-    }
+    auto next_word = [&, at = std::size_t{0}]() mutable -> Word {
+      if (at == text.size()) return {};
+      std::size_t begin = std::exchange(at, parts_.splitter->word_end(text, at));
+      return {text.substr(begin, at - begin), text.size() - begin};
+    };
+    encode_in_groups(next_word, memory, ids);
     return;
   }
   Pieces& pieces = memory.pieces;
   pieces.text.assign(text);
   pieces.pieces.assign(1, {0, text.size(), origin});
   if (parts_.pre_tokenizer) parts_.pre_tokenizer->apply(pieces);
-  for (std::size_t i = 0; i < pieces.pieces.size(); ++i) {
-    encode_word(pieces[i], pieces.text.size() - pieces.pieces[i].begin, memory, ids);
-  }
+  auto next_word = [&, i = std::size_t{0}]() mutable -> Word {
+    if (i == pieces.pieces.size()) return {};
+    std::size_t readable = pieces.text.size() - pieces.pieces[i].begin;
+    return {pieces[i++], readable};
+  };
+  encode_in_groups(next_word, memory, ids);
 }
 
 // Text without added tokens of the original: normalized, then cut at those of normalized text.

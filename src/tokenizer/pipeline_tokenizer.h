@@ -12,6 +12,7 @@
 #include "tokenizer/pre_tokenizer.h"
 #include "tokenizer/splitters.h"
 #include "tokenizer/tokenizer.h"
+#include "tokenizer/word_cache.h"
 #include "tokenizer/word_model.h"
 
 namespace bev {
@@ -50,7 +51,9 @@ class PipelineTokenizer : public Tokenizer {
                     std::vector<std::int32_t>& ids) const;
   void encode_words(std::string_view text, std::size_t origin, Memory& memory,
                     std::vector<std::int32_t>& ids) const;
-  void encode_word(std::string_view word, std::size_t readable, Memory& memory,
+  template <class NextWord>
+  void encode_in_groups(NextWord next_word, Memory& memory, std::vector<std::int32_t>& ids) const;
+  void encode_word(std::string_view word, const WordCache::Key& key, Memory& memory,
                    std::vector<std::int32_t>& ids) const;
 
   PipelineParts parts_;

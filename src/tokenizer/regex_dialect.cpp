@@ -44,7 +44,9 @@ class Translator {
         translate_escape();
         break;
       case '[':
+        in_class_ = true;
         out_ += read_class(0).regex();
+        in_class_ = false;
         break;
       case '$':
         ++at_;
@@ -165,14 +167,17 @@ class Translator {
     return negated ? set->complement() : *set;
   }
 
-  // \w: Oniguruma takes all numbers, the regex crate also the joiners.
+  // \w: Oniguruma's is without the joiners, and outside of brackets it takes Latin-1's numbers.
   CodePointSet word_set() const {
     CodePointSet set = trait_set(trait::kWord);
     if (!ruby_) return set;
-    set.add(category_set("N"));
     CodePointSet joiners;
     joiners.add(0x200c, 0x200d);
-    return set.intersection(joiners.complement());
+    set = set.intersection(joiners.complement());
+    if (!in_class_) {
+      for (CodePoint number : {0xb2, 0xb3, 0xb9, 0xbc, 0xbd, 0xbe}) set.add(number, number);
+    }
+    return set;
   }
 
   static CodePointSet hexadecimal_set() {
@@ -369,6 +374,7 @@ class Translator {
   std::string_view pattern_;
   bool ruby_;
   std::size_t at_ = 0;
+  bool in_class_ = false;
   std::string out_;
 };
 

@@ -103,6 +103,7 @@ void read_rules(std::string_view bytes, SentencePieceRules& rules, const std::st
 
 SentencePieceFile read_sentencepiece_file(std::string_view bytes, const std::string& source) {
   SentencePieceFile file;
+  bool has_trainer = false, has_normalizer = false;
   ProtobufReader reader(bytes, source);
   while (reader.next()) {
     switch (reader.field()) {
@@ -111,9 +112,11 @@ SentencePieceFile read_sentencepiece_file(std::string_view bytes, const std::str
         break;
       case model_field::kTrainer:
         read_trainer(reader.text(), file, source);
+        has_trainer = true;
         break;
       case model_field::kNormalizer:
         read_rules(reader.text(), file.normalizer, source);
+        has_normalizer = true;
         break;
       case model_field::kDenormalizer:
         read_rules(reader.text(), file.denormalizer, source);
@@ -123,6 +126,9 @@ SentencePieceFile read_sentencepiece_file(std::string_view bytes, const std::str
     }
   }
   BEV_CHECK(!file.pieces.empty(), ErrorKind::kInput, source, ": no pieces");
+  // They follow the pieces; a file that was cut between two pieces is told by them.
+  BEV_CHECK(has_trainer && has_normalizer, ErrorKind::kInput, source,
+            ": the settings of trainer and normalizer are missing; the file may be cut short");
   return file;
 }
 

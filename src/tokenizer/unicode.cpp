@@ -156,16 +156,26 @@ std::string normal_form(std::string_view text, NormalForm form) {
   bool compatible = form == NormalForm::kNfkc || form == NormalForm::kNfkd;
   int options = UTF8PROC_STABLE | (compose ? UTF8PROC_COMPOSE : UTF8PROC_DECOMPOSE) |
                 (compatible ? UTF8PROC_COMPAT : 0);
-  // A character that the reference does not know is a starter that nothing changes or passes.
+  // ASCII stays as it is, except that what follows may join it. A character that the reference does
+  // not know is a starter that nothing changes or passes.
   std::string out;
   out.reserve(text.size());
   std::size_t begin = 0;
   for (std::size_t at = 0; at < text.size();) {
     DecodedPoint next = decode_point(text, at);
-    if (next.point >= 0x80 && has_trait(next.point, trait::kNotNormalized)) {
-      append_normal_form(out, text.substr(begin, at - begin), options);
-      out.append(text.substr(at, next.bytes));
-      begin = at + next.bytes;
+    bool ascii = next.point < 0x80;
+    if (ascii || has_trait(next.point, trait::kNotNormalized)) {
+      bool plain = at - begin == 1 && static_cast<unsigned char>(text[begin]) < 0x80;
+      if (plain) {
+        out.push_back(text[begin]);
+      } else {
+        append_normal_form(out, text.substr(begin, at - begin), options);
+      }
+      begin = at;
+      if (!ascii) {
+        out.append(text.substr(at, next.bytes));
+        begin += next.bytes;
+      }
     }
     at += next.bytes;
   }

@@ -42,6 +42,11 @@ class WordCache {
     return key;
   }
 
+  // Tells the processor that find() comes soon.
+  void prefetch(const Key& key) const {
+    if (!entries_.empty()) __builtin_prefetch(&entries_[slot(key.hash)]);
+  }
+
   // The ids of a word that is kept; otherwise an empty span.
   std::span<const std::int32_t> find(const Key& key, std::size_t bytes) const {
     if (entries_.empty()) return {};

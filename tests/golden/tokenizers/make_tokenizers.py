@@ -43,9 +43,9 @@ def make_strings():
     pool = list("abcdefgXYZ   \n\r\t'.,!?-/0123456789éßñ中文日の한Жאह🙂\u0301\u0323\u200d\u00a0\u3000_#<>|[]{}") + [
         "'s", "'LL", " the", "ing", "\r\n", "<|endoftext|>", "[MASK]", "</s>", "wise", "ǅ", "½", "ʰ", "\U0001d54f"]
     strings = list(SEEDS)
-    while len(strings) < 330:
+    while len(strings) < 290:
         strings.append("".join(random.choice(pool) for _ in range(random.randint(1, 40))))
-    while len(strings) < 350:
+    while len(strings) < 305:
         points = [random.randrange(0x3100) if random.random() < 0.6 else random.randrange(0x110000) for _ in range(12)]
         strings.append("".join(chr(p) for p in points if not 0xD800 <= p <= 0xDFFF))
     return strings
@@ -187,7 +187,7 @@ def make_words():
         tokenizer = Tokenizer(models.WordLevel(unk_token="<unk>"))
         tokenizer.normalizer, tokenizer.pre_tokenizer = normalizer, pre
         tokenizer.train_from_iterator(CORPUS, trainers.WordLevelTrainer(
-            vocab_size=1500, special_tokens=["<unk>"], show_progress=False))
+            vocab_size=700, special_tokens=["<unk>"], show_progress=False))
         tokenizer.add_tokens([AddedToken("[MASK]", lstrip=True, rstrip=True), AddedToken("wise", single_word=True, normalized=False)])
         save(name, tokenizer)
 

@@ -1,0 +1,134 @@
+#include <gtest/gtest.h>
+
+#include <array>
+#include <random>
+#include <thread>
+
+#include "base/file.h"
+#include "tests/support/expect_error.h"
+#include "tests/support/temp_folder.h"
+#include "tokenizer/tokenizer.h"
+
+namespace bev {
+namespace {
+
+using Ids = std::vector<std::int32_t>;
+
+const std::string kFolder = BEV_SOURCE_DIR "/tests/golden/tokenizers/";
+
+// Opens what it is given and encodes; broken files end in an error of ours and in nothing worse.
+bool try_tokenizer(const TempFolder& folder, const std::string& name) {
+  try {
+    auto tokenizer = open_tokenizer(join_path(folder.path(), name));
+    tokenizer->decode(tokenizer->encode("Hello wörld 中文 \xff 123"));
+    return true;
+  } catch (const Error& error) {
+    EXPECT_EQ(error.kind(), ErrorKind::kInput) << error.what();
+    return false;
+  }
+}
+
+TEST(BrokenTokenizers, CutFilesAreErrors) {
+  for (const char* name : {"sp_unigram.model", "sp_bpe.model", "t5.json", "gpt2.json"}) {
+    const std::string whole = read_file(kFolder + name);
+    for (std::size_t size = 0; size < whole.size(); size += 1 + whole.size() / 40) {
+      TempFolder folder;
+      folder.write(name, whole.substr(0, size));
+      EXPECT_FALSE(try_tokenizer(folder, name)) << name << " cut to " << size;
+    }
+  }
+}
+
+TEST(BrokenTokenizers, ChangedBytesDoNoHarm) {
+  std::mt19937 random(3);
+  for (const char* name : {"sp_unigram.model", "sp_bpe.model", "ranks.tiktoken"}) {
+    const std::string whole = read_file(kFolder + name);
+    for (int i = 0; i < 60; ++i) {
+      std::string changed = whole;
+      for (int k = 0; k < 4; ++k) changed[random() % changed.size()] = static_cast<char>(random());
+      TempFolder folder;
+      folder.write(name, changed);
+      try_tokenizer(folder, name);
+    }
+  }
+}
+
+TEST(OpenTokenizer, KnowsNamesAndFolders) {
+  EXPECT_EQ(open_tokenizer("byte")->encode("A\xff"), (Ids{65, 255}));
+  auto null = open_tokenizer("null:100");
+  EXPECT_EQ(null->encode("5 17  99"), (Ids{5, 17, 99}));
+  EXPECT_EQ(null->decode(Ids{5, 17}), "5 17");
+  EXPECT_EQ(null->eod(), 100);
+  EXPECT_EQ(null->vocab_size(), 101);
+  expect_error(ErrorKind::kInput, {"abc"}, [&] { null->encode("abc"); });
+  expect_error(ErrorKind::kConfig, {"null:"}, [] { open_tokenizer("null:x"); });
+  expect_error(ErrorKind::kInput, {"nowhere"}, [] { open_tokenizer("/nowhere"); });
+  expect_error(ErrorKind::kInput, {"no_pattern"},
+               [] { open_tokenizer(kFolder + "ranks.tiktoken:no_pattern"); });
+  TempFolder folder;
+  expect_error(ErrorKind::kInput, {folder.path()}, [&] { open_tokenizer(folder.path()); });
+  folder.write("vocab.txt", read_file(kFolder + "bert_vocab/vocab.txt"));
+  auto bert = open_tokenizer(folder.path());
+  EXPECT_EQ(bert->encode("the wise fox"),
+            open_tokenizer(kFolder + "bert.json")->encode("the wise fox"));
+  folder.write("tokenizer.json", read_file(kFolder + "gpt2.json"));
+  EXPECT_EQ(open_tokenizer(folder.path())->encode("the wise fox"),
+            open_tokenizer(kFolder + "gpt2.json")->encode("the wise fox"));
+}
+
+TEST(OpenTokenizer, HonoursTheConfiguration) {
+  TempFolder folder;
+  folder.write("tokenizer.model", read_file(kFolder + "sp_bpe.model"));
+  Ids with_begin = {7};
+  open_tokenizer(folder.path())->add_special_tokens(with_begin);
+  EXPECT_EQ(with_begin, (Ids{1, 7}));
+  folder.write("tokenizer_config.json", R"({"add_bos_token": false, "add_eos_token": true})");
+  Ids with_end = {7};
+  open_tokenizer(folder.path())->add_special_tokens(with_end);
+  EXPECT_EQ(with_end, (Ids{7, 2}));
+
+  TempFolder words;
+  words.write("tokenizer.json", read_file(kFolder + "word_level.json"));
+  auto plain = open_tokenizer(words.path());
+  Ids ids = plain->encode("fox .");
+  words.write("tokenizer_config.json", R"({"clean_up_tokenization_spaces": true})");
+  EXPECT_EQ(plain->decode(ids), "fox .");
+  EXPECT_EQ(open_tokenizer(words.path())->decode(ids), "fox.");
+}
+
+TEST(PipelineTokenizer, KnowsTokensAndSpecialOnes) {
+  auto tokenizer = open_tokenizer(kFolder + "roberta.json");
+  std::optional<std::int32_t> mask = tokenizer->token_id("[MASK]");
+  ASSERT_TRUE(mask.has_value());
+  EXPECT_TRUE(tokenizer->is_special(*mask));
+  EXPECT_EQ(tokenizer->token_text(*mask), "[MASK]");
+  EXPECT_FALSE(tokenizer->is_special(*tokenizer->token_id("a")));
+  EXPECT_EQ(tokenizer->token_id("no such token"), std::nullopt);
+  EXPECT_EQ(tokenizer->token_text(1 << 20), std::nullopt);
+  EXPECT_EQ(tokenizer->eod(), tokenizer->token_id("<|endoftext|>"));
+}
+
+TEST(PipelineTokenizer, ReplacesWhatIsNotUtf8) {
+  auto tokenizer = open_tokenizer(kFolder + "gpt2.json");
+  EXPECT_EQ(tokenizer->encode("a\xff\xc3(\xe4\xb8"), tokenizer->encode("a\ufffd\ufffd(\ufffd"));
+}
+
+TEST(PipelineTokenizer, GivesTheSameOnManyThreads) {
+  auto tokenizer = open_tokenizer(kFolder + "o200k.json");
+  std::string text;
+  for (int i = 0; i < 2000; ++i) text += " word" + std::to_string(i * 7919 % 1000);
+  const Ids want = tokenizer->encode(text);
+  std::vector<std::thread> threads;
+  std::array<bool, 4> same{};
+  for (std::size_t t = 0; t < same.size(); ++t) {
+    threads.emplace_back([&, t] {
+      same[t] = true;
+      for (int i = 0; i < 20; ++i) same[t] = same[t] && tokenizer->encode(text) == want;
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  for (bool good : same) EXPECT_TRUE(good);
+}
+
+}  // namespace
+}  // namespace bev
