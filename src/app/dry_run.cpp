@@ -20,7 +20,8 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-constexpr std::size_t kRanksShown = 64;  // more are summed up by stage
+constexpr std::size_t kRanksShown = 64;          // more are summed up by stage
+constexpr std::int64_t kRanksWithGroups = 1024;  // in JSON; a group of many more is a long list
 
 struct Forecast {
   MemoryPlan memory;
@@ -310,7 +311,7 @@ std::string dry_run_json(const RunConfig& run) {
   out["mesh"] = {{"tp", mesh.tp}, {"cp", mesh.cp},   {"dp", mesh.dp},    {"pp", mesh.pp},
                  {"ep", mesh.ep}, {"etp", mesh.etp}, {"edp", mesh.edp()}};
   out["ranks"] = Json::array();
-  bool groups = mesh.size() <= static_cast<std::int64_t>(kRanksShown);
+  bool groups = mesh.size() <= kRanksWithGroups;
   MeshShape model_mesh = mesh_shape(run.parallel, run.model);
   for (const RankMemory& rank : forecast.memory.ranks) {
     Json row = rank_json(rank);
