@@ -3,7 +3,6 @@
 
 #include "app/commands.h"
 #include "base/error.h"
-#include "base/file.h"
 #include "base/output.h"
 #include "train/token_files.h"
 
@@ -139,11 +138,7 @@ int run_data_samples(CommandConfig& config, const FieldList&, Options& options) 
     append_split(text, splits[i].get(), wanted.dump);
   }
   text += "}\n";
-  if (wanted.output.empty()) {
-    write_stdout(text);
-  } else {
-    write_file(wanted.output, text);
-  }
+  write_result(wanted.output, text);
   return kExitOk;
 }
 

@@ -110,11 +110,7 @@ int run_tokenize(CommandConfig& config, const FieldList&, Options& options) {
         });
   }
   std::string text = result.dump() + "\n";
-  if (wanted.output.empty()) {
-    write_stdout(text);
-  } else {
-    write_file(wanted.output, text);
-  }
+  write_result(wanted.output, text);
   return kExitOk;
 }
 

@@ -14,24 +14,6 @@ FusedRows fused_rows(const View& qkv, const AttentionSpec& spec) {
   return {qkv.data, qkv.address(spec.q_heads * d), qkv.address((spec.q_heads + spec.kv_heads) * d)};
 }
 
-AttentionShape kernel_shape(const Context& ctx, const AttentionSpec& spec, std::int64_t q_stride,
-                            std::int64_t kv_stride, std::span<const AttentionRun> runs) {
-  AttentionShape shape;
-  shape.runs = runs;
-  shape.q_heads = spec.q_heads;
-  shape.kv_heads = spec.kv_heads;
-  shape.head_size = spec.head_size;
-  shape.q_stride = q_stride;
-  shape.k_stride = shape.v_stride = kv_stride;
-  shape.dtype = ctx.dtype;
-  shape.scale = spec.scale;
-  shape.softcap = spec.softcap;
-  shape.window = spec.window;
-  shape.causal = spec.causal;
-  shape.head_offset = spec.head_offset;
-  return shape;
-}
-
 void check_rows(const Var& qkv, const AttentionSpec& spec) {
   std::int64_t width = (spec.q_heads + 2 * spec.kv_heads) * spec.head_size;
   BEV_CHECK(qkv.shape().ndim() == 2 && qkv.shape()[1] == width, "attention: rows of ", qkv.shape(),
@@ -55,6 +37,31 @@ AttentionResult run_forward(Context& ctx, const Tensor& qkv, const AttentionShap
 }
 
 }  // namespace
+
+AttentionShape attention_shape(const Context& ctx, const AttentionSpec& spec, std::int64_t q_stride,
+                               std::int64_t kv_stride, std::span<const AttentionRun> runs) {
+  AttentionShape shape;
+  shape.runs = runs;
+  shape.q_heads = spec.q_heads;
+  shape.kv_heads = spec.kv_heads;
+  shape.head_size = spec.head_size;
+  shape.q_stride = q_stride;
+  shape.k_stride = shape.v_stride = kv_stride;
+  shape.dtype = ctx.dtype;
+  shape.scale = spec.scale;
+  shape.softcap = spec.softcap;
+  shape.window = spec.window;
+  shape.causal = spec.causal;
+  shape.head_offset = spec.head_offset;
+  return shape;
+}
+
+void set_dropout(const Context& ctx, const AttentionRows& rows, double p, AttentionShape& shape) {
+  shape.dropout = p;
+  shape.random = {&ctx.step->random_key, rows.samples.as<std::int32_t>(),
+                  rows.sample_positions.as<std::int32_t>(),
+                  random_stream(ctx.layer, RandomUse::kAttentionDropout)};
+}
 
 Tensor rope_table(Context& ctx, const Tensor& positions, const Tensor& frequencies, double scale) {
   Tensor table = ctx.allocate(ctx.wide(), {positions.numel(), 2 * frequencies.numel()}, "layout");
@@ -92,11 +99,8 @@ Var rope(Context& ctx, const Var& qkv, const RopeSpec& spec) {
 Var attention(Context& ctx, const Var& qkv, const AttentionRows& rows, const AttentionSpec& spec) {
   check_rows(qkv, spec);
   std::int64_t stride = qkv.shape()[1];
-  AttentionShape shape = kernel_shape(ctx, spec, stride, stride, rows.runs);
-  shape.dropout = ctx.training ? spec.dropout : 0;
-  shape.random = {&ctx.step->random_key, rows.samples.as<std::int32_t>(),
-                  rows.sample_positions.as<std::int32_t>(),
-                  random_stream(ctx.layer, RandomUse::kAttentionDropout)};
+  AttentionShape shape = attention_shape(ctx, spec, stride, stride, rows.runs);
+  set_dropout(ctx, rows, ctx.training ? spec.dropout : 0, shape);
   AttentionResult forward = run_forward(ctx, qkv.tensor, shape, spec);
   Var out = make_output(ctx, "attention", forward.out, qkv.placement, qkv.tracked());
   if (!out.tracked()) return out;
@@ -144,7 +148,7 @@ Var cached_attention(Context& ctx, const Var& qkv, const KvRows& cache,
     copy(at.v, cache.values, begin, end);
     begin = end;
   }
-  AttentionShape shape = kernel_shape(ctx, spec, stride, width, runs);
+  AttentionShape shape = attention_shape(ctx, spec, stride, width, runs);
   std::int64_t rows = qkv.shape()[0];
   Tensor out = ctx.allocate(ctx.dtype, {rows, spec.q_heads * spec.head_size}, "activations");
   Tensor lse = ctx.allocate(ctx.wide(), {rows, spec.q_heads}, "activations");

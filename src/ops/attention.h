@@ -37,6 +37,12 @@ struct AttentionRows {
   const Tensor& samples;
   const Tensor& sample_positions;
 };
+// What kernels need for q rows and k, v rows that are so many elements apart; without dropout.
+AttentionShape attention_shape(const Context& ctx, const AttentionSpec& spec, std::int64_t q_stride,
+                               std::int64_t kv_stride, std::span<const AttentionRun> runs);
+// Dropout of probabilities as in training, p 0: none.
+void set_dropout(const Context& ctx, const AttentionRows& rows, double p, AttentionShape& shape);
+
 // -> [T, N D]
 Var attention(Context& ctx, const Var& qkv, const AttentionRows& rows, const AttentionSpec& spec);
 

@@ -67,23 +67,9 @@ struct Part {
 
   // What kernels need of q rows `q_stride` apart and rows k | v.
   AttentionShape shape(std::span<const AttentionRun> runs, std::int64_t q_stride) const {
-    AttentionShape out;
-    out.runs = runs;
-    out.q_heads = spec.q_heads;
-    out.kv_heads = spec.kv_heads;
-    out.head_size = spec.head_size;
-    out.q_stride = q_stride;
-    out.k_stride = out.v_stride = kv_width();
-    out.dtype = ctx.dtype;
-    out.scale = spec.scale;
-    out.softcap = spec.softcap;
-    out.window = spec.window;
-    out.causal = spec.causal;
-    out.dropout = dropout;
-    out.random = {&ctx.step->random_key, context.rows->samples.as<std::int32_t>(),
-                  context.rows->sample_positions.as<std::int32_t>(),
-                  random_stream(ctx.layer, RandomUse::kAttentionDropout)};
-    out.head_offset = spec.head_offset;
+    AttentionShape out = attention_shape(ctx, spec, q_stride, kv_width(), runs);
+    const ContextRows& rows = *context.rows;
+    set_dropout(ctx, {runs, rows.samples, rows.sample_positions}, dropout, out);
     return out;
   }
   // Calls body(runs) for each pair of segments that has something to see.

@@ -61,13 +61,13 @@ SequenceLayout SequenceLayout::make(Context& ctx, std::span<const SampleShape> s
       ctx, mine, [](const DocumentPiece& piece, std::int32_t i) { return piece.begin + i; });
   layout.samples = sample_indices(ctx, mine, first_sample);
   layout.sample_positions = sample_positions_of(ctx, mine);
-  TokenSet all(samples, cp, 0, cp);
-  for (const DocumentPiece& piece : all.pieces()) {
+  if (cp > 1) {
+    layout.ring = context_rows(ctx, samples, first_sample, 1);
+    layout.heads = context_rows(ctx, samples, first_sample, cp);
+  }
+  for (const DocumentPiece& piece : (cp > 1 ? layout.all_tokens() : mine).pieces()) {
     layout.runs.push_back({piece.row, piece.count, piece.row, piece.count});
   }
-  if (cp == 1) return layout;
-  layout.ring = context_rows(ctx, samples, first_sample, 1);
-  layout.heads = context_rows(ctx, samples, first_sample, cp);
   std::int64_t inner = ctx.mesh.shape().cp_inner;
   if (inner > 1 && inner < cp) layout.mixed = context_rows(ctx, samples, first_sample, inner);
   return layout;
