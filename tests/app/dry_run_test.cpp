@@ -32,6 +32,31 @@ RunConfig gpt2(std::vector<std::string> flags) {
   return run;
 }
 
+// Megatron's order: tp fastest, then cp, dp, pp; the expert grid over the ranks of a stage.
+TEST(DryRun, NamesTheCoordinatesAndGroupsOfEveryRank) {
+  using Ranks = std::vector<int>;
+  std::vector<std::string> flags = {"--tp", "2",    "--pp", "2",     "--dp",
+                                    "2",    "--ep", "2",    "--etp", "1"};
+  json rank = json::parse(dry_run_json(gpt2(flags)))["ranks"][6];
+  EXPECT_EQ(rank["etp"], 0);
+  EXPECT_EQ(rank["ep"], 0);
+  EXPECT_EQ(rank["edp"], 1);
+  EXPECT_EQ(rank["groups"]["tp"], Ranks({6, 7}));
+  EXPECT_EQ(rank["groups"]["dp"], Ranks({4, 6}));
+  EXPECT_EQ(rank["groups"]["pp"], Ranks({2, 6}));
+  EXPECT_EQ(rank["groups"]["ep"], Ranks({6, 7}));
+  EXPECT_EQ(rank["groups"]["edp"], Ranks({4, 6}));
+  EXPECT_EQ(rank["groups"]["embedding"], Ranks({2, 6}));
+  EXPECT_THAT(dry_run_text(gpt2(flags)), HasSubstr("[0 4] [1 5] [2 6] [3 7]"));
+
+  flags.push_back("--use-tp-pp-dp-mapping");
+  rank = json::parse(dry_run_json(gpt2(flags)))["ranks"][6];
+  EXPECT_EQ(rank["pp"], 1);
+  EXPECT_EQ(rank["dp"], 1);
+  EXPECT_EQ(rank["groups"]["pp"], Ranks({4, 6}));
+  EXPECT_EQ(rank["groups"]["dp"], Ranks({2, 6}));
+}
+
 TEST(DryRun, JsonHasTheNumbersOfTheRun) {
   RunConfig run = gpt2({"--train-iters", "10", "--dp", "2", "--pp", "2", "--tp", "2", "--bf16",
                         "--global-batch-size", "8", "--device", "cpu"});
