@@ -1,43 +1,20 @@
 // The program in several processes, started by mpirun and by the variables of torchrun: the same
 // numbers as with ranks in one process, and one clear cause when something fails.
 #include <gtest/gtest.h>
-#include <sys/wait.h>
 
-#include <array>
-#include <cstdio>
 #include <nlohmann/json.hpp>
 
 #include "base/file.h"
 #include "base/text.h"
 #include "bridge/safetensors.h"
 #include "comm/sockets.h"
+#include "tests/support/run_program.h"
 #include "tests/support/temp_folder.h"
 
 namespace bev {
 namespace {
 
 using nlohmann::json;
-
-struct Outcome {
-  int code = -1;
-  std::string out, err;
-};
-
-Outcome run_shell(const TempFolder& folder, const std::string& words) {
-  std::string err_path = folder.path("stderr.txt");
-  std::string command =
-      concat("cd ", folder.path(), " && (", words, ") 2>", err_path, " </dev/null");
-  Outcome run;
-  FILE* pipe = ::popen(command.c_str(), "r");
-  std::array<char, 4096> buffer;
-  while (std::size_t got = std::fread(buffer.data(), 1, buffer.size(), pipe)) {
-    run.out.append(buffer.data(), got);
-  }
-  int status = ::pclose(pipe);
-  run.code = WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
-  run.err = read_file(err_path);
-  return run;
-}
 
 // A run that hangs is a failure of its test, not of the suite.
 std::string bevatron(const std::string& words) {

@@ -1,14 +1,13 @@
 // Token files through the program: looking at them, joining them, sampling them, training on them.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <sys/wait.h>
 
-#include <cstdio>
 #include <nlohmann/json.hpp>
 
 #include "base/file.h"
 #include "base/text.h"
 #include "data/indexed_writer.h"
+#include "tests/support/run_program.h"
 #include "tests/support/temp_folder.h"
 
 namespace bev {
@@ -16,11 +15,6 @@ namespace {
 
 using nlohmann::json;
 using testing::HasSubstr;
-
-struct Outcome {
-  int code = -1;
-  std::string out, err;
-};
 
 class DataProgram : public testing::Test {
  protected:
@@ -41,19 +35,7 @@ class DataProgram : public testing::Test {
   }
 
   Outcome run(const std::string& words) {
-    std::string errors = folder_.path("stderr.txt");
-    FILE* pipe = ::popen(concat("cd ", folder_.path(), " && " BEV_BINARY_DIR "/bevatron ", words,
-                                " 2>", errors, " </dev/null")
-                             .c_str(),
-                         "r");
-    Outcome outcome;
-    char buffer[4096];
-    while (std::size_t got = std::fread(buffer, 1, sizeof buffer, pipe)) {
-      outcome.out.append(buffer, got);
-    }
-    outcome.code = WEXITSTATUS(::pclose(pipe));
-    outcome.err = read_file(errors);
-    return outcome;
+    return run_shell(folder_, concat(BEV_BINARY_DIR, "/bevatron ", words));
   }
   Outcome train(const std::string& words, int iterations = 12) {
     return run(

@@ -1,14 +1,13 @@
 // The documents are true: what they link to exists, the commands that they quote run, and the
 // figures that they quote are those that the program prints.
 #include <gtest/gtest.h>
-#include <sys/wait.h>
 
-#include <cstdio>
 #include <filesystem>
 #include <regex>
 
 #include "base/file.h"
 #include "base/text.h"
+#include "tests/support/run_program.h"
 #include "tests/support/temp_folder.h"
 
 namespace bev {
@@ -51,20 +50,9 @@ std::vector<std::string> quoted_commands(const std::string& document) {
   return commands;
 }
 
-struct Outcome {
-  int code = -1;
-  std::string text;  // of both streams
-};
+// Both streams in one.
 Outcome bevatron(const TempFolder& folder, const std::string& words) {
-  std::string command =
-      concat("cd ", folder.path(), " && ", BEV_BINARY_DIR, "/bevatron ", words, " 2>&1 </dev/null");
-  Outcome run;
-  FILE* pipe = ::popen(command.c_str(), "r");
-  char buffer[4096];
-  while (std::size_t got = std::fread(buffer, 1, sizeof buffer, pipe)) run.text.append(buffer, got);
-  int status = ::pclose(pipe);
-  run.code = WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
-  return run;
+  return run_shell(folder, concat(BEV_BINARY_DIR, "/bevatron ", words, " 2>&1"));
 }
 
 // A command as it can be tried here: training is planned, what needs a model is only read.
@@ -112,7 +100,7 @@ TEST(Documents, CommandsRun) {
   for (const std::string& document : kDocuments) {
     for (const std::string& words : quoted_commands(read_file(source(document)))) {
       Outcome run = bevatron(folder, harmless(words));
-      EXPECT_EQ(run.code, 0) << document << ": " << words << "\n" << run.text;
+      EXPECT_EQ(run.code, 0) << document << ": " << words << "\n" << run.out;
     }
   }
 }
@@ -125,7 +113,7 @@ TEST(Documents, SchedulesAreAsPrintedAndDrawn) {
   for (const std::string& words : quoted_commands(text)) {
     if (!words.starts_with("plan schedule") || words.find("--svg") == words.npos) continue;
     Outcome run = bevatron(folder, words);
-    std::string figures = run.text.substr(run.text.rfind("\nrank ") + 1);
+    std::string figures = run.out.substr(run.out.rfind("\nrank ") + 1);
     figures.erase(0, figures.find('\n') + 1);
     EXPECT_NE(text.find(concat(words, "\n", figures)), text.npos) << words << "\n" << figures;
     std::string drawing = words.substr(words.rfind(' ') + 1);
@@ -149,8 +137,8 @@ TEST(Documents, TablesOfMemoryAreThoseOfADryRun) {
   for (const std::string& row : rows) {
     std::string flags = row.substr(1, row.find('`', 1) - 1);
     Outcome run = bevatron(folder, concat(plan, " ", flags));
-    std::vector<std::string> most = all_matches(run.text, R"(([0-9][^\n]*)  < most)");
-    ASSERT_EQ(most.size(), 1u) << flags << "\n" << run.text;
+    std::vector<std::string> most = all_matches(run.out, R"(([0-9][^\n]*)  < most)");
+    ASSERT_EQ(most.size(), 1u) << flags << "\n" << run.out;
     std::string cells = concat("`", flags, "`");
     for (const std::string& bytes : all_matches(most[0], "([0-9.]+ [GM]iB)")) {
       cells += concat(" | ", bytes);

@@ -1,16 +1,15 @@
 // The program as a user runs it: output, files, exit codes, and what it says to bad input.
 #include <gtest/gtest.h>
-#include <sys/wait.h>
 
 #include <cmath>
 #include <csignal>
-#include <cstdio>
 #include <nlohmann/json.hpp>
 
 #include "base/file.h"
 #include "base/text.h"
 #include "bridge/safetensors.h"
 #include "bridge/weight_files.h"
+#include "tests/support/run_program.h"
 #include "tests/support/temp_folder.h"
 
 namespace bev {
@@ -18,25 +17,10 @@ namespace {
 
 using nlohmann::json;
 
-struct Outcome {
-  int code = -1;
-  std::string out, err;
-};
-
 // Runs bevatron with the given words (for a shell) in `folder`.
 Outcome bevatron(const TempFolder& folder, const std::string& words,
                  const std::string& before = "") {
-  std::string err_path = folder.path("stderr.txt");
-  std::string command = concat("cd ", folder.path(), " && ", before, " ", BEV_BINARY_DIR,
-                               "/bevatron ", words, " 2>", err_path, " </dev/null");
-  Outcome run;
-  FILE* pipe = ::popen(command.c_str(), "r");
-  char buffer[4096];
-  while (std::size_t got = std::fread(buffer, 1, sizeof buffer, pipe)) run.out.append(buffer, got);
-  int status = ::pclose(pipe);
-  run.code = WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
-  run.err = read_file(err_path);
-  return run;
+  return run_shell(folder, concat(before, " ", BEV_BINARY_DIR, "/bevatron ", words));
 }
 
 std::string golden(const std::string& name) {
