@@ -134,6 +134,13 @@ MappedFile& MappedFile::operator=(MappedFile&& other) noexcept {
   return *this;
 }
 
+void sync_folder(const std::string& path) {
+  int descriptor = ::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  if (descriptor < 0) return;
+  ::fsync(descriptor);  // best effort: not every file system can
+  ::close(descriptor);
+}
+
 AtomicFile::AtomicFile(const std::string& path) : path_(path), temporary_(path + ".tmp") {
   descriptor_ = ::open(temporary_.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
   if (descriptor_ < 0) fail_io("cannot write", temporary_, errno);

@@ -41,6 +41,9 @@ class MappedFile {
   std::span<const std::byte> bytes_;
 };
 
+// Makes names in the folder survive a crash of the machine, where its file system can.
+void sync_folder(const std::string& path);
+
 // Writes to `path + ".tmp"`; commit() syncs and renames. Without commit the temporary is removed.
 class AtomicFile {
  public:

@@ -90,13 +90,6 @@ std::string resolve(const std::string& folder) {
   return path.string();
 }
 
-void sync_folder(const std::string& path) {
-  int descriptor = ::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-  if (descriptor < 0) return;
-  ::fsync(descriptor);  // best effort: not every file system can
-  ::close(descriptor);
-}
-
 void remove_quietly(const std::string& path) {
   std::error_code ignored;
   fs::remove_all(path, ignored);

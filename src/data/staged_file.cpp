@@ -21,14 +21,6 @@ constexpr std::size_t kBufferBytes = 1 << 20;
   throw Error(ErrorKind::kIo, concat("cannot ", what, " ", path, ": ", std::strerror(error)));
 }
 
-// The rename itself must survive a crash of the machine.
-void sync_folder(const std::string& folder) {
-  int descriptor = ::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-  if (descriptor < 0) fail_io("open", folder, errno);
-  ::fsync(descriptor);  // some file systems refuse it for folders; nothing can be done about it
-  ::close(descriptor);
-}
-
 }  // namespace
 
 StagedFile::StagedFile(const std::string& path) : path_(path) {
