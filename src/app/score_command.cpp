@@ -70,17 +70,16 @@ Tensor whole_logits(Engine& engine, const MicroBatch& batch, const Var& hidden) 
   std::int64_t rows = local.shape()[0], vocabulary = engine.options().model.vocab_size;
   Tensor parts = ctx.allocate(local.dtype(), {rows * vocabulary}, "logits");
   tp.all_gather(local.view().flat(), parts, "logits").wait();
+  Tensor narrow = ctx.allocate(Dtype::kF32, parts.shape(), "logits");
+  ctx.kernels.elementwise.cast(ctx.stream, parts, narrow);
   Tensor whole = ctx.allocate(Dtype::kF32, {rows, vocabulary}, "logits");
-  visit_float(local.dtype(), [&](auto zero) {
-    const auto* from = parts.as<decltype(zero)>();
-    for (int part = 0; part < tp.size(); ++part) {
-      Range columns = shard_range(vocabulary, tp.size(), part);
-      for (std::int64_t row = 0; row < rows; ++row) {
-        float* to = whole.as<float>() + row * vocabulary + columns.begin;
-        for (std::int64_t i = 0; i < columns.size(); ++i) to[i] = static_cast<float>(*from++);
-      }
-    }
-  });
+  for (int part = 0; part < tp.size(); ++part) {
+    Range columns = shard_range(vocabulary, tp.size(), part);
+    ctx.kernels.elementwise.copy_rows(
+        ctx.stream,
+        {narrow.view().address(rows * columns.begin), whole.view().address(columns.begin),
+         Dtype::kF32, rows, columns.size(), columns.size(), vocabulary});
+  }
   return join_sequences(engine, batch.layout, std::move(whole));
 }
 
@@ -95,16 +94,16 @@ class LogitsFile {
                   Dtype::kF32,
                   {static_cast<std::int64_t>(job.samples.size()), job.longest, vocabulary}}}) {}
 
-  void add(const Tensor& logits) {
-    std::int64_t row = 0;
-    while (row < logits.shape()[0]) {
+  // Whole rows of the next samples.
+  void add(std::span<const float> logits) {
+    while (!logits.empty()) {
       auto length = static_cast<std::int64_t>(job_.samples[next_++].tokens.size());
-      View part = logits.view().rows(row, row + length);
-      writer_.write("logits", {static_cast<const std::byte*>(part.data), part.bytes()});
+      auto count = static_cast<std::size_t>(length * vocabulary_);
+      writer_.write("logits", std::as_bytes(logits.first(count)));
       std::vector<std::byte> padding(
           static_cast<std::size_t>((job_.longest - length) * vocabulary_) * sizeof(float));
       if (!padding.empty()) writer_.write("logits", padding);
-      row += length;
+      logits = logits.subspan(count);
     }
   }
   void commit() { writer_.commit(); }
@@ -121,9 +120,9 @@ class LogitsSink : public HiddenSink {
  public:
   LogitsSink(Engine& engine, const MicroBatch& batch) : engine_(engine), batch_(batch) {}
   void on_hidden(std::int64_t, const Var& hidden) override {
-    logits = whole_logits(engine_, batch_, hidden);
+    logits = engine_.ctx().download<float>(whole_logits(engine_, batch_, hidden));
   }
-  Tensor logits;
+  std::vector<float> logits;
 
  private:
   Engine& engine_;
@@ -145,8 +144,10 @@ std::int64_t token_count(const ScoreJob& job, std::int64_t micro_batch_number) {
 // the order of the samples.
 void write_logits(Engine& engine, const ScoreJob& job, std::span<const MicroBatch> batches) {
   const MeshShape& mesh = engine.mesh().shape();
-  Context& ctx = engine.ctx();
-  Group& world = engine.mesh().world();
+  Group& world = engine.mesh().world().host();
+  auto view_of = [](std::vector<float>& values) {
+    return View{values.data(), Dtype::kF32, {static_cast<std::int64_t>(values.size())}};
+  };
   std::int64_t vocabulary = engine.options().model.vocab_size;
   const PipelineShape& pipeline = engine.pipeline().shape;
   std::int64_t head_rank = pipeline.place_of(pipeline.stages() - 1).rank;
@@ -159,15 +160,16 @@ void write_logits(Engine& engine, const ScoreJob& job, std::span<const MicroBatc
     engine.forward_hidden(batches.subspan(m, 1), sink);
     for (std::int64_t dp = 0; dp < mesh.dp; ++dp) {
       auto source = static_cast<int>(rank_of(mesh, {0, 0, dp, head_rank}));
-      if (source != 0 && world.rank() == source) world.send(sink.logits, 0, 0, "logits").wait();
+      if (source != 0 && world.rank() == source) {
+        world.send(view_of(sink.logits), 0, 0, "logits").wait();
+      }
       if (world.rank() != 0) continue;
-      Tensor logits = sink.logits;
       if (source != 0) {
         std::int64_t rows = token_count(job, static_cast<std::int64_t>(m) * mesh.dp + dp);
-        logits = ctx.allocate(Dtype::kF32, {rows, vocabulary}, "logits");
-        world.receive(logits, source, 0, "logits").wait();
+        sink.logits.resize(static_cast<std::size_t>(rows * vocabulary));
+        world.receive(view_of(sink.logits), source, 0, "logits").wait();
       }
-      file->add(logits);
+      file->add(sink.logits);
     }
   }
   if (file) file->commit();

@@ -7,9 +7,9 @@ namespace bev {
 void Context::check(std::string_view op, std::string_view what, const View& view) const {
   if (probe == nullptr || probe->found || !is_float(view.dtype) || view.numel() == 0) return;
   Tensor flag = allocate(Dtype::kI32, {1}, "check");
-  *flag.as<std::int32_t>() = 0;
+  kernels.elementwise.fill(stream, flag, 0);
   kernels.elementwise.find_nonfinite(stream, view, flag.as<std::int32_t>());
-  if (*flag.as<std::int32_t>() == 0) return;
+  if (download<std::int32_t>(flag).front() == 0) return;
   std::string where = layer >= 0 ? concat("layer ", layer, ", ") : std::string();
   probe->found = true;
   probe->found_in_backward = probe->in_backward;

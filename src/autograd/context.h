@@ -3,8 +3,10 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "autograd/param.h"
 #include "comm/mesh.h"
@@ -47,6 +49,22 @@ struct Context {
 
   Tensor allocate(Dtype of, const Shape& shape, const char* tag) const {
     return Tensor(arena, of, shape, tag);
+  }
+  // Host values as a tensor [count].
+  template <class T>
+  Tensor upload(std::span<const T> values, const char* tag) const {
+    Tensor out = allocate(DtypeOf<T>::value, {static_cast<std::int64_t>(values.size())}, tag);
+    kernels.device.upload(stream, values.data(), out);
+    return out;
+  }
+  // Waits for the device.
+  template <class T>
+  std::vector<T> download(const View& view) const {
+    BEV_CHECK(DtypeOf<T>::value == view.dtype, ErrorKind::kInternal, "download: is ",
+              name_of(view.dtype), ", wanted as ", name_of(DtypeOf<T>::value));
+    std::vector<T> out(static_cast<std::size_t>(view.numel()));
+    kernels.device.download(stream, view, out.data());
+    return out;
   }
   Dtype wide() const { return wide_of(dtype); }
   // The op that is about to wait for other ranks, for the report of a hang; a literal.

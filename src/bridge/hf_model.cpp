@@ -29,21 +29,20 @@ void load_hf_weights(Engine& engine, const std::string& folder) {
   map.check(files);
   Context& ctx = engine.ctx();
   const Group& tp = engine.mesh().tp();
+  std::size_t item = size_of(ctx.dtype);
   for (const Param* param : engine.store().params()) {
-    Tensor whole = ctx.allocate(ctx.dtype, param->shape, "loading");
-    read_param(map.find(param->name), files, ctx.dtype, whole.view().data);
-    if (param->split.dim < 0 || tp.size() == 1) {
-      engine.store().set_local_value(*param, whole);
-      continue;
+    std::vector<std::byte> whole(static_cast<std::size_t>(param->shape.numel()) * item), part;
+    read_param(map.find(param->name), files, ctx.dtype, whole.data());
+    if (param->split.dim >= 0 && tp.size() > 1) {
+      part.resize(static_cast<std::size_t>(param->local.numel()) * item);
+      for (const ElementRun& run : element_runs(param->shape, param->split, tp.size(), tp.rank())) {
+        std::memcpy(part.data() + static_cast<std::size_t>(run.local) * item,
+                    whole.data() + static_cast<std::size_t>(run.global) * item,
+                    static_cast<std::size_t>(run.count) * item);
+      }
     }
     Tensor local = ctx.allocate(ctx.dtype, param->local, "loading");
-    std::size_t item = size_of(ctx.dtype);
-    for (const ElementRun& run : element_runs(param->shape, param->split, tp.size(), tp.rank())) {
-      std::memcpy(
-          static_cast<std::byte*>(local.view().data) + static_cast<std::size_t>(run.local) * item,
-          static_cast<std::byte*>(whole.view().data) + static_cast<std::size_t>(run.global) * item,
-          static_cast<std::size_t>(run.count) * item);
-    }
+    ctx.kernels.device.upload(ctx.stream, part.empty() ? whole.data() : part.data(), local);
     engine.store().set_local_value(*param, local);
   }
   if (engine.optimizer() != nullptr) engine.optimizer()->refresh_main(ctx);
@@ -53,18 +52,15 @@ ParamGather::ParamGather(Engine& engine, What what) : engine_(engine), what_(wha
   const ModelConfig& model = engine.options().model;
   Decoder declared(model, even_stage(model.num_layers, 1, 0), {});
   for (const Param* param : declared.params()) params_.push_back({param->name, param->shape});
-  auto count = static_cast<std::int64_t>(params_.size());
-  Tensor stages = engine.ctx().allocate(Dtype::kI32, {count}, "gather");
-  auto* stage = stages.as<std::int32_t>();
-  for (std::int64_t i = 0; i < count; ++i) {
-    const Param* param = held(params_[static_cast<std::size_t>(i)].name);
+  std::vector<std::int32_t> stages;
+  for (const Whole& whole : params_) {
+    const Param* param = held(whole.name);
     bool owned = param != nullptr && !param->copy;
-    stage[i] = owned ? static_cast<std::int32_t>(engine.mesh().at().pp) : -1;
+    stages.push_back(owned ? static_cast<std::int32_t>(engine.mesh().at().pp) : -1);
   }
-  engine.mesh().world().all_reduce(stages, Reduction::kMax, "owners").wait();
-  for (std::int64_t i = 0; i < count; ++i) {
-    params_[static_cast<std::size_t>(i)].owner_stage = stage[i];
-  }
+  View view{stages.data(), Dtype::kI32, {static_cast<std::int64_t>(stages.size())}};
+  engine.mesh().world().host().all_reduce(view, Reduction::kMax, "owners").wait();
+  for (std::size_t i = 0; i < stages.size(); ++i) params_[i].owner_stage = stages[i];
 }
 
 const Param* ParamGather::held(const std::string& name) const {
@@ -84,17 +80,16 @@ const ParamGather::Whole& ParamGather::whole(const std::string& name) const {
 // The whole parameter from the tensor-parallel ranks' parts.
 Tensor ParamGather::gather_tp(const Param& param) {
   Context& ctx = engine_.ctx();
-  Group& tp = engine_.mesh().tp();
-  WeightLease mine = what_ == What::kValue ? engine_.store().local_value(param)
-                                           : engine_.store().local_gradient(param);
-  Tensor out = ctx.allocate(mine.view.dtype, param.shape, "gather");
-  if (param.split.dim < 0) {
-    std::memcpy(out.view().data, mine.view.data, mine.view.bytes());
-    return out;
-  }
-  Tensor parts = ctx.allocate(mine.view.dtype, {param.shape.numel()}, "gather");
-  tp.all_gather(mine.view.flat(), parts, param.name).wait();
-  std::size_t item = size_of(mine.view.dtype);
+  Group& tp = engine_.mesh().tp().host();
+  WeightLease lease = what_ == What::kValue ? engine_.store().local_value(param)
+                                            : engine_.store().local_gradient(param);
+  Tensor mine(host_, lease.view.dtype, lease.view.shape, "gather");
+  ctx.kernels.device.download(ctx.stream, lease.view, mine.view().data);
+  if (param.split.dim < 0 || tp.size() == 1) return mine;
+  Tensor out(host_, mine.dtype(), param.shape, "gather");
+  Tensor parts(host_, mine.dtype(), {param.shape.numel()}, "gather");
+  tp.all_gather(mine.view().flat(), parts, param.name).wait();
+  std::size_t item = size_of(mine.dtype());
   const auto* from = static_cast<const std::byte*>(parts.view().data);
   auto* to = static_cast<std::byte*>(out.view().data);
   for (int part = 0; part < tp.size(); ++part) {
@@ -112,7 +107,7 @@ Tensor ParamGather::gather_tp(const Param& param) {
 Tensor ParamGather::gather(const std::string& name) {
   const Whole& param = whole(name);
   const Mesh& mesh = engine_.mesh();
-  Group& world = mesh.world();
+  Group& world = mesh.world().host();
   Tensor value;
   if (mesh.at().pp == param.owner_stage) value = gather_tp(*held(name));
   auto source = static_cast<int>(rank_of(mesh.shape(), {0, 0, 0, param.owner_stage}));
@@ -121,7 +116,7 @@ Tensor ParamGather::gather(const std::string& name) {
   if (world.rank() != 0) return {};
   Dtype dtype =
       what_ == What::kValue ? engine_.options().dtype : engine_.store().options().grad_dtype;
-  value = engine_.ctx().allocate(dtype, param.shape, "gather");
+  value = Tensor(host_, dtype, param.shape, "gather");
   world.receive(value, source, 0, name).wait();
   return value;
 }

@@ -27,7 +27,8 @@ class ParamGather {
   enum class What : std::uint8_t { kValue, kGradient };
   ParamGather(Engine& engine, What what);
 
-  // The global parameter on world rank 0, an empty tensor on others.
+  // The global parameter in host memory, for as long as this object lives, on world rank 0; an empty
+  // tensor on others.
   Tensor gather(const std::string& name);
 
  private:
@@ -43,6 +44,7 @@ class ParamGather {
 
   Engine& engine_;
   What what_;
+  Arena host_{make_host_memory()};
   std::vector<Whole> params_;  // of the whole model
 };
 

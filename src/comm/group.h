@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <span>
 #include <string>
@@ -66,6 +67,10 @@ class Group {
   virtual Work receive(const View& data, int from, int channel, std::string_view label) = 0;
   virtual void barrier(std::string_view label) = 0;
 
+  // The same members, for values in host memory: groups of a device with memory of its own have one
+  // beside them.
+  virtual Group& host() { return *this; }
+
  protected:
   Group(std::string name, int rank, std::vector<int> members)
       : name_(std::move(name)), rank_(rank), members_(std::move(members)) {}
@@ -75,6 +80,9 @@ class Group {
   int rank_;
   std::vector<int> members_;
 };
+
+// From a group that talks through host memory to one for the memory that a rank computes in.
+using GroupMaker = std::function<std::unique_ptr<Group>(std::unique_ptr<Group> host)>;
 
 // A group of this rank alone.
 std::unique_ptr<Group> make_single_group(std::string name, int world_rank);

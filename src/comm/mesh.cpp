@@ -108,7 +108,7 @@ std::vector<int> group_members(const MeshShape& shape, std::int64_t rank,
 std::string_view name_of(MeshGroup group) {
   constexpr std::array<std::string_view, kMeshGroupCount> kNames = {
       "tp",       "cp",       "dp",        "pp",  "dp x cp", "shards", "replicas", "kv",
-      "cp inner", "cp outer", "embedding", "etp", "ep",      "edp",    "world"};
+      "cp inner", "cp outer", "embedding", "etp", "ep",      "edp",    "world", "self"};
   return kNames[static_cast<std::size_t>(group)];
 }
 
@@ -150,17 +150,22 @@ std::vector<int> members_of(const MeshShape& shape, std::int64_t rank, MeshGroup
       return members({Axis::kEdp});
     case MeshGroup::kWorld:
       return members({Axis::kTp, Axis::kCp, Axis::kDp, Axis::kPp});
+    case MeshGroup::kSelf:
+      return {static_cast<int>(rank)};
   }
   return {};
 }
 
-Mesh::Mesh(World& world, const MeshShape& shape) : shape_(shape), activity_(world.activity()) {
+Mesh::Mesh(World& world, const MeshShape& shape, const GroupMaker& device_group)
+    : shape_(shape), activity_(world.activity()) {
   check_shape(shape, world.size());
   at_ = coordinate_of(shape, world.rank());
   for (int i = 0; i < kMeshGroupCount; ++i) {
     auto group = static_cast<MeshGroup>(i);
-    groups_[static_cast<std::size_t>(i)] =
+    std::unique_ptr<Group> host =
         world.make_group(std::string(name_of(group)), members_of(shape, world.rank(), group));
+    groups_[static_cast<std::size_t>(i)] =
+        device_group ? device_group(std::move(host)) : std::move(host);
   }
 }
 

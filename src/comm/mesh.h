@@ -59,8 +59,9 @@ enum class MeshGroup : std::uint8_t {
   kEp,
   kEdp,
   kWorld,
+  kSelf,  // this rank alone
 };
-inline constexpr int kMeshGroupCount = 15;
+inline constexpr int kMeshGroupCount = 16;
 std::string_view name_of(MeshGroup group);
 // World ranks of the group that `rank` is in.
 std::vector<int> members_of(const MeshShape& shape, std::int64_t rank, MeshGroup group);
@@ -68,7 +69,8 @@ std::vector<int> members_of(const MeshShape& shape, std::int64_t rank, MeshGroup
 class Mesh {
  public:
   // Every rank of the world constructs it with the same shape, whose size is the world's.
-  Mesh(World& world, const MeshShape& shape);
+  // `device_group` makes the groups' collectives work on a device's memory; absent: on the host's.
+  Mesh(World& world, const MeshShape& shape, const GroupMaker& device_group = {});
 
   const MeshShape& shape() const { return shape_; }
   const MeshCoordinate& at() const { return at_; }

@@ -46,18 +46,22 @@ MicroBatch make_micro_batch(Context& ctx, std::span<const TokenSample> samples,
   MicroBatch batch;
   batch.layout = SequenceLayout::make(ctx, shapes, first_sample);
   std::int64_t tokens = batch.layout.tokens;
-  batch.tokens = ctx.allocate(Dtype::kI32, {tokens}, "batch");
-  batch.targets.targets = ctx.allocate(Dtype::kI32, {tokens}, "batch");
-  batch.targets.weights = ctx.allocate(Dtype::kF32, {tokens}, "batch");
+  auto rows = static_cast<std::size_t>(tokens);
+  std::vector<std::int32_t> own_tokens(rows), targets(rows);
+  std::vector<float> weights(rows);
   for (const DocumentPiece& piece : batch.layout.own.pieces()) {
     const TokenSample& sample = samples[static_cast<std::size_t>(piece.sample)];
-    auto copy = [&](const auto& from, auto* to) {
-      std::copy_n(from.begin() + piece.sample_begin, piece.count, to + piece.row);
+    auto copy = [&](const auto& from, auto& to) {
+      std::copy_n(from.begin() + piece.sample_begin, piece.count, to.begin() + piece.row);
     };
-    copy(sample.tokens, batch.tokens.as<std::int32_t>());
-    copy(sample.targets, batch.targets.targets.as<std::int32_t>());
-    copy(sample.weights, batch.targets.weights.as<float>());
+    copy(sample.tokens, own_tokens);
+    copy(sample.targets, targets);
+    copy(sample.weights, weights);
   }
+  batch.tokens = ctx.upload<std::int32_t>(own_tokens, "batch");
+  batch.targets.targets = ctx.upload<std::int32_t>(targets, "batch");
+  batch.targets.weights = ctx.upload<float>(weights, "batch");
+  batch.targets.weight_sum = std::accumulate(weights.begin(), weights.end(), 0.0);
   return batch;
 }
 

@@ -7,6 +7,7 @@
 
 #include "autograd/recompute.h"
 #include "base/error.h"
+#include "base/thread_pool.h"
 #include "models/rope.h"
 
 namespace bev {
@@ -15,12 +16,6 @@ namespace {
 
 // Sequences whose logits exist at a time.
 constexpr std::size_t kHeadRows = 64;
-
-Tensor upload(Context& ctx, std::span<const std::int32_t> values) {
-  Tensor tensor = ctx.allocate(Dtype::kI32, {static_cast<std::int64_t>(values.size())}, "batch");
-  std::copy(values.begin(), values.end(), tensor.as<std::int32_t>());
-  return tensor;
-}
 
 void* element(const View& view, std::int64_t index) {
   return static_cast<std::byte*>(view.data) + static_cast<std::size_t>(index) * size_of(view.dtype);
@@ -144,10 +139,10 @@ Generator::Step Generator::make_step(std::span<const Live> live) {
     step.last_rows.push_back(static_cast<std::int64_t>(tokens.size()) - 1);
   }
   layout.tokens = static_cast<std::int64_t>(tokens.size());
-  layout.positions = upload(ctx, positions);
-  layout.samples = upload(ctx, samples);
+  layout.positions = ctx.upload<std::int32_t>(positions, "batch");
+  layout.samples = ctx.upload<std::int32_t>(samples, "batch");
   layout.sample_positions = layout.positions;
-  step.batch.tokens = upload(ctx, tokens);
+  step.batch.tokens = ctx.upload<std::int32_t>(tokens, "batch");
   return step;
 }
 
@@ -169,21 +164,23 @@ std::vector<TokenChoice> Generator::choose(const Var& hidden, std::span<const st
   for (std::size_t begin = 0; begin < rows.size(); begin += kHeadRows) {
     std::size_t count = std::min(kHeadRows, rows.size() - begin);
     Tensor logits = last_logits(hidden, rows.subspan(begin, count));
-    auto pick = [&](auto zero, std::size_t row) {
-      const auto* values = logits.as<decltype(zero)>() + row * columns;
-      const Live& sequence = live[begin + row];
-      TokenPlace place{options.first_sequence + static_cast<std::int64_t>(sequence.index),
-                       sequence.length};
-      choices[begin + row] = pick_token(std::span(values, columns), options.sampling, place);
+    auto pick_all = [&](auto zero) {
+      using T = decltype(zero);
+      std::vector<T> values = engine_.ctx().download<T>(logits);
+      engine_.ctx().stream.pool->run(static_cast<std::int64_t>(count), [&](std::int64_t piece) {
+        auto row = static_cast<std::size_t>(piece);
+        const Live& sequence = live[begin + row];
+        TokenPlace place{options.first_sequence + static_cast<std::int64_t>(sequence.index),
+                         sequence.length};
+        std::span<const T> of_row = std::span<const T>(values).subspan(row * columns, columns);
+        try {
+          choices[begin + row] = pick_token(of_row, options.sampling, place);
+        } catch (...) {  // the pool's threads must not throw
+          failures[begin + row] = std::current_exception();
+        }
+      });
     };
-    engine_.ctx().stream.pool->run(static_cast<std::int64_t>(count), [&](std::int64_t piece) {
-      auto row = static_cast<std::size_t>(piece);
-      try {
-        logits.dtype() == Dtype::kF64 ? pick(double{}, row) : pick(float{}, row);
-      } catch (...) {  // the pool's threads must not throw
-        failures[begin + row] = std::current_exception();
-      }
-    });
+    logits.dtype() == Dtype::kF64 ? pick_all(double{}) : pick_all(float{});
   }
   for (const std::exception_ptr& failure : failures) {
     if (failure) std::rethrow_exception(failure);
@@ -208,15 +205,14 @@ Var Generator::hidden_states(const Step& step, std::vector<LayerState>& cache) {
 
 std::vector<TokenChoice> Generator::share_choices(std::vector<TokenChoice> choices,
                                                   std::size_t count) {
-  Group& pp = engine_.mesh().pp();
+  Group& pp = engine_.mesh().pp().host();
   if (pp.size() == 1) return choices;
-  Tensor shared =
-      engine_.ctx().allocate(Dtype::kF64, {2 * static_cast<std::int64_t>(count)}, "choices");
-  auto* values = shared.as<double>();
+  std::vector<double> values(2 * count);
   for (std::size_t i = 0; i < choices.size(); ++i) {
     values[2 * i] = choices[i].token;
     values[2 * i + 1] = choices[i].logprob;
   }
+  View shared{values.data(), Dtype::kF64, {static_cast<std::int64_t>(values.size())}};
   pp.broadcast(shared, pp.size() - 1, "tokens").wait();
   choices.resize(count);
   for (std::size_t i = 0; i < count; ++i) {

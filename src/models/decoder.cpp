@@ -26,12 +26,6 @@ Param table_param(const char* name, std::int64_t rows, std::int64_t columns, dou
   return param;
 }
 
-Tensor upload(Context& ctx, const std::vector<double>& values) {
-  Tensor tensor = ctx.allocate(Dtype::kF64, {static_cast<std::int64_t>(values.size())}, "layout");
-  std::copy(values.begin(), values.end(), tensor.as<double>());
-  return tensor;
-}
-
 }  // namespace
 
 StageRange even_stage(std::int64_t layers, std::int64_t stages, std::int64_t stage) {
@@ -100,7 +94,7 @@ Shape Decoder::boundary_shape(const Context& ctx, const MicroBatch& batch) const
 Tensor Decoder::rope_rows(Context& ctx, const SequenceLayout& layout, bool local) const {
   auto table = [&](const Tensor& positions, std::int64_t length) {
     RopeFrequencies rope = rope_frequencies(config_, local, length);
-    return rope_table(ctx, positions, upload(ctx, rope.frequencies), rope.scale);
+    return rope_table(ctx, positions, ctx.upload<double>(rope.frequencies, "layout"), rope.scale);
   };
   if (!rope_depends_on_length(config_)) return table(layout.positions, 0);
   Tensor rows = ctx.allocate(ctx.wide(), {layout.tokens, rotary_dims(config_)}, "layout");

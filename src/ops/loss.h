@@ -18,6 +18,7 @@ struct HeadSpec {
 struct LossTargets {
   Tensor targets;  // [T] i32, negative: ignored
   Tensor weights;  // [T] f32
+  double weight_sum = 0;
 };
 
 struct LossResult {

@@ -9,12 +9,13 @@ namespace {
 // [tokens] i32, value(piece, i) for token i of each piece.
 template <class Value>
 Tensor piece_values(Context& ctx, const TokenSet& set, const Value& value) {
-  Tensor out = ctx.allocate(Dtype::kI32, {set.tokens()}, "layout");
-  auto* to = out.as<std::int32_t>();
+  std::vector<std::int32_t> values(static_cast<std::size_t>(set.tokens()));
   for (const DocumentPiece& piece : set.pieces()) {
-    for (std::int32_t i = 0; i < piece.count; ++i) to[piece.row + i] = value(piece, i);
+    for (std::int32_t i = 0; i < piece.count; ++i) {
+      values[static_cast<std::size_t>(piece.row + i)] = value(piece, i);
+    }
   }
-  return out;
+  return ctx.upload<std::int32_t>(values, "layout");
 }
 
 Tensor sample_indices(Context& ctx, const TokenSet& set, std::int64_t first_sample) {

@@ -109,21 +109,29 @@ std::unique_ptr<Executor> make_executor(Context& ctx, const PipelineLayout& layo
 Engine::Engine(World& world, const Kernels& kernels, const EngineOptions& options)
     : options_(options),
       pipeline_(pipeline_layout(options.model.num_layers, options.parallel)),
-      pool_(options.threads),
-      arena_(make_host_memory()) {
-  mesh_ = std::make_unique<Mesh>(world, mesh_shape(options.parallel, options.model));
+      kernels_(kernels),
+      device_(kernels.device.open(options.threads)),
+      arena_(device_->memory()),
+      device_step_(arena_, Dtype::kU8, {sizeof(StepState)}, "step") {
+  mesh_ = std::make_unique<Mesh>(
+      world, mesh_shape(options.parallel, options.model),
+      [this](std::unique_ptr<Group> host) { return device_->make_group(std::move(host)); });
   stages_ = build_stages(options.model, options.parallel, pipeline_, mesh_->at().pp);
   StoreOptions store = store_options(options.parallel, options.dtype);
   store.gradients = options.gradients;
-  Stream stream{&pool_, nullptr};
+  Stream stream = device_->stream();
   store_ = std::make_unique<ParamStore>(params_of(stages_), *mesh_, arena_, kernels, stream, store);
   store_->initialise(options.seed);
-  ctx_ = std::unique_ptr<Context>(
-      new Context{kernels, stream, arena_, *mesh_, *store_, *store_, &step_, options.dtype});
+  ctx_ = std::unique_ptr<Context>(new Context{kernels, stream, arena_, *mesh_, *store_, *store_,
+                                              device_step(), options.dtype});
   if (options.gradients && options.optimizer) {
     optimizer_ = std::make_unique<Optimizer>(*ctx_, store_->optim_ranges(), options.optim);
   }
   executor_ = make_executor(*ctx_, pipeline_, stages_, options.parallel);
+}
+
+StepState* Engine::device_step() const {
+  return static_cast<StepState*>(device_step_.view().data);
 }
 
 Engine::~Engine() = default;
@@ -151,46 +159,40 @@ const Schedule& Engine::schedule(std::size_t micro_batches, bool with_backward) 
   return found->second;
 }
 
-void Engine::set_loss_factor(std::span<const MicroBatch> batches, double loss_scale) {
-  Tensor tokens = ctx_->allocate(Dtype::kF64, {1}, "loss");
-  double& sum = *tokens.as<double>();
-  sum = 0;
-  for (const MicroBatch& batch : batches) {
-    const float* weights = batch.targets.weights.as<float>();
-    for (std::int64_t t = 0; t < batch.layout.tokens; ++t) sum += weights[t];
-  }
-  mesh_->grads().all_reduce(tokens, Reduction::kSum, "tokens").wait();
-  step_.loss_factor = sum > 0 ? loss_scale / sum : 0;
+double Engine::count_tokens(std::span<const MicroBatch> batches) {
+  double sum = 0;
+  for (const MicroBatch& batch : batches) sum += batch.targets.weight_sum;
+  mesh_->grads().host().all_reduce({&sum, Dtype::kF64, {1}}, Reduction::kSum, "tokens").wait();
+  return sum;
 }
 
-void Engine::sum_losses(std::span<const MicroBatch> batches,
-                        const std::vector<Tensor>& token_losses, StepResult& result) {
-  Tensor sums = ctx_->allocate(Dtype::kF64, {2}, "loss");
-  double* sum = sums.as<double>();
-  sum[0] = sum[1] = 0;
+Tensor Engine::sum_losses(std::span<const MicroBatch> batches,
+                          const std::vector<Tensor>& token_losses) {
+  Tensor sum = ctx_->allocate(Dtype::kF64, {1}, "loss");
+  ctx_->kernels.elementwise.fill(ctx_->stream, sum, 0);
   if (pipeline_.holds_head(mesh_->at().pp) && mesh_->tp().rank() == 0) {
     for (std::size_t i = 0; i < batches.size(); ++i) {
-      const float* weights = batches[i].targets.weights.as<float>();
-      visit_float(token_losses[i].dtype(), [&](auto zero) {
-        const auto* losses = token_losses[i].as<decltype(zero)>();
-        for (std::int64_t t = 0; t < batches[i].layout.tokens; ++t) {
-          sum[0] += static_cast<double>(weights[t]) * static_cast<double>(losses[t]);
-          sum[1] += weights[t];
-        }
-      });
+      ctx_->kernels.loss.total(
+          ctx_->stream,
+          {token_losses[i], batches[i].targets.weights.as<float>(), sum.as<double>()});
     }
   }
-  mesh_->world().all_reduce(sums, Reduction::kSum, "loss").wait();
-  result.tokens = sum[1];
-  result.loss = sum[1] > 0 ? sum[0] / sum[1] : 0;
+  mesh_->world().all_reduce(sum, Reduction::kSum, "loss").wait();
+  return sum;
 }
 
-StepResult Engine::forward_backward(std::span<const MicroBatch> batches, const StepInput& input) {
-  step_.iteration = input.iteration;
+Engine::StepSums Engine::forward_backward(std::span<const MicroBatch> batches,
+                                          const StepInput& input) {
+  StepSums sums;
+  sums.tokens = count_tokens(batches);
   mesh_->activity().set_step(input.iteration);
+  step_.iteration = input.iteration;
   step_.random_key = mix_bits(options_.seed, static_cast<std::uint64_t>(input.iteration));
+  step_.loss_factor = sums.tokens > 0 ? input.loss_scale / sums.tokens : 0;
+  step_.lr = input.lr;
+  step_.weight_decay = input.weight_decay;
+  kernels_.device.upload(ctx_->stream, &step_, device_step_);
   store_->begin_step(static_cast<std::int64_t>(batches.size()));
-  set_loss_factor(batches, input.loss_scale);
   std::vector<Tensor> token_losses;
   {
     ScopedValue training(ctx_->training, true);
@@ -198,40 +200,48 @@ StepResult Engine::forward_backward(std::span<const MicroBatch> batches, const S
   }
   mesh_->activity().set_action("gradient sums", -1);
   store_->finish_gradients();
+  sums.loss = sum_losses(batches, token_losses);
+  sums.gradient_squares = store_->gradient_square_sum();
+  return sums;
+}
+
+StepResult Engine::read_sums(const StepSums& sums, double loss_scale) {
   StepResult result;
-  sum_losses(batches, token_losses, result);
+  result.tokens = sums.tokens;
+  double loss = ctx_->download<double>(sums.loss).front();
+  result.loss = sums.tokens > 0 ? loss / sums.tokens : 0;
+  result.finite = std::isfinite(loss);
+  if (sums.gradient_squares.empty()) return result;
+  result.grad_norm =
+      std::sqrt(ctx_->download<double>(sums.gradient_squares).front()) / loss_scale;
+  result.finite &= std::isfinite(result.grad_norm);
   return result;
 }
 
 StepResult Engine::gradients(std::span<const MicroBatch> batches, const StepInput& input) {
-  StepResult result = forward_backward(batches, input);
-  result.grad_norm = std::sqrt(store_->gradient_square_sum()) / input.loss_scale;
-  result.finite = std::isfinite(result.loss) && std::isfinite(result.grad_norm);
-  return result;
+  return read_sums(forward_backward(batches, input), input.loss_scale);
 }
 
 StepResult Engine::train_step(std::span<const MicroBatch> batches, const StepInput& input) {
-  StepResult result = gradients(batches, input);
-  double clip =
-      input.clip_grad > 0 ? std::min(1.0, input.clip_grad / (result.grad_norm + 1e-6)) : 1.0;
-  step_.lr = input.lr;
-  step_.weight_decay = input.weight_decay;
-  step_.grad_multiplier = clip / input.loss_scale;
-  step_.skip = result.finite ? 0 : 1;
-  if (result.finite) ++step_.update;
+  StepSums sums = forward_backward(batches, input);
   mesh_->activity().set_action("optimizer", -1);
+  kernels_.optim.clip(ctx_->stream,
+                      {sums.gradient_squares.as<double>(), sums.loss.as<double>(), device_step(),
+                       input.clip_grad, input.loss_scale});
   optimizer_->step(*ctx_);
   store_->gather_values();
+  StepResult result = read_sums(sums, input.loss_scale);
+  if (result.finite) ++step_.update;
   return result;
 }
 
 StepResult Engine::evaluate(std::span<const MicroBatch> batches) {
-  StepResult result;
   std::vector<Tensor> token_losses =
       executor_->run(schedule(batches.size(), false), batches, false);
-  sum_losses(batches, token_losses, result);
-  result.finite = std::isfinite(result.loss);
-  return result;
+  StepSums sums;
+  sums.tokens = count_tokens(batches);
+  sums.loss = sum_losses(batches, token_losses);
+  return read_sums(sums, 1);
 }
 
 void Engine::forward_hidden(std::span<const MicroBatch> batches, HiddenSink& sink) {
@@ -261,23 +271,23 @@ std::string Engine::gather_findings(const FiniteProbe& probe, bool in_step) {
             : probe.found_in_backward ? 2 * stages - probe.found_stage
                                       : 1 + probe.found_stage;
   }
-  Tensor mine = ctx_->allocate(Dtype::kU8, {kText}, "check");
-  Tensor all = ctx_->allocate(Dtype::kU8, {kText * mesh_->world().size()}, "check");
-  auto* text = mine.as<std::uint8_t>();
-  std::memset(text, 0, kText);
-  std::memcpy(text, &order, sizeof(order));
-  std::memcpy(text + sizeof(order), probe.message.data(),
+  Group& world = mesh_->world().host();
+  std::vector<std::uint8_t> mine(kText), all(kText * static_cast<std::size_t>(world.size()));
+  std::memcpy(mine.data(), &order, sizeof(order));
+  std::memcpy(mine.data() + sizeof(order), probe.message.data(),
               std::min<std::size_t>(probe.message.size(), kText - sizeof(order) - 1));
-  mesh_->world().all_gather(mine, all, "check").wait();
+  world.all_gather({mine.data(), Dtype::kU8, {kText}}, {all.data(), Dtype::kU8, {kText * world.size()}},
+                   "check")
+      .wait();
   std::string first;
   std::int64_t best = 0;
-  for (int rank = 0; rank < mesh_->world().size(); ++rank) {
-    const std::uint8_t* found = all.as<std::uint8_t>() + rank * kText;
+  for (int rank = 0; rank < world.size(); ++rank) {
+    const std::uint8_t* found = all.data() + rank * kText;
     std::memcpy(&order, found, sizeof(order));
     if (order == 0 || (best != 0 && order >= best)) continue;
     best = order;
     std::string message(reinterpret_cast<const char*>(found + sizeof(order)));
-    first = mesh_->world().size() > 1 ? concat("rank ", rank, ", ", message) : message;
+    first = world.size() > 1 ? concat("rank ", rank, ", ", message) : message;
   }
   return first;
 }

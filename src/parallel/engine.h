@@ -10,7 +10,6 @@
 #include <utility>
 #include <vector>
 
-#include "base/thread_pool.h"
 #include "models/decoder.h"
 #include "optim/optimizer.h"
 #include "parallel/config.h"
@@ -94,18 +93,27 @@ class Engine {
   std::int64_t updates() const { return step_.update; }
 
  private:
-  StepResult forward_backward(std::span<const MicroBatch> batches, const StepInput& input);
-  void set_loss_factor(std::span<const MicroBatch> batches, double loss_scale);
-  void sum_losses(std::span<const MicroBatch> batches, const std::vector<Tensor>& token_losses,
-                  StepResult& result);
+  // What a step's numbers follow from: f64 [1] each, on the device, the same on all ranks.
+  struct StepSums {
+    double tokens = 0;  // weight of the global batch
+    Tensor loss, gradient_squares;
+  };
+  StepSums forward_backward(std::span<const MicroBatch> batches, const StepInput& input);
+  double count_tokens(std::span<const MicroBatch> batches);
+  Tensor sum_losses(std::span<const MicroBatch> batches, const std::vector<Tensor>& token_losses);
+  // Waits for the device.
+  StepResult read_sums(const StepSums& sums, double loss_scale);
+  StepState* device_step() const;
   const Schedule& schedule(std::size_t micro_batches, bool with_backward);
   std::string gather_findings(const FiniteProbe& probe, bool in_step);
 
   EngineOptions options_;
   PipelineLayout pipeline_;
-  ThreadPool pool_;
+  const Kernels& kernels_;
+  std::unique_ptr<Device> device_;
   Arena arena_;
-  StepState step_;
+  StepState step_;           // as it was sent to the device
+  Tensor device_step_;       // what kernels read
   std::unique_ptr<Mesh> mesh_;
   Stages stages_;
   std::unique_ptr<ParamStore> store_;

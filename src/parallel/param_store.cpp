@@ -107,9 +107,9 @@ std::vector<OptimRange> ParamStore::optim_ranges() const {
   return ranges;
 }
 
-double ParamStore::gradient_square_sum() {
+Tensor ParamStore::gradient_square_sum() {
   Tensor sum(tools_.arena, Dtype::kF64, {1}, "gradient norm");
-  *sum.as<double>() = 0;
+  tools_.kernels.elementwise.fill(tools_.stream, sum, 0);
   if (plan_.replicas().rank() == 0) {
     bool first = tools_.mesh.tp().rank() == 0;
     for (const OptimRange& range : optim_ranges()) {
@@ -118,7 +118,7 @@ double ParamStore::gradient_square_sum() {
     }
   }
   tools_.mesh.world().all_reduce(sum, Reduction::kSum, "gradient norm").wait();
-  return *sum.as<double>();
+  return sum;
 }
 
 void ParamStore::gather_values() {

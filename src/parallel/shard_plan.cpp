@@ -33,10 +33,8 @@ ShardPlan::ShardPlan(std::vector<Param*> params, const Mesh& mesh, const StoreOp
     : params_(std::move(params)), strategy_(options.strategy) {
   const Group& tp = mesh.tp();
   if (strategy_ == ShardingStrategy::kNoShard) {
-    Group& all = mesh.grads();
-    alone_ = make_single_group("shards", all.members()[static_cast<std::size_t>(all.rank())]);
-    shards_ = alone_.get();
-    replicas_ = &all;
+    shards_ = &mesh.group(MeshGroup::kSelf);
+    replicas_ = &mesh.grads();
   } else {
     shards_ = &mesh.group(MeshGroup::kShards);
     replicas_ = &mesh.group(MeshGroup::kReplicas);

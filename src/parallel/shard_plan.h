@@ -78,7 +78,6 @@ class ShardPlan {
  private:
   std::vector<Param*> params_;
   ShardingStrategy strategy_;
-  std::unique_ptr<Group> alone_;  // the shards of a store that does not shard
   Group *shards_, *replicas_;
   BucketLayout layout_;
 };

@@ -110,17 +110,18 @@ std::int64_t activation_bytes(const MemoryQuery& query, const PipelineLayout& la
   PhantomWorld world(static_cast<int>(rank_of(shape, at)), static_cast<int>(shape.size()));
   Mesh mesh(world, shape);
   Arena arena(make_phantom_memory());
-  StepState step;
   ParamStore store(params_of(stages), mesh, arena, phantom_kernels(), Stream{nullptr, nullptr},
                    store_options(query.parallel, query.dtype));
-  Context ctx{phantom_kernels(), Stream{nullptr, nullptr}, arena, mesh, store, store, &step,
-              query.dtype};
+  std::int64_t kept = in_use(arena);
+  Tensor step(arena, Dtype::kU8, {sizeof(StepState)}, "step");
+  Context ctx{phantom_kernels(), Stream{nullptr, nullptr}, arena, mesh, store, store,
+              static_cast<const StepState*>(step.view().data), query.dtype};
   ctx.training = true;
 
   std::int64_t played = played_micro_batches(layout.shape, query.micro_batches);
-  std::int64_t kept = in_use(arena);
+  std::int64_t before = in_use(arena);
   std::vector<MicroBatch> batches = phantom_batches(ctx, query, played);
-  std::int64_t batch_bytes = in_use(arena) - kept;
+  std::int64_t batch_bytes = in_use(arena) - before;
   PipelineShape pipeline = layout.shape;
   pipeline.group_size = pipeline.group_for(query.micro_batches);
   Schedule schedule = make_schedules(pipeline, played)[static_cast<std::size_t>(at.pp)];
@@ -131,7 +132,7 @@ std::int64_t activation_bytes(const MemoryQuery& query, const PipelineLayout& la
     store.begin_step(played);
     std::vector<Tensor> token_losses = executor->run(schedule, batches, true);
     store.finish_gradients();
-    loss_bytes = in_use(arena) - kept - batch_bytes;
+    loss_bytes = in_use(arena) - before - batch_bytes;
   }
   std::int64_t more = (query.micro_batches - played) * ((batch_bytes + loss_bytes) / played);
   return static_cast<std::int64_t>(arena.peak()) - kept + more;

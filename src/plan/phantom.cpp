@@ -21,18 +21,6 @@ struct Nothing {
 };
 constexpr Nothing kNothing;
 
-constexpr Kernels kPhantomKernels = {
-    .elementwise = {kNothing, kNothing, kNothing, kNothing, kNothing, kNothing, kNothing, kNothing,
-                    kNothing},
-    .gemm = {kNothing},
-    .norm = {kNothing, kNothing, kNothing, kNothing},
-    .activation = {kNothing, kNothing},
-    .attention = {kNothing, kNothing, kNothing, kNothing, kNothing},
-    .embedding = {kNothing, kNothing},
-    .loss = {kNothing, kNothing, kNothing},
-    .optim = {kNothing, kNothing, kNothing, kNothing},
-};
-
 class PhantomMemory final : public MemorySource {
  public:
   void* allocate(std::size_t bytes) override {
@@ -43,6 +31,28 @@ class PhantomMemory final : public MemorySource {
     return address;
   }
   void release(void* address, std::size_t bytes) override { ::munmap(address, bytes); }
+};
+
+class PhantomDevice final : public Device {
+ public:
+  Stream stream() override { return {}; }
+  std::unique_ptr<MemorySource> memory() override { return make_phantom_memory(); }
+  std::unique_ptr<Group> make_group(std::unique_ptr<Group> host) override { return host; }
+};
+
+std::unique_ptr<Device> open_phantom(int) { return std::make_unique<PhantomDevice>(); }
+
+constexpr Kernels kPhantomKernels = {
+    .device = {open_phantom, kNothing, kNothing, kNothing},
+    .elementwise = {kNothing, kNothing, kNothing, kNothing, kNothing, kNothing, kNothing, kNothing,
+                    kNothing},
+    .gemm = {kNothing},
+    .norm = {kNothing, kNothing, kNothing, kNothing},
+    .activation = {kNothing, kNothing},
+    .attention = {kNothing, kNothing, kNothing, kNothing, kNothing},
+    .embedding = {kNothing, kNothing},
+    .loss = {kNothing, kNothing, kNothing, kNothing},
+    .optim = {kNothing, kNothing, kNothing, kNothing, kNothing},
 };
 
 class PhantomGroup final : public Group {

@@ -45,14 +45,15 @@ namespace {
 constexpr double kUnknown = std::numeric_limits<double>::quiet_NaN();
 
 // Puts a rank's part of a parameter into the global array.
-void place(const Param& param, const Mesh& mesh, const View& local, std::vector<double>& global) {
+void place(const Param& param, Context& ctx, const View& local, std::vector<double>& global) {
   global.resize(static_cast<std::size_t>(param.shape.numel()), kUnknown);
+  const Group& tp = ctx.mesh.tp();
   visit_float(local.dtype, [&](auto zero) {
-    const auto* from = local.as<decltype(zero)>();
-    for (const ElementRun& run :
-         element_runs(param.shape, param.split, mesh.tp().size(), mesh.tp().rank())) {
+    auto from = ctx.download<decltype(zero)>(local);
+    for (const ElementRun& run : element_runs(param.shape, param.split, tp.size(), tp.rank())) {
       for (std::int64_t i = 0; i < run.count; ++i) {
-        global[static_cast<std::size_t>(run.global + i)] = static_cast<double>(from[run.local + i]);
+        global[static_cast<std::size_t>(run.global + i)] =
+            static_cast<double>(from[static_cast<std::size_t>(run.local + i)]);
       }
     }
   });
@@ -75,9 +76,9 @@ LayoutAnswer rank_answer(World& world, const LayoutRun& run, const Kernels& kern
       // Both are collective when sharded, so every rank takes part.
       WeightLease gradient = engine.store().local_gradient(*param);
       WeightLease value = engine.store().local_value(*param);
-      if (step == 1) place(*param, engine.mesh(), gradient.view, answer.gradients[param->name]);
+      if (step == 1) place(*param, engine.ctx(), gradient.view, answer.gradients[param->name]);
       if (step == run.steps) {
-        place(*param, engine.mesh(), value.view, answer.weights[param->name]);
+        place(*param, engine.ctx(), value.view, answer.weights[param->name]);
       }
     }
   }

@@ -1,6 +1,7 @@
 #include "train/trainer.h"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <limits>
 
@@ -38,22 +39,42 @@ double last_mean(const std::vector<PlotPoint>& points) {
 
 }  // namespace
 
-double measure_peak_flops(Engine& engine) {
-  constexpr std::int64_t kSize = 768;
+namespace {
+// Seconds of a square product, the best of a few.
+double product_seconds(Context& ctx, std::int64_t size) {
   constexpr int kTries = 4;
-  Context& ctx = engine.ctx();
-  Tensor a = ctx.allocate(ctx.dtype, {kSize, kSize}, "peak");
-  Tensor b = ctx.allocate(ctx.dtype, {kSize, kSize}, "peak");
-  Tensor c = ctx.allocate(ctx.dtype, {kSize, kSize}, "peak");
-  ctx.kernels.elementwise.fill(ctx.stream, a, 0.5);
-  ctx.kernels.elementwise.fill(ctx.stream, b, 0.25);
+  Tensor a = ctx.allocate(ctx.dtype, {size, size}, "peak");
+  Tensor b = ctx.allocate(ctx.dtype, {size, size}, "peak");
+  Tensor c = ctx.allocate(ctx.dtype, {size, size}, "peak");
+  ctx.kernels.optim.normal(ctx.stream, {a.view().flat(), 1, 0, 0, 1});
+  ctx.kernels.optim.normal(ctx.stream, {b.view().flat(), 2, 0, 0, 1});
+  std::vector<std::byte> corner(size_of(ctx.dtype));
+  auto wait = [&] {
+    ctx.kernels.device.download(ctx.stream, c.view().flat().rows(0, 1), corner.data());
+  };
   double best = std::numeric_limits<double>::infinity();
   for (int i = 0; i < kTries; ++i) {
+    wait();
     double begin = monotonic_seconds();
     ctx.kernels.gemm.gemm(ctx.stream, {a, b, c, false, true, 1, 0, {}});
+    wait();
     best = std::min(best, monotonic_seconds() - begin);
   }
-  return 2.0 * kSize * kSize * kSize / best;
+  return best;
+}
+}  // namespace
+
+double measure_peak_flops(Engine& engine) {
+  constexpr std::int64_t kSmallest = 768, kLargest = 8 * kSmallest;
+  constexpr double kLongEnough = 1e-3;  // for the clock, and to fill the device
+  std::int64_t size = kSmallest;
+  double seconds = product_seconds(engine.ctx(), size);
+  while (seconds < kLongEnough && size < kLargest) {
+    size *= 2;
+    seconds = product_seconds(engine.ctx(), size);
+  }
+  auto edge = static_cast<double>(size);
+  return 2 * edge * edge * edge / seconds;
 }
 
 struct Trainer::Sinks {
@@ -194,10 +215,7 @@ double Trainer::validate() {
 
 bool Trainer::should_stop(std::int64_t iteration, TrainOutcome& outcome) {
   // The strongest wish of any rank counts, so that all ranks stop after the same step.
-  Tensor word = engine_.ctx().allocate(Dtype::kI32, {2}, "stop");
-  auto* decision = word.as<std::int32_t>();
-  decision[0] = static_cast<std::int32_t>(StopReason::kFinished);
-  decision[1] = 0;
+  std::array<std::int32_t, 2> decision{static_cast<std::int32_t>(StopReason::kFinished), 0};
   double minutes = (monotonic_seconds() - start_seconds_) / 60;
   if (stop_ != nullptr && stop_->received() != 0) {
     decision[0] = static_cast<std::int32_t>(StopReason::kSignal);
@@ -208,7 +226,8 @@ bool Trainer::should_stop(std::int64_t iteration, TrainOutcome& outcome) {
   } else if (config_.train.exit_interval > 0 && iteration % config_.train.exit_interval == 0) {
     decision[0] = static_cast<std::int32_t>(StopReason::kInterval);
   }
-  engine_.mesh().world().all_reduce(word, Reduction::kMax, "stop decision").wait();
+  View word{decision.data(), Dtype::kI32, {2}};
+  engine_.mesh().world().host().all_reduce(word, Reduction::kMax, "stop decision").wait();
   outcome.reason = static_cast<StopReason>(decision[0]);
   outcome.signal = decision[1];
   return outcome.reason != StopReason::kFinished;

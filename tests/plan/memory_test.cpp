@@ -33,12 +33,14 @@ std::vector<RankMemory> measure(const MemoryQuery& query) {
     options.dtype = query.dtype;
     Engine engine(world, cpu_kernels(), options);
     RankMemory& memory = measured[static_cast<std::size_t>(world.rank())];
+    std::int64_t step = 0;
     for (const auto& [tag, bytes] : engine.arena().by_tag()) {
       if (tag == "weights") memory.weights = static_cast<std::int64_t>(bytes);
       if (tag == "weight gradients") memory.gradients = static_cast<std::int64_t>(bytes);
       if (tag == "optimizer") memory.optimizer = static_cast<std::int64_t>(bytes);
+      if (tag == "step") step = static_cast<std::int64_t>(bytes);
     }
-    auto kept = static_cast<std::int64_t>(engine.arena().in_use());
+    auto kept = static_cast<std::int64_t>(engine.arena().in_use()) - step;  // an iteration's
     EXPECT_EQ(kept, memory.total());
     for (const Param* param : engine.store().params()) memory.parameters += param->local.numel();
     engine.arena().reset_peak();

@@ -162,10 +162,22 @@ void gradient(const Stream& stream, const LossGradArgs& args) {
     });
   });
 }
+
+void total(const Stream&, const LossTotalArgs& args) {
+  visit_float(args.token_loss.dtype, [&](auto type) {
+    using A = decltype(type);
+    const A* losses = args.token_loss.as<A>();
+    double sum = 0;
+    for (std::int64_t t = 0; t < args.token_loss.numel(); ++t) {
+      sum += static_cast<double>(args.weights[t]) * static_cast<double>(widen(losses[t]));
+    }
+    *args.total += sum;
+  });
+}
 }  // namespace
 
 LossKernels loss_kernels() {
-  return {.row_max = row_max, .row_sum = row_sum, .gradient = gradient};
+  return {.row_max = row_max, .row_sum = row_sum, .gradient = gradient, .total = total};
 }
 
 }  // namespace bev::cpu::BEV_CPU_LEVEL

@@ -1,9 +1,12 @@
 #include "backend/cpu/kernels/tables.h"
 
+#include "backend/cpu/device.h"
+
 namespace bev::cpu::BEV_CPU_LEVEL {
 
 Kernels kernels() {
-  return {.elementwise = elementwise_kernels(),
+  return {.device = cpu_device_kernels(),
+          .elementwise = elementwise_kernels(),
           .gemm = gemm_kernels(),
           .norm = norm_kernels(),
           .activation = activation_kernels(),

@@ -1,0 +1,42 @@
+#include "backend/cpu/device.h"
+
+#include <cstring>
+
+#include "base/thread_pool.h"
+
+namespace bev {
+
+namespace {
+
+class CpuDevice final : public Device {
+ public:
+  explicit CpuDevice(int threads) : pool_(threads) {}
+  Stream stream() override { return {&pool_, nullptr}; }
+  std::unique_ptr<MemorySource> memory() override { return make_host_memory(); }
+  std::unique_ptr<Group> make_group(std::unique_ptr<Group> host) override { return host; }
+
+ private:
+  ThreadPool pool_;
+};
+
+void copy_bytes(void* to, const void* from, std::size_t bytes) {
+  if (bytes > 0) std::memcpy(to, from, bytes);
+}
+
+}  // namespace
+
+DeviceKernels cpu_device_kernels() {
+  return {
+      .open = [](int threads) -> std::unique_ptr<Device> {
+        return std::make_unique<CpuDevice>(threads);
+      },
+      .upload = [](const Stream&, const void* host,
+                   const View& to) { copy_bytes(to.data, host, to.bytes()); },
+      .download = [](const Stream&, const View& from,
+                     void* host) { copy_bytes(host, from.data, from.bytes()); },
+      .copy = [](const Stream&, const View& from,
+                 const View& to) { copy_bytes(to.data, from.data, to.bytes()); },
+  };
+}
+
+}  // namespace bev

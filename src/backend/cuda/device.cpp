@@ -1,0 +1,141 @@
+#include "backend/cuda/device.h"
+
+#include <cstdlib>
+
+#include "backend/cuda/queue.h"
+#include "backend/cuda/tables.h"
+#include "base/error.h"
+#include "base/text.h"
+#include "base/thread_pool.h"
+
+namespace bev {
+
+namespace {
+
+class CudaMemory final : public MemorySource {
+ public:
+  void* allocate(std::size_t bytes) override {
+    void* address = nullptr;
+    cudaError_t error = cudaMalloc(&address, bytes);
+    if (error == cudaErrorMemoryAllocation) {
+      std::size_t free = 0, total = 0;
+      cudaGetLastError();  // it is reported here and must not be found again
+      cudaMemGetInfo(&free, &total);
+      BEV_FAIL(ErrorKind::kDevice, "the GPU has no ", format_bytes(static_cast<double>(bytes)),
+               " left: ", format_bytes(static_cast<double>(free)), " of ",
+               format_bytes(static_cast<double>(total)), " are free");
+    }
+    check_cuda(error, "allocate memory");
+    return address;
+  }
+  void release(void* address, std::size_t) override { cudaFree(address); }
+};
+
+void copy_async(void* to, const void* from, std::size_t bytes, cudaMemcpyKind kind,
+                const Stream& stream) {
+  if (bytes == 0) return;
+  check_cuda(cudaMemcpyAsync(to, from, bytes, kind, queue_of(stream).stream()), "copy memory");
+}
+
+// Collectives of one member on device memory; its host group serves host values.
+class CudaSingleGroup final : public Group {
+ public:
+  CudaSingleGroup(std::unique_ptr<Group> host, Stream stream)
+      : Group(host->name(), 0, {host->members().begin(), host->members().end()}),
+        host_(std::move(host)),
+        stream_(stream) {}
+
+  Work all_reduce(const View&, Reduction, std::string_view) override { return {}; }
+  Work all_gather(const View& in, const View& out, std::string_view label) override {
+    return copy(in, out, label);
+  }
+  Work reduce_scatter(const View& in, const View& out, std::string_view label) override {
+    return copy(in, out, label);
+  }
+  Work broadcast(const View&, int, std::string_view) override { return {}; }
+  Work all_to_all(const View& in, std::span<const std::int64_t>, const View& out,
+                  std::span<const std::int64_t>, std::string_view label) override {
+    return copy(in, out, label);
+  }
+  Work send(const View& data, int to, int channel, std::string_view label) override {
+    return host_->send(data, to, channel, label);  // refuses
+  }
+  Work receive(const View& data, int from, int channel, std::string_view label) override {
+    return host_->receive(data, from, channel, label);
+  }
+  void barrier(std::string_view) override {}
+  Group& host() override { return *host_; }
+
+ private:
+  Work copy(const View& in, const View& out, std::string_view label) {
+    BEV_CHECK(in.bytes() == out.bytes(), ErrorKind::kInternal, label, ": a group of one copies ",
+              in.shape, " to ", out.shape);
+    if (in.data != out.data) {
+      copy_async(out.data, in.data, in.bytes(), cudaMemcpyDeviceToDevice, stream_);
+    }
+    return {};
+  }
+  std::unique_ptr<Group> host_;
+  Stream stream_;
+};
+
+class CudaDevice final : public Device {
+ public:
+  explicit CudaDevice(int threads) : pool_(threads), queue_(0) {}
+  Stream stream() override { return {&pool_, &queue_}; }
+  std::unique_ptr<MemorySource> memory() override { return std::make_unique<CudaMemory>(); }
+  std::unique_ptr<Group> make_group(std::unique_ptr<Group> host) override {
+    BEV_CHECK(host->size() == 1, ErrorKind::kConfig,
+              "--device cuda: this version runs one rank on the GPU; use --device cpu for ",
+              host->size(), " ranks");
+    return std::make_unique<CudaSingleGroup>(std::move(host), stream());
+  }
+
+ private:
+  ThreadPool pool_;
+  CudaQueue queue_;
+};
+
+}  // namespace
+
+int cuda_device_count() {
+  int count = 0;
+  return cudaGetDeviceCount(&count) == cudaSuccess ? count : 0;
+}
+
+DeviceKernels cuda_device_kernels() {
+  return {
+      .open = [](int threads) -> std::unique_ptr<Device> {
+        return std::make_unique<CudaDevice>(threads);
+      },
+      // Pageable memory is staged before the call returns.
+      .upload = [](const Stream& stream, const void* host,
+                   const View& to) {
+        copy_async(to.data, host, to.bytes(), cudaMemcpyHostToDevice, stream);
+      },
+      .download = [](const Stream& stream, const View& from,
+                     void* host) {
+        copy_async(host, from.data, from.bytes(), cudaMemcpyDeviceToHost, stream);
+        check_cuda(cudaStreamSynchronize(queue_of(stream).stream()), "wait for the device");
+      },
+      .copy = [](const Stream& stream, const View& from,
+                 const View& to) {
+        copy_async(to.data, from.data, to.bytes(), cudaMemcpyDeviceToDevice, stream);
+      },
+  };
+}
+
+const Kernels& cuda_kernels() {
+  static const Kernels table{.device = cuda_device_kernels(),
+                             .elementwise = cuda_elementwise_kernels(),
+                             .gemm = cuda_gemm_kernels(),
+                             .norm = cuda_norm_kernels(),
+                             .activation = cuda_activation_kernels(),
+                             .attention = cuda_attention_kernels(),
+                             .embedding = cuda_embedding_kernels(),
+                             .loss = cuda_loss_kernels(),
+                             .optim = cuda_optim_kernels()};
+  return table;
+}
+
+}  // namespace bev

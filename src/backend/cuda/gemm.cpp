@@ -1,0 +1,244 @@
+#include <algorithm>
+#include <limits>
+#include <vector>
+
+#include "backend/cuda/gemm_plans.h"
+#include "backend/cuda/queue.h"
+#include "backend/cuda/tables.h"
+#include "base/error.h"
+
+namespace bev {
+
+namespace {
+
+constexpr std::size_t kWorkspaceBytes = std::size_t{32} << 20;
+
+void check_blas(cublasStatus_t status, const char* what) {
+  BEV_CHECK(status == CUBLAS_STATUS_SUCCESS, ErrorKind::kDevice, "cuBLASLt: ", what, ": ",
+            cublasLtGetStatusString(status));
+}
+
+cudaDataType_t data_type(Dtype dtype) {
+  switch (dtype) {
+    case Dtype::kF32:
+      return CUDA_R_32F;
+    case Dtype::kBf16:
+      return CUDA_R_16BF;
+    case Dtype::kF16:
+      return CUDA_R_16F;
+    default:
+      BEV_FAIL(ErrorKind::kDevice, "matrix products of ", name_of(dtype), " are not for the GPU");
+  }
+}
+
+
+cublasLtMatrixLayout_t make_layout(Dtype dtype, std::int64_t rows, std::int64_t columns) {
+  cublasLtMatrixLayout_t layout = nullptr;
+  check_blas(cublasLtMatrixLayoutCreate(&layout, data_type(dtype), static_cast<std::uint64_t>(rows),
+                                        static_cast<std::uint64_t>(columns), rows),
+             "describe a matrix");
+  return layout;
+}
+
+class Event {
+ public:
+  Event() { check_cuda(cudaEventCreate(&event_), "make an event"); }
+  ~Event() { cudaEventDestroy(event_); }
+  Event(const Event&) = delete;
+  Event& operator=(const Event&) = delete;
+  void record(cudaStream_t stream) { check_cuda(cudaEventRecord(event_, stream), "record"); }
+  float milliseconds_since(const Event& begin) {
+    float time = 0;
+    check_cuda(cudaEventSynchronize(event_), "wait for an event");
+    check_cuda(cudaEventElapsedTime(&time, begin.event_, event_), "read a time");
+    return time;
+  }
+
+ private:
+  cudaEvent_t event_ = nullptr;
+};
+
+}  // namespace
+
+class CudaGemm::Plan {
+ public:
+  explicit Plan(const GemmShape& shape);
+  ~Plan();
+  Plan(const Plan&) = delete;
+  Plan& operator=(const Plan&) = delete;
+
+  // Chooses by measurement; writes to `to`, which may be args' c where nothing is added to it.
+  void tune(cublasLtHandle_t handle, void* workspace, cudaStream_t stream, const GemmArgs& args,
+            void* to);
+  // The first that the library proposes.
+  void choose(cublasLtHandle_t handle);
+  void run(cublasLtHandle_t handle, void* workspace, cudaStream_t stream,
+           const GemmArgs& args) const {
+    check_blas(start(handle, workspace, stream, args, args.c.data, algorithm_), "product");
+  }
+
+ private:
+  std::vector<cublasLtMatmulHeuristicResult_t> proposals(cublasLtHandle_t handle, int most) const;
+  cublasStatus_t start(cublasLtHandle_t handle, void* workspace, cudaStream_t stream,
+                       const GemmArgs& args, void* to,
+                       const cublasLtMatmulAlgo_t& algorithm) const;
+
+  bool bias_;
+  cublasLtMatmulDesc_t operation_ = nullptr;
+  cublasLtMatrixLayout_t first_ = nullptr, second_ = nullptr, result_ = nullptr;
+  cublasLtMatmulAlgo_t algorithm_{};
+};
+
+CudaGemm::Plan::Plan(const GemmShape& shape) : bias_(shape.bias) {
+  check_blas(cublasLtMatmulDescCreate(&operation_, CUBLAS_COMPUTE_32F, CUDA_R_32F),
+             "describe a product");
+  auto set = [&](cublasLtMatmulDescAttributes_t what, const auto& value) {
+    check_blas(cublasLtMatmulDescSetAttribute(operation_, what, &value, sizeof(value)),
+               "describe a product");
+  };
+  set(CUBLASLT_MATMUL_DESC_TRANSA, shape.transpose_b ? CUBLAS_OP_T : CUBLAS_OP_N);
+  set(CUBLASLT_MATMUL_DESC_TRANSB, shape.transpose_a ? CUBLAS_OP_T : CUBLAS_OP_N);
+  if (shape.bias) {
+    set(CUBLASLT_MATMUL_DESC_EPILOGUE, CUBLASLT_EPILOGUE_BIAS);
+    set(CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, data_type(shape.in));
+  }
+  first_ = shape.transpose_b ? make_layout(shape.in, shape.k, shape.n)
+                             : make_layout(shape.in, shape.n, shape.k);
+  second_ = shape.transpose_a ? make_layout(shape.in, shape.m, shape.k)
+                              : make_layout(shape.in, shape.k, shape.m);
+  result_ = make_layout(shape.out, shape.n, shape.m);
+}
+
+CudaGemm::Plan::~Plan() {
+  cublasLtMatrixLayoutDestroy(result_);
+  cublasLtMatrixLayoutDestroy(second_);
+  cublasLtMatrixLayoutDestroy(first_);
+  cublasLtMatmulDescDestroy(operation_);
+}
+
+std::vector<cublasLtMatmulHeuristicResult_t> CudaGemm::Plan::proposals(cublasLtHandle_t handle,
+                                                                       int most) const {
+  cublasLtMatmulPreference_t preference = nullptr;
+  check_blas(cublasLtMatmulPreferenceCreate(&preference), "prefer");
+  check_blas(cublasLtMatmulPreferenceSetAttribute(preference,
+                                                  CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES,
+                                                  &kWorkspaceBytes, sizeof(kWorkspaceBytes)),
+             "prefer");
+  std::vector<cublasLtMatmulHeuristicResult_t> found(static_cast<std::size_t>(most));
+  int count = 0;
+  cublasStatus_t status =
+      cublasLtMatmulAlgoGetHeuristic(handle, operation_, first_, second_, result_, result_,
+                                     preference, most, found.data(), &count);
+  cublasLtMatmulPreferenceDestroy(preference);
+  check_blas(status, "find an algorithm");
+  BEV_CHECK(count > 0, ErrorKind::kDevice, "cuBLASLt: no algorithm for a product");
+  found.resize(static_cast<std::size_t>(count));
+  return found;
+}
+
+cublasStatus_t CudaGemm::Plan::start(cublasLtHandle_t handle, void* workspace, cudaStream_t stream,
+                                     const GemmArgs& args, void* to,
+                                     const cublasLtMatmulAlgo_t& algorithm) const {
+  if (bias_) {
+    check_blas(cublasLtMatmulDescSetAttribute(operation_, CUBLASLT_MATMUL_DESC_BIAS_POINTER,
+                                              &args.bias.data, sizeof(args.bias.data)),
+               "set the bias");
+  }
+  auto alpha = static_cast<float>(args.alpha), beta = static_cast<float>(args.beta);
+  return cublasLtMatmul(handle, operation_, &alpha, args.b.data, first_, args.a.data, second_,
+                        &beta, args.c.data, result_, to, result_, &algorithm, workspace,
+                        kWorkspaceBytes, stream);
+}
+
+void CudaGemm::Plan::choose(cublasLtHandle_t handle) {
+  algorithm_ = proposals(handle, 1).front().algo;
+}
+
+void CudaGemm::Plan::tune(cublasLtHandle_t handle, void* workspace, cudaStream_t stream,
+                          const GemmArgs& args, void* to) {
+  constexpr int kProposals = 8, kRounds = 3;
+  Event begin, end;
+  float best = std::numeric_limits<float>::infinity();
+  for (const auto& proposal : proposals(handle, kProposals)) {
+    float time = std::numeric_limits<float>::infinity();
+    for (int round = 0; round < kRounds; ++round) {
+      begin.record(stream);
+      if (start(handle, workspace, stream, args, to, proposal.algo) != CUBLAS_STATUS_SUCCESS) break;
+      end.record(stream);
+      time = std::min(time, end.milliseconds_since(begin));
+    }
+    if (time >= best) continue;
+    best = time;
+    algorithm_ = proposal.algo;
+  }
+  BEV_CHECK(best < std::numeric_limits<float>::infinity(), ErrorKind::kDevice,
+            "cuBLASLt: no proposed algorithm runs");
+}
+
+CudaGemm::CudaGemm() {
+  check_blas(cublasLtCreate(&handle_), "start");
+  check_cuda(cudaMalloc(&workspace_, kWorkspaceBytes), "allocate the products' workspace");
+}
+
+CudaGemm::~CudaGemm() {
+  plans_.clear();
+  cudaFree(workspace_);
+  cublasLtDestroy(handle_);
+}
+
+CudaGemm::Plan& CudaGemm::plan_for(CudaQueue& queue, const GemmShape& shape,
+                                   const GemmArgs& args) {
+  std::unique_ptr<Plan>& plan = plans_[shape];
+  if (plan) return *plan;
+  auto made = std::make_unique<Plan>(shape);
+  // Where the product adds to c, it is timed into other memory, if there is so much.
+  void* to = args.c.data;
+  if (shape.adds && cudaMalloc(&to, args.c.bytes()) != cudaSuccess) {
+    cudaGetLastError();
+    made->choose(handle_);
+  } else {
+    made->tune(handle_, workspace_, queue.stream(), args, to);
+    if (shape.adds) check_cuda(cudaFree(to), "free memory");
+  }
+  plan = std::move(made);
+  return *plan;
+}
+
+void CudaGemm::run(CudaQueue& queue, const GemmArgs& args) {
+  GemmShape shape;
+  shape.m = args.c.shape[0];
+  shape.n = args.c.shape[1];
+  shape.k = args.transpose_a ? args.a.shape[0] : args.a.shape[1];
+  std::int64_t other = args.transpose_b ? args.b.shape[1] : args.b.shape[0];
+  BEV_CHECK(other == shape.k && args.a.dtype == args.b.dtype, ErrorKind::kInternal, "product of ",
+            args.a.shape, " ", name_of(args.a.dtype), " and ", args.b.shape, " ",
+            name_of(args.b.dtype));
+  shape.in = args.a.dtype;
+  shape.out = args.c.dtype;
+  shape.transpose_a = args.transpose_a;
+  shape.transpose_b = args.transpose_b;
+  shape.adds = args.beta != 0;
+  shape.bias = !args.bias.empty();
+  plan_for(queue, shape, args).run(handle_, workspace_, queue.stream(), args);
+}
+
+namespace {
+
+void gemm(const Stream& stream, const GemmArgs& args) {
+  if (args.c.numel() == 0) return;
+  bool empty_sum = (args.transpose_a ? args.a.shape[0] : args.a.shape[1]) == 0;
+  if (empty_sum) {
+    BEV_CHECK(args.bias.empty(), ErrorKind::kInternal, "a bias on an empty product");
+    if (args.beta != 1) {
+      cuda_elementwise_kernels().axpby(stream, 0, args.c, args.beta, args.c);
+    }
+    return;
+  }
+  queue_of(stream).gemm().run(queue_of(stream), args);
+}
+
+}  // namespace
+
+GemmKernels cuda_gemm_kernels() { return {.gemm = gemm}; }
+
+}  // namespace bev

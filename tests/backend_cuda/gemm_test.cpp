@@ -1,0 +1,72 @@
+#ifdef BEV_HAS_CUDA
+#include "tests/backend_cuda/rig.h"
+
+namespace bev::cuda_test {
+namespace {
+
+struct Product {
+  std::int64_t m, n, k;
+  bool transpose_a, transpose_b;
+  double alpha, beta;
+  bool bias;
+};
+
+class CudaGemm : public CudaRig {
+ protected:
+  void compare(const Product& p, Dtype in, Dtype out) {
+    Twin a = random(in, p.transpose_a ? Shape{p.k, p.m} : Shape{p.m, p.k});
+    Twin b = random(in, p.transpose_b ? Shape{p.n, p.k} : Shape{p.k, p.n});
+    Twin c = p.beta == 0 ? poisoned(out, {p.m, p.n}) : random(out, {p.m, p.n});
+    Twin bias = random(in, {p.n});
+    auto args = [&](Tensor Twin::*side) {
+      return GemmArgs{(a.*side).view(), (b.*side).view(), (c.*side).view(), p.transpose_a,
+                      p.transpose_b, p.alpha, p.beta, p.bias ? (bias.*side).view() : View{}};
+    };
+    cpu().gemm.gemm(cpu_stream(), args(&Twin::exact));
+    cuda().gemm.gemm(cuda_stream(), args(&Twin::device));
+    EXPECT_LT(error(c), tolerance(out)) << p.m << " x " << p.n << " x " << p.k << " "
+                                        << name_of(in) << " to " << name_of(out);
+  }
+};
+
+const Product kProducts[] = {
+    {64, 128, 96, false, true, 1, 0, false},    {64, 128, 96, false, false, 1, 0, false},
+    {64, 128, 96, true, false, 1, 1, false},    {64, 128, 96, true, true, 0.5, -2, false},
+    {200, 72, 333, false, true, 1, 0, true},    {1, 4096, 512, false, true, 1, 0, false},
+    {7, 13, 5, false, true, 1, 0, true},        {1000, 1, 17, true, false, 2, 1, false},
+    {512, 1024, 2048, false, true, 1, 0, true}, {3, 3, 1, false, false, 1, 0, false},
+};
+
+TEST_F(CudaGemm, EveryLayoutAndDtype) {
+  for (const Product& product : kProducts) {
+    compare(product, Dtype::kF32, Dtype::kF32);
+    for (Dtype in : {Dtype::kBf16, Dtype::kF16}) {
+      compare(product, in, in);
+      if (!product.bias) compare(product, in, Dtype::kF32);
+    }
+  }
+}
+
+TEST_F(CudaGemm, NothingToAddUpLeavesBetaTimesC) {
+  Twin c = random(Dtype::kF32, {4, 6});
+  Twin a = random(Dtype::kF32, {4, 0}), b = random(Dtype::kF32, {6, 0});
+  cpu().gemm.gemm(cpu_stream(), {a.exact, b.exact, c.exact, false, true, 1, 0.5, {}});
+  cuda().gemm.gemm(cuda_stream(), {a.device, b.device, c.device, false, true, 1, 0.5, {}});
+  EXPECT_LT(error(c), 1e-7);
+}
+
+TEST_F(CudaGemm, TheSameBitsTwice) {
+  Twin a = random(Dtype::kBf16, {300, 700}), b = random(Dtype::kBf16, {500, 700});
+  std::vector<double> first;
+  for (int i = 0; i < 3; ++i) {
+    Twin c = poisoned(Dtype::kBf16, {300, 500});
+    cuda().gemm.gemm(cuda_stream(), {a.device, b.device, c.device, false, true, 1, 0, {}});
+    std::vector<double> got = download(c.device);
+    if (i == 0) first = got;
+    EXPECT_EQ(got, first);
+  }
+}
+
+}  // namespace
+}  // namespace bev::cuda_test
+#endif
