@@ -29,8 +29,8 @@ constexpr Kernels kPhantomKernels = {
     .activation = {kNothing, kNothing},
     .attention = {kNothing, kNothing, kNothing, kNothing, kNothing},
     .embedding = {kNothing, kNothing},
-    .loss = {kNothing, kNothing, kNothing},
-    .optim = {kNothing, kNothing, kNothing, kNothing},
+    .loss = {kNothing, kNothing, kNothing, kNothing},
+    .optim = {kNothing, kNothing, kNothing, kNothing, kNothing},
 };
 
 class PhantomMemory final : public MemorySource {

@@ -162,10 +162,19 @@ void gradient(const Stream& stream, const LossGradArgs& args) {
     });
   });
 }
+
+void total(const Stream&, const LossTotalArgs& args) {
+  visit_float(args.token_loss.dtype, [&](auto type) {
+    const auto* losses = args.token_loss.as<decltype(type)>();
+    for (std::int64_t row = 0; row < args.token_loss.numel(); ++row) {
+      *args.total += static_cast<double>(args.weights[row]) * static_cast<double>(losses[row]);
+    }
+  });
+}
 }  // namespace
 
 LossKernels loss_kernels() {
-  return {.row_max = row_max, .row_sum = row_sum, .gradient = gradient};
+  return {.row_max = row_max, .row_sum = row_sum, .gradient = gradient, .total = total};
 }
 
 }  // namespace bev::cpu::BEV_CPU_LEVEL
