@@ -61,8 +61,8 @@ struct ElementwiseKernels {
   void (*copy_rows)(const Stream&, const CopyRowsArgs&);
   // Sets *flag (i32, device) to 1 when x holds a NaN or an infinity; leaves it otherwise.
   void (*find_nonfinite)(const Stream&, const View& x, std::int32_t* flag);
-  // Gradient of a bias: out[H] = beta * out + sum over rows of x [T, H]; out may be of a wider
-  // dtype.
+  // Gradient of a bias: out[H] = beta * out + sum over rows of x [T, H]; out may be of any floating
+  // dtype, sums are in the accumulate type.
   void (*column_sum)(const Stream&, const View& x, double beta, const View& out);
 };
 

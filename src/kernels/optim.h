@@ -9,9 +9,15 @@
 
 namespace bev {
 
-// One flat range. main, m, v: f32 (f64 for f64 models); grad: f32 or f64; values: the model's copy
-// in its own dtype, written from main (it may be the same memory as main). g = grad *
-// state->grad_multiplier. Nothing is written when state->skip is set.
+// One flat range. main, m, v: f32 or bf16 each (all f64 for f64 models); grad: f32, bf16 or f64;
+// values: the model's copy in its own dtype, written from main (it may be the same memory as main).
+// g = grad * state->grad_multiplier. Nothing is written when state->skip is set.
+//
+// Computed in f32 whatever is stored. A bf16 main and a bf16 v change by less than their last digit
+// in most steps, so they are rounded at random, up or down with the mean kept: else they would not
+// move at all. A bf16 m moves by 1 - beta1 of the gradient and is rounded to nearest. The noise of
+// element i is word i % 4 of the generator's block i / 4, its low half for main, its high half for
+// v, with i counted from `first` and the key mix_bits(state->random_key, random_stream).
 struct AdamArgs {
   View main, grad, m, v, values;
   const StepState* state = nullptr;
@@ -20,9 +26,12 @@ struct AdamArgs {
   // Decoupled: main -= lr * (m^ / (sqrt(v^) + eps) + wd * main). Otherwise wd * main is added to g
   // first.
   bool decoupled = true;
+  std::uint64_t random_stream = 0;  // hash of the parameter's name
+  std::int64_t first = 0;           // the range's first element in the flattened local parameter
 };
 
-// Torch's SGD: g += wd * main; m = momentum * m + g (m = g in update 1); main -= lr * m.
+// Torch's SGD over f32 or f64 main and m, grad also bf16: g += wd * main; m = momentum * m + g (m =
+// g in update 1); main -= lr * m.
 struct SgdArgs {
   View main, grad, m, values;
   const StepState* state = nullptr;
@@ -39,9 +48,9 @@ struct NormalArgs {
   double mean = 0, std = 1;
 };
 
-// What the norm of the gradient decides. norm = sqrt(*square_sum) / loss_scale; a norm or a loss that
-// is not finite sets state->skip, otherwise state->update counts on and state->grad_multiplier =
-// min(1, max_norm / (norm + 1e-6)) / loss_scale (max_norm 0: no clipping).
+// What the norm of the gradient decides. norm = sqrt(*square_sum) / loss_scale; a norm or a loss
+// that is not finite sets state->skip, otherwise state->update counts on and state->grad_multiplier
+// = min(1, max_norm / (norm + 1e-6)) / loss_scale (max_norm 0: no clipping).
 struct ClipArgs {
   const double* square_sum = nullptr;  // device
   const double* loss = nullptr;        // device

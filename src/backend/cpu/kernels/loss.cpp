@@ -165,13 +165,10 @@ void gradient(const Stream& stream, const LossGradArgs& args) {
 
 void total(const Stream&, const LossTotalArgs& args) {
   visit_float(args.token_loss.dtype, [&](auto type) {
-    using A = decltype(type);
-    const A* losses = args.token_loss.as<A>();
-    double sum = 0;
-    for (std::int64_t t = 0; t < args.token_loss.numel(); ++t) {
-      sum += static_cast<double>(args.weights[t]) * static_cast<double>(widen(losses[t]));
+    const auto* losses = args.token_loss.as<decltype(type)>();
+    for (std::int64_t row = 0; row < args.token_loss.numel(); ++row) {
+      *args.total += static_cast<double>(args.weights[row]) * static_cast<double>(losses[row]);
     }
-    *args.total += sum;
   });
 }
 }  // namespace

@@ -1,0 +1,69 @@
+// How work is cut over blocks: flat ranges, and matrices by rows.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+
+#include "backend/cuda/queue.h"
+
+namespace bev::cuda {
+
+constexpr std::int64_t ceil_div(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
+
+constexpr int kThreads = 256;
+
+// A thread takes this many packs, all read before the first is written: enough bytes in flight to
+// reach the memory's bandwidth.
+constexpr int kPacksInFlight = 2;
+
+// Work::read(element) -> Work::Values and Work::write(element, values) handle kCount consecutive
+// elements; Work::Single handles one, for the rest of a range.
+template <class Work>
+__global__ void __launch_bounds__(kThreads) flat_kernel(Work work, std::int64_t packs) {
+  const std::int64_t first =
+      static_cast<std::int64_t>(blockIdx.x) * (kThreads * kPacksInFlight) + threadIdx.x;
+  typename Work::Values values[kPacksInFlight];
+#pragma unroll
+  for (int k = 0; k < kPacksInFlight; ++k) {
+    const std::int64_t pack = first + k * kThreads;
+    if (pack < packs) values[k] = work.read(pack * Work::kCount);
+  }
+#pragma unroll
+  for (int k = 0; k < kPacksInFlight; ++k) {
+    const std::int64_t pack = first + k * kThreads;
+    if (pack < packs) work.write(pack * Work::kCount, values[k]);
+  }
+}
+
+template <class Work>
+void launch_flat(CudaQueue& queue, const char* name, const Work& work, std::int64_t packs) {
+  const std::int64_t blocks = ceil_div(packs, kThreads * kPacksInFlight);
+  if (blocks == 0) return;
+  flat_kernel<<<static_cast<unsigned>(blocks), kThreads, 0, queue.stream()>>>(work, packs);
+  check_launch(name);
+}
+
+// A grid over a matrix: x over the packs of a row, y over rows, which a thread strides through.
+struct RowGrid {
+  dim3 blocks, threads;
+};
+inline RowGrid row_grid(std::int64_t rows, std::int64_t packs) {
+  unsigned wide = 1;
+  while (wide < kThreads && wide < packs) wide *= 2;
+  const unsigned high = kThreads / wide;
+  constexpr std::int64_t kMostBlocks = 65535;
+  return {dim3(static_cast<unsigned>(ceil_div(packs, wide)),
+               static_cast<unsigned>(std::min(ceil_div(rows, high), kMostBlocks))),
+          dim3(wide, high)};
+}
+__device__ inline std::int64_t first_row() {
+  return static_cast<std::int64_t>(blockIdx.y) * blockDim.y + threadIdx.y;
+}
+__device__ inline std::int64_t row_step() {
+  return static_cast<std::int64_t>(gridDim.y) * blockDim.y;
+}
+__device__ inline std::int64_t own_pack() {
+  return static_cast<std::int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
+}
+
+}  // namespace bev::cuda

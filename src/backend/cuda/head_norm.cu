@@ -1,0 +1,290 @@
+#include "backend/cuda/column_sums.h"
+#include "backend/cuda/grid.cuh"
+#include "backend/cuda/norm_parts.h"
+#include "backend/cuda/reduce.cuh"
+#include "backend/cuda/values.cuh"
+
+namespace bev::cuda {
+
+namespace {
+
+// Heads lie one after the other in memory, so head i of the whole tensor is row i of a matrix.
+template <class T>
+struct Heads {
+  const T *x, *q_weight, *k_weight;
+  float* rstd;
+  std::int64_t count;  // of all tokens
+  std::int64_t q_heads, kv_heads, size;
+  float epsilon, offset;
+
+  __device__ std::int64_t per_token() const { return q_heads + 2 * kv_heads; }
+  __device__ std::int64_t normed() const { return q_heads + kv_heads; }
+  __device__ const T* weight(std::int64_t head) const {
+    return head < q_heads ? q_weight : k_weight;
+  }
+};
+
+template <class T>
+struct BackwardHeads {
+  Heads<T> heads;
+  const T* dy;
+  T* dx;
+  float* partials;  // [2, gridDim.x, D]: of the q weight, of the k weight; or null
+};
+
+// A head in memory as one lane of its group sees it: packs of kCount elements, kLanes apart; with
+// kWhole each lane has exactly one.
+template <class T, int kCount, int kLanes, bool kWhole>
+struct HeadLanes {
+  std::int64_t size;
+  template <class Body>
+  __device__ void for_packs(const Body& body) const {
+    const std::int64_t lane = threadIdx.x % kLanes;
+    if constexpr (kWhole) {
+      body(lane * kCount);
+    } else {
+      for (std::int64_t at = lane * kCount; at < size; at += kLanes * kCount) body(at);
+    }
+  }
+};
+
+// x read, y written. A group of kLanes lanes takes a head. Lanes of a warp stay together: a group
+// beyond the last head repeats the last one without writing.
+template <class T, int kCount, int kLanes, bool kWhole>
+__global__ void __launch_bounds__(kThreads) forward_kernel(Heads<T> heads, T* y) {
+  const HeadLanes<T, kCount, kLanes, kWhole> lanes{heads.size};
+  const std::int64_t group = own_pack() / kLanes;
+  const bool writes = group < heads.count;
+  const std::int64_t item = writes ? group : heads.count - 1;
+  const std::int64_t token = item / heads.per_token(), head = item % heads.per_token();
+  const T* from = heads.x + item * heads.size;
+  T* to = y + item * heads.size;
+  const bool normed = head < heads.normed();
+  Pack<T, kCount> values;
+  float squares = 0;
+  lanes.for_packs([&](std::int64_t at) {
+    values.load(from + at);
+#pragma unroll
+    for (int i = 0; i < kCount; ++i) squares += values[i] * values[i];
+  });
+  squares = reduce_warp<Sum, kLanes>(squares);
+  const float rstd = 1.0f / sqrtf(squares / static_cast<float>(heads.size) + heads.epsilon);
+  if (!writes || (!normed && to == from)) return;
+  if (normed && threadIdx.x % kLanes == 0) heads.rstd[token * heads.normed() + head] = rstd;
+  lanes.for_packs([&](std::int64_t at) {
+    if constexpr (!kWhole) values.load(from + at);
+    if (normed) {
+      Pack<T, kCount> weight;
+      weight.load(heads.weight(head) + at);
+#pragma unroll
+      for (int i = 0; i < kCount; ++i) {
+        values.set(i, values[i] * rstd * (heads.offset + weight[i]));
+      }
+    }
+    values.store(to + at);
+  });
+}
+
+// dy and x read, dx written. A thread sees the same columns of every head it meets, so it sums the
+// weights' gradients of those in registers; a block adds its groups up in their order.
+template <class T, int kCount, int kLanes>
+__global__ void __launch_bounds__(kThreads) backward_kernel(BackwardHeads<T> args) {
+  constexpr int kGroups = kThreads / kLanes;
+  __shared__ float shared[kGroups][kLanes * kCount];
+  const Heads<T>& heads = args.heads;
+  const int lane = threadIdx.x % kLanes, place = threadIdx.x / kLanes;
+  const float inverse = 1.0f / static_cast<float>(heads.size);
+  float sums[2][kCount] = {};
+  for (std::int64_t base = static_cast<std::int64_t>(blockIdx.x) * kGroups; base < heads.count;
+       base += static_cast<std::int64_t>(gridDim.x) * kGroups) {
+    // A group beyond the last head goes along with the last one, and neither writes nor adds.
+    const bool active = base + place < heads.count;
+    const std::int64_t item = active ? base + place : heads.count - 1;
+    const std::int64_t token = item / heads.per_token(), head = item % heads.per_token();
+    const std::int64_t at = item * heads.size + lane * kCount;
+    const bool normed = head < heads.normed();
+    Pack<T, kCount> dy, x, weight;
+    dy.load(args.dy + at);
+    x.load(heads.x + at);
+    weight.load(heads.weight(head) + lane * kCount);
+    const float rstd = normed ? heads.rstd[token * heads.normed() + head] : 0.0f;
+    float along = 0;
+#pragma unroll
+    for (int i = 0; i < kCount; ++i) {
+      const float product = dy[i] * x[i] * rstd;
+      along += product * (heads.offset + weight[i]);
+      if (active && head < heads.q_heads) sums[0][i] += product;
+      if (active && head >= heads.q_heads && normed) sums[1][i] += product;
+    }
+    along = reduce_warp<Sum, kLanes>(along) * inverse;
+    if (!active || (!normed && args.dx == args.dy)) continue;
+#pragma unroll
+    for (int i = 0; i < kCount; ++i) {
+      const float scaled = dy[i] * (heads.offset + weight[i]);
+      dy.set(i, normed ? rstd * (scaled - x[i] * rstd * along) : dy[i]);
+    }
+    dy.store(args.dx + at);
+  }
+  if (args.partials == nullptr) return;
+#pragma unroll
+  for (int part = 0; part < 2; ++part) {
+    __syncthreads();
+#pragma unroll
+    for (int i = 0; i < kCount; ++i) shared[place][lane * kCount + i] = sums[part][i];
+    __syncthreads();
+    for (int column = threadIdx.x; column < kLanes * kCount; column += kThreads) {
+      float sum = 0;
+      for (int g = 0; g < kGroups; ++g) sum += shared[g][column];
+      args.partials[(static_cast<std::int64_t>(part) * gridDim.x + blockIdx.x) * heads.size +
+                    column] = sum;
+    }
+  }
+}
+
+// The input's gradient for any head size: a warp for a head.
+template <class T>
+__global__ void __launch_bounds__(kThreads) input_any_kernel(BackwardHeads<T> args) {
+  const Heads<T>& heads = args.heads;
+  const std::int64_t item = own_pack() / kWarp;
+  if (item >= heads.count) return;
+  const std::int64_t token = item / heads.per_token(), head = item % heads.per_token();
+  const T *dy = args.dy + item * heads.size, *x = heads.x + item * heads.size;
+  T* dx = args.dx + item * heads.size;
+  const int lane = threadIdx.x % kWarp;
+  if (head >= heads.normed()) {
+    for (std::int64_t i = lane; i < heads.size; i += kWarp) dx[i] = dy[i];
+    return;
+  }
+  const T* weight = heads.weight(head);
+  const float rstd = heads.rstd[token * heads.normed() + head];
+  const auto scaled = [&](std::int64_t i) {
+    return widen(dy[i]) * (heads.offset + widen(weight[i]));
+  };
+  float along = 0;
+  for (std::int64_t i = lane; i < heads.size; i += kWarp) along += scaled(i) * widen(x[i]) * rstd;
+  along = reduce_warp<Sum>(along) / static_cast<float>(heads.size);
+  for (std::int64_t i = lane; i < heads.size; i += kWarp) {
+    dx[i] = narrow<T>(rstd * (scaled(i) - widen(x[i]) * rstd * along));
+  }
+}
+
+// The weights' gradients for any head size: a thread for a column of a slab of tokens, blockIdx.z
+// for q and k.
+template <class T>
+__global__ void __launch_bounds__(kThreads)
+    weight_any_kernel(BackwardHeads<T> args, std::int64_t tokens, std::int64_t slab_tokens) {
+  const Heads<T>& heads = args.heads;
+  const std::int64_t column = own_pack(), begin = blockIdx.y * slab_tokens;
+  if (column >= heads.size) return;
+  const std::int64_t first = blockIdx.z == 0 ? 0 : heads.q_heads;
+  const std::int64_t last = blockIdx.z == 0 ? heads.q_heads : heads.normed();
+  float sum = 0;
+  for (std::int64_t token = begin; token < min(tokens, begin + slab_tokens); ++token) {
+    for (std::int64_t head = first; head < last; ++head) {
+      const std::int64_t at = (token * heads.per_token() + head) * heads.size + column;
+      sum += widen(args.dy[at]) * (widen(heads.x[at]) * heads.rstd[token * heads.normed() + head]);
+    }
+  }
+  args.partials[(static_cast<std::int64_t>(blockIdx.z) * gridDim.y + blockIdx.y) * heads.size +
+                column] = sum;
+}
+
+template <class T, class Args>
+Heads<T> heads_of(const Args& args) {
+  return {.x = address<T>(args.x),
+          .q_weight = address<T>(args.q_weight),
+          .k_weight = address<T>(args.k_weight),
+          .rstd = address<float>(args.rstd),
+          .count = args.x.shape[0] * (args.q_heads + 2 * args.kv_heads),
+          .q_heads = args.q_heads,
+          .kv_heads = args.kv_heads,
+          .size = args.head_size,
+          .epsilon = 0,
+          .offset = static_cast<float>(args.offset)};
+}
+
+// Calls body(integral constant of lanes) where a head is that many packs, else rest().
+template <class T, class Body, class Rest>
+void by_lanes(bool is_aligned, std::int64_t size, const Body& body, const Rest& rest) {
+  if (is_aligned && size == 8 * kPack<T>) return body(std::integral_constant<int, 8>{});
+  if (is_aligned && size == 16 * kPack<T>) return body(std::integral_constant<int, 16>{});
+  if (is_aligned && size == 32 * kPack<T>) return body(std::integral_constant<int, 32>{});
+  rest();
+}
+
+template <class T>
+void run_forward(CudaQueue& queue, const HeadNormForwardArgs& view) {
+  Heads<T> heads = heads_of<T>(view);
+  heads.epsilon = static_cast<float>(view.epsilon);
+  T* y = address<T>(view.y);
+  if (heads.count == 0) return;
+  const auto blocks = [&](int lanes) {
+    return static_cast<unsigned>(ceil_div(heads.count * lanes, kThreads));
+  };
+  by_lanes<T>(
+      aligned(heads.x, heads.q_weight, heads.k_weight, y), heads.size,
+      [&](auto lanes) {
+        constexpr int kLanes = decltype(lanes)::value;
+        forward_kernel<T, kPack<T>, kLanes, true>
+            <<<blocks(kLanes), kThreads, 0, queue.stream()>>>(heads, y);
+      },
+      [&] {
+        forward_kernel<T, 1, kWarp, false>
+            <<<blocks(kWarp), kThreads, 0, queue.stream()>>>(heads, y);
+      });
+  check_launch("head norm forward");
+}
+
+template <class T>
+void run_backward(CudaQueue& queue, const HeadNormBackwardArgs& view) {
+  BackwardHeads<T> args{heads_of<T>(view), address<T>(view.dy), address<T>(view.dx), nullptr};
+  const Heads<T>& heads = args.heads;
+  const bool wanted = !view.dq_weight.empty() || !view.dk_weight.empty();
+  std::int64_t parts = 0;
+  const auto set_partials = [&](std::int64_t count) {
+    parts = count;
+    if (!wanted) return;
+    args.partials = static_cast<float*>(
+        queue.scratch(static_cast<std::size_t>(2 * parts * heads.size) * sizeof(float)));
+  };
+  const auto whole = [&](auto lanes) {
+    constexpr int kLanes = decltype(lanes)::value;
+    set_partials(std::min(ceil_div(heads.count * kLanes, kThreads), 4 * kMostPartialBlocks));
+    backward_kernel<T, kPack<T>, kLanes>
+        <<<static_cast<unsigned>(parts), kThreads, 0, queue.stream()>>>(args);
+  };
+  const auto any = [&] {
+    const std::int64_t tokens = view.x.shape[0];
+    const std::int64_t slab_tokens = std::max<std::int64_t>(16, ceil_div(tokens, 256));
+    set_partials(ceil_div(tokens, slab_tokens));
+    if (wanted) {  // first: dx may lie over dy
+      const dim3 blocks(static_cast<unsigned>(ceil_div(heads.size, kThreads)),
+                        static_cast<unsigned>(parts), 2);
+      weight_any_kernel<T><<<blocks, kThreads, 0, queue.stream()>>>(args, tokens, slab_tokens);
+    }
+    input_any_kernel<T><<<static_cast<unsigned>(ceil_div(heads.count * kWarp, kThreads)), kThreads,
+                          0, queue.stream()>>>(args);
+  };
+  if (heads.count > 0) {
+    by_lanes<T>(aligned(args.dy, heads.x, heads.q_weight, heads.k_weight, args.dx), heads.size,
+                whole, any);
+    check_launch("head norm backward");
+  }
+  const float* of_k = args.partials + parts * heads.size;
+  add_partial_sums(queue, args.partials, parts, heads.size, view.q_beta, view.dq_weight);
+  add_partial_sums(queue, of_k, parts, heads.size, view.k_beta, view.dk_weight);
+}
+
+}  // namespace
+
+void head_norm_forward(const Stream& stream, const HeadNormForwardArgs& args) {
+  visit_value(args.x.dtype,
+              [&](auto type) { run_forward<decltype(type)>(queue_of(stream), args); });
+}
+
+void head_norm_backward(const Stream& stream, const HeadNormBackwardArgs& args) {
+  visit_value(args.x.dtype,
+              [&](auto type) { run_backward<decltype(type)>(queue_of(stream), args); });
+}
+
+}  // namespace bev::cuda

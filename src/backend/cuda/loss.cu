@@ -1,0 +1,221 @@
+#include "backend/cuda/grid.cuh"
+#include "backend/cuda/reduce.cuh"
+#include "backend/cuda/tables.h"
+#include "backend/cuda/values.cuh"
+#include "kernels/loss.h"
+
+namespace bev {
+
+namespace cuda {
+namespace {
+
+// Threads of the block that takes a row.
+constexpr int kRowThreads = 512;
+
+// Logits of -infinity mark padding of the vocabulary; they stay -infinity under a softcap and get
+// no gradient.
+template <class T>
+struct Chunk {
+  T* logits;
+  const std::int32_t* targets;
+  std::int64_t columns, first_row;
+  float scale, inner, cap;  // cap 0: none, then logits are multiplied by scale
+
+  __device__ T* row() const { return logits + blockIdx.x * columns; }
+  __device__ float capped(float x) const {
+    if (cap == 0) return scale * x;
+    return isinf(x) && x < 0 ? x : cap * tanhf(inner * x);
+  }
+  // The target's column in this part of the vocabulary, or -1.
+  __device__ std::int64_t target() const {
+    const std::int64_t target = targets[blockIdx.x], local = target - first_row;
+    return target >= 0 && local >= 0 && local < columns ? local : -1;
+  }
+};
+
+// Logits read once, and written where they are scaled or capped.
+template <class T, int N>
+__global__ void __launch_bounds__(kRowThreads) row_max_kernel(Chunk<T> chunk, float* row_max) {
+  __shared__ float shared[kRowThreads / kWarp];
+  T* z = chunk.row();
+  float most = Max::kNothing;
+  if (chunk.cap == 0 && chunk.scale == 1) {
+#pragma unroll 4
+    for (std::int64_t at = threadIdx.x * N; at < chunk.columns; at += kRowThreads * N) {
+      Pack<T, N> values;
+      values.load(z + at);
+#pragma unroll
+      for (int i = 0; i < N; ++i) most = Max::join(most, values[i]);
+    }
+  } else {
+    for (std::int64_t at = threadIdx.x * N; at < chunk.columns; at += kRowThreads * N) {
+      Pack<T, N> values;
+      values.load(z + at);
+#pragma unroll
+      for (int i = 0; i < N; ++i) {
+        values.set(i, chunk.capped(values[i]));
+        most = Max::join(most, values[i]);
+      }
+      values.store(z + at);
+    }
+  }
+  most = reduce_row<Max>(most, shared);
+  if (threadIdx.x == 0) row_max[blockIdx.x] = most;
+}
+
+// Logits read once.
+template <class T, int N>
+__global__ void __launch_bounds__(kRowThreads)
+    row_sum_kernel(Chunk<T> chunk, const float* row_max, float* stats) {
+  __shared__ float shared[kRowThreads / kWarp];
+  const T* z = chunk.row();
+  const float most = row_max[blockIdx.x];
+  float sum = 0;
+#pragma unroll 4
+  for (std::int64_t at = threadIdx.x * N; at < chunk.columns; at += kRowThreads * N) {
+    Pack<T, N> values;
+    values.load(z + at);
+#pragma unroll
+    for (int i = 0; i < N; ++i) sum += __expf(values[i] - most);
+  }
+  sum = reduce_row<Sum>(sum, shared);
+  if (threadIdx.x != 0) return;
+  const std::int64_t target = chunk.target();
+  stats[blockIdx.x] = sum;
+  stats[gridDim.x + blockIdx.x] = target >= 0 ? widen(z[target]) : 0.0f;
+}
+
+__global__ void __launch_bounds__(kThreads)
+    token_loss_kernel(const std::int32_t* targets, const float* row_max, const float* stats,
+                      std::int64_t rows, float* token_loss) {
+  const std::int64_t row = own_pack();
+  if (row >= rows) return;
+  token_loss[row] = targets[row] < 0 ? 0.0f : logf(stats[row]) + row_max[row] - stats[rows + row];
+}
+
+// p = exp(z - most) / sum; the gradient is factor * (p - [target]), under a softcap times its
+// slope 1 - (z / cap)^2. Logits read and written once.
+template <class T, int N>
+__global__ void __launch_bounds__(kRowThreads)
+    gradient_kernel(Chunk<T> chunk, const float* row_max, const float* stats, const float* weights,
+                    const double* loss_factor) {
+  T* z = chunk.row();
+  const double product =
+      *loss_factor * static_cast<double>(weights[blockIdx.x]) * static_cast<double>(chunk.scale);
+  const bool ignored = chunk.targets[blockIdx.x] < 0 || product == 0;
+  const float factor = static_cast<float>(product), most = row_max[blockIdx.x];
+  const float share = 1 / stats[blockIdx.x] * factor;
+  const float inverse = chunk.cap > 0 ? 1 / chunk.cap : 0.0f;
+  const std::int64_t target = chunk.target();
+  for (std::int64_t at = threadIdx.x * N; at < chunk.columns; at += kRowThreads * N) {
+    Pack<T, N> values;
+    if (!ignored) values.load(z + at);
+#pragma unroll
+    for (int i = 0; i < N; ++i) {
+      if (ignored) {
+        values.set(i, 0);
+        continue;
+      }
+      const float logit = values[i], ratio = logit * inverse;
+      const float hit = at + i == target ? factor : 0.0f;
+      const float grad = __expf(logit - most) * share - hit;
+      const float sloped = isinf(logit) ? 0.0f : grad * (1 - ratio * ratio);
+      values.set(i, chunk.cap > 0 ? sloped : grad);
+    }
+    values.store(z + at);
+  }
+}
+
+// One block: few numbers, and their order is fixed.
+__global__ void __launch_bounds__(kRowThreads)
+    total_kernel(const float* token_loss, const float* weights, std::int64_t rows, double* total) {
+  __shared__ double shared[kRowThreads / kWarp];
+  double sum = 0;
+  for (std::int64_t row = threadIdx.x; row < rows; row += kRowThreads) {
+    sum += static_cast<double>(weights[row]) * static_cast<double>(token_loss[row]);
+  }
+  sum = reduce_row<Sum>(sum, shared);
+  if (threadIdx.x == 0) *total += sum;
+}
+
+void check_chunk(const LossChunk& chunk, const View& row_max) {
+  BEV_CHECK(chunk.logits.shape.ndim() == 2 && row_max.numel() == chunk.logits.shape[0],
+            "loss: logits ", chunk.logits.shape, " with ", row_max.numel(), " rows of statistics");
+}
+
+// Calls body(chunk, integral constant of elements per access, blocks) for rows to compute.
+template <class Body>
+void visit_chunk(const LossChunk& view, const Body& body) {
+  if (view.logits.shape[0] == 0) return;
+  visit_value(view.logits.dtype, [&](auto type) {
+    using T = decltype(type);
+    const Chunk<T> chunk{
+        .logits = address<T>(view.logits),
+        .targets = view.targets,
+        .columns = view.logits.shape[1],
+        .first_row = view.first_row,
+        .scale = static_cast<float>(view.logit_scale),
+        .inner = static_cast<float>(view.softcap > 0 ? view.logit_scale / view.softcap : 0),
+        .cap = static_cast<float>(view.softcap)};
+    const auto blocks = static_cast<unsigned>(view.logits.shape[0]);
+    by_pack<T>(aligned(chunk.logits), chunk.columns,
+               [&](auto count) { body(chunk, count, blocks); });
+  });
+}
+
+void row_max(const Stream& stream, const LossMaxArgs& args) {
+  check_chunk(args.chunk, args.row_max);
+  visit_chunk(args.chunk, [&](auto chunk, auto count, unsigned blocks) {
+    row_max_kernel<std::remove_pointer_t<decltype(chunk.logits)>, decltype(count)::value>
+        <<<blocks, kRowThreads, 0, queue_of(stream).stream()>>>(chunk,
+                                                                address<float>(args.row_max));
+    check_launch("loss: maximum");
+  });
+}
+
+void row_sum(const Stream& stream, const LossSumArgs& args) {
+  check_chunk(args.chunk, args.row_max);
+  BEV_CHECK(args.stats.numel() == 2 * args.row_max.numel(), "loss: stats ", args.stats.shape);
+  visit_chunk(args.chunk, [&](auto chunk, auto count, unsigned blocks) {
+    row_sum_kernel<std::remove_pointer_t<decltype(chunk.logits)>, decltype(count)::value>
+        <<<blocks, kRowThreads, 0, queue_of(stream).stream()>>>(chunk, address<float>(args.row_max),
+                                                                address<float>(args.stats));
+    check_launch("loss: sum");
+  });
+}
+
+void gradient(const Stream& stream, const LossGradArgs& args) {
+  check_chunk(args.chunk, args.row_max);
+  BEV_CHECK(args.stats.numel() == 2 * args.row_max.numel(), "loss: stats ", args.stats.shape);
+  const cudaStream_t queue = queue_of(stream).stream();
+  const float *most = address<float>(args.row_max), *stats = address<float>(args.stats);
+  const std::int64_t rows = args.row_max.numel();
+  if (rows == 0) return;
+  token_loss_kernel<<<static_cast<unsigned>(ceil_div(rows, kThreads)), kThreads, 0, queue>>>(
+      args.chunk.targets, most, stats, rows, address<float>(args.token_loss));
+  check_launch("token loss");
+  if (!args.with_gradient) return;
+  visit_chunk(args.chunk, [&](auto chunk, auto count, unsigned blocks) {
+    gradient_kernel<std::remove_pointer_t<decltype(chunk.logits)>, decltype(count)::value>
+        <<<blocks, kRowThreads, 0, queue>>>(chunk, most, stats, args.weights, args.loss_factor);
+    check_launch("loss: gradient");
+  });
+}
+
+void total(const Stream& stream, const LossTotalArgs& args) {
+  total_kernel<<<1, kRowThreads, 0, queue_of(stream).stream()>>>(
+      address<float>(args.token_loss), args.weights, args.token_loss.numel(), args.total);
+  check_launch("loss: total");
+}
+
+}  // namespace
+}  // namespace cuda
+
+LossKernels cuda_loss_kernels() {
+  return {.row_max = cuda::row_max,
+          .row_sum = cuda::row_sum,
+          .gradient = cuda::gradient,
+          .total = cuda::total};
+}
+
+}  // namespace bev

@@ -1,0 +1,243 @@
+#include "backend/cuda/column_sums.h"
+#include "backend/cuda/grid.cuh"
+#include "backend/cuda/norm_parts.h"
+#include "backend/cuda/reduce.cuh"
+#include "backend/cuda/values.cuh"
+
+namespace bev::cuda {
+
+namespace {
+
+// partial_weight, partial_bias: rows of partial sums, one for each row of threads of the grid.
+template <class T>
+struct Backward {
+  const T *dy, *s, *dsum, *weight;
+  const float *mean, *rstd;
+  T* dx;
+  float *partial_weight, *partial_bias;
+  std::int64_t rows, columns;
+  float offset;
+};
+
+template <class T>
+Backward<T> backward_of(const NormBackwardArgs& args) {
+  return {.dy = address<T>(args.dy),
+          .s = address<T>(args.s),
+          .dsum = address<T>(args.dsum),
+          .weight = address<T>(args.weight),
+          .mean = address<float>(args.mean),
+          .rstd = address<float>(args.rstd),
+          .dx = address<T>(args.dx),
+          .partial_weight = nullptr,
+          .partial_bias = nullptr,
+          .rows = args.s.shape[0],
+          .columns = args.s.shape.row_numel(),
+          .offset = static_cast<float>(args.offset)};
+}
+
+constexpr int kMostLanes = 512;
+
+// dx = rstd * (g - shift - unit * along) + dsum with g = dy * (offset + weight), along and shift
+// the means of g * unit and (LayerNorm) of g. dy, s and dsum are read once, dx is written once; the
+// weight's gradient is summed in registers over all rows of a thread and leaves as a partial sum.
+template <class T, int kPacks, bool kBias>
+__global__ void __launch_bounds__(kMostLanes) backward_kernel(Backward<T> args) {
+  constexpr int kCount = kPack<T>;
+  __shared__ float shared[2][kMostLanes / kWarp];
+  const int packs = static_cast<int>(args.columns / kCount);
+  const float inverse = 1.0f / static_cast<float>(args.columns);
+  Pack<T, kCount> weight[kPacks], dy[kPacks], s[kPacks], dsum[kPacks];
+  float weight_sum[kPacks][kCount] = {}, bias_sum[kBias ? kPacks : 1][kCount] = {};
+  const auto place = [&](int k) { return (threadIdx.x + k * blockDim.x) * kCount; };
+  const auto inside = [&](int k) { return static_cast<int>(threadIdx.x + k * blockDim.x) < packs; };
+#pragma unroll
+  for (int k = 0; k < kPacks; ++k) {
+    if (inside(k)) weight[k].load(args.weight + place(k));
+  }
+  const std::int64_t step = static_cast<std::int64_t>(gridDim.x) * blockDim.y;
+  for (std::int64_t base = static_cast<std::int64_t>(blockIdx.x) * blockDim.y; base < args.rows;
+       base += step) {
+    const std::int64_t row = base + threadIdx.y, begin = row * args.columns;
+    const bool has_row = row < args.rows;
+    float mean = 0, rstd = 0, along = 0, shift = 0;
+    if (has_row) {
+#pragma unroll
+      for (int k = 0; k < kPacks; ++k) {
+        if (!inside(k)) continue;
+        dy[k].load(args.dy + begin + place(k));
+        s[k].load(args.s + begin + place(k));
+        if (args.dsum != nullptr) dsum[k].load(args.dsum + begin + place(k));
+      }
+      mean = args.mean != nullptr ? args.mean[row] : 0.0f;
+      rstd = args.rstd[row];
+#pragma unroll
+      for (int k = 0; k < kPacks; ++k) {
+        if (!inside(k)) continue;
+#pragma unroll
+        for (int i = 0; i < kCount; ++i) {
+          const float unit = (s[k][i] - mean) * rstd, grad = dy[k][i];
+          const float scaled = grad * (args.offset + weight[k][i]);
+          weight_sum[k][i] += grad * unit;
+          if constexpr (kBias) bias_sum[k][i] += grad;
+          along += scaled * unit;
+          shift += scaled;
+        }
+      }
+    }
+    if (args.dx == nullptr) continue;
+    along = reduce_row<Sum>(along, shared[0]) * inverse;
+    shift = args.mean != nullptr ? reduce_row<Sum>(shift, shared[1]) * inverse : 0.0f;
+    if (has_row) {
+#pragma unroll
+      for (int k = 0; k < kPacks; ++k) {
+        if (!inside(k)) continue;
+        Pack<T, kCount> dx;
+#pragma unroll
+        for (int i = 0; i < kCount; ++i) {
+          const float unit = (s[k][i] - mean) * rstd;
+          const float scaled = dy[k][i] * (args.offset + weight[k][i]);
+          const float through = rstd * (scaled - shift - unit * along);
+          dx.set(i, args.dsum != nullptr ? through + dsum[k][i] : through);
+        }
+        dx.store(args.dx + begin + place(k));
+      }
+    }
+    // The next row's sums may not overwrite what a slow warp still reads.
+    if (blockDim.x > kWarp) __syncthreads();
+  }
+  const std::int64_t partial =
+      (static_cast<std::int64_t>(blockIdx.x) * blockDim.y + threadIdx.y) * args.columns;
+#pragma unroll
+  for (int k = 0; k < kPacks; ++k) {
+    if (!inside(k)) continue;
+#pragma unroll
+    for (int i = 0; i < kCount; i += 4) {
+      const std::int64_t at = partial + place(k) + i;
+      if (args.partial_weight != nullptr) {
+        *reinterpret_cast<float4*>(args.partial_weight + at) = {
+            weight_sum[k][i], weight_sum[k][i + 1], weight_sum[k][i + 2], weight_sum[k][i + 3]};
+      }
+      if constexpr (kBias) {
+        *reinterpret_cast<float4*>(args.partial_bias + at) = {
+            bias_sum[k][i], bias_sum[k][i + 1], bias_sum[k][i + 2], bias_sum[k][i + 3]};
+      }
+    }
+  }
+}
+
+// The input's gradient for any number of columns, anywhere in memory: a block for a row.
+template <class T>
+__global__ void __launch_bounds__(kThreads) input_any_kernel(Backward<T> args) {
+  __shared__ float shared[2][kThreads / kWarp];
+  const std::int64_t begin = blockIdx.x * args.columns;
+  const float mean = args.mean != nullptr ? args.mean[blockIdx.x] : 0.0f;
+  const float rstd = args.rstd[blockIdx.x];
+  const auto unit = [&](std::int64_t i) { return (widen(args.s[begin + i]) - mean) * rstd; };
+  const auto scaled = [&](std::int64_t i) {
+    return widen(args.dy[begin + i]) * (args.offset + widen(args.weight[i]));
+  };
+  float along = 0, shift = 0;
+  for (std::int64_t i = threadIdx.x; i < args.columns; i += kThreads) {
+    along += scaled(i) * unit(i);
+    shift += scaled(i);
+  }
+  along = reduce_row<Sum>(along, shared[0]) / static_cast<float>(args.columns);
+  shift = args.mean != nullptr
+              ? reduce_row<Sum>(shift, shared[1]) / static_cast<float>(args.columns)
+              : 0.0f;
+  for (std::int64_t i = threadIdx.x; i < args.columns; i += kThreads) {
+    const float through = rstd * (scaled(i) - shift - unit(i) * along);
+    args.dx[begin + i] =
+        narrow<T>(args.dsum != nullptr ? through + widen(args.dsum[begin + i]) : through);
+  }
+}
+
+// The weight's gradient for any number of columns: a thread for a column of a slab of rows.
+template <class T>
+__global__ void __launch_bounds__(kThreads)
+    weight_any_kernel(Backward<T> args, std::int64_t slab_rows) {
+  const std::int64_t column = own_pack(), begin = blockIdx.y * slab_rows;
+  if (column >= args.columns) return;
+  float weight_sum = 0, bias_sum = 0;
+  for (std::int64_t row = begin; row < min(args.rows, begin + slab_rows); ++row) {
+    const std::int64_t at = row * args.columns + column;
+    const float mean = args.mean != nullptr ? args.mean[row] : 0.0f, grad = widen(args.dy[at]);
+    weight_sum += grad * ((widen(args.s[at]) - mean) * args.rstd[row]);
+    bias_sum += grad;
+  }
+  const std::int64_t partial = blockIdx.y * args.columns + column;
+  if (args.partial_weight != nullptr) args.partial_weight[partial] = weight_sum;
+  if (args.partial_bias != nullptr) args.partial_bias[partial] = bias_sum;
+}
+
+// Room for the partial sums that are wanted.
+template <class T>
+void set_partials(CudaQueue& queue, const NormBackwardArgs& view, std::int64_t partial_rows,
+                  Backward<T>& args) {
+  const std::int64_t count = partial_rows * args.columns;
+  auto* partials =
+      static_cast<float*>(queue.scratch(static_cast<std::size_t>(2 * count) * sizeof(float)));
+  if (!view.dweight.empty()) args.partial_weight = partials;
+  if (!view.dbias.empty()) args.partial_bias = partials + count;
+}
+
+template <class T, int kPacks>
+void launch(CudaQueue& queue, const NormBackwardArgs& view, Backward<T> args) {
+  const std::int64_t packs = args.columns / kPack<T>;
+  const std::int64_t lanes = ceil_div(ceil_div(packs, kPacks), kWarp) * kWarp;
+  const std::int64_t height = std::max<std::int64_t>(1, kThreads / lanes);
+  const std::int64_t blocks = std::min(ceil_div(args.rows, height), kMostPartialBlocks);
+  set_partials(queue, view, blocks * height, args);
+  const dim3 threads(static_cast<unsigned>(lanes), static_cast<unsigned>(height));
+  const auto grid = static_cast<unsigned>(blocks);
+  if (args.partial_bias != nullptr) {
+    backward_kernel<T, kPacks, true><<<grid, threads, 0, queue.stream()>>>(args);
+  } else {
+    backward_kernel<T, kPacks, false><<<grid, threads, 0, queue.stream()>>>(args);
+  }
+  check_launch("norm backward");
+  add_partial_sums(queue, args.partial_weight, blocks * height, args.columns, view.beta,
+                   view.dweight);
+  add_partial_sums(queue, args.partial_bias, blocks * height, args.columns, view.beta, view.dbias);
+}
+
+template <class T>
+void launch_any(CudaQueue& queue, const NormBackwardArgs& view, Backward<T> args) {
+  // dx may lie over dy: the sums over dy come first.
+  if (!view.dweight.empty() || !view.dbias.empty()) {
+    const std::int64_t slab_rows = std::max<std::int64_t>(32, ceil_div(args.rows, 256));
+    const std::int64_t slabs = ceil_div(args.rows, slab_rows);
+    set_partials(queue, view, slabs, args);
+    if (slabs > 0) {
+      const dim3 blocks(static_cast<unsigned>(ceil_div(args.columns, kThreads)),
+                        static_cast<unsigned>(slabs));
+      weight_any_kernel<T><<<blocks, kThreads, 0, queue.stream()>>>(args, slab_rows);
+      check_launch("norm weight gradient");
+    }
+    add_partial_sums(queue, args.partial_weight, slabs, args.columns, view.beta, view.dweight);
+    add_partial_sums(queue, args.partial_bias, slabs, args.columns, view.beta, view.dbias);
+  }
+  if (args.dx == nullptr || args.rows == 0) return;
+  input_any_kernel<T><<<static_cast<unsigned>(args.rows), kThreads, 0, queue.stream()>>>(args);
+  check_launch("norm input gradient");
+}
+
+template <class T>
+void run(CudaQueue& queue, const NormBackwardArgs& view) {
+  const Backward<T> args = backward_of<T>(view);
+  const std::int64_t packs = args.columns / kPack<T>;
+  if (args.columns == 0) return;
+  const bool in_packs = args.columns % kPack<T> == 0 && args.rows > 0 && packs <= 4 * kMostLanes &&
+                        aligned(args.dy, args.s, args.dsum, args.weight, args.dx);
+  if (!in_packs) return launch_any<T>(queue, view, args);
+  if (packs <= 2 * kMostLanes) return launch<T, 2>(queue, view, args);
+  launch<T, 4>(queue, view, args);
+}
+
+}  // namespace
+
+void norm_backward(const Stream& stream, const NormBackwardArgs& args) {
+  visit_value(args.s.dtype, [&](auto type) { run<decltype(type)>(queue_of(stream), args); });
+}
+
+}  // namespace bev::cuda

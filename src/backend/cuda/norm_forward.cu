@@ -1,0 +1,201 @@
+#include "backend/cuda/grid.cuh"
+#include "backend/cuda/norm_parts.h"
+#include "backend/cuda/reduce.cuh"
+#include "backend/cuda/tables.h"
+#include "backend/cuda/values.cuh"
+
+namespace bev {
+
+namespace cuda {
+namespace {
+
+template <class T>
+struct Forward {
+  const T *x, *residual, *weight, *bias;
+  T *sum, *y;
+  float *mean, *rstd;
+  std::int64_t rows, columns;
+  float epsilon, offset;
+};
+
+template <class T>
+Forward<T> forward_of(const NormForwardArgs& args) {
+  return {.x = address<T>(args.x),
+          .residual = address<T>(args.residual),
+          .weight = address<T>(args.weight),
+          .bias = address<T>(args.bias),
+          .sum = address<T>(args.sum),
+          .y = address<T>(args.y),
+          .mean = address<float>(args.mean),
+          .rstd = address<float>(args.rstd),
+          .rows = args.x.shape[0],
+          .columns = args.x.shape.row_numel(),
+          .epsilon = static_cast<float>(args.epsilon),
+          .offset = static_cast<float>(args.offset)};
+}
+
+constexpr int kMostLanes = 1024;
+
+// A row of threads holds a row of x in registers, kPacks packs in each thread, so x (and the
+// residual) is read once and y (and the sum) written once. The weight is read once by a block,
+// which goes through many rows.
+template <class T, int kPacks>
+__global__ void __launch_bounds__(kMostLanes) forward_kernel(Forward<T> args) {
+  constexpr int kCount = kPack<T>;
+  __shared__ float shared[2][kMostLanes / kWarp];
+  const int packs = static_cast<int>(args.columns / kCount);
+  const float inverse = 1.0f / static_cast<float>(args.columns);
+  Pack<T, kCount> weight[kPacks], values[kPacks];
+#pragma unroll
+  for (int k = 0; k < kPacks; ++k) {
+    const int pack = threadIdx.x + k * blockDim.x;
+    if (pack < packs) weight[k].load(args.weight + pack * kCount);
+  }
+  const std::int64_t step = static_cast<std::int64_t>(gridDim.x) * blockDim.y;
+  // All threads of the block take part in the reductions, also those beyond the last row.
+  for (std::int64_t base = static_cast<std::int64_t>(blockIdx.x) * blockDim.y; base < args.rows;
+       base += step) {
+    const std::int64_t row = base + threadIdx.y;
+    const std::int64_t begin = row * args.columns;
+    const auto here = [&](int k) {
+      return row < args.rows && static_cast<int>(threadIdx.x + k * blockDim.x) < packs;
+    };
+    const auto place = [&](int k) { return (threadIdx.x + k * blockDim.x) * kCount; };
+#pragma unroll
+    for (int k = 0; k < kPacks; ++k) {
+      if (here(k)) values[k].load(args.x + begin + place(k));
+    }
+    if (args.residual != nullptr) {
+#pragma unroll
+      for (int k = 0; k < kPacks; ++k) {
+        if (!here(k)) continue;
+        Pack<T, kCount> residual;
+        residual.load(args.residual + begin + place(k));
+#pragma unroll
+        for (int i = 0; i < kCount; ++i) values[k].set(i, values[k][i] + residual[i]);
+        values[k].store(args.sum + begin + place(k));
+      }
+    }
+    float mean = 0;
+    if (args.mean != nullptr) {
+      float sum = 0;
+#pragma unroll
+      for (int k = 0; k < kPacks; ++k) {
+#pragma unroll
+        for (int i = 0; here(k) && i < kCount; ++i) sum += values[k][i];
+      }
+      mean = reduce_row<Sum>(sum, shared[0]) * inverse;
+    }
+    float squares = 0;
+#pragma unroll
+    for (int k = 0; k < kPacks; ++k) {
+#pragma unroll
+      for (int i = 0; here(k) && i < kCount; ++i) {
+        squares += (values[k][i] - mean) * (values[k][i] - mean);
+      }
+    }
+    squares = reduce_row<Sum>(squares, shared[1]);
+    const float rstd = 1.0f / sqrtf(squares * inverse + args.epsilon);
+    if (threadIdx.x == 0 && row < args.rows) {
+      if (args.mean != nullptr) args.mean[row] = mean;
+      args.rstd[row] = rstd;
+    }
+#pragma unroll
+    for (int k = 0; k < kPacks; ++k) {
+      if (!here(k)) continue;
+      Pack<T, kCount> y, bias;
+      if (args.bias != nullptr) bias.load(args.bias + place(k));
+#pragma unroll
+      for (int i = 0; i < kCount; ++i) {
+        const float unit = (values[k][i] - mean) * rstd * (args.offset + weight[k][i]);
+        y.set(i, args.bias != nullptr ? unit + bias[i] : unit);
+      }
+      y.store(args.y + begin + place(k));
+    }
+    // The next row's sums may not overwrite what a slow warp still reads.
+    if (blockDim.x > kWarp) __syncthreads();
+  }
+}
+
+// Any number of columns, anywhere in memory: a block for a row, which it reads again for each step.
+template <class T>
+__global__ void __launch_bounds__(kThreads) forward_any_kernel(Forward<T> args) {
+  __shared__ float shared[2][kThreads / kWarp];
+  const std::int64_t begin = blockIdx.x * args.columns;
+  const T* s = args.x + begin;
+  if (args.residual != nullptr) {
+    for (std::int64_t i = threadIdx.x; i < args.columns; i += kThreads) {
+      args.sum[begin + i] = narrow<T>(widen(s[i]) + widen(args.residual[begin + i]));
+    }
+    s = args.sum + begin;  // a thread reads back only what it wrote itself
+  }
+  const float inverse = 1.0f / static_cast<float>(args.columns);
+  float mean = 0, squares = 0;
+  if (args.mean != nullptr) {
+    for (std::int64_t i = threadIdx.x; i < args.columns; i += kThreads) mean += widen(s[i]);
+    mean = reduce_row<Sum>(mean, shared[0]) * inverse;
+  }
+  for (std::int64_t i = threadIdx.x; i < args.columns; i += kThreads) {
+    squares += (widen(s[i]) - mean) * (widen(s[i]) - mean);
+  }
+  squares = reduce_row<Sum>(squares, shared[1]);
+  const float rstd = 1.0f / sqrtf(squares * inverse + args.epsilon);
+  if (threadIdx.x == 0) {
+    if (args.mean != nullptr) args.mean[blockIdx.x] = mean;
+    args.rstd[blockIdx.x] = rstd;
+  }
+  for (std::int64_t i = threadIdx.x; i < args.columns; i += kThreads) {
+    const float unit = (widen(s[i]) - mean) * rstd * (args.offset + widen(args.weight[i]));
+    args.y[begin + i] = narrow<T>(args.bias != nullptr ? unit + widen(args.bias[i]) : unit);
+  }
+}
+
+template <class T, int kPacks>
+void launch(CudaQueue& queue, const Forward<T>& args) {
+  const std::int64_t packs = args.columns / kPack<T>;
+  const std::int64_t lanes = ceil_div(ceil_div(packs, kPacks), kWarp) * kWarp;
+  const std::int64_t height = std::max<std::int64_t>(1, kThreads / lanes);
+  // Each multiprocessor has room for 2048 threads.
+  const std::int64_t resident = queue.multiprocessors() * (2048 / (lanes * height));
+  const std::int64_t blocks = std::min(ceil_div(args.rows, height), resident);
+  forward_kernel<T, kPacks>
+      <<<static_cast<unsigned>(blocks),
+         dim3(static_cast<unsigned>(lanes), static_cast<unsigned>(height)), 0, queue.stream()>>>(
+          args);
+  check_launch("norm forward");
+}
+
+template <class T>
+void run(CudaQueue& queue, const NormForwardArgs& view) {
+  const Forward<T> args = forward_of<T>(view);
+  const std::int64_t packs = args.columns / kPack<T>;
+  if (args.rows == 0) return;
+  const bool in_packs = args.columns % kPack<T> == 0 && packs > 0 &&
+                        aligned(args.x, args.residual, args.weight, args.bias, args.sum, args.y);
+  if (!in_packs || packs > 8 * kMostLanes) {
+    forward_any_kernel<T><<<static_cast<unsigned>(args.rows), kThreads, 0, queue.stream()>>>(args);
+    return check_launch("norm forward");
+  }
+  // A warp to a row as long as its registers hold it, then ever more warps.
+  if (packs <= kWarp) return launch<T, 1>(queue, args);
+  if (packs <= 2 * kWarp) return launch<T, 2>(queue, args);
+  if (packs <= 4 * kMostLanes / 2) return launch<T, 4>(queue, args);
+  launch<T, 8>(queue, args);
+}
+
+}  // namespace
+
+void norm_forward(const Stream& stream, const NormForwardArgs& args) {
+  visit_value(args.x.dtype, [&](auto type) { run<decltype(type)>(queue_of(stream), args); });
+}
+
+}  // namespace cuda
+
+NormKernels cuda_norm_kernels() {
+  return {.forward = cuda::norm_forward,
+          .backward = cuda::norm_backward,
+          .head_forward = cuda::head_norm_forward,
+          .head_backward = cuda::head_norm_backward};
+}
+
+}  // namespace bev

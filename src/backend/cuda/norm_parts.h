@@ -1,0 +1,13 @@
+// The entries of the norm table, each in its own source.
+#pragma once
+
+#include "kernels/norm.h"
+
+namespace bev::cuda {
+
+void norm_forward(const Stream& stream, const NormForwardArgs& args);
+void norm_backward(const Stream& stream, const NormBackwardArgs& args);
+void head_norm_forward(const Stream& stream, const HeadNormForwardArgs& args);
+void head_norm_backward(const Stream& stream, const HeadNormBackwardArgs& args);
+
+}  // namespace bev::cuda

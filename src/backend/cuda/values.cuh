@@ -1,0 +1,125 @@
+// Elements on the device: their types, runs of them that move in one access, and the dtype switch.
+#pragma once
+
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+
+#include <cstdint>
+#include <type_traits>
+
+#include "base/error.h"
+#include "tensor/view.h"
+
+namespace bev::cuda {
+
+using Bfloat = __nv_bfloat16;
+using Half = __half;
+
+template <class T>
+inline constexpr Dtype kDtypeOf = Dtype::kF32;
+template <>
+inline constexpr Dtype kDtypeOf<Bfloat> = Dtype::kBf16;
+template <>
+inline constexpr Dtype kDtypeOf<Half> = Dtype::kF16;
+
+__device__ inline float widen(float x) { return x; }
+__device__ inline float widen(Bfloat x) { return __bfloat162float(x); }
+__device__ inline float widen(Half x) { return __half2float(x); }
+
+// Rounds to nearest even.
+template <class T>
+__device__ T narrow(float x) {
+  if constexpr (sizeof(T) == 4) {
+    return x;
+  } else if constexpr (kDtypeOf<T> == Dtype::kBf16) {
+    return __float2bfloat16_rn(x);
+  } else {
+    return __float2half_rn(x);
+  }
+}
+
+// Elements of T in one 16-byte access.
+template <class T>
+inline constexpr int kPack = 16 / static_cast<int>(sizeof(T));
+
+template <int kBytes>
+struct WordOf {
+  using type = uint4;
+};
+template <>
+struct WordOf<8> {
+  using type = uint2;
+};
+template <>
+struct WordOf<4> {
+  using type = std::uint32_t;
+};
+template <>
+struct WordOf<2> {
+  using type = std::uint16_t;
+};
+
+// N consecutive elements, read and written in words of at most 16 bytes; the address must be a
+// multiple of such a word.
+template <class T, int N>
+struct Pack {
+  static constexpr int kBytes = N * static_cast<int>(sizeof(T));
+  using Word = typename WordOf<(kBytes < 16 ? kBytes : 16)>::type;
+  static constexpr int kWords = kBytes / static_cast<int>(sizeof(Word));
+
+  alignas(Word) T items[N];
+
+  __device__ float operator[](int i) const { return widen(items[i]); }
+  __device__ void set(int i, float value) { items[i] = narrow<T>(value); }
+  __device__ void load(const T* from) {
+    Word* words = reinterpret_cast<Word*>(items);
+#pragma unroll
+    for (int w = 0; w < kWords; ++w) words[w] = reinterpret_cast<const Word*>(from)[w];
+  }
+  __device__ void store(T* to) const {
+    const Word* words = reinterpret_cast<const Word*>(items);
+#pragma unroll
+    for (int w = 0; w < kWords; ++w) reinterpret_cast<Word*>(to)[w] = words[w];
+  }
+};
+
+// Calls f(T{}) with the device type of a model's dtype.
+template <class F>
+void visit_value(Dtype dtype, const F& f) {
+  switch (dtype) {
+    case Dtype::kF32:
+      return f(float{});
+    case Dtype::kBf16:
+      return f(Bfloat{});
+    case Dtype::kF16:
+      return f(Half{});
+    default:
+      BEV_FAIL(ErrorKind::kDevice, "CUDA: tensors of ", name_of(dtype),
+               " are not computed with; choose fp32, bf16 or fp16, or run on the CPU");
+  }
+}
+
+// The typed address of a view, which must be of that dtype; null for an empty one.
+template <class T>
+T* address(const View& view) {
+  if (view.empty()) return nullptr;
+  BEV_CHECK(view.dtype == kDtypeOf<T>, ErrorKind::kDevice, "CUDA: a tensor is ",
+            name_of(view.dtype), " where ", name_of(kDtypeOf<T>), " is needed");
+  return static_cast<T*>(view.data);
+}
+
+// Whether all addresses (null too) are multiples of 16 bytes.
+template <class... Pointers>
+bool aligned(const Pointers*... pointers) {
+  return ((reinterpret_cast<std::uintptr_t>(pointers) | ...) & 15u) == 0;
+}
+
+// Calls body(integral constant of elements per access) for a [rows, columns] matrix of T: a pack
+// where rows begin at multiples of it, else single elements.
+template <class T, class Body>
+void by_pack(bool is_aligned, std::int64_t columns, const Body& body) {
+  if (is_aligned && columns % kPack<T> == 0) return body(std::integral_constant<int, kPack<T>>{});
+  body(std::integral_constant<int, 1>{});
+}
+
+}  // namespace bev::cuda
