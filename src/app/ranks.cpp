@@ -9,6 +9,9 @@
 #include "app/end_process.h"
 #include "app/failure.h"
 #include "backend/cpu/cpu_kernels.h"
+#ifdef BEV_HAS_CUDA
+#include "backend/cuda/device.h"
+#endif
 #include "base/error.h"
 #include "base/log.h"
 #include "comm/fault.h"
@@ -19,8 +22,15 @@
 namespace bev {
 
 const Kernels& device_kernels(const RuntimeConfig& runtime) {
-  BEV_CHECK(runtime.device != DeviceKind::kCuda, ErrorKind::kConfig,
-            "--device cuda: this version computes on the CPU only; use --device cpu");
+#ifdef BEV_HAS_CUDA
+  bool usable = cuda_device_count() > 0;
+  if (runtime.device != DeviceKind::kCpu && usable) return cuda_kernels();
+  const char* lacks = "no GPU, or no driver for it";
+#else
+  const char* lacks = "no CUDA in this build (it needs nvcc)";
+#endif
+  BEV_CHECK(runtime.device != DeviceKind::kCuda, ErrorKind::kConfig, "--device cuda: there is ",
+            lacks, "; --device cpu runs everywhere");
   return cpu_kernels();
 }
 

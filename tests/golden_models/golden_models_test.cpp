@@ -15,6 +15,7 @@
 #include "data/batch.h"
 #include "infer/generator.h"
 #include "parallel/engine.h"
+#include "tests/support/devices.h"
 
 namespace bev {
 namespace {
@@ -73,7 +74,7 @@ std::vector<float> logits_of(Engine& engine, std::span<const TokenSample> sample
   MicroBatch batch = make_micro_batch(engine.ctx(), samples, 0);
   Var hidden = engine.stage().hidden(engine.ctx(), batch, {});
   Tensor logits = engine.stage().logits(engine.ctx(), batch, hidden);
-  return {logits.as<float>(), logits.as<float>() + logits.numel()};
+  return engine.ctx().download<float>(logits);
 }
 
 // Gradients under Hugging Face's names, compared on world rank 0.
@@ -95,9 +96,18 @@ void expect_gradients(Engine& engine, const SafetensorsFile& expected, double to
   }
 }
 
-class GoldenModel : public testing::TestWithParam<std::string> {
+struct GoldenCase {
+  std::string fixture;
+  test::TestDevice device = test::TestDevice::kCpu;
+};
+
+class GoldenModel : public testing::TestWithParam<GoldenCase> {
  protected:
-  std::string folder() const { return folder_of(GetParam()); }
+  void SetUp() override {
+    if (test::find_device(GetParam().device) == nullptr) GTEST_SKIP() << "no such device";
+  }
+  const Kernels& kernels() const { return *test::find_device(GetParam().device); }
+  std::string folder() const { return folder_of(GetParam().fixture); }
   json expected() const { return json::parse(read_file(join_path(folder(), "expected.json"))); }
 };
 
@@ -105,7 +115,7 @@ TEST_P(GoldenModel, LogitsLossAndGradientsAreTransformers) {
   json wanted = expected();
   SafetensorsFile tensors(join_path(folder(), "expected.safetensors"));
   run_thread_ranks(1, {}, [&](World& world) {
-    Engine engine(world, cpu_kernels(), engine_options(folder(), {}));
+    Engine engine(world, kernels(), engine_options(folder(), {}));
     load_hf_weights(engine, folder());
     TokenRows rows =
         read_token_rows(join_path(folder(), "tokens.json"), engine.options().model.vocab_size);
@@ -135,7 +145,7 @@ TEST_P(GoldenModel, LayoutsGiveTransformersGradients) {
   parallel.data_parallel_sharding_strategy = ShardingStrategy::kOptimGradsParams;
   auto ranks = static_cast<int>(mesh_shape(parallel).size());
   run_thread_ranks(ranks, {60.0}, [&](World& world) {
-    Engine engine(world, cpu_kernels(), engine_options(folder(), parallel));
+    Engine engine(world, kernels(), engine_options(folder(), parallel));
     load_hf_weights(engine, folder());
     TokenRows rows =
         read_token_rows(join_path(folder(), "tokens.json"), engine.options().model.vocab_size);
@@ -155,7 +165,7 @@ TEST_P(GoldenModel, TenAdamWStepsFollowTorch) {
     options.optim.adam_beta1 = wanted["beta1"];
     options.optim.adam_beta2 = wanted["beta2"];
     options.optim.adam_eps = wanted["eps"];
-    Engine engine(world, cpu_kernels(), options);
+    Engine engine(world, kernels(), options);
     load_hf_weights(engine, folder());
     TokenBatches replay =
         read_token_batches(join_path(folder(), "token_batches.json"), options.model.vocab_size);
@@ -179,7 +189,7 @@ TEST_P(GoldenModel, GreedyDecodingFollowsTransformers) {
   run_thread_ranks(1, {}, [&](World& world) {
     EngineOptions options = engine_options(folder(), {});
     options.gradients = false;
-    Engine engine(world, cpu_kernels(), options);
+    Engine engine(world, kernels(), options);
     load_hf_weights(engine, folder());
     Generator generator(engine);
     for (std::size_t i = 0; i < wanted["prompts"].size(); ++i) {
@@ -263,8 +273,17 @@ TEST(GoldenConfig, OfTransformers4IsTheSameModel) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Transformers, GoldenModel, testing::ValuesIn(fixtures()),
-                         [](const auto& fixture) { return fixture.param; });
+std::vector<GoldenCase> cases(test::TestDevice device) {
+  std::vector<GoldenCase> all;
+  for (const std::string& fixture : fixtures()) all.push_back({fixture, device});
+  return all;
+}
+std::string case_name(const testing::TestParamInfo<GoldenCase>& info) { return info.param.fixture; }
+
+INSTANTIATE_TEST_SUITE_P(Transformers, GoldenModel, testing::ValuesIn(cases(test::TestDevice::kCpu)),
+                         case_name);
+INSTANTIATE_TEST_SUITE_P(Cuda, GoldenModel, testing::ValuesIn(cases(test::TestDevice::kCuda)),
+                         case_name);
 
 }  // namespace
 }  // namespace bev

@@ -89,7 +89,7 @@ LayoutAnswer run_tiny(const TinyRun& tiny) {
     batches.push_back(random_samples(tiny.model.vocab_size, tiny.global_batch_size,
                                      tiny.sequence_length, 77 + static_cast<std::uint64_t>(step)));
   }
-  return run_layout(run, cpu_kernels(), batches);
+  return run_layout(run, tiny.kernels ? *tiny.kernels : cpu_kernels(), batches);
 }
 
 namespace {

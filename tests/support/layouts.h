@@ -31,6 +31,7 @@ struct TinyRun {
   std::int64_t sequence_length = 11;
   WorldFilter* filter = nullptr;
   double timeout_seconds = 60;
+  const Kernels* kernels = nullptr;  // the CPU's
 };
 LayoutAnswer run_tiny(const TinyRun& run);
 
