@@ -3,6 +3,7 @@
 
 #include "kernels/activation.h"
 #include "kernels/attention.h"
+#include "kernels/device.h"
 #include "kernels/elementwise.h"
 #include "kernels/embedding.h"
 #include "kernels/gemm.h"
@@ -13,6 +14,7 @@
 namespace bev {
 
 struct Kernels {
+  DeviceKernels device;
   ElementwiseKernels elementwise;
   GemmKernels gemm;
   NormKernels norm;

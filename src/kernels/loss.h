@@ -43,10 +43,19 @@ struct LossGradArgs {
   bool with_gradient = false;
 };
 
+// *total (f64, device) += the sum of weights[t] * token_loss[t], in an order that depends on the
+// length only.
+struct LossTotalArgs {
+  View token_loss;
+  const float* weights = nullptr;
+  double* total = nullptr;
+};
+
 struct LossKernels {
   void (*row_max)(const Stream&, const LossMaxArgs&);
   void (*row_sum)(const Stream&, const LossSumArgs&);
   void (*gradient)(const Stream&, const LossGradArgs&);
+  void (*total)(const Stream&, const LossTotalArgs&);
 };
 
 }  // namespace bev

@@ -39,12 +39,23 @@ struct NormalArgs {
   double mean = 0, std = 1;
 };
 
+// What the norm of the gradient decides. norm = sqrt(*square_sum) / loss_scale; a norm or a loss that
+// is not finite sets state->skip, otherwise state->update counts on and state->grad_multiplier =
+// min(1, max_norm / (norm + 1e-6)) / loss_scale (max_norm 0: no clipping).
+struct ClipArgs {
+  const double* square_sum = nullptr;  // device
+  const double* loss = nullptr;        // device
+  StepState* state = nullptr;          // device
+  double max_norm = 0, loss_scale = 1;
+};
+
 struct OptimKernels {
   void (*adam)(const Stream&, const AdamArgs&);
   void (*sgd)(const Stream&, const SgdArgs&);
   // *sum (f64, device) += sum of squares, in f64, in an order that depends on the length only. A
   // NaN or infinity anywhere makes the sum non-finite.
   void (*sum_squares)(const Stream&, const View& x, double* sum);
+  void (*clip)(const Stream&, const ClipArgs&);
   void (*normal)(const Stream&, const NormalArgs&);
 };
 

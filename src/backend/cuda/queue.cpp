@@ -1,0 +1,46 @@
+#include "backend/cuda/queue.h"
+
+#include "backend/cuda/attention_plans.h"
+#include "backend/cuda/gemm_plans.h"
+#include "base/error.h"
+
+namespace bev {
+
+void check_cuda(cudaError_t error, const char* what) {
+  BEV_CHECK(error == cudaSuccess, ErrorKind::kDevice, "CUDA: ", what, ": ",
+            cudaGetErrorString(error));
+}
+
+CudaQueue::CudaQueue(int device) {
+  check_cuda(cudaSetDevice(device), "choose the device");
+  check_cuda(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking), "make a stream");
+  check_cuda(
+      cudaDeviceGetAttribute(&multiprocessors_, cudaDevAttrMultiProcessorCount, device),
+      "count multiprocessors");
+  gemm_ = std::make_unique<CudaGemm>();
+  attention_ = std::make_unique<CudaAttention>();
+}
+
+CudaQueue::~CudaQueue() {
+  cudaStreamSynchronize(stream_);
+  attention_.reset();
+  gemm_.reset();
+  cudaFree(scratch_);
+  cudaStreamDestroy(stream_);
+}
+
+void* CudaQueue::scratch(std::size_t bytes) {
+  if (bytes > scratch_bytes_) {
+    check_cuda(cudaStreamSynchronize(stream_), "wait to grow the scratch memory");
+    check_cuda(cudaFree(scratch_), "free the scratch memory");
+    scratch_ = nullptr;
+    check_cuda(cudaMalloc(&scratch_, bytes), "allocate scratch memory");
+    scratch_bytes_ = bytes;
+  }
+  return scratch_;
+}
+
+CudaGemm& CudaQueue::gemm() { return *gemm_; }
+CudaAttention& CudaQueue::attention() { return *attention_; }
+
+}  // namespace bev

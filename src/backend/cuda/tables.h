@@ -1,0 +1,22 @@
+// The families of CUDA kernels, each filled in by its own source.
+#pragma once
+
+#include "kernels/kernels.h"
+
+namespace bev {
+
+ElementwiseKernels cuda_elementwise_kernels();
+GemmKernels cuda_gemm_kernels();
+NormKernels cuda_norm_kernels();
+ActivationKernels cuda_activation_kernels();
+AttentionKernels cuda_attention_kernels();
+EmbeddingKernels cuda_embedding_kernels();
+LossKernels cuda_loss_kernels();
+OptimKernels cuda_optim_kernels();
+DeviceKernels cuda_device_kernels();
+
+// Parts of the attention table.
+void cuda_rope_table(const Stream&, const RopeTableArgs&);
+void cuda_rope_apply(const Stream&, const RopeApplyArgs&);
+
+}  // namespace bev
