@@ -103,10 +103,14 @@ function(bev_cuda_backend)
   cmake_parse_arguments(arg "" "" "DEPENDS" ${ARGN})
   file(GLOB sources CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/src/backend/cuda/*.cu)
   bev_library(backend/cuda DEPENDS ${arg_DEPENDS} SOURCES ${sources}
-              LIBRARIES $<LINK_ONLY:CUDA::cudart_static> $<LINK_ONLY:CUDA::cublasLt>)
+              LIBRARIES $<LINK_ONLY:CUDA::cudart_static> $<LINK_ONLY:CUDA::cublasLt> ${CMAKE_DL_LIBS})
   get_target_property(type bev_backend_cuda TYPE)
   if(type STREQUAL STATIC_LIBRARY)
     target_include_directories(bev_backend_cuda SYSTEM PRIVATE ${CUDAToolkit_INCLUDE_DIRS})
+    # With both, cuDNN serves attention where it can; it is loaded at run time, never linked.
+    if(BEV_CUDNN_FRONTEND AND BEV_CUDNN)
+      target_include_directories(bev_backend_cuda SYSTEM PRIVATE ${BEV_CUDNN_FRONTEND} ${BEV_CUDNN})
+    endif()
     target_compile_options(bev_backend_cuda PRIVATE
       "$<$<COMPILE_LANGUAGE:CUDA>:-Xcompiler=-Wall,-Wextra,-Werror;-Werror=all-warnings>")
   endif()

@@ -73,5 +73,9 @@ if(BEV_CUDA)
   set(CMAKE_CUDA20_STANDARD_COMPILE_OPTION -std=c++20)
   set(CMAKE_CUDA20_EXTENSION_COMPILE_OPTION -std=c++20)
   find_package(CUDAToolkit REQUIRED)
+  # tools/setup.sh puts the frontend there. Without it our kernels serve all of attention.
+  find_path(BEV_CUDNN_FRONTEND cudnn_frontend.h
+            HINTS ${CMAKE_SOURCE_DIR}/third_party/cudnn_frontend/include)
+  find_path(BEV_CUDNN cudnn.h HINTS ${CUDAToolkit_INCLUDE_DIRS})
 endif()
 message(STATUS "Bevatron: ${CMAKE_BUILD_TYPE}, CUDA ${BEV_CUDA}, MPI ${BEV_MPI}, sanitizers '${BEV_SANITIZE}'")

@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Installs the Debian packages Bevatron needs. Does nothing, quickly, when they are all present.
+# Installs the Debian packages Bevatron needs and, where nvcc is, the headers of cuDNN's frontend.
+# Does nothing, quickly, when all is present.
 set -euo pipefail
 
 packages=(
@@ -8,6 +9,27 @@ packages=(
   libpcre2-dev libutf8proc-dev                                        # tokenizers
   libgtest-dev libgmock-dev clang-format-14                           # tests and checks
 )
+
+# The headers alone, of the Python package. A build without them works: then our own kernels compute
+# all of attention.
+fetch_cudnn_frontend() {
+  local version=1.16.0 folder wheel
+  folder=$(cd "$(dirname "$0")/.." && pwd)/third_party/cudnn_frontend
+  [[ -e $folder/include/cudnn_frontend.h ]] && return
+  [[ -x $(command -v nvcc || echo "${CUDA_PATH:-/usr/local/cuda}/bin/nvcc") ]] || return 0
+  echo "setup: fetching the headers of cuDNN's frontend $version"
+  wheel=$(mktemp -d)
+  if python3 -m pip download --quiet --no-deps --only-binary=:all: --dest "$wheel" \
+    "nvidia-cudnn-frontend==$version" 2>/dev/null; then
+    mkdir -p "$folder"
+    python3 -m zipfile -e "$wheel"/*.whl "$wheel/unpacked"
+    cp -r "$wheel/unpacked/include" "$folder"
+  else
+    echo "setup: cannot fetch them (python3 with pip, and a package index?); attention goes without cuDNN" >&2
+  fi
+  rm -r "$wheel"
+}
+fetch_cudnn_frontend
 
 missing=()
 for package in "${packages[@]}"; do

@@ -1,0 +1,150 @@
+// Few queries over many keys, as in decoding. A block takes all (query, head) pairs of a kv head,
+// so that a key is read once, and a split of the run's keys, so that few runs fill the device. A
+// second kernel joins the splits.
+#include "backend/cuda/attention_forward.cuh"
+
+namespace bev::cuda_attention {
+
+namespace {
+
+constexpr int kWarps = 8;  // of a block of the second kernel
+
+template <int kHead>
+using DecodeTiling = ForwardTiling<kHead, 1, 64>;
+
+// Where the result of a pair over one split lies in part_lse and, in rows, in part_out.
+__device__ std::int64_t part_index(const DecodeParams& params, int split, int kv_head, int pair) {
+  const std::int64_t at = std::int64_t{blockIdx.z} * params.splits + split;
+  return (at * params.forward.shape.kv_heads + kv_head) * params.pairs + pair;
+}
+
+// The keys of a split: whole tiles.
+__device__ Range split_range(Range keys, int split, int splits, int tile) {
+  const int tiles = ceil_div(max(0, keys.end - keys.begin), tile);
+  const int step = ceil_div(tiles, splits) * tile;
+  return {keys.begin + split * step, min(keys.end, keys.begin + (split + 1) * step)};
+}
+
+// Grid: kv heads, splits, runs.
+template <class T, class Tiling>
+__global__ void __launch_bounds__(Tiling::kThreads, 2)
+    decode_kernel(const __grid_constant__ DecodeParams params) {
+  extern __shared__ __align__(16) std::uint8_t memory[];
+  const Shape& shape = params.forward.shape;
+  const AttentionRun& run = params.forward.runs.at[blockIdx.z];
+  const int kv_head = static_cast<int>(blockIdx.x), split = static_cast<int>(blockIdx.y);
+  const int count = run.q_count * shape.group;
+  if (count == 0) return;
+
+  using Block = ForwardBlock<T, Tiling, true, GroupRows>;
+  constexpr int kQueryBytes = Tiling::kQueryBytes, kKeyBytes = Tiling::kKeyBytes;
+  Block block{params.forward,
+              run,
+              {shape.group, kv_head * shape.group},
+              count,
+              kv_head,
+              {memory},
+              {memory + kQueryBytes},
+              {memory + kQueryBytes + kKeyBytes}};
+  block.attend(split_range(visible_keys(shape, run, 0, run.q_count - 1), split, params.splits,
+                           Tiling::kKeys));
+
+  const int lane = static_cast<int>(threadIdx.x % 32);
+#pragma unroll
+  for (int half = 0; half < 2; ++half) {
+    const int pair = Block::warp_row() + 8 * half + lane / 4;
+    if (pair >= count) continue;
+    const std::int64_t at = part_index(params, split, kv_head, pair);
+    if (lane % 4 == 0) params.part_lse[at] = block.softmax.lse(0, half, shape.log2_factor);
+    const float inverse = block.softmax.inverse(0, half);
+#pragma unroll
+    for (int n = 0; n < Tiling::kHead / 8; ++n) {
+      const int column = 8 * n + lane % 4 * 2;
+      if (column >= shape.head_size) break;
+      *reinterpret_cast<float2*>(params.part_out + at * shape.head_size + column) = {
+          block.out.at[0][n][2 * half] * inverse, block.out.at[0][n][2 * half + 1] * inverse};
+    }
+  }
+}
+
+// A warp for each pair. Grid: kv heads, pairs / kWarps, runs.
+template <class T>
+__global__ void __launch_bounds__(32 * kWarps)
+    join_splits_kernel(const __grid_constant__ DecodeParams params) {
+  const ForwardParams& forward = params.forward;
+  const Shape& shape = forward.shape;
+  const AttentionRun& run = forward.runs.at[blockIdx.z];
+  const int kv_head = static_cast<int>(blockIdx.x), lane = static_cast<int>(threadIdx.x % 32);
+  const int pair = static_cast<int>(blockIdx.y * kWarps + threadIdx.x / 32);
+  if (pair >= run.q_count * shape.group) return;
+
+  float most = -INFINITY, sum = 0;
+  for (int split = 0; split < params.splits; ++split) {
+    most = fmaxf(most, params.part_lse[part_index(params, split, kv_head, pair)]);
+  }
+  const float shift = most == -INFINITY ? 0 : most;
+  for (int split = 0; split < params.splits; ++split) {
+    sum += expf(params.part_lse[part_index(params, split, kv_head, pair)] - shift);
+  }
+  const int head = kv_head * shape.group + pair % shape.group;
+  const std::int64_t at = (std::int64_t{run.q_begin} + pair / shape.group) * shape.q_heads + head;
+  if (lane == 0) forward.lse[at] = most + logf(sum);  // -infinity where nothing is seen
+  for (int column = lane; column < shape.head_size; column += 32) {
+    float out = 0;
+    for (int split = 0; split < params.splits; ++split) {
+      const std::int64_t part = part_index(params, split, kv_head, pair);
+      const float weight = expf(params.part_lse[part] - shift);
+      if (weight > 0) out += weight * params.part_out[part * shape.head_size + column];
+    }
+    static_cast<T*>(forward.out)[at * shape.head_size + column] =
+        narrow<T>(sum == 0 ? 0 : out / sum);
+  }
+}
+
+template <class T, class Tiling>
+void launch_decode(CudaQueue& queue, DecodeParams& params, const AttentionShape& shape) {
+  for_run_chunks(shape.runs, params.forward.runs, [&](const RunChunk& chunk) {
+    constexpr int kBlocksPerProcessor = 4, kLeastKeys = 256;
+    const int busy = static_cast<int>(shape.kv_heads) * chunk.count;
+    params.pairs = chunk.most_queries * params.forward.shape.group;
+    params.splits = std::clamp(ceil_div(kBlocksPerProcessor * queue.multiprocessors(), busy), 1,
+                               std::max(1, ceil_div(chunk.most_keys, kLeastKeys)));
+    const std::int64_t parts = std::int64_t{busy} * params.splits * params.pairs;
+    auto* scratch = static_cast<float*>(
+        queue.scratch(static_cast<std::size_t>(parts * (shape.head_size + 1)) * sizeof(float)));
+    params.part_out = scratch;
+    params.part_lse = scratch + parts * shape.head_size;
+    launch<DecodeParams>(decode_kernel<T, Tiling>,
+                         dim3(blocks(shape.kv_heads), blocks(params.splits), blocks(chunk.count)),
+                         Tiling::kThreads, Tiling::kSharedBytes, queue, params);
+    launch<DecodeParams>(
+        join_splits_kernel<T>,
+        dim3(blocks(shape.kv_heads), blocks(ceil_div(params.pairs, kWarps)), blocks(chunk.count)),
+        32 * kWarps, 0, queue, params);
+  });
+}
+
+template <class T>
+void decode_of(CudaQueue& queue, DecodeParams& params, const AttentionShape& shape) {
+  if (shape.head_size <= 64) return launch_decode<T, DecodeTiling<64>>(queue, params, shape);
+  if (shape.head_size <= 128) return launch_decode<T, DecodeTiling<128>>(queue, params, shape);
+  launch_decode<T, DecodeTiling<256>>(queue, params, shape);
+}
+
+}  // namespace
+
+bool is_decode(const AttentionShape& shape) {
+  const std::int64_t group = shape.q_heads / shape.kv_heads;
+  return std::ranges::all_of(shape.runs, [&](const AttentionRun& run) {
+    return run.q_count * group <= DecodeTiling<64>::kRows;
+  });
+}
+
+void decode(CudaQueue& queue, const ForwardParams& forward, const AttentionShape& shape) {
+  DecodeParams params;
+  params.forward = forward;
+  if (shape.dtype == Dtype::kBf16) return decode_of<Bf16>(queue, params, shape);
+  decode_of<F16>(queue, params, shape);
+}
+
+}  // namespace bev::cuda_attention

@@ -1,0 +1,9 @@
+#include "backend/cuda/attention_forward.cuh"
+
+namespace bev::cuda_attention {
+
+void forward_bf16(CudaQueue& queue, ForwardParams& params, const AttentionShape& shape) {
+  tensor_forward<Bf16>(queue, params, shape);
+}
+
+}  // namespace bev::cuda_attention

@@ -1,0 +1,121 @@
+// What attention's kernels are given. Runs come as a kernel parameter, some at a time, so that a
+// launch needs no copy to the device and can be captured into a graph.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <span>
+
+#include "backend/cuda/queue.h"
+#include "kernels/attention.h"
+
+namespace bev::cuda_attention {
+
+constexpr int kMaxHeadSize = 256;
+constexpr int kRunsPerLaunch = 96;
+constexpr float kLog2e = 1.4426950408889634f, kLn2 = 0.6931471805599453f;
+
+struct Shape {
+  int q_heads = 0, kv_heads = 0, group = 0, head_size = 0;
+  std::int64_t q_stride = 0, k_stride = 0, v_stride = 0;
+  // A query standing at key index i sees key j when lower <= i - j <= upper.
+  int lower = 0, upper = 0;
+  float scale = 1, softcap = 0;
+  // Of a product q.k (after softcap: of its tanh) to the score's logarithm to base 2.
+  float log2_factor = 0;
+  bool dropped = false;
+  float keep_factor = 1;             // 1 / (1 - p)
+  std::uint32_t keep_threshold = 0;  // a number is kept when (word >> 9) >= keep_threshold
+  RandomRows random;                 // its stream is the first head's
+};
+
+struct Runs {
+  AttentionRun at[kRunsPerLaunch];
+};
+
+struct ForwardParams {
+  Shape shape;
+  const void *q = nullptr, *k = nullptr, *v = nullptr;
+  void* out = nullptr;
+  float* lse = nullptr;
+  Runs runs;
+};
+
+// Few queries over many keys.
+struct DecodeParams {
+  ForwardParams forward;
+  float *part_out = nullptr, *part_lse = nullptr;
+  int splits = 1;
+  int pairs = 0;  // most (query, head) pairs of a run and kv head
+};
+
+struct MergeParams {
+  std::int64_t q_heads = 0, head_size = 0;
+  float *out = nullptr, *lse = nullptr;
+  const void* part_out = nullptr;
+  const float* part_lse = nullptr;
+  Runs runs;
+};
+
+struct BackwardParams {
+  Shape shape;
+  const void *q = nullptr, *k = nullptr, *v = nullptr;
+  const void *out = nullptr, *dout = nullptr;
+  const float* lse = nullptr;
+  float* delta = nullptr;
+  void *dq = nullptr, *dk = nullptr, *dv = nullptr;
+  Runs runs;
+};
+
+// Some runs of a call and their largest counts.
+struct RunChunk {
+  int count = 0;
+  int most_queries = 0, most_keys = 0;
+};
+
+// Calls body(chunk) with `table` filled for each chunk of the runs.
+template <class Body>
+void for_run_chunks(std::span<const AttentionRun> runs, Runs& table, const Body& body) {
+  for (std::size_t begin = 0; begin < runs.size(); begin += kRunsPerLaunch) {
+    RunChunk chunk;
+    for (const AttentionRun& run :
+         runs.subspan(begin, std::min<std::size_t>(kRunsPerLaunch, runs.size() - begin))) {
+      table.at[chunk.count++] = run;
+      chunk.most_queries = std::max(chunk.most_queries, run.q_count);
+      chunk.most_keys = std::max(chunk.most_keys, run.k_count);
+    }
+    body(chunk);
+  }
+}
+
+__host__ __device__ constexpr int ceil_div(int n, int step) { return (n + step - 1) / step; }
+inline unsigned blocks(std::int64_t n) { return static_cast<unsigned>(n); }
+
+template <class Params>
+using Kernel = void (*)(Params);
+
+// Nothing where the grid is empty.
+template <class Params>
+void launch(Kernel<Params> kernel, dim3 grid, int threads, std::size_t shared_bytes,
+            const CudaQueue& queue, const Params& params) {
+  if (grid.x == 0 || grid.y == 0 || grid.z == 0) return;
+  check_cuda(cudaFuncSetAttribute(reinterpret_cast<const void*>(kernel),
+                                  cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                  static_cast<int>(shared_bytes)),
+             "attention: give a block its shared memory");
+  kernel<<<grid, threads, shared_bytes, queue.stream()>>>(params);
+  check_launch("attention");
+}
+
+// The kernels of each file, for the dtypes and head sizes that it knows.
+void forward_bf16(CudaQueue& queue, ForwardParams& params, const AttentionShape& shape);
+void forward_f16(CudaQueue& queue, ForwardParams& params, const AttentionShape& shape);
+// Every run has few enough (query, head) pairs for decode.
+bool is_decode(const AttentionShape& shape);
+void decode(CudaQueue& queue, const ForwardParams& params, const AttentionShape& shape);
+void backward_bf16(CudaQueue& queue, BackwardParams& params, const AttentionShape& shape);
+void backward_f16(CudaQueue& queue, BackwardParams& params, const AttentionShape& shape);
+void plain_forward(CudaQueue& queue, ForwardParams& params, const AttentionShape& shape);
+void plain_backward(CudaQueue& queue, BackwardParams& params, const AttentionShape& shape);
+
+}  // namespace bev::cuda_attention
