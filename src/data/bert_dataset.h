@@ -15,7 +15,7 @@ struct BertConfig {
   std::int64_t seq_length = 0;
   // Samples are pairs, half of them swapped, so that a model can learn to tell; else one piece.
   bool classification_head = true;
-  MaskingConfig masking;
+  MaskingConfig masking = {};
 };
 
 // All of length seq_length.

@@ -17,7 +17,7 @@ namespace bev {
 struct T5Config {
   std::int64_t seq_length = 0;  // of the encoder
   std::int64_t decoder_seq_length = 0;
-  MaskingConfig masking;
+  MaskingConfig masking = {};
 };
 
 // Tokens are 0 where there is padding.
