@@ -155,8 +155,8 @@ void MaskedSamplesOptions::fields(FieldList& list) {
   list.add("masking-longer-ngrams", masking.longer_ngrams,
            "more words together are likelier than fewer");
   list.add("masking-geometric", masking.geometric,
-           "draw how many words from a geometric distribution (SpanBERT)")
-      .defaults_to("off, for t5 on");
+           "draw how many words from a geometric distribution (SpanBERT); t5 does unless told "
+           "--no-masking-geometric");
 }
 
 int run_masked_samples(CommandConfig& config, const SplitSizes& sizes, Options& options) {
