@@ -109,9 +109,11 @@ std::vector<SentenceSample> make_samples(const SentenceLayout& layout,
     }
     return samples.size() > before;
   };
-  if (!spec.num_samples) add_epoch();
-  auto wanted = static_cast<std::size_t>(spec.num_samples.value_or(0));
-  bool usable = true;
+  // One epoch is what a single sample takes.
+  auto wanted = static_cast<std::size_t>(spec.num_samples.value_or(1));
+  bool usable = wanted > 0 && add_epoch();
+  // Epochs are about equal, so more samples than memory can hold are refused here.
+  if (usable) samples.reserve(wanted + samples.size());
   while (usable && samples.size() < wanted) usable = add_epoch();
   std::mt19937_64 random(shuffle_seed(spec.seed));
   for (std::size_t i = samples.size(); i > 1; --i) std::swap(samples[i - 1], samples[random() % i]);
