@@ -14,7 +14,7 @@ namespace {
 using Tokens = std::span<const std::int32_t>;
 
 // Takes tokens off the longer piece, at either end, until both fit. Returns whether it had to.
-bool trim(Tokens& a, Tokens& b, std::int64_t target_length, RandomState& random) {
+bool trim_pair(Tokens& a, Tokens& b, std::int64_t target_length, RandomState& random) {
   auto most = static_cast<std::size_t>(target_length);
   bool too_long = a.size() + b.size() > most;
   while (a.size() + b.size() > most) {
@@ -53,7 +53,7 @@ BertSample BertDataset::sample(std::int64_t index) const {
   std::vector<std::int32_t> after = sentences_.read(place.first + pivot, place.sentences - pivot);
   if (swapped) std::swap(before, after);
   Tokens a = before, b = after;
-  bool truncated = trim(a, b, place.target_length, random);
+  bool truncated = trim_pair(a, b, place.target_length, random);
 
   const MaskedVocabulary& vocabulary = *sentences_.vocabulary();
   std::vector<std::int32_t> tokens{vocabulary.cls};

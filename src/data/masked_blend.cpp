@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <map>
 #include <numeric>
+#include <tuple>
 #include <utility>
 
 #include "base/error.h"
@@ -14,7 +15,7 @@ namespace bev {
 namespace {
 
 // The share of a split that one set of files gives.
-struct Part {
+struct SplitPart {
   DataSplit split;
   std::string weights;  // of all splits: "969,30,1"
 
@@ -32,15 +33,15 @@ struct Part {
 
 // Opens each pair of files once, however many splits and blends use it.
 template <class Member>
-class Library {
+class MaskedLibrary {
  public:
   using Members = typename MaskedBlend<Member>::Members;
 
-  Library(std::shared_ptr<const MaskedVocabulary> vocabulary,
-          const MaskedDataConfig<Member>& config)
+  MaskedLibrary(std::shared_ptr<const MaskedVocabulary> vocabulary,
+                const MaskedDataConfig<Member>& config)
       : vocabulary_(std::move(vocabulary)), config_(config) {}
 
-  std::shared_ptr<const Member> member(const std::string& prefix, const Part& part,
+  std::shared_ptr<const Member> member(const std::string& prefix, const SplitPart& part,
                                        std::int64_t samples) {
     std::shared_ptr<const IndexedDataset>& files = opened_[prefix];
     if (!files) files = std::make_shared<IndexedDataset>(prefix);
@@ -64,7 +65,7 @@ class Library {
         MaskedSentences(files, std::move(index), vocabulary_, config_.seed), config_.samples);
   }
 
-  std::shared_ptr<const MaskedBlend<Member>> blend(const Blend& blend, const Part& part,
+  std::shared_ptr<const MaskedBlend<Member>> blend(const Blend& blend, const SplitPart& part,
                                                    std::int64_t samples) {
     std::vector<double> weights = normalize(blend.weights);
     BEV_CHECK(weights.empty() || samples != kOneEpoch, ErrorKind::kConfig, name_of(part.split),
@@ -142,12 +143,12 @@ MaskedSplits<Member> open_masked_data(const GptSources& sources, const SplitSize
                                       const MaskedDataConfig<Member>& config) {
   // A split of its own is the whole of its files.
   constexpr std::array<const char*, 3> kWhole = {"1", "0,1", "0,0,1"};
-  Library<Member> library(vocabulary, config);
+  MaskedLibrary<Member> library(vocabulary, config);
   MaskedSplits<Member> out;
   for (std::size_t i = 0; i < out.size(); ++i) {
     if (!sizes[i]) continue;
     const std::optional<Blend>& blend = sources.shared ? sources.shared : sources.own[i];
-    Part part{static_cast<DataSplit>(i), sources.shared ? sources.split : kWhole[i]};
+    SplitPart part{static_cast<DataSplit>(i), sources.shared ? sources.split : kWhole[i]};
     BEV_CHECK(blend || *sizes[i] <= 0, ErrorKind::kConfig, "there is no ", name_of(part.split),
               " data, but ", *sizes[i], " samples are asked of it");
     if (!blend) continue;

@@ -24,7 +24,7 @@ namespace bev {
 
 namespace {
 
-struct Header {
+struct SentenceHeader {
   std::array<char, 8> magic{'B', 'E', 'V', 'S', 'E', 'N', 'T', 'S'};
   std::uint64_t version = 1;
   std::uint64_t key = 0;       // of what the index was made from
@@ -120,7 +120,7 @@ std::vector<SentenceSample> make_samples(const SentenceLayout& layout,
   return samples;
 }
 
-std::uint64_t key_of(const SentenceLayout& layout, const SentenceIndexSpec& spec) {
+std::uint64_t sentence_key(const SentenceLayout& layout, const SentenceIndexSpec& spec) {
   auto first = static_cast<std::size_t>(spec.first_document);
   auto documents = static_cast<std::size_t>(spec.end_document - spec.first_document);
   std::array<std::int64_t, 8> values{spec.first_document,
@@ -130,7 +130,7 @@ std::uint64_t key_of(const SentenceLayout& layout, const SentenceIndexSpec& spec
                                      spec.least_sentences,
                                      std::bit_cast<std::int64_t>(spec.short_sequence_probability),
                                      static_cast<std::int64_t>(spec.seed),
-                                     static_cast<std::int64_t>(Header{}.version)};
+                                     static_cast<std::int64_t>(SentenceHeader{}.version)};
   std::uint64_t key = hash_bytes(std::as_bytes(std::span(values)), 0);
   key = hash_bytes(layout.documents.sub(first, documents + 1).bytes(), key);
   auto begin = static_cast<std::size_t>(layout.documents[first]);
@@ -138,9 +138,11 @@ std::uint64_t key_of(const SentenceLayout& layout, const SentenceIndexSpec& spec
   return hash_bytes(layout.lengths.sub(begin, end - begin).bytes(), key);
 }
 
-std::string file_name(std::uint64_t key) { return fmt::format("sentence-index-{:016x}.bin", key); }
+std::string file_of_key(std::uint64_t key) {
+  return fmt::format("sentence-index-{:016x}.bin", key);
+}
 
-void check(const SentenceIndexSpec& spec) {
+void check_spec(const SentenceIndexSpec& spec) {
   constexpr std::int64_t kMost = std::numeric_limits<std::int32_t>::max();
   BEV_CHECK(spec.target_length > 1 && spec.target_length <= kMost, ErrorKind::kConfig,
             "--seq-length: leaves ", spec.target_length,
@@ -170,8 +172,8 @@ std::unique_ptr<SentenceIndex::Storage> SentenceIndex::Storage::load(const std::
   auto out = std::make_unique<Storage>();
   out->file.emplace(path);
   std::span<const std::byte> bytes = out->file->bytes();
-  Header header;
-  const Header expected;
+  SentenceHeader header;
+  const SentenceHeader expected;
   if (bytes.size() < sizeof header) return nullptr;
   std::memcpy(&header, bytes.data(), sizeof header);
   bytes = bytes.subspan(sizeof header);
@@ -185,7 +187,7 @@ std::unique_ptr<SentenceIndex::Storage> SentenceIndex::Storage::load(const std::
 }
 
 void SentenceIndex::Storage::save(const std::string& path, std::uint64_t key) const {
-  Header header;
+  SentenceHeader header;
   header.key = key;
   header.checksum = hash_bytes(samples.bytes(), key);
   header.samples = static_cast<std::int64_t>(samples.size());
@@ -196,19 +198,19 @@ void SentenceIndex::Storage::save(const std::string& path, std::uint64_t key) co
 }
 
 std::string sentence_index_file(const SentenceLayout& layout, const SentenceIndexSpec& spec) {
-  return file_name(key_of(layout, spec));
+  return file_of_key(sentence_key(layout, spec));
 }
 
 SentenceIndex::SentenceIndex(const SentenceLayout& layout, const SentenceIndexSpec& spec) {
-  check(spec);
+  check_spec(spec);
   storage_ = std::make_unique<Storage>(make_samples(layout, spec));
 }
 
 SentenceIndex::SentenceIndex(const SentenceLayout& layout, const SentenceIndexSpec& spec,
                              const std::string& cache_folder) {
-  check(spec);
-  std::uint64_t key = key_of(layout, spec);
-  std::string path = join_path(cache_folder, file_name(key));
+  check_spec(spec);
+  std::uint64_t key = sentence_key(layout, spec);
+  std::string path = join_path(cache_folder, file_of_key(key));
   storage_ = Storage::load(path, key);
   if (storage_) return;
   if (path_exists(path)) log_warning(concat(path, ": is damaged; it is made again"));

@@ -1,6 +1,7 @@
 #include "data/t5_dataset.h"
 
 #include <algorithm>
+#include <span>
 #include <utility>
 
 #include "base/error.h"
@@ -9,7 +10,7 @@ namespace bev {
 
 namespace {
 
-void append(std::vector<std::int32_t>& out, std::span<const std::int32_t> tokens) {
+void append_tokens(std::vector<std::int32_t>& out, std::span<const std::int32_t> tokens) {
   out.insert(out.end(), tokens.begin(), tokens.end());
 }
 
@@ -61,15 +62,15 @@ T5Sample T5Dataset::cut_out(const MaskedTokens& masked, std::int64_t index) cons
   std::size_t done = 0;
   for (std::size_t i = 0; i < masked.spans.size(); ++i) {
     const MaskedSpan& span = masked.spans[i];
-    append(out.encoder_tokens, tokens.subspan(done, span.first - done));
+    append_tokens(out.encoder_tokens, tokens.subspan(done, span.first - done));
     out.encoder_tokens.push_back(vocabulary.sentinels[i]);
     out.labels.push_back(vocabulary.sentinels[i]);
-    append(out.labels, span.labels);
+    append_tokens(out.labels, span.labels);
     done = span.last + 1;
   }
-  append(out.encoder_tokens, tokens.subspan(done));
+  append_tokens(out.encoder_tokens, tokens.subspan(done));
   out.decoder_tokens.push_back(vocabulary.bos);
-  append(out.decoder_tokens, out.labels);
+  append_tokens(out.decoder_tokens, out.labels);
   out.labels.push_back(vocabulary.eos);
   out.encoder_length = static_cast<std::int64_t>(out.encoder_tokens.size());
   out.decoder_length = static_cast<std::int64_t>(out.decoder_tokens.size());

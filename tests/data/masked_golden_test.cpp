@@ -1,6 +1,7 @@
 // Samples of BERT and T5, by numbers that megatron-core gave.
 #include <gtest/gtest.h>
 
+#include <map>
 #include <nlohmann/json.hpp>
 
 #include "base/file.h"
