@@ -69,9 +69,12 @@ constexpr std::array<Command, 12> kCommands = {{
      run_plan_schedule},
     {"data samples", "the order and the tokens of the samples that training would read, as JSON",
      "bevatron data samples --data-path 0.3 books 0.7 web --split 99,1,0 --seq-length 1024 "
-     "--sizes 1000,10,0 --dump 50 --output samples.json",
+     "--sizes 1000,10,0 --dump 50 --output samples.json\n"
+     "bevatron data samples --dataset bert --data-path books_text_sentence --tokenizer vocab.txt "
+     "--seq-length 512 --sizes 1000,10,0",
      [](CommandConfig& config, FieldList& list) {
        config.data_samples.fields(list);
+       config.masked_samples.fields(list);
        config.run.data.fields(list);
        config.run.runtime.fields(list);
      },

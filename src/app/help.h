@@ -7,6 +7,7 @@
 #include <string_view>
 
 #include "app/command_options.h"
+#include "app/masked_samples.h"
 #include "app/run_config.h"
 #include "comm/launch.h"
 
@@ -23,6 +24,7 @@ struct CommandConfig {
   PlanScheduleOptions plan_schedule;
   VerifyOptions verify;
   DataSamplesOptions data_samples;
+  MaskedSamplesOptions masked_samples;
   DataInfoOptions data_info;
   DataShowOptions data_show;
   DataMergeOptions data_merge;

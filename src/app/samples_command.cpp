@@ -124,6 +124,9 @@ int run_data_samples(CommandConfig& config, const FieldList&, Options& options) 
   SplitSizes sizes = read_sizes(wanted.sizes, problems);
   options.add_problems(problems);
   options.throw_problems();
+  if (config.masked_samples.dataset != DatasetKind::kGpt) {
+    return run_masked_samples(config, sizes, options);
+  }
   if (data.mock_data && data.eod_id < 0) data.eod_id = wanted.vocab_size - 1;
   GptDataConfig gpt =
       gpt_data_config(data, wanted.vocab_size, static_cast<std::uint64_t>(config.run.runtime.seed));

@@ -1,0 +1,180 @@
+#include "app/masked_samples.h"
+
+#include <algorithm>
+#include <memory>
+#include <nlohmann/json.hpp>
+
+#include "app/commands.h"
+#include "base/error.h"
+#include "base/fields.h"
+#include "base/output.h"
+#include "data/masked_blend.h"
+#include "tokenizer/tokenizer.h"
+#include "train/token_files.h"
+
+namespace bev {
+
+namespace {
+
+using Json = nlohmann::json;
+
+Json to_json(const SentenceIndex& index) {
+  Json out = Json::array();
+  for (std::int64_t i = 0; i < index.num_samples(); ++i) {
+    SentenceSample sample = index.sample(i);
+    out.push_back({sample.first, sample.first + sample.sentences, sample.target_length});
+  }
+  return out;
+}
+
+Json to_json(const BertSample& sample) {
+  return {{"text", sample.tokens},
+          {"types", sample.types},
+          {"labels", sample.labels},
+          {"is_random", sample.is_random ? 1 : 0},
+          {"padding_mask", sample.padding_mask},
+          {"loss_mask", sample.loss_mask},
+          {"truncated", sample.truncated ? 1 : 0}};
+}
+
+Json to_json(const T5Sample& sample) {
+  return {{"text_enc", sample.encoder_tokens},
+          {"text_dec", sample.decoder_tokens},
+          {"labels", sample.labels},
+          {"loss_mask", sample.loss_mask},
+          {"enc_mask", sample.encoder_mask},
+          {"dec_mask", sample.decoder_mask},
+          {"truncated", sample.truncated ? 1 : 0}};
+}
+
+template <class Member>
+Json to_json(const MaskedBlend<Member>& data, std::int64_t dump) {
+  Json out{{"num_samples", data.num_samples()}, {"samples", Json::array()}};
+  if (const std::optional<BlendIndex>& blend = data.blend()) {
+    out["dataset_index"] = blend->datasets;
+    out["dataset_sample_index"] = blend->samples;
+    for (const auto& member : data.members()) {
+      out["datasets"].push_back({{"sample_index", to_json(member->index())}});
+    }
+  } else {
+    out["sample_index"] = to_json(data.members().front()->index());
+  }
+  for (std::int64_t i = 0; i < std::min(dump, data.num_samples()); ++i) {
+    out["samples"].push_back(to_json(data.sample(i)));
+  }
+  return out;
+}
+
+template <class Member>
+void print_samples(const CommandConfig& config, const SplitSizes& sizes,
+                   const typename Member::Config& samples,
+                   const std::shared_ptr<const MaskedVocabulary>& vocabulary) {
+  MaskedDataConfig<Member> data;
+  data.samples = samples;
+  data.short_sequence_probability = config.masked_samples.short_seq_prob;
+  data.seed = static_cast<std::uint64_t>(config.run.runtime.seed);
+  data.cache_path = config.run.data.data_cache_path;
+  MaskedSplits<Member> splits =
+      open_masked_data(gpt_sources(config.run.data), sizes, vocabulary, data);
+  constexpr const char* kNames[] = {"train", "valid", "test"};
+  Json out;
+  for (std::size_t i = 0; i < splits.size(); ++i) {
+    out[kNames[i]] = splits[i] ? to_json(*splits[i], config.data_samples.dump) : Json();
+  }
+  write_result(config.data_samples.output, out.dump() + "\n");
+}
+
+std::vector<std::string> problems_of(const CommandConfig& config, const Options& options) {
+  std::vector<std::string> problems = config.masked_samples.masking.problems();
+  if (config.masked_samples.tokenizer.empty()) {
+    problems.emplace_back("--tokenizer: is missing; masking needs to know its tokens");
+  }
+  for (const char* flag :
+       {"mock-data", "reset-position-ids", "reset-attention-mask", "eod-mask-loss", "eod-id",
+        "vocab-size", "add-extra-token-to-sequence", "drop-last-partial-validation-sequence"}) {
+    if (options.given(flag)) problems.push_back(concat("--", flag, ": is for --dataset gpt"));
+  }
+  return problems;
+}
+
+// What Megatron's scripts for T5 ask for.
+void use_t5_defaults(MaskedSamplesOptions& masked, const Options& options) {
+  if (!options.given("masking-max-ngram")) masked.masking.max_ngram = 10;
+  if (!options.given("masking-geometric")) masked.masking.geometric = !masked.masking.permutation;
+}
+
+std::shared_ptr<const MaskedVocabulary> open_vocabulary(const CommandConfig& config) {
+  constexpr std::int64_t kT5Sentinels = 100;
+  const MaskedSamplesOptions& masked = config.masked_samples;
+  std::unique_ptr<Tokenizer> tokenizer = open_tokenizer(masked.tokenizer);
+  std::int64_t extra_ids = masked.vocab_extra_ids;
+  bool needs_sentinels = masked.dataset == DatasetKind::kT5 && extra_ids == 0;
+  if (needs_sentinels && !tokenizer->token_id("<extra_id_0>")) extra_ids = kT5Sentinels;
+  auto vocabulary = std::make_shared<MaskedVocabulary>(
+      read_masked_vocabulary(*tokenizer, masked.tokenizer, extra_ids));
+  if (config.run.data.pad_id >= 0) {
+    vocabulary->pad = static_cast<std::int32_t>(config.run.data.pad_id);
+  }
+  return vocabulary;
+}
+
+}  // namespace
+
+void MaskedSamplesOptions::fields(FieldList& list) {
+  list.section("masked samples");
+  list.add("dataset", dataset,
+           {{"gpt", DatasetKind::kGpt}, {"bert", DatasetKind::kBert}, {"t5", DatasetKind::kT5}},
+           "plain text, pairs with masked words, or spans to fill in; the last two need token "
+           "files of sentences");
+  list.add("tokenizer", tokenizer, "of the token files: a folder or a file, such as vocab.txt");
+  list.add("vocab-extra-ids", vocab_extra_ids,
+           "sentinels <extra_id_0>, ...; those the tokenizer lacks are added after its last token")
+      .min(0)
+      .limit(1 << 20)
+      .defaults_to("the tokenizer's; for t5 100 when it has none");
+  list.add("decoder-seq-length", decoder_seq_length, "tokens of a t5 decoder's sample")
+      .alias("seq-length-dec")
+      .min(0)
+      .limit(2147483647.0)
+      .defaults_to("seq-length");
+  list.add("mask-prob", masking.probability, "share of the tokens that is masked")
+      .above(0)
+      .below(1);
+  list.add("short-seq-prob", short_seq_prob, "share of samples that are cut shorter than others")
+      .min(0)
+      .max(1);
+  list.add("bert-binary-head", bert_binary_head, "samples are pairs, half of them swapped")
+      .negated_by("bert-no-binary-head");
+  list.add("masking-max-ngram", masking.max_ngram, "words that are masked together, at most")
+      .min(1)
+      .limit(1 << 16)
+      .defaults_to("3, for t5 10");
+  list.add("masking-full-word", masking.whole_words, "mask whole words, not pieces of them");
+  list.add("masking-permutation", masking.permutation,
+           "as many other tokens as are masked change places");
+  list.add("masking-longer-ngrams", masking.longer_ngrams,
+           "more words together are likelier than fewer");
+  list.add("masking-geometric", masking.geometric,
+           "draw how many words from a geometric distribution (SpanBERT); t5 does unless told "
+           "--no-masking-geometric");
+}
+
+int run_masked_samples(CommandConfig& config, const SplitSizes& sizes, Options& options) {
+  MaskedSamplesOptions& masked = config.masked_samples;
+  if (masked.dataset == DatasetKind::kT5) use_t5_defaults(masked, options);
+  options.add_problems(problems_of(config, options));
+  options.throw_problems();
+  std::shared_ptr<const MaskedVocabulary> vocabulary = open_vocabulary(config);
+  std::int64_t seq_length = config.run.data.seq_length;
+  if (masked.dataset == DatasetKind::kBert) {
+    BertConfig bert{seq_length, masked.bert_binary_head, masked.masking};
+    print_samples<BertDataset>(config, sizes, bert, vocabulary);
+  } else {
+    std::int64_t decoder = masked.decoder_seq_length > 0 ? masked.decoder_seq_length : seq_length;
+    T5Config t5{seq_length, decoder, masked.masking};
+    print_samples<T5Dataset>(config, sizes, t5, vocabulary);
+  }
+  return kExitOk;
+}
+
+}  // namespace bev

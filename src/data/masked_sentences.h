@@ -1,0 +1,41 @@
+// What samples of BERT and T5 are made from: the sentences of each sample, and its random numbers.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "data/indexed_dataset.h"
+#include "data/masked_vocabulary.h"
+#include "data/mt19937.h"
+#include "data/sentence_index.h"
+
+namespace bev {
+
+class MaskedSentences {
+ public:
+  MaskedSentences(std::shared_ptr<const IndexedDataset> sentences, SentenceIndex index,
+                  std::shared_ptr<const MaskedVocabulary> vocabulary, std::uint64_t seed);
+
+  std::int64_t num_samples() const { return index_.num_samples(); }
+  const std::string& name() const { return sentences_->name(); }
+  const SentenceIndex& index() const { return index_; }
+  const std::shared_ptr<const MaskedVocabulary>& vocabulary() const { return vocabulary_; }
+
+  // Every sample has numbers of its own, whichever was read before.
+  RandomState random(std::int64_t sample) const;
+  // Its sentences exist.
+  SentenceSample at(std::int64_t sample) const;
+  // Sentences [first, first + count), one after the other. Error(kInput) naming the sentence when a
+  // token is not in the vocabulary.
+  std::vector<std::int32_t> read(std::int64_t first, std::int64_t count) const;
+
+ private:
+  std::shared_ptr<const IndexedDataset> sentences_;
+  SentenceIndex index_;
+  std::shared_ptr<const MaskedVocabulary> vocabulary_;
+  std::uint64_t seed_;
+};
+
+}  // namespace bev
