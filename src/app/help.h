@@ -26,6 +26,7 @@ struct CommandConfig {
   DataInfoOptions data_info;
   DataShowOptions data_show;
   DataMergeOptions data_merge;
+  TokenizerTrainOptions tokenizer_train;
   TokenizeOptions tokenize;
 };
 
