@@ -42,8 +42,11 @@ Json split_then_bytes(std::string_view expression) {
 }
 
 Json model_json(const TrainedBpe& trained) {
-  Json vocabulary = Json::object(), merges = Json::array();
-  for (std::size_t id = 0; id < trained.tokens.size(); ++id) vocabulary[trained.tokens[id]] = id;
+  Json merges = Json::array();
+  Json::object_t vocabulary;  // appended to: its look-up walks over all members
+  for (std::size_t id = 0; id < trained.tokens.size(); ++id) {
+    vocabulary.emplace_back(trained.tokens[id], id);
+  }
   for (auto [left, right] : trained.merges) {
     merges.push_back(Json::array({trained.tokens[static_cast<std::size_t>(left)],
                                   trained.tokens[static_cast<std::size_t>(right)]}));
