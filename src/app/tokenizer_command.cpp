@@ -170,9 +170,11 @@ int run_tokenizer_train(CommandConfig& config, const FieldList&, Options& option
   const std::vector<std::string> files = find_files(wanted.input);
   check_writable(wanted.output);
   ProgressWatcher watcher(total_bytes(files));
-  WordCounter counter({pre_tokenizer, static_cast<int>(workers),
-                       static_cast<std::size_t>(wanted.max_memory * kGibibyte)},
-                      watcher);
+  WordCounterOptions counting;
+  counting.pre_tokenizer = pre_tokenizer;
+  counting.workers = static_cast<int>(workers);
+  counting.max_bytes = static_cast<std::size_t>(wanted.max_memory * kGibibyte);
+  WordCounter counter(counting, watcher);
   for (const std::string& file : files) add_file(file, wanted, counter);
   std::vector<WordTable> words = counter.finish();
   std::size_t different = 0;

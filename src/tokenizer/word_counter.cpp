@@ -16,7 +16,6 @@ namespace bev {
 
 namespace {
 
-constexpr std::size_t kRoundBytes = std::size_t{16} << 20;  // of text that is counted at a time
 constexpr std::size_t kMostPieceBytes = std::size_t{1} << 20;
 constexpr std::size_t kParts = 64;  // of the table, by the hash of a word
 constexpr int kPartShift = 58;      // the hash's upper bits; a part's table uses the lower ones
@@ -62,6 +61,7 @@ struct WordCounter::State {
         pre_tokenizer(make_pre_tokenizer(document.root(), false)),
         watcher(progress),
         max_bytes(options.max_bytes),
+        round_bytes(options.round_bytes),
         pool(options.workers),
         workers(static_cast<std::size_t>(options.workers)) {}
 
@@ -71,7 +71,7 @@ struct WordCounter::State {
   std::optional<Splitter> splitter;  // instead of the pre-tokenizer, where there is one
   std::unique_ptr<PreTokenizer> pre_tokenizer;
   TrainingWatcher& watcher;
-  std::size_t max_bytes;
+  std::size_t max_bytes, round_bytes;
   ThreadPool pool;
   std::vector<Worker> workers;
 
@@ -121,7 +121,7 @@ void WordCounter::add_text(std::string_view document) {
 void WordCounter::add_piece(std::string_view piece) {
   state_->text.append(piece);
   state_->ends.push_back(state_->text.size());
-  if (state_->text.size() >= kRoundBytes) count_round();
+  if (state_->text.size() >= state_->round_bytes) count_round();
 }
 
 void WordCounter::count_round() {

@@ -17,7 +17,8 @@ namespace bev {
 struct WordCounterOptions {
   std::string pre_tokenizer;  // the member of tokenizer.json that cuts text into words
   int workers = 1;
-  std::size_t max_bytes = std::size_t{1} << 32;  // of the words, and of merging them later
+  std::size_t max_bytes = std::size_t{1} << 32;     // of the words, and of merging them later
+  std::size_t round_bytes = std::size_t{16} << 20;  // of text that is counted at a time
 };
 
 class WordCounter {
