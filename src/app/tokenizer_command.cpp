@@ -39,8 +39,8 @@ class ProgressWatcher : public TrainingWatcher {
   }
   void dropped(std::int64_t words, std::int64_t most) override {
     log_warning(fmt::format(
-        "--max-memory is reached: {} words that came at most {} time{} are no longer counted",
-        words, most, most == 1 ? "" : "s"));
+        "--max-memory is reached: {} words that came at most {} time{} so far are forgotten", words,
+        most, most == 1 ? "" : "s"));
   }
   void merged(std::int64_t tokens, std::int64_t wanted) override {
     constexpr std::int64_t kTokensPerLook = 64;  // at the clock
