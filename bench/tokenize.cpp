@@ -1,11 +1,14 @@
-// Encoding speed of a tokenizer on JSON lines with a "text" each, as one JSON line.
+// Encoding speed of a tokenizer on JSON lines with a "text" each, as JSON lines: on one thread and,
+// if asked, on several, with what a plain arithmetic loop gains from as many threads beside it.
 // usage: tokenize TOKENIZER DOCS.jsonl [MEGABYTES] [THREADS]
 #include <algorithm>
 #include <atomic>
 #include <cstdio>
 #include <cstdlib>
+#include <ctime>
 #include <fstream>
 #include <nlohmann/json.hpp>
+#include <numeric>
 #include <thread>
 
 #include "base/clock.h"
@@ -29,21 +32,55 @@ std::vector<std::string> read_documents(const std::string& path, double bytes) {
   return documents;
 }
 
-// Tokens of all documents, encoded by so many threads.
-std::int64_t encode_all(const Tokenizer& tokenizer, const std::vector<std::string>& documents,
-                        int threads) {
+// What a piece of work took. Processor time tells contention apart from a machine that is busy with
+// other things: it grows with the number of threads only if they are in each other's way.
+struct Cost {
+  double seconds = 0, processor_seconds = 0;
+};
+
+double processor_seconds() { return static_cast<double>(std::clock()) / CLOCKS_PER_SEC; }
+
+// Calls work(i) for each i below `count` on so many threads.
+template <class Work>
+Cost time_on(int threads, std::size_t count, Work work) {
   std::atomic<std::size_t> next = 0;
-  std::atomic<std::int64_t> tokens = 0;
-  auto work = [&] {
-    for (std::size_t i; (i = next++) < documents.size();) {
-      tokens += static_cast<std::int64_t>(tokenizer.encode(documents[i]).size());
-    }
+  auto loop = [&] {
+    for (std::size_t i; (i = next++) < count;) work(i);
   };
+  double start = monotonic_seconds(), processor_start = processor_seconds();
   std::vector<std::thread> others;
-  for (int i = 1; i < threads; ++i) others.emplace_back(work);
-  work();
+  for (int i = 1; i < threads; ++i) others.emplace_back(loop);
+  loop();
   for (std::thread& other : others) other.join();
-  return tokens;
+  return {monotonic_seconds() - start, processor_seconds() - processor_start};
+}
+
+// Arithmetic in registers: what threads gain on this machine at this moment at best.
+Cost time_arithmetic(int threads) {
+  constexpr std::size_t kPieces = 256;
+  constexpr int kSteps = 200000;
+  std::atomic<std::uint64_t> sum = 0;
+  return time_on(threads, kPieces, [&](std::size_t i) {
+    std::uint64_t value = i + 1;
+    for (int step = 0; step < kSteps; ++step) {
+      value = value * 6364136223846793005u + 1442695040888963407u;
+    }
+    sum += value;
+  });
+}
+
+double median(std::vector<Cost> costs, double Cost::*member) {
+  std::ranges::sort(costs, {}, member);
+  return costs[costs.size() / 2].*member;
+}
+
+// How many times faster several threads are than one, and how much processor time they waste.
+struct Gain {
+  double wall, processor;
+};
+Gain gain(const std::vector<Cost>& one, const std::vector<Cost>& many) {
+  auto ratio = [&](double Cost::*member) { return median(one, member) / median(many, member); };
+  return {ratio(&Cost::seconds), ratio(&Cost::processor_seconds)};
 }
 
 int run(int argc, char** argv) {
@@ -55,17 +92,27 @@ int run(int argc, char** argv) {
   std::vector<std::string> documents = read_documents(argv[2], megabytes * 1e6);
   double bytes = 0;
   for (const std::string& text : documents) bytes += static_cast<double>(text.size());
-  std::vector<double> seconds;
-  std::int64_t tokens = 0;
+  std::vector<std::size_t> tokens(documents.size());
+  auto encode = [&](std::size_t i) { tokens[i] = tokenizer->encode(documents[i]).size(); };
+  // Alternating, so that other work on the machine falls on all alike.
+  std::vector<Cost> one, many, one_arithmetic, many_arithmetic;
   for (int i = 0; i < kRuns; ++i) {
-    double start = monotonic_seconds();
-    tokens = encode_all(*tokenizer, documents, threads);
-    seconds.push_back(monotonic_seconds() - start);
+    one.push_back(time_on(1, documents.size(), encode));
+    if (threads == 1) continue;
+    many.push_back(time_on(threads, documents.size(), encode));
+    one_arithmetic.push_back(time_arithmetic(1));
+    many_arithmetic.push_back(time_arithmetic(threads));
   }
-  std::ranges::sort(seconds);
-  std::printf("{\"name\": \"bevatron, %d thread%s\", \"mb_s\": %.2f, \"tokens\": %lld}\n", threads,
-              threads == 1 ? "" : "s", bytes / 1e6 / seconds[kRuns / 2],
-              static_cast<long long>(tokens));
+  std::printf("{\"name\": \"bevatron, 1 thread\", \"mb_s\": %.2f, \"tokens\": %zu}\n",
+              bytes / 1e6 / median(one, &Cost::seconds),
+              std::accumulate(tokens.begin(), tokens.end(), std::size_t{0}));
+  if (threads == 1) return 0;
+  Gain ours = gain(one, many), best = gain(one_arithmetic, many_arithmetic);
+  std::printf(
+      "{\"name\": \"bevatron, %d threads\", \"mb_s\": %.2f, \"gain\": %.2f, \"arithmetic_gain\": "
+      "%.2f, \"share\": %.2f, \"processor_share\": %.2f}\n",
+      threads, bytes / 1e6 / median(many, &Cost::seconds), ours.wall, best.wall,
+      ours.wall / best.wall, ours.processor / best.processor);
   return 0;
 }
 

@@ -1,14 +1,20 @@
 #!/usr/bin/env bash
-# Tokenizing speed beside the usual libraries on the same text: alternating runs, MB/s. The libraries come from
-# BEV_PEER_PYTHON (a python with tokenizers and tiktoken) and BEV_PEER_SCRIPT (tokenize_peers.py).
-# usage: bench/tokenize.sh TOKENIZER.json DOCS.jsonl [MEGABYTES] [ROUNDS]
+# Tokenizing speed on one thread and on all, and beside the usual libraries on the same text: alternating runs, as JSON
+# lines. "gain" is how many times faster all threads are than one, "share" how much that is of what a plain arithmetic
+# loop gains in the same run; "processor_share" is the same by processor time, which a busy machine disturbs less.
+# The libraries come from BEV_PEER_PYTHON (a python with tokenizers and tiktoken) and BEV_PEER_SCRIPT
+# (tokenize_peers.py). MEGABYTES (20) and ROUNDS (3) are read from the environment.
+# usage: bench/tokenize.sh DOCS.jsonl TOKENIZER.json...   (say one of BPE, one of WordPiece, one of Unigram)
 set -eu
 cd "$(dirname "$0")/.."
-tokenizer=$1 documents=$2 megabytes=${3:-20} rounds=${4:-3}
-for _ in $(seq "$rounds"); do
-  build/bench/tokenize "$tokenizer" "$documents" "$megabytes" 1
-  if [ -n "${BEV_PEER_PYTHON:-}" ]; then
-    "$BEV_PEER_PYTHON" "$BEV_PEER_SCRIPT" "$tokenizer" "$documents" "$megabytes"
-  fi
-  build/bench/tokenize "$tokenizer" "$documents" "$megabytes" "$(nproc)"
+documents=$1 megabytes=${MEGABYTES:-20} rounds=${ROUNDS:-3}
+shift
+for tokenizer in "$@"; do
+  echo "$tokenizer, load $(cut -d' ' -f1 /proc/loadavg)"
+  for _ in $(seq "$rounds"); do
+    build/bench/tokenize "$tokenizer" "$documents" "$megabytes" "$(nproc)"
+    if [ -n "${BEV_PEER_PYTHON:-}" ]; then
+      "$BEV_PEER_PYTHON" "$BEV_PEER_SCRIPT" "$tokenizer" "$documents" "$megabytes"
+    fi
+  done
 done

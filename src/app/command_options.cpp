@@ -186,6 +186,51 @@ std::vector<std::string> DataMergeOptions::problems() const {
   return out;
 }
 
+void TokenizerTrainOptions::fields(FieldList& list) {
+  list.section("tokenizer train");
+  list.add("input", input, "text files, each one document, .jsonl files, or folders of them");
+  list.add("json-keys", json_keys, "members of a .jsonl line that are documents");
+  list.add("output", output, "folder for tokenizer.json and tokenizer_config.json");
+  list.add("vocab-size", vocab_size, "tokens: special ones, 256 bytes, and merges for the rest")
+      .min(256)
+      .limit(1 << 24);
+  list.add("pattern", pattern,
+           "how text is cut into words before merging: llama3, gpt2, cl100k, o200k, qwen2 or a "
+           "regular expression");
+  list.add("special-tokens", special_tokens,
+           "tokens that are never cut nor merged, ids 0 and up; the first ends documents");
+  list.add("min-frequency", min_frequency, "a pair that comes less often is not merged").min(1);
+  list.add("workers", workers, "threads that count words; 0: all cores").min(0).limit(1024);
+  list.add("max-memory", max_memory,
+           "GiB for words, about; beyond it the rarest are dropped, with a warning")
+      .above(0)
+      .limit(1 << 20);
+}
+
+std::vector<std::string> TokenizerTrainOptions::problems() const {
+  std::vector<std::string> out;
+  if (input.empty()) out.push_back("--input: is missing; give text files or folders");
+  need(output, "--output", "the folder to write", out);
+  if (json_keys.empty()) out.push_back("--json-keys: is empty; give the name of a member");
+  if (special_tokens.empty()) {
+    out.push_back("--special-tokens: is empty; give at least the token that ends documents");
+  }
+  for (std::size_t i = 0; i < special_tokens.size(); ++i) {
+    const std::string& token = special_tokens[i];
+    auto first = std::ranges::find(special_tokens, token);
+    if (token.empty()) out.push_back("--special-tokens: one of them is empty");
+    if (first - special_tokens.begin() != static_cast<std::ptrdiff_t>(i)) {
+      out.push_back(concat("--special-tokens: ", token, " is given twice"));
+    }
+  }
+  const auto least = static_cast<std::int64_t>(256 + special_tokens.size());
+  if (vocab_size < least) {
+    out.push_back(concat("--vocab-size: ", vocab_size, " is too small; 256 bytes and ",
+                         special_tokens.size(), " special tokens need ", least));
+  }
+  return out;
+}
+
 void TokenizeOptions::fields(FieldList& list) {
   list.section("tokenize");
   list.add("tokenizer", tokenizer,

@@ -110,6 +110,21 @@ struct DataMergeOptions {
   std::vector<std::string> problems() const;
 };
 
+struct TokenizerTrainOptions {
+  std::vector<std::string> input;
+  std::vector<std::string> json_keys = {"text"};
+  std::string output;
+  std::int64_t vocab_size = 32000;
+  std::string pattern = "llama3";
+  std::vector<std::string> special_tokens = {"<|endoftext|>"};  // the first ends documents
+  std::int64_t min_frequency = 1;
+  std::int64_t workers = 0;  // 0: all cores
+  double max_memory = 4.0;   // GiB
+
+  void fields(FieldList& list);
+  std::vector<std::string> problems() const;
+};
+
 struct TokenizeOptions {
   std::string tokenizer;
   std::string text;

@@ -13,7 +13,7 @@ namespace bev {
 
 namespace {
 
-constexpr std::array<Command, 12> kCommands = {{
+constexpr std::array<Command, 13> kCommands = {{
     {"train", "train a model, or continue one, and export it",
      "bevatron train --preset gpt2-124m --text book.txt --seq-length 256 --train-iters 500 "
      "--export-hf out\n"
@@ -89,6 +89,12 @@ constexpr std::array<Command, 12> kCommands = {{
      "bevatron data merge --input books web --output-prefix all",
      [](CommandConfig& config, FieldList& list) { config.data_merge.fields(list); },
      run_data_merge},
+    {"tokenizer train", "make a byte-level BPE tokenizer from text",
+     "bevatron tokenizer train --input books/ web.jsonl --vocab-size 32000 --output DIR\n"
+     "bevatron tokenizer train --input code/ --vocab-size 8192 --pattern gpt2 --special-tokens "
+     "\"<|endoftext|>\" \"<|pad|>\" --output DIR",
+     [](CommandConfig& config, FieldList& list) { config.tokenizer_train.fields(list); },
+     run_tokenizer_train},
     {"tokenize", "text to token ids, and back",
      "bevatron tokenize --tokenizer DIR --text \"Once upon a time\"\n"
      "bevatron tokenize --tokenizer tokenizer.json --input texts.json --output ids.json\n"
@@ -198,7 +204,7 @@ std::string help_text() {
       "Usage: bevatron COMMAND [--config FILE.yaml] [flags]\n"
       "       bevatron help [COMMAND]\n\nCommands:\n";
   for (const Command& command : kCommands) {
-    out.append(concat("  ", command.name, std::string(15 - command.name.size(), ' '),
+    out.append(concat("  ", command.name, std::string(17 - command.name.size(), ' '),
                       command.summary, "\n"));
   }
   return out +

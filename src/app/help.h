@@ -28,6 +28,7 @@ struct CommandConfig {
   DataInfoOptions data_info;
   DataShowOptions data_show;
   DataMergeOptions data_merge;
+  TokenizerTrainOptions tokenizer_train;
   TokenizeOptions tokenize;
 };
 

@@ -33,6 +33,14 @@ Stretch first_stretch(std::string_view text) {
   return {length, true, false};
 }
 
+constexpr std::string_view kReplacement = "\xef\xbf\xbd";
+
+// Bytes of `text` up to the U+FFFDs at its end.
+std::size_t without_replacements(std::string_view text) {
+  while (text.ends_with(kReplacement)) text.remove_suffix(kReplacement.size());
+  return text.size();
+}
+
 }  // namespace
 
 std::size_t whole_characters(std::string_view text) {
@@ -49,7 +57,7 @@ std::string replace_invalid_utf8(std::string_view text) {
   out.reserve(text.size());
   while (!text.empty()) {
     Stretch stretch = first_stretch(text);
-    out.append(stretch.valid ? text.substr(0, stretch.bytes) : std::string_view("\xef\xbf\xbd"));
+    out.append(stretch.valid ? text.substr(0, stretch.bytes) : kReplacement);
     text.remove_prefix(stretch.bytes);
   }
   return out;
@@ -60,30 +68,43 @@ TextStream::TextStream(const Tokenizer& tokenizer, std::span<const std::int32_t>
   std::span<const std::int32_t> end = prompt.last(std::min(prompt.size(), kPromptIds));
   ids_.assign(end.begin(), end.end());
   shown_ids_ = ids_.size();
-  shown_bytes_ = tokenizer_.decode(ids_).size();
+  shown_ = tokenizer_.decode(ids_);
+}
+
+std::string TextStream::waiting_text() {
+  std::string whole = tokenizer_.decode(ids_);
+  if (!whole.starts_with(shown_)) {
+    // Tokens of single bytes are decoded together, so a broken one can change what went before.
+    // That is shown already; the new ids are then read without it.
+    ids_.erase(ids_.begin(), ids_.begin() + static_cast<std::ptrdiff_t>(shown_ids_));
+    shown_ids_ = 0;
+    shown_.clear();
+    whole = tokenizer_.decode(ids_);
+  }
+  return whole.substr(shown_.size());
 }
 
 std::string TextStream::add(std::int32_t token) {
   ids_.push_back(token);
-  std::string whole = tokenizer_.decode(ids_);
-  std::string_view text = std::string_view(whole).substr(std::min(shown_bytes_, whole.size()));
+  std::string text = waiting_text();
   std::size_t ready = whole_characters(text);
-  std::string out = replace_invalid_utf8(text.substr(0, ready));
-  shown_bytes_ += ready;
+  // Some tokenizers write U+FFFD for the bytes of a character that is not whole yet.
+  constexpr std::size_t kMostTokens = 4;  // of a character
+  if (ids_.size() - shown_ids_ < kMostTokens) ready = without_replacements(text.substr(0, ready));
+  std::string out = replace_invalid_utf8(std::string_view(text).substr(0, ready));
+  shown_.append(text, 0, ready);
   if (ready < text.size()) return out;
   // All is shown: the ids of this piece are what goes before the next.
   ids_.erase(ids_.begin(), ids_.begin() + static_cast<std::ptrdiff_t>(shown_ids_));
   shown_ids_ = ids_.size();
-  shown_bytes_ = tokenizer_.decode(ids_).size();
+  shown_ = tokenizer_.decode(ids_);
   return out;
 }
 
 std::string TextStream::finish() {
-  std::string whole = tokenizer_.decode(ids_);
-  std::string out =
-      replace_invalid_utf8(std::string_view(whole).substr(std::min(shown_bytes_, whole.size())));
-  shown_bytes_ = whole.size();
-  return out;
+  std::string text = waiting_text();
+  shown_.append(text);
+  return replace_invalid_utf8(text);
 }
 
 }  // namespace bev

@@ -30,11 +30,14 @@ class TextStream {
   std::string finish();
 
  private:
+  // The text of ids_ that was not shown.
+  std::string waiting_text();
+
   const Tokenizer& tokenizer_;
   // Ids from the one before the last shown on: decoding needs what goes before, not all of it.
   std::vector<std::int32_t> ids_;
-  std::size_t shown_ids_ = 0;    // of ids_
-  std::size_t shown_bytes_ = 0;  // of the text of ids_
+  std::size_t shown_ids_ = 0;  // of ids_
+  std::string shown_;          // of the text of ids_
 };
 
 }  // namespace bev

@@ -50,7 +50,7 @@ AddedTokens::AddedTokens(std::vector<AddedToken> tokens) : tokens_(std::move(tok
   }
   by_id_.resize(tokens_.size());
   std::iota(by_id_.begin(), by_id_.end(), std::size_t{0});
-  std::ranges::sort(by_id_, {}, [&](std::size_t i) { return tokens_[i].id; });
+  std::ranges::stable_sort(by_id_, {}, [&](std::size_t i) { return tokens_[i].id; });
 }
 
 const AddedToken* AddedTokens::find(std::int32_t id) const {

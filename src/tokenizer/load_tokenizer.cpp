@@ -55,14 +55,48 @@ std::unique_ptr<Tokenizer> finish(PipelineParts parts, const std::string& folder
   return std::make_unique<PipelineTokenizer>(std::move(parts));
 }
 
-std::unique_ptr<Tokenizer> read_json_file(const std::string& path) {
+// What transformers' LlamaTokenizer puts in the place of the file's own steps.
+std::string llama_pipeline(const JsonValue& config) {
+  bool prefix = config.flag("add_prefix_space").value_or(true);
+  const char* scheme = !prefix                                 ? "never"
+                       : config.flag("legacy").value_or(false) ? "always"
+                                                               : "first";
+  return concat(
+      R"({"normalizer": null, "pre_tokenizer": {"type": "Metaspace", "replacement": "▁",)",
+      R"( "split": false, "prepend_scheme": ")", scheme,
+      R"("}, "decoder": {"type": "Sequence", "decoders": [{"type": "Replace",)",
+      R"( "pattern": {"String": "▁"}, "content": " "}, {"type": "ByteFallback"}, {"type": "Fuse"})",
+      prefix ? R"(, {"type": "Strip", "content": " ", "start": 1, "stop": 0})" : "", "]}}");
+}
+
+// Whether transformers would read the folder with LlamaTokenizer: its configuration says so, the
+// tokenizer is not byte-level, and the model is not one that has another class.
+bool is_llama_folder(const std::string& folder, const JsonValue& root, const JsonValue& config) {
+  std::optional<std::string> name = config.text("tokenizer_class");
+  if (name != "LlamaTokenizer" && name != "LlamaTokenizerFast") return false;
+  if (root["model"]["merges"].is_null() || ends_in_byte_level(root["pre_tokenizer"])) return false;
+  std::string model_config = join_path(folder, "config.json");
+  if (!path_exists(model_config)) return true;
+  return JsonDocument(read_file(model_config), model_config).root().text("model_type") == "llama";
+}
+
+// A file alone is read as the tokenizers library reads it, a folder as transformers does.
+enum class Reading : std::uint8_t { kFile, kFolder };
+
+std::unique_ptr<Tokenizer> read_json_file(const std::string& path, Reading reading) {
   std::string text = read_file(path);
   if (is_byte_tokenizer(text, path)) return std::make_unique<ByteTokenizer>();
   JsonDocument document(text, path);
-  PipelineParts parts = read_tokenizer_json(document.root());
+  std::string folder = parent_path(path);
+  std::optional<JsonDocument> config = read_config(folder), pipeline;
+  if (config && reading == Reading::kFolder &&
+      is_llama_folder(folder, document.root(), config->root())) {
+    pipeline.emplace(llama_pipeline(config->root()), path);
+  }
+  PipelineParts parts = pipeline ? read_tokenizer_json(document.root(), pipeline->root())
+                                 : read_tokenizer_json(document.root());
   // The clean-up is made for WordPiece; the reference does not apply it to BPE, whose text it
   // would change.
-  std::optional<JsonDocument> config = read_config(parent_path(path));
   bool bpe = !document.root()["model"]["merges"].is_null();
   if (config && !bpe) {
     parts.clean_up_spaces = config->root().flag("clean_up_tokenization_spaces").value_or(false);
@@ -121,7 +155,7 @@ std::unique_ptr<Tokenizer> read_file_by_name(const std::string& path) {
   if (path.ends_with("merges.txt") || path.ends_with("vocab.json")) {
     return read_gpt2_folder(parent_path(path));
   }
-  if (path.ends_with(".json")) return read_json_file(path);
+  if (path.ends_with(".json")) return read_json_file(path, Reading::kFile);
   if (path.ends_with(".txt")) return read_bert_file(path);
   return read_model_file(path);
 }
@@ -140,7 +174,8 @@ std::unique_ptr<Tokenizer> make_null(std::string_view size_text) {
 
 std::unique_ptr<Tokenizer> load_tokenizer(const std::string& folder) {
   auto file = [&](const char* name) { return join_path(folder, name); };
-  if (path_exists(file("tokenizer.json"))) return read_json_file(file("tokenizer.json"));
+  if (path_exists(file("tokenizer.json")))
+    return read_json_file(file("tokenizer.json"), Reading::kFolder);
   for (const char* name : {"tokenizer.model", "spiece.model", "sentencepiece.bpe.model"}) {
     if (path_exists(file(name))) return read_model_file(file(name));
   }

@@ -2,7 +2,8 @@
 
 #include <algorithm>
 #include <array>
-#include <mutex>
+#include <atomic>
+#include <thread>
 #include <utility>
 
 #include "tokenizer/utf8.h"
@@ -16,16 +17,20 @@ struct PipelineTokenizer::Memory {
   std::vector<AddedTokens::Part> raw_parts, normalized_parts;
 };
 
-// Memories that no call uses now. A thread that encodes again finds the words it has seen.
+// Memories that no call uses now. A thread finds its own again, with the words it has seen: those
+// of another would have to travel between the processors' caches.
 class PipelineTokenizer::Pool {
  public:
+  ~Pool() {
+    for (Slot& slot : slots_) delete slot.memory.load();
+  }
+  // Its own, else any, else a new one: there are never many more than threads at work at a time.
   std::unique_ptr<Memory> take(const WordModel& model) {
-    {
-      std::lock_guard lock(mutex_);
-      if (!free_.empty()) {
-        std::unique_ptr<Memory> memory = std::move(free_.back());
-        free_.pop_back();
-        return memory;
+    for (std::size_t i = 0, at = own_slot(); i < slots_.size();
+         ++i, at = (at + 1) % slots_.size()) {
+      if (slots_[at].memory.load(std::memory_order_relaxed) == nullptr) continue;
+      if (Memory* found = slots_[at].memory.exchange(nullptr)) {
+        return std::unique_ptr<Memory>(found);
       }
     }
     auto memory = std::make_unique<Memory>();
@@ -33,13 +38,26 @@ class PipelineTokenizer::Pool {
     return memory;
   }
   void give_back(std::unique_ptr<Memory> memory) {
-    std::lock_guard lock(mutex_);
-    free_.push_back(std::move(memory));
+    for (std::size_t i = 0, at = own_slot(); i < slots_.size();
+         ++i, at = (at + 1) % slots_.size()) {
+      Memory* none = nullptr;
+      if (slots_[at].memory.compare_exchange_strong(none, memory.get())) {
+        static_cast<void>(memory.release());
+        return;
+      }
+    }
   }
 
  private:
-  std::mutex mutex_;
-  std::vector<std::unique_ptr<Memory>> free_;
+  struct alignas(64) Slot {
+    std::atomic<Memory*> memory = nullptr;
+  };
+  // Where this thread looks first.
+  std::size_t own_slot() const {
+    return std::hash<std::thread::id>()(std::this_thread::get_id()) % slots_.size();
+  }
+
+  std::array<Slot, 64> slots_;
 };
 
 PipelineTokenizer::PipelineTokenizer(PipelineParts parts)

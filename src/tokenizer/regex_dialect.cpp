@@ -1,5 +1,6 @@
 #include "tokenizer/regex_dialect.h"
 
+#include <algorithm>
 #include <array>
 #include <optional>
 
@@ -59,9 +60,22 @@ class Translator {
       case '{':
         translate_interval();
         break;
+      case '(':
+        translate_group();
+        break;
       default:
         out_.push_back(pattern_[at_++]);
     }
+  }
+
+  // Ruby's option m, with which a dot matches line ends, is called s in PCRE2.
+  void translate_group() {
+    out_ += pattern_[at_++];
+    if (!ruby_ || !take("?")) return;
+    out_ += '?';
+    std::size_t end = std::min(pattern_.find_first_of(":)<='!>#", at_), pattern_.size());
+    if (pattern_.find_first_not_of("imx-", at_) < end) fail("an option that is not known");
+    for (; at_ < end; ++at_) out_ += peek() == 'm' ? 's' : peek();
   }
 
   // {n,m}+ repeats in Ruby's syntax; elsewhere it gives nothing back, as in PCRE2.

@@ -62,6 +62,16 @@ constexpr KnownSpecial kSpecials[] = {
     {"cl100k_base", 100256, "<|endofprompt|>", 100276},
     {"o200k_base", 199998, "<|endoftext|>", 199999},
     {"o200k_base", 199998, "<|endofprompt|>", 200018},
+    {"o200k_harmony", 199998, "<|startoftext|>", 199998},
+    {"o200k_harmony", 199998, "<|endoftext|>", 199999},
+    {"o200k_harmony", 199998, "<|return|>", 200002},
+    {"o200k_harmony", 199998, "<|constrain|>", 200003},
+    {"o200k_harmony", 199998, "<|channel|>", 200005},
+    {"o200k_harmony", 199998, "<|start|>", 200006},
+    {"o200k_harmony", 199998, "<|end|>", 200007},
+    {"o200k_harmony", 199998, "<|message|>", 200008},
+    {"o200k_harmony", 199998, "<|call|>", 200012},
+    {"o200k_harmony", 199998, "<|endofprompt|>", 200018},
     {"llama3", 128000, "<|begin_of_text|>", 128000},
     {"llama3", 128000, "<|end_of_text|>", 128001},
     {"llama3", 128000, "<|start_header_id|>", 128006},
@@ -72,15 +82,48 @@ constexpr KnownSpecial kSpecials[] = {
     {"qwen2", 151643, "<|im_end|>", 151645},
 };
 
+// Tokens kept for later use, with numbers in their names.
+struct ReservedSpecials {
+  std::string_view pattern;
+  std::int32_t ranks;
+  std::string_view name;  // before the number
+  std::int32_t number;    // of the first
+  std::int32_t id;        // of the first
+  std::int32_t count;
+};
+
+constexpr ReservedSpecials kReserved[] = {
+    {"o200k_harmony", 199998, "<|reserved_", 200000, 200000, 2},
+    {"o200k_harmony", 199998, "<|reserved_", 200004, 200004, 1},
+    {"o200k_harmony", 199998, "<|reserved_", 200009, 200009, 3},
+    {"o200k_harmony", 199998, "<|reserved_", 200013, 200013, 1075},
+    {"llama3", 128000, "<|reserved_special_token_", 0, 128002, 4},
+    {"llama3", 128000, "<|reserved_special_token_", 4, 128008, 1},
+    {"llama3", 128000, "<|reserved_special_token_", 5, 128010, 246},
+    {"qwen2", 151643, "<|extra_", 0, 151646, 205},
+};
+
+AddedToken special_token(std::string text, std::int32_t id) {
+  AddedToken token;
+  token.content = token.shown = std::move(text);
+  token.id = id;
+  token.special = true;
+  return token;
+}
+
+// Reserved ones go first: an id that has both names is shown by the reserved one, as tiktoken does.
 std::vector<AddedToken> special_tokens(std::string_view pattern, std::size_t ranks) {
   std::vector<AddedToken> tokens;
+  auto meant = [&](const auto& entry) {
+    return entry.pattern == pattern && static_cast<std::size_t>(entry.ranks) == ranks;
+  };
+  for (const ReservedSpecials& range : kReserved) {
+    for (std::int32_t i = 0; meant(range) && i < range.count; ++i) {
+      tokens.push_back(special_token(concat(range.name, range.number + i, "|>"), range.id + i));
+    }
+  }
   for (const KnownSpecial& known : kSpecials) {
-    if (known.pattern != pattern || static_cast<std::size_t>(known.ranks) != ranks) continue;
-    AddedToken token;
-    token.content = token.shown = known.token;
-    token.id = known.id;
-    token.special = true;
-    tokens.push_back(std::move(token));
+    if (meant(known)) tokens.push_back(special_token(std::string(known.token), known.id));
   }
   return tokens;
 }

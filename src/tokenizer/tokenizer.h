@@ -38,8 +38,8 @@ class Tokenizer {
 };
 
 // The tokenizer of a Hugging Face folder (tokenizer.json, tokenizer.model, vocab.json with
-// merges.txt, vocab.txt or a tiktoken file); nullptr when there is none. Error(kInput) when it is
-// broken.
+// merges.txt, vocab.txt or a tiktoken file), as transformers reads it; nullptr when there is none.
+// Error(kInput) when it is broken.
 std::unique_ptr<Tokenizer> load_tokenizer(const std::string& folder);
 
 // The tokenizer that a path means: a folder as above, one of those files, or the names "byte" and

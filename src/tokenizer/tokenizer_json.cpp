@@ -1,6 +1,10 @@
 #include "tokenizer/tokenizer_json.h"
 
 #include <algorithm>
+#include <array>
+#include <charconv>
+#include <cmath>
+#include <cstdlib>
 
 #include "base/error.h"
 #include "base/json_check.h"
@@ -90,15 +94,39 @@ std::unique_ptr<WordModel> read_word_piece(const JsonValue& json) {
   return std::make_unique<WordPieceModel>(read_vocabulary(json["vocab"]), std::move(options));
 }
 
+// A score as the reference's JSON reader gets it: all digits as one number, scaled once by a power
+// of ten, which can be off in the last bit. That decides between cuts whose sums are equal.
+double as_reference_reads(double score) {
+  std::array<char, 32> text{};  // ends in zeros
+  auto [end, error] =
+      std::to_chars(text.begin(), text.end(), std::abs(score), std::chars_format::scientific);
+  std::uint64_t digits = 0;
+  int exponent = 0;
+  const char* mark = std::find(text.data(), end, 'e');
+  for (const char* c = text.data(); c != mark; ++c) {
+    if (*c == '.') {
+      exponent = static_cast<int>(c + 1 - mark);
+    } else {
+      digits = digits * 10 + static_cast<std::uint64_t>(*c - '0');
+    }
+  }
+  exponent += std::atoi(mark + 1);
+  double scale = std::pow(10.0, std::abs(exponent));
+  double value = static_cast<double>(digits);
+  return std::copysign(exponent < 0 ? value / scale : value * scale, score);
+}
+
 std::unique_ptr<WordModel> read_unigram(const JsonValue& json) {
+  std::vector<JsonValue> entries = json.need_array("vocab");
   Vocabulary vocabulary;
-  std::vector<double> scores;
-  for (const JsonValue& entry : json.need_array("vocab")) {
-    std::vector<JsonValue> pair = entry.items();
+  std::vector<double> scores(entries.size());
+  // Of a text that is there twice the last id counts.
+  for (std::size_t id = entries.size(); id-- > 0;) {
+    std::vector<JsonValue> pair = entries[id].items();
     BEV_CHECK(pair.size() == 2, ErrorKind::kInput, json.source(),
               ": a piece is not a text and a score");
-    vocabulary.add(pair[0].as_text(), static_cast<std::int64_t>(scores.size()), json.source());
-    scores.push_back(pair[1].as_number());
+    vocabulary.add(pair[0].as_text(), static_cast<std::int64_t>(id), json.source());
+    scores[id] = as_reference_reads(pair[1].as_number());
   }
   std::optional<std::int32_t> unknown;
   if (std::optional<std::int64_t> id = json.integer("unk_id")) {
@@ -166,21 +194,23 @@ std::vector<AddedToken> read_added_tokens(const JsonValue& root, const Vocabular
 
 }  // namespace
 
-PipelineParts read_tokenizer_json(const JsonValue& root) {
+PipelineParts read_tokenizer_json(const JsonValue& root) { return read_tokenizer_json(root, root); }
+
+PipelineParts read_tokenizer_json(const JsonValue& root, const JsonValue& pipeline) {
   PipelineParts parts;
-  const JsonValue pre_tokenizer = root["pre_tokenizer"], model = root["model"];
+  const JsonValue pre_tokenizer = pipeline["pre_tokenizer"], model = root["model"];
   BEV_CHECK(model.is_object(), ErrorKind::kInput, root.source(), ": \"model\" is missing");
   // Words stay bytes where the model can take them; their stand-ins are then never written.
   bool bytes = model_type(model) == "BPE" && ends_in_byte_level(pre_tokenizer) &&
                !model.flag("byte_fallback").value_or(false);
-  parts.normalizer = make_normalizer(root["normalizer"]);
+  parts.normalizer = make_normalizer(pipeline["normalizer"]);
   parts.pre_tokenizer = make_pre_tokenizer(pre_tokenizer, !bytes);
   if (bytes) parts.splitter = only_splitter(pre_tokenizer);
   parts.model = read_model(model, bytes);
   parts.added =
       AddedTokens(read_added_tokens(root, parts.model->vocabulary(), parts.normalizer.get()));
   parts.post_processor = PostProcessor(root["post_processor"]);
-  parts.decoder = make_decoder(root["decoder"]);
+  parts.decoder = make_decoder(pipeline["decoder"]);
   return parts;
 }
 

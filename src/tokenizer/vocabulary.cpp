@@ -41,6 +41,6 @@ const std::string* Vocabulary::text(std::int32_t id) const {
 }
 
 std::int32_t Vocabulary::end_id() const { return static_cast<std::int32_t>(index_->by_id.size()); }
-std::size_t Vocabulary::size() const { return index_->ids.size(); }
+std::size_t Vocabulary::size() const { return index_->texts.size(); }
 
 }  // namespace bev

@@ -29,7 +29,7 @@ class Vocabulary {
   // nullptr when there is no such id.
   const std::string* text(std::int32_t id) const;
   std::int32_t end_id() const;  // one after the highest
-  std::size_t size() const;     // texts
+  std::size_t size() const;     // texts that were added, each as often as it was
   bool empty() const { return size() == 0; }
 
  private:

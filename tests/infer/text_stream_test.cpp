@@ -40,6 +40,35 @@ TEST(TextStream, CutCharactersWaitForTheirRest) {
   EXPECT_EQ(stream.finish(), "");
 }
 
+// Tokens of single bytes beside those of text; a run of bytes is decoded as a whole, or each byte
+// gives U+FFFD.
+TEST(TextStream, BytesOfAFallbackWaitForTheirRest) {
+  auto tokenizer = open_tokenizer(BEV_SOURCE_DIR "/tests/golden/tokenizers/llama2_first.json");
+  auto stream_bytes = [&](std::string_view bytes) {
+    std::vector<std::string> pieces;
+    TextStream stream(*tokenizer, tokenizer->encode("hello"));
+    for (char byte : bytes) {
+      constexpr char kDigits[] = "0123456789ABCDEF";
+      auto value = static_cast<unsigned char>(byte);
+      auto token =
+          tokenizer->token_id(std::string("<0x") + kDigits[value >> 4] + kDigits[value & 15] + ">");
+      pieces.push_back(stream.add(token.value()));
+    }
+    pieces.push_back(stream.add(tokenizer->token_id("a").value()));
+    pieces.push_back(stream.finish());
+    return pieces;
+  };
+  using Pieces = std::vector<std::string>;
+  const std::string bad = kBad;
+  EXPECT_EQ(stream_bytes("\U0001f600"), (Pieces{"", "", "", "\U0001f600", "a", ""}));
+  EXPECT_EQ(stream_bytes("\u00e9\u20ac"), (Pieces{"", "\u00e9", "", "", "\u20ac", "a", ""}));
+  // A broken byte after a whole character does not take the character back.
+  EXPECT_EQ(stream_bytes("\u00e9\xff"), (Pieces{"", "\u00e9", "", bad + "a", ""}));
+  EXPECT_EQ(stream_bytes("\xff"), (Pieces{"", bad + "a", ""}));
+  // Not held back for ever.
+  EXPECT_EQ(stream_bytes("\xff\xff\xff\xff"), (Pieces{"", "", "", bad + bad + bad + bad, "a", ""}));
+}
+
 TEST(TextStream, BrokenCharactersAreReplaced) {
   ByteTokenizer tokenizer;
   TextStream stream(tokenizer, {});

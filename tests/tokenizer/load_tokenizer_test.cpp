@@ -96,6 +96,74 @@ TEST(OpenTokenizer, HonoursTheConfiguration) {
   EXPECT_EQ(open_tokenizer(words.path())->decode(ids), "fox.");
 }
 
+// A rank file with as many tokens as a published one: the bytes, then tokens of three bytes.
+std::string rank_file(int ranks) {
+  constexpr std::string_view kDigits =
+      "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+  auto digit = [&](int value) { return kDigits[static_cast<std::size_t>(value & 63)]; };
+  std::string out;
+  for (int rank = 0; rank < ranks; ++rank) {
+    if (rank < 256) {
+      out += {digit(rank >> 2), digit(rank << 4), '=', '='};
+    } else {
+      out += {digit(rank >> 18), digit(rank >> 12), digit(rank >> 6), digit(rank)};
+    }
+    out += " " + std::to_string(rank) + "\n";
+  }
+  return out;
+}
+
+TEST(RankFiles, HaveTheSpecialTokensOfTheirName) {
+  struct Row {
+    const char* name;
+    int ranks;
+    std::int64_t vocab_size;
+    std::int32_t eod;
+    std::vector<std::pair<const char*, std::int32_t>> tokens;
+  };
+  const std::vector<Row> rows = {{"r50k_base", 50256, 50257, 50256, {{"<|endoftext|>", 50256}}},
+                                 {"o200k_harmony",
+                                  199998,
+                                  201088,
+                                  199999,
+                                  {{"<|startoftext|>", 199998},
+                                   {"<|reserved_200001|>", 200001},
+                                   {"<|return|>", 200002},
+                                   {"<|call|>", 200012},
+                                   {"<|endofprompt|>", 200018},
+                                   {"<|reserved_200018|>", 200018},
+                                   {"<|reserved_201087|>", 201087}}},
+                                 {"llama3",
+                                  128000,
+                                  128256,
+                                  128001,
+                                  {{"<|reserved_special_token_3|>", 128005},
+                                   {"<|reserved_special_token_4|>", 128008},
+                                   {"<|eot_id|>", 128009},
+                                   {"<|reserved_special_token_5|>", 128010},
+                                   {"<|reserved_special_token_250|>", 128255}}}};
+  for (const Row& row : rows) {
+    SCOPED_TRACE(row.name);
+    TempFolder folder;
+    folder.write("ranks", rank_file(row.ranks));
+    auto tokenizer = open_tokenizer(folder.path("ranks:") + row.name);
+    EXPECT_EQ(tokenizer->vocab_size(), row.vocab_size);
+    EXPECT_EQ(tokenizer->eod(), row.eod);
+    for (const auto& [text, id] : row.tokens) {
+      EXPECT_EQ(tokenizer->encode(concat("a", text)), (Ids{'a', id})) << text;
+      EXPECT_TRUE(tokenizer->is_special(id)) << text;
+    }
+    // An id with two names is shown by the reserved one.
+    if (row.vocab_size == 201088) {
+      EXPECT_EQ(tokenizer->token_text(200018), "<|reserved_200018|>");
+    }
+  }
+  // A file of another size is not the published one.
+  TempFolder folder;
+  folder.write("short", rank_file(1000));
+  EXPECT_EQ(open_tokenizer(folder.path("short:llama3"))->vocab_size(), 1000);
+}
+
 TEST(PipelineTokenizer, KnowsTokensAndSpecialOnes) {
   auto tokenizer = open_tokenizer(kFolder + "roberta.json");
   std::optional<std::int32_t> mask = tokenizer->token_id("[MASK]");

@@ -4,6 +4,7 @@
 
 #include <random>
 
+#include "tests/support/expect_error.h"
 #include "tokenizer/regex.h"
 #include "tokenizer/tokenizer.h"
 #include "tokenizer/utf8.h"
@@ -94,6 +95,23 @@ TEST(Splitters, PossessiveIntervalsAreNotTheSameInOniguruma) {
             (Words{"1234567"}));
   EXPECT_EQ(words_of(Regex(R"(\p{N}{1,3}+)", RegexDialect::kFancy), digits),
             (Words{"123", "456", "7"}));
+}
+
+TEST(Regex, OptionsAreThoseOfRuby) {
+  auto words = [](std::string_view pattern) {
+    return words_of(Regex(pattern, RegexDialect::kOniguruma), "ab\r\nA b");
+  };
+  EXPECT_EQ(words(".+"), (Words{"ab\r", "\n", "A b"}));
+  EXPECT_EQ(words("(?m).+"), (Words{"ab\r\nA b"}));
+  EXPECT_EQ(words("(?m:.)+"), (Words{"ab\r\nA b"}));
+  EXPECT_EQ(words("(?-m).+"), (Words{"ab\r", "\n", "A b"}));
+  EXPECT_EQ(words("(?im:A.)"), (Words{"ab", "\r\n", "A ", "b"}));
+  EXPECT_EQ(words("(?m)^A."), (Words{"ab\r\n", "A ", "b"}));
+  EXPECT_EQ(words("(?x) a b"), (Words{"ab", "\r\nA b"}));
+  EXPECT_EQ(words("(?<=a)b|(?!A)A|(?>A )|(?<n>b)"), (Words{"a", "b", "\r\n", "A ", "b"}));
+  for (const char* pattern : {"(?s).", "(?u)a", "(?a:b)"}) {
+    expect_error(ErrorKind::kInput, {pattern, "option"}, [&] { words(pattern); });
+  }
 }
 
 TEST(Splitters, UnknownPatternsHaveNone) {

@@ -265,11 +265,12 @@ def make_gpt2_files():
         out.write("#version: 0.2\n" + "".join(f"{a} {b}\n" for a, b in model["merges"]))
 
 
-with open(os.path.join(HERE, "strings.json"), "w") as out:
-    json.dump(STRINGS, out, separators=(",", ":"))
-make_byte_level()
-make_metaspace_bpe()
-make_words()
-make_sentencepieces()
-make_tiktoken()
-make_gpt2_files()
+if __name__ == "__main__":
+    with open(os.path.join(HERE, "strings.json"), "w") as out:
+        json.dump(STRINGS, out, separators=(",", ":"))
+    make_byte_level()
+    make_metaspace_bpe()
+    make_words()
+    make_sentencepieces()
+    make_tiktoken()
+    make_gpt2_files()

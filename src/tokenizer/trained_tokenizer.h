@@ -1,0 +1,21 @@
+// A trained byte-level BPE as a Hugging Face folder.
+#pragma once
+
+#include <string>
+#include <string_view>
+
+#include "tokenizer/bpe_trainer.h"
+
+namespace bev {
+
+// The pre_tokenizer member of tokenizer.json for a name (llama3, gpt2, cl100k, o200k, qwen2) or a
+// regular expression, whose matches and the text between them are the words. Error(kConfig) when
+// it is neither.
+std::string byte_level_pre_tokenizer(std::string_view pattern);
+
+// tokenizer.json and tokenizer_config.json; the first special token ends documents.
+void write_trained_tokenizer(const std::string& folder, const TrainedBpe& trained,
+                             const std::string& pre_tokenizer,
+                             const std::vector<std::string>& special_tokens);
+
+}  // namespace bev
