@@ -116,6 +116,25 @@ std::vector<std::string> DataConfig::problems() const {
   return out;
 }
 
+void LoaderConfig::fields(FieldList& list) {
+  list.section("loader");
+  list.add("dataloader-type", dataloader_type,
+           {{"single", OrderKind::kSingle}, {"cyclic", OrderKind::kCyclic}},
+           "samples once, in order, or over and over, permuted anew in every epoch");
+  list.add("data-sharding", data_sharding,
+           "cyclic: every data-parallel rank keeps to its own share of the samples");
+  list.add("num-workers", num_workers, "threads of a rank that read ahead; 0: the step reads")
+      .min(0)
+      .limit(256);
+  list.add("prefetch-factor", prefetch_factor, "micro-batches that may wait for each worker")
+      .min(1)
+      .limit(1 << 16);
+  list.add("consumed-train-samples", consumed_train_samples,
+           "begin after so many samples, as if the iterations that take them were done")
+      .min(0)
+      .limit(kMaxSamples);
+}
+
 void PrecisionConfig::fields(FieldList& list) {
   list.section("precision");
   list.add("bf16", bf16, "bfloat16 weights and activations, fp32 main weights and gradients");

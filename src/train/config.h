@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "data/sample_order.h"
 #include "optim/lr_schedule.h"
 #include "tensor/dtype.h"
 #include "train/batch_schedule.h"
@@ -50,6 +51,17 @@ struct DataConfig {
   void fields(FieldList& list);
   bool has_token_files() const;
   std::vector<std::string> problems() const;
+};
+
+// How samples are dealt out to the ranks and read.
+struct LoaderConfig {
+  OrderKind dataloader_type = OrderKind::kSingle;
+  bool data_sharding = true;
+  std::int64_t num_workers = 1;
+  std::int64_t prefetch_factor = 2;
+  std::int64_t consumed_train_samples = 0;  // where the data begins
+
+  void fields(FieldList& list);
 };
 
 struct PrecisionConfig {
