@@ -263,17 +263,13 @@ void check_token_files(const RunConfig& run, Problems& out) {
     if (at_ends) out.push_back(concat(flag, ": is for the token files of --data-path"));
     return;
   }
-  bool shared = !data.data_path.empty() || !data.data_args_path.empty();
-  if (!shared && data.train_data_path.empty()) {
+  // What a file has is seen when it is read.
+  bool in_flags = data.has_own_token_files() && data.per_split_data_args_path.empty();
+  if (in_flags && data.train_data_path.empty()) {
     out.push_back("--train-data-path: is missing; there is nothing to train on");
   }
-  if (!shared && data.valid_data_path.empty() && run.train.eval_interval > 0) {
+  if (in_flags && data.valid_data_path.empty() && run.train.eval_interval > 0) {
     out.push_back("--valid-data-path: is missing; give it or leave validation out");
-  }
-  if (data.reset_position_ids != data.reset_attention_mask) {
-    out.push_back(
-        concat(data.reset_position_ids ? "--reset-attention-mask" : "--reset-position-ids",
-               ": is missing; documents are kept apart in both or in neither"));
   }
   if (at_ends && data.eod_id < 0 && run.train.hf_model.empty()) {
     out.push_back(concat("--eod-id: is missing; ", flag, " needs the token that ends a document"));
@@ -293,7 +289,7 @@ void check_data(const RunConfig& run, Problems& out) {
                          " is too small for the bytes of --text; use 256 or more"));
   }
   check_token_files(run, out);
-  check_split(run.data.split, out);
+  check_split(run.data.split_weights(), out);
 }
 
 void check_precision(const RunConfig& run, Problems& out) {

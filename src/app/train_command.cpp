@@ -133,6 +133,7 @@ int run_train(CommandConfig& config, const FieldList& fields, Options& options) 
   RunData data = std::move(replay.data);
   if (!data.replay) {
     find_end_of_document(run);
+    if (run.data.tokenizer_model.empty()) run.data.tokenizer_model = run.train.hf_model;
     BatchSchedule batches(run.batch.spec(run.parallel.data_parallel_size, run.data.seq_length));
     data = open_data(run.data, run.model.vocab_size, static_cast<std::uint64_t>(run.runtime.seed),
                      sample_needs(run.train, batches), sample_order_spec(run));

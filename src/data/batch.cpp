@@ -7,6 +7,17 @@
 
 namespace bev {
 
+std::vector<std::int32_t> positions_of(const TokenSample& sample) {
+  if (!sample.positions.empty()) return sample.positions;
+  std::vector<std::int32_t> positions(sample.tokens.size());
+  auto at = positions.begin();
+  for (std::int32_t length : sample.documents) {
+    std::iota(at, at + length, 0);
+    at += length;
+  }
+  return positions;
+}
+
 TokenSample window_sample(std::span<const std::int32_t> tokens) {
   BEV_CHECK(tokens.size() >= 2, ErrorKind::kInput, "a sample needs at least 2 tokens, got ",
             tokens.size());
@@ -57,6 +68,9 @@ MicroBatch make_micro_batch(Context& ctx, std::span<const TokenSample> samples,
     copy(sample.tokens, batch.tokens.as<std::int32_t>());
     copy(sample.targets, batch.targets.targets.as<std::int32_t>());
     copy(sample.weights, batch.targets.weights.as<float>());
+    if (!sample.positions.empty()) {
+      copy(sample.positions, batch.layout.positions.as<std::int32_t>());
+    }
   }
   return batch;
 }

@@ -48,13 +48,13 @@ RunData open_text(const DataConfig& config, std::uint64_t seed, const SampleNeed
   auto open = [&](DataSplit part, const char* what) {
     TextDatasetConfig text;
     text.seq_length = config.seq_length;
-    text.split = config.split;
+    text.split = config.split_weights();
     text.part = part;
     text.seed = seed;
     text.shuffle = part == DataSplit::kTrain;
     auto dataset = std::make_shared<TextDataset>(corpus, text);
     BEV_CHECK(dataset->num_samples() > 0, ErrorKind::kInput, "--text: the ", what,
-              " split (--split ", config.split, ") of ", corpus->num_tokens(),
+              " split (--split ", text.split, ") of ", corpus->num_tokens(),
               " bytes is too short for one sample of ", config.seq_length + 1,
               " tokens; give more text or a smaller --seq-length");
     return dataset;
