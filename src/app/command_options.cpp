@@ -141,6 +141,9 @@ void DataSamplesOptions::fields(FieldList& list) {
            "a sample reads one token more, the label of its last");
   list.add("drop-last-partial-validation-sequence", drop_last_partial_validation_sequence,
            "leave out a last validation sample that is too short; else it is padded");
+  list.add("fim-one-stream", fim_one_stream,
+           "--fim-data draws on from sample to sample, as Megatron read in order; training gives "
+           "each sample its own draws");
 }
 
 void DataInfoOptions::fields(FieldList& list) {

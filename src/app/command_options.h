@@ -79,6 +79,7 @@ struct DataSamplesOptions {
   std::int64_t vocab_size = 0;
   bool add_extra_token_to_sequence = true;
   bool drop_last_partial_validation_sequence = true;
+  bool fim_one_stream = false;
 
   void fields(FieldList& list);
 };

@@ -10,7 +10,7 @@ Replay open_replay(RunConfig& run) {
   constexpr std::int64_t kAnyId = std::int64_t{1} << 31;
   try {
     replay.data =
-        open_data(run.data, run.model.vocab_size > 0 ? run.model.vocab_size : kAnyId, 0, {});
+        open_data(run.data, run.model.vocab_size > 0 ? run.model.vocab_size : kAnyId, 0, {}, {});
   } catch (const Error& error) {
     replay.problem = error;
     return replay;

@@ -60,6 +60,21 @@ void check_replay(const RunConfig& run, Problems& out) {
   const char* data = "has no validation data";
   refuse(run.train.eval_interval > 0, "--eval-interval", data);
   refuse(run.train.eval_iters > 0, "--eval-iters", data);
+  const char* order = "takes the batches of its file in order";
+  refuse(run.loader.consumed_train_samples > 0, "--consumed-train-samples", order);
+  refuse(run.loader.dataloader_type != OrderKind::kSingle, "--dataloader-type", order);
+}
+
+// Some of the run must be left.
+void check_position(const RunConfig& run, const BatchSchedule& batches, Problems& out) {
+  std::int64_t consumed = run.loader.consumed_train_samples;
+  std::int64_t iterations = run.train.train_iters > 0
+                                ? run.train.train_iters
+                                : batches.iterations_within(run.train.train_samples);
+  if (consumed == 0 || batches.iterations_within(consumed) < iterations) return;
+  out.push_back(concat("--consumed-train-samples: ", consumed, " leaves nothing of a run of ",
+                       batches.samples_after(iterations),
+                       " samples; give less, or a longer run by --train-iters or --train-samples"));
 }
 
 // The batch sizes, and the learning rate and weight decay that are counted in them.
@@ -67,11 +82,12 @@ void check_schedules(const RunConfig& run, Problems& out) {
   // A replay's batches are in its file; without it there is nothing to count.
   if (!run.data.token_batches.empty() && run.batch.replay.empty()) return;
   BatchSpec spec = run.batch.spec(run.parallel.data_parallel_size, run.data.seq_length);
-  Problems batch = batch_problems(spec);
+  Problems batch = batch_problems(spec, run.loader.consumed_train_samples);
   append(out, batch);
   bool open = run.train.train_iters == 0 && run.train.train_samples == 0;
   if (open || !batch.empty()) return;
   BatchSchedule batches(spec);
+  check_position(run, batches, out);
   append(out, lr_schedule(run.optim, batches).problems());
   append(out, weight_decay_schedule(run.optim, run.train, batches).problems());
 }
@@ -247,17 +263,13 @@ void check_token_files(const RunConfig& run, Problems& out) {
     if (at_ends) out.push_back(concat(flag, ": is for the token files of --data-path"));
     return;
   }
-  bool shared = !data.data_path.empty() || !data.data_args_path.empty();
-  if (!shared && data.train_data_path.empty()) {
+  // What a file has is seen when it is read.
+  bool in_flags = data.has_own_token_files() && data.per_split_data_args_path.empty();
+  if (in_flags && data.train_data_path.empty()) {
     out.push_back("--train-data-path: is missing; there is nothing to train on");
   }
-  if (!shared && data.valid_data_path.empty() && run.train.eval_interval > 0) {
+  if (in_flags && data.valid_data_path.empty() && run.train.eval_interval > 0) {
     out.push_back("--valid-data-path: is missing; give it or leave validation out");
-  }
-  if (data.reset_position_ids != data.reset_attention_mask) {
-    out.push_back(
-        concat(data.reset_position_ids ? "--reset-attention-mask" : "--reset-position-ids",
-               ": is missing; documents are kept apart in both or in neither"));
   }
   if (at_ends && data.eod_id < 0 && run.train.hf_model.empty()) {
     out.push_back(concat("--eod-id: is missing; ", flag, " needs the token that ends a document"));
@@ -277,7 +289,7 @@ void check_data(const RunConfig& run, Problems& out) {
                          " is too small for the bytes of --text; use 256 or more"));
   }
   check_token_files(run, out);
-  check_split(run.data.split, out);
+  check_split(run.data.split_weights(), out);
 }
 
 void check_precision(const RunConfig& run, Problems& out) {
@@ -307,6 +319,7 @@ void RunConfig::fields(FieldList& list) {
   optim.fields(list);
   batch.fields(list);
   data.fields(list);
+  loader.fields(list);
   precision.fields(list);
   train.fields(list);
   log.fields(list);

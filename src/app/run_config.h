@@ -20,13 +20,14 @@ struct RunConfig {
   OptimConfig optim;
   BatchConfig batch;
   DataConfig data;
+  LoaderConfig loader;
   PrecisionConfig precision;
   TrainConfig train;
   LogConfig log;
   RuntimeConfig runtime;
 
-  // Sections model, rope-scaling, parallel, recompute, optimizer, batch, data, precision, training,
-  // logging, runtime. The list points into this object.
+  // Sections model, rope-scaling, parallel, recompute, optimizer, batch, data, loader, precision,
+  // training, logging, runtime. The list points into this object.
   void fields(FieldList& list);
 
   // Each fills in derived values and returns all rules that are broken. Call one of them once,

@@ -20,8 +20,8 @@ void append_list(std::string& out, std::int64_t count, const At& at) {
   out += "]";
 }
 
-template <class T>
-void append_list(std::string& out, const std::vector<T>& values) {
+template <class Values>
+void append_list(std::string& out, const Values& values) {
   append_list(out, static_cast<std::int64_t>(values.size()),
               [&](std::int64_t i) { return values[static_cast<std::size_t>(i)]; });
 }
@@ -38,9 +38,7 @@ void append_index(std::string& out, const GptIndex& index) {
   append_list(out, index.num_samples(), [&](std::int64_t i) { return index.shuffled(i); });
 }
 
-void append_sample(std::string& out, const GptBlend& data, std::int64_t index) {
-  std::vector<std::int32_t> positions;
-  TokenSample sample = data.sample(index, positions);
+void append_sample(std::string& out, const TokenSample& sample) {
   out += "{\"tokens\":";
   append_list(out, sample.tokens);
   out += ",\"labels\":";
@@ -48,13 +46,26 @@ void append_sample(std::string& out, const GptBlend& data, std::int64_t index) {
   out += ",\"loss_mask\":";
   append_list(out, sample.weights);
   out += ",\"position_ids\":";
-  append_list(out, positions);
+  append_list(out, positions_of(sample));
   out += ",\"document_lengths\":";
   append_list(out, sample.documents);
   out += "}";
 }
 
-void append_split(std::string& out, const GptBlend* data, std::int64_t dump) {
+// One stream of random numbers for each dataset, if there is a seed for them.
+void append_samples(std::string& out, const GptBlend& data, std::int64_t count,
+                    std::optional<std::uint64_t> stream_seed) {
+  std::vector<RandomState> streams;
+  if (stream_seed) streams.assign(data.members().size(), RandomState(*stream_seed));
+  append_list(out, count, [&](std::int64_t i) {
+    std::string text;
+    append_sample(text, stream_seed ? data.sample(i, streams) : data.sample(i));
+    return text;
+  });
+}
+
+void append_split(std::string& out, const GptBlend* data, std::int64_t dump,
+                  std::optional<std::uint64_t> stream_seed) {
   if (data == nullptr) {
     out += "null";
     return;
@@ -62,9 +73,9 @@ void append_split(std::string& out, const GptBlend* data, std::int64_t dump) {
   out += concat("{\"num_samples\":", data->num_samples(), ",\n");
   if (const std::optional<BlendIndex>& blend = data->blend()) {
     out += "\"dataset_index\":";
-    append_list(out, blend->datasets);
+    append_list(out, blend->datasets());
     out += ",\n\"dataset_sample_index\":";
-    append_list(out, blend->samples);
+    append_list(out, blend->samples());
     out += ",\n\"datasets\":[";
     for (const auto& member : data->members()) {
       if (&member != &data->members().front()) out += ",\n";
@@ -77,11 +88,7 @@ void append_split(std::string& out, const GptBlend* data, std::int64_t dump) {
     append_index(out, data->members().front()->index());
   }
   out += ",\n\"samples\":";
-  append_list(out, std::min(dump, data->num_samples()), [&](std::int64_t i) {
-    std::string text;
-    append_sample(text, *data, i);
-    return text;
-  });
+  append_samples(out, *data, std::min(dump, data->num_samples()), stream_seed);
   out += "}";
 }
 
@@ -134,11 +141,13 @@ int run_data_samples(CommandConfig& config, const FieldList&, Options& options) 
   gpt.drop_last_partial_validation_sequence = wanted.drop_last_partial_validation_sequence;
   GptSplits splits = data.mock_data ? open_mock_gpt_data(sizes, gpt)
                                     : open_gpt_data(gpt_sources(data), sizes, gpt);
+  std::optional<std::uint64_t> stream_seed;
+  if (wanted.fim_one_stream) stream_seed = gpt.seed;
   std::string text = "{";
   constexpr const char* kNames[] = {"train", "valid", "test"};
   for (std::size_t i = 0; i < splits.size(); ++i) {
     text += concat(i > 0 ? ",\n\"" : "\"", kNames[i], "\":");
-    append_split(text, splits[i].get(), wanted.dump);
+    append_split(text, splits[i].get(), wanted.dump, stream_seed);
   }
   text += "}\n";
   write_result(wanted.output, text);

@@ -36,7 +36,7 @@ std::vector<ExportFile> export_files(const RunConfig& run) {
 }
 
 TrainerConfig trainer_config(const RunConfig& run) {
-  return {run.optim, run.batch, run.data, run.train, run.log, run.precision.fp16};
+  return {run.optim, run.batch, run.data, run.loader, run.train, run.log, run.precision.fp16};
 }
 
 std::string reason_text(const TrainOutcome& outcome) {
@@ -84,6 +84,14 @@ TrainOutcome train_rank(const RankStart& start, const RunConfig& run, const RunD
   return outcome;
 }
 
+SampleOrderSpec sample_order_spec(const RunConfig& run) {
+  return {.kind = run.loader.dataloader_type,
+          .num_samples = 0,  // known when the data is open
+          .micro_batch_size = run.batch.micro_batch_size,
+          .data_parallel_size = run.parallel.data_parallel_size,
+          .data_sharding = run.loader.data_sharding};
+}
+
 // The tokenizer of the model knows it, unless the user does.
 void find_end_of_document(RunConfig& run) {
   if (!run.data.has_token_files() || run.data.eod_id >= 0 || run.train.hf_model.empty()) return;
@@ -125,9 +133,10 @@ int run_train(CommandConfig& config, const FieldList& fields, Options& options) 
   RunData data = std::move(replay.data);
   if (!data.replay) {
     find_end_of_document(run);
+    if (run.data.tokenizer_model.empty()) run.data.tokenizer_model = run.train.hf_model;
     BatchSchedule batches(run.batch.spec(run.parallel.data_parallel_size, run.data.seq_length));
     data = open_data(run.data, run.model.vocab_size, static_cast<std::uint64_t>(run.runtime.seed),
-                     sample_needs(run.train, batches));
+                     sample_needs(run.train, batches), sample_order_spec(run));
   }
   if (speaks) {
     log_info(fmt::format("{} parameters, {} ranks, {}",

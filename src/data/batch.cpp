@@ -7,6 +7,17 @@
 
 namespace bev {
 
+std::vector<std::int32_t> positions_of(const TokenSample& sample) {
+  if (!sample.positions.empty()) return sample.positions;
+  std::vector<std::int32_t> positions(sample.tokens.size());
+  auto at = positions.begin();
+  for (std::int32_t length : sample.documents) {
+    std::iota(at, at + length, 0);
+    at += length;
+  }
+  return positions;
+}
+
 TokenSample window_sample(std::span<const std::int32_t> tokens) {
   BEV_CHECK(tokens.size() >= 2, ErrorKind::kInput, "a sample needs at least 2 tokens, got ",
             tokens.size());
@@ -47,7 +58,8 @@ MicroBatch make_micro_batch(Context& ctx, std::span<const TokenSample> samples,
   batch.layout = SequenceLayout::make(ctx, shapes, first_sample);
   std::int64_t tokens = batch.layout.tokens;
   auto rows = static_cast<std::size_t>(tokens);
-  std::vector<std::int32_t> own_tokens(rows), targets(rows);
+  std::vector<std::int32_t> own_tokens(rows), targets(rows), positions(rows);
+  bool own_positions = false;
   std::vector<float> weights(rows);
   for (const DocumentPiece& piece : batch.layout.own.pieces()) {
     const TokenSample& sample = samples[static_cast<std::size_t>(piece.sample)];
@@ -57,10 +69,15 @@ MicroBatch make_micro_batch(Context& ctx, std::span<const TokenSample> samples,
     copy(sample.tokens, own_tokens);
     copy(sample.targets, targets);
     copy(sample.weights, weights);
+    copy(positions_of(sample), positions);
+    own_positions |= !sample.positions.empty();
   }
   batch.tokens = ctx.upload<std::int32_t>(own_tokens, "batch");
   batch.targets.targets = ctx.upload<std::int32_t>(targets, "batch");
   batch.targets.weights = ctx.upload<float>(weights, "batch");
+  if (own_positions) {
+    ctx.kernels.device.upload(ctx.stream, positions.data(), batch.layout.positions);
+  }
   batch.targets.weight_sum = std::accumulate(weights.begin(), weights.end(), 0.0);
   return batch;
 }

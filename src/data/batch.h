@@ -11,10 +11,14 @@ namespace bev {
 
 struct TokenSample {
   std::vector<std::int32_t> tokens;
-  std::vector<std::int32_t> targets;    // what each token should predict; negative: ignored
-  std::vector<float> weights;           // of each target in the loss
-  std::vector<std::int32_t> documents;  // lengths; tokens attend within their document only
+  std::vector<std::int32_t> targets;         // what each token should predict; negative: ignored
+  std::vector<float> weights;                // of each target in the loss
+  std::vector<std::int32_t> documents;       // lengths; tokens attend within their document only
+  std::vector<std::int32_t> positions = {};  // of each token; empty: its place in the document
 };
+
+// Position of every token.
+std::vector<std::int32_t> positions_of(const TokenSample& sample);
 
 // A window of S + 1 tokens: each predicts the next.
 TokenSample window_sample(std::span<const std::int32_t> tokens);

@@ -9,6 +9,7 @@
 #include <optional>
 
 #include "base/error.h"
+#include "data/content_hash.h"
 
 namespace bev {
 
@@ -41,13 +42,13 @@ double pairwise_sum(std::span<const double> values) {
 }
 
 // Draws samples one by one from the datasets in `open`; a dataset leaves at its limit.
-BlendIndex draw(std::span<const double> weights, std::int64_t size,
-                std::span<const std::int64_t> limits) {
+ArrayFile draw(std::span<const double> weights, std::int64_t size,
+               std::span<const std::int64_t> limits) {
   BEV_CHECK(weights.size() <= std::numeric_limits<std::int16_t>::max(), ErrorKind::kConfig,
             "a blend of ", weights.size(), " datasets is too large; use at most 32767");
-  BlendIndex out;
-  out.datasets.reserve(static_cast<std::size_t>(size));
-  out.samples.reserve(static_cast<std::size_t>(size));
+  ArrayFile out(std::array<ArrayFile::Shape, 2>{{{size, 2}, {size, 8}}});
+  std::span<std::int16_t> datasets = out.fill<std::int16_t>(0);
+  std::span<std::int64_t> samples = out.fill<std::int64_t>(1);
   std::vector<std::int64_t> counts(weights.size());
   std::vector<std::size_t> open;
   for (std::size_t i = 0; i < weights.size(); ++i) {
@@ -64,11 +65,21 @@ BlendIndex draw(std::span<const double> weights, std::int64_t size,
         best = i;
       }
     }
-    out.datasets.push_back(static_cast<std::int16_t>(best));
-    out.samples.push_back(counts[best]++);
+    datasets[static_cast<std::size_t>(sample)] = static_cast<std::int16_t>(best);
+    samples[static_cast<std::size_t>(sample)] = counts[best]++;
     if (!limits.empty() && counts[best] == limits[best]) std::erase(open, best);
   }
   return out;
+}
+
+// The limits tell an exhaustive blend from one by weights.
+BlendIndex cached_draw(std::span<const double> weights, std::int64_t size,
+                       std::span<const std::int64_t> limits, const std::string& cache_folder) {
+  std::array<std::uint64_t, 2> sizes{static_cast<std::uint64_t>(size), ArrayFile::kVersion};
+  std::uint64_t key = hash_bytes(std::as_bytes(std::span(sizes)), 0);
+  key = hash_bytes(std::as_bytes(limits), hash_bytes(std::as_bytes(weights), key));
+  return BlendIndex(
+      cached_arrays(cache_folder, "blend-index", key, [&] { return draw(weights, size, limits); }));
 }
 
 }  // namespace
@@ -109,17 +120,19 @@ std::int64_t blend_share_with_surplus(std::int64_t samples, double weight) {
       std::ceil(static_cast<double>(blend_share(samples, weight)) * kSurplus));
 }
 
-BlendIndex blend_by_weights(std::span<const double> weights, std::int64_t size) {
-  return draw(weights, size, {});
+BlendIndex blend_by_weights(std::span<const double> weights, std::int64_t size,
+                            const std::string& cache_folder) {
+  return cached_draw(weights, size, {}, cache_folder);
 }
 
-BlendIndex blend_exhaustively(std::span<const std::int64_t> sizes) {
+BlendIndex blend_exhaustively(std::span<const std::int64_t> sizes,
+                              const std::string& cache_folder) {
   std::int64_t total = std::accumulate(sizes.begin(), sizes.end(), std::int64_t{0});
   std::vector<double> weights;
   for (std::int64_t size : sizes) {
     weights.push_back(static_cast<double>(size) / static_cast<double>(total));
   }
-  return draw(weights, total, sizes);
+  return cached_draw(weights, total, sizes, cache_folder);
 }
 
 }  // namespace bev

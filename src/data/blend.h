@@ -6,7 +6,10 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
+
+#include "data/array_file.h"
 
 namespace bev {
 
@@ -27,14 +30,22 @@ std::int64_t blend_share(std::int64_t samples, double weight);
 std::int64_t blend_share_with_surplus(std::int64_t samples, double weight);
 
 // For each sample of the blend the dataset, and the sample's number in it.
-struct BlendIndex {
-  std::vector<std::int16_t> datasets;
-  std::vector<std::int64_t> samples;
+class BlendIndex {
+ public:
+  explicit BlendIndex(ArrayFile arrays) : arrays_(std::move(arrays)) {}
+  PackedArray<std::int16_t> datasets() const { return arrays_.array<std::int16_t>(0); }
+  PackedArray<std::int64_t> samples() const { return arrays_.array<std::int64_t>(1); }
+
+ private:
+  ArrayFile arrays_;
 };
 
+// Both are kept in `cache_folder`, unless it is "".
 // Always the dataset that is furthest behind its (normalized) weight, the first of equals.
-BlendIndex blend_by_weights(std::span<const double> weights, std::int64_t size);
+BlendIndex blend_by_weights(std::span<const double> weights, std::int64_t size,
+                            const std::string& cache_folder = "");
 // The same with the sizes as weights, until every dataset is spent.
-BlendIndex blend_exhaustively(std::span<const std::int64_t> sizes);
+BlendIndex blend_exhaustively(std::span<const std::int64_t> sizes,
+                              const std::string& cache_folder = "");
 
 }  // namespace bev

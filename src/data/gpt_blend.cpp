@@ -53,9 +53,8 @@ class Library {
     BEV_CHECK(!empty || samples <= 0, ErrorKind::kInput, sequences->name(), ": the ", name_of(part),
               " split (", split, ") has no tokens, but ", samples,
               " samples are asked of it; change the split or the data");
-    GptIndex index = config_.cache_path.empty() ? GptIndex(lengths, spec)
-                                                : GptIndex(lengths, spec, config_.cache_path);
-    return std::make_shared<GptDataset>(std::move(sequences), std::move(index), config_.samples);
+    return std::make_shared<GptDataset>(
+        std::move(sequences), GptIndex(lengths, spec, config_.cache_path), config_.samples);
   }
 
   std::shared_ptr<const GptBlend> blend(const Blend& blend, DataSplit part,
@@ -74,15 +73,15 @@ class Library {
       members.push_back(member(sequences(blend.prefixes[i]), part, split, wanted));
     }
     if (!weights.empty()) {
-      return std::make_shared<GptBlend>(std::move(members),
-                                        blend_by_weights(normalize(weights), size));
+      return std::make_shared<GptBlend>(
+          std::move(members), blend_by_weights(normalize(weights), size, config_.cache_path));
     }
     return by_sizes(std::move(members), samples);
   }
 
  private:
-  static std::shared_ptr<const GptBlend> by_sizes(std::vector<Member> members,
-                                                  std::int64_t samples) {
+  std::shared_ptr<const GptBlend> by_sizes(std::vector<Member> members,
+                                           std::int64_t samples) const {
     std::vector<std::int64_t> sizes;
     for (const Member& member : members) {
       sizes.push_back(member->num_samples());
@@ -91,12 +90,14 @@ class Library {
                 " tokens, so it has no weight in the blend; leave it out");
     }
     if (samples == kOneEpoch) {
-      return std::make_shared<GptBlend>(std::move(members), blend_exhaustively(sizes));
+      return std::make_shared<GptBlend>(std::move(members),
+                                        blend_exhaustively(sizes, config_.cache_path));
     }
     std::int64_t size = std::accumulate(sizes.begin(), sizes.end(), std::int64_t{0});
     std::vector<double> weights(sizes.begin(), sizes.end());
     return std::make_shared<GptBlend>(
-        std::move(members), blend_by_weights(normalize(weights), std::min(samples, size)));
+        std::move(members),
+        blend_by_weights(normalize(weights), std::min(samples, size), config_.cache_path));
   }
 
   const GptDataConfig& config_;
@@ -110,7 +111,13 @@ GptBlend::GptBlend(std::shared_ptr<const GptDataset> only) : members_{std::move(
 GptBlend::GptBlend(std::vector<std::shared_ptr<const GptDataset>> members, BlendIndex blend)
     : members_(std::move(members)), blend_(std::move(blend)) {
   std::vector<std::int64_t> used(members_.size());
-  for (std::int16_t dataset : blend_->datasets) ++used[static_cast<std::size_t>(dataset)];
+  PackedArray<std::int16_t> datasets = blend_->datasets();
+  for (std::size_t i = 0; i < datasets.size(); ++i) {
+    auto dataset = static_cast<std::size_t>(datasets[i]);
+    BEV_CHECK(dataset < used.size(), ErrorKind::kInput, "the blend index has dataset ", datasets[i],
+              " of ", used.size(), " at sample ", i);
+    ++used[dataset];
+  }
   for (std::size_t i = 0; i < members_.size(); ++i) {
     BEV_CHECK(used[i] <= members_[i]->num_samples(), ErrorKind::kInput, members_[i]->name(),
               ": the blend takes ", used[i], " samples of the ", members_[i]->num_samples(),
@@ -119,26 +126,26 @@ GptBlend::GptBlend(std::vector<std::shared_ptr<const GptDataset>> members, Blend
 }
 
 std::int64_t GptBlend::num_samples() const {
-  return blend_ ? static_cast<std::int64_t>(blend_->datasets.size())
+  return blend_ ? static_cast<std::int64_t>(blend_->datasets().size())
                 : members_.front()->num_samples();
 }
 
 GptBlend::Place GptBlend::find(std::int64_t index) const {
-  if (!blend_) return {*members_.front(), index};
+  if (!blend_) return {0, index};
   BEV_CHECK(index >= 0 && index < num_samples(), ErrorKind::kInternal, "blend: sample ", index,
             " of ", num_samples());
   auto at = static_cast<std::size_t>(index);
-  return {*members_[static_cast<std::size_t>(blend_->datasets[at])], blend_->samples[at]};
+  return {static_cast<std::size_t>(blend_->datasets()[at]), blend_->samples()[at]};
 }
 
 TokenSample GptBlend::sample(std::int64_t index) const {
   Place at = find(index);
-  return at.member.sample(at.sample);
+  return members_[at.member]->sample(at.sample);
 }
 
-TokenSample GptBlend::sample(std::int64_t index, std::vector<std::int32_t>& positions) const {
+TokenSample GptBlend::sample(std::int64_t index, std::span<RandomState> fim_streams) const {
   Place at = find(index);
-  return at.member.sample(at.sample, positions);
+  return members_[at.member]->sample(at.sample, fim_streams[at.member]);
 }
 
 GptSplits open_gpt_data(const GptSources& sources, const SplitSizes& sizes,

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -24,7 +25,8 @@ class GptBlend : public Dataset {
   std::int64_t seq_length() const override { return members_.front()->seq_length(); }
   std::int64_t num_samples() const override;
   TokenSample sample(std::int64_t index) const override;
-  TokenSample sample(std::int64_t index, std::vector<std::int32_t>& positions) const;
+  // With a stream for each member, as GptDataset's.
+  TokenSample sample(std::int64_t index, std::span<RandomState> fim_streams) const;
 
   const std::vector<std::shared_ptr<const GptDataset>>& members() const { return members_; }
   // Absent where there is but one dataset, given without a weight.
@@ -32,7 +34,7 @@ class GptBlend : public Dataset {
 
  private:
   struct Place {
-    const GptDataset& member;
+    std::size_t member;
     std::int64_t sample;
   };
   Place find(std::int64_t index) const;

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <numeric>
 #include <utility>
 
 #include "base/error.h"
@@ -52,8 +53,8 @@ void GptDataset::read_piece(std::int64_t sequence, std::int64_t offset,
 }
 
 // The index may come from a file: every number is checked before it is used.
-// Returns whether it ends in padding.
-bool GptDataset::read_text(std::int64_t index, std::span<std::int32_t> text) const {
+// Returns how many tokens there are before the padding.
+std::size_t GptDataset::read_text(std::int64_t index, std::span<std::int32_t> text) const {
   BEV_CHECK(index >= 0 && index < num_samples(), ErrorKind::kInternal, sequences_->name(),
             ": sample ", index, " of ", num_samples());
   std::int64_t sample = index_.shuffled(index);
@@ -81,17 +82,29 @@ bool GptDataset::read_text(std::int64_t index, std::span<std::int32_t> text) con
     done += static_cast<std::size_t>(count);
   }
   std::fill(text.begin() + static_cast<std::ptrdiff_t>(done), text.end(), config_.pad_id);
-  return done < text.size();
+  return done;
 }
 
-TokenSample GptDataset::read_sample(std::int64_t index,
-                                    std::vector<std::int32_t>* positions) const {
+TokenSample GptDataset::sample(std::int64_t index) const {
+  constexpr std::uint64_t kSeeds = std::uint64_t{1} << 32;
+  if (!config_.fim) return make_sample(index, nullptr);
+  RandomState stream((config_.fim_seed + static_cast<std::uint64_t>(index)) % kSeeds);
+  return make_sample(index, &stream);
+}
+
+TokenSample GptDataset::sample(std::int64_t index, RandomState& fim_stream) const {
+  return make_sample(index, &fim_stream);
+}
+
+TokenSample GptDataset::make_sample(std::int64_t index, RandomState* fim_stream) const {
   auto length = static_cast<std::size_t>(config_.seq_length);
   TokenSample out;
   out.tokens.resize(length + 1);
   out.tokens.back() = config_.pad_id;
-  bool padded =
-      read_text(index, std::span(out.tokens).first(length + (config_.extra_token ? 1 : 0)));
+  auto text = std::span(out.tokens).first(length + (config_.extra_token ? 1 : 0));
+  std::size_t count = read_text(index, text);
+  bool padded = count < text.size();
+  if (config_.fim) config_.fim->apply(text.first(count), *fim_stream);
   out.targets.assign(out.tokens.begin() + 1, out.tokens.end());
   out.tokens.pop_back();
   out.weights.assign(length, 1.0f);
@@ -100,14 +113,7 @@ TokenSample GptDataset::read_sample(std::int64_t index,
       if (out.tokens[t] == config_.eod_id) out.weights[t] = 0;
     }
   }
-  std::size_t begin = 0;
-  for (std::size_t t = 0; config_.reset_attention_mask && t + 1 < length; ++t) {
-    if (out.tokens[t] != config_.eod_id) continue;
-    out.documents.push_back(static_cast<std::int32_t>(t + 1 - begin));
-    begin = t + 1;
-  }
-  out.documents.push_back(static_cast<std::int32_t>(length - begin));
-  if (positions != nullptr) *positions = positions_of(out.tokens);
+  cut_documents(out);
   // Otherwise there is none: tokens of a vocabulary are never -1.
   if (padded || !config_.extra_token || config_.pad_id >= 0 || config_.vocab_size == 0) {
     mask_padding(out);
@@ -115,14 +121,28 @@ TokenSample GptDataset::read_sample(std::int64_t index,
   return out;
 }
 
-std::vector<std::int32_t> GptDataset::positions_of(std::span<const std::int32_t> tokens) const {
-  std::vector<std::int32_t> positions(tokens.size());
-  std::int32_t next = 0;
-  for (std::size_t t = 0; t < positions.size(); ++t) {
-    positions[t] = next++;
-    if (config_.reset_position_ids && tokens[t] == config_.eod_id) next = 0;
+// After every end of document the attention, the positions, both or neither start again. Positions
+// follow from the documents unless only one of them does.
+void GptDataset::cut_documents(TokenSample& sample) const {
+  auto length = static_cast<std::int32_t>(sample.tokens.size());
+  std::vector<std::int32_t> lengths;
+  std::int32_t begin = 0;
+  for (std::int32_t t = 0;
+       (config_.reset_attention_mask || config_.reset_position_ids) && t + 1 < length; ++t) {
+    if (sample.tokens[static_cast<std::size_t>(t)] != config_.eod_id) continue;
+    lengths.push_back(t + 1 - begin);
+    begin = t + 1;
   }
-  return positions;
+  lengths.push_back(length - begin);
+  if (config_.reset_attention_mask != config_.reset_position_ids) {
+    sample.positions.resize(sample.tokens.size());
+    auto at = sample.positions.begin();
+    for (std::int32_t part : config_.reset_position_ids ? lengths : std::vector{length}) {
+      std::iota(at, at + part, 0);
+      at += part;
+    }
+  }
+  sample.documents = config_.reset_attention_mask ? std::move(lengths) : std::vector{length};
 }
 
 // Padding is out of the loss; its tokens become some that the embedding has.
@@ -132,12 +152,6 @@ void GptDataset::mask_padding(TokenSample& sample) const {
     sample.tokens[t] = sample.tokens[t] == config_.pad_id ? 0 : sample.tokens[t];
     sample.targets[t] = sample.targets[t] == config_.pad_id ? 0 : sample.targets[t];
   }
-}
-
-TokenSample GptDataset::sample(std::int64_t index) const { return read_sample(index, nullptr); }
-
-TokenSample GptDataset::sample(std::int64_t index, std::vector<std::int32_t>& positions) const {
-  return read_sample(index, &positions);
 }
 
 }  // namespace bev

@@ -8,7 +8,9 @@
 #include <vector>
 
 #include "data/dataset.h"
+#include "data/fill_in_middle.h"
 #include "data/gpt_index.h"
+#include "data/mt19937.h"
 #include "data/token_sequences.h"
 
 namespace bev {
@@ -22,6 +24,8 @@ struct GptSampleConfig {
   std::int32_t eod_id = -1;           // < 0: there is none
   std::int32_t pad_id = -1;           // a target that is left out of the loss
   std::int64_t vocab_size = 0;        // tokens at or above are refused; 0: any
+  std::shared_ptr<const FillInMiddle> fim = nullptr;  // null: samples stay as they are
+  std::uint64_t fim_seed = 0;
 };
 
 class GptDataset : public Dataset {
@@ -31,19 +35,20 @@ class GptDataset : public Dataset {
 
   std::int64_t seq_length() const override { return config_.seq_length; }
   std::int64_t num_samples() const override { return index_.num_samples(); }
+  // Fill-in-the-middle draws from a stream of the sample's own, RandomState(fim_seed + index), so
+  // that a sample does not depend on who reads it and when.
   TokenSample sample(std::int64_t index) const override;
-  // Also the position of each token: 0, 1, 2, ..., from 0 again after every end of document when
-  // the configuration asks for it.
-  TokenSample sample(std::int64_t index, std::vector<std::int32_t>& positions) const;
+  // Megatron's datasets draw from one stream, in the order of reading.
+  TokenSample sample(std::int64_t index, RandomState& fim_stream) const;
 
   const GptIndex& index() const { return index_; }
   const std::string& name() const { return sequences_->name(); }
 
  private:
-  TokenSample read_sample(std::int64_t index, std::vector<std::int32_t>* positions) const;
-  std::vector<std::int32_t> positions_of(std::span<const std::int32_t> tokens) const;
+  TokenSample make_sample(std::int64_t index, RandomState* fim_stream) const;
+  void cut_documents(TokenSample& sample) const;
   void mask_padding(TokenSample& sample) const;
-  bool read_text(std::int64_t index, std::span<std::int32_t> text) const;
+  std::size_t read_text(std::int64_t index, std::span<std::int32_t> text) const;
   void read_piece(std::int64_t sequence, std::int64_t offset, std::span<std::int32_t> piece) const;
 
   std::shared_ptr<const TokenSequences> sequences_;

@@ -1,53 +1,20 @@
 #include "data/gpt_index.h"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <array>
-#include <cstring>
 #include <limits>
 #include <numeric>
 
 #include "base/error.h"
-#include "base/file.h"
-#include "base/log.h"
 #include "data/content_hash.h"
 #include "data/gpt_epochs.h"
 #include "data/mt19937.h"
-#include "data/staged_file.h"
 
 namespace bev {
 
 namespace {
 
-// The file, and the same in memory: the header, then the three arrays, each from a multiple of
-// eight bytes on.
-struct Header {
-  std::array<char, 8> magic{'B', 'E', 'V', 'I', 'N', 'D', 'E', 'X'};
-  std::uint64_t version = 1;
-  std::uint64_t key = 0;       // of what the index was made from
-  std::uint64_t checksum = 0;  // of the arrays
-  std::int64_t documents = 0, samples = 0;
-  std::int64_t sample_bytes = 4, shuffle_bytes = 4;  // of an entry
-};
-
-struct Places {
-  std::size_t documents, samples, shuffle, end;
-};
-
-std::size_t aligned(std::size_t bytes) { return (bytes + 7) / 8 * 8; }
-
-Places places_of(const Header& header) {
-  auto bytes = [](std::int64_t count, std::int64_t each) {
-    return aligned(static_cast<std::size_t>(count) * static_cast<std::size_t>(each));
-  };
-  Places at;
-  at.documents = sizeof(Header);
-  at.samples = at.documents + bytes(header.documents, 4);
-  at.shuffle = at.samples + bytes(2 * (header.samples + 1), header.sample_bytes);
-  at.end = at.shuffle + bytes(header.samples, header.shuffle_bytes);
-  return at;
-}
+enum Array : std::size_t { kDocuments, kSamples, kShuffle };
 
 // Sequence numbers of every epoch, shuffled together, or the last epoch apart.
 void fill_documents(const GptIndexSpec& spec, const GptEpochs& plan, RandomState& random,
@@ -112,146 +79,63 @@ std::uint64_t key_of(PackedArray<std::int32_t> lengths, const GptIndexSpec& spec
                                      static_cast<std::int64_t>(spec.seed),
                                      spec.extra_token,
                                      spec.keep_partial,
-                                     static_cast<std::int64_t>(Header{}.version)};
+                                     static_cast<std::int64_t>(ArrayFile::kVersion)};
   return hash_bytes(lengths.sub(first, count).bytes(),
                     hash_bytes(std::as_bytes(std::span(values)), 0));
 }
 
-std::string file_name(std::uint64_t key) { return fmt::format("gpt-index-{:016x}.bin", key); }
+constexpr const char* kKind = "gpt-index";
 
-}  // namespace
-
-struct GptIndex::Storage {
-  std::optional<MappedFile> file;
-  std::unique_ptr<std::byte[]> memory;  // instead of it
-  std::span<const std::byte> bytes;
-  Header header;
-  Places at;
-
-  Storage(PackedArray<std::int32_t> lengths, const GptIndexSpec& spec, std::uint64_t key);
-  // Empty unless the file is whole and was made from the same.
-  static std::unique_ptr<Storage> load(const std::string& path, std::uint64_t key);
-  void save(const std::string& path) const;
-
-  std::int64_t entry(std::size_t place, std::int64_t index, std::int64_t width) const {
-    const std::byte* from = bytes.data() + place + index * width;
-    return width == 4 ? PackedArray<std::uint32_t>(from, 1)[0]
-                      : PackedArray<std::int64_t>(from, 1)[0];
-  }
-
- private:
-  Storage() = default;
-  template <class T>
-  std::span<T> part(std::size_t place, std::int64_t count) {
-    return {reinterpret_cast<T*>(memory.get() + place), static_cast<std::size_t>(count)};
-  }
-};
-
-GptIndex::Storage::Storage(PackedArray<std::int32_t> lengths, const GptIndexSpec& spec,
-                           std::uint64_t key) {
+ArrayFile make_index(PackedArray<std::int32_t> lengths, const GptIndexSpec& spec) {
   BEV_CHECK(spec.end_sequence <= std::numeric_limits<std::int32_t>::max(), ErrorKind::kInput,
             "sequence ", spec.end_sequence, " is beyond Megatron's 2147483647");
   RandomState random(spec.seed);
   GptEpochs plan = gpt_epochs(lengths, spec);
-  header.key = key;
-  header.documents = plan.epochs * (spec.end_sequence - spec.first_sequence);
-  header.samples = plan.num_samples;
-  if (header.documents > std::numeric_limits<std::int32_t>::max()) header.sample_bytes = 8;
-  if (header.samples >= std::numeric_limits<std::uint32_t>::max() - 1) header.shuffle_bytes = 8;
-  at = places_of(header);
-  memory = std::make_unique_for_overwrite<std::byte[]>(at.end);
-  bytes = {memory.get(), at.end};
-  for (std::size_t end : {at.samples, at.shuffle, at.end}) {
-    std::memset(memory.get() + end - 8, 0, 8);  // the padding, where there is some
-  }
-  std::span<std::int32_t> documents = part<std::int32_t>(at.documents, header.documents);
+  std::int64_t count = plan.epochs * (spec.end_sequence - spec.first_sequence);
+  std::array<ArrayFile::Shape, 3> shapes{
+      {{count, 4}, {2 * (plan.num_samples + 1), 4}, {plan.num_samples, 4}}};
+  if (count > std::numeric_limits<std::int32_t>::max()) shapes[kSamples].width = 8;
+  if (plan.num_samples >= std::numeric_limits<std::uint32_t>::max() - 1) shapes[kShuffle].width = 8;
+  ArrayFile out(shapes);
+  std::span<std::int32_t> documents = out.fill<std::int32_t>(kDocuments);
   fill_documents(spec, plan, random, documents);
-  std::int64_t entries = 2 * (header.samples + 1);
-  if (header.sample_bytes == 4) {
-    fill_samples(lengths, documents, spec, part<std::int32_t>(at.samples, entries));
+  if (shapes[kSamples].width == 4) {
+    fill_samples(lengths, documents, spec, out.fill<std::int32_t>(kSamples));
   } else {
-    fill_samples(lengths, documents, spec, part<std::int64_t>(at.samples, entries));
+    fill_samples(lengths, documents, spec, out.fill<std::int64_t>(kSamples));
   }
   auto first = static_cast<std::size_t>(plan.shuffled_together);
-  if (header.shuffle_bytes == 4) {
-    fill_shuffle(first, random, part<std::uint32_t>(at.shuffle, header.samples));
+  if (shapes[kShuffle].width == 4) {
+    fill_shuffle(first, random, out.fill<std::uint32_t>(kShuffle));
   } else {
-    fill_shuffle(first, random, part<std::int64_t>(at.shuffle, header.samples));
+    fill_shuffle(first, random, out.fill<std::int64_t>(kShuffle));
   }
-}
-
-std::unique_ptr<GptIndex::Storage> GptIndex::Storage::load(const std::string& path,
-                                                           std::uint64_t key) {
-  if (!path_exists(path)) return nullptr;
-  std::unique_ptr<Storage> out(new Storage);
-  out->file.emplace(path);
-  out->bytes = out->file->bytes();
-  Header& header = out->header;
-  const Header expected;
-  if (out->bytes.size() < sizeof header) return nullptr;
-  std::memcpy(&header, out->bytes.data(), sizeof header);
-  auto within = [&](std::int64_t count) {
-    return count >= 0 && static_cast<std::size_t>(count) <= out->bytes.size() / 4;
-  };
-  auto width = [](std::int64_t bytes) { return bytes == 4 || bytes == 8; };
-  bool good = header.magic == expected.magic && header.version == expected.version &&
-              header.key == key && within(header.documents) && within(header.samples) &&
-              width(header.sample_bytes) && width(header.shuffle_bytes);
-  if (!good) return nullptr;
-  out->at = places_of(header);
-  if (out->at.end != out->bytes.size()) return nullptr;
-  if (hash_bytes(out->bytes.subspan(sizeof header), key) != header.checksum) return nullptr;
   return out;
 }
 
-void GptIndex::Storage::save(const std::string& path) const {
-  Header complete = header;
-  complete.checksum = hash_bytes(bytes.subspan(sizeof(Header)), header.key);
-  StagedFile out(path);
-  out.write_value(complete);
-  out.write(bytes.subspan(sizeof(Header)));
-  out.commit();
-}
+}  // namespace
 
 std::string gpt_index_file(PackedArray<std::int32_t> lengths, const GptIndexSpec& spec) {
-  return file_name(key_of(lengths, spec));
+  return array_file_name(kKind, key_of(lengths, spec));
 }
-
-GptIndex::GptIndex(PackedArray<std::int32_t> lengths, const GptIndexSpec& spec)
-    : storage_(std::make_unique<Storage>(lengths, spec, 0)) {}
 
 GptIndex::GptIndex(PackedArray<std::int32_t> lengths, const GptIndexSpec& spec,
-                   const std::string& cache_folder) {
-  std::uint64_t key = key_of(lengths, spec);
-  std::string path = join_path(cache_folder, file_name(key));
-  storage_ = Storage::load(path, key);
-  if (storage_) return;
-  if (path_exists(path)) log_warning(concat(path, ": is damaged; it is made again"));
-  storage_ = std::make_unique<Storage>(lengths, spec, key);
-  make_directories(cache_folder);
-  storage_->save(path);
-  // The file's pages are shared by all processes, those in memory are not.
-  if (auto saved = Storage::load(path, key)) storage_ = std::move(saved);
+                   const std::string& cache_folder)
+    : arrays_(cached_arrays(cache_folder, kKind, cache_folder.empty() ? 0 : key_of(lengths, spec),
+                            [&] { return make_index(lengths, spec); })) {}
+
+std::int64_t GptIndex::entry(std::size_t array, std::int64_t index) const {
+  auto at = static_cast<std::size_t>(index);
+  return arrays_.shape(array).width == 4 ? arrays_.array<std::uint32_t>(array)[at]
+                                         : arrays_.array<std::int64_t>(array)[at];
 }
 
-GptIndex::GptIndex(GptIndex&&) noexcept = default;
-GptIndex::~GptIndex() = default;
-
-std::int64_t GptIndex::num_documents() const { return storage_->header.documents; }
-std::int64_t GptIndex::num_samples() const { return storage_->header.samples; }
-
-std::int64_t GptIndex::document(std::int64_t position) const {
-  return storage_->entry(storage_->at.documents, position, 4);
-}
-
+std::int64_t GptIndex::num_documents() const { return arrays_.shape(kDocuments).count; }
+std::int64_t GptIndex::num_samples() const { return arrays_.shape(kShuffle).count; }
+std::int64_t GptIndex::document(std::int64_t position) const { return entry(kDocuments, position); }
 SampleStart GptIndex::sample_start(std::int64_t sample) const {
-  std::int64_t width = storage_->header.sample_bytes;
-  return {storage_->entry(storage_->at.samples, 2 * sample, width),
-          storage_->entry(storage_->at.samples, 2 * sample + 1, width)};
+  return {entry(kSamples, 2 * sample), entry(kSamples, 2 * sample + 1)};
 }
-
-std::int64_t GptIndex::shuffled(std::int64_t index) const {
-  return storage_->entry(storage_->at.shuffle, index, storage_->header.shuffle_bytes);
-}
+std::int64_t GptIndex::shuffled(std::int64_t index) const { return entry(kShuffle, index); }
 
 }  // namespace bev

@@ -5,11 +5,10 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <memory>
 #include <optional>
-#include <span>
 #include <string>
 
+#include "data/array_file.h"
 #include "data/packed_array.h"
 
 namespace bev {
@@ -30,14 +29,10 @@ struct SampleStart {
 
 class GptIndex {
  public:
-  // Error(kInput) when samples are asked of no tokens.
-  GptIndex(PackedArray<std::int32_t> lengths, const GptIndexSpec& spec);
-  // From the folder's cache; made and put there first when it is missing or damaged. Any number
-  // of processes may do so at once.
+  // From the folder's cache, or made and put there; without a folder only made. Error(kInput) when
+  // samples are asked of no tokens.
   GptIndex(PackedArray<std::int32_t> lengths, const GptIndexSpec& spec,
-           const std::string& cache_folder);
-  GptIndex(GptIndex&&) noexcept;
-  ~GptIndex();
+           const std::string& cache_folder = "");
 
   std::int64_t num_documents() const;  // entries: every epoch has all of them
   std::int64_t num_samples() const;
@@ -47,8 +42,9 @@ class GptIndex {
   std::int64_t shuffled(std::int64_t index) const;
 
  private:
-  struct Storage;
-  std::unique_ptr<Storage> storage_;
+  std::int64_t entry(std::size_t array, std::int64_t index) const;
+
+  ArrayFile arrays_;
 };
 
 // The cache file of an index: its name has a hash of the lengths and the specification.

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <cmath>
 
 #include "base/error.h"
 
@@ -48,6 +49,24 @@ std::uint64_t RandomState::interval(std::uint64_t most) {
     }
   } while (value > most);
   return value;
+}
+
+double RandomState::uniform() {
+  std::uint32_t high = next() >> 5, low = next() >> 6;
+  return (high * 67108864.0 + low) / 9007199254740992.0;
+}
+
+bool RandomState::bernoulli(double probability) {
+  // Of the less likely outcome, whose inversion may round to neither: then it is drawn again.
+  bool swapped = probability > 0.5;
+  double rare = swapped ? 1.0 - probability : probability;
+  double common = 1.0 - rare;
+  double none = std::exp(std::log(common));
+  while (true) {
+    double value = uniform();
+    if (value <= none) return swapped;
+    if (value - none <= rare * none / common) return !swapped;
+  }
 }
 
 // A word that is drawn again is overwritten by the next one instead of jumped over: whether that

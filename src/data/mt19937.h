@@ -22,6 +22,11 @@ class RandomState {
   // Uniform in [0, most]: words are masked, and those above are drawn again.
   std::uint64_t interval(std::uint64_t most);
 
+  // Uniform in [0, 1): 53 bits of two words.
+  double uniform();
+  // binomial(1, probability), by inversion.
+  bool bernoulli(double probability);
+
   // Fisher-Yates from the end. Where to swap does not depend on the data, so draws run ahead of
   // the swaps and their memory is on its way when it is needed.
   template <class T>

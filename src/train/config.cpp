@@ -66,13 +66,16 @@ void DataConfig::fields(FieldList& list) {
       .min(0)
       .limit(kMaxBatch)
       .defaults_to("max-position-embeddings, at most 4096; else 1024");
-  list.add("split", split, "shares of training, validation and test");
+  list.add("split", split, "shares of training, validation and test").defaults_to("969,30,1");
   list.add("data-path", data_path,
            "token files of all splits: prefixes of .bin and .idx, or weights and prefixes in turn");
   list.add("train-data-path", train_data_path, "token files of training only, given likewise");
   list.add("valid-data-path", valid_data_path, "token files of validation only");
   list.add("test-data-path", test_data_path, "token files of the test only");
   list.add("data-args-path", data_args_path, "file with the words of --data-path");
+  list.add("per-split-data-args-path", per_split_data_args_path,
+           "JSON file {\"train\": [words], \"valid\": [words], \"test\": [words]}, for each split "
+           "those of its own flag");
   list.add("data-cache-path", data_cache_path,
            "folder that keeps the order of samples, shared by processes and runs");
   list.add("reset-position-ids", reset_position_ids, "positions start again in every document");
@@ -85,17 +88,63 @@ void DataConfig::fields(FieldList& list) {
   list.add("pad-id", pad_id, "token of padding, which has no loss; -1: there is none")
       .min(-1)
       .limit(kMostTokenId);
+  list.add("tokenizer-model", tokenizer_model,
+           "tokenizer of the token files, for --fim-data: a folder, a file, byte or null:SIZE")
+      .defaults_to("that of --hf-model");
+  fim.fields(list);
+}
+
+void FimFlags::fields(FieldList& list) {
+  list.add("fim-data", fim_data, "fill-in-the-middle: put the middle of documents last");
+  list.add("fim-rate", fim_rate, "share of documents that are changed").min(0).max(1);
+  list.add("fim-spm-rate", fim_spm_rate, "share of those that have the suffix first").min(0).max(1);
+  list.add("fim-split-sample", fim_split_sample,
+           "token between the fragments of a document, which are changed one by one");
+  list.add("fim-fragment-rate", fim_fragment_rate, "share of fragments that are changed")
+      .max(1)
+      .defaults_to("needed with --fim-split-sample");
+  list.add("fim-no-prefix", fim_no_prefix, "leave texts as they are that begin with this");
+  list.add("fim-prefix-token", fim_prefix_token, "token before the prefix");
+  list.add("fim-middle-token", fim_middle_token, "token before the middle");
+  list.add("fim-suffix-token", fim_suffix_token, "token before the suffix");
+  list.add("fim-pad-token", fim_pad_token, "token that fills up samples that became shorter");
+  list.add("fim-eod-token", fim_eod_token, "token that ends a document");
+}
+
+std::vector<std::string> FimFlags::problems() const {
+  std::vector<std::string> out;
+  if (!fim_data) return out;
+  auto need = [&](const std::string& token, const char* flag) {
+    if (token.empty()) out.push_back(concat(flag, ": is missing; --fim-data needs the token"));
+  };
+  need(fim_prefix_token, "--fim-prefix-token");
+  need(fim_middle_token, "--fim-middle-token");
+  need(fim_suffix_token, "--fim-suffix-token");
+  need(fim_pad_token, "--fim-pad-token");
+  need(fim_eod_token, "--fim-eod-token");
+  if (!fim_split_sample.empty() && fim_fragment_rate < 0) {
+    out.push_back("--fim-fragment-rate: is missing; --fim-split-sample needs a rate from 0 to 1");
+  }
+  return out;
+}
+
+std::string DataConfig::split_weights() const { return split.empty() ? "969,30,1" : split; }
+
+bool DataConfig::has_own_token_files() const {
+  return !(train_data_path.empty() && valid_data_path.empty() && test_data_path.empty() &&
+           per_split_data_args_path.empty());
 }
 
 bool DataConfig::has_token_files() const {
-  return !(data_path.empty() && train_data_path.empty() && valid_data_path.empty() &&
-           test_data_path.empty() && data_args_path.empty());
+  return !data_path.empty() || !data_args_path.empty() || has_own_token_files();
 }
 
 std::vector<std::string> DataConfig::problems() const {
   std::vector<std::string> shared, own, sources, out;
   if (!data_path.empty()) shared.push_back("--data-path");
   if (!data_args_path.empty()) shared.push_back("--data-args-path");
+  if (!per_split_data_args_path.empty()) own.push_back("--per-split-data-args-path");
+  std::size_t in_files = own.size();
   if (!train_data_path.empty()) own.push_back("--train-data-path");
   if (!valid_data_path.empty()) own.push_back("--valid-data-path");
   if (!test_data_path.empty()) own.push_back("--test-data-path");
@@ -104,6 +153,17 @@ std::vector<std::string> DataConfig::problems() const {
     others.insert(others.end(), own.begin(), own.end());
     out.push_back(concat(shared[0], ": excludes ", join(others, " and "),
                          "; data is shared by the splits or given for each"));
+  } else if (in_files > 0 && own.size() > in_files) {
+    out.push_back(concat(own[0], ": excludes ", join(std::span(own).subspan(1), " and "),
+                         "; put all splits into the file, or all into flags"));
+  }
+  if (!split.empty() && !own.empty()) {
+    out.push_back(
+        concat("--split: excludes ", own[0], ", whose files are whole splits; leave it out"));
+  }
+  for (std::string& problem : fim.problems()) out.push_back(std::move(problem));
+  if (fim.fim_data && !has_token_files()) {
+    out.push_back("--fim-data: is for token files; give --data-path");
   }
   if (!text.empty()) sources.push_back("--text");
   if (mock_data) sources.push_back("--mock-data");
@@ -114,6 +174,25 @@ std::vector<std::string> DataConfig::problems() const {
                          "; keep one"));
   }
   return out;
+}
+
+void LoaderConfig::fields(FieldList& list) {
+  list.section("loader");
+  list.add("dataloader-type", dataloader_type,
+           {{"single", OrderKind::kSingle}, {"cyclic", OrderKind::kCyclic}},
+           "samples once, in order, or over and over, permuted anew in every epoch");
+  list.add("data-sharding", data_sharding,
+           "cyclic: every data-parallel rank keeps to its own share of the samples");
+  list.add("num-workers", num_workers, "threads of a rank that read ahead; 0: the step reads")
+      .min(0)
+      .limit(256);
+  list.add("prefetch-factor", prefetch_factor, "micro-batches that may wait for each worker")
+      .min(1)
+      .limit(1 << 16);
+  list.add("consumed-train-samples", consumed_train_samples,
+           "begin after so many samples, as if the iterations that take them were done")
+      .min(0)
+      .limit(kMaxSamples);
 }
 
 void PrecisionConfig::fields(FieldList& list) {

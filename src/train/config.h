@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "data/sample_order.h"
 #include "optim/lr_schedule.h"
 #include "tensor/dtype.h"
 #include "train/batch_schedule.h"
@@ -30,26 +31,53 @@ struct BatchConfig {
   BatchSpec spec(std::int64_t data_parallel_size, std::int64_t seq_length) const;
 };
 
+// Fill-in-the-middle. Tokens are given as the vocabulary writes them.
+struct FimFlags {
+  bool fim_data = false;
+  double fim_rate = 0.5, fim_spm_rate = 0.5, fim_fragment_rate = -1;  // < 0: not given
+  std::string fim_split_sample, fim_no_prefix;
+  std::string fim_prefix_token, fim_middle_token, fim_suffix_token, fim_pad_token, fim_eod_token;
+
+  void fields(FieldList& list);
+  std::vector<std::string> problems() const;
+};
+
 struct DataConfig {
   std::vector<std::string> text;  // files of byte tokens
   bool mock_data = false;
   std::string token_batches;    // a JSON file with one list of rows per global batch
   std::int64_t seq_length = 0;  // 0: the model's longest, at most 4096; 1024 without one
-  std::string split = "969,30,1";
+  std::string split;            // "": 969,30,1
   // Megatron's token files: prefixes, or weights and prefixes; shared by the splits, in words or in
   // a file, or of a split's own.
   std::vector<std::string> data_path, train_data_path, valid_data_path, test_data_path;
-  std::string data_args_path;
+  std::string data_args_path, per_split_data_args_path;
   std::string data_cache_path;
   bool reset_position_ids = false;
   bool reset_attention_mask = false;
   bool eod_mask_loss = false;
   std::int64_t eod_id = -1;  // < 0: the tokenizer's
   std::int64_t pad_id = -1;  // < 0: there is none
+  FimFlags fim;
+  std::string tokenizer_model;  // of the token files; "": that of --hf-model
 
   void fields(FieldList& list);
+  std::string split_weights() const;
+  // Whether there are token files; whether they are given for each split.
   bool has_token_files() const;
+  bool has_own_token_files() const;
   std::vector<std::string> problems() const;
+};
+
+// How samples are dealt out to the ranks and read.
+struct LoaderConfig {
+  OrderKind dataloader_type = OrderKind::kSingle;
+  bool data_sharding = true;
+  std::int64_t num_workers = 1;
+  std::int64_t prefetch_factor = 2;
+  std::int64_t consumed_train_samples = 0;  // where the data begins
+
+  void fields(FieldList& list);
 };
 
 struct PrecisionConfig {

@@ -1,5 +1,7 @@
 #include "train/loader.h"
 
+#include <utility>
+
 #include "base/error.h"
 #include "data/mock_dataset.h"
 #include "data/text_corpus.h"
@@ -10,20 +12,56 @@ namespace bev {
 namespace {
 
 RunData open_token_files(const DataConfig& config, std::int64_t vocab_size, std::uint64_t seed,
-                         const SampleNeeds& needs) {
+                         const SampleNeeds& needs, const SampleOrderSpec& order) {
   GptSplits splits = open_gpt_data(gpt_sources(config), {needs.train, needs.valid, std::nullopt},
                                    gpt_data_config(config, vocab_size, seed));
-  auto check = [](const GptBlend* data, std::int64_t wanted, const char* what) {
+  auto check = [&](const GptBlend* data, std::int64_t wanted, const char* what) {
     std::int64_t there = data ? data->num_samples() : 0;
-    BEV_CHECK(there >= wanted, ErrorKind::kInput, "the ", what, " blend has ", there,
+    bool again = order.kind == OrderKind::kCyclic && there > 0;
+    BEV_CHECK(there >= wanted || again, ErrorKind::kInput, "the ", what, " blend has ", there,
               " samples in one epoch and the run takes ", wanted,
-              "; give weights to go over the data again");
+              "; to go over the data again, give weights or --dataloader-type cyclic");
   };
   check(splits[0].get(), needs.train, "training");
   if (needs.valid) check(splits[1].get(), *needs.valid, "validation");
   RunData data;
   data.train = splits[0];
   data.valid = splits[1];
+  return data;
+}
+
+RunData open_mock_data(const DataConfig& config, std::int64_t vocab_size, std::uint64_t seed,
+                       const SampleNeeds& needs) {
+  MockConfig mock;
+  mock.vocab_size = vocab_size;
+  mock.seq_length = config.seq_length;
+  mock.seed = seed;
+  RunData data;
+  data.train = std::make_shared<MockDataset>(mock);
+  mock.seed = seed + 1;
+  if (needs.valid) data.valid = std::make_shared<MockDataset>(mock);
+  return data;
+}
+
+RunData open_text(const DataConfig& config, std::uint64_t seed, const SampleNeeds& needs) {
+  auto corpus = std::make_shared<TextCorpus>(config.text);
+  auto open = [&](DataSplit part, const char* what) {
+    TextDatasetConfig text;
+    text.seq_length = config.seq_length;
+    text.split = config.split_weights();
+    text.part = part;
+    text.seed = seed;
+    text.shuffle = part == DataSplit::kTrain;
+    auto dataset = std::make_shared<TextDataset>(corpus, text);
+    BEV_CHECK(dataset->num_samples() > 0, ErrorKind::kInput, "--text: the ", what,
+              " split (--split ", text.split, ") of ", corpus->num_tokens(),
+              " bytes is too short for one sample of ", config.seq_length + 1,
+              " tokens; give more text or a smaller --seq-length");
+    return dataset;
+  };
+  RunData data;
+  data.train = open(DataSplit::kTrain, "training");
+  if (needs.valid) data.valid = open(DataSplit::kValid, "validation");
   return data;
 }
 
@@ -42,60 +80,51 @@ SampleNeeds sample_needs(const TrainConfig& train, const BatchSchedule& batches)
 }
 
 RunData open_data(const DataConfig& config, std::int64_t vocab_size, std::uint64_t seed,
-                  const SampleNeeds& needs) {
+                  const SampleNeeds& needs, const SampleOrderSpec& order) {
   RunData data;
   if (!config.token_batches.empty()) {
     data.replay =
         std::make_shared<TokenBatches>(read_token_batches(config.token_batches, vocab_size));
     return data;
   }
-  if (config.has_token_files()) return open_token_files(config, vocab_size, seed, needs);
-  if (config.mock_data) {
-    MockConfig mock;
-    mock.vocab_size = vocab_size;
-    mock.seq_length = config.seq_length;
-    mock.seed = seed;
-    data.train = std::make_shared<MockDataset>(mock);
-    mock.seed = seed + 1;
-    if (needs.valid) data.valid = std::make_shared<MockDataset>(mock);
-    return data;
+  if (config.has_token_files()) {
+    data = open_token_files(config, vocab_size, seed, needs, order);
+  } else if (config.mock_data) {
+    data = open_mock_data(config, vocab_size, seed, needs);
+  } else {
+    data = open_text(config, seed, needs);
   }
-  auto corpus = std::make_shared<TextCorpus>(config.text);
-  auto open = [&](DataSplit part, const char* what) {
-    TextDatasetConfig text;
-    text.seq_length = config.seq_length;
-    text.split = config.split;
-    text.part = part;
-    text.seed = seed;
-    text.shuffle = part == DataSplit::kTrain;
-    auto dataset = std::make_shared<TextDataset>(corpus, text);
-    BEV_CHECK(dataset->num_samples() > 0, ErrorKind::kInput, "--text: the ", what,
-              " split (--split ", config.split, ") of ", corpus->num_tokens(),
-              " bytes is too short for one sample of ", config.seq_length + 1,
-              " tokens; give more text or a smaller --seq-length");
-    return dataset;
+  auto order_of = [&](const Dataset& dataset) {
+    SampleOrderSpec spec = order;
+    spec.num_samples = dataset.num_samples();
+    return std::make_shared<SampleOrder>(spec);
   };
-  data.train = open(DataSplit::kTrain, "training");
-  if (needs.valid) data.valid = open(DataSplit::kValid, "validation");
+  data.train_order = order_of(*data.train);
+  if (data.valid) data.valid_order = order_of(*data.valid);
   return data;
 }
 
-StepBatch load_step(Context& ctx, const Dataset& data, std::int64_t consumed_samples,
-                    const BatchSize& size, std::int64_t micro_batch_size) {
+Loader::Loader(const Context& ctx, std::shared_ptr<const Dataset> data,
+               std::shared_ptr<const SampleOrder> order, const BatchSchedule& batches,
+               std::int64_t consumed_samples, const ReadAhead& ahead)
+    : batches_(batches),
+      seq_length_(data->seq_length()),
+      consumed_samples_(consumed_samples),
+      reader_({std::move(data), std::move(order), batches, ctx.mesh.at().dp, ctx.mesh.shape().dp},
+              consumed_samples, ahead) {}
+
+StepBatch Loader::next(Context& ctx) {
+  BatchSize size = batches_.at(consumed_samples_);
   StepBatch step;
-  std::int64_t dp = ctx.mesh.shape().dp, length = data.seq_length();
   for (std::int64_t m = 0; m < size.micro_batches; ++m) {
-    std::int64_t first = (m * dp + ctx.mesh.at().dp) * micro_batch_size;
-    std::vector<TokenSample> samples;
-    for (std::int64_t i = 0; i < micro_batch_size; ++i) {
-      samples.push_back(data.sample(consumed_samples + first + i));
-    }
-    step.micro_batches.push_back(make_micro_batch(ctx, samples, first));
+    std::int64_t first = (m * ctx.mesh.shape().dp + ctx.mesh.at().dp) * batches_.micro_batch_size();
+    step.micro_batches.push_back(make_micro_batch(ctx, reader_.next(), first));
   }
+  auto length = static_cast<double>(seq_length_);
   step.samples = size.running;
-  step.tokens = size.running * length;
-  step.squared_lengths =
-      static_cast<double>(size.running) * static_cast<double>(length) * static_cast<double>(length);
+  step.tokens = size.running * seq_length_;
+  step.squared_lengths = static_cast<double>(size.running) * length * length;
+  consumed_samples_ += size.running;
   return step;
 }
 

@@ -1,4 +1,4 @@
-// The global batches of a run, in order; each rank builds only its own micro-batches.
+// The global batches of a run, in order; each rank reads and builds only its own micro-batches.
 #pragma once
 
 #include <cstdint>
@@ -10,8 +10,10 @@
 #include "bridge/token_file.h"
 #include "data/batch.h"
 #include "data/dataset.h"
+#include "data/sample_order.h"
 #include "train/batch_schedule.h"
 #include "train/config.h"
+#include "train/sample_reader.h"
 
 namespace bev {
 
@@ -25,7 +27,8 @@ struct StepBatch {
 // What a run reads; shared by the ranks of a process.
 struct RunData {
   std::shared_ptr<const Dataset> train, valid;  // valid may be null
-  std::shared_ptr<const TokenBatches> replay;   // instead of them
+  std::shared_ptr<const SampleOrder> train_order, valid_order;
+  std::shared_ptr<const TokenBatches> replay;  // instead of them
 };
 // Samples of a run, as Megatron counts them: the order of token files depends on it.
 struct SampleNeeds {
@@ -34,13 +37,29 @@ struct SampleNeeds {
 };
 SampleNeeds sample_needs(const TrainConfig& train, const BatchSchedule& batches);
 
-// Opens what the configuration names; Error when there is not enough of it.
+// Opens what the configuration names; Error when there is not enough of it. The orders follow
+// `order` and the number of samples that each dataset has.
 RunData open_data(const DataConfig& config, std::int64_t vocab_size, std::uint64_t seed,
-                  const SampleNeeds& needs);
+                  const SampleNeeds& needs, const SampleOrderSpec& order);
 
-// The iteration that starts at consumed_samples.
-StepBatch load_step(Context& ctx, const Dataset& data, std::int64_t consumed_samples,
-                    const BatchSize& size, std::int64_t micro_batch_size);
+// One rank's iterations, in order.
+class Loader {
+ public:
+  // Begins with the iteration at consumed_samples.
+  Loader(const Context& ctx, std::shared_ptr<const Dataset> data,
+         std::shared_ptr<const SampleOrder> order, const BatchSchedule& batches,
+         std::int64_t consumed_samples, const ReadAhead& ahead);
+
+  StepBatch next(Context& ctx);
+  // Where a loader would have to begin to go on from here, on any number of ranks.
+  std::int64_t consumed_samples() const { return consumed_samples_; }
+
+ private:
+  BatchSchedule batches_;
+  std::int64_t seq_length_, consumed_samples_;
+  SampleReader reader_;
+};
+
 // Batch `index` of a replay, the loss as in `score`.
 StepBatch replay_step(Context& ctx, const TokenBatches& replay, std::int64_t index,
                       std::int64_t micro_batch_size);

@@ -128,6 +128,10 @@ Trainer::Trainer(Engine& engine, const TrainerConfig& config, const RunData& dat
   if (data.replay) {
     auto there = static_cast<std::int64_t>(data.replay->batches.size());
     iterations_ = iterations_ > 0 ? std::min(iterations_, there) : there;
+  } else {
+    consumed_samples_ = scheduled_samples_ = config.loader.consumed_train_samples;
+    first_iteration_ = batches_.iterations_within(consumed_samples_) + 1;
+    loader_ = open_loader(data.train, data.train_order, batches_, consumed_samples_);
   }
   ReportOptions report;
   report.train_iterations = iterations_;
@@ -146,8 +150,16 @@ StepBatch Trainer::load(std::int64_t iteration) {
   if (data_.replay) {
     return replay_step(engine_.ctx(), *data_.replay, iteration - 1, batches_.micro_batch_size());
   }
-  return load_step(engine_.ctx(), *data_.train, consumed_samples_, batches_.at(consumed_samples_),
-                   batches_.micro_batch_size());
+  return loader_->next(engine_.ctx());
+}
+
+std::unique_ptr<Loader> Trainer::open_loader(std::shared_ptr<const Dataset> data,
+                                             std::shared_ptr<const SampleOrder> order,
+                                             const BatchSchedule& batches,
+                                             std::int64_t consumed_samples) {
+  ReadAhead ahead{config_.loader.num_workers, config_.loader.prefetch_factor};
+  return std::make_unique<Loader>(engine_.ctx(), std::move(data), std::move(order), batches,
+                                  consumed_samples, ahead);
 }
 
 StepReport Trainer::step(std::int64_t iteration) {
@@ -202,10 +214,13 @@ void Trainer::handle_bad_step(const StepBatch& batch, const StepInput& input, St
 double Trainer::validate() {
   double loss = 0, tokens = 0;
   // The last batch size whatever the present one is: the same samples every time.
-  BatchSize size = batches_.at(batches_.steps().back().from_samples);
+  BatchSpec spec = config_.batch.spec(engine_.mesh().shape().dp, config_.data.seq_length);
+  spec.global_batch_size = batches_.steps().back().global_batch_size;
+  spec.step_schedule.clear();
+  spec.rampup.clear();
+  auto loader = open_loader(data_.valid, data_.valid_order, BatchSchedule(spec), 0);
   for (std::int64_t i = 0; i < config_.train.eval_iters; ++i) {
-    StepBatch batch =
-        load_step(engine_.ctx(), *data_.valid, i * size.running, size, batches_.micro_batch_size());
+    StepBatch batch = loader->next(engine_.ctx());
     StepResult result = engine_.evaluate(batch.micro_batches);
     loss += result.loss * result.tokens;
     tokens += result.tokens;
@@ -237,9 +252,9 @@ TrainOutcome Trainer::run() {
   TrainOutcome outcome;
   outcome.validation_loss = std::numeric_limits<double>::quiet_NaN();
   start_seconds_ = monotonic_seconds();
-  for (std::int64_t iteration = 1; iteration <= iterations_; ++iteration) {
+  for (std::int64_t iteration = first_iteration_; iteration <= iterations_; ++iteration) {
     StepReport report = step(iteration);
-    outcome.iterations = iteration;
+    outcome.iterations = iteration - first_iteration_ + 1;
     curves_.train.push_back({static_cast<double>(iteration), report.loss});
     if (sinks_) sinks_->report(report);
     bool last = iteration == iterations_;
@@ -258,7 +273,7 @@ TrainOutcome Trainer::run() {
 
 void Trainer::finish(TrainOutcome& outcome) {
   outcome.seconds = monotonic_seconds() - start_seconds_;
-  outcome.consumed_samples = consumed_samples_;
+  outcome.consumed_samples = consumed_samples_ - config_.loader.consumed_train_samples;
   outcome.consumed_tokens = consumed_tokens_;
   outcome.skipped = skipped_;
   if (!curves_.train.empty()) outcome.first_loss = curves_.train.front().y;

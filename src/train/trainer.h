@@ -21,6 +21,7 @@ struct TrainerConfig {
   OptimConfig optim;
   BatchConfig batch;
   DataConfig data;
+  LoaderConfig loader;
   TrainConfig train;
   LogConfig log;
   bool fp16 = false;
@@ -32,7 +33,7 @@ enum class StopReason : std::uint8_t { kFinished, kDuration, kInterval, kSignal 
 struct TrainOutcome {
   StopReason reason = StopReason::kFinished;
   int signal = 0;
-  std::int64_t iterations = 0, consumed_samples = 0, consumed_tokens = 0;
+  std::int64_t iterations = 0, consumed_samples = 0, consumed_tokens = 0;  // of this process
   std::int64_t skipped = 0;
   double seconds = 0;
   double first_loss = 0, last_loss = 0;  // of the first iteration; mean over the last tenth
@@ -51,6 +52,9 @@ class Trainer {
 
  private:
   struct Sinks;  // files and terminal; only on rank 0
+  std::unique_ptr<Loader> open_loader(std::shared_ptr<const Dataset> data,
+                                      std::shared_ptr<const SampleOrder> order,
+                                      const BatchSchedule& batches, std::int64_t consumed_samples);
   StepBatch load(std::int64_t iteration);
   StepReport step(std::int64_t iteration);
   void handle_bad_step(const StepBatch& batch, const StepInput& input, StepReport& report);
@@ -67,7 +71,9 @@ class Trainer {
   WeightDecaySchedule weight_decay_;
   LossScaler scaler_;
   std::unique_ptr<Sinks> sinks_;
-  std::int64_t iterations_ = 0;         // to run
+  std::unique_ptr<Loader> loader_;      // null in a replay
+  std::int64_t iterations_ = 0;         // of the whole run
+  std::int64_t first_iteration_ = 1;    // those before were done by another process
   std::int64_t consumed_samples_ = 0;   // data
   std::int64_t scheduled_samples_ = 0;  // learning rate: skipped steps do not count
   std::int64_t consumed_tokens_ = 0, skipped_ = 0;

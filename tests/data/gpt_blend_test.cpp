@@ -20,20 +20,27 @@ using testing::ElementsAre;
 
 using Words = std::vector<std::string>;
 
+template <class T>
+std::vector<T> list_of(PackedArray<T> values) {
+  std::vector<T> out;
+  for (std::size_t i = 0; i < values.size(); ++i) out.push_back(values[i]);
+  return out;
+}
+
 TEST(Blend, TakesTheDatasetThatIsFurthestBehind) {
-  EXPECT_THAT(blend_by_weights(std::vector{.3, .5, .2}, 10).datasets,
+  EXPECT_THAT(list_of(blend_by_weights(std::vector{.3, .5, .2}, 10).datasets()),
               ElementsAre(1, 0, 2, 1, 0, 1, 2, 1, 0, 1));
   BlendIndex even = blend_by_weights(std::vector{.5, .5}, 6);
-  EXPECT_THAT(even.datasets, ElementsAre(0, 1, 0, 1, 0, 1));
-  EXPECT_THAT(even.samples, ElementsAre(0, 0, 1, 1, 2, 2));
+  EXPECT_THAT(list_of(even.datasets()), ElementsAre(0, 1, 0, 1, 0, 1));
+  EXPECT_THAT(list_of(even.samples()), ElementsAre(0, 0, 1, 1, 2, 2));
 }
 
 TEST(Blend, SpendsEveryDatasetWhenExhaustive) {
   std::vector<std::int64_t> sizes{7, 1, 0, 4};
   BlendIndex blend = blend_exhaustively(sizes);
   std::vector<std::int64_t> seen(sizes.size());
-  for (std::size_t i = 0; i < blend.datasets.size(); ++i) {
-    EXPECT_EQ(blend.samples[i], seen[static_cast<std::size_t>(blend.datasets[i])]++);
+  for (std::size_t i = 0; i < blend.datasets().size(); ++i) {
+    EXPECT_EQ(blend.samples()[i], seen[static_cast<std::size_t>(blend.datasets()[i])]++);
   }
   EXPECT_EQ(seen, sizes);
 }
@@ -111,12 +118,11 @@ TEST_F(GptData, CutsDocumentsAtTheirEnds) {
   config_.samples.reset_position_ids = config_.samples.reset_attention_mask = true;
   config_.samples.eod_mask_loss = true;
   auto data = train({pair_of({{{0, 3, 0, 0, 5, 0, 7}}}).write(folder_, "p")}, 1);
-  std::vector<std::int32_t> positions;
-  TokenSample sample = data->sample(0, positions);
+  TokenSample sample = data->sample(0);
   EXPECT_THAT(sample.tokens, ElementsAre(0, 3, 0, 0, 5, 0));
   EXPECT_THAT(sample.targets, ElementsAre(3, 0, 0, 5, 0, 7));
   EXPECT_THAT(sample.weights, ElementsAre(0, 1, 0, 0, 1, 0));
-  EXPECT_THAT(positions, ElementsAre(0, 0, 1, 0, 0, 1));
+  EXPECT_THAT(positions_of(sample), ElementsAre(0, 0, 1, 0, 0, 1));
   EXPECT_THAT(sample.documents, ElementsAre(1, 2, 1, 2));
   config_.samples.eod_id = -1;
   expect_error(ErrorKind::kConfig, {"--eod-id"}, [&] { train({folder_.path("p")}, 1); });
@@ -130,12 +136,11 @@ TEST_F(GptData, PaddingIsNoEndOfDocument) {
   sources_.own[1] = Blend{{pair_of({{{3, 0, 4, 5}}}).write(folder_, "p")}, {}};
   auto data = open_gpt_data(sources_, {std::nullopt, kOneEpoch, std::nullopt}, config_)[1];
   ASSERT_EQ(data->num_samples(), 1);
-  std::vector<std::int32_t> positions;
-  TokenSample sample = data->sample(0, positions);
+  TokenSample sample = data->sample(0);
   EXPECT_THAT(sample.tokens, ElementsAre(3, 0, 4, 5, 0, 0));
   EXPECT_THAT(sample.targets, ElementsAre(0, 4, 5, 0, 0, 0));
   EXPECT_THAT(sample.weights, ElementsAre(1, 1, 1, 0, 0, 0));
-  EXPECT_THAT(positions, ElementsAre(0, 1, 0, 1, 2, 3));
+  EXPECT_THAT(positions_of(sample), ElementsAre(0, 1, 0, 1, 2, 3));
   EXPECT_THAT(sample.documents, ElementsAre(2, 4));
 }
 
@@ -203,8 +208,8 @@ json index_of(const GptDataset& data) {
 void expect_split(const GptBlend& data, const json& expected) {
   EXPECT_EQ(data.num_samples(), expected["num_samples"]);
   if (data.blend()) {
-    EXPECT_EQ(json(data.blend()->datasets), expected["dataset_index"]);
-    EXPECT_EQ(json(data.blend()->samples), expected["dataset_sample_index"]);
+    EXPECT_EQ(json(list_of(data.blend()->datasets())), expected["dataset_index"]);
+    EXPECT_EQ(json(list_of(data.blend()->samples())), expected["dataset_sample_index"]);
     for (std::size_t i = 0; i < data.members().size(); ++i) {
       EXPECT_EQ(index_of(*data.members()[i]), expected["datasets"][i]) << "dataset " << i;
     }
@@ -215,13 +220,12 @@ void expect_split(const GptBlend& data, const json& expected) {
     }
   }
   for (std::size_t i = 0; i < expected["samples"].size(); ++i) {
-    std::vector<std::int32_t> positions;
-    TokenSample sample = data.sample(static_cast<std::int64_t>(i), positions);
+    TokenSample sample = data.sample(static_cast<std::int64_t>(i));
     const json& want = expected["samples"][i];
     EXPECT_EQ(json(sample.tokens), want["tokens"]) << i;
     EXPECT_EQ(json(sample.targets), want["labels"]) << i;
     EXPECT_EQ(sample.weights, want["loss_mask"].get<std::vector<float>>()) << i;
-    EXPECT_EQ(json(positions), want["position_ids"]) << i;
+    EXPECT_EQ(json(positions_of(sample)), want["position_ids"]) << i;
     EXPECT_EQ(json(sample.documents), want["document_lengths"]) << i;
   }
 }

@@ -50,6 +50,17 @@ TEST(RandomState, ShufflesAsOneSwapAfterTheOther) {
   }
 }
 
+TEST(RandomState, DrawsBernoulliAsNumpysBinomial) {
+  RandomState random(7);
+  std::string drawn;
+  for (double probability : {0.5, 0.3, 0.9, 0.0, 1.0}) {
+    for (int i = 0; i < 12; ++i) drawn += random.bernoulli(probability) ? '1' : '0';
+    drawn += ' ';
+  }
+  EXPECT_EQ(drawn, "010111100011 000100100100 011111111111 000000000000 111111111111 ");
+  EXPECT_EQ(random.uniform(), 0.955468323002926);
+}
+
 TEST(RandomState, DrawsWideIntervalsFromTwoWords) {
   RandomState random(1234), words(1234);
   std::uint64_t most = (std::uint64_t{1} << 40) - 1;

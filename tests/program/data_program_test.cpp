@@ -83,6 +83,46 @@ TEST_F(DataProgram, TrainsOnBlendsAndSeparateDocuments) {
   EXPECT_EQ(blend.code, 0) << blend.err;
   Outcome own = train("--train-data-path p q p --valid-data-path q --vocab-size 91");
   EXPECT_EQ(own.code, 0) << own.err;
+  std::vector<double> by_flags = losses();
+  write_file(folder_.path("splits.json"),
+             R"({"train": ["p", "q", "p"], "valid": " q\n", "test": null})");
+  Outcome by_file = train("--per-split-data-args-path splits.json --vocab-size 91");
+  EXPECT_EQ(by_file.code, 0) << by_file.err;
+  EXPECT_EQ(losses(), by_flags);
+}
+
+TEST_F(DataProgram, ResetsPositionsAndAttentionApart) {
+  std::vector<std::vector<double>> curves;
+  for (const char* flags : {"", "--reset-position-ids", "--reset-attention-mask",
+                            "--reset-position-ids --reset-attention-mask"}) {
+    std::string words = concat("--data-path p --split 1 --vocab-size 91 --eod-id 0 ", flags);
+    Outcome whole = train(words);
+    ASSERT_EQ(whole.code, 0) << whole.err;
+    curves.push_back(losses());
+    // Parts of a sequence have the same positions.
+    ASSERT_EQ(train(words + " --context-parallel-size 2").code, 0);
+    std::vector<double> cut = losses();
+    ASSERT_EQ(cut.size(), curves.back().size());
+    for (std::size_t i = 0; i < cut.size(); ++i) EXPECT_NEAR(cut[i], curves.back()[i], 1e-4);
+  }
+  for (std::size_t i = 0; i < curves.size(); ++i) {
+    for (std::size_t j = 0; j < i; ++j) EXPECT_NE(curves[i], curves[j]) << i << " and " << j;
+  }
+}
+
+TEST_F(DataProgram, ReadsTheSameSamplesWhateverTheWorkers) {
+  const std::string words =
+      "--data-path p --split 1 --vocab-size 91 --dataloader-type cyclic --num-workers ";
+  std::vector<double> expected;
+  for (const char* workers :
+       {"0", "1", "5 --prefetch-factor 1", "3 --dp 2 --no-data-sharding", "0 --no-data-sharding"}) {
+    Outcome outcome = train(words + workers);
+    ASSERT_EQ(outcome.code, 0) << outcome.err;
+    std::vector<double> got = losses();
+    if (expected.empty()) expected = got;
+    ASSERT_EQ(got.size(), expected.size());
+    for (std::size_t i = 0; i < got.size(); ++i) EXPECT_NEAR(got[i], expected[i], 1e-4) << workers;
+  }
 }
 
 TEST_F(DataProgram, SaysWhatIsWrongWithTheData) {
@@ -98,8 +138,15 @@ TEST_F(DataProgram, SaysWhatIsWrongWithTheData) {
   expect("--data-path p --text x --vocab-size 300", "--text: excludes --data-path");
   expect("--data-path p --train-data-path q --vocab-size 91", "--data-path: excludes");
   expect("--valid-data-path p --vocab-size 91", "--train-data-path: is missing");
-  expect("--data-path p --reset-position-ids --eod-id 0 --vocab-size 91",
-         "--reset-attention-mask: is missing");
+  expect("--train-data-path p --split 9,1,0 --vocab-size 91", "--split: excludes");
+  expect("--train-data-path p --per-split-data-args-path s.json --vocab-size 91",
+         "--per-split-data-args-path: excludes --train-data-path");
+  write_file(folder_.path("s.json"), R"({"train": ["p"], "dev": ["q"]})");
+  expect("--per-split-data-args-path s.json --vocab-size 91", "'dev' is not train, valid or test");
+  write_file(folder_.path("s.json"), R"({"train": [["p"]]})");
+  expect("--per-split-data-args-path s.json --vocab-size 91", "train: array where a prefix");
+  write_file(folder_.path("s.json"), R"({"valid": ["p"]})");
+  expect("--per-split-data-args-path s.json --vocab-size 91", "there is no train data");
   expect("--data-path p --eod-mask-loss --vocab-size 91", "--eod-id: is missing");
   expect("--mock-data --eod-mask-loss --vocab-size 91", "--eod-mask-loss: is for");
   expect("--data-path 1 p x q --vocab-size 91", "'x' stands where a weight");
