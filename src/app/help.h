@@ -9,6 +9,7 @@
 #include "app/command_options.h"
 #include "app/run_config.h"
 #include "comm/launch.h"
+#include "data/preprocess_config.h"
 
 namespace bev {
 
@@ -26,6 +27,7 @@ struct CommandConfig {
   DataInfoOptions data_info;
   DataShowOptions data_show;
   DataMergeOptions data_merge;
+  PreprocessConfig preprocess;
   TokenizeOptions tokenize;
 };
 

@@ -2,7 +2,6 @@
 
 #include "base/error.h"
 #include "data/mock_dataset.h"
-#include "data/text_corpus.h"
 #include "train/token_files.h"
 
 namespace bev {
@@ -60,24 +59,7 @@ RunData open_data(const DataConfig& config, std::int64_t vocab_size, std::uint64
     if (needs.valid) data.valid = std::make_shared<MockDataset>(mock);
     return data;
   }
-  auto corpus = std::make_shared<TextCorpus>(config.text);
-  auto open = [&](DataSplit part, const char* what) {
-    TextDatasetConfig text;
-    text.seq_length = config.seq_length;
-    text.split = config.split;
-    text.part = part;
-    text.seed = seed;
-    text.shuffle = part == DataSplit::kTrain;
-    auto dataset = std::make_shared<TextDataset>(corpus, text);
-    BEV_CHECK(dataset->num_samples() > 0, ErrorKind::kInput, "--text: the ", what,
-              " split (--split ", config.split, ") of ", corpus->num_tokens(),
-              " bytes is too short for one sample of ", config.seq_length + 1,
-              " tokens; give more text or a smaller --seq-length");
-    return dataset;
-  };
-  data.train = open(DataSplit::kTrain, "training");
-  if (needs.valid) data.valid = open(DataSplit::kValid, "validation");
-  return data;
+  BEV_FAIL(ErrorKind::kInternal, "there is no data to open");
 }
 
 StepBatch load_step(Context& ctx, const Dataset& data, std::int64_t consumed_samples,

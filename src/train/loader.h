@@ -34,7 +34,8 @@ struct SampleNeeds {
 };
 SampleNeeds sample_needs(const TrainConfig& train, const BatchSchedule& batches);
 
-// Opens what the configuration names; Error when there is not enough of it.
+// Opens what the configuration names (its text as the token files of prepare_text()); Error when
+// there is not enough of it.
 RunData open_data(const DataConfig& config, std::int64_t vocab_size, std::uint64_t seed,
                   const SampleNeeds& needs);
 
