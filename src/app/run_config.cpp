@@ -250,13 +250,13 @@ void check_token_files(const RunConfig& run, Problems& out) {
   const char* flag = data.eod_mask_loss        ? "--eod-mask-loss"
                      : data.reset_position_ids ? "--reset-position-ids"
                                                : "--reset-attention-mask";
-  if (!data.has_token_files()) {
-    if (at_ends && data.text.empty()) {
+  if (!data.has_token_files() && data.text.empty()) {
+    if (at_ends) {
       out.push_back(concat(flag, ": is for --text and the token files of --data-path"));
     }
     return;
   }
-  bool shared = !data.data_path.empty() || !data.data_args_path.empty();
+  bool shared = !data.data_path.empty() || !data.data_args_path.empty() || !data.text.empty();
   if (!shared && data.train_data_path.empty()) {
     out.push_back("--train-data-path: is missing; there is nothing to train on");
   }

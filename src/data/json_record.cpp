@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <array>
-#include <optional>
 
 #include "base/error.h"
 #include "base/json_check.h"
@@ -32,22 +31,32 @@ class RecordScan {
 
   std::vector<KeyTexts> read() {
     check_utf8();
-    std::vector<std::optional<KeyTexts>> found(keys_.size());
+    std::vector<Value> values(keys_.size());
     skip_space();
     if (peek() != '{') fail("the line is not a JSON object");
     ++at_;
-    for (bool first = true; !ends('}', first); first = false) read_member(found);
+    for (bool first = true; !ends('}', first); first = false) read_member(values);
     skip_space();
     if (at_ != text_.size()) fail("there is something behind the object");
     std::vector<KeyTexts> out;
     for (std::size_t i = 0; i < keys_.size(); ++i) {
-      if (!found[i]) fail_missing(keys_[i]);
-      out.push_back(std::move(*found[i]));
+      if (!values[i].there) fail_missing(keys_[i]);
+      at_ = values[i].problem_at;
+      if (!values[i].problem.empty()) fail(values[i].problem);
+      out.push_back(std::move(values[i].texts));
     }
     return out;
   }
 
  private:
+  // Of a key that is asked for. That it is no text matters only if no equal key comes later.
+  struct Value {
+    bool there = false;
+    KeyTexts texts;
+    std::string problem;
+    std::size_t problem_at = 0;
+  };
+
   [[noreturn]] void fail(std::string_view what) const {
     BEV_FAIL(ErrorKind::kInput, "column ", at_ + 1, ": ", what);
   }
@@ -92,13 +101,13 @@ class RecordScan {
     return false;
   }
 
-  void read_member(std::vector<std::optional<KeyTexts>>& found) {
+  void read_member(std::vector<Value>& values) {
     std::string name = read_key();
     auto key = std::ranges::find(keys_, name);
     if (key == keys_.end()) {
       skip_value(1);
     } else {
-      found[static_cast<std::size_t>(key - keys_.begin())] = read_texts(*key);
+      values[static_cast<std::size_t>(key - keys_.begin())] = read_value(*key);
     }
     names_.push_back(std::move(name));
   }
@@ -114,19 +123,28 @@ class RecordScan {
     return name;
   }
 
-  KeyTexts read_texts(const std::string& key) {
-    KeyTexts texts;
+  Value read_value(const std::string& key) {
+    Value value;
+    value.there = true;
+    std::size_t begin = at_;
+    auto refuse = [&](std::string_view what) {
+      value.problem = concat(what, quote(key), " is not a text");
+      value.problem_at = at_;
+      at_ = begin;
+      skip_value(1);
+      return value;
+    };
     if (peek() == '"') {
-      texts.push_back(read_string(Surrogates::kRefused));
-      return texts;
+      value.texts.push_back(read_string(Surrogates::kRefused));
+      return value;
     }
-    if (peek() != '[') fail(concat("the value of ", quote(key), " is not a text"));
+    if (peek() != '[') return refuse("the value of ");
     ++at_;
     for (bool first = true; !ends(']', first); first = false) {
-      if (peek() != '"') fail(concat("the list of ", quote(key), " holds more than texts"));
-      texts.push_back(read_string(Surrogates::kRefused));
+      if (peek() != '"') return refuse("an entry in the list of ");
+      value.texts.push_back(read_string(Surrogates::kRefused));
     }
-    return texts;
+    return value;
   }
 
   // Halves of a surrogate pair: only texts that are asked for must be without them.

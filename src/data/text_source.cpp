@@ -6,6 +6,7 @@
 
 #include "base/error.h"
 #include "data/byte_stream.h"
+#include "tokenizer/utf8.h"
 
 namespace bev {
 
@@ -21,11 +22,11 @@ bool is_blank(std::string_view line) { return line.find_first_not_of(" \t\r") ==
 std::size_t cut_at_line(std::string_view text) {
   std::size_t newline = text.rfind('\n');
   if (newline != text.npos) return newline + 1;
-  std::size_t cut = text.size() - 1;
   constexpr std::size_t kLongestTail = 3;  // bytes of a character after its first
-  std::size_t least = cut - std::min(cut, kLongestTail);
-  while (cut > least && (static_cast<unsigned char>(text[cut]) & 0xc0) == 0x80) --cut;
-  return cut > 0 ? cut : text.size();
+  std::size_t last = text.size() - 1, least = last - std::min(last, kLongestTail);
+  while (last > least && (static_cast<unsigned char>(text[last]) & 0xc0) == 0x80) --last;
+  bool whole = last + point_bytes(text[last]) <= text.size();
+  return whole || last == 0 ? text.size() : last;
 }
 
 }  // namespace
@@ -200,15 +201,18 @@ bool TextSource::next(Record& record) {
       reader_ = std::make_unique<FileReader>(files_[range.file], range, options_);
     }
     if (reader_->next(record)) return true;
-    const FileRange& done = ranges_[next_range_ - 1];
-    bytes_before_ += std::min(done.end, files_[done.file].bytes) - done.begin;
+    bytes_before_ = position();
     reader_.reset();
   }
 }
 
 std::int64_t TextSource::position() const {
   if (!reader_) return bytes_before_;
-  return bytes_before_ + reader_->position() - ranges_[next_range_ - 1].begin;
+  // It reads somewhat ahead of the records, also beyond the range.
+  const FileRange& range = ranges_[next_range_ - 1];
+  const InputFile& file = files_[range.file];
+  std::int64_t end = file.regular ? std::min(range.end, file.bytes) : range.end;
+  return bytes_before_ + std::clamp(reader_->position(), range.begin, end) - range.begin;
 }
 
 std::string place_of(const Record& record, const std::string& path) {

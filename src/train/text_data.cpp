@@ -27,6 +27,8 @@ std::int64_t piece_bytes(const std::vector<InputFile>& files) {
 
 std::unique_ptr<Tokenizer> choose_tokenizer(DataConfig& config, const std::string& hf_model) {
   std::unique_ptr<Tokenizer> tokenizer;
+  // Token files may use less of a model's vocabulary than its tokenizer has.
+  bool decides = !config.tokenizer.empty() || !config.text.empty();
   if (!config.tokenizer.empty()) {
     tokenizer = open_tokenizer(config.tokenizer);
   } else if (!hf_model.empty() && (!config.text.empty() || config.has_token_files())) {
@@ -38,7 +40,7 @@ std::unique_ptr<Tokenizer> choose_tokenizer(DataConfig& config, const std::strin
     config.tokenizer = kByteTokenizer;
     tokenizer = open_tokenizer(config.tokenizer);
   }
-  config.tokenizer_vocab_size = tokenizer->vocab_size();
+  if (decides) config.tokenizer_vocab_size = tokenizer->vocab_size();
   if (config.eod_id < 0) config.eod_id = tokenizer->eod().value_or(-1);
   return tokenizer;
 }

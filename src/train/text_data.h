@@ -15,8 +15,8 @@
 namespace bev {
 
 // The tokenizer of a run: --tokenizer, else that of the model's folder, else bytes for --text; null
-// when there is none. Sets the configuration's vocabulary, and its end of document unless that is
-// given.
+// when there is none. Sets the configuration's tokenizer and vocabulary, and its end of document
+// unless that is given.
 std::unique_ptr<Tokenizer> choose_tokenizer(DataConfig& config, const std::string& hf_model);
 
 // Makes the token files of --text, or finds them; the configuration has them as --data-path then.
