@@ -40,6 +40,8 @@ find_package(yaml-cpp REQUIRED)
 find_package(nlohmann_json REQUIRED)
 # Debian's dnnl package file asks for OpenCL headers, which the CPU does not need.
 find_library(BEV_DNNL dnnl REQUIRED)
+find_package(ZLIB REQUIRED)
+find_library(BEV_ZSTD zstd REQUIRED)
 find_library(BEV_PCRE2 pcre2-8 REQUIRED)
 find_library(BEV_UTF8PROC utf8proc REQUIRED)
 

@@ -7,6 +7,7 @@ packages=(
   g++ cmake ninja-build ccache lld                                    # build
   libdnnl-dev nlohmann-json3-dev libyaml-cpp-dev libfmt-dev libopenmpi-dev openmpi-bin  # libraries
   libpcre2-dev libutf8proc-dev                                        # tokenizers
+  zlib1g-dev libzstd-dev                                              # compressed text
   libgtest-dev libgmock-dev clang-format-14                           # tests and checks
 )
 

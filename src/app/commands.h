@@ -19,6 +19,7 @@ int run_generate(CommandConfig& config, const FieldList& fields, Options& option
 int run_convert(CommandConfig& config, const FieldList& fields, Options& options);
 int run_verify(CommandConfig& config, const FieldList& fields, Options& options);
 int run_schedule(CommandConfig& config, const FieldList& fields, Options& options);
+int run_preprocess(CommandConfig& config, const FieldList& fields, Options& options);
 int run_tokenize(CommandConfig& config, const FieldList& fields, Options& options);
 int run_tokenizer_train(CommandConfig& config, const FieldList& fields, Options& options);
 int run_plan_schedule(CommandConfig& config, const FieldList& fields, Options& options);

@@ -67,6 +67,15 @@ constexpr std::array<Command, 13> kCommands = {{
        config.run.parallel.fields(list);
      },
      run_plan_schedule},
+    {"preprocess", "text to token files, fast, in constant memory, and resumable",
+     "bevatron preprocess --input 'books/*.jsonl.gz' --output-prefix data/books --tokenizer DIR "
+     "--append-eod\n"
+     "bevatron preprocess --input a.jsonl b.jsonl --json-keys title text --output-prefix data/ab "
+     "--tokenizer tokenizer.json --partitions 16 --on-error skip\n"
+     "zcat more.gz | bevatron preprocess --input /dev/stdin --input-format jsonl --output-prefix "
+     "data/more --tokenizer tokenizer.json",
+     [](CommandConfig& config, FieldList& list) { config.preprocess.fields(list); },
+     run_preprocess},
     {"data samples", "the order and the tokens of the samples that training would read, as JSON",
      "bevatron data samples --data-path 0.3 books 0.7 web --split 99,1,0 --seq-length 1024 "
      "--sizes 1000,10,0 --dump 50 --output samples.json\n"

@@ -10,6 +10,7 @@
 #include "app/masked_samples.h"
 #include "app/run_config.h"
 #include "comm/launch.h"
+#include "data/preprocess_config.h"
 
 namespace bev {
 
@@ -29,6 +30,7 @@ struct CommandConfig {
   DataShowOptions data_show;
   DataMergeOptions data_merge;
   TokenizerTrainOptions tokenizer_train;
+  PreprocessConfig preprocess;
   TokenizeOptions tokenize;
 };
 

@@ -9,9 +9,10 @@
 #include "base/fields.h"
 #include "base/problems.h"
 #include "base/text.h"
-#include "data/text_corpus.h"
+#include "data/split.h"
 #include "parallel/engine.h"
 #include "parallel/pipeline_layout.h"
+#include "tokenizer/byte_tokenizer.h"
 
 namespace bev {
 
@@ -23,6 +24,12 @@ void append(Problems& out, const Problems& more) {
   out.insert(out.end(), more.begin(), more.end());
 }
 
+// Tokens that the data is made of; 0 where only its files know.
+std::int64_t vocabulary(const DataConfig& data) {
+  if (data.tokenizer_vocab_size > 0) return data.tokenizer_vocab_size;
+  return data.text.empty() ? 0 : ByteTokenizer::kVocabSize;
+}
+
 // seq-length, max-position-embeddings and vocab-size follow from each other and from the data.
 void derive_shape(RunConfig& run) {
   std::int64_t& longest = run.model.max_position_embeddings;
@@ -30,7 +37,7 @@ void derive_shape(RunConfig& run) {
     run.data.seq_length = longest > 0 ? std::min<std::int64_t>(longest, 4096) : 1024;
   }
   if (longest == 0) longest = run.data.seq_length;
-  if (run.model.vocab_size == 0 && !run.data.text.empty()) run.model.vocab_size = 256;
+  if (run.model.vocab_size == 0) run.model.vocab_size = vocabulary(run.data);
 }
 
 // A replay is as long as its file unless the user says less.
@@ -259,8 +266,10 @@ void check_token_files(const RunConfig& run, Problems& out) {
   const char* flag = data.eod_mask_loss        ? "--eod-mask-loss"
                      : data.reset_position_ids ? "--reset-position-ids"
                                                : "--reset-attention-mask";
-  if (!data.has_token_files()) {
-    if (at_ends) out.push_back(concat(flag, ": is for the token files of --data-path"));
+  if (!data.has_token_files() && data.text.empty()) {
+    if (at_ends) {
+      out.push_back(concat(flag, ": is for --text and the token files of --data-path"));
+    }
     return;
   }
   // What a file has is seen when it is read.
@@ -284,9 +293,12 @@ void check_data(const RunConfig& run, Problems& out) {
     out.push_back(
         "--text: there is no data; give text files, --data-path, --mock-data or --token-batches");
   }
-  if (!run.data.text.empty() && run.model.vocab_size > 0 && run.model.vocab_size < 256) {
-    out.push_back(concat("--vocab-size: ", run.model.vocab_size,
-                         " is too small for the bytes of --text; use 256 or more"));
+  std::int64_t tokens = vocabulary(run.data);
+  if (run.model.vocab_size > 0 && run.model.vocab_size < tokens) {
+    out.push_back(concat("--vocab-size: ", run.model.vocab_size, " is too small for the ", tokens,
+                         " tokens of --tokenizer ",
+                         run.data.tokenizer.empty() ? "byte" : run.data.tokenizer, "; use ", tokens,
+                         " or more"));
   }
   check_token_files(run, out);
   check_split(run.data.split_weights(), out);

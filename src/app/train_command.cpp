@@ -14,8 +14,8 @@
 #include "bridge/hf_model.h"
 #include "bridge/weight_files.h"
 #include "models/family.h"
-#include "tokenizer/byte_tokenizer.h"
 #include "tokenizer/tokenizer.h"
+#include "train/text_data.h"
 #include "train/trainer.h"
 
 namespace bev {
@@ -28,9 +28,12 @@ std::vector<ExportFile> export_files(const RunConfig& run) {
   files.push_back({"config.json", export_config(run.model, dtype, run.train.hf_model)});
   if (!run.train.hf_model.empty()) {
     for (ExportFile& file : companion_files(run.train.hf_model)) files.push_back(std::move(file));
-  } else if (!run.data.text.empty()) {
-    files.push_back({"tokenizer.json", byte_tokenizer_json()});
-    files.push_back({"tokenizer_config.json", byte_tokenizer_config_json()});
+  }
+  if (!run.data.tokenizer.empty() && run.data.tokenizer != run.train.hf_model) {
+    for (ExportFile& file : tokenizer_export_files(run.data.tokenizer)) {
+      std::erase_if(files, [&](const ExportFile& other) { return other.name == file.name; });
+      files.push_back(std::move(file));
+    }
   }
   return files;
 }
@@ -92,13 +95,6 @@ SampleOrderSpec sample_order_spec(const RunConfig& run) {
           .data_sharding = run.loader.data_sharding};
 }
 
-// The tokenizer of the model knows it, unless the user does.
-void find_end_of_document(RunConfig& run) {
-  if (!run.data.has_token_files() || run.data.eod_id >= 0 || run.train.hf_model.empty()) return;
-  std::unique_ptr<Tokenizer> tokenizer = load_tokenizer(run.train.hf_model);
-  if (tokenizer && tokenizer->eod()) run.data.eod_id = *tokenizer->eod();
-}
-
 // What would only fail at the end is tried at the start.
 void check_outputs(const RunConfig& run) {
   if (!run.train.export_hf.empty()) {
@@ -118,6 +114,7 @@ int run_train(CommandConfig& config, const FieldList& fields, Options& options) 
   RunConfig& run = config.run;
   choose_model(run, fields, options);
   Replay replay = open_replay(run);
+  std::unique_ptr<Tokenizer> tokenizer = choose_tokenizer(run.data, run.train.hf_model);
   options.add_problems(run.resolve());
   options.throw_problems();
   if (replay.problem) throw *replay.problem;
@@ -132,8 +129,10 @@ int run_train(CommandConfig& config, const FieldList& fields, Options& options) 
   StopSignal stop;
   RunData data = std::move(replay.data);
   if (!data.replay) {
-    find_end_of_document(run);
-    if (run.data.tokenizer_model.empty()) run.data.tokenizer_model = run.train.hf_model;
+    if (!run.data.text.empty()) {
+      if (!prepare_text(run.data, *tokenizer, stop)) return kExitSignalBase + stop.received();
+      if (speaks) log_info(concat("the text's tokens are in ", run.data.data_path[0]));
+    }
     BatchSchedule batches(run.batch.spec(run.parallel.data_parallel_size, run.data.seq_length));
     data = open_data(run.data, run.model.vocab_size, static_cast<std::uint64_t>(run.runtime.seed),
                      sample_needs(run.train, batches), sample_order_spec(run));

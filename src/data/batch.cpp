@@ -69,8 +69,13 @@ MicroBatch make_micro_batch(Context& ctx, std::span<const TokenSample> samples,
     copy(sample.tokens, own_tokens);
     copy(sample.targets, targets);
     copy(sample.weights, weights);
-    copy(positions_of(sample), positions);
-    own_positions |= !sample.positions.empty();
+    if (sample.positions.empty()) {
+      auto at = positions.begin() + piece.row;
+      std::iota(at, at + piece.count, piece.begin);
+    } else {
+      copy(sample.positions, positions);
+      own_positions = true;
+    }
   }
   batch.tokens = ctx.upload<std::int32_t>(own_tokens, "batch");
   batch.targets.targets = ctx.upload<std::int32_t>(targets, "batch");

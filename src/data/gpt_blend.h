@@ -11,7 +11,7 @@
 
 #include "data/blend.h"
 #include "data/gpt_dataset.h"
-#include "data/text_corpus.h"
+#include "data/split.h"
 
 namespace bev {
 

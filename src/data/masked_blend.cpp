@@ -8,7 +8,7 @@
 
 #include "base/error.h"
 #include "data/indexed_dataset.h"
-#include "data/text_corpus.h"
+#include "data/split.h"
 
 namespace bev {
 

@@ -57,7 +57,13 @@ BatchSpec BatchConfig::spec(std::int64_t data_parallel_size, std::int64_t seq_le
 
 void DataConfig::fields(FieldList& list) {
   list.section("data");
-  list.add("text", text, "text files, read as bytes (256 tokens)");
+  list.add("text", text,
+           "files or folders of text or JSON lines (.jsonl with a \"text\" each), made into token "
+           "files first; kept in --data-cache-path");
+  list.add("tokenizer", tokenizer,
+           "tokenizer.json, tokenizer.model, vocab.txt, a rank file or a folder with one of them; "
+           "gives --vocab-size and --eod-id, and goes into the exported model")
+      .defaults_to("that of --hf-model; for --text bytes (256 tokens)");
   list.add("mock-data", mock_data, "made-up tokens, for trying a configuration");
   list.add("token-batches", token_batches,
            "JSON file {\"batches\": [[[ids], ...], ...]}, one entry a global batch of any size, in "
@@ -76,8 +82,9 @@ void DataConfig::fields(FieldList& list) {
   list.add("per-split-data-args-path", per_split_data_args_path,
            "JSON file {\"train\": [words], \"valid\": [words], \"test\": [words]}, for each split "
            "those of its own flag");
-  list.add("data-cache-path", data_cache_path,
-           "folder that keeps the order of samples, shared by processes and runs");
+  list.add(
+      "data-cache-path", data_cache_path,
+      "folder that keeps the order of samples and tokenized text, shared by processes and runs");
   list.add("reset-position-ids", reset_position_ids, "positions start again in every document");
   list.add("reset-attention-mask", reset_attention_mask, "tokens attend within their document");
   list.add("eod-mask-loss", eod_mask_loss, "no loss on what follows an end of document");
@@ -88,9 +95,6 @@ void DataConfig::fields(FieldList& list) {
   list.add("pad-id", pad_id, "token of padding, which has no loss; -1: there is none")
       .min(-1)
       .limit(kMostTokenId);
-  list.add("tokenizer-model", tokenizer_model,
-           "tokenizer of the token files, for --fim-data: a folder, a file, byte or null:SIZE")
-      .defaults_to("that of --hf-model");
   fim.fields(list);
 }
 

@@ -43,7 +43,9 @@ struct FimFlags {
 };
 
 struct DataConfig {
-  std::vector<std::string> text;  // files of byte tokens
+  std::vector<std::string> text;  // files that are tokenized first; see text_data.h
+  std::string tokenizer;
+  std::int64_t tokenizer_vocab_size = 0;  // 0: not known; not a flag
   bool mock_data = false;
   std::string token_batches;    // a JSON file with one list of rows per global batch
   std::int64_t seq_length = 0;  // 0: the model's longest, at most 4096; 1024 without one
@@ -59,7 +61,6 @@ struct DataConfig {
   std::int64_t eod_id = -1;  // < 0: the tokenizer's
   std::int64_t pad_id = -1;  // < 0: there is none
   FimFlags fim;
-  std::string tokenizer_model;  // of the token files; "": that of --hf-model
 
   void fields(FieldList& list);
   std::string split_weights() const;

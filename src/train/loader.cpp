@@ -4,7 +4,6 @@
 
 #include "base/error.h"
 #include "data/mock_dataset.h"
-#include "data/text_corpus.h"
 #include "train/token_files.h"
 
 namespace bev {
@@ -43,28 +42,6 @@ RunData open_mock_data(const DataConfig& config, std::int64_t vocab_size, std::u
   return data;
 }
 
-RunData open_text(const DataConfig& config, std::uint64_t seed, const SampleNeeds& needs) {
-  auto corpus = std::make_shared<TextCorpus>(config.text);
-  auto open = [&](DataSplit part, const char* what) {
-    TextDatasetConfig text;
-    text.seq_length = config.seq_length;
-    text.split = config.split_weights();
-    text.part = part;
-    text.seed = seed;
-    text.shuffle = part == DataSplit::kTrain;
-    auto dataset = std::make_shared<TextDataset>(corpus, text);
-    BEV_CHECK(dataset->num_samples() > 0, ErrorKind::kInput, "--text: the ", what,
-              " split (--split ", text.split, ") of ", corpus->num_tokens(),
-              " bytes is too short for one sample of ", config.seq_length + 1,
-              " tokens; give more text or a smaller --seq-length");
-    return dataset;
-  };
-  RunData data;
-  data.train = open(DataSplit::kTrain, "training");
-  if (needs.valid) data.valid = open(DataSplit::kValid, "validation");
-  return data;
-}
-
 }  // namespace
 
 SampleNeeds sample_needs(const TrainConfig& train, const BatchSchedule& batches) {
@@ -89,10 +66,9 @@ RunData open_data(const DataConfig& config, std::int64_t vocab_size, std::uint64
   }
   if (config.has_token_files()) {
     data = open_token_files(config, vocab_size, seed, needs, order);
-  } else if (config.mock_data) {
-    data = open_mock_data(config, vocab_size, seed, needs);
   } else {
-    data = open_text(config, seed, needs);
+    BEV_CHECK(config.mock_data, ErrorKind::kInternal, "there is no data to open");
+    data = open_mock_data(config, vocab_size, seed, needs);
   }
   auto order_of = [&](const Dataset& dataset) {
     SampleOrderSpec spec = order;

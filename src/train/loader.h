@@ -37,8 +37,9 @@ struct SampleNeeds {
 };
 SampleNeeds sample_needs(const TrainConfig& train, const BatchSchedule& batches);
 
-// Opens what the configuration names; Error when there is not enough of it. The orders follow
-// `order` and the number of samples that each dataset has.
+// Opens what the configuration names (its text as the token files of prepare_text()); Error when
+// there is not enough of it. The orders follow `order` and the number of samples that each dataset
+// has.
 RunData open_data(const DataConfig& config, std::int64_t vocab_size, std::uint64_t seed,
                   const SampleNeeds& needs, const SampleOrderSpec& order);
 

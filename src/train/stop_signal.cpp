@@ -25,6 +25,7 @@ struct StopSignal::State {
   std::atomic<int> received{0};
   std::atomic<bool> closing{false};
   sigset_t before{};
+  const char* unit;
   std::thread watcher;
 
   void watch() {
@@ -34,7 +35,7 @@ struct StopSignal::State {
       int signal = sigtimedwait(&signals, nullptr, &wait);
       if (signal <= 0) continue;
       received.store(signal);
-      log_info(concat("signal ", signal, ": stopping after this step; once more to stop at once"));
+      log_info(concat("signal ", signal, ": stopping after ", unit, "; once more to stop at once"));
       // Launchers signal the process and its group: what comes at once is the same request.
       double end = monotonic_seconds() + 1;
       while (!closing.load() && monotonic_seconds() < end) {
@@ -49,7 +50,8 @@ struct StopSignal::State {
   }
 };
 
-StopSignal::StopSignal() : state_(std::make_unique<State>()) {
+StopSignal::StopSignal(const char* unit) : state_(std::make_unique<State>()) {
+  state_->unit = unit;
   sigset_t signals = stop_signals();
   pthread_sigmask(SIG_BLOCK, &signals, &state_->before);
   state_->watcher = std::thread([state = state_.get()] {

@@ -9,8 +9,8 @@ namespace bev {
 class StopSignal {
  public:
   // Blocks both signals in this thread and in those it starts later; construct it before any other
-  // thread.
-  StopSignal();
+  // thread. `unit`: what is still finished, for the message.
+  explicit StopSignal(const char* unit = "this step");
   ~StopSignal();
   StopSignal(const StopSignal&) = delete;
   StopSignal& operator=(const StopSignal&) = delete;

@@ -61,17 +61,17 @@ std::shared_ptr<const FillInMiddle> fill_in_middle(const DataConfig& config,
                                                    std::int64_t vocab_size) {
   const FimFlags& flags = config.fim;
   if (!flags.fim_data) return nullptr;
-  BEV_CHECK(!config.tokenizer_model.empty(), ErrorKind::kConfig,
-            "--tokenizer-model: is missing; --fim-data cuts text, which takes the tokenizer of the "
+  BEV_CHECK(!config.tokenizer.empty(), ErrorKind::kConfig,
+            "--tokenizer: is missing; --fim-data cuts text, which takes the tokenizer of the "
             "token files");
-  std::shared_ptr<const Tokenizer> tokenizer = open_tokenizer(config.tokenizer_model);
+  std::shared_ptr<const Tokenizer> tokenizer = open_tokenizer(config.tokenizer);
   BEV_CHECK(vocab_size == 0 || tokenizer->vocab_size() <= vocab_size, ErrorKind::kConfig,
-            "--tokenizer-model: ", config.tokenizer_model, " has ", tokenizer->vocab_size(),
+            "--tokenizer: ", config.tokenizer, " has ", tokenizer->vocab_size(),
             " tokens, more than --vocab-size ", vocab_size);
   auto id = [&](const std::string& token, const char* flag) {
     std::optional<std::int32_t> found = tokenizer->token_id(token);
     BEV_CHECK(found, ErrorKind::kConfig, flag, ": ", quote(token), " is no token of ",
-              config.tokenizer_model);
+              config.tokenizer);
     return *found;
   };
   FimConfig fim{.rate = flags.fim_rate,

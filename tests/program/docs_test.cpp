@@ -13,7 +13,8 @@
 namespace bev {
 namespace {
 
-const std::vector<std::string> kDocuments = {"README.md", "docs/architecture.md", "docs/cluster.md",
+const std::vector<std::string> kDocuments = {"README.md",           "docs/architecture.md",
+                                             "docs/cluster.md",     "docs/data.md",
                                              "docs/parallelism.md", "bench/README.md"};
 
 std::string source(const std::string& path) { return concat(BEV_SOURCE_DIR, "/", path); }
@@ -57,7 +58,9 @@ Outcome bevatron(const TempFolder& folder, const std::string& words) {
 
 // A command as it can be tried here: training is planned, what needs a model is only read.
 std::string harmless(const std::string& words) {
-  if (words.starts_with("generate") || words.starts_with("score")) return words + " --help";
+  bool reads = words.find("--tokenizer ") != words.npos;
+  if (reads || words.starts_with("generate") || words.starts_with("score"))
+    return words + " --help";
   bool planned = words.find("--dry-run") != words.npos;
   return words.starts_with("train") && !planned ? words + " --dry-run" : words;
 }

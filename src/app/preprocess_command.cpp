@@ -1,0 +1,53 @@
+// preprocess: text to token files.
+#include <fmt/format.h>
+
+#include "app/commands.h"
+#include "base/log.h"
+#include "base/output.h"
+#include "base/text.h"
+#include "data/preprocess.h"
+#include "tokenizer/tokenizer.h"
+#include "train/preprocess_report.h"
+
+namespace bev {
+
+namespace {
+
+void print_result(const PreprocessResult& result, const PreprocessReport& report) {
+  std::string text;
+  for (const PreprocessOutput& output : result.outputs) {
+    text += fmt::format("{}: {} documents, {} sequences, {} tokens\n", output.prefix,
+                        output.documents, output.sequences, output.tokens);
+    if (output.tokens == 0) log_warning(concat(output.prefix, ": holds no tokens"));
+  }
+  if (result.skipped > 0) text += fmt::format("{} documents skipped\n", result.skipped);
+  log_info(report.summary());
+  write_stdout(text);
+}
+
+}  // namespace
+
+int run_preprocess(CommandConfig& config, const FieldList&, Options& options) {
+  const PreprocessConfig& wanted = config.preprocess;
+  options.add_problems(wanted.problems());
+  options.throw_problems();
+  if (config.launch.process != 0) return kExitOk;  // one does it for all
+  StopSignal signal("the batch");
+  std::unique_ptr<Tokenizer> tokenizer = open_tokenizer(wanted.tokenizer);
+  PreprocessReport report(signal);
+  PreprocessResult result = preprocess(wanted, *tokenizer, report);
+  if (!result.stopped) {
+    print_result(result, report);
+    return kExitOk;
+  }
+  std::string kept = result.parts > 1
+                         ? fmt::format(
+                               "{} of {} parts are kept; the same command goes on with the "
+                               "next",
+                               result.parts_done, result.parts)
+                         : "nothing is kept; with --partitions a run can go on where it was";
+  log_info(fmt::format("stopped by signal {}: {}", signal.received(), kept));
+  return kExitSignalBase + signal.received();
+}
+
+}  // namespace bev

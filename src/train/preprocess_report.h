@@ -1,0 +1,39 @@
+// Says on stderr how far the making of token files is: a live line on a terminal, else a line now
+// and then. Stops it at a signal.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "data/preprocess.h"
+#include "train/stop_signal.h"
+
+namespace bev {
+
+class PreprocessReport : public PreprocessObserver {
+ public:
+  // The signal must outlive it.
+  explicit PreprocessReport(const StopSignal& signal);
+
+  void advanced(const PreprocessProgress& progress) override;
+  // The first few are told one by one.
+  void skipped(const std::string& what) override;
+  bool stop() const override { return signal_.received() != 0; }
+
+  // What this run did: documents, bytes and speed.
+  std::string summary() const;
+
+ private:
+  const StopSignal& signal_;
+  bool terminal_, started_ = false;
+  double started_at_ = 0, told_at_ = 0;
+  std::int64_t bytes_before_ = 0;  // done by earlier runs
+  std::int64_t skipped_ = 0;
+  PreprocessProgress progress_;
+};
+
+// "37%  12.3 MB/s  4.1k documents/s  2m 03s left"; `seconds` and `bytes` are of this run.
+std::string preprocess_progress_text(const PreprocessProgress& progress, std::int64_t bytes,
+                                     double seconds);
+
+}  // namespace bev

@@ -1,0 +1,104 @@
+#include "train/text_data.h"
+
+#include <algorithm>
+
+#include "base/error.h"
+#include "base/file.h"
+#include "data/indexed_dataset.h"
+#include "tokenizer/byte_tokenizer.h"
+#include "train/preprocess_report.h"
+
+namespace bev {
+
+namespace {
+
+constexpr const char* kByteTokenizer = "byte";
+
+// A text file is one document, cut into sequences so that --split can part it and epochs can
+// shuffle it: some 500 of them, neither so short that context is lost nor so long that it matters.
+std::int64_t piece_bytes(const std::vector<InputFile>& files) {
+  constexpr std::int64_t kPieces = 512, kLeast = 4 << 10, kMost = 1 << 20;
+  std::int64_t bytes = 0;
+  for (const InputFile& file : files) bytes += file.bytes;
+  return std::clamp(bytes / kPieces, kLeast, kMost);
+}
+
+}  // namespace
+
+std::unique_ptr<Tokenizer> choose_tokenizer(DataConfig& config, const std::string& hf_model) {
+  std::unique_ptr<Tokenizer> tokenizer;
+  // Token files may use less of a model's vocabulary than its tokenizer has.
+  bool decides = !config.tokenizer.empty() || !config.text.empty();
+  if (!config.tokenizer.empty()) {
+    tokenizer = open_tokenizer(config.tokenizer);
+  } else if (!hf_model.empty() && (!config.text.empty() || config.has_token_files())) {
+    tokenizer = load_tokenizer(hf_model);
+    if (tokenizer) config.tokenizer = hf_model;
+  }
+  if (!tokenizer && config.text.empty()) return nullptr;
+  if (!tokenizer) {
+    config.tokenizer = kByteTokenizer;
+    tokenizer = open_tokenizer(config.tokenizer);
+  }
+  if (decides) config.tokenizer_vocab_size = tokenizer->vocab_size();
+  if (config.eod_id < 0) config.eod_id = tokenizer->eod().value_or(-1);
+  return tokenizer;
+}
+
+bool prepare_text(DataConfig& config, const Tokenizer& tokenizer, const StopSignal& stop) {
+  PreprocessConfig work;
+  work.input = config.text;
+  work.tokenizer = config.tokenizer;
+  work.append_eod = tokenizer.eod().has_value();
+  work.text.other_names_are_text = true;
+  work.text.piece_bytes = piece_bytes(list_inputs(work.input, work.text));
+  PreprocessReport report(stop);
+  std::string folder = config.data_cache_path.empty() ? "bevatron_cache" : config.data_cache_path;
+  std::optional<std::string> prefix = preprocess_once(work, folder, tokenizer, report);
+  if (!prefix) return false;
+  IndexedDataset data(*prefix);
+  BEV_CHECK(data.num_tokens() > 0, ErrorKind::kInput, "--text: no text in ",
+            join(config.text, ", "));
+  config.data_path = {*prefix};
+  config.text.clear();
+  return true;
+}
+
+std::vector<ExportFile> tokenizer_export_files(const std::string& tokenizer) {
+  if (tokenizer == kByteTokenizer) {
+    return {{"tokenizer.json", byte_tokenizer_json()},
+            {"tokenizer_config.json", byte_tokenizer_config_json()}};
+  }
+  if (is_directory(tokenizer)) {
+    std::vector<ExportFile> files = companion_files(tokenizer);
+    for (const std::string& name : list_directory(tokenizer)) {
+      if (name.ends_with(".tiktoken"))
+        files.push_back({name, read_file(join_path(tokenizer, name))});
+    }
+    return files;
+  }
+  std::string file = tokenizer, pattern;
+  if (!path_exists(file)) {
+    std::size_t colon = tokenizer.find_last_of(':');
+    file = tokenizer.substr(0, colon);
+    if (!path_exists(file)) return {};  // null:SIZE
+    pattern = tokenizer.substr(colon + 1);
+  }
+  std::string folder = parent_path(file), name = file.substr(file.find_last_of('/') + 1);
+  if (name.ends_with("merges.txt") || name.ends_with("vocab.json")) return companion_files(folder);
+  if (!pattern.empty()) {
+    name = pattern + ".tiktoken";  // the name says which pattern it is
+  } else if (name.ends_with(".json")) {
+    name = "tokenizer.json";
+  } else if (name.ends_with(".txt")) {
+    name = "vocab.txt";
+  } else if (name.ends_with(".model")) {
+    name = "tokenizer.model";
+  }
+  std::vector<ExportFile> files{{name, read_file(file)}};
+  std::string settings = join_path(folder, "tokenizer_config.json");
+  if (path_exists(settings)) files.push_back({"tokenizer_config.json", read_file(settings)});
+  return files;
+}
+
+}  // namespace bev
