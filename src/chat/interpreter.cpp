@@ -124,7 +124,10 @@ Interpreter::Flow Interpreter::run_node(const CallBlock& node, const ScopePointe
 
 Interpreter::Flow Interpreter::run_node(const FilterBlock& node, const ScopePointer& scope) {
   std::string text = capture(*node.body, inner_scope(scope));
-  write(python_str(filter_block(*node.filter, scope, std::move(text))));
+  Value filtered = filter_block(*node.filter, scope, std::move(text));
+  BEV_CHECK(filtered.is_string(), ErrorKind::kInput, "the filter of a block gives a ",
+            filtered.type_name(), ", not a str");
+  write(*filtered.string());
   return Flow::kNext;
 }
 

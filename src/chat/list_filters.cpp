@@ -187,6 +187,7 @@ Value reverse_filter(Runtime& runtime, const Value& subject, const Arguments& ar
 
 Value map_filter(Runtime& runtime, const Value& subject, const Arguments& arguments) {
   List out;
+  if (!subject.truth()) return list_value(runtime, {}, SequenceKind::kGenerator);
   if (arguments.positional.empty()) {
     Parameters given("map", arguments, {"attribute", "default"});
     for (const Value& item : items_of(runtime, subject)) {

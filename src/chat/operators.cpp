@@ -309,9 +309,8 @@ Value slice_of(Runtime& runtime, const Value& object, const SliceBounds& bounds)
     return from_points(taken);
   }
   const Sequence* sequence = object.sequence();
-  if (!sequence || !sequence->has_items()) {
-    return Value::undefined(concat(described(object), " has no slices"));
-  }
+  BEV_CHECK(sequence && sequence->has_items(), ErrorKind::kInput, "a ", object.type_name(),
+            " has no slices");
   List taken;
   for (std::size_t at : slice_positions(sequence->items.size(), bounds)) {
     taken.push_back(sequence->items[at]);

@@ -107,6 +107,14 @@ Value format_filter(Runtime& runtime, const Value& subject, const Arguments& arg
   return text_value(runtime, percent_format(python_str(subject), named));
 }
 
+// The text of a filter that takes nothing else.
+const std::string& need_text(const Value& subject) {
+  need_defined(subject);
+  BEV_CHECK(subject.is_string(), ErrorKind::kInput, "the filter needs a str, not a ",
+            subject.type_name());
+  return *subject.string();
+}
+
 // What one level is indented by: so many spaces, or the text itself.
 std::string indent_text(const Value& width) {
   constexpr std::int64_t kMost = 1024;
@@ -120,7 +128,7 @@ std::string indent_text(const Value& width) {
 Value indent_filter(Runtime& runtime, const Value& subject, const Arguments& arguments) {
   Parameters given("indent", arguments, {"width", "first", "blank"});
   std::string indent = indent_text(given.get(0, 4));
-  std::string text = python_str(subject) + "\n";
+  std::string text = need_text(subject) + "\n";
   std::string out;
   if (given.flag(1, false)) out += indent;
   bool first = true;
@@ -135,7 +143,7 @@ Value indent_filter(Runtime& runtime, const Value& subject, const Arguments& arg
 
 Value truncate_filter(Runtime& runtime, const Value& subject, const Arguments& arguments) {
   Parameters given("truncate", arguments, {"length", "killwords", "end", "leeway"});
-  Points text = to_points(python_str(subject)), end = to_points(given.text(2, "..."));
+  Points text = to_points(need_text(subject)), end = to_points(given.text(2, "..."));
   auto size = static_cast<std::int64_t>(text.size());
   std::int64_t most = given.integer(0, 255);
   auto end_size = static_cast<std::int64_t>(end.size());
