@@ -242,6 +242,17 @@ void TokenizeOptions::fields(FieldList& list) {
   list.add("text", text, "text to encode; its ids go to stdout");
   list.add("input", input, "JSON array of texts; with --decode of arrays of ids");
   list.add("output", output, "JSON file for the ids, or for the texts").defaults_to("stdout");
+  list.add("chat", chat,
+           "JSON file with messages, a list of conversations or {\"messages\": [...]}: their text, "
+           "ids and, where the template marks it, the assistant's tokens");
+  list.add("chat-template", chat_template,
+           "file with a chat template, or the name of one of several")
+      .defaults_to("the tokenizer's");
+  list.add("add-generation-prompt", add_generation_prompt, "end where the assistant is to speak");
+  list.add("tools", tools, "JSON file with the list of tools for the template");
+  list.add("documents", documents, "JSON file with the list of documents for the template");
+  list.add("template-kwargs", template_kwargs,
+           "JSON object with more variables of the template, as in {\"enable_thinking\": false}");
   list.add("decode", decode, "from ids to text");
   list.add("add-special-tokens", add_special_tokens,
            "add what the model expects around a text, such as <s> or [CLS]");
@@ -252,9 +263,19 @@ void TokenizeOptions::fields(FieldList& list) {
 std::vector<std::string> TokenizeOptions::problems() const {
   std::vector<std::string> out;
   need(tokenizer, "--tokenizer", "a file, a folder or a name", out);
-  if (text.empty() == input.empty()) {
-    out.push_back(text.empty() ? "--text: is missing; give it or --input"
-                               : "--text: excludes --input; keep one");
+  int given = !text.empty() + !input.empty() + !chat.empty();
+  if (given == 0) out.push_back("--text: is missing; give it, --input or --chat");
+  if (given > 1) out.push_back("--text: only one of --text, --input and --chat can be given");
+  bool for_chat = !chat_template.empty() || add_generation_prompt || !tools.empty() ||
+                  !documents.empty() || !template_kwargs.empty();
+  if (for_chat && chat.empty()) {
+    out.push_back(
+        "--chat: is missing; the template's flags (--chat-template, --add-generation-prompt, "
+        "--tools, --documents, --template-kwargs) are for it");
+  }
+  if (decode && !chat.empty()) out.push_back("--decode: excludes --chat");
+  if (add_special_tokens && !chat.empty()) {
+    out.push_back("--add-special-tokens: excludes --chat, whose template writes them");
   }
   if (decode && !text.empty()) out.push_back("--decode: needs --input with ids");
   if (decode && add_special_tokens) out.push_back("--add-special-tokens: excludes --decode");

@@ -131,6 +131,12 @@ struct TokenizeOptions {
   std::string text;
   std::string input;
   std::string output;
+  std::string chat;  // a JSON file with conversations
+  std::string chat_template;
+  std::string tools;
+  std::string documents;
+  std::string template_kwargs;
+  bool add_generation_prompt = false;
   bool decode = false;
   bool add_special_tokens = false;
   bool skip_special_tokens = false;

@@ -133,8 +133,7 @@ int run_data_show(CommandConfig& config, const FieldList&, Options& options) {
             ": document ", wanted.document, " of ", data.num_documents(), ", counted from 0");
   std::unique_ptr<Tokenizer> tokenizer;
   if (!wanted.tokenizer.empty()) {
-    tokenizer = load_tokenizer(wanted.tokenizer);
-    BEV_CHECK(tokenizer, ErrorKind::kInput, wanted.tokenizer, ": has no tokenizer that is known");
+    tokenizer = open_tokenizer(wanted.tokenizer);
   }
   std::int64_t rest = data.num_documents() - wanted.document;
   for (std::int64_t at = wanted.document; at < wanted.document + std::min(wanted.count, rest);

@@ -86,7 +86,7 @@ void print_samples(const CommandConfig& config, const SplitSizes& sizes,
 
 std::vector<std::string> problems_of(const CommandConfig& config, const Options& options) {
   std::vector<std::string> problems = config.masked_samples.masking.problems();
-  if (config.masked_samples.tokenizer.empty()) {
+  if (config.run.data.tokenizer.empty()) {
     problems.emplace_back("--tokenizer: is missing; masking needs to know its tokens");
   }
   for (const char* flag :
@@ -106,12 +106,12 @@ void use_t5_defaults(MaskedSamplesOptions& masked, const Options& options) {
 std::shared_ptr<const MaskedVocabulary> open_vocabulary(const CommandConfig& config) {
   constexpr std::int64_t kT5Sentinels = 100;
   const MaskedSamplesOptions& masked = config.masked_samples;
-  std::unique_ptr<Tokenizer> tokenizer = open_tokenizer(masked.tokenizer);
+  std::unique_ptr<Tokenizer> tokenizer = open_tokenizer(config.run.data.tokenizer);
   std::int64_t extra_ids = masked.vocab_extra_ids;
   bool needs_sentinels = masked.dataset == DatasetKind::kT5 && extra_ids == 0;
   if (needs_sentinels && !tokenizer->token_id("<extra_id_0>")) extra_ids = kT5Sentinels;
   auto vocabulary = std::make_shared<MaskedVocabulary>(
-      read_masked_vocabulary(*tokenizer, masked.tokenizer, extra_ids));
+      read_masked_vocabulary(*tokenizer, config.run.data.tokenizer, extra_ids));
   if (config.run.data.pad_id >= 0) {
     vocabulary->pad = static_cast<std::int32_t>(config.run.data.pad_id);
   }
@@ -126,7 +126,6 @@ void MaskedSamplesOptions::fields(FieldList& list) {
            {{"gpt", DatasetKind::kGpt}, {"bert", DatasetKind::kBert}, {"t5", DatasetKind::kT5}},
            "plain text, pairs with masked words, or spans to fill in; the last two need token "
            "files of sentences");
-  list.add("tokenizer", tokenizer, "of the token files: a folder or a file, such as vocab.txt");
   list.add("vocab-extra-ids", vocab_extra_ids,
            "sentinels <extra_id_0>, ...; those the tokenizer lacks are added after its last token")
       .min(0)

@@ -18,7 +18,6 @@ enum class DatasetKind : std::uint8_t { kGpt, kBert, kT5 };
 
 struct MaskedSamplesOptions {
   DatasetKind dataset = DatasetKind::kGpt;
-  std::string tokenizer;
   std::int64_t vocab_extra_ids = 0;     // 0: those of the tokenizer, or for T5 Megatron's 100
   std::int64_t decoder_seq_length = 0;  // 0: the encoder's
   double short_seq_prob = 0.1;

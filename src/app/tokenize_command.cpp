@@ -1,4 +1,4 @@
-// tokenize: texts to ids and back.
+// tokenize: texts and conversations to ids, and ids back to text.
 #include <algorithm>
 #include <exception>
 #include <mutex>
@@ -11,6 +11,8 @@
 #include "base/json_check.h"
 #include "base/output.h"
 #include "base/thread_pool.h"
+#include "chat/chat_template.h"
+#include "chat/value_text.h"
 #include "infer/text_stream.h"
 #include "tokenizer/tokenizer.h"
 
@@ -88,6 +90,68 @@ std::vector<Out> convert_all(const std::vector<In>& in, std::int64_t threads, Co
   return out;
 }
 
+jinja::Value read_value(const std::string& path) {
+  return path.empty() ? jinja::Value() : jinja::parse_json(read_file(path), path);
+}
+
+// A list of objects for the template.
+jinja::Value read_objects(const std::string& path) {
+  jinja::Value value = read_value(path);
+  if (path.empty()) return value;
+  const jinja::Sequence* list = value.sequence();
+  BEV_CHECK(list && std::ranges::all_of(list->items, &jinja::Value::is_dict), ErrorKind::kInput,
+            path, ": not a JSON array of objects");
+  return value;
+}
+
+// One conversation or several, each a list of messages or an object that has one.
+std::vector<jinja::Value> read_conversations(const std::string& path, bool& several) {
+  jinja::Value value = read_value(path);
+  auto messages_of = [&](const jinja::Value& entry) {
+    const jinja::Value* inner = entry.dict() ? entry.dict()->find_name("messages") : nullptr;
+    return inner ? *inner : entry;
+  };
+  value = messages_of(value);
+  const jinja::Sequence* list = value.sequence();
+  BEV_CHECK(list && !list->items.empty(), ErrorKind::kInput, path,
+            ": not a JSON array of messages or conversations");
+  several = messages_of(list->items[0]).is_sequence();
+  if (!several) return {value};
+  std::vector<jinja::Value> out;
+  for (const jinja::Value& entry : list->items) out.push_back(messages_of(entry));
+  return out;
+}
+
+nlohmann::ordered_json chat_json(const EncodedChat& chat) {
+  nlohmann::ordered_json out{{"text", chat.text}, {"input_ids", chat.ids}};
+  if (chat.assistant) out["assistant_masks"] = *chat.assistant;
+  return out;
+}
+
+std::string tokenize_chats(const TokenizeOptions& wanted, const Tokenizer& tokenizer) {
+  ChatOptions options;
+  options.tools = read_objects(wanted.tools);
+  options.documents = read_objects(wanted.documents);
+  options.add_generation_prompt = wanted.add_generation_prompt;
+  if (!wanted.template_kwargs.empty()) {
+    jinja::Value variables = jinja::parse_json(wanted.template_kwargs, "--template-kwargs");
+    BEV_CHECK(variables.is_dict(), ErrorKind::kConfig, "--template-kwargs: not a JSON object");
+    options.variables = *variables.dict();
+  }
+  auto chat_template =
+      ChatTemplate::load(wanted.tokenizer, wanted.chat_template, !wanted.tools.empty());
+  bool several = false;
+  std::vector<jinja::Value> conversations = read_conversations(wanted.chat, several);
+  auto chats = convert_all<jinja::Value, EncodedChat>(
+      conversations, wanted.threads, [&](const jinja::Value& messages) {
+        return encode_chat(chat_template, tokenizer, messages, options);
+      });
+  if (!several) return chat_json(chats[0]).dump() + "\n";
+  auto out = nlohmann::ordered_json::array();
+  for (const EncodedChat& chat : chats) out.push_back(chat_json(chat));
+  return out.dump() + "\n";
+}
+
 }  // namespace
 
 int run_tokenize(CommandConfig& config, const FieldList&, Options& options) {
@@ -96,6 +160,10 @@ int run_tokenize(CommandConfig& config, const FieldList&, Options& options) {
   options.throw_problems();
   if (config.launch.process != 0) return kExitOk;  // one does it for all
   std::unique_ptr<Tokenizer> tokenizer = open_tokenizer(wanted.tokenizer);
+  if (!wanted.chat.empty()) {
+    write_result(wanted.output, tokenize_chats(wanted, *tokenizer));
+    return kExitOk;
+  }
   Json result;
   if (!wanted.text.empty()) {
     result = encode(*tokenizer, wanted.text, wanted.add_special_tokens);

@@ -1,0 +1,17 @@
+// Characters whose upper or title case has several characters.
+#pragma once
+
+#include <string_view>
+
+#include "tokenizer/utf8.h"
+
+namespace bev::jinja {
+
+struct LongCase {
+  CodePoint point = 0;
+  std::string_view upper, title;
+};
+// nullptr: one character stands for the other.
+const LongCase* find_long_case(CodePoint point);
+
+}  // namespace bev::jinja

@@ -1,0 +1,173 @@
+#include "chat/chat_template.h"
+
+#include <algorithm>
+#include <map>
+
+#include "base/error.h"
+#include "base/file.h"
+#include "base/json_check.h"
+#include "base/text.h"
+#include "chat/token_spans.h"
+#include "chat/value_text.h"
+
+namespace bev {
+
+namespace {
+
+using jinja::Dict;
+using jinja::Value;
+
+struct Source {
+  std::string text;
+  std::string name;  // the file, for messages
+};
+using Sources = std::map<std::string, Source>;  // by the template's name
+
+// A file of the tokenizer's folder; nothing when there is none.
+std::optional<Value> read_optional(const std::string& folder, const char* name) {
+  std::string path = join_path(folder, name);
+  if (!path_exists(path)) return std::nullopt;
+  Value value = jinja::parse_json(read_file(path), path);
+  BEV_CHECK(value.is_dict(), ErrorKind::kInput, path, ": not a JSON object");
+  return value;
+}
+
+// The text of one template, or a list of {"name": .., "template": ..}.
+Sources sources_in(const Value& value, const std::string& path) {
+  if (value.is_string()) return {{"default", {*value.string(), path}}};
+  Sources out;
+  const jinja::Sequence* list = value.sequence();
+  BEV_CHECK(list != nullptr, ErrorKind::kInput, path, ": chat_template is no text and no list");
+  for (const Value& entry : list->items) {
+    const Dict* dict = entry.dict();
+    const Value* name = dict ? dict->find_name("name") : nullptr;
+    const Value* text = dict ? dict->find_name("template") : nullptr;
+    BEV_CHECK(name && text && name->is_string() && text->is_string(), ErrorKind::kInput, path,
+              ": an entry of chat_template has no name or no template");
+    out[*name->string()] = {*text->string(), concat(path, " (", *name->string(), ")")};
+  }
+  return out;
+}
+
+Sources find_sources(const std::string& folder) {
+  Sources out;
+  std::string file = join_path(folder, "chat_template.jinja");
+  std::string more = join_path(folder, "additional_chat_templates");
+  if (path_exists(file)) out["default"] = {read_file(file), file};
+  if (is_directory(more)) {
+    for (const std::string& name : list_directory(more)) {
+      constexpr std::string_view kEnd = ".jinja";
+      if (!name.ends_with(kEnd)) continue;
+      std::string path = join_path(more, name);
+      out[name.substr(0, name.size() - kEnd.size())] = {read_file(path), path};
+    }
+  }
+  for (const char* name : {"tokenizer_config.json", "chat_template.json"}) {
+    if (!out.empty()) break;
+    std::optional<Value> config = read_optional(folder, name);
+    const Value* found = config ? config->dict()->find_name("chat_template") : nullptr;
+    if (found && !found->is_none()) out = sources_in(*found, join_path(folder, name));
+  }
+  return out;
+}
+
+Source choose(const Sources& sources, const std::string& folder, const std::string& chosen,
+              bool with_tools) {
+  std::vector<std::string> names;
+  for (const auto& [name, source] : sources) names.push_back(name);
+  std::string known =
+      names.empty() ? "" : concat(", nor a template of the tokenizer (", join(names, ", "), ")");
+  if (!chosen.empty()) {
+    if (auto found = sources.find(chosen); found != sources.end()) return found->second;
+    BEV_CHECK(path_exists(chosen), ErrorKind::kInput, "--chat-template: ", chosen, " is no file",
+              known);
+    return {read_file(chosen), chosen};
+  }
+  BEV_CHECK(!sources.empty(), ErrorKind::kInput, folder, ": has no chat template ",
+            "(chat_template.jinja, or chat_template in tokenizer_config.json); give one with ",
+            "--chat-template FILE");
+  for (const char* name : {"tool_use", "default"}) {
+    auto found = sources.find(name);
+    if (found != sources.end() && (with_tools || found->first == "default")) return found->second;
+  }
+  BEV_FAIL(ErrorKind::kInput, folder, ": none of its chat templates is the default; choose one of ",
+           join(names, ", "), " with --chat-template");
+}
+
+// bos_token and its like: a text, or an object with it.
+Dict read_special_tokens(const std::string& folder) {
+  Dict out;
+  for (const char* file : {"tokenizer_config.json", "special_tokens_map.json"}) {
+    std::optional<Value> config = read_optional(folder, file);
+    if (!config) continue;
+    for (const char* name : {"bos_token", "eos_token", "unk_token", "sep_token", "pad_token",
+                             "cls_token", "mask_token"}) {
+      const Value* found = config->dict()->find_name(name);
+      if (found && found->is_dict()) found = found->dict()->find_name("content");
+      if (found && found->is_string() && !out.find_name(name)) out.set(name, *found);
+    }
+  }
+  return out;
+}
+
+// transformers hands a message's reasoning to templates under the names that they look for.
+Value with_reasoning(const Value& message) {
+  const Dict& dict = *message.dict();
+  for (const char* name : {"reasoning_content", "thinking", "reasoning"}) {
+    const Value* reasoning = dict.find_name(name);
+    if (!reasoning || reasoning->is_none()) continue;
+    Dict out;
+    out.set("thinking", *reasoning);
+    for (const auto& [key, value] : dict.items) out.set(key, value);
+    out.set("reasoning_content", *reasoning);
+    return out;
+  }
+  return message;
+}
+
+Value checked_messages(const Value& messages) {
+  const jinja::Sequence* list = messages.sequence();
+  BEV_CHECK(list && !list->items.empty(), ErrorKind::kInput,
+            "a conversation is a list of messages that is not empty");
+  jinja::List out;
+  for (const Value& message : list->items) {
+    BEV_CHECK(message.is_dict(), ErrorKind::kInput, "message ", out.size(), " is a ",
+              message.type_name(), ", not an object with role and content");
+    out.push_back(with_reasoning(message));
+  }
+  return Value::list(std::move(out));
+}
+
+}  // namespace
+
+ChatTemplate ChatTemplate::load(const std::string& path, const std::string& chosen,
+                                bool with_tools) {
+  std::string folder = is_directory(path) ? path : parent_path(path);
+  Source source = choose(find_sources(folder), folder, chosen, with_tools);
+  return {jinja::Template(source.text, source.name), read_special_tokens(folder)};
+}
+
+jinja::Rendered ChatTemplate::render(const Value& messages, const ChatOptions& options) const {
+  Dict context = special_tokens_;
+  for (const auto& [name, value] : options.variables.items) context.set(name, value);
+  context.set("messages", checked_messages(messages));
+  context.set("tools", options.tools);
+  context.set("documents", options.documents);
+  context.set("add_generation_prompt", options.add_generation_prompt);
+  return template_.render(context);
+}
+
+EncodedChat encode_chat(const ChatTemplate& chat_template, const Tokenizer& tokenizer,
+                        const Value& messages, const ChatOptions& options) {
+  jinja::Rendered rendered = chat_template.render(messages, options);
+  EncodedChat out;
+  out.ids = tokenizer.encode(rendered.text);
+  if (chat_template.marks_assistant()) {
+    out.assistant = assistant_mask(rendered.text, token_spans(tokenizer, rendered.text, out.ids),
+                                   rendered.spans);
+  }
+  out.text = std::move(rendered.text);
+  return out;
+}
+
+}  // namespace bev

@@ -1,0 +1,40 @@
+// Cuts a template into text, tags and the tokens inside tags, as Jinja does with trim_blocks and
+// lstrip_blocks.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "chat/value.h"
+
+namespace bev::jinja {
+
+enum class TokenKind : std::uint8_t {
+  kText,        // between tags
+  kBlockBegin,  // {%
+  kBlockEnd,    // %}
+  kPrintBegin,  // {{
+  kPrintEnd,    // }}
+  kName,
+  kString,
+  kNumber,
+  kOperator,
+  kEnd,
+};
+
+struct Token {
+  TokenKind kind = TokenKind::kEnd;
+  std::string text;  // the string's content, the name or the operator
+  Value number;
+  int line = 0;
+
+  bool is_name(std::string_view name) const { return kind == TokenKind::kName && text == name; }
+  bool is_operator(std::string_view op) const { return kind == TokenKind::kOperator && text == op; }
+};
+
+// Ends with a token of kind kEnd. Error(kInput) "line N: what" when a tag is broken.
+std::vector<Token> cut_template(std::string_view source);
+
+}  // namespace bev::jinja

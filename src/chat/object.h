@@ -1,0 +1,132 @@
+// What the engine gives templates besides plain values: functions, methods, macros, loops and
+// namespaces; and what a running template may spend.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <initializer_list>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "chat/value.h"
+
+namespace bev::jinja {
+
+// One rendering. Every evaluation, character and list item is paid for, so that no template runs
+// for long or fills the memory, and nesting is bounded.
+class Runtime {
+ public:
+  // Error when the allowance is used up.
+  void spend(std::size_t units);
+
+  class Level;  // one more level of nesting, while it lives
+
+  int line = 0;  // of the template, where it is now
+
+  // Namespaces can hold themselves: they are emptied when the rendering ends.
+  std::shared_ptr<Object> make_namespace(Dict values);
+  ~Runtime();
+  Runtime() = default;
+  Runtime(const Runtime&) = delete;
+
+ private:
+  std::uint64_t left_ = std::uint64_t{1} << 28;
+  int depth_ = 0;
+  std::vector<std::shared_ptr<Object>> namespaces_;
+};
+
+class Runtime::Level {
+ public:
+  explicit Level(Runtime& runtime);
+  ~Level() { --runtime_.depth_; }
+  Level(const Level&) = delete;
+
+ private:
+  Runtime& runtime_;
+};
+
+struct Arguments {
+  List positional;
+  std::vector<std::pair<std::string, Value>> named;
+};
+
+// Arguments in the order of a function's parameters.
+class Parameters {
+ public:
+  // Error naming the function when there are too many or unknown ones.
+  Parameters(std::string_view function, const Arguments& arguments,
+             std::initializer_list<std::string_view> names);
+
+  bool has(std::size_t at) const { return values_[at].has_value(); }
+  // Error when it was not given.
+  const Value& operator[](std::size_t at) const;
+  Value get(std::size_t at, Value fallback) const;
+  bool flag(std::size_t at, bool fallback) const;
+  std::int64_t integer(std::size_t at, std::int64_t fallback) const;
+  // The text of a string; Error for other types.
+  std::string text(std::size_t at, std::string_view fallback) const;
+
+ private:
+  std::string function_;
+  std::vector<std::string_view> names_;
+  std::vector<std::optional<Value>> values_;
+};
+
+// A filter, test, method or global function. The subject is what a filter or test is applied to or
+// a method belongs to; None for functions.
+using Builtin = Value (*)(Runtime& runtime, const Value& subject, const Arguments& arguments);
+
+class Object {
+ public:
+  virtual ~Object() = default;
+  // Of the values it keeps for good.
+  virtual Extent extent() const { return {}; }
+  virtual std::string_view type_name() const = 0;
+  virtual std::string text() const;
+  virtual std::optional<Value> attribute(std::string_view name) const;
+  virtual bool callable() const { return false; }
+  virtual Value call(Runtime& runtime, const Arguments& arguments);
+};
+
+class Namespace : public Object {
+ public:
+  explicit Namespace(Dict values) : values_(std::move(values)) {}
+  std::string_view type_name() const override { return "Namespace"; }
+  std::string text() const override;
+  std::optional<Value> attribute(std::string_view name) const override;
+  void set(std::string_view name, Value value);
+  void clear() { values_.items.clear(); }
+
+ private:
+  Dict values_;
+};
+
+// A built-in function, or a method with what it belongs to.
+class Function : public Object {
+ public:
+  explicit Function(Builtin function, Value subject = {})
+      : function_(function), subject_(std::move(subject)) {}
+  std::string_view type_name() const override { return "builtin_function_or_method"; }
+  Extent extent() const override { return subject_.extent(); }
+  bool callable() const override { return true; }
+  Value call(Runtime& runtime, const Arguments& arguments) override {
+    return function_(runtime, subject_, arguments);
+  }
+
+ private:
+  Builtin function_;
+  Value subject_;
+};
+
+// nullptr when there is none of that name.
+Builtin find_filter(std::string_view name);
+Builtin find_test(std::string_view name);
+Builtin find_function(std::string_view name);
+// Of str, dict, list and tuple.
+Builtin find_method(const Value& subject, std::string_view name);
+
+}  // namespace bev::jinja

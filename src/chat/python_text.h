@@ -1,0 +1,47 @@
+// What Python's str does, on UTF-8: positions count characters, case and white space are Unicode's.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "tokenizer/utf8.h"
+
+namespace bev::jinja {
+
+using Points = std::u32string;  // one element a character
+
+Points to_points(std::string_view text);
+std::string from_points(const Points& points);
+
+bool is_space(CodePoint point);
+bool is_cased(CodePoint point);
+
+std::string to_upper(std::string_view text);
+std::string to_lower(std::string_view text);
+// The first character in title case, the others in lower case.
+std::string capitalize(std::string_view text);
+// Every word so; words are stretches of letters.
+std::string title(std::string_view text);
+std::string swap_case(std::string_view text);
+
+enum class Side : std::uint8_t { kBoth, kLeft, kRight };
+// Takes white space from the ends, or the characters of `characters`.
+std::string_view strip(std::string_view text, Side side,
+                       std::optional<std::string_view> characters = std::nullopt);
+
+// At white space, or at a separator that is not empty; at most `most` cuts when >= 0, from the left
+// or from the right.
+std::vector<std::string_view> split_words(std::string_view text, std::int64_t most, Side from);
+std::vector<std::string_view> split_at(std::string_view text, std::string_view separator,
+                                       std::int64_t most, Side from);
+std::vector<std::string_view> split_lines(std::string_view text, bool keep_ends);
+
+// At most `most` places when >= 0.
+std::string replace_all(std::string_view text, std::string_view from, std::string_view to,
+                        std::int64_t most);
+
+}  // namespace bev::jinja

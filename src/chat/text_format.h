@@ -1,0 +1,17 @@
+// Python's two ways to put values into a text.
+#pragma once
+
+#include <string>
+#include <string_view>
+
+#include "chat/object.h"
+#include "chat/value.h"
+
+namespace bev::jinja {
+
+// "%s of %d" % values: one value, a tuple of them, or a dict for %(name)s.
+std::string percent_format(std::string_view format, const Value& values);
+// "{} of {name}".format(...): fields by number or name, without format specifications.
+std::string brace_format(std::string_view format, const Arguments& arguments);
+
+}  // namespace bev::jinja
