@@ -51,8 +51,8 @@ template <class Member>
 Json to_json(const MaskedBlend<Member>& data, std::int64_t dump) {
   Json out{{"num_samples", data.num_samples()}, {"samples", Json::array()}};
   if (const std::optional<BlendIndex>& blend = data.blend()) {
-    out["dataset_index"] = blend->datasets;
-    out["dataset_sample_index"] = blend->samples;
+    out["dataset_index"] = blend->datasets().list();
+    out["dataset_sample_index"] = blend->samples().list();
     for (const auto& member : data.members()) {
       out["datasets"].push_back({{"sample_index", to_json(member->index())}});
     }

@@ -114,7 +114,7 @@ template <class Member>
 MaskedBlend<Member>::MaskedBlend(Members members, BlendIndex blend)
     : members_(std::move(members)), blend_(std::move(blend)) {
   std::vector<std::int64_t> used(members_.size());
-  for (std::int16_t dataset : blend_->datasets) ++used[static_cast<std::size_t>(dataset)];
+  for (std::int16_t dataset : blend_->datasets().list()) ++used[static_cast<std::size_t>(dataset)];
   for (std::size_t i = 0; i < members_.size(); ++i) {
     BEV_CHECK(used[i] <= members_[i]->num_samples(), ErrorKind::kInput, members_[i]->name(),
               ": the blend takes ", used[i], " samples of the ", members_[i]->num_samples(),
@@ -124,7 +124,7 @@ MaskedBlend<Member>::MaskedBlend(Members members, BlendIndex blend)
 
 template <class Member>
 std::int64_t MaskedBlend<Member>::num_samples() const {
-  return blend_ ? static_cast<std::int64_t>(blend_->datasets.size())
+  return blend_ ? static_cast<std::int64_t>(blend_->datasets().size())
                 : members_.front()->num_samples();
 }
 
@@ -134,7 +134,7 @@ typename Member::Sample MaskedBlend<Member>::sample(std::int64_t index) const {
   BEV_CHECK(index >= 0 && index < num_samples(), ErrorKind::kInternal, "blend: sample ", index,
             " of ", num_samples());
   auto at = static_cast<std::size_t>(index);
-  return members_[static_cast<std::size_t>(blend_->datasets[at])]->sample(blend_->samples[at]);
+  return members_[static_cast<std::size_t>(blend_->datasets()[at])]->sample(blend_->samples()[at]);
 }
 
 template <class Member>

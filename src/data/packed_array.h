@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <cstring>
 #include <span>
+#include <vector>
 
 namespace bev {
 
@@ -22,6 +23,11 @@ class PackedArray {
     T value;
     std::memcpy(&value, bytes_ + i * sizeof(T), sizeof(T));
     return value;
+  }
+  std::vector<T> list() const {
+    std::vector<T> out(count_);
+    if (count_ > 0) std::memcpy(out.data(), bytes_, count_ * sizeof(T));
+    return out;
   }
   void prefetch(std::size_t i) const { __builtin_prefetch(bytes_ + i * sizeof(T)); }
   std::span<const std::byte> bytes() const { return {bytes_, count_ * sizeof(T)}; }

@@ -98,8 +98,8 @@ void expect_splits(const MaskedSplits<Member>& splits, const json& expected) {
     EXPECT_EQ(data.num_samples(), want["num_samples"]);
     ASSERT_EQ(data.blend().has_value(), want.contains("datasets"));
     if (data.blend()) {
-      EXPECT_EQ(json(data.blend()->datasets), want["dataset_index"]);
-      EXPECT_EQ(json(data.blend()->samples), want["dataset_sample_index"]);
+      EXPECT_EQ(json(data.blend()->datasets().list()), want["dataset_index"]);
+      EXPECT_EQ(json(data.blend()->samples().list()), want["dataset_sample_index"]);
     }
     for (std::size_t m = 0; m < data.members().size(); ++m) {
       const json& member = data.blend() ? want["datasets"][m] : want;
