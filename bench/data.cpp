@@ -14,6 +14,7 @@
 #include "data/gpt_blend.h"
 #include "data/indexed_dataset.h"
 #include "data/indexed_writer.h"
+#include "train/sample_reader.h"
 
 namespace bev {
 namespace {
@@ -55,6 +56,19 @@ double read_samples(const Dataset& data, std::int64_t count) {
   return static_cast<double>(count) / seconds;
 }
 
+// The same through the threads of a loader, in micro-batches.
+double read_ahead(std::shared_ptr<const Dataset> data, std::int64_t count, std::int64_t threads) {
+  constexpr std::int64_t kMicroBatch = 8;
+  BatchSpec batches{.micro_batch_size = kMicroBatch, .global_batch_size = kMicroBatch};
+  SampleOrderSpec order{.micro_batch_size = kMicroBatch};
+  double seconds = best_seconds(3, [&] {
+    SampleReader reader({data, std::make_shared<SampleOrder>(order), BatchSchedule(batches)}, 0,
+                        {threads, 4});
+    for (std::int64_t i = 0; i < count / kMicroBatch; ++i) reader.next();
+  });
+  return static_cast<double>(count / kMicroBatch * kMicroBatch) / seconds;
+}
+
 int run(const std::string& folder, std::int64_t documents, std::int64_t tokens,
         std::int64_t seq_length) {
   std::string prefix = join_path(folder, "tokens");
@@ -74,14 +88,16 @@ int run(const std::string& folder, std::int64_t documents, std::int64_t tokens,
   config.samples.vocab_size = 50257;
   GptSources sources{.shared = Blend{{prefix}, {}}, .split = "1", .own = {}};
   auto dataset = open_gpt_data(sources, {spec.num_samples, std::nullopt, std::nullopt}, config)[0];
-  double samples = read_samples(*dataset, std::min<std::int64_t>(100000, dataset->num_samples()));
+  std::int64_t count = std::min<std::int64_t>(100000, dataset->num_samples());
+  double samples = read_samples(*dataset, count);
+  double in_step = read_ahead(dataset, count, 0), ahead = read_ahead(dataset, count, 1);
   write_stdout(fmt::format(
       "{{\"documents\": {}, \"tokens\": {}, \"seq_length\": {}, \"write_tokens_s\": {:.0f}, "
       "\"open_s\": {:.4f}, \"index_s\": {:.4f}, \"cached_index_s\": {:.4f}, "
-      "\"samples_s\": {:.0f}}}\n",
+      "\"samples_s\": {:.0f}, \"loader_samples_s\": {:.0f}, \"loader_ahead_samples_s\": {:.0f}}}\n",
       documents, data.num_tokens(), seq_length,
       static_cast<double>(data.num_tokens()) / write_seconds, open_seconds, build_seconds,
-      cached_seconds, samples));
+      cached_seconds, samples, in_step, ahead));
   return 0;
 }
 

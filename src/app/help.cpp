@@ -13,7 +13,7 @@ namespace bev {
 
 namespace {
 
-constexpr std::array<Command, 13> kCommands = {{
+constexpr auto kCommands = std::to_array<Command>({
     {"train", "train a model, or continue one, and export it",
      "bevatron train --preset gpt2-124m --text book.txt --seq-length 256 --train-iters 500 "
      "--export-hf out\n"
@@ -109,7 +109,7 @@ constexpr std::array<Command, 13> kCommands = {{
      "bevatron tokenize --tokenizer tokenizer.json --input texts.json --output ids.json\n"
      "bevatron tokenize --tokenizer cl100k_base.tiktoken --input ids.json --decode",
      [](CommandConfig& config, FieldList& list) { config.tokenize.fields(list); }, run_tokenize},
-}};
+});
 
 // One row of a table: a field or a shorthand.
 struct Row {

@@ -225,6 +225,46 @@ TEST_F(HostileIndex, NoticesFilesThatAreCutOrDoNotMatch) {
                [&] { IndexedDataset data(folder_.path("nothing")); });
 }
 
+// Files may be empty, but not differently so.
+TEST_F(HostileIndex, OfNothingIsADatasetWithoutSequences) {
+  Pair nothing = pair_of({});
+  IndexedDataset data(nothing.write(folder_, "nothing"));
+  EXPECT_EQ(data.num_sequences(), 0);
+  EXPECT_EQ(data.num_documents(), 0);
+  EXPECT_EQ(data.num_tokens(), 0);
+  Row none;
+  expect_error(ErrorKind::kInternal, {"sequence 0"}, [&] { data.read(0, 0, none); });
+  IndexedDataset hollow(pair_of({{}, {{}}, {{}, {}}}).write(folder_, "hollow"));
+  EXPECT_EQ(hollow.num_sequences(), 3);
+  EXPECT_EQ(hollow.num_documents(), 3);
+  hollow.read(2, 0, none);
+  expect_refused({nothing.idx, "x"}, {"hostile.bin", "1 bytes", "end at 0"});
+  // No bounds at all, not even the first.
+  Pair unbounded = nothing;
+  unbounded.idx.resize(34);
+  unbounded.idx[26] = 0;
+  expect_refused(unbounded, {"hostile.idx", "0 document bounds"});
+}
+
+// The bytes of the .bin file are those of another width.
+TEST_F(HostileIndex, NoticesAnotherType) {
+  for (std::uint8_t code = 1; code <= 8; ++code) {
+    if (code == 8 || code == 3) continue;  // 16 bits
+    expect_refused(with(17, code), {"hostile"});
+  }
+}
+
+// Offsets and lengths that only fit together when sums wrap around.
+TEST_F(HostileIndex, DoesNotWrapAround) {
+  Pair pair = with(lengths_, std::int32_t{-2147483647 - 1});
+  expect_refused(pair, {"sequence 0 has length -2147483648"});
+  pair = with(offsets_, std::int64_t{-1});
+  expect_refused(pair, {"sequence 0 begins at byte -1"});
+  // 2^64 / 12 and 2^64 / 8 sequences: the products are small again.
+  expect_refused(with(18, std::uint64_t{0x1555555555555556}), {"cut or damaged"});
+  expect_refused(with(26, std::uint64_t{0x2000000000000005}), {"cut or damaged"});
+}
+
 // Whatever a byte becomes, the pair is refused or reads inside of its files.
 TEST_F(HostileIndex, SurvivesEveryDamagedByte) {
   std::mt19937 random(3);
