@@ -68,7 +68,7 @@ class RecordWriter {
   void refuse(const Record& record, const std::string& problem) {
     std::string what = concat(place_of(record, files_[record.file].path), ": ", problem);
     BEV_CHECK(config_.on_error == BadRecords::kSkip, ErrorKind::kInput, what,
-              "\n--on-error skip leaves such documents out");
+              "\n`preprocess --on-error skip` leaves such documents out");
     ++skipped_;
     observer_.skipped(what);
   }
