@@ -66,9 +66,14 @@ class RecordWriter {
   }
 
   void refuse(const Record& record, const std::string& problem) {
-    std::string what = concat(place_of(record, files_[record.file].path), ": ", problem);
+    const std::string& path = files_[record.file].path;
+    if (counted_file_ != record.file) {  // a part has only one range of a file
+      counted_file_ = record.file;
+      lines_before_ = count_lines_before(path, record.from_byte);
+    }
+    std::string what = concat(path, ":", lines_before_ + record.line, ": ", problem);
     BEV_CHECK(config_.on_error == BadRecords::kSkip, ErrorKind::kInput, what,
-              "\n--on-error skip leaves such documents out");
+              "\n`preprocess --on-error skip` leaves such documents out");
     ++skipped_;
     observer_.skipped(what);
   }
@@ -80,6 +85,8 @@ class RecordWriter {
   std::deque<IndexedDatasetWriter> writers_;  // of each key
   bool inside_ = false;                       // of a document
   std::int64_t skipped_ = 0, documents_ = 0;
+  std::optional<std::size_t> counted_file_;
+  std::int64_t lines_before_ = 0;
 };
 
 class Preprocessing {

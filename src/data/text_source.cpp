@@ -215,22 +215,20 @@ std::int64_t TextSource::position() const {
   return bytes_before_ + std::clamp(reader_->position(), range.begin, end) - range.begin;
 }
 
-std::string place_of(const Record& record, const std::string& path) {
-  std::int64_t line = record.line;
-  if (record.from_byte > 0) {
-    std::unique_ptr<ByteStream> stream = open_byte_stream(path);
-    std::vector<char> chunk(kChunkBytes);
-    char last = '\n';
-    for (auto left = static_cast<std::size_t>(record.from_byte); left > 0;) {
-      std::size_t count = stream->read(std::span(chunk).first(std::min(left, chunk.size())));
-      if (count == 0) break;
-      line += std::count(chunk.begin(), chunk.begin() + static_cast<std::ptrdiff_t>(count), '\n');
-      last = chunk[count - 1];
-      left -= count;
-    }
-    if (last != '\n') ++line;  // the rest of a line that began before
+std::int64_t count_lines_before(const std::string& path, std::int64_t from_byte) {
+  if (from_byte == 0) return 0;
+  std::unique_ptr<ByteStream> stream = open_byte_stream(path);
+  std::vector<char> chunk(kChunkBytes);
+  std::int64_t lines = 0;
+  char last = '\n';
+  for (auto left = static_cast<std::size_t>(from_byte); left > 0;) {
+    std::size_t count = stream->read(std::span(chunk).first(std::min(left, chunk.size())));
+    if (count == 0) break;
+    lines += std::count(chunk.begin(), chunk.begin() + static_cast<std::ptrdiff_t>(count), '\n');
+    last = chunk[count - 1];
+    left -= count;
   }
-  return concat(path, ":", line);
+  return last == '\n' ? lines : lines + 1;
 }
 
 }  // namespace bev

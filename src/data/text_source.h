@@ -83,8 +83,8 @@ class TextSource {
   std::unique_ptr<FileReader> reader_;
 };
 
-// "FILE:LINE". Where reading began inside of the file the lines before are counted, which reads
+// Lines of a file that begin before a byte of it: what is missing in Record::line. Reads all of
 // them.
-std::string place_of(const Record& record, const std::string& path);
+std::int64_t count_lines_before(const std::string& path, std::int64_t from_byte);
 
 }  // namespace bev

@@ -67,9 +67,9 @@ std::string preprocess_progress_text(const PreprocessProgress& progress, std::in
     double share = static_cast<double>(progress.bytes) / static_cast<double>(progress.input_bytes);
     text += fmt::format("{:.0f}%  ", std::floor(100 * std::min(share, 1.0)));
   }
-  text += fmt::format(
-      "{} documents, {:.1f} MB/s, {} documents/s", progress.documents, rate / 1e6,
-      format_count(std::round(static_cast<double>(progress.documents) / std::max(seconds, 1e-9))));
+  double documents = static_cast<double>(progress.documents) / std::max(seconds, 1e-9);
+  text +=
+      fmt::format("{:.1f} MB/s, {} documents/s", rate / 1e6, format_count(std::round(documents)));
   if (progress.input_bytes > 0 && done > 0) {
     double left =
         static_cast<double>(std::max<std::int64_t>(progress.input_bytes - progress.bytes, 0));

@@ -32,7 +32,7 @@ class PreprocessReport : public PreprocessObserver {
   PreprocessProgress progress_;
 };
 
-// "37%  12.3 MB/s  4.1k documents/s  2m 03s left"; `seconds` and `bytes` are of this run.
+// "37%  12.3 MB/s, 4.1k documents/s, 2m 03s left"; `seconds` and `bytes` are of this run.
 std::string preprocess_progress_text(const PreprocessProgress& progress, std::int64_t bytes,
                                      double seconds);
 

@@ -15,9 +15,9 @@ namespace {
 constexpr const char* kByteTokenizer = "byte";
 
 // A text file is one document, cut into sequences so that --split can part it and epochs can
-// shuffle it: some 500 of them, neither so short that context is lost nor so long that it matters.
+// shuffle it: some 128 of all text, which leaves a few for validation, and context within each.
 std::int64_t piece_bytes(const std::vector<InputFile>& files) {
-  constexpr std::int64_t kPieces = 512, kLeast = 4 << 10, kMost = 1 << 20;
+  constexpr std::int64_t kPieces = 128, kLeast = 256, kMost = 1 << 20;
   std::int64_t bytes = 0;
   for (const InputFile& file : files) bytes += file.bytes;
   return std::clamp(bytes / kPieces, kLeast, kMost);

@@ -169,7 +169,8 @@ TEST_F(PreprocessTest, StopsAtTheFirstBadDocumentAndShowsNothing) {
   config_.input = {bad};
   for (std::int64_t partitions : {1, 2, 5}) {
     config_.partitions = partitions;
-    expect_error(ErrorKind::kInput, {bad + ":4: column 1", "--on-error skip"}, [&] { run(); });
+    expect_error(ErrorKind::kInput, {bad + ":4: column 1", "`preprocess --on-error skip`"},
+                 [&] { run(); });
     for (const std::string& name : left()) EXPECT_THAT(name, HasSubstr(".parts-"));
   }
   config_.on_error = BadRecords::kSkip;

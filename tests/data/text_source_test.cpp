@@ -71,7 +71,9 @@ class TextSourceTest : public testing::Test {
     for (const std::vector<FileRange>& ranges : cut_inputs(files, parts)) {
       TextSource source(files, ranges, options_);
       for (Record record; source.next(record);) {
-        places_.push_back(place_of(record, files[record.file].path));
+        const std::string& path = files[record.file].path;
+        places_.push_back(
+            concat(path, ":", record.line + count_lines_before(path, record.from_byte)));
         out.push_back(record);
       }
     }
