@@ -19,7 +19,7 @@ enum class Path { kOwn, kCudnn };
 struct Case {
   Dtype dtype = Dtype::kBf16;
   std::int64_t q_heads = 4, kv_heads = 2, head_size = 64;
-  std::vector<AttentionRun> runs;
+  std::vector<AttentionRun> runs = {};
   bool fused = false;
   bool causal = true;
   std::int64_t window = -1;
