@@ -149,9 +149,9 @@ class CudaAttentionTest : public CudaRig {
     AttentionShape s;
     s.runs = c.runs;
     s.q_heads = c.q_heads, s.kv_heads = c.kv_heads, s.head_size = c.head_size;
-    s.q_stride = t.q.exact.shape()[1];
-    s.k_stride = t.k.exact.shape()[1];
-    s.v_stride = t.v.exact.shape()[1];
+    s.q_stride = t.q.device.shape()[1];
+    s.k_stride = t.k.device.shape()[1];
+    s.v_stride = t.v.device.shape()[1];
     s.dtype = exact ? Dtype::kF64 : c.dtype;
     s.scale = c.scale > 0 ? c.scale : 1 / std::sqrt(static_cast<double>(c.head_size));
     s.softcap = c.softcap, s.window = c.window, s.causal = c.causal, s.dropout = c.dropout;
