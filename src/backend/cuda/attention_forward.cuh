@@ -237,7 +237,7 @@ void tensor_forward(CudaQueue& queue, ForwardParams& params, const AttentionShap
   if (params.shape.softcap > 0 || params.shape.dropped) {
     if (head <= 64) return launch_forward<T, ForwardTiling<64, 2, 64>, true>(queue, params, shape);
     if (head <= 128) {
-      return launch_forward<T, ForwardTiling<128, 2, 64>, true>(queue, params, shape);
+      return launch_forward<T, ForwardTiling<128, 1, 64>, true>(queue, params, shape);
     }
     return launch_forward<T, ForwardTiling<256, 1, 64>, true>(queue, params, shape);
   }
