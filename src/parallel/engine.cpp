@@ -113,7 +113,7 @@ Engine::Engine(World& world, const Kernels& kernels, const EngineOptions& option
       arena_(make_host_memory()) {
   mesh_ = std::make_unique<Mesh>(world, mesh_shape(options.parallel, options.model));
   stages_ = build_stages(options.model, options.parallel, pipeline_, mesh_->at().pp);
-  StoreOptions store = store_options(options.parallel, options.dtype);
+  StoreOptions store = store_options(options.parallel, options.optim.dtypes, options.dtype);
   store.gradients = options.gradients;
   Stream stream{&pool_, nullptr};
   store_ = std::make_unique<ParamStore>(params_of(stages_), *mesh_, arena_, kernels, stream, store);

@@ -4,10 +4,10 @@
 
 namespace bev {
 
-StoreOptions store_options(const ParallelConfig& config, Dtype dtype) {
+StoreOptions store_options(const ParallelConfig& config, const OptimDtypes& dtypes, Dtype dtype) {
   StoreOptions options;
   options.dtype = dtype;
-  options.grad_dtype = wide_of(dtype);
+  options.grad_dtype = dtypes.for_model(dtype).main_grads;
   options.strategy = config.data_parallel_sharding_strategy;
   options.bucket_elements = config.ddp_bucket_size;
   options.overlap_reduce = config.overlap_grad_reduce;
