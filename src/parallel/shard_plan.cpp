@@ -12,7 +12,8 @@ StoreOptions store_options(const ParallelConfig& config, const OptimDtypes& dtyp
   options.bucket_elements = config.ddp_bucket_size;
   options.overlap_reduce = config.overlap_grad_reduce;
   options.overlap_gather = config.overlap_param_gather;
-  options.bf16_wire = config.grad_reduce_in_bf16;
+  // Gradients that are bf16 themselves travel as they are, and are summed in f32 on arrival.
+  options.bf16_wire = config.grad_reduce_in_bf16 && options.grad_dtype != Dtype::kBf16;
   return options;
 }
 
