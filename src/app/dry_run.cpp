@@ -40,7 +40,7 @@ MemoryPlan memory_plan(const RunConfig& run, std::int64_t micro_batches) {
   MemoryQuery query;
   query.model = run.model;
   query.parallel = run.parallel;
-  query.optimizer = run.optim.optimizer;
+  query.optim = run.optim;
   query.dtype = run.precision.model_dtype();
   query.seq_length = run.data.seq_length;
   query.micro_batch_size = run.batch.micro_batch_size;

@@ -18,8 +18,8 @@ struct EmbeddingForwardArgs {
   bool accumulate = false;
 };
 
-// dweight = beta * dweight + scale * (rows of dy summed by index). dweight: f32, bf16 (summed in f32)
-// or f64. The order of summation is the order of t.
+// dweight = beta * dweight + scale * (rows of dy summed by index). dweight: f32, bf16 (summed in
+// f32) or f64. The order of summation is the order of t.
 struct EmbeddingBackwardArgs {
   const std::int32_t* index = nullptr;
   View dy, dweight;

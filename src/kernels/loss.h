@@ -9,8 +9,8 @@
 
 namespace bev {
 
-// One chunk. logits [t, V_local] in the accumulate type (on CUDA also bf16 or f16, with statistics in
-// f32); they cover vocabulary rows from first_row on.
+// One chunk. logits [t, V_local] in the accumulate type (on CUDA also bf16 or f16, with statistics
+// in f32); they cover vocabulary rows from first_row on.
 struct LossChunk {
   View logits;
   const std::int32_t* targets = nullptr;  // [t] global ids; negative: ignored

@@ -26,8 +26,9 @@ struct NormForwardArgs {
 };
 
 // dx = norm's input gradient (+ dsum, the gradient that reaches s from elsewhere). dx may alias
-// dsum or dy. dweight, dbias [H] in the gradient dtype (f32, bf16 or f64): beta * old + this, summed
-// in the accumulate type; empty: not wanted. Sums over rows have a fixed order that depends on the shape only.
+// dsum or dy. dweight, dbias [H] in the gradient dtype (f32, bf16 or f64): beta * old + this,
+// summed in the accumulate type; empty: not wanted. Sums over rows have a fixed order that depends
+// on the shape only.
 struct NormBackwardArgs {
   View dy;
   View s;     // the norm's input

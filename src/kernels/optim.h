@@ -48,9 +48,9 @@ struct NormalArgs {
   double mean = 0, std = 1;
 };
 
-// What the norm of the gradient decides. norm = sqrt(*square_sum) / loss_scale; a norm or a loss
-// that is not finite sets state->skip, otherwise state->update counts on and state->grad_multiplier
-// = min(1, max_norm / (norm + 1e-6)) / loss_scale (max_norm 0: no clipping).
+// What the norm of the gradient decides. norm = sqrt(*square_sum) / loss_scale; state->skip tells
+// whether that or the loss is not finite; where both are, state->update counts on and
+// state->grad_multiplier = min(1, max_norm / (norm + 1e-6)) / loss_scale (max_norm 0: no clipping).
 struct ClipArgs {
   const double* square_sum = nullptr;  // device
   const double* loss = nullptr;        // device

@@ -36,6 +36,18 @@ void optimizer_fields(OptimConfig& optim, FieldList& list) {
            "how weight decay goes from start to end");
 }
 
+void dtype_fields(OptimDtypes& dtypes, FieldList& list) {
+  const std::vector<std::pair<std::string, Dtype>> choices = {{"fp32", Dtype::kF32},
+                                                              {"bf16", Dtype::kBf16}};
+  list.add("main-params-dtype", dtypes.main_params, choices,
+           "main parameters; bf16 keeps none beside the model's and rounds updates at random");
+  list.add("main-grads-dtype", dtypes.main_grads, choices,
+           "gradients between micro-batches, in sums over ranks and in the optimizer");
+  list.add("exp-avg-dtype", dtypes.exp_avg, choices, "first moment of adam");
+  list.add("exp-avg-sq-dtype", dtypes.exp_avg_sq, choices,
+           "second moment of adam; bf16 is rounded at random");
+}
+
 void schedule_fields(OptimConfig& optim, FieldList& list) {
   list.add("lr", optim.lr, "highest learning rate").min(0);
   list.add("min-lr", optim.min_lr, "learning rate after the decay").min(0);
@@ -136,7 +148,30 @@ void OptimConfig::fields(FieldList& list) {
   list.section("optimizer");
   schedule_fields(*this, list);
   optimizer_fields(*this, list);
+  dtype_fields(dtypes, list);
   loss_scale_fields(*this, list);
+}
+
+OptimDtypes OptimDtypes::for_model(Dtype model) const {
+  if (model != Dtype::kF64) return *this;
+  return {Dtype::kF64, Dtype::kF64, Dtype::kF64, Dtype::kF64};
+}
+
+std::vector<std::string> OptimConfig::dtype_problems(Dtype model) const {
+  std::vector<std::string> problems;
+  const auto is_bf16 = [](Dtype dtype) { return dtype == Dtype::kBf16; };
+  const auto need = [&](bool holds, const char* flag, Dtype dtype, const char* what) {
+    if (is_bf16(dtype) && !holds) problems.push_back(concat("--", flag, ": bf16 needs ", what));
+  };
+  const bool adam = optimizer != OptimizerKind::kSgd, moments = adam && model != Dtype::kF64;
+  need(is_bf16(model), "main-params-dtype", dtypes.main_params, "a model in bf16; add --bf16");
+  need(adam, "main-params-dtype", dtypes.main_params, "--optimizer adam");
+  need(is_bf16(model), "main-grads-dtype", dtypes.main_grads, "a model in bf16; add --bf16");
+  need(moments, "exp-avg-dtype", dtypes.exp_avg,
+       "--optimizer adam and a model that is not in fp64");
+  need(moments, "exp-avg-sq-dtype", dtypes.exp_avg_sq,
+       "--optimizer adam and a model that is not in fp64");
+  return problems;
 }
 
 std::vector<std::string> OptimConfig::resolve(std::int64_t train_iters,

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "optim/lr_schedule.h"
+#include "tensor/dtype.h"
 
 namespace bev {
 
@@ -16,6 +17,19 @@ enum class OptimizerKind : std::uint8_t {
   kAdamL2,  // weight decay added to the gradient
   kSgd,
 };
+
+// In which dtype gradients and the optimizer's state are kept: f32 or bf16 each. Main parameters in
+// bf16 are the model's own, rounded at random so that small updates are not lost.
+struct OptimDtypes {
+  Dtype main_params = Dtype::kF32;
+  Dtype main_grads = Dtype::kF32;
+  Dtype exp_avg = Dtype::kF32;
+  Dtype exp_avg_sq = Dtype::kF32;
+
+  // What a model in `model` keeps: one in f64 has all of it in f64.
+  OptimDtypes for_model(Dtype model) const;
+};
+
 struct OptimConfig {
   OptimizerKind optimizer = OptimizerKind::kAdamW;
   double adam_beta1 = 0.9;
@@ -23,6 +37,7 @@ struct OptimConfig {
   double adam_eps = 1e-8;
   double sgd_momentum = 0.9;
   double clip_grad = 1.0;  // 0: off
+  OptimDtypes dtypes;
 
   // The schedule; lengths in iterations or in samples, whichever the run counts in.
   double lr = 3e-4;
@@ -56,6 +71,8 @@ struct OptimConfig {
   // decay length and the ends of the weight decay. Returns which flags do not go together; whether
   // the values make a schedule is said by LrSchedule and WeightDecaySchedule.
   std::vector<std::string> resolve(std::int64_t train_iters, std::int64_t train_samples);
+  // Which dtypes do not go with a model in `model` or with the optimizer.
+  std::vector<std::string> dtype_problems(Dtype model) const;
 };
 
 }  // namespace bev

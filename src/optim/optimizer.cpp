@@ -1,5 +1,7 @@
 #include "optim/optimizer.h"
 
+#include "base/philox.h"
+
 namespace bev {
 
 Optimizer::Optimizer(Context& ctx, std::vector<OptimRange> ranges, const OptimConfig& config)
@@ -9,12 +11,13 @@ Optimizer::Optimizer(Context& ctx, std::vector<OptimRange> ranges, const OptimCo
     begins_.push_back(total);
     total += range.value.numel();
   }
-  bool own_main = ctx.dtype != ctx.wide();
-  if (own_main) state_.main = ctx.allocate(ctx.wide(), {total}, "optimizer");
-  state_.m = ctx.allocate(ctx.wide(), {total}, "optimizer");
+  OptimDtypes dtypes = config_.dtypes.for_model(ctx.dtype);
+  bool own_main = ctx.dtype != dtypes.main_params;
+  if (own_main) state_.main = ctx.allocate(dtypes.main_params, {total}, "optimizer");
+  state_.m = ctx.allocate(dtypes.exp_avg, {total}, "optimizer");
   ctx.kernels.elementwise.fill(ctx.stream, state_.m, 0);
   if (config_.optimizer != OptimizerKind::kSgd) {
-    state_.v = ctx.allocate(ctx.wide(), {total}, "optimizer");
+    state_.v = ctx.allocate(dtypes.exp_avg_sq, {total}, "optimizer");
     ctx.kernels.elementwise.fill(ctx.stream, state_.v, 0);
   }
   refresh_main(ctx);
@@ -40,10 +43,19 @@ void Optimizer::step(Context& ctx) {
       ctx.kernels.optim.sgd(ctx.stream, {main, range.grad, part(state_.m, i), range.value, ctx.step,
                                          1, wd_mult, config_.sgd_momentum});
     } else {
-      ctx.kernels.optim.adam(ctx.stream,
-                             {main, range.grad, part(state_.m, i), part(state_.v, i), range.value,
-                              ctx.step, 1, wd_mult, config_.adam_beta1, config_.adam_beta2,
-                              config_.adam_eps, config_.optimizer == OptimizerKind::kAdamW});
+      ctx.kernels.optim.adam(ctx.stream, {.main = main,
+                                          .grad = range.grad,
+                                          .m = part(state_.m, i),
+                                          .v = part(state_.v, i),
+                                          .values = range.value,
+                                          .state = ctx.step,
+                                          .wd_mult = wd_mult,
+                                          .beta1 = config_.adam_beta1,
+                                          .beta2 = config_.adam_beta2,
+                                          .epsilon = config_.adam_eps,
+                                          .decoupled = config_.optimizer == OptimizerKind::kAdamW,
+                                          .random_stream = hash_name(range.param->name),
+                                          .first = range.offset});
     }
   }
 }

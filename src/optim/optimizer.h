@@ -20,7 +20,7 @@ struct OptimRange {
 
 // Moments and main parameters of the owned ranges, one after the other in the order of the ranges.
 struct OptimState {
-  Tensor main;  // the parameters in the wide dtype; empty when the model is in that dtype itself
+  Tensor main;  // the main parameters; empty when the model's own serve, being in that dtype
   Tensor m, v;  // v only for Adam
 };
 

@@ -117,7 +117,7 @@ Engine::Engine(World& world, const Kernels& kernels, const EngineOptions& option
       world, mesh_shape(options.parallel, options.model),
       [this](std::unique_ptr<Group> host) { return device_->make_group(std::move(host)); });
   stages_ = build_stages(options.model, options.parallel, pipeline_, mesh_->at().pp);
-  StoreOptions store = store_options(options.parallel, options.dtype);
+  StoreOptions store = store_options(options.parallel, options.optim.dtypes, options.dtype);
   store.gradients = options.gradients;
   Stream stream = device_->stream();
   store_ = std::make_unique<ParamStore>(params_of(stages_), *mesh_, arena_, kernels, stream, store);

@@ -4,15 +4,16 @@
 
 namespace bev {
 
-StoreOptions store_options(const ParallelConfig& config, Dtype dtype) {
+StoreOptions store_options(const ParallelConfig& config, const OptimDtypes& dtypes, Dtype dtype) {
   StoreOptions options;
   options.dtype = dtype;
-  options.grad_dtype = wide_of(dtype);
+  options.grad_dtype = dtypes.for_model(dtype).main_grads;
   options.strategy = config.data_parallel_sharding_strategy;
   options.bucket_elements = config.ddp_bucket_size;
   options.overlap_reduce = config.overlap_grad_reduce;
   options.overlap_gather = config.overlap_param_gather;
-  options.bf16_wire = config.grad_reduce_in_bf16;
+  // Gradients that are bf16 themselves travel as they are, and are summed in f32 on arrival.
+  options.bf16_wire = config.grad_reduce_in_bf16 && options.grad_dtype != Dtype::kBf16;
   return options;
 }
 

@@ -15,6 +15,7 @@
 
 #include "comm/mesh.h"
 #include "kernels/kernels.h"
+#include "optim/config.h"
 #include "parallel/bucket_layout.h"
 #include "parallel/config.h"
 #include "tensor/stream.h"
@@ -32,7 +33,7 @@ struct StoreOptions {
   bool overlap_gather = false;       // gather weights before they are used
   bool bf16_wire = false;            // gradients travel as bf16
 };
-StoreOptions store_options(const ParallelConfig& config, Dtype dtype);
+StoreOptions store_options(const ParallelConfig& config, const OptimDtypes& dtypes, Dtype dtype);
 // Ranks that share out what one of them would keep whole.
 std::int64_t shard_count(const StoreOptions& options, const MeshShape& mesh);
 BucketRules bucket_rules(const StoreOptions& options, const MeshShape& mesh);

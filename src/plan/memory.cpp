@@ -26,7 +26,7 @@ class KeptState {
   KeptState(const MemoryQuery& query, const std::vector<Param*>& params, std::int64_t tp_rank)
       : query_(query) {
     MeshShape mesh = mesh_shape(query.parallel, query.model);
-    StoreOptions options = store_options(query.parallel, query.dtype);
+    StoreOptions options = store_options(query.parallel, query.optim.dtypes, query.dtype);
     parts_ = shard_count(options, mesh);
     std::vector<BucketItem> items;
     for (const Param* param : params) {
@@ -45,14 +45,19 @@ class KeptState {
     auto stored = [&](ShardingStrategy from) {
       return layout_.total / (shards(from) ? parts_ : 1);
     };
-    Dtype wide = wide_of(query_.dtype);
+    OptimDtypes dtypes = query_.optim.dtypes.for_model(query_.dtype);
     memory.parameters = parameters_;
     memory.weights = tensor_bytes(stored(ShardingStrategy::kOptimGradsParams), query_.dtype);
-    memory.gradients = tensor_bytes(stored(ShardingStrategy::kOptimGrads), wide);
-    // Main parameters where the model's are narrower, and one or two moments.
-    std::int64_t tensors =
-        (query_.dtype != wide ? 1 : 0) + (query_.optimizer == OptimizerKind::kSgd ? 1 : 2);
-    memory.optimizer = tensors * tensor_bytes(updated_elements(index % parts_), wide);
+    memory.gradients = tensor_bytes(stored(ShardingStrategy::kOptimGrads), dtypes.main_grads);
+    // Main parameters where the model's own do not serve, and one or two moments.
+    std::int64_t updated = updated_elements(index % parts_);
+    memory.optimizer = tensor_bytes(updated, dtypes.exp_avg);
+    if (query_.dtype != dtypes.main_params) {
+      memory.optimizer += tensor_bytes(updated, dtypes.main_params);
+    }
+    if (query_.optim.optimizer != OptimizerKind::kSgd) {
+      memory.optimizer += tensor_bytes(updated, dtypes.exp_avg_sq);
+    }
   }
 
  private:
@@ -111,7 +116,7 @@ std::int64_t activation_bytes(const MemoryQuery& query, const PipelineLayout& la
   Mesh mesh(world, shape);
   Arena arena(make_phantom_memory());
   ParamStore store(params_of(stages), mesh, arena, phantom_kernels(), Stream{nullptr, nullptr},
-                   store_options(query.parallel, query.dtype));
+                   store_options(query.parallel, query.optim.dtypes, query.dtype));
   std::int64_t kept = in_use(arena);
   Tensor step(arena, Dtype::kU8, {sizeof(StepState)}, "step");
   Context ctx{phantom_kernels(), Stream{nullptr, nullptr}, arena, mesh, store, store,

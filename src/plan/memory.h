@@ -18,7 +18,7 @@ namespace bev {
 struct MemoryQuery {
   ModelConfig model;
   ParallelConfig parallel;  // resolved
-  OptimizerKind optimizer = OptimizerKind::kAdamW;
+  OptimConfig optim;
   Dtype dtype = Dtype::kF32;
   std::int64_t seq_length = 0;
   std::int64_t micro_batch_size = 1;

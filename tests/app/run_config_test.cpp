@@ -51,6 +51,27 @@ TEST_F(RunConfigTest, DerivesWhatIsNotGiven) {
   EXPECT_EQ(run.train.eval_iters, 0);
 }
 
+TEST_F(RunConfigTest, StateInBf16NeedsABf16ModelAndAdam) {
+  const std::vector<std::string> all = {
+      "--main-params-dtype", "bf16", "--main-grads-dtype", "bf16",
+      "--exp-avg-dtype",     "bf16", "--exp-avg-sq-dtype", "bf16"};
+  auto with = [&](std::vector<std::string> more) {
+    more.insert(more.end(), all.begin(), all.end());
+    return resolve_anew(more);
+  };
+  EXPECT_THAT(with({"--bf16"}), IsEmpty());
+  EXPECT_EQ(run.optim.dtypes.exp_avg_sq, Dtype::kBf16);
+  EXPECT_THAT(with({}),
+              ElementsAre(HasSubstr("--main-params-dtype: bf16 needs a model in bf16; add --bf16"),
+                          HasSubstr("--main-grads-dtype: bf16 needs a model in bf16")));
+  EXPECT_THAT(with({"--bf16", "--optimizer", "sgd"}),
+              ElementsAre(HasSubstr("--main-params-dtype: bf16 needs --optimizer adam"),
+                          HasSubstr("--exp-avg-dtype"), HasSubstr("--exp-avg-sq-dtype")));
+  EXPECT_THAT(resolve_anew({"--fp64", "--exp-avg-dtype", "bf16"}),
+              ElementsAre(HasSubstr("--exp-avg-dtype")));
+  EXPECT_THAT(resolve_anew({"--fp16", "--exp-avg-dtype", "bf16"}), IsEmpty());
+}
+
 TEST_F(RunConfigTest, DataParallelSizeComesFromTheRanks) {
   EXPECT_THAT(resolve({"--ranks", "12", "--tp", "2", "--pp", "3"}), IsEmpty());
   EXPECT_EQ(run.parallel.data_parallel_size, 2);

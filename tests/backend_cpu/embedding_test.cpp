@@ -51,7 +51,7 @@ TEST(Embedding, ForwardReadsRowsAndZeros) {
 
 TEST(Embedding, BackwardSumsRowsByIndex) {
   for (Dtype dtype : kFloats) {
-    for (Dtype gradient : {accumulate_dtype(dtype), Dtype::kF64}) {
+    for (Dtype gradient : {accumulate_dtype(dtype), Dtype::kBf16, Dtype::kF64}) {
       for (double beta : {0.0, 1.0, 0.5}) {
         for (std::int64_t tokens : {0, 1, 700}) {
           constexpr std::int64_t kColumns = 150;
@@ -74,7 +74,9 @@ TEST(Embedding, BackwardSumsRowsByIndex) {
                                                 .first_row = kFirst,
                                                 .scale = 3,
                                                 .beta = beta});
-            expect_near(dweight.values(), want, 400 * epsilon_of(gradient));
+            // A bf16 gradient is summed in f32 and rounded once.
+            const bool narrow = gradient == Dtype::kBf16;
+            expect_near(dweight.values(), want, (narrow ? 2.01 : 400) * epsilon_of(gradient));
             EXPECT_TRUE(dweight.guards_intact());
             return dweight.bits();
           });

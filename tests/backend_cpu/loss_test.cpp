@@ -167,6 +167,27 @@ TEST(Loss, AnyCutOfTheVocabularyGivesTheSameLoss) {
   run_case({.rows = 9, .vocabulary = 5, .parts = 7});  // some parts are empty
 }
 
+TEST(Loss, TotalAddsWeightedLosses) {
+  for (Dtype dtype : {Dtype::kF64, Dtype::kF32}) {
+    for (std::int64_t rows : {0, 1, 1000}) {
+      Buffer losses = random_buffer(dtype, {rows}, 3, 10);
+      std::vector<float> weights;
+      double want = 7.5;
+      for (double loss : losses.values()) {
+        weights.push_back(weights.size() % 4 == 1 ? 0.0f : 0.5f);
+        want += static_cast<double>(weights.back()) * loss;
+      }
+      on_every_level([&](const Kernels& kernels, const Stream& stream) {
+        double total = 7.5;
+        kernels.loss.total(
+            stream, {.token_loss = losses.view(), .weights = weights.data(), .total = &total});
+        EXPECT_NEAR(total, want, 1e-11);
+        return std::string(reinterpret_cast<const char*>(&total), sizeof total);
+      });
+    }
+  }
+}
+
 TEST(Loss, NoRows) { run_case({.rows = 0, .vocabulary = 10}); }
 
 TEST(Loss, NanLogitsGiveANanLoss) {

@@ -145,6 +145,41 @@ TEST(Norm, ForwardMatchesTheDefinition) {
   }
 }
 
+// Gradients in bf16 are those in f32, rounded once.
+TEST(Norm, GradientsOfWeightsMayBeBf16) {
+  const Case item{70, 65, true, true, true};
+  Problem problem(item, Dtype::kBf16, 0.5);
+  Buffer s(Dtype::kBf16, {item.rows, item.columns}, problem.s);
+  Buffer mean(Dtype::kF32, {item.rows}, problem.mean), rstd(Dtype::kF32, {item.rows}, problem.rstd);
+  Buffer start = random_buffer(Dtype::kBf16, {item.columns}, 7);
+  for (double beta : {0.0, 0.5}) {
+    on_every_level([&](const Kernels& kernels, const Stream& stream) {
+      std::vector<Values> results;
+      for (Dtype dtype : {Dtype::kF32, Dtype::kBf16}) {
+        Buffer dx(Dtype::kBf16, {item.rows, item.columns});
+        Buffer dweight(dtype, {item.columns}), dbias(dtype, {item.columns});
+        if (beta != 0) dweight = dbias = Buffer(dtype, {item.columns}, start.values());
+        kernels.norm.backward(stream, {.dy = problem.dy.view(),
+                                       .s = s.view(),
+                                       .dsum = {},
+                                       .weight = problem.weight.view(),
+                                       .mean = mean.view(),
+                                       .rstd = rstd.view(),
+                                       .dx = dx.view(),
+                                       .dweight = dweight.view(),
+                                       .dbias = dbias.view(),
+                                       .beta = beta});
+        EXPECT_TRUE(dweight.guards_intact() && dbias.guards_intact());
+        results.push_back(dweight.values());
+        append(results.back(), dbias.values());
+      }
+      const std::int64_t count = 2 * item.columns;
+      expect_near(results[1], Buffer(Dtype::kBf16, {count}, results[0]).values(), 0);
+      return std::string();
+    });
+  }
+}
+
 enum class Alias { kNone, kDsum, kDy };
 
 std::string run_backward(const Kernels& kernels, const Stream& stream, const Case& item,

@@ -21,9 +21,10 @@ struct Types {
   Dtype main, grad, values;
 };
 const std::vector<Types> kTypes = {
-    {Dtype::kF32, Dtype::kF32, Dtype::kF32}, {Dtype::kF32, Dtype::kF32, Dtype::kBf16},
-    {Dtype::kF32, Dtype::kF32, Dtype::kF16}, {Dtype::kF32, Dtype::kF64, Dtype::kBf16},
-    {Dtype::kF64, Dtype::kF64, Dtype::kF64}, {Dtype::kF64, Dtype::kF32, Dtype::kF64}};
+    {Dtype::kF32, Dtype::kF32, Dtype::kF32},  {Dtype::kF32, Dtype::kF32, Dtype::kBf16},
+    {Dtype::kF32, Dtype::kF32, Dtype::kF16},  {Dtype::kF32, Dtype::kF64, Dtype::kBf16},
+    {Dtype::kF64, Dtype::kF64, Dtype::kF64},  {Dtype::kF64, Dtype::kF32, Dtype::kF64},
+    {Dtype::kF32, Dtype::kBf16, Dtype::kBf16}};
 
 void check_adam(const Types& types, std::int64_t size, bool decoupled, std::int64_t update) {
   SCOPED_TRACE(concat(name_of(types.main), " ", name_of(types.values), " ", size, " decoupled ",
@@ -95,6 +96,172 @@ TEST(Adam, ValuesMayBeMainItself) {
     EXPECT_EQ(results[0], results[1]);
     return std::string();
   });
+}
+
+// What Adam keeps in bf16.
+struct Kept {
+  Dtype main, grad, m, v;
+};
+const std::vector<Kept> kKept = {{Dtype::kBf16, Dtype::kBf16, Dtype::kBf16, Dtype::kBf16},
+                                 {Dtype::kBf16, Dtype::kF32, Dtype::kF32, Dtype::kF32},
+                                 {Dtype::kF32, Dtype::kF32, Dtype::kBf16, Dtype::kF32},
+                                 {Dtype::kF32, Dtype::kBf16, Dtype::kF32, Dtype::kBf16}};
+
+struct AdamBuffers {
+  Buffer main, grad, m, v;
+};
+AdamBuffers some_buffers(const Kept& kept, std::int64_t size) {
+  std::vector<double> squares = numbers(size, 4);
+  for (double& value : squares) value *= value;
+  return {random_buffer(kept.main, {size}, 1), random_buffer(kept.grad, {size}, 2),
+          random_buffer(kept.m, {size}, 3), Buffer(kept.v, {size}, squares)};
+}
+AdamArgs adam_args(AdamBuffers& buffers, const StepState& state) {
+  return {.main = buffers.main.view(),
+          .grad = buffers.grad.view(),
+          .m = buffers.m.view(),
+          .v = buffers.v.view(),
+          .values = buffers.main.view(),
+          .state = &state};
+}
+
+// `got` is one of the two bf16 numbers around each value; those that are `exact` are themselves.
+void expect_neighbours(const std::vector<double>& got, const std::vector<double>& exact) {
+  for (std::size_t i = 0; i < got.size(); ++i) {
+    const double unit = std::ldexp(1.0, std::ilogb(exact[i]) - 7);
+    EXPECT_LT(std::fabs(got[i] - exact[i]), unit * 1.0001) << i;
+  }
+}
+
+TEST(Adam, Bf16StateIsTheF32ResultRounded) {
+  for (const Kept& kept : kKept) {
+    constexpr std::int64_t kSize = 1000;
+    StepState state = some_state(5);
+    state.random_key = 77;
+    AdamBuffers start = some_buffers(kept, kSize);
+    on_every_level([&](const Kernels& kernels, const Stream& stream) {
+      // The same numbers, all of it in f32.
+      AdamBuffers wide{Buffer(Dtype::kF32, {kSize}, start.main.values()),
+                       Buffer(Dtype::kF32, {kSize}, start.grad.values()),
+                       Buffer(Dtype::kF32, {kSize}, start.m.values()),
+                       Buffer(Dtype::kF32, {kSize}, start.v.values())};
+      kernels.optim.adam(stream, adam_args(wide, state));
+      AdamBuffers kept_buffers = start;
+      kernels.optim.adam(stream, adam_args(kept_buffers, state));
+      expect_near(kept_buffers.m.values(), Buffer(kept.m, {kSize}, wide.m.values()).values(), 0);
+      if (kept.main == Dtype::kF32) {
+        expect_near(kept_buffers.main.values(), wide.main.values(), 0);
+      } else {
+        expect_neighbours(kept_buffers.main.values(), wide.main.values());
+      }
+      if (kept.v == Dtype::kF32) {
+        expect_near(kept_buffers.v.values(), wide.v.values(), 0);
+      } else {
+        expect_neighbours(kept_buffers.v.values(), wide.v.values());
+      }
+      return kept_buffers.main.bits() + kept_buffers.m.bits() + kept_buffers.v.bits();
+    });
+  }
+}
+
+// A range cut anywhere draws the same noise, which other names and steps do not.
+TEST(Adam, NoiseFollowsTheElementAndNotTheRange) {
+  constexpr std::int64_t kSize = 1003, kCut = 541;
+  AdamBuffers start = some_buffers(kKept[0], kSize);
+  StepState state = some_state(2);
+  state.random_key = 5;
+  on_every_level([&](const Kernels& kernels, const Stream& stream) {
+    AdamBuffers whole = start, parts = start, other_name = start, other_step = start;
+    AdamArgs args = adam_args(whole, state);
+    args.random_stream = 9;
+    args.first = 3;
+    kernels.optim.adam(stream, args);
+    for (bool upper : {false, true}) {
+      AdamArgs part = adam_args(parts, state);
+      const std::int64_t begin = upper ? kCut : 0, end = upper ? kSize : kCut;
+      for (View* view : {&part.main, &part.grad, &part.m, &part.v, &part.values}) {
+        *view = view->rows(begin, end);
+      }
+      part.random_stream = 9;
+      part.first = 3 + begin;
+      kernels.optim.adam(stream, part);
+    }
+    EXPECT_TRUE(whole.main.bits() == parts.main.bits());
+    EXPECT_TRUE(whole.v.bits() == parts.v.bits());
+    args = adam_args(other_name, state);
+    args.random_stream = 10;
+    args.first = 3;
+    kernels.optim.adam(stream, args);
+    EXPECT_FALSE(whole.main.bits() == other_name.main.bits());
+    StepState next = state;
+    next.random_key = 6;
+    args = adam_args(other_step, next);
+    args.random_stream = 9;
+    args.first = 3;
+    kernels.optim.adam(stream, args);
+    EXPECT_FALSE(whole.main.bits() == other_step.main.bits());
+    return whole.main.bits();
+  });
+}
+
+// Updates of a hundredth of the last digit: rounded to nearest nothing would ever move.
+TEST(Adam, SmallUpdatesAreNotLostInBf16) {
+  constexpr std::int64_t kSize = 4000, kSteps = 100;
+  ThreadPool pool(2);
+  Stream stream{.pool = &pool};
+  auto constant = [](Dtype dtype, double value) {
+    return Buffer(dtype, {kSize}, std::vector<double>(kSize, value));
+  };
+  AdamBuffers buffers{constant(Dtype::kBf16, 1.5), constant(Dtype::kF32, 1),
+                      constant(Dtype::kF32, 0), constant(Dtype::kBf16, 0)};
+  for (std::int64_t step = 1; step <= kSteps; ++step) {
+    StepState state{.random_key = static_cast<std::uint64_t>(step), .update = step, .lr = 1e-4};
+    cpu_kernels().optim.adam(stream, adam_args(buffers, state));
+  }
+  auto mean = [](const std::vector<double>& values) {
+    double sum = 0;
+    for (double value : values) sum += value;
+    return sum / static_cast<double>(values.size());
+  };
+  EXPECT_NEAR(mean(buffers.main.values()), 1.5 - 1e-4 * kSteps, 3e-4);
+  const double second = 1 - std::pow(0.999, kSteps);
+  EXPECT_NEAR(mean(buffers.v.values()), second, 0.01 * second);
+}
+
+TEST(Clip, DecidesFromNormAndLoss) {
+  struct Row {
+    double square_sum, loss, max_norm, loss_scale;
+    bool skips;
+    double multiplier;
+  };
+  const double nan = std::nan(""), infinity = std::numeric_limits<double>::infinity();
+  const std::vector<Row> rows = {{16, 2, 1, 1, false, 1 / (4 + 1e-6)},
+                                 {16, 2, 8, 1, false, 1},
+                                 {16, 2, 0, 1, false, 1},
+                                 {16, 2, 1, 8, false, 1.0 / 8},
+                                 {1600, 2, 1, 8, false, 1 / (5 + 1e-6) / 8},
+                                 {0, 0, 1, 1, false, 1},
+                                 {nan, 2, 1, 1, true, 0.5},
+                                 {infinity, 2, 0, 1, true, 0.5},
+                                 {16, nan, 1, 1, true, 0.5},
+                                 {16, -infinity, 1, 1, true, 0.5}};
+  for (const Row& row : rows) {
+    for (std::int32_t before : {0, 1}) {
+      on_every_level([&](const Kernels& kernels, const Stream& stream) {
+        StepState state = some_state(3);
+        state.skip = before;
+        kernels.optim.clip(stream, {.square_sum = &row.square_sum,
+                                    .loss = &row.loss,
+                                    .state = &state,
+                                    .max_norm = row.max_norm,
+                                    .loss_scale = row.loss_scale});
+        EXPECT_EQ(state.skip, row.skips ? 1 : 0);
+        EXPECT_EQ(state.update, row.skips ? 3 : 4);
+        EXPECT_DOUBLE_EQ(state.grad_multiplier, row.multiplier);
+        return std::string();
+      });
+    }
+  }
 }
 
 TEST(Sgd, MatchesTorch) {

@@ -29,7 +29,7 @@ std::vector<RankMemory> measure(const MemoryQuery& query) {
     EngineOptions options;
     options.model = query.model;
     options.parallel = query.parallel;
-    options.optim.optimizer = query.optimizer;
+    options.optim = query.optim;
     options.dtype = query.dtype;
     Engine engine(world, cpu_kernels(), options);
     RankMemory& memory = measured[static_cast<std::size_t>(world.rank())];
@@ -208,8 +208,17 @@ std::vector<Case> cases() {
                                    Recompute::kFull)});
   }
   MemoryQuery sgd = tiny(gpt, bf16);
-  sgd.optimizer = OptimizerKind::kSgd;
+  sgd.optim.optimizer = OptimizerKind::kSgd;
   list.push_back({"sgd", sgd});
+  MemoryQuery narrow = with_layout(tiny(gpt, bf16), 1, 1, 3, Strategy::kOptimGrads);
+  narrow.optim.dtypes = {bf16, bf16, bf16, bf16};
+  list.push_back({"everything_in_bf16", narrow});
+  MemoryQuery moments = with_overlap(with_layout(middle(llama, bf16), 1, 1, 2, Strategy::kOptim));
+  moments.optim.dtypes = {f32, bf16, bf16, f32};
+  list.push_back({"gradients_and_first_moment_in_bf16", moments});
+  MemoryQuery second = tiny(llama, f32);
+  second.optim.dtypes.exp_avg_sq = bf16;
+  list.push_back({"second_moment_in_bf16", second});
   MemoryQuery block = with_recompute(tiny(llama, f32), Recompute::kFull);
   block.parallel.recompute_method = RecomputeMethod::kBlock;
   list.push_back({"full_block", block});

@@ -270,9 +270,10 @@ void run_backward(CudaQueue& queue, const HeadNormBackwardArgs& view) {
                 whole, any);
     check_launch("head norm backward");
   }
-  const float* of_k = args.partials + parts * heads.size;
+  if (!wanted) return;
   add_partial_sums(queue, args.partials, parts, heads.size, view.q_beta, view.dq_weight);
-  add_partial_sums(queue, of_k, parts, heads.size, view.k_beta, view.dk_weight);
+  add_partial_sums(queue, args.partials + parts * heads.size, parts, heads.size, view.k_beta,
+                   view.dk_weight);
 }
 
 }  // namespace

@@ -2,6 +2,7 @@
 #include "backend/cuda/grid.cuh"
 #include "backend/cuda/norm_parts.h"
 #include "backend/cuda/reduce.cuh"
+#include "backend/cuda/row_places.cuh"
 #include "backend/cuda/values.cuh"
 
 namespace bev::cuda {
@@ -37,6 +38,14 @@ Backward<T> backward_of(const NormBackwardArgs& args) {
 
 constexpr int kMostLanes = 512;
 
+template <int kCount>
+__device__ void store_sums(const float (&sums)[kCount], float* to) {
+  Pack<float, kCount> pack;
+#pragma unroll
+  for (int i = 0; i < kCount; ++i) pack.set(i, sums[i]);
+  pack.store(to);
+}
+
 // dx = rstd * (g - shift - unit * along) + dsum with g = dy * (offset + weight), along and shift
 // the means of g * unit and (LayerNorm) of g. dy, s and dsum are read once, dx is written once; the
 // weight's gradient is summed in registers over all rows of a thread and leaves as a partial sum.
@@ -44,85 +53,57 @@ template <class T, int kPacks, bool kBias>
 __global__ void __launch_bounds__(kMostLanes) backward_kernel(Backward<T> args) {
   constexpr int kCount = kPack<T>;
   __shared__ float shared[2][kMostLanes / kWarp];
-  const int packs = static_cast<int>(args.columns / kCount);
+  const RowPlaces<kPacks, kCount> all{static_cast<int>(args.columns / kCount)};
   const float inverse = 1.0f / static_cast<float>(args.columns);
   Pack<T, kCount> weight[kPacks], dy[kPacks], s[kPacks], dsum[kPacks];
   float weight_sum[kPacks][kCount] = {}, bias_sum[kBias ? kPacks : 1][kCount] = {};
-  const auto place = [&](int k) { return (threadIdx.x + k * blockDim.x) * kCount; };
-  const auto inside = [&](int k) { return static_cast<int>(threadIdx.x + k * blockDim.x) < packs; };
-#pragma unroll
-  for (int k = 0; k < kPacks; ++k) {
-    if (inside(k)) weight[k].load(args.weight + place(k));
-  }
+  all.each([&](int k, int at) { weight[k].load(args.weight + at); });
   const std::int64_t step = static_cast<std::int64_t>(gridDim.x) * blockDim.y;
   for (std::int64_t base = static_cast<std::int64_t>(blockIdx.x) * blockDim.y; base < args.rows;
        base += step) {
     const std::int64_t row = base + threadIdx.y, begin = row * args.columns;
     const bool has_row = row < args.rows;
-    float mean = 0, rstd = 0, along = 0, shift = 0;
-    if (has_row) {
-#pragma unroll
-      for (int k = 0; k < kPacks; ++k) {
-        if (!inside(k)) continue;
-        dy[k].load(args.dy + begin + place(k));
-        s[k].load(args.s + begin + place(k));
-        if (args.dsum != nullptr) dsum[k].load(args.dsum + begin + place(k));
-      }
-      mean = args.mean != nullptr ? args.mean[row] : 0.0f;
-      rstd = args.rstd[row];
-#pragma unroll
-      for (int k = 0; k < kPacks; ++k) {
-        if (!inside(k)) continue;
-#pragma unroll
-        for (int i = 0; i < kCount; ++i) {
-          const float unit = (s[k][i] - mean) * rstd, grad = dy[k][i];
-          const float scaled = grad * (args.offset + weight[k][i]);
-          weight_sum[k][i] += grad * unit;
-          if constexpr (kBias) bias_sum[k][i] += grad;
-          along += scaled * unit;
-          shift += scaled;
-        }
-      }
-    }
+    const RowPlaces<kPacks, kCount> places{has_row ? all.packs : 0};
+    places.each([&](int k, int at) {
+      dy[k].load(args.dy + begin + at);
+      s[k].load(args.s + begin + at);
+      if (args.dsum != nullptr) dsum[k].load(args.dsum + begin + at);
+    });
+    const float mean = has_row && args.mean != nullptr ? args.mean[row] : 0.0f;
+    const float rstd = has_row ? args.rstd[row] : 0.0f;
+    float along = 0, shift = 0;
+    places.each_element([&](int k, int i) {
+      const float unit = (s[k][i] - mean) * rstd, grad = dy[k][i];
+      const float scaled = grad * (args.offset + weight[k][i]);
+      weight_sum[k][i] += grad * unit;
+      if constexpr (kBias) bias_sum[k][i] += grad;
+      along += scaled * unit;
+      shift += scaled;
+    });
     if (args.dx == nullptr) continue;
     along = reduce_row<Sum>(along, shared[0]) * inverse;
     shift = args.mean != nullptr ? reduce_row<Sum>(shift, shared[1]) * inverse : 0.0f;
-    if (has_row) {
+    places.each([&](int k, int at) {
 #pragma unroll
-      for (int k = 0; k < kPacks; ++k) {
-        if (!inside(k)) continue;
-        Pack<T, kCount> dx;
-#pragma unroll
-        for (int i = 0; i < kCount; ++i) {
-          const float unit = (s[k][i] - mean) * rstd;
-          const float scaled = dy[k][i] * (args.offset + weight[k][i]);
-          const float through = rstd * (scaled - shift - unit * along);
-          dx.set(i, args.dsum != nullptr ? through + dsum[k][i] : through);
-        }
-        dx.store(args.dx + begin + place(k));
+      for (int i = 0; i < kCount; ++i) {
+        const float unit = (s[k][i] - mean) * rstd;
+        const float scaled = dy[k][i] * (args.offset + weight[k][i]);
+        const float through = rstd * (scaled - shift - unit * along);
+        dy[k].set(i, args.dsum != nullptr ? through + dsum[k][i] : through);
       }
-    }
+      dy[k].store(args.dx + begin + at);
+    });
     // The next row's sums may not overwrite what a slow warp still reads.
     if (blockDim.x > kWarp) __syncthreads();
   }
   const std::int64_t partial =
       (static_cast<std::int64_t>(blockIdx.x) * blockDim.y + threadIdx.y) * args.columns;
-#pragma unroll
-  for (int k = 0; k < kPacks; ++k) {
-    if (!inside(k)) continue;
-#pragma unroll
-    for (int i = 0; i < kCount; i += 4) {
-      const std::int64_t at = partial + place(k) + i;
-      if (args.partial_weight != nullptr) {
-        *reinterpret_cast<float4*>(args.partial_weight + at) = {
-            weight_sum[k][i], weight_sum[k][i + 1], weight_sum[k][i + 2], weight_sum[k][i + 3]};
-      }
-      if constexpr (kBias) {
-        *reinterpret_cast<float4*>(args.partial_bias + at) = {
-            bias_sum[k][i], bias_sum[k][i + 1], bias_sum[k][i + 2], bias_sum[k][i + 3]};
-      }
+  all.each([&](int k, int at) {
+    if (args.partial_weight != nullptr) {
+      store_sums<kCount>(weight_sum[k], args.partial_weight + partial + at);
     }
-  }
+    if constexpr (kBias) store_sums<kCount>(bias_sum[k], args.partial_bias + partial + at);
+  });
 }
 
 // The input's gradient for any number of columns, anywhere in memory: a block for a row.

@@ -1,6 +1,7 @@
 #include "backend/cuda/grid.cuh"
 #include "backend/cuda/norm_parts.h"
 #include "backend/cuda/reduce.cuh"
+#include "backend/cuda/row_places.cuh"
 #include "backend/cuda/tables.h"
 #include "backend/cuda/values.cuh"
 
@@ -38,80 +39,50 @@ constexpr int kMostLanes = 1024;
 
 // A row of threads holds a row of x in registers, kPacks packs in each thread, so x (and the
 // residual) is read once and y (and the sum) written once. The weight is read once by a block,
-// which goes through many rows.
+// which goes through many rows. All threads of the block take part in the reductions, also those
+// beyond the last row.
 template <class T, int kPacks>
 __global__ void __launch_bounds__(kMostLanes) forward_kernel(Forward<T> args) {
   constexpr int kCount = kPack<T>;
   __shared__ float shared[2][kMostLanes / kWarp];
   const int packs = static_cast<int>(args.columns / kCount);
   const float inverse = 1.0f / static_cast<float>(args.columns);
-  Pack<T, kCount> weight[kPacks], values[kPacks];
-#pragma unroll
-  for (int k = 0; k < kPacks; ++k) {
-    const int pack = threadIdx.x + k * blockDim.x;
-    if (pack < packs) weight[k].load(args.weight + pack * kCount);
-  }
+  Pack<T, kCount> weight[kPacks], values[kPacks], residual[kPacks];
+  RowPlaces<kPacks, kCount>{packs}.each([&](int k, int at) { weight[k].load(args.weight + at); });
   const std::int64_t step = static_cast<std::int64_t>(gridDim.x) * blockDim.y;
-  // All threads of the block take part in the reductions, also those beyond the last row.
   for (std::int64_t base = static_cast<std::int64_t>(blockIdx.x) * blockDim.y; base < args.rows;
        base += step) {
-    const std::int64_t row = base + threadIdx.y;
-    const std::int64_t begin = row * args.columns;
-    const auto here = [&](int k) {
-      return row < args.rows && static_cast<int>(threadIdx.x + k * blockDim.x) < packs;
-    };
-    const auto place = [&](int k) { return (threadIdx.x + k * blockDim.x) * kCount; };
-#pragma unroll
-    for (int k = 0; k < kPacks; ++k) {
-      if (here(k)) values[k].load(args.x + begin + place(k));
-    }
+    const std::int64_t row = base + threadIdx.y, begin = row * args.columns;
+    const RowPlaces<kPacks, kCount> places{row < args.rows ? packs : 0};
+    places.each([&](int k, int at) { values[k].load(args.x + begin + at); });
     if (args.residual != nullptr) {
-#pragma unroll
-      for (int k = 0; k < kPacks; ++k) {
-        if (!here(k)) continue;
-        Pack<T, kCount> residual;
-        residual.load(args.residual + begin + place(k));
-#pragma unroll
-        for (int i = 0; i < kCount; ++i) values[k].set(i, values[k][i] + residual[i]);
-        values[k].store(args.sum + begin + place(k));
-      }
+      places.each([&](int k, int at) { residual[k].load(args.residual + begin + at); });
+      places.each_element([&](int k, int i) { values[k].set(i, values[k][i] + residual[k][i]); });
+      places.each([&](int k, int at) { values[k].store(args.sum + begin + at); });
     }
-    float mean = 0;
+    float mean = 0, squares = 0;
     if (args.mean != nullptr) {
-      float sum = 0;
-#pragma unroll
-      for (int k = 0; k < kPacks; ++k) {
-#pragma unroll
-        for (int i = 0; here(k) && i < kCount; ++i) sum += values[k][i];
-      }
-      mean = reduce_row<Sum>(sum, shared[0]) * inverse;
+      places.each_element([&](int k, int i) { mean += values[k][i]; });
+      mean = reduce_row<Sum>(mean, shared[0]) * inverse;
     }
-    float squares = 0;
-#pragma unroll
-    for (int k = 0; k < kPacks; ++k) {
-#pragma unroll
-      for (int i = 0; here(k) && i < kCount; ++i) {
-        squares += (values[k][i] - mean) * (values[k][i] - mean);
-      }
-    }
+    places.each_element(
+        [&](int k, int i) { squares += (values[k][i] - mean) * (values[k][i] - mean); });
     squares = reduce_row<Sum>(squares, shared[1]);
     const float rstd = 1.0f / sqrtf(squares * inverse + args.epsilon);
     if (threadIdx.x == 0 && row < args.rows) {
       if (args.mean != nullptr) args.mean[row] = mean;
       args.rstd[row] = rstd;
     }
-#pragma unroll
-    for (int k = 0; k < kPacks; ++k) {
-      if (!here(k)) continue;
-      Pack<T, kCount> y, bias;
-      if (args.bias != nullptr) bias.load(args.bias + place(k));
+    places.each([&](int k, int at) {
+      Pack<T, kCount> bias;
+      if (args.bias != nullptr) bias.load(args.bias + at);
 #pragma unroll
       for (int i = 0; i < kCount; ++i) {
         const float unit = (values[k][i] - mean) * rstd * (args.offset + weight[k][i]);
-        y.set(i, args.bias != nullptr ? unit + bias[i] : unit);
+        values[k].set(i, args.bias != nullptr ? unit + bias[i] : unit);
       }
-      y.store(args.y + begin + place(k));
-    }
+      values[k].store(args.y + begin + at);
+    });
     // The next row's sums may not overwrite what a slow warp still reads.
     if (blockDim.x > kWarp) __syncthreads();
   }
@@ -172,15 +143,14 @@ void run(CudaQueue& queue, const NormForwardArgs& view) {
   if (args.rows == 0) return;
   const bool in_packs = args.columns % kPack<T> == 0 && packs > 0 &&
                         aligned(args.x, args.residual, args.weight, args.bias, args.sum, args.y);
-  if (!in_packs || packs > 8 * kMostLanes) {
+  if (!in_packs || packs > 4 * kMostLanes) {
     forward_any_kernel<T><<<static_cast<unsigned>(args.rows), kThreads, 0, queue.stream()>>>(args);
     return check_launch("norm forward");
   }
   // A warp to a row as long as its registers hold it, then ever more warps.
   if (packs <= kWarp) return launch<T, 1>(queue, args);
-  if (packs <= 2 * kWarp) return launch<T, 2>(queue, args);
-  if (packs <= 4 * kMostLanes / 2) return launch<T, 4>(queue, args);
-  launch<T, 8>(queue, args);
+  if (packs <= 2 * kMostLanes) return launch<T, 2>(queue, args);
+  launch<T, 4>(queue, args);
 }
 
 }  // namespace

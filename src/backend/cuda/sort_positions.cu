@@ -57,7 +57,9 @@ __global__ void __launch_bounds__(kTile)
     move_kernel(KeyedPositions from, KeyedPositions to, int count, int shift,
                 const std::uint32_t* begins) {
   __shared__ std::uint32_t before[kTile / kWarp][kDigits];  // in the tile's earlier warps
-  for (int i = threadIdx.x; i < kTile / kWarp * kDigits; i += kTile) before[0][i] = 0;
+  for (int i = threadIdx.x; i < kTile / kWarp * kDigits; i += kTile) {
+    before[i / kDigits][i % kDigits] = 0;
+  }
   __syncthreads();
   const int i = blockIdx.x * kTile + threadIdx.x;
   const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp;

@@ -1,5 +1,8 @@
 #include "kernels/embedding.h"
 
+#include <span>
+#include <vector>
+
 #include "backend/cpu/kernels/math.h"
 #include "backend/cpu/kernels/pieces.h"
 #include "backend/cpu/kernels/tables.h"
@@ -45,37 +48,71 @@ void forward(const Stream& stream, const EmbeddingForwardArgs& args) {
   });
 }
 
-template <class G>
-void scale_gradient(const Stream& stream, const View& dweight, double beta) {
-  if (beta == 1) return;
-  G* data = dweight.as<G>();
-  const G factor = static_cast<G>(beta);
-  for_ranges(stream, dweight.numel(), kFlatPiece, [=](std::int64_t begin, std::int64_t end) {
-    for (std::int64_t i = begin; i < end; ++i) data[i] = factor == 0 ? 0 : factor * data[i];
-  });
+// The tokens that add to each row of the table, in their order: those of row r are
+// [begins[r], begins[r + 1]) of tokens.
+struct TokensByRow {
+  std::vector<std::int32_t> begins, tokens;
+};
+
+TokensByRow tokens_by_row(const EmbeddingBackwardArgs& args) {
+  const std::int64_t rows = args.dweight.shape[0], count = args.dy.shape[0];
+  const auto row_of = [&](std::int64_t t) {
+    const std::int64_t row = args.index[t] - args.first_row;
+    const bool counts = row >= 0 && row < rows && args.index[t] != args.skip_index;
+    return counts ? row : std::int64_t{-1};
+  };
+  TokensByRow out;
+  out.begins.resize(static_cast<std::size_t>(rows) + 1);
+  for (std::int64_t t = 0; t < count; ++t) {
+    if (row_of(t) >= 0) ++out.begins[static_cast<std::size_t>(row_of(t)) + 1];
+  }
+  for (std::size_t r = 1; r < out.begins.size(); ++r) out.begins[r] += out.begins[r - 1];
+  out.tokens.resize(static_cast<std::size_t>(out.begins.back()));
+  std::vector<std::int32_t> next(out.begins.begin(), out.begins.end() - 1);
+  for (std::int64_t t = 0; t < count; ++t) {
+    const std::int64_t row = row_of(t);
+    if (row < 0) continue;
+    const auto place = static_cast<std::size_t>(next[static_cast<std::size_t>(row)]++);
+    out.tokens[place] = static_cast<std::int32_t>(t);
+  }
+  return out;
 }
 
-// Pieces are blocks of columns: each sees all rows in the order of t.
-constexpr std::int64_t kColumns = 64;
+// Columns that are summed at a time, in the accumulate type.
+constexpr std::int64_t kColumns = 256;
+
+template <class T, class G>
+void backward_row(const T* dy, std::span<const std::int32_t> tokens, std::int64_t columns,
+                  const EmbeddingBackwardArgs& args, G* to) {
+  using A = accumulate_t<G>;
+  const A scale = static_cast<A>(args.scale), beta = static_cast<A>(args.beta);
+  if (tokens.empty() && beta == 1) return;
+  for (std::int64_t begin = 0; begin < columns; begin += kColumns) {
+    const std::int64_t count = std::min(kColumns, columns - begin);
+    A sums[kColumns];
+    for (std::int64_t j = 0; j < count; ++j) {
+      sums[j] = beta == 0 ? A{0} : beta * static_cast<A>(widen(to[begin + j]));
+    }
+    for (std::int32_t t : tokens) {
+      const T* from = dy + t * columns + begin;
+      for (std::int64_t j = 0; j < count; ++j) sums[j] += scale * static_cast<A>(widen(from[j]));
+    }
+    for (std::int64_t j = 0; j < count; ++j) to[begin + j] = narrow<G>(sums[j]);
+  }
+}
 
 template <class T, class G>
 void backward_typed(const Stream& stream, const EmbeddingBackwardArgs& args) {
-  scale_gradient<G>(stream, args.dweight, args.beta);
   const T* dy = args.dy.as<T>();
   G* dweight = args.dweight.as<G>();
-  const G scale = static_cast<G>(args.scale);
-  const std::int64_t tokens = args.dy.shape[0], columns = args.dy.shape[1];
-  const std::int64_t rows = args.dweight.shape[0];
-  for_ranges(stream, columns, kColumns, [&](std::int64_t begin, std::int64_t end) {
-    for (std::int64_t t = 0; t < tokens; ++t) {
-      const std::int64_t row = args.index[t] - args.first_row;
-      if (row < 0 || row >= rows || args.index[t] == args.skip_index) continue;
-      const T* from = dy + t * columns;
-      G* to = dweight + row * columns;
-#pragma GCC ivdep
-      for (std::int64_t j = begin; j < end; ++j) {
-        to[j] += scale * static_cast<G>(widen(from[j]));
-      }
+  const std::int64_t rows = args.dweight.shape[0], columns = args.dy.shape[1];
+  const TokensByRow lists = tokens_by_row(args);
+  for_ranges(stream, rows, rows_per_piece(columns), [&](std::int64_t begin, std::int64_t end) {
+    for (std::int64_t row = begin; row < end; ++row) {
+      const auto first = static_cast<std::size_t>(lists.begins[static_cast<std::size_t>(row)]);
+      const auto last = static_cast<std::size_t>(lists.begins[static_cast<std::size_t>(row) + 1]);
+      backward_row(dy, std::span(lists.tokens).subspan(first, last - first), columns, args,
+                   dweight + row * columns);
     }
   });
 }
@@ -84,12 +121,13 @@ void backward(const Stream& stream, const EmbeddingBackwardArgs& args) {
   const View &dy = args.dy, &dweight = args.dweight;
   BEV_CHECK(dy.shape.ndim() == 2 && dweight.shape.ndim() == 2 && dy.shape[1] == dweight.shape[1],
             "embedding backward: dy ", dy.shape, ", dweight ", dweight.shape);
-  BEV_CHECK(dweight.dtype == Dtype::kF32 || dweight.dtype == Dtype::kF64, ErrorKind::kInternal,
-            "embedding backward: dweight must be f32 or f64, is ", name_of(dweight.dtype));
   visit_float(dy.dtype, [&](auto type) {
     using T = decltype(type);
     if (dweight.dtype == Dtype::kF64) return backward_typed<T, double>(stream, args);
-    backward_typed<T, float>(stream, args);
+    if (dweight.dtype == Dtype::kF32) return backward_typed<T, float>(stream, args);
+    BEV_CHECK(dweight.dtype == Dtype::kBf16, ErrorKind::kInternal,
+              "embedding backward: dweight must be f32, bf16 or f64, is ", name_of(dweight.dtype));
+    backward_typed<T, Bf16>(stream, args);
   });
 }
 }  // namespace

@@ -1,6 +1,7 @@
 #include "kernels/norm.h"
 
 #include <cmath>
+#include <type_traits>
 
 #include "backend/cpu/kernels/lanes.h"
 #include "backend/cpu/kernels/math.h"
@@ -135,12 +136,21 @@ struct ColumnSums {
   }
 };
 
+// target's elements from `begin` on = beta * old + sums; target is of A, or bf16 under f32 sums.
 template <class A>
-void store_columns(int columns, const A* sums, double beta, A* target) {
-  if (target == nullptr) return;
-  for (int c = 0; c < columns; ++c) {
-    target[c] = beta == 0 ? sums[c] : static_cast<A>(beta) * target[c] + sums[c];
-  }
+void store_columns(int columns, const A* sums, double beta, const View& target,
+                   std::int64_t begin) {
+  if (target.empty()) return;
+  const auto store = [&](auto* to) {
+    using G = std::remove_pointer_t<decltype(to)>;
+    for (int c = 0; c < columns; ++c) {
+      const A old = beta == 0 ? A{0} : static_cast<A>(widen(to[c]));
+      const A sum = beta == 0 ? sums[c] : static_cast<A>(beta) * old + sums[c];
+      to[c] = narrow<G>(static_cast<accumulate_t<G>>(sum));
+    }
+  };
+  if (target.dtype == Dtype::kBf16) return store(target.as<Bf16>() + begin);
+  store(target.as<A>() + begin);
 }
 
 template <class T>
@@ -149,7 +159,6 @@ void weight_gradient(const Stream& stream, const NormBackwardArgs& args) {
   const std::int64_t rows = args.s.shape[0], n = args.s.shape.row_numel();
   const T *dy = args.dy.as<T>(), *s = args.s.as<T>();
   const A *mean = address<A>(args.mean), *rstd = args.rstd.as<A>();
-  A *dweight = address<A>(args.dweight), *dbias = address<A>(args.dbias);
   for_ranges(stream, n, kNormColumns, [&](std::int64_t begin, std::int64_t end) {
     const int columns = static_cast<int>(end - begin);
     ColumnSums<A, kNormColumns> total;
@@ -161,8 +170,8 @@ void weight_gradient(const Stream& stream, const NormBackwardArgs& args) {
       }
       total.add(part);
     }
-    store_columns(columns, total.weight, args.beta, dweight ? dweight + begin : nullptr);
-    store_columns(columns, total.bias, args.beta, dbias ? dbias + begin : nullptr);
+    store_columns(columns, total.weight, args.beta, args.dweight, begin);
+    store_columns(columns, total.bias, args.beta, args.dbias, begin);
   });
 }
 
@@ -224,7 +233,6 @@ void head_weight_gradient(const Stream& stream, const HeadNormBackwardArgs& args
                      stride = (normed + args.kv_heads) * size;
   const T *dy = args.dy.as<T>(), *x = args.x.as<T>();
   const A* rstd = args.rstd.as<A>();
-  A* target = dweight.as<A>();
   for_ranges(stream, size, kHeadColumns, [&](std::int64_t begin, std::int64_t end) {
     const int columns = static_cast<int>(end - begin);
     ColumnSums<A, kHeadColumns> total;
@@ -238,7 +246,7 @@ void head_weight_gradient(const Stream& stream, const HeadNormBackwardArgs& args
       }
       total.add(part);
     }
-    store_columns(columns, total.weight, beta, target + begin);
+    store_columns(columns, total.weight, beta, dweight, begin);
   });
 }
 

@@ -1,5 +1,7 @@
 #include "kernels/optim.h"
 
+#include <algorithm>
+#include <bit>
 #include <cmath>
 #include <vector>
 
@@ -9,6 +11,7 @@
 #include "backend/cpu/kernels/tables.h"
 #include "backend/cpu/normal.h"
 #include "base/error.h"
+#include "base/philox.h"
 
 namespace bev::cpu::BEV_CPU_LEVEL {
 
@@ -29,16 +32,18 @@ void write_values(const M* main, const View& values, std::int64_t begin, std::in
 // Calls body(M{}, G{}) with the types of main and of the gradient.
 template <class Body>
 void visit_main(const char* op, const View& main, const View& grad, const Body& body) {
-  auto wide = [&](const View& view) {
-    BEV_CHECK(view.dtype == Dtype::kF32 || view.dtype == Dtype::kF64, ErrorKind::kInternal, op,
-              ": f32 or f64 is needed, got ", name_of(view.dtype));
-    return view.dtype == Dtype::kF64;
+  const auto with_main = [&](auto main_type) {
+    using M = decltype(main_type);
+    if (grad.dtype == Dtype::kF64) return body(M{}, double{});
+    if (grad.dtype == Dtype::kF32) return body(M{}, float{});
+    BEV_CHECK(grad.dtype == Dtype::kBf16, ErrorKind::kInternal, op,
+              ": a gradient of f32, bf16 or f64 is needed, got ", name_of(grad.dtype));
+    body(M{}, Bf16{});
   };
-  const bool main_wide = wide(main), grad_wide = wide(grad);
-  if (main_wide && grad_wide) return body(double{}, double{});
-  if (main_wide) return body(double{}, float{});
-  if (grad_wide) return body(float{}, double{});
-  body(float{}, float{});
+  if (main.dtype == Dtype::kF64) return with_main(double{});
+  BEV_CHECK(main.dtype == Dtype::kF32, ErrorKind::kInternal, op, ": f32 or f64 is needed, got ",
+            name_of(main.dtype));
+  with_main(float{});
 }
 
 void check_sizes(const char* op, const View& main, const View& grad, const View& values) {
@@ -75,10 +80,66 @@ void adam_range(M* __restrict main, const G* __restrict grad, M* __restrict m, M
                 std::int64_t count, const AdamFactors<M>& factors) {
   const AdamFactors<M> f = factors;
   for (std::int64_t i = 0; i < count; ++i) {
-    const M g = static_cast<M>(grad[i]) * f.multiplier + f.decay * main[i];
+    const M g = static_cast<M>(widen(grad[i])) * f.multiplier + f.decay * main[i];
     m[i] = f.beta1 * m[i] + f.rest1 * g;
     v[i] = f.beta2 * v[i] + f.rest2 * g * g;
     main[i] = f.keep * main[i] - f.step * m[i] / (std::sqrt(v[i]) * f.root + f.epsilon);
+  }
+}
+
+// Up or down in magnitude to a bf16 number, up with the probability of what is cut off.
+BEV_INLINE float round_stochastic(float x, std::uint32_t noise) {
+  const auto word = std::bit_cast<std::uint32_t>(x);
+  const bool finite = (word & 0x7f800000u) != 0x7f800000u;
+  return finite ? std::bit_cast<float>((word + noise) & 0xffff0000u) : x;
+}
+
+void load_run(const View& from, std::int64_t begin, std::int64_t count, float* to) {
+  visit_float(from.dtype, [&](auto type) {
+    const auto* data = from.as<decltype(type)>() + begin;
+    for (std::int64_t i = 0; i < count; ++i) to[i] = static_cast<float>(widen(data[i]));
+  });
+}
+void store_run(const float* from, std::int64_t begin, std::int64_t count, const View& to) {
+  visit_float(to.dtype, [&](auto type) {
+    using T = decltype(type);
+    T* data = to.as<T>() + begin;
+    for (std::int64_t i = 0; i < count; ++i) data[i] = narrow<T>(from[i]);
+  });
+}
+
+// What is kept in bf16 is computed on in f32, a run at a time.
+void adam_in_runs(const AdamArgs& args, std::int64_t begin, std::int64_t end) {
+  constexpr std::int64_t kRun = 256;
+  const AdamFactors<float> factors = adam_factors<float>(args);
+  const std::uint64_t key = mix_bits(args.state->random_key, args.random_stream);
+  const bool round_main = args.main.dtype == Dtype::kBf16, round_v = args.v.dtype == Dtype::kBf16;
+  for (std::int64_t at = begin; at < end; at += kRun) {
+    const std::int64_t count = std::min(kRun, end - at);
+    float main[kRun], grad[kRun], m[kRun], v[kRun];
+    load_run(args.main, at, count, main);
+    load_run(args.grad, at, count, grad);
+    load_run(args.m, at, count, m);
+    load_run(args.v, at, count, v);
+    adam_range<float, float>(main, grad, m, v, count, factors);
+    PhiloxCounter words{};
+    for (std::int64_t i = 0; i < count; ++i) {
+      const auto element = static_cast<std::uint64_t>(args.first + at + i), block = element / 4;
+      if (i == 0 || element % 4 == 0) {
+        words = philox(
+            {static_cast<std::uint32_t>(block), static_cast<std::uint32_t>(block >> 32), 0, 0},
+            key);
+      }
+      const std::uint32_t noise = words[element % 4];
+      if (round_main) main[i] = round_stochastic(main[i], noise & 0xffffu);
+      if (round_v) v[i] = round_stochastic(v[i], noise >> 16);
+    }
+    store_run(main, at, count, args.main);
+    store_run(m, at, count, args.m);
+    store_run(v, at, count, args.v);
+    if (!args.values.empty() && args.values.data != args.main.data) {
+      store_run(main, at, count, args.values);
+    }
   }
 }
 
@@ -87,6 +148,16 @@ void adam(const Stream& stream, const AdamArgs& args) {
   BEV_CHECK(args.m.numel() == args.main.numel() && args.v.numel() == args.main.numel(), "adam: m ",
             args.m.shape, ", v ", args.v.shape, ", main ", args.main.shape);
   if (args.state->skip != 0) return;
+  const auto is_bf16 = [](const View& view) { return view.dtype == Dtype::kBf16; };
+  if (is_bf16(args.main) || is_bf16(args.m) || is_bf16(args.v)) {
+    for (const View* view : {&args.main, &args.grad, &args.m, &args.v}) {
+      BEV_CHECK(is_bf16(*view) || view->dtype == Dtype::kF32, ErrorKind::kInternal,
+                "adam: beside bf16 only f32 goes, got ", name_of(view->dtype));
+    }
+    return for_ranges(
+        stream, args.main.numel(), kFlatPiece,
+        [&](std::int64_t begin, std::int64_t end) { adam_in_runs(args, begin, end); });
+  }
   visit_main("adam", args.main, args.grad, [&](auto main_type, auto grad_type) {
     using M = decltype(main_type);
     using G = decltype(grad_type);
@@ -110,13 +181,13 @@ void sgd_range(M* __restrict main, const G* __restrict grad, M* __restrict m, st
   const M momentum = static_cast<M>(args.momentum);
   if (m == nullptr) {
     for (std::int64_t i = 0; i < count; ++i) {
-      main[i] -= lr * (static_cast<M>(grad[i]) * multiplier + decay * main[i]);
+      main[i] -= lr * (static_cast<M>(widen(grad[i])) * multiplier + decay * main[i]);
     }
     return;
   }
   const bool first = state.update <= 1;
   for (std::int64_t i = 0; i < count; ++i) {
-    const M g = static_cast<M>(grad[i]) * multiplier + decay * main[i];
+    const M g = static_cast<M>(widen(grad[i])) * multiplier + decay * main[i];
     m[i] = first ? g : momentum * m[i] + g;
     main[i] -= lr * m[i];
   }
@@ -159,6 +230,17 @@ void sum_squares(const Stream& stream, const View& x, double* sum) {
   *sum += total;
 }
 
+void clip(const Stream&, const ClipArgs& args) {
+  const double norm = std::sqrt(*args.square_sum) / args.loss_scale;
+  StepState& state = *args.state;
+  const bool finite = std::isfinite(norm) && std::isfinite(*args.loss);
+  state.skip = finite ? 0 : 1;
+  if (!finite) return;
+  ++state.update;
+  const double factor = args.max_norm > 0 ? std::min(1.0, args.max_norm / (norm + 1e-6)) : 1.0;
+  state.grad_multiplier = factor / args.loss_scale;
+}
+
 void normal(const Stream& stream, const NormalArgs& args) {
   BEV_CHECK(args.first >= 0, ErrorKind::kInternal, "normal: first element ", args.first);
   visit_float(args.x.dtype, [&](auto type) {
@@ -188,11 +270,7 @@ void clip(const Stream&, const ClipArgs& args) {
 }  // namespace
 
 OptimKernels optim_kernels() {
-  return {.adam = adam,
-          .sgd = sgd,
-          .sum_squares = sum_squares,
-          .clip = clip,
-          .normal = normal};
+  return {.adam = adam, .sgd = sgd, .sum_squares = sum_squares, .clip = clip, .normal = normal};
 }
 
 }  // namespace bev::cpu::BEV_CPU_LEVEL

@@ -1,0 +1,118 @@
+#include <gtest/gtest.h>
+
+#ifdef BEV_HAS_CUDA
+#include "base/text.h"
+#include "tests/backend_cuda/family.h"
+
+namespace bev::cuda_test {
+namespace {
+
+struct LossCase {
+  std::int64_t rows, columns;
+  double scale = 1, softcap = 0;
+  std::int64_t padding = 0;
+  std::int64_t first_row = 0;
+};
+
+class CudaLoss : public CudaRig {
+ protected:
+  void check(const LossCase& item, Dtype dtype) {
+    SCOPED_TRACE(concat(item.rows, " x ", item.columns, " scale ", item.scale, " cap ",
+                        item.softcap, " padding ", item.padding, " ", name_of(dtype)));
+    Twin logits = padded_logits(item, dtype);
+    std::vector<std::int32_t> ids;
+    std::vector<float> weight;
+    for (std::int64_t row = 0; row < item.rows; ++row) {
+      const std::int64_t target = item.first_row + row * 7919 % (item.columns - item.padding);
+      // Ignored, in another part of the vocabulary, or here.
+      ids.push_back(static_cast<std::int32_t>(row % 5 == 3    ? -100
+                                              : row % 11 == 4 ? item.first_row + item.columns
+                                                              : target));
+      weight.push_back(row % 7 == 6 ? 0.0f : 0.25f * static_cast<float>(row % 3 + 1));
+    }
+    Twin targets = words(ids), weights = words(weight), factor = words<double>({0.5});
+    Twin most = poisoned(Dtype::kF32, {item.rows}), stats = poisoned(Dtype::kF32, {2, item.rows});
+    Twin losses = poisoned(Dtype::kF32, {item.rows}), total = words<double>({3.0});
+    auto run = [&](const Kernels& kernels, const Stream& stream, Tensor Twin::*side) {
+      const LossChunk chunk{.logits = (logits.*side).view(),
+                            .targets = (targets.*side).as<std::int32_t>(),
+                            .first_row = item.first_row,
+                            .logit_scale = item.scale,
+                            .softcap = item.softcap};
+      const float* row_weights = (weights.*side).as<float>();
+      kernels.loss.row_max(stream, {chunk, (most.*side).view()});
+      kernels.loss.row_sum(stream, {chunk, (most.*side).view(), (stats.*side).view()});
+      kernels.loss.gradient(stream, {.chunk = chunk,
+                                     .row_max = (most.*side).view(),
+                                     .stats = (stats.*side).view(),
+                                     .weights = row_weights,
+                                     .loss_factor = (factor.*side).as<double>(),
+                                     .token_loss = (losses.*side).view(),
+                                     .with_gradient = true});
+      kernels.loss.total(stream, {(losses.*side).view(), row_weights, (total.*side).as<double>()});
+    };
+    run(cpu(), cpu_stream(), &Twin::exact);
+    run(cuda(), cuda_stream(), &Twin::device);
+    // Logits that are scaled or capped are rounded to their dtype before they are used.
+    const bool rounded = dtype != Dtype::kF32 && (item.scale != 1 || item.softcap > 0);
+    const double bound = rounded ? 10 * tolerance(dtype) : 2e-5;
+    EXPECT_LT(error(most), bound);
+    EXPECT_LT(error(losses), bound);
+    EXPECT_LT(error(total), bound);
+    EXPECT_LT(error(logits), rounded ? 0.1 : dtype == Dtype::kF32 ? 2e-5 : 2 * tolerance(dtype));
+  }
+
+  Twin padded_logits(const LossCase& item, Dtype dtype) {
+    Twin plain = random(dtype, {item.rows, item.columns}, 12);
+    std::vector<double> values;
+    for (std::int64_t i = 0; i < item.rows * item.columns; ++i) {
+      const bool pad = i % item.columns >= item.columns - item.padding;
+      values.push_back(pad ? -std::numeric_limits<double>::infinity()
+                           : plain.exact.as<double>()[i]);
+    }
+    return twin(dtype, {item.rows, item.columns}, values);
+  }
+};
+
+TEST_F(CudaLoss, MatchesTheCpu) {
+  for (Dtype dtype : kModelDtypes) {
+    check({.rows = 1, .columns = 1}, dtype);
+    check({.rows = 9, .columns = 301}, dtype);
+    check({.rows = 23, .columns = 5000, .first_row = 5000}, dtype);
+    check({.rows = 12, .columns = 32000}, dtype);
+    check({.rows = 12, .columns = 50257}, dtype);
+  }
+}
+
+TEST_F(CudaLoss, ScaleSoftcapAndPadding) {
+  for (Dtype dtype : kModelDtypes) {
+    check({.rows = 9, .columns = 304, .scale = 0.3}, dtype);
+    check({.rows = 9, .columns = 304, .softcap = 20}, dtype);
+    check({.rows = 9, .columns = 301, .scale = 0.5, .softcap = 10, .padding = 13}, dtype);
+    check({.rows = 9, .columns = 304, .padding = 13}, dtype);
+  }
+}
+
+TEST_F(CudaLoss, ANanLogitGivesANanLossInItsRowOnly) {
+  std::vector<double> values(3 * 128, 0.5);
+  values[128 + 77] = std::nan("");
+  Twin logits = twin(Dtype::kF32, {3, 128}, values), targets = words<std::int32_t>({1, 2, 3});
+  Twin most = poisoned(Dtype::kF32, {3}), stats = poisoned(Dtype::kF32, {2, 3});
+  Twin losses = poisoned(Dtype::kF32, {3});
+  const LossChunk chunk{.logits = logits.device.view(),
+                        .targets = targets.device.as<std::int32_t>()};
+  cuda().loss.row_max(cuda_stream(), {chunk, most.device.view()});
+  cuda().loss.row_sum(cuda_stream(), {chunk, most.device.view(), stats.device.view()});
+  cuda().loss.gradient(cuda_stream(), {.chunk = chunk,
+                                       .row_max = most.device.view(),
+                                       .stats = stats.device.view(),
+                                       .token_loss = losses.device.view()});
+  std::vector<double> got = download(losses.device);
+  EXPECT_NEAR(got[0], std::log(128.0), 1e-6);
+  EXPECT_TRUE(std::isnan(got[1]));
+  EXPECT_NEAR(got[2], std::log(128.0), 1e-6);
+}
+
+}  // namespace
+}  // namespace bev::cuda_test
+#endif
