@@ -28,6 +28,8 @@ std::vector<ExportFile> export_files(const RunConfig& run) {
   files.push_back({"config.json", export_config(run.model, dtype, run.train.hf_model)});
   if (!run.train.hf_model.empty()) {
     for (ExportFile& file : companion_files(run.train.hf_model)) files.push_back(std::move(file));
+  } else if (!run.data.sft_data.empty()) {
+    for (ExportFile& file : companion_files(run.data.tokenizer)) files.push_back(std::move(file));
   } else if (!run.data.text.empty()) {
     files.push_back({"tokenizer.json", byte_tokenizer_json()});
     files.push_back({"tokenizer_config.json", byte_tokenizer_config_json()});
@@ -113,6 +115,7 @@ int run_train(CommandConfig& config, const FieldList& fields, Options& options) 
   options.add_problems(run.resolve());
   options.throw_problems();
   if (replay.problem) throw *replay.problem;
+  if (run.data.tokenizer.empty()) run.data.tokenizer = run.train.hf_model;
   bool speaks = config.launch.process == 0;  // the process of world rank 0
   if (run.train.dry_run) {
     if (!speaks) return kExitOk;

@@ -85,6 +85,17 @@ void DataConfig::fields(FieldList& list) {
   list.add("pad-id", pad_id, "token of padding, which has no loss; -1: there is none")
       .min(-1)
       .limit(kMostTokenId);
+  list.add("sft-data", sft_data,
+           "JSON lines with conversations (messages, conversations, prompt and response or "
+           "instruction and output), packed; the loss is on what the assistant says");
+  list.add("sft-valid-data", sft_valid_data, "the same, for validation");
+  list.add("tokenizer", tokenizer, "tokenizer of --sft-data: a folder, a file or byte")
+      .defaults_to("that of --hf-model");
+  list.add("chat-template", chat_template,
+           "file with the chat template of --sft-data, or the name of one of several")
+      .defaults_to("the tokenizer's");
+  list.add("sft-too-long", sft_too_long, {{"cut", TooLong::kCut}, {"drop", TooLong::kDrop}},
+           "what to do with conversations longer than --seq-length");
 }
 
 bool DataConfig::has_token_files() const {
@@ -108,10 +119,14 @@ std::vector<std::string> DataConfig::problems() const {
   if (!text.empty()) sources.push_back("--text");
   if (mock_data) sources.push_back("--mock-data");
   if (!token_batches.empty()) sources.push_back("--token-batches");
+  if (!sft_data.empty()) sources.push_back("--sft-data");
   if (has_token_files()) sources.push_back(shared.empty() ? own[0] : shared[0]);
   if (sources.size() > 1) {
     out.push_back(concat(sources[0], ": excludes ", join(std::span(sources).subspan(1), " and "),
                          "; keep one"));
+  }
+  if (sft_data.empty() && !sft_valid_data.empty()) {
+    out.push_back("--sft-data: is missing; --sft-valid-data is for it");
   }
   return out;
 }

@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "data/too_long.h"
 #include "optim/lr_schedule.h"
 #include "tensor/dtype.h"
 #include "train/batch_schedule.h"
@@ -46,6 +47,11 @@ struct DataConfig {
   bool eod_mask_loss = false;
   std::int64_t eod_id = -1;  // < 0: the tokenizer's
   std::int64_t pad_id = -1;  // < 0: there is none
+  // Conversations to learn from: JSON lines, the tokenizer with its chat template or another one.
+  std::vector<std::string> sft_data, sft_valid_data;
+  std::string tokenizer;  // "": of --hf-model
+  std::string chat_template;
+  TooLong sft_too_long = TooLong::kCut;
 
   void fields(FieldList& list);
   bool has_token_files() const;

@@ -3,6 +3,7 @@
 #include "base/error.h"
 #include "data/mock_dataset.h"
 #include "data/text_corpus.h"
+#include "train/sft_data.h"
 #include "train/token_files.h"
 
 namespace bev {
@@ -50,6 +51,11 @@ RunData open_data(const DataConfig& config, std::int64_t vocab_size, std::uint64
     return data;
   }
   if (config.has_token_files()) return open_token_files(config, vocab_size, seed, needs);
+  if (!config.sft_data.empty()) {
+    data.train = open_sft_data(config, DataSplit::kTrain, vocab_size, seed);
+    if (needs.valid) data.valid = open_sft_data(config, DataSplit::kValid, vocab_size, seed);
+    return data;
+  }
   if (config.mock_data) {
     MockConfig mock;
     mock.vocab_size = vocab_size;
