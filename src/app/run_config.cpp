@@ -285,13 +285,24 @@ void check_token_files(const RunConfig& run, Problems& out) {
   }
 }
 
+void check_conversations(const RunConfig& run, Problems& out) {
+  if (run.data.sft_data.empty()) return;
+  if (run.data.tokenizer.empty() && run.train.hf_model.empty()) {
+    out.push_back("--tokenizer: is missing; conversations need it, or --hf-model");
+  }
+  if (run.data.sft_valid_data.empty() && run.train.eval_interval > 0) {
+    out.push_back("--sft-valid-data: is missing; give it or leave validation out");
+  }
+}
+
 void check_data(const RunConfig& run, Problems& out) {
   append(out, run.data.problems());
   bool none = run.data.text.empty() && !run.data.mock_data && run.data.token_batches.empty() &&
-              !run.data.has_token_files();
+              !run.data.has_token_files() && run.data.sft_data.empty();
   if (none && !run.train.dry_run) {
     out.push_back(
-        "--text: there is no data; give text files, --data-path, --mock-data or --token-batches");
+        "--text: there is no data; give text files, --data-path, --sft-data, --mock-data or "
+        "--token-batches");
   }
   std::int64_t tokens = vocabulary(run.data);
   if (run.model.vocab_size > 0 && run.model.vocab_size < tokens) {
@@ -301,6 +312,7 @@ void check_data(const RunConfig& run, Problems& out) {
                          " or more"));
   }
   check_token_files(run, out);
+  check_conversations(run, out);
   check_split(run.data.split_weights(), out);
 }
 

@@ -4,6 +4,7 @@
 #include "app/commands.h"
 #include "base/error.h"
 #include "base/output.h"
+#include "train/sft_data.h"
 #include "train/token_files.h"
 
 namespace bev {
@@ -92,6 +93,37 @@ void append_split(std::string& out, const GptBlend* data, std::int64_t dump,
   out += "}";
 }
 
+// The first samples of conversations, as training reads them.
+void append_sft_split(std::string& out, const SftDataset& data, std::int64_t dump) {
+  out += concat("{\"num_samples\":", data.num_samples(), ",\n\"samples\":");
+  append_list(out, std::min(dump, data.num_samples()), [&](std::int64_t i) {
+    TokenSample sample = data.sample(i);
+    std::string text = "{\"tokens\":";
+    append_list(text, sample.tokens);
+    text += ",\"labels\":";
+    append_list(text, sample.targets);
+    text += ",\"loss_mask\":";
+    append_list(text, sample.weights);
+    text += ",\"document_lengths\":";
+    append_list(text, sample.documents);
+    return text + "}";
+  });
+  out += "}";
+}
+
+std::string sft_samples(const DataConfig& data, const DataSamplesOptions& wanted,
+                        std::uint64_t seed) {
+  std::string out = "{\"train\":";
+  append_sft_split(out, *open_sft_data(data, DataSplit::kTrain, wanted.vocab_size, seed),
+                   wanted.dump);
+  if (!data.sft_valid_data.empty()) {
+    out += ",\n\"valid\":";
+    append_sft_split(out, *open_sft_data(data, DataSplit::kValid, wanted.vocab_size, seed),
+                     wanted.dump);
+  }
+  return out + "}\n";
+}
+
 SplitSizes read_sizes(const std::vector<std::string>& words, std::vector<std::string>& problems) {
   constexpr std::int64_t kMost = std::int64_t{1} << 38;
   SplitSizes sizes;
@@ -121,22 +153,32 @@ int run_data_samples(CommandConfig& config, const FieldList&, Options& options) 
   const DataSamplesOptions& wanted = config.data_samples;
   DataConfig& data = config.run.data;
   std::vector<std::string> problems = data.problems();
-  if (!data.has_token_files() && !data.mock_data) {
-    problems.push_back("--data-path: is missing; give prefixes of token files, or --mock-data");
+  bool conversations = !data.sft_data.empty();
+  if (!data.has_token_files() && !data.mock_data && !conversations) {
+    problems.push_back(
+        "--data-path: is missing; give prefixes of token files, --sft-data or --mock-data");
+  }
+  if (conversations && data.tokenizer.empty()) {
+    problems.push_back("--tokenizer: is missing; conversations need it");
   }
   if (data.seq_length == 0) problems.push_back("--seq-length: is missing");
   if (data.mock_data && wanted.vocab_size == 0) {
     problems.push_back("--vocab-size: is missing; made-up tokens need it");
   }
-  SplitSizes sizes = read_sizes(wanted.sizes, problems);
+  SplitSizes sizes;
+  if (!conversations) sizes = read_sizes(wanted.sizes, problems);
   options.add_problems(problems);
   options.throw_problems();
   if (config.masked_samples.dataset != DatasetKind::kGpt) {
     return run_masked_samples(config, sizes, options);
   }
+  auto seed = static_cast<std::uint64_t>(config.run.runtime.seed);
+  if (conversations) {
+    write_result(wanted.output, sft_samples(data, wanted, seed));
+    return kExitOk;
+  }
   if (data.mock_data && data.eod_id < 0) data.eod_id = wanted.vocab_size - 1;
-  GptDataConfig gpt =
-      gpt_data_config(data, wanted.vocab_size, static_cast<std::uint64_t>(config.run.runtime.seed));
+  GptDataConfig gpt = gpt_data_config(data, wanted.vocab_size, seed);
   gpt.samples.extra_token = wanted.add_extra_token_to_sequence;
   gpt.drop_last_partial_validation_sequence = wanted.drop_last_partial_validation_sequence;
   GptSplits splits = data.mock_data ? open_mock_gpt_data(sizes, gpt)

@@ -118,6 +118,7 @@ int run_train(CommandConfig& config, const FieldList& fields, Options& options) 
   options.add_problems(run.resolve());
   options.throw_problems();
   if (replay.problem) throw *replay.problem;
+  if (run.data.tokenizer.empty()) run.data.tokenizer = run.train.hf_model;
   bool speaks = config.launch.process == 0;  // the process of world rank 0
   if (run.train.dry_run) {
     if (!speaks) return kExitOk;

@@ -142,9 +142,13 @@ Value checked_messages(const Value& messages) {
 
 ChatTemplate ChatTemplate::load(const std::string& path, const std::string& chosen,
                                 bool with_tools) {
+  // Tokenizers by name, such as byte, have no folder, and so no template of their own.
+  bool has_folder = path_exists(path);
   std::string folder = is_directory(path) ? path : parent_path(path);
-  Source source = choose(find_sources(folder), folder, chosen, with_tools);
-  return {jinja::Template(source.text, source.name), read_special_tokens(folder)};
+  Sources sources = has_folder ? find_sources(folder) : Sources();
+  Source source = choose(sources, has_folder ? folder : path, chosen, with_tools);
+  return {jinja::Template(source.text, source.name),
+          has_folder ? read_special_tokens(folder) : Dict()};
 }
 
 jinja::Rendered ChatTemplate::render(const Value& messages, const ChatOptions& options) const {

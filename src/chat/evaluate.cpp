@@ -9,7 +9,7 @@ namespace bev::jinja {
 
 Value Interpreter::evaluate(const Expression& expression, const ScopePointer& scope) {
   Runtime::Level level(runtime_);
-  runtime_.spend(1);
+  runtime_.spend(Runtime::kEvaluation);
   runtime_.line = expression.line;
   return std::visit([&](const auto& node) { return value_of(node, scope); }, expression.node);
 }

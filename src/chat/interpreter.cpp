@@ -61,7 +61,7 @@ Interpreter::Flow Interpreter::execute(const Body& body, const ScopePointer& sco
 
 Interpreter::Flow Interpreter::execute(const Statement& statement, const ScopePointer& scope) {
   Runtime::Level level(runtime_);
-  runtime_.spend(1);
+  runtime_.spend(Runtime::kEvaluation);
   runtime_.line = statement.line;
   return std::visit([&](const auto& node) { return run_node(node, scope); }, statement.node);
 }

@@ -96,6 +96,15 @@ void DataConfig::fields(FieldList& list) {
       .min(-1)
       .limit(kMostTokenId);
   fim.fields(list);
+  list.add("sft-data", sft_data,
+           "JSON lines with conversations (messages, conversations, prompt and response or "
+           "instruction and output), packed; the loss is on what the assistant says");
+  list.add("sft-valid-data", sft_valid_data, "the same, for validation");
+  list.add("chat-template", chat_template,
+           "file with the chat template of --sft-data, or the name of one of several")
+      .defaults_to("the tokenizer's");
+  list.add("sft-too-long", sft_too_long, {{"cut", TooLong::kCut}, {"drop", TooLong::kDrop}},
+           "what to do with conversations longer than --seq-length");
 }
 
 void FimFlags::fields(FieldList& list) {
@@ -172,10 +181,14 @@ std::vector<std::string> DataConfig::problems() const {
   if (!text.empty()) sources.push_back("--text");
   if (mock_data) sources.push_back("--mock-data");
   if (!token_batches.empty()) sources.push_back("--token-batches");
+  if (!sft_data.empty()) sources.push_back("--sft-data");
   if (has_token_files()) sources.push_back(shared.empty() ? own[0] : shared[0]);
   if (sources.size() > 1) {
     out.push_back(concat(sources[0], ": excludes ", join(std::span(sources).subspan(1), " and "),
                          "; keep one"));
+  }
+  if (sft_data.empty() && !sft_valid_data.empty()) {
+    out.push_back("--sft-data: is missing; --sft-valid-data is for it");
   }
   return out;
 }

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "data/sample_order.h"
+#include "data/too_long.h"
 #include "optim/lr_schedule.h"
 #include "tensor/dtype.h"
 #include "train/batch_schedule.h"
@@ -61,6 +62,11 @@ struct DataConfig {
   std::int64_t eod_id = -1;  // < 0: the tokenizer's
   std::int64_t pad_id = -1;  // < 0: there is none
   FimFlags fim;
+  // Conversations to learn from: JSON lines, with the chat template of the
+  // tokenizer or another one.
+  std::vector<std::string> sft_data, sft_valid_data;
+  std::string chat_template;
+  TooLong sft_too_long = TooLong::kCut;
 
   void fields(FieldList& list);
   std::string split_weights() const;

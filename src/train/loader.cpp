@@ -4,6 +4,7 @@
 
 #include "base/error.h"
 #include "data/mock_dataset.h"
+#include "train/sft_data.h"
 #include "train/token_files.h"
 
 namespace bev {
@@ -66,6 +67,9 @@ RunData open_data(const DataConfig& config, std::int64_t vocab_size, std::uint64
   }
   if (config.has_token_files()) {
     data = open_token_files(config, vocab_size, seed, needs, order);
+  } else if (!config.sft_data.empty()) {
+    data.train = open_sft_data(config, DataSplit::kTrain, vocab_size, seed);
+    if (needs.valid) data.valid = open_sft_data(config, DataSplit::kValid, vocab_size, seed);
   } else {
     BEV_CHECK(config.mock_data, ErrorKind::kInternal, "there is no data to open");
     data = open_mock_data(config, vocab_size, seed, needs);

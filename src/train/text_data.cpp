@@ -28,10 +28,11 @@ std::int64_t piece_bytes(const std::vector<InputFile>& files) {
 std::unique_ptr<Tokenizer> choose_tokenizer(DataConfig& config, const std::string& hf_model) {
   std::unique_ptr<Tokenizer> tokenizer;
   // Token files may use less of a model's vocabulary than its tokenizer has.
-  bool decides = !config.tokenizer.empty() || !config.text.empty();
+  bool speaks = !config.text.empty() || !config.sft_data.empty();
+  bool decides = !config.tokenizer.empty() || speaks;
   if (!config.tokenizer.empty()) {
     tokenizer = open_tokenizer(config.tokenizer);
-  } else if (!hf_model.empty() && (!config.text.empty() || config.has_token_files())) {
+  } else if (!hf_model.empty() && (speaks || config.has_token_files())) {
     tokenizer = load_tokenizer(hf_model);
     if (tokenizer) config.tokenizer = hf_model;
   }

@@ -104,9 +104,9 @@ TEST(GoldenChat, AssistantMasksAreTheReferences) {
     auto tokenizer = open_tokenizer(BEV_SOURCE_DIR "/tests/golden/tokenizers/" +
                                     row["tokenizer"].get<std::string>() + ".json");
     ChatTemplate chat(jinja::Template(read_template(name), name), *special_tokens.dict());
-    EncodedChat encoded = encode_chat(
-        chat, *tokenizer,
-        value_of(chats["conversations"][row["conversation"].get<std::string>()]), {});
+    EncodedChat encoded =
+        encode_chat(chat, *tokenizer,
+                    value_of(chats["conversations"][row["conversation"].get<std::string>()]), {});
     ASSERT_EQ(encoded.ids, row["ids"].get<std::vector<std::int32_t>>());
     ASSERT_TRUE(encoded.assistant.has_value());
     EXPECT_EQ(Json(*encoded.assistant), row["mask"]);

@@ -257,16 +257,6 @@ void normal(const Stream& stream, const NormalArgs& args) {
     });
   });
 }
-
-void clip(const Stream&, const ClipArgs& args) {
-  const double norm = std::sqrt(*args.square_sum) / args.loss_scale;
-  StepState& state = *args.state;
-  state.skip = std::isfinite(norm) && std::isfinite(*args.loss) ? 0 : 1;
-  if (state.skip != 0) return;
-  ++state.update;
-  const double factor = args.max_norm > 0 ? std::min(1.0, args.max_norm / (norm + 1e-6)) : 1.0;
-  state.grad_multiplier = factor / args.loss_scale;
-}
 }  // namespace
 
 OptimKernels optim_kernels() {

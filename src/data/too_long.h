@@ -1,0 +1,10 @@
+// What happens to conversations that are longer than a sample.
+#pragma once
+
+#include <cstdint>
+
+namespace bev {
+
+enum class TooLong : std::uint8_t { kCut, kDrop };
+
+}  // namespace bev

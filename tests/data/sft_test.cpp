@@ -1,0 +1,229 @@
+// Conversations as training data.
+#include <gtest/gtest.h>
+
+#include <numeric>
+#include <set>
+
+#include "base/file.h"
+#include "chat/value_text.h"
+#include "data/sft_dataset.h"
+#include "data/sft_pack.h"
+#include "tests/support/expect_error.h"
+#include "tests/support/temp_folder.h"
+
+namespace bev {
+namespace {
+
+constexpr const char* kMarked =
+    "{% for m in messages %}<{{ m.role[0] }}>{% if m.role == 'assistant' %}{% generation %}"
+    "{{ m.content }}.{% endgeneration %}{% else %}{{ m.content }}.{% endif %}{% endfor %}"
+    "{% if add_generation_prompt %}<a>{% endif %}";
+constexpr const char* kPlain =
+    "{% for m in messages %}<{{ m.role[0] }}>{{ m.content }}.{% endfor %}"
+    "{% if add_generation_prompt %}<a>{% endif %}";
+constexpr const char* kTwoTurns =
+    R"({"messages": [{"role": "user", "content": "q"}, {"role": "assistant", "content": "aä"},
+        {"role": "user", "content": "r"}, {"role": "assistant", "content": "b"}]})";
+
+ChatTemplate make_template(const char* text) { return {jinja::Template(text, "t"), {}}; }
+
+SftTokens encode(const std::string& line, const char* text) {
+  return encode_sft_row(read_sft_row(line, "row"), make_template(text), *open_tokenizer("byte"));
+}
+
+// The text with what is not learned as dots.
+std::string learned_text(const SftTokens& tokens) {
+  std::string out;
+  for (std::size_t i = 0; i < tokens.ids.size(); ++i) {
+    out.push_back(tokens.learned[i] ? static_cast<char>(tokens.ids[i]) : '_');
+  }
+  return out;
+}
+
+std::string roles_and_contents(const std::string& line) {
+  std::string out;
+  for (const jinja::Value& message : read_sft_row(line, "row").messages.sequence()->items) {
+    out += *message.dict()->find_name("role")->string() + ":" +
+           jinja::python_str(*message.dict()->find_name("content")) + "|";
+  }
+  return out;
+}
+
+TEST(SftRows, UnderstandsTheUsualLayouts) {
+  EXPECT_EQ(roles_and_contents(R"({"prompt": "p", "response": "r"})"), "user:p|assistant:r|");
+  EXPECT_EQ(roles_and_contents(R"({"prompt": "p", "completion": "c", "system": "s"})"),
+            "system:s|user:p|assistant:c|");
+  EXPECT_EQ(roles_and_contents(R"({"prompt": [{"role": "user", "content": "p"}],
+                                   "completion": [{"role": "assistant", "content": "c"}]})"),
+            "user:p|assistant:c|");
+  EXPECT_EQ(roles_and_contents(R"({"instruction": "i", "input": "", "output": "o"})"),
+            "user:i|assistant:o|");
+  EXPECT_EQ(roles_and_contents(R"({"instruction": "i", "input": "n", "output": "o"})"),
+            "user:i\n\nn|assistant:o|");
+  EXPECT_EQ(roles_and_contents(R"({"conversations": [{"from": "human", "value": "h"},
+                                   {"from": "gpt", "value": "g"}, {"role": "tool", "content": "t"}]})"),
+            "user:h|assistant:g|tool:t|");
+}
+
+TEST(SftRows, NamesWhatIsWrongAndWhere) {
+  auto fails = [](const std::string& line, const std::string& part) {
+    expect_error(ErrorKind::kInput, {"f.jsonl, line 3", part},
+                 [&] { read_sft_row(line, "f.jsonl, line 3"); });
+  };
+  fails("{", "JSON");
+  fails("[]", "not a JSON object");
+  fails("{}", "no messages");
+  fails(R"({"messages": null})", "no messages");
+  fails(R"({"messages": []})", "empty");
+  fails(R"({"messages": "x"})", "no list");
+  fails(R"({"messages": [{"content": "x"}]})", "message 0 has no role");
+  fails(R"({"messages": ["x"]})", "message 0 has no role");
+  fails(R"({"prompt": "x"})", "\"response\" is missing");
+  fails(R"({"prompt": 5, "response": "x"})", "\"prompt\" is no text");
+  fails(R"({"instruction": "x"})", "\"output\" is missing");
+  fails(R"({"conversations": [{"from": "martian", "value": "x"}]})", "martian");
+  fails(R"({"conversations": [{"from": "human"}]})", "no from and value");
+}
+
+TEST(SftEncode, LearnsTheAnswersOnly) {
+  EXPECT_EQ(learned_text(encode(kTwoTurns, kMarked)),
+            "________a\xc3\xa4._"
+            "_______b.");
+}
+
+TEST(SftEncode, PrefixesAndMarksAgree) {
+  SftTokens marked = encode(kTwoTurns, kMarked), plain = encode(kTwoTurns, kPlain);
+  EXPECT_EQ(marked.ids, plain.ids);
+  EXPECT_EQ(marked.learned, plain.learned);
+}
+
+TEST(SftEncode, AnAnswerMayComeFirst) {
+  SftTokens tokens = encode(R"({"messages": [{"role": "assistant", "content": "x"}]})", kPlain);
+  EXPECT_EQ(learned_text(tokens), "<a>x.");  // nothing prompts it
+}
+
+TEST(SftEncode, RefusesATemplateThatRewritesThePast) {
+  const char* rewrites =
+      "{% for m in messages %}{% if loop.last or m.role != 'assistant' %}{{ m.content }}"
+      "{% else %}...{% endif %}{% endfor %}";
+  expect_error(ErrorKind::kInput, {"otherwise when more follow", "generation"},
+               [&] { encode(kTwoTurns, rewrites); });
+}
+
+TEST(SftPack, FillsBinsAndLosesNothing) {
+  std::vector<std::int64_t> lengths;
+  for (std::int64_t i = 0; i < 500; ++i) lengths.push_back(1 + i * 7919 % 100);
+  auto bins = pack_lengths(lengths, 100);
+  std::vector<int> seen(lengths.size());
+  for (const auto& bin : bins) {
+    std::int64_t total = 0;
+    for (std::size_t at : bin) {
+      total += lengths[at];
+      ++seen[at];
+    }
+    EXPECT_LE(total, 100);
+    EXPECT_TRUE(std::ranges::is_sorted(bin));
+  }
+  EXPECT_EQ(seen, std::vector<int>(lengths.size(), 1));
+  std::int64_t all = std::accumulate(lengths.begin(), lengths.end(), std::int64_t{0});
+  EXPECT_LE(static_cast<std::int64_t>(bins.size()), all / 100 + 3);  // next to no room is lost
+  EXPECT_EQ(pack_lengths({}, 5).size(), 0u);
+}
+
+class SftFile : public testing::Test {
+ protected:
+  SftFile() {
+    std::string lines;
+    for (int i = 0; i < 40; ++i) {
+      lines += concat(R"({"prompt": "p)", i, R"(", "response": ")",
+                      std::string(static_cast<std::size_t>(i % 9), 'r'), "\"}\n");
+    }
+    write_file(path_, lines + "\r\n  \n");
+    config_.files = {path_};
+    config_.seq_length = 40;
+    config_.seed = 5;
+  }
+  SftDataset open() { return {config_, *tokenizer_, make_template(kPlain)}; }
+
+  TempFolder folder_;
+  std::string path_ = folder_.path("chats.jsonl");
+  std::unique_ptr<Tokenizer> tokenizer_ = open_tokenizer("byte");
+  SftConfig config_;
+};
+
+TEST_F(SftFile, EveryAnswerIsLearnedOnceAnEpoch) {
+  SftDataset data = open();
+  for (std::int64_t epoch : {0, 1, 7}) {
+    std::multiset<std::string> answers;
+    for (std::int64_t i = 0; i < data.num_samples(); ++i) {
+      TokenSample sample = data.sample(epoch * data.num_samples() + i);
+      ASSERT_EQ(sample.tokens.size(), 40u);
+      ASSERT_EQ(std::accumulate(sample.documents.begin(), sample.documents.end(), 0), 40);
+      std::size_t at = 0;
+      for (std::int32_t length : sample.documents) {
+        std::string answer;
+        for (std::int32_t t = 0; t < length; ++t, ++at) {
+          bool learned = sample.targets[at] >= 0;
+          ASSERT_EQ(sample.weights[at], learned ? 1.0f : 0.0f);
+          if (!learned) continue;
+          ASSERT_LT(t + 1, length);  // no target crosses the end of its conversation
+          ASSERT_EQ(sample.targets[at], sample.tokens[at + 1]);
+          answer.push_back(static_cast<char>(sample.targets[at]));
+        }
+        if (!answer.empty()) answers.insert(answer);
+      }
+    }
+    std::multiset<std::string> expected;
+    for (int i = 0; i < 40; ++i)
+      expected.insert(std::string(static_cast<std::size_t>(i % 9), 'r') + ".");
+    EXPECT_EQ(answers, expected);
+  }
+}
+
+TEST_F(SftFile, TheOrderIsAFunctionOfTheSeed) {
+  SftDataset a = open(), b = open();
+  config_.seed = 6;
+  SftDataset other = open();
+  config_.shuffle = false;
+  SftDataset unshuffled = open();
+  bool differs = false, epochs_differ = false;
+  for (std::int64_t i = 0; i < a.num_samples(); ++i) {
+    EXPECT_EQ(a.sample(i).tokens, b.sample(i).tokens);
+    differs |= a.sample(i).tokens != other.sample(i).tokens;
+    epochs_differ |= a.sample(i).tokens != a.sample(i + a.num_samples()).tokens;
+    EXPECT_EQ(unshuffled.sample(i).tokens, unshuffled.sample(i + a.num_samples()).tokens);
+  }
+  EXPECT_TRUE(differs);
+  EXPECT_TRUE(epochs_differ);
+}
+
+TEST_F(SftFile, LongConversationsAreCutOrDroppedAndCounted) {
+  config_.seq_length = 14;
+  SftDataset cut = open();
+  EXPECT_EQ(cut.report().conversations, 40);
+  EXPECT_GT(cut.report().cut, 0);
+  EXPECT_EQ(cut.report().dropped_long, 0);
+  config_.too_long = TooLong::kDrop;
+  SftDataset dropped = open();
+  EXPECT_EQ(dropped.report().dropped_long, cut.report().cut);
+  EXPECT_NE(to_text(dropped.report(), 14).find("longer than 14 tokens"), std::string::npos);
+  config_.seq_length = 4;
+  expect_error(ErrorKind::kInput, {"chats.jsonl", "none has an answer"}, [&] { open(); });
+  config_.too_long = TooLong::kCut;
+  expect_error(ErrorKind::kInput, {"40 have no answer within them"}, [&] { open(); });
+}
+
+TEST_F(SftFile, ErrorsNameFileAndLine) {
+  write_file(path_, "{\"prompt\": \"a\", \"response\": \"b\"}\n\n{\"prompt\": \"a\"}\n{}\n");
+  expect_error(ErrorKind::kInput, {"chats.jsonl, line 3", "response"}, [&] { open(); });
+  write_file(path_, "{\"messages\": [{\"role\": \"user\"}]}\n");
+  EXPECT_THROW(open(), Error);  // nothing to learn
+  config_.vocab_size = 100;
+  write_file(path_, "{\"prompt\": \"a\", \"response\": \"zz\"}\n");
+  expect_error(ErrorKind::kInput, {"token 122", "100"}, [&] { open(); });
+  write_file(path_, "");
+  expect_error(ErrorKind::kInput, {"of 0 conversations"}, [&] { open(); });
+}
+
+}  // namespace
+}  // namespace bev
