@@ -21,6 +21,9 @@ endif()
 find_program(BEV_LLD ld.lld)
 if(BEV_LLD)
   add_link_options(-fuse-ld=lld)
+  # g++ 12 may split a function off that is empty; lld then loses its neighbour's unwind table, and an
+  # exception that passes there ends the program.
+  add_compile_options($<$<COMPILE_LANG_AND_ID:CXX,GNU>:-fno-reorder-blocks-and-partition>)
 endif()
 add_link_options(-Wl,--as-needed)
 

@@ -8,10 +8,8 @@
 
 namespace bev::jinja {
 
-void Runtime::spend(std::size_t units) {
-  BEV_CHECK(units <= left_, ErrorKind::kInput,
-            "the template does not end, or makes more text than a chat can have");
-  left_ -= units;
+void Runtime::refuse() {
+  BEV_FAIL(ErrorKind::kInput, "the template does not end, or makes more text than a chat can have");
 }
 
 std::shared_ptr<Object> Runtime::make_namespace(Dict values) {

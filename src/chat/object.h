@@ -24,7 +24,10 @@ class Runtime {
   static constexpr std::size_t kEvaluation = 16;
 
   // Error when the allowance is used up.
-  void spend(std::size_t units);
+  void spend(std::size_t units) {
+    if (units > left_) refuse();
+    left_ -= units;
+  }
 
   class Level;  // one more level of nesting, while it lives
 
@@ -37,6 +40,8 @@ class Runtime {
   Runtime(const Runtime&) = delete;
 
  private:
+  [[noreturn]] static void refuse();
+
   std::uint64_t left_ = std::uint64_t{1} << 28;
   int depth_ = 0;
   std::vector<std::shared_ptr<Object>> namespaces_;

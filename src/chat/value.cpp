@@ -9,12 +9,6 @@ namespace bev::jinja {
 
 namespace {
 
-template <class T, class Content>
-const T* shared_content(const Content& content) {
-  auto* found = std::get_if<std::shared_ptr<const T>>(&content);
-  return found == nullptr ? nullptr : found->get();
-}
-
 class Measuring {
  public:
   void add(const Value& value) {
@@ -55,52 +49,40 @@ bool less_sequences(const List& a, const List& b) {
 
 }  // namespace
 
-Value::Value(Dict dict) {
+Value::Value(Dict dict) : kind_(Kind::kDict) {
   Measuring measuring;
   for (const auto& [key, value] : dict.items) {
     measuring.add(key);
     measuring.add(value);
   }
   dict.extent = measuring.checked();
-  content_ = std::make_shared<const Dict>(std::move(dict));
+  shared_ = std::make_shared<const Dict>(std::move(dict));
 }
 
 Value Value::sequence(List items, SequenceKind kind) {
   Measuring measuring;
   for (const Value& item : items) measuring.add(item);
   Value value;
-  value.content_ =
+  value.kind_ = Kind::kSequence;
+  value.shared_ =
       std::make_shared<const Sequence>(Sequence{std::move(items), kind, measuring.checked()});
   return value;
 }
 
 Value Value::undefined(std::string cause) {
-  Value value;
-  value.content_ = std::make_shared<const Undefined>(Undefined{std::move(cause)});
+  Value value(std::move(cause));
+  value.kind_ = Kind::kUndefined;
   return value;
 }
 
-const std::string* Value::undefined_cause() const {
-  auto* found = shared_content<Undefined>(content_);
-  return found == nullptr ? nullptr : &found->cause;
-}
-const std::string* Value::string() const { return shared_content<std::string>(content_); }
-const Dict* Value::dict() const { return shared_content<Dict>(content_); }
-const Sequence* Value::sequence() const { return shared_content<Sequence>(content_); }
-
-Object* Value::object() const {
-  auto* found = std::get_if<std::shared_ptr<Object>>(&content_);
-  return found == nullptr ? nullptr : found->get();
-}
-
 std::optional<std::int64_t> Value::integer() const {
-  if (is_bool()) return std::get<bool>(content_) ? 1 : 0;
-  if (is_int()) return std::get<std::int64_t>(content_);
+  if (is_bool()) return scalar_.truth ? 1 : 0;
+  if (is_int()) return scalar_.whole;
   return std::nullopt;
 }
 
 double Value::number() const {
-  if (is_float()) return std::get<double>(content_);
+  if (is_float()) return scalar_.real;
   return static_cast<double>(integer().value_or(0));
 }
 

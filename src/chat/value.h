@@ -1,17 +1,17 @@
 // Values that a chat template works with: Python's None, bool, int, float, str, list, tuple and
 // dict, Jinja's undefined, and objects of the engine (macros, loops, namespaces, methods).
 //
+// "Undefined" is what a missing name or member gives; most uses of it fail with its cause.
+//
 // Values are immutable, as Jinja's sandbox keeps them; only namespaces change. Text is valid UTF-8.
 #pragma once
 
-#include <compare>
 #include <cstdint>
 #include <memory>
 #include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
-#include <variant>
 #include <vector>
 
 namespace bev::jinja {
@@ -30,11 +30,6 @@ struct Extent {
   std::uint64_t weight = 1;  // values and bytes of text
 };
 
-// What a missing name or member gives. Most uses of it fail with the cause.
-struct Undefined {
-  std::string cause;
-};
-
 enum class SequenceKind : std::uint8_t {
   kList,
   kTuple,
@@ -46,56 +41,78 @@ enum class SequenceKind : std::uint8_t {
 class Value {
  public:
   Value() = default;  // None
-  Value(bool value) : content_(value) {}
-  Value(std::int64_t value) : content_(value) {}
-  Value(int value) : content_(std::int64_t{value}) {}
-  Value(double value) : content_(value) {}
-  Value(std::string text) : content_(std::make_shared<const std::string>(std::move(text))) {}
+  Value(bool value) : kind_(Kind::kBool), scalar_{.truth = value} {}
+  Value(std::int64_t value) : kind_(Kind::kInt), scalar_{.whole = value} {}
+  Value(int value) : Value(std::int64_t{value}) {}
+  Value(double value) : kind_(Kind::kFloat), scalar_{.real = value} {}
+  Value(std::string text)
+      : kind_(Kind::kString), shared_(std::make_shared<const std::string>(std::move(text))) {}
   Value(std::string_view text) : Value(std::string(text)) {}
   Value(const char* text) : Value(std::string(text)) {}
   Value(Dict dict);   // Error when it is too large or nests too deep
   template <class T>  // of Object or what derives from it
-  Value(std::shared_ptr<T> object) : content_(std::shared_ptr<Object>(std::move(object))) {}
+  Value(std::shared_ptr<T> object)
+      : kind_(Kind::kObject), shared_(std::shared_ptr<Object>(std::move(object))) {}
 
   static Value list(List items) { return sequence(std::move(items), SequenceKind::kList); }
   static Value tuple(List items) { return sequence(std::move(items), SequenceKind::kTuple); }
   static Value sequence(List items, SequenceKind kind);
   static Value undefined(std::string cause);
 
-  bool is_none() const { return std::holds_alternative<std::monostate>(content_); }
-  bool is_undefined() const { return undefined_cause() != nullptr; }
-  bool is_bool() const { return std::holds_alternative<bool>(content_); }
-  bool is_int() const { return std::holds_alternative<std::int64_t>(content_); }  // not bool
-  bool is_float() const { return std::holds_alternative<double>(content_); }
+  bool is_none() const { return kind_ == Kind::kNone; }
+  bool is_undefined() const { return kind_ == Kind::kUndefined; }
+  bool is_bool() const { return kind_ == Kind::kBool; }
+  bool is_int() const { return kind_ == Kind::kInt; }  // not bool
+  bool is_float() const { return kind_ == Kind::kFloat; }
   bool is_number() const { return is_bool() || is_int() || is_float(); }
-  bool is_string() const { return string() != nullptr; }
-  bool is_dict() const { return dict() != nullptr; }
-  bool is_sequence() const { return sequence() != nullptr; }
+  bool is_string() const { return kind_ == Kind::kString; }
+  bool is_dict() const { return kind_ == Kind::kDict; }
+  bool is_sequence() const { return kind_ == Kind::kSequence; }
 
   // nullptr when the value is of another type.
-  const std::string* undefined_cause() const;
-  const std::string* string() const;
-  const Dict* dict() const;
-  const Sequence* sequence() const;
-  Object* object() const;
+  const std::string* undefined_cause() const { return content<std::string>(Kind::kUndefined); }
+  const std::string* string() const { return content<std::string>(Kind::kString); }
+  const Dict* dict() const { return content<Dict>(Kind::kDict); }
+  const Sequence* sequence() const { return content<Sequence>(Kind::kSequence); }
+  Object* object() const { return const_cast<Object*>(content<Object>(Kind::kObject)); }
 
   // Of bools and ints.
   std::optional<std::int64_t> integer() const;
   // Of all numbers.
   double number() const;
-  bool boolean() const { return std::get<bool>(content_); }
+  bool boolean() const { return scalar_.truth; }
 
-  // As Python's bool(). Error when that fails.
+  // As Python's bool().
   bool truth() const;
   Extent extent() const;
   // "str", "int", "NoneType", ... for messages.
   std::string_view type_name() const;
 
  private:
-  std::variant<std::monostate, bool, std::int64_t, double, std::shared_ptr<const Undefined>,
-               std::shared_ptr<const std::string>, std::shared_ptr<const Sequence>,
-               std::shared_ptr<const Dict>, std::shared_ptr<Object>>
-      content_;
+  enum class Kind : std::uint8_t {
+    kNone,
+    kUndefined,
+    kBool,
+    kInt,
+    kFloat,
+    kString,
+    kSequence,
+    kDict,
+    kObject,
+  };
+
+  template <class T>
+  const T* content(Kind kind) const {
+    return kind_ == kind ? static_cast<const T*>(shared_.get()) : nullptr;
+  }
+
+  Kind kind_ = Kind::kNone;
+  union {
+    bool truth;
+    std::int64_t whole = 0;
+    double real;
+  } scalar_;
+  std::shared_ptr<const void> shared_;  // text, list, dict or object
 };
 
 struct Sequence {

@@ -42,7 +42,8 @@ std::string learned_text(const SftTokens& tokens) {
 
 std::string roles_and_contents(const std::string& line) {
   std::string out;
-  for (const jinja::Value& message : read_sft_row(line, "row").messages.sequence()->items) {
+  SftRow row = read_sft_row(line, "row");
+  for (const jinja::Value& message : row.messages.sequence()->items) {
     out += *message.dict()->find_name("role")->string() + ":" +
            jinja::python_str(*message.dict()->find_name("content")) + "|";
   }

@@ -73,7 +73,7 @@ TEST_F(ChatProgram, SaysWhatIsWrong) {
   Outcome outcome = run("tokenize --tokenizer byte --text x --tools t.json");
   EXPECT_EQ(outcome.code, 2);
   EXPECT_THAT(outcome.err, HasSubstr("--chat: is missing"));
-  outcome = run("tokenize --tokenizer byte --chat chats.jsonl");
+  outcome = run("tokenize --tokenizer byte --chat chats.jsonl --chat-template chat.jinja");
   EXPECT_EQ(outcome.code, 2);
   EXPECT_THAT(outcome.err, HasSubstr("chats.jsonl"));
   outcome = run("train --train-iters 1 --family llama --sft-data chats.jsonl");
