@@ -19,8 +19,8 @@ struct Layout {
 
 struct StateRun {
   ModelConfig model = tiny_llama();
-  OptimDtypes dtypes;
-  Layout layout;
+  OptimDtypes dtypes = {};
+  Layout layout = {};
   std::int64_t steps = 3;
   bool same_batch = false;  // in every step, which a model can learn by heart
   double lr = 1e-2;

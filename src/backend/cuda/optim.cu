@@ -150,11 +150,14 @@ __device__ void adam_pack(const Adam& args, const AdamFactors& f, std::int64_t a
   if (args.values.data != nullptr) args.values.store<N>(at, main);
 }
 
+// Of a multiprocessor at a time; the grid is as many, so that all end together.
+constexpr int kAdamBlocks = 4;
+
 // Reads main, grad, m and v once, writes main, m, v and values once: 30 bytes per element of a bf16
 // model with everything else in f32. The factors are computed once by a block, which goes through
 // many packs.
 template <int N>
-__global__ void __launch_bounds__(kThreads) adam_kernel(Adam args) {
+__global__ void __launch_bounds__(kThreads, kAdamBlocks) adam_kernel(Adam args) {
   __shared__ AdamFactors shared;
   if (args.state->skip != 0) return;
   if (threadIdx.x == 0) shared = args.factors();
@@ -244,7 +247,7 @@ void adam(const Stream& stream, const AdamArgs& args) {
   if (work.count == 0) return;
   const bool wide = in_wide(work.main) && in_wide(work.grad) && in_wide(work.m) &&
                     in_wide(work.v) && in_wide(work.values);
-  const std::int64_t resident = std::int64_t{queue.multiprocessors()} * (2048 / kThreads);
+  const std::int64_t resident = std::int64_t{queue.multiprocessors()} * kAdamBlocks;
   const std::int64_t packs = ceil_div(work.count, wide ? kWide : 1);
   const auto blocks = static_cast<unsigned>(std::min(ceil_div(packs, kThreads), resident));
   const auto kernel = wide ? adam_kernel<kWide> : adam_kernel<1>;
