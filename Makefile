@@ -1,5 +1,5 @@
 .DEFAULT_GOAL := help
-.PHONY: help setup build test test-full test-unit test-asan test-tsan demo bench check format clean
+.PHONY: help setup build bundle test test-full test-unit test-asan test-tsan demo bench check format clean
 
 help:  ## list these targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -12,6 +12,9 @@ build/build.ninja: | setup
 
 build: setup build/build.ninja  ## build the program: build/bevatron
 	@cmake --build build
+
+bundle: build  ## a folder that runs on other machines: build/bundle
+	@tools/bundle.sh
 
 test: setup  ## checks and unit tests, then the sanitizer builds
 	@tools/run_tests.sh release asan tsan

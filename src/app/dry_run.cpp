@@ -8,6 +8,7 @@
 #include <nlohmann/json.hpp>
 #include <optional>
 
+#include "app/ranks.h"
 #include "base/fields.h"
 #include "base/text.h"
 #include "parallel/engine.h"
@@ -45,6 +46,7 @@ MemoryPlan memory_plan(const RunConfig& run, std::int64_t micro_batches) {
   query.seq_length = run.data.seq_length;
   query.micro_batch_size = run.batch.micro_batch_size;
   query.micro_batches = micro_batches;
+  query.logits = planned_logits(run.runtime);
   return plan_memory(query);
 }
 

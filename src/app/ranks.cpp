@@ -34,6 +34,14 @@ const Kernels& device_kernels(const RuntimeConfig& runtime) {
   return cpu_kernels();
 }
 
+LogitsRule planned_logits(const RuntimeConfig& runtime) {
+#ifdef BEV_HAS_CUDA
+  if (runtime.device == DeviceKind::kCuda) return cuda_kernels().loss.logits;
+#endif
+  if (runtime.device == DeviceKind::kCuda) return {};
+  return device_kernels(runtime).loss.logits;
+}
+
 int threads_per_rank(const RuntimeConfig& runtime, std::int64_t ranks, const Launch& launch) {
   // Threads beyond the cores only wait for each other.
   constexpr std::int64_t kThreadsPerCore = 16;
@@ -54,6 +62,7 @@ EngineOptions engine_options(const RunConfig& run, int threads) {
   options.dtype = run.precision.model_dtype();
   options.seed = static_cast<std::uint64_t>(run.runtime.seed);
   options.threads = threads;
+  options.deterministic = run.runtime.deterministic_mode;
   return options;
 }
 

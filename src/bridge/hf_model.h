@@ -27,8 +27,8 @@ class ParamGather {
   enum class What : std::uint8_t { kValue, kGradient };
   ParamGather(Engine& engine, What what);
 
-  // The global parameter in host memory, for as long as this object lives, on world rank 0; an empty
-  // tensor on others.
+  // The global parameter in host memory, for as long as this object lives, on world rank 0; an
+  // empty tensor on others.
   Tensor gather(const std::string& name);
 
  private:

@@ -3,7 +3,6 @@
 #pragma once
 
 #include <cstdint>
-#include <functional>
 #include <memory>
 #include <span>
 #include <string>
@@ -81,8 +80,13 @@ class Group {
   std::vector<int> members_;
 };
 
-// From a group that talks through host memory to one for the memory that a rank computes in.
-using GroupMaker = std::function<std::unique_ptr<Group>(std::unique_ptr<Group> host)>;
+// Makes groups for the memory that a rank computes in.
+class GroupMaker {
+ public:
+  virtual ~GroupMaker() = default;
+  // Of the members of a group that talks through host memory.
+  virtual std::unique_ptr<Group> make_group(std::unique_ptr<Group> host) = 0;
+};
 
 // A group of this rank alone.
 std::unique_ptr<Group> make_single_group(std::string name, int world_rank);

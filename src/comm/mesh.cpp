@@ -108,7 +108,7 @@ std::vector<int> group_members(const MeshShape& shape, std::int64_t rank,
 std::string_view name_of(MeshGroup group) {
   constexpr std::array<std::string_view, kMeshGroupCount> kNames = {
       "tp",       "cp",       "dp",        "pp",  "dp x cp", "shards", "replicas", "kv",
-      "cp inner", "cp outer", "embedding", "etp", "ep",      "edp",    "world", "self"};
+      "cp inner", "cp outer", "embedding", "etp", "ep",      "edp",    "world",    "self"};
   return kNames[static_cast<std::size_t>(group)];
 }
 
@@ -156,7 +156,7 @@ std::vector<int> members_of(const MeshShape& shape, std::int64_t rank, MeshGroup
   return {};
 }
 
-Mesh::Mesh(World& world, const MeshShape& shape, const GroupMaker& device_group)
+Mesh::Mesh(World& world, const MeshShape& shape, GroupMaker* device)
     : shape_(shape), activity_(world.activity()) {
   check_shape(shape, world.size());
   at_ = coordinate_of(shape, world.rank());
@@ -165,7 +165,7 @@ Mesh::Mesh(World& world, const MeshShape& shape, const GroupMaker& device_group)
     std::unique_ptr<Group> host =
         world.make_group(std::string(name_of(group)), members_of(shape, world.rank(), group));
     groups_[static_cast<std::size_t>(i)] =
-        device_group ? device_group(std::move(host)) : std::move(host);
+        device != nullptr ? device->make_group(std::move(host)) : std::move(host);
   }
 }
 

@@ -69,8 +69,8 @@ std::vector<int> members_of(const MeshShape& shape, std::int64_t rank, MeshGroup
 class Mesh {
  public:
   // Every rank of the world constructs it with the same shape, whose size is the world's.
-  // `device_group` makes the groups' collectives work on a device's memory; absent: on the host's.
-  Mesh(World& world, const MeshShape& shape, const GroupMaker& device_group = {});
+  // Collectives work on the memory of `device`; null: on the host's.
+  Mesh(World& world, const MeshShape& shape, GroupMaker* device = nullptr);
 
   const MeshShape& shape() const { return shape_; }
   const MeshCoordinate& at() const { return at_; }

@@ -10,20 +10,21 @@
 
 namespace bev {
 
-class Device {
+class Device : public GroupMaker {
  public:
-  virtual ~Device() = default;
   virtual Stream stream() = 0;
   virtual std::unique_ptr<MemorySource> memory() = 0;
-  // Collectives on this device's memory between the members of a group that talks through host
-  // memory.
-  virtual std::unique_ptr<Group> make_group(std::unique_ptr<Group> host) = 0;
+};
+
+struct DeviceOptions {
+  int threads = 1;             // CPU threads of the rank
+  bool deterministic = false;  // the same bits in every run, at some cost of speed
 };
 
 // Transfers are ordered with the work of the stream.
 struct DeviceKernels {
-  // The device of one rank; `threads` are its CPU threads.
-  std::unique_ptr<Device> (*open)(int threads);
+  // The device of one rank.
+  std::unique_ptr<Device> (*open)(const DeviceOptions& options);
   // The host memory may be reused on return.
   void (*upload)(const Stream&, const void* host, const View& to);
   // Arrived on return.

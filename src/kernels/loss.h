@@ -51,11 +51,19 @@ struct LossTotalArgs {
   double* total = nullptr;
 };
 
+// The logits that a device computes at a time.
+struct LogitsRule {
+  // Those of one chunk stay near the cache, yet the weight is not read too often.
+  std::int64_t chunk_bytes = std::int64_t{64} << 20;
+  bool narrow = false;  // in the model's dtype, not in the accumulate type
+};
+
 struct LossKernels {
   void (*row_max)(const Stream&, const LossMaxArgs&);
   void (*row_sum)(const Stream&, const LossSumArgs&);
   void (*gradient)(const Stream&, const LossGradArgs&);
   void (*total)(const Stream&, const LossTotalArgs&);
+  LogitsRule logits = {};
 };
 
 }  // namespace bev

@@ -64,12 +64,15 @@ LossResult lm_head_loss(Context& ctx, const Var& hidden, const LossTargets& targ
                         ? ctx.grads.sink(weight, gradient_placement(weight, hidden.placement))
                         : GradSink{};
     double beta = sink.beta;
-    std::int64_t rows = chunk_rows(
-        tokens, vocabulary * static_cast<std::int64_t>(size_of(ctx.wide())), spec.chunk_bytes);
+    const LogitsRule& rule = ctx.kernels.loss.logits;
+    Dtype logits_dtype = rule.narrow ? ctx.dtype : ctx.wide();
+    std::int64_t rows =
+        chunk_rows(tokens, vocabulary * static_cast<std::int64_t>(size_of(logits_dtype)),
+                   spec.chunk_bytes > 0 ? spec.chunk_bytes : rule.chunk_bytes);
     for (std::int64_t begin = 0; begin < tokens || (begin == 0 && weight_grad); begin += rows) {
       std::int64_t end = std::min(begin + rows, tokens);
       Tensor part = hidden.tensor.rows(begin, end);
-      Tensor logits = ctx.allocate(ctx.wide(), {end - begin, vocabulary}, "logits");
+      Tensor logits = ctx.allocate(logits_dtype, {end - begin, vocabulary}, "logits");
       ctx.kernels.gemm.gemm(ctx.stream, {part, lease.view, logits, false, true, 1, 0, {}});
       ctx.check("lm_head_loss", "logits", logits);
       LossChunk chunk{logits, targets.targets.as<std::int32_t>() + begin,
@@ -78,7 +81,7 @@ LossResult lm_head_loss(Context& ctx, const Var& hidden, const LossTargets& targ
                  result.token_loss.rows(begin, end).view(), wanted);
       if (!wanted) continue;
       Tensor dlogits = logits;
-      if (ctx.dtype != ctx.wide()) {
+      if (ctx.dtype != logits_dtype) {
         dlogits = ctx.allocate(ctx.dtype, logits.shape(), "logits");
         ctx.kernels.elementwise.cast(ctx.stream, logits, dlogits);
         logits = Tensor();

@@ -11,8 +11,7 @@ struct HeadSpec {
   const Param* weight = nullptr;  // [V, H] split over the vocabulary
   double logit_scale = 1;
   double softcap = 0;
-  // Logits of one chunk stay near the cache, yet the weight is not read too often.
-  std::int64_t chunk_bytes = std::int64_t{64} << 20;
+  std::int64_t chunk_bytes = 0;  // of logits; 0: as the device likes it
 };
 
 struct LossTargets {

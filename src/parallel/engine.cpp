@@ -110,29 +110,25 @@ Engine::Engine(World& world, const Kernels& kernels, const EngineOptions& option
     : options_(options),
       pipeline_(pipeline_layout(options.model.num_layers, options.parallel)),
       kernels_(kernels),
-      device_(kernels.device.open(options.threads)),
+      device_(kernels.device.open({options.threads, options.deterministic})),
       arena_(device_->memory()),
       device_step_(arena_, Dtype::kU8, {sizeof(StepState)}, "step") {
-  mesh_ = std::make_unique<Mesh>(
-      world, mesh_shape(options.parallel, options.model),
-      [this](std::unique_ptr<Group> host) { return device_->make_group(std::move(host)); });
+  mesh_ = std::make_unique<Mesh>(world, mesh_shape(options.parallel, options.model), device_.get());
   stages_ = build_stages(options.model, options.parallel, pipeline_, mesh_->at().pp);
   StoreOptions store = store_options(options.parallel, options.optim.dtypes, options.dtype);
   store.gradients = options.gradients;
   Stream stream = device_->stream();
   store_ = std::make_unique<ParamStore>(params_of(stages_), *mesh_, arena_, kernels, stream, store);
   store_->initialise(options.seed);
-  ctx_ = std::unique_ptr<Context>(new Context{kernels, stream, arena_, *mesh_, *store_, *store_,
-                                              device_step(), options.dtype});
+  ctx_ = std::unique_ptr<Context>(
+      new Context{kernels, stream, arena_, *mesh_, *store_, *store_, device_step(), options.dtype});
   if (options.gradients && options.optimizer) {
     optimizer_ = std::make_unique<Optimizer>(*ctx_, store_->optim_ranges(), options.optim);
   }
   executor_ = make_executor(*ctx_, pipeline_, stages_, options.parallel);
 }
 
-StepState* Engine::device_step() const {
-  return static_cast<StepState*>(device_step_.view().data);
-}
+StepState* Engine::device_step() const { return static_cast<StepState*>(device_step_.view().data); }
 
 Engine::~Engine() = default;
 
@@ -212,8 +208,7 @@ StepResult Engine::read_sums(const StepSums& sums, double loss_scale) {
   result.loss = sums.tokens > 0 ? loss / sums.tokens : 0;
   result.finite = std::isfinite(loss);
   if (sums.gradient_squares.empty()) return result;
-  result.grad_norm =
-      std::sqrt(ctx_->download<double>(sums.gradient_squares).front()) / loss_scale;
+  result.grad_norm = std::sqrt(ctx_->download<double>(sums.gradient_squares).front()) / loss_scale;
   result.finite &= std::isfinite(result.grad_norm);
   return result;
 }
@@ -225,9 +220,8 @@ StepResult Engine::gradients(std::span<const MicroBatch> batches, const StepInpu
 StepResult Engine::train_step(std::span<const MicroBatch> batches, const StepInput& input) {
   StepSums sums = forward_backward(batches, input);
   mesh_->activity().set_action("optimizer", -1);
-  kernels_.optim.clip(ctx_->stream,
-                      {sums.gradient_squares.as<double>(), sums.loss.as<double>(), device_step(),
-                       input.clip_grad, input.loss_scale});
+  kernels_.optim.clip(ctx_->stream, {sums.gradient_squares.as<double>(), sums.loss.as<double>(),
+                                     device_step(), input.clip_grad, input.loss_scale});
   optimizer_->step(*ctx_);
   store_->gather_values();
   StepResult result = read_sums(sums, input.loss_scale);
@@ -276,8 +270,9 @@ std::string Engine::gather_findings(const FiniteProbe& probe, bool in_step) {
   std::memcpy(mine.data(), &order, sizeof(order));
   std::memcpy(mine.data() + sizeof(order), probe.message.data(),
               std::min<std::size_t>(probe.message.size(), kText - sizeof(order) - 1));
-  world.all_gather({mine.data(), Dtype::kU8, {kText}}, {all.data(), Dtype::kU8, {kText * world.size()}},
-                   "check")
+  world
+      .all_gather({mine.data(), Dtype::kU8, {kText}},
+                  {all.data(), Dtype::kU8, {kText * world.size()}}, "check")
       .wait();
   std::string first;
   std::int64_t best = 0;

@@ -25,9 +25,10 @@ struct EngineOptions {
   OptimConfig optim;
   Dtype dtype = Dtype::kF32;
   std::uint64_t seed = 1234;
-  int threads = 1;        // of this rank
-  bool gradients = true;  // false: inference
-  bool optimizer = true;  // false: gradients are wanted, updates are not
+  int threads = 1;             // of this rank
+  bool deterministic = false;  // also where it costs speed
+  bool gradients = true;       // false: inference
+  bool optimizer = true;       // false: gradients are wanted, updates are not
 };
 
 struct StepInput {
@@ -112,8 +113,8 @@ class Engine {
   const Kernels& kernels_;
   std::unique_ptr<Device> device_;
   Arena arena_;
-  StepState step_;           // as it was sent to the device
-  Tensor device_step_;       // what kernels read
+  StepState step_;      // as it was sent to the device
+  Tensor device_step_;  // what kernels read
   std::unique_ptr<Mesh> mesh_;
   Stages stages_;
   std::unique_ptr<ParamStore> store_;

@@ -115,12 +115,20 @@ std::int64_t activation_bytes(const MemoryQuery& query, const PipelineLayout& la
   PhantomWorld world(static_cast<int>(rank_of(shape, at)), static_cast<int>(shape.size()));
   Mesh mesh(world, shape);
   Arena arena(make_phantom_memory());
-  ParamStore store(params_of(stages), mesh, arena, phantom_kernels(), Stream{nullptr, nullptr},
+  Kernels kernels = phantom_kernels();
+  kernels.loss.logits = query.logits;
+  ParamStore store(params_of(stages), mesh, arena, kernels, Stream{nullptr, nullptr},
                    store_options(query.parallel, query.optim.dtypes, query.dtype));
   std::int64_t kept = in_use(arena);
   Tensor step(arena, Dtype::kU8, {sizeof(StepState)}, "step");
-  Context ctx{phantom_kernels(), Stream{nullptr, nullptr}, arena, mesh, store, store,
-              static_cast<const StepState*>(step.view().data), query.dtype};
+  Context ctx{kernels,
+              Stream{nullptr, nullptr},
+              arena,
+              mesh,
+              store,
+              store,
+              static_cast<const StepState*>(step.view().data),
+              query.dtype};
   ctx.training = true;
 
   std::int64_t played = played_micro_batches(layout.shape, query.micro_batches);

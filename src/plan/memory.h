@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "comm/mesh.h"
+#include "kernels/loss.h"
 #include "models/config.h"
 #include "optim/config.h"
 #include "parallel/config.h"
@@ -23,6 +24,7 @@ struct MemoryQuery {
   std::int64_t seq_length = 0;
   std::int64_t micro_batch_size = 1;
   std::int64_t micro_batches = 1;  // of a rank in one iteration
+  LogitsRule logits;               // of the device
 };
 
 struct RankMemory {

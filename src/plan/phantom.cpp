@@ -40,7 +40,9 @@ class PhantomDevice final : public Device {
   std::unique_ptr<Group> make_group(std::unique_ptr<Group> host) override { return host; }
 };
 
-std::unique_ptr<Device> open_phantom(int) { return std::make_unique<PhantomDevice>(); }
+std::unique_ptr<Device> open_phantom(const DeviceOptions&) {
+  return std::make_unique<PhantomDevice>();
+}
 
 constexpr Kernels kPhantomKernels = {
     .device = {open_phantom, kNothing, kNothing, kNothing},
@@ -51,7 +53,7 @@ constexpr Kernels kPhantomKernels = {
     .activation = {kNothing, kNothing},
     .attention = {kNothing, kNothing, kNothing, kNothing, kNothing},
     .embedding = {kNothing, kNothing},
-    .loss = {kNothing, kNothing, kNothing, kNothing},
+    .loss = {kNothing, kNothing, kNothing, kNothing, {}},
     .optim = {kNothing, kNothing, kNothing, kNothing, kNothing},
 };
 

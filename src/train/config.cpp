@@ -237,12 +237,14 @@ void RuntimeConfig::fields(FieldList& list) {
   list.section("runtime");
   list.add("device", device,
            {{"auto", DeviceKind::kAuto}, {"cpu", DeviceKind::kCpu}, {"cuda", DeviceKind::kCuda}},
-           "where to compute; auto is the CPU in this version");
+           "where to compute; auto: on the GPU where there is one");
   list.add("num-threads", num_threads, "CPU threads of this process; results do not depend on it")
       .min(0)
       .limit(1 << 14)
       .defaults_to("all cores");
   list.add("seed", seed, "seed of weights, data order, dropout and sampling").min(0);
+  list.add("deterministic-mode", deterministic_mode,
+           "the same bits in every run on a GPU too (on the CPU they always are)");
 }
 
 void TrainConfig::fields(FieldList& list) {

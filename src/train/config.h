@@ -104,6 +104,7 @@ struct RuntimeConfig {
   DeviceKind device = DeviceKind::kAuto;
   std::int64_t num_threads = 0;  // 0: all cores, divided among the thread ranks
   std::int64_t seed = 1234;
+  bool deterministic_mode = false;
 
   void fields(FieldList& list);
 };

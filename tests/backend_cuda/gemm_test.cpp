@@ -19,13 +19,15 @@ class CudaGemm : public CudaRig {
     Twin c = p.beta == 0 ? poisoned(out, {p.m, p.n}) : random(out, {p.m, p.n});
     Twin bias = random(in, {p.n});
     auto args = [&](Tensor Twin::*side) {
-      return GemmArgs{(a.*side).view(), (b.*side).view(), (c.*side).view(), p.transpose_a,
-                      p.transpose_b, p.alpha, p.beta, p.bias ? (bias.*side).view() : View{}};
+      return GemmArgs{(a.*side).view(), (b.*side).view(),
+                      (c.*side).view(), p.transpose_a,
+                      p.transpose_b,    p.alpha,
+                      p.beta,           p.bias ? (bias.*side).view() : View{}};
     };
     cpu().gemm.gemm(cpu_stream(), args(&Twin::exact));
     cuda().gemm.gemm(cuda_stream(), args(&Twin::device));
-    EXPECT_LT(error(c), tolerance(out)) << p.m << " x " << p.n << " x " << p.k << " "
-                                        << name_of(in) << " to " << name_of(out);
+    EXPECT_LT(error(c), tolerance(out))
+        << p.m << " x " << p.n << " x " << p.k << " " << name_of(in) << " to " << name_of(out);
   }
 };
 

@@ -1,5 +1,5 @@
-// Compares a CUDA kernel with the CPU's in f64: every tensor exists twice, with the same values, and
-// outputs are NaN before the call.
+// Compares a CUDA kernel with the CPU's in f64: every tensor exists twice, with the same values,
+// and outputs are NaN before the call.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -27,7 +27,7 @@ class CudaRig : public ::testing::Test {
  protected:
   void SetUp() override {
     if (cuda_device_count() == 0) GTEST_SKIP() << "no CUDA device";
-    device_ = cuda_kernels().device.open(1);
+    device_ = cuda_kernels().device.open({});
     arena_ = std::make_unique<Arena>(device_->memory());
   }
 

@@ -32,6 +32,7 @@ struct TinyRun {
   WorldFilter* filter = nullptr;
   double timeout_seconds = 60;
   const Kernels* kernels = nullptr;  // the CPU's
+  bool deterministic = false;
 };
 LayoutAnswer run_tiny(const TinyRun& run);
 

@@ -27,8 +27,8 @@ void copy_bytes(void* to, const void* from, std::size_t bytes) {
 
 DeviceKernels cpu_device_kernels() {
   return {
-      .open = [](int threads) -> std::unique_ptr<Device> {
-        return std::make_unique<CpuDevice>(threads);
+      .open = [](const DeviceOptions& options) -> std::unique_ptr<Device> {
+        return std::make_unique<CpuDevice>(options.threads);
       },
       .upload = [](const Stream&, const void* host,
                    const View& to) { copy_bytes(to.data, host, to.bytes()); },

@@ -81,7 +81,8 @@ class CudaSingleGroup final : public Group {
 
 class CudaDevice final : public Device {
  public:
-  explicit CudaDevice(int threads) : pool_(threads), queue_(0) {}
+  explicit CudaDevice(const DeviceOptions& options)
+      : pool_(options.threads), queue_(0, options.deterministic) {}
   Stream stream() override { return {&pool_, &queue_}; }
   std::unique_ptr<MemorySource> memory() override { return std::make_unique<CudaMemory>(); }
   std::unique_ptr<Group> make_group(std::unique_ptr<Group> host) override {
@@ -105,23 +106,23 @@ int cuda_device_count() {
 
 DeviceKernels cuda_device_kernels() {
   return {
-      .open = [](int threads) -> std::unique_ptr<Device> {
-        return std::make_unique<CudaDevice>(threads);
+      .open = [](const DeviceOptions& options) -> std::unique_ptr<Device> {
+        return std::make_unique<CudaDevice>(options);
       },
       // Pageable memory is staged before the call returns.
-      .upload = [](const Stream& stream, const void* host,
-                   const View& to) {
-        copy_async(to.data, host, to.bytes(), cudaMemcpyHostToDevice, stream);
-      },
-      .download = [](const Stream& stream, const View& from,
-                     void* host) {
-        copy_async(host, from.data, from.bytes(), cudaMemcpyDeviceToHost, stream);
-        check_cuda(cudaStreamSynchronize(queue_of(stream).stream()), "wait for the device");
-      },
-      .copy = [](const Stream& stream, const View& from,
-                 const View& to) {
-        copy_async(to.data, from.data, to.bytes(), cudaMemcpyDeviceToDevice, stream);
-      },
+      .upload =
+          [](const Stream& stream, const void* host, const View& to) {
+            copy_async(to.data, host, to.bytes(), cudaMemcpyHostToDevice, stream);
+          },
+      .download =
+          [](const Stream& stream, const View& from, void* host) {
+            copy_async(host, from.data, from.bytes(), cudaMemcpyDeviceToHost, stream);
+            check_cuda(cudaStreamSynchronize(queue_of(stream).stream()), "wait for the device");
+          },
+      .copy =
+          [](const Stream& stream, const View& from, const View& to) {
+            copy_async(to.data, from.data, to.bytes(), cudaMemcpyDeviceToDevice, stream);
+          },
   };
 }
 

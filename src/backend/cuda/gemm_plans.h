@@ -26,7 +26,8 @@ struct GemmShape {
 
 class CudaGemm {
  public:
-  CudaGemm();
+  // Without measuring it takes what the library proposes first.
+  explicit CudaGemm(bool measures);
   ~CudaGemm();
   CudaGemm(const CudaGemm&) = delete;
   CudaGemm& operator=(const CudaGemm&) = delete;
@@ -37,6 +38,7 @@ class CudaGemm {
   class Plan;
   Plan& plan_for(CudaQueue& queue, const GemmShape& shape, const GemmArgs& args);
 
+  bool measures_;
   cublasLtHandle_t handle_ = nullptr;
   void* workspace_ = nullptr;
   std::map<GemmShape, std::unique_ptr<Plan>> plans_;

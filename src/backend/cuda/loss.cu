@@ -215,7 +215,8 @@ LossKernels cuda_loss_kernels() {
   return {.row_max = cuda::row_max,
           .row_sum = cuda::row_sum,
           .gradient = cuda::gradient,
-          .total = cuda::total};
+          .total = cuda::total,
+          .logits = {.chunk_bytes = std::int64_t{1} << 30, .narrow = true}};
 }
 
 }  // namespace bev

@@ -11,14 +11,14 @@ void check_cuda(cudaError_t error, const char* what) {
             cudaGetErrorString(error));
 }
 
-CudaQueue::CudaQueue(int device) {
+CudaQueue::CudaQueue(int device, bool deterministic) {
   check_cuda(cudaSetDevice(device), "choose the device");
   check_cuda(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking), "make a stream");
-  check_cuda(
-      cudaDeviceGetAttribute(&multiprocessors_, cudaDevAttrMultiProcessorCount, device),
-      "count multiprocessors");
-  gemm_ = std::make_unique<CudaGemm>();
+  check_cuda(cudaDeviceGetAttribute(&multiprocessors_, cudaDevAttrMultiProcessorCount, device),
+             "count multiprocessors");
+  gemm_ = std::make_unique<CudaGemm>(!deterministic);
   attention_ = std::make_unique<CudaAttention>();
+  attention_->deterministic = deterministic;
 }
 
 CudaQueue::~CudaQueue() {

@@ -17,7 +17,8 @@ class CudaAttention;  // cudnn_attention.cpp: handle, the plan of each shape
 
 class CudaQueue {
  public:
-  explicit CudaQueue(int device);
+  // Deterministic: nothing is chosen by measurement, and no kernel adds in an order of its own.
+  CudaQueue(int device, bool deterministic);
   ~CudaQueue();
   CudaQueue(const CudaQueue&) = delete;
   CudaQueue& operator=(const CudaQueue&) = delete;

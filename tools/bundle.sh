@@ -1,0 +1,26 @@
+#!/usr/bin/env bash
+# Gathers the program and the libraries that it needs, so that the folder runs on any machine with glibc 2.36 or newer.
+# usage: tools/bundle.sh [FOLDER] [MORE_PROGRAMS...]   CUDA's own libraries and MPI are taken from where it runs.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+out=${1:-build/bundle}
+shift || true
+rm -rf "$out"
+mkdir -p "$out/lib"
+for program in build/bevatron "$@"; do
+  cp "$program" "$out/"
+  strip "$out/$(basename "$program")"
+done
+if [[ -e build/libbev_mpi.so ]]; then
+  cp build/libbev_mpi.so "$out/"
+  strip "$out/libbev_mpi.so"
+fi
+
+# Of the system: what must fit the kernel and the C library there, and the driver's and CUDA's side.
+not_ours='/(ld-linux.*|lib(c|m|dl|rt|pthread|resolv|cuda|cudart|cublas|cublasLt|cudnn|nccl|mpi|open-.*))\.so'
+ldd build/bevatron | awk '/=> \// { print $3 }' | sort -u | grep -vE "$not_ours" | while read -r library; do
+  cp -L "$library" "$out/lib/"
+done
+strip "$out"/lib/*.so* 2>/dev/null || true
+env -i "$out/bevatron" version >/dev/null || { echo "bundle: $out/bevatron does not start" >&2; exit 1; }
+echo "bundle: $out ($(du -sh "$out" | cut -f1))"
