@@ -52,9 +52,7 @@ class MaskedLibrary {
     spec.seed = config_.seed;
     Member::describe(config_.samples, spec);
     SentenceLayout layout{files->lengths(), files->documents()};
-    SentenceIndex index = config_.cache_path.empty()
-                              ? SentenceIndex(layout, spec)
-                              : SentenceIndex(layout, spec, config_.cache_path);
+    SentenceIndex index(layout, spec, config_.cache_path);
     BEV_CHECK(index.num_samples() >= samples, ErrorKind::kInput, prefix, ": the ",
               name_of(part.split), " split (", part.weights, ") has ",
               spec.end_document - spec.first_document, " documents, but none that a sample can be",
