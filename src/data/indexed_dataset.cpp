@@ -34,7 +34,7 @@ std::string existing_index(const std::string& prefix) {
   std::string path = index_path(prefix);
   BEV_CHECK(path_exists(path), ErrorKind::kInput, path,
             ": no such file; token files are named without their endings .bin and .idx, as in "
-            "data/books_text_document");
+            "data/books_text_document, and weights stand before all of them or before none");
   return path;
 }
 

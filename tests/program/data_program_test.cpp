@@ -134,6 +134,7 @@ TEST_F(DataProgram, SaysWhatIsWrongWithTheData) {
   expect("--data-path p --vocab-size 50", "outside of a vocabulary of 50");
   expect("--data-path nothing --vocab-size 91", "nothing.idx: no such file");
   expect("--data-path p.bin --vocab-size 91", "without their endings");
+  expect("--data-path 0.5 p q --vocab-size 91", "weights stand before all of them or before none");
   expect("--data-path p", "--vocab-size: is 0; give a number >= 1, or --tokenizer");
   expect("--data-path p --vocab-size 91 --fim-rate 0.9", "--fim-data: is missing");
   EXPECT_THAT(train("--data-path p q p --vocab-size 91", 5000).err, HasSubstr("in one epoch"));
@@ -171,6 +172,13 @@ TEST_F(DataProgram, PrintsSamplesAsMegatronCoreGivesThem) {
   for (const char* part : {"--data-path: is missing", "--seq-length: is missing", "'-1'", "'x'"}) {
     EXPECT_THAT(bad.err, HasSubstr(part));
   }
+}
+
+TEST_F(DataProgram, TokenizeNamesTheReaderOfPlainText) {
+  folder_.write("plain.txt", "just text");
+  Outcome outcome = run("tokenize --tokenizer byte --input plain.txt");
+  EXPECT_EQ(outcome.code, 2);
+  EXPECT_THAT(outcome.err, HasSubstr("preprocess reads other files"));
 }
 
 TEST_F(DataProgram, ShowsAndJoinsTokenFiles) {
