@@ -121,7 +121,7 @@ class DocumentReader {
   static constexpr std::int64_t kPieceBytes = std::int64_t{1} << 22;
   static constexpr std::int64_t kSkippedShown = 20;
 
-  // None of a record that is to be skipped.
+  // Of a record that is to be skipped an empty one, which may still end its document.
   std::vector<KeyTexts> texts_of(const Record& record) {
     const InputFile& file = files_[record.file];
     try {
@@ -131,7 +131,7 @@ class DocumentReader {
       BEV_CHECK(wanted_.text.on_error == BadRecords::kSkip, ErrorKind::kInput, what,
                 "\n--on-error skip leaves such documents out");
       if (++skipped_ <= kSkippedShown) log_warning(concat(what, "; skipped"));
-      return {};
+      return {{std::string()}};
     }
   }
 

@@ -94,6 +94,19 @@ TEST(TokenizerTrain, LongFilesAreReadInPieces) {
   EXPECT_EQ(trained(file, "1000"), trained(whole, "100000000"));
 }
 
+// The piece that is skipped ends the document, whose last words are counted all the same.
+TEST(TokenizerTrain, ASkippedPieceLosesNothingElse) {
+  TempFolder folder;
+  std::string text;
+  while (text.size() < (std::size_t{4} << 20) - 1000) text += "one\n";
+  while (text.size() < (std::size_t{4} << 20)) text += "zq\n";
+  const std::string file = folder.write("long.txt", text + "\xff\n");
+  std::string log = train({"--input", file, "--output", folder.path("out"), "--vocab-size", "262",
+                           "--on-error", "skip"});
+  EXPECT_NE(log.find("not UTF-8"), std::string::npos) << log;
+  EXPECT_EQ(open_tokenizer(folder.path("out"))->encode("zq").size(), 1u) << log;
+}
+
 TEST(TokenizerTrain, SaysWhenTheTextGivesFewerTokens) {
   TempFolder folder;
   std::string file = folder.write("a.txt", "ab");
