@@ -25,7 +25,9 @@ build/bevatron train --config configs/demo.yaml --data-path demo/corpus_text_doc
   --export-hf demo/model --metrics-out demo/metrics.jsonl --tensorboard-dir demo/tensorboard --loss-svg demo/loss.svg
 
 step "4. A sample of the trained model"
-build/bevatron generate --hf-model demo/model --prompt "  /** @brief " \
+prompt=$'  /**\n   *  @brief'
+printf '%s' "$prompt"
+build/bevatron generate --hf-model demo/model --prompt "$prompt" \
   --max-new-tokens 100 --temperature 0.5 --top-p 0.95 --seed 7
 echo
 echo "-----------------------------"

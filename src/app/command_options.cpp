@@ -191,8 +191,11 @@ std::vector<std::string> DataMergeOptions::problems() const {
 
 void TokenizerTrainOptions::fields(FieldList& list) {
   list.section("tokenizer train");
-  list.add("input", input, "text files, each one document, .jsonl files, or folders of them");
-  list.add("json-keys", json_keys, "members of a .jsonl line that are documents");
+  list.add("input", input,
+           "files, patterns in quotes ('*.jsonl.gz') or folders: JSON lines (.jsonl, .json, "
+           ".ndjson), all others are text; also compressed (.gz, .zst)");
+  list.add("json-keys", json_keys, "keys of the texts in a JSON line, each a document");
+  text.fields(list);
   list.add("output", output, "folder for tokenizer.json and tokenizer_config.json");
   list.add("vocab-size", vocab_size, "tokens: special ones, 256 bytes, and merges for the rest")
       .min(256)

@@ -5,6 +5,8 @@
 #include <string>
 #include <vector>
 
+#include "data/text_source.h"
+
 namespace bev {
 
 class FieldList;
@@ -113,6 +115,7 @@ struct DataMergeOptions {
 
 struct TokenizerTrainOptions {
   std::vector<std::string> input;
+  TextOptions text;
   std::vector<std::string> json_keys = {"text"};
   std::string output;
   std::int64_t vocab_size = 32000;

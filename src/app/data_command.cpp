@@ -110,6 +110,15 @@ std::vector<std::string> expand(const std::vector<std::string>& inputs) {
   return out;
 }
 
+void check_vocabulary(std::span<const std::int32_t> tokens, const Tokenizer& tokenizer,
+                      const DataShowOptions& wanted) {
+  for (std::int32_t token : tokens) {
+    BEV_CHECK(token >= 0 && token < tokenizer.vocab_size(), ErrorKind::kInput, wanted.data_path,
+              ": holds token ", token, ", and the tokenizer ", wanted.tokenizer, " has ",
+              tokenizer.vocab_size(), "; give the one that made the file");
+  }
+}
+
 }  // namespace
 
 int run_data_info(CommandConfig& config, const FieldList&, Options& options) {
@@ -149,6 +158,7 @@ int run_data_show(CommandConfig& config, const FieldList&, Options& options) {
       sequences.push_back(row);
       tokens.insert(tokens.end(), row.begin(), row.end());
     }
+    if (tokenizer) check_vocabulary(tokens, *tokenizer, wanted);
     std::string text = tokenizer ? tokenizer->decode(tokens) : "";
     if (wanted.json) {
       Json line{{"document", at}, {"sequences", sequences}};

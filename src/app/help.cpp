@@ -172,7 +172,7 @@ void append_table(std::string& out, const std::vector<Row>& rows, const std::str
     if (row.section != section) continue;
     std::vector<std::string> flags;
     for (const std::string& flag : row.flags) flags.push_back(code(flag));
-    out.append(concat("| ", join(flags, ", "), " | ", code(row.type), " | ", row.value, " | ",
+    out.append(concat("| ", join(flags, ", "), " | ", code(row.type), " | ", cell(row.value), " | ",
                       cell(row.help), " |\n"));
   }
 }

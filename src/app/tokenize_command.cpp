@@ -26,10 +26,11 @@ using Ids = std::vector<std::int32_t>;
 Json read_array(const std::string& path) {
   constexpr int kMaxDepth = 8;
   std::string text = read_file(path);
+  BEV_CHECK(trim(text).starts_with('['), ErrorKind::kInput, path,
+            ": not a JSON array; --input has texts as [\"..\", ..], or with --decode ids as "
+            "[[..], ..]; preprocess reads other files");
   check_json(text, path, kMaxDepth);
-  Json json = Json::parse(text);
-  BEV_CHECK(json.is_array(), ErrorKind::kInput, path, ": not a JSON array");
-  return json;
+  return Json::parse(text);
 }
 
 std::vector<std::string> read_texts(const std::string& path) {

@@ -3,8 +3,6 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <filesystem>
-#include <nlohmann/json.hpp>
 #include <thread>
 
 #include "app/commands.h"
@@ -12,6 +10,8 @@
 #include "base/error.h"
 #include "base/file.h"
 #include "base/log.h"
+#include "data/record_texts.h"
+#include "data/text_source.h"
 #include "tokenizer/trained_tokenizer.h"
 #include "tokenizer/word_counter.h"
 
@@ -19,23 +19,22 @@ namespace bev {
 
 namespace {
 
-namespace fs = std::filesystem;
-using Json = nlohmann::json;
-
 constexpr double kGibibyte = 1024.0 * 1024.0 * 1024.0;
 
 // Redraws one line on a terminal; elsewhere writes one now and then.
 class ProgressWatcher : public TrainingWatcher {
  public:
-  explicit ProgressWatcher(std::int64_t text_bytes) : text_bytes_(text_bytes) {}
+  // 0: nobody knows how much there is to read.
+  explicit ProgressWatcher(std::int64_t input_bytes) : input_bytes_(input_bytes) {}
   ~ProgressWatcher() override { clear(); }
   ProgressWatcher(const ProgressWatcher&) = delete;
   ProgressWatcher& operator=(const ProgressWatcher&) = delete;
 
-  void counted(std::int64_t bytes) override {
-    show("words", bytes, text_bytes_,
-         fmt::format("{} of {}", format_bytes(static_cast<double>(bytes)),
-                     format_bytes(static_cast<double>(text_bytes_))));
+  // So many bytes of the input so far: of archives, less than the text that is counted.
+  void read(std::int64_t bytes) { read_bytes_ = bytes; }
+  void counted(std::int64_t text_bytes) override {
+    show("words", read_bytes_, input_bytes_,
+         fmt::format("{} of text", format_bytes(static_cast<double>(text_bytes))));
   }
   void dropped(std::int64_t words, std::int64_t most) override {
     log_warning(fmt::format(
@@ -63,9 +62,12 @@ class ProgressWatcher : public TrainingWatcher {
     const double wait = terminal_ ? 0.1 : 10.0;
     if (now - shown_ < wait || done <= began_at_) return;
     shown_ = now;
-    double left = (now - began_) * static_cast<double>(std::max<std::int64_t>(all - done, 0)) /
-                  static_cast<double>(done - began_at_);
-    std::string line = fmt::format("{}: {}, {} left", phase, text, format_duration(left));
+    std::string line = fmt::format("{}: {}", phase, text);
+    if (all > 0) {
+      double left = (now - began_) * static_cast<double>(std::max<std::int64_t>(all - done, 0)) /
+                    static_cast<double>(done - began_at_);
+      line += fmt::format(", {} left", format_duration(left));
+    }
     if (!terminal_) return log_info(line);
     draw(line);
     drawn_ = true;
@@ -76,7 +78,7 @@ class ProgressWatcher : public TrainingWatcher {
     [[maybe_unused]] ssize_t put = ::write(STDERR_FILENO, text.data(), text.size());
   }
 
-  std::int64_t text_bytes_;
+  std::int64_t input_bytes_, read_bytes_ = 0;
   bool terminal_ = ::isatty(STDERR_FILENO) == 1;
   bool drawn_ = false;
   std::string_view phase_;
@@ -84,69 +86,61 @@ class ProgressWatcher : public TrainingWatcher {
   std::int64_t began_at_ = 0;
 };
 
-// The files that the paths mean; a folder: all below it, by name.
-std::vector<std::string> find_files(const std::vector<std::string>& paths) {
-  std::vector<std::string> files;
-  for (const std::string& path : paths) {
-    BEV_CHECK(path_exists(path), ErrorKind::kInput, path, ": no such file or folder");
-    if (!is_directory(path)) {
-      files.push_back(path);
-      continue;
+// The inputs' documents, one after the other.
+class DocumentReader {
+ public:
+  explicit DocumentReader(const TokenizerTrainOptions& wanted) : wanted_(wanted) {
+    TextOptions text = wanted.text;
+    text.other_names_are_text = true;
+    text.piece_bytes = kPieceBytes;
+    files_ = list_inputs(wanted.input, text);
+    parts_ = cut_inputs(files_, 1);
+    source_ = std::make_unique<TextSource>(files_, parts_.front(), text);
+  }
+
+  // Bytes to read; 0 where one of the files is a pipe.
+  std::int64_t input_bytes() const {
+    if (!std::ranges::all_of(files_, &InputFile::regular)) return 0;
+    std::int64_t bytes = 0;
+    for (const InputFile& file : files_) bytes += file.bytes;
+    return bytes;
+  }
+
+  void count_words(WordCounter& counter, ProgressWatcher& watcher) {
+    Record record;
+    while (source_->next(record)) {
+      watcher.read(source_->position());
+      for (const KeyTexts& texts : texts_of(record)) {
+        for (const std::string& text : texts) counter.add_text(text, record.ends_document);
+      }
     }
-    const std::size_t before = files.size();
-    std::error_code error;
-    fs::recursive_directory_iterator entry(path, error), end;
-    for (; !error && entry != end; entry.increment(error)) {
-      std::error_code dangling;  // a link to nothing is no regular file
-      if (entry->is_regular_file(dangling)) files.push_back(entry->path().string());
+    if (skipped_ > 0) log_warning(fmt::format("{} documents skipped", skipped_));
+  }
+
+ private:
+  static constexpr std::int64_t kPieceBytes = std::int64_t{1} << 22;
+  static constexpr std::int64_t kSkippedShown = 20;
+
+  // Of a record that is to be skipped an empty one, which may still end its document.
+  std::vector<KeyTexts> texts_of(const Record& record) {
+    const InputFile& file = files_[record.file];
+    try {
+      return record_texts(record, file.format, wanted_.json_keys, TextEncoding::kUtf8);
+    } catch (const Error& error) {
+      std::string what = concat(file.path, ":", record.line, ": ", error.what());
+      BEV_CHECK(wanted_.text.on_error == BadRecords::kSkip, ErrorKind::kInput, what,
+                "\n--on-error skip leaves such documents out");
+      if (++skipped_ <= kSkippedShown) log_warning(concat(what, "; skipped"));
+      return {{std::string()}};
     }
-    BEV_CHECK(!error, ErrorKind::kInput, "cannot list ", path, ": ", error.message());
-    std::sort(files.begin() + static_cast<std::ptrdiff_t>(before), files.end());
   }
-  return files;
-}
 
-std::int64_t total_bytes(const std::vector<std::string>& files) {
-  std::int64_t bytes = 0;
-  for (const std::string& file : files) {
-    std::error_code unknown;  // the size of a pipe; reading says what is wrong with the rest
-    std::uintmax_t size = fs::file_size(file, unknown);
-    if (!unknown) bytes += static_cast<std::int64_t>(size);
-  }
-  return bytes;
-}
-
-void add_json_line(std::string_view line, const std::string& where,
-                   const std::vector<std::string>& keys, WordCounter& counter) {
-  Json json = Json::parse(line, nullptr, false);
-  BEV_CHECK(json.is_object(), ErrorKind::kInput, where, ": not a JSON object");
-  for (const std::string& key : keys) {
-    auto found = json.find(key);
-    BEV_CHECK(found != json.end() && found->is_string(), ErrorKind::kInput, where,
-              ": has no text \"", key, "\"; name the member with --json-keys");
-    counter.add_text(found->get_ref<const std::string&>());
-  }
-}
-
-void add_json_lines(std::string_view text, const std::string& file,
-                    const std::vector<std::string>& keys, WordCounter& counter) {
-  for (std::int64_t number = 1; !text.empty(); ++number) {
-    std::string_view line = text.substr(0, text.find('\n'));
-    text.remove_prefix(std::min(text.size(), line.size() + 1));
-    if (!trim(line).empty()) add_json_line(line, concat(file, ":", number), keys, counter);
-  }
-}
-
-void add_file(const std::string& file, const TokenizerTrainOptions& wanted, WordCounter& counter) {
-  MappedFile mapped(file);
-  std::string_view text(reinterpret_cast<const char*>(mapped.bytes().data()),
-                        mapped.bytes().size());
-  if (file.ends_with(".jsonl")) {
-    add_json_lines(text, file, wanted.json_keys, counter);
-  } else {
-    counter.add_text(text);
-  }
-}
+  const TokenizerTrainOptions& wanted_;
+  std::vector<InputFile> files_;
+  std::vector<std::vector<FileRange>> parts_;
+  std::unique_ptr<TextSource> source_;
+  std::int64_t skipped_ = 0;
+};
 
 // Fails before the work rather than after it.
 void check_writable(const std::string& folder) {
@@ -167,15 +161,15 @@ int run_tokenizer_train(CommandConfig& config, const FieldList&, Options& option
                                    ? wanted.workers
                                    : std::max<std::int64_t>(1, std::thread::hardware_concurrency());
   const std::string pre_tokenizer = byte_level_pre_tokenizer(wanted.pattern);
-  const std::vector<std::string> files = find_files(wanted.input);
+  DocumentReader documents(wanted);
   check_writable(wanted.output);
-  ProgressWatcher watcher(total_bytes(files));
+  ProgressWatcher watcher(documents.input_bytes());
   WordCounterOptions counting;
   counting.pre_tokenizer = pre_tokenizer;
   counting.workers = static_cast<int>(workers);
   counting.max_bytes = static_cast<std::size_t>(wanted.max_memory * kGibibyte);
   WordCounter counter(counting, watcher);
-  for (const std::string& file : files) add_file(file, wanted, counter);
+  documents.count_words(counter, watcher);
   std::vector<WordTable> words = counter.finish();
   std::size_t different = 0;
   for (const WordTable& table : words) different += table.size();

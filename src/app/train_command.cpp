@@ -1,6 +1,7 @@
 // train: a run from configuration to exported model.
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cmath>
 
 #include "app/commands.h"
@@ -22,6 +23,8 @@ namespace bev {
 
 namespace {
 
+constexpr const char* kGenerationConfig = "generation_config.json";
+
 std::vector<ExportFile> export_files(const RunConfig& run) {
   std::vector<ExportFile> files;
   Dtype dtype = run.precision.model_dtype();
@@ -34,6 +37,12 @@ std::vector<ExportFile> export_files(const RunConfig& run) {
       std::erase_if(files, [&](const ExportFile& other) { return other.name == file.name; });
       files.push_back(std::move(file));
     }
+  }
+  // A config.json of a new model does not say where texts end.
+  bool says_end = !run.train.hf_model.empty() ||
+                  std::ranges::find(files, kGenerationConfig, &ExportFile::name) != files.end();
+  if (!says_end && run.data.eod_id >= 0) {
+    files.push_back({kGenerationConfig, concat("{\"eos_token_id\": ", run.data.eod_id, "}\n")});
   }
   return files;
 }

@@ -62,7 +62,7 @@ std::optional<ArrayFile> ArrayFile::load(const std::string& path, std::uint64_t 
   // The bounds keep the sizes from overflowing.
   bool good = header.magic == expected.magic && header.version == expected.version &&
               header.key == key && std::ranges::all_of(header.shapes, [&](const Shape& shape) {
-                return shape.count >= 0 && shape.width >= 0 && shape.width <= 8 &&
+                return shape.count >= 0 && shape.width >= 0 && shape.width <= kMostWidth &&
                        static_cast<std::size_t>(shape.count) <= all.size();
               });
   if (!good) return std::nullopt;

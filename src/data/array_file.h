@@ -20,6 +20,7 @@ class ArrayFile {
  public:
   static constexpr std::uint64_t kVersion = 2;  // of the format: part of every key
   static constexpr std::size_t kMostArrays = 4;
+  static constexpr std::int64_t kMostWidth = 16;
   struct Shape {
     std::int64_t count = 0, width = 0;  // entries, and bytes of each
   };

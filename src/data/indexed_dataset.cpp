@@ -4,6 +4,7 @@
 #include <type_traits>
 
 #include "base/error.h"
+#include "base/file.h"
 #include "base/json_check.h"
 
 namespace bev {
@@ -29,13 +30,21 @@ void convert(const std::byte* from, std::span<std::int32_t> to) {
   for (; i < to.size(); ++i) to[i] = static_cast<std::int32_t>(stored[i]);
 }
 
+std::string existing_index(const std::string& prefix) {
+  std::string path = index_path(prefix);
+  BEV_CHECK(path_exists(path), ErrorKind::kInput, path,
+            ": no such file; token files are named without their endings .bin and .idx, as in "
+            "data/books_text_document, and weights stand before all of them or before none");
+  return path;
+}
+
 }  // namespace
 
 std::string index_path(const std::string& prefix) { return prefix + ".idx"; }
 std::string tokens_path(const std::string& prefix) { return prefix + ".bin"; }
 
 IndexedDataset::IndexedDataset(const std::string& prefix)
-    : prefix_(prefix), index_(index_path(prefix)), tokens_(tokens_path(prefix)) {
+    : prefix_(prefix), index_(existing_index(prefix)), tokens_(tokens_path(prefix)) {
   read_header();
   check_sequences();
   check_documents();

@@ -68,7 +68,8 @@ class RecordScan {
       names.push_back(quote(name, 40));
     }
     BEV_FAIL(ErrorKind::kInput, "there is no key ", quote(key), "; the object has ",
-             names.empty() ? "none" : join(names, ", "), names_.size() > kShown ? ", ..." : "");
+             names.empty() ? "none" : join(names, ", "), names_.size() > kShown ? ", ..." : "",
+             "; --json-keys names another");
   }
 
   void check_utf8() {
@@ -84,7 +85,9 @@ class RecordScan {
   void skip_space() {
     while (at_ < text_.size() && std::string_view(" \t\r\n").find(text_[at_]) != text_.npos) ++at_;
   }
-  [[noreturn]] void fail_end() const { fail("the line ends inside of the object"); }
+  [[noreturn]] void fail_end() const {
+    fail("the line ends inside of the object; JSON lines have a whole object on each line");
+  }
 
   // Between the parts of a list or an object: takes its end, or the comma before the next.
   bool ends(char end, bool first) {

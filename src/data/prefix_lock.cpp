@@ -51,7 +51,8 @@ bool PrefixLock::try_hold(const std::string& prefix, LockWait wait) {
                holder.empty() ? "" : concat(" (process ", holder, ")"),
                "; wait for it, or write to another name");
     }
-    log_info(concat("waiting for process ", holder, ", which writes ", prefix));
+    log_info(concat("waiting for ", holder.empty() ? "another process" : "process " + holder,
+                    ", which writes ", prefix));
     while ((status = ::flock(descriptor_, LOCK_EX)) != 0 && errno == EINTR) continue;
   }
   int error = errno;

@@ -72,7 +72,7 @@ class RecordWriter {
       lines_before_ = count_lines_before(path, record.from_byte);
     }
     std::string what = concat(path, ":", lines_before_ + record.line, ": ", problem);
-    BEV_CHECK(config_.on_error == BadRecords::kSkip, ErrorKind::kInput, what,
+    BEV_CHECK(config_.text.on_error == BadRecords::kSkip, ErrorKind::kInput, what,
               "\n`preprocess --on-error skip` leaves such documents out");
     ++skipped_;
     observer_.skipped(what);

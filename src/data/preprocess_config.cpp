@@ -8,7 +8,6 @@
 namespace bev {
 
 void PreprocessConfig::fields(FieldList& list) {
-  constexpr double kMostBytes = 1 << 30;
   list.section("preprocess");
   list.add(
       "input", input,
@@ -32,27 +31,13 @@ void PreprocessConfig::fields(FieldList& list) {
            "the next; 0: one for every 4 GiB")
       .min(0)
       .limit(1 << 16);
-  list.add("on-error", on_error, {{"stop", BadRecords::kStop}, {"skip", BadRecords::kSkip}},
-           "at a line that is no JSON, has no such text or is too long: stop, or skip it");
-  list.add("input-format", text.format,
-           {{"auto", TextFormat::kByName},
-            {"jsonl", TextFormat::kJsonLines},
-            {"text", TextFormat::kText}},
-           "what is in the files; auto: their names tell");
-  list.add(
-      "txt-documents", text.unit,
-      {{"file", TextUnit::kFile}, {"line", TextUnit::kLine}, {"blank-line", TextUnit::kParagraph}},
-      "a document of a text file: all of it, a line, or what is between blank lines");
+  text.fields(list);
   list.add(
           "txt-piece-bytes", text.piece_bytes,
           "cut a document that is a whole file at line ends into sequences of about so many bytes; "
           "0: one sequence")
       .min(0)
-      .limit(kMostBytes);
-  list.add("max-document-bytes", text.max_document_bytes,
-           "longest document; a worker needs some ten times as much memory")
-      .min(1)
-      .limit(kMostBytes);
+      .limit(kMostTextBytes);
 }
 
 std::vector<std::string> PreprocessConfig::problems() const {

@@ -11,8 +11,6 @@ namespace bev {
 
 class FieldList;
 
-enum class BadRecords : std::uint8_t { kStop, kSkip };
-
 struct PreprocessConfig {
   std::vector<std::string> input;
   TextOptions text;
@@ -23,7 +21,6 @@ struct PreprocessConfig {
   bool add_special_tokens = false;
   bool split_sentences = false;
   bool keep_newlines = false;
-  BadRecords on_error = BadRecords::kStop;
   std::int64_t workers = 0;     // 0: all cores
   std::int64_t partitions = 0;  // 0: by size
 

@@ -55,9 +55,9 @@ std::string preprocess_key(const PreprocessConfig& config, std::span<const Input
   }
   text +=
       concat(join(config.json_keys, "\n"), "\n", config.append_eod, config.add_special_tokens,
-             config.split_sentences, config.keep_newlines, " ", static_cast<int>(config.on_error),
-             " ", static_cast<int>(config.text.unit), " ", config.text.piece_bytes, " ",
-             config.text.max_document_bytes, " ", config.partitions);
+             config.split_sentences, config.keep_newlines, " ",
+             static_cast<int>(config.text.on_error), " ", static_cast<int>(config.text.unit), " ",
+             config.text.piece_bytes, " ", config.text.max_document_bytes, " ", config.partitions);
   return fmt::format("{:016x}", hash_bytes(std::as_bytes(std::span(text)), 0));
 }
 

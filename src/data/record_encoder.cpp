@@ -1,18 +1,18 @@
 #include "data/record_encoder.h"
 
 #include "base/error.h"
-#include "data/json_record.h"
+#include "data/record_texts.h"
 #include "data/sentence_splitter.h"
 #include "tokenizer/byte_tokenizer.h"
-#include "tokenizer/utf8.h"
 
 namespace bev {
 
 RecordEncoder::RecordEncoder(const PreprocessConfig& config, const Tokenizer& tokenizer)
     : config_(config),
       tokenizer_(tokenizer),
-      any_bytes_(dynamic_cast<const ByteTokenizer*>(&tokenizer) != nullptr &&
-                 !config.split_sentences) {
+      encoding_(dynamic_cast<const ByteTokenizer*>(&tokenizer) != nullptr && !config.split_sentences
+                    ? TextEncoding::kAnyBytes
+                    : TextEncoding::kUtf8) {
   if (!config.append_eod) return;
   eod_ = tokenizer.eod();
   BEV_CHECK(eod_, ErrorKind::kConfig, "--append-eod: the tokenizer ", config.tokenizer,
@@ -52,18 +52,8 @@ EncodedText RecordEncoder::encode_document(const std::vector<std::string>& texts
 
 EncodedRecord RecordEncoder::encode(const Record& record, TextFormat format) const {
   EncodedRecord out;
-  out.problem = record.problem;
-  if (!out.problem.empty()) return out;
   try {
-    std::vector<std::vector<std::string>> values;
-    if (format == TextFormat::kJsonLines) {
-      values = read_json_record(record.text, config_.json_keys);
-    } else {
-      BEV_CHECK(any_bytes_ || is_valid_utf8(record.text), ErrorKind::kInput,
-                "the text is not UTF-8; convert it, or use --tokenizer byte");
-      values = {{record.text}};
-    }
-    for (const std::vector<std::string>& texts : values) {
+    for (const KeyTexts& texts : record_texts(record, format, config_.json_keys, encoding_)) {
       out.texts.push_back(encode_document(texts, record.ends_document));
     }
   } catch (const Error& error) {

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "data/preprocess_config.h"
+#include "data/record_texts.h"
 #include "tokenizer/tokenizer.h"
 
 namespace bev {
@@ -40,7 +41,7 @@ class RecordEncoder {
   const PreprocessConfig& config_;
   const Tokenizer& tokenizer_;
   std::optional<std::int32_t> eod_;
-  bool any_bytes_ = false;
+  TextEncoding encoding_;
 };
 
 }  // namespace bev

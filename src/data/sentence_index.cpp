@@ -1,12 +1,9 @@
 #include "data/sentence_index.h"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <array>
 #include <bit>
 #include <cmath>
-#include <cstring>
 #include <limits>
 #include <random>
 #include <span>
@@ -14,23 +11,15 @@
 #include <vector>
 
 #include "base/error.h"
-#include "base/file.h"
-#include "base/log.h"
 #include "data/content_hash.h"
 #include "data/mt19937.h"
-#include "data/staged_file.h"
 
 namespace bev {
 
 namespace {
 
-struct SentenceHeader {
-  std::array<char, 8> magic{'B', 'E', 'V', 'S', 'E', 'N', 'T', 'S'};
-  std::uint64_t version = 1;
-  std::uint64_t key = 0;       // of what the index was made from
-  std::uint64_t checksum = 0;  // of the samples
-  std::int64_t samples = 0;
-};
+constexpr const char* kKind = "sentence-index";
+static_assert(sizeof(SentenceSample) <= ArrayFile::kMostWidth);
 
 // Draws the lengths that samples are cut to: mostly the whole, one in so many something shorter.
 class TargetLengths {
@@ -130,16 +119,12 @@ std::uint64_t sentence_key(const SentenceLayout& layout, const SentenceIndexSpec
                                      spec.least_sentences,
                                      std::bit_cast<std::int64_t>(spec.short_sequence_probability),
                                      static_cast<std::int64_t>(spec.seed),
-                                     static_cast<std::int64_t>(SentenceHeader{}.version)};
+                                     static_cast<std::int64_t>(ArrayFile::kVersion)};
   std::uint64_t key = hash_bytes(std::as_bytes(std::span(values)), 0);
   key = hash_bytes(layout.documents.sub(first, documents + 1).bytes(), key);
   auto begin = static_cast<std::size_t>(layout.documents[first]);
   auto end = static_cast<std::size_t>(layout.documents[first + documents]);
   return hash_bytes(layout.lengths.sub(begin, end - begin).bytes(), key);
-}
-
-std::string file_of_key(std::uint64_t key) {
-  return fmt::format("sentence-index-{:016x}.bin", key);
 }
 
 void check_spec(const SentenceIndexSpec& spec) {
@@ -151,85 +136,31 @@ void check_spec(const SentenceIndexSpec& spec) {
             "--seed: ", spec.seed, " orders no sentences; use at most ", kMost);
 }
 
-}  // namespace
-
-struct SentenceIndex::Storage {
-  std::optional<MappedFile> file;
-  std::vector<SentenceSample> memory;  // instead of it
-  PackedArray<SentenceSample> samples;
-
-  Storage() = default;
-  explicit Storage(std::vector<SentenceSample> made)
-      : memory(std::move(made)), samples(std::span<const SentenceSample>(memory)) {}
-  // Empty unless the file is whole and was made from the same.
-  static std::unique_ptr<Storage> load(const std::string& path, std::uint64_t key);
-  void save(const std::string& path, std::uint64_t key) const;
-};
-
-std::unique_ptr<SentenceIndex::Storage> SentenceIndex::Storage::load(const std::string& path,
-                                                                     std::uint64_t key) {
-  if (!path_exists(path)) return nullptr;
-  auto out = std::make_unique<Storage>();
-  out->file.emplace(path);
-  std::span<const std::byte> bytes = out->file->bytes();
-  SentenceHeader header;
-  const SentenceHeader expected;
-  if (bytes.size() < sizeof header) return nullptr;
-  std::memcpy(&header, bytes.data(), sizeof header);
-  bytes = bytes.subspan(sizeof header);
-  bool good = header.magic == expected.magic && header.version == expected.version &&
-              header.key == key && bytes.size() % sizeof(SentenceSample) == 0 &&
-              header.samples == static_cast<std::int64_t>(bytes.size() / sizeof(SentenceSample)) &&
-              header.checksum == hash_bytes(bytes, key);
-  if (!good) return nullptr;
-  out->samples = {bytes.data(), bytes.size() / sizeof(SentenceSample)};
+ArrayFile make_index(const SentenceLayout& layout, const SentenceIndexSpec& spec) {
+  check_spec(spec);
+  std::vector<SentenceSample> samples = make_samples(layout, spec);
+  ArrayFile out(std::array<ArrayFile::Shape, 1>{
+      {{static_cast<std::int64_t>(samples.size()), sizeof(SentenceSample)}}});
+  std::ranges::copy(samples, out.fill<SentenceSample>(0).begin());
   return out;
 }
 
-void SentenceIndex::Storage::save(const std::string& path, std::uint64_t key) const {
-  SentenceHeader header;
-  header.key = key;
-  header.checksum = hash_bytes(samples.bytes(), key);
-  header.samples = static_cast<std::int64_t>(samples.size());
-  StagedFile out(path);
-  out.write_value(header);
-  out.write(samples.bytes());
-  out.commit();
-}
+}  // namespace
 
 std::string sentence_index_file(const SentenceLayout& layout, const SentenceIndexSpec& spec) {
-  return file_of_key(sentence_key(layout, spec));
-}
-
-SentenceIndex::SentenceIndex(const SentenceLayout& layout, const SentenceIndexSpec& spec) {
-  check_spec(spec);
-  storage_ = std::make_unique<Storage>(make_samples(layout, spec));
+  return array_file_name(kKind, sentence_key(layout, spec));
 }
 
 SentenceIndex::SentenceIndex(const SentenceLayout& layout, const SentenceIndexSpec& spec,
-                             const std::string& cache_folder) {
-  check_spec(spec);
-  std::uint64_t key = sentence_key(layout, spec);
-  std::string path = join_path(cache_folder, file_of_key(key));
-  storage_ = Storage::load(path, key);
-  if (storage_) return;
-  if (path_exists(path)) log_warning(concat(path, ": is damaged; it is made again"));
-  storage_ = std::make_unique<Storage>(make_samples(layout, spec));
-  make_directories(cache_folder);
-  storage_->save(path, key);
-  // The file's pages are shared by all processes, those in memory are not.
-  if (auto saved = Storage::load(path, key)) storage_ = std::move(saved);
-}
+                             const std::string& cache_folder)
+    : arrays_(cached_arrays(cache_folder, kKind,
+                            cache_folder.empty() ? 0 : sentence_key(layout, spec),
+                            [&] { return make_index(layout, spec); })) {}
 
-SentenceIndex::SentenceIndex(SentenceIndex&&) noexcept = default;
-SentenceIndex::~SentenceIndex() = default;
-
-std::int64_t SentenceIndex::num_samples() const {
-  return static_cast<std::int64_t>(storage_->samples.size());
-}
+std::int64_t SentenceIndex::num_samples() const { return arrays_.shape(0).count; }
 
 SentenceSample SentenceIndex::sample(std::int64_t index) const {
-  return storage_->samples[static_cast<std::size_t>(index)];
+  return arrays_.array<SentenceSample>(0)[static_cast<std::size_t>(index)];
 }
 
 }  // namespace bev

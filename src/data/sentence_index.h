@@ -5,10 +5,10 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <memory>
 #include <optional>
 #include <string>
 
+#include "data/array_file.h"
 #include "data/packed_array.h"
 
 namespace bev {
@@ -41,21 +41,16 @@ struct SentenceSample {
 
 class SentenceIndex {
  public:
-  // Without any samples when no document of the split can be used.
-  SentenceIndex(const SentenceLayout& layout, const SentenceIndexSpec& spec);
-  // From the folder's cache; made and put there first when it is missing or damaged. Any number
-  // of processes may do so at once.
+  // From the folder's cache, or made and put there; without a folder only made. Without any samples
+  // when no document of the split can be used.
   SentenceIndex(const SentenceLayout& layout, const SentenceIndexSpec& spec,
-                const std::string& cache_folder);
-  SentenceIndex(SentenceIndex&&) noexcept;
-  ~SentenceIndex();
+                const std::string& cache_folder = "");
 
   std::int64_t num_samples() const;
   SentenceSample sample(std::int64_t index) const;
 
  private:
-  struct Storage;
-  std::unique_ptr<Storage> storage_;
+  ArrayFile arrays_;
 };
 
 // The cache file of an index: its name has a hash of the layout and the specification.

@@ -4,66 +4,50 @@
 
 #include <algorithm>
 #include <exception>
-#include <mutex>
 #include <thread>
 
 #include "base/clock.h"
 #include "base/error.h"
-#include "base/file.h"
 #include "base/log.h"
 #include "base/philox.h"
 #include "base/thread_pool.h"
 #include "data/sft_pack.h"
+#include "data/sft_rows.h"
 #include "data/shuffle.h"
+#include "data/text_source.h"
 
 namespace bev {
 
 namespace {
 
-struct Line {
-  std::string_view text;
-  const std::string* path;
-  std::int64_t number;
-};
-
-// The lines that are not blank.
-void add_lines(const MappedFile& file, std::vector<Line>& lines) {
-  auto bytes = file.bytes();
-  std::string_view text(reinterpret_cast<const char*>(bytes.data()), bytes.size());
-  for (std::int64_t number = 1; !text.empty(); ++number) {
-    std::size_t end = std::min(text.find('\n'), text.size());
-    std::string_view line = trim(text.substr(0, end));
-    if (!line.empty()) lines.push_back({line, &file.path(), number});
-    text.remove_prefix(std::min(end + 1, text.size()));
-  }
-}
-
 // Says how far a long encoding is, every few seconds.
 class EncodingProgress {
  public:
-  explicit EncodingProgress(std::size_t total) : total_(total) {}
+  explicit EncodingProgress(std::span<const InputFile> files) {
+    for (const InputFile& file : files) total_bytes_ += file.bytes;
+  }
 
-  void add(std::size_t done) {
+  void advance(std::size_t conversations, std::int64_t bytes) {
     constexpr double kSeconds = 10;
-    done_ += done;
     double now = monotonic_seconds() - start_;
-    if (now - said_at_ < kSeconds || done_ == total_) return;
+    if (now - said_at_ < kSeconds || bytes == 0 || bytes >= total_bytes_) return;
     said_at_ = now;
-    double left = now * static_cast<double>(total_ - done_) / static_cast<double>(done_);
-    log_info(fmt::format("encoding conversations: {} of {}, {} left", done_, total_,
+    double left = now * static_cast<double>(total_bytes_ - bytes) / static_cast<double>(bytes);
+    log_info(fmt::format("encoding conversations: {} so far, {} left", conversations,
                          format_duration(left)));
   }
 
  private:
-  std::size_t total_, done_ = 0;
+  std::int64_t total_bytes_ = 0;
   double start_ = monotonic_seconds();
   double said_at_ = 0;
 };
 
-SftTokens encode_line(const Line& line, const ChatTemplate& chat_template,
-                      const Tokenizer& tokenizer) {
-  std::string source = concat(*line.path, ", line ", line.number);
-  SftRow row = read_sft_row(line.text, source);
+SftTokens encode_record(const Record& record, const std::string& path,
+                        const ChatTemplate& chat_template, const Tokenizer& tokenizer) {
+  std::string source = concat(path, ", line ", record.line);
+  BEV_CHECK(record.problem.empty(), ErrorKind::kInput, source, ": ", record.problem);
+  SftRow row = read_sft_row(record.text, source);
   try {
     return encode_sft_row(row, chat_template, tokenizer);
   } catch (const Error& error) {
@@ -71,28 +55,39 @@ SftTokens encode_line(const Line& line, const ChatTemplate& chat_template,
   }
 }
 
-// The first line that fails is the one that is told, whatever the threads do.
-std::vector<SftTokens> encode_lines(const std::vector<Line>& lines,
+// A block of lines at a time, each on all threads. The first line that fails is the one that is
+// told, whatever the threads do.
+std::vector<SftTokens> encode_files(const std::vector<std::string>& names,
                                     const ChatTemplate& chat_template, const Tokenizer& tokenizer) {
   constexpr std::size_t kBlock = 4096;
-  std::vector<SftTokens> out(lines.size());
-  std::vector<std::exception_ptr> failures(lines.size());
+  TextOptions text;
+  text.format = TextFormat::kJsonLines;
+  const std::vector<InputFile> files = list_inputs(names, text);
+  const std::vector<std::vector<FileRange>> parts = cut_inputs(files, 1);
+  TextSource source(files, parts.front(), text);
   ThreadPool pool(static_cast<int>(std::max(1u, std::thread::hardware_concurrency())));
-  EncodingProgress progress(lines.size());
-  for (std::size_t begin = 0; begin < lines.size(); begin += kBlock) {
-    std::size_t count = std::min(kBlock, lines.size() - begin);
+  EncodingProgress progress(files);
+  std::vector<SftTokens> out;
+  for (std::vector<Record> block(kBlock); block.size() == kBlock;) {
+    std::size_t count = 0;
+    while (count < kBlock && source.next(block[count])) ++count;
+    block.resize(count);
+    const std::size_t begin = out.size();
+    out.resize(begin + count);
+    std::vector<std::exception_ptr> failures(count);
     pool.run(static_cast<std::int64_t>(count), [&](std::int64_t piece) {
-      std::size_t at = begin + static_cast<std::size_t>(piece);
+      const auto at = static_cast<std::size_t>(piece);
       try {
-        out[at] = encode_line(lines[at], chat_template, tokenizer);
+        const std::string& path = files[block[at].file].path;
+        out[begin + at] = encode_record(block[at], path, chat_template, tokenizer);
       } catch (...) {
         failures[at] = std::current_exception();
       }
     });
-    for (std::size_t at = begin; at < begin + count; ++at) {
-      if (failures[at]) std::rethrow_exception(failures[at]);
+    for (const std::exception_ptr& failure : failures) {
+      if (failure) std::rethrow_exception(failure);
     }
-    progress.add(count);
+    progress.advance(out.size(), source.position());
   }
   return out;
 }
@@ -102,11 +97,7 @@ std::vector<SftTokens> encode_lines(const std::vector<Line>& lines,
 SftDataset::SftDataset(const SftConfig& config, const Tokenizer& tokenizer,
                        const ChatTemplate& chat_template)
     : config_(config), pad_id_(tokenizer.eod().value_or(0)) {
-  std::vector<MappedFile> files;
-  std::vector<Line> lines;
-  files.reserve(config.files.size());
-  for (const std::string& path : config.files) add_lines(files.emplace_back(path), lines);
-  for (SftTokens& tokens : encode_lines(lines, chat_template, tokenizer)) {
+  for (SftTokens& tokens : encode_files(config.files, chat_template, tokenizer)) {
     ++report_.conversations;
     std::int32_t most = tokens.ids.empty() ? 0 : std::ranges::max(tokens.ids);
     BEV_CHECK(config.vocab_size == 0 || most < config.vocab_size, ErrorKind::kInput,

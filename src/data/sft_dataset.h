@@ -16,7 +16,7 @@
 namespace bev {
 
 struct SftConfig {
-  std::vector<std::string> files;  // JSON lines, see read_sft_row
+  std::vector<std::string> files;  // JSON lines, see read_sft_row; names as of list_inputs
   std::int64_t seq_length = 0;
   std::int64_t vocab_size = 0;  // ids at or above are refused; 0: any
   std::uint64_t seed = 0;

@@ -11,6 +11,7 @@
 #include <string_view>
 
 #include "base/error.h"
+#include "base/fields.h"
 #include "base/file.h"
 #include "data/byte_stream.h"
 #include "data/text_source.h"
@@ -84,6 +85,24 @@ InputFile describe(const std::string& path, const TextOptions& options) {
 }
 
 }  // namespace
+
+void TextOptions::fields(FieldList& list) {
+  list.add("on-error", on_error, {{"stop", BadRecords::kStop}, {"skip", BadRecords::kSkip}},
+           "at a line that is no JSON, has no such text or is too long: stop, or skip it");
+  list.add("input-format", format,
+           {{"auto", TextFormat::kByName},
+            {"jsonl", TextFormat::kJsonLines},
+            {"text", TextFormat::kText}},
+           "what is in the files; auto: their names tell");
+  list.add(
+      "txt-documents", unit,
+      {{"file", TextUnit::kFile}, {"line", TextUnit::kLine}, {"blank-line", TextUnit::kParagraph}},
+      "a document of a text file: all of it, a line, or what is between blank lines");
+  list.add("max-document-bytes", max_document_bytes,
+           "longest document; a worker needs some ten times as much memory")
+      .min(1)
+      .limit(kMostTextBytes);
+}
 
 std::vector<InputFile> list_inputs(std::span<const std::string> names, const TextOptions& options) {
   std::vector<InputFile> files;

@@ -11,9 +11,16 @@
 
 namespace bev {
 
+class FieldList;
+
 enum class TextFormat : std::uint8_t { kByName, kJsonLines, kText };
 // What a document of a plain text file is.
 enum class TextUnit : std::uint8_t { kFile, kLine, kParagraph };
+// What readers do at a record that holds no text.
+enum class BadRecords : std::uint8_t { kStop, kSkip };
+
+// What the sizes below may be at most.
+inline constexpr double kMostTextBytes = 1 << 30;
 
 struct TextOptions {
   TextFormat format = TextFormat::kByName;
@@ -24,6 +31,10 @@ struct TextOptions {
   // they are not.
   std::int64_t piece_bytes = 0;
   std::int64_t max_document_bytes = std::int64_t{64} << 20;
+  BadRecords on_error = BadRecords::kStop;
+
+  // The flags of all commands that read text.
+  void fields(FieldList& list);
 };
 
 struct InputFile {

@@ -305,7 +305,10 @@ std::vector<std::string> ModelConfig::problems() const {
   need("--num-layers", num_layers);
   need("--hidden-size", hidden_size);
   need("--num-attention-heads", num_attention_heads);
-  need("--vocab-size", vocab_size);
+  if (vocab_size < 1) {
+    out.push_back(concat("--vocab-size: is ", vocab_size,
+                         "; give a number >= 1, or --tokenizer, which has one"));
+  }
   if (position_embedding_type == PositionKind::kLearned) {
     need("--max-position-embeddings", max_position_embeddings);
   }

@@ -75,7 +75,8 @@ struct WordCounter::State {
   ThreadPool pool;
   std::vector<Worker> workers;
 
-  std::string text;  // of this round
+  std::string unfinished;  // of a document that goes on: too short to be cut
+  std::string text;        // of this round
   std::vector<std::size_t> ends;
   std::int64_t counted_bytes = 0;
   PartTables tables;  // of the rounds before
@@ -110,12 +111,17 @@ WordCounter::WordCounter(const WordCounterOptions& options, TrainingWatcher& wat
 
 WordCounter::~WordCounter() = default;
 
-void WordCounter::add_text(std::string_view document) {
-  while (!document.empty()) {
-    std::size_t end = piece_end(document);
-    add_piece(document.substr(0, end));
-    document.remove_prefix(end);
+void WordCounter::add_text(std::string_view text, bool ends_document) {
+  std::string& unfinished = state_->unfinished;
+  const bool whole = unfinished.empty() && ends_document;
+  if (!whole) unfinished.append(text);
+  std::string_view rest = whole ? text : unfinished;
+  while (rest.size() > kMostPieceBytes || (ends_document && !rest.empty())) {
+    std::size_t end = piece_end(rest);
+    add_piece(rest.substr(0, end));
+    rest.remove_prefix(end);
   }
+  if (!whole) unfinished.erase(0, unfinished.size() - rest.size());
 }
 
 void WordCounter::add_piece(std::string_view piece) {

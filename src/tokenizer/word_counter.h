@@ -29,9 +29,9 @@ class WordCounter {
   WordCounter(const WordCounter&) = delete;
   WordCounter& operator=(const WordCounter&) = delete;
 
-  // A document of its own: no word goes beyond its ends. A long one is cut in pieces, where a line
-  // begins with a letter if it can be.
-  void add_text(std::string_view document);
+  // The next text of a document; no word goes beyond the ends of one. A long document is cut in
+  // pieces, where a line begins with a letter if it can be; where its texts end does not matter.
+  void add_text(std::string_view text, bool ends_document = true);
 
   // The words of all texts, in parts that share none; nothing is left here.
   std::vector<WordTable> finish();

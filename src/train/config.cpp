@@ -126,7 +126,15 @@ void FimFlags::fields(FieldList& list) {
 
 std::vector<std::string> FimFlags::problems() const {
   std::vector<std::string> out;
-  if (!fim_data) return out;
+  if (!fim_data) {
+    const FimFlags unset;
+    bool rates = fim_rate != unset.fim_rate || fim_spm_rate != unset.fim_spm_rate;
+    bool tokens = !concat(fim_prefix_token, fim_middle_token, fim_suffix_token).empty();
+    if (rates || tokens) {
+      out.push_back("--fim-data: is missing; without it the other --fim flags do nothing");
+    }
+    return out;
+  }
   auto need = [&](const std::string& token, const char* flag) {
     if (token.empty()) out.push_back(concat(flag, ": is missing; --fim-data needs the token"));
   };

@@ -173,7 +173,7 @@ TEST_F(PreprocessTest, StopsAtTheFirstBadDocumentAndShowsNothing) {
                  [&] { run(); });
     for (const std::string& name : left()) EXPECT_THAT(name, HasSubstr(".parts-"));
   }
-  config_.on_error = BadRecords::kSkip;
+  config_.text.on_error = BadRecords::kSkip;
   for (std::int64_t partitions : {1, 2, 5}) {
     config_.partitions = partitions;
     observer_.bad_.clear();
@@ -188,7 +188,7 @@ TEST_F(PreprocessTest, StopsAtTheFirstBadDocumentAndShowsNothing) {
 TEST_F(PreprocessTest, ABrokenArchiveIsNotSkipped) {
   config_.input = {folder_.write("a.jsonl", "{\"text\":\"a\"}\nbad\n"),
                    folder_.write("b.jsonl.gz", "\x1f\x8b\x08 broken")};
-  config_.on_error = BadRecords::kSkip;
+  config_.text.on_error = BadRecords::kSkip;
   expect_error(ErrorKind::kInput, {"b.jsonl.gz", "gzip"}, [&] { run(); });
   EXPECT_EQ(observer_.bad_.size(), 1u);  // what comes before it is told before it
   EXPECT_THAT(left(), IsEmpty());

@@ -8,6 +8,7 @@
 #include "chat/value_text.h"
 #include "data/sft_dataset.h"
 #include "data/sft_pack.h"
+#include "tests/support/archives.h"
 #include "tests/support/expect_error.h"
 #include "tests/support/temp_folder.h"
 
@@ -212,6 +213,45 @@ TEST_F(SftFile, LongConversationsAreCutOrDroppedAndCounted) {
   expect_error(ErrorKind::kInput, {"chats.jsonl", "none has an answer"}, [&] { open(); });
   config_.too_long = TooLong::kCut;
   expect_error(ErrorKind::kInput, {"40 have no answer within them"}, [&] { open(); });
+}
+
+TEST_F(SftFile, ArchivesFoldersAndPatternsAreTheSame) {
+  std::vector<std::int32_t> expected = open().sample(3).tokens;
+  const std::string lines = read_file(path_);
+  const std::size_t half = lines.find("{\"prompt\": \"p20");
+  ASSERT_NE(half, lines.npos);
+  folder_.write("split/1.jsonl.gz", gzip(lines.substr(0, half)));
+  folder_.write("split/2.zst", zstd(lines.substr(half)));
+  for (const std::string& name : {folder_.path("split"), folder_.path("split/[12].*")}) {
+    config_.files = {name};
+    EXPECT_EQ(open().sample(3).tokens, expected) << name;
+  }
+  config_.files = {folder_.path("split")};
+  folder_.write("split/3.jsonl.gz", gzip("{\"prompt\": \"a\", \"response\": \"b\"}\n{}\n"));
+  expect_error(ErrorKind::kInput, {"3.jsonl.gz, line 2"}, [&] { open(); });
+}
+
+// Rows are encoded some thousand at a time.
+TEST_F(SftFile, ManyConversationsStayInOrder) {
+  std::string lines;
+  for (int i = 0; i < 9000; ++i)
+    lines += concat(R"({"prompt": ")", i, R"(", "response": "r"})", "\n");
+  config_.shuffle = false;
+  write_file(path_, lines);
+  SftDataset data = open();
+  EXPECT_EQ(data.report().conversations, 9000);
+  std::multiset<std::string> prompts;
+  for (std::int64_t i = 0; i < data.num_samples(); ++i) {
+    TokenSample sample = data.sample(i);
+    std::string text(sample.tokens.begin(), sample.tokens.end());
+    for (std::size_t at = text.find("<u>"); at != text.npos; at = text.find("<u>", at + 1)) {
+      prompts.insert(text.substr(at + 3, text.find('.', at) - at - 3));
+    }
+  }
+  EXPECT_EQ(prompts.size(), 9000u);
+  for (int i : {0, 4095, 4096, 8191, 8192, 8999}) EXPECT_EQ(prompts.count(concat(i)), 1u) << i;
+  write_file(path_, lines + "{\"prompt\": 1}\n");
+  expect_error(ErrorKind::kInput, {"line 9001"}, [&] { open(); });
 }
 
 TEST_F(SftFile, ErrorsNameFileAndLine) {

@@ -132,7 +132,11 @@ TEST_F(DataProgram, SaysWhatIsWrongWithTheData) {
     EXPECT_THAT(outcome.err, HasSubstr(part));
   };
   expect("--data-path p --vocab-size 50", "outside of a vocabulary of 50");
-  expect("--data-path nothing --vocab-size 91", "nothing.idx");
+  expect("--data-path nothing --vocab-size 91", "nothing.idx: no such file");
+  expect("--data-path p.bin --vocab-size 91", "without their endings");
+  expect("--data-path 0.5 p q --vocab-size 91", "weights stand before all of them or before none");
+  expect("--data-path p", "--vocab-size: is 0; give a number >= 1, or --tokenizer");
+  expect("--data-path p --vocab-size 91 --fim-rate 0.9", "--fim-data: is missing");
   EXPECT_THAT(train("--data-path p q p --vocab-size 91", 5000).err, HasSubstr("in one epoch"));
   expect("--data-path p --split 1,0,0 --eval-iters 2 --vocab-size 91", "validation split (1,0,0)");
   expect("--data-path p --text x --vocab-size 300", "--text: excludes --data-path");
@@ -170,6 +174,13 @@ TEST_F(DataProgram, PrintsSamplesAsMegatronCoreGivesThem) {
   }
 }
 
+TEST_F(DataProgram, TokenizeNamesTheReaderOfPlainText) {
+  folder_.write("plain.txt", "just text");
+  Outcome outcome = run("tokenize --tokenizer byte --input plain.txt");
+  EXPECT_EQ(outcome.code, 2);
+  EXPECT_THAT(outcome.err, HasSubstr("preprocess reads other files"));
+}
+
 TEST_F(DataProgram, ShowsAndJoinsTokenFiles) {
   ASSERT_EQ(run("data merge --input p q --output-prefix new/all").code, 0);
   json info = json::parse(run("data info --json --data-path new/all").out);
@@ -180,6 +191,9 @@ TEST_F(DataProgram, ShowsAndJoinsTokenFiles) {
   json shown = json::parse(run("data show --json --data-path new/all --document 60").out);
   EXPECT_EQ(shown, json::parse(run("data show --json --data-path p").out.replace(12, 1, "60")));
   EXPECT_EQ(run("data show --data-path p --document 60").code, 2);
+  Outcome stranger = run("data show --data-path p --tokenizer null:5");
+  EXPECT_EQ(stranger.code, 2);
+  EXPECT_THAT(stranger.err, HasSubstr("the tokenizer null:5 has 6"));
   EXPECT_EQ(run("data merge --input p --output-prefix p").code, 2);
   folder_.write("broken.idx", "MMIDIDX");
   folder_.write("broken.bin", "");

@@ -17,6 +17,7 @@
 #include "base/text.h"
 #include "tests/support/run_program.h"
 #include "tests/support/temp_folder.h"
+#include "tokenizer/tokenizer.h"
 
 namespace bev {
 namespace {
@@ -263,6 +264,10 @@ TEST_F(TextTraining, TokenizesOnceAndExportsTheTokenizer) {
   EXPECT_THAT(second.err, testing::Not(HasSubstr("tokenizing")));
   EXPECT_EQ(metric_losses(), losses);
   EXPECT_EQ(read_file(folder_.path("out/tokenizer.json")), read_file(kTokenizer));
+  std::optional<std::int32_t> end = open_tokenizer(kTokenizer)->eod();
+  ASSERT_TRUE(end);
+  EXPECT_EQ(json::parse(read_file(folder_.path("out/generation_config.json")))["eos_token_id"],
+            *end);
   Outcome text = run("generate --hf-model out --prompt 'line 5' --max-new-tokens 5");
   EXPECT_EQ(text.code, 0) << text.err;
   EXPECT_GT(text.out.size(), 5u);  // a byte of text for each token, and a line end
