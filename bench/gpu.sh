@@ -50,5 +50,5 @@ for model in "${models[@]}"; do
       sed -E 's/.*"tok_s": ?([0-9.]+).*/\1/')
   fi
   awk -v m="$model" -v b="$((batch * accumulate)) x $tokens" -v o="$mine" -v t="$theirs" \
-    'BEGIN { printf "| %s | %s | %.0f | %.0f | %s |\n", m, b, o, t, t > 0 ? sprintf("%.3f", o / t) : "-" }'
+    'BEGIN { printf "| %s | %s | %.0f | %.0f | %s |\n", m, b, o, t, (t > 0 ? sprintf("%.3f", o / t) : "-") }'
 done
