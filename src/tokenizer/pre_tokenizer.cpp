@@ -93,7 +93,7 @@ class Metaspace : public PreTokenizer {
         [&](std::string_view piece, bool first) -> std::string_view {
           bool wanted = prepend_ == Prepend::kAlways || (prepend_ == Prepend::kFirst && first);
           bool there = piece.starts_with(' ') || piece.starts_with(replacement_);
-          return wanted && !there ? replacement_ : "";
+          return wanted && !there ? std::string_view(replacement_) : std::string_view();
         },
         [&](std::string_view part, std::string& out) {
           for (char c : part) c == ' ' ? out.append(replacement_) : out.append(1, c);
