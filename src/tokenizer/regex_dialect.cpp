@@ -1,12 +1,11 @@
 #include "tokenizer/regex_dialect.h"
 
 #include <algorithm>
-#include <array>
 #include <optional>
 
 #include "base/error.h"
 #include "base/json_check.h"
-#include "tokenizer/code_point_set.h"
+#include "tokenizer/named_sets.h"
 
 namespace bev {
 
@@ -176,7 +175,7 @@ class Translator {
       negated = !negated;
       name.erase(0, 1);
     }
-    std::optional<CodePointSet> set = named_set(name);
+    std::optional<CodePointSet> set = property_set(name);
     if (!set) return std::nullopt;
     return negated ? set->complement() : *set;
   }
@@ -191,52 +190,6 @@ class Translator {
     if (!in_class_) {
       for (CodePoint number : {0xb2, 0xb3, 0xb9, 0xbc, 0xbd, 0xbe}) set.add(number, number);
     }
-    return set;
-  }
-
-  static CodePointSet hexadecimal_set() {
-    CodePointSet set;
-    set.add('0', '9');
-    set.add('A', 'F');
-    set.add('a', 'f');
-    return set;
-  }
-
-  std::optional<CodePointSet> named_set(std::string_view name) const {
-    struct LongName {
-      std::string_view name, category;
-    };
-    constexpr std::array<LongName, 8> kLongNames = {{{"Letter", "L"},
-                                                     {"Mark", "M"},
-                                                     {"Number", "N"},
-                                                     {"Punctuation", "P"},
-                                                     {"Symbol", "S"},
-                                                     {"Separator", "Z"},
-                                                     {"Uppercase_Letter", "Lu"},
-                                                     {"Lowercase_Letter", "Ll"}}};
-    for (const LongName& entry : kLongNames) {
-      if (entry.name == name) name = entry.category;
-    }
-    if (is_category_name(name)) return category_set(name);
-    if (name == "Space" || name == "space" || name == "White_Space") {
-      return trait_set(trait::kSpace);
-    }
-    if (name == "digit" || name == "Digit") return category_set("Nd");
-    if (name == "Han") return han_set();
-    return std::nullopt;
-  }
-
-  // Unicode 16.
-  static CodePointSet han_set() {
-    constexpr CodePointRange kHan[] = {
-        {0x2e80, 0x2e99},   {0x2e9b, 0x2ef3},   {0x2f00, 0x2fd5},   {0x3005, 0x3005},
-        {0x3007, 0x3007},   {0x3021, 0x3029},   {0x3038, 0x303b},   {0x3400, 0x4dbf},
-        {0x4e00, 0x9fff},   {0xf900, 0xfa6d},   {0xfa70, 0xfad9},   {0x16fe2, 0x16fe3},
-        {0x16ff0, 0x16ff1}, {0x20000, 0x2a6df}, {0x2a700, 0x2b739}, {0x2b740, 0x2b81d},
-        {0x2b820, 0x2cea1}, {0x2ceb0, 0x2ebe0}, {0x2ebf0, 0x2ee5d}, {0x2f800, 0x2fa1d},
-        {0x30000, 0x3134a}, {0x31350, 0x323af}};
-    CodePointSet set;
-    for (CodePointRange range : kHan) set.add(range.first, range.last);
     return set;
   }
 
@@ -271,26 +224,9 @@ class Translator {
     at_ = close + 2;
     bool negated = name.starts_with('^');
     if (negated) name.remove_prefix(1);
-    CodePointSet set;
-    if (name == "space") {
-      set = trait_set(trait::kSpace);
-    } else if (name == "digit") {
-      set = category_set("Nd");
-    } else if (name == "alpha") {
-      set = category_set("L");
-    } else if (name == "alnum") {
-      set = trait_set(trait::kLetter | trait::kNumber);
-    } else if (name == "upper") {
-      set = category_set("Lu");
-    } else if (name == "lower") {
-      set = category_set("Ll");
-    } else if (name == "punct") {
-      set = trait_set(trait::kPunctuation);
-      for (CodePoint sign : std::string_view("$+<=>^`|~")) set.add(sign, sign);
-    } else {
-      fail("an unknown class");
-    }
-    return negated ? set.complement() : set;
+    std::optional<CodePointSet> set = posix_set(name);
+    if (!set) fail("an unknown class");
+    return negated ? set->complement() : *set;
   }
 
   // One character, a range of them or a set escape.
