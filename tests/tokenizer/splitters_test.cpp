@@ -139,7 +139,8 @@ TEST(ByteLevelTokenizers, TextRoundTripsExactly) {
 TEST(LongWords, TakeTimeInProportion) {
   const std::string folder = BEV_SOURCE_DIR "/tests/golden/tokenizers/";
   std::string letters, mixed;
-  for (int i = 0; i < 100'000; ++i) letters.push_back(static_cast<char>('a' + i * i % 26));
+  for (int i = 0; i < 100'000; ++i)
+    letters.push_back(static_cast<char>('a' + std::int64_t{i} * i % 26));
   for (int i = 0; i < 30'000; ++i) mixed += i % 3 == 0 ? "中" : i % 3 == 1 ? "e\u0301" : "ж";
   for (const char* name : {"gpt2.json", "llama3.json", "o200k.json", "deepseek.json", "t5.json",
                            "llama2_legacy.json", "metaspace_unk.json", "bert.json", "sp_bpe.model",
