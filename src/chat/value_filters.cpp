@@ -6,6 +6,7 @@
 #include <cmath>
 
 #include "base/error.h"
+#include "base/markup.h"
 #include "chat/builtins.h"
 #include "chat/operators.h"
 #include "chat/python_text.h"
@@ -38,32 +39,6 @@ std::string title_words(std::string_view text) {
     out += to_upper(from_points(points.substr(begin, 1)));
     out += to_lower(from_points(points.substr(begin + 1, end - begin - 1)));
     begin = end;
-  }
-  return out;
-}
-
-std::string escape_markup(std::string_view text) {
-  std::string out;
-  for (char c : text) {
-    switch (c) {
-      case '&':
-        out += "&amp;";
-        break;
-      case '<':
-        out += "&lt;";
-        break;
-      case '>':
-        out += "&gt;";
-        break;
-      case '\'':
-        out += "&#39;";
-        break;
-      case '"':
-        out += "&#34;";
-        break;
-      default:
-        out.push_back(c);
-    }
   }
   return out;
 }

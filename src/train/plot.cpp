@@ -9,6 +9,8 @@
 #include <string_view>
 #include <utility>
 
+#include "base/markup.h"
+
 namespace bev {
 
 namespace {
@@ -56,26 +58,6 @@ std::string tick_label(double value, double step) {
   }
   int decimals = std::clamp(static_cast<int>(-std::floor(std::log10(step) + 1e-9)), 0, 9);
   return fmt::format("{:.{}f}", value, decimals);
-}
-
-std::string escape_xml(std::string_view text) {
-  std::string out;
-  for (char c : text) {
-    switch (c) {
-      case '<':
-        out += "&lt;";
-        break;
-      case '>':
-        out += "&gt;";
-        break;
-      case '&':
-        out += "&amp;";
-        break;
-      default:
-        out += c;
-    }
-  }
-  return out;
 }
 
 // Mean of the finite points of each of at most `count` equal runs of points.
@@ -133,7 +115,7 @@ class LossSvg {
         kWidth, kHeight);
     put(R"(<rect width="{}" height="{}" rx="8" fill="#ffffff"/>)", kWidth, kHeight);
     put(R"(<text x="{}" y="32" font-size="18" font-weight="600" fill="#1f2328">{}</text>)", kLeft,
-        escape_xml(curves_.title));
+        escape_markup(curves_.title));
     axes();
     if (empty_) {
       put(R"(<text x="{}" y="{}" text-anchor="middle">no finite points</text>)",
