@@ -5,6 +5,7 @@
 
 #include "base/json_check.h"
 #include "tokenizer/byte_level.h"
+#include "tokenizer/trained_tokenizer.h"
 
 namespace bev {
 
@@ -74,33 +75,9 @@ std::optional<std::string> ByteTokenizer::token_text(std::int32_t id) const {
 }
 
 std::string byte_tokenizer_json() {
-  nlohmann::ordered_json vocab;
-  const std::vector<std::string> characters = byte_characters();
-  for (std::size_t byte = 0; byte < characters.size(); ++byte) vocab[characters[byte]] = byte;
-  const nlohmann::ordered_json byte_level = {{"type", "ByteLevel"},
-                                             {"add_prefix_space", false},
-                                             {"trim_offsets", false},
-                                             {"use_regex", false}};
-  const nlohmann::ordered_json tokenizer = {{"version", "1.0"},
-                                            {"truncation", nullptr},
-                                            {"padding", nullptr},
-                                            {"added_tokens", Json::array()},
-                                            {"normalizer", nullptr},
-                                            {"pre_tokenizer", byte_level},
-                                            {"post_processor", nullptr},
-                                            {"decoder", byte_level},
-                                            {"model",
-                                             {{"type", "BPE"},
-                                              {"dropout", nullptr},
-                                              {"unk_token", nullptr},
-                                              {"continuing_subword_prefix", nullptr},
-                                              {"end_of_word_suffix", nullptr},
-                                              {"fuse_unk", false},
-                                              {"byte_fallback", false},
-                                              {"ignore_merges", false},
-                                              {"vocab", vocab},
-                                              {"merges", Json::array()}}}};
-  return tokenizer.dump(2) + "\n";
+  constexpr std::string_view kPreTokenizer =
+      R"({"type":"ByteLevel","add_prefix_space":false,"trim_offsets":false,"use_regex":false})";
+  return trained_tokenizer_json({.tokens = byte_characters(), .merges = {}}, kPreTokenizer, {});
 }
 
 std::string byte_tokenizer_config_json() {

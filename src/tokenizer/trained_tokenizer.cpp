@@ -95,9 +95,8 @@ std::string byte_level_pre_tokenizer(std::string_view pattern) {
   return split_then_bytes(pattern).dump();
 }
 
-void write_trained_tokenizer(const std::string& folder, const TrainedBpe& trained,
-                             const std::string& pre_tokenizer,
-                             const std::vector<std::string>& special_tokens) {
+std::string trained_tokenizer_json(const TrainedBpe& trained, std::string_view pre_tokenizer,
+                                   const std::vector<std::string>& special_tokens) {
   Json tokenizer{{"version", "1.0"},
                  {"truncation", nullptr},
                  {"padding", nullptr},
@@ -107,11 +106,18 @@ void write_trained_tokenizer(const std::string& folder, const TrainedBpe& traine
                  {"post_processor", nullptr},
                  {"decoder", byte_level(true, true)},
                  {"model", model_json(trained)}};
+  return tokenizer.dump(1) + "\n";
+}
+
+void write_trained_tokenizer(const std::string& folder, const TrainedBpe& trained,
+                             const std::string& pre_tokenizer,
+                             const std::vector<std::string>& special_tokens) {
   Json config{{"tokenizer_class", "PreTrainedTokenizerFast"},
               {"eos_token", special_tokens.front()},
               {"clean_up_tokenization_spaces", false}};
   make_directories(folder);
-  write_file(join_path(folder, "tokenizer.json"), tokenizer.dump(1) + "\n");
+  write_file(join_path(folder, "tokenizer.json"),
+             trained_tokenizer_json(trained, pre_tokenizer, special_tokens));
   write_file(join_path(folder, "tokenizer_config.json"), config.dump(1) + "\n");
 }
 

@@ -3,6 +3,7 @@
 
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "tokenizer/bpe_trainer.h"
 
@@ -12,6 +13,10 @@ namespace bev {
 // regular expression, whose matches and the text between them are the words. Error(kConfig) when
 // it is neither.
 std::string byte_level_pre_tokenizer(std::string_view pattern);
+
+// The content of tokenizer.json. Special tokens have the first ids.
+std::string trained_tokenizer_json(const TrainedBpe& trained, std::string_view pre_tokenizer,
+                                   const std::vector<std::string>& special_tokens);
 
 // tokenizer.json and tokenizer_config.json; the first special token ends documents.
 void write_trained_tokenizer(const std::string& folder, const TrainedBpe& trained,
