@@ -97,16 +97,9 @@ void append_split(std::string& out, const GptBlend* data, std::int64_t dump,
 void append_sft_split(std::string& out, const SftDataset& data, std::int64_t dump) {
   out += concat("{\"num_samples\":", data.num_samples(), ",\n\"samples\":");
   append_list(out, std::min(dump, data.num_samples()), [&](std::int64_t i) {
-    TokenSample sample = data.sample(i);
-    std::string text = "{\"tokens\":";
-    append_list(text, sample.tokens);
-    text += ",\"labels\":";
-    append_list(text, sample.targets);
-    text += ",\"loss_mask\":";
-    append_list(text, sample.weights);
-    text += ",\"document_lengths\":";
-    append_list(text, sample.documents);
-    return text + "}";
+    std::string text;
+    append_sample(text, data.sample(i));
+    return text;
   });
   out += "}";
 }
