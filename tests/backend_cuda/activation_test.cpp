@@ -1,6 +1,5 @@
 #include <gtest/gtest.h>
 
-#ifdef BEV_HAS_CUDA
 #include "base/text.h"
 #include "tests/backend_cuda/family.h"
 
@@ -60,4 +59,3 @@ TEST_F(CudaActivation, LargeInputsStayExact) {
 
 }  // namespace
 }  // namespace bev::cuda_test
-#endif

@@ -1,7 +1,5 @@
 // Our attention kernels and cuDNN.
 #include <array>
-#include <chrono>
-#include <cstdio>
 #include <cstring>
 
 #include "tests/backend_cuda/attention_rig.h"
@@ -260,92 +258,6 @@ TEST_F(CudaAttentionTest, CudnnLeavesTheRestToOwnKernels) {
     const Tensors t = make(c);
     EXPECT_FALSE(forward(Path::kCudnn, c, t));
     EXPECT_FALSE(backward(Path::kCudnn, c, t));
-  }
-}
-
-class CudaAttentionSpeed : public CudaAttentionTest {
- protected:
-  // Numbers in [-1, 1) on the device alone, without the exact twin, which would take longer to make
-  // than what is measured.
-  Twin noise(const Shape& shape) {
-    std::vector<Bf16> values(static_cast<std::size_t>(shape.numel()));
-    std::uint32_t state = 1;
-    for (Bf16& value : values) {
-      state = state * 1664525u + 1013904223u;
-      value = Bf16(static_cast<float>(state >> 16) * 0x1p-15f - 1);
-    }
-    Twin out{Tensor(), Tensor(device_arena(), Dtype::kBf16, shape, "test")};
-    cuda().device.upload(cuda_stream(), values.data(), out.device);
-    return out;
-  }
-  Tensors make_noise(const Case& c) {
-    Tensors t = make({.dtype = c.dtype});  // for what dropout needs
-    const std::int64_t rows = c.q_rows(), columns = c.q_heads * c.head_size;
-    const std::int64_t kv_columns = c.kv_heads * c.head_size;
-    t.q = t.k = t.v = noise({rows, columns + 2 * kv_columns});
-    t.dq = t.dk = t.dv = noise({rows, columns + 2 * kv_columns});
-    t.out = noise({rows, columns});
-    t.dout = noise({rows, columns});
-    t.lse.device = Tensor(device_arena(), Dtype::kF32, {rows, c.q_heads}, "test");
-    t.delta.device = Tensor(device_arena(), Dtype::kF32, {rows, c.q_heads}, "test");
-    t.k_offset = columns;
-    t.v_offset = columns + kv_columns;
-    return t;
-  }
-  // Seconds of a call; endless where it is not served.
-  template <class Body>
-  double seconds(const Tensors& t, const Body& body) {
-    constexpr int kTimes = 20;
-    if (!body()) return std::numeric_limits<double>::infinity();
-    download(t.delta.device.rows(0, 1));  // waits
-    const auto begin = std::chrono::steady_clock::now();
-    for (int i = 0; i < kTimes; ++i) body();
-    download(t.delta.device.rows(0, 1));
-    return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count() / kTimes;
-  }
-};
-
-// To be asked for by --gtest_also_run_disabled_tests.
-TEST_F(CudaAttentionSpeed, DISABLED_Training) {
-  struct Row {
-    int batch, length;
-    std::int64_t q_heads, kv_heads, head_size;
-  };
-  for (const Row& row : {Row{1, 8192, 32, 8, 128}, Row{4, 4096, 32, 8, 64},
-                         Row{32, 1024, 14, 2, 64}, Row{32, 1024, 12, 12, 64}}) {
-    Case c{.q_heads = row.q_heads, .kv_heads = row.kv_heads, .head_size = row.head_size};
-    c.runs = sequences(std::vector<int>(static_cast<std::size_t>(row.batch), row.length));
-    const Tensors t = make_noise(c);
-    const double work = 2e-12 * row.batch * row.length * row.length *
-                        static_cast<double>(row.q_heads * row.head_size);  // causal: half of it
-    for (Path path : {Path::kOwn, Path::kCudnn}) {
-      const double ahead = seconds(t, [&] { return forward(path, c, t); });
-      const double back = seconds(t, [&] { return backward(path, c, t); });
-      std::printf("attention %2d x %4d, %2d/%2d heads of %3d, %-5s: forward %4.0f, ", row.batch,
-                  row.length, static_cast<int>(row.q_heads), static_cast<int>(row.kv_heads),
-                  static_cast<int>(row.head_size), path == Path::kOwn ? "own" : "cuDNN",
-                  work / ahead);
-      std::printf("backward %4.0f TFLOP/s\n", 2.5 * work / back);
-    }
-  }
-}
-
-// Bytes of keys and values over the time of a token.
-TEST_F(CudaAttentionSpeed, DISABLED_Decoding) {
-  for (int batch : {1, 8, 64}) {
-    Case c{.q_heads = 32, .kv_heads = 8, .head_size = 128};
-    constexpr int kKeys = 8192;
-    for (int i = 0; i < batch; ++i) {
-      c.runs.push_back({i, 1, std::int64_t{i} * kKeys, kKeys, kKeys - 1, 0});
-    }
-    Tensors t = make_noise(c);
-    t.k = noise({batch * kKeys, c.kv_heads * c.head_size});
-    t.v = noise({batch * kKeys, c.kv_heads * c.head_size});
-    t.k_offset = t.v_offset = 0;
-    const double time = seconds(t, [&] { return forward(Path::kOwn, c, t); });
-    std::printf("attention, decoding %2d x %d, 32/8 heads of 128: %5.1f us, %4.2f TB/s\n", batch,
-                kKeys, time * 1e6,
-                4e-12 * batch * kKeys * static_cast<double>(c.kv_heads * c.head_size) / time);
   }
 }
 

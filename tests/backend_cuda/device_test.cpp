@@ -1,4 +1,3 @@
-#ifdef BEV_HAS_CUDA
 #include "tests/backend_cuda/rig.h"
 
 namespace bev::cuda_test {
@@ -21,4 +20,3 @@ TEST_F(CudaDevice, MoreMemoryThanThereIsIsAnErrorAndNoEnd) {
 
 }  // namespace
 }  // namespace bev::cuda_test
-#endif

@@ -1,4 +1,3 @@
-#ifdef BEV_HAS_CUDA
 #include "tests/backend_cuda/rig.h"
 
 namespace bev::cuda_test {
@@ -71,4 +70,3 @@ TEST_F(CudaGemm, TheSameBitsTwice) {
 
 }  // namespace
 }  // namespace bev::cuda_test
-#endif

@@ -1,6 +1,5 @@
 #include <gtest/gtest.h>
 
-#ifdef BEV_HAS_CUDA
 #include "base/text.h"
 #include "tests/backend_cuda/family.h"
 
@@ -266,4 +265,3 @@ TEST_F(CudaHeadNorm, ForwardAndBackwardMatchTheCpu) {
 
 }  // namespace
 }  // namespace bev::cuda_test
-#endif

@@ -1,6 +1,5 @@
 #include <gtest/gtest.h>
 
-#ifdef BEV_HAS_CUDA
 #include <cstring>
 
 #include "base/text.h"
@@ -248,4 +247,3 @@ TEST_F(CudaOptim, NormalHasTheBitsOfTheCpu) {
 
 }  // namespace
 }  // namespace bev::cuda_test
-#endif

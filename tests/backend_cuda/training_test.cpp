@@ -1,5 +1,4 @@
 // Whole training steps on the GPU beside the CPU's.
-#ifdef BEV_HAS_CUDA
 #include <gtest/gtest.h>
 
 #include "tests/support/devices.h"
@@ -84,4 +83,3 @@ TEST_F(CudaTraining, RecomputingChangesNothing) {
 
 }  // namespace
 }  // namespace bev::test
-#endif
