@@ -35,11 +35,12 @@ const Kernels& device_kernels(const RuntimeConfig& runtime) {
 }
 
 LogitsRule planned_logits(const RuntimeConfig& runtime) {
+  if (runtime.device != DeviceKind::kCuda) return device_kernels(runtime).loss.logits;
 #ifdef BEV_HAS_CUDA
-  if (runtime.device == DeviceKind::kCuda) return cuda_kernels().loss.logits;
+  return cuda_kernels().loss.logits;
+#else
+  return {};
 #endif
-  if (runtime.device == DeviceKind::kCuda) return {};
-  return device_kernels(runtime).loss.logits;
 }
 
 int threads_per_rank(const RuntimeConfig& runtime, std::int64_t ranks, const Launch& launch) {

@@ -109,7 +109,6 @@ std::unique_ptr<Executor> make_executor(Context& ctx, const PipelineLayout& layo
 Engine::Engine(World& world, const Kernels& kernels, const EngineOptions& options)
     : options_(options),
       pipeline_(pipeline_layout(options.model.num_layers, options.parallel)),
-      kernels_(kernels),
       device_(kernels.device.open({options.threads, options.deterministic})),
       arena_(device_->memory()),
       device_step_(arena_, Dtype::kU8, {sizeof(StepState)}, "step") {
@@ -187,7 +186,7 @@ Engine::StepSums Engine::forward_backward(std::span<const MicroBatch> batches,
   step_.loss_factor = sums.tokens > 0 ? input.loss_scale / sums.tokens : 0;
   step_.lr = input.lr;
   step_.weight_decay = input.weight_decay;
-  kernels_.device.upload(ctx_->stream, &step_, device_step_);
+  ctx_->kernels.device.upload(ctx_->stream, &step_, device_step_);
   store_->begin_step(static_cast<std::int64_t>(batches.size()));
   std::vector<Tensor> token_losses;
   {
@@ -220,8 +219,9 @@ StepResult Engine::gradients(std::span<const MicroBatch> batches, const StepInpu
 StepResult Engine::train_step(std::span<const MicroBatch> batches, const StepInput& input) {
   StepSums sums = forward_backward(batches, input);
   mesh_->activity().set_action("optimizer", -1);
-  kernels_.optim.clip(ctx_->stream, {sums.gradient_squares.as<double>(), sums.loss.as<double>(),
-                                     device_step(), input.clip_grad, input.loss_scale});
+  ctx_->kernels.optim.clip(
+      ctx_->stream, {sums.gradient_squares.as<double>(), sums.loss.as<double>(), device_step(),
+                     input.clip_grad, input.loss_scale});
   optimizer_->step(*ctx_);
   store_->gather_values();
   StepResult result = read_sums(sums, input.loss_scale);

@@ -110,7 +110,6 @@ class Engine {
 
   EngineOptions options_;
   PipelineLayout pipeline_;
-  const Kernels& kernels_;
   std::unique_ptr<Device> device_;
   Arena arena_;
   StepState step_;      // as it was sent to the device

@@ -98,8 +98,7 @@ Shape device_shape(const AttentionShape& from) {
   shape.log2_factor = kLog2e * (shape.softcap > 0 ? shape.softcap : shape.scale);
   shape.dropped = from.dropout > 0;
   shape.keep_factor = static_cast<float>(1 / (1 - from.dropout));
-  shape.keep_threshold =
-      static_cast<std::uint32_t>(std::max(0.0, std::ceil(from.dropout * 0x1p23 - 0.5)));
+  shape.keep_threshold = cuda::keep_threshold(from.dropout);
   shape.random = from.random;
   shape.random.stream += static_cast<std::uint32_t>(from.head_offset);
   return shape;

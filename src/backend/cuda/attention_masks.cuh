@@ -2,6 +2,7 @@
 #pragma once
 
 #include "backend/cuda/attention_params.cuh"
+#include "backend/cuda/random.cuh"
 
 namespace bev::cuda_attention {
 
@@ -33,23 +34,6 @@ __device__ inline bool sees_all(const Shape& shape, const AttentionRun& run, int
          key + keys <= run.k_count && query + queries <= run.q_count;
 }
 
-// Four words of Philox4x32-10, as base/philox.h.
-__device__ inline uint4 philox(uint4 counter, std::uint64_t key) {
-  auto key0 = static_cast<std::uint32_t>(key), key1 = static_cast<std::uint32_t>(key >> 32);
-#pragma unroll
-  for (int round = 0; round < 10; ++round) {
-    const std::uint64_t product0 = std::uint64_t{0xD2511F53u} * counter.x;
-    const std::uint64_t product1 = std::uint64_t{0xCD9E8D57u} * counter.z;
-    counter = {static_cast<std::uint32_t>(product1 >> 32) ^ counter.y ^ key0,
-               static_cast<std::uint32_t>(product1),
-               static_cast<std::uint32_t>(product0 >> 32) ^ counter.w ^ key1,
-               static_cast<std::uint32_t>(product0)};
-    key0 += 0x9E3779B9u;
-    key1 += 0xBB67AE85u;
-  }
-  return counter;
-}
-
 // The random numbers of one query and head.
 struct QueryDraws {
   std::uint32_t position, sample, stream;
@@ -63,10 +47,9 @@ __device__ inline QueryDraws query_draws(const Shape& shape, std::int64_t row, i
 __device__ inline float dropout_factor(const Shape& shape, std::uint64_t random_key,
                                        const QueryDraws& draws, int key_position) {
   const auto column = static_cast<std::uint32_t>(key_position);
-  const uint4 words = philox({column / 4, draws.position, draws.sample, draws.stream}, random_key);
-  const std::uint32_t low = column % 2 == 0 ? words.x : words.y;
-  const std::uint32_t high = column % 2 == 0 ? words.z : words.w;
-  const std::uint32_t word = column % 4 < 2 ? low : high;
+  const uint4 words =
+      cuda::philox({column / 4, draws.position, draws.sample, draws.stream}, random_key);
+  const std::uint32_t word = cuda::word_of(words, static_cast<int>(column % 4));
   return (word >> 9) >= shape.keep_threshold ? shape.keep_factor : 0.0f;
 }
 

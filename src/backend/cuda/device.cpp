@@ -1,12 +1,11 @@
 #include "backend/cuda/device.h"
 
-#include <cstdlib>
-
 #include "backend/cuda/queue.h"
 #include "backend/cuda/tables.h"
 #include "base/error.h"
 #include "base/text.h"
 #include "base/thread_pool.h"
+#include "comm/single_group.h"
 
 namespace bev {
 
@@ -37,44 +36,21 @@ void copy_async(void* to, const void* from, std::size_t bytes, cudaMemcpyKind ki
   check_cuda(cudaMemcpyAsync(to, from, bytes, kind, queue_of(stream).stream()), "copy memory");
 }
 
-// Collectives of one member on device memory; its host group serves host values.
-class CudaSingleGroup final : public Group {
+// A group of one rank on the device; its host group serves host values.
+class CudaSingleGroup final : public SingleGroup {
  public:
   CudaSingleGroup(std::unique_ptr<Group> host, Stream stream)
-      : Group(host->name(), 0, {host->members().begin(), host->members().end()}),
+      : SingleGroup(host->name(), host->members().front()),
         host_(std::move(host)),
         stream_(stream) {}
-
-  Work all_reduce(const View&, Reduction, std::string_view) override { return {}; }
-  Work all_gather(const View& in, const View& out, std::string_view label) override {
-    return copy(in, out, label);
-  }
-  Work reduce_scatter(const View& in, const View& out, std::string_view label) override {
-    return copy(in, out, label);
-  }
-  Work broadcast(const View&, int, std::string_view) override { return {}; }
-  Work all_to_all(const View& in, std::span<const std::int64_t>, const View& out,
-                  std::span<const std::int64_t>, std::string_view label) override {
-    return copy(in, out, label);
-  }
-  Work send(const View& data, int to, int channel, std::string_view label) override {
-    return host_->send(data, to, channel, label);  // refuses
-  }
-  Work receive(const View& data, int from, int channel, std::string_view label) override {
-    return host_->receive(data, from, channel, label);
-  }
-  void barrier(std::string_view) override {}
   Group& host() override { return *host_; }
 
- private:
-  Work copy(const View& in, const View& out, std::string_view label) {
-    BEV_CHECK(in.bytes() == out.bytes(), ErrorKind::kInternal, label, ": a group of one copies ",
-              in.shape, " to ", out.shape);
-    if (in.data != out.data) {
-      copy_async(out.data, in.data, in.bytes(), cudaMemcpyDeviceToDevice, stream_);
-    }
-    return {};
+ protected:
+  void copy_bytes(void* to, const void* from, std::size_t bytes) override {
+    copy_async(to, from, bytes, cudaMemcpyDeviceToDevice, stream_);
   }
+
+ private:
   std::unique_ptr<Group> host_;
   Stream stream_;
 };

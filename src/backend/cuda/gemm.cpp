@@ -190,14 +190,14 @@ CudaGemm::Plan& CudaGemm::plan_for(CudaQueue& queue, const GemmShape& shape, con
   auto made = std::make_unique<Plan>(shape);
   // Where the product adds to c, it is timed into other memory, if there is so much.
   void* to = args.c.data;
-  if (!measures_) {
-    made->choose(handle_);
-  } else if (shape.adds && cudaMalloc(&to, args.c.bytes()) != cudaSuccess) {
-    cudaGetLastError();
-    made->choose(handle_);
-  } else {
+  bool timed = measures_;
+  if (timed && shape.adds) timed = cudaMalloc(&to, args.c.bytes()) == cudaSuccess;
+  if (timed) {
     made->tune(handle_, workspace_, queue.stream(), args, to);
     if (shape.adds) check_cuda(cudaFree(to), "free memory");
+  } else {
+    cudaGetLastError();  // that there was no memory is no error here
+    made->choose(handle_);
   }
   plan = std::move(made);
   return *plan;
