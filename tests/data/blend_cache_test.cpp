@@ -1,11 +1,10 @@
 // The cached order of a blend: the same as a fresh one, whatever happens to its file.
 #include <gtest/gtest.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
 #include "base/error.h"
 #include "base/file.h"
 #include "data/blend.h"
+#include "tests/data/processes.h"
 #include "tests/support/temp_folder.h"
 
 namespace bev {
@@ -67,26 +66,8 @@ TEST_F(BlendCache, IsMadeAgainWhenDamaged) {
 
 TEST_F(BlendCache, MayBeMadeByEightProcessesAtOnce) {
   Drawn expected = drawn(blend_by_weights(kWeights, 50000));
-  std::vector<pid_t> children;
-  for (int i = 0; i < 8; ++i) {
-    pid_t child = ::fork();
-    ASSERT_GE(child, 0);
-    if (child == 0) {
-      bool good = false;
-      try {
-        good = drawn(blend_by_weights(kWeights, 50000, cache())) == expected;
-      } catch (const Error&) {
-        good = false;
-      }
-      ::_exit(good ? 0 : 1);
-    }
-    children.push_back(child);
-  }
-  for (pid_t child : children) {
-    int status = 0;
-    ASSERT_EQ(::waitpid(child, &status, 0), child);
-    EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0);
-  }
+  expect_in_processes(
+      8, [&] { return drawn(blend_by_weights(kWeights, 50000, cache())) == expected; });
   EXPECT_EQ(list_directory(cache()).size(), 1u) << "no temporary file stays behind";
 }
 

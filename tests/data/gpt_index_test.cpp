@@ -3,8 +3,6 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <numeric>
@@ -12,6 +10,7 @@
 
 #include "base/file.h"
 #include "data/gpt_epochs.h"
+#include "tests/data/processes.h"
 #include "tests/data/token_files.h"
 #include "tests/support/expect_error.h"
 
@@ -264,26 +263,11 @@ TEST_F(GptIndexCache, MayBeMadeByManyProcessesAtOnce) {
   expected_ = build(lengths_, spec_);
   for (int round = 0; round < 3; ++round) {
     std::filesystem::remove_all(folder_.path("cache"));
-    std::vector<pid_t> children;
-    for (int i = 0; i < 8; ++i) {
-      pid_t child = ::fork();
-      ASSERT_GE(child, 0);
-      if (child == 0) {
-        bool good = false;
-        try {
-          for (int again = 0; again < 3; ++again) good = order_of(open()) == expected_;
-        } catch (const Error&) {
-          good = false;
-        }
-        ::_exit(good ? 0 : 1);
-      }
-      children.push_back(child);
-    }
-    for (pid_t child : children) {
-      int status = 0;
-      ::waitpid(child, &status, 0);
-      EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0);
-    }
+    expect_in_processes(8, [&] {
+      bool good = true;
+      for (int again = 0; again < 3; ++again) good = good && order_of(open()) == expected_;
+      return good;
+    });
     EXPECT_EQ(list_directory(folder_.path("cache")).size(), 1u);
   }
 }

@@ -1,14 +1,13 @@
 // Which sentences make up samples: numbers of megatron-core's build_mapping, and the cache.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
 #include <array>
 #include <filesystem>
 
 #include "base/file.h"
 #include "data/sentence_index.h"
+#include "tests/data/processes.h"
 #include "tests/support/expect_error.h"
 #include "tests/support/temp_folder.h"
 
@@ -187,26 +186,7 @@ TEST_F(SentenceIndexCache, MayBeMadeByManyProcessesAtOnce) {
   const Rows expected = build(sentences_, spec_);
   for (int round = 0; round < 3; ++round) {
     std::filesystem::remove_all(folder_.path("cache"));
-    std::vector<pid_t> children;
-    for (int i = 0; i < 8; ++i) {
-      pid_t child = ::fork();
-      ASSERT_GE(child, 0);
-      if (child == 0) {
-        bool good = false;
-        try {
-          good = open() == expected && open() == expected;
-        } catch (const Error&) {
-          good = false;
-        }
-        ::_exit(good ? 0 : 1);
-      }
-      children.push_back(child);
-    }
-    for (pid_t child : children) {
-      int status = 0;
-      ::waitpid(child, &status, 0);
-      EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0);
-    }
+    expect_in_processes(8, [&] { return open() == expected && open() == expected; });
     EXPECT_EQ(list_directory(folder_.path("cache")).size(), 1u);
   }
 }

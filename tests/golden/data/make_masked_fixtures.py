@@ -30,11 +30,11 @@ with contextlib.redirect_stderr(open(os.devnull, "w")):
     from megatron.core.datasets import helpers
     from megatron.core.datasets.bert_dataset import BERTMaskedWordPieceDataset, BERTMaskedWordPieceDatasetConfig
     from megatron.core.datasets.blended_megatron_dataset_builder import BlendedMegatronDatasetBuilder
-    from megatron.core.datasets.indexed_dataset import IndexedDatasetBuilder
     from megatron.core.datasets.t5_dataset import T5MaskedWordPieceDataset, T5MaskedWordPieceDatasetConfig
     from megatron.core.datasets.utils import get_blend_from_list
 
-HERE = os.path.dirname(os.path.abspath(__file__))
+from make_data_fixtures import HERE, flags, plain, write_pair
+
 LONGEST_SENTENCE = 512
 
 
@@ -84,19 +84,6 @@ class Tokenizer:
         self.additional_special_tokens_ids = [tokens.index(token) for token in wanted]
         self.inv_vocab = dict(enumerate(tokens))
         self.unique_identifiers = OrderedDict(tokens=tokens)
-
-
-def write_pair(prefix, documents, dtype=numpy.uint16):
-    builder = IndexedDatasetBuilder(prefix + ".bin", dtype=dtype)
-    for document in documents:
-        for sentence in document:
-            builder.add_item(torch.tensor(sentence, dtype=torch.int64))
-        builder.end_document()
-    builder.finalize(prefix + ".idx")
-
-
-def plain(array):
-    return numpy.asarray(array).tolist()
 
 
 def sample_of(case, dataset, index):
@@ -188,20 +175,6 @@ def random_vocabulary(rng, words, pad_first=True):
 def write_vocabulary(path, tokens):
     with open(path, "w") as out:
         out.write("".join(token + "\n" for token in tokens))
-
-
-def flags(case):
-    words = []
-    for name, value in case.items():
-        if value is True:
-            words.append("--" + name)
-        elif value is False:
-            words.append("--no-" + name)
-        elif isinstance(value, list):
-            words += ["--" + name] + ["none" if item is None else str(item) for item in value]
-        else:
-            words += ["--" + name, str(value)]
-    return words
 
 
 BERT = {"dataset": "bert", "tokenizer": "masked_vocab.txt", "data-path": ["masked_a"], "split": "80,15,5",
