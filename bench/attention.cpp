@@ -50,7 +50,7 @@ class Gpu {
  private:
   void wait() {
     float value = 0;
-    cuda_kernels().device.download(stream(), flag_, &value);
+    cuda_kernels().device.fetch(stream(), flag_, &value).wait();
   }
   std::unique_ptr<Device> device_;
   Arena arena_;

@@ -64,6 +64,7 @@ EngineOptions engine_options(const RunConfig& run, int threads) {
   options.seed = static_cast<std::uint64_t>(run.runtime.seed);
   options.threads = threads;
   options.deterministic = run.runtime.deterministic_mode;
+  options.record_steps = run.runtime.cuda_graph_impl == CudaGraphs::kLocal;
   return options;
 }
 

@@ -33,7 +33,8 @@ struct FiniteProbe {
 struct Context {
   const Kernels& kernels;
   Stream stream;
-  Arena& arena;
+  Arena& arena;   // of what a step computes
+  Arena& inputs;  // of what comes from the host: it stays while recorded steps use the arena
   const Mesh& mesh;
   Weights& weights;
   Gradients& grads;
@@ -53,7 +54,7 @@ struct Context {
   // Host values as a tensor [count].
   template <class T>
   Tensor upload(std::span<const T> values, const char* tag) const {
-    Tensor out = allocate(DtypeOf<T>::value, {static_cast<std::int64_t>(values.size())}, tag);
+    Tensor out(inputs, DtypeOf<T>::value, {static_cast<std::int64_t>(values.size())}, tag);
     kernels.device.upload(stream, values.data(), out);
     return out;
   }
@@ -63,7 +64,7 @@ struct Context {
     BEV_CHECK(DtypeOf<T>::value == view.dtype, ErrorKind::kInternal, "download: is ",
               name_of(view.dtype), ", wanted as ", name_of(DtypeOf<T>::value));
     std::vector<T> out(static_cast<std::size_t>(view.numel()));
-    kernels.device.download(stream, view, out.data());
+    kernels.device.fetch(stream, view, out.data()).wait();
     return out;
   }
   Dtype wide() const { return wide_of(dtype); }

@@ -84,7 +84,7 @@ Tensor ParamGather::gather_tp(const Param& param) {
   WeightLease lease = what_ == What::kValue ? engine_.store().local_value(param)
                                             : engine_.store().local_gradient(param);
   Tensor mine(host_, lease.view.dtype, lease.view.shape, "gather");
-  ctx.kernels.device.download(ctx.stream, lease.view, mine.view().data);
+  ctx.kernels.device.fetch(ctx.stream, lease.view, mine.view().data).wait();
   if (param.split.dim < 0 || tp.size() == 1) return mine;
   Tensor out(host_, mine.dtype(), param.shape, "gather");
   Tensor parts(host_, mine.dtype(), {param.shape.numel()}, "gather");

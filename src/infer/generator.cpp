@@ -116,34 +116,90 @@ std::vector<LayerState> Generator::make_cache(std::int64_t rows) {
   return cache;
 }
 
+struct Generator::StepValues {
+  std::vector<std::int32_t> tokens, positions, samples, write_rows, key_counts;
+};
+
+bool Generator::one_token_each(std::span<const Live> live) {
+  return std::ranges::all_of(live, [](const Live& at) { return at.pending.size() == 1; });
+}
+
+Generator::StepValues Generator::values_of(std::span<const Live> live) {
+  StepValues values;
+  for (const Live& sequence : live) {
+    values.tokens.insert(values.tokens.end(), sequence.pending.begin(), sequence.pending.end());
+    auto count = static_cast<std::int64_t>(sequence.pending.size());
+    for (std::int64_t at = sequence.length - count; at < sequence.length; ++at) {
+      values.positions.push_back(static_cast<std::int32_t>(at));
+      values.samples.push_back(static_cast<std::int32_t>(sequence.index));
+      values.write_rows.push_back(static_cast<std::int32_t>(sequence.first_row + at));
+    }
+    values.key_counts.push_back(static_cast<std::int32_t>(sequence.length));
+  }
+  return values;
+}
+
 Generator::Step Generator::make_step(std::span<const Live> live) {
   Context& ctx = engine_.ctx();
   Step step;
   SequenceLayout& layout = step.batch.layout;
-  std::vector<std::int32_t> tokens, positions, samples;
+  bool told = one_token_each(live);  // how many keys there are; prompts bring theirs
   for (const Live& sequence : live) {
     auto count = static_cast<std::int64_t>(sequence.pending.size());
-    step.decode.runs.push_back({static_cast<std::int32_t>(tokens.size()),
+    std::int64_t keys = told ? sequence.capacity : sequence.length;
+    step.decode.runs.push_back({static_cast<std::int32_t>(layout.tokens),
                                 static_cast<std::int32_t>(count), sequence.first_row,
-                                static_cast<std::int32_t>(sequence.length),
+                                static_cast<std::int32_t>(keys),
                                 static_cast<std::int32_t>(sequence.length - count)});
-    auto first = static_cast<std::int64_t>(tokens.size());
-    layout.sequences.push_back({first, first + count, sequence.length});
-    tokens.insert(tokens.end(), sequence.pending.begin(), sequence.pending.end());
-    for (std::int64_t at = sequence.length - count; at < sequence.length; ++at) {
-      positions.push_back(static_cast<std::int32_t>(at));
-      samples.push_back(static_cast<std::int32_t>(sequence.index));
-      step.decode.write_rows.push_back(sequence.first_row + at);
-    }
+    layout.sequences.push_back({layout.tokens, layout.tokens + count, sequence.length});
+    layout.tokens += count;
     layout.max_length = std::max(layout.max_length, sequence.length);
-    step.last_rows.push_back(static_cast<std::int64_t>(tokens.size()) - 1);
+    step.last_rows.push_back(layout.tokens - 1);
   }
-  layout.tokens = static_cast<std::int64_t>(tokens.size());
-  layout.positions = ctx.upload<std::int32_t>(positions, "batch");
-  layout.samples = ctx.upload<std::int32_t>(samples, "batch");
+  StepValues values = values_of(live);
+  layout.positions = ctx.upload<std::int32_t>(values.positions, "batch");
+  layout.samples = ctx.upload<std::int32_t>(values.samples, "batch");
   layout.sample_positions = layout.positions;
-  step.batch.tokens = ctx.upload<std::int32_t>(tokens, "batch");
+  step.batch.tokens = ctx.upload<std::int32_t>(values.tokens, "batch");
+  step.decode.write_rows = ctx.upload<std::int32_t>(values.write_rows, "batch");
+  if (told) step.decode.key_counts = ctx.upload<std::int32_t>(values.key_counts, "batch");
   return step;
+}
+
+// Frequencies that follow from lengths are known to the host alone.
+bool Generator::recordable(std::span<const Live> live) const {
+  return engine_.can_record() && live.size() <= kHeadRows &&
+         !rope_depends_on_length(engine_.options().model) && one_token_each(live);
+}
+
+const Tensor* Generator::recorded_logits(std::span<const Live> live,
+                                         std::vector<LayerState>& cache) {
+  std::vector<std::int64_t> first_rows;
+  for (const Live& sequence : live) first_rows.push_back(sequence.first_row);
+  if (!recordable(live) || first_rows != recorded_.first_rows) {
+    recorded_ = {};
+    if (recordable(live)) recorded_.first_rows = first_rows;
+    return nullptr;
+  }
+  Context& ctx = engine_.ctx();
+  Step& step = recorded_.step;
+  if (!recorded_.recording) {
+    step = make_step(live);
+    recorded_.recording = ctx.kernels.device.record(ctx.stream, [&] {
+      recorded_.logits = last_logits(hidden_states(step, cache), step.last_rows);
+    });
+  }
+  StepValues values = values_of(live);
+  auto send = [&](const std::vector<std::int32_t>& from, const Tensor& to) {
+    ctx.kernels.device.upload(ctx.stream, from.data(), to);
+  };
+  send(values.tokens, step.batch.tokens);
+  send(values.positions, step.batch.layout.positions);
+  send(values.samples, step.batch.layout.samples);
+  send(values.write_rows, step.decode.write_rows);
+  send(values.key_counts, step.decode.key_counts);
+  recorded_.recording->start();
+  return &recorded_.logits;
 }
 
 Tensor Generator::last_logits(const Var& hidden, std::span<const std::int64_t> rows) {
@@ -155,37 +211,56 @@ Tensor Generator::last_logits(const Var& hidden, std::span<const std::int64_t> r
   return gather_vocabulary(ctx, part, engine_.options().model.vocab_size);
 }
 
+void Generator::pick(const Tensor& logits, std::span<const Live> live,
+                     const GenerationOptions& options, std::span<TokenChoice> choices) {
+  std::vector<std::exception_ptr> failures(live.size());
+  auto columns = static_cast<std::size_t>(engine_.options().model.vocab_size);
+  auto pick_all = [&](auto zero) {
+    using T = decltype(zero);
+    std::vector<T> values = engine_.ctx().download<T>(logits);
+    engine_.ctx().stream.pool->run(static_cast<std::int64_t>(live.size()), [&](std::int64_t piece) {
+      auto row = static_cast<std::size_t>(piece);
+      TokenPlace place{options.first_sequence + static_cast<std::int64_t>(live[row].index),
+                       live[row].length};
+      std::span<const T> of_row = std::span<const T>(values).subspan(row * columns, columns);
+      try {
+        choices[row] = pick_token(of_row, options.sampling, place);
+      } catch (...) {  // the pool's threads must not throw
+        failures[row] = std::current_exception();
+      }
+    });
+  };
+  logits.dtype() == Dtype::kF64 ? pick_all(double{}) : pick_all(float{});
+  for (const std::exception_ptr& failure : failures) {
+    if (failure) std::rethrow_exception(failure);
+  }
+}
+
 std::vector<TokenChoice> Generator::choose(const Var& hidden, std::span<const std::int64_t> rows,
                                            std::span<const Live> live,
                                            const GenerationOptions& options) {
   std::vector<TokenChoice> choices(rows.size());
-  std::vector<std::exception_ptr> failures(rows.size());
-  auto columns = static_cast<std::size_t>(engine_.options().model.vocab_size);
   for (std::size_t begin = 0; begin < rows.size(); begin += kHeadRows) {
     std::size_t count = std::min(kHeadRows, rows.size() - begin);
-    Tensor logits = last_logits(hidden, rows.subspan(begin, count));
-    auto pick_all = [&](auto zero) {
-      using T = decltype(zero);
-      std::vector<T> values = engine_.ctx().download<T>(logits);
-      engine_.ctx().stream.pool->run(static_cast<std::int64_t>(count), [&](std::int64_t piece) {
-        auto row = static_cast<std::size_t>(piece);
-        const Live& sequence = live[begin + row];
-        TokenPlace place{options.first_sequence + static_cast<std::int64_t>(sequence.index),
-                         sequence.length};
-        std::span<const T> of_row = std::span<const T>(values).subspan(row * columns, columns);
-        try {
-          choices[begin + row] = pick_token(of_row, options.sampling, place);
-        } catch (...) {  // the pool's threads must not throw
-          failures[begin + row] = std::current_exception();
-        }
-      });
-    };
-    logits.dtype() == Dtype::kF64 ? pick_all(double{}) : pick_all(float{});
-  }
-  for (const std::exception_ptr& failure : failures) {
-    if (failure) std::rethrow_exception(failure);
+    pick(last_logits(hidden, rows.subspan(begin, count)), live.subspan(begin, count), options,
+         std::span(choices).subspan(begin, count));
   }
   return choices;
+}
+
+std::vector<TokenChoice> Generator::next_tokens(std::span<const Live> live,
+                                                std::vector<LayerState>& cache,
+                                                const GenerationOptions& options) {
+  std::vector<TokenChoice> choices;
+  if (const Tensor* logits = recorded_logits(live, cache)) {
+    choices.resize(live.size());
+    pick(*logits, live, options, choices);
+    return choices;
+  }
+  Step step = make_step(live);
+  Var hidden = hidden_states(step, cache);
+  if (engine_.stage().range().last) choices = choose(hidden, step.last_rows, live, options);
+  return share_choices(std::move(choices), live.size());
 }
 
 Var Generator::hidden_states(const Step& step, std::vector<LayerState>& cache) {
@@ -227,12 +302,9 @@ void Generator::run(std::vector<Live> live, std::vector<LayerState> cache,
   Context& ctx = engine_.ctx();
   TapeScope scope(ctx, nullptr);
   std::map<std::size_t, std::vector<std::int32_t>> restarted;
+  recorded_ = {};  // of another cache
   while (!live.empty()) {
-    Step step = make_step(live);
-    Var hidden = hidden_states(step, cache);
-    std::vector<TokenChoice> choices;
-    if (engine_.stage().range().last) choices = choose(hidden, step.last_rows, live, options);
-    choices = share_choices(std::move(choices), live.size());
+    std::vector<TokenChoice> choices = next_tokens(live, cache, options);
     std::size_t kept = 0;
     for (std::size_t i = 0; i < live.size(); ++i) {
       Live sequence = live[i];
@@ -257,6 +329,7 @@ void Generator::run(std::vector<Live> live, std::vector<LayerState> cache,
     }
     live.resize(kept);
   }
+  recorded_ = {};
 }
 
 std::vector<GeneratedSequence> Generator::generate(
@@ -279,7 +352,7 @@ std::vector<GeneratedSequence> Generator::generate(
       // The last token is never run, so it needs no row.
       std::int64_t needed = length + options.max_new_tokens - 1;
       if (!live.empty() && rows + needed > most_rows) break;
-      live.push_back({next, rows, length, prompts[next], prompts[next]});
+      live.push_back({next, rows, needed, length, prompts[next], prompts[next]});
       rows += needed;
       ++next;
     }

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <span>
 #include <vector>
 
@@ -58,10 +59,10 @@ class Generator {
  private:
   // A sequence in the batch. Its keys and values are the cache rows from first_row on.
   struct Live {
-    std::size_t index = 0;  // of the prompt
-    std::int64_t first_row = 0;
-    std::int64_t length = 0;                // tokens so far, those to run included
-    std::span<const std::int32_t> pending;  // its last tokens, not yet run
+    std::size_t index = 0;                     // of the prompt
+    std::int64_t first_row = 0, capacity = 0;  // rows it may come to
+    std::int64_t length = 0;                   // tokens so far, those to run included
+    std::span<const std::int32_t> pending;     // its last tokens, not yet run
     std::span<const std::int32_t> prompt;
   };
   // What one call of the decoder gets.
@@ -70,21 +71,42 @@ class Generator {
     DecodeStep decode;
     std::vector<std::int64_t> last_rows;  // of each sequence, in the batch
   };
+  struct StepValues;  // its numbers, on the host
+  // A token of each of some sequences, as the device recorded it: good while these sequences live.
+  struct RecordedStep {
+    std::vector<std::int64_t> first_rows;  // of the sequences
+    Step step;
+    Tensor logits;
+    std::unique_ptr<Recording> recording;
+  };
 
   std::int64_t kv_width() const;  // elements of a cache row
   std::vector<LayerState> make_cache(std::int64_t rows);
+  static bool one_token_each(std::span<const Live> live);
+  static StepValues values_of(std::span<const Live> live);
   Step make_step(std::span<const Live> live);
+  bool recordable(std::span<const Live> live) const;
+  // Logits of the recorded step. It is recorded when the same sequences come a second time in a
+  // row, each with one token.
+  const Tensor* recorded_logits(std::span<const Live> live, std::vector<LayerState>& cache);
   Tensor last_logits(const Var& hidden, std::span<const std::int64_t> rows);
   // After this rank's stage, whose input comes from the one before and whose result goes on.
   Var hidden_states(const Step& step, std::vector<LayerState>& cache);
   // The last stage's choices, to all stages.
   std::vector<TokenChoice> share_choices(std::vector<TokenChoice> choices, std::size_t count);
+  // Of sequences with a row of logits each.
+  void pick(const Tensor& logits, std::span<const Live> live, const GenerationOptions& options,
+            std::span<TokenChoice> choices);
   std::vector<TokenChoice> choose(const Var& hidden, std::span<const std::int64_t> rows,
                                   std::span<const Live> live, const GenerationOptions& options);
+  // Runs the pending tokens of all sequences and chooses the next ones.
+  std::vector<TokenChoice> next_tokens(std::span<const Live> live, std::vector<LayerState>& cache,
+                                       const GenerationOptions& options);
   void run(std::vector<Live> live, std::vector<LayerState> cache, const GenerationOptions& options,
            std::vector<GeneratedSequence>& results, TokenSink* sink);
 
   Engine& engine_;
+  RecordedStep recorded_;
 };
 
 }  // namespace bev

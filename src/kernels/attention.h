@@ -14,7 +14,7 @@ namespace bev {
 // times scale; f32 (angle in f32, as the reference systems compute it) or f64.
 struct RopeTableArgs {
   const std::int32_t* positions = nullptr;  // [T], device
-  const double* frequencies = nullptr;      // [R/2], device
+  std::span<const double> frequencies;      // [R/2], host memory on both backends
   double scale = 1;
   View cos_sin;
 };
@@ -67,6 +67,9 @@ struct AttentionForwardArgs {
   const void *q = nullptr, *k = nullptr, *v = nullptr;
   View out;
   View lse;
+  // Given (device): run i has only key_counts[i] <= k_count keys by now, and its queries are the
+  // last of them. A recorded step of a generation reads there how far it is.
+  const std::int32_t* key_counts = nullptr;
 };
 
 // Joins what queries saw of two sets of keys: out, lse (both in the accumulate type) of all rows

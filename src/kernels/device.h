@@ -1,6 +1,7 @@
 // What a rank computes on: a stream and memory of one backend, and the way between host and device.
 #pragma once
 
+#include <functional>
 #include <memory>
 
 #include "comm/group.h"
@@ -16,6 +17,13 @@ class Device : public GroupMaker {
   virtual std::unique_ptr<MemorySource> memory() = 0;
 };
 
+// Work of a stream that was recorded once and can be started again, on the same memory.
+class Recording {
+ public:
+  virtual ~Recording() = default;
+  virtual void start() = 0;
+};
+
 struct DeviceOptions {
   int threads = 1;             // CPU threads of the rank
   bool deterministic = false;  // the same bits in every run, at some cost of speed
@@ -27,10 +35,14 @@ struct DeviceKernels {
   std::unique_ptr<Device> (*open)(const DeviceOptions& options);
   // The host memory may be reused on return.
   void (*upload)(const Stream&, const void* host, const View& to);
-  // Arrived on return.
-  void (*download)(const Stream&, const View& from, void* host);
+  // There after wait(), which is the only call that waits for the device. Other work may be started
+  // before it; `host` must stay until then.
+  Work (*fetch)(const Stream&, const View& from, void* host);
   // Device to device, the same bytes.
   void (*copy)(const Stream&, const View& from, const View& to);
+  // What `body` starts on the stream, which is not run now. It must have run before with the same
+  // shapes, and may neither upload nor fetch. Null where each start runs at once: nothing to gain.
+  std::unique_ptr<Recording> (*record)(const Stream&, const std::function<void()>& body);
 };
 
 }  // namespace bev

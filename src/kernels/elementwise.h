@@ -39,12 +39,14 @@ struct DropoutArgs {
   RandomRows random;
 };
 
-// Rows of `columns` elements from src (src_stride elements apart) to dst (dst_stride apart).
+// Rows of `columns` elements from src (src_stride elements apart) to dst (dst_stride apart). With
+// dst_rows (device) row r goes to row dst_rows[r] of dst, no two to the same.
 struct CopyRowsArgs {
   const void* src = nullptr;
   void* dst = nullptr;
   Dtype dtype = Dtype::kF32;
   std::int64_t rows = 0, columns = 0, src_stride = 0, dst_stride = 0;
+  const std::int32_t* dst_rows = nullptr;
 };
 
 struct ElementwiseKernels {

@@ -94,7 +94,7 @@ Shape Decoder::boundary_shape(const Context& ctx, const MicroBatch& batch) const
 Tensor Decoder::rope_rows(Context& ctx, const SequenceLayout& layout, bool local) const {
   auto table = [&](const Tensor& positions, std::int64_t length) {
     RopeFrequencies rope = rope_frequencies(config_, local, length);
-    return rope_table(ctx, positions, ctx.upload<double>(rope.frequencies, "layout"), rope.scale);
+    return rope_table(ctx, positions, rope.frequencies, rope.scale);
   };
   if (!rope_depends_on_length(config_)) return table(layout.positions, 0);
   Tensor rows = ctx.allocate(ctx.wide(), {layout.tokens, rotary_dims(config_)}, "layout");

@@ -109,8 +109,7 @@ Var SelfAttention::forward(Context& ctx, const Var& x, const LayerInput& input) 
         rope(ctx, rows, {table, here.q_heads + here.kv_heads, o.head_size, o.rotary_interleaved});
   }
   Var heads = input.decode != nullptr
-                  ? cached_attention(ctx, rows, input.state->kv, input.decode->runs,
-                                     input.decode->write_rows, here)
+                  ? cached_attention(ctx, rows, input.state->kv, *input.decode, here)
                   : attend(ctx, rows, *input.layout, here);
   return proj.leave(ctx, heads, o.tensor_parallel);
 }

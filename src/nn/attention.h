@@ -17,12 +17,6 @@ struct LayerState {
   KvRows kv;
 };
 
-// Which kept rows the queries of this call see, and where the new ones go; the same for all layers.
-struct DecodeStep {
-  std::vector<AttentionRun> runs;
-  std::vector<std::int64_t> write_rows;
-};
-
 // What a layer gets besides its input. The layout must live until the backward.
 struct LayerInput {
   const SequenceLayout* layout = nullptr;

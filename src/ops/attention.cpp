@@ -63,10 +63,12 @@ void set_dropout(const Context& ctx, const AttentionRows& rows, double p, Attent
                   random_stream(ctx.layer, RandomUse::kAttentionDropout)};
 }
 
-Tensor rope_table(Context& ctx, const Tensor& positions, const Tensor& frequencies, double scale) {
-  Tensor table = ctx.allocate(ctx.wide(), {positions.numel(), 2 * frequencies.numel()}, "layout");
-  ctx.kernels.attention.rope_table(
-      ctx.stream, {positions.as<std::int32_t>(), frequencies.as<double>(), scale, table});
+Tensor rope_table(Context& ctx, const Tensor& positions, std::span<const double> frequencies,
+                  double scale) {
+  auto width = static_cast<std::int64_t>(2 * frequencies.size());
+  Tensor table = ctx.allocate(ctx.wide(), {positions.numel(), width}, "layout");
+  ctx.kernels.attention.rope_table(ctx.stream,
+                                   {positions.as<std::int32_t>(), frequencies, scale, table});
   return table;
 }
 
@@ -124,36 +126,26 @@ Var attention(Context& ctx, const Var& qkv, const AttentionRows& rows, const Att
   return out;
 }
 
-Var cached_attention(Context& ctx, const Var& qkv, const KvRows& cache,
-                     std::span<const AttentionRun> runs, std::span<const std::int64_t> write_rows,
+Var cached_attention(Context& ctx, const Var& qkv, const KvRows& cache, const DecodeStep& step,
                      const AttentionSpec& spec) {
   check_rows(qkv, spec);
-  std::int64_t stride = qkv.shape()[1], width = spec.kv_heads * spec.head_size;
+  std::int64_t rows = qkv.shape()[0], stride = qkv.shape()[1];
+  std::int64_t width = spec.kv_heads * spec.head_size;
   FusedRows at = fused_rows(qkv.tensor, spec);
-  // One copy per stretch of consecutive rows.
-  auto copy = [&](void* from, const Tensor& to, std::size_t begin, std::size_t end) {
-    CopyRowsArgs args{View{from, ctx.dtype, {}}.address(static_cast<std::int64_t>(begin) * stride),
-                      to.view().address(write_rows[begin] * width),
-                      ctx.dtype,
-                      static_cast<std::int64_t>(end - begin),
-                      width,
-                      stride,
-                      width};
-    ctx.kernels.elementwise.copy_rows(ctx.stream, args);
+  auto keep = [&](const void* from, const Tensor& to) {
+    ctx.kernels.elementwise.copy_rows(ctx.stream,
+                                      {from, to.view().data, ctx.dtype, rows, width, stride, width,
+                                       step.write_rows.as<std::int32_t>()});
   };
-  for (std::size_t begin = 0; begin < write_rows.size();) {
-    std::size_t end = begin + 1;
-    while (end < write_rows.size() && write_rows[end] == write_rows[end - 1] + 1) ++end;
-    copy(at.k, cache.keys, begin, end);
-    copy(at.v, cache.values, begin, end);
-    begin = end;
-  }
-  AttentionShape shape = attention_shape(ctx, spec, stride, width, runs);
-  std::int64_t rows = qkv.shape()[0];
+  keep(at.k, cache.keys);
+  keep(at.v, cache.values);
+  AttentionShape shape = attention_shape(ctx, spec, stride, width, step.runs);
   Tensor out = ctx.allocate(ctx.dtype, {rows, spec.q_heads * spec.head_size}, "activations");
   Tensor lse = ctx.allocate(ctx.wide(), {rows, spec.q_heads}, "activations");
-  ctx.kernels.attention.forward(
-      ctx.stream, {shape, at.q, cache.keys.view().data, cache.values.view().data, out, lse});
+  const std::int32_t* counts =
+      step.key_counts.empty() ? nullptr : step.key_counts.as<std::int32_t>();
+  ctx.kernels.attention.forward(ctx.stream, {shape, at.q, cache.keys.view().data,
+                                             cache.values.view().data, out, lse, counts});
   return make_output(ctx, "attention", std::move(out), qkv.placement, false);
 }
 

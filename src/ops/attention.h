@@ -10,7 +10,8 @@
 namespace bev {
 
 // cos_sin [T, R] for the rows' positions, given R/2 frequencies on the device.
-Tensor rope_table(Context& ctx, const Tensor& positions, const Tensor& frequencies, double scale);
+Tensor rope_table(Context& ctx, const Tensor& positions, std::span<const double> frequencies,
+                  double scale);
 
 struct RopeSpec {
   Tensor cos_sin;          // [T, R]
@@ -50,10 +51,15 @@ Var attention(Context& ctx, const Var& qkv, const AttentionRows& rows, const Att
 struct KvRows {
   Tensor keys, values;
 };
-// Attention of new rows over what is kept: copies the new k, v to `write_rows` first. runs say
-// which kept rows each run of queries sees. No gradient.
-Var cached_attention(Context& ctx, const Var& qkv, const KvRows& cache,
-                     std::span<const AttentionRun> runs, std::span<const std::int64_t> write_rows,
+// Which kept rows the queries of a call see, and where the new ones go; the same for all layers.
+struct DecodeStep {
+  std::vector<AttentionRun> runs;
+  Tensor write_rows;  // [T] i32
+  // [runs] i32: keys of each run by now, where the runs say only how many there may be; or empty.
+  Tensor key_counts;
+};
+// Attention of new rows over what is kept, after the new k, v were put there. No gradient.
+Var cached_attention(Context& ctx, const Var& qkv, const KvRows& cache, const DecodeStep& step,
                      const AttentionSpec& spec);
 
 }  // namespace bev

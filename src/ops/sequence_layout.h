@@ -21,6 +21,7 @@ struct ContextRows {
 // Rows of one sequence, with its whole length.
 struct SequenceRows {
   std::int64_t begin = 0, end = 0, length = 0;
+  bool operator==(const SequenceRows&) const = default;
 };
 
 // Host description of rows that are laid out one after the other.

@@ -111,7 +111,9 @@ Engine::Engine(World& world, const Kernels& kernels, const EngineOptions& option
       pipeline_(pipeline_layout(options.model.num_layers, options.parallel)),
       device_(kernels.device.open({options.threads, options.deterministic})),
       arena_(device_->memory()),
-      device_step_(arena_, Dtype::kU8, {sizeof(StepState)}, "step") {
+      inputs_(device_->memory()),
+      device_step_(arena_, Dtype::kU8, {sizeof(StepState)}, "step"),
+      sums_(arena_, Dtype::kF64, {2}, "step") {
   mesh_ = std::make_unique<Mesh>(world, mesh_shape(options.parallel, options.model), device_.get());
   stages_ = build_stages(options.model, options.parallel, pipeline_, mesh_->at().pp);
   StoreOptions store = store_options(options.parallel, options.optim.dtypes, options.dtype);
@@ -119,8 +121,10 @@ Engine::Engine(World& world, const Kernels& kernels, const EngineOptions& option
   Stream stream = device_->stream();
   store_ = std::make_unique<ParamStore>(params_of(stages_), *mesh_, arena_, kernels, stream, store);
   store_->initialise(options.seed);
-  ctx_ = std::unique_ptr<Context>(
-      new Context{kernels, stream, arena_, *mesh_, *store_, *store_, device_step(), options.dtype});
+  ctx_ = std::unique_ptr<Context>(new Context{kernels, stream, arena_, inputs_, *mesh_, *store_,
+                                              *store_, device_step(), options.dtype});
+  StepState fresh;
+  kernels.device.upload(stream, &fresh, device_step_);
   if (options.gradients && options.optimizer) {
     optimizer_ = std::make_unique<Optimizer>(*ctx_, store_->optim_ranges(), options.optim);
   }
@@ -161,81 +165,141 @@ double Engine::count_tokens(std::span<const MicroBatch> batches) {
   return sum;
 }
 
-Tensor Engine::sum_losses(std::span<const MicroBatch> batches,
-                          const std::vector<Tensor>& token_losses) {
-  Tensor sum = ctx_->allocate(Dtype::kF64, {1}, "loss");
-  ctx_->kernels.elementwise.fill(ctx_->stream, sum, 0);
-  if (pipeline_.holds_head(mesh_->at().pp) && mesh_->tp().rank() == 0) {
-    for (std::size_t i = 0; i < batches.size(); ++i) {
-      ctx_->kernels.loss.total(
-          ctx_->stream,
-          {token_losses[i], batches[i].targets.weights.as<float>(), sum.as<double>()});
-    }
-  }
-  mesh_->world().all_reduce(sum, Reduction::kSum, "loss").wait();
-  return sum;
+double Engine::send_inputs(std::span<const MicroBatch> batches, const StepInput& input) {
+  double tokens = count_tokens(batches);
+  mesh_->activity().set_step(input.iteration);
+  StepInputs inputs;
+  inputs.iteration = input.iteration;
+  inputs.random_key = mix_bits(options_.seed, static_cast<std::uint64_t>(input.iteration));
+  inputs.loss_scale = input.loss_scale;
+  inputs.loss_factor = tokens > 0 ? input.loss_scale / tokens : 0;
+  inputs.lr = input.lr;
+  inputs.weight_decay = input.weight_decay;
+  // The rest of the state is the device's.
+  ctx_->kernels.device.upload(ctx_->stream, &inputs, device_step_.rows(0, sizeof(StepInputs)));
+  return tokens;
 }
 
-Engine::StepSums Engine::forward_backward(std::span<const MicroBatch> batches,
-                                          const StepInput& input) {
-  StepSums sums;
-  sums.tokens = count_tokens(batches);
-  mesh_->activity().set_step(input.iteration);
-  step_.iteration = input.iteration;
-  step_.random_key = mix_bits(options_.seed, static_cast<std::uint64_t>(input.iteration));
-  step_.loss_factor = sums.tokens > 0 ? input.loss_scale / sums.tokens : 0;
-  step_.lr = input.lr;
-  step_.weight_decay = input.weight_decay;
-  ctx_->kernels.device.upload(ctx_->stream, &step_, device_step_);
-  store_->begin_step(static_cast<std::int64_t>(batches.size()));
-  std::vector<Tensor> token_losses;
-  {
-    ScopedValue training(ctx_->training, true);
-    token_losses = executor_->run(schedule(batches.size(), true), batches, true);
-  }
+void Engine::begin_sums() { ctx_->kernels.elementwise.fill(ctx_->stream, sums_, 0); }
+
+void Engine::run_micro_batches(std::span<const MicroBatch> batches) {
+  ScopedValue training(ctx_->training, true);
+  executor_->run(schedule(batches.size(), true), batches, true, sums_.as<double>());
+}
+
+void Engine::finish_sums() {
   mesh_->activity().set_action("gradient sums", -1);
   store_->finish_gradients();
-  sums.loss = sum_losses(batches, token_losses);
-  sums.gradient_squares = store_->gradient_square_sum();
-  return sums;
+  store_->add_gradient_squares(sums_.as<double>() + 1);
+  mesh_->world().all_reduce(sums_, Reduction::kSum, "loss and gradient norm").wait();
 }
 
-StepResult Engine::read_sums(const StepSums& sums, double loss_scale) {
+void Engine::update(double clip_grad) {
+  mesh_->activity().set_action("optimizer", -1);
+  const double* sums = sums_.as<double>();
+  ctx_->kernels.optim.clip(ctx_->stream, {sums + 1, sums, device_step(), clip_grad});
+  optimizer_->step(*ctx_);
+  store_->gather_values();
+}
+
+void Engine::forward_backward(std::span<const MicroBatch> batches) {
+  store_->begin_step(static_cast<std::int64_t>(batches.size()));
+  begin_sums();
+  run_micro_batches(batches);
+  finish_sums();
+}
+
+// A step is recorded when its shape comes a second time in a row: by then its kernels have run, and
+// shapes that never return are not worth it.
+RecordedStep* Engine::find_recorded(std::span<const MicroBatch> batches, double clip_grad) {
+  constexpr std::size_t kMost = 8;
+  if (!can_record()) return nullptr;
+  std::unique_ptr<StepShape> shape = shape_of(batches, clip_grad);
+  if (!shape) return nullptr;
+  for (const auto& recorded : recorded_) {
+    if (recorded->shape() == *shape) return recorded.get();
+  }
+  bool again = last_shape_ && *last_shape_ == *shape;
+  last_shape_ = std::move(shape);
+  if (!again || recorded_.size() == kMost) return nullptr;
+  RecordedStep::Parts parts;
+  parts.first = [&](const MicroBatch& batch) {
+    store_->begin_step(last_shape_->several ? 2 : 1);
+    begin_sums();
+    run_micro_batches({&batch, 1});
+  };
+  parts.next = [&](const MicroBatch& batch) { run_micro_batches({&batch, 1}); };
+  parts.last = [&] {
+    finish_sums();
+    update(clip_grad);
+  };
+  recorded_.push_back(std::make_unique<RecordedStep>(*ctx_, *last_shape_, batches.front(), parts));
+  return recorded_.back().get();
+}
+
+void Engine::begin_step(std::span<const MicroBatch> batches, const StepInput& input) {
+  RecordedStep* recorded = find_recorded(batches, input.clip_grad);
+  BegunStep& step = begun_.emplace_back();
+  step.loss_scale = input.loss_scale;
+  step.tokens = send_inputs(batches, input);
+  if (recorded != nullptr) {
+    recorded->start(*ctx_, batches);
+  } else {
+    forward_backward(batches);
+    update(input.clip_grad);
+  }
+  step.arrival = ctx_->kernels.device.fetch(ctx_->stream, sums_, step.sums.data());
+}
+
+StepResult Engine::finish_step() {
+  BEV_CHECK(!begun_.empty(), ErrorKind::kInternal, "engine: no step was begun");
+  begun_.front().arrival.wait();
+  StepResult result = result_of(begun_.front(), true);
+  begun_.pop_front();
+  if (result.finite) {
+    ++updates_;
+  } else {
+    begun_.clear();
+    std::int32_t none = 0;
+    ctx_->kernels.device.upload(ctx_->stream, &none, {&device_step()->failed, Dtype::kI32, {1}});
+  }
+  return result;
+}
+
+StepResult Engine::result_of(const BegunStep& step, bool with_gradient) const {
   StepResult result;
-  result.tokens = sums.tokens;
-  double loss = ctx_->download<double>(sums.loss).front();
-  result.loss = sums.tokens > 0 ? loss / sums.tokens : 0;
+  auto [loss, squares] = step.sums;
+  result.tokens = step.tokens;
+  result.loss = step.tokens > 0 ? loss / step.tokens : 0;
   result.finite = std::isfinite(loss);
-  if (sums.gradient_squares.empty()) return result;
-  result.grad_norm = std::sqrt(ctx_->download<double>(sums.gradient_squares).front()) / loss_scale;
+  if (!with_gradient) return result;
+  result.grad_norm = std::sqrt(squares) / step.loss_scale;
   result.finite &= std::isfinite(result.grad_norm);
   return result;
 }
 
-StepResult Engine::gradients(std::span<const MicroBatch> batches, const StepInput& input) {
-  return read_sums(forward_backward(batches, input), input.loss_scale);
+StepResult Engine::train_step(std::span<const MicroBatch> batches, const StepInput& input) {
+  begin_step(batches, input);
+  return finish_step();
 }
 
-StepResult Engine::train_step(std::span<const MicroBatch> batches, const StepInput& input) {
-  StepSums sums = forward_backward(batches, input);
-  mesh_->activity().set_action("optimizer", -1);
-  ctx_->kernels.optim.clip(
-      ctx_->stream, {sums.gradient_squares.as<double>(), sums.loss.as<double>(), device_step(),
-                     input.clip_grad, input.loss_scale});
-  optimizer_->step(*ctx_);
-  store_->gather_values();
-  StepResult result = read_sums(sums, input.loss_scale);
-  if (result.finite) ++step_.update;
-  return result;
+StepResult Engine::gradients(std::span<const MicroBatch> batches, const StepInput& input) {
+  BegunStep step;
+  step.loss_scale = input.loss_scale;
+  step.tokens = send_inputs(batches, input);
+  forward_backward(batches);
+  ctx_->kernels.device.fetch(ctx_->stream, sums_, step.sums.data()).wait();
+  return result_of(step, true);
 }
 
 StepResult Engine::evaluate(std::span<const MicroBatch> batches) {
-  std::vector<Tensor> token_losses =
-      executor_->run(schedule(batches.size(), false), batches, false);
-  StepSums sums;
-  sums.tokens = count_tokens(batches);
-  sums.loss = sum_losses(batches, token_losses);
-  return read_sums(sums, 1);
+  BegunStep step;
+  step.tokens = count_tokens(batches);
+  begin_sums();
+  executor_->run(schedule(batches.size(), false), batches, false, sums_.as<double>());
+  mesh_->world().all_reduce(sums_, Reduction::kSum, "loss").wait();
+  ctx_->kernels.device.fetch(ctx_->stream, sums_, step.sums.data()).wait();
+  return result_of(step, false);
 }
 
 void Engine::forward_hidden(std::span<const MicroBatch> batches, HiddenSink& sink) {
@@ -245,7 +309,8 @@ void Engine::forward_hidden(std::span<const MicroBatch> batches, HiddenSink& sin
 std::string Engine::find_nonfinite(std::span<const MicroBatch> batches, const StepInput& input) {
   FiniteProbe probe;
   ScopedValue watching(ctx_->probe, &probe);
-  forward_backward(batches, input);
+  send_inputs(batches, input);
+  forward_backward(batches);
   bool in_step = probe.found;
   probe.in_backward = true;
   for (const Param* param : store_->params()) {

@@ -2,7 +2,9 @@
 // step.
 #pragma once
 
+#include <array>
 #include <cstdint>
+#include <deque>
 #include <map>
 #include <memory>
 #include <span>
@@ -16,6 +18,7 @@
 #include "parallel/executor.h"
 #include "parallel/param_store.h"
 #include "parallel/pipeline_layout.h"
+#include "parallel/recorded_step.h"
 
 namespace bev {
 
@@ -27,6 +30,7 @@ struct EngineOptions {
   std::uint64_t seed = 1234;
   int threads = 1;             // of this rank
   bool deterministic = false;  // also where it costs speed
+  bool record_steps = true;    // where the device can, and the rank is alone
   bool gradients = true;       // false: inference
   bool optimizer = true;       // false: gradients are wanted, updates are not
 };
@@ -78,6 +82,13 @@ class Engine {
   // Forward and backward of a global batch (this rank's micro-batches of it), then the update.
   // Random numbers follow from seed and iteration.
   StepResult train_step(std::span<const MicroBatch> batches, const StepInput& input);
+  // The same in two halves. The first starts a step without a wait for the device, the second waits
+  // for the oldest one begun. A step that was not finite changes nothing, and neither do those that
+  // were begun after it: finish_step forgets them, they are to be begun again.
+  void begin_step(std::span<const MicroBatch> batches, const StepInput& input);
+  StepResult finish_step();
+  // Whether the device computes beside the host, so that beginning a step early gains time.
+  bool runs_ahead() const { return ctx_->kernels.device.record != nullptr; }
   // Forward, backward and gradient sums without an update: gradients of the mean loss stay in the
   // store.
   StepResult gradients(std::span<const MicroBatch> batches, const StepInput& input);
@@ -90,20 +101,36 @@ class Engine {
   // tensor anywhere ("" when all are finite). Every rank gets the same text.
   std::string find_nonfinite(std::span<const MicroBatch> batches, const StepInput& input);
 
+  // Whether work can be recorded: ranks that exchange data do it call by call.
+  bool can_record() const {
+    return options_.record_steps && runs_ahead() && mesh_->world().size() == 1;
+  }
+  // Shapes of steps that the device has recorded.
+  std::size_t recorded_steps() const { return recorded_.size(); }
   // Updates so far, for bias correction.
-  std::int64_t updates() const { return step_.update; }
+  std::int64_t updates() const { return updates_; }
+  // Memory of batches, beside the arena.
+  Arena& inputs() { return inputs_; }
 
  private:
-  // What a step's numbers follow from: f64 [1] each, on the device, the same on all ranks.
-  struct StepSums {
-    double tokens = 0;  // weight of the global batch
-    Tensor loss, gradient_squares;
+  struct BegunStep {
+    double tokens = 0, loss_scale = 1;  // of the global batch
+    std::array<double, 2> sums{};       // as sums_, there after arrival
+    Work arrival;
   };
-  StepSums forward_backward(std::span<const MicroBatch> batches, const StepInput& input);
+
   double count_tokens(std::span<const MicroBatch> batches);
-  Tensor sum_losses(std::span<const MicroBatch> batches, const std::vector<Tensor>& token_losses);
-  // Waits for the device.
-  StepResult read_sums(const StepSums& sums, double loss_scale);
+  // Sends what kernels read of the step; returns the weight of the global batch's tokens.
+  double send_inputs(std::span<const MicroBatch> batches, const StepInput& input);
+  // The parts of a step.
+  void begin_sums();
+  void run_micro_batches(std::span<const MicroBatch> batches);
+  void finish_sums();
+  void update(double clip_grad);
+
+  void forward_backward(std::span<const MicroBatch> batches);
+  RecordedStep* find_recorded(std::span<const MicroBatch> batches, double clip_grad);
+  StepResult result_of(const BegunStep& step, bool with_gradient) const;
   StepState* device_step() const;
   const Schedule& schedule(std::size_t micro_batches, bool with_backward);
   std::string gather_findings(const FiniteProbe& probe, bool in_step);
@@ -111,9 +138,10 @@ class Engine {
   EngineOptions options_;
   PipelineLayout pipeline_;
   std::unique_ptr<Device> device_;
-  Arena arena_;
-  StepState step_;      // as it was sent to the device
-  Tensor device_step_;  // what kernels read
+  Arena arena_, inputs_;
+  Tensor device_step_;  // StepState
+  Tensor sums_;         // f64: the loss over all tokens, the squares of the gradient
+  std::int64_t updates_ = 0;
   std::unique_ptr<Mesh> mesh_;
   Stages stages_;
   std::unique_ptr<ParamStore> store_;
@@ -122,6 +150,9 @@ class Engine {
   std::unique_ptr<Executor> executor_;
   // By micro-batches and whether with backwards.
   std::map<std::pair<std::int64_t, bool>, Schedule> schedules_;
+  std::deque<BegunStep> begun_;  // in order
+  std::unique_ptr<StepShape> last_shape_;
+  std::vector<std::unique_ptr<RecordedStep>> recorded_;
 };
 
 }  // namespace bev

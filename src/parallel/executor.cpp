@@ -69,8 +69,10 @@ void Executor::forward(const Action& action, Run& run) {
     run.sink->on_hidden(action.micro_batch, hidden);
   } else {
     LossResult loss = stage.loss(ctx_, batch, hidden);
-    run.token_losses[static_cast<std::size_t>(action.micro_batch)] = loss.token_loss;
     at.output = GradSlot(loss.loss);
+    if (ctx_.mesh.tp().rank() != 0) return;
+    ctx_.kernels.loss.total(ctx_.stream,
+                            {loss.token_loss, batch.targets.weights.as<float>(), run.loss});
   }
 }
 
@@ -180,16 +182,15 @@ void Executor::play(const Schedule& schedule, Run& run) {
   finish_sends(run);
 }
 
-std::vector<Tensor> Executor::run(const Schedule& schedule, std::span<const MicroBatch> batches,
-                                  bool record) {
-  Run run{batches, record, nullptr, std::vector<Tensor>(batches.size()), {}, {}};
+void Executor::run(const Schedule& schedule, std::span<const MicroBatch> batches, bool record,
+                   double* loss) {
+  Run run{batches, record, nullptr, loss, {}, {}};
   play(schedule, run);
-  return std::move(run.token_losses);
 }
 
 void Executor::run_hidden(const Schedule& schedule, std::span<const MicroBatch> batches,
                           HiddenSink& sink) {
-  Run run{batches, false, &sink, {}, {}, {}};
+  Run run{batches, false, &sink, nullptr, {}, {}};
   play(schedule, run);
 }
 

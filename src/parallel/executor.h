@@ -29,10 +29,11 @@ class Executor {
   Executor(Context& ctx, const PipelineShape& shape, std::vector<const Decoder*> chunks,
            bool overlap);
 
-  // Token losses [T] of each micro-batch on the rank of the last stage; empty tensors on others.
+  // The rank of the last stage adds the losses of the micro-batches, in their order, to *loss (f64,
+  // on the device; the tp ranks of the stage have the same losses, and the first adds them).
   // Gradients go to the context's sinks when the schedule has backwards.
-  std::vector<Tensor> run(const Schedule& schedule, std::span<const MicroBatch> batches,
-                          bool record);
+  void run(const Schedule& schedule, std::span<const MicroBatch> batches, bool record,
+           double* loss);
   // Forwards whose hidden states after the last layer go to `sink`, on the rank that has them.
   void run_hidden(const Schedule& schedule, std::span<const MicroBatch> batches, HiddenSink& sink);
 
@@ -58,7 +59,7 @@ class Executor {
     std::span<const MicroBatch> batches;
     bool record = false;
     HiddenSink* sink = nullptr;
-    std::vector<Tensor> token_losses;
+    double* loss = nullptr;
     // By chunk and micro-batch.
     std::map<std::pair<std::int64_t, std::int64_t>, std::unique_ptr<InFlight>> flights;
     std::vector<Sending> sending;

@@ -107,18 +107,13 @@ std::vector<OptimRange> ParamStore::optim_ranges() const {
   return ranges;
 }
 
-Tensor ParamStore::gradient_square_sum() {
-  Tensor sum(tools_.arena, Dtype::kF64, {1}, "gradient norm");
-  tools_.kernels.elementwise.fill(tools_.stream, sum, 0);
-  if (plan_.replicas().rank() == 0) {
-    bool first = tools_.mesh.tp().rank() == 0;
-    for (const OptimRange& range : optim_ranges()) {
-      bool counted = !range.param->copy && (range.param->split.dim >= 0 || first);
-      if (counted) tools_.kernels.optim.sum_squares(tools_.stream, range.grad, sum.as<double>());
-    }
+void ParamStore::add_gradient_squares(double* sum) {
+  if (plan_.replicas().rank() != 0) return;
+  bool first = tools_.mesh.tp().rank() == 0;
+  for (const OptimRange& range : optim_ranges()) {
+    bool counted = !range.param->copy && (range.param->split.dim >= 0 || first);
+    if (counted) tools_.kernels.optim.sum_squares(tools_.stream, range.grad, sum);
   }
-  tools_.mesh.world().all_reduce(sum, Reduction::kSum, "gradient norm").wait();
-  return sum;
 }
 
 void ParamStore::gather_values() {

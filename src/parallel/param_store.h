@@ -47,9 +47,9 @@ class ParamStore final : public Weights, public Gradients {
   // All micro-batches are done: sums what is partial over tp, over data-parallel ranks and over the
   // holders of a tied embedding. Then every rank has the gradient of what it owns.
   void finish_gradients();
-  // Sum of squares of the gradient over all parameters of all ranks, each counted once: f64 [1], on
-  // the device.
-  Tensor gradient_square_sum();
+  // *sum (f64, on the device) += the squares of this rank's share of the gradient: over all ranks
+  // every parameter counts once.
+  void add_gradient_squares(double* sum);
   // After an update: every rank gets the values that others updated. With overlap they may still be
   // on their way; use() waits for what it needs.
   void gather_values();

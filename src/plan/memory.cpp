@@ -99,7 +99,7 @@ std::vector<MicroBatch> phantom_batches(Context& ctx, const MemoryQuery& query,
 std::int64_t in_use(const Arena& arena) { return static_cast<std::int64_t>(arena.in_use()); }
 
 // Micro-batches to play of an iteration's. Once 1F1B has filled the pipeline, every group of them
-// comes to the same peak as the one before, with their tokens and token losses added. A zero-bubble
+// comes to the same peak as the one before, with their tokens added. A zero-bubble
 // schedule may reach its peak once, so all of it is played.
 std::int64_t played_micro_batches(const PipelineShape& shape, std::int64_t micro_batches) {
   if (shape.schedule != PipelineSchedule::k1F1B) return micro_batches;
@@ -121,13 +121,10 @@ std::int64_t activation_bytes(const MemoryQuery& query, const PipelineLayout& la
                    store_options(query.parallel, query.optim.dtypes, query.dtype));
   std::int64_t kept = in_use(arena);
   Tensor step(arena, Dtype::kU8, {sizeof(StepState)}, "step");
-  Context ctx{kernels,
-              Stream{nullptr, nullptr},
-              arena,
-              mesh,
-              store,
-              store,
-              static_cast<const StepState*>(step.view().data),
+  Context ctx{kernels,    Stream{nullptr, nullptr},
+              arena,      arena,
+              mesh,       store,
+              store,      static_cast<const StepState*>(step.view().data),
               query.dtype};
   ctx.training = true;
 
@@ -139,15 +136,14 @@ std::int64_t activation_bytes(const MemoryQuery& query, const PipelineLayout& la
   pipeline.group_size = pipeline.group_for(query.micro_batches);
   Schedule schedule = make_schedules(pipeline, played)[static_cast<std::size_t>(at.pp)];
   std::unique_ptr<Executor> executor = make_executor(ctx, layout, stages, query.parallel);
-  std::int64_t loss_bytes = 0;
+  Tensor loss(arena, Dtype::kF64, {2}, "step");
   // The second iteration gathers ahead what it has seen the first one use.
   for (int iteration = 0; iteration < (query.parallel.overlap_param_gather ? 2 : 1); ++iteration) {
     store.begin_step(played);
-    std::vector<Tensor> token_losses = executor->run(schedule, batches, true);
+    executor->run(schedule, batches, true, loss.as<double>());
     store.finish_gradients();
-    loss_bytes = in_use(arena) - before - batch_bytes;
   }
-  std::int64_t more = (query.micro_batches - played) * ((batch_bytes + loss_bytes) / played);
+  std::int64_t more = (query.micro_batches - played) * (batch_bytes / played);
   return static_cast<std::int64_t>(arena.peak()) - kept + more;
 }
 

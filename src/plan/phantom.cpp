@@ -45,7 +45,8 @@ std::unique_ptr<Device> open_phantom(const DeviceOptions&) {
 }
 
 constexpr Kernels kPhantomKernels = {
-    .device = {open_phantom, kNothing, kNothing, kNothing},
+    .device = {open_phantom, kNothing, [](const Stream&, const View&, void*) { return Work(); },
+               kNothing, nullptr},
     .elementwise = {kNothing, kNothing, kNothing, kNothing, kNothing, kNothing, kNothing, kNothing,
                     kNothing},
     .gemm = {kNothing},

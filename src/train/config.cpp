@@ -253,6 +253,9 @@ void RuntimeConfig::fields(FieldList& list) {
   list.add("seed", seed, "seed of weights, data order, dropout and sampling").min(0);
   list.add("deterministic-mode", deterministic_mode,
            "the same bits in every run on a GPU too (on the CPU they always are)");
+  list.add("cuda-graph-impl", cuda_graph_impl,
+           {{"none", CudaGraphs::kNone}, {"local", CudaGraphs::kLocal}},
+           "local: steps of the same shape are recorded once and replayed, on a GPU of one rank");
 }
 
 void TrainConfig::fields(FieldList& list) {

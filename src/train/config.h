@@ -97,6 +97,7 @@ struct PrecisionConfig {
   std::vector<std::string> problems() const;
 };
 
+enum class CudaGraphs : std::uint8_t { kNone, kLocal };
 enum class DeviceKind : std::uint8_t { kAuto, kCpu, kCuda };
 
 // Where any command runs.
@@ -105,6 +106,7 @@ struct RuntimeConfig {
   std::int64_t num_threads = 0;  // 0: all cores, divided among the thread ranks
   std::int64_t seed = 1234;
   bool deterministic_mode = false;
+  CudaGraphs cuda_graph_impl = CudaGraphs::kLocal;
 
   void fields(FieldList& list);
 };

@@ -4,6 +4,7 @@
 #include <array>
 #include <cmath>
 #include <limits>
+#include <utility>
 
 #include "base/clock.h"
 #include "base/error.h"
@@ -50,7 +51,7 @@ double product_seconds(Context& ctx, std::int64_t size) {
   ctx.kernels.optim.normal(ctx.stream, {b.view().flat(), 2, 0, 0, 1});
   std::vector<std::byte> corner(size_of(ctx.dtype));
   auto wait = [&] {
-    ctx.kernels.device.download(ctx.stream, c.view().flat().rows(0, 1), corner.data());
+    ctx.kernels.device.fetch(ctx.stream, c.view().flat().rows(0, 1), corner.data()).wait();
   };
   double best = std::numeric_limits<double>::infinity();
   for (int i = 0; i < kTries; ++i) {
@@ -122,6 +123,8 @@ Trainer::Trainer(Engine& engine, const TrainerConfig& config, const RunData& dat
       lr_(lr_schedule(config.optim, batches_)),
       weight_decay_(weight_decay_schedule(config.optim, config.train, batches_)),
       scaler_(make_scaler(config.optim, config.fp16)) {
+  bool ahead = engine.runs_ahead();
+  steps_ahead_ = static_cast<std::size_t>(config.steps_ahead >= 0 ? config.steps_ahead : ahead);
   iterations_ = config.train.train_iters > 0
                     ? config.train.train_iters
                     : batches_.iterations_within(config.train.train_samples);
@@ -162,16 +165,44 @@ std::unique_ptr<Loader> Trainer::open_loader(std::shared_ptr<const Dataset> data
                                   consumed_samples, ahead);
 }
 
-StepReport Trainer::step(std::int64_t iteration) {
-  double begin = monotonic_seconds();
-  StepBatch batch = load(iteration);
+StepInput Trainer::input_for(std::int64_t iteration, std::size_t before) const {
+  LossScaler scaler = scaler_;
+  std::int64_t samples = scheduled_samples_;
+  for (std::size_t i = 0; i < before; ++i) {
+    scaler.update(false);
+    samples += flights_[i].batch.samples;
+  }
   StepInput input;
   input.iteration = iteration;
-  input.lr = lr_.lr(scheduled_samples_);
-  input.weight_decay = weight_decay_.weight_decay(scheduled_samples_);
-  input.loss_scale = scaler_.scale();
+  input.lr = lr_.lr(samples);
+  input.weight_decay = weight_decay_.weight_decay(samples);
+  input.loss_scale = scaler.scale();
   input.clip_grad = config_.optim.clip_grad;
-  StepResult result = engine_.train_step(batch.micro_batches, input);
+  return input;
+}
+
+// One step more than is waited for keeps the device busy while the host reads and reports. What
+// happens between two steps waits for the one before.
+bool Trainer::may_begin(std::int64_t iteration) const {
+  if (iteration > iterations_) return false;
+  if (flights_.empty()) return true;
+  std::int64_t last = flights_.back().iteration;
+  bool exits = config_.train.exit_interval > 0 && last % config_.train.exit_interval == 0;
+  return flights_.size() <= steps_ahead_ && !exits && !validation_due(last);
+}
+
+void Trainer::begin(std::int64_t iteration) {
+  if (flights_.empty()) interval_begin_ = monotonic_seconds();
+  StepBatch batch = load(iteration);
+  StepInput input = input_for(iteration, flights_.size());
+  engine_.begin_step(batch.micro_batches, input);
+  flights_.push_back({iteration, std::move(batch), input});
+}
+
+StepReport Trainer::finish_step() {
+  auto [iteration, batch, input] = std::move(flights_.front());
+  flights_.pop_front();
+  StepResult result = engine_.finish_step();
 
   StepReport report;
   report.iteration = iteration;
@@ -192,7 +223,13 @@ StepReport Trainer::step(std::int64_t iteration) {
   report.tokens = batch.tokens;
   report.flops = flops_per_iteration(flop_sizes(engine_.options().model),
                                      {batch.tokens, batch.squared_lengths});
-  report.elapsed_seconds = monotonic_seconds() - begin;
+  for (std::size_t i = 0; !result.finite && i < flights_.size(); ++i) {
+    Flight& flight = flights_[i];
+    flight.input = input_for(flight.iteration, i);
+    engine_.begin_step(flight.batch.micro_batches, flight.input);
+  }
+  report.elapsed_seconds =
+      monotonic_seconds() - std::exchange(interval_begin_, monotonic_seconds());
   return report;
 }
 
@@ -248,24 +285,30 @@ bool Trainer::should_stop(std::int64_t iteration, TrainOutcome& outcome) {
   return outcome.reason != StopReason::kFinished;
 }
 
+bool Trainer::validation_due(std::int64_t iteration) const {
+  return config_.train.eval_interval > 0 && data_.valid &&
+         (iteration % config_.train.eval_interval == 0 || iteration == iterations_);
+}
+
 TrainOutcome Trainer::run() {
   TrainOutcome outcome;
   outcome.validation_loss = std::numeric_limits<double>::quiet_NaN();
   start_seconds_ = monotonic_seconds();
-  for (std::int64_t iteration = first_iteration_; iteration <= iterations_; ++iteration) {
-    StepReport report = step(iteration);
+  bool stopping = false;
+  for (std::int64_t next = first_iteration_;;) {
+    while (!stopping && may_begin(next)) begin(next++);
+    if (flights_.empty()) break;
+    StepReport report = finish_step();
+    std::int64_t iteration = report.iteration;
     outcome.iterations = iteration - first_iteration_ + 1;
     curves_.train.push_back({static_cast<double>(iteration), report.loss});
     if (sinks_) sinks_->report(report);
-    bool last = iteration == iterations_;
-    bool validation_due = config_.train.eval_interval > 0 && data_.valid &&
-                          (iteration % config_.train.eval_interval == 0 || last);
-    if (validation_due) {
+    if (validation_due(iteration)) {
       outcome.validation_loss = validate();
       curves_.validation.push_back({static_cast<double>(iteration), outcome.validation_loss});
       if (sinks_) sinks_->report_validation(report, outcome.validation_loss);
     }
-    if (!last && should_stop(iteration, outcome)) break;
+    if (!stopping && iteration != iterations_) stopping = should_stop(iteration, outcome);
   }
   finish(outcome);
   return outcome;

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <deque>
 #include <memory>
 #include <string>
 #include <vector>
@@ -25,6 +26,7 @@ struct TrainerConfig {
   TrainConfig train;
   LogConfig log;
   bool fp16 = false;
+  std::int64_t steps_ahead = -1;  // begun before a result is known; -1: as the device likes it
 };
 
 // A later one is stronger.
@@ -55,10 +57,22 @@ class Trainer {
   std::unique_ptr<Loader> open_loader(std::shared_ptr<const Dataset> data,
                                       std::shared_ptr<const SampleOrder> order,
                                       const BatchSchedule& batches, std::int64_t consumed_samples);
+  // A step that was begun and is not finished.
+  struct Flight {
+    std::int64_t iteration = 0;
+    StepBatch batch;
+    StepInput input;
+  };
   StepBatch load(std::int64_t iteration);
-  StepReport step(std::int64_t iteration);
+  // Of a step after `before` of the flights, which are taken to be good.
+  StepInput input_for(std::int64_t iteration, std::size_t before) const;
+  bool may_begin(std::int64_t iteration) const;
+  void begin(std::int64_t iteration);
+  // Waits for the oldest flight. Where it was bad, those after it are begun again.
+  StepReport finish_step();
   void handle_bad_step(const StepBatch& batch, const StepInput& input, StepReport& report);
   double validate();
+  bool validation_due(std::int64_t iteration) const;
   bool should_stop(std::int64_t iteration, TrainOutcome& outcome);
   void finish(TrainOutcome& outcome);
 
@@ -77,7 +91,9 @@ class Trainer {
   std::int64_t consumed_samples_ = 0;   // data
   std::int64_t scheduled_samples_ = 0;  // learning rate: skipped steps do not count
   std::int64_t consumed_tokens_ = 0, skipped_ = 0;
-  double start_seconds_ = 0;
+  std::deque<Flight> flights_;  // in order
+  std::size_t steps_ahead_ = 0;
+  double start_seconds_ = 0, interval_begin_ = 0;  // of the run, of the iteration to be reported
   LossCurves curves_;
 };
 

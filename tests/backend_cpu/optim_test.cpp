@@ -7,14 +7,13 @@ namespace {
 using namespace kernel_test;
 
 StepState some_state(std::int64_t update) {
-  return {.random_key = 0,
-          .iteration = update,
-          .update = update,
-          .lr = 0.01,
-          .weight_decay = 0.1,
-          .loss_factor = 1,
-          .grad_multiplier = 0.5,
-          .skip = 0};
+  StepState state;
+  state.iteration = state.update = update;
+  state.lr = 0.01;
+  state.weight_decay = 0.1;
+  state.loss_factor = 1;
+  state.grad_multiplier = 0.5;
+  return state;
 }
 
 struct Types {
@@ -215,7 +214,10 @@ TEST(Adam, SmallUpdatesAreNotLostInBf16) {
   AdamBuffers buffers{constant(Dtype::kBf16, 1.5), constant(Dtype::kF32, 1),
                       constant(Dtype::kF32, 0), constant(Dtype::kBf16, 0)};
   for (std::int64_t step = 1; step <= kSteps; ++step) {
-    StepState state{.random_key = static_cast<std::uint64_t>(step), .update = step, .lr = 1e-4};
+    StepState state;
+    state.random_key = static_cast<std::uint64_t>(step);
+    state.update = step;
+    state.lr = 1e-4;
     cpu_kernels().optim.adam(stream, adam_args(buffers, state));
   }
   auto mean = [](const std::vector<double>& values) {
@@ -246,18 +248,21 @@ TEST(Clip, DecidesFromNormAndLoss) {
                                  {16, nan, 1, 1, true, 0.5},
                                  {16, -infinity, 1, 1, true, 0.5}};
   for (const Row& row : rows) {
-    for (std::int32_t before : {0, 1}) {
+    for (std::int32_t failed : {0, 1}) {
       on_every_level([&](const Kernels& kernels, const Stream& stream) {
+        const bool skips = row.skips || failed;
         StepState state = some_state(3);
-        state.skip = before;
+        state.loss_scale = row.loss_scale;
+        state.failed = failed;
+        state.skip = 1 - failed;  // of the step before
         kernels.optim.clip(stream, {.square_sum = &row.square_sum,
                                     .loss = &row.loss,
                                     .state = &state,
-                                    .max_norm = row.max_norm,
-                                    .loss_scale = row.loss_scale});
-        EXPECT_EQ(state.skip, row.skips ? 1 : 0);
-        EXPECT_EQ(state.update, row.skips ? 3 : 4);
-        EXPECT_DOUBLE_EQ(state.grad_multiplier, row.multiplier);
+                                    .max_norm = row.max_norm});
+        EXPECT_EQ(state.skip, skips ? 1 : 0);
+        EXPECT_EQ(state.failed, skips ? 1 : 0);
+        EXPECT_EQ(state.update, skips ? 3 : 4);
+        EXPECT_DOUBLE_EQ(state.grad_multiplier, skips ? 0.5 : row.multiplier);
         return std::string();
       });
     }

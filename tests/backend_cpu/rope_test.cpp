@@ -33,8 +33,7 @@ TEST(RopeTable, HoldsCosinesThenSines) {
     }
     on_every_level([&](const Kernels& kernels, const Stream& stream) {
       Buffer table(dtype, {rows, 2 * half});
-      kernels.attention.rope_table(stream,
-                                   {positions.data(), frequencies.data(), 1.25, table.view()});
+      kernels.attention.rope_table(stream, {positions.data(), frequencies, 1.25, table.view()});
       expect_near(table.values(), expected, 2 * epsilon_of(dtype));
       EXPECT_TRUE(table.guards_intact());
       return table.bits();
@@ -45,7 +44,7 @@ TEST(RopeTable, HoldsCosinesThenSines) {
 TEST(RopeTable, TakesNoRows) {
   on_every_level([&](const Kernels& kernels, const Stream& stream) {
     Buffer table(Dtype::kF32, {0, 8});
-    kernels.attention.rope_table(stream, {nullptr, nullptr, 1, table.view()});
+    kernels.attention.rope_table(stream, {nullptr, {}, 1, table.view()});
     return table.bits();
   });
 }

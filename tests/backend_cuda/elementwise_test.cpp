@@ -23,7 +23,7 @@ TEST_F(CudaElementwise, FillWritesEveryElementAndNoOther) {
   Twin numbers = words<std::int32_t>({1, 2, 3, 4, 5});
   cuda().elementwise.fill(cuda_stream(), numbers.device, -7);
   std::vector<std::int32_t> back(5);
-  cuda().device.download(cuda_stream(), numbers.device, back.data());
+  cuda().device.fetch(cuda_stream(), numbers.device, back.data()).wait();
   EXPECT_EQ(back, std::vector<std::int32_t>(5, -7));
 }
 
@@ -168,7 +168,7 @@ TEST_F(CudaElementwise, FindsAnythingThatIsNotFinite) {
           cuda().elementwise.find_nonfinite(cuda_stream(), x.device,
                                             flag.device.as<std::int32_t>());
           std::int32_t found = -1;
-          cuda().device.download(cuda_stream(), flag.device, &found);
+          cuda().device.fetch(cuda_stream(), flag.device, &found).wait();
           EXPECT_EQ(found, bad == 0 ? 0 : 1) << name_of(dtype) << " " << bad << " at " << at;
         }
       }

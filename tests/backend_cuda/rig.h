@@ -78,7 +78,7 @@ class CudaRig : public ::testing::Test {
 
   std::vector<double> download(const Tensor& tensor) {
     Tensor host(host_, tensor.dtype(), tensor.shape(), "test");
-    cuda().device.download(cuda_stream(), tensor, host.view().data);
+    cuda().device.fetch(cuda_stream(), tensor, host.view().data).wait();
     std::vector<double> out(static_cast<std::size_t>(tensor.numel()));
     visit_float(tensor.dtype(), [&](auto type) {
       using T = decltype(type);

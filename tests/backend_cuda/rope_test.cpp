@@ -16,13 +16,13 @@ TEST_F(CudaRope, TableMatchesTheCpuInF32) {
     }
     std::vector<std::int32_t> positions;
     for (std::int32_t t = 0; t < 300; ++t) positions.push_back(t * t % 100000);
-    Twin frequency = words(frequencies), position = words(positions);
+    Twin position = words(positions);
     Tensor want(host_arena(), Dtype::kF32, {300, 2 * half}, "test");
     Twin got = poisoned(Dtype::kF32, {300, 2 * half});
-    cpu().attention.rope_table(cpu_stream(), {position.exact.as<std::int32_t>(),
-                                              frequency.exact.as<double>(), 1.25, want});
-    cuda().attention.rope_table(cuda_stream(), {position.device.as<std::int32_t>(),
-                                                frequency.device.as<double>(), 1.25, got.device});
+    cpu().attention.rope_table(cpu_stream(),
+                               {position.exact.as<std::int32_t>(), frequencies, 1.25, want});
+    cuda().attention.rope_table(
+        cuda_stream(), {position.device.as<std::int32_t>(), frequencies, 1.25, got.device});
     std::vector<double> values = download(got.device);
     for (std::size_t i = 0; i < values.size(); ++i) {
       ASSERT_NEAR(values[i], static_cast<double>(want.as<float>()[i]), 2e-7) << i;

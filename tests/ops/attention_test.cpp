@@ -145,10 +145,14 @@ TEST(CachedAttention, ContinuesASequence) {
       auto first = values.inputs[0].begin() + row * kWidth;
       Var qkv{bench.tensor({count, kWidth}, {first, first + count * kWidth}),
               Placement().with(Axis::kTp, PlaceState::kShard1), -1, nullptr};
-      std::vector<AttentionRun> runs = {{0, count, 2, row + count, row}};
-      std::vector<std::int64_t> write;
+      // Runs that know their keys, and one that is told.
+      bool told = count == 1;
+      std::vector<std::int32_t> write, keys = {row + count};
       for (std::int32_t i = 0; i < count; ++i) write.push_back(2 + row + i);
-      Var out = cached_attention(bench.ctx, qkv, cache, runs, write, spec);
+      DecodeStep step{{{0, count, 2, told ? 10 : row + count, told ? 0 : row}},
+                      bench.ctx.upload<std::int32_t>(write, "test"),
+                      told ? bench.ctx.upload<std::int32_t>(keys, "test") : Tensor()};
+      Var out = cached_attention(bench.ctx, qkv, cache, step, spec);
       EXPECT_FALSE(out.tracked());
       std::vector<double> part = values_of(out.tensor);
       got.insert(got.end(), part.begin(), part.end());
@@ -174,9 +178,7 @@ OpCase rope_case(const RopeOption& option) {
           {{{7, 24}, PlaceState::kShard1}},
           {},
           [option](Bench& bench, const std::vector<Var>& in) {
-            auto count = static_cast<std::int64_t>(option.frequencies.size());
-            Tensor frequencies = bench.tensor({count}, option.frequencies, Dtype::kF64);
-            Tensor table = rope_table(bench.ctx, bench.layout.positions, frequencies, 1.25);
+            Tensor table = rope_table(bench.ctx, bench.layout.positions, option.frequencies, 1.25);
             return OpOutputs{{rope(bench.ctx, in[0], {table, 3, 6, option.interleaved})}};
           },
           {3, 4}};

@@ -52,7 +52,8 @@ std::vector<RankMemory> measure(const MemoryQuery& query) {
     for (int i = 0; i < (query.parallel.overlap_param_gather ? 2 : 1); ++i) {
       engine.train_step(batches, {i + 1, 1e-3, 0.1, 1.0, 1.0});
     }
-    memory.activations = static_cast<std::int64_t>(engine.arena().peak()) - kept;
+    memory.activations =
+        static_cast<std::int64_t>(engine.arena().peak() + engine.inputs().peak()) - kept;
   });
   return measured;
 }

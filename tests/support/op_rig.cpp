@@ -135,7 +135,7 @@ Bench::Bench(World& world, const MeshShape& shape, Dtype dtype, int threads)
       arena(make_host_memory()),
       mesh(world, shape),
       store(arena),
-      ctx{cpu_kernels(), Stream{&pool, nullptr}, arena, mesh, store, store, &step, dtype} {
+      ctx{cpu_kernels(), Stream{&pool, nullptr}, arena, arena, mesh, store, store, &step, dtype} {
   step.random_key = 0x1234567890abcdef;
   step.loss_factor = 0.25;
   ctx.layer = 3;
@@ -147,7 +147,7 @@ Bench::Bench(Dtype dtype, int threads)
       arena(make_host_memory()),
       mesh(*own_world, {}),
       store(arena),
-      ctx{cpu_kernels(), Stream{&pool, nullptr}, arena, mesh, store, store, &step, dtype} {
+      ctx{cpu_kernels(), Stream{&pool, nullptr}, arena, arena, mesh, store, store, &step, dtype} {
   step.random_key = 0x1234567890abcdef;
   step.loss_factor = 0.25;
   ctx.layer = 3;

@@ -32,10 +32,14 @@ DeviceKernels cpu_device_kernels() {
       },
       .upload = [](const Stream&, const void* host,
                    const View& to) { copy_bytes(to.data, host, to.bytes()); },
-      .download = [](const Stream&, const View& from,
-                     void* host) { copy_bytes(host, from.data, from.bytes()); },
+      .fetch =
+          [](const Stream&, const View& from, void* host) {
+            copy_bytes(host, from.data, from.bytes());
+            return Work();
+          },
       .copy = [](const Stream&, const View& from,
                  const View& to) { copy_bytes(to.data, from.data, to.bytes()); },
+      .record = nullptr,
   };
 }
 

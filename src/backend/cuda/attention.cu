@@ -140,7 +140,8 @@ void visit_type(Dtype dtype, const Body& body) {
 }
 
 void forward(const Stream& stream, const AttentionForwardArgs& args) {
-  if (!cudnn_attention_forward(stream, args)) own_attention_forward(stream, args);
+  if (args.key_counts != nullptr || !cudnn_attention_forward(stream, args))
+    own_attention_forward(stream, args);
 }
 
 void backward(const Stream& stream, const AttentionBackwardArgs& args) {
@@ -180,10 +181,12 @@ void own_attention_forward(const Stream& stream, const AttentionForwardArgs& arg
   params.v = args.v;
   params.out = args.out.data;
   params.lse = args.lse.as<float>();
-  if (!fits_tensor_cores(args.shape, {args.q, args.k, args.v, args.out.data})) {
-    plain_forward(queue, params, args.shape);
-  } else if (is_decode(args.shape)) {
+  params.key_counts = args.key_counts;
+  const bool fits = fits_tensor_cores(args.shape, {args.q, args.k, args.v, args.out.data});
+  if (fits && is_decode(args.shape)) {
     decode(queue, params, args.shape);
+  } else if (!fits || args.key_counts != nullptr) {
+    plain_forward(queue, params, args.shape);
   } else if (args.shape.dtype == Dtype::kBf16) {
     forward_bf16(queue, params, args.shape);
   } else {

@@ -31,7 +31,7 @@ __global__ void __launch_bounds__(Tiling::kThreads, 2)
     decode_kernel(const __grid_constant__ DecodeParams params) {
   extern __shared__ __align__(16) std::uint8_t memory[];
   const Shape& shape = params.forward.shape;
-  const AttentionRun& run = params.forward.runs.at[blockIdx.z];
+  const AttentionRun run = current_run(params.forward);
   const int kv_head = static_cast<int>(blockIdx.x), split = static_cast<int>(blockIdx.y);
   const int count = run.q_count * shape.group;
   if (count == 0) return;
@@ -106,6 +106,7 @@ void launch_decode(CudaQueue& queue, DecodeParams& params, const AttentionShape&
   for_run_chunks(shape.runs, params.forward.runs, [&](const RunChunk& chunk) {
     constexpr int kBlocksPerProcessor = 4, kLeastKeys = 256;
     const int busy = static_cast<int>(shape.kv_heads) * chunk.count;
+    params.forward.first_run = chunk.begin;
     params.pairs = chunk.most_queries * params.forward.shape.group;
     params.splits = std::clamp(ceil_div(kBlocksPerProcessor * queue.multiprocessors(), busy), 1,
                                std::max(1, ceil_div(chunk.most_keys, kLeastKeys)));

@@ -38,8 +38,20 @@ struct ForwardParams {
   const void *q = nullptr, *k = nullptr, *v = nullptr;
   void* out = nullptr;
   float* lse = nullptr;
+  const std::int32_t* key_counts = nullptr;  // of all runs of the call
+  int first_run = 0;                         // of this launch
   Runs runs;
 };
+
+// The run of this block, as far as it has come.
+__device__ inline AttentionRun current_run(const ForwardParams& params) {
+  AttentionRun run = params.runs.at[blockIdx.z];
+  if (params.key_counts != nullptr) {
+    run.k_count = params.key_counts[params.first_run + blockIdx.z];
+    run.offset = run.k_count - run.q_count;
+  }
+  return run;
+}
 
 // Few queries over many keys.
 struct DecodeParams {
@@ -69,7 +81,7 @@ struct BackwardParams {
 
 // Some runs of a call and their largest counts.
 struct RunChunk {
-  int count = 0;
+  int begin = 0, count = 0;
   int most_queries = 0, most_keys = 0;
 };
 
@@ -77,7 +89,7 @@ struct RunChunk {
 template <class Body>
 void for_run_chunks(std::span<const AttentionRun> runs, Runs& table, const Body& body) {
   for (std::size_t begin = 0; begin < runs.size(); begin += kRunsPerLaunch) {
-    RunChunk chunk;
+    RunChunk chunk{.begin = static_cast<int>(begin)};
     for (const AttentionRun& run :
          runs.subspan(begin, std::min<std::size_t>(kRunsPerLaunch, runs.size() - begin))) {
       table.at[chunk.count++] = run;

@@ -114,7 +114,7 @@ __global__ void __launch_bounds__(Tiling::kThreads)
     plain_forward_kernel(const __grid_constant__ ForwardParams params) {
   extern __shared__ __align__(16) std::uint8_t memory[];
   const Shape& shape = params.shape;
-  const AttentionRun& run = params.runs.at[blockIdx.z];
+  const AttentionRun run = current_run(params);
   const int head = static_cast<int>(blockIdx.x), kv_head = head / shape.group;
   const int first = static_cast<int>(blockIdx.y) * Tiling::kRows;
   const int count = min(Tiling::kRows, run.q_count - first);
@@ -314,6 +314,7 @@ void plain_forward(CudaQueue& queue, ForwardParams& params, const AttentionShape
   visit_tiling(shape, [&](auto type, auto tiling) {
     using Tiling = decltype(tiling);
     for_run_chunks(shape.runs, params.runs, [&](const RunChunk& chunk) {
+      params.first_run = chunk.begin;
       dim3 grid(blocks(shape.q_heads), blocks(ceil_div(chunk.most_queries, Tiling::kRows)),
                 blocks(chunk.count));
       launch<ForwardParams>(plain_forward_kernel<decltype(type), Tiling>, grid, Tiling::kThreads,

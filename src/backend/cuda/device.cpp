@@ -1,5 +1,7 @@
 #include "backend/cuda/device.h"
 
+#include <cstring>
+
 #include "backend/cuda/queue.h"
 #include "backend/cuda/tables.h"
 #include "base/error.h"
@@ -34,6 +36,89 @@ void copy_async(void* to, const void* from, std::size_t bytes, cudaMemcpyKind ki
                 const Stream& stream) {
   if (bytes == 0) return;
   check_cuda(cudaMemcpyAsync(to, from, bytes, kind, queue_of(stream).stream()), "copy memory");
+}
+
+void check_not_recording(const CudaQueue& queue, const char* what) {
+  BEV_CHECK(!queue.recording(), ErrorKind::kInternal, what, " while work is recorded");
+}
+
+void upload(const Stream& stream, const void* host, const View& to) {
+  CudaQueue& queue = queue_of(stream);
+  check_not_recording(queue, "upload");
+  if (to.bytes() == 0) return;
+  if (to.bytes() > Staging::kMostBytes) {  // pageable memory is copied before the call returns
+    return copy_async(to.data, host, to.bytes(), cudaMemcpyHostToDevice, stream);
+  }
+  Staging::Block& block = queue.staging().take(to.bytes());
+  std::memcpy(block.data, host, to.bytes());
+  copy_async(to.data, block.data, to.bytes(), cudaMemcpyHostToDevice, stream);
+  check_cuda(cudaEventRecord(block.passed, queue.stream()), "record an event");
+}
+
+// What was fetched into a staging block, on its way to where it was asked for.
+class PendingFetch final : public Work::Pending {
+ public:
+  PendingFetch(CudaQueue& queue, Staging::Block& block, void* host, std::size_t bytes)
+      : queue_(queue), block_(block), host_(host), bytes_(bytes) {
+    block_.held = true;
+  }
+  ~PendingFetch() override { block_.held = false; }
+  void wait() override {
+    queue_.wait(block_.passed);
+    std::memcpy(host_, block_.data, bytes_);
+  }
+
+ private:
+  CudaQueue& queue_;
+  Staging::Block& block_;
+  void* host_;
+  std::size_t bytes_;
+};
+
+Work fetch(const Stream& stream, const View& from, void* host) {
+  CudaQueue& queue = queue_of(stream);
+  check_not_recording(queue, "fetch");
+  if (from.bytes() == 0) return {};
+  if (from.bytes() > Staging::kMostBytes) {
+    copy_async(host, from.data, from.bytes(), cudaMemcpyDeviceToHost, stream);
+    queue.wait_for_all();
+    return {};
+  }
+  Staging::Block& block = queue.staging().take(from.bytes());
+  copy_async(block.data, from.data, from.bytes(), cudaMemcpyDeviceToHost, stream);
+  check_cuda(cudaEventRecord(block.passed, queue.stream()), "record an event");
+  return Work(std::make_unique<PendingFetch>(queue, block, host, from.bytes()));
+}
+
+class Graph final : public Recording {
+ public:
+  Graph(CudaQueue& queue, cudaGraph_t graph) : queue_(queue) {
+    cudaError_t error = cudaGraphInstantiate(&executable_, graph, 0);
+    cudaGraphDestroy(graph);
+    check_cuda(error, "make a graph");
+  }
+  ~Graph() override { cudaGraphExecDestroy(executable_); }
+  Graph(const Graph&) = delete;
+  Graph& operator=(const Graph&) = delete;
+  void start() override {
+    check_cuda(cudaGraphLaunch(executable_, queue_.stream()), "start a graph");
+  }
+
+ private:
+  CudaQueue& queue_;
+  cudaGraphExec_t executable_ = nullptr;
+};
+
+std::unique_ptr<Recording> record(const Stream& stream, const std::function<void()>& body) {
+  CudaQueue& queue = queue_of(stream);
+  queue.begin_recording();
+  try {
+    body();
+  } catch (...) {
+    queue.abandon_recording();
+    throw;
+  }
+  return std::make_unique<Graph>(queue, queue.end_recording());
 }
 
 // A group of one rank on the device; its host group serves host values.
@@ -85,20 +170,13 @@ DeviceKernels cuda_device_kernels() {
       .open = [](const DeviceOptions& options) -> std::unique_ptr<Device> {
         return std::make_unique<CudaDevice>(options);
       },
-      // Pageable memory is staged before the call returns.
-      .upload =
-          [](const Stream& stream, const void* host, const View& to) {
-            copy_async(to.data, host, to.bytes(), cudaMemcpyHostToDevice, stream);
-          },
-      .download =
-          [](const Stream& stream, const View& from, void* host) {
-            copy_async(host, from.data, from.bytes(), cudaMemcpyDeviceToHost, stream);
-            check_cuda(cudaStreamSynchronize(queue_of(stream).stream()), "wait for the device");
-          },
+      .upload = upload,
+      .fetch = fetch,
       .copy =
           [](const Stream& stream, const View& from, const View& to) {
             copy_async(to.data, from.data, to.bytes(), cudaMemcpyDeviceToDevice, stream);
           },
+      .record = record,
   };
 }
 

@@ -248,11 +248,13 @@ void dropout(const Stream& stream, const DropoutArgs& args) {
 template <class Word>
 __global__ void __launch_bounds__(kThreads)
     copy_rows_kernel(const Word* src, Word* dst, std::int64_t rows, std::int64_t words,
-                     std::int64_t src_stride, std::int64_t dst_stride) {
+                     std::int64_t src_stride, std::int64_t dst_stride,
+                     const std::int32_t* dst_rows) {
   const std::int64_t word = own_pack();
   if (word >= words) return;
   for (std::int64_t r = first_row(); r < rows; r += row_step()) {
-    dst[r * dst_stride + word] = src[r * src_stride + word];
+    const std::int64_t to = dst_rows != nullptr ? dst_rows[r] : r;
+    dst[to * dst_stride + word] = src[r * src_stride + word];
   }
 }
 
@@ -270,7 +272,7 @@ bool copy_words(CudaQueue& queue, const CopyRowsArgs& args) {
   const RowGrid grid = row_grid(args.rows, length / kSize);
   copy_rows_kernel<<<grid.blocks, grid.threads, 0, queue.stream()>>>(
       static_cast<const Word*>(args.src), static_cast<Word*>(args.dst), args.rows, length / kSize,
-      src_stride / kSize, dst_stride / kSize);
+      src_stride / kSize, dst_stride / kSize, args.dst_rows);
   check_launch("copy_rows");
   return true;
 }

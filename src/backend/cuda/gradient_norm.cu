@@ -44,14 +44,14 @@ __global__ void __launch_bounds__(kLastThreads)
 }
 
 __global__ void clip_kernel(ClipArgs args) {
-  const double norm = sqrt(*args.square_sum) / args.loss_scale;
   StepState& state = *args.state;
-  const bool finite = isfinite(norm) && isfinite(*args.loss);
-  state.skip = finite ? 0 : 1;
-  if (!finite) return;
+  const double norm = sqrt(*args.square_sum) / state.loss_scale;
+  if (!isfinite(norm) || !isfinite(*args.loss)) state.failed = 1;
+  state.skip = state.failed;
+  if (state.skip) return;
   ++state.update;
   const double factor = args.max_norm > 0 ? fmin(1.0, args.max_norm / (norm + 1e-6)) : 1.0;
-  state.grad_multiplier = factor / args.loss_scale;
+  state.grad_multiplier = factor / state.loss_scale;
 }
 
 }  // namespace

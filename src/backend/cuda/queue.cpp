@@ -1,5 +1,7 @@
 #include "backend/cuda/queue.h"
 
+#include <algorithm>
+
 #include "backend/cuda/attention_plans.h"
 #include "backend/cuda/gemm_plans.h"
 #include "base/error.h"
@@ -25,19 +27,49 @@ CudaQueue::~CudaQueue() {
   cudaStreamSynchronize(stream_);
   attention_.reset();
   gemm_.reset();
-  cudaFree(scratch_);
+  for (void* memory : scratch_) cudaFree(memory);
   cudaStreamDestroy(stream_);
 }
 
 void* CudaQueue::scratch(std::size_t bytes) {
   if (bytes > scratch_bytes_) {
-    check_cuda(cudaStreamSynchronize(stream_), "wait to grow the scratch memory");
-    check_cuda(cudaFree(scratch_), "free the scratch memory");
-    scratch_ = nullptr;
-    check_cuda(cudaMalloc(&scratch_, bytes), "allocate scratch memory");
-    scratch_bytes_ = bytes;
+    BEV_CHECK(!recording_, ErrorKind::kInternal, "scratch memory grows while work is recorded");
+    std::size_t more = std::max(bytes, 2 * scratch_bytes_);
+    scratch_.push_back(nullptr);
+    check_cuda(cudaMalloc(&scratch_.back(), more), "allocate scratch memory");
+    scratch_bytes_ = more;
   }
-  return scratch_;
+  return scratch_.empty() ? nullptr : scratch_.back();
+}
+
+void CudaQueue::wait(cudaEvent_t event) {
+  ++host_waits_;
+  check_cuda(cudaEventSynchronize(event), "wait for the device");
+}
+
+void CudaQueue::wait_for_all() {
+  ++host_waits_;
+  check_cuda(cudaStreamSynchronize(stream_), "wait for the device");
+}
+
+void CudaQueue::begin_recording() {
+  check_cuda(cudaStreamBeginCapture(stream_, cudaStreamCaptureModeThreadLocal), "begin a graph");
+  recording_ = true;
+}
+
+cudaGraph_t CudaQueue::end_recording() {
+  recording_ = false;
+  cudaGraph_t graph = nullptr;
+  check_cuda(cudaStreamEndCapture(stream_, &graph), "end a graph");
+  return graph;
+}
+
+void CudaQueue::abandon_recording() {
+  recording_ = false;
+  cudaGraph_t unfinished = nullptr;
+  cudaStreamEndCapture(stream_, &unfinished);
+  if (unfinished != nullptr) cudaGraphDestroy(unfinished);
+  cudaGetLastError();  // of the recording, which is given up
 }
 
 CudaGemm& CudaQueue::gemm() { return *gemm_; }

@@ -7,7 +7,9 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <vector>
 
+#include "backend/cuda/staging.h"
 #include "tensor/stream.h"
 
 namespace bev {
@@ -26,8 +28,19 @@ class CudaQueue {
   cudaStream_t stream() const { return stream_; }
   int multiprocessors() const { return multiprocessors_; }
   // Device memory for the kernels of one call: the next call on this queue may overwrite it.
-  // 256-byte aligned. Grows at its first uses, which waits for the device.
+  // 256-byte aligned. Grows at its first uses; what it had stays, since recordings may know it.
   void* scratch(std::size_t bytes);
+
+  Staging& staging() { return staging_; }
+  // The host waits for the device, which is counted: a step is to do without.
+  void wait(cudaEvent_t event);
+  void wait_for_all();
+  std::int64_t host_waits() const { return host_waits_; }
+  // Between begin and end, work is recorded and not run; nothing can come from or go to the host.
+  void begin_recording();
+  cudaGraph_t end_recording();
+  void abandon_recording();
+  bool recording() const { return recording_; }
 
   CudaGemm& gemm();
   CudaAttention& attention();
@@ -35,8 +48,11 @@ class CudaQueue {
  private:
   cudaStream_t stream_ = nullptr;
   int multiprocessors_ = 0;
-  void* scratch_ = nullptr;
+  std::vector<void*> scratch_;  // the last one is the largest, and in use
   std::size_t scratch_bytes_ = 0;
+  Staging staging_;
+  std::int64_t host_waits_ = 0;
+  bool recording_ = false;
   std::unique_ptr<CudaGemm> gemm_;
   std::unique_ptr<CudaAttention> attention_;
 };

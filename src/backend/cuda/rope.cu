@@ -1,3 +1,5 @@
+#include <algorithm>
+
 #include "backend/cuda/grid.cuh"
 #include "backend/cuda/tables.h"
 #include "backend/cuda/values.cuh"
@@ -7,14 +9,20 @@ namespace bev {
 namespace cuda {
 namespace {
 
+// They travel with the launch, so that nothing has to be sent ahead of it.
+constexpr std::int64_t kMostFrequencies = 256;
+struct Frequencies {
+  float at[kMostFrequencies];
+};
+
 // Angles in f32 as the reference systems have them, their cosines in f64. 4 bytes written per
 // element.
 __global__ void __launch_bounds__(kThreads)
-    table_kernel(const std::int32_t* positions, const double* frequencies, double scale,
+    table_kernel(const std::int32_t* positions, Frequencies frequencies, double scale,
                  std::int64_t rows, std::int64_t half, float* cos_sin) {
   const std::int64_t i = own_pack();
   if (i >= half) return;
-  const float frequency = static_cast<float>(frequencies[i]);
+  const float frequency = frequencies.at[i];
   for (std::int64_t t = first_row(); t < rows; t += row_step()) {
     const float angle = __fmul_rn(frequency, static_cast<float>(positions[t]));
     double sine, cosine;
@@ -110,9 +118,14 @@ void run(CudaQueue& queue, const RopeApplyArgs& view) {
 void cuda_rope_table(const Stream& stream, const RopeTableArgs& args) {
   if (args.cos_sin.numel() == 0) return;
   const std::int64_t rows = args.cos_sin.shape[0], half = args.cos_sin.shape[1] / 2;
+  BEV_CHECK(half <= cuda::kMostFrequencies, ErrorKind::kConfig, "rope: ", half,
+            " frequencies; the GPU takes at most ", cuda::kMostFrequencies);
+  cuda::Frequencies frequencies;
+  std::ranges::transform(args.frequencies, frequencies.at,
+                         [](double frequency) { return static_cast<float>(frequency); });
   const cuda::RowGrid grid = cuda::row_grid(rows, half);
   cuda::table_kernel<<<grid.blocks, grid.threads, 0, queue_of(stream).stream()>>>(
-      args.positions, args.frequencies, args.scale, rows, half, cuda::address<float>(args.cos_sin));
+      args.positions, frequencies, args.scale, rows, half, cuda::address<float>(args.cos_sin));
   check_launch("rope table");
 }
 

@@ -296,6 +296,17 @@ void run_forward(const Stream& stream, const AttentionForwardArgs& args) {
 
 void attention_forward(const Stream& stream, const AttentionForwardArgs& args) {
   check_attention(args.shape);
+  if (args.key_counts != nullptr) {
+    std::vector<AttentionRun> runs(args.shape.runs.begin(), args.shape.runs.end());
+    for (std::size_t i = 0; i < runs.size(); ++i) {
+      runs[i].k_count = args.key_counts[i];
+      runs[i].offset = runs[i].k_count - runs[i].q_count;
+    }
+    AttentionForwardArgs now = args;
+    now.shape.runs = runs;
+    now.key_counts = nullptr;
+    return attention_forward(stream, now);
+  }
   visit_float(args.shape.dtype, [&](auto zero) { run_forward<decltype(zero)>(stream, args); });
 }
 

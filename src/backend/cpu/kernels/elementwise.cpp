@@ -189,7 +189,8 @@ void copy_rows(const Stream& stream, const CopyRowsArgs& args) {
   for_ranges(stream, args.rows, rows_per_piece(args.columns),
              [&](std::int64_t begin, std::int64_t end) {
                for (std::int64_t row = begin; row < end && args.columns > 0; ++row) {
-                 std::memcpy(dst + static_cast<std::size_t>(row * args.dst_stride) * size,
+                 const std::int64_t to = args.dst_rows != nullptr ? args.dst_rows[row] : row;
+                 std::memcpy(dst + static_cast<std::size_t>(to * args.dst_stride) * size,
                              src + static_cast<std::size_t>(row * args.src_stride) * size,
                              static_cast<std::size_t>(args.columns) * size);
                }

@@ -231,14 +231,14 @@ void sum_squares(const Stream& stream, const View& x, double* sum) {
 }
 
 void clip(const Stream&, const ClipArgs& args) {
-  const double norm = std::sqrt(*args.square_sum) / args.loss_scale;
   StepState& state = *args.state;
-  const bool finite = std::isfinite(norm) && std::isfinite(*args.loss);
-  state.skip = finite ? 0 : 1;
-  if (!finite) return;
+  const double norm = std::sqrt(*args.square_sum) / state.loss_scale;
+  if (!std::isfinite(norm) || !std::isfinite(*args.loss)) state.failed = 1;
+  state.skip = state.failed;
+  if (state.skip) return;
   ++state.update;
   const double factor = args.max_norm > 0 ? std::min(1.0, args.max_norm / (norm + 1e-6)) : 1.0;
-  state.grad_multiplier = factor / args.loss_scale;
+  state.grad_multiplier = factor / state.loss_scale;
 }
 
 void normal(const Stream& stream, const NormalArgs& args) {

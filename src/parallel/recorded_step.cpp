@@ -1,0 +1,58 @@
+#include "parallel/recorded_step.h"
+
+#include <algorithm>
+#include <utility>
+
+namespace bev {
+
+namespace {
+
+// Calls visit with each tensor of a micro-batch, in pairs of two of them. Context parallelism has
+// more, and is not recorded.
+template <class Visit>
+void for_tensors(const MicroBatch& from, MicroBatch& to, const Visit& visit) {
+  visit(from.tokens, to.tokens);
+  visit(from.targets.targets, to.targets.targets);
+  visit(from.targets.weights, to.targets.weights);
+  visit(from.layout.positions, to.layout.positions);
+  visit(from.layout.samples, to.layout.samples);
+  visit(from.layout.sample_positions, to.layout.sample_positions);
+}
+
+}  // namespace
+
+std::unique_ptr<StepShape> shape_of(std::span<const MicroBatch> batches, double clip_grad) {
+  auto alike = [&](const MicroBatch& batch) {
+    return batch.layout.tokens == batches[0].layout.tokens &&
+           batch.layout.sequences == batches[0].layout.sequences;
+  };
+  if (batches.empty() || !std::ranges::all_of(batches, alike)) return nullptr;
+  return std::make_unique<StepShape>(StepShape{batches.size() > 1, batches[0].layout.tokens,
+                                               batches[0].layout.sequences, clip_grad});
+}
+
+RecordedStep::RecordedStep(Context& ctx, StepShape shape, const MicroBatch& like,
+                           const Parts& parts)
+    : shape_(std::move(shape)), batch_(like) {
+  for_tensors(like, batch_, [&](const Tensor& from, Tensor& to) {
+    to = Tensor(ctx.inputs, from.dtype(), from.shape(), "recorded batch");
+  });
+  auto record = [&](const std::function<void()>& body) {
+    return ctx.kernels.device.record(ctx.stream, body);
+  };
+  first_ = record([&] { parts.first(batch_); });
+  if (shape_.several) next_ = record([&] { parts.next(batch_); });
+  last_ = record(parts.last);
+}
+
+void RecordedStep::start(Context& ctx, std::span<const MicroBatch> batches) {
+  for (const MicroBatch& batch : batches) {
+    for_tensors(batch, batch_, [&](const Tensor& from, Tensor& to) {
+      ctx.kernels.device.copy(ctx.stream, from, to);
+    });
+    (&batch == batches.data() ? first_ : next_)->start();
+  }
+  last_->start();
+}
+
+}  // namespace bev

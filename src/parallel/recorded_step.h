@@ -1,0 +1,47 @@
+// The work of a training step as its device recorded it. Starting it again costs the host a few
+// calls instead of one for each kernel, so that short steps keep the device busy. The bits are
+// those of the step itself: the same kernels run in the same order on the same memory.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "models/decoder.h"
+
+namespace bev {
+
+// What the kernels of a step follow from, besides the model. Token values, positions and all of
+// StepInputs are read on the device and may change.
+struct StepShape {
+  bool several = false;  // micro-batches; all are alike
+  std::int64_t tokens = 0;
+  std::vector<SequenceRows> sequences;
+  double clip_grad = 0;
+  bool operator==(const StepShape&) const = default;
+};
+// Null where the micro-batches are not alike: such a step is not recorded.
+std::unique_ptr<StepShape> shape_of(std::span<const MicroBatch> batches, double clip_grad);
+
+class RecordedStep {
+ public:
+  struct Parts {
+    std::function<void(const MicroBatch&)> first;  // micro-batch of a step
+    std::function<void(const MicroBatch&)> next;   // each after it
+    std::function<void()> last;                    // all that follows them
+  };
+  // Records; nothing is computed.
+  RecordedStep(Context& ctx, StepShape shape, const MicroBatch& like, const Parts& parts);
+
+  const StepShape& shape() const { return shape_; }
+  void start(Context& ctx, std::span<const MicroBatch> batches);
+
+ private:
+  StepShape shape_;
+  MicroBatch batch_;  // what the recordings read
+  std::unique_ptr<Recording> first_, next_, last_;
+};
+
+}  // namespace bev

@@ -1,0 +1,189 @@
+#include "train/trainer.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <limits>
+#include <set>
+
+#include "backend/cpu/cpu_kernels.h"
+#include "base/file.h"
+#include "base/text.h"
+#include "data/mock_dataset.h"
+#include "tests/support/temp_folder.h"
+
+namespace bev {
+namespace {
+
+ModelConfig small_model() {
+  ModelConfig model;
+  model.family = "gpt2";
+  model.num_layers = 2;
+  model.hidden_size = 16;
+  model.num_attention_heads = 2;
+  model.num_query_groups = 2;
+  model.kv_channels = 8;
+  model.ffn_hidden_size = 32;
+  model.vocab_size = 40;
+  model.max_position_embeddings = 16;
+  model.hidden_dropout = 0.1;
+  return model;
+}
+
+// Some samples make the loss of their batch infinite.
+class PoisonedDataset final : public Dataset {
+ public:
+  explicit PoisonedDataset(std::set<std::int64_t> bad) : bad_(std::move(bad)) {}
+  std::int64_t seq_length() const override { return mock_.seq_length(); }
+  std::int64_t num_samples() const override { return mock_.num_samples(); }
+  TokenSample sample(std::int64_t index) const override {
+    TokenSample sample = mock_.sample(index);
+    if (bad_.contains(index)) sample.weights[3] = std::numeric_limits<float>::infinity();
+    return sample;
+  }
+
+ private:
+  MockDataset mock_{{.vocab_size = 40, .seq_length = 16, .seed = 7}};
+  std::set<std::int64_t> bad_;
+};
+
+struct TrainingRun {
+  std::set<std::int64_t> bad_samples;
+  TrainerConfig trainer;
+  Dtype dtype = Dtype::kF32;
+};
+
+struct Answer {
+  TrainOutcome outcome;
+  std::string metrics;         // without what depends on the clock
+  std::vector<float> weights;  // at the end
+};
+
+TrainingRun some_run() {
+  TrainingRun run;
+  run.trainer.train.train_iters = 12;
+  run.trainer.train.nan_policy = NanPolicy::kSkip;
+  run.trainer.batch.micro_batch_size = 2;
+  run.trainer.batch.global_batch_size = 4;
+  run.trainer.data.seq_length = 16;
+  run.trainer.optim.lr = 0.01;
+  run.trainer.optim.lr_decay_iters = 12;
+  run.trainer.optim.start_weight_decay = run.trainer.optim.end_weight_decay = 0.01;
+  run.trainer.log.progress = false;
+  return run;
+}
+
+std::string without_times(std::string line) {
+  for (const char* key : {"\"tokens_per_second\":", "\"elapsed_ms\":"}) {
+    std::size_t at = line.find(key);
+    if (at != std::string::npos) line.erase(at, line.find(',', at) - at);
+  }
+  return line;
+}
+
+Answer train(TrainingRun run, std::int64_t ahead) {
+  TempFolder folder;
+  Answer answer;
+  run.trainer.steps_ahead = ahead;
+  run.trainer.fp16 = run.dtype == Dtype::kF16;
+  run.trainer.log.metrics_out = folder.path("metrics.jsonl");
+  auto data = std::make_shared<PoisonedDataset>(run.bad_samples);
+  auto order = std::make_shared<SampleOrder>(SampleOrderSpec{.micro_batch_size = 2});
+  RunData sources{data, run.trainer.train.eval_interval > 0 ? data : nullptr, order, order, {}};
+  run_thread_ranks(1, {}, [&](World& world) {
+    EngineOptions options;
+    options.model = small_model();
+    options.parallel.data_parallel_size = 1;
+    options.optim = run.trainer.optim;
+    options.dtype = run.dtype;
+    Engine engine(world, cpu_kernels(), options);
+    {
+      Trainer trainer(engine, run.trainer, sources, nullptr);
+      answer.outcome = trainer.run();
+    }
+    for (const Param* param : engine.store().params()) {
+      Tensor wide(engine.arena(), Dtype::kF32, param->local, "test");
+      cpu_kernels().elementwise.cast(engine.ctx().stream, engine.store().local_value(*param).view,
+                                     wide);
+      answer.weights.insert(answer.weights.end(), wide.as<float>(),
+                            wide.as<float>() + wide.numel());
+    }
+  });
+  for (const std::string& line : split(read_file(run.trainer.log.metrics_out), '\n')) {
+    answer.metrics += without_times(line) + "\n";
+  }
+  return answer;
+}
+
+void expect_equal(const Answer& one, const Answer& other) {
+  EXPECT_EQ(one.metrics, other.metrics);
+  EXPECT_EQ(one.weights, other.weights);
+  EXPECT_EQ(one.outcome.iterations, other.outcome.iterations);
+  EXPECT_EQ(one.outcome.skipped, other.outcome.skipped);
+  EXPECT_EQ(one.outcome.consumed_samples, other.outcome.consumed_samples);
+  EXPECT_EQ(one.outcome.reason, other.outcome.reason);
+}
+
+void check_running_ahead(const TrainingRun& run) {
+  Answer waiting = train(run, 0);
+  for (std::int64_t ahead : {1, 3}) {
+    SCOPED_TRACE(ahead);
+    expect_equal(waiting, train(run, ahead));
+  }
+}
+
+TEST(Trainer, RunningAheadChangesNothing) {
+  TrainingRun run = some_run();
+  check_running_ahead(run);
+  EXPECT_EQ(train(run, 1).outcome.skipped, 0);
+}
+
+// The steps begun after a bad one are thrown away and begun again with what is known by then: lr
+// and weights of the run that waits.
+TEST(Trainer, RunningAheadPassesBadStepsAsWaitingDoes) {
+  TrainingRun run = some_run();
+  run.bad_samples = {2, 17, 23, 24, 47};  // iterations 1, 5, 6, 7, 12
+  check_running_ahead(run);
+  EXPECT_EQ(train(run, 1).outcome.skipped, 5);
+}
+
+TEST(Trainer, RunningAheadFindsTheLossScale) {
+  TrainingRun run = some_run();
+  run.dtype = Dtype::kF16;
+  run.trainer.optim.hysteresis = 1;
+  run.trainer.optim.loss_scale_window = 2;
+  run.trainer.optim.initial_loss_scale = 1ll << 24;
+  check_running_ahead(run);
+  std::int64_t skipped = train(run, 1).outcome.skipped;
+  EXPECT_GT(skipped, 2);
+  EXPECT_LT(skipped, 12);
+}
+
+TEST(Trainer, RunningAheadStopsWhereItShould) {
+  TrainingRun run = some_run();
+  run.trainer.train.eval_interval = 3;
+  run.trainer.train.eval_iters = 2;
+  run.trainer.train.exit_interval = 7;
+  run.bad_samples = {33};
+  check_running_ahead(run);
+  EXPECT_EQ(train(run, 1).outcome.iterations, 7);
+}
+
+TEST(Trainer, ABadStepIsNamedAlsoWhenLaterOnesWereBegun) {
+  TrainingRun run = some_run();
+  run.trainer.train.nan_policy = NanPolicy::kStop;
+  run.bad_samples = {13};  // iteration 4
+  for (std::int64_t ahead : {0, 1, 3}) {
+    try {
+      train(run, ahead);
+      FAIL() << "no error";
+    } catch (const Error& error) {
+      EXPECT_EQ(error.kind(), ErrorKind::kNumeric);
+      EXPECT_NE(std::string(error.what()).find("iteration 4: loss"), std::string::npos)
+          << error.what();
+    }
+  }
+}
+
+}  // namespace
+}  // namespace bev
