@@ -1,7 +1,6 @@
 // What a rank computes on: a stream and memory of one backend, and the way between host and device.
 #pragma once
 
-#include <functional>
 #include <memory>
 
 #include "comm/group.h"
@@ -40,9 +39,18 @@ struct DeviceKernels {
   Work (*fetch)(const Stream&, const View& from, void* host);
   // Device to device, the same bytes.
   void (*copy)(const Stream&, const View& from, const View& to);
-  // What `body` starts on the stream, which is not run now. It must have run before with the same
-  // shapes, and may neither upload nor fetch. Null where each start runs at once: nothing to gain.
-  std::unique_ptr<Recording> (*record)(const Stream&, const std::function<void()>& body);
+  // See record(). Null where each start runs at once: nothing to gain.
+  std::unique_ptr<Recording> (*record)(const Stream&, const void* body,
+                                       void (*call)(const void* body));
 };
+
+// What body() starts on the stream, which is not run now. It must have run before with the same
+// shapes, and may neither upload nor fetch.
+template <class Body>
+std::unique_ptr<Recording> record(const DeviceKernels& device, const Stream& stream,
+                                  const Body& body) {
+  return device.record(stream, &body,
+                       [](const void* erased) { (*static_cast<const Body*>(erased))(); });
+}
 
 }  // namespace bev

@@ -209,6 +209,25 @@ void Engine::forward_backward(std::span<const MicroBatch> batches) {
   finish_sums();
 }
 
+class Engine::Parts final : public StepParts {
+ public:
+  Parts(Engine& engine, const StepShape& shape) : engine_(engine), shape_(shape) {}
+  void first(const MicroBatch& batch) const override {
+    engine_.store_->begin_step(shape_.several ? 2 : 1);
+    engine_.begin_sums();
+    next(batch);
+  }
+  void next(const MicroBatch& batch) const override { engine_.run_micro_batches({&batch, 1}); }
+  void last() const override {
+    engine_.finish_sums();
+    engine_.update(shape_.clip_grad);
+  }
+
+ private:
+  Engine& engine_;
+  const StepShape& shape_;
+};
+
 // A step is recorded when its shape comes a second time in a row: by then its kernels have run, and
 // shapes that never return are not worth it.
 RecordedStep* Engine::find_recorded(std::span<const MicroBatch> batches, double clip_grad) {
@@ -222,17 +241,7 @@ RecordedStep* Engine::find_recorded(std::span<const MicroBatch> batches, double 
   bool again = last_shape_ && *last_shape_ == *shape;
   last_shape_ = std::move(shape);
   if (!again || recorded_.size() == kMost) return nullptr;
-  RecordedStep::Parts parts;
-  parts.first = [&](const MicroBatch& batch) {
-    store_->begin_step(last_shape_->several ? 2 : 1);
-    begin_sums();
-    run_micro_batches({&batch, 1});
-  };
-  parts.next = [&](const MicroBatch& batch) { run_micro_batches({&batch, 1}); };
-  parts.last = [&] {
-    finish_sums();
-    update(clip_grad);
-  };
+  Parts parts(*this, *last_shape_);
   recorded_.push_back(std::make_unique<RecordedStep>(*ctx_, *last_shape_, batches.front(), parts));
   return recorded_.back().get();
 }

@@ -119,6 +119,8 @@ class Engine {
     Work arrival;
   };
 
+  class Parts;  // of a step, to be recorded
+
   double count_tokens(std::span<const MicroBatch> batches);
   // Sends what kernels read of the step; returns the weight of the global batch's tokens.
   double send_inputs(std::span<const MicroBatch> batches, const StepInput& input);

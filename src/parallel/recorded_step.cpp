@@ -32,17 +32,15 @@ std::unique_ptr<StepShape> shape_of(std::span<const MicroBatch> batches, double 
 }
 
 RecordedStep::RecordedStep(Context& ctx, StepShape shape, const MicroBatch& like,
-                           const Parts& parts)
+                           const StepParts& parts)
     : shape_(std::move(shape)), batch_(like) {
   for_tensors(like, batch_, [&](const Tensor& from, Tensor& to) {
     to = Tensor(ctx.inputs, from.dtype(), from.shape(), "recorded batch");
   });
-  auto record = [&](const std::function<void()>& body) {
-    return ctx.kernels.device.record(ctx.stream, body);
-  };
-  first_ = record([&] { parts.first(batch_); });
-  if (shape_.several) next_ = record([&] { parts.next(batch_); });
-  last_ = record(parts.last);
+  auto recording = [&](const auto& body) { return record(ctx.kernels.device, ctx.stream, body); };
+  first_ = recording([&] { parts.first(batch_); });
+  if (shape_.several) next_ = recording([&] { parts.next(batch_); });
+  last_ = recording([&] { parts.last(); });
 }
 
 void RecordedStep::start(Context& ctx, std::span<const MicroBatch> batches) {

@@ -4,7 +4,6 @@
 #pragma once
 
 #include <cstdint>
-#include <functional>
 #include <memory>
 #include <span>
 #include <vector>
@@ -25,15 +24,19 @@ struct StepShape {
 // Null where the micro-batches are not alike: such a step is not recorded.
 std::unique_ptr<StepShape> shape_of(std::span<const MicroBatch> batches, double clip_grad);
 
+// What is to be recorded.
+class StepParts {
+ public:
+  virtual ~StepParts() = default;
+  virtual void first(const MicroBatch& batch) const = 0;  // of the step
+  virtual void next(const MicroBatch& batch) const = 0;   // each after it
+  virtual void last() const = 0;                          // all that follows them
+};
+
 class RecordedStep {
  public:
-  struct Parts {
-    std::function<void(const MicroBatch&)> first;  // micro-batch of a step
-    std::function<void(const MicroBatch&)> next;   // each after it
-    std::function<void()> last;                    // all that follows them
-  };
-  // Records; nothing is computed.
-  RecordedStep(Context& ctx, StepShape shape, const MicroBatch& like, const Parts& parts);
+  // Nothing is computed.
+  RecordedStep(Context& ctx, StepShape shape, const MicroBatch& like, const StepParts& parts);
 
   const StepShape& shape() const { return shape_; }
   void start(Context& ctx, std::span<const MicroBatch> batches);

@@ -109,11 +109,12 @@ class Graph final : public Recording {
   cudaGraphExec_t executable_ = nullptr;
 };
 
-std::unique_ptr<Recording> record(const Stream& stream, const std::function<void()>& body) {
+std::unique_ptr<Recording> record_graph(const Stream& stream, const void* body,
+                                        void (*call)(const void* body)) {
   CudaQueue& queue = queue_of(stream);
   queue.begin_recording();
   try {
-    body();
+    call(body);
   } catch (...) {
     queue.abandon_recording();
     throw;
@@ -176,7 +177,7 @@ DeviceKernels cuda_device_kernels() {
           [](const Stream& stream, const View& from, const View& to) {
             copy_async(to.data, from.data, to.bytes(), cudaMemcpyDeviceToDevice, stream);
           },
-      .record = record,
+      .record = record_graph,
   };
 }
 
