@@ -8,6 +8,8 @@
 #include "base/error.h"
 #include "base/philox.h"
 #include "base/scoped_value.h"
+#include "base/trace.h"
+#include "comm/traced_group.h"
 
 namespace bev {
 
@@ -109,10 +111,12 @@ std::unique_ptr<Executor> make_executor(Context& ctx, const PipelineLayout& layo
 Engine::Engine(World& world, const Kernels& kernels, const EngineOptions& options)
     : options_(options),
       pipeline_(pipeline_layout(options.model.num_layers, options.parallel)),
-      device_(kernels.device.open({options.threads, options.deterministic})),
+      device_(kernels.device.open({options.threads, options.deterministic, options.cache_folder})),
       arena_(device_->memory()),
       device_step_(arena_, Dtype::kU8, {sizeof(StepState)}, "step") {
-  mesh_ = std::make_unique<Mesh>(world, mesh_shape(options.parallel, options.model), device_.get());
+  arena_.set_trace(options.trace);
+  TracedGroupMaker groups(*device_, options.trace);
+  mesh_ = std::make_unique<Mesh>(world, mesh_shape(options.parallel, options.model), &groups);
   stages_ = build_stages(options.model, options.parallel, pipeline_, mesh_->at().pp);
   StoreOptions store = store_options(options.parallel, options.optim.dtypes, options.dtype);
   store.gradients = options.gradients;
@@ -121,6 +125,7 @@ Engine::Engine(World& world, const Kernels& kernels, const EngineOptions& option
   store_->initialise(options.seed);
   ctx_ = std::unique_ptr<Context>(
       new Context{kernels, stream, arena_, *mesh_, *store_, *store_, device_step(), options.dtype});
+  ctx_->trace = options.trace;
   if (options.gradients && options.optimizer) {
     optimizer_ = std::make_unique<Optimizer>(*ctx_, store_->optim_ranges(), options.optim);
   }
@@ -194,6 +199,7 @@ Engine::StepSums Engine::forward_backward(std::span<const MicroBatch> batches,
     token_losses = executor_->run(schedule(batches.size(), true), batches, true);
   }
   mesh_->activity().set_action("gradient sums", -1);
+  TraceScope span(ctx_->trace, {TraceKind::kOther, "gradient sums"});
   store_->finish_gradients();
   sums.loss = sum_losses(batches, token_losses);
   sums.gradient_squares = store_->gradient_square_sum();
@@ -201,6 +207,7 @@ Engine::StepSums Engine::forward_backward(std::span<const MicroBatch> batches,
 }
 
 StepResult Engine::read_sums(const StepSums& sums, double loss_scale) {
+  TraceScope span(ctx_->trace, {TraceKind::kOther, "wait for the device"});
   StepResult result;
   result.tokens = sums.tokens;
   double loss = ctx_->download<double>(sums.loss).front();
@@ -219,6 +226,7 @@ StepResult Engine::gradients(std::span<const MicroBatch> batches, const StepInpu
 StepResult Engine::train_step(std::span<const MicroBatch> batches, const StepInput& input) {
   StepSums sums = forward_backward(batches, input);
   mesh_->activity().set_action("optimizer", -1);
+  TraceScope span(ctx_->trace, {TraceKind::kOther, "optimizer"});
   ctx_->kernels.optim.clip(
       ctx_->stream, {sums.gradient_squares.as<double>(), sums.loss.as<double>(), device_step(),
                      input.clip_grad, input.loss_scale});

@@ -29,6 +29,8 @@ struct EngineOptions {
   bool deterministic = false;  // also where it costs speed
   bool gradients = true;       // false: inference
   bool optimizer = true;       // false: gradients are wanted, updates are not
+  std::string cache_folder;    // of choices that kernels make by measuring; "": none are kept
+  Trace* trace = nullptr;      // of this rank; nullptr: nothing is recorded
 };
 
 struct StepInput {

@@ -44,8 +44,10 @@ std::unique_ptr<Device> open_phantom(const DeviceOptions&) {
   return std::make_unique<PhantomDevice>();
 }
 
+std::unique_ptr<DeviceTrace> no_device_trace() { return nullptr; }
+
 constexpr Kernels kPhantomKernels = {
-    .device = {open_phantom, kNothing, kNothing, kNothing},
+    .device = {open_phantom, no_device_trace, kNothing, kNothing, kNothing},
     .elementwise = {kNothing, kNothing, kNothing, kNothing, kNothing, kNothing, kNothing, kNothing,
                     kNothing},
     .gemm = {kNothing},

@@ -8,7 +8,9 @@
 #include "base/clock.h"
 #include "base/error.h"
 #include "base/log.h"
+#include "base/trace.h"
 #include "train/flops.h"
+#include "train/memory_report.h"
 #include "train/tensorboard.h"
 
 namespace bev {
@@ -142,11 +144,13 @@ Trainer::Trainer(Engine& engine, const TrainerConfig& config, const RunData& dat
     report.peak_flops_per_second = measure_peak_flops(engine);
     sinks_ = std::make_unique<Sinks>(config.log, report);
   }
+  engine.arena().reset_peak();  // from here on it is the training's
 }
 
 Trainer::~Trainer() = default;
 
 StepBatch Trainer::load(std::int64_t iteration) {
+  TraceScope span(engine_.ctx().trace, {TraceKind::kOther, "loader"});
   if (data_.replay) {
     return replay_step(engine_.ctx(), *data_.replay, iteration - 1, batches_.micro_batch_size());
   }
@@ -163,6 +167,7 @@ std::unique_ptr<Loader> Trainer::open_loader(std::shared_ptr<const Dataset> data
 }
 
 StepReport Trainer::step(std::int64_t iteration) {
+  StepScope traced(engine_.ctx().trace, iteration);
   double begin = monotonic_seconds();
   StepBatch batch = load(iteration);
   StepInput input;
@@ -248,6 +253,14 @@ bool Trainer::should_stop(std::int64_t iteration, TrainOutcome& outcome) {
   return outcome.reason != StopReason::kFinished;
 }
 
+// Ranks that differ by their data only need the same.
+void Trainer::report_memory(std::int64_t iteration) {
+  const MeshCoordinate& at = engine_.mesh().at();
+  std::int64_t interval = config_.log.log_memory_interval;
+  if (interval == 0 || iteration % interval != 0 || at.dp != 0 || at.cp != 0) return;
+  log_info(memory_text(engine_.arena(), engine_.mesh().world().rank(), iteration));
+}
+
 TrainOutcome Trainer::run() {
   TrainOutcome outcome;
   outcome.validation_loss = std::numeric_limits<double>::quiet_NaN();
@@ -257,6 +270,7 @@ TrainOutcome Trainer::run() {
     outcome.iterations = iteration - first_iteration_ + 1;
     curves_.train.push_back({static_cast<double>(iteration), report.loss});
     if (sinks_) sinks_->report(report);
+    report_memory(iteration);
     bool last = iteration == iterations_;
     bool validation_due = config_.train.eval_interval > 0 && data_.valid &&
                           (iteration % config_.train.eval_interval == 0 || last);

@@ -59,6 +59,7 @@ class Trainer {
   StepReport step(std::int64_t iteration);
   void handle_bad_step(const StepBatch& batch, const StepInput& input, StepReport& report);
   double validate();
+  void report_memory(std::int64_t iteration);
   bool should_stop(std::int64_t iteration, TrainOutcome& outcome);
   void finish(TrainOutcome& outcome);
 
