@@ -130,7 +130,8 @@ function(bev_program name source)
     target_precompile_headers(${name} REUSE_FROM bev_pch)
     target_link_libraries(${name} PRIVATE bev_app)
     # Of a bundle (tools/bundle.sh), for what these libraries need in turn too.
-    target_link_options(${name} PRIVATE "-Wl,--disable-new-dtags,-rpath,$ORIGIN/lib")
+    set_target_properties(${name} PROPERTIES BUILD_RPATH "$ORIGIN/lib")
+    target_link_options(${name} PRIVATE -Wl,--disable-new-dtags)
     target_compile_definitions(${name} PRIVATE BEV_VERSION="${PROJECT_VERSION}"
                                ${BEV_BACKEND_DEFINITIONS})
     bev_warnings(${name})
