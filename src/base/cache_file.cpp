@@ -86,9 +86,9 @@ std::optional<CacheFile::Entries> CacheFile::parse(std::string_view text) {
   return entries;
 }
 
-CacheFile::CacheFile(std::string path) : path_(std::move(path)), entries_(read()) {}
+CacheFile::CacheFile(std::string path) : path_(std::move(path)), entries_(read(Tell::kYes)) {}
 
-CacheFile::Entries CacheFile::read() const {
+CacheFile::Entries CacheFile::read(Tell tell) const {
   struct stat status {};
   if (::stat(path_.c_str(), &status) != 0) return {};
   try {
@@ -96,9 +96,10 @@ CacheFile::Entries CacheFile::read() const {
     std::optional<Entries> entries;
     if (sane) entries = parse(read_file(path_));
     if (entries) return *std::move(entries);
+    if (tell == Tell::kNo) return {};
     log_warning(concat(path_, ": is damaged or no cache of ours; it is not used and made anew"));
   } catch (const Error& error) {
-    log_warning(concat("the cache is not used: ", error.what()));
+    if (tell == Tell::kYes) log_warning(concat("the cache is not used: ", error.what()));
   }
   return {};
 }
@@ -126,7 +127,7 @@ void CacheFile::write() {
   make_directories(parent_path(path_));
   CacheLock lock(path_ + ".lock");
   if (!lock.held()) return;
-  Entries others = read();
+  Entries others = read(Tell::kNo);  // it was told of at the start
   entries_.insert(others.begin(), others.end());
   std::string text = format(entries_);
   if (text.size() <= kMostBytes) write_file(path_, text);

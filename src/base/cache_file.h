@@ -26,7 +26,8 @@ class CacheFile {
   static std::optional<Entries> parse(std::string_view text);
 
  private:
-  Entries read() const;
+  enum class Tell : bool { kNo, kYes };
+  Entries read(Tell tell) const;
   void write();
 
   std::string path_;

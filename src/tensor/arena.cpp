@@ -12,7 +12,7 @@ namespace bev {
 namespace {
 constexpr std::size_t kAlignment = 64;
 constexpr std::size_t kChunkBytes = std::size_t{32} << 20;
-constexpr std::size_t kMostSpareBytes = std::size_t{1} << 30;
+constexpr std::size_t kMostSpareBytes = std::size_t{4} << 30;
 constexpr std::size_t kSlabBlocks = 256;
 
 class HostMemory : public MemorySource {
@@ -119,8 +119,7 @@ void Arena::give_back(std::byte* data, std::size_t bytes) {
 void Arena::grow(std::size_t bytes) {
   // Chunks grow with what is reserved, so that few large ones serve large models; what nobody has
   // asked for yet stays small, for others live on the device too.
-  std::size_t spare = std::min(reserved_ / 4, std::max(kMostSpareBytes, 3 * bytes));
-  std::size_t chunk_bytes = std::max(bytes, spare);
+  std::size_t chunk_bytes = std::max(bytes, std::min(reserved_ / 4, kMostSpareBytes));
   chunk_bytes = (chunk_bytes + kChunkBytes - 1) / kChunkBytes * kChunkBytes;
   if (limit_ != 0 && reserved_ + chunk_bytes > limit_) chunk_bytes = bytes;
   if (limit_ != 0 && reserved_ + chunk_bytes > limit_) {

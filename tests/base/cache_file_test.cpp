@@ -89,6 +89,7 @@ TEST(CacheFile, AForeignOrDamagedFileIsLeftAsideWithAWarningAndReplaced) {
       cache.put("new", "1");
     });
     EXPECT_NE(said.find("damaged"), said.npos) << said;
+    EXPECT_EQ(said.find("damaged"), said.rfind("damaged")) << "told once: " << said;
     EXPECT_EQ(warnings([&] { EXPECT_EQ(CacheFile(path).find("new"), "1"); }), "");
   }
 }
