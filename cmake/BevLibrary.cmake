@@ -98,15 +98,20 @@ function(bev_cpu_backend)
   set(BEV_BACKENDS backend/cpu PARENT_SCOPE)
 endfunction()
 
-# Links the CUDA runtime statically and no driver library: the program starts without a GPU.
+# Links the CUDA runtime statically and nothing else of CUDA: cuBLASLt, cuDNN and CUPTI are loaded when
+# they are wanted, so the program starts and runs on the CPU where there is none of it.
 function(bev_cuda_backend)
   cmake_parse_arguments(arg "" "" "DEPENDS" ${ARGN})
   file(GLOB sources CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/src/backend/cuda/*.cu)
   bev_library(backend/cuda DEPENDS ${arg_DEPENDS} SOURCES ${sources}
-              LIBRARIES $<LINK_ONLY:CUDA::cudart_static> $<LINK_ONLY:CUDA::cublasLt> ${CMAKE_DL_LIBS})
+              LIBRARIES $<LINK_ONLY:CUDA::cudart_static> ${CMAKE_DL_LIBS})
   get_target_property(type bev_backend_cuda TYPE)
   if(type STREQUAL STATIC_LIBRARY)
     target_include_directories(bev_backend_cuda SYSTEM PRIVATE ${CUDAToolkit_INCLUDE_DIRS})
+    # With it, traces have the kernels (src/backend/cuda/device_trace.cpp).
+    if(BEV_CUPTI)
+      target_include_directories(bev_backend_cuda SYSTEM PRIVATE ${BEV_CUPTI})
+    endif()
     # With both, cuDNN serves attention where it can; it is loaded at run time, never linked.
     if(BEV_CUDNN_FRONTEND AND BEV_CUDNN)
       target_include_directories(bev_backend_cuda SYSTEM PRIVATE ${BEV_CUDNN_FRONTEND} ${BEV_CUDNN})
@@ -125,7 +130,8 @@ function(bev_program name source)
     target_precompile_headers(${name} REUSE_FROM bev_pch)
     target_link_libraries(${name} PRIVATE bev_app)
     # Of a bundle (tools/bundle.sh), for what these libraries need in turn too.
-    target_link_options(${name} PRIVATE "-Wl,--disable-new-dtags,-rpath,$ORIGIN/lib")
+    set_target_properties(${name} PROPERTIES BUILD_RPATH "$ORIGIN/lib")
+    target_link_options(${name} PRIVATE -Wl,--disable-new-dtags)
     target_compile_definitions(${name} PRIVATE BEV_VERSION="${PROJECT_VERSION}"
                                ${BEV_BACKEND_DEFINITIONS})
     bev_warnings(${name})

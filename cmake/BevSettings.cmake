@@ -82,5 +82,7 @@ if(BEV_CUDA)
   find_path(BEV_CUDNN_FRONTEND cudnn_frontend.h
             HINTS ${CMAKE_SOURCE_DIR}/third_party/cudnn_frontend/include)
   find_path(BEV_CUDNN cudnn.h HINTS ${CUDAToolkit_INCLUDE_DIRS})
+  find_path(BEV_CUPTI cupti.h HINTS ${CUDAToolkit_INCLUDE_DIRS}
+            ${CUDAToolkit_LIBRARY_ROOT}/extras/CUPTI/include)
 endif()
 message(STATUS "Bevatron: ${CMAKE_BUILD_TYPE}, CUDA ${BEV_CUDA}, MPI ${BEV_MPI}, sanitizers '${BEV_SANITIZE}'")

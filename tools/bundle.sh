@@ -22,5 +22,9 @@ ldd build/bevatron | awk '/=> \// { print $3 }' | sort -u | grep -vE "$not_ours"
   cp -L "$library" "$out/lib/"
 done
 strip "$out"/lib/*.so* 2>/dev/null || true
+# This machine has the libraries too, so that it starts says little: it must start with its own.
+strangers=$(env -i ldd "$out/bevatron" | awk '/=> / { print $3 }' | grep -vE "$not_ours" |
+  grep -vF "$(realpath "$out")/lib/" || true)
+[[ -z $strangers ]] || { printf 'bundle: %s takes from elsewhere:\n%s\n' "$out/bevatron" "$strangers" >&2; exit 1; }
 env -i "$out/bevatron" version >/dev/null || { echo "bundle: $out/bevatron does not start" >&2; exit 1; }
 echo "bundle: $out ($(du -sh "$out" | cut -f1))"

@@ -7,12 +7,14 @@
 #include <thread>
 
 #include "app/end_process.h"
+#include "app/environment.h"
 #include "app/failure.h"
 #include "backend/cpu/cpu_kernels.h"
 #ifdef BEV_HAS_CUDA
 #include "backend/cuda/device.h"
 #endif
 #include "base/error.h"
+#include "base/file.h"
 #include "base/log.h"
 #include "comm/fault.h"
 #include "comm/mpi_link.h"
@@ -55,6 +57,18 @@ int threads_per_rank(const RuntimeConfig& runtime, std::int64_t ranks, const Lau
   return static_cast<int>(std::max<std::int64_t>(threads / ranks, 1));
 }
 
+namespace {
+// "" where nothing is kept: it was asked for, or there is no place.
+std::string kernel_cache_folder(const RuntimeConfig& runtime) {
+  if (runtime.kernel_cache_path == "none") return "";
+  if (!runtime.kernel_cache_path.empty()) return runtime.kernel_cache_path;
+  std::map<std::string, std::string> environment = environment_variables();
+  std::string cache = environment["XDG_CACHE_HOME"], home = environment["HOME"];
+  if (cache.starts_with('/')) return join_path(cache, "bevatron");
+  return home.starts_with('/') ? join_path(home, ".cache/bevatron") : "";
+}
+}  // namespace
+
 EngineOptions engine_options(const RunConfig& run, int threads) {
   EngineOptions options;
   options.model = run.model;
@@ -65,6 +79,7 @@ EngineOptions engine_options(const RunConfig& run, int threads) {
   options.threads = threads;
   options.deterministic = run.runtime.deterministic_mode;
   options.record_steps = run.runtime.cuda_graph_impl == CudaGraphs::kLocal;
+  options.cache_folder = kernel_cache_folder(run.runtime);
   return options;
 }
 

@@ -348,6 +348,7 @@ void RunConfig::fields(FieldList& list) {
   precision.fields(list);
   train.fields(list);
   log.fields(list);
+  profile.fields(list);
   runtime.fields(list);
 }
 
@@ -372,6 +373,7 @@ std::vector<std::string> RunConfig::resolve() {
   Problems problems = resolve_schedule();
   check_layout(*this, micro_batch_counts(*this), problems);
   append(problems, train.resolve());
+  append(problems, profile.problems(train));
   check_sequence(*this, problems);
   check_data(*this, problems);
   return problems;

@@ -24,10 +24,11 @@ struct RunConfig {
   PrecisionConfig precision;
   TrainConfig train;
   LogConfig log;
+  ProfileConfig profile;
   RuntimeConfig runtime;
 
   // Sections model, rope-scaling, parallel, recompute, optimizer, batch, data, loader, precision,
-  // training, logging, runtime. The list points into this object.
+  // training, logging, profiling, runtime. The list points into this object.
   void fields(FieldList& list);
 
   // Each fills in derived values and returns all rules that are broken. Call one of them once,

@@ -16,6 +16,8 @@
 #include "bridge/weight_files.h"
 #include "models/family.h"
 #include "tokenizer/tokenizer.h"
+#include "train/memory_report.h"
+#include "train/profile.h"
 #include "train/text_data.h"
 #include "train/trainer.h"
 
@@ -87,8 +89,10 @@ void print_summary(const RunConfig& run, const TrainOutcome& outcome) {
 }
 
 TrainOutcome train_rank(const RankStart& start, const RunConfig& run, const RunData& data,
-                        const StopSignal& stop) {
-  Engine engine(start.world, start.kernels, engine_options(run, start.threads));
+                        const StopSignal& stop, Trace* trace) {
+  EngineOptions options = engine_options(run, start.threads);
+  options.trace = trace;
+  Engine engine(start.world, start.kernels, options);
   if (!run.train.hf_model.empty()) load_hf_weights(engine, run.train.hf_model);
   Trainer trainer(engine, trainer_config(run), data, &stop);
   TrainOutcome outcome = trainer.run();
@@ -102,6 +106,14 @@ SampleOrderSpec sample_order_spec(const RunConfig& run) {
           .micro_batch_size = run.batch.micro_batch_size,
           .data_parallel_size = run.parallel.data_parallel_size,
           .data_sharding = run.loader.data_sharding};
+}
+
+// Null where no trace is asked for.
+std::unique_ptr<Profile> open_profile(const RunConfig& run, const Launch& launch) {
+  if (run.profile.profile_trace.empty()) return nullptr;
+  auto ranks = static_cast<int>(mesh_shape(run.parallel).size() / launch.processes);
+  return std::make_unique<Profile>(run.profile, launch.process * ranks, ranks,
+                                   device_kernels(run.runtime).device.trace());
 }
 
 // What would only fail at the end is tried at the start.
@@ -152,11 +164,18 @@ int run_train(CommandConfig& config, const FieldList& fields, Options& options) 
                          format_count(static_cast<double>(count_parameters(run.model))),
                          mesh_shape(run.parallel).size(), name_of(run.precision.model_dtype())));
   }
+  std::unique_ptr<Profile> profile = open_profile(run, config.launch);
   TrainOutcome outcome;
   run_ranks(config.launch, run.parallel, run.runtime, [&](const RankStart& start) {
-    TrainOutcome mine = train_rank(start, run, data, stop);
-    if (start.first) outcome = std::move(mine);
+    try {
+      Trace* trace = profile ? profile->rank(start.world.rank()) : nullptr;
+      TrainOutcome mine = train_rank(start, run, data, stop, trace);
+      if (start.first) outcome = std::move(mine);
+    } catch (const OutOfMemory& error) {
+      BEV_FAIL(error.kind(), error.what(), memory_cures(run.batch, run.parallel));
+    }
   });
+  if (profile) profile->finish();
   if (speaks) {
     if (!run.log.loss_svg.empty()) write_file(run.log.loss_svg, loss_svg(outcome.curves));
     print_summary(run, outcome);

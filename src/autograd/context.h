@@ -18,6 +18,7 @@
 namespace bev {
 
 class Tape;
+class Trace;
 class WeightWork;
 
 // Collects the first result that is not finite while a bad step is run again.
@@ -47,6 +48,7 @@ struct Context {
   std::int64_t layer = -1;  // global number of the layer that runs, for random numbers and messages
   bool training = false;    // dropout acts
   FiniteProbe* probe = nullptr;  // every result is checked (waits for the device); nullptr: none is
+  Trace* trace = nullptr;        // what runs is recorded; nullptr: nothing is
 
   Tensor allocate(Dtype of, const Shape& shape, const char* tag) const {
     return Tensor(arena, of, shape, tag);
@@ -68,9 +70,6 @@ struct Context {
     return out;
   }
   Dtype wide() const { return wide_of(dtype); }
-  // The op that is about to wait for other ranks, for the report of a hang; a literal.
-  void note(const char* op) const { mesh.activity().set_op(op, layer); }
-
   // With a probe: records op, layer and tensor of the first bad value.
   void check(std::string_view op, std::string_view what, const View& view) const;
 };

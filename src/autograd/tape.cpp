@@ -1,5 +1,6 @@
 #include "autograd/tape.h"
 
+#include "autograd/op_scope.h"
 #include "base/error.h"
 
 namespace bev {
@@ -33,7 +34,7 @@ void Tape::backward(Context& ctx) {
     Node node = nodes_.back();
     ctx.layer = node.layer;
     running_ = node.op;
-    ctx.note(node.op);
+    OpScope scope(ctx, node.op, TraceKind::kBackward);
     node.call(node.closure, back);
     // Destroyed at once: saved tensors go as the backward passes.
     node.destroy(node.closure);

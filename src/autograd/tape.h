@@ -92,6 +92,7 @@ class Tape {
 
   void clear();
   std::size_t size() const { return nodes_.size(); }
+  const char* running() const { return running_; }  // the op whose backward runs
 
  private:
   struct Node {
@@ -131,7 +132,7 @@ class Backward {
   template <class F>
   void weight_work(F work) {
     if (ctx.weight_work != nullptr) {
-      ctx.weight_work->add(std::move(work));
+      ctx.weight_work->add(tape_.running(), ctx.layer, std::move(work));
     } else {
       work(ctx);
     }

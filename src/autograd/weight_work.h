@@ -1,6 +1,7 @@
 // Weight-gradient work put off by a schedule that splits the backward (zero bubble, delayed wgrad).
 #pragma once
 
+#include <cstdint>
 #include <memory>
 #include <utility>
 #include <vector>
@@ -11,32 +12,32 @@ struct Context;
 
 class WeightWork {
  public:
+  // Of an op of a layer.
   template <class F>
-  void add(F work) {
-    items_.push_back(std::make_unique<Holder<F>>(std::move(work)));
+  void add(const char* op, std::int64_t layer, F work) {
+    items_.push_back({op, layer, std::make_unique<Holder<F>>(std::move(work))});
   }
   // Does all of it, in the order it came, and forgets it.
-  void run(Context& ctx) {
-    for (auto& item : items_) {
-      item->run(ctx);
-      item.reset();
-    }
-    items_.clear();
-  }
+  void run(Context& ctx);
   bool empty() const { return items_.empty(); }
 
  private:
-  struct Item {
-    virtual ~Item() = default;
+  struct Work {
+    virtual ~Work() = default;
     virtual void run(Context& ctx) = 0;
   };
   template <class F>
-  struct Holder : Item {
+  struct Holder : Work {
     explicit Holder(F f) : work(std::move(f)) {}
     void run(Context& ctx) override { work(ctx); }
     F work;
   };
-  std::vector<std::unique_ptr<Item>> items_;
+  struct Item {
+    const char* op;
+    std::int64_t layer;
+    std::unique_ptr<Work> work;
+  };
+  std::vector<Item> items_;
 };
 
 }  // namespace bev

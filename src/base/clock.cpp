@@ -12,6 +12,11 @@ double monotonic_seconds() {
   return std::chrono::duration<double>(now).count();
 }
 
+std::int64_t monotonic_nanoseconds() {
+  auto now = std::chrono::steady_clock::now().time_since_epoch();
+  return std::chrono::duration_cast<std::chrono::nanoseconds>(now).count();
+}
+
 std::int64_t unix_microseconds() {
   auto now = std::chrono::system_clock::now().time_since_epoch();
   return std::chrono::duration_cast<std::chrono::microseconds>(now).count();

@@ -8,6 +8,7 @@ namespace bev {
 
 // Seconds since some fixed moment; never goes backwards.
 double monotonic_seconds();
+std::int64_t monotonic_nanoseconds();  // of the same clock
 
 // Microseconds since 1970-01-01 00:00:00 UTC.
 std::int64_t unix_microseconds();

@@ -2,7 +2,10 @@
 #pragma once
 
 #include <memory>
+#include <string>
+#include <vector>
 
+#include "base/trace.h"
 #include "comm/group.h"
 #include "tensor/arena.h"
 #include "tensor/stream.h"
@@ -26,12 +29,22 @@ class Recording {
 struct DeviceOptions {
   int threads = 1;             // CPU threads of the rank
   bool deterministic = false;  // the same bits in every run, at some cost of speed
+  std::string cache_folder;    // where choices made by measuring are kept; "": nowhere
+};
+
+// What the streams of this process do while steps are recorded. One at a time.
+class DeviceTrace : public TraceWatcher {
+ public:
+  // All that was recorded, by begin; after the last rank has stopped.
+  virtual std::vector<DeviceSpan> take() = 0;
 };
 
 // Transfers are ordered with the work of the stream.
 struct DeviceKernels {
   // The device of one rank.
   std::unique_ptr<Device> (*open)(const DeviceOptions& options);
+  // Null where nothing runs beside the host, and where the means are missing, after a warning.
+  std::unique_ptr<DeviceTrace> (*trace)();
   // The host memory may be reused on return.
   void (*upload)(const Stream&, const void* host, const View& to);
   // There after wait(), which is the only call that waits for the device. Other work may be started

@@ -1,5 +1,6 @@
 #include "ops/attention.h"
 
+#include "autograd/op_scope.h"
 #include "base/error.h"
 
 namespace bev {
@@ -73,6 +74,7 @@ Tensor rope_table(Context& ctx, const Tensor& positions, std::span<const double>
 }
 
 Var rope(Context& ctx, const Var& qkv, const RopeSpec& spec) {
+  OpScope scope(ctx, "rope");
   BEV_CHECK(spec.cos_sin.shape()[0] == qkv.shape()[0], "rope: a table of ", spec.cos_sin.shape(),
             " for rows ", qkv.shape());
   auto apply = [spec](Context& to, const Tensor& x, bool inverse) {
@@ -99,6 +101,7 @@ Var rope(Context& ctx, const Var& qkv, const RopeSpec& spec) {
 }
 
 Var attention(Context& ctx, const Var& qkv, const AttentionRows& rows, const AttentionSpec& spec) {
+  OpScope scope(ctx, "attention");
   check_rows(qkv, spec);
   std::int64_t stride = qkv.shape()[1];
   AttentionShape shape = attention_shape(ctx, spec, stride, stride, rows.runs);

@@ -1,5 +1,6 @@
 #include "ops/collective.h"
 
+#include "autograd/op_scope.h"
 #include "base/error.h"
 
 namespace bev {
@@ -45,13 +46,13 @@ Tensor scatter_tokens(Context& ctx, const Tensor& whole, const char* label) {
 }  // namespace
 
 Var enter_tensor_parallel(Context& ctx, const Var& x, std::int64_t tokens) {
+  OpScope scope(ctx, "enter_tensor_parallel");
   PlaceState state = x.placement[Axis::kTp];
   BEV_CHECK(state == PlaceState::kReplicated || state == PlaceState::kShard0, ErrorKind::kInternal,
             "enter_tensor_parallel: the input {", x.placement,
             "} must be whole or split over tokens");
   bool split = state == PlaceState::kShard0;
   Placement copied = x.placement.with(Axis::kTp, PlaceState::kCopied);
-  ctx.note("enter_tensor_parallel");
   Tensor whole = split ? gather_tokens(ctx, x.tensor, tokens, "tp input") : x.tensor;
   Var y = make_output(ctx, "enter_tensor_parallel", std::move(whole), copied, x.tracked());
   if (!y.tracked()) return y;
@@ -68,6 +69,7 @@ Var enter_tensor_parallel(Context& ctx, const Var& x, std::int64_t tokens) {
 }
 
 Var leave_tensor_parallel(Context& ctx, const Var& x, bool sequence_parallel) {
+  OpScope scope(ctx, "leave_tensor_parallel");
   BEV_CHECK(x.placement[Axis::kTp] == PlaceState::kPartial, ErrorKind::kInternal,
             "leave_tensor_parallel: the input {", x.placement, "} must be a partial sum over tp");
   std::int64_t tokens = x.shape()[0];
@@ -75,7 +77,6 @@ Var leave_tensor_parallel(Context& ctx, const Var& x, bool sequence_parallel) {
       Axis::kTp, sequence_parallel ? PlaceState::kShard0 : PlaceState::kReplicated);
   // The op before it does not keep its result, so a sum in place is safe.
   Tensor sum = x.tensor;
-  ctx.note("leave_tensor_parallel");
   if (sequence_parallel) {
     sum = scatter_tokens(ctx, x.tensor, "tp output");
   } else if (ctx.mesh.tp().size() > 1) {

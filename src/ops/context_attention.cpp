@@ -9,6 +9,7 @@
 
 #include <limits>
 
+#include "autograd/op_scope.h"
 #include "base/error.h"
 
 namespace bev {
@@ -259,12 +260,12 @@ Tensor backward(const Part& part, const Tensor& qkv, const AttentionResult& kept
 
 Var context_attention(Context& ctx, const Var& qkv, const ContextSpec& context,
                       const AttentionSpec& spec) {
+  OpScope scope(ctx, "context_attention");
   Part part{ctx, context, spec, ctx.training ? spec.dropout : 0};
   Shape expected{part.mine().tokens(), part.q_width() + part.kv_width()};
   BEV_CHECK(qkv.shape() == expected, "context_attention: rows of ", qkv.shape(), " for ", expected);
   BEV_CHECK(qkv.placement[Axis::kTp] == PlaceState::kShard1, ErrorKind::kInternal,
             "context_attention: the input {", qkv.placement, "} must be split over heads");
-  ctx.note("context_attention");
   AttentionResult result = forward(part, qkv.tensor);
   Var out = make_output(ctx, "context_attention", result.out, qkv.placement, qkv.tracked());
   if (!out.tracked()) return out;

@@ -1,10 +1,12 @@
 #include "ops/elementwise.h"
 
+#include "autograd/op_scope.h"
 #include "base/error.h"
 
 namespace bev {
 
 Var add(Context& ctx, const Var& a, const Var& b) {
+  OpScope scope(ctx, "add");
   BEV_CHECK(a.shape() == b.shape() && a.placement == b.placement, "add: ", a.shape(), " {",
             a.placement, "} and ", b.shape(), " {", b.placement, "}");
   Tensor sum = ctx.allocate(a.dtype(), a.shape(), "activations");
@@ -24,6 +26,7 @@ Var add(Context& ctx, const Var& a, const Var& b) {
 
 Var dropout(Context& ctx, const Var& x, double p, const SequenceLayout& layout, RandomUse use) {
   if (p <= 0 || !ctx.training) return x;
+  OpScope scope(ctx, "dropout");
   PlaceState state = x.placement[Axis::kTp];
   BEV_CHECK(state == PlaceState::kReplicated || state == PlaceState::kShard0, ErrorKind::kInternal,
             "dropout: the input {", x.placement, "} must be whole over tp");
@@ -61,6 +64,7 @@ class ActivationRecipe : public Recipe {
 }  // namespace
 
 Var activation(Context& ctx, const Var& x, const ActivationSpec& spec) {
+  OpScope scope(ctx, "activation");
   BEV_CHECK(x.shape().ndim() == 2 && (!spec.gated || x.shape()[1] % 2 == 0), "activation: input ",
             x.shape(), spec.gated ? " of a gated activation" : "");
   BEV_CHECK(x.placement[Axis::kTp] != PlaceState::kPartial, ErrorKind::kInternal,

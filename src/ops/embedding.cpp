@@ -1,5 +1,6 @@
 #include "ops/embedding.h"
 
+#include "autograd/op_scope.h"
 #include "base/error.h"
 
 namespace bev {
@@ -23,6 +24,7 @@ void add_gradient(Context& ctx, const Param& weight, const Placement& placement,
 
 Var embedding(Context& ctx, const Tensor& tokens, const Param& weight, const EmbeddingSpec& spec,
               const Placement& placement) {
+  OpScope scope(ctx, "embedding");
   BEV_CHECK(weight.split.dim == 0, ErrorKind::kInternal, "embedding ", weight.name,
             ": the table must be split over the vocabulary");
   Tensor out = ctx.allocate(ctx.dtype, {tokens.numel(), weight.local[1]}, "activations");
@@ -55,6 +57,7 @@ Var embedding(Context& ctx, const Tensor& tokens, const Param& weight, const Emb
 }
 
 Var add_positions(Context& ctx, const Var& x, const SequenceLayout& layout, const Param& weight) {
+  OpScope scope(ctx, "add_positions");
   PlaceState state = x.placement[Axis::kTp];
   BEV_CHECK(state == PlaceState::kReplicated || state == PlaceState::kShard0, ErrorKind::kInternal,
             "add_positions: the input {", x.placement, "} must be whole over tp");

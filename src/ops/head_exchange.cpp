@@ -1,5 +1,6 @@
 #include "ops/head_exchange.h"
 
+#include "autograd/op_scope.h"
 #include "base/error.h"
 
 namespace bev {
@@ -44,7 +45,6 @@ Tensor to_heads(Context& ctx, const Tensor& x, const HeadExchange& exchange) {
   for (const TokenSet& member : exchange.members) receive.push_back(member.tokens() * width);
   Shape shape{exchange.together->tokens(), width};
   Tensor received = ctx.allocate(x.dtype(), shape, "activations");
-  ctx.note("scatter_heads");
   exchange.group->all_to_all(blocks, send, received.view().flat(), receive, "heads").wait();
   blocks = Tensor();
   Tensor out = ctx.allocate(x.dtype(), shape, "activations");
@@ -60,7 +60,6 @@ Tensor to_tokens(Context& ctx, const Tensor& x, const HeadExchange& exchange) {
   std::vector<std::int64_t> send, receive(static_cast<std::size_t>(n), tokens * width);
   for (const TokenSet& member : exchange.members) send.push_back(member.tokens() * width);
   Tensor blocks = ctx.allocate(x.dtype(), {tokens * exchange.columns()}, "activations");
-  ctx.note("gather_heads");
   exchange.group->all_to_all(by_member.view().flat(), send, blocks, receive, "heads").wait();
   by_member = Tensor();
   Tensor out = ctx.allocate(x.dtype(), {tokens, exchange.columns()}, "activations");
@@ -71,6 +70,7 @@ Tensor to_tokens(Context& ctx, const Tensor& x, const HeadExchange& exchange) {
 // The exchange moves elements only, so the backward is the other direction.
 Var exchange_op(Context& ctx, const char* op, const Var& x, const HeadExchange& exchange,
                 bool scatter) {
+  OpScope scope(ctx, op);
   PlaceState from = scatter ? PlaceState::kShard0 : PlaceState::kShard1;
   PlaceState to = scatter ? PlaceState::kShard1 : PlaceState::kShard0;
   BEV_CHECK(x.placement[Axis::kCp] == from, ErrorKind::kInternal, op, ": the input {", x.placement,

@@ -1,5 +1,6 @@
 #include "ops/linear.h"
 
+#include "autograd/op_scope.h"
 #include "base/error.h"
 
 namespace bev {
@@ -34,6 +35,7 @@ void add_bias_gradient(Context& ctx, const Param& bias, const Tensor& dy,
 }
 
 Var linear(Context& ctx, const Var& x, const Param& weight, const Param* bias) {
+  OpScope scope(ctx, "linear");
   BEV_CHECK(x.shape().ndim() == 2 && x.shape()[1] == weight.local[1], "linear ", weight.name,
             ": input ", x.shape(), " for a weight ", weight.local);
   Placement placement = output_placement(x, weight);
@@ -79,6 +81,7 @@ Var linear(Context& ctx, const Var& x, const Param& weight, const Param* bias) {
 }
 
 Var add_bias(Context& ctx, const Var& x, const Param& bias) {
+  OpScope scope(ctx, "add_bias");
   BEV_CHECK(x.shape().ndim() == 2 && x.shape()[1] == bias.local[0], "add_bias ", bias.name,
             ": input ", x.shape(), " for a bias ", bias.local);
   BEV_CHECK(x.placement[Axis::kTp] != PlaceState::kPartial, ErrorKind::kInternal, "add_bias ",

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "autograd/op_scope.h"
 #include "base/error.h"
 
 namespace bev {
@@ -36,7 +37,6 @@ void chunk_loss(Context& ctx, const LossChunk& chunk, const float* weights, cons
   Tensor row_max = ctx.allocate(ctx.wide(), {rows}, "loss");
   Tensor stats = ctx.allocate(ctx.wide(), {2, rows}, "loss");
   Group& tp = ctx.mesh.tp();
-  ctx.note("lm_head_loss");
   ctx.kernels.loss.row_max(ctx.stream, {chunk, row_max});
   tp.all_reduce(row_max, Reduction::kMax, "loss maximum").wait();
   ctx.kernels.loss.row_sum(ctx.stream, {chunk, row_max, stats});
@@ -49,6 +49,7 @@ void chunk_loss(Context& ctx, const LossChunk& chunk, const float* weights, cons
 
 LossResult lm_head_loss(Context& ctx, const Var& hidden, const LossTargets& targets,
                         const HeadSpec& spec) {
+  OpScope scope(ctx, "lm_head_loss");
   check_head(hidden, spec);
   const Param& weight = *spec.weight;
   std::int64_t tokens = hidden.shape()[0], vocabulary = weight.local[0];

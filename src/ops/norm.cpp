@@ -1,5 +1,6 @@
 #include "ops/norm.h"
 
+#include "autograd/op_scope.h"
 #include "base/error.h"
 
 namespace bev {
@@ -87,6 +88,7 @@ NormForward norm_forward(Context& ctx, const NormSpec& spec, const Tensor& x,
 }  // namespace
 
 Var norm(Context& ctx, const Var& x, const NormSpec& spec) {
+  OpScope scope(ctx, "norm");
   check_norm(x, spec);
   NormForward out = norm_forward(ctx, spec, x.tensor, {});
   Var y = make_output(ctx, "norm", std::move(out.y), x.placement, x.tracked() || trains(spec));
@@ -104,6 +106,7 @@ Var norm(Context& ctx, const Var& x, const NormSpec& spec) {
 }
 
 AddNorm add_norm(Context& ctx, const Var& x, const Var& residual, const NormSpec& spec) {
+  OpScope scope(ctx, "add_norm");
   check_norm(x, spec);
   BEV_CHECK(x.shape() == residual.shape() && x.placement == residual.placement, "add_norm ",
             spec.weight->name, ": ", x.shape(), " {", x.placement, "} and residual ",
@@ -132,6 +135,7 @@ AddNorm add_norm(Context& ctx, const Var& x, const Var& residual, const NormSpec
 }
 
 Var head_norm(Context& ctx, const Var& qkv, const HeadNormSpec& spec) {
+  OpScope scope(ctx, "head_norm");
   std::int64_t rows = qkv.shape()[0], heads = spec.q_heads + spec.kv_heads;
   BEV_CHECK(qkv.shape()[1] == (heads + spec.kv_heads) * spec.head_size, "head_norm ",
             spec.q_weight->name, ": input ", qkv.shape(), " for ", spec.q_heads, " + 2 x ",

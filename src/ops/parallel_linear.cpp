@@ -2,6 +2,7 @@
 
 #include <vector>
 
+#include "autograd/op_scope.h"
 #include "base/error.h"
 #include "ops/linear.h"
 
@@ -124,7 +125,6 @@ struct ColumnBackward {
 
   void run(Backward& back, const Tensor& dy) const {
     Context& ctx = back.ctx;
-    ctx.note("column_parallel");
     Tensor part, whole;
     Work gathering;  // reads part until it is waited for
     // Weight gradients that are put off gather x when they are due.
@@ -186,12 +186,12 @@ struct ColumnBackward {
 
 Var column_parallel(Context& ctx, const Var& x, std::int64_t tokens, const Param& weight,
                     const Param* bias, bool overlap) {
+  OpScope scope(ctx, "column_parallel");
   PlaceState state = x.placement[Axis::kTp];
   bool split = state == PlaceState::kShard0 && ctx.mesh.tp().size() > 1;
   check_input(x, weight.local[1], weight,
               state == PlaceState::kReplicated || state == PlaceState::kShard0,
               "whole or shard(0)");
-  ctx.note("column_parallel");
   Tensor y = ctx.allocate(ctx.dtype, {tokens, weight.local[0]}, "activations");
   {
     WeightLease w = ctx.weights.use(weight);
@@ -239,7 +239,6 @@ struct RowBackward {
 
   void run(Backward& back, Tensor dy, std::int64_t tokens) const {
     Context& ctx = back.ctx;
-    ctx.note("row_parallel");
     Tensor dx;
     if (in.wanted()) dx = ctx.allocate(dy.dtype(), {tokens, weight->local[1]}, "gradients");
     {
@@ -274,12 +273,12 @@ struct RowBackward {
 
 Var row_parallel(Context& ctx, const Var& x, const Param& weight, bool sequence_parallel,
                  bool overlap) {
+  OpScope scope(ctx, "row_parallel");
   check_input(x, weight.local[1], weight, x.placement[Axis::kTp] == PlaceState::kShard1,
               "shard(1)");
   Group& tp = ctx.mesh.tp();
   std::int64_t tokens = x.shape()[0], columns = weight.local[0];
   bool split = sequence_parallel && tp.size() > 1;
-  ctx.note("row_parallel");
   Tensor y;
   {
     WeightLease w = ctx.weights.use(weight);
@@ -350,12 +349,12 @@ void copy_columns(Context& ctx, const Tensor& from, std::int64_t from_begin, con
 }  // namespace
 
 Var share_keys(Context& ctx, const Var& qkv, std::int64_t q_columns) {
+  OpScope scope(ctx, "share_keys");
   Group& kv = ctx.mesh.group(MeshGroup::kKv);
   std::int64_t tokens = qkv.shape()[0], part = qkv.shape()[1] - q_columns;  // of k and v
   Tensor own = ctx.allocate(qkv.dtype(), {tokens, part}, "activations");
   copy_columns(ctx, qkv.tensor, q_columns, own, 0, part);
   Tensor parts = ctx.allocate(qkv.dtype(), {kv.size() * tokens * part}, "activations");
-  ctx.note("share_keys");
   kv.all_gather(own.view().flat(), parts, "keys and values").wait();
   Tensor rows = ctx.allocate(qkv.dtype(), {tokens, q_columns + kv.size() * part}, "activations");
   copy_columns(ctx, qkv.tensor, 0, rows, 0, q_columns);
@@ -374,7 +373,6 @@ Var share_keys(Context& ctx, const Var& qkv, std::int64_t q_columns) {
         Tensor partial = bctx.allocate(dy.dtype(), {group.size() * rows_count * part}, "gradients");
         copy_keys(bctx, dy, partial, q_columns, false);
         Tensor sum = bctx.allocate(dy.dtype(), {rows_count, part}, "gradients");
-        bctx.note("share_keys");
         group.reduce_scatter(partial, sum.view().flat(), "gradient of keys and values").wait();
         Tensor dx = bctx.allocate(dy.dtype(), {rows_count, q_columns + part}, "gradients");
         copy_columns(bctx, dy, 0, dx, 0, q_columns);

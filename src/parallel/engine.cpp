@@ -8,6 +8,8 @@
 #include "base/error.h"
 #include "base/philox.h"
 #include "base/scoped_value.h"
+#include "base/trace.h"
+#include "comm/traced_group.h"
 
 namespace bev {
 
@@ -109,12 +111,15 @@ std::unique_ptr<Executor> make_executor(Context& ctx, const PipelineLayout& layo
 Engine::Engine(World& world, const Kernels& kernels, const EngineOptions& options)
     : options_(options),
       pipeline_(pipeline_layout(options.model.num_layers, options.parallel)),
-      device_(kernels.device.open({options.threads, options.deterministic})),
+      device_(kernels.device.open({options.threads, options.deterministic, options.cache_folder})),
       arena_(device_->memory()),
       inputs_(device_->memory()),
       device_step_(arena_, Dtype::kU8, {sizeof(StepState)}, "step"),
       sums_(arena_, Dtype::kF64, {2}, "step") {
-  mesh_ = std::make_unique<Mesh>(world, mesh_shape(options.parallel, options.model), device_.get());
+  arena_.set_trace(options.trace);
+  inputs_.set_trace(options.trace);
+  TracedGroupMaker groups(*device_, options.trace);
+  mesh_ = std::make_unique<Mesh>(world, mesh_shape(options.parallel, options.model), &groups);
   stages_ = build_stages(options.model, options.parallel, pipeline_, mesh_->at().pp);
   StoreOptions store = store_options(options.parallel, options.optim.dtypes, options.dtype);
   store.gradients = options.gradients;
@@ -123,6 +128,7 @@ Engine::Engine(World& world, const Kernels& kernels, const EngineOptions& option
   store_->initialise(options.seed);
   ctx_ = std::unique_ptr<Context>(new Context{kernels, stream, arena_, inputs_, *mesh_, *store_,
                                               *store_, device_step(), options.dtype});
+  ctx_->trace = options.trace;
   StepState fresh;
   kernels.device.upload(stream, &fresh, device_step_);
   if (options.gradients && options.optimizer) {
@@ -189,6 +195,7 @@ void Engine::run_micro_batches(std::span<const MicroBatch> batches) {
 
 void Engine::finish_sums() {
   mesh_->activity().set_action("gradient sums", -1);
+  TraceScope span(ctx_->trace, {TraceKind::kOther, "gradient sums"});
   store_->finish_gradients();
   store_->add_gradient_squares(sums_.as<double>() + 1);
   mesh_->world().all_reduce(sums_, Reduction::kSum, "loss and gradient norm").wait();
@@ -196,6 +203,7 @@ void Engine::finish_sums() {
 
 void Engine::update(double clip_grad) {
   mesh_->activity().set_action("optimizer", -1);
+  TraceScope span(ctx_->trace, {TraceKind::kOther, "optimizer"});
   const double* sums = sums_.as<double>();
   ctx_->kernels.optim.clip(ctx_->stream, {sums + 1, sums, device_step(), clip_grad});
   optimizer_->step(*ctx_);
@@ -252,6 +260,7 @@ void Engine::begin_step(std::span<const MicroBatch> batches, const StepInput& in
   step.loss_scale = input.loss_scale;
   step.tokens = send_inputs(batches, input);
   if (recorded != nullptr) {
+    TraceScope span(ctx_->trace, {TraceKind::kOther, "recorded step"});
     recorded->start(*ctx_, batches);
   } else {
     forward_backward(batches);
@@ -262,7 +271,10 @@ void Engine::begin_step(std::span<const MicroBatch> batches, const StepInput& in
 
 StepResult Engine::finish_step() {
   BEV_CHECK(!begun_.empty(), ErrorKind::kInternal, "engine: no step was begun");
-  begun_.front().arrival.wait();
+  {
+    TraceScope span(ctx_->trace, {TraceKind::kOther, "wait for the device"});
+    begun_.front().arrival.wait();
+  }
   StepResult result = result_of(begun_.front(), true);
   begun_.pop_front();
   if (result.finite) {

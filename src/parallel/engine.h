@@ -33,6 +33,8 @@ struct EngineOptions {
   bool record_steps = true;    // where the device can, and the rank is alone
   bool gradients = true;       // false: inference
   bool optimizer = true;       // false: gradients are wanted, updates are not
+  std::string cache_folder;    // of choices that kernels make by measuring; "": none are kept
+  Trace* trace = nullptr;      // of this rank; nullptr: nothing is recorded
 };
 
 struct StepInput {

@@ -4,6 +4,7 @@
 
 #include "autograd/recompute.h"
 #include "base/scoped_value.h"
+#include "base/trace.h"
 
 namespace bev {
 
@@ -131,6 +132,7 @@ void Executor::finish_sends(Run& run) {
 
 void Executor::act(const Action& action, Run& run) {
   ctx_.mesh.activity().set_action(name_of(action.kind), action.micro_batch);
+  TraceScope span(ctx_.trace, {TraceKind::kAction, name_of(action.kind), action.micro_batch});
   if (ctx_.probe != nullptr) ctx_.probe->stage = stage_of(action);
   switch (action.kind) {
     case ActionKind::kReceiveForward:

@@ -44,9 +44,11 @@ std::unique_ptr<Device> open_phantom(const DeviceOptions&) {
   return std::make_unique<PhantomDevice>();
 }
 
+std::unique_ptr<DeviceTrace> no_device_trace() { return nullptr; }
+
 constexpr Kernels kPhantomKernels = {
-    .device = {open_phantom, kNothing, [](const Stream&, const View&, void*) { return Work(); },
-               kNothing, nullptr},
+    .device = {open_phantom, no_device_trace, kNothing,
+               [](const Stream&, const View&, void*) { return Work(); }, kNothing, nullptr},
     .elementwise = {kNothing, kNothing, kNothing, kNothing, kNothing, kNothing, kNothing, kNothing,
                     kNothing},
     .gemm = {kNothing},

@@ -5,13 +5,14 @@
 #include <algorithm>
 #include <map>
 
-#include "base/error.h"
+#include "base/trace.h"
 
 namespace bev {
 
 namespace {
 constexpr std::size_t kAlignment = 64;
 constexpr std::size_t kChunkBytes = std::size_t{32} << 20;
+constexpr std::size_t kMostSpareBytes = std::size_t{4} << 30;
 constexpr std::size_t kSlabBlocks = 256;
 
 class HostMemory : public MemorySource {
@@ -30,6 +31,8 @@ class HostMemory : public MemorySource {
 }  // namespace
 
 std::unique_ptr<MemorySource> make_host_memory() { return std::make_unique<HostMemory>(); }
+
+OutOfMemory::OutOfMemory(std::string message) : Error(ErrorKind::kDevice, std::move(message)) {}
 
 BlockRef::~BlockRef() {
   if (block_ && --block_->references == 0) block_->arena->release(block_);
@@ -59,8 +62,8 @@ BlockRef Arena::allocate(std::size_t bytes, const char* tag, View* view) {
   free_blocks_ = block->next_free;
   *block = Block{data, rounded, tag, 0, this, nullptr};
   in_use_ += rounded;
-  peak_ = std::max(peak_, in_use_);
   count(tag, rounded, true);
+  if (in_use_ > peak_) reset_peak();
   view->data = data;
   return BlockRef(block);
 }
@@ -114,8 +117,9 @@ void Arena::give_back(std::byte* data, std::size_t bytes) {
 }
 
 void Arena::grow(std::size_t bytes) {
-  // Chunks grow with what is reserved, so that few large ones serve large models.
-  std::size_t chunk_bytes = std::max({bytes, kChunkBytes, reserved_ / 4});
+  // Chunks grow with what is reserved, so that few large ones serve large models; what nobody has
+  // asked for yet stays small, for others live on the device too.
+  std::size_t chunk_bytes = std::max(bytes, std::min(reserved_ / 4, kMostSpareBytes));
   chunk_bytes = (chunk_bytes + kChunkBytes - 1) / kChunkBytes * kChunkBytes;
   if (limit_ != 0 && reserved_ + chunk_bytes > limit_) chunk_bytes = bytes;
   if (limit_ != 0 && reserved_ + chunk_bytes > limit_) {
@@ -123,15 +127,23 @@ void Arena::grow(std::size_t bytes) {
                      " more do not fit into the limit of ",
                      format_bytes(static_cast<double>(limit_))));
   }
-  std::byte* data = nullptr;
-  try {
-    data = static_cast<std::byte*>(source_->allocate(chunk_bytes));
-  } catch (const Error& error) {
-    fail_full(error.what());
+  std::byte* data = reserve(chunk_bytes, chunk_bytes == bytes);
+  if (data == nullptr) {
+    chunk_bytes = bytes;
+    data = reserve(bytes, true);
   }
   chunks_.push_back({data, chunk_bytes});
   reserved_ += chunk_bytes;
   give_back(data, chunk_bytes);
+}
+
+std::byte* Arena::reserve(std::size_t bytes, bool needed) {
+  try {
+    return static_cast<std::byte*>(source_->allocate(bytes));
+  } catch (const Error& error) {
+    if (needed) fail_full(error.what());
+    return nullptr;
+  }
 }
 
 void Arena::fail_full(const std::string& what) const {
@@ -139,23 +151,32 @@ void Arena::fail_full(const std::string& what) const {
   for (const auto& [tag, used] : by_tag()) {
     table += concat("\n  ", tag, ": ", format_bytes(static_cast<double>(used)));
   }
-  BEV_FAIL(ErrorKind::kDevice, "out of memory: ", what, "; in use by tag:", table);
+  throw OutOfMemory(concat("out of memory: ", what, "; in use by tag:", table));
 }
 
 void Arena::count(const char* tag, std::size_t bytes, bool add) {
-  for (auto& [known, used] : tags_) {
-    if (known == tag) {
-      used = add ? used + bytes : used - bytes;
-      return;
-    }
-  }
-  tags_.emplace_back(tag, bytes);
+  auto place = std::ranges::find(tags_, tag, &TagBytes::value_type::first);
+  if (place == tags_.end()) place = tags_.insert(tags_.end(), {tag, 0});
+  place->second = add ? place->second + bytes : place->second - bytes;
+  if (trace_ != nullptr) trace_->memory(tag, place->second);
 }
 
-std::vector<std::pair<std::string, std::size_t>> Arena::by_tag() const {
+void Arena::reset_peak() {
+  peak_ = in_use_;
+  peak_tags_ = tags_;
+}
+
+void Arena::set_trace(Trace* trace) {
+  trace_ = trace;
+  if (trace_ == nullptr) return;
+  for (const auto& [tag, used] : tags_) trace_->memory(tag, used);
+}
+
+Arena::TagTable Arena::table_of(const TagBytes& tags) {
   std::map<std::string, std::size_t> merged;
-  for (const auto& [tag, used] : tags_) merged[tag] += used;
-  std::vector<std::pair<std::string, std::size_t>> table(merged.begin(), merged.end());
+  for (const auto& [tag, used] : tags) merged[tag] += used;
+  TagTable table(merged.begin(), merged.end());
+  std::erase_if(table, [](const auto& entry) { return entry.second == 0; });
   std::stable_sort(table.begin(), table.end(),
                    [](const auto& a, const auto& b) { return a.second > b.second; });
   return table;

@@ -10,11 +10,19 @@
 #include <utility>
 #include <vector>
 
+#include "base/error.h"
 #include "tensor/view.h"
 
 namespace bev {
 
 class Arena;
+class Trace;
+
+// There is no memory left; the message has the table of tags.
+class OutOfMemory : public Error {
+ public:
+  explicit OutOfMemory(std::string message);
+};
 
 // Where an arena gets its memory; 64-byte aligned.
 class MemorySource {
@@ -63,14 +71,19 @@ class Arena {
   Arena(const Arena&) = delete;
   Arena& operator=(const Arena&) = delete;
 
-  // `tag` must be a literal. Running out throws an Error with the table of tags.
+  // `tag` must be a literal. Running out throws OutOfMemory.
   BlockRef allocate(std::size_t bytes, const char* tag, View* view);
 
   std::size_t in_use() const { return in_use_; }
   std::size_t peak() const { return peak_; }
-  void reset_peak() { peak_ = in_use_; }
-  // Bytes in use by tag, largest first.
-  std::vector<std::pair<std::string, std::size_t>> by_tag() const;
+  std::size_t reserved() const { return reserved_; }  // taken from the source, never given back
+  void reset_peak();
+  // Bytes by tag, largest first: in use now, and at the moment of the peak.
+  using TagTable = std::vector<std::pair<std::string, std::size_t>>;
+  TagTable by_tag() const { return table_of(tags_); }
+  TagTable peak_by_tag() const { return table_of(peak_tags_); }
+  // From now on every change goes there too; null: to nobody.
+  void set_trace(Trace* trace);
 
  private:
   friend class BlockRef;
@@ -86,14 +99,19 @@ class Arena {
   std::byte* take(std::size_t bytes);
   void give_back(std::byte* data, std::size_t bytes);
   void grow(std::size_t bytes);
+  // nullptr where the source has less and not all of it is needed.
+  std::byte* reserve(std::size_t bytes, bool needed);
   [[noreturn]] void fail_full(const std::string& what) const;
   void count(const char* tag, std::size_t bytes, bool add);
+  using TagBytes = std::vector<std::pair<const char*, std::size_t>>;
+  static TagTable table_of(const TagBytes& tags);
 
   std::unique_ptr<MemorySource> source_;
   std::size_t limit_ = 0, reserved_ = 0, in_use_ = 0, peak_ = 0;
   std::vector<Chunk> chunks_;
   std::vector<Free> free_;  // by address; neighbours within a chunk are merged
-  std::vector<std::pair<const char*, std::size_t>> tags_;
+  TagBytes tags_, peak_tags_;
+  Trace* trace_ = nullptr;
   std::vector<std::unique_ptr<Block[]>> block_slabs_;
   Block* free_blocks_ = nullptr;
 };

@@ -256,6 +256,9 @@ void RuntimeConfig::fields(FieldList& list) {
   list.add("cuda-graph-impl", cuda_graph_impl,
            {{"none", CudaGraphs::kNone}, {"local", CudaGraphs::kLocal}},
            "local: steps of the same shape are recorded once and replayed, on a GPU of one rank");
+  list.add("kernel-cache-path", kernel_cache_path,
+           "folder for what kernels choose by measuring; none: it is measured in every run")
+      .defaults_to("$XDG_CACHE_HOME/bevatron, else ~/.cache/bevatron");
 }
 
 void TrainConfig::fields(FieldList& list) {
@@ -305,6 +308,10 @@ void LogConfig::fields(FieldList& list) {
   list.section("logging");
   list.add("log-interval", log_interval, "iterations between log lines").min(1).limit(kMaxIters);
   list.add("log-throughput", log_throughput, "TFLOP/s of a rank in the log line");
+  list.add("log-memory-interval", log_memory_interval,
+           "iterations between reports of memory, the peak by kind; 0: none")
+      .min(0)
+      .limit(kMaxIters);
   list.add("progress", progress, "live progress line, on a terminal");
   list.add("metrics-out", metrics_out, "JSON lines file, one line for every iteration");
   list.add("tensorboard-dir", tensorboard_dir, "folder for TensorBoard event files");
@@ -312,6 +319,32 @@ void LogConfig::fields(FieldList& list) {
       .min(1)
       .limit(kMaxIters);
   list.add("loss-svg", loss_svg, "file for a drawing of the loss at the end");
+}
+
+void ProfileConfig::fields(FieldList& list) {
+  list.section("profiling");
+  list.add("profile-trace", profile_trace,
+           "JSON file for a trace of a few iterations, for Perfetto or chrome://tracing");
+  list.add("profile-step-start", profile_step_start, "iterations before the first that is traced")
+      .min(0)
+      .limit(kMaxIters);
+  list.add("profile-step-end", profile_step_end, "the last iteration that is traced")
+      .min(1)
+      .limit(kMaxIters);
+}
+
+std::vector<std::string> ProfileConfig::problems(const TrainConfig& train) const {
+  if (profile_trace.empty()) return {};
+  if (profile_step_end <= profile_step_start) {
+    return {concat("--profile-step-end: ", profile_step_end, " is not after --profile-step-start ",
+                   profile_step_start)};
+  }
+  if (train.train_iters > 0 && profile_step_start >= train.train_iters) {
+    return {concat("--profile-step-start: ", profile_step_start,
+                   " iterations come before the trace, but --train-iters is ", train.train_iters,
+                   "; use less")};
+  }
+  return {};
 }
 
 LrSchedule lr_schedule(const OptimConfig& optim, const BatchSchedule& batches) {

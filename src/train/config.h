@@ -107,6 +107,7 @@ struct RuntimeConfig {
   std::int64_t seed = 1234;
   bool deterministic_mode = false;
   CudaGraphs cuda_graph_impl = CudaGraphs::kLocal;
+  std::string kernel_cache_path;  // "": in the user's cache folder; "none": nowhere
 
   void fields(FieldList& list);
 };
@@ -136,13 +137,24 @@ struct TrainConfig {
 struct LogConfig {
   std::int64_t log_interval = 10;
   bool log_throughput = false;
-  bool progress = true;  // the live line, on a terminal
+  std::int64_t log_memory_interval = 0;  // 0: never
+  bool progress = true;                  // the live line, on a terminal
   std::string metrics_out;
   std::string tensorboard_dir;
   std::int64_t tensorboard_log_interval = 1;
   std::string loss_svg = "loss.svg";  // "": none
 
   void fields(FieldList& list);
+};
+
+// A trace of a few iterations.
+struct ProfileConfig {
+  std::string profile_trace;             // "": none
+  std::int64_t profile_step_start = 10;  // iterations before the first that is recorded
+  std::int64_t profile_step_end = 12;    // the last
+
+  void fields(FieldList& list);
+  std::vector<std::string> problems(const TrainConfig& train) const;
 };
 
 // The schedules of a resolved configuration, in samples as Megatron counts them; iterations become

@@ -9,7 +9,9 @@
 #include "base/clock.h"
 #include "base/error.h"
 #include "base/log.h"
+#include "base/trace.h"
 #include "train/flops.h"
+#include "train/memory_report.h"
 #include "train/tensorboard.h"
 
 namespace bev {
@@ -145,11 +147,13 @@ Trainer::Trainer(Engine& engine, const TrainerConfig& config, const RunData& dat
     report.peak_flops_per_second = measure_peak_flops(engine);
     sinks_ = std::make_unique<Sinks>(config.log, report);
   }
+  engine.arena().reset_peak();  // from here on it is the training's
 }
 
 Trainer::~Trainer() = default;
 
 StepBatch Trainer::load(std::int64_t iteration) {
+  TraceScope span(engine_.ctx().trace, {TraceKind::kOther, "loader"});
   if (data_.replay) {
     return replay_step(engine_.ctx(), *data_.replay, iteration - 1, batches_.micro_batch_size());
   }
@@ -193,6 +197,7 @@ bool Trainer::may_begin(std::int64_t iteration) const {
 
 void Trainer::begin(std::int64_t iteration) {
   if (flights_.empty()) interval_begin_ = monotonic_seconds();
+  StepScope traced(engine_.ctx().trace, iteration);
   StepBatch batch = load(iteration);
   StepInput input = input_for(iteration, flights_.size());
   engine_.begin_step(batch.micro_batches, input);
@@ -290,6 +295,14 @@ bool Trainer::validation_due(std::int64_t iteration) const {
          (iteration % config_.train.eval_interval == 0 || iteration == iterations_);
 }
 
+// Ranks that differ by their data only need the same.
+void Trainer::report_memory(std::int64_t iteration) {
+  const MeshCoordinate& at = engine_.mesh().at();
+  std::int64_t interval = config_.log.log_memory_interval;
+  if (interval == 0 || iteration % interval != 0 || at.dp != 0 || at.cp != 0) return;
+  log_info(memory_text(engine_.arena(), engine_.mesh().world().rank(), iteration));
+}
+
 TrainOutcome Trainer::run() {
   TrainOutcome outcome;
   outcome.validation_loss = std::numeric_limits<double>::quiet_NaN();
@@ -303,6 +316,7 @@ TrainOutcome Trainer::run() {
     outcome.iterations = iteration - first_iteration_ + 1;
     curves_.train.push_back({static_cast<double>(iteration), report.loss});
     if (sinks_) sinks_->report(report);
+    report_memory(iteration);
     if (validation_due(iteration)) {
       outcome.validation_loss = validate();
       curves_.validation.push_back({static_cast<double>(iteration), outcome.validation_loss});

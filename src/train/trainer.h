@@ -73,6 +73,7 @@ class Trainer {
   void handle_bad_step(const StepBatch& batch, const StepInput& input, StepReport& report);
   double validate();
   bool validation_due(std::int64_t iteration) const;
+  void report_memory(std::int64_t iteration);
   bool should_stop(std::int64_t iteration, TrainOutcome& outcome);
   void finish(TrainOutcome& outcome);
 

@@ -238,7 +238,12 @@ TEST(WeightWork, RunsInTheOrderItCameAndIsForgotten) {
   Bench bench(Dtype::kF64);
   WeightWork work;
   std::vector<int> order;
-  for (int i = 0; i < 3; ++i) work.add([i, &order](Context&) { order.push_back(i); });
+  for (int i = 0; i < 3; ++i) {
+    work.add("op", i, [i, &order](Context& ctx) {
+      EXPECT_EQ(ctx.layer, i);
+      order.push_back(i);
+    });
+  }
   EXPECT_FALSE(work.empty());
   work.run(bench.ctx);
   EXPECT_TRUE(work.empty());

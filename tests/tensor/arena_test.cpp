@@ -131,6 +131,50 @@ TEST(Arena, CountsPeakAndTags) {
   EXPECT_EQ(arena.by_tag().front().first, "weights");
 }
 
+TEST(Arena, RemembersWhatEachTagHadAtThePeak) {
+  Arena arena(std::make_unique<FakeMemory>());
+  using Table = Arena::TagTable;
+  Allocation weights = take(arena, 640, "weights");
+  { Allocation a = take(arena, 1280, "activations"), b = take(arena, 64, "gradients"); }
+  Allocation later = take(arena, 320, "gradients");
+  EXPECT_EQ(arena.peak_by_tag(),
+            (Table{{"activations", 1280}, {"weights", 640}, {"gradients", 64}}));
+  EXPECT_EQ(arena.by_tag(), (Table{{"weights", 640}, {"gradients", 320}}));
+  arena.reset_peak();
+  EXPECT_EQ(arena.peak_by_tag(), arena.by_tag());
+}
+
+// A source with little left: the arena takes what it needs where a whole chunk is not there.
+TEST(Arena, AsksForLessWhereTheSourceHasNoWholeChunk) {
+  struct Small : FakeMemory {
+    void* allocate(std::size_t bytes) override {
+      BEV_CHECK(bytes <= left, ErrorKind::kDevice, "the source has no ", bytes);
+      left -= bytes;
+      return FakeMemory::allocate(bytes);
+    }
+    std::size_t left = kChunk + 1000;
+  };
+  auto memory = std::make_unique<Small>();
+  Small& source = *memory;
+  Arena arena(std::move(memory));
+  Allocation first = take(arena, kChunk), second = take(arena, 640);
+  EXPECT_EQ(source.left, 360u);
+  EXPECT_EQ(arena.reserved(), kChunk + 640);
+  EXPECT_THROW(take(arena, 640, "third"), OutOfMemory);
+  Allocation rest = take(arena, 320);
+}
+
+// What is reserved and not asked for stays within 4 GiB, however much there is already.
+TEST(Arena, LargeArenasKeepLittleInReserve) {
+  constexpr std::size_t kGiB = std::size_t{1} << 30;
+  Arena arena(std::make_unique<FakeMemory>());
+  Allocation most = take(arena, 80 * kGiB);
+  Allocation more = take(arena, 64);
+  EXPECT_EQ(arena.reserved(), 84 * kGiB);
+  Allocation large = take(arena, 30 * kGiB);
+  EXPECT_EQ(arena.reserved(), 114 * kGiB);
+}
+
 TEST(Arena, OverTheLimitIsAnErrorWithTheTableOfTags) {
   auto memory = std::make_unique<FakeMemory>();
   FakeMemory& source = *memory;

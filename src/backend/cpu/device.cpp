@@ -30,6 +30,7 @@ DeviceKernels cpu_device_kernels() {
       .open = [](const DeviceOptions& options) -> std::unique_ptr<Device> {
         return std::make_unique<CpuDevice>(options.threads);
       },
+      .trace = []() -> std::unique_ptr<DeviceTrace> { return nullptr; },
       .upload = [](const Stream&, const void* host,
                    const View& to) { copy_bytes(to.data, host, to.bytes()); },
       .fetch =

@@ -2,6 +2,7 @@
 
 #include <cstring>
 
+#include "backend/cuda/device_trace.h"
 #include "backend/cuda/queue.h"
 #include "backend/cuda/tables.h"
 #include "base/error.h"
@@ -143,8 +144,7 @@ class CudaSingleGroup final : public SingleGroup {
 
 class CudaDevice final : public Device {
  public:
-  explicit CudaDevice(const DeviceOptions& options)
-      : pool_(options.threads), queue_(0, options.deterministic) {}
+  explicit CudaDevice(const DeviceOptions& options) : pool_(options.threads), queue_(0, options) {}
   Stream stream() override { return {&pool_, &queue_}; }
   std::unique_ptr<MemorySource> memory() override { return std::make_unique<CudaMemory>(); }
   std::unique_ptr<Group> make_group(std::unique_ptr<Group> host) override {
@@ -171,6 +171,7 @@ DeviceKernels cuda_device_kernels() {
       .open = [](const DeviceOptions& options) -> std::unique_ptr<Device> {
         return std::make_unique<CudaDevice>(options);
       },
+      .trace = make_cuda_trace,
       .upload = upload,
       .fetch = fetch,
       .copy =

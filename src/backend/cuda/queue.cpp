@@ -5,6 +5,7 @@
 #include "backend/cuda/attention_plans.h"
 #include "backend/cuda/gemm_plans.h"
 #include "base/error.h"
+#include "kernels/device.h"
 
 namespace bev {
 
@@ -13,14 +14,14 @@ void check_cuda(cudaError_t error, const char* what) {
             cudaGetErrorString(error));
 }
 
-CudaQueue::CudaQueue(int device, bool deterministic) {
+CudaQueue::CudaQueue(int device, const DeviceOptions& options) {
   check_cuda(cudaSetDevice(device), "choose the device");
   check_cuda(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking), "make a stream");
   check_cuda(cudaDeviceGetAttribute(&multiprocessors_, cudaDevAttrMultiProcessorCount, device),
              "count multiprocessors");
-  gemm_ = std::make_unique<CudaGemm>(!deterministic);
+  gemm_ = std::make_unique<CudaGemm>(device, options);
   attention_ = std::make_unique<CudaAttention>();
-  attention_->deterministic = deterministic;
+  attention_->deterministic = options.deterministic;
 }
 
 CudaQueue::~CudaQueue() {

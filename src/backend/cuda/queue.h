@@ -14,13 +14,14 @@
 
 namespace bev {
 
+struct DeviceOptions;
 class CudaGemm;       // gemm.cpp: handle, workspace, the algorithm of each shape
 class CudaAttention;  // cudnn_attention.cpp: handle, the plan of each shape
 
 class CudaQueue {
  public:
   // Deterministic: nothing is chosen by measurement, and no kernel adds in an order of its own.
-  CudaQueue(int device, bool deterministic);
+  CudaQueue(int device, const DeviceOptions& options);
   ~CudaQueue();
   CudaQueue(const CudaQueue&) = delete;
   CudaQueue& operator=(const CudaQueue&) = delete;

@@ -1,0 +1,39 @@
+#include "train/memory_report.h"
+
+#include <gtest/gtest.h>
+
+#include "tensor/tensor.h"
+
+namespace bev {
+namespace {
+
+TEST(MemoryReport, HasMegatronsLineAndThePeakByTag) {
+  Arena arena(make_host_memory());
+  Tensor weights(arena, Dtype::kU8, {2 << 20}, "weights");
+  { Tensor activations(arena, Dtype::kU8, {3 << 20}, "activations"); }
+  std::string text = memory_text(arena, 3, 20);
+  EXPECT_TRUE(
+      text.starts_with("[Rank 3] (after 20 iterations) memory (MB) | allocated: 2.00 | "
+                       "max allocated: 5.00 | reserved: 32.00 | max reserved: 32.00\n"))
+      << text;
+  EXPECT_LT(text.find("activations"), text.find("weights")) << "largest first";
+}
+
+TEST(MemoryReport, CuresAreThoseThatAreLeft) {
+  BatchConfig batch;
+  ParallelConfig parallel;
+  std::string cures = memory_cures(batch, parallel);
+  EXPECT_EQ(cures.find("--micro-batch-size"), cures.npos) << "it is 1";
+  EXPECT_EQ(cures.find("--data-parallel-sharding-strategy"), cures.npos) << "there is one rank";
+  EXPECT_NE(cures.find("--recompute-granularity full"), cures.npos);
+  batch.micro_batch_size = 4;
+  parallel.data_parallel_size = 2;
+  parallel.recompute_granularity = RecomputeGranularity::kFull;
+  cures = memory_cures(batch, parallel);
+  EXPECT_NE(cures.find("--micro-batch-size below 4"), cures.npos);
+  EXPECT_NE(cures.find("--data-parallel-sharding-strategy optim_grads_params"), cures.npos);
+  EXPECT_EQ(cures.find("--recompute-granularity"), cures.npos);
+}
+
+}  // namespace
+}  // namespace bev
