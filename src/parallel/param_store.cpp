@@ -112,10 +112,12 @@ Tensor ParamStore::gradient_square_sum() {
   tools_.kernels.elementwise.fill(tools_.stream, sum, 0);
   if (plan_.replicas().rank() == 0) {
     bool first = tools_.mesh.tp().rank() == 0;
+    std::vector<View> counted;
     for (const OptimRange& range : optim_ranges()) {
-      bool counted = !range.param->copy && (range.param->split.dim >= 0 || first);
-      if (counted) tools_.kernels.optim.sum_squares(tools_.stream, range.grad, sum.as<double>());
+      bool counts = !range.param->copy && (range.param->split.dim >= 0 || first);
+      if (counts) counted.push_back(range.grad);
     }
+    tools_.kernels.optim.sum_squares(tools_.stream, counted, sum.as<double>());
   }
   tools_.mesh.world().all_reduce(sum, Reduction::kSum, "gradient norm").wait();
   return sum;

@@ -12,6 +12,15 @@ namespace {
 // Threads of the block that takes a row.
 constexpr int kRowThreads = 512;
 
+constexpr float kBinary = 1.44269504088896341f;  // 1 / log(2): z kBinary is z as a power of two
+
+// exp2 as the hardware has it.
+__device__ float power_of_two(float x) {
+  float power;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(power) : "f"(x));
+  return power;
+}
+
 // Logits of -infinity mark padding of the vocabulary; they stay -infinity under a softcap and get
 // no gradient.
 template <class T>
@@ -25,6 +34,17 @@ struct Chunk {
   __device__ float capped(float x) const {
     if (cap == 0) return scale * x;
     return isinf(x) && x < 0 ? x : cap * tanhf(inner * x);
+  }
+  // The same as powers of two.
+  template <int N>
+  __device__ void powers(const Pack<T, N>& values, float (&z)[N]) const {
+    if (cap == 0) {
+#pragma unroll
+      for (int i = 0; i < N; ++i) z[i] = values[i] * (scale * kBinary);
+    } else {
+#pragma unroll
+      for (int i = 0; i < N; ++i) z[i] = capped(values[i]) * kBinary;
+    }
   }
   // The target's column in this part of the vocabulary, or -1.
   __device__ std::int64_t target() const {
@@ -94,35 +114,160 @@ __global__ void __launch_bounds__(kThreads)
 }
 
 // p = exp(z - most) / sum; the gradient is factor * (p - [target]), under a softcap times its
-// slope 1 - (z / cap)^2. Logits read and written once.
+// slope 1 - (z / cap)^2. It works on z as powers of two.
+template <class T>
+struct LogitGradient {
+  float shift, factor, inverse;
+  std::int64_t target;
+  bool is_zero;  // a row that is ignored or weighs nothing
+
+  __device__ LogitGradient(const Chunk<T>& chunk, float most, float sum, float weight,
+                           double loss_factor)
+      : shift(most + log2f(sum)),
+        inverse(chunk.cap > 0 ? 1 / (chunk.cap * kBinary) : 0.0f),
+        target(chunk.target()) {
+    const double product =
+        loss_factor * static_cast<double>(weight) * static_cast<double>(chunk.scale);
+    factor = static_cast<float>(product);
+    is_zero = chunk.targets[blockIdx.x] < 0 || product == 0;
+  }
+  // Of a pack whose first column is `at`.
+  template <int N>
+  __device__ void apply(std::int64_t at, const float (&z)[N], Pack<T, N>& out) const {
+    float grad[N];
+#pragma unroll
+    for (int i = 0; i < N; ++i) grad[i] = power_of_two(z[i] - shift) * factor;
+    if (target >= at && target < at + N) {
+#pragma unroll
+      for (int i = 0; i < N; ++i) grad[i] -= at + i == target ? factor : 0.0f;
+    }
+    if (inverse > 0) {
+#pragma unroll
+      for (int i = 0; i < N; ++i) {
+        const float ratio = z[i] * inverse;
+        grad[i] = isinf(z[i]) ? 0.0f : grad[i] * (1 - ratio * ratio);
+      }
+    }
+#pragma unroll
+    for (int i = 0; i < N; ++i) out.set(i, grad[i]);
+  }
+};
+
+// Logits, which are z here, read and written once.
 template <class T, int N>
 __global__ void __launch_bounds__(kRowThreads)
     gradient_kernel(Chunk<T> chunk, const float* row_max, const float* stats, const float* weights,
                     const double* loss_factor) {
-  T* z = chunk.row();
-  const double product =
-      *loss_factor * static_cast<double>(weights[blockIdx.x]) * static_cast<double>(chunk.scale);
-  const bool ignored = chunk.targets[blockIdx.x] < 0 || product == 0;
-  const float factor = static_cast<float>(product), most = row_max[blockIdx.x];
-  const float share = 1 / stats[blockIdx.x] * factor;
-  const float inverse = chunk.cap > 0 ? 1 / chunk.cap : 0.0f;
-  const std::int64_t target = chunk.target();
+  T* row = chunk.row();
+  const LogitGradient<T> gradient(chunk, row_max[blockIdx.x] * kBinary, stats[blockIdx.x],
+                                  weights[blockIdx.x], *loss_factor);
   for (std::int64_t at = threadIdx.x * N; at < chunk.columns; at += kRowThreads * N) {
-    Pack<T, N> values;
-    if (!ignored) values.load(z + at);
+    Pack<T, N> values{};
+    if (!gradient.is_zero) {
+      values.load(row + at);
+      float z[N];
 #pragma unroll
-    for (int i = 0; i < N; ++i) {
-      if (ignored) {
-        values.set(i, 0);
-        continue;
-      }
-      const float logit = values[i], ratio = logit * inverse;
-      const float hit = at + i == target ? factor : 0.0f;
-      const float grad = __expf(logit - most) * share - hit;
-      const float sloped = isinf(logit) ? 0.0f : grad * (1 - ratio * ratio);
-      values.set(i, chunk.cap > 0 ? sloped : grad);
+      for (int i = 0; i < N; ++i) z[i] = values[i] * kBinary;
+      gradient.apply(at, z, values);
     }
-    values.store(z + at);
+    values.store(row + at);
+  }
+}
+
+// The largest z met so far, and the sum of 2^(z - most) over what was met.
+struct Running {
+  float most = Max::kNothing, sum = 0;
+
+  template <int N>
+  __device__ void add(const float (&z)[N]) {
+    float largest = z[0];
+#pragma unroll
+    for (int i = 1; i < N; ++i) largest = Max::join(largest, z[i]);
+    if (largest > most) {
+      sum *= power_of_two(most - largest);
+      most = largest;
+    }
+    const float base = isinf(most) ? 0.0f : most;  // where all was -infinity the sum stays 0
+#pragma unroll
+    for (int i = 0; i < N; ++i) sum += power_of_two(z[i] - base);
+  }
+};
+
+template <class T>
+struct Whole {
+  Chunk<T> chunk;
+  const float* weights;
+  const double* loss_factor;
+  float* token_loss;
+  int kept_packs;  // of a row, in shared memory between the two passes
+  bool with_gradient;
+};
+
+// Reads a row, keeping what fits.
+template <class T, int N, int kLanes>
+__device__ Running read_row(const Whole<T>& args, Pack<T, N>* kept) {
+  constexpr int kInFlight = 4;
+  const T* row = args.chunk.row();
+  const int packs = static_cast<int>(args.chunk.columns / N);
+  Running running;
+  for (int first = threadIdx.x; first < packs; first += kInFlight * kLanes) {
+    Pack<T, N> values[kInFlight];
+#pragma unroll
+    for (int k = 0; k < kInFlight; ++k) {
+      const int pack = first + k * kLanes;
+      if (pack < packs) values[k].load(row + std::int64_t{pack} * N);
+    }
+#pragma unroll
+    for (int k = 0; k < kInFlight; ++k) {
+      const int pack = first + k * kLanes;
+      if (pack >= packs) break;
+      if (pack < args.kept_packs) kept[pack] = values[k];
+      float z[N];
+      args.chunk.powers(values[k], z);
+      running.add(z);
+    }
+  }
+  return running;
+}
+
+// A block takes a row: it reads it once, keeping what fits for the gradient, which is written over
+// it. The rest of a long row is read again, while it is still in the cache.
+template <class T, int N, int kLanes>
+__global__ void __launch_bounds__(kLanes, 1024 / kLanes) whole_kernel(const Whole<T> args) {
+  extern __shared__ uint4 memory[];
+  __shared__ float shared[2][kLanes / kWarp];
+  auto* kept = reinterpret_cast<Pack<T, N>*>(memory);
+  const Chunk<T>& chunk = args.chunk;
+  T* row = chunk.row();
+  const bool ignored = chunk.targets[blockIdx.x] < 0;
+  const Running running = ignored ? Running{} : read_row<T, N, kLanes>(args, kept);
+  const float most = reduce_row<Max>(running.most, shared[0]);
+  // A thread that met nothing but -infinity has no share; a NaN shows in its thread's sum.
+  const float scaled = running.sum * power_of_two(running.most - most);
+  const float sum = reduce_row<Sum>(running.sum == 0 ? 0.0f : scaled, shared[1]);
+  if (threadIdx.x == 0) {
+    const std::int64_t target = chunk.target();
+    const float reached = target >= 0 ? chunk.capped(widen(row[target])) : 0.0f;
+    args.token_loss[blockIdx.x] = ignored ? 0.0f : logf(sum) + most / kBinary - reached;
+  }
+  if (!args.with_gradient) return;
+  __syncthreads();  // the target's logit was read
+  const LogitGradient<T> gradient(chunk, most, sum, args.weights[blockIdx.x], *args.loss_factor);
+  const int packs = static_cast<int>(chunk.columns / N);
+  for (int pack = threadIdx.x; pack < packs; pack += kLanes) {
+    const std::int64_t at = std::int64_t{pack} * N;
+    Pack<T, N> values{};
+    if (!gradient.is_zero) {
+      if (pack < args.kept_packs) {
+        values = kept[pack];
+      } else {
+        values.load(row + at);
+      }
+      float z[N];
+      chunk.powers(values, z);
+      gradient.apply(at, z, values);
+    }
+    values.store(row + at);
   }
 }
 
@@ -202,6 +347,46 @@ void gradient(const Stream& stream, const LossGradArgs& args) {
   });
 }
 
+template <class T, int N, int kLanes>
+void launch_whole(CudaQueue& queue, Whole<T> args, unsigned blocks) {
+  int device = 0, room = 0;
+  check_cuda(cudaGetDevice(&device), "ask for the device");
+  check_cuda(cudaDeviceGetAttribute(&room, cudaDevAttrMaxSharedMemoryPerBlockOptin, device),
+             "ask for shared memory");
+  constexpr int kPackBytes = N * static_cast<int>(sizeof(T)), kOwnBytes = 1024;
+  const std::int64_t packs = args.chunk.columns / N;
+  const std::int64_t most = args.with_gradient ? (room - kOwnBytes) / kPackBytes : 0;
+  args.kept_packs = static_cast<int>(std::min(packs, most));
+  const int bytes = args.kept_packs * kPackBytes;
+  const auto kernel = whole_kernel<T, N, kLanes>;
+  check_cuda(cudaFuncSetAttribute(reinterpret_cast<const void*>(kernel),
+                                  cudaFuncAttributeMaxDynamicSharedMemorySize, bytes),
+             "loss: shared memory");
+  kernel<<<blocks, kLanes, static_cast<std::size_t>(bytes), queue.stream()>>>(args);
+  check_launch("loss");
+}
+
+void whole(const Stream& stream, const LossWholeArgs& view) {
+  check_chunk(view.chunk, view.token_loss);
+  visit_chunk(view.chunk, [&](auto chunk, auto count, unsigned blocks) {
+    using T = std::remove_pointer_t<decltype(chunk.logits)>;
+    constexpr int kCount = decltype(count)::value;
+    const Whole<T> args{.chunk = chunk,
+                        .weights = view.weights,
+                        .loss_factor = view.loss_factor,
+                        .token_loss = address<float>(view.token_loss),
+                        .kept_packs = 0,
+                        .with_gradient = view.with_gradient};
+    // Two blocks on a multiprocessor, where their rows fit, fill each other's pauses.
+    constexpr std::int64_t kHalfRoom = 100 << 10;
+    if (chunk.columns * static_cast<std::int64_t>(sizeof(T)) <= kHalfRoom) {
+      launch_whole<T, kCount, 512>(queue_of(stream), args, blocks);
+    } else {
+      launch_whole<T, kCount, 1024>(queue_of(stream), args, blocks);
+    }
+  });
+}
+
 void total(const Stream& stream, const LossTotalArgs& args) {
   total_kernel<<<1, kRowThreads, 0, queue_of(stream).stream()>>>(
       address<float>(args.token_loss), args.weights, args.token_loss.numel(), args.total);
@@ -215,8 +400,9 @@ LossKernels cuda_loss_kernels() {
   return {.row_max = cuda::row_max,
           .row_sum = cuda::row_sum,
           .gradient = cuda::gradient,
+          .whole = cuda::whole,
           .total = cuda::total,
-          .logits = {.chunk_bytes = std::int64_t{1} << 30, .narrow = true}};
+          .logits = {.chunk_bytes = std::int64_t{2} << 30, .narrow = true}};
 }
 
 }  // namespace bev

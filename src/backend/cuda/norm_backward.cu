@@ -38,17 +38,41 @@ Backward<T> backward_of(const NormBackwardArgs& args) {
 
 constexpr int kMostLanes = 512;
 
-template <int kCount>
-__device__ void store_sums(const float (&sums)[kCount], float* to) {
-  Pack<float, kCount> pack;
+// Blocks of more than one row of threads have at most this many columns of them.
+constexpr int kMostSharedLanes = kThreads / 2;
+
+// Adds the sums of the block's rows of threads in their order and writes those of the whole block.
+template <int kPacks, int kCount>
+__device__ void store_sums(RowPlaces<kPacks, kCount> places, float (&sums)[kPacks][kCount],
+                           float* to) {
+  __shared__ Pack<float, kCount> above[kPacks * kMostSharedLanes];
+  for (unsigned y = 1; y < blockDim.y; ++y) {
+    __syncthreads();
+    places.each([&](int k, int) {
+      if (threadIdx.y != y) return;
 #pragma unroll
-  for (int i = 0; i < kCount; ++i) pack.set(i, sums[i]);
-  pack.store(to);
+      for (int i = 0; i < kCount; ++i) above[threadIdx.x + k * blockDim.x].set(i, sums[k][i]);
+    });
+    __syncthreads();
+    places.each([&](int k, int) {
+      if (threadIdx.y != 0) return;
+#pragma unroll
+      for (int i = 0; i < kCount; ++i) sums[k][i] += above[threadIdx.x + k * blockDim.x][i];
+    });
+  }
+  if (threadIdx.y != 0) return;
+  places.each([&](int k, int at) {
+    Pack<float, kCount> pack;
+#pragma unroll
+    for (int i = 0; i < kCount; ++i) pack.set(i, sums[k][i]);
+    pack.store(to + at);
+  });
 }
 
 // dx = rstd * (g - shift - unit * along) + dsum with g = dy * (offset + weight), along and shift
 // the means of g * unit and (LayerNorm) of g. dy, s and dsum are read once, dx is written once; the
-// weight's gradient is summed in registers over all rows of a thread and leaves as a partial sum.
+// weight's gradient is summed in registers over all rows of a thread, then over the block, and
+// leaves as a partial sum.
 template <class T, int kPacks, bool kBias>
 __global__ void __launch_bounds__(kMostLanes) backward_kernel(Backward<T> args) {
   constexpr int kCount = kPack<T>;
@@ -96,14 +120,11 @@ __global__ void __launch_bounds__(kMostLanes) backward_kernel(Backward<T> args) 
     // The next row's sums may not overwrite what a slow warp still reads.
     if (blockDim.x > kWarp) __syncthreads();
   }
-  const std::int64_t partial =
-      (static_cast<std::int64_t>(blockIdx.x) * blockDim.y + threadIdx.y) * args.columns;
-  all.each([&](int k, int at) {
-    if (args.partial_weight != nullptr) {
-      store_sums<kCount>(weight_sum[k], args.partial_weight + partial + at);
-    }
-    if constexpr (kBias) store_sums<kCount>(bias_sum[k], args.partial_bias + partial + at);
-  });
+  const std::int64_t partial = blockIdx.x * args.columns;
+  if (args.partial_weight != nullptr) {
+    store_sums<kPacks, kCount>(all, weight_sum, args.partial_weight + partial);
+  }
+  if constexpr (kBias) store_sums<kPacks, kCount>(all, bias_sum, args.partial_bias + partial);
 }
 
 // The input's gradient for any number of columns, anywhere in memory: a block for a row.
@@ -168,7 +189,7 @@ void launch(CudaQueue& queue, const NormBackwardArgs& view, Backward<T> args) {
   const std::int64_t lanes = ceil_div(ceil_div(packs, kPacks), kWarp) * kWarp;
   const std::int64_t height = std::max<std::int64_t>(1, kThreads / lanes);
   const std::int64_t blocks = std::min(ceil_div(args.rows, height), kMostPartialBlocks);
-  set_partials(queue, view, blocks * height, args);
+  set_partials(queue, view, blocks, args);
   const dim3 threads(static_cast<unsigned>(lanes), static_cast<unsigned>(height));
   const auto grid = static_cast<unsigned>(blocks);
   if (args.partial_bias != nullptr) {
@@ -177,9 +198,8 @@ void launch(CudaQueue& queue, const NormBackwardArgs& view, Backward<T> args) {
     backward_kernel<T, kPacks, false><<<grid, threads, 0, queue.stream()>>>(args);
   }
   check_launch("norm backward");
-  add_partial_sums(queue, args.partial_weight, blocks * height, args.columns, view.beta,
-                   view.dweight);
-  add_partial_sums(queue, args.partial_bias, blocks * height, args.columns, view.beta, view.dbias);
+  add_partial_sums(queue, args.partial_weight, blocks, args.columns, view.beta, view.dweight);
+  add_partial_sums(queue, args.partial_bias, blocks, args.columns, view.beta, view.dbias);
 }
 
 template <class T>
