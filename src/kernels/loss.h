@@ -15,8 +15,8 @@ struct LossChunk {
   View logits;
   const std::int32_t* targets = nullptr;  // [t] global ids; negative: ignored
   std::int64_t first_row = 0;
-  double logit_scale = 1;
-  double softcap = 0;  // 0: none
+  double logit_scale = 1;  // above 0
+  double softcap = 0;      // 0: none
 };
 
 // logits become z = softcap * tanh(logit_scale * logits / softcap) (or logit_scale * logits);
@@ -43,8 +43,8 @@ struct LossGradArgs {
   bool with_gradient = false;
 };
 
-// All of the above for a chunk that covers the whole vocabulary, in one reading of the logits, which
-// are left with no meaning where no gradient is wanted.
+// All of the above for a chunk that covers the whole vocabulary, in one reading of the logits,
+// which are left with no meaning where no gradient is wanted.
 struct LossWholeArgs {
   LossChunk chunk;
   const float* weights = nullptr;       // [t]

@@ -66,8 +66,8 @@ struct ClipArgs {
 struct OptimKernels {
   void (*adam)(const Stream&, const AdamRule&, std::span<const AdamRange>);
   void (*sgd)(const Stream&, const SgdArgs&);
-  // *sum (f64, device) += sum of squares of all tensors, which are of one dtype, in f64, in an order
-  // that depends on their lengths only. A NaN or infinity anywhere makes the sum non-finite.
+  // *sum (f64, device) += sum of squares of all tensors, which are of one dtype, in f64, in an
+  // order that depends on their lengths only. A NaN or infinity anywhere makes the sum non-finite.
   void (*sum_squares)(const Stream&, std::span<const View> tensors, double* sum);
   void (*clip)(const Stream&, const ClipArgs&);
   void (*normal)(const Stream&, const NormalArgs&);

@@ -35,16 +35,10 @@ struct Chunk {
     if (cap == 0) return scale * x;
     return isinf(x) && x < 0 ? x : cap * tanhf(inner * x);
   }
-  // The same as powers of two.
-  template <int N>
-  __device__ void powers(const Pack<T, N>& values, float (&z)[N]) const {
-    if (cap == 0) {
-#pragma unroll
-      for (int i = 0; i < N; ++i) z[i] = values[i] * (scale * kBinary);
-    } else {
-#pragma unroll
-      for (int i = 0; i < N; ++i) z[i] = capped(values[i]) * kBinary;
-    }
+  // The same as a power of two.
+  template <bool kCapped>
+  __device__ float power(float x) const {
+    return kCapped ? capped(x) * kBinary : x * (scale * kBinary);
   }
   // The target's column in this part of the vocabulary, or -1.
   __device__ std::int64_t target() const {
@@ -131,12 +125,12 @@ struct LogitGradient {
     factor = static_cast<float>(product);
     is_zero = chunk.targets[blockIdx.x] < 0 || product == 0;
   }
-  // Of a pack whose first column is `at`.
-  template <int N>
-  __device__ void apply(std::int64_t at, const float (&z)[N], Pack<T, N>& out) const {
+  // Turns a pack into its gradient: `at` is its first column, power(x) an element's z.
+  template <int N, class Power>
+  __device__ void apply(std::int64_t at, Pack<T, N>& values, const Power& power) const {
     float grad[N];
 #pragma unroll
-    for (int i = 0; i < N; ++i) grad[i] = power_of_two(z[i] - shift) * factor;
+    for (int i = 0; i < N; ++i) grad[i] = power_of_two(power(values[i]) - shift) * factor;
     if (target >= at && target < at + N) {
 #pragma unroll
       for (int i = 0; i < N; ++i) grad[i] -= at + i == target ? factor : 0.0f;
@@ -144,12 +138,12 @@ struct LogitGradient {
     if (inverse > 0) {
 #pragma unroll
       for (int i = 0; i < N; ++i) {
-        const float ratio = z[i] * inverse;
-        grad[i] = isinf(z[i]) ? 0.0f : grad[i] * (1 - ratio * ratio);
+        const float z = power(values[i]), ratio = z * inverse;
+        grad[i] = isinf(z) ? 0.0f : grad[i] * (1 - ratio * ratio);
       }
     }
 #pragma unroll
-    for (int i = 0; i < N; ++i) out.set(i, grad[i]);
+    for (int i = 0; i < N; ++i) values.set(i, grad[i]);
   }
 };
 
@@ -165,10 +159,7 @@ __global__ void __launch_bounds__(kRowThreads)
     Pack<T, N> values{};
     if (!gradient.is_zero) {
       values.load(row + at);
-      float z[N];
-#pragma unroll
-      for (int i = 0; i < N; ++i) z[i] = values[i] * kBinary;
-      gradient.apply(at, z, values);
+      gradient.apply(at, values, [](float z) { return z * kBinary; });
     }
     values.store(row + at);
   }
@@ -178,18 +169,19 @@ __global__ void __launch_bounds__(kRowThreads)
 struct Running {
   float most = Max::kNothing, sum = 0;
 
-  template <int N>
-  __device__ void add(const float (&z)[N]) {
-    float largest = z[0];
-#pragma unroll
-    for (int i = 1; i < N; ++i) largest = Max::join(largest, z[i]);
+  // power(x) is an element's z, and grows with x.
+  template <class T, int N, class Power>
+  __device__ void add(const Pack<T, N>& values, const Power& power) {
+    const float largest = power(largest_of(values));
     if (largest > most) {
       sum *= power_of_two(most - largest);
       most = largest;
     }
     const float base = isinf(most) ? 0.0f : most;  // where all was -infinity the sum stays 0
+    float part = 0;
 #pragma unroll
-    for (int i = 0; i < N; ++i) sum += power_of_two(z[i] - base);
+    for (int i = 0; i < N; ++i) part += power_of_two(power(values[i]) - base);
+    sum += part;
   }
 };
 
@@ -204,8 +196,8 @@ struct Whole {
 };
 
 // Reads a row, keeping what fits.
-template <class T, int N, int kLanes>
-__device__ Running read_row(const Whole<T>& args, Pack<T, N>* kept) {
+template <class T, int N, int kLanes, class Power>
+__device__ Running read_row(const Whole<T>& args, Pack<T, N>* kept, const Power& power) {
   constexpr int kInFlight = 4;
   const T* row = args.chunk.row();
   const int packs = static_cast<int>(args.chunk.columns / N);
@@ -222,9 +214,7 @@ __device__ Running read_row(const Whole<T>& args, Pack<T, N>* kept) {
       const int pack = first + k * kLanes;
       if (pack >= packs) break;
       if (pack < args.kept_packs) kept[pack] = values[k];
-      float z[N];
-      args.chunk.powers(values[k], z);
-      running.add(z);
+      running.add(values[k], power);
     }
   }
   return running;
@@ -232,7 +222,7 @@ __device__ Running read_row(const Whole<T>& args, Pack<T, N>* kept) {
 
 // A block takes a row: it reads it once, keeping what fits for the gradient, which is written over
 // it. The rest of a long row is read again, while it is still in the cache.
-template <class T, int N, int kLanes>
+template <class T, int N, int kLanes, bool kCapped>
 __global__ void __launch_bounds__(kLanes, 1024 / kLanes) whole_kernel(const Whole<T> args) {
   extern __shared__ uint4 memory[];
   __shared__ float shared[2][kLanes / kWarp];
@@ -240,7 +230,8 @@ __global__ void __launch_bounds__(kLanes, 1024 / kLanes) whole_kernel(const Whol
   const Chunk<T>& chunk = args.chunk;
   T* row = chunk.row();
   const bool ignored = chunk.targets[blockIdx.x] < 0;
-  const Running running = ignored ? Running{} : read_row<T, N, kLanes>(args, kept);
+  const auto power = [&](float x) { return chunk.template power<kCapped>(x); };
+  const Running running = ignored ? Running{} : read_row<T, N, kLanes>(args, kept, power);
   const float most = reduce_row<Max>(running.most, shared[0]);
   // A thread that met nothing but -infinity has no share; a NaN shows in its thread's sum.
   const float scaled = running.sum * power_of_two(running.most - most);
@@ -263,9 +254,7 @@ __global__ void __launch_bounds__(kLanes, 1024 / kLanes) whole_kernel(const Whol
       } else {
         values.load(row + at);
       }
-      float z[N];
-      chunk.powers(values, z);
-      gradient.apply(at, z, values);
+      gradient.apply(at, values, power);
     }
     values.store(row + at);
   }
@@ -291,6 +280,7 @@ void check_chunk(const LossChunk& chunk, const View& row_max) {
 // Calls body(chunk, integral constant of elements per access, blocks) for rows to compute.
 template <class Body>
 void visit_chunk(const LossChunk& view, const Body& body) {
+  BEV_CHECK(view.logit_scale > 0, "loss: the factor of logits is ", view.logit_scale);
   if (view.logits.shape[0] == 0) return;
   visit_value(view.logits.dtype, [&](auto type) {
     using T = decltype(type);
@@ -358,7 +348,8 @@ void launch_whole(CudaQueue& queue, Whole<T> args, unsigned blocks) {
   const std::int64_t most = args.with_gradient ? (room - kOwnBytes) / kPackBytes : 0;
   args.kept_packs = static_cast<int>(std::min(packs, most));
   const int bytes = args.kept_packs * kPackBytes;
-  const auto kernel = whole_kernel<T, N, kLanes>;
+  const auto kernel =
+      args.chunk.cap > 0 ? whole_kernel<T, N, kLanes, true> : whole_kernel<T, N, kLanes, false>;
   check_cuda(cudaFuncSetAttribute(reinterpret_cast<const void*>(kernel),
                                   cudaFuncAttributeMaxDynamicSharedMemorySize, bytes),
              "loss: shared memory");
@@ -402,7 +393,7 @@ LossKernels cuda_loss_kernels() {
           .gradient = cuda::gradient,
           .whole = cuda::whole,
           .total = cuda::total,
-          .logits = {.chunk_bytes = std::int64_t{2} << 30, .narrow = true}};
+          .logits = {.chunk_bytes = std::int64_t{4} << 30, .narrow = true}};
 }
 
 }  // namespace bev
