@@ -2,15 +2,12 @@
 // backward, and bytes of keys and values over the time of a token in decoding.
 #include <cmath>
 #include <cstdio>
-#include <limits>
 #include <vector>
 
-#include "base/clock.h"
 #include "base/error.h"
-#include "tensor/tensor.h"
 #ifdef BEV_HAS_CUDA
 #include "backend/cuda/attention_paths.h"
-#include "backend/cuda/device.h"
+#include "gpu_rig.h"
 #endif
 
 namespace bev {
@@ -22,40 +19,6 @@ struct Heads {
   std::int64_t q, kv, size;
   std::int64_t q_columns() const { return q * size; }
   std::int64_t kv_columns() const { return kv * size; }
-};
-
-class Gpu {
- public:
-  Gpu() : device_(cuda_kernels().device.open({})), arena_(device_->memory()) {}
-
-  Stream stream() { return device_->stream(); }
-  Tensor empty(Dtype dtype, const Shape& shape) { return Tensor(arena_, dtype, shape, "bench"); }
-  Tensor noise(const Shape& shape) {
-    Tensor out = empty(Dtype::kBf16, shape);
-    cuda_kernels().optim.normal(stream(), {out.view().flat(), ++draws_, 0, 0, 1});
-    return out;
-  }
-  // Of a call; endless where it is not served.
-  template <class Body>
-  double seconds(const Body& body) {
-    constexpr int kTimes = 20;
-    if (!body()) return std::numeric_limits<double>::infinity();
-    wait();
-    double begin = monotonic_seconds();
-    for (int i = 0; i < kTimes; ++i) body();
-    wait();
-    return (monotonic_seconds() - begin) / kTimes;
-  }
-
- private:
-  void wait() {
-    float value = 0;
-    cuda_kernels().device.fetch(stream(), flag_, &value).wait();
-  }
-  std::unique_ptr<Device> device_;
-  Arena arena_;
-  Tensor flag_{arena_, Dtype::kF32, {1}, "bench"};
-  std::uint64_t draws_ = 0;
 };
 
 AttentionShape shape_of(const Heads& heads, std::span<const AttentionRun> runs,

@@ -1,5 +1,5 @@
-// Cross entropy over a chunk of logits, cut over the vocabulary: three passes with a reduction over
-// the tensor-parallel group between them, so that any split gives the same loss.
+// Cross entropy over a chunk of logits. Where they are cut over the vocabulary: three passes with a
+// reduction over the tensor-parallel group between them, so that any split gives the same loss.
 #pragma once
 
 #include <cstdint>
@@ -15,8 +15,8 @@ struct LossChunk {
   View logits;
   const std::int32_t* targets = nullptr;  // [t] global ids; negative: ignored
   std::int64_t first_row = 0;
-  double logit_scale = 1;
-  double softcap = 0;  // 0: none
+  double logit_scale = 1;  // above 0
+  double softcap = 0;      // 0: none
 };
 
 // logits become z = softcap * tanh(logit_scale * logits / softcap) (or logit_scale * logits);
@@ -43,6 +43,16 @@ struct LossGradArgs {
   bool with_gradient = false;
 };
 
+// All of the above for a chunk that covers the whole vocabulary, in one reading of the logits,
+// which are left with no meaning where no gradient is wanted.
+struct LossWholeArgs {
+  LossChunk chunk;
+  const float* weights = nullptr;       // [t]
+  const double* loss_factor = nullptr;  // device, StepState::loss_factor
+  View token_loss;
+  bool with_gradient = false;
+};
+
 // *total (f64, device) += the sum of weights[t] * token_loss[t], in an order that depends on the
 // length only.
 struct LossTotalArgs {
@@ -62,6 +72,7 @@ struct LossKernels {
   void (*row_max)(const Stream&, const LossMaxArgs&);
   void (*row_sum)(const Stream&, const LossSumArgs&);
   void (*gradient)(const Stream&, const LossGradArgs&);
+  void (*whole)(const Stream&, const LossWholeArgs&);
   void (*total)(const Stream&, const LossTotalArgs&);
   LogitsRule logits = {};
 };

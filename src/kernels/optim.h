@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 
 #include "tensor/step_state.h"
 #include "tensor/stream.h"
@@ -9,23 +10,27 @@
 
 namespace bev {
 
+// How Adam changes parameters. g = grad * state->grad_multiplier. Nothing is written when
+// state->skip is set.
+struct AdamRule {
+  const StepState* state = nullptr;
+  double beta1 = 0.9, beta2 = 0.999, epsilon = 1e-8;
+  // Decoupled: main -= lr * (m^ / (sqrt(v^) + eps) + wd * main). Otherwise wd * main is added to g
+  // first.
+  bool decoupled = true;
+};
+
 // One flat range. main, m, v: f32 or bf16 each (all f64 for f64 models); grad: f32, bf16 or f64;
 // values: the model's copy in its own dtype, written from main (it may be the same memory as main).
-// g = grad * state->grad_multiplier. Nothing is written when state->skip is set.
 //
 // Computed in f32 whatever is stored. A bf16 main and a bf16 v change by less than their last digit
 // in most steps, so they are rounded at random, up or down with the mean kept: else they would not
 // move at all. A bf16 m moves by 1 - beta1 of the gradient and is rounded to nearest. The noise of
 // element i is word i % 4 of the generator's block i / 4, its low half for main, its high half for
 // v, with i counted from `first` and the key mix_bits(state->random_key, random_stream).
-struct AdamArgs {
+struct AdamRange {
   View main, grad, m, v, values;
-  const StepState* state = nullptr;
   double lr_mult = 1, wd_mult = 1;
-  double beta1 = 0.9, beta2 = 0.999, epsilon = 1e-8;
-  // Decoupled: main -= lr * (m^ / (sqrt(v^) + eps) + wd * main). Otherwise wd * main is added to g
-  // first.
-  bool decoupled = true;
   std::uint64_t random_stream = 0;  // hash of the parameter's name
   std::int64_t first = 0;           // the range's first element in the flattened local parameter
 };
@@ -60,11 +65,11 @@ struct ClipArgs {
 };
 
 struct OptimKernels {
-  void (*adam)(const Stream&, const AdamArgs&);
+  void (*adam)(const Stream&, const AdamRule&, std::span<const AdamRange>);
   void (*sgd)(const Stream&, const SgdArgs&);
-  // *sum (f64, device) += sum of squares, in f64, in an order that depends on the length only. A
-  // NaN or infinity anywhere makes the sum non-finite.
-  void (*sum_squares)(const Stream&, const View& x, double* sum);
+  // *sum (f64, device) += sum of squares of all tensors, which are of one dtype, in f64, in an
+  // order that depends on their lengths only. A NaN or infinity anywhere makes the sum non-finite.
+  void (*sum_squares)(const Stream&, std::span<const View> tensors, double* sum);
   void (*clip)(const Stream&, const ClipArgs&);
   void (*normal)(const Stream&, const NormalArgs&);
 };

@@ -9,12 +9,14 @@ namespace bev {
 
 namespace {
 
+// Equal chunks, and where they are long, of whole tiles of a matrix product.
 std::int64_t chunk_rows(std::int64_t tokens, std::int64_t row_bytes, std::int64_t chunk_bytes) {
+  constexpr std::int64_t kTile = 256;
   std::int64_t rows =
       std::max<std::int64_t>(chunk_bytes / std::max<std::int64_t>(row_bytes, 1), 32);
   if (rows >= tokens) return std::max<std::int64_t>(tokens, 1);
-  std::int64_t chunks = (tokens + rows - 1) / rows;
-  return (tokens + chunks - 1) / chunks;
+  std::int64_t chunks = (tokens + rows - 1) / rows, even = (tokens + chunks - 1) / chunks;
+  return even < 4 * kTile ? even : (even + kTile - 1) / kTile * kTile;
 }
 
 std::int64_t vocabulary_begin(const Context& ctx, const Param& weight) {
@@ -33,6 +35,12 @@ void check_head(const Var& hidden, const HeadSpec& spec) {
 // The statistics of one chunk over the whole vocabulary, then its losses and, wanted, its gradient.
 void chunk_loss(Context& ctx, const LossChunk& chunk, const float* weights, const View& token_loss,
                 bool with_gradient) {
+  if (ctx.mesh.tp().size() == 1) {
+    ctx.note("lm_head_loss");
+    ctx.kernels.loss.whole(ctx.stream,
+                           {chunk, weights, &ctx.step->loss_factor, token_loss, with_gradient});
+    return;
+  }
   std::int64_t rows = chunk.logits.shape[0];
   Tensor row_max = ctx.allocate(ctx.wide(), {rows}, "loss");
   Tensor stats = ctx.allocate(ctx.wide(), {2, rows}, "loss");

@@ -98,9 +98,12 @@ Var norm(Context& ctx, const Var& x, const NormSpec& spec) {
                    [spec, kept = NormKept{Saved(x), out.mean, out.rstd},
                     placement = gradient_placement(*spec.weight, x.placement), in = GradSlot(x),
                     result = GradSlot(y)](Backward& back) {
-                     Tensor dx =
-                         norm_backward(back.ctx, spec, kept, placement, back.take(result), {});
-                     if (!dx.empty()) back.add(in, std::move(dx));
+                     // What came to x past the norm is added while its gradient is written.
+                     Tensor dy = back.take(result);
+                     if (dy.empty()) return;
+                     Tensor past = back.take(in);
+                     back.add(in,
+                              norm_backward(back.ctx, spec, kept, placement, dy, std::move(past)));
                    });
   return y;
 }

@@ -35,6 +35,7 @@ void Optimizer::refresh_main(Context& ctx) {
 }
 
 void Optimizer::step(Context& ctx) {
+  std::vector<AdamRange> adam;
   for (std::size_t i = 0; i < ranges_.size(); ++i) {
     const OptimRange& range = ranges_[i];
     View main = state_.main.empty() ? range.value : part(state_.main, i);
@@ -43,21 +44,24 @@ void Optimizer::step(Context& ctx) {
       ctx.kernels.optim.sgd(ctx.stream, {main, range.grad, part(state_.m, i), range.value, ctx.step,
                                          1, wd_mult, config_.sgd_momentum});
     } else {
-      ctx.kernels.optim.adam(ctx.stream, {.main = main,
-                                          .grad = range.grad,
-                                          .m = part(state_.m, i),
-                                          .v = part(state_.v, i),
-                                          .values = range.value,
-                                          .state = ctx.step,
-                                          .wd_mult = wd_mult,
-                                          .beta1 = config_.adam_beta1,
-                                          .beta2 = config_.adam_beta2,
-                                          .epsilon = config_.adam_eps,
-                                          .decoupled = config_.optimizer == OptimizerKind::kAdamW,
-                                          .random_stream = hash_name(range.param->name),
-                                          .first = range.offset});
+      adam.push_back({.main = main,
+                      .grad = range.grad,
+                      .m = part(state_.m, i),
+                      .v = part(state_.v, i),
+                      .values = range.value,
+                      .wd_mult = wd_mult,
+                      .random_stream = hash_name(range.param->name),
+                      .first = range.offset});
     }
   }
+  if (adam.empty()) return;
+  ctx.kernels.optim.adam(ctx.stream,
+                         {.state = ctx.step,
+                          .beta1 = config_.adam_beta1,
+                          .beta2 = config_.adam_beta2,
+                          .epsilon = config_.adam_eps,
+                          .decoupled = config_.optimizer == OptimizerKind::kAdamW},
+                         adam);
 }
 
 }  // namespace bev

@@ -110,10 +110,12 @@ std::vector<OptimRange> ParamStore::optim_ranges() const {
 void ParamStore::add_gradient_squares(double* sum) {
   if (plan_.replicas().rank() != 0) return;
   bool first = tools_.mesh.tp().rank() == 0;
+  std::vector<View> counted;
   for (const OptimRange& range : optim_ranges()) {
-    bool counted = !range.param->copy && (range.param->split.dim >= 0 || first);
-    if (counted) tools_.kernels.optim.sum_squares(tools_.stream, range.grad, sum);
+    bool counts = !range.param->copy && (range.param->split.dim >= 0 || first);
+    if (counts) counted.push_back(range.grad);
   }
+  tools_.kernels.optim.sum_squares(tools_.stream, counted, sum);
 }
 
 void ParamStore::gather_values() {

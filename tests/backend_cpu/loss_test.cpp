@@ -143,6 +143,20 @@ void run_case(const Case& c) {
       expect_near(with.loss, want.loss, tolerance);
       expect_near(without.loss, want.loss, tolerance);
       expect_near(with.gradient, want.gradient, tolerance);
+      for (bool with_gradient : {true, false}) {
+        if (c.parts > 1) break;
+        Buffer whole(dtype, {c.rows, c.vocabulary}, logits), token_loss(dtype, {c.rows});
+        const double loss_factor = 0.5;
+        kernels.loss.whole(stream, {.chunk = {.logits = whole.view(),
+                                              .targets = targets.data(),
+                                              .logit_scale = c.logit_scale,
+                                              .softcap = c.softcap},
+                                    .weights = weights.data(),
+                                    .loss_factor = &loss_factor,
+                                    .token_loss = token_loss.view(),
+                                    .with_gradient = with_gradient});
+        EXPECT_TRUE((with_gradient ? with : without).bits == token_loss.bits() + whole.bits());
+      }
       return with.bits + without.bits;
     });
   }

@@ -46,18 +46,17 @@ void check_adam(const Types& types, std::int64_t size, bool decoupled, std::int6
   double tolerance = 8 * epsilon_of(types.main);
   on_every_level([&](const Kernels& kernels, const Stream& stream) {
     Buffer main_out = main, m_out = m, v_out = v, values(types.values, {size});
-    kernels.optim.adam(stream, {.main = main_out.view(),
-                                .grad = grad.view(),
-                                .m = m_out.view(),
-                                .v = v_out.view(),
-                                .values = values.view(),
-                                .state = &state,
-                                .lr_mult = 2,
-                                .wd_mult = 0.5,
-                                .beta1 = 0.9,
-                                .beta2 = 0.95,
-                                .epsilon = 1e-6,
-                                .decoupled = decoupled});
+    const AdamRange range{.main = main_out.view(),
+                          .grad = grad.view(),
+                          .m = m_out.view(),
+                          .v = v_out.view(),
+                          .values = values.view(),
+                          .lr_mult = 2,
+                          .wd_mult = 0.5};
+    kernels.optim.adam(
+        stream,
+        {.state = &state, .beta1 = 0.9, .beta2 = 0.95, .epsilon = 1e-6, .decoupled = decoupled},
+        {&range, 1});
     expect_near(main_out.values(), w, tolerance);
     expect_near(m_out.values(), m1, tolerance);
     expect_near(v_out.values(), v1, tolerance);
@@ -84,12 +83,12 @@ TEST(Adam, ValuesMayBeMainItself) {
     std::vector<std::vector<double>> results;
     for (bool shared : {false, true}) {
       Buffer main = start, m = zeros, v = zeros, values(Dtype::kF32, {500});
-      kernels.optim.adam(stream, {.main = main.view(),
-                                  .grad = grad.view(),
-                                  .m = m.view(),
-                                  .v = v.view(),
-                                  .values = shared ? main.view() : values.view(),
-                                  .state = &state});
+      const AdamRange range{.main = main.view(),
+                            .grad = grad.view(),
+                            .m = m.view(),
+                            .v = v.view(),
+                            .values = shared ? main.view() : values.view()};
+      kernels.optim.adam(stream, {.state = &state}, {&range, 1});
       results.push_back(main.values());
     }
     EXPECT_EQ(results[0], results[1]);
@@ -115,13 +114,17 @@ AdamBuffers some_buffers(const Kept& kept, std::int64_t size) {
   return {random_buffer(kept.main, {size}, 1), random_buffer(kept.grad, {size}, 2),
           random_buffer(kept.m, {size}, 3), Buffer(kept.v, {size}, squares)};
 }
-AdamArgs adam_args(AdamBuffers& buffers, const StepState& state) {
+AdamRange range_of(AdamBuffers& buffers) {
   return {.main = buffers.main.view(),
           .grad = buffers.grad.view(),
           .m = buffers.m.view(),
           .v = buffers.v.view(),
-          .values = buffers.main.view(),
-          .state = &state};
+          .values = buffers.main.view()};
+}
+void adam_step(const Kernels& kernels, const Stream& stream, AdamBuffers& buffers,
+               const StepState& state) {
+  const AdamRange range = range_of(buffers);
+  kernels.optim.adam(stream, {.state = &state}, {&range, 1});
 }
 
 // `got` is one of the two bf16 numbers around each value; those that are `exact` are themselves.
@@ -144,9 +147,9 @@ TEST(Adam, Bf16StateIsTheF32ResultRounded) {
                        Buffer(Dtype::kF32, {kSize}, start.grad.values()),
                        Buffer(Dtype::kF32, {kSize}, start.m.values()),
                        Buffer(Dtype::kF32, {kSize}, start.v.values())};
-      kernels.optim.adam(stream, adam_args(wide, state));
+      adam_step(kernels, stream, wide, state);
       AdamBuffers kept_buffers = start;
-      kernels.optim.adam(stream, adam_args(kept_buffers, state));
+      adam_step(kernels, stream, kept_buffers, state);
       expect_near(kept_buffers.m.values(), Buffer(kept.m, {kSize}, wide.m.values()).values(), 0);
       if (kept.main == Dtype::kF32) {
         expect_near(kept_buffers.main.values(), wide.main.values(), 0);
@@ -171,33 +174,34 @@ TEST(Adam, NoiseFollowsTheElementAndNotTheRange) {
   state.random_key = 5;
   on_every_level([&](const Kernels& kernels, const Stream& stream) {
     AdamBuffers whole = start, parts = start, other_name = start, other_step = start;
-    AdamArgs args = adam_args(whole, state);
-    args.random_stream = 9;
-    args.first = 3;
-    kernels.optim.adam(stream, args);
+    auto named = [](AdamBuffers& buffers, std::uint64_t name) {
+      AdamRange range = range_of(buffers);
+      range.random_stream = name;
+      range.first = 3;
+      return range;
+    };
+    AdamRange range = named(whole, 9);
+    kernels.optim.adam(stream, {.state = &state}, {&range, 1});
+    std::vector<AdamRange> cut;
     for (bool upper : {false, true}) {
-      AdamArgs part = adam_args(parts, state);
+      AdamRange part = named(parts, 9);
       const std::int64_t begin = upper ? kCut : 0, end = upper ? kSize : kCut;
       for (View* view : {&part.main, &part.grad, &part.m, &part.v, &part.values}) {
         *view = view->rows(begin, end);
       }
-      part.random_stream = 9;
-      part.first = 3 + begin;
-      kernels.optim.adam(stream, part);
+      part.first += begin;
+      cut.push_back(part);
     }
+    kernels.optim.adam(stream, {.state = &state}, cut);
     EXPECT_TRUE(whole.main.bits() == parts.main.bits());
     EXPECT_TRUE(whole.v.bits() == parts.v.bits());
-    args = adam_args(other_name, state);
-    args.random_stream = 10;
-    args.first = 3;
-    kernels.optim.adam(stream, args);
+    range = named(other_name, 10);
+    kernels.optim.adam(stream, {.state = &state}, {&range, 1});
     EXPECT_FALSE(whole.main.bits() == other_name.main.bits());
     StepState next = state;
     next.random_key = 6;
-    args = adam_args(other_step, next);
-    args.random_stream = 9;
-    args.first = 3;
-    kernels.optim.adam(stream, args);
+    range = named(other_step, 9);
+    kernels.optim.adam(stream, {.state = &next}, {&range, 1});
     EXPECT_FALSE(whole.main.bits() == other_step.main.bits());
     return whole.main.bits();
   });
@@ -218,7 +222,7 @@ TEST(Adam, SmallUpdatesAreNotLostInBf16) {
     state.random_key = static_cast<std::uint64_t>(step);
     state.update = step;
     state.lr = 1e-4;
-    cpu_kernels().optim.adam(stream, adam_args(buffers, state));
+    adam_step(cpu_kernels(), stream, buffers, state);
   }
   auto mean = [](const std::vector<double>& values) {
     double sum = 0;
@@ -312,12 +316,12 @@ TEST(Optim, SkipLeavesEverythingAsItIs) {
     Buffer m = random_buffer(Dtype::kF32, {99}, 3), v = random_buffer(Dtype::kF32, {99}, 4);
     Buffer values = random_buffer(Dtype::kBf16, {99}, 5);
     std::string before = main.bits() + m.bits() + v.bits() + values.bits();
-    kernels.optim.adam(stream, {.main = main.view(),
-                                .grad = grad.view(),
-                                .m = m.view(),
-                                .v = v.view(),
-                                .values = values.view(),
-                                .state = &state});
+    const AdamRange range{.main = main.view(),
+                          .grad = grad.view(),
+                          .m = m.view(),
+                          .v = v.view(),
+                          .values = values.view()};
+    kernels.optim.adam(stream, {.state = &state}, {&range, 1});
     kernels.optim.sgd(stream, {.main = main.view(),
                                .grad = grad.view(),
                                .m = m.view(),
@@ -336,7 +340,8 @@ TEST(SumSquares, AddsInF64) {
       for (double value : x.values()) want += value * value;
       on_every_level([&](const Kernels& kernels, const Stream& stream) {
         double sum = 0.5;
-        kernels.optim.sum_squares(stream, x.view(), &sum);
+        const std::vector<View> all = {x.view().rows(0, size / 3), x.view().rows(size / 3, size)};
+        kernels.optim.sum_squares(stream, all, &sum);
         EXPECT_NEAR(sum, want, 1e-13 * want);
         return std::string(reinterpret_cast<const char*>(&sum), sizeof sum);
       });
@@ -347,7 +352,8 @@ TEST(SumSquares, AddsInF64) {
         y.set(static_cast<std::size_t>(size) - 3, bad);
         on_every_level([&](const Kernels& kernels, const Stream& stream) {
           double sum = 0;
-          kernels.optim.sum_squares(stream, y.view(), &sum);
+          const View bad_one = y.view();
+          kernels.optim.sum_squares(stream, {&bad_one, 1}, &sum);
           EXPECT_FALSE(std::isfinite(sum));
           return std::string();
         });

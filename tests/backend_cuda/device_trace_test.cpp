@@ -52,7 +52,7 @@ TEST_F(CudaGemmCache, KeepsWhatWasMeasuredForTheNextRun) {
     Twin c = poisoned(Dtype::kBf16, {384, 640});
     cuda().gemm.gemm(device->stream(), {a.device, b.device, c.device, false, true, 1, 0, {}});
     std::vector<std::uint16_t> bits(static_cast<std::size_t>(c.device.numel()));
-    cuda().device.download(device->stream(), c.device, bits.data());
+    cuda().device.fetch(device->stream(), c.device, bits.data()).wait();
     return bits;
   };
   product({.deterministic = true, .cache_folder = folder.path()});

@@ -19,6 +19,7 @@ class CudaLoss : public CudaRig {
     SCOPED_TRACE(concat(item.rows, " x ", item.columns, " scale ", item.scale, " cap ",
                         item.softcap, " padding ", item.padding, " ", name_of(dtype)));
     Twin logits = padded_logits(item, dtype);
+    Twin without = copy_of(logits), with = copy_of(logits);
     std::vector<std::int32_t> ids;
     std::vector<float> weight;
     for (std::int64_t row = 0; row < item.rows; ++row) {
@@ -52,6 +53,22 @@ class CudaLoss : public CudaRig {
     };
     run(cpu(), cpu_stream(), &Twin::exact);
     run(cuda(), cuda_stream(), &Twin::device);
+    // All at once, as if the vocabulary were not cut.
+    for (Twin* again : {&without, &with}) {
+      Twin again_losses{losses.exact, poisoned(Dtype::kF32, {item.rows}).device};
+      cuda().loss.whole(cuda_stream(), {.chunk = {.logits = again->device.view(),
+                                                  .targets = targets.device.as<std::int32_t>(),
+                                                  .first_row = item.first_row,
+                                                  .logit_scale = item.scale,
+                                                  .softcap = item.softcap},
+                                        .weights = weights.device.as<float>(),
+                                        .loss_factor = factor.device.as<double>(),
+                                        .token_loss = again_losses.device.view(),
+                                        .with_gradient = again == &with});
+      EXPECT_LT(error(again_losses), 2e-5);
+    }
+    with.exact = logits.exact;
+    EXPECT_LT(error(with), dtype == Dtype::kF32 ? 2e-5 : 2 * tolerance(dtype));
     // Logits that are scaled or capped are rounded to their dtype before they are used.
     const bool rounded = dtype != Dtype::kF32 && (item.scale != 1 || item.softcap > 0);
     const double bound = rounded ? 10 * tolerance(dtype) : 2e-5;
@@ -61,6 +78,12 @@ class CudaLoss : public CudaRig {
     EXPECT_LT(error(logits), rounded ? 0.1 : dtype == Dtype::kF32 ? 2e-5 : 2 * tolerance(dtype));
   }
 
+  // The same numbers in other memory of the device.
+  Twin copy_of(const Twin& logits) {
+    const double* values = logits.exact.as<double>();
+    return twin(logits.device.dtype(), logits.device.shape(),
+                std::vector<double>(values, values + logits.exact.numel()));
+  }
   Twin padded_logits(const LossCase& item, Dtype dtype) {
     Twin plain = random(dtype, {item.rows, item.columns}, 12);
     std::vector<double> values;
@@ -75,11 +98,12 @@ class CudaLoss : public CudaRig {
 
 TEST_F(CudaLoss, MatchesTheCpu) {
   for (Dtype dtype : kModelDtypes) {
-    check({.rows = 1, .columns = 1}, dtype);
+    check({.rows = 1, .columns = 33}, dtype);
     check({.rows = 9, .columns = 301}, dtype);
     check({.rows = 23, .columns = 5000, .first_row = 5000}, dtype);
     check({.rows = 12, .columns = 32000}, dtype);
     check({.rows = 12, .columns = 50257}, dtype);
+    check({.rows = 5, .columns = 151936}, dtype);  // more than shared memory holds
   }
 }
 
@@ -106,10 +130,14 @@ TEST_F(CudaLoss, ANanLogitGivesANanLossInItsRowOnly) {
                                        .row_max = most.device.view(),
                                        .stats = stats.device.view(),
                                        .token_loss = losses.device.view()});
-  std::vector<double> got = download(losses.device);
-  EXPECT_NEAR(got[0], std::log(128.0), 1e-6);
-  EXPECT_TRUE(std::isnan(got[1]));
-  EXPECT_NEAR(got[2], std::log(128.0), 1e-6);
+  Twin whole_losses = poisoned(Dtype::kF32, {3});
+  cuda().loss.whole(cuda_stream(), {.chunk = chunk, .token_loss = whole_losses.device.view()});
+  for (const Twin* each : {&losses, &whole_losses}) {
+    std::vector<double> got = download(each->device);
+    EXPECT_NEAR(got[0], std::log(128.0), 1e-6);
+    EXPECT_TRUE(std::isnan(got[1]));
+    EXPECT_NEAR(got[2], std::log(128.0), 1e-6);
+  }
 }
 
 }  // namespace

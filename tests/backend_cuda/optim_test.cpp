@@ -69,21 +69,21 @@ TEST_F(CudaOptim, AdamMatchesTheCpu) {
             Twin m = part(random(Dtype::kF32, {size}), first, size);
             Twin v = part(squares(Dtype::kF32, size), first, size);
             Twin values = part(poisoned(model, {size}), first, size);
-            auto args = [&](Tensor Twin::*side, const StepState* at) {
-              return AdamArgs{.main = (main.*side).view(),
-                              .grad = (grad.*side).view(),
-                              .m = (m.*side).view(),
-                              .v = (v.*side).view(),
-                              .values = (values.*side).view(),
-                              .state = at,
-                              .lr_mult = 2,
-                              .wd_mult = 0.5,
-                              .beta2 = 0.95,
-                              .epsilon = 1e-6,
-                              .decoupled = decoupled};
+            auto run = [&](const Kernels& kernels, const Stream& stream, Tensor Twin::*side,
+                           const StepState* at) {
+              const AdamRange range{.main = (main.*side).view(),
+                                    .grad = (grad.*side).view(),
+                                    .m = (m.*side).view(),
+                                    .v = (v.*side).view(),
+                                    .values = (values.*side).view(),
+                                    .lr_mult = 2,
+                                    .wd_mult = 0.5};
+              kernels.optim.adam(
+                  stream, {.state = at, .beta2 = 0.95, .epsilon = 1e-6, .decoupled = decoupled},
+                  {&range, 1});
             };
-            cpu().optim.adam(cpu_stream(), args(&Twin::exact, &state));
-            cuda().optim.adam(cuda_stream(), args(&Twin::device, state_of(device_state)));
+            run(cpu(), cpu_stream(), &Twin::exact, &state);
+            run(cuda(), cuda_stream(), &Twin::device, state_of(device_state));
             EXPECT_LT(error(main), 1e-6);
             EXPECT_LT(error(m), 1e-6);
             EXPECT_LT(error(v), 1e-6);
@@ -112,21 +112,69 @@ TEST_F(CudaOptim, AdamInBf16DrawsTheCpusNoise) {
       Tensor m = random(kept.m, {kSize}).device, v = squares(kept.v, kSize).device;
       Tensor host_main = host_copy(main), host_grad = host_copy(grad);
       Tensor host_m = host_copy(m), host_v = host_copy(v);
-      auto args = [&](Tensor& a, Tensor& b, Tensor& c, Tensor& d, const StepState* at) {
-        return AdamArgs{.main = a,
-                        .grad = b,
-                        .m = c,
-                        .v = d,
-                        .values = a,
-                        .state = at,
-                        .random_stream = 0x1234567890abcdef,
-                        .first = offset};
+      auto range_of = [&](const Tensor& a, const Tensor& b, const Tensor& c, const Tensor& d) {
+        return AdamRange{.main = a,
+                         .grad = b,
+                         .m = c,
+                         .v = d,
+                         .values = a,
+                         .random_stream = 0x1234567890abcdef,
+                         .first = offset};
       };
-      cpu().optim.adam(cpu_stream(), args(host_main, host_grad, host_m, host_v, &state));
-      cuda().optim.adam(cuda_stream(), args(main, grad, m, v, state_of(device_state)));
+      const AdamRange host = range_of(host_main, host_grad, host_m, host_v);
+      const AdamRange device = range_of(main, grad, m, v);
+      cpu().optim.adam(cpu_stream(), {.state = &state}, {&host, 1});
+      cuda().optim.adam(cuda_stream(), {.state = state_of(device_state)}, {&device, 1});
       EXPECT_GT(equal_part(host_copy(m), host_m), kept.m == bf16 ? 0.999 : 0.2);
       EXPECT_GT(equal_part(host_copy(v), host_v), kept.v == bf16 ? 0.999 : 0.2);
       EXPECT_GT(equal_part(host_copy(main), host_main), kept.main == bf16 ? 0.999 : 0.2);
+    }
+  }
+}
+
+// More ranges than a launch takes, of any length, at any place, with names and factors of their
+// own.
+TEST_F(CudaOptim, ManyRangesAtOnceAreEachTheirOwn) {
+  constexpr int kRanges = 75;
+  for (Dtype dtype : {Dtype::kBf16, Dtype::kF32}) {
+    StepState state = some_state(7);
+    Tensor device_state = upload_state(state);
+    std::vector<Tensor> kept;  // main, grad, m, v of each range on the device, then on the host
+    std::vector<AdamRange> device, host;
+    for (int i = 0; i < kRanges; ++i) {
+      const std::int64_t size = i * 997 % 5000, skipped = i % 5 == 4 ? 1 : 0;
+      const auto four = static_cast<std::ptrdiff_t>(kept.size());
+      for (int part = 0; part < 4; ++part) {
+        const Shape shape{size + skipped};
+        kept.push_back((part == 3 ? squares(dtype, shape[0]) : random(dtype, shape)).device);
+      }
+      for (int part = 0; part < 4; ++part) kept.push_back(host_copy(kept[four + part]));
+      auto range_of = [&](std::ptrdiff_t at) {
+        auto view = [&](int part) {
+          return kept[static_cast<std::size_t>(at + part)].view().rows(skipped, size + skipped);
+        };
+        return AdamRange{.main = view(0),
+                         .grad = view(1),
+                         .m = view(2),
+                         .v = view(3),
+                         .values = view(0),
+                         .lr_mult = 1 + 0.1 * i,
+                         .wd_mult = i % 2 == 0 ? 1.0 : 0.0,
+                         .random_stream = 100u + static_cast<std::uint64_t>(i),
+                         .first = i % 7};
+      };
+      device.push_back(range_of(four));
+      host.push_back(range_of(four + 4));
+    }
+    cpu().optim.adam(cpu_stream(), {.state = &state}, host);
+    cuda().optim.adam(cuda_stream(), {.state = state_of(device_state)}, device);
+    for (std::size_t i = 0; i < kept.size(); i += 8) {
+      for (std::size_t part : {0u, 2u, 3u}) {
+        if (kept[i].numel() == 0) continue;
+        EXPECT_GT(equal_part(host_copy(kept[i + part]), kept[i + 4 + part]),
+                  dtype == Dtype::kBf16 ? 0.99 : 0.2)
+            << i / 8 << " " << part;
+      }
     }
   }
 }
@@ -170,12 +218,12 @@ TEST_F(CudaOptim, SkipLeavesEverythingAsItIs) {
   Twin main = random(Dtype::kF32, {99}), grad = random(Dtype::kF32, {99});
   Twin m = random(Dtype::kF32, {99}), v = random(Dtype::kF32, {99});
   Twin values = random(Dtype::kBf16, {99});
-  cuda().optim.adam(cuda_stream(), {.main = main.device,
-                                    .grad = grad.device,
-                                    .m = m.device,
-                                    .v = v.device,
-                                    .values = values.device,
-                                    .state = state_of(device_state)});
+  const AdamRange range{.main = main.device,
+                        .grad = grad.device,
+                        .m = m.device,
+                        .v = v.device,
+                        .values = values.device};
+  cuda().optim.adam(cuda_stream(), {.state = state_of(device_state)}, {&range, 1});
   cuda().optim.sgd(cuda_stream(), {.main = main.device,
                                    .grad = grad.device,
                                    .m = m.device,
@@ -192,8 +240,9 @@ TEST_F(CudaOptim, SumSquaresInF64) {
         // Squares of these overflow f32, except where the dtype itself cannot hold them.
         Twin x = part(random(dtype, {size}, dtype == Dtype::kF16 ? 100 : 1e25), first, size);
         Twin sum = words<double>({0.5});
-        cpu().optim.sum_squares(cpu_stream(), x.exact, sum.exact.as<double>());
-        cuda().optim.sum_squares(cuda_stream(), x.device, sum.device.as<double>());
+        const View exact = x.exact, device = x.device;
+        cpu().optim.sum_squares(cpu_stream(), {&exact, 1}, sum.exact.as<double>());
+        cuda().optim.sum_squares(cuda_stream(), {&device, 1}, sum.device.as<double>());
         EXPECT_LT(error(sum), 1e-12) << name_of(dtype) << " " << size;
       }
     }
@@ -201,9 +250,27 @@ TEST_F(CudaOptim, SumSquaresInF64) {
       std::vector<double> values(100, 1);
       values[97] = bad;
       Twin x = twin(dtype, {100}, values), sum = words<double>({0});
-      cuda().optim.sum_squares(cuda_stream(), x.device, sum.device.as<double>());
+      const View device = x.device;
+      cuda().optim.sum_squares(cuda_stream(), {&device, 1}, sum.device.as<double>());
       EXPECT_FALSE(std::isfinite(download(sum.device)[0]));
     }
+  }
+}
+
+TEST_F(CudaOptim, SumSquaresOfManyTensors) {
+  for (Dtype dtype : kModelDtypes) {
+    std::vector<Twin> twins;
+    std::vector<View> exact, device;
+    for (int i = 0; i < 150; ++i) {
+      const std::int64_t size = i * 7919 % 20000, first = i % 3 == 1 ? 1 : 0;
+      twins.push_back(part(random(dtype, {size + first}), first, size + first));
+      exact.push_back(twins.back().exact);
+      device.push_back(twins.back().device);
+    }
+    Twin sum = words<double>({0.5});
+    cpu().optim.sum_squares(cpu_stream(), exact, sum.exact.as<double>());
+    cuda().optim.sum_squares(cuda_stream(), device, sum.device.as<double>());
+    EXPECT_LT(error(sum), 1e-12) << name_of(dtype);
   }
 }
 

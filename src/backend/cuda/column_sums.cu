@@ -7,24 +7,25 @@ namespace bev::cuda {
 
 namespace {
 
-// A block is kColumnThreads wide and kRowThreads high: each thread adds every kRowThreads-th row of
-// the block's rows, then the threads of a column are added up in their order.
-constexpr int kColumnThreads = 32, kRowThreads = 8;
+// A block is kColumnThreads wide and some rows high: each thread adds every so many-th row of the
+// block's rows, then the threads of a column are added up in their order. Partial sums are few
+// columns wide, so that a block has to be high to keep the card busy.
+constexpr int kColumnThreads = 32, kSlabHeight = 8, kPartialHeight = 32;
 
 struct Slab {
   std::int64_t begin, end;
 };
 
 // Sums rows [slab) of N columns of x from column `first` on; valid on threads with threadIdx.y 0.
-template <class T, int N>
+template <class T, int N, int kHeight>
 __device__ void sum_slab(const T* x, std::int64_t columns, std::int64_t first, Slab slab,
                          float (&sums)[N]) {
-  __shared__ float shared[kRowThreads][kColumnThreads][N];
+  __shared__ float shared[kHeight][kColumnThreads][N];
 #pragma unroll
   for (int i = 0; i < N; ++i) sums[i] = 0;
   if (first < columns) {
 #pragma unroll 4
-    for (std::int64_t row = slab.begin + threadIdx.y; row < slab.end; row += kRowThreads) {
+    for (std::int64_t row = slab.begin + threadIdx.y; row < slab.end; row += kHeight) {
       Pack<T, N> values;
       values.load(x + row * columns + first);
 #pragma unroll
@@ -34,7 +35,7 @@ __device__ void sum_slab(const T* x, std::int64_t columns, std::int64_t first, S
 #pragma unroll
   for (int i = 0; i < N; ++i) shared[threadIdx.y][threadIdx.x][i] = sums[i];
   __syncthreads();
-  for (int y = 1; threadIdx.y == 0 && y < kRowThreads; ++y) {
+  for (int y = 1; threadIdx.y == 0 && y < kHeight; ++y) {
 #pragma unroll
     for (int i = 0; i < N; ++i) sums[i] += shared[y][threadIdx.x][i];
   }
@@ -47,19 +48,19 @@ __global__ void __launch_bounds__(kThreads)
                 float* partials) {
   const std::int64_t first = own_pack() * N, begin = blockIdx.y * slab_rows;
   float sums[N];
-  sum_slab<T, N>(x, columns, first, {begin, min(rows, begin + slab_rows)}, sums);
+  sum_slab<T, N, kSlabHeight>(x, columns, first, {begin, min(rows, begin + slab_rows)}, sums);
   if (threadIdx.y != 0 || first >= columns) return;
 #pragma unroll
   for (int i = 0; i < N; ++i) partials[blockIdx.y * columns + first + i] = sums[i];
 }
 
 template <class Y>
-__global__ void __launch_bounds__(kThreads)
+__global__ void __launch_bounds__(kColumnThreads* kPartialHeight)
     partials_kernel(const float* partials, std::int64_t rows, std::int64_t columns, float beta,
                     Y* out) {
   const std::int64_t column = own_pack();
   float sums[1];
-  sum_slab<float, 1>(partials, columns, column, {0, rows}, sums);
+  sum_slab<float, 1, kPartialHeight>(partials, columns, column, {0, rows}, sums);
   if (threadIdx.y != 0 || column >= columns) return;
   const float sum = beta == 0 ? sums[0] : beta * widen(out[column]) + sums[0];
   out[column] = narrow<Y>(sum);
@@ -77,7 +78,7 @@ void sum_columns(CudaQueue& queue, const View& x, double beta, const View& out) 
       static_cast<float*>(queue.scratch(static_cast<std::size_t>(slabs * columns) * sizeof(float)));
   if (slabs > 0) {
     const dim3 blocks(static_cast<unsigned>(tiles), static_cast<unsigned>(slabs));
-    slab_kernel<T, N><<<blocks, dim3(kColumnThreads, kRowThreads), 0, queue.stream()>>>(
+    slab_kernel<T, N><<<blocks, dim3(kColumnThreads, kSlabHeight), 0, queue.stream()>>>(
         address<T>(x), rows, columns, slab_rows, partials);
     check_launch("column_sum");
   }
@@ -92,7 +93,7 @@ void add_partial_sums(CudaQueue& queue, const float* partials, std::int64_t rows
   visit_value(out.dtype, [&](auto type) {
     using Y = decltype(type);
     const auto blocks = static_cast<unsigned>(ceil_div(columns, kColumnThreads));
-    partials_kernel<<<blocks, dim3(kColumnThreads, kRowThreads), 0, queue.stream()>>>(
+    partials_kernel<<<blocks, dim3(kColumnThreads, kPartialHeight), 0, queue.stream()>>>(
         partials, rows, columns, static_cast<float>(beta), address<Y>(out));
     check_launch("partial sums");
   });

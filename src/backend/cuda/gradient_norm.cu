@@ -1,35 +1,56 @@
 #include "backend/cuda/grid.cuh"
 #include "backend/cuda/optim_parts.h"
 #include "backend/cuda/reduce.cuh"
+#include "backend/cuda/tile_batch.cuh"
 #include "backend/cuda/values.cuh"
 
 namespace bev::cuda {
 
 namespace {
 
-// Blocks of the first kernel, whatever the card: the order of summation depends on the length only.
+// Blocks of the first kernel, whatever the card: the order of summation depends on the tensors
+// only.
 constexpr std::int64_t kMostBlocks = 1056;
 constexpr int kLastThreads = 1024;
+constexpr int kMostTensors = 128;
+// Accesses of a thread that are under way together; a tile is as many of a block.
+constexpr int kAccesses = 4;
 
-// x read once; f64 so that no square overflows and no small one is lost.
+template <class T>
+struct FlatTensor {
+  const T* data;
+  std::int64_t count;
+};
+template <class T>
+using Tensors = TileBatch<FlatTensor<T>, kMostTensors>;
+
+// Every tensor read once; f64 so that no square overflows and no small one is lost.
 template <class T, int N>
 __global__ void __launch_bounds__(kThreads)
-    squares_kernel(const T* x, std::int64_t count, double* partials) {
+    squares_kernel(const __grid_constant__ Tensors<T> tensors, double* partials) {
   __shared__ double shared[kThreads / kWarp];
-  const std::int64_t step = static_cast<std::int64_t>(gridDim.x) * kThreads;
   double sum = 0;
-#pragma unroll 4
-  for (std::int64_t pack = own_pack(); pack < count / N; pack += step) {
-    Pack<T, N> values;
-    values.load(x + pack * N);
+  tensors.each_tile([&](int index, std::int64_t tile) {
+    const FlatTensor<T>& x = tensors.items[index];
+    const std::int64_t begin = (tile * kAccesses * kThreads + threadIdx.x) * N;
+    if (begin + ((kAccesses - 1) * kThreads + 1) * N <= x.count) {
+      Pack<T, N> values[kAccesses];
 #pragma unroll
-    for (int i = 0; i < N; ++i) {
-      const double value = values[i];
-      sum += value * value;
+      for (int k = 0; k < kAccesses; ++k) values[k].load(x.data + begin + k * kThreads * N);
+#pragma unroll
+      for (int k = 0; k < kAccesses; ++k) {
+#pragma unroll
+        for (int i = 0; i < N; ++i) sum += static_cast<double>(values[k][i]) * values[k][i];
+      }
+      return;
     }
-  }
-  const std::int64_t rest = count / N * N + own_pack();
-  if (N > 1 && rest < count) sum += static_cast<double>(widen(x[rest])) * widen(x[rest]);
+    for (int k = 0; k < kAccesses; ++k) {
+      const std::int64_t at = begin + k * kThreads * N;
+      for (std::int64_t i = at; i < min(at + N, x.count); ++i) {
+        sum += static_cast<double>(widen(x.data[i])) * widen(x.data[i]);
+      }
+    }
+  });
   sum = reduce_row<Sum>(sum, shared);
   if (threadIdx.x == 0) partials[blockIdx.x] = sum;
 }
@@ -54,25 +75,44 @@ __global__ void clip_kernel(ClipArgs args) {
   state.grad_multiplier = factor / state.loss_scale;
 }
 
+template <class T, int N>
+void add_squares(CudaQueue& queue, const Tensors<T>& tensors, double* sum) {
+  if (tensors.count == 0) return;
+  const std::int64_t blocks = std::min(tensors.tiles(), kMostBlocks);
+  auto* partials =
+      static_cast<double*>(queue.scratch(static_cast<std::size_t>(blocks) * sizeof(double)));
+  squares_kernel<T, N>
+      <<<static_cast<unsigned>(blocks), kThreads, 0, queue.stream()>>>(tensors, partials);
+  check_launch("sum of squares");
+  add_partials_kernel<<<1, kLastThreads, 0, queue.stream()>>>(partials, static_cast<int>(blocks),
+                                                              sum);
+  check_launch("sum of squares");
+}
+
+// Of the tensors that can be read in packs (N > 1), or of the others.
+template <class T, int N>
+void add_squares_of(CudaQueue& queue, std::span<const View> views, double* sum) {
+  Tensors<T> batch;
+  for (const View& x : views) {
+    const T* data = address<T>(x);
+    if (x.numel() == 0 || aligned(data) != (N > 1)) continue;
+    if (batch.full()) {
+      add_squares<T, N>(queue, batch, sum);
+      batch.count = 0;
+    }
+    batch.add({data, x.numel()}, ceil_div(x.numel(), std::int64_t{kAccesses} * kThreads * N));
+  }
+  add_squares<T, N>(queue, batch, sum);
+}
+
 }  // namespace
 
-void sum_squares(const Stream& stream, const View& x, double* sum) {
-  CudaQueue& queue = queue_of(stream);
-  if (x.numel() == 0) return;
-  visit_value(x.dtype, [&](auto type) {
+void sum_squares(const Stream& stream, std::span<const View> tensors, double* sum) {
+  if (tensors.empty()) return;
+  visit_value(tensors.front().dtype, [&](auto type) {
     using T = decltype(type);
-    const T* data = address<T>(x);
-    constexpr int kCount = kPack<T>;
-    const std::int64_t blocks = std::min(ceil_div(x.numel(), 4 * kThreads * kCount), kMostBlocks);
-    auto* partials =
-        static_cast<double*>(queue.scratch(static_cast<std::size_t>(blocks) * sizeof(double)));
-    const auto kernel = aligned(data) ? squares_kernel<T, kCount> : squares_kernel<T, 1>;
-    kernel<<<static_cast<unsigned>(blocks), kThreads, 0, queue.stream()>>>(data, x.numel(),
-                                                                           partials);
-    check_launch("sum of squares");
-    add_partials_kernel<<<1, kLastThreads, 0, queue.stream()>>>(partials, static_cast<int>(blocks),
-                                                                sum);
-    check_launch("sum of squares");
+    add_squares_of<T, kPack<T>>(queue_of(stream), tensors, sum);
+    add_squares_of<T, 1>(queue_of(stream), tensors, sum);
   });
 }
 

@@ -1,8 +1,7 @@
 #include "backend/cuda/grid.cuh"
+#include "backend/cuda/loss_chunk.cuh"
 #include "backend/cuda/reduce.cuh"
 #include "backend/cuda/tables.h"
-#include "backend/cuda/values.cuh"
-#include "kernels/loss.h"
 
 namespace bev {
 
@@ -11,27 +10,6 @@ namespace {
 
 // Threads of the block that takes a row.
 constexpr int kRowThreads = 512;
-
-// Logits of -infinity mark padding of the vocabulary; they stay -infinity under a softcap and get
-// no gradient.
-template <class T>
-struct Chunk {
-  T* logits;
-  const std::int32_t* targets;
-  std::int64_t columns, first_row;
-  float scale, inner, cap;  // cap 0: none, then logits are multiplied by scale
-
-  __device__ T* row() const { return logits + blockIdx.x * columns; }
-  __device__ float capped(float x) const {
-    if (cap == 0) return scale * x;
-    return isinf(x) && x < 0 ? x : cap * tanhf(inner * x);
-  }
-  // The target's column in this part of the vocabulary, or -1.
-  __device__ std::int64_t target() const {
-    const std::int64_t target = targets[blockIdx.x], local = target - first_row;
-    return target >= 0 && local >= 0 && local < columns ? local : -1;
-  }
-};
 
 // Logits read once, and written where they are scaled or capped.
 template <class T, int N>
@@ -93,36 +71,21 @@ __global__ void __launch_bounds__(kThreads)
   token_loss[row] = targets[row] < 0 ? 0.0f : logf(stats[row]) + row_max[row] - stats[rows + row];
 }
 
-// p = exp(z - most) / sum; the gradient is factor * (p - [target]), under a softcap times its
-// slope 1 - (z / cap)^2. Logits read and written once.
+// Logits, which are z here, read and written once.
 template <class T, int N>
 __global__ void __launch_bounds__(kRowThreads)
     gradient_kernel(Chunk<T> chunk, const float* row_max, const float* stats, const float* weights,
                     const double* loss_factor) {
-  T* z = chunk.row();
-  const double product =
-      *loss_factor * static_cast<double>(weights[blockIdx.x]) * static_cast<double>(chunk.scale);
-  const bool ignored = chunk.targets[blockIdx.x] < 0 || product == 0;
-  const float factor = static_cast<float>(product), most = row_max[blockIdx.x];
-  const float share = 1 / stats[blockIdx.x] * factor;
-  const float inverse = chunk.cap > 0 ? 1 / chunk.cap : 0.0f;
-  const std::int64_t target = chunk.target();
+  T* row = chunk.row();
+  const LogitGradient<T> gradient(chunk, row_max[blockIdx.x] * kBinary, stats[blockIdx.x],
+                                  weights[blockIdx.x], *loss_factor);
   for (std::int64_t at = threadIdx.x * N; at < chunk.columns; at += kRowThreads * N) {
-    Pack<T, N> values;
-    if (!ignored) values.load(z + at);
-#pragma unroll
-    for (int i = 0; i < N; ++i) {
-      if (ignored) {
-        values.set(i, 0);
-        continue;
-      }
-      const float logit = values[i], ratio = logit * inverse;
-      const float hit = at + i == target ? factor : 0.0f;
-      const float grad = __expf(logit - most) * share - hit;
-      const float sloped = isinf(logit) ? 0.0f : grad * (1 - ratio * ratio);
-      values.set(i, chunk.cap > 0 ? sloped : grad);
+    Pack<T, N> values{};
+    if (!gradient.is_zero) {
+      values.load(row + at);
+      gradient.apply(at, values, [](float z) { return z * kBinary; });
     }
-    values.store(z + at);
+    values.store(row + at);
   }
 }
 
@@ -136,31 +99,6 @@ __global__ void __launch_bounds__(kRowThreads)
   }
   sum = reduce_row<Sum>(sum, shared);
   if (threadIdx.x == 0) *total += sum;
-}
-
-void check_chunk(const LossChunk& chunk, const View& row_max) {
-  BEV_CHECK(chunk.logits.shape.ndim() == 2 && row_max.numel() == chunk.logits.shape[0],
-            "loss: logits ", chunk.logits.shape, " with ", row_max.numel(), " rows of statistics");
-}
-
-// Calls body(chunk, integral constant of elements per access, blocks) for rows to compute.
-template <class Body>
-void visit_chunk(const LossChunk& view, const Body& body) {
-  if (view.logits.shape[0] == 0) return;
-  visit_value(view.logits.dtype, [&](auto type) {
-    using T = decltype(type);
-    const Chunk<T> chunk{
-        .logits = address<T>(view.logits),
-        .targets = view.targets,
-        .columns = view.logits.shape[1],
-        .first_row = view.first_row,
-        .scale = static_cast<float>(view.logit_scale),
-        .inner = static_cast<float>(view.softcap > 0 ? view.logit_scale / view.softcap : 0),
-        .cap = static_cast<float>(view.softcap)};
-    const auto blocks = static_cast<unsigned>(view.logits.shape[0]);
-    by_pack<T>(aligned(chunk.logits), chunk.columns,
-               [&](auto count) { body(chunk, count, blocks); });
-  });
 }
 
 void row_max(const Stream& stream, const LossMaxArgs& args) {
@@ -215,8 +153,9 @@ LossKernels cuda_loss_kernels() {
   return {.row_max = cuda::row_max,
           .row_sum = cuda::row_sum,
           .gradient = cuda::gradient,
+          .whole = cuda::whole_loss,
           .total = cuda::total,
-          .logits = {.chunk_bytes = std::int64_t{1} << 30, .narrow = true}};
+          .logits = {.chunk_bytes = std::int64_t{2} << 30, .narrow = true}};
 }
 
 }  // namespace bev

@@ -38,42 +38,89 @@ Backward<T> backward_of(const NormBackwardArgs& args) {
 
 constexpr int kMostLanes = 512;
 
-template <int kCount>
-__device__ void store_sums(const float (&sums)[kCount], float* to) {
-  Pack<float, kCount> pack;
+// Blocks of more than one row of threads have at most this many columns of them.
+constexpr int kMostSharedLanes = kThreads / 2;
+
+// Adds the sums of the block's rows of threads in their order and writes those of the whole block.
+template <int kPacks, int kCount>
+__device__ void store_sums(RowPlaces<kPacks, kCount> places, float (&sums)[kPacks][kCount],
+                           float* to) {
+  __shared__ Pack<float, kCount> above[kPacks * kMostSharedLanes];
+  for (unsigned y = 1; y < blockDim.y; ++y) {
+    __syncthreads();
+    places.each([&](int k, int) {
+      if (threadIdx.y != y) return;
 #pragma unroll
-  for (int i = 0; i < kCount; ++i) pack.set(i, sums[i]);
-  pack.store(to);
+      for (int i = 0; i < kCount; ++i) above[threadIdx.x + k * blockDim.x].set(i, sums[k][i]);
+    });
+    __syncthreads();
+    places.each([&](int k, int) {
+      if (threadIdx.y != 0) return;
+#pragma unroll
+      for (int i = 0; i < kCount; ++i) sums[k][i] += above[threadIdx.x + k * blockDim.x][i];
+    });
+  }
+  if (threadIdx.y != 0) return;
+  places.each([&](int k, int at) {
+    Pack<float, kCount> pack;
+#pragma unroll
+    for (int i = 0; i < kCount; ++i) pack.set(i, sums[k][i]);
+    pack.store(to + at);
+  });
 }
 
+// What a thread holds of a row.
+template <class T, int kPacks>
+struct BackwardRow {
+  Pack<T, kPack<T>> dy[kPacks], s[kPacks], dsum[kPacks];
+  float mean, rstd;
+
+  __device__ void load(const Backward<T>& args, std::int64_t row) {
+    const bool has_row = row < args.rows;
+    places(args, row).each([&](int k, int at) {
+      dy[k].load(args.dy + row * args.columns + at);
+      s[k].load(args.s + row * args.columns + at);
+      if (args.dsum != nullptr) dsum[k].load(args.dsum + row * args.columns + at);
+    });
+    mean = has_row && args.mean != nullptr ? args.mean[row] : 0.0f;
+    rstd = has_row ? args.rstd[row] : 0.0f;
+  }
+  __device__ static RowPlaces<kPacks, kPack<T>> places(const Backward<T>& args, std::int64_t row) {
+    return {row < args.rows ? static_cast<int>(args.columns / kPack<T>) : 0};
+  }
+};
+
 // dx = rstd * (g - shift - unit * along) + dsum with g = dy * (offset + weight), along and shift
-// the means of g * unit and (LayerNorm) of g. dy, s and dsum are read once, dx is written once; the
-// weight's gradient is summed in registers over all rows of a thread and leaves as a partial sum.
+// the means of g * unit and (LayerNorm) of g. dy, s and dsum are read once, dx is written once; a
+// row is read while the one before it is computed, where registers are left for that. The weight's
+// gradient is summed in registers over all rows of a thread, then over the block, and leaves as a
+// partial sum.
 template <class T, int kPacks, bool kBias>
 __global__ void __launch_bounds__(kMostLanes) backward_kernel(Backward<T> args) {
   constexpr int kCount = kPack<T>;
+  constexpr bool kAhead = kPacks == 2 && !kBias;
   __shared__ float shared[2][kMostLanes / kWarp];
   const RowPlaces<kPacks, kCount> all{static_cast<int>(args.columns / kCount)};
   const float inverse = 1.0f / static_cast<float>(args.columns);
-  Pack<T, kCount> weight[kPacks], dy[kPacks], s[kPacks], dsum[kPacks];
+  Pack<T, kCount> weight[kPacks];
   float weight_sum[kPacks][kCount] = {}, bias_sum[kBias ? kPacks : 1][kCount] = {};
   all.each([&](int k, int at) { weight[k].load(args.weight + at); });
   const std::int64_t step = static_cast<std::int64_t>(gridDim.x) * blockDim.y;
-  for (std::int64_t base = static_cast<std::int64_t>(blockIdx.x) * blockDim.y; base < args.rows;
-       base += step) {
-    const std::int64_t row = base + threadIdx.y, begin = row * args.columns;
-    const bool has_row = row < args.rows;
-    const RowPlaces<kPacks, kCount> places{has_row ? all.packs : 0};
-    places.each([&](int k, int at) {
-      dy[k].load(args.dy + begin + at);
-      s[k].load(args.s + begin + at);
-      if (args.dsum != nullptr) dsum[k].load(args.dsum + begin + at);
-    });
-    const float mean = has_row && args.mean != nullptr ? args.mean[row] : 0.0f;
-    const float rstd = has_row ? args.rstd[row] : 0.0f;
+  std::int64_t base = static_cast<std::int64_t>(blockIdx.x) * blockDim.y;
+  BackwardRow<T, kPacks> next, now;
+  if constexpr (kAhead) next.load(args, base + threadIdx.y);
+  for (; base < args.rows; base += step) {
+    const std::int64_t row = base + threadIdx.y;
+    if constexpr (kAhead) {
+      now = next;
+      next.load(args, row + step);
+    } else {
+      now.load(args, row);
+    }
+    const RowPlaces<kPacks, kCount> places = now.places(args, row);
     float along = 0, shift = 0;
     places.each_element([&](int k, int i) {
-      const float unit = (s[k][i] - mean) * rstd, grad = dy[k][i];
+      const float unit = (now.s[k][i] - now.mean) * now.rstd, grad = now.dy[k][i];
       const float scaled = grad * (args.offset + weight[k][i]);
       weight_sum[k][i] += grad * unit;
       if constexpr (kBias) bias_sum[k][i] += grad;
@@ -86,24 +133,21 @@ __global__ void __launch_bounds__(kMostLanes) backward_kernel(Backward<T> args) 
     places.each([&](int k, int at) {
 #pragma unroll
       for (int i = 0; i < kCount; ++i) {
-        const float unit = (s[k][i] - mean) * rstd;
-        const float scaled = dy[k][i] * (args.offset + weight[k][i]);
-        const float through = rstd * (scaled - shift - unit * along);
-        dy[k].set(i, args.dsum != nullptr ? through + dsum[k][i] : through);
+        const float unit = (now.s[k][i] - now.mean) * now.rstd;
+        const float scaled = now.dy[k][i] * (args.offset + weight[k][i]);
+        const float through = now.rstd * (scaled - shift - unit * along);
+        now.dy[k].set(i, args.dsum != nullptr ? through + now.dsum[k][i] : through);
       }
-      dy[k].store(args.dx + begin + at);
+      now.dy[k].store(args.dx + row * args.columns + at);
     });
     // The next row's sums may not overwrite what a slow warp still reads.
     if (blockDim.x > kWarp) __syncthreads();
   }
-  const std::int64_t partial =
-      (static_cast<std::int64_t>(blockIdx.x) * blockDim.y + threadIdx.y) * args.columns;
-  all.each([&](int k, int at) {
-    if (args.partial_weight != nullptr) {
-      store_sums<kCount>(weight_sum[k], args.partial_weight + partial + at);
-    }
-    if constexpr (kBias) store_sums<kCount>(bias_sum[k], args.partial_bias + partial + at);
-  });
+  const std::int64_t partial = blockIdx.x * args.columns;
+  if (args.partial_weight != nullptr) {
+    store_sums<kPacks, kCount>(all, weight_sum, args.partial_weight + partial);
+  }
+  if constexpr (kBias) store_sums<kPacks, kCount>(all, bias_sum, args.partial_bias + partial);
 }
 
 // The input's gradient for any number of columns, anywhere in memory: a block for a row.
@@ -168,7 +212,7 @@ void launch(CudaQueue& queue, const NormBackwardArgs& view, Backward<T> args) {
   const std::int64_t lanes = ceil_div(ceil_div(packs, kPacks), kWarp) * kWarp;
   const std::int64_t height = std::max<std::int64_t>(1, kThreads / lanes);
   const std::int64_t blocks = std::min(ceil_div(args.rows, height), kMostPartialBlocks);
-  set_partials(queue, view, blocks * height, args);
+  set_partials(queue, view, blocks, args);
   const dim3 threads(static_cast<unsigned>(lanes), static_cast<unsigned>(height));
   const auto grid = static_cast<unsigned>(blocks);
   if (args.partial_bias != nullptr) {
@@ -177,9 +221,8 @@ void launch(CudaQueue& queue, const NormBackwardArgs& view, Backward<T> args) {
     backward_kernel<T, kPacks, false><<<grid, threads, 0, queue.stream()>>>(args);
   }
   check_launch("norm backward");
-  add_partial_sums(queue, args.partial_weight, blocks * height, args.columns, view.beta,
-                   view.dweight);
-  add_partial_sums(queue, args.partial_bias, blocks * height, args.columns, view.beta, view.dbias);
+  add_partial_sums(queue, args.partial_weight, blocks, args.columns, view.beta, view.dweight);
+  add_partial_sums(queue, args.partial_bias, blocks, args.columns, view.beta, view.dbias);
 }
 
 template <class T>

@@ -38,54 +38,48 @@ Forward<T> forward_of(const NormForwardArgs& args) {
 constexpr int kMostLanes = 1024;
 
 // A row of threads holds a row of x in registers, kPacks packs in each thread, so x (and the
-// residual) is read once and y (and the sum) written once. The weight is read once by a block,
-// which goes through many rows. All threads of the block take part in the reductions, also those
-// beyond the last row.
+// residual) is read once and y (and the sum) written once. All threads of the block take part in
+// the reductions, also those beyond the last row.
 template <class T, int kPacks>
 __global__ void __launch_bounds__(kMostLanes) forward_kernel(Forward<T> args) {
   constexpr int kCount = kPack<T>;
   __shared__ float shared[2][kMostLanes / kWarp];
-  const int packs = static_cast<int>(args.columns / kCount);
   const float inverse = 1.0f / static_cast<float>(args.columns);
-  Pack<T, kCount> weight[kPacks], values[kPacks], residual[kPacks];
-  RowPlaces<kPacks, kCount>{packs}.each([&](int k, int at) { weight[k].load(args.weight + at); });
-  const std::int64_t step = static_cast<std::int64_t>(gridDim.x) * blockDim.y;
-  for (std::int64_t base = static_cast<std::int64_t>(blockIdx.x) * blockDim.y; base < args.rows;
-       base += step) {
-    const std::int64_t row = base + threadIdx.y, begin = row * args.columns;
-    const RowPlaces<kPacks, kCount> places{row < args.rows ? packs : 0};
-    places.each([&](int k, int at) { values[k].load(args.x + begin + at); });
-    if (args.residual != nullptr) {
-      places.each([&](int k, int at) { residual[k].load(args.residual + begin + at); });
-      places.each_element([&](int k, int i) { values[k].set(i, values[k][i] + residual[k][i]); });
-      places.each([&](int k, int at) { values[k].store(args.sum + begin + at); });
-    }
-    float mean = 0, squares = 0;
-    if (args.mean != nullptr) {
-      places.each_element([&](int k, int i) { mean += values[k][i]; });
-      mean = reduce_row<Sum>(mean, shared[0]) * inverse;
-    }
-    places.each_element(
-        [&](int k, int i) { squares += (values[k][i] - mean) * (values[k][i] - mean); });
-    squares = reduce_row<Sum>(squares, shared[1]);
-    const float rstd = 1.0f / sqrtf(squares * inverse + args.epsilon);
-    if (threadIdx.x == 0 && row < args.rows) {
-      if (args.mean != nullptr) args.mean[row] = mean;
-      args.rstd[row] = rstd;
-    }
-    places.each([&](int k, int at) {
-      Pack<T, kCount> bias;
-      if (args.bias != nullptr) bias.load(args.bias + at);
-#pragma unroll
-      for (int i = 0; i < kCount; ++i) {
-        const float unit = (values[k][i] - mean) * rstd * (args.offset + weight[k][i]);
-        values[k].set(i, args.bias != nullptr ? unit + bias[i] : unit);
-      }
-      values[k].store(args.y + begin + at);
-    });
-    // The next row's sums may not overwrite what a slow warp still reads.
-    if (blockDim.x > kWarp) __syncthreads();
+  const std::int64_t row = static_cast<std::int64_t>(blockIdx.x) * blockDim.y + threadIdx.y;
+  const std::int64_t begin = row * args.columns;
+  const RowPlaces<kPacks, kCount> places{row < args.rows ? static_cast<int>(args.columns / kCount)
+                                                         : 0};
+  Pack<T, kCount> values[kPacks], residual[kPacks];
+  places.each([&](int k, int at) { values[k].load(args.x + begin + at); });
+  if (args.residual != nullptr) {
+    places.each([&](int k, int at) { residual[k].load(args.residual + begin + at); });
+    places.each_element([&](int k, int i) { values[k].set(i, values[k][i] + residual[k][i]); });
+    places.each([&](int k, int at) { values[k].store(args.sum + begin + at); });
   }
+  float mean = 0, squares = 0;
+  if (args.mean != nullptr) {
+    places.each_element([&](int k, int i) { mean += values[k][i]; });
+    mean = reduce_row<Sum>(mean, shared[0]) * inverse;
+  }
+  places.each_element(
+      [&](int k, int i) { squares += (values[k][i] - mean) * (values[k][i] - mean); });
+  squares = reduce_row<Sum>(squares, shared[1]);
+  const float rstd = 1.0f / sqrtf(squares * inverse + args.epsilon);
+  if (threadIdx.x == 0 && row < args.rows) {
+    if (args.mean != nullptr) args.mean[row] = mean;
+    args.rstd[row] = rstd;
+  }
+  places.each([&](int k, int at) {
+    Pack<T, kCount> weight, bias;
+    weight.load(args.weight + at);
+    if (args.bias != nullptr) bias.load(args.bias + at);
+#pragma unroll
+    for (int i = 0; i < kCount; ++i) {
+      const float unit = (values[k][i] - mean) * rstd * (args.offset + weight[i]);
+      values[k].set(i, args.bias != nullptr ? unit + bias[i] : unit);
+    }
+    values[k].store(args.y + begin + at);
+  });
 }
 
 // Any number of columns, anywhere in memory: a block for a row, which it reads again for each step.
@@ -126,11 +120,8 @@ void launch(CudaQueue& queue, const Forward<T>& args) {
   const std::int64_t packs = args.columns / kPack<T>;
   const std::int64_t lanes = ceil_div(ceil_div(packs, kPacks), kWarp) * kWarp;
   const std::int64_t height = std::max<std::int64_t>(1, kThreads / lanes);
-  // Each multiprocessor has room for 2048 threads.
-  const std::int64_t resident = queue.multiprocessors() * (2048 / (lanes * height));
-  const std::int64_t blocks = std::min(ceil_div(args.rows, height), resident);
   forward_kernel<T, kPacks>
-      <<<static_cast<unsigned>(blocks),
+      <<<static_cast<unsigned>(ceil_div(args.rows, height)),
          dim3(static_cast<unsigned>(lanes), static_cast<unsigned>(height)), 0, queue.stream()>>>(
           args);
   check_launch("norm forward");
@@ -149,8 +140,8 @@ void run(CudaQueue& queue, const NormForwardArgs& view) {
   }
   // A warp to a row as long as its registers hold it, then ever more warps.
   if (packs <= kWarp) return launch<T, 1>(queue, args);
-  if (packs <= 2 * kMostLanes) return launch<T, 2>(queue, args);
-  launch<T, 4>(queue, args);
+  const bool in_four = packs <= 4 * kWarp || packs > 2 * kMostLanes;
+  return in_four ? launch<T, 4>(queue, args) : launch<T, 2>(queue, args);
 }
 
 }  // namespace

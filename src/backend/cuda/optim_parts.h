@@ -1,11 +1,14 @@
-// Entries of the optimizer table that are not updates.
+// Entries of the optimizer table, each in its own source.
 #pragma once
+
+#include <span>
 
 #include "kernels/optim.h"
 
 namespace bev::cuda {
 
-void sum_squares(const Stream& stream, const View& x, double* sum);
+void adam(const Stream& stream, const AdamRule& rule, std::span<const AdamRange> ranges);
+void sum_squares(const Stream& stream, std::span<const View> tensors, double* sum);
 void clip(const Stream& stream, const ClipArgs& args);
 void normal(const Stream& stream, const NormalArgs& args);
 

@@ -83,6 +83,24 @@ struct Pack {
   }
 };
 
+// Numbers win over NaN.
+template <class T, int N>
+__device__ float largest_of(const Pack<T, N>& pack) {
+  if constexpr (sizeof(T) == 2 && N % 2 == 0) {
+    using Pair = std::conditional_t<kDtypeOf<T> == Dtype::kBf16, __nv_bfloat162, __half2>;
+    const Pair* pairs = reinterpret_cast<const Pair*>(pack.items);
+    Pair largest = pairs[0];
+#pragma unroll
+    for (int i = 1; i < N / 2; ++i) largest = __hmax2(largest, pairs[i]);
+    return fmaxf(widen(largest.x), widen(largest.y));
+  } else {
+    float largest = pack[0];
+#pragma unroll
+    for (int i = 1; i < N; ++i) largest = fmaxf(largest, pack[i]);
+    return largest;
+  }
+}
+
 // Calls f(T{}) with the device type of a model's dtype.
 template <class F>
 void visit_value(Dtype dtype, const F& f) {

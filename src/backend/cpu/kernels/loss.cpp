@@ -107,6 +107,11 @@ void row_sum(const Stream& stream, const LossSumArgs& args) {
   });
 }
 
+template <class A>
+struct RowStatistics {
+  A most, sum, target_logit;
+};
+
 // What a row's gradient needs: p = exp(z - most) * inverse_sum, dlogit = factor * (p - [target]).
 template <class A>
 struct GradientRow {
@@ -135,30 +140,69 @@ void gradient_row(A* z, std::int64_t columns, double softcap, const GradientRow<
   }
 }
 
-void gradient(const Stream& stream, const LossGradArgs& args) {
-  const LossChunk& chunk = args.chunk;
-  check_chunk(chunk, args.row_max.numel());
-  BEV_CHECK(args.stats.numel() == 2 * args.row_max.numel(), "loss: stats ", args.stats.shape);
-  visit_logits(chunk, [&](auto type) {
-    using A = decltype(type);
-    A *logits = chunk.logits.as<A>(), *token_loss = args.token_loss.as<A>();
-    const A *most = args.row_max.as<A>(), *stats = args.stats.as<A>();
-    const std::int64_t rows = chunk.logits.shape[0], columns = chunk.logits.shape[1];
-    for_rows(stream, chunk, [&](std::int64_t row) {
-      const bool ignored = chunk.targets[row] < 0;
-      const A sum = stats[row], target_logit = stats[rows + row];
-      token_loss[row] = ignored ? A{0} : std::log(sum) + most[row] - target_logit;
-      if (!args.with_gradient) return;
-      A* z = logits + row * columns;
-      const double factor =
-          ignored ? 0
-                  : *args.loss_factor * static_cast<double>(args.weights[row]) * chunk.logit_scale;
-      if (factor == 0) return std::fill(z, z + columns, A{0});
+// What the gradient of a chunk's losses is asked for with, beside the chunk itself.
+struct GradientWanted {
+  const float* weights;
+  const double* loss_factor;
+  bool wanted;
+};
+
+// The loss of a row of z, given its maximum, the sum of exp(z - most) and the target's z; the row
+// becomes its gradient where that is wanted.
+template <class A>
+A finish_row(const LossChunk& chunk, std::int64_t row, const GradientWanted& gradient,
+             const RowStatistics<A>& statistics) {
+  const bool ignored = chunk.targets[row] < 0;
+  if (gradient.wanted) {
+    const std::int64_t columns = chunk.logits.shape[1];
+    A* z = chunk.logits.as<A>() + row * columns;
+    const double factor = ignored
+                              ? 0
+                              : *gradient.loss_factor * static_cast<double>(gradient.weights[row]) *
+                                    chunk.logit_scale;
+    if (factor == 0) {
+      std::fill(z, z + columns, A{0});
+    } else {
       gradient_row<A>(z, columns, chunk.softcap,
-                      {.most = most[row],
-                       .inverse_sum = 1 / sum,
+                      {.most = statistics.most,
+                       .inverse_sum = 1 / statistics.sum,
                        .factor = static_cast<A>(factor),
                        .target = local_target(chunk, row)});
+    }
+  }
+  return ignored ? A{0} : std::log(statistics.sum) + statistics.most - statistics.target_logit;
+}
+
+void gradient(const Stream& stream, const LossGradArgs& args) {
+  check_chunk(args.chunk, args.row_max.numel());
+  BEV_CHECK(args.stats.numel() == 2 * args.row_max.numel(), "loss: stats ", args.stats.shape);
+  visit_logits(args.chunk, [&](auto type) {
+    using A = decltype(type);
+    A* token_loss = args.token_loss.as<A>();
+    const A *most = args.row_max.as<A>(), *stats = args.stats.as<A>();
+    const std::int64_t rows = args.chunk.logits.shape[0];
+    for_rows(stream, args.chunk, [&](std::int64_t row) {
+      token_loss[row] =
+          finish_row<A>(args.chunk, row, {args.weights, args.loss_factor, args.with_gradient},
+                        {most[row], stats[row], stats[rows + row]});
+    });
+  });
+}
+
+void whole(const Stream& stream, const LossWholeArgs& args) {
+  check_chunk(args.chunk, args.token_loss.numel());
+  visit_logits(args.chunk, [&](auto type) {
+    using A = decltype(type);
+    A *logits = args.chunk.logits.as<A>(), *token_loss = args.token_loss.as<A>();
+    const std::int64_t columns = args.chunk.logits.shape[1];
+    for_rows(stream, args.chunk, [&](std::int64_t row) {
+      A* z = logits + row * columns;
+      const std::int64_t target = local_target(args.chunk, row);
+      transform_row(z, columns, args.chunk);
+      const A most = max_of(z, columns), sum = sum_exp(z, columns, most);
+      token_loss[row] =
+          finish_row<A>(args.chunk, row, {args.weights, args.loss_factor, args.with_gradient},
+                        {most, sum, target >= 0 ? z[target] : A{0}});
     });
   });
 }
@@ -174,7 +218,8 @@ void total(const Stream&, const LossTotalArgs& args) {
 }  // namespace
 
 LossKernels loss_kernels() {
-  return {.row_max = row_max, .row_sum = row_sum, .gradient = gradient, .total = total};
+  return {
+      .row_max = row_max, .row_sum = row_sum, .gradient = gradient, .whole = whole, .total = total};
 }
 
 }  // namespace bev::cpu::BEV_CPU_LEVEL

@@ -59,20 +59,20 @@ struct AdamFactors {
 };
 
 template <class M>
-AdamFactors<M> adam_factors(const AdamArgs& args) {
-  const StepState& state = *args.state;
+AdamFactors<M> adam_factors(const AdamRule& rule, const AdamRange& range) {
+  const StepState& state = *rule.state;
   const double update = static_cast<double>(state.update);
-  const double lr = state.lr * args.lr_mult, decay = state.weight_decay * args.wd_mult;
+  const double lr = state.lr * range.lr_mult, decay = state.weight_decay * range.wd_mult;
   return {.multiplier = static_cast<M>(state.grad_multiplier),
-          .decay = static_cast<M>(args.decoupled ? 0 : decay),
-          .beta1 = static_cast<M>(args.beta1),
-          .rest1 = static_cast<M>(1 - args.beta1),
-          .beta2 = static_cast<M>(args.beta2),
-          .rest2 = static_cast<M>(1 - args.beta2),
-          .keep = static_cast<M>(args.decoupled ? 1 - lr * decay : 1),
-          .step = static_cast<M>(lr / (1 - std::pow(args.beta1, update))),
-          .root = static_cast<M>(1 / std::sqrt(1 - std::pow(args.beta2, update))),
-          .epsilon = static_cast<M>(args.epsilon)};
+          .decay = static_cast<M>(rule.decoupled ? 0 : decay),
+          .beta1 = static_cast<M>(rule.beta1),
+          .rest1 = static_cast<M>(1 - rule.beta1),
+          .beta2 = static_cast<M>(rule.beta2),
+          .rest2 = static_cast<M>(1 - rule.beta2),
+          .keep = static_cast<M>(rule.decoupled ? 1 - lr * decay : 1),
+          .step = static_cast<M>(lr / (1 - std::pow(rule.beta1, update))),
+          .root = static_cast<M>(1 / std::sqrt(1 - std::pow(rule.beta2, update))),
+          .epsilon = static_cast<M>(rule.epsilon)};
 }
 
 template <class M, class G>
@@ -109,22 +109,23 @@ void store_run(const float* from, std::int64_t begin, std::int64_t count, const 
 }
 
 // What is kept in bf16 is computed on in f32, a run at a time.
-void adam_in_runs(const AdamArgs& args, std::int64_t begin, std::int64_t end) {
+void adam_in_runs(const AdamRule& rule, const AdamRange& range, std::int64_t begin,
+                  std::int64_t end) {
   constexpr std::int64_t kRun = 256;
-  const AdamFactors<float> factors = adam_factors<float>(args);
-  const std::uint64_t key = mix_bits(args.state->random_key, args.random_stream);
-  const bool round_main = args.main.dtype == Dtype::kBf16, round_v = args.v.dtype == Dtype::kBf16;
+  const AdamFactors<float> factors = adam_factors<float>(rule, range);
+  const std::uint64_t key = mix_bits(rule.state->random_key, range.random_stream);
+  const bool round_main = range.main.dtype == Dtype::kBf16, round_v = range.v.dtype == Dtype::kBf16;
   for (std::int64_t at = begin; at < end; at += kRun) {
     const std::int64_t count = std::min(kRun, end - at);
     float main[kRun], grad[kRun], m[kRun], v[kRun];
-    load_run(args.main, at, count, main);
-    load_run(args.grad, at, count, grad);
-    load_run(args.m, at, count, m);
-    load_run(args.v, at, count, v);
+    load_run(range.main, at, count, main);
+    load_run(range.grad, at, count, grad);
+    load_run(range.m, at, count, m);
+    load_run(range.v, at, count, v);
     adam_range<float, float>(main, grad, m, v, count, factors);
     PhiloxCounter words{};
     for (std::int64_t i = 0; i < count; ++i) {
-      const auto element = static_cast<std::uint64_t>(args.first + at + i), block = element / 4;
+      const auto element = static_cast<std::uint64_t>(range.first + at + i), block = element / 4;
       if (i == 0 || element % 4 == 0) {
         words = philox(
             {static_cast<std::uint32_t>(block), static_cast<std::uint32_t>(block >> 32), 0, 0},
@@ -134,41 +135,45 @@ void adam_in_runs(const AdamArgs& args, std::int64_t begin, std::int64_t end) {
       if (round_main) main[i] = round_stochastic(main[i], noise & 0xffffu);
       if (round_v) v[i] = round_stochastic(v[i], noise >> 16);
     }
-    store_run(main, at, count, args.main);
-    store_run(m, at, count, args.m);
-    store_run(v, at, count, args.v);
-    if (!args.values.empty() && args.values.data != args.main.data) {
-      store_run(main, at, count, args.values);
+    store_run(main, at, count, range.main);
+    store_run(m, at, count, range.m);
+    store_run(v, at, count, range.v);
+    if (!range.values.empty() && range.values.data != range.main.data) {
+      store_run(main, at, count, range.values);
     }
   }
 }
 
-void adam(const Stream& stream, const AdamArgs& args) {
-  check_sizes("adam", args.main, args.grad, args.values);
-  BEV_CHECK(args.m.numel() == args.main.numel() && args.v.numel() == args.main.numel(), "adam: m ",
-            args.m.shape, ", v ", args.v.shape, ", main ", args.main.shape);
-  if (args.state->skip != 0) return;
+void adam_one(const Stream& stream, const AdamRule& rule, const AdamRange& range) {
+  check_sizes("adam", range.main, range.grad, range.values);
+  BEV_CHECK(range.m.numel() == range.main.numel() && range.v.numel() == range.main.numel(),
+            "adam: m ", range.m.shape, ", v ", range.v.shape, ", main ", range.main.shape);
   const auto is_bf16 = [](const View& view) { return view.dtype == Dtype::kBf16; };
-  if (is_bf16(args.main) || is_bf16(args.m) || is_bf16(args.v)) {
-    for (const View* view : {&args.main, &args.grad, &args.m, &args.v}) {
+  if (is_bf16(range.main) || is_bf16(range.m) || is_bf16(range.v)) {
+    for (const View* view : {&range.main, &range.grad, &range.m, &range.v}) {
       BEV_CHECK(is_bf16(*view) || view->dtype == Dtype::kF32, ErrorKind::kInternal,
                 "adam: beside bf16 only f32 goes, got ", name_of(view->dtype));
     }
     return for_ranges(
-        stream, args.main.numel(), kFlatPiece,
-        [&](std::int64_t begin, std::int64_t end) { adam_in_runs(args, begin, end); });
+        stream, range.main.numel(), kFlatPiece,
+        [&](std::int64_t begin, std::int64_t end) { adam_in_runs(rule, range, begin, end); });
   }
-  visit_main("adam", args.main, args.grad, [&](auto main_type, auto grad_type) {
+  visit_main("adam", range.main, range.grad, [&](auto main_type, auto grad_type) {
     using M = decltype(main_type);
     using G = decltype(grad_type);
-    M *main = args.main.as<M>(), *m = args.m.as<M>(), *v = args.v.as<M>();
-    const G* grad = args.grad.as<G>();
-    const AdamFactors<M> factors = adam_factors<M>(args);
-    for_ranges(stream, args.main.numel(), kFlatPiece, [&](std::int64_t begin, std::int64_t end) {
+    M *main = range.main.as<M>(), *m = range.m.as<M>(), *v = range.v.as<M>();
+    const G* grad = range.grad.as<G>();
+    const AdamFactors<M> factors = adam_factors<M>(rule, range);
+    for_ranges(stream, range.main.numel(), kFlatPiece, [&](std::int64_t begin, std::int64_t end) {
       adam_range<M, G>(main + begin, grad + begin, m + begin, v + begin, end - begin, factors);
-      write_values(main, args.values, begin, end);
+      write_values(main, range.values, begin, end);
     });
   });
+}
+
+void adam(const Stream& stream, const AdamRule& rule, std::span<const AdamRange> ranges) {
+  if (rule.state->skip != 0) return;
+  for (const AdamRange& range : ranges) adam_one(stream, rule, range);
 }
 
 template <class M, class G>
@@ -211,7 +216,7 @@ void sgd(const Stream& stream, const SgdArgs& args) {
   });
 }
 
-void sum_squares(const Stream& stream, const View& x, double* sum) {
+double square_sum(const Stream& stream, const View& x) {
   constexpr std::int64_t kPiece = 4 * kFlatPiece;
   std::vector<double> sums(static_cast<std::size_t>(ceil_div(x.numel(), kPiece)));
   visit_float(x.dtype, [&](auto type) {
@@ -227,7 +232,11 @@ void sum_squares(const Stream& stream, const View& x, double* sum) {
   });
   double total = 0;
   for (double part : sums) total += part;
-  *sum += total;
+  return total;
+}
+
+void sum_squares(const Stream& stream, std::span<const View> tensors, double* sum) {
+  for (const View& x : tensors) *sum += square_sum(stream, x);
 }
 
 void clip(const Stream&, const ClipArgs& args) {

@@ -1,0 +1,116 @@
+// A chunk of logits on the device: what z is, and its gradient.
+#pragma once
+
+#include <cstdint>
+
+#include "backend/cuda/queue.h"
+#include "backend/cuda/values.cuh"
+#include "kernels/loss.h"
+
+namespace bev::cuda {
+
+// LossKernels::whole.
+void whole_loss(const Stream& stream, const LossWholeArgs& args);
+
+constexpr float kBinary = 1.44269504088896341f;  // 1 / log(2): z kBinary is z as a power of two
+
+// exp2 as the hardware has it.
+__device__ inline float power_of_two(float x) {
+  float power;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(power) : "f"(x));
+  return power;
+}
+
+// Logits of -infinity mark padding of the vocabulary; they stay -infinity under a softcap and get
+// no gradient.
+template <class T>
+struct Chunk {
+  T* logits;
+  const std::int32_t* targets;
+  std::int64_t columns, first_row;
+  float scale, inner, cap;  // cap 0: none, then logits are multiplied by scale
+
+  __device__ T* row() const { return logits + blockIdx.x * columns; }
+  __device__ float capped(float x) const {
+    if (cap == 0) return scale * x;
+    return isinf(x) && x < 0 ? x : cap * tanhf(inner * x);
+  }
+  // The same as a power of two.
+  template <bool kCapped>
+  __device__ float power(float x) const {
+    return kCapped ? capped(x) * kBinary : x * (scale * kBinary);
+  }
+  // The target's column in this part of the vocabulary, or -1.
+  __device__ std::int64_t target() const {
+    const std::int64_t target = targets[blockIdx.x], local = target - first_row;
+    return target >= 0 && local >= 0 && local < columns ? local : -1;
+  }
+};
+
+// p = exp(z - most) / sum; the gradient is factor * (p - [target]), under a softcap times its
+// slope 1 - (z / cap)^2. It works on z as powers of two.
+template <class T>
+struct LogitGradient {
+  float shift, factor, inverse;
+  std::int64_t target;
+  bool is_zero;  // a row that is ignored or weighs nothing
+
+  __device__ LogitGradient(const Chunk<T>& chunk, float most, float sum, float weight,
+                           double loss_factor)
+      : shift(most + log2f(sum)),
+        inverse(chunk.cap > 0 ? 1 / (chunk.cap * kBinary) : 0.0f),
+        target(chunk.target()) {
+    const double product =
+        loss_factor * static_cast<double>(weight) * static_cast<double>(chunk.scale);
+    factor = static_cast<float>(product);
+    is_zero = chunk.targets[blockIdx.x] < 0 || product == 0;
+  }
+  // Turns a pack into its gradient: `at` is its first column, power(x) an element's z.
+  template <int N, class Power>
+  __device__ void apply(std::int64_t at, Pack<T, N>& values, const Power& power) const {
+    float grad[N];
+#pragma unroll
+    for (int i = 0; i < N; ++i) grad[i] = power_of_two(power(values[i]) - shift) * factor;
+    if (target >= at && target < at + N) {
+#pragma unroll
+      for (int i = 0; i < N; ++i) grad[i] -= at + i == target ? factor : 0.0f;
+    }
+    if (inverse > 0) {
+#pragma unroll
+      for (int i = 0; i < N; ++i) {
+        const float z = power(values[i]), ratio = z * inverse;
+        grad[i] = isinf(z) ? 0.0f : grad[i] * (1 - ratio * ratio);
+      }
+    }
+#pragma unroll
+    for (int i = 0; i < N; ++i) values.set(i, grad[i]);
+  }
+};
+
+inline void check_chunk(const LossChunk& chunk, const View& row_max) {
+  BEV_CHECK(chunk.logits.shape.ndim() == 2 && row_max.numel() == chunk.logits.shape[0],
+            "loss: logits ", chunk.logits.shape, " with ", row_max.numel(), " rows of statistics");
+}
+
+// Calls body(chunk, integral constant of elements per access, blocks) for rows to compute.
+template <class Body>
+void visit_chunk(const LossChunk& view, const Body& body) {
+  BEV_CHECK(view.logit_scale > 0, "loss: the factor of logits is ", view.logit_scale);
+  if (view.logits.shape[0] == 0) return;
+  visit_value(view.logits.dtype, [&](auto type) {
+    using T = decltype(type);
+    const Chunk<T> chunk{
+        .logits = address<T>(view.logits),
+        .targets = view.targets,
+        .columns = view.logits.shape[1],
+        .first_row = view.first_row,
+        .scale = static_cast<float>(view.logit_scale),
+        .inner = static_cast<float>(view.softcap > 0 ? view.logit_scale / view.softcap : 0),
+        .cap = static_cast<float>(view.softcap)};
+    const auto blocks = static_cast<unsigned>(view.logits.shape[0]);
+    by_pack<T>(aligned(chunk.logits), chunk.columns,
+               [&](auto count) { body(chunk, count, blocks); });
+  });
+}
+
+}  // namespace bev::cuda
