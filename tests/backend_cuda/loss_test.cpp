@@ -104,6 +104,10 @@ TEST_F(CudaLoss, MatchesTheCpu) {
     check({.rows = 12, .columns = 32000}, dtype);
     check({.rows = 12, .columns = 50257}, dtype);
     check({.rows = 5, .columns = 151936}, dtype);  // more than shared memory holds
+    // More rows than blocks, so that a block goes through several.
+    check({.rows = 901, .columns = 304}, dtype);
+    check({.rows = 901, .columns = 301}, dtype);
+    check({.rows = 301, .columns = 60000}, dtype);
   }
 }
 

@@ -15,7 +15,7 @@ constexpr int kRowThreads = 512;
 template <class T, int N>
 __global__ void __launch_bounds__(kRowThreads) row_max_kernel(Chunk<T> chunk, float* row_max) {
   __shared__ float shared[kRowThreads / kWarp];
-  T* z = chunk.row();
+  T* z = chunk.row(blockIdx.x);
   float most = Max::kNothing;
   if (chunk.cap == 0 && chunk.scale == 1) {
 #pragma unroll 4
@@ -46,7 +46,7 @@ template <class T, int N>
 __global__ void __launch_bounds__(kRowThreads)
     row_sum_kernel(Chunk<T> chunk, const float* row_max, float* stats) {
   __shared__ float shared[kRowThreads / kWarp];
-  const T* z = chunk.row();
+  const T* z = chunk.row(blockIdx.x);
   const float most = row_max[blockIdx.x];
   float sum = 0;
 #pragma unroll 4
@@ -58,7 +58,7 @@ __global__ void __launch_bounds__(kRowThreads)
   }
   sum = reduce_row<Sum>(sum, shared);
   if (threadIdx.x != 0) return;
-  const std::int64_t target = chunk.target();
+  const std::int64_t target = chunk.column_of(chunk.targets[blockIdx.x]);
   stats[blockIdx.x] = sum;
   stats[gridDim.x + blockIdx.x] = target >= 0 ? widen(z[target]) : 0.0f;
 }
@@ -76,9 +76,10 @@ template <class T, int N>
 __global__ void __launch_bounds__(kRowThreads)
     gradient_kernel(Chunk<T> chunk, const float* row_max, const float* stats, const float* weights,
                     const double* loss_factor) {
-  T* row = chunk.row();
-  const LogitGradient<T> gradient(chunk, row_max[blockIdx.x] * kBinary, stats[blockIdx.x],
-                                  weights[blockIdx.x], *loss_factor);
+  T* row = chunk.row(blockIdx.x);
+  const RowLoss loss{chunk.targets[blockIdx.x], row_max[blockIdx.x] * kBinary, stats[blockIdx.x],
+                     weights[blockIdx.x]};
+  const LogitGradient<T> gradient(chunk, loss, *loss_factor);
   for (std::int64_t at = threadIdx.x * N; at < chunk.columns; at += kRowThreads * N) {
     Pack<T, N> values{};
     if (!gradient.is_zero) {

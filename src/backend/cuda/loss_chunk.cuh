@@ -30,7 +30,7 @@ struct Chunk {
   std::int64_t columns, first_row;
   float scale, inner, cap;  // cap 0: none, then logits are multiplied by scale
 
-  __device__ T* row() const { return logits + blockIdx.x * columns; }
+  __device__ T* row(std::int64_t index) const { return logits + index * columns; }
   __device__ float capped(float x) const {
     if (cap == 0) return scale * x;
     return isinf(x) && x < 0 ? x : cap * tanhf(inner * x);
@@ -40,11 +40,17 @@ struct Chunk {
   __device__ float power(float x) const {
     return kCapped ? capped(x) * kBinary : x * (scale * kBinary);
   }
-  // The target's column in this part of the vocabulary, or -1.
-  __device__ std::int64_t target() const {
-    const std::int64_t target = targets[blockIdx.x], local = target - first_row;
+  // A target's column in this part of the vocabulary, or -1.
+  __device__ std::int64_t column_of(std::int32_t target) const {
+    const std::int64_t local = target - first_row;
     return target >= 0 && local >= 0 && local < columns ? local : -1;
   }
+};
+
+// What the gradient of a row is made of; most is a power of two.
+struct RowLoss {
+  std::int32_t target;
+  float most, sum, weight;
 };
 
 // p = exp(z - most) / sum; the gradient is factor * (p - [target]), under a softcap times its
@@ -55,15 +61,14 @@ struct LogitGradient {
   std::int64_t target;
   bool is_zero;  // a row that is ignored or weighs nothing
 
-  __device__ LogitGradient(const Chunk<T>& chunk, float most, float sum, float weight,
-                           double loss_factor)
-      : shift(most + log2f(sum)),
+  __device__ LogitGradient(const Chunk<T>& chunk, const RowLoss& row, double loss_factor)
+      : shift(row.most + log2f(row.sum)),
         inverse(chunk.cap > 0 ? 1 / (chunk.cap * kBinary) : 0.0f),
-        target(chunk.target()) {
+        target(chunk.column_of(row.target)) {
     const double product =
-        loss_factor * static_cast<double>(weight) * static_cast<double>(chunk.scale);
+        loss_factor * static_cast<double>(row.weight) * static_cast<double>(chunk.scale);
     factor = static_cast<float>(product);
-    is_zero = chunk.targets[blockIdx.x] < 0 || product == 0;
+    is_zero = row.target < 0 || product == 0;
   }
   // Turns a pack into its gradient: `at` is its first column, power(x) an element's z.
   template <int N, class Power>

@@ -32,96 +32,120 @@ struct Whole {
   const float* weights;
   const double* loss_factor;
   float* token_loss;
+  std::int64_t rows;
   int kept_packs;  // of a row, in shared memory between the two passes
   bool with_gradient;
 };
 
+// Starts a copy to shared memory, where there is an instruction for its size.
+template <class T, int N>
+__device__ void start_copy(const T* from, Pack<T, N>* to) {
+  if constexpr (sizeof(Pack<T, N>) == 16) {
+    const auto at = static_cast<std::uint32_t>(__cvta_generic_to_shared(to));
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(at), "l"(from) : "memory");
+  } else {
+    to->load(from);
+  }
+}
+// For those that this thread started.
+__device__ void wait_for_copies() { asm volatile("cp.async.wait_all;" ::: "memory"); }
+
 // Packs of a thread that are read together.
 constexpr int kInFlight = 4;
 
-// Reads a row, keeping what fits.
-template <class T, int N, int kLanes, class Power>
-__device__ Running read_row(const Whole<T>& args, Pack<T, N>* kept, const Power& power) {
-  const T* row = args.chunk.row();
-  const int packs = static_cast<int>(args.chunk.columns / N);
-  Running running;
-  for (int first = threadIdx.x; first < packs; first += kInFlight * kLanes) {
-    Pack<T, N> values[kInFlight];
-#pragma unroll
-    for (int k = 0; k < kInFlight; ++k) {
-      const int pack = first + k * kLanes;
-      if (pack < packs) values[k].load(row + std::int64_t{pack} * N);
-    }
-#pragma unroll
-    for (int k = 0; k < kInFlight; ++k) {
-      const int pack = first + k * kLanes;
-      if (pack >= packs) break;
-      if (pack < args.kept_packs) kept[pack] = values[k];
-      running.add(values[k], power);
-    }
-  }
-  return running;
-}
+// A row in the hands of a block: thread x has packs x, x + kLanes, ... of it. The first kept_packs
+// lie in shared memory, and no thread looks at another's.
+template <class T, int N, int kLanes>
+struct RowInBlock {
+  const Whole<T>& args;
+  Pack<T, N>* kept;
+  T* row;
+  int packs;
 
-// Writes the gradient of a row over it.
-template <class T, int N, int kLanes, class Power>
-__device__ void write_row(const Whole<T>& args, const Pack<T, N>* kept,
-                          const LogitGradient<T>& gradient, const Power& power) {
-  T* row = args.chunk.row();
-  const int packs = static_cast<int>(args.chunk.columns / N);
-  for (int first = threadIdx.x; first < packs; first += kInFlight * kLanes) {
-    Pack<T, N> values[kInFlight] = {};
+  __device__ RowInBlock(const Whole<T>& whole, Pack<T, N>* memory, std::int64_t index)
+      : args(whole),
+        kept(memory),
+        row(whole.chunk.row(index)),
+        packs(static_cast<int>(whole.chunk.columns / N)) {}
+
+  __device__ void start_copy_of(int pack) const {
+    if (pack < args.kept_packs) start_copy<T, N>(row + std::int64_t{pack} * N, kept + pack);
+  }
+  __device__ void start_copies() const {
+    for (int pack = threadIdx.x; pack < args.kept_packs; pack += kLanes) start_copy_of(pack);
+  }
+  // Calls body(pack's number, its values) for this thread's packs.
+  template <class Body>
+  __device__ void each(const Body& body) const {
+    for (int first = threadIdx.x; first < packs; first += kInFlight * kLanes) {
+      Pack<T, N> values[kInFlight];
 #pragma unroll
-    for (int k = 0; k < kInFlight; ++k) {
-      const int pack = first + k * kLanes;
-      if (gradient.is_zero || pack >= packs) break;
-      if (pack < args.kept_packs) {
-        values[k] = kept[pack];
-      } else {
-        values[k].load(row + std::int64_t{pack} * N);
+      for (int k = 0; k < kInFlight; ++k) {
+        const int pack = first + k * kLanes;
+        if (pack >= packs) break;
+        if (pack < args.kept_packs) {
+          values[k] = kept[pack];
+        } else {
+          values[k].load(row + std::int64_t{pack} * N);
+        }
+      }
+#pragma unroll
+      for (int k = 0; k < kInFlight; ++k) {
+        const int pack = first + k * kLanes;
+        if (pack < packs) body(pack, values[k]);
       }
     }
-#pragma unroll
-    for (int k = 0; k < kInFlight; ++k) {
-      const int pack = first + k * kLanes;
-      if (pack >= packs) break;
-      const std::int64_t at = std::int64_t{pack} * N;
-      if (!gradient.is_zero) gradient.apply(at, values[k], power);
-      values[k].store(row + at);
-    }
   }
-}
+};
 
-// A block takes a row: it reads it once, keeping what fits for the gradient, which is written over
-// it. The rest of a long row is read again, while it is still in the cache.
+// A block goes through rows. It reads each once, keeping what fits for the gradient, which is
+// written over it; as a part of the gradient leaves, the same part of the next row is sent for. The
+// rest of a long row is read again, while it is still in the cache.
 template <class T, int N, int kLanes, bool kCapped>
 __global__ void __launch_bounds__(kLanes, 1024 / kLanes) whole_kernel(const Whole<T> args) {
   extern __shared__ uint4 memory[];
   __shared__ float shared[2][kLanes / kWarp];
+  using Row = RowInBlock<T, N, kLanes>;
   auto* kept = reinterpret_cast<Pack<T, N>*>(memory);
   const Chunk<T>& chunk = args.chunk;
-  // Nothing but the row is read between the two passes.
-  const std::int32_t target = chunk.targets[blockIdx.x];
-  const float weight = args.with_gradient ? args.weights[blockIdx.x] : 0.0f;
-  const double loss_factor = args.with_gradient ? *args.loss_factor : 0.0;
-  const std::int64_t column = chunk.target();
-  const float reached = column >= 0 ? chunk.capped(widen(chunk.row()[column])) : 0.0f;
   const auto power = [&](float x) { return chunk.template power<kCapped>(x); };
-  const Running running = target < 0 ? Running{} : read_row<T, N, kLanes>(args, kept, power);
-  const float most = reduce_row<Max>(running.most, shared[0]);
-  // A thread that met nothing but -infinity has no share; a NaN shows in its thread's sum.
-  const float scaled = running.sum * power_of_two(running.most - most);
-  const float sum = reduce_row<Sum>(running.sum == 0 ? 0.0f : scaled, shared[1]);
-  if (threadIdx.x == 0) {
-    args.token_loss[blockIdx.x] = target < 0 ? 0.0f : logf(sum) + most / kBinary - reached;
+  const double loss_factor = args.with_gradient ? *args.loss_factor : 0.0;
+  Row(args, kept, blockIdx.x).start_copies();
+  for (std::int64_t index = blockIdx.x; index < args.rows; index += gridDim.x) {
+    const Row row(args, kept, index);
+    RowLoss loss{.target = chunk.targets[index],
+                 .weight = args.with_gradient ? args.weights[index] : 0.0f};
+    const std::int64_t column = chunk.column_of(loss.target);
+    const float reached = column >= 0 ? chunk.capped(widen(row.row[column])) : 0.0f;
+    Running running;
+    wait_for_copies();
+    row.each([&](int, const Pack<T, N>& values) { running.add(values, power); });
+    loss.most = reduce_row<Max>(running.most, shared[0]);
+    // A thread that met nothing but -infinity has no share; a NaN shows in its thread's sum.
+    const float scaled = running.sum * power_of_two(running.most - loss.most);
+    loss.sum = reduce_row<Sum>(running.sum == 0 ? 0.0f : scaled, shared[1]);
+    if (threadIdx.x == 0) {
+      const float all = logf(loss.sum) + loss.most / kBinary;
+      args.token_loss[index] = loss.target < 0 ? 0.0f : all - reached;
+    }
+    if (!args.with_gradient) continue;
+    const LogitGradient<T> gradient(chunk, loss, loss_factor);
+    const std::int64_t next = index + gridDim.x;
+    const Row next_row(args, kept, next < args.rows ? next : index);
+    row.each([&](int pack, Pack<T, N>& values) {
+      if (gradient.is_zero) {
+        values = {};
+      } else {
+        gradient.apply(std::int64_t{pack} * N, values, power);
+      }
+      values.store(row.row + std::int64_t{pack} * N);
+      if (next < args.rows) next_row.start_copy_of(pack);
+    });
   }
-  if (!args.with_gradient) return;
-  write_row<T, N, kLanes>(args, kept, LogitGradient<T>(chunk, most, sum, weight, loss_factor),
-                          power);
 }
 
 template <class T, int N, int kLanes>
-void launch_whole(CudaQueue& queue, Whole<T> args, unsigned blocks) {
+void launch_whole(CudaQueue& queue, Whole<T> args) {
   int device = 0, room = 0;
   check_cuda(cudaGetDevice(&device), "ask for the device");
   check_cuda(cudaDeviceGetAttribute(&room, cudaDevAttrMaxSharedMemoryPerBlockOptin, device),
@@ -136,7 +160,9 @@ void launch_whole(CudaQueue& queue, Whole<T> args, unsigned blocks) {
   check_cuda(cudaFuncSetAttribute(reinterpret_cast<const void*>(kernel),
                                   cudaFuncAttributeMaxDynamicSharedMemorySize, bytes),
              "loss: shared memory");
-  kernel<<<blocks, kLanes, static_cast<std::size_t>(bytes), queue.stream()>>>(args);
+  const std::int64_t resident = std::int64_t{queue.multiprocessors()} * (1024 / kLanes);
+  kernel<<<static_cast<unsigned>(std::min(args.rows, resident)), kLanes,
+           static_cast<std::size_t>(bytes), queue.stream()>>>(args);
   check_launch("loss");
 }
 
@@ -151,14 +177,15 @@ void whole_loss(const Stream& stream, const LossWholeArgs& view) {
                         .weights = view.weights,
                         .loss_factor = view.loss_factor,
                         .token_loss = address<float>(view.token_loss),
+                        .rows = blocks,
                         .kept_packs = 0,
                         .with_gradient = view.with_gradient};
     // Two blocks on a multiprocessor, where their rows fit, fill each other's pauses.
     constexpr std::int64_t kHalfRoom = 100 << 10;
     if (chunk.columns * static_cast<std::int64_t>(sizeof(T)) <= kHalfRoom) {
-      launch_whole<T, kCount, 512>(queue_of(stream), args, blocks);
+      launch_whole<T, kCount, 512>(queue_of(stream), args);
     } else {
-      launch_whole<T, kCount, 1024>(queue_of(stream), args, blocks);
+      launch_whole<T, kCount, 1024>(queue_of(stream), args);
     }
   });
 }
