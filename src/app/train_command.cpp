@@ -88,7 +88,7 @@ void print_summary(const RunConfig& run, const TrainOutcome& outcome) {
 
 TrainOutcome train_rank(const RankStart& start, const RunConfig& run, const RunData& data,
                         const StopSignal& stop) {
-  Engine engine(start.world, start.kernels, engine_options(run, start.threads));
+  Engine engine(start.world, start.kernels, engine_options(run, start.threads, start.local_rank));
   if (!run.train.hf_model.empty()) load_hf_weights(engine, run.train.hf_model);
   Trainer trainer(engine, trainer_config(run), data, &stop);
   TrainOutcome outcome = trainer.run();

@@ -19,6 +19,7 @@ class Device : public GroupMaker {
 struct DeviceOptions {
   int threads = 1;             // CPU threads of the rank
   bool deterministic = false;  // the same bits in every run, at some cost of speed
+  int local_rank = 0;          // on this machine; its devices are dealt out in turn
 };
 
 // Transfers are ordered with the work of the stream.

@@ -109,7 +109,7 @@ std::unique_ptr<Executor> make_executor(Context& ctx, const PipelineLayout& layo
 Engine::Engine(World& world, const Kernels& kernels, const EngineOptions& options)
     : options_(options),
       pipeline_(pipeline_layout(options.model.num_layers, options.parallel)),
-      device_(kernels.device.open({options.threads, options.deterministic})),
+      device_(kernels.device.open({options.threads, options.deterministic, options.local_rank})),
       arena_(device_->memory()),
       device_step_(arena_, Dtype::kU8, {sizeof(StepState)}, "step") {
   mesh_ = std::make_unique<Mesh>(world, mesh_shape(options.parallel, options.model), device_.get());

@@ -26,6 +26,7 @@ struct EngineOptions {
   Dtype dtype = Dtype::kF32;
   std::uint64_t seed = 1234;
   int threads = 1;             // of this rank
+  int local_rank = 0;          // on this machine
   bool deterministic = false;  // also where it costs speed
   bool gradients = true;       // false: inference
   bool optimizer = true;       // false: gradients are wanted, updates are not

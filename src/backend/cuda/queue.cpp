@@ -29,9 +29,14 @@ CudaQueue::~CudaQueue() {
   cudaStreamDestroy(stream_);
 }
 
+void CudaQueue::wait() {
+  for (DeviceWaitCheck* check : wait_checks_) check->before_wait();
+  check_cuda(cudaStreamSynchronize(stream_), "wait for the device");
+}
+
 void* CudaQueue::scratch(std::size_t bytes) {
   if (bytes > scratch_bytes_) {
-    check_cuda(cudaStreamSynchronize(stream_), "wait to grow the scratch memory");
+    wait();
     check_cuda(cudaFree(scratch_), "free the scratch memory");
     scratch_ = nullptr;
     check_cuda(cudaMalloc(&scratch_, bytes), "allocate scratch memory");
