@@ -24,11 +24,24 @@ NcclLanes::NcclLanes(Group& host, CudaQueue& queue)
       queue_(queue),
       outgoing_(static_cast<std::size_t>(host.size())),
       incoming_(static_cast<std::size_t>(host.size())) {
-  // All in the same order, so that no two members wait for each other in different pairs.
-  for (int i = 0; i < host.size(); ++i) {
-    for (int j = i + 1; j < host.size(); ++j) {
-      connect(i, j);
-      connect(j, i);
+  for_lanes([&](int from, int to) { connect(from, to); });
+}
+
+// The two sides of a communicator wait for each other at its end, too.
+NcclLanes::~NcclLanes() {
+  for_lanes([&](int from, int to) {
+    NcclCommunicator ending;
+    if (host_.rank() == from) std::swap(ending, outgoing_[static_cast<std::size_t>(to)].comm);
+    if (host_.rank() == to) std::swap(ending, incoming_[static_cast<std::size_t>(from)].comm);
+  });
+}
+
+template <class Call>
+void NcclLanes::for_lanes(const Call& call) {
+  for (int i = 0; i < host_.size(); ++i) {
+    for (int j = i + 1; j < host_.size(); ++j) {
+      call(i, j);
+      call(j, i);
     }
   }
 }
@@ -69,17 +82,19 @@ void NcclLanes::Lane::receive(void* data, std::size_t bytes) {
 
 Work NcclLanes::send(const View& data, int to, int channel, std::string_view label) {
   Lane& lane = outgoing_[static_cast<std::size_t>(to)];
-  cudaStream_t stream = lane.stream.get();
-  lane.stream.follow(std::make_shared<StreamEvent>(queue_.stream()));
-  StreamBuffer copy(data.bytes(), stream);
-  check_cuda(
-      cudaMemcpyAsync(copy.data(), data.data, data.bytes(), cudaMemcpyDeviceToDevice, stream),
-      "copy a message");
-  auto packed = std::make_shared<StreamEvent>(stream);
+  // Copied in another stream than it is sent in: the rank goes on although earlier messages have
+  // not been received.
+  copies_.follow(std::make_shared<StreamEvent>(queue_.stream()));
+  StreamBuffer copy(data.bytes(), copies_.get());
+  check_cuda(cudaMemcpyAsync(copy.data(), data.data, data.bytes(), cudaMemcpyDeviceToDevice,
+                             copies_.get()),
+             "copy a message");
+  PeerMomentRef packed = std::make_shared<StreamEvent>(copies_.get());
+  lane.stream.follow(packed);
+  lane.send(copy.data(), data.bytes());
+  copy.release(lane.stream.get());
   Header header{channel, static_cast<std::int64_t>(data.bytes())};
   host_.send(header.view(), to, kHeaderChannel, label).wait();
-  lane.send(copy.data(), data.bytes());
-  copy.release(stream);
   return follow_later(queue_, std::move(packed));
 }
 

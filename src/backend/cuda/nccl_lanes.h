@@ -26,6 +26,9 @@ class NcclLanes {
  public:
   // All members make it together, at the first message of any of them.
   NcclLanes(Group& host, CudaQueue& queue);
+  ~NcclLanes();
+  NcclLanes(const NcclLanes&) = delete;
+  NcclLanes& operator=(const NcclLanes&) = delete;
 
   Work send(const View& data, int to, int channel, std::string_view label);
   Work receive(const View& data, int from, int channel, std::string_view label);
@@ -44,6 +47,9 @@ class NcclLanes {
     std::map<std::int64_t, std::uint64_t> wanted, came;  // messages so far, by channel
     std::map<Key, std::unique_ptr<StreamBuffer>> aside;  // came before they were wanted
   };
+  // All members in the same order, so that no two of them wait for each other in different lanes.
+  template <class Call>
+  void for_lanes(const Call& call);
   void connect(int from, int to);
   // The message that `key` names, into `data` from `ready` on.
   PeerMomentRef take(int from, const Key& key, const View& data, const PeerMomentRef& ready,
@@ -51,6 +57,7 @@ class NcclLanes {
 
   Group& host_;
   CudaQueue& queue_;
+  SideStream copies_;
   std::vector<Lane> outgoing_;      // by member
   std::vector<Incoming> incoming_;  // by member
 };

@@ -15,15 +15,18 @@ StreamEvent::StreamEvent(cudaStream_t stream) {
 
 namespace {
 
-// What buffers gave back stays with the program for the next ones.
+// What buffers gave back stays with the program for the next ones. None waits for another's end:
+// that may be a message whose receiver waits for this rank.
 void keep_pool() {
-  int device = 0;
+  int device = 0, never = 0;
   cudaMemPool_t pool = nullptr;
   std::uint64_t keep = std::numeric_limits<std::uint64_t>::max();
   check_cuda(cudaGetDevice(&device), "find the device");
   check_cuda(cudaDeviceGetDefaultMemPool(&pool, device), "find the device's pool");
   check_cuda(cudaMemPoolSetAttribute(pool, cudaMemPoolAttrReleaseThreshold, &keep),
              "keep the memory of a pool");
+  check_cuda(cudaMemPoolSetAttribute(pool, cudaMemPoolReuseAllowInternalDependencies, &never),
+             "keep the buffers of a pool apart");
 }
 
 }  // namespace
