@@ -150,7 +150,7 @@ GenerateJob make_job(const CommandConfig& config) {
 }
 
 void generate_rank(const RankStart& start, const CommandConfig& config, const GenerateJob& job) {
-  EngineOptions options = engine_options(config.run, start.threads);
+  EngineOptions options = engine_options(config.run, start.threads, start.local_rank);
   options.gradients = options.optimizer = false;
   Engine engine(start.world, start.kernels, options);
   Generator generator(engine);

@@ -69,7 +69,7 @@ std::string kernel_cache_folder(const RuntimeConfig& runtime) {
 }
 }  // namespace
 
-EngineOptions engine_options(const RunConfig& run, int threads) {
+EngineOptions engine_options(const RunConfig& run, int threads, int local_rank) {
   EngineOptions options;
   options.model = run.model;
   options.parallel = run.parallel;
@@ -77,6 +77,7 @@ EngineOptions engine_options(const RunConfig& run, int threads) {
   options.dtype = run.precision.model_dtype();
   options.seed = static_cast<std::uint64_t>(run.runtime.seed);
   options.threads = threads;
+  options.local_rank = local_rank;
   options.deterministic = run.runtime.deterministic_mode;
   options.record_steps = run.runtime.cuda_graph_impl == CudaGraphs::kLocal;
   options.cache_folder = kernel_cache_folder(run.runtime);
@@ -134,10 +135,12 @@ void run_ranks(const Launch& launch, const ParallelConfig& parallel, const Runti
               " of ", world_size, " ranks, which count from 0");
   }
   auto start = [&](World& world) {
-    bool first = world.rank() == launch.process * ranks;
-    if (!fault) return call(body, RankStart{world, kernels, threads, first});
+    std::int64_t thread = world.rank() - launch.process * ranks;
+    bool first = thread == 0;
+    auto local_rank = static_cast<int>(launch.local_process * ranks + thread);
+    if (!fault) return call(body, RankStart{world, kernels, threads, first, local_rank});
     FaultWorld faulty(world, *fault);
-    call(body, RankStart{faulty, kernels, threads, first});
+    call(body, RankStart{faulty, kernels, threads, first, local_rank});
   };
   if (launch.kind == LaunchKind::kAlone) {
     bev::run_thread_ranks(static_cast<int>(ranks), {timeout_seconds}, start);

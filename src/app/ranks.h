@@ -22,10 +22,11 @@ struct RankStart {
   const Kernels& kernels;
   int threads = 1;     // of this rank
   bool first = false;  // of the ranks of this process
+  int local_rank = 0;  // on this machine
 };
 
 // The engine that a resolved configuration asks for.
-EngineOptions engine_options(const RunConfig& run, int threads);
+EngineOptions engine_options(const RunConfig& run, int threads, int local_rank = 0);
 
 namespace detail {
 void run_ranks(const Launch& launch, const ParallelConfig& parallel, const RuntimeConfig& runtime,

@@ -216,7 +216,7 @@ void print_result(const StepResult& result) {
 }
 
 void score_rank(const RankStart& start, const ScoreJob& job) {
-  EngineOptions options = engine_options(job.config.run, start.threads);
+  EngineOptions options = engine_options(job.config.run, start.threads, start.local_rank);
   options.optimizer = false;
   Engine engine(start.world, start.kernels, options);
   load_hf_weights(engine, job.config.score.hf_model);

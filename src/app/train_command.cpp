@@ -90,7 +90,7 @@ void print_summary(const RunConfig& run, const TrainOutcome& outcome) {
 
 TrainOutcome train_rank(const RankStart& start, const RunConfig& run, const RunData& data,
                         const StopSignal& stop, Trace* trace) {
-  EngineOptions options = engine_options(run, start.threads);
+  EngineOptions options = engine_options(run, start.threads, start.local_rank);
   options.trace = trace;
   Engine engine(start.world, start.kernels, options);
   if (!run.train.hf_model.empty()) load_hf_weights(engine, run.train.hf_model);

@@ -79,6 +79,10 @@ class FaultGroup final : public Group {
     world_.count_call("barrier", label);
     group_->barrier(label);
   }
+  std::unique_ptr<Group> make_peer_group(std::shared_ptr<PeerMemory> memory) override {
+    std::unique_ptr<Group> peers = group_->make_peer_group(std::move(memory));
+    return peers ? std::make_unique<FaultGroup>(world_, std::move(peers)) : nullptr;
+  }
 
  private:
   FaultWorld& world_;

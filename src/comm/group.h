@@ -13,6 +13,8 @@
 
 namespace bev {
 
+class PeerMemory;
+
 enum class Reduction : std::uint8_t { kSum, kMax };
 
 // A pending operation: posted, and finished by wait(), after which the result may be read and the
@@ -68,7 +70,12 @@ class Group {
 
   // The same members, for values in host memory: groups of a device with memory of its own have one
   // beside them.
-  virtual Group& host() { return *this; }
+  Group& host() { return host_ ? *host_ : *this; }
+  void keep_host(std::unique_ptr<Group> host) { host_ = std::move(host); }
+
+  // Another group of the same members, whose data lies in `memory` as this rank sees it: every
+  // member calls it once. Null where members are in several processes.
+  virtual std::unique_ptr<Group> make_peer_group(std::shared_ptr<PeerMemory>) { return nullptr; }
 
  protected:
   Group(std::string name, int rank, std::vector<int> members)
@@ -78,6 +85,7 @@ class Group {
   std::string name_;
   int rank_;
   std::vector<int> members_;
+  std::unique_ptr<Group> host_;
 };
 
 // Makes groups for the memory that a rank computes in.

@@ -23,11 +23,6 @@ void* at(const View& view, std::int64_t element) {
          static_cast<std::size_t>(element) * size_of(view.dtype);
 }
 
-void copy(void* to, const void* from, std::int64_t count, Dtype dtype) {
-  if (to != from && count > 0)
-    std::memcpy(to, from, static_cast<std::size_t>(count) * size_of(dtype));
-}
-
 std::int64_t sum_before(std::span<const std::int64_t> counts, std::size_t end) {
   return std::accumulate(counts.begin(), counts.begin() + static_cast<std::ptrdiff_t>(end),
                          std::int64_t{0});
@@ -40,36 +35,8 @@ std::int64_t elements_before(Posts posts, View CollectivePost::*side, std::size_
   return sum;
 }
 
-std::vector<std::int64_t> part_counts(Posts posts) {
-  const CollectivePost& first = posts.front();
-  std::vector<std::int64_t> counts;
-  switch (first.kind) {
-    case CollectiveKind::kAllReduce:
-    case CollectiveKind::kBroadcast:
-      return {first.in.numel()};
-    case CollectiveKind::kAllGather:
-      for (const CollectivePost& post : posts) counts.push_back(post.in.numel());
-      break;
-    case CollectiveKind::kReduceScatter:
-      for (const CollectivePost& post : posts) counts.push_back(post.out.numel());
-      break;
-    case CollectiveKind::kAllToAll:
-      for (const CollectivePost& post : posts) {
-        counts.insert(counts.end(), post.send.begin(), post.send.end());
-      }
-      break;
-    case CollectiveKind::kBarrier:
-      break;
-  }
-  return counts;
-}
-
-// Elements [begin, begin + count) of all inputs.
-void reduce_range(Posts posts, std::int64_t begin, void* to, std::int64_t count) {
-  std::vector<const void*> sources;
-  sources.reserve(posts.size());
-  for (const CollectivePost& post : posts) sources.push_back(at(post.in, begin));
-  reduce_elements(posts.front().in.dtype, posts.front().reduction, sources, to, count);
+std::byte* address_in(const View& view, std::int64_t element) {
+  return static_cast<std::byte*>(at(view, element));
 }
 
 // Who meets whom, for the message.
@@ -179,52 +146,118 @@ void check_posts(Posts posts, std::span<const int> members) {
   }
 }
 
-std::vector<CollectiveSlice> cut_slices(Posts posts) {
-  std::int64_t most = kSliceBytes / static_cast<std::int64_t>(size_of(posts.front().in.dtype));
-  std::vector<std::int64_t> counts = part_counts(posts);
+namespace {
+
+// Adds part after part to a plan: first its sources and targets, then their number of elements.
+class PlanWriter {
+ public:
+  explicit PlanWriter(Posts posts) {
+    plan_.dtype = posts.front().in.dtype;
+    plan_.reduction = posts.front().reduction;
+  }
+  void source(const View& view, std::int64_t element) {
+    sources_.push_back(address_in(view, element));
+  }
+  void target(const View& view, std::int64_t element) {
+    targets_.push_back(address_in(view, element));
+  }
+  void end_part(std::int64_t count) {
+    // What is where it belongs need not be copied.
+    if (sources_.size() == 1) std::erase(targets_, sources_.front());
+    if (count > 0 && !targets_.empty()) {
+      plan_.parts.push_back({count, plan_.addresses.size(), sources_.size(), targets_.size()});
+      plan_.addresses.insert(plan_.addresses.end(), sources_.begin(), sources_.end());
+      plan_.addresses.insert(plan_.addresses.end(), targets_.begin(), targets_.end());
+    }
+    sources_.clear();
+    targets_.clear();
+  }
+  CollectivePlan take() { return std::move(plan_); }
+
+ private:
+  CollectivePlan plan_;
+  std::vector<std::byte*> sources_, targets_;
+};
+
+void plan_exchange(Posts posts, PlanWriter& plan) {
+  for (std::size_t from = 0; from < posts.size(); ++from) {
+    for (std::size_t to = 0; to < posts.size(); ++to) {
+      plan.source(posts[from].in, sum_before(posts[from].send, to));
+      plan.target(posts[to].out, sum_before(posts[to].receive, from));
+      plan.end_part(posts[from].send[to]);
+    }
+  }
+}
+
+}  // namespace
+
+CollectivePlan plan_collective(Posts posts) {
+  PlanWriter plan(posts);
+  const CollectivePost& first = posts.front();
+  std::int64_t begin = 0;
+  switch (first.kind) {
+    case CollectiveKind::kAllReduce:
+      for (const CollectivePost& post : posts) plan.source(post.in, 0);
+      for (const CollectivePost& post : posts) plan.target(post.in, 0);
+      plan.end_part(first.in.numel());
+      break;
+    case CollectiveKind::kAllGather:
+      for (const CollectivePost& part : posts) {
+        plan.source(part.in, 0);
+        for (const CollectivePost& post : posts) plan.target(post.out, begin);
+        plan.end_part(part.in.numel());
+        begin += part.in.numel();
+      }
+      break;
+    case CollectiveKind::kReduceScatter:
+      for (const CollectivePost& part : posts) {
+        for (const CollectivePost& post : posts) plan.source(post.in, begin);
+        plan.target(part.out, 0);
+        plan.end_part(part.out.numel());
+        begin += part.out.numel();
+      }
+      break;
+    case CollectiveKind::kBroadcast:
+      plan.source(posts[static_cast<std::size_t>(first.root)].in, 0);
+      for (const CollectivePost& post : posts) plan.target(post.in, 0);
+      plan.end_part(first.in.numel());
+      break;
+    case CollectiveKind::kAllToAll:
+      plan_exchange(posts, plan);
+      break;
+    case CollectiveKind::kBarrier:
+      break;
+  }
+  return plan.take();
+}
+
+std::vector<CollectiveSlice> cut_slices(const CollectivePlan& plan) {
+  std::int64_t most = kSliceBytes / static_cast<std::int64_t>(size_of(plan.dtype));
   std::vector<CollectiveSlice> slices;
-  for (std::size_t part = 0; part < counts.size(); ++part) {
-    for (std::int64_t begin = 0; begin < counts[part]; begin += most) {
-      slices.push_back({part, begin, std::min(most, counts[part] - begin)});
+  for (std::size_t part = 0; part < plan.parts.size(); ++part) {
+    std::int64_t count = plan.parts[part].count;
+    for (std::int64_t begin = 0; begin < count; begin += most) {
+      slices.push_back({part, begin, std::min(most, count - begin)});
     }
   }
   return slices;
 }
 
-void run_slice(Posts posts, const CollectiveSlice& slice) noexcept {
-  const CollectivePost& first = posts.front();
-  Dtype dtype = first.in.dtype;
-  switch (first.kind) {
-    case CollectiveKind::kAllReduce: {
-      void* sum = at(first.in, slice.begin);
-      reduce_range(posts, slice.begin, sum, slice.count);
-      for (const CollectivePost& to : posts) copy(at(to.in, slice.begin), sum, slice.count, dtype);
-      return;
-    }
-    case CollectiveKind::kAllGather: {
-      const void* from = at(posts[slice.part].in, slice.begin);
-      std::int64_t begin = elements_before(posts, &CollectivePost::in, slice.part) + slice.begin;
-      for (const CollectivePost& to : posts) copy(at(to.out, begin), from, slice.count, dtype);
-      return;
-    }
-    case CollectiveKind::kReduceScatter: {
-      std::int64_t begin = elements_before(posts, &CollectivePost::out, slice.part) + slice.begin;
-      return reduce_range(posts, begin, at(posts[slice.part].out, slice.begin), slice.count);
-    }
-    case CollectiveKind::kBroadcast: {
-      const void* from = at(posts[static_cast<std::size_t>(first.root)].in, slice.begin);
-      for (const CollectivePost& to : posts) copy(at(to.in, slice.begin), from, slice.count, dtype);
-      return;
-    }
-    case CollectiveKind::kAllToAll: {
-      std::size_t from = slice.part / posts.size(), to = slice.part % posts.size();
-      const void* source = at(posts[from].in, sum_before(posts[from].send, to) + slice.begin);
-      void* target = at(posts[to].out, sum_before(posts[to].receive, from) + slice.begin);
-      return copy(target, source, slice.count, dtype);
-    }
-    case CollectiveKind::kBarrier:
-      return;
+void run_slice(const CollectivePlan& plan, const CollectiveSlice& slice) noexcept {
+  const CollectivePart& part = plan.parts[slice.part];
+  std::size_t item = size_of(plan.dtype), offset = static_cast<std::size_t>(slice.begin) * item;
+  std::size_t bytes = static_cast<std::size_t>(slice.count) * item;
+  std::span<std::byte* const> targets = plan.targets(part);
+  const std::byte* result = plan.sources(part).front() + offset;
+  if (part.sources > 1) {
+    std::vector<const void*> sources;
+    sources.reserve(part.sources);
+    for (const std::byte* source : plan.sources(part)) sources.push_back(source + offset);
+    reduce_elements(plan.dtype, plan.reduction, sources, targets.front() + offset, slice.count);
+    result = targets.front() + offset;
+    targets = targets.subspan(1);
   }
+  for (std::byte* target : targets) std::memcpy(target + offset, result, bytes);
 }
 
 }  // namespace bev

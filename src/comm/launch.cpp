@@ -63,6 +63,11 @@ std::optional<Launch> find_mpirun(const Variables& variables) {
   for (const char* name : {"OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS"}) {
     if (variables.has(name)) launch->local_processes = variables.number(name, 1, launch->processes);
   }
+  for (const char* name : {"OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID"}) {
+    if (variables.has(name)) {
+      launch->local_process = variables.number(name, 0, launch->processes - 1);
+    }
+  }
   launch->bound = variables.has("OMPI_MCA_orte_bound_at_launch");
   return launch;
 }
@@ -85,6 +90,10 @@ std::optional<Launch> find_torchrun(const Variables& variables) {
   if (variables.has("LOCAL_WORLD_SIZE")) {
     launch->local_processes = variables.number("LOCAL_WORLD_SIZE", 1, launch->processes);
   }
+  launch->local_process = launch->process % launch->local_processes;
+  if (variables.has("LOCAL_RANK")) {
+    launch->local_process = variables.number("LOCAL_RANK", 0, launch->processes - 1);
+  }
   return launch;
 }
 
@@ -94,6 +103,9 @@ std::optional<Launch> find_srun(const Variables& variables) {
       numbered(variables, LaunchKind::kMpi, "SLURM_STEP_NUM_TASKS", "SLURM_PROCID");
   if (!launch) return std::nullopt;
   launch->local_processes = variables.leading_number("SLURM_STEP_TASKS_PER_NODE").value_or(1);
+  if (variables.has("SLURM_LOCALID")) {
+    launch->local_process = variables.number("SLURM_LOCALID", 0, launch->processes - 1);
+  }
   launch->bound = variables.has("SLURM_CPUS_PER_TASK");
   return launch;
 }

@@ -19,7 +19,8 @@ struct Launch {
   bool bound = false;          // the launcher gave this process cores of its own
   std::string master_address;  // kTcp: where process 0 listens
   int master_port = 29500;
-  Settings settings;  // what this process was given, which all must be given alike
+  Settings settings;      // what this process was given, which all must be given alike
+  int local_process = 0;  // of those on this machine
 };
 
 // Error(kConfig) that names the variable when some are missing or no numbers.

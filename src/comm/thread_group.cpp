@@ -5,6 +5,8 @@
 //   rank 1   ....... post 0: all slices ............ post 1: slices ......
 //
 // No one needs to come back for an operation to finish on the others, so any order of waits does.
+// In memory of a device a collective is one slice, which puts it into a queue; whoever waits makes
+// its own queue follow.
 #include "comm/thread_group.h"
 
 #include <algorithm>
@@ -12,7 +14,6 @@
 #include <atomic>
 #include <chrono>
 #include <condition_variable>
-#include <cstring>
 #include <deque>
 #include <map>
 #include <mutex>
@@ -30,18 +31,21 @@ struct Operation {
   // Fixed once the operation is no longer open; before, the meeting's mutex guards them.
   std::vector<CollectivePost> posts;
   std::vector<bool> present;
+  CollectivePlan plan;
   std::vector<CollectiveSlice> slices;
-  std::string error;  // the posts do not fit together
+  std::string error;   // the posts do not fit together, or the device failed
+  PeerMomentRef over;  // when the result is there, once the state says so
 
   enum class State { kOpen, kRunning, kOver };
   State state = State::kOpen;  // under the mutex
   std::atomic<std::size_t> claimed{0}, done{0};
 
   // All members have posted.
-  void start(std::span<const int> members) {
+  void start(std::span<const int> members, const PeerMemory& memory) {
     try {
       check_posts(posts, members);
-      slices = cut_slices(posts);
+      plan = plan_collective(posts);
+      slices = memory.cut(plan);
     } catch (const Error& mismatch) {
       error = mismatch.what();
     }
@@ -51,7 +55,7 @@ struct Operation {
 
 struct Mailbox {
   std::uint64_t sent = 0, wanted = 0;  // the n-th receive gets the n-th message
-  std::map<std::uint64_t, std::vector<std::byte>> messages;
+  std::map<std::uint64_t, std::shared_ptr<PeerMessage>> messages;
 };
 
 }  // namespace
@@ -71,22 +75,26 @@ class ThreadMeeting {
 
   // The member's operation number `sequence`. Its memory may be used until it is finished or taken
   // back.
-  std::shared_ptr<Operation> post(int member, std::uint64_t sequence, CollectivePost post);
+  std::shared_ptr<Operation> post(int member, std::uint64_t sequence, CollectivePost post,
+                                  PeerMemory& memory);
   // Does what slices are left of an operation that is no longer open, and waits for the others'.
-  void finish(Operation& operation);
+  void finish(Operation& operation, PeerMemory& memory);
   // False: too late, it runs or is over.
   bool take_back(Operation& operation, int member);
+  // Where the same members meet over another memory.
+  std::shared_ptr<ThreadMeeting> peers();
 
  private:
-  void run_slices(Operation& operation);
+  void run_slices(Operation& operation, PeerMemory& memory);
 
   // By number, from first_open_ on.
   std::deque<std::shared_ptr<Operation>> open_;
   std::uint64_t first_open_ = 0;
+  std::shared_ptr<ThreadMeeting> peers_;
 };
 
 std::shared_ptr<Operation> ThreadMeeting::post(int member, std::uint64_t sequence,
-                                               CollectivePost post) {
+                                               CollectivePost post, PeerMemory& memory) {
   std::unique_lock lock(mutex);
   auto index = static_cast<std::size_t>(sequence - first_open_);
   if (index == open_.size()) open_.push_back(std::make_shared<Operation>(members.size()));
@@ -97,18 +105,23 @@ std::shared_ptr<Operation> ThreadMeeting::post(int member, std::uint64_t sequenc
   // Members post in order: none looks for this one or an older one again.
   open_.erase(open_.begin(), open_.begin() + static_cast<std::ptrdiff_t>(index) + 1);
   first_open_ = sequence + 1;
-  operation->start(members);
+  operation->start(members, memory);
   // A single slice is done before anyone could help.
   if (operation->slices.size() != 1) changed.notify_all();
   lock.unlock();
-  run_slices(*operation);
+  run_slices(*operation, memory);
   return operation;
 }
 
-void ThreadMeeting::run_slices(Operation& operation) {
+void ThreadMeeting::run_slices(Operation& operation, PeerMemory& memory) {
   std::size_t count = operation.slices.size();
   for (std::size_t i = operation.claimed++; i < count; i = operation.claimed++) {
-    run_slice(operation.posts, operation.slices[i]);
+    try {
+      PeerMomentRef over = memory.run(operation.plan, operation.slices[i], operation.posts);
+      if (over) operation.over = std::move(over);
+    } catch (const Error& failure) {
+      operation.error = failure.what();
+    }
     if (++operation.done < count) continue;
     std::lock_guard lock(mutex);
     operation.state = Operation::State::kOver;
@@ -116,10 +129,13 @@ void ThreadMeeting::run_slices(Operation& operation) {
   }
 }
 
-void ThreadMeeting::finish(Operation& operation) {
-  run_slices(operation);
-  std::unique_lock lock(mutex);
-  changed.wait(lock, [&] { return operation.state == Operation::State::kOver; });
+void ThreadMeeting::finish(Operation& operation, PeerMemory& memory) {
+  run_slices(operation, memory);
+  {
+    std::unique_lock lock(mutex);
+    changed.wait(lock, [&] { return operation.state == Operation::State::kOver; });
+  }
+  memory.follow(operation.over);
 }
 
 bool ThreadMeeting::take_back(Operation& operation, int member) {
@@ -127,6 +143,12 @@ bool ThreadMeeting::take_back(Operation& operation, int member) {
   if (operation.state != Operation::State::kOpen) return false;
   operation.present[static_cast<std::size_t>(member)] = false;
   return true;
+}
+
+std::shared_ptr<ThreadMeeting> ThreadMeeting::peers() {
+  std::lock_guard lock(mutex);
+  if (!peers_) peers_ = std::make_shared<ThreadMeeting>(fabric, name, members);
+  return peers_;
 }
 
 namespace {
@@ -147,8 +169,10 @@ class MemberWait : public Work::Pending, public ThreadFabric::Waiting {
   }
 
  protected:
-  MemberWait(std::shared_ptr<ThreadMeeting> meeting, int member)
-      : meeting_(std::move(meeting)), member_(member) {}
+  using Meeting = std::shared_ptr<ThreadMeeting>;
+  using Memory = std::shared_ptr<PeerMemory>;
+  MemberWait(Meeting meeting, int member, Memory memory)
+      : meeting_(std::move(meeting)), member_(member), memory_(std::move(memory)) {}
 
   int world_rank(int member) const { return meeting_->members[static_cast<std::size_t>(member)]; }
   // Under the meeting's mutex. What has come stays.
@@ -157,8 +181,9 @@ class MemberWait : public Work::Pending, public ThreadFabric::Waiting {
   // Blocks until it has come; throws when the run fails or this lasts too long.
   void await();
 
-  std::shared_ptr<ThreadMeeting> meeting_;
+  Meeting meeting_;
   int member_;
+  Memory memory_;
 };
 
 void MemberWait::await() {
@@ -184,10 +209,10 @@ void MemberWait::await() {
 
 class PendingCollective final : public MemberWait {
  public:
-  PendingCollective(std::shared_ptr<ThreadMeeting> meeting, int member, std::uint64_t sequence,
+  PendingCollective(Meeting meeting, int member, Memory memory, std::uint64_t sequence,
                     CollectivePost brought)
-      : MemberWait(std::move(meeting), member),
-        operation_(meeting_->post(member, sequence, std::move(brought))) {}
+      : MemberWait(std::move(meeting), member, std::move(memory)),
+        operation_(meeting_->post(member, sequence, std::move(brought), *memory_)) {}
   ~PendingCollective() override {
     if (!settled_) give_up();
   }
@@ -199,7 +224,7 @@ class PendingCollective final : public MemberWait {
       give_up();
       throw;
     }
-    meeting_->finish(*operation_);
+    meeting_->finish(*operation_, *memory_);
     settled_ = true;
     BEV_CHECK(operation_->error.empty(), ErrorKind::kComm, operation_->error);
   }
@@ -209,7 +234,7 @@ class PendingCollective final : public MemberWait {
   // operation finishes soon whatever happens elsewhere, since it waits for nobody.
   void give_up() {
     settled_ = true;
-    if (!meeting_->take_back(*operation_, member_)) meeting_->finish(*operation_);
+    if (!meeting_->take_back(*operation_, member_)) meeting_->finish(*operation_, *memory_);
   }
   bool has_come() const override { return operation_->state != Operation::State::kOpen; }
   void fill(WaitRecord& record) const override {
@@ -228,11 +253,28 @@ class PendingCollective final : public MemberWait {
   bool settled_ = false;
 };
 
+// A message leaves its sender's memory.
+class PendingSend final : public Work::Pending {
+ public:
+  PendingSend(std::shared_ptr<PeerMemory> memory, PeerMomentRef packed)
+      : memory_(std::move(memory)), packed_(std::move(packed)) {}
+  ~PendingSend() override { memory_->follow(packed_); }
+  void wait() override {}
+
+ private:
+  std::shared_ptr<PeerMemory> memory_;
+  PeerMomentRef packed_;
+};
+
 class PendingReceive final : public MemberWait {
  public:
-  PendingReceive(std::shared_ptr<ThreadMeeting> meeting, int member, int from, int channel,
+  PendingReceive(Meeting meeting, int member, Memory memory, int from, int channel,
                  const View& data, std::string_view label)
-      : MemberWait(std::move(meeting), member), from_(from), data_(data), label_(label) {
+      : MemberWait(std::move(meeting), member, std::move(memory)),
+        from_(from),
+        data_(data),
+        label_(label),
+        ready_(memory_->now()) {
     std::lock_guard lock(meeting_->mutex);
     box_ = &meeting_->mail[{from, member, channel}];
     number_ = box_->wanted++;
@@ -240,15 +282,15 @@ class PendingReceive final : public MemberWait {
 
   void wait() override {
     await();
-    std::vector<std::byte> message;
+    std::shared_ptr<PeerMessage> message;
     {
       std::lock_guard lock(meeting_->mutex);
       message = std::move(box_->messages.extract(number_).mapped());
     }
-    BEV_CHECK(message.size() == data_.bytes(), ErrorKind::kComm, "receive of ", label_, ": ",
-              message.size(), " bytes came from rank ", world_rank(from_), ", expected ",
+    BEV_CHECK(message->bytes() == data_.bytes(), ErrorKind::kComm, "receive of ", label_, ": ",
+              message->bytes(), " bytes came from rank ", world_rank(from_), ", expected ",
               data_.bytes());
-    if (!message.empty()) std::memcpy(data_.data, message.data(), message.size());
+    memory_->follow(memory_->unpack(*message, data_, ready_));
   }
 
  private:
@@ -263,14 +305,17 @@ class PendingReceive final : public MemberWait {
   int from_;
   View data_;
   std::string label_;
+  PeerMomentRef ready_;
   Mailbox* box_ = nullptr;
   std::uint64_t number_ = 0;
 };
 
 class ThreadGroup final : public Group {
  public:
-  ThreadGroup(std::shared_ptr<ThreadMeeting> meeting, int rank)
-      : Group(meeting->name, rank, meeting->members), meeting_(std::move(meeting)) {}
+  ThreadGroup(std::shared_ptr<ThreadMeeting> meeting, int rank, std::shared_ptr<PeerMemory> memory)
+      : Group(meeting->name, rank, meeting->members),
+        meeting_(std::move(meeting)),
+        memory_(std::move(memory)) {}
 
   Work all_reduce(const View& data, Reduction reduction, std::string_view label) override {
     return post({CollectiveKind::kAllReduce, std::string(label), data, data, reduction});
@@ -300,21 +345,28 @@ class ThreadGroup final : public Group {
   Work send(const View& data, int to, int channel, std::string_view label) override {
     check_open("send", label);
     check_member(to, "send", label);
-    const auto* bytes = static_cast<const std::byte*>(data.data);
-    std::vector<std::byte> copy(bytes, bytes + data.bytes());
-    std::lock_guard lock(meeting_->mutex);
-    Mailbox& box = meeting_->mail[{rank(), to, channel}];
-    box.messages[box.sent++] = std::move(copy);
-    meeting_->changed.notify_all();
-    return {};
+    PeerMomentRef packed;
+    std::shared_ptr<PeerMessage> message = memory_->pack(data, packed);
+    {
+      std::lock_guard lock(meeting_->mutex);
+      Mailbox& box = meeting_->mail[{rank(), to, channel}];
+      box.messages[box.sent++] = std::move(message);
+      meeting_->changed.notify_all();
+    }
+    if (!packed) return {};
+    return Work(std::make_unique<PendingSend>(memory_, std::move(packed)));
   }
   Work receive(const View& data, int from, int channel, std::string_view label) override {
     check_open("receive", label);
     check_member(from, "receive", label);
-    return Work(std::make_unique<PendingReceive>(meeting_, rank(), from, channel, data, label));
+    return Work(
+        std::make_unique<PendingReceive>(meeting_, rank(), memory_, from, channel, data, label));
   }
   void barrier(std::string_view label) override {
     post({CollectiveKind::kBarrier, std::string(label), {}, {}}).wait();
+  }
+  std::unique_ptr<Group> make_peer_group(std::shared_ptr<PeerMemory> memory) override {
+    return make_thread_group(meeting_->peers(), rank(), std::move(memory));
   }
 
  private:
@@ -331,11 +383,13 @@ class ThreadGroup final : public Group {
     BEV_CHECK(brought.in.dtype == brought.out.dtype, ErrorKind::kComm, name_of(brought.kind),
               " of ", brought.label, ": from ", name_of(brought.in.dtype), " to ",
               name_of(brought.out.dtype));
-    return Work(
-        std::make_unique<PendingCollective>(meeting_, rank(), sequence_++, std::move(brought)));
+    brought.ready = memory_->now();
+    return Work(std::make_unique<PendingCollective>(meeting_, rank(), memory_, sequence_++,
+                                                    std::move(brought)));
   }
 
   std::shared_ptr<ThreadMeeting> meeting_;
+  std::shared_ptr<PeerMemory> memory_;
   std::uint64_t sequence_ = 0;
 };
 
@@ -346,8 +400,9 @@ std::shared_ptr<ThreadMeeting> make_thread_meeting(ThreadFabric& fabric, std::st
   return std::make_shared<ThreadMeeting>(fabric, std::move(name), std::move(members));
 }
 
-std::unique_ptr<Group> make_thread_group(std::shared_ptr<ThreadMeeting> meeting, int rank) {
-  return std::make_unique<ThreadGroup>(std::move(meeting), rank);
+std::unique_ptr<Group> make_thread_group(std::shared_ptr<ThreadMeeting> meeting, int rank,
+                                         std::shared_ptr<PeerMemory> memory) {
+  return std::make_unique<ThreadGroup>(std::move(meeting), rank, std::move(memory));
 }
 
 }  // namespace bev

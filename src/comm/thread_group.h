@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "comm/group.h"
+#include "comm/peer_memory.h"
 #include "comm/thread_fabric.h"
 
 namespace bev {
@@ -15,7 +16,8 @@ class ThreadMeeting;
 
 std::shared_ptr<ThreadMeeting> make_thread_meeting(ThreadFabric& fabric, std::string name,
                                                    std::vector<int> members);
-// `rank` is the index of the member that it is made for.
-std::unique_ptr<Group> make_thread_group(std::shared_ptr<ThreadMeeting> meeting, int rank);
+// `rank` is the index of the member that it is made for; its data lies in `memory`.
+std::unique_ptr<Group> make_thread_group(std::shared_ptr<ThreadMeeting> meeting, int rank,
+                                         std::shared_ptr<PeerMemory> memory);
 
 }  // namespace bev

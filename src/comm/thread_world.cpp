@@ -50,7 +50,8 @@ class ThreadWorld final : public World {
     if (members.size() == 1) return make_single_group(std::move(name), rank_);
     int instance = instances_[members]++;
     auto index = static_cast<int>(me - members.begin());
-    return make_thread_group(places_.find(std::move(name), members, instance), index);
+    return make_thread_group(places_.find(std::move(name), members, instance), index,
+                             make_host_peer_memory());
   }
 
  private:

@@ -30,6 +30,7 @@ struct DeviceOptions {
   int threads = 1;             // CPU threads of the rank
   bool deterministic = false;  // the same bits in every run, at some cost of speed
   std::string cache_folder;    // where choices made by measuring are kept; "": nowhere
+  int local_rank = 0;          // on this machine; its devices are dealt out in turn
 };
 
 // What the streams of this process do while steps are recorded. One at a time.

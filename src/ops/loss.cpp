@@ -36,7 +36,6 @@ void check_head(const Var& hidden, const HeadSpec& spec) {
 void chunk_loss(Context& ctx, const LossChunk& chunk, const float* weights, const View& token_loss,
                 bool with_gradient) {
   if (ctx.mesh.tp().size() == 1) {
-    ctx.note("lm_head_loss");
     ctx.kernels.loss.whole(ctx.stream,
                            {chunk, weights, &ctx.step->loss_factor, token_loss, with_gradient});
     return;

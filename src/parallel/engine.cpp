@@ -111,7 +111,8 @@ std::unique_ptr<Executor> make_executor(Context& ctx, const PipelineLayout& layo
 Engine::Engine(World& world, const Kernels& kernels, const EngineOptions& options)
     : options_(options),
       pipeline_(pipeline_layout(options.model.num_layers, options.parallel)),
-      device_(kernels.device.open({options.threads, options.deterministic, options.cache_folder})),
+      device_(kernels.device.open(
+          {options.threads, options.deterministic, options.cache_folder, options.local_rank})),
       arena_(device_->memory()),
       inputs_(device_->memory()),
       device_step_(arena_, Dtype::kU8, {sizeof(StepState)}, "step"),

@@ -29,6 +29,7 @@ struct EngineOptions {
   Dtype dtype = Dtype::kF32;
   std::uint64_t seed = 1234;
   int threads = 1;             // of this rank
+  int local_rank = 0;          // on this machine
   bool deterministic = false;  // also where it costs speed
   bool record_steps = true;    // where the device can, and the rank is alone
   bool gradients = true;       // false: inference

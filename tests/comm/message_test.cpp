@@ -448,19 +448,24 @@ TEST(Launch, IsReadFromTheVariablesOfEachLauncher) {
   EXPECT_EQ(find_launch({}).kind, LaunchKind::kAlone);
   Launch launch = find_launch({{"OMPI_COMM_WORLD_SIZE", "4"},
                                {"OMPI_COMM_WORLD_RANK", "3"},
-                               {"OMPI_COMM_WORLD_LOCAL_SIZE", "2"}});
+                               {"OMPI_COMM_WORLD_LOCAL_SIZE", "2"},
+                               {"OMPI_COMM_WORLD_LOCAL_RANK", "1"}});
   EXPECT_EQ(launch.kind, LaunchKind::kMpi);
   EXPECT_EQ(launch.process, 3);
   EXPECT_EQ(launch.processes, 4);
   EXPECT_EQ(launch.local_processes, 2);
+  EXPECT_EQ(launch.local_process, 1);
   launch = find_launch({{"SLURM_STEP_NUM_TASKS", "6"},
                         {"SLURM_PROCID", "5"},
-                        {"SLURM_STEP_TASKS_PER_NODE", "3(x2)"}});
+                        {"SLURM_STEP_TASKS_PER_NODE", "3(x2)"},
+                        {"SLURM_LOCALID", "2"}});
   EXPECT_EQ(launch.kind, LaunchKind::kMpi);
   EXPECT_EQ(launch.local_processes, 3);
+  EXPECT_EQ(launch.local_process, 2);
   launch = find_launch({{"RANK", "1"}, {"WORLD_SIZE", "2"}, {"MASTER_ADDR", "localhost"}});
   EXPECT_EQ(launch.kind, LaunchKind::kTcp);
   EXPECT_EQ(launch.local_processes, 2);
+  EXPECT_EQ(launch.local_process, 1);
   EXPECT_EQ(launch.master_port, 29500);
   // One process needs no link, and a batch script is not a step.
   EXPECT_EQ(find_launch({{"OMPI_COMM_WORLD_SIZE", "1"}}).kind, LaunchKind::kAlone);

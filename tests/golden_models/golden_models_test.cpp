@@ -132,7 +132,6 @@ TEST_P(GoldenModel, LogitsLossAndGradientsAreTransformers) {
 }
 
 TEST_P(GoldenModel, LayoutsGiveTransformersGradients) {
-  if (GetParam().device != test::TestDevice::kCpu) GTEST_SKIP() << "one rank on the GPU so far";
   SafetensorsFile tensors(join_path(folder(), "expected.safetensors"));
   json wanted = expected();
   ModelConfig model = read_hf_config(folder());

@@ -13,9 +13,9 @@
 namespace bev {
 namespace {
 
-const std::vector<std::string> kDocuments = {"README.md",           "docs/architecture.md",
-                                             "docs/cluster.md",     "docs/data.md",
-                                             "docs/parallelism.md", "bench/README.md"};
+const std::vector<std::string> kDocuments = {
+    "README.md",           "docs/architecture.md", "docs/cluster.md", "docs/data.md",
+    "docs/parallelism.md", "docs/gpu.md",          "bench/README.md"};
 
 std::string source(const std::string& path) { return concat(BEV_SOURCE_DIR, "/", path); }
 bool exists(const std::string& path) { return std::filesystem::exists(path); }

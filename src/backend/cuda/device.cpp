@@ -1,8 +1,13 @@
 #include "backend/cuda/device.h"
 
+#include <algorithm>
+#include <cstdlib>
 #include <cstring>
+#include <vector>
 
 #include "backend/cuda/device_trace.h"
+#include "backend/cuda/nccl_group.h"
+#include "backend/cuda/peer_memory.h"
 #include "backend/cuda/queue.h"
 #include "backend/cuda/tables.h"
 #include "base/error.h"
@@ -123,14 +128,11 @@ std::unique_ptr<Recording> record_graph(const Stream& stream, const void* body,
   return std::make_unique<Graph>(queue, queue.end_recording());
 }
 
-// A group of one rank on the device; its host group serves host values.
+// A group of one rank on the device.
 class CudaSingleGroup final : public SingleGroup {
  public:
-  CudaSingleGroup(std::unique_ptr<Group> host, Stream stream)
-      : SingleGroup(host->name(), host->members().front()),
-        host_(std::move(host)),
-        stream_(stream) {}
-  Group& host() override { return *host_; }
+  CudaSingleGroup(const Group& host, Stream stream)
+      : SingleGroup(host.name(), host.members().front()), stream_(stream) {}
 
  protected:
   void copy_bytes(void* to, const void* from, std::size_t bytes) override {
@@ -138,30 +140,58 @@ class CudaSingleGroup final : public SingleGroup {
   }
 
  private:
-  std::unique_ptr<Group> host_;
   Stream stream_;
 };
 
 class CudaDevice final : public Device {
  public:
-  explicit CudaDevice(const DeviceOptions& options) : pool_(options.threads), queue_(0, options) {}
+  explicit CudaDevice(const DeviceOptions& options)
+      : index_(options.local_rank % std::max(cuda_device_count(), 1)),
+        deterministic_(options.deterministic),
+        pool_(options.threads),
+        queue_(index_, options) {}
   Stream stream() override { return {&pool_, &queue_}; }
   std::unique_ptr<MemorySource> memory() override { return std::make_unique<CudaMemory>(); }
   std::unique_ptr<Group> make_group(std::unique_ptr<Group> host) override {
-    BEV_CHECK(host->size() == 1, ErrorKind::kConfig,
-              "--device cuda: this version runs one rank on the GPU; use --device cpu for ",
-              host->size(), " ranks");
-    return std::make_unique<CudaSingleGroup>(std::move(host), stream());
+    std::unique_ptr<Group> group;
+    if (host->size() == 1) {
+      group = std::make_unique<CudaSingleGroup>(*host, stream());
+    } else if (members_share_device(*host)) {
+      group = host->make_peer_group(make_cuda_peer_memory(queue_));
+    }
+    if (!group) group = make_nccl_group(*host, queue_, deterministic_);
+    group->keep_host(std::move(host));
+    return group;
   }
 
  private:
+  // By its number in each process: whether it is one process shows when they look for each other.
+  bool members_share_device(Group& host) const {
+    std::int64_t mine = index_;
+    std::vector<std::int64_t> all(static_cast<std::size_t>(host.size()));
+    host.all_gather({&mine, Dtype::kI64, {1}}, {all.data(), Dtype::kI64, {host.size()}},
+                    "devices of ranks")
+        .wait();
+    return std::ranges::all_of(all, [&](std::int64_t device) { return device == mine; });
+  }
+
+  int index_;
+  bool deterministic_;
   ThreadPool pool_;
   CudaQueue queue_;
 };
 
 }  // namespace
 
+namespace {
+// Streams beyond this number share queues of the device, where a message that waits for its
+// receiver would keep others waiting, perhaps those that the receiver waits for. Read by the driver
+// when it starts; a value that the user has set stays.
+bool ask_for_queues() { return ::setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 0) == 0; }
+}  // namespace
+
 int cuda_device_count() {
+  static const bool asked [[maybe_unused]] = ask_for_queues();
   int count = 0;
   return cudaGetDeviceCount(&count) == cudaSuccess ? count : 0;
 }

@@ -43,13 +43,18 @@ void* CudaQueue::scratch(std::size_t bytes) {
   return scratch_.empty() ? nullptr : scratch_.back();
 }
 
-void CudaQueue::wait(cudaEvent_t event) {
+void CudaQueue::before_wait() {
   ++host_waits_;
+  for (DeviceWaitCheck* check : wait_checks_) check->before_wait();
+}
+
+void CudaQueue::wait(cudaEvent_t event) {
+  before_wait();
   check_cuda(cudaEventSynchronize(event), "wait for the device");
 }
 
 void CudaQueue::wait_for_all() {
-  ++host_waits_;
+  before_wait();
   check_cuda(cudaStreamSynchronize(stream_), "wait for the device");
 }
 

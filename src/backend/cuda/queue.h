@@ -18,6 +18,16 @@ struct DeviceOptions;
 class CudaGemm;       // gemm.cpp: handle, workspace, the algorithm of each shape
 class CudaAttention;  // cudnn_attention.cpp: handle, the plan of each shape
 
+// Asked before the host waits for the device, whose work may wait for other ranks; throws when they
+// do not come.
+class DeviceWaitCheck {
+ public:
+  virtual void before_wait() = 0;
+
+ protected:
+  ~DeviceWaitCheck() = default;
+};
+
 class CudaQueue {
  public:
   // Deterministic: nothing is chosen by measurement, and no kernel adds in an order of its own.
@@ -28,6 +38,8 @@ class CudaQueue {
 
   cudaStream_t stream() const { return stream_; }
   int multiprocessors() const { return multiprocessors_; }
+  void add_wait_check(DeviceWaitCheck& check) { wait_checks_.push_back(&check); }
+  void remove_wait_check(DeviceWaitCheck& check) { std::erase(wait_checks_, &check); }
   // Device memory for the kernels of one call: the next call on this queue may overwrite it.
   // 256-byte aligned. Grows at its first uses; what it had stays, since recordings may know it.
   void* scratch(std::size_t bytes);
@@ -47,6 +59,8 @@ class CudaQueue {
   CudaAttention& attention();
 
  private:
+  void before_wait();
+
   cudaStream_t stream_ = nullptr;
   int multiprocessors_ = 0;
   std::vector<void*> scratch_;  // the last one is the largest, and in use
@@ -56,6 +70,7 @@ class CudaQueue {
   bool recording_ = false;
   std::unique_ptr<CudaGemm> gemm_;
   std::unique_ptr<CudaAttention> attention_;
+  std::vector<DeviceWaitCheck*> wait_checks_;
 };
 
 inline CudaQueue& queue_of(const Stream& stream) { return *static_cast<CudaQueue*>(stream.handle); }

@@ -58,6 +58,10 @@ template <>
 struct WordOf<2> {
   using type = std::uint16_t;
 };
+template <>
+struct WordOf<1> {
+  using type = std::uint8_t;
+};
 
 // N consecutive elements, read and written in words of at most 16 bytes; the address must be a
 // multiple of such a word.

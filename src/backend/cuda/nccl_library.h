@@ -1,0 +1,68 @@
+// NCCL, loaded when it is first wanted: the program is built and starts without it. Its C interface
+// is declared here as far as it is used, which has been the same since version 2.10.
+#pragma once
+
+#include <cuda_runtime.h>
+
+#include <cstddef>
+
+#include "comm/group.h"
+
+namespace bev {
+
+using NcclComm = struct ncclComm*;
+struct NcclId {
+  char bytes[128];
+};
+
+// Each returns 0 when all is well.
+struct NcclLibrary {
+  int (*get_version)(int* version);
+  int (*get_unique_id)(NcclId* id);
+  int (*comm_init_rank)(NcclComm* comm, int size, NcclId id, int rank);
+  int (*comm_destroy)(NcclComm comm);
+  int (*comm_abort)(NcclComm comm);
+  int (*group_start)();
+  int (*group_end)();
+  int (*all_reduce)(const void* in, void* out, std::size_t count, int dtype, int reduction,
+                    NcclComm comm, cudaStream_t stream);
+  int (*reduce)(const void* in, void* out, std::size_t count, int dtype, int reduction, int root,
+                NcclComm comm, cudaStream_t stream);
+  int (*broadcast)(const void* in, void* out, std::size_t count, int dtype, int root, NcclComm comm,
+                   cudaStream_t stream);
+  int (*all_gather)(const void* in, void* out, std::size_t count, int dtype, NcclComm comm,
+                    cudaStream_t stream);
+  int (*reduce_scatter)(const void* in, void* out, std::size_t count, int dtype, int reduction,
+                        NcclComm comm, cudaStream_t stream);
+  int (*send)(const void* in, std::size_t count, int dtype, int to, NcclComm comm,
+              cudaStream_t stream);
+  int (*receive)(void* out, std::size_t count, int dtype, int from, NcclComm comm,
+                 cudaStream_t stream);
+  const char* (*error_string)(int result);
+  const char* (*last_error)(NcclComm comm);
+};
+
+// Error(kConfig) with what to do when there is none that serves.
+const NcclLibrary& nccl_library();
+// Error(kDevice) naming what failed.
+void check_nccl(int result, const char* what);
+
+int nccl_dtype(Dtype dtype);
+int nccl_reduction(Reduction reduction);
+
+// A communicator; made by all its ranks together.
+class NcclCommunicator {
+ public:
+  NcclCommunicator() = default;
+  NcclCommunicator(const NcclId& id, int size, int rank);
+  ~NcclCommunicator();
+  NcclCommunicator(NcclCommunicator&& other) noexcept;
+  NcclCommunicator& operator=(NcclCommunicator&& other) noexcept;
+  NcclComm get() const { return comm_; }
+
+ private:
+  NcclComm comm_ = nullptr;
+};
+NcclId make_nccl_id();
+
+}  // namespace bev

@@ -1,0 +1,88 @@
+#include "backend/cuda/stream_event.h"
+
+#include <algorithm>
+#include <limits>
+#include <utility>
+
+namespace bev {
+
+StreamEvent::StreamEvent(cudaStream_t stream) {
+  check_cuda(cudaEventCreateWithFlags(&event_, cudaEventDisableTiming), "make an event");
+  cudaError_t error = cudaEventRecord(event_, stream);
+  if (error != cudaSuccess) cudaEventDestroy(event_);
+  check_cuda(error, "record an event");
+}
+
+namespace {
+
+// What buffers gave back stays with the program for the next ones. None waits for another's end:
+// that may be a message whose receiver waits for this rank.
+void keep_pool() {
+  int device = 0, never = 0;
+  cudaMemPool_t pool = nullptr;
+  std::uint64_t keep = std::numeric_limits<std::uint64_t>::max();
+  check_cuda(cudaGetDevice(&device), "find the device");
+  check_cuda(cudaDeviceGetDefaultMemPool(&pool, device), "find the device's pool");
+  check_cuda(cudaMemPoolSetAttribute(pool, cudaMemPoolAttrReleaseThreshold, &keep),
+             "keep the memory of a pool");
+  check_cuda(cudaMemPoolSetAttribute(pool, cudaMemPoolReuseAllowInternalDependencies, &never),
+             "keep the buffers of a pool apart");
+}
+
+}  // namespace
+
+SideStream::~SideStream() {
+  if (stream_ != nullptr) cudaStreamDestroy(stream_);
+}
+
+cudaStream_t SideStream::get() {
+  if (stream_ == nullptr) {
+    int least = 0, greatest = 0;
+    check_cuda(cudaDeviceGetStreamPriorityRange(&least, &greatest), "read stream priorities");
+    check_cuda(cudaStreamCreateWithPriority(&stream_, cudaStreamNonBlocking, greatest),
+               "make a stream");
+    keep_pool();
+  }
+  return stream_;
+}
+
+void SideStream::follow(const PeerMomentRef& moment) {
+  if (moment) {
+    check_cuda(static_cast<const StreamEvent&>(*moment).precede(get()), "wait for another stream");
+  }
+}
+
+void follow_moment(cudaStream_t stream, const PeerMomentRef& moment) noexcept {
+  if (moment) static_cast<const StreamEvent&>(*moment).precede(stream);
+}
+
+namespace {
+
+class FollowingWork final : public Work::Pending {
+ public:
+  FollowingWork(CudaQueue& queue, PeerMomentRef moment)
+      : queue_(queue), moment_(std::move(moment)) {}
+  ~FollowingWork() override { follow_moment(queue_.stream(), moment_); }
+  void wait() override {}  // its end follows at once
+
+ private:
+  CudaQueue& queue_;
+  PeerMomentRef moment_;
+};
+
+}  // namespace
+
+Work follow_later(CudaQueue& queue, PeerMomentRef moment) {
+  return Work(std::make_unique<FollowingWork>(queue, std::move(moment)));
+}
+
+StreamBuffer::StreamBuffer(std::size_t bytes, cudaStream_t stream) : bytes_(bytes) {
+  check_cuda(cudaMallocAsync(&data_, std::max<std::size_t>(bytes, 1), stream),
+             "allocate memory for a message");
+}
+
+void StreamBuffer::release(cudaStream_t stream) {
+  check_cuda(cudaFreeAsync(std::exchange(data_, nullptr), stream), "free a message's memory");
+}
+
+}  // namespace bev

@@ -1,0 +1,90 @@
+// What the hosts of a NCCL group tell each other; no GPU is needed for it.
+#include "backend/cuda/nccl_meetings.h"
+
+#include <gtest/gtest.h>
+
+#include <thread>
+
+#include "comm/world.h"
+#include "tests/support/expect_error.h"
+
+namespace bev {
+namespace {
+
+// Nobody looks at the data.
+CollectivePost post_of(CollectiveKind kind, const char* label, std::int64_t in, std::int64_t out) {
+  return {kind, label, {nullptr, Dtype::kF32, {in}}, {nullptr, Dtype::kF32, {out}}};
+}
+
+template <class Body>
+void on_ranks(int ranks, double timeout, const Body& body) {
+  run_thread_ranks(ranks, {timeout}, [&](World& world) {
+    std::vector<int> members;
+    for (int rank = 0; rank < ranks; ++rank) members.push_back(rank);
+    std::unique_ptr<Group> host = world.make_group("group", members);
+    NcclMeetings meetings(*host);
+    body(world, meetings);
+  });
+}
+
+TEST(NcclMeetings, CountsOfAllMembersAreKnown) {
+  on_ranks(3, 20, [](World& world, NcclMeetings& meetings) {
+    for (int round = 0; round < 10; ++round) {
+      NcclMeetings::Counts counts =
+          meetings.exchange(post_of(CollectiveKind::kAllGather, "x", 2 + world.rank(), 9));
+      EXPECT_EQ(counts.in, (std::vector<std::int64_t>{2, 3, 4}));
+      EXPECT_EQ(counts.out, (std::vector<std::int64_t>{9, 9, 9}));
+      meetings.announce(post_of(CollectiveKind::kAllReduce, "y", 5, 5));
+    }
+    meetings.finish();
+  });
+}
+
+TEST(NcclMeetings, AHostMayBeAheadButNotForEver) {
+  std::atomic<int> announced = 0;
+  on_ranks(2, 20, [&](World& world, NcclMeetings& meetings) {
+    // The other comes only once this one is well ahead, which it must be able to be.
+    while (world.rank() == 1 && announced < 50) std::this_thread::yield();
+    for (int i = 0; i < 500; ++i) {
+      meetings.announce(post_of(CollectiveKind::kAllReduce, "x", 5, 5));
+      if (world.rank() == 0) ++announced;
+    }
+    meetings.finish();
+  });
+}
+
+TEST(NcclMeetings, WhatDoesNotFitTogetherIsAnError) {
+  auto expect_failure = [](const std::string& part, auto make) {
+    expect_error(ErrorKind::kComm, {part}, [&] {
+      on_ranks(2, 20, [&](World& world, NcclMeetings& meetings) {
+        meetings.announce(make(world.rank()));
+        meetings.finish();
+      });
+    });
+  };
+  expect_failure("all_reduce of x: rank", [](int rank) {
+    return post_of(CollectiveKind::kAllReduce, "x", 5 + rank, 5 + rank);
+  });
+  expect_failure("something else than rank", [](int rank) {
+    return post_of(rank == 0 ? CollectiveKind::kAllReduce : CollectiveKind::kBroadcast, "x", 5, 5);
+  });
+  expect_failure("of a", [](int rank) {
+    return post_of(CollectiveKind::kAllReduce, rank == 0 ? "a" : "b", 5, 5);
+  });
+  expect_failure("reduce_scatter of x", [](int rank) {
+    return post_of(CollectiveKind::kReduceScatter, "x", 8, 4 + rank);
+  });
+}
+
+TEST(NcclMeetings, ARankThatDoesNotComeIsReported) {
+  expect_error(ErrorKind::kComm, {"of x in group group has waited 0.", "rank 1 never came"}, [] {
+    on_ranks(2, 0.2, [](World& world, NcclMeetings& meetings) {
+      while (world.rank() == 1 && !world.aborted()) std::this_thread::yield();
+      meetings.announce(post_of(CollectiveKind::kAllReduce, "x", 5, 5));
+      meetings.finish();
+    });
+  });
+}
+
+}  // namespace
+}  // namespace bev
