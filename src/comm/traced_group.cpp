@@ -62,14 +62,15 @@ class TracedGroup final : public Group {
     TraceScope span(&trace_, {TraceKind::kWait, trace_.keep(concat("barrier ", label))});
     group_.barrier(label);
   }
-  Group& host() override { return host_ ? *host_ : *this; }
 
  private:
   TracedGroup(Group& group, Trace& trace)
       : Group(group.name(), group.rank(), {group.members().begin(), group.members().end()}),
         group_(group),
         trace_(trace) {
-    if (&group.host() != &group) host_.reset(new TracedGroup(group.host(), trace));
+    if (&group.host() != &group) {
+      keep_host(std::unique_ptr<Group>(new TracedGroup(group.host(), trace)));
+    }
   }
 
   template <class Post>
@@ -84,7 +85,6 @@ class TracedGroup final : public Group {
   std::unique_ptr<Group> owned_;
   Group& group_;
   Trace& trace_;
-  std::unique_ptr<TracedGroup> host_;
 };
 
 }  // namespace

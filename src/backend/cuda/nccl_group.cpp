@@ -2,8 +2,8 @@
 
 #include <algorithm>
 
+#include "backend/cuda/nccl_communicator.h"
 #include "backend/cuda/nccl_lanes.h"
-#include "backend/cuda/nccl_library.h"
 #include "backend/cuda/nccl_meetings.h"
 #include "backend/cuda/peer_exchange.h"
 #include "backend/cuda/stream_event.h"

@@ -17,7 +17,7 @@
 #include <utility>
 #include <vector>
 
-#include "backend/cuda/nccl_library.h"
+#include "backend/cuda/nccl_communicator.h"
 #include "backend/cuda/stream_event.h"
 
 namespace bev {
