@@ -208,7 +208,7 @@ TEST_F(CudaPeers, CollectivesAreOrderedWithWhatRanksCompute) {
       cuda.elementwise.axpby(rank.stream(), 1, value, 1, total);
     }
     std::vector<float> got(kCount);
-    cuda.device.download(rank.stream(), total, got.data());
+    cuda.device.fetch(rank.stream(), total, got.data()).wait();
     // Sums of 0..3 and of the previous rank's number, and of the rounds.
     float expected = kRounds * (6 + previous) + 5 * (kRounds - 1) * kRounds / 2;
     EXPECT_EQ(got, std::vector<float>(kCount, expected));

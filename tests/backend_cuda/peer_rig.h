@@ -78,7 +78,7 @@ class BothSides {
   View device() const { return device_; }
   bool same() {
     std::vector<std::byte> got(device_.view().bytes());
-    cuda_kernels().device.download(rank_.stream(), device_, got.data());
+    cuda_kernels().device.fetch(rank_.stream(), device_, got.data()).wait();
     return got.empty() || std::memcmp(got.data(), host_.data(), got.size()) == 0;
   }
 
