@@ -190,17 +190,13 @@ void write_gradients(Engine& engine, const std::string& path, double scale) {
   std::size_t next = 0;
   for (std::size_t i = 0; i < map.params().size(); ++i) {
     Tensor gradient = gather.gather(map.params()[i].param);
-    if (scale != 1 && !gradient.empty()) {
-      Context& ctx = engine.ctx();
-      ctx.kernels.elementwise.axpby(ctx.stream, 0, gradient, 1 / scale, gradient);
-    }
     for (; next < tensors.size() && tensors[next].param == i; ++next) {
       if (!writer) continue;
-      std::vector<std::byte> part(static_cast<std::size_t>(tensors[next].spec.shape.numel()) *
-                                  sizeof(float));
+      std::vector<float> part(static_cast<std::size_t>(tensors[next].spec.shape.numel()));
       split_param(map.params()[i], tensors[next].part, gradient.view().data, dtype, Dtype::kF32,
                   part.data());
-      writer->write(tensors[next].spec.name, part);
+      for (float& value : part) value = static_cast<float>(value / scale);
+      writer->write(tensors[next].spec.name, std::as_bytes(std::span(part)));
     }
   }
   if (writer) writer->commit();

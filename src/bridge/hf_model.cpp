@@ -161,11 +161,10 @@ void export_hf(Engine& engine, const std::string& folder, const std::vector<Expo
     Tensor value = gather.gather(mapping.param);
     for (; next < tensors.size() && tensors[next].param == i; ++next) {
       if (!writer) continue;
-      Tensor part =
-          engine.ctx().allocate(dtype, mapping.tensors[tensors[next].part].shape, "export");
-      split_param(mapping, tensors[next].part, value.view().data, dtype, dtype, part.view().data);
-      writer->write(tensors[next].spec.name,
-                    {static_cast<const std::byte*>(part.view().data), part.view().bytes()});
+      const Shape& shape = mapping.tensors[tensors[next].part].shape;
+      std::vector<std::byte> part(static_cast<std::size_t>(shape.numel()) * size_of(dtype));
+      split_param(mapping, tensors[next].part, value.view().data, dtype, dtype, part.data());
+      writer->write(tensors[next].spec.name, part);
     }
   }
   if (!writer) return;

@@ -15,7 +15,7 @@ Tensor piece_values(Context& ctx, const TokenSet& set, const Value& value) {
       values[static_cast<std::size_t>(piece.row + i)] = value(piece, i);
     }
   }
-  return ctx.upload<std::int32_t>(values, "layout");
+  return ctx.upload<std::int32_t>(values, "batch");
 }
 
 Tensor sample_indices(Context& ctx, const TokenSet& set, std::int64_t first_sample) {

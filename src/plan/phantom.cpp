@@ -56,7 +56,7 @@ constexpr Kernels kPhantomKernels = {
     .activation = {kNothing, kNothing},
     .attention = {kNothing, kNothing, kNothing, kNothing, kNothing},
     .embedding = {kNothing, kNothing},
-    .loss = {kNothing, kNothing, kNothing, kNothing, {}},
+    .loss = {kNothing, kNothing, kNothing, kNothing, kNothing, {}},
     .optim = {kNothing, kNothing, kNothing, kNothing, kNothing},
 };
 

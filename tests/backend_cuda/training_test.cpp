@@ -1,8 +1,15 @@
 // Whole training steps on the GPU beside the CPU's.
 #include <gtest/gtest.h>
 
+#include <filesystem>
+#include <map>
+
+#include "backend/cpu/cpu_kernels.h"
+#include "base/file.h"
+#include "bridge/hf_model.h"
 #include "tests/support/devices.h"
 #include "tests/support/layouts.h"
+#include "tests/support/temp_folder.h"
 
 namespace bev::test {
 namespace {
@@ -79,6 +86,47 @@ TEST_F(CudaTraining, RecomputingChangesNothing) {
   run.parallel.recompute_granularity = RecomputeGranularity::kSelective;
   run.parallel.recompute_modules = {"core_attn", "layernorm", "activation", "mlp"};
   EXPECT_EQ(kept.losses, run_tiny(run).losses);
+}
+
+// Every file of a folder.
+std::map<std::string, std::string> files_of(const std::string& folder) {
+  std::map<std::string, std::string> files;
+  for (const auto& entry : std::filesystem::directory_iterator(folder)) {
+    files[entry.path().filename()] = read_file(entry.path());
+  }
+  return files;
+}
+
+// Weights go out and come in again: the initial ones are the same on all devices.
+TEST_F(CudaTraining, ExportsAndLoadsWeightsAsTheCpuDoes) {
+  for (Dtype dtype : {Dtype::kF32, Dtype::kBf16}) {
+    TempFolder folder;
+    ModelConfig model = tiny_llama();
+    auto with_engine = [&](const Kernels& kernels, const auto& body) {
+      run_thread_ranks(1, {}, [&](World& world) {
+        EngineOptions options;
+        options.model = model;
+        options.parallel.data_parallel_size = 1;
+        options.dtype = dtype;
+        Engine engine(world, kernels, options);
+        body(engine);
+      });
+    };
+    with_engine(cpu_kernels(), [&](Engine& engine) { export_hf(engine, folder.path("cpu"), {}); });
+    with_engine(*cuda_, [&](Engine& engine) { export_hf(engine, folder.path("cuda"), {}); });
+    EXPECT_EQ(files_of(folder.path("cpu")), files_of(folder.path("cuda")));
+    EXPECT_FALSE(files_of(folder.path("cuda")).empty());
+    with_engine(*cuda_, [&](Engine& engine) {
+      for (const Param* param : engine.store().params()) {
+        Tensor zeros = engine.ctx().allocate(dtype, param->local, "test");
+        cuda_->elementwise.fill(engine.ctx().stream, zeros, 0);
+        engine.store().set_local_value(*param, zeros);
+      }
+      load_hf_weights(engine, folder.path("cpu"));
+      export_hf(engine, folder.path("again"), {});
+    });
+    EXPECT_EQ(files_of(folder.path("cpu")), files_of(folder.path("again")));
+  }
 }
 
 }  // namespace

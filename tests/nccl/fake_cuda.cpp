@@ -69,9 +69,11 @@ void check_cuda(cudaError_t error, const char* what) {
   BEV_CHECK(error == cudaSuccess, ErrorKind::kDevice, what);
 }
 
-CudaQueue::CudaQueue(int, bool) {}
+Staging::Block::~Block() = default;
+
+CudaQueue::CudaQueue(int, const DeviceOptions&) {}
 CudaQueue::~CudaQueue() = default;
-void CudaQueue::wait() {
+void CudaQueue::wait_for_all() {
   for (DeviceWaitCheck* check : wait_checks_) check->before_wait();
 }
 

@@ -9,6 +9,7 @@
 
 #include "base/error.h"
 #include "comm/world.h"
+#include "kernels/device.h"
 #include "tests/support/expect_error.h"
 
 namespace bev {
@@ -34,7 +35,9 @@ template <class Body>
 void on_ranks(int ranks, const Body& body) {
   for (bool deterministic : {false, true}) {
     run_thread_ranks(ranks, {20.0}, [&](World& world) {
-      CudaQueue queue(0, deterministic);
+      DeviceOptions options;
+      options.deterministic = deterministic;
+      CudaQueue queue(0, options);
       std::vector<int> members(static_cast<std::size_t>(ranks));
       std::iota(members.begin(), members.end(), 0);
       std::unique_ptr<Group> host = world.make_group("group", members);
@@ -92,7 +95,7 @@ TEST(NcclGroup, EveryCollectiveGivesTheHosts) {
         expect_same(group, host, draw(own, sum_of(receive)), [&](Group& on, Floats& data) {
           return on.all_to_all(view_of(in), send, view_of(data), receive, "exchange");
         });
-        if (round % 10 == 0) queue.wait();
+        if (round % 10 == 0) queue.wait_for_all();
       }
     });
   }
@@ -145,7 +148,7 @@ TEST(NcclGroup, ARankThatThrowsIsTheCauseAndNobodyHangs) {
       group.broadcast(view_of(data), 0, "first").wait();
       BEV_CHECK(group.rank() != 1, ErrorKind::kNumeric, "the cause");
       group.host().barrier("second");
-      queue.wait();
+      queue.wait_for_all();
     });
   });
 }

@@ -42,7 +42,7 @@ Traced train(const ParallelConfig& parallel) {
       StepScope step(options.trace, iteration);
       engine.train_step(batches, {iteration, 1e-3, 0.1, 1.0, 1.0});
     }
-    out.peaks[rank] = engine.arena().peak();
+    out.peaks[rank] = engine.arena().peak() + engine.inputs().peak();
   });
   return out;
 }
