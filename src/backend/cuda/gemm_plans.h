@@ -42,6 +42,7 @@ class CudaGemm {
  private:
   class Plan;
   Plan& plan_for(CudaQueue& queue, const GemmShape& shape, const GemmArgs& args);
+  bool find_measured(CudaQueue& queue, const GemmShape& shape, const GemmArgs& args, Plan& plan);
   bool measure(CudaQueue& queue, const GemmShape& shape, const GemmArgs& args, Plan& plan);
   std::string cache_key(const GemmShape& shape) const;
 
