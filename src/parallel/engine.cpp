@@ -261,7 +261,6 @@ void Engine::begin_step(std::span<const MicroBatch> batches, const StepInput& in
   step.loss_scale = input.loss_scale;
   step.tokens = send_inputs(batches, input);
   if (recorded != nullptr) {
-    TraceScope span(ctx_->trace, {TraceKind::kOther, "recorded step"});
     recorded->start(*ctx_, batches);
   } else {
     forward_backward(batches);

@@ -104,9 +104,11 @@ class Engine {
   // tensor anywhere ("" when all are finite). Every rank gets the same text.
   std::string find_nonfinite(std::span<const MicroBatch> batches, const StepInput& input);
 
-  // Whether work can be recorded: ranks that exchange data do it call by call.
+  // Whether work can be recorded: ranks that exchange data do it call by call, and a trace shows
+  // every call.
   bool can_record() const {
-    return options_.record_steps && runs_ahead() && mesh_->world().size() == 1;
+    bool traced = ctx_->trace != nullptr && ctx_->trace->recording();
+    return options_.record_steps && runs_ahead() && mesh_->world().size() == 1 && !traced;
   }
   // Shapes of steps that the device has recorded.
   std::size_t recorded_steps() const { return recorded_.size(); }

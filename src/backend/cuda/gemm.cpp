@@ -4,8 +4,6 @@
 #include <charconv>
 #include <iterator>
 #include <limits>
-#include <map>
-#include <mutex>
 #include <optional>
 #include <string>
 #include <vector>
@@ -79,31 +77,6 @@ class Event {
   cudaEvent_t event_ = nullptr;
 };
 
-}  // namespace
-
-namespace {
-// What was measured in this process: ranks that compute alike then do it by the same algorithm. The
-// first to finish counts; none waits for another, whose work may wait for its own.
-class MeasuredAlgorithms {
- public:
-  std::optional<std::string> find(const std::string& key) {
-    std::lock_guard lock(mutex_);
-    auto found = algorithms_.find(key);
-    return found == algorithms_.end() ? std::nullopt : std::optional(found->second);
-  }
-  std::string keep(const std::string& key, const std::string& algorithm) {
-    std::lock_guard lock(mutex_);
-    return algorithms_.try_emplace(key, algorithm).first->second;
-  }
-
- private:
-  std::mutex mutex_;
-  std::map<std::string, std::string> algorithms_;
-};
-MeasuredAlgorithms& measured() {
-  static MeasuredAlgorithms all;
-  return all;
-}
 }  // namespace
 
 class CudaGemm::Plan {
@@ -259,14 +232,13 @@ void CudaGemm::Plan::tune(cublasLtHandle_t handle, void* workspace, cudaStream_t
 CudaGemm::CudaGemm(int device, const DeviceOptions& options) : measures_(!options.deterministic) {
   check_blas(blas_library().create(&handle_), "start");
   check_cuda(cudaMalloc(&workspace_, kWorkspaceBytes), "allocate the products' workspace");
-  if (options.deterministic) return;
+  if (options.deterministic || options.cache_folder.empty()) return;
   cudaDeviceProp properties{};
   int driver = 0;
   check_cuda(cudaGetDeviceProperties(&properties, device), "ask for the device's name");
   check_cuda(cudaDriverGetVersion(&driver), "ask for the driver's version");
   machine_ = fmt::format("{}, driver {}, cuBLASLt {}, workspace {}", properties.name, driver,
                          blas_library().version(), kWorkspaceBytes);
-  if (options.cache_folder.empty()) return;
   cache_ = std::make_unique<CacheFile>(join_path(options.cache_folder, "gemm_algorithms"));
 }
 
@@ -305,20 +277,14 @@ CudaGemm::Plan& CudaGemm::plan_for(CudaQueue& queue, const GemmShape& shape, con
   return *plan;
 }
 
-// As this process or an earlier one measured it, or by measuring now. False where that cannot be.
+// As an earlier run measured it, or by measuring now. False where that cannot be.
 bool CudaGemm::find_measured(CudaQueue& queue, const GemmShape& shape, const GemmArgs& args,
                              Plan& plan) {
-  std::string key = cache_key(shape);
-  std::optional<std::string> known = measured().find(key);
-  if (!known && cache_) known = cache_->find(key);
-  if (known && plan.restore(handle_, *known)) {
-    measured().keep(key, *known);
-    return true;
-  }
+  std::string key = cache_ ? cache_key(shape) : "";
+  std::optional<std::string> known = cache_ ? cache_->find(key) : std::nullopt;
+  if (known && plan.restore(handle_, *known)) return true;
   if (queue.recording() || !measure(queue, shape, args, plan)) return false;
-  std::string mine = plan.saved(), kept = measured().keep(key, mine);
-  if (kept != mine) return plan.restore(handle_, kept);
-  if (cache_) cache_->put(key, mine);
+  if (cache_) cache_->put(key, plan.saved());
   return true;
 }
 
