@@ -46,8 +46,10 @@ function(bev_library folder)
     set(scope INTERFACE)
     add_library(${target} INTERFACE)
   endif()
-  target_include_directories(${target} ${scope} ${CMAKE_SOURCE_DIR}/src)
+  target_include_directories(${target} ${scope} $<BUILD_INTERFACE:${CMAKE_SOURCE_DIR}/src>
+                             $<INSTALL_INTERFACE:include/bevatron>)
   target_link_libraries(${target} ${scope} ${depends} ${arg_LIBRARIES})
+  set_property(GLOBAL APPEND PROPERTY BEV_LIBRARIES ${target})
 endfunction()
 
 # Kernels (src/backend/cpu/kernels/*.cpp) are compiled once per instruction level, with BEV_CPU_LEVEL

@@ -9,8 +9,10 @@
 namespace bev {
 
 std::unique_ptr<Link> load_mpi_link() {
-  std::filesystem::path program = std::filesystem::read_symlink("/proc/self/exe");
-  std::string path = program.parent_path() / "libbev_mpi.so";
+  // Beside the program where it was built, in the library's folder where it was installed.
+  std::filesystem::path folder = std::filesystem::read_symlink("/proc/self/exe").parent_path();
+  std::string path = folder / "libbev_mpi.so";
+  if (!std::filesystem::exists(path)) path = folder.parent_path() / "lib/bevatron/libbev_mpi.so";
   // MPI loads its own parts later, which look for its symbols among the global ones.
   void* library = ::dlopen(path.c_str(), RTLD_NOW | RTLD_GLOBAL);
   BEV_CHECK(library != nullptr, ErrorKind::kDevice, "this process was started through MPI, but ",

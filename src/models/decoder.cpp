@@ -12,10 +12,6 @@ namespace bev {
 
 namespace {
 
-Placement batch_placement() {
-  return Placement().with(Axis::kDp, PlaceState::kShard0).with(Axis::kCp, PlaceState::kShard0);
-}
-
 Param table_param(const char* name, std::int64_t rows, std::int64_t columns, double std,
                   bool split) {
   Param param;

@@ -110,6 +110,10 @@ void copy_out_of_order(Context& ctx, std::span<const TokenSet> sets, const Token
   });
 }
 
+Placement batch_placement() {
+  return Placement().with(Axis::kDp, PlaceState::kShard0).with(Axis::kCp, PlaceState::kShard0);
+}
+
 Range token_rows(const Context& ctx, const SequenceLayout& layout, const Placement& x) {
   if (x[Axis::kTp] != PlaceState::kShard0) return {0, layout.tokens};
   return shard_range(layout.tokens, ctx.mesh.tp().size(), ctx.mesh.tp().rank());

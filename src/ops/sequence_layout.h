@@ -47,6 +47,9 @@ struct SequenceLayout {
                              std::int64_t first_sample);
 };
 
+// Of a tensor [T, ...] with a row for each token: ranks of dp and cp have tokens of their own.
+Placement batch_placement();
+
 // The rows of a [T, ...] tensor that x holds: all of them, or this rank's part under sequence
 // parallelism.
 Range token_rows(const Context& ctx, const SequenceLayout& layout, const Placement& x);

@@ -10,6 +10,7 @@
 #include "base/scoped_value.h"
 #include "base/trace.h"
 #include "comm/traced_group.h"
+#include "parallel/schedule_player.h"
 
 namespace bev {
 
@@ -154,12 +155,26 @@ const Decoder& Engine::head_stage() const {
   return *stages_.back();
 }
 
+namespace {
+// Lists of a user's are played before they are run, where a wrong one would hang.
+std::vector<Schedule> training_schedules(const ScheduleMaker* own, const PipelineShape& shape,
+                                         std::int64_t micro_batches) {
+  if (own == nullptr) return make_schedules(shape, micro_batches);
+  std::vector<Schedule> lists = own->make(shape, micro_batches);
+  ScheduleReport report = play_schedules(shape, lists, micro_batches, true);
+  BEV_CHECK(report.problem.empty(), ErrorKind::kConfig, "the schedule for ", micro_batches,
+            " micro-batches: ", report.problem);
+  return lists;
+}
+}  // namespace
+
 const Schedule& Engine::schedule(std::size_t micro_batches, bool with_backward) {
   auto count = static_cast<std::int64_t>(micro_batches);
   auto [found, added] = schedules_.try_emplace({count, with_backward});
   if (added) {
-    std::vector<Schedule> lists = with_backward ? make_schedules(pipeline_.shape, count)
-                                                : make_forward_schedules(pipeline_.shape, count);
+    std::vector<Schedule> lists =
+        with_backward ? training_schedules(options_.schedules, pipeline_.shape, count)
+                      : make_forward_schedules(pipeline_.shape, count);
     found->second = std::move(lists[static_cast<std::size_t>(mesh_->at().pp)]);
   }
   return found->second;

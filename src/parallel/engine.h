@@ -32,10 +32,12 @@ struct EngineOptions {
   int local_rank = 0;          // on this machine
   bool deterministic = false;  // also where it costs speed
   bool record_steps = true;    // where the device can, and the rank is alone
-  bool gradients = true;       // false: inference
-  bool optimizer = true;       // false: gradients are wanted, updates are not
-  std::string cache_folder;    // of choices that kernels make by measuring; "": none are kept
-  Trace* trace = nullptr;      // of this rank; nullptr: nothing is recorded
+  // How pipeline ranks train; null: as `parallel` says. Must outlive the engine.
+  const ScheduleMaker* schedules = nullptr;
+  bool gradients = true;     // false: inference
+  bool optimizer = true;     // false: gradients are wanted, updates are not
+  std::string cache_folder;  // of choices that kernels make by measuring; "": none are kept
+  Trace* trace = nullptr;    // of this rank; nullptr: nothing is recorded
 };
 
 struct StepInput {

@@ -64,6 +64,15 @@ struct PipelineShape {
 // The lists of all ranks for one iteration. 1F1B and interleaved are Megatron's; ZB-H1 and ZB-V
 // (Qi et al. 2023, 2024) hold no more activations than 1F1B does on its first rank.
 std::vector<Schedule> make_schedules(const PipelineShape& shape, std::int64_t micro_batches);
+// Lists of one's own instead.
+class ScheduleMaker {
+ public:
+  virtual ~ScheduleMaker() = default;
+  // As make_schedules().
+  virtual std::vector<Schedule> make(const PipelineShape& shape,
+                                     std::int64_t micro_batches) const = 0;
+};
+
 // All forwards, for evaluation.
 std::vector<Schedule> make_forward_schedules(const PipelineShape& shape,
                                              std::int64_t micro_batches);
