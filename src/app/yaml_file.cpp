@@ -1,8 +1,10 @@
 #include "app/yaml_file.h"
 
+#include <yaml-cpp/eventhandler.h>
 #include <yaml-cpp/yaml.h>
 
 #include <algorithm>
+#include <sstream>
 
 #include "base/error.h"
 #include "base/file.h"
@@ -12,25 +14,60 @@ namespace bev {
 
 namespace {
 
+// Where the second document of a text starts, in lines from 0; -1: there is none. LoadAll would go
+// on for ever, and take all memory, where the parser finds documents without moving on (a line of
+// commas).
+class SecondDocument final : public YAML::EventHandler {
+ public:
+  static int find(const std::string& content) {
+    std::istringstream stream(content);
+    YAML::Parser parser(stream);
+    SecondDocument seen;
+    while (seen.count_ < 2 && parser.HandleNextDocument(seen)) {
+    }
+    return seen.count_ < 2 ? -1 : seen.line_;
+  }
+  void OnDocumentStart(const YAML::Mark& mark) override {
+    ++count_;
+    line_ = mark.line;
+  }
+  void OnDocumentEnd() override {}
+  void OnNull(const YAML::Mark&, YAML::anchor_t) override {}
+  void OnAlias(const YAML::Mark&, YAML::anchor_t) override {}
+  void OnScalar(const YAML::Mark&, const std::string&, YAML::anchor_t,
+                const std::string&) override {}
+  void OnSequenceStart(const YAML::Mark&, const std::string&, YAML::anchor_t,
+                       YAML::EmitterStyle::value) override {}
+  void OnSequenceEnd() override {}
+  void OnMapStart(const YAML::Mark&, const std::string&, YAML::anchor_t,
+                  YAML::EmitterStyle::value) override {}
+  void OnMapEnd() override {}
+
+ private:
+  int count_ = 0, line_ = 0;
+};
+
 class Reader {
  public:
   Reader(const std::string& path, const std::vector<std::string>& sections)
       : path_(path), sections_(sections) {}
 
   YamlFile read(const std::string& content) {
-    std::vector<YAML::Node> documents = YAML::LoadAll(content);
-    if (documents.size() > 1) {
-      complain(documents[1], "a second document starts; keep one per file");
-    } else if (documents.size() == 1 && !documents[0].IsNull()) {
-      read_map(documents[0], "");
+    int second = SecondDocument::find(content);
+    if (second >= 0) {
+      complain(second, "a second document starts; keep one per file");
+      return std::move(file_);
     }
+    YAML::Node document = YAML::Load(content);
+    if (!document.IsNull()) read_map(document, "");
     return std::move(file_);
   }
 
  private:
-  void complain(const YAML::Node& node, std::string_view what) {
-    file_.problems.push_back(concat(path_, ":", node.Mark().line + 1, ": ", what));
+  void complain(int line, std::string_view what) {
+    file_.problems.push_back(concat(path_, ":", line + 1, ": ", what));
   }
+  void complain(const YAML::Node& node, std::string_view what) { complain(node.Mark().line, what); }
 
   void read_map(const YAML::Node& map, const std::string& section) {
     if (!map.IsMap()) return complain(map, "is not a map of keys; write `key: value` lines");

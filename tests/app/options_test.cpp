@@ -188,6 +188,8 @@ TEST_F(OptionsTest, YamlThatIsNoneIsRefused) {
   EXPECT_THAT(parse_yaml("just text\n").problems(), ElementsAre(HasSubstr("is not a map of keys")));
   EXPECT_THAT(parse_yaml("lr: 1\n---\nlr: 2\n").problems(),
               ElementsAre(HasSubstr("a second document starts")));
+  // The parser finds documents without end here.
+  EXPECT_THAT(parse_yaml(",,,\n").problems(), ElementsAre(HasSubstr("a second document starts")));
   EXPECT_THAT(parse_yaml("lr: *nothing\n").problems(), ElementsAre(HasSubstr("is not YAML")));
   EXPECT_THAT(parse_yaml(std::string(20000, '[')).problems(),
               ElementsAre(HasSubstr("is not YAML")));
