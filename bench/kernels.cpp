@@ -62,7 +62,11 @@ void bench_optimizer(Gpu& gpu, Table& table, bool wide) {
   Tensor values = wide ? gpu.noise({size}) : main;
   table.kernels().elementwise.fill(gpu.stream(), v, 1);
   Tensor state = gpu.empty(Dtype::kU8, {sizeof(StepState)});
-  const StepState host{.random_key = 7, .update = 3, .lr = 1e-4, .weight_decay = 0.1};
+  StepState host;
+  host.random_key = 7;
+  host.update = 3;
+  host.lr = 1e-4;
+  host.weight_decay = 0.1;
   table.kernels().device.upload(gpu.stream(), &host, state);
   std::vector<View> mains = pieces(main), grads = pieces(grad), ms = pieces(m), vs = pieces(v);
   std::vector<View> copies = pieces(values);
