@@ -153,10 +153,15 @@ function(bev_mpi_module program)
   add_dependencies(${program} bev_mpi)
 endfunction()
 
-# bench/<name>.cpp -> build/bench/<name>, all built by the target `benchmarks`.
+# bench/<name>.cpp, and with CUDA bench/cuda/<name>.cpp -> build/bench/<name>, all built by the target
+# `benchmarks`.
 function(bev_benchmarks)
   add_custom_target(benchmarks)
   file(GLOB sources CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/bench/*.cpp)
+  if(BEV_CUDA)
+    file(GLOB cuda_sources CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/bench/cuda/*.cpp)
+    list(APPEND sources ${cuda_sources})
+  endif()
   foreach(source IN LISTS sources)
     get_filename_component(name ${source} NAME_WE)
     add_executable(bench_${name} ${source})

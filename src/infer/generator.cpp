@@ -176,9 +176,10 @@ const Tensor* Generator::recorded_logits(std::span<const Live> live,
                                          std::vector<LayerState>& cache) {
   std::vector<std::int64_t> first_rows;
   for (const Live& sequence : live) first_rows.push_back(sequence.first_row);
-  if (!recordable(live) || first_rows != recorded_.first_rows) {
+  bool possible = recordable(live);
+  if (!possible || first_rows != recorded_.first_rows) {
     recorded_ = {};
-    if (recordable(live)) recorded_.first_rows = first_rows;
+    if (possible) recorded_.first_rows = std::move(first_rows);
     return nullptr;
   }
   Context& ctx = engine_.ctx();

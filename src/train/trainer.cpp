@@ -233,8 +233,8 @@ StepReport Trainer::finish_step() {
     flight.input = input_for(flight.iteration, i);
     engine_.begin_step(flight.batch.micro_batches, flight.input);
   }
-  report.elapsed_seconds =
-      monotonic_seconds() - std::exchange(interval_begin_, monotonic_seconds());
+  double now = monotonic_seconds();
+  report.elapsed_seconds = now - std::exchange(interval_begin_, now);
   return report;
 }
 

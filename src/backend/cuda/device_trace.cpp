@@ -16,7 +16,6 @@
 #include <cstdlib>
 #include <map>
 #include <mutex>
-#include <thread>
 #include <unordered_map>
 
 #include "backend/cuda/shared_library.h"
@@ -43,10 +42,6 @@ struct Cupti {
     take(next_record, "cuptiActivityGetNextRecord");
     take(push, "cuptiActivityPushExternalCorrelationId");
     take(pop, "cuptiActivityPopExternalCorrelationId");
-    take(subscribe, "cuptiSubscribe");
-    take(unsubscribe, "cuptiUnsubscribe");
-    take(enable_callback, "cuptiEnableCallback");
-    take(graph_node_id, "cuptiGetGraphNodeId");
   }
 
   bool complete = true;
@@ -59,10 +54,6 @@ struct Cupti {
   decltype(&cuptiActivityGetNextRecord) next_record = nullptr;
   decltype(&cuptiActivityPushExternalCorrelationId) push = nullptr;
   decltype(&cuptiActivityPopExternalCorrelationId) pop = nullptr;
-  decltype(&cuptiSubscribe) subscribe = nullptr;
-  decltype(&cuptiUnsubscribe) unsubscribe = nullptr;
-  decltype(&cuptiEnableCallback) enable_callback = nullptr;
-  decltype(&cuptiGetGraphNodeId) graph_node_id = nullptr;
 };
 
 // Null after a warning.
@@ -80,7 +71,6 @@ const Cupti* load_cupti() {
 struct Launched {
   DeviceSpan span;
   std::uint32_t correlation = 0;
-  std::uint64_t graph_node = 0;  // 0: launched by itself
 };
 
 // What CUPTI has handed back. It does so through functions that get nothing of ours.
@@ -114,7 +104,7 @@ void add_launched(Records& all, const Record& record, const char* name) {
   span.stream = record.streamId;
   span.begin_ns = static_cast<std::int64_t>(record.start);
   span.end_ns = static_cast<std::int64_t>(record.end);
-  all.launched.push_back({std::move(span), record.correlationId, record.graphNodeId});
+  all.launched.push_back({std::move(span), record.correlationId});
 }
 
 void add_record(Records& all, const CUpti_Activity* record) {
@@ -179,24 +169,12 @@ class CudaTrace final : public DeviceTrace {
   explicit CudaTrace(const Cupti& cupti) : cupti_(cupti) {
     check(cupti_.set_clock(clock_ns));
     check(cupti_.set_buffers(give_buffer, take_buffer));
-    check(cupti_.subscribe(&subscriber_, on_callback, this));
-    for (CUpti_CallbackIdResource event :
-         {CUPTI_CBID_RESOURCE_GRAPHNODE_CREATED, CUPTI_CBID_RESOURCE_GRAPHNODE_CLONED}) {
-      check(cupti_.enable_callback(1, subscriber_, CUPTI_CB_DOMAIN_RESOURCE, event));
-    }
   }
-  ~CudaTrace() override { cupti_.unsubscribe(subscriber_); }
 
-  void opened(std::uint64_t id) override {
-    cupti_.push(kOurIds, id);
-    std::lock_guard lock(mutex_);
-    open_[std::this_thread::get_id()].push_back(id);
-  }
+  void opened(std::uint64_t id) override { cupti_.push(kOurIds, id); }
   void closed() override {
     std::uint64_t last = 0;
     cupti_.pop(kOurIds, &last);
-    std::lock_guard lock(mutex_);
-    open_[std::this_thread::get_id()].pop_back();
   }
   void started() override {
     std::lock_guard lock(mutex_);
@@ -220,7 +198,8 @@ class CudaTrace final : public DeviceTrace {
       auto [name, added] = names.try_emplace(span.name);
       if (added) name->second = demangled(span.name);
       span.name = name->second;
-      span.asked_by = asked_by(launched);
+      auto call = records().asked_by.find(launched.correlation);
+      if (call != records().asked_by.end()) span.asked_by = call->second;
     }
     records().launched.clear();
     records().asked_by.clear();
@@ -244,40 +223,9 @@ class CudaTrace final : public DeviceTrace {
     BEV_CHECK(result == CUPTI_SUCCESS, ErrorKind::kDevice, "--profile-trace: CUPTI: ", text);
   }
 
-  std::uint64_t asked_by(const Launched& launched) {
-    std::lock_guard lock(mutex_);
-    auto node = nodes_.find(launched.graph_node);
-    if (launched.graph_node != 0 && node != nodes_.end()) return node->second;
-    auto call = records().asked_by.find(launched.correlation);
-    return call != records().asked_by.end() ? call->second : 0;
-  }
-
-  static void CUPTIAPI on_callback(void* self, CUpti_CallbackDomain, CUpti_CallbackId event,
-                                   const void* data) {
-    const auto* resource = static_cast<const CUpti_ResourceData*>(data);
-    const auto* graph = static_cast<const CUpti_GraphData*>(resource->resourceDescriptor);
-    static_cast<CudaTrace*>(self)->note_node(event, *graph);
-  }
-  // A graph that is made executable has copies of the nodes that were captured.
-  void note_node(CUpti_CallbackId event, const CUpti_GraphData& graph) {
-    std::uint64_t node = 0, original = 0;
-    if (cupti_.graph_node_id(graph.node, &node) != CUPTI_SUCCESS) return;
-    std::lock_guard lock(mutex_);
-    if (event == CUPTI_CBID_RESOURCE_GRAPHNODE_CREATED) {
-      const std::vector<std::uint64_t>& open = open_[std::this_thread::get_id()];
-      if (!open.empty()) nodes_[node] = open.back();
-    } else if (cupti_.graph_node_id(graph.originalNode, &original) == CUPTI_SUCCESS) {
-      auto known = nodes_.find(original);
-      if (known != nodes_.end()) nodes_[node] = known->second;
-    }
-  }
-
   const Cupti& cupti_;
-  CUpti_SubscriberHandle subscriber_ = nullptr;
   std::mutex mutex_;
   int recording_ranks_ = 0;
-  std::map<std::thread::id, std::vector<std::uint64_t>> open_;
-  std::unordered_map<std::uint64_t, std::uint64_t> nodes_;  // span ids by graph node
 };
 
 }  // namespace

@@ -66,9 +66,9 @@ class Event {
   Event(const Event&) = delete;
   Event& operator=(const Event&) = delete;
   void record(cudaStream_t stream) { check_cuda(cudaEventRecord(event_, stream), "record"); }
-  float milliseconds_since(const Event& begin) {
+  float milliseconds_since(CudaQueue& queue, const Event& begin) {
     float time = 0;
-    check_cuda(cudaEventSynchronize(event_), "wait for an event");
+    queue.wait(event_);
     check_cuda(cudaEventElapsedTime(&time, begin.event_, event_), "read a time");
     return time;
   }
@@ -87,7 +87,7 @@ class CudaGemm::Plan {
   Plan& operator=(const Plan&) = delete;
 
   // Chooses by measurement; writes to `to`, which may be args' c where nothing is added to it.
-  void tune(cublasLtHandle_t handle, void* workspace, cudaStream_t stream, const GemmArgs& args,
+  void tune(cublasLtHandle_t handle, void* workspace, CudaQueue& queue, const GemmArgs& args,
             void* to);
   // The first that the library proposes.
   void choose(cublasLtHandle_t handle);
@@ -206,7 +206,7 @@ bool CudaGemm::Plan::restore(cublasLtHandle_t handle, std::string_view text) {
   return true;
 }
 
-void CudaGemm::Plan::tune(cublasLtHandle_t handle, void* workspace, cudaStream_t stream,
+void CudaGemm::Plan::tune(cublasLtHandle_t handle, void* workspace, CudaQueue& queue,
                           const GemmArgs& args, void* to) {
   constexpr int kProposals = 32, kRounds = 4;
   Event begin, end;
@@ -214,10 +214,12 @@ void CudaGemm::Plan::tune(cublasLtHandle_t handle, void* workspace, cudaStream_t
   for (const auto& proposal : proposals(handle, kProposals)) {
     float time = std::numeric_limits<float>::infinity();
     for (int round = 0; round < kRounds; ++round) {
-      begin.record(stream);
-      if (start(handle, workspace, stream, args, to, proposal.algo) != CUBLAS_STATUS_SUCCESS) break;
-      end.record(stream);
-      time = std::min(time, end.milliseconds_since(begin));
+      begin.record(queue.stream());
+      if (start(handle, workspace, queue.stream(), args, to, proposal.algo) !=
+          CUBLAS_STATUS_SUCCESS)
+        break;
+      end.record(queue.stream());
+      time = std::min(time, end.milliseconds_since(queue, begin));
       // The first round may have loaded the kernel; after the second a slow one has shown itself.
       if (round > 0 && time > 1.1F * best) break;
     }
@@ -263,7 +265,7 @@ bool CudaGemm::measure(CudaQueue& queue, const GemmShape& shape, const GemmArgs&
     cudaGetLastError();  // that there was no memory is no error here
     return false;
   }
-  plan.tune(handle_, workspace_, queue.stream(), args, to);
+  plan.tune(handle_, workspace_, queue, args, to);
   if (shape.adds) check_cuda(cudaFree(to), "free memory");
   return true;
 }

@@ -1,7 +1,6 @@
 #include "backend/cuda/nccl_library.h"
 
-#include <dlfcn.h>
-
+#include "backend/cuda/shared_library.h"
 #include "base/error.h"
 
 namespace bev {
@@ -10,37 +9,34 @@ namespace {
 
 constexpr int kLeastVersion = 21000;
 constexpr const char* kCure =
-    "; ranks in several processes or on several GPUs need NCCL 2.10 or newer: install it "
-    "(libnccl2) "
-    "or put its folder into LD_LIBRARY_PATH. Ranks that share one GPU need none as threads of one "
-    "process";
-
-template <class Function>
-void find(void* library, const char* name, Function& function) {
-  function = reinterpret_cast<Function>(::dlsym(library, name));
-  BEV_CHECK(function != nullptr, ErrorKind::kConfig, "libnccl.so.2 has no ", name, kCure);
-}
+    "; ranks in several processes or on several GPUs need NCCL 2.10 or newer (libnccl2). Ranks "
+    "that "
+    "share one GPU need none as threads of one process";
 
 NcclLibrary load_library() {
-  void* library = ::dlopen("libnccl.so.2", RTLD_NOW | RTLD_LOCAL);
-  BEV_CHECK(library != nullptr, ErrorKind::kConfig, "NCCL: ", ::dlerror(), kCure);
+  SharedLibrary library("libnccl.so.2");
+  BEV_CHECK(library.loaded(), ErrorKind::kConfig, "NCCL: ", library.problem(), kCure);
+  auto find = [&](const char* name, auto*& function) {
+    BEV_CHECK(library.find(function, name), ErrorKind::kConfig, "libnccl.so.2 has no ", name,
+              kCure);
+  };
   NcclLibrary nccl{};
-  find(library, "ncclGetVersion", nccl.get_version);
-  find(library, "ncclGetUniqueId", nccl.get_unique_id);
-  find(library, "ncclCommInitRank", nccl.comm_init_rank);
-  find(library, "ncclCommDestroy", nccl.comm_destroy);
-  find(library, "ncclCommAbort", nccl.comm_abort);
-  find(library, "ncclGroupStart", nccl.group_start);
-  find(library, "ncclGroupEnd", nccl.group_end);
-  find(library, "ncclAllReduce", nccl.all_reduce);
-  find(library, "ncclReduce", nccl.reduce);
-  find(library, "ncclBroadcast", nccl.broadcast);
-  find(library, "ncclAllGather", nccl.all_gather);
-  find(library, "ncclReduceScatter", nccl.reduce_scatter);
-  find(library, "ncclSend", nccl.send);
-  find(library, "ncclRecv", nccl.receive);
-  find(library, "ncclGetErrorString", nccl.error_string);
-  find(library, "ncclGetLastError", nccl.last_error);
+  find("ncclGetVersion", nccl.get_version);
+  find("ncclGetUniqueId", nccl.get_unique_id);
+  find("ncclCommInitRank", nccl.comm_init_rank);
+  find("ncclCommDestroy", nccl.comm_destroy);
+  find("ncclCommAbort", nccl.comm_abort);
+  find("ncclGroupStart", nccl.group_start);
+  find("ncclGroupEnd", nccl.group_end);
+  find("ncclAllReduce", nccl.all_reduce);
+  find("ncclReduce", nccl.reduce);
+  find("ncclBroadcast", nccl.broadcast);
+  find("ncclAllGather", nccl.all_gather);
+  find("ncclReduceScatter", nccl.reduce_scatter);
+  find("ncclSend", nccl.send);
+  find("ncclRecv", nccl.receive);
+  find("ncclGetErrorString", nccl.error_string);
+  find("ncclGetLastError", nccl.last_error);
   int version = 0;
   nccl.get_version(&version);
   BEV_CHECK(version >= kLeastVersion, ErrorKind::kConfig, "NCCL: its version is ", version, kCure);

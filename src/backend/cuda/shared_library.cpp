@@ -17,7 +17,7 @@ SharedLibrary::SharedLibrary(const std::string& name) : name_(name) {
 
 std::string SharedLibrary::problem() const {
   return concat("cannot load ", name_, " (", reason_,
-                "); install it (it comes with CUDA) and put its folder into LD_LIBRARY_PATH");
+                "); install it and put its folder into LD_LIBRARY_PATH");
 }
 
 void* SharedLibrary::address(const char* symbol) const {

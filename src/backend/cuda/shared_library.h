@@ -1,4 +1,4 @@
-// A library of CUDA that is loaded when it is first wanted: the program starts without it.
+// A library of NVIDIA's that is loaded when it is first wanted: the program starts without it.
 #pragma once
 
 #include <string>

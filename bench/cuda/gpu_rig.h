@@ -1,12 +1,15 @@
-// What the GPU benchmarks share: a device, tensors of noise on it, and the time of a call.
+// What the GPU benchmarks share: a device, tensors of noise on it, the time of a call, and main().
 #pragma once
 
 #include <cstdint>
+#include <cstdio>
+#include <exception>
 #include <limits>
 #include <memory>
 
 #include "backend/cuda/device.h"
 #include "base/clock.h"
+#include "base/error.h"
 #include "tensor/tensor.h"
 
 namespace bev {
@@ -44,5 +47,19 @@ class Gpu {
   Tensor flag_{arena_, Dtype::kF32, {1}, "bench"};
   std::uint64_t draws_ = 0;
 };
+
+// body(Gpu&); the exit status.
+template <class Body>
+int gpu_main(const char* name, const Body& body) {
+  try {
+    BEV_CHECK(cuda_device_count() > 0, ErrorKind::kConfig, "no GPU, or no driver for it");
+    Gpu gpu;
+    body(gpu);
+    return 0;
+  } catch (const std::exception& error) {
+    std::fprintf(stderr, "%s: %s\n", name, error.what());
+    return 1;
+  }
+}
 
 }  // namespace bev

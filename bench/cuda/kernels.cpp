@@ -4,14 +4,10 @@
 #include <vector>
 
 #include "base/error.h"
-#ifdef BEV_HAS_CUDA
 #include "gpu_rig.h"
-#endif
 
 namespace bev {
 namespace {
-
-#ifdef BEV_HAS_CUDA
 
 const Dtype kBf16 = Dtype::kBf16, kF32 = Dtype::kF32;
 
@@ -163,12 +159,7 @@ void bench_layer(Gpu& gpu, Table& table, std::int64_t rows, std::int64_t ffn) {
             [&] { table.kernels().elementwise.column_sum(gpu.stream(), qkv, 0, bias); });
 }
 
-int run() {
-  if (cuda_device_count() == 0) {
-    std::fprintf(stderr, "kernels: no GPU, or no driver for it\n");
-    return 1;
-  }
-  Gpu gpu;
+void run(Gpu& gpu) {
   Table table(gpu);
   bench_optimizer(gpu, table, false);
   bench_optimizer(gpu, table, true);
@@ -180,26 +171,9 @@ int run() {
   bench_norm(gpu, table, 16384, 2048);
   bench_norm(gpu, table, 8192, 4096);
   bench_layer(gpu, table, 8192, 14336);
-  return 0;
 }
-
-#else
-
-int run() {
-  std::fprintf(stderr, "kernels: no CUDA in this build\n");
-  return 1;
-}
-
-#endif
 
 }  // namespace
 }  // namespace bev
 
-int main() {
-  try {
-    return bev::run();
-  } catch (const std::exception& error) {
-    std::fprintf(stderr, "kernels: %s\n", error.what());
-    return 1;
-  }
-}
+int main() { return bev::gpu_main("kernels", bev::run); }

@@ -4,16 +4,12 @@
 #include <cstdio>
 #include <vector>
 
-#include "base/error.h"
-#ifdef BEV_HAS_CUDA
 #include "backend/cuda/attention_paths.h"
+#include "base/error.h"
 #include "gpu_rig.h"
-#endif
 
 namespace bev {
 namespace {
-
-#ifdef BEV_HAS_CUDA
 
 struct Heads {
   std::int64_t q, kv, size;
@@ -91,37 +87,15 @@ void bench_decoding(Gpu& gpu, int batch, int keys, const Heads& heads) {
               time * 1e6, bytes / time * 1e-12);
 }
 
-int run() {
-  if (cuda_device_count() == 0) {
-    std::fprintf(stderr, "attention: no GPU, or no driver for it\n");
-    return 1;
-  }
-  Gpu gpu;
+void run(Gpu& gpu) {
   bench_training(gpu, 1, 8192, {32, 8, 128});
   bench_training(gpu, 4, 4096, {32, 8, 64});
   bench_training(gpu, 32, 1024, {14, 2, 64});
   bench_training(gpu, 32, 1024, {12, 12, 64});
   for (int batch : {1, 8, 64}) bench_decoding(gpu, batch, 8192, {32, 8, 128});
-  return 0;
 }
-
-#else
-
-int run() {
-  std::fprintf(stderr, "attention: no CUDA in this build\n");
-  return 1;
-}
-
-#endif
 
 }  // namespace
 }  // namespace bev
 
-int main() {
-  try {
-    return bev::run();
-  } catch (const std::exception& error) {
-    std::fprintf(stderr, "attention: %s\n", error.what());
-    return 1;
-  }
-}
+int main() { return bev::gpu_main("attention", bev::run); }
