@@ -10,23 +10,19 @@
 #include "base/file.h"
 #include "base/text.h"
 #include "data/mock_dataset.h"
+#include "tests/support/layouts.h"
 #include "tests/support/temp_folder.h"
 
 namespace bev {
 namespace {
 
+const std::int64_t kVocabulary = test::tiny_gpt().vocab_size;
+
 ModelConfig small_model() {
-  ModelConfig model;
-  model.family = "gpt2";
+  ModelConfig model = test::tiny_gpt();
   model.num_layers = 2;
-  model.hidden_size = 16;
-  model.num_attention_heads = 2;
-  model.num_query_groups = 2;
-  model.kv_channels = 8;
-  model.ffn_hidden_size = 32;
-  model.vocab_size = 40;
-  model.max_position_embeddings = 16;
   model.hidden_dropout = 0.1;
+  model.init_method_std = 0.02;
   return model;
 }
 
@@ -43,7 +39,7 @@ class PoisonedDataset final : public Dataset {
   }
 
  private:
-  MockDataset mock_{{.vocab_size = 40, .seq_length = 16, .seed = 7}};
+  MockDataset mock_{{.vocab_size = kVocabulary, .seq_length = 16, .seed = 7}};
   std::set<std::int64_t> bad_;
 };
 
