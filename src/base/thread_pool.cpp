@@ -3,6 +3,7 @@
 #include <atomic>
 #include <condition_variable>
 #include <mutex>
+#include <new>
 #include <system_error>
 #include <thread>
 #include <vector>
@@ -14,6 +15,11 @@ namespace bev {
 namespace {
 // Workers spin this often before they sleep: products follow each other within microseconds.
 constexpr int kSpins = 4000;
+
+constexpr std::align_val_t kLine{64};
+struct FreeAligned {
+  void operator()(std::byte* memory) const { ::operator delete(memory, kLine); }
+};
 
 inline void relax() {
 #if defined(__x86_64__)
@@ -35,6 +41,8 @@ struct ThreadPool::State {
   std::int64_t pieces = 0;
   const void* body = nullptr;
   PieceFunction function = nullptr;
+  std::unique_ptr<std::byte, FreeAligned> scratch;
+  std::size_t scratch_bytes = 0;
 
   void stop_and_join() {
     {
@@ -84,6 +92,16 @@ ThreadPool::ThreadPool(int threads) : state_(std::make_unique<State>()) {
 ThreadPool::~ThreadPool() { state_->stop_and_join(); }
 
 int ThreadPool::threads() const { return static_cast<int>(state_->workers.size()) + 1; }
+
+std::byte* ThreadPool::scratch(std::size_t bytes) {
+  if (bytes > state_->scratch_bytes) {
+    state_->scratch.reset();
+    state_->scratch_bytes = 0;
+    state_->scratch.reset(static_cast<std::byte*>(::operator new(bytes, kLine)));
+    state_->scratch_bytes = bytes;
+  }
+  return state_->scratch.get();
+}
 
 void ThreadPool::run_pieces(std::int64_t pieces, const void* body, PieceFunction function) {
   if (pieces <= 1 || state_->workers.empty()) {

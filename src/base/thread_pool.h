@@ -2,6 +2,7 @@
 // of threads, and each piece is computed by one thread: results do not depend on the thread count.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <memory>
 
@@ -16,6 +17,10 @@ class ThreadPool {
   ThreadPool& operator=(const ThreadPool&) = delete;
 
   int threads() const;
+
+  // Memory for the owning thread's next work, 64-byte aligned, with whatever was left in it. It is
+  // kept, and valid until the next call.
+  std::byte* scratch(std::size_t bytes);
 
   // Calls body(piece) for every piece in [0, pieces), in any order, on any thread; returns when all
   // are done. Only the owning thread may call it, and body may not call it again. body must not

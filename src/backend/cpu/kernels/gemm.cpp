@@ -2,12 +2,14 @@
 #include "kernels/gemm.h"
 
 #include <atomic>
-#include <memory>
 #include <type_traits>
 #include <vector>
 
+#include "backend/cpu/bf16_engines.h"
+#include "backend/cpu/blocked_product.h"
 #include "backend/cpu/kernels/gemm_parts.h"
 #include "backend/cpu/kernels/pieces.h"
+#include "backend/cpu/kernels/plain_engine.h"
 #include "backend/cpu/kernels/tables.h"
 #include "base/error.h"
 
@@ -51,7 +53,7 @@ void for_tiles(const Stream& stream, const Gemm& gemm, const Body& body) {
   stream.pool->run(down * across, [&](std::int64_t piece) {
     const std::int64_t i = n >= m ? piece % down : piece / across;
     const std::int64_t j = n >= m ? piece / down : piece % across;
-    Tile tile{.row = i * cut.rows, .column = j * cut.columns};
+    Area tile{.row = i * cut.rows, .column = j * cut.columns};
     tile.rows = std::min(cut.rows, m - tile.row);
     tile.columns = std::min(cut.columns, n - tile.column);
     if (!body(tile)) failed.store(true, std::memory_order_relaxed);
@@ -60,14 +62,14 @@ void for_tiles(const Stream& stream, const Gemm& gemm, const Body& body) {
             gemm.product.k);
 }
 
-Product tile_product(const Gemm& gemm, const Tile& tile) {
+Product tile_product(const Gemm& gemm, const Area& tile) {
   Product product = gemm.product;
   product.m = tile.rows;
   product.n = tile.columns;
   return product;
 }
 
-bool tile_f32(const Gemm& gemm, const Tile& tile) {
+bool tile_f32(const Gemm& gemm, const Area& tile) {
   const std::int64_t ldc = gemm.product.ldc;
   float* c = static_cast<float*>(gemm.c) + tile.row * ldc + tile.column;
   if (!onednn_product(tile_product(gemm, tile), static_cast<float>(gemm.alpha),
@@ -85,77 +87,28 @@ bool tile_f32(const Gemm& gemm, const Tile& tile) {
   return true;
 }
 
-using Scratch = std::unique_ptr<float[]>;
-Scratch scratch(std::int64_t count) {
-  return std::make_unique_for_overwrite<float[]>(static_cast<std::size_t>(count));
-}
-
-// A block of a matrix as f32, without gaps.
+// 16-bit operands, on the best engine there is.
 template <class T>
-void widen_block(const T* from, std::int64_t stride, std::int64_t rows, std::int64_t columns,
-                 float* to) {
-  for (std::int64_t row = 0; row < rows; ++row) {
-    const T* x = from + row * stride;
-    float* y = to + row * columns;
-    for (std::int64_t j = 0; j < columns; ++j) y[j] = widen(x[j]);
-  }
-}
-
-// c = op(a) op(b), or c += it, through f32 copies of blocks.
-template <class T>
-bool multiply_widened(const Gemm& gemm, const Tile& tile, bool accumulate, float* c,
-                      std::int64_t ldc) {
-  constexpr std::int64_t kDepth = 512;
-  const Product& p = gemm.product;
-  const Scratch a = scratch(tile.rows * std::min(kDepth, p.k));
-  const Scratch b = scratch(tile.columns * std::min(kDepth, p.k));
-  for (std::int64_t k = 0; k < p.k; k += kDepth) {
-    const std::int64_t depth = std::min(kDepth, p.k - k);
-    Product part = tile_product(gemm, tile);
-    part.k = depth;
-    part.lda = p.transpose_a ? tile.rows : depth;
-    part.ldb = p.transpose_b ? depth : tile.columns;
-    part.ldc = ldc;
-    widen_block(a_at<T>(gemm, tile.row, k), p.lda, p.transpose_a ? depth : tile.rows, part.lda,
-                a.get());
-    widen_block(b_at<T>(gemm, k, tile.column), p.ldb, p.transpose_b ? tile.columns : depth,
-                part.ldb, b.get());
-    const float beta = accumulate || k > 0 ? 1 : 0;
-    if (!onednn_product(part, 1, a.get(), b.get(), beta, c)) return false;
-  }
-  return true;
-}
-
-template <class T>
-bool multiply_16(const Gemm& gemm, const Tile& tile, bool accumulate, float* c, std::int64_t ldc) {
+const TileEngine& engine_of() {
+#if defined(__AVX512F__)
   if constexpr (DtypeOf<T>::value == Dtype::kBf16) {
-    if (onednn_has_bf16()) {
-      Product product = tile_product(gemm, tile);
-      product.ldc = ldc;
-      return onednn_product(product, a_at<Bf16>(gemm, tile.row, 0),
-                            b_at<Bf16>(gemm, 0, tile.column), accumulate, c);
-    }
+    if (const TileEngine* engine = bf16_engine()) return *engine;
   }
-  return multiply_widened<T>(gemm, tile, accumulate, c, ldc);
+#endif
+  return plain_engine<T>();
 }
 
-// 16-bit operands: straight into an f32 c where that is all, else through a tile of f32 sums.
 template <class T, class C>
-bool tile_16(const Gemm& gemm, const Tile& tile) {
-  const std::int64_t ldc = gemm.product.ldc;
-  C* c = static_cast<C*>(gemm.c) + tile.row * ldc + tile.column;
-  if constexpr (std::is_same_v<C, float>) {
-    if (gemm.alpha == 1 && (gemm.beta == 0 || gemm.beta == 1) && gemm.bias == nullptr) {
-      return multiply_16<T>(gemm, tile, gemm.beta == 1, c, ldc);
-    }
-  }
-  const Scratch sums = scratch(tile.rows * tile.columns);
-  if (!multiply_16<T>(gemm, tile, false, sums.get(), tile.columns)) return false;
-  for (std::int64_t row = 0; row < tile.rows; ++row) {
-    finish_row<T, C>(gemm, tile.column, tile.columns, sums.get() + row * tile.columns,
-                     c + row * ldc);
-  }
-  return true;
+void gemm_blocked(const Stream& stream, const Gemm& gemm) {
+  blocked_product(*stream.pool, engine_of<T>(),
+                  {.product = gemm.product, .a = gemm.a, .b = gemm.b, .element_bytes = sizeof(T)},
+                  [&](const Area& area, const float* sums, std::int64_t stride) {
+                    C* c = static_cast<C*>(gemm.c) + area.row * gemm.product.ldc + area.column;
+                    for (std::int64_t row = 0; row < area.rows; ++row) {
+                      finish_row<T, C>(gemm, area.column, area.columns, sums + row * stride,
+                                       c + row * gemm.product.ldc);
+                    }
+                  });
 }
 
 // No inner dim: only beta and the bias remain.
@@ -176,16 +129,18 @@ void gemm_typed(const Stream& stream, const Gemm& gemm) {
   if (p.m == 0 || p.n == 0) return;
   if (p.k == 0) return gemm_empty<T, C>(stream, gemm);
   if (p.m <= kFewRows<T> && p.transpose_b) return gemm_few_rows<T, C>(stream, gemm);
-  for_tiles(stream, gemm, [&](const Tile& tile) {
-    if constexpr (std::is_same_v<T, double>) {
-      gemm_tile_f64(gemm, tile);
-      return true;
-    } else if constexpr (std::is_same_v<T, float>) {
-      return tile_f32(gemm, tile);
-    } else {
-      return tile_16<T, C>(gemm, tile);
-    }
-  });
+  if constexpr (sizeof(T) == 2) {
+    gemm_blocked<T, C>(stream, gemm);
+  } else {
+    for_tiles(stream, gemm, [&](const Area& tile) {
+      if constexpr (std::is_same_v<T, double>) {
+        gemm_tile_f64(gemm, tile);
+        return true;
+      } else {
+        return tile_f32(gemm, tile);
+      }
+    });
+  }
 }
 
 Gemm checked(const GemmArgs& args) {

@@ -51,10 +51,6 @@ void pack(const double* from, std::int64_t row_step, std::int64_t k_step, std::i
   }
 }
 
-constexpr std::int64_t round_up(std::int64_t value, std::int64_t step) {
-  return (value + step - 1) / step * step;
-}
-
 // Adds a register tile to the sums of the whole tile.
 void add_tile(const double* from, std::int64_t rows, std::int64_t columns, double* to,
               std::int64_t stride) {
@@ -64,7 +60,7 @@ void add_tile(const double* from, std::int64_t rows, std::int64_t columns, doubl
 }
 }  // namespace
 
-void gemm_tile_f64(const Gemm& gemm, const Tile& tile) {
+void gemm_tile_f64(const Gemm& gemm, const Area& tile) {
   const Product& p = gemm.product;
   const std::int64_t rows = round_up(tile.rows, kRows), columns = round_up(tile.columns, kColumns);
   std::vector<double> a(static_cast<std::size_t>(rows * kDepth));

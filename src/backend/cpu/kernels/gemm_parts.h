@@ -5,6 +5,7 @@
 
 #include "backend/cpu/kernels/math.h"
 #include "backend/cpu/onednn.h"
+#include "backend/cpu/product.h"
 #include "tensor/stream.h"
 
 namespace bev::cpu::BEV_CPU_LEVEL {
@@ -15,11 +16,6 @@ struct Gemm {
   double alpha = 1, beta = 0;
   const void *a = nullptr, *b = nullptr, *bias = nullptr;
   void* c = nullptr;
-};
-
-// Rows [row, row + rows) and columns [column, column + columns) of c.
-struct Tile {
-  std::int64_t row = 0, column = 0, rows = 0, columns = 0;
 };
 
 // Address of op(a)[row, k] and op(b)[k, column].
@@ -71,6 +67,6 @@ template <class T, class C>
 void gemm_few_rows(const Stream& stream, const Gemm& gemm);
 
 // One tile of an f64 product, bias included.
-void gemm_tile_f64(const Gemm& gemm, const Tile& tile);
+void gemm_tile_f64(const Gemm& gemm, const Area& tile);
 
 }  // namespace bev::cpu::BEV_CPU_LEVEL

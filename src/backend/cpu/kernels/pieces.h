@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cstdint>
 
+#include "backend/cpu/product.h"
 #include "base/thread_pool.h"
 #include "tensor/stream.h"
 
@@ -12,8 +13,6 @@ namespace bev::cpu::BEV_CPU_LEVEL {
 
 // Elements in a piece of a flat range: 64 KiB of floats.
 constexpr std::int64_t kFlatPiece = 16384;
-
-constexpr std::int64_t ceil_div(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
 
 // Calls body(begin, end) for [0, count) cut every `size`; body must not throw.
 template <class Body>

@@ -1,0 +1,111 @@
+#include "backend/cpu/bf16_panels.h"
+
+#if defined(__x86_64__)
+// g++ 12 takes the deliberately undefined values inside its own intrinsics for mistakes (its bug
+// 105593).
+#pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
+#include <immintrin.h>
+
+#include <algorithm>
+
+#define BEV_AVX512 gnu::target("avx512f,avx512bw,avx512vl"), gnu::always_inline
+
+namespace bev::cpu {
+
+namespace {
+constexpr int kPairs = static_cast<int>(kDepthStep) / 2;
+
+// One block of pairs, in whichever order the source has them.
+struct PairBlock {
+  __m512i rows[kPairs];
+};
+
+// The lowest `count` bits, all 32 from there on.
+std::uint32_t low_bits(std::int64_t count) {
+  return count >= 32 ? ~0u : (1u << std::max<std::int64_t>(count, 0)) - 1;
+}
+
+// Depth is contiguous: a row is an item.
+[[BEV_AVX512]] inline void load_items(const std::uint16_t* from, std::int64_t step,
+                                      std::int64_t items, std::int64_t depth, PairBlock& block) {
+  const __mmask32 mask = low_bits(depth);
+#pragma GCC unroll 16
+  for (int i = 0; i < kPairs; ++i) {
+    block.rows[i] =
+        i < items ? _mm512_maskz_loadu_epi16(mask, from + i * step) : _mm512_setzero_si512();
+  }
+}
+
+// Items are contiguous: a row is a pair, whose halves are neighbouring rows of the source.
+[[BEV_AVX512]] inline void load_pairs(const std::uint16_t* from, std::int64_t step,
+                                      std::int64_t items, std::int64_t depth, PairBlock& block) {
+  const auto mask = static_cast<__mmask16>(low_bits(items));
+#pragma GCC unroll 16
+  for (int i = 0; i < kPairs; ++i) {
+    const std::uint16_t* even = from + 2 * i * step;
+    const __m256i low =
+        2 * i < depth ? _mm256_maskz_loadu_epi16(mask, even) : _mm256_setzero_si256();
+    const __m256i high =
+        2 * i + 1 < depth ? _mm256_maskz_loadu_epi16(mask, even + step) : _mm256_setzero_si256();
+    block.rows[i] = _mm512_or_si512(_mm512_cvtepu16_epi32(low),
+                                    _mm512_slli_epi32(_mm512_cvtepu16_epi32(high), 16));
+  }
+}
+
+// Rows become columns: first within 4 x 4 pairs, then the 4 x 4 of these.
+[[BEV_AVX512]] inline void transpose(PairBlock& block) {
+  __m512i(&x)[kPairs] = block.rows;
+  __m512i y[kPairs];
+#pragma GCC unroll 4
+  for (int i = 0; i < kPairs; i += 4) {
+    const __m512i a = _mm512_unpacklo_epi32(x[i], x[i + 1]);
+    const __m512i b = _mm512_unpackhi_epi32(x[i], x[i + 1]);
+    const __m512i c = _mm512_unpacklo_epi32(x[i + 2], x[i + 3]);
+    const __m512i d = _mm512_unpackhi_epi32(x[i + 2], x[i + 3]);
+    y[i] = _mm512_unpacklo_epi64(a, c);
+    y[i + 1] = _mm512_unpackhi_epi64(a, c);
+    y[i + 2] = _mm512_unpacklo_epi64(b, d);
+    y[i + 3] = _mm512_unpackhi_epi64(b, d);
+  }
+#pragma GCC unroll 4
+  for (int i = 0; i < 4; ++i) {
+    const __m512i a = _mm512_shuffle_i32x4(y[i], y[i + 4], 0x88);
+    const __m512i b = _mm512_shuffle_i32x4(y[i], y[i + 4], 0xdd);
+    const __m512i c = _mm512_shuffle_i32x4(y[i + 8], y[i + 12], 0x88);
+    const __m512i d = _mm512_shuffle_i32x4(y[i + 8], y[i + 12], 0xdd);
+    x[i] = _mm512_shuffle_i32x4(a, c, 0x88);
+    x[i + 8] = _mm512_shuffle_i32x4(a, c, 0xdd);
+    x[i + 4] = _mm512_shuffle_i32x4(b, d, 0x88);
+    x[i + 12] = _mm512_shuffle_i32x4(b, d, 0xdd);
+  }
+}
+
+[[BEV_AVX512]] inline void pack(const PanelSource& from, bool item_rows, std::byte* to) {
+  const auto* source = static_cast<const std::uint16_t*>(from.data);
+  const bool by_item = from.depth_step == 1;
+  for (std::int64_t k = 0; k < from.depth; k += kDepthStep, to += kPairBlockBytes) {
+    PairBlock block;
+    if (by_item) {
+      load_items(source + k, from.item_step, from.items, from.depth - k, block);
+    } else {
+      load_pairs(source + k * from.depth_step, from.depth_step, from.items, from.depth - k, block);
+    }
+    if (by_item != item_rows) transpose(block);
+#pragma GCC unroll 16
+    for (int i = 0; i < kPairs; ++i) _mm512_store_si512(to + 64 * i, block.rows[i]);
+  }
+}
+}  // namespace
+
+[[gnu::target("avx512f,avx512bw,avx512vl")]] void pack_pair_columns(const PanelSource& from,
+                                                                    std::byte* to) {
+  pack(from, false, to);
+}
+
+[[gnu::target("avx512f,avx512bw,avx512vl")]] void pack_pair_rows(const PanelSource& from,
+                                                                 std::byte* to) {
+  pack(from, true, to);
+}
+
+}  // namespace bev::cpu
+#endif

@@ -1,0 +1,209 @@
+#include "backend/cpu/blocked_product.h"
+
+#include <algorithm>
+
+namespace bev::cpu {
+
+namespace {
+// The largest block of c, and of depth, for which both operands are packed at a time: large enough
+// that packing is little beside multiplying, small enough for the last cache.
+constexpr std::int64_t kBlockRows = 1024, kBlockColumns = 1536, kBlockDepth = 2048;
+// An area is one thread's: sums and packed rows stay in its second cache. Blocks too small for
+// kAreas of them are cut finer, so that they still occupy several threads.
+constexpr std::int64_t kAreaRows = 256, kAreaColumns = 384, kAreas = 16;
+constexpr std::int64_t kLeastRows = 32, kLeastColumns = 96;
+constexpr std::int64_t kPackedPanels = 4;  // that a thread packs at a time
+
+// Equal parts of at most `most`, whole multiples of `unit`.
+std::int64_t even_part(std::int64_t total, std::int64_t most, std::int64_t unit) {
+  return round_up(ceil_div(total, ceil_div(total, most)), unit);
+}
+
+// A range of items or of depth.
+struct Range {
+  std::int64_t begin = 0, count = 0;
+  bool operator==(const Range&) const = default;
+};
+
+Range part_of(std::int64_t total, std::int64_t size, std::int64_t begin) {
+  return {begin, std::min(size, total - begin)};
+}
+
+// An operand and the packed form of its block [depth block][panel][step].
+struct Operand {
+  const std::byte* data = nullptr;
+  std::int64_t item_step = 0, depth_step = 0;  // bytes
+  std::int64_t block_items = 0;
+  void (*pack)(const PanelSource&, std::byte*) = nullptr;
+  std::byte* packed = nullptr;
+  Range items = {}, depth = {};  // what is packed
+
+  bool holds(const Range& some_items, const Range& some_depth) const {
+    return items == some_items && depth == some_depth;
+  }
+};
+
+class Driver {
+ public:
+  Driver(ThreadPool& pool, const TileEngine& engine, const BlockedProduct& args, const void* body,
+         FinishArea finish);
+  void run();
+
+ private:
+  std::int64_t packed_bytes(std::int64_t items) const {
+    return ceil_div(block_depth_, step_depth()) * ceil_div(items, kPanelItems) * panel_bytes();
+  }
+  // Depth of the panels that are multiplied at a time.
+  std::int64_t step_depth() const { return engine_.block_steps * kDepthStep; }
+  std::int64_t panel_bytes() const { return engine_.block_steps * engine_.step_bytes; }
+  std::byte* panel(const Operand& operand, std::int64_t depth_block, std::int64_t number) const {
+    const std::int64_t panels = ceil_div(operand.block_items, kPanelItems);
+    return operand.packed + (depth_block * panels + number) * panel_bytes();
+  }
+
+  void pack(const Range& rows, const Range& columns, const Range& depth);
+  void pack_panels(const Operand& operand, std::int64_t first) const;
+  void multiply(const Range& rows, const Range& columns, const Range& depth);
+  void sum_area(const Area& area, const Range& depth) const;
+
+  ThreadPool& pool_;
+  const TileEngine& engine_;
+  const BlockedProduct& args_;
+  const void* body_;
+  FinishArea finish_;
+  std::int64_t block_depth_ = 0;
+  Operand a_, b_;
+  float* sums_ = nullptr;
+  std::int64_t stride_ = 0;
+};
+
+Driver::Driver(ThreadPool& pool, const TileEngine& engine, const BlockedProduct& args,
+               const void* body, FinishArea finish)
+    : pool_(pool), engine_(engine), args_(args), body_(body), finish_(finish) {
+  const Product& p = args.product;
+  const std::int64_t bytes = args.element_bytes;
+  a_ = {.data = static_cast<const std::byte*>(args.a),
+        .item_step = (p.transpose_a ? 1 : p.lda) * bytes,
+        .depth_step = (p.transpose_a ? p.lda : 1) * bytes,
+        .block_items = even_part(p.m, kBlockRows, engine.a_panels * kPanelItems),
+        .pack = engine.pack_a};
+  b_ = {.data = static_cast<const std::byte*>(args.b),
+        .item_step = (p.transpose_b ? p.ldb : 1) * bytes,
+        .depth_step = (p.transpose_b ? 1 : p.ldb) * bytes,
+        .block_items = even_part(p.n, kBlockColumns, engine.b_panels * kPanelItems),
+        .pack = engine.pack_b};
+  block_depth_ = even_part(p.k, kBlockDepth, kDepthStep);
+  // Rows of sums that are no power of two apart do not fall on each other in the caches.
+  stride_ = b_.block_items + kPanelItems;
+  const std::int64_t a_bytes = packed_bytes(a_.block_items), b_bytes = packed_bytes(b_.block_items);
+  a_.packed =
+      pool.scratch(static_cast<std::size_t>(a_bytes + b_bytes + a_.block_items * stride_ * 4));
+  b_.packed = a_.packed + a_bytes;
+  sums_ = reinterpret_cast<float*>(b_.packed + b_bytes);
+}
+
+void Driver::run() {
+  const Product& p = args_.product;
+  for (std::int64_t column = 0; column < p.n; column += b_.block_items) {
+    const Range columns = part_of(p.n, b_.block_items, column);
+    for (std::int64_t row = 0; row < p.m; row += a_.block_items) {
+      const Range rows = part_of(p.m, a_.block_items, row);
+      for (std::int64_t k = 0; k < p.k; k += block_depth_) {
+        const Range depth = part_of(p.k, block_depth_, k);
+        pack(rows, columns, depth);
+        multiply(rows, columns, depth);
+      }
+    }
+  }
+}
+
+// What is packed already stays.
+void Driver::pack(const Range& rows, const Range& columns, const Range& depth) {
+  const auto pieces = [&](Operand& operand, const Range& items) {
+    if (operand.holds(items, depth)) return std::int64_t{0};
+    operand.items = items;
+    operand.depth = depth;
+    return ceil_div(items.count, kPackedPanels * kPanelItems);
+  };
+  const std::int64_t of_a = pieces(a_, rows), of_b = pieces(b_, columns);
+  pool_.run(of_a + of_b, [&](std::int64_t piece) {
+    if (piece < of_a) return pack_panels(a_, piece * kPackedPanels);
+    pack_panels(b_, (piece - of_a) * kPackedPanels);
+  });
+}
+
+void Driver::pack_panels(const Operand& operand, std::int64_t first) const {
+  const std::int64_t panels = ceil_div(operand.items.count, kPanelItems);
+  const std::int64_t last = std::min(panels, first + kPackedPanels);
+  for (std::int64_t k = 0; k < operand.depth.count; k += step_depth()) {
+    for (std::int64_t number = first; number < last; ++number) {
+      const std::int64_t item = number * kPanelItems;
+      operand.pack({.data = operand.data + (operand.items.begin + item) * operand.item_step +
+                            (operand.depth.begin + k) * operand.depth_step,
+                    .item_step = operand.item_step / args_.element_bytes,
+                    .depth_step = operand.depth_step / args_.element_bytes,
+                    .items = std::min(kPanelItems, operand.items.count - item),
+                    .depth = std::min(step_depth(), operand.depth.count - k)},
+                   panel(operand, k / step_depth(), number));
+    }
+  }
+}
+
+void Driver::multiply(const Range& rows, const Range& columns, const Range& depth) {
+  std::int64_t high = std::min(kAreaRows, rows.count), wide = std::min(kAreaColumns, columns.count);
+  while (ceil_div(rows.count, high) * ceil_div(columns.count, wide) < kAreas) {
+    if (high > kLeastRows && (2 * high >= wide || wide <= kLeastColumns)) {
+      high = ceil_div(high, 2);
+    } else if (wide > kLeastColumns) {
+      wide = ceil_div(wide, 2);
+    } else {
+      break;
+    }
+  }
+  high = round_up(high, engine_.a_panels * kPanelItems);
+  wide = round_up(wide, engine_.b_panels * kPanelItems);
+  const std::int64_t down = ceil_div(rows.count, high), across = ceil_div(columns.count, wide);
+  pool_.run(down * across, [&](std::int64_t piece) {
+    const Range some_rows = part_of(rows.count, high, piece % down * high);
+    const Range some_columns = part_of(columns.count, wide, piece / down * wide);
+    const Area area{some_rows.begin, some_columns.begin, some_rows.count, some_columns.count};
+    sum_area(area, depth);
+    if (depth.begin + depth.count < args_.product.k) return;
+    finish_(body_, {rows.begin + area.row, columns.begin + area.column, area.rows, area.columns},
+            sums_ + area.row * stride_ + area.column, stride_);
+  });
+}
+
+// Panels of b stay in the first cache while all rows of the area pass by.
+void Driver::sum_area(const Area& area, const Range& depth) const {
+  const std::int64_t row_panel = area.row / kPanelItems, column_panel = area.column / kPanelItems;
+  const std::int64_t down = ceil_div(area.rows, kPanelItems);
+  const std::int64_t across = ceil_div(area.columns, kPanelItems);
+  engine_.begin();
+  for (std::int64_t k = 0; k < depth.count; k += step_depth()) {
+    const std::int64_t steps = ceil_div(std::min(step_depth(), depth.count - k), kDepthStep);
+    for (std::int64_t j = 0; j < across; j += engine_.b_panels) {
+      for (std::int64_t i = 0; i < down; i += engine_.a_panels) {
+        engine_.multiply(
+            {.a = panel(a_, k / step_depth(), row_panel + i),
+             .b = panel(b_, k / step_depth(), column_panel + j),
+             .a_panels = std::min(engine_.a_panels, down - i),
+             .b_panels = std::min(engine_.b_panels, across - j),
+             .panel_bytes = panel_bytes(),
+             .steps = steps,
+             .sums = sums_ + (area.row + i * kPanelItems) * stride_ + area.column + j * kPanelItems,
+             .stride = stride_,
+             .add = depth.begin + k > 0});
+      }
+    }
+  }
+  engine_.end();
+}
+}  // namespace
+
+void blocked_product(ThreadPool& pool, const TileEngine& engine, const BlockedProduct& product,
+                     const void* body, FinishArea finish) {
+  Driver(pool, engine, product, body, finish).run();
+}
+
+}  // namespace bev::cpu

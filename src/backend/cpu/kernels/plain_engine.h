@@ -1,0 +1,12 @@
+// The tile engine that needs no special instructions: panels of f32 for any element type, vectors
+// as wide as the level allows.
+#pragma once
+
+#include "backend/cpu/tile_engine.h"
+
+namespace bev::cpu::BEV_CPU_LEVEL {
+
+template <class T>
+const TileEngine& plain_engine();
+
+}  // namespace bev::cpu::BEV_CPU_LEVEL

@@ -1,0 +1,25 @@
+// A matrix product in numbers, and parts of its result.
+#pragma once
+
+#include <cstdint>
+
+namespace bev::cpu {
+
+// Row-major, leading dims in elements. op(a) is [m, k], op(b) [k, n], c [m, n].
+struct Product {
+  std::int64_t m = 0, n = 0, k = 0;
+  bool transpose_a = false, transpose_b = false;
+  std::int64_t lda = 0, ldb = 0, ldc = 0;
+};
+
+// Rows [row, row + rows) and columns [column, column + columns) of c.
+struct Area {
+  std::int64_t row = 0, column = 0, rows = 0, columns = 0;
+};
+
+constexpr std::int64_t ceil_div(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
+constexpr std::int64_t round_up(std::int64_t n, std::int64_t step) {
+  return ceil_div(n, step) * step;
+}
+
+}  // namespace bev::cpu
