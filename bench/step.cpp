@@ -3,6 +3,7 @@
 //
 // usage: step MODEL MODE B T [SECONDS]   MODEL: gpt2-124m | tiny-llama; MODE: fp32 | bf16
 #include <fmt/format.h>
+#include <sys/resource.h>
 
 #include <algorithm>
 #include <cstdio>
@@ -37,6 +38,13 @@ double matrix_flops_per_token(const ModelConfig& model, std::int64_t length) {
   double matrix =
       layers * (4 * hidden * hidden + inner) + static_cast<double>(model.vocab_size) * hidden;
   return 6 * matrix + 12 * layers * hidden * static_cast<double>(length);
+}
+
+// The most memory that the process ever had.
+double peak_memory_mib() {
+  rusage usage{};
+  getrusage(RUSAGE_SELF, &usage);
+  return static_cast<double>(usage.ru_maxrss) / 1024;
 }
 
 void run(World& world, const std::string& name, const std::string& mode, std::int64_t rows,
@@ -75,10 +83,10 @@ void run(World& world, const std::string& name, const std::string& mode, std::in
   auto tokens = static_cast<double>(rows * length);
   std::puts(fmt::format("{{\"model\": \"{}\", \"mode\": \"{}\", \"B\": {}, \"T\": {}, \"ms\": "
                         "{:.0f}, \"tok_s\": {:.1f}, "
-                        "\"gflops\": {:.0f}, \"peak_mib\": {:.0f}}}",
+                        "\"gflops\": {:.0f}, \"peak_mib\": {:.0f}, \"rss_mib\": {:.0f}}}",
                         name, mode, rows, length, median * 1e3, tokens / median,
                         tokens * matrix_flops_per_token(options.model, length) / median / 1e9,
-                        static_cast<double>(engine.arena().peak()) / (1 << 20))
+                        static_cast<double>(engine.arena().peak()) / (1 << 20), peak_memory_mib())
                 .c_str());
 }
 

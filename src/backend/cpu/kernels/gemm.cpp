@@ -128,7 +128,7 @@ void gemm_typed(const Stream& stream, const Gemm& gemm) {
   const Product& p = gemm.product;
   if (p.m == 0 || p.n == 0) return;
   if (p.k == 0) return gemm_empty<T, C>(stream, gemm);
-  if (p.m <= kFewRows<T> && p.transpose_b) return gemm_few_rows<T, C>(stream, gemm);
+  if (p.m <= kFewRows && p.transpose_b) return gemm_few_rows<T, C>(stream, gemm);
   if constexpr (sizeof(T) == 2) {
     gemm_blocked<T, C>(stream, gemm);
   } else {

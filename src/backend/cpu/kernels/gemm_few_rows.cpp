@@ -1,92 +1,211 @@
-#include <vector>
+// Few rows: every element of b is read once from memory and serves all rows, so that the product
+// runs as fast as memory delivers b.
+#include <cstring>
+#include <type_traits>
 
+#include "backend/cpu/bf16_engines.h"
 #include "backend/cpu/kernels/gemm_parts.h"
 #include "backend/cpu/kernels/lanes.h"
 #include "backend/cpu/kernels/pieces.h"
 
+#if defined(__AVX512F__)
+#include <immintrin.h>
+#endif
+
 namespace bev::cpu::BEV_CPU_LEVEL {
 
 namespace {
-// sums[r][s] = a[r] . b[s] for kRows rows of a, depth apart, and kColumns rows of b, stride apart.
-// A tile of them reads each vector of a and b once for several products and hides the latency of a
-// sum.
-template <int kRows, int kColumns, class T>
-BEV_INLINE void dot_tile(const accumulate_t<T>* a, const T* b, std::int64_t stride,
-                         std::int64_t depth, accumulate_t<T> (&sums)[kRows][kColumns]) {
-  using A = accumulate_t<T>;
-  using Vector = typename Lanes<A>::type;
-  constexpr std::int64_t kCount = Lanes<A>::kCount;
-  Vector lanes[kRows][kColumns] = {};
-  std::int64_t i = 0;
-  for (; i + kCount <= depth; i += kCount) {
-    Vector left[kRows];
-#pragma GCC unroll 4
-    for (int row = 0; row < kRows; ++row) load_lanes(a + row * depth + i, left[row]);
-#pragma GCC unroll 4
-    for (int column = 0; column < kColumns; ++column) {
-      Vector right;
-      const T* from = b + column * stride + i;
-      // Short rows of 16 bits end before the hardware foresees the next.
-      if constexpr (sizeof(T) == 2) __builtin_prefetch(from + kColumns * stride);
-      load_lanes(from, right);
-#pragma GCC unroll 4
-      for (int row = 0; row < kRows; ++row) lanes[row][column] += left[row] * right;
-    }
+// Rows that are computed together: their sums with several columns must fit the registers.
+#if defined(__AVX512F__)
+constexpr int kMostRows = 8;
+#else
+constexpr int kMostRows = 2;
+#endif
+
+template <class A>
+struct LaneNumbers;
+template <>
+struct LaneNumbers<float> {
+  typedef std::int32_t type __attribute__((vector_size(64)));
+};
+template <>
+struct LaneNumbers<double> {
+  typedef std::int64_t type __attribute__((vector_size(64)));
+};
+
+// x = sums of neighbouring lanes, of x and then of y.
+template <class A>
+BEV_INLINE void add_neighbours(typename Lanes<A>::type& x, const typename Lanes<A>::type& y) {
+  typename LaneNumbers<A>::type even = {}, odd = {};
+#pragma GCC unroll 16
+  for (int i = 0; i < Lanes<A>::kCount; ++i) {
+    even[i] = 2 * i;
+    odd[i] = 2 * i + 1;
   }
-  for (int row = 0; row < kRows; ++row) {
-    for (int column = 0; column < kColumns; ++column) {
-      A rest = 0;
-      for (std::int64_t j = i; j < depth; ++j) {
-        rest += a[row * depth + j] * widen(b[column * stride + j]);
+  x = __builtin_shuffle(x, y, even) + __builtin_shuffle(x, y, odd);
+}
+
+// sums[i] = all lanes of x[i], added in the same order however many x there are.
+template <class A, int kVectors>
+BEV_INLINE void add_all_lanes(typename Lanes<A>::type (&x)[kVectors], A* sums) {
+  constexpr int kCount = static_cast<int>(Lanes<A>::kCount);
+  if constexpr (kVectors == kCount) {
+#pragma GCC unroll 4
+    for (int left = kVectors / 2; left > 0; left /= 2) {
+#pragma GCC unroll 8
+      for (int i = 0; i < left; ++i) {
+        x[i] = x[2 * i];
+        add_neighbours<A>(x[i], x[2 * i + 1]);
       }
-      sums[row][column] = add_lanes<A>(lanes[row][column]) + rest;
+    }
+    std::memcpy(sums, &x[0], sizeof x[0]);
+  } else {
+    for (int i = 0; i < kVectors; ++i) {
+#pragma GCC unroll 4
+      for (int width = kCount; width > 1; width /= 2) add_neighbours<A>(x[i], x[i]);
+      sums[i] = x[i][0];
     }
   }
 }
 
-// Columns [begin, begin + kColumns) of c.
-template <int kRows, int kColumns, class T, class C>
-void dot_columns(const Gemm& gemm, const accumulate_t<T>* a, std::int64_t begin) {
+// Short rows of 16 bits end before the hardware foresees the next.
+template <class T>
+BEV_INLINE void prefetch_columns(const T* from, std::int64_t elements) {
+  if constexpr (sizeof(T) == 2) __builtin_prefetch(from + elements);
+}
+
+// Dots of widened elements: sums[r][c] = a[r] . b[c] for kRows rows of a, depth apart, and kColumns
+// rows of b, stride apart. A tile of them reads each vector of a and b once for several products
+// and hides the latency of a sum.
+template <class T>
+struct WideDots {
+  using Left = accumulate_t<T>;
+
+  template <int kRows, int kColumns>
+  static void tile(const Left* a, const T* b, std::int64_t stride, std::int64_t depth,
+                   Left (&sums)[kRows][kColumns]) {
+    using Vector = typename Lanes<Left>::type;
+    constexpr std::int64_t kCount = Lanes<Left>::kCount;
+    Vector lanes[kRows * kColumns] = {};
+    std::int64_t i = 0;
+    for (; i + kCount <= depth; i += kCount) {
+      Vector left[kRows];
+#pragma GCC unroll 8
+      for (int row = 0; row < kRows; ++row) load_lanes(a + row * depth + i, left[row]);
+#pragma GCC unroll 4
+      for (int column = 0; column < kColumns; ++column) {
+        Vector right;
+        const T* from = b + column * stride + i;
+        prefetch_columns(from, kColumns * stride);
+        load_lanes(from, right);
+#pragma GCC unroll 8
+        for (int row = 0; row < kRows; ++row) lanes[row * kColumns + column] += left[row] * right;
+      }
+    }
+    add_all_lanes<Left>(lanes, &sums[0][0]);
+    for (int row = 0; row < kRows; ++row) {
+      for (int column = 0; column < kColumns; ++column) {
+        for (std::int64_t j = i; j < depth; ++j) {
+          sums[row][column] += a[row * depth + j] * widen(b[column * stride + j]);
+        }
+      }
+    }
+  }
+};
+
+#if defined(__AVX512F__)
+// The same on pairs of bf16, which the CPU multiplies without widening.
+struct PairDots {
+  using Left = Bf16;
+
+  template <int kRows, int kColumns>
+  [[gnu::target("avx512bf16")]] static void tile(const Bf16* a, const Bf16* b, std::int64_t stride,
+                                                 std::int64_t depth,
+                                                 float (&sums)[kRows][kColumns]) {
+    constexpr std::int64_t kCount = 32;
+    typename Lanes<float>::type lanes[kRows * kColumns] = {};
+    for (std::int64_t i = 0; i < depth; i += kCount) {
+      const __mmask32 mask = depth - i >= kCount ? ~0u : (1u << (depth - i)) - 1;
+      __m512i left[kRows];
+#pragma GCC unroll 8
+      for (int row = 0; row < kRows; ++row) {
+        left[row] = _mm512_maskz_loadu_epi16(mask, a + row * depth + i);
+      }
+#pragma GCC unroll 4
+      for (int column = 0; column < kColumns; ++column) {
+        const Bf16* from = b + column * stride + i;
+        prefetch_columns(from, kColumns * stride);
+        const auto right = reinterpret_cast<__m512bh>(_mm512_maskz_loadu_epi16(mask, from));
+#pragma GCC unroll 8
+        for (int row = 0; row < kRows; ++row) {
+          auto& sum = lanes[row * kColumns + column];
+          sum = _mm512_dpbf16_ps(sum, reinterpret_cast<__m512bh>(left[row]), right);
+        }
+      }
+    }
+    add_all_lanes<float>(lanes, &sums[0][0]);
+  }
+};
+#endif
+
+// kRows x kColumns of c, from (row, column) on.
+template <class Dots, int kRows, int kColumns, class T, class C>
+void dot_tile(const Gemm& gemm, const typename Dots::Left* a, std::int64_t row,
+              std::int64_t column) {
   const Product& p = gemm.product;
   accumulate_t<T> sums[kRows][kColumns];
-  dot_tile<kRows, kColumns, T>(a, static_cast<const T*>(gemm.b) + begin * p.ldb, p.ldb, p.k, sums);
-  for (int row = 0; row < kRows; ++row) {
-    finish_row<T, C>(gemm, begin, kColumns, sums[row],
-                     static_cast<C*>(gemm.c) + row * p.ldc + begin);
+  Dots::template tile<kRows, kColumns>(a + row * p.k, b_at<T>(gemm, 0, column), p.ldb, p.k, sums);
+  for (int r = 0; r < kRows; ++r) {
+    finish_row<T, C>(gemm, column, kColumns, sums[r],
+                     static_cast<C*>(gemm.c) + (row + r) * p.ldc + column);
   }
 }
 
-template <int kRows, class T, class C>
-void dot_range(const Gemm& gemm, const accumulate_t<T>* a, std::int64_t begin, std::int64_t end) {
-  constexpr int kColumns = kRows <= 2 ? 4 : 2;
-  for (; begin + kColumns <= end; begin += kColumns) {
-    dot_columns<kRows, kColumns, T, C>(gemm, a, begin);
+// Rows from `row` on of some columns, whose part of b stays in the cache.
+template <class Dots, int kRows, class T, class C>
+void dot_columns(const Gemm& gemm, const typename Dots::Left* a, std::int64_t row,
+                 std::int64_t begin, std::int64_t end) {
+  constexpr int kColumns = kRows == 8 ? 2 : 4;
+  for (; row + kRows <= gemm.product.m; row += kRows) {
+    std::int64_t column = begin;
+    for (; column + kColumns <= end; column += kColumns) {
+      dot_tile<Dots, kRows, kColumns, T, C>(gemm, a, row, column);
+    }
+    for (; column < end; ++column) dot_tile<Dots, kRows, 1, T, C>(gemm, a, row, column);
   }
-  for (; begin < end; ++begin) dot_columns<kRows, 1, T, C>(gemm, a, begin);
+  if constexpr (kRows > 1) dot_columns<Dots, kRows / 2, T, C>(gemm, a, row, begin, end);
+}
+
+template <class Dots, class T, class C>
+void multiply_few_rows(const Stream& stream, const Gemm& gemm) {
+  using Left = typename Dots::Left;
+  const Product& p = gemm.product;
+  auto* a = reinterpret_cast<Left*>(
+      stream.pool->scratch(static_cast<std::size_t>(p.m * p.k) * sizeof(Left)));
+  for (std::int64_t row = 0; row < p.m; ++row) {
+    for (std::int64_t i = 0; i < p.k; ++i) {
+      if constexpr (std::is_same_v<Left, T>) {
+        a[row * p.k + i] = *a_at<T>(gemm, row, i);
+      } else {
+        a[row * p.k + i] = widen(*a_at<T>(gemm, row, i));
+      }
+    }
+  }
+  const std::int64_t columns = std::max<std::int64_t>(8, 2 * kFlatPiece / p.k);
+  for_ranges(stream, p.n, columns, [&](std::int64_t begin, std::int64_t end) {
+    dot_columns<Dots, kMostRows, T, C>(gemm, a, 0, begin, end);
+  });
 }
 }  // namespace
 
 template <class T, class C>
 void gemm_few_rows(const Stream& stream, const Gemm& gemm) {
-  using A = accumulate_t<T>;
-  const Product& p = gemm.product;
-  std::vector<A> a(static_cast<std::size_t>(p.m * p.k));
-  for (std::int64_t row = 0; row < p.m; ++row) {
-    for (std::int64_t i = 0; i < p.k; ++i) {
-      a[static_cast<std::size_t>(row * p.k + i)] = widen(*a_at<T>(gemm, row, i));
-    }
+#if defined(__AVX512F__)
+  if constexpr (std::is_same_v<T, Bf16>) {
+    if (avx512_bf16_engine() != nullptr) return multiply_few_rows<PairDots, T, C>(stream, gemm);
   }
-  const std::int64_t columns = std::max<std::int64_t>(8, 2 * kFlatPiece / p.k);
-  for_ranges(stream, p.n, columns, [&](std::int64_t begin, std::int64_t end) {
-    if (p.m == 1) return dot_range<1, T, C>(gemm, a.data(), begin, end);
-    if constexpr (kFewRows<T> >= 2) {
-      if (p.m == 2) return dot_range<2, T, C>(gemm, a.data(), begin, end);
-    }
-    if constexpr (kFewRows<T> >= 4) {
-      if (p.m == 3) return dot_range<3, T, C>(gemm, a.data(), begin, end);
-      if (p.m == 4) return dot_range<4, T, C>(gemm, a.data(), begin, end);
-    }
-  });
+#endif
+  multiply_few_rows<WideDots<T>, T, C>(stream, gemm);
 }
 
 template void gemm_few_rows<double, double>(const Stream&, const Gemm&);

@@ -55,14 +55,13 @@ BEV_INLINE void finish_row(const Gemm& gemm, std::int64_t column, std::int64_t c
   }
 }
 
-// Few rows of op(a) and b transposed (generating text): bound by reading b once.
-// Above so many rows oneDNN is faster.
-template <class T>
+// At most kFewRows rows of op(a) and b transposed (generating text): bound by reading b once. With
+// more rows packing b pays.
+#if defined(__AVX512F__)
+constexpr std::int64_t kFewRows = 16;
+#else
 constexpr std::int64_t kFewRows = 4;
-template <>
-constexpr std::int64_t kFewRows<float> = 1;
-template <>
-constexpr std::int64_t kFewRows<Bf16> = 2;
+#endif
 template <class T, class C>
 void gemm_few_rows(const Stream& stream, const Gemm& gemm);
 
