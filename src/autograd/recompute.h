@@ -24,9 +24,10 @@ class TapeScope {
 namespace detail {
 // Runs f again, recorded, and its backward; returns the gradient of x (empty when not wanted).
 template <class F>
-Tensor backward_again(Context& ctx, const F& f, const Saved& x, const GradSlot& slot, Tensor dy,
+Tensor backward_again(Backward& back, const F& f, const Saved& x, const GradSlot& slot, Tensor dy,
                       const Placement& dy_placement) {
-  Tape tape;
+  Context& ctx = back.ctx;
+  Tape& tape = back.inner_tape();
   TapeScope scope(ctx, &tape);
   GradSlot input, output;
   {
@@ -37,7 +38,9 @@ Tensor backward_again(Context& ctx, const F& f, const Saved& x, const GradSlot& 
   }
   tape.add_gradient(ctx, output, std::move(dy), dy_placement);
   tape.backward(ctx);
-  return tape.take_gradient(input.id);
+  Tensor dx = tape.take_gradient(input.id);
+  tape.clear();
+  return dx;
 }
 }  // namespace detail
 
@@ -56,7 +59,7 @@ Var recompute(Context& ctx, const char* name, const Var& x, F f) {
               [f, saved = Saved(x), slot = GradSlot(x), out = GradSlot(y)](Backward& back) {
                 Tensor dy = back.take(out);
                 if (dy.empty()) return;
-                Tensor dx = detail::backward_again(back.ctx, f, saved, slot, std::move(dy),
+                Tensor dx = detail::backward_again(back, f, saved, slot, std::move(dy),
                                                    out.placement.dual());
                 if (slot.wanted()) back.add(slot, std::move(dx));
               });

@@ -73,6 +73,12 @@ void Tape::add_gradient(Context& ctx, const GradSlot& to, Tensor gradient,
   sum = std::move(out);
 }
 
+Tape& Tape::inner() {
+  if (!inner_) inner_ = std::make_unique<Tape>();
+  inner_->clear();
+  return *inner_;
+}
+
 Tensor Tape::take_gradient(VarId id) {
   return id < 0 ? Tensor() : std::exchange(gradients_[static_cast<std::size_t>(id)], Tensor());
 }

@@ -11,6 +11,7 @@
 
 #include "autograd/context.h"
 #include "autograd/weight_work.h"
+#include "base/spare_memory.h"
 
 namespace bev {
 
@@ -82,6 +83,15 @@ class Tape {
                       [](void* f) { static_cast<F*>(f)->~F(); }});
   }
 
+  // A recipe in memory that the tape uses again; it may outlive the tape.
+  template <class R, class... Args>
+  std::shared_ptr<const Recipe> make_recipe(Args&&... args) {
+    return std::allocate_shared<R>(SpareAllocator<R>(recipes_), std::forward<Args>(args)...);
+  }
+
+  // An empty tape for what is run again inside a backward. There is one at a time.
+  Tape& inner();
+
   // Runs and destroys all closures, last first. Gradients of tracked inputs stay to be taken.
   void backward(Context& ctx);
 
@@ -111,6 +121,8 @@ class Tape {
   static constexpr std::size_t kSlabBytes = 64 * 1024;
   std::vector<std::unique_ptr<std::byte[]>> slabs_;
   std::size_t slab_ = 0, slab_used_ = 0;
+  std::shared_ptr<SpareMemory> recipes_ = std::make_shared<SpareMemory>();
+  std::unique_ptr<Tape> inner_;
 };
 
 // What a closure sees.
@@ -119,6 +131,7 @@ class Backward {
   Backward(Context& context, Tape& tape) : ctx(context), tape_(tape) {}
   Context& ctx;
 
+  Tape& inner_tape() { return tape_.inner(); }
   Tensor take(const GradSlot& output) { return tape_.take_gradient(output.id); }
   void add(const GradSlot& input, Tensor gradient, const Placement& placement) {
     tape_.add_gradient(ctx, input, std::move(gradient), placement);

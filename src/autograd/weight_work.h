@@ -6,6 +6,8 @@
 #include <utility>
 #include <vector>
 
+#include "base/spare_memory.h"
+
 namespace bev {
 
 struct Context;
@@ -15,7 +17,9 @@ class WeightWork {
   // Of an op of a layer.
   template <class F>
   void add(const char* op, std::int64_t layer, F work) {
-    items_.push_back({op, layer, std::make_unique<Holder<F>>(std::move(work))});
+    items_.push_back(
+        {op, layer,
+         std::allocate_shared<Holder<F>>(SpareAllocator<Holder<F>>(memory_), std::move(work))});
   }
   // Does all of it, in the order it came, and forgets it.
   void run(Context& ctx);
@@ -35,9 +39,10 @@ class WeightWork {
   struct Item {
     const char* op;
     std::int64_t layer;
-    std::unique_ptr<Work> work;
+    std::shared_ptr<Work> work;
   };
   std::vector<Item> items_;
+  std::shared_ptr<SpareMemory> memory_ = std::make_shared<SpareMemory>();
 };
 
 }  // namespace bev

@@ -4,7 +4,6 @@
 
 #include "autograd/recompute.h"
 #include "base/error.h"
-#include "models/rope.h"
 #include "ops/collective.h"
 #include "ops/embedding.h"
 
@@ -45,6 +44,10 @@ Decoder::Decoder(const ModelConfig& config, const StageRange& range, const Build
           table_param("embedding.position_embeddings.weight", config.max_position_embeddings,
                       config.hidden_size, config.init_method_std, false);
     }
+  }
+  if (config.position_embedding_type == PositionKind::kRope && !rope_depends_on_length(config)) {
+    rope_ = rope_frequencies(config, false, 0);
+    if (config.rotary_base_local > 0) rope_local_ = rope_frequencies(config, true, 0);
   }
   for (std::int64_t number = range.first_layer; number < range.end_layer; ++number) {
     layers_.push_back(std::make_unique<DecoderLayer>(config, number, options));
@@ -88,14 +91,14 @@ Shape Decoder::boundary_shape(const Context& ctx, const MicroBatch& batch) const
 
 // Each sequence is rotated by the frequencies of its own length, whatever stands beside it.
 Tensor Decoder::rope_rows(Context& ctx, const SequenceLayout& layout, bool local) const {
-  auto table = [&](const Tensor& positions, std::int64_t length) {
-    RopeFrequencies rope = rope_frequencies(config_, local, length);
+  auto table = [&](const Tensor& positions, const RopeFrequencies& rope) {
     return rope_table(ctx, positions, rope.frequencies, rope.scale);
   };
-  if (!rope_depends_on_length(config_)) return table(layout.positions, 0);
+  if (!rope_depends_on_length(config_)) return table(layout.positions, local ? rope_local_ : rope_);
   Tensor rows = ctx.allocate(ctx.wide(), {layout.tokens, rotary_dims(config_)}, "layout");
   for (const SequenceRows& sequence : layout.sequences) {
-    Tensor part = table(layout.positions.rows(sequence.begin, sequence.end), sequence.length);
+    Tensor part = table(layout.positions.rows(sequence.begin, sequence.end),
+                        rope_frequencies(config_, local, sequence.length));
     ctx.kernels.elementwise.cast(ctx.stream, part, rows.view().rows(sequence.begin, sequence.end));
   }
   return rows;

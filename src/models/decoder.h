@@ -10,6 +10,7 @@
 
 #include "models/config.h"
 #include "models/layer.h"
+#include "models/rope.h"
 #include "ops/loss.h"
 #include "ops/sequence_layout.h"
 
@@ -71,6 +72,7 @@ class Decoder {
   ModelConfig config_;
   StageRange range_;
   BuildOptions options_;
+  RopeFrequencies rope_, rope_local_;  // where they do not depend on the length
   std::optional<Param> word_embeddings_, position_embeddings_;
   std::vector<std::unique_ptr<DecoderLayer>> layers_;
   std::optional<Norm> final_norm_;

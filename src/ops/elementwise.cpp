@@ -74,7 +74,7 @@ Var activation(Context& ctx, const Var& x, const ActivationSpec& spec) {
   ctx.kernels.activation.forward(ctx.stream, {x.tensor, y, spec.kind, spec.gated});
   Var out = make_output(ctx, "activation", std::move(y), x.placement, x.tracked());
   if (!out.tracked()) return out;
-  if (spec.regenerate) out.recipe = std::make_shared<ActivationRecipe>(spec, Saved(x));
+  if (spec.regenerate) out.recipe = ctx.tape->make_recipe<ActivationRecipe>(spec, Saved(x));
   ctx.tape->record(
       "activation", ctx.layer,
       [spec, saved = Saved(x), in = GradSlot(x), result = GradSlot(out)](Backward& back) {

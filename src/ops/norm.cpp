@@ -93,7 +93,7 @@ Var norm(Context& ctx, const Var& x, const NormSpec& spec) {
   NormForward out = norm_forward(ctx, spec, x.tensor, {});
   Var y = make_output(ctx, "norm", std::move(out.y), x.placement, x.tracked() || trains(spec));
   if (!y.tracked()) return y;
-  if (spec.regenerate) y.recipe = std::make_shared<NormRecipe>(spec, Saved(x));
+  if (spec.regenerate) y.recipe = ctx.tape->make_recipe<NormRecipe>(spec, Saved(x));
   ctx.tape->record("norm", ctx.layer,
                    [spec, kept = NormKept{Saved(x), out.mean, out.rstd},
                     placement = gradient_placement(*spec.weight, x.placement), in = GradSlot(x),
@@ -120,7 +120,7 @@ AddNorm add_norm(Context& ctx, const Var& x, const Var& residual, const NormSpec
                  make_output(ctx, "add_norm", std::move(out.y), x.placement, wanted)};
   if (!result.sum.tracked()) return result;
   if (spec.regenerate) {
-    result.normalised.recipe = std::make_shared<NormRecipe>(spec, Saved(result.sum));
+    result.normalised.recipe = ctx.tape->make_recipe<NormRecipe>(spec, Saved(result.sum));
   }
   ctx.tape->record("add_norm", ctx.layer,
                    [spec, kept = NormKept{Saved(result.sum), out.mean, out.rstd},

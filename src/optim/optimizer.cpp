@@ -19,12 +19,17 @@ Optimizer::Optimizer(Context& ctx, std::vector<OptimRange> ranges, const OptimCo
   if (config_.optimizer != OptimizerKind::kSgd) {
     state_.v = ctx.allocate(dtypes.exp_avg_sq, {total}, "optimizer");
     ctx.kernels.elementwise.fill(ctx.stream, state_.v, 0);
+    list_adam_ranges();
   }
   refresh_main(ctx);
 }
 
 View Optimizer::part(const Tensor& tensor, std::size_t range) const {
   return tensor.view().rows(begins_[range], begins_[range] + ranges_[range].value.numel());
+}
+
+View Optimizer::main(std::size_t range) const {
+  return state_.main.empty() ? ranges_[range].value : part(state_.main, range);
 }
 
 void Optimizer::refresh_main(Context& ctx) {
@@ -34,34 +39,37 @@ void Optimizer::refresh_main(Context& ctx) {
   }
 }
 
-void Optimizer::step(Context& ctx) {
-  std::vector<AdamRange> adam;
+void Optimizer::list_adam_ranges() {
   for (std::size_t i = 0; i < ranges_.size(); ++i) {
     const OptimRange& range = ranges_[i];
-    View main = state_.main.empty() ? range.value : part(state_.main, i);
-    double wd_mult = range.param->decays ? 1 : 0;
-    if (config_.optimizer == OptimizerKind::kSgd) {
-      ctx.kernels.optim.sgd(ctx.stream, {main, range.grad, part(state_.m, i), range.value, ctx.step,
-                                         1, wd_mult, config_.sgd_momentum});
-    } else {
-      adam.push_back({.main = main,
-                      .grad = range.grad,
-                      .m = part(state_.m, i),
-                      .v = part(state_.v, i),
-                      .values = range.value,
-                      .wd_mult = wd_mult,
-                      .random_stream = hash_name(range.param->name),
-                      .first = range.offset});
-    }
+    adam_.push_back({.main = main(i),
+                     .grad = range.grad,
+                     .m = part(state_.m, i),
+                     .v = part(state_.v, i),
+                     .values = range.value,
+                     .wd_mult = range.param->decays ? 1.0 : 0.0,
+                     .random_stream = hash_name(range.param->name),
+                     .first = range.offset});
   }
-  if (adam.empty()) return;
-  ctx.kernels.optim.adam(ctx.stream,
-                         {.state = ctx.step,
-                          .beta1 = config_.adam_beta1,
-                          .beta2 = config_.adam_beta2,
-                          .epsilon = config_.adam_eps,
-                          .decoupled = config_.optimizer == OptimizerKind::kAdamW},
-                         adam);
+}
+
+void Optimizer::step(Context& ctx) {
+  if (config_.optimizer == OptimizerKind::kSgd) {
+    for (std::size_t i = 0; i < ranges_.size(); ++i) {
+      const OptimRange& range = ranges_[i];
+      ctx.kernels.optim.sgd(ctx.stream,
+                            {main(i), range.grad, part(state_.m, i), range.value, ctx.step, 1,
+                             range.param->decays ? 1.0 : 0.0, config_.sgd_momentum});
+    }
+  } else if (!adam_.empty()) {
+    ctx.kernels.optim.adam(ctx.stream,
+                           {.state = ctx.step,
+                            .beta1 = config_.adam_beta1,
+                            .beta2 = config_.adam_beta2,
+                            .epsilon = config_.adam_eps,
+                            .decoupled = config_.optimizer == OptimizerKind::kAdamW},
+                           adam_);
+  }
 }
 
 }  // namespace bev

@@ -39,10 +39,14 @@ class Optimizer {
 
  private:
   View part(const Tensor& tensor, std::size_t range) const;
+  View main(std::size_t range) const;
+  void list_adam_ranges();
+
   std::vector<OptimRange> ranges_;
   std::vector<std::int64_t> begins_;  // of each range in the state tensors
   OptimConfig config_;
   OptimState state_;
+  std::vector<AdamRange> adam_;  // as the kernel takes them
 };
 
 }  // namespace bev

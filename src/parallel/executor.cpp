@@ -28,22 +28,27 @@ std::int64_t Executor::stage_of(const Action& action) const {
   return shape_.stage_at(ctx_.mesh.at().pp, action.chunk);
 }
 
-Executor::InFlight& Executor::flight(Run& run, std::int64_t chunk, std::int64_t micro_batch) {
-  std::unique_ptr<InFlight>& place = run.flights[{chunk, micro_batch}];
-  if (!place && !spare_.empty()) {
-    place = std::move(spare_.back());
-    spare_.pop_back();
-  } else if (!place) {
-    place = std::make_unique<InFlight>();
-  }
-  return *place;
+Executor::Place& Executor::place(const Run& run, std::int64_t chunk, std::int64_t micro_batch) {
+  return places_[static_cast<std::size_t>(chunk) * run.batches.size() +
+                 static_cast<std::size_t>(micro_batch)];
 }
 
-Executor::InFlight* Executor::neighbour(const Action& action, std::int64_t stage, Run& run) {
+Executor::InFlight& Executor::flight(const Run& run, std::int64_t chunk, std::int64_t micro_batch) {
+  std::unique_ptr<InFlight>& at = place(run, chunk, micro_batch).flight;
+  if (!at && !spare_.empty()) {
+    at = std::move(spare_.back());
+    spare_.pop_back();
+  } else if (!at) {
+    at = std::make_unique<InFlight>();
+  }
+  return *at;
+}
+
+Executor::InFlight* Executor::neighbour(const Action& action, std::int64_t stage, const Run& run) {
   if (stage < 0 || stage >= shape_.stages()) return nullptr;
-  StagePlace place = shape_.place_of(stage);
-  if (place.rank != ctx_.mesh.at().pp) return nullptr;
-  return &flight(run, place.chunk, action.micro_batch);
+  StagePlace holder = shape_.place_of(stage);
+  if (holder.rank != ctx_.mesh.at().pp) return nullptr;
+  return &flight(run, holder.chunk, action.micro_batch);
 }
 
 void Executor::forward(const Action& action, Run& run) {
@@ -165,34 +170,31 @@ void Executor::post_next_receives(const Schedule& schedule, std::size_t at, Run&
 }
 
 void Executor::play(const Schedule& schedule, Run& run) {
-  std::vector<std::int64_t> left(chunks_.size() * run.batches.size());
-  auto left_of = [&](const Action& action) -> std::int64_t& {
-    auto chunk = static_cast<std::size_t>(action.chunk);
-    return left[chunk * run.batches.size() + static_cast<std::size_t>(action.micro_batch)];
-  };
-  for (const Action& action : schedule) ++left_of(action);
+  places_.clear();
+  places_.resize(chunks_.size() * run.batches.size());
+  for (const Action& action : schedule) {
+    ++place(run, action.chunk, action.micro_batch).actions_left;
+  }
   for (std::size_t i = 0; i < schedule.size(); ++i) {
     const Action& action = schedule[i];
     if (overlap_ && computes(action.kind)) post_next_receives(schedule, i, run);
     act(action, run);
     if (computes(action.kind)) finish_sends(run);
-    if (--left_of(action) > 0) continue;
-    auto done = run.flights.find({action.chunk, action.micro_batch});
-    spare_.push_back(std::move(done->second));
-    run.flights.erase(done);
+    Place& done = place(run, action.chunk, action.micro_batch);
+    if (--done.actions_left == 0) spare_.push_back(std::move(done.flight));
   }
   finish_sends(run);
 }
 
 void Executor::run(const Schedule& schedule, std::span<const MicroBatch> batches, bool record,
                    double* loss) {
-  Run run{batches, record, nullptr, loss, {}, {}};
+  Run run{batches, record, nullptr, loss, {}};
   play(schedule, run);
 }
 
 void Executor::run_hidden(const Schedule& schedule, std::span<const MicroBatch> batches,
                           HiddenSink& sink) {
-  Run run{batches, false, &sink, nullptr, {}, {}};
+  Run run{batches, false, &sink, nullptr, {}};
   play(schedule, run);
 }
 

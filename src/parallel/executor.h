@@ -2,10 +2,8 @@
 #pragma once
 
 #include <cstdint>
-#include <map>
 #include <memory>
 #include <span>
-#include <utility>
 #include <vector>
 
 #include "autograd/tape.h"
@@ -55,13 +53,16 @@ class Executor {
     Tensor tensor;
     Work work;
   };
+  // A micro-batch of a chunk in the schedule that runs.
+  struct Place {
+    std::unique_ptr<InFlight> flight;
+    std::int64_t actions_left = 0;
+  };
   struct Run {
     std::span<const MicroBatch> batches;
     bool record = false;
     HiddenSink* sink = nullptr;
     double* loss = nullptr;
-    // By chunk and micro-batch.
-    std::map<std::pair<std::int64_t, std::int64_t>, std::unique_ptr<InFlight>> flights;
     std::vector<Sending> sending;
   };
 
@@ -78,14 +79,16 @@ class Executor {
     return *chunks_[static_cast<std::size_t>(action.chunk)];
   }
   std::int64_t stage_of(const Action& action) const;
-  InFlight& flight(Run& run, std::int64_t chunk, std::int64_t micro_batch);
+  Place& place(const Run& run, std::int64_t chunk, std::int64_t micro_batch);
+  InFlight& flight(const Run& run, std::int64_t chunk, std::int64_t micro_batch);
   // The flight of the same micro-batch on another stage, where this rank has it; else nullptr.
-  InFlight* neighbour(const Action& action, std::int64_t stage, Run& run);
+  InFlight* neighbour(const Action& action, std::int64_t stage, const Run& run);
 
   Context& ctx_;
   PipelineShape shape_;
   std::vector<const Decoder*> chunks_;
   bool overlap_;
+  std::vector<Place> places_;                     // by chunk and micro-batch
   std::vector<std::unique_ptr<InFlight>> spare_;  // their tapes' memory is used again
 };
 

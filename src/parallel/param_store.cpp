@@ -12,6 +12,7 @@ ParamStore::ParamStore(std::vector<Param*> params, const Mesh& mesh, Arena& aren
       values_(plan_, tools_, options.dtype, !plan_.splits(ShardingStrategy::kOptimGradsParams),
               "weights"),
       gradients_(options.gradients ? make_gradient_sums(plan_, tools_) : nullptr),
+      counted_gradients_(options.gradients ? counted_gradients() : std::vector<View>()),
       units_(plan_, tools_, values_),
       gathers_(static_cast<std::size_t>(plan_.bucket_count())) {}
 
@@ -107,15 +108,19 @@ std::vector<OptimRange> ParamStore::optim_ranges() const {
   return ranges;
 }
 
-void ParamStore::add_gradient_squares(double* sum) {
-  if (plan_.replicas().rank() != 0) return;
-  bool first = tools_.mesh.tp().rank() == 0;
+std::vector<View> ParamStore::counted_gradients() const {
   std::vector<View> counted;
+  if (plan_.replicas().rank() != 0) return counted;
+  bool first = tools_.mesh.tp().rank() == 0;
   for (const OptimRange& range : optim_ranges()) {
     bool counts = !range.param->copy && (range.param->split.dim >= 0 || first);
     if (counts) counted.push_back(range.grad);
   }
-  tools_.kernels.optim.sum_squares(tools_.stream, counted, sum);
+  return counted;
+}
+
+void ParamStore::add_gradient_squares(double* sum) {
+  tools_.kernels.optim.sum_squares(tools_.stream, counted_gradients_, sum);
 }
 
 void ParamStore::gather_values() {

@@ -68,13 +68,16 @@ class ParamStore final : public Weights, public Gradients {
  private:
   WeightLease gather(const FlatBuffer& buffer, const Param& param, const char* tag) const;
   void forget_gathers();
+  // Of which the norm is made.
+  std::vector<View> counted_gradients() const;
 
   StoreTools tools_;
   ShardPlan plan_;
   FlatBuffer values_;
   std::unique_ptr<GradientSums> gradients_;  // none for inference
-  UnitCache units_;                          // of sharded values
-  std::vector<Work> gathers_;                // of whole values, by bucket, after an update
+  std::vector<View> counted_gradients_;
+  UnitCache units_;            // of sharded values
+  std::vector<Work> gathers_;  // of whole values, by bucket, after an update
 };
 
 }  // namespace bev

@@ -74,6 +74,17 @@ TEST(ThreadPool, IdleOrUnusedPoolsEnd) {
   for (int round = 0; round < 50; ++round) ThreadPool pool(4);
 }
 
+TEST(ThreadPool, ScratchIsKeptAndGrows) {
+  ThreadPool pool(2);
+  std::byte* small = pool.scratch(100);
+  EXPECT_EQ(reinterpret_cast<std::uintptr_t>(small) % 64, 0u);
+  EXPECT_EQ(pool.scratch(50), small);
+  EXPECT_EQ(pool.scratch(100), small);
+  std::byte* large = pool.scratch(1 << 20);
+  large[(1 << 20) - 1] = std::byte{1};
+  EXPECT_EQ(pool.scratch(100), large);
+}
+
 TEST(ThreadPool, RefusesNoThreads) {
   expect_error(ErrorKind::kConfig, {"thread pool", "0"}, [] { ThreadPool pool(0); });
 }

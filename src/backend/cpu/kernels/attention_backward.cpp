@@ -2,7 +2,6 @@
 // phase r span q meets span (q + r) % n, so that within a phase no two pieces add to the same rows
 // of dq, dk and dv. f32 and f64 are added in place, 16-bit gradients in f32 copies that are rounded
 // at the end.
-#include <memory>
 #include <type_traits>
 
 #include "backend/cpu/kernels/attention_tiles.h"
@@ -319,9 +318,10 @@ void backward_rounded(const Stream& stream, const AttentionBackwardArgs& args) {
     q_rows = std::max<std::int64_t>(q_rows, run.q_begin + run.q_count);
     k_rows = std::max<std::int64_t>(k_rows, run.k_begin + run.k_count);
   }
-  const auto buffer = std::make_unique_for_overwrite<float[]>(
-      static_cast<std::size_t>(q_rows * q_columns + 2 * k_rows * k_columns));
-  float *dq = buffer.get(), *dk = dq + q_rows * q_columns, *dv = dk + k_rows * k_columns;
+  const std::int64_t elements = q_rows * q_columns + 2 * k_rows * k_columns;
+  float* dq = reinterpret_cast<float*>(
+      stream.pool->scratch(static_cast<std::size_t>(elements) * sizeof(float)));
+  float *dk = dq + q_rows * q_columns, *dv = dk + k_rows * k_columns;
   sum_gradients<T>(stream, args, {dq, dk, dv, q_columns, k_columns, k_columns});
   for_run_rows(stream, shape, true, [&](std::int64_t begin, std::int64_t end) {
     for (std::int64_t row = begin; row < end; ++row) {

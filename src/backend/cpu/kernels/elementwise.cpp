@@ -1,6 +1,5 @@
 #include <atomic>
 #include <cstring>
-#include <memory>
 #include <type_traits>
 
 #include "backend/cpu/kernels/lanes.h"
@@ -251,8 +250,8 @@ void column_sum_typed(const Stream& stream, const View& from, double beta, const
   Y* y = to.as<Y>();
   const std::int64_t rows = from.shape[0], columns = from.shape[1];
   const std::int64_t runs = ceil_div(rows, kSumRows);
-  auto buffer = std::make_unique_for_overwrite<A[]>(static_cast<std::size_t>(runs * columns));
-  A* sums = buffer.get();
+  A* sums = reinterpret_cast<A*>(
+      stream.pool->scratch(static_cast<std::size_t>(runs * columns) * sizeof(A)));
   for_ranges(stream, columns == 0 ? 0 : rows, kSumRows, [=](std::int64_t begin, std::int64_t end) {
     sum_rows(x + begin * columns, end - begin, columns, sums + begin / kSumRows * columns);
   });

@@ -1,7 +1,6 @@
 #include "kernels/embedding.h"
 
 #include <span>
-#include <vector>
 
 #include "backend/cpu/kernels/math.h"
 #include "backend/cpu/kernels/pieces.h"
@@ -49,12 +48,16 @@ void forward(const Stream& stream, const EmbeddingForwardArgs& args) {
 }
 
 // The tokens that add to each row of the table, in their order: those of row r are
-// [begins[r], begins[r + 1]) of tokens.
+// [begins[r], begins[r + 1]) of tokens. They lie in the pool's scratch memory.
 struct TokensByRow {
-  std::vector<std::int32_t> begins, tokens;
+  std::int32_t *begins = nullptr, *tokens = nullptr;
+
+  std::span<const std::int32_t> of(std::int64_t row) const {
+    return {tokens + begins[row], tokens + begins[row + 1]};
+  }
 };
 
-TokensByRow tokens_by_row(const EmbeddingBackwardArgs& args) {
+TokensByRow tokens_by_row(const Stream& stream, const EmbeddingBackwardArgs& args) {
   const std::int64_t rows = args.dweight.shape[0], count = args.dy.shape[0];
   const auto row_of = [&](std::int64_t t) {
     const std::int64_t row = args.index[t] - args.first_row;
@@ -62,18 +65,18 @@ TokensByRow tokens_by_row(const EmbeddingBackwardArgs& args) {
     return counts ? row : std::int64_t{-1};
   };
   TokensByRow out;
-  out.begins.resize(static_cast<std::size_t>(rows) + 1);
+  out.begins = reinterpret_cast<std::int32_t*>(
+      stream.pool->scratch(static_cast<std::size_t>(rows + 2 + count) * sizeof(std::int32_t)));
+  out.tokens = out.begins + rows + 2;
+  // Row r is counted two places on, so that its begin is one place on, where tokens are added to
+  // it; then all of them have moved to their places.
+  std::fill_n(out.begins, rows + 2, 0);
   for (std::int64_t t = 0; t < count; ++t) {
-    if (row_of(t) >= 0) ++out.begins[static_cast<std::size_t>(row_of(t)) + 1];
+    if (row_of(t) >= 0) ++out.begins[row_of(t) + 2];
   }
-  for (std::size_t r = 1; r < out.begins.size(); ++r) out.begins[r] += out.begins[r - 1];
-  out.tokens.resize(static_cast<std::size_t>(out.begins.back()));
-  std::vector<std::int32_t> next(out.begins.begin(), out.begins.end() - 1);
+  for (std::int64_t row = 2; row < rows + 2; ++row) out.begins[row] += out.begins[row - 1];
   for (std::int64_t t = 0; t < count; ++t) {
-    const std::int64_t row = row_of(t);
-    if (row < 0) continue;
-    const auto place = static_cast<std::size_t>(next[static_cast<std::size_t>(row)]++);
-    out.tokens[place] = static_cast<std::int32_t>(t);
+    if (row_of(t) >= 0) out.tokens[out.begins[row_of(t) + 1]++] = static_cast<std::int32_t>(t);
   }
   return out;
 }
@@ -106,13 +109,10 @@ void backward_typed(const Stream& stream, const EmbeddingBackwardArgs& args) {
   const T* dy = args.dy.as<T>();
   G* dweight = args.dweight.as<G>();
   const std::int64_t rows = args.dweight.shape[0], columns = args.dy.shape[1];
-  const TokensByRow lists = tokens_by_row(args);
+  const TokensByRow lists = tokens_by_row(stream, args);
   for_ranges(stream, rows, rows_per_piece(columns), [&](std::int64_t begin, std::int64_t end) {
     for (std::int64_t row = begin; row < end; ++row) {
-      const auto first = static_cast<std::size_t>(lists.begins[static_cast<std::size_t>(row)]);
-      const auto last = static_cast<std::size_t>(lists.begins[static_cast<std::size_t>(row) + 1]);
-      backward_row(dy, std::span(lists.tokens).subspan(first, last - first), columns, args,
-                   dweight + row * columns);
+      backward_row(dy, lists.of(row), columns, args, dweight + row * columns);
     }
   });
 }

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <bit>
 #include <cmath>
-#include <vector>
 
 #include "backend/cpu/kernels/lanes.h"
 #include "backend/cpu/kernels/math.h"
@@ -218,20 +217,21 @@ void sgd(const Stream& stream, const SgdArgs& args) {
 
 double square_sum(const Stream& stream, const View& x) {
   constexpr std::int64_t kPiece = 4 * kFlatPiece;
-  std::vector<double> sums(static_cast<std::size_t>(ceil_div(x.numel(), kPiece)));
+  const std::int64_t pieces = ceil_div(x.numel(), kPiece);
+  auto* sums = reinterpret_cast<double*>(
+      stream.pool->scratch(static_cast<std::size_t>(pieces) * sizeof(double)));
   visit_float(x.dtype, [&](auto type) {
     using T = decltype(type);
     const T* data = x.as<T>();
     for_ranges(stream, x.numel(), kPiece, [&](std::int64_t begin, std::int64_t end) {
-      sums[static_cast<std::size_t>(begin / kPiece)] =
-          sum_of<double>(end - begin, [&](std::int64_t i) {
-            const double value = widen(data[begin + i]);
-            return value * value;
-          });
+      sums[begin / kPiece] = sum_of<double>(end - begin, [&](std::int64_t i) {
+        const double value = widen(data[begin + i]);
+        return value * value;
+      });
     });
   });
   double total = 0;
-  for (double part : sums) total += part;
+  for (std::int64_t piece = 0; piece < pieces; ++piece) total += sums[piece];
   return total;
 }
 
