@@ -1,7 +1,7 @@
 // Matrix products on the CPU in the three layouts of a linear: GFLOP/s as JSON lines, by the clock
 // and by the processor time of all threads (what other programs take does not count there).
 //
-// usage: products [SECONDS]
+// usage: products [SECONDS] [LEVEL]   LEVEL: 2, 3 or 4, of the instructions; the best one if none
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -63,21 +63,21 @@ class Matrix {
   std::vector<std::byte> bytes_;
 };
 
-void measure(ThreadPool& pool, Dtype dtype, const Layout& layout, const Size& size,
-             double seconds) {
+void measure(const Kernels& kernels, ThreadPool& pool, Dtype dtype, const Layout& layout,
+             const Size& size, double seconds) {
   const bool ta = layout.transpose_a, tb = layout.transpose_b;
   Matrix a(dtype, ta ? size.k : size.m, ta ? size.m : size.k);
   Matrix b(dtype, tb ? size.n : size.k, tb ? size.k : size.n);
   Matrix c(ta ? Dtype::kF32 : dtype, size.m, size.n);
   const Stream stream{.pool = &pool, .handle = nullptr};
   const auto multiply = [&] {
-    cpu_kernels().gemm.gemm(stream, {.a = a.view(),
-                                     .b = b.view(),
-                                     .c = c.view(),
-                                     .transpose_a = ta,
-                                     .transpose_b = tb,
-                                     .beta = ta ? 1.0 : 0.0,
-                                     .bias = {}});
+    kernels.gemm.gemm(stream, {.a = a.view(),
+                               .b = b.view(),
+                               .c = c.view(),
+                               .transpose_a = ta,
+                               .transpose_b = tb,
+                               .beta = ta ? 1.0 : 0.0,
+                               .bias = {}});
   };
   multiply();
   std::int64_t runs = 0;
@@ -100,11 +100,14 @@ void measure(ThreadPool& pool, Dtype dtype, const Layout& layout, const Size& si
 
 int main(int argc, char** argv) {
   const double seconds = argc > 1 ? std::atof(argv[1]) : 1;
+  const bev::Kernels& kernels =
+      argc > 2 ? bev::cpu_kernels(static_cast<bev::CpuLevel>(std::atoi(argv[2]) - 2))
+               : bev::cpu_kernels();
   bev::ThreadPool pool(static_cast<int>(std::max(1u, std::thread::hardware_concurrency())));
   for (const bev::Size& size : bev::kSizes) {
     for (const bev::Layout& layout : bev::kLayouts) {
       for (bev::Dtype dtype : {bev::Dtype::kF32, bev::Dtype::kBf16}) {
-        bev::measure(pool, dtype, layout, size, seconds);
+        bev::measure(kernels, pool, dtype, layout, size, seconds);
       }
     }
   }
