@@ -8,6 +8,7 @@ packages=(
   libdnnl-dev nlohmann-json3-dev libyaml-cpp-dev libfmt-dev libopenmpi-dev openmpi-bin  # libraries
   libpcre2-dev libutf8proc-dev                                        # tokenizers
   zlib1g-dev libzstd-dev                                              # compressed text
+  libxxhash-dev                                                       # checksums
   libgtest-dev libgmock-dev clang-format-14 dpkg-dev                  # tests and checks
 )
 

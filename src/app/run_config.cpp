@@ -89,7 +89,8 @@ void check_schedules(const RunConfig& run, Problems& out) {
   // A replay's batches are in its file; without it there is nothing to count.
   if (!run.data.token_batches.empty() && run.batch.replay.empty()) return;
   BatchSpec spec = run.batch.spec(run.parallel.data_parallel_size, run.data.seq_length);
-  Problems batch = batch_problems(spec, run.loader.consumed_train_samples);
+  Problems batch = batch_problems(
+      spec, std::max(run.loader.consumed_train_samples, run.checkpoint.loaded_samples));
   append(out, batch);
   bool open = run.train.train_iters == 0 && run.train.train_samples == 0;
   if (open || !batch.empty()) return;
@@ -347,6 +348,7 @@ void RunConfig::fields(FieldList& list) {
   loader.fields(list);
   precision.fields(list);
   train.fields(list);
+  checkpoint.fields(list);
   log.fields(list);
   profile.fields(list);
   runtime.fields(list);
@@ -374,6 +376,7 @@ std::vector<std::string> RunConfig::resolve() {
   check_layout(*this, micro_batch_counts(*this), problems);
   append(problems, train.resolve());
   append(problems, profile.problems(train));
+  append(problems, checkpoint.problems());
   check_sequence(*this, problems);
   check_data(*this, problems);
   return problems;

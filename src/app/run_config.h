@@ -7,6 +7,7 @@
 #include "models/config.h"
 #include "optim/config.h"
 #include "parallel/config.h"
+#include "train/checkpoint_config.h"
 #include "train/config.h"
 
 namespace bev {
@@ -25,10 +26,11 @@ struct RunConfig {
   TrainConfig train;
   LogConfig log;
   ProfileConfig profile;
+  CheckpointConfig checkpoint;
   RuntimeConfig runtime;
 
   // Sections model, rope-scaling, parallel, recompute, optimizer, batch, data, loader, precision,
-  // training, logging, profiling, runtime. The list points into this object.
+  // training, checkpointing, logging, profiling, runtime. The list points into this object.
   void fields(FieldList& list);
 
   // Each fills in derived values and returns all rules that are broken. Call one of them once,

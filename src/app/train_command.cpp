@@ -14,10 +14,12 @@
 #include "base/output.h"
 #include "bridge/hf_model.h"
 #include "bridge/weight_files.h"
+#include "checkpoint/config_copy.h"
 #include "models/family.h"
 #include "tokenizer/tokenizer.h"
 #include "train/memory_report.h"
 #include "train/profile.h"
+#include "train/resume.h"
 #include "train/text_data.h"
 #include "train/trainer.h"
 
@@ -50,7 +52,10 @@ std::vector<ExportFile> export_files(const RunConfig& run) {
 }
 
 TrainerConfig trainer_config(const RunConfig& run) {
-  return {run.optim, run.batch, run.data, run.loader, run.train, run.log, run.precision.fp16};
+  TrainerConfig config{run.optim, run.batch, run.data, run.loader, run.train, run.log};
+  config.fp16 = run.precision.fp16;
+  config.checkpoint = run.checkpoint;
+  return config;
 }
 
 std::string reason_text(const TrainOutcome& outcome) {
@@ -88,13 +93,30 @@ void print_summary(const RunConfig& run, const TrainOutcome& outcome) {
   write_stdout(text + "\n");
 }
 
-TrainOutcome train_rank(const RankStart& start, const RunConfig& run, const RunData& data,
-                        const StopSignal& stop, Trace* trace) {
+// What the ranks of a process share.
+struct RunParts {
+  const RunConfig& run;
+  std::vector<ConfigEntry> config;
+  const RunData& data;
+  const StopSignal& stop;
+  StagingPool staging;
+  std::unique_ptr<Storage> storage = make_disk_storage();
+};
+
+TrainOutcome train_rank(const RankStart& start, RunParts& parts, Trace* trace) {
+  const RunConfig& run = parts.run;
   EngineOptions options = engine_options(run, start.threads, start.local_rank);
   options.trace = trace;
   Engine engine(start.world, start.kernels, options);
   if (!run.train.hf_model.empty()) load_hf_weights(engine, run.train.hf_model);
-  Trainer trainer(engine, trainer_config(run), data, &stop);
+  TrainerConfig config = trainer_config(run);
+  config.start = resume(engine, run.checkpoint, parts.config);
+  std::unique_ptr<RunSaver> saver;
+  if (!run.checkpoint.save.empty()) {
+    saver = std::make_unique<RunSaver>(engine, *parts.storage, parts.staging, run.checkpoint,
+                                       parts.config);
+  }
+  Trainer trainer(engine, config, parts.data, &parts.stop, saver.get());
   TrainOutcome outcome = trainer.run();
   if (!run.train.export_hf.empty()) export_hf(engine, run.train.export_hf, export_files(run));
   return outcome;
@@ -127,6 +149,10 @@ void check_outputs(const RunConfig& run) {
     AtomicFile writable(run.log.loss_svg);  // not committed: only tried
   }
   if (!run.log.metrics_out.empty()) make_directories(parent_path(run.log.metrics_out));
+  if (!run.checkpoint.save.empty()) {
+    make_directories(run.checkpoint.save);
+    AtomicFile writable(join_path(run.checkpoint.save, "writable"));
+  }
 }
 
 }  // namespace
@@ -136,6 +162,7 @@ int run_train(CommandConfig& config, const FieldList& fields, Options& options) 
   choose_model(run, fields, options);
   Replay replay = open_replay(run);
   std::unique_ptr<Tokenizer> tokenizer = choose_tokenizer(run.data, run.train.hf_model);
+  run.checkpoint.loaded_samples = position_to_load(run.checkpoint).consumed_samples;
   options.add_problems(run.resolve());
   options.throw_problems();
   if (replay.problem) throw *replay.problem;
@@ -165,11 +192,13 @@ int run_train(CommandConfig& config, const FieldList& fields, Options& options) 
                          mesh_shape(run.parallel).size(), name_of(run.precision.model_dtype())));
   }
   std::unique_ptr<Profile> profile = open_profile(run, config.launch);
+  RunParts parts{run, config_entries(fields), data, stop,
+                 StagingPool(staging_bytes(run.checkpoint, config.launch.local_processes))};
   TrainOutcome outcome;
   run_ranks(config.launch, run.parallel, run.runtime, [&](const RankStart& start) {
     try {
       Trace* trace = profile ? profile->rank(start.world.rank()) : nullptr;
-      TrainOutcome mine = train_rank(start, run, data, stop, trace);
+      TrainOutcome mine = train_rank(start, parts, trace);
       if (start.first) outcome = std::move(mine);
     } catch (const OutOfMemory& error) {
       BEV_FAIL(error.kind(), error.what(), memory_cures(run.batch, run.parallel));

@@ -194,7 +194,8 @@ void check_tiling(const std::vector<StoredTensor>& tensors, std::span<const std:
 }
 }  // namespace
 
-SafetensorsFile::SafetensorsFile(const std::string& path) : file_(path) {
+SafetensorsFile::SafetensorsFile(MappedFile file) : file_(std::move(file)) {
+  const std::string& path = file_.path();
   std::string_view header = header_text(file_.bytes(), path);
   check_json(header, path, 8);
   std::span<const std::byte> data = file_.bytes().subspan(kLengthBytes + header.size());
@@ -236,8 +237,7 @@ void sort_for_alignment(std::vector<TensorSpec>& tensors) {
   });
 }
 
-namespace {
-std::string build_header(const std::vector<TensorSpec>& tensors, const Metadata& metadata) {
+std::string safetensors_header(const std::vector<TensorSpec>& tensors, const Metadata& metadata) {
   std::string text = "{";
   if (!metadata.empty()) {
     Json values = Json::object();
@@ -254,9 +254,9 @@ std::string build_header(const std::vector<TensorSpec>& tensors, const Metadata&
   }
   text += "}";
   text.resize((text.size() + 7) / 8 * 8, ' ');
-  return text;
+  std::uint64_t length = text.size();
+  return std::string(reinterpret_cast<const char*>(&length), sizeof length) + text;
 }
-}  // namespace
 
 SafetensorsWriter::SafetensorsWriter(const std::string& path, std::vector<TensorSpec> tensors,
                                      const Metadata& metadata)
@@ -269,13 +269,11 @@ SafetensorsWriter::SafetensorsWriter(const std::string& path, std::vector<Tensor
   }
   std::string header;
   try {
-    header = build_header(tensors_, metadata);
+    header = safetensors_header(tensors_, metadata);
   } catch (const Json::exception& error) {  // a name that is not UTF-8
     BEV_FAIL(ErrorKind::kInternal, path_, ": cannot write the header: ", error.what());
   }
   file_ = std::make_unique<AtomicFile>(path_);
-  std::uint64_t length = header.size();
-  file_->write(&length, sizeof length);
   file_->write(header);
   skip_finished();
 }

@@ -42,7 +42,8 @@ using Metadata = std::vector<std::pair<std::string, std::string>>;
 // inconsistent.
 class SafetensorsFile {
  public:
-  explicit SafetensorsFile(const std::string& path);
+  explicit SafetensorsFile(const std::string& path) : SafetensorsFile(MappedFile(path)) {}
+  explicit SafetensorsFile(MappedFile file);
 
   const std::string& path() const { return file_.path(); }
   const Metadata& metadata() const { return metadata_; }
@@ -71,6 +72,10 @@ struct TensorSpec {
 // Larger elements first, otherwise as given: with the padded header this aligns every tensor to its
 // dtype, which PyTorch needs. With one dtype the order stays as given.
 void sort_for_alignment(std::vector<TensorSpec>& tensors);
+
+// What a file begins with: the length of the header and the header.
+std::string safetensors_header(const std::vector<TensorSpec>& tensors,
+                               const Metadata& metadata = {{"format", "pt"}});
 
 // Writes one file, atomically: all tensors are declared first, their data follows in the order of
 // tensors(). The same tensors give the same bytes.

@@ -25,6 +25,7 @@ Optimizer::Optimizer(Context& ctx, std::vector<OptimRange> ranges, const OptimCo
 }
 
 View Optimizer::part(const Tensor& tensor, std::size_t range) const {
+  if (tensor.empty()) return {};
   return tensor.view().rows(begins_[range], begins_[range] + ranges_[range].value.numel());
 }
 

@@ -36,9 +36,10 @@ class Optimizer {
 
   const std::vector<OptimRange>& ranges() const { return ranges_; }
   const OptimState& state() const { return state_; }
+  // What one of the tensors of the state holds for a range; empty when there is no such tensor.
+  View part(const Tensor& tensor, std::size_t range) const;
 
  private:
-  View part(const Tensor& tensor, std::size_t range) const;
   View main(std::size_t range) const;
   void list_adam_ranges();
 

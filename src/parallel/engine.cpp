@@ -276,12 +276,21 @@ void Engine::begin_step(std::span<const MicroBatch> batches, const StepInput& in
   step.loss_scale = input.loss_scale;
   step.tokens = send_inputs(batches, input);
   if (recorded != nullptr) {
+    if (reader_ != nullptr) reader_->wait_read();
     recorded->start(*ctx_, batches);
   } else {
     forward_backward(batches);
+    if (reader_ != nullptr) reader_->wait_read();
     update(input.clip_grad);
   }
   step.arrival = ctx_->kernels.device.fetch(ctx_->stream, sums_, step.sums.data());
+}
+
+void Engine::resume(std::int64_t updates, std::uint64_t seed) {
+  BEV_CHECK(begun_.empty(), ErrorKind::kInternal, "engine: resumed with a step begun");
+  updates_ = updates;
+  options_.seed = seed;
+  ctx_->kernels.device.upload(ctx_->stream, &updates, {&device_step()->update, Dtype::kI64, {1}});
 }
 
 StepResult Engine::finish_step() {

@@ -40,6 +40,14 @@ struct EngineOptions {
   Trace* trace = nullptr;    // of this rank; nullptr: nothing is recorded
 };
 
+// Somebody who reads weights and optimizer state while a step is computed.
+class StateReader {
+ public:
+  virtual ~StateReader() = default;
+  // Waits until they may change.
+  virtual void wait_read() = 0;
+};
+
 struct StepInput {
   std::int64_t iteration = 0;
   double lr = 0, weight_decay = 0;
@@ -81,6 +89,7 @@ class Engine {
   // The last stage, on the ranks of it.
   const Decoder& head_stage() const;
   ParamStore& store() { return *store_; }
+  const ParamStore& store() const { return *store_; }
   Optimizer* optimizer() { return optimizer_.get(); }
   Arena& arena() { return arena_; }
 
@@ -116,6 +125,10 @@ class Engine {
   std::size_t recorded_steps() const { return recorded_.size(); }
   // Updates so far, for bias correction.
   std::int64_t updates() const { return updates_; }
+  // Goes on from a state that another engine reached: its updates, and the seed of its steps.
+  void resume(std::int64_t updates, std::uint64_t seed);
+  // Is waited for before every update; null: nobody reads.
+  void set_reader(StateReader* reader) { reader_ = reader; }
   // Memory of batches, beside the arena.
   Arena& inputs() { return inputs_; }
 
@@ -151,6 +164,7 @@ class Engine {
   Tensor device_step_;  // StepState
   Tensor sums_;         // f64: the loss over all tokens, the squares of the gradient
   std::int64_t updates_ = 0;
+  StateReader* reader_ = nullptr;
   std::unique_ptr<Mesh> mesh_;
   Stages stages_;
   std::unique_ptr<ParamStore> store_;

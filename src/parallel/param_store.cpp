@@ -87,14 +87,19 @@ WeightLease ParamStore::local_gradient(const Param& param) {
 void ParamStore::set_local_value(const Param& param, const View& value) {
   BEV_CHECK(value.shape == param.local, "weight ", param.name, ": ", value.shape, " given for ",
             param.local);
+  ValueRange kept = kept_value(param);
+  tools_.kernels.elementwise.cast(tools_.stream,
+                                  value.flat().rows(kept.range.begin, kept.range.end), kept.value);
+}
+
+ValueRange ParamStore::owned_value(const Param& param) const {
+  return {plan_.owned(param), values_.owned(param)};
+}
+
+ValueRange ParamStore::kept_value(const Param& param) {
   forget_gathers();
-  if (values_.whole()) {
-    tools_.kernels.elementwise.cast(tools_.stream, value, values_.param(param));
-    return;
-  }
-  Range mine = plan_.owned(param);
-  tools_.kernels.elementwise.cast(tools_.stream, value.flat().rows(mine.begin, mine.end),
-                                  values_.owned(param));
+  if (!values_.whole()) return owned_value(param);
+  return {{0, param.local.numel()}, values_.param(param).flat()};
 }
 
 std::vector<OptimRange> ParamStore::optim_ranges() const {

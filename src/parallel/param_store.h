@@ -23,6 +23,12 @@
 
 namespace bev {
 
+// Some elements of a flattened local parameter, in this rank's memory.
+struct ValueRange {
+  Range range;
+  View value;  // flat
+};
+
 class ParamStore final : public Weights, public Gradients {
  public:
   // Materialises the parameters: sets their index and local shape. They must outlive the store.
@@ -32,6 +38,7 @@ class ParamStore final : public Weights, public Gradients {
   ParamStore& operator=(const ParamStore&) = delete;
 
   const std::vector<Param*>& params() const { return plan_.params(); }
+  const ShardPlan& plan() const { return plan_; }
   const StoreOptions& options() const { return tools_.options; }
 
   // Initial values by global element index: any layout draws the same weights.
@@ -56,6 +63,11 @@ class ParamStore final : public Weights, public Gradients {
 
   // Of this rank; their values may be written between finish_gradients and gather_values.
   std::vector<OptimRange> optim_ranges() const;
+
+  // What this rank updates of a parameter. It does not change between two updates.
+  ValueRange owned_value(const Param& param) const;
+  // All that it keeps, to be written between two steps.
+  ValueRange kept_value(const Param& param);
 
   // The whole local parameter (this rank's tp part) in the model's dtype: gathered when sharded.
   // Collective over the shards when the values are sharded.

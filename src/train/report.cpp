@@ -5,10 +5,12 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <charconv>
 #include <cmath>
 #include <iterator>
 
 #include "base/clock.h"
+#include "base/file.h"
 #include "base/text.h"
 #include "train/flops.h"
 #include "train/tensorboard.h"
@@ -119,6 +121,21 @@ std::string metrics_json(const StepReport& step) {
   flag("skipped", step.skipped);
   flag("nan", step.nan);
   return text + '}';
+}
+
+void keep_metrics_before(const std::string& path, std::int64_t iteration) {
+  constexpr std::string_view kBegin = "{\"iteration\":";
+  if (!path_exists(path)) return;
+  std::string kept, all = read_file(path);
+  for (std::size_t begin = 0, end = 0; (end = all.find('\n', begin)) != std::string::npos;
+       begin = end + 1) {
+    std::string_view line = std::string_view(all).substr(begin, end + 1 - begin);
+    if (!line.starts_with(kBegin)) continue;
+    std::int64_t number = 0;
+    std::from_chars(line.data() + kBegin.size(), line.data() + line.size(), number);
+    if (number > 0 && number < iteration) kept += line;
+  }
+  write_file(path, kept);
 }
 
 void write_scalars(TensorBoardWriter& writer, const StepReport& step,

@@ -87,6 +87,10 @@ class MetricsWriter {
   AppendFile file_;
 };
 
+// Takes lines of `iteration` and later out of such a file, and what is no whole line; without a
+// file nothing happens. A run that was killed may have written more than its last checkpoint has.
+void keep_metrics_before(const std::string& path, std::int64_t iteration);
+
 void write_scalars(TensorBoardWriter& writer, const StepReport& step, const ReportOptions& options);
 void write_validation_scalars(TensorBoardWriter& writer, const StepReport& at, double loss);
 

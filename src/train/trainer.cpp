@@ -81,10 +81,13 @@ double measure_peak_flops(Engine& engine) {
 }
 
 struct Trainer::Sinks {
-  Sinks(const LogConfig& log, const ReportOptions& report)
+  Sinks(const LogConfig& log, const ReportOptions& report, std::int64_t first_iteration)
       : options(report), iteration_log(report) {
     if (!log.metrics_out.empty()) {
-      metrics = std::make_unique<MetricsWriter>(log.metrics_out, OpenMode::kTruncate);
+      // A run that goes on keeps what was said of the iterations before.
+      if (first_iteration > 1) keep_metrics_before(log.metrics_out, first_iteration);
+      OpenMode mode = first_iteration > 1 ? OpenMode::kAppend : OpenMode::kTruncate;
+      metrics = std::make_unique<MetricsWriter>(log.metrics_out, mode);
     }
     if (!log.tensorboard_dir.empty()) {
       tensorboard = std::make_unique<TensorBoardWriter>(log.tensorboard_dir);
@@ -116,11 +119,12 @@ struct Trainer::Sinks {
 };
 
 Trainer::Trainer(Engine& engine, const TrainerConfig& config, const RunData& data,
-                 const StopSignal* stop)
+                 const StopSignal* stop, RunSaver* saver)
     : engine_(engine),
       config_(config),
       data_(data),
       stop_(stop),
+      saver_(saver),
       batches_(config.batch.spec(engine.mesh().shape().dp, config.data.seq_length)),
       lr_(lr_schedule(config.optim, batches_)),
       weight_decay_(weight_decay_schedule(config.optim, config.train, batches_)),
@@ -136,6 +140,10 @@ Trainer::Trainer(Engine& engine, const TrainerConfig& config, const RunData& dat
   } else {
     consumed_samples_ = scheduled_samples_ = config.loader.consumed_train_samples;
     first_iteration_ = batches_.iterations_within(consumed_samples_) + 1;
+  }
+  if (config.start) go_on_from(*config.start);
+  begin_ = state_after(first_iteration_ - 1);
+  if (!data.replay) {
     loader_ = open_loader(data.train, data.train_order, batches_, consumed_samples_);
   }
   ReportOptions report;
@@ -145,12 +153,40 @@ Trainer::Trainer(Engine& engine, const TrainerConfig& config, const RunData& dat
   report.log_throughput = config.log.log_throughput;
   if (engine.mesh().world().rank() == 0) {
     report.peak_flops_per_second = measure_peak_flops(engine);
-    sinks_ = std::make_unique<Sinks>(config.log, report);
+    sinks_ = std::make_unique<Sinks>(config.log, report, config.start ? first_iteration_ : 1);
   }
   engine.arena().reset_peak();  // from here on it is the training's
 }
 
 Trainer::~Trainer() = default;
+
+// Without its optimizer's state a run has a position in the data and nothing else, as in Megatron.
+void Trainer::go_on_from(const TrainingState& state) {
+  first_iteration_ = state.iteration + 1;
+  consumed_samples_ = state.consumed_samples;
+  consumed_tokens_ = state.consumed_tokens;
+  skipped_ = state.skipped;
+  scheduled_samples_ = 0;
+  if (!config_.checkpoint.load_optim) return;
+  scheduled_samples_ = state.scheduled_samples;
+  if (scaler_.is_dynamic()) scaler_.restore(state.scaler);
+  if (!config_.checkpoint.use_checkpoint_opt_param_scheduler) return;
+  lr_ = state.lr;
+  weight_decay_ = state.weight_decay;
+}
+
+TrainingState Trainer::state_after(std::int64_t iteration) const {
+  return {.iteration = iteration,
+          .consumed_samples = consumed_samples_,
+          .scheduled_samples = scheduled_samples_,
+          .consumed_tokens = consumed_tokens_,
+          .skipped = skipped_,
+          .updates = engine_.updates(),
+          .seed = static_cast<std::int64_t>(engine_.options().seed),
+          .scaler = scaler_.state(),
+          .lr = lr_,
+          .weight_decay = weight_decay_};
+}
 
 StepBatch Trainer::load(std::int64_t iteration) {
   TraceScope span(engine_.ctx().trace, {TraceKind::kOther, "loader"});
@@ -192,7 +228,8 @@ bool Trainer::may_begin(std::int64_t iteration) const {
   if (flights_.empty()) return true;
   std::int64_t last = flights_.back().iteration;
   bool exits = config_.train.exit_interval > 0 && last % config_.train.exit_interval == 0;
-  return flights_.size() <= steps_ahead_ && !exits && !validation_due(last);
+  bool saves = save_wanted_ || (saver_ != nullptr && saver_->due(last));
+  return flights_.size() <= steps_ahead_ && !exits && !saves && !validation_due(last);
 }
 
 void Trainer::begin(std::int64_t iteration) {
@@ -270,9 +307,9 @@ double Trainer::validate() {
   return loss / tokens;
 }
 
-bool Trainer::should_stop(std::int64_t iteration, TrainOutcome& outcome) {
-  // The strongest wish of any rank counts, so that all ranks stop after the same step.
-  std::array<std::int32_t, 2> decision{static_cast<std::int32_t>(StopReason::kFinished), 0};
+// The strongest wish of any rank counts, so that all ranks stop after the same step, and save.
+Trainer::Agreement Trainer::agree(std::int64_t iteration) {
+  std::array<std::int32_t, 4> decision{static_cast<std::int32_t>(StopReason::kFinished), 0, 0, 0};
   double minutes = (monotonic_seconds() - start_seconds_) / 60;
   if (stop_ != nullptr && stop_->received() != 0) {
     decision[0] = static_cast<std::int32_t>(StopReason::kSignal);
@@ -283,11 +320,23 @@ bool Trainer::should_stop(std::int64_t iteration, TrainOutcome& outcome) {
   } else if (config_.train.exit_interval > 0 && iteration % config_.train.exit_interval == 0) {
     decision[0] = static_cast<std::int32_t>(StopReason::kInterval);
   }
-  View word{decision.data(), Dtype::kI32, {2}};
-  engine_.mesh().world().host().all_reduce(word, Reduction::kMax, "stop decision").wait();
-  outcome.reason = static_cast<StopReason>(decision[0]);
-  outcome.signal = decision[1];
-  return outcome.reason != StopReason::kFinished;
+  if (saver_ != nullptr) {
+    decision[2] = saver_->wants_save(iteration) ? 1 : 0;
+    decision[3] = saver_->pending() ? 1 : 0;
+  }
+  View words{decision.data(), Dtype::kI32, {4}};
+  engine_.mesh().world().host().all_reduce(words, Reduction::kMax, "stop decision").wait();
+  return {static_cast<StopReason>(decision[0]), decision[1], decision[2] != 0, decision[3] != 0};
+}
+
+// A save needs the state between two steps: those that were begun are finished first.
+void Trainer::save_when_due(std::int64_t iteration, const Agreement& agreed) {
+  if (saver_ == nullptr) return;
+  if (!agreed.pending) saver_->advance();
+  save_wanted_ |= agreed.save || saver_->due(iteration);
+  if (!save_wanted_ || !flights_.empty()) return;
+  save_wanted_ = false;
+  saver_->save(state_after(iteration));
 }
 
 bool Trainer::validation_due(std::int64_t iteration) const {
@@ -322,17 +371,24 @@ TrainOutcome Trainer::run() {
       curves_.validation.push_back({static_cast<double>(iteration), outcome.validation_loss});
       if (sinks_) sinks_->report_validation(report, outcome.validation_loss);
     }
-    if (!stopping && iteration != iterations_) stopping = should_stop(iteration, outcome);
+    if (stopping || iteration == iterations_) continue;
+    Agreement agreed = agree(iteration);
+    outcome.reason = agreed.reason;
+    outcome.signal = agreed.signal;
+    stopping = agreed.reason != StopReason::kFinished;
+    if (!stopping) save_when_due(iteration, agreed);
   }
+  std::int64_t last = first_iteration_ - 1 + outcome.iterations;
+  if (saver_ != nullptr && outcome.iterations > 0) saver_->finish(state_after(last));
   finish(outcome);
   return outcome;
 }
 
 void Trainer::finish(TrainOutcome& outcome) {
   outcome.seconds = monotonic_seconds() - start_seconds_;
-  outcome.consumed_samples = consumed_samples_ - config_.loader.consumed_train_samples;
-  outcome.consumed_tokens = consumed_tokens_;
-  outcome.skipped = skipped_;
+  outcome.consumed_samples = consumed_samples_ - begin_.consumed_samples;
+  outcome.consumed_tokens = consumed_tokens_ - begin_.consumed_tokens;
+  outcome.skipped = skipped_ - begin_.skipped;
   if (!curves_.train.empty()) outcome.first_loss = curves_.train.front().y;
   outcome.last_loss = last_mean(curves_.train);
   outcome.curves = curves_;

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <deque>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -14,6 +15,7 @@
 #include "train/loader.h"
 #include "train/plot.h"
 #include "train/report.h"
+#include "train/run_saver.h"
 #include "train/stop_signal.h"
 
 namespace bev {
@@ -26,6 +28,8 @@ struct TrainerConfig {
   TrainConfig train;
   LogConfig log;
   bool fp16 = false;
+  std::optional<TrainingState> start = {};  // what a loaded run goes on from
+  CheckpointConfig checkpoint = {};
   std::int64_t steps_ahead = -1;  // begun before a result is known; -1: as the device likes it
 };
 
@@ -45,8 +49,10 @@ struct TrainOutcome {
 
 class Trainer {
  public:
-  // `stop` may be null. All ranks construct it with the same configuration.
-  Trainer(Engine& engine, const TrainerConfig& config, const RunData& data, const StopSignal* stop);
+  // `stop` may be null, and `saver` where nothing is saved. All ranks construct it with the same
+  // configuration.
+  Trainer(Engine& engine, const TrainerConfig& config, const RunData& data, const StopSignal* stop,
+          RunSaver* saver = nullptr);
   ~Trainer();
 
   // Error of kind numeric when a step is not finite and the policy is to stop.
@@ -74,13 +80,23 @@ class Trainer {
   double validate();
   bool validation_due(std::int64_t iteration) const;
   void report_memory(std::int64_t iteration);
-  bool should_stop(std::int64_t iteration, TrainOutcome& outcome);
+  void go_on_from(const TrainingState& state);
+  TrainingState state_after(std::int64_t iteration) const;
+  // What all ranks do after an iteration.
+  struct Agreement {
+    StopReason reason = StopReason::kFinished;
+    int signal = 0;
+    bool save = false, pending = false;  // a save is wanted; one still waits for a rank
+  };
+  Agreement agree(std::int64_t iteration);
+  void save_when_due(std::int64_t iteration, const Agreement& agreed);
   void finish(TrainOutcome& outcome);
 
   Engine& engine_;
   TrainerConfig config_;
   const RunData& data_;
   const StopSignal* stop_;
+  RunSaver* saver_;
   BatchSchedule batches_;
   LrSchedule lr_;
   WeightDecaySchedule weight_decay_;
@@ -92,6 +108,8 @@ class Trainer {
   std::int64_t consumed_samples_ = 0;   // data
   std::int64_t scheduled_samples_ = 0;  // learning rate: skipped steps do not count
   std::int64_t consumed_tokens_ = 0, skipped_ = 0;
+  TrainingState begin_;         // of this process
+  bool save_wanted_ = false;    // as soon as no step is in flight
   std::deque<Flight> flights_;  // in order
   std::size_t steps_ahead_ = 0;
   double start_seconds_ = 0, interval_begin_ = 0;  // of the run, of the iteration to be reported

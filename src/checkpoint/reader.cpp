@@ -1,0 +1,172 @@
+#include "checkpoint/reader.h"
+
+#include <algorithm>
+#include <cstring>
+#include <set>
+
+#include "base/error.h"
+#include "base/file.h"
+#include "base/json_check.h"
+#include "bridge/convert.h"
+#include "bridge/safetensors.h"
+#include "checkpoint/checksum.h"
+
+namespace bev {
+
+namespace {
+
+// "a, b and 7 more"
+std::string some_names(const std::set<std::string>& names) {
+  constexpr std::size_t kMost = 5;
+  std::vector<std::string> first;
+  for (const std::string& name : names) {
+    if (first.size() < kMost) first.push_back(name);
+  }
+  std::string text = join(first, ", ");
+  return names.size() > kMost ? concat(text, " and ", names.size() - kMost, " more") : text;
+}
+
+std::set<std::string> tensors_of(const ShardEntry& entry) {
+  std::set<std::string> names;
+  for (const std::string& piece : entry.pieces) names.insert(parse_piece_name(piece)->first);
+  return names;
+}
+
+}  // namespace
+
+// A mapped file whose blocks are checked as they are needed.
+struct CheckpointReader::Shard {
+  Shard(const std::string& folder, const ShardEntry& shard)
+      : entry(shard), path(join_path(folder, shard.file)) {
+    MappedFile file(path);
+    bytes = file.bytes();
+    BEV_CHECK(bytes.size() == entry.bytes, ErrorKind::kInput, path, ": has ", bytes.size(),
+              " bytes, the manifest says ", entry.bytes,
+              bytes.size() < entry.bytes ? ": truncated" : "");
+    checked.resize(entry.checksums.size());
+    // The header is checked before anybody believes it.
+    std::uint64_t length = 0;
+    BEV_CHECK(bytes.size() > sizeof length, ErrorKind::kInput, path, ": no safetensors file");
+    check(0);
+    std::memcpy(&length, bytes.data(), sizeof length);
+    check(bytes.first(std::min(bytes.size() - sizeof length, length) + sizeof length));
+    tensors = std::make_unique<SafetensorsFile>(std::move(file));
+  }
+
+  std::span<const std::byte> block(std::size_t index) const {
+    std::size_t begin = index * kBlockBytes;
+    return bytes.subspan(begin, std::min<std::size_t>(kBlockBytes, entry.bytes - begin));
+  }
+  bool intact(std::size_t index) const { return checksum(block(index)) == entry.checksums[index]; }
+  // Tensors that have bytes in a block; all of them where the header itself is damaged.
+  std::set<std::string> tensors_in(std::size_t index) const {
+    std::set<std::string> names;
+    const std::byte* begin = block(index).data();
+    const std::byte* end = begin + block(index).size();
+    for (const StoredTensor& tensor : tensors->tensors()) {
+      const std::byte* data = tensor.bytes.data();
+      if (data < end && data + tensor.bytes.size() > begin) {
+        if (auto parsed = parse_piece_name(tensor.name)) names.insert(parsed->first);
+      }
+    }
+    return names;
+  }
+  void check(std::size_t index) {
+    if (checked[index]) return;
+    BEV_CHECK(intact(index), ErrorKind::kInput, path, ": corrupt: block ", index, " of ",
+              checked.size(), " does not have the checksum of the manifest; in it lies ",
+              tensors ? some_names(tensors_in(index))
+                      : concat("the header, and so ", some_names(tensors_of(entry))));
+    checked[index] = true;
+  }
+  void check(std::span<const std::byte> range) {
+    if (range.empty()) return;
+    auto begin = static_cast<std::size_t>(range.data() - bytes.data());
+    for (std::size_t i = begin / kBlockBytes; i * kBlockBytes < begin + range.size(); ++i) check(i);
+  }
+  const ShardEntry& entry;
+  std::string path;
+  std::span<const std::byte> bytes;
+  std::unique_ptr<SafetensorsFile> tensors;  // owns the bytes
+  std::vector<bool> checked;
+};
+
+CheckpointReader::CheckpointReader(const std::string& folder) : folder_(folder) {
+  std::string path = join_path(folder, kManifestName);
+  BEV_CHECK(path_exists(path), ErrorKind::kInput, folder, ": no ", kManifestName,
+            ": not a checkpoint, or one whose save was not completed");
+  manifest_ = parse_manifest(read_file(path), path);
+  shards_.resize(manifest_.shards.size());
+  for (std::size_t i = 0; i < manifest_.shards.size(); ++i) {
+    for (const std::string& key : manifest_.shards[i].pieces) {
+      auto [name, box] = *parse_piece_name(key);
+      pieces_[name].push_back({key, box, i});
+    }
+  }
+}
+
+CheckpointReader::~CheckpointReader() = default;
+
+const GlobalTensor* CheckpointReader::find(std::string_view name) const {
+  auto found = manifest_.tensors.find(std::string(name));
+  return found == manifest_.tensors.end() ? nullptr : &found->second;
+}
+
+CheckpointReader::Shard& CheckpointReader::open(std::size_t index, const std::string& tensor) {
+  std::unique_ptr<Shard>& shard = shards_[index];
+  if (shard) return *shard;
+  try {
+    shard = std::make_unique<Shard>(folder_, manifest_.shards[index]);
+  } catch (const Error& error) {
+    throw Error(concat("checkpoint: cannot read ", quote(tensor), ": "), error);
+  }
+  return *shard;
+}
+
+void CheckpointReader::read(const std::string& name, const Box& box, Dtype dtype, void* out) {
+  const GlobalTensor* tensor = find(name);
+  BEV_CHECK(tensor != nullptr, ErrorKind::kInput, folder_, ": no tensor ", quote(name));
+  BEV_CHECK(
+      box.ndim() == tensor->shape.ndim() && intersection(box, whole_box(tensor->shape)) == box,
+      ErrorKind::kInternal, "checkpoint: ", box, " of ", name, " ", tensor->shape);
+  std::size_t item = size_of(tensor->dtype), out_item = size_of(dtype);
+  for (const Piece& piece : pieces_.find(name)->second) {
+    std::optional<Box> common = intersection(box, piece.box);
+    if (!common) continue;
+    Shard& shard = open(piece.shard, name);
+    TensorBytes stored = shard.tensors->tensor(piece.key);
+    BEV_CHECK(stored.dtype == tensor->dtype && stored.shape == piece.box.shape(), ErrorKind::kInput,
+              shard.path, ": ", quote(piece.key), " is ", name_of(stored.dtype), " ", stored.shape,
+              ", the manifest says ", name_of(tensor->dtype));
+    for (const BoxRun& run : common_runs(piece.box, box, *common)) {
+      std::span<const std::byte> from = stored.bytes.subspan(
+          static_cast<std::size_t>(run.a) * item, static_cast<std::size_t>(run.count) * item);
+      shard.check(from);
+      convert_elements(
+          {from.data(), tensor->dtype},
+          {static_cast<std::byte*>(out) + static_cast<std::size_t>(run.b) * out_item, dtype},
+          run.count);
+    }
+  }
+}
+
+std::vector<std::string> CheckpointReader::verify() {
+  std::vector<std::string> problems;
+  for (const ShardEntry& entry : manifest_.shards) {
+    try {
+      Shard shard(folder_, entry);
+      for (std::size_t i = 0; i < entry.checksums.size(); ++i) {
+        try {
+          shard.check(i);
+        } catch (const Error& error) {
+          problems.push_back(error.what());
+        }
+      }
+    } catch (const Error& error) {
+      problems.push_back(concat(error.what(), "; it holds ", some_names(tensors_of(entry))));
+    }
+  }
+  return problems;
+}
+
+}  // namespace bev

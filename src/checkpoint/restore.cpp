@@ -1,0 +1,92 @@
+#include "checkpoint/restore.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "base/error.h"
+#include "checkpoint/state_parts.h"
+
+namespace bev {
+
+namespace {
+
+// Weights in the checkpoint that are not this model's.
+bool is_weight(const std::string& name) { return name.find('/') == std::string::npos; }
+
+// Main parameters may be missing where one of the two runs keeps none: the weights serve.
+void check_tensors(const Engine& engine, const CheckpointReader& reader, bool with_optimizer) {
+  std::vector<std::string> problems;
+  std::map<std::string, GlobalTensor> wanted = global_tensors(engine.options(), with_optimizer);
+  for (const auto& [name, tensor] : wanted) {
+    const GlobalTensor* stored = reader.find(name);
+    if (stored == nullptr) {
+      if (!is_main_name(name)) problems.push_back(concat(name, " is not in the checkpoint"));
+    } else if (!(stored->shape == tensor.shape)) {
+      problems.push_back(
+          concat(name, " is ", tensor.shape, ", the checkpoint's is ", stored->shape));
+    }
+  }
+  for (const auto& [name, tensor] : reader.manifest().tensors) {
+    if (is_weight(name) && !wanted.contains(name)) {
+      problems.push_back(concat(name, " is in the checkpoint and not in this model"));
+    }
+  }
+  if (problems.empty()) return;
+  constexpr std::size_t kMost = 10;
+  std::string text =
+      concat(reader.folder(), ": does not fit this run (",
+             with_optimizer ? "--no-load-optim takes the weights alone" : "weights", "):");
+  for (std::size_t i = 0; i < std::min(kMost, problems.size()); ++i) text += "\n  " + problems[i];
+  if (problems.size() > kMost) text += concat("\n  and ", problems.size() - kMost, " more");
+  throw Error(ErrorKind::kInput, text);
+}
+
+// Fills a part from a tensor of the checkpoint, a bounded number of elements at a time.
+void read_part(Engine& engine, CheckpointReader& reader, const std::string& name,
+               const StatePart& part) {
+  constexpr std::int64_t kMostElements = std::int64_t{1} << 24;
+  const Param& param = *part.param;
+  const Group& tp = engine.mesh().tp();
+  Context& ctx = engine.ctx();
+  std::size_t item = size_of(part.memory.dtype);
+  std::vector<std::byte> flat, boxed;
+  for (std::int64_t begin = part.range.begin; begin < part.range.end; begin += kMostElements) {
+    Range range{begin, std::min(begin + kMostElements, part.range.end)};
+    flat.resize(static_cast<std::size_t>(range.size()) * item);
+    for (const HeldBox& held : held_boxes(param.shape, param.split, tp.size(), tp.rank(), range)) {
+      boxed.resize(static_cast<std::size_t>(held.global.numel()) * item);
+      reader.read(name, held.global, part.memory.dtype, boxed.data());
+      for (const BoxRun& run : common_runs(whole_box(param.local), held.local, held.local)) {
+        std::memcpy(flat.data() + static_cast<std::size_t>(run.a - begin) * item,
+                    boxed.data() + static_cast<std::size_t>(run.b) * item,
+                    static_cast<std::size_t>(run.count) * item);
+      }
+    }
+    std::int64_t at = begin - part.range.begin;
+    ctx.kernels.device.upload(ctx.stream, flat.data(), part.memory.rows(at, at + range.size()));
+  }
+}
+
+}  // namespace
+
+void restore_tensors(Engine& engine, CheckpointReader& reader, bool with_optimizer) {
+  check_tensors(engine, reader, with_optimizer);
+  for (const Param* param : engine.store().params()) {
+    // Weights that were rounded to another dtype are taken from where they were not.
+    std::string main = main_name(param->name);
+    bool rounded = reader.find(param->name)->dtype != engine.options().dtype;
+    bool from_main = with_optimizer && rounded && reader.find(main) != nullptr;
+    ValueRange kept = engine.store().kept_value(*param);
+    read_part(engine, reader, from_main ? main : param->name,
+              {param->name, param, kept.range, kept.value});
+  }
+  if (engine.optimizer() == nullptr) return;
+  engine.optimizer()->refresh_main(engine.ctx());
+  if (!with_optimizer) return;
+  for (const StatePart& part : owned_optimizer_state(engine)) {
+    bool stored = reader.find(part.name) != nullptr;
+    read_part(engine, reader, stored ? part.name : part.param->name, part);
+  }
+}
+
+}  // namespace bev

@@ -1,0 +1,173 @@
+#include "checkpoint/shard_save.h"
+
+#include <algorithm>
+#include <chrono>
+#include <exception>
+#include <future>
+
+#include "base/error.h"
+#include "bridge/safetensors.h"
+#include "checkpoint/checksum.h"
+
+namespace bev {
+
+std::vector<SourcePiece> pieces_to_write(Engine& engine, bool with_optimizer,
+                                         std::int64_t least_elements) {
+  std::vector<SourcePiece> pieces;
+  const Group& tp = engine.mesh().tp();
+  for (const StatePart& part : owned_state(engine, with_optimizer)) {
+    Range mine = written_range(engine, part, least_elements);
+    const Param& param = *part.param;
+    for (const HeldBox& box : held_boxes(param.shape, param.split, tp.size(), tp.rank(), mine)) {
+      pieces.push_back({piece_name(part.name, box.global), part.memory.dtype, box, part});
+    }
+  }
+  std::ranges::stable_sort(pieces, std::greater{},
+                           [](const SourcePiece& piece) { return size_of(piece.dtype); });
+  return pieces;
+}
+
+namespace {
+
+// Bytes that come one after the other, as filled blocks.
+class BlockFiller {
+ public:
+  BlockFiller(StagingPool& pool, StagingQueue& queue) : pool_(pool), queue_(queue) {}
+
+  // Room for the next bytes: at least one, at most `wanted`. They are to be filled at once.
+  std::span<std::byte> next(std::size_t wanted) {
+    if (block_.data == nullptr) block_ = pool_.take();
+    std::size_t count = std::min(wanted, kBlockBytes - block_.used);
+    std::byte* begin = block_.data.get() + block_.used;
+    block_.used += count;
+    return {begin, count};
+  }
+  // After every fill.
+  void filled() {
+    if (block_.used == kBlockBytes) flush();
+  }
+  void flush() {
+    if (block_.data != nullptr) queue_.push(std::move(block_));
+  }
+
+ private:
+  StagingPool& pool_;
+  StagingQueue& queue_;
+  StagingBlock block_;
+};
+
+}  // namespace
+
+struct ShardSave::Job {
+  std::vector<SourcePiece> pieces;
+  const DeviceKernels& device;
+  Stream stream;
+  Storage& storage;
+  StagingPool& pool;
+  std::string path;
+  StagingQueue queue = {};
+  std::future<void> copying = {};
+  std::future<ShardEntry> writing = {};
+
+  void copy() {
+    try {
+      BlockFiller filler(pool, queue);
+      std::vector<TensorSpec> specs;
+      for (const SourcePiece& piece : pieces) {
+        specs.push_back({piece.name, piece.dtype, piece.box.global.shape()});
+      }
+      std::string header = safetensors_header(specs);
+      for (std::size_t done = 0; done < header.size();) {
+        std::span<std::byte> room = filler.next(header.size() - done);
+        std::memcpy(room.data(), header.data() + done, room.size());
+        done += room.size();
+        filler.filled();
+      }
+      for (const SourcePiece& piece : pieces) copy_piece(piece, filler);
+      filler.flush();
+    } catch (...) {
+      queue.close();
+      throw;
+    }
+    queue.close();
+  }
+
+  void copy_piece(const SourcePiece& piece, BlockFiller& filler) {
+    const StatePart& part = piece.part;
+    Box whole = whole_box(part.param->local);
+    View bytes{part.memory.data, Dtype::kU8, {static_cast<std::int64_t>(part.memory.bytes())}};
+    auto item = static_cast<std::int64_t>(size_of(piece.dtype));
+    for (const BoxRun& run : common_runs(whole, piece.box.local, piece.box.local)) {
+      std::int64_t at = (run.a - part.range.begin) * item, end = at + run.count * item;
+      while (at < end) {
+        std::span<std::byte> room = filler.next(static_cast<std::size_t>(end - at));
+        auto count = static_cast<std::int64_t>(room.size());
+        device.fetch(stream, bytes.rows(at, at + count), room.data()).wait();
+        at += count;
+        filler.filled();
+      }
+    }
+  }
+
+  // A disk that fails must not stop the copy: the blocks go back all the same.
+  ShardEntry write() {
+    ShardEntry entry;
+    std::unique_ptr<OutputFile> file;
+    std::exception_ptr failure;
+    auto attempt = [&](auto&& action) {
+      try {
+        if (!failure) action();
+      } catch (...) {
+        failure = std::current_exception();
+      }
+    };
+    attempt([&] {
+      storage.make_folder(parent_path(path));
+      file = storage.create(path);
+    });
+    while (std::optional<StagingBlock> block = queue.pop()) {
+      attempt([&] {
+        entry.checksums.push_back(checksum(block->bytes()));
+        file->write(block->bytes());
+        entry.bytes += block->used;
+      });
+      pool.give(std::move(*block));
+    }
+    attempt([&] { file->sync(); });
+    if (failure) std::rethrow_exception(failure);
+    entry.file = path.substr(path.rfind('/') + 1);
+    for (const SourcePiece& piece : pieces) entry.pieces.push_back(piece.name);
+    return entry;
+  }
+};
+
+ShardSave::ShardSave(Engine& engine, std::vector<SourcePiece> pieces, Storage& storage,
+                     StagingPool& pool, const std::string& path)
+    : job_(new Job{std::move(pieces), engine.ctx().kernels.device, engine.ctx().stream, storage,
+                   pool, path}) {
+  job_->writing = std::async(std::launch::async, [job = job_.get()] { return job->write(); });
+  auto policy = engine.runs_ahead() ? std::launch::deferred : std::launch::async;
+  job_->copying = std::async(policy, [job = job_.get()] { job->copy(); });
+  if (engine.runs_ahead()) job_->copying.wait();
+}
+
+ShardSave::~ShardSave() {
+  if (job_->copying.valid()) job_->copying.wait();
+  if (job_->writing.valid()) job_->writing.wait();
+}
+
+void ShardSave::wait_copied() {
+  if (job_->copying.valid()) job_->copying.wait();
+}
+
+bool ShardSave::written() const {
+  return job_->writing.wait_for(std::chrono::seconds(0)) == std::future_status::ready;
+}
+
+ShardEntry ShardSave::result() {
+  ShardEntry entry = job_->writing.get();
+  job_->copying.get();
+  return entry;
+}
+
+}  // namespace bev

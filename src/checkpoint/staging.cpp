@@ -1,0 +1,90 @@
+#include "checkpoint/staging.h"
+
+#include <algorithm>
+#include <condition_variable>
+#include <deque>
+#include <mutex>
+#include <new>
+#include <vector>
+
+#include "base/error.h"
+#include "checkpoint/manifest.h"
+
+namespace bev {
+
+namespace {
+constexpr std::align_val_t kAlignment{4096};
+}
+
+void StagingBlock::Free::operator()(std::byte* data) const { ::operator delete(data, kAlignment); }
+
+struct StagingPool::State {
+  std::mutex mutex;
+  std::condition_variable given;
+  std::size_t left = 0;  // that may still be allocated
+  std::vector<StagingBlock> free;
+};
+
+StagingPool::StagingPool(std::size_t most_bytes) : state_(std::make_unique<State>()) {
+  state_->left = std::max<std::size_t>(most_bytes / kBlockBytes, 1);
+}
+StagingPool::~StagingPool() = default;
+
+StagingBlock StagingPool::take() {
+  std::unique_lock lock(state_->mutex);
+  state_->given.wait(lock, [&] { return !state_->free.empty() || state_->left > 0; });
+  if (!state_->free.empty()) {
+    StagingBlock block = std::move(state_->free.back());
+    state_->free.pop_back();
+    return block;
+  }
+  --state_->left;
+  auto* memory = static_cast<std::byte*>(::operator new(kBlockBytes, kAlignment));
+  return {std::unique_ptr<std::byte, StagingBlock::Free>(memory)};
+}
+
+void StagingPool::give(StagingBlock block) {
+  block.used = 0;
+  {
+    std::lock_guard lock(state_->mutex);
+    state_->free.push_back(std::move(block));
+  }
+  state_->given.notify_one();
+}
+
+struct StagingQueue::State {
+  std::mutex mutex;
+  std::condition_variable changed;
+  std::deque<StagingBlock> blocks;
+  bool closed = false;
+};
+
+StagingQueue::StagingQueue() : state_(std::make_unique<State>()) {}
+StagingQueue::~StagingQueue() = default;
+
+void StagingQueue::push(StagingBlock block) {
+  {
+    std::lock_guard lock(state_->mutex);
+    state_->blocks.push_back(std::move(block));
+  }
+  state_->changed.notify_one();
+}
+
+void StagingQueue::close() {
+  {
+    std::lock_guard lock(state_->mutex);
+    state_->closed = true;
+  }
+  state_->changed.notify_one();
+}
+
+std::optional<StagingBlock> StagingQueue::pop() {
+  std::unique_lock lock(state_->mutex);
+  state_->changed.wait(lock, [&] { return !state_->blocks.empty() || state_->closed; });
+  if (state_->blocks.empty()) return std::nullopt;
+  StagingBlock block = std::move(state_->blocks.front());
+  state_->blocks.pop_front();
+  return block;
+}
+
+}  // namespace bev

@@ -1,0 +1,97 @@
+#include "checkpoint/state_parts.h"
+
+#include <algorithm>
+
+#include "base/philox.h"
+
+namespace bev {
+
+namespace {
+constexpr const char* kMain = "optimizer.main/";
+
+const char* first_moment(OptimizerKind kind) {
+  return kind == OptimizerKind::kSgd ? "optimizer.momentum/" : "optimizer.exp_avg/";
+}
+constexpr const char* kSecondMoment = "optimizer.exp_avg_sq/";
+}  // namespace
+
+std::string main_name(const std::string& param) { return kMain + param; }
+bool is_main_name(std::string_view tensor) { return tensor.starts_with(kMain); }
+
+std::map<std::string, GlobalTensor> global_tensors(const EngineOptions& options,
+                                                   bool with_optimizer) {
+  std::map<std::string, GlobalTensor> tensors;
+  OptimizerKind kind = options.optim.optimizer;
+  OptimDtypes dtypes = options.optim.dtypes.for_model(options.dtype);
+  const ModelConfig& model = options.model;
+  Decoder declared(model, even_stage(model.num_layers, 1, 0), {});
+  for (const Param* param : declared.params()) {
+    tensors[param->name] = {options.dtype, param->shape};
+    if (!with_optimizer || !param->trains) continue;
+    if (dtypes.main_params != options.dtype) {
+      tensors[kMain + param->name] = {dtypes.main_params, param->shape};
+    }
+    tensors[first_moment(kind) + param->name] = {dtypes.exp_avg, param->shape};
+    if (kind == OptimizerKind::kSgd) continue;
+    tensors[kSecondMoment + param->name] = {dtypes.exp_avg_sq, param->shape};
+  }
+  return tensors;
+}
+
+std::vector<StatePart> owned_optimizer_state(Engine& engine) {
+  std::vector<StatePart> parts;
+  Optimizer& optimizer = *engine.optimizer();
+  const OptimState& state = optimizer.state();
+  const char* first = first_moment(engine.options().optim.optimizer);
+  for (std::size_t i = 0; i < optimizer.ranges().size(); ++i) {
+    const OptimRange& owned = optimizer.ranges()[i];
+    Range range{owned.offset, owned.offset + owned.value.numel()};
+    auto add = [&](const char* kind, const Tensor& tensor) {
+      View memory = optimizer.part(tensor, i);
+      if (!memory.empty()) parts.push_back({kind + owned.param->name, owned.param, range, memory});
+    };
+    add(kMain, state.main);
+    add(first, state.m);
+    add(kSecondMoment, state.v);
+  }
+  return parts;
+}
+
+std::vector<StatePart> owned_state(Engine& engine, bool with_optimizer) {
+  std::vector<StatePart> parts;
+  for (const Param* param : engine.store().params()) {
+    ValueRange owned = engine.store().owned_value(*param);
+    if (owned.range.size() > 0) parts.push_back({param->name, param, owned.range, owned.value});
+  }
+  if (!with_optimizer) return parts;
+  std::vector<StatePart> more = owned_optimizer_state(engine);
+  parts.insert(parts.end(), more.begin(), more.end());
+  return parts;
+}
+
+// Holders are counted over replicas, over tp where it does not cut the parameter, and over the two
+// stages that hold a tied embedding. Which of them begins depends on the name, so that small
+// tensors, which one writes alone, are spread.
+Range written_range(const Engine& engine, const StatePart& part, std::int64_t least) {
+  const Param& param = *part.param;
+  const Group& replicas = engine.store().plan().replicas();
+  const Group& tp = engine.mesh().tp();
+  std::int64_t holders = replicas.size(), holder = replicas.rank();
+  if (param.split.dim < 0) {
+    holder += holders * tp.rank();
+    holders *= tp.size();
+  }
+  if (param.shared) {
+    holder += param.copy ? holders : 0;
+    holders *= 2;
+  }
+  std::int64_t writers = std::clamp<std::int64_t>(part.range.size() / least, 1, holders);
+  auto first =
+      static_cast<std::int64_t>(hash_name(param.name) % static_cast<std::uint64_t>(holders));
+  std::int64_t writer = (holder - first + holders) % holders;
+  if (writer >= writers) return {part.range.begin, part.range.begin};
+  Range share = shard_range(part.range.size(), writers, writer);
+  return {part.range.begin + share.begin, part.range.begin + share.end};
+}
+
+}  // namespace bev

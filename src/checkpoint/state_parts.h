@@ -1,0 +1,40 @@
+// The tensors of a training state under names that no layout changes, and what this rank holds of
+// them: "NAME" is a weight in the model's dtype, "optimizer.main/NAME" its main parameter,
+// "optimizer.exp_avg/NAME" and "optimizer.exp_avg_sq/NAME" Adam's moments,
+// "optimizer.momentum/NAME" that of SGD.
+#pragma once
+
+#include <map>
+#include <string>
+#include <vector>
+
+#include "checkpoint/manifest.h"
+#include "parallel/engine.h"
+
+namespace bev {
+
+// Elements `range` of the flattened local parameter, in memory one after the other.
+struct StatePart {
+  std::string name;
+  const Param* param = nullptr;
+  Range range;
+  View memory;
+};
+
+// "optimizer.main/NAME".
+std::string main_name(const std::string& param);
+bool is_main_name(std::string_view tensor);
+
+// Every tensor of a run with these options, on whatever rank it lies.
+std::map<std::string, GlobalTensor> global_tensors(const EngineOptions& options,
+                                                   bool with_optimizer);
+
+// What this rank updates; its replicas hold the same.
+std::vector<StatePart> owned_state(Engine& engine, bool with_optimizer);
+std::vector<StatePart> owned_optimizer_state(Engine& engine);
+
+// Which of a part's elements this rank writes: holders of the same elements share them, but none
+// writes less than `least` while there is enough for one.
+Range written_range(const Engine& engine, const StatePart& part, std::int64_t least);
+
+}  // namespace bev

@@ -1,0 +1,109 @@
+#include "checkpoint/step_folders.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <charconv>
+
+#include "base/error.h"
+#include "base/file.h"
+#include "base/json_check.h"
+#include "checkpoint/manifest.h"
+
+namespace bev {
+
+namespace {
+constexpr std::string_view kPrefix = "iter_";
+constexpr std::string_view kSaving = ".saving-";
+constexpr std::string_view kRemoving = ".removing";
+
+std::optional<std::int64_t> parse_count(std::string_view text) {
+  std::int64_t value = 0;
+  auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  bool whole = error == std::errc() && end == text.data() + text.size();
+  return whole && value >= 0 ? std::optional(value) : std::nullopt;
+}
+}  // namespace
+
+std::string step_folder(const std::string& folder, std::int64_t iteration) {
+  return join_path(folder, fmt::format("{}{:07}", kPrefix, iteration));
+}
+
+std::string saving_folder(const std::string& folder, std::int64_t iteration,
+                          const std::string& run) {
+  return concat(step_folder(folder, iteration), kSaving, run);
+}
+
+std::vector<std::int64_t> complete_steps(const std::string& folder) {
+  std::vector<std::int64_t> steps;
+  if (!is_directory(folder)) return steps;
+  for (const std::string& name : list_directory(folder)) {
+    if (!name.starts_with(kPrefix)) continue;
+    auto step = parse_count(std::string_view(name).substr(kPrefix.size()));
+    bool ours = step && step_folder(folder, *step) == join_path(folder, name);
+    if (ours && path_exists(join_path(join_path(folder, name), kManifestName))) {
+      steps.push_back(*step);
+    }
+  }
+  std::ranges::sort(steps);
+  return steps;
+}
+
+std::optional<std::int64_t> latest_step(const std::string& folder) {
+  std::string tracker = join_path(folder, kTrackerName);
+  if (path_exists(tracker)) {
+    std::string text = read_file(tracker);
+    std::optional<std::int64_t> step = parse_count(trim(text));
+    BEV_CHECK(step, ErrorKind::kInput, tracker, ": ", quote(text),
+              " is no iteration; name one by --ckpt-step, or remove the file to take the last");
+    return step;
+  }
+  std::vector<std::int64_t> steps = complete_steps(folder);
+  return steps.empty() ? std::nullopt : std::optional(steps.back());
+}
+
+void publish_step(Storage& storage, const std::string& folder, std::int64_t iteration,
+                  const std::string& run) {
+  std::string from = saving_folder(folder, iteration, run), to = step_folder(folder, iteration);
+  storage.sync_folder(from);
+  if (path_exists(to)) {
+    storage.exchange(from, to);
+    storage.sync_folder(folder);
+    storage.remove_tree(from);
+  } else {
+    storage.rename(from, to);
+    storage.sync_folder(folder);
+  }
+  replace_file(storage, join_path(folder, kTrackerName), concat(iteration, "\n"));
+}
+
+void remove_unfinished(Storage& storage, const std::string& folder) {
+  if (!is_directory(folder)) return;
+  for (const std::string& name : list_directory(folder)) {
+    bool unfinished =
+        name.find(kSaving) != std::string::npos || name.find(kRemoving) != std::string::npos;
+    if (name.starts_with(kPrefix) && unfinished) storage.remove_tree(join_path(folder, name));
+  }
+}
+
+std::vector<std::int64_t> steps_to_remove(std::vector<std::int64_t> steps, std::int64_t saved,
+                                          const Retention& retention) {
+  if (retention.interval == 0 && retention.most_recent == 0) return {};
+  std::erase_if(steps, [&](std::int64_t step) { return step >= saved; });
+  std::int64_t recent = std::max<std::int64_t>(retention.most_recent - 1, 0);
+  auto older = std::max<std::int64_t>(static_cast<std::int64_t>(steps.size()) - recent, 0);
+  steps.resize(static_cast<std::size_t>(older));
+  std::erase_if(steps, [&](std::int64_t step) {
+    return retention.interval > 0 && step % retention.interval == 0;
+  });
+  return steps;
+}
+
+void remove_step(Storage& storage, const std::string& folder, std::int64_t iteration) {
+  // Renamed first: a removal that is cut short leaves nothing that looks whole.
+  std::string path = step_folder(folder, iteration), aside = concat(path, kRemoving);
+  storage.rename(path, aside);
+  storage.remove_tree(aside);
+}
+
+}  // namespace bev

@@ -1,0 +1,93 @@
+#include "train/checkpoint_config.h"
+
+#include "base/fields.h"
+#include "base/text.h"
+
+namespace bev {
+
+namespace {
+constexpr double kMostIterations = 1e12;
+
+void save_fields(CheckpointConfig& config, FieldList& list) {
+  list.add("save", config.save,
+           "folder for checkpoints: at intervals, at the end, and when the run is told to stop");
+  list.add("save-interval", config.save_interval, "iterations between checkpoints; 0: at the end")
+      .min(0)
+      .limit(kMostIterations);
+  list.add("save-interval-mins", config.save_interval_mins,
+           "minutes between checkpoints, beside --save-interval; 0: not by the clock")
+      .min(0);
+  list.add("save-retain-interval", config.save_retain_interval,
+           "older checkpoints go unless their iteration is a multiple of it; 0: they stay")
+      .min(0)
+      .limit(kMostIterations);
+  list.add("most-recent-k", config.most_recent_k,
+           "of older checkpoints all but so many of the latest go; 0: they stay")
+      .min(0)
+      .limit(kMostIterations);
+  list.add("save-retry-interval", config.save_retry_interval,
+           "iterations after which a failed save is tried again; 0: not before the next is due")
+      .min(0)
+      .limit(kMostIterations);
+  list.add("async-save", config.async_save, "write checkpoints while training goes on");
+  list.add("save-staging-mb", config.save_staging_mb,
+           "memory in MiB that a process may hold of a checkpoint being written")
+      .min(0)
+      .limit(1e9)
+      .defaults_to("half of the free memory");
+  list.add("save-optim", config.save_optim, "with the state of the optimizer");
+}
+
+void load_fields(CheckpointConfig& config, FieldList& list) {
+  list.add("load", config.load, "folder of checkpoints to go on from, of whatever layout");
+  list.add("ckpt-step", config.ckpt_step, "the iteration to load")
+      .min(0)
+      .limit(kMostIterations)
+      .defaults_to("the latest");
+  list.add("load-optim", config.load_optim,
+           "with the state of the optimizer, the schedules and the loss scale");
+  list.add("load-rng", config.load_rng, "with the seed of dropout; otherwise --seed counts");
+  list.add("finetune", config.finetune, "take the weights only and begin at iteration 0");
+  list.add("load-fallback", config.load_fallback,
+           "where a checkpoint cannot be read, take the latest complete one before it");
+  list.add("exit-on-missing-checkpoint", config.exit_on_missing_checkpoint,
+           "fail when there is nothing to load, instead of beginning anew");
+  list.add("override-opt_param-scheduler", config.override_opt_param_scheduler,
+           "the schedules of learning rate and weight decay are those of the flags, as they are "
+           "anyway; nothing is said about changes");
+  list.add("use-checkpoint-opt_param-scheduler", config.use_checkpoint_opt_param_scheduler,
+           "the schedules are those of the checkpoint");
+}
+}  // namespace
+
+void CheckpointConfig::fields(FieldList& list) {
+  list.section("checkpointing");
+  save_fields(*this, list);
+  load_fields(*this, list);
+}
+
+std::vector<std::string> CheckpointConfig::problems() const {
+  std::vector<std::string> out;
+  auto needs = [&](bool given, const char* flag, const char* other, const std::string& folder) {
+    if (given && folder.empty()) out.push_back(concat(flag, ": needs ", other, " DIR"));
+  };
+  needs(save_interval > 0, "--save-interval", "--save", save);
+  needs(save_interval_mins > 0, "--save-interval-mins", "--save", save);
+  needs(save_retain_interval > 0, "--save-retain-interval", "--save", save);
+  needs(most_recent_k > 0, "--most-recent-k", "--save", save);
+  needs(ckpt_step >= 0, "--ckpt-step", "--load", load);
+  needs(finetune, "--finetune", "--load", load);
+  needs(load_fallback, "--load-fallback", "--load", load);
+  needs(exit_on_missing_checkpoint, "--exit-on-missing-checkpoint", "--load", load);
+  if (override_opt_param_scheduler && use_checkpoint_opt_param_scheduler) {
+    out.push_back(
+        "--override-opt_param-scheduler: excludes --use-checkpoint-opt_param-scheduler; keep one");
+  }
+  if (save_retain_interval > 0 && save_interval > 0 && save_retain_interval % save_interval != 0) {
+    out.push_back(concat("--save-retain-interval: ", save_retain_interval,
+                         " is no multiple of --save-interval ", save_interval));
+  }
+  return out;
+}
+
+}  // namespace bev

@@ -1,0 +1,38 @@
+// What a run saves and what it begins with. Names and meanings are Megatron's where it has them.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace bev {
+
+class FieldList;
+
+struct CheckpointConfig {
+  std::string save;
+  std::int64_t save_interval = 0;         // iterations; 0: at the end only
+  double save_interval_mins = 0;          // 0: not by the clock
+  std::int64_t save_retain_interval = 0;  // 0: none is removed for it
+  std::int64_t most_recent_k = 0;         // 0: none is removed for it
+  std::int64_t save_retry_interval = 10;  // iterations after a failed save; 0: not again
+  bool async_save = true;
+  std::int64_t save_staging_mb = 0;  // of a process; 0: half of the free memory
+  bool save_optim = true;
+
+  std::string load;
+  std::int64_t ckpt_step = -1;      // < 0: the latest
+  std::int64_t loaded_samples = 0;  // that the run to go on with has consumed; not a flag
+  bool load_optim = true;
+  bool load_rng = true;
+  bool finetune = false;
+  bool load_fallback = false;
+  bool exit_on_missing_checkpoint = false;
+  bool override_opt_param_scheduler = false;
+  bool use_checkpoint_opt_param_scheduler = false;
+
+  void fields(FieldList& list);
+  std::vector<std::string> problems() const;
+};
+
+}  // namespace bev
