@@ -41,10 +41,12 @@ Saver::Saver(Engine& engine, Storage& storage, StagingPool& pool, SaverOptions o
     : engine_(engine), storage_(storage), pool_(pool), options_(std::move(options)) {
   Group& world = engine.mesh().world().host();
   std::uint64_t run = 0;
-  if (world.rank() == 0) run = std::random_device()();
+  if (world.rank() == 0) {
+    remove_unfinished(storage_, options_.folder);  // before anybody can write
+    run = std::random_device()();
+  }
   world.broadcast({&run, Dtype::kI64, {1}}, 0, "name of a run").wait();
   run_ = fmt::format("{:08x}", run);
-  if (world.rank() == 0) remove_unfinished(storage_, options_.folder);
   engine_.set_reader(this);
 }
 

@@ -24,9 +24,9 @@ namespace bev {
 
 struct SaverOptions {
   std::string folder;
-  std::vector<ConfigEntry> config;  // of the run, for the manifest
+  std::vector<ConfigEntry> config = {};  // of the run, for the manifest
   bool with_optimizer = true;
-  Retention retention;
+  Retention retention = {};
   // Holders of the same elements share the writing of them from so many on.
   std::int64_t least_piece_elements = 1 << 18;
 };
