@@ -1,0 +1,169 @@
+// Saves that fail at any of their operations, and checkpoints that were damaged afterwards.
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <limits>
+
+#include "base/file.h"
+#include "checkpoint/reader.h"
+#include "checkpoint/step_folders.h"
+#include "tests/checkpoint/faulty_storage.h"
+#include "tests/checkpoint/saved_run.h"
+#include "tests/support/expect_error.h"
+#include "tests/support/temp_folder.h"
+
+namespace bev::test {
+namespace {
+
+constexpr int kForever = std::numeric_limits<int>::max() / 2;
+
+ModelConfig small_model() {
+  ModelConfig model = tiny_gpt();
+  model.num_layers = 2;
+  return model;
+}
+
+SavedRun run_on(const TempFolder& folder, Storage* storage, std::int64_t last) {
+  return {.model = small_model(),
+          .layout = "tp2,dp2zero1",
+          .last = last,
+          .save = folder.path(),
+          .storage = storage};
+}
+
+// What a run that starts now would load is complete, and what its tracker says is there.
+void expect_loadable(const std::string& folder, std::int64_t step) {
+  EXPECT_EQ(latest_step(folder), step);
+  for (std::int64_t complete : complete_steps(folder)) {
+    CheckpointReader reader(step_folder(folder, complete));
+    EXPECT_EQ(reader.verify(), std::vector<std::string>());
+  }
+}
+
+int operations_of_a_save() {
+  TempFolder folder;
+  FaultyStorage storage(kForever, 0);
+  EXPECT_EQ(train(run_on(folder, &storage, 2)).saved.problem, "");
+  return storage.operations();
+}
+
+// `count` operations fail from each one on: once, or for good, as after a crash.
+void check_faults(int count) {
+  int operations = operations_of_a_save();
+  ASSERT_GT(operations, 20);
+  TempFolder good;
+  train(run_on(good, nullptr, 1));
+  for (int first = 0; first < operations; ++first) {
+    SCOPED_TRACE(first);
+    TempFolder folder;
+    std::filesystem::copy(good.path(), folder.path(),
+                          std::filesystem::copy_options::recursive);
+    FaultyStorage storage(first, count);
+    SaveOutcome saved = train(run_on(folder, &storage, 2)).saved;
+    ASSERT_TRUE(storage.failed());
+    EXPECT_NE(saved.problem.find("No space left on device"), std::string::npos) << saved.problem;
+    // Only after the folder has its name may the step be there, named by the tracker or not.
+    std::int64_t latest = latest_step(folder.path()).value_or(-1);
+    EXPECT_TRUE(latest == 1 || latest == 2);
+    expect_loadable(folder.path(), latest);
+    // The next save goes through and leaves nothing behind.
+    EXPECT_EQ(train(run_on(folder, nullptr, 2)).saved.problem, "");
+    expect_loadable(folder.path(), 2);
+    EXPECT_EQ(list_directory(folder.path()),
+              (std::vector<std::string>{"iter_0000001", "iter_0000002", kTrackerName}));
+  }
+}
+
+TEST(SaveFaults, OneFailedOperationLosesNothing) { check_faults(1); }
+TEST(SaveFaults, ADiskThatStaysFullLosesNothing) { check_faults(kForever); }
+
+TEST(SaveFaults, AStepThatIsThereIsReplacedWhole) {
+  TempFolder folder;
+  SavedRun run = run_on(folder, nullptr, 2);
+  train(run);
+  NamedTensors before = saved_tensors(folder.path(), 2);
+  run.layout = "dp3zero3";
+  EXPECT_EQ(train(run).saved.problem, "");
+  EXPECT_LE(largest_difference(before, saved_tensors(folder.path(), 2), 1e-6).value, 1e-9);
+  EXPECT_EQ(list_directory(folder.path()),
+            (std::vector<std::string>{"iter_0000002", kTrackerName}));
+}
+
+class Damage : public testing::Test {
+ protected:
+  void SetUp() override {
+    ASSERT_EQ(train(run_on(folder_, nullptr, 2)).saved.problem, "");
+    shard_ = join_path(step_folder(folder_.path(), 2), "shard_00001.safetensors");
+    CheckpointReader reader(step_folder(folder_.path(), 2));
+    for (const ShardEntry& entry : reader.manifest().shards) {
+      if (entry.file == "shard_00001.safetensors") {
+        tensor_ = parse_piece_name(entry.pieces.back())->first;
+      }
+    }
+  }
+  // Loading in a layout in which every rank needs something of every shard.
+  void expect_refused(const std::vector<std::string>& parts) {
+    expect_error(ErrorKind::kInput, parts, [&] {
+      train({.model = small_model(), .layout = "dp2", .first = 3, .load = folder_.path()});
+    });
+    CheckpointReader reader(step_folder(folder_.path(), 2));
+    EXPECT_EQ(reader.verify().size(), 1u);
+  }
+
+  TempFolder folder_;
+  std::string shard_, tensor_;
+};
+
+TEST_F(Damage, AMissingShardIsNamedWithItsTensor) {
+  std::filesystem::remove(shard_);
+  expect_refused({"shard_00001.safetensors", "cannot read 'embedding.word_embeddings.weight'"});
+}
+
+TEST_F(Damage, ATruncatedShardIsNamedWithItsTensor) {
+  std::filesystem::resize_file(shard_, std::filesystem::file_size(shard_) - 1);
+  expect_refused({"shard_00001.safetensors", "truncated", "embedding.word_embeddings.weight"});
+}
+
+TEST_F(Damage, AFlippedBitIsFoundAndItsTensorNamed) {
+  std::string bytes = read_file(shard_);
+  bytes.back() = static_cast<char>(bytes.back() ^ 1);
+  write_file(shard_, bytes);
+  expect_refused({"shard_00001.safetensors", "corrupt", "does not have the checksum"});
+}
+
+TEST_F(Damage, AFlippedBitOfTheHeaderIsFound) {
+  std::string bytes = read_file(shard_);
+  std::size_t at = bytes.find("F64");
+  bytes[at + 1] = '3';
+  write_file(shard_, bytes);
+  expect_refused({"shard_00001.safetensors", "corrupt", "the header"});
+}
+
+TEST_F(Damage, AnotherModelIsRefusedWithAllThatDiffers) {
+  ModelConfig other = small_model();
+  other.num_layers = 3;
+  other.ffn_hidden_size = 44;
+  expect_error(ErrorKind::kInput,
+               {"does not fit this run", "decoder.layers.0.mlp.linear_fc1.weight is [44, 24], the "
+                "checkpoint's is [40, 24]", "more"},
+               [&] { train({.model = other, .first = 3, .load = folder_.path()}); });
+  other = small_model();
+  other.num_layers = 1;
+  expect_error(ErrorKind::kInput, {"decoder.layers.1", "not in this model"},
+               [&] { train({.model = other, .first = 3, .load = folder_.path()}); });
+}
+
+TEST(Retention, OldStepsGoAsAsked) {
+  std::vector<std::int64_t> steps = {10, 20, 30, 40, 50};
+  using Steps = std::vector<std::int64_t>;
+  EXPECT_EQ(steps_to_remove(steps, 50, {}), Steps());
+  EXPECT_EQ(steps_to_remove(steps, 50, {.interval = 20}), (Steps{10, 30}));
+  EXPECT_EQ(steps_to_remove(steps, 50, {.most_recent = 2}), (Steps{10, 20, 30}));
+  EXPECT_EQ(steps_to_remove(steps, 50, {.most_recent = 1}), (Steps{10, 20, 30, 40}));
+  EXPECT_EQ(steps_to_remove(steps, 50, {.interval = 20, .most_recent = 2}), (Steps{10, 30}));
+  // Steps of a longer run that was here before are not older.
+  EXPECT_EQ(steps_to_remove(steps, 30, {.most_recent = 1}), (Steps{10, 20}));
+}
+
+}  // namespace
+}  // namespace bev::test
