@@ -208,6 +208,7 @@ int run_train(CommandConfig& config, const FieldList& fields, Options& options) 
   if (speaks) {
     if (!run.log.loss_svg.empty()) write_file(run.log.loss_svg, loss_svg(outcome.curves));
     print_summary(run, outcome);
+    BEV_CHECK(outcome.save_problem.empty(), ErrorKind::kIo, outcome.save_problem);
   }
   return outcome.reason == StopReason::kSignal ? kExitSignalBase + outcome.signal : kExitOk;
 }

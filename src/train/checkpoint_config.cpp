@@ -52,10 +52,10 @@ void load_fields(CheckpointConfig& config, FieldList& list) {
            "where a checkpoint cannot be read, take the latest complete one before it");
   list.add("exit-on-missing-checkpoint", config.exit_on_missing_checkpoint,
            "fail when there is nothing to load, instead of beginning anew");
-  list.add("override-opt_param-scheduler", config.override_opt_param_scheduler,
+  list.add("override-opt-param-scheduler", config.override_opt_param_scheduler,
            "the schedules of learning rate and weight decay are those of the flags, as they are "
            "anyway; nothing is said about changes");
-  list.add("use-checkpoint-opt_param-scheduler", config.use_checkpoint_opt_param_scheduler,
+  list.add("use-checkpoint-opt-param-scheduler", config.use_checkpoint_opt_param_scheduler,
            "the schedules are those of the checkpoint");
 }
 }  // namespace
@@ -81,7 +81,7 @@ std::vector<std::string> CheckpointConfig::problems() const {
   needs(exit_on_missing_checkpoint, "--exit-on-missing-checkpoint", "--load", load);
   if (override_opt_param_scheduler && use_checkpoint_opt_param_scheduler) {
     out.push_back(
-        "--override-opt_param-scheduler: excludes --use-checkpoint-opt_param-scheduler; keep one");
+        "--override-opt-param-scheduler: excludes --use-checkpoint-opt-param-scheduler; keep one");
   }
   if (save_retain_interval > 0 && save_interval > 0 && save_retain_interval % save_interval != 0) {
     out.push_back(concat("--save-retain-interval: ", save_retain_interval,

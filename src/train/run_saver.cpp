@@ -66,39 +66,44 @@ void RunSaver::save(const TrainingState& state) {
   if (!config_.async_save) handle(saver_.finish());
 }
 
-void RunSaver::finish(const TrainingState& state) {
+std::string RunSaver::finish(const TrainingState& state) {
   constexpr int kTries = 3;
   if (saver_.in_flight()) handle(saver_.finish());
-  SaveOutcome outcome;
+  std::string problem;
   for (int i = 0; i < kTries && saved_ != state.iteration; ++i) {
     if (i > 0) std::this_thread::sleep_for(std::chrono::seconds(i));
     begun_seconds_ = monotonic_seconds();
     saver_.begin(state);
-    outcome = saver_.finish();
-    handle(outcome);
+    SaveOutcome outcome = saver_.finish();
+    problem = outcome.problem;
+    if (problem.empty()) handle(outcome);
   }
-  BEV_CHECK(saved_ == state.iteration, ErrorKind::kIo, "--save ", config_.save,
-            ": the last iteration, ", state.iteration, ", is not saved: ", outcome.problem,
-            saved_ >= 0 ? concat("; the last checkpoint is of iteration ", saved_) : "");
+  if (problem.empty()) return "";
+  return concat("--save ", config_.save, ": the last iteration, ", state.iteration,
+                ", is not saved: ", problem, last_good());
+}
+
+std::string RunSaver::last_good() const {
+  if (saved_ < 0) return "";
+  return concat("; the last checkpoint is of iteration ", saved_);
 }
 
 void RunSaver::handle(const SaveOutcome& outcome) {
   bool tells = engine_.mesh().world().rank() == 0;
   if (outcome.problem.empty()) {
     saved_ = outcome.iteration;
-    if (tells) {
-      log_info(fmt::format("saved iteration {} to {} in {:.2f} s", outcome.iteration, config_.save,
-                           monotonic_seconds() - begun_seconds_));
-    }
+    if (!tells) return;
+    log_info(fmt::format("saved iteration {} to {} in {:.2f} s", outcome.iteration, config_.save,
+                         monotonic_seconds() - begun_seconds_));
     return;
   }
   if (config_.save_retry_interval > 0) {
     retry_at_ = outcome.iteration + config_.save_retry_interval;
   }
   if (!tells) return;
-  std::string again = retry_at_ >= 0 ? concat("; tried again after iteration ", retry_at_) : "";
+  std::string again = retry_at_ >= 0 ? concat(" and tries again after iteration ", retry_at_) : "";
   log_warning(concat("iteration ", outcome.iteration, " is not saved: ", outcome.problem,
-                     "; training goes on", again));
+                     last_good(), "; training goes on", again));
 }
 
 }  // namespace bev

@@ -1,6 +1,5 @@
 // When a run saves, and what it does about saves that fail. A failure never ends the training: it
-// is told, the last good checkpoint stays, and the save is tried again some iterations later. Only
-// at the end, when there is no later, is it an error.
+// is told, the last good checkpoint stays, and the save is tried again some iterations later.
 #pragma once
 
 #include <cstdint>
@@ -28,11 +27,13 @@ class RunSaver {
   void advance();
   // Of the state after an iteration; waits for the save before it.
   void save(const TrainingState& state);
-  // The last state of the run is saved when this returns; Error(kIo) when it cannot be.
-  void finish(const TrainingState& state);
+  // Saves the last state of the run, if that is not done, and waits for it; tries a few times.
+  // Returns why it could not be saved.
+  std::string finish(const TrainingState& state);
 
  private:
   void handle(const SaveOutcome& outcome);
+  std::string last_good() const;
 
   Engine& engine_;
   CheckpointConfig config_;

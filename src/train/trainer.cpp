@@ -379,7 +379,9 @@ TrainOutcome Trainer::run() {
     if (!stopping) save_when_due(iteration, agreed);
   }
   std::int64_t last = first_iteration_ - 1 + outcome.iterations;
-  if (saver_ != nullptr && outcome.iterations > 0) saver_->finish(state_after(last));
+  if (saver_ != nullptr && outcome.iterations > 0) {
+    outcome.save_problem = saver_->finish(state_after(last));
+  }
   finish(outcome);
   return outcome;
 }

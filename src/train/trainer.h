@@ -44,6 +44,7 @@ struct TrainOutcome {
   double seconds = 0;
   double first_loss = 0, last_loss = 0;  // of the first iteration; mean over the last tenth
   double validation_loss = 0;            // of the last validation; NaN without one
+  std::string save_problem;              // why the last state is not saved; "" when all is well
   LossCurves curves;
 };
 

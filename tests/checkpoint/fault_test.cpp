@@ -56,8 +56,7 @@ void check_faults(int count) {
   for (int first = 0; first < operations; ++first) {
     SCOPED_TRACE(first);
     TempFolder folder;
-    std::filesystem::copy(good.path(), folder.path(),
-                          std::filesystem::copy_options::recursive);
+    std::filesystem::copy(good.path(), folder.path(), std::filesystem::copy_options::recursive);
     FaultyStorage storage(first, count);
     SaveOutcome saved = train(run_on(folder, &storage, 2)).saved;
     ASSERT_TRUE(storage.failed());
@@ -144,8 +143,10 @@ TEST_F(Damage, AnotherModelIsRefusedWithAllThatDiffers) {
   other.num_layers = 3;
   other.ffn_hidden_size = 44;
   expect_error(ErrorKind::kInput,
-               {"does not fit this run", "decoder.layers.0.mlp.linear_fc1.weight is [44, 24], the "
-                "checkpoint's is [40, 24]", "more"},
+               {"does not fit this run",
+                "decoder.layers.0.mlp.linear_fc1.weight is [44, 24], the "
+                "checkpoint's is [40, 24]",
+                "more"},
                [&] { train({.model = other, .first = 3, .load = folder_.path()}); });
   other = small_model();
   other.num_layers = 1;
