@@ -75,11 +75,12 @@ std::string reason_text(const TrainOutcome& outcome) {
 void print_summary(const RunConfig& run, const TrainOutcome& outcome) {
   double seconds = std::max(outcome.seconds, 1e-9);
   std::string text = fmt::format(
-      "{} after {} iterations, {} samples, {} tokens in {} ({:.0f} tokens/s)\n"
-      "loss {:.4f} -> {:.4f}",
-      reason_text(outcome), outcome.iterations, outcome.consumed_samples, outcome.consumed_tokens,
-      format_duration(outcome.seconds), static_cast<double>(outcome.consumed_tokens) / seconds,
-      outcome.first_loss, outcome.last_loss);
+      "{} after {} iterations, {} samples, {} tokens in {} ({:.0f} tokens/s)", reason_text(outcome),
+      outcome.iterations, outcome.consumed_samples, outcome.consumed_tokens,
+      format_duration(outcome.seconds), static_cast<double>(outcome.consumed_tokens) / seconds);
+  if (outcome.iterations > 0) {
+    text += fmt::format("\nloss {:.4f} -> {:.4f}", outcome.first_loss, outcome.last_loss);
+  }
   if (!std::isnan(outcome.validation_loss)) {
     text += fmt::format(", validation {:.4f} (perplexity {:.3f})", outcome.validation_loss,
                         perplexity(outcome.validation_loss));
@@ -112,7 +113,8 @@ TrainOutcome train_rank(const RankStart& start, RunParts& parts, Trace* trace) {
   TrainerConfig config = trainer_config(run);
   config.start = resume(engine, run.checkpoint, parts.config);
   std::unique_ptr<RunSaver> saver;
-  if (!run.checkpoint.save.empty()) {
+  bool saves = !run.checkpoint.save.empty() || run.checkpoint.non_persistent_save_interval > 0;
+  if (saves) {
     saver = std::make_unique<RunSaver>(engine, *parts.storage, parts.staging, run.checkpoint,
                                        parts.config);
   }
@@ -175,6 +177,8 @@ int run_train(CommandConfig& config, const FieldList& fields, Options& options) 
     return kExitOk;
   }
   if (speaks) check_outputs(run);
+  std::int64_t& jump = run.checkpoint.replication_jump;
+  if (jump == 0) jump = run.parallel.ranks * config.launch.local_processes;
   StopSignal stop;
   RunData data = std::move(replay.data);
   if (!data.replay) {

@@ -272,7 +272,9 @@ void check_tiling(const std::string& name, const GlobalTensor& tensor, std::vect
   }
 }
 
-void check_pieces(const Manifest& manifest, const std::string& path) {
+}  // namespace
+
+void check_manifest(const Manifest& manifest, const std::string& path) {
   std::map<std::string, std::vector<Box>> boxes;
   for (const auto& [name, tensor] : manifest.tensors) boxes[name];
   for (const ShardEntry& shard : manifest.shards) {
@@ -288,20 +290,22 @@ void check_pieces(const Manifest& manifest, const std::string& path) {
   for (auto& [name, list] : boxes) check_tiling(name, manifest.tensors.at(name), list, path);
 }
 
-}  // namespace
-
 ShardEntry parse_shard_json(std::string_view text, const std::string& path) {
   check_json(text, path, kMostNesting);
   Json json = Json::parse(text);
   return ManifestParser(json, path).parse_shard(json);
 }
 
-Manifest parse_manifest(std::string_view text, const std::string& path) {
+Manifest parse_manifest_part(std::string_view text, const std::string& path) {
   check_json(text, path, kMostNesting);
   Json json = Json::parse(text);
   if (!json.is_object()) fail(path, ": is no object");
-  Manifest manifest = ManifestParser(json, path).parse_all();
-  check_pieces(manifest, path);
+  return ManifestParser(json, path).parse_all();
+}
+
+Manifest parse_manifest(std::string_view text, const std::string& path) {
+  Manifest manifest = parse_manifest_part(text, path);
+  check_manifest(manifest, path);
   return manifest;
 }
 

@@ -73,6 +73,11 @@ std::string manifest_json(Manifest manifest);
 // element once.
 Manifest parse_manifest(std::string_view text, const std::string& path);
 
+// The same of a manifest that has a part of the shards only, and what is left to check when all are
+// together.
+Manifest parse_manifest_part(std::string_view text, const std::string& path);
+void check_manifest(const Manifest& manifest, const std::string& path);
+
 // An entry of the shard table by itself.
 std::string shard_json(const ShardEntry& shard);
 ShardEntry parse_shard_json(std::string_view text, const std::string& path);

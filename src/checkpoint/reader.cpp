@@ -91,17 +91,33 @@ struct CheckpointReader::Shard {
   std::vector<bool> checked;
 };
 
-CheckpointReader::CheckpointReader(const std::string& folder) : folder_(folder) {
+namespace {
+Manifest read_manifest(const std::string& folder) {
   std::string path = join_path(folder, kManifestName);
   BEV_CHECK(path_exists(path), ErrorKind::kInput, folder, ": no ", kManifestName,
             ": not a checkpoint, or one whose save was not completed");
-  manifest_ = parse_manifest(read_file(path), path);
+  return parse_manifest(read_file(path), path);
+}
+}  // namespace
+
+CheckpointReader::CheckpointReader(const std::string& folder)
+    : CheckpointReader(folder, read_manifest(folder)) {}
+
+CheckpointReader::CheckpointReader(const std::string& folder, Manifest manifest)
+    : folder_(folder), manifest_(std::move(manifest)) {
   shards_.resize(manifest_.shards.size());
   for (std::size_t i = 0; i < manifest_.shards.size(); ++i) {
     for (const std::string& key : manifest_.shards[i].pieces) {
       auto [name, box] = *parse_piece_name(key);
       pieces_[name].push_back({key, box, i});
     }
+  }
+}
+
+void CheckpointReader::add_shards(const std::string& name, const Box& box,
+                                  std::vector<bool>& out) const {
+  for (const Piece& piece : pieces_.find(name)->second) {
+    if (intersection(box, piece.box)) out[piece.shard] = true;
   }
 }
 

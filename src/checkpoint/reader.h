@@ -16,6 +16,8 @@ class CheckpointReader {
   // A folder with a manifest; Error(kInput) when that is missing or broken. Shards are opened when
   // they are first needed.
   explicit CheckpointReader(const std::string& folder);
+  // With a manifest that was checked, whose shards lie in the folder.
+  CheckpointReader(const std::string& folder, Manifest manifest);
   ~CheckpointReader();
   CheckpointReader(const CheckpointReader&) = delete;
   CheckpointReader& operator=(const CheckpointReader&) = delete;
@@ -28,6 +30,9 @@ class CheckpointReader {
   // The box, row by row, converted to `dtype`. Error(kInput) naming the file and the tensor when a
   // shard is missing, truncated or corrupt.
   void read(const std::string& name, const Box& box, Dtype dtype, void* out);
+
+  // Which shards hold elements of the box, added to `out`, by their place in the manifest.
+  void add_shards(const std::string& name, const Box& box, std::vector<bool>& out) const;
 
   // Checks every byte of every shard, whatever was read before. Returns what is wrong, each with
   // its file and the tensors it concerns; empty: all is well.

@@ -33,9 +33,8 @@ void check_tensors(const Engine& engine, const CheckpointReader& reader, bool wi
   }
   if (problems.empty()) return;
   constexpr std::size_t kMost = 10;
-  std::string text =
-      concat(reader.folder(), ": does not fit this run (",
-             with_optimizer ? "--no-load-optim takes the weights alone" : "weights", "):");
+  std::string text = concat(reader.folder(), ": does not fit this run",
+                            with_optimizer ? " (--no-load-optim takes the weights alone):" : ":");
   for (std::size_t i = 0; i < std::min(kMost, problems.size()); ++i) text += "\n  " + problems[i];
   if (problems.size() > kMost) text += concat("\n  and ", problems.size() - kMost, " more");
   throw Error(ErrorKind::kInput, text);
@@ -67,26 +66,56 @@ void read_part(Engine& engine, CheckpointReader& reader, const std::string& name
   }
 }
 
-}  // namespace
+// A part of the state, and the tensor of the checkpoint that it is read from.
+struct Restored {
+  std::string from;
+  StatePart part;
+};
 
-void restore_tensors(Engine& engine, CheckpointReader& reader, bool with_optimizer) {
-  check_tensors(engine, reader, with_optimizer);
+// Weights first; the optimizer's state follows them.
+std::vector<Restored> parts_to_restore(Engine& engine, const CheckpointReader& reader,
+                                       bool with_optimizer) {
+  std::vector<Restored> out;
   for (const Param* param : engine.store().params()) {
     // Weights that were rounded to another dtype are taken from where they were not.
     std::string main = main_name(param->name);
     bool rounded = reader.find(param->name)->dtype != engine.options().dtype;
     bool from_main = with_optimizer && rounded && reader.find(main) != nullptr;
     ValueRange kept = engine.store().kept_value(*param);
-    read_part(engine, reader, from_main ? main : param->name,
-              {param->name, param, kept.range, kept.value});
+    out.push_back({from_main ? main : param->name, {param->name, param, kept.range, kept.value}});
   }
-  if (engine.optimizer() == nullptr) return;
-  engine.optimizer()->refresh_main(engine.ctx());
-  if (!with_optimizer) return;
-  for (const StatePart& part : owned_optimizer_state(engine)) {
+  if (engine.optimizer() == nullptr || !with_optimizer) return out;
+  for (StatePart& part : owned_optimizer_state(engine)) {
     bool stored = reader.find(part.name) != nullptr;
-    read_part(engine, reader, stored ? part.name : part.param->name, part);
+    out.push_back({stored ? part.name : part.param->name, std::move(part)});
   }
+  return out;
+}
+
+}  // namespace
+
+void restore_tensors(Engine& engine, CheckpointReader& reader, bool with_optimizer) {
+  check_tensors(engine, reader, with_optimizer);
+  for (const Restored& restored : parts_to_restore(engine, reader, with_optimizer)) {
+    read_part(engine, reader, restored.from, restored.part);
+  }
+  bool derived = engine.optimizer() != nullptr && !with_optimizer;
+  if (derived) engine.optimizer()->refresh_main(engine.ctx());
+}
+
+std::vector<bool> shards_to_restore(Engine& engine, const CheckpointReader& reader,
+                                    bool with_optimizer) {
+  check_tensors(engine, reader, with_optimizer);
+  std::vector<bool> needed(reader.manifest().shards.size());
+  const Group& tp = engine.mesh().tp();
+  for (const auto& [from, part] : parts_to_restore(engine, reader, with_optimizer)) {
+    const Param& param = *part.param;
+    for (const HeldBox& held :
+         held_boxes(param.shape, param.split, tp.size(), tp.rank(), part.range)) {
+      reader.add_shards(from, held.global, needed);
+    }
+  }
+  return needed;
 }
 
 }  // namespace bev

@@ -32,11 +32,12 @@ namespace {
 // Bytes that come one after the other, as filled blocks.
 class BlockFiller {
  public:
-  BlockFiller(StagingPool& pool, StagingQueue& queue) : pool_(pool), queue_(queue) {}
+  BlockFiller(StagingPool& pool, StagingQueue& queue, SideCopier& copier)
+      : pool_(pool), queue_(queue), copier_(copier) {}
 
   // Room for the next bytes: at least one, at most `wanted`. They are to be filled at once.
   std::span<std::byte> next(std::size_t wanted) {
-    if (block_.data == nullptr) block_ = pool_.take();
+    if (block_.data == nullptr) block_ = pool_.take(copier_);
     std::size_t count = std::min(wanted, kBlockBytes - block_.used);
     std::byte* begin = block_.data.get() + block_.used;
     block_.used += count;
@@ -53,6 +54,7 @@ class BlockFiller {
  private:
   StagingPool& pool_;
   StagingQueue& queue_;
+  SideCopier& copier_;
   StagingBlock block_;
 };
 
@@ -60,8 +62,7 @@ class BlockFiller {
 
 struct ShardSave::Job {
   std::vector<SourcePiece> pieces;
-  const DeviceKernels& device;
-  Stream stream;
+  std::unique_ptr<SideCopier> copier;
   Storage& storage;
   StagingPool& pool;
   std::string path;
@@ -71,7 +72,7 @@ struct ShardSave::Job {
 
   void copy() {
     try {
-      BlockFiller filler(pool, queue);
+      BlockFiller filler(pool, queue, *copier);
       std::vector<TensorSpec> specs;
       for (const SourcePiece& piece : pieces) {
         specs.push_back({piece.name, piece.dtype, piece.box.global.shape()});
@@ -102,7 +103,7 @@ struct ShardSave::Job {
       while (at < end) {
         std::span<std::byte> room = filler.next(static_cast<std::size_t>(end - at));
         auto count = static_cast<std::int64_t>(room.size());
-        device.fetch(stream, bytes.rows(at, at + count), room.data()).wait();
+        copier->fetch(bytes.rows(at, at + count), room.data());
         at += count;
         filler.filled();
       }
@@ -143,12 +144,11 @@ struct ShardSave::Job {
 
 ShardSave::ShardSave(Engine& engine, std::vector<SourcePiece> pieces, Storage& storage,
                      StagingPool& pool, const std::string& path)
-    : job_(new Job{std::move(pieces), engine.ctx().kernels.device, engine.ctx().stream, storage,
-                   pool, path}) {
+    : job_(new Job{std::move(pieces), engine.ctx().kernels.device.open_copier(engine.ctx().stream),
+                   storage, pool, path}) {
+  job_->copier->follow();
   job_->writing = std::async(std::launch::async, [job = job_.get()] { return job->write(); });
-  auto policy = engine.runs_ahead() ? std::launch::deferred : std::launch::async;
-  job_->copying = std::async(policy, [job = job_.get()] { job->copy(); });
-  if (engine.runs_ahead()) job_->copying.wait();
+  job_->copying = std::async(std::launch::async, [job = job_.get()] { job->copy(); });
 }
 
 ShardSave::~ShardSave() {
@@ -160,8 +160,9 @@ void ShardSave::wait_copied() {
   if (job_->copying.valid()) job_->copying.wait();
 }
 
-bool ShardSave::written() const {
-  return job_->writing.wait_for(std::chrono::seconds(0)) == std::future_status::ready;
+bool ShardSave::written(double seconds) const {
+  return job_->writing.wait_for(std::chrono::duration<double>(seconds)) ==
+         std::future_status::ready;
 }
 
 ShardEntry ShardSave::result() {

@@ -29,8 +29,7 @@ std::vector<SourcePiece> pieces_to_write(Engine& engine, bool with_optimizer,
 
 class ShardSave {
  public:
-  // Begins at once. The copy runs on a thread of its own, except on a device, whose stream belongs
-  // to the caller's thread: there it is over on return.
+  // Begins at once, on two threads of its own.
   ShardSave(Engine& engine, std::vector<SourcePiece> pieces, Storage& storage, StagingPool& pool,
             const std::string& path);
   // Waits for both.
@@ -40,7 +39,8 @@ class ShardSave {
 
   // Until then the pieces' memory must not change.
   void wait_copied();
-  bool written() const;
+  // Whether the file is on disk or has failed, after waiting for that at most so long.
+  bool written(double seconds = 0) const;
   // Waits for the file to be on disk; throws what went wrong.
   ShardEntry result();
 

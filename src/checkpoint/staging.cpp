@@ -16,12 +16,15 @@ namespace {
 constexpr std::align_val_t kAlignment{4096};
 }
 
-void StagingBlock::Free::operator()(std::byte* data) const { ::operator delete(data, kAlignment); }
+void FreeStaging::operator()(std::byte* data) const {
+  if (unpin != nullptr) unpin(data);
+  ::operator delete(data, kAlignment);
+}
 
 struct StagingPool::State {
   std::mutex mutex;
   std::condition_variable given;
-  std::size_t left = 0;  // that may still be allocated
+  std::size_t made = 0, left = 0;  // blocks that there are, that may still be made
   std::vector<StagingBlock> free;
 };
 
@@ -30,17 +33,27 @@ StagingPool::StagingPool(std::size_t most_bytes) : state_(std::make_unique<State
 }
 StagingPool::~StagingPool() = default;
 
-StagingBlock StagingPool::take() {
+// Where the system has no memory left, blocks that there are serve for the rest.
+StagingBlock StagingPool::take(SideCopier& copier) {
   std::unique_lock lock(state_->mutex);
-  state_->given.wait(lock, [&] { return !state_->free.empty() || state_->left > 0; });
-  if (!state_->free.empty()) {
-    StagingBlock block = std::move(state_->free.back());
-    state_->free.pop_back();
-    return block;
+  while (true) {
+    state_->given.wait(lock, [&] { return !state_->free.empty() || state_->left > 0; });
+    if (!state_->free.empty()) {
+      StagingBlock block = std::move(state_->free.back());
+      state_->free.pop_back();
+      return block;
+    }
+    void* memory = ::operator new(kBlockBytes, kAlignment, std::nothrow);
+    if (memory == nullptr) {
+      BEV_CHECK(state_->made > 0, ErrorKind::kIo, "no memory for a checkpoint on its way to disk");
+      state_->left = 0;
+      continue;
+    }
+    --state_->left;
+    ++state_->made;
+    auto* data = static_cast<std::byte*>(memory);
+    return {std::unique_ptr<std::byte, FreeStaging>(data, {copier.pin(data, kBlockBytes)})};
   }
-  --state_->left;
-  auto* memory = static_cast<std::byte*>(::operator new(kBlockBytes, kAlignment));
-  return {std::unique_ptr<std::byte, StagingBlock::Free>(memory)};
 }
 
 void StagingPool::give(StagingBlock block) {

@@ -8,14 +8,18 @@
 #include <optional>
 #include <span>
 
+#include "kernels/device.h"
+
 namespace bev {
+
+struct FreeStaging {
+  void operator()(std::byte* data) const;
+  SideCopier::Unpin unpin = nullptr;
+};
 
 // kBlockBytes, aligned for the disk; `used` of them filled.
 struct StagingBlock {
-  struct Free {
-    void operator()(std::byte* data) const;
-  };
-  std::unique_ptr<std::byte, Free> data;
+  std::unique_ptr<std::byte, FreeStaging> data;
   std::size_t used = 0;
 
   std::span<const std::byte> bytes() const { return {data.get(), used}; }
@@ -29,7 +33,8 @@ class StagingPool {
   StagingPool(const StagingPool&) = delete;
   StagingPool& operator=(const StagingPool&) = delete;
 
-  StagingBlock take();
+  // The device of `copier` can write to the block without a detour.
+  StagingBlock take(SideCopier& copier);
   void give(StagingBlock block);
 
  private:

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <charconv>
+#include <random>
 
 #include "base/error.h"
 #include "base/file.h"
@@ -13,7 +14,6 @@
 namespace bev {
 
 namespace {
-constexpr std::string_view kPrefix = "iter_";
 constexpr std::string_view kSaving = ".saving-";
 constexpr std::string_view kRemoving = ".removing";
 
@@ -25,8 +25,13 @@ std::optional<std::int64_t> parse_count(std::string_view text) {
 }
 }  // namespace
 
+std::optional<std::int64_t> parse_step(std::string_view name) {
+  if (!name.starts_with(kStepPrefix)) return std::nullopt;
+  return parse_count(name.substr(std::string_view(kStepPrefix).size()));
+}
+
 std::string step_folder(const std::string& folder, std::int64_t iteration) {
-  return join_path(folder, fmt::format("{}{:07}", kPrefix, iteration));
+  return join_path(folder, fmt::format("{}{:07}", kStepPrefix, iteration));
 }
 
 std::string saving_folder(const std::string& folder, std::int64_t iteration,
@@ -34,12 +39,17 @@ std::string saving_folder(const std::string& folder, std::int64_t iteration,
   return concat(step_folder(folder, iteration), kSaving, run);
 }
 
+std::string name_run(Group& world) {
+  std::int64_t run = world.rank() == 0 ? std::random_device()() : 0;
+  world.broadcast({&run, Dtype::kI64, {1}}, 0, "name of a run").wait();
+  return fmt::format("{:08x}", run);
+}
+
 std::vector<std::int64_t> complete_steps(const std::string& folder) {
   std::vector<std::int64_t> steps;
   if (!is_directory(folder)) return steps;
   for (const std::string& name : list_directory(folder)) {
-    if (!name.starts_with(kPrefix)) continue;
-    auto step = parse_count(std::string_view(name).substr(kPrefix.size()));
+    std::optional<std::int64_t> step = parse_step(name);
     bool ours = step && step_folder(folder, *step) == join_path(folder, name);
     if (ours && path_exists(join_path(join_path(folder, name), kManifestName))) {
       steps.push_back(*step);
@@ -82,7 +92,7 @@ void remove_unfinished(Storage& storage, const std::string& folder) {
   for (const std::string& name : list_directory(folder)) {
     bool unfinished =
         name.find(kSaving) != std::string::npos || name.find(kRemoving) != std::string::npos;
-    if (name.starts_with(kPrefix) && unfinished) storage.remove_tree(join_path(folder, name));
+    if (name.starts_with(kStepPrefix) && unfinished) storage.remove_tree(join_path(folder, name));
   }
 }
 

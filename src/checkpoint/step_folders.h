@@ -11,15 +11,22 @@
 #include <vector>
 
 #include "checkpoint/storage.h"
+#include "comm/group.h"
 
 namespace bev {
 
+inline constexpr char kStepPrefix[] = "iter_";
 inline constexpr char kTrackerName[] = "latest_checkpointed_iteration.txt";
 
+// "iter_0000100" and its number; absent for other names.
+std::optional<std::int64_t> parse_step(std::string_view name);
 std::string step_folder(const std::string& folder, std::int64_t iteration);
 // Where the step is written until it is complete; `run` tells apart those who may write there.
 std::string saving_folder(const std::string& folder, std::int64_t iteration,
                           const std::string& run);
+
+// A name that tells this run from others, the same on all ranks.
+std::string name_run(Group& world);
 
 // Steps with a manifest, in order. None where there is no such folder.
 std::vector<std::int64_t> complete_steps(const std::string& folder);

@@ -26,6 +26,23 @@ class Recording {
   virtual void start() = 0;
 };
 
+// Brings memory of a device to the host beside the work of a stream, for one thread that is not the
+// stream's. The stream's thread makes and destroys it, and must not let the memory change between
+// follow() and the last fetch.
+class SideCopier {
+ public:
+  virtual ~SideCopier() = default;
+  // What the stream has been given so far comes before the fetches that follow. By the stream's
+  // thread.
+  virtual void follow() = 0;
+  // The bytes are there on return.
+  virtual void fetch(const View& from, void* host) = 0;
+  // Lets the device write to host memory without a detour; what to call before that is freed, or
+  // null.
+  using Unpin = void (*)(void* host);
+  virtual Unpin pin(void* host, std::size_t bytes) = 0;
+};
+
 struct DeviceOptions {
   int threads = 1;             // CPU threads of the rank
   bool deterministic = false;  // the same bits in every run, at some cost of speed
@@ -51,6 +68,7 @@ struct DeviceKernels {
   // There after wait(), which is the only call that waits for the device. Other work may be started
   // before it; `host` must stay until then.
   Work (*fetch)(const Stream&, const View& from, void* host);
+  std::unique_ptr<SideCopier> (*open_copier)(const Stream&);
   // Device to device, the same bytes.
   void (*copy)(const Stream&, const View& from, const View& to);
   // See record(). Null where each start runs at once: nothing to gain.

@@ -276,8 +276,7 @@ void Engine::begin_step(std::span<const MicroBatch> batches, const StepInput& in
   step.loss_scale = input.loss_scale;
   step.tokens = send_inputs(batches, input);
   if (recorded != nullptr) {
-    if (reader_ != nullptr) reader_->wait_read();
-    recorded->start(*ctx_, batches);
+    recorded->start(*ctx_, batches, reader_);
   } else {
     forward_backward(batches);
     if (reader_ != nullptr) reader_->wait_read();

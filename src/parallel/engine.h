@@ -40,14 +40,6 @@ struct EngineOptions {
   Trace* trace = nullptr;    // of this rank; nullptr: nothing is recorded
 };
 
-// Somebody who reads weights and optimizer state while a step is computed.
-class StateReader {
- public:
-  virtual ~StateReader() = default;
-  // Waits until they may change.
-  virtual void wait_read() = 0;
-};
-
 struct StepInput {
   std::int64_t iteration = 0;
   double lr = 0, weight_decay = 0;

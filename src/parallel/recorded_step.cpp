@@ -43,13 +43,14 @@ RecordedStep::RecordedStep(Context& ctx, StepShape shape, const MicroBatch& like
   last_ = recording([&] { parts.last(); });
 }
 
-void RecordedStep::start(Context& ctx, std::span<const MicroBatch> batches) {
+void RecordedStep::start(Context& ctx, std::span<const MicroBatch> batches, StateReader* reader) {
   for (const MicroBatch& batch : batches) {
     for_tensors(batch, batch_, [&](const Tensor& from, Tensor& to) {
       ctx.kernels.device.copy(ctx.stream, from, to);
     });
     (&batch == batches.data() ? first_ : next_)->start();
   }
+  if (reader != nullptr) reader->wait_read();
   last_->start();
 }
 

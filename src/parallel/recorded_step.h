@@ -33,13 +33,22 @@ class StepParts {
   virtual void last() const = 0;                          // all that follows them
 };
 
+// Somebody who reads weights and optimizer state while a step is computed.
+class StateReader {
+ public:
+  virtual ~StateReader() = default;
+  // Waits until they may change.
+  virtual void wait_read() = 0;
+};
+
 class RecordedStep {
  public:
   // Nothing is computed.
   RecordedStep(Context& ctx, StepShape shape, const MicroBatch& like, const StepParts& parts);
 
   const StepShape& shape() const { return shape_; }
-  void start(Context& ctx, std::span<const MicroBatch> batches);
+  // `reader`, where there is one, is waited for before the part that updates.
+  void start(Context& ctx, std::span<const MicroBatch> batches, StateReader* reader);
 
  private:
   StepShape shape_;

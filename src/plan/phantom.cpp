@@ -48,7 +48,8 @@ std::unique_ptr<DeviceTrace> no_device_trace() { return nullptr; }
 
 constexpr Kernels kPhantomKernels = {
     .device = {open_phantom, no_device_trace, kNothing,
-               [](const Stream&, const View&, void*) { return Work(); }, kNothing, nullptr},
+               [](const Stream&, const View&, void*) { return Work(); }, nullptr, kNothing,
+               nullptr},
     .elementwise = {kNothing, kNothing, kNothing, kNothing, kNothing, kNothing, kNothing, kNothing,
                     kNothing},
     .gemm = {kNothing},

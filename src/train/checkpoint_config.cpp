@@ -1,6 +1,7 @@
 #include "train/checkpoint_config.h"
 
 #include "base/fields.h"
+#include "base/file.h"
 #include "base/text.h"
 
 namespace bev {
@@ -38,6 +39,28 @@ void save_fields(CheckpointConfig& config, FieldList& list) {
   list.add("save-optim", config.save_optim, "with the state of the optimizer");
 }
 
+void non_persistent_fields(CheckpointConfig& config, FieldList& list) {
+  list.add("non-persistent-save-interval", config.non_persistent_save_interval,
+           "iterations between checkpoints of which only the last is kept; 0: none")
+      .min(0)
+      .limit(kMostIterations);
+  list.add("non-persistent-ckpt-type", config.non_persistent_ckpt_type,
+           {{"global", NonPersistentKind::kGlobal}, {"local", NonPersistentKind::kLocal}},
+           "where: in a folder that all ranks share, or on the disk of each machine");
+  list.add("non-persistent-global-ckpt-dir", config.non_persistent_global_ckpt_dir,
+           "the shared folder")
+      .defaults_to("non_persistent in --save");
+  list.add("non-persistent-local-ckpt-dir", config.non_persistent_local_ckpt_dir,
+           "the folder on each machine");
+  list.add("replication", config.replication,
+           "local: every rank keeps a copy of another machine's shard too");
+  list.add("replication-jump", config.replication_jump,
+           "local: how many ranks further the one is that keeps the copy")
+      .min(0)
+      .limit(1 << 20)
+      .defaults_to("the ranks of a machine");
+}
+
 void load_fields(CheckpointConfig& config, FieldList& list) {
   list.add("load", config.load, "folder of checkpoints to go on from, of whatever layout");
   list.add("ckpt-step", config.ckpt_step, "the iteration to load")
@@ -63,7 +86,13 @@ void load_fields(CheckpointConfig& config, FieldList& list) {
 void CheckpointConfig::fields(FieldList& list) {
   list.section("checkpointing");
   save_fields(*this, list);
+  non_persistent_fields(*this, list);
   load_fields(*this, list);
+}
+
+std::string CheckpointConfig::non_persistent_global_folder(const std::string& base) const {
+  bool given = !non_persistent_global_ckpt_dir.empty();
+  return given ? non_persistent_global_ckpt_dir : join_path(base, "non_persistent");
 }
 
 std::vector<std::string> CheckpointConfig::problems() const {
@@ -75,6 +104,11 @@ std::vector<std::string> CheckpointConfig::problems() const {
   needs(save_interval_mins > 0, "--save-interval-mins", "--save", save);
   needs(save_retain_interval > 0, "--save-retain-interval", "--save", save);
   needs(most_recent_k > 0, "--most-recent-k", "--save", save);
+  bool local = non_persistent_ckpt_type == NonPersistentKind::kLocal;
+  needs(local && non_persistent_save_interval > 0, "--non-persistent-ckpt-type",
+        "--non-persistent-local-ckpt-dir", non_persistent_local_ckpt_dir);
+  needs(!local && non_persistent_save_interval > 0 && non_persistent_global_ckpt_dir.empty(),
+        "--non-persistent-save-interval", "--non-persistent-global-ckpt-dir DIR or --save", save);
   needs(ckpt_step >= 0, "--ckpt-step", "--load", load);
   needs(finetune, "--finetune", "--load", load);
   needs(load_fallback, "--load-fallback", "--load", load);

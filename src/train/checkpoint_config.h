@@ -9,6 +9,8 @@ namespace bev {
 
 class FieldList;
 
+enum class NonPersistentKind : std::uint8_t { kGlobal, kLocal };
+
 struct CheckpointConfig {
   std::string save;
   std::int64_t save_interval = 0;         // iterations; 0: at the end only
@@ -19,6 +21,14 @@ struct CheckpointConfig {
   bool async_save = true;
   std::int64_t save_staging_mb = 0;  // of a process; 0: half of the free memory
   bool save_optim = true;
+
+  // Between them, quickly and for a short time.
+  std::int64_t non_persistent_save_interval = 0;  // iterations; 0: never
+  NonPersistentKind non_persistent_ckpt_type = NonPersistentKind::kGlobal;
+  std::string non_persistent_global_ckpt_dir;  // "": in the folder of --save
+  std::string non_persistent_local_ckpt_dir;
+  bool replication = true;
+  std::int64_t replication_jump = 0;  // 0: the ranks of a machine
 
   std::string load;
   std::int64_t ckpt_step = -1;      // < 0: the latest
@@ -32,6 +42,8 @@ struct CheckpointConfig {
   bool use_checkpoint_opt_param_scheduler = false;
 
   void fields(FieldList& list);
+  // `base` is the folder of --save or --load.
+  std::string non_persistent_global_folder(const std::string& base) const;
   std::vector<std::string> problems() const;
 };
 

@@ -6,6 +6,7 @@
 #include "base/file.h"
 #include "base/log.h"
 #include "checkpoint/config_copy.h"
+#include "checkpoint/local_tier.h"
 #include "checkpoint/reader.h"
 #include "checkpoint/restore.h"
 #include "checkpoint/step_folders.h"
@@ -44,18 +45,9 @@ bool any_failed(Engine& engine, bool failed) {
   return word != 0;
 }
 
-// The one before it, where there is one.
-std::optional<std::int64_t> step_before(const std::string& folder, std::int64_t step) {
-  std::optional<std::int64_t> found;
-  for (std::int64_t other : complete_steps(folder)) {
-    if (other < step) found = other;
-  }
-  return found;
-}
-
-TrainingState load_step(Engine& engine, const CheckpointConfig& config, std::int64_t step,
+// What the run goes on from.
+TrainingState load_from(CheckpointReader& reader, Engine& engine, const CheckpointConfig& config,
                         const std::vector<ConfigEntry>& run) {
-  CheckpointReader reader(step_folder(config.load, step));
   std::string changes = config_difference(reader.manifest().config, run);
   bool first = engine.mesh().world().rank() == 0;
   if (first && !changes.empty() && !config.override_opt_param_scheduler) {
@@ -65,44 +57,85 @@ TrainingState load_step(Engine& engine, const CheckpointConfig& config, std::int
   return reader.manifest().state;
 }
 
+// A step to load.
+struct Source {
+  std::int64_t iteration = -1;
+  std::string folder;                // of the step
+  std::shared_ptr<LocalStep> local;  // on the disks of the machines; null: in a shared folder
+};
+
+CheckpointReader open_source(const Source& source, Engine& engine, const CheckpointConfig& config) {
+  if (!source.local) return CheckpointReader(source.folder);
+  Manifest manifest = source.local->gather_manifest();
+  CheckpointReader planned(source.folder, manifest);
+  bool with_optimizer = config.load_optim && !config.finetune;
+  std::vector<bool> needed = shards_to_restore(engine, planned, with_optimizer);
+  source.local->fetch_shards(manifest, needed);
+  return CheckpointReader(source.folder, std::move(manifest));
+}
+
+// The newest first; without --load-fallback no other.
+std::vector<Source> sources_of(Engine& engine, const CheckpointConfig& config) {
+  std::vector<Source> sources;
+  std::optional<std::int64_t> lasting = step_to_load(config);
+  if (!config.load.empty() && config.ckpt_step < 0) {
+    const std::string& local_folder = config.non_persistent_local_ckpt_dir;
+    std::shared_ptr<LocalStep> local;
+    if (!local_folder.empty()) local = LocalStep::find(engine.mesh().world().host(), local_folder);
+    if (local) {
+      sources.push_back({local->iteration(), step_folder(local_folder, local->iteration()), local});
+    }
+    std::string folder = config.non_persistent_global_folder(config.load);
+    std::optional<std::int64_t> step = latest_step(folder);
+    if (step) sources.push_back({*step, step_folder(folder, *step), nullptr});
+  }
+  if (lasting) sources.push_back({*lasting, step_folder(config.load, *lasting), nullptr});
+  if (lasting && config.load_fallback) {
+    for (std::int64_t step : complete_steps(config.load)) {
+      if (step < *lasting) sources.push_back({step, step_folder(config.load, step), nullptr});
+    }
+  }
+  std::ranges::stable_sort(sources, std::greater{}, &Source::iteration);
+  if (!config.load_fallback && !sources.empty()) sources.resize(1);
+  return sources;
+}
+
 }  // namespace
 
 std::optional<TrainingState> resume(Engine& engine, const CheckpointConfig& config,
                                     const std::vector<ConfigEntry>& run) {
   bool first = engine.mesh().world().rank() == 0;
-  std::optional<std::int64_t> step = step_to_load(config);
-  if (!step) {
-    if (first && !config.load.empty()) {
-      log_warning(concat("--load ", config.load, ": there is no checkpoint; the run begins anew"));
-    }
-    return std::nullopt;
+  std::vector<Source> sources = sources_of(engine, config);
+  if (sources.empty() && first && !config.load.empty()) {
+    log_warning(concat("--load ", config.load, ": there is no checkpoint; the run begins anew"));
   }
-  while (true) {
+  for (std::size_t i = 0; i < sources.size(); ++i) {
+    const Source& source = sources[i];
     TrainingState state;
     std::optional<Error> failure;
     try {
-      state = load_step(engine, config, *step, run);
+      CheckpointReader reader = open_source(source, engine, config);
+      state = load_from(reader, engine, config, run);
     } catch (const Error& error) {
       failure = error;
     }
     if (!any_failed(engine, failure.has_value())) {
-      if (first) log_info(concat("loaded iteration ", *step, " of ", config.load));
+      if (first) log_info(concat("loaded iteration ", source.iteration, " of ", source.folder));
       if (config.finetune) return std::nullopt;
       auto own_seed = static_cast<std::int64_t>(engine.options().seed);
       std::int64_t seed = config.load_rng ? state.seed : own_seed;
       engine.resume(config.load_optim ? state.updates : 0, static_cast<std::uint64_t>(seed));
       return state;
     }
-    std::optional<std::int64_t> before =
-        config.load_fallback ? step_before(config.load, *step) : std::nullopt;
-    if (!before) {
+    if (i + 1 == sources.size()) {
       if (failure) throw *failure;
-      BEV_FAIL(ErrorKind::kInput, "--load ", config.load, ": another rank cannot read iteration ",
-               *step);
+      BEV_FAIL(ErrorKind::kInput, source.folder, ": another rank cannot read it");
     }
-    if (failure) log_warning(concat(failure->what(), "; going back to iteration ", *before));
-    step = before;
+    if (failure) {
+      log_warning(concat(failure->what(), "; going back to iteration ", sources[i + 1].iteration));
+    }
   }
+  return std::nullopt;
 }
 
 }  // namespace bev

@@ -5,11 +5,14 @@
 #include <algorithm>
 #include <chrono>
 #include <thread>
+#include <utility>
 
 #include "base/clock.h"
 #include "base/error.h"
 #include "base/file.h"
 #include "base/log.h"
+#include "checkpoint/local_tier.h"
+#include "checkpoint/saver.h"
 
 namespace bev {
 
@@ -32,49 +35,84 @@ std::size_t staging_bytes(const CheckpointConfig& config, std::int64_t processes
   return static_cast<std::size_t>(std::max(share, kLeast));
 }
 
+namespace {
+std::unique_ptr<StepSaver> passing_saver(Engine& engine, Storage& storage, StagingPool& pool,
+                                         const CheckpointConfig& config, SaverOptions options) {
+  if (config.non_persistent_ckpt_type == NonPersistentKind::kLocal) {
+    options.folder = config.non_persistent_local_ckpt_dir;
+    std::int64_t jump = config.replication ? config.replication_jump : 0;
+    return std::make_unique<LocalSaver>(engine, storage, pool, std::move(options), jump);
+  }
+  options.folder = config.non_persistent_global_folder(config.save);
+  return std::make_unique<Saver>(engine, storage, pool, std::move(options),
+                                 Retention{.most_recent = 1});
+}
+}  // namespace
+
 RunSaver::RunSaver(Engine& engine, Storage& storage, StagingPool& pool,
                    const CheckpointConfig& config, std::vector<ConfigEntry> run)
-    : engine_(engine),
-      config_(config),
-      saver_(engine, storage, pool,
-             {.folder = config.save,
-              .config = std::move(run),
-              .with_optimizer = config.save_optim,
-              .retention = {config.save_retain_interval, config.most_recent_k}}),
-      begun_seconds_(monotonic_seconds()) {}
+    : engine_(engine), config_(config), begun_seconds_(monotonic_seconds()) {
+  SaverOptions options{config.save, std::move(run), config.save_optim};
+  if (!config.save.empty()) {
+    Retention retention{config.save_retain_interval, config.most_recent_k};
+    lasting_ = std::make_unique<Saver>(engine, storage, pool, options, retention);
+  }
+  if (config.non_persistent_save_interval > 0) {
+    passing_ = passing_saver(engine, storage, pool, config, options);
+  }
+}
+
+bool RunSaver::lasting_due(std::int64_t iteration) const {
+  return lasting_ && config_.save_interval > 0 && iteration % config_.save_interval == 0;
+}
+
+bool RunSaver::passing_due(std::int64_t iteration) const {
+  return passing_ && iteration % config_.non_persistent_save_interval == 0;
+}
 
 bool RunSaver::due(std::int64_t iteration) const {
-  return config_.save_interval > 0 && iteration % config_.save_interval == 0;
+  return wanted_ || lasting_due(iteration) || passing_due(iteration);
 }
 
 bool RunSaver::wants_save(std::int64_t iteration) const {
+  if (!lasting_) return false;
   double minutes = (monotonic_seconds() - begun_seconds_) / 60;
   bool late = config_.save_interval_mins > 0 && minutes >= config_.save_interval_mins;
   return late || (retry_at_ >= 0 && iteration >= retry_at_);
 }
 
 void RunSaver::advance() {
-  if (std::optional<SaveOutcome> outcome = saver_.advance()) handle(*outcome);
+  if (current_ == nullptr) return;
+  if (std::optional<SaveOutcome> outcome = current_->advance()) handle(*outcome);
+}
+
+void RunSaver::complete() {
+  if (current_ != nullptr) handle(current_->finish());
 }
 
 void RunSaver::save(const TrainingState& state) {
-  if (saver_.in_flight()) handle(saver_.finish());
-  begun_ = state.iteration;
-  begun_seconds_ = monotonic_seconds();
-  retry_at_ = -1;
-  saver_.begin(state);
-  if (!config_.async_save) handle(saver_.finish());
+  complete();
+  bool lasting = wanted_ || lasting_due(state.iteration);
+  if (lasting) {
+    wanted_ = false;
+    begun_seconds_ = monotonic_seconds();
+    retry_at_ = -1;
+  }
+  current_ = (lasting ? lasting_ : passing_).get();
+  current_->begin(state);
+  if (!config_.async_save) complete();
 }
 
 std::string RunSaver::finish(const TrainingState& state) {
   constexpr int kTries = 3;
-  if (saver_.in_flight()) handle(saver_.finish());
+  complete();
+  if (!lasting_) return "";
   std::string problem;
   for (int i = 0; i < kTries && saved_ != state.iteration; ++i) {
     if (i > 0) std::this_thread::sleep_for(std::chrono::seconds(i));
-    begun_seconds_ = monotonic_seconds();
-    saver_.begin(state);
-    SaveOutcome outcome = saver_.finish();
+    current_ = lasting_.get();
+    current_->begin(state);
+    SaveOutcome outcome = current_->finish();
     problem = outcome.problem;
     if (problem.empty()) handle(outcome);
   }
@@ -88,20 +126,24 @@ std::string RunSaver::last_good() const {
   return concat("; the last checkpoint is of iteration ", saved_);
 }
 
+// The save in flight is over.
 void RunSaver::handle(const SaveOutcome& outcome) {
+  bool lasting = std::exchange(current_, nullptr) == lasting_.get();
   bool tells = engine_.mesh().world().rank() == 0;
   if (outcome.problem.empty()) {
-    saved_ = outcome.iteration;
+    if (lasting) saved_ = outcome.iteration;
     if (!tells) return;
-    log_info(fmt::format("saved iteration {} to {} in {:.2f} s", outcome.iteration, config_.save,
-                         monotonic_seconds() - begun_seconds_));
+    log_info(fmt::format("saved iteration {} to {} in {:.3f} s; training waited {:.3f} s",
+                         outcome.iteration, lasting ? config_.save : "the non-persistent folder",
+                         outcome.seconds, outcome.waited_seconds));
     return;
   }
-  if (config_.save_retry_interval > 0) {
+  if (lasting && config_.save_retry_interval > 0) {
     retry_at_ = outcome.iteration + config_.save_retry_interval;
   }
   if (!tells) return;
-  std::string again = retry_at_ >= 0 ? concat(" and tries again after iteration ", retry_at_) : "";
+  std::string again =
+      lasting && retry_at_ >= 0 ? concat(" and tries again after iteration ", retry_at_) : "";
   log_warning(concat("iteration ", outcome.iteration, " is not saved: ", outcome.problem,
                      last_good(), "; training goes on", again));
 }

@@ -3,9 +3,11 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
+#include <string>
 #include <vector>
 
-#include "checkpoint/saver.h"
+#include "checkpoint/step_saver.h"
 #include "train/checkpoint_config.h"
 
 namespace bev {
@@ -18,28 +20,36 @@ class RunSaver {
   RunSaver(Engine& engine, Storage& storage, StagingPool& pool, const CheckpointConfig& config,
            std::vector<ConfigEntry> run);
 
-  // By --save-interval, which all ranks know beforehand.
+  // Whether the state after an iteration is to be saved: by an interval, which all ranks know
+  // beforehand, or after want_save().
   bool due(std::int64_t iteration) const;
-  // By the clock or after a failure; a wish of this rank.
+  // By the clock or after a failure: a wish of this rank, which comes true when all ranks are told.
   bool wants_save(std::int64_t iteration) const;
-  // What Saver has of the same name; advance() tells an outcome.
-  bool pending() const { return saver_.pending(); }
+  void want_save() { wanted_ = true; }
+  // As StepSaver's; advance() tells an outcome.
+  bool pending() const { return current_ != nullptr && current_->pending(); }
   void advance();
   // Of the state after an iteration; waits for the save before it.
   void save(const TrainingState& state);
+  // Waits for the end of the save in flight, where there is one.
+  void complete();
   // Saves the last state of the run, if that is not done, and waits for it; tries a few times.
   // Returns why it could not be saved.
   std::string finish(const TrainingState& state);
 
  private:
+  bool lasting_due(std::int64_t iteration) const;
+  bool passing_due(std::int64_t iteration) const;
   void handle(const SaveOutcome& outcome);
   std::string last_good() const;
 
   Engine& engine_;
   CheckpointConfig config_;
-  Saver saver_;
-  double begun_seconds_ = 0;                              // of the last save
-  std::int64_t begun_ = -1, saved_ = -1, retry_at_ = -1;  // iterations; -1: none
+  std::unique_ptr<StepSaver> lasting_, passing_;  // null where not asked for
+  StepSaver* current_ = nullptr;                  // the one in flight
+  bool wanted_ = false;
+  double begun_seconds_ = 0;                 // of the last lasting save
+  std::int64_t saved_ = -1, retry_at_ = -1;  // iterations; -1: none
 };
 
 }  // namespace bev

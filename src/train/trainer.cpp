@@ -228,7 +228,7 @@ bool Trainer::may_begin(std::int64_t iteration) const {
   if (flights_.empty()) return true;
   std::int64_t last = flights_.back().iteration;
   bool exits = config_.train.exit_interval > 0 && last % config_.train.exit_interval == 0;
-  bool saves = save_wanted_ || (saver_ != nullptr && saver_->due(last));
+  bool saves = saver_ != nullptr && saver_->due(last);
   return flights_.size() <= steps_ahead_ && !exits && !saves && !validation_due(last);
 }
 
@@ -285,8 +285,9 @@ void Trainer::handle_bad_step(const StepBatch& batch, const StepInput& input, St
   if (found.empty()) found = "the step is finite when run again: a transient fault";
   std::string message = concat("iteration ", input.iteration, ": loss ", report.loss,
                                ", gradient norm ", report.grad_norm.value_or(0), "; ", found);
-  BEV_CHECK(config_.train.nan_policy == NanPolicy::kSkip, ErrorKind::kNumeric, message,
-            " (--nan-policy skip goes on without such steps)");
+  bool skips = config_.train.nan_policy == NanPolicy::kSkip;
+  if (!skips && saver_ != nullptr) saver_->complete();  // of a step that was good
+  BEV_CHECK(skips, ErrorKind::kNumeric, message, " (--nan-policy skip goes on without such steps)");
   if (sinks_) log_warning(message + "; the step is skipped");
 }
 
@@ -333,10 +334,8 @@ Trainer::Agreement Trainer::agree(std::int64_t iteration) {
 void Trainer::save_when_due(std::int64_t iteration, const Agreement& agreed) {
   if (saver_ == nullptr) return;
   if (!agreed.pending) saver_->advance();
-  save_wanted_ |= agreed.save || saver_->due(iteration);
-  if (!save_wanted_ || !flights_.empty()) return;
-  save_wanted_ = false;
-  saver_->save(state_after(iteration));
+  if (agreed.save) saver_->want_save();
+  if (saver_->due(iteration) && flights_.empty()) saver_->save(state_after(iteration));
 }
 
 bool Trainer::validation_due(std::int64_t iteration) const {

@@ -110,7 +110,6 @@ class Trainer {
   std::int64_t scheduled_samples_ = 0;  // learning rate: skipped steps do not count
   std::int64_t consumed_tokens_ = 0, skipped_ = 0;
   TrainingState begin_;         // of this process
-  bool save_wanted_ = false;    // as soon as no step is in flight
   std::deque<Flight> flights_;  // in order
   std::size_t steps_ahead_ = 0;
   double start_seconds_ = 0, interval_begin_ = 0;  // of the run, of the iteration to be reported

@@ -5,6 +5,7 @@
 
 #include "base/file.h"
 #include "base/text.h"
+#include "comm/sockets.h"
 #include "tests/support/run_program.h"
 
 namespace bev {
@@ -223,6 +224,39 @@ TEST(FullDisk, TheRunGoesOnAndKeepsTheLastGoodCheckpoint) {
   expect_success(again);
   EXPECT_NE(again.err.find("loaded iteration " + step), std::string::npos) << again.err;
   expect_success(run_shell(folder, "umount D"));
+}
+
+// Two machines, which are folders here, with two ranks each. One of them is lost with its disk.
+TEST(LocalTier, SurvivesTheLossOfAMachine) {
+  TempFolder folder;
+  std::string train = nine(concat(
+      "--mock-data --global-batch-size 4 --tp 2 --dp 2 --data-parallel-sharding-strategy optim "
+      "--save-interval 5 --non-persistent-ckpt-type local --non-persistent-local-ckpt-dir fast "
+      "--non-persistent-save-interval 1 --replication-jump 2 "));
+  auto run = [&](const std::string& more) {
+    std::string shared =
+        concat("WORLD_SIZE=2 MASTER_ADDR=localhost MASTER_PORT=", port_of(listen_on(0)), " ",
+               bevatron(train + more));
+    return run_shell(folder, concat("mkdir -p m0 m1; (cd m1; RANK=1 ", shared,
+                                    ") & (cd m0; RANK=0 ", shared, "); code=$?; wait; exit $code"));
+  };
+  expect_success(run("--save ../whole"));
+  run_shell(folder, "rm -r m0 m1");
+  EXPECT_NE(run("--load ../D --save ../D --inject-fault rank=3,kind=kill,call=180").code, 0);
+  run_shell(folder, "rm -r m1");
+  Outcome resumed = run("--load ../D --save ../D");
+  expect_success(resumed);
+  EXPECT_NE(resumed.err.find(" of fast/iter_000000"), std::string::npos) << resumed.err;
+  expect_same_steps(folder, "whole", "D", "iter_0000009");
+
+  // In a shared folder, of which the last alone is kept.
+  std::string passing = nine("--mock-data --global-batch-size 4 --non-persistent-save-interval 2 ");
+  expect_success(run_shell(folder, bevatron(passing + "--save S")));
+  EXPECT_EQ(run_shell(folder, "ls S/non_persistent").out,
+            "iter_0000008\nlatest_checkpointed_iteration.txt\n");
+  run_shell(folder, "rm -r S/iter_*; rm S/latest*");
+  Outcome passed = run_shell(folder, bevatron(passing + "--load S --save S"));
+  EXPECT_NE(passed.err.find("loaded iteration 8"), std::string::npos) << passed.err;
 }
 
 TEST(LoadFlags, SayWhatIsTaken) {

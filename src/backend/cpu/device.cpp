@@ -23,6 +23,14 @@ void copy_bytes(void* to, const void* from, std::size_t bytes) {
   if (bytes > 0) std::memcpy(to, from, bytes);
 }
 
+// The host computes what a stream is given at once, so there is nothing to follow.
+class CpuSideCopier final : public SideCopier {
+ public:
+  void follow() override {}
+  void fetch(const View& from, void* host) override { copy_bytes(host, from.data, from.bytes()); }
+  Unpin pin(void*, std::size_t) override { return nullptr; }
+};
+
 }  // namespace
 
 DeviceKernels cpu_device_kernels() {
@@ -38,6 +46,9 @@ DeviceKernels cpu_device_kernels() {
             copy_bytes(host, from.data, from.bytes());
             return Work();
           },
+      .open_copier = [](const Stream&) -> std::unique_ptr<SideCopier> {
+        return std::make_unique<CpuSideCopier>();
+      },
       .copy = [](const Stream&, const View& from,
                  const View& to) { copy_bytes(to.data, from.data, to.bytes()); },
       .record = nullptr,

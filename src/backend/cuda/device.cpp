@@ -96,6 +96,48 @@ Work fetch(const Stream& stream, const View& from, void* host) {
   return Work(std::make_unique<PendingFetch>(queue, block, host, from.bytes()));
 }
 
+// A stream of its own, which waits for an event of the other.
+class CudaSideCopier final : public SideCopier {
+ public:
+  explicit CudaSideCopier(CudaQueue& queue) : queue_(queue) {
+    check_cuda(cudaGetDevice(&device_), "find the device");
+    check_cuda(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking), "make a stream");
+    check_cuda(cudaEventCreateWithFlags(&reached_, cudaEventDisableTiming), "make an event");
+  }
+  ~CudaSideCopier() override {
+    cudaEventDestroy(reached_);
+    cudaStreamDestroy(stream_);
+  }
+  CudaSideCopier(const CudaSideCopier&) = delete;
+  CudaSideCopier& operator=(const CudaSideCopier&) = delete;
+
+  void follow() override {
+    check_cuda(cudaEventRecord(reached_, queue_.stream()), "record an event");
+    check_cuda(cudaStreamWaitEvent(stream_, reached_), "wait for an event");
+  }
+  void fetch(const View& from, void* host) override {
+    check_cuda(cudaSetDevice(device_), "choose the device");  // it is a thread's, and this another
+    check_cuda(cudaMemcpyAsync(host, from.data, from.bytes(), cudaMemcpyDeviceToHost, stream_),
+               "copy memory");
+    check_cuda(cudaStreamSynchronize(stream_), "wait for a copy");
+  }
+  // Memory that cannot be pinned is copied to all the same, more slowly.
+  Unpin pin(void* host, std::size_t bytes) override {
+    check_cuda(cudaSetDevice(device_), "choose the device");
+    if (cudaHostRegister(host, bytes, cudaHostRegisterPortable) != cudaSuccess) {
+      cudaGetLastError();
+      return nullptr;
+    }
+    return [](void* memory) { cudaHostUnregister(memory); };
+  }
+
+ private:
+  CudaQueue& queue_;
+  int device_ = 0;
+  cudaStream_t stream_ = nullptr;
+  cudaEvent_t reached_ = nullptr;
+};
+
 class Graph final : public Recording {
  public:
   Graph(CudaQueue& queue, cudaGraph_t graph) : queue_(queue) {
@@ -204,6 +246,9 @@ DeviceKernels cuda_device_kernels() {
       .trace = make_cuda_trace,
       .upload = upload,
       .fetch = fetch,
+      .open_copier = [](const Stream& stream) -> std::unique_ptr<SideCopier> {
+        return std::make_unique<CudaSideCopier>(queue_of(stream));
+      },
       .copy =
           [](const Stream& stream, const View& from, const View& to) {
             copy_async(to.data, from.data, to.bytes(), cudaMemcpyDeviceToDevice, stream);

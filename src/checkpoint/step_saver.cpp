@@ -1,0 +1,165 @@
+#include "checkpoint/step_saver.h"
+
+#include <chrono>
+#include <future>
+
+#include "base/clock.h"
+#include "base/error.h"
+#include "checkpoint/shard_save.h"
+
+namespace bev {
+
+struct StepSaver::Flight {
+  TrainingState state;
+  std::unique_ptr<ShardSave> shard;  // null where this rank has nothing to write
+  bool settling = false;
+  std::future<std::string> settled;
+  double begun_seconds = 0, waited_seconds = 0;
+};
+
+namespace {
+
+// Adds the time that it lives to a sum.
+class Stopwatch {
+ public:
+  explicit Stopwatch(double& sum) : sum_(sum) {}
+  ~Stopwatch() { sum_ += monotonic_seconds() - begin_; }
+  Stopwatch(const Stopwatch&) = delete;
+  Stopwatch& operator=(const Stopwatch&) = delete;
+
+ private:
+  double& sum_;
+  double begin_ = monotonic_seconds();
+};
+
+View bytes_of(std::string& text) {
+  return {text.data(), Dtype::kU8, {static_cast<std::int64_t>(text.size())}};
+}
+
+}  // namespace
+
+StepSaver::StepSaver(Engine& engine, Storage& storage, StagingPool& pool, SaverOptions options)
+    : engine_(engine), storage_(storage), pool_(pool), options_(std::move(options)) {}
+
+StepSaver::~StepSaver() = default;
+
+void StepSaver::abandon() {
+  engine_.set_reader(nullptr);
+  flight_.reset();
+}
+
+bool StepSaver::in_flight() const { return flight_ != nullptr; }
+
+Manifest StepSaver::manifest(const TrainingState& state) const {
+  return {BEV_VERSION,
+          state,
+          options_.config,
+          global_tensors(engine_.options(), options_.with_optimizer),
+          {}};
+}
+
+void StepSaver::begin(const TrainingState& state) {
+  BEV_CHECK(!flight_, ErrorKind::kInternal, "checkpoint: a save began while one was in flight");
+  flight_ = std::make_unique<Flight>();
+  flight_->state = state;
+  flight_->begun_seconds = monotonic_seconds();
+  Stopwatch waiting(flight_->waited_seconds);
+  std::vector<SourcePiece> pieces =
+      pieces_to_write(engine_, options_.with_optimizer, options_.least_piece_elements);
+  if (pieces.empty()) return;
+  flight_->shard = std::make_unique<ShardSave>(engine_, std::move(pieces), storage_, pool_,
+                                               shard_path(state.iteration));
+  engine_.set_reader(this);
+}
+
+void StepSaver::wait_read() {
+  if (!flight_ || !flight_->shard) return;
+  Stopwatch waiting(flight_->waited_seconds);
+  flight_->shard->wait_copied();
+}
+
+bool StepSaver::pending(double seconds) const {
+  if (!flight_) return false;
+  if (!flight_->settling) return flight_->shard && !flight_->shard->written(seconds);
+  auto most = std::chrono::duration<double>(seconds);
+  return flight_->settled.valid() && flight_->settled.wait_for(most) != std::future_status::ready;
+}
+
+std::optional<SaveOutcome> StepSaver::advance() {
+  if (!flight_) return std::nullopt;
+  std::optional<SaveOutcome> outcome;
+  {
+    Stopwatch waiting(flight_->waited_seconds);
+    outcome = advance_flight();
+  }
+  if (!outcome) return std::nullopt;
+  outcome->seconds = monotonic_seconds() - flight_->begun_seconds;
+  outcome->waited_seconds = flight_->waited_seconds;
+  flight_.reset();
+  return outcome;
+}
+
+std::optional<SaveOutcome> StepSaver::advance_flight() {
+  if (flight_->settling) {
+    std::string problem = flight_->settled.valid() ? flight_->settled.get() : "";
+    return SaveOutcome{flight_->state.iteration, conclude(flight_->state, std::move(problem))};
+  }
+  Written mine;
+  try {
+    if (flight_->shard) mine.shard = flight_->shard->result();
+  } catch (const Error& error) {
+    if (error.kind() != ErrorKind::kIo) throw;
+    mine.problem = error.what();
+  }
+  engine_.set_reader(nullptr);
+  flight_->settling = true;
+  if (!all_written(flight_->state, std::move(mine))) return std::nullopt;
+  flight_->settled = std::async(std::launch::async, [this]() -> std::string {
+    try {
+      return settle(flight_->state);
+    } catch (const Error& error) {
+      return error.what();
+    }
+  });
+  return std::nullopt;
+}
+
+// A disk may take longer than ranks wait for each other: they meet again and again.
+SaveOutcome StepSaver::finish() {
+  constexpr double kBetweenMeetings = 0.05;
+  while (true) {
+    std::int32_t waits = 1;
+    while (waits != 0) {
+      Stopwatch waiting(flight_->waited_seconds);
+      waits = pending(kBetweenMeetings) ? 1 : 0;
+      world().all_reduce({&waits, Dtype::kI32, {1}}, Reduction::kMax, "end of a save").wait();
+    }
+    if (std::optional<SaveOutcome> outcome = advance()) return *outcome;
+  }
+}
+
+std::vector<std::string> gather_texts(Group& world, std::string mine) {
+  auto size = static_cast<std::int64_t>(mine.size());
+  if (world.rank() != 0) {
+    world.send({&size, Dtype::kI64, {1}}, 0, 0, "size of a report").wait();
+    if (size > 0) world.send(bytes_of(mine), 0, 0, "report").wait();
+    return {};
+  }
+  std::vector<std::string> texts{std::move(mine)};
+  for (int rank = 1; rank < world.size(); ++rank) {
+    world.receive({&size, Dtype::kI64, {1}}, rank, 0, "size of a report").wait();
+    std::string& text = texts.emplace_back(static_cast<std::size_t>(size), ' ');
+    if (size > 0) world.receive(bytes_of(text), rank, 0, "report").wait();
+  }
+  return texts;
+}
+
+std::string broadcast_text(Group& world, std::string text, int root) {
+  auto size = static_cast<std::int64_t>(text.size());
+  world.broadcast({&size, Dtype::kI64, {1}}, root, "size of a text").wait();
+  text.resize(static_cast<std::size_t>(size));
+  if (size > 0) world.broadcast(bytes_of(text), root, "text").wait();
+  return text;
+}
+
+}  // namespace bev
