@@ -1,5 +1,7 @@
 #include "checkpoint/staging.h"
 
+#include <sys/mman.h>
+
 #include <algorithm>
 #include <condition_variable>
 #include <deque>
@@ -13,7 +15,8 @@
 namespace bev {
 
 namespace {
-constexpr std::align_val_t kAlignment{4096};
+// Of a huge page: touching the memory for the first time would otherwise take longer than a copy.
+constexpr std::align_val_t kAlignment{std::size_t{2} << 20};
 }
 
 void FreeStaging::operator()(std::byte* data) const {
@@ -49,6 +52,7 @@ StagingBlock StagingPool::take(SideCopier& copier) {
       state_->left = 0;
       continue;
     }
+    ::madvise(memory, kBlockBytes, MADV_HUGEPAGE);
     --state_->left;
     ++state_->made;
     auto* data = static_cast<std::byte*>(memory);

@@ -29,10 +29,11 @@ double free_memory() {
 }  // namespace
 
 std::size_t staging_bytes(const CheckpointConfig& config, std::int64_t processes) {
-  constexpr double kLeast = 256.0 * 1024 * 1024;
+  constexpr std::size_t kLeast = std::size_t{64} << 20;
+  if (!config.async_save) return kLeast;  // nobody waits for the copy alone
   if (config.save_staging_mb > 0) return static_cast<std::size_t>(config.save_staging_mb) << 20;
   double share = free_memory() / 2 / static_cast<double>(processes);
-  return static_cast<std::size_t>(std::max(share, kLeast));
+  return std::max(static_cast<std::size_t>(share), kLeast);
 }
 
 namespace {

@@ -14,7 +14,6 @@ namespace bev::test {
 namespace {
 
 constexpr std::int64_t kGlobalBatch = 8, kLength = 11;
-constexpr std::size_t kStaging = 3 * kBlockBytes;
 
 ParallelConfig parallel_config(const std::string& layout) {
   ParallelConfig parallel;
@@ -41,12 +40,13 @@ SavedAnswer train_rank(World& world, const SavedRun& run, const ParallelConfig& 
   Engine engine(world, cpu_kernels(), options);
   if (!run.load.empty()) load(engine, run);
   SavedAnswer answer;
-  for (std::int64_t i = run.first; i <= run.last; ++i) {
+  auto step = [&](std::int64_t iteration) {
     StepSamples samples = random_samples(run.model.vocab_size, kGlobalBatch, kLength,
-                                         77 + static_cast<std::uint64_t>(i));
+                                         77 + static_cast<std::uint64_t>(iteration));
     std::vector<MicroBatch> batches = rank_micro_batches(engine.ctx(), samples, 1);
-    answer.losses.push_back(engine.train_step(batches, {i, 1e-2, 0.1, 1.0, 1.0}).loss);
-  }
+    answer.losses.push_back(engine.train_step(batches, {iteration, 1e-2, 0.1, 1.0, 1.0}).loss);
+  };
+  for (std::int64_t i = run.first; i <= run.last; ++i) step(i);
   if (run.save.empty()) return answer;
   Saver saver(
       engine, storage, pool,
@@ -56,6 +56,7 @@ SavedAnswer train_rank(World& world, const SavedRun& run, const ParallelConfig& 
   state.updates = engine.updates();
   state.seed = static_cast<std::int64_t>(options.seed);
   saver.begin(state);
+  for (std::int64_t i = 1; i <= run.steps_beside; ++i) step(run.last + i);
   answer.saved = saver.finish();
   return answer;
 }
@@ -64,7 +65,7 @@ SavedAnswer train_rank(World& world, const SavedRun& run, const ParallelConfig& 
 
 SavedAnswer train(const SavedRun& run) {
   SavedAnswer answer;
-  StagingPool pool(kStaging);
+  StagingPool pool(run.staging_bytes);
   std::unique_ptr<Storage> disk = make_disk_storage();
   ParallelConfig parallel = parallel_config(run.layout);
   run_thread_ranks(static_cast<int>(mesh_shape(parallel).size()), {60}, [&](World& world) {

@@ -205,6 +205,19 @@ TEST(Stop, ASignalSavesAndTheRunGoesOn) {
   EXPECT_NE(again.err.find("loaded iteration " + step), std::string::npos) << again.err;
 }
 
+TEST(Stop, TheClockSavesTooAndOldStepsGo) {
+  TempFolder folder;
+  Outcome run = run_shell(
+      folder, bevatron(nine("--mock-data --global-batch-size 4 --save D --save-interval-mins 1e-6 "
+                            "--most-recent-k 2 --no-async-save")));
+  expect_success(run);
+  for (int i = 1; i <= 9; ++i) {
+    EXPECT_NE(run.err.find(concat("saved iteration ", i, " ")), std::string::npos) << run.err;
+  }
+  EXPECT_EQ(run_shell(folder, "ls D").out,
+            "iter_0000008\niter_0000009\nlatest_checkpointed_iteration.txt\n");
+}
+
 // A file system of its own that two checkpoints fill.
 TEST(FullDisk, TheRunGoesOnAndKeepsTheLastGoodCheckpoint) {
   TempFolder folder;
