@@ -1,5 +1,5 @@
 .DEFAULT_GOAL := help
-.PHONY: help setup build bundle test test-full test-unit test-asan test-tsan demo bench check format clean
+.PHONY: help setup build bundle test test-full test-unit test-asan test-tsan fuzz demo bench check format clean
 
 help:  ## list these targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -30,6 +30,10 @@ test-asan: setup  ## address and undefined-behaviour sanitizers
 
 test-tsan: setup  ## thread sanitizer
 	@tools/run_tests.sh tsan
+
+fuzz:  ## search for files that readers do not stand; SECONDS=60 for each reader
+	@tools/setup.sh clang-16 libclang-rt-16-dev
+	@tools/fuzz.sh $(or $(SECONDS),60)
 
 demo: build  ## a first training run
 	@tools/demo.sh

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Installs the Debian packages Bevatron needs and, where nvcc is, the headers of cuDNN's frontend.
-# Does nothing, quickly, when all is present.
+# setup.sh [PACKAGE...]: installs the Debian packages Bevatron needs, those named besides and, where
+# nvcc is, the headers of cuDNN's frontend. Does nothing, quickly, when all is present.
 set -euo pipefail
 
 packages=(
@@ -10,6 +10,7 @@ packages=(
   zlib1g-dev libzstd-dev                                              # compressed text
   libxxhash-dev                                                       # checksums
   libgtest-dev libgmock-dev clang-format-14 dpkg-dev                  # tests and checks
+  "$@"
 )
 
 # The headers alone, of the Python package. A build without them works: then our own kernels compute

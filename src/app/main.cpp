@@ -13,6 +13,7 @@
 #include "app/environment.h"
 #include "app/failure.h"
 #include "app/help.h"
+#include "app/lost_pages.h"
 #include "base/error.h"
 #include "base/fields.h"
 #include "base/log.h"
@@ -100,5 +101,6 @@ int guarded_main(const std::vector<std::string>& args) {
 
 int main(int argc, char** argv) {
   std::signal(SIGXFSZ, SIG_IGN);  // a file-size limit is then an error of write(2), with a message
+  bev::report_lost_pages();
   return bev::guarded_main(std::vector<std::string>(argv + (argc > 0 ? 1 : 0), argv + argc));
 }

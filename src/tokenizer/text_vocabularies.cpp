@@ -6,6 +6,7 @@
 #include "base/file.h"
 #include "base/json_check.h"
 #include "tokenizer/tokenizer_json.h"
+#include "tokenizer/utf8.h"
 
 namespace bev {
 
@@ -13,13 +14,17 @@ namespace {
 
 using Json = nlohmann::json;
 
-// Calls visit(line, number) for each line, without its end.
+// Calls visit(line, number) for each line of a file, without its end.
 template <class Visit>
-void for_each_line(std::string_view text, Visit visit) {
+void for_each_line(const std::string& path, Visit visit) {
+  const std::string content = read_file(path);
+  std::string_view text = content;
   for (std::size_t number = 1; !text.empty(); ++number) {
     std::string_view line = text.substr(0, text.find('\n'));
     text.remove_prefix(std::min(text.size(), line.size() + 1));
     if (line.ends_with('\r')) line.remove_suffix(1);
+    BEV_CHECK(is_valid_utf8(line), ErrorKind::kInput, path, ": line ", number, " ", quote(line),
+              " is not UTF-8");
     visit(line, number);
   }
 }
@@ -42,8 +47,7 @@ PipelineParts read_made_json(const Json& json, const std::string& source) {
 
 PipelineParts read_gpt2_files(const std::string& vocab, const std::string& merges) {
   Json pairs = Json::array();
-  const std::string lines = read_file(merges);
-  for_each_line(lines, [&](std::string_view line, std::size_t number) {
+  for_each_line(merges, [&](std::string_view line, std::size_t number) {
     if (line.empty() || (number == 1 && line.starts_with("#version"))) return;
     std::size_t space = line.find(' ');
     BEV_CHECK(space != line.npos, ErrorKind::kInput, merges, ": line ", number, " ", quote(line),
@@ -61,8 +65,7 @@ PipelineParts read_gpt2_files(const std::string& vocab, const std::string& merge
 
 PipelineParts read_bert_vocabulary(const std::string& path, bool lower_case) {
   Json vocab = Json::object();
-  const std::string lines = read_file(path);
-  for_each_line(lines, [&](std::string_view line, std::size_t number) {
+  for_each_line(path, [&](std::string_view line, std::size_t number) {
     vocab[std::string(line)] = number - 1;
   });
   for (const char* token : {"[UNK]", "[CLS]", "[SEP]"}) {

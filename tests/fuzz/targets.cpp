@@ -2,24 +2,30 @@
 
 #include <unistd.h>
 
-#include <algorithm>
-#include <array>
-#include <cstring>
 #include <filesystem>
 #include <fstream>
 
 #include "app/yaml_file.h"
+#include "base/cache_file.h"
 #include "base/error.h"
 #include "base/file.h"
 #include "base/text.h"
 #include "bridge/safetensors.h"
 #include "bridge/token_file.h"
+#include "bridge/weight_files.h"
+#include "chat/chat_template.h"
 #include "chat/template.h"
 #include "chat/value_text.h"
+#include "data/array_file.h"
 #include "data/indexed_dataset.h"
+#include "data/json_record.h"
+#include "data/sft_rows.h"
+#include "data/text_source.h"
 #include "models/config.h"
 #include "models/family.h"
 #include "models/hf_config.h"
+#include "tests/fuzz/seeds.h"
+#include "tests/support/archives.h"
 #include "tokenizer/tokenizer.h"
 
 namespace bev::test {
@@ -39,6 +45,7 @@ class Scratch {
     std::error_code ignored;
     std::filesystem::remove_all(folder_, ignored);
   }
+  const std::string& folder() const { return folder_.native(); }
   std::string write(const char* name, std::string_view bytes) const {
     std::string path = folder_ / name;
     std::ofstream(path, std::ios::binary) << bytes;
@@ -60,6 +67,12 @@ bool takes(const Body& body) {
   }
 }
 
+jinja::Value two_messages() {
+  return jinja::parse_json(
+      R"([{"role":"user","content":"Hi <there>"},{"role":"assistant","content":"Oh"}])",
+      "messages");
+}
+
 bool safetensors(std::string_view bytes) {
   Scratch scratch;
   std::string path = scratch.write("model.safetensors", bytes);
@@ -72,6 +85,16 @@ bool safetensors(std::string_view bytes) {
   });
 }
 
+bool weight_index(std::string_view bytes) {
+  Scratch scratch;
+  scratch.write("model.safetensors.index.json", bytes);
+  scratch.write("a.safetensors", small_safetensors());
+  return takes([&] {
+    WeightFiles files(scratch.folder());
+    for (const std::string& name : files.names()) files.tensor(name);
+  });
+}
+
 bool config_json(std::string_view bytes) {
   return takes([&] { to_hf(from_hf(HfConfig::parse(bytes)), Dtype::kBf16).dump(); });
 }
@@ -81,26 +104,77 @@ bool yaml(std::string_view bytes) {
   return read_yaml(scratch.write("run.yaml", bytes), {"model", "train"}).problems.empty();
 }
 
+void use_tokenizer(const std::string& path) {
+  std::unique_ptr<Tokenizer> tokenizer = open_tokenizer(path);
+  tokenizer->decode(
+      tokenizer->encode("Hello  w\xc3\xb6rld, it's 12345 \xe4\xb8\xad\xe6\x96\x87\n\t<s>\xff"));
+}
 bool tokenizer_file(const char* name, std::string_view bytes) {
   Scratch scratch;
   std::string path = scratch.write(name, bytes);
-  return takes([&] {
-    std::unique_ptr<Tokenizer> tokenizer = open_tokenizer(path);
-    tokenizer->decode(
-        tokenizer->encode("Hello  w\xc3\xb6rld, it's 12345 \xe4\xb8\xad\xe6\x96\x87\n\t<s>\xff"));
-  });
+  return takes([&] { use_tokenizer(path); });
 }
 bool tokenizer_json(std::string_view bytes) { return tokenizer_file("tokenizer.json", bytes); }
 bool sentencepiece(std::string_view bytes) { return tokenizer_file("tokenizer.model", bytes); }
 bool tiktoken(std::string_view bytes) { return tokenizer_file("ranks.tiktoken", bytes); }
+bool tekken(std::string_view bytes) { return tokenizer_file("tekken.json", bytes); }
+bool bert_vocabulary(std::string_view bytes) { return tokenizer_file("vocab.txt", bytes); }
+
+bool merges(std::string_view bytes) {
+  static const std::string vocabulary = golden("tokenizers/gpt2_files/vocab.json");
+  Scratch scratch;
+  scratch.write("vocab.json", vocabulary);
+  scratch.write("merges.txt", bytes);
+  return takes([&] { use_tokenizer(scratch.folder()); });
+}
+
+bool tokenizer_config(std::string_view bytes) {
+  static const std::string tokenizer = golden("tokenizers/llama2_legacy.json");
+  Scratch scratch;
+  scratch.write("tokenizer.json", tokenizer);
+  scratch.write("tokenizer_config.json", bytes);
+  return takes([&] {
+    use_tokenizer(scratch.folder());
+    ChatTemplate::load(scratch.folder(), "", false).render(two_messages(), {});
+  });
+}
 
 bool chat_template(std::string_view bytes) {
   return takes([&] {
-    jinja::Value given = jinja::parse_json(
-        R"({"messages":[{"role":"user","content":"Hi <there>"},{"role":"assistant","content":"Oh"}],
-            "add_generation_prompt":true,"bos_token":"<s>"})",
-        "context");
-    jinja::Template(bytes, "template").render(*given.dict());
+    jinja::Dict special_tokens;
+    special_tokens.set("bos_token", "<s>");
+    special_tokens.set("eos_token", "</s>");
+    ChatOptions options;
+    options.add_generation_prompt = true;
+    options.tools = jinja::parse_json(
+        R"([{"type":"function","function":{"name":"f","description":"d","parameters":{"type":"object","properties":{"x":{"type":"number","description":"y"}}}}}])",
+        "tools");
+    ChatTemplate(jinja::Template(bytes, "template"), special_tokens).render(two_messages(), options);
+  });
+}
+
+bool sft_row(std::string_view bytes) {
+  return takes([&] { read_sft_row(bytes, "row 1"); });
+}
+
+bool json_record(std::string_view bytes) {
+  static const std::vector<std::string> keys = {"text", "title"};
+  return takes([&] { read_json_record(bytes, keys); });
+}
+
+// Lines in a file, compressed or not.
+bool text_lines(std::string_view bytes) {
+  Scratch scratch;
+  std::vector<std::string> paths = {scratch.write("text.jsonl", bytes)};
+  return takes([&] {
+    TextOptions options{.max_document_bytes = 1 << 16};
+    std::vector<InputFile> files = list_inputs(paths, options);
+    for (const std::vector<FileRange>& part : cut_inputs(files, 3)) {
+      TextSource source(files, part, options);
+      for (Record record; source.next(record);) {
+        BEV_CHECK(record.problem.empty(), ErrorKind::kInput, record.problem);
+      }
+    }
   });
 }
 
@@ -119,6 +193,15 @@ bool token_index(std::string_view bytes) {
   });
 }
 
+bool array_file(std::string_view bytes) {
+  Scratch scratch;
+  std::string path = scratch.write("order.bin", bytes);
+  std::optional<ArrayFile> file = ArrayFile::load(path, kArrayKey);
+  return file && file->array<std::int32_t>(0)[0] == 7;
+}
+
+bool cache_file(std::string_view bytes) { return CacheFile::parse(bytes).has_value(); }
+
 bool token_batches(std::string_view bytes) {
   Scratch scratch;
   std::string path = scratch.write("batches.json", bytes);
@@ -127,67 +210,68 @@ bool token_batches(std::string_view bytes) {
   return batches && rows;
 }
 
-template <class T>
-void append(std::string& to, T value) {
-  char bytes[sizeof(T)];
-  std::memcpy(bytes, &value, sizeof(T));
-  to.append(bytes, sizeof(T));
-}
+// What the templates of models have little of.
+constexpr std::string_view kPlainTemplate =
+    "{{ bos_token }}{% for m in messages %}{% if loop.first and m['role'] == 'user' %}[{{ "
+    "m.content | trim | tojson }}]{% else %}{{ m['content'][::-1] ~ loop.index0 }}{% endif "
+    "%}{% endfor %}{% macro f(x, y=2) %}{{ x * y }}{% endmacro %}{{ f(3) }}{% set ns = "
+    "namespace(a=1) %}{% set ns.a = ns.a + 1 %}{{ ns.a }}";
 
-std::string golden(const char* name) {
-  return read_file(concat(BEV_SOURCE_DIR "/tests/golden/", name));
-}
+constexpr std::string_view kLines =
+    "{\"text\": \"one\"}\n\n{\"text\": \"two \\u00fc\"}\n{\"text\": \"\"}";
 
-std::string small_safetensors() {
-  std::string header =
-      R"({"a":{"dtype":"F32","shape":[2,2],"data_offsets":[0,16]},"b":{"dtype":"BF16","shape":[3],"data_offsets":[16,22]},"__metadata__":{"format":"pt"}})";
-  std::string file;
-  append(file, static_cast<std::uint64_t>(header.size()));
-  return file + header + std::string(22, '\2');
-}
-
-// Two documents of sequences of 3, 5 and 8 tokens of 16 bits.
-std::string small_index() {
-  std::string file(kIndexMagic);
-  append(file, kIndexVersion);
-  append(file, std::uint8_t{8});
-  append(file, std::uint64_t{3});
-  append(file, std::uint64_t{3});
-  for (std::int32_t length : {3, 5, 8}) append(file, length);
-  for (std::int64_t offset : {0, 6, 16}) append(file, offset);
-  for (std::int64_t first : {0, 2, 3}) append(file, first);
-  return file;
+std::vector<std::string> template_seeds() {
+  std::vector<std::string> seeds = golden_templates();
+  seeds.emplace_back(kPlainTemplate);
+  return seeds;
 }
 
 }  // namespace
 
 std::span<const FuzzTarget> fuzz_targets() {
-  static const std::array<FuzzTarget, 9> all = {{
+  static const std::vector<FuzzTarget> all = {
       {"safetensors", safetensors, {small_safetensors()}},
-      {"config_json",
-       config_json,
-       {R"({"model_type":"llama","hidden_size":64,"intermediate_size":96,"num_hidden_layers":2,"num_attention_heads":4,"num_key_value_heads":2,"vocab_size":100,"max_position_embeddings":64,"rms_norm_eps":1e-5,"hidden_act":"silu","tie_word_embeddings":false,"rope_theta":10000.0,"rope_scaling":{"rope_type":"llama3","factor":8.0,"low_freq_factor":1.0,"high_freq_factor":4.0,"original_max_position_embeddings":32}})",
-        R"({"model_type":"gpt2","n_embd":64,"n_layer":2,"n_head":4,"n_positions":64,"vocab_size":100,"activation_function":"gelu_new","layer_norm_epsilon":1e-5})"}},
-      {"yaml", yaml, {"model:\n  num-layers: 2\n  list: [1, 2]\ntrain-iters: 5 # five\n\n"}},
+      {"weight_index",
+       weight_index,
+       {R"({"metadata":{"total_size":22},"weight_map":{"a":"a.safetensors","b":"a.safetensors"}})"}},
+      {"config_json", config_json, golden_configs()},
+      {"yaml",
+       yaml,
+       {"model:\n  num-layers: 2\n  list: [1, 2]\ntrain-iters: 5 # five\n\n",
+        "model: &x {b: 1, c: 'd'}\ntrain: *x\n? e\n: \"f\\n\"\ng: |\n  h\ni: >-\n  j\n"}},
       {"tokenizer_json",
        tokenizer_json,
        {golden("tokenizers/gpt2.json"), golden("tokenizers/bert.json"),
-        golden("tokenizers/unigram_ties.json"), golden("tokenizers/llama3.json")}},
+        golden("tokenizers/unigram_ties.json"), golden("tokenizers/llama3.json"),
+        golden("tokenizers/llama2_legacy.json"), golden("tokenizers/t5.json"),
+        golden("tokenizers/odd_regex.json"), golden("tokenizers/splits.json")}},
+      {"tokenizer_config",
+       tokenizer_config,
+       {R"({"tokenizer_class":"LlamaTokenizer","legacy":false,"add_bos_token":true,"bos_token":{"content":"<s>","lstrip":false},"eos_token":"</s>","chat_template":[{"name":"default","template":"{{ bos_token }}{{ messages[0].content }}"}],"added_tokens_decoder":{"0":{"content":"<unk>","special":true}}})"}},
+      {"tekken", tekken, {golden("tokenizers/tekken.json")}},
+      {"merges", merges, {golden("tokenizers/gpt2_files/merges.txt")}},
+      {"bert_vocabulary", bert_vocabulary, {golden("tokenizers/bert_vocab/vocab.txt")}},
       {"sentencepiece",
        sentencepiece,
        {golden("tokenizers/sp_unigram.model"), golden("tokenizers/sp_bpe_plain.model")}},
       {"tiktoken", tiktoken, {golden("tokenizers/ranks.tiktoken")}},
-      {"chat_template",
-       chat_template,
-       {"{{ bos_token }}{% for m in messages %}{% if loop.first and m['role'] == 'user' %}[{{ "
-        "m.content | trim | tojson }}]{% else %}{{ m['content'][::-1] ~ loop.index0 }}{% endif "
-        "%}{% endfor %}{% macro f(x, y=2) %}{{ x * y }}{% endmacro %}{{ f(3) }}{% set ns = "
-        "namespace(a=1) %}{% set ns.a = ns.a + 1 %}{{ ns.a }}"}},
+      {"chat_template", chat_template, template_seeds()},
+      {"sft_row",
+       sft_row,
+       {R"({"messages":[{"role":"user","content":"a"},{"role":"assistant","content":null,"tool_calls":[{"x":1}]}],"tools":[{"name":"f"}]})",
+        R"({"system":"s","conversations":[{"from":"human","value":"a"},{"from":"gpt","value":"b"}]})",
+        R"({"instruction":"a","input":"b","output":"c"})"}},
+      {"json_record",
+       json_record,
+       {R"({"text":"a\u00e4\n\ud83d\ude00","other":[1e400,-0.5,{"x":null}],"title":["b","c"]})"}},
+      {"text_lines", text_lines, {std::string(kLines), gzip(kLines), zstd(kLines)}},
       {"token_index", token_index, {small_index()}},
+      {"array_file", array_file, {small_array_file()}},
+      {"cache_file", cache_file, {small_cache()}},
       {"token_batches",
        token_batches,
        {R"({"batches":[[[1,2,3],[4]],[[5]]],"input_ids":[[1,2],[3]],"labels":[[1,-100],[3]]})"}},
-  }};
+  };
   return all;
 }
 
