@@ -1,6 +1,8 @@
 #include "data/byte_stream.h"
 
 #include <fcntl.h>
+#include <poll.h>
+#include <sys/stat.h>
 #include <unistd.h>
 #include <zlib.h>
 #include <zstd.h>
@@ -9,9 +11,11 @@
 #include <cerrno>
 #include <cstring>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "base/error.h"
+#include "base/log.h"
 
 namespace bev {
 
@@ -26,8 +30,9 @@ constexpr std::string_view kZstdSkippableMagic = "\x2a\x4d\x18";  // after a byt
 class RawFile {
  public:
   RawFile(const std::string& path, std::int64_t begin) : path_(path), buffer_(kBufferBytes) {
-    descriptor_ = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
+    descriptor_ = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
     if (descriptor_ < 0) fail();
+    await_writer();
     if (begin > 0 && ::lseek(descriptor_, begin, SEEK_SET) < 0) fail();
     position_ = begin;
   }
@@ -59,6 +64,27 @@ class RawFile {
     int error = errno;
     if (descriptor_ >= 0) ::close(descriptor_);
     BEV_FAIL(ErrorKind::kInput, path_, ": cannot be read: ", std::strerror(error));
+  }
+
+  // A pipe that nobody has opened for writing yet reads as if it were at its end; one that is open
+  // and empty does not.
+  void await_writer() {
+    struct stat status {};
+    if (::fstat(descriptor_, &status) != 0) fail();
+    pollfd pipe{descriptor_, POLLIN, 0};
+    constexpr int kMostSeconds = 60, kPerSecond = 10;
+    for (int waited = 0; S_ISFIFO(status.st_mode); ++waited) {
+      ssize_t got = ::read(descriptor_, buffer_.data(), buffer_.size());
+      if (got < 0 && errno != EAGAIN) fail();
+      if (got > 0) end_ = static_cast<std::size_t>(got);
+      if (got != 0 || ::poll(&pipe, 1, 1000 / kPerSecond) != 0) break;
+      if (waited == kPerSecond) log_info(concat(path_, ": waiting for someone to open this pipe"));
+      if (waited < kMostSeconds * kPerSecond) continue;
+      ::close(std::exchange(descriptor_, -1));
+      BEV_FAIL(ErrorKind::kInput, path_, ": nobody has opened this pipe for writing in ",
+               kMostSeconds, " seconds; start what writes to it, or give a file");
+    }
+    if (::fcntl(descriptor_, F_SETFL, 0) != 0) fail();
   }
 
   void fill(std::size_t count) {

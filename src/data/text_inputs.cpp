@@ -72,6 +72,8 @@ InputFile describe(const std::string& path, const TextOptions& options) {
   struct stat status {};
   BEV_CHECK(::stat(path.c_str(), &status) == 0, ErrorKind::kInput, path,
             ": cannot be read: ", std::strerror(errno));
+  BEV_CHECK(!S_ISCHR(status.st_mode) && !S_ISBLK(status.st_mode), ErrorKind::kInput, path,
+            ": is a device, which may have no end; give a file or a pipe");
   InputFile file;
   file.path = path;
   file.format = format_of(path, options);

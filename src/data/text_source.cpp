@@ -91,6 +91,10 @@ class TextSource::FileReader {
     }
   }
 
+  // Nobody asks for more after a record that is too long, unless such are skipped: then its end,
+  // which may be far, is not looked for.
+  bool is_last(bool too_long) const { return too_long && options_.on_error == BadRecords::kStop; }
+
   // Adds the line under way, without its end, to `text`; what would make that too long is dropped.
   struct Line {
     bool blank = true, too_long = false;
@@ -105,7 +109,7 @@ class TextSource::FileReader {
       line.too_long = line.too_long || text.size() + part.size() > limit();
       if (!line.too_long) text.append(part);
       take(newline == bytes.npos ? part.size() : newline + 1);
-      if (newline != bytes.npos) break;
+      if (newline != bytes.npos || (!line.blank && is_last(line.too_long))) break;
     }
     return line;
   }
@@ -127,7 +131,7 @@ class TextSource::FileReader {
 
   bool next_paragraph(Record& record) {
     bool found = false, too_long = false;
-    while (!rest().empty()) {
+    while (!is_last(too_long) && !rest().empty()) {
       std::int64_t at = line_;
       std::size_t before = record.text.size();
       if (found) record.text.push_back('\n');
@@ -159,7 +163,7 @@ class TextSource::FileReader {
     }
     if (record.text.empty()) return false;
     if (!rest().empty() && whole) {
-      while (!rest().empty()) take(rest().size());
+      while (!is_last(true) && !rest().empty()) take(rest().size());
     } else if (!rest().empty()) {
       std::size_t cut = cut_at_line(record.text);
       carried_.assign(record.text, cut);

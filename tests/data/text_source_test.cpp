@@ -188,6 +188,7 @@ TEST_F(TextSourceTest, CutsFilesIntoPiecesAtLineEnds) {
 
 TEST_F(TextSourceTest, RefusesWhatIsTooLongAndGoesOn) {
   options_.max_document_bytes = 10;
+  options_.on_error = BadRecords::kSkip;
   std::string long_line(1'000'000, 'x');
   std::string path =
       folder_.write("a.jsonl", concat("0123456789\n", long_line, "\nb\n01234567890"));
@@ -236,6 +237,23 @@ TEST_F(TextSourceTest, PartsTogetherAreTheWhole) {
   EXPECT_EQ(cut_inputs({}, 3).size(), 3u);
 }
 
+// It may be the whole of an archive that is a thousand times larger inside, or of a pipe that does not
+// end.
+TEST_F(TextSourceTest, DoesNotReadToTheEndOfWhatIsTooLongToStopThere) {
+  options_.max_document_bytes = 10;
+  for (TextUnit unit : {TextUnit::kLine, TextUnit::kParagraph, TextUnit::kFile}) {
+    options_.unit = unit;
+    std::string path = folder_.write("a.txt", std::string(1'000'000, '\0'));
+    std::vector<InputFile> files = list({path});
+    std::vector<FileRange> range{{0, 0, 1'000'000}};
+    TextSource source(files, range, options_);
+    Record record;
+    ASSERT_TRUE(source.next(record));
+    EXPECT_THAT(record.problem, testing::HasSubstr("is longer than --max-document-bytes 10"));
+    EXPECT_LT(source.position(), 900'000);
+  }
+}
+
 TEST_F(TextSourceTest, ReadsPipes) {
   std::string path = folder_.path("pipe.jsonl");
   ASSERT_EQ(mkfifo(path.c_str(), 0600), 0);
@@ -251,6 +269,10 @@ TEST_F(TextSourceTest, ReadsPipes) {
 }
 
 TEST_F(TextSourceTest, NamesWhatCannotBeRead) {
+  std::vector<std::string> device = {"/dev/zero"};
+  options_.format = TextFormat::kText;
+  expect_error(ErrorKind::kInput, {"/dev/zero: is a device"},
+               [&] { list_inputs(device, options_); });
   std::string path = folder_.write("a.jsonl", "{}");
   std::vector<InputFile> files = list({path});
   ASSERT_EQ(unlink(path.c_str()), 0);
