@@ -1,5 +1,5 @@
-// Files that are mapped, and cut by someone else meanwhile or on a disk that fails: looking at a page
-// that is gone is a signal of the system.
+// Files that are mapped, and cut by someone else meanwhile or on a disk that fails: looking at a
+// page that is gone is a signal of the system.
 #pragma once
 
 namespace bev {

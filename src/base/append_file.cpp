@@ -11,11 +11,13 @@
 namespace bev {
 
 AppendFile::AppendFile(const std::string& path, OpenMode mode) : path_(path) {
-  int flags = O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC;
+  // Not blocking: a pipe that nobody reads must not hang the program. Writing to it later may.
+  int flags = O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC | O_NONBLOCK;
   if (mode == OpenMode::kTruncate) flags |= O_TRUNC;
   if (mode == OpenMode::kExclusive) flags |= O_EXCL;
   descriptor_ = ::open(path.c_str(), flags, 0666);
   BEV_CHECK(descriptor_ >= 0, ErrorKind::kIo, "cannot write ", path, ": ", std::strerror(errno));
+  ::fcntl(descriptor_, F_SETFL, O_APPEND);
 }
 
 AppendFile::~AppendFile() { ::close(descriptor_); }

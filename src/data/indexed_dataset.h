@@ -26,9 +26,9 @@ std::string tokens_path(const std::string& prefix);
 
 // A mapped pair of files. Opening looks at every entry of the index, so that a pair that is cut,
 // damaged or does not belong together is an Error(kInput) naming file, entry and values, and reads
-// stay inside of the files. A file that is cut in place afterwards ends the process (SIGBUS, of which
-// the program makes an error, see app/lost_pages.h): only a system call for every read could throw
-// one, and our own writers replace files by renaming.
+// stay inside of the files. A file that is cut in place afterwards ends the process (SIGBUS, of
+// which the program makes an error, see app/lost_pages.h): only a system call for every read could
+// throw one, and our own writers replace files by renaming.
 class IndexedDataset : public TokenSequences {
  public:
   explicit IndexedDataset(const std::string& prefix);

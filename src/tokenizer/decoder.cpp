@@ -192,21 +192,40 @@ class ReplaceDecoder : public Decoder {
     if (pattern.regex) regex_.emplace(pattern.text, RegexDialect::kOniguruma);
   }
   void apply(std::vector<std::string>& tokens) const override {
+    // A few such steps could double a text again and again.
+    constexpr std::size_t kAlways = std::size_t{64} << 20;
+    std::size_t bytes = 0;
+    for (const std::string& token : tokens) bytes += token.size();
+    std::size_t left = std::max(kAlways, bytes);
     for (std::string& token : tokens) {
-      token = regex_ ? replace_matches(token) : replace_all(token, literal_, content_);
+      token = replaced(token, left);
+      left -= token.size();
     }
   }
 
  private:
-  std::string replace_matches(std::string_view token) const {
+  std::string replaced(std::string_view token, std::size_t most) const {
     std::string out;
     std::size_t done = 0;
-    Regex::Matches matches(*regex_, token);
-    while (std::optional<Match> match = matches.next()) {
-      out.append(token.substr(done, match->begin - done)).append(content_);
-      done = match->end;
+    auto copy_to = [&](std::size_t end, std::string_view then) {
+      out.append(token.substr(done, end - done)).append(then);
+      BEV_CHECK(out.size() <= most, ErrorKind::kInput,
+                "the tokenizer's decoder makes a text too long; its steps feed each other");
+    };
+    auto replace = [&](Match match) {
+      copy_to(match.begin, content_);
+      done = match.end;
+    };
+    if (regex_) {
+      Regex::Matches matches(*regex_, token);
+      while (std::optional<Match> match = matches.next()) replace(*match);
+    } else if (!literal_.empty()) {
+      for (std::size_t at; (at = token.find(literal_, done)) != token.npos;) {
+        replace({at, at + literal_.size()});
+      }
     }
-    return out.append(token.substr(done));
+    copy_to(token.size(), "");
+    return out;
   }
 
   std::string literal_, content_;

@@ -13,6 +13,24 @@
 
 namespace bev {
 
+NormalizedText::NormalizedText(std::string original, std::size_t first_character_bytes)
+    : text(std::move(original)), origin_bytes(first_character_bytes) {
+  constexpr std::size_t kMostTimes = 64, kAlways = 16 << 20;
+  most_bytes = kAlways + kMostTimes * text.size();
+}
+
+void NormalizedText::check_growth(std::size_t bytes) const {
+  BEV_CHECK(bytes <= most_bytes, ErrorKind::kInput,
+            "the tokenizer's normalizer makes a text longer than ", most_bytes,
+            " bytes; its steps feed each other");
+}
+
+void NormalizedText::become(std::string changed, std::size_t changed_origin_bytes) {
+  check_growth(changed.size());
+  text = std::move(changed);
+  origin_bytes = changed_origin_bytes;
+}
+
 namespace {
 
 // Writes each character anew: change(point, its bytes, out) appends what becomes of it.
@@ -27,7 +45,7 @@ void change_characters(NormalizedText& text, Change change) {
     at += next.bytes;
     if (at <= text.origin_bytes) origin = out.size();
   }
-  text = {std::move(out), origin};
+  text.become(std::move(out), origin);
 }
 
 void remove_characters(NormalizedText& text, std::uint16_t bits) {
@@ -44,7 +62,7 @@ void make_lower(NormalizedText& text) {
 void apply_form(NormalizedText& text, NormalForm form) {
   std::size_t origin =
       normal_form(std::string_view(text.text).substr(0, text.origin_bytes), form).size();
-  text = {normal_form(text.text, form), origin};
+  text.become(normal_form(text.text, form), origin);
 }
 
 class UnicodeForm : public Normalizer {
@@ -84,7 +102,7 @@ class Strip : public Normalizer {
       rest.remove_suffix(last.bytes);
     }
     auto stripped = static_cast<std::size_t>(rest.data() - text.text.data());
-    text = {std::string(rest), text.origin_bytes - std::min(stripped, text.origin_bytes)};
+    text.become(std::string(rest), text.origin_bytes - std::min(stripped, text.origin_bytes));
   }
 
  private:
@@ -96,8 +114,8 @@ class Prepend : public Normalizer {
   explicit Prepend(std::string prefix) : prefix_(std::move(prefix)) {}
   void apply(NormalizedText& text) const override {
     if (text.text.empty()) return;
-    text.text.insert(0, prefix_);
-    if (text.origin_bytes > 0) text.origin_bytes += prefix_.size();
+    text.become(prefix_ + text.text,
+                text.origin_bytes > 0 ? text.origin_bytes + prefix_.size() : 0);
   }
 
  private:
@@ -124,6 +142,7 @@ class Replace : public Normalizer {
     auto replace = [&](Match match) {
       copy_to(match.begin);
       out.append(content_);
+      text.check_growth(out.size());
       // What is put in belongs to the last character that was taken out.
       if (match.end <= text.origin_bytes) origin = out.size();
       done = match.end;
@@ -138,7 +157,7 @@ class Replace : public Normalizer {
       while (std::optional<Match> match = matches.next()) replace(*match);
     }
     copy_to(text.text.size());
-    text = {std::move(out), origin};
+    text.become(std::move(out), origin);
   }
 
  private:
@@ -181,6 +200,7 @@ class Precompiled : public Normalizer {
     std::size_t origin = 0;
     std::string_view rest = text.text;
     for (bool first = text.origin_bytes > 0; !rest.empty(); first = false) {
+      text.check_growth(out.size());
       std::string_view grapheme = rest.substr(0, first_grapheme(rest));
       rest.remove_prefix(grapheme.size());
       if (grapheme.size() < kShort && append_rule(out, grapheme)) {
@@ -195,7 +215,7 @@ class Precompiled : public Normalizer {
         at += part.size();
       }
     }
-    text = {std::move(out), origin};
+    text.become(std::move(out), origin);
   }
 
  private:

@@ -141,7 +141,7 @@ void PipelineTokenizer::encode_plain(std::string_view text, bool first, Memory& 
   std::size_t origin = first ? point_bytes(text[0]) : 0;
   NormalizedText normalized;
   if (parts_.normalizer) {
-    normalized = {std::string(text), origin};
+    normalized = NormalizedText(std::string(text), origin);
     parts_.normalizer->apply(normalized);
     text = normalized.text;
     origin = normalized.origin_bytes;

@@ -237,8 +237,8 @@ TEST_F(TextSourceTest, PartsTogetherAreTheWhole) {
   EXPECT_EQ(cut_inputs({}, 3).size(), 3u);
 }
 
-// It may be the whole of an archive that is a thousand times larger inside, or of a pipe that does not
-// end.
+// It may be the whole of an archive that is a thousand times larger inside, or of a pipe that does
+// not end.
 TEST_F(TextSourceTest, DoesNotReadToTheEndOfWhatIsTooLongToStopThere) {
   options_.max_document_bytes = 10;
   for (TextUnit unit : {TextUnit::kLine, TextUnit::kParagraph, TextUnit::kFile}) {

@@ -149,7 +149,8 @@ bool chat_template(std::string_view bytes) {
     options.tools = jinja::parse_json(
         R"([{"type":"function","function":{"name":"f","description":"d","parameters":{"type":"object","properties":{"x":{"type":"number","description":"y"}}}}}])",
         "tools");
-    ChatTemplate(jinja::Template(bytes, "template"), special_tokens).render(two_messages(), options);
+    ChatTemplate(jinja::Template(bytes, "template"), special_tokens)
+        .render(two_messages(), options);
   });
 }
 
@@ -273,6 +274,13 @@ std::span<const FuzzTarget> fuzz_targets() {
        {R"({"batches":[[[1,2,3],[4]],[[5]]],"input_ids":[[1,2],[3]],"labels":[[1,-100],[3]]})"}},
   };
   return all;
+}
+
+const FuzzTarget& find_target(std::string_view name) {
+  for (const FuzzTarget& target : fuzz_targets()) {
+    if (target.name == name) return target;
+  }
+  BEV_FAIL(ErrorKind::kConfig, "no reader ", name);
 }
 
 }  // namespace bev::test

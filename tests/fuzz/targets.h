@@ -17,5 +17,7 @@ struct FuzzTarget {
 };
 
 std::span<const FuzzTarget> fuzz_targets();
+// Error(kConfig) when there is none.
+const FuzzTarget& find_target(std::string_view name);
 
 }  // namespace bev::test

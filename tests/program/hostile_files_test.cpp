@@ -1,5 +1,5 @@
-// What is not a plain, whole file, in every place where the program takes one: the answer comes soon
-// and names the file.
+// What is not a plain, whole file, in every place where the program takes one: the answer comes
+// soon and names the file.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/stat.h>
@@ -28,8 +28,8 @@ class HostileFiles : public testing::Test {
 
   // A program that does not end is killed, with 137.
   Outcome run(const std::string& words, const std::string& before = "") {
-    return run_shell(folder_, concat(before, " timeout -s KILL 60 ", BEV_BINARY_DIR, "/bevatron ",
-                                     words));
+    return run_shell(folder_,
+                     concat(before, " timeout -s KILL 60 ", BEV_BINARY_DIR, "/bevatron ", words));
   }
   void expect_refused(const std::string& words, const std::string& file) {
     Outcome got = run(words);
@@ -45,7 +45,8 @@ class HostileFiles : public testing::Test {
     fs::create_directory(folder_.path("folder.json"));
     EXPECT_EQ(mkfifo(folder_.path("pipe.json").c_str(), 0600), 0);
     fs::create_symlink("/dev/zero", folder_.path("device.json"));
-    fs::create_symlink("/proc/self/mem", folder_.path("memory.json"));  // open() works, read() fails
+    fs::create_symlink("/proc/self/mem",
+                       folder_.path("memory.json"));  // open() works, read() fails
     return {"dangling.json", "loop.json", "folder.json", "pipe.json", "device.json", "memory.json"};
   }
 
@@ -102,11 +103,11 @@ std::string train_and(const TempFolder& folder, std::int64_t iterations,
   writer.add_sequence(std::vector<std::int32_t>(100'000, 3));
   writer.end_document();
   writer.commit();
-  std::string train = concat(
-      BEV_BINARY_DIR,
-      "/bevatron train --hf-model model --data-path tokens --split 1,0,0 --seq-length 16 "
-      "--micro-batch-size 1 --lr 1e-4 --loss-svg '' --log-interval 1 --train-iters ",
-      iterations);
+  std::string train =
+      concat(BEV_BINARY_DIR,
+             "/bevatron train --hf-model model --data-path tokens --split 1,0,0 --seq-length 16 "
+             "--micro-batch-size 1 --lr 1e-4 --loss-svg '' --log-interval 1 --train-iters ",
+             iterations);
   return run_shell(folder, concat("(timeout -s KILL 60 ", train, "; echo ended $?) > log 2>&1 & ",
                                   "until grep -q 'iteration\\|ended' log; do sleep 0.05; done; ",
                                   command, "; wait; cat log"))

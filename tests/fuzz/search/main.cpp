@@ -15,14 +15,6 @@ namespace {
 
 const FuzzTarget* chosen = nullptr;  // libFuzzer calls plain functions
 
-const FuzzTarget& find_target(std::string_view name) {
-  for (const FuzzTarget& target : fuzz_targets()) {
-    if (target.name == name) return target;
-  }
-  std::cerr << "fuzz_search: no reader '" << name << "'; --readers lists them\n";
-  std::exit(1);
-}
-
 void write_seeds(const std::filesystem::path& folder) {
   std::filesystem::create_directories(folder);
   int number = 0;
