@@ -17,7 +17,7 @@ namespace bev {
 namespace {
 // Of a huge page: touching the memory for the first time would otherwise take longer than a copy.
 constexpr std::align_val_t kAlignment{std::size_t{2} << 20};
-}
+}  // namespace
 
 void FreeStaging::operator()(std::byte* data) const {
   if (unpin != nullptr) unpin(data);

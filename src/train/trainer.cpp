@@ -12,6 +12,7 @@
 #include "base/trace.h"
 #include "train/flops.h"
 #include "train/memory_report.h"
+#include "train/peak_flops.h"
 #include "train/tensorboard.h"
 
 namespace bev {
@@ -41,44 +42,6 @@ double last_mean(const std::vector<PlotPoint>& points) {
 }
 
 }  // namespace
-
-namespace {
-// Seconds of a square product, the best of a few.
-double product_seconds(Context& ctx, std::int64_t size) {
-  constexpr int kTries = 4;
-  Tensor a = ctx.allocate(ctx.dtype, {size, size}, "peak");
-  Tensor b = ctx.allocate(ctx.dtype, {size, size}, "peak");
-  Tensor c = ctx.allocate(ctx.dtype, {size, size}, "peak");
-  ctx.kernels.optim.normal(ctx.stream, {a.view().flat(), 1, 0, 0, 1});
-  ctx.kernels.optim.normal(ctx.stream, {b.view().flat(), 2, 0, 0, 1});
-  std::vector<std::byte> corner(size_of(ctx.dtype));
-  auto wait = [&] {
-    ctx.kernels.device.fetch(ctx.stream, c.view().flat().rows(0, 1), corner.data()).wait();
-  };
-  double best = std::numeric_limits<double>::infinity();
-  for (int i = 0; i < kTries; ++i) {
-    wait();
-    double begin = monotonic_seconds();
-    ctx.kernels.gemm.gemm(ctx.stream, {a, b, c, false, true, 1, 0, {}});
-    wait();
-    best = std::min(best, monotonic_seconds() - begin);
-  }
-  return best;
-}
-}  // namespace
-
-double measure_peak_flops(Engine& engine) {
-  constexpr std::int64_t kSmallest = 768, kLargest = 8 * kSmallest;
-  constexpr double kLongEnough = 1e-3;  // for the clock, and to fill the device
-  std::int64_t size = kSmallest;
-  double seconds = product_seconds(engine.ctx(), size);
-  while (seconds < kLongEnough && size < kLargest) {
-    size *= 2;
-    seconds = product_seconds(engine.ctx(), size);
-  }
-  auto edge = static_cast<double>(size);
-  return 2 * edge * edge * edge / seconds;
-}
 
 struct Trainer::Sinks {
   Sinks(const LogConfig& log, const ReportOptions& report, std::int64_t first_iteration)

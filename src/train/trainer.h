@@ -116,8 +116,4 @@ class Trainer {
   LossCurves curves_;
 };
 
-// Speed of this rank's matrix products in its dtype, in FLOP/s, measured: what "of peak" is
-// relative to.
-double measure_peak_flops(Engine& engine);
-
 }  // namespace bev
