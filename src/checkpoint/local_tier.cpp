@@ -6,6 +6,7 @@
 #include <cstdio>
 #include <map>
 #include <tuple>
+#include <utility>
 
 #include "base/error.h"
 #include "base/file.h"
@@ -78,12 +79,22 @@ bool LocalSaver::all_written(const TrainingState& state, Written mine) {
     if (problem_.empty()) problem_ = kOtherRank;
     return false;
   }
-  Manifest record = manifest(state);
-  if (!mine.shard.file.empty()) record.shards.push_back(mine.shard);
-  record_ = manifest_json(record);
+  record_ = manifest_json(record_of(state, mine.shard));
   partner_record_.clear();
   if (jump_ != 0) exchange_copies(step_folder(options_.folder, state.iteration), mine.shard);
   return true;
+}
+
+// The manifest of this rank's shard by itself.
+Manifest LocalSaver::record_of(const TrainingState& state, const ShardEntry& shard) const {
+  Manifest record = manifest(state);
+  std::map<std::string, GlobalTensor> all = std::exchange(record.tensors, {});
+  for (const std::string& piece : shard.pieces) {
+    std::string name = parse_piece_name(piece)->first;
+    record.tensors[name] = all.at(name);
+  }
+  if (!shard.file.empty()) record.shards.push_back(shard);
+  return record;
 }
 
 // A partner on the same machine sees the file already.
@@ -134,16 +145,17 @@ std::string LocalSaver::settle(const TrainingState& state) {
     std::string path = join_path(folder, record_name(from));
     if (!path_exists(path)) replace_file(storage_, path, partner_record_);
   }
-  remove_old_steps();
+  remove_other_steps(state.iteration);
   return "";
 }
 
-// Those before the last that all ranks are known to have. Ranks of a machine do it at the same
-// time, and what one of them misses is removed after the next save.
-void LocalSaver::remove_old_steps() {
+// All but this one and the last that all ranks are known to have, later steps of another run too.
+// Ranks of a machine do it at the same time, and what one of them misses goes after the next save.
+void LocalSaver::remove_other_steps(std::int64_t iteration) {
+  if (last_good_ < 0) return;
   for (const std::string& name : list_directory(options_.folder)) {
     std::optional<std::int64_t> step = parse_step(name);
-    if (!step || *step >= last_good_) continue;
+    if (!step || *step == iteration || *step == last_good_) continue;
     try {
       storage_.remove_tree(join_path(options_.folder, name));
     } catch (const Error&) {
@@ -224,6 +236,7 @@ Manifest LocalStep::gather_manifest() {
     if (world_.rank() == holders_[i]) text = read_file(path);
     Manifest part = parse_manifest_part(broadcast_text(world_, std::move(text), holders_[i]), path);
     part.shards.insert(part.shards.begin(), whole.shards.begin(), whole.shards.end());
+    part.tensors.insert(whole.tensors.begin(), whole.tensors.end());
     whole = std::move(part);
   }
   check_manifest(whole, folder_);
