@@ -1,5 +1,7 @@
 #include "checkpoint/reader.h"
 
+#include <sys/mman.h>
+
 #include <algorithm>
 #include <cstring>
 #include <set>
@@ -71,8 +73,19 @@ struct CheckpointReader::Shard {
     }
     return names;
   }
+  // Lets the disk bring what is likely to be read next while this is read.
+  void read_ahead(std::size_t index) {
+    constexpr std::size_t kAhead = 8;
+    std::size_t begin = std::max(index, asked), end = std::min(index + kAhead, checked.size());
+    if (begin >= end) return;
+    std::size_t bytes_end = std::min<std::size_t>(end * kBlockBytes, entry.bytes);
+    auto* from = const_cast<std::byte*>(bytes.data()) + begin * kBlockBytes;  // nothing is written
+    ::madvise(from, bytes_end - begin * kBlockBytes, MADV_WILLNEED);
+    asked = end;
+  }
   void check(std::size_t index) {
     if (checked[index]) return;
+    read_ahead(index);
     BEV_CHECK(intact(index), ErrorKind::kInput, path, ": corrupt: block ", index, " of ",
               checked.size(), " does not have the checksum of the manifest; in it lies ",
               tensors ? some_names(tensors_in(index))
@@ -89,6 +102,7 @@ struct CheckpointReader::Shard {
   std::span<const std::byte> bytes;
   std::unique_ptr<SafetensorsFile> tensors;  // owns the bytes
   std::vector<bool> checked;
+  std::size_t asked = 0;  // blocks before it were asked for
 };
 
 namespace {

@@ -40,31 +40,51 @@ void check_tensors(const Engine& engine, const CheckpointReader& reader, bool wi
   throw Error(ErrorKind::kInput, text);
 }
 
-// Fills a part from a tensor of the checkpoint, a bounded number of elements at a time.
-void read_part(Engine& engine, CheckpointReader& reader, const std::string& name,
-               const StatePart& part) {
-  constexpr std::int64_t kMostElements = std::int64_t{1} << 24;
-  const Param& param = *part.param;
-  const Group& tp = engine.mesh().tp();
-  Context& ctx = engine.ctx();
-  std::size_t item = size_of(part.memory.dtype);
-  std::vector<std::byte> flat, boxed;
-  for (std::int64_t begin = part.range.begin; begin < part.range.end; begin += kMostElements) {
-    Range range{begin, std::min(begin + kMostElements, part.range.end)};
-    flat.resize(static_cast<std::size_t>(range.size()) * item);
+// Fills parts from tensors of the checkpoint, a few elements at a time, which stay in the caches.
+class PartFiller {
+ public:
+  PartFiller(Engine& engine, CheckpointReader& reader) : engine_(engine), reader_(reader) {}
+
+  void fill(const StatePart& part, const std::string& from) {
+    constexpr std::int64_t kMostElements = std::int64_t{1} << 20;
+    Context& ctx = engine_.ctx();
+    for (std::int64_t begin = part.range.begin; begin < part.range.end; begin += kMostElements) {
+      Range range{begin, std::min(begin + kMostElements, part.range.end)};
+      read(part, from, range);
+      std::int64_t at = begin - part.range.begin;
+      ctx.kernels.device.upload(ctx.stream, flat_.data(), part.memory.rows(at, at + range.size()));
+    }
+  }
+
+ private:
+  // Those elements of the flattened local parameter, into flat_.
+  void read(const StatePart& part, const std::string& from, Range range) {
+    const Param& param = *part.param;
+    const Group& tp = engine_.mesh().tp();
+    std::size_t item = size_of(part.memory.dtype);
+    flat_.resize(static_cast<std::size_t>(range.size()) * item);
     for (const HeldBox& held : held_boxes(param.shape, param.split, tp.size(), tp.rank(), range)) {
-      boxed.resize(static_cast<std::size_t>(held.global.numel()) * item);
-      reader.read(name, held.global, part.memory.dtype, boxed.data());
-      for (const BoxRun& run : common_runs(whole_box(param.local), held.local, held.local)) {
-        std::memcpy(flat.data() + static_cast<std::size_t>(run.a - begin) * item,
-                    boxed.data() + static_cast<std::size_t>(run.b) * item,
+      std::vector<BoxRun> runs = common_runs(whole_box(param.local), held.local, held.local);
+      auto place = [&](const BoxRun& run) {
+        return flat_.data() + static_cast<std::size_t>(run.a - range.begin) * item;
+      };
+      if (runs.size() == 1) {
+        reader_.read(from, held.global, part.memory.dtype, place(runs.front()));
+        continue;
+      }
+      boxed_.resize(static_cast<std::size_t>(held.global.numel()) * item);
+      reader_.read(from, held.global, part.memory.dtype, boxed_.data());
+      for (const BoxRun& run : runs) {
+        std::memcpy(place(run), boxed_.data() + static_cast<std::size_t>(run.b) * item,
                     static_cast<std::size_t>(run.count) * item);
       }
     }
-    std::int64_t at = begin - part.range.begin;
-    ctx.kernels.device.upload(ctx.stream, flat.data(), part.memory.rows(at, at + range.size()));
   }
-}
+
+  Engine& engine_;
+  CheckpointReader& reader_;
+  std::vector<std::byte> flat_, boxed_;
+};
 
 // A part of the state, and the tensor of the checkpoint that it is read from.
 struct Restored {
@@ -96,8 +116,9 @@ std::vector<Restored> parts_to_restore(Engine& engine, const CheckpointReader& r
 
 void restore_tensors(Engine& engine, CheckpointReader& reader, bool with_optimizer) {
   check_tensors(engine, reader, with_optimizer);
+  PartFiller filler(engine, reader);
   for (const Restored& restored : parts_to_restore(engine, reader, with_optimizer)) {
-    read_part(engine, reader, restored.from, restored.part);
+    filler.fill(restored.part, restored.from);
   }
   bool derived = engine.optimizer() != nullptr && !with_optimizer;
   if (derived) engine.optimizer()->refresh_main(engine.ctx());
