@@ -5,10 +5,8 @@
 #include <chrono>
 #include <thread>
 
-#include "backend/cpu/cpu_kernels.h"
-#include "base/clock.h"
-#include "checkpoint/saver.h"
 #include "tests/checkpoint/saved_run.h"
+#include "tests/support/devices.h"
 #include "tests/support/temp_folder.h"
 
 namespace bev::test {
@@ -48,59 +46,73 @@ class SlowStorage final : public Storage {
   double seconds_;
 };
 
-// Several blocks of state.
-ModelConfig wide_model() {
-  ModelConfig model = tiny_gpt();
-  model.num_layers = 2;
-  model.hidden_size = 96;
-  model.ffn_hidden_size = 1536;
-  return model;
-}
+class AsyncSave : public testing::TestWithParam<TestDevice> {
+ protected:
+  void SetUp() override {
+    kernels_ = find_device(GetParam());
+    if (kernels_ == nullptr) GTEST_SKIP() << "no such device";
+  }
+  // Several blocks of state.
+  SavedRun wide_run(const std::string& layout, const std::string& folder) const {
+    SavedRun run{.layout = layout, .dtype = Dtype::kF32, .last = 2, .save = folder};
+    run.model.num_layers = 2;
+    run.model.hidden_size = 96;
+    run.model.ffn_hidden_size = 3072;
+    run.kernels = kernels_;
+    return run;
+  }
+  NamedTensors save_waiting(const std::string& layout) const {
+    TempFolder folder;
+    EXPECT_EQ(train(wide_run(layout, folder.path())).saved.problem, "");
+    return saved_tensors(folder.path(), 2);
+  }
+  // While two more steps are trained, to a disk that takes its time.
+  NamedTensors save_beside_training(const std::string& layout, std::size_t staging_blocks,
+                                    double write_seconds) const {
+    TempFolder folder;
+    SavedRun run = wide_run(layout, folder.path());
+    SlowStorage slow(write_seconds);
+    run.storage = &slow;
+    run.staging_bytes = staging_blocks * kBlockBytes;
+    run.steps_beside = 2;
+    EXPECT_EQ(train(run).saved.problem, "");
+    return saved_tensors(folder.path(), 2);
+  }
 
-struct Beside {
-  std::size_t staging_blocks = 1;
-  double write_seconds = 0.05;
-  const char* layout = "";
+  const Kernels* kernels_ = nullptr;
 };
 
-// The tensors saved while two more steps were trained.
-NamedTensors save_beside_training(const Beside& how, SaveOutcome& outcome) {
-  TempFolder folder;
-  SavedRun run{.model = wide_model(), .layout = how.layout, .last = 2, .save = folder.path()};
-  SlowStorage slow(how.write_seconds);
-  run.storage = &slow;
-  run.staging_bytes = how.staging_blocks * kBlockBytes;
-  run.steps_beside = 2;
-  outcome = train(run).saved;
-  return saved_tensors(folder.path(), 2);
-}
-
-TEST(AsyncSave, KeepsTheStateOfItsStepWhateverTheDiskAndTheMemory) {
-  TempFolder folder;
-  SavedRun waiting{.model = wide_model(), .last = 2, .save = folder.path()};
-  EXPECT_EQ(train(waiting).saved.problem, "");
-  NamedTensors expected = saved_tensors(folder.path(), 2);
+TEST_P(AsyncSave, KeepsTheStateOfItsStepWhateverTheDiskAndTheMemory) {
+  NamedTensors expected = save_waiting("");
   std::size_t bytes = 0;
-  for (const auto& [name, values] : expected) bytes += values.size() * sizeof(double);
+  for (const auto& [name, values] : expected) bytes += values.size() * sizeof(float);
   ASSERT_GT(bytes, 3 * kBlockBytes);
   for (std::size_t blocks : {1, 2, 100}) {
     SCOPED_TRACE(blocks);
-    SaveOutcome outcome;
-    EXPECT_TRUE(save_beside_training({.staging_blocks = blocks}, outcome) == expected);
-    EXPECT_EQ(outcome.problem, "");
+    EXPECT_TRUE(save_beside_training("", blocks, 0.05) == expected);
   }
 }
 
-TEST(AsyncSave, RanksOfAProcessShareTheStagingMemory) {
-  TempFolder folder;
-  SavedRun waiting{.model = wide_model(), .layout = "dp2zero3,tp2", .last = 2};
-  waiting.save = folder.path();
-  EXPECT_EQ(train(waiting).saved.problem, "");
-  SaveOutcome outcome;
-  Beside how{.staging_blocks = 1, .write_seconds = 0.01, .layout = "dp2zero3,tp2"};
-  EXPECT_TRUE(save_beside_training(how, outcome) == saved_tensors(folder.path(), 2));
-  EXPECT_EQ(outcome.problem, "");
+TEST_P(AsyncSave, RanksOfAProcessShareTheStagingMemory) {
+  const char* layout = "dp2zero3,tp2";
+  EXPECT_TRUE(save_beside_training(layout, 1, 0.01) == save_waiting(layout));
 }
+
+TEST_P(AsyncSave, IsLoadedToTheBit) {
+  TempFolder folder;
+  SavedRun whole = wide_run("", folder.path("whole")), part = wide_run("", folder.path("part"));
+  whole.last = 4;
+  train(whole);
+  train(part);
+  part.first = 3;
+  part.last = 4;
+  part.load = part.save;
+  train(part);
+  EXPECT_TRUE(saved_tensors(whole.save, 4) == saved_tensors(part.save, 4));
+}
+
+INSTANTIATE_TEST_SUITE_P(Cpu, AsyncSave, testing::Values(TestDevice::kCpu));
+INSTANTIATE_TEST_SUITE_P(Cuda, AsyncSave, testing::Values(TestDevice::kCuda));
 
 }  // namespace
 }  // namespace bev::test

@@ -37,7 +37,8 @@ SavedAnswer train_rank(World& world, const SavedRun& run, const ParallelConfig& 
   options.parallel = parallel;
   options.optim = run.optim;
   options.dtype = run.dtype;
-  Engine engine(world, cpu_kernels(), options);
+  options.deterministic = true;
+  Engine engine(world, run.kernels ? *run.kernels : cpu_kernels(), options);
   if (!run.load.empty()) load(engine, run);
   SavedAnswer answer;
   auto step = [&](std::int64_t iteration) {

@@ -20,6 +20,7 @@ struct SavedRun {
   std::string save = {};             // folder to save the last to
   bool with_optimizer = true;        // in both
   Storage* storage = nullptr;        // the disk's
+  const Kernels* kernels = nullptr;  // the CPU's
   std::size_t staging_bytes = 3 * kBlockBytes;
   std::int64_t steps_beside = 0;  // iterations more that are trained while it is saved
 };
