@@ -13,14 +13,13 @@
 
 namespace bev {
 
+namespace {
+// The step that --load means; absent when there is none.
 std::optional<std::int64_t> step_to_load(const CheckpointConfig& config) {
   if (config.load.empty()) return std::nullopt;
-  if (config.ckpt_step >= 0) return config.ckpt_step;
-  std::optional<std::int64_t> step = latest_step(config.load);
-  BEV_CHECK(step || !config.exit_on_missing_checkpoint, ErrorKind::kInput, "--load ", config.load,
-            ": there is no checkpoint, and --exit-on-missing-checkpoint was given");
-  return step;
+  return config.ckpt_step >= 0 ? config.ckpt_step : latest_step(config.load);
 }
+}  // namespace
 
 TrainingState position_to_load(const CheckpointConfig& config) {
   if (config.finetune) return {};
@@ -106,6 +105,8 @@ std::optional<TrainingState> resume(Engine& engine, const CheckpointConfig& conf
                                     const std::vector<ConfigEntry>& run) {
   bool first = engine.mesh().world().rank() == 0;
   std::vector<Source> sources = sources_of(engine, config);
+  BEV_CHECK(!sources.empty() || !config.exit_on_missing_checkpoint, ErrorKind::kInput, "--load ",
+            config.load, ": there is no checkpoint, and --exit-on-missing-checkpoint was given");
   if (sources.empty() && first && !config.load.empty()) {
     log_warning(concat("--load ", config.load, ": there is no checkpoint; the run begins anew"));
   }

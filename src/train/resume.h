@@ -11,9 +11,6 @@
 
 namespace bev {
 
-// The step that --load means; absent when there is none and the run begins anew. Error(kInput)
-// when it must be there.
-std::optional<std::int64_t> step_to_load(const CheckpointConfig& config);
 // Where the run will stand after loading, before anything is loaded; a new run where it cannot be
 // read, which resume() will say.
 TrainingState position_to_load(const CheckpointConfig& config);
