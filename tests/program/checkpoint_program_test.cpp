@@ -192,10 +192,11 @@ TEST(Stop, ASignalSavesAndTheRunGoesOn) {
       "--mock-data --global-batch-size 4 --train-iters 4000 "
       "--log-interval 1 ");
   Outcome run = run_shell(
-      folder, concat(bevatron(train),
-                     "--save D 2> err & run=$!; for i in $(seq 200); do grep -q "
-                     "'iteration *20/' err && break; sleep 0.02; done; "
-                     "kill -TERM $(pgrep -P $run); wait $run; code=$?; cat err >&2; exit $code"));
+      folder,
+      concat(BEV_BINARY_DIR, "/bevatron ", train,
+             "--save D 2> err & run=$!; for i in $(seq 200); do grep -q 'iteration *20/' err && "
+             "break; sleep 0.02; done; kill -TERM $run; wait $run; code=$?; cat err >&2; "
+             "exit $code"));
   EXPECT_EQ(run.code, 128 + 15) << run.err;
   EXPECT_NE(run.err.find("saved iteration "), std::string::npos) << run.err;
   std::string step(trim(read_file(folder.path("D/latest_checkpointed_iteration.txt"))));
