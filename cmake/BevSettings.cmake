@@ -46,6 +46,7 @@ find_library(BEV_DNNL dnnl REQUIRED)
 find_package(ZLIB REQUIRED)
 find_library(BEV_ZSTD zstd REQUIRED)
 find_library(BEV_PCRE2 pcre2-8 REQUIRED)
+find_path(BEV_XXHASH xxhash.h REQUIRED)
 find_library(BEV_UTF8PROC utf8proc REQUIRED)
 
 # BEV_MPI is a plain yes or no from here on.

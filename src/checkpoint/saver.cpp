@@ -24,8 +24,13 @@ std::uint64_t file_bytes(const std::string& path) {
 Saver::Saver(Engine& engine, Storage& storage, StagingPool& pool, SaverOptions options,
              const Retention& retention)
     : StepSaver(engine, storage, pool, std::move(options)), retention_(retention) {
-  // Before anybody can write.
-  if (world().rank() == 0) remove_unfinished(storage_, options_.folder);
+  if (world().rank() == 0) {  // before anybody can write
+    try {
+      remove_unfinished(storage_, options_.folder);
+    } catch (const Error& error) {
+      log_warning(concat("what an earlier run left stays: ", error.what()));
+    }
+  }
   run_ = name_run(world());
 }
 

@@ -93,12 +93,6 @@ class Damage : public testing::Test {
   void SetUp() override {
     ASSERT_EQ(train(run_on(folder_, nullptr, 2)).saved.problem, "");
     shard_ = join_path(step_folder(folder_.path(), 2), "shard_00001.safetensors");
-    CheckpointReader reader(step_folder(folder_.path(), 2));
-    for (const ShardEntry& entry : reader.manifest().shards) {
-      if (entry.file == "shard_00001.safetensors") {
-        tensor_ = parse_piece_name(entry.pieces.back())->first;
-      }
-    }
   }
   // Loading in a layout in which every rank needs something of every shard.
   void expect_refused(const std::vector<std::string>& parts) {
@@ -110,7 +104,7 @@ class Damage : public testing::Test {
   }
 
   TempFolder folder_;
-  std::string shard_, tensor_;
+  std::string shard_;
 };
 
 TEST_F(Damage, AMissingShardIsNamedWithItsTensor) {
@@ -136,6 +130,31 @@ TEST_F(Damage, AFlippedBitOfTheHeaderIsFound) {
   bytes[at + 1] = '3';
   write_file(shard_, bytes);
   expect_refused({"shard_00001.safetensors", "corrupt", "the header"});
+}
+
+// Of a file of several blocks.
+TEST(DamagedBlock, NamesTheTensorsInItAndNoOthers) {
+  TempFolder folder;
+  SavedRun run{.last = 1, .save = folder.path()};
+  run.model.num_layers = 2;
+  run.model.ffn_hidden_size = 12288;
+  ASSERT_EQ(train(run).saved.problem, "");
+  CheckpointReader reader(step_folder(folder.path(), 1));
+  const ShardEntry& entry = reader.manifest().shards.at(0);
+  ASSERT_GT(entry.checksums.size(), 3u);
+  std::string path = join_path(reader.folder(), entry.file), bytes = read_file(path);
+  bytes.back() = static_cast<char>(bytes.back() ^ 1);
+  write_file(path, bytes);
+  std::vector<std::string> problems = reader.verify();
+  ASSERT_EQ(problems.size(), 1u);
+  auto name_of_piece = [](const std::string& piece) { return parse_piece_name(piece)->first; };
+  EXPECT_NE(problems[0].find(name_of_piece(entry.pieces.back())), std::string::npos) << problems[0];
+  EXPECT_EQ(problems[0].find(name_of_piece(entry.pieces.front())), std::string::npos);
+  // What does not lie there is read all the same.
+  std::string intact = name_of_piece(entry.pieces.front());
+  const Shape& shape = reader.find(intact)->shape;
+  std::vector<double> values(static_cast<std::size_t>(shape.numel()));
+  reader.read(intact, whole_box(shape), Dtype::kF64, values.data());
 }
 
 TEST_F(Damage, AnotherModelIsRefusedWithAllThatDiffers) {
