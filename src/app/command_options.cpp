@@ -72,7 +72,12 @@ std::vector<std::string> GenerateOptions::problems() const {
 
 void ConvertOptions::fields(FieldList& list) {
   list.section("convert");
-  list.add("hf-model", hf_model, "Hugging Face folder to read");
+  list.add("hf-model", hf_model,
+           "Hugging Face folder to read; with --load the one whose config.json and tokenizer go "
+           "along")
+      .defaults_to("none; with --load that of the run");
+  list.add("load", load, "checkpoint to read: the folder of a run or of a step");
+  list.add("ckpt-step", ckpt_step, "the step of a run's folder; -1: the latest").min(-1);
   list.add("export-hf", export_hf, "folder to write");
   list.add("dtype", dtype, "f32, bf16, f16 or f64 for the floating-point weights")
       .reads(read_dtype)
@@ -81,12 +86,28 @@ void ConvertOptions::fields(FieldList& list) {
 
 std::vector<std::string> ConvertOptions::problems() const {
   std::vector<std::string> out;
-  need(hf_model, "--hf-model", "the folder to read", out);
+  if (load.empty()) need(hf_model, "--hf-model", "the folder to read, or --load", out);
+  if (load.empty() && ckpt_step >= 0) out.push_back("--ckpt-step: needs --load");
   need(export_hf, "--export-hf", "the folder to write", out);
   if (!hf_model.empty() && hf_model == export_hf) {
     out.push_back(concat("--export-hf: ", export_hf, " is the folder that is read; give another"));
   }
   return out;
+}
+
+void CheckpointOptions::fields(FieldList& list) {
+  list.section("checkpoint");
+  list.add("folders", folders,
+           "folders of runs, which mean their latest step, or of steps; may be given without the "
+           "flag");
+  list.add("ckpt-step", ckpt_step, "the step of a run's folder; -1: the latest").min(-1);
+  list.add("json", json, "print JSON");
+}
+
+std::vector<std::string> CheckpointOptions::problems(std::size_t count) const {
+  if (folders.size() == count) return {};
+  return {concat("--folders: ", folders.size(), " given; give ",
+                 count == 1 ? "the folder of a checkpoint" : "two folders of checkpoints")};
 }
 
 void VerifyOptions::fields(FieldList& list) {

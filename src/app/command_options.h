@@ -38,11 +38,24 @@ struct GenerateOptions {
 
 struct ConvertOptions {
   std::string hf_model;
+  std::string load;
+  std::int64_t ckpt_step = -1;  // -1: the latest
   std::string export_hf;
   std::string dtype;  // "": as it is; else a name that parse_dtype knows
 
   void fields(FieldList& list);
   std::vector<std::string> problems() const;
+};
+
+// checkpoint verify, inspect and diff.
+struct CheckpointOptions {
+  std::vector<std::string> folders;
+  std::int64_t ckpt_step = -1;  // -1: as the folder says
+  bool json = false;
+
+  void fields(FieldList& list);
+  // `count`: folders that the command needs.
+  std::vector<std::string> problems(std::size_t count) const;
 };
 
 struct VerifyOptions {

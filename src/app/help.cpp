@@ -40,9 +40,25 @@ constexpr auto kCommands = std::to_array<Command>({
        config.run.runtime.fields(list);
      },
      run_generate},
-    {"convert", "rewrite a Hugging Face folder, perhaps in another precision",
+    {"convert", "a checkpoint or a Hugging Face folder to a Hugging Face folder",
+     "bevatron convert --load RUN --export-hf OUT\n"
      "bevatron convert --hf-model DIR --export-hf OUT --dtype bf16",
      [](CommandConfig& config, FieldList& list) { config.convert.fields(list); }, run_convert},
+    {"checkpoint verify", "check every byte of a checkpoint, or of all steps of a run",
+     "bevatron checkpoint verify DIR",
+     [](CommandConfig& config, FieldList& list) { config.checkpoint.fields(list); },
+     run_checkpoint_verify, "folders"},
+    {"checkpoint inspect",
+     "where a checkpoint stands, and smallest, largest, norm and NaNs of its tensors",
+     "bevatron checkpoint inspect DIR --ckpt-step 1000\n"
+     "bevatron checkpoint inspect DIR/iter_0001000 --json",
+     [](CommandConfig& config, FieldList& list) { config.checkpoint.fields(list); },
+     run_checkpoint_inspect, "folders"},
+    {"checkpoint diff", "what differs between two checkpoints: configuration, position, tensors",
+     "bevatron checkpoint diff RUN_A RUN_B --ckpt-step 1000\n"
+     "bevatron checkpoint diff DIR/iter_0001000 DIR/iter_0002000",
+     [](CommandConfig& config, FieldList& list) { config.checkpoint.fields(list); },
+     run_checkpoint_diff, "folders"},
     {"verify", "show that layouts give one rank's loss, gradients and weights",
      "bevatron verify --preset llama3-8b --layouts \"tp2sp,pp2 dp4zero3\"\n"
      "bevatron verify --config run.yaml --all 8",
@@ -213,7 +229,7 @@ std::string help_text() {
       "Usage: bevatron COMMAND [--config FILE.yaml] [flags]\n"
       "       bevatron help [COMMAND]\n\nCommands:\n";
   for (const Command& command : kCommands) {
-    out.append(concat("  ", command.name, std::string(17 - command.name.size(), ' '),
+    out.append(concat("  ", command.name, std::string(20 - command.name.size(), ' '),
                       command.summary, "\n"));
   }
   return out +
@@ -224,7 +240,8 @@ std::string help_text() {
 
 std::string help_text(const Command& command) {
   std::string out = concat("bevatron ", command.name, ": ", command.summary, "\n\nUsage: bevatron ",
-                           command.name, " [--config FILE.yaml] [flags]\n\nExamples:\n");
+                           command.name, command.words.empty() ? "" : concat(" ", command.words),
+                           " [--config FILE.yaml] [flags]\n\nExamples:\n");
   for (const std::string& example : split(command.examples, '\n'))
     out.append(concat("  ", example, "\n"));
   std::string section;

@@ -21,6 +21,7 @@ struct CommandConfig {
   ScoreOptions score;
   GenerateOptions generate;
   ConvertOptions convert;
+  CheckpointOptions checkpoint;
   ScheduleOptions schedule;
   PlanScheduleOptions plan_schedule;
   VerifyOptions verify;
@@ -41,6 +42,7 @@ struct Command {
   void (*fields)(CommandConfig& config, FieldList& list);
   // Returns the exit code; `options` holds what was given, `config` has it applied.
   int (*run)(CommandConfig& config, const FieldList& fields, Options& options);
+  std::string_view words = {};  // the flag that words without one belong to
 };
 
 std::span<const Command> commands();

@@ -60,7 +60,8 @@ int run_command(const std::vector<std::string>& args, const Launch& launch) {
   config.run.parallel.processes = launch.processes;
   FieldList fields;
   command.fields(config, fields);
-  Options options = parse_options(fields, std::span(args).subspan(word_count(command)));
+  Options options =
+      parse_options(fields, std::span(args).subspan(word_count(command)), command.words);
   if (options.help()) {
     write_stdout(help_text(command));
     return kExitOk;

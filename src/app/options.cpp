@@ -52,16 +52,20 @@ std::string suggestion(const FieldList& list, std::string_view name, std::string
 // The command line, cut into flags with their values.
 class Words {
  public:
-  Words(const FieldList& list, std::span<const std::string> args,
+  Words(const FieldList& list, std::span<const std::string> args, std::string_view words_flag,
         std::vector<std::string>& problems)
-      : list_(list), args_(args), problems_(problems) {}
+      : list_(list), args_(args), words_flag_(words_flag), problems_(problems) {}
 
   std::vector<Given> read() {
     std::vector<Given> out;
+    std::string label = concat("--", words_flag_);
+    Given words{std::string(words_flag_), label, label, {}};
     while (at_ < args_.size()) {
       const std::string& arg = args_[at_++];
       if (arg == "--help" || arg == "-h") {
         help = true;
+      } else if (!words_flag_.empty() && !arg.starts_with('-')) {
+        words.values.push_back(arg);
       } else if (!arg.starts_with("--") || arg == "--") {
         stray(arg);
       } else if (std::optional<Given> given = read_flag(arg)) {
@@ -72,6 +76,7 @@ class Words {
         }
       }
     }
+    if (!words.values.empty()) out.push_back(std::move(words));
     return out;
   }
 
@@ -116,6 +121,7 @@ class Words {
 
   const FieldList& list_;
   std::span<const std::string> args_;
+  std::string_view words_flag_;
   std::vector<std::string>& problems_;
   std::size_t at_ = 0;
 };
@@ -235,9 +241,10 @@ void Options::add_problems(std::span<const std::string> broken) {
 
 void Options::throw_problems() const { bev::throw_problems(problems_); }
 
-Options parse_options(const FieldList& list, std::span<const std::string> args) {
+Options parse_options(const FieldList& list, std::span<const std::string> args,
+                      std::string_view words_flag) {
   Options options;
-  Words words(list, args, options.problems_);
+  Words words(list, args, words_flag, options.problems_);
   std::vector<Given> flags = words.read();
   options.help_ = words.help;
 

@@ -36,7 +36,8 @@ class Options {
   void throw_problems() const;
 
  private:
-  friend Options parse_options(const FieldList& list, std::span<const std::string> args);
+  friend Options parse_options(const FieldList& list, std::span<const std::string> args,
+                               std::string_view words_flag);
   std::vector<Setting> settings_;
   std::vector<std::string> problems_;
   std::vector<std::string> unread_;  // fields whose value was wrong
@@ -48,6 +49,8 @@ class Options {
 //   --name value, --name=value; booleans --name, --no-name, --name=false;
 //   lists take several values or one with commas. Underscores do for dashes.
 //   YAML keys are flag names, flat or under their section.
-Options parse_options(const FieldList& list, std::span<const std::string> args);
+// Words that belong to no flag are values of `words_flag`, a list; "": they are mistakes.
+Options parse_options(const FieldList& list, std::span<const std::string> args,
+                      std::string_view words_flag = "");
 
 }  // namespace bev

@@ -6,6 +6,7 @@
 
 #include "app/commands.h"
 #include "app/dry_run.h"
+#include "app/export_files.h"
 #include "app/ranks.h"
 #include "app/replay.h"
 #include "base/error.h"
@@ -26,30 +27,6 @@
 namespace bev {
 
 namespace {
-
-constexpr const char* kGenerationConfig = "generation_config.json";
-
-std::vector<ExportFile> export_files(const RunConfig& run) {
-  std::vector<ExportFile> files;
-  Dtype dtype = run.precision.model_dtype();
-  files.push_back({"config.json", export_config(run.model, dtype, run.train.hf_model)});
-  if (!run.train.hf_model.empty()) {
-    for (ExportFile& file : companion_files(run.train.hf_model)) files.push_back(std::move(file));
-  }
-  if (!run.data.tokenizer.empty() && run.data.tokenizer != run.train.hf_model) {
-    for (ExportFile& file : tokenizer_export_files(run.data.tokenizer)) {
-      std::erase_if(files, [&](const ExportFile& other) { return other.name == file.name; });
-      files.push_back(std::move(file));
-    }
-  }
-  // A config.json of a new model does not say where texts end.
-  bool says_end = !run.train.hf_model.empty() ||
-                  std::ranges::find(files, kGenerationConfig, &ExportFile::name) != files.end();
-  if (!says_end && run.data.eod_id >= 0) {
-    files.push_back({kGenerationConfig, concat("{\"eos_token_id\": ", run.data.eod_id, "}\n")});
-  }
-  return files;
-}
 
 TrainerConfig trainer_config(const RunConfig& run) {
   TrainerConfig config{run.optim, run.batch, run.data, run.loader, run.train, run.log};
@@ -112,15 +89,23 @@ TrainOutcome train_rank(const RankStart& start, RunParts& parts, Trace* trace) {
   if (!run.train.hf_model.empty()) load_hf_weights(engine, run.train.hf_model);
   TrainerConfig config = trainer_config(run);
   config.start = resume(engine, run.checkpoint, parts.config);
+  std::unique_ptr<HfBeside> beside;
+  if (!run.checkpoint.save_hf.empty() && engine.mesh().world().rank() == 0) {
+    beside = std::make_unique<HfBeside>(run.checkpoint.save_hf, run.model,
+                                        export_files(run, run.precision.model_dtype()));
+  }
   std::unique_ptr<RunSaver> saver;
   bool saves = !run.checkpoint.save.empty() || run.checkpoint.non_persistent_save_interval > 0;
   if (saves) {
     saver = std::make_unique<RunSaver>(engine, *parts.storage, parts.staging, run.checkpoint,
-                                       parts.config);
+                                       parts.config, beside.get());
   }
   Trainer trainer(engine, config, parts.data, &parts.stop, saver.get());
   TrainOutcome outcome = trainer.run();
-  if (!run.train.export_hf.empty()) export_hf(engine, run.train.export_hf, export_files(run));
+  if (!run.train.export_hf.empty()) {
+    export_hf(engine, run.train.export_hf, export_files(run, run.precision.model_dtype()));
+  }
+  if (beside) beside->finish();
   return outcome;
 }
 
@@ -142,9 +127,10 @@ std::unique_ptr<Profile> open_profile(const RunConfig& run, const Launch& launch
 
 // What would only fail at the end is tried at the start.
 void check_outputs(const RunConfig& run) {
-  if (!run.train.export_hf.empty()) {
-    check_export_folder(run.train.export_hf);
-    export_files(run);
+  for (const std::string& folder : {run.train.export_hf, run.checkpoint.save_hf}) {
+    if (folder.empty()) continue;
+    check_export_folder(folder);
+    export_files(run, run.precision.model_dtype());
   }
   if (!run.log.loss_svg.empty()) {
     make_directories(parent_path(run.log.loss_svg));

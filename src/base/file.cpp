@@ -152,18 +152,52 @@ AtomicFile::~AtomicFile() {
   ::unlink(temporary_.c_str());
 }
 
-void AtomicFile::write(const void* data, std::size_t bytes) {
-  const char* from = static_cast<const char*>(data);
-  while (bytes > 0) {
-    ssize_t put = ::write(descriptor_, from, bytes);
+void AtomicFile::use_cache(bool use) {
+  if (use == cached_) return;
+  int flags = ::fcntl(descriptor_, F_GETFL);
+  int wanted = use ? flags & ~O_DIRECT : flags | O_DIRECT;
+  if (flags >= 0 && ::fcntl(descriptor_, F_SETFL, wanted) == 0) cached_ = use;
+}
+
+void AtomicFile::write_out() {
+  std::span<const std::byte> rest = block_.first(filled_);
+  while (!rest.empty()) {
+    ssize_t put = ::write(descriptor_, rest.data(), rest.size());
     if (put < 0 && errno == EINTR) continue;
+    if (put < 0 && errno == EINVAL && !cached_) {  // a file system with other wishes
+      use_cache(true);
+      continue;
+    }
     if (put < 0) fail_io("cannot write", temporary_, errno);
-    from += put;
-    bytes -= static_cast<std::size_t>(put);
+    rest = rest.subspan(static_cast<std::size_t>(put));
+  }
+  filled_ = 0;
+}
+
+void AtomicFile::write(const void* data, std::size_t bytes) {
+  constexpr std::size_t kBlockBytes = std::size_t{8} << 20, kAlignment = 4096;
+  if (block_.empty()) {
+    std::size_t room = kBlockBytes + kAlignment;
+    memory_ = std::make_unique_for_overwrite<std::byte[]>(room);
+    void* aligned = memory_.get();
+    std::align(kAlignment, kBlockBytes, aligned, room);
+    block_ = {static_cast<std::byte*>(aligned), kBlockBytes};
+  }
+  std::span<const std::byte> rest(static_cast<const std::byte*>(data), bytes);
+  while (!rest.empty()) {
+    std::size_t count = std::min(rest.size(), block_.size() - filled_);
+    std::memcpy(block_.data() + filled_, rest.data(), count);
+    rest = rest.subspan(count);
+    filled_ += count;
+    if (filled_ < block_.size()) return;
+    use_cache(false);
+    write_out();
   }
 }
 
 void AtomicFile::commit() {
+  use_cache(true);
+  write_out();
   if (::fsync(descriptor_) != 0) fail_io("cannot sync", temporary_, errno);
   int closed = ::close(std::exchange(descriptor_, -1));
   int error = errno;

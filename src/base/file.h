@@ -45,6 +45,8 @@ class MappedFile {
 void sync_folder(const std::string& path);
 
 // Writes to `path + ".tmp"`; commit() syncs and renames. Without commit the temporary is removed.
+// Much data goes past the system's cache, where it can, to a disk that is busy from the first block
+// on.
 class AtomicFile {
  public:
   explicit AtomicFile(const std::string& path);
@@ -57,9 +59,16 @@ class AtomicFile {
   void commit();
 
  private:
+  void use_cache(bool use);
+  void write_out();
+
   std::string path_;
   std::string temporary_;
   int descriptor_ = -1;
+  bool cached_ = true;
+  std::unique_ptr<std::byte[]> memory_;
+  std::span<std::byte> block_;  // of it, aligned
+  std::size_t filled_ = 0;      // bytes of the block
 };
 
 // AtomicFile in one call.

@@ -29,21 +29,20 @@ void load_hf_weights(Engine& engine, const std::string& folder) {
   map.check(files);
   Context& ctx = engine.ctx();
   const Group& tp = engine.mesh().tp();
-  std::size_t item = size_of(ctx.dtype);
+  std::vector<std::byte> part;
   for (const Param* param : engine.store().params()) {
-    std::vector<std::byte> whole(static_cast<std::size_t>(param->shape.numel()) * item), part;
-    read_param(map.find(param->name), files, ctx.dtype, whole.data());
-    if (param->split.dim >= 0 && tp.size() > 1) {
-      part.resize(static_cast<std::size_t>(param->local.numel()) * item);
-      for (const ElementRun& run : element_runs(param->shape, param->split, tp.size(), tp.rank())) {
-        std::memcpy(part.data() + static_cast<std::size_t>(run.local) * item,
-                    whole.data() + static_cast<std::size_t>(run.global) * item,
-                    static_cast<std::size_t>(run.count) * item);
-      }
+    StoredParam stored(map.find(param->name), files);
+    ValueRange kept = engine.store().kept_value(*param);
+    std::size_t item = size_of(kept.value.dtype);
+    part.resize(static_cast<std::size_t>(kept.range.size()) * item);
+    for (const ElementRun& run : element_runs(param->shape, param->split, tp.size(), tp.rank())) {
+      std::int64_t begin = std::max(run.local, kept.range.begin);
+      std::int64_t end = std::min(run.local + run.count, kept.range.end);
+      if (begin >= end) continue;
+      stored.read({run.global + begin - run.local, run.global + end - run.local}, kept.value.dtype,
+                  part.data() + static_cast<std::size_t>(begin - kept.range.begin) * item);
     }
-    Tensor local = ctx.allocate(ctx.dtype, param->local, "loading");
-    ctx.kernels.device.upload(ctx.stream, part.empty() ? whole.data() : part.data(), local);
-    engine.store().set_local_value(*param, local);
+    if (!part.empty()) ctx.kernels.device.upload(ctx.stream, part.data(), kept.value);
   }
   if (engine.optimizer() != nullptr) engine.optimizer()->refresh_main(ctx);
 }
@@ -172,73 +171,27 @@ void export_hf(Engine& engine, const std::string& folder, const std::vector<Expo
   writer->commit();
 }
 
-namespace {
+void export_hf(const WeightMap& map, ParamSource& source, const ExportTarget& target,
+               const std::vector<ExportFile>& files) {
+  std::vector<ExportTensor> tensors = export_tensors(map, source, target.dtype);
+  std::vector<TensorSpec> specs;
+  for (const ExportTensor& tensor : tensors) specs.push_back(tensor.spec);
+  WeightFilesWriter writer(target.folder, specs);
+  export_weights(map, source, tensors, writer, target.threads);
+  for (const ExportFile& file : files) writer.write_text(file.name, file.content);
+  writer.commit();
+}
 
-// Reads parameters as their tensors are asked for, in whatever order; keeps one.
-class ParamReader {
- public:
-  ParamReader(const WeightMap& map, const WeightFiles& files) : map_(map), files_(files) {}
-
-  // The dtype that one Hugging Face tensor is stored in.
-  Dtype stored(const HfTensor& tensor) const {
-    if (files_.contains(tensor.name)) return files_.tensor(tensor.name).dtype;
-    for (const std::string& name : tensor.other_names) {
-      if (files_.contains(name)) return files_.tensor(name).dtype;
-    }
-    BEV_FAIL(ErrorKind::kInternal, "convert: no tensor ", tensor.name);
-  }
-
-  std::span<const std::byte> part(const ExportTensor& tensor) {
-    const ParamMapping& mapping = map_.params()[tensor.param];
-    if (loaded_ != tensor.param || value_.empty()) load(tensor.param, mapping);
-    part_.resize(static_cast<std::size_t>(tensor.spec.shape.numel()) * size_of(tensor.spec.dtype));
-    split_param(mapping, tensor.part, value_.data(), dtype_, tensor.spec.dtype, part_.data());
-    return part_;
-  }
-
- private:
-  void load(std::size_t index, const ParamMapping& mapping) {
-    // Tensors of one parameter may differ in dtype; f64 holds them all exactly.
-    dtype_ = stored(mapping.tensors[0]);
-    for (const HfTensor& tensor : mapping.tensors) {
-      if (stored(tensor) != dtype_) dtype_ = Dtype::kF64;
-    }
-    value_.resize(static_cast<std::size_t>(mapping.shape.numel()) * size_of(dtype_));
-    read_param(mapping, files_, dtype_, value_.data());
-    loaded_ = index;
-  }
-
-  const WeightMap& map_;
-  const WeightFiles& files_;
-  std::size_t loaded_ = 0;
-  Dtype dtype_ = Dtype::kF32;
-  std::vector<std::byte> value_, part_;
-};
-
-}  // namespace
-
-void convert_hf(const std::string& from, const std::string& to, std::optional<Dtype> dtype) {
+void convert_hf(const std::string& from, const ExportTarget& to) {
   ModelConfig model = read_hf_config(from);
   WeightFiles files(from);
   WeightMap map(model);
   map.check(files);
-  ParamReader reader(map, files);
-  std::vector<ExportTensor> tensors = export_tensors(map, dtype.value_or(Dtype::kF32));
-  std::vector<TensorSpec> specs;
-  std::map<std::string, const ExportTensor*> by_name;
-  for (ExportTensor& tensor : tensors) {
-    if (!dtype) tensor.spec.dtype = reader.stored(map.params()[tensor.param].tensors[tensor.part]);
-    specs.push_back(tensor.spec);
-    by_name[tensor.spec.name] = &tensor;
-  }
-  WeightFilesWriter writer(to, specs);
-  for (const TensorSpec& spec : writer.tensors()) {
-    writer.write(spec.name, reader.part(*by_name.at(spec.name)));
-  }
-  Dtype main_dtype = dtype.value_or(specs.front().dtype);
-  writer.write_text("config.json", export_config(model, main_dtype, from));
-  for (const ExportFile& file : companion_files(from)) writer.write_text(file.name, file.content);
-  writer.commit();
+  WeightFilesSource source(files);
+  Dtype dtype = to.dtype.value_or(source.dtype(map.params().front(), 0));
+  std::vector<ExportFile> beside = companion_files(from);
+  beside.push_back({"config.json", export_config(model, dtype, from)});
+  export_hf(map, source, to, beside);
 }
 
 }  // namespace bev

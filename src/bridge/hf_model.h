@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "bridge/weight_export.h"
 #include "models/config.h"
 #include "models/hf_config.h"
 #include "parallel/engine.h"
@@ -17,7 +18,7 @@ namespace bev {
 HfConfig read_config_json(const std::string& folder);
 ModelConfig read_hf_config(const std::string& folder);
 
-// Reads the weights into an engine of the same model; every rank reads what it holds.
+// Reads the weights into an engine of the same model; every rank reads the elements that it keeps.
 void load_hf_weights(Engine& engine, const std::string& folder);
 
 // Brings whole parameters, or their gradients, together on world rank 0, one after the other.
@@ -63,8 +64,16 @@ std::string export_config(const ModelConfig& model, Dtype dtype, const std::stri
 // half-written is left when it fails.
 void export_hf(Engine& engine, const std::string& folder, const std::vector<ExportFile>& files);
 
-// From folder to folder without an engine, tensor by tensor. Without a dtype each tensor keeps its
-// own, bit for bit.
-void convert_hf(const std::string& from, const std::string& to, std::optional<Dtype> dtype);
+struct ExportTarget {
+  std::string folder;
+  std::optional<Dtype> dtype = {};  // absent: each tensor keeps that of the source, bit for bit
+  std::size_t threads = 1;          // that read ahead of the one that writes
+};
+// The same without an engine, parameter by parameter from a source.
+void export_hf(const WeightMap& map, ParamSource& source, const ExportTarget& target,
+               const std::vector<ExportFile>& files);
+
+// From folder to folder.
+void convert_hf(const std::string& from, const ExportTarget& to);
 
 }  // namespace bev

@@ -1,6 +1,7 @@
 #include "bridge/weight_map.h"
 
 #include <algorithm>
+#include <cstring>
 #include <optional>
 #include <set>
 #include <utility>
@@ -238,13 +239,46 @@ void assemble(const ParamMapping& mapping, std::span<const TensorBytes> sources,
   }
 }
 
+TensorBytes stored_tensor(const HfTensor& tensor, const WeightFiles& files) {
+  std::string name = stored_name(tensor, files);
+  return files.tensor(name.empty() ? tensor.name : name);
+}
+
 void read_param(const ParamMapping& mapping, const WeightFiles& files, Dtype dtype, void* out) {
-  std::vector<TensorBytes> sources;
+  StoredParam(mapping, files).read({0, mapping.shape.numel()}, dtype, out);
+}
+
+StoredParam::StoredParam(const ParamMapping& mapping, const WeightFiles& files)
+    : mapping_(mapping) {
   for (const HfTensor& tensor : mapping.tensors) {
-    std::string name = stored_name(tensor, files);
-    sources.push_back(files.tensor(name.empty() ? tensor.name : name));
+    sources_.push_back(stored_tensor(tensor, files));
+    check_source(tensor, sources_.back());
   }
-  assemble(mapping, sources, dtype, out);
+}
+
+void StoredParam::read(Range elements, Dtype dtype, void* out) {
+  if (!rows_of_part(mapping_, 0)) {
+    if (elements.size() == mapping_.shape.numel()) return assemble(mapping_, sources_, dtype, out);
+    if (whole_.empty() || whole_dtype_ != dtype) {
+      whole_.resize(static_cast<std::size_t>(mapping_.shape.numel()) * size_of(dtype));
+      whole_dtype_ = dtype;
+      assemble(mapping_, sources_, dtype, whole_.data());
+    }
+    std::memcpy(out, offset(whole_.data(), elements.begin, dtype),
+                static_cast<std::size_t>(elements.size()) * size_of(dtype));
+    return;
+  }
+  std::int64_t first = 0;  // element of a tensor in the parameter
+  for (const TensorBytes& source : sources_) {
+    std::int64_t end = first + source.shape.numel();
+    Range common{std::max(elements.begin, first), std::min(elements.end, end)};
+    if (common.begin < common.end) {
+      convert_elements(
+          {offset(source.bytes.data(), common.begin - first, source.dtype), source.dtype},
+          {offset(out, common.begin - elements.begin, dtype), dtype}, common.size());
+    }
+    first = end;
+  }
 }
 
 void split_param(const ParamMapping& mapping, std::size_t part, const void* value, Dtype dtype,
@@ -260,6 +294,14 @@ void split_param(const ParamMapping& mapping, std::size_t part, const void* valu
                      {offset(out, run.tensor_row * columns, out_dtype), out_dtype},
                      run.count * columns);
   }
+}
+
+std::optional<Range> rows_of_part(const ParamMapping& mapping, std::size_t part) {
+  if (transposed(mapping) || mapping.kind == WeightKind::kNeoxQkv) return std::nullopt;
+  for (const RowRun& run : row_runs(mapping)) {
+    if (run.part == part) return Range{run.param_row, run.param_row + run.count};
+  }
+  return std::nullopt;
 }
 
 std::vector<ExportTensor> export_tensors(const WeightMap& map, Dtype dtype) {

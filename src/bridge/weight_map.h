@@ -4,6 +4,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -11,6 +12,7 @@
 
 #include "bridge/safetensors.h"
 #include "bridge/weight_files.h"
+#include "comm/placement.h"
 #include "models/config.h"
 #include "models/family.h"
 
@@ -50,6 +52,9 @@ class WeightMap {
   std::vector<std::string> tied_heads_;  // names of a head that a tied model may store
 };
 
+// The tensor under whichever of its names the files hold it; Error(kInput) when they do not.
+TensorBytes stored_tensor(const HfTensor& tensor, const WeightFiles& files);
+
 // Builds the parameter from its tensors in `dtype` at `out`, rounding to nearest even. Sources may
 // be unaligned. Error(kInput) naming the tensor when a shape or dtype does not fit.
 void assemble(const ParamMapping& mapping, std::span<const TensorBytes> sources, Dtype dtype,
@@ -57,10 +62,29 @@ void assemble(const ParamMapping& mapping, std::span<const TensorBytes> sources,
 // The same with the sources looked up.
 void read_param(const ParamMapping& mapping, const WeightFiles& files, Dtype dtype, void* out);
 
+// Elements of one parameter, from the files that hold its tensors: where its rows are theirs in
+// order nothing else is looked at.
+class StoredParam {
+ public:
+  // Both must outlive it. Error(kInput) as read_param.
+  StoredParam(const ParamMapping& mapping, const WeightFiles& files);
+  // Elements of the flattened parameter, in `dtype`.
+  void read(Range elements, Dtype dtype, void* out);
+
+ private:
+  const ParamMapping& mapping_;
+  std::vector<TensorBytes> sources_;
+  std::vector<std::byte> whole_;  // in dtype whole_dtype_, where rows or columns change places
+  Dtype whole_dtype_ = Dtype::kF32;
+};
+
 // The inverse, one Hugging Face tensor at a time: mapping.tensors[part] from the whole parameter
 // `value`. With the same dtype both ways the bits are kept.
 void split_param(const ParamMapping& mapping, std::size_t part, const void* value, Dtype dtype,
                  Dtype out_dtype, void* out);
+
+// The rows of the parameter that are one of its tensors as they are; absent where they are not.
+std::optional<Range> rows_of_part(const ParamMapping& mapping, std::size_t part);
 
 // What an export writes, in the model's order: tensors[i] is part `part` of params()[param].
 struct ExportTensor {

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "checkpoint/manifest.h"
@@ -14,8 +15,19 @@ class FieldList;
 // traces, checkpoints) is left out.
 std::vector<ConfigEntry> config_entries(const FieldList& list);
 
-// A table of the values that differ, one line each; "" when none does.
-std::string config_difference(const std::vector<ConfigEntry>& checkpoint,
-                              const std::vector<ConfigEntry>& run);
+// Sets the list's fields to what a checkpoint's configuration says. Error(kInput) naming `source`
+// for a value or a field that this program does not know.
+void apply_config(const std::vector<ConfigEntry>& entries, const FieldList& list,
+                  const std::string& source);
+
+// A value that two have differently, as texts to show.
+struct ValueDifference {
+  std::string name, first, second;
+};
+std::vector<ValueDifference> config_differences(const std::vector<ConfigEntry>& first,
+                                                const std::vector<ConfigEntry>& second);
+// One line each, under the names of the two; "" when there are none.
+std::string difference_table(const std::vector<ValueDifference>& differences,
+                             std::string_view first, std::string_view second);
 
 }  // namespace bev

@@ -3,7 +3,9 @@
 #include <sys/mman.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cstring>
+#include <mutex>
 #include <set>
 
 #include "base/error.h"
@@ -45,7 +47,7 @@ struct CheckpointReader::Shard {
     BEV_CHECK(bytes.size() == entry.bytes, ErrorKind::kInput, path, ": has ", bytes.size(),
               " bytes, the manifest says ", entry.bytes,
               bytes.size() < entry.bytes ? ": truncated" : "");
-    checked.resize(entry.checksums.size());
+    checked = std::vector<std::atomic<bool>>(entry.checksums.size());
     // The header is checked before anybody believes it.
     std::uint64_t length = 0;
     BEV_CHECK(bytes.size() > sizeof length, ErrorKind::kInput, path, ": no safetensors file");
@@ -76,7 +78,8 @@ struct CheckpointReader::Shard {
   // Lets the disk bring what is likely to be read next while this is read.
   void read_ahead(std::size_t index) {
     constexpr std::size_t kAhead = 8;
-    std::size_t begin = std::max(index, asked), end = std::min(index + kAhead, checked.size());
+    std::size_t begin = std::max(index, asked.load()),
+                end = std::min(index + kAhead, checked.size());
     if (begin >= end) return;
     std::size_t bytes_end = std::min<std::size_t>(end * kBlockBytes, entry.bytes);
     auto* from = const_cast<std::byte*>(bytes.data()) + begin * kBlockBytes;  // nothing is written
@@ -101,8 +104,13 @@ struct CheckpointReader::Shard {
   std::string path;
   std::span<const std::byte> bytes;
   std::unique_ptr<SafetensorsFile> tensors;  // owns the bytes
-  std::vector<bool> checked;
-  std::size_t asked = 0;  // blocks before it were asked for
+  std::vector<std::atomic<bool>> checked;    // two threads may check a block at once
+  std::atomic<std::size_t> asked = 0;        // blocks before it were asked for
+};
+
+// Shards are opened by one thread at a time.
+struct CheckpointReader::Opening {
+  std::mutex mutex;
 };
 
 namespace {
@@ -118,7 +126,7 @@ CheckpointReader::CheckpointReader(const std::string& folder)
     : CheckpointReader(folder, read_manifest(folder)) {}
 
 CheckpointReader::CheckpointReader(const std::string& folder, Manifest manifest)
-    : folder_(folder), manifest_(std::move(manifest)) {
+    : folder_(folder), manifest_(std::move(manifest)), opening_(std::make_unique<Opening>()) {
   shards_.resize(manifest_.shards.size());
   for (std::size_t i = 0; i < manifest_.shards.size(); ++i) {
     for (const std::string& key : manifest_.shards[i].pieces) {
@@ -143,6 +151,7 @@ const GlobalTensor* CheckpointReader::find(std::string_view name) const {
 }
 
 CheckpointReader::Shard& CheckpointReader::open(std::size_t index, const std::string& tensor) {
+  std::lock_guard lock(opening_->mutex);
   std::unique_ptr<Shard>& shard = shards_[index];
   if (shard) return *shard;
   try {
@@ -151,6 +160,32 @@ CheckpointReader::Shard& CheckpointReader::open(std::size_t index, const std::st
     throw Error(concat("checkpoint: cannot read ", quote(tensor), ": "), error);
   }
   return *shard;
+}
+
+std::pair<CheckpointReader::Shard&, std::span<const std::byte>> CheckpointReader::open(
+    const Piece& piece, const std::string& tensor) {
+  Shard& shard = open(piece.shard, tensor);
+  TensorBytes stored = shard.tensors->tensor(piece.key);
+  Dtype dtype = find(tensor)->dtype;
+  BEV_CHECK(stored.dtype == dtype && stored.shape == piece.box.shape(), ErrorKind::kInput,
+            shard.path, ": ", quote(piece.key), " is ", name_of(stored.dtype), " ", stored.shape,
+            ", the manifest says ", name_of(dtype));
+  return {shard, stored.bytes};
+}
+
+std::span<const std::byte> CheckpointReader::stored(const std::string& name, const Box& box) {
+  for (const Piece& piece : pieces_.find(name)->second) {
+    if (intersection(box, piece.box) != box) continue;
+    std::vector<BoxRun> runs = common_runs(piece.box, box, box);
+    if (runs.size() != 1) break;
+    auto [shard, bytes] = open(piece, name);
+    std::size_t item = size_of(find(name)->dtype);
+    bytes = bytes.subspan(static_cast<std::size_t>(runs[0].a) * item,
+                          static_cast<std::size_t>(runs[0].count) * item);
+    shard.check(bytes);
+    return bytes;
+  }
+  return {};
 }
 
 void CheckpointReader::read(const std::string& name, const Box& box, Dtype dtype, void* out) {
@@ -163,14 +198,10 @@ void CheckpointReader::read(const std::string& name, const Box& box, Dtype dtype
   for (const Piece& piece : pieces_.find(name)->second) {
     std::optional<Box> common = intersection(box, piece.box);
     if (!common) continue;
-    Shard& shard = open(piece.shard, name);
-    TensorBytes stored = shard.tensors->tensor(piece.key);
-    BEV_CHECK(stored.dtype == tensor->dtype && stored.shape == piece.box.shape(), ErrorKind::kInput,
-              shard.path, ": ", quote(piece.key), " is ", name_of(stored.dtype), " ", stored.shape,
-              ", the manifest says ", name_of(tensor->dtype));
+    auto [shard, bytes] = open(piece, name);
     for (const BoxRun& run : common_runs(piece.box, box, *common)) {
-      std::span<const std::byte> from = stored.bytes.subspan(
-          static_cast<std::size_t>(run.a) * item, static_cast<std::size_t>(run.count) * item);
+      std::span<const std::byte> from = bytes.subspan(static_cast<std::size_t>(run.a) * item,
+                                                      static_cast<std::size_t>(run.count) * item);
       shard.check(from);
       convert_elements(
           {from.data(), tensor->dtype},

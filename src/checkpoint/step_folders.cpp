@@ -72,6 +72,20 @@ std::optional<std::int64_t> latest_step(const std::string& folder) {
   return steps.empty() ? std::nullopt : std::optional(steps.back());
 }
 
+std::string find_step_folder(const std::string& folder, std::int64_t iteration) {
+  BEV_CHECK(is_directory(folder), ErrorKind::kInput, folder, ": no such folder");
+  if (iteration < 0 && path_exists(join_path(folder, kManifestName))) return folder;
+  std::optional<std::int64_t> step = iteration < 0 ? latest_step(folder) : std::optional(iteration);
+  BEV_CHECK(step, ErrorKind::kInput, folder, ": holds no checkpoint, neither ", kManifestName,
+            " nor folders ", kStepPrefix, "NNNNNNN with one");
+  std::string found = step_folder(folder, *step);
+  if (path_exists(join_path(found, kManifestName))) return found;
+  std::vector<std::string> steps;
+  for (std::int64_t other : complete_steps(folder)) steps.push_back(std::to_string(other));
+  BEV_FAIL(ErrorKind::kInput, folder, ": has no complete iteration ", *step, "; there are ",
+           steps.empty() ? "none" : join(steps, ", "));
+}
+
 void publish_step(Storage& storage, const std::string& folder, std::int64_t iteration,
                   const std::string& run) {
   std::string from = saving_folder(folder, iteration, run), to = step_folder(folder, iteration);

@@ -33,6 +33,10 @@ std::vector<std::int64_t> complete_steps(const std::string& folder);
 // What the tracker names; without one the last complete step. Absent where there is neither.
 std::optional<std::int64_t> latest_step(const std::string& folder);
 
+// What a user's folder means: a step's own, or that of a run with its latest step, or with the
+// given one (-1: none given). Error(kInput) when there is no such step.
+std::string find_step_folder(const std::string& folder, std::int64_t iteration);
+
 // Puts a finished saving folder in its place and names it in the tracker, in an order that a crash
 // at any instant does not harm.
 void publish_step(Storage& storage, const std::string& folder, std::int64_t iteration,

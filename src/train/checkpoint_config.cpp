@@ -37,6 +37,9 @@ void save_fields(CheckpointConfig& config, FieldList& list) {
       .limit(1e9)
       .defaults_to("half of the free memory");
   list.add("save-optim", config.save_optim, "with the state of the optimizer");
+  list.add("save-hf", config.save_hf,
+           "folder that holds the latest checkpoint in Hugging Face's format, exported beside the "
+           "training");
 }
 
 void non_persistent_fields(CheckpointConfig& config, FieldList& list) {
@@ -104,6 +107,7 @@ std::vector<std::string> CheckpointConfig::problems() const {
   needs(save_interval_mins > 0, "--save-interval-mins", "--save", save);
   needs(save_retain_interval > 0, "--save-retain-interval", "--save", save);
   needs(most_recent_k > 0, "--most-recent-k", "--save", save);
+  needs(!save_hf.empty(), "--save-hf", "--save", save);
   bool local = non_persistent_ckpt_type == NonPersistentKind::kLocal;
   needs(local && non_persistent_save_interval > 0, "--non-persistent-ckpt-type",
         "--non-persistent-local-ckpt-dir", non_persistent_local_ckpt_dir);

@@ -21,6 +21,7 @@ struct CheckpointConfig {
   bool async_save = true;
   std::int64_t save_staging_mb = 0;  // of a process; 0: half of the free memory
   bool save_optim = true;
+  std::string save_hf;
 
   // Between them, quickly and for a short time.
   std::int64_t non_persistent_save_interval = 0;  // iterations; 0: never

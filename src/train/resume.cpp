@@ -47,7 +47,8 @@ bool any_failed(Engine& engine, bool failed) {
 // What the run goes on from.
 TrainingState load_from(CheckpointReader& reader, Engine& engine, const CheckpointConfig& config,
                         const std::vector<ConfigEntry>& run) {
-  std::string changes = config_difference(reader.manifest().config, run);
+  std::string changes =
+      difference_table(config_differences(reader.manifest().config, run), "checkpoint", "now");
   bool first = engine.mesh().world().rank() == 0;
   if (first && !changes.empty() && !config.override_opt_param_scheduler) {
     log_info(concat("the configuration differs from that of ", reader.folder(), ":\n", changes));

@@ -51,8 +51,8 @@ std::unique_ptr<StepSaver> passing_saver(Engine& engine, Storage& storage, Stagi
 }  // namespace
 
 RunSaver::RunSaver(Engine& engine, Storage& storage, StagingPool& pool,
-                   const CheckpointConfig& config, std::vector<ConfigEntry> run)
-    : engine_(engine), config_(config), begun_seconds_(monotonic_seconds()) {
+                   const CheckpointConfig& config, std::vector<ConfigEntry> run, HfBeside* beside)
+    : engine_(engine), config_(config), beside_(beside), begun_seconds_(monotonic_seconds()) {
   SaverOptions options{config.save, std::move(run), config.save_optim};
   if (!config.save.empty()) {
     Retention retention{config.save_retain_interval, config.most_recent_k};
@@ -133,6 +133,7 @@ void RunSaver::handle(const SaveOutcome& outcome) {
   bool tells = engine_.mesh().world().rank() == 0;
   if (outcome.problem.empty()) {
     if (lasting) saved_ = outcome.iteration;
+    if (lasting && beside_ != nullptr) beside_->add(step_folder(config_.save, saved_));
     if (!tells) return;
     log_info(fmt::format("saved iteration {} to {} in {:.3f} s; training waited {:.3f} s",
                          outcome.iteration, lasting ? config_.save : "the non-persistent folder",

@@ -9,6 +9,7 @@
 
 #include "checkpoint/step_saver.h"
 #include "train/checkpoint_config.h"
+#include "train/hf_beside.h"
 
 namespace bev {
 
@@ -18,7 +19,7 @@ std::size_t staging_bytes(const CheckpointConfig& config, std::int64_t processes
 class RunSaver {
  public:
   RunSaver(Engine& engine, Storage& storage, StagingPool& pool, const CheckpointConfig& config,
-           std::vector<ConfigEntry> run);
+           std::vector<ConfigEntry> run, HfBeside* beside = nullptr);
 
   // Whether the state after an iteration is to be saved: by an interval, which all ranks know
   // beforehand, or after want_save().
@@ -45,6 +46,7 @@ class RunSaver {
 
   Engine& engine_;
   CheckpointConfig config_;
+  HfBeside* beside_;                              // gets what is saved; null: nobody does
   std::unique_ptr<StepSaver> lasting_, passing_;  // null where not asked for
   StepSaver* current_ = nullptr;                  // the one in flight
   bool wanted_ = false;

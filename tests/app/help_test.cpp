@@ -42,7 +42,7 @@ TEST(Help, LinesFitATerminal) {
 TEST(Help, AnUnknownCommandSuggestsTheNearest) {
   expect_error(ErrorKind::kConfig, {"'trian' is not a command; did you mean train?"},
                [] { find_command("trian"); });
-  expect_error(ErrorKind::kConfig, {"there are train, score, generate, convert, verify, schedule"},
+  expect_error(ErrorKind::kConfig, {"there are train, score, generate, convert, checkpoint verify"},
                [] { find_command("xyzzyxyzzy"); });
 }
 

@@ -54,6 +54,17 @@ TEST_F(OptionsTest, ReadEveryFormOfAFlag) {
   EXPECT_EQ(options.find("lr")->origin, "--lr");
 }
 
+TEST_F(OptionsTest, WordsMayBelongToAFlag) {
+  Options options = parse_options(list, Args{"a", "--num-layers", "4", "b"}, "text");
+  EXPECT_THAT(options.problems(), IsEmpty());
+  EXPECT_THAT(run.data.text, ElementsAre("a", "b"));
+  EXPECT_EQ(run.model.num_layers, 4);
+  EXPECT_THAT(parse_options(list, Args{"a", "--text", "b"}, "text").problems(),
+              ElementsAre(HasSubstr("--text: given twice")));
+  EXPECT_THAT(parse_options(list, Args{"-a"}, "text").problems(),
+              ElementsAre(HasSubstr("flags have two dashes")));
+}
+
 TEST_F(OptionsTest, ShorthandsFillWhatIsNotGiven) {
   EXPECT_THAT(parse({"--swiglu"}).problems(), IsEmpty());
   EXPECT_TRUE(run.model.gated);

@@ -265,8 +265,8 @@ TEST(WeightFilesWriter, FullDiskLeavesTheOldExport) {
   ASSERT_EQ(::setrlimit(RLIMIT_FSIZE, &limit), 0);
   std::string part(60'000, 'x');
   expect_error(ErrorKind::kIo, {"cannot write", "model.safetensors"}, [&] {
-    WeightFilesWriter writer(folder.path("model"), {{"big", Dtype::kU8, {1'000'000}}});
-    for (int i = 0; i < 10; ++i) writer.write("big", bytes_of(part));
+    WeightFilesWriter writer(folder.path("model"), {{"big", Dtype::kU8, {20'000'000}}});
+    for (int i = 0; i < 300; ++i) writer.write("big", bytes_of(part));
   });
   ::setrlimit(RLIMIT_FSIZE, &old_limit);
   ::signal(SIGXFSZ, old_handler);

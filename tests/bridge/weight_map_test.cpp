@@ -6,6 +6,7 @@
 #include <cstring>
 #include <limits>
 #include <map>
+#include <random>
 #include <set>
 
 #include "base/text.h"
@@ -48,6 +49,27 @@ TEST(WeightMap, UsesEveryGoldenTensorOnceAndRoundTripsItsBits) {
     }
     std::vector<std::string> names = files.names();
     EXPECT_EQ(seen, std::set<std::string>(names.begin(), names.end())) << model;
+  }
+}
+
+TEST(WeightMap, ReadsAnyElementsOfAParameter) {
+  std::mt19937 random(1);
+  for (const std::string& model : golden_models()) {
+    WeightFiles files(folder_of(model));
+    WeightMap map(from_hf(golden_config(model)));
+    for (const ParamMapping& mapping : map.params()) {
+      std::vector<std::byte> whole = read(mapping, files, Dtype::kF32);
+      StoredParam stored(mapping, files);
+      for (int i = 0; i < 20; ++i) {
+        auto numel = static_cast<std::uint64_t>(mapping.shape.numel());
+        std::size_t begin = random() % numel, count = random() % (numel - begin + 1);
+        std::vector<std::byte> some(4 * count);
+        stored.read({static_cast<std::int64_t>(begin), static_cast<std::int64_t>(begin + count)},
+                    Dtype::kF32, some.data());
+        EXPECT_EQ(std::memcmp(some.data(), whole.data() + 4 * begin, some.size()), 0)
+            << model << " " << mapping.param << " " << begin << " " << count;
+      }
+    }
   }
 }
 

@@ -7,6 +7,8 @@
 #include "base/cache_file.h"
 #include "base/file.h"
 #include "base/text.h"
+#include "checkpoint/checksum.h"
+#include "checkpoint/manifest.h"
 #include "data/array_file.h"
 #include "data/indexed_dataset.h"
 #include "tests/support/temp_folder.h"
@@ -22,6 +24,13 @@ void append(std::string& to, T value) {
   char bytes[sizeof(T)];
   std::memcpy(bytes, &value, sizeof(T));
   to.append(bytes, sizeof(T));
+}
+
+// A safetensors file of these parts.
+std::string with_length(std::string_view header, std::string_view data) {
+  std::string file;
+  append(file, static_cast<std::uint64_t>(header.size()));
+  return file.append(header).append(data);
 }
 
 }  // namespace
@@ -45,11 +54,9 @@ std::vector<std::string> golden_templates() {
 }
 
 std::string small_safetensors() {
-  std::string header =
-      R"({"a":{"dtype":"F32","shape":[2,2],"data_offsets":[0,16]},"b":{"dtype":"BF16","shape":[3],"data_offsets":[16,22]},"__metadata__":{"format":"pt"}})";
-  std::string file;
-  append(file, static_cast<std::uint64_t>(header.size()));
-  return file + header + std::string(22, '\2');
+  return with_length(
+      R"({"a":{"dtype":"F32","shape":[2,2],"data_offsets":[0,16]},"b":{"dtype":"BF16","shape":[3],"data_offsets":[16,22]},"__metadata__":{"format":"pt"}})",
+      std::string(22, '\2'));
 }
 
 std::string small_index() {
@@ -75,6 +82,25 @@ std::string small_array_file() {
 
 std::string small_cache() {
   return CacheFile::format({{"gemm 4 5 6", "algorithm 3"}, {"gemm 7 8 9", "algorithm 1"}});
+}
+
+std::string small_shard() {
+  return with_length(
+      R"({"w[0:1,0:2]":{"dtype":"F32","shape":[1,2],"data_offsets":[0,8]},"w[1:2,0:2]":{"dtype":"F32","shape":[1,2],"data_offsets":[8,16]}})",
+      std::string(16, '\1'));
+}
+
+std::string small_manifest(std::string_view shard) {
+  Manifest manifest;
+  manifest.program_version = "1";
+  manifest.config = {{"model", "num-layers", "2"}};
+  manifest.tensors["w"] = {Dtype::kF32, {2, 2}};
+  ShardEntry entry{"shard_00000.safetensors", shard.size(), {}, {"w[0:1,0:2]", "w[1:2,0:2]"}};
+  for (std::size_t at = 0; at < shard.size(); at += kBlockBytes) {
+    entry.checksums.push_back(checksum(std::as_bytes(std::span(shard.substr(at, kBlockBytes)))));
+  }
+  manifest.shards.push_back(entry);
+  return manifest_json(manifest);
 }
 
 }  // namespace bev::test

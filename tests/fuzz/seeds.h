@@ -22,5 +22,9 @@ std::string small_index();
 inline constexpr std::uint64_t kArrayKey = 5;
 std::string small_array_file();
 std::string small_cache();
+// A shard that holds the tensor "w" of 2 x 2 f32 in two pieces, and the manifest that goes with a
+// shard of these bytes.
+std::string small_shard();
+std::string small_manifest(std::string_view shard);
 
 }  // namespace bev::test

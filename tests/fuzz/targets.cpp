@@ -16,6 +16,8 @@
 #include "chat/chat_template.h"
 #include "chat/template.h"
 #include "chat/value_text.h"
+#include "checkpoint/reader.h"
+#include "checkpoint/step_folders.h"
 #include "data/array_file.h"
 #include "data/indexed_dataset.h"
 #include "data/json_record.h"
@@ -211,6 +213,30 @@ bool token_batches(std::string_view bytes) {
   return batches && rows;
 }
 
+bool manifest(std::string_view bytes) {
+  return takes([&] { manifest_json(parse_manifest(bytes, "manifest.json")); });
+}
+
+// With a manifest whose checksums are right, as of someone who means it.
+bool shard(std::string_view bytes) {
+  Scratch scratch;
+  scratch.write(kManifestName, small_manifest(bytes));
+  scratch.write("shard_00000.safetensors", bytes);
+  return takes([&] {
+    CheckpointReader reader(scratch.folder());
+    std::vector<float> values(4);
+    reader.read("w", whole_box({2, 2}), Dtype::kF32, values.data());
+    reader.stored("w", {{1, 0}, {2, 2}});
+    for (const std::string& problem : reader.verify()) BEV_FAIL(ErrorKind::kInput, problem);
+  });
+}
+
+bool tracker(std::string_view bytes) {
+  Scratch scratch;
+  scratch.write(kTrackerName, bytes);
+  return takes([&] { latest_step(scratch.folder()); });
+}
+
 // What the templates of models have little of.
 constexpr std::string_view kPlainTemplate =
     "{{ bos_token }}{% for m in messages %}{% if loop.first and m['role'] == 'user' %}[{{ "
@@ -269,6 +295,9 @@ std::span<const FuzzTarget> fuzz_targets() {
       {"token_index", token_index, {small_index()}},
       {"array_file", array_file, {small_array_file()}},
       {"cache_file", cache_file, {small_cache()}},
+      {"manifest", manifest, {small_manifest(small_shard())}},
+      {"shard", shard, {small_shard()}},
+      {"tracker", tracker, {"100\n"}},
       {"token_batches",
        token_batches,
        {R"({"batches":[[[1,2,3],[4]],[[5]]],"input_ids":[[1,2],[3]],"labels":[[1,-100],[3]]})"}},

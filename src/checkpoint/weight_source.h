@@ -1,0 +1,26 @@
+// The weights of a checkpoint as whole parameters, for an export.
+#pragma once
+
+#include "bridge/weight_export.h"
+#include "checkpoint/reader.h"
+
+namespace bev {
+
+class CheckpointWeights final : public ParamSource {
+ public:
+  explicit CheckpointWeights(CheckpointReader& reader) : reader_(reader) {}
+
+  // Error(kInput) listing weights that the model has and the checkpoint has not, or of another
+  // shape.
+  void check(const WeightMap& map) const;
+  Dtype dtype(const ParamMapping& mapping, std::size_t part) const override;
+  std::span<const std::byte> stored(const ParamMapping& mapping, std::size_t part,
+                                    Dtype dtype) override;
+  // In another dtype than the model's the main parameter is taken, which was never rounded.
+  void read(const ParamMapping& mapping, Dtype dtype, void* out) override;
+
+ private:
+  CheckpointReader& reader_;
+};
+
+}  // namespace bev
