@@ -14,8 +14,9 @@ namespace bev {
 namespace {
 
 const std::vector<std::string> kDocuments = {
-    "README.md",           "docs/architecture.md", "docs/cluster.md", "docs/data.md",
-    "docs/parallelism.md", "docs/gpu.md",          "bench/README.md"};
+    "README.md",           "docs/architecture.md",      "docs/cluster.md",
+    "docs/data.md",        "docs/parallelism.md",       "docs/gpu.md",
+    "docs/checkpoints.md", "docs/checkpoint-format.md", "bench/README.md"};
 
 std::string source(const std::string& path) { return concat(BEV_SOURCE_DIR, "/", path); }
 bool exists(const std::string& path) { return std::filesystem::exists(path); }
@@ -88,7 +89,7 @@ TEST(Documents, WhatTheyNameExists) {
 
 TEST(Documents, FlagsExist) {
   std::string flags = read_file(source("docs/flags.md"));
-  for (const char* document : {"README.md", "docs/parallelism.md"}) {
+  for (const char* document : {"README.md", "docs/parallelism.md", "docs/checkpoints.md"}) {
     for (const std::string& flag :
          all_matches(read_file(source(document)), "(--[a-z][a-z0-9]*(?:-[a-z0-9]+)*)")) {
       if (flag == "--config") continue;
