@@ -9,7 +9,6 @@
 #include <cstdlib>
 #include <cstring>
 #include <string>
-#include <thread>
 #include <vector>
 
 #include "backend/cpu/cpu_kernels.h"
@@ -73,7 +72,7 @@ void run(World& world, const std::string& name, const std::string& mode, std::in
   EngineOptions options;
   options.model = preset(name);
   options.dtype = mode == "bf16" ? Dtype::kBf16 : Dtype::kF32;
-  options.threads = static_cast<int>(std::max(1u, std::thread::hardware_concurrency()));
+  options.threads = machine_threads();
   options.parallel.data_parallel_size = 1;
   options.gradients = options.optimizer = false;
   Engine engine(world, cpu_kernels(), options);

@@ -9,7 +9,6 @@
 #include <cstdlib>
 #include <ctime>
 #include <string>
-#include <thread>
 #include <vector>
 
 #include "backend/cpu/cpu_kernels.h"
@@ -103,7 +102,7 @@ int main(int argc, char** argv) {
   const bev::Kernels& kernels =
       argc > 2 ? bev::cpu_kernels(static_cast<bev::CpuLevel>(std::atoi(argv[2]) - 2))
                : bev::cpu_kernels();
-  bev::ThreadPool pool(static_cast<int>(std::max(1u, std::thread::hardware_concurrency())));
+  bev::ThreadPool pool(bev::machine_threads());
   for (const bev::Size& size : bev::kSizes) {
     for (const bev::Layout& layout : bev::kLayouts) {
       for (bev::Dtype dtype : {bev::Dtype::kF32, bev::Dtype::kBf16}) {

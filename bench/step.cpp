@@ -9,12 +9,12 @@
 #include <cstdio>
 #include <cstdlib>
 #include <string>
-#include <thread>
 #include <vector>
 
 #include "backend/cpu/cpu_kernels.h"
 #include "base/clock.h"
 #include "base/philox.h"
+#include "base/thread_pool.h"
 #include "comm/world.h"
 #include "data/batch.h"
 #include "models/family.h"
@@ -52,7 +52,7 @@ void run(World& world, const std::string& name, const std::string& mode, std::in
   EngineOptions options;
   options.model = bench_model(name, length);
   options.dtype = mode == "bf16" ? Dtype::kBf16 : Dtype::kF32;
-  options.threads = static_cast<int>(std::max(1u, std::thread::hardware_concurrency()));
+  options.threads = machine_threads();
   options.parallel.data_parallel_size = 1;
   Engine engine(world, cpu_kernels(), options);
   std::vector<TokenSample> samples;

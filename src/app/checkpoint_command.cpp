@@ -3,13 +3,13 @@
 
 #include <algorithm>
 #include <nlohmann/json.hpp>
-#include <thread>
 
 #include "app/commands.h"
 #include "base/error.h"
 #include "base/fields.h"
 #include "base/file.h"
 #include "base/output.h"
+#include "base/thread_pool.h"
 #include "checkpoint/config_copy.h"
 #include "checkpoint/step_folders.h"
 #include "checkpoint/tensor_stats.h"
@@ -19,8 +19,6 @@ namespace bev {
 namespace {
 
 using Json = nlohmann::ordered_json;
-
-int cores() { return static_cast<int>(std::max(1u, std::thread::hardware_concurrency())); }
 
 const CheckpointOptions& checked_options(CommandConfig& config, Options& options,
                                          std::size_t folders) {
@@ -237,7 +235,7 @@ int run_checkpoint_verify(CommandConfig& config, const FieldList&, Options& opti
 int run_checkpoint_inspect(CommandConfig& config, const FieldList&, Options& options) {
   const CheckpointOptions& wanted = checked_options(config, options, 1);
   CheckpointReader reader(find_step_folder(wanted.folders[0], wanted.ckpt_step));
-  ThreadPool pool(cores());
+  ThreadPool pool(machine_threads());
   std::vector<TensorStats> all = tensor_stats(reader, pool);
   write_stdout(wanted.json ? inspect_json(reader, all).dump(1) + "\n" : inspect_text(reader, all));
   bool good = std::ranges::all_of(all, [](const TensorStats& one) { return one.problem.empty(); });
@@ -248,7 +246,7 @@ int run_checkpoint_diff(CommandConfig& config, const FieldList&, Options& option
   const CheckpointOptions& wanted = checked_options(config, options, 2);
   CheckpointReader first(find_step_folder(wanted.folders[0], wanted.ckpt_step));
   CheckpointReader second(find_step_folder(wanted.folders[1], wanted.ckpt_step));
-  ThreadPool pool(cores());
+  ThreadPool pool(machine_threads());
   CheckpointDifference difference{
       state_differences(first.manifest().state, second.manifest().state),
       config_differences(first.manifest().config, second.manifest().config),

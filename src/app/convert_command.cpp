@@ -1,13 +1,11 @@
 // convert: weights to a Hugging Face folder, without an engine.
-#include <algorithm>
-#include <thread>
-
 #include "app/commands.h"
 #include "app/export_files.h"
 #include "base/fields.h"
 #include "base/file.h"
 #include "base/log.h"
 #include "base/text.h"
+#include "base/thread_pool.h"
 #include "bridge/weight_files.h"
 #include "checkpoint/config_copy.h"
 #include "checkpoint/step_folders.h"
@@ -59,7 +57,7 @@ int run_convert(CommandConfig& config, const FieldList&, Options& options) {
   if (config.launch.process != 0) return kExitOk;  // one does it for all
   check_export_folder(convert.export_hf);
   ExportTarget target{convert.export_hf};
-  target.threads = std::max(1u, std::thread::hardware_concurrency());
+  target.threads = static_cast<std::size_t>(machine_threads());
   if (!convert.dtype.empty()) target.dtype = parse_dtype(convert.dtype);
   if (convert.load.empty()) {
     convert_hf(convert.hf_model, target);

@@ -4,7 +4,6 @@
 #include <csignal>
 #include <memory>
 #include <optional>
-#include <thread>
 
 #include "app/end_process.h"
 #include "app/environment.h"
@@ -16,6 +15,7 @@
 #include "base/error.h"
 #include "base/file.h"
 #include "base/log.h"
+#include "base/thread_pool.h"
 #include "comm/fault.h"
 #include "comm/mpi_link.h"
 #include "comm/process_world.h"
@@ -48,7 +48,7 @@ LogitsRule planned_logits(const RuntimeConfig& runtime) {
 int threads_per_rank(const RuntimeConfig& runtime, std::int64_t ranks, const Launch& launch) {
   // Threads beyond the cores only wait for each other.
   constexpr std::int64_t kThreadsPerCore = 16;
-  auto cores = std::max<std::int64_t>(std::thread::hardware_concurrency(), 1);
+  const std::int64_t cores = machine_threads();
   BEV_CHECK(runtime.num_threads <= kThreadsPerCore * cores, ErrorKind::kConfig,
             "--num-threads: ", runtime.num_threads, " threads for ", cores, " cores; use at most ",
             kThreadsPerCore * cores);

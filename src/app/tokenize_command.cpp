@@ -3,7 +3,6 @@
 #include <exception>
 #include <mutex>
 #include <nlohmann/json.hpp>
-#include <thread>
 
 #include "app/commands.h"
 #include "base/error.h"
@@ -73,7 +72,7 @@ std::string decode(const Tokenizer& tokenizer, Ids ids, bool skip_special_tokens
 // Every entry by itself, on all threads. The first error is thrown when all have ended.
 template <class In, class Out, class Convert>
 std::vector<Out> convert_all(const std::vector<In>& in, std::int64_t threads, Convert convert) {
-  if (threads == 0) threads = std::max(1u, std::thread::hardware_concurrency());
+  if (threads == 0) threads = machine_threads();
   std::vector<Out> out(in.size());
   std::mutex mutex;
   std::exception_ptr failure;

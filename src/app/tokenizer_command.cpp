@@ -3,13 +3,13 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <thread>
 
 #include "app/commands.h"
 #include "base/clock.h"
 #include "base/error.h"
 #include "base/file.h"
 #include "base/log.h"
+#include "base/thread_pool.h"
 #include "data/record_texts.h"
 #include "data/text_source.h"
 #include "tokenizer/trained_tokenizer.h"
@@ -157,9 +157,7 @@ int run_tokenizer_train(CommandConfig& config, const FieldList&, Options& option
   options.throw_problems();
   if (config.launch.process != 0) return kExitOk;  // one does it for all
   const double start = monotonic_seconds();
-  const std::int64_t workers = wanted.workers > 0
-                                   ? wanted.workers
-                                   : std::max<std::int64_t>(1, std::thread::hardware_concurrency());
+  const std::int64_t workers = wanted.workers > 0 ? wanted.workers : machine_threads();
   const std::string pre_tokenizer = byte_level_pre_tokenizer(wanted.pattern);
   DocumentReader documents(wanted);
   check_writable(wanted.output);

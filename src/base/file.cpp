@@ -8,6 +8,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <cstdint>
 #include <cstring>
 #include <utility>
 
@@ -134,6 +135,14 @@ MappedFile& MappedFile::operator=(MappedFile&& other) noexcept {
   return *this;
 }
 
+void forget_pages(std::span<const std::byte> bytes) {
+  auto page = static_cast<std::uintptr_t>(::sysconf(_SC_PAGESIZE));
+  auto begin = reinterpret_cast<std::uintptr_t>(bytes.data());
+  std::uintptr_t first = (begin + page - 1) / page * page,
+                 last = (begin + bytes.size()) / page * page;
+  if (first < last) ::madvise(reinterpret_cast<void*>(first), last - first, MADV_DONTNEED);
+}
+
 void sync_folder(const std::string& path) {
   int descriptor = ::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
   if (descriptor < 0) return;
@@ -141,41 +150,58 @@ void sync_folder(const std::string& path) {
   ::close(descriptor);
 }
 
-AtomicFile::AtomicFile(const std::string& path) : path_(path), temporary_(path + ".tmp") {
-  descriptor_ = ::open(temporary_.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
-  if (descriptor_ < 0) fail_io("cannot write", temporary_, errno);
+DiskFile::DiskFile(const std::string& path) : path_(path), descriptor_(open(O_DIRECT)) {
+  direct_ = descriptor_ >= 0;
+  if (!direct_ && errno == EINVAL) descriptor_ = open(0);
+  if (descriptor_ < 0) fail_io("cannot write", path, errno);
 }
 
-AtomicFile::~AtomicFile() {
-  if (descriptor_ < 0) return;
-  ::close(descriptor_);
-  ::unlink(temporary_.c_str());
+DiskFile::~DiskFile() {
+  if (descriptor_ >= 0) ::close(descriptor_);
 }
 
-void AtomicFile::use_cache(bool use) {
-  if (use == cached_) return;
-  int flags = ::fcntl(descriptor_, F_GETFL);
-  int wanted = use ? flags & ~O_DIRECT : flags | O_DIRECT;
-  if (flags >= 0 && ::fcntl(descriptor_, F_SETFL, wanted) == 0) cached_ = use;
+int DiskFile::open(int more_flags) const {
+  return ::open(path_.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | more_flags, 0666);
 }
 
-void AtomicFile::write_out() {
-  std::span<const std::byte> rest = block_.first(filled_);
-  while (!rest.empty()) {
-    ssize_t put = ::write(descriptor_, rest.data(), rest.size());
+void DiskFile::leave_direct() {
+  direct_ = false;
+  if (::fcntl(descriptor_, F_SETFL, 0) != 0) fail_io("cannot write", path_, errno);
+}
+
+void DiskFile::write(std::span<const std::byte> bytes) {
+  while (!bytes.empty()) {
+    bool aligned =
+        (reinterpret_cast<std::uintptr_t>(bytes.data()) | bytes.size()) % kAlignment == 0;
+    if (direct_ && !aligned) leave_direct();
+    ssize_t put = ::write(descriptor_, bytes.data(), bytes.size());
     if (put < 0 && errno == EINTR) continue;
-    if (put < 0 && errno == EINVAL && !cached_) {  // a file system with other wishes
-      use_cache(true);
+    if (put < 0 && errno == EINVAL && direct_) {  // a file system with other wishes
+      leave_direct();
       continue;
     }
-    if (put < 0) fail_io("cannot write", temporary_, errno);
-    rest = rest.subspan(static_cast<std::size_t>(put));
+    if (put < 0) fail_io("cannot write", path_, errno);
+    bytes = bytes.subspan(static_cast<std::size_t>(put));
   }
-  filled_ = 0;
+}
+
+void DiskFile::sync() {
+  if (::fsync(descriptor_) != 0) fail_io("cannot sync", path_, errno);
+}
+
+void DiskFile::close() {
+  if (::close(std::exchange(descriptor_, -1)) != 0) fail_io("cannot write", path_, errno);
+}
+
+AtomicFile::AtomicFile(const std::string& path)
+    : path_(path), temporary_(path + ".tmp"), file_(std::make_unique<DiskFile>(temporary_)) {}
+
+AtomicFile::~AtomicFile() {
+  if (file_) ::unlink(temporary_.c_str());
 }
 
 void AtomicFile::write(const void* data, std::size_t bytes) {
-  constexpr std::size_t kBlockBytes = std::size_t{8} << 20, kAlignment = 4096;
+  constexpr std::size_t kBlockBytes = std::size_t{8} << 20, kAlignment = DiskFile::kAlignment;
   if (block_.empty()) {
     std::size_t room = kBlockBytes + kAlignment;
     memory_ = std::make_unique_for_overwrite<std::byte[]>(room);
@@ -190,21 +216,17 @@ void AtomicFile::write(const void* data, std::size_t bytes) {
     rest = rest.subspan(count);
     filled_ += count;
     if (filled_ < block_.size()) return;
-    use_cache(false);
-    write_out();
+    file_->write(block_);
+    filled_ = 0;
   }
 }
 
 void AtomicFile::commit() {
-  use_cache(true);
-  write_out();
-  if (::fsync(descriptor_) != 0) fail_io("cannot sync", temporary_, errno);
-  int closed = ::close(std::exchange(descriptor_, -1));
-  int error = errno;
-  if (closed == 0 && ::rename(temporary_.c_str(), path_.c_str()) == 0) return;
-  if (closed == 0) error = errno;
-  ::unlink(temporary_.c_str());
-  fail_io("cannot write", path_, error);
+  file_->write(block_.first(filled_));
+  file_->sync();
+  file_->close();
+  if (::rename(temporary_.c_str(), path_.c_str()) != 0) fail_io("cannot write", path_, errno);
+  file_.reset();
 }
 
 void write_file(const std::string& path, std::string_view content) {

@@ -41,12 +41,41 @@ class MappedFile {
   std::span<const std::byte> bytes_;
 };
 
+// Bytes of a mapping that are not looked at again soon: their whole pages count no longer as this
+// process's memory. They can be read again.
+void forget_pages(std::span<const std::byte> bytes);
+
 // Makes names in the folder survive a crash of the machine, where its file system can.
 void sync_folder(const std::string& path);
 
-// Writes to `path + ".tmp"`; commit() syncs and renames. Without commit the temporary is removed.
-// Much data goes past the system's cache, where it can, to a disk that is busy from the first block
-// on.
+// A new file, written from its beginning. Whole aligned blocks go to the disk past the page cache,
+// which costs the processor nearly nothing; from the first other write on, and where the file
+// system cannot, through it. Error of kind io naming the path and the system's reason.
+class DiskFile {
+ public:
+  static constexpr std::size_t kAlignment = 4096;  // of a block's address and size
+
+  explicit DiskFile(const std::string& path);
+  ~DiskFile();
+  DiskFile(const DiskFile&) = delete;
+  DiskFile& operator=(const DiskFile&) = delete;
+
+  void write(std::span<const std::byte> bytes);
+  // What was written survives a crash of the machine.
+  void sync();
+  void close();
+
+ private:
+  int open(int more_flags) const;
+  void leave_direct();
+
+  std::string path_;
+  int descriptor_;
+  bool direct_;
+};
+
+// Writes to `path + ".tmp"`, much data in blocks that DiskFile likes; commit() syncs and renames.
+// Without commit the temporary is removed.
 class AtomicFile {
  public:
   explicit AtomicFile(const std::string& path);
@@ -59,13 +88,9 @@ class AtomicFile {
   void commit();
 
  private:
-  void use_cache(bool use);
-  void write_out();
-
   std::string path_;
   std::string temporary_;
-  int descriptor_ = -1;
-  bool cached_ = true;
+  std::unique_ptr<DiskFile> file_;  // null once it is in place
   std::unique_ptr<std::byte[]> memory_;
   std::span<std::byte> block_;  // of it, aligned
   std::size_t filled_ = 0;      // bytes of the block

@@ -1,5 +1,6 @@
 #include "base/thread_pool.h"
 
+#include <algorithm>
 #include <atomic>
 #include <condition_variable>
 #include <mutex>
@@ -88,6 +89,8 @@ ThreadPool::ThreadPool(int threads) : state_(std::make_unique<State>()) {
     }
   }
 }
+
+int machine_threads() { return std::max(1, static_cast<int>(std::thread::hardware_concurrency())); }
 
 ThreadPool::~ThreadPool() { state_->stop_and_join(); }
 

@@ -8,6 +8,9 @@
 
 namespace bev {
 
+// That the machine runs at once; at least 1.
+int machine_threads();
+
 class ThreadPool {
  public:
   // The calling thread counts as one of `threads`; 1 starts no thread.

@@ -9,7 +9,7 @@
 #include <thread>
 
 #include "base/error.h"
-#include "base/mapped_pages.h"
+#include "base/file.h"
 
 namespace bev {
 

@@ -11,6 +11,7 @@
 #include "base/error.h"
 #include "base/file.h"
 #include "base/log.h"
+#include "checkpoint/agreement.h"
 #include "checkpoint/step_folders.h"
 
 namespace bev {
@@ -67,15 +68,9 @@ std::string LocalSaver::shard_path(std::int64_t iteration) const {
                    fmt::format("shard_{:05}_{}.safetensors", world().rank(), run_));
 }
 
-bool LocalSaver::any_failed(bool failed) const {
-  std::int32_t word = failed ? 1 : 0;
-  world().all_reduce({&word, Dtype::kI32, {1}}, Reduction::kMax, "local save").wait();
-  return word != 0;
-}
-
 bool LocalSaver::all_written(const TrainingState& state, Written mine) {
   problem_ = mine.problem;
-  if (any_failed(!problem_.empty())) {
+  if (any_rank(world(), !problem_.empty(), "local save")) {
     if (problem_.empty()) problem_ = kOtherRank;
     return false;
   }
@@ -168,7 +163,7 @@ std::string LocalSaver::conclude(const TrainingState& state, std::string mine) {
   copy_.reset();
   int rank = world().rank();
   if (!mine.empty() && rank != 0) log_warning(concat("rank ", rank, ": ", mine));
-  bool failed = any_failed(!mine.empty());
+  bool failed = any_rank(world(), !mine.empty(), "local save");
   if (!failed) last_good_ = state.iteration;
   if (failed && mine.empty()) mine = kOtherRank;
   return mine;

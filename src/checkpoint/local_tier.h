@@ -34,7 +34,6 @@ class LocalSaver final : public StepSaver {
   std::string record_name(int rank) const;
   Manifest record_of(const TrainingState& state, const ShardEntry& shard) const;
   void exchange_copies(const std::string& folder, const ShardEntry& shard);
-  bool any_failed(bool failed) const;
   void remove_other_steps(std::int64_t iteration);
 
   std::int64_t jump_;

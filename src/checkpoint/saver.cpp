@@ -6,6 +6,7 @@
 #include "base/error.h"
 #include "base/file.h"
 #include "base/log.h"
+#include "checkpoint/agreement.h"
 
 namespace bev {
 

@@ -5,6 +5,7 @@
 
 #include "base/clock.h"
 #include "base/error.h"
+#include "checkpoint/agreement.h"
 #include "checkpoint/shard_save.h"
 
 namespace bev {
@@ -31,10 +32,6 @@ class Stopwatch {
   double& sum_;
   double begin_ = monotonic_seconds();
 };
-
-View bytes_of(std::string& text) {
-  return {text.data(), Dtype::kU8, {static_cast<std::int64_t>(text.size())}};
-}
 
 }  // namespace
 
@@ -128,38 +125,12 @@ std::optional<SaveOutcome> StepSaver::advance_flight() {
 SaveOutcome StepSaver::finish() {
   constexpr double kBetweenMeetings = 0.05;
   while (true) {
-    std::int32_t waits = 1;
-    while (waits != 0) {
+    for (bool waits = true; waits;) {
       Stopwatch waiting(flight_->waited_seconds);
-      waits = pending(kBetweenMeetings) ? 1 : 0;
-      world().all_reduce({&waits, Dtype::kI32, {1}}, Reduction::kMax, "end of a save").wait();
+      waits = any_rank(world(), pending(kBetweenMeetings), "end of a save");
     }
     if (std::optional<SaveOutcome> outcome = advance()) return *outcome;
   }
-}
-
-std::vector<std::string> gather_texts(Group& world, std::string mine) {
-  auto size = static_cast<std::int64_t>(mine.size());
-  if (world.rank() != 0) {
-    world.send({&size, Dtype::kI64, {1}}, 0, 0, "size of a report").wait();
-    if (size > 0) world.send(bytes_of(mine), 0, 0, "report").wait();
-    return {};
-  }
-  std::vector<std::string> texts{std::move(mine)};
-  for (int rank = 1; rank < world.size(); ++rank) {
-    world.receive({&size, Dtype::kI64, {1}}, rank, 0, "size of a report").wait();
-    std::string& text = texts.emplace_back(static_cast<std::size_t>(size), ' ');
-    if (size > 0) world.receive(bytes_of(text), rank, 0, "report").wait();
-  }
-  return texts;
-}
-
-std::string broadcast_text(Group& world, std::string text, int root) {
-  auto size = static_cast<std::int64_t>(text.size());
-  world.broadcast({&size, Dtype::kI64, {1}}, root, "size of a text").wait();
-  text.resize(static_cast<std::size_t>(size));
-  if (size > 0) world.broadcast(bytes_of(text), root, "text").wait();
-  return text;
 }
 
 }  // namespace bev

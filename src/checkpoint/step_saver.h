@@ -91,9 +91,4 @@ class StepSaver : public StateReader {
   std::unique_ptr<Flight> flight_;
 };
 
-// Texts of all ranks, on rank 0; none on others.
-std::vector<std::string> gather_texts(Group& world, std::string mine);
-// The text of rank `root`, on every rank.
-std::string broadcast_text(Group& world, std::string text, int root);
-
 }  // namespace bev

@@ -2,7 +2,6 @@
 
 #include <fcntl.h>
 #include <stdio.h>
-#include <unistd.h>
 
 #include <cerrno>
 #include <cstring>
@@ -19,59 +18,20 @@ namespace {
   throw Error(ErrorKind::kIo, concat("cannot ", what, " ", path, ": ", std::strerror(error)));
 }
 
-// Writes of whole aligned blocks go to the disk past the page cache, which costs the processor
-// nearly nothing; from the first other one on, and where the file system cannot, through it.
-class DiskFile final : public OutputFile {
+class StoredFile final : public OutputFile {
  public:
-  explicit DiskFile(const std::string& path) : path_(path), descriptor_(open(O_DIRECT)) {
-    direct_ = descriptor_ >= 0;
-    if (!direct_ && errno == EINVAL) descriptor_ = open(0);
-    if (descriptor_ < 0) fail("create", path, errno);
-  }
-  ~DiskFile() override { ::close(descriptor_); }
-  DiskFile(const DiskFile&) = delete;
-  DiskFile& operator=(const DiskFile&) = delete;
-
-  void write(std::span<const std::byte> bytes) override {
-    if (direct_ && !aligned(bytes)) leave_direct();
-    while (!bytes.empty()) {
-      ssize_t put = ::write(descriptor_, bytes.data(), bytes.size());
-      if (put < 0 && errno == EINTR) continue;
-      if (put < 0 && errno == EINVAL && direct_) {
-        leave_direct();
-        continue;
-      }
-      if (put < 0) fail("write", path_, errno);
-      bytes = bytes.subspan(static_cast<std::size_t>(put));
-      if (direct_ && !aligned(bytes)) leave_direct();
-    }
-  }
-  void sync() override {
-    if (::fsync(descriptor_) != 0) fail("sync", path_, errno);
-  }
+  explicit StoredFile(const std::string& path) : file_(path) {}
+  void write(std::span<const std::byte> bytes) override { file_.write(bytes); }
+  void sync() override { file_.sync(); }
 
  private:
-  int open(int more) const {
-    return ::open(path_.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | more, 0666);
-  }
-  static bool aligned(std::span<const std::byte> bytes) {
-    constexpr std::size_t kUnit = 4096;
-    return (reinterpret_cast<std::uintptr_t>(bytes.data()) | bytes.size()) % kUnit == 0;
-  }
-  void leave_direct() {
-    direct_ = false;
-    if (::fcntl(descriptor_, F_SETFL, 0) != 0) fail("write", path_, errno);
-  }
-
-  std::string path_;
-  int descriptor_;
-  bool direct_ = false;
+  DiskFile file_;
 };
 
 class DiskStorage final : public Storage {
  public:
   std::unique_ptr<OutputFile> create(const std::string& path) override {
-    return std::make_unique<DiskFile>(path);
+    return std::make_unique<StoredFile>(path);
   }
   void make_folder(const std::string& path) override { make_directories(path); }
   void sync_folder(const std::string& path) override { bev::sync_folder(path); }

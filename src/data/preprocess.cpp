@@ -5,10 +5,10 @@
 #include <cstdio>
 #include <cstring>
 #include <deque>
-#include <thread>
 
 #include "base/error.h"
 #include "base/file.h"
+#include "base/thread_pool.h"
 #include "data/encoding_pipeline.h"
 #include "data/indexed_writer.h"
 #include "data/prefix_lock.h"
@@ -150,7 +150,7 @@ class Preprocessing {
     TextSource source(files_, ranges(part), config_.text);
     PipelineLimits limits;
     limits.workers = config_.workers;
-    if (limits.workers == 0) limits.workers = std::max(1u, std::thread::hardware_concurrency());
+    if (limits.workers == 0) limits.workers = machine_threads();
     EncodingPipeline pipeline(source, files_, encoder_, limits);
     while (std::optional<EncodedBatch> batch = pipeline.next()) {
       if (observer_.stop()) return std::nullopt;

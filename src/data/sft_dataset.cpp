@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <exception>
-#include <thread>
 
 #include "base/clock.h"
 #include "base/error.h"
@@ -65,7 +64,7 @@ std::vector<SftTokens> encode_files(const std::vector<std::string>& names,
   const std::vector<InputFile> files = list_inputs(names, text);
   const std::vector<std::vector<FileRange>> parts = cut_inputs(files, 1);
   TextSource source(files, parts.front(), text);
-  ThreadPool pool(static_cast<int>(std::max(1u, std::thread::hardware_concurrency())));
+  ThreadPool pool(machine_threads());
   EncodingProgress progress(files);
   std::vector<SftTokens> out;
   for (std::vector<Record> block(kBlock); block.size() == kBlock;) {

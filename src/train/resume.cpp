@@ -5,6 +5,7 @@
 #include "base/error.h"
 #include "base/file.h"
 #include "base/log.h"
+#include "checkpoint/agreement.h"
 #include "checkpoint/config_copy.h"
 #include "checkpoint/local_tier.h"
 #include "checkpoint/reader.h"
@@ -32,17 +33,6 @@ TrainingState position_to_load(const CheckpointConfig& config) {
 }
 
 namespace {
-
-// The same decision everywhere: whether any rank failed.
-bool any_failed(Engine& engine, bool failed) {
-  std::int32_t word = failed ? 1 : 0;
-  engine.mesh()
-      .world()
-      .host()
-      .all_reduce({&word, Dtype::kI32, {1}}, Reduction::kMax, "load")
-      .wait();
-  return word != 0;
-}
 
 // What the run goes on from.
 TrainingState load_from(CheckpointReader& reader, Engine& engine, const CheckpointConfig& config,
@@ -121,7 +111,7 @@ std::optional<TrainingState> resume(Engine& engine, const CheckpointConfig& conf
     } catch (const Error& error) {
       failure = error;
     }
-    if (!any_failed(engine, failure.has_value())) {
+    if (!any_rank(engine.mesh().world().host(), failure.has_value(), "load")) {
       if (first) log_info(concat("loaded iteration ", source.iteration, " of ", source.folder));
       if (config.finetune) return std::nullopt;
       auto own_seed = static_cast<std::int64_t>(engine.options().seed);
