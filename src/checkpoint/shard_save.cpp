@@ -29,7 +29,8 @@ std::vector<SourcePiece> pieces_to_write(Engine& engine, bool with_optimizer,
 
 namespace {
 
-// Bytes that come one after the other, as filled blocks.
+// Bytes that come one after the other, as filled blocks. While the last bytes of one are still
+// under way the next is begun, so that the device never waits for the host.
 class BlockFiller {
  public:
   BlockFiller(StagingPool& pool, StagingQueue& queue, SideCopier& copier)
@@ -37,25 +38,43 @@ class BlockFiller {
 
   // Room for the next bytes: at least one, at most `wanted`. They are to be filled at once.
   std::span<std::byte> next(std::size_t wanted) {
-    if (block_.data == nullptr) block_ = pool_.take(copier_);
+    if (block_.data == nullptr) block_ = pool_.take_at_once(copier_);
+    if (block_.data == nullptr) {
+      push_earlier();  // so that nobody waits with a block in hand
+      block_ = pool_.take(copier_);
+    }
     std::size_t count = std::min(wanted, kBlockBytes - block_.used);
     std::byte* begin = block_.data.get() + block_.used;
     block_.used += count;
     return {begin, count};
   }
-  // After every fill.
-  void filled() {
-    if (block_.used == kBlockBytes) flush();
+  // After every fill, which may still be under way; they end in order.
+  void filled(Work fill = {}) {
+    fill_ = std::move(fill);
+    if (block_.used == kBlockBytes) hand_on();
   }
-  void flush() {
-    if (block_.data != nullptr) queue_.push(std::move(block_));
+  void finish() {
+    hand_on();
+    hand_on();
   }
 
  private:
+  void push_earlier() {
+    if (earlier_.data == nullptr) return;
+    earlier_fill_.wait();
+    queue_.push(std::move(earlier_));
+  }
+  void hand_on() {
+    push_earlier();
+    earlier_ = std::exchange(block_, {});
+    earlier_fill_ = std::exchange(fill_, {});
+  }
+
   StagingPool& pool_;
   StagingQueue& queue_;
   SideCopier& copier_;
-  StagingBlock block_;
+  StagingBlock block_, earlier_;
+  Work fill_, earlier_fill_;
 };
 
 }  // namespace
@@ -85,7 +104,7 @@ struct ShardSave::Job {
         filler.filled();
       }
       for (const SourcePiece& piece : pieces) copy_piece(piece, filler);
-      filler.flush();
+      filler.finish();
     } catch (...) {
       queue.close();
       throw;
@@ -103,9 +122,8 @@ struct ShardSave::Job {
       while (at < end) {
         std::span<std::byte> room = filler.next(static_cast<std::size_t>(end - at));
         auto count = static_cast<std::int64_t>(room.size());
-        copier->fetch(bytes.rows(at, at + count), room.data());
+        filler.filled(copier->fetch(bytes.rows(at, at + count), room.data()));
         at += count;
-        filler.filled();
       }
     }
   }

@@ -24,11 +24,37 @@ void FreeStaging::operator()(std::byte* data) const {
   ::operator delete(data, kAlignment);
 }
 
+namespace {
+// No data where the system has no memory left.
+StagingBlock make_block(SideCopier& copier) {
+  void* memory = ::operator new(kBlockBytes, kAlignment, std::nothrow);
+  if (memory == nullptr) return {};
+  ::madvise(memory, kBlockBytes, MADV_HUGEPAGE);
+  auto* data = static_cast<std::byte*>(memory);
+  return {std::unique_ptr<std::byte, FreeStaging>(data, {copier.pin(data, kBlockBytes)})};
+}
+}  // namespace
+
 struct StagingPool::State {
   std::mutex mutex;
   std::condition_variable given;
   std::size_t made = 0, left = 0;  // blocks that there are, that may still be made
   std::vector<StagingBlock> free;
+
+  // Where the system has no memory left, blocks that there are serve for the rest.
+  StagingBlock make(SideCopier& copier) {
+    if (left == 0) return {};
+    StagingBlock block = make_block(copier);
+    left = block.data == nullptr ? 0 : left - 1;
+    made += block.data == nullptr ? 0 : 1;
+    return block;
+  }
+  StagingBlock take(SideCopier& copier) {
+    if (free.empty()) return make(copier);
+    StagingBlock block = std::move(free.back());
+    free.pop_back();
+    return block;
+  }
 };
 
 StagingPool::StagingPool(std::size_t most_bytes) : state_(std::make_unique<State>()) {
@@ -36,27 +62,29 @@ StagingPool::StagingPool(std::size_t most_bytes) : state_(std::make_unique<State
 }
 StagingPool::~StagingPool() = default;
 
-// Where the system has no memory left, blocks that there are serve for the rest.
 StagingBlock StagingPool::take(SideCopier& copier) {
   std::unique_lock lock(state_->mutex);
   while (true) {
-    state_->given.wait(lock, [&] { return !state_->free.empty() || state_->left > 0; });
-    if (!state_->free.empty()) {
-      StagingBlock block = std::move(state_->free.back());
-      state_->free.pop_back();
-      return block;
-    }
-    void* memory = ::operator new(kBlockBytes, kAlignment, std::nothrow);
-    if (memory == nullptr) {
-      BEV_CHECK(state_->made > 0, ErrorKind::kIo, "no memory for a checkpoint on its way to disk");
-      state_->left = 0;
-      continue;
-    }
-    ::madvise(memory, kBlockBytes, MADV_HUGEPAGE);
-    --state_->left;
-    ++state_->made;
-    auto* data = static_cast<std::byte*>(memory);
-    return {std::unique_ptr<std::byte, FreeStaging>(data, {copier.pin(data, kBlockBytes)})};
+    if (StagingBlock block = state_->take(copier); block.data != nullptr) return block;
+    BEV_CHECK(state_->made > 0, ErrorKind::kIo, "no memory for a checkpoint on its way to disk");
+    state_->given.wait(lock, [&] { return !state_->free.empty(); });
+  }
+}
+
+StagingBlock StagingPool::take_at_once(SideCopier& copier) {
+  std::lock_guard lock(state_->mutex);
+  return state_->take(copier);
+}
+
+void StagingPool::make_ahead(SideCopier& copier, std::size_t bytes, const std::stop_token& stop) {
+  constexpr std::size_t kPage = 4096;
+  for (std::size_t done = 0; done < bytes && !stop.stop_requested(); done += kBlockBytes) {
+    std::unique_lock lock(state_->mutex);
+    StagingBlock block = state_->make(copier);
+    lock.unlock();
+    if (block.data == nullptr) return;
+    for (std::size_t at = 0; at < kBlockBytes; at += kPage) block.data.get()[at] = std::byte{0};
+    give(std::move(block));
   }
 }
 

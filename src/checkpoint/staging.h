@@ -7,6 +7,7 @@
 #include <memory>
 #include <optional>
 #include <span>
+#include <stop_token>
 
 #include "kernels/device.h"
 
@@ -35,6 +36,11 @@ class StagingPool {
 
   // The device of `copier` can write to the block without a detour.
   StagingBlock take(SideCopier& copier);
+  // Without data where one would have to wait.
+  StagingBlock take_at_once(SideCopier& copier);
+  // Makes free blocks for so many bytes, as far as the bound allows, and touches their memory: the
+  // system takes longer to give it than a device to fill it. Ends early when told to stop.
+  void make_ahead(SideCopier& copier, std::size_t bytes, const std::stop_token& stop);
   void give(StagingBlock block);
 
  private:

@@ -2,6 +2,7 @@
 
 #include <chrono>
 #include <future>
+#include <thread>
 
 #include "base/clock.h"
 #include "base/error.h"
@@ -16,6 +17,12 @@ struct StepSaver::Flight {
   bool settling = false;
   std::future<std::string> settled;
   double begun_seconds = 0, waited_seconds = 0;
+};
+
+// Memory of saves to come, on its way.
+struct StepSaver::Ahead {
+  std::unique_ptr<SideCopier> copier;
+  std::jthread work;
 };
 
 namespace {
@@ -55,14 +62,30 @@ Manifest StepSaver::manifest(const TrainingState& state) const {
           {}};
 }
 
+void StepSaver::make_staging() {
+  std::size_t bytes = 0;
+  for (const SourcePiece& piece : my_pieces()) {
+    bytes += static_cast<std::size_t>(piece.box.global.numel()) * size_of(piece.dtype);
+  }
+  ahead_ = std::make_unique<Ahead>();
+  ahead_->copier = engine_.ctx().kernels.device.open_copier(engine_.ctx().stream);
+  SideCopier& copier = *ahead_->copier;
+  ahead_->work = std::jthread([this, bytes, &copier](const std::stop_token& stop) {
+    pool_.make_ahead(copier, bytes, stop);
+  });
+}
+
+std::vector<SourcePiece> StepSaver::my_pieces() const {
+  return pieces_to_write(engine_, options_.with_optimizer, options_.least_piece_elements);
+}
+
 void StepSaver::begin(const TrainingState& state) {
   BEV_CHECK(!flight_, ErrorKind::kInternal, "checkpoint: a save began while one was in flight");
   flight_ = std::make_unique<Flight>();
   flight_->state = state;
   flight_->begun_seconds = monotonic_seconds();
   Stopwatch waiting(flight_->waited_seconds);
-  std::vector<SourcePiece> pieces =
-      pieces_to_write(engine_, options_.with_optimizer, options_.least_piece_elements);
+  std::vector<SourcePiece> pieces = my_pieces();
   if (pieces.empty()) return;
   flight_->shard = std::make_unique<ShardSave>(engine_, std::move(pieces), storage_, pool_,
                                                shard_path(state.iteration));

@@ -21,6 +21,8 @@
 
 namespace bev {
 
+struct SourcePiece;
+
 struct SaveOutcome {
   std::int64_t iteration = 0;
   std::string problem = {};   // "": the step is saved
@@ -40,6 +42,8 @@ class StepSaver : public StateReader {
  public:
   ~StepSaver() override;
 
+  // Has the memory for saves beside the training made, behind it, so that the first need not wait.
+  void make_staging();
   // Starts to save what the engine holds now. All ranks, when none is in flight. A failure is
   // told by the outcome.
   void begin(const TrainingState& state);
@@ -86,9 +90,12 @@ class StepSaver : public StateReader {
 
  private:
   struct Flight;
+  std::vector<SourcePiece> my_pieces() const;
   std::optional<SaveOutcome> advance_flight();
 
   std::unique_ptr<Flight> flight_;
+  struct Ahead;
+  std::unique_ptr<Ahead> ahead_;
 };
 
 }  // namespace bev

@@ -35,10 +35,10 @@ class SideCopier {
   // What the stream has been given so far comes before the fetches that follow. By the stream's
   // thread.
   virtual void follow() = 0;
-  // The bytes are there on return.
-  virtual void fetch(const View& from, void* host) = 0;
+  // The bytes are there after wait(). Fetches end in the order in which they began.
+  virtual Work fetch(const View& from, void* host) = 0;
   // Lets the device write to host memory without a detour; what to call before that is freed, or
-  // null.
+  // null. By any thread.
   using Unpin = void (*)(void* host);
   virtual Unpin pin(void* host, std::size_t bytes) = 0;
 };

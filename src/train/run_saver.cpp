@@ -61,6 +61,13 @@ RunSaver::RunSaver(Engine& engine, Storage& storage, StagingPool& pool,
   if (config.non_persistent_save_interval > 0) {
     passing_ = passing_saver(engine, storage, pool, config, options);
   }
+  if (!config.async_save) return;
+  bool by_interval = config.save_interval > 0 || config.save_interval_mins > 0;
+  if (passing_) {
+    passing_->make_staging();
+  } else if (lasting_ && by_interval) {
+    lasting_->make_staging();
+  }
 }
 
 bool RunSaver::lasting_due(std::int64_t iteration) const {

@@ -5,6 +5,7 @@
 #include <chrono>
 #include <thread>
 
+#include "backend/cpu/cpu_kernels.h"
 #include "tests/checkpoint/saved_run.h"
 #include "tests/support/devices.h"
 #include "tests/support/temp_folder.h"
@@ -109,6 +110,18 @@ TEST_P(AsyncSave, IsLoadedToTheBit) {
   part.load = part.save;
   train(part);
   EXPECT_TRUE(saved_tensors(whole.save, 4) == saved_tensors(part.save, 4));
+}
+
+TEST(Staging, IsMadeAheadWithinItsBound) {
+  StagingPool pool(3 * kBlockBytes);
+  std::unique_ptr<SideCopier> copier = cpu_kernels().device.open_copier({});
+  pool.make_ahead(*copier, 10 * kBlockBytes, {});
+  std::vector<StagingBlock> blocks;
+  for (int i = 0; i < 3; ++i) blocks.push_back(pool.take_at_once(*copier));
+  for (const StagingBlock& block : blocks) EXPECT_NE(block.data, nullptr);
+  EXPECT_EQ(pool.take_at_once(*copier).data, nullptr);
+  pool.give(std::move(blocks.back()));
+  EXPECT_NE(pool.take_at_once(*copier).data, nullptr);
 }
 
 INSTANTIATE_TEST_SUITE_P(Cpu, AsyncSave, testing::Values(TestDevice::kCpu));

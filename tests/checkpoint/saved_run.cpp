@@ -52,6 +52,7 @@ SavedAnswer train_rank(World& world, const SavedRun& run, const ParallelConfig& 
   Saver saver(
       engine, storage, pool,
       {.folder = run.save, .with_optimizer = run.with_optimizer, .least_piece_elements = 16});
+  if (run.steps_beside > 0) saver.make_staging();
   TrainingState state;
   state.iteration = run.last;
   state.updates = engine.updates();

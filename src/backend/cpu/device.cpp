@@ -27,7 +27,10 @@ void copy_bytes(void* to, const void* from, std::size_t bytes) {
 class CpuSideCopier final : public SideCopier {
  public:
   void follow() override {}
-  void fetch(const View& from, void* host) override { copy_bytes(host, from.data, from.bytes()); }
+  Work fetch(const View& from, void* host) override {
+    copy_bytes(host, from.data, from.bytes());
+    return {};
+  }
   Unpin pin(void*, std::size_t) override { return nullptr; }
 };
 

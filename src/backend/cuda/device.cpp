@@ -96,6 +96,20 @@ Work fetch(const Stream& stream, const View& from, void* host) {
   return Work(std::make_unique<PendingFetch>(queue, block, host, from.bytes()));
 }
 
+// An event of a stream, waited for by the thread that wants to.
+class PendingEvent final : public Work::Pending {
+ public:
+  explicit PendingEvent(cudaStream_t stream) {
+    check_cuda(cudaEventCreateWithFlags(&event_, cudaEventDisableTiming), "make an event");
+    check_cuda(cudaEventRecord(event_, stream), "record an event");
+  }
+  ~PendingEvent() override { cudaEventDestroy(event_); }
+  void wait() override { check_cuda(cudaEventSynchronize(event_), "wait for a copy"); }
+
+ private:
+  cudaEvent_t event_ = nullptr;
+};
+
 // A stream of its own, which waits for an event of the other.
 class CudaSideCopier final : public SideCopier {
  public:
@@ -115,11 +129,11 @@ class CudaSideCopier final : public SideCopier {
     check_cuda(cudaEventRecord(reached_, queue_.stream()), "record an event");
     check_cuda(cudaStreamWaitEvent(stream_, reached_), "wait for an event");
   }
-  void fetch(const View& from, void* host) override {
+  Work fetch(const View& from, void* host) override {
     check_cuda(cudaSetDevice(device_), "choose the device");  // it is a thread's, and this another
     check_cuda(cudaMemcpyAsync(host, from.data, from.bytes(), cudaMemcpyDeviceToHost, stream_),
                "copy memory");
-    check_cuda(cudaStreamSynchronize(stream_), "wait for a copy");
+    return Work(std::make_unique<PendingEvent>(stream_));
   }
   // Memory that cannot be pinned is copied to all the same, more slowly.
   Unpin pin(void* host, std::size_t bytes) override {
