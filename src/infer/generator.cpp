@@ -212,8 +212,28 @@ Tensor Generator::last_logits(const Var& hidden, std::span<const std::int64_t> r
   return gather_vocabulary(ctx, part, engine_.options().model.vocab_size);
 }
 
+std::vector<RowSummary> Generator::summarise(const Tensor& logits) {
+  Context& ctx = engine_.ctx();
+  std::vector<RowSummary> rows(static_cast<std::size_t>(logits.shape()[0]));
+  Tensor summary = ctx.allocate(
+      Dtype::kU8, {static_cast<std::int64_t>(rows.size() * sizeof(RowSummary))}, "logits");
+  ctx.kernels.loss.summary(ctx.stream,
+                           {logits, reinterpret_cast<RowSummary*>(summary.as<std::uint8_t>())});
+  ctx.kernels.device.fetch(ctx.stream, summary, rows.data()).wait();
+  return rows;
+}
+
 void Generator::pick(const Tensor& logits, std::span<const Live> live,
                      const GenerationOptions& options, std::span<TokenChoice> choices) {
+  auto place_of = [&](std::size_t row) {
+    return TokenPlace{options.first_sequence + static_cast<std::int64_t>(live[row].index),
+                      live[row].length};
+  };
+  if (options.sampling.greedy()) {
+    std::vector<RowSummary> rows = summarise(logits);
+    for (std::size_t i = 0; i < rows.size(); ++i) choices[i] = pick_largest(rows[i], place_of(i));
+    return;
+  }
   std::vector<std::exception_ptr> failures(live.size());
   auto columns = static_cast<std::size_t>(engine_.options().model.vocab_size);
   auto pick_all = [&](auto zero) {
@@ -221,11 +241,9 @@ void Generator::pick(const Tensor& logits, std::span<const Live> live,
     std::vector<T> values = engine_.ctx().download<T>(logits);
     engine_.ctx().stream.pool->run(static_cast<std::int64_t>(live.size()), [&](std::int64_t piece) {
       auto row = static_cast<std::size_t>(piece);
-      TokenPlace place{options.first_sequence + static_cast<std::int64_t>(live[row].index),
-                       live[row].length};
       std::span<const T> of_row = std::span<const T>(values).subspan(row * columns, columns);
       try {
-        choices[row] = pick_token(of_row, options.sampling, place);
+        choices[row] = pick_token(of_row, options.sampling, place_of(row));
       } catch (...) {  // the pool's threads must not throw
         failures[row] = std::current_exception();
       }

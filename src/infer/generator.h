@@ -94,6 +94,7 @@ class Generator {
   Var hidden_states(const Step& step, std::vector<LayerState>& cache);
   // The last stage's choices, to all stages.
   std::vector<TokenChoice> share_choices(std::vector<TokenChoice> choices, std::size_t count);
+  std::vector<RowSummary> summarise(const Tensor& logits);
   // Of sequences with a row of logits each.
   void pick(const Tensor& logits, std::span<const Live> live, const GenerationOptions& options,
             std::span<TokenChoice> choices);

@@ -23,28 +23,25 @@ bool less_likely(const Candidate& a, const Candidate& b) {
   return a.weight != b.weight ? a.weight < b.weight : a.token > b.token;
 }
 
+// What the kernels tell of a row that the device holds.
 template <class T>
-std::size_t find_largest(std::span<const T> logits, const TokenPlace& place) {
-  std::size_t largest = 0;
-  bool bad = false;
+RowSummary summarise(std::span<const T> logits) {
+  RowSummary row{.largest = -std::numeric_limits<double>::infinity()};
   for (std::size_t i = 0; i < logits.size(); ++i) {
-    bad |= !(logits[i] < std::numeric_limits<T>::infinity());
-    if (logits[i] > logits[largest]) largest = i;
+    if (!(logits[i] > row.largest)) continue;
+    row.largest = static_cast<double>(logits[i]);
+    row.at = static_cast<std::int64_t>(i);
   }
-  BEV_CHECK(!bad, ErrorKind::kNumeric, "sampling: the logits of sequence ", place.sequence,
-            " at position ", place.position, " hold NaN or +Inf");
-  BEV_CHECK(!logits.empty() && std::isfinite(logits[largest]), ErrorKind::kNumeric,
-            "sampling: none of the ", logits.size(), " logits of sequence ", place.sequence,
-            " at position ", place.position, " is finite");
-  return largest;
+  double sum = 0;
+  for (T logit : logits) sum += std::exp(static_cast<double>(logit) - row.largest);
+  row.log_sum = std::log(sum);
+  return row;
 }
 
-// Log of the sum of exp(logit - largest).
-template <class T>
-double log_sum_exp(std::span<const T> logits, double largest) {
-  double sum = 0;
-  for (T logit : logits) sum += std::exp(static_cast<double>(logit) - largest);
-  return std::log(sum);
+void check_row(const RowSummary& row, const TokenPlace& place) {
+  BEV_CHECK(std::isfinite(row.log_sum), ErrorKind::kNumeric, "sampling: the logits of sequence ",
+            place.sequence, " at position ", place.position,
+            " hold NaN or +Inf, or none of them is finite");
 }
 
 // The k-th largest logit; -infinity when all are kept.
@@ -107,23 +104,21 @@ std::int32_t draw(std::span<const Candidate> candidates, double fraction) {
 template <class T>
 TokenChoice pick(std::span<const T> logits, const SamplingOptions& options,
                  const TokenPlace& place) {
-  std::size_t largest_at = find_largest(logits, place);
-  auto largest = static_cast<double>(logits[largest_at]);
-  auto token = static_cast<std::int32_t>(largest_at);
-  if (options.temperature > 0 && options.top_k != 1) {
-    T least = keep_from(logits, options.top_k);
-    std::vector<Candidate> candidates;
-    candidates.reserve(logits.size());
-    for (std::size_t i = 0; i < logits.size(); ++i) {
-      if (logits[i] < least) continue;
-      double weight = std::exp((static_cast<double>(logits[i]) - largest) / options.temperature);
-      candidates.push_back({weight, static_cast<std::int32_t>(i)});
-    }
-    if (options.top_p < 1) cut_to_probability(candidates, options.top_p);
-    token = draw(candidates, uniform(options.seed, place));
+  RowSummary row = summarise(logits);
+  if (options.greedy()) return pick_largest(row, place);
+  check_row(row, place);
+  T least = keep_from(logits, options.top_k);
+  std::vector<Candidate> candidates;
+  candidates.reserve(logits.size());
+  for (std::size_t i = 0; i < logits.size(); ++i) {
+    if (logits[i] < least) continue;
+    double weight = std::exp((static_cast<double>(logits[i]) - row.largest) / options.temperature);
+    candidates.push_back({weight, static_cast<std::int32_t>(i)});
   }
+  if (options.top_p < 1) cut_to_probability(candidates, options.top_p);
+  std::int32_t token = draw(candidates, uniform(options.seed, place));
   auto chosen = static_cast<double>(logits[static_cast<std::size_t>(token)]);
-  return {token, (chosen - largest) - log_sum_exp(logits, largest)};
+  return {token, (chosen - row.largest) - row.log_sum};
 }
 
 }  // namespace
@@ -135,6 +130,11 @@ void check_sampling(const SamplingOptions& options) {
             " is negative; 0 keeps all tokens");
   BEV_CHECK(options.top_p > 0 && options.top_p <= 1, ErrorKind::kConfig, "--top-p: ", options.top_p,
             " is not in (0, 1]; 1 keeps all tokens");
+}
+
+TokenChoice pick_largest(const RowSummary& row, const TokenPlace& place) {
+  check_row(row, place);
+  return {static_cast<std::int32_t>(row.at), -row.log_sum};
 }
 
 TokenChoice pick_token(std::span<const float> logits, const SamplingOptions& options,

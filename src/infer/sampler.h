@@ -5,6 +5,8 @@
 #include <cstdint>
 #include <span>
 
+#include "kernels/loss.h"
+
 namespace bev {
 
 struct SamplingOptions {
@@ -14,6 +16,8 @@ struct SamplingOptions {
   // temperature and top_k; the likeliest token always stays.
   double top_p = 1;
   std::uint64_t seed = 1234;
+
+  bool greedy() const { return temperature == 0 || top_k == 1; }
 };
 // Error(kConfig) for values out of range.
 void check_sampling(const SamplingOptions& options);
@@ -35,5 +39,7 @@ TokenChoice pick_token(std::span<const float> logits, const SamplingOptions& opt
                        const TokenPlace& place);
 TokenChoice pick_token(std::span<const double> logits, const SamplingOptions& options,
                        const TokenPlace& place);
+// Of greedy options, from what the device found out about the row.
+TokenChoice pick_largest(const RowSummary& row, const TokenPlace& place);
 
 }  // namespace bev

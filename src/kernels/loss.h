@@ -61,6 +61,18 @@ struct LossTotalArgs {
   double* total = nullptr;
 };
 
+// What a row of logits says by itself. log_sum is the log of the sum of exp(z - largest), and not
+// finite where a logit is NaN or +infinity or none is finite.
+struct RowSummary {
+  double largest = 0, log_sum = 0;
+  std::int64_t at = 0;  // of the largest, the first among equals
+};
+// rows [t] for logits [t, V] in the accumulate type.
+struct RowSummaryArgs {
+  View logits;
+  RowSummary* rows = nullptr;
+};
+
 // The logits that a device computes at a time.
 struct LogitsRule {
   // Those of one chunk stay near the cache, yet the weight is not read too often.
@@ -74,6 +86,7 @@ struct LossKernels {
   void (*gradient)(const Stream&, const LossGradArgs&);
   void (*whole)(const Stream&, const LossWholeArgs&);
   void (*total)(const Stream&, const LossTotalArgs&);
+  void (*summary)(const Stream&, const RowSummaryArgs&);
   LogitsRule logits = {};
 };
 

@@ -120,6 +120,36 @@ TEST_F(CudaLoss, ScaleSoftcapAndPadding) {
   }
 }
 
+TEST_F(CudaLoss, SummariesOfRowsMatchTheCpu) {
+  for (std::int64_t columns : {1, 33, 512, 5000, 128256}) {
+    SCOPED_TRACE(columns);
+    constexpr std::int64_t kRows = 5;
+    Twin logits = random(Dtype::kF32, {kRows, columns}, 31);
+    std::vector<double> values(logits.exact.as<double>(),
+                               logits.exact.as<double>() + kRows * columns);
+    // Equal largest ones, impossible ones, and rows that have no choice.
+    values[static_cast<std::size_t>(columns)] = values[static_cast<std::size_t>(2 * columns - 1)] =
+        60;
+    for (std::int64_t i = 0; i + 1 < columns; ++i)
+      values[static_cast<std::size_t>(2 * columns + i)] = -INFINITY;
+    values[static_cast<std::size_t>(3 * columns + columns / 2)] = std::nan("");
+    values[static_cast<std::size_t>(4 * columns + columns / 2)] = INFINITY;
+    Twin changed = twin(Dtype::kF32, {kRows, columns}, values);
+    std::vector<RowSummary> expected(kRows);
+    cpu().loss.summary(cpu_stream(), {changed.exact.view(), expected.data()});
+    Twin rows = words(std::vector<double>(3 * kRows, -7.0));
+    auto* on_device = static_cast<RowSummary*>(rows.device.view().data);
+    cuda().loss.summary(cuda_stream(), {changed.device.view(), on_device});
+    std::vector<RowSummary> got(kRows);
+    cuda().device.fetch(cuda_stream(), rows.device.view(), got.data()).wait();
+    for (std::size_t row = 0; row < 3; ++row) {
+      EXPECT_EQ(got[row].at, expected[row].at);
+      EXPECT_NEAR(got[row].log_sum, expected[row].log_sum, 2e-5);
+    }
+    for (std::size_t row : {3, 4}) EXPECT_FALSE(std::isfinite(got[row].log_sum));
+  }
+}
+
 TEST_F(CudaLoss, ANanLogitGivesANanLossInItsRowOnly) {
   std::vector<double> values(3 * 128, 0.5);
   values[128 + 77] = std::nan("");

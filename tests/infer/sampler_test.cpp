@@ -6,9 +6,11 @@
 #include <cmath>
 #include <limits>
 #include <map>
+#include <memory>
 #include <set>
 #include <vector>
 
+#include "backend/cpu/cpu_kernels.h"
 #include "base/philox.h"
 #include "tests/support/expect_error.h"
 
@@ -187,6 +189,24 @@ TEST(Sampler, FloatsAndDoublesAgree) {
   }
 }
 
+TEST(Sampler, ARowsSummaryGivesTheGreedyChoice) {
+  constexpr float kNever = -INFINITY;
+  std::vector<std::vector<float>> rows = {{0.5f}, {1, 3, 3, 2}, {kNever, -5, kNever}, {-1e30f, 80}};
+  for (std::int64_t columns : {31, 64, 1000, 50257}) {
+    std::vector<double> logits = random_logits(columns, static_cast<std::uint64_t>(columns));
+    rows.emplace_back(logits.begin(), logits.end());
+  }
+  std::unique_ptr<Device> device = cpu_kernels().device.open({});
+  for (std::vector<float>& row : rows) {
+    RowSummary summary;
+    View logits{row.data(), Dtype::kF32, {1, static_cast<std::int64_t>(row.size())}};
+    cpu_kernels().loss.summary(device->stream(), {logits, &summary});
+    TokenChoice expected = pick_token(row, sampling(0), {}), got = pick_largest(summary, {});
+    EXPECT_EQ(got.token, expected.token);
+    EXPECT_NEAR(got.logprob, expected.logprob, 1e-5);
+  }
+}
+
 TEST(Sampler, BadLogitsAreNamed) {
   std::vector<std::string> parts = {"sequence 4", "position 9", "NaN"};
   for (double bad : {std::nan(""), kInfinity}) {
@@ -200,9 +220,9 @@ TEST(Sampler, BadLogitsAreNamed) {
     }
   }
   std::vector<float> none = {-INFINITY, -INFINITY};
-  expect_error(ErrorKind::kNumeric, {"none of the 2 logits"},
+  expect_error(ErrorKind::kNumeric, {"none of them is finite"},
                [&] { pick_token(none, sampling(1), {}); });
-  expect_error(ErrorKind::kNumeric, {"none of the 0 logits"},
+  expect_error(ErrorKind::kNumeric, {"none of them is finite"},
                [&] { pick_token(std::span<const float>(), sampling(1), {}); });
 }
 

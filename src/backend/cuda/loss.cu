@@ -141,6 +141,62 @@ void gradient(const Stream& stream, const LossGradArgs& args) {
   });
 }
 
+// The largest so far, where it was first, and the sum of exp(z - largest).
+struct Largest {
+  float value, sum;
+  std::int64_t at;
+
+  __device__ void join(const Largest& other) {
+    const bool theirs = other.value > value || (other.value == value && other.at < at);
+    const float most = theirs ? other.value : value;
+    // A side that has seen nothing yet has no sum to bring to another scale.
+    sum = (value == most ? sum : sum * __expf(value - most)) +
+          (other.value == most ? other.sum : other.sum * __expf(other.value - most));
+    value = most;
+    if (theirs) at = other.at;
+  }
+};
+
+__global__ void __launch_bounds__(kRowThreads)
+    summary_kernel(const float* logits, std::int64_t columns, RowSummary* rows) {
+  __shared__ Largest shared[kRowThreads];
+  const float* z = logits + blockIdx.x * columns;
+  Largest mine{-__builtin_inff(), 0, threadIdx.x};
+  bool bad = false;  // what no comparison would show
+  for (std::int64_t at = threadIdx.x; at < columns; at += kRowThreads) {
+    const float value = z[at];
+    bad |= !(value < __builtin_inff());
+    if (value == -__builtin_inff()) continue;
+    if (value > mine.value) {
+      mine.sum = mine.sum * __expf(mine.value - value) + 1;
+      mine.value = value;
+      mine.at = at;
+    } else {
+      mine.sum += __expf(value - mine.value);
+    }
+  }
+  shared[threadIdx.x] = mine;
+  bad = __syncthreads_or(bad);
+  for (int half = kRowThreads / 2; half > 0; half /= 2) {
+    if (threadIdx.x < half) shared[threadIdx.x].join(shared[threadIdx.x + half]);
+    __syncthreads();
+  }
+  if (threadIdx.x != 0) return;
+  const Largest& row = shared[0];
+  const double log_sum = bad ? __builtin_nan("") : log(static_cast<double>(row.sum));
+  rows[blockIdx.x] = {row.value, log_sum, row.at};
+}
+
+void summary(const Stream& stream, const RowSummaryArgs& args) {
+  BEV_CHECK(args.logits.dtype == Dtype::kF32 && args.logits.shape.ndim() == 2, ErrorKind::kInternal,
+            "row summary: logits ", args.logits.shape, " of ", name_of(args.logits.dtype));
+  if (args.logits.shape[0] == 0) return;
+  summary_kernel<<<static_cast<unsigned>(args.logits.shape[0]), kRowThreads, 0,
+                   queue_of(stream).stream()>>>(address<float>(args.logits), args.logits.shape[1],
+                                                args.rows);
+  check_launch("row summary");
+}
+
 void total(const Stream& stream, const LossTotalArgs& args) {
   total_kernel<<<1, kRowThreads, 0, queue_of(stream).stream()>>>(
       address<float>(args.token_loss), args.weights, args.token_loss.numel(), args.total);
@@ -156,6 +212,7 @@ LossKernels cuda_loss_kernels() {
           .gradient = cuda::gradient,
           .whole = cuda::whole_loss,
           .total = cuda::total,
+          .summary = cuda::summary,
           .logits = {.chunk_bytes = std::int64_t{2} << 30, .narrow = true}};
 }
 

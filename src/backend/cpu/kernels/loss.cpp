@@ -1,5 +1,7 @@
 #include "kernels/loss.h"
 
+#include <algorithm>
+
 #include "backend/cpu/kernels/lanes.h"
 #include "backend/cpu/kernels/math.h"
 #include "backend/cpu/kernels/pieces.h"
@@ -103,6 +105,20 @@ void row_sum(const Stream& stream, const LossSumArgs& args) {
       const std::int64_t target = local_target(args.chunk, row);
       stats[row] = sum_exp(z, columns, most[row]);
       stats[rows + row] = target >= 0 ? z[target] : A{0};
+    });
+  });
+}
+
+void summary(const Stream& stream, const RowSummaryArgs& args) {
+  LossChunk chunk{.logits = args.logits};
+  visit_logits(chunk, [&](auto type) {
+    using A = decltype(type);
+    const std::int64_t columns = args.logits.shape[1];
+    for_rows(stream, chunk, [&](std::int64_t row) {
+      const A* z = args.logits.as<A>() + row * columns;
+      const A most = max_of(z, columns);
+      const A* at = std::find(z, z + columns, most);
+      args.rows[row] = {most, __builtin_log(sum_exp(z, columns, most)), at - z};
     });
   });
 }
@@ -218,8 +234,12 @@ void total(const Stream&, const LossTotalArgs& args) {
 }  // namespace
 
 LossKernels loss_kernels() {
-  return {
-      .row_max = row_max, .row_sum = row_sum, .gradient = gradient, .whole = whole, .total = total};
+  return {.row_max = row_max,
+          .row_sum = row_sum,
+          .gradient = gradient,
+          .whole = whole,
+          .total = total,
+          .summary = summary};
 }
 
 }  // namespace bev::cpu::BEV_CPU_LEVEL
