@@ -31,6 +31,9 @@ struct Param {
       false;  // first and last stage hold it both (tied embedding): their gradients are summed
   bool copy = false;  // the holder of a shared parameter that does not count it
   int uses = 1;       // additions to its gradient per micro-batch
+  // Not 0: each update moves it by as much against the sign of its gradient, which is no part of
+  // the norm (an expert's bias, whose gradient is the expert's load above the mean).
+  double sign_rate = 0;
 
   // Set by the store that materialises it.
   int index = -1;

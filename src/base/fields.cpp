@@ -170,6 +170,11 @@ std::string Field::set_items(std::span<const std::string> items) {
                : concat("takes one value, not ", items.size(), " (", join(items, " "), ")");
   }
   std::vector<std::string> texts(items.begin(), items.end());
+  if (texts.size() == 1 && reader_) {
+    std::string problem;
+    texts[0] = reader_(texts[0], problem);
+    if (!problem.empty()) return problem;
+  }
   if (texts.size() == 1) texts = split_list(texts[0]);
   if (ints_) return read_numbers(texts, *ints_);
   if (doubles_) return read_numbers(texts, *doubles_);

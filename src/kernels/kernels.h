@@ -8,6 +8,7 @@
 #include "kernels/embedding.h"
 #include "kernels/gemm.h"
 #include "kernels/loss.h"
+#include "kernels/moe.h"
 #include "kernels/norm.h"
 #include "kernels/optim.h"
 
@@ -22,6 +23,7 @@ struct Kernels {
   AttentionKernels attention;
   EmbeddingKernels embedding;
   LossKernels loss;
+  MoeKernels moe;
   OptimKernels optim;
 };
 

@@ -44,6 +44,13 @@ struct SgdArgs {
   double momentum = 0.9;
 };
 
+// main -= rate * sign(grad), of any floating dtypes; nothing when state->skip is set.
+struct SignArgs {
+  View main, grad, values;
+  const StepState* state = nullptr;
+  double rate = 0;
+};
+
 // Elements [first, first + numel) of an endless normal(mean, std) sequence named by key: element i
 // is Box-Muller of the generator's block i / 4. Drawn in f32 (the same numbers for every dtype).
 struct NormalArgs {
@@ -67,6 +74,7 @@ struct ClipArgs {
 struct OptimKernels {
   void (*adam)(const Stream&, const AdamRule&, std::span<const AdamRange>);
   void (*sgd)(const Stream&, const SgdArgs&);
+  void (*sign)(const Stream&, const SignArgs&);
   // *sum (f64, device) += sum of squares of all tensors, which are of one dtype, in f64, in an
   // order that depends on their lengths only. A NaN or infinity anywhere makes the sum non-finite.
   void (*sum_squares)(const Stream&, std::span<const View> tensors, double* sum);

@@ -279,6 +279,8 @@ void ModelConfig::fields(FieldList& list) {
   block_fields(*this, list);
   end_fields(*this, list);
   rope_scaling.fields(list);
+  moe.fields(list);
+  moe_training.fields(list);
 }
 
 std::int64_t ModelConfig::ffn_size() const {
@@ -321,7 +323,11 @@ std::vector<std::string> ModelConfig::problems() const {
     check_heads(*this, out);
     if (position_embedding_type == PositionKind::kRope) check_rope(*this, out);
   }
-  if (num_layers > 0) check_windows(*this, out);
+  if (num_layers > 0) {
+    check_windows(*this, out);
+    for (std::string& problem : moe.problems(num_layers)) out.push_back(std::move(problem));
+  }
+  for (std::string& problem : moe_training.problems()) out.push_back(std::move(problem));
   return out;
 }
 

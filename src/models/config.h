@@ -5,6 +5,8 @@
 #include <string>
 #include <vector>
 
+#include "models/moe_config.h"
+
 namespace bev {
 
 class FieldList;
@@ -103,7 +105,10 @@ struct ModelConfig {
   double logit_scale = 1.0;
   double final_logit_softcapping = 0.0;  // 0: none
 
+  MoeConfig moe;
+
   // Training-time choices that belong to the model.
+  MoeTraining moe_training;
   double hidden_dropout = 0.0;
   double attention_dropout = 0.0;
   double init_method_std = 0.02;
@@ -117,6 +122,10 @@ struct ModelConfig {
     return num_query_groups ? num_query_groups : num_attention_heads;
   }
   std::int64_t ffn_size() const;
+  // Of one expert.
+  std::int64_t expert_ffn_size() const {
+    return moe.ffn_hidden_size > 0 ? moe.ffn_hidden_size : ffn_size();
+  }
   double attention_scale() const;  // of layer 0; see scale_by_inverse_layer
   bool windowed(std::int64_t layer) const;
   bool has_qkv_bias() const { return add_bias_linear || add_qkv_bias; }

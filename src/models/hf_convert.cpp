@@ -98,6 +98,29 @@ void resolve_biases(ModelConfig& config) {
   config.add_mlp_bias = mlp && !config.add_bias_linear;
 }
 
+void resolve_experts(ModelConfig& config) {
+  MoeConfig& moe = config.moe;
+  std::vector<std::int64_t> layers;
+  for (std::int64_t layer = 0; layer < config.num_layers; ++layer) {
+    layers.push_back(moe.in_layer(layer) ? 1 : 0);
+  }
+  auto count = std::count(layers.begin(), layers.end(), 1);
+  if (count == 0) {
+    moe = {};
+    return;
+  }
+  moe.layer_freq = count == config.num_layers ? std::vector<std::int64_t>{1} : layers;
+  moe.ffn_hidden_size = config.expert_ffn_size();
+  RoutingRule rule = moe.routing();
+  bool grouped = rule.groups > 1;
+  moe.num_groups = grouped ? rule.groups : 0;
+  moe.group_topk = grouped ? rule.group_topk : 0;
+  moe.group_score_experts = grouped ? rule.group_experts : 0;
+  bool softmax = rule.score == RouterScore::kSoftmax;
+  if (softmax) moe.norm_topk_prob = true;
+  if (!softmax) moe.pre_softmax = false;
+}
+
 // Values outside of the ranges that the flags have.
 std::vector<std::string> range_problems(ModelConfig config) {
   std::vector<std::string> problems;
@@ -125,6 +148,7 @@ ModelConfig canonical(const ModelConfig& config) {
   resolve_windows(result);
   resolve_positions(result);
   resolve_biases(result);
+  resolve_experts(result);
   return result;
 }
 
@@ -137,6 +161,7 @@ std::vector<std::string> differing_fields(const ModelConfig& a, const ModelConfi
   for (std::size_t i = 0; i < left_list.entries().size(); ++i) {
     const Field& field = left_list.entries()[i]->field;
     if (field.name() == "hidden-dropout" || field.name() == "attention-dropout") continue;
+    if (left_list.entries()[i]->section == MoeTraining::kSection) continue;
     if (field.text() != right_list.entries()[i]->field.text()) names.push_back(field.name());
   }
   return names;

@@ -73,6 +73,24 @@ MlpOptions mlp_options(const ModelConfig& config, const BuildOptions& build) {
   return o;
 }
 
+MoeOptions moe_options(const ModelConfig& config, const BuildOptions& build) {
+  const MoeConfig& moe = config.moe;
+  MoeOptions o;
+  o.expert = mlp_options(config, build);
+  o.expert.ffn_size = config.expert_ffn_size();
+  o.experts = moe.num_experts;
+  o.routing = moe.routing();
+  o.router_bias = moe.router_bias;
+  o.expert_bias = moe.expert_bias;
+  o.bias_update_rate = config.moe_training.bias_update_rate;
+  o.shared_expert_size = moe.shared_expert_size;
+  o.shared_expert_gate = moe.shared_expert_gate;
+  o.aux_loss = config.moe_training.coefficient("aux_loss");
+  o.seq_aux_loss = config.moe_training.coefficient("seq_aux_loss");
+  o.z_loss = config.moe_training.z_loss_coeff;
+  return o;
+}
+
 std::string layer_name(std::int64_t number, const char* part) {
   return concat("decoder.layers.", number, ".", part);
 }
@@ -94,8 +112,12 @@ DecoderLayer::DecoderLayer(const ModelConfig& config, std::int64_t number,
                             norm_options(config))),
       mlp_norm_(make_norm(layer_name(number, "pre_mlp_layernorm"), config.hidden_size,
                           norm_options(config))),
-      attention_(layer_name(number, "self_attention"), attention_options(config, number, options)),
-      mlp_(layer_name(number, "mlp"), mlp_options(config, options)) {
+      attention_(layer_name(number, "self_attention"), attention_options(config, number, options)) {
+  if (config.moe.in_layer(number)) {
+    moe_.emplace(layer_name(number, "mlp"), moe_options(config, options));
+  } else {
+    mlp_.emplace(layer_name(number, "mlp"), mlp_options(config, options));
+  }
   if (!config.post_norms) return;
   post_attention_norm_ = make_norm(layer_name(number, "post_attention_layernorm"),
                                    config.hidden_size, norm_options(config));
@@ -108,7 +130,8 @@ void DecoderLayer::params(std::vector<Param*>& list) {
   attention_.params(list);
   if (post_attention_norm_) post_attention_norm_->params(list);
   mlp_norm_.params(list);
-  mlp_.params(list);
+  if (moe_) moe_->params(list);
+  if (mlp_) mlp_->params(list);
   if (post_mlp_norm_) post_mlp_norm_->params(list);
 }
 
@@ -120,7 +143,7 @@ Var DecoderLayer::attend(Context& ctx, const Var& normalised, const LayerInput& 
 
 Var DecoderLayer::feed_forward(Context& ctx, const Var& normalised, const LayerInput& input) const {
   auto run = [this, layout = input.layout](Context& to, const Var& x) {
-    return mlp_.forward(to, x, layout->tokens);
+    return moe_ ? moe_->forward(to, x, *layout) : mlp_->forward(to, x, layout->tokens);
   };
   Var out =
       recompute_.mlp ? recompute(ctx, "recompute mlp", normalised, run) : run(ctx, normalised);

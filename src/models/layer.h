@@ -8,6 +8,7 @@
 #include "models/config.h"
 #include "nn/attention.h"
 #include "nn/mlp.h"
+#include "nn/moe.h"
 
 namespace bev {
 
@@ -50,7 +51,8 @@ class DecoderLayer {
   Norm input_norm_, mlp_norm_;
   std::optional<Norm> post_attention_norm_, post_mlp_norm_;
   SelfAttention attention_;
-  Mlp mlp_;
+  std::optional<Mlp> mlp_;  // one of the two
+  std::optional<Moe> moe_;
 };
 
 NormOptions norm_options(const ModelConfig& config);

@@ -62,6 +62,8 @@ SequenceLayout SequenceLayout::make(Context& ctx, std::span<const SampleShape> s
       ctx, mine, [](const DocumentPiece& piece, std::int32_t i) { return piece.begin + i; });
   layout.samples = sample_indices(ctx, mine, first_sample);
   layout.sample_positions = sample_positions_of(ctx, mine);
+  layout.batch_samples = sample_indices(ctx, mine, 0);
+  layout.sample_count = static_cast<std::int64_t>(samples.size());
   if (cp > 1) {
     layout.ring = context_rows(ctx, samples, first_sample, 1);
     layout.heads = context_rows(ctx, samples, first_sample, cp);

@@ -35,6 +35,8 @@ struct SequenceLayout {
   Tensor positions;         // [T] i32, within the document
   Tensor samples;           // [T] i32, index of the sample in the global batch
   Tensor sample_positions;  // [T] i32, within the sample (random numbers)
+  Tensor batch_samples;     // [T] i32, index of the sample in the micro-batch
+  std::int64_t sample_count = 0;
 
   // With context parallelism: the rows inside of attention when no ranks, those of the inner group,
   // or all exchange heads.

@@ -43,6 +43,7 @@ void Optimizer::refresh_main(Context& ctx) {
 void Optimizer::list_adam_ranges() {
   for (std::size_t i = 0; i < ranges_.size(); ++i) {
     const OptimRange& range = ranges_[i];
+    if (range.param->sign_rate != 0) continue;
     adam_.push_back({.main = main(i),
                      .grad = range.grad,
                      .m = part(state_.m, i),
@@ -55,9 +56,16 @@ void Optimizer::list_adam_ranges() {
 }
 
 void Optimizer::step(Context& ctx) {
+  for (std::size_t i = 0; i < ranges_.size(); ++i) {
+    const OptimRange& range = ranges_[i];
+    if (range.param->sign_rate == 0) continue;
+    ctx.kernels.optim.sign(
+        ctx.stream, {main(i), range.grad, range.value, ctx.step, range.param->sign_rate});
+  }
   if (config_.optimizer == OptimizerKind::kSgd) {
     for (std::size_t i = 0; i < ranges_.size(); ++i) {
       const OptimRange& range = ranges_[i];
+      if (range.param->sign_rate != 0) continue;
       ctx.kernels.optim.sgd(ctx.stream,
                             {main(i), range.grad, part(state_.m, i), range.value, ctx.step, 1,
                              range.param->decays ? 1.0 : 0.0, config_.sgd_momentum});

@@ -118,7 +118,8 @@ std::vector<View> ParamStore::counted_gradients() const {
   if (plan_.replicas().rank() != 0) return counted;
   bool first = tools_.mesh.tp().rank() == 0;
   for (const OptimRange& range : optim_ranges()) {
-    bool counts = !range.param->copy && (range.param->split.dim >= 0 || first);
+    bool counts = !range.param->copy && range.param->sign_rate == 0 &&
+                  (range.param->split.dim >= 0 || first);
     if (counts) counted.push_back(range.grad);
   }
   return counted;

@@ -17,6 +17,7 @@ void for_tensors(const MicroBatch& from, MicroBatch& to, const Visit& visit) {
   visit(from.layout.positions, to.layout.positions);
   visit(from.layout.samples, to.layout.samples);
   visit(from.layout.sample_positions, to.layout.sample_positions);
+  visit(from.layout.batch_samples, to.layout.batch_samples);
 }
 
 }  // namespace

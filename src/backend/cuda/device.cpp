@@ -280,6 +280,7 @@ const Kernels& cuda_kernels() {
                              .attention = cuda_attention_kernels(),
                              .embedding = cuda_embedding_kernels(),
                              .loss = cuda_loss_kernels(),
+                             .moe = cuda_moe_kernels(),
                              .optim = cuda_optim_kernels()};
   return table;
 }

@@ -79,12 +79,46 @@ void sgd(const Stream& stream, const SgdArgs& args) {
   check_launch("sgd");
 }
 
+struct Sign {
+  FlatRange main, grad, values;
+  const StepState* state;
+  float rate;
+  std::int64_t count;
+};
+
+__global__ void __launch_bounds__(kThreads) sign_kernel(Sign args) {
+  const std::int64_t at = own_pack();
+  if (args.state->skip != 0 || at >= args.count) return;
+  Pack<float, 1> main = args.main.widened<1>(args.main.load<1>(at));
+  const float grad = args.grad.widened<1>(args.grad.load<1>(at))[0];
+  main.set(0, main[0] - args.rate * static_cast<float>((grad > 0) - (grad < 0)));
+  args.main.store<1>(at, main);
+  if (args.values.data != nullptr) args.values.store<1>(at, main);
+}
+
+void sign(const Stream& stream, const SignArgs& args) {
+  BEV_CHECK(args.main.numel() == args.grad.numel() && args.values.numel() == args.main.numel(),
+            "sign: main ", args.main.shape, ", grad ", args.grad.shape, ", values ",
+            args.values.shape);
+  const Sign work{.main = flat_range("sign", args.main),
+                  .grad = flat_range("sign", args.grad),
+                  .values = copy_range("sign", args.main, args.values),
+                  .state = args.state,
+                  .rate = static_cast<float>(args.rate),
+                  .count = args.main.numel()};
+  if (work.count == 0) return;
+  sign_kernel<<<static_cast<unsigned>(ceil_div(work.count, kThreads)), kThreads, 0,
+                queue_of(stream).stream()>>>(work);
+  check_launch("sign");
+}
+
 }  // namespace
 }  // namespace cuda
 
 OptimKernels cuda_optim_kernels() {
   return {.adam = cuda::adam,
           .sgd = cuda::sgd,
+          .sign = cuda::sign,
           .sum_squares = cuda::sum_squares,
           .clip = cuda::clip,
           .normal = cuda::normal};

@@ -12,6 +12,7 @@ ActivationKernels cuda_activation_kernels();
 AttentionKernels cuda_attention_kernels();
 EmbeddingKernels cuda_embedding_kernels();
 LossKernels cuda_loss_kernels();
+MoeKernels cuda_moe_kernels();
 OptimKernels cuda_optim_kernels();
 DeviceKernels cuda_device_kernels();
 

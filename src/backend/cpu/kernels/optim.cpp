@@ -266,10 +266,41 @@ void normal(const Stream& stream, const NormalArgs& args) {
     });
   });
 }
+void sign(const Stream&, const SignArgs& args) {
+  check_sizes("sign", args.main, args.grad, args.values);
+  if (args.state->skip != 0) return;
+  visit_float(args.main.dtype, [&](auto main_type) {
+    using M = decltype(main_type);
+    using A = accumulate_t<M>;
+    visit_float(args.grad.dtype, [&](auto grad_type) {
+      const auto* grad = args.grad.as<decltype(grad_type)>();
+      M* main = args.main.as<M>();
+      for (std::int64_t i = 0; i < args.main.numel(); ++i) {
+        const auto g = widen(grad[i]);
+        const A by = static_cast<A>(args.rate) * static_cast<A>((g > 0) - (g < 0));
+        main[i] = narrow<M>(widen(main[i]) - by);
+      }
+    });
+    visit_float(args.values.dtype, [&](auto type) {
+      using T = decltype(type);
+      if (args.values.data == args.main.data) return;
+      for (std::int64_t i = 0; i < args.main.numel(); ++i) {
+        args.values.as<T>()[i] =
+            narrow<T>(static_cast<accumulate_t<T>>(widen(args.main.as<M>()[i])));
+      }
+    });
+  });
+}
+
 }  // namespace
 
 OptimKernels optim_kernels() {
-  return {.adam = adam, .sgd = sgd, .sum_squares = sum_squares, .clip = clip, .normal = normal};
+  return {.adam = adam,
+          .sgd = sgd,
+          .sign = sign,
+          .sum_squares = sum_squares,
+          .clip = clip,
+          .normal = normal};
 }
 
 }  // namespace bev::cpu::BEV_CPU_LEVEL

@@ -13,6 +13,7 @@ Kernels kernels() {
           .attention = attention_kernels(),
           .embedding = embedding_kernels(),
           .loss = loss_kernels(),
+          .moe = moe_kernels(),
           .optim = optim_kernels()};
 }
 

@@ -13,6 +13,7 @@ ActivationKernels activation_kernels();
 AttentionKernels attention_kernels();
 EmbeddingKernels embedding_kernels();
 LossKernels loss_kernels();
+MoeKernels moe_kernels();
 OptimKernels optim_kernels();
 
 Kernels kernels();

@@ -1,0 +1,219 @@
+// Rows in the order of experts: sorting, gathering, summing, weighing, and products expert by
+// expert.
+#include "kernels/moe.h"
+
+#include <algorithm>
+
+#include "backend/cpu/kernels/math.h"
+#include "backend/cpu/kernels/moe_tables.h"
+#include "backend/cpu/kernels/pieces.h"
+#include "backend/cpu/kernels/tables.h"
+#include "base/error.h"
+
+namespace bev::cpu::BEV_CPU_LEVEL {
+
+namespace {
+
+void sort_rows(const Stream&, const SortRowsArgs& args) {
+  const std::int64_t slots = args.experts.numel(), count = args.offsets.numel() - 1;
+  const auto* experts = args.experts.as<std::int32_t>();
+  auto* offsets = args.offsets.as<std::int32_t>();
+  auto* order = args.order.as<std::int32_t>();
+  auto* place = args.place.as<std::int32_t>();
+  const auto local = [&](std::int64_t slot) {
+    const std::int64_t expert = experts[slot] - args.first_expert;
+    return experts[slot] >= 0 && expert >= 0 && expert < count ? expert : std::int64_t{-1};
+  };
+  std::fill_n(offsets, count + 1, 0);
+  for (std::int64_t s = 0; s < slots; ++s) {
+    if (local(s) >= 0) ++offsets[local(s) + 1];
+  }
+  for (std::int64_t e = 0; e < count; ++e) offsets[e + 1] += offsets[e];
+  std::fill(order + offsets[count], order + args.order.numel(), -1);
+  // offsets[e] serves as the next row of expert e, and is moved back in the end.
+  for (std::int64_t s = 0; s < slots; ++s) {
+    place[s] = local(s) >= 0 ? offsets[local(s)]++ : -1;
+    if (place[s] >= 0) order[place[s]] = static_cast<std::int32_t>(s);
+  }
+  for (std::int64_t e = count; e > 0; --e) offsets[e] = offsets[e - 1];
+  offsets[0] = 0;
+}
+
+void gather_rows(const Stream& stream, const GatherRowsArgs& args) {
+  const std::int64_t columns = args.rows.shape[1];
+  BEV_CHECK(args.x.shape[1] == columns && args.x.dtype == args.rows.dtype, "gather_rows: ",
+            args.x.shape, " to ", args.rows.shape);
+  visit_float(args.x.dtype, [&](auto type) {
+    using T = decltype(type);
+    const T* x = args.x.as<T>();
+    T* rows = args.rows.as<T>();
+    for_ranges(stream, args.rows.shape[0], rows_per_piece(columns),
+               [&](std::int64_t begin, std::int64_t end) {
+                 for (std::int64_t r = begin; r < end; ++r) {
+                   T* to = rows + r * columns;
+                   if (args.order[r] < 0) {
+                     std::fill_n(to, columns, narrow<T>(0));
+                   } else {
+                     std::copy_n(x + args.order[r] / args.topk * columns, columns, to);
+                   }
+                 }
+               });
+  });
+}
+
+constexpr std::int64_t kColumns = 256;  // summed at a time, in the accumulate type
+
+template <class T>
+void sum_token(const SumRowsArgs& args, std::int64_t token, std::int64_t columns) {
+  using A = accumulate_t<T>;
+  const T* rows = args.rows.as<T>();
+  T* y = args.y.as<T>() + token * columns;
+  for (std::int64_t begin = 0; begin < columns; begin += kColumns) {
+    const std::int64_t count = std::min(kColumns, columns - begin);
+    A sums[kColumns] = {};
+    for (std::int64_t j = 0; j < args.topk; ++j) {
+      const std::int64_t row = args.place[token * args.topk + j];
+      if (row < 0) continue;
+      const T* from = rows + row * columns + begin;
+      for (std::int64_t i = 0; i < count; ++i) sums[i] += widen(from[i]);
+    }
+    for (std::int64_t i = 0; i < count; ++i) y[begin + i] = narrow<T>(sums[i]);
+  }
+}
+
+void sum_rows(const Stream& stream, const SumRowsArgs& args) {
+  const std::int64_t columns = args.y.shape[1];
+  BEV_CHECK(args.rows.shape[1] == columns && args.rows.dtype == args.y.dtype, "sum_rows: ",
+            args.rows.shape, " to ", args.y.shape);
+  visit_float(args.y.dtype, [&](auto type) {
+    using T = decltype(type);
+    for_ranges(stream, args.y.shape[0], rows_per_piece(columns * args.topk),
+               [&](std::int64_t begin, std::int64_t end) {
+                 for (std::int64_t t = begin; t < end; ++t) sum_token<T>(args, t, columns);
+               });
+  });
+}
+
+void weigh_rows(const Stream& stream, const WeighRowsArgs& args) {
+  const std::int64_t columns = args.x.shape[1];
+  visit_float(args.x.dtype, [&](auto type) {
+    using T = decltype(type);
+    using A = accumulate_t<T>;
+    const A* probs = args.probs.as<A>();
+    for_ranges(stream, args.x.shape[0], rows_per_piece(columns),
+               [&](std::int64_t begin, std::int64_t end) {
+                 for (std::int64_t r = begin; r < end; ++r) {
+                   const T* from = args.x.as<T>() + r * columns;
+                   T* to = args.y.as<T>() + r * columns;
+                   if (args.order[r] < 0) {
+                     std::fill_n(to, columns, narrow<T>(0));
+                     continue;
+                   }
+                   const A weight = probs[args.order[r]];
+                   for (std::int64_t i = 0; i < columns; ++i) {
+                     to[i] = narrow<T>(weight * widen(from[i]));
+                   }
+                 }
+               });
+  });
+}
+
+void weigh_rows_backward(const Stream& stream, const WeighRowsBackwardArgs& args) {
+  const std::int64_t columns = args.x.shape[1];
+  visit_float(args.x.dtype, [&](auto type) {
+    using T = decltype(type);
+    using A = accumulate_t<T>;
+    const A* probs = args.probs.as<A>();
+    A* dprobs = args.dprobs.as<A>();
+    for_ranges(stream, args.dprobs.numel(), kFlatPiece, [&](std::int64_t begin, std::int64_t end) {
+      for (std::int64_t s = begin; s < end; ++s) {
+        if (args.place[s] < 0) dprobs[s] = 0;
+      }
+    });
+    for_ranges(stream, args.x.shape[0], rows_per_piece(columns),
+               [&](std::int64_t begin, std::int64_t end) {
+                 for (std::int64_t r = begin; r < end; ++r) {
+                   const T *dy = args.dy.as<T>() + r * columns, *x = args.x.as<T>() + r * columns;
+                   T* dx = args.dx.as<T>() + r * columns;
+                   const std::int32_t slot = args.order[r];
+                   const A weight = slot < 0 ? A{0} : probs[slot];
+                   A dot = 0;
+                   for (std::int64_t i = 0; i < columns; ++i) {
+                     const A d = widen(dy[i]);
+                     dot += d * widen(x[i]);
+                     dx[i] = narrow<T>(slot < 0 ? A{0} : weight * d);
+                   }
+                   if (slot >= 0) dprobs[slot] = dot;
+                 }
+               });
+  });
+}
+
+// Calls body(expert, begin, end) for the experts that have rows; rows of `out` past the last one's
+// become zeros.
+template <class Body>
+void for_experts(const GroupedArgs& args, const View& out, const Body& body) {
+  const std::int64_t experts = args.w.shape[0];
+  for (std::int64_t e = 0; e < experts; ++e) {
+    if (args.offsets[e] < args.offsets[e + 1]) body(e, args.offsets[e], args.offsets[e + 1]);
+  }
+  const View unused = out.rows(args.offsets[experts], out.shape[0]);
+  std::fill_n(unused.address(0), unused.bytes(), std::byte{0});
+}
+
+View weight_of(const View& w, std::int64_t expert) {
+  return w.rows(expert, expert + 1).reshape({w.shape[1], w.shape[2]});
+}
+
+View row_of(const View& bias, std::int64_t expert) {
+  return bias.empty() ? View() : bias.rows(expert, expert + 1).flat();
+}
+
+void grouped(const Stream& stream, const GroupedArgs& args) {
+  const auto gemm = gemm_kernels().gemm;
+  for_experts(args, args.y, [&](std::int64_t e, std::int64_t begin, std::int64_t end) {
+    gemm(stream, {args.x.rows(begin, end), weight_of(args.w, e), args.y.rows(begin, end), false,
+                  true, 1, 0, row_of(args.bias, e)});
+  });
+}
+
+void grouped_input(const Stream& stream, const GroupedArgs& args) {
+  const auto gemm = gemm_kernels().gemm;
+  for_experts(args, args.x, [&](std::int64_t e, std::int64_t begin, std::int64_t end) {
+    gemm(stream, {args.y.rows(begin, end), weight_of(args.w, e), args.x.rows(begin, end), false,
+                  false, 1, 0, {}});
+  });
+}
+
+void grouped_weight(const Stream& stream, const GroupedArgs& args) {
+  const auto gemm = gemm_kernels().gemm;
+  const auto column_sum = elementwise_kernels().column_sum;
+  const std::int64_t experts = args.w.empty() ? args.bias.shape[0] : args.w.shape[0];
+  for (std::int64_t e = 0; e < experts; ++e) {
+    const View y = args.y.rows(args.offsets[e], args.offsets[e + 1]);
+    if (!args.bias.empty()) column_sum(stream, y, args.beta, row_of(args.bias, e));
+    if (args.w.empty()) continue;
+    gemm(stream, {y, args.x.rows(args.offsets[e], args.offsets[e + 1]), weight_of(args.w, e), true,
+                  false, 1, args.beta, {}});
+  }
+}
+
+}  // namespace
+
+MoeKernels moe_kernels() {
+  return {.route = route,
+          .route_backward = route_backward,
+          .router_load = router_load,
+          .spread = spread,
+          .pick = pick,
+          .sort_rows = sort_rows,
+          .gather_rows = gather_rows,
+          .sum_rows = sum_rows,
+          .weigh_rows = weigh_rows,
+          .weigh_rows_backward = weigh_rows_backward,
+          .grouped = grouped,
+          .grouped_input = grouped_input,
+          .grouped_weight = grouped_weight};
+}
+
+}  // namespace bev::cpu::BEV_CPU_LEVEL

@@ -1,0 +1,354 @@
+// How tokens choose experts, and the gradients of it. One token at a time; E is small.
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <span>
+
+#include "backend/cpu/kernels/math.h"
+#include "backend/cpu/kernels/moe_tables.h"
+#include "backend/cpu/kernels/pieces.h"
+#include "base/error.h"
+
+namespace bev::cpu::BEV_CPU_LEVEL {
+
+namespace {
+constexpr std::int64_t kTokens = 64;  // of a piece
+
+// Scratch rows of E numbers for each piece.
+template <class A>
+struct Rows {
+  A* base = nullptr;
+  std::int64_t experts = 0, each = 0;
+
+  Rows(const Stream& stream, std::int64_t pieces, std::int64_t experts_, std::int64_t each_)
+      : base(reinterpret_cast<A*>(stream.pool->scratch(
+            static_cast<std::size_t>(pieces * experts_ * each_) * sizeof(A)))),
+        experts(experts_),
+        each(each_) {}
+  A* at(std::int64_t piece, std::int64_t index) const {
+    return base + (piece * each + index) * experts;
+  }
+};
+
+// scores[e] of one token's logits; returns log(sum(exp(logits))).
+template <class A>
+A scores_of(RouterScore kind, const A* logits, std::int64_t experts, A* scores) {
+  const A most = *std::max_element(logits, logits + experts);
+  A sum = 0;
+  for (std::int64_t e = 0; e < experts; ++e) sum += std::exp(logits[e] - most);
+  const A lse = most + std::log(sum);
+  for (std::int64_t e = 0; e < experts; ++e) {
+    if (kind == RouterScore::kSoftmax) {
+      scores[e] = std::exp(logits[e] - lse);
+    } else if (kind == RouterScore::kSigmoid) {
+      scores[e] = 1 / (1 + std::exp(-logits[e]));
+    } else {
+      const A softplus = std::max(logits[e], A{0}) + std::log1p(std::exp(-std::abs(logits[e])));
+      scores[e] = std::sqrt(softplus);
+    }
+  }
+  return lse;
+}
+
+// d score / d logit of scores that depend on their own logit alone.
+template <class A>
+A score_slope(RouterScore kind, A logit, A score) {
+  if (kind == RouterScore::kSigmoid) return score * (1 - score);
+  return score > 0 ? 1 / (2 * score * (1 + std::exp(-logit))) : A{0};
+}
+
+// The place of the largest key; the first of equal ones.
+template <class A>
+std::int64_t best_of(const A* keys, std::int64_t count) {
+  return std::max_element(keys, keys + count) - keys;
+}
+
+// Closes the groups that are not among the best by setting their keys to -inf. `spare` has 2 E places.
+template <class A>
+void limit_groups(const RoutingRule& rule, std::int64_t experts, A* keys, A* spare) {
+  if (rule.groups <= 1) return;
+  constexpr A kNone = -std::numeric_limits<A>::infinity();
+  const std::int64_t size = experts / rule.groups;
+  A* totals = spare;
+  for (std::int64_t g = 0; g < rule.groups; ++g) {
+    A* members = spare + rule.groups;
+    std::copy_n(keys + g * size, size, members);
+    totals[g] = 0;
+    for (std::int64_t i = 0; i < rule.group_experts; ++i) {
+      const std::int64_t best = best_of(members, size);
+      totals[g] += members[best];
+      members[best] = kNone;
+    }
+  }
+  for (std::int64_t open = 0; open < rule.group_topk; ++open) {
+    totals[best_of(totals, rule.groups)] = kNone;
+  }
+  for (std::int64_t g = 0; g < rule.groups; ++g) {
+    if (totals[g] != kNone) std::fill_n(keys + g * size, size, kNone);
+  }
+}
+
+// What the chosen experts' numbers are multiplied with.
+template <class A>
+void probabilities(const RoutingRule& rule, const A* logits, const A* scores,
+                   const std::int32_t* chosen, A* probs) {
+  const auto scaling = static_cast<A>(rule.scaling);
+  const bool softmax = rule.score == RouterScore::kSoftmax;
+  A sum = 0;
+  if (softmax && !rule.pre_softmax) {
+    A most = logits[chosen[0]];
+    for (std::int64_t j = 1; j < rule.topk; ++j) most = std::max(most, logits[chosen[j]]);
+    for (std::int64_t j = 0; j < rule.topk; ++j) {
+      probs[j] = std::exp(logits[chosen[j]] - most);
+      sum += probs[j];
+    }
+  } else {
+    for (std::int64_t j = 0; j < rule.topk; ++j) sum += probs[j] = scores[chosen[j]];
+    if (softmax || !rule.normalize || rule.topk == 1) {
+      sum = 1;
+    } else {
+      sum += static_cast<A>(1e-20);
+    }
+  }
+  for (std::int64_t j = 0; j < rule.topk; ++j) probs[j] = probs[j] / sum * scaling;
+}
+
+template <class A>
+void choose(const RouteArgs& args, const A* logits, A* scores, A* keys, A* spare,
+            std::int32_t* chosen) {
+  const std::int64_t experts = args.logits.shape[1];
+  // The softmax keeps the order, and differences survive better in the logits.
+  const bool by_logit = args.rule.score == RouterScore::kSoftmax && args.rule.groups <= 1;
+  std::copy_n(by_logit ? logits : scores, experts, keys);
+  if (!args.bias.empty()) {
+    visit_float(args.bias.dtype, [&](auto type) {
+      const auto* bias = args.bias.as<decltype(type)>();
+      for (std::int64_t e = 0; e < experts; ++e) keys[e] += static_cast<A>(widen(bias[e]));
+    });
+  }
+  limit_groups(args.rule, experts, keys, spare);
+  for (std::int64_t j = 0; j < args.rule.topk; ++j) {
+    const std::int64_t best = best_of(keys, experts);
+    chosen[j] = static_cast<std::int32_t>(best);
+    keys[best] = -std::numeric_limits<A>::infinity();
+  }
+}
+
+// The gradient of the probabilities of one token as one of scores (d_scores) or, for a softmax over
+// the chosen, of logits (d_logits), added.
+template <class A>
+void probabilities_backward(const RoutingRule& rule, const A* scores, const std::int32_t* chosen,
+                            const A* probs, const A* dprobs, A* d_scores, A* d_logits) {
+  const auto scaling = static_cast<A>(rule.scaling);
+  const bool softmax = rule.score == RouterScore::kSoftmax;
+  A mean = 0;  // of dprobs under the probabilities
+  if (softmax && !rule.pre_softmax) {
+    for (std::int64_t j = 0; j < rule.topk; ++j) mean += dprobs[j] * probs[j] / scaling;
+    for (std::int64_t j = 0; j < rule.topk; ++j) d_logits[chosen[j]] += probs[j] * (dprobs[j] - mean);
+    return;
+  }
+  A sum = 1;
+  if (!softmax && rule.normalize && rule.topk > 1) {
+    sum = static_cast<A>(1e-20);
+    for (std::int64_t j = 0; j < rule.topk; ++j) sum += scores[chosen[j]];
+    for (std::int64_t j = 0; j < rule.topk; ++j) mean += dprobs[j] * scores[chosen[j]] / sum;
+  }
+  for (std::int64_t j = 0; j < rule.topk; ++j) {
+    d_scores[chosen[j]] += scaling * (dprobs[j] - mean) / sum;
+  }
+}
+
+// Gradients of the scores' balancing losses, added to d_scores. Those of scores that are no softmax
+// go through the division by their sum.
+template <class A>
+void balance_backward(const RouteBackwardArgs& args, std::int64_t token, A factor, const A* scores,
+                      A* d_scores) {
+  const std::int64_t experts = args.logits.shape[1];
+  for (const BalanceTerm& term : args.balance) {
+    const std::int64_t group = term.group == nullptr ? 0 : term.group[token];
+    const A* counts = term.counts.as<A>() + group * experts;
+    A chosen = 0, total = 0, mean = 0;
+    for (std::int64_t e = 0; e < experts; ++e) chosen += counts[e];
+    if (chosen == 0) continue;
+    const A weight =
+        factor * static_cast<A>(term.coefficient) * static_cast<A>(experts) / chosen;
+    if (args.rule.score == RouterScore::kSoftmax) {
+      for (std::int64_t e = 0; e < experts; ++e) d_scores[e] += weight * counts[e];
+      continue;
+    }
+    for (std::int64_t e = 0; e < experts; ++e) total += scores[e];
+    total += static_cast<A>(1e-20);
+    for (std::int64_t e = 0; e < experts; ++e) mean += counts[e] * scores[e] / total;
+    for (std::int64_t e = 0; e < experts; ++e) d_scores[e] += weight * (counts[e] - mean) / total;
+  }
+}
+
+// dlogits += the scores' gradient through the scores.
+template <class A>
+void scores_backward(RouterScore kind, const A* logits, const A* scores, std::int64_t experts,
+                     const A* d_scores, A* d_logits) {
+  A mean = 0;
+  if (kind == RouterScore::kSoftmax) {
+    for (std::int64_t e = 0; e < experts; ++e) mean += d_scores[e] * scores[e];
+    for (std::int64_t e = 0; e < experts; ++e) d_logits[e] += scores[e] * (d_scores[e] - mean);
+    return;
+  }
+  for (std::int64_t e = 0; e < experts; ++e) {
+    d_logits[e] += d_scores[e] * score_slope(kind, logits[e], scores[e]);
+  }
+}
+
+void check_route(const char* op, const View& logits, const View& experts, const RoutingRule& rule) {
+  BEV_CHECK(logits.shape.ndim() == 2 && experts.shape == Shape({logits.shape[0], rule.topk}) &&
+                experts.dtype == Dtype::kI32 && rule.topk <= logits.shape[1] &&
+                logits.shape[1] % rule.groups == 0,
+            ErrorKind::kInternal, op, ": logits ", logits.shape, ", experts ", experts.shape,
+            ", top ", rule.topk, " of ", rule.groups, " groups");
+}
+
+// f(A{}) with the type of the router's numbers.
+template <class F>
+void visit_router(const View& logits, const F& f) {
+  if (logits.dtype == Dtype::kF64) return f(double{});
+  BEV_CHECK(logits.dtype == Dtype::kF32, ErrorKind::kInternal, "router: logits are ",
+            name_of(logits.dtype));
+  f(float{});
+}
+}  // namespace
+
+void route(const Stream& stream, const RouteArgs& args) {
+  check_route("route", args.logits, args.experts, args.rule);
+  const std::int64_t tokens = args.logits.shape[0], experts = args.logits.shape[1];
+  const std::int64_t topk = args.rule.topk;
+  visit_router(args.logits, [&](auto type) {
+    using A = decltype(type);
+    // limit_groups needs room for the groups and for one group's members.
+    const Rows<A> rows(stream, ceil_div(tokens, kTokens), 2 * experts, 2);
+    for_ranges(stream, tokens, kTokens, [&](std::int64_t begin, std::int64_t end) {
+      A* scores = rows.at(begin / kTokens, 0);
+      A *keys = scores + experts, *spare = rows.at(begin / kTokens, 1);
+      for (std::int64_t t = begin; t < end; ++t) {
+        const A* logits = args.logits.as<A>() + t * experts;
+        std::int32_t* chosen = args.experts.as<std::int32_t>() + t * topk;
+        scores_of(args.rule.score, logits, experts, scores);
+        choose(args, logits, scores, keys, spare, chosen);
+        probabilities(args.rule, logits, scores, chosen, args.probs.as<A>() + t * topk);
+      }
+    });
+  });
+}
+
+void route_backward(const Stream& stream, const RouteBackwardArgs& args) {
+  check_route("route backward", args.logits, args.experts, args.rule);
+  const std::int64_t tokens = args.logits.shape[0], experts = args.logits.shape[1];
+  const std::int64_t topk = args.rule.topk;
+  visit_router(args.logits, [&](auto type) {
+    using A = decltype(type);
+    const A factor = args.factor == nullptr ? A{0} : static_cast<A>(*args.factor);
+    const Rows<A> rows(stream, ceil_div(tokens, kTokens), experts, 3);
+    for_ranges(stream, tokens, kTokens, [&](std::int64_t begin, std::int64_t end) {
+      A* scores = rows.at(begin / kTokens, 0);
+      A *d_scores = rows.at(begin / kTokens, 1), *probs = rows.at(begin / kTokens, 2);
+      for (std::int64_t t = begin; t < end; ++t) {
+        const A* logits = args.logits.as<A>() + t * experts;
+        const std::int32_t* chosen = args.experts.as<std::int32_t>() + t * topk;
+        A* d_logits = args.dlogits.as<A>() + t * experts;
+        const A lse = scores_of(args.rule.score, logits, experts, scores);
+        std::fill_n(d_logits, experts, A{0});
+        std::fill_n(d_scores, experts, A{0});
+        if (!args.dprobs.empty()) {
+          probabilities(args.rule, logits, scores, chosen, probs);
+          probabilities_backward(args.rule, scores, chosen, probs, args.dprobs.as<A>() + t * topk,
+                                 d_scores, d_logits);
+        }
+        balance_backward(args, t, factor, scores, d_scores);
+        scores_backward(args.rule.score, logits, scores, experts, d_scores, d_logits);
+        if (args.z_coefficient == 0) continue;
+        const A z = 2 * factor * static_cast<A>(args.z_coefficient) * lse;
+        for (std::int64_t e = 0; e < experts; ++e) d_logits[e] += z * std::exp(logits[e] - lse);
+      }
+    });
+  });
+}
+
+namespace {
+// Adds one token's scores, for a softmax as they are, others over their sum, and its two totals.
+template <class A>
+void add_scores(const RouterLoadArgs& args, std::int64_t token, std::int64_t group, A* scores) {
+  const std::int64_t experts = args.logits.shape[1];
+  const A lse =
+      scores_of(args.rule.score, args.logits.as<A>() + token * experts, experts, scores);
+  A total = 0, entropy = 0;
+  for (std::int64_t e = 0; e < experts; ++e) total += scores[e];
+  A* sums = args.scores.as<A>() + group * experts;
+  for (std::int64_t e = 0; e < experts; ++e) {
+    const A share = scores[e] / (total + static_cast<A>(1e-20));
+    sums[e] += share;
+    if (share > 0) entropy -= share * std::log(share);
+  }
+  args.totals.as<A>()[0] += lse * lse;
+  args.totals.as<A>()[1] += entropy;
+}
+}  // namespace
+
+void router_load(const Stream& stream, const RouterLoadArgs& args) {
+  check_route("router load", args.logits, args.experts, args.rule);
+  const std::int64_t tokens = args.logits.shape[0], experts = args.logits.shape[1];
+  visit_router(args.logits, [&](auto type) {
+    using A = decltype(type);
+    std::fill_n(args.counts.as<A>(), args.counts.numel(), A{0});
+    const bool with_scores = !args.scores.empty();
+    if (with_scores) {
+      std::fill_n(args.scores.as<A>(), args.scores.numel(), A{0});
+      std::fill_n(args.totals.as<A>(), args.totals.numel(), A{0});
+    }
+    const Rows<A> rows(stream, 1, experts, 1);
+    for (std::int64_t t = 0; t < tokens; ++t) {
+      const std::int64_t group = args.group == nullptr ? 0 : args.group[t];
+      const std::int32_t* chosen = args.experts.as<std::int32_t>() + t * args.rule.topk;
+      for (std::int64_t j = 0; j < args.rule.topk; ++j) {
+        args.counts.as<A>()[group * experts + chosen[j]] += 1;
+      }
+      if (with_scores) add_scores<A>(args, t, group, rows.at(0, 0));
+    }
+  });
+}
+
+namespace {
+// body(a token's choices, their numbers, its row of the matrix).
+template <class Body>
+void for_choices(const Stream& stream, const ChoiceArgs& args, const Body& body) {
+  const std::int64_t experts = args.dense.shape[1], topk = args.experts.shape[1];
+  visit_router(args.probs, [&](auto wide) {
+    using A = decltype(wide);
+    visit_float(args.dense.dtype, [&](auto type) {
+      using T = decltype(type);
+      for_ranges(stream, args.dense.shape[0], kTokens, [&](std::int64_t begin, std::int64_t end) {
+        for (std::int64_t t = begin; t < end; ++t) {
+          body(args.experts.as<std::int32_t>() + t * topk, args.probs.as<A>() + t * topk,
+               args.dense.as<T>() + t * experts);
+        }
+      });
+    });
+  });
+}
+}  // namespace
+
+void spread(const Stream& stream, const ChoiceArgs& args) {
+  const std::int64_t experts = args.dense.shape[1], topk = args.experts.shape[1];
+  for_choices(stream, args, [&]<class A, class T>(const std::int32_t* chosen, A* probs, T* dense) {
+    std::fill_n(dense, experts, narrow<T>(0));
+    for (std::int64_t j = 0; j < topk; ++j) {
+      dense[chosen[j]] = narrow<T>(static_cast<accumulate_t<T>>(probs[j]));
+    }
+  });
+}
+
+void pick(const Stream& stream, const ChoiceArgs& args) {
+  const std::int64_t topk = args.experts.shape[1];
+  for_choices(stream, args, [&]<class A, class T>(const std::int32_t* chosen, A* probs, T* dense) {
+    for (std::int64_t j = 0; j < topk; ++j) probs[j] = static_cast<A>(widen(dense[chosen[j]]));
+  });
+}
+
+}  // namespace bev::cpu::BEV_CPU_LEVEL

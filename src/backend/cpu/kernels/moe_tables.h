@@ -1,0 +1,14 @@
+// The parts of the table for mixtures of experts, by source.
+#pragma once
+
+#include "kernels/moe.h"
+
+namespace bev::cpu::BEV_CPU_LEVEL {
+
+void route(const Stream& stream, const RouteArgs& args);
+void route_backward(const Stream& stream, const RouteBackwardArgs& args);
+void spread(const Stream& stream, const ChoiceArgs& args);
+void pick(const Stream& stream, const ChoiceArgs& args);
+void router_load(const Stream& stream, const RouterLoadArgs& args);
+
+}  // namespace bev::cpu::BEV_CPU_LEVEL

@@ -1,0 +1,234 @@
+// Grouped products in plain f32 arithmetic: f32 models, and shapes whose rows are no whole 16-byte
+// words.
+#include "backend/cuda/grid.cuh"
+#include "backend/cuda/grouped_tiles.cuh"
+#include "backend/cuda/moe_parts.h"
+#include "backend/cuda/values.cuh"
+
+namespace bev::cuda {
+
+namespace {
+
+constexpr int kTile = 64, kDepth = 16, kSide = 16, kEach = kTile / kSide;
+
+// Sums a tile of c: a(row, k) and b(k, column) give zeros outside. A thread has kEach x kEach sums.
+template <class A, class B>
+__device__ void tile_sums(const A& a, const B& b, int depth, float (&sums)[kEach][kEach]) {
+  __shared__ float left[kDepth][kTile + 1], right[kDepth][kTile + 1];
+  const int thread = static_cast<int>(threadIdx.x), tx = thread % kSide, ty = thread / kSide;
+  for (int first = 0; first < depth; first += kDepth) {
+    for (int i = thread; i < kDepth * kTile; i += kSide * kSide) {
+      left[i / kTile][i % kTile] = first + i / kTile < depth ? a(i % kTile, first + i / kTile) : 0;
+      right[i / kTile][i % kTile] = first + i / kTile < depth ? b(first + i / kTile, i % kTile) : 0;
+    }
+    __syncthreads();
+#pragma unroll
+    for (int k = 0; k < kDepth; ++k) {
+#pragma unroll
+      for (int i = 0; i < kEach; ++i) {
+#pragma unroll
+        for (int j = 0; j < kEach; ++j) {
+          sums[i][j] += left[k][ty + i * kSide] * right[k][tx + j * kSide];
+        }
+      }
+    }
+    __syncthreads();
+  }
+}
+
+// body(row, column, sum) for a thread's elements of the tile.
+template <class Body>
+__device__ void for_sums(const float (&sums)[kEach][kEach], const Body& body) {
+  const int tx = static_cast<int>(threadIdx.x) % kSide, ty = static_cast<int>(threadIdx.x) / kSide;
+#pragma unroll
+  for (int i = 0; i < kEach; ++i) {
+#pragma unroll
+    for (int j = 0; j < kEach; ++j) body(ty + i * kSide, tx + j * kSide, sums[i][j]);
+  }
+}
+
+template <class T>
+struct Grouped {
+  T *in, *w, *out;  // of the forward; the other way round for the input's gradient
+  const T* bias;
+  const std::int32_t* offsets;
+  int rows, depth, columns, experts;
+};
+
+// out = in w^T, or in w where kTransposed is false.
+template <class T, bool kTransposed>
+__global__ void __launch_bounds__(kSide* kSide) grouped_kernel(Grouped<T> args) {
+  const RowTile tile =
+      find_tile<kTile>(args.offsets, args.experts, args.rows, static_cast<int>(blockIdx.x));
+  if (tile.expert < 0) return;
+  const bool nobody = tile.expert == args.experts;
+  const int first = static_cast<int>(blockIdx.y) * kTile;
+  const T* w = args.w + static_cast<std::int64_t>(tile.expert) * args.depth * args.columns;
+  float sums[kEach][kEach] = {};
+  if (!nobody) {
+    tile_sums(
+        [&](int row, int k) {
+          const std::int64_t r = tile.begin + row;
+          return r < tile.end ? widen(args.in[r * args.depth + k]) : 0.0f;
+        },
+        [&](int k, int column) {
+          const std::int64_t n = first + column;
+          if (n >= args.columns) return 0.0f;
+          return widen(kTransposed ? w[n * args.depth + k]
+                                   : w[static_cast<std::int64_t>(k) * args.columns + n]);
+        },
+        args.depth, sums);
+  }
+  for_sums(sums, [&](int row, int column, float sum) {
+    const std::int64_t r = tile.begin + row, n = first + column;
+    if (r >= tile.end || n >= args.columns) return;
+    if (args.bias != nullptr && !nobody) {
+      sum += widen(args.bias[static_cast<std::int64_t>(tile.expert) * args.columns + n]);
+    }
+    args.out[r * args.columns + n] = narrow<T>(sum);
+  });
+}
+
+template <class T, bool kTransposed>
+void launch_grouped(const Stream& stream, const Grouped<T>& args) {
+  if (args.rows == 0 || args.columns == 0) return;
+  const dim3 blocks(static_cast<unsigned>(most_tiles(args.rows, args.experts, kTile)),
+                    static_cast<unsigned>(ceil_div(args.columns, kTile)));
+  grouped_kernel<T, kTransposed>
+      <<<blocks, kSide * kSide, 0, queue_of(stream).stream()>>>(args);
+  check_launch("grouped product");
+}
+
+template <class T, class G>
+struct GroupedWeight {
+  const T *x, *y;
+  G* w;
+  const std::int32_t* offsets;
+  int rows_of_w, columns;
+  float beta;
+};
+
+template <class T, class G>
+__global__ void __launch_bounds__(kSide* kSide) grouped_weight_kernel(GroupedWeight<T, G> args) {
+  const int expert = static_cast<int>(blockIdx.z);
+  const std::int64_t begin = args.offsets[expert];
+  const int count = args.offsets[expert + 1] - static_cast<int>(begin);
+  const int first_row = static_cast<int>(blockIdx.y) * kTile,
+            first_column = static_cast<int>(blockIdx.x) * kTile;
+  float sums[kEach][kEach] = {};
+  tile_sums(
+      [&](int row, int k) {
+        const int m = first_row + row;
+        return m < args.rows_of_w ? widen(args.y[(begin + k) * args.rows_of_w + m]) : 0.0f;
+      },
+      [&](int k, int column) {
+        const int n = first_column + column;
+        return n < args.columns ? widen(args.x[(begin + k) * args.columns + n]) : 0.0f;
+      },
+      count, sums);
+  G* w = args.w + static_cast<std::int64_t>(expert) * args.rows_of_w * args.columns;
+  for_sums(sums, [&](int row, int column, float sum) {
+    const std::int64_t m = first_row + row, n = first_column + column;
+    if (m >= args.rows_of_w || n >= args.columns) return;
+    G& to = w[m * args.columns + n];
+    if (args.beta != 0) sum += args.beta * widen(to);
+    to = narrow<G>(sum);
+  });
+}
+
+template <class T, class G>
+void launch_weight(const Stream& stream, const GroupedArgs& args) {
+  const GroupedWeight<T, G> work{address<T>(args.x),
+                                 address<T>(args.y),
+                                 address<G>(args.w),
+                                 args.offsets,
+                                 static_cast<int>(args.w.shape[1]),
+                                 static_cast<int>(args.w.shape[2]),
+                                 static_cast<float>(args.beta)};
+  if (args.w.numel() == 0) return;
+  const dim3 blocks(static_cast<unsigned>(ceil_div(work.columns, kTile)),
+                    static_cast<unsigned>(ceil_div(work.rows_of_w, kTile)),
+                    static_cast<unsigned>(args.w.shape[0]));
+  grouped_weight_kernel<T, G><<<blocks, kSide * kSide, 0, queue_of(stream).stream()>>>(work);
+  check_launch("grouped weight gradient");
+}
+
+template <class T, class G>
+struct GroupedBias {
+  const T* y;
+  G* bias;
+  const std::int32_t* offsets;
+  int columns;
+  float beta;
+};
+
+template <class T, class G>
+__global__ void __launch_bounds__(kThreads) grouped_bias_kernel(GroupedBias<T, G> args) {
+  const int column = static_cast<int>(blockIdx.x * kThreads + threadIdx.x);
+  const int expert = static_cast<int>(blockIdx.y);
+  if (column >= args.columns) return;
+  float sum = 0;
+  for (std::int64_t r = args.offsets[expert]; r < args.offsets[expert + 1]; ++r) {
+    sum += widen(args.y[r * args.columns + column]);
+  }
+  G& to = args.bias[static_cast<std::int64_t>(expert) * args.columns + column];
+  if (args.beta != 0) sum += args.beta * widen(to);
+  to = narrow<G>(sum);
+}
+
+// f(G{}) with the type of a gradient: the operands' own, or f32.
+template <class T, class F>
+void visit_gradient(const View& gradient, const F& f) {
+  if (gradient.dtype == Dtype::kF32) return f(float{});
+  f(T{});
+}
+
+}  // namespace
+
+void grouped_plain(const Stream& stream, const GroupedArgs& args) {
+  visit_value(args.x.dtype, [&](auto type) {
+    using T = decltype(type);
+    launch_grouped<T, true>(
+        stream, {address<T>(args.x), address<T>(args.w), address<T>(args.y), address<T>(args.bias),
+                 args.offsets, static_cast<int>(args.x.shape[0]), static_cast<int>(args.x.shape[1]),
+                 static_cast<int>(args.y.shape[1]), static_cast<int>(args.w.shape[0])});
+  });
+}
+
+void grouped_input_plain(const Stream& stream, const GroupedArgs& args) {
+  visit_value(args.x.dtype, [&](auto type) {
+    using T = decltype(type);
+    launch_grouped<T, false>(
+        stream, {address<T>(args.y), address<T>(args.w), address<T>(args.x), nullptr, args.offsets,
+                 static_cast<int>(args.y.shape[0]), static_cast<int>(args.y.shape[1]),
+                 static_cast<int>(args.x.shape[1]), static_cast<int>(args.w.shape[0])});
+  });
+}
+
+void grouped_weight_plain(const Stream& stream, const GroupedArgs& args) {
+  visit_value(args.x.dtype, [&](auto type) {
+    using T = decltype(type);
+    visit_gradient<T>(args.w, [&](auto gradient) {
+      launch_weight<T, decltype(gradient)>(stream, args);
+    });
+  });
+}
+
+void grouped_bias(const Stream& stream, const GroupedArgs& args) {
+  const std::int64_t experts = args.bias.shape[0], columns = args.bias.shape[1];
+  if (args.bias.numel() == 0) return;
+  visit_value(args.y.dtype, [&](auto type) {
+    using T = decltype(type);
+    visit_gradient<T>(args.bias, [&](auto gradient) {
+      using G = decltype(gradient);
+      const dim3 blocks(static_cast<unsigned>(ceil_div(columns, kThreads)),
+                        static_cast<unsigned>(experts));
+      grouped_bias_kernel<T, G><<<blocks, kThreads, 0, queue_of(stream).stream()>>>(
+          {address<T>(args.y), address<G>(args.bias), args.offsets, static_cast<int>(columns),
+           static_cast<float>(args.beta)});
+      check_launch("grouped bias gradient");
+    });
+  });
+}
+
+}  // namespace bev::cuda

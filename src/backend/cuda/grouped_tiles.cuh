@@ -1,0 +1,57 @@
+// Which tile of which expert's rows a block has. The number of rows of each expert is known on the
+// device only, so the grid has a block for every tile that there might be.
+#pragma once
+
+#include <cstdint>
+
+#include "backend/cuda/reduce.cuh"
+
+namespace bev::cuda {
+
+// At most so many tiles of kRows rows have `rows` rows of `experts` experts and those of nobody.
+constexpr std::int64_t most_tiles(std::int64_t rows, std::int64_t experts, int tile_rows) {
+  return rows / tile_rows + experts + 1;
+}
+
+struct RowTile {
+  int expert = -1;  // `experts` for rows past the last expert's, -1 for no tile
+  int begin = 0, end = 0;
+};
+
+// Tile `index` of tiles of kRows rows that begin anew at every expert. Every warp of the block
+// finds it by itself; all its lanes must call.
+template <int kRows>
+__device__ RowTile find_tile(const std::int32_t* offsets, int experts, int rows, int index) {
+  const int lane = static_cast<int>(threadIdx.x % kWarp);
+  int before = 0;  // tiles of earlier experts
+  for (int first = 0; first <= experts; first += kWarp) {
+    const int e = first + lane;
+    int begin = 0, end = 0;
+    if (e <= experts) {
+      begin = offsets[e];
+      end = e < experts ? offsets[e + 1] : rows;
+    }
+    const int tiles = (end - begin + kRows - 1) / kRows;
+    int up_to = tiles;
+    for (int distance = 1; distance < kWarp; distance *= 2) {
+      const int other = __shfl_up_sync(0xffffffffu, up_to, distance);
+      if (lane >= distance) up_to += other;
+    }
+    const int own = index - before - (up_to - tiles);
+    const unsigned found = __ballot_sync(0xffffffffu, own >= 0 && own < tiles);
+    if (found != 0) {
+      const int from = __ffs(static_cast<int>(found)) - 1;
+      RowTile tile;
+      tile.expert = first + from;
+      const int tile_begin = __shfl_sync(0xffffffffu, begin + own * kRows, from);
+      const int expert_end = __shfl_sync(0xffffffffu, end, from);
+      tile.begin = tile_begin;
+      tile.end = tile_begin + kRows < expert_end ? tile_begin + kRows : expert_end;
+      return tile;
+    }
+    before += __shfl_sync(0xffffffffu, up_to, kWarp - 1);
+  }
+  return {};
+}
+
+}  // namespace bev::cuda

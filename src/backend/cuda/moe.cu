@@ -1,0 +1,261 @@
+// Rows in the order of experts: sorting, gathering, summing, weighing.
+#include "backend/cuda/grid.cuh"
+#include "backend/cuda/moe_parts.h"
+#include "backend/cuda/reduce.cuh"
+#include "backend/cuda/sort_positions.h"
+#include "backend/cuda/tables.h"
+#include "backend/cuda/values.cuh"
+
+namespace bev {
+
+namespace cuda {
+namespace {
+
+__global__ void __launch_bounds__(kThreads)
+    key_slots_kernel(const std::int32_t* experts, int slots, int first_expert, int count,
+                     KeyedPositions out) {
+  const int s = static_cast<int>(own_pack());
+  if (s >= slots) return;
+  const int expert = experts[s] - first_expert;
+  const bool here = experts[s] >= 0 && expert >= 0 && expert < count;
+  out.keys[s] = static_cast<std::uint32_t>(here ? expert : count);
+  out.positions[s] = s;
+}
+
+// Where the key changes, offsets of the experts up to the new one begin.
+__global__ void __launch_bounds__(kThreads)
+    place_slots_kernel(KeyedPositions sorted, int slots, int count, std::int32_t* order,
+                       std::int32_t* place, std::int32_t* offsets) {
+  const int r = static_cast<int>(own_pack());
+  if (r >= slots) return;
+  const int key = static_cast<int>(sorted.keys[r]), slot = sorted.positions[r];
+  const bool used = key < count;
+  order[r] = used ? slot : -1;
+  place[slot] = used ? r : -1;
+  const int before = r == 0 ? -1 : static_cast<int>(sorted.keys[r - 1]);
+  for (int e = before + 1; e <= key; ++e) offsets[e] = r;
+  if (r == slots - 1) {
+    for (int e = key + 1; e <= count; ++e) offsets[e] = slots;
+  }
+}
+
+void sort_rows(const Stream& stream, const SortRowsArgs& args) {
+  const std::int64_t slots = args.experts.numel(), count = args.offsets.numel() - 1;
+  BEV_CHECK(args.order.numel() == slots && args.place.numel() == slots, ErrorKind::kInternal,
+            "sort_rows: ", slots, " slots, ", args.order.numel(), " rows");
+  CudaQueue& queue = queue_of(stream);
+  auto* offsets = args.offsets.as<std::int32_t>();
+  if (slots == 0) {
+    check_cuda(cudaMemsetAsync(offsets, 0, args.offsets.bytes(), queue.stream()), "sort_rows");
+    return;
+  }
+  auto* words = static_cast<std::uint32_t*>(
+      queue.scratch(static_cast<std::size_t>(4 * slots + sort_counts(slots)) * 4));
+  auto list = [&](std::int64_t at) {
+    return KeyedPositions{words + at * slots,
+                          reinterpret_cast<std::int32_t*>(words + (at + 1) * slots)};
+  };
+  const KeyedPositions first = list(0), other = list(2);
+  const auto blocks = static_cast<unsigned>(ceil_div(slots, kThreads));
+  key_slots_kernel<<<blocks, kThreads, 0, queue.stream()>>>(
+      args.experts.as<std::int32_t>(), static_cast<int>(slots),
+      static_cast<int>(args.first_expert), static_cast<int>(count), first);
+  check_launch("sort_rows");
+  const KeyedPositions sorted =
+      sort_positions(queue, first, other, slots, count, words + 4 * slots);
+  place_slots_kernel<<<blocks, kThreads, 0, queue.stream()>>>(
+      sorted, static_cast<int>(slots), static_cast<int>(count), args.order.as<std::int32_t>(),
+      args.place.as<std::int32_t>(), offsets);
+  check_launch("sort_rows");
+}
+
+template <class T, int N>
+__global__ void __launch_bounds__(kThreads)
+    gather_kernel(const T* x, T* out, const std::int32_t* order, std::int64_t rows,
+                  std::int64_t columns, int topk) {
+  const std::int64_t column = own_pack() * N;
+  if (column >= columns) return;
+  for (std::int64_t r = first_row(); r < rows; r += row_step()) {
+    Pack<T, N> pack;
+    const int slot = order[r];
+    if (slot >= 0) {
+      pack.load(x + slot / topk * columns + column);
+    } else {
+#pragma unroll
+      for (int i = 0; i < N; ++i) pack.set(i, 0);
+    }
+    pack.store(out + r * columns + column);
+  }
+}
+
+void gather_rows(const Stream& stream, const GatherRowsArgs& args) {
+  const std::int64_t rows = args.rows.shape[0], columns = args.rows.shape[1];
+  BEV_CHECK(args.x.shape[1] == columns, "gather_rows: ", args.x.shape, " to ", args.rows.shape);
+  if (args.rows.numel() == 0) return;
+  visit_value(args.x.dtype, [&](auto type) {
+    using T = decltype(type);
+    const T* x = address<T>(args.x);
+    T* out = address<T>(args.rows);
+    by_pack<T>(aligned(x, out), columns, [&](auto pack) {
+      constexpr int N = decltype(pack)::value;
+      const RowGrid grid = row_grid(rows, columns / N);
+      gather_kernel<T, N><<<grid.blocks, grid.threads, 0, queue_of(stream).stream()>>>(
+          x, out, args.order, rows, columns, static_cast<int>(args.topk));
+    });
+  });
+  check_launch("gather_rows");
+}
+
+template <class T, int N>
+__global__ void __launch_bounds__(kThreads)
+    sum_kernel(const T* rows, T* y, const std::int32_t* place, std::int64_t tokens,
+               std::int64_t columns, int topk) {
+  const std::int64_t column = own_pack() * N;
+  if (column >= columns) return;
+  for (std::int64_t t = first_row(); t < tokens; t += row_step()) {
+    float sums[N] = {};
+    for (int j = 0; j < topk; ++j) {
+      const std::int64_t row = place[t * topk + j];
+      if (row < 0) continue;
+      Pack<T, N> pack;
+      pack.load(rows + row * columns + column);
+#pragma unroll
+      for (int i = 0; i < N; ++i) sums[i] += pack[i];
+    }
+    Pack<T, N> out;
+#pragma unroll
+    for (int i = 0; i < N; ++i) out.set(i, sums[i]);
+    out.store(y + t * columns + column);
+  }
+}
+
+void sum_rows(const Stream& stream, const SumRowsArgs& args) {
+  const std::int64_t tokens = args.y.shape[0], columns = args.y.shape[1];
+  BEV_CHECK(args.rows.shape[1] == columns, "sum_rows: ", args.rows.shape, " to ", args.y.shape);
+  if (args.y.numel() == 0) return;
+  visit_value(args.y.dtype, [&](auto type) {
+    using T = decltype(type);
+    const T* rows = address<T>(args.rows);
+    T* y = address<T>(args.y);
+    by_pack<T>(aligned(rows, y), columns, [&](auto pack) {
+      constexpr int N = decltype(pack)::value;
+      const RowGrid grid = row_grid(tokens, columns / N);
+      sum_kernel<T, N><<<grid.blocks, grid.threads, 0, queue_of(stream).stream()>>>(
+          rows, y, args.place, tokens, columns, static_cast<int>(args.topk));
+    });
+  });
+  check_launch("sum_rows");
+}
+
+template <class T, int N>
+__global__ void __launch_bounds__(kThreads)
+    weigh_kernel(const T* x, T* y, const float* probs, const std::int32_t* order,
+                 std::int64_t rows, std::int64_t columns) {
+  const std::int64_t column = own_pack() * N;
+  if (column >= columns) return;
+  for (std::int64_t r = first_row(); r < rows; r += row_step()) {
+    const int slot = order[r];
+    Pack<T, N> pack;
+    pack.load(x + r * columns + column);
+#pragma unroll
+    for (int i = 0; i < N; ++i) pack.set(i, slot < 0 ? 0.0f : probs[slot] * pack[i]);
+    pack.store(y + r * columns + column);
+  }
+}
+
+void weigh_rows(const Stream& stream, const WeighRowsArgs& args) {
+  const std::int64_t rows = args.x.shape[0], columns = args.x.shape[1];
+  if (args.x.numel() == 0) return;
+  visit_value(args.x.dtype, [&](auto type) {
+    using T = decltype(type);
+    const T* x = address<T>(args.x);
+    T* y = address<T>(args.y);
+    by_pack<T>(aligned(x, y), columns, [&](auto pack) {
+      constexpr int N = decltype(pack)::value;
+      const RowGrid grid = row_grid(rows, columns / N);
+      weigh_kernel<T, N><<<grid.blocks, grid.threads, 0, queue_of(stream).stream()>>>(
+          x, y, address<float>(args.probs), args.order, rows, columns);
+    });
+  });
+  check_launch("weigh_rows");
+}
+
+__global__ void __launch_bounds__(kThreads)
+    clear_unplaced_kernel(float* dprobs, const std::int32_t* place, std::int64_t slots) {
+  const std::int64_t s = own_pack();
+  if (s < slots && place[s] < 0) dprobs[s] = 0;
+}
+
+// A warp for each row.
+template <class T, int N>
+__global__ void __launch_bounds__(kThreads)
+    weigh_backward_kernel(const T* dy, const T* x, const float* probs, T* dx, float* dprobs,
+                          const std::int32_t* order, std::int64_t rows, std::int64_t columns) {
+  const std::int64_t r = own_pack() / kWarp;
+  if (r >= rows) return;
+  const int slot = order[r];
+  const float weight = slot < 0 ? 0.0f : probs[slot];
+  float dot = 0;
+  for (std::int64_t column = threadIdx.x % kWarp * N; column < columns; column += kWarp * N) {
+    Pack<T, N> gradient, value;
+    gradient.load(dy + r * columns + column);
+    value.load(x + r * columns + column);
+#pragma unroll
+    for (int i = 0; i < N; ++i) {
+      dot += gradient[i] * value[i];
+      gradient.set(i, slot < 0 ? 0.0f : weight * gradient[i]);
+    }
+    gradient.store(dx + r * columns + column);
+  }
+  dot = reduce_warp<Sum>(dot);
+  if (slot >= 0 && threadIdx.x % kWarp == 0) dprobs[slot] = dot;
+}
+
+void weigh_rows_backward(const Stream& stream, const WeighRowsBackwardArgs& args) {
+  const std::int64_t rows = args.x.shape[0], columns = args.x.shape[1];
+  const std::int64_t slots = args.dprobs.numel();
+  cudaStream_t queue = queue_of(stream).stream();
+  if (slots == 0) return;
+  clear_unplaced_kernel<<<static_cast<unsigned>(ceil_div(slots, kThreads)), kThreads, 0, queue>>>(
+      address<float>(args.dprobs), args.place, slots);
+  if (rows == 0) return;
+  visit_value(args.x.dtype, [&](auto type) {
+    using T = decltype(type);
+    const T *dy = address<T>(args.dy), *x = address<T>(args.x);
+    T* dx = address<T>(args.dx);
+    by_pack<T>(aligned(dy, x, dx), columns, [&](auto pack) {
+      constexpr int N = decltype(pack)::value;
+      weigh_backward_kernel<T, N>
+          <<<static_cast<unsigned>(ceil_div(rows, kThreads / kWarp)), kThreads, 0, queue>>>(
+              dy, x, address<float>(args.probs), dx, address<float>(args.dprobs), args.order, rows,
+              columns);
+    });
+  });
+  check_launch("weigh_rows backward");
+}
+
+void grouped_weight(const Stream& stream, const GroupedArgs& args) {
+  if (!args.bias.empty()) grouped_bias(stream, args);
+  if (!args.w.empty()) grouped_weight_plain(stream, args);
+}
+
+}  // namespace
+}  // namespace cuda
+
+MoeKernels cuda_moe_kernels() {
+  return {.route = cuda::route,
+          .route_backward = cuda::route_backward,
+          .router_load = cuda::router_load,
+          .spread = cuda::spread,
+          .pick = cuda::pick,
+          .sort_rows = cuda::sort_rows,
+          .gather_rows = cuda::gather_rows,
+          .sum_rows = cuda::sum_rows,
+          .weigh_rows = cuda::weigh_rows,
+          .weigh_rows_backward = cuda::weigh_rows_backward,
+          .grouped = cuda::grouped_plain,
+          .grouped_input = cuda::grouped_input_plain,
+          .grouped_weight = cuda::grouped_weight};
+}
+
+}  // namespace bev

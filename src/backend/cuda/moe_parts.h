@@ -1,0 +1,22 @@
+// The parts of the table for mixtures of experts, by source.
+#pragma once
+
+#include "kernels/moe.h"
+
+namespace bev::cuda {
+
+// moe_router.cu
+void route(const Stream& stream, const RouteArgs& args);
+void route_backward(const Stream& stream, const RouteBackwardArgs& args);
+void router_load(const Stream& stream, const RouterLoadArgs& args);
+void spread(const Stream& stream, const ChoiceArgs& args);
+void pick(const Stream& stream, const ChoiceArgs& args);
+
+// grouped_plain.cu: any dtype and size.
+void grouped_plain(const Stream& stream, const GroupedArgs& args);
+void grouped_input_plain(const Stream& stream, const GroupedArgs& args);
+void grouped_weight_plain(const Stream& stream, const GroupedArgs& args);
+// The sums of each expert's rows of y, for its bias.
+void grouped_bias(const Stream& stream, const GroupedArgs& args);
+
+}  // namespace bev::cuda

@@ -1,0 +1,262 @@
+#include "models/moe_config.h"
+
+#include <algorithm>
+#include <cctype>
+#include <charconv>
+
+#include "base/fields.h"
+#include "base/problems.h"
+#include "base/text.h"
+
+namespace bev {
+
+namespace {
+
+constexpr double kMaxSize = 1 << 24;
+constexpr std::size_t kMaxItems = 1 << 13;  // more than a model has layers
+
+// Megatron's Python lists, "([0]*3+[1]*58)": sums of lists, repeated, in brackets of any depth.
+class ListExpression {
+ public:
+  explicit ListExpression(std::string_view text) : text_(text) {}
+
+  // The items; `ok` is false when it is no such list.
+  std::vector<std::int64_t> read(bool& ok) {
+    std::vector<std::int64_t> items = sum(0);
+    ok = !failed_ && at_ == text_.size();
+    return items;
+  }
+
+ private:
+  static constexpr int kDepth = 16;
+
+  char next() {
+    while (at_ < text_.size() && text_[at_] == ' ') ++at_;
+    return at_ < text_.size() ? text_[at_] : '\0';
+  }
+  bool take(char wanted) {
+    if (next() != wanted) return false;
+    ++at_;
+    return true;
+  }
+  std::int64_t number() {
+    next();
+    std::int64_t value = 0;
+    const char* begin = text_.data() + at_;
+    auto [end, error] = std::from_chars(begin, text_.data() + text_.size(), value);
+    failed_ |= error != std::errc() || value < 0;
+    at_ += static_cast<std::size_t>(end - begin);
+    return value;
+  }
+  std::vector<std::int64_t> sum(int depth) {
+    std::vector<std::int64_t> items = product(depth);
+    while (!failed_ && take('+')) {
+      std::vector<std::int64_t> more = product(depth);
+      items.insert(items.end(), more.begin(), more.end());
+      failed_ |= items.size() > kMaxItems;
+    }
+    next();
+    return items;
+  }
+  std::vector<std::int64_t> product(int depth) {
+    std::vector<std::int64_t> items = list(depth);
+    while (!failed_ && take('*')) {
+      std::int64_t times = number();
+      std::vector<std::int64_t> once = std::move(items);
+      items.clear();
+      failed_ |= times > static_cast<std::int64_t>(kMaxItems);
+      for (std::int64_t i = 0; !failed_ && i < times; ++i) {
+        items.insert(items.end(), once.begin(), once.end());
+        failed_ |= items.size() > kMaxItems;
+      }
+    }
+    return items;
+  }
+  std::vector<std::int64_t> list(int depth) {
+    if (depth < kDepth && take('(')) {
+      std::vector<std::int64_t> inner = sum(depth + 1);
+      failed_ |= !take(')');
+      return inner;
+    }
+    std::vector<std::int64_t> items;
+    failed_ |= !take('[');
+    while (!failed_ && !take(']')) {
+      items.push_back(number());
+      failed_ |= next() != ']' && !take(',');
+    }
+    return items;
+  }
+
+  std::string_view text_;
+  std::size_t at_ = 0;
+  bool failed_ = false;
+};
+
+// A number or a plain list as it is, a Python expression as the list that it makes.
+std::string read_layers(std::string_view text, std::string& problem) {
+  if (text.find_first_of("*+(") == std::string_view::npos) return std::string(text);
+  bool ok = false;
+  std::vector<std::string> items;
+  for (std::int64_t item : ListExpression(text).read(ok)) items.push_back(concat(item));
+  if (!ok) {
+    problem = concat("'", text, "' is neither a number nor a list like ([0]*3+[1]*58)");
+  }
+  return join(items, ",");
+}
+
+void group_problems(const MoeConfig& moe, std::vector<std::string>& out) {
+  if (moe.num_groups <= 1) return;
+  if (moe.num_experts % moe.num_groups != 0) {
+    out.push_back(concat("--moe-router-num-groups: ", moe.num_groups,
+                         " does not divide --num-experts ", moe.num_experts, "; use ",
+                         divisors_text(moe.num_experts)));
+    return;
+  }
+  std::int64_t size = moe.num_experts / moe.num_groups;
+  if (moe.group_topk < 1 || moe.group_topk > moe.num_groups || moe.group_topk * size < moe.topk) {
+    out.push_back(concat("--moe-router-group-topk: ", moe.group_topk, " of ", moe.num_groups,
+                         " groups of ", size, " experts; give a number up to ", moe.num_groups,
+                         " whose groups have --moe-router-topk ", moe.topk, " experts"));
+    return;
+  }
+  std::int64_t scored = moe.routing().group_experts;
+  if (scored < 1 || scored > size) {
+    out.push_back(concat("--moe-router-group-score-experts: ", scored,
+                         " experts make the score of a group of ", size,
+                         "; by default it is --moe-router-topk / --moe-router-group-topk"));
+  }
+}
+
+}  // namespace
+
+void MoeConfig::fields(FieldList& list) {
+  list.section("mixture of experts");
+  list.add("num-experts", num_experts, "experts of a layer; 0: all layers are dense")
+      .min(0)
+      .limit(1 << 16);
+  list.add("moe-layer-freq", layer_freq,
+           "N: layers 0, N, 2N, ... have experts; or a list with 1 (experts) or 0 (dense) for each "
+           "layer, also as ([0]*3+[1]*58)")
+      .min(0)
+      .limit(1 << 20)
+      .reads(read_layers);
+  list.add("moe-ffn-hidden-size", ffn_hidden_size, "inner width of an expert")
+      .min(0)
+      .limit(kMaxSize)
+      .defaults_to("ffn-hidden-size");
+  list.add("moe-router-topk", topk, "experts that a token chooses").min(1).limit(1 << 16);
+  list.add("moe-router-score-function", score_function,
+           {{"softmax", RouterScore::kSoftmax},
+            {"sigmoid", RouterScore::kSigmoid},
+            {"sqrtsoftplus", RouterScore::kSqrtSoftplus}},
+           "what makes scores of the router's logits");
+  list.add("moe-router-pre-softmax", pre_softmax,
+           "softmax over all experts before the choice, not over the chosen ones");
+  list.add("moe-router-norm-topk-prob", norm_topk_prob,
+           "sigmoid, sqrtsoftplus: scores of the chosen experts are divided by their sum");
+  list.add("moe-router-topk-scaling-factor", scaling_factor, "factor of the probabilities");
+  list.add("moe-router-num-groups", num_groups, "groups of experts of which a token may use some")
+      .min(0)
+      .limit(1 << 16);
+  list.add("moe-router-group-topk", group_topk, "how many of them").min(0).limit(1 << 16);
+  list.add("moe-router-group-score-experts", group_score_experts,
+           "best experts of a group whose scores are its score")
+      .min(0)
+      .limit(1 << 16)
+      .defaults_to("moe-router-topk / moe-router-group-topk");
+  list.add("moe-router-bias", router_bias, "the linear that makes the logits has a bias");
+  list.add("moe-router-enable-expert-bias", expert_bias,
+           "choose by score + bias, where the bias follows the load of each expert");
+  list.add("moe-shared-expert-intermediate-size", shared_expert_size,
+           "inner width of the MLP that every token passes besides; 0: none")
+      .min(0)
+      .limit(kMaxSize);
+  list.add("moe-shared-expert-gate", shared_expert_gate,
+           "its result is multiplied by the sigmoid of a linear of the token");
+}
+
+bool MoeConfig::in_layer(std::int64_t layer) const {
+  if (!any() || layer_freq.empty()) return false;
+  if (layer_freq.size() == 1) return layer_freq[0] > 0 && layer % layer_freq[0] == 0;
+  return layer_freq[static_cast<std::size_t>(layer)] != 0;
+}
+
+RoutingRule MoeConfig::routing() const {
+  RoutingRule rule;
+  rule.topk = topk;
+  rule.score = score_function;
+  rule.pre_softmax = pre_softmax;
+  rule.normalize = norm_topk_prob;
+  rule.scaling = scaling_factor;
+  if (num_groups > 1) {
+    rule.groups = num_groups;
+    rule.group_topk = group_topk;
+    rule.group_experts = group_score_experts > 0
+                             ? group_score_experts
+                             : std::max<std::int64_t>(topk / std::max<std::int64_t>(group_topk, 1), 1);
+  }
+  return rule;
+}
+
+std::vector<std::string> MoeConfig::problems(std::int64_t num_layers) const {
+  std::vector<std::string> out;
+  if (!any()) return out;
+  if (topk > num_experts) {
+    out.push_back(concat("--moe-router-topk: ", topk, " of --num-experts ", num_experts,
+                         "; choose at most ", num_experts));
+    return out;
+  }
+  auto count = static_cast<std::int64_t>(layer_freq.size());
+  bool frequency = count == 1;
+  if (count == 0 || (frequency && layer_freq[0] < 1) ||
+      (!frequency && std::ranges::any_of(layer_freq, [](auto one) { return one > 1; }))) {
+    out.push_back("--moe-layer-freq: give one N >= 1, or a 1 (experts) or 0 (dense) for each layer");
+  } else if (!frequency && count != num_layers) {
+    out.push_back(concat("--moe-layer-freq: lists ", count, " layers, --num-layers is ", num_layers));
+  }
+  if (topk == 1 && score_function == RouterScore::kSoftmax && !pre_softmax) {
+    out.push_back(
+        "--moe-router-topk: the softmax of one expert is always 1, which trains no router; add "
+        "--moe-router-pre-softmax");
+  }
+  if (expert_bias && score_function == RouterScore::kSoftmax) {
+    out.push_back(
+        "--moe-router-enable-expert-bias: needs --moe-router-score-function sigmoid or "
+        "sqrtsoftplus");
+  }
+  if (shared_expert_gate && shared_expert_size == 0) {
+    out.push_back(
+        "--moe-shared-expert-gate: there is no shared expert; give "
+        "--moe-shared-expert-intermediate-size");
+  }
+  group_problems(*this, out);
+  return out;
+}
+
+void MoeTraining::fields(FieldList& list) {
+  list.section(kSection);
+  list.add("moe-router-load-balancing-type", load_balancing,
+           "losses that spread tokens over experts: over the micro-batch, over each sequence")
+      .one_of({"none", "aux_loss", "seq_aux_loss"});
+  list.add("moe-aux-loss-coeff", aux_loss_coeff, "their weights, one for each").min(0);
+  list.add("moe-z-loss-coeff", z_loss_coeff, "weight of the loss that keeps logits small").min(0);
+  list.add("moe-router-bias-update-rate", bias_update_rate,
+           "by how much an expert's bias moves after each global batch")
+      .min(0);
+}
+
+double MoeTraining::coefficient(const char* kind) const {
+  double sum = 0;
+  for (std::size_t i = 0; i < load_balancing.size(); ++i) {
+    if (load_balancing[i] == kind) sum += aux_loss_coeff[std::min(i, aux_loss_coeff.size() - 1)];
+  }
+  return sum;
+}
+
+std::vector<std::string> MoeTraining::problems() const {
+  if (aux_loss_coeff.size() == load_balancing.size()) return {};
+  return {concat("--moe-aux-loss-coeff: has ", aux_loss_coeff.size(),
+                 " numbers, --moe-router-load-balancing-type names ", load_balancing.size())};
+}
+
+}  // namespace bev

@@ -1,0 +1,109 @@
+#include "nn/moe.h"
+
+#include "ops/collective.h"
+
+namespace bev {
+
+namespace {
+
+Param make_param(std::string name, const Shape& shape, Split split, InitRule init) {
+  Param param;
+  param.name = std::move(name);
+  param.shape = shape;
+  param.split = std::move(split);
+  param.init = init;
+  param.decays = init.kind == InitKind::kNormal;
+  return param;
+}
+
+constexpr InitRule kZeros = {InitKind::kConstant, 0};
+
+std::int64_t fc1_rows(const MlpOptions& expert) {
+  return expert.activation.gated ? 2 * expert.ffn_size : expert.ffn_size;
+}
+
+// Each expert's rows are cut over tp as those of a dense MLP.
+Split fc1_split(const MlpOptions& expert) {
+  if (!expert.activation.gated) return {Axis::kTp, 1, {}};
+  return {Axis::kTp, 1, {expert.ffn_size, expert.ffn_size}};
+}
+
+MlpOptions shared_options(const MoeOptions& o) {
+  MlpOptions shared = o.expert;
+  shared.ffn_size = o.shared_expert_size;
+  shared.bias = false;
+  return shared;
+}
+
+}  // namespace
+
+Moe::Moe(const std::string& name, const MoeOptions& o) : options(o) {
+  const MlpOptions& expert = o.expert;
+  const std::int64_t hidden = expert.hidden_size, rows = fc1_rows(expert);
+  const InitRule normal = {InitKind::kNormal, expert.init_std};
+  router = make_param(name + ".router.weight", {o.experts, hidden}, {}, normal);
+  if (o.router_bias) router_bias = make_param(name + ".router.bias", {o.experts}, {}, kZeros);
+  if (o.expert_bias) {
+    expert_bias = make_param(name + ".router.expert_bias", {o.experts}, {}, kZeros);
+    expert_bias->sign_rate = o.bias_update_rate;
+  }
+  const std::string fc1_name = name + ".experts.linear_fc1", fc2_name = name + ".experts.linear_fc2";
+  fc1 = make_param(fc1_name + ".weight", {o.experts, rows, hidden}, fc1_split(expert), normal);
+  fc2 = make_param(fc2_name + ".weight", {o.experts, hidden, expert.ffn_size}, {Axis::kTp, 2, {}},
+                   {InitKind::kNormal, expert.down_init_std});
+  if (expert.bias) {
+    fc1_bias = make_param(fc1_name + ".bias", {o.experts, rows}, fc1_split(expert), kZeros);
+    fc2_bias = make_param(fc2_name + ".bias", {o.experts, hidden}, {}, kZeros);
+  }
+  if (o.shared_expert_size == 0) return;
+  shared.emplace(name + ".shared_experts", shared_options(o));
+  if (o.shared_expert_gate) {
+    shared_gate = make_param(name + ".shared_experts.gate.weight", {1, hidden}, {}, normal);
+  }
+}
+
+void Moe::params(std::vector<Param*>& list) {
+  list.push_back(&router);
+  if (router_bias) list.push_back(&*router_bias);
+  if (expert_bias) list.push_back(&*expert_bias);
+  list.push_back(&fc1);
+  if (fc1_bias) list.push_back(&*fc1_bias);
+  list.push_back(&fc2);
+  if (fc2_bias) list.push_back(&*fc2_bias);
+  if (shared) shared->params(list);
+  if (shared_gate) list.push_back(&*shared_gate);
+}
+
+Var Moe::run_experts(Context& ctx, const Var& x, const Routing& routing,
+                     const SequenceLayout& layout) const {
+  const MlpOptions& expert = options.expert;
+  Tensor experts = gather_over_tp(ctx, routing.experts, x.placement, layout.tokens);
+  Var probs = enter_tensor_parallel(ctx, routing.probs, layout.tokens);
+  ExpertRows rows = sort_rows(ctx, experts, options.experts);
+  Var in = permute(ctx, enter_tensor_parallel(ctx, x, layout.tokens), rows);
+  Var up = grouped_linear(ctx, in, rows, fc1, fc1_bias ? &*fc1_bias : nullptr);
+  Var inner = weigh(ctx, activation(ctx, up, expert.activation), probs, rows);
+  Var out = combine(ctx, grouped_linear(ctx, inner, rows, fc2, nullptr), rows);
+  Var y = leave_tensor_parallel(ctx, out, expert.tensor_parallel.sequence_parallel);
+  return fc2_bias ? add_expert_biases(ctx, y, routing, *fc2_bias) : y;
+}
+
+Var Moe::run_shared(Context& ctx, const Var& x, std::int64_t tokens) const {
+  Var y = shared->forward(ctx, x, tokens);
+  if (!shared_gate) return y;
+  // A router with one expert, whose probability is the sigmoid.
+  RouterSpec gate;
+  gate.rule = {.topk = 1, .score = RouterScore::kSigmoid, .normalize = false};
+  Routing open = route(ctx, router_logits(ctx, x, *shared_gate, nullptr), gate, nullptr);
+  return weigh(ctx, y, open.probs, sort_rows(ctx, open.experts, 1));
+}
+
+Var Moe::forward(Context& ctx, const Var& x, const SequenceLayout& layout) const {
+  RouterSpec spec{options.routing, expert_bias ? &*expert_bias : nullptr, options.aux_loss,
+                  options.seq_aux_loss, options.z_loss};
+  Var logits = router_logits(ctx, x, router, router_bias ? &*router_bias : nullptr);
+  Var y = run_experts(ctx, x, route(ctx, logits, spec, &layout), layout);
+  return shared ? add(ctx, y, run_shared(ctx, x, layout.tokens)) : y;
+}
+
+}  // namespace bev

@@ -1,0 +1,49 @@
+// A mixture of experts in the place of an MLP: a router, E MLPs of which each token passes some,
+// and perhaps one that all tokens pass.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "nn/mlp.h"
+#include "ops/moe.h"
+
+namespace bev {
+
+struct MoeOptions {
+  MlpOptions expert;  // of one expert: sizes, activation, biases, initial values
+  std::int64_t experts = 0;
+  RoutingRule routing;
+  bool router_bias = false;
+  bool expert_bias = false;             // moves the choice; see Param::sign_rate
+  double bias_update_rate = 0;          // of it
+  std::int64_t shared_expert_size = 0;  // 0: none
+  bool shared_expert_gate = false;
+  double aux_loss = 0, seq_aux_loss = 0, z_loss = 0;
+};
+
+struct Moe {
+  Moe(const std::string& name, const MoeOptions& options);
+
+  MoeOptions options;
+  Param router;                                  // [E, H]
+  std::optional<Param> router_bias;              // [E]
+  std::optional<Param> expert_bias;              // [E]
+  Param fc1, fc2;                                // [E, F or 2F, H], [E, H, F]; gate | up rows
+  std::optional<Param> fc1_bias, fc2_bias;       // [E, F or 2F], [E, H]
+  std::optional<Mlp> shared;                     // beside the experts
+  std::optional<Param> shared_gate;              // [1, H]
+
+  void params(std::vector<Param*>& list);
+  // [T, H] -> [T, H], both outside of the tensor-parallel region.
+  Var forward(Context& ctx, const Var& x, const SequenceLayout& layout) const;
+
+ private:
+  Var run_experts(Context& ctx, const Var& x, const Routing& routing,
+                  const SequenceLayout& layout) const;
+  Var run_shared(Context& ctx, const Var& x, std::int64_t tokens) const;
+};
+
+}  // namespace bev

@@ -1,0 +1,269 @@
+#include "ops/moe.h"
+
+#include "autograd/op_scope.h"
+#include "base/error.h"
+#include "ops/linear.h"
+
+namespace bev {
+
+Var router_logits(Context& ctx, const Var& x, const Param& weight, const Param* bias) {
+  OpScope scope(ctx, "router");
+  BEV_CHECK(x.shape().ndim() == 2 && x.shape()[1] == weight.local[1], "router ", weight.name,
+            ": input ", x.shape(), " for a weight ", weight.local);
+  Tensor logits = ctx.allocate(ctx.wide(), {x.shape()[0], weight.local[0]}, "router");
+  {
+    WeightLease w = ctx.weights.use(weight);
+    WeightLease b = bias ? ctx.weights.use(*bias) : WeightLease{};
+    ctx.kernels.gemm.gemm(ctx.stream, {x.tensor, w.view, logits, false, true, 1, 0, b.view});
+  }
+  bool trains = weight.trains || (bias && bias->trains);
+  Var out = make_output(ctx, "router", std::move(logits), x.placement, x.tracked() || trains);
+  if (!out.tracked()) return out;
+  ctx.tape->record(
+      "router", ctx.layer,
+      [w = &weight, bias, placement = gradient_placement(weight, x.placement),
+       saved = weight.trains ? Saved(x) : Saved(), in = GradSlot(x),
+       result = GradSlot(out)](Backward& back) {
+        Tensor wide = back.take(result);
+        if (wide.empty()) return;
+        Context& bctx = back.ctx;
+        // Products take operands of one dtype.
+        Tensor dy = wide;
+        if (bctx.wide() != bctx.dtype) {
+          dy = bctx.allocate(bctx.dtype, wide.shape(), "gradients");
+          bctx.kernels.elementwise.cast(bctx.stream, wide, dy);
+        }
+        if (in.wanted()) {
+          Tensor dx = bctx.allocate(dy.dtype(), {dy.shape()[0], w->local[1]}, "gradients");
+          WeightLease lease = bctx.weights.use(*w);
+          bctx.kernels.gemm.gemm(bctx.stream, {dy, lease.view, dx, false, false, 1, 0, {}});
+          back.add(in, std::move(dx));
+        }
+        back.weight_work([w, bias, placement, saved, dy](Context& wctx) {
+          if (bias && bias->trains) add_bias_gradient(wctx, *bias, dy, placement);
+          if (!w->trains) return;
+          GradSink sink = wctx.grads.sink(*w, placement);
+          wctx.kernels.gemm.gemm(wctx.stream,
+                                 {dy, saved.get(wctx), sink.view, true, false, 1, sink.beta, {}});
+          wctx.grads.done(*w, std::move(sink));
+        });
+      });
+  return out;
+}
+
+Tensor gather_over_tp(Context& ctx, const Tensor& part, const Placement& placement,
+                      std::int64_t tokens) {
+  Group& tp = ctx.mesh.tp();
+  if (tp.size() == 1 || placement[Axis::kTp] != PlaceState::kShard0) return part;
+  Shape shape = part.shape();
+  shape[0] = tokens;
+  Tensor whole = ctx.allocate(part.dtype(), shape, "router");
+  tp.all_gather(part, whole, "tp routing").wait();
+  return whole;
+}
+
+ExpertRows sort_rows(Context& ctx, const Tensor& experts, std::int64_t expert_count) {
+  OpScope scope(ctx, "sort_rows");
+  ExpertRows rows;
+  rows.topk = experts.shape()[1];
+  std::int64_t slots = experts.numel();
+  rows.order = ctx.allocate(Dtype::kI32, {slots}, "router");
+  rows.place = ctx.allocate(Dtype::kI32, {slots}, "router");
+  rows.offsets = ctx.allocate(Dtype::kI32, {expert_count + 1}, "router");
+  ctx.kernels.moe.sort_rows(ctx.stream, {experts, 0, rows.order, rows.place, rows.offsets});
+  return rows;
+}
+
+namespace {
+
+Tensor gather(Context& ctx, const Tensor& x, const ExpertRows& rows, const char* tag) {
+  Tensor out = ctx.allocate(x.dtype(), {rows.count(), x.shape()[1]}, tag);
+  ctx.kernels.moe.gather_rows(ctx.stream, {x, out, rows.order.as<std::int32_t>(), rows.topk});
+  return out;
+}
+
+Tensor sum(Context& ctx, const Tensor& x, const ExpertRows& rows, const char* tag) {
+  std::int64_t tokens = rows.place.numel() / rows.topk;
+  Tensor out = ctx.allocate(x.dtype(), {tokens, x.shape()[1]}, tag);
+  ctx.kernels.moe.sum_rows(ctx.stream, {x, out, rows.place.as<std::int32_t>(), rows.topk});
+  return out;
+}
+
+class PermuteRecipe final : public Recipe {
+ public:
+  PermuteRecipe(Saved x, ExpertRows rows) : x_(std::move(x)), rows_(std::move(rows)) {}
+  Tensor make(Context& ctx) const override { return gather(ctx, x_.get(ctx), rows_, "recomputed"); }
+
+ private:
+  Saved x_;
+  ExpertRows rows_;
+};
+
+Tensor weighed(Context& ctx, const Tensor& x, const Tensor& probs, const ExpertRows& rows,
+               const char* tag) {
+  Tensor out = ctx.allocate(x.dtype(), x.shape(), tag);
+  ctx.kernels.moe.weigh_rows(ctx.stream, {x, out, probs, rows.order.as<std::int32_t>()});
+  return out;
+}
+
+class WeighRecipe final : public Recipe {
+ public:
+  WeighRecipe(Saved x, Saved probs, ExpertRows rows)
+      : x_(std::move(x)), probs_(std::move(probs)), rows_(std::move(rows)) {}
+  Tensor make(Context& ctx) const override {
+    return weighed(ctx, x_.get(ctx), probs_.get(ctx), rows_, "recomputed");
+  }
+
+ private:
+  Saved x_, probs_;
+  ExpertRows rows_;
+};
+
+}  // namespace
+
+Var permute(Context& ctx, const Var& x, const ExpertRows& rows) {
+  OpScope scope(ctx, "permute");
+  Var out = make_output(ctx, "permute", gather(ctx, x.tensor, rows, "activations"), x.placement,
+                        x.tracked());
+  if (ctx.tape == nullptr) return out;
+  out.recipe = ctx.tape->make_recipe<PermuteRecipe>(Saved(x), rows);
+  if (!out.tracked()) return out;
+  ctx.tape->record("permute", ctx.layer,
+                   [rows, in = GradSlot(x), result = GradSlot(out)](Backward& back) {
+                     Tensor dy = back.take(result);
+                     if (dy.empty()) return;
+                     back.add(in, sum(back.ctx, dy, rows, "gradients"));
+                   });
+  return out;
+}
+
+Var combine(Context& ctx, const Var& x, const ExpertRows& rows) {
+  OpScope scope(ctx, "combine");
+  BEV_CHECK(x.shape()[0] == rows.count(), "combine: input ", x.shape(), " for ", rows.count(),
+            " rows");
+  Var out =
+      make_output(ctx, "combine", sum(ctx, x.tensor, rows, "activations"), x.placement, x.tracked());
+  if (!out.tracked()) return out;
+  ctx.tape->record("combine", ctx.layer,
+                   [rows, in = GradSlot(x), result = GradSlot(out)](Backward& back) {
+                     Tensor dy = back.take(result);
+                     if (dy.empty()) return;
+                     back.add(in, gather(back.ctx, dy, rows, "gradients"));
+                   });
+  return out;
+}
+
+Var weigh(Context& ctx, const Var& x, const Var& probs, const ExpertRows& rows) {
+  OpScope scope(ctx, "weigh");
+  BEV_CHECK(x.shape()[0] == rows.count() && probs.tensor.numel() == rows.place.numel(), "weigh: input ",
+            x.shape(), ", probabilities ", probs.shape(), " for ", rows.count(), " rows");
+  Var out = make_output(ctx, "weigh", weighed(ctx, x.tensor, probs.tensor, rows, "activations"),
+                        x.placement, x.tracked() || probs.tracked());
+  if (!out.tracked()) return out;
+  out.recipe = ctx.tape->make_recipe<WeighRecipe>(Saved(x), Saved(probs), rows);
+  ctx.tape->record(
+      "weigh", ctx.layer,
+      [rows, kept = Saved(x), kept_probs = Saved(probs), in = GradSlot(x), weights = GradSlot(probs),
+       result = GradSlot(out)](Backward& back) {
+        Tensor dy = back.take(result);
+        if (dy.empty()) return;
+        Context& bctx = back.ctx;
+        Tensor factor = kept_probs.get(bctx);
+        Tensor dx = dy.unique() ? dy : bctx.allocate(dy.dtype(), dy.shape(), "gradients");
+        Tensor dprobs = bctx.allocate(factor.dtype(), factor.shape(), "gradients");
+        bctx.kernels.moe.weigh_rows_backward(
+            bctx.stream, {dy, kept.get(bctx), factor, dx, dprobs, rows.order.as<std::int32_t>(),
+                          rows.place.as<std::int32_t>()});
+        back.add(in, std::move(dx));
+        back.add(weights, std::move(dprobs));
+      });
+  return out;
+}
+
+namespace {
+Placement grouped_placement(const Var& x, const Param& weight) {
+  PlaceState state = x.placement[Axis::kTp];
+  bool column = weight.split.dim == 1;
+  BEV_CHECK(column || weight.split.dim == 2, ErrorKind::kInternal, "grouped_linear ", weight.name,
+            ": the weight must be split over dim 1 or 2");
+  BEV_CHECK(state == (column ? PlaceState::kCopied : PlaceState::kShard1), ErrorKind::kInternal,
+            "grouped_linear ", weight.name, ": the input {", x.placement, "} must be ",
+            column ? "copied" : "shard(1)", " over tp");
+  return x.placement.with(Axis::kTp, column ? PlaceState::kShard1 : PlaceState::kPartial);
+}
+
+// dy [R, O] of a use of the weights and biases.
+struct GroupedGradients {
+  const Param *weight, *bias;
+  Placement weight_placement, bias_placement;
+  Saved x;
+  Tensor offsets;
+
+  void add(Context& ctx, const Tensor& dy) const {
+    GroupedArgs args;
+    args.y = dy;
+    args.offsets = offsets.as<std::int32_t>();
+    if (bias != nullptr && bias->trains) {
+      GradSink sink = ctx.grads.sink(*bias, bias_placement);
+      args.bias = sink.view;
+      args.beta = sink.beta;
+      ctx.kernels.moe.grouped_weight(ctx.stream, args);
+      ctx.grads.done(*bias, std::move(sink));
+    }
+    if (!weight->trains) return;
+    Tensor kept = x.get(ctx);
+    GradSink sink = ctx.grads.sink(*weight, weight_placement);
+    args.x = kept;
+    args.w = sink.view;
+    args.bias = {};
+    args.beta = sink.beta;
+    ctx.kernels.moe.grouped_weight(ctx.stream, args);
+    ctx.grads.done(*weight, std::move(sink));
+  }
+};
+}  // namespace
+
+Var grouped_linear(Context& ctx, const Var& x, const ExpertRows& rows, const Param& weight,
+                   const Param* bias) {
+  OpScope scope(ctx, "grouped_linear");
+  BEV_CHECK(x.shape()[1] == weight.local[2] && x.shape()[0] == rows.count() &&
+                weight.local[0] + 1 == rows.offsets.numel(),
+            "grouped_linear ", weight.name, ": input ", x.shape(), " for weights ", weight.local);
+  Placement placement = grouped_placement(x, weight);
+  Tensor y = ctx.allocate(ctx.dtype, {x.shape()[0], weight.local[1]}, "activations");
+  {
+    WeightLease w = ctx.weights.use(weight);
+    WeightLease b = bias ? ctx.weights.use(*bias) : WeightLease{};
+    ctx.kernels.moe.grouped(
+        ctx.stream, {x.tensor, w.view, y, b.view, rows.offsets.as<std::int32_t>(), 0});
+  }
+  bool trains = weight.trains || (bias && bias->trains);
+  Var out = make_output(ctx, "grouped_linear", std::move(y), placement, x.tracked() || trains);
+  if (!out.tracked()) return out;
+  GroupedGradients gradients{&weight,
+                             bias,
+                             gradient_placement(weight, x.placement),
+                             bias ? gradient_placement(*bias, x.placement) : Placement(),
+                             weight.trains ? Saved(x) : Saved(),
+                             rows.offsets};
+  ctx.tape->record(
+      "grouped_linear", ctx.layer,
+      [gradients, in = GradSlot(x), result = GradSlot(out)](Backward& back) {
+        Tensor dy = back.take(result);
+        if (dy.empty()) return;
+        Context& bctx = back.ctx;
+        const Param& w = *gradients.weight;
+        if (in.wanted()) {
+          Tensor dx = bctx.allocate(dy.dtype(), {dy.shape()[0], w.local[2]}, "gradients");
+          WeightLease lease = bctx.weights.use(w);
+          bctx.kernels.moe.grouped_input(
+              bctx.stream,
+              {dx, lease.view, dy, {}, gradients.offsets.as<std::int32_t>(), 0});
+          back.add(in, std::move(dx));
+        }
+        back.weight_work([gradients, dy](Context& wctx) { gradients.add(wctx, dy); });
+      });
+  return out;
+}
+
+}  // namespace bev

@@ -1,0 +1,66 @@
+// Mixture of experts as ops:
+//
+//   x -> router_logits -> route -> probs, experts          of each token
+//   x -> permute -> grouped_linear -> activation -> weigh -> grouped_linear -> combine -> y
+//        rows in the order of experts
+//
+// Probabilities multiply what goes into the last product, not what comes out: its result is then
+// not kept for the backward, and rows are rounded no more often.
+#pragma once
+
+#include "autograd/tape.h"
+#include "kernels/moe.h"
+#include "ops/sequence_layout.h"
+
+namespace bev {
+
+// x [T, H], whole or shard(0) over tp; weight [E, H], bias [E] or nullptr -> [T, E] in the wide
+// dtype.
+Var router_logits(Context& ctx, const Var& x, const Param& weight, const Param* bias);
+
+struct RouterSpec {
+  RoutingRule rule;
+  const Param* expert_bias = nullptr;  // [E], added for the choice; its gradient is the load
+  // Losses on the choice; they act on gradients alone.
+  double aux_loss = 0, seq_aux_loss = 0, z_loss = 0;
+};
+
+struct Routing {
+  Var probs;       // [T, k] in the wide dtype
+  Tensor experts;  // [T, k] i32
+};
+// `layout` is that of the micro-batch; nullptr where no loss is wanted.
+Routing route(Context& ctx, const Var& logits, const RouterSpec& spec,
+              const SequenceLayout* layout);
+
+// Of a tensor with a row for each token that is shard(0) over tp: all rows. For what has no
+// gradient.
+Tensor gather_over_tp(Context& ctx, const Tensor& part, const Placement& placement,
+                      std::int64_t tokens);
+
+// Rows by expert; see SortRowsArgs.
+struct ExpertRows {
+  Tensor order, place, offsets;
+  std::int64_t topk = 1;
+
+  std::int64_t count() const { return order.shape()[0]; }
+};
+ExpertRows sort_rows(Context& ctx, const Tensor& experts, std::int64_t expert_count);
+
+// x [T, H] -> [R, H]. Consumers make the result again instead of keeping it.
+Var permute(Context& ctx, const Var& x, const ExpertRows& rows);
+// x [R, H] -> [T, H], the sums of each token's rows.
+Var combine(Context& ctx, const Var& x, const ExpertRows& rows);
+// Every row of x [R, F] times its probability; probs [T, k]. As permute.
+Var weigh(Context& ctx, const Var& x, const Var& probs, const ExpertRows& rows);
+
+// x [R, I], weight [E, O, I], bias [E, O] or nullptr -> [R, O]. The weight's split decides as in
+// linear(), one dim further: over dim 1 column parallel, over dim 2 row parallel.
+Var grouped_linear(Context& ctx, const Var& x, const ExpertRows& rows, const Param& weight,
+                   const Param* bias);
+
+// y[t] += the sum over j of probs[t, j] * bias[experts[t, j]], in place: y's producer must not keep
+// it. y [T, H], bias [E, H].
+Var add_expert_biases(Context& ctx, const Var& y, const Routing& routing, const Param& bias);
+
+}  // namespace bev
