@@ -110,13 +110,31 @@ void check_sequence(const RunConfig& run, Problems& out) {
   }
 }
 
+// The inner widths of the model's MLPs, of which every tensor-parallel rank has an equal part.
+struct Width {
+  const char* flag;
+  std::int64_t size;
+};
+std::vector<Width> mlp_widths(const ModelConfig& model) {
+  std::int64_t sparse = 0;
+  for (std::int64_t i = 0; i < model.num_layers; ++i) sparse += model.moe.in_layer(i) ? 1 : 0;
+  std::vector<Width> widths;
+  if (sparse < model.num_layers) widths.push_back({"--ffn-hidden-size", model.ffn_size()});
+  if (sparse == 0) return widths;
+  widths.push_back({"--moe-ffn-hidden-size", model.expert_ffn_size()});
+  if (model.moe.shared_expert_size > 0) {
+    widths.push_back({"--moe-shared-expert-intermediate-size", model.moe.shared_expert_size});
+  }
+  return widths;
+}
+
 // Every tensor-parallel rank has whole query heads, an equal part of the MLP, and whole key-value
 // heads or an equal part of one.
 bool tensor_parallel_fits(const ModelConfig& model, std::int64_t tp) {
   std::int64_t groups = model.kv_heads();
   bool shared = tp % groups == 0 && model.head_size() % (tp / groups) == 0;
-  return model.num_attention_heads % tp == 0 && model.ffn_size() % tp == 0 &&
-         (groups % tp == 0 || shared);
+  return model.num_attention_heads % tp == 0 && (groups % tp == 0 || shared) &&
+         std::ranges::all_of(mlp_widths(model), [&](const Width& w) { return w.size % tp == 0; });
 }
 
 void check_tensor_parallel(const RunConfig& run, Problems& out) {
@@ -133,10 +151,12 @@ void check_tensor_parallel(const RunConfig& run, Problems& out) {
     out.push_back(concat("--tensor-model-parallel-size: ", tp, " does not divide ", flag, " ", size,
                          "; use ", cure));
   };
-  std::int64_t heads = model.num_attention_heads, groups = model.kv_heads(), ffn = model.ffn_size();
-  if (heads % tp != 0) refuse("--num-attention-heads", heads);
-  if (ffn % tp != 0) refuse("--ffn-hidden-size", ffn);
-  if (heads % tp != 0 || ffn % tp != 0) return;
+  std::int64_t heads = model.num_attention_heads, groups = model.kv_heads();
+  std::vector<Width> uneven = mlp_widths(model);
+  uneven.insert(uneven.begin(), {"--num-attention-heads", heads});
+  std::erase_if(uneven, [&](const Width& width) { return width.size % tp == 0; });
+  for (const Width& width : uneven) refuse(width.flag, width.size);
+  if (!uneven.empty()) return;
   if (tp % groups != 0) {
     refuse("--num-query-groups", groups);
   } else {

@@ -37,8 +37,8 @@ Tolerance default_tolerance(Dtype dtype) {
   }
 }
 
-// The first layers' windows; where they are all alike and the model's are not, the last differs.
-std::vector<std::int64_t> first_windows(std::vector<std::int64_t> layers, std::int64_t count) {
+// The first layers' marks; where they are all alike and the model's are not, the last differs.
+std::vector<std::int64_t> first_layers(std::vector<std::int64_t> layers, std::int64_t count) {
   if (layers.empty()) return layers;
   layers.resize(static_cast<std::size_t>(count));
   bool alike = std::ranges::all_of(layers, [&](auto mark) { return mark == layers[0]; });
@@ -63,6 +63,29 @@ std::int64_t stage_count(const ParallelConfig& layout) {
     per_rank = layout.pipeline_schedule == PipelineSchedule::kZeroBubbleV ? 2 : 1;
   }
   return layout.pipeline_model_parallel_size * per_rank;
+}
+
+// A few small experts, chosen by the model's rule.
+MoeConfig few_experts(const MoeConfig& moe, std::int64_t ffn_size, std::int64_t tp) {
+  MoeConfig few = moe;
+  if (!moe.any()) return few;
+  auto narrow = [&](std::int64_t size) {
+    return std::min((size + tp - 1) / tp, std::int64_t{6}) * tp;
+  };
+  few.ffn_hidden_size = narrow(ffn_size);
+  few.shared_expert_size = narrow(moe.shared_expert_size);
+  if (moe.num_groups > 1) {
+    std::int64_t size = std::min<std::int64_t>(moe.num_experts / moe.num_groups, 3);
+    few.num_groups = std::min<std::int64_t>(moe.num_groups, 4);
+    few.group_topk = std::min(moe.group_topk, few.num_groups);
+    few.group_score_experts = std::min(moe.routing().group_experts, size);
+    few.num_experts = few.num_groups * size;
+    few.topk = std::min({moe.topk, few.group_topk * size, std::int64_t{3}});
+  } else {
+    few.num_experts = std::min<std::int64_t>(moe.num_experts, 5);
+    few.topk = std::min({moe.topk, few.num_experts, std::int64_t{3}});
+  }
+  return few;
 }
 
 // The same kind of model, small: what a layout can get wrong does not depend on size. `model` is
@@ -93,10 +116,14 @@ ModelConfig scaled_down(const ModelConfig& model, const std::vector<ParallelConf
   small.vocab_size = std::min<std::int64_t>(model.vocab_size, 131);
   small.max_position_embeddings = std::min<std::int64_t>(model.max_position_embeddings, 64);
   if (small.window_size > 0) small.window_size = std::min<std::int64_t>(model.window_size, 5);
-  small.window_layers = first_windows(model.window_layers, small.num_layers);
+  small.window_layers = first_layers(model.window_layers, small.num_layers);
   small.softmax_scale = 0;
   small.rope_scaling = {};
   small.init_method_std = 0.2;
+  small.moe = few_experts(model.moe, model.expert_ffn_size(), tp);
+  if (model.moe.layer_freq.size() > 1) {
+    small.moe.layer_freq = first_layers(model.moe.layer_freq, small.num_layers);
+  }
   return small;
 }
 

@@ -143,12 +143,12 @@ class ReadAhead {
 }  // namespace
 
 Dtype WeightFilesSource::dtype(const ParamMapping& mapping, std::size_t part) const {
-  return stored_tensor(mapping.tensors[part], files_).dtype;
+  return stored_tensor(mapping, part, files_).dtype;
 }
 
 std::span<const std::byte> WeightFilesSource::stored(const ParamMapping& mapping, std::size_t part,
                                                      Dtype dtype) {
-  TensorBytes tensor = stored_tensor(mapping.tensors[part], files_);
+  TensorBytes tensor = stored_tensor(mapping, part, files_);
   return tensor.dtype == dtype ? tensor.bytes : std::span<const std::byte>();
 }
 

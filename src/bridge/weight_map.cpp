@@ -39,14 +39,27 @@ std::vector<RowRun> row_runs(const ParamMapping& mapping) {
   return runs;
 }
 
+// Of a row of the parameter, in the sense of row_runs.
+std::int64_t columns_of(const ParamMapping& mapping) {
+  const Shape& shape = mapping.shape;
+  if (mapping.kind == WeightKind::kExperts) return shape.row_numel() / shape[1];
+  return shape.row_numel();
+}
+
 bool transposed(const ParamMapping& mapping) {
   return mapping.kind == WeightKind::kTranspose && mapping.shape.ndim() == 2;
 }
 
-std::string with_layer(std::string_view pattern, std::string_view layer) {
+// The elements of the tensors, one after the other, are the parameter's.
+bool in_order(const ParamMapping& mapping) {
+  return !transposed(mapping) && mapping.kind != WeightKind::kNeoxQkv;
+}
+
+// With the number in the place of the first {}, if there is one.
+std::string with_number(std::string_view pattern, std::string_view number) {
   std::size_t at = pattern.find("{}");
   if (at == std::string_view::npos) return std::string(pattern);
-  return concat(pattern.substr(0, at), layer, pattern.substr(at + 2));
+  return concat(pattern.substr(0, at), number, pattern.substr(at + 2));
 }
 
 // The number that stands for {} when `name` is `pattern`, "" when there is no {}; nullopt when they
@@ -79,40 +92,87 @@ std::vector<std::int64_t> part_rows(const WeightRule& rule, const ModelConfig& c
   }
 }
 
-// All names under which files may hold `source`, the one we write first.
-std::vector<std::string> spellings(const WeightRule& rule, const std::string& source,
-                                   const ModelFamily& family) {
-  std::vector<std::string> names = {source};
-  if (!rule.other_source.empty()) names.push_back(rule.other_source);
-  if (source.starts_with(family.weight_prefix)) {
-    names.push_back(source.substr(family.weight_prefix.size()));
+// The name, and what it is without the prefix.
+std::vector<std::string> with_and_without_prefix(const std::string& name,
+                                                 const ModelFamily& family) {
+  std::vector<std::string> names = {name};
+  if (name.starts_with(family.weight_prefix)) {
+    names.push_back(name.substr(family.weight_prefix.size()));
   }
   return names;
 }
 
-ParamMapping map_param(const Param& param, const ModelConfig& config, const ModelFamily& family) {
-  std::size_t dot = param.name.rfind('.');
-  std::string module = param.name.substr(0, dot), suffix = param.name.substr(dot);
+// All names under which files may hold `source`, the one we write first.
+std::vector<std::string> spellings(const WeightRule& rule, const std::string& source,
+                                   const ModelFamily& family) {
+  std::vector<std::string> names = with_and_without_prefix(source, family);
+  if (!rule.other_source.empty() && rule.kind != WeightKind::kExperts) {
+    names.insert(names.begin() + 1, rule.other_source);
+  }
+  return names;
+}
+
+// A rule and what it says of one parameter.
+struct Match {
+  const WeightRule* rule;
+  std::string layer, suffix;
+};
+
+std::optional<Match> find_rule(std::string_view param, const ModelFamily& family) {
+  std::size_t dot = param.rfind('.');
   for (const WeightRule& rule : family.weights) {
-    std::optional<std::string_view> layer = match(rule.name, module);
-    if (!layer) continue;
-    ParamMapping mapping{param.name, param.shape, rule.kind, config.head_size(), {}};
-    std::vector<std::int64_t> rows = part_rows(rule, config, param.shape);
-    for (std::size_t part = 0; part < rule.sources.size(); ++part) {
-      HfTensor tensor;
-      for (const std::string& name : spellings(rule, rule.sources[part], family)) {
-        tensor.other_names.push_back(with_layer(name, *layer) + suffix);
-      }
-      tensor.name = tensor.other_names.front();
-      tensor.other_names.erase(tensor.other_names.begin());
-      tensor.shape = param.shape;
-      tensor.shape[0] = rows[part];
-      if (transposed(mapping)) std::swap(tensor.shape[0], tensor.shape[1]);
-      mapping.tensors.push_back(std::move(tensor));
+    if (auto layer = match(rule.name, param)) return Match{&rule, std::string(*layer), ""};
+    if (auto layer = match(rule.name, param.substr(0, dot))) {
+      return Match{&rule, std::string(*layer), std::string(param.substr(dot))};
     }
+  }
+  return std::nullopt;
+}
+
+HfTensor make_tensor(const std::vector<std::string>& names, const Shape& shape) {
+  return {names.front(), {names.begin() + 1, names.end()}, shape};
+}
+
+// The sources of every expert.
+void map_experts(const Match& found, const ModelFamily& family, ParamMapping& mapping) {
+  const WeightRule& rule = *found.rule;
+  Shape shape(mapping.shape.dims().subspan(1));
+  shape[0] /= static_cast<std::int64_t>(rule.sources.size());
+  for (std::int64_t expert = 0; expert < mapping.shape[0]; ++expert) {
+    for (const std::string& source : rule.sources) {
+      std::vector<std::string> names = spellings(rule, source, family);
+      for (std::string& name : names) {
+        name = with_number(with_number(name, found.layer), concat(expert)) + found.suffix;
+      }
+      mapping.tensors.push_back(make_tensor(names, shape));
+    }
+  }
+  if (rule.other_source.empty()) return;
+  for (const std::string& name : with_and_without_prefix(rule.other_source, family)) {
+    mapping.whole_names.push_back(with_number(name, found.layer));
+  }
+}
+
+ParamMapping map_param(const Param& param, const ModelConfig& config, const ModelFamily& family) {
+  std::optional<Match> found = find_rule(param.name, family);
+  BEV_CHECK(found.has_value(), ErrorKind::kConfig, family.name, " models have no weights for ",
+            param.name);
+  const WeightRule& rule = *found->rule;
+  ParamMapping mapping{param.name, param.shape, rule.kind, config.head_size(), {}, {}};
+  if (rule.kind == WeightKind::kExperts) {
+    map_experts(*found, family, mapping);
     return mapping;
   }
-  BEV_FAIL(ErrorKind::kConfig, family.name, " models have no weights for ", param.name);
+  std::vector<std::int64_t> rows = part_rows(rule, config, param.shape);
+  for (std::size_t part = 0; part < rule.sources.size(); ++part) {
+    std::vector<std::string> names = spellings(rule, rule.sources[part], family);
+    for (std::string& name : names) name = with_number(name, found->layer) + found->suffix;
+    Shape shape = param.shape;
+    shape[0] = rows[part];
+    if (transposed(mapping)) std::swap(shape[0], shape[1]);
+    mapping.tensors.push_back(make_tensor(names, shape));
+  }
+  return mapping;
 }
 
 // The name under which the files hold it; "" when they do not.
@@ -124,16 +184,24 @@ std::string stored_name(const HfTensor& tensor, const WeightFiles& files) {
   return "";
 }
 
-std::string describe(const StoredTensor& stored, const HfTensor& wanted) {
+// The name of a tensor that holds the whole parameter; "" when there is none.
+std::string stored_whole(const ParamMapping& mapping, const WeightFiles& files) {
+  for (const std::string& name : mapping.whole_names) {
+    if (files.contains(name)) return name;
+  }
+  return "";
+}
+
+std::string describe(const StoredTensor& stored, const Shape& wanted) {
   if (!stored.dtype || !is_float(*stored.dtype)) {
     return concat(stored.name, " is stored as ", stored.dtype_name,
                   "; weights must be F64, F32, BF16 or F16");
   }
-  if (!std::ranges::equal(stored.shape, wanted.shape.dims())) {
+  if (!std::ranges::equal(stored.shape, wanted.dims())) {
     std::string found;
     for (std::int64_t dim : stored.shape) found += concat(found.empty() ? "" : ", ", dim);
     return concat(stored.name, " has shape [", found, "], config.json asks for ",
-                  to_text(wanted.shape));
+                  to_text(wanted));
   }
   return "";
 }
@@ -185,13 +253,23 @@ const ParamMapping& WeightMap::find(std::string_view param) const {
 void WeightMap::check(const WeightFiles& files) const {
   std::vector<std::string> problems;
   std::set<std::string, std::less<>> used;
+  auto use = [&](const std::string& name, const Shape& shape) {
+    used.insert(name);
+    std::string problem = describe(*files.find(name), shape);
+    if (!problem.empty()) problems.push_back(problem);
+  };
   for (const ParamMapping& mapping : params_) {
+    if (std::string whole = stored_whole(mapping, files); !whole.empty()) {
+      use(whole, mapping.shape);
+      continue;
+    }
     for (const HfTensor& tensor : mapping.tensors) {
       std::string name = stored_name(tensor, files);
-      std::string problem =
-          name.empty() ? concat(tensor.name, " is missing") : describe(*files.find(name), tensor);
-      if (!problem.empty()) problems.push_back(problem);
-      used.insert(name);
+      if (name.empty()) {
+        problems.push_back(concat(tensor.name, " is missing"));
+      } else {
+        use(name, tensor.shape);
+      }
     }
   }
   const HfTensor& embedding = params_.front().tensors.front();
@@ -231,7 +309,7 @@ void assemble(const ParamMapping& mapping, std::span<const TensorBytes> sources,
                        mapping.shape[0]);
     return;
   }
-  std::int64_t columns = mapping.shape.row_numel();
+  std::int64_t columns = columns_of(mapping);
   for (const RowRun& run : row_runs(mapping)) {
     Dtype from = sources[run.part].dtype;
     convert_elements({offset(sources[run.part].bytes.data(), run.tensor_row * columns, from), from},
@@ -239,9 +317,20 @@ void assemble(const ParamMapping& mapping, std::span<const TensorBytes> sources,
   }
 }
 
-TensorBytes stored_tensor(const HfTensor& tensor, const WeightFiles& files) {
-  std::string name = stored_name(tensor, files);
-  return files.tensor(name.empty() ? tensor.name : name);
+TensorBytes stored_tensor(const ParamMapping& mapping, std::size_t part, const WeightFiles& files) {
+  const HfTensor& tensor = mapping.tensors[part];
+  std::string whole = stored_whole(mapping, files);
+  if (whole.empty()) {
+    std::string name = stored_name(tensor, files);
+    return files.tensor(name.empty() ? tensor.name : name);
+  }
+  TensorBytes all = files.tensor(whole);
+  std::size_t item = size_of(all.dtype), begin = 0;
+  for (std::size_t i = 0; i < part; ++i) {
+    begin += static_cast<std::size_t>(mapping.tensors[i].shape.numel()) * item;
+  }
+  return {all.dtype, tensor.shape,
+          all.bytes.subspan(begin, static_cast<std::size_t>(tensor.shape.numel()) * item)};
 }
 
 void read_param(const ParamMapping& mapping, const WeightFiles& files, Dtype dtype, void* out) {
@@ -250,14 +339,14 @@ void read_param(const ParamMapping& mapping, const WeightFiles& files, Dtype dty
 
 StoredParam::StoredParam(const ParamMapping& mapping, const WeightFiles& files)
     : mapping_(mapping) {
-  for (const HfTensor& tensor : mapping.tensors) {
-    sources_.push_back(stored_tensor(tensor, files));
-    check_source(tensor, sources_.back());
+  for (std::size_t part = 0; part < mapping.tensors.size(); ++part) {
+    sources_.push_back(stored_tensor(mapping, part, files));
+    check_source(mapping.tensors[part], sources_.back());
   }
 }
 
 void StoredParam::read(Range elements, Dtype dtype, void* out) {
-  if (!rows_of_part(mapping_, 0)) {
+  if (!in_order(mapping_)) {
     if (elements.size() == mapping_.shape.numel()) return assemble(mapping_, sources_, dtype, out);
     if (whole_.empty() || whole_dtype_ != dtype) {
       whole_.resize(static_cast<std::size_t>(mapping_.shape.numel()) * size_of(dtype));
@@ -287,7 +376,7 @@ void split_param(const ParamMapping& mapping, std::size_t part, const void* valu
     transpose_elements({value, dtype}, {out, out_dtype}, mapping.shape[0], mapping.shape[1]);
     return;
   }
-  std::int64_t columns = mapping.shape.row_numel();
+  std::int64_t columns = columns_of(mapping);
   for (const RowRun& run : row_runs(mapping)) {
     if (run.part != part) continue;
     convert_elements({offset(value, run.param_row * columns, dtype), dtype},
@@ -297,7 +386,7 @@ void split_param(const ParamMapping& mapping, std::size_t part, const void* valu
 }
 
 std::optional<Range> rows_of_part(const ParamMapping& mapping, std::size_t part) {
-  if (transposed(mapping) || mapping.kind == WeightKind::kNeoxQkv) return std::nullopt;
+  if (!in_order(mapping) || mapping.kind == WeightKind::kExperts) return std::nullopt;
   for (const RowRun& run : row_runs(mapping)) {
     if (run.part == part) return Range{run.param_row, run.param_row + run.count};
   }

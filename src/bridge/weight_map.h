@@ -32,6 +32,8 @@ struct ParamMapping {
   WeightKind kind = WeightKind::kPlain;
   std::int64_t head_size = 0;     // kNeoxQkv
   std::vector<HfTensor> tensors;  // in the order of our rows
+  // Under which files may hold all of it in one tensor instead, laid out as ours.
+  std::vector<std::string> whole_names = {};
 };
 
 class WeightMap {
@@ -52,8 +54,9 @@ class WeightMap {
   std::vector<std::string> tied_heads_;  // names of a head that a tied model may store
 };
 
-// The tensor under whichever of its names the files hold it; Error(kInput) when they do not.
-TensorBytes stored_tensor(const HfTensor& tensor, const WeightFiles& files);
+// One of its tensors under whichever name the files hold it, perhaps as a part of a larger one;
+// Error(kInput) when they do not.
+TensorBytes stored_tensor(const ParamMapping& mapping, std::size_t part, const WeightFiles& files);
 
 // Builds the parameter from its tensors in `dtype` at `out`, rounding to nearest even. Sources may
 // be unaligned. Error(kInput) naming the tensor when a shape or dtype does not fit.

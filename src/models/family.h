@@ -19,15 +19,20 @@ enum class WeightKind : std::uint8_t {
   kQkvRows,     // q, k, v: our rows are q | k | v
   kGateUpRows,  // gate, up: our rows are gate | up
   kNeoxQkv,     // rows [N][q, k, v][D] against our q | k | v
+  kExperts,     // the sources of each expert, one expert after the other
 };
 
 // A row of the weight table: a module of ours and the ones of Hugging Face that make it up, whose
-// ".weight" and ".bias" (where the model has one) follow it. Names hold {} for the layer's number.
+// ".weight" and ".bias" (where the model has one) follow it. Names hold {} for the layer's number,
+// those of experts a second one for the expert's. A rule may also name a parameter of ours in full:
+// then nothing follows.
 struct WeightRule {
   std::string name;                  // ours
   std::vector<std::string> sources;  // Hugging Face's, in the order of our rows
   WeightKind kind = WeightKind::kPlain;
-  std::string other_source = {};  // another name of the single source in some files
+  // Another name in some files: of the single source, or of a tensor that holds all experts as our
+  // parameter does (nothing follows that one).
+  std::string other_source = {};
 };
 
 struct Preset {

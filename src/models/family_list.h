@@ -11,8 +11,11 @@ ModelFamily gpt2_family();
 ModelFamily gpt_neox_family();
 ModelFamily llama_family();
 ModelFamily mistral_family();
+ModelFamily mixtral_family();
 ModelFamily phi3_family();
 ModelFamily qwen2_family();
+ModelFamily qwen2_moe_family();
 ModelFamily qwen3_family();
+ModelFamily qwen3_moe_family();
 
 }  // namespace bev

@@ -40,6 +40,9 @@ bool are_positive(const Json& value) {
 bool are_texts(const Json& value) {
   return value.is_array() && std::all_of(value.begin(), value.end(), is_text);
 }
+bool are_counts(const Json& value) {
+  return value.is_array() && std::all_of(value.begin(), value.end(), is_count);
+}
 }  // namespace
 
 struct HfConfig::Impl {
@@ -141,6 +144,10 @@ std::vector<double> HfConfig::positive_numbers(std::string_view key) const {
 }
 std::vector<std::string> HfConfig::texts(std::string_view key) const {
   return impl_->require(key, are_texts, "a list of texts").get<std::vector<std::string>>();
+}
+std::vector<std::int64_t> HfConfig::counts(std::string_view key) const {
+  const Json* value = impl_->get(key, are_counts, "a list of integers >= 0");
+  return value == nullptr ? std::vector<std::int64_t>() : value->get<std::vector<std::int64_t>>();
 }
 std::optional<HfConfig> HfConfig::object(std::string_view key) const {
   const Json* value = impl_->get(key, is_object, "an object");

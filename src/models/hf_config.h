@@ -40,6 +40,7 @@ class HfConfig {
   double magnitude(std::string_view key, double missing) const;  // a number >= 0
   std::vector<double> positive_numbers(std::string_view key) const;
   std::vector<std::string> texts(std::string_view key) const;
+  std::vector<std::int64_t> counts(std::string_view key) const;  // none when missing
   std::optional<HfConfig> object(std::string_view key) const;  // nullopt when missing
 
   // Throws Error(kInput): "config.json: KEY is VALUE; WHY". The value is shortened.

@@ -65,6 +65,22 @@ std::vector<WeightRule> llama_weights() {
   };
 }
 
+std::vector<WeightRule> llama_expert_weights() {
+  const std::string ours = "decoder.layers.{}.mlp.", theirs = "model.layers.{}.mlp.";
+  const std::string expert = theirs + "experts.{}.";
+  std::vector<WeightRule> rules = llama_weights();
+  rules.push_back({ours + "router", {theirs + "gate"}});
+  rules.push_back({ours + "experts.linear_fc1",
+                   {expert + "gate_proj", expert + "up_proj"},
+                   WeightKind::kExperts,
+                   theirs + "experts.gate_up_proj"});
+  rules.push_back({ours + "experts.linear_fc2",
+                   {expert + "down_proj"},
+                   WeightKind::kExperts,
+                   theirs + "experts.down_proj"});
+  return rules;
+}
+
 std::vector<std::string> llama_ignored() { return {".rotary_emb.inv_freq"}; }
 
 }  // namespace bev

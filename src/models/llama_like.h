@@ -30,6 +30,9 @@ ModelConfig read_llama_like(const HfConfig& hf, std::string_view family,
                             const LlamaDefaults& defaults);
 void write_llama_like(const ModelConfig& config, const LlamaDefaults& defaults, HfConfig& hf);
 std::vector<WeightRule> llama_weights();
+// The same and experts under "mlp": names as transformers stores them, and as it holds them in
+// memory, all experts in one tensor.
+std::vector<WeightRule> llama_expert_weights();
 // Endings of buffers that older files hold.
 std::vector<std::string> llama_ignored();
 

@@ -207,17 +207,12 @@ std::vector<std::string> MoeConfig::problems(std::int64_t num_layers) const {
     return out;
   }
   auto count = static_cast<std::int64_t>(layer_freq.size());
-  bool frequency = count == 1;
+  bool frequency = count == 1 && num_layers != 1;
   if (count == 0 || (frequency && layer_freq[0] < 1) ||
       (!frequency && std::ranges::any_of(layer_freq, [](auto one) { return one > 1; }))) {
     out.push_back("--moe-layer-freq: give one N >= 1, or a 1 (experts) or 0 (dense) for each layer");
   } else if (!frequency && count != num_layers) {
     out.push_back(concat("--moe-layer-freq: lists ", count, " layers, --num-layers is ", num_layers));
-  }
-  if (topk == 1 && score_function == RouterScore::kSoftmax && !pre_softmax) {
-    out.push_back(
-        "--moe-router-topk: the softmax of one expert is always 1, which trains no router; add "
-        "--moe-router-pre-softmax");
   }
   if (expert_bias && score_function == RouterScore::kSoftmax) {
     out.push_back(

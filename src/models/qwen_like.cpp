@@ -1,5 +1,6 @@
 #include "models/qwen_like.h"
 
+#include <algorithm>
 #include <vector>
 
 #include "models/hf_parts.h"
@@ -29,6 +30,36 @@ void write_qwen(const ModelConfig& config, HfConfig& hf) {
   while (first < config.num_layers && !config.windowed(first)) ++first;
   hf.set("use_sliding_window", first < config.num_layers);
   hf.set("max_window_layers", first);
+}
+
+void read_qwen_experts(const HfConfig& hf, const QwenExperts& defaults, ModelConfig& config) {
+  MoeConfig& moe = config.moe;
+  // transformers 5 writes Qwen 3's under the second name.
+  const char* key = hf.has("num_experts") ? "num_experts" : "num_local_experts";
+  moe.num_experts = hf.count(key, defaults.experts);
+  moe.topk = hf.positive_integer("num_experts_per_tok", defaults.topk);
+  moe.ffn_hidden_size = hf.positive_integer("moe_intermediate_size", defaults.ffn);
+  // The softmax over the chosen is the softmax over all, divided by the sum of the chosen.
+  moe.pre_softmax = !hf.boolean("norm_topk_prob", false);
+  std::int64_t step = hf.positive_integer("decoder_sparse_step", 1);
+  std::vector<std::int64_t> dense = hf.counts("mlp_only_layers");
+  moe.layer_freq.clear();
+  for (std::int64_t layer = 0; layer < config.num_layers; ++layer) {
+    bool sparse = (layer + 1) % step == 0 && std::ranges::find(dense, layer) == dense.end();
+    moe.layer_freq.push_back(sparse ? 1 : 0);
+  }
+}
+
+void write_qwen_experts(const ModelConfig& config, HfConfig& hf) {
+  std::vector<std::int64_t> dense;
+  for (std::int64_t layer = 0; layer < config.num_layers; ++layer) {
+    if (!config.moe.in_layer(layer)) dense.push_back(layer);
+  }
+  hf.set("num_experts_per_tok", config.moe.topk);
+  hf.set("moe_intermediate_size", config.moe.ffn_hidden_size);
+  hf.set("norm_topk_prob", !config.moe.pre_softmax);
+  hf.set("decoder_sparse_step", std::int64_t{1});
+  hf.set("mlp_only_layers", dense);
 }
 
 ModelConfig qwen_block(std::string_view family) {

@@ -39,7 +39,12 @@ FlopSizes flop_sizes(const ModelConfig& model) {
   sizes.kv_heads = model.kv_heads();
   sizes.head_size = model.head_size();
   sizes.vocab = model.vocab_size;
-  sizes.dense_layers = model.num_layers;
+  for (std::int64_t layer = 0; layer < model.num_layers; ++layer) {
+    ++(model.moe.in_layer(layer) ? sizes.moe_layers : sizes.dense_layers);
+  }
+  sizes.moe_ffn = model.expert_ffn_size();
+  sizes.moe_topk = model.moe.topk;
+  sizes.shared_ffn = model.moe.shared_expert_size;
   sizes.ffn = model.ffn_size();
   sizes.gated = model.gated;
   return sizes;

@@ -1,0 +1,198 @@
+#include "ops/moe.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+#include "ops/elementwise.h"
+#include "tests/support/op_rig.h"
+
+namespace bev::test {
+namespace {
+
+constexpr std::int64_t kTokens = 7, kHidden = 6, kExperts = 8;
+
+OpCase route_case(std::string name, const RoutingRule& rule) {
+  OpCase test{std::move(name), {{{kTokens, kHidden}}}, {{{kExperts, kHidden}}, {{kExperts}}}};
+  test.build = [rule](Bench& bench, const std::vector<Var>& in) {
+    Var logits = router_logits(bench.ctx, in[0], *bench.params[0], bench.params[1].get());
+    RouterSpec spec;
+    spec.rule = rule;
+    return OpOutputs{{route(bench.ctx, logits, spec, nullptr).probs}};
+  };
+  return test;
+}
+
+TEST(Route, RowsPassAllChecks) {
+  check_op(route_case("softmax over the chosen", {.topk = 3, .scaling = 1.5}));
+  check_op(route_case("softmax over all", {.topk = 3, .pre_softmax = true}));
+  check_op(route_case("one", {.topk = 1, .pre_softmax = true}));
+  check_op(route_case("all", {.topk = kExperts}));
+  check_op(route_case("sigmoid", {.topk = 3, .score = RouterScore::kSigmoid, .scaling = 2.5}));
+  check_op(route_case("sigmoid as it is",
+                      {.topk = 2, .score = RouterScore::kSigmoid, .normalize = false}));
+  check_op(route_case("sqrtsoftplus", {.topk = 3, .score = RouterScore::kSqrtSoftplus}));
+  check_op(route_case("groups", {.topk = 3,
+                                 .score = RouterScore::kSigmoid,
+                                 .groups = 4,
+                                 .group_topk = 2,
+                                 .group_experts = 2}));
+}
+
+// Choices of tokens that all have the same logits, given by the row.
+std::vector<std::int32_t> chosen(Bench& bench, const std::vector<double>& logits,
+                                 const std::vector<double>& bias, const RoutingRule& rule) {
+  auto count = static_cast<std::int64_t>(logits.size());
+  Var row{bench.tensor({1, count}, logits), {}, -1, nullptr};
+  RouterSpec spec;
+  spec.rule = rule;
+  if (!bias.empty()) spec.expert_bias = &bench.param("bias", {count}, {}, bias);
+  return bench.ctx.download<std::int32_t>(route(bench.ctx, row, spec, nullptr).experts);
+}
+
+TEST(Route, EqualScoresGoToTheLowerExpertAndTheBiasOnlyChooses) {
+  Bench bench(Dtype::kF64);
+  using Chosen = std::vector<std::int32_t>;
+  EXPECT_EQ(chosen(bench, {1, 2, 2, 2}, {}, {.topk = 2}), (Chosen{1, 2}));
+  EXPECT_EQ(chosen(bench, {0, 0, 0, 0}, {}, {.topk = 3}), (Chosen{0, 1, 2}));
+  RoutingRule sigmoid{.topk = 2, .score = RouterScore::kSigmoid};
+  EXPECT_EQ(chosen(bench, {3, 2, 1, 0}, {0, 0, 0, 1}, sigmoid), (Chosen{3, 0}));
+  // Groups {3, 0}, {2, 2}: by their best the first, by both the second.
+  RoutingRule best{.topk = 2, .score = RouterScore::kSigmoid, .groups = 2};
+  EXPECT_EQ(chosen(bench, {3, -9, 2, 2}, {}, best), (Chosen{0, 1}));
+  RoutingRule both = best;
+  both.group_experts = 2;
+  EXPECT_EQ(chosen(bench, {3, -9, 2, 2}, {}, both), (Chosen{2, 3}));
+}
+
+// The losses as they are defined, in f64.
+double balance_loss(const std::vector<double>& logits, const std::vector<std::int32_t>& experts,
+                    const RouterSpec& spec, const std::vector<std::int32_t>& documents) {
+  std::int64_t topk = spec.rule.topk, first = 0;
+  double loss = 0;
+  auto add = [&](std::int64_t begin, std::int64_t count, double coefficient) {
+    std::vector<double> counts(kExperts), sums(kExperts);
+    for (std::int64_t t = begin; t < begin + count; ++t) {
+      double total = 0;
+      std::vector<double> scores(kExperts);
+      for (std::int64_t e = 0; e < kExperts; ++e) {
+        double x = logits[static_cast<std::size_t>(t * kExperts + e)];
+        bool softmax = spec.rule.score == RouterScore::kSoftmax;
+        total += scores[static_cast<std::size_t>(e)] =
+            softmax ? std::exp(x) : 1 / (1 + std::exp(-x));
+      }
+      for (std::size_t e = 0; e < kExperts; ++e) sums[e] += scores[e] / total;
+      for (std::int64_t j = 0; j < topk; ++j) {
+        counts[static_cast<std::size_t>(experts[static_cast<std::size_t>(t * topk + j)])] += 1;
+      }
+    }
+    double sum = 0;
+    for (std::size_t e = 0; e < kExperts; ++e) sum += counts[e] * sums[e];
+    auto n = static_cast<double>(count);
+    // It weighs as much as its tokens do.
+    loss += n * coefficient * static_cast<double>(kExperts) * sum /
+            (static_cast<double>(topk) * n * n);
+  };
+  add(0, kTokens, spec.aux_loss);
+  for (std::int32_t length : documents) {
+    if (spec.seq_aux_loss > 0) add(first, length, spec.seq_aux_loss);
+    first += length;
+  }
+  for (std::int64_t t = 0; t < kTokens; ++t) {
+    double sum = 0;
+    for (std::int64_t e = 0; e < kExperts; ++e) {
+      sum += std::exp(logits[static_cast<std::size_t>(t * kExperts + e)]);
+    }
+    loss += spec.z_loss * std::log(sum) * std::log(sum);
+  }
+  return loss;
+}
+
+OpCase balance_case(std::string name, RouterScore score, double aux, double z) {
+  OpCase test = route_case(std::move(name), {});
+  test.documents = {static_cast<std::int32_t>(kTokens)};
+  RouterSpec spec;
+  spec.rule = {.topk = 3, .score = score};
+  spec.aux_loss = aux;
+  spec.seq_aux_loss = aux / 2;
+  spec.z_loss = z;
+  test.build = [spec, documents = test.documents](Bench& bench, const std::vector<Var>& in) {
+    bench.step.loss_factor = 0.7;
+    Var logits = router_logits(bench.ctx, in[0], *bench.params[0], bench.params[1].get());
+    Routing routing = route(bench.ctx, logits, spec, &bench.layout);
+    double objective = 0;
+    for (double prob : values_of(routing.probs.tensor)) objective += prob;
+    objective += 0.7 * balance_loss(values_of(logits.tensor),
+                                    bench.ctx.download<std::int32_t>(routing.experts), spec,
+                                    documents);
+    return OpOutputs{{routing.probs}, objective};
+  };
+  return test;
+}
+
+TEST(Route, LossesOnTheChoicePassAllChecks) {
+  check_op(balance_case("aux loss", RouterScore::kSoftmax, 0.3, 0));
+  check_op(balance_case("aux loss of sigmoids", RouterScore::kSigmoid, 0.3, 0));
+  check_op(balance_case("z loss", RouterScore::kSoftmax, 0, 0.1));
+}
+
+TEST(Route, TheGradientOfAnExpertsBiasIsItsLoadAboveTheMean) {
+  Bench bench(Dtype::kF64);
+  Tape tape;
+  bench.ctx.tape = &tape;
+  Param& bias = bench.param("bias", {4}, {}, {0, 0, 0, 0});
+  Placement placement = batch_placement();
+  Var logits = tape.track(bench.tensor({3, 4}, {9, 1, 0, 0, 9, 0, 1, 0, 9, 1, 0, 0}), placement);
+  RouterSpec spec;
+  spec.rule = {.topk = 2, .score = RouterScore::kSigmoid};
+  spec.expert_bias = &bias;
+  Routing routing = route(bench.ctx, logits, spec, nullptr);
+  Tensor ones = bench.tensor({3, 2}, std::vector<double>(6, 1.0));
+  tape.add_gradient(bench.ctx, GradSlot(routing.probs), ones, placement.dual());
+  tape.backward(bench.ctx);
+  // Loads 3, 2, 1, 0 of 6 choices, times the 4 experts.
+  EXPECT_EQ(bench.store.gradient(bias), (std::vector<double>{6, 2, -2, -6}));
+}
+
+// Tokens through experts, choices[2 t] and choices[2 t + 1], with probabilities of a router.
+OpCase experts_case(std::string name, std::vector<std::int32_t> choices, std::int64_t experts,
+                    bool bias) {
+  auto tokens = static_cast<std::int64_t>(choices.size() / 2);
+  Split column{Axis::kTp, 1, {4, 4}}, row{Axis::kTp, 2, {}};
+  OpCase test{std::move(name),
+              {{{tokens, 3}, PlaceState::kCopied}},
+              {{{experts, 8, 3}, column}, {{experts, 5, 4}, row}, {{4, 3}}}};
+  if (bias) test.params.push_back({{experts, 8}, column});
+  test.build = [choices, experts, tokens, bias](Bench& bench, const std::vector<Var>& in) {
+    Context& ctx = bench.ctx;
+    const Param* fc1_bias = bias ? bench.params[3].get() : nullptr;
+    ExpertRows rows = sort_rows(ctx, bench.integers(choices).reshape({tokens, 2}), experts);
+    Var logits = router_logits(ctx, in[0], *bench.params[2], nullptr);
+    Var probs = route(ctx, logits, {}, nullptr).probs;
+    Var up = grouped_linear(ctx, permute(ctx, in[0], rows), rows, *bench.params[0], fc1_bias);
+    Var inner = weigh(ctx, activation(ctx, up, {Activation::kSilu, true}), probs, rows);
+    Var down = grouped_linear(ctx, inner, rows, *bench.params[1], nullptr);
+    return OpOutputs{{combine(ctx, down, rows)}};
+  };
+  return test;
+}
+
+OpCase expert_biases_case() {
+  OpCase test{"biases of the chosen", {{{5, 3}}}, {{{4, 3}}, {{4, 3}}}};
+  test.build = [](Bench& bench, const std::vector<Var>& in) {
+    Context& ctx = bench.ctx;
+    Routing routing = route(ctx, router_logits(ctx, in[0], *bench.params[0], nullptr), {}, nullptr);
+    return OpOutputs{{add_expert_biases(ctx, add(ctx, in[0], in[0]), routing, *bench.params[1])}};
+  };
+  return test;
+}
+
+TEST(Experts, RowsPassAllChecks) {
+  check_op(experts_case("an expert without tokens", {0, 3, 3, 1, 1, 0, 3, 0, 1, 3}, 4, false));
+  check_op(experts_case("all tokens to two", {2, 1, 2, 1, 2, 1, 2, 1}, 3, true));
+  check_op(experts_case("more experts than tokens", {7, 2, 0, 8}, 9, true));
+  check_op(expert_biases_case());
+}
+
+}  // namespace
+}  // namespace bev::test
