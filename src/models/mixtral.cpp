@@ -61,7 +61,7 @@ ModelFamily mixtral_family() {
           .weights = weights(),
           .ignored = llama_ignored(),
           .presets = {{"mixtral-8x7b", sized({32, 4096, 14336, 32, 8, 32000, 32768})},
-                      {"mixtral-8x22b", sized({56, 6144, 16384, 48, 8, 32768, 65536})}}};
+                      {"mixtral-8x22b", sized({56, 6144, 16384, 48, 8, 32000, 65536})}}};
 }
 
 }  // namespace bev

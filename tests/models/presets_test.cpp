@@ -27,6 +27,7 @@ const std::map<std::string, std::int64_t> kParameters = {
     {"pythia-70m", 70426624},        {"pythia-160m", 162322944},   {"pythia-410m", 405334016},
     {"pythia-1b", 1011781632},       {"pythia-1.4b", 1414647808},  {"pythia-2.8b", 2775208960},
     {"pythia-6.9b", 6857302016},     {"pythia-12b", 11846072320},
+    {"mixtral-8x7b", 46702792704},   {"mixtral-8x22b", 140620634112}, {"qwen3-30b-a3b", 30532122624},
 };
 
 TEST(Presets, HaveTheirPublishedParameters) {
