@@ -111,6 +111,13 @@ ModelConfig scaled_down(const ModelConfig& model, const std::vector<ParallelConf
     auto pairs = static_cast<std::int64_t>(model.rotary_percent * kHead / 2);
     small.rotary_percent = 2.0 * static_cast<double>(std::max<std::int64_t>(pairs, 1)) / kHead;
   }
+  if (model.multi_latent_attention) {
+    small.q_lora_rank = std::min<std::int64_t>(model.q_lora_rank, 14);
+    small.kv_lora_rank = std::min<std::int64_t>(model.kv_lora_rank, 10);
+    small.qk_head_dim = std::min<std::int64_t>(model.qk_head_dim, kHead);
+    small.qk_pos_emb_head_dim = std::min<std::int64_t>(model.qk_pos_emb_head_dim, 4);
+    small.v_head_dim = std::min<std::int64_t>(model.v_head_dim, 6);
+  }
   small.hidden_size = std::min<std::int64_t>(model.hidden_size, 36);
   small.ffn_hidden_size = std::min((model.ffn_size() + tp - 1) / tp, std::int64_t{12}) * tp;
   small.vocab_size = std::min<std::int64_t>(model.vocab_size, 131);

@@ -1,6 +1,7 @@
 #include "bridge/weight_map.h"
 
 #include <algorithm>
+#include <charconv>
 #include <cstring>
 #include <optional>
 #include <set>
@@ -227,6 +228,8 @@ const std::byte* offset(const void* base, std::int64_t elements, Dtype dtype) {
 WeightMap::WeightMap(const ModelConfig& config) {
   const ModelFamily& family = find_family(config.family);
   ignored_ = family.ignored;
+  further_layers_ = family.further_layers;
+  layers_ = config.num_layers;
   Decoder decoder(config, even_stage(config.num_layers, 1, 0), {});
   for (const Param* param : decoder.params()) {
     params_.push_back(map_param(*param, config, family));
@@ -248,6 +251,20 @@ const ParamMapping& WeightMap::find(std::string_view param) const {
     if (mapping.param == param) return mapping;
   }
   BEV_FAIL(ErrorKind::kInternal, "weight map: no parameter ", param);
+}
+
+bool WeightMap::ignores(std::string_view name) const {
+  if (std::ranges::any_of(ignored_, [&](const auto& end) { return name.ends_with(end); })) {
+    return true;
+  }
+  std::size_t at = further_layers_.find("{}");
+  if (at == std::string::npos ||
+      !name.starts_with(std::string_view(further_layers_).substr(0, at))) {
+    return false;
+  }
+  std::int64_t layer = -1;
+  std::from_chars(name.data() + at, name.data() + name.size(), layer);
+  return layer >= layers_;
 }
 
 void WeightMap::check(const WeightFiles& files) const {
@@ -284,9 +301,7 @@ void WeightMap::check(const WeightFiles& files) const {
     }
   }
   for (const std::string& name : files.names()) {
-    bool ignored =
-        std::ranges::any_of(ignored_, [&](const auto& end) { return name.ends_with(end); });
-    if (!ignored && !used.contains(name)) {
+    if (!ignores(name) && !used.contains(name)) {
       problems.push_back(concat(name, " is not a weight of this model"));
     }
   }

@@ -50,7 +50,11 @@ class WeightMap {
 
  private:
   std::vector<ParamMapping> params_;
+  bool ignores(std::string_view name) const;
+
   std::vector<std::string> ignored_;
+  std::string further_layers_;
+  std::int64_t layers_ = 0;
   std::vector<std::string> tied_heads_;  // names of a head that a tied model may store
 };
 

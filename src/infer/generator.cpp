@@ -99,19 +99,20 @@ void check_generation(const ModelConfig& model, std::span<const std::vector<std:
   }
 }
 
-std::int64_t Generator::kv_width() const {
-  const ModelConfig& model = engine_.options().model;
-  return std::max<std::int64_t>(model.kv_heads() / engine_.mesh().shape().tp, 1) *
-         model.head_size();
+CacheColumns Generator::cache_columns() const {
+  return bev::cache_columns(attention_options(engine_.options().model, 0, {}),
+                            engine_.mesh().shape().tp);
 }
 
 std::vector<LayerState> Generator::make_cache(std::int64_t rows) {
   Context& ctx = engine_.ctx();
   const StageRange& range = engine_.stage().range();
   std::vector<LayerState> cache(static_cast<std::size_t>(range.end_layer - range.first_layer));
+  CacheColumns columns = cache_columns();
   for (LayerState& layer : cache) {
-    layer.kv = {ctx.allocate(ctx.dtype, {rows, kv_width()}, "kv cache"),
-                ctx.allocate(ctx.dtype, {rows, kv_width()}, "kv cache")};
+    layer.kv.keys = ctx.allocate(ctx.dtype, {rows, columns.keys}, "kv cache");
+    if (columns.values == 0) continue;
+    layer.kv.values = ctx.allocate(ctx.dtype, {rows, columns.values}, "kv cache");
   }
   return cache;
 }
@@ -360,8 +361,9 @@ std::vector<GeneratedSequence> Generator::generate(
   // Of the rank with most layers: all ranks take the same prompts together.
   std::int64_t stages = engine_.mesh().shape().pp;
   std::int64_t layers = (engine_.options().model.num_layers + stages - 1) / stages;
-  std::int64_t row_bytes =
-      2 * layers * kv_width() * static_cast<std::int64_t>(size_of(engine_.options().dtype));
+  CacheColumns columns = cache_columns();
+  std::int64_t row_bytes = layers * (columns.keys + columns.values) *
+                           static_cast<std::int64_t>(size_of(engine_.options().dtype));
   std::int64_t most_rows = options.cache_bytes / row_bytes;
   for (std::size_t next = 0; next < prompts.size();) {
     std::vector<Live> live;

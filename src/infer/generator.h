@@ -80,7 +80,7 @@ class Generator {
     std::unique_ptr<Recording> recording;
   };
 
-  std::int64_t kv_width() const;  // elements of a cache row
+  CacheColumns cache_columns() const;
   std::vector<LayerState> make_cache(std::int64_t rows);
   static bool one_token_each(std::span<const Live> live);
   static StepValues values_of(std::span<const Live> live);

@@ -10,11 +10,18 @@ namespace bev {
 
 enum class Activation : std::uint8_t { kGelu, kGeluTanh, kSilu, kRelu, kSquaredRelu, kQuickGelu };
 
+// How gate and up are limited before they meet: y = act(min(gate, clamp)) * (up limited to
+// [-clamp, clamp], plus offset). Of gated activations only; clamp 0: no limit.
+struct GateLimits {
+  double clamp = 0, offset = 0;
+};
+
 // Plain: x, y [T, F], y = act(x). Gated: x [T, 2F] holds gate | up, y [T, F] = act(gate) * up.
 struct ActivationForwardArgs {
   View x, y;
   Activation kind = Activation::kGelu;
   bool gated = false;
+  GateLimits limits;
 };
 
 // dx has x's shape and may alias it; dy is [T, F].
@@ -22,6 +29,7 @@ struct ActivationBackwardArgs {
   View dy, x, dx;
   Activation kind = Activation::kGelu;
   bool gated = false;
+  GateLimits limits;
 };
 
 struct ActivationKernels {

@@ -19,12 +19,13 @@ struct RopeTableArgs {
   View cos_sin;
 };
 
-// Rotates in place the first `heads` heads of each row of x [T, row]: the first R dims of a head,
-// pairs (i, i + R/2), or (2i, 2i + 1) when interleaved. inverse rotates back (the backward).
+// Rotates in place the first `heads` heads of each row of x [T, row]: R dims of a head from `begin`
+// on, pairs (i, i + R/2), or (2i, 2i + 1) when interleaved. inverse rotates back (the backward).
 struct RopeApplyArgs {
   View x;
   View cos_sin;
   std::int64_t heads = 0, head_size = 0;
+  std::int64_t begin = 0;
   bool interleaved = false;
   bool inverse = false;
 };
@@ -41,7 +42,8 @@ struct AttentionRun {
 };
 
 // What forward and backward share. q rows are q_stride elements apart, head h at h * head_size; k
-// and v likewise. N q heads share K kv heads (N % K == 0), q head h reads kv head h / (N / K). Key
+// likewise, v at h * v_head_size. N q heads share K kv heads (N % K == 0), q head h reads kv head
+// h / (N / K). Heads have at most 256 dims, in the forward without dropout 1024. Key
 // j is visible to a query standing at index i when (!causal || j <= i), (window < 0 || i - j <=
 // window) and, not causal, (window < 0 || j - i <= window). Scores are scale * q.k, then softcap *
 // tanh(score / softcap) when softcap > 0. Dropout on probabilities: random.sample / position of the
@@ -49,7 +51,7 @@ struct AttentionRun {
 // random.stream + global head (head_offset + h).
 struct AttentionShape {
   std::span<const AttentionRun> runs;  // host memory on both backends
-  std::int64_t q_heads = 0, kv_heads = 0, head_size = 0;
+  std::int64_t q_heads = 0, kv_heads = 0, head_size = 0, v_head_size = 0;
   std::int64_t q_stride = 0, k_stride = 0, v_stride = 0;
   Dtype dtype = Dtype::kF32;
   double scale = 1, softcap = 0;
@@ -60,8 +62,8 @@ struct AttentionShape {
   std::int64_t head_offset = 0;
 };
 
-// out rows are [N * D], contiguous. lse [T, N] in the accumulate type: log of the sum of exp
-// scores. A query that sees no key gives 0 and lse -infinity.
+// out rows are [N * v_head_size], contiguous. lse [T, N] in the accumulate type: log of the sum of
+// exp scores. A query that sees no key gives 0 and lse -infinity.
 struct AttentionForwardArgs {
   AttentionShape shape;
   const void *q = nullptr, *k = nullptr, *v = nullptr;
@@ -92,12 +94,31 @@ struct AttentionBackwardArgs {
   void *dq = nullptr, *dk = nullptr, *dv = nullptr;
 };
 
+// A logit for each head that joins the sum of its exponentials and has no value: out [T, N D] and
+// lse [T, N] of the keys become those with it. out's dtype is any floating one.
+struct AttentionSinkArgs {
+  View sinks;  // [N]; empty: all 0
+  View out, lse;
+};
+
+// What each row adds to the gradient of the sinks, given out and lse with them: terms[t, first + h]
+// = -exp(sink_h - lse[t, h]) * (dout . out of t, h) for the N heads; terms [T, >= first + N] in the
+// accumulate type.
+struct SinkTermsArgs {
+  View sinks;
+  View out, dout, lse;
+  View terms;
+  std::int64_t first = 0;
+};
+
 struct AttentionKernels {
   void (*rope_table)(const Stream&, const RopeTableArgs&);
   void (*rope_apply)(const Stream&, const RopeApplyArgs&);
   void (*forward)(const Stream&, const AttentionForwardArgs&);
   void (*merge)(const Stream&, const AttentionMergeArgs&);
   void (*backward)(const Stream&, const AttentionBackwardArgs&);
+  void (*add_sinks)(const Stream&, const AttentionSinkArgs&);
+  void (*sink_terms)(const Stream&, const SinkTermsArgs&);
 };
 
 }  // namespace bev

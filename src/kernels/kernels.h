@@ -7,6 +7,7 @@
 #include "kernels/elementwise.h"
 #include "kernels/embedding.h"
 #include "kernels/gemm.h"
+#include "kernels/latent.h"
 #include "kernels/loss.h"
 #include "kernels/moe.h"
 #include "kernels/norm.h"
@@ -21,6 +22,7 @@ struct Kernels {
   NormKernels norm;
   ActivationKernels activation;
   AttentionKernels attention;
+  LatentKernels latent;
   EmbeddingKernels embedding;
   LossKernels loss;
   MoeKernels moe;

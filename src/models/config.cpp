@@ -107,6 +107,39 @@ void attention_fields(ModelConfig& model, FieldList& list) {
       .limit(1 << 20)
       .defaults_to("all layers windowed when --window-size is given");
   list.add("causal", model.causal, "tokens see earlier tokens only");
+  list.add(
+      "softmax-type", model.softmax_type,
+      {{"vanilla", SoftmaxKind::kVanilla},
+       {"off-by-one", SoftmaxKind::kOffByOne},
+       {"learnable", SoftmaxKind::kLearnable}},
+      "what joins the sum of attention's softmax: nothing, 1, or a learned share of each head");
+}
+
+void latent_fields(ModelConfig& model, FieldList& list) {
+  list.add("multi-latent-attention", model.multi_latent_attention,
+           "queries, keys and values come of small latents (DeepSeek-V2)");
+  list.add("q-lora-rank", model.q_lora_rank, "size of the latent of queries; 0: none")
+      .min(0)
+      .limit(kMaxSize);
+  list.add("kv-lora-rank", model.kv_lora_rank, "size of the latent of keys and values")
+      .min(0)
+      .limit(kMaxSize);
+  list.add("qk-head-dim", model.qk_head_dim,
+           "latent attention: dims of a query or key head without a position")
+      .min(0)
+      .limit(1 << 20);
+  list.add("qk-pos-emb-head-dim", model.qk_pos_emb_head_dim,
+           "latent attention: dims of a query or key head that are rotated")
+      .min(0)
+      .limit(1 << 20);
+  list.add("v-head-dim", model.v_head_dim, "latent attention: dims of a value head")
+      .min(0)
+      .limit(1 << 20);
+  list.add("latent-norm-epsilon", model.latent_norm_epsilon,
+           "latent attention: added to the variance of latents")
+      .min(0)
+      .max(1)
+      .defaults_to("norm-epsilon");
 }
 
 void block_fields(ModelConfig& model, FieldList& list) {
@@ -125,6 +158,10 @@ void block_fields(ModelConfig& model, FieldList& list) {
             {"quick_gelu", ActivationKind::kQuickGelu}},
            "activation of the MLP");
   list.add("gated", model.gated, "gated MLP: act(gate) * up");
+  list.add("activation-func-clamp-value", model.activation_clamp,
+           "gated MLP: the gate is at most this, and up within plus and minus it; 0: no limit")
+      .min(0);
+  list.add("glu-linear-offset", model.glu_linear_offset, "gated MLP: added to up");
   list.shorthand("swiglu", {{"gated", "true"}, {"activation", "silu"}},
                  "--gated --activation silu");
   list.shorthand("quick-geglu", {{"gated", "true"}, {"activation", "quick_gelu"}},
@@ -176,6 +213,44 @@ void check_heads(const ModelConfig& model, std::vector<std::string>& out) {
   if (model.head_size() > kHeadSizeLimit) {
     out.push_back(concat("--kv-channels: a head of ", model.head_size(), " is too large; at most ",
                          kHeadSizeLimit, ", so use more heads or give the head size"));
+  }
+}
+
+void check_latent(const ModelConfig& model, std::vector<std::string>& out) {
+  auto need = [&](const char* flag, std::int64_t value) {
+    if (value < 1) {
+      out.push_back(concat(flag, ": is ", value, "; latent attention needs a number >= 1"));
+    }
+  };
+  need("--kv-lora-rank", model.kv_lora_rank);
+  need("--qk-head-dim", model.qk_head_dim);
+  need("--qk-pos-emb-head-dim", model.qk_pos_emb_head_dim);
+  need("--v-head-dim", model.v_head_dim);
+  if (model.kv_heads() != model.num_attention_heads) {
+    out.push_back(concat("--num-query-groups: ", model.kv_heads(),
+                         "; latent attention has as many groups as --num-attention-heads ",
+                         model.num_attention_heads, ", so leave it away"));
+  }
+  if (model.position_embedding_type != PositionKind::kRope) {
+    out.push_back("--position-embedding-type: latent attention needs rope");
+  }
+  if (std::max(model.head_size(), model.v_head_dim) > kHeadSizeLimit) {
+    out.push_back(concat("--qk-head-dim: heads of ", model.qk_head_dim, " + ",
+                         model.qk_pos_emb_head_dim, " and ", model.v_head_dim,
+                         " are too large; at most ", kHeadSizeLimit));
+  }
+  if (model.kv_lora_rank + model.qk_pos_emb_head_dim > kLatentRowLimit) {
+    out.push_back(concat("--kv-lora-rank: a latent of ", model.kv_lora_rank,
+                         " and a rotated key of ", model.qk_pos_emb_head_dim,
+                         " are too large; at most ", kLatentRowLimit, " together"));
+  }
+}
+
+void check_gate(const ModelConfig& model, std::vector<std::string>& out) {
+  if (model.gated) return;
+  if (model.activation_clamp != 0 || model.glu_linear_offset != 0) {
+    out.push_back(
+        "--activation-func-clamp-value, --glu-linear-offset: need a gated MLP; give --gated");
   }
 }
 
@@ -276,6 +351,7 @@ void ModelConfig::fields(FieldList& list) {
   shape_fields(*this, list);
   position_fields(*this, list);
   attention_fields(*this, list);
+  latent_fields(*this, list);
   block_fields(*this, list);
   end_fields(*this, list);
   rope_scaling.fields(list);
@@ -289,7 +365,9 @@ std::int64_t ModelConfig::ffn_size() const {
 }
 
 double ModelConfig::attention_scale() const {
-  return softmax_scale > 0 ? softmax_scale : 1.0 / std::sqrt(static_cast<double>(head_size()));
+  if (softmax_scale > 0) return softmax_scale;
+  double scale = 1.0 / std::sqrt(static_cast<double>(head_size()));
+  return multi_latent_attention ? scale * latent_scale_factor(rope_scaling) : scale;
 }
 
 bool ModelConfig::windowed(std::int64_t layer) const {
@@ -320,9 +398,14 @@ std::vector<std::string> ModelConfig::problems() const {
   limit("--num-layers", num_layers, kLayerLimit);
   limit("--num-attention-heads", num_attention_heads, kHeadLimit);
   if (hidden_size > 0 && num_attention_heads > 0) {
-    check_heads(*this, out);
+    if (multi_latent_attention) {
+      check_latent(*this, out);
+    } else {
+      check_heads(*this, out);
+    }
     if (position_embedding_type == PositionKind::kRope) check_rope(*this, out);
   }
+  check_gate(*this, out);
   if (num_layers > 0) {
     check_windows(*this, out);
     for (std::string& problem : moe.problems(num_layers)) out.push_back(std::move(problem));

@@ -13,10 +13,12 @@ class FieldList;
 
 // What the kernels and the counters of random numbers have room for.
 inline constexpr std::int64_t kHeadSizeLimit = 256;
+inline constexpr std::int64_t kLatentRowLimit = 1024;  // latent and rotated key of a token
 inline constexpr std::int64_t kLayerLimit = 4095;
 inline constexpr std::int64_t kHeadLimit = 65535;
 
 enum class PositionKind : std::uint8_t { kLearned, kRope, kNone };
+enum class SoftmaxKind : std::uint8_t { kVanilla, kOffByOne, kLearnable };
 enum class NormKind : std::uint8_t { kLayerNorm, kRmsNorm };
 enum class ActivationKind : std::uint8_t {
   kGelu,
@@ -83,6 +85,17 @@ struct ModelConfig {
   // Per layer 1: windowed, 0: full; or one N: every N-th layer is full; empty: all are windowed.
   std::vector<std::int64_t> window_layers;
   bool causal = true;
+  // What joins the softmax's sum: nothing, exp(0), or exp of a learned logit of each head.
+  SoftmaxKind softmax_type = SoftmaxKind::kVanilla;
+
+  // Latent attention.
+  bool multi_latent_attention = false;
+  std::int64_t q_lora_rank = 0;  // latent of queries; 0: none
+  std::int64_t kv_lora_rank = 0;
+  std::int64_t qk_head_dim = 0;          // dims of a q or k head without a position
+  std::int64_t qk_pos_emb_head_dim = 0;  // and those that are rotated
+  std::int64_t v_head_dim = 0;
+  double latent_norm_epsilon = 0.0;  // 0: norm_epsilon
 
   // Block.
   NormKind normalization = NormKind::kLayerNorm;
@@ -91,11 +104,13 @@ struct ModelConfig {
   bool post_norms = false;          // gemma: also a norm after attention and after the MLP
   bool parallel_residual = false;   // gpt_neox: attention and MLP read the same input
   ActivationKind activation = ActivationKind::kGelu;
-  bool gated = false;           // act(gate) * up
-  bool add_bias_linear = true;  // biases of all linears
-  bool add_qkv_bias = false;    // of qkv alone (when add_bias_linear is off)
-  bool add_proj_bias = false;   // of the attention output alone
-  bool add_mlp_bias = false;    // of the MLP alone
+  bool gated = false;              // act(gate) * up
+  double activation_clamp = 0.0;   // gated: limit of gate and of |up|; 0: none
+  double glu_linear_offset = 0.0;  // gated: added to up
+  bool add_bias_linear = true;     // biases of all linears
+  bool add_qkv_bias = false;       // of qkv alone (when add_bias_linear is off)
+  bool add_proj_bias = false;      // of the attention output alone
+  bool add_mlp_bias = false;       // of the MLP alone
 
   // Ends.
   bool untie_embeddings_and_output_weights = false;
@@ -115,9 +130,12 @@ struct ModelConfig {
 
   void fields(FieldList& list);
 
+  // Of q and k.
   std::int64_t head_size() const {
+    if (multi_latent_attention) return qk_head_dim + qk_pos_emb_head_dim;
     return kv_channels ? kv_channels : hidden_size / num_attention_heads;
   }
+  std::int64_t v_head_size() const { return multi_latent_attention ? v_head_dim : head_size(); }
   std::int64_t kv_heads() const {
     return num_query_groups ? num_query_groups : num_attention_heads;
   }
@@ -128,7 +146,8 @@ struct ModelConfig {
   }
   double attention_scale() const;  // of layer 0; see scale_by_inverse_layer
   bool windowed(std::int64_t layer) const;
-  bool has_qkv_bias() const { return add_bias_linear || add_qkv_bias; }
+  // Of latent attention: of the projections to latents, which add_bias_linear leaves without.
+  bool has_qkv_bias() const { return (add_bias_linear && !multi_latent_attention) || add_qkv_bias; }
   bool has_proj_bias() const { return add_bias_linear || add_proj_bias; }
   bool has_mlp_bias() const { return add_bias_linear || add_mlp_bias; }
 

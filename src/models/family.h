@@ -49,6 +49,9 @@ struct ModelFamily {
   void (*write)(const ModelConfig&, HfConfig&) = nullptr;
   std::vector<WeightRule> weights;        // also of what only some configurations have
   std::vector<std::string> ignored = {};  // endings of stored names that hold no weights
+  // How names begin of layers after the model's last, which files may hold and we do not read; "{}"
+  // is the layer's number.
+  std::string further_layers = {};
   std::vector<Preset> presets = {};
 };
 

@@ -5,6 +5,8 @@
 
 namespace bev {
 
+ModelFamily deepseek_v2_family();
+ModelFamily deepseek_v3_family();
 ModelFamily gemma2_family();
 ModelFamily gemma3_family();
 ModelFamily gpt2_family();

@@ -49,6 +49,8 @@ RopeScaling canonical_scaling(const ModelConfig& config) {
       to.mscale = from.mscale;
       to.mscale_all_dim = from.mscale_all_dim;
     }
+    // It scales latent attention's scores by itself as well.
+    if (config.multi_latent_attention) to.mscale_all_dim = from.mscale_all_dim;
     return to;
   }
   to.short_factor = from.short_factor;
@@ -88,6 +90,19 @@ void resolve_windows(ModelConfig& config) {
   if (windowed == 0) config.window_size = 0;
   if (windowed == 0 || windowed == config.num_layers) layers.clear();
   config.window_layers = layers;
+}
+
+void resolve_latent(ModelConfig& config) {
+  const ModelConfig defaults;
+  if (config.multi_latent_attention) {
+    if (config.latent_norm_epsilon == config.norm_epsilon) config.latent_norm_epsilon = 0;
+    if (!config.qk_layernorm) config.latent_norm_epsilon = 0;
+    config.rotary_percent = defaults.rotary_percent;
+    return;
+  }
+  config.q_lora_rank = config.kv_lora_rank = config.v_head_dim = 0;
+  config.qk_head_dim = config.qk_pos_emb_head_dim = 0;
+  config.latent_norm_epsilon = 0;
 }
 
 void resolve_biases(ModelConfig& config) {
@@ -142,6 +157,7 @@ ModelConfig canonical(const ModelConfig& config) {
   result.ffn_hidden_size = config.ffn_size();
   result.num_query_groups = config.kv_heads();
   result.kv_channels = config.head_size();
+  resolve_latent(result);
   ModelConfig unscaled = result;
   unscaled.softmax_scale = 0;
   if (result.softmax_scale == unscaled.attention_scale()) result.softmax_scale = 0;

@@ -141,10 +141,8 @@ HfConfig rope_object(const RopeScaling& scaling) {
   if (scaling.kind == RopeScalingKind::kYarn) {
     rope.set("beta_fast", scaling.beta_fast);
     rope.set("beta_slow", scaling.beta_slow);
-    if (scaling.mscale > 0 && scaling.mscale_all_dim > 0) {
-      rope.set("mscale", scaling.mscale);
-      rope.set("mscale_all_dim", scaling.mscale_all_dim);
-    }
+    if (scaling.mscale > 0) rope.set("mscale", scaling.mscale);
+    if (scaling.mscale_all_dim > 0) rope.set("mscale_all_dim", scaling.mscale_all_dim);
     if (!scaling.truncate) rope.set("truncate", false);
   }
   if (scaling.kind == RopeScalingKind::kLongRope) {

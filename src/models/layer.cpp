@@ -34,6 +34,32 @@ double output_std(const ModelConfig& config) {
   return config.init_method_std / std::sqrt(2.0 * static_cast<double>(config.num_layers));
 }
 
+SoftmaxSink softmax_sink(SoftmaxKind kind) {
+  switch (kind) {
+    case SoftmaxKind::kVanilla:
+      return SoftmaxSink::kNone;
+    case SoftmaxKind::kOffByOne:
+      return SoftmaxSink::kOne;
+    case SoftmaxKind::kLearnable:
+      return SoftmaxSink::kLearned;
+  }
+  return SoftmaxSink::kNone;
+}
+
+LatentOptions latent_options(const ModelConfig& config) {
+  LatentOptions o;
+  o.latent_size = config.kv_lora_rank;
+  o.q_latent_size = config.q_lora_rank;
+  o.nope_size = config.qk_head_dim;
+  o.rope_size = config.qk_pos_emb_head_dim;
+  o.norms = config.qk_layernorm;
+  o.norm = norm_options(config);
+  if (config.latent_norm_epsilon > 0) o.norm.epsilon = config.latent_norm_epsilon;
+  return o;
+}
+
+}  // namespace
+
 AttentionOptions attention_options(const ModelConfig& config, std::int64_t number,
                                    const BuildOptions& build) {
   AttentionOptions o;
@@ -41,6 +67,7 @@ AttentionOptions attention_options(const ModelConfig& config, std::int64_t numbe
   o.heads = config.num_attention_heads;
   o.kv_heads = config.kv_heads();
   o.head_size = config.head_size();
+  o.v_head_size = config.v_head_size();
   o.qkv_bias = config.has_qkv_bias();
   o.proj_bias = config.has_proj_bias();
   o.qk_norm = config.qk_layernorm;
@@ -51,6 +78,7 @@ AttentionOptions attention_options(const ModelConfig& config, std::int64_t numbe
   o.softcap = config.attn_logit_softcapping;
   o.window = config.windowed(number) ? config.window_size : -1;
   o.causal = config.causal;
+  o.sink = softmax_sink(config.softmax_type);
   o.rotary_interleaved = config.rotary_interleaved;
   o.dropout = config.attention_dropout;
   o.init_std = config.init_method_std;
@@ -58,14 +86,20 @@ AttentionOptions attention_options(const ModelConfig& config, std::int64_t numbe
   o.recompute_core = build.recompute.core_attention;
   o.context = build.context[build.context.size() > 1 ? static_cast<std::size_t>(number) : 0];
   o.tensor_parallel = build.tensor_parallel;
+  if (config.multi_latent_attention) o.latent = latent_options(config);
   return o;
 }
+
+namespace {
 
 MlpOptions mlp_options(const ModelConfig& config, const BuildOptions& build) {
   MlpOptions o;
   o.hidden_size = config.hidden_size;
   o.ffn_size = config.ffn_size();
-  o.activation = {kernel_activation(config.activation), config.gated, build.recompute.activations};
+  o.activation = {kernel_activation(config.activation),
+                  config.gated,
+                  build.recompute.activations,
+                  {config.activation_clamp, config.glu_linear_offset}};
   o.bias = config.has_mlp_bias();
   o.init_std = config.init_method_std;
   o.down_init_std = output_std(config);
@@ -112,7 +146,8 @@ DecoderLayer::DecoderLayer(const ModelConfig& config, std::int64_t number,
                             norm_options(config))),
       mlp_norm_(make_norm(layer_name(number, "pre_mlp_layernorm"), config.hidden_size,
                           norm_options(config))),
-      attention_(layer_name(number, "self_attention"), attention_options(config, number, options)) {
+      attention_(make_attention(layer_name(number, "self_attention"),
+                                attention_options(config, number, options))) {
   if (config.moe.in_layer(number)) {
     moe_.emplace(layer_name(number, "mlp"), moe_options(config, options));
   } else {
@@ -127,7 +162,7 @@ DecoderLayer::DecoderLayer(const ModelConfig& config, std::int64_t number,
 
 void DecoderLayer::params(std::vector<Param*>& list) {
   input_norm_.params(list);
-  attention_.params(list);
+  attention_->params(list);
   if (post_attention_norm_) post_attention_norm_->params(list);
   mlp_norm_.params(list);
   if (moe_) moe_->params(list);
@@ -136,7 +171,7 @@ void DecoderLayer::params(std::vector<Param*>& list) {
 }
 
 Var DecoderLayer::attend(Context& ctx, const Var& normalised, const LayerInput& input) const {
-  Var out = attention_.forward(ctx, normalised, input);
+  Var out = attention_->forward(ctx, normalised, input);
   if (post_attention_norm_) out = norm(ctx, out, post_attention_norm_->spec(false));
   return dropout(ctx, out, hidden_dropout_, *input.layout, RandomUse::kProjDropout);
 }

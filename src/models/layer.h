@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <vector>
 
@@ -50,11 +51,13 @@ class DecoderLayer {
   RecomputePolicy recompute_;
   Norm input_norm_, mlp_norm_;
   std::optional<Norm> post_attention_norm_, post_mlp_norm_;
-  SelfAttention attention_;
+  std::unique_ptr<AttentionModule> attention_;
   std::optional<Mlp> mlp_;  // one of the two
   std::optional<Moe> moe_;
 };
 
 NormOptions norm_options(const ModelConfig& config);
+AttentionOptions attention_options(const ModelConfig& config, std::int64_t number,
+                                   const BuildOptions& build);
 
 }  // namespace bev

@@ -92,7 +92,14 @@ double scale_longrope(const ModelConfig& config, double original, std::int64_t l
 
 }  // namespace
 
+double latent_scale_factor(const RopeScaling& scaling) {
+  if (scaling.kind != RopeScalingKind::kYarn || scaling.mscale_all_dim == 0) return 1.0;
+  double magnitude = yarn_mscale(scaling.factor, scaling.mscale_all_dim);
+  return magnitude * magnitude;
+}
+
 std::int64_t rotary_dims(const ModelConfig& config) {
+  if (config.multi_latent_attention) return config.qk_pos_emb_head_dim;
   return static_cast<std::int64_t>(static_cast<double>(config.head_size()) * config.rotary_percent);
 }
 

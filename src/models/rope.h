@@ -23,6 +23,9 @@ bool rope_depends_on_length(const ModelConfig& config);
 // that keys kept from before are no longer right (longrope at its limit).
 bool rope_switches_at(const ModelConfig& config, std::int64_t length);
 
+// Factor of latent attention's scores under yarn: the square of its magnitude correction.
+double latent_scale_factor(const RopeScaling& scaling);
+
 // Number of dims of a head that rotate.
 std::int64_t rotary_dims(const ModelConfig& config);
 

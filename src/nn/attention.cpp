@@ -2,42 +2,36 @@
 
 #include <algorithm>
 
+#include "nn/latent_attention.h"
 #include "ops/context_attention.h"
 #include "ops/head_exchange.h"
 #include "ops/parallel_linear.h"
 
 namespace bev {
 
-SelfAttention::SelfAttention(const std::string& name, const AttentionOptions& o)
-    : options(o),
-      qkv(column_linear(
-          {name + ".linear_qkv", (o.heads + 2 * o.kv_heads) * o.head_size, o.hidden_size,
-           o.qkv_bias, o.init_std},
-          {o.heads * o.head_size, o.kv_heads * o.head_size, o.kv_heads * o.head_size})),
-      proj(row_linear({name + ".linear_proj", o.hidden_size, o.heads * o.head_size, o.proj_bias,
-                       o.proj_init_std})) {
-  if (o.qk_norm) {
-    q_norm = make_norm(name + ".q_layernorm", o.head_size, o.norm);
-    k_norm = make_norm(name + ".k_layernorm", o.head_size, o.norm);
-  }
+CoreAttention::CoreAttention(const std::string& name, const AttentionOptions& o) : options(o) {
+  if (o.v_head_size == 0) options.v_head_size = o.head_size;
+  if (o.sink != SoftmaxSink::kLearned) return;
+  sinks.emplace();
+  sinks->name = name + ".core_attention.softmax_offset";
+  sinks->shape = {o.heads};
+  sinks->split = {Axis::kTp, 0, {}};
+  sinks->init = {InitKind::kNormal, o.init_std};
+  sinks->decays = false;
 }
 
-void SelfAttention::params(std::vector<Param*>& list) {
-  qkv.params(list);
-  if (q_norm) {
-    q_norm->params(list);
-    k_norm->params(list);
-  }
-  proj.params(list);
+void CoreAttention::params(std::vector<Param*>& list) {
+  if (sinks) list.push_back(&*sinks);
 }
 
-AttentionSpec SelfAttention::spec(const Context& ctx) const {
+AttentionSpec CoreAttention::spec(const Context& ctx) const {
   const AttentionOptions& o = options;
   Group& tp = ctx.mesh.tp();
   AttentionSpec spec;
   spec.q_heads = o.heads / tp.size();
   spec.kv_heads = std::max<std::int64_t>(o.kv_heads / tp.size(), 1);
   spec.head_size = o.head_size;
+  spec.v_head_size = o.v_head_size;
   spec.head_offset = spec.q_heads * tp.rank();
   spec.scale = o.scale;
   spec.softcap = o.softcap;
@@ -45,36 +39,38 @@ AttentionSpec SelfAttention::spec(const Context& ctx) const {
   spec.causal = o.causal;
   spec.dropout = o.dropout;
   spec.recompute = o.recompute_core;
+  spec.sinks = {o.sink != SoftmaxSink::kNone, sinks ? &*sinks : nullptr, 0};
   return spec;
 }
 
 // Neighbouring ranks exchange heads; where they are not all of cp, the keys then go around a ring.
-Var SelfAttention::exchange_and_attend(Context& ctx, const Var& rows, const SequenceLayout& layout,
+Var CoreAttention::exchange_and_attend(Context& ctx, const Var& rows, const SequenceLayout& layout,
                                        const AttentionSpec& spec) const {
   bool all = options.context == ContextExchange::kHeads;
   Group& group = all ? ctx.mesh.cp() : ctx.mesh.group(MeshGroup::kCpInner);
-  std::int64_t n = group.size(), block = ctx.mesh.at().cp / n, d = spec.head_size;
+  std::int64_t n = group.size(), block = ctx.mesh.at().cp / n;
   HeadExchange exchange;
   exchange.group = &group;
   exchange.members = std::span(layout.ring.sets)
                          .subspan(static_cast<std::size_t>(block * n), static_cast<std::size_t>(n));
   const ContextRows& context = all ? layout.heads : layout.mixed;
   exchange.together = &context.sets[static_cast<std::size_t>(block)];
-  exchange.parts = {spec.q_heads * d, spec.kv_heads * d, spec.kv_heads * d};
+  exchange.parts = {spec.q_columns(), spec.k_columns(), spec.v_columns()};
   AttentionSpec inside = spec;
   inside.q_heads /= n;
   inside.kv_heads /= n;
   inside.head_offset += inside.q_heads * group.rank();
+  inside.sinks.first = inside.q_heads * group.rank();
   Var x = scatter_heads(ctx, rows, exchange);
   Var y = all ? attention(ctx, x, {layout.runs, context.samples, context.sample_positions}, inside)
               : context_attention(ctx, x, {&ctx.mesh.group(MeshGroup::kCpOuter), &context, nullptr},
                                   inside);
-  exchange.parts = {spec.q_heads * d};
+  exchange.parts = {spec.out_columns()};
   return gather_heads(ctx, y, exchange);
 }
 
-Var SelfAttention::attend(Context& ctx, const Var& rows, const SequenceLayout& layout,
-                          const AttentionSpec& spec) const {
+Var CoreAttention::forward(Context& ctx, const Var& rows, const SequenceLayout& layout,
+                           const AttentionSpec& spec) const {
   if (ctx.mesh.cp().size() == 1) {
     return attention(ctx, rows, {layout.runs, layout.samples, layout.sample_positions}, spec);
   }
@@ -91,12 +87,38 @@ Var SelfAttention::attend(Context& ctx, const Var& rows, const SequenceLayout& l
   return exchange_and_attend(ctx, rows, layout, spec);
 }
 
+SelfAttention::SelfAttention(const std::string& name, const AttentionOptions& o)
+    : core(name, o),
+      qkv(column_linear(
+          {name + ".linear_qkv",
+           o.heads * o.head_size + o.kv_heads * (o.head_size + core.options.v_head_size),
+           o.hidden_size, o.qkv_bias, o.init_std},
+          {o.heads * o.head_size, o.kv_heads * o.head_size,
+           o.kv_heads * core.options.v_head_size})),
+      proj(row_linear({name + ".linear_proj", o.hidden_size, o.heads * core.options.v_head_size,
+                       o.proj_bias, o.proj_init_std})) {
+  if (o.qk_norm) {
+    q_norm = make_norm(name + ".q_layernorm", o.head_size, o.norm);
+    k_norm = make_norm(name + ".k_layernorm", o.head_size, o.norm);
+  }
+}
+
+void SelfAttention::params(std::vector<Param*>& list) {
+  qkv.params(list);
+  if (q_norm) {
+    q_norm->params(list);
+    k_norm->params(list);
+  }
+  core.params(list);
+  proj.params(list);
+}
+
 Var SelfAttention::forward(Context& ctx, const Var& x, const LayerInput& input) const {
-  const AttentionOptions& o = options;
-  AttentionSpec here = spec(ctx);
+  const AttentionOptions& o = core.options;
+  AttentionSpec here = core.spec(ctx);
   Var rows = qkv.enter(ctx, x, input.layout->tokens, o.tensor_parallel);
   if (ctx.mesh.group(MeshGroup::kKv).size() > 1) {
-    rows = share_keys(ctx, rows, here.q_heads * here.head_size);
+    rows = share_keys(ctx, rows, here.q_columns());
   }
   if (q_norm) {
     rows = head_norm(ctx, rows,
@@ -110,8 +132,20 @@ Var SelfAttention::forward(Context& ctx, const Var& x, const LayerInput& input) 
   }
   Var heads = input.decode != nullptr
                   ? cached_attention(ctx, rows, input.state->kv, *input.decode, here)
-                  : attend(ctx, rows, *input.layout, here);
+                  : core.forward(ctx, rows, *input.layout, here);
   return proj.leave(ctx, heads, o.tensor_parallel);
+}
+
+std::unique_ptr<AttentionModule> make_attention(const std::string& name,
+                                                const AttentionOptions& options) {
+  if (options.latent.latent_size > 0) return std::make_unique<LatentAttention>(name, options);
+  return std::make_unique<SelfAttention>(name, options);
+}
+
+CacheColumns cache_columns(const AttentionOptions& o, std::int64_t tp) {
+  if (o.latent.latent_size > 0) return {o.latent.latent_size + o.latent.rope_size, 0};
+  std::int64_t heads = std::max<std::int64_t>(o.kv_heads / tp, 1);
+  return {heads * o.head_size, heads * o.v_head_size};
 }
 
 }  // namespace bev

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
@@ -29,39 +30,80 @@ struct LayerInput {
 // How attention sees the tokens of other context-parallel ranks.
 enum class ContextExchange : std::uint8_t { kRing, kHeads, kGather, kHeadsAndRing };
 
+// What joins the softmax's sum besides the keys: nothing, exp(0), or exp of a learned logit per
+// head.
+enum class SoftmaxSink : std::uint8_t { kNone, kOne, kLearned };
+
+// Latent attention; latent_size 0: plain attention.
+struct LatentOptions {
+  std::int64_t latent_size = 0;    // R of keys and values
+  std::int64_t q_latent_size = 0;  // of queries; 0: they come straight from the input
+  std::int64_t nope_size = 0, rope_size = 0;
+  bool norms = true;  // of the latents
+  NormOptions norm;
+};
+
 struct AttentionOptions {
-  std::int64_t hidden_size = 0, heads = 0, kv_heads = 0, head_size = 0;
+  std::int64_t hidden_size = 0, heads = 0, kv_heads = 0;
+  std::int64_t head_size = 0, v_head_size = 0;  // of q and k; of v, 0: the same
   bool qkv_bias = false, proj_bias = false;
   bool qk_norm = false;
   NormOptions norm;
   double scale = 1, softcap = 0;
   std::int64_t window = -1;
   bool causal = true;
+  SoftmaxSink sink = SoftmaxSink::kNone;
   bool rotary_interleaved = false;
   double dropout = 0;
   double init_std = 0.02, proj_init_std = 0.02;
   bool recompute_core = false;
   ContextExchange context = ContextExchange::kRing;
   TensorParallel tensor_parallel;
+  LatentOptions latent;
 };
 
-struct SelfAttention {
-  SelfAttention(const std::string& name, const AttentionOptions& options);
+// From rows q | k | v to the heads' results, wherever the tokens are.
+struct CoreAttention {
+  CoreAttention(const std::string& name, const AttentionOptions& options);
 
   AttentionOptions options;
-  Linear qkv, proj;
-  std::optional<Norm> q_norm, k_norm;
+  std::optional<Param> sinks;  // [N], cut over tp
 
   void params(std::vector<Param*>& list);
-  // [T, H] -> [T, H], both outside of the tensor-parallel region.
-  Var forward(Context& ctx, const Var& x, const LayerInput& input) const;
+  AttentionSpec spec(const Context& ctx) const;
+  Var forward(Context& ctx, const Var& rows, const SequenceLayout& layout,
+              const AttentionSpec& spec) const;
 
  private:
-  AttentionSpec spec(const Context& ctx) const;
-  Var attend(Context& ctx, const Var& rows, const SequenceLayout& layout,
-             const AttentionSpec& spec) const;
   Var exchange_and_attend(Context& ctx, const Var& rows, const SequenceLayout& layout,
                           const AttentionSpec& spec) const;
 };
+
+// The attention of a layer.
+struct AttentionModule {
+  virtual ~AttentionModule() = default;
+  virtual void params(std::vector<Param*>& list) = 0;
+  // [T, H] -> [T, H], both outside of the tensor-parallel region.
+  virtual Var forward(Context& ctx, const Var& x, const LayerInput& input) const = 0;
+};
+std::unique_ptr<AttentionModule> make_attention(const std::string& name,
+                                                const AttentionOptions& options);
+
+struct SelfAttention : AttentionModule {
+  SelfAttention(const std::string& name, const AttentionOptions& options);
+
+  CoreAttention core;
+  Linear qkv, proj;
+  std::optional<Norm> q_norm, k_norm;
+
+  void params(std::vector<Param*>& list) override;
+  Var forward(Context& ctx, const Var& x, const LayerInput& input) const override;
+};
+
+// Numbers that a generation keeps of each token and layer on one of `tp` ranks.
+struct CacheColumns {
+  std::int64_t keys = 0, values = 0;
+};
+CacheColumns cache_columns(const AttentionOptions& options, std::int64_t tp);
 
 }  // namespace bev

@@ -40,9 +40,15 @@ Linear column_linear(const LinearSpec& spec, std::vector<std::int64_t> segments)
 
 Linear row_linear(const LinearSpec& spec) { return make_linear(spec, {Axis::kTp, 1, {}}, {}); }
 
+Linear whole_linear(const LinearSpec& spec) { return make_linear(spec, {}, {}); }
+
 void Linear::params(std::vector<Param*>& list) {
   list.push_back(&weight);
   if (bias) list.push_back(&*bias);
+}
+
+Var Linear::forward(Context& ctx, const Var& x) const {
+  return linear(ctx, x, weight, bias ? &*bias : nullptr);
 }
 
 Var Linear::enter(Context& ctx, const Var& x, std::int64_t tokens, const TensorParallel& tp) const {

@@ -22,6 +22,8 @@ struct Linear {
   std::optional<Param> bias;
 
   void params(std::vector<Param*>& list);
+  // Whole on every rank: x and the result outside of a tensor-parallel region.
+  Var forward(Context& ctx, const Var& x) const;
   // Column parallel: x from outside of the tensor-parallel region, of `tokens` rows in all.
   Var enter(Context& ctx, const Var& x, std::int64_t tokens, const TensorParallel& tp) const;
   // Row parallel: out of the region, the bias included.
@@ -38,6 +40,8 @@ struct LinearSpec {
 Linear column_linear(const LinearSpec& spec, std::vector<std::int64_t> segments);
 // Columns cut over tp.
 Linear row_linear(const LinearSpec& spec);
+// Not cut.
+Linear whole_linear(const LinearSpec& spec);
 
 struct Norm {
   Param weight;

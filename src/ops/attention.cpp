@@ -11,43 +11,78 @@ struct FusedRows {
   void *q, *k, *v;
 };
 FusedRows fused_rows(const View& qkv, const AttentionSpec& spec) {
-  std::int64_t d = spec.head_size;
-  return {qkv.data, qkv.address(spec.q_heads * d), qkv.address((spec.q_heads + spec.kv_heads) * d)};
+  return {qkv.data, qkv.address(spec.q_columns()),
+          qkv.address(spec.q_columns() + spec.k_columns())};
 }
 
 void check_rows(const Var& qkv, const AttentionSpec& spec) {
-  std::int64_t width = (spec.q_heads + 2 * spec.kv_heads) * spec.head_size;
+  std::int64_t width = spec.q_columns() + spec.k_columns() + spec.v_columns();
   BEV_CHECK(qkv.shape().ndim() == 2 && qkv.shape()[1] == width, "attention: rows of ", qkv.shape(),
-            " for ", spec.q_heads, " + 2 x ", spec.kv_heads, " heads of ", spec.head_size);
+            " for ", spec.q_heads, " + 2 x ", spec.kv_heads, " heads of ", spec.head_size, " and ",
+            spec.v_head_size);
   BEV_CHECK(qkv.placement[Axis::kTp] == PlaceState::kShard1, ErrorKind::kInternal,
             "attention: the input {", qkv.placement, "} must be split over heads");
 }
 
-struct AttentionResult {
-  Tensor out, lse;
-};
 AttentionResult run_forward(Context& ctx, const Tensor& qkv, const AttentionShape& shape,
                             const AttentionSpec& spec) {
   std::int64_t rows = qkv.shape()[0];
-  AttentionResult result{
-      ctx.allocate(ctx.dtype, {rows, spec.q_heads * spec.head_size}, "activations"),
-      ctx.allocate(ctx.wide(), {rows, spec.q_heads}, "activations")};
+  AttentionResult result{ctx.allocate(ctx.dtype, {rows, spec.out_columns()}, "activations"),
+                         ctx.allocate(ctx.wide(), {rows, spec.q_heads}, "activations")};
   FusedRows at = fused_rows(qkv, spec);
   ctx.kernels.attention.forward(ctx.stream, {shape, at.q, at.k, at.v, result.out, result.lse});
+  add_sinks(ctx, spec, result);
   return result;
+}
+
+// The logits of this call's heads; empty where all are 0.
+View sink_view(const AttentionSpec& spec, const WeightLease& logits) {
+  if (spec.sinks.logits == nullptr) return {};
+  return logits.view.rows(spec.sinks.first, spec.sinks.first + spec.q_heads);
+}
+WeightLease lease_sinks(Context& ctx, const AttentionSpec& spec) {
+  return spec.sinks.logits ? ctx.weights.use(*spec.sinks.logits) : WeightLease{};
 }
 
 }  // namespace
 
-AttentionShape attention_shape(const Context& ctx, const AttentionSpec& spec, std::int64_t q_stride,
-                               std::int64_t kv_stride, std::span<const AttentionRun> runs) {
+void add_sinks(Context& ctx, const AttentionSpec& spec, const AttentionResult& result) {
+  if (!spec.sinks.on) return;
+  WeightLease logits = lease_sinks(ctx, spec);
+  ctx.kernels.attention.add_sinks(ctx.stream, {sink_view(spec, logits), result.out, result.lse});
+}
+
+void add_sink_gradient(Backward& back, const AttentionSpec& spec, const Placement& placement,
+                       const AttentionResult& result, const Tensor& dout) {
+  const Param* logits = spec.sinks.logits;
+  if (logits == nullptr || !logits->trains) return;
+  back.weight_work(
+      [spec, logits, result, dout, to = gradient_placement(*logits, placement)](Context& ctx) {
+        // Heads that other ranks have of this call get nothing from here.
+        Tensor terms = ctx.allocate(ctx.wide(), {dout.shape()[0], logits->local[0]}, "gradients");
+        ctx.kernels.elementwise.fill(ctx.stream, terms, 0);
+        {
+          WeightLease lease = ctx.weights.use(*logits);
+          ctx.kernels.attention.sink_terms(ctx.stream, {sink_view(spec, lease), result.out, dout,
+                                                        result.lse, terms, spec.sinks.first});
+        }
+        GradSink sink = ctx.grads.sink(*logits, to);
+        ctx.kernels.elementwise.column_sum(ctx.stream, terms, sink.beta, sink.view);
+        ctx.grads.done(*logits, std::move(sink));
+      });
+}
+
+AttentionShape attention_shape(const Context& ctx, const AttentionSpec& spec,
+                               const RowStrides& strides, std::span<const AttentionRun> runs) {
   AttentionShape shape;
   shape.runs = runs;
   shape.q_heads = spec.q_heads;
   shape.kv_heads = spec.kv_heads;
   shape.head_size = spec.head_size;
-  shape.q_stride = q_stride;
-  shape.k_stride = shape.v_stride = kv_stride;
+  shape.v_head_size = spec.v_head_size;
+  shape.q_stride = strides.q;
+  shape.k_stride = strides.k;
+  shape.v_stride = strides.v;
   shape.dtype = ctx.dtype;
   shape.scale = spec.scale;
   shape.softcap = spec.softcap;
@@ -78,8 +113,8 @@ Var rope(Context& ctx, const Var& qkv, const RopeSpec& spec) {
   BEV_CHECK(spec.cos_sin.shape()[0] == qkv.shape()[0], "rope: a table of ", spec.cos_sin.shape(),
             " for rows ", qkv.shape());
   auto apply = [spec](Context& to, const Tensor& x, bool inverse) {
-    to.kernels.attention.rope_apply(
-        to.stream, {x, spec.cos_sin, spec.heads, spec.head_size, spec.interleaved, inverse});
+    to.kernels.attention.rope_apply(to.stream, {x, spec.cos_sin, spec.heads, spec.head_size,
+                                                spec.begin, spec.interleaved, inverse});
   };
   apply(ctx, qkv.tensor, false);
   Var out = make_output(ctx, "rope", qkv.tensor, qkv.placement, qkv.tracked());
@@ -104,10 +139,11 @@ Var attention(Context& ctx, const Var& qkv, const AttentionRows& rows, const Att
   OpScope scope(ctx, "attention");
   check_rows(qkv, spec);
   std::int64_t stride = qkv.shape()[1];
-  AttentionShape shape = attention_shape(ctx, spec, stride, stride, rows.runs);
+  AttentionShape shape = attention_shape(ctx, spec, {stride, stride, stride}, rows.runs);
   set_dropout(ctx, rows, ctx.training ? spec.dropout : 0, shape);
   AttentionResult forward = run_forward(ctx, qkv.tensor, shape, spec);
-  Var out = make_output(ctx, "attention", forward.out, qkv.placement, qkv.tracked());
+  bool wanted = qkv.tracked() || (spec.sinks.logits && spec.sinks.logits->trains);
+  Var out = make_output(ctx, "attention", forward.out, qkv.placement, wanted);
   if (!out.tracked()) return out;
   if (spec.recompute) forward = {};
   ctx.tape->record(
@@ -119,6 +155,7 @@ Var attention(Context& ctx, const Var& qkv, const AttentionRows& rows, const Att
         Context& bctx = back.ctx;
         Tensor kept = saved.get(bctx);
         AttentionResult again = spec.recompute ? run_forward(bctx, kept, shape, spec) : forward;
+        add_sink_gradient(back, spec, in.placement, again, dy);
         Tensor dqkv = bctx.allocate(kept.dtype(), kept.shape(), "gradients");
         Tensor delta = bctx.allocate(bctx.wide(), again.lse.shape(), "gradients");
         FusedRows at = fused_rows(kept, spec), to = fused_rows(dqkv, spec);
@@ -133,23 +170,25 @@ Var cached_attention(Context& ctx, const Var& qkv, const KvRows& cache, const De
                      const AttentionSpec& spec) {
   check_rows(qkv, spec);
   std::int64_t rows = qkv.shape()[0], stride = qkv.shape()[1];
-  std::int64_t width = spec.kv_heads * spec.head_size;
   FusedRows at = fused_rows(qkv.tensor, spec);
-  auto keep = [&](const void* from, const Tensor& to) {
+  auto keep = [&](const void* from, const Tensor& to, std::int64_t width) {
     ctx.kernels.elementwise.copy_rows(ctx.stream,
                                       {from, to.view().data, ctx.dtype, rows, width, stride, width,
                                        step.write_rows.as<std::int32_t>()});
   };
-  keep(at.k, cache.keys);
-  keep(at.v, cache.values);
-  AttentionShape shape = attention_shape(ctx, spec, stride, width, step.runs);
-  Tensor out = ctx.allocate(ctx.dtype, {rows, spec.q_heads * spec.head_size}, "activations");
-  Tensor lse = ctx.allocate(ctx.wide(), {rows, spec.q_heads}, "activations");
+  keep(at.k, cache.keys, spec.k_columns());
+  keep(at.v, cache.values, spec.v_columns());
+  AttentionShape shape =
+      attention_shape(ctx, spec, {stride, spec.k_columns(), spec.v_columns()}, step.runs);
+  AttentionResult result{ctx.allocate(ctx.dtype, {rows, spec.out_columns()}, "activations"),
+                         ctx.allocate(ctx.wide(), {rows, spec.q_heads}, "activations")};
   const std::int32_t* counts =
       step.key_counts.empty() ? nullptr : step.key_counts.as<std::int32_t>();
-  ctx.kernels.attention.forward(ctx.stream, {shape, at.q, cache.keys.view().data,
-                                             cache.values.view().data, out, lse, counts});
-  return make_output(ctx, "attention", std::move(out), qkv.placement, false);
+  ctx.kernels.attention.forward(
+      ctx.stream, {shape, at.q, cache.keys.view().data, cache.values.view().data, result.out,
+                   result.lse, counts});
+  add_sinks(ctx, spec, result);
+  return make_output(ctx, "attention", std::move(result.out), qkv.placement, false);
 }
 
 }  // namespace bev

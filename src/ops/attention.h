@@ -1,4 +1,5 @@
-// Rotary positions and attention over fused rows q | k | v of [T, (N + 2K) D].
+// Rotary positions and attention over fused rows q | k | v of [T, N D + K D + K V]: heads of q and
+// k have D dims, those of v and of the result V.
 #pragma once
 
 #include <cstdint>
@@ -18,18 +19,32 @@ struct RopeSpec {
   std::int64_t heads = 0;  // of the row's first heads: q and k
   std::int64_t head_size = 0;
   bool interleaved = false;
+  std::int64_t begin = 0;  // first rotated dim of a head
 };
 // In place: the producer of qkv must not keep it.
 Var rope(Context& ctx, const Var& qkv, const RopeSpec& spec);
 
+// A logit for each head that joins the softmax's sum and has no value.
+struct AttentionSinks {
+  bool on = false;
+  const Param* logits = nullptr;  // [N of this tensor-parallel rank]; nullptr: all 0
+  std::int64_t first = 0;         // where those of the first head lie in it
+};
+
 struct AttentionSpec {
-  std::int64_t q_heads = 0, kv_heads = 0, head_size = 0;  // of this rank
-  std::int64_t head_offset = 0;                           // global number of its first q head
+  std::int64_t q_heads = 0, kv_heads = 0, head_size = 0, v_head_size = 0;  // of this rank
+  std::int64_t head_offset = 0;  // global number of its first q head
   double scale = 1, softcap = 0;
   std::int64_t window = -1;  // earlier keys seen besides a query's own; -1: all
   bool causal = true;
   double dropout = 0;
   bool recompute = false;  // keep q, k, v only; run forward again in the backward
+  AttentionSinks sinks;
+
+  std::int64_t q_columns() const { return q_heads * head_size; }
+  std::int64_t k_columns() const { return kv_heads * head_size; }
+  std::int64_t v_columns() const { return kv_heads * v_head_size; }
+  std::int64_t out_columns() const { return q_heads * v_head_size; }
 };
 // Which rows see each other, and the tokens that they are (for random numbers). What it refers to
 // must live until the backward.
@@ -38,16 +53,32 @@ struct AttentionRows {
   const Tensor& samples;
   const Tensor& sample_positions;
 };
-// What kernels need for q rows and k, v rows that are so many elements apart; without dropout.
-AttentionShape attention_shape(const Context& ctx, const AttentionSpec& spec, std::int64_t q_stride,
-                               std::int64_t kv_stride, std::span<const AttentionRun> runs);
+// Elements from row to row.
+struct RowStrides {
+  std::int64_t q = 0, k = 0, v = 0;
+};
+// What kernels need for rows that lie so; without dropout.
+AttentionShape attention_shape(const Context& ctx, const AttentionSpec& spec,
+                               const RowStrides& strides, std::span<const AttentionRun> runs);
 // Dropout of probabilities as in training, p 0: none.
 void set_dropout(const Context& ctx, const AttentionRows& rows, double p, AttentionShape& shape);
 
-// -> [T, N D]
+// What attention gives: out [T, N V] in some dtype and lse [T, N] in the wide one.
+struct AttentionResult {
+  Tensor out, lse;
+};
+// Joins the spec's sinks to the result over all keys; nothing where it has none.
+void add_sinks(Context& ctx, const AttentionSpec& spec, const AttentionResult& result);
+// The gradient of the sinks goes to its sink, given that of the result. `placement` is that of q.
+void add_sink_gradient(Backward& back, const AttentionSpec& spec, const Placement& placement,
+                       const AttentionResult& result, const Tensor& dout);
+
+// -> [T, N V]
 Var attention(Context& ctx, const Var& qkv, const AttentionRows& rows, const AttentionSpec& spec);
 
-// Keys and values of one layer kept between calls of a generation; rows [capacity, K D] each.
+// Keys and values of one layer kept between calls of a generation; rows [capacity, K D] and
+// [capacity, K V]. Latent attention keeps [capacity, R + P] of latents and rotated keys instead,
+// and no values.
 struct KvRows {
   Tensor keys, values;
 };

@@ -35,8 +35,9 @@ struct Part {
   int owner(int step) const { return (rank() - step + ranks()) % ranks(); }
   int next() const { return (rank() + 1) % ranks(); }
   int previous() const { return (rank() + ranks() - 1) % ranks(); }
-  std::int64_t q_width() const { return spec.q_heads * spec.head_size; }
-  std::int64_t kv_width() const { return 2 * spec.kv_heads * spec.head_size; }
+  std::int64_t q_width() const { return spec.q_columns(); }
+  std::int64_t out_width() const { return spec.out_columns(); }
+  std::int64_t kv_width() const { return spec.k_columns() + spec.v_columns(); }
 
   Tensor allocate(Dtype dtype, std::int64_t rows, std::int64_t columns, const char* tag) const {
     return ctx.allocate(dtype, {rows, columns}, tag);
@@ -68,7 +69,7 @@ struct Part {
 
   // What kernels need of q rows `q_stride` apart and rows k | v.
   AttentionShape shape(std::span<const AttentionRun> runs, std::int64_t q_stride) const {
-    AttentionShape out = attention_shape(ctx, spec, q_stride, kv_width(), runs);
+    AttentionShape out = attention_shape(ctx, spec, {q_stride, kv_width(), kv_width()}, runs);
     const ContextRows& rows = *context.rows;
     set_dropout(ctx, {runs, rows.samples, rows.sample_positions}, dropout, out);
     return out;
@@ -122,27 +123,25 @@ void for_blocks(const Part& part, Tensor own, const Body& body) {
   }
 }
 
-struct AttentionResult {
-  Tensor out, lse;
-};
-
 AttentionResult forward(const Part& part, const Tensor& qkv) {
   Context& ctx = part.ctx;
   std::int64_t tokens = qkv.shape()[0], heads = part.spec.q_heads;
-  Tensor out = part.zeros(ctx.wide(), tokens, part.q_width(), "activations");
+  Tensor out = part.zeros(ctx.wide(), tokens, part.out_width(), "activations");
   Tensor lse = part.allocate(ctx.wide(), tokens, heads, "activations");
   ctx.kernels.elementwise.fill(ctx.stream, lse, -std::numeric_limits<double>::infinity());
-  Tensor part_out = part.allocate(ctx.dtype, tokens, part.q_width(), "activations");
+  Tensor part_out = part.allocate(ctx.dtype, tokens, part.out_width(), "activations");
   Tensor part_lse = part.allocate(ctx.wide(), tokens, heads, "activations");
   for_blocks(part, own_keys(part, qkv), [&](int, const TokenSet& keys, const Tensor& kv) {
     part.for_runs(keys, [&](const std::vector<AttentionRun>& runs) {
       AttentionShape shape = part.shape(runs, qkv.shape()[1]);
       ctx.kernels.attention.forward(ctx.stream,
                                     {shape, qkv.view().data, kv.view().data,
-                                     kv.view().address(part.kv_width() / 2), part_out, part_lse});
+                                     kv.view().address(part.spec.k_columns()), part_out, part_lse});
       ctx.kernels.attention.merge(ctx.stream, {shape, out, lse, part_out, part_lse});
     });
   });
+  // After the parts of all ranks: a sink counts once.
+  add_sinks(ctx, part.spec, {out, lse});
   if (ctx.dtype == ctx.wide()) return {out, lse};
   ctx.kernels.elementwise.cast(ctx.stream, out, part_out);
   return {part_out, lse};
@@ -170,11 +169,11 @@ class BlockBackward {
       // Rows that the runs do not name are left as they are.
       ctx.kernels.elementwise.fill(ctx.stream, dq_now, 0);
       ctx.kernels.elementwise.fill(ctx.stream, dkv_now, 0);
-      std::int64_t half = part_.kv_width() / 2;
+      std::int64_t values = part_.spec.k_columns();
       ctx.kernels.attention.backward(
           ctx.stream, {part_.shape(runs, part_.q_width()), q_.view().data, kv.view().data,
-                       kv.view().address(half), kept_.out, dy_, kept_.lse, delta_,
-                       dq_now.view().data, dkv_now.view().data, dkv_now.view().address(half)});
+                       kv.view().address(values), kept_.out, dy_, kept_.lse, delta_,
+                       dq_now.view().data, dkv_now.view().data, dkv_now.view().address(values)});
       ctx.kernels.elementwise.axpby(ctx.stream, 1, dq_now, 1, dq_);
       ctx.kernels.elementwise.axpby(ctx.stream, 1, dkv_now, 1, dkv);
     });
@@ -267,19 +266,21 @@ Var context_attention(Context& ctx, const Var& qkv, const ContextSpec& context,
   BEV_CHECK(qkv.placement[Axis::kTp] == PlaceState::kShard1, ErrorKind::kInternal,
             "context_attention: the input {", qkv.placement, "} must be split over heads");
   AttentionResult result = forward(part, qkv.tensor);
-  Var out = make_output(ctx, "context_attention", result.out, qkv.placement, qkv.tracked());
+  bool wanted = qkv.tracked() || (spec.sinks.logits && spec.sinks.logits->trains);
+  Var out = make_output(ctx, "context_attention", result.out, qkv.placement, wanted);
   if (!out.tracked()) return out;
   if (spec.recompute) result = {};
-  ctx.tape->record(
-      "context_attention", ctx.layer,
-      [context, spec, result, dropout = part.dropout, saved = Saved(qkv), in = GradSlot(qkv),
-       to = GradSlot(out)](Backward& back) {
-        Tensor dy = back.take(to);
-        if (dy.empty()) return;
-        Part again{back.ctx, context, spec, dropout};
-        Tensor kept = saved.get(back.ctx);
-        back.add(in, backward(again, kept, spec.recompute ? forward(again, kept) : result, dy));
-      });
+  ctx.tape->record("context_attention", ctx.layer,
+                   [context, spec, result, dropout = part.dropout, saved = Saved(qkv),
+                    in = GradSlot(qkv), to = GradSlot(out)](Backward& back) {
+                     Tensor dy = back.take(to);
+                     if (dy.empty()) return;
+                     Part again{back.ctx, context, spec, dropout};
+                     Tensor kept = saved.get(back.ctx);
+                     AttentionResult made = spec.recompute ? forward(again, kept) : result;
+                     add_sink_gradient(back, spec, in.placement, made, dy);
+                     back.add(in, backward(again, kept, made, dy));
+                   });
   return out;
 }
 

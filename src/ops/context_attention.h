@@ -12,7 +12,8 @@ struct ContextSpec {
   const TokenSet* gathered = nullptr;  // the tokens of all: gather them; nullptr: a ring
 };
 
-// qkv [T, (N + 2K) D] of this rank's set -> [T, N D]. Spec and layout must live until the backward.
+// qkv [T, N D + K D + K V] of this rank's set -> [T, N V]. Spec and layout must live until the
+// backward.
 Var context_attention(Context& ctx, const Var& qkv, const ContextSpec& context,
                       const AttentionSpec& spec);
 

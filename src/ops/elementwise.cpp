@@ -53,7 +53,7 @@ class ActivationRecipe : public Recipe {
     Tensor x = x_.get(ctx);
     std::int64_t width = spec_.gated ? x.shape()[1] / 2 : x.shape()[1];
     Tensor y = ctx.allocate(x.dtype(), {x.shape()[0], width}, "recomputed");
-    ctx.kernels.activation.forward(ctx.stream, {x, y, spec_.kind, spec_.gated});
+    ctx.kernels.activation.forward(ctx.stream, {x, y, spec_.kind, spec_.gated, spec_.limits});
     return y;
   }
 
@@ -71,7 +71,7 @@ Var activation(Context& ctx, const Var& x, const ActivationSpec& spec) {
             "activation: the input {", x.placement, "} is a partial sum");
   std::int64_t width = spec.gated ? x.shape()[1] / 2 : x.shape()[1];
   Tensor y = ctx.allocate(x.dtype(), {x.shape()[0], width}, "activations");
-  ctx.kernels.activation.forward(ctx.stream, {x.tensor, y, spec.kind, spec.gated});
+  ctx.kernels.activation.forward(ctx.stream, {x.tensor, y, spec.kind, spec.gated, spec.limits});
   Var out = make_output(ctx, "activation", std::move(y), x.placement, x.tracked());
   if (!out.tracked()) return out;
   if (spec.regenerate) out.recipe = ctx.tape->make_recipe<ActivationRecipe>(spec, Saved(x));
@@ -83,7 +83,7 @@ Var activation(Context& ctx, const Var& x, const ActivationSpec& spec) {
         Tensor kept = saved.get(back.ctx);
         Tensor dx = back.ctx.allocate(kept.dtype(), kept.shape(), "gradients");
         back.ctx.kernels.activation.backward(back.ctx.stream,
-                                             {dy, kept, dx, spec.kind, spec.gated});
+                                             {dy, kept, dx, spec.kind, spec.gated, spec.limits});
         back.add(in, std::move(dx));
       });
   return out;

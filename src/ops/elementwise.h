@@ -16,6 +16,7 @@ struct ActivationSpec {
   Activation kind = Activation::kGelu;
   bool gated = false;       // x [T, 2F] is gate | up
   bool regenerate = false;  // consumers make the result again instead of keeping it
+  GateLimits limits = {};
 };
 Var activation(Context& ctx, const Var& x, const ActivationSpec& spec);
 

@@ -23,6 +23,11 @@ struct FlopSizes {
   std::int64_t moe_topk = 0;
   std::int64_t shared_ffn = 0;  // of all shared experts
   std::int64_t mtp_layers = 0;
+  bool latent_attention = false;  // the following are of it
+  std::int64_t q_latent = 0;      // 0: queries come straight from the input
+  std::int64_t kv_latent = 0;
+  std::int64_t rope_size = 0;    // of a q or k head; head_size has it too
+  std::int64_t v_head_size = 0;  // of a v head
 };
 
 FlopSizes flop_sizes(const ModelConfig& model);

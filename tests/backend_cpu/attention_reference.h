@@ -83,21 +83,22 @@ inline void add_dense_row(const AttentionShape& shape, const AttentionRun& run,
                           AttentionResult& result) {
   const DenseRow row = dense_row(shape, run, in, i, h);
   const std::int64_t size = shape.head_size, kv = h / (shape.q_heads / shape.kv_heads);
+  const std::int64_t v_size = shape.v_head_size;
   const auto q_at = static_cast<std::size_t>((run.q_begin + i) * shape.q_stride + h * size);
-  const auto out_at = static_cast<std::size_t>((run.q_begin + i) * shape.q_heads * size + h * size);
+  const auto out_at = static_cast<std::size_t>(((run.q_begin + i) * shape.q_heads + h) * v_size);
   const auto k_at = [&](std::size_t j) {
     return static_cast<std::size_t>(run.k_begin * shape.k_stride + kv * size) +
            j * static_cast<std::size_t>(shape.k_stride);
   };
   const auto v_at = [&](std::size_t j) {
-    return static_cast<std::size_t>(run.k_begin * shape.v_stride + kv * size) +
+    return static_cast<std::size_t>(run.k_begin * shape.v_stride + kv * v_size) +
            j * static_cast<std::size_t>(shape.v_stride);
   };
-  const auto dims = static_cast<std::size_t>(size);
+  const auto dims = static_cast<std::size_t>(size), v_dims = static_cast<std::size_t>(v_size);
   std::vector<double> dprob(row.prob.size());
   double delta = 0;
   for (std::size_t j = 0; j < row.prob.size(); ++j) {
-    for (std::size_t d = 0; d < dims; ++d) {
+    for (std::size_t d = 0; d < v_dims; ++d) {
       result.out[out_at + d] += row.prob[j] * row.keep[j] * in.v[v_at(j) + d];
       result.dv[v_at(j) + d] += row.prob[j] * row.keep[j] * in.dout[out_at + d];
       dprob[j] += row.keep[j] * in.dout[out_at + d] * in.v[v_at(j) + d];
@@ -118,9 +119,9 @@ inline void add_dense_row(const AttentionShape& shape, const AttentionRun& run,
 inline AttentionResult dense_attention(const AttentionShape& shape, const AttentionValues& in,
                                        std::int64_t q_rows) {
   const double untouched = std::numeric_limits<double>::quiet_NaN();
-  const std::int64_t size = shape.head_size;
+  const std::int64_t size = shape.head_size, v_size = shape.v_head_size;
   AttentionResult result;
-  result.out.assign(static_cast<std::size_t>(q_rows * shape.q_heads * size), untouched);
+  result.out.assign(static_cast<std::size_t>(q_rows * shape.q_heads * v_size), untouched);
   result.lse.assign(static_cast<std::size_t>(q_rows * shape.q_heads), untouched);
   result.dq.assign(in.q.size(), untouched);
   result.dk.assign(in.k.size(), untouched);
@@ -131,12 +132,12 @@ inline AttentionResult dense_attention(const AttentionShape& shape, const Attent
   };
   for (const AttentionRun& run : shape.runs) {
     for (std::int64_t i = run.q_begin; i < run.q_begin + run.q_count; ++i) {
-      clear(result.out, i, shape.q_heads * size, shape.q_heads * size);
+      clear(result.out, i, shape.q_heads * v_size, shape.q_heads * v_size);
       clear(result.dq, i, shape.q_stride, shape.q_heads * size);
     }
     for (std::int64_t j = run.k_begin; j < run.k_begin + run.k_count; ++j) {
       clear(result.dk, j, shape.k_stride, shape.kv_heads * size);
-      clear(result.dv, j, shape.v_stride, shape.kv_heads * size);
+      clear(result.dv, j, shape.v_stride, shape.kv_heads * v_size);
     }
     for (std::int64_t i = 0; i < run.q_count; ++i) {
       for (std::int64_t h = 0; h < shape.q_heads; ++h) {

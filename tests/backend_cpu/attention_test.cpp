@@ -38,6 +38,9 @@ struct Case {
   bool causal = true;
   std::int64_t window = -1;
   double softcap = 0, dropout = 0;
+  std::int64_t v_head_size = 0;  // 0: head_size
+
+  std::int64_t v_size() const { return v_head_size > 0 ? v_head_size : head_size; }
 };
 
 std::vector<Case> cases() {
@@ -96,6 +99,19 @@ std::vector<Case> cases() {
        40,
        3.0,
        0.1},
+      {"small values", {{0, 70, 0, 70}, {70, 9, 70, 9}}, 4, 2, 24, true, -1, 0, 0, 13},
+      {"large values", {{0, 90, 0, 90}}, 2, 2, 192, true, 40, 0, 0, 256},
+      {"small values, dropout", {{0, 61, 0, 61}}, 2, 1, 17, false, -1, 3.0, 0.2, 3},
+      {"cache, small values",
+       {{0, 1, 0, 130, 129}, {1, 2, 130, 9, 7}},
+       2,
+       1,
+       48,
+       true,
+       -1,
+       0,
+       0,
+       20},
   };
 }
 
@@ -122,9 +138,10 @@ struct Problem {
              .q_heads = item.heads,
              .kv_heads = item.kv_heads,
              .head_size = item.head_size,
+             .v_head_size = item.v_size(),
              .q_stride = item.heads * item.head_size + 3,
              .k_stride = item.kv_heads * item.head_size + 5,
-             .v_stride = item.kv_heads * item.head_size,
+             .v_stride = item.kv_heads * item.v_size(),
              .dtype = dtype,
              .scale = 1 / std::sqrt(static_cast<double>(item.head_size)),
              .softcap = item.softcap,
@@ -136,7 +153,7 @@ struct Problem {
     q = random_buffer(dtype, {q_rows, shape.q_stride}, 1);
     k = random_buffer(dtype, {k_rows, shape.k_stride}, 2);
     v = random_buffer(dtype, {k_rows, shape.v_stride}, 3);
-    dout = random_buffer(dtype, {q_rows, item.heads * item.head_size}, 4, 1);
+    dout = random_buffer(dtype, {q_rows, item.heads * item.v_size()}, 4, 1);
     clear_results();
   }
   Problem(const Problem&) = delete;
@@ -229,7 +246,7 @@ TEST(Attention, PartsOfTheKeysMergeToTheWhole) {
         x.resize(count);
         return x;
       };
-      const std::size_t elements = rows * static_cast<std::size_t>(item.head_size);
+      const std::size_t elements = rows * static_cast<std::size_t>(item.v_size());
       expect_near(head(out.values(), elements), head(whole.out.values(), elements),
                   tolerance(dtype));
       expect_near(head(lse.values(), rows), head(whole.lse.values(), rows), tolerance(dtype));
@@ -376,12 +393,73 @@ TEST(Attention, LargeScoresStayFinite) {
   }
 }
 
+// Latents are read as keys and, in part, as values; heads are wider than in any backward.
+TEST(Attention, ForwardServesWideHeadsThatShareRows) {
+  ThreadPool pool(2);
+  const Case item = {
+      "latents", {{0, 3, 2, 90, 87}, {3, 1, 95, 5, 4}, {4, 40, 100, 40}}, 6, 1, 576, true, -1, 0, 0,
+      512};
+  for (Dtype dtype : {Dtype::kF64, Dtype::kF32, Dtype::kBf16}) {
+    for (CpuLevel level : levels()) {
+      Problem problem(item, dtype);
+      problem.shape.v_stride = problem.shape.k_stride;
+      problem.v = problem.k;
+      problem.clear_results();
+      const AttentionResult expected = problem.reference();
+      problem.forward(level, pool);
+      expect_near(problem.out.values(), expected.out, tolerance(dtype));
+      EXPECT_THROW(problem.backward(level, pool), Error);
+    }
+  }
+}
+
+TEST(AttentionSinks, JoinTheSumOnce) {
+  ThreadPool pool(2);
+  const Case item = {"sinks", {{0, 20, 0, 20}}, 3, 3, 8};
+  const std::vector<double> logits = {0.5, -2, 3};
+  for (Dtype dtype : {Dtype::kF64, Dtype::kF32}) {
+    for (CpuLevel level : levels()) {
+      Problem problem(item, dtype);
+      const Stream stream{.pool = &pool};
+      const AttentionKernels& kernels = cpu_kernels(level).attention;
+      problem.forward(level, pool);
+      const std::vector<double> lse = problem.lse.values(), out = problem.out.values();
+      Buffer sinks(dtype, {3}, logits);
+      kernels.add_sinks(stream, {sinks.view(), problem.out.view(), problem.lse.view()});
+      Buffer terms = random_buffer(accumulate_dtype(dtype), {21, 5}, 10);
+      const std::vector<double> before = terms.values();
+      kernels.sink_terms(stream, {sinks.view(), problem.out.view(), problem.dout.view(),
+                                  problem.lse.view(), terms.view(), 1});
+      const std::vector<double> with = problem.lse.values(), scaled = problem.out.values();
+      const std::vector<double> dout = problem.dout.values(), got = terms.values();
+      for (std::size_t i = 0; i < 60; ++i) {
+        const double sum = std::exp(lse[i]) + std::exp(logits[i % 3]);
+        EXPECT_NEAR(with[i], std::log(sum), 1e-6);
+        double delta = 0;
+        for (std::size_t d = 8 * i; d < 8 * i + 8; ++d) {
+          EXPECT_NEAR(scaled[d], out[d] * std::exp(lse[i]) / sum, 1e-6);
+          delta += scaled[d] * dout[d];
+        }
+        EXPECT_NEAR(got[i / 3 * 5 + 1 + i % 3], -std::exp(logits[i % 3]) / sum * delta, 1e-5);
+      }
+      EXPECT_EQ(got[0], before[0]);  // of another head
+      EXPECT_EQ(got[4], before[4]);
+    }
+  }
+}
+
 TEST(Attention, RefusesShapesItCannotCompute) {
   ThreadPool pool(1);
   const Case item = {"bad", {{0, 4, 0, 4}}, 2, 2, 8};
   Problem problem(item, Dtype::kF32);
-  problem.shape.head_size = 257;
+  problem.shape.head_size = 1025;
   EXPECT_THROW(problem.forward(best_cpu_level(), pool), Error);
+  problem.shape.head_size = 257;
+  EXPECT_THROW(problem.backward(best_cpu_level(), pool), Error);
+  problem.shape.v_head_size = 257;
+  problem.shape.head_size = 8;
+  EXPECT_THROW(problem.backward(best_cpu_level(), pool), Error);
+  problem.shape.v_head_size = 8;
   problem.shape.head_size = 8;
   problem.shape.q_heads = 3;
   EXPECT_THROW(problem.backward(best_cpu_level(), pool), Error);

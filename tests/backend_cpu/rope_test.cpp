@@ -114,7 +114,8 @@ TEST(RopeApply, InverseIsTheAdjoint) {
       Buffer x = random_buffer(Dtype::kF64, {item.rows, item.row}, 3);
       Buffer dy = random_buffer(Dtype::kF64, {item.rows, item.row}, 4);
       const std::vector<double> x_before = x.values(), dy_before = dy.values();
-      RopeApplyArgs args = {x.view(), table.view(), item.heads, item.head_size, interleaved, false};
+      RopeApplyArgs args = {x.view(), table.view(), item.heads, item.head_size,
+                            0,        interleaved,  false};
       kernels.attention.rope_apply(stream, args);
       args.x = dy.view();
       args.inverse = true;

@@ -39,6 +39,25 @@ TEST_F(CudaActivation, ForwardAndBackwardMatchTheCpu) {
   }
 }
 
+TEST_F(CudaActivation, LimitedGatesMatchTheCpu) {
+  const GateLimits limits{.clamp = 0.75, .offset = 1};
+  for (Dtype dtype : kModelDtypes) {
+    for (std::int64_t columns : {8, 77, 2048}) {
+      SCOPED_TRACE(concat(columns, " ", name_of(dtype)));
+      const Activation kind = Activation::kQuickGelu;
+      Twin x = random(dtype, {13, 2 * columns}, 2), y = poisoned(dtype, {13, columns});
+      cpu().activation.forward(cpu_stream(), {x.exact, y.exact, kind, true, limits});
+      cuda().activation.forward(cuda_stream(), {x.device, y.device, kind, true, limits});
+      EXPECT_LT(error(y), tolerance(dtype));
+      Twin dy = random(dtype, {13, columns}), dx = poisoned(dtype, {13, 2 * columns});
+      cpu().activation.backward(cpu_stream(), {dy.exact, x.exact, dx.exact, kind, true, limits});
+      cuda().activation.backward(cuda_stream(),
+                                 {dy.device, x.device, dx.device, kind, true, limits});
+      EXPECT_LT(error(dx), tolerance(dtype));
+    }
+  }
+}
+
 // Where exponentials overflow or vanish.
 TEST_F(CudaActivation, LargeInputsStayExact) {
   const std::vector<double> values = {-30000, -1000, -100, -88, -20, -0.0, 0, 20, 88, 100, 30000};

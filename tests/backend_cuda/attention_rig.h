@@ -25,7 +25,9 @@ struct Case {
   std::int64_t window = -1;
   double softcap = 0, dropout = 0, scale = 0;  // 0: 1 / sqrt(head_size)
   std::int64_t head_offset = 0;
+  std::int64_t v_head_size = 0;  // 0: head_size
 
+  std::int64_t v_size() const { return v_head_size > 0 ? v_head_size : head_size; }
   std::int64_t q_rows() const {
     std::int64_t rows = 1;
     for (const AttentionRun& run : runs)
@@ -44,6 +46,7 @@ struct Case {
       out += std::string(" ") + name + " " + std::to_string(value);
     };
     add("q heads", q_heads), add("kv heads", kv_heads), add("head size", head_size);
+    add("v head size", v_size());
     add("fused", fused), add("causal", causal), add("window", window), add("softcap", softcap);
     add("dropout", dropout);
     for (const AttentionRun& run : runs) {
@@ -113,9 +116,10 @@ class CudaAttentionTest : public CudaRig {
   Tensors make(const Case& c) {
     Tensors t;
     const std::int64_t q_columns = c.q_heads * c.head_size, k_columns = c.kv_heads * c.head_size;
+    const std::int64_t v_columns = c.kv_heads * c.v_size(), out_columns = c.q_heads * c.v_size();
     const std::int64_t rows = c.q_rows();
     if (c.fused) {
-      Shape shape{std::max(rows, c.k_rows()), q_columns + 2 * k_columns};
+      Shape shape{std::max(rows, c.k_rows()), q_columns + k_columns + v_columns};
       t.q = t.k = t.v = random(c.dtype, shape);
       t.dq = t.dk = t.dv = poisoned(c.dtype, shape);
       t.k_offset = q_columns;
@@ -123,13 +127,13 @@ class CudaAttentionTest : public CudaRig {
     } else {
       const std::int64_t pad = 8;
       Shape q_shape{rows, q_columns + pad}, k_shape{c.k_rows(), k_columns + pad};
-      Shape v_shape{c.k_rows(), k_columns + 2 * pad};
+      Shape v_shape{c.k_rows(), v_columns + 2 * pad};
       t.q = random(c.dtype, q_shape), t.dq = poisoned(c.dtype, q_shape);
       t.k = random(c.dtype, k_shape), t.dk = poisoned(c.dtype, k_shape);
       t.v = random(c.dtype, v_shape), t.dv = poisoned(c.dtype, v_shape);
     }
-    t.out = poisoned(c.dtype, {rows, q_columns});
-    t.dout = random(c.dtype, {rows, q_columns});
+    t.out = poisoned(c.dtype, {rows, out_columns});
+    t.dout = random(c.dtype, {rows, out_columns});
     t.lse = poisoned(Dtype::kF32, {rows, c.q_heads});
     t.delta = poisoned(Dtype::kF32, {rows, c.q_heads});
     std::vector<std::int32_t> samples, positions;
@@ -149,6 +153,7 @@ class CudaAttentionTest : public CudaRig {
     AttentionShape s;
     s.runs = c.runs;
     s.q_heads = c.q_heads, s.kv_heads = c.kv_heads, s.head_size = c.head_size;
+    s.v_head_size = c.v_size();
     s.q_stride = t.q.device.shape()[1];
     s.k_stride = t.k.device.shape()[1];
     s.v_stride = t.v.device.shape()[1];

@@ -18,6 +18,83 @@ TEST_F(CudaAttentionTest, EveryHeadSize) {
   }
 }
 
+TEST_F(CudaAttentionTest, ValuesOfAnotherSize) {
+  for (Dtype dtype : kDtypes) {
+    for (auto [head_size, v_head_size] : {std::array<std::int64_t, 2>{192, 128},
+                                          {64, 128},
+                                          {40, 24},
+                                          {72, 7},
+                                          {7, 72},
+                                          {128, 256}}) {
+      for (double softcap : {0.0, 1.5}) {
+        check(Path::kOwn, {.dtype = dtype,
+                           .q_heads = 6,
+                           .head_size = head_size,
+                           .runs = sequences({70, 133}),
+                           .fused = v_head_size == 24,
+                           .softcap = softcap,
+                           .v_head_size = v_head_size});
+      }
+    }
+  }
+}
+
+// Latents serve as keys and, in part, as values of all heads.
+TEST_F(CudaAttentionTest, WideHeadsThatShareRows) {
+  for (Dtype dtype : kDtypes) {
+    for (auto [head_size, v_head_size] :
+         {std::array<std::int64_t, 2>{576, 512}, {264, 200}, {1024, 960}}) {
+      Case c{.dtype = dtype, .q_heads = 20, .kv_heads = 1, .head_size = head_size};
+      c.v_head_size = v_head_size;
+      c.runs = {{0, 1, 4, 300, 299, 0}, {1, 2, 310, 40, 38, 0}, {3, 9, 360, 9, 0, 0}};
+      SCOPED_TRACE(c.text());
+      Tensors t = make(c);
+      t.v = t.k;
+      ASSERT_TRUE(forward(Path::kOwn, c, t));
+      cpu().attention.forward(cpu_stream(), forward_args(c, t, true));
+      expect_close(t.out, dtype == Dtype::kF32 ? 1e-5 : 1e-2, "out");
+      expect_close(t.lse, 2e-5, "lse");
+      EXPECT_THROW(backward(Path::kOwn, c, t), Error);
+      // As many keys as the device says.
+      Twin counts = words<std::int32_t>({120, 7, 9});
+      t.out = poisoned(c.dtype, t.out.exact.shape());
+      auto args = [&](bool exact) {
+        AttentionForwardArgs out = forward_args(c, t, exact);
+        out.key_counts = side(counts, exact).as<std::int32_t>();
+        return out;
+      };
+      own_attention_forward(cuda_stream(), args(false));
+      cpu().attention.forward(cpu_stream(), args(true));
+      expect_close(t.out, dtype == Dtype::kF32 ? 1e-5 : 1e-2, "out of fewer keys");
+    }
+  }
+}
+
+TEST_F(CudaAttentionTest, SinksJoinTheSum) {
+  for (Dtype dtype : kDtypes) {
+    for (Dtype out_dtype : {dtype, Dtype::kF32}) {
+      for (bool learned : {true, false}) {
+        SCOPED_TRACE(std::string(name_of(dtype)) + (learned ? " learned" : " of 0"));
+        constexpr std::int64_t kRows = 70, kHeads = 5, kSize = 40, kStride = 8;
+        Twin sinks = random(dtype, {kHeads}, 3), out = random(out_dtype, {kRows, kHeads * kSize});
+        Twin lse = random(Dtype::kF32, {kRows, kHeads}, 4);
+        Twin dout = random(out_dtype, {kRows, kHeads * kSize});
+        Twin terms = poisoned(Dtype::kF32, {kRows, kStride});
+        auto logits = [&](bool exact) { return learned ? side(sinks, exact).view() : View{}; };
+        cpu().attention.add_sinks(cpu_stream(), {logits(true), out.exact, lse.exact});
+        cuda().attention.add_sinks(cuda_stream(), {logits(false), out.device, lse.device});
+        expect_close(out, out_dtype == Dtype::kF32 ? 1e-5 : 1e-2, "out");
+        expect_close(lse, 1e-5, "lse");
+        cpu().attention.sink_terms(
+            cpu_stream(), {logits(true), out.exact, dout.exact, lse.exact, terms.exact, 2});
+        cuda().attention.sink_terms(
+            cuda_stream(), {logits(false), out.device, dout.device, lse.device, terms.device, 2});
+        expect_close(terms, out_dtype == Dtype::kF32 ? 1e-4 : 2e-2, "terms");
+      }
+    }
+  }
+}
+
 TEST_F(CudaAttentionTest, EveryCombinationOfOptions) {
   Dice dice(1);
   for (Dtype dtype : kDtypes) {
@@ -43,6 +120,7 @@ TEST_F(CudaAttentionTest, RandomShapes) {
     c.kv_heads = dice.one_of({1, 2, 3});
     c.q_heads = c.kv_heads * dice.one_of({1, 2, 5, 8});
     c.head_size = dice.one_of({8, 24, 64, 88, 96, 128, 192, 256});
+    c.v_head_size = dice.one_of({0, 0, 16, 64, 128, 200});
     c.causal = dice.below(2) == 0;
     c.window = dice.one_of<std::int64_t>({-1, -1, 0, 3, 64, 100, std::int64_t{1} << 40});
     c.softcap = dice.one_of({0.0, 0.0, 2.0});
@@ -202,7 +280,7 @@ TEST_F(CudaAttentionTest, OwnKernelsGiveTheSameBitsTwice) {
 
 TEST_F(CudaAttentionTest, ShapesThatCannotBeAreRefused) {
   for (auto [q_heads, kv_heads, head_size] :
-       {std::array<std::int64_t, 3>{3, 2, 64}, std::array<std::int64_t, 3>{2, 2, 257}}) {
+       {std::array<std::int64_t, 3>{3, 2, 64}, std::array<std::int64_t, 3>{2, 2, 1025}}) {
     Case c{.q_heads = q_heads, .kv_heads = kv_heads, .head_size = head_size};
     const Tensors t = make(c);
     EXPECT_THROW(forward(Path::kOwn, c, t), Error);
@@ -233,6 +311,18 @@ TEST_F(CudaAttentionTest, CudnnServesBatchesOfSequences) {
                            .causal = false});
     }
   }
+}
+
+// Where cuDNN has a plan for them; our kernels serve them otherwise.
+TEST_F(CudaAttentionTest, CudnnAgreesOnValuesOfAnotherSize) {
+  if (!has_cudnn(cuda_stream())) GTEST_SKIP() << "no cuDNN";
+  Case c{.q_heads = 4, .kv_heads = 4, .head_size = 192, .runs = sequences({320, 320})};
+  c.v_head_size = 128;
+  const Tensors t = make(c);
+  if (!forward(Path::kCudnn, c, t) || !backward(Path::kCudnn, c, t)) {
+    GTEST_SKIP() << "cuDNN does not serve heads of 192 and 128";
+  }
+  check(Path::kCudnn, c);
 }
 
 // Queries at the end of longer keys, as in a prefill that goes on after a prefix.

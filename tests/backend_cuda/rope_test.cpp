@@ -32,13 +32,14 @@ TEST_F(CudaRope, TableMatchesTheCpuInF32) {
 
 struct RopeCase {
   std::int64_t tokens, heads, other_heads, head_size, width;
+  std::int64_t begin = 0;
 };
 
 TEST_F(CudaRope, ApplyRotatesTheFirstDimsOfTheFirstHeads) {
   // Whole heads, parts of heads, sizes that no pack divides, an odd head size.
-  const std::vector<RopeCase> cases = {{33, 10, 2, 128, 128}, {20, 4, 1, 64, 32},
-                                       {7, 3, 1, 80, 20},     {5, 2, 1, 11, 6},
-                                       {3, 1, 0, 2, 2},       {300, 2, 1, 256, 64}};
+  const std::vector<RopeCase> cases = {
+      {33, 10, 2, 128, 128}, {20, 4, 1, 64, 32},   {7, 3, 1, 80, 20},        {5, 2, 1, 11, 6},
+      {3, 1, 0, 2, 2},       {300, 2, 1, 256, 64}, {40, 3, 1, 192, 64, 128}, {9, 2, 0, 13, 4, 7}};
   for (const RopeCase& item : cases) {
     for (Dtype dtype : kModelDtypes) {
       for (bool interleaved : {false, true}) {
@@ -53,6 +54,7 @@ TEST_F(CudaRope, ApplyRotatesTheFirstDimsOfTheFirstHeads) {
                                  .cos_sin = (table.*side).view(),
                                  .heads = item.heads,
                                  .head_size = item.head_size,
+                                 .begin = item.begin,
                                  .interleaved = interleaved,
                                  .inverse = inverse};
           };

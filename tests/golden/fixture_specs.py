@@ -201,4 +201,23 @@ SPECS = [
                      rope_parameters=rope(1e4, partial_rotary_factor=0.6)),
          length=15, adamw=GENTLE, contrasts={"parallel": {"use_parallel_residual": True},
                                              "erf gelu": {"hidden_act": "gelu"}}),
+
+    # Latent attention in layers that are all dense. Values are smaller than keys here, larger in the next one.
+    Spec("deepseek_v3_dense", "deepseek_v3",
+         dict(vocab_size=109, hidden_size=34, num_hidden_layers=3, num_attention_heads=3, num_key_value_heads=3,
+              intermediate_size=46, max_position_embeddings=64, rms_norm_eps=1e-3, first_k_dense_replace=3,
+              q_lora_rank=15, kv_lora_rank=11, qk_nope_head_dim=10, qk_rope_head_dim=6, v_head_dim=14,
+              attention_bias=True, pad_token_id=None,
+              rope_parameters=rope(30.0, rope_type="yarn", factor=5.0, original_max_position_embeddings=12,
+                                   beta_fast=3.0, beta_slow=0.5, mscale=0.7, mscale_all_dim=1.4)),
+         rows=3, length=17, ragged=(4, 15, 9),
+         contrasts={"halves": {"rope_interleave": False}, "eps": {"rms_norm_eps": 1e-6},
+                    "mscale": {"rope_parameters": {"mscale": 1.4}},
+                    "mscale of all dims": {"rope_parameters": {"mscale": 0.7, "mscale_all_dim": 0.7}}}),
+    Spec("deepseek_v2_dense", "deepseek_v2",
+         dict(vocab_size=127, hidden_size=32, num_hidden_layers=2, num_attention_heads=4, intermediate_size=38,
+              max_position_embeddings=64, first_k_dense_replace=2, q_lora_rank=None, kv_lora_rank=10,
+              qk_nope_head_dim=8, qk_rope_head_dim=4, v_head_dim=20, mlp_bias=True, pad_token_id=None,
+              rope_parameters=rope(200.0)),
+         length=15, adamw=GENTLE, contrasts={"theta": {"rope_parameters": {"rope_theta": 1e4}}}),
 ]

@@ -10,13 +10,16 @@ namespace bev::test {
 namespace {
 
 constexpr std::int64_t kHeads = 4, kKvHeads = 2, kSize = 3, kTokens = 7;
-constexpr std::int64_t kWidth = (kHeads + 2 * kKvHeads) * kSize;
+
+std::int64_t width_of(const AttentionSpec& spec) {
+  return spec.q_columns() + spec.k_columns() + spec.v_columns();
+}
 
 AttentionSpec plain_spec() {
   AttentionSpec spec;
   spec.q_heads = kHeads;
   spec.kv_heads = kKvHeads;
-  spec.head_size = kSize;
+  spec.head_size = spec.v_head_size = kSize;
   spec.scale = 0.7;
   return spec;
 }
@@ -24,11 +27,20 @@ AttentionSpec plain_spec() {
 struct Option {
   const char* name;
   AttentionSpec spec;
+  bool learned = false;  // sinks
+
+  // With the sinks of the bench.
+  AttentionSpec on(const Bench& bench) const {
+    AttentionSpec out = spec;
+    if (learned) out.sinks.logits = bench.params[0].get();
+    return out;
+  }
 };
 std::vector<Option> options() {
   std::vector<Option> list;
-  auto option = [&](const char* name) -> AttentionSpec& {
-    list.push_back({name, plain_spec()});
+  auto option = [&](const char* name, bool learned = false) -> AttentionSpec& {
+    list.push_back({name, plain_spec(), learned});
+    list.back().spec.sinks.on = learned;
     return list.back().spec;
   };
   option("causal");
@@ -39,7 +51,12 @@ std::vector<Option> options() {
   both.causal = false;
   both.window = 1;
   option("dropout").dropout = 0.3;
-  AttentionSpec& all = option("recompute with all");
+  option("small values").v_head_size = 2;
+  option("large values").v_head_size = 5;
+  option("sink of 0").sinks.on = true;
+  option("sinks", true);
+  AttentionSpec& all = option("recompute with all", true);
+  all.v_head_size = 2;
   all.recompute = true;
   all.window = 3;
   all.softcap = 0.8;
@@ -48,43 +65,55 @@ std::vector<Option> options() {
   return list;
 }
 
-OpCase attention_case(const std::string& name, const AttentionSpec& spec,
-                      std::vector<std::int32_t> documents) {
-  return {name,
-          {{{kTokens, kWidth}, PlaceState::kShard1}},
-          {},
-          [spec](Bench& bench, const std::vector<Var>& in) {
-            return OpOutputs{{attention(
-                bench.ctx, in[0],
-                {bench.layout.runs, bench.layout.samples, bench.layout.sample_positions}, spec)}};
-          },
-          std::move(documents),
-          true};
+OpCase attention_case(const Option& option, std::vector<std::int32_t> documents) {
+  OpCase test{option.name,
+              {{{kTokens, width_of(option.spec)}, PlaceState::kShard1}},
+              {},
+              [option](Bench& bench, const std::vector<Var>& in) {
+                return OpOutputs{{attention(
+                    bench.ctx, in[0],
+                    {bench.layout.runs, bench.layout.samples, bench.layout.sample_positions},
+                    option.on(bench))}};
+              },
+              std::move(documents),
+              true};
+  if (option.learned) test.params.push_back({{kHeads}, {Axis::kTp, 0, {}}});
+  return test;
 }
 
 // Softmax over all keys of the document, in double.
-std::vector<double> dense(const std::vector<double>& qkv,
-                          const std::vector<std::int32_t>& documents, const AttentionSpec& spec) {
-  auto at = [&](std::int64_t row, std::int64_t head, std::int64_t d) {
-    return qkv[static_cast<std::size_t>(row * kWidth + head * kSize + d)];
+std::vector<double> dense(const OpValues& values, const std::vector<std::int32_t>& documents,
+                          const Option& option) {
+  const AttentionSpec& spec = option.spec;
+  auto at = [&](std::int64_t row, std::int64_t column) {
+    return values.inputs[0][static_cast<std::size_t>(row * width_of(spec) + column)];
+  };
+  auto sink = [&](std::int64_t head) {
+    if (!spec.sinks.on) return 0.0;
+    return option.learned ? std::exp(values.params[0][static_cast<std::size_t>(head)]) : 1.0;
   };
   std::vector<double> out;
   std::int64_t begin = 0;
   for (std::int32_t length : documents) {
     for (std::int64_t i = begin; i < begin + length; ++i) {
       for (std::int64_t h = 0; h < kHeads; ++h) {
-        std::int64_t k_head = kHeads + h / (kHeads / kKvHeads), v_head = k_head + kKvHeads;
-        double sum = 0, mixed[kSize] = {};
+        std::int64_t kv_head = h / (kHeads / kKvHeads);
+        std::int64_t k = spec.q_columns() + kv_head * kSize;
+        std::int64_t v = spec.q_columns() + spec.k_columns() + kv_head * spec.v_head_size;
+        double sum = sink(h);
+        std::vector<double> mixed(static_cast<std::size_t>(spec.v_head_size));
         for (std::int64_t j = begin; j < begin + length; ++j) {
           bool seen =
               !(spec.causal && j > i) && (spec.window < 0 || std::abs(i - j) <= spec.window);
           if (!seen) continue;
           double score = 0;
           for (std::int64_t d = 0; d < kSize; ++d)
-            score += spec.scale * at(i, h, d) * at(j, k_head, d);
+            score += spec.scale * at(i, h * kSize + d) * at(j, k + d);
           if (spec.softcap > 0) score = spec.softcap * std::tanh(score / spec.softcap);
           sum += std::exp(score);
-          for (std::int64_t d = 0; d < kSize; ++d) mixed[d] += std::exp(score) * at(j, v_head, d);
+          for (std::int64_t d = 0; d < spec.v_head_size; ++d) {
+            mixed[static_cast<std::size_t>(d)] += std::exp(score) * at(j, v + d);
+          }
         }
         for (double value : mixed) out.push_back(value / sum);
       }
@@ -96,19 +125,18 @@ std::vector<double> dense(const std::vector<double>& qkv,
 
 TEST(Attention, EveryOptionPassesAllChecks) {
   for (const Option& option : options()) {
-    check_op(attention_case(option.name, option.spec, {4, 3}));
+    check_op(attention_case(option, {4, 3}));
   }
 }
 
 TEST(Attention, IsTheDenseSoftmaxWithinDocuments) {
   for (const Option& option : options()) {
     for (std::vector<std::int32_t> documents : {std::vector<std::int32_t>{7}, {1, 4, 2}}) {
-      AttentionSpec spec = option.spec;
-      spec.dropout = 0;
-      OpCase test = attention_case(option.name, spec, documents);
+      Option kept = option;
+      kept.spec.dropout = 0;
+      OpCase test = attention_case(kept, documents);
       OpValues values = values_for(test);
-      EXPECT_LT(relative_error(run_op(test, values, {}).outputs[0],
-                               dense(values.inputs[0], documents, spec)),
+      EXPECT_LT(relative_error(run_op(test, values, {}).outputs[0], dense(values, documents, kept)),
                 1e-13)
           << option.name;
     }
@@ -117,11 +145,10 @@ TEST(Attention, IsTheDenseSoftmaxWithinDocuments) {
 
 TEST(Attention, RecomputeGivesTheSameBits) {
   for (const Option& option : options()) {
-    AttentionSpec kept = option.spec, again = option.spec;
-    kept.recompute = false;
-    again.recompute = true;
-    expect_same_bits(attention_case(option.name, kept, {5, 2}),
-                     attention_case("again", again, {5, 2}));
+    Option kept = option, again = option;
+    kept.spec.recompute = false;
+    again.spec.recompute = true;
+    expect_same_bits(attention_case(kept, {5, 2}), attention_case(again, {5, 2}));
   }
 }
 
@@ -130,20 +157,25 @@ TEST(CachedAttention, ContinuesASequence) {
   for (const Option& option : options()) {
     if (!option.spec.causal) continue;
     SCOPED_TRACE(option.name);
-    AttentionSpec spec = option.spec;
-    spec.dropout = 0;
-    OpCase test = attention_case(option.name, spec, {7});
+    Option kept = option;
+    kept.spec.dropout = 0;
+    OpCase test = attention_case(kept, {7});
     OpValues values = values_for(test);
     std::vector<double> expected = run_op(test, values, {}).outputs[0], got;
     Bench bench(Dtype::kF64);
+    if (kept.learned) bench.param("sinks", {kHeads}, {Axis::kTp, 0, {}}, values.params[0]);
+    AttentionSpec spec = kept.on(bench);
+    std::int64_t width = width_of(spec);
     // Kept rows start at 2 of 12.
-    std::vector<double> empty(12 * kKvHeads * kSize, std::nan(""));
-    KvRows cache{bench.tensor({12, kKvHeads * kSize}, empty),
-                 bench.tensor({12, kKvHeads * kSize}, empty)};
+    auto empty = [&](std::int64_t columns) {
+      return bench.tensor(
+          {12, columns}, std::vector<double>(static_cast<std::size_t>(12 * columns), std::nan("")));
+    };
+    KvRows cache{empty(spec.k_columns()), empty(spec.v_columns())};
     std::int32_t row = 0;
     for (std::int32_t count : {4, 1, 2}) {
-      auto first = values.inputs[0].begin() + row * kWidth;
-      Var qkv{bench.tensor({count, kWidth}, {first, first + count * kWidth}),
+      auto first = values.inputs[0].begin() + row * width;
+      Var qkv{bench.tensor({count, width}, {first, first + count * width}),
               Placement().with(Axis::kTp, PlaceState::kShard1), -1, nullptr};
       // Runs that know their keys, and one that is told.
       bool told = count == 1;
@@ -166,22 +198,26 @@ struct RopeOption {
   const char* name;
   std::vector<double> frequencies;
   bool interleaved;
+  std::int64_t begin = 0;
 };
 const RopeOption kRopes[] = {{"full", {1, 0.3, 0.01}, false},
                              {"partial", {1, 0.2}, false},
                              {"full interleaved", {1, 0.3, 0.01}, true},
-                             {"partial interleaved", {0.5}, true}};
+                             {"partial interleaved", {0.5}, true},
+                             {"at the end", {1, 0.2}, false, 2},
+                             {"at the end, interleaved", {1, 0.2}, true, 1}};
 
 // 2 q heads, 1 k head, 1 v head of 6
 OpCase rope_case(const RopeOption& option) {
-  return {concat("rope ", option.name),
-          {{{7, 24}, PlaceState::kShard1}},
-          {},
-          [option](Bench& bench, const std::vector<Var>& in) {
-            Tensor table = rope_table(bench.ctx, bench.layout.positions, option.frequencies, 1.25);
-            return OpOutputs{{rope(bench.ctx, in[0], {table, 3, 6, option.interleaved})}};
-          },
-          {3, 4}};
+  return {
+      concat("rope ", option.name),
+      {{{7, 24}, PlaceState::kShard1}},
+      {},
+      [option](Bench& bench, const std::vector<Var>& in) {
+        Tensor table = rope_table(bench.ctx, bench.layout.positions, option.frequencies, 1.25);
+        return OpOutputs{{rope(bench.ctx, in[0], {table, 3, 6, option.interleaved, option.begin})}};
+      },
+      {3, 4}};
 }
 
 TEST(Rope, EveryOptionPassesAllChecks) {
@@ -198,7 +234,7 @@ TEST(Rope, TurnsPairsByPositionTimesFrequency) {
       double position = static_cast<double>(row < 3 ? row : row - 3);
       for (std::size_t head = 0; head < 3; ++head) {
         for (std::size_t i = 0; i < half; ++i) {
-          double* x = expected.data() + row * 24 + head * 6;
+          double* x = expected.data() + row * 24 + head * 6 + option.begin;
           double& a = option.interleaved ? x[2 * i] : x[i];
           double& b = option.interleaved ? x[2 * i + 1] : x[half + i];
           double angle = position * option.frequencies[i], old = a;

@@ -66,6 +66,36 @@ TEST(Activation, GatedIsActivationOfTheGateTimesUp) {
   }
 }
 
+OpCase limited_case(Activation kind, const GateLimits& limits) {
+  return {concat("limited activation ", static_cast<int>(kind)),
+          {{{5, 8}, PlaceState::kShard1, 3}},
+          {},
+          [kind, limits](Bench& bench, const std::vector<Var>& in) {
+            return OpOutputs{{activation(bench.ctx, in[0], {kind, true, false, limits})}};
+          }};
+}
+
+TEST(Activation, LimitedGatePassesAllChecks) {
+  for (Activation kind : {Activation::kSilu, Activation::kQuickGelu}) {
+    check_op(limited_case(kind, {0.7, 1}));
+    check_op(limited_case(kind, {0, 0.5}));
+  }
+}
+
+TEST(Activation, LimitsTheGateAboveAndUpOnBothSides) {
+  OpCase test = limited_case(Activation::kQuickGelu, {0.7, 1});
+  OpValues values = values_for(test);
+  std::vector<double> expected;
+  for (std::size_t row = 0; row < 5; ++row) {
+    for (std::size_t i = 0; i < 4; ++i) {
+      const double* x = values.inputs[0].data() + row * 8;
+      expected.push_back(reference(Activation::kQuickGelu, std::min(x[i], 0.7)) *
+                         (std::clamp(x[4 + i], -0.7, 0.7) + 1));
+    }
+  }
+  EXPECT_LT(relative_error(run_op(test, values, {}).outputs[0], expected), 1e-14);
+}
+
 TEST(Activation, RegeneratedResultGivesTheSameBits) {
   for (bool gated : {false, true}) {
     auto build = [gated](bool regenerate) {

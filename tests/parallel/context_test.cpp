@@ -59,7 +59,8 @@ void expect_same(const LayoutAnswer& expected, const TinyRun& run) {
 }
 
 TEST(ContextParallel, EveryExchangeGivesOneRanksAnswer) {
-  for (const ModelConfig& model : {awkward_gpt(), awkward_llama()}) {
+  for (const ModelConfig& model :
+       {awkward_gpt(), awkward_llama(), tiny_deepseek(), tiny_gpt_oss()}) {
     TinyRun single;
     single.model = model;
     single.micro_batch_size = 4;
@@ -96,9 +97,9 @@ TEST(ContextParallel, ShortSequencesGiveOneRanksAnswer) {
   }
 }
 
-TEST(ContextParallel, JoinsTheOtherAxes) {
+void expect_joins_the_other_axes(const ModelConfig& model) {
   TinyRun single;
-  single.model = awkward_llama();
+  single.model = model;
   single.micro_batch_size = 4;
   single.steps = 2;
   LayoutAnswer expected = run_tiny(single);
@@ -122,6 +123,13 @@ TEST(ContextParallel, JoinsTheOtherAxes) {
       }
       expect_same(expected, run);
     }
+  }
+}
+
+TEST(ContextParallel, JoinsTheOtherAxes) {
+  for (const ModelConfig& model : {awkward_llama(), tiny_deepseek(), tiny_gpt_oss()}) {
+    SCOPED_TRACE(model.family);
+    expect_joins_the_other_axes(model);
   }
 }
 

@@ -101,6 +101,12 @@ TEST(Layout, GptGivesOneRanksAnswerInF64) {
 TEST(Layout, LlamaGivesOneRanksAnswerInF64) {
   expect_same_answer(tiny_llama(), Dtype::kF64, 1e-11, 1e-9);
 }
+TEST(Layout, DeepseekGivesOneRanksAnswerInF64) {
+  expect_same_answer(tiny_deepseek(), Dtype::kF64, 1e-11, 1e-9);
+}
+TEST(Layout, GptOssGivesOneRanksAnswerInF64) {
+  expect_same_answer(tiny_gpt_oss(), Dtype::kF64, 1e-11, 1e-9);
+}
 TEST(Layout, GptGivesOneRanksAnswerInF32) {
   expect_same_answer(tiny_gpt(), Dtype::kF32, 2e-5, 2e-3);
 }

@@ -43,6 +43,42 @@ ModelConfig tiny_llama() {
   return model;
 }
 
+ModelConfig tiny_deepseek() {
+  ModelConfig model = tiny_llama();
+  model.family = "deepseek_v3";
+  model.num_attention_heads = 8;
+  model.num_query_groups = 8;
+  model.kv_channels = 0;
+  model.multi_latent_attention = true;
+  model.q_lora_rank = 9;
+  model.kv_lora_rank = 7;
+  model.qk_head_dim = 5;
+  model.qk_pos_emb_head_dim = 4;
+  model.v_head_dim = 6;
+  model.qk_layernorm = true;
+  model.rotary_interleaved = true;
+  model.add_qkv_bias = true;
+  model.rope_scaling.kind = RopeScalingKind::kYarn;
+  model.rope_scaling.factor = 4;
+  model.rope_scaling.original_max_positions = 8;
+  model.rope_scaling.mscale_all_dim = 1.2;
+  return model;
+}
+
+ModelConfig tiny_gpt_oss() {
+  ModelConfig model = tiny_llama();
+  model.num_attention_heads = 8;
+  model.num_query_groups = 4;
+  model.softmax_type = SoftmaxKind::kLearnable;
+  model.window_size = 3;
+  model.window_layers = {1, 0, 1, 0};
+  model.add_bias_linear = true;
+  model.activation = ActivationKind::kQuickGelu;
+  model.activation_clamp = 0.4;
+  model.glu_linear_offset = 1;
+  return model;
+}
+
 ModelConfig uneven_gpt() {
   ModelConfig model = tiny_gpt();
   model.num_layers = 5;

@@ -13,6 +13,10 @@ namespace bev::test {
 
 ModelConfig tiny_gpt();
 ModelConfig tiny_llama();
+// Latent attention with yarn; values smaller than keys.
+ModelConfig tiny_deepseek();
+// Learned sinks, windows in every other layer, biases, a gate with limits.
+ModelConfig tiny_gpt_oss();
 // With dropout and odd vocabularies, for anything that can be cut unevenly.
 // Five layers divide by no pipeline; heads by everything.
 ModelConfig uneven_gpt();

@@ -93,10 +93,28 @@ __device__ void visit_kind(Activation kind, const Body& body) {
   }
 }
 
+// How gate and up are limited; `on` says whether they are.
+struct Limits {
+  bool on;
+  float clamp, offset;
+
+  __device__ float gate(float x) const { return on && x > clamp ? clamp : x; }
+  __device__ float up(float x) const {
+    if (on) x = x > clamp ? clamp : x < -clamp ? -clamp : x;
+    return x + offset;
+  }
+  __device__ bool passes_gate(float x) const { return !on || x <= clamp; }
+  __device__ bool passes_up(float x) const { return !on || (x >= -clamp && x <= clamp); }
+};
+Limits limits_of(const GateLimits& limits) {
+  return {limits.clamp > 0, static_cast<float>(limits.clamp), static_cast<float>(limits.offset)};
+}
+
 // Plain: x read, y written. Gated: two elements of x read for one of y.
 template <class T, int N, bool kGated>
 __global__ void __launch_bounds__(kThreads)
-    forward_kernel(const T* x, T* y, std::int64_t rows, std::int64_t packs, Activation kind) {
+    forward_kernel(const T* x, T* y, std::int64_t rows, std::int64_t packs, Activation kind,
+                   Limits limits) {
   const std::int64_t pack = own_pack();
   if (pack >= packs) return;
   for (std::int64_t r = first_row(); r < rows; r += row_step()) {
@@ -108,7 +126,11 @@ __global__ void __launch_bounds__(kThreads)
       using Kind = decltype(function);
 #pragma unroll
       for (int i = 0; i < N; ++i) {
-        gate.set(i, Kind::value(gate[i]) * (kGated ? up[i] : 1.0f));
+        if constexpr (kGated) {
+          gate.set(i, Kind::value(limits.gate(gate[i])) * limits.up(up[i]));
+        } else {
+          gate.set(i, Kind::value(gate[i]));
+        }
       }
     });
     gate.store(y + (r * packs + pack) * N);
@@ -119,7 +141,7 @@ __global__ void __launch_bounds__(kThreads)
 template <class T, int N, bool kGated>
 __global__ void __launch_bounds__(kThreads)
     backward_kernel(const T* dy, const T* x, T* dx, std::int64_t rows, std::int64_t packs,
-                    Activation kind) {
+                    Activation kind, Limits limits) {
   const std::int64_t pack = own_pack();
   if (pack >= packs) return;
   for (std::int64_t r = first_row(); r < rows; r += row_step()) {
@@ -133,8 +155,13 @@ __global__ void __launch_bounds__(kThreads)
 #pragma unroll
       for (int i = 0; i < N; ++i) {
         const float g = grad[i], before = gate[i];
-        gate.set(i, Kind::slope(before) * g * (kGated ? up[i] : 1.0f));
-        if constexpr (kGated) up.set(i, Kind::value(before) * g);
+        if constexpr (kGated) {
+          const float limited = limits.gate(before), u = up[i];
+          gate.set(i, limits.passes_gate(before) ? Kind::slope(limited) * g * limits.up(u) : 0);
+          up.set(i, limits.passes_up(u) ? Kind::value(limited) * g : 0);
+        } else {
+          gate.set(i, Kind::slope(before) * g);
+        }
       }
     });
     gate.store(dx + at);
@@ -155,8 +182,8 @@ void launch_forward(CudaQueue& queue, const ActivationForwardArgs& args, Sizes s
   const std::int64_t packs = sizes.columns / N;
   const RowGrid grid = row_grid(sizes.rows, packs);
   const auto kernel = args.gated ? forward_kernel<T, N, true> : forward_kernel<T, N, false>;
-  kernel<<<grid.blocks, grid.threads, 0, queue.stream()>>>(address<T>(args.x), address<T>(args.y),
-                                                           sizes.rows, packs, args.kind);
+  kernel<<<grid.blocks, grid.threads, 0, queue.stream()>>>(
+      address<T>(args.x), address<T>(args.y), sizes.rows, packs, args.kind, limits_of(args.limits));
   check_launch("activation forward");
 }
 
@@ -165,8 +192,9 @@ void launch_backward(CudaQueue& queue, const ActivationBackwardArgs& args, Sizes
   const std::int64_t packs = sizes.columns / N;
   const RowGrid grid = row_grid(sizes.rows, packs);
   const auto kernel = args.gated ? backward_kernel<T, N, true> : backward_kernel<T, N, false>;
-  kernel<<<grid.blocks, grid.threads, 0, queue.stream()>>>(
-      address<T>(args.dy), address<T>(args.x), address<T>(args.dx), sizes.rows, packs, args.kind);
+  kernel<<<grid.blocks, grid.threads, 0, queue.stream()>>>(address<T>(args.dy), address<T>(args.x),
+                                                           address<T>(args.dx), sizes.rows, packs,
+                                                           args.kind, limits_of(args.limits));
   check_launch("activation backward");
 }
 

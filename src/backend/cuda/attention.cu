@@ -32,11 +32,11 @@ __global__ void __launch_bounds__(kThreads)
   const std::int64_t at = std::int64_t{run.q_begin} * shape.q_heads + (pair < pairs ? pair : 0);
   using Vector = Pack<T, kVector>;
   const auto* out =
-      reinterpret_cast<const Vector*>(static_cast<const T*>(params.out) + at * shape.head_size);
+      reinterpret_cast<const Vector*>(static_cast<const T*>(params.out) + at * shape.v_head_size);
   const auto* dout =
-      reinterpret_cast<const Vector*>(static_cast<const T*>(params.dout) + at * shape.head_size);
+      reinterpret_cast<const Vector*>(static_cast<const T*>(params.dout) + at * shape.v_head_size);
   float sum = 0;
-  for (int i = lane; pair < pairs && i < shape.head_size / kVector; i += kDeltaLanes) {
+  for (int i = lane; pair < pairs && i < shape.v_head_size / kVector; i += kDeltaLanes) {
     const Vector a = out[i], b = dout[i];
 #pragma unroll
     for (int j = 0; j < kVector; ++j) sum = fmaf(widen(a.at[j]), widen(b.at[j]), sum);
@@ -67,20 +67,22 @@ __global__ void __launch_bounds__(kThreads)
   if (lane == 0) params.lse[at] = most + logf(sum);
 }
 
-void check_shape(const AttentionShape& shape) {
+void check_shape(const AttentionShape& shape, int most) {
   BEV_CHECK(shape.dtype == Dtype::kF32 || shape.dtype == Dtype::kBf16 || shape.dtype == Dtype::kF16,
             ErrorKind::kDevice, "attention: no ", name_of(shape.dtype),
             " on CUDA; use f32, bf16 or f16");
-  BEV_CHECK(shape.head_size >= 1 && shape.head_size <= kMaxHeadSize, "attention: head size ",
-            shape.head_size, " is not in [1, ", kMaxHeadSize, "]");
+  for (std::int64_t size : {shape.head_size, shape.v_head_size}) {
+    BEV_CHECK(size >= 1 && size <= most, "attention: head size ", size, " is not in [1, ", most,
+              "]");
+  }
   BEV_CHECK(shape.kv_heads >= 1 && shape.q_heads % shape.kv_heads == 0,
             "attention: ", shape.q_heads, " q heads do not divide among ", shape.kv_heads,
             " kv heads");
   BEV_CHECK(shape.scale > 0, "attention: a scale of ", shape.scale, " is not above 0");
 }
 
-Shape device_shape(const AttentionShape& from) {
-  check_shape(from);
+Shape device_shape(const AttentionShape& from, int most) {
+  check_shape(from, most);
   constexpr std::int64_t kFar = 1 << 29;  // beyond every key, without overflow
   const auto window = static_cast<int>(from.window < 0 ? kFar : std::min(from.window, kFar));
   Shape shape;
@@ -88,6 +90,7 @@ Shape device_shape(const AttentionShape& from) {
   shape.kv_heads = static_cast<int>(from.kv_heads);
   shape.group = shape.q_heads / shape.kv_heads;
   shape.head_size = static_cast<int>(from.head_size);
+  shape.v_head_size = static_cast<int>(from.v_head_size);
   shape.q_stride = from.q_stride;
   shape.k_stride = from.k_stride;
   shape.v_stride = from.v_stride;
@@ -108,7 +111,8 @@ bool is_aligned(const void* pointer) { return reinterpret_cast<std::uintptr_t>(p
 
 // Every head's part of a row is whole 16-byte words, and 16-bit: fit for the tensor cores.
 bool fits_tensor_cores(const AttentionShape& shape, std::initializer_list<const void*> pointers) {
-  return shape.dtype != Dtype::kF32 && shape.head_size % 8 == 0 && shape.q_stride % 8 == 0 &&
+  return shape.dtype != Dtype::kF32 && largest_head(shape) <= kMaxHeadSize &&
+         shape.head_size % 8 == 0 && shape.v_head_size % 8 == 0 && shape.q_stride % 8 == 0 &&
          shape.k_stride % 8 == 0 && shape.v_stride % 8 == 0 &&
          std::ranges::all_of(pointers, is_aligned);
 }
@@ -123,7 +127,7 @@ template <class T>
 void set_delta(CudaQueue& queue, BackwardParams& params, const AttentionShape& shape) {
   constexpr int kVector = 16 / sizeof(T);
   const bool whole =
-      shape.head_size % kVector == 0 && is_aligned(params.out) && is_aligned(params.dout);
+      shape.v_head_size % kVector == 0 && is_aligned(params.out) && is_aligned(params.dout);
   for_run_chunks(shape.runs, params.runs, [&](const RunChunk& chunk) {
     launch<BackwardParams>(whole ? delta_kernel<T, kVector> : delta_kernel<T, 1>,
                            pair_grid(chunk, shape.q_heads, kThreads / kDeltaLanes), kThreads, 0,
@@ -150,10 +154,10 @@ void backward(const Stream& stream, const AttentionBackwardArgs& args) {
 
 void merge(const Stream& stream, const AttentionMergeArgs& args) {
   const AttentionShape& shape = args.shape;
-  check_shape(shape);
+  check_shape(shape, kMaxHeadSize);
   MergeParams params;
   params.q_heads = shape.q_heads;
-  params.head_size = shape.head_size;
+  params.head_size = shape.v_head_size;
   params.out = args.out.as<float>();
   params.lse = args.lse.as<float>();
   params.part_out = args.part_out.data;
@@ -175,7 +179,7 @@ void own_attention_forward(const Stream& stream, const AttentionForwardArgs& arg
   using namespace cuda_attention;
   CudaQueue& queue = queue_of(stream);
   ForwardParams params;
-  params.shape = device_shape(args.shape);
+  params.shape = device_shape(args.shape, args.shape.dropout > 0 ? kMaxHeadSize : kWideHeadSize);
   params.q = args.q;
   params.k = args.k;
   params.v = args.v;
@@ -198,7 +202,7 @@ void own_attention_backward(const Stream& stream, const AttentionBackwardArgs& a
   using namespace cuda_attention;
   CudaQueue& queue = queue_of(stream);
   BackwardParams params;
-  params.shape = device_shape(args.shape);
+  params.shape = device_shape(args.shape, kMaxHeadSize);
   params.q = args.q;
   params.k = args.k;
   params.v = args.v;
@@ -226,7 +230,9 @@ AttentionKernels cuda_attention_kernels() {
           .rope_apply = cuda_rope_apply,
           .forward = cuda_attention::forward,
           .merge = cuda_attention::merge,
-          .backward = cuda_attention::backward};
+          .backward = cuda_attention::backward,
+          .add_sinks = cuda_add_sinks,
+          .sink_terms = cuda_sink_terms};
 }
 
 }  // namespace bev

@@ -76,11 +76,10 @@ struct KeyBlock {
   }
   __device__ float* delta(int step) const { return lse(step) + kOthers; }
 
-  __device__ void copy_held(Tile<kHead> tile, const void* from, std::int64_t stride) {
-    const Shape& shape = params.shape;
-    const T* source =
-        static_cast<const T*>(from) + (run.k_begin + first) * stride + kv_head * shape.head_size;
-    copy_tile<Tiling::kRows, Tiling::kThreads>(tile, count, shape.head_size,
+  // Rows of k or v whose heads have `size` elements.
+  __device__ void copy_held(Tile<kHead> tile, const void* from, std::int64_t stride, int size) {
+    const T* source = static_cast<const T*>(from) + (run.k_begin + first) * stride + kv_head * size;
+    copy_tile<Tiling::kRows, Tiling::kThreads>(tile, count, size,
                                                [&](int row) { return source + row * stride; });
   }
   __device__ void copy_step(int step, int head, int query) {
@@ -89,11 +88,11 @@ struct KeyBlock {
     const int left = run.q_count - query;
     const T* q = static_cast<const T*>(params.q) + row * shape.q_stride + head * shape.head_size;
     const std::int64_t at = row * shape.q_heads + head;
-    const T* dout = static_cast<const T*>(params.dout) + at * shape.head_size;
-    const std::int64_t stride = std::int64_t{shape.q_heads} * shape.head_size;
+    const T* dout = static_cast<const T*>(params.dout) + at * shape.v_head_size;
+    const std::int64_t stride = std::int64_t{shape.q_heads} * shape.v_head_size;
     copy_tile<kOthers, Tiling::kThreads>(queries(step), left, shape.head_size,
                                          [&](int i) { return q + i * shape.q_stride; });
-    copy_tile<kOthers, Tiling::kThreads>(douts(step), left, shape.head_size,
+    copy_tile<kOthers, Tiling::kThreads>(douts(step), left, shape.v_head_size,
                                          [&](int i) { return dout + i * stride; });
     const int i = static_cast<int>(threadIdx.x);
     if (i < kOthers) {
@@ -144,8 +143,8 @@ struct KeyBlock {
     const auto query = [&](int step) { return range.begin + step % tiles * kOthers; };
     dkeys.clear();
     dvalues.clear();
-    copy_held(keys(), params.k, shape.k_stride);
-    copy_held(values(), params.v, shape.v_stride);
+    copy_held(keys(), params.k, shape.k_stride, shape.head_size);
+    copy_held(values(), params.v, shape.v_stride, shape.v_head_size);
     commit_copies();
     if (steps > 0) copy_step(0, head(0), query(0));
     for (int step = 0; step < steps; ++step) {
@@ -164,11 +163,10 @@ struct KeyBlock {
   }
 
   __device__ void store(typename Tiling::Gradients& gradients, Tile<kHead> tile, float factor,
-                        void* to, std::int64_t stride) {
-    const Shape& shape = params.shape;
-    T* target = static_cast<T*>(to) + (run.k_begin + first) * stride + kv_head * shape.head_size;
+                        void* to, std::int64_t stride, int size) {
+    T* target = static_cast<T*>(to) + (run.k_begin + first) * stride + kv_head * size;
     store_sums<T>(
-        gradients, tile, Tiling::warp_row(), Tiling::warp_column(), shape.head_size,
+        gradients, tile, Tiling::warp_row(), Tiling::warp_column(), size,
         [&](int, int) { return factor; },
         [&](int row) { return row < count ? target + row * stride : nullptr; });
   }
@@ -187,8 +185,8 @@ __global__ void __launch_bounds__(Tiling::kThreads, 256 / Tiling::kThreads)
   KeyBlock<T, Tiling, kExtras> block{params, run,   static_cast<int>(blockIdx.x),
                                      first,  count, memory};
   block.sum();
-  block.store(block.dkeys, block.keys(), shape.scale, params.dk, shape.k_stride);
-  block.store(block.dvalues, block.values(), 1, params.dv, shape.v_stride);
+  block.store(block.dkeys, block.keys(), shape.scale, params.dk, shape.k_stride, shape.head_size);
+  block.store(block.dvalues, block.values(), 1, params.dv, shape.v_stride, shape.v_head_size);
 }
 
 // dq of the queries [first, first + count) of a run and one head.
@@ -222,8 +220,8 @@ struct QueryBlock {
     const T* dout = static_cast<const T*>(params.dout);
     copy_tile<Tiling::kRows, Tiling::kThreads>(queries(), count, shape.head_size,
                                                [&](int row) { return q + row * shape.q_stride; });
-    copy_tile<Tiling::kRows, Tiling::kThreads>(douts(), count, shape.head_size, [&](int row) {
-      return dout + index(row) * shape.head_size;
+    copy_tile<Tiling::kRows, Tiling::kThreads>(douts(), count, shape.v_head_size, [&](int row) {
+      return dout + index(row) * shape.v_head_size;
     });
 #pragma unroll
     for (int i = 0; i < 2 * kM; ++i) {
@@ -234,13 +232,14 @@ struct QueryBlock {
   }
   __device__ void copy_step(int step, int key) {
     const Shape& shape = params.shape;
-    const int column = head / shape.group * shape.head_size, left = run.k_count - key;
+    const int kv_head = head / shape.group, left = run.k_count - key;
     const std::int64_t row = run.k_begin + key;
-    const T* k = static_cast<const T*>(params.k) + row * shape.k_stride + column;
-    const T* v = static_cast<const T*>(params.v) + row * shape.v_stride + column;
+    const T* k = static_cast<const T*>(params.k) + row * shape.k_stride + kv_head * shape.head_size;
+    const T* v =
+        static_cast<const T*>(params.v) + row * shape.v_stride + kv_head * shape.v_head_size;
     copy_tile<kOthers, Tiling::kThreads>(keys(step), left, shape.head_size,
                                          [&](int i) { return k + i * shape.k_stride; });
-    copy_tile<kOthers, Tiling::kThreads>(values(step), left, shape.head_size,
+    copy_tile<kOthers, Tiling::kThreads>(values(step), left, shape.v_head_size,
                                          [&](int i) { return v + i * shape.v_stride; });
     commit_copies();
   }
@@ -348,7 +347,7 @@ using Queries256 = BackwardTiling<256, 1, 4, 1, 32>;
 // Softcap and dropout are compiled for fewer head sizes.
 template <class T>
 void tensor_backward(CudaQueue& queue, BackwardParams& params, const AttentionShape& shape) {
-  const int head = params.shape.head_size;
+  const std::int64_t head = largest_head(shape);
   if (params.shape.softcap > 0 || params.shape.dropped) {
     if (head <= 64) return launch_backward<T, Keys64, Queries64, true>(queue, params, shape);
     if (head <= 128) return launch_backward<T, Keys128, Queries128, true>(queue, params, shape);

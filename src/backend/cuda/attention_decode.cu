@@ -60,8 +60,8 @@ __global__ void __launch_bounds__(Tiling::kThreads, 2)
 #pragma unroll
     for (int n = 0; n < Tiling::kHead / 8; ++n) {
       const int column = 8 * n + lane % 4 * 2;
-      if (column >= shape.head_size) break;
-      *reinterpret_cast<float2*>(params.part_out + at * shape.head_size + column) = {
+      if (column >= shape.v_head_size) break;
+      *reinterpret_cast<float2*>(params.part_out + at * shape.v_head_size + column) = {
           block.out.at[0][n][2 * half] * inverse, block.out.at[0][n][2 * half + 1] * inverse};
     }
   }
@@ -89,14 +89,14 @@ __global__ void __launch_bounds__(32 * kWarps)
   const int head = kv_head * shape.group + pair % shape.group;
   const std::int64_t at = (std::int64_t{run.q_begin} + pair / shape.group) * shape.q_heads + head;
   if (lane == 0) forward.lse[at] = most + logf(sum);  // -infinity where nothing is seen
-  for (int column = lane; column < shape.head_size; column += 32) {
+  for (int column = lane; column < shape.v_head_size; column += 32) {
     float out = 0;
     for (int split = 0; split < params.splits; ++split) {
       const std::int64_t part = part_index(params, split, kv_head, pair);
       const float weight = expf(params.part_lse[part] - shift);
-      if (weight > 0) out += weight * params.part_out[part * shape.head_size + column];
+      if (weight > 0) out += weight * params.part_out[part * shape.v_head_size + column];
     }
-    static_cast<T*>(forward.out)[at * shape.head_size + column] =
+    static_cast<T*>(forward.out)[at * shape.v_head_size + column] =
         narrow<T>(sum == 0 ? 0 : out / sum);
   }
 }
@@ -112,9 +112,9 @@ void launch_decode(CudaQueue& queue, DecodeParams& params, const AttentionShape&
                                std::max(1, ceil_div(chunk.most_keys, kLeastKeys)));
     const std::int64_t parts = std::int64_t{busy} * params.splits * params.pairs;
     auto* scratch = static_cast<float*>(
-        queue.scratch(static_cast<std::size_t>(parts * (shape.head_size + 1)) * sizeof(float)));
+        queue.scratch(static_cast<std::size_t>(parts * (shape.v_head_size + 1)) * sizeof(float)));
     params.part_out = scratch;
-    params.part_lse = scratch + parts * shape.head_size;
+    params.part_lse = scratch + parts * shape.v_head_size;
     launch<DecodeParams>(decode_kernel<T, Tiling>,
                          dim3(blocks(shape.kv_heads), blocks(params.splits), blocks(chunk.count)),
                          Tiling::kThreads, Tiling::kSharedBytes, queue, params);
@@ -127,8 +127,8 @@ void launch_decode(CudaQueue& queue, DecodeParams& params, const AttentionShape&
 
 template <class T>
 void decode_of(CudaQueue& queue, DecodeParams& params, const AttentionShape& shape) {
-  if (shape.head_size <= 64) return launch_decode<T, DecodeTiling<64>>(queue, params, shape);
-  if (shape.head_size <= 128) return launch_decode<T, DecodeTiling<128>>(queue, params, shape);
+  if (largest_head(shape) <= 64) return launch_decode<T, DecodeTiling<64>>(queue, params, shape);
+  if (largest_head(shape) <= 128) return launch_decode<T, DecodeTiling<128>>(queue, params, shape);
   launch_decode<T, DecodeTiling<256>>(queue, params, shape);
 }
 

@@ -113,12 +113,19 @@ struct ForwardBlock {
       return q + query_row(row) * shape.q_stride + rows.head(row) * shape.head_size;
     });
   }
-  __device__ void copy_keys(Tile<kHead> tile, const void* from, std::int64_t stride, int key) {
-    const T* source = static_cast<const T*>(from) + (run.k_begin + key) * stride +
-                      kv_head * params.shape.head_size;
-    copy_tile<kKeys, Tiling::kThreads>(tile, run.k_count - key, params.shape.head_size,
+  // Rows of k or v whose heads have `size` elements.
+  __device__ void copy_rows(Tile<kHead> tile, const void* from, std::int64_t stride, int size,
+                            int key) {
+    const T* source = static_cast<const T*>(from) + (run.k_begin + key) * stride + kv_head * size;
+    copy_tile<kKeys, Tiling::kThreads>(tile, run.k_count - key, size,
                                        [&](int row) { return source + row * stride; });
     commit_copies();
+  }
+  __device__ void copy_keys(int key) {
+    copy_rows(keys, params.k, params.shape.k_stride, params.shape.head_size, key);
+  }
+  __device__ void copy_values(int key) {
+    copy_rows(values, params.v, params.shape.v_stride, params.shape.v_head_size, key);
   }
 
   __device__ void drop(Sums<kM, kKeys / 8>& probabilities, int key) {
@@ -156,16 +163,16 @@ struct ForwardBlock {
     out.clear();
     copy_queries();
     commit_copies();
-    if (range.begin < range.end) copy_keys(keys, params.k, shape.k_stride, range.begin);
+    if (range.begin < range.end) copy_keys(range.begin);
     for (int key = range.begin; key < range.end; key += kKeys) {
       wait_copies<0>();
       __syncthreads();  // the keys are there, the last values no longer needed
-      copy_keys(values, params.v, shape.v_stride, key);
+      copy_values(key);
       Sums<kM, kKeys / 8> scores;
       if (active) score(scores, key);
       wait_copies<0>();
       __syncthreads();  // the values are there, the keys no longer needed
-      if (key + kKeys < range.end) copy_keys(keys, params.k, shape.k_stride, key + kKeys);
+      if (key + kKeys < range.end) copy_keys(key + kKeys);
       if (!active) continue;
       softmax.update(scores, shape.log2_factor, out);
       if (kExtras && shape.dropped) drop(scores, key);
@@ -212,11 +219,11 @@ __global__ void __launch_bounds__(Tiling::kThreads, 2)
   }
   T* out = static_cast<T*>(params.out);
   store_sums<T>(
-      block.out, block.queries, row, 0, shape.head_size,
+      block.out, block.queries, row, 0, shape.v_head_size,
       [&](int m, int half) { return block.softmax.inverse(m, half); },
       [&](int at) -> T* {
         if (at >= count) return nullptr;
-        return out + (block.query_row(at) * shape.q_heads + head) * shape.head_size;
+        return out + (block.query_row(at) * shape.q_heads + head) * shape.v_head_size;
       });
 }
 
@@ -233,7 +240,7 @@ void launch_forward(CudaQueue& queue, ForwardParams& params, const AttentionShap
 // Softcap and dropout are compiled for fewer head sizes.
 template <class T>
 void tensor_forward(CudaQueue& queue, ForwardParams& params, const AttentionShape& shape) {
-  const int head = params.shape.head_size;
+  const std::int64_t head = largest_head(shape);
   if (params.shape.softcap > 0 || params.shape.dropped) {
     if (head <= 64) return launch_forward<T, ForwardTiling<64, 2, 64>, true>(queue, params, shape);
     if (head <= 128) {

@@ -12,11 +12,13 @@
 namespace bev::cuda_attention {
 
 constexpr int kMaxHeadSize = 256;
+constexpr int kWideHeadSize = 1024;  // of plain_forward
 constexpr int kRunsPerLaunch = 96;
 constexpr float kLog2e = 1.4426950408889634f, kLn2 = 0.6931471805599453f;
 
 struct Shape {
-  int q_heads = 0, kv_heads = 0, group = 0, head_size = 0;
+  int q_heads = 0, kv_heads = 0, group = 0;
+  int head_size = 0, v_head_size = 0;  // of q and k; of v and out
   std::int64_t q_stride = 0, k_stride = 0, v_stride = 0;
   // A query standing at key index i sees key j when lower <= i - j <= upper.
   int lower = 0, upper = 0;
@@ -62,7 +64,7 @@ struct DecodeParams {
 };
 
 struct MergeParams {
-  std::int64_t q_heads = 0, head_size = 0;
+  std::int64_t q_heads = 0, head_size = 0;  // of out
   float *out = nullptr, *lse = nullptr;
   const void* part_out = nullptr;
   const float* part_lse = nullptr;
@@ -98,6 +100,11 @@ void for_run_chunks(std::span<const AttentionRun> runs, Runs& table, const Body&
     }
     body(chunk);
   }
+}
+
+// What a kernel with one tile size for both must have room for.
+inline std::int64_t largest_head(const AttentionShape& shape) {
+  return std::max(shape.head_size, shape.v_head_size);
 }
 
 __host__ __device__ constexpr int ceil_div(int n, int step) { return (n + step - 1) / step; }

@@ -1,6 +1,6 @@
-// Attention in f32 arithmetic, for f32 and for heads whose rows are no whole 16-byte words. Eight
-// threads share a row of the block: each takes every eighth element of it. Tiles lie in shared
-// memory as f32.
+// Attention in f32 arithmetic, for f32, for heads whose rows are no whole 16-byte words and, in the
+// forward, for heads that are too wide for the tensor core kernels. Eight threads share a row of
+// the block: each takes every eighth element of it. Tiles lie in shared memory as f32.
 #include "backend/cuda/attention_masks.cuh"
 #include "backend/cuda/attention_mma.cuh"
 
@@ -27,6 +27,7 @@ template <class T>
 struct HeadRows {
   const T* data;
   std::int64_t stride;
+  __device__ const T* operator()(int row) const { return data + row * stride; }
 };
 template <class T>
 __device__ HeadRows<T> head_rows(const void* data, std::int64_t row, std::int64_t stride, int head,
@@ -34,13 +35,14 @@ __device__ HeadRows<T> head_rows(const void* data, std::int64_t row, std::int64_
   return {static_cast<const T*>(data) + row * stride + std::int64_t{head} * head_size, stride};
 }
 
-template <class Tiling, class T>
-__device__ void load_tile(float* tile, HeadRows<T> rows, int count, int head_size) {
+// Row r of the tile from rows(r); zeros in rows from `count` on and columns from head_size on.
+template <class Tiling, class Rows>
+__device__ void load_tile(float* tile, const Rows& rows, int count, int head_size) {
   for (int i = static_cast<int>(threadIdx.x); i < Tiling::kRows * Tiling::kHead;
        i += Tiling::kThreads) {
     const int row = i / Tiling::kHead, column = i % Tiling::kHead;
     tile[row * Tiling::kStride + column] =
-        row < count && column < head_size ? widen(rows.data[row * rows.stride + column]) : 0;
+        row < count && column < head_size ? widen(rows(row)[column]) : 0;
   }
 }
 
@@ -108,29 +110,35 @@ __device__ float dropout_of(const Shape& shape, const AttentionRun& run, int que
                         run.key_position + key);
 }
 
-// Grid: q heads, tiles of queries, runs.
+// Rows of a block are (query, head) pairs of one kv head, by query first. Grid: kv heads, tiles of
+// pairs, runs.
 template <class T, class Tiling>
 __global__ void __launch_bounds__(Tiling::kThreads)
     plain_forward_kernel(const __grid_constant__ ForwardParams params) {
   extern __shared__ __align__(16) std::uint8_t memory[];
   const Shape& shape = params.shape;
   const AttentionRun run = current_run(params);
-  const int head = static_cast<int>(blockIdx.x), kv_head = head / shape.group;
+  const int kv_head = static_cast<int>(blockIdx.x), group = shape.group;
   const int first = static_cast<int>(blockIdx.y) * Tiling::kRows;
-  const int count = min(Tiling::kRows, run.q_count - first);
+  const int count = min(Tiling::kRows, run.q_count * group - first);
   if (count <= 0) return;
 
-  const int query = first + Tiling::row(), head_size = shape.head_size;
+  const int head_size = shape.head_size, v_size = shape.v_head_size;
+  const int query = (first + Tiling::row()) / group;
+  const int head = kv_head * group + (first + Tiling::row()) % group;
   auto* queries = reinterpret_cast<float*>(memory);
   float *others = queries + Tiling::kTile, *weights = others + Tiling::kTile;
   float* row_weights = weights + Tiling::row() * Tiling::kWeightStride;
-  load_tile<Tiling>(
-      queries,
-      head_rows<T>(params.q, std::int64_t{run.q_begin} + first, shape.q_stride, head, head_size),
-      count, head_size);
+  const auto query_of = [&](int row) {
+    const int pair = first + row;
+    return static_cast<const T*>(params.q) +
+           (std::int64_t{run.q_begin} + pair / group) * shape.q_stride +
+           (kv_head * group + pair % group) * head_size;
+  };
+  load_tile<Tiling>(queries, query_of, count, head_size);
   float largest = -INFINITY, sum = 0;
   RowSum<Tiling> out;
-  const Range range = visible_keys(shape, run, first, first + count - 1);
+  const Range range = visible_keys(shape, run, first / group, (first + count - 1) / group);
   for (int key = range.begin; key < range.end; key += Tiling::kRows) {
     __syncthreads();
     load_tile<Tiling>(others,
@@ -163,8 +171,8 @@ __global__ void __launch_bounds__(Tiling::kThreads)
     }
     __syncthreads();
     load_tile<Tiling>(others,
-                      head_rows<T>(params.v, run.k_begin + key, shape.v_stride, kv_head, head_size),
-                      run.k_count - key, head_size);
+                      head_rows<T>(params.v, run.k_begin + key, shape.v_stride, kv_head, v_size),
+                      run.k_count - key, v_size);
     __syncthreads();
     out.add(row_weights, others);
   }
@@ -172,7 +180,7 @@ __global__ void __launch_bounds__(Tiling::kThreads)
   if (query >= run.q_count) return;
   const std::int64_t at = (std::int64_t{run.q_begin} + query) * shape.q_heads + head;
   if (Tiling::lane() == 0) params.lse[at] = largest + logf(sum);  // -infinity where sum is 0
-  out.store(static_cast<T*>(params.out) + at * head_size, head_size, sum == 0 ? 0 : 1 / sum);
+  out.store(static_cast<T*>(params.out) + at * v_size, v_size, sum == 0 ? 0 : 1 / sum);
 }
 
 struct PairGradients {
@@ -201,7 +209,8 @@ __global__ void __launch_bounds__(Tiling::kThreads)
   extern __shared__ __align__(16) std::uint8_t memory[];
   const Shape& shape = params.shape;
   const AttentionRun& run = params.runs.at[blockIdx.z];
-  const int kv_head = static_cast<int>(blockIdx.x), head_size = shape.head_size;
+  const int kv_head = static_cast<int>(blockIdx.x);
+  const int head_size = shape.head_size, v_size = shape.v_head_size;
   const int first = static_cast<int>(blockIdx.y) * Tiling::kRows;
   const int count = min(Tiling::kRows, run.k_count - first);
   if (count <= 0) return;
@@ -214,8 +223,8 @@ __global__ void __launch_bounds__(Tiling::kThreads)
   const std::int64_t key_row = run.k_begin + first;
   load_tile<Tiling>(keys, head_rows<T>(params.k, key_row, shape.k_stride, kv_head, head_size),
                     count, head_size);
-  load_tile<Tiling>(values, head_rows<T>(params.v, key_row, shape.v_stride, kv_head, head_size),
-                    count, head_size);
+  load_tile<Tiling>(values, head_rows<T>(params.v, key_row, shape.v_stride, kv_head, v_size), count,
+                    v_size);
   RowSum<Tiling> dk, dv;
   const Range range = visible_queries(shape, run, first, first + count - 1);
   const int tiles = ceil_div(max(0, range.end - range.begin), Tiling::kRows);
@@ -223,12 +232,12 @@ __global__ void __launch_bounds__(Tiling::kThreads)
     const int head = kv_head * shape.group + step / tiles;
     const int query = range.begin + step % tiles * Tiling::kRows, left = run.q_count - query;
     const std::int64_t query_row = std::int64_t{run.q_begin} + query;
-    const std::int64_t out_stride = std::int64_t{shape.q_heads} * head_size;
+    const std::int64_t out_stride = std::int64_t{shape.q_heads} * v_size;
     __syncthreads();
     load_tile<Tiling>(queries, head_rows<T>(params.q, query_row, shape.q_stride, head, head_size),
                       left, head_size);
-    load_tile<Tiling>(douts, head_rows<T>(params.dout, query_row, out_stride, head, head_size),
-                      left, head_size);
+    load_tile<Tiling>(douts, head_rows<T>(params.dout, query_row, out_stride, head, v_size), left,
+                      v_size);
     __syncthreads();
     for (int j = Tiling::lane(); j < Tiling::kRows; j += kLanes) {
       const PairGradients pair =
@@ -243,9 +252,11 @@ __global__ void __launch_bounds__(Tiling::kThreads)
     dk.add(dproducts + row * Tiling::kWeightStride, queries);
   }
   if (key >= run.k_count) return;
-  const std::int64_t column = std::int64_t{kv_head} * head_size, at = run.k_begin + key;
-  dk.store(static_cast<T*>(params.dk) + at * shape.k_stride + column, head_size, 1);
-  dv.store(static_cast<T*>(params.dv) + at * shape.v_stride + column, head_size, 1);
+  const std::int64_t at = run.k_begin + key;
+  dk.store(static_cast<T*>(params.dk) + at * shape.k_stride + std::int64_t{kv_head} * head_size,
+           head_size, 1);
+  dv.store(static_cast<T*>(params.dv) + at * shape.v_stride + std::int64_t{kv_head} * v_size,
+           v_size, 1);
 }
 
 // Grid: q heads, tiles of queries, runs.
@@ -256,7 +267,8 @@ __global__ void __launch_bounds__(Tiling::kThreads)
   const Shape& shape = params.shape;
   const AttentionRun& run = params.runs.at[blockIdx.z];
   const int head = static_cast<int>(blockIdx.x), kv_head = head / shape.group;
-  const int first = static_cast<int>(blockIdx.y) * Tiling::kRows, head_size = shape.head_size;
+  const int first = static_cast<int>(blockIdx.y) * Tiling::kRows;
+  const int head_size = shape.head_size, v_size = shape.v_head_size;
   const int count = min(Tiling::kRows, run.q_count - first);
   if (count <= 0) return;
 
@@ -265,11 +277,11 @@ __global__ void __launch_bounds__(Tiling::kThreads)
   float *douts = queries + Tiling::kTile, *keys = douts + Tiling::kTile;
   float *values = keys + Tiling::kTile, *dproducts = values + Tiling::kTile;
   const std::int64_t query_row = std::int64_t{run.q_begin} + first;
-  const std::int64_t out_stride = std::int64_t{shape.q_heads} * head_size;
+  const std::int64_t out_stride = std::int64_t{shape.q_heads} * v_size;
   load_tile<Tiling>(queries, head_rows<T>(params.q, query_row, shape.q_stride, head, head_size),
                     count, head_size);
-  load_tile<Tiling>(douts, head_rows<T>(params.dout, query_row, out_stride, head, head_size), count,
-                    head_size);
+  load_tile<Tiling>(douts, head_rows<T>(params.dout, query_row, out_stride, head, v_size), count,
+                    v_size);
   RowSum<Tiling> dq;
   const Range range = visible_keys(shape, run, first, first + count - 1);
   for (int key = range.begin; key < range.end; key += Tiling::kRows) {
@@ -277,8 +289,8 @@ __global__ void __launch_bounds__(Tiling::kThreads)
     __syncthreads();
     load_tile<Tiling>(keys, head_rows<T>(params.k, key_row, shape.k_stride, kv_head, head_size),
                       run.k_count - key, head_size);
-    load_tile<Tiling>(values, head_rows<T>(params.v, key_row, shape.v_stride, kv_head, head_size),
-                      run.k_count - key, head_size);
+    load_tile<Tiling>(values, head_rows<T>(params.v, key_row, shape.v_stride, kv_head, v_size),
+                      run.k_count - key, v_size);
     __syncthreads();
     for (int j = Tiling::lane(); j < Tiling::kRows; j += kLanes) {
       dproducts[row * Tiling::kWeightStride + j] =
@@ -295,50 +307,67 @@ __global__ void __launch_bounds__(Tiling::kThreads)
   dq.store(to + std::int64_t{head} * head_size, head_size, 1);
 }
 
-// Calls body(T{}, PlainTiling<...>{}).
+// Calls body(T{}).
 template <class Body>
+void visit_type(Dtype dtype, const Body& body) {
+  if (dtype == Dtype::kF32) return body(float{});
+  if (dtype == Dtype::kBf16) return body(Bf16{});
+  body(F16{});
+}
+
+// Calls body(PlainTiling<...>{}); wide tilings are the forward's alone.
+template <bool kWide, class Body>
 void visit_tiling(const AttentionShape& shape, const Body& body) {
-  const auto with_head = [&](auto type) {
-    if (shape.head_size <= 64) return body(type, PlainTiling<64>{});
-    if (shape.head_size <= 128) return body(type, PlainTiling<128>{});
-    body(type, PlainTiling<256>{});
-  };
-  if (shape.dtype == Dtype::kF32) return with_head(float{});
-  if (shape.dtype == Dtype::kBf16) return with_head(Bf16{});
-  with_head(F16{});
+  const std::int64_t head = largest_head(shape);
+  if (head <= 64) return body(PlainTiling<64>{});
+  if (head <= 128) return body(PlainTiling<128>{});
+  if constexpr (kWide) {
+    if (head > 576) return body(PlainTiling<kWideHeadSize>{});
+    if (head > kMaxHeadSize) return body(PlainTiling<576>{});
+  }
+  body(PlainTiling<256>{});
+}
+
+template <class T, class Tiling>
+void launch_backward(CudaQueue& queue, BackwardParams& params, const AttentionShape& shape) {
+  for_run_chunks(shape.runs, params.runs, [&](const RunChunk& chunk) {
+    launch<BackwardParams>(
+        plain_key_gradients_kernel<T, Tiling>,
+        dim3(blocks(shape.kv_heads), blocks(ceil_div(chunk.most_keys, Tiling::kRows)),
+             blocks(chunk.count)),
+        Tiling::kThreads, (4 * Tiling::kTile + 2 * Tiling::kWeights) * sizeof(float), queue,
+        params);
+    launch<BackwardParams>(
+        plain_query_gradients_kernel<T, Tiling>,
+        dim3(blocks(shape.q_heads), blocks(ceil_div(chunk.most_queries, Tiling::kRows)),
+             blocks(chunk.count)),
+        Tiling::kThreads, (4 * Tiling::kTile + Tiling::kWeights) * sizeof(float), queue, params);
+  });
 }
 
 }  // namespace
 
 void plain_forward(CudaQueue& queue, ForwardParams& params, const AttentionShape& shape) {
-  visit_tiling(shape, [&](auto type, auto tiling) {
-    using Tiling = decltype(tiling);
-    for_run_chunks(shape.runs, params.runs, [&](const RunChunk& chunk) {
-      params.first_run = chunk.begin;
-      dim3 grid(blocks(shape.q_heads), blocks(ceil_div(chunk.most_queries, Tiling::kRows)),
-                blocks(chunk.count));
-      launch<ForwardParams>(plain_forward_kernel<decltype(type), Tiling>, grid, Tiling::kThreads,
-                            (2 * Tiling::kTile + Tiling::kWeights) * sizeof(float), queue, params);
+  visit_type(shape.dtype, [&](auto type) {
+    visit_tiling<true>(shape, [&](auto tiling) {
+      using Tiling = decltype(tiling);
+      for_run_chunks(shape.runs, params.runs, [&](const RunChunk& chunk) {
+        params.first_run = chunk.begin;
+        const int pairs = chunk.most_queries * params.shape.group;
+        dim3 grid(blocks(shape.kv_heads), blocks(ceil_div(pairs, Tiling::kRows)),
+                  blocks(chunk.count));
+        launch<ForwardParams>(plain_forward_kernel<decltype(type), Tiling>, grid, Tiling::kThreads,
+                              (2 * Tiling::kTile + Tiling::kWeights) * sizeof(float), queue,
+                              params);
+      });
     });
   });
 }
 
 void plain_backward(CudaQueue& queue, BackwardParams& params, const AttentionShape& shape) {
-  visit_tiling(shape, [&](auto type, auto tiling) {
-    using T = decltype(type);
-    using Tiling = decltype(tiling);
-    for_run_chunks(shape.runs, params.runs, [&](const RunChunk& chunk) {
-      launch<BackwardParams>(
-          plain_key_gradients_kernel<T, Tiling>,
-          dim3(blocks(shape.kv_heads), blocks(ceil_div(chunk.most_keys, Tiling::kRows)),
-               blocks(chunk.count)),
-          Tiling::kThreads, (4 * Tiling::kTile + 2 * Tiling::kWeights) * sizeof(float), queue,
-          params);
-      launch<BackwardParams>(
-          plain_query_gradients_kernel<T, Tiling>,
-          dim3(blocks(shape.q_heads), blocks(ceil_div(chunk.most_queries, Tiling::kRows)),
-               blocks(chunk.count)),
-          Tiling::kThreads, (4 * Tiling::kTile + Tiling::kWeights) * sizeof(float), queue, params);
+  visit_type(shape.dtype, [&](auto type) {
+    visit_tiling<false>(shape, [&](auto tiling) {
+      launch_backward<decltype(type), decltype(tiling)>(queue, params, shape);
     });
   });
 }

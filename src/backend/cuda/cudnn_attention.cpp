@@ -32,6 +32,7 @@ using Tensor = std::shared_ptr<fe::graph::Tensor_attributes>;
 constexpr std::int32_t kLeastQueries = 128;
 // A plan takes about 0.1 s to make. Programs that meet ever new shapes do without.
 constexpr std::size_t kMaxPlans = 64;
+constexpr std::int64_t kMostHeadSize = 256;
 
 enum Uid : std::int64_t { kQ = 1, kK, kV, kOut, kStatistics, kDout, kDq, kDk, kDv };
 
@@ -50,7 +51,7 @@ struct PlanKey {
   Dtype dtype = Dtype::kBf16;
   std::int64_t batch = 0, q_count = 0, k_count = 0;
   std::int64_t q_step = 0, k_step = 0;  // rows from one run's first to the next one's
-  std::int64_t q_heads = 0, kv_heads = 0, head_size = 0;
+  std::int64_t q_heads = 0, kv_heads = 0, head_size = 0, v_head_size = 0;
   std::int64_t q_stride = 0, k_stride = 0, v_stride = 0;
   std::int64_t window = -1;
   double scale = 1;
@@ -78,8 +79,9 @@ bool same_kind(const AttentionRun& a, const AttentionRun& b) {
 std::optional<PlanKey> key_of(const AttentionShape& shape, bool backward) {
   if (shape.runs.empty() || (shape.dtype != Dtype::kBf16 && shape.dtype != Dtype::kF16) ||
       shape.softcap > 0 || shape.dropout > 0 || (shape.window >= 0 && !shape.causal) ||
-      shape.head_size % 8 != 0 || shape.q_stride % 8 != 0 || shape.k_stride % 8 != 0 ||
-      shape.v_stride % 8 != 0) {
+      shape.head_size % 8 != 0 || shape.v_head_size % 8 != 0 ||
+      std::max(shape.head_size, shape.v_head_size) > kMostHeadSize || shape.q_stride % 8 != 0 ||
+      shape.k_stride % 8 != 0 || shape.v_stride % 8 != 0) {
     return std::nullopt;
   }
   const AttentionRun& first = shape.runs.front();
@@ -104,7 +106,8 @@ std::optional<PlanKey> key_of(const AttentionShape& shape, bool backward) {
   key.batch = static_cast<std::int64_t>(shape.runs.size());
   key.q_count = first.q_count, key.k_count = first.k_count;
   key.q_step = q_step, key.k_step = k_step;
-  key.q_heads = shape.q_heads, key.kv_heads = shape.kv_heads, key.head_size = shape.head_size;
+  key.q_heads = shape.q_heads, key.kv_heads = shape.kv_heads;
+  key.head_size = shape.head_size, key.v_head_size = shape.v_head_size;
   key.q_stride = shape.q_stride, key.k_stride = shape.k_stride, key.v_stride = shape.v_stride;
   key.window = shape.window < first.k_count ? shape.window : -1;
   key.scale = shape.scale;
@@ -127,9 +130,9 @@ class GraphTensors {
   }
   // [batch, heads, rows, head size]; rows of one sequence are `stride` elements apart.
   Tensor set(const Tensor& tensor, Uid uid) const {
-    const std::int64_t size = key_.head_size, width = key_.q_heads * size;
+    const std::int64_t qk = key_.head_size, v = key_.v_head_size;
     const auto rows = [&](std::int64_t heads, std::int64_t count, std::int64_t step,
-                          std::int64_t stride) {
+                          std::int64_t stride, std::int64_t size) {
       tensor->set_dim({key_.batch, heads, count, size})
           .set_stride({step * stride, size, stride, 1});
     };
@@ -137,19 +140,19 @@ class GraphTensors {
     switch (uid) {
       case kQ:
       case kDq:
-        rows(key_.q_heads, key_.q_count, key_.q_step, key_.q_stride);
+        rows(key_.q_heads, key_.q_count, key_.q_step, key_.q_stride, qk);
         break;
       case kK:
       case kDk:
-        rows(key_.kv_heads, key_.k_count, key_.k_step, key_.k_stride);
+        rows(key_.kv_heads, key_.k_count, key_.k_step, key_.k_stride, qk);
         break;
       case kV:
       case kDv:
-        rows(key_.kv_heads, key_.k_count, key_.k_step, key_.v_stride);
+        rows(key_.kv_heads, key_.k_count, key_.k_step, key_.v_stride, v);
         break;
       case kOut:
       case kDout:
-        rows(key_.q_heads, key_.q_count, key_.q_step, width);
+        rows(key_.q_heads, key_.q_count, key_.q_step, key_.q_heads * v, v);
         break;
       case kStatistics:
         tensor->set_dim({key_.batch, key_.q_heads, key_.q_count, 1})
@@ -235,7 +238,7 @@ struct FirstRows {
   void* k(const void* data) const { return at(data, shape.runs.front().k_begin, shape.k_stride); }
   void* v(const void* data) const { return at(data, shape.runs.front().k_begin, shape.v_stride); }
   void* out(const View& view) const {
-    return at(view.data, shape.runs.front().q_begin, shape.q_heads * shape.head_size);
+    return at(view.data, shape.runs.front().q_begin, shape.q_heads * shape.v_head_size);
   }
   float* lse(const View& view) const {
     return view.as<float>() + shape.runs.front().q_begin * shape.q_heads;

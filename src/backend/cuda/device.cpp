@@ -278,6 +278,7 @@ const Kernels& cuda_kernels() {
                              .norm = cuda_norm_kernels(),
                              .activation = cuda_activation_kernels(),
                              .attention = cuda_attention_kernels(),
+                             .latent = cuda_latent_kernels(),
                              .embedding = cuda_embedding_kernels(),
                              .loss = cuda_loss_kernels(),
                              .moe = cuda_moe_kernels(),

@@ -92,7 +92,7 @@ void launch(CudaQueue& queue, const Rotation<T>& args) {
 
 template <class T>
 void run(CudaQueue& queue, const RopeApplyArgs& view) {
-  const Rotation<T> args{.x = address<T>(view.x),
+  const Rotation<T> args{.x = address<T>(view.x) + view.begin,
                          .cos_sin = address<float>(view.cos_sin),
                          .rows = view.x.shape[0],
                          .row_size = view.x.shape.row_numel(),
@@ -130,8 +130,9 @@ void cuda_rope_table(const Stream& stream, const RopeTableArgs& args) {
 }
 
 void cuda_rope_apply(const Stream& stream, const RopeApplyArgs& args) {
-  BEV_CHECK(args.cos_sin.shape[1] % 2 == 0 && args.cos_sin.shape[1] <= args.head_size,
-            "rope: table ", args.cos_sin.shape, " for head size ", args.head_size);
+  BEV_CHECK(args.cos_sin.shape[1] % 2 == 0 && args.begin + args.cos_sin.shape[1] <= args.head_size,
+            "rope: table ", args.cos_sin.shape, " from ", args.begin, " on of head size ",
+            args.head_size);
   cuda::visit_value(args.x.dtype,
                     [&](auto type) { cuda::run<decltype(type)>(queue_of(stream), args); });
 }

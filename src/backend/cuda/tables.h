@@ -10,6 +10,7 @@ GemmKernels cuda_gemm_kernels();
 NormKernels cuda_norm_kernels();
 ActivationKernels cuda_activation_kernels();
 AttentionKernels cuda_attention_kernels();
+LatentKernels cuda_latent_kernels();
 EmbeddingKernels cuda_embedding_kernels();
 LossKernels cuda_loss_kernels();
 MoeKernels cuda_moe_kernels();
@@ -19,5 +20,7 @@ DeviceKernels cuda_device_kernels();
 // Parts of the attention table.
 void cuda_rope_table(const Stream&, const RopeTableArgs&);
 void cuda_rope_apply(const Stream&, const RopeApplyArgs&);
+void cuda_add_sinks(const Stream&, const AttentionSinkArgs&);
+void cuda_sink_terms(const Stream&, const SinkTermsArgs&);
 
 }  // namespace bev

@@ -159,6 +159,31 @@ BEV_INLINE const A* load(std::int64_t n, const T* from, A* __restrict buffer) {
   }
 }
 
+// Gate and up as the activation meets them, with their limits.
+template <class A>
+struct Limits {
+  bool on;
+  A clamp, offset;
+
+  explicit Limits(const GateLimits& limits)
+      : on(limits.clamp > 0),
+        clamp(static_cast<A>(limits.clamp)),
+        offset(static_cast<A>(limits.offset)) {}
+  BEV_INLINE A up(A x) const {
+    return (on ? (x < -clamp ? -clamp : x > clamp ? clamp : x) : x) + offset;
+  }
+  BEV_INLINE bool passes_up(A x) const { return !on || (x >= -clamp && x <= clamp); }
+  BEV_INLINE bool passes_gate(A x) const { return !on || x <= clamp; }
+  // n > 0 values of the gate where they are, or limited in the buffer.
+  BEV_INLINE const A* gate(std::int64_t n, const A* x, A* buffer) const {
+    if (!on) return x;
+    std::int64_t i = 0;
+    do buffer[i] = x[i] > clamp ? clamp : x[i];
+    while (++i < n);
+    return buffer;
+  }
+};
+
 // Calls body(row, column, count) for chunks of a [rows, columns] matrix. A plain activation sees
 // one long row, which is cut into pieces; gated rows are cut between rows.
 template <class Body>
@@ -181,6 +206,7 @@ template <class T>
 void run_forward(const Stream& stream, const ActivationForwardArgs& args) {
   using A = accumulate_t<T>;
   const Functions<A> kind = functions_of<A>(args.kind);
+  const Limits<A> limits(args.limits);
   const std::int64_t rows = args.gated ? args.y.shape[0] : 1;
   const std::int64_t columns = args.gated ? args.y.shape.row_numel() : args.y.numel();
   const T* x = args.x.as<T>();
@@ -189,12 +215,14 @@ void run_forward(const Stream& stream, const ActivationForwardArgs& args) {
     alignas(64) A buffer[kChunk], values[kChunk];
     const T* gate = x + row * columns * (args.gated ? 2 : 1) + column;
     T* to = y + row * columns + column;
-    kind.values(n, load(n, gate, buffer), values);
+    const A* from = load(n, gate, buffer);
     if (args.gated) {
+      kind.values(n, limits.gate(n, from, buffer), values);
       const T* up = gate + columns;
 #pragma GCC ivdep
-      for (std::int64_t i = 0; i < n; ++i) to[i] = narrow<T>(values[i] * widen(up[i]));
+      for (std::int64_t i = 0; i < n; ++i) to[i] = narrow<T>(values[i] * limits.up(widen(up[i])));
     } else {
+      kind.values(n, from, values);
 #pragma GCC ivdep
       for (std::int64_t i = 0; i < n; ++i) to[i] = narrow<T>(values[i]);
     }
@@ -205,23 +233,24 @@ template <class T>
 void run_backward(const Stream& stream, const ActivationBackwardArgs& args) {
   using A = accumulate_t<T>;
   const Functions<A> kind = functions_of<A>(args.kind);
+  const Limits<A> limits(args.limits);
   const std::int64_t rows = args.gated ? args.dy.shape[0] : 1;
   const std::int64_t columns = args.gated ? args.dy.shape.row_numel() : args.dy.numel();
   const T *x = args.x.as<T>(), *dy = args.dy.as<T>();
   T* dx = args.dx.as<T>();
   for_chunks(stream, rows, columns, [&](std::int64_t row, std::int64_t column, std::int64_t n) {
-    alignas(64) A buffer[kChunk], values[kChunk], slopes[kChunk];
+    alignas(64) A buffer[kChunk], limited[kChunk], values[kChunk], slopes[kChunk];
     const std::int64_t at = row * columns * (args.gated ? 2 : 1) + column;
     const A* gate = load(n, x + at, buffer);
     const T *grad = dy + row * columns + column, *up = x + at + columns;
     T *dgate = dx + at, *dup = dgate + columns;
     if (args.gated) {
-      kind.both(n, gate, values, slopes);
+      kind.both(n, limits.gate(n, gate, limited), values, slopes);
 #pragma GCC ivdep
       for (std::int64_t i = 0; i < n; ++i) {
-        const A g = widen(grad[i]);
-        dgate[i] = narrow<T>(slopes[i] * g * widen(up[i]));
-        dup[i] = narrow<T>(values[i] * g);
+        const A g = widen(grad[i]), u = widen(up[i]);
+        dgate[i] = narrow<T>(limits.passes_gate(gate[i]) ? slopes[i] * g * limits.up(u) : 0);
+        dup[i] = narrow<T>(limits.passes_up(u) ? values[i] * g : 0);
       }
     } else {
       kind.slopes(n, gate, slopes);

@@ -12,7 +12,7 @@ template <class T>
 void merge_row(const AttentionMergeArgs& args, std::int64_t row) {
   using A = accumulate_t<T>;
   constexpr A kNone = -std::numeric_limits<A>::infinity();
-  const std::int64_t heads = args.shape.q_heads, head_size = args.shape.head_size;
+  const std::int64_t heads = args.shape.q_heads, head_size = args.shape.v_head_size;
   for (std::int64_t at = row * heads; at < (row + 1) * heads; ++at) {
     A& lse = args.lse.as<A>()[at];
     const A part = args.part_lse.as<A>()[at], most = std::max(lse, part);
@@ -30,7 +30,7 @@ void merge_row(const AttentionMergeArgs& args, std::int64_t row) {
 }  // namespace
 
 void attention_merge(const Stream& stream, const AttentionMergeArgs& args) {
-  const std::int64_t step = rows_per_piece(args.shape.q_heads * args.shape.head_size);
+  const std::int64_t step = rows_per_piece(args.shape.q_heads * args.shape.v_head_size);
   visit_float(args.shape.dtype, [&](auto zero) {
     for (const AttentionRun& run : args.shape.runs) {
       for_ranges(stream, run.q_count, step, [&](std::int64_t begin, std::int64_t end) {
@@ -47,7 +47,9 @@ AttentionKernels attention_kernels() {
           .rope_apply = rope_apply,
           .forward = attention_forward,
           .merge = attention_merge,
-          .backward = attention_backward};
+          .backward = attention_backward,
+          .add_sinks = add_sinks,
+          .sink_terms = sink_terms};
 }
 
 }  // namespace bev::cpu::BEV_CPU_LEVEL

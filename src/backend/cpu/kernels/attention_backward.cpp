@@ -57,9 +57,14 @@ struct Part {
 
   const AttentionShape& shape() const { return args.shape; }
   int head_size() const { return static_cast<int>(args.shape.head_size); }
-  // Of a key's row in k, v or their gradients.
-  std::int64_t key_offset(int key, std::int64_t stride) const {
+  int v_size() const { return static_cast<int>(args.shape.v_head_size); }
+  // Of a key's row in k, or in its gradient.
+  std::int64_t k_offset(int key, std::int64_t stride) const {
     return (run.k_begin + key) * stride + kv_head * head_size();
+  }
+  // The same of v.
+  std::int64_t v_offset(int key, std::int64_t stride) const {
+    return (run.k_begin + key) * stride + kv_head * v_size();
   }
 };
 
@@ -67,13 +72,13 @@ template <class T, class A = accumulate_t<T>>
 void load_queries(const Part<T>& part, BackwardBlock<A>& block) {
   const AttentionShape& shape = part.shape();
   const LaneBlock<A>& lanes = block.lanes;
-  const int head_size = part.head_size(), padded = padded_head(head_size);
+  const int head_size = part.head_size(), v_size = part.v_size();
   load_lanes(static_cast<const T*>(part.args.q), shape.q_stride, lanes, head_size,
              static_cast<A>(shape.scale), block.query_rows);
-  load_lanes(part.args.dout.template as<T>(), shape.q_heads * shape.head_size, lanes, head_size,
-             A{1}, block.dout_rows);
-  transpose_lanes(lanes.width, padded, block.query_rows, block.queries);
-  transpose_lanes(lanes.width, padded, block.dout_rows, block.douts);
+  load_lanes(part.args.dout.template as<T>(), shape.q_heads * v_size, lanes, v_size, A{1},
+             block.dout_rows);
+  transpose_lanes(lanes.width, padded_head(head_size), block.query_rows, block.queries);
+  transpose_lanes(lanes.width, padded_head(v_size), block.dout_rows, block.douts);
   const A* lse = part.args.lse.template as<A>();
   const A* delta = part.args.delta.template as<A>();
   for (int i = 0; i < lanes.width; ++i) {
@@ -87,14 +92,14 @@ template <class T, class A = accumulate_t<T>>
 void load_keys(const Part<T>& part, int key, int keys, BackwardBlock<A>& block) {
   const AttentionShape& shape = part.shape();
   const Sums<A>& sums = part.sums;
-  const int head_size = part.head_size();
-  load_tile(static_cast<const T*>(part.args.k) + part.key_offset(key, shape.k_stride),
-            shape.k_stride, keys, head_size, block.keys);
-  load_tile(static_cast<const T*>(part.args.v) + part.key_offset(key, shape.v_stride),
-            shape.v_stride, keys, head_size, block.values);
-  load_tile(sums.dk + part.key_offset(key, sums.k_stride), sums.k_stride, keys, head_size,
+  const int head_size = part.head_size(), v_size = part.v_size();
+  load_tile(static_cast<const T*>(part.args.k) + part.k_offset(key, shape.k_stride), shape.k_stride,
+            keys, head_size, block.keys);
+  load_tile(static_cast<const T*>(part.args.v) + part.v_offset(key, shape.v_stride), shape.v_stride,
+            keys, v_size, block.values);
+  load_tile(sums.dk + part.k_offset(key, sums.k_stride), sums.k_stride, keys, head_size,
             block.dkeys);
-  load_tile(sums.dv + part.key_offset(key, sums.v_stride), sums.v_stride, keys, head_size,
+  load_tile(sums.dv + part.v_offset(key, sums.v_stride), sums.v_stride, keys, v_size,
             block.dvalues);
 }
 
@@ -144,12 +149,13 @@ template <class A>
 void backward_tile(const AttentionShape& shape, const KeyRows& rows, BackwardBlock<A>& block) {
   constexpr int kStride = kBlock<A>;
   const int head_size = static_cast<int>(shape.head_size), padded = padded_head(head_size);
+  const int v_size = static_cast<int>(shape.v_head_size), v_padded = padded_head(v_size);
   const int keys = rows.keys, lane = rows.lane, width = block.lanes.width - lane;
-  const int at = rows.row * padded;
+  const int at = rows.row * padded, v_at = rows.row * v_padded;
   A *probs = block.probs + lane, *dscores = block.dscores + lane;
   tile_product<A, false, false>(keys, width, head_size, {block.keys + at, padded},
                                 {block.queries + lane, kStride}, {probs, kStride});
-  tile_product<A, false, false>(keys, width, head_size, {block.values + at, padded},
+  tile_product<A, false, false>(keys, width, v_size, {block.values + v_at, v_padded},
                                 {block.douts + lane, kStride}, {dscores, kStride});
   differentiate_tile(shape, rows, block);
   tile_product<A, true, true>(head_size, width, keys, {block.keys + at, padded}, {dscores, kStride},
@@ -157,9 +163,9 @@ void backward_tile(const AttentionShape& shape, const KeyRows& rows, BackwardBlo
   tile_product<A, false, true>(keys, head_size, width, {dscores, kStride},
                                {block.query_rows + lane * padded, padded},
                                {block.dkeys + at, padded});
-  tile_product<A, false, true>(keys, head_size, width, {probs, kStride},
-                               {block.dout_rows + lane * padded, padded},
-                               {block.dvalues + at, padded});
+  tile_product<A, false, true>(keys, v_size, width, {probs, kStride},
+                               {block.dout_rows + lane * v_padded, v_padded},
+                               {block.dvalues + v_at, v_padded});
 }
 
 // Adds the block's dqueries times scale to dq. query_rows is no longer needed then.
@@ -209,7 +215,8 @@ template <class T>
 void backward_span(const Part<T>& part, std::int64_t block_begin, std::int64_t block_end,
                    int key_begin, int key_end) {
   using A = accumulate_t<T>;
-  const int head_size = part.head_size(), held = kHeld / padded_head(head_size) / kKeys * kKeys;
+  const int head_size = part.head_size(), v_size = part.v_size();
+  const int held = kHeld / padded_head(std::max(head_size, v_size)) / kKeys * kKeys;
   const Sums<A>& sums = part.sums;
   BackwardBlock<A> block;
   for (int key = key_begin; key < key_end; key += held) {
@@ -222,9 +229,9 @@ void backward_span(const Part<T>& part, std::int64_t block_begin, std::int64_t b
     if (index >= block_end) continue;
     load_keys(part, key, keys, block);
     for (; index < block_end; ++index) backward_queries(part, index, key, key + keys, block);
-    store_tile(block.dkeys, keys, head_size, sums.dk + part.key_offset(key, sums.k_stride),
+    store_tile(block.dkeys, keys, head_size, sums.dk + part.k_offset(key, sums.k_stride),
                sums.k_stride);
-    store_tile(block.dvalues, keys, head_size, sums.dv + part.key_offset(key, sums.v_stride),
+    store_tile(block.dvalues, keys, v_size, sums.dv + part.v_offset(key, sums.v_stride),
                sums.v_stride);
   }
 }
@@ -253,7 +260,7 @@ void set_delta(const AttentionBackwardArgs& args, std::int64_t begin, std::int64
   using A = accumulate_t<T>;
   const T *out = args.out.as<T>(), *dout = args.dout.as<T>();
   A* delta = args.delta.as<A>();
-  const std::int64_t heads = args.shape.q_heads, head_size = args.shape.head_size;
+  const std::int64_t heads = args.shape.q_heads, head_size = args.shape.v_head_size;
   for (std::int64_t i = begin * heads; i < end * heads; ++i) {
     const T *a = out + i * head_size, *b = dout + i * head_size;
     delta[i] = sum_of<A>(head_size, [&](std::int64_t d) { return widen(a[d]) * widen(b[d]); });
@@ -271,6 +278,7 @@ void sum_gradients(const Stream& stream, const AttentionBackwardArgs& args, cons
   const AttentionShape& shape = args.shape;
   const std::int64_t q_columns = shape.q_heads * shape.head_size;
   const std::int64_t k_columns = shape.kv_heads * shape.head_size;
+  const std::int64_t v_columns = shape.kv_heads * shape.v_head_size;
   for_run_rows(stream, shape, true, [&](std::int64_t begin, std::int64_t end) {
     set_delta<T>(args, begin, end);
     for (std::int64_t row = begin; row < end; ++row) {
@@ -280,7 +288,7 @@ void sum_gradients(const Stream& stream, const AttentionBackwardArgs& args, cons
   for_run_rows(stream, shape, false, [&](std::int64_t begin, std::int64_t end) {
     for (std::int64_t row = begin; row < end; ++row) {
       std::fill_n(sums.dk + row * sums.k_stride, k_columns, A{});
-      std::fill_n(sums.dv + row * sums.v_stride, k_columns, A{});
+      std::fill_n(sums.dv + row * sums.v_stride, v_columns, A{});
     }
   });
   std::int64_t spans = 0;
@@ -313,16 +321,17 @@ void backward_rounded(const Stream& stream, const AttentionBackwardArgs& args) {
   const AttentionShape& shape = args.shape;
   const std::int64_t q_columns = shape.q_heads * shape.head_size;
   const std::int64_t k_columns = shape.kv_heads * shape.head_size;
+  const std::int64_t v_columns = shape.kv_heads * shape.v_head_size;
   std::int64_t q_rows = 0, k_rows = 0;
   for (const AttentionRun& run : shape.runs) {
     q_rows = std::max<std::int64_t>(q_rows, run.q_begin + run.q_count);
     k_rows = std::max<std::int64_t>(k_rows, run.k_begin + run.k_count);
   }
-  const std::int64_t elements = q_rows * q_columns + 2 * k_rows * k_columns;
+  const std::int64_t elements = q_rows * q_columns + k_rows * (k_columns + v_columns);
   float* dq = reinterpret_cast<float*>(
       stream.pool->scratch(static_cast<std::size_t>(elements) * sizeof(float)));
   float *dk = dq + q_rows * q_columns, *dv = dk + k_rows * k_columns;
-  sum_gradients<T>(stream, args, {dq, dk, dv, q_columns, k_columns, k_columns});
+  sum_gradients<T>(stream, args, {dq, dk, dv, q_columns, k_columns, v_columns});
   for_run_rows(stream, shape, true, [&](std::int64_t begin, std::int64_t end) {
     for (std::int64_t row = begin; row < end; ++row) {
       round_row<T>(dq + row * q_columns, q_columns, args.dq, row * shape.q_stride);
@@ -331,7 +340,7 @@ void backward_rounded(const Stream& stream, const AttentionBackwardArgs& args) {
   for_run_rows(stream, shape, false, [&](std::int64_t begin, std::int64_t end) {
     for (std::int64_t row = begin; row < end; ++row) {
       round_row<T>(dk + row * k_columns, k_columns, args.dk, row * shape.k_stride);
-      round_row<T>(dv + row * k_columns, k_columns, args.dv, row * shape.v_stride);
+      round_row<T>(dv + row * v_columns, v_columns, args.dv, row * shape.v_stride);
     }
   });
 }
@@ -339,7 +348,7 @@ void backward_rounded(const Stream& stream, const AttentionBackwardArgs& args) {
 }  // namespace
 
 void attention_backward(const Stream& stream, const AttentionBackwardArgs& args) {
-  check_attention(args.shape);
+  check_attention(args.shape, kMaxHeadSize);
   const AttentionShape& shape = args.shape;
   visit_float(shape.dtype, [&](auto zero) {
     using T = decltype(zero);

@@ -76,6 +76,7 @@ void forward_tile(const AttentionShape& shape, int key_begin, ForwardBlock<A>& b
   const LaneBlock<A>& lanes = block.lanes;
   if (!lanes.any(key_begin, key_begin + kKeys)) return;
   const int head_size = static_cast<int>(shape.head_size), padded = padded_head(head_size);
+  const int v_size = static_cast<int>(shape.v_head_size), v_padded = padded_head(v_size);
   const int keys = std::min(kKeys, lanes.high_max + 1 - key_begin);
   for_key_groups(lanes, key_begin, keys, [&](int first, int count, int lane) {
     const int row = first - key_begin;
@@ -98,11 +99,11 @@ void forward_tile(const AttentionShape& shape, int key_begin, ForwardBlock<A>& b
       for (int i = 0; i < lanes.width; ++i) row[i] *= factors[i];
     }
   }
-  scale_lanes(padded, lanes.width, block.alpha, block.out);
+  scale_lanes(v_padded, lanes.width, block.alpha, block.out);
   for_key_groups(lanes, key_begin, keys, [&](int first, int count, int lane) {
     const int row = first - key_begin;
     tile_product<A, true, true>(
-        head_size, lanes.width - lane, count, {piece.values + row * padded, padded},
+        v_size, lanes.width - lane, count, {piece.values + row * v_padded, v_padded},
         {piece.scores + row * kBlock<A> + lane, kBlock<A>}, {block.out + lane, kBlock<A>});
   });
 }
@@ -114,7 +115,7 @@ void start_block(const AttentionForwardArgs& args, ForwardBlock<A>& block, A* ro
   load_lanes(static_cast<const T*>(args.q), shape.q_stride, block.lanes, head_size,
              static_cast<A>(shape.scale), rows);
   transpose_lanes(block.lanes.width, padded, rows, block.queries);
-  std::fill_n(block.out, padded * kBlock<A>, A{0});
+  std::fill_n(block.out, padded_head(static_cast<int>(shape.v_head_size)) * kBlock<A>, A{0});
   std::fill_n(block.sum, kBlock<A>, A{0});
   std::fill_n(block.max, kBlock<A>, -std::numeric_limits<A>::infinity());
 }
@@ -122,7 +123,7 @@ void start_block(const AttentionForwardArgs& args, ForwardBlock<A>& block, A* ro
 template <class T, class A = accumulate_t<T>>
 void finish_block(const AttentionForwardArgs& args, ForwardBlock<A>& block, A* rows) {
   const AttentionShape& shape = args.shape;
-  const int head_size = static_cast<int>(shape.head_size), padded = padded_head(head_size);
+  const int v_size = static_cast<int>(shape.v_head_size), padded = padded_head(v_size);
   const LaneBlock<A>& lanes = block.lanes;
   A* lse = args.lse.as<A>();
   for (int i = 0; i < lanes.width; ++i) block.alpha[i] = block.sum[i] == 0 ? 0 : 1 / block.sum[i];
@@ -131,7 +132,7 @@ void finish_block(const AttentionForwardArgs& args, ForwardBlock<A>& block, A* r
   }
   scale_lanes(padded, lanes.width, block.alpha, block.out);
   transpose_back(lanes.width, padded, block.out, rows);
-  store_lanes(rows, lanes, head_size, args.out.as<T>(), shape.q_heads * shape.head_size);
+  store_lanes(rows, lanes, v_size, args.out.as<T>(), shape.q_heads * shape.v_head_size);
 }
 
 // Blocks [begin, end) of a run and kv head.
@@ -141,6 +142,7 @@ void forward_blocks(const AttentionForwardArgs& args, const AttentionRun& run, s
   using A = accumulate_t<T>;
   const AttentionShape& shape = args.shape;
   const int head_size = static_cast<int>(shape.head_size);
+  const int v_size = static_cast<int>(shape.v_head_size);
   ForwardPiece<A> piece;
   const std::span<ForwardBlock<A>> blocks(piece.blocks, static_cast<std::size_t>(end - begin));
   int low = run.k_count, high = -1;
@@ -151,11 +153,11 @@ void forward_blocks(const AttentionForwardArgs& args, const AttentionRun& run, s
     high = std::max(high, block.lanes.high_max);
   }
   const T* k = static_cast<const T*>(args.k) + run.k_begin * shape.k_stride + kv_head * head_size;
-  const T* v = static_cast<const T*>(args.v) + run.k_begin * shape.v_stride + kv_head * head_size;
+  const T* v = static_cast<const T*>(args.v) + run.k_begin * shape.v_stride + kv_head * v_size;
   for (int key = low / kKeys * kKeys; key <= high; key += kKeys) {
     const int keys = std::min(kKeys, high + 1 - key);
     load_tile(k + key * shape.k_stride, shape.k_stride, keys, head_size, piece.keys);
-    load_tile(v + key * shape.v_stride, shape.v_stride, keys, head_size, piece.values);
+    load_tile(v + key * shape.v_stride, shape.v_stride, keys, v_size, piece.values);
     for (ForwardBlock<A>& block : blocks) forward_tile(shape, key, block, piece);
   }
   for (ForwardBlock<A>& block : blocks) finish_block<T>(args, block, piece.rows);
@@ -175,7 +177,7 @@ Tile<const A> tile_rows(const T* source, std::int64_t stride, int rows, int head
 // Few queries over many keys: the keys are read once, each row is a dot product along D.
 template <class A>
 struct DecodeRow {
-  alignas(64) A query[kMaxHeadSize], out[kMaxHeadSize], scores[kKeys];
+  alignas(64) A query[kWideHeadSize], out[kWideHeadSize], scores[kKeys];
   A max = -std::numeric_limits<A>::infinity(), sum = 0;
 };
 
@@ -215,7 +217,8 @@ void decode_softmax(const AttentionShape& shape, int key_begin, int keys, int lo
   for (int j = 0; j < keys; ++j) row.scores[j] = exp_of(row.scores[j] - shift);
   const A alpha = exp_of(old - shift);
   row.sum = row.sum * alpha + sum_of<A>(keys, [&](std::int64_t j) { return row.scores[j]; });
-  for (A& x : row.out) x *= alpha;
+  const std::int64_t width = padded_head(static_cast<int>(shape.v_head_size));
+  for (std::int64_t d = 0; d < width; ++d) row.out[d] *= alpha;
 }
 
 template <class A>
@@ -229,51 +232,81 @@ void add_rows(Tile<const A> rows, int count, int padded, const A* factors, A* ou
   }
 }
 
+// At most kDecodeRows pairs of a run and kv head, from pair `begin` on.
 template <class T>
-void decode_block(const AttentionForwardArgs& args, const AttentionRun& run, std::int64_t kv_head) {
+void decode_pairs(const AttentionForwardArgs& args, const AttentionRun& run, std::int64_t kv_head,
+                  std::int64_t begin) {
   using A = accumulate_t<T>;
   const AttentionShape& shape = args.shape;
   const int head_size = static_cast<int>(shape.head_size), padded = padded_head(head_size);
+  const int v_size = static_cast<int>(shape.v_head_size), v_padded = padded_head(v_size);
   LaneBlock<A> lanes;
-  set_lanes(shape, run, kv_head, 0, lanes);
+  set_lanes(shape, run, kv_head, begin / kBlock<A>, lanes);
+  const int first = static_cast<int>(begin % kBlock<A>);
+  const int count = std::min(kDecodeRows, lanes.count - first);
   DecodeRow<A> rows[kDecodeRows];
-  alignas(64) A buffer[kKeys * kMaxHeadSize];
-  for (int i = 0; i < lanes.count; ++i) {
-    const T* q = static_cast<const T*>(args.q) + lanes.row[i] * shape.q_stride +
-                 lanes.head[i] * shape.head_size;
+  alignas(64) A buffer[kKeys * kWideHeadSize];
+  int low = run.k_count, end = 0;
+  for (int i = 0; i < count; ++i) {
+    const int lane = first + i;
+    if (lanes.high[lane] >= 0) low = std::min(low, lanes.low[lane]);
+    end = std::max(end, lanes.high[lane] + 1);
+    const T* q = static_cast<const T*>(args.q) + lanes.row[lane] * shape.q_stride +
+                 lanes.head[lane] * shape.head_size;
     load_tile(q, 0, 1, head_size, buffer);
     for (int d = 0; d < padded; ++d) rows[i].query[d] = buffer[d] * static_cast<A>(shape.scale);
-    std::fill_n(rows[i].out, kMaxHeadSize, A{0});
+    std::fill_n(rows[i].out, v_padded, A{0});
   }
   const T* k = static_cast<const T*>(args.k) + run.k_begin * shape.k_stride + kv_head * head_size;
-  const T* v = static_cast<const T*>(args.v) + run.k_begin * shape.v_stride + kv_head * head_size;
-  const int end = lanes.high_max + 1;
-  for (int key = end > 0 ? lanes.low_min : 0; key < end; key += kKeys) {
+  const T* v = static_cast<const T*>(args.v) + run.k_begin * shape.v_stride + kv_head * v_size;
+  for (int key = low; key < end; key += kKeys) {
     const int keys = std::min(kKeys, end - key);
     Tile<const A> tile =
         tile_rows(k + key * shape.k_stride, shape.k_stride, keys, head_size, buffer);
-    for (int i = 0; i < lanes.count; ++i) {
+    for (int i = 0; i < count; ++i) {
       dot_rows(tile, keys, padded, rows[i].query, rows[i].scores);
-      decode_softmax(shape, key, keys, lanes.low[i], lanes.high[i], rows[i]);
+      decode_softmax(shape, key, keys, lanes.low[first + i], lanes.high[first + i], rows[i]);
     }
-    tile = tile_rows(v + key * shape.v_stride, shape.v_stride, keys, head_size, buffer);
-    for (int i = 0; i < lanes.count; ++i) {
-      add_rows(tile, keys, padded, rows[i].scores, rows[i].out);
+    tile = tile_rows(v + key * shape.v_stride, shape.v_stride, keys, v_size, buffer);
+    for (int i = 0; i < count; ++i) {
+      add_rows(tile, keys, v_padded, rows[i].scores, rows[i].out);
     }
   }
-  for (int i = 0; i < lanes.count; ++i) {
-    const std::int64_t at = lanes.row[i] * shape.q_heads + lanes.head[i];
+  for (int i = 0; i < count; ++i) {
+    const std::int64_t at = lanes.row[first + i] * shape.q_heads + lanes.head[first + i];
     args.lse.as<A>()[at] = rows[i].max + std::log(rows[i].sum);
     const A factor = rows[i].sum == 0 ? 0 : 1 / rows[i].sum;
-    T* out = args.out.as<T>() + at * shape.head_size;
-    for (int d = 0; d < head_size; ++d) out[d] = narrow<T>(rows[i].out[d] * factor);
+    T* out = args.out.as<T>() + at * shape.v_head_size;
+    for (int d = 0; d < v_size; ++d) out[d] = narrow<T>(rows[i].out[d] * factor);
   }
+}
+
+bool is_wide(const AttentionShape& shape) {
+  return std::max(shape.head_size, shape.v_head_size) > kMaxHeadSize;
+}
+
+// Heads that are too wide for blocks.
+template <class T>
+void run_wide(const Stream& stream, const AttentionForwardArgs& args) {
+  const AttentionShape& shape = args.shape;
+  std::int64_t most = 0;
+  for (const AttentionRun& run : shape.runs) {
+    most = std::max(most, ceil_div(run.q_count * group_size(shape), kDecodeRows));
+  }
+  const auto runs = static_cast<std::int64_t>(shape.runs.size());
+  stream.pool->run(most * runs * shape.kv_heads, [&](std::int64_t piece) {
+    const AttentionRun& run = shape.runs[static_cast<std::size_t>(piece / shape.kv_heads % runs)];
+    const std::int64_t begin = piece / (shape.kv_heads * runs) * kDecodeRows;
+    if (begin >= run.q_count * group_size(shape)) return;
+    decode_pairs<T>(args, run, piece % shape.kv_heads, begin);
+  });
 }
 
 template <class T>
 void run_forward(const Stream& stream, const AttentionForwardArgs& args) {
   using A = accumulate_t<T>;
   const AttentionShape& shape = args.shape;
+  if (is_wide(shape)) return run_wide<T>(stream, args);
   const auto runs = static_cast<std::int64_t>(shape.runs.size());
   const std::int64_t groups = ceil_div(max_block_count<A>(shape), kBlocks);
   const std::int64_t per_group = runs * shape.kv_heads;
@@ -285,7 +318,7 @@ void run_forward(const Stream& stream, const AttentionForwardArgs& args) {
     const std::int64_t begin = (groups - 1 - piece / per_group) * kBlocks;
     if (begin >= count) return;
     if (run.q_count * group_size(shape) <= kDecodeRows && shape.dropout == 0) {
-      decode_block<T>(args, run, kv_head);
+      decode_pairs<T>(args, run, kv_head, 0);
     } else {
       forward_blocks<T>(args, run, kv_head, begin, std::min(begin + kBlocks, count));
     }
@@ -295,7 +328,7 @@ void run_forward(const Stream& stream, const AttentionForwardArgs& args) {
 }  // namespace
 
 void attention_forward(const Stream& stream, const AttentionForwardArgs& args) {
-  check_attention(args.shape);
+  check_attention(args.shape, args.shape.dropout > 0 ? kMaxHeadSize : kWideHeadSize);
   if (args.key_counts != nullptr) {
     std::vector<AttentionRun> runs(args.shape.runs.begin(), args.shape.runs.end());
     for (std::size_t i = 0; i < runs.size(); ++i) {

@@ -28,9 +28,11 @@ BEV_INLINE Words draw(Words c, std::uint32_t key0, std::uint32_t key1) {
 
 }  // namespace
 
-void check_attention(const AttentionShape& shape) {
-  BEV_CHECK(shape.head_size >= 1 && shape.head_size <= kMaxHeadSize, "attention: head size ",
-            shape.head_size, " is not in [1, ", kMaxHeadSize, "]");
+void check_attention(const AttentionShape& shape, int most) {
+  for (std::int64_t size : {shape.head_size, shape.v_head_size}) {
+    BEV_CHECK(size >= 1 && size <= most, "attention: head size ", size, " is not in [1, ", most,
+              "]");
+  }
   BEV_CHECK(shape.kv_heads >= 1 && shape.q_heads % shape.kv_heads == 0,
             "attention: ", shape.q_heads, " q heads do not divide among ", shape.kv_heads,
             " kv heads");

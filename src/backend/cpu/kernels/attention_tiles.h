@@ -19,11 +19,14 @@ namespace bev::cpu::BEV_CPU_LEVEL {
 void attention_forward(const Stream& stream, const AttentionForwardArgs& args);
 void attention_merge(const Stream& stream, const AttentionMergeArgs& args);
 void attention_backward(const Stream& stream, const AttentionBackwardArgs& args);
+void add_sinks(const Stream& stream, const AttentionSinkArgs& args);
+void sink_terms(const Stream& stream, const SinkTermsArgs& args);
 void rope_table(const Stream& stream, const RopeTableArgs& args);
 void rope_apply(const Stream& stream, const RopeApplyArgs& args);
 
 constexpr int kMaxHeadSize = 256;
-constexpr int kKeys = 64;  // keys in a tile
+constexpr int kWideHeadSize = 1024;  // of the forward, where there is no dropout
+constexpr int kKeys = 64;            // keys in a tile
 template <class A>
 constexpr int kBlock = 256 / static_cast<int>(sizeof(A));  // lanes in a block
 
@@ -62,8 +65,8 @@ BEV_INLINE void for_key_groups(const LaneBlock<A>& lanes, int key, int keys, con
   }
 }
 
-// Throws where a shape is none that the kernels can compute.
-void check_attention(const AttentionShape& shape);
+// Throws where a shape is none that kernels for heads of at most `most` dims can compute.
+void check_attention(const AttentionShape& shape, int most);
 
 inline std::int64_t group_size(const AttentionShape& shape) {
   return shape.q_heads / shape.kv_heads;

@@ -60,7 +60,7 @@ void apply_rope(const Stream& stream, const RopeApplyArgs& args) {
                for (std::int64_t t = begin; t < end; ++t) {
                  const A* cosine = table + t * width;
                  for (std::int64_t h = 0; h < args.heads; ++h) {
-                   T* head = x + t * row + h * args.head_size;
+                   T* head = x + t * row + h * args.head_size + args.begin;
                    if (args.interleaved) {
                      rotate_neighbours(half, cosine, cosine + half, sign, head);
                    } else {
@@ -83,8 +83,9 @@ void rope_table(const Stream& stream, const RopeTableArgs& args) {
 }
 
 void rope_apply(const Stream& stream, const RopeApplyArgs& args) {
-  BEV_CHECK(args.cos_sin.shape[1] % 2 == 0 && args.cos_sin.shape[1] <= args.head_size,
-            "rope: table ", to_text(args.cos_sin.shape), " for head size ", args.head_size);
+  BEV_CHECK(args.cos_sin.shape[1] % 2 == 0 && args.begin + args.cos_sin.shape[1] <= args.head_size,
+            "rope: table ", to_text(args.cos_sin.shape), " from ", args.begin, " on of head size ",
+            args.head_size);
   visit_float(args.x.dtype, [&](auto zero) { apply_rope<decltype(zero)>(stream, args); });
 }
 

@@ -11,6 +11,7 @@ Kernels kernels() {
           .norm = norm_kernels(),
           .activation = activation_kernels(),
           .attention = attention_kernels(),
+          .latent = latent_kernels(),
           .embedding = embedding_kernels(),
           .loss = loss_kernels(),
           .moe = moe_kernels(),

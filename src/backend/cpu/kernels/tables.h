@@ -11,6 +11,7 @@ GemmKernels gemm_kernels();
 NormKernels norm_kernels();
 ActivationKernels activation_kernels();
 AttentionKernels attention_kernels();
+LatentKernels latent_kernels();
 EmbeddingKernels embedding_kernels();
 LossKernels loss_kernels();
 MoeKernels moe_kernels();

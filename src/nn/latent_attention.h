@@ -1,0 +1,37 @@
+// Latent attention: queries, keys and values come of small latents, each with a norm; a part of the
+// key carries the position and is shared by all heads. Projections to latents are whole on every
+// tensor-parallel rank, those from latents are cut by heads.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "nn/attention.h"
+#include "ops/latent.h"
+
+namespace bev {
+
+struct LatentAttention : AttentionModule {
+  LatentAttention(const std::string& name, const AttentionOptions& options);
+
+  CoreAttention core;
+  std::optional<Linear> q_down;
+  std::optional<Norm> q_norm, kv_norm;
+  Linear q_up;  // from the input where there is no q_down
+  Linear kv_down, kv_up;
+  Linear proj;
+
+  void params(std::vector<Param*>& list) override;
+  Var forward(Context& ctx, const Var& x, const LayerInput& input) const override;
+
+ private:
+  LatentSpec spec(const AttentionSpec& attention) const;
+  Var queries(Context& ctx, const Var& x, std::int64_t tokens) const;
+  Var decode(Context& ctx, const LatentRows& rows, const LayerInput& input,
+             const AttentionSpec& here) const;
+  Var attend(Context& ctx, const LatentRows& rows, const SequenceLayout& layout,
+             const AttentionSpec& here) const;
+};
+
+}  // namespace bev

@@ -1,0 +1,80 @@
+#include <gtest/gtest.h>
+
+#include "base/text.h"
+#include "tests/backend_cuda/family.h"
+
+namespace bev::cuda_test {
+namespace {
+
+class CudaLatent : public CudaRig {};
+
+struct Sizes {
+  std::int64_t tokens, heads, nope, rope, v;
+};
+
+TEST_F(CudaLatent, JoinAndSplitMatchTheCpu) {
+  // Whole packs, and sizes that none divides.
+  for (const Sizes& s : {Sizes{33, 16, 128, 64, 128}, {7, 3, 10, 6, 14}, {300, 1, 5, 2, 3}}) {
+    for (Dtype dtype : kModelDtypes) {
+      SCOPED_TRACE(concat(s.heads, " heads of ", s.nope, " + ", s.rope, ", ", name_of(dtype)));
+      const std::int64_t qk = s.heads * (s.nope + s.rope), kv = s.heads * (s.nope + s.v);
+      Twin q = random(dtype, {s.tokens, qk}), up = random(dtype, {s.tokens, kv});
+      Twin key = random(dtype, {s.tokens, s.rope});
+      Twin rows = poisoned(dtype, {s.tokens, 2 * qk + s.heads * s.v});
+      auto args = [&](Tensor Twin::*side) {
+        return LatentHeadsArgs{q.*side, up.*side, key.*side, rows.*side,
+                               s.heads, s.nope,   s.rope,    s.v};
+      };
+      cpu().latent.join(cpu_stream(), args(&Twin::exact));
+      cuda().latent.join(cuda_stream(), args(&Twin::device));
+      EXPECT_EQ(error(rows), 0);
+      q = poisoned(dtype, {s.tokens, qk}), up = poisoned(dtype, {s.tokens, kv});
+      key = poisoned(dtype, {s.tokens, s.rope});
+      cpu().latent.split(cpu_stream(), args(&Twin::exact));
+      cuda().latent.split(cuda_stream(), args(&Twin::device));
+      EXPECT_EQ(error(q), 0);
+      EXPECT_EQ(error(up), 0);
+      EXPECT_LT(error(key), tolerance(dtype));
+    }
+  }
+}
+
+TEST_F(CudaLatent, HeadProductsMatchTheCpu) {
+  for (bool transpose : {false, true}) {
+    for (auto [inner, outer] : {std::array<std::int64_t, 2>{128, 512}, {512, 128}, {5, 37}}) {
+      for (Dtype dtype : kModelDtypes) {
+        SCOPED_TRACE(
+            concat(inner, " to ", outer, transpose ? ", transposed, " : ", ", name_of(dtype)));
+        constexpr std::int64_t kRows = 3, kHeads = 6;
+        const std::int64_t x_step = inner + 4, y_step = outer + 3;
+        const std::int64_t weight_step = inner * outer + 8;
+        Twin x = random(dtype, {kRows, kHeads * x_step});
+        Twin weight = random(dtype, {kHeads, weight_step});
+        Twin y = twin(dtype, {kRows, kHeads * y_step},
+                      std::vector<double>(static_cast<std::size_t>(kRows * kHeads * y_step), 1));
+        auto args = [&](Tensor Twin::*side, Dtype of) {
+          return HeadProductArgs{(x.*side).view().data,
+                                 (weight.*side).view().data,
+                                 (y.*side).view().data,
+                                 of,
+                                 kRows,
+                                 kHeads,
+                                 inner,
+                                 outer,
+                                 kHeads * x_step,
+                                 x_step,
+                                 kHeads * y_step,
+                                 y_step,
+                                 weight_step,
+                                 transpose};
+        };
+        cpu().latent.head_product(cpu_stream(), args(&Twin::exact, Dtype::kF64));
+        cuda().latent.head_product(cuda_stream(), args(&Twin::device, dtype));
+        EXPECT_LT(error(y), tolerance(dtype));
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace bev::cuda_test

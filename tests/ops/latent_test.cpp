@@ -1,0 +1,119 @@
+#include "ops/latent.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+#include "tests/support/op_rig.h"
+
+namespace bev::test {
+namespace {
+
+constexpr std::int64_t kTokens = 6;
+const LatentSpec kSpec{.heads = 3, .latent_size = 7, .nope_size = 4, .rope_size = 2, .v_size = 5};
+
+TEST(LatentAttention, SplitPassesAllChecks) {
+  for (bool only_key : {false, true}) {
+    check_op({concat("split latent ", only_key),
+              {{{kTokens, 9}}},
+              {},
+              [only_key](Bench& bench, const std::vector<Var>& in) {
+                LatentParts parts = split_latent(bench.ctx, in[0], kSpec);
+                OpOutputs out{{parts.rope_key}};
+                if (!only_key) out.vars.push_back(parts.latent);
+                return out;
+              }});
+  }
+}
+
+OpCase join_case() {
+  return {"join latent heads",
+          {{{kTokens, 18}, PlaceState::kShard1},
+           {{kTokens, 27}, PlaceState::kShard1},
+           {{kTokens, 2}, PlaceState::kCopied}},
+          {},
+          [](Bench& bench, const std::vector<Var>& in) {
+            return OpOutputs{{join_latent_heads(bench.ctx, in[0], in[1], in[2], kSpec)}};
+          }};
+}
+
+TEST(LatentAttention, JoinPassesAllChecks) { check_op(join_case()); }
+
+TEST(LatentAttention, JoinSharesTheRotatedKey) {
+  OpCase test = join_case();
+  OpValues values = values_for(test);
+  const std::vector<double>&q = values.inputs[0], &kv = values.inputs[1], &key = values.inputs[2];
+  std::vector<double> expected;
+  for (std::size_t t = 0; t < kTokens; ++t) {
+    auto add = [&](const std::vector<double>& from, std::size_t begin, std::size_t count) {
+      auto at = from.begin() + static_cast<std::ptrdiff_t>(begin);
+      expected.insert(expected.end(), at, at + static_cast<std::ptrdiff_t>(count));
+    };
+    add(q, 18 * t, 18);
+    for (std::size_t head = 0; head < 3; ++head) {
+      add(kv, 27 * t + 9 * head, 4);
+      add(key, 2 * t, 2);
+    }
+    for (std::size_t head = 0; head < 3; ++head) add(kv, 27 * t + 9 * head + 4, 5);
+  }
+  EXPECT_EQ(run_op(test, values, {}).outputs[0], expected);
+}
+
+// Over kept latents, and over keys and values made of them: the same.
+TEST(LatentAttention, AbsorbedFormContinuesASequence) {
+  Bench bench(Dtype::kF64);
+  Context& ctx = bench.ctx;
+  Param& up = bench.param("kv_up", {27, 7}, {Axis::kTp, 0, {}}, case_numbers(27 * 7, 1, 0.5));
+  Param& sinks = bench.param("sinks", {3}, {Axis::kTp, 0, {}}, {0.3, -0.4, 1.5});
+  AttentionSpec spec;
+  spec.q_heads = spec.kv_heads = 3;
+  spec.head_size = kSpec.qk_size(), spec.v_head_size = kSpec.v_size;
+  spec.scale = 0.6, spec.window = 3;
+  spec.sinks = {true, &sinks, 0};
+  const std::vector<double> q = case_numbers(kTokens * 18, 2),
+                            latent = case_numbers(kTokens * 7, 3);
+  const std::vector<double> key = case_numbers(kTokens * 2, 4);
+  auto rows = [&](const std::vector<double>& from, std::int64_t begin, std::int64_t count,
+                  std::int64_t width, PlaceState state) {
+    auto at = from.begin() + begin * width;
+    return Var{bench.tensor({count, width}, {at, at + count * width}),
+               Placement().with(Axis::kTp, state), -1, nullptr};
+  };
+  auto parts = [&](std::int64_t begin, std::int64_t count) {
+    return LatentRows{rows(q, begin, count, 18, PlaceState::kShard1),
+                      rows(latent, begin, count, 7, PlaceState::kReplicated),
+                      rows(key, begin, count, 2, PlaceState::kCopied)};
+  };
+
+  LatentRows all = parts(0, kTokens);
+  Var kv{bench.tensor({kTokens, 27}, std::vector<double>(kTokens * 27)), all.q.placement, -1,
+         nullptr};
+  ctx.kernels.gemm.gemm(
+      ctx.stream, {all.latent.tensor, ctx.weights.use(up).view, kv.tensor, false, true, 1, 0, {}});
+  std::vector<AttentionRun> runs = {{0, kTokens, 0, kTokens}};
+  Tensor none = bench.integers(std::vector<std::int32_t>(kTokens));
+  std::vector<double> expected =
+      values_of(attention(ctx, join_latent_heads(ctx, all.q, kv, all.rope_key, kSpec),
+                          {runs, none, none}, spec)
+                    .tensor);
+
+  Tensor cache = bench.tensor({9, 9}, std::vector<double>(81, std::nan("")));
+  std::vector<double> got;
+  std::int32_t row = 0;
+  for (std::int32_t count : {3, 1, 2}) {
+    std::vector<std::int32_t> write, keys = {row + count};
+    for (std::int32_t i = 0; i < count; ++i) write.push_back(2 + row + i);
+    bool told = count == 1;
+    DecodeStep step{{{0, count, 2, told ? 7 : row + count, told ? 0 : row}},
+                    ctx.upload<std::int32_t>(write, "test"),
+                    told ? ctx.upload<std::int32_t>(keys, "test") : Tensor()};
+    std::vector<double> part = values_of(
+        cached_latent_attention(ctx, parts(row, count), up, cache, step, spec, kSpec).tensor);
+    got.insert(got.end(), part.begin(), part.end());
+    row += count;
+  }
+  EXPECT_LT(relative_error(got, expected), 1e-13);
+}
+
+}  // namespace
+}  // namespace bev::test
