@@ -12,6 +12,7 @@
 #include "kernels/moe.h"
 #include "kernels/norm.h"
 #include "kernels/optim.h"
+#include "kernels/quantize.h"
 
 namespace bev {
 
@@ -27,6 +28,7 @@ struct Kernels {
   LossKernels loss;
   MoeKernels moe;
   OptimKernels optim;
+  QuantizeKernels quantize;
 };
 
 }  // namespace bev

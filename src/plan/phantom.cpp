@@ -58,10 +58,11 @@ constexpr Kernels kPhantomKernels = {
     .attention = {kNothing, kNothing, kNothing, kNothing, kNothing, kNothing, kNothing},
     .latent = {kNothing, kNothing, kNothing},
     .embedding = {kNothing, kNothing},
-    .loss = {kNothing, kNothing, kNothing, kNothing, kNothing, {}},
+    .loss = {kNothing, kNothing, kNothing, kNothing, kNothing, kNothing, {}},
     .moe = {kNothing, kNothing, kNothing, kNothing, kNothing, kNothing, kNothing, kNothing,
             kNothing, kNothing, kNothing, kNothing, kNothing},
     .optim = {kNothing, kNothing, kNothing, kNothing, kNothing, kNothing},
+    .quantize = {kNothing, kNothing, kNothing, kNothing},
 };
 
 class PhantomGroup final : public Group {

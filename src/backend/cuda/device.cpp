@@ -282,7 +282,8 @@ const Kernels& cuda_kernels() {
                              .embedding = cuda_embedding_kernels(),
                              .loss = cuda_loss_kernels(),
                              .moe = cuda_moe_kernels(),
-                             .optim = cuda_optim_kernels()};
+                             .optim = cuda_optim_kernels(),
+                             .quantize = cuda_quantize_kernels()};
   return table;
 }
 

@@ -15,7 +15,11 @@ EmbeddingKernels cuda_embedding_kernels();
 LossKernels cuda_loss_kernels();
 MoeKernels cuda_moe_kernels();
 OptimKernels cuda_optim_kernels();
+QuantizeKernels cuda_quantize_kernels();
 DeviceKernels cuda_device_kernels();
+
+// A part of the table of 8-bit floats.
+void cuda_scaled_product(const Stream&, const ScaledProductArgs&);
 
 // Parts of the attention table.
 void cuda_rope_table(const Stream&, const RopeTableArgs&);

@@ -15,7 +15,8 @@ Kernels kernels() {
           .embedding = embedding_kernels(),
           .loss = loss_kernels(),
           .moe = moe_kernels(),
-          .optim = optim_kernels()};
+          .optim = optim_kernels(),
+          .quantize = quantize_kernels()};
 }
 
 }  // namespace bev::cpu::BEV_CPU_LEVEL

@@ -16,6 +16,7 @@ EmbeddingKernels embedding_kernels();
 LossKernels loss_kernels();
 MoeKernels moe_kernels();
 OptimKernels optim_kernels();
+QuantizeKernels quantize_kernels();
 
 Kernels kernels();
 

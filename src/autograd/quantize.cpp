@@ -1,0 +1,48 @@
+#include "autograd/quantize.h"
+
+namespace bev {
+
+Quantized quantize(const QuantizeTools& tools, const QuantizeRequest& request) {
+  Quantized out;
+  out.format = format_of(request.recipe, request.role);
+  out.block = block_of(request.recipe, request.role);
+  std::int64_t rows = request.x.shape[0], columns = request.x.shape[1];
+  std::int64_t padded = padded_rows(out.block, rows);
+  auto make = [&](Dtype dtype, const Shape& shape) {
+    return Tensor(tools.arena, dtype, shape, request.tag);
+  };
+  if (request.rows) {
+    out.rows = make(Dtype::kU8, request.x.shape);
+    out.row_scales = make(Dtype::kF32, scale_shape(out.block, rows, columns));
+  }
+  if (request.columns) {
+    bool shared = request.rows && out.block == ScaleBlock::kTensor;
+    out.columns = make(Dtype::kU8, {columns, padded});
+    out.column_scales =
+        shared ? out.row_scales : make(Dtype::kF32, scale_shape(out.block, columns, padded));
+  }
+  quantize_into(tools, request, out);
+  return out;
+}
+
+void quantize_into(const QuantizeTools& tools, const QuantizeRequest& request,
+                   const Quantized& to) {
+  QuantizeArgs args;
+  args.x = request.x;
+  args.format = to.format;
+  args.block = to.block;
+  args.amax = request.amax;
+  args.margin = request.recipe.margin;
+  args.seen = request.seen;
+  if (request.rows) {
+    args.rows = to.rows;
+    args.row_scales = to.row_scales;
+  }
+  if (request.columns) {
+    args.columns = to.columns;
+    args.column_scales = to.column_scales;
+  }
+  tools.kernels.quantize.quantize(tools.stream, args);
+}
+
+}  // namespace bev

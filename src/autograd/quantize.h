@@ -1,0 +1,30 @@
+// Tensors to 8-bit floats, in memory of an arena.
+#pragma once
+
+#include "kernels/kernels.h"
+#include "tensor/quantized.h"
+
+namespace bev {
+
+struct QuantizeTools {
+  const Kernels& kernels;
+  Stream stream;
+  Arena& arena;
+};
+
+// Which tensor, what its scale follows from, and the forms that are wanted of it.
+struct QuantizeRequest {
+  View x;  // [R, C]
+  Fp8Recipe recipe;
+  Fp8Role role = Fp8Role::kInput;
+  const float* amax = nullptr;  // device; null where scales are of blocks
+  float* seen = nullptr;        // device; null: not wanted
+  bool rows = true, columns = true;
+  const char* tag = "quantized";
+};
+
+Quantized quantize(const QuantizeTools& tools, const QuantizeRequest& request);
+// The same into what an earlier call with the same shapes and forms gave.
+void quantize_into(const QuantizeTools& tools, const QuantizeRequest& request, const Quantized& to);
+
+}  // namespace bev

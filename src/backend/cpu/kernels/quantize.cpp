@@ -1,0 +1,253 @@
+// Rounding to 8-bit floats, square by square of 128 x 128: a square is one thread's, and holds
+// whole blocks of every kind of scale.
+#include "kernels/quantize.h"
+
+#include <atomic>
+#include <cmath>
+#include <limits>
+
+#include "backend/cpu/kernels/math.h"
+#include "backend/cpu/kernels/pieces.h"
+#include "backend/cpu/kernels/scaled_product.h"
+#include "backend/cpu/kernels/tables.h"
+#include "base/error.h"
+
+namespace bev::cpu::BEV_CPU_LEVEL {
+
+namespace {
+constexpr std::int64_t kSide = kScaleBlock;
+
+struct Scale {
+  float scale = 1, inverse = 1;
+};
+
+Scale scale_of(float amax, Fp8Format format, int margin) {
+  if (!std::isfinite(amax)) return {1, std::numeric_limits<float>::quiet_NaN()};
+  if (amax == 0) return {};
+  float scale = std::ldexp(largest_of(format) / amax, -margin);
+  if (!std::isfinite(scale)) scale = std::numeric_limits<float>::max();
+  return {scale, 1 / scale};
+}
+
+// Sizes of floats are ordered as their bits are. NaN counts as nothing.
+BEV_INLINE std::uint32_t size_bits(float value) {
+  const std::uint32_t bits = std::bit_cast<std::uint32_t>(value) & 0x7fffffffu;
+  return bits > 0x7f800000u ? 0 : bits;
+}
+
+void raise_to(float* largest, std::uint32_t bits) {
+  std::atomic_ref<float> shared(*largest);
+  const float value = std::bit_cast<float>(bits);
+  float known = shared.load(std::memory_order_relaxed);
+  while (value > known && !shared.compare_exchange_weak(known, value, std::memory_order_relaxed)) {
+  }
+}
+
+template <class T>
+std::uint32_t largest_bits(const T* x, std::int64_t count) {
+  std::uint32_t largest = 0;
+  for (std::int64_t i = 0; i < count; ++i) {
+    const std::uint32_t bits = size_bits(widen(x[i]));
+    largest = bits > largest ? bits : largest;
+  }
+  return largest;
+}
+
+template <class T>
+void amax_typed(const Stream& stream, const View& x, float* amax) {
+  const T* data = x.as<T>();
+  for_ranges(stream, x.numel(), kFlatPiece, [=](std::int64_t begin, std::int64_t end) {
+    raise_to(amax, largest_bits(data + begin, end - begin));
+  });
+}
+
+// f(T{}) for the dtypes that models in 8-bit floats have.
+template <class F>
+void visit_narrow(Dtype dtype, const F& f) {
+  visit_float(dtype, [&](auto type) {
+    if constexpr (std::is_same_v<decltype(type), double>) {
+      BEV_FAIL(ErrorKind::kInternal, "quantize: of f64");
+    } else {
+      f(type);
+    }
+  });
+}
+
+void amax(const Stream& stream, const View& x, float* amax) {
+  *amax = 0;
+  visit_narrow(x.dtype, [&](auto type) { amax_typed<decltype(type)>(stream, x, amax); });
+}
+
+// The numbers of a square, zero beyond the matrix.
+struct Square {
+  std::int64_t row = 0, column = 0, rows = 0, columns = 0;
+  float values[kSide][kSide];
+};
+
+template <class T>
+void load(const QuantizeArgs& args, Square& square) {
+  const std::int64_t columns = args.x.shape[1];
+  const T* x = args.x.as<T>() + square.row * columns + square.column;
+  for (std::int64_t i = 0; i < kSide; ++i) {
+    for (std::int64_t j = 0; j < kSide; ++j) {
+      square.values[i][j] =
+          i < square.rows && j < square.columns ? widen(x[i * columns + j]) : 0.0f;
+    }
+  }
+}
+
+template <Fp8Format kFormat>
+BEV_INLINE std::uint8_t quantized(float x, float scale) {
+  const std::uint32_t bits = std::bit_cast<std::uint32_t>(x) & 0x7fffffffu;
+  const std::uint8_t rounded = to_fp8<kFormat>(x * scale);
+  return bits >= 0x7f800000u ? kFp8Nan : rounded;
+}
+
+// Scales of the square's lines: one for each, all of them the same, or one given.
+struct LineScales {
+  Scale of[kSide];
+};
+
+LineScales line_scales(const QuantizeArgs& args, const Square& square, bool transposed) {
+  std::uint32_t largest[kSide] = {}, most = 0;
+  LineScales out;
+  if (args.block == ScaleBlock::kTensor) {
+    const Scale scale = scale_of(*args.amax, args.format, args.margin);
+    for (Scale& line : out.of) line = scale;
+    return out;
+  }
+  for (std::int64_t i = 0; i < kSide; ++i) {
+    for (std::int64_t j = 0; j < kSide; ++j) {
+      const std::uint32_t bits = size_bits(square.values[i][j]);
+      std::uint32_t& line = largest[transposed ? j : i];
+      line = bits > line ? bits : line;
+      most = bits > most ? bits : most;
+    }
+  }
+  for (std::int64_t i = 0; i < kSide; ++i) {
+    const std::uint32_t bits = args.block == ScaleBlock::kSquare ? most : largest[i];
+    out.of[i] = scale_of(std::bit_cast<float>(bits), args.format, args.margin);
+  }
+  return out;
+}
+
+// `line` and `run` are those of the square's first element in the payload [lines, ..].
+void write_scales(const View& scales, ScaleBlock block, const LineScales& from, std::int64_t line,
+                  std::int64_t run, std::int64_t lines) {
+  float* to = scales.as<float>();
+  switch (block) {
+    case ScaleBlock::kTensor:
+      if (line == 0 && run == 0) to[0] = from.of[0].inverse;
+      return;
+    case ScaleBlock::kRun:
+      for (std::int64_t i = 0; i < std::min(kSide, lines - line); ++i) {
+        to[run / kSide * scales.shape[1] + line + i] = from.of[i].inverse;
+      }
+      return;
+    case ScaleBlock::kSquare:
+      to[line / kSide * scales.shape[1] + run / kSide] = from.of[0].inverse;
+      return;
+  }
+}
+
+template <Fp8Format kFormat>
+void write_rows(const QuantizeArgs& args, const Square& square) {
+  const std::int64_t columns = args.rows.shape[1];
+  const LineScales scales = line_scales(args, square, false);
+  for (std::int64_t i = 0; i < square.rows; ++i) {
+    std::uint8_t* to = args.rows.as<std::uint8_t>() + (square.row + i) * columns + square.column;
+    const float scale = scales.of[i].scale;
+#pragma GCC ivdep
+    for (std::int64_t j = 0; j < square.columns; ++j) {
+      to[j] = quantized<kFormat>(square.values[i][j], scale);
+    }
+  }
+  write_scales(args.row_scales, args.block, scales, square.row, square.column, args.x.shape[0]);
+}
+
+template <Fp8Format kFormat>
+void write_columns(const QuantizeArgs& args, const Square& square) {
+  const std::int64_t width = args.columns.shape[1];
+  const std::int64_t count = std::min(kSide, width - square.row);
+  const LineScales scales = line_scales(args, square, true);
+  for (std::int64_t j = 0; j < square.columns; ++j) {
+    std::uint8_t* to = args.columns.as<std::uint8_t>() + (square.column + j) * width + square.row;
+    for (std::int64_t i = 0; i < count; ++i) {
+      to[i] = quantized<kFormat>(square.values[i][j], scales.of[j].scale);
+    }
+  }
+  write_scales(args.column_scales, args.block, scales, square.column, square.row, args.x.shape[1]);
+}
+
+template <class T, Fp8Format kFormat>
+void quantize_typed(const Stream& stream, const QuantizeArgs& args) {
+  const std::int64_t rows = args.x.shape[0], columns = args.x.shape[1];
+  const std::int64_t across = ceil_div(columns, kSide);
+  stream.pool->run(ceil_div(rows, kSide) * across, [&](std::int64_t piece) {
+    Square square;
+    square.row = piece / across * kSide;
+    square.column = piece % across * kSide;
+    square.rows = std::min(kSide, rows - square.row);
+    square.columns = std::min(kSide, columns - square.column);
+    load<T>(args, square);
+    if (args.seen != nullptr)
+      raise_to(args.seen, largest_bits(&square.values[0][0], kSide * kSide));
+    if (!args.rows.empty()) write_rows<kFormat>(args, square);
+    if (!args.columns.empty()) write_columns<kFormat>(args, square);
+  });
+}
+
+void check_quantize(const QuantizeArgs& args) {
+  const View& x = args.x;
+  BEV_CHECK(x.shape.ndim() == 2, ErrorKind::kInternal, "quantize: ", x.shape);
+  const std::int64_t rows = x.shape[0], columns = x.shape[1];
+  const bool whole = args.block == ScaleBlock::kTensor;
+  BEV_CHECK(columns % (whole ? 16 : kSide) == 0 && (!whole || args.amax != nullptr),
+            ErrorKind::kInternal, "quantize: ", x.shape);
+  BEV_CHECK(args.rows.empty() || (args.rows.shape == x.shape &&
+                                  args.row_scales.shape == scale_shape(args.block, rows, columns)),
+            ErrorKind::kInternal, "quantize: ", x.shape, " to rows ", args.rows.shape);
+  const std::int64_t padded = padded_rows(args.block, rows);
+  BEV_CHECK(args.columns.empty() ||
+                (args.columns.shape == Shape{columns, padded} &&
+                 args.column_scales.shape == scale_shape(args.block, columns, padded)),
+            ErrorKind::kInternal, "quantize: ", x.shape, " to columns ", args.columns.shape);
+}
+
+void quantize(const Stream& stream, const QuantizeArgs& args) {
+  check_quantize(args);
+  visit_narrow(args.x.dtype, [&](auto type) {
+    using T = decltype(type);
+    if (args.format == Fp8Format::kE4m3) {
+      quantize_typed<T, Fp8Format::kE4m3>(stream, args);
+    } else {
+      quantize_typed<T, Fp8Format::kE5m2>(stream, args);
+    }
+  });
+}
+
+void update_amax(const Stream&, const AmaxUpdateArgs& args) {
+  const StepState& state = *args.state;
+  if (state.skip != 0) return;
+  const std::int64_t steps = args.history.shape[1];
+  const float* seen = args.seen.as<float>();
+  float *history = args.history.as<float>(), *used = args.used.as<float>();
+  for (std::int64_t i = 0; i < args.seen.numel(); ++i) {
+    float* entries = history + i * steps;
+    entries[state.update % steps] = seen[i];
+    if (state.update % args.interval != 0) continue;
+    float next = seen[i];
+    for (std::int64_t k = 0; args.largest && k < steps; ++k) {
+      next = entries[k] > next ? entries[k] : next;
+    }
+    if (next > 0 && std::isfinite(next)) used[i] = next;
+  }
+}
+}  // namespace
+
+QuantizeKernels quantize_kernels() {
+  return {
+      .amax = amax, .quantize = quantize, .product = scaled_product, .update_amax = update_amax};
+}
+
+}  // namespace bev::cpu::BEV_CPU_LEVEL

@@ -1,0 +1,10 @@
+// Products of 8-bit floats, emulated.
+#pragma once
+
+#include "kernels/quantize.h"
+
+namespace bev::cpu::BEV_CPU_LEVEL {
+
+void scaled_product(const Stream& stream, const ScaledProductArgs& args);
+
+}  // namespace bev::cpu::BEV_CPU_LEVEL

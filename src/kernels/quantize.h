@@ -1,0 +1,65 @@
+// 8-bit floats: the largest numbers of tensors, rounding with scales, and products of the result.
+#pragma once
+
+#include <cstdint>
+
+#include "tensor/quantized.h"
+#include "tensor/step_state.h"
+#include "tensor/stream.h"
+
+namespace bev {
+
+// x [R, C] of f32, bf16 or f16, C a multiple of 16 (of 128 where scales are of blocks), to 8-bit
+// floats: x times a scale, rounded to nearest even, kept below the largest number of the format.
+// What is not finite in x is NaN afterwards.
+//
+// The scale is largest_of(format) / amax / 2^margin, where amax is the largest |x| of the scale's
+// block or, for ScaleBlock::kTensor, *amax; 1 where amax is 0, the largest float where it would be
+// infinite. Its inverse goes to the scales; that is NaN where amax is not finite, so that a bad
+// step is seen.
+struct QuantizeArgs {
+  View x;
+  Fp8Format format = Fp8Format::kE4m3;
+  ScaleBlock block = ScaleBlock::kTensor;
+  const float* amax = nullptr;  // device; for kTensor
+  int margin = 0;
+  float* seen = nullptr;        // device: becomes max(*seen, |x|); null: not wanted
+  View rows, row_scales;        // [R, C]; empty: not wanted
+  View columns, column_scales;  // [C, padded_rows]; for kTensor both scales may be one
+};
+
+// c = a b^T + beta c (+ bias on every row), of a [M, K] and b [N, K]; sums in f32.
+// c [M, N]: f32, bf16 or f16. bias [N] of c's dtype, or empty. K and N are multiples of 16.
+// linear forward:   y[T,O]  = x[T,I] w[O,I]^T
+// input gradient:   dx[T,I] = dy[T,O] (w^T)[I,O]^T
+// weight gradient:  dw[O,I] = (dy^T)[O,T] (x^T)[I,T]^T
+struct ScaledProductArgs {
+  ScaledView a, b;
+  View c;
+  double beta = 0;
+  View bias;
+  bool fast = false;  // sums may lose a few bits, as they may in a forward pass
+};
+
+// Delayed scaling, at the end of a step: unless state->skip, what was seen becomes the newest of
+// the last `steps` entries of each tensor's history, and what its scale follows from: the newest,
+// or the largest of them, where that is neither 0 nor infinite. That only in every `interval`th
+// update.
+struct AmaxUpdateArgs {
+  View seen;     // f32 [N]
+  View history;  // f32 [N, steps], the entry of update u at u % steps
+  View used;     // f32 [N]
+  const StepState* state = nullptr;
+  bool largest = false;
+  std::int64_t interval = 1;
+};
+
+struct QuantizeKernels {
+  // *amax (f32, device) = the largest |x|; NaN is passed over.
+  void (*amax)(const Stream&, const View& x, float* amax);
+  void (*quantize)(const Stream&, const QuantizeArgs&);
+  void (*product)(const Stream&, const ScaledProductArgs&);
+  void (*update_amax)(const Stream&, const AmaxUpdateArgs&);
+};
+
+}  // namespace bev

@@ -1,0 +1,55 @@
+// The two 8-bit float formats: how numbers are rounded to them and read back.
+#pragma once
+
+#include <array>
+#include <bit>
+#include <cstdint>
+#include <limits>
+
+namespace bev {
+
+// E4M3: 4 bits of exponent, 3 of mantissa, up to 448, no infinity. E5M2: 5 and 2, up to 57344.
+enum class Fp8Format : std::uint8_t { kE4m3, kE5m2 };
+
+constexpr float largest_of(Fp8Format format) { return format == Fp8Format::kE4m3 ? 448 : 57344; }
+
+// The one NaN that is written.
+inline constexpr std::uint8_t kFp8Nan = 0x7f;
+
+// To nearest even. What is larger than the largest number becomes that, infinity too; NaN stays.
+template <Fp8Format kFormat>
+inline std::uint8_t to_fp8(float value) {
+  constexpr std::uint32_t kMantissa = kFormat == Fp8Format::kE4m3 ? 3 : 2;
+  constexpr std::uint32_t kBias = kFormat == Fp8Format::kE4m3 ? 7 : 15;
+  constexpr std::uint32_t kDropped = 23 - kMantissa;
+  constexpr std::uint32_t kLeastNormal = (128 - kBias) << 23;
+  // Adding it leaves whole multiples of the smallest number in the last bits.
+  constexpr float kShift = kFormat == Fp8Format::kE4m3 ? 0x1p14f : 0x1p7f;
+  const auto word = std::bit_cast<std::uint32_t>(value);
+  const std::uint32_t whole = word & 0x7fffffffu;
+  const auto most = std::bit_cast<std::uint32_t>(largest_of(kFormat));
+  const std::uint32_t size = whole < most ? whole : most;
+  const std::uint32_t normal =
+      ((size + ((1u << (kDropped - 1)) - 1) + ((size >> kDropped) & 1u)) >> kDropped) -
+      ((127 - kBias) << kMantissa);
+  const std::uint32_t small = std::bit_cast<std::uint32_t>(std::bit_cast<float>(size) + kShift) -
+                              std::bit_cast<std::uint32_t>(kShift);
+  const std::uint32_t bits = (size < kLeastNormal ? small : normal) | ((word >> 24) & 0x80u);
+  return static_cast<std::uint8_t>(whole > 0x7f800000u ? kFp8Nan : bits);
+}
+
+inline float from_fp8(Fp8Format format, std::uint8_t bits) {
+  const bool wide = format == Fp8Format::kE5m2;
+  const std::uint32_t mantissa = wide ? 2 : 3, bias = wide ? 15 : 7, size = bits & 0x7fu;
+  const bool nan = wide ? size > 0x7c : size == 0x7f;
+  const std::uint32_t sign = static_cast<std::uint32_t>(bits & 0x80u) << 24;
+  if (nan) return std::numeric_limits<float>::quiet_NaN();
+  if (wide && size == 0x7c) return std::bit_cast<float>(sign | 0x7f800000u);
+  if (size >> mantissa == 0) {
+    float value = static_cast<float>(size) * (wide ? 0x1p-16f : 0x1p-9f);
+    return std::bit_cast<float>(sign | std::bit_cast<std::uint32_t>(value));
+  }
+  return std::bit_cast<float>(sign | ((size << (23 - mantissa)) + ((127 - bias) << 23)));
+}
+
+}  // namespace bev

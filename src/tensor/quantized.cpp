@@ -1,0 +1,43 @@
+#include "tensor/quantized.h"
+
+namespace bev {
+
+namespace {
+constexpr std::int64_t kProductAlignment = 16;  // bytes of a row that a tensor core reads at once
+constexpr std::int64_t kScaleAlignment = 4;
+
+std::int64_t ceil_div(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
+std::int64_t round_up(std::int64_t a, std::int64_t step) { return ceil_div(a, step) * step; }
+}  // namespace
+
+Shape scale_shape(ScaleBlock block, std::int64_t rows, std::int64_t columns) {
+  switch (block) {
+    case ScaleBlock::kTensor:
+      return {1};
+    case ScaleBlock::kRun:
+      return {ceil_div(columns, kScaleBlock), round_up(rows, kScaleAlignment)};
+    case ScaleBlock::kSquare:
+      return {ceil_div(rows, kScaleBlock),
+              round_up(ceil_div(columns, kScaleBlock), kScaleAlignment)};
+  }
+  return {1};
+}
+
+std::int64_t padded_rows(ScaleBlock block, std::int64_t rows) {
+  return round_up(rows, block == ScaleBlock::kTensor ? kProductAlignment : kScaleBlock);
+}
+
+Fp8Format format_of(const Fp8Recipe& recipe, Fp8Role role) {
+  return role == Fp8Role::kGradient ? recipe.gradient_format : Fp8Format::kE4m3;
+}
+
+ScaleBlock block_of(const Fp8Recipe& recipe, Fp8Role role) {
+  if (recipe.scaling != Fp8Scaling::kBlockwise) return ScaleBlock::kTensor;
+  return role == Fp8Role::kWeight ? ScaleBlock::kSquare : ScaleBlock::kRun;
+}
+
+std::int64_t alignment_of(const Fp8Recipe& recipe) {
+  return recipe.scaling == Fp8Scaling::kBlockwise ? kScaleBlock : kProductAlignment;
+}
+
+}  // namespace bev
