@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Training steps on one GPU beside PyTorch's: tokens/s of the median iteration of the second half.
-# usage: bench/gpu.sh [ITERATIONS] [MODEL...]   models: llama3-8b llama3-8b-acc4 llama3.2-1b qwen2.5-0.5b gpt124m
+# usage: bench/gpu.sh [ITERATIONS] [MODEL...]   models: llama3-8b llama3-8b-acc4 llama3.2-1b qwen2.5-0.5b gpt124m;
+# MODEL+RECIPE in FP8 (hybrid), e.g. bench/gpu.sh 20 llama3-8b{,+tensorwise,+blockwise,+delayed} llama3.2-1b+tensorwise
 # BEVATRON: the program (build/bevatron); BEV_PEER_PYTHON and BEV_PEER_SCRIPT: PyTorch's step (none: only ours);
 # BEV_STATE=fp32 keeps main weights, gradients and moments in fp32.
 set -euo pipefail
@@ -8,7 +9,7 @@ cd "$(dirname "$0")/.."
 iterations=${1:-20}
 shift || true
 models=("$@")
-((${#models[@]})) || models=(gpt124m qwen2.5-0.5b llama3.2-1b llama3-8b llama3-8b-acc4)
+((${#models[@]})) || models=(gpt124m qwen2.5-0.5b llama3.2-1b{,+tensorwise,+blockwise} llama3-8b{,+tensorwise,+blockwise} llama3-8b-acc4)
 program=${BEVATRON:-build/bevatron}
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
@@ -20,7 +21,9 @@ fi
 
 # name: our flags; peer's model, batch, tokens, accumulation
 settings() {
-  case $1 in
+  precision=(--bf16)
+  [[ $1 == *+* ]] && precision+=(--fp8-format hybrid --fp8-recipe "${1#*+}")
+  case ${1%+*} in
     gpt124m) ours=(--family llama --num-layers 12 --hidden-size 768 --ffn-hidden-size 2048 --num-attention-heads 12
                    --num-query-groups 12 --vocab-size 50304 --max-position-embeddings 2048 --normalization RMSNorm
                    --swiglu --disable-bias-linear --use-rotary-position-embeddings)
@@ -39,7 +42,7 @@ median() { sort -g | awk '{ v[NR] = $1 } END { print v[int((NR + 1) / 2)] }'; }
 printf '| model | batch | ours, tok/s | PyTorch, tok/s | ratio |\n| --- | --- | --- | --- | --- |\n'
 for model in "${models[@]}"; do
   settings "$model"
-  "$program" train "${ours[@]}" "${state[@]}" --device cuda --bf16 --mock-data --seq-length "$tokens" \
+  "$program" train "${ours[@]}" "${state[@]}" "${precision[@]}" --device cuda --mock-data --seq-length "$tokens" \
     --micro-batch-size "$batch" --global-batch-size $((batch * accumulate)) --train-iters "$iterations" \
     --clip-grad 1 --lr 1e-4 --log-interval 1 --metrics-out "$work/metrics.jsonl" --loss-svg "" \
     >"$work/log" 2>&1 || { tail -n 5 "$work/log" >&2; exit 1; }

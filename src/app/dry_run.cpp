@@ -43,6 +43,7 @@ MemoryPlan memory_plan(const RunConfig& run, std::int64_t micro_batches) {
   query.parallel = run.parallel;
   query.optim = run.optim;
   query.dtype = run.precision.model_dtype();
+  query.fp8 = run.fp8;
   query.seq_length = run.data.seq_length;
   query.micro_batch_size = run.batch.micro_batch_size;
   query.micro_batches = micro_batches;

@@ -75,6 +75,7 @@ EngineOptions engine_options(const RunConfig& run, int threads, int local_rank) 
   options.parallel = run.parallel;
   options.optim = run.optim;
   options.dtype = run.precision.model_dtype();
+  options.fp8 = run.fp8;
   options.seed = static_cast<std::uint64_t>(run.runtime.seed);
   options.threads = threads;
   options.local_rank = local_rank;

@@ -340,6 +340,8 @@ void check_data(const RunConfig& run, Problems& out) {
 void check_precision(const RunConfig& run, Problems& out) {
   append(out, run.precision.problems());
   append(out, run.optim.dtype_problems(run.precision.model_dtype()));
+  append(out, run.fp8.problems(run.model, run.precision.model_dtype(),
+                               run.parallel.tensor_model_parallel_size));
   if (run.precision.fp64 && run.runtime.device == DeviceKind::kCuda) {
     out.push_back("--fp64: is for the CPU; use --device cpu");
   }
@@ -367,6 +369,7 @@ void RunConfig::fields(FieldList& list) {
   data.fields(list);
   loader.fields(list);
   precision.fields(list);
+  fp8.fields(list);
   train.fields(list);
   checkpoint.fields(list);
   log.fields(list);

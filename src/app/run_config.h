@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "models/config.h"
+#include "models/fp8_config.h"
 #include "optim/config.h"
 #include "parallel/config.h"
 #include "train/checkpoint_config.h"
@@ -23,6 +24,7 @@ struct RunConfig {
   DataConfig data;
   LoaderConfig loader;
   PrecisionConfig precision;
+  Fp8Config fp8;
   TrainConfig train;
   LogConfig log;
   ProfileConfig profile;
@@ -30,7 +32,7 @@ struct RunConfig {
   RuntimeConfig runtime;
 
   // Sections model, rope-scaling, parallel, recompute, optimizer, batch, data, loader, precision,
-  // training, checkpointing, logging, profiling, runtime. The list points into this object.
+  // fp8, training, checkpointing, logging, profiling, runtime. The list points into this object.
   void fields(FieldList& list);
 
   // Each fills in derived values and returns all rules that are broken. Call one of them once,

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "comm/placement.h"
+#include "tensor/quantized.h"
 #include "tensor/tensor.h"
 
 namespace bev {
@@ -34,6 +35,7 @@ struct Param {
   // Not 0: each update moves it by as much against the sign of its gradient, which is no part of
   // the norm (an expert's bias, whose gradient is the expert's load above the mean).
   double sign_rate = 0;
+  Fp8Recipe fp8;      // of the products that it is a factor of
 
   // Set by the store that materialises it.
   int index = -1;
@@ -46,10 +48,20 @@ struct WeightLease {
   Tensor hold;
 };
 
+// Largest numbers of one tensor, in device memory, for delayed scaling.
+struct AmaxSlot {
+  const float* used = nullptr;  // what its scale follows from in this step
+  float* seen = nullptr;        // of this step, which later ones will use
+};
+
 class Weights {
  public:
   virtual ~Weights() = default;
   virtual WeightLease use(const Param& param) = 0;
+  // The value in the 8-bit form of its recipe, by rows and, unless nothing trains, by columns.
+  virtual Quantized quantized(const Param& param) = 0;
+  // Of a tensor of the layer whose weight this is. For delayed scaling only.
+  virtual AmaxSlot amax(const Param& param, Fp8Role role) = 0;
 };
 
 // Where a weight gradient goes: view = beta * view + gradient, in the gradient dtype.

@@ -20,7 +20,8 @@ void check_tensors(const Engine& engine, const CheckpointReader& reader, bool wi
   for (const auto& [name, tensor] : wanted) {
     const GlobalTensor* stored = reader.find(name);
     if (stored == nullptr) {
-      if (!is_main_name(name)) problems.push_back(concat(name, " is not in the checkpoint"));
+      if (!is_main_name(name) && !is_optional(name))
+        problems.push_back(concat(name, " is not in the checkpoint"));
     } else if (!(stored->shape == tensor.shape)) {
       problems.push_back(
           concat(name, " is ", tensor.shape, ", the checkpoint's is ", stored->shape));
@@ -108,6 +109,9 @@ std::vector<Restored> parts_to_restore(Engine& engine, const CheckpointReader& r
   for (StatePart& part : owned_optimizer_state(engine)) {
     bool stored = reader.find(part.name) != nullptr;
     out.push_back({stored ? part.name : part.param->name, std::move(part)});
+  }
+  for (StatePart& part : scale_state(engine)) {
+    if (reader.find(part.name) != nullptr) out.push_back({part.name, std::move(part)});
   }
   return out;
 }

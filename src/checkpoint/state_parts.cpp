@@ -17,6 +17,9 @@ constexpr const char* kSecondMoment = "optimizer.exp_avg_sq/";
 
 std::string main_name(const std::string& param) { return kMain + param; }
 bool is_main_name(std::string_view tensor) { return tensor.starts_with(kMain); }
+bool is_optional(std::string_view tensor) {
+  return tensor.starts_with(amax_history_name("")) || tensor.starts_with(amax_used_name(""));
+}
 
 std::map<std::string, GlobalTensor> global_tensors(const EngineOptions& options,
                                                    bool with_optimizer) {
@@ -24,9 +27,16 @@ std::map<std::string, GlobalTensor> global_tensors(const EngineOptions& options,
   OptimizerKind kind = options.optim.optimizer;
   OptimDtypes dtypes = options.optim.dtypes.for_model(options.dtype);
   const ModelConfig& model = options.model;
-  Decoder declared(model, even_stage(model.num_layers, 1, 0), {});
+  BuildOptions build;
+  build.fp8 = options.fp8;
+  Decoder declared(model, even_stage(model.num_layers, 1, 0), build);
   for (const Param* param : declared.params()) {
     tensors[param->name] = {options.dtype, param->shape};
+    if (with_optimizer && param->fp8.scaling == Fp8Scaling::kDelayed) {
+      std::int64_t steps = options.fp8.fp8_amax_history_len;
+      tensors[amax_history_name(param->name)] = {Dtype::kF32, {kFp8Roles, steps}};
+      tensors[amax_used_name(param->name)] = {Dtype::kF32, {kFp8Roles}};
+    }
     if (!with_optimizer || !param->trains) continue;
     if (dtypes.main_params != options.dtype) {
       tensors[kMain + param->name] = {dtypes.main_params, param->shape};
@@ -57,6 +67,15 @@ std::vector<StatePart> owned_optimizer_state(Engine& engine) {
   return parts;
 }
 
+std::vector<StatePart> scale_state(Engine& engine) {
+  std::vector<StatePart> parts;
+  for (const AmaxHistory::Part& part : engine.store().amaxes().parts()) {
+    parts.push_back(
+        {part.name_and_shape->name, part.name_and_shape, {0, part.memory.numel()}, part.memory});
+  }
+  return parts;
+}
+
 std::vector<StatePart> owned_state(Engine& engine, bool with_optimizer) {
   std::vector<StatePart> parts;
   for (const Param* param : engine.store().params()) {
@@ -65,6 +84,9 @@ std::vector<StatePart> owned_state(Engine& engine, bool with_optimizer) {
   }
   if (!with_optimizer) return parts;
   std::vector<StatePart> more = owned_optimizer_state(engine);
+  parts.insert(parts.end(), more.begin(), more.end());
+  if (engine.store().plan().shards().rank() != 0) return parts;
+  more = scale_state(engine);
   parts.insert(parts.end(), more.begin(), more.end());
   return parts;
 }

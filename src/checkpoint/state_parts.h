@@ -1,7 +1,8 @@
 // The tensors of a training state under names that no layout changes, and what this rank holds of
 // them: "NAME" is a weight in the model's dtype, "optimizer.main/NAME" its main parameter,
 // "optimizer.exp_avg/NAME" and "optimizer.exp_avg_sq/NAME" Adam's moments,
-// "optimizer.momentum/NAME" that of SGD.
+// "optimizer.momentum/NAME" that of SGD; "fp8.amax_history/NAME" and "fp8.amax/NAME" are what the
+// delayed scales of a layer follow from, by the name of its weight.
 #pragma once
 
 #include <map>
@@ -24,6 +25,8 @@ struct StatePart {
 // "optimizer.main/NAME".
 std::string main_name(const std::string& param);
 bool is_main_name(std::string_view tensor);
+// State without which a run can begin all the same: delayed scales.
+bool is_optional(std::string_view tensor);
 
 // Every tensor of a run with these options, on whatever rank it lies.
 std::map<std::string, GlobalTensor> global_tensors(const EngineOptions& options,
@@ -32,6 +35,8 @@ std::map<std::string, GlobalTensor> global_tensors(const EngineOptions& options,
 // What this rank updates; its replicas hold the same.
 std::vector<StatePart> owned_state(Engine& engine, bool with_optimizer);
 std::vector<StatePart> owned_optimizer_state(Engine& engine);
+// Every rank of a stage has all of it.
+std::vector<StatePart> scale_state(Engine& engine);
 
 // Which of a part's elements this rank writes: holders of the same elements share them, but none
 // writes less than `least` while there is enough for one.

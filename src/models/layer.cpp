@@ -153,6 +153,13 @@ DecoderLayer::DecoderLayer(const ModelConfig& config, std::int64_t number,
   } else {
     mlp_.emplace(layer_name(number, "mlp"), mlp_options(config, options));
   }
+  std::vector<Linear*> linears;
+  attention_->linears(linears);
+  if (mlp_) mlp_->linears(linears);
+  if (moe_ && moe_->shared) moe_->shared->linears(linears);
+  for (Linear* linear : linears) {
+    linear->weight.fp8 = options.fp8.recipe(number, config.num_layers);
+  }
   if (!config.post_norms) return;
   post_attention_norm_ = make_norm(layer_name(number, "post_attention_layernorm"),
                                    config.hidden_size, norm_options(config));

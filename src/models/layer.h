@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "models/config.h"
+#include "models/fp8_config.h"
 #include "nn/attention.h"
 #include "nn/mlp.h"
 #include "nn/moe.h"
@@ -29,6 +30,7 @@ struct RecomputePolicy {
 struct BuildOptions {
   TensorParallel tensor_parallel;
   RecomputePolicy recompute;
+  Fp8Config fp8;
   std::vector<ContextExchange> context = {ContextExchange::kRing};  // one, or one per layer
 };
 

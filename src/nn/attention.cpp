@@ -113,6 +113,10 @@ void SelfAttention::params(std::vector<Param*>& list) {
   proj.params(list);
 }
 
+void SelfAttention::linears(std::vector<Linear*>& list) {
+  list.insert(list.end(), {&qkv, &proj});
+}
+
 Var SelfAttention::forward(Context& ctx, const Var& x, const LayerInput& input) const {
   const AttentionOptions& o = core.options;
   AttentionSpec here = core.spec(ctx);

@@ -83,6 +83,7 @@ struct CoreAttention {
 struct AttentionModule {
   virtual ~AttentionModule() = default;
   virtual void params(std::vector<Param*>& list) = 0;
+  virtual void linears(std::vector<Linear*>& list) = 0;
   // [T, H] -> [T, H], both outside of the tensor-parallel region.
   virtual Var forward(Context& ctx, const Var& x, const LayerInput& input) const = 0;
 };
@@ -97,6 +98,7 @@ struct SelfAttention : AttentionModule {
   std::optional<Norm> q_norm, k_norm;
 
   void params(std::vector<Param*>& list) override;
+  void linears(std::vector<Linear*>& list) override;
   Var forward(Context& ctx, const Var& x, const LayerInput& input) const override;
 };
 

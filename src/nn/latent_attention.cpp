@@ -48,6 +48,11 @@ void LatentAttention::params(std::vector<Param*>& list) {
   proj.params(list);
 }
 
+void LatentAttention::linears(std::vector<Linear*>& list) {
+  if (q_down) list.push_back(&*q_down);
+  list.insert(list.end(), {&q_up, &kv_down, &kv_up, &proj});
+}
+
 LatentSpec LatentAttention::spec(const AttentionSpec& attention) const {
   const LatentOptions& o = core.options.latent;
   return {attention.q_heads, o.latent_size, o.nope_size, o.rope_size, attention.v_head_size};

@@ -23,6 +23,7 @@ struct LatentAttention : AttentionModule {
   Linear proj;
 
   void params(std::vector<Param*>& list) override;
+  void linears(std::vector<Linear*>& list) override;
   Var forward(Context& ctx, const Var& x, const LayerInput& input) const override;
 
  private:

@@ -21,6 +21,8 @@ void Mlp::params(std::vector<Param*>& list) {
   fc2.params(list);
 }
 
+void Mlp::linears(std::vector<Linear*>& list) { list.insert(list.end(), {&fc1, &fc2}); }
+
 Var Mlp::forward(Context& ctx, const Var& x, std::int64_t tokens) const {
   const TensorParallel& tp = options.tensor_parallel;
   return fc2.leave(ctx, activation(ctx, fc1.enter(ctx, x, tokens, tp), options.activation), tp);

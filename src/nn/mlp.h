@@ -25,6 +25,7 @@ struct Mlp {
   Linear fc1, fc2;  // fc1 rows are gate | up when gated
 
   void params(std::vector<Param*>& list);
+  void linears(std::vector<Linear*>& list);
   // [T, H] -> [T, H], both outside of the tensor-parallel region; `tokens` rows in all.
   Var forward(Context& ctx, const Var& x, std::int64_t tokens) const;
 };

@@ -2,6 +2,7 @@
 
 #include "autograd/op_scope.h"
 #include "base/error.h"
+#include "ops/linear_products.h"
 
 namespace bev {
 
@@ -42,11 +43,7 @@ Var linear(Context& ctx, const Var& x, const Param& weight, const Param* bias) {
   BEV_CHECK(bias == nullptr || weight.split.dim != 1, ErrorKind::kInternal, "linear ", weight.name,
             ": the bias of a row-parallel linear is added after the reduction");
   Tensor y = ctx.allocate(ctx.dtype, {x.shape()[0], weight.local[0]}, "activations");
-  {
-    WeightLease w = ctx.weights.use(weight);
-    WeightLease b = bias ? ctx.weights.use(*bias) : WeightLease{};
-    ctx.kernels.gemm.gemm(ctx.stream, {x.tensor, w.view, y, false, true, 1, 0, b.view});
-  }
+  KeptInput kept = forward_and_keep(ctx, x, weight, bias, y);
   bool trains = weight.trains || (bias && bias->trains);
   Var out = make_output(ctx, "linear", std::move(y), placement, x.tracked() || trains);
   if (!out.tracked()) return out;
@@ -55,26 +52,30 @@ Var linear(Context& ctx, const Var& x, const Param& weight, const Param* bias) {
   Placement db_placement = bias ? gradient_placement(*bias, x.placement) : Placement();
   ctx.tape->record(
       "linear", ctx.layer,
-      [w = &weight, bias, dw_placement, db_placement, saved = weight.trains ? Saved(x) : Saved(),
-       in = GradSlot(x), result = GradSlot(out)](Backward& back) {
+      [w = &weight, bias, dw_placement, db_placement, kept, in = GradSlot(x),
+       result = GradSlot(out)](Backward& back) {
         Tensor dy = back.take(result);
         if (dy.empty()) return;
         Context& bctx = back.ctx;
+        TensorScale scale = tensor_scale(bctx, *w, Fp8Role::kGradient, dy, result.placement.dual());
+        Factor factor =
+            make_factor(bctx, *w, Fp8Role::kGradient, scale, dy, {in.wanted(), w->trains});
         if (in.wanted()) {
           Tensor dx = bctx.allocate(dy.dtype(), {dy.shape()[0], w->local[1]}, "gradients");
-          WeightLease lease = bctx.weights.use(*w);
-          bctx.kernels.gemm.gemm(bctx.stream, {dy, lease.view, dx, false, false, 1, 0, {}});
+          input_gradient_product(bctx, *w, factor, dx);
           // Column parallel: each rank has the part of dx that its columns give.
           PlaceState dx_state = w->split.dim == 0 ? PlaceState::kPartial : in.placement[Axis::kTp];
           back.add(in, std::move(dx), in.placement.dual().with(Axis::kTp, dx_state));
         }
-        back.weight_work([w, bias, dw_placement, db_placement, saved, dy](Context& wctx) {
-          if (bias && bias->trains) add_bias_gradient(wctx, *bias, dy, db_placement);
-          if (!w->trains) return;
-          GradSink sink = wctx.grads.sink(*w, dw_placement);
-          wctx.kernels.gemm.gemm(wctx.stream,
-                                 {dy, saved.get(wctx), sink.view, true, false, 1, sink.beta, {}});
-          wctx.grads.done(*w, std::move(sink));
+        if (bias && bias->trains) {
+          back.weight_work([bias, db_placement, dy](Context& wctx) {
+            add_bias_gradient(wctx, *bias, dy, db_placement);
+          });
+        }
+        if (!w->trains) return;
+        factor.quantized.rows = factor.quantized.row_scales = Tensor();
+        back.weight_work([w, dw_placement, kept, factor](Context& wctx) {
+          add_weight_gradient(wctx, *w, dw_placement, factor, kept.get(wctx, *w));
         });
       });
   return out;

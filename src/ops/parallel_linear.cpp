@@ -5,6 +5,7 @@
 #include "autograd/op_scope.h"
 #include "base/error.h"
 #include "ops/linear.h"
+#include "ops/linear_products.h"
 
 namespace bev {
 
@@ -101,13 +102,6 @@ void check_input(const Var& x, std::int64_t columns, const Param& weight, bool o
             "} must be ", expected, " over tp");
 }
 
-void add_weight_gradient(Context& ctx, const Param& weight, const Placement& placement,
-                         const Tensor& dy, const Tensor& x) {
-  GradSink sink = ctx.grads.sink(weight, placement);
-  ctx.kernels.gemm.gemm(ctx.stream, {dy, x, sink.view, true, false, 1, sink.beta, {}});
-  ctx.grads.done(weight, std::move(sink));
-}
-
 // A gradient that is being summed over tp.
 struct PendingGradient {
   Tensor partial, sum;
@@ -119,8 +113,8 @@ struct ColumnBackward {
   const Param* weight;
   const Param* bias;
   bool split;  // x is this rank's part of the tokens
-  Placement weight_placement, bias_placement;
-  Saved x;
+  Placement weight_placement, bias_placement, result_placement;
+  KeptInput x;
   GradSlot in;
 
   void run(Backward& back, const Tensor& dy) const {
@@ -129,29 +123,39 @@ struct ColumnBackward {
     Work gathering;  // reads part until it is waited for
     // Weight gradients that are put off gather x when they are due.
     if (split && weight->trains && ctx.weight_work == nullptr) {
-      part = x.get(ctx);
+      part = x.source(ctx);
       whole = gather_rows(ctx, part, dy.shape()[0], "tp input", gathering);
     }
+    TensorScale scale = tensor_scale(ctx, *weight, Fp8Role::kGradient, dy, result_placement.dual());
+    Factor factor =
+        make_factor(ctx, *weight, Fp8Role::kGradient, scale, dy, {in.wanted(), weight->trains});
     PendingGradient dx;
-    if (in.wanted()) dx = start_input_gradient(ctx, dy);
+    if (in.wanted()) dx = start_input_gradient(ctx, factor, dy);
     gathering.wait();
     part = Tensor();
-    back.weight_work([*this, dy, whole](Context& wctx) { add_gradients(wctx, dy, whole); });
+    if (bias != nullptr && bias->trains) {
+      back.weight_work([b = bias, p = bias_placement, dy](Context& wctx) {
+        add_bias_gradient(wctx, *b, dy, p);
+      });
+    }
+    if (weight->trains) {
+      factor.quantized.rows = factor.quantized.row_scales = Tensor();
+      back.weight_work([*this, factor, tokens = dy.shape()[0], whole](Context& wctx) {
+        add_gradient(wctx, factor, tokens, whole);
+      });
+    }
     if (!in.wanted()) return;
     dx.reducing.wait();
     back.add(in, std::move(dx.sum));
   }
 
  private:
-  PendingGradient start_input_gradient(Context& ctx, const Tensor& dy) const {
+  PendingGradient start_input_gradient(Context& ctx, const Factor& factor, const Tensor& dy) const {
     Group& tp = ctx.mesh.tp();
     std::int64_t tokens = dy.shape()[0], columns = weight->local[1];
     PendingGradient dx;
     dx.partial = ctx.allocate(dy.dtype(), {tokens, columns}, "gradients");
-    {
-      WeightLease lease = ctx.weights.use(*weight);
-      ctx.kernels.gemm.gemm(ctx.stream, {dy, lease.view, dx.partial, false, false, 1, 0, {}});
-    }
+    input_gradient_product(ctx, *weight, factor, dx.partial);
     if (split) {
       std::int64_t rows = block_of(tp, tokens, tp.rank()).size();
       dx.sum = ctx.allocate(dy.dtype(), {rows, columns}, "gradients");
@@ -164,23 +168,31 @@ struct ColumnBackward {
   }
 
   // `whole` is x of all tokens, or nothing yet.
-  void add_gradients(Context& ctx, const Tensor& dy, Tensor whole) const {
-    if (bias != nullptr && bias->trains) add_bias_gradient(ctx, *bias, dy, bias_placement);
-    if (!weight->trains) return;
-    if (whole.empty()) whole = whole_input(ctx, dy.shape()[0]);
-    add_weight_gradient(ctx, *weight, weight_placement, dy, whole);
-  }
-
-  // Gathered even where a rank's part has all the tokens: the others have none and wait for it.
-  Tensor whole_input(Context& ctx, std::int64_t tokens) const {
-    Tensor part = x.get(ctx);
-    if (!split) return part;
-    Work gathering;
-    Tensor whole = gather_rows(ctx, part, tokens, "tp input", gathering);
-    gathering.wait();
-    return whole;
+  void add_gradient(Context& ctx, const Factor& dy, std::int64_t tokens, Tensor whole) const {
+    // Gathered even where a rank's part has all the tokens: the others have none and wait for it.
+    if (split && whole.empty()) {
+      Tensor part = x.source(ctx);
+      Work gathering;
+      whole = gather_rows(ctx, part, tokens, "tp input", gathering);
+      gathering.wait();
+    }
+    add_weight_gradient(ctx, *weight, weight_placement, dy, x.get(ctx, *weight, whole));
   }
 };
+
+// The forward product of an x that is cut by tokens, whose blocks are exchanged on the way. Each
+// rank keeps its part.
+KeptInput gather_and_multiply(Context& ctx, const Var& x, std::int64_t tokens, const Param& weight,
+                              const Param* bias, bool overlap, const Tensor& y) {
+  TensorScale scale = tensor_scale(ctx, weight, Fp8Role::kInput, x.tensor, x.placement);
+  gather_blocks(ctx, x.tensor, tokens, "tp input", overlap, [&](const Tensor& whole, Range rows) {
+    Factor factor = make_factor(ctx, weight, Fp8Role::kInput, scale,
+                                whole.rows(rows.begin, rows.end), {true, false});
+    forward_product(ctx, weight, bias, factor, y.view().rows(rows.begin, rows.end));
+  });
+  bool keeps = ctx.tape != nullptr && weight.trains;
+  return keeps ? KeptInput(x, std::move(scale)) : KeptInput();
+}
 
 }  // namespace
 
@@ -193,21 +205,8 @@ Var column_parallel(Context& ctx, const Var& x, std::int64_t tokens, const Param
               state == PlaceState::kReplicated || state == PlaceState::kShard0,
               "whole or shard(0)");
   Tensor y = ctx.allocate(ctx.dtype, {tokens, weight.local[0]}, "activations");
-  {
-    WeightLease w = ctx.weights.use(weight);
-    WeightLease b = bias ? ctx.weights.use(*bias) : WeightLease{};
-    auto product = [&](const View& rows, const View& out) {
-      ctx.kernels.gemm.gemm(ctx.stream, {rows, w.view, out, false, true, 1, 0, b.view});
-    };
-    if (!split) {
-      product(x.tensor, y);
-    } else {
-      gather_blocks(
-          ctx, x.tensor, tokens, "tp input", overlap, [&](const Tensor& whole, Range rows) {
-            product(whole.view().rows(rows.begin, rows.end), y.view().rows(rows.begin, rows.end));
-          });
-    }
-  }
+  KeptInput kept = split ? gather_and_multiply(ctx, x, tokens, weight, bias, overlap, y)
+                         : forward_and_keep(ctx, x, weight, bias, y);
   bool trains = weight.trains || (bias && bias->trains);
   Placement placement = x.placement.with(Axis::kTp, PlaceState::kShard1);
   Var out = make_output(ctx, "column_parallel", std::move(y), placement, x.tracked() || trains);
@@ -217,7 +216,8 @@ Var column_parallel(Context& ctx, const Var& x, std::int64_t tokens, const Param
                           split,
                           gradient_placement(weight, x.placement),
                           bias ? gradient_placement(*bias, x.placement) : Placement(),
-                          weight.trains ? Saved(x) : Saved(),
+                          placement,
+                          std::move(kept),
                           GradSlot(x)};
   ctx.tape->record("column_parallel", ctx.layer,
                    [backward, result = GradSlot(out)](Backward& back) {
@@ -229,43 +229,67 @@ Var column_parallel(Context& ctx, const Var& x, std::int64_t tokens, const Param
 
 namespace {
 
+// The forward product of a row-parallel linear whose result's blocks are exchanged on the way.
+Tensor multiply_and_scatter(Context& ctx, const Var& x, const Param& weight, KeptInput& kept) {
+  TensorScale scale = tensor_scale(ctx, weight, Fp8Role::kInput, x.tensor, x.placement);
+  auto factor_of = [&](const Tensor& rows, const FactorUse& use) {
+    return make_factor(ctx, weight, Fp8Role::kInput, scale, rows, use);
+  };
+  Tensor y = scatter_blocks(
+      ctx, x.shape()[0], weight.local[0], "tp output", [&](Range rows, const Tensor& out) {
+        Factor factor = factor_of(x.tensor.rows(rows.begin, rows.end), {true, false});
+        forward_product(ctx, weight, nullptr, factor, out);
+      });
+  if (ctx.tape == nullptr || !weight.trains) return y;
+  kept = KeptInput::transposed(weight, x) ? KeptInput(factor_of(x.tensor, {false, true}).quantized)
+                                          : KeptInput(x, std::move(scale));
+  return y;
+}
+
 // What the backward of a row-parallel linear needs besides dy.
 struct RowBackward {
   const Param* weight;
   bool split, overlap;  // dy is this rank's part of the tokens
-  Placement placement;
-  Saved x;
+  Placement weight_placement, result_placement;
+  KeptInput x;
   GradSlot in;
 
-  void run(Backward& back, Tensor dy, std::int64_t tokens) const {
+  void run(Backward& back, const Tensor& dy, std::int64_t tokens) const {
     Context& ctx = back.ctx;
     Tensor dx;
     if (in.wanted()) dx = ctx.allocate(dy.dtype(), {tokens, weight->local[1]}, "gradients");
-    {
-      WeightLease lease = in.wanted() ? ctx.weights.use(*weight) : WeightLease{};
-      auto product = [&](const Tensor& whole, Range rows) {
-        if (dx.empty()) return;
-        ctx.kernels.gemm.gemm(ctx.stream, {whole.view().rows(rows.begin, rows.end),
-                                           lease.view,
-                                           dx.view().rows(rows.begin, rows.end),
-                                           false,
-                                           false,
-                                           1,
-                                           0,
-                                           {}});
-      };
-      if (split) {
-        dy = gather_blocks(ctx, dy, tokens, "tp output gradient", overlap, product);
-      } else {
-        product(dy, {0, tokens});
-      }
-    }
+    TensorScale scale = tensor_scale(ctx, *weight, Fp8Role::kGradient, dy, result_placement.dual());
+    Factor factor = split ? gather_products(ctx, dy, tokens, scale, dx)
+                          : products(ctx, scale, dy, dx, weight->trains);
     if (weight->trains) {
-      back.weight_work([w = weight, p = placement, kept = x, dy](Context& wctx) {
-        add_weight_gradient(wctx, *w, p, dy, kept.get(wctx));
+      factor.quantized.rows = factor.quantized.row_scales = Tensor();
+      back.weight_work([w = weight, p = weight_placement, kept = x, factor](Context& wctx) {
+        add_weight_gradient(wctx, *w, p, factor, kept.get(wctx, *w));
       });
     }
     if (in.wanted()) back.add(in, std::move(dx));
+  }
+
+ private:
+  // Rows of dx from as many of dy; empty: not wanted.
+  Factor products(Context& ctx, const TensorScale& scale, const Tensor& dy, const Tensor& dx,
+                  bool keep) const {
+    Factor factor = make_factor(ctx, *weight, Fp8Role::kGradient, scale, dy, {!dx.empty(), keep});
+    if (!dx.empty()) input_gradient_product(ctx, *weight, factor, dx);
+    return factor;
+  }
+
+  Factor gather_products(Context& ctx, const Tensor& dy, std::int64_t tokens,
+                         const TensorScale& scale, const Tensor& dx) const {
+    bool at_once = !overlap && weight->trains;
+    Factor factor;
+    Tensor whole = gather_blocks(
+        ctx, dy, tokens, "tp output gradient", overlap, [&](const Tensor& all, Range rows) {
+          Tensor to = dx.empty() ? dx : dx.rows(rows.begin, rows.end);
+          factor = products(ctx, scale, all.rows(rows.begin, rows.end), to, at_once);
+        });
+    if (at_once || !weight->trains) return factor;
+    return make_factor(ctx, *weight, Fp8Role::kGradient, scale, whole, {false, true});
   }
 };
 
@@ -280,19 +304,12 @@ Var row_parallel(Context& ctx, const Var& x, const Param& weight, bool sequence_
   std::int64_t tokens = x.shape()[0], columns = weight.local[0];
   bool split = sequence_parallel && tp.size() > 1;
   Tensor y;
-  {
-    WeightLease w = ctx.weights.use(weight);
-    auto product = [&](Range rows, const Tensor& out) {
-      ctx.kernels.gemm.gemm(
-          ctx.stream,
-          {x.tensor.view().rows(rows.begin, rows.end), w.view, out, false, true, 1, 0, {}});
-    };
-    if (split && overlap) {
-      y = scatter_blocks(ctx, tokens, columns, "tp output", product);
-    } else {
-      y = ctx.allocate(ctx.dtype, {tokens, columns}, "activations");
-      product({0, tokens}, y);
-    }
+  KeptInput kept;
+  if (split && overlap) {
+    y = multiply_and_scatter(ctx, x, weight, kept);
+  } else {
+    y = ctx.allocate(ctx.dtype, {tokens, columns}, "activations");
+    kept = forward_and_keep(ctx, x, weight, nullptr, y);
   }
   if (split && !overlap) {
     Tensor partial = std::move(y);
@@ -305,80 +322,14 @@ Var row_parallel(Context& ctx, const Var& x, const Param& weight, bool sequence_
   Var out = make_output(ctx, "row_parallel", std::move(y), x.placement.with(Axis::kTp, state),
                         x.tracked() || weight.trains);
   if (!out.tracked()) return out;
-  RowBackward backward{&weight,
-                       split,
-                       overlap,
-                       gradient_placement(weight, x.placement),
-                       weight.trains ? Saved(x) : Saved(),
-                       GradSlot(x)};
+  RowBackward backward{
+      &weight,       split,           overlap,    gradient_placement(weight, x.placement),
+      out.placement, std::move(kept), GradSlot(x)};
   ctx.tape->record("row_parallel", ctx.layer,
                    [backward, tokens, result = GradSlot(out)](Backward& back) {
                      Tensor dy = back.take(result);
-                     if (!dy.empty()) backward.run(back, std::move(dy), tokens);
+                     if (!dy.empty()) backward.run(back, dy, tokens);
                    });
-  return out;
-}
-
-namespace {
-
-// Between rows q | k | v with whole keys and values and the kv ranks' parts of k | v, rank after
-// rank.
-void copy_keys(Context& ctx, const Tensor& rows, const Tensor& parts, std::int64_t q_columns,
-               bool into_rows) {
-  std::int64_t n = ctx.mesh.group(MeshGroup::kKv).size(), tokens = rows.shape()[0];
-  std::int64_t stride = rows.shape()[1], head = (stride - q_columns) / 2, part = head / n;
-  for (std::int64_t member = 0; member < n; ++member) {
-    for (std::int64_t half = 0; half < 2; ++half) {
-      std::byte* whole = rows.view().address(q_columns + half * head + member * part);
-      std::byte* cut = parts.view().address(member * tokens * 2 * part + half * part);
-      CopyRowsArgs args{cut, whole, rows.dtype(), tokens, part, 2 * part, stride};
-      if (!into_rows) args = {whole, cut, rows.dtype(), tokens, part, stride, 2 * part};
-      ctx.kernels.elementwise.copy_rows(ctx.stream, args);
-    }
-  }
-}
-
-// Columns [begin, begin + count) of every row from one tensor to another.
-void copy_columns(Context& ctx, const Tensor& from, std::int64_t from_begin, const Tensor& to,
-                  std::int64_t to_begin, std::int64_t count) {
-  ctx.kernels.elementwise.copy_rows(
-      ctx.stream, {from.view().address(from_begin), to.view().address(to_begin), from.dtype(),
-                   from.shape()[0], count, from.shape()[1], to.shape()[1]});
-}
-
-}  // namespace
-
-Var share_keys(Context& ctx, const Var& qkv, std::int64_t q_columns) {
-  OpScope scope(ctx, "share_keys");
-  Group& kv = ctx.mesh.group(MeshGroup::kKv);
-  std::int64_t tokens = qkv.shape()[0], part = qkv.shape()[1] - q_columns;  // of k and v
-  Tensor own = ctx.allocate(qkv.dtype(), {tokens, part}, "activations");
-  copy_columns(ctx, qkv.tensor, q_columns, own, 0, part);
-  Tensor parts = ctx.allocate(qkv.dtype(), {kv.size() * tokens * part}, "activations");
-  kv.all_gather(own.view().flat(), parts, "keys and values").wait();
-  Tensor rows = ctx.allocate(qkv.dtype(), {tokens, q_columns + kv.size() * part}, "activations");
-  copy_columns(ctx, qkv.tensor, 0, rows, 0, q_columns);
-  copy_keys(ctx, rows, parts, q_columns, true);
-  Var out = make_output(ctx, "share_keys", std::move(rows), qkv.placement, qkv.tracked());
-  if (!out.tracked()) return out;
-  ctx.tape->record(
-      "share_keys", ctx.layer,
-      [q_columns, part, in = GradSlot(qkv), result = GradSlot(out)](Backward& back) {
-        Tensor dy = back.take(result);
-        if (dy.empty()) return;
-        Context& bctx = back.ctx;
-        // Every rank has the gradient that its own queries give.
-        Group& group = bctx.mesh.group(MeshGroup::kKv);
-        std::int64_t rows_count = dy.shape()[0];
-        Tensor partial = bctx.allocate(dy.dtype(), {group.size() * rows_count * part}, "gradients");
-        copy_keys(bctx, dy, partial, q_columns, false);
-        Tensor sum = bctx.allocate(dy.dtype(), {rows_count, part}, "gradients");
-        group.reduce_scatter(partial, sum.view().flat(), "gradient of keys and values").wait();
-        Tensor dx = bctx.allocate(dy.dtype(), {rows_count, q_columns + part}, "gradients");
-        copy_columns(bctx, dy, 0, dx, 0, q_columns);
-        copy_columns(bctx, sum, 0, dx, q_columns, part);
-        back.add(in, std::move(dx));
-      });
   return out;
 }
 

@@ -80,13 +80,14 @@ BuildOptions build_options(const ParallelConfig& config) {
   return build;
 }
 
-Stages build_stages(const ModelConfig& model, const ParallelConfig& parallel,
+Stages build_stages(const ModelConfig& model, const ParallelConfig& parallel, const Fp8Config& fp8,
                     const PipelineLayout& layout, std::int64_t rank) {
+  BuildOptions options = build_options(parallel);
+  options.fp8 = fp8;
   Stages stages;
   for (std::int64_t chunk = 0; chunk < layout.shape.chunks; ++chunk) {
     bool with_embedding = chunk > 0 && layout.holds_embedding(rank);
-    stages.push_back(std::make_unique<Decoder>(model, layout.stage_at(rank, chunk),
-                                               build_options(parallel),
+    stages.push_back(std::make_unique<Decoder>(model, layout.stage_at(rank, chunk), options,
                                                with_embedding ? stages.front().get() : nullptr));
   }
   return stages;
@@ -122,8 +123,9 @@ Engine::Engine(World& world, const Kernels& kernels, const EngineOptions& option
   inputs_.set_trace(options.trace);
   TracedGroupMaker groups(*device_, options.trace);
   mesh_ = std::make_unique<Mesh>(world, mesh_shape(options.parallel, options.model), &groups);
-  stages_ = build_stages(options.model, options.parallel, pipeline_, mesh_->at().pp);
-  StoreOptions store = store_options(options.parallel, options.optim.dtypes, options.dtype);
+  stages_ = build_stages(options.model, options.parallel, options.fp8, pipeline_, mesh_->at().pp);
+  StoreOptions store =
+      store_options(options.parallel, options.optim.dtypes, options.dtype, options.fp8);
   store.gradients = options.gradients;
   Stream stream = device_->stream();
   store_ = std::make_unique<ParamStore>(params_of(stages_), *mesh_, arena_, kernels, stream, store);
@@ -222,6 +224,7 @@ void Engine::update(double clip_grad) {
   TraceScope span(ctx_->trace, {TraceKind::kOther, "optimizer"});
   const double* sums = sums_.as<double>();
   ctx_->kernels.optim.clip(ctx_->stream, {sums + 1, sums, device_step(), clip_grad});
+  store_->amaxes().finish_step(device_step());
   optimizer_->step(*ctx_);
   store_->gather_values();
 }
@@ -277,6 +280,7 @@ void Engine::begin_step(std::span<const MicroBatch> batches, const StepInput& in
   step.tokens = send_inputs(batches, input);
   if (recorded != nullptr) {
     recorded->start(*ctx_, batches, reader_);
+    store_->values_changed();
   } else {
     forward_backward(batches);
     if (reader_ != nullptr) reader_->wait_read();

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "models/decoder.h"
+#include "models/fp8_config.h"
 #include "optim/optimizer.h"
 #include "parallel/config.h"
 #include "parallel/executor.h"
@@ -27,6 +28,7 @@ struct EngineOptions {
   ParallelConfig parallel;  // resolved
   OptimConfig optim;
   Dtype dtype = Dtype::kF32;
+  Fp8Config fp8;
   std::uint64_t seed = 1234;
   int threads = 1;             // of this rank
   int local_rank = 0;          // on this machine
@@ -61,7 +63,7 @@ BuildOptions build_options(const ParallelConfig& config);
 
 // The stages of one pipeline rank.
 using Stages = std::vector<std::unique_ptr<Decoder>>;
-Stages build_stages(const ModelConfig& model, const ParallelConfig& parallel,
+Stages build_stages(const ModelConfig& model, const ParallelConfig& parallel, const Fp8Config& fp8,
                     const PipelineLayout& layout, std::int64_t rank);
 std::vector<Param*> params_of(const Stages& stages);
 std::unique_ptr<Executor> make_executor(Context& ctx, const PipelineLayout& layout,

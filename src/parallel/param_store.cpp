@@ -14,6 +14,8 @@ ParamStore::ParamStore(std::vector<Param*> params, const Mesh& mesh, Arena& aren
       gradients_(options.gradients ? make_gradient_sums(plan_, tools_) : nullptr),
       counted_gradients_(options.gradients ? counted_gradients() : std::vector<View>()),
       units_(plan_, tools_, values_),
+      quantized_(plan_, tools_, values_.whole()),
+      amaxes_(plan_.params(), tools_),
       gathers_(static_cast<std::size_t>(plan_.bucket_count())) {}
 
 void ParamStore::initialise(std::uint64_t seed) {
@@ -45,6 +47,12 @@ WeightLease ParamStore::use(const Param& param) {
   return {view, std::move(unit)};
 }
 
+Quantized ParamStore::quantized(const Param& param) {
+  bool delayed = param.fp8.scaling == Fp8Scaling::kDelayed;
+  WeightLease value = use(param);
+  return quantized_.use(param, value.view, delayed ? amax(param, Fp8Role::kWeight) : AmaxSlot{});
+}
+
 GradSink ParamStore::sink(const Param& param, const Placement& placement) {
   return gradients_->sink(param, placement);
 }
@@ -57,6 +65,8 @@ void ParamStore::done(const Param& param, GradSink sink) {
 void ParamStore::begin_step(std::int64_t micro_batches) {
   gradients_->begin_step(micro_batches);
   units_.begin_step();
+  quantized_.expire();
+  amaxes_.begin_step();
 }
 
 void ParamStore::finish_gradients() {
@@ -140,10 +150,11 @@ void ParamStore::gather_values() {
   if (!options().overlap_gather) forget_gathers();
 }
 
-// Waits for gathers after an update, and lets go of units that were gathered for use.
+// Waits for gathers after an update, and lets go of what was made of values for use.
 void ParamStore::forget_gathers() {
   for (Work& work : gathers_) work.wait();
   units_.clear();
+  quantized_.expire();
 }
 
 }  // namespace bev

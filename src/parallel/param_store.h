@@ -8,7 +8,8 @@
 //   optim_grads_params   part      part        part                      3
 //
 // The work is done by its parts: ShardPlan (who owns what), GradientSums (how gradients are
-// summed), UnitCache (how sharded weights are gathered for use).
+// summed), UnitCache (how sharded weights are gathered for use), QuantizedWeights and AmaxHistory
+// (their 8-bit forms, and delayed scales).
 #pragma once
 
 #include <cstdint>
@@ -17,7 +18,9 @@
 
 #include "autograd/context.h"
 #include "optim/optimizer.h"
+#include "parallel/amax_history.h"
 #include "parallel/gradient_sums.h"
+#include "parallel/quantized_weights.h"
 #include "parallel/shard_plan.h"
 #include "parallel/unit_cache.h"
 
@@ -45,6 +48,8 @@ class ParamStore final : public Weights, public Gradients {
   void initialise(std::uint64_t seed);
 
   WeightLease use(const Param& param) override;
+  Quantized quantized(const Param& param) override;
+  AmaxSlot amax(const Param& param, Fp8Role role) override { return amaxes_.slot(param, role); }
   GradSink sink(const Param& param, const Placement& placement) override;
   void done(const Param& param, GradSink sink) override;
 
@@ -60,6 +65,10 @@ class ParamStore final : public Weights, public Gradients {
   // After an update: every rank gets the values that others updated. With overlap they may still be
   // on their way; use() waits for what it needs.
   void gather_values();
+  // A recorded step has done all of this: what is derived from values is to be made anew.
+  void values_changed() { forget_gathers(); }
+
+  AmaxHistory& amaxes() { return amaxes_; }
 
   // Of this rank; their values may be written between finish_gradients and gather_values.
   std::vector<OptimRange> optim_ranges() const;
@@ -88,7 +97,9 @@ class ParamStore final : public Weights, public Gradients {
   FlatBuffer values_;
   std::unique_ptr<GradientSums> gradients_;  // none for inference
   std::vector<View> counted_gradients_;
-  UnitCache units_;            // of sharded values
+  UnitCache units_;  // of sharded values
+  QuantizedWeights quantized_;
+  AmaxHistory amaxes_;
   std::vector<Work> gathers_;  // of whole values, by bucket, after an update
 };
 

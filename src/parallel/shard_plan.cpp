@@ -4,7 +4,8 @@
 
 namespace bev {
 
-StoreOptions store_options(const ParallelConfig& config, const OptimDtypes& dtypes, Dtype dtype) {
+StoreOptions store_options(const ParallelConfig& config, const OptimDtypes& dtypes, Dtype dtype,
+                           const Fp8Config& fp8) {
   StoreOptions options;
   options.dtype = dtype;
   options.grad_dtype = dtypes.for_model(dtype).main_grads;
@@ -14,6 +15,8 @@ StoreOptions store_options(const ParallelConfig& config, const OptimDtypes& dtyp
   options.overlap_gather = config.overlap_param_gather;
   // Gradients that are bf16 themselves travel as they are, and are summed in f32 on arrival.
   options.bf16_wire = config.grad_reduce_in_bf16 && options.grad_dtype != Dtype::kBf16;
+  options.amax = {fp8.fp8_amax_history_len, fp8.fp8_amax_compute_algo == AmaxChoice::kMax,
+                  fp8.fp8_interval};
   return options;
 }
 

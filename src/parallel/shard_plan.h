@@ -15,6 +15,7 @@
 
 #include "comm/mesh.h"
 #include "kernels/kernels.h"
+#include "models/fp8_config.h"
 #include "optim/config.h"
 #include "parallel/bucket_layout.h"
 #include "parallel/config.h"
@@ -22,6 +23,13 @@
 #include "tensor/tensor.h"
 
 namespace bev {
+
+// How delayed scales follow from the largest numbers of steps before.
+struct AmaxOptions {
+  std::int64_t history_len = 1;
+  bool largest = false;  // of the history; otherwise the newest
+  std::int64_t interval = 1;
+};
 
 struct StoreOptions {
   Dtype dtype = Dtype::kF32;
@@ -32,8 +40,10 @@ struct StoreOptions {
   bool overlap_reduce = false;       // sum gradients as soon as they are complete
   bool overlap_gather = false;       // gather weights before they are used
   bool bf16_wire = false;            // gradients travel as bf16
+  AmaxOptions amax;
 };
-StoreOptions store_options(const ParallelConfig& config, const OptimDtypes& dtypes, Dtype dtype);
+StoreOptions store_options(const ParallelConfig& config, const OptimDtypes& dtypes, Dtype dtype,
+                           const Fp8Config& fp8);
 // Ranks that share out what one of them would keep whole.
 std::int64_t shard_count(const StoreOptions& options, const MeshShape& mesh);
 BucketRules bucket_rules(const StoreOptions& options, const MeshShape& mesh);

@@ -26,7 +26,8 @@ class KeptState {
   KeptState(const MemoryQuery& query, const std::vector<Param*>& params, std::int64_t tp_rank)
       : query_(query) {
     MeshShape mesh = mesh_shape(query.parallel, query.model);
-    StoreOptions options = store_options(query.parallel, query.optim.dtypes, query.dtype);
+    StoreOptions options =
+        store_options(query.parallel, query.optim.dtypes, query.dtype, query.fp8);
     parts_ = shard_count(options, mesh);
     std::vector<BucketItem> items;
     for (const Param* param : params) {
@@ -118,7 +119,7 @@ std::int64_t activation_bytes(const MemoryQuery& query, const PipelineLayout& la
   Kernels kernels = phantom_kernels();
   kernels.loss.logits = query.logits;
   ParamStore store(params_of(stages), mesh, arena, kernels, Stream{nullptr, nullptr},
-                   store_options(query.parallel, query.optim.dtypes, query.dtype));
+                   store_options(query.parallel, query.optim.dtypes, query.dtype, query.fp8));
   std::int64_t kept = in_use(arena);
   Tensor step(arena, Dtype::kU8, {sizeof(StepState)}, "step");
   Context ctx{kernels,    Stream{nullptr, nullptr},
@@ -162,7 +163,7 @@ void count_parameters(const MemoryQuery& query, MemoryPlan& plan) {
 void plan_pipeline_rank(const MemoryQuery& query, const PipelineLayout& layout,
                         std::int64_t in_flight, std::int64_t pipeline_rank, MemoryPlan& plan) {
   MeshShape mesh = mesh_shape(query.parallel, query.model);
-  Stages stages = build_stages(query.model, query.parallel, layout, pipeline_rank);
+  Stages stages = build_stages(query.model, query.parallel, query.fp8, layout, pipeline_rank);
   // Where the chunks of a sequence differ in length, so do the ranks that hold them.
   bool even = query.seq_length % (2 * mesh.cp) == 0;
   std::int64_t tokens = query.micro_batch_size * query.seq_length / mesh.cp;

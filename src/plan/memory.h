@@ -10,6 +10,7 @@
 #include "comm/mesh.h"
 #include "kernels/loss.h"
 #include "models/config.h"
+#include "models/fp8_config.h"
 #include "optim/config.h"
 #include "parallel/config.h"
 #include "tensor/dtype.h"
@@ -21,6 +22,7 @@ struct MemoryQuery {
   ParallelConfig parallel;  // resolved
   OptimConfig optim;
   Dtype dtype = Dtype::kF32;
+  Fp8Config fp8;
   std::int64_t seq_length = 0;
   std::int64_t micro_batch_size = 1;
   std::int64_t micro_batches = 1;  // of a rank in one iteration

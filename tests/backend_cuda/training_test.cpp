@@ -66,6 +66,35 @@ TEST_F(CudaTraining, TenStepsIn16BitsStayNearTheCpusInF32) {
   }
 }
 
+// Every recipe, recorded from the third step on.
+TEST_F(CudaTraining, StepsInFp8FollowTheCpus) {
+  for (Fp8Scaling recipe :
+       {Fp8Scaling::kTensorwise, Fp8Scaling::kDelayed, Fp8Scaling::kBlockwise}) {
+    for (bool gated : {true, false}) {
+      SCOPED_TRACE(concat(static_cast<int>(recipe), gated ? " llama" : " gpt"));
+      ModelConfig model = gated ? tiny_llama() : tiny_gpt();
+      model.hidden_size = 128;
+      model.num_attention_heads = 4;
+      model.num_query_groups = gated ? 2 : 4;
+      model.kv_channels = 64;
+      model.ffn_hidden_size = 256;
+      model.init_method_std = 0.1;
+      TinyRun run = run_of(model, Dtype::kBf16, nullptr);
+      run.fp8.fp8_format = Fp8FormatChoice::kHybrid;
+      run.fp8.fp8_recipe = recipe;
+      run.fp8.fp8_amax_history_len = 3;
+      run.fp8.fp8_amax_compute_algo = AmaxChoice::kMax;
+      LayoutAnswer cpu = run_tiny(run);
+      run.kernels = cuda_;
+      LayoutAnswer cuda = run_tiny(run);
+      for (std::size_t i = 0; i < cpu.losses.size(); ++i) {
+        EXPECT_NEAR(cuda.losses[i], cpu.losses[i], 0.03 * cpu.losses[i]) << "step " << i;
+      }
+      EXPECT_NEAR(cuda.grad_norms[0], cpu.grad_norms[0], 0.03 * cpu.grad_norms[0]);
+    }
+  }
+}
+
 TEST_F(CudaTraining, DeterministicModeGivesTheSameBitsTwice) {
   for (Dtype dtype : {Dtype::kF32, Dtype::kBf16}) {
     TinyRun run = run_of(uneven_llama(), dtype, cuda_);

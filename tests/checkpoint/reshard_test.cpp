@@ -104,5 +104,53 @@ TEST_P(Reshard, SaveLoadSaveIsByteIdentical) {
 INSTANTIATE_TEST_SUITE_P(Models, Reshard, testing::ValuesIn(kCases),
                          [](const auto& test) { return std::string(test.param.name); });
 
+// The scales of a step follow from steps before it, so they are part of the state.
+TEST(ReshardFp8, DelayedScalesGoOnAsTheyWere) {
+  TempFolder folder;
+  SavedRun run{.model = tiny_llama(), .dtype = Dtype::kBf16};
+  run.model.num_layers = 2;
+  run.model.hidden_size = 32;
+  run.model.num_attention_heads = 4;
+  run.model.kv_channels = 16;
+  run.model.ffn_hidden_size = 64;
+  run.fp8.fp8_format = Fp8FormatChoice::kHybrid;
+  run.fp8.fp8_recipe = Fp8Scaling::kDelayed;
+  run.fp8.fp8_amax_history_len = 3;
+  run.fp8.fp8_amax_compute_algo = AmaxChoice::kMax;
+  run.fp8.fp8_interval = 2;
+  SavedRun half = run, whole = run, rest = run;
+  half.save = folder.path("half");
+  train(half);
+  whole.last = 6;
+  whole.save = folder.path("whole");
+  std::vector<double> losses = train(whole).losses;
+  rest.first = 4;
+  rest.last = 6;
+  rest.load = half.save;
+  rest.save = folder.path("rest");
+  EXPECT_EQ(train(rest).losses, std::vector<double>(losses.begin() + 3, losses.end()));
+  NamedTensors expected = saved_tensors(whole.save, 6);
+  EXPECT_TRUE(saved_tensors(rest.save, 6) == expected);
+  EXPECT_EQ(expected.count("fp8.amax_history/decoder.layers.1.mlp.linear_fc2.weight"), 1u);
+  for (const char* layout : {"tp2sp,dp2zero1", "pp2,dp2zero3", "cp2"}) {
+    rest.layout = layout;
+    std::vector<double> others = train(rest).losses;
+    for (std::size_t i = 0; i < others.size(); ++i) {
+      EXPECT_NEAR(others[i], losses[i + 3], 0.02 * losses[i + 3]) << layout << ", step " << i;
+    }
+  }
+  // A run in another precision takes the weights and leaves the scales, and the other way round.
+  SavedRun plain = run;
+  plain.fp8 = {};
+  plain.load = half.save;
+  plain.first = plain.last = 4;
+  plain.save = folder.path("plain");
+  EXPECT_EQ(train(plain).losses.size(), 1u);
+  SavedRun back = run;
+  back.load = plain.save;
+  back.first = back.last = 5;
+  EXPECT_EQ(train(back).losses.size(), 1u);
+}
+
 }  // namespace
 }  // namespace bev::test

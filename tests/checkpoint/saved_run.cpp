@@ -37,6 +37,7 @@ SavedAnswer train_rank(World& world, const SavedRun& run, const ParallelConfig& 
   options.parallel = parallel;
   options.optim = run.optim;
   options.dtype = run.dtype;
+  options.fp8 = run.fp8;
   options.deterministic = true;
   Engine engine(world, run.kernels ? *run.kernels : cpu_kernels(), options);
   if (!run.load.empty()) load(engine, run);

@@ -23,6 +23,7 @@ struct SavedRun {
   const Kernels* kernels = nullptr;  // the CPU's
   std::size_t staging_bytes = 3 * kBlockBytes;
   std::int64_t steps_beside = 0;  // iterations more that are trained while it is saved
+  Fp8Config fp8 = {};
 };
 
 struct SavedAnswer {

@@ -296,7 +296,7 @@ TEST(Pipeline, ATiedTableIsHeldOnceWhereBothEndsAreOnOneRank) {
   auto tables = [](const ParallelConfig& parallel, std::int64_t rank) {
     ModelConfig model = tiny_gpt();
     Stages stages =
-        build_stages(model, parallel, pipeline_layout(model.num_layers, parallel), rank);
+        build_stages(model, parallel, {}, pipeline_layout(model.num_layers, parallel), rank);
     std::vector<Param> found;
     for (const Param* param : params_of(stages)) {
       if (param->name == "embedding.word_embeddings.weight") found.push_back(*param);

@@ -116,6 +116,7 @@ LayoutAnswer run_tiny(const TinyRun& tiny) {
       std::max<std::int64_t>(tiny.parallel.data_parallel_size, 1);
   run.engine.dtype = tiny.dtype;
   run.engine.deterministic = tiny.deterministic;
+  run.engine.fp8 = tiny.fp8;
   run.engine.threads = static_cast<int>(tiny.threads);
   run.steps = tiny.steps;
   run.micro_batch_size = tiny.micro_batch_size;

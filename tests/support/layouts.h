@@ -5,6 +5,7 @@
 #include <string>
 
 #include "models/config.h"
+#include "models/fp8_config.h"
 #include "parallel/config.h"
 #include "tensor/dtype.h"
 #include "train/layout_check.h"
@@ -37,6 +38,7 @@ struct TinyRun {
   double timeout_seconds = 60;
   const Kernels* kernels = nullptr;  // the CPU's
   bool deterministic = false;
+  Fp8Config fp8;
 };
 LayoutAnswer run_tiny(const TinyRun& run);
 

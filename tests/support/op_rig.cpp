@@ -112,6 +112,13 @@ void MemoryStore::add(Param& param, const Mesh& mesh, Dtype dtype,
 
 WeightLease MemoryStore::use(const Param& param) { return {entry(param).value.view(), {}}; }
 
+Quantized MemoryStore::quantized(const Param& param) {
+  ADD_FAILURE() << param.name << ": ops are not tested in 8-bit floats here";
+  return {};
+}
+
+AmaxSlot MemoryStore::amax(const Param&, Fp8Role) { return {}; }
+
 GradSink MemoryStore::sink(const Param& param, const Placement& placement) {
   Entry& at = entries_[static_cast<std::size_t>(param.index)];
   EXPECT_TRUE(param.trains) << "a gradient of the frozen " << param.name << " is asked for";

@@ -27,6 +27,8 @@ class MemoryStore final : public Weights, public Gradients {
   void add(Param& param, const Mesh& mesh, Dtype dtype, const std::vector<double>& local);
 
   WeightLease use(const Param& param) override;
+  Quantized quantized(const Param& param) override;
+  AmaxSlot amax(const Param& param, Fp8Role role) override;
   GradSink sink(const Param& param, const Placement& placement) override;
   void done(const Param& param, GradSink sink) override;
 

@@ -1,0 +1,100 @@
+#include "models/fp8_config.h"
+
+#include <algorithm>
+
+#include "base/fields.h"
+#include "base/text.h"
+
+namespace bev {
+
+void Fp8Config::fields(FieldList& list) {
+  list.section("fp8");
+  list.add("fp8-format", fp8_format,
+           {{"none", Fp8FormatChoice::kNone},
+            {"e4m3", Fp8FormatChoice::kE4m3},
+            {"hybrid", Fp8FormatChoice::kHybrid}},
+           "linear layers in 8-bit floats: E4M3, or with E5M2 for gradients");
+  list.add("fp8-recipe", fp8_recipe,
+           {{"tensorwise", Fp8Scaling::kTensorwise},
+            {"delayed", Fp8Scaling::kDelayed},
+            {"blockwise", Fp8Scaling::kBlockwise}},
+           "what scales follow from: the tensor itself, its steps before, or its blocks of 1 x 128 "
+           "(weights: 128 x 128)");
+  list.add("fp8-margin", fp8_margin, "powers of two left between the largest number and the range")
+      .min(0)
+      .limit(64);
+  list.add("fp8-interval", fp8_interval, "delayed: iterations between new scales")
+      .min(1)
+      .limit(1 << 30);
+  list.add("fp8-amax-history-len", fp8_amax_history_len,
+           "delayed: steps whose largest numbers are remembered")
+      .min(1)
+      .limit(1 << 16);
+  list.add("fp8-amax-compute-algo", fp8_amax_compute_algo,
+           {{"most_recent", AmaxChoice::kMostRecent}, {"max", AmaxChoice::kMax}},
+           "delayed: which of them counts");
+  list.add("fp8-wgrad", fp8_wgrad, "weight gradients too; otherwise in the model's precision");
+  list.add("first-last-layers-bf16", first_last_layers_bf16,
+           "the first and the last layers stay in the model's precision");
+  list.add("num-layers-at-start-in-bf16", num_layers_at_start_in_bf16,
+           "--first-last-layers-bf16: how many at the start")
+      .min(0)
+      .limit(1 << 20);
+  list.add("num-layers-at-end-in-bf16", num_layers_at_end_in_bf16,
+           "--first-last-layers-bf16: how many at the end")
+      .min(0)
+      .limit(1 << 20);
+}
+
+Fp8Recipe Fp8Config::recipe(std::int64_t layer, std::int64_t layers) const {
+  Fp8Recipe recipe;
+  bool at_start = layer < num_layers_at_start_in_bf16;
+  bool at_end = layer >= layers - num_layers_at_end_in_bf16;
+  if (!used() || (first_last_layers_bf16 && (at_start || at_end))) return recipe;
+  recipe.scaling = fp8_recipe;
+  recipe.gradient_format =
+      fp8_format == Fp8FormatChoice::kHybrid ? Fp8Format::kE5m2 : Fp8Format::kE4m3;
+  recipe.margin = static_cast<int>(fp8_margin);
+  recipe.weight_gradient = fp8_wgrad;
+  return recipe;
+}
+
+std::vector<std::string> Fp8Config::problems(const ModelConfig& model, Dtype dtype,
+                                             std::int64_t tp) const {
+  std::vector<std::string> out;
+  if (!used()) {
+    if (first_last_layers_bf16) {
+      out.push_back("--first-last-layers-bf16: needs --fp8-format; without it all layers are");
+    }
+    return out;
+  }
+  if (dtype == Dtype::kF64) out.push_back("--fp8-format: excludes --fp64; use --bf16");
+  if (first_last_layers_bf16 && fp8_recipe == Fp8Scaling::kDelayed) {
+    out.push_back(
+        "--first-last-layers-bf16: not with --fp8-recipe delayed; use tensorwise or blockwise");
+  }
+  std::int64_t step = alignment_of({.scaling = fp8_recipe}),
+               heads = model.num_attention_heads * model.head_size();
+  auto check = [&](const char* flag, const char* what, std::int64_t size, std::int64_t parts) {
+    if (size % (parts * step) == 0) return;
+    out.push_back(concat("--fp8-format: ", flag, " gives ", what, " of ", size,
+                         parts > 1 ? concat(" over ", parts, " tensor-parallel ranks") : "",
+                         ", which must be a multiple of ", parts * step,
+                         fp8_recipe == Fp8Scaling::kBlockwise
+                             ? " with --fp8-recipe blockwise; change the size or take tensorwise"
+                             : "; change the size or leave FP8 off"));
+  };
+  check("--hidden-size", "rows", model.hidden_size, 1);
+  check("--ffn-hidden-size", "an inner size", model.ffn_size(), tp);
+  check("--num-attention-heads", "heads", heads, tp);
+  // Blocks that reach from queries into keys would hold other rows where tp cuts both.
+  std::int64_t keys = model.kv_heads() * model.head_size();
+  if (fp8_recipe == Fp8Scaling::kBlockwise && tp > 1) {
+    check("--num-query-groups", "keys", keys, tp);
+  } else {
+    check("--num-query-groups", "queries, keys and values", heads + 2 * keys, tp);
+  }
+  return out;
+}
+
+}  // namespace bev

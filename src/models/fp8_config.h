@@ -1,0 +1,38 @@
+// Which layers compute in 8-bit floats, and how. Names and meanings are Megatron's.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "models/config.h"
+#include "tensor/quantized.h"
+
+namespace bev {
+
+class FieldList;
+
+enum class Fp8FormatChoice : std::uint8_t { kNone, kE4m3, kHybrid };
+enum class AmaxChoice : std::uint8_t { kMostRecent, kMax };
+
+struct Fp8Config {
+  Fp8FormatChoice fp8_format = Fp8FormatChoice::kNone;
+  Fp8Scaling fp8_recipe = Fp8Scaling::kDelayed;
+  std::int64_t fp8_margin = 0;
+  std::int64_t fp8_interval = 1;
+  std::int64_t fp8_amax_history_len = 1;
+  AmaxChoice fp8_amax_compute_algo = AmaxChoice::kMostRecent;
+  bool fp8_wgrad = true;
+  bool first_last_layers_bf16 = false;
+  std::int64_t num_layers_at_start_in_bf16 = 1;
+  std::int64_t num_layers_at_end_in_bf16 = 1;
+
+  void fields(FieldList& list);
+  bool used() const { return fp8_format != Fp8FormatChoice::kNone; }
+  // Of the linear layers of a layer of the model.
+  Fp8Recipe recipe(std::int64_t layer, std::int64_t layers) const;
+  // What does not fit together, or does not fit the model in its dtype, cut over tp ranks.
+  std::vector<std::string> problems(const ModelConfig& model, Dtype dtype, std::int64_t tp) const;
+};
+
+}  // namespace bev

@@ -1,0 +1,120 @@
+#include "ops/linear_products.h"
+
+#include "autograd/quantize.h"
+
+namespace bev {
+
+namespace {
+
+bool is_cut(PlaceState state) {
+  return state == PlaceState::kShard0 || state == PlaceState::kShard1;
+}
+
+}  // namespace
+
+TensorScale tensor_scale(Context& ctx, const Param& weight, Fp8Role role, const View& part,
+                         const Placement& placement) {
+  switch (weight.fp8.scaling) {
+    case Fp8Scaling::kNone:
+    case Fp8Scaling::kBlockwise:
+      return {};
+    case Fp8Scaling::kDelayed: {
+      AmaxSlot slot = ctx.weights.amax(weight, role);
+      // What is seen when nothing is learnt from it has no part in the scales to come.
+      return {{}, slot.used, ctx.training ? slot.seen : nullptr};
+    }
+    case Fp8Scaling::kTensorwise:
+      break;
+  }
+  Tensor amax = ctx.allocate(Dtype::kF32, {1}, "scales");
+  ctx.kernels.quantize.amax(ctx.stream, part, amax.as<float>());
+  if (is_cut(placement[Axis::kTp])) {
+    ctx.mesh.tp().all_reduce(amax, Reduction::kMax, "largest number").wait();
+  }
+  // The tokens of a micro-batch.
+  ctx.mesh.cp().all_reduce(amax, Reduction::kMax, "largest number").wait();
+  const float* address = amax.as<float>();
+  return {std::move(amax), address, nullptr};
+}
+
+Factor make_factor(Context& ctx, const Param& weight, Fp8Role role, const TensorScale& scale,
+                   const Tensor& x, const FactorUse& use) {
+  const Fp8Recipe& recipe = weight.fp8;
+  if (!recipe.used()) return {x, {}};
+  Factor out;
+  bool transpose = use.weight_gradient && recipe.weight_gradient;
+  if (use.weight_gradient && !transpose) out.plain = x;
+  if (!use.product && !transpose) return out;
+  out.quantized =
+      quantize({ctx.kernels, ctx.stream, ctx.arena},
+               {x.view(), recipe, role, scale.amax, scale.seen, use.product, transpose});
+  return out;
+}
+
+void forward_product(Context& ctx, const Param& weight, const Param* bias, const Factor& x,
+                     const View& y) {
+  WeightLease b = bias ? ctx.weights.use(*bias) : WeightLease{};
+  if (weight.fp8.used()) {
+    Quantized w = ctx.weights.quantized(weight);
+    ctx.kernels.quantize.product(ctx.stream,
+                                 {x.quantized.by_rows(), w.by_rows(), y, 0, b.view, true});
+  } else {
+    WeightLease w = ctx.weights.use(weight);
+    ctx.kernels.gemm.gemm(ctx.stream, {x.plain, w.view, y, false, true, 1, 0, b.view});
+  }
+}
+
+void input_gradient_product(Context& ctx, const Param& weight, const Factor& dy, const View& dx) {
+  if (weight.fp8.used()) {
+    Quantized w = ctx.weights.quantized(weight);
+    ctx.kernels.quantize.product(ctx.stream,
+                                 {dy.quantized.by_rows(), w.by_columns(), dx, 0, {}, false});
+  } else {
+    WeightLease w = ctx.weights.use(weight);
+    ctx.kernels.gemm.gemm(ctx.stream, {dy.plain, w.view, dx, false, false, 1, 0, {}});
+  }
+}
+
+void add_weight_gradient(Context& ctx, const Param& weight, const Placement& placement,
+                         const Factor& dy, const Factor& x) {
+  GradSink sink = ctx.grads.sink(weight, placement);
+  if (weight.fp8.used() && weight.fp8.weight_gradient) {
+    ctx.kernels.quantize.product(
+        ctx.stream,
+        {dy.quantized.by_columns(), x.quantized.by_columns(), sink.view, sink.beta, {}, false});
+  } else {
+    ctx.kernels.gemm.gemm(ctx.stream,
+                          {dy.plain, x.plain, sink.view, true, false, 1, sink.beta, {}});
+  }
+  ctx.grads.done(weight, std::move(sink));
+}
+
+KeptInput::KeptInput(const Quantized& transpose) {
+  transpose_.format = transpose.format;
+  transpose_.block = transpose.block;
+  transpose_.columns = transpose.columns;
+  transpose_.column_scales = transpose.column_scales;
+}
+
+bool KeptInput::transposed(const Param& weight, const Var& x) {
+  return weight.fp8.used() && weight.fp8.weight_gradient && !x.recipe;
+}
+
+Factor KeptInput::get(Context& ctx, const Param& weight, const Tensor& whole) const {
+  if (!transpose_.columns.empty()) return {{}, transpose_};
+  Tensor x = whole.empty() ? source(ctx) : whole;
+  return make_factor(ctx, weight, Fp8Role::kInput, scale_, x, {false, true});
+}
+
+KeptInput forward_and_keep(Context& ctx, const Var& x, const Param& weight, const Param* bias,
+                           const View& y) {
+  TensorScale scale = tensor_scale(ctx, weight, Fp8Role::kInput, x.tensor, x.placement);
+  bool keeps = ctx.tape != nullptr && weight.trains;
+  bool transposes = keeps && KeptInput::transposed(weight, x);
+  Factor factor = make_factor(ctx, weight, Fp8Role::kInput, scale, x.tensor, {true, transposes});
+  forward_product(ctx, weight, bias, factor, y);
+  if (transposes) return KeptInput(factor.quantized);
+  return keeps ? KeptInput(x, std::move(scale)) : KeptInput();
+}
+
+}  // namespace bev

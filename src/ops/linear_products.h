@@ -1,0 +1,68 @@
+// The three products of a linear layer, y = x W^T, in the model's dtype, or in 8-bit floats where
+// the weight's recipe says so. The ops around them see no difference.
+#pragma once
+
+#include "autograd/tape.h"
+
+namespace bev {
+
+// What the scale of a layer's tensor follows from. Empty where it needs nothing: in the model's
+// dtype, and where scales are of blocks.
+struct TensorScale {
+  Tensor hold;
+  const float* amax = nullptr;
+  float* seen = nullptr;
+};
+// Of a tensor of which this rank has `part`. Tensorwise: the largest number of the whole tensor, so
+// this is collective over the ranks that share a micro-batch.
+TensorScale tensor_scale(Context& ctx, const Param& weight, Fp8Role role, const View& part,
+                         const Placement& placement);
+
+// x or dy as the products take it.
+struct Factor {
+  Tensor plain;
+  Quantized quantized;
+};
+struct FactorUse {
+  bool product = true;          // y = x W^T of x, dx = dy W of dy
+  bool weight_gradient = true;  // dW = dy^T x
+};
+// `x`, rows of the tensor that `scale` is of, for some of its uses.
+Factor make_factor(Context& ctx, const Param& weight, Fp8Role role, const TensorScale& scale,
+                   const Tensor& x, const FactorUse& use);
+
+// y [T, O] = x W^T (+ b).
+void forward_product(Context& ctx, const Param& weight, const Param* bias, const Factor& x,
+                     const View& y);
+// dx [T, I] = dy W.
+void input_gradient_product(Context& ctx, const Param& weight, const Factor& dy, const View& dx);
+// dW = dy^T x goes to the weight's sink.
+void add_weight_gradient(Context& ctx, const Param& weight, const Placement& placement,
+                         const Factor& dy, const Factor& x);
+
+// What the weight gradient needs of x. In 8-bit floats that is the quantised transpose, half of x's
+// bytes; where x is made again in the backward, or only a part of it is kept, so is the transpose.
+class KeptInput {
+ public:
+  KeptInput() = default;
+  KeptInput(const Var& x, TensorScale scale) : source_(x), scale_(std::move(scale)) {}
+  explicit KeptInput(const Quantized& transpose);
+
+  // Whether `x` is to be kept as the transpose that its forward product makes on the way.
+  static bool transposed(const Param& weight, const Var& x);
+  // What was kept, if it was x itself.
+  Tensor source(Context& ctx) const { return source_.get(ctx); }
+  // `whole` is what the sources of all ranks make up; empty where this rank's is all of it.
+  Factor get(Context& ctx, const Param& weight, const Tensor& whole = {}) const;
+
+ private:
+  Saved source_;
+  TensorScale scale_;
+  Quantized transpose_;
+};
+
+// The forward product of all of x, and what is to be kept of it.
+KeptInput forward_and_keep(Context& ctx, const Var& x, const Param& weight, const Param* bias,
+                           const View& y);
+
+}  // namespace bev

@@ -1,0 +1,246 @@
+// Linear layers in 8-bit floats: every recipe trains, and layouts give one rank's answer.
+#include <gtest/gtest.h>
+
+#include <map>
+#include <mutex>
+
+#include "backend/cpu/cpu_kernels.h"
+#include "comm/world.h"
+#include "tests/support/layouts.h"
+
+namespace bev::test {
+namespace {
+
+// Sizes that two tensor-parallel ranks can cut for any recipe.
+ModelConfig fp8_llama(bool blocks) {
+  ModelConfig model = tiny_llama();
+  model.num_layers = 2;
+  model.hidden_size = blocks ? 128 : 32;
+  model.num_attention_heads = 4;
+  model.num_query_groups = 2;
+  model.kv_channels = blocks ? 128 : 16;
+  model.ffn_hidden_size = blocks ? 256 : 64;
+  model.init_method_std = 0.1;
+  return model;
+}
+
+TinyRun fp8_run(Fp8Scaling recipe) {
+  TinyRun run;
+  run.model = fp8_llama(recipe == Fp8Scaling::kBlockwise);
+  run.dtype = Dtype::kF32;
+  run.micro_batch_size = 2;
+  run.fp8.fp8_format = Fp8FormatChoice::kHybrid;
+  run.fp8.fp8_recipe = recipe;
+  return run;
+}
+
+// body(engine) on every rank of a run.
+template <class Body>
+void with_engines(const TinyRun& run, Dtype dtype, const Body& body) {
+  EngineOptions options;
+  options.model = run.model;
+  options.parallel = run.parallel;
+  options.parallel.data_parallel_size = std::max<std::int64_t>(run.parallel.data_parallel_size, 1);
+  options.dtype = dtype;
+  options.fp8 = run.fp8;
+  auto ranks = static_cast<int>(mesh_shape(options.parallel).size());
+  run_thread_ranks(ranks, {}, [&](World& world) {
+    Engine engine(world, cpu_kernels(), options);
+    body(engine);
+  });
+}
+
+constexpr Fp8Scaling kRecipes[] = {Fp8Scaling::kTensorwise, Fp8Scaling::kDelayed,
+                                   Fp8Scaling::kBlockwise};
+
+TEST(Fp8, EveryRecipeIsNearTheModelsOwnPrecision) {
+  for (Fp8Scaling recipe : kRecipes) {
+    TinyRun run = fp8_run(recipe), plain = run;
+    plain.fp8 = {};
+    LayoutAnswer exact = run_tiny(plain), rounded = run_tiny(run);
+    for (std::size_t i = 0; i < exact.losses.size(); ++i) {
+      EXPECT_NEAR(rounded.losses[i], exact.losses[i], 0.03 * exact.losses[i])
+          << static_cast<int>(recipe) << ", step " << i;
+    }
+    EXPECT_NE(rounded.losses[0], exact.losses[0]);
+    double difference = largest_difference(exact.gradients, rounded.gradients).value;
+    EXPECT_LT(difference, 0.3) << static_cast<int>(recipe);
+    run.fp8.fp8_wgrad = false;
+    EXPECT_NE(run_tiny(run).gradients, rounded.gradients);
+  }
+}
+
+TEST(Fp8, RecomputingChangesNoBit) {
+  for (Fp8Scaling recipe : kRecipes) {
+    TinyRun run = fp8_run(recipe);
+    LayoutAnswer kept = run_tiny(run);
+    run.parallel.recompute_granularity = RecomputeGranularity::kSelective;
+    run.parallel.recompute_modules = {"core_attn", "layernorm", "activation", "mlp"};
+    EXPECT_EQ(run_tiny(run).weights, kept.weights) << static_cast<int>(recipe);
+    run.parallel.recompute_granularity = RecomputeGranularity::kFull;
+    EXPECT_EQ(run_tiny(run).weights, kept.weights) << static_cast<int>(recipe);
+  }
+}
+
+TEST(Fp8, EndLayersStayInTheModelsPrecision) {
+  TinyRun run = fp8_run(Fp8Scaling::kTensorwise), plain = run;
+  plain.fp8 = {};
+  run.fp8.first_last_layers_bf16 = true;
+  EXPECT_EQ(run_tiny(run).losses, run_tiny(plain).losses);  // both layers are at an end
+  run.fp8.num_layers_at_end_in_bf16 = 0;
+  EXPECT_NE(run_tiny(run).losses, run_tiny(plain).losses);
+}
+
+struct Layout {
+  const char* name;
+  ParallelConfig parallel;
+};
+
+std::vector<Layout> layouts() {
+  std::vector<Layout> out;
+  auto add = [&](const char* name) -> ParallelConfig& {
+    return out.emplace_back(Layout{name, {}}).parallel;
+  };
+  add("tp 2").tensor_model_parallel_size = 2;
+  ParallelConfig& sp = add("tp 2, sp");
+  sp.tensor_model_parallel_size = 2;
+  sp.sequence_parallel = true;
+  ParallelConfig& overlap = add("tp 2, sp, overlap");
+  overlap.tensor_model_parallel_size = 2;
+  overlap.sequence_parallel = overlap.tp_comm_overlap = true;
+  add("pp 2").pipeline_model_parallel_size = 2;
+  ParallelConfig& zero1 = add("dp 2, ZeRO-1");
+  zero1.data_parallel_size = 2;
+  zero1.data_parallel_sharding_strategy = ShardingStrategy::kOptim;
+  ParallelConfig& zero3 = add("tp 2, dp 2, ZeRO-3");
+  zero3.tensor_model_parallel_size = zero3.data_parallel_size = 2;
+  zero3.data_parallel_sharding_strategy = ShardingStrategy::kOptimGradsParams;
+  zero3.overlap_param_gather = zero3.overlap_grad_reduce = true;
+  add("cp 2").context_parallel_size = 2;
+  ParallelConfig& bubble = add("pp 2, tp 2, zero bubble");
+  bubble.pipeline_model_parallel_size = bubble.tensor_model_parallel_size = 2;
+  bubble.sequence_parallel = true;
+  bubble.pipeline_schedule = PipelineSchedule::kZeroBubbleH1;
+  return out;
+}
+
+// Sums in another order move a number by its last bit, and one in a hundred thousand of those to
+// the next 8-bit float, which shows in the gradient of a token; a scale that does not count the
+// whole tensor moves nearly all of them. The larger model has such numbers, and blocks of tokens
+// are not the same ones where cp cuts a sequence.
+TEST(Fp8, LayoutsGiveOneRanksAnswer) {
+  for (Fp8Scaling recipe : kRecipes) {
+    TinyRun single = fp8_run(recipe);
+    LayoutAnswer expected = run_tiny(single);
+    for (const Layout& layout : layouts()) {
+      SCOPED_TRACE(concat(static_cast<int>(recipe), ", ", layout.name));
+      TinyRun run = single;
+      run.parallel = layout.parallel;
+      LayoutAnswer actual = run_tiny(run);
+      double near = recipe == Fp8Scaling::kBlockwise ? 0.1 : 2e-3;
+      EXPECT_EQ(answer_difference(expected, actual, {near, 0, 1e-3}), "");
+      EXPECT_NEAR(actual.losses[0], expected.losses[0], 1e-3);
+      for (std::size_t i = 1; i < expected.losses.size(); ++i) {
+        EXPECT_NEAR(actual.losses[i], expected.losses[i], 0.01 * expected.losses[i]);
+      }
+    }
+  }
+}
+
+// The largest numbers that one step has seen of each layer's x, weight and dy.
+std::map<std::string, std::vector<float>> amaxes_of(const TinyRun& run) {
+  std::map<std::string, std::vector<float>> all;
+  std::mutex mutex;
+  with_engines(run, Dtype::kF32, [&](Engine& engine) {
+    StepSamples samples = random_samples(run.model.vocab_size, 4, 11, 5);
+    engine.train_step(rank_micro_batches(engine.ctx(), samples, run.micro_batch_size), {1, 1e-3});
+    for (const AmaxHistory::Part& part : engine.store().amaxes().parts()) {
+      std::vector<float> mine = engine.ctx().download<float>(part.memory);
+      std::scoped_lock lock(mutex);
+      std::vector<float>& known = all[part.name_and_shape->name];
+      if (known.empty()) known = mine;
+      EXPECT_EQ(known, mine) << part.name_and_shape->name;
+    }
+  });
+  return all;
+}
+
+TEST(Fp8, LargestNumbersAreOfWholeTensors) {
+  TinyRun single = fp8_run(Fp8Scaling::kDelayed);
+  single.fp8.fp8_amax_history_len = 2;
+  auto expected = amaxes_of(single);
+  EXPECT_EQ(expected.size(), 16u);
+  for (const Layout& layout : layouts()) {
+    TinyRun run = single;
+    run.parallel = layout.parallel;
+    auto actual = amaxes_of(run);
+    ASSERT_EQ(actual.size(), expected.size()) << layout.name;
+    for (const auto& [name, values] : expected) {
+      for (std::size_t i = 0; i < values.size(); ++i) {
+        EXPECT_NEAR(actual[name][i], values[i], 1e-4f * values[i]) << layout.name << ", " << name;
+      }
+    }
+  }
+}
+
+// The 8-bit weights of all layers under their global names, of fresh engines.
+std::map<std::string, std::vector<std::uint8_t>> weight_bytes(const TinyRun& run) {
+  std::map<std::string, std::vector<std::uint8_t>> all;
+  std::mutex mutex;
+  with_engines(run, Dtype::kBf16, [&](Engine& engine) {
+    const Group& tp = engine.mesh().tp();
+    for (const Param* param : engine.store().params()) {
+      if (!param->fp8.used()) continue;
+      Quantized value = engine.store().quantized(*param);
+      const auto* bytes = value.rows.as<std::uint8_t>();
+      const auto* turned = value.columns.as<std::uint8_t>();
+      std::int64_t rows = param->local[0], columns = param->local[1];
+      for (std::int64_t i = 0; i < rows * columns; ++i) {
+        if (param->fp8.scaling == Fp8Scaling::kBlockwise) break;
+        ASSERT_EQ(bytes[i], turned[i % columns * padded_rows(value.block, rows) + i / columns]);
+      }
+      std::scoped_lock lock(mutex);
+      std::vector<std::uint8_t>& global = all[param->name];
+      global.resize(static_cast<std::size_t>(param->shape.numel()));
+      for (const ElementRun& run_of :
+           element_runs(param->shape, param->split, tp.size(), tp.rank())) {
+        std::copy_n(bytes + run_of.local, run_of.count, global.begin() + run_of.global);
+      }
+    }
+  });
+  return all;
+}
+
+TEST(Fp8, WeightsHaveTheSameBitsInEveryLayout) {
+  for (Fp8Scaling recipe : kRecipes) {
+    TinyRun single = fp8_run(recipe);
+    auto expected = weight_bytes(single);
+    EXPECT_EQ(expected.size(), 8u);
+    for (const Layout& layout : layouts()) {
+      TinyRun run = single;
+      run.parallel = layout.parallel;
+      EXPECT_TRUE(weight_bytes(run) == expected) << static_cast<int>(recipe) << ", " << layout.name;
+    }
+  }
+}
+
+TEST(Fp8, SizesThatNoProductTakesAreNamed) {
+  Fp8Config fp8;
+  fp8.fp8_format = Fp8FormatChoice::kE4m3;
+  EXPECT_TRUE(fp8.problems(fp8_llama(false), Dtype::kBf16, 2).empty());
+  EXPECT_EQ(fp8.problems(tiny_llama(), Dtype::kBf16, 1).size(), 4u);
+  EXPECT_EQ(fp8.problems(fp8_llama(false), Dtype::kBf16, 8).size(), 2u);
+  EXPECT_EQ(fp8.problems(fp8_llama(false), Dtype::kF64, 1).size(), 1u);
+  fp8.first_last_layers_bf16 = true;
+  EXPECT_EQ(fp8.problems(fp8_llama(false), Dtype::kBf16, 1).size(), 1u);
+  fp8.fp8_recipe = Fp8Scaling::kBlockwise;
+  EXPECT_TRUE(fp8.problems(fp8_llama(true), Dtype::kBf16, 2).empty());
+  ModelConfig narrow = fp8_llama(true);
+  narrow.num_query_groups = 1;  // its keys and values fill half a block of each rank
+  EXPECT_TRUE(fp8.problems(narrow, Dtype::kBf16, 1).empty());
+  EXPECT_EQ(fp8.problems(narrow, Dtype::kBf16, 2).size(), 1u);
+  EXPECT_FALSE(fp8.problems(fp8_llama(false), Dtype::kBf16, 1).empty());
+}
+
+}  // namespace
+}  // namespace bev::test
