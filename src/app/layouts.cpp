@@ -182,8 +182,10 @@ std::string layout_text(const ParallelConfig& layout) {
              sized("instances", layout.num_distributed_optimizer_instances),
              flag(layout.overlap_grad_reduce, "gradoverlap"),
              flag(layout.overlap_param_gather, "paramoverlap")));
-  add(concat(sized("ep", layout.expert_model_parallel_size),
-             sized("etp", layout.expert_tensor_parallel_size)));
+  // The default is tp.
+  std::int64_t etp = layout.expert_tensor_parallel_size;
+  bool own = etp > 0 && etp != layout.tensor_model_parallel_size;
+  add(concat(sized("ep", layout.expert_model_parallel_size), own ? concat("etp", etp) : ""));
   add(flag(layout.use_tp_pp_dp_mapping, "dpouter"));
   return parts.empty() ? "1 rank" : join(parts, ",");
 }
@@ -247,6 +249,23 @@ void vary_sharding(ParallelConfig layout, const auto& add) {
 }
 
 }  // namespace
+
+std::vector<ParallelConfig> with_experts(const std::vector<ParallelConfig>& layouts) {
+  return with_each(layouts, [](ParallelConfig layout, const auto& add) {
+    add(layout);
+    std::int64_t tp = layout.tensor_model_parallel_size;
+    std::int64_t stage = tp * layout.context_parallel_size * layout.data_parallel_size;
+    // Every expert whole, or cut as the rest of the model is.
+    for (std::int64_t etp : tp == 1 ? std::vector{tp} : std::vector{tp, std::int64_t{1}}) {
+      for (std::int64_t ep : divisors(stage / etp)) {
+        if (ep == 1 && etp == tp) continue;
+        layout.expert_model_parallel_size = ep;
+        layout.expert_tensor_parallel_size = etp;
+        add(layout);
+      }
+    }
+  });
+}
 
 std::vector<ParallelConfig> all_layouts(std::int64_t ranks, const ParallelConfig& base) {
   Layouts layouts;

@@ -20,5 +20,7 @@ std::string layout_text(const ParallelConfig& layout);
 // Every combination of axes, schedules, sharding strategies and exchanges of exactly so many ranks,
 // whether a model can be cut so or not.
 std::vector<ParallelConfig> all_layouts(std::int64_t ranks, const ParallelConfig& base);
+// Each of them, and with every ep, experts being whole or cut as the rest of the model is.
+std::vector<ParallelConfig> with_experts(const std::vector<ParallelConfig>& layouts);
 
 }  // namespace bev

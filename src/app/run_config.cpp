@@ -121,7 +121,6 @@ std::vector<Width> mlp_widths(const ModelConfig& model) {
   std::vector<Width> widths;
   if (sparse < model.num_layers) widths.push_back({"--ffn-hidden-size", model.ffn_size()});
   if (sparse == 0) return widths;
-  widths.push_back({"--moe-ffn-hidden-size", model.expert_ffn_size()});
   if (model.moe.shared_expert_size > 0) {
     widths.push_back({"--moe-shared-expert-intermediate-size", model.moe.shared_expert_size});
   }
@@ -253,6 +252,27 @@ void check_data_parallel(const RunConfig& run, Problems& out) {
   }
 }
 
+void check_expert_parts(const RunConfig& run, const MeshShape& mesh, Problems& out) {
+  const ModelConfig& model = run.model;
+  if (mesh.ep > model.moe.num_experts) {
+    out.push_back(concat("--expert-model-parallel-size: ", mesh.ep, " ranks share --num-experts ",
+                         model.moe.num_experts, "; at most ", model.moe.num_experts));
+  }
+  std::int64_t width = model.expert_ffn_size();
+  if (model.hidden_size > 0 && width % mesh.etp != 0) {
+    out.push_back(concat("--expert-tensor-parallel-size: ", mesh.etp,
+                         " does not divide --moe-ffn-hidden-size ", width, "; use ",
+                         divisors_text(width)));
+  }
+  bool own_grid = mesh.ep > 1 || mesh.etp != mesh.tp;
+  if (mesh.tp > 1 && own_grid && !run.parallel.sequence_parallel) {
+    out.push_back(concat("--expert-model-parallel-size: ep ", mesh.ep, " x etp ", mesh.etp,
+                         " with tp ", mesh.tp,
+                         " exchange tokens, of which every rank has its own with "
+                         "--sequence-parallel; add it"));
+  }
+}
+
 void check_experts(const RunConfig& run, Problems& out) {
   std::int64_t ep = run.parallel.expert_model_parallel_size;
   MeshShape mesh = mesh_shape(run.parallel);
@@ -262,6 +282,7 @@ void check_experts(const RunConfig& run, Problems& out) {
         "--expert-model-parallel-size: ep ", mesh.ep, " x etp ", mesh.etp, " does not divide the ",
         stage, " ranks of a pipeline stage; their product may be ", divisors_text(stage)));
   }
+  if (run.model.moe.any()) return check_expert_parts(run, mesh, out);
   // A plan may show the groups; a run would share out nothing.
   if (ep > 1 && !run.train.dry_run) {
     out.push_back(concat("--expert-model-parallel-size: ", ep,

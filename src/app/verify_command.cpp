@@ -168,6 +168,7 @@ std::vector<ParallelConfig> wanted_layouts(const CommandConfig& config,
   const RunConfig& run = config.run;
   if (config.verify.all == 0) return parse_layouts(config.verify.layouts, run.parallel);
   std::vector<ParallelConfig> layouts = all_layouts(config.verify.all, run.parallel);
+  if (run.model.moe.any()) layouts = with_experts(layouts);
   std::erase_if(layouts, [&](const ParallelConfig& layout) {
     return !layout_problems(run, layout, known).empty();
   });

@@ -28,14 +28,14 @@ void load_hf_weights(Engine& engine, const std::string& folder) {
   WeightMap map(engine.options().model);
   map.check(files);
   Context& ctx = engine.ctx();
-  const Group& tp = engine.mesh().tp();
   std::vector<std::byte> part;
   for (const Param* param : engine.store().params()) {
     StoredParam stored(map.find(param->name), files);
     ValueRange kept = engine.store().kept_value(*param);
     std::size_t item = size_of(kept.value.dtype);
     part.resize(static_cast<std::size_t>(kept.range.size()) * item);
-    for (const ElementRun& run : element_runs(param->shape, param->split, tp.size(), tp.rank())) {
+    ParamPart cut = part_of(param->split, engine.mesh());
+    for (const ElementRun& run : element_runs(param->shape, param->split, cut)) {
       std::int64_t begin = std::max(run.local, kept.range.begin);
       std::int64_t end = std::min(run.local + run.count, kept.range.end);
       if (begin >= end) continue;
@@ -76,28 +76,31 @@ const ParamGather::Whole& ParamGather::whole(const std::string& name) const {
   BEV_FAIL(ErrorKind::kInternal, "gather: no parameter ", name);
 }
 
-// The whole parameter from the tensor-parallel ranks' parts.
-Tensor ParamGather::gather_tp(const Param& param) {
+// The whole parameter from the parts of the ranks that share it.
+Tensor ParamGather::gather_parts(const Param& param) {
   Context& ctx = engine_.ctx();
-  Group& tp = engine_.mesh().tp().host();
+  const Mesh& mesh = engine_.mesh();
+  bool experts = param.split.of_experts();
+  Group& group = mesh.group(experts ? MeshGroup::kExperts : MeshGroup::kTp).host();
   WeightLease lease = what_ == What::kValue ? engine_.store().local_value(param)
                                             : engine_.store().local_gradient(param);
   Tensor mine(host_, lease.view.dtype, lease.view.shape, "gather");
   ctx.kernels.device.fetch(ctx.stream, lease.view, mine.view().data).wait();
-  if (param.split.dim < 0 || tp.size() == 1) return mine;
+  if (param.split.dim < 0 || group.size() == 1) return mine;
   Tensor out(host_, mine.dtype(), param.shape, "gather");
   Tensor parts(host_, mine.dtype(), {param.shape.numel()}, "gather");
-  tp.all_gather(mine.view().flat(), parts, param.name).wait();
+  group.all_gather(mine.view().flat(), parts, param.name).wait();
   std::size_t item = size_of(mine.dtype());
   const auto* from = static_cast<const std::byte*>(parts.view().data);
   auto* to = static_cast<std::byte*>(out.view().data);
-  for (int part = 0; part < tp.size(); ++part) {
-    for (const ElementRun& run : element_runs(param.shape, param.split, tp.size(), part)) {
+  for (int member : group.members()) {
+    ParamPart cut = part_of(param.split, mesh.shape(), coordinate_of(mesh.shape(), member));
+    for (const ElementRun& run : element_runs(param.shape, param.split, cut)) {
       std::memcpy(to + static_cast<std::size_t>(run.global) * item,
                   from + static_cast<std::size_t>(run.local) * item,
                   static_cast<std::size_t>(run.count) * item);
     }
-    std::int64_t count = param.split.local_shape(param.shape, tp.size(), part).numel();
+    std::int64_t count = param.split.local_shape(param.shape, cut).numel();
     from += static_cast<std::size_t>(count) * item;
   }
   return out;
@@ -108,7 +111,7 @@ Tensor ParamGather::gather(const std::string& name) {
   const Mesh& mesh = engine_.mesh();
   Group& world = mesh.world().host();
   Tensor value;
-  if (mesh.at().pp == param.owner_stage) value = gather_tp(*held(name));
+  if (mesh.at().pp == param.owner_stage) value = gather_parts(*held(name));
   auto source = static_cast<int>(rank_of(mesh.shape(), {0, 0, 0, param.owner_stage}));
   if (source == 0) return world.rank() == 0 ? value : Tensor();
   if (world.rank() == source) world.send(value, 0, 0, name).wait();

@@ -41,7 +41,7 @@ class ParamGather {
     std::int32_t owner_stage = -1;
   };
   const Whole& whole(const std::string& name) const;
-  Tensor gather_tp(const Param& param);
+  Tensor gather_parts(const Param& param);
 
   Engine& engine_;
   What what_;

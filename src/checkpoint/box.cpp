@@ -104,14 +104,17 @@ std::vector<Box> boxes_of_range(const Shape& shape, Range range) {
   return out;
 }
 
-std::vector<HeldBox> held_boxes(const Shape& global, const Split& split, std::int64_t parts,
-                                std::int64_t index, Range range) {
+std::vector<HeldBox> held_boxes(const Shape& global, const Split& split, const ParamPart& part,
+                                Range range) {
   std::vector<HeldBox> out;
-  Shape local = split.local_shape(global, parts, index);
+  Shape local = split.local_shape(global, part);
   std::vector<ElementRun> runs;  // along the dim that is cut
   if (split.dim >= 0) {
-    runs = element_runs({global[split.dim]}, {split.axis, 0, split.segments}, parts, index);
+    runs = element_runs({global[split.dim]}, {Axis::kTp, 0, split.segments},
+                        {part.parts, part.index});
   }
+  std::int64_t first_expert =
+      split.of_experts() ? shard_range(global[0], part.expert_parts, part.expert_index).begin : 0;
   for (const Box& box : boxes_of_range(local, range)) {
     if (split.dim < 0) out.push_back({box, box});
     for (const ElementRun& run : runs) {
@@ -122,6 +125,9 @@ std::vector<HeldBox> held_boxes(const Shape& global, const Split& split, std::in
       held.local.set(split.dim, {begin, end});
       std::int64_t shift = run.global - run.local;
       held.global.set(split.dim, {begin + shift, end + shift});
+      if (split.of_experts()) {
+        held.global.set(0, {box.begin[0] + first_expert, box.end[0] + first_expert});
+      }
       out.push_back(held);
     }
   }

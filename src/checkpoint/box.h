@@ -42,9 +42,9 @@ std::vector<Box> boxes_of_range(const Shape& shape, Range range);
 struct HeldBox {
   Box local, global;
 };
-// The boxes that hold the given elements of part `index` of `parts`, flattened.
-std::vector<HeldBox> held_boxes(const Shape& global, const Split& split, std::int64_t parts,
-                                std::int64_t index, Range range);
+// The boxes that hold the given elements of a part, flattened.
+std::vector<HeldBox> held_boxes(const Shape& global, const Split& split, const ParamPart& part,
+                                Range range);
 
 // Elements that lie next to each other both in memory of the box `a` and in memory of the box `b`.
 struct BoxRun {

@@ -61,10 +61,10 @@ class PartFiller {
   // Those elements of the flattened local parameter, into flat_.
   void read(const StatePart& part, const std::string& from, Range range) {
     const Param& param = *part.param;
-    const Group& tp = engine_.mesh().tp();
+    ParamPart cut = part_of(param.split, engine_.mesh());
     std::size_t item = size_of(part.memory.dtype);
     flat_.resize(static_cast<std::size_t>(range.size()) * item);
-    for (const HeldBox& held : held_boxes(param.shape, param.split, tp.size(), tp.rank(), range)) {
+    for (const HeldBox& held : held_boxes(param.shape, param.split, cut, range)) {
       std::vector<BoxRun> runs = common_runs(whole_box(param.local), held.local, held.local);
       auto place = [&](const BoxRun& run) {
         return flat_.data() + static_cast<std::size_t>(run.a - range.begin) * item;
@@ -132,11 +132,10 @@ std::vector<bool> shards_to_restore(Engine& engine, const CheckpointReader& read
                                     bool with_optimizer) {
   check_tensors(engine, reader, with_optimizer);
   std::vector<bool> needed(reader.manifest().shards.size());
-  const Group& tp = engine.mesh().tp();
   for (const auto& [from, part] : parts_to_restore(engine, reader, with_optimizer)) {
     const Param& param = *part.param;
-    for (const HeldBox& held :
-         held_boxes(param.shape, param.split, tp.size(), tp.rank(), part.range)) {
+    ParamPart cut = part_of(param.split, engine.mesh());
+    for (const HeldBox& held : held_boxes(param.shape, param.split, cut, part.range)) {
       reader.add_shards(from, held.global, needed);
     }
   }

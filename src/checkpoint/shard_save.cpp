@@ -14,11 +14,11 @@ namespace bev {
 std::vector<SourcePiece> pieces_to_write(Engine& engine, bool with_optimizer,
                                          std::int64_t least_elements) {
   std::vector<SourcePiece> pieces;
-  const Group& tp = engine.mesh().tp();
   for (const StatePart& part : owned_state(engine, with_optimizer)) {
     Range mine = written_range(engine, part, least_elements);
     const Param& param = *part.param;
-    for (const HeldBox& box : held_boxes(param.shape, param.split, tp.size(), tp.rank(), mine)) {
+    ParamPart cut = part_of(param.split, engine.mesh());
+    for (const HeldBox& box : held_boxes(param.shape, param.split, cut, mine)) {
       pieces.push_back({piece_name(part.name, box.global), part.memory.dtype, box, part});
     }
   }

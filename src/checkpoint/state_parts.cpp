@@ -96,7 +96,7 @@ std::vector<StatePart> owned_state(Engine& engine, bool with_optimizer) {
 // tensors, which one writes alone, are spread.
 Range written_range(const Engine& engine, const StatePart& part, std::int64_t least) {
   const Param& param = *part.param;
-  const Group& replicas = engine.store().plan().replicas();
+  const Group& replicas = engine.store().plan().replicas(param);
   const Group& tp = engine.mesh().tp();
   std::int64_t holders = replicas.size(), holder = replicas.rank();
   if (param.split.dim < 0) {

@@ -108,7 +108,8 @@ std::vector<int> group_members(const MeshShape& shape, std::int64_t rank,
 std::string_view name_of(MeshGroup group) {
   constexpr std::array<std::string_view, kMeshGroupCount> kNames = {
       "tp",       "cp",       "dp",        "pp",  "dp x cp", "shards", "replicas", "kv",
-      "cp inner", "cp outer", "embedding", "etp", "ep",      "edp",    "world",    "self"};
+      "cp inner", "cp outer", "embedding", "etp", "ep",      "edp",    "experts",  "expert shards",
+      "expert replicas", "world", "self"};
   return kNames[static_cast<std::size_t>(group)];
 }
 
@@ -148,12 +149,27 @@ std::vector<int> members_of(const MeshShape& shape, std::int64_t rank, MeshGroup
       return members({Axis::kEp});
     case MeshGroup::kEdp:
       return members({Axis::kEdp});
+    case MeshGroup::kExperts:
+      return members({Axis::kEtp, Axis::kEp});
+    case MeshGroup::kExpertShards:
+      return block_of(members({Axis::kEdp}), rank, shape.expert_shards());
+    case MeshGroup::kExpertReplicas:
+      return across_blocks(members({Axis::kEdp}), rank, shape.expert_shards());
     case MeshGroup::kWorld:
       return members({Axis::kTp, Axis::kCp, Axis::kDp, Axis::kPp});
     case MeshGroup::kSelf:
       return {static_cast<int>(rank)};
   }
   return {};
+}
+
+ParamPart part_of(const Split& split, const MeshShape& shape, const MeshCoordinate& at) {
+  if (split.of_experts()) return {shape.etp, at.etp, shape.ep, at.ep};
+  return {shape.tp, at.tp};
+}
+
+ParamPart part_of(const Split& split, const Mesh& mesh) {
+  return part_of(split, mesh.shape(), mesh.at());
 }
 
 Mesh::Mesh(World& world, const MeshShape& shape, GroupMaker* device)

@@ -26,6 +26,11 @@ struct MeshShape {
 
   std::int64_t size() const { return tp * cp * dp * pp; }
   std::int64_t edp() const { return tp * cp * dp / (etp * ep); }
+  // Ranks of edp that shard one copy of the experts: as many copies as the rest of the model has,
+  // where they divide.
+  std::int64_t expert_shards() const {
+    return edp() % dp_instances == 0 ? edp() / dp_instances : edp();
+  }
 };
 
 // pp is the same in both grids.
@@ -57,14 +62,22 @@ enum class MeshGroup : std::uint8_t {
   kEmbedding,  // first and last pipeline stage; this rank alone on other stages
   kEtp,
   kEp,
-  kEdp,
+  kEdp,             // over which gradients of experts are summed
+  kExperts,         // etp x ep: has every expert once
+  kExpertShards,    // as kShards, of edp
+  kExpertReplicas,  // as kReplicas
   kWorld,
   kSelf,  // this rank alone
 };
-inline constexpr int kMeshGroupCount = 16;
+inline constexpr int kMeshGroupCount = 19;
 std::string_view name_of(MeshGroup group);
 // World ranks of the group that `rank` is in.
 std::vector<int> members_of(const MeshShape& shape, std::int64_t rank, MeshGroup group);
+
+class Mesh;
+// What a rank has of a parameter.
+ParamPart part_of(const Split& split, const MeshShape& shape, const MeshCoordinate& at);
+ParamPart part_of(const Split& split, const Mesh& mesh);
 
 class Mesh {
  public:

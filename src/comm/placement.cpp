@@ -65,18 +65,20 @@ std::vector<std::int64_t> segments_of(const Shape& global, const Split& split) {
 }
 }  // namespace
 
-Shape Split::local_shape(const Shape& global, std::int64_t parts, std::int64_t index) const {
+Shape Split::local_shape(const Shape& global, const ParamPart& part) const {
   Shape local = global;
   if (dim < 0) return local;
+  if (of_experts()) {
+    local[0] = shard_range(global[0], part.expert_parts, part.expert_index).size();
+  }
   local[dim] = 0;
   for (std::int64_t size : segments_of(global, *this)) {
-    local[dim] += shard_range(size, parts, index).size();
+    local[dim] += shard_range(size, part.parts, part.index).size();
   }
   return local;
 }
 
-std::vector<ElementRun> element_runs(const Shape& global, const Split& split, std::int64_t parts,
-                                     std::int64_t index) {
+std::vector<ElementRun> element_runs(const Shape& global, const Split& split, const ParamPart& cut) {
   if (split.dim < 0) return {{0, 0, global.numel()}};
   std::int64_t outer = 1, inner = 1;
   for (int dim = 0; dim < split.dim; ++dim) outer *= global[dim];
@@ -84,10 +86,15 @@ std::vector<ElementRun> element_runs(const Shape& global, const Split& split, st
 
   std::vector<ElementRun> runs;
   std::int64_t local = 0;
-  for (std::int64_t row = 0; row < outer; ++row) {
+  Range rows{0, outer};
+  if (split.of_experts()) {
+    Range experts = shard_range(global[0], cut.expert_parts, cut.expert_index);
+    rows = {experts.begin * (outer / global[0]), experts.end * (outer / global[0])};
+  }
+  for (std::int64_t row = rows.begin; row < rows.end; ++row) {
     std::int64_t segment_begin = row * global[split.dim];
     for (std::int64_t size : segments_of(global, split)) {
-      Range part = shard_range(size, parts, index);
+      Range part = shard_range(size, cut.parts, cut.index);
       std::int64_t count = part.size() * inner, start = (segment_begin + part.begin) * inner;
       if (count > 0) {
         bool continues = !runs.empty() && runs.back().global + runs.back().count == start;

@@ -52,16 +52,23 @@ struct Range {
 // larger).
 Range shard_range(std::int64_t n, std::int64_t parts, std::int64_t index);
 
+// Which part of a parameter a rank has: part `index` of `parts` of what its split cuts, and of the
+// experts where it has some.
+struct ParamPart {
+  std::int64_t parts = 1, index = 0;
+  std::int64_t expert_parts = 1, expert_index = 0;
+};
+
 // How a parameter is cut over one mesh axis: dim -1 is whole on every rank. Each segment of the dim
 // is cut by itself (fused q | k | v rows, gate | up rows), so a rank holds its part of each, in
-// order.
+// order. Parameters of experts are cut over etp, and besides their dim 0, the experts, over ep.
 struct Split {
   Axis axis = Axis::kTp;
   int dim = -1;
   std::vector<std::int64_t> segments;  // sizes along dim, adding up to it; empty: one segment
 
-  // The local shape of part `index` of `parts`.
-  Shape local_shape(const Shape& global, std::int64_t parts, std::int64_t index) const;
+  bool of_experts() const { return axis == Axis::kEtp; }
+  Shape local_shape(const Shape& global, const ParamPart& part) const;
 };
 
 // A run of equal element order in both: local elements [local, local + count) of the flattened
@@ -71,7 +78,6 @@ struct ElementRun {
 };
 // The whole map from a rank's part to the global tensor, as runs in local order. Initial values,
 // checkpoints, import and export all use this one map.
-std::vector<ElementRun> element_runs(const Shape& global, const Split& split, std::int64_t parts,
-                                     std::int64_t index);
+std::vector<ElementRun> element_runs(const Shape& global, const Split& split, const ParamPart& part);
 
 }  // namespace bev

@@ -1,6 +1,6 @@
 #include "nn/moe.h"
 
-#include "ops/collective.h"
+#include "ops/expert_exchange.h"
 
 namespace bev {
 
@@ -22,10 +22,10 @@ std::int64_t fc1_rows(const MlpOptions& expert) {
   return expert.activation.gated ? 2 * expert.ffn_size : expert.ffn_size;
 }
 
-// Each expert's rows are cut over tp as those of a dense MLP.
+// Each expert's rows are cut over etp as those of a dense MLP over tp.
 Split fc1_split(const MlpOptions& expert) {
-  if (!expert.activation.gated) return {Axis::kTp, 1, {}};
-  return {Axis::kTp, 1, {expert.ffn_size, expert.ffn_size}};
+  if (!expert.activation.gated) return {Axis::kEtp, 1, {}};
+  return {Axis::kEtp, 1, {expert.ffn_size, expert.ffn_size}};
 }
 
 MlpOptions shared_options(const MoeOptions& o) {
@@ -49,7 +49,7 @@ Moe::Moe(const std::string& name, const MoeOptions& o) : options(o) {
   }
   const std::string fc1_name = name + ".experts.linear_fc1", fc2_name = name + ".experts.linear_fc2";
   fc1 = make_param(fc1_name + ".weight", {o.experts, rows, hidden}, fc1_split(expert), normal);
-  fc2 = make_param(fc2_name + ".weight", {o.experts, hidden, expert.ffn_size}, {Axis::kTp, 2, {}},
+  fc2 = make_param(fc2_name + ".weight", {o.experts, hidden, expert.ffn_size}, {Axis::kEtp, 2, {}},
                    {InitKind::kNormal, expert.down_init_std});
   if (expert.bias) {
     fc1_bias = make_param(fc1_name + ".bias", {o.experts, rows}, fc1_split(expert), kZeros);
@@ -77,14 +77,15 @@ void Moe::params(std::vector<Param*>& list) {
 Var Moe::run_experts(Context& ctx, const Var& x, const Routing& routing,
                      const SequenceLayout& layout) const {
   const MlpOptions& expert = options.expert;
-  Tensor experts = gather_over_tp(ctx, routing.experts, x.placement, layout.tokens);
-  Var probs = enter_tensor_parallel(ctx, routing.probs, layout.tokens);
-  ExpertRows rows = sort_rows(ctx, experts, options.experts);
-  Var in = permute(ctx, enter_tensor_parallel(ctx, x, layout.tokens), rows);
+  Range own = shard_range(options.experts, ctx.mesh.shape().ep, ctx.mesh.at().ep);
+  Tensor experts = gather_for_experts(ctx, routing.experts, x.placement, layout);
+  ExpertRows rows = sort_rows(ctx, experts, own.begin, own.size());
+  Var probs = enter_experts(ctx, routing.probs, layout);
+  Var in = permute(ctx, enter_experts(ctx, x, layout), rows);
   Var up = grouped_linear(ctx, in, rows, fc1, fc1_bias ? &*fc1_bias : nullptr);
   Var inner = weigh(ctx, activation(ctx, up, expert.activation), probs, rows);
   Var out = combine(ctx, grouped_linear(ctx, inner, rows, fc2, nullptr), rows);
-  Var y = leave_tensor_parallel(ctx, out, expert.tensor_parallel.sequence_parallel);
+  Var y = leave_experts(ctx, out, x.placement, layout);
   return fc2_bias ? add_expert_biases(ctx, y, routing, *fc2_bias) : y;
 }
 
@@ -95,7 +96,7 @@ Var Moe::run_shared(Context& ctx, const Var& x, std::int64_t tokens) const {
   RouterSpec gate;
   gate.rule = {.topk = 1, .score = RouterScore::kSigmoid, .normalize = false};
   Routing open = route(ctx, router_logits(ctx, x, *shared_gate, nullptr), gate, nullptr);
-  return weigh(ctx, y, open.probs, sort_rows(ctx, open.experts, 1));
+  return weigh(ctx, y, open.probs, sort_rows(ctx, open.experts, 0, 1));
 }
 
 Var Moe::forward(Context& ctx, const Var& x, const SequenceLayout& layout) const {

@@ -51,26 +51,15 @@ Var router_logits(Context& ctx, const Var& x, const Param& weight, const Param* 
   return out;
 }
 
-Tensor gather_over_tp(Context& ctx, const Tensor& part, const Placement& placement,
-                      std::int64_t tokens) {
-  Group& tp = ctx.mesh.tp();
-  if (tp.size() == 1 || placement[Axis::kTp] != PlaceState::kShard0) return part;
-  Shape shape = part.shape();
-  shape[0] = tokens;
-  Tensor whole = ctx.allocate(part.dtype(), shape, "router");
-  tp.all_gather(part, whole, "tp routing").wait();
-  return whole;
-}
-
-ExpertRows sort_rows(Context& ctx, const Tensor& experts, std::int64_t expert_count) {
+ExpertRows sort_rows(Context& ctx, const Tensor& experts, std::int64_t first, std::int64_t count) {
   OpScope scope(ctx, "sort_rows");
   ExpertRows rows;
   rows.topk = experts.shape()[1];
   std::int64_t slots = experts.numel();
   rows.order = ctx.allocate(Dtype::kI32, {slots}, "router");
   rows.place = ctx.allocate(Dtype::kI32, {slots}, "router");
-  rows.offsets = ctx.allocate(Dtype::kI32, {expert_count + 1}, "router");
-  ctx.kernels.moe.sort_rows(ctx.stream, {experts, 0, rows.order, rows.place, rows.offsets});
+  rows.offsets = ctx.allocate(Dtype::kI32, {count + 1}, "router");
+  ctx.kernels.moe.sort_rows(ctx.stream, {experts, first, rows.order, rows.place, rows.offsets});
   return rows;
 }
 
@@ -119,12 +108,19 @@ class WeighRecipe final : public Recipe {
   ExpertRows rows_;
 };
 
+void check_over_ep(const char* op, const Var& x, PlaceState wanted) {
+  BEV_CHECK(x.placement[Axis::kEp] == wanted, ErrorKind::kInternal, op, ": the input {",
+            x.placement, "} must be ", wanted == PlaceState::kCopied ? "copied" : "shard(0)",
+            " over ep");
+}
+
 }  // namespace
 
 Var permute(Context& ctx, const Var& x, const ExpertRows& rows) {
   OpScope scope(ctx, "permute");
-  Var out = make_output(ctx, "permute", gather(ctx, x.tensor, rows, "activations"), x.placement,
-                        x.tracked());
+  check_over_ep("permute", x, PlaceState::kCopied);
+  Var out = make_output(ctx, "permute", gather(ctx, x.tensor, rows, "activations"),
+                        x.placement.with(Axis::kEp, PlaceState::kShard0), x.tracked());
   if (ctx.tape == nullptr) return out;
   out.recipe = ctx.tape->make_recipe<PermuteRecipe>(Saved(x), rows);
   if (!out.tracked()) return out;
@@ -141,8 +137,9 @@ Var combine(Context& ctx, const Var& x, const ExpertRows& rows) {
   OpScope scope(ctx, "combine");
   BEV_CHECK(x.shape()[0] == rows.count(), "combine: input ", x.shape(), " for ", rows.count(),
             " rows");
-  Var out =
-      make_output(ctx, "combine", sum(ctx, x.tensor, rows, "activations"), x.placement, x.tracked());
+  check_over_ep("combine", x, PlaceState::kShard0);
+  Var out = make_output(ctx, "combine", sum(ctx, x.tensor, rows, "activations"),
+                        x.placement.with(Axis::kEp, PlaceState::kPartial), x.tracked());
   if (!out.tracked()) return out;
   ctx.tape->record("combine", ctx.layer,
                    [rows, in = GradSlot(x), result = GradSlot(out)](Backward& back) {
@@ -182,14 +179,14 @@ Var weigh(Context& ctx, const Var& x, const Var& probs, const ExpertRows& rows) 
 
 namespace {
 Placement grouped_placement(const Var& x, const Param& weight) {
-  PlaceState state = x.placement[Axis::kTp];
+  PlaceState state = x.placement[Axis::kEtp];
   bool column = weight.split.dim == 1;
   BEV_CHECK(column || weight.split.dim == 2, ErrorKind::kInternal, "grouped_linear ", weight.name,
             ": the weight must be split over dim 1 or 2");
   BEV_CHECK(state == (column ? PlaceState::kCopied : PlaceState::kShard1), ErrorKind::kInternal,
             "grouped_linear ", weight.name, ": the input {", x.placement, "} must be ",
-            column ? "copied" : "shard(1)", " over tp");
-  return x.placement.with(Axis::kTp, column ? PlaceState::kShard1 : PlaceState::kPartial);
+            column ? "copied" : "shard(1)", " over etp");
+  return x.placement.with(Axis::kEtp, column ? PlaceState::kShard1 : PlaceState::kPartial);
 }
 
 // dy [R, O] of a use of the weights and biases.

@@ -33,11 +33,6 @@ struct Routing {
 Routing route(Context& ctx, const Var& logits, const RouterSpec& spec,
               const SequenceLayout* layout);
 
-// Of a tensor with a row for each token that is shard(0) over tp: all rows. For what has no
-// gradient.
-Tensor gather_over_tp(Context& ctx, const Tensor& part, const Placement& placement,
-                      std::int64_t tokens);
-
 // Rows by expert; see SortRowsArgs.
 struct ExpertRows {
   Tensor order, place, offsets;
@@ -45,17 +40,19 @@ struct ExpertRows {
 
   std::int64_t count() const { return order.shape()[0]; }
 };
-ExpertRows sort_rows(Context& ctx, const Tensor& experts, std::int64_t expert_count);
+// Of the experts [first, first + count).
+ExpertRows sort_rows(Context& ctx, const Tensor& experts, std::int64_t first, std::int64_t count);
 
-// x [T, H] -> [R, H]. Consumers make the result again instead of keeping it.
+// x [T, H], copied over ep -> [R, H], the rows of this rank's experts. Consumers make the result
+// again instead of keeping it.
 Var permute(Context& ctx, const Var& x, const ExpertRows& rows);
-// x [R, H] -> [T, H], the sums of each token's rows.
+// x [R, H] -> [T, H], the sums of each token's rows: a partial sum over ep.
 Var combine(Context& ctx, const Var& x, const ExpertRows& rows);
 // Every row of x [R, F] times its probability; probs [T, k]. As permute.
 Var weigh(Context& ctx, const Var& x, const Var& probs, const ExpertRows& rows);
 
 // x [R, I], weight [E, O, I], bias [E, O] or nullptr -> [R, O]. The weight's split decides as in
-// linear(), one dim further: over dim 1 column parallel, over dim 2 row parallel.
+// linear(), one dim further and over etp: over dim 1 column parallel, over dim 2 row parallel.
 Var grouped_linear(Context& ctx, const Var& x, const ExpertRows& rows, const Param& weight,
                    const Param* bias);
 

@@ -41,6 +41,17 @@ ContextRows context_rows(Context& ctx, std::span<const SampleShape> samples,
   return rows;
 }
 
+// Ranks of one tp group have the same tokens; others tell each other.
+std::vector<std::int64_t> tokens_beside_experts(const Context& ctx, std::int64_t tokens) {
+  const MeshShape& shape = ctx.mesh.shape();
+  Group& group = ctx.mesh.group(MeshGroup::kExperts);
+  std::vector<std::int64_t> all(static_cast<std::size_t>(group.size()), tokens);
+  if (shape.ep == 1 && shape.etp == shape.tp) return all;
+  View out{all.data(), Dtype::kI64, {group.size()}};
+  group.host().all_gather({&tokens, Dtype::kI64, {1}}, out, "tokens").wait();
+  return all;
+}
+
 }  // namespace
 
 SequenceLayout SequenceLayout::make(Context& ctx, std::span<const SampleShape> samples,
@@ -71,6 +82,7 @@ SequenceLayout SequenceLayout::make(Context& ctx, std::span<const SampleShape> s
   for (const DocumentPiece& piece : (cp > 1 ? layout.all_tokens() : mine).pieces()) {
     layout.runs.push_back({piece.row, piece.count, piece.row, piece.count});
   }
+  layout.expert_tokens = tokens_beside_experts(ctx, layout.tokens);
   std::int64_t inner = ctx.mesh.shape().cp_inner;
   if (inner > 1 && inner < cp) layout.mixed = context_rows(ctx, samples, first_sample, inner);
   return layout;

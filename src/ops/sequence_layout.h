@@ -38,6 +38,9 @@ struct SequenceLayout {
   Tensor batch_samples;     // [T] i32, index of the sample in the micro-batch
   std::int64_t sample_count = 0;
 
+  // T of each rank that shares experts with this one.
+  std::vector<std::int64_t> expert_tokens;
+
   // With context parallelism: the rows inside of attention when no ranks, those of the inner group,
   // or all exchange heads.
   ContextRows ring, mixed, heads;

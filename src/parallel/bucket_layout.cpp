@@ -14,10 +14,12 @@ std::string_view unit_of(std::string_view name) {
   return name.substr(0, name.rfind('.'));
 }
 
-BucketItem bucket_item(const Param& param, std::int64_t tp_size, std::int64_t tp_rank) {
+BucketItem bucket_item(const Param& param, const ParamPart& part) {
   // The first ranks have the larger parts.
-  return {unit_of(param.name), param.split.local_shape(param.shape, tp_size, tp_rank).numel(),
-          param.shared, param.split.local_shape(param.shape, tp_size, 0).numel()};
+  ParamPart most = part;
+  most.index = most.expert_index = 0;
+  return {unit_of(param.name), param.split.local_shape(param.shape, part).numel(), param.shared,
+          param.split.local_shape(param.shape, most).numel(), param.split.of_experts()};
 }
 
 std::int64_t padded_start(std::int64_t offset) { return (offset + 63) / 64 * 64; }
@@ -25,20 +27,21 @@ std::int64_t padded_start(std::int64_t offset) { return (offset + 63) / 64 * 64;
 BucketLayout layout_buckets(std::span<const BucketItem> items, const BucketRules& rules) {
   BucketLayout layout;
   std::vector<BucketLayout::Bucket>& buckets = layout.buckets;
-  std::int64_t multiple = std::lcm<std::int64_t>(rules.ranks, 128);
   auto close = [&](BucketLayout::Bucket& bucket) {
+    std::int64_t ranks = bucket.of_experts ? rules.expert_ranks : rules.ranks;
+    std::int64_t multiple = std::lcm<std::int64_t>(ranks, 128);
     bucket.size = (bucket.size + multiple - 1) / multiple * multiple;
     layout.total = bucket.begin + bucket.size;
   };
   std::int64_t filled = 0;  // of the last bucket, on the rank that has most
   auto joins = [&](const BucketItem& item, const BucketItem& previous) {
-    if (item.alone || previous.alone) return false;
+    if (item.alone || previous.alone || item.of_experts != previous.of_experts) return false;
     return rules.by_unit ? item.unit == previous.unit : filled < rules.elements;
   };
   for (std::size_t i = 0; i < items.size(); ++i) {
     if (i == 0 || !joins(items[i], items[i - 1])) {
       if (i > 0) close(buckets.back());
-      buckets.push_back({layout.total, 0, {}});
+      buckets.push_back({layout.total, 0, {}, items[i].of_experts});
       filled = 0;
     }
     BucketLayout::Bucket& bucket = buckets.back();

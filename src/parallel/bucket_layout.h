@@ -16,6 +16,7 @@ struct BucketRules {
   std::int64_t ranks = 1;     // that sum its gradients; a bucket's length is a multiple of it
   bool by_unit = false;       // a bucket is a unit
   std::int64_t elements = 0;  // otherwise it is closed when it has as many
+  std::int64_t expert_ranks = 1;  // `ranks` of buckets of experts
 };
 
 // What a bucket is made of: one parameter.
@@ -26,6 +27,7 @@ struct BucketItem {
   // On the tensor-parallel rank that has most of it. Buckets are closed by this count, so that they
   // hold the same parameters on all ranks where a vocabulary does not divide. 0: as here.
   std::int64_t most_elements = 0;
+  bool of_experts = false;  // shared out over other ranks than the rest
 };
 
 // A bucket holds whole parameters; part r of it is the r-th equal range.
@@ -33,6 +35,7 @@ struct BucketLayout {
   struct Bucket {
     std::int64_t begin = 0, size = 0;  // in the flat index space
     std::vector<int> params;
+    bool of_experts = false;
   };
   struct Place {
     int bucket = 0;
@@ -47,7 +50,7 @@ struct BucketLayout {
 // as one: "decoder.layers.3" for all of a layer, the module outside of layers.
 std::string_view unit_of(std::string_view name);
 // Tables that two stages hold are alone, so that the stages cut them alike.
-BucketItem bucket_item(const Param& param, std::int64_t tp_size, std::int64_t tp_rank);
+BucketItem bucket_item(const Param& param, const ParamPart& part);
 
 // Start of a parameter in its bucket: multiples of 64 elements.
 std::int64_t padded_start(std::int64_t offset);

@@ -28,7 +28,8 @@ GradSink GradientSums::sink(const Param& param, const Placement& placement) {
   Noted& noted = placements_[static_cast<std::size_t>(param.index)];
   BEV_CHECK(!noted.known || noted.placement == placement, ErrorKind::kInternal, "gradient of ",
             param.name, ": {", placement, "} now, {", noted.placement, "} at an earlier use");
-  for (Axis axis : {Axis::kDp, Axis::kCp}) {
+  bool experts = param.split.of_experts();
+  for (Axis axis : experts ? std::vector{Axis::kEdp} : std::vector{Axis::kDp, Axis::kCp}) {
     BEV_CHECK(placement[axis] == PlaceState::kPartial, ErrorKind::kInternal, "gradient of ",
               param.name, ": {", placement, "} is no part of a sum over ", name_of(axis),
               ", which will be taken: it would count several times");
@@ -49,12 +50,12 @@ void GradientSums::sum_over_tp(int index, const View& bucket) const {
   for (Work& work : posted) work.wait();
 }
 
-void GradientSums::sum_over_replicas() const {
+void GradientSums::sum_over_replicas(bool all) const {
   std::vector<PostedSum> sums;
   for (int i = 0; i < plan_.bucket_count(); ++i) {
-    if (!plan_.trains(i)) continue;
+    if (!plan_.trains(i) || (!all && plan_.shards(i).size() == 1)) continue;
     make_room(sums);
-    sums.push_back(wire_.sum(plan_.replicas(), buffer_.owned(i), label(i)));
+    sums.push_back(wire_.sum(plan_.replicas(i), buffer_.owned(i), label(i)));
   }
   finish_all(sums);
 }

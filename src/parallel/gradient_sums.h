@@ -42,7 +42,8 @@ class GradientSums {
 
   // `bucket` holds all of it, unreduced.
   void sum_over_tp(int index, const View& bucket) const;
-  void sum_over_replicas() const;
+  // Of buckets that are cut into shards, or of all.
+  void sum_over_replicas(bool all) const;
   // Before the next sum is posted: bf16 copies of one bucket may wait, not of all.
   static void make_room(std::vector<PostedSum>& posted);
   static void finish_all(std::vector<PostedSum>& sums);

@@ -19,15 +19,15 @@ ParamStore::ParamStore(std::vector<Param*> params, const Mesh& mesh, Arena& aren
       gathers_(static_cast<std::size_t>(plan_.bucket_count())) {}
 
 void ParamStore::initialise(std::uint64_t seed) {
-  const Group& tp = tools_.mesh.tp();
   for (const Param* param : params()) {
+    ParamPart cut = part_of(param->split, tools_.mesh);
     Tensor value(tools_.arena, options().dtype, param->local, "initial values");
     if (param->init.kind == InitKind::kConstant) {
       tools_.kernels.elementwise.fill(tools_.stream, value, param->init.value);
     } else {
       std::uint64_t key = mix_bits(seed, hash_name(param->name));
       View flat = value.view().flat();
-      for (const ElementRun& run : element_runs(param->shape, param->split, tp.size(), tp.rank())) {
+      for (const ElementRun& run : element_runs(param->shape, param->split, cut)) {
         tools_.kernels.optim.normal(tools_.stream, {flat.rows(run.local, run.local + run.count),
                                                     key, run.global, 0.0, param->init.value});
       }
@@ -79,7 +79,8 @@ void ParamStore::finish_gradients() {
 WeightLease ParamStore::gather(const FlatBuffer& buffer, const Param& param,
                                const char* tag) const {
   Tensor whole(tools_.arena, buffer.dtype(), param.local, tag);
-  plan_.shards().all_gather(buffer.owned(param), whole.view().flat(), param.name).wait();
+  Group& shards = plan_.shards(plan_.place(param).bucket);
+  shards.all_gather(buffer.owned(param), whole.view().flat(), param.name).wait();
   return {whole, whole};
 }
 
@@ -125,11 +126,10 @@ std::vector<OptimRange> ParamStore::optim_ranges() const {
 
 std::vector<View> ParamStore::counted_gradients() const {
   std::vector<View> counted;
-  if (plan_.replicas().rank() != 0) return counted;
   bool first = tools_.mesh.tp().rank() == 0;
   for (const OptimRange& range : optim_ranges()) {
-    bool counts = !range.param->copy && range.param->sign_rate == 0 &&
-                  (range.param->split.dim >= 0 || first);
+    bool counts = plan_.replicas(*range.param).rank() == 0 && !range.param->copy &&
+                  range.param->sign_rate == 0 && (range.param->split.dim >= 0 || first);
     if (counts) counted.push_back(range.grad);
   }
   return counted;
@@ -141,10 +141,10 @@ void ParamStore::add_gradient_squares(double* sum) {
 
 void ParamStore::gather_values() {
   forget_gathers();
-  if (!values_.whole() || plan_.shards().size() == 1) return;
+  if (!values_.whole()) return;
   for (int i = 0; i < plan_.bucket_count(); ++i) {
-    if (!plan_.trains(i)) continue;
-    gathers_[static_cast<std::size_t>(i)] = plan_.shards().all_gather(
+    if (!plan_.trains(i) || plan_.shards(i).size() == 1) continue;
+    gathers_[static_cast<std::size_t>(i)] = plan_.shards(i).all_gather(
         values_.owned(i), values_.bucket(i), plan_.param(plan_.bucket(i).params.front()).name);
   }
   if (!options().overlap_gather) forget_gathers();

@@ -20,37 +20,43 @@ StoreOptions store_options(const ParallelConfig& config, const OptimDtypes& dtyp
   return options;
 }
 
-std::int64_t shard_count(const StoreOptions& options, const MeshShape& mesh) {
-  return options.strategy == ShardingStrategy::kNoShard ? 1 : mesh.dp * mesh.cp / mesh.dp_instances;
+std::int64_t shard_count(const StoreOptions& options, const MeshShape& mesh, bool of_experts) {
+  if (options.strategy == ShardingStrategy::kNoShard) return 1;
+  return of_experts ? mesh.expert_shards() : mesh.dp * mesh.cp / mesh.dp_instances;
 }
 
 BucketRules bucket_rules(const StoreOptions& options, const MeshShape& mesh) {
   std::int64_t ranks = mesh.dp * mesh.cp;
   std::int64_t elements = options.bucket_elements;
   if (elements == 0) elements = std::max<std::int64_t>(40'000'000, 1'000'000 * ranks);
-  bool by_unit =
-      shard_count(options, mesh) > 1 && options.strategy >= ShardingStrategy::kOptimGrads;
-  return {ranks, by_unit, elements};
+  bool shared = shard_count(options, mesh, false) > 1 || shard_count(options, mesh, true) > 1;
+  bool by_unit = shared && options.strategy >= ShardingStrategy::kOptimGrads;
+  return {ranks, by_unit, elements, mesh.edp()};
 }
 
 ShardPlan::ShardPlan(std::vector<Param*> params, const Mesh& mesh, const StoreOptions& options)
     : params_(std::move(params)), strategy_(options.strategy) {
-  const Group& tp = mesh.tp();
+  auto group = [&](MeshGroup which) { return &mesh.group(which); };
   if (strategy_ == ShardingStrategy::kNoShard) {
-    shards_ = &mesh.group(MeshGroup::kSelf);
-    replicas_ = &mesh.grads();
+    dense_ = {group(MeshGroup::kSelf), group(MeshGroup::kGrads)};
+    experts_ = {group(MeshGroup::kSelf), group(MeshGroup::kEdp)};
   } else {
-    shards_ = &mesh.group(MeshGroup::kShards);
-    replicas_ = &mesh.group(MeshGroup::kReplicas);
+    dense_ = {group(MeshGroup::kShards), group(MeshGroup::kReplicas)};
+    experts_ = {group(MeshGroup::kExpertShards), group(MeshGroup::kExpertReplicas)};
   }
   std::vector<BucketItem> items;
   for (std::size_t i = 0; i < params_.size(); ++i) {
     Param& param = *params_[i];
     param.index = static_cast<int>(i);
-    param.local = param.split.local_shape(param.shape, tp.size(), tp.rank());
-    items.push_back(bucket_item(param, tp.size(), tp.rank()));
+    ParamPart part = part_of(param.split, mesh);
+    param.local = param.split.local_shape(param.shape, part);
+    items.push_back(bucket_item(param, part));
   }
   layout_ = layout_buckets(items, bucket_rules(options, mesh.shape()));
+  part_begins_.push_back(0);
+  for (int i = 0; i < bucket_count(); ++i) {
+    part_begins_.push_back(part_begins_.back() + owned(i).size());
+  }
 }
 
 bool ShardPlan::trains(int index) const {
@@ -58,7 +64,7 @@ bool ShardPlan::trains(int index) const {
 }
 
 Range ShardPlan::owned(int index) const {
-  return bucket_part_range(bucket(index), shards_->size(), shards_->rank());
+  return bucket_part_range(bucket(index), shards(index).size(), shards(index).rank());
 }
 
 Range ShardPlan::owned(const Param& param) const {
@@ -73,7 +79,7 @@ View ShardPlan::in_bucket(const View& bucket, const Param& param) const {
 FlatBuffer::FlatBuffer(const ShardPlan& plan, const StoreTools& tools, Dtype dtype, bool whole,
                        const char* tag)
     : plan_(&plan),
-      data_(tools.arena, dtype, {whole ? plan.total() : plan.total() / plan.shards().size()}, tag),
+      data_(tools.arena, dtype, {whole ? plan.total() : plan.part_begin(plan.bucket_count())}, tag),
       whole_(whole) {
   tools.kernels.elementwise.fill(tools.stream, data_, 0);
 }
@@ -89,8 +95,8 @@ View FlatBuffer::param(const Param& param) const {
 
 View FlatBuffer::owned(int index) const {
   Range mine = plan_->owned(index);
-  std::int64_t bucket_begin = plan_->bucket(index).begin;
-  std::int64_t begin = whole_ ? bucket_begin + mine.begin : bucket_begin / plan_->shards().size();
+  std::int64_t begin =
+      whole_ ? plan_->bucket(index).begin + mine.begin : plan_->part_begin(index);
   return data_.view().rows(begin, begin + mine.size());
 }
 

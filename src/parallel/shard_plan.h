@@ -44,8 +44,8 @@ struct StoreOptions {
 };
 StoreOptions store_options(const ParallelConfig& config, const OptimDtypes& dtypes, Dtype dtype,
                            const Fp8Config& fp8);
-// Ranks that share out what one of them would keep whole.
-std::int64_t shard_count(const StoreOptions& options, const MeshShape& mesh);
+// Ranks that share out what one of them would keep whole, of experts or of the rest.
+std::int64_t shard_count(const StoreOptions& options, const MeshShape& mesh, bool of_experts);
 BucketRules bucket_rules(const StoreOptions& options, const MeshShape& mesh);
 
 // What the parts of a store work with.
@@ -64,10 +64,14 @@ class ShardPlan {
 
   const std::vector<Param*>& params() const { return params_; }
   const Param& param(int index) const { return *params_[static_cast<std::size_t>(index)]; }
-  Group& shards() const { return *shards_; }
-  Group& replicas() const { return *replicas_; }
+  Group& shards(int bucket) const { return *owners(bucket).shards; }
+  Group& replicas(int bucket) const { return *owners(bucket).replicas; }
+  Group& replicas(const Param& param) const { return replicas(place(param).bucket); }
   // Whether this rank keeps only its part of what the strategy `from` begins to share out.
-  bool splits(ShardingStrategy from) const { return shards_->size() > 1 && strategy_ >= from; }
+  bool splits(ShardingStrategy from) const {
+    bool shared = dense_.shards->size() > 1 || experts_.shards->size() > 1;
+    return shared && strategy_ >= from;
+  }
 
   int bucket_count() const { return static_cast<int>(layout_.buckets.size()); }
   std::int64_t total() const { return layout_.total; }
@@ -83,14 +87,24 @@ class ShardPlan {
   Range owned(int bucket) const;
   // What of the flattened local parameter lies in it; maybe nothing.
   Range owned(const Param& param) const;
+  // Where a bucket's part begins when all of this rank's parts lie one after the other; of the
+  // bucket after the last, their length.
+  std::int64_t part_begin(int bucket) const { return part_begins_[static_cast<std::size_t>(bucket)]; }
   // A parameter in memory that holds its whole bucket.
   View in_bucket(const View& bucket, const Param& param) const;
 
  private:
+  // The grid above, of the ranks that hold the same parameters: dp x cp, and edp for experts.
+  struct Owners {
+    Group *shards, *replicas;
+  };
+  const Owners& owners(int index) const { return bucket(index).of_experts ? experts_ : dense_; }
+
   std::vector<Param*> params_;
   ShardingStrategy strategy_;
-  Group *shards_, *replicas_;
+  Owners dense_, experts_;
   BucketLayout layout_;
+  std::vector<std::int64_t> part_begins_;
 };
 
 // All buckets one after the other: whole, or this rank's part of each.

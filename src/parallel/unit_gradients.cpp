@@ -55,7 +55,7 @@ void UnitGradients::exchange(int index) {
   pending_.finish();
   double beta = std::exchange(unit.summed, true) ? 1 : 0;
   pending_ =
-      wire_.scatter(plan_.shards(), in, std::move(whole), buffer_.owned(index), beta, label(index));
+      wire_.scatter(plan_.shards(index), in, std::move(whole), buffer_.owned(index), beta, label(index));
   if (!tools_.options.overlap_reduce) pending_.finish();
 }
 
@@ -66,7 +66,7 @@ void UnitGradients::reduce() {
     if (!unit.summed) zero(buffer_.owned(i));
   }
   pending_.finish();
-  sum_over_replicas();
+  sum_over_replicas(true);
 }
 
 }  // namespace bev

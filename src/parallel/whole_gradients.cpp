@@ -37,9 +37,10 @@ void WholeGradients::post(int index) {
   }
   sum_over_tp(index, whole);
   make_room(sums_);
-  sums_.push_back(plan_.shards().size() > 1 ? wire_.scatter(plan_.shards(), whole, {},
-                                                            buffer_.owned(index), 0, label(index))
-                                            : wire_.sum(plan_.replicas(), whole, label(index)));
+  Group& shards = plan_.shards(index);
+  sums_.push_back(shards.size() > 1
+                      ? wire_.scatter(shards, whole, {}, buffer_.owned(index), 0, label(index))
+                      : wire_.sum(plan_.replicas(index), whole, label(index)));
 }
 
 void WholeGradients::reduce() {
@@ -47,7 +48,7 @@ void WholeGradients::reduce() {
     if (plan_.trains(i) && !bucket(i).posted) post(i);
   }
   finish_all(sums_);
-  if (plan_.shards().size() > 1) sum_over_replicas();
+  sum_over_replicas(false);  // without shards it was the first sum
 }
 
 }  // namespace bev

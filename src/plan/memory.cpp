@@ -1,6 +1,7 @@
 #include "plan/memory.h"
 
 #include <algorithm>
+#include <array>
 #include <map>
 #include <string_view>
 
@@ -20,38 +21,42 @@ std::int64_t tensor_bytes(std::int64_t elements, Dtype dtype) {
   return std::max<std::int64_t>((bytes + 63) / 64 * 64, 64);
 }
 
-// What a stage's tensor-parallel part keeps between iterations.
+// What the ranks that hold one part of a stage keep between iterations.
 class KeptState {
  public:
-  KeptState(const MemoryQuery& query, const std::vector<Param*>& params, std::int64_t tp_rank)
-      : query_(query) {
-    MeshShape mesh = mesh_shape(query.parallel, query.model);
+  KeptState(const MemoryQuery& query, const std::vector<Param*>& params, const MeshCoordinate& at)
+      : query_(query), mesh_(mesh_shape(query.parallel, query.model)) {
     StoreOptions options =
         store_options(query.parallel, query.optim.dtypes, query.dtype, query.fp8);
-    parts_ = shard_count(options, mesh);
+    parts_ = shard_count(options, mesh_, false);
+    expert_parts_ = shard_count(options, mesh_, true);
     std::vector<BucketItem> items;
     for (const Param* param : params) {
-      items.push_back(bucket_item(*param, mesh.tp, tp_rank));
+      items.push_back(bucket_item(*param, part_of(param->split, mesh_, at)));
       sizes_.push_back(items.back().elements);
       trains_.push_back(param->trains);
       parameters_ += sizes_.back();
     }
-    layout_ = layout_buckets(items, bucket_rules(options, mesh));
+    layout_ = layout_buckets(items, bucket_rules(options, mesh_));
   }
 
   const std::vector<std::int64_t>& sizes() const { return sizes_; }
 
-  // Of the rank at `index` in dp x cp: neighbours share a copy of the parameters.
-  void fill(std::int64_t index, RankMemory& memory) const {
+  // Of the rank at memory.at: neighbours in dp x cp (in edp) share a copy of the parameters.
+  void fill(RankMemory& memory) const {
     auto stored = [&](ShardingStrategy from) {
-      return layout_.total / (shards(from) ? parts_ : 1);
+      std::int64_t sum = 0;
+      for (const BucketLayout::Bucket& bucket : layout_.buckets) {
+        sum += bucket.size / (shards(from) ? parts_of(bucket) : 1);
+      }
+      return sum;
     };
     OptimDtypes dtypes = query_.optim.dtypes.for_model(query_.dtype);
     memory.parameters = parameters_;
     memory.weights = tensor_bytes(stored(ShardingStrategy::kOptimGradsParams), query_.dtype);
     memory.gradients = tensor_bytes(stored(ShardingStrategy::kOptimGrads), dtypes.main_grads);
     // Main parameters where the model's own do not serve, and one or two moments.
-    std::int64_t updated = updated_elements(index % parts_);
+    std::int64_t updated = updated_elements(memory.at);
     memory.optimizer = tensor_bytes(updated, dtypes.exp_avg);
     if (query_.dtype != dtypes.main_params) {
       memory.optimizer += tensor_bytes(updated, dtypes.main_params);
@@ -63,22 +68,28 @@ class KeptState {
 
  private:
   bool shards(ShardingStrategy from) const {
-    return parts_ > 1 && query_.parallel.data_parallel_sharding_strategy >= from;
+    return query_.parallel.data_parallel_sharding_strategy >= from;
+  }
+  std::int64_t parts_of(const BucketLayout::Bucket& bucket) const {
+    return bucket.of_experts ? expert_parts_ : parts_;
   }
 
-  std::int64_t updated_elements(std::int64_t part) const {
+  std::int64_t updated_elements(const MeshCoordinate& at) const {
     std::int64_t sum = 0;
     for (std::size_t i = 0; i < sizes_.size(); ++i) {
       if (!trains_[i]) continue;
       const BucketLayout::Place& place = layout_.places[i];
       const BucketLayout::Bucket& bucket = layout_.buckets[static_cast<std::size_t>(place.bucket)];
-      sum += owned_range(place, sizes_[i], bucket_part_range(bucket, parts_, part)).size();
+      std::int64_t parts = parts_of(bucket);
+      std::int64_t index = bucket.of_experts ? at.edp : at.cp + mesh_.cp * at.dp;
+      sum += owned_range(place, sizes_[i], bucket_part_range(bucket, parts, index % parts)).size();
     }
     return sum;
   }
 
   const MemoryQuery& query_;
-  std::int64_t parts_ = 1, parameters_ = 0;
+  MeshShape mesh_;
+  std::int64_t parts_ = 1, expert_parts_ = 1, parameters_ = 0;
   std::vector<std::int64_t> sizes_;
   std::vector<bool> trains_;
   BucketLayout layout_;
@@ -168,22 +179,25 @@ void plan_pipeline_rank(const MemoryQuery& query, const PipelineLayout& layout,
   bool even = query.seq_length % (2 * mesh.cp) == 0;
   std::int64_t tokens = query.micro_batch_size * query.seq_length / mesh.cp;
   std::map<std::vector<std::int64_t>, std::int64_t> known;
+  std::map<std::array<std::int64_t, 3>, KeptState> states;  // by tp, etp, ep
   for (std::int64_t tp = 0; tp < mesh.tp; ++tp) {
-    KeptState kept(query, params_of(stages), tp);
     for (std::int64_t part = 0; part < mesh.cp * mesh.dp; ++part) {
       std::int64_t cp = part % mesh.cp;
+      RankMemory memory;
+      memory.rank = rank_of(mesh, {tp, cp, part / mesh.cp, pipeline_rank});
+      memory.at = coordinate_of(mesh, memory.rank);
+      std::array<std::int64_t, 3> place = {tp, memory.at.etp, memory.at.ep};
+      const KeptState& kept =
+          states.try_emplace(place, query, params_of(stages), memory.at).first->second;
       std::vector<std::int64_t> key = kept.sizes();
       key.push_back(even ? shard_range(tokens, mesh.tp, tp).size() : tp);
       key.push_back(even ? 0 : cp);
       if (!known.contains(key)) {
-        known[key] = activation_bytes(query, layout, stages, {tp, cp, 0, pipeline_rank});
+        known[key] = activation_bytes(query, layout, stages, memory.at);
       }
-      RankMemory memory;
-      memory.rank = rank_of(mesh, {tp, cp, part / mesh.cp, pipeline_rank});
-      memory.at = coordinate_of(mesh, memory.rank);
       memory.in_flight = in_flight;
       memory.activations = known[key];
-      kept.fill(part, memory);
+      kept.fill(memory);
       plan.ranks[static_cast<std::size_t>(memory.rank)] = memory;
     }
   }

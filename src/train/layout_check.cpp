@@ -47,10 +47,10 @@ constexpr double kUnknown = std::numeric_limits<double>::quiet_NaN();
 // Puts a rank's part of a parameter into the global array.
 void place(const Param& param, Context& ctx, const View& local, std::vector<double>& global) {
   global.resize(static_cast<std::size_t>(param.shape.numel()), kUnknown);
-  const Group& tp = ctx.mesh.tp();
+  ParamPart cut = part_of(param.split, ctx.mesh);
   visit_float(local.dtype, [&](auto zero) {
     auto from = ctx.download<decltype(zero)>(local);
-    for (const ElementRun& run : element_runs(param.shape, param.split, tp.size(), tp.rank())) {
+    for (const ElementRun& run : element_runs(param.shape, param.split, cut)) {
       for (std::int64_t i = 0; i < run.count; ++i) {
         global[static_cast<std::size_t>(run.global + i)] =
             static_cast<double>(from[static_cast<std::size_t>(run.local + i)]);

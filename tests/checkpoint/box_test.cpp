@@ -50,16 +50,16 @@ TEST(Box, EveryFlatRangeIsAFewContiguousBoxesInOrder) {
 
 // The same places as the one map between local and global elements says.
 void expect_map(const Shape& shape, const Split& split, std::int64_t parts, std::int64_t index) {
-  Shape local = split.local_shape(shape, parts, index);
+  Shape local = split.local_shape(shape, {parts, index});
   std::vector<std::int64_t> global_of(static_cast<std::size_t>(local.numel()));
-  for (const ElementRun& run : element_runs(shape, split, parts, index)) {
+  for (const ElementRun& run : element_runs(shape, split, {parts, index})) {
     std::iota(global_of.begin() + run.local, global_of.begin() + run.local + run.count, run.global);
   }
   for (Range range : {Range{0, local.numel()}, Range{local.numel() / 3, local.numel()},
                       Range{1, local.numel() / 2}, Range{0, 0}}) {
     if (range.begin > range.end) continue;
     std::set<std::int64_t> seen;
-    for (const HeldBox& held : held_boxes(shape, split, parts, index, range)) {
+    for (const HeldBox& held : held_boxes(shape, split, {parts, index}, range)) {
       std::vector<std::int64_t> from = positions(local, held.local);
       std::vector<std::int64_t> to = positions(shape, held.global);
       ASSERT_EQ(from.size(), to.size());

@@ -47,7 +47,7 @@ TEST(ElementRuns, EveryElementLiesOnExactlyOneRank) {
       std::vector<int> owners(static_cast<std::size_t>(test.global.numel()), 0);
       for (std::int64_t index = 0; index < parts; ++index) {
         std::int64_t local = 0;
-        for (const ElementRun& run : element_runs(test.global, test.split, parts, index)) {
+        for (const ElementRun& run : element_runs(test.global, test.split, {parts, index})) {
           EXPECT_EQ(run.local, local) << "runs follow each other";
           EXPECT_GT(run.count, 0);
           for (std::int64_t i = 0; i < run.count; ++i) {
@@ -55,7 +55,7 @@ TEST(ElementRuns, EveryElementLiesOnExactlyOneRank) {
           }
           local += run.count;
         }
-        EXPECT_EQ(local, test.split.local_shape(test.global, parts, index).numel());
+        EXPECT_EQ(local, test.split.local_shape(test.global, {parts, index}).numel());
       }
       // A parameter that is not cut lies whole on every rank.
       int expected = test.split.dim < 0 ? static_cast<int>(parts) : 1;
@@ -69,7 +69,7 @@ TEST(ElementRuns, TakeEachSegmentsPart) {
   Shape global{3, 10};
   Split split{Axis::kTp, 1, {4, 6}};
   std::vector<std::int64_t> got;
-  for (const ElementRun& run : element_runs(global, split, 2, 1)) {
+  for (const ElementRun& run : element_runs(global, split, {2, 1})) {
     for (std::int64_t i = 0; i < run.count; ++i) got.push_back(run.global + i);
   }
   std::vector<std::int64_t> expected;
@@ -77,18 +77,18 @@ TEST(ElementRuns, TakeEachSegmentsPart) {
     for (std::int64_t column : {2, 3, 7, 8, 9}) expected.push_back(row * 10 + column);
   }
   EXPECT_EQ(got, expected);
-  EXPECT_EQ(split.local_shape(global, 2, 1), (Shape{3, 5}));
+  EXPECT_EQ(split.local_shape(global, {2, 1}), (Shape{3, 5}));
 }
 
 TEST(ElementRuns, MergeWhatIsOnePiece) {
-  EXPECT_EQ(element_runs({8, 4}, {Axis::kTp, 0, {}}, 2, 1).size(), 1u);
-  EXPECT_EQ(element_runs({8, 4}, {Axis::kTp, 1, {}}, 1, 0).size(), 1u);
-  EXPECT_EQ(element_runs({8, 4}, {Axis::kTp, 0, {4, 4}}, 2, 0).size(), 2u);
+  EXPECT_EQ(element_runs({8, 4}, {Axis::kTp, 0, {}}, {2, 1}).size(), 1u);
+  EXPECT_EQ(element_runs({8, 4}, {Axis::kTp, 1, {}}, {1, 0}).size(), 1u);
+  EXPECT_EQ(element_runs({8, 4}, {Axis::kTp, 0, {4, 4}}, {2, 0}).size(), 2u);
 }
 
 TEST(Split, SegmentsThatDoNotAddUpAreAnError) {
   Split split{Axis::kTp, 0, {3, 4}};
-  expect_error(ErrorKind::kInternal, {"7", "[8, 2]"}, [&] { split.local_shape({8, 2}, 2, 0); });
+  expect_error(ErrorKind::kInternal, {"7", "[8, 2]"}, [&] { split.local_shape({8, 2}, {2, 0}); });
 }
 
 TEST(Placement, IsWrittenByAxis) {

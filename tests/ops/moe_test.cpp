@@ -5,6 +5,7 @@
 #include <cmath>
 
 #include "ops/elementwise.h"
+#include "ops/expert_exchange.h"
 #include "tests/support/op_rig.h"
 
 namespace bev::test {
@@ -158,21 +159,24 @@ TEST(Route, TheGradientOfAnExpertsBiasIsItsLoadAboveTheMean) {
 OpCase experts_case(std::string name, std::vector<std::int32_t> choices, std::int64_t experts,
                     bool bias) {
   auto tokens = static_cast<std::int64_t>(choices.size() / 2);
-  Split column{Axis::kTp, 1, {4, 4}}, row{Axis::kTp, 2, {}};
+  Split column{Axis::kEtp, 1, {4, 4}}, row{Axis::kEtp, 2, {}};
   OpCase test{std::move(name),
-              {{{tokens, 3}, PlaceState::kCopied}},
+              {{{tokens, 3}}},
               {{{experts, 8, 3}, column}, {{experts, 5, 4}, row}, {{4, 3}}}};
+  test.documents = {static_cast<std::int32_t>(tokens)};
   if (bias) test.params.push_back({{experts, 8}, column});
   test.build = [choices, experts, tokens, bias](Bench& bench, const std::vector<Var>& in) {
     Context& ctx = bench.ctx;
     const Param* fc1_bias = bias ? bench.params[3].get() : nullptr;
-    ExpertRows rows = sort_rows(ctx, bench.integers(choices).reshape({tokens, 2}), experts);
+    ExpertRows rows = sort_rows(ctx, bench.integers(choices).reshape({tokens, 2}), 0, experts);
     Var logits = router_logits(ctx, in[0], *bench.params[2], nullptr);
-    Var probs = route(ctx, logits, {}, nullptr).probs;
-    Var up = grouped_linear(ctx, permute(ctx, in[0], rows), rows, *bench.params[0], fc1_bias);
+    Var probs = enter_experts(ctx, route(ctx, logits, {}, nullptr).probs, bench.layout);
+    Var x = permute(ctx, enter_experts(ctx, in[0], bench.layout), rows);
+    Var up = grouped_linear(ctx, x, rows, *bench.params[0], fc1_bias);
     Var inner = weigh(ctx, activation(ctx, up, {Activation::kSilu, true}), probs, rows);
     Var down = grouped_linear(ctx, inner, rows, *bench.params[1], nullptr);
-    return OpOutputs{{combine(ctx, down, rows)}};
+    return OpOutputs{
+        {leave_experts(ctx, combine(ctx, down, rows), in[0].placement, bench.layout)}};
   };
   return test;
 }

@@ -47,7 +47,7 @@ struct Model {
 Model make_model(Bench& bench) {
   std::int64_t tp = bench.mesh.tp().size(), rank = bench.mesh.tp().rank();
   auto make = [&](const std::string& name, const Shape& shape, const Split& split) {
-    std::int64_t count = split.local_shape(shape, tp, rank).numel();
+    std::int64_t count = split.local_shape(shape, {tp, rank}).numel();
     return &bench.param(name, shape, split, case_numbers(count, hash_name(name)));
   };
   Split column{Axis::kTp, 0, {}}, row{Axis::kTp, 1, {}};

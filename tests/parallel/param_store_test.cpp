@@ -70,7 +70,7 @@ struct Rank {
     store->initialise(99);
   }
   std::vector<ElementRun> runs(const Param& param) const {
-    return element_runs(param.shape, param.split, mesh.tp().size(), mesh.tp().rank());
+    return element_runs(param.shape, param.split, part_of(param.split, mesh));
   }
   // Adds value(global element) as this rank's gradient.
   template <class F>

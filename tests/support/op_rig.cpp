@@ -99,7 +99,7 @@ double relative_error(const std::vector<double>& a, const std::vector<double>& b
 void MemoryStore::add(Param& param, const Mesh& mesh, Dtype dtype,
                       const std::vector<double>& local) {
   param.index = static_cast<int>(entries_.size());
-  param.local = param.split.local_shape(param.shape, mesh.tp().size(), mesh.tp().rank());
+  param.local = param.split.local_shape(param.shape, part_of(param.split, mesh));
   Dtype wide = dtype == Dtype::kF64 ? Dtype::kF64 : Dtype::kF32;
   Entry entry{Tensor(arena_, dtype, param.local, "weights"),
               Tensor(arena_, wide, param.local, "weight gradients"),

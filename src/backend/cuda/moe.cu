@@ -234,9 +234,16 @@ void weigh_rows_backward(const Stream& stream, const WeighRowsBackwardArgs& args
   check_launch("weigh_rows backward");
 }
 
+void grouped(const Stream& stream, const GroupedArgs& args) {
+  (grouped_mma_serves(args) ? grouped_mma : grouped_plain)(stream, args);
+}
+void grouped_input(const Stream& stream, const GroupedArgs& args) {
+  (grouped_mma_serves(args) ? grouped_input_mma : grouped_input_plain)(stream, args);
+}
 void grouped_weight(const Stream& stream, const GroupedArgs& args) {
   if (!args.bias.empty()) grouped_bias(stream, args);
-  if (!args.w.empty()) grouped_weight_plain(stream, args);
+  if (args.w.empty()) return;
+  (grouped_mma_serves(args) ? grouped_weight_mma : grouped_weight_plain)(stream, args);
 }
 
 }  // namespace
@@ -253,8 +260,8 @@ MoeKernels cuda_moe_kernels() {
           .sum_rows = cuda::sum_rows,
           .weigh_rows = cuda::weigh_rows,
           .weigh_rows_backward = cuda::weigh_rows_backward,
-          .grouped = cuda::grouped_plain,
-          .grouped_input = cuda::grouped_input_plain,
+          .grouped = cuda::grouped,
+          .grouped_input = cuda::grouped_input,
           .grouped_weight = cuda::grouped_weight};
 }
 

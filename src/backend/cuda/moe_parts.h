@@ -16,6 +16,11 @@ void pick(const Stream& stream, const ChoiceArgs& args);
 void grouped_plain(const Stream& stream, const GroupedArgs& args);
 void grouped_input_plain(const Stream& stream, const GroupedArgs& args);
 void grouped_weight_plain(const Stream& stream, const GroupedArgs& args);
+// grouped_mma.cu: 16-bit numbers whose rows are whole 16-byte words.
+bool grouped_mma_serves(const GroupedArgs& args);
+void grouped_mma(const Stream& stream, const GroupedArgs& args);
+void grouped_input_mma(const Stream& stream, const GroupedArgs& args);
+void grouped_weight_mma(const Stream& stream, const GroupedArgs& args);
 // The sums of each expert's rows of y, for its bias.
 void grouped_bias(const Stream& stream, const GroupedArgs& args);
 

@@ -1,0 +1,238 @@
+#include <gtest/gtest.h>
+
+#include "base/text.h"
+#include "tests/backend_cuda/family.h"
+
+namespace bev::cuda_test {
+namespace {
+
+class CudaMoe : public CudaRig {
+ protected:
+  Twin integers(const Shape& shape) {
+    Twin out = words(std::vector<std::int32_t>(static_cast<std::size_t>(shape.numel()), -7));
+    return {out.exact.reshape(shape), out.device.reshape(shape)};
+  }
+  std::vector<std::int32_t> fetched(const Tensor& tensor) {
+    std::vector<std::int32_t> out(static_cast<std::size_t>(tensor.numel()));
+    cuda().device.fetch(cuda_stream(), tensor, out.data()).wait();
+    return out;
+  }
+  static std::vector<std::int32_t> host(const Tensor& tensor) {
+    const auto* data = tensor.as<std::int32_t>();
+    return {data, data + tensor.numel()};
+  }
+  // Random experts of T tokens, no two of a token the same.
+  Twin choices(std::int64_t tokens, std::int64_t experts, std::int64_t topk) {
+    Twin logits = random(Dtype::kF32, {tokens, experts});
+    Twin chosen = integers({tokens, topk}), probs = poisoned(Dtype::kF32, {tokens, topk});
+    RoutingRule rule;
+    rule.topk = topk;
+    cpu().moe.route(cpu_stream(), {logits.exact, {}, chosen.exact, probs.exact, rule});
+    cuda().device.upload(cuda_stream(), chosen.exact.view().data, chosen.device);
+    return chosen;
+  }
+};
+
+struct RuleCase {
+  const char* name;
+  std::int64_t experts;
+  RoutingRule rule;
+};
+const std::vector<RuleCase> kRules = {
+    {"softmax", 8, {.topk = 2}},
+    {"softmax of all", 60, {.topk = 4, .pre_softmax = true, .scaling = 1.5}},
+    {"sigmoid", 128, {.topk = 8, .score = RouterScore::kSigmoid, .scaling = 2.5}},
+    {"not normalised", 33, {.topk = 3, .score = RouterScore::kSigmoid, .normalize = false}},
+    {"sqrtsoftplus", 5, {.topk = 5, .score = RouterScore::kSqrtSoftplus}},
+    {"groups",
+     256,
+     {.topk = 8,
+      .score = RouterScore::kSigmoid,
+      .groups = 8,
+      .group_topk = 4,
+      .group_experts = 2}},
+    {"many", 1000, {.topk = 40}},
+};
+
+TEST_F(CudaMoe, RoutingAndItsGradientMatchTheCpu) {
+  for (const RuleCase& item : kRules) {
+    for (std::int64_t tokens : {0, 1, 77}) {
+      SCOPED_TRACE(concat(item.name, " ", tokens, " tokens"));
+      const std::int64_t experts = item.experts, topk = item.rule.topk;
+      const bool biased = item.rule.score != RouterScore::kSoftmax;
+      Twin logits = random(Dtype::kF32, {tokens, experts}, 3);
+      Twin bias = random(Dtype::kBf16, {experts}, 0.1);
+      Twin chosen = integers({tokens, topk}), probs = poisoned(Dtype::kF32, {tokens, topk});
+      auto route = [&](Tensor Twin::*side) {
+        return RouteArgs{logits.*side, biased ? (bias.*side).view() : View(), chosen.*side,
+                         probs.*side, item.rule};
+      };
+      cpu().moe.route(cpu_stream(), route(&Twin::exact));
+      cuda().moe.route(cuda_stream(), route(&Twin::device));
+      EXPECT_EQ(fetched(chosen.device), host(chosen.exact));
+      EXPECT_LT(error(probs), 1e-5);
+
+      Twin counts = poisoned(Dtype::kF32, {1, experts}), scores = poisoned(Dtype::kF32, {1, experts});
+      Twin totals = poisoned(Dtype::kF32, {2});
+      auto load = [&](Tensor Twin::*side) {
+        return RouterLoadArgs{logits.*side,  chosen.*side, nullptr,     item.rule,
+                              counts.*side, scores.*side, totals.*side};
+      };
+      cpu().moe.router_load(cpu_stream(), load(&Twin::exact));
+      cuda().moe.router_load(cuda_stream(), load(&Twin::device));
+      EXPECT_EQ(error(counts), 0);
+      EXPECT_LT(error(scores), 1e-5);
+      EXPECT_LT(error(totals), 1e-5);
+
+      Twin dprobs = random(Dtype::kF32, {tokens, topk});
+      Twin dlogits = poisoned(Dtype::kF32, {tokens, experts}), factor = words<double>({0.3});
+      auto backward = [&](Tensor Twin::*side) {
+        BalanceTerm term{counts.*side, nullptr, 0.2};
+        const RouteBackwardArgs args{.dprobs = (dprobs.*side).view(),
+                                     .logits = (logits.*side).view(),
+                                     .experts = (chosen.*side).view(),
+                                     .dlogits = (dlogits.*side).view(),
+                                     .rule = item.rule,
+                                     .balance = {&term, 1},
+                                     .z_coefficient = 0.1,
+                                     .factor = (factor.*side).as<double>()};
+        const bool exact = side == &Twin::exact;
+        (exact ? cpu() : cuda()).moe.route_backward(exact ? cpu_stream() : cuda_stream(), args);
+      };
+      backward(&Twin::exact);
+      backward(&Twin::device);
+      EXPECT_LT(error(dlogits), 2e-5);
+    }
+  }
+}
+
+TEST_F(CudaMoe, EqualScoresGoToTheLowerExpert) {
+  const std::int64_t experts = 70;
+  Twin logits = twin(Dtype::kF32, {2, experts}, std::vector<double>(2 * experts, 0.5));
+  Twin chosen = integers({2, 40}), probs = poisoned(Dtype::kF32, {2, 40});
+  RoutingRule rule{.topk = 40};
+  cuda().moe.route(cuda_stream(), {logits.device, {}, chosen.device, probs.device, rule});
+  std::vector<std::int32_t> got = fetched(chosen.device);
+  for (std::int32_t i = 0; i < 80; ++i) EXPECT_EQ(got[static_cast<std::size_t>(i)], i % 40);
+}
+
+TEST_F(CudaMoe, RowsAreSortedGatheredAndSummedAsOnTheCpu) {
+  for (Dtype dtype : kModelDtypes) {
+    for (std::int64_t tokens : {0, 1, 5, 777}) {
+      for (std::int64_t columns : {1, 24, 1030}) {
+        SCOPED_TRACE(concat(name_of(dtype), " ", tokens, " x ", columns));
+        // Of 12 experts, those from 3 on are somebody else's, or all are here.
+        for (std::int64_t local : {12, 3}) {
+          const std::int64_t topk = 4, slots = tokens * topk;
+          Twin chosen = choices(tokens, 12, topk);
+          Twin order = integers({slots}), place = integers({slots}), offsets = integers({local + 1});
+          auto sort = [&](Tensor Twin::*side) {
+            return SortRowsArgs{chosen.*side, 12 - local, order.*side, place.*side, offsets.*side};
+          };
+          cpu().moe.sort_rows(cpu_stream(), sort(&Twin::exact));
+          cuda().moe.sort_rows(cuda_stream(), sort(&Twin::device));
+          EXPECT_EQ(fetched(order.device), host(order.exact));
+          EXPECT_EQ(fetched(place.device), host(place.exact));
+          EXPECT_EQ(fetched(offsets.device), host(offsets.exact));
+
+          Twin x = random(dtype, {tokens, columns}), rows = poisoned(dtype, {slots, columns});
+          Twin y = poisoned(dtype, {tokens, columns}), probs = random(Dtype::kF32, {tokens, topk});
+          Twin weighed = poisoned(dtype, {slots, columns}), dx = poisoned(dtype, {slots, columns});
+          Twin dprobs = poisoned(Dtype::kF32, {tokens, topk});
+          auto run = [&](const Kernels& kernels, const Stream& stream, Tensor Twin::*side) {
+            const auto* at = (order.*side).as<std::int32_t>();
+            const auto* to = (place.*side).as<std::int32_t>();
+            kernels.moe.gather_rows(stream, {x.*side, rows.*side, at, topk});
+            kernels.moe.sum_rows(stream, {rows.*side, y.*side, to, topk});
+            kernels.moe.weigh_rows(stream, {rows.*side, weighed.*side, probs.*side, at});
+            kernels.moe.weigh_rows_backward(stream, {weighed.*side, rows.*side, probs.*side,
+                                                     dx.*side, dprobs.*side, at, to});
+          };
+          run(cpu(), cpu_stream(), &Twin::exact);
+          run(cuda(), cuda_stream(), &Twin::device);
+          for (const Twin& result : {rows, y, weighed, dx, dprobs}) {
+            EXPECT_LT(error(result), 2 * tolerance(dtype));
+          }
+        }
+      }
+    }
+  }
+}
+
+struct GroupedCase {
+  std::vector<std::int32_t> counts;  // rows of each expert
+  std::int64_t unused, in, out;
+};
+
+TEST_F(CudaMoe, GroupedProductsMatchTheCpu) {
+  const std::vector<GroupedCase> cases = {
+      {{3, 0, 1}, 0, 7, 5},        {{0, 0, 0, 0}, 3, 16, 8},        {{129, 1, 0, 200}, 5, 72, 136},
+      {{0, 0, 640}, 0, 256, 64},   {{17, 64, 128, 63}, 130, 128, 200}, {{1, 1, 1, 1, 1}, 0, 512, 24},
+      {{300}, 1, 40, 384},         {std::vector<std::int32_t>(70, 9), 0, 64, 96}};
+  for (const GroupedCase& item : cases) {
+    for (Dtype dtype : kModelDtypes) {
+      for (bool wide : {false, true}) {
+        SCOPED_TRACE(concat(item.counts.size(), " experts ", item.in, " x ", item.out, " ",
+                            name_of(dtype), wide ? " into f32" : ""));
+        auto experts = static_cast<std::int64_t>(item.counts.size());
+        std::vector<std::int32_t> starts = {0};
+        for (std::int32_t count : item.counts) starts.push_back(starts.back() + count);
+        const std::int64_t total = starts.back() + item.unused;
+        Twin offsets = words(starts), bias = random(dtype, {experts, item.out});
+        Twin x = random(dtype, {total, item.in}), w = random(dtype, {experts, item.out, item.in});
+        Twin y = poisoned(dtype, {total, item.out}), dy = random(dtype, {total, item.out});
+        Twin dx = poisoned(dtype, {total, item.in});
+        const Dtype gradient = wide ? Dtype::kF32 : dtype;
+        Twin dw = random(gradient, {experts, item.out, item.in});
+        Twin fresh = poisoned(gradient, {experts, item.out, item.in});
+        Twin dbias = poisoned(gradient, {experts, item.out});
+        auto run = [&](const Kernels& kernels, const Stream& stream, Tensor Twin::*side) {
+          const auto* at = (offsets.*side).as<std::int32_t>();
+          kernels.moe.grouped(stream, {x.*side, w.*side, y.*side, bias.*side, at, 0});
+          kernels.moe.grouped_input(stream, {dx.*side, w.*side, dy.*side, {}, at, 0});
+          kernels.moe.grouped_weight(stream, {x.*side, dw.*side, dy.*side, {}, at, 0.5});
+          kernels.moe.grouped_weight(stream, {x.*side, fresh.*side, dy.*side, {}, at, 0});
+          kernels.moe.grouped_weight(stream, {{}, {}, dy.*side, dbias.*side, at, 0});
+        };
+        run(cpu(), cpu_stream(), &Twin::exact);
+        run(cuda(), cuda_stream(), &Twin::device);
+        for (const Twin& result : {y, dx}) EXPECT_LT(error(result), tolerance(dtype));
+        for (const Twin& result : {dw, fresh, dbias}) EXPECT_LT(error(result), 2 * tolerance(gradient));
+      }
+    }
+  }
+}
+
+TEST_F(CudaMoe, ChoicesAreSpreadAndPickedAsOnTheCpu) {
+  for (Dtype dtype : kModelDtypes) {
+    Twin chosen = choices(45, 37, 5), probs = random(Dtype::kF32, {45, 5});
+    Twin dense = poisoned(dtype, {45, 37}), picked = poisoned(Dtype::kF32, {45, 5});
+    auto run = [&](const Kernels& kernels, const Stream& stream, Tensor Twin::*side) {
+      kernels.moe.spread(stream, {probs.*side, chosen.*side, dense.*side});
+      kernels.moe.pick(stream, {picked.*side, chosen.*side, dense.*side});
+    };
+    run(cpu(), cpu_stream(), &Twin::exact);
+    run(cuda(), cuda_stream(), &Twin::device);
+    EXPECT_LT(error(dense), tolerance(dtype));
+    EXPECT_LT(error(picked), tolerance(dtype));
+  }
+}
+
+TEST_F(CudaMoe, SignFollowsTheGradient) {
+  for (Dtype dtype : {Dtype::kF32, Dtype::kBf16}) {
+    Twin main = random(Dtype::kF32, {300}), grad = random(Dtype::kF32, {300});
+    Twin values = poisoned(dtype, {300});
+    StepState state;
+    Tensor step(device_arena(), Dtype::kU8, {sizeof(StepState)}, "test");
+    cuda().device.upload(cuda_stream(), &state, step);
+    cpu().optim.sign(cpu_stream(), {main.exact, grad.exact, values.exact, &state, 0.01});
+    cuda().optim.sign(cuda_stream(),
+                      {main.device, grad.device, values.device,
+                       static_cast<const StepState*>(step.view().data), 0.01});
+    EXPECT_LT(error(main), 1e-6);
+    EXPECT_LT(error(values), tolerance(dtype));
+  }
+}
+
+}  // namespace
+}  // namespace bev::cuda_test

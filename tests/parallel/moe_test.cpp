@@ -1,0 +1,149 @@
+// Mixtures of experts under layouts: losses on the choice, loads and biases of experts count whole
+// micro-batches and the whole global batch, however these are cut.
+#include <gtest/gtest.h>
+
+#include "tests/support/layouts.h"
+
+namespace bev::test {
+namespace {
+
+ModelConfig mixtral_like() {
+  ModelConfig model = tiny_llama();
+  model.moe.num_experts = 5;
+  model.moe.topk = 2;
+  model.moe_training.aux_loss_coeff = {0.3};
+  model.moe_training.z_loss_coeff = 0.05;
+  return model;
+}
+
+// Dense layers, groups, sigmoids with a bias that follows the load, an expert for all tokens.
+ModelConfig deepseek_like() {
+  ModelConfig model = tiny_llama();
+  model.moe.num_experts = 12;
+  model.moe.layer_freq = {0, 1, 1, 0};
+  model.moe.ffn_hidden_size = 12;
+  model.moe.topk = 3;
+  model.moe.score_function = RouterScore::kSigmoid;
+  model.moe.num_groups = 4;
+  model.moe.group_topk = 2;
+  model.moe.scaling_factor = 2.5;
+  model.moe.expert_bias = true;
+  model.moe.shared_expert_size = 20;
+  model.moe_training.load_balancing = {"seq_aux_loss"};
+  model.moe_training.aux_loss_coeff = {0.2};
+  model.moe_training.bias_update_rate = 0.02;
+  return model;
+}
+
+// Biases everywhere, no gate, a gated expert for all tokens, more experts than tokens.
+ModelConfig many_experts() {
+  ModelConfig model = tiny_gpt();
+  model.moe.num_experts = 40;
+  model.moe.topk = 4;
+  model.moe.pre_softmax = true;
+  model.moe.router_bias = true;
+  model.moe.shared_expert_size = 12;
+  model.moe.shared_expert_gate = true;
+  model.hidden_dropout = 0.2;
+  return model;
+}
+
+using Change = void (*)(ParallelConfig&);
+
+void expect_one_ranks_answer(const TinyRun& single, const std::vector<Change>& layouts) {
+  LayoutAnswer expected = run_tiny(single);
+  for (std::size_t i = 0; i < layouts.size(); ++i) {
+    TinyRun run = single;
+    layouts[i](run.parallel);
+    EXPECT_EQ(answer_difference(expected, run_tiny(run)), "") << "layout " << i;
+  }
+}
+
+const std::vector<Change> kLayouts = {
+    [](ParallelConfig& p) { p.tensor_model_parallel_size = 2; },
+    [](ParallelConfig& p) {
+      p.tensor_model_parallel_size = 2;
+      p.sequence_parallel = true;
+      p.data_parallel_size = 2;
+      p.data_parallel_sharding_strategy = ShardingStrategy::kOptimGradsParams;
+    },
+    [](ParallelConfig& p) {
+      p.tensor_model_parallel_size = 2;
+      p.sequence_parallel = true;
+      p.context_parallel_size = 2;
+      p.recompute_granularity = RecomputeGranularity::kFull;
+    },
+    [](ParallelConfig& p) {
+      p.context_parallel_size = 2;
+      p.pipeline_model_parallel_size = 2;
+      p.pipeline_schedule = PipelineSchedule::kZeroBubbleH1;
+      p.data_parallel_sharding_strategy = ShardingStrategy::kOptimGrads;
+    },
+    [](ParallelConfig& p) {
+      p.data_parallel_size = 2;
+      p.recompute_granularity = RecomputeGranularity::kSelective;
+      p.recompute_modules = {"mlp", "layernorm"};
+      p.data_parallel_sharding_strategy = ShardingStrategy::kOptim;
+    },
+};
+
+const std::vector<Change> kExpertLayouts = {
+    [](ParallelConfig& p) {
+      p.data_parallel_size = 2;
+      p.expert_model_parallel_size = 2;
+    },
+    [](ParallelConfig& p) {
+      p.data_parallel_size = 4;
+      p.expert_model_parallel_size = 2;
+      p.data_parallel_sharding_strategy = ShardingStrategy::kOptimGradsParams;
+      p.overlap_grad_reduce = p.overlap_param_gather = true;
+    },
+    [](ParallelConfig& p) {
+      p.tensor_model_parallel_size = 2;
+      p.sequence_parallel = true;
+      p.context_parallel_size = 2;
+      p.expert_model_parallel_size = 4;
+      p.expert_tensor_parallel_size = 1;
+      p.data_parallel_sharding_strategy = ShardingStrategy::kOptim;
+    },
+    [](ParallelConfig& p) {
+      p.pipeline_model_parallel_size = 2;
+      p.pipeline_schedule = PipelineSchedule::kZeroBubbleH1;
+      p.data_parallel_size = 4;
+      p.expert_model_parallel_size = 2;
+      p.expert_tensor_parallel_size = 2;
+      p.data_parallel_sharding_strategy = ShardingStrategy::kOptimGrads;
+      p.recompute_granularity = RecomputeGranularity::kFull;
+    },
+};
+
+TEST(Moe, SharingExpertsOutGivesOneRanksAnswer) {
+  for (const ModelConfig& model : {mixtral_like(), deepseek_like(), many_experts()}) {
+    TinyRun single;
+    single.model = model;
+    expect_one_ranks_answer(single, kExpertLayouts);
+  }
+}
+
+// Sequences of two tokens over four context-parallel ranks: two ranks have none.
+TEST(Moe, RanksWithoutTokensTakePart) {
+  TinyRun single;
+  single.model = mixtral_like();
+  single.sequence_length = 2;
+  expect_one_ranks_answer(single, {[](ParallelConfig& p) {
+                            p.context_parallel_size = 4;
+                            p.expert_model_parallel_size = 4;
+                          }});
+}
+
+TEST(Moe, LayoutsGiveOneRanksAnswer) {
+  for (const ModelConfig& model : {mixtral_like(), deepseek_like(), many_experts()}) {
+    TinyRun single;
+    single.model = model;
+    single.micro_batch_size = 2;
+    expect_one_ranks_answer(single, kLayouts);
+  }
+}
+
+}  // namespace
+}  // namespace bev::test
