@@ -9,6 +9,9 @@
 
 #include "base/error.h"
 #include "bridge/convert.h"
+#include "bridge/expert_columns.h"
+#include "bridge/mxfp4.h"
+#include "bridge/weight_names.h"
 #include "models/decoder.h"
 
 namespace bev {
@@ -47,133 +50,13 @@ std::int64_t columns_of(const ParamMapping& mapping) {
   return shape.row_numel();
 }
 
-bool transposed(const ParamMapping& mapping) {
-  return mapping.kind == WeightKind::kTranspose && mapping.shape.ndim() == 2;
+ExpertColumns columns_layout(const ParamMapping& mapping) {
+  return {mapping.shape, mapping.kind == WeightKind::kGateUpColumns, mapping.shape.ndim() == 3};
 }
 
 // The elements of the tensors, one after the other, are the parameter's.
 bool in_order(const ParamMapping& mapping) {
-  return !transposed(mapping) && mapping.kind != WeightKind::kNeoxQkv;
-}
-
-// With the number in the place of the first {}, if there is one.
-std::string with_number(std::string_view pattern, std::string_view number) {
-  std::size_t at = pattern.find("{}");
-  if (at == std::string_view::npos) return std::string(pattern);
-  return concat(pattern.substr(0, at), number, pattern.substr(at + 2));
-}
-
-// The number that stands for {} when `name` is `pattern`, "" when there is no {}; nullopt when they
-// do not match.
-std::optional<std::string_view> match(std::string_view pattern, std::string_view name) {
-  std::size_t at = pattern.find("{}");
-  if (at == std::string_view::npos) {
-    return name == pattern ? std::optional<std::string_view>("") : std::nullopt;
-  }
-  std::string_view head = pattern.substr(0, at), tail = pattern.substr(at + 2);
-  if (!name.starts_with(head) || !name.ends_with(tail)) return std::nullopt;
-  if (name.size() <= head.size() + tail.size()) return std::nullopt;
-  std::string_view layer = name.substr(at, name.size() - head.size() - tail.size());
-  if (layer.find_first_not_of("0123456789") != layer.npos) return std::nullopt;
-  return layer;
-}
-
-// Rows of each Hugging Face tensor of a parameter with `shape`.
-std::vector<std::int64_t> part_rows(const WeightRule& rule, const ModelConfig& config,
-                                    const Shape& shape) {
-  std::int64_t query = config.num_attention_heads * config.head_size();
-  std::int64_t key = config.kv_heads() * config.head_size();
-  switch (rule.kind) {
-    case WeightKind::kQkvRows:
-      return {query, key, key};
-    case WeightKind::kGateUpRows:
-      return {shape[0] / 2, shape[0] / 2};
-    default:
-      return {shape[0]};
-  }
-}
-
-// The name, and what it is without the prefix.
-std::vector<std::string> with_and_without_prefix(const std::string& name,
-                                                 const ModelFamily& family) {
-  std::vector<std::string> names = {name};
-  if (name.starts_with(family.weight_prefix)) {
-    names.push_back(name.substr(family.weight_prefix.size()));
-  }
-  return names;
-}
-
-// All names under which files may hold `source`, the one we write first.
-std::vector<std::string> spellings(const WeightRule& rule, const std::string& source,
-                                   const ModelFamily& family) {
-  std::vector<std::string> names = with_and_without_prefix(source, family);
-  if (!rule.other_source.empty() && rule.kind != WeightKind::kExperts) {
-    names.insert(names.begin() + 1, rule.other_source);
-  }
-  return names;
-}
-
-// A rule and what it says of one parameter.
-struct Match {
-  const WeightRule* rule;
-  std::string layer, suffix;
-};
-
-std::optional<Match> find_rule(std::string_view param, const ModelFamily& family) {
-  std::size_t dot = param.rfind('.');
-  for (const WeightRule& rule : family.weights) {
-    if (auto layer = match(rule.name, param)) return Match{&rule, std::string(*layer), ""};
-    if (auto layer = match(rule.name, param.substr(0, dot))) {
-      return Match{&rule, std::string(*layer), std::string(param.substr(dot))};
-    }
-  }
-  return std::nullopt;
-}
-
-HfTensor make_tensor(const std::vector<std::string>& names, const Shape& shape) {
-  return {names.front(), {names.begin() + 1, names.end()}, shape};
-}
-
-// The sources of every expert.
-void map_experts(const Match& found, const ModelFamily& family, ParamMapping& mapping) {
-  const WeightRule& rule = *found.rule;
-  Shape shape(mapping.shape.dims().subspan(1));
-  shape[0] /= static_cast<std::int64_t>(rule.sources.size());
-  for (std::int64_t expert = 0; expert < mapping.shape[0]; ++expert) {
-    for (const std::string& source : rule.sources) {
-      std::vector<std::string> names = spellings(rule, source, family);
-      for (std::string& name : names) {
-        name = with_number(with_number(name, found.layer), concat(expert)) + found.suffix;
-      }
-      mapping.tensors.push_back(make_tensor(names, shape));
-    }
-  }
-  if (rule.other_source.empty()) return;
-  for (const std::string& name : with_and_without_prefix(rule.other_source, family)) {
-    mapping.whole_names.push_back(with_number(name, found.layer));
-  }
-}
-
-ParamMapping map_param(const Param& param, const ModelConfig& config, const ModelFamily& family) {
-  std::optional<Match> found = find_rule(param.name, family);
-  BEV_CHECK(found.has_value(), ErrorKind::kConfig, family.name, " models have no weights for ",
-            param.name);
-  const WeightRule& rule = *found->rule;
-  ParamMapping mapping{param.name, param.shape, rule.kind, config.head_size(), {}, {}};
-  if (rule.kind == WeightKind::kExperts) {
-    map_experts(*found, family, mapping);
-    return mapping;
-  }
-  std::vector<std::int64_t> rows = part_rows(rule, config, param.shape);
-  for (std::size_t part = 0; part < rule.sources.size(); ++part) {
-    std::vector<std::string> names = spellings(rule, rule.sources[part], family);
-    for (std::string& name : names) name = with_number(name, found->layer) + found->suffix;
-    Shape shape = param.shape;
-    shape[0] = rows[part];
-    if (transposed(mapping)) std::swap(shape[0], shape[1]);
-    mapping.tensors.push_back(make_tensor(names, shape));
-  }
-  return mapping;
+  return !transposed(mapping) && mapping.kind != WeightKind::kNeoxQkv && !has_columns(mapping);
 }
 
 // The name under which the files hold it; "" when they do not.
@@ -193,6 +76,37 @@ std::string stored_whole(const ParamMapping& mapping, const WeightFiles& files) 
   return "";
 }
 
+constexpr const char *kBlocks = "_blocks", *kScales = "_scales";
+
+// The name whose blocks and scales the files hold; "" when they hold none.
+std::string packed_name(const ParamMapping& mapping, const WeightFiles& files) {
+  if (!mapping.packed) return "";
+  const HfTensor& tensor = mapping.tensors.front();
+  if (files.contains(tensor.name + kBlocks)) return tensor.name;
+  for (const std::string& name : tensor.other_names) {
+    if (files.contains(name + kBlocks)) return name;
+  }
+  return "";
+}
+
+std::string packed_problem(const ParamMapping& mapping, const std::string& name,
+                           const WeightFiles& files) {
+  const Shape& shape = mapping.shape;
+  std::int64_t blocks = shape[2] / kMxfp4Block;
+  auto differs = [&](const std::string& part, std::vector<std::int64_t> wanted) {
+    const StoredTensor* stored = files.find(part);
+    return stored == nullptr || stored->dtype != Dtype::kU8 ||
+           !std::ranges::equal(stored->shape, wanted);
+  };
+  bool whole = shape[2] % kMxfp4Block == 0;
+  if (!whole || differs(name + kBlocks, {shape[0], shape[1], blocks, kMxfp4Block / 2}) ||
+      differs(name + kScales, {shape[0], shape[1], blocks})) {
+    return concat(name, kBlocks, " and ", name, kScales, " are not ", to_text(shape),
+                  " numbers in MXFP4 (U8)");
+  }
+  return "";
+}
+
 std::string describe(const StoredTensor& stored, const Shape& wanted) {
   if (!stored.dtype || !is_float(*stored.dtype)) {
     return concat(stored.name, " is stored as ", stored.dtype_name,
@@ -201,8 +115,7 @@ std::string describe(const StoredTensor& stored, const Shape& wanted) {
   if (!std::ranges::equal(stored.shape, wanted.dims())) {
     std::string found;
     for (std::int64_t dim : stored.shape) found += concat(found.empty() ? "" : ", ", dim);
-    return concat(stored.name, " has shape [", found, "], config.json asks for ",
-                  to_text(wanted));
+    return concat(stored.name, " has shape [", found, "], config.json asks for ", to_text(wanted));
   }
   return "";
 }
@@ -229,7 +142,7 @@ WeightMap::WeightMap(const ModelConfig& config) {
   const ModelFamily& family = find_family(config.family);
   ignored_ = family.ignored;
   further_layers_ = family.further_layers;
-  layers_ = config.num_layers;
+  layers_ = config.num_layers + config.mtp_num_layers;
   Decoder decoder(config, even_stage(config.num_layers, 1, 0), {});
   for (const Param* param : decoder.params()) {
     params_.push_back(map_param(*param, config, family));
@@ -280,6 +193,13 @@ void WeightMap::check(const WeightFiles& files) const {
       use(whole, mapping.shape);
       continue;
     }
+    if (std::string packed = packed_name(mapping, files); !packed.empty()) {
+      std::string problem = packed_problem(mapping, packed, files);
+      if (!problem.empty()) problems.push_back(problem);
+      used.insert(packed + kBlocks);
+      used.insert(packed + kScales);
+      continue;
+    }
     for (const HfTensor& tensor : mapping.tensors) {
       std::string name = stored_name(tensor, files);
       if (name.empty()) {
@@ -324,6 +244,11 @@ void assemble(const ParamMapping& mapping, std::span<const TensorBytes> sources,
                        mapping.shape[0]);
     return;
   }
+  if (has_columns(mapping)) {
+    read_expert_columns(columns_layout(mapping), {sources[0].bytes.data(), sources[0].dtype},
+                        {out, dtype});
+    return;
+  }
   std::int64_t columns = columns_of(mapping);
   for (const RowRun& run : row_runs(mapping)) {
     Dtype from = sources[run.part].dtype;
@@ -354,6 +279,19 @@ void read_param(const ParamMapping& mapping, const WeightFiles& files, Dtype dty
 
 StoredParam::StoredParam(const ParamMapping& mapping, const WeightFiles& files)
     : mapping_(mapping) {
+  if (std::string packed = packed_name(mapping, files); !packed.empty()) {
+    std::string problem = packed_problem(mapping, packed, files);
+    BEV_CHECK(problem.empty(), ErrorKind::kInput, problem);
+    // Rows as the file has them, then in our order.
+    std::vector<std::byte> rows(static_cast<std::size_t>(mapping.shape.numel()) * sizeof(Bf16));
+    expanded_.resize(rows.size());
+    expand_mxfp4(files.tensor(packed + kBlocks).bytes, files.tensor(packed + kScales).bytes,
+                 rows.data());
+    ExpertColumns layout = columns_layout(mapping);
+    layout.transposed = false;
+    read_expert_columns(layout, {rows.data(), Dtype::kBf16}, {expanded_.data(), Dtype::kBf16});
+    return;
+  }
   for (std::size_t part = 0; part < mapping.tensors.size(); ++part) {
     sources_.push_back(stored_tensor(mapping, part, files));
     check_source(mapping.tensors[part], sources_.back());
@@ -361,6 +299,11 @@ StoredParam::StoredParam(const ParamMapping& mapping, const WeightFiles& files)
 }
 
 void StoredParam::read(Range elements, Dtype dtype, void* out) {
+  if (!expanded_.empty()) {
+    convert_elements({offset(expanded_.data(), elements.begin, Dtype::kBf16), Dtype::kBf16},
+                     {out, dtype}, elements.size());
+    return;
+  }
   if (!in_order(mapping_)) {
     if (elements.size() == mapping_.shape.numel()) return assemble(mapping_, sources_, dtype, out);
     if (whole_.empty() || whole_dtype_ != dtype) {
@@ -389,6 +332,10 @@ void split_param(const ParamMapping& mapping, std::size_t part, const void* valu
                  Dtype out_dtype, void* out) {
   if (transposed(mapping)) {
     transpose_elements({value, dtype}, {out, out_dtype}, mapping.shape[0], mapping.shape[1]);
+    return;
+  }
+  if (has_columns(mapping)) {
+    write_expert_columns(columns_layout(mapping), {value, dtype}, {out, out_dtype});
     return;
   }
   std::int64_t columns = columns_of(mapping);

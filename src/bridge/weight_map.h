@@ -34,6 +34,8 @@ struct ParamMapping {
   std::vector<HfTensor> tensors;  // in the order of our rows
   // Under which files may hold all of it in one tensor instead, laid out as ours.
   std::vector<std::string> whole_names = {};
+  // Files may hold it in MXFP4, under the tensor's names with _blocks and _scales behind.
+  bool packed = false;
 };
 
 class WeightMap {
@@ -83,6 +85,7 @@ class StoredParam {
   std::vector<TensorBytes> sources_;
   std::vector<std::byte> whole_;  // in dtype whole_dtype_, where rows or columns change places
   Dtype whole_dtype_ = Dtype::kF32;
+  std::vector<std::byte> expanded_;  // in bf16, where the files hold it packed
 };
 
 // The inverse, one Hugging Face tensor at a time: mapping.tensors[part] from the whole parameter

@@ -44,8 +44,62 @@ TokenSample labelled_sample(std::span<const std::int32_t> tokens,
   return sample;
 }
 
+FutureSpec future_spec(const ModelConfig& model) {
+  if (model.mtp_num_layers == 0) return {};
+  return {model.mtp_num_layers,
+          model.mtp_loss_scaling_factor / static_cast<double>(model.mtp_num_layers)};
+}
+
+namespace {
+
+// A sample as a depth of multi-token prediction sees it: everything `distance` tokens earlier.
+TokenSample shifted(const TokenSample& sample, std::int64_t distance, double weight) {
+  TokenSample out;
+  out.tokens.assign(sample.tokens.size(), 0);
+  out.targets.assign(sample.tokens.size(), -1);
+  out.weights.assign(sample.tokens.size(), 0.0f);
+  std::int64_t begin = 0;
+  for (std::int32_t length : sample.documents) {
+    for (std::int64_t i = begin; i + distance < begin + length; ++i) {
+      auto to = static_cast<std::size_t>(i), from = static_cast<std::size_t>(i + distance);
+      out.tokens[to] = sample.tokens[from];
+      out.targets[to] = sample.targets[from];
+      out.weights[to] = static_cast<float>(weight * sample.weights[from]);
+    }
+    begin += length;
+  }
+  return out;
+}
+
+// This rank's rows of the shifted samples.
+FutureTokens future_tokens(Context& ctx, std::span<const TokenSample> samples,
+                           const SequenceLayout& layout, std::int64_t distance, double weight) {
+  auto rows = static_cast<std::size_t>(layout.tokens);
+  std::vector<std::int32_t> tokens(rows), targets(rows);
+  std::vector<float> weights(rows);
+  std::vector<TokenSample> later;
+  for (const TokenSample& sample : samples) later.push_back(shifted(sample, distance, weight));
+  for (const DocumentPiece& piece : layout.own.pieces()) {
+    const TokenSample& sample = later[static_cast<std::size_t>(piece.sample)];
+    auto copy = [&](const auto& from, auto& to) {
+      std::copy_n(from.begin() + piece.sample_begin, piece.count, to.begin() + piece.row);
+    };
+    copy(sample.tokens, tokens);
+    copy(sample.targets, targets);
+    copy(sample.weights, weights);
+  }
+  FutureTokens out;
+  out.tokens = ctx.upload<std::int32_t>(tokens, "batch");
+  out.targets.targets = ctx.upload<std::int32_t>(targets, "batch");
+  out.targets.weights = ctx.upload<float>(weights, "batch");
+  out.targets.weight_sum = std::accumulate(weights.begin(), weights.end(), 0.0);
+  return out;
+}
+
+}  // namespace
+
 MicroBatch make_micro_batch(Context& ctx, std::span<const TokenSample> samples,
-                            std::int64_t first_sample) {
+                            std::int64_t first_sample, const FutureSpec& future) {
   std::vector<SampleShape> shapes;
   for (const TokenSample& sample : samples) {
     shapes.push_back({sample.documents});
@@ -84,11 +138,15 @@ MicroBatch make_micro_batch(Context& ctx, std::span<const TokenSample> samples,
     ctx.kernels.device.upload(ctx.stream, positions.data(), batch.layout.positions);
   }
   batch.targets.weight_sum = std::accumulate(weights.begin(), weights.end(), 0.0);
+  for (std::int64_t depth = 0; depth < future.depths; ++depth) {
+    batch.future.push_back(future_tokens(ctx, samples, batch.layout, depth + 1, future.weight));
+  }
   return batch;
 }
 
 std::vector<MicroBatch> rank_micro_batches(Context& ctx, std::span<const TokenSample> global,
-                                           std::int64_t micro_batch_size) {
+                                           std::int64_t micro_batch_size,
+                                           const FutureSpec& future) {
   const MeshShape& shape = ctx.mesh.shape();
   auto total = static_cast<std::int64_t>(global.size());
   std::int64_t block = micro_batch_size * shape.dp;
@@ -99,7 +157,7 @@ std::vector<MicroBatch> rank_micro_batches(Context& ctx, std::span<const TokenSa
     batches.push_back(make_micro_batch(
         ctx,
         global.subspan(static_cast<std::size_t>(first), static_cast<std::size_t>(last - first)),
-        first));
+        first, future));
   }
   return batches;
 }

@@ -26,14 +26,24 @@ TokenSample window_sample(std::span<const std::int32_t> tokens);
 TokenSample labelled_sample(std::span<const std::int32_t> tokens,
                             std::span<const std::int32_t> labels);
 
-// `first_sample`: index of the first one in the global batch.
+// What multi-token prediction wants of a batch: its depths, and the weight of each depth's targets
+// besides their own.
+struct FutureSpec {
+  std::int64_t depths = 0;
+  double weight = 0;
+};
+FutureSpec future_spec(const ModelConfig& model);
+
+// `first_sample`: index of the first one in the global batch. Later tokens and targets are those of
+// the same document; beyond its end there is token 0 and nothing to predict.
 MicroBatch make_micro_batch(Context& ctx, std::span<const TokenSample> samples,
-                            std::int64_t first_sample);
+                            std::int64_t first_sample, const FutureSpec& future = {});
 
 // This rank's micro-batches of a global batch: blocks of size * dp samples, of which data-parallel
 // rank r takes the r-th `size` (Megatron's order). The last block may be short: its samples are
 // dealt out in order, so shares may be unequal or empty.
 std::vector<MicroBatch> rank_micro_batches(Context& ctx, std::span<const TokenSample> global,
-                                           std::int64_t micro_batch_size);
+                                           std::int64_t micro_batch_size,
+                                           const FutureSpec& future = {});
 
 }  // namespace bev

@@ -21,7 +21,7 @@ struct ActivationForwardArgs {
   View x, y;
   Activation kind = Activation::kGelu;
   bool gated = false;
-  GateLimits limits;
+  GateLimits limits = {};
 };
 
 // dx has x's shape and may alias it; dy is [T, F].
@@ -29,7 +29,7 @@ struct ActivationBackwardArgs {
   View dy, x, dx;
   Activation kind = Activation::kGelu;
   bool gated = false;
-  GateLimits limits;
+  GateLimits limits = {};
 };
 
 struct ActivationKernels {

@@ -4,7 +4,6 @@
 #include <cmath>
 
 #include "base/fields.h"
-#include "base/problems.h"
 #include "base/text.h"
 #include "models/rope.h"
 
@@ -182,6 +181,13 @@ void end_fields(ModelConfig& model, FieldList& list) {
   list.add("final-logit-softcapping", model.final_logit_softcapping,
            "logits become cap * tanh(logit / cap); 0: off")
       .min(0);
+  list.add("mtp-num-layers", model.mtp_num_layers,
+           "depths of multi-token prediction: layers behind the last that predict later tokens")
+      .min(0)
+      .limit(64);
+  list.add("mtp-loss-scaling-factor", model.mtp_loss_scaling_factor,
+           "weight of multi-token prediction in the loss, shared by its depths")
+      .min(0);
   list.add("hidden-dropout", model.hidden_dropout, "dropout before each residual sum")
       .min(0)
       .below(1);
@@ -196,112 +202,6 @@ void end_fields(ModelConfig& model, FieldList& list) {
   list.add("init-method-std", model.init_method_std,
            "standard deviation of initial weights; output projections have it over sqrt(2 layers)")
       .min(0);
-}
-
-void check_heads(const ModelConfig& model, std::vector<std::string>& out) {
-  if (model.kv_channels == 0 && model.hidden_size % model.num_attention_heads != 0) {
-    out.push_back(concat("--num-attention-heads: ", model.num_attention_heads,
-                         " does not divide --hidden-size ", model.hidden_size,
-                         "; change one, or give the head size with --kv-channels"));
-  }
-  std::int64_t groups = model.kv_heads();
-  if (groups < 1 || model.num_attention_heads % groups != 0) {
-    out.push_back(concat("--num-query-groups: ", groups, " does not divide --num-attention-heads ",
-                         model.num_attention_heads, "; use ",
-                         divisors_text(model.num_attention_heads)));
-  }
-  if (model.head_size() > kHeadSizeLimit) {
-    out.push_back(concat("--kv-channels: a head of ", model.head_size(), " is too large; at most ",
-                         kHeadSizeLimit, ", so use more heads or give the head size"));
-  }
-}
-
-void check_latent(const ModelConfig& model, std::vector<std::string>& out) {
-  auto need = [&](const char* flag, std::int64_t value) {
-    if (value < 1) {
-      out.push_back(concat(flag, ": is ", value, "; latent attention needs a number >= 1"));
-    }
-  };
-  need("--kv-lora-rank", model.kv_lora_rank);
-  need("--qk-head-dim", model.qk_head_dim);
-  need("--qk-pos-emb-head-dim", model.qk_pos_emb_head_dim);
-  need("--v-head-dim", model.v_head_dim);
-  if (model.kv_heads() != model.num_attention_heads) {
-    out.push_back(concat("--num-query-groups: ", model.kv_heads(),
-                         "; latent attention has as many groups as --num-attention-heads ",
-                         model.num_attention_heads, ", so leave it away"));
-  }
-  if (model.position_embedding_type != PositionKind::kRope) {
-    out.push_back("--position-embedding-type: latent attention needs rope");
-  }
-  if (std::max(model.head_size(), model.v_head_dim) > kHeadSizeLimit) {
-    out.push_back(concat("--qk-head-dim: heads of ", model.qk_head_dim, " + ",
-                         model.qk_pos_emb_head_dim, " and ", model.v_head_dim,
-                         " are too large; at most ", kHeadSizeLimit));
-  }
-  if (model.kv_lora_rank + model.qk_pos_emb_head_dim > kLatentRowLimit) {
-    out.push_back(concat("--kv-lora-rank: a latent of ", model.kv_lora_rank,
-                         " and a rotated key of ", model.qk_pos_emb_head_dim,
-                         " are too large; at most ", kLatentRowLimit, " together"));
-  }
-}
-
-void check_gate(const ModelConfig& model, std::vector<std::string>& out) {
-  if (model.gated) return;
-  if (model.activation_clamp != 0 || model.glu_linear_offset != 0) {
-    out.push_back(
-        "--activation-func-clamp-value, --glu-linear-offset: need a gated MLP; give --gated");
-  }
-}
-
-void check_rope(const ModelConfig& model, std::vector<std::string>& out) {
-  std::int64_t dims = rotary_dims(model);
-  if (dims < 2 || dims % 2 != 0) {
-    out.push_back(concat("--rotary-percent: ", model.rotary_percent, " of a head of ",
-                         model.head_size(), " turns ", dims,
-                         " dims; rope needs an even number, so change it or --kv-channels"));
-  }
-  const RopeScaling& scaling = model.rope_scaling;
-  if (scaling.kind != RopeScalingKind::kDefault && scaling.factor < 1.0) {
-    out.push_back(concat("--rope-scaling-factor: ", scaling.factor, " shortens; it must be >= 1"));
-  }
-  if (scaling.kind == RopeScalingKind::kLlama3 &&
-      scaling.high_freq_factor <= scaling.low_freq_factor) {
-    out.push_back(concat("--rope-high-freq-factor: ", scaling.high_freq_factor,
-                         " is not above --rope-low-freq-factor ", scaling.low_freq_factor));
-  }
-  if (scaling.kind != RopeScalingKind::kLongRope) return;
-  auto check_factors = [&](const char* flag, const std::vector<double>& factors) {
-    auto count = static_cast<std::int64_t>(factors.size());
-    if (count != dims / 2) {
-      out.push_back(concat(flag, ": has ", count, " numbers; longrope needs ", dims / 2,
-                           ", one for each rotated pair"));
-    }
-  };
-  check_factors("--longrope-short-factor", scaling.short_factor);
-  check_factors("--longrope-long-factor", scaling.long_factor);
-}
-
-void check_windows(const ModelConfig& model, std::vector<std::string>& out) {
-  const auto& layers = model.window_layers;
-  auto count = static_cast<std::int64_t>(layers.size());
-  if (model.window_size > 0 && !model.causal) {
-    out.push_back(concat("--window-size: ", model.window_size,
-                         " only limits the left side; drop it or --no-causal"));
-  }
-  if (count == 0) return;
-  bool frequency = count == 1 && model.num_layers != 1;
-  if (frequency ? layers[0] < 1 : std::ranges::any_of(layers, [](auto one) { return one > 1; })) {
-    out.push_back(concat("--window-attn-skip-freq: ", layers[0],
-                         " does not do; give one N >= 1, or a 1 (windowed) or 0 for each layer"));
-  } else if (!frequency && count != model.num_layers) {
-    out.push_back(concat("--window-attn-skip-freq: lists ", count, " layers, --num-layers is ",
-                         model.num_layers));
-  }
-  bool any = frequency ? layers[0] > 1 : std::ranges::find(layers, 1) != layers.end();
-  if (any && model.window_size == 0) {
-    out.push_back("--window-attn-skip-freq: there is no window; give --window-size too");
-  }
 }
 
 }  // namespace
@@ -372,46 +272,10 @@ double ModelConfig::attention_scale() const {
 
 bool ModelConfig::windowed(std::int64_t layer) const {
   if (window_size <= 0) return false;
+  layer = std::min(layer, num_layers - 1);
   if (window_layers.empty()) return true;
   if (window_layers.size() == 1 && num_layers != 1) return (layer + 1) % window_layers[0] != 0;
   return window_layers[static_cast<std::size_t>(layer)] != 0;
-}
-
-std::vector<std::string> ModelConfig::problems() const {
-  std::vector<std::string> out;
-  auto need = [&](const char* flag, std::int64_t value) {
-    if (value < 1) out.push_back(concat(flag, ": is ", value, "; give a number >= 1"));
-  };
-  need("--num-layers", num_layers);
-  need("--hidden-size", hidden_size);
-  need("--num-attention-heads", num_attention_heads);
-  if (vocab_size < 1) {
-    out.push_back(concat("--vocab-size: is ", vocab_size,
-                         "; give a number >= 1, or --tokenizer, which has one"));
-  }
-  if (position_embedding_type == PositionKind::kLearned) {
-    need("--max-position-embeddings", max_position_embeddings);
-  }
-  auto limit = [&](const char* flag, std::int64_t value, std::int64_t most) {
-    if (value > most) out.push_back(concat(flag, ": ", value, " is too many; at most ", most));
-  };
-  limit("--num-layers", num_layers, kLayerLimit);
-  limit("--num-attention-heads", num_attention_heads, kHeadLimit);
-  if (hidden_size > 0 && num_attention_heads > 0) {
-    if (multi_latent_attention) {
-      check_latent(*this, out);
-    } else {
-      check_heads(*this, out);
-    }
-    if (position_embedding_type == PositionKind::kRope) check_rope(*this, out);
-  }
-  check_gate(*this, out);
-  if (num_layers > 0) {
-    check_windows(*this, out);
-    for (std::string& problem : moe.problems(num_layers)) out.push_back(std::move(problem));
-  }
-  for (std::string& problem : moe_training.problems()) out.push_back(std::move(problem));
-  return out;
 }
 
 }  // namespace bev

@@ -119,6 +119,7 @@ struct ModelConfig {
   std::int64_t padding_row = -1;
   double logit_scale = 1.0;
   double final_logit_softcapping = 0.0;  // 0: none
+  std::int64_t mtp_num_layers = 0;       // depths of multi-token prediction
 
   MoeConfig moe;
 
@@ -127,6 +128,7 @@ struct ModelConfig {
   double hidden_dropout = 0.0;
   double attention_dropout = 0.0;
   double init_method_std = 0.02;
+  double mtp_loss_scaling_factor = 0.1;  // weight of all depths' losses together
 
   void fields(FieldList& list);
 
@@ -144,8 +146,8 @@ struct ModelConfig {
   std::int64_t expert_ffn_size() const {
     return moe.ffn_hidden_size > 0 ? moe.ffn_hidden_size : ffn_size();
   }
-  double attention_scale() const;  // of layer 0; see scale_by_inverse_layer
-  bool windowed(std::int64_t layer) const;
+  double attention_scale() const;           // of layer 0; see scale_by_inverse_layer
+  bool windowed(std::int64_t layer) const;  // layers behind the last are like it
   // Of latent attention: of the projections to latents, which add_bias_linear leaves without.
   bool has_qkv_bias() const { return (add_bias_linear && !multi_latent_attention) || add_qkv_bias; }
   bool has_proj_bias() const { return add_bias_linear || add_proj_bias; }

@@ -5,6 +5,7 @@
 #include "autograd/recompute.h"
 #include "base/error.h"
 #include "ops/collective.h"
+#include "ops/elementwise.h"
 #include "ops/embedding.h"
 
 namespace bev {
@@ -38,7 +39,7 @@ Decoder::Decoder(const ModelConfig& config, const StageRange& range, const Build
   };
   if (range.first) {
     word_embeddings_ = word_embeddings();
-    word_embeddings_->shared = tied;
+    word_embeddings_->shared = tied || config.mtp_num_layers > 0;
     if (config.position_embedding_type == PositionKind::kLearned) {
       position_embeddings_ =
           table_param("embedding.position_embeddings.weight", config.max_position_embeddings,
@@ -50,23 +51,39 @@ Decoder::Decoder(const ModelConfig& config, const StageRange& range, const Build
     if (config.rotary_base_local > 0) rope_local_ = rope_frequencies(config, true, 0);
   }
   for (std::int64_t number = range.first_layer; number < range.end_layer; ++number) {
-    layers_.push_back(std::make_unique<DecoderLayer>(config, number, options));
+    layers_.push_back(
+        std::make_unique<DecoderLayer>(config, number, options, concat("decoder.layers.", number)));
   }
   if (!range.last) return;
   final_norm_ = make_norm("decoder.final_layernorm", config.hidden_size, norm_options(config));
+  // Every depth uses the head once more, and the table.
+  auto depths = static_cast<int>(config.mtp_num_layers);
+  bool here = range.first || embedding_stage != nullptr;
+  Param* table = here ? &*(range.first ? this : embedding_stage)->word_embeddings_ : nullptr;
+  auto copy_of_table = [&](std::optional<Param>& copy) {
+    copy = word_embeddings();
+    copy->shared = copy->copy = true;
+    copy->uses = 0;
+    return &*copy;
+  };
+  if (table != nullptr) table->shared = false;
   if (!tied) {
     output_weight_ = table_param("output_layer.weight", config.vocab_size, config.hidden_size,
                                  config.init_method_std, true);
-  } else if (range.first || embedding_stage != nullptr) {
-    Param& table = *(range.first ? this : embedding_stage)->word_embeddings_;
-    table.shared = false;
-    table.uses = 2;
-    head_weight_ = &table;
+    output_weight_->uses = 1 + depths;
+    head_weight_ = &*output_weight_;
+    if (depths > 0 && table == nullptr) table = copy_of_table(future_embeddings_);
   } else {
-    output_weight_ = word_embeddings();
-    output_weight_->shared = output_weight_->copy = true;
+    if (table == nullptr) table = copy_of_table(output_weight_);
+    table->uses += 1 + depths;
+    head_weight_ = table;
   }
-  if (output_weight_) head_weight_ = &*output_weight_;
+  if (depths == 0) return;
+  table->uses += depths;
+  future_table_ = table;
+  for (std::int64_t depth = 0; depth < config.mtp_num_layers; ++depth) {
+    future_.push_back(std::make_unique<FuturePrediction>(config, depth, options));
+  }
 }
 
 std::vector<Param*> Decoder::params() {
@@ -76,6 +93,8 @@ std::vector<Param*> Decoder::params() {
   for (auto& layer : layers_) layer->params(list);
   if (final_norm_) final_norm_->params(list);
   if (output_weight_) list.push_back(&*output_weight_);
+  if (future_embeddings_) list.push_back(&*future_embeddings_);
+  for (auto& depth : future_) depth->params(list);
   return list;
 }
 
@@ -113,11 +132,15 @@ LayerInput Decoder::layer_input(Context& ctx, const SequenceLayout& layout) cons
   return input;
 }
 
+Var Decoder::look_up(Context& ctx, const Tensor& tokens, const Param& table) const {
+  Var partial = embedding(ctx, tokens, table, {config_.embedding_multiplier, config_.padding_row},
+                          batch_placement());
+  return leave_tensor_parallel(ctx, partial, options_.tensor_parallel.sequence_parallel);
+}
+
 Var Decoder::embed(Context& ctx, const MicroBatch& batch) const {
   ctx.layer = -1;
-  Var partial = embedding(ctx, batch.tokens, *word_embeddings_,
-                          {config_.embedding_multiplier, config_.padding_row}, batch_placement());
-  Var x = leave_tensor_parallel(ctx, partial, options_.tensor_parallel.sequence_parallel);
+  Var x = look_up(ctx, batch.tokens, *word_embeddings_);
   if (position_embeddings_) {
     BEV_CHECK(batch.layout.max_length <= config_.max_position_embeddings, ErrorKind::kInput,
               "a sequence of ", batch.layout.max_length, " tokens is longer than the ",
@@ -174,17 +197,39 @@ HeadSpec Decoder::head() const {
   return {head_weight_, config_.logit_scale, config_.final_logit_softcapping};
 }
 
-Var Decoder::final_norm(Context& ctx, const MicroBatch& batch, const Var& hidden) const {
-  Var y = norm(ctx, hidden, final_norm_->spec(false));
-  return enter_tensor_parallel(ctx, y, batch.layout.tokens);
+DecoderLoss Decoder::loss(Context& ctx, const MicroBatch& batch, const Var& hidden) const {
+  Var normalised = norm(ctx, hidden, final_norm_->spec(false));
+  Var whole = enter_tensor_parallel(ctx, normalised, batch.layout.tokens);
+  LossResult next = lm_head_loss(ctx, whole, batch.targets, head());
+  DecoderLoss loss{next.loss, next.token_loss, {}};
+  if (ctx.tape != nullptr) add_future(ctx, batch, normalised, loss);
+  return loss;
 }
 
-LossResult Decoder::loss(Context& ctx, const MicroBatch& batch, const Var& hidden) const {
-  return lm_head_loss(ctx, final_norm(ctx, batch, hidden), batch.targets, head());
+void Decoder::add_future(Context& ctx, const MicroBatch& batch, Var hidden,
+                         DecoderLoss& loss) const {
+  if (future_.empty()) return;
+  BEV_CHECK(batch.future.size() == future_.size(), ErrorKind::kInternal,
+            "multi-token prediction: a batch with ", batch.future.size(), " depths of ",
+            future_.size());
+  LayerInput input = layer_input(ctx, batch.layout);
+  for (std::size_t depth = 0; depth < future_.size(); ++depth) {
+    const FutureTokens& future = batch.future[depth];
+    ctx.layer = config_.num_layers + static_cast<std::int64_t>(depth);
+    Var embedded = dropout(ctx, look_up(ctx, future.tokens, *future_table_), config_.hidden_dropout,
+                           batch.layout, RandomUse::kEmbeddingDropout);
+    hidden = future_[depth]->forward(ctx, hidden, embedded, input);
+    Var whole = enter_tensor_parallel(ctx, hidden, batch.layout.tokens);
+    LossResult next = lm_head_loss(ctx, whole, future.targets, head());
+    loss.loss = add(ctx, loss.loss, next.loss);
+    loss.future_losses.push_back(next.token_loss);
+  }
+  ctx.layer = -1;
 }
 
 Tensor Decoder::logits(Context& ctx, const MicroBatch& batch, const Var& hidden) const {
-  return lm_head_logits(ctx, final_norm(ctx, batch, hidden), head());
+  Var normalised = norm(ctx, hidden, final_norm_->spec(false));
+  return lm_head_logits(ctx, enter_tensor_parallel(ctx, normalised, batch.layout.tokens), head());
 }
 
 }  // namespace bev

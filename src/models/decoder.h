@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "models/config.h"
+#include "models/future_prediction.h"
 #include "models/layer.h"
 #include "models/rope.h"
 #include "ops/loss.h"
@@ -16,11 +17,19 @@
 
 namespace bev {
 
+// What one depth of multi-token prediction reads: the token it is given beside each token, and the
+// one that it should predict.
+struct FutureTokens {
+  Tensor tokens;  // [T] i32
+  LossTargets targets;
+};
+
 // The tokens of one micro-batch on this rank. Every stage gets it from its own loader.
 struct MicroBatch {
   SequenceLayout layout;
-  Tensor tokens;        // [T] i32
-  LossTargets targets;  // used by the last stage; may be empty for logits
+  Tensor tokens;                     // [T] i32
+  LossTargets targets;               // used by the last stage; may be empty for logits
+  std::vector<FutureTokens> future;  // one for each depth, where the model trains them
 };
 
 // Layers [first_layer, end_layer) of the model, perhaps none; the ends hold embedding and head.
@@ -30,6 +39,13 @@ struct StageRange {
 };
 // Layers as evenly as they divide, the earlier stages larger.
 StageRange even_stage(std::int64_t layers, std::int64_t stages, std::int64_t stage);
+
+// Of a micro-batch.
+struct DecoderLoss {
+  Var loss;                           // as LossResult::loss, of all depths together
+  Tensor token_loss;                  // as LossResult::token_loss
+  std::vector<Tensor> future_losses;  // the same of each depth
+};
 
 class Decoder {
  public:
@@ -52,8 +68,9 @@ class Decoder {
   // Hidden states after this stage's layers; `input` comes from the stage before (empty on the
   // first).
   Var hidden(Context& ctx, const MicroBatch& batch, const Var& input) const;
-  // Last stage: final norm, head and loss of `hidden`.
-  LossResult loss(Context& ctx, const MicroBatch& batch, const Var& hidden) const;
+  // Last stage: final norm, head and loss of `hidden`; while a tape records, the losses of future
+  // tokens too.
+  DecoderLoss loss(Context& ctx, const MicroBatch& batch, const Var& hidden) const;
   // Last stage: final norm and head of `hidden`: logits [T, V of this rank] in the wide dtype.
   Tensor logits(Context& ctx, const MicroBatch& batch, const Var& hidden) const;
   // As hidden(), with keys and values kept between calls: states has one entry per layer of the
@@ -65,8 +82,9 @@ class Decoder {
   Tensor rope_rows(Context& ctx, const SequenceLayout& layout, bool local) const;
   LayerInput layer_input(Context& ctx, const SequenceLayout& layout) const;
   Var embed(Context& ctx, const MicroBatch& batch) const;
+  Var look_up(Context& ctx, const Tensor& tokens, const Param& table) const;
+  void add_future(Context& ctx, const MicroBatch& batch, Var hidden, DecoderLoss& loss) const;
   Var run_layers(Context& ctx, Var x, const LayerInput& input) const;
-  Var final_norm(Context& ctx, const MicroBatch& batch, const Var& hidden) const;
   HeadSpec head() const;
 
   ModelConfig config_;
@@ -78,6 +96,9 @@ class Decoder {
   std::optional<Norm> final_norm_;
   std::optional<Param> output_weight_;  // untied, or the last rank's copy of a tied embedding
   const Param* head_weight_ = nullptr;  // of the last stage: its own, or the embedding's table
+  std::vector<std::unique_ptr<FuturePrediction>> future_;  // of the last stage, by depth
+  std::optional<Param> future_embeddings_;  // its copy of the table, where it has none else
+  const Param* future_table_ = nullptr;
 };
 
 }  // namespace bev

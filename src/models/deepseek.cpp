@@ -1,4 +1,4 @@
-// DeepSeek-V2 and V3: latent attention.
+// DeepSeek-V2 and V3: latent attention, and experts in all layers but the first ones.
 #include <algorithm>
 
 #include "models/family_list.h"
@@ -13,11 +13,12 @@ namespace {
 // What the two differ in besides their names.
 struct Generation {
   const char* name;
-  std::int64_t positions;
-  std::int64_t dense_layers;  // for a missing first_k_dense_replace
+  // What missing keys mean.
+  std::int64_t positions, dense_layers, experts, topk, expert_size, shared;
+  double scaling;
 };
-constexpr Generation kV2 = {"deepseek_v2", 2048, 0};
-constexpr Generation kV3 = {"deepseek_v3", 4096, 3};
+constexpr Generation kV2 = {"deepseek_v2", 2048, 0, 64, 0, 1407, 2, 1.0};
+constexpr Generation kV3 = {"deepseek_v3", 4096, 3, 256, 8, 2048, 1, 2.5};
 
 void read_latent(const HfConfig& hf, ModelConfig& config) {
   config.multi_latent_attention = true;
@@ -46,14 +47,51 @@ void write_latent(const ModelConfig& config, HfConfig& hf) {
   hf.set("attention_bias", config.has_proj_bias());
 }
 
+// Marks of layers with experts: all from `dense` on.
+std::vector<std::int64_t> expert_layers(std::int64_t dense, std::int64_t layers) {
+  std::vector<std::int64_t> marks;
+  for (std::int64_t layer = 0; layer < layers; ++layer) marks.push_back(layer >= dense ? 1 : 0);
+  return marks;
+}
+
+void read_experts(const HfConfig& hf, const Generation& generation, ModelConfig& config) {
+  std::int64_t dense = hf.count("first_k_dense_replace", generation.dense_layers);
+  if (dense >= config.num_layers) return;
+  if (hf.integer("moe_layer_freq", 1) != 1) {
+    hf.reject("moe_layer_freq", "experts are supported in every layer from the first on only");
+  }
+  MoeConfig& moe = config.moe;
+  moe.num_experts = hf.positive_integer("n_routed_experts", generation.experts);
+  moe.layer_freq = expert_layers(dense, config.num_layers);
+  moe.topk = generation.topk > 0 ? hf.positive_integer("num_experts_per_tok", generation.topk)
+                                 : hf.positive_integer("num_experts_per_tok");
+  moe.ffn_hidden_size = hf.positive_integer("moe_intermediate_size", generation.expert_size);
+  moe.shared_expert_size =
+      moe.ffn_hidden_size * hf.positive_integer("n_shared_experts", generation.shared);
+  moe.scaling_factor = hf.positive_number("routed_scaling_factor", generation.scaling);
+}
+
+void write_experts(const ModelConfig& config, HfConfig& hf) {
+  const MoeConfig& moe = config.moe;
+  std::int64_t dense = 0;
+  while (dense < config.num_layers && !moe.in_layer(dense)) ++dense;
+  hf.set("first_k_dense_replace", dense);
+  if (!moe.any()) return;
+  hf.set("n_routed_experts", moe.num_experts);
+  hf.set("num_experts_per_tok", moe.topk);
+  hf.set("moe_intermediate_size", moe.ffn_hidden_size);
+  hf.set("n_shared_experts", moe.shared_expert_size / moe.ffn_hidden_size);
+  hf.set("routed_scaling_factor", moe.scaling_factor);
+  hf.set("n_group", std::max<std::int64_t>(moe.num_groups, 1));
+  hf.set("topk_group", std::max<std::int64_t>(moe.group_topk, 1));
+}
+
 ModelConfig read(const HfConfig& hf, const Generation& generation) {
   ModelConfig config =
       read_llama_like(hf, generation.name, {.max_positions = generation.positions});
   read_latent(hf, config);
   read_rope(hf, {}, config);
-  if (hf.count("first_k_dense_replace", generation.dense_layers) < config.num_layers) {
-    hf.reject("first_k_dense_replace", "layers with experts are not supported");
-  }
+  read_experts(hf, generation, config);
   return config;
 }
 
@@ -61,33 +99,56 @@ void write(const ModelConfig& config, HfConfig& hf) {
   write_llama_like(config, {}, hf);
   write_rope(config, {}, hf);
   write_latent(config, hf);
-  hf.set("first_k_dense_replace", config.num_layers);
+  write_experts(config, hf);
 }
 
 ModelConfig read_v2(const HfConfig& hf) {
   ModelConfig config = read(hf, kV2);
   config.rotary_interleaved = true;
   config.add_mlp_bias = hf.boolean("mlp_bias", false);
+  if (!config.moe.any()) return config;
+  if (config.add_mlp_bias) hf.reject("mlp_bias", "experts with biases beside it are not supported");
+  reject_set(hf, "norm_topk_prob", "probabilities of these experts are never normalised");
+  config.moe.pre_softmax = true;
+  std::string method = hf.text("topk_method", "greedy");
+  if (method == "group_limited_greedy") {
+    config.moe.num_groups = hf.positive_integer("n_group");
+    config.moe.group_topk = hf.positive_integer("topk_group");
+    config.moe.group_score_experts = 1;
+  } else if (method != "greedy") {
+    hf.reject("topk_method", "known ones are greedy and group_limited_greedy");
+  }
   return config;
 }
 void write_v2(const ModelConfig& config, HfConfig& hf) {
   write(config, hf);
   hf.set("mlp_bias", config.has_mlp_bias());
+  hf.set("topk_method", config.moe.num_groups > 1 ? "group_limited_greedy" : "greedy");
+  hf.set("norm_topk_prob", false);
 }
 
 ModelConfig read_v3(const HfConfig& hf) {
   ModelConfig config = read(hf, kV3);
   config.rotary_interleaved = hf.boolean("rope_interleave", true);
+  if (!config.moe.any()) return config;
+  MoeConfig& moe = config.moe;
+  moe.score_function = RouterScore::kSigmoid;
+  moe.expert_bias = true;
+  moe.norm_topk_prob = hf.boolean("norm_topk_prob", true);
+  moe.num_groups = hf.positive_integer("n_group", 8);
+  moe.group_topk = hf.positive_integer("topk_group", 4);
+  moe.group_score_experts = 2;
   return config;
 }
 void write_v3(const ModelConfig& config, HfConfig& hf) {
   write(config, hf);
   hf.set("rope_interleave", config.rotary_interleaved);
-  hf.set("num_nextn_predict_layers", std::int64_t{0});
+  hf.set("norm_topk_prob", config.moe.norm_topk_prob);
+  hf.set("num_nextn_predict_layers", config.mtp_num_layers);
 }
 
 std::vector<WeightRule> weights() {
-  std::vector<WeightRule> rules = llama_weights();
+  std::vector<WeightRule> rules = llama_expert_weights();
   const std::string ours = "decoder.layers.{}.self_attention.";
   const std::string theirs = "model.layers.{}.self_attn.";
   std::erase_if(rules, [&](const WeightRule& rule) { return rule.name.starts_with(ours); });
@@ -102,7 +163,88 @@ std::vector<WeightRule> weights() {
       {ours + "linear_proj", {theirs + "o_proj"}},
   };
   rules.insert(rules.end(), attention.begin(), attention.end());
+  const std::string mlp = "decoder.layers.{}.mlp.", their_mlp = "model.layers.{}.mlp.";
+  const std::string shared = their_mlp + "shared_experts.";
+  // Before the router's own rule, whose name begins alike.
+  rules.insert(rules.begin(),
+               {mlp + "router.expert_bias", {their_mlp + "gate.e_score_correction_bias"}});
+  rules.push_back({mlp + "shared_experts.linear_fc1",
+                   {shared + "gate_proj", shared + "up_proj"},
+                   WeightKind::kGateUpRows});
+  rules.push_back({mlp + "shared_experts.linear_fc2", {shared + "down_proj"}});
   return rules;
+}
+
+// The layers of multi-token prediction stand behind the model's last.
+std::vector<WeightRule> weights_v3() {
+  std::vector<WeightRule> rules = weights(), more;
+  const std::string layer = "decoder.layers.{}.", theirs = "model.layers.{}.";
+  const std::string depth = "mtp.layers.{}.", behind = "model.layers.{+}.";
+  for (WeightRule rule : rules) {
+    if (!rule.name.starts_with(layer)) continue;
+    rule.name = depth + "transformer_layer." + rule.name.substr(layer.size());
+    for (std::string& source : rule.sources) source = behind + source.substr(theirs.size());
+    if (!rule.other_source.empty()) {
+      rule.other_source = behind + rule.other_source.substr(theirs.size());
+    }
+    more.push_back(std::move(rule));
+  }
+  more.push_back({depth + "enorm", {behind + "enorm"}});
+  more.push_back({depth + "hnorm", {behind + "hnorm"}});
+  more.push_back({depth + "eh_proj", {behind + "eh_proj"}});
+  more.push_back({depth + "final_layernorm", {behind + "shared_head.norm"}});
+  rules.insert(rules.end(), more.begin(), more.end());
+  return rules;
+}
+
+// Files have copies of the table and the head for them.
+std::vector<std::string> ignored_v3() {
+  std::vector<std::string> endings = llama_ignored();
+  endings.push_back(".embed_tokens.weight");
+  endings.push_back(".shared_head.head.weight");
+  return endings;
+}
+
+ModelConfig block(const Generation& generation, double mscale) {
+  ModelConfig config = llama_block(generation.name);
+  config.norm_epsilon = 1e-6;
+  config.multi_latent_attention = config.qk_layernorm = config.rotary_interleaved = true;
+  config.kv_lora_rank = 512;
+  config.qk_head_dim = config.v_head_dim = 128;
+  config.qk_pos_emb_head_dim = 64;
+  config.rope_scaling.kind = RopeScalingKind::kYarn;
+  config.rope_scaling.factor = 40;
+  config.rope_scaling.original_max_positions = 4096;
+  config.rope_scaling.mscale = config.rope_scaling.mscale_all_dim = mscale;
+  return config;
+}
+
+ModelConfig v2_lite() {
+  ModelConfig config = with_sizes(block(kV2, 0.707), {27, 2048, 10944, 16, 16, 102400, 163840});
+  config.moe.num_experts = 64;
+  config.moe.topk = 6;
+  config.moe.pre_softmax = true;
+  config.moe.ffn_hidden_size = 1408;
+  config.moe.shared_expert_size = 2 * 1408;
+  config.moe.layer_freq = expert_layers(1, 27);
+  return config;
+}
+
+ModelConfig v3() {
+  ModelConfig config = with_sizes(block(kV3, 1.0), {61, 7168, 18432, 128, 128, 129280, 163840});
+  config.q_lora_rank = 1536;
+  MoeConfig& moe = config.moe;
+  moe.num_experts = 256;
+  moe.topk = 8;
+  moe.score_function = RouterScore::kSigmoid;
+  moe.expert_bias = true;
+  moe.num_groups = 8;
+  moe.group_topk = 4;
+  moe.group_score_experts = 2;
+  moe.scaling_factor = 2.5;
+  moe.ffn_hidden_size = moe.shared_expert_size = 2048;
+  moe.layer_freq = expert_layers(3, 61);
+  return config;
 }
 
 }  // namespace
@@ -114,7 +256,8 @@ ModelFamily deepseek_v2_family() {
           .read = read_v2,
           .write = write_v2,
           .weights = weights(),
-          .ignored = llama_ignored()};
+          .ignored = llama_ignored(),
+          .presets = {{"deepseek-v2-lite", v2_lite()}}};
 }
 
 ModelFamily deepseek_v3_family() {
@@ -123,9 +266,10 @@ ModelFamily deepseek_v3_family() {
           .weight_prefix = "model.",
           .read = read_v3,
           .write = write_v3,
-          .weights = weights(),
-          .ignored = llama_ignored(),
-          .further_layers = "model.layers.{}."};
+          .weights = weights_v3(),
+          .ignored = ignored_v3(),
+          .further_layers = "model.layers.{}.",
+          .presets = {{"deepseek-v3", v3()}}};
 }
 
 }  // namespace bev

@@ -14,18 +14,20 @@
 namespace bev {
 
 enum class WeightKind : std::uint8_t {
-  kPlain,       // the same tensor
-  kTranspose,   // gpt2's Conv1D stores [in, out]
-  kQkvRows,     // q, k, v: our rows are q | k | v
-  kGateUpRows,  // gate, up: our rows are gate | up
-  kNeoxQkv,     // rows [N][q, k, v][D] against our q | k | v
-  kExperts,     // the sources of each expert, one expert after the other
+  kPlain,          // the same tensor
+  kTranspose,      // gpt2's Conv1D stores [in, out]
+  kQkvRows,        // q, k, v: our rows are q | k | v
+  kGateUpRows,     // gate, up: our rows are gate | up
+  kNeoxQkv,        // rows [N][q, k, v][D] against our q | k | v
+  kExperts,        // the sources of each expert, one expert after the other
+  kExpertColumns,  // all experts in one tensor [E, in, out], where ours is [E, out, in]
+  kGateUpColumns,  // the same with columns of gate and up in turns; also of a bias [E, out]
 };
 
 // A row of the weight table: a module of ours and the ones of Hugging Face that make it up, whose
 // ".weight" and ".bias" (where the model has one) follow it. Names hold {} for the layer's number,
-// those of experts a second one for the expert's. A rule may also name a parameter of ours in full:
-// then nothing follows.
+// those of experts a second one for the expert's, and {+} for the number of a layer behind the
+// model's last. A rule may also name a parameter of ours in full: then nothing follows.
 struct WeightRule {
   std::string name;                  // ours
   std::vector<std::string> sources;  // Hugging Face's, in the order of our rows
@@ -52,6 +54,8 @@ struct ModelFamily {
   // How names begin of layers after the model's last, which files may hold and we do not read; "{}"
   // is the layer's number.
   std::string further_layers = {};
+  // Files may hold the columns of experts in MXFP4: NAME_blocks and NAME_scales.
+  bool packed_experts = false;
   std::vector<Preset> presets = {};
 };
 

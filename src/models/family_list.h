@@ -11,6 +11,7 @@ ModelFamily gemma2_family();
 ModelFamily gemma3_family();
 ModelFamily gpt2_family();
 ModelFamily gpt_neox_family();
+ModelFamily gpt_oss_family();
 ModelFamily llama_family();
 ModelFamily mistral_family();
 ModelFamily mixtral_family();

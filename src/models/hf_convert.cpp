@@ -177,6 +177,8 @@ std::vector<std::string> differing_fields(const ModelConfig& a, const ModelConfi
   for (std::size_t i = 0; i < left_list.entries().size(); ++i) {
     const Field& field = left_list.entries()[i]->field;
     if (field.name() == "hidden-dropout" || field.name() == "attention-dropout") continue;
+    // Depths of multi-token prediction are layers besides the model; weights tell of them.
+    if (field.name().starts_with("mtp-")) continue;
     if (left_list.entries()[i]->section == MoeTraining::kSection) continue;
     if (field.text() != right_list.entries()[i]->field.text()) names.push_back(field.name());
   }

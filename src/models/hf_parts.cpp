@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <optional>
 #include <string>
 #include <utility>
 
@@ -51,7 +52,11 @@ void reject_set(const HfConfig& hf, std::string_view key, std::string_view why) 
 }
 
 void reject_unsupported(const HfConfig& hf) {
-  reject_set(hf, "quantization_config", "quantised weights are not supported");
+  // The experts of gpt_oss are read and expanded.
+  std::optional<HfConfig> quantization = hf.object("quantization_config");
+  bool packed = quantization && quantization->text("quant_method", "") == "mxfp4" &&
+                hf.text("model_type", "") == "gpt_oss";
+  if (!packed) reject_set(hf, "quantization_config", "quantised weights are not supported");
   reject_set(hf, "compression_config", "compressed weights are not supported");
   reject_set(hf, "is_encoder_decoder", "only decoders are supported");
   reject_set(hf, "add_cross_attention", "cross-attention is not supported");

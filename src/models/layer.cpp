@@ -1,5 +1,6 @@
 #include "models/layer.h"
 
+#include <algorithm>
 #include <cmath>
 
 #include "autograd/recompute.h"
@@ -84,7 +85,8 @@ AttentionOptions attention_options(const ModelConfig& config, std::int64_t numbe
   o.init_std = config.init_method_std;
   o.proj_init_std = output_std(config);
   o.recompute_core = build.recompute.core_attention;
-  o.context = build.context[build.context.size() > 1 ? static_cast<std::size_t>(number) : 0];
+  auto place = static_cast<std::size_t>(number);
+  o.context = build.context[std::min(place, build.context.size() - 1)];
   o.tensor_parallel = build.tensor_parallel;
   if (config.multi_latent_attention) o.latent = latent_options(config);
   return o;
@@ -125,10 +127,6 @@ MoeOptions moe_options(const ModelConfig& config, const BuildOptions& build) {
   return o;
 }
 
-std::string layer_name(std::int64_t number, const char* part) {
-  return concat("decoder.layers.", number, ".", part);
-}
-
 }  // namespace
 
 NormOptions norm_options(const ModelConfig& config) {
@@ -137,21 +135,19 @@ NormOptions norm_options(const ModelConfig& config) {
 }
 
 DecoderLayer::DecoderLayer(const ModelConfig& config, std::int64_t number,
-                           const BuildOptions& options)
+                           const BuildOptions& options, const std::string& name)
     : number_(number),
       parallel_residual_(config.parallel_residual),
       hidden_dropout_(config.hidden_dropout),
       recompute_(options.recompute),
-      input_norm_(make_norm(layer_name(number, "input_layernorm"), config.hidden_size,
-                            norm_options(config))),
-      mlp_norm_(make_norm(layer_name(number, "pre_mlp_layernorm"), config.hidden_size,
-                          norm_options(config))),
-      attention_(make_attention(layer_name(number, "self_attention"),
-                                attention_options(config, number, options))) {
-  if (config.moe.in_layer(number)) {
-    moe_.emplace(layer_name(number, "mlp"), moe_options(config, options));
+      input_norm_(make_norm(name + ".input_layernorm", config.hidden_size, norm_options(config))),
+      mlp_norm_(make_norm(name + ".pre_mlp_layernorm", config.hidden_size, norm_options(config))),
+      attention_(
+          make_attention(name + ".self_attention", attention_options(config, number, options))) {
+  if (config.moe.in_layer(std::min(number, config.num_layers - 1))) {
+    moe_.emplace(name + ".mlp", moe_options(config, options));
   } else {
-    mlp_.emplace(layer_name(number, "mlp"), mlp_options(config, options));
+    mlp_.emplace(name + ".mlp", mlp_options(config, options));
   }
   std::vector<Linear*> linears;
   attention_->linears(linears);
@@ -161,10 +157,10 @@ DecoderLayer::DecoderLayer(const ModelConfig& config, std::int64_t number,
     linear->weight.fp8 = options.fp8.recipe(number, config.num_layers);
   }
   if (!config.post_norms) return;
-  post_attention_norm_ = make_norm(layer_name(number, "post_attention_layernorm"),
-                                   config.hidden_size, norm_options(config));
+  post_attention_norm_ =
+      make_norm(name + ".post_attention_layernorm", config.hidden_size, norm_options(config));
   post_mlp_norm_ =
-      make_norm(layer_name(number, "post_mlp_layernorm"), config.hidden_size, norm_options(config));
+      make_norm(name + ".post_mlp_layernorm", config.hidden_size, norm_options(config));
 }
 
 void DecoderLayer::params(std::vector<Param*>& list) {

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <string>
 #include <vector>
 
 #include "models/config.h"
@@ -36,7 +37,9 @@ struct BuildOptions {
 
 class DecoderLayer {
  public:
-  DecoderLayer(const ModelConfig& config, std::int64_t number, const BuildOptions& options);
+  // `number` tells the layer's kind and its random numbers; one behind the model's last is like it.
+  DecoderLayer(const ModelConfig& config, std::int64_t number, const BuildOptions& options,
+               const std::string& name);
 
   void params(std::vector<Param*>& list);
   std::int64_t number() const { return number_; }

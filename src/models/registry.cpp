@@ -21,10 +21,10 @@ std::string known_text(std::string_view name, const std::vector<std::string>& kn
 
 const std::vector<ModelFamily>& families() {
   static const std::vector<ModelFamily> kFamilies = {
-      deepseek_v2_family(), deepseek_v3_family(), gemma2_family(),    gemma3_family(),
-      gpt2_family(),        gpt_neox_family(),    llama_family(),     mistral_family(),
-      mixtral_family(),     phi3_family(),        qwen2_family(),     qwen2_moe_family(),
-      qwen3_family(),       qwen3_moe_family()};
+      deepseek_v2_family(), deepseek_v3_family(), gemma2_family(),   gemma3_family(),
+      gpt2_family(),        gpt_neox_family(),    gpt_oss_family(),  llama_family(),
+      mistral_family(),     mixtral_family(),     phi3_family(),     qwen2_family(),
+      qwen2_moe_family(),   qwen3_family(),       qwen3_moe_family()};
   return kFamilies;
 }
 

@@ -65,15 +65,35 @@ Var LatentAttention::queries(Context& ctx, const Var& x, std::int64_t tokens) co
   return q_up.enter(ctx, from, tokens, core.options.tensor_parallel);
 }
 
-Var LatentAttention::attend(Context& ctx, const LatentRows& rows, const SequenceLayout& layout,
-                            const AttentionSpec& here) const {
+Var LatentAttention::heads(Context& ctx, const LatentRows& rows, const SequenceLayout& layout,
+                           const AttentionSpec& here) const {
   Var kv = kv_up.enter(ctx, rows.latent, layout.tokens, core.options.tensor_parallel);
-  return core.forward(ctx, join_latent_heads(ctx, rows.q, kv, rows.rope_key, spec(here)), layout,
-                      here);
+  return join_latent_heads(ctx, rows.q, kv, rows.rope_key, spec(here));
 }
 
+namespace {
+
+// The runs of sequences that begin with this call, over its own rows; none where one does not.
+std::vector<AttentionRun> own_runs(const DecodeStep& step) {
+  std::vector<AttentionRun> runs = step.runs;
+  for (AttentionRun& run : runs) {
+    if (run.offset != 0 || run.k_count != run.q_count || !step.key_counts.empty()) return {};
+    run.k_begin = run.q_begin;
+  }
+  return runs;
+}
+
+}  // namespace
+
+// Whole prompts make keys and values as training does: that is less work than wide latents.
 Var LatentAttention::decode(Context& ctx, const LatentRows& rows, const LayerInput& input,
                             const AttentionSpec& here) const {
+  keep_latents(ctx, rows, input.state->kv.keys, *input.decode, spec(here));
+  if (std::vector<AttentionRun> runs = own_runs(*input.decode); !runs.empty()) {
+    const SequenceLayout& layout = *input.layout;
+    return attention(ctx, heads(ctx, rows, layout, here),
+                     {runs, layout.samples, layout.sample_positions}, here);
+  }
   return cached_latent_attention(ctx, rows, kv_up.weight, input.state->kv.keys, *input.decode, here,
                                  spec(here));
 }
@@ -92,9 +112,11 @@ Var LatentAttention::forward(Context& ctx, const Var& x, const LayerInput& input
     rows.q = rope(ctx, rows.q, {table, here.q_heads, o.head_size, pairs, o.latent.nope_size});
     rows.rope_key = rope(ctx, rows.rope_key, {table, 1, o.latent.rope_size, pairs});
   }
-  Var heads = input.decode != nullptr ? decode(ctx, rows, input, here)
-                                      : attend(ctx, rows, *input.layout, here);
-  return proj.leave(ctx, heads, o.tensor_parallel);
+  const SequenceLayout& layout = *input.layout;
+  Var out = input.decode != nullptr
+                ? decode(ctx, rows, input, here)
+                : core.forward(ctx, heads(ctx, rows, layout, here), layout, here);
+  return proj.leave(ctx, out, o.tensor_parallel);
 }
 
 }  // namespace bev

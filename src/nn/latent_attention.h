@@ -31,8 +31,9 @@ struct LatentAttention : AttentionModule {
   Var queries(Context& ctx, const Var& x, std::int64_t tokens) const;
   Var decode(Context& ctx, const LatentRows& rows, const LayerInput& input,
              const AttentionSpec& here) const;
-  Var attend(Context& ctx, const LatentRows& rows, const SequenceLayout& layout,
-             const AttentionSpec& here) const;
+  // Rows q | k | v.
+  Var heads(Context& ctx, const LatentRows& rows, const SequenceLayout& layout,
+            const AttentionSpec& here) const;
 };
 
 }  // namespace bev

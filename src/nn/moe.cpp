@@ -46,6 +46,7 @@ Moe::Moe(const std::string& name, const MoeOptions& o) : options(o) {
   if (o.expert_bias) {
     expert_bias = make_param(name + ".router.expert_bias", {o.experts}, {}, kZeros);
     expert_bias->sign_rate = o.bias_update_rate;
+    expert_bias->trains = o.bias_update_rate != 0;
   }
   const std::string fc1_name = name + ".experts.linear_fc1", fc2_name = name + ".experts.linear_fc2";
   fc1 = make_param(fc1_name + ".weight", {o.experts, rows, hidden}, fc1_split(expert), normal);

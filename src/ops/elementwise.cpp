@@ -24,6 +24,40 @@ Var add(Context& ctx, const Var& a, const Var& b) {
   return out;
 }
 
+Var join_columns(Context& ctx, const Var& a, const Var& b) {
+  OpScope scope(ctx, "join_columns");
+  BEV_CHECK(a.shape()[0] == b.shape()[0] && a.placement == b.placement, "join_columns: ", a.shape(),
+            " {", a.placement, "} and ", b.shape(), " {", b.placement, "}");
+  std::int64_t rows = a.shape()[0], first = a.shape()[1], second = b.shape()[1];
+  std::int64_t width = first + second;
+  Tensor both = ctx.allocate(a.dtype(), {rows, width}, "activations");
+  auto put = [&](const Tensor& from, std::int64_t begin, std::int64_t columns) {
+    ctx.kernels.elementwise.copy_rows(ctx.stream, {from.view().data, both.view().address(begin),
+                                                   from.dtype(), rows, columns, columns, width});
+  };
+  put(a.tensor, 0, first);
+  put(b.tensor, first, second);
+  Var out = make_output(ctx, "join_columns", both, a.placement, a.tracked() || b.tracked());
+  if (!out.tracked()) return out;
+  ctx.tape->record("join_columns", ctx.layer,
+                   [rows, first, second, width, to_a = GradSlot(a), to_b = GradSlot(b),
+                    result = GradSlot(out)](Backward& back) {
+                     Tensor dy = back.take(result);
+                     if (dy.empty()) return;
+                     auto give = [&](const GradSlot& to, std::int64_t begin, std::int64_t columns) {
+                       if (!to.wanted()) return;
+                       Tensor dx = back.ctx.allocate(dy.dtype(), {rows, columns}, "gradients");
+                       back.ctx.kernels.elementwise.copy_rows(
+                           back.ctx.stream, {dy.view().address(begin), dx.view().data, dy.dtype(),
+                                             rows, columns, width, columns});
+                       back.add(to, std::move(dx));
+                     };
+                     give(to_a, 0, first);
+                     give(to_b, first, second);
+                   });
+  return out;
+}
+
 Var dropout(Context& ctx, const Var& x, double p, const SequenceLayout& layout, RandomUse use) {
   if (p <= 0 || !ctx.training) return x;
   OpScope scope(ctx, "dropout");

@@ -1,4 +1,4 @@
-// Elementwise ops: sum, dropout, activations.
+// Elementwise ops: sum, rows side by side, dropout, activations.
 #pragma once
 
 #include "autograd/tape.h"
@@ -8,6 +8,9 @@ namespace bev {
 
 // a + b of equal shape and placement.
 Var add(Context& ctx, const Var& a, const Var& b);
+
+// a [T, A] and b [T, B] of equal placement -> [T, A + B].
+Var join_columns(Context& ctx, const Var& a, const Var& b);
 
 // Inverted dropout in training, x itself otherwise; in place, so x's producer must not keep it.
 Var dropout(Context& ctx, const Var& x, double p, const SequenceLayout& layout, RandomUse use);

@@ -98,9 +98,6 @@ Var join_latent_heads(Context& ctx, const Var& q, const Var& kv, const Var& rope
   return out;
 }
 
-namespace {
-
-// The new latents and rotated keys to their rows of the cache.
 void keep_latents(Context& ctx, const LatentRows& rows, const Tensor& cache, const DecodeStep& step,
                   const LatentSpec& spec) {
   auto keep = [&](const Var& from, std::int64_t begin, std::int64_t columns) {
@@ -112,6 +109,8 @@ void keep_latents(Context& ctx, const LatentRows& rows, const Tensor& cache, con
   keep(rows.latent, 0, spec.latent_size);
   keep(rows.rope_key, spec.latent_size, spec.rope_size);
 }
+
+namespace {
 
 // Queries against latents: each head's A dims through its part of kv_up, the rotated ones as they
 // are.
@@ -159,7 +158,6 @@ Var cached_latent_attention(Context& ctx, const LatentRows& rows, const Param& k
                             const Tensor& cache, const DecodeStep& step,
                             const AttentionSpec& attention, const LatentSpec& spec) {
   check_columns("queries", rows.q, spec.heads * spec.qk_size());
-  keep_latents(ctx, rows, cache, step, spec);
   WeightLease weight = ctx.weights.use(kv_up);
   Tensor q = absorb_queries(ctx, rows.q.tensor, weight.view, spec);
   // One key head for all queries; its value is the latent in it.

@@ -29,12 +29,16 @@ LatentParts split_latent(Context& ctx, const Var& x, const LatentSpec& spec);
 Var join_latent_heads(Context& ctx, const Var& q, const Var& kv, const Var& rope_key,
                       const LatentSpec& spec);
 
-// Attention of new rows over kept latents, after the new ones were put there. The part of kv_up
-// [N (A + V), R] that makes keys is applied to the queries, the one that makes values to the
-// result, so that no key and no value is ever made. q [T, N (A + P)] -> [T, N V]. No gradient.
 struct LatentRows {
   Var q, latent, rope_key;
 };
+// The new latents and rotated keys to their rows of the cache [capacity, R + P].
+void keep_latents(Context& ctx, const LatentRows& rows, const Tensor& cache, const DecodeStep& step,
+                  const LatentSpec& spec);
+
+// Attention of new rows over kept latents, those of the new rows among them. The part of kv_up
+// [N (A + V), R] that makes keys is applied to the queries, the one that makes values to the
+// result, so that no key and no value is ever made. q [T, N (A + P)] -> [T, N V]. No gradient.
 Var cached_latent_attention(Context& ctx, const LatentRows& rows, const Param& kv_up,
                             const Tensor& cache, const DecodeStep& step,
                             const AttentionSpec& attention, const LatentSpec& spec);

@@ -74,7 +74,7 @@ void Executor::forward(const Action& action, Run& run) {
   } else if (run.sink != nullptr) {
     run.sink->on_hidden(action.micro_batch, hidden);
   } else {
-    LossResult loss = stage.loss(ctx_, batch, hidden);
+    DecoderLoss loss = stage.loss(ctx_, batch, hidden);
     at.output = GradSlot(loss.loss);
     if (ctx_.mesh.tp().rank() != 0) return;
     ctx_.kernels.loss.total(ctx_.stream,

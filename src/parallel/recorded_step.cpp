@@ -14,6 +14,11 @@ void for_tensors(const MicroBatch& from, MicroBatch& to, const Visit& visit) {
   visit(from.tokens, to.tokens);
   visit(from.targets.targets, to.targets.targets);
   visit(from.targets.weights, to.targets.weights);
+  for (std::size_t depth = 0; depth < from.future.size(); ++depth) {
+    visit(from.future[depth].tokens, to.future[depth].tokens);
+    visit(from.future[depth].targets.targets, to.future[depth].targets.targets);
+    visit(from.future[depth].targets.weights, to.future[depth].targets.weights);
+  }
   visit(from.layout.positions, to.layout.positions);
   visit(from.layout.samples, to.layout.samples);
   visit(from.layout.sample_positions, to.layout.sample_positions);

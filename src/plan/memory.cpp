@@ -104,7 +104,9 @@ std::vector<MicroBatch> phantom_batches(Context& ctx, const MemoryQuery& query,
                      {static_cast<std::int32_t>(query.seq_length)}};
   std::vector<TokenSample> samples(static_cast<std::size_t>(query.micro_batch_size), sample);
   std::vector<MicroBatch> batches;
-  for (std::int64_t i = 0; i < count; ++i) batches.push_back(make_micro_batch(ctx, samples, 0));
+  for (std::int64_t i = 0; i < count; ++i) {
+    batches.push_back(make_micro_batch(ctx, samples, 0, future_spec(query.model)));
+  }
   return batches;
 }
 

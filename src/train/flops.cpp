@@ -1,5 +1,7 @@
 #include "train/flops.h"
 
+#include <algorithm>
+
 namespace bev {
 
 FlopTokens unpacked_tokens(std::int64_t global_batch_size, std::int64_t seq_length) {
@@ -62,9 +64,11 @@ FlopSizes flop_sizes(const ModelConfig& model) {
   sizes.kv_heads = model.kv_heads();
   sizes.head_size = model.head_size();
   sizes.vocab = model.vocab_size;
-  for (std::int64_t layer = 0; layer < model.num_layers; ++layer) {
-    ++(model.moe.in_layer(layer) ? sizes.moe_layers : sizes.dense_layers);
+  for (std::int64_t layer = 0; layer < model.num_layers + model.mtp_num_layers; ++layer) {
+    bool experts = model.moe.in_layer(std::min(layer, model.num_layers - 1));
+    ++(experts ? sizes.moe_layers : sizes.dense_layers);
   }
+  sizes.mtp_layers = model.mtp_num_layers;
   sizes.moe_ffn = model.expert_ffn_size();
   sizes.moe_topk = model.moe.topk;
   sizes.shared_ffn = model.moe.shared_expert_size;

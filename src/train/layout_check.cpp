@@ -65,8 +65,9 @@ LayoutAnswer rank_answer(World& world, const LayoutRun& run, const Kernels& kern
   LayoutAnswer answer;
   Engine engine(world, kernels, run.engine);
   for (std::int64_t step = 1; step <= run.steps; ++step) {
-    std::vector<MicroBatch> micro_batches = rank_micro_batches(
-        engine.ctx(), batches[static_cast<std::size_t>(step - 1)], run.micro_batch_size);
+    std::vector<MicroBatch> micro_batches =
+        rank_micro_batches(engine.ctx(), batches[static_cast<std::size_t>(step - 1)],
+                           run.micro_batch_size, future_spec(run.engine.model));
     StepResult result =
         engine.train_step(micro_batches, {step, run.lr, run.weight_decay, 1.0, run.clip_grad});
     answer.losses.push_back(result.loss);

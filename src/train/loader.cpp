@@ -86,10 +86,11 @@ RunData open_data(const DataConfig& config, std::int64_t vocab_size, std::uint64
 
 Loader::Loader(const Context& ctx, std::shared_ptr<const Dataset> data,
                std::shared_ptr<const SampleOrder> order, const BatchSchedule& batches,
-               std::int64_t consumed_samples, const ReadAhead& ahead)
+               std::int64_t consumed_samples, const ReadAhead& ahead, const FutureSpec& future)
     : batches_(batches),
       seq_length_(data->seq_length()),
       consumed_samples_(consumed_samples),
+      future_(future),
       reader_({std::move(data), std::move(order), batches, ctx.mesh.at().dp, ctx.mesh.shape().dp},
               consumed_samples, ahead) {}
 
@@ -98,7 +99,7 @@ StepBatch Loader::next(Context& ctx) {
   StepBatch step;
   for (std::int64_t m = 0; m < size.micro_batches; ++m) {
     std::int64_t first = (m * ctx.mesh.shape().dp + ctx.mesh.at().dp) * batches_.micro_batch_size();
-    step.micro_batches.push_back(make_micro_batch(ctx, reader_.next(), first));
+    step.micro_batches.push_back(make_micro_batch(ctx, reader_.next(), first, future_));
   }
   auto length = static_cast<double>(seq_length_);
   step.samples = size.running;
@@ -109,7 +110,7 @@ StepBatch Loader::next(Context& ctx) {
 }
 
 StepBatch replay_step(Context& ctx, const TokenBatches& replay, std::int64_t index,
-                      std::int64_t micro_batch_size) {
+                      std::int64_t micro_batch_size, const FutureSpec& future) {
   StepBatch step;
   std::vector<TokenSample> samples;
   for (const TokenRow& row : replay.batches[static_cast<std::size_t>(index)]) {
@@ -119,7 +120,7 @@ StepBatch replay_step(Context& ctx, const TokenBatches& replay, std::int64_t ind
     step.squared_lengths += length * length;
   }
   step.samples = static_cast<std::int64_t>(samples.size());
-  step.micro_batches = rank_micro_batches(ctx, samples, micro_batch_size);
+  step.micro_batches = rank_micro_batches(ctx, samples, micro_batch_size, future);
   return step;
 }
 

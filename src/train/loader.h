@@ -49,7 +49,7 @@ class Loader {
   // Begins with the iteration at consumed_samples.
   Loader(const Context& ctx, std::shared_ptr<const Dataset> data,
          std::shared_ptr<const SampleOrder> order, const BatchSchedule& batches,
-         std::int64_t consumed_samples, const ReadAhead& ahead);
+         std::int64_t consumed_samples, const ReadAhead& ahead, const FutureSpec& future);
 
   StepBatch next(Context& ctx);
   // Where a loader would have to begin to go on from here, on any number of ranks.
@@ -58,11 +58,12 @@ class Loader {
  private:
   BatchSchedule batches_;
   std::int64_t seq_length_, consumed_samples_;
+  FutureSpec future_;
   SampleReader reader_;
 };
 
 // Batch `index` of a replay, the loss as in `score`.
 StepBatch replay_step(Context& ctx, const TokenBatches& replay, std::int64_t index,
-                      std::int64_t micro_batch_size);
+                      std::int64_t micro_batch_size, const FutureSpec& future);
 
 }  // namespace bev

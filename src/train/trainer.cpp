@@ -154,7 +154,8 @@ TrainingState Trainer::state_after(std::int64_t iteration) const {
 StepBatch Trainer::load(std::int64_t iteration) {
   TraceScope span(engine_.ctx().trace, {TraceKind::kOther, "loader"});
   if (data_.replay) {
-    return replay_step(engine_.ctx(), *data_.replay, iteration - 1, batches_.micro_batch_size());
+    return replay_step(engine_.ctx(), *data_.replay, iteration - 1, batches_.micro_batch_size(),
+                       future_spec(engine_.options().model));
   }
   return loader_->next(engine_.ctx());
 }
@@ -165,7 +166,7 @@ std::unique_ptr<Loader> Trainer::open_loader(std::shared_ptr<const Dataset> data
                                              std::int64_t consumed_samples) {
   ReadAhead ahead{config_.loader.num_workers, config_.loader.prefetch_factor};
   return std::make_unique<Loader>(engine_.ctx(), std::move(data), std::move(order), batches,
-                                  consumed_samples, ahead);
+                                  consumed_samples, ahead, future_spec(engine_.options().model));
 }
 
 StepInput Trainer::input_for(std::int64_t iteration, std::size_t before) const {

@@ -217,6 +217,63 @@ TEST(WeightMap, AcceptsTheNamesOfOlderFiles) {
   }
 }
 
+// Experts of GPT-OSS in MXFP4, against the numbers that it stands for, in the plain layout.
+class PackedExperts {
+ public:
+  void replace(const std::string& name) {
+    const Shape shape = plain_.spec(name).shape;  // [E, in, out]
+    const std::int64_t experts = shape[0], in = shape[1], out = shape[2], blocks = in / 32;
+    std::vector<std::byte> packed(static_cast<std::size_t>(experts * out * in / 2));
+    std::vector<std::byte> scales(static_cast<std::size_t>(experts * out * blocks));
+    for (std::byte& pair : packed) pair = static_cast<std::byte>(random_() % 256);
+    for (std::byte& scale : scales) scale = static_cast<std::byte>(120 + random_() % 10);
+    std::vector<float> numbers(static_cast<std::size_t>(shape.numel()));
+    for (std::int64_t row = 0; row < experts * out; ++row) {
+      for (std::int64_t i = 0; i < in; ++i) {
+        auto pair = std::to_integer<int>(packed[static_cast<std::size_t>((row * in + i) / 2)]);
+        auto scale = std::to_integer<int>(scales[static_cast<std::size_t>(row * blocks + i / 32)]);
+        std::int64_t to = (row / out * in + i) * out + row % out;
+        numbers[static_cast<std::size_t>(to)] =
+            value_of(i % 2 == 0 ? pair % 16 : pair / 16) * std::ldexp(1.0f, scale - 127);
+      }
+    }
+    std::memcpy(plain_.bytes(name).data(), numbers.data(), numbers.size() * sizeof(float));
+    packed_.remove(name);
+    packed_.add(name + "_blocks", Dtype::kU8, {experts, out, blocks, 16}, std::move(packed));
+    packed_.add(name + "_scales", Dtype::kU8, {experts, out, blocks}, std::move(scales));
+  }
+  Edited& plain() { return plain_; }
+  Edited& packed() { return packed_; }
+
+ private:
+  // Sign, two bits of exponent with bias 1, one of mantissa.
+  static float value_of(int bits) {
+    int exponent = bits / 2 % 4, mantissa = bits % 2;
+    float size = exponent == 0 ? 0.5f * static_cast<float>(mantissa)
+                               : std::ldexp(1 + 0.5f * static_cast<float>(mantissa), exponent - 1);
+    return bits >= 8 ? -size : size;
+  }
+
+  Edited plain_{"gpt_oss"}, packed_{"gpt_oss"};
+  std::mt19937 random_{3};
+};
+
+TEST(WeightMap, ExpandsExpertsInMxfp4) {
+  WeightMap map(from_hf(golden_config("gpt_oss")));
+  PackedExperts experts;
+  for (const char* layer : {"0", "2"}) {
+    for (const char* part : {"gate_up_proj", "down_proj"}) {
+      experts.replace(concat("model.layers.", layer, ".mlp.experts.", part));
+    }
+  }
+  WeightFiles plain = experts.plain().write(), packed = experts.packed().write();
+  expect_same_weights(map, plain, packed);
+  const std::string scales = "model.layers.0.mlp.experts.down_proj_scales";
+  experts.packed().remove(scales);
+  WeightFiles broken = experts.packed().write();
+  expect_error(ErrorKind::kInput, {scales, "MXFP4"}, [&] { map.check(broken); });
+}
+
 TEST(WeightMap, TiedHeadsMayBeStoredWhenTheyAreEqual) {
   WeightMap map(from_hf(golden_config("qwen3_tied")));
   const std::string embedding = "model.embed_tokens.weight";

@@ -60,6 +60,9 @@ def randomise(model, gain, generator):
         else:
             noise = 0.25 * noise + (0.0 if centred_at_zero else 1.0)
         p.copy_(noise)
+    for name, b in model.named_buffers():
+        if name.endswith("e_score_correction_bias"):
+            b.copy_(0.3 * torch.randn(b.shape, generator=generator))
 
 
 def reset_rotary(model):

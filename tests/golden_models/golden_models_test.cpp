@@ -56,6 +56,7 @@ double largest_difference(const std::vector<float>& a, const std::vector<float>&
 EngineOptions engine_options(const std::string& folder, const ParallelConfig& parallel) {
   EngineOptions options;
   options.model = read_hf_config(folder);
+  options.model.moe_training.bias_update_rate = 0;  // transformers leaves expert biases alone
   options.parallel = parallel;
   options.parallel.data_parallel_size = std::max<std::int64_t>(parallel.data_parallel_size, 1);
   return options;
@@ -82,6 +83,7 @@ void expect_gradients(Engine& engine, const SafetensorsFile& expected, double to
   WeightMap map(engine.options().model);
   ParamGather gather(engine, ParamGather::What::kGradient);
   for (const ParamMapping& mapping : map.params()) {
+    if (mapping.param.ends_with(".expert_bias")) continue;
     Tensor gradient = gather.gather(mapping.param);
     if (gradient.empty()) continue;
     for (std::size_t part = 0; part < mapping.tensors.size(); ++part) {
@@ -263,6 +265,40 @@ TEST(GoldenRows, AreTheSameAloneAndTogether) {
       EXPECT_LT(largest_difference(together, alone), 2e-5);
     });
   }
+}
+
+// Depths of multi-token prediction, on one rank and with the table on another stage.
+TEST(GoldenFuture, GradientsAreThoseOfTransformersLayers) {
+  const std::string folder = BEV_SOURCE_DIR "/tests/golden/mtp";
+  json wanted = json::parse(read_file(join_path(folder, "expected.json")));
+  SafetensorsFile tensors(join_path(folder, "expected.safetensors"));
+  for (std::int64_t stages : {1, 2}) {
+    ParallelConfig parallel;
+    parallel.pipeline_model_parallel_size = stages;
+    run_thread_ranks(static_cast<int>(stages), {60.0}, [&](World& world) {
+      EngineOptions options = engine_options(folder, parallel);
+      EXPECT_EQ(options.model.mtp_num_layers, 0);  // they are an option
+      options.model.mtp_num_layers = wanted["depths"];
+      options.model.mtp_loss_scaling_factor = wanted["factor"];
+      Engine engine(world, cpu_kernels(), options);
+      load_hf_weights(engine, folder);
+      std::vector<TokenSample> samples =
+          samples_of(read_token_rows(join_path(folder, "tokens.json"), options.model.vocab_size));
+      std::vector<MicroBatch> batches =
+          rank_micro_batches(engine.ctx(), samples, 1, future_spec(options.model));
+      EXPECT_NEAR(engine.gradients(batches, {1}).loss, wanted["loss"].get<double>(), 2e-5);
+      expect_gradients(engine, tensors, 1e-4);
+    });
+  }
+}
+
+// A plain model may be read from files that hold such depths.
+TEST(GoldenFuture, DepthsMayBeLeftAway) {
+  const std::string folder = BEV_SOURCE_DIR "/tests/golden/mtp";
+  run_thread_ranks(1, {}, [&](World& world) {
+    Engine engine(world, cpu_kernels(), engine_options(folder, {}));
+    load_hf_weights(engine, folder);
+  });
 }
 
 TEST(GoldenConfig, OfTransformers4IsTheSameModel) {

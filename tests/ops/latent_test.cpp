@@ -107,8 +107,10 @@ TEST(LatentAttention, AbsorbedFormContinuesASequence) {
     DecodeStep step{{{0, count, 2, told ? 7 : row + count, told ? 0 : row}},
                     ctx.upload<std::int32_t>(write, "test"),
                     told ? ctx.upload<std::int32_t>(keys, "test") : Tensor()};
-    std::vector<double> part = values_of(
-        cached_latent_attention(ctx, parts(row, count), up, cache, step, spec, kSpec).tensor);
+    LatentRows now = parts(row, count);
+    keep_latents(ctx, now, cache, step, kSpec);
+    std::vector<double> part =
+        values_of(cached_latent_attention(ctx, now, up, cache, step, spec, kSpec).tensor);
     got.insert(got.end(), part.begin(), part.end());
     row += count;
   }

@@ -24,6 +24,11 @@ ParallelConfig layout(std::int64_t tp, std::int64_t pp, std::int64_t dp,
   return config;
 }
 
+ParallelConfig interleaved(ParallelConfig config, std::int64_t chunks) {
+  config.num_virtual_stages_per_pipeline_rank = chunks;
+  return config;
+}
+
 ParallelConfig full_recompute(ParallelConfig config, RecomputeMethod method, std::int64_t layers) {
   config.recompute_granularity = RecomputeGranularity::kFull;
   config.recompute_method = method;
@@ -45,6 +50,7 @@ std::vector<LayoutCase> cases() {
       {"tp2sp", layout(2, 1, 1, true), 4},
       {"pp2", layout(1, 2, 1), 1},
       {"pp4", layout(1, 4, 1), 1},
+      {"pp2vpp2", interleaved(layout(1, 2, 1), 2), 1},
       {"dp2", layout(1, 1, 2), 1},
       {"dp2zero1", layout(1, 1, 2, false, S::kOptim), 2},
       {"dp2zero2", layout(1, 1, 2, false, S::kOptimGrads), 1},
@@ -103,6 +109,17 @@ TEST(Layout, LlamaGivesOneRanksAnswerInF64) {
 }
 TEST(Layout, DeepseekGivesOneRanksAnswerInF64) {
   expect_same_answer(tiny_deepseek(), Dtype::kF64, 1e-11, 1e-9);
+}
+// Tables and heads of the last stage: its own, copies, and those that lie on the same rank.
+TEST(Layout, MultiTokenPredictionGivesOneRanksAnswerInF64) {
+  ModelConfig model = tiny_deepseek();
+  model.mtp_num_layers = 2;
+  model.mtp_loss_scaling_factor = 0.7;
+  model.hidden_dropout = 0.1;
+  for (bool untied : {true, false}) {
+    model.untie_embeddings_and_output_weights = untied;
+    expect_same_answer(model, Dtype::kF64, 1e-11, 1e-9);
+  }
 }
 TEST(Layout, GptOssGivesOneRanksAnswerInF64) {
   expect_same_answer(tiny_gpt_oss(), Dtype::kF64, 1e-11, 1e-9);
