@@ -363,6 +363,12 @@ void check_precision(const RunConfig& run, Problems& out) {
   append(out, run.optim.dtype_problems(run.precision.model_dtype()));
   append(out, run.fp8.problems(run.model, run.precision.model_dtype(),
                                run.parallel.tensor_model_parallel_size));
+  ShardingStrategy strategy = run.parallel.data_parallel_sharding_strategy;
+  if (run.fp8.fp8_param_gather && strategy != ShardingStrategy::kOptim &&
+      strategy != ShardingStrategy::kOptimGrads) {
+    out.push_back(
+        "--fp8-param-gather: needs --data-parallel-sharding-strategy optim or optim_grads");
+  }
   if (run.precision.fp64 && run.runtime.device == DeviceKind::kCuda) {
     out.push_back("--fp64: is for the CPU; use --device cpu");
   }

@@ -8,6 +8,7 @@ namespace bev {
 Var Tape::track(Tensor tensor, const Placement& placement) {
   Var var{std::move(tensor), placement, static_cast<VarId>(gradients_.size()), nullptr};
   gradients_.emplace_back();
+  amaxes_.emplace_back();
   return var;
 }
 
@@ -47,7 +48,7 @@ void Tape::backward(Context& ctx) {
 }
 
 void Tape::add_gradient(Context& ctx, const GradSlot& to, Tensor gradient,
-                        const Placement& placement) {
+                        const Placement& placement, Tensor amax) {
   if (!to.wanted()) return;
   BEV_CHECK(placement == to.placement.dual(), ErrorKind::kInternal, "backward of ", running_,
             " (layer ", ctx.layer, "): the gradient ", gradient.shape(), " is {", placement,
@@ -60,6 +61,7 @@ void Tape::add_gradient(Context& ctx, const GradSlot& to, Tensor gradient,
     ctx.probe->in_backward = before;
   }
   Tensor& sum = gradients_[static_cast<std::size_t>(to.id)];
+  amaxes_[static_cast<std::size_t>(to.id)] = sum.empty() ? std::move(amax) : Tensor();
   if (sum.empty()) {
     sum = std::move(gradient);
     return;
@@ -83,12 +85,17 @@ Tensor Tape::take_gradient(VarId id) {
   return id < 0 ? Tensor() : std::exchange(gradients_[static_cast<std::size_t>(id)], Tensor());
 }
 
+Tensor Tape::take_amax(VarId id) {
+  return id < 0 ? Tensor() : std::exchange(amaxes_[static_cast<std::size_t>(id)], Tensor());
+}
+
 void Tape::clear() {
   while (!nodes_.empty()) {
     nodes_.back().destroy(nodes_.back().closure);
     nodes_.pop_back();
   }
   gradients_.clear();
+  amaxes_.clear();
   slab_ = slab_used_ = 0;
 }
 

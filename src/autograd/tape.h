@@ -30,6 +30,7 @@ struct Var {
   Placement placement;
   VarId id = -1;
   std::shared_ptr<const Recipe> recipe;  // how to make it again; null: it is kept
+  Tensor amax = {};  // f32 [1]: the largest |x| of this rank's part, where its producer found it
 
   bool tracked() const { return id >= 0; }
   const Shape& shape() const { return tensor.shape(); }
@@ -95,10 +96,14 @@ class Tape {
   // Runs and destroys all closures, last first. Gradients of tracked inputs stay to be taken.
   void backward(Context& ctx);
 
-  // Adds to the gradient of a value; `placement` must be the dual of the value's.
-  void add_gradient(Context& ctx, const GradSlot& to, Tensor gradient, const Placement& placement);
+  // Adds to the gradient of a value; `placement` must be the dual of the value's. `amax`, where
+  // known, is as that of a Var.
+  void add_gradient(Context& ctx, const GradSlot& to, Tensor gradient, const Placement& placement,
+                    Tensor amax = {});
   // The gradient collected so far, handed over; empty when none came.
   Tensor take_gradient(VarId id);
+  // Its largest number, to be asked for before; empty where it is not known.
+  Tensor take_amax(VarId id);
 
   void clear();
   std::size_t size() const { return nodes_.size(); }
@@ -115,7 +120,7 @@ class Tape {
   void* room_for(std::size_t bytes);
 
   std::vector<Node> nodes_;
-  std::vector<Tensor> gradients_;
+  std::vector<Tensor> gradients_, amaxes_;
   const char* running_ = "";
   // Closures live in slabs that are kept for the next use of the tape.
   static constexpr std::size_t kSlabBytes = 64 * 1024;
@@ -133,12 +138,13 @@ class Backward {
 
   Tape& inner_tape() { return tape_.inner(); }
   Tensor take(const GradSlot& output) { return tape_.take_gradient(output.id); }
+  Tensor take_amax(const GradSlot& output) { return tape_.take_amax(output.id); }
   void add(const GradSlot& input, Tensor gradient, const Placement& placement) {
     tape_.add_gradient(ctx, input, std::move(gradient), placement);
   }
   // The gradient has the placement that the input's dual demands (elementwise ops).
-  void add(const GradSlot& input, Tensor gradient) {
-    tape_.add_gradient(ctx, input, std::move(gradient), input.placement.dual());
+  void add(const GradSlot& input, Tensor gradient, Tensor amax = {}) {
+    tape_.add_gradient(ctx, input, std::move(gradient), input.placement.dual(), std::move(amax));
   }
   // work(Context&) computes weight gradients from what it owns. It runs now, or when a schedule
   // that splits the backward gets to it.

@@ -85,7 +85,7 @@ std::vector<StatePart> owned_state(Engine& engine, bool with_optimizer) {
   if (!with_optimizer) return parts;
   std::vector<StatePart> more = owned_optimizer_state(engine);
   parts.insert(parts.end(), more.begin(), more.end());
-  if (engine.store().plan().shards().rank() != 0) return parts;
+  if (engine.store().plan().dense_shards().rank() != 0) return parts;
   more = scale_state(engine);
   parts.insert(parts.end(), more.begin(), more.end());
   return parts;

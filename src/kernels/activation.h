@@ -22,6 +22,8 @@ struct ActivationForwardArgs {
   Activation kind = Activation::kGelu;
   bool gated = false;
   GateLimits limits = {};
+  // Device: becomes max(*amax, |y|), as QuantizeKernels::amax counts; null: not wanted.
+  float* amax = nullptr;
 };
 
 // dx has x's shape and may alias it; dy is [T, F].
@@ -30,6 +32,7 @@ struct ActivationBackwardArgs {
   Activation kind = Activation::kGelu;
   bool gated = false;
   GateLimits limits = {};
+  float* amax = nullptr;  // likewise, of dx
 };
 
 struct ActivationKernels {

@@ -23,6 +23,8 @@ struct NormForwardArgs {
   View rstd;
   double epsilon = 1e-5;
   double offset = 0;  // 1 for norms that store weight - 1
+  // Device: becomes max(*amax, |y|), as QuantizeKernels::amax counts; null: not wanted.
+  float* amax = nullptr;
 };
 
 // dx = norm's input gradient (+ dsum, the gradient that reaches s from elsewhere). dx may alias

@@ -15,8 +15,8 @@ namespace bev {
 //
 // The scale is largest_of(format) / amax / 2^margin, where amax is the largest |x| of the scale's
 // block or, for ScaleBlock::kTensor, *amax; 1 where amax is 0, the largest float where it would be
-// infinite. Its inverse goes to the scales; that is NaN where amax is not finite, so that a bad
-// step is seen.
+// infinite. Its inverse goes to the scales, for kTensor even where x has no rows; that is NaN where
+// amax is not finite, so that a bad step is seen.
 struct QuantizeArgs {
   View x;
   Fp8Format format = Fp8Format::kE4m3;
@@ -58,6 +58,8 @@ struct QuantizeKernels {
   // *amax (f32, device) = the largest |x|; NaN is passed over.
   void (*amax)(const Stream&, const View& x, float* amax);
   void (*quantize)(const Stream&, const QuantizeArgs&);
+  // The form by columns of a payload by rows, where both have one scale. x: u8 [R, C].
+  void (*transpose)(const Stream&, const View& x, const View& columns);
   void (*product)(const Stream&, const ScaledProductArgs&);
   void (*update_amax)(const Stream&, const AmaxUpdateArgs&);
 };

@@ -34,6 +34,8 @@ void Fp8Config::fields(FieldList& list) {
            {{"most_recent", AmaxChoice::kMostRecent}, {"max", AmaxChoice::kMax}},
            "delayed: which of them counts");
   list.add("fp8-wgrad", fp8_wgrad, "weight gradients too; otherwise in the model's precision");
+  list.add("fp8-param-gather", fp8_param_gather,
+           "ranks that share out the optimizer gather updated weights in 8 bits");
   list.add("first-last-layers-bf16", first_last_layers_bf16,
            "the first and the last layers stay in the model's precision");
   list.add("num-layers-at-start-in-bf16", num_layers_at_start_in_bf16,
@@ -66,12 +68,19 @@ std::vector<std::string> Fp8Config::problems(const ModelConfig& model, Dtype dty
     if (first_last_layers_bf16) {
       out.push_back("--first-last-layers-bf16: needs --fp8-format; without it all layers are");
     }
+    if (fp8_param_gather) out.push_back("--fp8-param-gather: needs --fp8-format");
     return out;
   }
   if (dtype == Dtype::kF64) out.push_back("--fp8-format: excludes --fp64; use --bf16");
   if (first_last_layers_bf16 && fp8_recipe == Fp8Scaling::kDelayed) {
     out.push_back(
         "--first-last-layers-bf16: not with --fp8-recipe delayed; use tensorwise or blockwise");
+  }
+  if (fp8_param_gather && fp8_recipe == Fp8Scaling::kBlockwise) {
+    out.push_back(
+        "--fp8-param-gather: shards cut through blocks of --fp8-recipe blockwise; use tensorwise "
+        "or "
+        "delayed");
   }
   std::int64_t step = alignment_of({.scaling = fp8_recipe}),
                heads = model.num_attention_heads * model.head_size();

@@ -23,6 +23,7 @@ struct Fp8Config {
   std::int64_t fp8_amax_history_len = 1;
   AmaxChoice fp8_amax_compute_algo = AmaxChoice::kMostRecent;
   bool fp8_wgrad = true;
+  bool fp8_param_gather = false;
   bool first_last_layers_bf16 = false;
   std::int64_t num_layers_at_start_in_bf16 = 1;
   std::int64_t num_layers_at_end_in_bf16 = 1;

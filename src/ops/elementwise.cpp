@@ -2,6 +2,7 @@
 
 #include "autograd/op_scope.h"
 #include "base/error.h"
+#include "ops/amax.h"
 
 namespace bev {
 
@@ -105,8 +106,11 @@ Var activation(Context& ctx, const Var& x, const ActivationSpec& spec) {
             "activation: the input {", x.placement, "} is a partial sum");
   std::int64_t width = spec.gated ? x.shape()[1] / 2 : x.shape()[1];
   Tensor y = ctx.allocate(x.dtype(), {x.shape()[0], width}, "activations");
-  ctx.kernels.activation.forward(ctx.stream, {x.tensor, y, spec.kind, spec.gated, spec.limits});
+  Tensor amax = spec.amax ? zero_amax(ctx) : Tensor();
+  ctx.kernels.activation.forward(
+      ctx.stream, {x.tensor, y, spec.kind, spec.gated, spec.limits, address_of(amax)});
   Var out = make_output(ctx, "activation", std::move(y), x.placement, x.tracked());
+  out.amax = std::move(amax);
   if (!out.tracked()) return out;
   if (spec.regenerate) out.recipe = ctx.tape->make_recipe<ActivationRecipe>(spec, Saved(x));
   ctx.tape->record(
@@ -116,9 +120,11 @@ Var activation(Context& ctx, const Var& x, const ActivationSpec& spec) {
         if (dy.empty()) return;
         Tensor kept = saved.get(back.ctx);
         Tensor dx = back.ctx.allocate(kept.dtype(), kept.shape(), "gradients");
-        back.ctx.kernels.activation.backward(back.ctx.stream,
-                                             {dy, kept, dx, spec.kind, spec.gated, spec.limits});
-        back.add(in, std::move(dx));
+        Tensor largest = spec.amax ? zero_amax(back.ctx) : Tensor();
+        back.ctx.kernels.activation.backward(
+            back.ctx.stream,
+            {dy, kept, dx, spec.kind, spec.gated, spec.limits, address_of(largest)});
+        back.add(in, std::move(dx), std::move(largest));
       });
   return out;
 }

@@ -13,7 +13,7 @@ bool is_cut(PlaceState state) {
 }  // namespace
 
 TensorScale tensor_scale(Context& ctx, const Param& weight, Fp8Role role, const View& part,
-                         const Placement& placement) {
+                         const Placement& placement, Tensor amax) {
   switch (weight.fp8.scaling) {
     case Fp8Scaling::kNone:
     case Fp8Scaling::kBlockwise:
@@ -26,8 +26,10 @@ TensorScale tensor_scale(Context& ctx, const Param& weight, Fp8Role role, const 
     case Fp8Scaling::kTensorwise:
       break;
   }
-  Tensor amax = ctx.allocate(Dtype::kF32, {1}, "scales");
-  ctx.kernels.quantize.amax(ctx.stream, part, amax.as<float>());
+  if (amax.empty()) {
+    amax = ctx.allocate(Dtype::kF32, {1}, "scales");
+    ctx.kernels.quantize.amax(ctx.stream, part, amax.as<float>());
+  }
   if (is_cut(placement[Axis::kTp])) {
     ctx.mesh.tp().all_reduce(amax, Reduction::kMax, "largest number").wait();
   }
@@ -108,7 +110,7 @@ Factor KeptInput::get(Context& ctx, const Param& weight, const Tensor& whole) co
 
 KeptInput forward_and_keep(Context& ctx, const Var& x, const Param& weight, const Param* bias,
                            const View& y) {
-  TensorScale scale = tensor_scale(ctx, weight, Fp8Role::kInput, x.tensor, x.placement);
+  TensorScale scale = tensor_scale(ctx, weight, Fp8Role::kInput, x.tensor, x.placement, x.amax);
   bool keeps = ctx.tape != nullptr && weight.trains;
   bool transposes = keeps && KeptInput::transposed(weight, x);
   Factor factor = make_factor(ctx, weight, Fp8Role::kInput, scale, x.tensor, {true, transposes});

@@ -13,10 +13,11 @@ struct TensorScale {
   const float* amax = nullptr;
   float* seen = nullptr;
 };
-// Of a tensor of which this rank has `part`. Tensorwise: the largest number of the whole tensor, so
-// this is collective over the ranks that share a micro-batch.
+// Of a tensor of which this rank has `part`, whose largest number its producer may have found.
+// Tensorwise: the largest number of the whole tensor, so this is collective over the ranks that
+// share a micro-batch.
 TensorScale tensor_scale(Context& ctx, const Param& weight, Fp8Role role, const View& part,
-                         const Placement& placement);
+                         const Placement& placement, Tensor amax = {});
 
 // x or dy as the products take it.
 struct Factor {

@@ -2,6 +2,7 @@
 
 #include "autograd/op_scope.h"
 #include "base/error.h"
+#include "ops/amax.h"
 
 namespace bev {
 
@@ -67,7 +68,7 @@ bool trains(const NormSpec& spec) {
 }
 
 struct NormForward {
-  Tensor sum, y, mean, rstd;
+  Tensor sum, y, mean, rstd, amax;
 };
 
 NormForward norm_forward(Context& ctx, const NormSpec& spec, const Tensor& x,
@@ -80,8 +81,9 @@ NormForward norm_forward(Context& ctx, const NormSpec& spec, const Tensor& x,
   out.rstd = ctx.allocate(ctx.wide(), {rows}, "activations");
   WeightLease w = ctx.weights.use(*spec.weight);
   WeightLease b = spec.bias ? ctx.weights.use(*spec.bias) : WeightLease{};
+  if (spec.amax) out.amax = zero_amax(ctx);
   ctx.kernels.norm.forward(ctx.stream, {x, residual, out.sum, out.y, w.view, b.view, out.mean,
-                                        out.rstd, spec.epsilon, spec.offset});
+                                        out.rstd, spec.epsilon, spec.offset, address_of(out.amax)});
   return out;
 }
 
@@ -92,6 +94,7 @@ Var norm(Context& ctx, const Var& x, const NormSpec& spec) {
   check_norm(x, spec);
   NormForward out = norm_forward(ctx, spec, x.tensor, {});
   Var y = make_output(ctx, "norm", std::move(out.y), x.placement, x.tracked() || trains(spec));
+  y.amax = std::move(out.amax);
   if (!y.tracked()) return y;
   if (spec.regenerate) y.recipe = ctx.tape->make_recipe<NormRecipe>(spec, Saved(x));
   ctx.tape->record("norm", ctx.layer,
@@ -118,6 +121,7 @@ AddNorm add_norm(Context& ctx, const Var& x, const Var& residual, const NormSpec
   bool wanted = x.tracked() || residual.tracked() || trains(spec);
   AddNorm result{make_output(ctx, "add_norm", std::move(out.sum), x.placement, wanted),
                  make_output(ctx, "add_norm", std::move(out.y), x.placement, wanted)};
+  result.normalised.amax = std::move(out.amax);
   if (!result.sum.tracked()) return result;
   if (spec.regenerate) {
     result.normalised.recipe = ctx.tape->make_recipe<NormRecipe>(spec, Saved(result.sum));

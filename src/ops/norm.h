@@ -16,6 +16,7 @@ struct NormSpec {
   double epsilon = 1e-5;
   double offset = 0;        // 1: multiplies by 1 + weight
   bool regenerate = false;  // consumers make the result again instead of keeping it
+  bool amax = false;        // find the result's largest number on the way
 };
 
 // x [T, H] -> normalised [T, H].

@@ -117,7 +117,7 @@ struct ColumnBackward {
   KeptInput x;
   GradSlot in;
 
-  void run(Backward& back, const Tensor& dy) const {
+  void run(Backward& back, const Tensor& dy, Tensor amax) const {
     Context& ctx = back.ctx;
     Tensor part, whole;
     Work gathering;  // reads part until it is waited for
@@ -126,7 +126,8 @@ struct ColumnBackward {
       part = x.source(ctx);
       whole = gather_rows(ctx, part, dy.shape()[0], "tp input", gathering);
     }
-    TensorScale scale = tensor_scale(ctx, *weight, Fp8Role::kGradient, dy, result_placement.dual());
+    TensorScale scale = tensor_scale(ctx, *weight, Fp8Role::kGradient, dy, result_placement.dual(),
+                                     std::move(amax));
     Factor factor =
         make_factor(ctx, *weight, Fp8Role::kGradient, scale, dy, {in.wanted(), weight->trains});
     PendingGradient dx;
@@ -184,7 +185,7 @@ struct ColumnBackward {
 // rank keeps its part.
 KeptInput gather_and_multiply(Context& ctx, const Var& x, std::int64_t tokens, const Param& weight,
                               const Param* bias, bool overlap, const Tensor& y) {
-  TensorScale scale = tensor_scale(ctx, weight, Fp8Role::kInput, x.tensor, x.placement);
+  TensorScale scale = tensor_scale(ctx, weight, Fp8Role::kInput, x.tensor, x.placement, x.amax);
   gather_blocks(ctx, x.tensor, tokens, "tp input", overlap, [&](const Tensor& whole, Range rows) {
     Factor factor = make_factor(ctx, weight, Fp8Role::kInput, scale,
                                 whole.rows(rows.begin, rows.end), {true, false});
@@ -221,8 +222,8 @@ Var column_parallel(Context& ctx, const Var& x, std::int64_t tokens, const Param
                           GradSlot(x)};
   ctx.tape->record("column_parallel", ctx.layer,
                    [backward, result = GradSlot(out)](Backward& back) {
-                     Tensor dy = back.take(result);
-                     if (!dy.empty()) backward.run(back, dy);
+                     Tensor amax = back.take_amax(result), dy = back.take(result);
+                     if (!dy.empty()) backward.run(back, dy, std::move(amax));
                    });
   return out;
 }
@@ -231,7 +232,7 @@ namespace {
 
 // The forward product of a row-parallel linear whose result's blocks are exchanged on the way.
 Tensor multiply_and_scatter(Context& ctx, const Var& x, const Param& weight, KeptInput& kept) {
-  TensorScale scale = tensor_scale(ctx, weight, Fp8Role::kInput, x.tensor, x.placement);
+  TensorScale scale = tensor_scale(ctx, weight, Fp8Role::kInput, x.tensor, x.placement, x.amax);
   auto factor_of = [&](const Tensor& rows, const FactorUse& use) {
     return make_factor(ctx, weight, Fp8Role::kInput, scale, rows, use);
   };

@@ -17,7 +17,7 @@ AmaxHistory::AmaxHistory(const std::vector<Param*>& params, const StoreTools& to
   }
   if (count == 0) return;
   auto zeros = [&](const Shape& shape) {
-    Tensor tensor(tools.arena, Dtype::kF32, shape, "fp8 state");
+    Tensor tensor(tools.arena, Dtype::kF32, shape, "step");
     tools.kernels.elementwise.fill(tools.stream, tensor, 0);
     return tensor;
   };

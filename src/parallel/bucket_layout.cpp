@@ -29,7 +29,7 @@ BucketLayout layout_buckets(std::span<const BucketItem> items, const BucketRules
   std::vector<BucketLayout::Bucket>& buckets = layout.buckets;
   auto close = [&](BucketLayout::Bucket& bucket) {
     std::int64_t ranks = bucket.of_experts ? rules.expert_ranks : rules.ranks;
-    std::int64_t multiple = std::lcm<std::int64_t>(ranks, 128);
+    std::int64_t multiple = std::lcm<std::int64_t>(ranks * rules.part_multiple, 128);
     bucket.size = (bucket.size + multiple - 1) / multiple * multiple;
     layout.total = bucket.begin + bucket.size;
   };

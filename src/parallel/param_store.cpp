@@ -1,5 +1,7 @@
 #include "parallel/param_store.h"
 
+#include <algorithm>
+
 #include "base/error.h"
 #include "base/philox.h"
 
@@ -14,8 +16,8 @@ ParamStore::ParamStore(std::vector<Param*> params, const Mesh& mesh, Arena& aren
       gradients_(options.gradients ? make_gradient_sums(plan_, tools_) : nullptr),
       counted_gradients_(options.gradients ? counted_gradients() : std::vector<View>()),
       units_(plan_, tools_, values_),
-      quantized_(plan_, tools_, values_.whole()),
       amaxes_(plan_.params(), tools_),
+      quantized_(plan_, tools_, values_, amaxes_),
       gathers_(static_cast<std::size_t>(plan_.bucket_count())) {}
 
 void ParamStore::initialise(std::uint64_t seed) {
@@ -39,7 +41,7 @@ void ParamStore::initialise(std::uint64_t seed) {
 WeightLease ParamStore::use(const Param& param) {
   int bucket = plan_.place(param).bucket;
   if (values_.whole()) {
-    gathers_[static_cast<std::size_t>(bucket)].wait();
+    for (Work& work : gathers_[static_cast<std::size_t>(bucket)]) work.wait();
     return {values_.param(param), {}};
   }
   Tensor unit = units_.use(bucket);
@@ -48,9 +50,9 @@ WeightLease ParamStore::use(const Param& param) {
 }
 
 Quantized ParamStore::quantized(const Param& param) {
-  bool delayed = param.fp8.scaling == Fp8Scaling::kDelayed;
+  if (quantized_.gathers(param)) return quantized_.use(param, {});
   WeightLease value = use(param);
-  return quantized_.use(param, value.view, delayed ? amax(param, Fp8Role::kWeight) : AmaxSlot{});
+  return quantized_.use(param, value.view);
 }
 
 GradSink ParamStore::sink(const Param& param, const Placement& placement) {
@@ -85,7 +87,8 @@ WeightLease ParamStore::gather(const FlatBuffer& buffer, const Param& param,
 }
 
 WeightLease ParamStore::local_value(const Param& param) {
-  return values_.whole() ? use(param) : gather(values_, param, "gathered weights");
+  bool here = values_.whole() && !quantized_.gathers(param);
+  return here ? use(param) : gather(values_, param, "gathered weights");
 }
 
 WeightLease ParamStore::local_gradient(const Param& param) {
@@ -139,20 +142,39 @@ void ParamStore::add_gradient_squares(double* sum) {
   tools_.kernels.optim.sum_squares(tools_.stream, counted_gradients_, sum);
 }
 
+// As one, but for parameters whose payloads are gathered when they are used.
+void ParamStore::gather_bucket(int bucket) {
+  std::vector<Work>& works = gathers_[static_cast<std::size_t>(bucket)];
+  const std::vector<int>& members = plan_.bucket(bucket).params;
+  auto apart = [&](int index) { return quantized_.gathers(plan_.param(index)); };
+  if (std::ranges::none_of(members, apart)) {
+    works.push_back(plan_.shards(bucket).all_gather(values_.owned(bucket), values_.bucket(bucket),
+                                              plan_.param(members.front()).name));
+    return;
+  }
+  for (int index : members) {
+    const Param& param = plan_.param(index);
+    if (apart(index)) continue;
+    works.push_back(
+        plan_.shards(bucket).all_gather(values_.owned(param), values_.param(param).flat(), param.name));
+  }
+}
+
 void ParamStore::gather_values() {
   forget_gathers();
   if (!values_.whole()) return;
   for (int i = 0; i < plan_.bucket_count(); ++i) {
-    if (!plan_.trains(i) || plan_.shards(i).size() == 1) continue;
-    gathers_[static_cast<std::size_t>(i)] = plan_.shards(i).all_gather(
-        values_.owned(i), values_.bucket(i), plan_.param(plan_.bucket(i).params.front()).name);
+    if (plan_.trains(i) && plan_.shards(i).size() > 1) gather_bucket(i);
   }
   if (!options().overlap_gather) forget_gathers();
 }
 
 // Waits for gathers after an update, and lets go of what was made of values for use.
 void ParamStore::forget_gathers() {
-  for (Work& work : gathers_) work.wait();
+  for (std::vector<Work>& works : gathers_) {
+    for (Work& work : works) work.wait();
+    works.clear();
+  }
   units_.clear();
   quantized_.expire();
 }

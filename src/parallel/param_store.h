@@ -87,6 +87,7 @@ class ParamStore final : public Weights, public Gradients {
   void set_local_value(const Param& param, const View& value);
 
  private:
+  void gather_bucket(int bucket);
   WeightLease gather(const FlatBuffer& buffer, const Param& param, const char* tag) const;
   void forget_gathers();
   // Of which the norm is made.
@@ -98,9 +99,9 @@ class ParamStore final : public Weights, public Gradients {
   std::unique_ptr<GradientSums> gradients_;  // none for inference
   std::vector<View> counted_gradients_;
   UnitCache units_;  // of sharded values
-  QuantizedWeights quantized_;
   AmaxHistory amaxes_;
-  std::vector<Work> gathers_;  // of whole values, by bucket, after an update
+  QuantizedWeights quantized_;
+  std::vector<std::vector<Work>> gathers_;  // of whole values, by bucket, after an update
 };
 
 }  // namespace bev

@@ -1,38 +1,137 @@
 #include "parallel/quantized_weights.h"
 
+#include <numeric>
+
 #include "autograd/quantize.h"
 
 namespace bev {
 
-Quantized QuantizedWeights::use(const Param& param, const View& value, const AmaxSlot& slot) {
+namespace {
+constexpr const char* kTag = "quantized weights";
+
+// A flat range as a matrix that the kernel takes: rows of as many elements as divide it.
+Shape matrix_of(std::int64_t elements) {
+  std::int64_t width = elements == 0 ? 16 : std::gcd<std::int64_t>(elements, 4096);
+  return {elements / width, width};
+}
+}  // namespace
+
+bool QuantizedWeights::gathers(const Param& param) const {
+  return tools_.options.gather_payloads && plan_.dense_shards().size() > 1 && param.fp8.used();
+}
+
+Quantized QuantizedWeights::use(const Param& param, const View& value) {
   int unit = plan_.place(param).bucket;
-  if (!keep_all_ && unit != unit_) entries_.assign(entries_.size(), Entry());
+  if (!values_.whole() && unit != unit_) {
+    for (Entry& other : entries_) other = Entry();
+  }
   unit_ = unit;
-  Entry& entry = entries_[static_cast<std::size_t>(param.index)];
-  if (entry.fresh) return entry.value;
-  QuantizeRequest request{value, param.fp8, Fp8Role::kWeight, slot.used, slot.seen};
-  request.columns = tools_.options.gradients;
-  request.tag = "quantized weights";
-  if (param.fp8.scaling == Fp8Scaling::kTensorwise) {
-    if (entry.amax.empty()) entry.amax = Tensor(tools_.arena, Dtype::kF32, {1}, request.tag);
-    tools_.kernels.quantize.amax(tools_.stream, value, entry.amax.as<float>());
-    if (param.split.dim >= 0) {
-      tools_.mesh.tp().all_reduce(entry.amax, Reduction::kMax, "largest number").wait();
+  Entry& mine = entry(param);
+  if (mine.fresh) return mine.value;
+  if (gathers(param)) {
+    if (!gathered_) start_gathers();
+    mine.gathering.wait();
+    mine.piece = Tensor();
+    if (tools_.options.gradients) {
+      tools_.kernels.quantize.transpose(tools_.stream, mine.value.rows, mine.value.columns);
     }
-    request.amax = entry.amax.as<float>();
+  } else {
+    quantize_whole(param, value);
+  }
+  mine.fresh = true;
+  return mine.value;
+}
+
+void QuantizedWeights::quantize_whole(const Param& param, const View& value) {
+  Entry& mine = entry(param);
+  QuantizeRequest request;
+  request.x = value;
+  request.recipe = param.fp8;
+  request.role = Fp8Role::kWeight;
+  request.columns = tools_.options.gradients;
+  request.tag = kTag;
+  if (param.fp8.scaling == Fp8Scaling::kDelayed) {
+    AmaxSlot slot = amaxes_.slot(param, Fp8Role::kWeight);
+    request.amax = slot.used;
+    request.seen = slot.seen;
+  }
+  if (param.fp8.scaling == Fp8Scaling::kTensorwise) {
+    if (mine.amax.empty()) mine.amax = Tensor(tools_.arena, Dtype::kF32, {1}, kTag);
+    tools_.kernels.quantize.amax(tools_.stream, value, mine.amax.as<float>());
+    if (param.split.dim >= 0) {
+      tools_.mesh.tp().all_reduce(mine.amax, Reduction::kMax, "largest number").wait();
+    }
+    request.amax = mine.amax.as<float>();
   }
   QuantizeTools tools{tools_.kernels, tools_.stream, tools_.arena};
-  if (entry.value.rows.empty()) {
-    entry.value = quantize(tools, request);
+  if (mine.value.rows.empty()) {
+    mine.value = quantize(tools, request);
   } else {
-    quantize_into(tools, request, entry.value);
+    quantize_into(tools, request, mine.value);
   }
-  entry.fresh = true;
-  return entry.value;
+}
+
+void QuantizedWeights::find_amaxes() {
+  auto count = static_cast<std::int64_t>(entries_.size());
+  if (all_amaxes_.empty()) all_amaxes_ = Tensor(tools_.arena, Dtype::kF32, {count}, kTag);
+  tools_.kernels.elementwise.fill(tools_.stream, all_amaxes_, 0);
+  for (const Param* param : plan_.params()) {
+    if (!gathers(*param) || param->fp8.scaling != Fp8Scaling::kTensorwise) continue;
+    View owned = values_.owned(*param);
+    if (!owned.empty() && owned.numel() > 0) {
+      tools_.kernels.quantize.amax(tools_.stream, owned, all_amaxes_.as<float>() + param->index);
+    }
+  }
+  plan_.dense_shards().all_reduce(all_amaxes_, Reduction::kMax, "largest numbers").wait();
+  tools_.mesh.tp().all_reduce(all_amaxes_, Reduction::kMax, "largest numbers").wait();
+}
+
+void QuantizedWeights::start_gather(const Param& param) {
+  Entry& mine = entry(param);
+  auto make = [&](Dtype dtype, const Shape& shape) {
+    return Tensor(tools_.arena, dtype, shape, kTag);
+  };
+  Quantized& value = mine.value;
+  if (value.rows.empty()) {
+    value.rows = make(Dtype::kU8, param.local);
+    value.row_scales = value.column_scales = make(Dtype::kF32, {1});
+    std::int64_t padded = padded_rows(ScaleBlock::kTensor, param.local[0]);
+    if (tools_.options.gradients) value.columns = make(Dtype::kU8, {param.local[1], padded});
+  }
+  View owned = values_.owned(param);
+  Shape matrix = matrix_of(plan_.owned(param).size());
+  mine.piece = make(Dtype::kU8, matrix);
+  QuantizeArgs args;
+  args.x = {owned.empty() ? mine.piece.view().data : owned.data, values_.dtype(), matrix};
+  args.rows = mine.piece;
+  args.row_scales = value.row_scales;
+  args.margin = param.fp8.margin;
+  args.amax = all_amaxes_.as<float>() + param.index;
+  if (param.fp8.scaling == Fp8Scaling::kDelayed) {
+    AmaxSlot slot = amaxes_.slot(param, Fp8Role::kWeight);
+    args.amax = slot.used;
+    args.seen = slot.seen;
+  }
+  tools_.kernels.quantize.quantize(tools_.stream, args);
+  mine.gathering =
+      plan_.dense_shards().all_gather(mine.piece.view().flat(), value.rows.view().flat(), param.name);
+}
+
+void QuantizedWeights::start_gathers() {
+  find_amaxes();
+  for (const Param* param : plan_.params()) {
+    if (gathers(*param)) start_gather(*param);
+  }
+  gathered_ = true;
 }
 
 void QuantizedWeights::expire() {
-  for (Entry& entry : entries_) entry.fresh = false;
+  gathered_ = false;
+  for (Entry& each : entries_) {
+    each.gathering.wait();
+    each.piece = Tensor();
+    each.fresh = false;
+  }
 }
 
 }  // namespace bev

@@ -17,6 +17,7 @@ StoreOptions store_options(const ParallelConfig& config, const OptimDtypes& dtyp
   options.bf16_wire = config.grad_reduce_in_bf16 && options.grad_dtype != Dtype::kBf16;
   options.amax = {fp8.fp8_amax_history_len, fp8.fp8_amax_compute_algo == AmaxChoice::kMax,
                   fp8.fp8_interval};
+  options.gather_payloads = fp8.used() && fp8.fp8_param_gather;
   return options;
 }
 
@@ -31,7 +32,8 @@ BucketRules bucket_rules(const StoreOptions& options, const MeshShape& mesh) {
   if (elements == 0) elements = std::max<std::int64_t>(40'000'000, 1'000'000 * ranks);
   bool shared = shard_count(options, mesh, false) > 1 || shard_count(options, mesh, true) > 1;
   bool by_unit = shared && options.strategy >= ShardingStrategy::kOptimGrads;
-  return {ranks, by_unit, elements, mesh.edp()};
+  // Pieces of payloads begin where a kernel can begin to write.
+  return {ranks, by_unit, elements, mesh.edp(), options.gather_payloads ? 16 : 1};
 }
 
 ShardPlan::ShardPlan(std::vector<Param*> params, const Mesh& mesh, const StoreOptions& options)

@@ -41,6 +41,7 @@ struct StoreOptions {
   bool overlap_gather = false;       // gather weights before they are used
   bool bf16_wire = false;            // gradients travel as bf16
   AmaxOptions amax;
+  bool gather_payloads = false;  // of FP8 weights, instead of their values
 };
 StoreOptions store_options(const ParallelConfig& config, const OptimDtypes& dtypes, Dtype dtype,
                            const Fp8Config& fp8);
@@ -65,6 +66,7 @@ class ShardPlan {
   const std::vector<Param*>& params() const { return params_; }
   const Param& param(int index) const { return *params_[static_cast<std::size_t>(index)]; }
   Group& shards(int bucket) const { return *owners(bucket).shards; }
+  Group& dense_shards() const { return *dense_.shards; }  // of all that is not of experts
   Group& replicas(int bucket) const { return *owners(bucket).replicas; }
   Group& replicas(const Param& param) const { return replicas(place(param).bucket); }
   // Whether this rank keeps only its part of what the strategy `from` begins to share out.

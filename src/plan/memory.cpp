@@ -112,6 +112,14 @@ std::vector<MicroBatch> phantom_batches(Context& ctx, const MemoryQuery& query,
 
 std::int64_t in_use(const Arena& arena) { return static_cast<std::int64_t>(arena.in_use()); }
 
+// Of what the store keeps beside weights and gradients.
+std::int64_t step_bytes(const Arena& arena) {
+  for (const auto& [tag, bytes] : arena.by_tag()) {
+    if (tag == "step") return static_cast<std::int64_t>(bytes);
+  }
+  return 0;
+}
+
 // Micro-batches to play of an iteration's. Once 1F1B has filled the pipeline, every group of them
 // comes to the same peak as the one before, with their tokens added. A zero-bubble
 // schedule may reach its peak once, so all of it is played.
@@ -133,7 +141,7 @@ std::int64_t activation_bytes(const MemoryQuery& query, const PipelineLayout& la
   kernels.loss.logits = query.logits;
   ParamStore store(params_of(stages), mesh, arena, kernels, Stream{nullptr, nullptr},
                    store_options(query.parallel, query.optim.dtypes, query.dtype, query.fp8));
-  std::int64_t kept = in_use(arena);
+  std::int64_t kept = in_use(arena) - step_bytes(arena);
   Tensor step(arena, Dtype::kU8, {sizeof(StepState)}, "step");
   Context ctx{kernels,    Stream{nullptr, nullptr},
               arena,      arena,

@@ -152,6 +152,12 @@ TEST(Quantize, GivesBothFormsOfEveryKindOfScale) {
           kernels.quantize.quantize(stream, args);
           check_forms(x.values(), args, forms, amax);
           EXPECT_EQ(seen, amax);
+          if (block == ScaleBlock::kTensor) {
+            Forms turned(block, rows, columns);
+            kernels.quantize.transpose(
+                stream, args.rows, {turned.column_bytes.data(), Dtype::kU8, turned.column_shape});
+            EXPECT_TRUE(turned.column_bytes == forms.column_bytes);
+          }
           return std::string(forms.row_bytes.begin(), forms.row_bytes.end()) +
                  std::string(forms.column_bytes.begin(), forms.column_bytes.end());
         });

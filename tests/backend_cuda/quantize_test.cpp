@@ -87,6 +87,11 @@ TEST_F(CudaQuantize, GivesTheCpusBits) {
           expect_same(host.row_scales, device.row_scales, "scales of rows");
           expect_same(host.columns, device.columns, "columns");
           expect_same(host.column_scales, device.column_scales, "scales of columns");
+          if (scaling == Fp8Scaling::kTensorwise) {
+            cuda().elementwise.fill(cuda_stream(), device.columns, 9);
+            cuda().quantize.transpose(cuda_stream(), device.rows, device.columns);
+            expect_same(host.columns, device.columns, "rows turned");
+          }
           request.rows = false;
           Quantized turned = zeroed(cuda_tools(), request);
           expect_same(host.columns, turned.columns, "columns alone");
@@ -171,6 +176,46 @@ TEST_F(CudaQuantize, ProductsAreTheCpus) {
             return std::pair{from[2].by_columns(), from[0].by_columns()};
           });
         }
+      }
+    }
+  }
+}
+
+// Rows in packs and not, and more of them than blocks.
+TEST_F(CudaQuantize, NormsAndActivationsFindTheLargestNumberTheyWrite) {
+  for (Dtype dtype : {Dtype::kF32, Dtype::kBf16, Dtype::kF16}) {
+    for (const Shape& shape : {Shape{3, 40}, Shape{1000, 4096}, Shape{70, 13}}) {
+      SCOPED_TRACE(concat(name_of(dtype), " ", shape));
+      Twin x = random(dtype, shape, 3), weight = random(dtype, {shape[1]});
+      Twin rstd = poisoned(Dtype::kF32, {shape[0]});
+      Tensor y(device_arena(), dtype, shape, "test");
+      Tensor found(device_arena(), Dtype::kF32, {2}, "test");
+      auto expect_found = [&](const Tensor& written) {
+        cuda().quantize.amax(cuda_stream(), written, found.as<float>() + 1);
+        std::vector<double> numbers = download(found);
+        EXPECT_EQ(numbers[0], numbers[1]);
+        EXPECT_GT(numbers[0], 0);
+        cuda().elementwise.fill(cuda_stream(), found, 0);
+      };
+      cuda().elementwise.fill(cuda_stream(), found, 0);
+      NormForwardArgs norm;
+      norm.x = x.device;
+      norm.y = y;
+      norm.weight = weight.device;
+      norm.rstd = rstd.device;
+      norm.amax = found.as<float>();
+      cuda().norm.forward(cuda_stream(), norm);
+      expect_found(y);
+      for (bool gated : {false, true}) {
+        Shape wide{shape[0], gated ? 2 * shape[1] : shape[1]};
+        Twin in = random(dtype, wide, 3);
+        Tensor dx(device_arena(), dtype, wide, "test");
+        cuda().activation.forward(cuda_stream(),
+                                  {in.device, y, Activation::kSilu, gated, found.as<float>()});
+        expect_found(y);
+        cuda().activation.backward(
+            cuda_stream(), {x.device, in.device, dx, Activation::kSilu, gated, found.as<float>()});
+        expect_found(dx);
       }
     }
   }

@@ -224,6 +224,29 @@ TEST(Fp8, WeightsHaveTheSameBitsInEveryLayout) {
   }
 }
 
+// Each rank quantises what it has updated: the bits are those of gathered values.
+TEST(Fp8, GatheredPayloadsAreThoseOfGatheredValues) {
+  for (Fp8Scaling recipe : {Fp8Scaling::kTensorwise, Fp8Scaling::kDelayed}) {
+    for (std::int64_t tp : {1, 2}) {
+      for (ShardingStrategy strategy : {ShardingStrategy::kOptim, ShardingStrategy::kOptimGrads}) {
+        TinyRun run = fp8_run(recipe);
+        run.parallel.tensor_model_parallel_size = tp;
+        run.parallel.data_parallel_size = tp == 1 ? 3 : 2;
+        run.global_batch_size = 12;
+        run.parallel.data_parallel_sharding_strategy = strategy;
+        run.dtype = Dtype::kBf16;
+        LayoutAnswer values = run_tiny(run);
+        run.fp8.fp8_param_gather = true;
+        LayoutAnswer payloads = run_tiny(run);
+        EXPECT_EQ(payloads.losses, values.losses) << static_cast<int>(recipe) << ", tp " << tp;
+        EXPECT_TRUE(payloads.weights == values.weights) << static_cast<int>(recipe);
+        run.parallel.overlap_param_gather = true;
+        EXPECT_EQ(run_tiny(run).losses, values.losses) << static_cast<int>(recipe);
+      }
+    }
+  }
+}
+
 TEST(Fp8, SizesThatNoProductTakesAreNamed) {
   Fp8Config fp8;
   fp8.fp8_format = Fp8FormatChoice::kE4m3;
@@ -234,6 +257,9 @@ TEST(Fp8, SizesThatNoProductTakesAreNamed) {
   fp8.first_last_layers_bf16 = true;
   EXPECT_EQ(fp8.problems(fp8_llama(false), Dtype::kBf16, 1).size(), 1u);
   fp8.fp8_recipe = Fp8Scaling::kBlockwise;
+  fp8.fp8_param_gather = true;
+  EXPECT_EQ(fp8.problems(fp8_llama(true), Dtype::kBf16, 2).size(), 1u);
+  fp8.fp8_param_gather = false;
   EXPECT_TRUE(fp8.problems(fp8_llama(true), Dtype::kBf16, 2).empty());
   ModelConfig narrow = fp8_llama(true);
   narrow.num_query_groups = 1;  // its keys and values fill half a block of each rank

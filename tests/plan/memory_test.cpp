@@ -31,6 +31,7 @@ std::vector<RankMemory> measure(const MemoryQuery& query) {
     options.parallel = query.parallel;
     options.optim = query.optim;
     options.dtype = query.dtype;
+    options.fp8 = query.fp8;
     Engine engine(world, cpu_kernels(), options);
     RankMemory& memory = measured[static_cast<std::size_t>(world.rank())];
     std::int64_t step = 0;
@@ -130,6 +131,13 @@ MemoryQuery with_pipeline(MemoryQuery query, std::int64_t pp, std::int64_t chunk
   return query;
 }
 
+MemoryQuery with_fp8(MemoryQuery query, Fp8Scaling recipe) {
+  query.fp8.fp8_format = Fp8FormatChoice::kHybrid;
+  query.fp8.fp8_recipe = recipe;
+  query.fp8.fp8_amax_history_len = 100;
+  return query;
+}
+
 MemoryQuery with_micro_batches(MemoryQuery query, std::int64_t count) {
   query.micro_batches = count;
   return query;
@@ -187,6 +195,16 @@ std::vector<Case> cases() {
       {"llama_zero2", with_layout(tiny(llama, f32), 1, 1, 2, Strategy::kOptimGrads)},
       {"llama_zero3_middle",
        with_layout(middle(llama, bf16), 1, 1, 2, Strategy::kOptimGradsParams)},
+      {"fp8_tensorwise_tp2",
+       with_fp8(with_layout(middle(llama, bf16), 2, 1, 1), Fp8Scaling::kTensorwise)},
+      {"fp8_tensorwise_recompute",
+       with_fp8(with_recompute(middle(llama, bf16), Recompute::kSelective, {"layernorm", "mlp"}),
+                Fp8Scaling::kTensorwise)},
+      {"fp8_delayed_zero1",
+       with_fp8(with_layout(middle(gpt, bf16), 1, 1, 2, Strategy::kOptim), Fp8Scaling::kDelayed)},
+      {"fp8_blockwise_zero3",
+       with_fp8(with_layout(middle(llama, bf16), 1, 1, 2, Strategy::kOptimGradsParams),
+                Fp8Scaling::kBlockwise)},
       {"all_axes",
        with_recompute(with_layout(tiny(gpt, bf16), 2, 2, 2, Strategy::kOptimGradsParams),
                       Recompute::kFull)},

@@ -1,4 +1,5 @@
 #include "backend/cuda/grid.cuh"
+#include "backend/cuda/largest.cuh"
 #include "backend/cuda/tables.h"
 #include "backend/cuda/values.cuh"
 #include "kernels/activation.h"
@@ -110,14 +111,26 @@ Limits limits_of(const GateLimits& limits) {
   return {limits.clamp > 0, static_cast<float>(limits.clamp), static_cast<float>(limits.offset)};
 }
 
+template <class T, int N>
+__device__ float largest_size(const Pack<T, N>& pack) {
+  float largest = 0;
+#pragma unroll
+  for (int i = 0; i < N; ++i) largest = fmaxf(largest, size_of_value(pack[i]));
+  return largest;
+}
+
+__device__ int own_lane() {
+  return static_cast<int>(threadIdx.y * blockDim.x + threadIdx.x) % kWarp;
+}
+
 // Plain: x read, y written. Gated: two elements of x read for one of y.
 template <class T, int N, bool kGated>
 __global__ void __launch_bounds__(kThreads)
     forward_kernel(const T* x, T* y, std::int64_t rows, std::int64_t packs, Activation kind,
-                   Limits limits) {
+                   Limits limits, float* amax) {
   const std::int64_t pack = own_pack();
-  if (pack >= packs) return;
-  for (std::int64_t r = first_row(); r < rows; r += row_step()) {
+  float largest = 0;
+  for (std::int64_t r = first_row(); r < rows && pack < packs; r += row_step()) {
     const T* from = x + (r * packs * (kGated ? 2 : 1) + pack) * N;
     Pack<T, N> gate, up;
     gate.load(from);
@@ -134,17 +147,19 @@ __global__ void __launch_bounds__(kThreads)
       }
     });
     gate.store(y + (r * packs + pack) * N);
+    if (amax != nullptr) largest = fmaxf(largest, largest_size(gate));
   }
+  if (amax != nullptr) raise_by_warp(amax, largest, own_lane());
 }
 
 // Plain: dy and x read, dx written. Gated: dy, gate and up read, the gradients of both written.
 template <class T, int N, bool kGated>
 __global__ void __launch_bounds__(kThreads)
     backward_kernel(const T* dy, const T* x, T* dx, std::int64_t rows, std::int64_t packs,
-                    Activation kind, Limits limits) {
+                    Activation kind, Limits limits, float* amax) {
   const std::int64_t pack = own_pack();
-  if (pack >= packs) return;
-  for (std::int64_t r = first_row(); r < rows; r += row_step()) {
+  float largest = 0;
+  for (std::int64_t r = first_row(); r < rows && pack < packs; r += row_step()) {
     const std::int64_t at = (r * packs * (kGated ? 2 : 1) + pack) * N;
     Pack<T, N> grad, gate, up;
     grad.load(dy + (r * packs + pack) * N);
@@ -166,7 +181,11 @@ __global__ void __launch_bounds__(kThreads)
     });
     gate.store(dx + at);
     if constexpr (kGated) up.store(dx + at + packs * N);
+    if (amax == nullptr) continue;
+    largest = fmaxf(largest, largest_size(gate));
+    if constexpr (kGated) largest = fmaxf(largest, largest_size(up));
   }
+  if (amax != nullptr) raise_by_warp(amax, largest, own_lane());
 }
 
 // A plain activation is one long row.
@@ -183,7 +202,8 @@ void launch_forward(CudaQueue& queue, const ActivationForwardArgs& args, Sizes s
   const RowGrid grid = row_grid(sizes.rows, packs);
   const auto kernel = args.gated ? forward_kernel<T, N, true> : forward_kernel<T, N, false>;
   kernel<<<grid.blocks, grid.threads, 0, queue.stream()>>>(
-      address<T>(args.x), address<T>(args.y), sizes.rows, packs, args.kind, limits_of(args.limits));
+      address<T>(args.x), address<T>(args.y), sizes.rows, packs, args.kind, limits_of(args.limits),
+      args.amax);
   check_launch("activation forward");
 }
 
@@ -194,7 +214,8 @@ void launch_backward(CudaQueue& queue, const ActivationBackwardArgs& args, Sizes
   const auto kernel = args.gated ? backward_kernel<T, N, true> : backward_kernel<T, N, false>;
   kernel<<<grid.blocks, grid.threads, 0, queue.stream()>>>(address<T>(args.dy), address<T>(args.x),
                                                            address<T>(args.dx), sizes.rows, packs,
-                                                           args.kind, limits_of(args.limits));
+                                                           args.kind, limits_of(args.limits),
+                                                           args.amax);
   check_launch("activation backward");
 }
 

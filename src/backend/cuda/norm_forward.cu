@@ -1,4 +1,5 @@
 #include "backend/cuda/grid.cuh"
+#include "backend/cuda/largest.cuh"
 #include "backend/cuda/norm_parts.h"
 #include "backend/cuda/reduce.cuh"
 #include "backend/cuda/row_places.cuh"
@@ -14,7 +15,7 @@ template <class T>
 struct Forward {
   const T *x, *residual, *weight, *bias;
   T *sum, *y;
-  float *mean, *rstd;
+  float *mean, *rstd, *amax;
   std::int64_t rows, columns;
   float epsilon, offset;
 };
@@ -29,6 +30,7 @@ Forward<T> forward_of(const NormForwardArgs& args) {
           .y = address<T>(args.y),
           .mean = address<float>(args.mean),
           .rstd = address<float>(args.rstd),
+          .amax = args.amax,
           .rows = args.x.shape[0],
           .columns = args.x.shape.row_numel(),
           .epsilon = static_cast<float>(args.epsilon),
@@ -80,6 +82,10 @@ __global__ void __launch_bounds__(kMostLanes) forward_kernel(Forward<T> args) {
     }
     values[k].store(args.y + begin + at);
   });
+  if (args.amax == nullptr) return;
+  float largest = 0;
+  places.each_element([&](int k, int i) { largest = fmaxf(largest, size_of_value(values[k][i])); });
+  raise_by_warp(args.amax, largest, threadIdx.x % kWarp);
 }
 
 // Any number of columns, anywhere in memory: a block for a row, which it reads again for each step.
@@ -109,10 +115,14 @@ __global__ void __launch_bounds__(kThreads) forward_any_kernel(Forward<T> args) 
     if (args.mean != nullptr) args.mean[blockIdx.x] = mean;
     args.rstd[blockIdx.x] = rstd;
   }
+  float largest = 0;
   for (std::int64_t i = threadIdx.x; i < args.columns; i += kThreads) {
     const float unit = (widen(s[i]) - mean) * rstd * (args.offset + widen(args.weight[i]));
-    args.y[begin + i] = narrow<T>(args.bias != nullptr ? unit + widen(args.bias[i]) : unit);
+    const T y = narrow<T>(args.bias != nullptr ? unit + widen(args.bias[i]) : unit);
+    args.y[begin + i] = y;
+    largest = fmaxf(largest, size_of_value(widen(y)));
   }
+  if (args.amax != nullptr) raise_by_warp(args.amax, largest, threadIdx.x % kWarp);
 }
 
 template <class T, int kPacks>

@@ -4,6 +4,7 @@
 #include <numbers>
 #include <type_traits>
 
+#include "backend/cpu/kernels/largest.h"
 #include "backend/cpu/kernels/math.h"
 #include "backend/cpu/kernels/pieces.h"
 #include "backend/cpu/kernels/tables.h"
@@ -262,9 +263,11 @@ void run_backward(const Stream& stream, const ActivationBackwardArgs& args) {
 
 void forward(const Stream& stream, const ActivationForwardArgs& args) {
   visit_float(args.x.dtype, [&](auto zero) { run_forward<decltype(zero)>(stream, args); });
+  if (args.amax != nullptr) raise_amax(stream, args.y, args.amax);
 }
 void backward(const Stream& stream, const ActivationBackwardArgs& args) {
   visit_float(args.x.dtype, [&](auto zero) { run_backward<decltype(zero)>(stream, args); });
+  if (args.amax != nullptr) raise_amax(stream, args.dx, args.amax);
 }
 
 }  // namespace

@@ -4,6 +4,7 @@
 #include <type_traits>
 
 #include "backend/cpu/kernels/lanes.h"
+#include "backend/cpu/kernels/largest.h"
 #include "backend/cpu/kernels/math.h"
 #include "backend/cpu/kernels/pieces.h"
 #include "backend/cpu/kernels/tables.h"
@@ -281,6 +282,7 @@ void run_head_backward(const Stream& stream, const HeadNormBackwardArgs& args) {
 
 void forward(const Stream& stream, const NormForwardArgs& args) {
   visit_float(args.x.dtype, [&](auto zero) { run_forward<decltype(zero)>(stream, args); });
+  if (args.amax != nullptr) raise_amax(stream, args.y, args.amax);
 }
 void backward(const Stream& stream, const NormBackwardArgs& args) {
   visit_float(args.s.dtype, [&](auto zero) { run_backward<decltype(zero)>(stream, args); });

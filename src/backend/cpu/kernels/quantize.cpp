@@ -6,6 +6,7 @@
 #include <cmath>
 #include <limits>
 
+#include "backend/cpu/kernels/largest.h"
 #include "backend/cpu/kernels/math.h"
 #include "backend/cpu/kernels/pieces.h"
 #include "backend/cpu/kernels/scaled_product.h"
@@ -75,7 +76,7 @@ void visit_narrow(Dtype dtype, const F& f) {
 
 void amax(const Stream& stream, const View& x, float* amax) {
   *amax = 0;
-  visit_narrow(x.dtype, [&](auto type) { amax_typed<decltype(type)>(stream, x, amax); });
+  raise_amax(stream, x, amax);
 }
 
 // The numbers of a square, zero beyond the matrix.
@@ -136,8 +137,7 @@ void write_scales(const View& scales, ScaleBlock block, const LineScales& from, 
                   std::int64_t run, std::int64_t lines) {
   float* to = scales.as<float>();
   switch (block) {
-    case ScaleBlock::kTensor:
-      if (line == 0 && run == 0) to[0] = from.of[0].inverse;
+    case ScaleBlock::kTensor:  // written already
       return;
     case ScaleBlock::kRun:
       for (std::int64_t i = 0; i < std::min(kSide, lines - line); ++i) {
@@ -216,12 +216,32 @@ void check_quantize(const QuantizeArgs& args) {
 
 void quantize(const Stream& stream, const QuantizeArgs& args) {
   check_quantize(args);
+  if (args.block == ScaleBlock::kTensor) {
+    const float inverse = scale_of(*args.amax, args.format, args.margin).inverse;
+    if (!args.rows.empty()) *args.row_scales.as<float>() = inverse;
+    if (!args.columns.empty()) *args.column_scales.as<float>() = inverse;
+  }
   visit_narrow(args.x.dtype, [&](auto type) {
     using T = decltype(type);
     if (args.format == Fp8Format::kE4m3) {
       quantize_typed<T, Fp8Format::kE4m3>(stream, args);
     } else {
       quantize_typed<T, Fp8Format::kE5m2>(stream, args);
+    }
+  });
+}
+
+void transpose(const Stream& stream, const View& x, const View& columns) {
+  const std::int64_t rows = x.shape[0], width = x.shape[1], padded = columns.shape[1];
+  BEV_CHECK((columns.shape == Shape{width, padded_rows(ScaleBlock::kTensor, rows)}),
+            ErrorKind::kInternal, "transpose: ", x.shape, " to ", columns.shape);
+  const auto* from = x.as<std::uint8_t>();
+  auto* to = columns.as<std::uint8_t>();
+  for_ranges(stream, width, rows_per_piece(padded), [=](std::int64_t begin, std::int64_t end) {
+    for (std::int64_t column = begin; column < end; ++column) {
+      for (std::int64_t i = 0; i < padded; ++i) {
+        to[column * padded + i] = i < rows ? from[i * width + column] : std::uint8_t{0};
+      }
     }
   });
 }
@@ -245,9 +265,16 @@ void update_amax(const Stream&, const AmaxUpdateArgs& args) {
 }
 }  // namespace
 
+void raise_amax(const Stream& stream, const View& x, float* amax) {
+  visit_narrow(x.dtype, [&](auto type) { amax_typed<decltype(type)>(stream, x, amax); });
+}
+
 QuantizeKernels quantize_kernels() {
-  return {
-      .amax = amax, .quantize = quantize, .product = scaled_product, .update_amax = update_amax};
+  return {.amax = amax,
+          .quantize = quantize,
+          .transpose = transpose,
+          .product = scaled_product,
+          .update_amax = update_amax};
 }
 
 }  // namespace bev::cpu::BEV_CPU_LEVEL
