@@ -20,6 +20,7 @@ namespace bev {
 class Tape;
 class Trace;
 class WeightWork;
+struct RouterStatistics;
 
 // Collects the first result that is not finite while a bad step is run again.
 struct FiniteProbe {
@@ -49,6 +50,8 @@ struct Context {
   bool training = false;    // dropout acts
   FiniteProbe* probe = nullptr;  // every result is checked (waits for the device); nullptr: none is
   Trace* trace = nullptr;        // what runs is recorded; nullptr: nothing is
+  // Where backwards add up what routers chose; nullptr: nowhere.
+  const RouterStatistics* routers = nullptr;
 
   Tensor allocate(Dtype of, const Shape& shape, const char* tag) const {
     return Tensor(arena, of, shape, tag);

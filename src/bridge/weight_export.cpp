@@ -65,11 +65,19 @@ std::vector<TensorData> read_item(const WeightMap& map, ParamSource& source, con
   const ParamMapping& mapping = map.params()[item.param];
   std::vector<TensorData> parts = find_stored(mapping, source, item);
   if (!parts.empty()) return parts;
-  auto value = allocate(static_cast<std::size_t>(mapping.shape.numel()) * size_of(item.dtype));
-  source.read(mapping, item.dtype, value.get());
+  std::unique_ptr<std::byte[]> value;  // whole, where its elements change places
   for (const ExportTensor* tensor : item.tensors) {
     auto memory = allocate(tensor->spec.bytes());
-    split_param(mapping, tensor->part, value.get(), item.dtype, item.dtype, memory.get());
+    if (std::optional<Range> elements = elements_of_part(mapping, tensor->part)) {
+      source.read(mapping, *elements, item.dtype, memory.get());
+    } else {
+      std::int64_t count = mapping.shape.numel();
+      if (!value) {
+        value = allocate(static_cast<std::size_t>(count) * size_of(item.dtype));
+        source.read(mapping, {0, count}, item.dtype, value.get());
+      }
+      split_param(mapping, tensor->part, value.get(), item.dtype, item.dtype, memory.get());
+    }
     std::span<const std::byte> bytes(memory.get(), tensor->spec.bytes());
     parts.push_back({bytes, std::move(memory)});
   }
@@ -152,8 +160,8 @@ std::span<const std::byte> WeightFilesSource::stored(const ParamMapping& mapping
   return tensor.dtype == dtype ? tensor.bytes : std::span<const std::byte>();
 }
 
-void WeightFilesSource::read(const ParamMapping& mapping, Dtype dtype, void* out) {
-  read_param(mapping, files_, dtype, out);
+void WeightFilesSource::read(const ParamMapping& mapping, Range elements, Dtype dtype, void* out) {
+  StoredParam(mapping, files_).read(elements, dtype, out);
 }
 
 std::vector<ExportTensor> export_tensors(const WeightMap& map, const ParamSource& source,

@@ -21,8 +21,8 @@ class ParamSource {
   // A tensor where it lies, mapped, if it lies in one piece and in `dtype`; otherwise empty.
   virtual std::span<const std::byte> stored(const ParamMapping& mapping, std::size_t part,
                                             Dtype dtype) = 0;
-  // The parameter, row by row, in `dtype`.
-  virtual void read(const ParamMapping& mapping, Dtype dtype, void* out) = 0;
+  // Elements of the flattened parameter, in `dtype`.
+  virtual void read(const ParamMapping& mapping, Range elements, Dtype dtype, void* out) = 0;
 };
 
 // A Hugging Face folder as such a source; both must outlive it.
@@ -32,7 +32,7 @@ class WeightFilesSource final : public ParamSource {
   Dtype dtype(const ParamMapping& mapping, std::size_t part) const override;
   std::span<const std::byte> stored(const ParamMapping& mapping, std::size_t part,
                                     Dtype dtype) override;
-  void read(const ParamMapping& mapping, Dtype dtype, void* out) override;
+  void read(const ParamMapping& mapping, Range elements, Dtype dtype, void* out) override;
 
  private:
   const WeightFiles& files_;

@@ -265,12 +265,11 @@ TensorBytes stored_tensor(const ParamMapping& mapping, std::size_t part, const W
     return files.tensor(name.empty() ? tensor.name : name);
   }
   TensorBytes all = files.tensor(whole);
-  std::size_t item = size_of(all.dtype), begin = 0;
-  for (std::size_t i = 0; i < part; ++i) {
-    begin += static_cast<std::size_t>(mapping.tensors[i].shape.numel()) * item;
-  }
+  Range elements = *elements_of_part(mapping, part);
+  std::size_t item = size_of(all.dtype);
   return {all.dtype, tensor.shape,
-          all.bytes.subspan(begin, static_cast<std::size_t>(tensor.shape.numel()) * item)};
+          all.bytes.subspan(static_cast<std::size_t>(elements.begin) * item,
+                            static_cast<std::size_t>(elements.size()) * item)};
 }
 
 void read_param(const ParamMapping& mapping, const WeightFiles& files, Dtype dtype, void* out) {
@@ -347,12 +346,11 @@ void split_param(const ParamMapping& mapping, std::size_t part, const void* valu
   }
 }
 
-std::optional<Range> rows_of_part(const ParamMapping& mapping, std::size_t part) {
-  if (!in_order(mapping) || mapping.kind == WeightKind::kExperts) return std::nullopt;
-  for (const RowRun& run : row_runs(mapping)) {
-    if (run.part == part) return Range{run.param_row, run.param_row + run.count};
-  }
-  return std::nullopt;
+std::optional<Range> elements_of_part(const ParamMapping& mapping, std::size_t part) {
+  if (!in_order(mapping)) return std::nullopt;
+  std::int64_t begin = 0;
+  for (std::size_t i = 0; i < part; ++i) begin += mapping.tensors[i].shape.numel();
+  return Range{begin, begin + mapping.tensors[part].shape.numel()};
 }
 
 std::vector<ExportTensor> export_tensors(const WeightMap& map, Dtype dtype) {

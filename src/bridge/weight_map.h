@@ -93,8 +93,9 @@ class StoredParam {
 void split_param(const ParamMapping& mapping, std::size_t part, const void* value, Dtype dtype,
                  Dtype out_dtype, void* out);
 
-// The rows of the parameter that are one of its tensors as they are; absent where they are not.
-std::optional<Range> rows_of_part(const ParamMapping& mapping, std::size_t part);
+// The elements of the flattened parameter that are one of its tensors as they are; absent where
+// they are not.
+std::optional<Range> elements_of_part(const ParamMapping& mapping, std::size_t part);
 
 // What an export writes, in the model's order: tensors[i] is part `part` of params()[param].
 struct ExportTensor {

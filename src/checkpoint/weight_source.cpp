@@ -26,17 +26,21 @@ Dtype CheckpointWeights::dtype(const ParamMapping& mapping, std::size_t) const {
 
 std::span<const std::byte> CheckpointWeights::stored(const ParamMapping& mapping, std::size_t part,
                                                      Dtype dtype) {
-  std::optional<Range> rows = rows_of_part(mapping, part);
-  if (!rows || reader_.find(mapping.param)->dtype != dtype) return {};
-  Box box = whole_box(mapping.shape);
-  box.set(0, *rows);
-  return reader_.stored(mapping.param, box);
+  std::optional<Range> elements = elements_of_part(mapping, part);
+  if (!elements || reader_.find(mapping.param)->dtype != dtype) return {};
+  std::vector<Box> boxes = boxes_of_range(mapping.shape, *elements);
+  if (boxes.size() != 1) return {};
+  return reader_.stored(mapping.param, boxes.front());
 }
 
-void CheckpointWeights::read(const ParamMapping& mapping, Dtype dtype, void* out) {
+void CheckpointWeights::read(const ParamMapping& mapping, Range elements, Dtype dtype, void* out) {
   std::string main = main_name(mapping.param);
   bool from_main = reader_.find(mapping.param)->dtype != dtype && reader_.find(main) != nullptr;
-  reader_.read(from_main ? main : mapping.param, whole_box(mapping.shape), dtype, out);
+  auto* to = static_cast<std::byte*>(out);
+  for (const Box& box : boxes_of_range(mapping.shape, elements)) {
+    reader_.read(from_main ? main : mapping.param, box, dtype, to);
+    to += static_cast<std::size_t>(box.shape().numel()) * size_of(dtype);
+  }
 }
 
 }  // namespace bev

@@ -17,7 +17,7 @@ class CheckpointWeights final : public ParamSource {
   std::span<const std::byte> stored(const ParamMapping& mapping, std::size_t part,
                                     Dtype dtype) override;
   // In another dtype than the model's the main parameter is taken, which was never rounded.
-  void read(const ParamMapping& mapping, Dtype dtype, void* out) override;
+  void read(const ParamMapping& mapping, Range elements, Dtype dtype, void* out) override;
 
  private:
   CheckpointReader& reader_;

@@ -25,6 +25,12 @@ struct RouterSpec {
   double aux_loss = 0, seq_aux_loss = 0, z_loss = 0;
 };
 
+// Of the routers of a step. sums [layers, 2 E + 2] in the wide dtype: the tokens of each expert, the
+// sums of their scores, of lse^2 and of the entropy. Over all ranks every token counts once.
+struct RouterStatistics {
+  Tensor sums;
+};
+
 struct Routing {
   Var probs;       // [T, k] in the wide dtype
   Tensor experts;  // [T, k] i32

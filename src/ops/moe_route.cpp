@@ -35,6 +35,7 @@ struct RouteBackward {
       terms[used] = {counts[used], group, coefficient};
       ++used;
     };
+    if (ctx.routers != nullptr && layout != nullptr) add_statistics(ctx);
     if (spec.expert_bias != nullptr && spec.expert_bias->trains) move_bias(back);
     if (spec.aux_loss > 0) add_term(load_of(ctx, nullptr, 1), nullptr, spec.aux_loss);
     if (spec.seq_aux_loss > 0) {
@@ -55,6 +56,22 @@ struct RouteBackward {
   }
 
  private:
+  void add_statistics(Context& ctx) const {
+    bool counted_by_others =
+        in.placement[Axis::kTp] == PlaceState::kReplicated && ctx.mesh.tp().rank() > 0;
+    const Tensor& sums = ctx.routers->sums;
+    if (counted_by_others || ctx.layer < 0 || ctx.layer >= sums.shape()[0]) return;
+    std::int64_t count = logits.shape()[1];
+    Tensor own = ctx.allocate(logits.dtype(), {1, 2 * count + 2}, "router");
+    View flat = own.view().flat();
+    View counts = flat.rows(0, count).reshape({1, count});
+    View scores = flat.rows(count, 2 * count).reshape({1, count});
+    ctx.kernels.moe.router_load(ctx.stream, {logits, experts, nullptr, spec.rule, counts, scores,
+                                             flat.rows(2 * count, 2 * count + 2)});
+    ctx.kernels.elementwise.axpby(ctx.stream, 1, own, 1,
+                                  sums.view().rows(ctx.layer, ctx.layer + 1));
+  }
+
   Tensor load_of(Context& ctx, const std::int32_t* group, std::int64_t groups) const {
     Tensor counts = ctx.allocate(logits.dtype(), {groups, logits.shape()[1]}, "router");
     ctx.kernels.moe.router_load(ctx.stream, {logits, experts, group, spec.rule, counts, {}, {}});

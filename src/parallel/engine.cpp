@@ -139,6 +139,10 @@ Engine::Engine(World& world, const Kernels& kernels, const EngineOptions& option
     optimizer_ = std::make_unique<Optimizer>(*ctx_, store_->optim_ranges(), options.optim);
   }
   executor_ = make_executor(*ctx_, pipeline_, stages_, options.parallel);
+  const MoeConfig& moe = options.model.moe;
+  if (!options.gradients || !moe.any()) return;
+  Shape shape{options.model.num_layers, 2 * moe.num_experts + 2};
+  routers_.sums = ctx_->allocate(ctx_->wide(), shape, "step");
 }
 
 StepState* Engine::device_step() const { return static_cast<StepState*>(device_step_.view().data); }
@@ -204,10 +208,15 @@ double Engine::send_inputs(std::span<const MicroBatch> batches, const StepInput&
   return tokens;
 }
 
-void Engine::begin_sums() { ctx_->kernels.elementwise.fill(ctx_->stream, sums_, 0); }
+void Engine::begin_sums() {
+  ctx_->kernels.elementwise.fill(ctx_->stream, sums_, 0);
+  if (!routers_.sums.empty()) ctx_->kernels.elementwise.fill(ctx_->stream, routers_.sums, 0);
+}
 
 void Engine::run_micro_batches(std::span<const MicroBatch> batches) {
   ScopedValue training(ctx_->training, true);
+  const RouterStatistics* counted = routers_.sums.empty() ? nullptr : &routers_;
+  ScopedValue routers(ctx_->routers, counted);
   executor_->run(schedule(batches.size(), true), batches, true, sums_.as<double>());
 }
 
@@ -217,6 +226,8 @@ void Engine::finish_sums() {
   store_->finish_gradients();
   store_->add_gradient_squares(sums_.as<double>() + 1);
   mesh_->world().all_reduce(sums_, Reduction::kSum, "loss and gradient norm").wait();
+  if (routers_.sums.empty()) return;
+  mesh_->world().all_reduce(routers_.sums, Reduction::kSum, "router statistics").wait();
 }
 
 void Engine::update(double clip_grad) {
@@ -286,7 +297,15 @@ void Engine::begin_step(std::span<const MicroBatch> batches, const StepInput& in
     if (reader_ != nullptr) reader_->wait_read();
     update(input.clip_grad);
   }
-  step.arrival = ctx_->kernels.device.fetch(ctx_->stream, sums_, step.sums.data());
+  fetch_results(step);
+}
+
+void Engine::fetch_results(BegunStep& step) {
+  const DeviceKernels& device = ctx_->kernels.device;
+  step.arrival = device.fetch(ctx_->stream, sums_, step.sums.data());
+  if (routers_.sums.empty()) return;
+  step.routers.resize(routers_.sums.view().bytes());
+  step.routers_arrival = device.fetch(ctx_->stream, routers_.sums, step.routers.data());
 }
 
 void Engine::resume(std::int64_t updates, std::uint64_t seed) {
@@ -301,6 +320,7 @@ StepResult Engine::finish_step() {
   {
     TraceScope span(ctx_->trace, {TraceKind::kOther, "wait for the device"});
     begun_.front().arrival.wait();
+    begun_.front().routers_arrival.wait();
   }
   StepResult result = result_of(begun_.front(), true);
   begun_.pop_front();
@@ -323,6 +343,14 @@ StepResult Engine::result_of(const BegunStep& step, bool with_gradient) const {
   if (!with_gradient) return result;
   result.grad_norm = std::sqrt(squares) / step.loss_scale;
   result.finite &= std::isfinite(result.grad_norm);
+  if (!step.routers.empty()) {
+    visit_float(routers_.sums.dtype(), [&](auto type) {
+      using T = decltype(type);
+      const auto* values = reinterpret_cast<const T*>(step.routers.data());
+      std::vector<double> sums(values, values + routers_.sums.numel());
+      result.routers = router_loads(options_.model, sums);
+    });
+  }
   return result;
 }
 
@@ -336,7 +364,9 @@ StepResult Engine::gradients(std::span<const MicroBatch> batches, const StepInpu
   step.loss_scale = input.loss_scale;
   step.tokens = send_inputs(batches, input);
   forward_backward(batches);
-  ctx_->kernels.device.fetch(ctx_->stream, sums_, step.sums.data()).wait();
+  fetch_results(step);
+  step.arrival.wait();
+  step.routers_arrival.wait();
   return result_of(step, true);
 }
 

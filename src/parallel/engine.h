@@ -3,6 +3,7 @@
 #pragma once
 
 #include <array>
+#include <cstddef>
 #include <cstdint>
 #include <deque>
 #include <map>
@@ -14,12 +15,14 @@
 
 #include "models/decoder.h"
 #include "models/fp8_config.h"
+#include "ops/moe.h"
 #include "optim/optimizer.h"
 #include "parallel/config.h"
 #include "parallel/executor.h"
 #include "parallel/param_store.h"
 #include "parallel/pipeline_layout.h"
 #include "parallel/recorded_step.h"
+#include "parallel/router_load.h"
 
 namespace bev {
 
@@ -54,6 +57,7 @@ struct StepResult {
   double tokens = 0;     // weight of them
   double grad_norm = 0;  // before clipping, unscaled
   bool finite = true;    // loss and gradient; otherwise nothing was updated
+  std::vector<RouterLoad> routers = {};  // of a training step, layer by layer
 };
 
 MeshShape mesh_shape(const ParallelConfig& config);
@@ -130,7 +134,8 @@ class Engine {
   struct BegunStep {
     double tokens = 0, loss_scale = 1;  // of the global batch
     std::array<double, 2> sums{};       // as sums_, there after arrival
-    Work arrival;
+    std::vector<std::byte> routers;     // as routers_, likewise
+    Work arrival, routers_arrival;
   };
 
   class Parts;  // of a step, to be recorded
@@ -148,6 +153,7 @@ class Engine {
   RecordedStep* find_recorded(std::span<const MicroBatch> batches, double clip_grad);
   StepResult result_of(const BegunStep& step, bool with_gradient) const;
   StepState* device_step() const;
+  void fetch_results(BegunStep& step);
   const Schedule& schedule(std::size_t micro_batches, bool with_backward);
   std::string gather_findings(const FiniteProbe& probe, bool in_step);
 
@@ -157,6 +163,7 @@ class Engine {
   Arena arena_, inputs_;
   Tensor device_step_;  // StepState
   Tensor sums_;         // f64: the loss over all tokens, the squares of the gradient
+  RouterStatistics routers_;  // empty without experts
   std::int64_t updates_ = 0;
   StateReader* reader_ = nullptr;
   std::unique_ptr<Mesh> mesh_;

@@ -24,6 +24,26 @@ void add_loss(std::vector<NamedValue>& sums, std::string_view name, double value
   found->value += value;
 }
 
+// The layer whose busiest expert has most.
+std::string expert_text(const std::vector<RouterLoad>& routers) {
+  const RouterLoad& worst = *std::ranges::max_element(routers, {}, &RouterLoad::tokens_max);
+  return fmt::format(" tokens per expert (min, p50, p99, max; layer {}): {:.0f}, {:.0f}, {:.0f}, {:.0f} |",
+                     worst.layer, worst.tokens_min, worst.tokens_p50, worst.tokens_p99,
+                     worst.tokens_max);
+}
+
+// Calls use(name, value) for each number of a layer.
+template <class Use>
+void for_numbers(const RouterLoad& load, const Use& use) {
+  use("tokens_min", load.tokens_min);
+  use("tokens_p50", load.tokens_p50);
+  use("tokens_p99", load.tokens_p99);
+  use("tokens_max", load.tokens_max);
+  use("load_balancing_loss", load.balance_loss);
+  use("z_loss", load.z_loss);
+  use("entropy", load.entropy);
+}
+
 double per_second(double amount, double seconds) { return seconds > 0 ? amount / seconds : 0.0; }
 }  // namespace
 
@@ -68,6 +88,7 @@ std::string IterationLog::line(std::string_view timestamp) {
   if (last_.grad_norm) put(" grad norm: {:.3f} |", *last_.grad_norm);
   if (last_.zero_gradients) put(" num zeros: {} |", *last_.zero_gradients);
   if (last_.params_norm) put(" params norm: {:.3f} |", *last_.params_norm);
+  if (!last_.routers.empty()) put("{}", expert_text(last_.routers));
   put(" number of skipped iterations: {:3d} |", skipped_);
   put(" number of nan iterations: {:3d} |", nan_);
   put(" tokens/s: {:.0f} |", per_second(static_cast<double>(tokens_), elapsed_seconds_));
@@ -120,6 +141,15 @@ std::string metrics_json(const StepReport& step) {
   integer("batch_size", step.global_batch_size);
   flag("skipped", step.skipped);
   flag("nan", step.nan);
+  if (!step.routers.empty()) {
+    key("routers");
+    for (std::size_t i = 0; i < step.routers.size(); ++i) {
+      text += fmt::format("{}{{\"layer\":{}", i == 0 ? "[" : ",", step.routers[i].layer);
+      for_numbers(step.routers[i], number);
+      text += '}';
+    }
+    text += ']';
+  }
   return text + '}';
 }
 
@@ -148,6 +178,11 @@ void write_scalars(TensorBoardWriter& writer, const StepReport& step,
   both("batch-size", static_cast<double>(step.global_batch_size));
   both("lm loss", step.loss);
   for (const NamedValue& loss : step.more_losses) both(loss.name, loss.value);
+  for (const RouterLoad& load : step.routers) {
+    for_numbers(load, [&](const char* name, double value) {
+      writer.scalar(concat("moe/layer_", load.layer, "/", name), step.iteration, value);
+    });
+  }
   both("loss-scale", step.loss_scale);
   if (step.grad_norm) both("grad-norm", *step.grad_norm);
   if (step.zero_gradients) both("num-zeros", static_cast<double>(*step.zero_gradients));

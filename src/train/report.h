@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "base/append_file.h"
+#include "parallel/router_load.h"
 
 namespace bev {
 
@@ -30,6 +31,7 @@ struct StepReport {
   double flops = 0.0;  // of its global batch
   double loss = 0.0;
   std::vector<NamedValue> more_losses = {};  // MoE, MTP, ...; names are also JSON keys
+  std::vector<RouterLoad> routers = {};      // of layers with experts
   double learning_rate = 0.0;
   double weight_decay = 0.0;
   double loss_scale = 1.0;

@@ -205,6 +205,19 @@ void Trainer::begin(std::int64_t iteration) {
   flights_.push_back({iteration, std::move(batch), input});
 }
 
+namespace {
+// The means over layers under Megatron's names.
+std::vector<NamedValue> router_losses(const std::vector<RouterLoad>& routers) {
+  double balance = 0, z = 0;
+  for (const RouterLoad& load : routers) {
+    balance += load.balance_loss;
+    z += load.z_loss;
+  }
+  auto layers = static_cast<double>(routers.size());
+  return {{"load_balancing_loss", balance / layers}, {"z_loss", z / layers}};
+}
+}  // namespace
+
 StepReport Trainer::finish_step() {
   auto [iteration, batch, input] = std::move(flights_.front());
   flights_.pop_front();
@@ -214,6 +227,8 @@ StepReport Trainer::finish_step() {
   report.iteration = iteration;
   report.loss = result.loss;
   report.grad_norm = result.grad_norm;
+  report.routers = std::move(result.routers);
+  if (!report.routers.empty()) report.more_losses = router_losses(report.routers);
   report.learning_rate = input.lr;
   report.weight_decay = input.weight_decay;
   report.loss_scale = input.loss_scale;

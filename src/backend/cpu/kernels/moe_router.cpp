@@ -272,22 +272,45 @@ void route_backward(const Stream& stream, const RouteBackwardArgs& args) {
 }
 
 namespace {
-// Adds one token's scores, for a softmax as they are, others over their sum, and its two totals.
+constexpr std::int64_t kLoadTokens = 256;  // added up by one thread
+
+// Adds one token's scores, for a softmax as they are, others over their sum, and its two totals:
+// sums has E + 2 places.
 template <class A>
-void add_scores(const RouterLoadArgs& args, std::int64_t token, std::int64_t group, A* scores) {
+void add_scores(const RouterLoadArgs& args, std::int64_t token, A* scores, A* sums) {
   const std::int64_t experts = args.logits.shape[1];
-  const A lse =
-      scores_of(args.rule.score, args.logits.as<A>() + token * experts, experts, scores);
+  const A lse = scores_of(args.rule.score, args.logits.as<A>() + token * experts, experts, scores);
   A total = 0, entropy = 0;
   for (std::int64_t e = 0; e < experts; ++e) total += scores[e];
-  A* sums = args.scores.as<A>() + group * experts;
   for (std::int64_t e = 0; e < experts; ++e) {
     const A share = scores[e] / (total + static_cast<A>(1e-20));
     sums[e] += share;
     if (share > 0) entropy -= share * std::log(share);
   }
-  args.totals.as<A>()[0] += lse * lse;
-  args.totals.as<A>()[1] += entropy;
+  sums[experts] += lse * lse;
+  sums[experts + 1] += entropy;
+}
+
+template <class A>
+void load_scores(const Stream& stream, const RouterLoadArgs& args) {
+  const std::int64_t tokens = args.logits.shape[0], experts = args.logits.shape[1];
+  const std::int64_t pieces = ceil_div(tokens, kLoadTokens);
+  const Rows<A> rows(stream, pieces, experts + 2, 2);
+  for_ranges(stream, tokens, kLoadTokens, [&](std::int64_t begin, std::int64_t end) {
+    A* sums = rows.at(begin / kLoadTokens, 0);
+    std::fill_n(sums, experts + 2, A{0});
+    for (std::int64_t t = begin; t < end; ++t) {
+      add_scores<A>(args, t, rows.at(begin / kLoadTokens, 1), sums);
+    }
+  });
+  A *scores = args.scores.as<A>(), *totals = args.totals.as<A>();
+  std::fill_n(scores, experts, A{0});
+  std::fill_n(totals, 2, A{0});
+  for (std::int64_t piece = 0; piece < pieces; ++piece) {
+    const A* sums = rows.at(piece, 0);
+    for (std::int64_t e = 0; e < experts; ++e) scores[e] += sums[e];
+    for (std::int64_t i = 0; i < 2; ++i) totals[i] += sums[experts + i];
+  }
 }
 }  // namespace
 
@@ -296,21 +319,14 @@ void router_load(const Stream& stream, const RouterLoadArgs& args) {
   const std::int64_t tokens = args.logits.shape[0], experts = args.logits.shape[1];
   visit_router(args.logits, [&](auto type) {
     using A = decltype(type);
-    std::fill_n(args.counts.as<A>(), args.counts.numel(), A{0});
-    const bool with_scores = !args.scores.empty();
-    if (with_scores) {
-      std::fill_n(args.scores.as<A>(), args.scores.numel(), A{0});
-      std::fill_n(args.totals.as<A>(), args.totals.numel(), A{0});
-    }
-    const Rows<A> rows(stream, 1, experts, 1);
+    A* counts = args.counts.as<A>();
+    std::fill_n(counts, args.counts.numel(), A{0});
     for (std::int64_t t = 0; t < tokens; ++t) {
       const std::int64_t group = args.group == nullptr ? 0 : args.group[t];
       const std::int32_t* chosen = args.experts.as<std::int32_t>() + t * args.rule.topk;
-      for (std::int64_t j = 0; j < args.rule.topk; ++j) {
-        args.counts.as<A>()[group * experts + chosen[j]] += 1;
-      }
-      if (with_scores) add_scores<A>(args, t, group, rows.at(0, 0));
+      for (std::int64_t j = 0; j < args.rule.topk; ++j) counts[group * experts + chosen[j]] += 1;
     }
+    if (!args.scores.empty()) load_scores<A>(stream, args);
   });
 }
 

@@ -1,0 +1,45 @@
+#include "parallel/router_load.h"
+
+#include <algorithm>
+#include <cmath>
+
+namespace bev {
+
+namespace {
+// The smallest number that at least this share of the sorted ones does not exceed.
+double percentile(std::span<const double> sorted, double share) {
+  double rank = std::ceil(share * static_cast<double>(sorted.size()));
+  return sorted[static_cast<std::size_t>(std::max(rank, 1.0)) - 1];
+}
+}  // namespace
+
+std::vector<RouterLoad> router_loads(const ModelConfig& model, std::span<const double> sums) {
+  std::vector<RouterLoad> loads;
+  auto experts = static_cast<std::size_t>(model.moe.num_experts), width = 2 * experts + 2;
+  for (std::int64_t layer = 0; layer < model.num_layers; ++layer) {
+    if (!model.moe.in_layer(layer)) continue;
+    std::span<const double> row = sums.subspan(static_cast<std::size_t>(layer) * width, width);
+    std::vector<double> counts(row.begin(), row.begin() + static_cast<std::ptrdiff_t>(experts));
+    double chosen = 0, product = 0;
+    for (std::size_t e = 0; e < experts; ++e) {
+      chosen += counts[e];
+      product += counts[e] * row[experts + e];
+    }
+    double tokens = std::max(chosen / static_cast<double>(model.moe.topk), 1.0);
+    std::ranges::sort(counts);
+    RouterLoad load;
+    load.layer = layer;
+    load.tokens_min = counts.front();
+    load.tokens_p50 = percentile(counts, 0.5);
+    load.tokens_p99 = percentile(counts, 0.99);
+    load.tokens_max = counts.back();
+    load.balance_loss =
+        static_cast<double>(experts) * product / std::max(chosen * tokens, 1.0);
+    load.z_loss = row[2 * experts] / tokens;
+    load.entropy = row[2 * experts + 1] / tokens;
+    loads.push_back(load);
+  }
+  return loads;
+}
+
+}  // namespace bev

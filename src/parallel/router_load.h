@@ -1,0 +1,24 @@
+// What routers did in a step, by layer: how evenly the experts were used.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "models/config.h"
+
+namespace bev {
+
+// Over all tokens of the global batch.
+struct RouterLoad {
+  std::int64_t layer = 0;
+  double tokens_min = 0, tokens_p50 = 0, tokens_p99 = 0, tokens_max = 0;  // over the experts
+  double balance_loss = 0;  // E / (k T^2) * the sum of count * sum of scores; 1 when all are equal
+  double z_loss = 0;        // mean of lse^2
+  double entropy = 0;       // mean, of the scores; log(E) when a router does not decide
+};
+
+// Of RouterStatistics::sums, row by row; layers without experts are left out.
+std::vector<RouterLoad> router_loads(const ModelConfig& model, std::span<const double> sums);
+
+}  // namespace bev
