@@ -433,9 +433,9 @@ std::vector<std::string> RunConfig::resolve() {
 }
 
 std::vector<std::string> model_conflicts(const Options& options, const FieldList& list) {
-  constexpr std::array<std::string_view, 6> kFree = {
-      "hidden-dropout", "attention-dropout", "init-method-std",
-      "rotary-base",    "rotary-base-local", "max-position-embeddings"};
+  constexpr std::array<std::string_view, 8> kFree = {
+      "hidden-dropout",    "attention-dropout",       "init-method-std", "rotary-base",
+      "rotary-base-local", "max-position-embeddings", "mtp-num-layers",  "mtp-loss-scaling-factor"};
   Problems out;
   for (const Setting& setting : options.settings()) {
     auto* entry = list.find_entry(setting.field);

@@ -232,8 +232,12 @@ void RopeScaling::fields(FieldList& list) {
       .defaults_to("max-position-embeddings");
   list.add("rope-low-freq-factor", low_freq_factor, "llama3: longest unscaled share").above(0);
   list.add("rope-high-freq-factor", high_freq_factor, "llama3: shortest scaled share").above(0);
-  list.add("yarn-beta-fast", beta_fast, "yarn: turns above which a dim is not scaled").above(0);
-  list.add("yarn-beta-slow", beta_slow, "yarn: turns below which a dim is fully scaled").above(0);
+  list.add("yarn-beta-fast", beta_fast, "yarn: turns above which a dim is not scaled")
+      .alias("beta-fast")
+      .above(0);
+  list.add("yarn-beta-slow", beta_slow, "yarn: turns below which a dim is fully scaled")
+      .alias("beta-slow")
+      .above(0);
   list.add("mscale", mscale, "yarn: strength of the magnitude correction; 0: none given").min(0);
   list.add("mscale-all-dim", mscale_all_dim, "yarn: its divisor; 0: none given").min(0);
   list.add("rope-attention-factor", attention_factor, "yarn, longrope: factor of cos and sin")

@@ -41,6 +41,27 @@ class EveryLayout : public testing::TestWithParam<std::int64_t> {
 
 TEST_P(EveryLayout, DISABLED_OfAGptGivesOneRanksAnswer) { expect_same(uneven_gpt()); }
 TEST_P(EveryLayout, DISABLED_OfALlamaGivesOneRanksAnswer) { expect_same(uneven_llama()); }
+TEST_P(EveryLayout, DISABLED_OfADeepseekGivesOneRanksAnswer) {
+  ModelConfig model = tiny_deepseek();
+  model.num_layers = 9;
+  model.mtp_num_layers = 1;
+  model.moe.num_experts = 8;
+  model.moe.layer_freq = {0, 1, 1, 1, 1, 1, 1, 1, 1};
+  model.moe.ffn_hidden_size = model.moe.shared_expert_size = 8;
+  model.moe.score_function = RouterScore::kSigmoid;
+  model.moe.expert_bias = true;
+  model.moe.num_groups = 4;
+  model.moe.group_topk = 2;
+  expect_same(model);
+}
+TEST_P(EveryLayout, DISABLED_OfAGptOssGivesOneRanksAnswer) {
+  ModelConfig model = tiny_gpt_oss();
+  model.num_layers = 9;
+  model.window_layers = {2};
+  model.moe.num_experts = 5;
+  model.moe.router_bias = true;
+  expect_same(model);
+}
 
 INSTANTIATE_TEST_SUITE_P(Slices, EveryLayout, testing::Range<std::int64_t>(0, kSlices));
 

@@ -110,16 +110,16 @@ __device__ float dropout_of(const Shape& shape, const AttentionRun& run, int que
                         run.key_position + key);
 }
 
-// Rows of a block are (query, head) pairs of one kv head, by query first. Grid: kv heads, tiles of
-// pairs, runs.
+// Rows of a block are (query, head) pairs of one kv head, by query first. Grid: tiles of pairs, kv
+// heads, runs.
 template <class T, class Tiling>
 __global__ void __launch_bounds__(Tiling::kThreads)
     plain_forward_kernel(const __grid_constant__ ForwardParams params) {
   extern __shared__ __align__(16) std::uint8_t memory[];
   const Shape& shape = params.shape;
   const AttentionRun run = current_run(params);
-  const int kv_head = static_cast<int>(blockIdx.x), group = shape.group;
-  const int first = static_cast<int>(blockIdx.y) * Tiling::kRows;
+  const int kv_head = static_cast<int>(blockIdx.y), group = shape.group;
+  const int first = static_cast<int>(blockIdx.x) * Tiling::kRows;
   const int count = min(Tiling::kRows, run.q_count * group - first);
   if (count <= 0) return;
 
@@ -354,7 +354,7 @@ void plain_forward(CudaQueue& queue, ForwardParams& params, const AttentionShape
       for_run_chunks(shape.runs, params.runs, [&](const RunChunk& chunk) {
         params.first_run = chunk.begin;
         const int pairs = chunk.most_queries * params.shape.group;
-        dim3 grid(blocks(shape.kv_heads), blocks(ceil_div(pairs, Tiling::kRows)),
+        dim3 grid(blocks(ceil_div(pairs, Tiling::kRows)), blocks(shape.kv_heads),
                   blocks(chunk.count));
         launch<ForwardParams>(plain_forward_kernel<decltype(type), Tiling>, grid, Tiling::kThreads,
                               (2 * Tiling::kTile + Tiling::kWeights) * sizeof(float), queue,
