@@ -8,18 +8,23 @@ Quantized quantize(const QuantizeTools& tools, const QuantizeRequest& request) {
   out.block = block_of(request.recipe, request.role);
   std::int64_t rows = request.x.shape[0], columns = request.x.shape[1];
   std::int64_t padded = padded_rows(out.block, rows);
+  bool emulated = is_emulated(out.block);
+  Dtype payload = emulated ? request.x.dtype : Dtype::kU8;
   auto make = [&](Dtype dtype, const Shape& shape) {
     return Tensor(tools.arena, dtype, shape, request.tag);
   };
+  auto make_scales = [&](const Shape& shape) {
+    return emulated ? Tensor() : make(Dtype::kF32, shape);
+  };
   if (request.rows) {
-    out.rows = make(Dtype::kU8, request.x.shape);
-    out.row_scales = make(Dtype::kF32, scale_shape(out.block, rows, columns));
+    out.rows = make(payload, request.x.shape);
+    out.row_scales = make_scales(scale_shape(out.block, rows, columns));
   }
   if (request.columns) {
     bool shared = request.rows && out.block == ScaleBlock::kTensor;
-    out.columns = make(Dtype::kU8, {columns, padded});
+    out.columns = make(payload, {columns, padded});
     out.column_scales =
-        shared ? out.row_scales : make(Dtype::kF32, scale_shape(out.block, columns, padded));
+        shared ? out.row_scales : make_scales(scale_shape(out.block, columns, padded));
   }
   quantize_into(tools, request, out);
   return out;

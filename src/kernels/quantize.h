@@ -17,11 +17,15 @@ namespace bev {
 // block or, for ScaleBlock::kTensor, *amax; 1 where amax is 0, the largest float where it would be
 // infinite. Its inverse goes to the scales, for kTensor even where x has no rows; that is NaN where
 // amax is not finite, so that a bad step is seen.
+//
+// Emulated blocks: rows and columns have x's dtype and there are no scales; C is a multiple of the
+// run. NVFP4's runs have the scale E4M3(amax of the run / 6 / t) t with t = *amax / (6 * 448),
+// MXFP4's 2^(floor(log2(amax of the run)) - 2).
 struct QuantizeArgs {
   View x;
   Fp8Format format = Fp8Format::kE4m3;
   ScaleBlock block = ScaleBlock::kTensor;
-  const float* amax = nullptr;  // device; for kTensor
+  const float* amax = nullptr;  // device; for kTensor and kNvfp4
   int margin = 0;
   float* seen = nullptr;        // device: becomes max(*seen, |x|); null: not wanted
   View rows, row_scales;        // [R, C]; empty: not wanted

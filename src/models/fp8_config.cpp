@@ -46,6 +46,11 @@ void Fp8Config::fields(FieldList& list) {
            "--first-last-layers-bf16: how many at the end")
       .min(0)
       .limit(1 << 20);
+  list.add("fp4-format", fp4_format,
+           {{"none", Fp4FormatChoice::kNone}, {"e2m1", Fp4FormatChoice::kE2m1}},
+           "linear layers with all factors rounded to 4-bit floats, emulated: for study");
+  list.add("fp4-recipe", fp4_recipe, {{"nvfp4", Fp8Scaling::kNvfp4}, {"mxfp4", Fp8Scaling::kMxfp4}},
+           "scales: E4M3 of 16 elements and one of the tensor, or powers of two of 32 elements");
 }
 
 Fp8Recipe Fp8Config::recipe(std::int64_t layer, std::int64_t layers) const {
@@ -53,7 +58,7 @@ Fp8Recipe Fp8Config::recipe(std::int64_t layer, std::int64_t layers) const {
   bool at_start = layer < num_layers_at_start_in_bf16;
   bool at_end = layer >= layers - num_layers_at_end_in_bf16;
   if (!used() || (first_last_layers_bf16 && (at_start || at_end))) return recipe;
-  recipe.scaling = fp8_recipe;
+  recipe.scaling = scaling();
   recipe.gradient_format =
       fp8_format == Fp8FormatChoice::kHybrid ? Fp8Format::kE5m2 : Fp8Format::kE4m3;
   recipe.margin = static_cast<int>(fp8_margin);
@@ -72,33 +77,40 @@ std::vector<std::string> Fp8Config::problems(const ModelConfig& model, Dtype dty
     return out;
   }
   if (dtype == Dtype::kF64) out.push_back("--fp8-format: excludes --fp64; use --bf16");
-  if (first_last_layers_bf16 && fp8_recipe == Fp8Scaling::kDelayed) {
+  if (emulates_fp4() && fp8_format != Fp8FormatChoice::kNone) {
+    out.push_back("--fp4-format: excludes --fp8-format; keep one");
+  }
+  if (emulates_fp4() && fp8_param_gather) {
+    out.push_back("--fp8-param-gather: not with --fp4-format, which keeps no payloads");
+  }
+  if (first_last_layers_bf16 && scaling() == Fp8Scaling::kDelayed) {
     out.push_back(
         "--first-last-layers-bf16: not with --fp8-recipe delayed; use tensorwise or blockwise");
   }
-  if (fp8_param_gather && fp8_recipe == Fp8Scaling::kBlockwise) {
+  if (fp8_param_gather && scaling() == Fp8Scaling::kBlockwise) {
     out.push_back(
         "--fp8-param-gather: shards cut through blocks of --fp8-recipe blockwise; use tensorwise "
         "or "
         "delayed");
   }
-  std::int64_t step = alignment_of({.scaling = fp8_recipe}),
+  std::int64_t step = alignment_of({.scaling = scaling()}),
                heads = model.num_attention_heads * model.head_size();
   auto check = [&](const char* flag, const char* what, std::int64_t size, std::int64_t parts) {
     if (size % (parts * step) == 0) return;
-    out.push_back(concat("--fp8-format: ", flag, " gives ", what, " of ", size,
+    out.push_back(concat(emulates_fp4() ? "--fp4-format: " : "--fp8-format: ", flag, " gives ",
+                         what, " of ", size,
                          parts > 1 ? concat(" over ", parts, " tensor-parallel ranks") : "",
                          ", which must be a multiple of ", parts * step,
-                         fp8_recipe == Fp8Scaling::kBlockwise
+                         scaling() == Fp8Scaling::kBlockwise
                              ? " with --fp8-recipe blockwise; change the size or take tensorwise"
-                             : "; change the size or leave FP8 off"));
+                             : "; change the size or leave it off"));
   };
   check("--hidden-size", "rows", model.hidden_size, 1);
   check("--ffn-hidden-size", "an inner size", model.ffn_size(), tp);
   check("--num-attention-heads", "heads", heads, tp);
   // Blocks that reach from queries into keys would hold other rows where tp cuts both.
   std::int64_t keys = model.kv_heads() * model.head_size();
-  if (fp8_recipe == Fp8Scaling::kBlockwise && tp > 1) {
+  if (scaling() == Fp8Scaling::kBlockwise && tp > 1) {
     check("--num-query-groups", "keys", keys, tp);
   } else {
     check("--num-query-groups", "queries, keys and values", heads + 2 * keys, tp);

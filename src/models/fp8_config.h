@@ -1,4 +1,5 @@
-// Which layers compute in 8-bit floats, and how. Names and meanings are Megatron's.
+// Which layers compute in 8-bit floats (or in emulated 4-bit ones), and how. Names and meanings are
+// Megatron's.
 #pragma once
 
 #include <cstdint>
@@ -13,6 +14,7 @@ namespace bev {
 class FieldList;
 
 enum class Fp8FormatChoice : std::uint8_t { kNone, kE4m3, kHybrid };
+enum class Fp4FormatChoice : std::uint8_t { kNone, kE2m1 };
 enum class AmaxChoice : std::uint8_t { kMostRecent, kMax };
 
 struct Fp8Config {
@@ -28,8 +30,13 @@ struct Fp8Config {
   std::int64_t num_layers_at_start_in_bf16 = 1;
   std::int64_t num_layers_at_end_in_bf16 = 1;
 
+  Fp4FormatChoice fp4_format = Fp4FormatChoice::kNone;
+  Fp8Scaling fp4_recipe = Fp8Scaling::kNvfp4;
+
   void fields(FieldList& list);
-  bool used() const { return fp8_format != Fp8FormatChoice::kNone; }
+  bool used() const { return fp8_format != Fp8FormatChoice::kNone || emulates_fp4(); }
+  bool emulates_fp4() const { return fp4_format != Fp4FormatChoice::kNone; }
+  Fp8Scaling scaling() const { return emulates_fp4() ? fp4_recipe : fp8_recipe; }
   // Of the linear layers of a layer of the model.
   Fp8Recipe recipe(std::int64_t layer, std::int64_t layers) const;
   // What does not fit together, or does not fit the model in its dtype, cut over tp ranks.

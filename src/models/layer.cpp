@@ -157,8 +157,7 @@ DecoderLayer::DecoderLayer(const ModelConfig& config, std::int64_t number,
     linear->weight.fp8 = options.fp8.recipe(number, config.num_layers);
   }
   // Scales of a tensor's own follow from numbers that its producer can find while it writes them.
-  bool tensorwise = recipe.scaling == Fp8Scaling::kTensorwise;
-  input_norm_.amax = mlp_norm_.amax = mlp_.options.activation.amax = tensorwise;
+  input_norm_.amax = mlp_norm_.amax = mlp_.options.activation.amax = recipe.needs_amax();
   if (!config.post_norms) return;
   post_attention_norm_ =
       make_norm(name + ".post_attention_layernorm", config.hidden_size, norm_options(config));

@@ -17,6 +17,7 @@ TensorScale tensor_scale(Context& ctx, const Param& weight, Fp8Role role, const 
   switch (weight.fp8.scaling) {
     case Fp8Scaling::kNone:
     case Fp8Scaling::kBlockwise:
+    case Fp8Scaling::kMxfp4:
       return {};
     case Fp8Scaling::kDelayed: {
       AmaxSlot slot = ctx.weights.amax(weight, role);
@@ -24,6 +25,7 @@ TensorScale tensor_scale(Context& ctx, const Param& weight, Fp8Role role, const 
       return {{}, slot.used, ctx.training ? slot.seen : nullptr};
     }
     case Fp8Scaling::kTensorwise:
+    case Fp8Scaling::kNvfp4:
       break;
   }
   if (amax.empty()) {

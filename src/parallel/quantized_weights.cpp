@@ -55,7 +55,7 @@ void QuantizedWeights::quantize_whole(const Param& param, const View& value) {
     request.amax = slot.used;
     request.seen = slot.seen;
   }
-  if (param.fp8.scaling == Fp8Scaling::kTensorwise) {
+  if (param.fp8.needs_amax()) {
     if (mine.amax.empty()) mine.amax = Tensor(tools_.arena, Dtype::kF32, {1}, kTag);
     tools_.kernels.quantize.amax(tools_.stream, value, mine.amax.as<float>());
     if (param.split.dim >= 0) {

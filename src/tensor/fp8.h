@@ -52,4 +52,16 @@ inline float from_fp8(Fp8Format format, std::uint8_t bits) {
   return std::bit_cast<float>(sign | ((size << (23 - mantissa)) + ((127 - bias) << 23)));
 }
 
+// E2M1, the 4-bit float: the nearest of 0, 0.5, 1, 1.5, 2, 3, 4, 6 with either sign, ties to the
+// even code; what is larger becomes 6. NaN stays.
+inline constexpr float kLargestFp4 = 6;
+inline float round_to_fp4(float value) {
+  const float size = std::bit_cast<float>(std::bit_cast<std::uint32_t>(value) & 0x7fffffffu);
+  // Its neighbours are half a step of the mantissa's one bit away: 0.5 below 2, then 1, then 2.
+  const float step = size < 2 ? 0.5f : size < 4 ? 1.0f : 2.0f;
+  const float shift = step * 0x1.8p23f;
+  const float rounded = size < kLargestFp4 ? (size + shift) - shift : kLargestFp4;
+  return size == size ? (value < 0 ? -rounded : rounded) : value;
+}
+
 }  // namespace bev

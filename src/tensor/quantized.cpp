@@ -13,6 +13,8 @@ std::int64_t round_up(std::int64_t a, std::int64_t step) { return ceil_div(a, st
 Shape scale_shape(ScaleBlock block, std::int64_t rows, std::int64_t columns) {
   switch (block) {
     case ScaleBlock::kTensor:
+    case ScaleBlock::kNvfp4:
+    case ScaleBlock::kMxfp4:
       return {1};
     case ScaleBlock::kRun:
       return {ceil_div(columns, kScaleBlock), round_up(rows, kScaleAlignment)};
@@ -24,6 +26,7 @@ Shape scale_shape(ScaleBlock block, std::int64_t rows, std::int64_t columns) {
 }
 
 std::int64_t padded_rows(ScaleBlock block, std::int64_t rows) {
+  if (is_emulated(block)) return round_up(rows, emulated_run(block));
   return round_up(rows, block == ScaleBlock::kTensor ? kProductAlignment : kScaleBlock);
 }
 
@@ -32,11 +35,15 @@ Fp8Format format_of(const Fp8Recipe& recipe, Fp8Role role) {
 }
 
 ScaleBlock block_of(const Fp8Recipe& recipe, Fp8Role role) {
+  if (recipe.scaling == Fp8Scaling::kNvfp4) return ScaleBlock::kNvfp4;
+  if (recipe.scaling == Fp8Scaling::kMxfp4) return ScaleBlock::kMxfp4;
   if (recipe.scaling != Fp8Scaling::kBlockwise) return ScaleBlock::kTensor;
   return role == Fp8Role::kWeight ? ScaleBlock::kSquare : ScaleBlock::kRun;
 }
 
 std::int64_t alignment_of(const Fp8Recipe& recipe) {
+  ScaleBlock block = block_of(recipe, Fp8Role::kInput);
+  if (is_emulated(block)) return emulated_run(block);
   return recipe.scaling == Fp8Scaling::kBlockwise ? kScaleBlock : kProductAlignment;
 }
 

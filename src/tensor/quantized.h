@@ -11,8 +11,16 @@
 namespace bev {
 
 // How many elements share a scale: all of them; runs of 128 in a row; squares of 128 x 128.
-enum class ScaleBlock : std::uint8_t { kTensor, kRun, kSquare };
+//
+// The 4-bit formats are emulated, for study: what stands for a payload are the numbers that it
+// would be read as, in the source's dtype, and there are no scales. NVFP4: runs of 16 with a scale
+// in E4M3 on top of one for the tensor. MXFP4: runs of 32 whose scale is a power of two.
+enum class ScaleBlock : std::uint8_t { kTensor, kRun, kSquare, kNvfp4, kMxfp4 };
 inline constexpr std::int64_t kScaleBlock = 128;
+constexpr bool is_emulated(ScaleBlock block) { return block >= ScaleBlock::kNvfp4; }
+constexpr std::int64_t emulated_run(ScaleBlock block) {
+  return block == ScaleBlock::kNvfp4 ? 16 : 32;
+}
 
 // f32 [1]; [K / 128, R rounded up to 4] for runs; [R / 128, K / 128 rounded up to 4] for squares,
 // of a payload [R, K]. These are the orders that cuBLASLt reads.
@@ -23,7 +31,7 @@ std::int64_t padded_rows(ScaleBlock block, std::int64_t rows);
 
 // A factor of a scaled product.
 struct ScaledView {
-  View payload;  // u8 [R, K]
+  View payload;  // u8 [R, K]; floats where emulated
   View scales;   // what the payload's numbers are to be multiplied by
   Fp8Format format = Fp8Format::kE4m3;
   ScaleBlock block = ScaleBlock::kTensor;
@@ -40,8 +48,8 @@ struct Quantized {
 };
 
 // How scales are chosen: by the tensor's largest number now, by its largest in the steps before, or
-// block by block.
-enum class Fp8Scaling : std::uint8_t { kNone, kTensorwise, kDelayed, kBlockwise };
+// block by block; or in 4 bits.
+enum class Fp8Scaling : std::uint8_t { kNone, kTensorwise, kDelayed, kBlockwise, kNvfp4, kMxfp4 };
 
 // How the products of a linear layer are computed.
 struct Fp8Recipe {
@@ -51,6 +59,10 @@ struct Fp8Recipe {
   bool weight_gradient = true;                   // its product too; otherwise in the model's dtype
 
   bool used() const { return scaling != Fp8Scaling::kNone; }
+  // Whether scales follow from the largest number of the tensor itself.
+  bool needs_amax() const {
+    return scaling == Fp8Scaling::kTensorwise || scaling == Fp8Scaling::kNvfp4;
+  }
 };
 
 // Of the three tensors of a linear layer.

@@ -166,6 +166,77 @@ TEST(Quantize, GivesBothFormsOfEveryKindOfScale) {
   }
 }
 
+TEST(Fp4, RoundsToTheNearestOfItsNumbers) {
+  const float numbers[] = {0, 0.5f, 1, 1.5f, 2, 3, 4, 6};
+  for (int i = 0; i < 8; ++i) {
+    EXPECT_EQ(round_to_fp4(numbers[i]), numbers[i]);
+    EXPECT_EQ(round_to_fp4(-numbers[i]), -numbers[i]);
+    if (i == 7) break;
+    float middle = (numbers[i] + numbers[i + 1]) / 2;
+    EXPECT_EQ(round_to_fp4(middle), numbers[i + i % 2]) << middle;
+    EXPECT_EQ(round_to_fp4(std::nextafter(middle, 0.0f)), numbers[i]);
+    EXPECT_EQ(round_to_fp4(std::nextafter(middle, 9.0f)), numbers[i + 1]);
+  }
+  EXPECT_EQ(round_to_fp4(1e30f), 6);
+  EXPECT_EQ(round_to_fp4(-kInfinity), -6);
+  EXPECT_TRUE(std::isnan(round_to_fp4(kNan)));
+}
+
+// The numbers that a run of either format is read as: multiples of its scale, near its own.
+TEST(Fp4, RunsKeepTheirScales) {
+  const Kernels& kernels = cpu_kernels();
+  ThreadPool pool(2);
+  Stream stream{.pool = &pool};
+  for (ScaleBlock block : {ScaleBlock::kNvfp4, ScaleBlock::kMxfp4}) {
+    std::int64_t run = emulated_run(block), rows = 37, columns = 96;
+    std::int64_t padded = padded_rows(block, rows);
+    Buffer x = random_buffer(Dtype::kF32, {rows, columns}, 9, 3);
+    Buffer by_rows(Dtype::kF32, {rows, columns}), by_columns(Dtype::kF32, {columns, padded});
+    float amax = 0;
+    kernels.quantize.amax(stream, x.view(), &amax);
+    QuantizeArgs args;
+    args.x = x.view();
+    args.block = block;
+    args.amax = &amax;
+    args.rows = by_rows.view();
+    args.columns = by_columns.view();
+    kernels.quantize.quantize(stream, args);
+    std::vector<double> from = x.values(), to = by_rows.values(), turned = by_columns.values();
+    auto check_run = [&](const auto& number, const auto& rounded) {
+      double most = 0;
+      for (std::int64_t k = 0; k < run; ++k) most = std::max(most, std::fabs(number(k)));
+      double scale = std::exp2(std::floor(std::log2(most)) - 2);
+      if (block == ScaleBlock::kNvfp4) {
+        float of_tensor = amax / (6 * 448.0f);
+        auto part = to_fp8<Fp8Format::kE4m3>(static_cast<float>(most) / 6 / of_tensor);
+        scale = from_fp8(Fp8Format::kE4m3, part) * of_tensor;
+      }
+      for (std::int64_t k = 0; k < run; ++k) {
+        auto ratio = static_cast<float>(number(k)) / static_cast<float>(scale);
+        EXPECT_EQ(rounded(k), round_to_fp4(ratio) * static_cast<float>(scale));
+      }
+    };
+    for (std::int64_t i = 0; i < rows * columns; i += run) {
+      check_run([&](std::int64_t k) { return from[static_cast<std::size_t>(i + k)]; },
+                [&](std::int64_t k) { return to[static_cast<std::size_t>(i + k)]; });
+    }
+    for (std::int64_t column = 0; column < columns; ++column) {
+      for (std::int64_t row = 0; row + run <= rows; row += run) {
+        check_run(
+            [&](std::int64_t k) {
+              return from[static_cast<std::size_t>((row + k) * columns + column)];
+            },
+            [&](std::int64_t k) {
+              return turned[static_cast<std::size_t>(column * padded + row + k)];
+            });
+      }
+      for (std::int64_t row = rows; row < padded; ++row) {
+        EXPECT_EQ(turned[static_cast<std::size_t>(column * padded + row)], 0);
+      }
+    }
+  }
+}
+
 TEST(Quantize, WhatIsNotFiniteIsSeen) {
   const Kernels& kernels = cpu_kernels();
   ThreadPool pool(1);

@@ -70,6 +70,27 @@ TEST(Fp8, EveryRecipeIsNearTheModelsOwnPrecision) {
   }
 }
 
+TEST(Fp4, EmulatedRecipesTrainAndLayoutsAgree) {
+  for (Fp8Scaling recipe : {Fp8Scaling::kNvfp4, Fp8Scaling::kMxfp4}) {
+    TinyRun run = fp8_run(recipe), plain = run;
+    run.fp8 = plain.fp8 = {};
+    run.fp8.fp4_format = Fp4FormatChoice::kE2m1;
+    run.fp8.fp4_recipe = recipe;
+    run.model.hidden_size = 64;
+    run.model.ffn_hidden_size = 128;
+    run.model.kv_channels = 32;
+    plain.model = run.model;
+    LayoutAnswer exact = run_tiny(plain), rounded = run_tiny(run);
+    EXPECT_NE(rounded.losses[0], exact.losses[0]);
+    for (std::size_t i = 0; i < exact.losses.size(); ++i) {
+      EXPECT_NEAR(rounded.losses[i], exact.losses[i], 0.1 * exact.losses[i]) << "step " << i;
+    }
+    run.parallel.tensor_model_parallel_size = 2;
+    run.parallel.sequence_parallel = true;
+    EXPECT_EQ(answer_difference(rounded, run_tiny(run), {0.02, 0, 1e-3}), "");
+  }
+}
+
 TEST(Fp8, RecomputingChangesNoBit) {
   for (Fp8Scaling recipe : kRecipes) {
     TinyRun run = fp8_run(recipe);
@@ -254,6 +275,9 @@ TEST(Fp8, SizesThatNoProductTakesAreNamed) {
   EXPECT_EQ(fp8.problems(tiny_llama(), Dtype::kBf16, 1).size(), 4u);
   EXPECT_EQ(fp8.problems(fp8_llama(false), Dtype::kBf16, 8).size(), 2u);
   EXPECT_EQ(fp8.problems(fp8_llama(false), Dtype::kF64, 1).size(), 1u);
+  Fp8Config both = fp8;
+  both.fp4_format = Fp4FormatChoice::kE2m1;
+  EXPECT_EQ(both.problems(fp8_llama(false), Dtype::kBf16, 1).size(), 1u);
   fp8.first_last_layers_bf16 = true;
   EXPECT_EQ(fp8.problems(fp8_llama(false), Dtype::kBf16, 1).size(), 1u);
   fp8.fp8_recipe = Fp8Scaling::kBlockwise;

@@ -165,6 +165,10 @@ void gemm(const Stream& stream, const GemmArgs& args) {
 GemmKernels cuda_gemm_kernels() { return {.gemm = gemm}; }
 
 void cuda_scaled_product(const Stream& stream, const ScaledProductArgs& args) {
+  if (is_emulated(args.a.block)) {
+    gemm(stream, {args.a.payload, args.b.payload, args.c, false, true, 1, args.beta, args.bias});
+    return;
+  }
   if (args.c.numel() == 0) return;
   if (args.a.payload.shape[1] == 0) {
     BEV_CHECK(args.bias.empty(), ErrorKind::kInternal, "a bias on an empty product");

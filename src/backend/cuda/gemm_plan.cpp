@@ -40,14 +40,13 @@ cudaDataType_t data_type(Dtype dtype, const ScaledFactor& scaled) {
 
 cublasLtMatmulMatrixScale_t scale_mode(ScaleBlock block) {
   switch (block) {
-    case ScaleBlock::kTensor:
-      return CUBLASLT_MATMUL_MATRIX_SCALE_SCALAR_32F;
     case ScaleBlock::kRun:
       return CUBLASLT_MATMUL_MATRIX_SCALE_VEC128_32F;
     case ScaleBlock::kSquare:
       return CUBLASLT_MATMUL_MATRIX_SCALE_BLK128x128_32F;
+    default:
+      return CUBLASLT_MATMUL_MATRIX_SCALE_SCALAR_32F;
   }
-  return CUBLASLT_MATMUL_MATRIX_SCALE_SCALAR_32F;
 }
 
 cublasLtMatrixLayout_t make_layout(cudaDataType_t type, std::int64_t rows, std::int64_t columns) {

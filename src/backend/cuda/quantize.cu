@@ -130,6 +130,7 @@ void check_quantize(const QuantizeArgs& args) {
 }
 
 void quantize(const Stream& stream, const QuantizeArgs& args) {
+  if (is_emulated(args.block)) return cuda_emulate_fp4(stream, args);
   check_quantize(args);
   if (args.x.shape[1] == 0) return;
   auto stride = [](const View& scales) {
@@ -148,12 +149,12 @@ void quantize(const Stream& stream, const QuantizeArgs& args) {
   cuda::visit_value(args.x.dtype, [&](auto type) {
     using T = decltype(type);
     switch (args.block) {
-      case ScaleBlock::kTensor:
-        return cuda::by_format<T, ScaleBlock::kTensor>(queue, args, how, to);
       case ScaleBlock::kRun:
         return cuda::by_format<T, ScaleBlock::kRun>(queue, args, how, to);
       case ScaleBlock::kSquare:
         return cuda::by_format<T, ScaleBlock::kSquare>(queue, args, how, to);
+      default:
+        return cuda::by_format<T, ScaleBlock::kTensor>(queue, args, how, to);
     }
   });
 }

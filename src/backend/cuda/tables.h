@@ -18,7 +18,8 @@ OptimKernels cuda_optim_kernels();
 QuantizeKernels cuda_quantize_kernels();
 DeviceKernels cuda_device_kernels();
 
-// A part of the table of 8-bit floats.
+// Parts of the table of 8-bit floats.
+void cuda_emulate_fp4(const Stream&, const QuantizeArgs&);
 void cuda_scaled_product(const Stream&, const ScaledProductArgs&);
 
 // Parts of the attention table.

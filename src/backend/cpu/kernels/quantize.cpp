@@ -6,6 +6,7 @@
 #include <cmath>
 #include <limits>
 
+#include "backend/cpu/kernels/fp4.h"
 #include "backend/cpu/kernels/largest.h"
 #include "backend/cpu/kernels/math.h"
 #include "backend/cpu/kernels/pieces.h"
@@ -137,7 +138,7 @@ void write_scales(const View& scales, ScaleBlock block, const LineScales& from, 
                   std::int64_t run, std::int64_t lines) {
   float* to = scales.as<float>();
   switch (block) {
-    case ScaleBlock::kTensor:  // written already
+    default:  // written already
       return;
     case ScaleBlock::kRun:
       for (std::int64_t i = 0; i < std::min(kSide, lines - line); ++i) {
@@ -215,6 +216,7 @@ void check_quantize(const QuantizeArgs& args) {
 }
 
 void quantize(const Stream& stream, const QuantizeArgs& args) {
+  if (is_emulated(args.block)) return emulate_fp4(stream, args);
   check_quantize(args);
   if (args.block == ScaleBlock::kTensor) {
     const float inverse = scale_of(*args.amax, args.format, args.margin).inverse;

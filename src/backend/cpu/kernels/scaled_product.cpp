@@ -91,6 +91,11 @@ void scaled_product(const Stream& stream, const ScaledProductArgs& args) {
                 args.b.payload.shape[1] % 16 == 0,
             ErrorKind::kInternal, "scaled product: ", args.a.payload.shape, " and ",
             args.b.payload.shape, " to ", c.shape);
+  if (is_emulated(args.a.block)) {
+    gemm_kernels().gemm(stream,
+                        {args.a.payload, args.b.payload, c, false, true, 1, args.beta, args.bias});
+    return;
+  }
   auto sums = std::make_unique_for_overwrite<float[]>(static_cast<std::size_t>(c.numel()));
   View to{sums.get(), Dtype::kF32, c.shape};
   auto multiply = [&](auto type) {
