@@ -216,8 +216,8 @@ void score_rank(const RankStart& start, const ScoreJob& job) {
   options.optimizer = false;
   Engine engine(start.world, start.kernels, options);
   load_hf_weights(engine, job.config.score.hf_model);
-  std::vector<MicroBatch> batches =
-      rank_micro_batches(engine.ctx(), job.samples, job.micro_batch_size);
+  std::vector<MicroBatch> batches = rank_micro_batches(
+      engine.ctx(), job.samples, job.micro_batch_size, future_spec(engine.options().model));
   if (!job.config.score.logits_out.empty()) write_logits(engine, job, batches);
   StepInput input;
   input.iteration = 1;

@@ -68,7 +68,11 @@ void check_gate(const ModelConfig& model, std::vector<std::string>& out) {
 
 void check_rope(const ModelConfig& model, std::vector<std::string>& out) {
   std::int64_t dims = rotary_dims(model);
-  if (dims < 2 || dims % 2 != 0) {
+  if (model.multi_latent_attention) {
+    if (dims % 2 != 0) {
+      out.push_back(concat("--qk-pos-emb-head-dim: ", dims, " is odd; rope turns pairs of dims"));
+    }
+  } else if (dims < 2 || dims % 2 != 0) {
     out.push_back(concat("--rotary-percent: ", model.rotary_percent, " of a head of ",
                          model.head_size(), " turns ", dims,
                          " dims; rope needs an even number, so change it or --kv-channels"));

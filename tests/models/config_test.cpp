@@ -6,6 +6,8 @@
 #include <cmath>
 
 #include "base/fields.h"
+#include "base/text.h"
+#include "models/family.h"
 
 namespace bev {
 namespace {
@@ -121,6 +123,47 @@ TEST(ModelConfig, RopeNeedsEvenDimsAndFittingFactors) {
   EXPECT_THAT(model.problems(),
               ElementsAre(HasSubstr("--rope-scaling-factor: 0.5"),
                           HasSubstr("--longrope-long-factor: has 0 numbers; longrope needs 4")));
+}
+
+ModelConfig latent_config() {
+  ModelConfig config = preset("deepseek-v2-lite");
+  EXPECT_TRUE(config.problems().empty());
+  return config;
+}
+
+TEST(ModelConfig, LatentAttentionNeedsItsSizes) {
+  ModelConfig config = latent_config();
+  config.kv_lora_rank = config.v_head_dim = 0;
+  config.qk_pos_emb_head_dim = 63;
+  config.num_query_groups = 4;
+  std::string text = join(config.problems(), "\n");
+  for (const char* flag :
+       {"--kv-lora-rank", "--v-head-dim", "--qk-pos-emb-head-dim: 63", "--num-query-groups: 4"}) {
+    EXPECT_NE(text.find(flag), std::string::npos) << flag << " in " << text;
+  }
+  config = latent_config();
+  config.qk_head_dim = 200;
+  config.kv_lora_rank = 1000;
+  text = join(config.problems(), "\n");
+  EXPECT_NE(text.find("at most 256"), std::string::npos) << text;
+  EXPECT_NE(text.find("at most 1024 together"), std::string::npos) << text;
+}
+
+// The rule of DeepSeek: the square of yarn's magnitude, whatever cos and sin are scaled by.
+TEST(ModelConfig, LatentScoresFollowTheMagnitudeOfAllDims) {
+  ModelConfig config = latent_config();
+  double magnitude = 0.1 * 0.707 * std::log(40.0) + 1;
+  EXPECT_NEAR(config.attention_scale(), magnitude * magnitude / std::sqrt(192.0), 1e-12);
+  config.rope_scaling.mscale = 0;
+  EXPECT_NEAR(config.attention_scale(), magnitude * magnitude / std::sqrt(192.0), 1e-12);
+  config.rope_scaling.mscale_all_dim = 0;
+  EXPECT_NEAR(config.attention_scale(), 1 / std::sqrt(192.0), 1e-12);
+}
+
+TEST(ModelConfig, LimitsOfGatesNeedAGate) {
+  ModelConfig config = preset("gpt2-124m");
+  config.activation_clamp = 7;
+  EXPECT_NE(join(config.problems(), "\n").find("--activation-func-clamp-value"), std::string::npos);
 }
 
 TEST(ModelConfig, WindowTakesMegatronsPair) {

@@ -16,9 +16,11 @@ ModelConfig mixtral_like() {
   return model;
 }
 
-// Dense layers, groups, sigmoids with a bias that follows the load, an expert for all tokens.
+// Latents, dense layers, groups, sigmoids with a bias that follows the load, an expert for all
+// tokens, a depth of multi-token prediction (its layer is like the last, dense).
 ModelConfig deepseek_like() {
-  ModelConfig model = tiny_llama();
+  ModelConfig model = tiny_deepseek();
+  model.mtp_num_layers = 1;
   model.moe.num_experts = 12;
   model.moe.layer_freq = {0, 1, 1, 0};
   model.moe.ffn_hidden_size = 12;
@@ -32,6 +34,17 @@ ModelConfig deepseek_like() {
   model.moe_training.load_balancing = {"seq_aux_loss"};
   model.moe_training.aux_loss_coeff = {0.2};
   model.moe_training.bias_update_rate = 0.02;
+  return model;
+}
+
+// Sinks, limited gates, biases of experts; in multi-token prediction too.
+ModelConfig gpt_oss_like() {
+  ModelConfig model = tiny_gpt_oss();
+  model.mtp_num_layers = 1;
+  model.moe.num_experts = 6;
+  model.moe.topk = 2;
+  model.moe.router_bias = true;
+  model.moe_training.aux_loss_coeff = {0.1};
   return model;
 }
 
@@ -118,7 +131,8 @@ const std::vector<Change> kExpertLayouts = {
 };
 
 TEST(Moe, SharingExpertsOutGivesOneRanksAnswer) {
-  for (const ModelConfig& model : {mixtral_like(), deepseek_like(), many_experts()}) {
+  for (const ModelConfig& model :
+       {mixtral_like(), deepseek_like(), gpt_oss_like(), many_experts()}) {
     TinyRun single;
     single.model = model;
     expect_one_ranks_answer(single, kExpertLayouts);
@@ -137,7 +151,8 @@ TEST(Moe, RanksWithoutTokensTakePart) {
 }
 
 TEST(Moe, LayoutsGiveOneRanksAnswer) {
-  for (const ModelConfig& model : {mixtral_like(), deepseek_like(), many_experts()}) {
+  for (const ModelConfig& model :
+       {mixtral_like(), deepseek_like(), gpt_oss_like(), many_experts()}) {
     TinyRun single;
     single.model = model;
     single.micro_batch_size = 2;
