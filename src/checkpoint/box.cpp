@@ -110,8 +110,8 @@ std::vector<HeldBox> held_boxes(const Shape& global, const Split& split, const P
   Shape local = split.local_shape(global, part);
   std::vector<ElementRun> runs;  // along the dim that is cut
   if (split.dim >= 0) {
-    runs = element_runs({global[split.dim]}, {Axis::kTp, 0, split.segments},
-                        {part.parts, part.index});
+    runs =
+        element_runs({global[split.dim]}, {Axis::kTp, 0, split.segments}, {part.parts, part.index});
   }
   std::int64_t first_expert =
       split.of_experts() ? shard_range(global[0], part.expert_parts, part.expert_index).begin : 0;

@@ -106,10 +106,25 @@ std::vector<int> group_members(const MeshShape& shape, std::int64_t rank,
 }
 
 std::string_view name_of(MeshGroup group) {
-  constexpr std::array<std::string_view, kMeshGroupCount> kNames = {
-      "tp",       "cp",       "dp",        "pp",  "dp x cp", "shards", "replicas", "kv",
-      "cp inner", "cp outer", "embedding", "etp", "ep",      "edp",    "experts",  "expert shards",
-      "expert replicas", "world", "self"};
+  constexpr std::array<std::string_view, kMeshGroupCount> kNames = {"tp",
+                                                                    "cp",
+                                                                    "dp",
+                                                                    "pp",
+                                                                    "dp x cp",
+                                                                    "shards",
+                                                                    "replicas",
+                                                                    "kv",
+                                                                    "cp inner",
+                                                                    "cp outer",
+                                                                    "embedding",
+                                                                    "etp",
+                                                                    "ep",
+                                                                    "edp",
+                                                                    "experts",
+                                                                    "expert shards",
+                                                                    "expert replicas",
+                                                                    "world",
+                                                                    "self"};
   return kNames[static_cast<std::size_t>(group)];
 }
 

@@ -78,7 +78,8 @@ Shape Split::local_shape(const Shape& global, const ParamPart& part) const {
   return local;
 }
 
-std::vector<ElementRun> element_runs(const Shape& global, const Split& split, const ParamPart& cut) {
+std::vector<ElementRun> element_runs(const Shape& global, const Split& split,
+                                     const ParamPart& cut) {
   if (split.dim < 0) return {{0, 0, global.numel()}};
   std::int64_t outer = 1, inner = 1;
   for (int dim = 0; dim < split.dim; ++dim) outer *= global[dim];

@@ -78,6 +78,7 @@ struct ElementRun {
 };
 // The whole map from a rank's part to the global tensor, as runs in local order. Initial values,
 // checkpoints, import and export all use this one map.
-std::vector<ElementRun> element_runs(const Shape& global, const Split& split, const ParamPart& part);
+std::vector<ElementRun> element_runs(const Shape& global, const Split& split,
+                                     const ParamPart& part);
 
 }  // namespace bev

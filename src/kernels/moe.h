@@ -50,9 +50,9 @@ struct RouteBackwardArgs {
   const double* factor = nullptr;
 };
 
-// counts[g, e] and scores[g, e] [G, E] as logits: how many tokens of group g chose e, and the sum of
-// their scores for e. totals [2]: the sums of lse^2 and of the entropy of the scores over tokens.
-// Sums have a fixed order.
+// counts[g, e] and scores[g, e] [G, E] as logits: how many tokens of group g chose e, and the sum
+// of their scores for e. totals [2]: the sums of lse^2 and of the entropy of the scores over
+// tokens. Sums have a fixed order.
 struct RouterLoadArgs {
   View logits, experts;
   const std::int32_t* group = nullptr;  // as in BalanceTerm
@@ -67,10 +67,9 @@ struct ChoiceArgs {
   View probs, experts, dense;
 };
 
-// Rows in the order of expert, then token. Slot t k + j is choice j of token t. order[r] is the slot
-// of row r, place[s] the row of slot s or -1, rows of expert first_expert + e are
-// [offsets[e], offsets[e + 1]). Slots of other experts (-1 too) get no row; unused rows have order
-// -1.
+// Rows in the order of expert, then token. Slot t k + j is choice j of token t. order[r] is the
+// slot of row r, place[s] the row of slot s or -1, rows of expert first_expert + e are [offsets[e],
+// offsets[e + 1]). Slots of other experts (-1 too) get no row; unused rows have order -1.
 struct SortRowsArgs {
   View experts;  // [T, k] i32
   std::int64_t first_expert = 0;
@@ -106,8 +105,8 @@ struct WeighRowsBackwardArgs {
   const std::int32_t* place = nullptr;
 };
 
-// Of the rows [offsets[e], offsets[e + 1]) with weight e. x [R, I], w [E, O, I], y [R, O]; dtypes as
-// in GemmArgs. Rows past the last offset become zeros in y and dx.
+// Of the rows [offsets[e], offsets[e + 1]) with weight e. x [R, I], w [E, O, I], y [R, O]; dtypes
+// as in GemmArgs. Rows past the last offset become zeros in y and dx.
 struct GroupedArgs {
   View x, w, y;
   View bias;                              // [E, O]: y = x w^T + bias; empty: none

@@ -41,7 +41,7 @@ class HfConfig {
   std::vector<double> positive_numbers(std::string_view key) const;
   std::vector<std::string> texts(std::string_view key) const;
   std::vector<std::int64_t> counts(std::string_view key) const;  // none when missing
-  std::optional<HfConfig> object(std::string_view key) const;  // nullopt when missing
+  std::optional<HfConfig> object(std::string_view key) const;    // nullopt when missing
 
   // Throws Error(kInput): "config.json: KEY is VALUE; WHY". The value is shortened.
   [[noreturn]] void reject(std::string_view key, std::string_view why) const;

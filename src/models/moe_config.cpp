@@ -94,7 +94,7 @@ class ListExpression {
 
 // A number or a plain list as it is, a Python expression as the list that it makes.
 std::string read_layers(std::string_view text, std::string& problem) {
-  if (text.find_first_of("*+(") == std::string_view::npos) return std::string(text);
+  if (text.find_first_of("*+([") == std::string_view::npos) return std::string(text);
   bool ok = false;
   std::vector<std::string> items;
   for (std::int64_t item : ListExpression(text).read(ok)) items.push_back(concat(item));
@@ -191,9 +191,10 @@ RoutingRule MoeConfig::routing() const {
   if (num_groups > 1) {
     rule.groups = num_groups;
     rule.group_topk = group_topk;
-    rule.group_experts = group_score_experts > 0
-                             ? group_score_experts
-                             : std::max<std::int64_t>(topk / std::max<std::int64_t>(group_topk, 1), 1);
+    rule.group_experts =
+        group_score_experts > 0
+            ? group_score_experts
+            : std::max<std::int64_t>(topk / std::max<std::int64_t>(group_topk, 1), 1);
   }
   return rule;
 }
@@ -210,9 +211,11 @@ std::vector<std::string> MoeConfig::problems(std::int64_t num_layers) const {
   bool frequency = count == 1 && num_layers != 1;
   if (count == 0 || (frequency && layer_freq[0] < 1) ||
       (!frequency && std::ranges::any_of(layer_freq, [](auto one) { return one > 1; }))) {
-    out.push_back("--moe-layer-freq: give one N >= 1, or a 1 (experts) or 0 (dense) for each layer");
+    out.push_back(
+        "--moe-layer-freq: give one N >= 1, or a 1 (experts) or 0 (dense) for each layer");
   } else if (!frequency && count != num_layers) {
-    out.push_back(concat("--moe-layer-freq: lists ", count, " layers, --num-layers is ", num_layers));
+    out.push_back(
+        concat("--moe-layer-freq: lists ", count, " layers, --num-layers is ", num_layers));
   }
   if (expert_bias && score_function == RouterScore::kSoftmax) {
     out.push_back(

@@ -40,9 +40,8 @@ std::vector<WeightRule> weights() {
   const std::string ours = "decoder.layers.{}.mlp.shared_experts.", mlp = "model.layers.{}.mlp.";
   const std::string shared = mlp + "shared_expert.";
   std::vector<WeightRule> rules = llama_expert_weights();
-  rules.push_back({ours + "linear_fc1",
-                   {shared + "gate_proj", shared + "up_proj"},
-                   WeightKind::kGateUpRows});
+  rules.push_back(
+      {ours + "linear_fc1", {shared + "gate_proj", shared + "up_proj"}, WeightKind::kGateUpRows});
   rules.push_back({ours + "linear_fc2", {shared + "down_proj"}});
   rules.push_back({ours + "gate", {mlp + "shared_expert_gate"}});
   return rules;

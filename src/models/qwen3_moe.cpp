@@ -8,8 +8,7 @@ namespace bev {
 
 namespace {
 ModelConfig read(const HfConfig& hf) {
-  ModelConfig config =
-      read_llama_like(hf, "qwen3_moe", {.max_positions = 32768, .kv_heads = 4});
+  ModelConfig config = read_llama_like(hf, "qwen3_moe", {.max_positions = 32768, .kv_heads = 4});
   read_rope(hf, {}, config);
   set_uniform_windows(hf, hf.boolean("use_sliding_window", false) ? read_window(hf, 4096) : 0,
                       config);

@@ -48,7 +48,8 @@ Moe::Moe(const std::string& name, const MoeOptions& o) : options(o) {
     expert_bias->sign_rate = o.bias_update_rate;
     expert_bias->trains = o.bias_update_rate != 0;
   }
-  const std::string fc1_name = name + ".experts.linear_fc1", fc2_name = name + ".experts.linear_fc2";
+  const std::string fc1_name = name + ".experts.linear_fc1",
+                    fc2_name = name + ".experts.linear_fc2";
   fc1 = make_param(fc1_name + ".weight", {o.experts, rows, hidden}, fc1_split(expert), normal);
   fc2 = make_param(fc2_name + ".weight", {o.experts, hidden, expert.ffn_size}, {Axis::kEtp, 2, {}},
                    {InitKind::kNormal, expert.down_init_std});
@@ -81,6 +82,9 @@ Var Moe::run_experts(Context& ctx, const Var& x, const Routing& routing,
   Range own = shard_range(options.experts, ctx.mesh.shape().ep, ctx.mesh.at().ep);
   Tensor experts = gather_for_experts(ctx, routing.experts, x.placement, layout);
   ExpertRows rows = sort_rows(ctx, experts, own.begin, own.size());
+  // Of all tokens' rows this rank has those of its experts, perhaps a small part.
+  std::int64_t ep = ctx.mesh.shape().ep;
+  if (ep > 1) drop_unused_rows(ctx, rows, rows.count() / ep);
   Var probs = enter_experts(ctx, routing.probs, layout);
   Var in = permute(ctx, enter_experts(ctx, x, layout), rows);
   Var up = grouped_linear(ctx, in, rows, fc1, fc1_bias ? &*fc1_bias : nullptr);

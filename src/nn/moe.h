@@ -28,13 +28,13 @@ struct Moe {
   Moe(const std::string& name, const MoeOptions& options);
 
   MoeOptions options;
-  Param router;                                  // [E, H]
-  std::optional<Param> router_bias;              // [E]
-  std::optional<Param> expert_bias;              // [E]
-  Param fc1, fc2;                                // [E, F or 2F, H], [E, H, F]; gate | up rows
-  std::optional<Param> fc1_bias, fc2_bias;       // [E, F or 2F], [E, H]
-  std::optional<Mlp> shared;                     // beside the experts
-  std::optional<Param> shared_gate;              // [1, H]
+  Param router;                             // [E, H]
+  std::optional<Param> router_bias;         // [E]
+  std::optional<Param> expert_bias;         // [E]
+  Param fc1, fc2;                           // [E, F or 2F, H], [E, H, F]; gate | up rows
+  std::optional<Param> fc1_bias, fc2_bias;  // [E, F or 2F], [E, H]
+  std::optional<Mlp> shared;                // beside the experts
+  std::optional<Param> shared_gate;         // [1, H]
 
   void params(std::vector<Param*>& list);
   // [T, H] -> [T, H], both outside of the tensor-parallel region.

@@ -1,5 +1,5 @@
-// Tokens between the ranks that have them and the ranks of etp x ep, which have all experts together.
-// A region of experts is entered and left by one call each, as a tensor-parallel one is:
+// Tokens between the ranks that have them and the ranks of etp x ep, which have all experts
+// together. A region of experts is entered and left by one call each, as a tensor-parallel one is:
 //
 //                  every rank has its own tokens    those of etp have the same (ep is 1)
 //   enter  forward   all-gather of tokens             nothing

@@ -63,6 +63,13 @@ ExpertRows sort_rows(Context& ctx, const Tensor& experts, std::int64_t first, st
   return rows;
 }
 
+void drop_unused_rows(Context& ctx, ExpertRows& rows, std::int64_t expected) {
+  auto used = static_cast<std::int32_t>(expected);
+  std::int64_t last = rows.offsets.numel() - 1;
+  ctx.kernels.device.fetch(ctx.stream, rows.offsets.rows(last, last + 1), &used).wait();
+  rows.order = rows.order.rows(0, used);
+}
+
 namespace {
 
 Tensor gather(Context& ctx, const Tensor& x, const ExpertRows& rows, const char* tag) {
@@ -152,16 +159,17 @@ Var combine(Context& ctx, const Var& x, const ExpertRows& rows) {
 
 Var weigh(Context& ctx, const Var& x, const Var& probs, const ExpertRows& rows) {
   OpScope scope(ctx, "weigh");
-  BEV_CHECK(x.shape()[0] == rows.count() && probs.tensor.numel() == rows.place.numel(), "weigh: input ",
-            x.shape(), ", probabilities ", probs.shape(), " for ", rows.count(), " rows");
+  BEV_CHECK(x.shape()[0] == rows.count() && probs.tensor.numel() == rows.place.numel(),
+            "weigh: input ", x.shape(), ", probabilities ", probs.shape(), " for ", rows.count(),
+            " rows");
   Var out = make_output(ctx, "weigh", weighed(ctx, x.tensor, probs.tensor, rows, "activations"),
                         x.placement, x.tracked() || probs.tracked());
   if (!out.tracked()) return out;
   out.recipe = ctx.tape->make_recipe<WeighRecipe>(Saved(x), Saved(probs), rows);
   ctx.tape->record(
       "weigh", ctx.layer,
-      [rows, kept = Saved(x), kept_probs = Saved(probs), in = GradSlot(x), weights = GradSlot(probs),
-       result = GradSlot(out)](Backward& back) {
+      [rows, kept = Saved(x), kept_probs = Saved(probs), in = GradSlot(x),
+       weights = GradSlot(probs), result = GradSlot(out)](Backward& back) {
         Tensor dy = back.take(result);
         if (dy.empty()) return;
         Context& bctx = back.ctx;
@@ -231,8 +239,8 @@ Var grouped_linear(Context& ctx, const Var& x, const ExpertRows& rows, const Par
   {
     WeightLease w = ctx.weights.use(weight);
     WeightLease b = bias ? ctx.weights.use(*bias) : WeightLease{};
-    ctx.kernels.moe.grouped(
-        ctx.stream, {x.tensor, w.view, y, b.view, rows.offsets.as<std::int32_t>(), 0});
+    ctx.kernels.moe.grouped(ctx.stream,
+                            {x.tensor, w.view, y, b.view, rows.offsets.as<std::int32_t>(), 0});
   }
   bool trains = weight.trains || (bias && bias->trains);
   Var out = make_output(ctx, "grouped_linear", std::move(y), placement, x.tracked() || trains);
@@ -254,8 +262,7 @@ Var grouped_linear(Context& ctx, const Var& x, const ExpertRows& rows, const Par
           Tensor dx = bctx.allocate(dy.dtype(), {dy.shape()[0], w.local[2]}, "gradients");
           WeightLease lease = bctx.weights.use(w);
           bctx.kernels.moe.grouped_input(
-              bctx.stream,
-              {dx, lease.view, dy, {}, gradients.offsets.as<std::int32_t>(), 0});
+              bctx.stream, {dx, lease.view, dy, {}, gradients.offsets.as<std::int32_t>(), 0});
           back.add(in, std::move(dx));
         }
         back.weight_work([gradients, dy](Context& wctx) { gradients.add(wctx, dy); });

@@ -25,8 +25,8 @@ struct RouterSpec {
   double aux_loss = 0, seq_aux_loss = 0, z_loss = 0;
 };
 
-// Of the routers of a step. sums [layers, 2 E + 2] in the wide dtype: the tokens of each expert, the
-// sums of their scores, of lse^2 and of the entropy. Over all ranks every token counts once.
+// Of the routers of a step. sums [layers, 2 E + 2] in the wide dtype: the tokens of each expert,
+// the sums of their scores, of lse^2 and of the entropy. Over all ranks every token counts once.
 struct RouterStatistics {
   Tensor sums;
 };
@@ -48,6 +48,10 @@ struct ExpertRows {
 };
 // Of the experts [first, first + count).
 ExpertRows sort_rows(Context& ctx, const Tensor& experts, std::int64_t first, std::int64_t count);
+
+// Leaves the rows that have a token: the host waits for their number. `expected` where the device
+// does not tell (a plan of memory).
+void drop_unused_rows(Context& ctx, ExpertRows& rows, std::int64_t expected);
 
 // x [T, H], copied over ep -> [R, H], the rows of this rank's experts. Consumers make the result
 // again instead of keeping it.

@@ -39,8 +39,8 @@ struct RouteBackward {
     if (spec.expert_bias != nullptr && spec.expert_bias->trains) move_bias(back);
     if (spec.aux_loss > 0) add_term(load_of(ctx, nullptr, 1), nullptr, spec.aux_loss);
     if (spec.seq_aux_loss > 0) {
-      const std::int32_t* group = layout->batch_samples.as<std::int32_t>() +
-                                  token_rows(ctx, *layout, in.placement).begin;
+      const std::int32_t* group =
+          layout->batch_samples.as<std::int32_t>() + token_rows(ctx, *layout, in.placement).begin;
       add_term(load_of(ctx, group, layout->sample_count), group, spec.seq_aux_loss);
     }
     Tensor dlogits = ctx.allocate(logits.dtype(), logits.shape(), "gradients");
@@ -84,17 +84,17 @@ struct RouteBackward {
     Tensor counts = load_of(back.ctx, nullptr, 1);
     const Param* bias = spec.expert_bias;
     std::int64_t chosen = experts.numel();
-    back.weight_work([bias, counts, chosen,
-                      placement = gradient_placement(*bias, in.placement)](Context& ctx) {
-      GradSink sink = ctx.grads.sink(*bias, placement);
-      Tensor mean = ctx.allocate(counts.dtype(), counts.shape(), "router");
-      ctx.kernels.elementwise.fill(ctx.stream, mean, static_cast<double>(chosen));
-      auto experts_count = static_cast<double>(counts.numel());
-      View to = sink.view.reshape(counts.shape());
-      ctx.kernels.elementwise.axpby(ctx.stream, experts_count, counts, sink.beta, to);
-      ctx.kernels.elementwise.axpby(ctx.stream, -1, mean, 1, to);
-      ctx.grads.done(*bias, std::move(sink));
-    });
+    back.weight_work(
+        [bias, counts, chosen, placement = gradient_placement(*bias, in.placement)](Context& ctx) {
+          GradSink sink = ctx.grads.sink(*bias, placement);
+          Tensor mean = ctx.allocate(counts.dtype(), counts.shape(), "router");
+          ctx.kernels.elementwise.fill(ctx.stream, mean, static_cast<double>(chosen));
+          auto experts_count = static_cast<double>(counts.numel());
+          View to = sink.view.reshape(counts.shape());
+          ctx.kernels.elementwise.axpby(ctx.stream, experts_count, counts, sink.beta, to);
+          ctx.kernels.elementwise.axpby(ctx.stream, -1, mean, 1, to);
+          ctx.grads.done(*bias, std::move(sink));
+        });
   }
 };
 
@@ -115,12 +115,10 @@ Routing route(Context& ctx, const Var& logits, const RouterSpec& spec,
   }
   out.probs = make_output(ctx, "route", std::move(probs), logits.placement, logits.tracked());
   if (!out.probs.tracked()) return out;
-  ctx.tape->record("route", ctx.layer,
-                   [backward = RouteBackward{spec, layout, logits.tensor, out.experts,
-                                             GradSlot(logits)},
-                    result = GradSlot(out.probs)](Backward& back) {
-                     backward.run(back, back.take(result));
-                   });
+  ctx.tape->record(
+      "route", ctx.layer,
+      [backward = RouteBackward{spec, layout, logits.tensor, out.experts, GradSlot(logits)},
+       result = GradSlot(out.probs)](Backward& back) { backward.run(back, back.take(result)); });
   return out;
 }
 

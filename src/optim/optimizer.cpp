@@ -59,8 +59,8 @@ void Optimizer::step(Context& ctx) {
   for (std::size_t i = 0; i < ranges_.size(); ++i) {
     const OptimRange& range = ranges_[i];
     if (range.param->sign_rate == 0) continue;
-    ctx.kernels.optim.sign(
-        ctx.stream, {main(i), range.grad, range.value, ctx.step, range.param->sign_rate});
+    ctx.kernels.optim.sign(ctx.stream,
+                           {main(i), range.grad, range.value, ctx.step, range.param->sign_rate});
   }
   if (config_.optimizer == OptimizerKind::kSgd) {
     for (std::size_t i = 0; i < ranges_.size(); ++i) {

@@ -53,10 +53,10 @@ struct StepInput {
 };
 
 struct StepResult {
-  double loss = 0;       // mean over the tokens of the global batch
-  double tokens = 0;     // weight of them
-  double grad_norm = 0;  // before clipping, unscaled
-  bool finite = true;    // loss and gradient; otherwise nothing was updated
+  double loss = 0;                       // mean over the tokens of the global batch
+  double tokens = 0;                     // weight of them
+  double grad_norm = 0;                  // before clipping, unscaled
+  bool finite = true;                    // loss and gradient; otherwise nothing was updated
   std::vector<RouterLoad> routers = {};  // of a training step, layer by layer
 };
 
@@ -161,8 +161,8 @@ class Engine {
   PipelineLayout pipeline_;
   std::unique_ptr<Device> device_;
   Arena arena_, inputs_;
-  Tensor device_step_;  // StepState
-  Tensor sums_;         // f64: the loss over all tokens, the squares of the gradient
+  Tensor device_step_;        // StepState
+  Tensor sums_;               // f64: the loss over all tokens, the squares of the gradient
   RouterStatistics routers_;  // empty without experts
   std::int64_t updates_ = 0;
   StateReader* reader_ = nullptr;

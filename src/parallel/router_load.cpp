@@ -33,8 +33,7 @@ std::vector<RouterLoad> router_loads(const ModelConfig& model, std::span<const d
     load.tokens_p50 = percentile(counts, 0.5);
     load.tokens_p99 = percentile(counts, 0.99);
     load.tokens_max = counts.back();
-    load.balance_loss =
-        static_cast<double>(experts) * product / std::max(chosen * tokens, 1.0);
+    load.balance_loss = static_cast<double>(experts) * product / std::max(chosen * tokens, 1.0);
     load.z_loss = row[2 * experts] / tokens;
     load.entropy = row[2 * experts + 1] / tokens;
     loads.push_back(load);

@@ -97,8 +97,7 @@ View FlatBuffer::param(const Param& param) const {
 
 View FlatBuffer::owned(int index) const {
   Range mine = plan_->owned(index);
-  std::int64_t begin =
-      whole_ ? plan_->bucket(index).begin + mine.begin : plan_->part_begin(index);
+  std::int64_t begin = whole_ ? plan_->bucket(index).begin + mine.begin : plan_->part_begin(index);
   return data_.view().rows(begin, begin + mine.size());
 }
 

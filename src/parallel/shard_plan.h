@@ -91,7 +91,9 @@ class ShardPlan {
   Range owned(const Param& param) const;
   // Where a bucket's part begins when all of this rank's parts lie one after the other; of the
   // bucket after the last, their length.
-  std::int64_t part_begin(int bucket) const { return part_begins_[static_cast<std::size_t>(bucket)]; }
+  std::int64_t part_begin(int bucket) const {
+    return part_begins_[static_cast<std::size_t>(bucket)];
+  }
   // A parameter in memory that holds its whole bucket.
   View in_bucket(const View& bucket, const Param& param) const;
 

@@ -54,8 +54,8 @@ void UnitGradients::exchange(int index) {
   sum_over_tp(index, in);
   pending_.finish();
   double beta = std::exchange(unit.summed, true) ? 1 : 0;
-  pending_ =
-      wire_.scatter(plan_.shards(index), in, std::move(whole), buffer_.owned(index), beta, label(index));
+  pending_ = wire_.scatter(plan_.shards(index), in, std::move(whole), buffer_.owned(index), beta,
+                           label(index));
   if (!tools_.options.overlap_reduce) pending_.finish();
 }
 

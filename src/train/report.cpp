@@ -27,9 +27,9 @@ void add_loss(std::vector<NamedValue>& sums, std::string_view name, double value
 // The layer whose busiest expert has most.
 std::string expert_text(const std::vector<RouterLoad>& routers) {
   const RouterLoad& worst = *std::ranges::max_element(routers, {}, &RouterLoad::tokens_max);
-  return fmt::format(" tokens per expert (min, p50, p99, max; layer {}): {:.0f}, {:.0f}, {:.0f}, {:.0f} |",
-                     worst.layer, worst.tokens_min, worst.tokens_p50, worst.tokens_p99,
-                     worst.tokens_max);
+  return fmt::format(
+      " tokens per expert (min, p50, p99, max; layer {}): {:.0f}, {:.0f}, {:.0f}, {:.0f} |",
+      worst.layer, worst.tokens_min, worst.tokens_p50, worst.tokens_p99, worst.tokens_max);
 }
 
 // Calls use(name, value) for each number of a layer.

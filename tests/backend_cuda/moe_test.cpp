@@ -46,11 +46,7 @@ const std::vector<RuleCase> kRules = {
     {"sqrtsoftplus", 5, {.topk = 5, .score = RouterScore::kSqrtSoftplus}},
     {"groups",
      256,
-     {.topk = 8,
-      .score = RouterScore::kSigmoid,
-      .groups = 8,
-      .group_topk = 4,
-      .group_experts = 2}},
+     {.topk = 8, .score = RouterScore::kSigmoid, .groups = 8, .group_topk = 4, .group_experts = 2}},
     {"many", 1000, {.topk = 40}},
 };
 
@@ -72,10 +68,11 @@ TEST_F(CudaMoe, RoutingAndItsGradientMatchTheCpu) {
       EXPECT_EQ(fetched(chosen.device), host(chosen.exact));
       EXPECT_LT(error(probs), 1e-5);
 
-      Twin counts = poisoned(Dtype::kF32, {1, experts}), scores = poisoned(Dtype::kF32, {1, experts});
+      Twin counts = poisoned(Dtype::kF32, {1, experts}),
+           scores = poisoned(Dtype::kF32, {1, experts});
       Twin totals = poisoned(Dtype::kF32, {2});
       auto load = [&](Tensor Twin::*side) {
-        return RouterLoadArgs{logits.*side,  chosen.*side, nullptr,     item.rule,
+        return RouterLoadArgs{logits.*side, chosen.*side, nullptr,     item.rule,
                               counts.*side, scores.*side, totals.*side};
       };
       cpu().moe.router_load(cpu_stream(), load(&Twin::exact));
@@ -125,7 +122,8 @@ TEST_F(CudaMoe, RowsAreSortedGatheredAndSummedAsOnTheCpu) {
         for (std::int64_t local : {12, 3}) {
           const std::int64_t topk = 4, slots = tokens * topk;
           Twin chosen = choices(tokens, 12, topk);
-          Twin order = integers({slots}), place = integers({slots}), offsets = integers({local + 1});
+          Twin order = integers({slots}), place = integers({slots}),
+               offsets = integers({local + 1});
           auto sort = [&](Tensor Twin::*side) {
             return SortRowsArgs{chosen.*side, 12 - local, order.*side, place.*side, offsets.*side};
           };
@@ -145,8 +143,8 @@ TEST_F(CudaMoe, RowsAreSortedGatheredAndSummedAsOnTheCpu) {
             kernels.moe.gather_rows(stream, {x.*side, rows.*side, at, topk});
             kernels.moe.sum_rows(stream, {rows.*side, y.*side, to, topk});
             kernels.moe.weigh_rows(stream, {rows.*side, weighed.*side, probs.*side, at});
-            kernels.moe.weigh_rows_backward(stream, {weighed.*side, rows.*side, probs.*side,
-                                                     dx.*side, dprobs.*side, at, to});
+            kernels.moe.weigh_rows_backward(
+                stream, {weighed.*side, rows.*side, probs.*side, dx.*side, dprobs.*side, at, to});
           };
           run(cpu(), cpu_stream(), &Twin::exact);
           run(cuda(), cuda_stream(), &Twin::device);
@@ -165,10 +163,14 @@ struct GroupedCase {
 };
 
 TEST_F(CudaMoe, GroupedProductsMatchTheCpu) {
-  const std::vector<GroupedCase> cases = {
-      {{3, 0, 1}, 0, 7, 5},        {{0, 0, 0, 0}, 3, 16, 8},        {{129, 1, 0, 200}, 5, 72, 136},
-      {{0, 0, 640}, 0, 256, 64},   {{17, 64, 128, 63}, 130, 128, 200}, {{1, 1, 1, 1, 1}, 0, 512, 24},
-      {{300}, 1, 40, 384},         {std::vector<std::int32_t>(70, 9), 0, 64, 96}};
+  const std::vector<GroupedCase> cases = {{{3, 0, 1}, 0, 7, 5},
+                                          {{0, 0, 0, 0}, 3, 16, 8},
+                                          {{129, 1, 0, 200}, 5, 72, 136},
+                                          {{0, 0, 640}, 0, 256, 64},
+                                          {{17, 64, 128, 63}, 130, 128, 200},
+                                          {{1, 1, 1, 1, 1}, 0, 512, 24},
+                                          {{300}, 1, 40, 384},
+                                          {std::vector<std::int32_t>(70, 9), 0, 64, 96}};
   for (const GroupedCase& item : cases) {
     for (Dtype dtype : kModelDtypes) {
       for (bool wide : {false, true}) {
@@ -197,7 +199,8 @@ TEST_F(CudaMoe, GroupedProductsMatchTheCpu) {
         run(cpu(), cpu_stream(), &Twin::exact);
         run(cuda(), cuda_stream(), &Twin::device);
         for (const Twin& result : {y, dx}) EXPECT_LT(error(result), tolerance(dtype));
-        for (const Twin& result : {dw, fresh, dbias}) EXPECT_LT(error(result), 2 * tolerance(gradient));
+        for (const Twin& result : {dw, fresh, dbias})
+          EXPECT_LT(error(result), 2 * tolerance(gradient));
       }
     }
   }
@@ -226,9 +229,8 @@ TEST_F(CudaMoe, SignFollowsTheGradient) {
     Tensor step(device_arena(), Dtype::kU8, {sizeof(StepState)}, "test");
     cuda().device.upload(cuda_stream(), &state, step);
     cpu().optim.sign(cpu_stream(), {main.exact, grad.exact, values.exact, &state, 0.01});
-    cuda().optim.sign(cuda_stream(),
-                      {main.device, grad.device, values.device,
-                       static_cast<const StepState*>(step.view().data), 0.01});
+    cuda().optim.sign(cuda_stream(), {main.device, grad.device, values.device,
+                                      static_cast<const StepState*>(step.view().data), 0.01});
     EXPECT_LT(error(main), 1e-6);
     EXPECT_LT(error(values), tolerance(dtype));
   }

@@ -52,6 +52,38 @@ TEST(WeightMap, UsesEveryGoldenTensorOnceAndRoundTripsItsBits) {
   }
 }
 
+// transformers 5 may store all experts of a layer in one tensor.
+TEST(WeightMap, ReadsExpertsThatAreStoredTogether) {
+  for (const char* model : {"mixtral", "qwen2_moe", "qwen3_moe"}) {
+    WeightFiles files(folder_of(model));
+    WeightMap map(from_hf(golden_config(model)));
+    std::vector<TensorSpec> specs;
+    std::vector<std::vector<std::byte>> values;
+    for (const ParamMapping& mapping : map.params()) {
+      if (!mapping.whole_names.empty()) {
+        specs.push_back({mapping.whole_names.front(), Dtype::kF32, mapping.shape});
+        values.push_back(read(mapping, files, Dtype::kF32));
+        continue;
+      }
+      for (const HfTensor& tensor : mapping.tensors) {
+        specs.push_back({tensor.name, Dtype::kF32, tensor.shape});
+        TensorBytes stored = files.tensor(tensor.name);
+        values.emplace_back(stored.bytes.begin(), stored.bytes.end());
+      }
+    }
+    TempFolder folder;
+    WeightFilesWriter writer(join_path(folder.path(), "fused"), specs);
+    for (std::size_t i = 0; i < specs.size(); ++i) writer.write(specs[i].name, values[i]);
+    writer.commit();
+    WeightFiles fused(join_path(folder.path(), "fused"));
+    map.check(fused);
+    EXPECT_LT(fused.names().size(), files.names().size());
+    for (const ParamMapping& mapping : map.params()) {
+      EXPECT_EQ(read(mapping, fused, Dtype::kBf16), read(mapping, files, Dtype::kBf16)) << mapping.param;
+    }
+  }
+}
+
 TEST(WeightMap, ReadsAnyElementsOfAParameter) {
   std::mt19937 random(1);
   for (const std::string& model : golden_models()) {

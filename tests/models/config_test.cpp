@@ -183,6 +183,49 @@ TEST(ModelConfig, WindowTakesMegatronsPair) {
   EXPECT_EQ(model.window_size, 127);
 }
 
+TEST(ModelConfig, LayersWithExpertsAreANumberOrAPythonList) {
+  ModelConfig model = small();
+  model.moe.num_experts = 8;
+  FieldList list;
+  model.fields(list);
+  Field& field = *list.find("moe-layer-freq");
+  auto layers = [&](const char* text) {
+    EXPECT_EQ(field.set_text(text), "") << text;
+    std::string marks;
+    for (std::int64_t i = 0; i < model.num_layers; ++i) marks += model.moe.in_layer(i) ? '1' : '0';
+    return marks;
+  };
+  EXPECT_EQ(layers("1"), "1111");
+  EXPECT_EQ(layers("2"), "1010");
+  EXPECT_EQ(layers("0,1,1,0"), "0110");
+  EXPECT_EQ(layers("[0, 1, 1, 1]"), "0111");
+  EXPECT_EQ(layers("([0]*3+[1]*1)"), "0001");
+  EXPECT_EQ(layers("([0] + ([1]*1)*2)+[0,]"), "0110");
+  EXPECT_THAT(model.problems(), IsEmpty());
+  for (const char* bad : {"[0]*", "([0]*3", "[0]*3+", "([0]*9999999)", "[0]*[1]", "1+1", "[-1]*4"}) {
+    EXPECT_THAT(field.set_text(bad), HasSubstr("neither a number nor a list")) << bad;
+  }
+  EXPECT_EQ(field.set_text("[1]*3"), "");
+  EXPECT_THAT(model.problems(), ElementsAre(HasSubstr("lists 3 layers, --num-layers is 4")));
+}
+
+TEST(ModelConfig, ExpertsThatDoNotFitAreProblems) {
+  ModelConfig model = small();
+  model.moe.num_experts = 12;
+  model.moe.topk = 13;
+  EXPECT_THAT(model.problems(), ElementsAre(HasSubstr("--moe-router-topk: 13 of")));
+  model.moe.topk = 4;
+  model.moe.num_groups = 5;
+  EXPECT_THAT(model.problems(), ElementsAre(HasSubstr("5 does not divide --num-experts 12")));
+  model.moe.num_groups = 6;
+  model.moe.group_topk = 1;
+  EXPECT_THAT(model.problems(), ElementsAre(HasSubstr("--moe-router-group-topk: 1 of 6 groups")));
+  model.moe.group_topk = 2;
+  model.moe.expert_bias = model.moe.shared_expert_gate = true;
+  EXPECT_THAT(model.problems(), ElementsAre(HasSubstr("sigmoid or sqrtsoftplus"),
+                                            HasSubstr("there is no shared expert")));
+}
+
 TEST(ModelConfig, FieldsUseMegatronsNames) {
   ModelConfig model;
   FieldList list;

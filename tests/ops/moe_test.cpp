@@ -91,8 +91,8 @@ double balance_loss(const std::vector<double>& logits, const std::vector<std::in
     for (std::size_t e = 0; e < kExperts; ++e) sum += counts[e] * sums[e];
     auto n = static_cast<double>(count);
     // It weighs as much as its tokens do.
-    loss += n * coefficient * static_cast<double>(kExperts) * sum /
-            (static_cast<double>(topk) * n * n);
+    loss +=
+        n * coefficient * static_cast<double>(kExperts) * sum / (static_cast<double>(topk) * n * n);
   };
   add(0, kTokens, spec.aux_loss);
   for (std::int32_t length : documents) {
@@ -123,9 +123,9 @@ OpCase balance_case(std::string name, RouterScore score, double aux, double z) {
     Routing routing = route(bench.ctx, logits, spec, &bench.layout);
     double objective = 0;
     for (double prob : values_of(routing.probs.tensor)) objective += prob;
-    objective += 0.7 * balance_loss(values_of(logits.tensor),
-                                    bench.ctx.download<std::int32_t>(routing.experts), spec,
-                                    documents);
+    objective +=
+        0.7 * balance_loss(values_of(logits.tensor),
+                           bench.ctx.download<std::int32_t>(routing.experts), spec, documents);
     return OpOutputs{{routing.probs}, objective};
   };
   return test;
@@ -175,8 +175,7 @@ OpCase experts_case(std::string name, std::vector<std::int32_t> choices, std::in
     Var up = grouped_linear(ctx, x, rows, *bench.params[0], fc1_bias);
     Var inner = weigh(ctx, activation(ctx, up, {Activation::kSilu, true}), probs, rows);
     Var down = grouped_linear(ctx, inner, rows, *bench.params[1], nullptr);
-    return OpOutputs{
-        {leave_experts(ctx, combine(ctx, down, rows), in[0].placement, bench.layout)}};
+    return OpOutputs{{leave_experts(ctx, combine(ctx, down, rows), in[0].placement, bench.layout)}};
   };
   return test;
 }

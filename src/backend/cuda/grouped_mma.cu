@@ -21,9 +21,9 @@ using cuda_attention::wait_copies;
 constexpr int kSize = 128, kDepth = 32, kStages = 3, kBlockThreads = 256;
 constexpr int kM = 4, kN = 4;  // a warp's sums: 16 kM x 8 kN
 
-// One operand of a tile: `outer` runs over the tile's rows (or columns), `inner` over what is summed.
-// Element (outer, inner) is data[outer * stride + inner], or with kInnerRows
-// data[inner * stride + outer]. Outside of the limits there are zeros.
+// One operand of a tile: `outer` runs over the tile's rows (or columns), `inner` over what is
+// summed. Element (outer, inner) is data[outer * stride + inner], or with kInnerRows data[inner *
+// stride + outer]. Outside of the limits there are zeros.
 template <class T>
 struct Operand {
   const T* data;
@@ -58,8 +58,7 @@ template <bool kInnerRows>
 __device__ void load_left(std::uint32_t (&x)[4], OperandTile<kInnerRows> tile, int row, int inner) {
   if constexpr (kInnerRows) {
     const int lane = static_cast<int>(threadIdx.x % kWarp);
-    load_matrices_transposed(
-        x, tile.at(inner + lane / 16 * 8 + lane % 8, row + lane / 8 % 2 * 8));
+    load_matrices_transposed(x, tile.at(inner + lane / 16 * 8 + lane % 8, row + lane / 8 % 2 * 8));
   } else {
     tile.load_left(x, row, inner);
   }
@@ -301,9 +300,8 @@ void visit_narrow(Dtype dtype, const F& f) {
 bool grouped_mma_serves(const GroupedArgs& args) {
   const View& x = args.x;
   auto whole = [](const View& view) {
-    return view.empty() ||
-           (reinterpret_cast<std::uintptr_t>(view.data) % 16 == 0 &&
-            view.shape[view.shape.ndim() - 1] % 8 == 0);
+    return view.empty() || (reinterpret_cast<std::uintptr_t>(view.data) % 16 == 0 &&
+                            view.shape[view.shape.ndim() - 1] % 8 == 0);
   };
   return size_of(x.dtype) == 2 && args.y.dtype == x.dtype && whole(x) && whole(args.y) &&
          whole(args.w) && whole(args.bias) &&

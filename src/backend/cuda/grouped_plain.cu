@@ -94,8 +94,7 @@ void launch_grouped(const Stream& stream, const Grouped<T>& args) {
   if (args.rows == 0 || args.columns == 0) return;
   const dim3 blocks(static_cast<unsigned>(most_tiles(args.rows, args.experts, kTile)),
                     static_cast<unsigned>(ceil_div(args.columns, kTile)));
-  grouped_kernel<T, kTransposed>
-      <<<blocks, kSide * kSide, 0, queue_of(stream).stream()>>>(args);
+  grouped_kernel<T, kTransposed><<<blocks, kSide * kSide, 0, queue_of(stream).stream()>>>(args);
   check_launch("grouped product");
 }
 
@@ -208,9 +207,8 @@ void grouped_input_plain(const Stream& stream, const GroupedArgs& args) {
 void grouped_weight_plain(const Stream& stream, const GroupedArgs& args) {
   visit_value(args.x.dtype, [&](auto type) {
     using T = decltype(type);
-    visit_gradient<T>(args.w, [&](auto gradient) {
-      launch_weight<T, decltype(gradient)>(stream, args);
-    });
+    visit_gradient<T>(args.w,
+                      [&](auto gradient) { launch_weight<T, decltype(gradient)>(stream, args); });
   });
 }
 

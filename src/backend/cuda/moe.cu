@@ -58,8 +58,8 @@ void sort_rows(const Stream& stream, const SortRowsArgs& args) {
   const KeyedPositions first = list(0), other = list(2);
   const auto blocks = static_cast<unsigned>(ceil_div(slots, kThreads));
   key_slots_kernel<<<blocks, kThreads, 0, queue.stream()>>>(
-      args.experts.as<std::int32_t>(), static_cast<int>(slots),
-      static_cast<int>(args.first_expert), static_cast<int>(count), first);
+      args.experts.as<std::int32_t>(), static_cast<int>(slots), static_cast<int>(args.first_expert),
+      static_cast<int>(count), first);
   check_launch("sort_rows");
   const KeyedPositions sorted =
       sort_positions(queue, first, other, slots, count, words + 4 * slots);
@@ -149,8 +149,8 @@ void sum_rows(const Stream& stream, const SumRowsArgs& args) {
 
 template <class T, int N>
 __global__ void __launch_bounds__(kThreads)
-    weigh_kernel(const T* x, T* y, const float* probs, const std::int32_t* order,
-                 std::int64_t rows, std::int64_t columns) {
+    weigh_kernel(const T* x, T* y, const float* probs, const std::int32_t* order, std::int64_t rows,
+                 std::int64_t columns) {
   const std::int64_t column = own_pack() * N;
   if (column >= columns) return;
   for (std::int64_t r = first_row(); r < rows; r += row_step()) {

@@ -8,6 +8,7 @@ namespace bev::cuda {
 // moe_router.cu
 void route(const Stream& stream, const RouteArgs& args);
 void route_backward(const Stream& stream, const RouteBackwardArgs& args);
+// moe_router_load.cu
 void router_load(const Stream& stream, const RouterLoadArgs& args);
 void spread(const Stream& stream, const ChoiceArgs& args);
 void pick(const Stream& stream, const ChoiceArgs& args);

@@ -1,66 +1,10 @@
-// How tokens choose experts, and the gradients of it: a warp for each token, whose lanes share the
-// experts. A warp keeps its scores in shared memory.
-#include <algorithm>
-
-#include "backend/cuda/grid.cuh"
+// How tokens choose experts, and the gradients of it.
 #include "backend/cuda/moe_parts.h"
-#include "backend/cuda/reduce.cuh"
-#include "backend/cuda/values.cuh"
+#include "backend/cuda/moe_router.cuh"
 
 namespace bev::cuda {
 
 namespace {
-
-constexpr float kNone = -__builtin_inff();
-constexpr int kMostWarps = 8;
-constexpr std::size_t kSharedBytes = 48 * 1024;
-constexpr float kTiny = 1e-20f;
-
-struct Rule {
-  int experts, topk, groups, group_topk, group_experts;
-  RouterScore score;
-  bool pre_softmax, normalize;
-  float scaling;
-};
-
-Rule rule_of(const RoutingRule& rule, std::int64_t experts) {
-  return {static_cast<int>(experts),         static_cast<int>(rule.topk),
-          static_cast<int>(rule.groups),     static_cast<int>(rule.group_topk),
-          static_cast<int>(rule.group_experts), rule.score,
-          rule.pre_softmax,                  rule.normalize,
-          static_cast<float>(rule.scaling)};
-}
-
-__device__ int lane_of() { return static_cast<int>(threadIdx.x % kWarp); }
-__device__ std::int64_t token_of() {
-  return static_cast<std::int64_t>(blockIdx.x) * (blockDim.x / kWarp) + threadIdx.x / kWarp;
-}
-// The warp's `each` rows of E numbers.
-__device__ float* own_rows(int experts, int each) {
-  extern __shared__ float shared[];
-  return shared + static_cast<int>(threadIdx.x / kWarp) * experts * each;
-}
-
-// Writes scores; returns log(sum(exp(logits))).
-__device__ float scores_of(const Rule& rule, const float* logits, float* scores) {
-  float most = kNone, sum = 0;
-  for (int e = lane_of(); e < rule.experts; e += kWarp) most = fmaxf(most, logits[e]);
-  most = reduce_warp<Max>(most);
-  for (int e = lane_of(); e < rule.experts; e += kWarp) sum += expf(logits[e] - most);
-  const float lse = most + logf(reduce_warp<Sum>(sum));
-  for (int e = lane_of(); e < rule.experts; e += kWarp) {
-    const float x = logits[e];
-    if (rule.score == RouterScore::kSoftmax) {
-      scores[e] = expf(x - lse);
-    } else if (rule.score == RouterScore::kSigmoid) {
-      scores[e] = 1 / (1 + expf(-x));
-    } else {
-      scores[e] = sqrtf(fmaxf(x, 0.0f) + log1pf(expf(-fabsf(x))));
-    }
-  }
-  __syncwarp();
-  return lse;
-}
 
 // The place of the largest key, the first of equal ones; always a valid one.
 __device__ int best_of(const float* keys, int count) {
@@ -257,8 +201,8 @@ __device__ void probabilities_backward(const RouteBackward& args, std::int64_t t
   }
 }
 
-__device__ void balance_backward(const RouteBackward& args, const Balance& term,
-                                 std::int64_t token, const float* scores, float* d_scores) {
+__device__ void balance_backward(const RouteBackward& args, const Balance& term, std::int64_t token,
+                                 const float* scores, float* d_scores) {
   const int experts = args.rule.experts;
   const int group = term.group == nullptr ? 0 : term.group[token];
   const float* counts = term.counts + static_cast<std::int64_t>(group) * experts;
@@ -272,8 +216,8 @@ __device__ void balance_backward(const RouteBackward& args, const Balance& term,
   total = reduce_warp<Sum>(total) + kTiny;
   mean = reduce_warp<Sum>(mean) / total;
   if (chosen == 0) return;
-  const float weight = static_cast<float>(*args.factor) * term.coefficient *
-                       static_cast<float>(experts) / chosen;
+  const float weight =
+      static_cast<float>(*args.factor) * term.coefficient * static_cast<float>(experts) / chosen;
   const bool softmax = args.rule.score == RouterScore::kSoftmax;
   for (int e = lane_of(); e < experts; e += kWarp) {
     d_scores[e] += softmax ? weight * counts[e] : weight * (counts[e] - mean) / total;
@@ -301,9 +245,8 @@ __global__ void __launch_bounds__(kMostWarps* kWarp) route_backward_kernel(Route
   float mean = 0;
   for (int e = lane_of(); softmax && e < rule.experts; e += kWarp) mean += d_scores[e] * scores[e];
   mean = reduce_warp<Sum>(mean);
-  const float z = args.z_coefficient == 0
-                      ? 0
-                      : 2 * static_cast<float>(*args.factor) * args.z_coefficient * lse;
+  const float z =
+      args.z_coefficient == 0 ? 0 : 2 * static_cast<float>(*args.factor) * args.z_coefficient * lse;
   for (int e = lane_of(); e < rule.experts; e += kWarp) {
     const float x = logits[e], score = scores[e];
     float slope = score * (1 - score);
@@ -311,24 +254,8 @@ __global__ void __launch_bounds__(kMostWarps* kWarp) route_backward_kernel(Route
       slope = score > 0 ? 1 / (2 * score * (1 + expf(-x))) : 0;
     }
     const float own = softmax ? score * (d_scores[e] - mean) : d_scores[e] * slope;
-    args.dlogits[token * rule.experts + e] =
-        d_logits[e] + own + (z == 0 ? 0 : z * expf(x - lse));
+    args.dlogits[token * rule.experts + e] = d_logits[e] + own + (z == 0 ? 0 : z * expf(x - lse));
   }
-}
-
-// A grid of warps, each with `each` rows of E numbers in shared memory.
-struct WarpGrid {
-  unsigned blocks, threads;
-  std::size_t shared;
-};
-WarpGrid warp_grid(std::int64_t tokens, std::int64_t experts, int each) {
-  const std::size_t bytes = static_cast<std::size_t>(experts * each) * sizeof(float);
-  BEV_CHECK(bytes <= kSharedBytes, ErrorKind::kDevice, "CUDA: router: ", experts,
-            " experts are too many; at most ", kSharedBytes / sizeof(float) / 3);
-  const auto warps =
-      std::min<std::int64_t>(kMostWarps, static_cast<std::int64_t>(kSharedBytes / bytes));
-  return {static_cast<unsigned>(ceil_div(tokens, warps)), static_cast<unsigned>(warps * kWarp),
-          bytes * static_cast<std::size_t>(warps)};
 }
 
 }  // namespace
@@ -351,8 +278,8 @@ void route(const Stream& stream, const RouteArgs& args) {
 void route_backward(const Stream& stream, const RouteBackwardArgs& args) {
   const std::int64_t tokens = args.logits.shape[0], experts = args.logits.shape[1];
   if (tokens == 0) return;
-  BEV_CHECK(args.balance.size() <= kMostTerms, ErrorKind::kInternal, "route backward: ",
-            args.balance.size(), " losses");
+  BEV_CHECK(args.balance.size() <= kMostTerms, ErrorKind::kInternal,
+            "route backward: ", args.balance.size(), " losses");
   const WarpGrid grid = warp_grid(tokens, experts, 3);
   RouteBackward work{address<float>(args.dprobs),
                      address<float>(args.logits),
@@ -371,158 +298,6 @@ void route_backward(const Stream& stream, const RouteBackwardArgs& args) {
   route_backward_kernel<<<grid.blocks, grid.threads, grid.shared, queue_of(stream).stream()>>>(
       work);
   check_launch("route backward");
-}
-
-namespace {
-
-__global__ void __launch_bounds__(kThreads)
-    count_kernel(const std::int32_t* experts, const std::int32_t* group, int* counts,
-                 std::int64_t slots, int topk, int expert_count) {
-  const std::int64_t s = own_pack();
-  if (s >= slots) return;
-  const int row = group == nullptr ? 0 : group[s / topk];
-  atomicAdd(&counts[static_cast<std::int64_t>(row) * expert_count + experts[s]], 1);
-}
-
-__global__ void __launch_bounds__(kThreads)
-    to_float_kernel(const int* from, float* to, std::int64_t count) {
-  const std::int64_t i = own_pack();
-  if (i < count) to[i] = static_cast<float>(from[i]);
-}
-
-// Tokens of a block, which adds them up one after the other.
-constexpr int kBlockTokens = 64;
-
-// parts [blocks, E + 2]: sums of scores, of lse^2 and of the entropy. One warp.
-__global__ void __launch_bounds__(kWarp)
-    score_parts_kernel(const float* logits, std::int64_t tokens, Rule rule, float* parts) {
-  float* scores = own_rows(rule.experts, 2);
-  float* sums = scores + rule.experts;
-  for (int e = lane_of(); e < rule.experts; e += kWarp) sums[e] = 0;
-  float squares = 0, entropies = 0;
-  const std::int64_t begin = static_cast<std::int64_t>(blockIdx.x) * kBlockTokens;
-  const std::int64_t end = begin + kBlockTokens < tokens ? begin + kBlockTokens : tokens;
-  for (std::int64_t t = begin; t < end; ++t) {
-    const float lse = scores_of(rule, logits + t * rule.experts, scores);
-    float total = 0, entropy = 0;
-    for (int e = lane_of(); e < rule.experts; e += kWarp) total += scores[e];
-    total = reduce_warp<Sum>(total) + kTiny;
-    for (int e = lane_of(); e < rule.experts; e += kWarp) {
-      const float share = scores[e] / total;
-      sums[e] += share;
-      if (share > 0) entropy -= share * logf(share);
-    }
-    entropies += reduce_warp<Sum>(entropy);
-    squares += lse * lse;
-    __syncwarp();
-  }
-  float* to = parts + static_cast<std::int64_t>(blockIdx.x) * (rule.experts + 2);
-  for (int e = lane_of(); e < rule.experts; e += kWarp) to[e] = sums[e];
-  if (lane_of() == 0) {
-    to[rule.experts] = squares;
-    to[rule.experts + 1] = entropies;
-  }
-}
-
-__global__ void __launch_bounds__(kThreads)
-    add_parts_kernel(const float* parts, int blocks, int experts, float* scores, float* totals) {
-  const int e = static_cast<int>(own_pack());
-  if (e >= experts + 2) return;
-  float sum = 0;
-  for (int b = 0; b < blocks; ++b) sum += parts[static_cast<std::int64_t>(b) * (experts + 2) + e];
-  (e < experts ? scores[e] : totals[e - experts]) = sum;
-}
-
-void load_scores(CudaQueue& queue, const RouterLoadArgs& args) {
-  const std::int64_t tokens = args.logits.shape[0], experts = args.logits.shape[1];
-  const std::int64_t blocks = ceil_div(tokens, kBlockTokens);
-  auto* parts = static_cast<float*>(
-      queue.scratch(static_cast<std::size_t>(std::max<std::int64_t>(blocks, 1) * (experts + 2)) *
-                    sizeof(float)));
-  const WarpGrid grid = warp_grid(1, experts, 2);
-  if (blocks > 0) {
-    score_parts_kernel<<<static_cast<unsigned>(blocks), kWarp,
-                         grid.shared / (grid.threads / kWarp), queue.stream()>>>(
-        address<float>(args.logits), tokens, rule_of(args.rule, experts), parts);
-  }
-  add_parts_kernel<<<static_cast<unsigned>(ceil_div(experts + 2, kThreads)), kThreads, 0,
-                     queue.stream()>>>(parts, static_cast<int>(blocks), static_cast<int>(experts),
-                                       address<float>(args.scores), address<float>(args.totals));
-  check_launch("router scores");
-}
-
-}  // namespace
-
-void router_load(const Stream& stream, const RouterLoadArgs& args) {
-  const std::int64_t experts = args.logits.shape[1], slots = args.experts.numel();
-  const std::int64_t cells = args.counts.numel();
-  CudaQueue& queue = queue_of(stream);
-  // Whole numbers: the order in which they are added does not matter.
-  auto* counts = static_cast<int*>(queue.scratch(static_cast<std::size_t>(cells) * sizeof(int)));
-  check_cuda(cudaMemsetAsync(counts, 0, static_cast<std::size_t>(cells) * sizeof(int),
-                             queue.stream()),
-             "router load");
-  if (slots > 0) {
-    count_kernel<<<static_cast<unsigned>(ceil_div(slots, kThreads)), kThreads, 0,
-                   queue.stream()>>>(args.experts.as<std::int32_t>(), args.group, counts, slots,
-                                     static_cast<int>(args.rule.topk), static_cast<int>(experts));
-  }
-  to_float_kernel<<<static_cast<unsigned>(ceil_div(cells, kThreads)), kThreads, 0,
-                    queue.stream()>>>(counts, address<float>(args.counts), cells);
-  check_launch("router load");
-  if (!args.scores.empty()) load_scores(queue, args);
-}
-
-namespace {
-
-template <class T>
-__global__ void __launch_bounds__(kThreads)
-    spread_kernel(const float* probs, const std::int32_t* experts, T* dense, std::int64_t tokens,
-                  int topk, int expert_count) {
-  const std::int64_t token = token_of();
-  if (token >= tokens) return;
-  T* row = dense + token * expert_count;
-  for (int e = lane_of(); e < expert_count; e += kWarp) row[e] = narrow<T>(0.0f);
-  __syncwarp();
-  for (int j = lane_of(); j < topk; j += kWarp) {
-    row[experts[token * topk + j]] = narrow<T>(probs[token * topk + j]);
-  }
-}
-
-template <class T>
-__global__ void __launch_bounds__(kThreads)
-    pick_kernel(float* probs, const std::int32_t* experts, const T* dense, std::int64_t slots,
-                int topk, int expert_count) {
-  const std::int64_t s = own_pack();
-  if (s < slots) probs[s] = widen(dense[s / topk * expert_count + experts[s]]);
-}
-
-}  // namespace
-
-void spread(const Stream& stream, const ChoiceArgs& args) {
-  const std::int64_t tokens = args.dense.shape[0];
-  if (tokens == 0) return;
-  visit_value(args.dense.dtype, [&](auto type) {
-    using T = decltype(type);
-    spread_kernel<T><<<static_cast<unsigned>(ceil_div(tokens, kThreads / kWarp)), kThreads, 0,
-                       queue_of(stream).stream()>>>(
-        address<float>(args.probs), args.experts.as<std::int32_t>(), address<T>(args.dense),
-        tokens, static_cast<int>(args.experts.shape[1]), static_cast<int>(args.dense.shape[1]));
-  });
-  check_launch("spread");
-}
-
-void pick(const Stream& stream, const ChoiceArgs& args) {
-  const std::int64_t slots = args.experts.numel();
-  if (slots == 0) return;
-  visit_value(args.dense.dtype, [&](auto type) {
-    using T = decltype(type);
-    pick_kernel<T><<<static_cast<unsigned>(ceil_div(slots, kThreads)), kThreads, 0,
-                     queue_of(stream).stream()>>>(
-        address<float>(args.probs), args.experts.as<std::int32_t>(), address<T>(args.dense), slots,
-        static_cast<int>(args.experts.shape[1]), static_cast<int>(args.dense.shape[1]));
-  });
-  check_launch("pick");
 }
 
 }  // namespace bev::cuda

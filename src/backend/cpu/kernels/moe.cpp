@@ -41,8 +41,8 @@ void sort_rows(const Stream&, const SortRowsArgs& args) {
 
 void gather_rows(const Stream& stream, const GatherRowsArgs& args) {
   const std::int64_t columns = args.rows.shape[1];
-  BEV_CHECK(args.x.shape[1] == columns && args.x.dtype == args.rows.dtype, "gather_rows: ",
-            args.x.shape, " to ", args.rows.shape);
+  BEV_CHECK(args.x.shape[1] == columns && args.x.dtype == args.rows.dtype,
+            "gather_rows: ", args.x.shape, " to ", args.rows.shape);
   visit_float(args.x.dtype, [&](auto type) {
     using T = decltype(type);
     const T* x = args.x.as<T>();
@@ -83,8 +83,8 @@ void sum_token(const SumRowsArgs& args, std::int64_t token, std::int64_t columns
 
 void sum_rows(const Stream& stream, const SumRowsArgs& args) {
   const std::int64_t columns = args.y.shape[1];
-  BEV_CHECK(args.rows.shape[1] == columns && args.rows.dtype == args.y.dtype, "sum_rows: ",
-            args.rows.shape, " to ", args.y.shape);
+  BEV_CHECK(args.rows.shape[1] == columns && args.rows.dtype == args.y.dtype,
+            "sum_rows: ", args.rows.shape, " to ", args.y.shape);
   visit_float(args.y.dtype, [&](auto type) {
     using T = decltype(type);
     for_ranges(stream, args.y.shape[0], rows_per_piece(columns * args.topk),
@@ -180,8 +180,14 @@ void grouped(const Stream& stream, const GroupedArgs& args) {
 void grouped_input(const Stream& stream, const GroupedArgs& args) {
   const auto gemm = gemm_kernels().gemm;
   for_experts(args, args.x, [&](std::int64_t e, std::int64_t begin, std::int64_t end) {
-    gemm(stream, {args.y.rows(begin, end), weight_of(args.w, e), args.x.rows(begin, end), false,
-                  false, 1, 0, {}});
+    gemm(stream, {args.y.rows(begin, end),
+                  weight_of(args.w, e),
+                  args.x.rows(begin, end),
+                  false,
+                  false,
+                  1,
+                  0,
+                  {}});
   });
 }
 
@@ -193,8 +199,14 @@ void grouped_weight(const Stream& stream, const GroupedArgs& args) {
     const View y = args.y.rows(args.offsets[e], args.offsets[e + 1]);
     if (!args.bias.empty()) column_sum(stream, y, args.beta, row_of(args.bias, e));
     if (args.w.empty()) continue;
-    gemm(stream, {y, args.x.rows(args.offsets[e], args.offsets[e + 1]), weight_of(args.w, e), true,
-                  false, 1, args.beta, {}});
+    gemm(stream, {y,
+                  args.x.rows(args.offsets[e], args.offsets[e + 1]),
+                  weight_of(args.w, e),
+                  true,
+                  false,
+                  1,
+                  args.beta,
+                  {}});
   }
 }
 

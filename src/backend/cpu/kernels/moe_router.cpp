@@ -21,8 +21,8 @@ struct Rows {
   std::int64_t experts = 0, each = 0;
 
   Rows(const Stream& stream, std::int64_t pieces, std::int64_t experts_, std::int64_t each_)
-      : base(reinterpret_cast<A*>(stream.pool->scratch(
-            static_cast<std::size_t>(pieces * experts_ * each_) * sizeof(A)))),
+      : base(reinterpret_cast<A*>(
+            stream.pool->scratch(static_cast<std::size_t>(pieces * experts_ * each_) * sizeof(A)))),
         experts(experts_),
         each(each_) {}
   A* at(std::int64_t piece, std::int64_t index) const {
@@ -63,7 +63,8 @@ std::int64_t best_of(const A* keys, std::int64_t count) {
   return std::max_element(keys, keys + count) - keys;
 }
 
-// Closes the groups that are not among the best by setting their keys to -inf. `spare` has 2 E places.
+// Closes the groups that are not among the best by setting their keys to -inf. `spare` has 2 E
+// places.
 template <class A>
 void limit_groups(const RoutingRule& rule, std::int64_t experts, A* keys, A* spare) {
   if (rule.groups <= 1) return;
@@ -144,7 +145,8 @@ void probabilities_backward(const RoutingRule& rule, const A* scores, const std:
   A mean = 0;  // of dprobs under the probabilities
   if (softmax && !rule.pre_softmax) {
     for (std::int64_t j = 0; j < rule.topk; ++j) mean += dprobs[j] * probs[j] / scaling;
-    for (std::int64_t j = 0; j < rule.topk; ++j) d_logits[chosen[j]] += probs[j] * (dprobs[j] - mean);
+    for (std::int64_t j = 0; j < rule.topk; ++j)
+      d_logits[chosen[j]] += probs[j] * (dprobs[j] - mean);
     return;
   }
   A sum = 1;
@@ -170,8 +172,7 @@ void balance_backward(const RouteBackwardArgs& args, std::int64_t token, A facto
     A chosen = 0, total = 0, mean = 0;
     for (std::int64_t e = 0; e < experts; ++e) chosen += counts[e];
     if (chosen == 0) continue;
-    const A weight =
-        factor * static_cast<A>(term.coefficient) * static_cast<A>(experts) / chosen;
+    const A weight = factor * static_cast<A>(term.coefficient) * static_cast<A>(experts) / chosen;
     if (args.rule.score == RouterScore::kSoftmax) {
       for (std::int64_t e = 0; e < experts; ++e) d_scores[e] += weight * counts[e];
       continue;
