@@ -79,7 +79,8 @@ TEST(WeightMap, ReadsExpertsThatAreStoredTogether) {
     map.check(fused);
     EXPECT_LT(fused.names().size(), files.names().size());
     for (const ParamMapping& mapping : map.params()) {
-      EXPECT_EQ(read(mapping, fused, Dtype::kBf16), read(mapping, files, Dtype::kBf16)) << mapping.param;
+      EXPECT_EQ(read(mapping, fused, Dtype::kBf16), read(mapping, files, Dtype::kBf16))
+          << mapping.param;
     }
   }
 }

@@ -202,7 +202,8 @@ TEST(ModelConfig, LayersWithExpertsAreANumberOrAPythonList) {
   EXPECT_EQ(layers("([0]*3+[1]*1)"), "0001");
   EXPECT_EQ(layers("([0] + ([1]*1)*2)+[0,]"), "0110");
   EXPECT_THAT(model.problems(), IsEmpty());
-  for (const char* bad : {"[0]*", "([0]*3", "[0]*3+", "([0]*9999999)", "[0]*[1]", "1+1", "[-1]*4"}) {
+  for (const char* bad :
+       {"[0]*", "([0]*3", "[0]*3+", "([0]*9999999)", "[0]*[1]", "1+1", "[-1]*4"}) {
     EXPECT_THAT(field.set_text(bad), HasSubstr("neither a number nor a list")) << bad;
   }
   EXPECT_EQ(field.set_text("[1]*3"), "");

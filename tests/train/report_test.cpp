@@ -172,7 +172,8 @@ TEST(Routers, LoadsAreOfTheWholeBatchAndReported) {
   EXPECT_DOUBLE_EQ(loads[0].entropy, 0.5);
   StepReport step;
   step.routers = loads;
-  EXPECT_NE(metrics_json(step).find("\"routers\":[{\"layer\":1,\"tokens_min\":2,"), std::string::npos);
+  EXPECT_NE(metrics_json(step).find("\"routers\":[{\"layer\":1,\"tokens_min\":2,"),
+            std::string::npos);
   IterationLog log(ReportOptions{});
   log.add(step);
   EXPECT_NE(log.line("now").find("(min, p50, p99, max; layer 1): 2, 4, 10, 10 |"),
