@@ -35,7 +35,7 @@ struct Param {
   // Not 0: each update moves it by as much against the sign of its gradient, which is no part of
   // the norm (an expert's bias, whose gradient is the expert's load above the mean).
   double sign_rate = 0;
-  Fp8Recipe fp8;      // of the products that it is a factor of
+  Fp8Recipe fp8;  // of the products that it is a factor of
 
   // Set by the store that materialises it.
   int index = -1;

@@ -113,9 +113,7 @@ void SelfAttention::params(std::vector<Param*>& list) {
   proj.params(list);
 }
 
-void SelfAttention::linears(std::vector<Linear*>& list) {
-  list.insert(list.end(), {&qkv, &proj});
-}
+void SelfAttention::linears(std::vector<Linear*>& list) { list.insert(list.end(), {&qkv, &proj}); }
 
 Var SelfAttention::forward(Context& ctx, const Var& x, const LayerInput& input) const {
   const AttentionOptions& o = core.options;

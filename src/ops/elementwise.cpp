@@ -121,9 +121,8 @@ Var activation(Context& ctx, const Var& x, const ActivationSpec& spec) {
         Tensor kept = saved.get(back.ctx);
         Tensor dx = back.ctx.allocate(kept.dtype(), kept.shape(), "gradients");
         Tensor largest = spec.amax ? zero_amax(back.ctx) : Tensor();
-        back.ctx.kernels.activation.backward(
-            back.ctx.stream,
-            {dy, kept, dx, spec.kind, spec.gated, spec.limits, address_of(largest)});
+        back.ctx.kernels.activation.backward(back.ctx.stream, {dy, kept, dx, spec.kind, spec.gated,
+                                                               spec.limits, address_of(largest)});
         back.add(in, std::move(dx), std::move(largest));
       });
   return out;

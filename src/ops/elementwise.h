@@ -20,7 +20,7 @@ struct ActivationSpec {
   bool gated = false;       // x [T, 2F] is gate | up
   bool regenerate = false;  // consumers make the result again instead of keeping it
   GateLimits limits = {};
-  bool amax = false;        // find the largest numbers of results and gradients on the way
+  bool amax = false;  // find the largest numbers of results and gradients on the way
 };
 Var activation(Context& ctx, const Var& x, const ActivationSpec& spec);
 

@@ -13,10 +13,10 @@
 namespace bev {
 
 struct BucketRules {
-  std::int64_t ranks = 1;         // that sum its gradients and get parts of the same length
-  bool by_unit = false;           // a bucket is a unit
-  std::int64_t elements = 0;      // otherwise it is closed when it has as many
-  std::int64_t expert_ranks = 1;  // `ranks` of buckets of experts
+  std::int64_t ranks = 1;          // that sum its gradients and get parts of the same length
+  bool by_unit = false;            // a bucket is a unit
+  std::int64_t elements = 0;       // otherwise it is closed when it has as many
+  std::int64_t expert_ranks = 1;   // `ranks` of buckets of experts
   std::int64_t part_multiple = 1;  // of the length of a part
 };
 

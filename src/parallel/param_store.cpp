@@ -149,14 +149,14 @@ void ParamStore::gather_bucket(int bucket) {
   auto apart = [&](int index) { return quantized_.gathers(plan_.param(index)); };
   if (std::ranges::none_of(members, apart)) {
     works.push_back(plan_.shards(bucket).all_gather(values_.owned(bucket), values_.bucket(bucket),
-                                              plan_.param(members.front()).name));
+                                                    plan_.param(members.front()).name));
     return;
   }
   for (int index : members) {
     const Param& param = plan_.param(index);
     if (apart(index)) continue;
-    works.push_back(
-        plan_.shards(bucket).all_gather(values_.owned(param), values_.param(param).flat(), param.name));
+    works.push_back(plan_.shards(bucket).all_gather(values_.owned(param),
+                                                    values_.param(param).flat(), param.name));
   }
 }
 

@@ -113,8 +113,8 @@ void QuantizedWeights::start_gather(const Param& param) {
     args.seen = slot.seen;
   }
   tools_.kernels.quantize.quantize(tools_.stream, args);
-  mine.gathering =
-      plan_.dense_shards().all_gather(mine.piece.view().flat(), value.rows.view().flat(), param.name);
+  mine.gathering = plan_.dense_shards().all_gather(mine.piece.view().flat(),
+                                                   value.rows.view().flat(), param.name);
 }
 
 void QuantizedWeights::start_gathers() {
