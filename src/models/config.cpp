@@ -121,18 +121,18 @@ void latent_fields(ModelConfig& model, FieldList& list) {
       .min(0)
       .limit(kMaxSize);
   list.add("kv-lora-rank", model.kv_lora_rank, "size of the latent of keys and values")
-      .min(0)
+      .min(1)
       .limit(kMaxSize);
   list.add("qk-head-dim", model.qk_head_dim,
            "latent attention: dims of a query or key head without a position")
-      .min(0)
+      .min(1)
       .limit(1 << 20);
   list.add("qk-pos-emb-head-dim", model.qk_pos_emb_head_dim,
            "latent attention: dims of a query or key head that are rotated")
-      .min(0)
+      .min(1)
       .limit(1 << 20);
   list.add("v-head-dim", model.v_head_dim, "latent attention: dims of a value head")
-      .min(0)
+      .min(1)
       .limit(1 << 20);
   list.add("latent-norm-epsilon", model.latent_norm_epsilon,
            "latent attention: added to the variance of latents")

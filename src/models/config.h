@@ -88,13 +88,13 @@ struct ModelConfig {
   // What joins the softmax's sum: nothing, exp(0), or exp of a learned logit of each head.
   SoftmaxKind softmax_type = SoftmaxKind::kVanilla;
 
-  // Latent attention.
+  // Latent attention; sizes as Megatron has them.
   bool multi_latent_attention = false;
   std::int64_t q_lora_rank = 0;  // latent of queries; 0: none
-  std::int64_t kv_lora_rank = 0;
-  std::int64_t qk_head_dim = 0;          // dims of a q or k head without a position
-  std::int64_t qk_pos_emb_head_dim = 0;  // and those that are rotated
-  std::int64_t v_head_dim = 0;
+  std::int64_t kv_lora_rank = 32;
+  std::int64_t qk_head_dim = 128;         // dims of a q or k head without a position
+  std::int64_t qk_pos_emb_head_dim = 64;  // and those that are rotated
+  std::int64_t v_head_dim = 128;
   double latent_norm_epsilon = 0.0;  // 0: norm_epsilon
 
   // Block.

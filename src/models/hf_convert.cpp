@@ -100,9 +100,12 @@ void resolve_latent(ModelConfig& config) {
     config.rotary_percent = defaults.rotary_percent;
     return;
   }
-  config.q_lora_rank = config.kv_lora_rank = config.v_head_dim = 0;
-  config.qk_head_dim = config.qk_pos_emb_head_dim = 0;
-  config.latent_norm_epsilon = 0;
+  config.q_lora_rank = defaults.q_lora_rank;
+  config.kv_lora_rank = defaults.kv_lora_rank;
+  config.qk_head_dim = defaults.qk_head_dim;
+  config.qk_pos_emb_head_dim = defaults.qk_pos_emb_head_dim;
+  config.v_head_dim = defaults.v_head_dim;
+  config.latent_norm_epsilon = defaults.latent_norm_epsilon;
 }
 
 void resolve_biases(ModelConfig& config) {
