@@ -28,11 +28,16 @@ GradSink GradientSums::sink(const Param& param, const Placement& placement) {
   Noted& noted = placements_[static_cast<std::size_t>(param.index)];
   BEV_CHECK(!noted.known || noted.placement == placement, ErrorKind::kInternal, "gradient of ",
             param.name, ": {", placement, "} now, {", noted.placement, "} at an earlier use");
-  bool experts = param.split.of_experts();
-  for (Axis axis : experts ? std::vector{Axis::kEdp} : std::vector{Axis::kDp, Axis::kCp}) {
+  auto check = [&](Axis axis) {
     BEV_CHECK(placement[axis] == PlaceState::kPartial, ErrorKind::kInternal, "gradient of ",
               param.name, ": {", placement, "} is no part of a sum over ", name_of(axis),
               ", which will be taken: it would count several times");
+  };
+  if (param.split.of_experts()) {
+    check(Axis::kEdp);
+  } else {
+    check(Axis::kDp);
+    check(Axis::kCp);
   }
   noted = {true, placement};
   return open_sink(param);
