@@ -149,20 +149,25 @@ DecoderLayer::DecoderLayer(const ModelConfig& config, std::int64_t number,
   } else {
     mlp_.emplace(name + ".mlp", mlp_options(config, options));
   }
-  std::vector<Linear*> linears;
-  attention_->linears(linears);
-  if (mlp_) mlp_->linears(linears);
-  if (moe_ && moe_->shared) moe_->shared->linears(linears);
-  for (Linear* linear : linears) {
-    linear->weight.fp8 = options.fp8.recipe(number, config.num_layers);
-  }
-  // Scales of a tensor's own follow from numbers that its producer can find while it writes them.
-  input_norm_.amax = mlp_norm_.amax = mlp_.options.activation.amax = recipe.needs_amax();
+  set_recipe(options.fp8.recipe(number, config.num_layers));
   if (!config.post_norms) return;
   post_attention_norm_ =
       make_norm(name + ".post_attention_layernorm", config.hidden_size, norm_options(config));
   post_mlp_norm_ =
       make_norm(name + ".post_mlp_layernorm", config.hidden_size, norm_options(config));
+}
+
+void DecoderLayer::set_recipe(const Fp8Recipe& recipe) {
+  std::vector<Mlp*> mlps;
+  if (mlp_) mlps.push_back(&*mlp_);
+  if (moe_ && moe_->shared) mlps.push_back(&*moe_->shared);
+  std::vector<Linear*> linears;
+  attention_->linears(linears);
+  for (Mlp* mlp : mlps) mlp->linears(linears);
+  for (Linear* linear : linears) linear->weight.fp8 = recipe;
+  // Scales of a tensor's own follow from numbers that its producer can find while it writes them.
+  input_norm_.amax = mlp_norm_.amax = recipe.needs_amax();
+  for (Mlp* mlp : mlps) mlp->options.activation.amax = recipe.needs_amax();
 }
 
 void DecoderLayer::params(std::vector<Param*>& list) {

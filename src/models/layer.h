@@ -47,6 +47,7 @@ class DecoderLayer {
   Var forward(Context& ctx, const Var& x, const LayerInput& input) const;
 
  private:
+  void set_recipe(const Fp8Recipe& recipe);
   Var attend(Context& ctx, const Var& normalised, const LayerInput& input) const;
   Var feed_forward(Context& ctx, const Var& normalised, const LayerInput& input) const;
 

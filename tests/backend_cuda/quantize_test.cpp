@@ -214,10 +214,11 @@ TEST_F(CudaQuantize, NormsAndActivationsFindTheLargestNumberTheyWrite) {
         Twin in = random(dtype, wide, 3);
         Tensor dx(device_arena(), dtype, wide, "test");
         cuda().activation.forward(cuda_stream(),
-                                  {in.device, y, Activation::kSilu, gated, found.as<float>()});
+                                  {in.device, y, Activation::kSilu, gated, {}, found.as<float>()});
         expect_found(y);
         cuda().activation.backward(
-            cuda_stream(), {x.device, in.device, dx, Activation::kSilu, gated, found.as<float>()});
+            cuda_stream(),
+            {x.device, in.device, dx, Activation::kSilu, gated, {}, found.as<float>()});
         expect_found(dx);
       }
     }
