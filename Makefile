@@ -1,5 +1,5 @@
 .DEFAULT_GOAL := help
-.PHONY: help setup build bundle test test-full test-unit test-asan test-tsan fuzz demo bench check format clean
+.PHONY: help setup build bundle test test-full test-unit test-asan test-tsan test-deb fuzz demo bench check format clean
 
 help:  ## list these targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -31,6 +31,9 @@ test-asan: setup  ## address and undefined-behaviour sanitizers
 test-tsan: setup  ## thread sanitizer
 	@tools/run_tests.sh tsan
 
+test-deb: build  ## install the Debian package into a root of its own and train there (as root)
+	@tools/test_deb.sh build
+
 fuzz:  ## search for files that readers do not stand; SECONDS=60 for each reader
 	@tools/setup.sh clang-16 libclang-rt-16-dev
 	@tools/fuzz.sh $(or $(SECONDS),60)
@@ -44,7 +47,7 @@ bench: setup  ## build and run the benchmarks
 	@bench/cpu.sh
 
 check: setup  ## formatting, layers, headers and source rules
-	@for check in tools/check_*.sh; do $$check || failed=1; done; test -z "$$failed"
+	@for check in format layers headers rules; do tools/check_$$check.sh || failed=1; done; test -z "$$failed"
 
 format: setup  ## apply clang-format to all sources
 	@tools/check_format.sh --fix

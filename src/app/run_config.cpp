@@ -358,17 +358,30 @@ void check_data(const RunConfig& run, Problems& out) {
   check_split(run.data.split_weights(), out);
 }
 
-void check_precision(const RunConfig& run, Problems& out) {
-  append(out, run.precision.problems());
-  append(out, run.optim.dtype_problems(run.precision.model_dtype()));
+void check_fp8(const RunConfig& run, Problems& out) {
+  const ParallelConfig& parallel = run.parallel;
   append(out, run.fp8.problems(run.model, run.precision.model_dtype(),
-                               run.parallel.tensor_model_parallel_size));
+                               parallel.tensor_model_parallel_size));
+  // Scales of blocks are read four at a time, one for each row of a product.
+  std::int64_t tokens = run.batch.micro_batch_size * run.data.seq_length;
+  std::int64_t parts = parallel.context_parallel_size * parallel.tensor_model_parallel_size;
+  if (run.fp8.used() && run.fp8.scaling() == Fp8Scaling::kBlockwise && tokens % (4 * parts) != 0) {
+    out.push_back(concat("--fp8-recipe: blockwise needs micro-batches of a multiple of ", 4 * parts,
+                         " tokens, they have ", tokens,
+                         "; change --seq-length or --micro-batch-size, or take tensorwise"));
+  }
   ShardingStrategy strategy = run.parallel.data_parallel_sharding_strategy;
   if (run.fp8.fp8_param_gather && strategy != ShardingStrategy::kOptim &&
       strategy != ShardingStrategy::kOptimGrads) {
     out.push_back(
         "--fp8-param-gather: needs --data-parallel-sharding-strategy optim or optim_grads");
   }
+}
+
+void check_precision(const RunConfig& run, Problems& out) {
+  append(out, run.precision.problems());
+  append(out, run.optim.dtype_problems(run.precision.model_dtype()));
+  check_fp8(run, out);
   if (run.precision.fp64 && run.runtime.device == DeviceKind::kCuda) {
     out.push_back("--fp64: is for the CPU; use --device cpu");
   }

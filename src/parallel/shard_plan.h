@@ -68,7 +68,9 @@ class ShardPlan {
   Group& shards(int bucket) const { return *owners(bucket).shards; }
   Group& dense_shards() const { return *dense_.shards; }  // of all that is not of experts
   Group& replicas(int bucket) const { return *owners(bucket).replicas; }
-  Group& replicas(const Param& param) const { return replicas(place(param).bucket); }
+  Group& replicas(const Param& param) const {
+    return *(param.split.of_experts() ? experts_ : dense_).replicas;
+  }
   // Whether this rank keeps only its part of what the strategy `from` begins to share out.
   bool splits(ShardingStrategy from) const {
     bool shared = dense_.shards->size() > 1 || experts_.shards->size() > 1;

@@ -209,7 +209,6 @@ std::map<std::string, std::vector<std::uint8_t>> weight_bytes(const TinyRun& run
   std::map<std::string, std::vector<std::uint8_t>> all;
   std::mutex mutex;
   with_engines(run, Dtype::kBf16, [&](Engine& engine) {
-    const Group& tp = engine.mesh().tp();
     for (const Param* param : engine.store().params()) {
       if (!param->fp8.used()) continue;
       Quantized value = engine.store().quantized(*param);
@@ -224,7 +223,7 @@ std::map<std::string, std::vector<std::uint8_t>> weight_bytes(const TinyRun& run
       std::vector<std::uint8_t>& global = all[param->name];
       global.resize(static_cast<std::size_t>(param->shape.numel()));
       for (const ElementRun& run_of :
-           element_runs(param->shape, param->split, tp.size(), tp.rank())) {
+           element_runs(param->shape, param->split, part_of(param->split, engine.mesh()))) {
         std::copy_n(bytes + run_of.local, run_of.count, global.begin() + run_of.global);
       }
     }

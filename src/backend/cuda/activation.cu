@@ -201,9 +201,9 @@ void launch_forward(CudaQueue& queue, const ActivationForwardArgs& args, Sizes s
   const std::int64_t packs = sizes.columns / N;
   const RowGrid grid = row_grid(sizes.rows, packs);
   const auto kernel = args.gated ? forward_kernel<T, N, true> : forward_kernel<T, N, false>;
-  kernel<<<grid.blocks, grid.threads, 0, queue.stream()>>>(
-      address<T>(args.x), address<T>(args.y), sizes.rows, packs, args.kind, limits_of(args.limits),
-      args.amax);
+  kernel<<<grid.blocks, grid.threads, 0, queue.stream()>>>(address<T>(args.x), address<T>(args.y),
+                                                           sizes.rows, packs, args.kind,
+                                                           limits_of(args.limits), args.amax);
   check_launch("activation forward");
 }
 
@@ -212,10 +212,9 @@ void launch_backward(CudaQueue& queue, const ActivationBackwardArgs& args, Sizes
   const std::int64_t packs = sizes.columns / N;
   const RowGrid grid = row_grid(sizes.rows, packs);
   const auto kernel = args.gated ? backward_kernel<T, N, true> : backward_kernel<T, N, false>;
-  kernel<<<grid.blocks, grid.threads, 0, queue.stream()>>>(address<T>(args.dy), address<T>(args.x),
-                                                           address<T>(args.dx), sizes.rows, packs,
-                                                           args.kind, limits_of(args.limits),
-                                                           args.amax);
+  kernel<<<grid.blocks, grid.threads, 0, queue.stream()>>>(
+      address<T>(args.dy), address<T>(args.x), address<T>(args.dx), sizes.rows, packs, args.kind,
+      limits_of(args.limits), args.amax);
   check_launch("activation backward");
 }
 

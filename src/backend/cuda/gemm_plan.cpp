@@ -84,8 +84,7 @@ void GemmPlan::set(cublasLtMatmulDescAttributes_t what, const Value& value) {
 }
 
 // The library counts columns first, so its first factor is b and its second a.
-GemmPlan::GemmPlan(const GemmShape& shape)
-    : bias_(shape.bias), scaled_(shape.in == Dtype::kU8), alignment_(shape.alignment) {
+GemmPlan::GemmPlan(const GemmShape& shape) : shape_(shape), scaled_(shape.in == Dtype::kU8) {
   check_blas(blas_library().create_operation(&operation_, CUBLAS_COMPUTE_32F, CUDA_R_32F),
              "describe a product");
   set(CUBLASLT_MATMUL_DESC_TRANSA, shape.transpose_b ? CUBLAS_OP_T : CUBLAS_OP_N);
@@ -126,7 +125,7 @@ std::vector<cublasLtMatmulHeuristicResult_t> GemmPlan::proposals(cublasLtHandle_
   for (auto what :
        {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES,
         CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES}) {
-    if (alignment_ < kGemmAlignment) prefer(what, alignment_);
+    if (shape_.alignment < kGemmAlignment) prefer(what, shape_.alignment);
   }
   std::vector<cublasLtMatmulHeuristicResult_t> found(static_cast<std::size_t>(most));
   int count = 0;
@@ -136,7 +135,8 @@ std::vector<cublasLtMatmulHeuristicResult_t> GemmPlan::proposals(cublasLtHandle_
   blas_library().destroy_preference(preference);
   BEV_CHECK(
       status == CUBLAS_STATUS_SUCCESS && count > 0, ErrorKind::kDevice,
-      "cuBLASLt: no algorithm for a product",
+      "cuBLASLt: no algorithm for a product to [", shape_.m, ", ", shape_.n, "] over ", shape_.k,
+      " in ", name_of(shape_.out),
       scaled_ ? " of 8-bit floats; they need compute capability 8.9, blocks of scales 9.0" : "",
       ": ", blas_library().status_text(status));
   found.resize(static_cast<std::size_t>(count));
@@ -144,7 +144,7 @@ std::vector<cublasLtMatmulHeuristicResult_t> GemmPlan::proposals(cublasLtHandle_
 }
 
 void GemmPlan::point(const GemmCall& call) {
-  if (bias_) set(CUBLASLT_MATMUL_DESC_BIAS_POINTER, call.bias);
+  if (shape_.bias) set(CUBLASLT_MATMUL_DESC_BIAS_POINTER, call.bias);
   if (!scaled_) return;
   set(CUBLASLT_MATMUL_DESC_A_SCALE_POINTER, call.b_scales);
   set(CUBLASLT_MATMUL_DESC_B_SCALE_POINTER, call.a_scales);

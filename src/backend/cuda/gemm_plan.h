@@ -77,8 +77,8 @@ class GemmPlan {
   template <class Value>
   void set(cublasLtMatmulDescAttributes_t what, const Value& value);
 
-  bool bias_, scaled_;
-  std::uint32_t alignment_;
+  GemmShape shape_;
+  bool scaled_;
   cublasLtMatmulDesc_t operation_ = nullptr;
   cublasLtMatrixLayout_t first_ = nullptr, second_ = nullptr, result_ = nullptr;
   cublasLtMatmulAlgo_t algorithm_{};

@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
 # Installs the Debian package of a build into a root of its own, fresh from debootstrap, with what the package asks
 # for and nothing else, and trains there. Needs root and Debian's archive.
-# usage: tools/check_deb_root.sh BUILD_FOLDER
+# usage: tools/test_deb.sh BUILD_FOLDER
 set -euo pipefail
-build=$(cd "${1:?usage: tools/check_deb_root.sh BUILD_FOLDER}" && pwd)
-[[ $(id -u) == 0 ]] || { echo "check_deb_root: a root of its own needs the rights of root: run it with sudo" >&2; exit 2; }
+build=$(cd "${1:?usage: tools/test_deb.sh BUILD_FOLDER}" && pwd)
+[[ $(id -u) == 0 ]] || { echo "test_deb: a root of its own needs the rights of root: run it with sudo" >&2; exit 2; }
 command -v debootstrap >/dev/null || apt-get install --yes debootstrap
 work=$(mktemp -d)
 trap 'umount "$work/root/proc" 2>/dev/null || true; rm -rf --one-file-system "$work"' EXIT
@@ -30,5 +30,5 @@ inside bevatron train --family llama --num-layers 2 --hidden-size 64 --ffn-hidde
 inside bevatron checkpoint verify /tmp/saved
 inside apt-get purge --yes bevatron >"$work/log" 2>&1
 left=$(inside find /usr -path /usr/share/doc -prune -o -name '*bevatron*' -print)
-[[ -z $left ]] || { echo "check_deb_root: removing the package leaves $left" >&2; exit 1; }
+[[ -z $left ]] || { echo "test_deb: removing the package leaves $left" >&2; exit 1; }
 echo "deb: installs into a clean root, trains, and goes without a trace"
