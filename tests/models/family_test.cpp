@@ -271,6 +271,17 @@ TEST(Family, WhatAConfigJsonCannotSayIsNotExported) {
   expect_error(ErrorKind::kConfig, {"i32"}, [&] { to_hf(preset("llama-tiny"), Dtype::kI32); });
 }
 
+TEST(Family, AWidthThatNoLayerHasIsNotExported) {
+  for (const char* name : {"mixtral-8x7b", "gpt-oss-20b"}) {
+    ModelConfig config = preset(name);
+    config.moe.ffn_hidden_size = 96;
+    ModelConfig back = from_hf(to_hf(config, Dtype::kF32));
+    EXPECT_EQ(back.expert_ffn_size(), 96) << name;
+    config.moe.layer_freq = {2};
+    expect_error(ErrorKind::kConfig, {"cannot express"}, [&] { to_hf(config, Dtype::kF32); });
+  }
+}
+
 TEST(Family, DropoutIsExportedButNotRead) {
   ModelConfig config = preset("gpt2-124m");
   config.hidden_dropout = 0.1;
