@@ -11,7 +11,7 @@ trap 'rm -rf "$folder"' EXIT
 train() {
   "$program" train --mock-data --num-layers 12 --hidden-size 768 --num-attention-heads 12 --vocab-size 1000 \
     --seq-length 128 --max-position-embeddings 128 --global-batch-size 1 --lr 0.001 --loss-svg= --log-interval 100 \
-    --save-interval 2 --most-recent-k 1 --save "$folder/saved" "$@" 2>&1
+    --most-recent-k 1 --save "$folder/saved" "$@" 2>&1
 }
 # "SECONDS WAITED" of every save.
 saves() { sed -nE 's/^saved .* in ([0-9.]+) s; training waited ([0-9.]+) s$/\1 \2/p'; }
@@ -29,13 +29,14 @@ plain_write() {
 
 : >"$folder/pairs" >"$folder/async"
 for _ in 1 2 3 4 5 6 7 8; do
-  saved=$(train --no-async-save --train-iters 2 | saves)
+  saved=$(train --no-async-save --save-interval 2 --train-iters 2 | saves)
   shard=$(ls "$folder"/saved/iter_*/shard_00000.safetensors)
   echo "$saved $(plain_write "$shard")" >>"$folder/pairs"
 done
 bytes=$(stat -c %s "$shard")
 for _ in 1 2 3; do
-  train --train-iters 7 | saves | head -n -1 >>"$folder/async"  # nothing runs beside the last one
+  # Far enough apart that none waits for the one before; nothing runs beside the last one.
+  train --save-interval 6 --train-iters 25 | saves | head -n -1 >>"$folder/async"
 done
 
 read -r save _ _ <<<"$(cut -d' ' -f1 "$folder/pairs" | middle)"
