@@ -2,18 +2,11 @@
 
 #include "autograd/op_scope.h"
 #include "base/error.h"
+#include "ops/copy_columns.h"
 
 namespace bev {
 
 namespace {
-
-// Columns [begin, begin + count) of a row, between tensors.
-void copy_columns(Context& ctx, const Tensor& from, std::int64_t from_begin, const Tensor& to,
-                  std::int64_t to_begin, std::int64_t count) {
-  ctx.kernels.elementwise.copy_rows(
-      ctx.stream, {from.view().address(from_begin), to.view().address(to_begin), from.dtype(),
-                   from.shape()[0], count, from.shape()[1], to.shape()[1]});
-}
 
 // The gradient, or zeros where none came.
 Tensor or_zeros(Context& ctx, Tensor gradient, const Shape& shape) {

@@ -1,4 +1,5 @@
 #include "autograd/op_scope.h"
+#include "ops/copy_columns.h"
 #include "ops/parallel_linear.h"
 
 namespace bev {
@@ -20,14 +21,6 @@ void copy_keys(Context& ctx, const Tensor& rows, const Tensor& parts, std::int64
       ctx.kernels.elementwise.copy_rows(ctx.stream, args);
     }
   }
-}
-
-// Columns [begin, begin + count) of every row from one tensor to another.
-void copy_columns(Context& ctx, const Tensor& from, std::int64_t from_begin, const Tensor& to,
-                  std::int64_t to_begin, std::int64_t count) {
-  ctx.kernels.elementwise.copy_rows(
-      ctx.stream, {from.view().address(from_begin), to.view().address(to_begin), from.dtype(),
-                   from.shape()[0], count, from.shape()[1], to.shape()[1]});
 }
 
 }  // namespace

@@ -160,17 +160,9 @@ __device__ void store_pair(T* to, float first, float second) {
   *reinterpret_cast<std::uint32_t*>(to) = cuda_attention::pack<T>(first, second);
 }
 
-template <class T>
-struct Product {
-  const T *in, *w, *bias;
-  T* out;
-  const std::int32_t* offsets;
-  int rows, depth, columns, experts;
-};
-
 // out = in w^T where w is [experts, columns, depth], or in w where it is [experts, depth, columns].
 template <class T, bool kInput>
-__global__ void __launch_bounds__(kBlockThreads, 2) product_kernel(Product<T> args) {
+__global__ void __launch_bounds__(kBlockThreads, 2) product_kernel(RowProduct<T> args) {
   const RowTile tile =
       find_tile<kSize>(args.offsets, args.experts, args.rows, static_cast<int>(blockIdx.y));
   if (tile.expert < 0) return;
@@ -200,15 +192,6 @@ __global__ void __launch_bounds__(kBlockThreads, 2) product_kernel(Product<T> ar
     store_pair(args.out + r * args.columns + n, a, b);
   });
 }
-
-template <class T, class G>
-struct WeightProduct {
-  const T *x, *y;
-  G* w;
-  const std::int32_t* offsets;
-  int rows_of_w, columns;
-  float beta;
-};
 
 // w = beta w + y^T x of each expert's rows.
 template <class T, class G>
@@ -250,23 +233,9 @@ void launch(const Stream& stream, void (*kernel)(Args), dim3 blocks, int shared_
   check_launch("grouped product");
 }
 
-template <class T>
-T* typed(const View& view) {
-  return static_cast<T*>(view.data);
-}
-
 template <class T, bool kInput>
 void run_product(const Stream& stream, const GroupedArgs& args) {
-  const View &in = kInput ? args.y : args.x, &out = kInput ? args.x : args.y;
-  const Product<T> work{typed<T>(in),
-                        typed<T>(args.w),
-                        kInput ? nullptr : typed<T>(args.bias),
-                        typed<T>(out),
-                        args.offsets,
-                        static_cast<int>(in.shape[0]),
-                        static_cast<int>(in.shape[1]),
-                        static_cast<int>(out.shape[1]),
-                        static_cast<int>(args.w.shape[0])};
+  const RowProduct<T> work = row_product<T>(args, kInput);
   if (work.rows == 0) return;
   const dim3 blocks(static_cast<unsigned>(ceil_div(work.columns, kSize)),
                     static_cast<unsigned>(most_tiles(work.rows, work.experts, kSize)));
@@ -275,13 +244,7 @@ void run_product(const Stream& stream, const GroupedArgs& args) {
 
 template <class T, class G>
 void run_weight(const Stream& stream, const GroupedArgs& args) {
-  const WeightProduct<T, G> work{typed<T>(args.x),
-                                 typed<T>(args.y),
-                                 typed<G>(args.w),
-                                 args.offsets,
-                                 static_cast<int>(args.w.shape[1]),
-                                 static_cast<int>(args.w.shape[2]),
-                                 static_cast<float>(args.beta)};
+  const WeightProduct<T, G> work = weight_product<T, G>(args);
   const dim3 blocks(static_cast<unsigned>(ceil_div(work.columns, kSize)),
                     static_cast<unsigned>(ceil_div(work.rows_of_w, kSize)),
                     static_cast<unsigned>(args.w.shape[0]));

@@ -3,7 +3,6 @@
 #include "backend/cuda/grid.cuh"
 #include "backend/cuda/grouped_tiles.cuh"
 #include "backend/cuda/moe_parts.h"
-#include "backend/cuda/values.cuh"
 
 namespace bev::cuda {
 
@@ -47,17 +46,9 @@ __device__ void for_sums(const float (&sums)[kEach][kEach], const Body& body) {
   }
 }
 
-template <class T>
-struct Grouped {
-  T *in, *w, *out;  // of the forward; the other way round for the input's gradient
-  const T* bias;
-  const std::int32_t* offsets;
-  int rows, depth, columns, experts;
-};
-
 // out = in w^T, or in w where kTransposed is false.
 template <class T, bool kTransposed>
-__global__ void __launch_bounds__(kSide* kSide) grouped_kernel(Grouped<T> args) {
+__global__ void __launch_bounds__(kSide* kSide) grouped_kernel(RowProduct<T> args) {
   const RowTile tile =
       find_tile<kTile>(args.offsets, args.experts, args.rows, static_cast<int>(blockIdx.x));
   if (tile.expert < 0) return;
@@ -90,7 +81,7 @@ __global__ void __launch_bounds__(kSide* kSide) grouped_kernel(Grouped<T> args) 
 }
 
 template <class T, bool kTransposed>
-void launch_grouped(const Stream& stream, const Grouped<T>& args) {
+void launch_grouped(const Stream& stream, const RowProduct<T>& args) {
   if (args.rows == 0 || args.columns == 0) return;
   const dim3 blocks(static_cast<unsigned>(most_tiles(args.rows, args.experts, kTile)),
                     static_cast<unsigned>(ceil_div(args.columns, kTile)));
@@ -99,16 +90,7 @@ void launch_grouped(const Stream& stream, const Grouped<T>& args) {
 }
 
 template <class T, class G>
-struct GroupedWeight {
-  const T *x, *y;
-  G* w;
-  const std::int32_t* offsets;
-  int rows_of_w, columns;
-  float beta;
-};
-
-template <class T, class G>
-__global__ void __launch_bounds__(kSide* kSide) grouped_weight_kernel(GroupedWeight<T, G> args) {
+__global__ void __launch_bounds__(kSide* kSide) grouped_weight_kernel(WeightProduct<T, G> args) {
   const int expert = static_cast<int>(blockIdx.z);
   const std::int64_t begin = args.offsets[expert];
   const int count = args.offsets[expert + 1] - static_cast<int>(begin);
@@ -137,13 +119,7 @@ __global__ void __launch_bounds__(kSide* kSide) grouped_weight_kernel(GroupedWei
 
 template <class T, class G>
 void launch_weight(const Stream& stream, const GroupedArgs& args) {
-  const GroupedWeight<T, G> work{address<T>(args.x),
-                                 address<T>(args.y),
-                                 address<G>(args.w),
-                                 args.offsets,
-                                 static_cast<int>(args.w.shape[1]),
-                                 static_cast<int>(args.w.shape[2]),
-                                 static_cast<float>(args.beta)};
+  const WeightProduct<T, G> work = weight_product<T, G>(args);
   if (args.w.numel() == 0) return;
   const dim3 blocks(static_cast<unsigned>(ceil_div(work.columns, kTile)),
                     static_cast<unsigned>(ceil_div(work.rows_of_w, kTile)),
@@ -187,20 +163,14 @@ void visit_gradient(const View& gradient, const F& f) {
 void grouped_plain(const Stream& stream, const GroupedArgs& args) {
   visit_value(args.x.dtype, [&](auto type) {
     using T = decltype(type);
-    launch_grouped<T, true>(
-        stream, {address<T>(args.x), address<T>(args.w), address<T>(args.y), address<T>(args.bias),
-                 args.offsets, static_cast<int>(args.x.shape[0]), static_cast<int>(args.x.shape[1]),
-                 static_cast<int>(args.y.shape[1]), static_cast<int>(args.w.shape[0])});
+    launch_grouped<T, true>(stream, row_product<T>(args, false));
   });
 }
 
 void grouped_input_plain(const Stream& stream, const GroupedArgs& args) {
   visit_value(args.x.dtype, [&](auto type) {
     using T = decltype(type);
-    launch_grouped<T, false>(
-        stream, {address<T>(args.y), address<T>(args.w), address<T>(args.x), nullptr, args.offsets,
-                 static_cast<int>(args.y.shape[0]), static_cast<int>(args.y.shape[1]),
-                 static_cast<int>(args.x.shape[1]), static_cast<int>(args.w.shape[0])});
+    launch_grouped<T, false>(stream, row_product<T>(args, true));
   });
 }
 

@@ -1,12 +1,57 @@
-// Which tile of which expert's rows a block has. The number of rows of each expert is known on the
-// device only, so the grid has a block for every tile that there might be.
+// What the kernels of grouped products share: their arguments, and which tile of which expert's
+// rows a block has. The number of rows of each expert is known on the device only, so the grid has
+// a block for every tile that there might be.
 #pragma once
 
 #include <cstdint>
 
 #include "backend/cuda/reduce.cuh"
+#include "backend/cuda/values.cuh"
+#include "kernels/moe.h"
 
 namespace bev::cuda {
+
+// out = in w^T + bias: y of x, or x of y, which takes w as it is.
+template <class T>
+struct RowProduct {
+  const T *in, *w, *bias;
+  T* out;
+  const std::int32_t* offsets;
+  int rows, depth, columns, experts;
+};
+template <class T>
+RowProduct<T> row_product(const GroupedArgs& args, bool of_input) {
+  const View &in = of_input ? args.y : args.x, &out = of_input ? args.x : args.y;
+  return {address<T>(in),
+          address<T>(args.w),
+          of_input ? nullptr : address<T>(args.bias),
+          address<T>(out),
+          args.offsets,
+          static_cast<int>(in.shape[0]),
+          static_cast<int>(in.shape[1]),
+          static_cast<int>(out.shape[1]),
+          static_cast<int>(args.w.shape[0])};
+}
+
+// w = beta w + y^T x of each expert's rows.
+template <class T, class G>
+struct WeightProduct {
+  const T *x, *y;
+  G* w;
+  const std::int32_t* offsets;
+  int rows_of_w, columns;
+  float beta;
+};
+template <class T, class G>
+WeightProduct<T, G> weight_product(const GroupedArgs& args) {
+  return {address<T>(args.x),
+          address<T>(args.y),
+          address<G>(args.w),
+          args.offsets,
+          static_cast<int>(args.w.shape[1]),
+          static_cast<int>(args.w.shape[2]),
+          static_cast<float>(args.beta)};
+}
 
 // At most so many tiles of kRows rows have `rows` rows of `experts` experts and those of nobody.
 constexpr std::int64_t most_tiles(std::int64_t rows, std::int64_t experts, int tile_rows) {

@@ -1,0 +1,16 @@
+// Columns between tensors of rows.
+#pragma once
+
+#include "autograd/context.h"
+
+namespace bev {
+
+// `count` columns of every row, from `from_begin` on of one tensor to `to_begin` on of another.
+inline void copy_columns(Context& ctx, const Tensor& from, std::int64_t from_begin,
+                         const Tensor& to, std::int64_t to_begin, std::int64_t count) {
+  ctx.kernels.elementwise.copy_rows(
+      ctx.stream, {from.view().address(from_begin), to.view().address(to_begin), from.dtype(),
+                   from.shape()[0], count, from.shape()[1], to.shape()[1]});
+}
+
+}  // namespace bev
