@@ -116,12 +116,9 @@ struct Width {
   std::int64_t size;
 };
 std::vector<Width> mlp_widths(const ModelConfig& model) {
-  std::int64_t sparse = 0;
-  for (std::int64_t i = 0; i < model.num_layers; ++i) sparse += model.moe.in_layer(i) ? 1 : 0;
   std::vector<Width> widths;
-  if (sparse < model.num_layers) widths.push_back({"--ffn-hidden-size", model.ffn_size()});
-  if (sparse == 0) return widths;
-  if (model.moe.shared_expert_size > 0) {
+  if (model.has_dense_layers()) widths.push_back({"--ffn-hidden-size", model.ffn_size()});
+  if (model.moe.any() && model.moe.shared_expert_size > 0) {
     widths.push_back({"--moe-shared-expert-intermediate-size", model.moe.shared_expert_size});
   }
   return widths;

@@ -263,6 +263,13 @@ void ModelConfig::fields(FieldList& list) {
   moe_training.fields(list);
 }
 
+bool ModelConfig::has_dense_layers() const {
+  for (std::int64_t layer = 0; layer < num_layers; ++layer) {
+    if (!moe.in_layer(layer)) return true;
+  }
+  return false;
+}
+
 std::int64_t ModelConfig::ffn_size() const {
   if (ffn_hidden_size > 0) return ffn_hidden_size;
   return gated ? std::max<std::int64_t>(64, 8 * hidden_size / (3 * 64) * 64) : 4 * hidden_size;

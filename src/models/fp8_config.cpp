@@ -106,7 +106,21 @@ std::vector<std::string> Fp8Config::problems(const ModelConfig& model, Dtype dty
                              : "; change the size or leave it off"));
   };
   check("--hidden-size", "rows", model.hidden_size, 1);
-  check("--ffn-hidden-size", "an inner size", model.ffn_size(), tp);
+  if (model.has_dense_layers()) check("--ffn-hidden-size", "an inner size", model.ffn_size(), tp);
+  if (model.moe.any()) {
+    check("--moe-shared-expert-intermediate-size", "an inner size", model.moe.shared_expert_size,
+          tp);
+  }
+  if (model.multi_latent_attention) {
+    std::int64_t count = model.num_attention_heads, rope = model.qk_pos_emb_head_dim;
+    check("--q-lora-rank", "latents", model.q_lora_rank, 1);
+    check("--kv-lora-rank", "latents", model.kv_lora_rank, 1);
+    check("--qk-pos-emb-head-dim", "latents and a key", model.kv_lora_rank + rope, 1);
+    check("--qk-head-dim", "queries", count * (model.qk_head_dim + rope), tp);
+    check("--v-head-dim", "keys and values", count * (model.qk_head_dim + model.v_head_dim), tp);
+    check("--v-head-dim", "heads", count * model.v_head_dim, tp);
+    return out;
+  }
   check("--num-attention-heads", "heads", heads, tp);
   // Blocks that reach from queries into keys would hold other rows where tp cuts both.
   std::int64_t keys = model.kv_heads() * model.head_size();

@@ -171,19 +171,10 @@ ModelConfig canonical(const ModelConfig& config) {
   return result;
 }
 
-namespace {
-bool has_dense_layers(const ModelConfig& config) {
-  for (std::int64_t layer = 0; layer < config.num_layers; ++layer) {
-    if (!config.moe.in_layer(layer)) return true;
-  }
-  return false;
-}
-}  // namespace
-
 std::vector<std::string> differing_fields(const ModelConfig& a, const ModelConfig& b) {
   ModelConfig left = a, right = b;
   // Nothing has the width of a dense MLP where all layers have experts.
-  if (!has_dense_layers(a) && !has_dense_layers(b)) right.ffn_hidden_size = left.ffn_hidden_size;
+  if (!a.has_dense_layers() && !b.has_dense_layers()) right.ffn_hidden_size = left.ffn_hidden_size;
   FieldList left_list, right_list;
   left.fields(left_list);
   right.fields(right_list);

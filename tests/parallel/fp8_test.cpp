@@ -1,4 +1,5 @@
 // Linear layers in 8-bit floats: every recipe trains, and layouts give one rank's answer.
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <map>
@@ -6,6 +7,7 @@
 
 #include "backend/cpu/cpu_kernels.h"
 #include "comm/world.h"
+#include "models/family.h"
 #include "tests/support/layouts.h"
 
 namespace bev::test {
@@ -274,6 +276,13 @@ TEST(Fp8, SizesThatNoProductTakesAreNamed) {
   EXPECT_EQ(fp8.problems(tiny_llama(), Dtype::kBf16, 1).size(), 4u);
   EXPECT_EQ(fp8.problems(fp8_llama(false), Dtype::kBf16, 8).size(), 2u);
   EXPECT_EQ(fp8.problems(fp8_llama(false), Dtype::kF64, 1).size(), 1u);
+  // Latents are linear layers too, and a width that no layer has is none.
+  EXPECT_TRUE(fp8.problems(preset("deepseek-v3"), Dtype::kBf16, 8).empty());
+  Fp8Config blocks = fp8;
+  blocks.fp8_recipe = Fp8Scaling::kBlockwise;
+  EXPECT_THAT(blocks.problems(preset("deepseek-v3"), Dtype::kBf16, 1),
+              testing::ElementsAre(testing::HasSubstr("--qk-pos-emb-head-dim")));
+  EXPECT_TRUE(blocks.problems(preset("qwen3-30b-a3b"), Dtype::kBf16, 1).empty());
   Fp8Config both = fp8;
   both.fp4_format = Fp4FormatChoice::kE2m1;
   EXPECT_EQ(both.problems(fp8_llama(false), Dtype::kBf16, 1).size(), 1u);
