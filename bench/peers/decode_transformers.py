@@ -9,7 +9,7 @@ from transformers import GPT2Config, GPT2LMHeadModel
 model_name, mode, batch = sys.argv[1], sys.argv[2], int(sys.argv[3])
 new_tokens = int(sys.argv[4]) if len(sys.argv) > 4 else 64
 assert model_name == "gpt2-124m"
-torch.set_num_threads(os.cpu_count())
+torch.set_num_threads(len(os.sched_getaffinity(0)))
 torch.manual_seed(0)
 dtype = torch.bfloat16 if mode == "bf16" else torch.float32
 model = GPT2LMHeadModel(GPT2Config(eos_token_id=None, bos_token_id=None)).to(dtype).eval()

@@ -1,10 +1,16 @@
 #include "base/thread_pool.h"
 
+#include <sched.h>
+#include <sys/mman.h>
+
 #include <algorithm>
 #include <atomic>
+#include <cmath>
 #include <condition_variable>
+#include <fstream>
 #include <mutex>
 #include <new>
+#include <sstream>
 #include <system_error>
 #include <thread>
 #include <vector>
@@ -17,9 +23,11 @@ namespace {
 // Workers spin this often before they sleep: products follow each other within microseconds.
 constexpr int kSpins = 4000;
 
-constexpr std::align_val_t kLine{64};
+// Scratch memory lies in huge pages where the system has them: products walk through all of it.
+constexpr std::size_t kHugePage = std::size_t{2} << 20;
+constexpr std::align_val_t kAlignment{kHugePage};
 struct FreeAligned {
-  void operator()(std::byte* memory) const { ::operator delete(memory, kLine); }
+  void operator()(std::byte* memory) const { ::operator delete(memory, kAlignment); }
 };
 
 inline void relax() {
@@ -28,6 +36,22 @@ inline void relax() {
 #else
   std::this_thread::yield();
 #endif
+}
+
+// The least that the control groups (version 2) around this process allow.
+int cgroup_threads() {
+  std::ifstream groups("/proc/self/cgroup");
+  std::string line, path;
+  while (std::getline(groups, line)) {
+    if (line.starts_with("0::")) path = line.substr(3);
+  }
+  int threads = kNoQuota;
+  for (;; path.resize(path.rfind('/'))) {
+    std::ifstream file("/sys/fs/cgroup" + path + "/cpu.max");
+    std::string quota;
+    if (std::getline(file, quota)) threads = std::min(threads, quota_threads(quota));
+    if (path.find('/') == std::string::npos) return threads;
+  }
 }
 }  // namespace
 
@@ -90,7 +114,19 @@ ThreadPool::ThreadPool(int threads) : state_(std::make_unique<State>()) {
   }
 }
 
-int machine_threads() { return std::max(1, static_cast<int>(std::thread::hardware_concurrency())); }
+int quota_threads(const std::string& cpu_max) {
+  std::istringstream words(cpu_max);
+  double quota = 0, period = 0;
+  if (!(words >> quota >> period) || quota <= 0 || period <= 0) return kNoQuota;
+  return static_cast<int>(std::min<double>(std::ceil(quota / period), kNoQuota));
+}
+
+int machine_threads() {
+  int threads = static_cast<int>(std::thread::hardware_concurrency());
+  cpu_set_t allowed;
+  if (sched_getaffinity(0, sizeof(allowed), &allowed) == 0) threads = CPU_COUNT(&allowed);
+  return std::max(1, std::min(threads, cgroup_threads()));
+}
 
 ThreadPool::~ThreadPool() { state_->stop_and_join(); }
 
@@ -100,7 +136,9 @@ std::byte* ThreadPool::scratch(std::size_t bytes) {
   if (bytes > state_->scratch_bytes) {
     state_->scratch.reset();
     state_->scratch_bytes = 0;
-    state_->scratch.reset(static_cast<std::byte*>(::operator new(bytes, kLine)));
+    bytes = (bytes + kHugePage - 1) / kHugePage * kHugePage;
+    state_->scratch.reset(static_cast<std::byte*>(::operator new(bytes, kAlignment)));
+    ::madvise(state_->scratch.get(), bytes, MADV_HUGEPAGE);
     state_->scratch_bytes = bytes;
   }
   return state_->scratch.get();

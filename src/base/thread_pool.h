@@ -5,11 +5,17 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <string>
 
 namespace bev {
 
-// That the machine runs at once; at least 1.
+// That may run at once: what the machine has and what affinity (taskset, mpirun's binding) and the
+// control group's quota (containers) leave of it. At least 1.
 int machine_threads();
+
+// Of a control group's cpu.max: "QUOTA PERIOD" in microseconds, or "max PERIOD".
+constexpr int kNoQuota = 1 << 20;
+int quota_threads(const std::string& cpu_max);
 
 class ThreadPool {
  public:

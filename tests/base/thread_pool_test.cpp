@@ -1,6 +1,7 @@
 #include "base/thread_pool.h"
 
 #include <gtest/gtest.h>
+#include <sched.h>
 
 #include <atomic>
 #include <numeric>
@@ -12,6 +13,29 @@
 
 namespace bev {
 namespace {
+TEST(MachineThreads, AreNoMoreThanAffinityLeaves) {
+  std::thread([] {
+    cpu_set_t allowed, one;
+    ASSERT_EQ(sched_getaffinity(0, sizeof(allowed), &allowed), 0);
+    EXPECT_LE(machine_threads(), CPU_COUNT(&allowed));
+    CPU_ZERO(&one);
+    for (std::size_t cpu = 0; CPU_COUNT(&one) == 0; ++cpu) {
+      if (CPU_ISSET(cpu, &allowed)) CPU_SET(cpu, &one);
+    }
+    ASSERT_EQ(sched_setaffinity(0, sizeof(one), &one), 0);
+    EXPECT_EQ(machine_threads(), 1);
+  }).join();
+}
+
+TEST(MachineThreads, AreNoMoreThanTheQuotaLeaves) {
+  EXPECT_EQ(quota_threads("200000 100000"), 2);
+  EXPECT_EQ(quota_threads("250000 100000"), 3);  // two would leave half a core idle
+  EXPECT_EQ(quota_threads("1000 100000"), 1);
+  for (const char* text : {"max 100000", "", "100000", "-1 100000", "100000 0", "x y"}) {
+    EXPECT_EQ(quota_threads(text), kNoQuota) << text;
+  }
+}
+
 TEST(ThreadPool, RunsEveryPieceOnce) {
   for (int threads : {1, 2, 3, 8}) {
     ThreadPool pool(threads);

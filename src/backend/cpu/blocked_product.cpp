@@ -19,6 +19,34 @@ std::int64_t even_part(std::int64_t total, std::int64_t most, std::int64_t unit)
   return round_up(ceil_div(total, ceil_div(total, most)), unit);
 }
 
+// How a block of c is cut into areas.
+struct Cut {
+  std::int64_t high = 0, wide = 0, down = 0, across = 0;
+
+  // Floats from row to row of an area's sums. Rows that are no power of two apart do not fall on
+  // each other in the caches.
+  std::int64_t stride() const { return wide + kPanelItems; }
+  std::int64_t area_floats() const { return high * stride(); }
+};
+
+Cut cut_block(std::int64_t rows, std::int64_t columns, const TileEngine& engine) {
+  Cut cut{std::min(kAreaRows, rows), std::min(kAreaColumns, columns)};
+  while (ceil_div(rows, cut.high) * ceil_div(columns, cut.wide) < kAreas) {
+    if (cut.high > kLeastRows && (2 * cut.high >= cut.wide || cut.wide <= kLeastColumns)) {
+      cut.high = ceil_div(cut.high, 2);
+    } else if (cut.wide > kLeastColumns) {
+      cut.wide = ceil_div(cut.wide, 2);
+    } else {
+      break;
+    }
+  }
+  cut.high = round_up(cut.high, engine.a_panels * kPanelItems);
+  cut.wide = round_up(cut.wide, engine.b_panels * kPanelItems);
+  cut.down = ceil_div(rows, cut.high);
+  cut.across = ceil_div(columns, cut.wide);
+  return cut;
+}
+
 // A range of items or of depth.
 struct Range {
   std::int64_t begin = 0, count = 0;
@@ -61,10 +89,11 @@ class Driver {
     return operand.packed + (depth_block * panels + number) * panel_bytes();
   }
 
+  std::int64_t most_sums() const;
   void pack(const Range& rows, const Range& columns, const Range& depth);
   void pack_panels(const Operand& operand, std::int64_t first) const;
   void multiply(const Range& rows, const Range& columns, const Range& depth);
-  void sum_area(const Area& area, const Range& depth) const;
+  void sum_area(const Area& area, const Range& depth, float* sums, std::int64_t stride) const;
 
   ThreadPool& pool_;
   const TileEngine& engine_;
@@ -73,8 +102,7 @@ class Driver {
   FinishArea finish_;
   std::int64_t block_depth_ = 0;
   Operand a_, b_;
-  float* sums_ = nullptr;
-  std::int64_t stride_ = 0;
+  float* sums_ = nullptr;  // an area's lie together
 };
 
 Driver::Driver(ThreadPool& pool, const TileEngine& engine, const BlockedProduct& args,
@@ -93,13 +121,24 @@ Driver::Driver(ThreadPool& pool, const TileEngine& engine, const BlockedProduct&
         .block_items = even_part(p.n, kBlockColumns, engine.b_panels * kPanelItems),
         .pack = engine.pack_b};
   block_depth_ = even_part(p.k, kBlockDepth, kDepthStep);
-  // Rows of sums that are no power of two apart do not fall on each other in the caches.
-  stride_ = b_.block_items + kPanelItems;
   const std::int64_t a_bytes = packed_bytes(a_.block_items), b_bytes = packed_bytes(b_.block_items);
-  a_.packed =
-      pool.scratch(static_cast<std::size_t>(a_bytes + b_bytes + a_.block_items * stride_ * 4));
+  a_.packed = pool.scratch(static_cast<std::size_t>(a_bytes + b_bytes + most_sums() * 4));
   b_.packed = a_.packed + a_bytes;
   sums_ = reinterpret_cast<float*>(b_.packed + b_bytes);
+}
+
+// Floats that the sums of any block need: of whole ones, and of what is left at the edges.
+std::int64_t Driver::most_sums() const {
+  const Product& p = args_.product;
+  std::int64_t most = 0;
+  for (std::int64_t rows : {std::min(p.m, a_.block_items), p.m % a_.block_items}) {
+    for (std::int64_t columns : {std::min(p.n, b_.block_items), p.n % b_.block_items}) {
+      if (rows == 0 || columns == 0) continue;
+      const Cut cut = cut_block(rows, columns, engine_);
+      most = std::max(most, cut.down * cut.across * cut.area_floats());
+    }
+  }
+  return most;
 }
 
 void Driver::run() {
@@ -150,32 +189,22 @@ void Driver::pack_panels(const Operand& operand, std::int64_t first) const {
 }
 
 void Driver::multiply(const Range& rows, const Range& columns, const Range& depth) {
-  std::int64_t high = std::min(kAreaRows, rows.count), wide = std::min(kAreaColumns, columns.count);
-  while (ceil_div(rows.count, high) * ceil_div(columns.count, wide) < kAreas) {
-    if (high > kLeastRows && (2 * high >= wide || wide <= kLeastColumns)) {
-      high = ceil_div(high, 2);
-    } else if (wide > kLeastColumns) {
-      wide = ceil_div(wide, 2);
-    } else {
-      break;
-    }
-  }
-  high = round_up(high, engine_.a_panels * kPanelItems);
-  wide = round_up(wide, engine_.b_panels * kPanelItems);
-  const std::int64_t down = ceil_div(rows.count, high), across = ceil_div(columns.count, wide);
-  pool_.run(down * across, [&](std::int64_t piece) {
-    const Range some_rows = part_of(rows.count, high, piece % down * high);
-    const Range some_columns = part_of(columns.count, wide, piece / down * wide);
+  const Cut cut = cut_block(rows.count, columns.count, engine_);
+  pool_.run(cut.down * cut.across, [&](std::int64_t piece) {
+    const Range some_rows = part_of(rows.count, cut.high, piece % cut.down * cut.high);
+    const Range some_columns = part_of(columns.count, cut.wide, piece / cut.down * cut.wide);
     const Area area{some_rows.begin, some_columns.begin, some_rows.count, some_columns.count};
-    sum_area(area, depth);
+    float* sums = sums_ + piece * cut.area_floats();
+    sum_area(area, depth, sums, cut.stride());
     if (depth.begin + depth.count < args_.product.k) return;
     finish_(body_, {rows.begin + area.row, columns.begin + area.column, area.rows, area.columns},
-            sums_ + area.row * stride_ + area.column, stride_);
+            sums, cut.stride());
   });
 }
 
 // Panels of b stay in the first cache while all rows of the area pass by.
-void Driver::sum_area(const Area& area, const Range& depth) const {
+void Driver::sum_area(const Area& area, const Range& depth, float* sums,
+                      std::int64_t stride) const {
   const std::int64_t row_panel = area.row / kPanelItems, column_panel = area.column / kPanelItems;
   const std::int64_t down = ceil_div(area.rows, kPanelItems);
   const std::int64_t across = ceil_div(area.columns, kPanelItems);
@@ -184,16 +213,15 @@ void Driver::sum_area(const Area& area, const Range& depth) const {
     const std::int64_t steps = ceil_div(std::min(step_depth(), depth.count - k), kDepthStep);
     for (std::int64_t j = 0; j < across; j += engine_.b_panels) {
       for (std::int64_t i = 0; i < down; i += engine_.a_panels) {
-        engine_.multiply(
-            {.a = panel(a_, k / step_depth(), row_panel + i),
-             .b = panel(b_, k / step_depth(), column_panel + j),
-             .a_panels = std::min(engine_.a_panels, down - i),
-             .b_panels = std::min(engine_.b_panels, across - j),
-             .panel_bytes = panel_bytes(),
-             .steps = steps,
-             .sums = sums_ + (area.row + i * kPanelItems) * stride_ + area.column + j * kPanelItems,
-             .stride = stride_,
-             .add = depth.begin + k > 0});
+        engine_.multiply({.a = panel(a_, k / step_depth(), row_panel + i),
+                          .b = panel(b_, k / step_depth(), column_panel + j),
+                          .a_panels = std::min(engine_.a_panels, down - i),
+                          .b_panels = std::min(engine_.b_panels, across - j),
+                          .panel_bytes = panel_bytes(),
+                          .steps = steps,
+                          .sums = sums + i * kPanelItems * stride + j * kPanelItems,
+                          .stride = stride,
+                          .add = depth.begin + k > 0});
       }
     }
   }

@@ -15,12 +15,20 @@ namespace bev::cuda {
 using Bfloat = __nv_bfloat16;
 using Half = __half;
 
+// CUDA's types and, for kernels that only need the bits, the host's.
 template <class T>
-inline constexpr Dtype kDtypeOf = Dtype::kF32;
-template <>
-inline constexpr Dtype kDtypeOf<Bfloat> = Dtype::kBf16;
-template <>
-inline constexpr Dtype kDtypeOf<Half> = Dtype::kF16;
+constexpr Dtype dtype_of() {
+  if constexpr (std::is_same_v<T, float>) {
+    return Dtype::kF32;
+  } else if constexpr (std::is_same_v<T, Bfloat> || std::is_same_v<T, Bf16>) {
+    return Dtype::kBf16;
+  } else {
+    static_assert(std::is_same_v<T, Half> || std::is_same_v<T, F16>);
+    return Dtype::kF16;
+  }
+}
+template <class T>
+inline constexpr Dtype kDtypeOf = dtype_of<T>();
 
 __device__ inline float widen(float x) { return x; }
 __device__ inline float widen(Bfloat x) { return __bfloat162float(x); }
