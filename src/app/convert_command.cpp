@@ -43,7 +43,7 @@ void convert_checkpoint(const ConvertOptions& convert, const ExportTarget& targe
   RunConfig run = run_of(reader, convert);
   WeightMap map(run.model);
   CheckpointWeights weights(reader);
-  weights.check(map);
+  weights.check(map.params());
   Dtype dtype = target.dtype.value_or(weights.dtype(map.params().front(), 0));
   export_hf(map, weights, target, export_files(run, dtype));
 }

@@ -13,6 +13,7 @@
 #include "parallel/engine.h"
 #include "parallel/pipeline_layout.h"
 #include "tokenizer/byte_tokenizer.h"
+#include "train/upcycling.h"
 
 namespace bev {
 
@@ -384,6 +385,23 @@ void check_precision(const RunConfig& run, Problems& out) {
   }
 }
 
+// The weights come from one place, and a dense MLP can be cut into the experts.
+void check_upcycling(const RunConfig& run, Problems& out) {
+  const CheckpointConfig& checkpoint = run.checkpoint;
+  if (!checkpoint.moe_use_upcycling) {
+    if (checkpoint.moe_upcycling_granularity > 1) {
+      out.push_back("--moe-upcycling-granularity: needs --moe-use-upcycling");
+    }
+    return;
+  }
+  if (checkpoint.load.empty() == run.train.hf_model.empty()) {
+    out.push_back(
+        "--moe-use-upcycling: needs a dense model; give either --load DIR or --hf-model DIR");
+  }
+  if (run.model.hidden_size < 1) return;
+  append(out, upcycling_problems(run.model, checkpoint.moe_upcycling_granularity));
+}
+
 void check_layout(const RunConfig& run, std::span<const std::int64_t> micro_batches,
                   Problems& out) {
   append(out, run.model.problems());
@@ -437,6 +455,7 @@ std::vector<std::string> RunConfig::resolve() {
   append(problems, train.resolve());
   append(problems, profile.problems(train));
   append(problems, checkpoint.problems());
+  check_upcycling(*this, problems);
   check_sequence(*this, problems);
   check_data(*this, problems);
   return problems;
@@ -449,6 +468,8 @@ std::vector<std::string> model_conflicts(const Options& options, const FieldList
   Problems out;
   for (const Setting& setting : options.settings()) {
     auto* entry = list.find_entry(setting.field);
+    // Experts made of a model are another family's.
+    if (setting.field == "model-family" && options.given("moe-use-upcycling")) continue;
     if (entry->section != "model" || std::ranges::find(kFree, setting.field) != kFree.end())
       continue;
     std::string has = entry->field.text();

@@ -16,6 +16,7 @@
 #include "bridge/hf_model.h"
 #include "bridge/weight_files.h"
 #include "checkpoint/config_copy.h"
+#include "checkpoint/step_folders.h"
 #include "models/family.h"
 #include "tokenizer/tokenizer.h"
 #include "train/memory_report.h"
@@ -23,6 +24,7 @@
 #include "train/resume.h"
 #include "train/text_data.h"
 #include "train/trainer.h"
+#include "train/upcycling.h"
 
 namespace bev {
 
@@ -86,9 +88,13 @@ TrainOutcome train_rank(const RankStart& start, RunParts& parts, Trace* trace) {
   EngineOptions options = engine_options(run, start.threads, start.local_rank);
   options.trace = trace;
   Engine engine(start.world, start.kernels, options);
-  if (!run.train.hf_model.empty()) load_hf_weights(engine, run.train.hf_model);
   TrainerConfig config = trainer_config(run);
-  config.start = resume(engine, run.checkpoint, parts.config);
+  if (run.checkpoint.moe_use_upcycling) {
+    upcycle(engine, run.checkpoint, run.train.hf_model);
+  } else {
+    if (!run.train.hf_model.empty()) load_hf_weights(engine, run.train.hf_model);
+    config.start = resume(engine, run.checkpoint, parts.config);
+  }
   std::unique_ptr<HfBeside> beside;
   if (!run.checkpoint.save_hf.empty() && engine.mesh().world().rank() == 0) {
     beside = std::make_unique<HfBeside>(run.checkpoint.save_hf, run.model,
@@ -138,6 +144,10 @@ void check_outputs(const RunConfig& run) {
   }
   if (!run.log.metrics_out.empty()) make_directories(parent_path(run.log.metrics_out));
   if (!run.checkpoint.save.empty()) {
+    bool begun = run.checkpoint.moe_use_upcycling && latest_step(run.checkpoint.save).has_value();
+    BEV_CHECK(!begun, ErrorKind::kConfig, "--moe-use-upcycling: --save ", run.checkpoint.save,
+              " has checkpoints of a run that has begun; go on with it by --load and without this "
+              "flag, or give another folder");
     make_directories(run.checkpoint.save);
     AtomicFile writable(join_path(run.checkpoint.save, "writable"));
   }

@@ -10,9 +10,6 @@ namespace bev {
 
 namespace {
 
-// Weights in the checkpoint that are not this model's.
-bool is_weight(const std::string& name) { return name.find('/') == std::string::npos; }
-
 // Main parameters may be missing where one of the two runs keeps none: the weights serve.
 void check_tensors(const Engine& engine, const CheckpointReader& reader, bool with_optimizer) {
   std::vector<std::string> problems;

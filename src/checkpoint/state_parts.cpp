@@ -15,6 +15,7 @@ const char* first_moment(OptimizerKind kind) {
 constexpr const char* kSecondMoment = "optimizer.exp_avg_sq/";
 }  // namespace
 
+bool is_weight(std::string_view tensor) { return tensor.find('/') == std::string_view::npos; }
 std::string main_name(const std::string& param) { return kMain + param; }
 bool is_main_name(std::string_view tensor) { return tensor.starts_with(kMain); }
 bool is_optional(std::string_view tensor) {

@@ -22,6 +22,8 @@ struct StatePart {
   View memory;
 };
 
+// Whether it is the weight itself and not what a run keeps beside it.
+bool is_weight(std::string_view tensor);
 // "optimizer.main/NAME".
 std::string main_name(const std::string& param);
 bool is_main_name(std::string_view tensor);

@@ -1,13 +1,17 @@
 #include "checkpoint/weight_source.h"
 
+#include <set>
+
 #include "base/error.h"
 #include "checkpoint/state_parts.h"
 
 namespace bev {
 
-void CheckpointWeights::check(const WeightMap& map) const {
+void CheckpointWeights::check(std::span<const ParamMapping> params) const {
   std::vector<std::string> problems;
-  for (const ParamMapping& mapping : map.params()) {
+  std::set<std::string_view> known;
+  for (const ParamMapping& mapping : params) {
+    known.insert(mapping.param);
     const GlobalTensor* stored = reader_.find(mapping.param);
     if (stored == nullptr) {
       problems.push_back(concat(mapping.param, " is missing"));
@@ -16,8 +20,20 @@ void CheckpointWeights::check(const WeightMap& map) const {
           concat(mapping.param, " is ", stored->shape, ", the model's is ", mapping.shape));
     }
   }
-  BEV_CHECK(problems.empty(), ErrorKind::kInput, reader_.folder(),
-            ": the weights do not fit its configuration:\n  ", join(problems, "\n  "));
+  for (const auto& [name, tensor] : reader_.manifest().tensors) {
+    if (is_weight(name) && !known.contains(name)) {
+      problems.push_back(concat(name, " is in the checkpoint and not in the model"));
+    }
+  }
+  if (problems.empty()) return;
+  constexpr std::size_t kMost = 10;
+  if (problems.size() > kMost) {
+    std::size_t more = problems.size() - kMost;
+    problems.resize(kMost);
+    problems.push_back(concat("and ", more, " more"));
+  }
+  BEV_FAIL(ErrorKind::kInput, reader_.folder(), ": the weights do not fit the model:\n  ",
+           join(problems, "\n  "));
 }
 
 Dtype CheckpointWeights::dtype(const ParamMapping& mapping, std::size_t) const {

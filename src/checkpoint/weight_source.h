@@ -10,9 +10,8 @@ class CheckpointWeights final : public ParamSource {
  public:
   explicit CheckpointWeights(CheckpointReader& reader) : reader_(reader) {}
 
-  // Error(kInput) listing weights that the model has and the checkpoint has not, or of another
-  // shape.
-  void check(const WeightMap& map) const;
+  // Error(kInput) listing weights that only one of the two has, or of another shape.
+  void check(std::span<const ParamMapping> params) const;
   Dtype dtype(const ParamMapping& mapping, std::size_t part) const override;
   std::span<const std::byte> stored(const ParamMapping& mapping, std::size_t part,
                                     Dtype dtype) override;

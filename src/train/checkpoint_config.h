@@ -42,6 +42,10 @@ struct CheckpointConfig {
   bool override_opt_param_scheduler = false;
   bool use_checkpoint_opt_param_scheduler = false;
 
+  // Experts are made of the weights of a dense model.
+  bool moe_use_upcycling = false;
+  std::int64_t moe_upcycling_granularity = 1;  // parts of an MLP
+
   void fields(FieldList& list);
   // `base` is the folder of --save or --load.
   std::string non_persistent_global_folder(const std::string& base) const;

@@ -27,7 +27,7 @@ struct HfBeside::State {
     CheckpointReader reader(step_folder);
     WeightMap map(model);
     CheckpointWeights weights(reader);
-    weights.check(map);
+    weights.check(map.params());
     export_hf(map, weights, {folder, std::nullopt, 1}, files);
   }
 

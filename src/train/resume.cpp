@@ -23,7 +23,7 @@ std::optional<std::int64_t> step_to_load(const CheckpointConfig& config) {
 }  // namespace
 
 TrainingState position_to_load(const CheckpointConfig& config) {
-  if (config.finetune) return {};
+  if (config.finetune || config.moe_use_upcycling) return {};
   try {
     std::optional<std::int64_t> step = step_to_load(config);
     if (step) return CheckpointReader(step_folder(config.load, *step)).manifest().state;

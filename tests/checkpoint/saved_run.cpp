@@ -8,6 +8,7 @@
 #include "base/file.h"
 #include "checkpoint/reader.h"
 #include "checkpoint/restore.h"
+#include "train/upcycling.h"
 
 namespace bev::test {
 
@@ -24,6 +25,12 @@ ParallelConfig parallel_config(const std::string& layout) {
 }
 
 void load(Engine& engine, const SavedRun& run) {
+  if (run.granularity > 0) {
+    CheckpointConfig config;
+    config.load = run.load;
+    config.moe_upcycling_granularity = run.granularity;
+    return upcycle(engine, config, "");
+  }
   CheckpointReader reader(step_folder(run.load, run.first - 1));
   restore_tensors(engine, reader, run.with_optimizer);
   const TrainingState& state = reader.manifest().state;

@@ -19,6 +19,7 @@ struct SavedRun {
   std::string load = {};             // folder to load the iteration before the first from
   std::string save = {};             // folder to save the last to
   bool with_optimizer = true;        // in both
+  std::int64_t granularity = 0;      // not 0: what is loaded is dense, and upcycled with it
   Storage* storage = nullptr;        // the disk's
   const Kernels* kernels = nullptr;  // the CPU's
   std::size_t staging_bytes = 3 * kBlockBytes;
