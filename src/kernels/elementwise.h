@@ -22,7 +22,9 @@ enum class RandomUse : std::uint32_t {
   kEmbeddingDropout = 0,
   kAttentionDropout,
   kProjDropout,
-  kMlpDropout
+  kMlpDropout,
+  kRouterJitter,
+  kRouterLogits
 };
 // Layer below 4096, head below 65536.
 constexpr std::uint32_t random_stream(std::int64_t layer, RandomUse use, std::int64_t head = 0) {

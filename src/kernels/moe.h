@@ -5,12 +5,15 @@
 #include <cstdint>
 #include <span>
 
+#include "kernels/elementwise.h"
 #include "tensor/stream.h"
 #include "tensor/view.h"
 
 namespace bev {
 
 enum class RouterScore : std::uint8_t { kSoftmax, kSigmoid, kSqrtSoftplus };
+// What the product that makes the logits is computed in; at least the model's dtype.
+enum class RouterDtype : std::uint8_t { kModel, kF32, kF64 };
 
 // How a token chooses topk of E experts by its logits.
 struct RoutingRule {
@@ -18,10 +21,26 @@ struct RoutingRule {
   RouterScore score = RouterScore::kSoftmax;
   bool pre_softmax = false;  // softmax over all experts, not over the chosen ones
   bool normalize = true;     // other scores: those of the chosen are divided by their sum
+  bool by_logit = false;     // chosen by logit, whatever the score
   double scaling = 1;        // of the probabilities
   // Experts in equal groups, of which group_topk are open to a token: those whose best
   // `group_experts` scores have the largest sum.
   std::int64_t groups = 1, group_topk = 1, group_experts = 1;
+};
+
+// y = x * (1 + epsilon (2 u - 1)) with u uniform; its own backward as dropout is. x, y [T, H], may
+// alias.
+struct JitterArgs {
+  View x, y;
+  double epsilon = 0;
+  RandomRows random;
+};
+
+// What balances the choices of all rows of logits [T, E]: bias[e] = log(d[e]), where d and a factor
+// of each row make the sums of exp(logits) times both 1 / E for columns and 1 / T for rows. As
+// Megatron's sinkhorn: until d changes by less than 1e-4 in the mean; 1e-8 is added to divisors.
+struct SinkhornArgs {
+  View logits, bias;  // of one dtype
 };
 
 // Chooses by score + bias; equal ones: the lower number first. logits [T, E] and probs [T, k] in
@@ -50,14 +69,14 @@ struct RouteBackwardArgs {
   const double* factor = nullptr;
 };
 
-// counts[g, e] and scores[g, e] [G, E] as logits: how many tokens of group g chose e, and the sum
-// of their scores for e. totals [2]: the sums of lse^2 and of the entropy of the scores over
-// tokens. Sums have a fixed order.
+// counts [G, E]: how many tokens of group g chose e. Over all tokens: scores [E], the sums of their
+// scores for e, and totals [2], those of lse^2 and of the entropy of the scores. All as logits;
+// sums have a fixed order.
 struct RouterLoadArgs {
   View logits, experts;
   const std::int32_t* group = nullptr;  // as in BalanceTerm
   RoutingRule rule;
-  View counts, scores, totals;  // scores and totals are empty, or there is one group
+  View counts, scores, totals;  // scores and totals may be empty
 };
 
 // Between numbers of choices and a matrix with a column for each expert: spread makes dense, with
@@ -115,6 +134,8 @@ struct GroupedArgs {
 };
 
 struct MoeKernels {
+  void (*jitter)(const Stream&, const JitterArgs&);
+  void (*sinkhorn)(const Stream&, const SinkhornArgs&);
   void (*route)(const Stream&, const RouteArgs&);
   void (*route_backward)(const Stream&, const RouteBackwardArgs&);
   void (*router_load)(const Stream&, const RouterLoadArgs&);

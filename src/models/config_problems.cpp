@@ -158,7 +158,7 @@ std::vector<std::string> ModelConfig::problems() const {
     check_windows(*this, out);
     for (std::string& problem : moe.problems(num_layers)) out.push_back(std::move(problem));
   }
-  for (std::string& problem : moe_training.problems()) out.push_back(std::move(problem));
+  for (std::string& problem : moe_training.problems(moe)) out.push_back(std::move(problem));
   return out;
 }
 

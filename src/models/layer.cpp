@@ -109,21 +109,30 @@ MlpOptions mlp_options(const ModelConfig& config, const BuildOptions& build) {
   return o;
 }
 
+RouterSpec router_spec(const MoeTraining& training) {
+  RouterSpec spec;
+  spec.losses = {training.coefficient("aux_loss"), training.coefficient("seq_aux_loss"),
+                 training.coefficient("global_aux_loss"), training.z_loss_coeff};
+  spec.dtype = training.router_dtype;
+  spec.sinkhorn = training.uses_sinkhorn();
+  spec.jitter = training.input_jitter_eps;
+  spec.random_logits = training.force_load_balancing;
+  return spec;
+}
+
 MoeOptions moe_options(const ModelConfig& config, const BuildOptions& build) {
   const MoeConfig& moe = config.moe;
   MoeOptions o;
   o.expert = mlp_options(config, build);
   o.expert.ffn_size = config.expert_ffn_size();
   o.experts = moe.num_experts;
-  o.routing = moe.routing();
+  o.routing = config.moe_training.routing(moe.routing());
   o.router_bias = moe.router_bias;
   o.expert_bias = moe.expert_bias;
   o.bias_update_rate = config.moe_training.bias_update_rate;
   o.shared_expert_size = moe.shared_expert_size;
   o.shared_expert_gate = moe.shared_expert_gate;
-  o.aux_loss = config.moe_training.coefficient("aux_loss");
-  o.seq_aux_loss = config.moe_training.coefficient("seq_aux_loss");
-  o.z_loss = config.moe_training.z_loss_coeff;
+  o.router = router_spec(config.moe_training);
   return o;
 }
 

@@ -234,13 +234,25 @@ std::vector<std::string> MoeConfig::problems(std::int64_t num_layers) const {
 void MoeTraining::fields(FieldList& list) {
   list.section(kSection);
   list.add("moe-router-load-balancing-type", load_balancing,
-           "losses that spread tokens over experts: over the micro-batch, over each sequence")
-      .one_of({"none", "aux_loss", "seq_aux_loss"});
+           "losses that spread tokens over experts: over the micro-batch, over each sequence, over "
+           "the micro-batches of the global batch so far; or sinkhorn, which balances the choice")
+      .one_of({"none", "aux_loss", "seq_aux_loss", "global_aux_loss", "sinkhorn"});
   list.add("moe-aux-loss-coeff", aux_loss_coeff, "their weights, one for each").min(0);
   list.add("moe-z-loss-coeff", z_loss_coeff, "weight of the loss that keeps logits small").min(0);
   list.add("moe-router-bias-update-rate", bias_update_rate,
            "by how much an expert's bias moves after each global batch")
       .min(0);
+  list.add("moe-input-jitter-eps", input_jitter_eps,
+           "the router's input is multiplied by random numbers in [1 - eps, 1 + eps]")
+      .min(0)
+      .max(1);
+  list.add("moe-router-force-load-balancing", force_load_balancing,
+           "random logits: all experts get the same load, for measurements of speed");
+  list.add(
+      "moe-router-dtype", router_dtype,
+      {{"none", RouterDtype::kModel}, {"fp32", RouterDtype::kF32}, {"fp64", RouterDtype::kF64}},
+      "in which the router's products are computed; none: numbers of the model's dtype, "
+      "summed in fp32");
 }
 
 double MoeTraining::coefficient(const char* kind) const {
@@ -251,10 +263,36 @@ double MoeTraining::coefficient(const char* kind) const {
   return sum;
 }
 
-std::vector<std::string> MoeTraining::problems() const {
-  if (aux_loss_coeff.size() == load_balancing.size()) return {};
-  return {concat("--moe-aux-loss-coeff: has ", aux_loss_coeff.size(),
-                 " numbers, --moe-router-load-balancing-type names ", load_balancing.size())};
+bool MoeTraining::uses_sinkhorn() const {
+  return std::ranges::find(load_balancing, "sinkhorn") != load_balancing.end();
+}
+
+RoutingRule MoeTraining::routing(RoutingRule rule) const {
+  if (!uses_sinkhorn()) return rule;
+  rule.score = rule.topk == 1 ? RouterScore::kSigmoid : RouterScore::kSoftmax;
+  rule.pre_softmax = true;
+  rule.normalize = false;
+  rule.by_logit = true;
+  return rule;
+}
+
+std::vector<std::string> MoeTraining::problems(const MoeConfig& moe) const {
+  std::vector<std::string> out;
+  if (aux_loss_coeff.size() != load_balancing.size()) {
+    out.push_back(concat("--moe-aux-loss-coeff: has ", aux_loss_coeff.size(),
+                         " numbers, --moe-router-load-balancing-type names ",
+                         load_balancing.size()));
+  }
+  if (!uses_sinkhorn()) return out;
+  auto refuse = [&](bool given, const char* flag) {
+    if (given) out.push_back(concat(flag, ": sinkhorn balances by itself; leave it out"));
+  };
+  bool coefficients = std::ranges::any_of(aux_loss_coeff, [](double one) { return one != 0; });
+  refuse(load_balancing.size() > 1, "--moe-router-load-balancing-type");
+  refuse(coefficients, "--moe-aux-loss-coeff");
+  refuse(moe.expert_bias, "--moe-router-enable-expert-bias");
+  refuse(moe.num_groups > 1, "--moe-router-num-groups");
+  return out;
 }
 
 }  // namespace bev

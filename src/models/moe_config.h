@@ -43,19 +43,27 @@ struct MoeConfig {
   std::vector<std::string> problems(std::int64_t num_layers) const;
 };
 
-// What training adds. It changes gradients only: exported models do not know of it.
+// What training adds. Exported models do not know of it.
 struct MoeTraining {
   static constexpr const char* kSection = "balance of experts";  // of its fields
 
-  std::vector<std::string> load_balancing = {"aux_loss"};  // none, aux_loss, seq_aux_loss
-  std::vector<double> aux_loss_coeff = {0.0};              // of each
+  // none, aux_loss, seq_aux_loss, global_aux_loss, or sinkhorn by itself
+  std::vector<std::string> load_balancing = {"aux_loss"};
+  std::vector<double> aux_loss_coeff = {0.0};  // of each
   double z_loss_coeff = 0.0;
   double bias_update_rate = 1e-3;  // of the expert bias
+  double input_jitter_eps = 0.0;
+  bool force_load_balancing = false;
+  RouterDtype router_dtype = RouterDtype::kModel;
 
   void fields(FieldList& list);
   // Of a kind of load balancing; 0: it does not act.
   double coefficient(const char* kind) const;
-  std::vector<std::string> problems() const;
+  bool uses_sinkhorn() const;
+  // The model's rule, or Megatron's of sinkhorn: the probability is the softmax over all experts,
+  // or the sigmoid where one is chosen.
+  RoutingRule routing(RoutingRule rule) const;
+  std::vector<std::string> problems(const MoeConfig& moe) const;
 };
 
 }  // namespace bev

@@ -105,9 +105,10 @@ Var Moe::run_shared(Context& ctx, const Var& x, std::int64_t tokens) const {
 }
 
 Var Moe::forward(Context& ctx, const Var& x, const SequenceLayout& layout) const {
-  RouterSpec spec{options.routing, expert_bias ? &*expert_bias : nullptr, options.aux_loss,
-                  options.seq_aux_loss, options.z_loss};
-  Var logits = router_logits(ctx, x, router, router_bias ? &*router_bias : nullptr);
+  RouterSpec spec = options.router;
+  spec.rule = options.routing;
+  spec.expert_bias = expert_bias ? &*expert_bias : nullptr;
+  Var logits = router_logits(ctx, x, router, router_bias ? &*router_bias : nullptr, spec, &layout);
   Var y = run_experts(ctx, x, route(ctx, logits, spec, &layout), layout);
   return shared ? add(ctx, y, run_shared(ctx, x, layout.tokens)) : y;
 }

@@ -21,7 +21,7 @@ struct MoeOptions {
   double bias_update_rate = 0;          // of it
   std::int64_t shared_expert_size = 0;  // 0: none
   bool shared_expert_gate = false;
-  double aux_loss = 0, seq_aux_loss = 0, z_loss = 0;
+  RouterSpec router;  // its losses, noise and dtype; the rest is filled in
 };
 
 struct Moe {

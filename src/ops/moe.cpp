@@ -6,51 +6,6 @@
 
 namespace bev {
 
-Var router_logits(Context& ctx, const Var& x, const Param& weight, const Param* bias) {
-  OpScope scope(ctx, "router");
-  BEV_CHECK(x.shape().ndim() == 2 && x.shape()[1] == weight.local[1], "router ", weight.name,
-            ": input ", x.shape(), " for a weight ", weight.local);
-  Tensor logits = ctx.allocate(ctx.wide(), {x.shape()[0], weight.local[0]}, "router");
-  {
-    WeightLease w = ctx.weights.use(weight);
-    WeightLease b = bias ? ctx.weights.use(*bias) : WeightLease{};
-    ctx.kernels.gemm.gemm(ctx.stream, {x.tensor, w.view, logits, false, true, 1, 0, b.view});
-  }
-  bool trains = weight.trains || (bias && bias->trains);
-  Var out = make_output(ctx, "router", std::move(logits), x.placement, x.tracked() || trains);
-  if (!out.tracked()) return out;
-  ctx.tape->record(
-      "router", ctx.layer,
-      [w = &weight, bias, placement = gradient_placement(weight, x.placement),
-       saved = weight.trains ? Saved(x) : Saved(), in = GradSlot(x),
-       result = GradSlot(out)](Backward& back) {
-        Tensor wide = back.take(result);
-        if (wide.empty()) return;
-        Context& bctx = back.ctx;
-        // Products take operands of one dtype.
-        Tensor dy = wide;
-        if (bctx.wide() != bctx.dtype) {
-          dy = bctx.allocate(bctx.dtype, wide.shape(), "gradients");
-          bctx.kernels.elementwise.cast(bctx.stream, wide, dy);
-        }
-        if (in.wanted()) {
-          Tensor dx = bctx.allocate(dy.dtype(), {dy.shape()[0], w->local[1]}, "gradients");
-          WeightLease lease = bctx.weights.use(*w);
-          bctx.kernels.gemm.gemm(bctx.stream, {dy, lease.view, dx, false, false, 1, 0, {}});
-          back.add(in, std::move(dx));
-        }
-        back.weight_work([w, bias, placement, saved, dy](Context& wctx) {
-          if (bias && bias->trains) add_bias_gradient(wctx, *bias, dy, placement);
-          if (!w->trains) return;
-          GradSink sink = wctx.grads.sink(*w, placement);
-          wctx.kernels.gemm.gemm(wctx.stream,
-                                 {dy, saved.get(wctx), sink.view, true, false, 1, sink.beta, {}});
-          wctx.grads.done(*w, std::move(sink));
-        });
-      });
-  return out;
-}
-
 ExpertRows sort_rows(Context& ctx, const Tensor& experts, std::int64_t first, std::int64_t count) {
   OpScope scope(ctx, "sort_rows");
   ExpertRows rows;

@@ -14,21 +14,39 @@
 
 namespace bev {
 
-// x [T, H], whole or shard(0) over tp; weight [E, H], bias [E] or nullptr -> [T, E] in the wide
-// dtype.
-Var router_logits(Context& ctx, const Var& x, const Param& weight, const Param* bias);
+// Coefficients of losses on the choice; they act on gradients alone. Those of balance count over
+// the micro-batch, over each sequence, or over the micro-batches of the global batch up to this
+// one.
+struct RouterLosses {
+  double aux = 0, seq_aux = 0, global_aux = 0, z = 0;
+
+  bool balances() const { return aux > 0 || seq_aux > 0 || global_aux > 0; }
+};
 
 struct RouterSpec {
   RoutingRule rule;
   const Param* expert_bias = nullptr;  // [E], added for the choice; its gradient is the load
-  // Losses on the choice; they act on gradients alone.
-  double aux_loss = 0, seq_aux_loss = 0, z_loss = 0;
+  RouterLosses losses;
+  RouterDtype dtype = RouterDtype::kModel;
+  // While training:
+  bool sinkhorn = false;       // choices are balanced over the micro-batch
+  double jitter = 0;           // the input is multiplied by numbers in [1 - jitter, 1 + jitter]
+  bool random_logits = false;  // in the place of the logits, whose gradient passes
 };
+
+// x [T, H], whole or shard(0) over tp; weight [E, H], bias [E] or nullptr -> [T, E] in the wide
+// dtype, or f64 where the spec says so. `layout` is that of the micro-batch; nullptr: without
+// noise.
+Var router_logits(Context& ctx, const Var& x, const Param& weight, const Param* bias,
+                  const RouterSpec& spec = {}, const SequenceLayout* layout = nullptr);
 
 // Of the routers of a step. sums [layers, 2 E + 2] in the wide dtype: the tokens of each expert,
 // the sums of their scores, of lse^2 and of the entropy. Over all ranks every token counts once.
 struct RouterStatistics {
   Tensor sums;
+  // [layers with those behind the last, E], where a loss counts over micro-batches: the tokens of
+  // each expert in all ranks' micro-batches whose backward is done. The same on every rank.
+  Tensor global_counts;
 };
 
 struct Routing {

@@ -11,12 +11,44 @@ namespace bev {
 
 namespace {
 
+bool cut_over_tp(const Placement& logits) { return logits[Axis::kTp] == PlaceState::kShard0; }
+
 // Sums over all ranks that share a micro-batch: those of cp, and of tp where tokens are cut.
 void sum_over_micro_batch(Context& ctx, const Tensor& values, const Placement& logits) {
   ctx.mesh.cp().all_reduce(values, Reduction::kSum, "router load").wait();
-  if (logits[Axis::kTp] != PlaceState::kShard0) return;
+  if (!cut_over_tp(logits)) return;
   ctx.mesh.tp().all_reduce(values, Reduction::kSum, "router load").wait();
 }
+
+Tensor copy_of(Context& ctx, const View& values) {
+  Tensor out = ctx.allocate(values.dtype, values.shape, "router");
+  ctx.kernels.elementwise.cast(ctx.stream, values, out);
+  return out;
+}
+
+// The losses that balance, as the kernel takes them.
+struct BalanceTerms {
+  std::array<BalanceTerm, 3> terms;
+  std::array<Tensor, 3> counts;  // which the terms point to
+  std::size_t used = 0;
+
+  void add(Tensor load, const std::int32_t* group, double coefficient) {
+    counts[used] = std::move(load);
+    terms[used] = {counts[used], group, coefficient};
+    ++used;
+  }
+};
+
+// How often this rank's tokens chose each expert.
+struct RouterCounts {
+  Tensor sums;    // [1, 2 E + 2]: a row of RouterStatistics
+  Tensor groups;  // [G, E]: by the sample of the micro-batch, where that is wanted
+
+  View all() const {
+    std::int64_t experts = sums.numel() / 2 - 1;
+    return sums.view().flat().rows(0, experts).reshape({1, experts});
+  }
+};
 
 struct RouteBackward {
   RouterSpec spec;
@@ -26,22 +58,21 @@ struct RouteBackward {
 
   void run(Backward& back, const Tensor& dprobs) const {
     Context& ctx = back.ctx;
-    std::array<BalanceTerm, 2> terms;
-    std::array<Tensor, 2> counts;
-    std::size_t used = 0;
-    auto add_term = [&](Tensor load, const std::int32_t* group, double coefficient) {
-      sum_over_micro_batch(ctx, load, in.placement);
-      counts[used] = std::move(load);
-      terms[used] = {counts[used], group, coefficient};
-      ++used;
-    };
-    if (ctx.routers != nullptr && layout != nullptr) add_statistics(ctx);
-    if (spec.expert_bias != nullptr && spec.expert_bias->trains) move_bias(back);
-    if (spec.aux_loss > 0) add_term(load_of(ctx, nullptr, 1), nullptr, spec.aux_loss);
-    if (spec.seq_aux_loss > 0) {
-      const std::int32_t* group =
-          layout->batch_samples.as<std::int32_t>() + token_rows(ctx, *layout, in.placement).begin;
-      add_term(load_of(ctx, group, layout->sample_count), group, spec.seq_aux_loss);
+    bool statistics = has_statistics(ctx);
+    bool moves = spec.expert_bias != nullptr && spec.expert_bias->trains;
+    bool balances = spec.losses.balances(), alike = chooses_by_score();
+    RouterCounts own;
+    if (statistics || moves || (balances && alike)) {
+      own = count(ctx, experts, balances && alike, statistics);
+    }
+    if (statistics) {
+      ctx.kernels.elementwise.axpby(ctx.stream, 1, own.sums, 1,
+                                    ctx.routers->sums.view().rows(ctx.layer, ctx.layer + 1));
+    }
+    if (moves) move_bias(back, own);
+    BalanceTerms balance;
+    if (balances) {
+      add_losses(ctx, alike ? own : count(ctx, choice_by_score(ctx), true, false), balance);
     }
     Tensor dlogits = ctx.allocate(logits.dtype(), logits.shape(), "gradients");
     ctx.kernels.moe.route_backward(ctx.stream, {.dprobs = dprobs.view(),
@@ -49,48 +80,108 @@ struct RouteBackward {
                                                 .experts = experts,
                                                 .dlogits = dlogits,
                                                 .rule = spec.rule,
-                                                .balance = {terms.data(), used},
-                                                .z_coefficient = spec.z_loss,
+                                                .balance = {balance.terms.data(), balance.used},
+                                                .z_coefficient = spec.losses.z,
                                                 .factor = &ctx.step->loss_factor});
     back.add(in, std::move(dlogits));
   }
 
  private:
-  void add_statistics(Context& ctx) const {
+  bool has_statistics(const Context& ctx) const {
+    if (ctx.routers == nullptr || layout == nullptr) return false;
     bool counted_by_others =
         in.placement[Axis::kTp] == PlaceState::kReplicated && ctx.mesh.tp().rank() > 0;
-    const Tensor& sums = ctx.routers->sums;
-    if (counted_by_others || ctx.layer < 0 || ctx.layer >= sums.shape()[0]) return;
-    std::int64_t count = logits.shape()[1];
-    Tensor own = ctx.allocate(logits.dtype(), {1, 2 * count + 2}, "router");
-    View flat = own.view().flat();
-    View counts = flat.rows(0, count).reshape({1, count});
-    View scores = flat.rows(count, 2 * count).reshape({1, count});
-    ctx.kernels.moe.router_load(ctx.stream, {logits, experts, nullptr, spec.rule, counts, scores,
-                                             flat.rows(2 * count, 2 * count + 2)});
-    ctx.kernels.elementwise.axpby(ctx.stream, 1, own, 1,
-                                  sums.view().rows(ctx.layer, ctx.layer + 1));
+    return !counted_by_others && ctx.layer >= 0 && ctx.layer < ctx.routers->sums.shape()[0];
   }
 
-  Tensor load_of(Context& ctx, const std::int32_t* group, std::int64_t groups) const {
-    Tensor counts = ctx.allocate(logits.dtype(), {groups, logits.shape()[1]}, "router");
-    ctx.kernels.moe.router_load(ctx.stream, {logits, experts, group, spec.rule, counts, {}, {}});
-    return counts;
+  // Losses that balance count what the scores by themselves would choose.
+  bool chooses_by_score() const { return spec.expert_bias == nullptr && spec.rule.groups <= 1; }
+  Tensor choice_by_score(Context& ctx) const {
+    RoutingRule rule = spec.rule;
+    rule.groups = 1;
+    Tensor chosen = ctx.allocate(Dtype::kI32, experts.shape(), "router");
+    Tensor probs = ctx.allocate(logits.dtype(), experts.shape(), "router");
+    ctx.kernels.moe.route(ctx.stream, {logits, {}, chosen, probs, rule});
+    return chosen;
+  }
+
+  // Of each token: its sample in the micro-batch.
+  const std::int32_t* samples(const Context& ctx) const {
+    return layout->batch_samples.as<std::int32_t>() + token_rows(ctx, *layout, in.placement).begin;
+  }
+
+  RouterCounts count(Context& ctx, const Tensor& chosen, bool for_losses, bool with_scores) const {
+    std::int64_t width = logits.shape()[1];
+    RouterCounts out;
+    out.sums = ctx.allocate(logits.dtype(), {1, 2 * width + 2}, "router");
+    View flat = out.sums.view().flat();
+    RouterLoadArgs args{logits, chosen, nullptr, spec.rule, out.all(), {}, {}};
+    if (with_scores) {
+      args.scores = flat.rows(width, 2 * width);
+      args.totals = flat.rows(2 * width, 2 * width + 2);
+    }
+    bool by_sample = for_losses && spec.losses.seq_aux > 0;
+    if (by_sample) {
+      out.groups = ctx.allocate(logits.dtype(), {layout->sample_count, width}, "router");
+      args.counts = out.groups;
+      args.group = samples(ctx);
+    }
+    ctx.kernels.moe.router_load(ctx.stream, args);
+    if (by_sample) {
+      ctx.kernels.elementwise.column_sum(ctx.stream, out.groups, 0, out.all().flat());
+    }
+    return out;
+  }
+
+  void add_losses(Context& ctx, const RouterCounts& own, BalanceTerms& balance) const {
+    if (spec.losses.aux > 0) {
+      Tensor load = copy_of(ctx, own.all());
+      sum_over_micro_batch(ctx, load, in.placement);
+      balance.add(std::move(load), nullptr, spec.losses.aux);
+    }
+    if (spec.losses.seq_aux > 0) {
+      sum_over_micro_batch(ctx, own.groups, in.placement);
+      balance.add(own.groups, samples(ctx), spec.losses.seq_aux);
+    }
+    if (spec.losses.global_aux > 0) {
+      balance.add(count_on(ctx, own.all()), nullptr, spec.losses.global_aux);
+    }
+  }
+
+  // With the micro-batches of the global batch that come before this one: those of earlier rounds
+  // on all data-parallel ranks, and of this round on the ranks before. No layout changes the order.
+  Tensor count_on(Context& ctx, const View& own) const {
+    Tensor mine = copy_of(ctx, own);
+    if (cut_over_tp(in.placement)) {
+      ctx.mesh.tp().all_reduce(mine, Reduction::kSum, "router load").wait();
+    }
+    Group& ranks = ctx.mesh.grads();
+    std::int64_t cp = ctx.mesh.shape().cp, upto = (ctx.mesh.at().dp + 1) * cp;
+    Tensor all = ctx.allocate(own.dtype, {ranks.size(), own.shape[1]}, "router");
+    ranks.all_gather(mine, all, "router load").wait();
+    Tensor load = ctx.allocate(own.dtype, own.shape, "router");
+    const ElementwiseKernels& kernels = ctx.kernels.elementwise;
+    kernels.column_sum(ctx.stream, all.rows(0, upto), 0, load.view().flat());
+    if (ctx.routers == nullptr) return load;
+    View earlier = ctx.routers->global_counts.view().rows(ctx.layer, ctx.layer + 1);
+    kernels.axpby(ctx.stream, 1, earlier, 1, load);
+    kernels.column_sum(ctx.stream, all, 1, earlier.flat());
+    return load;
   }
 
   // The gradient of the bias is E times the load above the mean: whole numbers, whose sums over
   // ranks and micro-batches lose nothing.
-  void move_bias(Backward& back) const {
-    Tensor counts = load_of(back.ctx, nullptr, 1);
+  void move_bias(Backward& back, const RouterCounts& own) const {
     const Param* bias = spec.expert_bias;
     std::int64_t chosen = experts.numel();
     back.weight_work(
-        [bias, counts, chosen, placement = gradient_placement(*bias, in.placement)](Context& ctx) {
+        [bias, own, chosen, placement = gradient_placement(*bias, in.placement)](Context& ctx) {
           GradSink sink = ctx.grads.sink(*bias, placement);
-          Tensor mean = ctx.allocate(counts.dtype(), counts.shape(), "router");
+          View counts = own.all();
+          Tensor mean = ctx.allocate(counts.dtype, counts.shape, "router");
           ctx.kernels.elementwise.fill(ctx.stream, mean, static_cast<double>(chosen));
           auto experts_count = static_cast<double>(counts.numel());
-          View to = sink.view.reshape(counts.shape());
+          View to = sink.view.reshape(counts.shape);
           ctx.kernels.elementwise.axpby(ctx.stream, experts_count, counts, sink.beta, to);
           ctx.kernels.elementwise.axpby(ctx.stream, -1, mean, 1, to);
           ctx.grads.done(*bias, std::move(sink));
@@ -98,27 +189,63 @@ struct RouteBackward {
   }
 };
 
+// The logits of all tokens of the micro-batch, in any order.
+Tensor gather_micro_batch(Context& ctx, const Var& logits, const SequenceLayout& layout) {
+  Tensor rows = logits.tensor;
+  auto gather = [&](Group& group, std::int64_t tokens) {
+    if (group.size() == 1) return;
+    Tensor all = ctx.allocate(rows.dtype(), {tokens, rows.shape()[1]}, "router");
+    group.all_gather(rows, all, "logits").wait();
+    rows = std::move(all);
+  };
+  if (cut_over_tp(logits.placement)) gather(ctx.mesh.tp(), layout.tokens);
+  if (ctx.mesh.cp().size() > 1) gather(ctx.mesh.cp(), layout.all_tokens().tokens());
+  return rows;
+}
+
+// What is added to scores for the choice; empty: nothing.
+WeightLease choice_bias(Context& ctx, const Var& logits, const RouterSpec& spec,
+                        const SequenceLayout* layout) {
+  if (spec.expert_bias != nullptr) return ctx.weights.use(*spec.expert_bias);
+  if (!spec.sinkhorn || !ctx.training || layout == nullptr) return {};
+  Tensor bias = ctx.allocate(logits.tensor.dtype(), {logits.shape()[1]}, "router");
+  ctx.kernels.moe.sinkhorn(ctx.stream, {gather_micro_batch(ctx, logits, *layout), bias});
+  return {bias, bias};
+}
+
+// Between the dtype of the logits and the one that experts work with.
+Tensor in_dtype(Context& ctx, Tensor x, Dtype dtype) {
+  if (x.empty() || x.dtype() == dtype) return x;
+  Tensor out = ctx.allocate(dtype, x.shape(), "router");
+  ctx.kernels.elementwise.cast(ctx.stream, x, out);
+  return out;
+}
+
 }  // namespace
 
 Routing route(Context& ctx, const Var& logits, const RouterSpec& spec,
               const SequenceLayout* layout) {
   OpScope scope(ctx, "route");
-  BEV_CHECK(layout != nullptr || spec.seq_aux_loss == 0, ErrorKind::kInternal,
+  BEV_CHECK(layout != nullptr || spec.losses.seq_aux == 0, ErrorKind::kInternal,
             "route: a loss over sequences needs the layout");
   Shape chosen = {logits.shape()[0], spec.rule.topk};
   Routing out;
   out.experts = ctx.allocate(Dtype::kI32, chosen, "router");
-  Tensor probs = ctx.allocate(logits.dtype(), chosen, "router");
+  Tensor probs = ctx.allocate(logits.tensor.dtype(), chosen, "router");
   {
-    WeightLease bias = spec.expert_bias ? ctx.weights.use(*spec.expert_bias) : WeightLease{};
+    WeightLease bias = choice_bias(ctx, logits, spec, layout);
     ctx.kernels.moe.route(ctx.stream, {logits.tensor, bias.view, out.experts, probs, spec.rule});
   }
-  out.probs = make_output(ctx, "route", std::move(probs), logits.placement, logits.tracked());
+  out.probs = make_output(ctx, "route", in_dtype(ctx, std::move(probs), ctx.wide()),
+                          logits.placement, logits.tracked());
   if (!out.probs.tracked()) return out;
   ctx.tape->record(
       "route", ctx.layer,
       [backward = RouteBackward{spec, layout, logits.tensor, out.experts, GradSlot(logits)},
-       result = GradSlot(out.probs)](Backward& back) { backward.run(back, back.take(result)); });
+       result = GradSlot(out.probs)](Backward& back) {
+        Tensor dprobs = in_dtype(back.ctx, back.take(result), backward.logits.dtype());
+        backward.run(back, dprobs);
+      });
   return out;
 }
 

@@ -118,7 +118,7 @@ Engine::Engine(World& world, const Kernels& kernels, const EngineOptions& option
       arena_(device_->memory()),
       inputs_(device_->memory()),
       device_step_(arena_, Dtype::kU8, {sizeof(StepState)}, "step"),
-      sums_(arena_, Dtype::kF64, {2}, "step") {
+      sums_(arena_, Dtype::kF64, {2 + options.model.mtp_num_layers}, "step") {
   arena_.set_trace(options.trace);
   inputs_.set_trace(options.trace);
   TracedGroupMaker groups(*device_, options.trace);
@@ -143,6 +143,9 @@ Engine::Engine(World& world, const Kernels& kernels, const EngineOptions& option
   if (!options.gradients || !moe.any()) return;
   Shape shape{options.model.num_layers, 2 * moe.num_experts + 2};
   routers_.sums = ctx_->allocate(ctx_->wide(), shape, "step");
+  if (options.model.moe_training.coefficient("global_aux_loss") == 0) return;
+  std::int64_t layers = options.model.num_layers + options.model.mtp_num_layers;
+  routers_.global_counts = ctx_->allocate(ctx_->wide(), {layers, moe.num_experts}, "step");
 }
 
 StepState* Engine::device_step() const { return static_cast<StepState*>(device_step_.view().data); }
@@ -186,45 +189,56 @@ const Schedule& Engine::schedule(std::size_t micro_batches, bool with_backward) 
   return found->second;
 }
 
-double Engine::count_tokens(std::span<const MicroBatch> batches) {
-  double sum = 0;
-  for (const MicroBatch& batch : batches) sum += batch.targets.weight_sum;
-  mesh_->grads().host().all_reduce({&sum, Dtype::kF64, {1}}, Reduction::kSum, "tokens").wait();
-  return sum;
+void Engine::count_tokens(std::span<const MicroBatch> batches, BegunStep& step) {
+  step.future_tokens.resize(static_cast<std::size_t>(options_.model.mtp_num_layers));
+  for (const MicroBatch& batch : batches) {
+    step.tokens += batch.targets.weight_sum;
+    for (std::size_t depth = 0; depth < batch.future.size(); ++depth) {
+      step.future_tokens[depth] += batch.future[depth].targets.weight_sum;
+    }
+  }
+  Group& ranks = mesh_->grads().host();
+  ranks.all_reduce({&step.tokens, Dtype::kF64, {1}}, Reduction::kSum, "tokens").wait();
+  if (step.future_tokens.empty()) return;
+  View future{step.future_tokens.data(), Dtype::kF64, {options_.model.mtp_num_layers}};
+  ranks.all_reduce(future, Reduction::kSum, "tokens of depths").wait();
 }
 
-double Engine::send_inputs(std::span<const MicroBatch> batches, const StepInput& input) {
-  double tokens = count_tokens(batches);
+void Engine::send_inputs(std::span<const MicroBatch> batches, const StepInput& input,
+                         BegunStep& step) {
+  step.loss_scale = input.loss_scale;
+  count_tokens(batches, step);
   mesh_->activity().set_step(input.iteration);
   StepInputs inputs;
   inputs.iteration = input.iteration;
   inputs.random_key = mix_bits(options_.seed, static_cast<std::uint64_t>(input.iteration));
   inputs.loss_scale = input.loss_scale;
-  inputs.loss_factor = tokens > 0 ? input.loss_scale / tokens : 0;
+  inputs.loss_factor = step.tokens > 0 ? input.loss_scale / step.tokens : 0;
   inputs.lr = input.lr;
   inputs.weight_decay = input.weight_decay;
   // The rest of the state is the device's.
   ctx_->kernels.device.upload(ctx_->stream, &inputs, device_step_.rows(0, sizeof(StepInputs)));
-  return tokens;
 }
 
 void Engine::begin_sums() {
   ctx_->kernels.elementwise.fill(ctx_->stream, sums_, 0);
-  if (!routers_.sums.empty()) ctx_->kernels.elementwise.fill(ctx_->stream, routers_.sums, 0);
+  for (const Tensor* counted : {&routers_.sums, &routers_.global_counts}) {
+    if (!counted->empty()) ctx_->kernels.elementwise.fill(ctx_->stream, *counted, 0);
+  }
 }
 
 void Engine::run_micro_batches(std::span<const MicroBatch> batches) {
   ScopedValue training(ctx_->training, true);
   const RouterStatistics* counted = routers_.sums.empty() ? nullptr : &routers_;
   ScopedValue routers(ctx_->routers, counted);
-  executor_->run(schedule(batches.size(), true), batches, true, sums_.as<double>());
+  executor_->run(schedule(batches.size(), true), batches, true, sums_.as<double>() + 1);
 }
 
 void Engine::finish_sums() {
   mesh_->activity().set_action("gradient sums", -1);
   TraceScope span(ctx_->trace, {TraceKind::kOther, "gradient sums"});
   store_->finish_gradients();
-  store_->add_gradient_squares(sums_.as<double>() + 1);
+  store_->add_gradient_squares(sums_.as<double>());
   mesh_->world().all_reduce(sums_, Reduction::kSum, "loss and gradient norm").wait();
   if (routers_.sums.empty()) return;
   mesh_->world().all_reduce(routers_.sums, Reduction::kSum, "router statistics").wait();
@@ -234,7 +248,7 @@ void Engine::update(double clip_grad) {
   mesh_->activity().set_action("optimizer", -1);
   TraceScope span(ctx_->trace, {TraceKind::kOther, "optimizer"});
   const double* sums = sums_.as<double>();
-  ctx_->kernels.optim.clip(ctx_->stream, {sums + 1, sums, device_step(), clip_grad});
+  ctx_->kernels.optim.clip(ctx_->stream, {sums, sums + 1, device_step(), clip_grad});
   store_->amaxes().finish_step(device_step());
   optimizer_->step(*ctx_);
   store_->gather_values();
@@ -287,8 +301,7 @@ RecordedStep* Engine::find_recorded(std::span<const MicroBatch> batches, double 
 void Engine::begin_step(std::span<const MicroBatch> batches, const StepInput& input) {
   RecordedStep* recorded = find_recorded(batches, input.clip_grad);
   BegunStep& step = begun_.emplace_back();
-  step.loss_scale = input.loss_scale;
-  step.tokens = send_inputs(batches, input);
+  send_inputs(batches, input, step);
   if (recorded != nullptr) {
     recorded->start(*ctx_, batches, reader_);
     store_->values_changed();
@@ -302,7 +315,11 @@ void Engine::begin_step(std::span<const MicroBatch> batches, const StepInput& in
 
 void Engine::fetch_results(BegunStep& step) {
   const DeviceKernels& device = ctx_->kernels.device;
-  step.arrival = device.fetch(ctx_->stream, sums_, step.sums.data());
+  step.arrival = device.fetch(ctx_->stream, sums_.rows(0, 2), step.sums.data());
+  if (std::int64_t all = sums_.numel(); all > 2) {
+    step.future_sums.resize(static_cast<std::size_t>(all - 2));
+    step.future_arrival = device.fetch(ctx_->stream, sums_.rows(2, all), step.future_sums.data());
+  }
   if (routers_.sums.empty()) return;
   step.routers.resize(routers_.sums.view().bytes());
   step.routers_arrival = device.fetch(ctx_->stream, routers_.sums, step.routers.data());
@@ -315,12 +332,15 @@ void Engine::resume(std::int64_t updates, std::uint64_t seed) {
   ctx_->kernels.device.upload(ctx_->stream, &updates, {&device_step()->update, Dtype::kI64, {1}});
 }
 
+void Engine::BegunStep::wait() {
+  for (Work* work : {&arrival, &future_arrival, &routers_arrival}) work->wait();
+}
+
 StepResult Engine::finish_step() {
   BEV_CHECK(!begun_.empty(), ErrorKind::kInternal, "engine: no step was begun");
   {
     TraceScope span(ctx_->trace, {TraceKind::kOther, "wait for the device"});
-    begun_.front().arrival.wait();
-    begun_.front().routers_arrival.wait();
+    begun_.front().wait();
   }
   StepResult result = result_of(begun_.front(), true);
   begun_.pop_front();
@@ -336,13 +356,17 @@ StepResult Engine::finish_step() {
 
 StepResult Engine::result_of(const BegunStep& step, bool with_gradient) const {
   StepResult result;
-  auto [loss, squares] = step.sums;
+  auto [squares, loss] = step.sums;
+  auto mean = [](double sum, double tokens) { return tokens > 0 ? sum / tokens : 0; };
   result.tokens = step.tokens;
-  result.loss = step.tokens > 0 ? loss / step.tokens : 0;
+  result.loss = mean(loss, step.tokens);
   result.finite = std::isfinite(loss);
   if (!with_gradient) return result;
   result.grad_norm = std::sqrt(squares) / step.loss_scale;
   result.finite &= std::isfinite(result.grad_norm);
+  for (std::size_t depth = 0; depth < step.future_sums.size(); ++depth) {
+    result.future_losses.push_back(mean(step.future_sums[depth], step.future_tokens[depth]));
+  }
   if (!step.routers.empty()) {
     visit_float(routers_.sums.dtype(), [&](auto type) {
       using T = decltype(type);
@@ -361,22 +385,20 @@ StepResult Engine::train_step(std::span<const MicroBatch> batches, const StepInp
 
 StepResult Engine::gradients(std::span<const MicroBatch> batches, const StepInput& input) {
   BegunStep step;
-  step.loss_scale = input.loss_scale;
-  step.tokens = send_inputs(batches, input);
+  send_inputs(batches, input, step);
   forward_backward(batches);
   fetch_results(step);
-  step.arrival.wait();
-  step.routers_arrival.wait();
+  step.wait();
   return result_of(step, true);
 }
 
 StepResult Engine::evaluate(std::span<const MicroBatch> batches) {
   BegunStep step;
-  step.tokens = count_tokens(batches);
+  count_tokens(batches, step);
   begin_sums();
-  executor_->run(schedule(batches.size(), false), batches, false, sums_.as<double>());
+  executor_->run(schedule(batches.size(), false), batches, false, sums_.as<double>() + 1);
   mesh_->world().all_reduce(sums_, Reduction::kSum, "loss").wait();
-  ctx_->kernels.device.fetch(ctx_->stream, sums_, step.sums.data()).wait();
+  ctx_->kernels.device.fetch(ctx_->stream, sums_.rows(0, 2), step.sums.data()).wait();
   return result_of(step, false);
 }
 
@@ -387,7 +409,8 @@ void Engine::forward_hidden(std::span<const MicroBatch> batches, HiddenSink& sin
 std::string Engine::find_nonfinite(std::span<const MicroBatch> batches, const StepInput& input) {
   FiniteProbe probe;
   ScopedValue watching(ctx_->probe, &probe);
-  send_inputs(batches, input);
+  BegunStep step;
+  send_inputs(batches, input, step);
   forward_backward(batches);
   bool in_step = probe.found;
   probe.in_backward = true;

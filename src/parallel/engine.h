@@ -58,6 +58,8 @@ struct StepResult {
   double grad_norm = 0;                  // before clipping, unscaled
   bool finite = true;                    // loss and gradient; otherwise nothing was updated
   std::vector<RouterLoad> routers = {};  // of a training step, layer by layer
+  // Of a training step, for each depth of multi-token prediction: mean over its own tokens.
+  std::vector<double> future_losses = {};
 };
 
 MeshShape mesh_shape(const ParallelConfig& config);
@@ -133,16 +135,20 @@ class Engine {
  private:
   struct BegunStep {
     double tokens = 0, loss_scale = 1;  // of the global batch
-    std::array<double, 2> sums{};       // as sums_, there after arrival
-    std::vector<std::byte> routers;     // as routers_, likewise
-    Work arrival, routers_arrival;
+    std::array<double, 2> sums{};       // of sums_: squares and loss; there after arrival
+    // The same of each depth of multi-token prediction; empty without.
+    std::vector<double> future_tokens, future_sums;
+    std::vector<std::byte> routers;  // as routers_, likewise
+    Work arrival, future_arrival, routers_arrival;
+    void wait();
   };
 
   class Parts;  // of a step, to be recorded
 
-  double count_tokens(std::span<const MicroBatch> batches);
-  // Sends what kernels read of the step; returns the weight of the global batch's tokens.
-  double send_inputs(std::span<const MicroBatch> batches, const StepInput& input);
+  // Fills in the weight of the global batch's tokens, and of each depth's.
+  void count_tokens(std::span<const MicroBatch> batches, BegunStep& step);
+  // The same, and sends what kernels read of the step.
+  void send_inputs(std::span<const MicroBatch> batches, const StepInput& input, BegunStep& step);
   // The parts of a step.
   void begin_sums();
   void run_micro_batches(std::span<const MicroBatch> batches);
@@ -162,7 +168,9 @@ class Engine {
   std::unique_ptr<Device> device_;
   Arena arena_, inputs_;
   Tensor device_step_;        // StepState
-  Tensor sums_;               // f64: the loss over all tokens, the squares of the gradient
+  // f64: the squares of the gradient, the loss over all tokens, that of each depth of multi-token
+  // prediction.
+  Tensor sums_;
   RouterStatistics routers_;  // empty without experts
   std::int64_t updates_ = 0;
   StateReader* reader_ = nullptr;

@@ -77,8 +77,12 @@ void Executor::forward(const Action& action, Run& run) {
     DecoderLoss loss = stage.loss(ctx_, batch, hidden);
     at.output = GradSlot(loss.loss);
     if (ctx_.mesh.tp().rank() != 0) return;
-    ctx_.kernels.loss.total(ctx_.stream,
-                            {loss.token_loss, batch.targets.weights.as<float>(), run.loss});
+    double* to = run.losses;
+    ctx_.kernels.loss.total(ctx_.stream, {loss.token_loss, batch.targets.weights.as<float>(), to});
+    for (std::size_t depth = 0; depth < loss.future_losses.size(); ++depth) {
+      const Tensor& weights = batch.future[depth].targets.weights;
+      ctx_.kernels.loss.total(ctx_.stream, {loss.future_losses[depth], weights.as<float>(), ++to});
+    }
   }
 }
 
@@ -187,8 +191,8 @@ void Executor::play(const Schedule& schedule, Run& run) {
 }
 
 void Executor::run(const Schedule& schedule, std::span<const MicroBatch> batches, bool record,
-                   double* loss) {
-  Run run{batches, record, nullptr, loss, {}};
+                   double* losses) {
+  Run run{batches, record, nullptr, losses, {}};
   play(schedule, run);
 }
 

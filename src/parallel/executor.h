@@ -27,11 +27,12 @@ class Executor {
   Executor(Context& ctx, const PipelineShape& shape, std::vector<const Decoder*> chunks,
            bool overlap);
 
-  // The rank of the last stage adds the losses of the micro-batches, in their order, to *loss (f64,
-  // on the device; the tp ranks of the stage have the same losses, and the first adds them).
+  // The rank of the last stage adds the losses of the micro-batches, in their order, to losses[0],
+  // those of depth d of multi-token prediction to losses[d] (f64, on the device; the tp ranks of
+  // the stage have the same losses, and the first adds them).
   // Gradients go to the context's sinks when the schedule has backwards.
   void run(const Schedule& schedule, std::span<const MicroBatch> batches, bool record,
-           double* loss);
+           double* losses);
   // Forwards whose hidden states after the last layer go to `sink`, on the rank that has them.
   void run_hidden(const Schedule& schedule, std::span<const MicroBatch> batches, HiddenSink& sink);
 
@@ -62,7 +63,7 @@ class Executor {
     std::span<const MicroBatch> batches;
     bool record = false;
     HiddenSink* sink = nullptr;
-    double* loss = nullptr;
+    double* losses = nullptr;
     std::vector<Sending> sending;
   };
 

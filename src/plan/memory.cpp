@@ -158,11 +158,11 @@ std::int64_t activation_bytes(const MemoryQuery& query, const PipelineLayout& la
   pipeline.group_size = pipeline.group_for(query.micro_batches);
   Schedule schedule = make_schedules(pipeline, played)[static_cast<std::size_t>(at.pp)];
   std::unique_ptr<Executor> executor = make_executor(ctx, layout, stages, query.parallel);
-  Tensor loss(arena, Dtype::kF64, {2}, "step");
+  Tensor losses(arena, Dtype::kF64, {2 + query.model.mtp_num_layers}, "step");
   // The second iteration gathers ahead what it has seen the first one use.
   for (int iteration = 0; iteration < (query.parallel.overlap_param_gather ? 2 : 1); ++iteration) {
     store.begin_step(played);
-    executor->run(schedule, batches, true, loss.as<double>());
+    executor->run(schedule, batches, true, losses.as<double>());
     store.finish_gradients();
   }
   std::int64_t more = (query.micro_batches - played) * (batch_bytes / played);

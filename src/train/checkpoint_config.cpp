@@ -83,9 +83,10 @@ void load_fields(CheckpointConfig& config, FieldList& list) {
            "anyway; nothing is said about changes");
   list.add("use-checkpoint-opt-param-scheduler", config.use_checkpoint_opt_param_scheduler,
            "the schedules are those of the checkpoint");
-  list.add("moe-use-upcycling", config.moe_use_upcycling,
-           "begin at iteration 0 with experts that are copies of the MLPs of a dense model, that of "
-           "--load or --hf-model; for the first run only");
+  list.add(
+      "moe-use-upcycling", config.moe_use_upcycling,
+      "begin at iteration 0 with experts that are copies of the MLPs of a dense model, that of "
+      "--load or --hf-model; for the first run only");
   list.add("moe-upcycling-granularity", config.moe_upcycling_granularity,
            "how many times narrower an expert is than the dense MLP, whose parts it is a copy of")
       .min(1)

@@ -229,6 +229,9 @@ StepReport Trainer::finish_step() {
   report.grad_norm = result.grad_norm;
   report.routers = std::move(result.routers);
   if (!report.routers.empty()) report.more_losses = router_losses(report.routers);
+  for (std::size_t depth = 0; depth < result.future_losses.size(); ++depth) {
+    report.more_losses.push_back({concat("mtp_", depth + 1, " loss"), result.future_losses[depth]});
+  }
   report.learning_rate = input.lr;
   report.weight_decay = input.weight_decay;
   report.loss_scale = input.loss_scale;

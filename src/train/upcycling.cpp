@@ -98,8 +98,8 @@ class Upcycler {
   }
 
   void fill_experts(const Param& param, std::size_t at) {
-    std::string name = concat(param.name.substr(0, at), ".mlp.",
-                              param.name.substr(at + kExperts.size()));
+    std::string name =
+        concat(param.name.substr(0, at), ".mlp.", param.name.substr(at + kExperts.size()));
     const ParamMapping* mapping = find(name);
     BEV_CHECK(mapping != nullptr, ErrorKind::kInternal, "upcycling: no dense ", name);
     bool up = name.find("linear_fc1") != std::string::npos, bias = name.ends_with(".bias");
@@ -201,8 +201,8 @@ std::vector<std::string> upcycling_problems(const ModelConfig& model, std::int64
                            ? concat("use --moe-ffn-hidden-size ", dense / granularity)
                            : concat("use a granularity that divides ", dense);
     out.push_back(concat("--moe-upcycling-granularity: ", granularity, " x --moe-ffn-hidden-size ",
-                         expert, " is not the --ffn-hidden-size ", dense,
-                         " of the dense MLP; ", cure));
+                         expert, " is not the --ffn-hidden-size ", dense, " of the dense MLP; ",
+                         cure));
   }
   if (moe.num_experts % granularity != 0) {
     out.push_back(concat("--moe-upcycling-granularity: ", granularity,

@@ -48,6 +48,9 @@ const std::vector<RuleCase> kRules = {
      256,
      {.topk = 8, .score = RouterScore::kSigmoid, .groups = 8, .group_topk = 4, .group_experts = 2}},
     {"many", 1000, {.topk = 40}},
+    {"by logit",
+     12,
+     {.topk = 1, .score = RouterScore::kSigmoid, .normalize = false, .by_logit = true}},
 };
 
 TEST_F(CudaMoe, RoutingAndItsGradientMatchTheCpu) {
@@ -99,6 +102,46 @@ TEST_F(CudaMoe, RoutingAndItsGradientMatchTheCpu) {
       backward(&Twin::exact);
       backward(&Twin::device);
       EXPECT_LT(error(dlogits), 2e-5);
+    }
+  }
+}
+
+TEST_F(CudaMoe, JitterDrawsTheCpusNumbers) {
+  for (Dtype dtype : kModelDtypes) {
+    for (std::int64_t columns : {1, 7, 64, 1030}) {
+      SCOPED_TRACE(concat(name_of(dtype), " ", columns));
+      const std::int64_t rows = 45;
+      std::vector<std::int32_t> samples, positions;
+      for (std::int32_t row = 0; row < rows; ++row) {
+        samples.push_back(row / 7);
+        positions.push_back(row % 7 * 1000);
+      }
+      Twin x = random(dtype, {rows, columns}), y = poisoned(dtype, {rows, columns});
+      Twin sample = words(samples), position = words(positions);
+      Twin key = words<std::int64_t>({0x123456789abcdef});
+      auto run = [&](const Kernels& kernels, const Stream& stream, Tensor Twin::*side) {
+        const RandomRows rows_of{reinterpret_cast<const std::uint64_t*>((key.*side).view().data),
+                                 (sample.*side).as<std::int32_t>(),
+                                 (position.*side).as<std::int32_t>(), 77};
+        kernels.moe.jitter(stream, {x.*side, y.*side, 0.2, rows_of});
+      };
+      run(cpu(), cpu_stream(), &Twin::exact);
+      run(cuda(), cuda_stream(), &Twin::device);
+      EXPECT_LT(error(y), tolerance(dtype));
+    }
+  }
+}
+
+TEST_F(CudaMoe, SinkhornBalancesAsOnTheCpu) {
+  for (std::int64_t experts : {2, 8, 60, 2000}) {
+    for (std::int64_t tokens : {0, 1, 500}) {
+      SCOPED_TRACE(concat(experts, " experts ", tokens, " tokens"));
+      Twin logits = random(Dtype::kF32, {tokens, experts}, 2);
+      Twin bias = poisoned(Dtype::kF32, {experts});
+      cpu().moe.sinkhorn(cpu_stream(), {logits.exact, bias.exact});
+      cuda().moe.sinkhorn(cuda_stream(), {logits.device, bias.device});
+      // One round more or less moves it by as much as the tolerance.
+      EXPECT_LT(error(bias), 1e-3);
     }
   }
 }

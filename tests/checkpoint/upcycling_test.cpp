@@ -168,7 +168,8 @@ TEST(UpcyclingRules, WhatDoesNotFitIsSaidBeforeAnythingChanges) {
   SavedRun moe{.model = model, .save = folder.path("moe")};
   train(moe);
   run.load = moe.save;
-  expect_error(ErrorKind::kInput, {"mlp.experts.linear_fc1.weight is in the checkpoint and not in the model"},
+  expect_error(ErrorKind::kInput,
+               {"mlp.experts.linear_fc1.weight is in the checkpoint and not in the model"},
                [&] { train(run); });
 }
 

@@ -40,6 +40,92 @@ TEST(Route, RowsPassAllChecks) {
                                  .group_experts = 2}));
 }
 
+// Noise depends on the token only, so that differences of the input see the same.
+OpCase noisy_case(std::string name, double jitter, RouterDtype dtype) {
+  OpCase test = route_case(std::move(name), {});
+  test.documents = {static_cast<std::int32_t>(kTokens)};
+  test.training = true;
+  test.build = [jitter, dtype](Bench& bench, const std::vector<Var>& in) {
+    RouterSpec spec;
+    spec.rule = {.topk = 3};
+    spec.jitter = jitter;
+    spec.dtype = dtype;
+    const Param *weight = bench.params[0].get(), *bias = bench.params[1].get();
+    Var logits = router_logits(bench.ctx, in[0], *weight, bias, spec, &bench.layout);
+    return OpOutputs{{route(bench.ctx, logits, spec, nullptr).probs}};
+  };
+  return test;
+}
+
+TEST(RouterLogits, NoiseAndDtypesPassAllChecks) {
+  check_op(noisy_case("jitter", 0.3, RouterDtype::kModel));
+  check_op(noisy_case("jitter in f32", 0.3, RouterDtype::kF32));
+  check_op(noisy_case("f64", 0, RouterDtype::kF64));
+}
+
+// Logits of 24 tokens that all prefer the first experts.
+std::vector<double> skewed_logits(std::int64_t tokens) {
+  std::vector<double> logits = case_numbers(tokens * kExperts, 7);
+  for (std::size_t i = 0; i < logits.size(); ++i)
+    logits[i] -= 0.7 * static_cast<double>(i % kExperts);
+  return logits;
+}
+
+// As Megatron has it, step by step.
+std::vector<double> sinkhorn_matrix(const std::vector<double>& logits) {
+  std::size_t experts = kExperts, tokens = logits.size() / experts;
+  std::vector<double> cost(logits.size()), rows(tokens, 1), columns(experts, 1);
+  for (std::size_t i = 0; i < cost.size(); ++i) cost[i] = std::exp(logits[i]);
+  for (double error = 1; error > 1e-4;) {
+    std::vector<double> old = columns;
+    for (std::size_t t = 0; t < tokens; ++t) {
+      double sum = 0;
+      for (std::size_t e = 0; e < experts; ++e) sum += columns[e] * cost[t * experts + e];
+      rows[t] = 1.0 / static_cast<double>(tokens) / (sum + 1e-8);
+    }
+    error = 0;
+    for (std::size_t e = 0; e < experts; ++e) {
+      double sum = 0;
+      for (std::size_t t = 0; t < tokens; ++t) sum += rows[t] * cost[t * experts + e];
+      columns[e] = 1.0 / static_cast<double>(experts) / (sum + 1e-8);
+      error += std::abs(columns[e] - old[e]) / static_cast<double>(experts);
+    }
+  }
+  for (std::size_t i = 0; i < cost.size(); ++i) cost[i] *= rows[i / experts] * columns[i % experts];
+  return cost;
+}
+
+TEST(Route, SinkhornChoosesByTheBalancedMatrixAndWeighsByScores) {
+  constexpr std::int64_t kMany = 24;
+  std::vector<double> numbers = skewed_logits(kMany), balanced = sinkhorn_matrix(numbers);
+  for (std::int64_t topk : {1, 2}) {
+    Bench bench(Dtype::kF64);
+    Var logits{bench.tensor({kMany, kExperts}, numbers), batch_placement(), -1, nullptr};
+    RouterSpec spec;
+    spec.rule = {.topk = topk, .pre_softmax = true, .normalize = false, .by_logit = true};
+    if (topk == 1) spec.rule.score = RouterScore::kSigmoid;
+    spec.sinkhorn = true;
+    for (bool training : {true, false}) {
+      bench.ctx.training = training;
+      Routing routing = route(bench.ctx, logits, spec, &bench.layout);
+      std::vector<std::int32_t> experts = bench.ctx.download<std::int32_t>(routing.experts);
+      std::vector<double> probs = values_of(routing.probs.tensor);
+      const std::vector<double>& keys = training ? balanced : numbers;
+      for (std::int64_t t = 0; t < kMany; ++t) {
+        auto first = keys.begin() + t * kExperts;
+        auto got = static_cast<std::size_t>(t * topk);
+        EXPECT_EQ(experts[got], std::max_element(first, first + kExperts) - first) << t;
+        double sum = 0, own = numbers[static_cast<std::size_t>(t * kExperts + experts[got])];
+        for (std::int64_t e = 0; e < kExperts; ++e) {
+          sum += std::exp(numbers[static_cast<std::size_t>(t * kExperts + e)]);
+        }
+        double wanted = topk == 1 ? 1 / (1 + std::exp(-own)) : std::exp(own) / sum;
+        EXPECT_NEAR(probs[got], wanted, 1e-12);
+      }
+    }
+  }
+}
+
 // Choices of tokens that all have the same logits, given by the row.
 std::vector<std::int32_t> chosen(Bench& bench, const std::vector<double>& logits,
                                  const std::vector<double>& bias, const RoutingRule& rule) {
@@ -94,9 +180,10 @@ double balance_loss(const std::vector<double>& logits, const std::vector<std::in
     loss +=
         n * coefficient * static_cast<double>(kExperts) * sum / (static_cast<double>(topk) * n * n);
   };
-  add(0, kTokens, spec.aux_loss);
+  add(0, kTokens, spec.losses.aux);
+  add(0, kTokens, spec.losses.global_aux);
   for (std::int32_t length : documents) {
-    if (spec.seq_aux_loss > 0) add(first, length, spec.seq_aux_loss);
+    if (spec.losses.seq_aux > 0) add(first, length, spec.losses.seq_aux);
     first += length;
   }
   for (std::int64_t t = 0; t < kTokens; ++t) {
@@ -104,7 +191,7 @@ double balance_loss(const std::vector<double>& logits, const std::vector<std::in
     for (std::int64_t e = 0; e < kExperts; ++e) {
       sum += std::exp(logits[static_cast<std::size_t>(t * kExperts + e)]);
     }
-    loss += spec.z_loss * std::log(sum) * std::log(sum);
+    loss += spec.losses.z * std::log(sum) * std::log(sum);
   }
   return loss;
 }
@@ -114,9 +201,7 @@ OpCase balance_case(std::string name, RouterScore score, double aux, double z) {
   test.documents = {static_cast<std::int32_t>(kTokens)};
   RouterSpec spec;
   spec.rule = {.topk = 3, .score = score};
-  spec.aux_loss = aux;
-  spec.seq_aux_loss = aux / 2;
-  spec.z_loss = z;
+  spec.losses = {aux, aux / 2, aux / 3, z};
   test.build = [spec, documents = test.documents](Bench& bench, const std::vector<Var>& in) {
     bench.step.loss_factor = 0.7;
     Var logits = router_logits(bench.ctx, in[0], *bench.params[0], bench.params[1].get());

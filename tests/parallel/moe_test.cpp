@@ -61,6 +61,31 @@ ModelConfig many_experts() {
   return model;
 }
 
+// Every loss at once, over more micro-batches than ranks; noise on the router's input.
+ModelConfig balanced() {
+  ModelConfig model = deepseek_like();
+  model.moe.layer_freq = {1, 0, 1, 1};
+  model.moe_training.load_balancing = {"global_aux_loss", "seq_aux_loss", "aux_loss"};
+  model.moe_training.aux_loss_coeff = {0.4, 0.1, 0.2};
+  model.moe_training.z_loss_coeff = 0.01;
+  model.moe_training.input_jitter_eps = 0.1;
+  model.moe_training.router_dtype = RouterDtype::kF32;
+  return model;
+}
+
+ModelConfig sinkhorn() {
+  ModelConfig model = mixtral_like();
+  model.moe_training.load_balancing = {"sinkhorn"};
+  model.moe_training.aux_loss_coeff = {0};
+  return model;
+}
+
+ModelConfig random_choices() {
+  ModelConfig model = many_experts();
+  model.moe_training.force_load_balancing = true;
+  return model;
+}
+
 using Change = void (*)(ParallelConfig&);
 
 void expect_one_ranks_answer(const TinyRun& single, const std::vector<Change>& layouts) {
@@ -136,6 +161,16 @@ TEST(Moe, SharingExpertsOutGivesOneRanksAnswer) {
     TinyRun single;
     single.model = model;
     expect_one_ranks_answer(single, kExpertLayouts);
+  }
+}
+
+TEST(Moe, EveryKindOfBalanceGivesOneRanksAnswer) {
+  for (const ModelConfig& model : {balanced(), sinkhorn(), random_choices()}) {
+    TinyRun single;
+    single.model = model;
+    single.global_batch_size = 6;
+    expect_one_ranks_answer(single, kExpertLayouts);
+    expect_one_ranks_answer(single, {kLayouts[0], kLayouts[2]});
   }
 }
 

@@ -250,7 +250,9 @@ void grouped_weight(const Stream& stream, const GroupedArgs& args) {
 }  // namespace cuda
 
 MoeKernels cuda_moe_kernels() {
-  return {.route = cuda::route,
+  return {.jitter = cuda::jitter,
+          .sinkhorn = cuda::sinkhorn,
+          .route = cuda::route,
           .route_backward = cuda::route_backward,
           .router_load = cuda::router_load,
           .spread = cuda::spread,

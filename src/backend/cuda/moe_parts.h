@@ -5,6 +5,9 @@
 
 namespace bev::cuda {
 
+// moe_router_noise.cu
+void jitter(const Stream& stream, const JitterArgs& args);
+void sinkhorn(const Stream& stream, const SinkhornArgs& args);
 // moe_router.cu
 void route(const Stream& stream, const RouteArgs& args);
 void route_backward(const Stream& stream, const RouteBackwardArgs& args);

@@ -122,7 +122,7 @@ __global__ void __launch_bounds__(kMostWarps* kWarp) route_kernel(Route args) {
   std::int32_t* chosen = args.experts + token * rule.topk;
   float* probs = args.probs + token * rule.topk;
   scores_of(rule, logits, scores);
-  const bool by_logit = rule.score == RouterScore::kSoftmax && rule.groups <= 1;
+  const bool by_logit = rule.by_logit || (rule.score == RouterScore::kSoftmax && rule.groups <= 1);
   for (int e = lane_of(); e < rule.experts; e += kWarp) {
     keys[e] = (by_logit ? logits[e] : scores[e]) + bias_at(args, e);
   }

@@ -20,7 +20,7 @@ constexpr float kTiny = 1e-20f;
 struct Rule {
   int experts, topk, groups, group_topk, group_experts;
   RouterScore score;
-  bool pre_softmax, normalize;
+  bool pre_softmax, normalize, by_logit;
   float scaling;
 };
 
@@ -33,6 +33,7 @@ inline Rule rule_of(const RoutingRule& rule, std::int64_t experts) {
           rule.score,
           rule.pre_softmax,
           rule.normalize,
+          rule.by_logit,
           static_cast<float>(rule.scaling)};
 }
 

@@ -213,7 +213,9 @@ void grouped_weight(const Stream& stream, const GroupedArgs& args) {
 }  // namespace
 
 MoeKernels moe_kernels() {
-  return {.route = route,
+  return {.jitter = jitter,
+          .sinkhorn = sinkhorn,
+          .route = route,
           .route_backward = route_backward,
           .router_load = router_load,
           .spread = spread,

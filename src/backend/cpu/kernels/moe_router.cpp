@@ -119,7 +119,8 @@ void choose(const RouteArgs& args, const A* logits, A* scores, A* keys, A* spare
             std::int32_t* chosen) {
   const std::int64_t experts = args.logits.shape[1];
   // The softmax keeps the order, and differences survive better in the logits.
-  const bool by_logit = args.rule.score == RouterScore::kSoftmax && args.rule.groups <= 1;
+  const bool softmax = args.rule.score == RouterScore::kSoftmax;
+  const bool by_logit = args.rule.by_logit || (softmax && args.rule.groups <= 1);
   std::copy_n(by_logit ? logits : scores, experts, keys);
   if (!args.bias.empty()) {
     visit_float(args.bias.dtype, [&](auto type) {

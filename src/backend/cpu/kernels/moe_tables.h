@@ -5,6 +5,8 @@
 
 namespace bev::cpu::BEV_CPU_LEVEL {
 
+void jitter(const Stream& stream, const JitterArgs& args);
+void sinkhorn(const Stream& stream, const SinkhornArgs& args);
 void route(const Stream& stream, const RouteArgs& args);
 void route_backward(const Stream& stream, const RouteBackwardArgs& args);
 void spread(const Stream& stream, const ChoiceArgs& args);
