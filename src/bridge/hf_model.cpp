@@ -142,6 +142,8 @@ std::string export_config(const ModelConfig& model, Dtype dtype, const std::stri
   for (std::string_view key : kKeys) {
     if (original.has(key) || key == "dtype") original.set(key, fresh.text("dtype", "float32"));
   }
+  // Weights are written as they are.
+  if (original.has("quantization_config")) original.set_null("quantization_config");
   return original.dump();
 }
 

@@ -108,9 +108,10 @@ std::string packed_problem(const ParamMapping& mapping, const std::string& name,
 }
 
 std::string describe(const StoredTensor& stored, const Shape& wanted) {
-  if (!stored.dtype || !is_float(*stored.dtype)) {
+  bool known = is_fp8(stored) || (stored.dtype && is_float(*stored.dtype));
+  if (!known) {
     return concat(stored.name, " is stored as ", stored.dtype_name,
-                  "; weights must be F64, F32, BF16 or F16");
+                  "; weights must be F64, F32, BF16, F16 or F8_E4M3 with scales");
   }
   if (!std::ranges::equal(stored.shape, wanted.dims())) {
     std::string found;
@@ -185,8 +186,11 @@ void WeightMap::check(const WeightFiles& files) const {
   std::set<std::string, std::less<>> used;
   auto use = [&](const std::string& name, const Shape& shape) {
     used.insert(name);
-    std::string problem = describe(*files.find(name), shape);
+    const StoredTensor& stored = *files.find(name);
+    std::string problem = describe(stored, shape);
+    if (problem.empty() && is_fp8(stored)) problem = fp8_problem(stored, files);
     if (!problem.empty()) problems.push_back(problem);
+    if (is_fp8(stored)) used.insert(fp8_scale_name(name));
   };
   for (const ParamMapping& mapping : params_) {
     if (std::string whole = stored_whole(mapping, files); !whole.empty()) {
@@ -257,6 +261,20 @@ void assemble(const ParamMapping& mapping, std::span<const TensorBytes> sources,
   }
 }
 
+namespace {
+// The entry of one of its tensors where that has numbers of 8 bits; nullptr where it has not.
+const StoredTensor* find_fp8(const ParamMapping& mapping, std::size_t part,
+                             const WeightFiles& files) {
+  if (!stored_whole(mapping, files).empty()) return nullptr;
+  const StoredTensor* stored = files.find(stored_name(mapping.tensors[part], files));
+  return stored != nullptr && is_fp8(*stored) ? stored : nullptr;
+}
+}  // namespace
+
+bool stored_in_fp8(const ParamMapping& mapping, std::size_t part, const WeightFiles& files) {
+  return find_fp8(mapping, part, files) != nullptr;
+}
+
 TensorBytes stored_tensor(const ParamMapping& mapping, std::size_t part, const WeightFiles& files) {
   const HfTensor& tensor = mapping.tensors[part];
   std::string whole = stored_whole(mapping, files);
@@ -291,9 +309,23 @@ StoredParam::StoredParam(const ParamMapping& mapping, const WeightFiles& files)
     read_expert_columns(layout, {rows.data(), Dtype::kBf16}, {expanded_.data(), Dtype::kBf16});
     return;
   }
+  blocks_.resize(mapping.tensors.size());
   for (std::size_t part = 0; part < mapping.tensors.size(); ++part) {
+    const HfTensor& tensor = mapping.tensors[part];
+    if (const StoredTensor* packed = find_fp8(mapping, part, files)) {
+      std::string problem = describe(*packed, tensor.shape);
+      BEV_CHECK(problem.empty(), ErrorKind::kInput, problem);
+      blocks_[part].emplace(*packed, files);
+      sources_.push_back({Dtype::kF32, tensor.shape, {}});
+      if (in_order(mapping)) continue;
+      std::vector<std::byte>& whole = whole_blocks_.emplace_back(
+          static_cast<std::size_t>(tensor.shape.numel()) * size_of(Dtype::kF32));
+      blocks_[part]->read({0, tensor.shape.numel()}, Dtype::kF32, whole.data());
+      sources_.back().bytes = whole;
+      continue;
+    }
     sources_.push_back(stored_tensor(mapping, part, files));
-    check_source(mapping.tensors[part], sources_.back());
+    check_source(tensor, sources_.back());
   }
 }
 
@@ -315,13 +347,17 @@ void StoredParam::read(Range elements, Dtype dtype, void* out) {
     return;
   }
   std::int64_t first = 0;  // element of a tensor in the parameter
-  for (const TensorBytes& source : sources_) {
+  for (std::size_t part = 0; part < sources_.size(); ++part) {
+    const TensorBytes& source = sources_[part];
     std::int64_t end = first + source.shape.numel();
     Range common{std::max(elements.begin, first), std::min(elements.end, end)};
-    if (common.begin < common.end) {
-      convert_elements(
-          {offset(source.bytes.data(), common.begin - first, source.dtype), source.dtype},
-          {offset(out, common.begin - elements.begin, dtype), dtype}, common.size());
+    Range own{common.begin - first, common.end - first};
+    std::byte* to = offset(out, common.begin - elements.begin, dtype);
+    if (own.begin < own.end && blocks_[part]) {
+      blocks_[part]->read(own, dtype, to);
+    } else if (own.begin < own.end) {
+      convert_elements({offset(source.bytes.data(), own.begin, source.dtype), source.dtype},
+                       {to, dtype}, own.size());
     }
     first = end;
   }

@@ -10,6 +10,7 @@
 #include <string_view>
 #include <vector>
 
+#include "bridge/fp8_blocks.h"
 #include "bridge/safetensors.h"
 #include "bridge/weight_files.h"
 #include "comm/placement.h"
@@ -60,8 +61,10 @@ class WeightMap {
   std::vector<std::string> tied_heads_;  // names of a head that a tied model may store
 };
 
+// Whether the files hold one of its tensors in 8-bit floats, which StoredParam reads.
+bool stored_in_fp8(const ParamMapping& mapping, std::size_t part, const WeightFiles& files);
 // One of its tensors under whichever name the files hold it, perhaps as a part of a larger one;
-// Error(kInput) when they do not.
+// Error(kInput) when they do not, or not in a dtype that we compute with.
 TensorBytes stored_tensor(const ParamMapping& mapping, std::size_t part, const WeightFiles& files);
 
 // Builds the parameter from its tensors in `dtype` at `out`, rounding to nearest even. Sources may
@@ -83,6 +86,8 @@ class StoredParam {
  private:
   const ParamMapping& mapping_;
   std::vector<TensorBytes> sources_;
+  std::vector<std::optional<Fp8Blocks>> blocks_;      // of a source without bytes of its own
+  std::vector<std::vector<std::byte>> whole_blocks_;  // in f32, where they change places
   std::vector<std::byte> whole_;  // in dtype whole_dtype_, where rows or columns change places
   Dtype whole_dtype_ = Dtype::kF32;
   std::vector<std::byte> expanded_;  // in bf16, where the files hold it packed

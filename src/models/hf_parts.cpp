@@ -47,16 +47,28 @@ std::vector<std::int64_t> read_layer_types(const HfConfig& hf, std::int64_t laye
 }
 }  // namespace
 
+namespace {
+// Whether weights are packed in a way that is read and expanded: experts of gpt_oss in MXFP4, and
+// FP8 with scales of blocks.
+bool is_expanded(const HfConfig& hf) {
+  std::optional<HfConfig> packing = hf.object("quantization_config");
+  if (!packing) return false;
+  std::string method = packing->text("quant_method", "");
+  if (method == "mxfp4") return hf.text("model_type", "") == "gpt_oss";
+  return method == "fp8" && packing->text("fmt", "e4m3") == "e4m3" &&
+         packing->counts("weight_block_size") == std::vector<std::int64_t>{128, 128};
+}
+}  // namespace
+
 void reject_set(const HfConfig& hf, std::string_view key, std::string_view why) {
   if (hf.truthy(key)) hf.reject(key, why);
 }
 
 void reject_unsupported(const HfConfig& hf) {
-  // The experts of gpt_oss are read and expanded.
-  std::optional<HfConfig> quantization = hf.object("quantization_config");
-  bool packed = quantization && quantization->text("quant_method", "") == "mxfp4" &&
-                hf.text("model_type", "") == "gpt_oss";
-  if (!packed) reject_set(hf, "quantization_config", "quantised weights are not supported");
+  if (!is_expanded(hf)) {
+    reject_set(hf, "quantization_config",
+               "only mxfp4 of gpt_oss and fp8 (e4m3, weight_block_size [128, 128]) are supported");
+  }
   reject_set(hf, "compression_config", "compressed weights are not supported");
   reject_set(hf, "is_encoder_decoder", "only decoders are supported");
   reject_set(hf, "add_cross_attention", "cross-attention is not supported");
