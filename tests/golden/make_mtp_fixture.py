@@ -63,14 +63,16 @@ def main():
                                             reduction="sum")
     count = int((targets != IGNORED).sum())
     main_loss = loss_sum(hidden, targets) / count
-    total = main_loss
+    total, depth_losses = main_loss, []
     positions = torch.arange(ids.shape[1])[None]
     mask = torch.full((1, 1, ids.shape[1], ids.shape[1]), float("-inf")).triu(1)
     for d, depth in enumerate(depths):
         embedded = model.model.embed_tokens(ahead(ids, d + 1, 0))
         hidden = depth(hidden, embedded, attention_mask=mask,
                        position_embeddings=model.model.rotary_emb(embedded, positions))
-        total = total + FACTOR / DEPTHS * loss_sum(hidden, ahead(targets, d + 1, IGNORED)) / count
+        later = ahead(targets, d + 1, IGNORED)
+        depth_losses.append((loss_sum(hidden, later) / (later != IGNORED).sum()).item())
+        total = total + FACTOR / DEPTHS * loss_sum(hidden, later) / count
     total.backward()
 
     params = dict(model.named_parameters())
@@ -89,7 +91,8 @@ def main():
     config.save_pretrained(ROOT)
     write = lambda name, value: (ROOT / name).write_text(json.dumps(value) + "\n")
     write("tokens.json", {"input_ids": ids.tolist(), "labels": labels.tolist()})
-    write("expected.json", {"loss": main_loss.item(), "tokens": count, "depths": DEPTHS, "factor": FACTOR})
+    write("expected.json", {"loss": main_loss.item(), "tokens": count, "depths": DEPTHS, "factor": FACTOR,
+                            "depth_losses": depth_losses})
 
 
 if __name__ == "__main__":

@@ -286,7 +286,13 @@ TEST(GoldenFuture, GradientsAreThoseOfTransformersLayers) {
           samples_of(read_token_rows(join_path(folder, "tokens.json"), options.model.vocab_size));
       std::vector<MicroBatch> batches =
           rank_micro_batches(engine.ctx(), samples, 1, future_spec(options.model));
-      EXPECT_NEAR(engine.gradients(batches, {1}).loss, wanted["loss"].get<double>(), 2e-5);
+      StepResult result = engine.gradients(batches, {1});
+      EXPECT_NEAR(result.loss, wanted["loss"].get<double>(), 2e-5);
+      auto depths = wanted["depth_losses"].get<std::vector<double>>();
+      ASSERT_EQ(result.future_losses.size(), depths.size());
+      for (std::size_t i = 0; i < depths.size(); ++i) {
+        EXPECT_NEAR(result.future_losses[i], depths[i], 2e-5);
+      }
       expect_gradients(engine, tensors, 1e-4);
     });
   }
