@@ -383,6 +383,10 @@ void check_precision(const RunConfig& run, Problems& out) {
   if (run.precision.fp64 && run.runtime.device == DeviceKind::kCuda) {
     out.push_back("--fp64: is for the CPU; use --device cpu");
   }
+  if (run.model.moe_training.router_dtype == RouterDtype::kF64 &&
+      run.runtime.device == DeviceKind::kCuda) {
+    out.push_back("--moe-router-dtype: fp64 is for the CPU; use fp32, or --device cpu");
+  }
 }
 
 // The weights come from one place, and a dense MLP can be cut into the experts.

@@ -39,6 +39,8 @@ struct JitterArgs {
 // What balances the choices of all rows of logits [T, E]: bias[e] = log(d[e]), where d and a factor
 // of each row make the sums of exp(logits) times both 1 / E for columns and 1 / T for rows. As
 // Megatron's sinkhorn: until d changes by less than 1e-4 in the mean; 1e-8 is added to divisors.
+// Where rounding keeps a large d moving it ends after kSinkhornRounds.
+inline constexpr int kSinkhornRounds = 1000;
 struct SinkhornArgs {
   View logits, bias;  // of one dtype
 };

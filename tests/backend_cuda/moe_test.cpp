@@ -133,7 +133,7 @@ TEST_F(CudaMoe, JitterDrawsTheCpusNumbers) {
 }
 
 TEST_F(CudaMoe, SinkhornBalancesAsOnTheCpu) {
-  for (std::int64_t experts : {2, 8, 60, 2000}) {
+  for (std::int64_t experts : {2, 8, 60, 384, 2000}) {
     for (std::int64_t tokens : {0, 1, 500}) {
       SCOPED_TRACE(concat(experts, " experts ", tokens, " tokens"));
       Twin logits = random(Dtype::kF32, {tokens, experts}, 2);

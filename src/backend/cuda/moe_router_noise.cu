@@ -30,6 +30,7 @@ __global__ void __launch_bounds__(kThreads)
 }
 
 constexpr int kSinkhornWarps = 32;
+constexpr std::size_t kSinkhornBytes = kSharedBytes - 16;  // the kernel has a number of its own
 constexpr float kTolerance = 1e-4f, kSmall = 1e-8f;
 
 // One block: rounds depend on each other, and how many there are is known at the end only. Shared
@@ -45,6 +46,7 @@ __global__ void __launch_bounds__(kSinkhornWarps* kWarp)
     factors[e] = 1;
   }
   __syncthreads();
+  int round = 0;
   do {
     for (int e = lane_of(); e < experts; e += kWarp) sums[e] = 0;
     for (std::int64_t t = warp; t < tokens; t += warps) {
@@ -70,7 +72,8 @@ __global__ void __launch_bounds__(kSinkhornWarps* kWarp)
       if (lane_of() == 0) change = moved / static_cast<float>(experts);
     }
     __syncthreads();
-  } while (change > kTolerance);  // what is not a number ends it too
+    // What is not a number ends it too.
+  } while (change > kTolerance && ++round < kSinkhornRounds);
   for (int e = static_cast<int>(threadIdx.x); e < experts; e += static_cast<int>(blockDim.x)) {
     bias[e] = logf(factors[e]);
   }
@@ -97,10 +100,10 @@ void jitter(const Stream& stream, const JitterArgs& args) {
 void sinkhorn(const Stream& stream, const SinkhornArgs& args) {
   const std::int64_t tokens = args.logits.shape[0], experts = args.logits.shape[1];
   const std::size_t row = static_cast<std::size_t>(experts) * sizeof(float);
-  BEV_CHECK(2 * row <= kSharedBytes, ErrorKind::kDevice, "CUDA: sinkhorn: ", experts,
-            " experts are too many; at most ", kSharedBytes / sizeof(float) / 2);
+  BEV_CHECK(2 * row <= kSinkhornBytes, ErrorKind::kDevice, "CUDA: sinkhorn: ", experts,
+            " experts are too many; at most ", kSinkhornBytes / sizeof(float) / 2);
   const auto warps =
-      static_cast<unsigned>(std::min<std::size_t>(kSinkhornWarps, kSharedBytes / row - 1));
+      static_cast<unsigned>(std::min<std::size_t>(kSinkhornWarps, kSinkhornBytes / row - 1));
   CudaQueue& queue = queue_of(stream);
   if (tokens == 0) {
     check_cuda(cudaMemsetAsync(args.bias.data, 0, row, queue.stream()), "sinkhorn");

@@ -94,9 +94,10 @@ void sinkhorn_of(const Stream& stream, const SinkhornArgs& args) {
     for (std::int64_t i = begin; i < end; ++i) cost[i] = std::exp(logits[i]);
   });
   std::fill_n(factors, experts, A{1});
+  A change = tokens > 0 ? 1 : 0;
   // What is not a number ends it too.
-  while (tokens > 0 && sinkhorn_round(stream, cost, tokens, experts, parts, factors) >
-                           static_cast<A>(kTolerance)) {
+  for (int round = 0; change > static_cast<A>(kTolerance) && round < kSinkhornRounds; ++round) {
+    change = sinkhorn_round(stream, cost, tokens, experts, parts, factors);
   }
   for (std::int64_t e = 0; e < experts; ++e) factors[e] = std::log(factors[e]);
 }
