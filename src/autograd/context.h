@@ -17,6 +17,7 @@
 
 namespace bev {
 
+class OffloadPass;
 class Tape;
 class Trace;
 class WeightWork;
@@ -45,7 +46,8 @@ struct Context {
 
   Tape* tape = nullptr;  // nullptr: nothing is recorded
   WeightWork* weight_work =
-      nullptr;              // collects weight-gradient work for later; nullptr: done at once
+      nullptr;                     // collects weight-gradient work for later; nullptr: done at once
+  OffloadPass* offload = nullptr;  // takes what the forward keeps to the host; nullptr: it stays
   std::int64_t layer = -1;  // global number of the layer that runs, for random numbers and messages
   bool training = false;    // dropout acts
   FiniteProbe* probe = nullptr;  // every result is checked (waits for the device); nullptr: none is

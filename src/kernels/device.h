@@ -43,6 +43,19 @@ class SideCopier {
   virtual Unpin pin(void* host, std::size_t bytes) = 0;
 };
 
+// Copies between the memory of a device and the host's beside the work of a stream, for the
+// stream's own thread, which never waits. Copies of a lane are made one after the other.
+class CopyLane {
+ public:
+  virtual ~CopyLane() = default;
+  // What the stream has been given so far comes before the copies that follow.
+  virtual void follow() = 0;
+  // One of the places is of pinned_memory().
+  virtual void copy(const void* from, void* to, std::size_t bytes) = 0;
+  // The copies so far. What the stream is given after it was waited for, or dropped, comes later.
+  virtual Work mark() = 0;
+};
+
 struct DeviceOptions {
   int threads = 1;             // CPU threads of the rank
   bool deterministic = false;  // the same bits in every run, at some cost of speed
@@ -69,6 +82,9 @@ struct DeviceKernels {
   // before it; `host` must stay until then.
   Work (*fetch)(const Stream&, const View& from, void* host);
   std::unique_ptr<SideCopier> (*open_copier)(const Stream&);
+  std::unique_ptr<CopyLane> (*open_lane)(const Stream&);
+  // Host memory that lanes copy at full speed.
+  std::unique_ptr<MemorySource> (*pinned_memory)();
   // Device to device, the same bytes.
   void (*copy)(const Stream&, const View& from, const View& to);
   // See record(). Null where each start runs at once: nothing to gain.

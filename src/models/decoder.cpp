@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "autograd/offload.h"
 #include "autograd/recompute.h"
 #include "base/error.h"
 #include "ops/collective.h"
@@ -150,25 +151,43 @@ Var Decoder::embed(Context& ctx, const MicroBatch& batch) const {
   return dropout(ctx, x, config_.hidden_dropout, batch.layout, RandomUse::kEmbeddingDropout);
 }
 
+namespace {
+// Runs layers of a stage. What they keep for the backward may wait for it on the host.
+template <class Run>
+Var run_at(Context& ctx, const LayerPlace& place, const Var& x, const Run& run) {
+  OffloadPass* offload = ctx.tape != nullptr ? ctx.offload : nullptr;
+  if (offload != nullptr) offload->begin_layer(ctx, place, x.tensor);
+  Var y = run(x);
+  if (offload != nullptr) offload->end_layer(ctx, y.tensor);
+  return y;
+}
+}  // namespace
+
 Var Decoder::run_layers(Context& ctx, Var x, const LayerInput& input) const {
   const RecomputePolicy& policy = options_.recompute;
   auto count = static_cast<std::int64_t>(layers_.size());
   std::int64_t full = policy.layers_per_unit == 0 ? 0
                       : policy.full_layers < 0    ? count
                                                   : std::min(policy.full_layers, count);
+  auto place = [&](std::int64_t begin, std::int64_t end) {
+    return LayerPlace{begin, count, range_.last && end == count};
+  };
   for (std::int64_t begin = 0; begin < full; begin += policy.layers_per_unit) {
     std::int64_t end = std::min(begin + policy.layers_per_unit, full);
-    x = recompute(ctx, "recompute layers", x,
-                  [this, begin, end, input](Context& to, const Var& from) {
-                    Var y = from;
-                    for (std::int64_t i = begin; i < end; ++i) {
-                      y = layers_[static_cast<std::size_t>(i)]->forward(to, y, input);
-                    }
-                    return y;
-                  });
+    auto run = [this, begin, end, input](Context& to, const Var& from) {
+      Var y = from;
+      for (std::int64_t i = begin; i < end; ++i) {
+        y = layers_[static_cast<std::size_t>(i)]->forward(to, y, input);
+      }
+      return y;
+    };
+    x = run_at(ctx, place(begin, end), x,
+               [&](const Var& from) { return recompute(ctx, "recompute layers", from, run); });
   }
   for (std::int64_t i = full; i < count; ++i) {
-    x = layers_[static_cast<std::size_t>(i)]->forward(ctx, x, input);
+    x = run_at(ctx, place(i, i + 1), x, [&](const Var& from) {
+      return layers_[static_cast<std::size_t>(i)]->forward(ctx, from, input);
+    });
   }
   ctx.layer = -1;
   return x;

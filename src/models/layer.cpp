@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "autograd/offload.h"
 #include "autograd/recompute.h"
 #include "base/text.h"
 #include "ops/elementwise.h"
@@ -199,6 +200,9 @@ Var DecoderLayer::feed_forward(Context& ctx, const Var& normalised, const LayerI
   auto run = [this, layout = input.layout](Context& to, const Var& x) {
     return moe_ ? moe_->forward(to, x, *layout) : mlp_->forward(to, x, layout->tokens);
   };
+  if (recompute_.mlp) {
+    mark_kept(ctx, moe_ ? OffloadPart::kExpertFc1 : OffloadPart::kMlpFc1, normalised);
+  }
   Var out =
       recompute_.mlp ? recompute(ctx, "recompute mlp", normalised, run) : run(ctx, normalised);
   if (post_mlp_norm_) out = norm(ctx, out, post_mlp_norm_->spec(false));
@@ -209,10 +213,12 @@ Var DecoderLayer::forward(Context& ctx, const Var& x, const LayerInput& input) c
   ctx.layer = number_;
   Var attended = attend(ctx, norm(ctx, x, input_norm_.spec(recompute_.norms)), input);
   if (parallel_residual_) {
+    mark_kept(ctx, OffloadPart::kMlpNorm, x);
     Var fed = feed_forward(ctx, norm(ctx, x, mlp_norm_.spec(recompute_.norms)), input);
     return add(ctx, x, add(ctx, attended, fed));
   }
   AddNorm next = add_norm(ctx, attended, x, mlp_norm_.spec(recompute_.norms));
+  mark_kept(ctx, OffloadPart::kMlpNorm, next.sum);
   return add(ctx, next.sum, feed_forward(ctx, next.normalised, input));
 }
 

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "autograd/offload.h"
 #include "nn/latent_attention.h"
 #include "ops/context_attention.h"
 #include "ops/head_exchange.h"
@@ -69,8 +70,8 @@ Var CoreAttention::exchange_and_attend(Context& ctx, const Var& rows, const Sequ
   return gather_heads(ctx, y, exchange);
 }
 
-Var CoreAttention::forward(Context& ctx, const Var& rows, const SequenceLayout& layout,
-                           const AttentionSpec& spec) const {
+Var CoreAttention::attend(Context& ctx, const Var& rows, const SequenceLayout& layout,
+                          const AttentionSpec& spec) const {
   if (ctx.mesh.cp().size() == 1) {
     return attention(ctx, rows, {layout.runs, layout.samples, layout.sample_positions}, spec);
   }
@@ -85,6 +86,14 @@ Var CoreAttention::forward(Context& ctx, const Var& rows, const SequenceLayout& 
       break;
   }
   return exchange_and_attend(ctx, rows, layout, spec);
+}
+
+Var CoreAttention::forward(Context& ctx, const Var& rows, const SequenceLayout& layout,
+                           const AttentionSpec& spec) const {
+  OffloadScope part(ctx, OffloadPart::kCoreAttn, rows);
+  Var out = attend(ctx, rows, layout, spec);
+  part.with_result();
+  return out;
 }
 
 SelfAttention::SelfAttention(const std::string& name, const AttentionOptions& o)
@@ -118,7 +127,8 @@ void SelfAttention::linears(std::vector<Linear*>& list) { list.insert(list.end()
 Var SelfAttention::forward(Context& ctx, const Var& x, const LayerInput& input) const {
   const AttentionOptions& o = core.options;
   AttentionSpec here = core.spec(ctx);
-  Var rows = qkv.enter(ctx, x, input.layout->tokens, o.tensor_parallel);
+  OffloadScope qkv_part(ctx, OffloadPart::kQkvLinear, x);
+  Var rows = qkv_part.without(qkv.enter(ctx, x, input.layout->tokens, o.tensor_parallel));
   if (ctx.mesh.group(MeshGroup::kKv).size() > 1) {
     rows = share_keys(ctx, rows, here.q_columns());
   }
@@ -135,7 +145,8 @@ Var SelfAttention::forward(Context& ctx, const Var& x, const LayerInput& input) 
   Var heads = input.decode != nullptr
                   ? cached_attention(ctx, rows, input.state->kv, *input.decode, here)
                   : core.forward(ctx, rows, *input.layout, here);
-  return proj.leave(ctx, heads, o.tensor_parallel);
+  OffloadScope proj_part(ctx, OffloadPart::kAttnProj, heads);
+  return proj_part.without(proj.leave(ctx, heads, o.tensor_parallel));
 }
 
 std::unique_ptr<AttentionModule> make_attention(const std::string& name,

@@ -75,6 +75,8 @@ struct CoreAttention {
               const AttentionSpec& spec) const;
 
  private:
+  Var attend(Context& ctx, const Var& rows, const SequenceLayout& layout,
+             const AttentionSpec& spec) const;
   Var exchange_and_attend(Context& ctx, const Var& rows, const SequenceLayout& layout,
                           const AttentionSpec& spec) const;
 };

@@ -1,5 +1,6 @@
 #include "nn/latent_attention.h"
 
+#include "autograd/offload.h"
 #include "ops/collective.h"
 #include "ops/linear.h"
 
@@ -102,6 +103,7 @@ Var LatentAttention::forward(Context& ctx, const Var& x, const LayerInput& input
   const AttentionOptions& o = core.options;
   AttentionSpec here = core.spec(ctx);
   std::int64_t tokens = input.layout->tokens;
+  OffloadScope qkv_part(ctx, OffloadPart::kQkvLinear, x);
   LatentParts parts = split_latent(ctx, kv_down.forward(ctx, x), spec(here));
   LatentRows rows{queries(ctx, x, tokens), parts.latent,
                   enter_tensor_parallel(ctx, parts.rope_key, tokens)};
@@ -113,10 +115,15 @@ Var LatentAttention::forward(Context& ctx, const Var& x, const LayerInput& input
     rows.rope_key = rope(ctx, rows.rope_key, {table, 1, o.latent.rope_size, pairs});
   }
   const SequenceLayout& layout = *input.layout;
-  Var out = input.decode != nullptr
-                ? decode(ctx, rows, input, here)
-                : core.forward(ctx, heads(ctx, rows, layout, here), layout, here);
-  return proj.leave(ctx, out, o.tensor_parallel);
+  Var out;
+  if (input.decode != nullptr) {
+    out = decode(ctx, rows, input, here);
+  } else {
+    Var joined = qkv_part.without(heads(ctx, rows, layout, here));
+    out = core.forward(ctx, joined, layout, here);
+  }
+  OffloadScope proj_part(ctx, OffloadPart::kAttnProj, out);
+  return proj_part.without(proj.leave(ctx, out, o.tensor_parallel));
 }
 
 }  // namespace bev

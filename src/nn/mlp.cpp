@@ -1,5 +1,7 @@
 #include "nn/mlp.h"
 
+#include "autograd/offload.h"
+
 namespace bev {
 
 namespace {
@@ -25,7 +27,12 @@ void Mlp::linears(std::vector<Linear*>& list) { list.insert(list.end(), {&fc1, &
 
 Var Mlp::forward(Context& ctx, const Var& x, std::int64_t tokens) const {
   const TensorParallel& tp = options.tensor_parallel;
-  return fc2.leave(ctx, activation(ctx, fc1.enter(ctx, x, tokens, tp), options.activation), tp);
+  OffloadScope fc1_part(ctx, OffloadPart::kMlpFc1, x);
+  Var up = fc1_part.without(fc1.enter(ctx, x, tokens, tp));
+  mark_kept(ctx, OffloadPart::kMlpAct, up);
+  Var inner = activation(ctx, up, options.activation);
+  OffloadScope fc2_part(ctx, OffloadPart::kMlpFc2, inner);
+  return fc2_part.without(fc2.leave(ctx, inner, tp));
 }
 
 }  // namespace bev

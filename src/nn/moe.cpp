@@ -1,5 +1,6 @@
 #include "nn/moe.h"
 
+#include "autograd/offload.h"
 #include "ops/expert_exchange.h"
 
 namespace bev {
@@ -85,10 +86,17 @@ Var Moe::run_experts(Context& ctx, const Var& x, const Routing& routing,
   // Of all tokens' rows this rank has those of its experts, perhaps a small part.
   std::int64_t ep = ctx.mesh.shape().ep;
   if (ep > 1) drop_unused_rows(ctx, rows, rows.count() / ep);
+  OffloadScope fc1_part(ctx, OffloadPart::kExpertFc1, x);
   Var probs = enter_experts(ctx, routing.probs, layout);
   Var in = permute(ctx, enter_experts(ctx, x, layout), rows);
-  Var up = grouped_linear(ctx, in, rows, fc1, fc1_bias ? &*fc1_bias : nullptr);
-  Var inner = weigh(ctx, activation(ctx, up, expert.activation), probs, rows);
+  Var up = fc1_part.without(grouped_linear(ctx, in, rows, fc1, fc1_bias ? &*fc1_bias : nullptr));
+  mark_kept(ctx, OffloadPart::kMoeAct, up);
+  Var inner;
+  {
+    Var active = activation(ctx, up, expert.activation);
+    mark_kept(ctx, OffloadPart::kExpertFc2, active);
+    inner = weigh(ctx, active, probs, rows);
+  }
   Var out = combine(ctx, grouped_linear(ctx, inner, rows, fc2, nullptr), rows);
   Var y = leave_experts(ctx, out, x.placement, layout);
   return fc2_bias ? add_expert_biases(ctx, y, routing, *fc2_bias) : y;

@@ -174,6 +174,7 @@ void ParallelConfig::fields(FieldList& list) {
   data_fields(*this, list);
   context_fields(*this, list);
   recompute_fields(*this, list);
+  offload.fields(list);
 }
 
 namespace {

@@ -5,6 +5,8 @@
 #include <string>
 #include <vector>
 
+#include "parallel/offload_config.h"
+
 namespace bev {
 
 class FieldList;
@@ -63,6 +65,8 @@ struct ParallelConfig {
   RecomputeMethod recompute_method = RecomputeMethod::kUniform;
   std::int64_t recompute_num_layers = 1;
   std::vector<std::string> recompute_modules = {"core_attn"};  // also layernorm, activation, mlp
+
+  OffloadConfig offload;
 
   void fields(FieldList& list);
 

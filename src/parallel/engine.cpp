@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "base/error.h"
+#include "base/log.h"
 #include "base/philox.h"
 #include "base/scoped_value.h"
 #include "base/trace.h"
@@ -107,7 +108,7 @@ std::unique_ptr<Executor> make_executor(Context& ctx, const PipelineLayout& layo
   std::vector<const Decoder*> chunks;
   for (const auto& stage : stages) chunks.push_back(stage.get());
   return std::make_unique<Executor>(ctx, layout.shape, std::move(chunks),
-                                    parallel.overlap_p2p_communication);
+                                    parallel.overlap_p2p_communication, parallel.offload.policy());
 }
 
 Engine::Engine(World& world, const Kernels& kernels, const EngineOptions& options)
@@ -139,6 +140,10 @@ Engine::Engine(World& world, const Kernels& kernels, const EngineOptions& option
     optimizer_ = std::make_unique<Optimizer>(*ctx_, store_->optim_ranges(), options.optim);
   }
   executor_ = make_executor(*ctx_, pipeline_, stages_, options.parallel);
+  if (options.record_steps && runs_ahead() && executor_->offloader() != nullptr &&
+      world.rank() == 0) {
+    log_info("activations are offloaded: steps are not recorded as graphs");
+  }
   const MoeConfig& moe = options.model.moe;
   if (!options.gradients || !moe.any()) return;
   Shape shape{options.model.num_layers, 2 * moe.num_experts + 2};

@@ -115,11 +115,16 @@ class Engine {
   // tensor anywhere ("" when all are finite). Every rank gets the same text.
   std::string find_nonfinite(std::span<const MicroBatch> batches, const StepInput& input);
 
-  // Whether work can be recorded: ranks that exchange data do it call by call, and a trace shows
-  // every call.
+  // Whether work can be recorded: ranks that exchange data do it call by call, a trace shows every
+  // call, and copies to the host run beside the stream.
   bool can_record() const {
     bool traced = ctx_->trace != nullptr && ctx_->trace->recording();
-    return options_.record_steps && runs_ahead() && mesh_->world().size() == 1 && !traced;
+    return options_.record_steps && runs_ahead() && mesh_->world().size() == 1 && !traced &&
+           offloaded() == nullptr;
+  }
+  // Host memory of activations; null where none are offloaded.
+  const Arena* offloaded() const {
+    return executor_->offloader() != nullptr ? &executor_->offloader()->host() : nullptr;
   }
   // Shapes of steps that the device has recorded.
   std::size_t recorded_steps() const { return recorded_.size(); }

@@ -21,8 +21,11 @@ constexpr const char* kGradient = "gradient of hidden states";
 }  // namespace
 
 Executor::Executor(Context& ctx, const PipelineShape& shape, std::vector<const Decoder*> chunks,
-                   bool overlap)
-    : ctx_(ctx), shape_(shape), chunks_(std::move(chunks)), overlap_(overlap) {}
+                   bool overlap, OffloadPolicy offload)
+    : ctx_(ctx), shape_(shape), chunks_(std::move(chunks)), overlap_(overlap) {
+  if (!offload.any()) return;
+  offloader_ = std::make_unique<Offloader>(ctx.kernels, ctx.stream, ctx.arena, std::move(offload));
+}
 
 std::int64_t Executor::stage_of(const Action& action) const {
   return shape_.stage_at(ctx_.mesh.at().pp, action.chunk);
@@ -39,7 +42,7 @@ Executor::InFlight& Executor::flight(const Run& run, std::int64_t chunk, std::in
     at = std::move(spare_.back());
     spare_.pop_back();
   } else if (!at) {
-    at = std::make_unique<InFlight>();
+    at = std::make_unique<InFlight>(offloader_.get());
   }
   return *at;
 }
@@ -56,7 +59,9 @@ void Executor::forward(const Action& action, Run& run) {
   InFlight& at = flight(run, action.chunk, action.micro_batch);
   const MicroBatch& batch = run.batches[static_cast<std::size_t>(action.micro_batch)];
   at.tape.clear();
+  at.offload.clear();
   TapeScope scope(ctx_, run.record ? &at.tape : nullptr);
+  ScopedValue offload(ctx_.offload, offloader_ ? &at.offload : nullptr);
   Var input;
   if (!stage.range().first) {
     Placement placement = stage.boundary_placement();
@@ -173,6 +178,18 @@ void Executor::post_next_receives(const Schedule& schedule, std::size_t at, Run&
   }
 }
 
+// What the next computation reads first, where that is a backward.
+void Executor::prefetch_next(const Schedule& schedule, std::size_t at, const Run& run) {
+  for (std::size_t i = at + 1; i < schedule.size(); ++i) {
+    const Action& action = schedule[i];
+    if (!computes(action.kind)) continue;
+    bool backward =
+        action.kind == ActionKind::kBackward || action.kind == ActionKind::kBackwardInput;
+    if (backward) flight(run, action.chunk, action.micro_batch).offload.prefetch();
+    return;
+  }
+}
+
 void Executor::play(const Schedule& schedule, Run& run) {
   places_.clear();
   places_.resize(chunks_.size() * run.batches.size());
@@ -182,6 +199,7 @@ void Executor::play(const Schedule& schedule, Run& run) {
   for (std::size_t i = 0; i < schedule.size(); ++i) {
     const Action& action = schedule[i];
     if (overlap_ && computes(action.kind)) post_next_receives(schedule, i, run);
+    if (offloader_ && computes(action.kind)) prefetch_next(schedule, i, run);
     act(action, run);
     if (computes(action.kind)) finish_sends(run);
     Place& done = place(run, action.chunk, action.micro_batch);

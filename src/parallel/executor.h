@@ -6,6 +6,7 @@
 #include <span>
 #include <vector>
 
+#include "autograd/offload.h"
 #include "autograd/tape.h"
 #include "models/decoder.h"
 #include "parallel/schedule.h"
@@ -23,9 +24,9 @@ class Executor {
  public:
   // `chunks` are this rank's stages. With `overlap` messages travel while the rank computes: those
   // that the next computation needs are received during the one before, and a send is finished
-  // after the computation that follows it.
+  // after the computation that follows it. `offload` says what waits for its backward on the host.
   Executor(Context& ctx, const PipelineShape& shape, std::vector<const Decoder*> chunks,
-           bool overlap);
+           bool overlap, OffloadPolicy offload);
 
   // The rank of the last stage adds the losses of the micro-batches, in their order, to losses[0],
   // those of depth d of multi-token prediction to losses[d] (f64, on the device; the tp ranks of
@@ -36,6 +37,9 @@ class Executor {
   // Forwards whose hidden states after the last layer go to `sink`, on the rank that has them.
   void run_hidden(const Schedule& schedule, std::span<const MicroBatch> batches, HiddenSink& sink);
 
+  // Null where nothing is offloaded.
+  const Offloader* offloader() const { return offloader_.get(); }
+
  private:
   struct Incoming {
     Tensor tensor;
@@ -44,6 +48,8 @@ class Executor {
   };
   // A micro-batch on a stage, from what its first action needs to the end of its last.
   struct InFlight {
+    explicit InFlight(Offloader* to) : offload(to) {}
+    OffloadPass offload;
     Tape tape;
     GradSlot input, output;
     WeightWork weight_work;
@@ -75,6 +81,7 @@ class Executor {
   void send(const Action& action, Run& run);
   static void finish_sends(Run& run);
   void post_next_receives(const Schedule& schedule, std::size_t at, Run& run);
+  void prefetch_next(const Schedule& schedule, std::size_t at, const Run& run);
 
   const Decoder& model(const Action& action) const {
     return *chunks_[static_cast<std::size_t>(action.chunk)];
@@ -89,6 +96,7 @@ class Executor {
   PipelineShape shape_;
   std::vector<const Decoder*> chunks_;
   bool overlap_;
+  std::unique_ptr<Offloader> offloader_;
   std::vector<Place> places_;                     // by chunk and micro-batch
   std::vector<std::unique_ptr<InFlight>> spare_;  // their tapes' memory is used again
 };

@@ -130,9 +130,13 @@ std::int64_t played_micro_batches(const PipelineShape& shape, std::int64_t micro
   return std::min(micro_batches, kGroups * group + micro_batches % group);
 }
 
-// The peak of an iteration of Engine::train_step above what is kept, on the phantom machine.
-std::int64_t activation_bytes(const MemoryQuery& query, const PipelineLayout& layout,
-                              const Stages& stages, const MeshCoordinate& at) {
+struct ActivationBytes {
+  std::int64_t device = 0, host = 0;
+};
+
+// The peaks of an iteration of Engine::train_step above what is kept, on the phantom machine.
+ActivationBytes activation_bytes(const MemoryQuery& query, const PipelineLayout& layout,
+                                 const Stages& stages, const MeshCoordinate& at) {
   MeshShape shape = mesh_shape(query.parallel, query.model);
   PhantomWorld world(static_cast<int>(rank_of(shape, at)), static_cast<int>(shape.size()));
   Mesh mesh(world, shape);
@@ -158,7 +162,11 @@ std::int64_t activation_bytes(const MemoryQuery& query, const PipelineLayout& la
   pipeline.group_size = pipeline.group_for(query.micro_batches);
   Schedule schedule = make_schedules(pipeline, played)[static_cast<std::size_t>(at.pp)];
   std::unique_ptr<Executor> executor = make_executor(ctx, layout, stages, query.parallel);
-  Tensor losses(arena, Dtype::kF64, {2 + query.model.mtp_num_layers}, "step");
+  Tensor losses(arena, Dtype::kF64, {2 + query.model.mtp_num_layers}, "step"), routers;
+  if (query.model.moe.any()) {
+    Shape statistics{query.model.num_layers, 2 * query.model.moe.num_experts + 2};
+    routers = Tensor(arena, wide_of(query.dtype), statistics, "step");
+  }
   // The second iteration gathers ahead what it has seen the first one use.
   for (int iteration = 0; iteration < (query.parallel.overlap_param_gather ? 2 : 1); ++iteration) {
     store.begin_step(played);
@@ -166,7 +174,9 @@ std::int64_t activation_bytes(const MemoryQuery& query, const PipelineLayout& la
     store.finish_gradients();
   }
   std::int64_t more = (query.micro_batches - played) * (batch_bytes / played);
-  return static_cast<std::int64_t>(arena.peak()) - kept + more;
+  const Offloader* offloader = executor->offloader();
+  return {static_cast<std::int64_t>(arena.peak()) - kept + more,
+          offloader ? static_cast<std::int64_t>(offloader->host().peak()) : 0};
 }
 
 void count_parameters(const MemoryQuery& query, MemoryPlan& plan) {
@@ -188,7 +198,7 @@ void plan_pipeline_rank(const MemoryQuery& query, const PipelineLayout& layout,
   // Where the chunks of a sequence differ in length, so do the ranks that hold them.
   bool even = query.seq_length % (2 * mesh.cp) == 0;
   std::int64_t tokens = query.micro_batch_size * query.seq_length / mesh.cp;
-  std::map<std::vector<std::int64_t>, std::int64_t> known;
+  std::map<std::vector<std::int64_t>, ActivationBytes> known;
   std::map<std::array<std::int64_t, 3>, KeptState> states;  // by tp, etp, ep
   for (std::int64_t tp = 0; tp < mesh.tp; ++tp) {
     for (std::int64_t part = 0; part < mesh.cp * mesh.dp; ++part) {
@@ -206,7 +216,8 @@ void plan_pipeline_rank(const MemoryQuery& query, const PipelineLayout& layout,
         known[key] = activation_bytes(query, layout, stages, memory.at);
       }
       memory.in_flight = in_flight;
-      memory.activations = known[key];
+      memory.activations = known[key].device;
+      memory.host_activations = known[key].host;
       kept.fill(memory);
       plan.ranks[static_cast<std::size_t>(memory.rank)] = memory;
     }

@@ -44,12 +44,23 @@ std::unique_ptr<Device> open_phantom(const DeviceOptions&) {
   return std::make_unique<PhantomDevice>();
 }
 
+class PhantomCopyLane final : public CopyLane {
+ public:
+  void follow() override {}
+  void copy(const void*, void*, std::size_t) override {}
+  Work mark() override { return {}; }
+};
+
+std::unique_ptr<CopyLane> open_phantom_lane(const Stream&) {
+  return std::make_unique<PhantomCopyLane>();
+}
+
 std::unique_ptr<DeviceTrace> no_device_trace() { return nullptr; }
 
 constexpr Kernels kPhantomKernels = {
     .device = {open_phantom, no_device_trace, kNothing,
-               [](const Stream&, const View&, void*) { return Work(); }, nullptr, kNothing,
-               nullptr},
+               [](const Stream&, const View&, void*) { return Work(); }, nullptr, open_phantom_lane,
+               make_phantom_memory, kNothing, nullptr},
     .elementwise = {kNothing, kNothing, kNothing, kNothing, kNothing, kNothing, kNothing, kNothing,
                     kNothing},
     .gemm = {kNothing},

@@ -13,7 +13,6 @@ namespace {
 constexpr std::size_t kAlignment = 64;
 constexpr std::size_t kChunkBytes = std::size_t{32} << 20;
 constexpr std::size_t kMostSpareBytes = std::size_t{4} << 30;
-constexpr std::size_t kSlabBlocks = 256;
 
 class HostMemory : public MemorySource {
  public:
@@ -53,27 +52,39 @@ BlockRef Arena::allocate(std::size_t bytes, const char* tag, View* view) {
       block_slabs_.back()[i].next_free = std::exchange(free_blocks_, &block_slabs_.back()[i]);
     }
   }
-  std::byte* data = take(rounded);
-  if (data == nullptr) {
-    grow(rounded);
-    data = take(rounded);
-  }
+  std::byte* data = take_or_grow(rounded, tag);
   Block* block = free_blocks_;
   free_blocks_ = block->next_free;
-  *block = Block{data, rounded, tag, 0, this, nullptr};
-  in_use_ += rounded;
-  count(tag, rounded, true);
-  if (in_use_ > peak_) reset_peak();
+  *block = Block{data, rounded, tag, 0, this, nullptr, view->numel(), next_number_++};
   view->data = data;
   return BlockRef(block);
 }
 
+std::byte* Arena::take_or_grow(std::size_t bytes, const char* tag) {
+  std::byte* data = take(bytes);
+  if (data == nullptr) {
+    grow(bytes);
+    data = take(bytes);
+  }
+  in_use_ += bytes;
+  count(tag, bytes, true);
+  if (in_use_ > peak_) reset_peak();
+  return data;
+}
+
 void Arena::release(Block* block) {
-  in_use_ -= block->bytes;
-  count(block->tag, block->bytes, false);
-  give_back(static_cast<std::byte*>(block->data), block->bytes);
+  if (block->keeper != nullptr) block->keeper->forget(*block);
+  if (block->data != nullptr) vacate(*block);
   block->next_free = std::exchange(free_blocks_, block);
 }
+
+void Arena::vacate(Block& block) {
+  in_use_ -= block.bytes;
+  count(block.tag, block.bytes, false);
+  give_back(static_cast<std::byte*>(std::exchange(block.data, nullptr)), block.bytes);
+}
+
+void Arena::occupy(Block& block) { block.data = take_or_grow(block.bytes, block.tag); }
 
 // Best fit; the lowest address among equals.
 std::byte* Arena::take(std::size_t bytes) {

@@ -33,14 +33,32 @@ class MemorySource {
 };
 std::unique_ptr<MemorySource> make_host_memory();
 
+struct Block;
+
+// Has the content of blocks that gave their memory away for a while.
+class BlockKeeper {
+ public:
+  // Somebody wants to read a block that is away.
+  virtual void bring_back(Block& block) = 0;
+  // Nobody refers to the block any more; its memory, where it has some, is given away next.
+  virtual void forget(Block& block) noexcept = 0;
+
+ protected:
+  ~BlockKeeper() = default;
+};
+
 // One allocation. Not thread safe: blocks stay with their rank.
 struct Block {
-  void* data = nullptr;
+  void* data = nullptr;  // null while it has no memory
   std::size_t bytes = 0;
   const char* tag = "";
   std::int32_t references = 0;
   Arena* arena = nullptr;
   Block* next_free = nullptr;
+  std::int64_t elements = 0;
+  std::int64_t number = 0;        // counts the arena's allocations
+  BlockKeeper* keeper = nullptr;  // null: nobody, the block never goes
+  bool away = false;              // the memory, if any, does not have the content
 };
 
 class BlockRef {
@@ -58,6 +76,12 @@ class BlockRef {
   ~BlockRef();
   bool unique() const { return block_ && block_->references == 1; }
   explicit operator bool() const { return block_ != nullptr; }
+  Block* get() const { return block_; }
+  // Where the content is now: a block that was away may come back to another place.
+  void* data() const {
+    if (block_->away) block_->keeper->bring_back(*block_);
+    return block_->data;
+  }
 
  private:
   Block* block_ = nullptr;
@@ -73,6 +97,21 @@ class Arena {
 
   // `tag` must be a literal. Running out throws OutOfMemory.
   BlockRef allocate(std::size_t bytes, const char* tag, View* view);
+  // Gives a block's memory to others, and takes memory for it again. The block stays; its keeper
+  // has seen to the content.
+  void vacate(Block& block);
+  void occupy(Block& block);
+  // The number that the next block gets, and the blocks in use from a number on.
+  std::int64_t next_number() const { return next_number_; }
+  template <class Visit>
+  void visit_since(std::int64_t number, const Visit& visit) {
+    for (const auto& slab : block_slabs_) {
+      for (std::size_t i = 0; i < kSlabBlocks; ++i) {
+        Block& block = slab[i];
+        if (block.references > 0 && block.number >= number) visit(block);
+      }
+    }
+  }
 
   std::size_t in_use() const { return in_use_; }
   std::size_t peak() const { return peak_; }
@@ -95,7 +134,9 @@ class Arena {
     std::byte* data;
     std::size_t bytes;
   };
+  static constexpr std::size_t kSlabBlocks = 256;
   void release(Block* block);
+  std::byte* take_or_grow(std::size_t bytes, const char* tag);
   std::byte* take(std::size_t bytes);
   void give_back(std::byte* data, std::size_t bytes);
   void grow(std::size_t bytes);
@@ -114,6 +155,7 @@ class Arena {
   Trace* trace_ = nullptr;
   std::vector<std::unique_ptr<Block[]>> block_slabs_;
   Block* free_blocks_ = nullptr;
+  std::int64_t next_number_ = 0;
 };
 
 }  // namespace bev

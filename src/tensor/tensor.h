@@ -1,4 +1,5 @@
-// A tensor: a view and a share of the block that it lies in. Copies share memory.
+// A tensor: a view and a share of the block that it lies in. Copies share memory. Views are for use
+// at once: a block may go and come back to another address, where tensors find it.
 #pragma once
 
 #include "tensor/arena.h"
@@ -15,28 +16,43 @@ class Tensor {
     block_ = arena.allocate(view_.bytes(), tag, &view_);
   }
 
-  const View& view() const { return view_; }
-  operator const View&() const { return view_; }
+  const View& view() const {
+    if (block_) {
+      std::byte* at = static_cast<std::byte*>(block_.data()) + offset_;
+      if (view_.data != at) view_.data = at;
+    }
+    return view_;
+  }
+  operator const View&() const { return view(); }
   Dtype dtype() const { return view_.dtype; }
   const Shape& shape() const { return view_.shape; }
   std::int64_t numel() const { return view_.numel(); }
   bool empty() const { return view_.empty(); }
   template <class T>
   T* as() const {
-    return view_.as<T>();
+    return view().as<T>();
   }
 
   // No other tensor shares the memory: it may be overwritten.
   bool unique() const { return block_.unique(); }
-  Tensor reshape(const Shape& shape) const { return Tensor(view_.reshape(shape), block_); }
-  Tensor rows(std::int64_t begin, std::int64_t end) const {
-    return Tensor(view_.rows(begin, end), block_);
-  }
+  // The block that it lies in; null for an empty one.
+  Block* block() const { return block_.get(); }
+  Tensor reshape(const Shape& shape) const { return part(view_.reshape(shape)); }
+  Tensor rows(std::int64_t begin, std::int64_t end) const { return part(view_.rows(begin, end)); }
 
  private:
-  Tensor(const View& view, BlockRef block) : view_(view), block_(std::move(block)) {}
-  View view_;
+  // `view` lies within view_.
+  Tensor part(const View& view) const {
+    Tensor out;
+    out.view_ = view;
+    out.block_ = block_;
+    out.offset_ =
+        offset_ + (static_cast<std::byte*>(view.data) - static_cast<std::byte*>(view_.data));
+    return out;
+  }
+  mutable View view_;  // with the address at the last use
   BlockRef block_;
+  std::ptrdiff_t offset_ = 0;  // in the block
 };
 
 }  // namespace bev

@@ -55,6 +55,10 @@ std::vector<RankMemory> measure(const MemoryQuery& query) {
     }
     memory.activations =
         static_cast<std::int64_t>(engine.arena().peak() + engine.inputs().peak()) - kept;
+    if (const Arena* host = engine.offloaded()) {
+      memory.host_activations = static_cast<std::int64_t>(host->peak());
+      EXPECT_GT(memory.host_activations, 0);
+    }
   });
   return measured;
 }
@@ -73,6 +77,7 @@ TEST_P(MemoryPlanCase, EqualsWhatTheArenasOfAStepHold) {
     EXPECT_EQ(plan.ranks[rank].gradients, real[rank].gradients);
     EXPECT_EQ(plan.ranks[rank].optimizer, real[rank].optimizer);
     EXPECT_EQ(plan.ranks[rank].activations, real[rank].activations);
+    EXPECT_EQ(plan.ranks[rank].host_activations, real[rank].host_activations);
     EXPECT_GT(real[rank].activations, 0);
   }
 }
@@ -325,6 +330,48 @@ std::vector<Case> context_cases() {
       {"tp4_overlap_uneven", uneven},
   };
 }
+
+// Activations that wait on the host, of whole layers and of parts.
+std::vector<Case> offload_cases() {
+  auto layers = [](MemoryQuery query, std::int64_t count) {
+    query.parallel.offload.cpu_offloading_num_layers = count;
+    query.parallel.offload.min_offloaded_tensor_size = 100;
+    return query;
+  };
+  auto parts = [](MemoryQuery query, std::vector<std::string> names) {
+    query.parallel.offload.fine_grained_activation_offloading = true;
+    query.parallel.offload.offload_modules = std::move(names);
+    query.parallel.offload.min_offloaded_tensor_size = 1;
+    return query;
+  };
+  Dtype f32 = Dtype::kF32, bf16 = Dtype::kBf16;
+  ModelConfig gpt = test::tiny_gpt(), llama = test::tiny_llama(), experts = llama;
+  experts.moe.num_experts = 4;
+  experts.moe.topk = 2;
+  std::vector<std::string> all = offload_part_names();
+  return {
+      {"layers_middle", layers(middle(llama, bf16), 3)},
+      {"one_layer_middle", layers(middle(gpt, f32), 1)},
+      {"layers_full_middle", layers(with_recompute(middle(llama, bf16), Recompute::kFull), 3)},
+      {"layers_tp2", layers(with_layout(middle(llama, bf16), 2, 1, 1), 3)},
+      {"layers_pp2_many",
+       layers(with_micro_batches(with_pipeline(tiny(gpt, f32), 2, 1, PipelineSchedule::k1F1B), 30),
+              2)},
+      {"layers_pp2zbv",
+       layers(with_pipeline(tiny(gpt, f32), 2, 0, PipelineSchedule::kZeroBubbleV), 1)},
+      {"layers_zero3",
+       layers(with_overlap(with_layout(middle(llama, bf16), 1, 1, 2, Strategy::kOptimGradsParams)),
+              3)},
+      {"layers_fp8", layers(with_fp8(middle(llama, bf16), Fp8Scaling::kTensorwise), 3)},
+      {"parts_middle", parts(middle(llama, bf16), all)},
+      {"some_parts", parts(middle(gpt, f32), {"core_attn", "mlp_act"})},
+      {"parts_of_experts", parts(tiny(experts, f32), all)},
+      {"experts", tiny(experts, f32)},
+  };
+}
+
+INSTANTIATE_TEST_SUITE_P(Offload, MemoryPlanCase, testing::ValuesIn(offload_cases()),
+                         [](const auto& row) { return row.param.name; });
 
 INSTANTIATE_TEST_SUITE_P(Context, MemoryPlanCase, testing::ValuesIn(context_cases()),
                          [](const auto& row) { return row.param.name; });

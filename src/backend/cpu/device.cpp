@@ -34,6 +34,13 @@ class CpuSideCopier final : public SideCopier {
   Unpin pin(void*, std::size_t) override { return nullptr; }
 };
 
+class CpuCopyLane final : public CopyLane {
+ public:
+  void follow() override {}
+  void copy(const void* from, void* to, std::size_t bytes) override { copy_bytes(to, from, bytes); }
+  Work mark() override { return {}; }
+};
+
 }  // namespace
 
 DeviceKernels cpu_device_kernels() {
@@ -52,6 +59,10 @@ DeviceKernels cpu_device_kernels() {
       .open_copier = [](const Stream&) -> std::unique_ptr<SideCopier> {
         return std::make_unique<CpuSideCopier>();
       },
+      .open_lane = [](const Stream&) -> std::unique_ptr<CopyLane> {
+        return std::make_unique<CpuCopyLane>();
+      },
+      .pinned_memory = make_host_memory,
       .copy = [](const Stream&, const View& from,
                  const View& to) { copy_bytes(to.data, from.data, to.bytes()); },
       .record = nullptr,

@@ -9,6 +9,7 @@
 #include "backend/cuda/nccl_group.h"
 #include "backend/cuda/peer_memory.h"
 #include "backend/cuda/queue.h"
+#include "backend/cuda/stream_event.h"
 #include "backend/cuda/tables.h"
 #include "base/error.h"
 #include "base/text.h"
@@ -152,6 +153,46 @@ class CudaSideCopier final : public SideCopier {
   cudaEvent_t reached_ = nullptr;
 };
 
+// A stream of its own. Work that marks its copies lets the rank's stream follow.
+class CudaCopyLane final : public CopyLane {
+ public:
+  explicit CudaCopyLane(CudaQueue& queue) : queue_(queue) {
+    check_cuda(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking), "make a stream");
+  }
+  ~CudaCopyLane() override { cudaStreamDestroy(stream_); }
+  CudaCopyLane(const CudaCopyLane&) = delete;
+  CudaCopyLane& operator=(const CudaCopyLane&) = delete;
+
+  void follow() override {
+    check_not_recording(queue_, "copies beside a stream");
+    check_cuda(StreamEvent(queue_.stream()).precede(stream_), "wait for an event");
+  }
+  void copy(const void* from, void* to, std::size_t bytes) override {
+    check_cuda(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDefault, stream_), "copy memory");
+  }
+  Work mark() override { return follow_later(queue_, std::make_shared<StreamEvent>(stream_)); }
+
+ private:
+  CudaQueue& queue_;
+  cudaStream_t stream_ = nullptr;
+};
+
+class PinnedMemory final : public MemorySource {
+ public:
+  void* allocate(std::size_t bytes) override {
+    void* address = nullptr;
+    cudaError_t error = cudaHostAlloc(&address, bytes, cudaHostAllocPortable);
+    if (error == cudaErrorMemoryAllocation) {
+      cudaGetLastError();  // it is reported here and must not be found again
+      BEV_FAIL(ErrorKind::kDevice, "the host has no ", format_bytes(static_cast<double>(bytes)),
+               " left that can be pinned");
+    }
+    check_cuda(error, "pin memory");
+    return address;
+  }
+  void release(void* address, std::size_t) override { cudaFreeHost(address); }
+};
+
 class Graph final : public Recording {
  public:
   Graph(CudaQueue& queue, cudaGraph_t graph) : queue_(queue) {
@@ -262,6 +303,12 @@ DeviceKernels cuda_device_kernels() {
       .fetch = fetch,
       .open_copier = [](const Stream& stream) -> std::unique_ptr<SideCopier> {
         return std::make_unique<CudaSideCopier>(queue_of(stream));
+      },
+      .open_lane = [](const Stream& stream) -> std::unique_ptr<CopyLane> {
+        return std::make_unique<CudaCopyLane>(queue_of(stream));
+      },
+      .pinned_memory = []() -> std::unique_ptr<MemorySource> {
+        return std::make_unique<PinnedMemory>();
       },
       .copy =
           [](const Stream& stream, const View& from, const View& to) {

@@ -1,0 +1,58 @@
+// Kernels whose copies beside the stream are made as late as they may be: when the stream waits for
+// them. Memory that is read or written too early shows as wrong numbers.
+#pragma once
+
+#include <cstring>
+#include <memory>
+#include <vector>
+
+#include "backend/cpu/cpu_kernels.h"
+
+namespace bev::test {
+
+class LazyLane final : public CopyLane {
+ public:
+  void follow() override {}
+  void copy(const void* from, void* to, std::size_t bytes) override {
+    copies_->push_back({from, to, bytes});
+  }
+  Work mark() override { return Work(std::make_unique<Pending>(copies_, copies_->size())); }
+
+ private:
+  struct Copy {
+    const void* from;
+    void* to;
+    std::size_t bytes;
+  };
+  using Copies = std::vector<Copy>;
+  // Makes the copies up to its mark; those before them are made first.
+  class Pending final : public Work::Pending {
+   public:
+    Pending(std::shared_ptr<Copies> copies, std::size_t count)
+        : copies_(std::move(copies)), count_(count) {}
+    ~Pending() override { wait(); }
+    void wait() override {
+      for (std::size_t i = 0; i < count_; ++i) {
+        Copy& copy = (*copies_)[i];
+        if (copy.bytes > 0) std::memcpy(copy.to, copy.from, copy.bytes);
+        copy.bytes = 0;
+      }
+      count_ = 0;
+    }
+
+   private:
+    std::shared_ptr<Copies> copies_;
+    std::size_t count_;
+  };
+  std::shared_ptr<Copies> copies_ = std::make_shared<Copies>();
+};
+
+inline Kernels lazy_kernels() {
+  Kernels kernels = cpu_kernels();
+  kernels.device.open_lane = [](const Stream&) -> std::unique_ptr<CopyLane> {
+    return std::make_unique<LazyLane>();
+  };
+  return kernels;
+}
+
+}  // namespace bev::test
