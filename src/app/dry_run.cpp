@@ -12,7 +12,6 @@
 #include "base/fields.h"
 #include "base/text.h"
 #include "parallel/engine.h"
-#include "plan/memory.h"
 #include "train/flops.h"
 
 namespace bev {
@@ -91,8 +90,14 @@ const RankMemory& largest(const MemoryPlan& plan) {
   return *std::ranges::max_element(plan.ranks, {}, &RankMemory::total);
 }
 
-double sum_of_ranks(const MemoryPlan& plan) {
+double sum_of_hosts(const MemoryPlan& plan) {
   double sum = 0;
+  for (const RankMemory& rank : plan.ranks) sum += static_cast<double>(rank.host_activations);
+  return sum;
+}
+
+double sum_of_ranks(const MemoryPlan& plan) {
+  double sum = sum_of_hosts(plan);
   for (const RankMemory& rank : plan.ranks) sum += static_cast<double>(rank.total());
   return sum;
 }
@@ -211,6 +216,13 @@ void add_memory(std::string& out, const RunConfig& run, const MemoryPlan& plan) 
     add_rank(out, rank, &rank == &most);
   }
   if (!all) out += concat("  (of each of the ", mesh.pp, " stages the rank that needs most)\n");
+  if (double host = sum_of_hosts(plan); host > 0) {
+    const RankMemory& rank =
+        *std::ranges::max_element(plan.ranks, {}, &RankMemory::host_activations);
+    add_line(out, "activations in host memory",
+             concat(bytes_text(rank.host_activations), " of rank ", rank.rank, ", ",
+                    format_bytes(host), " of all"));
+  }
   if (run.runtime.device == DeviceKind::kCuda) return;
   double sum = sum_of_ranks(plan), machine = machine_bytes();
   add_line(out, "all ranks together", format_bytes(sum));
@@ -276,7 +288,8 @@ Json rank_json(const RankMemory& rank) {
           {"gradients", rank.gradients},
           {"optimizer", rank.optimizer},
           {"activations", rank.activations},
-          {"total", rank.total()}};
+          {"total", rank.total()},
+          {"host_activations", rank.host_activations}};
 }
 
 Json optional_json(const std::optional<std::int64_t>& value) {
@@ -284,6 +297,8 @@ Json optional_json(const std::optional<std::int64_t>& value) {
 }
 
 }  // namespace
+
+MemoryPlan planned_memory(const RunConfig& run) { return forecast_of(run).memory; }
 
 std::string dry_run_text(const RunConfig& run) {
   Forecast forecast = forecast_of(run);

@@ -5,8 +5,12 @@
 #include <string>
 
 #include "app/run_config.h"
+#include "plan/memory.h"
 
 namespace bev {
+
+// Of the largest iteration of the run.
+MemoryPlan planned_memory(const RunConfig& run);
 
 // For people: the configuration by section, the model, the run, the mesh and memory by rank.
 std::string dry_run_text(const RunConfig& run);
@@ -14,9 +18,9 @@ std::string dry_run_text(const RunConfig& run);
 // One line of JSON with the same content: {"config": {flag: value}, "parameters": N,
 // "embedding_parameters": N, "flops_per_iteration": X, "iterations": N, "samples": N, "tokens": N,
 // "batch": {..}, "mesh": {..}, "ranks": [{"rank", "tp", "cp", "dp", "pp", "parameters", "weights",
-// "gradients", "optimizer", "activations", "total"}], "fits_machine": bool (not for CUDA)}. Sizes
-// are bytes; iterations, samples and tokens are null in a run without a length; FLOPs are of the
-// last batch size.
+// "gradients", "optimizer", "activations", "total", "host_activations"}], "fits_machine": bool (not
+// for CUDA)}. Sizes are bytes; iterations, samples and tokens are null in a run without a length;
+// FLOPs are of the last batch size.
 std::string dry_run_json(const RunConfig& run);
 
 }  // namespace bev

@@ -415,6 +415,7 @@ void check_layout(const RunConfig& run, std::span<const std::int64_t> micro_batc
   check_context_parallel(run, out);
   check_data_parallel(run, out);
   check_experts(run, out);
+  append(out, offload_problems(run.parallel, run.model));
   check_precision(run, out);
 }
 

@@ -7,6 +7,7 @@
 #include "app/commands.h"
 #include "app/dry_run.h"
 #include "app/export_files.h"
+#include "app/host_memory.h"
 #include "app/ranks.h"
 #include "app/replay.h"
 #include "base/error.h"
@@ -172,6 +173,7 @@ int run_train(CommandConfig& config, const FieldList& fields, Options& options) 
     write_stdout(text + "\n");
     return kExitOk;
   }
+  check_host_memory(run, config.launch);
   if (speaks) check_outputs(run);
   std::int64_t& jump = run.checkpoint.replication_jump;
   if (jump == 0) jump = run.parallel.ranks * config.launch.local_processes;

@@ -27,6 +27,7 @@ std::string memory_cures(const BatchConfig& batch, const ParallelConfig& paralle
       fmt::format("a --micro-batch-size below {}", batch.micro_batch_size));
   add(parallel.recompute_granularity != RecomputeGranularity::kFull,
       "--recompute-granularity full --recompute-method uniform --recompute-num-layers 1");
+  add(!parallel.offload.any(), "--cpu-offloading-num-layers, which keeps activations on the host");
   bool all_sharded =
       parallel.data_parallel_sharding_strategy == ShardingStrategy::kOptimGradsParams;
   std::int64_t copies = parallel.data_parallel_size * parallel.context_parallel_size;

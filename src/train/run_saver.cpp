@@ -10,29 +10,18 @@
 #include "base/clock.h"
 #include "base/error.h"
 #include "base/file.h"
+#include "base/host_memory.h"
 #include "base/log.h"
 #include "checkpoint/local_tier.h"
 #include "checkpoint/saver.h"
 
 namespace bev {
 
-namespace {
-// Bytes that the system could hand out without taking from anybody; 0 where it does not say.
-double free_memory() {
-  constexpr std::string_view kKey = "MemAvailable:";
-  if (!path_exists("/proc/meminfo")) return 0;
-  for (const std::string& line : split(read_file("/proc/meminfo"), '\n')) {
-    if (line.starts_with(kKey)) return std::stod(line.substr(kKey.size())) * 1024;
-  }
-  return 0;
-}
-}  // namespace
-
 std::size_t staging_bytes(const CheckpointConfig& config, std::int64_t processes) {
   constexpr std::size_t kLeast = std::size_t{64} << 20;
   if (!config.async_save) return kLeast;  // nobody waits for the copy alone
   if (config.save_staging_mb > 0) return static_cast<std::size_t>(config.save_staging_mb) << 20;
-  double share = free_memory() / 2 / static_cast<double>(processes);
+  double share = free_host_memory() / 2 / static_cast<double>(processes);
   return std::max(static_cast<std::size_t>(share), kLeast);
 }
 
