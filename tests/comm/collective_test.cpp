@@ -167,31 +167,46 @@ TEST(Collective, BroadcastFromEveryRoot) {
   });
 }
 
+using ExchangeCount = std::int64_t (*)(int from, int to, int ranks);
+void expect_exchange(Group& group, Dtype dtype, ExchangeCount count) {
+  int me = group.rank(), ranks = group.size();
+  std::vector<std::int64_t> send, receive;
+  for (int other = 0; other < ranks; ++other) {
+    send.push_back(count(me, other, ranks));
+    receive.push_back(count(other, me, ranks));
+  }
+  auto total = [](const std::vector<std::int64_t>& list) {
+    return std::accumulate(list.begin(), list.end(), std::int64_t{0});
+  };
+  Buffer in(dtype, total(send)), out(dtype, total(receive));
+  std::int64_t at = 0;
+  for (int to = 0; to < ranks; ++to) {
+    for (std::int64_t i = 0; i < count(me, to, ranks); ++i) {
+      in.set(at++, me * 10 + to + static_cast<int>(i));
+    }
+  }
+  group.all_to_all(in.view(), send, out.view(), receive, "tokens").wait();
+  at = 0;
+  for (int from = 0; from < ranks; ++from) {
+    for (std::int64_t i = 0; i < count(from, me, ranks); ++i) {
+      ASSERT_EQ(out.get(at++), from * 10 + me + static_cast<int>(i));
+    }
+  }
+}
+
 TEST(Collective, AllToAllExchangesUnevenCounts) {
-  auto count = [](int from, int to) { return static_cast<std::int64_t>((from * 2 + to) % 4); };
   on_every_world([&](Group& group, Dtype dtype) {
-    std::vector<std::int64_t> send, receive;
-    for (int other = 0; other < group.size(); ++other) {
-      send.push_back(count(group.rank(), other));
-      receive.push_back(count(other, group.rank()));
-    }
-    auto total = [](const std::vector<std::int64_t>& list) {
-      return std::accumulate(list.begin(), list.end(), std::int64_t{0});
-    };
-    Buffer in(dtype, total(send)), out(dtype, total(receive));
-    std::int64_t at = 0;
-    for (int to = 0; to < group.size(); ++to) {
-      for (std::int64_t i = 0; i < count(group.rank(), to); ++i) {
-        in.set(at++, group.rank() * 10 + to + static_cast<int>(i));
-      }
-    }
-    group.all_to_all(in.view(), send, out.view(), receive, "tokens").wait();
-    at = 0;
-    for (int from = 0; from < group.size(); ++from) {
-      for (std::int64_t i = 0; i < count(from, group.rank()); ++i) {
-        ASSERT_EQ(out.get(at++), from * 10 + group.rank() + static_cast<int>(i));
-      }
-    }
+    expect_exchange(group, dtype,
+                    [](int from, int to, int) -> std::int64_t { return (from * 2 + to) % 4; });
+    // All to the last member; all from the first; nothing at all; only to itself.
+    expect_exchange(group, dtype, [](int from, int to, int ranks) -> std::int64_t {
+      return to == ranks - 1 ? from + 1 : 0;
+    });
+    expect_exchange(group, dtype,
+                    [](int from, int to, int) -> std::int64_t { return from == 0 ? to : 0; });
+    expect_exchange(group, dtype, [](int, int, int) -> std::int64_t { return 0; });
+    expect_exchange(group, dtype,
+                    [](int from, int to, int) -> std::int64_t { return from == to ? 3 : 0; });
   });
 }
 

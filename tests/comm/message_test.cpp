@@ -187,6 +187,11 @@ void run_collectives(World& world, Group& group, Dtype dtype, Bytes& log) {
   std::int64_t outgoing = std::accumulate(send.begin(), send.end(), std::int64_t{0});
   std::int64_t incoming = std::accumulate(receive.begin(), receive.end(), std::int64_t{0});
   Buffer given(dtype, outgoing, world.rank()), taken(dtype, incoming);
+  // All to the last member, which alone gets something.
+  std::vector<std::int64_t> to_last(static_cast<std::size_t>(n)), from_all = to_last;
+  to_last.back() = me + 1;
+  for (int i = 0; me == n - 1 && i < n; ++i) from_all[static_cast<std::size_t>(i)] = i + 1;
+  Buffer pushed(dtype, me + 1, world.rank()), piled(dtype, me == n - 1 ? n * (n + 1) / 2 : 0);
 
   Work works[] = {group.all_reduce(small.view, Reduction::kSum, "small"),
                   group.all_reduce(large.view, Reduction::kSum, "large"),
@@ -195,11 +200,13 @@ void run_collectives(World& world, Group& group, Dtype dtype, Bytes& log) {
                   group.reduce_scatter(whole.view, scattered.view, "whole"),
                   group.broadcast(root.view, n - 1, "root"),
                   group.all_to_all(given.view, send, taken.view, receive, "given"),
+                  group.all_to_all(pushed.view, to_last, piled.view, from_all, "pushed"),
                   group.all_reduce(empty.view, Reduction::kSum, "nothing")};
   bool backwards = world.rank() % 2 == 1;
-  for (int i = 0; i < 8; ++i) works[backwards ? 7 - i : i].wait();
+  for (int i = 0; i < 9; ++i) works[backwards ? 8 - i : i].wait();
   group.barrier("end");
-  for (const Buffer* buffer : {&small, &large, &highest, &gathered, &scattered, &root, &taken}) {
+  for (const Buffer* buffer :
+       {&small, &large, &highest, &gathered, &scattered, &root, &taken, &piled}) {
     keep(log, *buffer);
   }
 }

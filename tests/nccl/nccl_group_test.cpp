@@ -87,9 +87,14 @@ TEST(NcclGroup, EveryCollectiveGivesTheHosts) {
           return on.reduce_scatter(view_of(whole), view_of(data), "scatter");
         });
         Counts send, receive;
+        // Every third round all goes to the last rank.
+        auto count = [&](int from, int to) -> std::int64_t {
+          if (round % 3 == 2) return to == ranks - 1 ? from + 1 : 0;
+          return (from * 3 + to + round) % 5;
+        };
         for (int i = 0; i < ranks; ++i) {
-          send.push_back((group.rank() * 3 + i + round) % 5);
-          receive.push_back((i * 3 + group.rank() + round) % 5);
+          send.push_back(count(group.rank(), i));
+          receive.push_back(count(i, group.rank()));
         }
         Floats in = draw(own, sum_of(send));
         expect_same(group, host, draw(own, sum_of(receive)), [&](Group& on, Floats& data) {
