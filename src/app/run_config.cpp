@@ -262,12 +262,10 @@ void check_expert_parts(const RunConfig& run, const MeshShape& mesh, Problems& o
                          " does not divide --moe-ffn-hidden-size ", width, "; use ",
                          divisors_text(width)));
   }
-  bool own_grid = mesh.ep > 1 || mesh.etp != mesh.tp;
-  if (mesh.tp > 1 && own_grid && !run.parallel.sequence_parallel) {
-    out.push_back(concat("--expert-model-parallel-size: ep ", mesh.ep, " x etp ", mesh.etp,
-                         " with tp ", mesh.tp,
-                         " exchange tokens, of which every rank has its own with "
-                         "--sequence-parallel; add it"));
+  if (run.parallel.moe_shared_expert_overlap && model.moe.shared_expert_size == 0) {
+    out.push_back(
+        "--moe-shared-expert-overlap: the model has no shared expert; give "
+        "--moe-shared-expert-intermediate-size or leave it out");
   }
 }
 

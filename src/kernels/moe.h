@@ -82,10 +82,32 @@ struct RouterLoadArgs {
 };
 
 // Between numbers of choices and a matrix with a column for each expert: spread makes dense, with
-// zeros where an expert is not chosen; pick makes probs. probs, experts [T, k]; dense [T, E] of any
-// floating dtype.
+// zeros where an expert is not chosen; pick makes probs, zeros where an expert is -1. probs,
+// experts [T, k]; dense [T, E] of any floating dtype.
 struct ChoiceArgs {
   View probs, experts, dense;
+};
+
+// Of each expert's choices the first `capacity` are kept: those of the largest probability or,
+// where probs is empty, of the smallest position; of equal ones the earlier tokens'. kept is
+// experts with -1 in the place of the others, *dropped their number.
+struct LimitArgs {
+  View experts, kept;                       // [T, k] i32
+  View probs = {};                          // [T, k] in f32 (f64), not below 0; or empty
+  const std::int32_t* positions = nullptr;  // [T], without probs
+  View dropped;                             // [1] in f32 (f64)
+  std::int64_t expert_count = 0, capacity = 0;
+};
+
+// Which members of etp x ep each token goes to: those that have one of its experts. Ranks of ep
+// have contiguous ranges of experts (as shard_range cuts them), each of which has etp members.
+// members[t, j etp + i] = etp * (the ep rank of choice j) + i, or -1 where an earlier choice of the
+// token is of the same rank, or there is none. counts[m] = tokens for member m, and their choices
+// that are of its experts.
+struct DispatchArgs {
+  View experts;          // [T, k] i32
+  View members, counts;  // i32 [T, k etp], [etp ep, 2]
+  std::int64_t expert_count = 0, etp = 1;
 };
 
 // Rows in the order of expert, then token. Slot t k + j is choice j of token t. order[r] is the
@@ -97,7 +119,7 @@ struct SortRowsArgs {
   View order, place, offsets;  // i32 [R], [T k], [E + 1]
 };
 
-// rows[r] = x[order[r] / topk], zeros where order is -1. The gradient of sum_rows.
+// rows[r] = x[order[r] / topk], zeros where order is -1. Also of i32. The gradient of sum_rows.
 struct GatherRowsArgs {
   View x, rows;  // [T, H], [R, H]
   const std::int32_t* order = nullptr;
@@ -143,6 +165,8 @@ struct MoeKernels {
   void (*router_load)(const Stream&, const RouterLoadArgs&);
   void (*spread)(const Stream&, const ChoiceArgs&);
   void (*pick)(const Stream&, const ChoiceArgs&);
+  void (*limit)(const Stream&, const LimitArgs&);
+  void (*dispatch)(const Stream&, const DispatchArgs&);
   void (*sort_rows)(const Stream&, const SortRowsArgs&);
   void (*gather_rows)(const Stream&, const GatherRowsArgs&);
   void (*sum_rows)(const Stream&, const SumRowsArgs&);

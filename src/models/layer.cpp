@@ -134,6 +134,8 @@ MoeOptions moe_options(const ModelConfig& config, const BuildOptions& build) {
   o.shared_expert_size = moe.shared_expert_size;
   o.shared_expert_gate = moe.shared_expert_gate;
   o.router = router_spec(config.moe_training);
+  o.capacity = {config.moe_training.capacity_factor, config.moe_training.drop_policy};
+  o.parallel = build.experts;
   return o;
 }
 

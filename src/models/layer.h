@@ -33,6 +33,7 @@ struct BuildOptions {
   RecomputePolicy recompute;
   Fp8Config fp8;
   std::vector<ContextExchange> context = {ContextExchange::kRing};  // one, or one per layer
+  ExpertParallel experts;
 };
 
 class DecoderLayer {

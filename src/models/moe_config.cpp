@@ -253,6 +253,14 @@ void MoeTraining::fields(FieldList& list) {
       {{"none", RouterDtype::kModel}, {"fp32", RouterDtype::kF32}, {"fp64", RouterDtype::kF64}},
       "in which the router's products are computed; none: numbers of the model's dtype, "
       "summed in fp32");
+  list.add("moe-expert-capacity-factor", capacity_factor,
+           "limit of the tokens that an expert takes of a micro-batch while training, over what "
+           "each would have if all had as many; tokens above it go without")
+      .min(0)
+      .defaults_to("no limit");
+  list.add("moe-token-drop-policy", drop_policy,
+           {{"probs", DropPolicy::kProbs}, {"position", DropPolicy::kPosition}},
+           "whom a full expert drops: the smallest probabilities, or the latest positions");
 }
 
 double MoeTraining::coefficient(const char* kind) const {

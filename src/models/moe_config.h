@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "kernels/moe.h"
+#include "ops/drop_policy.h"
 
 namespace bev {
 
@@ -55,6 +56,8 @@ struct MoeTraining {
   double input_jitter_eps = 0.0;
   bool force_load_balancing = false;
   RouterDtype router_dtype = RouterDtype::kModel;
+  double capacity_factor = 0;      // of what an expert takes of a micro-batch; 0: all
+  DropPolicy drop_policy = DropPolicy::kProbs;
 
   void fields(FieldList& list);
   // Of a kind of load balancing; 0: it does not act.

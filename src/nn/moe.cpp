@@ -1,7 +1,6 @@
 #include "nn/moe.h"
 
 #include "autograd/offload.h"
-#include "ops/expert_exchange.h"
 
 namespace bev {
 
@@ -77,18 +76,23 @@ void Moe::params(std::vector<Param*>& list) {
   if (shared_gate) list.push_back(&*shared_gate);
 }
 
-Var Moe::run_experts(Context& ctx, const Var& x, const Routing& routing,
-                     const SequenceLayout& layout) const {
+Var Moe::run_experts(Context& ctx, EnteringTokens tokens, const Routing& routing,
+                     const DispatchRef& dispatch) const {
   const MlpOptions& expert = options.expert;
-  Range own = shard_range(options.experts, ctx.mesh.shape().ep, ctx.mesh.at().ep);
-  Tensor experts = gather_for_experts(ctx, routing.experts, x.placement, layout);
+  std::int64_t ep = ctx.mesh.shape().ep;
+  Range own = shard_range(options.experts, ep, ctx.mesh.at().ep);
+  Tensor experts = bring_to_experts(ctx, routing.experts, *dispatch);
+  Var probs = enter_experts(ctx, routing.probs, dispatch);
   ExpertRows rows = sort_rows(ctx, experts, own.begin, own.size());
   // Of all tokens' rows this rank has those of its experts, perhaps a small part.
-  std::int64_t ep = ctx.mesh.shape().ep;
-  if (ep > 1) drop_unused_rows(ctx, rows, rows.count() / ep);
-  OffloadScope fc1_part(ctx, OffloadPart::kExpertFc1, x);
-  Var probs = enter_experts(ctx, routing.probs, layout);
-  Var in = permute(ctx, enter_experts(ctx, x, layout), rows);
+  if (ep > 1) {
+    bool known = dispatch->expert_rows >= 0;
+    rows.keep(known ? dispatch->expert_rows : count_rows(ctx, rows, rows.count() / ep));
+  }
+  Var entered = finish_entering(ctx, std::move(tokens));
+  OffloadScope fc1_part(ctx, OffloadPart::kExpertFc1, entered);
+  Var in = permute(ctx, entered, rows);
+  entered = {};
   Var up = fc1_part.without(grouped_linear(ctx, in, rows, fc1, fc1_bias ? &*fc1_bias : nullptr));
   mark_kept(ctx, OffloadPart::kMoeAct, up);
   Var inner;
@@ -98,7 +102,7 @@ Var Moe::run_experts(Context& ctx, const Var& x, const Routing& routing,
     inner = weigh(ctx, active, probs, rows);
   }
   Var out = combine(ctx, grouped_linear(ctx, inner, rows, fc2, nullptr), rows);
-  Var y = leave_experts(ctx, out, x.placement, layout);
+  Var y = leave_experts(ctx, out, routing.probs.placement, dispatch);
   return fc2_bias ? add_expert_biases(ctx, y, routing, *fc2_bias) : y;
 }
 
@@ -116,9 +120,25 @@ Var Moe::forward(Context& ctx, const Var& x, const SequenceLayout& layout) const
   RouterSpec spec = options.router;
   spec.rule = options.routing;
   spec.expert_bias = expert_bias ? &*expert_bias : nullptr;
-  Var logits = router_logits(ctx, x, router, router_bias ? &*router_bias : nullptr, spec, &layout);
-  Var y = run_experts(ctx, x, route(ctx, logits, spec, &layout), layout);
-  return shared ? add(ctx, y, run_shared(ctx, x, layout.tokens)) : y;
+  // Ranks of tp that have the same tokens take a share each where experts have a grid of their own.
+  const MeshShape& mesh = ctx.mesh.shape();
+  bool shares = mesh.tp > 1 && x.placement[Axis::kTp] == PlaceState::kReplicated &&
+                (mesh.ep > 1 || mesh.etp != mesh.tp);
+  Var own = shares ? share_tokens(ctx, x) : x;
+  Var logits =
+      router_logits(ctx, own, router, router_bias ? &*router_bias : nullptr, spec, &layout);
+  Routing routing = route(ctx, logits, spec, &layout);
+  if (options.capacity.factor > 0 && ctx.training) {
+    routing = limit_choices(ctx, routing, options.capacity, options.experts, layout);
+  }
+  DispatchRef dispatch = plan_dispatch(ctx, options.parallel.dispatcher, routing.experts,
+                                       options.experts, own.placement, layout);
+  EnteringTokens entering =
+      start_entering(ctx, own, dispatch, options.parallel.overlap_shared && shared);
+  Var beside = shared ? run_shared(ctx, x, layout.tokens) : Var();
+  Var y = run_experts(ctx, std::move(entering), routing, dispatch);
+  if (shares) y = unite_tokens(ctx, y, layout.tokens);
+  return shared ? add(ctx, y, beside) : y;
 }
 
 }  // namespace bev

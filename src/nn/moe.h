@@ -8,9 +8,17 @@
 #include <vector>
 
 #include "nn/mlp.h"
+#include "ops/expert_capacity.h"
+#include "ops/expert_exchange.h"
 #include "ops/moe.h"
 
 namespace bev {
+
+// How tokens get to experts of other ranks.
+struct ExpertParallel {
+  TokenDispatcher dispatcher = TokenDispatcher::kAllToAll;
+  bool overlap_shared = false;  // the shared expert runs beside their exchange
+};
 
 struct MoeOptions {
   MlpOptions expert;  // of one expert: sizes, activation, biases, initial values
@@ -22,6 +30,8 @@ struct MoeOptions {
   std::int64_t shared_expert_size = 0;  // 0: none
   bool shared_expert_gate = false;
   RouterSpec router;  // its losses, noise and dtype; the rest is filled in
+  CapacityRule capacity;  // while training
+  ExpertParallel parallel;
 };
 
 struct Moe {
@@ -41,8 +51,9 @@ struct Moe {
   Var forward(Context& ctx, const Var& x, const SequenceLayout& layout) const;
 
  private:
-  Var run_experts(Context& ctx, const Var& x, const Routing& routing,
-                  const SequenceLayout& layout) const;
+  // Sums over each token's experts, placed as its probabilities.
+  Var run_experts(Context& ctx, EnteringTokens tokens, const Routing& routing,
+                  const DispatchRef& dispatch) const;
   Var run_shared(Context& ctx, const Var& x, std::int64_t tokens) const;
 };
 

@@ -1,5 +1,8 @@
 #include "ops/expert_exchange.h"
 
+#include <cmath>
+#include <numeric>
+
 #include "autograd/op_scope.h"
 #include "base/error.h"
 
@@ -7,59 +10,171 @@ namespace bev {
 
 namespace {
 
-// What is exchanged: nothing, sums, or tokens.
-struct Exchange {
-  Group* group;
-  bool own_tokens;         // each rank has its own
-  std::int64_t rows, all;  // of this rank, and inside
-};
+std::int64_t sum_of(const std::vector<std::int64_t>& counts) {
+  return std::accumulate(counts.begin(), counts.end(), std::int64_t{0});
+}
 
-Exchange exchange_of(const Context& ctx, const Placement& placement, const SequenceLayout& layout) {
+// Tokens of all ranks of the group: what each has of a tensor placed like this one.
+std::int64_t tokens_of_all(const Context& ctx, const Group& group, const Placement& placement,
+                           const SequenceLayout& layout) {
+  const MeshShape& mesh = ctx.mesh.shape();
+  bool split = placement[Axis::kTp] == PlaceState::kShard0;
+  std::int64_t all = 0;
+  for (std::size_t i = 0; i < layout.expert_tokens.size(); ++i) {
+    std::int64_t tokens = layout.expert_tokens[i];
+    std::int64_t tp = coordinate_of(mesh, group.members()[i]).tp;
+    all += split ? shard_range(tokens, mesh.tp, tp).size() : tokens;
+  }
+  return all;
+}
+
+// A device that does not count (a plan of memory) leaves what even use of the experts gives.
+std::vector<std::int32_t> expected_counts(std::int64_t tokens, std::int64_t topk, std::int64_t ep,
+                                          std::int64_t members) {
+  double missed = std::pow(1 - 1 / static_cast<double>(ep), static_cast<double>(topk));
+  auto reached = static_cast<std::int32_t>(std::ceil(static_cast<double>(tokens) * (1 - missed)));
+  auto rows = static_cast<std::int32_t>((tokens * topk + ep - 1) / ep);
+  std::vector<std::int32_t> counts;
+  for (std::int64_t i = 0; i < 2 * members; ++i) counts.insert(counts.end(), {reached, rows});
+  return counts;
+}
+
+// Sorts tokens by the members that they go to, and tells these how many come.
+void plan_rows(Context& ctx, const Tensor& experts, std::int64_t expert_count, Dispatch& plan) {
+  std::int64_t etp = ctx.mesh.shape().etp, members = plan.group->size();
+  std::int64_t topk = experts.shape()[1];
+  Tensor choices = ctx.allocate(Dtype::kI32, {experts.shape()[0], topk * etp}, "router");
+  // What this rank sends, then what it receives: tokens and choices for each member.
+  Tensor counts = ctx.allocate(Dtype::kI32, {2 * members, 2}, "router");
+  View sent = counts.view().rows(0, members), received = counts.view().rows(members, 2 * members);
+  ctx.kernels.moe.dispatch(ctx.stream, {experts, choices, sent, expert_count, etp});
+  std::vector<std::int64_t> two(static_cast<std::size_t>(members), 2);
+  plan.group->all_to_all(sent, two, received, two, "counts for experts").wait();
+  std::vector<std::int32_t> numbers = expected_counts(plan.own, topk, ctx.mesh.shape().ep, members);
+  Work arrival = ctx.kernels.device.fetch(ctx.stream, counts, numbers.data());
+  plan.sent = sort_rows(ctx, choices, 0, members);
+  arrival.wait();
+  auto count = static_cast<std::size_t>(members);
+  plan.expert_rows = 0;
+  for (std::size_t i = 0; i < count; ++i) {
+    plan.send.push_back(numbers[2 * i]);
+    plan.receive.push_back(numbers[2 * (count + i)]);
+    plan.expert_rows += numbers[2 * (count + i) + 1];
+  }
+  plan.sent.keep(sum_of(plan.send));
+  plan.inside = sum_of(plan.receive);
+}
+
+}  // namespace
+
+DispatchRef plan_dispatch(Context& ctx, TokenDispatcher dispatcher, const Tensor& experts,
+                          std::int64_t expert_count, const Placement& placement,
+                          const SequenceLayout& layout) {
+  OpScope scope(ctx, "plan_dispatch");
   const MeshShape& mesh = ctx.mesh.shape();
   PlaceState state = placement[Axis::kTp];
   BEV_CHECK(state == PlaceState::kReplicated || state == PlaceState::kShard0, ErrorKind::kInternal,
             "experts: the input {", placement, "} must be whole or split over tokens");
-  Exchange out{&ctx.mesh.group(MeshGroup::kExperts), mesh.tp == 1 || state == PlaceState::kShard0,
-               token_rows(ctx, layout, placement).size(), layout.tokens};
-  BEV_CHECK(out.own_tokens || (mesh.ep == 1 && mesh.etp == mesh.tp), ErrorKind::kInternal,
-            "experts: ep ", mesh.ep, " and etp ", mesh.etp, " with tp ", mesh.tp,
-            " need sequence parallelism");
-  if (!out.own_tokens) return out;
-  out.all = 0;
-  for (std::size_t i = 0; i < layout.expert_tokens.size(); ++i) {
-    std::int64_t tokens = layout.expert_tokens[i];
-    std::int64_t tp = coordinate_of(mesh, out.group->members()[i]).tp;
-    out.all += state == PlaceState::kShard0 ? shard_range(tokens, mesh.tp, tp).size() : tokens;
+  auto plan = std::make_shared<Dispatch>();
+  plan->group = &ctx.mesh.group(MeshGroup::kExperts);
+  plan->own = plan->inside = token_rows(ctx, layout, placement).size();
+  bool own_tokens = mesh.tp == 1 || state == PlaceState::kShard0;
+  if (!own_tokens) {
+    BEV_CHECK(mesh.ep == 1 && mesh.etp == mesh.tp, ErrorKind::kInternal, "experts: ep ", mesh.ep,
+              " and etp ", mesh.etp, " with tp ", mesh.tp, " need tokens of each rank's own");
+    return plan;
   }
-  return out;
+  // With ep 1 every token goes to every member in any case.
+  if (dispatcher == TokenDispatcher::kAllToAll && mesh.ep > 1) {
+    plan->kind = Dispatch::Kind::kRows;
+    plan_rows(ctx, experts, expert_count, *plan);
+  } else if (plan->group->size() > 1) {
+    plan->kind = Dispatch::Kind::kGather;
+    plan->inside = tokens_of_all(ctx, *plan->group, placement, layout);
+  }
+  return plan;
 }
 
-Tensor gathered(Context& ctx, const Tensor& x, const Exchange& exchange, const char* label) {
-  if (!exchange.own_tokens || exchange.group->size() == 1) return x;
-  Shape shape = x.shape();
-  shape[0] = exchange.all;
-  Tensor all = ctx.allocate(x.dtype(), shape, "dispatched tokens");
-  exchange.group->all_gather(x, all, label).wait();
-  return all;
+namespace {
+
+// A tensor that is exchanged: what is sent must stay until the work is over.
+struct Flight {
+  Tensor from, to;
+  Work work;
+
+  bool under_way() const { return !to.empty(); }
+};
+
+Shape with_rows(Shape shape, std::int64_t rows) {
+  shape[0] = rows;
+  return shape;
 }
 
-// x is not kept by its producer.
-Tensor summed(Context& ctx, Tensor x, const Exchange& exchange, const char* label) {
-  if (exchange.group->size() == 1) return x;
-  if (!exchange.own_tokens) {
-    if (!x.unique()) {
-      Tensor copy = ctx.allocate(x.dtype(), x.shape(), "activations");
-      ctx.kernels.elementwise.cast(ctx.stream, x, copy);
-      x = std::move(copy);
+// Rows of x between the members, to experts or back.
+Flight exchange_rows(Context& ctx, Tensor x, const Dispatch& plan, bool back, const char* label) {
+  std::int64_t width = with_rows(x.shape(), 1).numel();
+  auto elements = [&](std::vector<std::int64_t> counts) {
+    for (std::int64_t& count : counts) count *= width;
+    return counts;
+  };
+  std::vector<std::int64_t> send = elements(back ? plan.receive : plan.send);
+  std::vector<std::int64_t> receive = elements(back ? plan.send : plan.receive);
+  std::int64_t rows = back ? plan.sent.count() : plan.inside;
+  Tensor to = ctx.allocate(x.dtype(), with_rows(x.shape(), rows), "dispatched tokens");
+  Work work = plan.group->all_to_all(x.view().flat(), send, to.view().flat(), receive, label);
+  return {std::move(x), std::move(to), std::move(work)};
+}
+
+// Tokens of this rank's to experts.
+Flight start_bringing(Context& ctx, const Tensor& x, const Dispatch& plan, const char* label) {
+  switch (plan.kind) {
+    case Dispatch::Kind::kSame:
+      return {{}, x, {}};
+    case Dispatch::Kind::kGather: {
+      Tensor all = ctx.allocate(x.dtype(), with_rows(x.shape(), plan.inside), "dispatched tokens");
+      Work work = plan.group->all_gather(x, all, label);
+      return {x, std::move(all), std::move(work)};
     }
-    exchange.group->all_reduce(x, Reduction::kSum, label).wait();
-    return x;
+    case Dispatch::Kind::kRows:
+      return exchange_rows(ctx, gather_rows(ctx, x, plan.sent, "dispatched tokens"), plan, false,
+                           label);
   }
-  Shape shape = x.shape();
-  shape[0] = exchange.rows;
-  Tensor own = ctx.allocate(x.dtype(), shape, "activations");
-  exchange.group->reduce_scatter(x, own, label).wait();
-  return own;
+  return {};
+}
+
+Tensor finish_bringing(Flight flight) {
+  flight.work.wait();
+  return std::move(flight.to);
+}
+
+// Sums for tokens inside to those whose they are. x is not kept by its producer.
+Flight start_returning(Context& ctx, Tensor x, const Dispatch& plan, const char* label) {
+  if (plan.group->size() == 1) return {{}, std::move(x), {}};
+  switch (plan.kind) {
+    case Dispatch::Kind::kSame: {
+      if (!x.unique()) {
+        Tensor copy = ctx.allocate(x.dtype(), x.shape(), "activations");
+        ctx.kernels.elementwise.cast(ctx.stream, x, copy);
+        x = std::move(copy);
+      }
+      Work work = plan.group->all_reduce(x, Reduction::kSum, label);
+      return {{}, std::move(x), std::move(work)};
+    }
+    case Dispatch::Kind::kGather: {
+      Tensor own = ctx.allocate(x.dtype(), with_rows(x.shape(), plan.own), "activations");
+      Work work = plan.group->reduce_scatter(x, own, label);
+      return {std::move(x), std::move(own), std::move(work)};
+    }
+    case Dispatch::Kind::kRows:
+      return exchange_rows(ctx, std::move(x), plan, true, label);
+  }
+  return {};
+}
+
+Tensor finish_returning(Context& ctx, Flight flight, const Dispatch& plan) {
+  flight.work.wait();
+  if (plan.kind != Dispatch::Kind::kRows) return std::move(flight.to);
+  return sum_rows(ctx, flight.to, plan.sent, "activations");
 }
 
 }  // namespace
@@ -71,42 +186,115 @@ Placement expert_placement(PlaceState etp, PlaceState ep) {
       .with(Axis::kEp, ep);
 }
 
-Tensor gather_for_experts(Context& ctx, const Tensor& x, const Placement& placement,
-                          const SequenceLayout& layout) {
-  return gathered(ctx, x, exchange_of(ctx, placement, layout), "routing");
+Tensor bring_to_experts(Context& ctx, const Tensor& x, const Dispatch& dispatch) {
+  return finish_bringing(start_bringing(ctx, x, dispatch, "routing"));
 }
 
-Var enter_experts(Context& ctx, const Var& x, const SequenceLayout& layout) {
+struct EnteringTokens::Passage {
+  DispatchRef dispatch;
+  bool overlap = false;
+  Flight there, back;
+  std::shared_ptr<const Recipe> recipe;
+};
+
+EnteringTokens start_entering(Context& ctx, const Var& x, const DispatchRef& dispatch,
+                              bool overlap) {
   OpScope scope(ctx, "enter_experts");
-  Exchange exchange = exchange_of(ctx, x.placement, layout);
-  Var y = make_output(ctx, "enter_experts", gathered(ctx, x.tensor, exchange, "tokens for experts"),
-                      expert_placement(PlaceState::kCopied, PlaceState::kCopied), x.tracked());
+  auto passage = std::make_shared<EnteringTokens::Passage>();
+  passage->dispatch = dispatch;
+  passage->overlap = overlap;
+  passage->there = start_bringing(ctx, x.tensor, *dispatch, "tokens for experts");
+  if (!overlap) passage->there.work.wait();
+  if (dispatch->kind == Dispatch::Kind::kSame) passage->recipe = x.recipe;
+  if (ctx.tape != nullptr && x.tracked()) {
+    ctx.tape->record("enter_experts", ctx.layer, [passage, in = GradSlot(x)](Backward& back) {
+      if (!passage->back.under_way()) return;
+      back.add(in, finish_returning(back.ctx, std::move(passage->back), *passage->dispatch));
+    });
+  }
+  return {passage, x.tracked()};
+}
+
+Var finish_entering(Context& ctx, EnteringTokens tokens) {
+  OpScope scope(ctx, "enter_experts");
+  EnteringTokens::Passage& passage = *tokens.passage;
+  Var y = make_output(ctx, "enter_experts", finish_bringing(std::move(passage.there)),
+                      expert_placement(PlaceState::kCopied, PlaceState::kCopied), tokens.tracked);
   if (!y.tracked()) return y;
-  if (!exchange.own_tokens || exchange.group->size() == 1) y.recipe = x.recipe;
+  y.recipe = std::move(passage.recipe);
   ctx.tape->record("enter_experts", ctx.layer,
-                   [exchange, in = GradSlot(x), out = GradSlot(y)](Backward& back) {
+                   [passage = std::move(tokens.passage), out = GradSlot(y)](Backward& back) {
                      Tensor dy = back.take(out);
                      if (dy.empty()) return;
-                     back.add(in, summed(back.ctx, std::move(dy), exchange, "expert gradients"));
+                     passage->back = start_returning(back.ctx, std::move(dy), *passage->dispatch,
+                                                     "expert gradients");
+                     if (!passage->overlap) passage->back.work.wait();
                    });
   return y;
 }
 
+Var enter_experts(Context& ctx, const Var& x, const DispatchRef& dispatch) {
+  return finish_entering(ctx, start_entering(ctx, x, dispatch, false));
+}
+
 Var leave_experts(Context& ctx, const Var& x, const Placement& placement,
-                  const SequenceLayout& layout) {
+                  const DispatchRef& dispatch) {
   OpScope scope(ctx, "leave_experts");
   BEV_CHECK(x.placement == expert_placement(PlaceState::kPartial, PlaceState::kPartial),
             ErrorKind::kInternal, "leave_experts: the input {", x.placement,
             "} must be a partial sum over etp and ep");
-  Exchange exchange = exchange_of(ctx, placement, layout);
-  Var y = make_output(ctx, "leave_experts", summed(ctx, x.tensor, exchange, "expert results"),
+  Flight flight = start_returning(ctx, x.tensor, *dispatch, "expert results");
+  Var y = make_output(ctx, "leave_experts", finish_returning(ctx, std::move(flight), *dispatch),
                       placement, x.tracked());
   if (!y.tracked()) return y;
-  ctx.tape->record("leave_experts", ctx.layer,
-                   [exchange, in = GradSlot(x), out = GradSlot(y)](Backward& back) {
+  ctx.tape->record(
+      "leave_experts", ctx.layer, [dispatch, in = GradSlot(x), out = GradSlot(y)](Backward& back) {
+        Tensor dy = back.take(out);
+        if (dy.empty()) return;
+        back.add(in,
+                 finish_bringing(start_bringing(back.ctx, dy, *dispatch, "gradients for experts")));
+      });
+  return y;
+}
+
+namespace {
+
+Tensor own_share(const Context& ctx, const Tensor& whole) {
+  Range own = shard_range(whole.shape()[0], ctx.mesh.tp().size(), ctx.mesh.tp().rank());
+  return whole.rows(own.begin, own.end);
+}
+
+Tensor united(Context& ctx, const Tensor& part, std::int64_t tokens, const char* label) {
+  Tensor whole = ctx.allocate(part.dtype(), with_rows(part.shape(), tokens), "activations");
+  ctx.mesh.tp().all_gather(part, whole, label).wait();
+  return whole;
+}
+
+}  // namespace
+
+Var share_tokens(Context& ctx, const Var& x) {
+  OpScope scope(ctx, "share_tokens");
+  Var y = make_output(ctx, "share_tokens", own_share(ctx, x.tensor),
+                      x.placement.with(Axis::kTp, PlaceState::kShard0), x.tracked());
+  if (!y.tracked()) return y;
+  ctx.tape->record("share_tokens", ctx.layer,
+                   [tokens = x.shape()[0], in = GradSlot(x), out = GradSlot(y)](Backward& back) {
                      Tensor dy = back.take(out);
                      if (dy.empty()) return;
-                     back.add(in, gathered(back.ctx, dy, exchange, "gradients for experts"));
+                     back.add(in, united(back.ctx, dy, tokens, "gradients of shared tokens"));
+                   });
+  return y;
+}
+
+Var unite_tokens(Context& ctx, const Var& x, std::int64_t tokens) {
+  OpScope scope(ctx, "unite_tokens");
+  Var y = make_output(ctx, "unite_tokens", united(ctx, x.tensor, tokens, "shared tokens"),
+                      x.placement.with(Axis::kTp, PlaceState::kReplicated), x.tracked());
+  if (!y.tracked()) return y;
+  ctx.tape->record("unite_tokens", ctx.layer,
+                   [in = GradSlot(x), out = GradSlot(y)](Backward& back) {
+                     Tensor dy = back.take(out);
+                     if (!dy.empty()) back.add(in, own_share(back.ctx, dy));
                    });
   return y;
 }

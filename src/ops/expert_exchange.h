@@ -1,27 +1,70 @@
 // Tokens between the ranks that have them and the ranks of etp x ep, which have all experts
 // together. A region of experts is entered and left by one call each, as a tensor-parallel one is:
 //
-//                  every rank has its own tokens    those of etp have the same (ep is 1)
-//   enter  forward   all-gather of tokens             nothing
-//          backward  reduce-scatter                   all-reduce
-//   leave  forward   reduce-scatter                   all-reduce
-//          backward  all-gather                       nothing
+//                  every rank has its own tokens               those of etp have the same (ep is 1)
+//                  all-gather         all-to-all
+//   enter  forward   all-gather         rows to their ranks      nothing
+//          backward  reduce-scatter     rows back, summed        all-reduce
+//   leave  forward   reduce-scatter     rows back, summed        all-reduce
+//          backward  all-gather         rows to their ranks      nothing
+//
+// By all-to-all a token goes once to each rank that has one of its experts, however many of them.
 #pragma once
 
+#include <memory>
+
 #include "autograd/tape.h"
+#include "ops/expert_rows.h"
 #include "ops/sequence_layout.h"
+#include "ops/token_dispatcher.h"
 
 namespace bev {
 
-// x [T, ...] of the micro-batch, whole or shard(0) over tp -> the tokens of all ranks of etp x ep,
-// one rank after the other, copied.
-Var enter_experts(Context& ctx, const Var& x, const SequenceLayout& layout);
-// The same of a tensor placed as `placement`, without a gradient.
-Tensor gather_for_experts(Context& ctx, const Tensor& x, const Placement& placement,
+// Who sends which tokens to whom in one layer of a micro-batch.
+struct Dispatch {
+  enum class Kind : std::uint8_t { kSame, kGather, kRows };
+
+  Kind kind = Kind::kSame;
+  Group* group = nullptr;
+  std::int64_t own = 0, inside = 0;  // tokens that this rank has, and that its experts see
+  std::int64_t expert_rows = -1;  // choices of its experts among them; -1: the host does not know
+
+  // kRows: this rank's tokens by member, and how many go to and come from each.
+  ExpertRows sent;
+  std::vector<std::int64_t> send, receive;
+};
+using DispatchRef = std::shared_ptr<const Dispatch>;
+
+// Of tokens that chose `experts` [T, k] out of expert_count, placed as `placement`. With all-to-all
+// and ep > 1 the host waits for the counts.
+DispatchRef plan_dispatch(Context& ctx, TokenDispatcher dispatcher, const Tensor& experts,
+                          std::int64_t expert_count, const Placement& placement,
                           const SequenceLayout& layout);
+
+// Tokens on their way to experts, or their gradients on the way back.
+struct EnteringTokens {
+  struct Passage;
+  std::shared_ptr<Passage> passage;
+  bool tracked = false;
+};
+// x [T, ...] of the micro-batch, whole or shard(0) over tp -> the tokens that this rank's experts
+// see, one rank's after the other's, copied. What is done between the two calls runs beside the
+// exchange, and what its backward does beside the gradients', where `overlap` is set. The result
+// does not depend on it.
+EnteringTokens start_entering(Context& ctx, const Var& x, const DispatchRef& dispatch,
+                              bool overlap);
+Var finish_entering(Context& ctx, EnteringTokens tokens);
+// Both at once.
+Var enter_experts(Context& ctx, const Var& x, const DispatchRef& dispatch);
+// The same without a gradient.
+Tensor bring_to_experts(Context& ctx, const Tensor& x, const Dispatch& dispatch);
 // Partial sums for those tokens -> this rank's, placed as `placement`.
 Var leave_experts(Context& ctx, const Var& x, const Placement& placement,
-                  const SequenceLayout& layout);
+                  const DispatchRef& dispatch);
+
+// Tokens that all ranks of tp have, shared out among them, and whole again.
+Var share_tokens(Context& ctx, const Var& x);
+Var unite_tokens(Context& ctx, const Var& x, std::int64_t tokens);
 
 // Of what is inside: tokens of edp ranks are their own.
 Placement expert_placement(PlaceState etp, PlaceState ep);

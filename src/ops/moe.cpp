@@ -6,44 +6,14 @@
 
 namespace bev {
 
-ExpertRows sort_rows(Context& ctx, const Tensor& experts, std::int64_t first, std::int64_t count) {
-  OpScope scope(ctx, "sort_rows");
-  ExpertRows rows;
-  rows.topk = experts.shape()[1];
-  std::int64_t slots = experts.numel();
-  rows.order = ctx.allocate(Dtype::kI32, {slots}, "router");
-  rows.place = ctx.allocate(Dtype::kI32, {slots}, "router");
-  rows.offsets = ctx.allocate(Dtype::kI32, {count + 1}, "router");
-  ctx.kernels.moe.sort_rows(ctx.stream, {experts, first, rows.order, rows.place, rows.offsets});
-  return rows;
-}
-
-void drop_unused_rows(Context& ctx, ExpertRows& rows, std::int64_t expected) {
-  auto used = static_cast<std::int32_t>(expected);
-  std::int64_t last = rows.offsets.numel() - 1;
-  ctx.kernels.device.fetch(ctx.stream, rows.offsets.rows(last, last + 1), &used).wait();
-  rows.order = rows.order.rows(0, used);
-}
-
 namespace {
-
-Tensor gather(Context& ctx, const Tensor& x, const ExpertRows& rows, const char* tag) {
-  Tensor out = ctx.allocate(x.dtype(), {rows.count(), x.shape()[1]}, tag);
-  ctx.kernels.moe.gather_rows(ctx.stream, {x, out, rows.order.as<std::int32_t>(), rows.topk});
-  return out;
-}
-
-Tensor sum(Context& ctx, const Tensor& x, const ExpertRows& rows, const char* tag) {
-  std::int64_t tokens = rows.place.numel() / rows.topk;
-  Tensor out = ctx.allocate(x.dtype(), {tokens, x.shape()[1]}, tag);
-  ctx.kernels.moe.sum_rows(ctx.stream, {x, out, rows.place.as<std::int32_t>(), rows.topk});
-  return out;
-}
 
 class PermuteRecipe final : public Recipe {
  public:
   PermuteRecipe(Saved x, ExpertRows rows) : x_(std::move(x)), rows_(std::move(rows)) {}
-  Tensor make(Context& ctx) const override { return gather(ctx, x_.get(ctx), rows_, "recomputed"); }
+  Tensor make(Context& ctx) const override {
+    return gather_rows(ctx, x_.get(ctx), rows_, "recomputed");
+  }
 
  private:
   Saved x_;
@@ -81,7 +51,7 @@ void check_over_ep(const char* op, const Var& x, PlaceState wanted) {
 Var permute(Context& ctx, const Var& x, const ExpertRows& rows) {
   OpScope scope(ctx, "permute");
   check_over_ep("permute", x, PlaceState::kCopied);
-  Var out = make_output(ctx, "permute", gather(ctx, x.tensor, rows, "activations"),
+  Var out = make_output(ctx, "permute", gather_rows(ctx, x.tensor, rows, "activations"),
                         x.placement.with(Axis::kEp, PlaceState::kShard0), x.tracked());
   if (ctx.tape == nullptr) return out;
   out.recipe = ctx.tape->make_recipe<PermuteRecipe>(Saved(x), rows);
@@ -90,7 +60,7 @@ Var permute(Context& ctx, const Var& x, const ExpertRows& rows) {
                    [rows, in = GradSlot(x), result = GradSlot(out)](Backward& back) {
                      Tensor dy = back.take(result);
                      if (dy.empty()) return;
-                     back.add(in, sum(back.ctx, dy, rows, "gradients"));
+                     back.add(in, sum_rows(back.ctx, dy, rows, "gradients"));
                    });
   return out;
 }
@@ -100,14 +70,14 @@ Var combine(Context& ctx, const Var& x, const ExpertRows& rows) {
   BEV_CHECK(x.shape()[0] == rows.count(), "combine: input ", x.shape(), " for ", rows.count(),
             " rows");
   check_over_ep("combine", x, PlaceState::kShard0);
-  Var out = make_output(ctx, "combine", sum(ctx, x.tensor, rows, "activations"),
+  Var out = make_output(ctx, "combine", sum_rows(ctx, x.tensor, rows, "activations"),
                         x.placement.with(Axis::kEp, PlaceState::kPartial), x.tracked());
   if (!out.tracked()) return out;
   ctx.tape->record("combine", ctx.layer,
                    [rows, in = GradSlot(x), result = GradSlot(out)](Backward& back) {
                      Tensor dy = back.take(result);
                      if (dy.empty()) return;
-                     back.add(in, gather(back.ctx, dy, rows, "gradients"));
+                     back.add(in, gather_rows(back.ctx, dy, rows, "gradients"));
                    });
   return out;
 }

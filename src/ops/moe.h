@@ -10,6 +10,7 @@
 
 #include "autograd/tape.h"
 #include "kernels/moe.h"
+#include "ops/expert_rows.h"
 #include "ops/sequence_layout.h"
 
 namespace bev {
@@ -40,8 +41,9 @@ struct RouterSpec {
 Var router_logits(Context& ctx, const Var& x, const Param& weight, const Param* bias,
                   const RouterSpec& spec = {}, const SequenceLayout* layout = nullptr);
 
-// Of the routers of a step. sums [layers, 2 E + 2] in the wide dtype: the tokens of each expert,
-// the sums of their scores, of lse^2 and of the entropy. Over all ranks every token counts once.
+// Of the routers of a step. sums [layers, 2 E + 3] in the wide dtype: the tokens of each expert,
+// the sums of their scores, of lse^2 and of the entropy, and the choices that were dropped. Over
+// all ranks every token counts once.
 struct RouterStatistics {
   Tensor sums;
   // [layers with those behind the last, E], where a loss counts over micro-batches: the tokens of
@@ -56,20 +58,6 @@ struct Routing {
 // `layout` is that of the micro-batch; nullptr where no loss is wanted.
 Routing route(Context& ctx, const Var& logits, const RouterSpec& spec,
               const SequenceLayout* layout);
-
-// Rows by expert; see SortRowsArgs.
-struct ExpertRows {
-  Tensor order, place, offsets;
-  std::int64_t topk = 1;
-
-  std::int64_t count() const { return order.shape()[0]; }
-};
-// Of the experts [first, first + count).
-ExpertRows sort_rows(Context& ctx, const Tensor& experts, std::int64_t first, std::int64_t count);
-
-// Leaves the rows that have a token: the host waits for their number. `expected` where the device
-// does not tell (a plan of memory).
-void drop_unused_rows(Context& ctx, ExpertRows& rows, std::int64_t expected);
 
 // x [T, H], copied over ep -> [R, H], the rows of this rank's experts. Consumers make the result
 // again instead of keeping it.

@@ -41,7 +41,7 @@ struct BalanceTerms {
 
 // How often this rank's tokens chose each expert.
 struct RouterCounts {
-  Tensor sums;    // [1, 2 E + 2]: a row of RouterStatistics
+  Tensor sums;    // [1, 2 E + 2]: the beginning of a row of RouterStatistics
   Tensor groups;  // [G, E]: by the sample of the micro-batch, where that is wanted
 
   View all() const {
@@ -66,8 +66,9 @@ struct RouteBackward {
       own = count(ctx, experts, balances && alike, statistics);
     }
     if (statistics) {
-      ctx.kernels.elementwise.axpby(ctx.stream, 1, own.sums, 1,
-                                    ctx.routers->sums.view().rows(ctx.layer, ctx.layer + 1));
+      View row = ctx.routers->sums.view().rows(ctx.layer, ctx.layer + 1).flat();
+      ctx.kernels.elementwise.axpby(ctx.stream, 1, own.sums.view().flat(), 1,
+                                    row.rows(0, own.sums.numel()));
     }
     if (moves) move_bias(back, own);
     BalanceTerms balance;

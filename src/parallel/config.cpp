@@ -122,6 +122,15 @@ void context_fields(ParallelConfig& parallel, FieldList& list) {
   list.add("hierarchical-context-parallel-sizes", parallel.hierarchical_context_parallel_sizes,
            "a2a+p2p: ranks that exchange heads, ranks of a ring; their product is cp");
 }
+
+void expert_fields(ParallelConfig& parallel, FieldList& list) {
+  list.section("expert parallel");
+  list.add("moe-token-dispatcher-type", parallel.moe_token_dispatcher,
+           {{"allgather", TokenDispatcher::kAllGather}, {"alltoall", TokenDispatcher::kAllToAll}},
+           "tokens go to all ranks that share the experts, or to those that have theirs");
+  list.add("moe-shared-expert-overlap", parallel.moe_shared_expert_overlap,
+           "run the shared expert while tokens are on their way to the others");
+}
 }  // namespace
 
 void ParallelConfig::fields(FieldList& list) {
@@ -173,6 +182,7 @@ void ParallelConfig::fields(FieldList& list) {
   pipeline_fields(*this, list);
   data_fields(*this, list);
   context_fields(*this, list);
+  expert_fields(*this, list);
   recompute_fields(*this, list);
   offload.fields(list);
 }

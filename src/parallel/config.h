@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "ops/token_dispatcher.h"
 #include "parallel/offload_config.h"
 
 namespace bev {
@@ -60,6 +61,10 @@ struct ParallelConfig {
   // Context parallel: p2p, a2a, allgather or a2a+p2p; one for all layers, or one for each.
   std::vector<std::string> cp_comm_type = {"p2p"};
   std::vector<std::int64_t> hierarchical_context_parallel_sizes;  // a2a size, p2p size
+
+  // Expert parallel.
+  TokenDispatcher moe_token_dispatcher = TokenDispatcher::kAllToAll;
+  bool moe_shared_expert_overlap = false;
 
   RecomputeGranularity recompute_granularity = RecomputeGranularity::kNone;
   RecomputeMethod recompute_method = RecomputeMethod::kUniform;

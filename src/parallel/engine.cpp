@@ -64,6 +64,7 @@ BuildOptions build_options(const ParallelConfig& config) {
       config.sequence_parallel && config.tensor_model_parallel_size > 1;
   build.tensor_parallel.overlap = config.tp_comm_overlap;
   build.context = context_exchange(config);
+  build.experts = {config.moe_token_dispatcher, config.moe_shared_expert_overlap};
   RecomputePolicy& policy = build.recompute;
   if (config.recompute_granularity == RecomputeGranularity::kFull) {
     bool block = config.recompute_method == RecomputeMethod::kBlock;
@@ -146,7 +147,7 @@ Engine::Engine(World& world, const Kernels& kernels, const EngineOptions& option
   }
   const MoeConfig& moe = options.model.moe;
   if (!options.gradients || !moe.any()) return;
-  Shape shape{options.model.num_layers, 2 * moe.num_experts + 2};
+  Shape shape{options.model.num_layers, 2 * moe.num_experts + 3};
   routers_.sums = ctx_->allocate(ctx_->wide(), shape, "step");
   if (options.model.moe_training.coefficient("global_aux_loss") == 0) return;
   std::int64_t layers = options.model.num_layers + options.model.mtp_num_layers;

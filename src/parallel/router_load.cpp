@@ -15,7 +15,7 @@ double percentile(std::span<const double> sorted, double share) {
 
 std::vector<RouterLoad> router_loads(const ModelConfig& model, std::span<const double> sums) {
   std::vector<RouterLoad> loads;
-  auto experts = static_cast<std::size_t>(model.moe.num_experts), width = 2 * experts + 2;
+  auto experts = static_cast<std::size_t>(model.moe.num_experts), width = 2 * experts + 3;
   for (std::int64_t layer = 0; layer < model.num_layers; ++layer) {
     if (!model.moe.in_layer(layer)) continue;
     std::span<const double> row = sums.subspan(static_cast<std::size_t>(layer) * width, width);
@@ -36,6 +36,7 @@ std::vector<RouterLoad> router_loads(const ModelConfig& model, std::span<const d
     load.balance_loss = static_cast<double>(experts) * product / std::max(chosen * tokens, 1.0);
     load.z_loss = row[2 * experts] / tokens;
     load.entropy = row[2 * experts + 1] / tokens;
+    load.dropped = row[2 * experts + 2] / std::max(chosen, 1.0);
     loads.push_back(load);
   }
   return loads;

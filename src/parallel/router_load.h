@@ -16,6 +16,7 @@ struct RouterLoad {
   double balance_loss = 0;  // E / (k T^2) * the sum of count * sum of scores; 1 when all are equal
   double z_loss = 0;        // mean of lse^2
   double entropy = 0;       // mean, of the scores; log(E) when a router does not decide
+  double dropped = 0;       // share of the choices that full experts did not take
 };
 
 // Of RouterStatistics::sums, row by row; layers without experts are left out.

@@ -164,7 +164,7 @@ ActivationBytes activation_bytes(const MemoryQuery& query, const PipelineLayout&
   std::unique_ptr<Executor> executor = make_executor(ctx, layout, stages, query.parallel);
   Tensor losses(arena, Dtype::kF64, {2 + query.model.mtp_num_layers}, "step"), routers;
   if (query.model.moe.any()) {
-    Shape statistics{query.model.num_layers, 2 * query.model.moe.num_experts + 2};
+    Shape statistics{query.model.num_layers, 2 * query.model.moe.num_experts + 3};
     routers = Tensor(arena, wide_of(query.dtype), statistics, "step");
   }
   // The second iteration gathers ahead what it has seen the first one use.

@@ -32,6 +32,13 @@ std::string expert_text(const std::vector<RouterLoad>& routers) {
       worst.layer, worst.tokens_min, worst.tokens_p50, worst.tokens_p99, worst.tokens_max);
 }
 
+// The layer that drops most, where any does.
+std::string dropped_text(const std::vector<RouterLoad>& routers) {
+  const RouterLoad& worst = *std::ranges::max_element(routers, {}, &RouterLoad::dropped);
+  if (worst.dropped == 0) return "";
+  return fmt::format(" dropped choices (layer {}): {:.2f}% |", worst.layer, 100 * worst.dropped);
+}
+
 // Calls use(name, value) for each number of a layer.
 template <class Use>
 void for_numbers(const RouterLoad& load, const Use& use) {
@@ -42,6 +49,7 @@ void for_numbers(const RouterLoad& load, const Use& use) {
   use("load_balancing_loss", load.balance_loss);
   use("z_loss", load.z_loss);
   use("entropy", load.entropy);
+  use("dropped", load.dropped);
 }
 
 double per_second(double amount, double seconds) { return seconds > 0 ? amount / seconds : 0.0; }
@@ -88,7 +96,9 @@ std::string IterationLog::line(std::string_view timestamp) {
   if (last_.grad_norm) put(" grad norm: {:.3f} |", *last_.grad_norm);
   if (last_.zero_gradients) put(" num zeros: {} |", *last_.zero_gradients);
   if (last_.params_norm) put(" params norm: {:.3f} |", *last_.params_norm);
-  if (!last_.routers.empty()) put("{}", expert_text(last_.routers));
+  if (!last_.routers.empty()) {
+    put("{}{}", expert_text(last_.routers), dropped_text(last_.routers));
+  }
   put(" number of skipped iterations: {:3d} |", skipped_);
   put(" number of nan iterations: {:3d} |", nan_);
   put(" tokens/s: {:.0f} |", per_second(static_cast<double>(tokens_), elapsed_seconds_));

@@ -156,6 +156,74 @@ TEST_F(CudaMoe, EqualScoresGoToTheLowerExpert) {
   for (std::int32_t i = 0; i < 80; ++i) EXPECT_EQ(got[static_cast<std::size_t>(i)], i % 40);
 }
 
+// Several tiles of the sort; all tokens to few experts; equal probabilities.
+TEST_F(CudaMoe, FullExpertsDropWhatTheyDropOnTheCpu) {
+  for (std::int64_t tokens : {0, 1, 9, 3000}) {
+    for (std::int64_t experts : {4, 300}) {
+      for (std::int64_t capacity : {1, 5, 700}) {
+        for (bool by_probability : {true, false}) {
+          SCOPED_TRACE(concat(tokens, " tokens, ", experts, " experts, capacity ", capacity,
+                              by_probability ? ", by probability" : ", by position"));
+          const std::int64_t topk = 3;
+          Twin chosen = choices(tokens, experts, topk), kept = integers({tokens, topk});
+          std::vector<double> numbers;
+          std::vector<std::int32_t> places;
+          for (std::int64_t t = 0; t < tokens; ++t) {
+            places.push_back(static_cast<std::int32_t>(t % 700));
+            for (std::int64_t j = 0; j < topk; ++j) {
+              numbers.push_back(static_cast<double>((t * 7 + j) % 50) / 50);
+            }
+          }
+          places.push_back(0);
+          Twin probs = twin(Dtype::kF32, {tokens, topk}, numbers), positions = words(places);
+          Twin dropped = poisoned(Dtype::kF32, {1});
+          auto args = [&](Tensor Twin::*side) {
+            LimitArgs out{.experts = chosen.*side, .kept = kept.*side, .dropped = dropped.*side};
+            if (by_probability) out.probs = probs.*side;
+            out.positions = (positions.*side).as<std::int32_t>();
+            out.expert_count = experts;
+            out.capacity = capacity;
+            return out;
+          };
+          cpu().moe.limit(cpu_stream(), args(&Twin::exact));
+          cuda().moe.limit(cuda_stream(), args(&Twin::device));
+          EXPECT_EQ(fetched(kept.device), host(kept.exact));
+          EXPECT_EQ(error(dropped), 0);
+        }
+      }
+    }
+  }
+}
+
+TEST_F(CudaMoe, TokensGoToTheRanksThatTheyGoToOnTheCpu) {
+  for (std::int64_t tokens : {0, 1, 77, 5000}) {
+    for (std::int64_t experts : {8, 61}) {
+      for (auto [etp, ep] : {std::pair{1, 1}, {1, 8}, {2, 3}, {3, 7}}) {
+        SCOPED_TRACE(concat(tokens, " tokens, ", experts, " experts, etp ", etp, ", ep ", ep));
+        const std::int64_t topk = 4;
+        Twin chosen = choices(tokens, experts, topk), members = integers({tokens, topk * etp});
+        Twin counts = integers({etp * ep, 2}), kept = integers({tokens, topk});
+        Twin dropped = poisoned(Dtype::kF32, {1});
+        // Some choices are dropped.
+        std::vector<std::int32_t> places(static_cast<std::size_t>(tokens + 1));
+        Twin positions = words(places);
+        auto run = [&](const Kernels& kernels, const Stream& stream, Tensor Twin::*side) {
+          LimitArgs limit{.experts = chosen.*side, .kept = kept.*side, .dropped = dropped.*side};
+          limit.positions = (positions.*side).as<std::int32_t>();
+          limit.expert_count = experts;
+          limit.capacity = 30;
+          kernels.moe.limit(stream, limit);
+          kernels.moe.dispatch(stream, {kept.*side, members.*side, counts.*side, experts, etp});
+        };
+        run(cpu(), cpu_stream(), &Twin::exact);
+        run(cuda(), cuda_stream(), &Twin::device);
+        EXPECT_EQ(fetched(members.device), host(members.exact));
+        EXPECT_EQ(fetched(counts.device), host(counts.exact));
+      }
+    }
+  }
+}
+
 TEST_F(CudaMoe, RowsAreSortedGatheredAndSummedAsOnTheCpu) {
   for (Dtype dtype : kModelDtypes) {
     for (std::int64_t tokens : {0, 1, 5, 777}) {
@@ -179,11 +247,12 @@ TEST_F(CudaMoe, RowsAreSortedGatheredAndSummedAsOnTheCpu) {
           Twin x = random(dtype, {tokens, columns}), rows = poisoned(dtype, {slots, columns});
           Twin y = poisoned(dtype, {tokens, columns}), probs = random(Dtype::kF32, {tokens, topk});
           Twin weighed = poisoned(dtype, {slots, columns}), dx = poisoned(dtype, {slots, columns});
-          Twin dprobs = poisoned(Dtype::kF32, {tokens, topk});
+          Twin dprobs = poisoned(Dtype::kF32, {tokens, topk}), gathered = integers({slots, topk});
           auto run = [&](const Kernels& kernels, const Stream& stream, Tensor Twin::*side) {
             const auto* at = (order.*side).as<std::int32_t>();
             const auto* to = (place.*side).as<std::int32_t>();
             kernels.moe.gather_rows(stream, {x.*side, rows.*side, at, topk});
+            kernels.moe.gather_rows(stream, {chosen.*side, gathered.*side, at, topk});
             kernels.moe.sum_rows(stream, {rows.*side, y.*side, to, topk});
             kernels.moe.weigh_rows(stream, {rows.*side, weighed.*side, probs.*side, at});
             kernels.moe.weigh_rows_backward(
@@ -191,6 +260,7 @@ TEST_F(CudaMoe, RowsAreSortedGatheredAndSummedAsOnTheCpu) {
           };
           run(cpu(), cpu_stream(), &Twin::exact);
           run(cuda(), cuda_stream(), &Twin::device);
+          EXPECT_EQ(fetched(gathered.device), host(gathered.exact));
           for (const Twin& result : {rows, y, weighed, dx, dprobs}) {
             EXPECT_LT(error(result), 2 * tolerance(dtype));
           }

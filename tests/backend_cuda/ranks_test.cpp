@@ -78,6 +78,30 @@ TEST_F(CudaRanks, EightGiveOneRanksAnswer) {
   expect_one_ranks_answer(uneven_llama(), kEight);
 }
 
+// Experts of other ranks, by either exchange, with choices that full experts drop and an expert for
+// all tokens beside it. What is dropped is of a micro-batch, so that has to be the same.
+TEST_F(CudaRanks, SharingExpertsOutGivesOneRanksAnswer) {
+  ModelConfig model = tiny_llama();
+  model.moe.num_experts = 6;
+  model.moe.topk = 2;
+  model.moe.shared_expert_size = 16;
+  for (double capacity : {0.0, 0.8}) {
+    model.moe_training.capacity_factor = capacity;
+    TinyRun run = run_of(model);
+    LayoutAnswer expected = run_tiny(run);
+    for (TokenDispatcher dispatcher : {TokenDispatcher::kAllGather, TokenDispatcher::kAllToAll}) {
+      for (const char* text :
+           {"dp2,ep2", "tp2sp,dp2,ep2etp2", "tp2,cp2,ep4etp1", "dp4,ep4,zero3"}) {
+        SCOPED_TRACE(concat(text, ", capacity ", capacity));
+        run.parallel = parse_layouts(text, {}).front();
+        run.parallel.moe_token_dispatcher = dispatcher;
+        run.parallel.moe_shared_expert_overlap = true;
+        EXPECT_EQ(answer_difference(expected, run_tiny(run), {1e-4, 0, 1e-3}), "");
+      }
+    }
+  }
+}
+
 TEST_F(CudaRanks, DeterministicModeGivesTheSameBitsTwice) {
   for (const ParallelConfig& layout : parse_layouts(kEight, {})) {
     RunConfig config;

@@ -267,14 +267,17 @@ OpCase experts_case(std::string name, std::vector<std::int32_t> choices, std::in
   test.build = [choices, experts, tokens, bias](Bench& bench, const std::vector<Var>& in) {
     Context& ctx = bench.ctx;
     const Param* fc1_bias = bias ? bench.params[3].get() : nullptr;
-    ExpertRows rows = sort_rows(ctx, bench.integers(choices).reshape({tokens, 2}), 0, experts);
+    Tensor chosen = bench.integers(choices).reshape({tokens, 2});
+    ExpertRows rows = sort_rows(ctx, chosen, 0, experts);
     Var logits = router_logits(ctx, in[0], *bench.params[2], nullptr);
-    Var probs = enter_experts(ctx, route(ctx, logits, {}, nullptr).probs, bench.layout);
-    Var x = permute(ctx, enter_experts(ctx, in[0], bench.layout), rows);
+    DispatchRef dispatch = plan_dispatch(ctx, TokenDispatcher::kAllToAll, chosen, experts,
+                                         in[0].placement, bench.layout);
+    Var probs = enter_experts(ctx, route(ctx, logits, {}, nullptr).probs, dispatch);
+    Var x = permute(ctx, enter_experts(ctx, in[0], dispatch), rows);
     Var up = grouped_linear(ctx, x, rows, *bench.params[0], fc1_bias);
     Var inner = weigh(ctx, activation(ctx, up, {Activation::kSilu, true}), probs, rows);
     Var down = grouped_linear(ctx, inner, rows, *bench.params[1], nullptr);
-    return OpOutputs{{leave_experts(ctx, combine(ctx, down, rows), in[0].placement, bench.layout)}};
+    return OpOutputs{{leave_experts(ctx, combine(ctx, down, rows), in[0].placement, dispatch)}};
   };
   return test;
 }

@@ -153,14 +153,63 @@ const std::vector<Change> kExpertLayouts = {
       p.data_parallel_sharding_strategy = ShardingStrategy::kOptimGrads;
       p.recompute_granularity = RecomputeGranularity::kFull;
     },
+    // Ranks of tp have the same tokens.
+    [](ParallelConfig& p) {
+      p.tensor_model_parallel_size = 2;
+      p.data_parallel_size = 2;
+      p.expert_model_parallel_size = 2;
+      p.moe_shared_expert_overlap = true;
+    },
+    [](ParallelConfig& p) {
+      p.tensor_model_parallel_size = 2;
+      p.context_parallel_size = 2;
+      p.expert_model_parallel_size = 4;
+      p.expert_tensor_parallel_size = 1;
+    },
 };
 
 TEST(Moe, SharingExpertsOutGivesOneRanksAnswer) {
   for (const ModelConfig& model :
        {mixtral_like(), deepseek_like(), gpt_oss_like(), many_experts()}) {
-    TinyRun single;
-    single.model = model;
-    expect_one_ranks_answer(single, kExpertLayouts);
+    for (TokenDispatcher dispatcher : {TokenDispatcher::kAllGather, TokenDispatcher::kAllToAll}) {
+      TinyRun single;
+      single.model = model;
+      single.parallel.moe_token_dispatcher = dispatcher;
+      expect_one_ranks_answer(single, kExpertLayouts);
+    }
+  }
+}
+
+// A capacity is of the micro-batch, so no layout changes what is dropped.
+TEST(Moe, LayoutsDropTheSameChoices) {
+  for (ModelConfig model : {mixtral_like(), deepseek_like(), gpt_oss_like()}) {
+    for (DropPolicy policy : {DropPolicy::kProbs, DropPolicy::kPosition}) {
+      model.moe_training.capacity_factor = 0.7;
+      model.moe_training.drop_policy = policy;
+      TinyRun single;
+      single.model = model;
+      single.micro_batch_size = 2;
+      expect_one_ranks_answer(single, kLayouts);
+      expect_one_ranks_answer(single, {kExpertLayouts[2], kExpertLayouts[4], kExpertLayouts[5]});
+    }
+  }
+}
+
+// The order of all sums is the same, so the bits are.
+TEST(Moe, OverlapOfTheSharedExpertChangesNoBit) {
+  for (const ModelConfig& model : {deepseek_like(), many_experts()}) {
+    for (Change layout : {kExpertLayouts[0], kExpertLayouts[2], kExpertLayouts[3]}) {
+      TinyRun run;
+      run.model = model;
+      run.dtype = Dtype::kF32;
+      layout(run.parallel);
+      LayoutAnswer plain = run_tiny(run);
+      run.parallel.moe_shared_expert_overlap = true;
+      LayoutAnswer overlapped = run_tiny(run);
+      EXPECT_EQ(plain.losses, overlapped.losses);
+      EXPECT_EQ(plain.gradients, overlapped.gradients);
+      EXPECT_EQ(plain.weights, overlapped.weights);
+    }
   }
 }
 
@@ -179,10 +228,13 @@ TEST(Moe, RanksWithoutTokensTakePart) {
   TinyRun single;
   single.model = mixtral_like();
   single.sequence_length = 2;
-  expect_one_ranks_answer(single, {[](ParallelConfig& p) {
-                            p.context_parallel_size = 4;
-                            p.expert_model_parallel_size = 4;
-                          }});
+  for (TokenDispatcher dispatcher : {TokenDispatcher::kAllGather, TokenDispatcher::kAllToAll}) {
+    single.parallel.moe_token_dispatcher = dispatcher;
+    expect_one_ranks_answer(single, {[](ParallelConfig& p) {
+                              p.context_parallel_size = 4;
+                              p.expert_model_parallel_size = 4;
+                            }});
+  }
 }
 
 TEST(Moe, LayoutsGiveOneRanksAnswer) {

@@ -156,11 +156,12 @@ TEST(Routers, LoadsAreOfTheWholeBatchAndReported) {
   model.moe.num_experts = 4;
   model.moe.topk = 2;
   model.moe.layer_freq = {0, 1};
-  // Ten tokens: counts 2, 4, 4, 10, every score a quarter; squares 40, entropies 5.
-  std::vector<double> sums(10, -1);
+  // Ten tokens: counts 2, 4, 4, 10, every score a quarter; squares 40, entropies 5, 3 choices
+  // dropped.
+  std::vector<double> sums(11, -1);
   for (double value : {2, 4, 4, 10}) sums.push_back(value);
   for (int i = 0; i < 4; ++i) sums.push_back(2.5);
-  sums.insert(sums.end(), {40, 5});
+  sums.insert(sums.end(), {40, 5, 3});
   std::vector<RouterLoad> loads = router_loads(model, sums);
   ASSERT_EQ(loads.size(), 1u);
   EXPECT_EQ(loads[0].layer, 1);
@@ -170,13 +171,15 @@ TEST(Routers, LoadsAreOfTheWholeBatchAndReported) {
   EXPECT_DOUBLE_EQ(loads[0].balance_loss, 1);
   EXPECT_DOUBLE_EQ(loads[0].z_loss, 4);
   EXPECT_DOUBLE_EQ(loads[0].entropy, 0.5);
+  EXPECT_DOUBLE_EQ(loads[0].dropped, 0.15);
   StepReport step;
   step.routers = loads;
   EXPECT_NE(metrics_json(step).find("\"routers\":[{\"layer\":1,\"tokens_min\":2,"),
             std::string::npos);
   IterationLog log(ReportOptions{});
   log.add(step);
-  EXPECT_NE(log.line("now").find("(min, p50, p99, max; layer 1): 2, 4, 10, 10 |"),
+  EXPECT_NE(log.line("now").find("(min, p50, p99, max; layer 1): 2, 4, 10, 10 | dropped choices "
+                                 "(layer 1): 15.00% |"),
             std::string::npos);
 }
 

@@ -90,12 +90,15 @@ __global__ void __launch_bounds__(kThreads)
 
 void gather_rows(const Stream& stream, const GatherRowsArgs& args) {
   const std::int64_t rows = args.rows.shape[0], columns = args.rows.shape[1];
-  BEV_CHECK(args.x.shape[1] == columns, "gather_rows: ", args.x.shape, " to ", args.rows.shape);
+  BEV_CHECK(args.x.shape[1] == columns && args.x.dtype == args.rows.dtype,
+            "gather_rows: ", args.x.shape, " to ", args.rows.shape);
   if (args.rows.numel() == 0) return;
-  visit_value(args.x.dtype, [&](auto type) {
+  // Only bits are moved, so whole numbers may pass as others of their size.
+  const bool whole = args.x.dtype == Dtype::kI32;
+  visit_value(whole ? Dtype::kF32 : args.x.dtype, [&](auto type) {
     using T = decltype(type);
-    const T* x = address<T>(args.x);
-    T* out = address<T>(args.rows);
+    const T* x = static_cast<const T*>(args.x.data);
+    T* out = static_cast<T*>(args.rows.data);
     by_pack<T>(aligned(x, out), columns, [&](auto pack) {
       constexpr int N = decltype(pack)::value;
       const RowGrid grid = row_grid(rows, columns / N);
@@ -257,6 +260,8 @@ MoeKernels cuda_moe_kernels() {
           .router_load = cuda::router_load,
           .spread = cuda::spread,
           .pick = cuda::pick,
+          .limit = cuda::limit,
+          .dispatch = cuda::dispatch,
           .sort_rows = cuda::sort_rows,
           .gather_rows = cuda::gather_rows,
           .sum_rows = cuda::sum_rows,

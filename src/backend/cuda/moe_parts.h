@@ -15,6 +15,9 @@ void route_backward(const Stream& stream, const RouteBackwardArgs& args);
 void router_load(const Stream& stream, const RouterLoadArgs& args);
 void spread(const Stream& stream, const ChoiceArgs& args);
 void pick(const Stream& stream, const ChoiceArgs& args);
+// moe_dispatch.cu
+void limit(const Stream& stream, const LimitArgs& args);
+void dispatch(const Stream& stream, const DispatchArgs& args);
 
 // grouped_plain.cu: any dtype and size.
 void grouped_plain(const Stream& stream, const GroupedArgs& args);

@@ -115,7 +115,8 @@ __global__ void __launch_bounds__(kThreads)
   for (int e = lane_of(); e < expert_count; e += kWarp) row[e] = narrow<T>(0.0f);
   __syncwarp();
   for (int j = lane_of(); j < topk; j += kWarp) {
-    row[experts[token * topk + j]] = narrow<T>(probs[token * topk + j]);
+    const int expert = experts[token * topk + j];
+    if (expert >= 0) row[expert] = narrow<T>(probs[token * topk + j]);
   }
 }
 
@@ -124,7 +125,9 @@ __global__ void __launch_bounds__(kThreads)
     pick_kernel(float* probs, const std::int32_t* experts, const T* dense, std::int64_t slots,
                 int topk, int expert_count) {
   const std::int64_t s = own_pack();
-  if (s < slots) probs[s] = widen(dense[s / topk * expert_count + experts[s]]);
+  if (s >= slots) return;
+  const int expert = experts[s];
+  probs[s] = expert < 0 ? 0.0f : widen(dense[s / topk * expert_count + expert]);
 }
 
 }  // namespace

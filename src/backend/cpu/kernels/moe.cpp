@@ -3,6 +3,7 @@
 #include "kernels/moe.h"
 
 #include <algorithm>
+#include <cstring>
 
 #include "backend/cpu/kernels/math.h"
 #include "backend/cpu/kernels/moe_tables.h"
@@ -43,22 +44,19 @@ void gather_rows(const Stream& stream, const GatherRowsArgs& args) {
   const std::int64_t columns = args.rows.shape[1];
   BEV_CHECK(args.x.shape[1] == columns && args.x.dtype == args.rows.dtype,
             "gather_rows: ", args.x.shape, " to ", args.rows.shape);
-  visit_float(args.x.dtype, [&](auto type) {
-    using T = decltype(type);
-    const T* x = args.x.as<T>();
-    T* rows = args.rows.as<T>();
-    for_ranges(stream, args.rows.shape[0], rows_per_piece(columns),
-               [&](std::int64_t begin, std::int64_t end) {
-                 for (std::int64_t r = begin; r < end; ++r) {
-                   T* to = rows + r * columns;
-                   if (args.order[r] < 0) {
-                     std::fill_n(to, columns, narrow<T>(0));
-                   } else {
-                     std::copy_n(x + args.order[r] / args.topk * columns, columns, to);
-                   }
+  const auto bytes = static_cast<std::size_t>(columns) * size_of(args.x.dtype);
+  if (bytes == 0) return;
+  for_ranges(stream, args.rows.shape[0], rows_per_piece(columns),
+             [&](std::int64_t begin, std::int64_t end) {
+               for (std::int64_t r = begin; r < end; ++r) {
+                 std::byte* to = args.rows.address(r * columns);
+                 if (args.order[r] < 0) {
+                   std::memset(to, 0, bytes);
+                 } else {
+                   std::memcpy(to, args.x.address(args.order[r] / args.topk * columns), bytes);
                  }
-               });
-  });
+               }
+             });
 }
 
 constexpr std::int64_t kColumns = 256;  // summed at a time, in the accumulate type
@@ -220,6 +218,8 @@ MoeKernels moe_kernels() {
           .router_load = router_load,
           .spread = spread,
           .pick = pick,
+          .limit = limit,
+          .dispatch = dispatch,
           .sort_rows = sort_rows,
           .gather_rows = gather_rows,
           .sum_rows = sum_rows,

@@ -357,6 +357,7 @@ void spread(const Stream& stream, const ChoiceArgs& args) {
   for_choices(stream, args, [&]<class A, class T>(const std::int32_t* chosen, A* probs, T* dense) {
     std::fill_n(dense, experts, narrow<T>(0));
     for (std::int64_t j = 0; j < topk; ++j) {
+      if (chosen[j] < 0) continue;
       dense[chosen[j]] = narrow<T>(static_cast<accumulate_t<T>>(probs[j]));
     }
   });
@@ -365,7 +366,9 @@ void spread(const Stream& stream, const ChoiceArgs& args) {
 void pick(const Stream& stream, const ChoiceArgs& args) {
   const std::int64_t topk = args.experts.shape[1];
   for_choices(stream, args, [&]<class A, class T>(const std::int32_t* chosen, A* probs, T* dense) {
-    for (std::int64_t j = 0; j < topk; ++j) probs[j] = static_cast<A>(widen(dense[chosen[j]]));
+    for (std::int64_t j = 0; j < topk; ++j) {
+      probs[j] = chosen[j] < 0 ? A{0} : static_cast<A>(widen(dense[chosen[j]]));
+    }
   });
 }
 

@@ -12,5 +12,8 @@ void route_backward(const Stream& stream, const RouteBackwardArgs& args);
 void spread(const Stream& stream, const ChoiceArgs& args);
 void pick(const Stream& stream, const ChoiceArgs& args);
 void router_load(const Stream& stream, const RouterLoadArgs& args);
+// moe_dispatch.cpp
+void limit(const Stream& stream, const LimitArgs& args);
+void dispatch(const Stream& stream, const DispatchArgs& args);
 
 }  // namespace bev::cpu::BEV_CPU_LEVEL

@@ -1,0 +1,90 @@
+// Which choices of experts are kept, and to which ranks tokens go for them.
+#include <algorithm>
+#include <numeric>
+#include <vector>
+
+#include "backend/cpu/kernels/math.h"
+#include "backend/cpu/kernels/moe_tables.h"
+#include "base/error.h"
+
+namespace bev::cpu::BEV_CPU_LEVEL {
+
+namespace {
+
+// before(a, b): slot a is kept rather than slot b.
+template <class Before>
+std::int64_t keep_first(const LimitArgs& args, const Before& before) {
+  const auto* experts = args.experts.as<std::int32_t>();
+  auto* kept = args.kept.as<std::int32_t>();
+  const auto slots = static_cast<std::size_t>(args.experts.numel());
+  std::vector<std::int32_t> order(slots);
+  std::iota(order.begin(), order.end(), 0);
+  std::stable_sort(order.begin(), order.end(), before);
+  std::vector<std::int64_t> taken(static_cast<std::size_t>(args.expert_count));
+  std::int64_t dropped = 0;
+  for (const std::int32_t slot : order) {
+    const std::int32_t expert = experts[slot];
+    const bool keeps = expert >= 0 && taken[static_cast<std::size_t>(expert)]++ < args.capacity;
+    kept[slot] = keeps ? expert : -1;
+    dropped += expert >= 0 && !keeps ? 1 : 0;
+  }
+  return dropped;
+}
+
+}  // namespace
+
+void limit(const Stream&, const LimitArgs& args) {
+  BEV_CHECK(args.experts.shape == args.kept.shape &&
+                (args.probs.empty() || args.probs.shape == args.experts.shape),
+            "limit: choices ", args.experts.shape, ", kept ", args.kept.shape, ", probabilities ",
+            args.probs.shape);
+  const std::int64_t topk = args.experts.shape[1];
+  visit_float(args.dropped.dtype, [&](auto type) {
+    using A = accumulate_t<decltype(type)>;
+    std::int64_t dropped = 0;
+    if (args.probs.empty()) {
+      dropped = keep_first(args, [&](std::int32_t a, std::int32_t b) {
+        return args.positions[a / topk] < args.positions[b / topk];
+      });
+    } else {
+      const A* probs = args.probs.as<A>();
+      dropped =
+          keep_first(args, [&](std::int32_t a, std::int32_t b) { return probs[a] > probs[b]; });
+    }
+    *args.dropped.as<A>() = static_cast<A>(dropped);
+  });
+}
+
+void dispatch(const Stream&, const DispatchArgs& args) {
+  const std::int64_t tokens = args.experts.shape[0], topk = args.experts.shape[1];
+  const std::int64_t etp = args.etp, ep = args.counts.shape[0] / etp;
+  BEV_CHECK(args.members.numel() == tokens * topk * etp, "dispatch: choices ", args.experts.shape,
+            ", members ", args.members.shape);
+  const std::int64_t each = args.expert_count / ep, larger = args.expert_count % ep;
+  // The first ranks have one expert more.
+  const auto rank_of = [&](std::int64_t expert) {
+    const std::int64_t begin = larger * (each + 1);
+    return expert < begin ? expert / (each + 1) : larger + (expert - begin) / each;
+  };
+  const auto* experts = args.experts.as<std::int32_t>();
+  auto* members = args.members.as<std::int32_t>();
+  auto* counts = args.counts.as<std::int32_t>();
+  std::fill_n(counts, args.counts.numel(), 0);
+  std::vector<std::int64_t> last(static_cast<std::size_t>(ep), -1);  // token that went there
+  for (std::int64_t slot = 0; slot < tokens * topk; ++slot) {
+    const std::int64_t token = slot / topk;
+    const std::int64_t rank = experts[slot] >= 0 ? rank_of(experts[slot]) : 0;
+    const bool chosen = experts[slot] >= 0;
+    std::int64_t& latest = last[static_cast<std::size_t>(rank)];
+    const bool goes = chosen && latest != token;
+    if (goes) latest = token;
+    for (std::int64_t i = 0; i < etp; ++i) {
+      const std::int64_t member = etp * rank + i;
+      members[slot * etp + i] = goes ? static_cast<std::int32_t>(member) : -1;
+      counts[2 * member] += goes ? 1 : 0;
+      counts[2 * member + 1] += chosen ? 1 : 0;
+    }
+  }
+}
+
+}  // namespace bev::cpu::BEV_CPU_LEVEL

@@ -1,0 +1,111 @@
+#include "ops/expert_capacity.h"
+
+#include <cmath>
+
+#include "autograd/op_scope.h"
+
+namespace bev {
+
+namespace {
+
+Tensor allocate_like(Context& ctx, const Tensor& x, std::int64_t rows) {
+  return ctx.allocate(x.dtype(), {rows, x.shape()[1]}, "router");
+}
+
+bool cut_over_tp(const Context& ctx, const Placement& placement) {
+  return ctx.mesh.tp().size() > 1 && placement[Axis::kTp] == PlaceState::kShard0;
+}
+
+// Rows of this rank's tokens -> those of the whole micro-batch, sample after sample.
+Tensor of_micro_batch(Context& ctx, const Tensor& own, const Placement& placement,
+                      const SequenceLayout& layout) {
+  Tensor rows = own;
+  if (cut_over_tp(ctx, placement)) {
+    rows = allocate_like(ctx, own, layout.tokens);
+    ctx.mesh.tp().all_gather(own, rows, "choices").wait();
+  }
+  if (ctx.mesh.cp().size() == 1) return rows;
+  std::int64_t tokens = layout.all_tokens().tokens();
+  Tensor apart = allocate_like(ctx, own, tokens), ordered = allocate_like(ctx, own, tokens);
+  ctx.mesh.cp().all_gather(rows, apart, "choices").wait();
+  copy_into_order(ctx, layout.ring.sets, layout.all_tokens(), apart, ordered);
+  return ordered;
+}
+
+// And back.
+Tensor of_this_rank(Context& ctx, Tensor rows, const Placement& placement,
+                    const SequenceLayout& layout) {
+  if (ctx.mesh.cp().size() > 1) {
+    Tensor apart = allocate_like(ctx, rows, rows.shape()[0]);
+    copy_out_of_order(ctx, layout.ring.sets, layout.all_tokens(), rows, apart);
+    std::int64_t begin = 0;
+    for (std::int64_t i = 0; i < ctx.mesh.at().cp; ++i) {
+      begin += layout.ring.sets[static_cast<std::size_t>(i)].tokens();
+    }
+    rows = apart.rows(begin, begin + layout.tokens);
+  }
+  Range own = token_rows(ctx, layout, placement);
+  return rows.rows(own.begin, own.end);
+}
+
+// The number is that of the micro-batch, which one of its ranks adds to the statistics.
+void add_dropped(Context& ctx, const Tensor& dropped, std::int64_t expert_count) {
+  if (ctx.routers == nullptr || ctx.mesh.at().tp > 0 || ctx.mesh.at().cp > 0) return;
+  const Tensor& sums = ctx.routers->sums;
+  if (ctx.layer < 0 || ctx.layer >= sums.shape()[0]) return;
+  View row = sums.view().rows(ctx.layer, ctx.layer + 1).flat();
+  std::int64_t place = 2 * expert_count + 2;
+  ctx.kernels.elementwise.axpby(ctx.stream, 1, dropped, 1, row.rows(place, place + 1));
+}
+
+}  // namespace
+
+std::int64_t expert_capacity(const CapacityRule& rule, std::int64_t tokens, std::int64_t topk,
+                             std::int64_t expert_count) {
+  double even = static_cast<double>(tokens * topk) / static_cast<double>(expert_count);
+  return static_cast<std::int64_t>(std::ceil(even * rule.factor));
+}
+
+Routing limit_choices(Context& ctx, const Routing& routing, const CapacityRule& rule,
+                      std::int64_t expert_count, const SequenceLayout& layout) {
+  OpScope scope(ctx, "limit_choices");
+  bool cut = ctx.mesh.cp().size() > 1;
+  std::int64_t tokens = cut ? layout.all_tokens().tokens() : layout.tokens;
+  std::int64_t capacity = expert_capacity(rule, tokens, routing.experts.shape()[1], expert_count);
+  // A token chooses an expert once.
+  if (capacity >= tokens) return routing;
+
+  const Placement& placement = routing.probs.placement;
+  Tensor experts = of_micro_batch(ctx, routing.experts, placement, layout);
+  Tensor kept = allocate_like(ctx, experts, tokens);
+  Tensor dropped = ctx.allocate(routing.probs.dtype(), {1}, "router"), probs;
+  LimitArgs args{.experts = experts, .kept = kept, .dropped = dropped};
+  args.expert_count = expert_count;
+  args.capacity = capacity;
+  if (rule.policy == DropPolicy::kProbs) {
+    probs = of_micro_batch(ctx, routing.probs.tensor, placement, layout);
+    args.probs = probs;
+  } else {
+    const Tensor& positions = cut ? layout.heads.sample_positions : layout.sample_positions;
+    args.positions = positions.as<std::int32_t>();
+  }
+  ctx.kernels.moe.limit(ctx.stream, args);
+
+  Routing out;
+  out.experts = of_this_rank(ctx, kept, placement, layout);
+  out.probs =
+      make_output(ctx, "limit_choices", routing.probs.tensor, placement, routing.probs.tracked());
+  if (!out.probs.tracked()) return out;
+  // No row reads a dropped probability, so its gradient is zero already. Counted in the backward: a
+  // recomputed layer counts once.
+  ctx.tape->record("limit_choices", ctx.layer,
+                   [dropped, expert_count, in = GradSlot(routing.probs),
+                    result = GradSlot(out.probs)](Backward& back) {
+                     add_dropped(back.ctx, dropped, expert_count);
+                     Tensor dprobs = back.take(result);
+                     if (!dprobs.empty()) back.add(in, std::move(dprobs));
+                   });
+  return out;
+}
+
+}  // namespace bev

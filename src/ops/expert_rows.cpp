@@ -1,0 +1,39 @@
+#include "ops/expert_rows.h"
+
+#include "autograd/op_scope.h"
+
+namespace bev {
+
+ExpertRows sort_rows(Context& ctx, const Tensor& choices, std::int64_t first, std::int64_t count) {
+  OpScope scope(ctx, "sort_rows");
+  ExpertRows rows;
+  rows.topk = choices.shape()[1];
+  std::int64_t slots = choices.numel();
+  rows.order = ctx.allocate(Dtype::kI32, {slots}, "router");
+  rows.place = ctx.allocate(Dtype::kI32, {slots}, "router");
+  rows.offsets = ctx.allocate(Dtype::kI32, {count + 1}, "router");
+  ctx.kernels.moe.sort_rows(ctx.stream, {choices, first, rows.order, rows.place, rows.offsets});
+  return rows;
+}
+
+std::int64_t count_rows(Context& ctx, const ExpertRows& rows, std::int64_t expected) {
+  auto used = static_cast<std::int32_t>(expected);
+  std::int64_t last = rows.offsets.numel() - 1;
+  ctx.kernels.device.fetch(ctx.stream, rows.offsets.rows(last, last + 1), &used).wait();
+  return used;
+}
+
+Tensor gather_rows(Context& ctx, const Tensor& x, const ExpertRows& rows, const char* tag) {
+  Tensor out = ctx.allocate(x.dtype(), {rows.count(), x.shape()[1]}, tag);
+  ctx.kernels.moe.gather_rows(ctx.stream, {x, out, rows.order.as<std::int32_t>(), rows.topk});
+  return out;
+}
+
+Tensor sum_rows(Context& ctx, const Tensor& x, const ExpertRows& rows, const char* tag) {
+  std::int64_t tokens = rows.place.numel() / rows.topk;
+  Tensor out = ctx.allocate(x.dtype(), {tokens, x.shape()[1]}, tag);
+  ctx.kernels.moe.sum_rows(ctx.stream, {x, out, rows.place.as<std::int32_t>(), rows.topk});
+  return out;
+}
+
+}  // namespace bev
