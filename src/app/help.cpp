@@ -159,8 +159,23 @@ std::vector<Row> rows_of(const Command& command) {
   return rows;
 }
 
+constexpr std::size_t kWidth = 100;
+
+// Behind the `column` characters of its line; many choices go on in the next.
+void append_type(std::string& out, std::string_view type, std::size_t column, std::size_t indent) {
+  std::vector<std::string> choices = split(type, '|');
+  for (std::size_t i = 0; i < choices.size(); ++i) {
+    std::string text = i + 1 < choices.size() ? choices[i] + "|" : choices[i];
+    if (column + text.size() > kWidth) {
+      out.append(concat("\n", std::string(indent, ' ')));
+      column = indent;
+    }
+    out.append(text);
+    column += text.size();
+  }
+}
+
 void append_wrapped(std::string& out, std::string_view text, std::size_t indent) {
-  constexpr std::size_t kWidth = 100;
   std::size_t column = kWidth;  // forces the first break
   for (const std::string& word : split(text, ' ')) {
     if (column + 1 + word.size() > kWidth) {
@@ -247,9 +262,10 @@ std::string help_text(const Command& command) {
   std::string section;
   for (const Row& row : rows_of(command)) {
     if (row.section != section) out.append(concat("\n", section = row.section, ":\n"));
-    out.append(concat("  ", join(row.flags, ", ")));
+    std::string flags = concat("  ", join(row.flags, ", "));
+    out.append(flags);
     bool flag = row.type == "flag" || row.type == "shorthand";
-    if (!flag) out.append(concat("  ", row.type));
+    if (!flag) append_type(out, concat("  ", row.type), flags.size(), 6);
     std::string help = row.help;
     bool off = row.value == "none" || (flag && row.value != "true");
     if (!off) help.append(concat(" (default: ", row.value, ")"));

@@ -109,7 +109,7 @@ Offloader::Offloader(const Kernels& kernels, const Stream& stream, Arena& device
                      OffloadPolicy policy)
     : policy_(std::move(policy)),
       device_(device),
-      host_(kernels.device.pinned_memory()),
+      host_(kernels.device.pinned_memory(), 0, 0),  // what is pinned is lost to everybody else
       out_(kernels.device.open_lane(stream)),
       in_(kernels.device.open_lane(stream)) {}
 

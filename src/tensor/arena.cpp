@@ -12,7 +12,6 @@ namespace bev {
 namespace {
 constexpr std::size_t kAlignment = 64;
 constexpr std::size_t kChunkBytes = std::size_t{32} << 20;
-constexpr std::size_t kMostSpareBytes = std::size_t{4} << 30;
 
 class HostMemory : public MemorySource {
  public:
@@ -37,8 +36,8 @@ BlockRef::~BlockRef() {
   if (block_ && --block_->references == 0) block_->arena->release(block_);
 }
 
-Arena::Arena(std::unique_ptr<MemorySource> source, std::size_t limit_bytes)
-    : source_(std::move(source)), limit_(limit_bytes) {}
+Arena::Arena(std::unique_ptr<MemorySource> source, std::size_t limit_bytes, std::size_t spare_bytes)
+    : source_(std::move(source)), limit_(limit_bytes), spare_(spare_bytes) {}
 
 Arena::~Arena() {
   for (const Chunk& chunk : chunks_) source_->release(chunk.data, chunk.bytes);
@@ -130,7 +129,7 @@ void Arena::give_back(std::byte* data, std::size_t bytes) {
 void Arena::grow(std::size_t bytes) {
   // Chunks grow with what is reserved, so that few large ones serve large models; what nobody has
   // asked for yet stays small, for others live on the device too.
-  std::size_t chunk_bytes = std::max(bytes, std::min(reserved_ / 4, kMostSpareBytes));
+  std::size_t chunk_bytes = std::max(bytes, std::min(reserved_ / 4, spare_));
   chunk_bytes = (chunk_bytes + kChunkBytes - 1) / kChunkBytes * kChunkBytes;
   if (limit_ != 0 && reserved_ + chunk_bytes > limit_) chunk_bytes = bytes;
   if (limit_ != 0 && reserved_ + chunk_bytes > limit_) {

@@ -89,8 +89,11 @@ class BlockRef {
 
 class Arena {
  public:
-  // limit_bytes 0: whatever the source gives.
-  explicit Arena(std::unique_ptr<MemorySource> source, std::size_t limit_bytes = 0);
+  // limit_bytes 0: whatever the source gives. It is asked for up to spare_bytes more than is needed
+  // at once, so that few large pieces serve many requests.
+  static constexpr std::size_t kSpareBytes = std::size_t{4} << 30;
+  explicit Arena(std::unique_ptr<MemorySource> source, std::size_t limit_bytes = 0,
+                 std::size_t spare_bytes = kSpareBytes);
   ~Arena();
   Arena(const Arena&) = delete;
   Arena& operator=(const Arena&) = delete;
@@ -148,7 +151,7 @@ class Arena {
   static TagTable table_of(const TagBytes& tags);
 
   std::unique_ptr<MemorySource> source_;
-  std::size_t limit_ = 0, reserved_ = 0, in_use_ = 0, peak_ = 0;
+  std::size_t limit_ = 0, spare_ = 0, reserved_ = 0, in_use_ = 0, peak_ = 0;
   std::vector<Chunk> chunks_;
   std::vector<Free> free_;  // by address; neighbours within a chunk are merged
   TagBytes tags_, peak_tags_;

@@ -5,8 +5,10 @@
 
 #include <nlohmann/json.hpp>
 
+#include "app/host_memory.h"
 #include "app/options.h"
 #include "base/fields.h"
+#include "tests/support/expect_error.h"
 
 namespace bev {
 namespace {
@@ -85,6 +87,22 @@ TEST(DryRun, JsonHasTheNumbersOfTheRun) {
             rank["weights"].get<std::int64_t>() + rank["gradients"].get<std::int64_t>() +
                 rank["optimizer"].get<std::int64_t>() + rank["activations"].get<std::int64_t>());
   EXPECT_TRUE(out["fits_machine"].is_boolean());
+}
+
+TEST(DryRun, SaysWhatOffloadedActivationsNeedOfTheHost) {
+  const std::vector<std::string> flags = {"--recompute-granularity",     "full",
+                                          "--cpu-offloading-num-layers", "12",
+                                          "--min-offloaded-tensor-size", "786432"};
+  RunConfig run = gpt2(flags);
+  // The inputs of all layers but the last, whose backward comes at once.
+  EXPECT_EQ(json::parse(dry_run_json(run))["ranks"][0]["host_activations"], 11 * 1024 * 768 * 4);
+  EXPECT_THAT(dry_run_text(run), HasSubstr("33.00 MiB of rank 0"));
+  check_host_memory(run, {});
+  run.model.hidden_size = 12288;
+  run.model.num_attention_heads = 96;
+  run.batch.micro_batch_size = run.batch.global_batch_size = 4096;
+  expect_error(ErrorKind::kConfig, {"need 2.06 TiB", "are free", "--cpu-offloading-num-layers"},
+               [&] { check_host_memory(run, {}); });
 }
 
 TEST(DryRun, JsonHoldsTheConfigurationWithItsTypes) {

@@ -72,6 +72,23 @@ TEST_F(RunConfigTest, StateInBf16NeedsABf16ModelAndAdam) {
   EXPECT_THAT(resolve_anew({"--fp16", "--exp-avg-dtype", "bf16"}), IsEmpty());
 }
 
+TEST_F(RunConfigTest, OffloadIsByLayerOrByPartsThatTheModelHas) {
+  const std::string fine = "--fine-grained-activation-offloading", parts = "--offload-modules";
+  EXPECT_THAT(resolve_anew({"--cpu-offloading-num-layers", "6"}), IsEmpty());
+  EXPECT_THAT(resolve_anew({fine, parts, "core_attn", "mlp_act"}), IsEmpty());
+  EXPECT_THAT(resolve_anew({"--cpu-offloading-num-layers", "7"}),
+              ElementsAre(HasSubstr("7 of the model's 6 layers")));
+  EXPECT_THAT(resolve_anew({fine}), ElementsAre(HasSubstr("attn_norm qkv_linear core_attn")));
+  EXPECT_THAT(resolve_anew({parts, "core_attn"}), ElementsAre(HasSubstr("needs " + fine)));
+  EXPECT_THAT(resolve_anew({fine, parts, "core_attn", "--cpu-offloading-num-layers", "1"}),
+              ElementsAre(HasSubstr("leave one of the two out")));
+  EXPECT_THAT(resolve_anew({fine, parts, "moe_act"}), ElementsAre(HasSubstr("no experts")));
+  EXPECT_THAT(resolve_anew({fine, parts, "mlp_act", "--num-experts", "4"}),
+              ElementsAre(HasSubstr("expert_fc1, moe_act and expert_fc2")));
+  EXPECT_THAT(resolve_anew({fine, parts, "core_attn", "--recompute-granularity", "full"}),
+              ElementsAre(HasSubstr("attn_norm")));
+}
+
 TEST_F(RunConfigTest, DataParallelSizeComesFromTheRanks) {
   EXPECT_THAT(resolve({"--ranks", "12", "--tp", "2", "--pp", "3"}), IsEmpty());
   EXPECT_EQ(run.parallel.data_parallel_size, 2);
