@@ -9,6 +9,7 @@
 #include <optional>
 
 #include "app/ranks.h"
+#include "base/error.h"
 #include "base/fields.h"
 #include "base/text.h"
 #include "parallel/engine.h"
@@ -90,15 +91,10 @@ const RankMemory& largest(const MemoryPlan& plan) {
   return *std::ranges::max_element(plan.ranks, {}, &RankMemory::total);
 }
 
-double sum_of_hosts(const MemoryPlan& plan) {
-  double sum = 0;
-  for (const RankMemory& rank : plan.ranks) sum += static_cast<double>(rank.host_activations);
-  return sum;
-}
-
+// On the devices and on hosts.
 double sum_of_ranks(const MemoryPlan& plan) {
-  double sum = sum_of_hosts(plan);
-  for (const RankMemory& rank : plan.ranks) sum += static_cast<double>(rank.total());
+  double sum = 0;
+  for (const RankMemory& rank : plan.ranks) sum += static_cast<double>(rank.total() + rank.host());
   return sum;
 }
 
@@ -190,20 +186,21 @@ std::string bytes_text(std::int64_t bytes) { return format_bytes(static_cast<dou
 void add_rank(std::string& out, const RankMemory& rank, bool marked) {
   out += fmt::format(
       "{:>6} {:>4} {:>4} {:>4} {:>4} {:>4} {:>4} {:>4} {:>10} {:>11} {:>11} {:>11} {:>11} "
-      "{:>11}{}\n",
+      "{:>11} {:>11}{}\n",
       rank.rank, rank.at.tp, rank.at.cp, rank.at.dp, rank.at.pp, rank.at.etp, rank.at.ep,
       rank.at.edp, format_count(static_cast<double>(rank.parameters)), bytes_text(rank.weights),
       bytes_text(rank.gradients), bytes_text(rank.optimizer), bytes_text(rank.activations),
-      bytes_text(rank.total()), marked ? "  < most" : "");
+      bytes_text(rank.total()), bytes_text(rank.host()), marked ? "  < most" : "");
 }
 
 void add_memory(std::string& out, const RunConfig& run, const MemoryPlan& plan) {
   const RankMemory& most = largest(plan);
   out += "------------------------ memory by rank ------------------------\n";
   out += fmt::format(
-      "{:>6} {:>4} {:>4} {:>4} {:>4} {:>4} {:>4} {:>4} {:>10} {:>11} {:>11} {:>11} {:>11} {:>11}\n",
+      "{:>6} {:>4} {:>4} {:>4} {:>4} {:>4} {:>4} {:>4} {:>10} {:>11} {:>11} {:>11} {:>11} {:>11} "
+      "{:>11}\n",
       "rank", "tp", "cp", "dp", "pp", "etp", "ep", "edp", "parameters", "weights", "gradients",
-      "optimizer", "activations", "total");
+      "optimizer", "activations", "total", "on host");
   bool all = plan.ranks.size() <= kRanksShown;
   MeshShape mesh = mesh_shape(run.parallel);
   for (const RankMemory& rank : plan.ranks) {
@@ -216,13 +213,6 @@ void add_memory(std::string& out, const RunConfig& run, const MemoryPlan& plan) 
     add_rank(out, rank, &rank == &most);
   }
   if (!all) out += concat("  (of each of the ", mesh.pp, " stages the rank that needs most)\n");
-  if (double host = sum_of_hosts(plan); host > 0) {
-    const RankMemory& rank =
-        *std::ranges::max_element(plan.ranks, {}, &RankMemory::host_activations);
-    add_line(out, "activations in host memory",
-             concat(bytes_text(rank.host_activations), " of rank ", rank.rank, ", ",
-                    format_bytes(host), " of all"));
-  }
   if (run.runtime.device == DeviceKind::kCuda) return;
   double sum = sum_of_ranks(plan), machine = machine_bytes();
   add_line(out, "all ranks together", format_bytes(sum));
@@ -289,6 +279,7 @@ Json rank_json(const RankMemory& rank) {
           {"optimizer", rank.optimizer},
           {"activations", rank.activations},
           {"total", rank.total()},
+          {"host_optimizer", rank.host_optimizer},
           {"host_activations", rank.host_activations}};
 }
 

@@ -2,6 +2,7 @@
 // starting anything.
 #pragma once
 
+#include <cstdint>
 #include <string>
 
 #include "app/run_config.h"
@@ -18,9 +19,10 @@ std::string dry_run_text(const RunConfig& run);
 // One line of JSON with the same content: {"config": {flag: value}, "parameters": N,
 // "embedding_parameters": N, "flops_per_iteration": X, "iterations": N, "samples": N, "tokens": N,
 // "batch": {..}, "mesh": {..}, "ranks": [{"rank", "tp", "cp", "dp", "pp", "parameters", "weights",
-// "gradients", "optimizer", "activations", "total", "host_activations"}], "fits_machine": bool (not
-// for CUDA)}. Sizes are bytes; iterations, samples and tokens are null in a run without a length;
-// FLOPs are of the last batch size.
+// "gradients", "optimizer", "activations", "total", "host_optimizer", "host_activations"}],
+// "fits_machine": bool (not for CUDA)}. Sizes are bytes, total on the device and those of the host
+// beside it; iterations, samples and tokens are null in a run without a length; FLOPs are of the
+// last batch size.
 std::string dry_run_json(const RunConfig& run);
 
 }  // namespace bev

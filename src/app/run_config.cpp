@@ -376,7 +376,7 @@ void check_fp8(const RunConfig& run, Problems& out) {
 
 void check_precision(const RunConfig& run, Problems& out) {
   append(out, run.precision.problems());
-  append(out, run.optim.dtype_problems(run.precision.model_dtype()));
+  append(out, run.optim.state_problems(run.precision.model_dtype()));
   check_fp8(run, out);
   if (run.precision.fp64 && run.runtime.device == DeviceKind::kCuda) {
     out.push_back("--fp64: is for the CPU; use --device cpu");

@@ -50,16 +50,32 @@ class PartFiller {
       Range range{begin, std::min(begin + kMostElements, part.range.end)};
       read(part, from, range);
       std::int64_t at = begin - part.range.begin;
+      if (part.packed()) pack(part, range.size());
       ctx.kernels.device.upload(ctx.stream, flat_.data(), part.memory.rows(at, at + range.size()));
+      if (!part.packed()) continue;
+      static_assert(kMostElements % kMomentBlock == 0);
+      std::int64_t block = at / kMomentBlock;
+      View scales = part.scales.rows(block, block + moment_blocks(range.size()));
+      ctx.kernels.device.upload(ctx.stream, scales_.data(), scales);
     }
   }
 
  private:
-  // Those elements of the flattened local parameter, into flat_.
+  // The numbers in flat_ to the bytes that stand for them. A block gets back what it had.
+  void pack(const StatePart& part, std::int64_t count) {
+    codes_.resize(static_cast<std::size_t>(count));
+    scales_.resize(static_cast<std::size_t>(moment_blocks(count)));
+    pack_moments(part.format, reinterpret_cast<const float*>(flat_.data()), nullptr, count,
+                 codes_.data(), scales_.data());
+    std::memcpy(flat_.data(), codes_.data(), codes_.size());
+  }
+
+  // Those elements of the flattened local parameter, into flat_; packed ones as f32.
   void read(const StatePart& part, const std::string& from, Range range) {
     const Param& param = *part.param;
     ParamPart cut = part_of(param.split, engine_.mesh());
-    std::size_t item = size_of(part.memory.dtype);
+    Dtype dtype = part.packed() ? Dtype::kF32 : part.memory.dtype;
+    std::size_t item = size_of(dtype);
     flat_.resize(static_cast<std::size_t>(range.size()) * item);
     for (const HeldBox& held : held_boxes(param.shape, param.split, cut, range)) {
       std::vector<BoxRun> runs = common_runs(whole_box(param.local), held.local, held.local);
@@ -67,11 +83,11 @@ class PartFiller {
         return flat_.data() + static_cast<std::size_t>(run.a - range.begin) * item;
       };
       if (runs.size() == 1) {
-        reader_.read(from, held.global, part.memory.dtype, place(runs.front()));
+        reader_.read(from, held.global, dtype, place(runs.front()));
         continue;
       }
       boxed_.resize(static_cast<std::size_t>(held.global.numel()) * item);
-      reader_.read(from, held.global, part.memory.dtype, boxed_.data());
+      reader_.read(from, held.global, dtype, boxed_.data());
       for (const BoxRun& run : runs) {
         std::memcpy(place(run), boxed_.data() + static_cast<std::size_t>(run.b) * item,
                     static_cast<std::size_t>(run.count) * item);
@@ -82,6 +98,7 @@ class PartFiller {
   Engine& engine_;
   CheckpointReader& reader_;
   std::vector<std::byte> flat_, boxed_;
+  std::vector<std::uint8_t> codes_, scales_;
 };
 
 // A part of the state, and the tensor of the checkpoint that it is read from.

@@ -19,7 +19,7 @@ std::vector<SourcePiece> pieces_to_write(Engine& engine, bool with_optimizer,
     const Param& param = *part.param;
     ParamPart cut = part_of(param.split, engine.mesh());
     for (const HeldBox& box : held_boxes(param.shape, param.split, cut, mine)) {
-      pieces.push_back({piece_name(part.name, box.global), part.memory.dtype, box, part});
+      pieces.push_back({piece_name(part.name, box.global), part.saved_dtype(), box, part});
     }
   }
   std::ranges::stable_sort(pieces, std::greater{},
@@ -47,6 +47,14 @@ class BlockFiller {
     std::byte* begin = block_.data.get() + block_.used;
     block_.used += count;
     return {begin, count};
+  }
+  void write(std::span<const std::byte> bytes) {
+    while (!bytes.empty()) {
+      std::span<std::byte> room = next(bytes.size());
+      std::memcpy(room.data(), bytes.data(), room.size());
+      bytes = bytes.subspan(room.size());
+      filled();
+    }
   }
   // After every fill, which may still be under way; they end in order.
   void filled(Work fill = {}) {
@@ -97,12 +105,7 @@ struct ShardSave::Job {
         specs.push_back({piece.name, piece.dtype, piece.box.global.shape()});
       }
       std::string header = safetensors_header(specs);
-      for (std::size_t done = 0; done < header.size();) {
-        std::span<std::byte> room = filler.next(header.size() - done);
-        std::memcpy(room.data(), header.data() + done, room.size());
-        done += room.size();
-        filler.filled();
-      }
+      filler.write(std::as_bytes(std::span(header)));
       for (const SourcePiece& piece : pieces) copy_piece(piece, filler);
       filler.finish();
     } catch (...) {
@@ -118,6 +121,10 @@ struct ShardSave::Job {
     View bytes{part.memory.data, Dtype::kU8, {static_cast<std::int64_t>(part.memory.bytes())}};
     auto item = static_cast<std::int64_t>(size_of(piece.dtype));
     for (const BoxRun& run : common_runs(whole, piece.box.local, piece.box.local)) {
+      if (part.packed()) {
+        copy_packed(part, {run.a - part.range.begin, run.a - part.range.begin + run.count}, filler);
+        continue;
+      }
       std::int64_t at = (run.a - part.range.begin) * item, end = at + run.count * item;
       while (at < end) {
         std::span<std::byte> room = filler.next(static_cast<std::size_t>(end - at));
@@ -125,6 +132,33 @@ struct ShardSave::Job {
         filler.filled(copier->fetch(bytes.rows(at, at + count), room.data()));
         at += count;
       }
+    }
+  }
+
+  // Elements of a moment in 8 bits, as the numbers they stand for. Scales are those of whole
+  // blocks.
+  void copy_packed(const StatePart& part, Range elements, BlockFiller& filler) {
+    constexpr std::int64_t kMost = std::int64_t{1} << 20;
+    std::vector<std::uint8_t> codes, scales;
+    std::vector<float> numbers;
+    std::vector<Bf16> rounded;
+    while (elements.size() > 0) {
+      std::int64_t block = elements.begin / kMomentBlock, first = block * kMomentBlock;
+      std::int64_t end = std::min(first + kMost, elements.end);
+      codes.resize(static_cast<std::size_t>(end - first));
+      scales.resize(static_cast<std::size_t>(moment_blocks(end - first)));
+      numbers.resize(codes.size());
+      Work arrival = copier->fetch(part.memory.rows(first, end), codes.data());
+      copier->fetch(part.scales.rows(block, block + moment_blocks(end - first)), scales.data())
+          .wait();
+      arrival.wait();
+      unpack_moments(part.format, codes.data(), scales.data(), end - first, numbers.data());
+      rounded.clear();
+      for (std::int64_t i = elements.begin - first; i < end - first; ++i) {
+        rounded.emplace_back(numbers[static_cast<std::size_t>(i)]);
+      }
+      filler.write(std::as_bytes(std::span(rounded)));
+      elements.begin = end;
     }
   }
 

@@ -42,28 +42,29 @@ std::map<std::string, GlobalTensor> global_tensors(const EngineOptions& options,
     if (dtypes.main_params != options.dtype) {
       tensors[kMain + param->name] = {dtypes.main_params, param->shape};
     }
-    tensors[first_moment(kind) + param->name] = {dtypes.exp_avg, param->shape};
+    tensors[first_moment(kind) + param->name] = {saved_dtype_of(dtypes.exp_avg), param->shape};
     if (kind == OptimizerKind::kSgd) continue;
-    tensors[kSecondMoment + param->name] = {dtypes.exp_avg_sq, param->shape};
+    tensors[kSecondMoment + param->name] = {saved_dtype_of(dtypes.exp_avg_sq), param->shape};
   }
   return tensors;
 }
 
 std::vector<StatePart> owned_optimizer_state(Engine& engine) {
   std::vector<StatePart> parts;
-  Optimizer& optimizer = *engine.optimizer();
-  const OptimState& state = optimizer.state();
+  const Optimizer& optimizer = *engine.optimizer();
   const char* first = first_moment(engine.options().optim.optimizer);
   for (std::size_t i = 0; i < optimizer.ranges().size(); ++i) {
     const OptimRange& owned = optimizer.ranges()[i];
+    const RangeState& state = optimizer.state(i);
     Range range{owned.offset, owned.offset + owned.value.numel()};
-    auto add = [&](const char* kind, const Tensor& tensor) {
-      View memory = optimizer.part(tensor, i);
-      if (!memory.empty()) parts.push_back({kind + owned.param->name, owned.param, range, memory});
+    auto add = [&](const char* kind, const MomentState& kept, MomentFormat format) {
+      if (kept.values.empty()) return;
+      parts.push_back(
+          {kind + owned.param->name, owned.param, range, kept.values, kept.scales, format});
     };
-    add(kMain, state.main);
-    add(first, state.m);
-    add(kSecondMoment, state.v);
+    add(kMain, {state.main, {}}, MomentFormat::kSigned);
+    add(first, state.m, MomentFormat::kSigned);
+    add(kSecondMoment, state.v, MomentFormat::kPositive);
   }
   return parts;
 }

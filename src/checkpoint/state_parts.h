@@ -2,7 +2,8 @@
 // them: "NAME" is a weight in the model's dtype, "optimizer.main/NAME" its main parameter,
 // "optimizer.exp_avg/NAME" and "optimizer.exp_avg_sq/NAME" Adam's moments,
 // "optimizer.momentum/NAME" that of SGD; "fp8.amax_history/NAME" and "fp8.amax/NAME" are what the
-// delayed scales of a layer follow from, by the name of its weight.
+// delayed scales of a layer follow from, by the name of its weight. Moments in 8 bits are saved in
+// bf16, which holds their numbers exactly: blocks and scales are no part of a state.
 #pragma once
 
 #include <map>
@@ -11,8 +12,12 @@
 
 #include "checkpoint/manifest.h"
 #include "parallel/engine.h"
+#include "tensor/moment8.h"
 
 namespace bev {
+
+// Of a tensor of the state that is kept in `kept`.
+constexpr Dtype saved_dtype_of(Dtype kept) { return kept == Dtype::kU8 ? Dtype::kBf16 : kept; }
 
 // Elements `range` of the flattened local parameter, in memory one after the other.
 struct StatePart {
@@ -20,6 +25,12 @@ struct StatePart {
   const Param* param = nullptr;
   Range range;
   View memory;
+  View scales = {};  // of a moment in 8 bits
+  MomentFormat format = MomentFormat::kSigned;
+
+  bool packed() const { return memory.dtype == Dtype::kU8; }
+  // In which it is saved.
+  Dtype saved_dtype() const { return saved_dtype_of(memory.dtype); }
 };
 
 // Whether it is the weight itself and not what a run keeps beside it.

@@ -83,7 +83,8 @@ struct DeviceKernels {
   Work (*fetch)(const Stream&, const View& from, void* host);
   std::unique_ptr<SideCopier> (*open_copier)(const Stream&);
   std::unique_ptr<CopyLane> (*open_lane)(const Stream&);
-  // Host memory that lanes copy at full speed.
+  // Host memory that stays in place: copied at full speed, and kernels and transfers take it as
+  // the device's own, over the bus.
   std::unique_ptr<MemorySource> (*pinned_memory)();
   // Device to device, the same bytes.
   void (*copy)(const Stream&, const View& from, const View& to);

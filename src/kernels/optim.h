@@ -20,16 +20,19 @@ struct AdamRule {
   bool decoupled = true;
 };
 
-// One flat range. main, m, v: f32 or bf16 each (all f64 for f64 models); grad: f32, bf16 or f64;
-// values: the model's copy in its own dtype, written from main (it may be the same memory as main).
+// One flat range. main, m, v: f32 or bf16 each (all f64 for f64 models), m and v also in 8 bits,
+// u8 with scales (tensor/moment8.h), m signed and v positive; grad: f32, bf16 or f64; values: the
+// model's copy in its own dtype, written from main (it may be the same memory as main).
 //
 // Computed in f32 whatever is stored. A bf16 main and a bf16 v change by less than their last digit
 // in most steps, so they are rounded at random, up or down with the mean kept: else they would not
-// move at all. A bf16 m moves by 1 - beta1 of the gradient and is rounded to nearest. The noise of
-// element i is word i % 4 of the generator's block i / 4, its low half for main, its high half for
-// v, with i counted from `first` and the key mix_bits(state->random_key, random_stream).
+// move at all. So are moments in 8 bits. A bf16 m moves by 1 - beta1 of the gradient and is rounded
+// to nearest. The noise of element i is word i % 4 of the generator's block i / 4, its low half for
+// main, its high half for v, and the high half of its product with kMomentNoise for m, with i
+// counted from `first` and the key mix_bits(state->random_key, random_stream).
 struct AdamRange {
   View main, grad, m, v, values;
+  View m_scales = {}, v_scales = {};  // u8, one for each block of a moment in 8 bits; else empty
   double lr_mult = 1, wd_mult = 1;
   std::uint64_t random_stream = 0;  // hash of the parameter's name
   std::int64_t first = 0;           // the range's first element in the flattened local parameter

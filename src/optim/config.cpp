@@ -43,9 +43,21 @@ void dtype_fields(OptimDtypes& dtypes, FieldList& list) {
            "main parameters; bf16 keeps none beside the model's and rounds updates at random");
   list.add("main-grads-dtype", dtypes.main_grads, choices,
            "gradients between micro-batches, in sums over ranks and in the optimizer");
-  list.add("exp-avg-dtype", dtypes.exp_avg, choices, "first moment of adam");
-  list.add("exp-avg-sq-dtype", dtypes.exp_avg_sq, choices,
-           "second moment of adam; bf16 is rounded at random");
+  std::vector<std::pair<std::string, Dtype>> moments = choices;
+  moments.emplace_back("fp8", Dtype::kU8);
+  list.add("exp-avg-dtype", dtypes.exp_avg, moments,
+           "first moment of adam; fp8 is in blocks with scales, rounded at random");
+  list.add("exp-avg-sq-dtype", dtypes.exp_avg_sq, moments,
+           "second moment of adam; bf16 and fp8 are rounded at random");
+}
+
+void offload_fields(OptimConfig& optim, FieldList& list) {
+  list.add("optimizer-cpu-offload", optim.optimizer_cpu_offload,
+           "moments and main parameters lie in host memory; the device updates them there");
+  list.add("optimizer-offload-fraction", optim.optimizer_offload_fraction,
+           "with --optimizer-cpu-offload: the part of the state that lies there")
+      .min(0)
+      .max(1);
 }
 
 void schedule_fields(OptimConfig& optim, FieldList& list) {
@@ -149,6 +161,7 @@ void OptimConfig::fields(FieldList& list) {
   schedule_fields(*this, list);
   optimizer_fields(*this, list);
   dtype_fields(dtypes, list);
+  offload_fields(*this, list);
   loss_scale_fields(*this, list);
 }
 
@@ -157,20 +170,26 @@ OptimDtypes OptimDtypes::for_model(Dtype model) const {
   return {Dtype::kF64, Dtype::kF64, Dtype::kF64, Dtype::kF64};
 }
 
-std::vector<std::string> OptimConfig::dtype_problems(Dtype model) const {
+std::vector<std::string> OptimConfig::state_problems(Dtype model) const {
   std::vector<std::string> problems;
-  const auto is_bf16 = [](Dtype dtype) { return dtype == Dtype::kBf16; };
   const auto need = [&](bool holds, const char* flag, Dtype dtype, const char* what) {
-    if (is_bf16(dtype) && !holds) problems.push_back(concat("--", flag, ": bf16 needs ", what));
+    if (dtype == Dtype::kF32 || holds) return;
+    const char* value = dtype == Dtype::kU8 ? "fp8" : "bf16";
+    problems.push_back(concat("--", flag, ": ", value, " needs ", what));
   };
   const bool adam = optimizer != OptimizerKind::kSgd, moments = adam && model != Dtype::kF64;
-  need(is_bf16(model), "main-params-dtype", dtypes.main_params, "a model in bf16; add --bf16");
+  const bool bf16 = model == Dtype::kBf16;
+  need(bf16, "main-params-dtype", dtypes.main_params, "a model in bf16; add --bf16");
   need(adam, "main-params-dtype", dtypes.main_params, "--optimizer adam");
-  need(is_bf16(model), "main-grads-dtype", dtypes.main_grads, "a model in bf16; add --bf16");
+  need(bf16, "main-grads-dtype", dtypes.main_grads, "a model in bf16; add --bf16");
   need(moments, "exp-avg-dtype", dtypes.exp_avg,
        "--optimizer adam and a model that is not in fp64");
   need(moments, "exp-avg-sq-dtype", dtypes.exp_avg_sq,
        "--optimizer adam and a model that is not in fp64");
+  if (!optimizer_cpu_offload && optimizer_offload_fraction != 1) {
+    problems.push_back(concat("--optimizer-offload-fraction: ", optimizer_offload_fraction,
+                              " does nothing without --optimizer-cpu-offload; add it"));
+  }
   return problems;
 }
 

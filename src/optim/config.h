@@ -18,8 +18,9 @@ enum class OptimizerKind : std::uint8_t {
   kSgd,
 };
 
-// In which dtype gradients and the optimizer's state are kept: f32 or bf16 each. Main parameters in
-// bf16 are the model's own, rounded at random so that small updates are not lost.
+// In which dtype gradients and the optimizer's state are kept: f32 or bf16 each, moments also in 8
+// bits (u8, see tensor/moment8.h). Main parameters in bf16 are the model's own, rounded at random
+// so that small updates are not lost.
 struct OptimDtypes {
   Dtype main_params = Dtype::kF32;
   Dtype main_grads = Dtype::kF32;
@@ -38,6 +39,9 @@ struct OptimConfig {
   double sgd_momentum = 0.9;
   double clip_grad = 1.0;  // 0: off
   OptimDtypes dtypes;
+  // The part of the state (by elements) that lies in host memory.
+  bool optimizer_cpu_offload = false;
+  double optimizer_offload_fraction = 1.0;
 
   // The schedule; lengths in iterations or in samples, whichever the run counts in.
   double lr = 3e-4;
@@ -67,12 +71,15 @@ struct OptimConfig {
 
   void fields(FieldList& list);
 
+  double offloaded_fraction() const {
+    return optimizer_cpu_offload ? optimizer_offload_fraction : 0;
+  }
   // For a run of so many iterations or samples (the other is 0; both 0: unknown): fills in the
   // decay length and the ends of the weight decay. Returns which flags do not go together; whether
   // the values make a schedule is said by LrSchedule and WeightDecaySchedule.
   std::vector<std::string> resolve(std::int64_t train_iters, std::int64_t train_samples);
-  // Which dtypes do not go with a model in `model` or with the optimizer.
-  std::vector<std::string> dtype_problems(Dtype model) const;
+  // Which dtypes do not go with a model in `model` or with the optimizer, and what offload lacks.
+  std::vector<std::string> state_problems(Dtype model) const;
 };
 
 }  // namespace bev

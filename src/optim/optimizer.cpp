@@ -1,42 +1,42 @@
 #include "optim/optimizer.h"
 
+#include "base/error.h"
 #include "base/philox.h"
 
 namespace bev {
 
-Optimizer::Optimizer(Context& ctx, std::vector<OptimRange> ranges, const OptimConfig& config)
+Optimizer::Optimizer(Context& ctx, std::vector<OptimRange> ranges, const OptimConfig& config,
+                     Arena* host)
     : ranges_(std::move(ranges)), config_(config) {
-  std::int64_t total = 0;
-  for (const OptimRange& range : ranges_) {
-    begins_.push_back(total);
-    total += range.value.numel();
+  std::vector<std::int64_t> sizes;
+  for (const OptimRange& range : ranges_) sizes.push_back(range.value.numel());
+  const double fraction = config_.offloaded_fraction();
+  BEV_CHECK(fraction == 0 || host != nullptr, ErrorKind::kInternal,
+            "optimizer: offload needs host memory");
+  const std::vector<bool> offloaded = choose_offloaded(sizes, fraction);
+  StateSize on_device, on_host;
+  for (std::size_t i = 0; i < sizes.size(); ++i) {
+    (offloaded[i] ? on_host : on_device).add(sizes[i]);
   }
-  OptimDtypes dtypes = config_.dtypes.for_model(ctx.dtype);
-  bool own_main = ctx.dtype != dtypes.main_params;
-  if (own_main) state_.main = ctx.allocate(dtypes.main_params, {total}, "optimizer");
-  state_.m = ctx.allocate(dtypes.exp_avg, {total}, "optimizer");
-  ctx.kernels.elementwise.fill(ctx.stream, state_.m, 0);
-  if (config_.optimizer != OptimizerKind::kSgd) {
-    state_.v = ctx.allocate(dtypes.exp_avg_sq, {total}, "optimizer");
-    ctx.kernels.elementwise.fill(ctx.stream, state_.v, 0);
-    list_adam_ranges();
+  device_ = StateMemory(ctx, ctx.arena, {config_, ctx.dtype, on_device});
+  if (on_host.elements > 0) {
+    host_ = StateMemory(ctx, *host, {config_, ctx.dtype, on_host});
   }
+  for (std::size_t i = 0; i < sizes.size(); ++i) {
+    states_.push_back((offloaded[i] ? host_ : device_).take(sizes[i]));
+  }
+  if (config_.optimizer != OptimizerKind::kSgd) list_adam_ranges();
   refresh_main(ctx);
 }
 
-View Optimizer::part(const Tensor& tensor, std::size_t range) const {
-  if (tensor.empty()) return {};
-  return tensor.view().rows(begins_[range], begins_[range] + ranges_[range].value.numel());
-}
-
 View Optimizer::main(std::size_t range) const {
-  return state_.main.empty() ? ranges_[range].value : part(state_.main, range);
+  return states_[range].main.empty() ? ranges_[range].value : states_[range].main;
 }
 
 void Optimizer::refresh_main(Context& ctx) {
-  if (state_.main.empty()) return;
   for (std::size_t i = 0; i < ranges_.size(); ++i) {
-    ctx.kernels.elementwise.cast(ctx.stream, ranges_[i].value, part(state_.main, i));
+    if (states_[i].main.empty()) continue;
+    ctx.kernels.elementwise.cast(ctx.stream, ranges_[i].value, states_[i].main);
   }
 }
 
@@ -46,9 +46,11 @@ void Optimizer::list_adam_ranges() {
     if (range.param->sign_rate != 0) continue;
     adam_.push_back({.main = main(i),
                      .grad = range.grad,
-                     .m = part(state_.m, i),
-                     .v = part(state_.v, i),
+                     .m = states_[i].m.values,
+                     .v = states_[i].v.values,
                      .values = range.value,
+                     .m_scales = states_[i].m.scales,
+                     .v_scales = states_[i].v.scales,
                      .wd_mult = range.param->decays ? 1.0 : 0.0,
                      .random_stream = hash_name(range.param->name),
                      .first = range.offset});
@@ -67,7 +69,7 @@ void Optimizer::step(Context& ctx) {
       const OptimRange& range = ranges_[i];
       if (range.param->sign_rate != 0) continue;
       ctx.kernels.optim.sgd(ctx.stream,
-                            {main(i), range.grad, part(state_.m, i), range.value, ctx.step, 1,
+                            {main(i), range.grad, states_[i].m.values, range.value, ctx.step, 1,
                              range.param->decays ? 1.0 : 0.0, config_.sgd_momentum});
     }
   } else if (!adam_.empty()) {

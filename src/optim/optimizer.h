@@ -7,6 +7,7 @@
 
 #include "autograd/context.h"
 #include "optim/config.h"
+#include "optim/state_memory.h"
 
 namespace bev {
 
@@ -18,16 +19,13 @@ struct OptimRange {
   View grad;                // flat, the gradient dtype
 };
 
-// Moments and main parameters of the owned ranges, one after the other in the order of the ranges.
-struct OptimState {
-  Tensor main;  // the main parameters; empty when the model's own serve, being in that dtype
-  Tensor m, v;  // v only for Adam
-};
-
 class Optimizer {
  public:
-  // Parameters that do not train must not be among the ranges.
-  Optimizer(Context& ctx, std::vector<OptimRange> ranges, const OptimConfig& config);
+  // Parameters that do not train must not be among the ranges. `host` is pinned memory, which a
+  // configuration with offload needs: the state of some ranges lies there, and the same kernels
+  // update it. It must outlive the optimizer.
+  Optimizer(Context& ctx, std::vector<OptimRange> ranges, const OptimConfig& config,
+            Arena* host = nullptr);
 
   // Takes the main parameters from the model's values (at the start, or after loading weights).
   void refresh_main(Context& ctx);
@@ -35,19 +33,17 @@ class Optimizer {
   void step(Context& ctx);
 
   const std::vector<OptimRange>& ranges() const { return ranges_; }
-  const OptimState& state() const { return state_; }
-  // What one of the tensors of the state holds for a range; empty when there is no such tensor.
-  View part(const Tensor& tensor, std::size_t range) const;
+  const RangeState& state(std::size_t range) const { return states_[range]; }
 
  private:
   View main(std::size_t range) const;
   void list_adam_ranges();
 
   std::vector<OptimRange> ranges_;
-  std::vector<std::int64_t> begins_;  // of each range in the state tensors
   OptimConfig config_;
-  OptimState state_;
-  std::vector<AdamRange> adam_;  // as the kernel takes them
+  StateMemory device_, host_;
+  std::vector<RangeState> states_;  // of the ranges
+  std::vector<AdamRange> adam_;     // as the kernel takes them
 };
 
 }  // namespace bev

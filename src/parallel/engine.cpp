@@ -119,6 +119,7 @@ Engine::Engine(World& world, const Kernels& kernels, const EngineOptions& option
           {options.threads, options.deterministic, options.cache_folder, options.local_rank})),
       arena_(device_->memory()),
       inputs_(device_->memory()),
+      host_memory_(kernels.device.pinned_memory()),
       device_step_(arena_, Dtype::kU8, {sizeof(StepState)}, "step"),
       sums_(arena_, Dtype::kF64, {2 + options.model.mtp_num_layers}, "step") {
   arena_.set_trace(options.trace);
@@ -138,7 +139,8 @@ Engine::Engine(World& world, const Kernels& kernels, const EngineOptions& option
   StepState fresh;
   kernels.device.upload(stream, &fresh, device_step_);
   if (options.gradients && options.optimizer) {
-    optimizer_ = std::make_unique<Optimizer>(*ctx_, store_->optim_ranges(), options.optim);
+    optimizer_ =
+        std::make_unique<Optimizer>(*ctx_, store_->optim_ranges(), options.optim, &host_memory_);
   }
   executor_ = make_executor(*ctx_, pipeline_, stages_, options.parallel);
   if (options.record_steps && runs_ahead() && executor_->offloader() != nullptr &&

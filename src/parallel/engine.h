@@ -136,6 +136,8 @@ class Engine {
   void set_reader(StateReader* reader) { reader_ = reader; }
   // Memory of batches, beside the arena.
   Arena& inputs() { return inputs_; }
+  // Memory of the host that the device reaches: what is offloaded.
+  Arena& host_memory() { return host_memory_; }
 
  private:
   struct BegunStep {
@@ -171,7 +173,7 @@ class Engine {
   EngineOptions options_;
   PipelineLayout pipeline_;
   std::unique_ptr<Device> device_;
-  Arena arena_, inputs_;
+  Arena arena_, inputs_, host_memory_;
   Tensor device_step_;        // StepState
   // f64: the squares of the gradient, the loss over all tokens, that of each depth of multi-token
   // prediction.

@@ -55,15 +55,17 @@ class KeptState {
     memory.parameters = parameters_;
     memory.weights = tensor_bytes(stored(ShardingStrategy::kOptimGradsParams), query_.dtype);
     memory.gradients = tensor_bytes(stored(ShardingStrategy::kOptimGrads), dtypes.main_grads);
-    // Main parameters where the model's own do not serve, and one or two moments.
-    std::int64_t updated = updated_elements(memory.at);
-    memory.optimizer = tensor_bytes(updated, dtypes.exp_avg);
-    if (query_.dtype != dtypes.main_params) {
-      memory.optimizer += tensor_bytes(updated, dtypes.main_params);
+    std::vector<std::int64_t> sizes = updated_sizes(memory.at);
+    std::vector<bool> offloaded = choose_offloaded(sizes, query_.optim.offloaded_fraction());
+    StateSize on_device, on_host;
+    for (std::size_t i = 0; i < sizes.size(); ++i) {
+      (offloaded[i] ? on_host : on_device).add(sizes[i]);
     }
-    if (query_.optim.optimizer != OptimizerKind::kSgd) {
-      memory.optimizer += tensor_bytes(updated, dtypes.exp_avg_sq);
-    }
+    StateTensors device(query_.optim, query_.dtype, on_device);
+    StateTensors host(query_.optim, query_.dtype, on_host);
+    memory.optimizer =
+        bytes_of(device.numbers()) + bytes_of(device.scales()) + bytes_of(host.scales());
+    memory.host_optimizer = bytes_of(host.numbers());
   }
 
  private:
@@ -74,17 +76,27 @@ class KeptState {
     return bucket.of_experts ? expert_parts_ : parts_;
   }
 
-  std::int64_t updated_elements(const MeshCoordinate& at) const {
+  static std::int64_t bytes_of(const std::vector<StateTensors::Flat>& tensors) {
     std::int64_t sum = 0;
+    for (const auto& [dtype, elements] : tensors) {
+      if (elements > 0) sum += tensor_bytes(elements, dtype);
+    }
+    return sum;
+  }
+
+  // Of the parameters of which the rank updates something.
+  std::vector<std::int64_t> updated_sizes(const MeshCoordinate& at) const {
+    std::vector<std::int64_t> sizes;
     for (std::size_t i = 0; i < sizes_.size(); ++i) {
       if (!trains_[i]) continue;
       const BucketLayout::Place& place = layout_.places[i];
       const BucketLayout::Bucket& bucket = layout_.buckets[static_cast<std::size_t>(place.bucket)];
       std::int64_t parts = parts_of(bucket);
       std::int64_t index = bucket.of_experts ? at.edp : at.cp + mesh_.cp * at.dp;
-      sum += owned_range(place, sizes_[i], bucket_part_range(bucket, parts, index % parts)).size();
+      Range mine = owned_range(place, sizes_[i], bucket_part_range(bucket, parts, index % parts));
+      if (mine.size() > 0) sizes.push_back(mine.size());
     }
-    return sum;
+    return sizes;
   }
 
   const MemoryQuery& query_;

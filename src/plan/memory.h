@@ -37,8 +37,11 @@ struct RankMemory {
   // Bytes. Activations are the peak of all that comes and goes in an iteration: what waits for its
   // backward, what is made on the way (logits, gathered weights, gradients) and the batch itself.
   std::int64_t weights = 0, gradients = 0, optimizer = 0, activations = 0;
-  std::int64_t host_activations = 0;  // in host memory, the most at a time
+  // Of host memory, what is offloaded; of activations the most at a time.
+  std::int64_t host_optimizer = 0, host_activations = 0;
 
+  std::int64_t host() const { return host_optimizer + host_activations; }
+  // On the device.
   std::int64_t total() const { return weights + gradients + optimizer + activations; }
 };
 

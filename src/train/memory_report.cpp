@@ -4,7 +4,7 @@
 
 namespace bev {
 
-std::string memory_text(const Arena& arena, int rank, std::int64_t iterations) {
+std::string memory_text(const Arena& arena, const Arena& host, int rank, std::int64_t iterations) {
   auto megabytes = [](std::size_t bytes) { return static_cast<double>(bytes) / 1048576; };
   // The arena never gives memory back, so what is reserved is the most there was.
   std::string text = fmt::format(
@@ -12,9 +12,15 @@ std::string memory_text(const Arena& arena, int rank, std::int64_t iterations) {
       "reserved: {:.2f} | max reserved: {:.2f}\nat the peak:",
       rank, iterations, megabytes(arena.in_use()), megabytes(arena.peak()),
       megabytes(arena.reserved()), megabytes(arena.reserved()));
-  for (const auto& [tag, bytes] : arena.peak_by_tag()) {
-    text += fmt::format("\n  {:<24} {:>12.2f}", tag, megabytes(bytes));
-  }
+  auto add_tags = [&](const Arena::TagTable& tags) {
+    for (const auto& [tag, bytes] : tags) {
+      text += fmt::format("\n  {:<24} {:>12.2f}", tag, megabytes(bytes));
+    }
+  };
+  add_tags(arena.peak_by_tag());
+  if (host.peak() == 0) return text;
+  text += "\nin host memory, at the peak:";
+  add_tags(host.peak_by_tag());
   return text;
 }
 
@@ -32,7 +38,8 @@ std::string memory_cures(const BatchConfig& batch, const ParallelConfig& paralle
       parallel.data_parallel_sharding_strategy == ShardingStrategy::kOptimGradsParams;
   std::int64_t copies = parallel.data_parallel_size * parallel.context_parallel_size;
   add(!all_sharded && copies > 1, "--data-parallel-sharding-strategy optim_grads_params");
-  add(true, "--exp-avg-dtype bf16 --exp-avg-sq-dtype bf16, for moments of half the size");
+  add(true, "--exp-avg-dtype bf16 --exp-avg-sq-dtype bf16, for moments of half the size, or fp8");
+  add(true, "--optimizer-cpu-offload, where the device has memory of its own: state on the host");
   add(true,
       "more ranks: --tensor-model-parallel-size, --pipeline-model-parallel-size or "
       "--context-parallel-size");

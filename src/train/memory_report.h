@@ -11,8 +11,8 @@
 
 namespace bev {
 
-// Megatron's line, then the peak by tag.
-std::string memory_text(const Arena& arena, int rank, std::int64_t iterations);
+// Megatron's line, then the peak by tag, and that of what lies on the host.
+std::string memory_text(const Arena& arena, const Arena& host, int rank, std::int64_t iterations);
 
 // Flags that need less memory than those given, as lines to follow an error.
 std::string memory_cures(const BatchConfig& batch, const ParallelConfig& parallel);

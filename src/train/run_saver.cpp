@@ -9,7 +9,6 @@
 
 #include "base/clock.h"
 #include "base/error.h"
-#include "base/file.h"
 #include "base/host_memory.h"
 #include "base/log.h"
 #include "checkpoint/local_tier.h"

@@ -7,6 +7,7 @@
 
 #include "app/host_memory.h"
 #include "app/options.h"
+#include "base/error.h"
 #include "base/fields.h"
 #include "tests/support/expect_error.h"
 
@@ -96,12 +97,12 @@ TEST(DryRun, SaysWhatOffloadedActivationsNeedOfTheHost) {
   RunConfig run = gpt2(flags);
   // The inputs of all layers but the last, whose backward comes at once.
   EXPECT_EQ(json::parse(dry_run_json(run))["ranks"][0]["host_activations"], 11 * 1024 * 768 * 4);
-  EXPECT_THAT(dry_run_text(run), HasSubstr("33.00 MiB of rank 0"));
+  EXPECT_THAT(dry_run_text(run), HasSubstr("33.00 MiB  < most"));
   check_host_memory(run, {});
   run.model.hidden_size = 12288;
   run.model.num_attention_heads = 96;
   run.batch.micro_batch_size = run.batch.global_batch_size = 4096;
-  expect_error(ErrorKind::kConfig, {"need 2.06 TiB", "are free", "--cpu-offloading-num-layers"},
+  expect_error(ErrorKind::kConfig, {"needs 2.06 TiB", "are free", "--cpu-offloading-num-layers"},
                [&] { check_host_memory(run, {}); });
 }
 
@@ -156,6 +157,26 @@ TEST(DryRun, AModelForGpusIsNotComparedWithHostMemory) {
   RunConfig run = gpt2({"--device", "cuda"});
   EXPECT_THAT(dry_run_text(run), Not(HasSubstr("memory of this machine")));
   EXPECT_FALSE(json::parse(dry_run_json(run)).contains("fits_machine"));
+}
+
+TEST(DryRun, OffloadedStateIsCountedOnTheHost) {
+  json plain = json::parse(dry_run_json(gpt2({"--bf16"})))["ranks"][0];
+  json whole = json::parse(dry_run_json(gpt2({"--bf16", "--optimizer-cpu-offload"})))["ranks"][0];
+  EXPECT_EQ(plain["host_optimizer"], 0);
+  EXPECT_EQ(whole["host_optimizer"], plain["optimizer"]);
+  EXPECT_EQ(whole["optimizer"], 0);
+  std::string text = dry_run_text(gpt2({"--bf16", "--optimizer-cpu-offload"}));
+  EXPECT_THAT(text, HasSubstr("on host\n"));
+}
+
+TEST(DryRun, TooLittleHostMemoryIsSaidBeforeTheRun) {
+  RunConfig run = gpt2({"--bf16", "--optimizer-cpu-offload"});
+  Launch crowd;
+  crowd.local_processes = 1 << 20;
+  check_host_memory(run, {});
+  expect_error(ErrorKind::kConfig, {"needs", "are free", "--optimizer-offload-fraction"},
+               [&] { check_host_memory(run, crowd); });
+  check_host_memory(gpt2({"--bf16"}), crowd);
 }
 
 }  // namespace

@@ -70,6 +70,19 @@ TEST_F(RunConfigTest, StateInBf16NeedsABf16ModelAndAdam) {
   EXPECT_THAT(resolve_anew({"--fp64", "--exp-avg-dtype", "bf16"}),
               ElementsAre(HasSubstr("--exp-avg-dtype")));
   EXPECT_THAT(resolve_anew({"--fp16", "--exp-avg-dtype", "bf16"}), IsEmpty());
+  EXPECT_THAT(resolve_anew({"--exp-avg-dtype", "fp8", "--exp-avg-sq-dtype", "fp8"}), IsEmpty());
+  EXPECT_THAT(resolve_anew({"--optimizer", "sgd", "--exp-avg-dtype", "fp8"}),
+              ElementsAre(HasSubstr("--exp-avg-dtype: fp8 needs --optimizer adam")));
+}
+
+TEST_F(RunConfigTest, AFractionOfOffloadNeedsOffload) {
+  EXPECT_THAT(resolve({"--optimizer-offload-fraction", "0.5"}),
+              ElementsAre(HasSubstr("does nothing without --optimizer-cpu-offload; add it")));
+  EXPECT_THAT(resolve_anew({"--optimizer-cpu-offload", "--optimizer-offload-fraction", "0.5"}),
+              IsEmpty());
+  EXPECT_EQ(run.optim.offloaded_fraction(), 0.5);
+  EXPECT_THAT(resolve_anew({"--optimizer-cpu-offload"}), IsEmpty());
+  EXPECT_EQ(run.optim.offloaded_fraction(), 1);
 }
 
 TEST_F(RunConfigTest, OffloadIsByLayerOrByPartsThatTheModelHas) {

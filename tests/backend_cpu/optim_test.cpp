@@ -1,5 +1,6 @@
 #include <gtest/gtest.h>
 
+#include "tensor/moment8.h"
 #include "tests/backend_cpu/kernel_fixture.h"
 
 namespace bev {
@@ -164,6 +165,60 @@ TEST(Adam, Bf16StateIsTheF32ResultRounded) {
       return kept_buffers.main.bits() + kept_buffers.m.bits() + kept_buffers.v.bits();
     });
   }
+}
+
+// Of the f32 result each number is one of its two neighbours, and the mean is kept.
+TEST(Adam, MomentsIn8BitsAreTheF32ResultRounded) {
+  constexpr std::int64_t kSize = 40001;
+  StepState state = some_state(5);
+  state.random_key = 77;
+  const AdamBuffers start =
+      some_buffers({Dtype::kF32, Dtype::kBf16, Dtype::kF32, Dtype::kF32}, kSize);
+  const auto blocks = static_cast<std::size_t>(moment_blocks(kSize));
+  on_every_level([&](const Kernels& kernels, const Stream& stream) {
+    std::vector<std::uint8_t> codes[2], scales[2];
+    std::vector<float> numbers[2];
+    AdamBuffers narrow = start, wide = start;
+    for (int moment : {0, 1}) {
+      const MomentFormat format = moment == 0 ? MomentFormat::kSigned : MomentFormat::kPositive;
+      numbers[moment].resize(kSize);
+      codes[moment].resize(kSize);
+      scales[moment].resize(blocks);
+      Buffer& from = moment == 0 ? wide.m : wide.v;
+      pack_moments(format, from.view().as<float>(), nullptr, kSize, codes[moment].data(),
+                   scales[moment].data());
+      // What the other run begins with is what these stand for.
+      unpack_moments(format, codes[moment].data(), scales[moment].data(), kSize,
+                     from.view().as<float>());
+    }
+    AdamRange range = range_of(narrow);
+    auto bytes = [](std::vector<std::uint8_t>& of) {
+      return View{of.data(), Dtype::kU8, {static_cast<std::int64_t>(of.size())}};
+    };
+    range.m = bytes(codes[0]);
+    range.v = bytes(codes[1]);
+    range.m_scales = bytes(scales[0]);
+    range.v_scales = bytes(scales[1]);
+    kernels.optim.adam(stream, {.state = &state}, {&range, 1});
+    adam_step(kernels, stream, wide, state);
+    expect_near(narrow.main.values(), wide.main.values(), 1e-6);
+    for (int moment : {0, 1}) {
+      const MomentFormat format = moment == 0 ? MomentFormat::kSigned : MomentFormat::kPositive;
+      unpack_moments(format, codes[moment].data(), scales[moment].data(), kSize,
+                     numbers[moment].data());
+      const std::vector<double> exact = moment == 0 ? wide.m.values() : wide.v.values();
+      double sum = 0, exact_sum = 0;
+      for (std::size_t i = 0; i < exact.size(); ++i) {
+        const double unit = std::ldexp(1.0, std::ilogb(exact[i]) - 3);
+        EXPECT_LE(std::fabs(numbers[moment][i] - exact[i]), std::max(unit, 0x1p-17)) << i;
+        sum += std::fabs(numbers[moment][i]);
+        exact_sum += std::fabs(exact[i]);
+      }
+      EXPECT_NEAR(sum / exact_sum, 1, 1e-3);
+    }
+    return std::string(codes[0].begin(), codes[0].end()) +
+           std::string(codes[1].begin(), codes[1].end());
+  });
 }
 
 // A range cut anywhere draws the same noise, which other names and steps do not.

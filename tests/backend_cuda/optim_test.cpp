@@ -3,6 +3,7 @@
 #include <cstring>
 
 #include "base/text.h"
+#include "tensor/moment8.h"
 #include "tests/backend_cuda/family.h"
 
 namespace bev::cuda_test {
@@ -130,6 +131,94 @@ TEST_F(CudaOptim, AdamInBf16DrawsTheCpusNoise) {
       EXPECT_GT(equal_part(host_copy(main), host_main), kept.main == bf16 ? 0.999 : 0.2);
     }
   }
+}
+
+// With beta1 = 0 and a gradient of few digits nothing is rounded before the moments are packed, so
+// their bytes are the CPU's, tails and places off the beaten track included.
+TEST_F(CudaOptim, MomentsIn8BitsHaveTheBytesOfTheCpu) {
+  for (std::int64_t size : {1, 127, 128, 4097, 100003}) {
+    for (std::int64_t skipped : {0, 1}) {
+      for (Dtype main_dtype : {Dtype::kF32, Dtype::kBf16}) {
+        SCOPED_TRACE(concat(size, " ", skipped, " ", name_of(main_dtype)));
+        StepState state = some_state(7);
+        Tensor device_state = upload_state(state);
+        Tensor main = random(main_dtype, {size + skipped}).device;
+        Tensor grad = random(Dtype::kBf16, {size + skipped}, 1e-3).device;
+        auto bytes = [&](std::int64_t count, std::uint8_t value) {
+          return words(std::vector<std::uint8_t>(static_cast<std::size_t>(count), value)).device;
+        };
+        Tensor kept[] = {main,
+                         grad,
+                         bytes(size + skipped, 0),
+                         bytes(size + skipped, 0),
+                         bytes(moment_blocks(size), kLeastMomentScale),
+                         bytes(moment_blocks(size), kLeastMomentScale)};
+        std::vector<Tensor> host;
+        for (const Tensor& tensor : kept) host.push_back(host_copy(tensor));
+        auto range_of = [&](const auto& of) {
+          auto part = [&](int i) { return of[i].view().rows(skipped, size + skipped); };
+          return AdamRange{.main = part(0),
+                           .grad = part(1),
+                           .m = part(2),
+                           .v = part(3),
+                           .values = part(0),
+                           .m_scales = of[4],
+                           .v_scales = of[5],
+                           .random_stream = 99,
+                           .first = skipped};
+        };
+        const AdamRange on_host = range_of(host), on_device = range_of(kept);
+        const AdamRule rule{.beta1 = 0, .beta2 = 0.75};
+        for (int update = 0; update < 3; ++update) {
+          AdamRule cpu_rule = rule, cuda_rule = rule;
+          cpu_rule.state = &state;
+          cuda_rule.state = state_of(device_state);
+          cpu().optim.adam(cpu_stream(), cpu_rule, {&on_host, 1});
+          cuda().optim.adam(cuda_stream(), cuda_rule, {&on_device, 1});
+          // The second moment is a sum from the second update on, which may be fused or not.
+          for (int i : {2, 4}) EXPECT_EQ(equal_part(host_copy(kept[i]), host[i]), 1) << i;
+          for (int i : {3, 5}) {
+            EXPECT_GE(equal_part(host_copy(kept[i]), host[i]), update == 0 ? 1 : 0.99) << i;
+          }
+        }
+      }
+    }
+  }
+}
+
+// Kernels reach state in pinned memory as their own: the same bits.
+TEST_F(CudaOptim, StateMayLieInHostMemory) {
+  constexpr std::int64_t kSize = 300007;
+  StepState state = some_state(3);
+  Tensor device_state = upload_state(state);
+  Arena pinned(cuda().device.pinned_memory());
+  Tensor grad = random(Dtype::kBf16, {kSize}).device;
+  Tensor there[] = {random(Dtype::kF32, {kSize}).device, random(Dtype::kF32, {kSize}).device,
+                    squares(Dtype::kF32, kSize).device};
+  std::vector<Tensor> here;
+  for (const Tensor& tensor : there) {
+    here.emplace_back(pinned, tensor.dtype(), tensor.shape(), "test");
+    cuda().device.copy(cuda_stream(), tensor, here.back());
+  }
+  Tensor values = random(Dtype::kBf16, {kSize}).device,
+         others = random(Dtype::kBf16, {kSize}).device;
+  auto range_of = [&](const auto& of, const Tensor& copy) {
+    return AdamRange{.main = of[0], .grad = grad, .m = of[1], .v = of[2], .values = copy};
+  };
+  const AdamRange on_device = range_of(there, values), on_host = range_of(here, others);
+  cuda().optim.adam(cuda_stream(), {.state = state_of(device_state)}, {&on_device, 1});
+  cuda().optim.adam(cuda_stream(), {.state = state_of(device_state)}, {&on_host, 1});
+  for (std::size_t i = 0; i < 3; ++i) {
+    EXPECT_EQ(equal_part(host_copy(there[i]), host_copy(here[i])), 1) << i;
+  }
+  EXPECT_EQ(equal_part(host_copy(values), host_copy(others)), 1);
+  cuda().elementwise.fill(cuda_stream(), here[0], 3);
+  Tensor filled = host_copy(here[0]);
+  EXPECT_EQ(filled.as<float>()[kSize - 1], 3);
+  std::vector<float> uploaded(kSize, 5);
+  cuda().device.upload(cuda_stream(), uploaded.data(), here[0]);
+  EXPECT_EQ(host_copy(here[0]).as<float>()[kSize - 1], 5);
+  EXPECT_EQ(here[0].as<float>()[0], 5) << "the host sees it too";
 }
 
 // More ranges than a launch takes, of any length, at any place, with names and factors of their

@@ -152,5 +152,69 @@ TEST(ReshardFp8, DelayedScalesGoOnAsTheyWere) {
   EXPECT_EQ(train(back).losses.size(), 1u);
 }
 
+// Where state lies, and in how many bits, is no part of the format: the files are the same, and a
+// run goes on with any part of it on the host.
+TEST(ReshardMoments, OffloadAndFp8GoOnAsTheyWere) {
+  for (const char* layout : {"", "tp2sp,pp2,dp2zero1", "dp3zero3"}) {
+    SCOPED_TRACE(layout);
+    TempFolder folder;
+    SavedRun run{.model = uneven_gpt(), .layout = layout, .dtype = Dtype::kBf16};
+    run.optim.dtypes.exp_avg = run.optim.dtypes.exp_avg_sq = Dtype::kU8;
+    SavedRun half = run, whole = run, rest = run, same = run;
+    half.save = folder.path("half");
+    train(half);
+    whole.last = 6;
+    whole.save = folder.path("whole");
+    std::vector<double> losses = train(whole).losses;
+    rest.first = 4;
+    rest.last = 6;
+    rest.load = half.save;
+    rest.save = folder.path("rest");
+    rest.optim.optimizer_cpu_offload = true;
+    rest.optim.optimizer_offload_fraction = 0.5;
+    EXPECT_EQ(train(rest).losses, std::vector<double>(losses.begin() + 3, losses.end()));
+    EXPECT_TRUE(saved_tensors(rest.save, 6) == saved_tensors(whole.save, 6));
+    same.first = 4;
+    same.load = half.save;
+    same.save = folder.path("same");
+    same.optim.optimizer_cpu_offload = true;
+    train(same);
+    EXPECT_EQ(differing_files(half.save, same.save), std::vector<std::string>());
+  }
+}
+
+// Blocks follow the layout, so numbers are rounded anew; and state in f32 takes and gives them.
+TEST(ReshardMoments, Fp8LoadsUnderOtherLayoutsAndDtypes) {
+  TempFolder folder;
+  SavedRun run{.model = uneven_gpt(), .layout = "tp2,dp2zero1", .dtype = Dtype::kBf16};
+  run.optim.dtypes.exp_avg = run.optim.dtypes.exp_avg_sq = Dtype::kU8;
+  run.save = folder.path("fp8");
+  train(run);
+  SavedRun next = run;
+  next.first = 4;
+  next.last = 6;
+  next.load = run.save;
+  next.save = {};
+  std::vector<double> expected = train(next).losses;
+  auto expect_close = [&](const SavedRun& other) {
+    std::vector<double> losses = train(other).losses;
+    for (std::size_t i = 0; i < losses.size(); ++i) {
+      EXPECT_NEAR(losses[i], expected[i], 0.02 * expected[i]) << other.layout << ", step " << i;
+    }
+  };
+  for (const char* layout : {"", "pp2,dp3zero3", "tp4sp"}) {
+    next.layout = layout;
+    expect_close(next);
+  }
+  next.optim.dtypes = {};
+  next.save = folder.path("f32");
+  expect_close(next);
+  SavedRun back = run;
+  back.load = next.save;
+  back.first = back.last = 7;
+  back.save = {};
+  EXPECT_EQ(train(back).losses.size(), 1u);
+}
+
 }  // namespace
 }  // namespace bev::test

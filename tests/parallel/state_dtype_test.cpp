@@ -1,5 +1,5 @@
-// Gradients and optimizer state in bf16: training goes on as in fp32, and layouts agree as far as
-// bf16 lets them.
+// Gradients and optimizer state in bf16 and 8 bits: training goes on as in fp32, and layouts agree
+// as far as that lets them. State on the host: nothing changes.
 #include <gtest/gtest.h>
 
 #include "backend/cpu/cpu_kernels.h"
@@ -9,8 +9,9 @@
 namespace bev::test {
 namespace {
 
-constexpr Dtype kF32 = Dtype::kF32, kBf16 = Dtype::kBf16;
+constexpr Dtype kF32 = Dtype::kF32, kBf16 = Dtype::kBf16, kFp8 = Dtype::kU8;
 const OptimDtypes kNarrow = {kBf16, kBf16, kBf16, kBf16};
+const OptimDtypes kFp8Moments = {kF32, kF32, kFp8, kFp8};
 
 struct Layout {
   std::int64_t tp = 1, pp = 1, dp = 1;
@@ -24,13 +25,19 @@ struct StateRun {
   std::int64_t steps = 3;
   bool same_batch = false;  // in every step, which a model can learn by heart
   double lr = 1e-2;
+  double offloaded = 0;  // of the state
+  OptimizerKind optimizer = OptimizerKind::kAdamW;
+  Dtype dtype = kBf16;
 };
 
 LayoutAnswer answer_of(const StateRun& state) {
   LayoutRun run;
   run.engine.model = state.model;
-  run.engine.dtype = kBf16;
+  run.engine.dtype = state.dtype;
+  run.engine.optim.optimizer = state.optimizer;
   run.engine.optim.dtypes = state.dtypes;
+  run.engine.optim.optimizer_cpu_offload = state.offloaded > 0;
+  run.engine.optim.optimizer_offload_fraction = state.offloaded;
   ParallelConfig& parallel = run.engine.parallel;
   parallel.tensor_model_parallel_size = state.layout.tp;
   parallel.sequence_parallel = state.layout.tp > 1;
@@ -60,12 +67,58 @@ TEST(StateDtype, TrainingInBf16FollowsFp32) {
   }
 }
 
+// The bound is a fiftieth of what training gains.
+TEST(StateDtype, TrainingWithMomentsInFp8FollowsFp32) {
+  for (const ModelConfig& model : {tiny_llama(), tiny_gpt()}) {
+    StateRun run{.model = model, .steps = 60, .same_batch = true, .lr = 1e-3};
+    LayoutAnswer wide = answer_of(run);
+    double gain = wide.losses.front() - wide.losses.back();
+    EXPECT_GT(gain, 0.3 * wide.losses.front());
+    for (OptimDtypes dtypes : {kFp8Moments, OptimDtypes{kBf16, kBf16, kFp8, kFp8},
+                               OptimDtypes{kF32, kF32, kFp8, kBf16}}) {
+      run.dtypes = dtypes;
+      LayoutAnswer narrow = answer_of(run);
+      EXPECT_NEAR(narrow.losses.back(), wide.losses.back(), 0.02 * gain);
+      EXPECT_NE(narrow.weights, wide.weights);
+    }
+  }
+}
+
+// The same kernels on the same numbers, wherever they lie.
+TEST(StateDtype, OffloadChangesNothing) {
+  using Strategy = ShardingStrategy;
+  const Layout layouts[] = {{},
+                            {.dp = 2, .strategy = Strategy::kOptim},
+                            {.dp = 2, .strategy = Strategy::kOptimGrads},
+                            {.dp = 3, .strategy = Strategy::kOptimGradsParams},
+                            {.tp = 2, .pp = 2, .dp = 2, .strategy = Strategy::kOptim}};
+  for (const Layout& layout : layouts) {
+    for (const OptimDtypes& dtypes : {OptimDtypes{}, kNarrow, kFp8Moments}) {
+      StateRun run{.dtypes = dtypes, .layout = layout};
+      LayoutAnswer there = answer_of(run);
+      for (double fraction : {0.4, 1.0}) {
+        run.offloaded = fraction;
+        LayoutAnswer here = answer_of(run);
+        EXPECT_EQ(here.losses, there.losses);
+        EXPECT_EQ(here.weights, there.weights);
+      }
+    }
+  }
+  for (Dtype dtype : {kBf16, Dtype::kF16, Dtype::kF64}) {
+    StateRun run{.optimizer = OptimizerKind::kSgd, .dtype = dtype};
+    LayoutAnswer there = answer_of(run);
+    run.offloaded = 0.6;
+    EXPECT_EQ(answer_of(run).weights, there.weights);
+  }
+}
+
 // Each alone: state changes the update and never the first gradient.
 TEST(StateDtype, EachPartMayBeNarrow) {
   LayoutAnswer wide = answer_of({});
   for (const OptimDtypes& dtypes :
        {OptimDtypes{.main_params = kBf16}, OptimDtypes{.exp_avg = kBf16},
-        OptimDtypes{.exp_avg_sq = kBf16}, OptimDtypes{.main_grads = kBf16}}) {
+        OptimDtypes{.exp_avg_sq = kBf16}, OptimDtypes{.main_grads = kBf16},
+        OptimDtypes{.exp_avg = kFp8}, OptimDtypes{.exp_avg_sq = kFp8}}) {
     LayoutAnswer narrow = answer_of({.dtypes = dtypes});
     if (dtypes.main_grads == kF32) {
       EXPECT_EQ(narrow.gradients, wide.gradients);
@@ -78,10 +131,12 @@ TEST(StateDtype, EachPartMayBeNarrow) {
 }
 
 // Also: copies of a parameter on several ranks stay equal to the bit, which run_layout() checks.
-TEST(StateDtype, LayoutsAgreeToTheRoundingOfBf16) {
+TEST(StateDtype, LayoutsAgreeToTheRoundingOfTheState) {
   using Strategy = ShardingStrategy;
+  const OptimDtypes narrowest = {kBf16, kBf16, kFp8, kFp8};
   for (const ModelConfig& model : {tiny_llama(), tiny_gpt()}) {
-    LayoutAnswer one = answer_of({.model = model, .dtypes = kNarrow});
+    const OptimDtypes& dtypes = model.family == tiny_gpt().family ? narrowest : kNarrow;
+    LayoutAnswer one = answer_of({.model = model, .dtypes = dtypes});
     for (const Layout& layout :
          {Layout{.dp = 2}, Layout{.dp = 4, .strategy = Strategy::kOptim},
           Layout{.dp = 2, .strategy = Strategy::kOptimGrads},
@@ -89,7 +144,7 @@ TEST(StateDtype, LayoutsAgreeToTheRoundingOfBf16) {
           Layout{.pp = 2}, Layout{.tp = 2, .pp = 2, .dp = 2, .strategy = Strategy::kOptim}}) {
       SCOPED_TRACE(concat(model.family, " tp ", layout.tp, " pp ", layout.pp, " dp ", layout.dp,
                           " zero ", static_cast<int>(layout.strategy)));
-      LayoutAnswer other = answer_of({.model = model, .dtypes = kNarrow, .layout = layout});
+      LayoutAnswer other = answer_of({.model = model, .dtypes = dtypes, .layout = layout});
       EXPECT_LT(largest_difference(one.gradients, other.gradients, 1e-2).value, 0x1p-4);
       EXPECT_NEAR(other.losses[0], one.losses[0], 0.02);
       EXPECT_NEAR(other.losses[2], one.losses[2], 0.1);

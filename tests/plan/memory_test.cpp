@@ -41,6 +41,7 @@ std::vector<RankMemory> measure(const MemoryQuery& query) {
       if (tag == "optimizer") memory.optimizer = static_cast<std::int64_t>(bytes);
       if (tag == "step") step = static_cast<std::int64_t>(bytes);
     }
+    memory.host_optimizer = static_cast<std::int64_t>(engine.host_memory().in_use());
     auto kept = static_cast<std::int64_t>(engine.arena().in_use()) - step;  // an iteration's
     EXPECT_EQ(kept, memory.total());
     for (const Param* param : engine.store().params()) memory.parameters += param->local.numel();
@@ -76,6 +77,7 @@ TEST_P(MemoryPlanCase, EqualsWhatTheArenasOfAStepHold) {
     EXPECT_EQ(plan.ranks[rank].weights, real[rank].weights);
     EXPECT_EQ(plan.ranks[rank].gradients, real[rank].gradients);
     EXPECT_EQ(plan.ranks[rank].optimizer, real[rank].optimizer);
+    EXPECT_EQ(plan.ranks[rank].host_optimizer, real[rank].host_optimizer);
     EXPECT_EQ(plan.ranks[rank].activations, real[rank].activations);
     EXPECT_EQ(plan.ranks[rank].host_activations, real[rank].host_activations);
     EXPECT_GT(real[rank].activations, 0);
@@ -243,6 +245,26 @@ std::vector<Case> cases() {
   MemoryQuery second = tiny(llama, f32);
   second.optim.dtypes.exp_avg_sq = bf16;
   list.push_back({"second_moment_in_bf16", second});
+  auto offloaded = [](MemoryQuery query, double fraction, Dtype kept) {
+    query.optim.optimizer_cpu_offload = true;
+    query.optim.optimizer_offload_fraction = fraction;
+    query.optim.dtypes.exp_avg = query.optim.dtypes.exp_avg_sq = kept;
+    return query;
+  };
+  Dtype fp8 = Dtype::kU8;
+  list.push_back({"offload", offloaded(tiny(llama, bf16), 1, f32)});
+  list.push_back(
+      {"offload_half_zero1",
+       offloaded(with_layout(middle(llama, bf16), 1, 1, 3, Strategy::kOptim), 0.5, f32)});
+  list.push_back(
+      {"offload_fp8_zero3",
+       offloaded(with_layout(tiny(gpt, bf16), 1, 1, 2, Strategy::kOptimGradsParams), 1, fp8)});
+  list.push_back(
+      {"offload_fp8_all_axes",
+       offloaded(with_layout(tiny(gpt, bf16), 2, 2, 2, Strategy::kOptimGrads), 0.3, fp8)});
+  MemoryQuery moments8 = offloaded(tiny(gpt, f32), 0, f32);
+  moments8.optim.dtypes.exp_avg_sq = fp8;
+  list.push_back({"second_moment_in_fp8", moments8});
   MemoryQuery block = with_recompute(tiny(llama, f32), Recompute::kFull);
   block.parallel.recompute_method = RecomputeMethod::kBlock;
   list.push_back({"full_block", block});

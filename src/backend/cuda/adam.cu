@@ -1,5 +1,6 @@
 #include "backend/cuda/flat_range.cuh"
 #include "backend/cuda/grid.cuh"
+#include "backend/cuda/moment8.cuh"
 #include "backend/cuda/optim_parts.h"
 #include "backend/cuda/random.cuh"
 #include "backend/cuda/tile_batch.cuh"
@@ -10,6 +11,7 @@ namespace {
 
 struct AdamItem {
   FlatRange main, grad, m, v, values;
+  std::uint8_t *m_scales, *v_scales;  // of moments in 8 bits, else null
   std::int64_t count, first;
   std::uint64_t random_stream;
   double lr_mult, wd_mult;
@@ -21,7 +23,7 @@ struct AdamFactors {
   float multiplier, decay, beta1, rest1, beta2, rest2, keep, step, root, epsilon;
 };
 
-constexpr int kMostRanges = 32;
+constexpr int kMostRanges = 28;
 
 struct Adam {
   AdamRule rule;
@@ -87,57 +89,191 @@ __device__ float fast_sqrt(float x) {
   return root;
 }
 
+// N elements on their way through a step.
+template <int N>
+struct AdamPack {
+  Pack<float, N> main, grad, m, v;
+
+  // What is kept in bf16 and rounded at random takes the noise of each element.
+  __device__ void step(const AdamItem& item, const AdamFactors& f,
+                       const std::uint32_t (&noise)[N]) {
+    const bool round_main = item.main.dtype == Dtype::kBf16, round_v = item.v.dtype == Dtype::kBf16;
+#pragma unroll
+    for (int i = 0; i < N; ++i) {
+      const float g = grad[i] * f.multiplier + f.decay * main[i];
+      m.set(i, f.beta1 * m[i] + f.rest1 * g);
+      v.set(i, f.beta2 * v[i] + f.rest2 * g * g);
+      const float divisor = fast_sqrt(v[i]) * f.root + f.epsilon;
+      main.set(i, f.keep * main[i] - __fdividef(f.step * m[i], divisor));
+      if (round_main) main.set(i, round_stochastic(main[i], noise[i] & 0xffffu));
+      if (round_v) v.set(i, round_stochastic(v[i], noise[i] >> 16));
+    }
+  }
+};
+
 // The generator works while the reads are under way.
 template <int N>
 __device__ void adam_pack(const AdamItem& item, const AdamFactors& f, std::int64_t at) {
   const RawPack<N> raw_main = item.main.load<N>(at), raw_grad = item.grad.load<N>(at);
   const RawPack<N> raw_m = item.m.load<N>(at), raw_v = item.v.load<N>(at);
-  const bool round_main = item.main.dtype == Dtype::kBf16, round_v = item.v.dtype == Dtype::kBf16;
   std::uint32_t noise[N] = {};
-  if (round_main || round_v) {
+  if (item.main.dtype == Dtype::kBf16 || item.v.dtype == Dtype::kBf16) {
     draw<N>(static_cast<std::uint64_t>(item.first + at), f.random_key, noise);
   }
-  Pack<float, N> main = item.main.widened<N>(raw_main), m = item.m.widened<N>(raw_m);
-  Pack<float, N> v = item.v.widened<N>(raw_v);
-  const Pack<float, N> grad = item.grad.widened<N>(raw_grad);
-#pragma unroll
-  for (int i = 0; i < N; ++i) {
-    const float g = grad[i] * f.multiplier + f.decay * main[i];
-    m.set(i, f.beta1 * m[i] + f.rest1 * g);
-    v.set(i, f.beta2 * v[i] + f.rest2 * g * g);
-    const float divisor = fast_sqrt(v[i]) * f.root + f.epsilon;
-    main.set(i, f.keep * main[i] - __fdividef(f.step * m[i], divisor));
-    if (round_main) main.set(i, round_stochastic(main[i], noise[i] & 0xffffu));
-    if (round_v) v.set(i, round_stochastic(v[i], noise[i] >> 16));
-  }
-  item.main.store<N>(at, main);
-  item.m.store<N>(at, m);
-  item.v.store<N>(at, v);
-  if (item.values.data != nullptr) item.values.store<N>(at, main);
+  AdamPack<N> pack{item.main.widened<N>(raw_main), item.grad.widened<N>(raw_grad),
+                   item.m.widened<N>(raw_m), item.v.widened<N>(raw_v)};
+  pack.step(item, f, noise);
+  item.main.store<N>(at, pack.main);
+  item.m.store<N>(at, pack.m);
+  item.v.store<N>(at, pack.v);
+  if (item.values.data != nullptr) item.values.store<N>(at, pack.main);
 }
 
-// Of a multiprocessor at a time; the grid is as many, so that all end together.
-constexpr int kAdamBlocks = 4;
+// Of a multiprocessor at a time; the grid is as many, so that all end together. Packing takes more
+// registers.
+constexpr int kAdamBlocks = 4, kPackingBlocks = 3;
 
-// Reads main, grad, m and v once, writes main, m, v and values once: 14 bytes per element with all
-// of it in bf16, 30 with everything but the model in f32.
-template <int N>
-__global__ void __launch_bounds__(kThreads, kAdamBlocks)
-    adam_kernel(const __grid_constant__ Adam args) {
+// Calls body(item, its factors, first element) for this thread's runs of N elements.
+template <int N, class Body>
+__device__ void each_run(const Adam& args, const Body& body) {
   __shared__ AdamFactors factors[kMostRanges];
   if (args.rule.state->skip != 0) return;
   const int own = static_cast<int>(threadIdx.x);
   if (own < args.batch.count) factors[own] = factors_of(args.rule, args.batch.items[own]);
   __syncthreads();
   args.batch.each_tile([&](int index, std::int64_t tile) {
-    const AdamItem& item = args.batch.items[index];
-    const std::int64_t at = (tile * kThreads + threadIdx.x) * N;
+    body(args.batch.items[index], factors[index], (tile * kThreads + threadIdx.x) * N);
+  });
+}
+
+// Reads main, grad, m and v once, writes main, m, v and values once: 14 bytes per element with all
+// of it in bf16, 30 with everything but the model in f32.
+template <int N>
+__global__ void __launch_bounds__(kThreads, kAdamBlocks)
+    adam_kernel(const __grid_constant__ Adam args) {
+  each_run<N>(args, [](const AdamItem& item, const AdamFactors& factors, std::int64_t at) {
     if (at + N <= item.count) {
-      adam_pack<N>(item, factors[index], at);
+      adam_pack<N>(item, factors, at);
     } else if constexpr (N > 1) {
-      for (std::int64_t i = at; i < item.count; ++i) adam_pack<1>(item, factors[index], i);
+      for (std::int64_t i = at; i < item.count; ++i) adam_pack<1>(item, factors, i);
     }
   });
+}
+
+// Four elements of a lane, of which `count` are there; kWhole: they lie as one access needs it.
+template <bool kWhole>
+struct LaneRun {
+  std::int64_t at;
+  int count;
+
+  __device__ Pack<float, 4> load(const FlatRange& range) const {
+    if (kWhole && count == 4) return range.widened<4>(range.load<4>(at));
+    Pack<float, 4> out;
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      out.set(i, i < count ? range.widened<1>(range.load<1>(at + i))[0] : 0.0f);
+    }
+    return out;
+  }
+  __device__ void store(const FlatRange& range, const Pack<float, 4>& values) const {
+    if (kWhole && count == 4) return range.store<4>(at, values);
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      if (i >= count) continue;
+      Pack<float, 1> single;
+      single.set(0, values[i]);
+      range.store<1>(at + i, single);
+    }
+  }
+  // The same of a moment, in 8 bits or not.
+  template <MomentFormat kFormat>
+  __device__ Pack<float, 4> load_moment(const FlatRange& range, const std::uint8_t* scales) const {
+    if (range.dtype != Dtype::kU8) return load(range);
+    Pack<float, 4> out;
+    const auto* codes = static_cast<const std::uint8_t*>(range.data) + at;
+    const std::uint32_t scale = count > 0 ? scales[at / kMomentBlock] : kLeastMomentScale;
+    uchar4 four{};
+    if (kWhole && count == 4) {
+      four = *reinterpret_cast<const uchar4*>(codes);
+    } else {
+      if (count > 0) four.x = codes[0];
+      if (count > 1) four.y = codes[1];
+      if (count > 2) four.z = codes[2];
+      if (count > 3) four.w = codes[3];
+    }
+    out.set(0, unpack_moment<kFormat>(four.x, scale));
+    out.set(1, unpack_moment<kFormat>(four.y, scale));
+    out.set(2, unpack_moment<kFormat>(four.z, scale));
+    out.set(3, unpack_moment<kFormat>(four.w, scale));
+    return out;
+  }
+  // By all lanes of a warp, which have one block.
+  template <MomentFormat kFormat>
+  __device__ void store_moment(const FlatRange& range, std::uint8_t* scales,
+                               const Pack<float, 4>& values,
+                               const std::uint32_t (&noise)[4]) const {
+    if (range.dtype != Dtype::kU8) return store(range, values);
+    std::uint32_t largest = 0;
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      if (i < count) largest = max(largest, moment_digits(values[i], noise[i]));
+    }
+    const std::uint32_t scale = moment_scale(__reduce_max_sync(0xffffffffu, largest));
+    if (count <= 0) return;
+    const uchar4 four{pack_moment<kFormat>(values[0], noise[0], scale),
+                      pack_moment<kFormat>(values[1], noise[1], scale),
+                      pack_moment<kFormat>(values[2], noise[2], scale),
+                      pack_moment<kFormat>(values[3], noise[3], scale)};
+    auto* codes = static_cast<std::uint8_t*>(range.data) + at;
+    if (kWhole && count == 4) {
+      *reinterpret_cast<uchar4*>(codes) = four;
+    } else {
+      codes[0] = four.x;
+      if (count > 1) codes[1] = four.y;
+      if (count > 2) codes[2] = four.z;
+      if (count > 3) codes[3] = four.w;
+    }
+    if (at % kMomentBlock == 0) scales[at / kMomentBlock] = static_cast<std::uint8_t>(scale);
+  }
+};
+
+// Moments in 8 bits: a warp has a block of them, four to a lane. 10 bytes per element with the rest
+// in bf16.
+template <bool kWhole>
+__device__ void adam_block(const AdamItem& item, const AdamFactors& f, std::int64_t at) {
+  static_assert(kMomentBlock == 4 * 32);
+  const std::int64_t left = item.count - at;
+  const LaneRun<kWhole> run{at, left >= 4 ? 4 : left > 0 ? static_cast<int>(left) : 0};
+  AdamPack<4> pack{run.load(item.main), run.load(item.grad),
+                   run.template load_moment<MomentFormat::kSigned>(item.m, item.m_scales),
+                   run.template load_moment<MomentFormat::kPositive>(item.v, item.v_scales)};
+  std::uint32_t noise[4], m_noise[4], v_noise[4];
+  draw<4>(static_cast<std::uint64_t>(item.first + at), f.random_key, noise);
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    m_noise[i] = (noise[i] * kMomentNoise) >> 16;
+    v_noise[i] = noise[i] >> 16;
+  }
+  pack.step(item, f, noise);
+  run.store(item.main, pack.main);
+  run.template store_moment<MomentFormat::kSigned>(item.m, item.m_scales, pack.m, m_noise);
+  run.template store_moment<MomentFormat::kPositive>(item.v, item.v_scales, pack.v, v_noise);
+  if (item.values.data != nullptr) run.store(item.values, pack.main);
+}
+
+template <bool kWhole>
+__global__ void __launch_bounds__(kThreads, kPackingBlocks)
+    adam_block_kernel(const __grid_constant__ Adam args) {
+  each_run<4>(args, [](const AdamItem& item, const AdamFactors& factors, std::int64_t at) {
+    adam_block<kWhole>(item, factors, at);
+  });
+}
+
+FlatRange moment_range(const char* name, const View& moment, const View& scales) {
+  if (moment.dtype != Dtype::kU8) return flat_range("adam", moment);
+  BEV_CHECK(scales.dtype == Dtype::kU8 && scales.numel() == moment_blocks(moment.numel()),
+            "adam: ", name, " ", moment.shape, " in 8 bits with scales ", scales.shape);
+  return {moment.data, moment.dtype};
 }
 
 AdamItem item_of(const AdamRange& range) {
@@ -148,9 +284,11 @@ AdamItem item_of(const AdamRange& range) {
             ", v ", range.v.shape, ", values ", range.values.shape);
   return {.main = flat_range("adam", range.main),
           .grad = flat_range("adam", range.grad),
-          .m = flat_range("adam", range.m),
-          .v = flat_range("adam", range.v),
+          .m = moment_range("m", range.m, range.m_scales),
+          .v = moment_range("v", range.v, range.v_scales),
           .values = copy_range("adam", range.main, range.values),
+          .m_scales = static_cast<std::uint8_t*>(range.m_scales.data),
+          .v_scales = static_cast<std::uint8_t*>(range.v_scales.data),
           .count = range.main.numel(),
           .first = range.first,
           .random_stream = range.random_stream,
@@ -158,9 +296,19 @@ AdamItem item_of(const AdamRange& range) {
           .wd_mult = range.wd_mult};
 }
 
-// Elements of an access: as many as 16 bytes of the widest have, where all begin at such.
-int pack_of(const AdamItem& item) {
-  std::size_t widest = 2;
+// Which kernel serves a range: elements of an access, and whether warps have whole blocks.
+struct AdamShape {
+  int pack = 0;
+  bool blocks = false;
+
+  bool operator==(const AdamShape&) const = default;
+  int thread_elements() const { return blocks ? 4 : pack; }
+};
+
+// Accesses are of as many elements as 16 bytes of the widest have, where all begin at such.
+AdamShape shape_of(const AdamItem& item) {
+  const bool blocks = item.m.dtype == Dtype::kU8 || item.v.dtype == Dtype::kU8;
+  std::size_t widest = blocks ? 4 : 2;
   for (const FlatRange* range : {&item.main, &item.grad, &item.m, &item.v, &item.values}) {
     if (range->data != nullptr) widest = std::max(widest, size_of(range->dtype));
   }
@@ -168,15 +316,22 @@ int pack_of(const AdamItem& item) {
   const bool whole = in_packs(item.main, count) && in_packs(item.grad, count) &&
                      in_packs(item.m, count) && in_packs(item.v, count) &&
                      in_packs(item.values, count);
-  return whole ? count : 1;
+  return {whole ? count : 1, blocks};
 }
 
-void launch(CudaQueue& queue, const Adam& args, int pack) {
+using AdamKernel = void (*)(Adam);
+
+AdamKernel kernel_of(const AdamShape& shape) {
+  if (shape.blocks) return shape.pack == 4 ? adam_block_kernel<true> : adam_block_kernel<false>;
+  return shape.pack == 8 ? adam_kernel<8> : shape.pack == 4 ? adam_kernel<4> : adam_kernel<1>;
+}
+
+void launch(CudaQueue& queue, const Adam& args, const AdamShape& shape) {
   if (args.batch.count == 0) return;
-  const std::int64_t resident = std::int64_t{queue.multiprocessors()} * kAdamBlocks;
+  const int most = shape.blocks ? kPackingBlocks : kAdamBlocks;
+  const std::int64_t resident = std::int64_t{queue.multiprocessors()} * most;
   const auto blocks = static_cast<unsigned>(std::min(args.batch.tiles(), resident));
-  const auto kernel = pack == 8 ? adam_kernel<8> : pack == 4 ? adam_kernel<4> : adam_kernel<1>;
-  kernel<<<blocks, kThreads, 0, queue.stream()>>>(args);
+  kernel_of(shape)<<<blocks, kThreads, 0, queue.stream()>>>(args);
   check_launch("adam");
 }
 
@@ -185,18 +340,19 @@ void launch(CudaQueue& queue, const Adam& args, int pack) {
 void adam(const Stream& stream, const AdamRule& rule, std::span<const AdamRange> ranges) {
   CudaQueue& queue = queue_of(stream);
   Adam args{.rule = rule, .batch = {}};
-  int pack = 0;
+  AdamShape shape;
   for (const AdamRange& range : ranges) {
     const AdamItem item = item_of(range);
     if (item.count == 0) continue;
-    if (args.batch.full() || pack_of(item) != pack) {
-      launch(queue, args, pack);
+    if (args.batch.full() || shape_of(item) != shape) {
+      launch(queue, args, shape);
       args.batch.count = 0;
-      pack = pack_of(item);
+      shape = shape_of(item);
     }
-    args.batch.add(item, ceil_div(item.count, std::int64_t{kThreads} * pack));
+    const std::int64_t tile = std::int64_t{kThreads} * shape.thread_elements();
+    args.batch.add(item, ceil_div(item.count, tile));
   }
-  launch(queue, args, pack);
+  launch(queue, args, shape);
 }
 
 }  // namespace bev::cuda

@@ -39,10 +39,41 @@ class CudaMemory final : public MemorySource {
   void release(void* address, std::size_t) override { cudaFree(address); }
 };
 
-void copy_async(void* to, const void* from, std::size_t bytes, cudaMemcpyKind kind,
-                const Stream& stream) {
+// Pages of the host that stay in place, at the same addresses for the device.
+class PinnedMemory final : public MemorySource {
+ public:
+  void* allocate(std::size_t bytes) override {
+    void* address = pages_->allocate(bytes);
+    cudaError_t error =
+        cudaHostRegister(address, bytes, cudaHostRegisterPortable | cudaHostRegisterMapped);
+    if (error != cudaSuccess) {
+      cudaGetLastError();
+      pages_->release(address, bytes);
+      BEV_FAIL(ErrorKind::kDevice, "CUDA: ", format_bytes(static_cast<double>(bytes)),
+               " of host memory cannot be pinned: ", cudaGetErrorString(error),
+               "; the memory must be free, and the limit on locked memory (ulimit -l) above it");
+    }
+    void* seen = nullptr;
+    check_cuda(cudaHostGetDevicePointer(&seen, address, 0), "find pinned memory");
+    BEV_CHECK(seen == address, ErrorKind::kDevice,
+              "CUDA: this device sees host memory at other addresses, which is not served");
+    return address;
+  }
+  void release(void* address, std::size_t bytes) override {
+    cudaDeviceSynchronize();  // kernels may be at it still
+    cudaHostUnregister(address);
+    pages_->release(address, bytes);
+  }
+
+ private:
+  std::unique_ptr<MemorySource> pages_ = make_host_memory();
+};
+
+// Where a side lies follows from its address.
+void copy_async(void* to, const void* from, std::size_t bytes, const Stream& stream) {
   if (bytes == 0) return;
-  check_cuda(cudaMemcpyAsync(to, from, bytes, kind, queue_of(stream).stream()), "copy memory");
+  check_cuda(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDefault, queue_of(stream).stream()),
+             "copy memory");
 }
 
 void check_not_recording(const CudaQueue& queue, const char* what) {
@@ -54,11 +85,11 @@ void upload(const Stream& stream, const void* host, const View& to) {
   check_not_recording(queue, "upload");
   if (to.bytes() == 0) return;
   if (to.bytes() > Staging::kMostBytes) {  // pageable memory is copied before the call returns
-    return copy_async(to.data, host, to.bytes(), cudaMemcpyHostToDevice, stream);
+    return copy_async(to.data, host, to.bytes(), stream);
   }
   Staging::Block& block = queue.staging().take(to.bytes());
   std::memcpy(block.data, host, to.bytes());
-  copy_async(to.data, block.data, to.bytes(), cudaMemcpyHostToDevice, stream);
+  copy_async(to.data, block.data, to.bytes(), stream);
   check_cuda(cudaEventRecord(block.passed, queue.stream()), "record an event");
 }
 
@@ -87,12 +118,12 @@ Work fetch(const Stream& stream, const View& from, void* host) {
   check_not_recording(queue, "fetch");
   if (from.bytes() == 0) return {};
   if (from.bytes() > Staging::kMostBytes) {
-    copy_async(host, from.data, from.bytes(), cudaMemcpyDeviceToHost, stream);
+    copy_async(host, from.data, from.bytes(), stream);
     queue.wait_for_all();
     return {};
   }
   Staging::Block& block = queue.staging().take(from.bytes());
-  copy_async(block.data, from.data, from.bytes(), cudaMemcpyDeviceToHost, stream);
+  copy_async(block.data, from.data, from.bytes(), stream);
   check_cuda(cudaEventRecord(block.passed, queue.stream()), "record an event");
   return Work(std::make_unique<PendingFetch>(queue, block, host, from.bytes()));
 }
@@ -132,7 +163,7 @@ class CudaSideCopier final : public SideCopier {
   }
   Work fetch(const View& from, void* host) override {
     check_cuda(cudaSetDevice(device_), "choose the device");  // it is a thread's, and this another
-    check_cuda(cudaMemcpyAsync(host, from.data, from.bytes(), cudaMemcpyDeviceToHost, stream_),
+    check_cuda(cudaMemcpyAsync(host, from.data, from.bytes(), cudaMemcpyDefault, stream_),
                "copy memory");
     return Work(std::make_unique<PendingEvent>(stream_));
   }
@@ -177,22 +208,6 @@ class CudaCopyLane final : public CopyLane {
   cudaStream_t stream_ = nullptr;
 };
 
-class PinnedMemory final : public MemorySource {
- public:
-  void* allocate(std::size_t bytes) override {
-    void* address = nullptr;
-    cudaError_t error = cudaHostAlloc(&address, bytes, cudaHostAllocPortable);
-    if (error == cudaErrorMemoryAllocation) {
-      cudaGetLastError();  // it is reported here and must not be found again
-      BEV_FAIL(ErrorKind::kDevice, "the host has no ", format_bytes(static_cast<double>(bytes)),
-               " left that can be pinned");
-    }
-    check_cuda(error, "pin memory");
-    return address;
-  }
-  void release(void* address, std::size_t) override { cudaFreeHost(address); }
-};
-
 class Graph final : public Recording {
  public:
   Graph(CudaQueue& queue, cudaGraph_t graph) : queue_(queue) {
@@ -233,7 +248,7 @@ class CudaSingleGroup final : public SingleGroup {
 
  protected:
   void copy_bytes(void* to, const void* from, std::size_t bytes) override {
-    copy_async(to, from, bytes, cudaMemcpyDeviceToDevice, stream_);
+    copy_async(to, from, bytes, stream_);
   }
 
  private:
@@ -310,10 +325,8 @@ DeviceKernels cuda_device_kernels() {
       .pinned_memory = []() -> std::unique_ptr<MemorySource> {
         return std::make_unique<PinnedMemory>();
       },
-      .copy =
-          [](const Stream& stream, const View& from, const View& to) {
-            copy_async(to.data, from.data, to.bytes(), cudaMemcpyDeviceToDevice, stream);
-          },
+      .copy = [](const Stream& stream, const View& from,
+                 const View& to) { copy_async(to.data, from.data, to.bytes(), stream); },
       .record = record_graph,
   };
 }

@@ -11,6 +11,7 @@
 #include "backend/cpu/normal.h"
 #include "base/error.h"
 #include "base/philox.h"
+#include "tensor/moment8.h"
 
 namespace bev::cpu::BEV_CPU_LEVEL {
 
@@ -107,52 +108,85 @@ void store_run(const float* from, std::int64_t begin, std::int64_t count, const 
   });
 }
 
-// What is kept in bf16 is computed on in f32, a run at a time.
+constexpr std::int64_t kRun = 2 * kMomentBlock;
+
+void load_moment(MomentFormat format, const View& from, const View& scales, std::int64_t begin,
+                 std::int64_t count, float* to) {
+  if (from.dtype != Dtype::kU8) return load_run(from, begin, count, to);
+  unpack_moments(format, from.as<std::uint8_t>() + begin,
+                 scales.as<std::uint8_t>() + begin / kMomentBlock, count, to);
+}
+void store_moment(MomentFormat format, const float* from, const std::uint32_t* noise,
+                  std::int64_t begin, std::int64_t count, const View& to, const View& scales) {
+  if (to.dtype != Dtype::kU8) return store_run(from, begin, count, to);
+  pack_moments(format, from, noise, count, to.as<std::uint8_t>() + begin,
+               scales.as<std::uint8_t>() + begin / kMomentBlock);
+}
+
+// Of the elements from `first` on.
+void draw_noise(std::uint64_t key, std::int64_t first, std::int64_t count, std::uint32_t* noise) {
+  PhiloxCounter words{};
+  for (std::int64_t i = 0; i < count; ++i) {
+    const auto element = static_cast<std::uint64_t>(first + i), block = element / 4;
+    if (i == 0 || element % 4 == 0) {
+      words = philox(
+          {static_cast<std::uint32_t>(block), static_cast<std::uint32_t>(block >> 32), 0, 0}, key);
+    }
+    noise[i] = words[element % 4];
+  }
+}
+
+// What is kept in fewer bits is computed on in f32, a run of whole blocks at a time.
 void adam_in_runs(const AdamRule& rule, const AdamRange& range, std::int64_t begin,
                   std::int64_t end) {
-  constexpr std::int64_t kRun = 256;
+  constexpr MomentFormat kSigned = MomentFormat::kSigned, kPositive = MomentFormat::kPositive;
   const AdamFactors<float> factors = adam_factors<float>(rule, range);
   const std::uint64_t key = mix_bits(rule.state->random_key, range.random_stream);
   const bool round_main = range.main.dtype == Dtype::kBf16, round_v = range.v.dtype == Dtype::kBf16;
   for (std::int64_t at = begin; at < end; at += kRun) {
     const std::int64_t count = std::min(kRun, end - at);
     float main[kRun], grad[kRun], m[kRun], v[kRun];
+    std::uint32_t noise[kRun], m_noise[kRun], v_noise[kRun];
     load_run(range.main, at, count, main);
     load_run(range.grad, at, count, grad);
-    load_run(range.m, at, count, m);
-    load_run(range.v, at, count, v);
+    load_moment(kSigned, range.m, range.m_scales, at, count, m);
+    load_moment(kPositive, range.v, range.v_scales, at, count, v);
     adam_range<float, float>(main, grad, m, v, count, factors);
-    PhiloxCounter words{};
+    draw_noise(key, range.first + at, count, noise);
     for (std::int64_t i = 0; i < count; ++i) {
-      const auto element = static_cast<std::uint64_t>(range.first + at + i), block = element / 4;
-      if (i == 0 || element % 4 == 0) {
-        words = philox(
-            {static_cast<std::uint32_t>(block), static_cast<std::uint32_t>(block >> 32), 0, 0},
-            key);
-      }
-      const std::uint32_t noise = words[element % 4];
-      if (round_main) main[i] = round_stochastic(main[i], noise & 0xffffu);
-      if (round_v) v[i] = round_stochastic(v[i], noise >> 16);
+      m_noise[i] = (noise[i] * kMomentNoise) >> 16;
+      v_noise[i] = noise[i] >> 16;
+      if (round_main) main[i] = round_stochastic(main[i], noise[i] & 0xffffu);
+      if (round_v) v[i] = round_stochastic(v[i], v_noise[i]);
     }
     store_run(main, at, count, range.main);
-    store_run(m, at, count, range.m);
-    store_run(v, at, count, range.v);
+    store_moment(kSigned, m, m_noise, at, count, range.m, range.m_scales);
+    store_moment(kPositive, v, v_noise, at, count, range.v, range.v_scales);
     if (!range.values.empty() && range.values.data != range.main.data) {
       store_run(main, at, count, range.values);
     }
   }
 }
 
+bool is_narrow(const View& view) { return view.dtype == Dtype::kBf16 || view.dtype == Dtype::kU8; }
+
+void check_moment(const char* name, const View& moment, const View& scales, const View& main) {
+  const bool packed = moment.dtype == Dtype::kU8;
+  BEV_CHECK(
+      moment.numel() == main.numel() && (!packed || scales.numel() == moment_blocks(main.numel())),
+      "adam: ", name, " ", moment.shape, " with scales ", scales.shape, ", main ", main.shape);
+}
+
 void adam_one(const Stream& stream, const AdamRule& rule, const AdamRange& range) {
   check_sizes("adam", range.main, range.grad, range.values);
-  BEV_CHECK(range.m.numel() == range.main.numel() && range.v.numel() == range.main.numel(),
-            "adam: m ", range.m.shape, ", v ", range.v.shape, ", main ", range.main.shape);
-  const auto is_bf16 = [](const View& view) { return view.dtype == Dtype::kBf16; };
-  if (is_bf16(range.main) || is_bf16(range.m) || is_bf16(range.v)) {
+  check_moment("m", range.m, range.m_scales, range.main);
+  check_moment("v", range.v, range.v_scales, range.main);
+  if (is_narrow(range.main) || is_narrow(range.m) || is_narrow(range.v)) {
     for (const View* view : {&range.main, &range.grad, &range.m, &range.v}) {
-      BEV_CHECK(is_bf16(*view) || view->dtype == Dtype::kF32, ErrorKind::kInternal,
-                "adam: beside bf16 only f32 goes, got ", name_of(view->dtype));
+      BEV_CHECK(is_narrow(*view) || view->dtype == Dtype::kF32, ErrorKind::kInternal,
+                "adam: beside bf16 and 8 bits only f32 goes, got ", name_of(view->dtype));
     }
+    static_assert(kFlatPiece % kRun == 0);
     return for_ranges(
         stream, range.main.numel(), kFlatPiece,
         [&](std::int64_t begin, std::int64_t end) { adam_in_runs(rule, range, begin, end); });
@@ -256,7 +290,6 @@ void normal(const Stream& stream, const NormalArgs& args) {
     using T = decltype(type);
     T* x = args.x.as<T>();
     for_ranges(stream, args.x.numel(), kFlatPiece, [&](std::int64_t begin, std::int64_t end) {
-      constexpr std::int64_t kRun = 256;
       float numbers[kRun];
       for (std::int64_t i = begin; i < end; i += kRun) {
         const std::int64_t count = std::min(kRun, end - i);
