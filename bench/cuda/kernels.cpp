@@ -5,6 +5,7 @@
 
 #include "base/error.h"
 #include "gpu_rig.h"
+#include "tensor/moment8.h"
 
 namespace bev {
 namespace {
@@ -85,6 +86,38 @@ void bench_optimizer(Gpu& gpu, Table& table, bool wide) {
             [&] { table.kernels().optim.sum_squares(gpu.stream(), grads, sum.as<double>()); });
 }
 
+// State that lies in pinned memory of the host: what the bus moves. And moments in 8 bits.
+void bench_state(Gpu& gpu, Table& table, Dtype kept, bool on_host) {
+  constexpr std::int64_t kSize = 500 << 20;
+  const bool packed = kept == Dtype::kU8;
+  Arena pinned(table.kernels().device.pinned_memory());
+  auto zeros = [&](Dtype dtype, std::int64_t size, bool there) {
+    Tensor out = there ? Tensor(pinned, dtype, {size}, "bench") : gpu.empty(dtype, {size});
+    table.kernels().elementwise.fill(gpu.stream(), out, packed ? kLeastMomentScale : 0);
+    return out;
+  };
+  Tensor values = gpu.noise({kSize}), grad = gpu.noise({kSize});
+  Tensor main = packed ? values : zeros(kept, kSize, on_host);
+  Tensor m = zeros(kept, kSize, on_host), v = zeros(kept, kSize, on_host);
+  Tensor scales[2];
+  for (Tensor& of : scales) of = zeros(Dtype::kU8, moment_blocks(kSize), false);
+  StepState host;
+  host.update = 3;
+  Tensor state = gpu.empty(Dtype::kU8, {sizeof(StepState)});
+  table.kernels().device.upload(gpu.stream(), &host, state);
+  AdamRange range{.main = main, .grad = grad, .m = m, .v = v, .values = values};
+  if (packed) {
+    range.m_scales = scales[0];
+    range.v_scales = scales[1];
+  }
+  const AdamRule rule{.state = static_cast<const StepState*>(state.view().data)};
+  const double bytes = static_cast<double>(kSize) * (packed ? 4 : 24) + (on_host ? 0 : kSize * 6.0);
+  char name[64];
+  std::snprintf(name, sizeof name, "adam, %s%s", packed ? "bf16, moments in 8 bits" : "f32",
+                on_host ? " on the host" : "");
+  table.row(name, bytes, [&] { table.kernels().optim.adam(gpu.stream(), rule, {&range, 1}); });
+}
+
 void bench_loss(Gpu& gpu, Table& table, std::int64_t rows, std::int64_t vocabulary) {
   Tensor logits = gpu.noise({rows, vocabulary}), losses = gpu.empty(kF32, {rows});
   Tensor targets = gpu.empty(Dtype::kI32, {rows}), weights = gpu.empty(kF32, {rows});
@@ -163,6 +196,9 @@ void run(Gpu& gpu) {
   Table table(gpu);
   bench_optimizer(gpu, table, false);
   bench_optimizer(gpu, table, true);
+  bench_state(gpu, table, Dtype::kU8, false);
+  bench_state(gpu, table, Dtype::kU8, true);
+  bench_state(gpu, table, kF32, true);
   bench_loss(gpu, table, 16384, 50304);
   bench_loss(gpu, table, 8192, 128256);
   bench_loss(gpu, table, 6656, 151936);
