@@ -312,6 +312,14 @@ TEST_F(RunConfigTest, ExpertGridMustDivideAStage) {
   EXPECT_THAT(resolve_anew({"--dp", "2", "--ep", "2", "--dry-run"}), IsEmpty());
 }
 
+TEST_F(RunConfigTest, ExpertsNeedNoSequenceParallelAndOverlapASharedOne) {
+  EXPECT_THAT(resolve_anew({"--tp", "2", "--ep", "2", "--etp", "1", "--num-experts", "4"}),
+              IsEmpty());
+  EXPECT_EQ(run.parallel.moe_token_dispatcher, TokenDispatcher::kAllToAll);
+  EXPECT_THAT(resolve_anew({"--num-experts", "4", "--moe-shared-expert-overlap"}),
+              ElementsAre(HasSubstr("--moe-shared-expert-overlap: the model has no shared expert")));
+}
+
 TEST_F(RunConfigTest, ScheduleUnitsMustAgree) {
   EXPECT_THAT(resolve({"--lr-warmup-samples", "10", "--lr-decay-samples", "50"}),
               ElementsAre("--lr-decay-samples: 50 does not go with --train-iters; give "
