@@ -11,6 +11,7 @@
 #include "base/text.h"
 #include "data/split.h"
 #include "parallel/engine.h"
+#include "parallel/layout_text.h"
 #include "parallel/pipeline_layout.h"
 #include "tokenizer/byte_tokenizer.h"
 #include "train/upcycling.h"
@@ -180,6 +181,8 @@ void check_pipeline(const RunConfig& run, std::span<const std::int64_t> micro_ba
                     Problems& out) {
   if (run.model.num_layers < 1) return;
   append(out, pipeline_problems(run.model.num_layers, run.parallel, micro_batches));
+  append(out,
+         future_problems(run.parallel.pipeline_model_parallel_layout, run.model.mtp_num_layers));
 }
 
 // Ranks are threads of their process; a dry run starts none.

@@ -174,7 +174,7 @@ class Engine {
   PipelineLayout pipeline_;
   std::unique_ptr<Device> device_;
   Arena arena_, inputs_, host_memory_;
-  Tensor device_step_;        // StepState
+  Tensor device_step_;  // StepState
   // f64: the squares of the gradient, the loss over all tokens, that of each depth of multi-token
   // prediction.
   Tensor sums_;

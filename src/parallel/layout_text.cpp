@@ -26,13 +26,10 @@ std::string expand(std::string_view text, std::string& problem) {
     if (c == ')' && open.size() > 1) {
       item = std::move(open.back());
       open.pop_back();
-    } else if (c == 'E' || c == 't' || c == 'L' || c == '|') {
+    } else if (c == 'E' || c == 't' || c == 'm' || c == 'L' || c == '|') {
       item = c;
-    } else if (c == 'm') {
-      problem = "'m' stands for a multi-token prediction layer, and this model has none";
-      return "";
     } else {
-      problem = concat("cannot read '", text.substr(i - 1), "'; known are E t L | x*n (..)*n");
+      problem = concat("cannot read '", text.substr(i - 1), "'; known are E t m L | x*n (..)*n");
       return "";
     }
     std::size_t times = 1;
@@ -75,6 +72,10 @@ std::vector<StageRange> parse_pipeline_text(std::string_view text, std::int64_t 
   if (std::ranges::count(letters, 'L') != 1 || !letters.ends_with('L')) {
     refuse("the head and loss (L) must stand once, at the end of the last stage");
   }
+  std::size_t future = letters.find('m');
+  if (future != letters.npos && letters.find_first_not_of('m', future) + 1 < letters.size()) {
+    refuse("layers of multi-token prediction (m) must stand right before the head and loss (L)");
+  }
   std::vector<std::string> parts = split(letters, '|');
   std::vector<StageRange> stages;
   std::int64_t layer = 0;
@@ -89,6 +90,15 @@ std::vector<StageRange> parse_pipeline_text(std::string_view text, std::int64_t 
 std::int64_t layers_of_text(std::string_view text) {
   std::string problem;
   return std::ranges::count(expand(text, problem), 't');
+}
+
+std::vector<std::string> future_problems(std::string_view text, std::int64_t depths) {
+  std::string problem;
+  auto named = std::ranges::count(expand(text, problem), 'm');
+  if (named == 0 || named == depths) return {};
+  return {concat(kFlag, "'", text, "': has ", named,
+                 " layers of multi-token prediction (m) for --mtp-num-layers ", depths, "; give ",
+                 depths, ", or none: they are on the last stage")};
 }
 
 }  // namespace bev

@@ -134,8 +134,7 @@ TEST(Route, SinkhornEnds) {
     std::vector<double> numbers = skewed_logits(24);
     for (std::size_t i = 3; i < numbers.size(); i += kExperts) numbers[i] = low;
     Tensor bias = bench.tensor({kExperts}, std::vector<double>(kExperts));
-    bench.ctx.kernels.moe.sinkhorn(bench.ctx.stream,
-                                   {bench.tensor({24, kExperts}, numbers), bias});
+    bench.ctx.kernels.moe.sinkhorn(bench.ctx.stream, {bench.tensor({24, kExperts}, numbers), bias});
     EXPECT_EQ(values_of(bias).size(), static_cast<std::size_t>(kExperts));
   }
 }

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include "base/error.h"
+#include "parallel/layout_text.h"
 
 namespace bev {
 namespace {
@@ -105,7 +106,12 @@ TEST(PipelineProblems, NameTheFlagAndWhatWouldWork) {
               HasSubstr("need --pipeline-model-parallel-size above 1"));
   EXPECT_THAT(problem_of(8, pipeline(2, 3, Kind::kZeroBubbleV)), HasSubstr("zb-v has two stages"));
   EXPECT_THAT(problem_of(8, pipeline(2, 2, Kind::kZeroBubbleH1)), HasSubstr("zb-h1 has one stage"));
-  EXPECT_THAT(problem_of(4, with_text(4, "Et|t|t|tm|L")), HasSubstr("'m' stands for"));
+  EXPECT_THAT(problem_of(4, with_text(5, "Et|t|t|tm|L")), HasSubstr("(m) must stand right before"));
+  EXPECT_THAT(problem_of(4, with_text(4, "Et|t|t|mtmL")), HasSubstr("(m) must stand right before"));
+  EXPECT_THAT(counts(4, with_text(4, "Et|t|t|tm*2,L")), ElementsAre(1, 1, 1, 1));
+  EXPECT_THAT(future_problems("Et|tm*2L", 1), ElementsAre(HasSubstr("has 2 layers")));
+  EXPECT_THAT(future_problems("Et|tmL", 1), IsEmpty());
+  EXPECT_THAT(future_problems("Et|tL", 1), IsEmpty());
   EXPECT_THAT(problem_of(4, with_text(2, "Ett|tL")), HasSubstr("has 3 layers (t)"));
   EXPECT_THAT(problem_of(4, with_text(2, "tt|Ett")), HasSubstr("the embedding (E)"));
   EXPECT_THAT(problem_of(4, with_text(2, "Ett|Ltt")), HasSubstr("the head and loss (L)"));
