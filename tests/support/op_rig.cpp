@@ -5,10 +5,12 @@
 #include <cmath>
 #include <limits>
 
+#include "autograd/offload.h"
 #include "autograd/recompute.h"
 #include "backend/cpu/cpu_kernels.h"
 #include "base/error.h"
 #include "base/philox.h"
+#include "tests/support/lazy_lane.h"
 
 namespace bev::test {
 
@@ -161,7 +163,7 @@ Bench::Bench(Dtype dtype, int threads)
 }
 
 Tensor Bench::tensor(const Shape& shape, const std::vector<double>& values, Dtype dtype) {
-  Tensor out = ctx.allocate(dtype, shape, "case");
+  Tensor out = ctx.allocate(dtype, shape, "activations");
   write(out, values);
   return out;
 }
@@ -284,10 +286,19 @@ OpResult run_op(const OpCase& test, const OpValues& values, const OpRunOptions& 
   OpResult result;
   WeightWork later;
   if (options.delay_weights) bench.ctx.weight_work = &later;
+  Offloader offloader(lazy_kernels(), bench.ctx.stream, bench.arena, {1, {}, 1, 1});
   for (int repeat = 0; repeat < options.repeats; ++repeat) {
+    OffloadPass pass(&offloader);
     Tape tape;
     TapeScope scope(bench.ctx, options.backward ? &tape : nullptr);
+    if (options.offload) pass.begin_layer(bench.ctx, {0, 2, false}, {});
     Recorded recorded = run_forward(test, values, options, bench, result);
+    if (options.offload) {
+      pass.end_layer(bench.ctx, {});
+      // Memory goes when the next layer ends.
+      pass.begin_layer(bench.ctx, {1, 2, false}, {});
+      pass.end_layer(bench.ctx, {});
+    }
     if (options.backward) run_backward(options, bench, std::move(recorded), result);
   }
   later.run(bench.ctx);
@@ -393,6 +404,9 @@ void check_dtypes(const OpCase& test, const OpValues& values) {
                  "shared gradients");
     expect_equal(run_op(test, same, {.dtype = row.dtype, .delay_weights = true}), result,
                  "delayed weight gradients");
+    expect_equal(run_op(test, same, {.dtype = row.dtype, .offload = true}), result, "offload");
+    expect_equal(run_op(test, same, {.dtype = row.dtype, .delay_weights = true, .offload = true}),
+                 result, "offload and delayed weight gradients");
   }
 }
 

@@ -120,6 +120,7 @@ struct OpRunOptions {
   std::vector<bool> tracked = {};  // per input; empty: all
   std::vector<bool> trains = {};   // per parameter; empty: all
   bool delay_weights = false;      // weight gradients after the backward
+  bool offload = false;            // all that the tape keeps waits on the host
 };
 struct OpResult {
   double objective = 0;
