@@ -316,8 +316,9 @@ TEST_F(RunConfigTest, ExpertsNeedNoSequenceParallelAndOverlapASharedOne) {
   EXPECT_THAT(resolve_anew({"--tp", "2", "--ep", "2", "--etp", "1", "--num-experts", "4"}),
               IsEmpty());
   EXPECT_EQ(run.parallel.moe_token_dispatcher, TokenDispatcher::kAllToAll);
-  EXPECT_THAT(resolve_anew({"--num-experts", "4", "--moe-shared-expert-overlap"}),
-              ElementsAre(HasSubstr("--moe-shared-expert-overlap: the model has no shared expert")));
+  EXPECT_THAT(
+      resolve_anew({"--num-experts", "4", "--moe-shared-expert-overlap"}),
+      ElementsAre(HasSubstr("--moe-shared-expert-overlap: the model has no shared expert")));
 }
 
 TEST_F(RunConfigTest, ScheduleUnitsMustAgree) {
