@@ -229,6 +229,39 @@ OpCase balance_case(std::string name, RouterScore score, double aux, double z) {
   return test;
 }
 
+// An expert's bias moves the choice and not what the losses count.
+TEST(Route, LossesCountWhatTheScoresChoose) {
+  auto gradient = [](double bias, double coefficient) {
+    Bench bench(Dtype::kF64);
+    bench.step.loss_factor = 0.7;
+    Tape tape;
+    bench.ctx.tape = &tape;
+    Placement placement = batch_placement();
+    Var logits = tape.track(bench.tensor({kTokens, kExperts}, case_numbers(kTokens * kExperts, 3)),
+                            placement);
+    std::vector<double> biases(kExperts);
+    biases[5] = bias;
+    Param& param = bench.param("bias", {kExperts}, {}, biases);
+    param.trains = false;
+    RouterSpec spec;
+    spec.rule = {.topk = 3, .score = RouterScore::kSigmoid};
+    spec.expert_bias = &param;
+    spec.losses.aux = coefficient;
+    Routing routing = route(bench.ctx, logits, spec, nullptr);
+    std::vector<std::int32_t> experts = bench.ctx.download<std::int32_t>(routing.experts);
+    for (std::int64_t t = 0; bias > 0 && t < kTokens; ++t) {
+      EXPECT_EQ(experts[static_cast<std::size_t>(3 * t)], 5);
+    }
+    tape.add_gradient(bench.ctx, GradSlot(routing.probs),
+                      bench.tensor({kTokens, 3}, std::vector<double>(3 * kTokens)),
+                      placement.dual());
+    tape.backward(bench.ctx);
+    return values_of(tape.take_gradient(GradSlot(logits).id));
+  };
+  EXPECT_EQ(gradient(0, 0.3), gradient(9, 0.3));
+  EXPECT_NE(gradient(0, 0.3), gradient(0, 0.4));
+}
+
 TEST(Route, LossesOnTheChoicePassAllChecks) {
   check_op(balance_case("aux loss", RouterScore::kSoftmax, 0.3, 0));
   check_op(balance_case("aux loss of sigmoids", RouterScore::kSigmoid, 0.3, 0));
