@@ -71,7 +71,8 @@ constexpr Kernels kPhantomKernels = {
     .embedding = {kNothing, kNothing},
     .loss = {kNothing, kNothing, kNothing, kNothing, kNothing, kNothing, {}},
     .moe = {kNothing, kNothing, kNothing, kNothing, kNothing, kNothing, kNothing, kNothing,
-            kNothing, kNothing, kNothing, kNothing, kNothing, kNothing, kNothing},
+            kNothing, kNothing, kNothing, kNothing, kNothing, kNothing, kNothing, kNothing,
+            kNothing},
     .optim = {kNothing, kNothing, kNothing, kNothing, kNothing, kNothing},
     .quantize = {kNothing, kNothing, kNothing, kNothing, kNothing},
 };

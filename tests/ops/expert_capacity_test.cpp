@@ -85,7 +85,8 @@ TEST(Capacity, KeepsWhatAPlainReferenceKeeps) {
       spec.rule = {.topk = item.topk, .pre_softmax = true};
       RouterStatistics statistics{
           bench.tensor({1, 2 * item.experts + 3},
-                       std::vector<double>(static_cast<std::size_t>(2 * item.experts + 3)))};
+                       std::vector<double>(static_cast<std::size_t>(2 * item.experts + 3))),
+          {}};
       bench.ctx.routers = &statistics;
       bench.ctx.layer = 0;
       Routing all = route(bench.ctx, in, spec, &bench.layout);
