@@ -56,7 +56,7 @@ struct MoeTraining {
   double input_jitter_eps = 0.0;
   bool force_load_balancing = false;
   RouterDtype router_dtype = RouterDtype::kModel;
-  double capacity_factor = 0;      // of what an expert takes of a micro-batch; 0: all
+  double capacity_factor = 0;  // of what an expert takes of a micro-batch; 0: all
   DropPolicy drop_policy = DropPolicy::kProbs;
 
   void fields(FieldList& list);
