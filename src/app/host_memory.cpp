@@ -23,15 +23,16 @@ void check_host_memory(const RunConfig& run, const Launch& launch) {
   if (there == 0 || needed <= there) return;
   std::string cure;
   if (activations) {
-    cure += "; offload fewer layers or parts (--cpu-offloading-num-layers, --offload-modules, "
-            "--activation-offload-fraction)";
+    cure +=
+        "; offload fewer layers or parts (--cpu-offloading-num-layers, --offload-modules, "
+        "--activation-offload-fraction)";
   }
   if (state) {
-    cure += concat("; lower --optimizer-offload-fraction (now ",
-                   run.optim.optimizer_offload_fraction,
-                   "), keep moments in fewer bits (--exp-avg-dtype fp8 --exp-avg-sq-dtype fp8) or, "
-                   "with --bf16, no main parameters (--main-params-dtype bf16), or spread them over "
-                   "more ranks (--use-distributed-optimizer)");
+    cure +=
+        concat("; lower --optimizer-offload-fraction (now ", run.optim.optimizer_offload_fraction,
+               "), keep moments in fewer bits (--exp-avg-dtype fp8 --exp-avg-sq-dtype fp8) or, "
+               "with --bf16, no main parameters (--main-params-dtype bf16), or spread them over "
+               "more ranks (--use-distributed-optimizer)");
   }
   BEV_FAIL(ErrorKind::kConfig, "what is offloaded needs ", format_bytes(needed),
            " of this machine's host memory, of which ", format_bytes(there), " are free", cure);
