@@ -6,8 +6,8 @@
 
 namespace bev {
 
-// Error(kConfig) naming what is needed and what is there, where activations or the optimizer's state
-// are offloaded and the processes of this machine would not find room for them.
+// Error(kConfig) naming what is needed and what is there, where activations or optimizer state are
+// offloaded and the processes of this machine would not find room for them.
 void check_host_memory(const RunConfig& run, const Launch& launch);
 
 }  // namespace bev

@@ -29,7 +29,7 @@ struct MoeOptions {
   double bias_update_rate = 0;          // of it
   std::int64_t shared_expert_size = 0;  // 0: none
   bool shared_expert_gate = false;
-  RouterSpec router;  // its losses, noise and dtype; the rest is filled in
+  RouterSpec router;      // its losses, noise and dtype; the rest is filled in
   CapacityRule capacity;  // while training
   ExpertParallel parallel;
 };
