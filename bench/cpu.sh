@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Training speed on the CPU beside PyTorch: alternating runs, median and spread of the ratios. PyTorch comes from
 # BEV_PEER_PYTHON (a python with torch); without it only our figures are printed.
-# usage: bench/cpu.sh [PAIRS] [SECONDS] [CASE...]   a case: "gpt2-124m fp32 1 1024"
+# usage: bench/cpu.sh [PAIRS] [SECONDS] [CASE...]   a case: "gpt2-124m fp32 1 1024", and the peer's precision where it is another
 set -eu
 cd "$(dirname "$0")/.."
 . bench/pairs.sh
@@ -13,14 +13,14 @@ cases=("${@:3}")
 echo "| model | precision | batch | bevatron tok/s | PyTorch tok/s | ratio (least - most) | peak MiB | PyTorch's |"
 echo "| --- | --- | --- | --- | --- | --- | --- | --- |"
 for case in "${cases[@]}"; do
-  read -r model mode rows length <<<"$case"
+  read -r model mode rows length their_mode <<<"$case"
   ours=() theirs=() ratios=() memory=() their_memory=()
   for _ in $(seq "$pairs"); do
-    line=$(build/bench/step $case "$seconds")
+    line=$(build/bench/step "$model" "$mode" "$rows" "$length" "$seconds")
     ours+=("$(field tok_s <<<"$line")")
     memory+=("$(field rss_mib <<<"$line")")
     if [ -n "${BEV_PEER_PYTHON:-}" ]; then
-      line=$(peer cpu_torch_step.py $case "$seconds")
+      line=$(peer cpu_torch_step.py "$model" "${their_mode:-$mode}" "$rows" "$length" "$seconds")
       theirs+=("$(field tok_s <<<"$line")")
       their_memory+=("$(field rss_mib <<<"$line")")
       ratios+=("$(ratio "${ours[-1]}" "${theirs[-1]}")")
