@@ -9,7 +9,6 @@
 #include <optional>
 
 #include "app/ranks.h"
-#include "base/error.h"
 #include "base/fields.h"
 #include "base/text.h"
 #include "parallel/engine.h"

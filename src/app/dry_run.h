@@ -2,7 +2,6 @@
 // starting anything.
 #pragma once
 
-#include <cstdint>
 #include <string>
 
 #include "app/run_config.h"

@@ -175,9 +175,8 @@ int run_train(CommandConfig& config, const FieldList& fields, Options& options) 
   }
   check_host_memory(run, config.launch);
   if (speaks) check_outputs(run);
-  std::int64_t ranks_here = run.parallel.ranks * config.launch.local_processes;
   std::int64_t& jump = run.checkpoint.replication_jump;
-  if (jump == 0) jump = ranks_here;
+  if (jump == 0) jump = run.parallel.ranks * config.launch.local_processes;
   StopSignal stop;
   RunData data = std::move(replay.data);
   if (!data.replay) {

@@ -12,22 +12,12 @@ Tensor allocate_like(Context& ctx, const Tensor& x, std::int64_t rows) {
   return ctx.allocate(x.dtype(), {rows, x.shape()[1]}, "router");
 }
 
-bool cut_over_tp(const Context& ctx, const Placement& placement) {
-  return ctx.mesh.tp().size() > 1 && placement[Axis::kTp] == PlaceState::kShard0;
-}
-
 // Rows of this rank's tokens -> those of the whole micro-batch, sample after sample.
 Tensor of_micro_batch(Context& ctx, const Tensor& own, const Placement& placement,
                       const SequenceLayout& layout) {
-  Tensor rows = own;
-  if (cut_over_tp(ctx, placement)) {
-    rows = allocate_like(ctx, own, layout.tokens);
-    ctx.mesh.tp().all_gather(own, rows, "choices").wait();
-  }
-  if (ctx.mesh.cp().size() == 1) return rows;
-  std::int64_t tokens = layout.all_tokens().tokens();
-  Tensor apart = allocate_like(ctx, own, tokens), ordered = allocate_like(ctx, own, tokens);
-  ctx.mesh.cp().all_gather(rows, apart, "choices").wait();
+  Tensor apart = gather_micro_batch(ctx, own, placement, layout, "choices");
+  if (ctx.mesh.cp().size() == 1) return apart;
+  Tensor ordered = allocate_like(ctx, own, apart.shape()[0]);
   copy_into_order(ctx, layout.ring.sets, layout.all_tokens(), apart, ordered);
   return ordered;
 }

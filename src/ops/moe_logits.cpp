@@ -2,6 +2,7 @@
 // of its result.
 #include "autograd/op_scope.h"
 #include "base/error.h"
+#include "ops/converted.h"
 #include "ops/linear.h"
 #include "ops/moe.h"
 
@@ -67,14 +68,6 @@ Var random_logits(Context& ctx, const Var& logits, const SequenceLayout& layout)
 Dtype compute_dtype(const Context& ctx, RouterDtype wanted) {
   if (wanted == RouterDtype::kF64 || ctx.dtype == Dtype::kF64) return Dtype::kF64;
   return wanted == RouterDtype::kF32 ? Dtype::kF32 : ctx.dtype;
-}
-
-// The values in `dtype`, copied where they are in another.
-Tensor converted(Context& ctx, const Tensor& x, Dtype dtype, const char* tag) {
-  if (x.dtype() == dtype) return x;
-  Tensor out = ctx.allocate(dtype, x.shape(), tag);
-  ctx.kernels.elementwise.cast(ctx.stream, x, out);
-  return out;
 }
 
 WeightLease leased(Context& ctx, const Param& param, Dtype dtype) {

@@ -5,6 +5,7 @@
 
 #include "autograd/op_scope.h"
 #include "base/error.h"
+#include "ops/converted.h"
 #include "ops/moe.h"
 
 namespace bev {
@@ -190,36 +191,16 @@ struct RouteBackward {
   }
 };
 
-// The logits of all tokens of the micro-batch, in any order.
-Tensor gather_micro_batch(Context& ctx, const Var& logits, const SequenceLayout& layout) {
-  Tensor rows = logits.tensor;
-  auto gather = [&](Group& group, std::int64_t tokens) {
-    if (group.size() == 1) return;
-    Tensor all = ctx.allocate(rows.dtype(), {tokens, rows.shape()[1]}, "router");
-    group.all_gather(rows, all, "logits").wait();
-    rows = std::move(all);
-  };
-  if (cut_over_tp(logits.placement)) gather(ctx.mesh.tp(), layout.tokens);
-  if (ctx.mesh.cp().size() > 1) gather(ctx.mesh.cp(), layout.all_tokens().tokens());
-  return rows;
-}
-
 // What is added to scores for the choice; empty: nothing.
 WeightLease choice_bias(Context& ctx, const Var& logits, const RouterSpec& spec,
                         const SequenceLayout* layout) {
   if (spec.expert_bias != nullptr) return ctx.weights.use(*spec.expert_bias);
   if (!spec.sinkhorn || !ctx.training || layout == nullptr) return {};
   Tensor bias = ctx.allocate(logits.tensor.dtype(), {logits.shape()[1]}, "router");
-  ctx.kernels.moe.sinkhorn(ctx.stream, {gather_micro_batch(ctx, logits, *layout), bias});
+  ctx.kernels.moe.sinkhorn(
+      ctx.stream,
+      {gather_micro_batch(ctx, logits.tensor, logits.placement, *layout, "logits"), bias});
   return {bias, bias};
-}
-
-// Between the dtype of the logits and the one that experts work with.
-Tensor in_dtype(Context& ctx, Tensor x, Dtype dtype) {
-  if (x.empty() || x.dtype() == dtype) return x;
-  Tensor out = ctx.allocate(dtype, x.shape(), "router");
-  ctx.kernels.elementwise.cast(ctx.stream, x, out);
-  return out;
 }
 
 }  // namespace
@@ -237,15 +218,15 @@ Routing route(Context& ctx, const Var& logits, const RouterSpec& spec,
     WeightLease bias = choice_bias(ctx, logits, spec, layout);
     ctx.kernels.moe.route(ctx.stream, {logits.tensor, bias.view, out.experts, probs, spec.rule});
   }
-  out.probs = make_output(ctx, "route", in_dtype(ctx, std::move(probs), ctx.wide()),
+  out.probs = make_output(ctx, "route", converted(ctx, probs, ctx.wide(), "router"),
                           logits.placement, logits.tracked());
   if (!out.probs.tracked()) return out;
   ctx.tape->record(
       "route", ctx.layer,
       [backward = RouteBackward{spec, layout, logits.tensor, out.experts, GradSlot(logits)},
        result = GradSlot(out.probs)](Backward& back) {
-        Tensor dprobs = in_dtype(back.ctx, back.take(result), backward.logits.dtype());
-        backward.run(back, dprobs);
+        backward.run(back,
+                     converted(back.ctx, back.take(result), backward.logits.dtype(), "router"));
       });
   return out;
 }

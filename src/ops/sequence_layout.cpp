@@ -133,6 +133,20 @@ Range token_rows(const Context& ctx, const SequenceLayout& layout, const Placeme
   return shard_range(layout.tokens, ctx.mesh.tp().size(), ctx.mesh.tp().rank());
 }
 
+Tensor gather_micro_batch(Context& ctx, const Tensor& x, const Placement& placement,
+                          const SequenceLayout& layout, const char* label) {
+  Tensor rows = x;
+  auto gather = [&](Group& group, std::int64_t tokens) {
+    if (group.size() == 1) return;
+    Tensor all = ctx.allocate(rows.dtype(), {tokens, rows.shape()[1]}, "router");
+    group.all_gather(rows, all, label).wait();
+    rows = std::move(all);
+  };
+  if (placement[Axis::kTp] == PlaceState::kShard0) gather(ctx.mesh.tp(), layout.tokens);
+  if (ctx.mesh.cp().size() > 1) gather(ctx.mesh.cp(), layout.all_tokens().tokens());
+  return rows;
+}
+
 RandomRows random_rows(const Context& ctx, const SequenceLayout& layout, const Placement& x,
                        RandomUse use) {
   std::int64_t first = token_rows(ctx, layout, x).begin;

@@ -59,6 +59,11 @@ Placement batch_placement();
 // parallelism.
 Range token_rows(const Context& ctx, const SequenceLayout& layout, const Placement& x);
 
+// The rows of all ranks that share the micro-batch of x, which holds its own of a [T, ...] tensor:
+// one rank's of cp after the other's. Waits for them.
+Tensor gather_micro_batch(Context& ctx, const Tensor& x, const Placement& placement,
+                          const SequenceLayout& layout, const char* label);
+
 // Between rows of several sets, one set after the other, and the rows of all of them in order.
 void copy_into_order(Context& ctx, std::span<const TokenSet> sets, const TokenSet& together,
                      const Tensor& apart, const Tensor& ordered);
