@@ -136,7 +136,7 @@ class Engine {
   void set_reader(StateReader* reader) { reader_ = reader; }
   // Memory of batches, beside the arena.
   Arena& inputs() { return inputs_; }
-  // Memory of the host that the device reaches: what is offloaded.
+  // Memory of the host that the device reaches, for offloaded state of the optimizer.
   Arena& host_memory() { return host_memory_; }
 
  private:

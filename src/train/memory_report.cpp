@@ -2,9 +2,12 @@
 
 #include <fmt/format.h>
 
+#include <utility>
+
 namespace bev {
 
-std::string memory_text(const Arena& arena, const Arena& host, int rank, std::int64_t iterations) {
+std::string memory_text(const Arena& arena, std::span<const Arena* const> hosts, int rank,
+                        std::int64_t iterations) {
   auto megabytes = [](std::size_t bytes) { return static_cast<double>(bytes) / 1048576; };
   // The arena never gives memory back, so what is reserved is the most there was.
   std::string text = fmt::format(
@@ -18,9 +21,12 @@ std::string memory_text(const Arena& arena, const Arena& host, int rank, std::in
     }
   };
   add_tags(arena.peak_by_tag());
-  if (host.peak() == 0) return text;
-  text += "\nin host memory, at the peak:";
-  add_tags(host.peak_by_tag());
+  bool named = false;
+  for (const Arena* host : hosts) {
+    if (host == nullptr || host->peak() == 0) continue;
+    if (!std::exchange(named, true)) text += "\nin host memory, at the peak:";
+    add_tags(host->peak_by_tag());
+  }
   return text;
 }
 

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 #include <string>
 
 #include "parallel/config.h"
@@ -11,8 +12,9 @@
 
 namespace bev {
 
-// Megatron's line, then the peak by tag, and that of what lies on the host.
-std::string memory_text(const Arena& arena, const Arena& host, int rank, std::int64_t iterations);
+// Megatron's line, then the peak by tag, and those of memory on the host; null: there is none.
+std::string memory_text(const Arena& arena, std::span<const Arena* const> hosts, int rank,
+                        std::int64_t iterations);
 
 // Flags that need less memory than those given, as lines to follow an error.
 std::string memory_cures(const BatchConfig& batch, const ParallelConfig& parallel);

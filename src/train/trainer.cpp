@@ -330,8 +330,8 @@ void Trainer::report_memory(std::int64_t iteration) {
   const MeshCoordinate& at = engine_.mesh().at();
   std::int64_t interval = config_.log.log_memory_interval;
   if (interval == 0 || iteration % interval != 0 || at.dp != 0 || at.cp != 0) return;
-  log_info(memory_text(engine_.arena(), engine_.host_memory(), engine_.mesh().world().rank(),
-                       iteration));
+  const Arena* hosts[] = {&engine_.host_memory(), engine_.offloaded()};
+  log_info(memory_text(engine_.arena(), hosts, engine_.mesh().world().rank(), iteration));
 }
 
 TrainOutcome Trainer::run() {
