@@ -1,7 +1,8 @@
 // A training step on the CPU: tokens/s and GFLOP/s as one JSON line, in the form of
 // bench/peers/cpu_torch_step.py.
 //
-// usage: step MODEL MODE B T [SECONDS]   MODEL: gpt2-124m | tiny-llama; MODE: fp32 | bf16
+// usage: step MODEL MODE B T [SECONDS [MICRO_BATCHES]]   MODEL: gpt2-124m | tiny-llama; MODE: fp32
+// | bf16
 #include <fmt/format.h>
 #include <sys/resource.h>
 
@@ -48,7 +49,7 @@ double peak_memory_mib() {
 }
 
 void run(World& world, const std::string& name, const std::string& mode, std::int64_t rows,
-         std::int64_t length, double seconds) {
+         std::int64_t length, double seconds, std::int64_t micro_batches) {
   EngineOptions options;
   options.model = bench_model(name, length);
   options.dtype = mode == "bf16" ? Dtype::kBf16 : Dtype::kF32;
@@ -65,7 +66,7 @@ void run(World& world, const std::string& name, const std::string& mode, std::in
     }
     samples.push_back(window_sample(tokens));
   }
-  std::vector<MicroBatch> batches = rank_micro_batches(engine.ctx(), samples, rows);
+  std::vector<MicroBatch> batches = rank_micro_batches(engine.ctx(), samples, rows / micro_batches);
   std::int64_t iteration = 0;
   auto step = [&] { engine.train_step(batches, {++iteration, 1e-4, 0.01, 1.0, 0.0}); };
   step();
@@ -95,12 +96,15 @@ void run(World& world, const std::string& name, const std::string& mode, std::in
 
 int main(int argc, char** argv) {
   if (argc < 5) {
-    std::fputs("usage: step gpt2-124m|tiny-llama fp32|bf16 B T [SECONDS]\n", stderr);
+    std::fputs("usage: step gpt2-124m|tiny-llama fp32|bf16 B T [SECONDS [MICRO_BATCHES]]\n",
+               stderr);
     return 2;
   }
   double seconds = argc > 5 ? std::atof(argv[5]) : 10;
+  std::int64_t micro_batches = argc > 6 ? std::atoll(argv[6]) : 1;
   bev::run_thread_ranks(1, {}, [&](bev::World& world) {
-    bev::run(world, argv[1], argv[2], std::atoll(argv[3]), std::atoll(argv[4]), seconds);
+    bev::run(world, argv[1], argv[2], std::atoll(argv[3]), std::atoll(argv[4]), seconds,
+             micro_batches);
   });
   return 0;
 }

@@ -46,7 +46,7 @@ MemoryPlan memory_plan(const RunConfig& run, std::int64_t micro_batches) {
   query.seq_length = run.data.seq_length;
   query.micro_batch_size = run.batch.micro_batch_size;
   query.micro_batches = micro_batches;
-  query.logits = planned_logits(run.runtime);
+  query.device = planned_kernels(run.runtime);
   return plan_memory(query);
 }
 

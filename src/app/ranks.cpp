@@ -36,12 +36,12 @@ const Kernels& device_kernels(const RuntimeConfig& runtime) {
   return cpu_kernels();
 }
 
-LogitsRule planned_logits(const RuntimeConfig& runtime) {
-  if (runtime.device != DeviceKind::kCuda) return device_kernels(runtime).loss.logits;
+const Kernels* planned_kernels(const RuntimeConfig& runtime) {
+  if (runtime.device != DeviceKind::kCuda) return &device_kernels(runtime);
 #ifdef BEV_HAS_CUDA
-  return cuda_kernels().loss.logits;
+  return &cuda_kernels();
 #else
-  return {};
+  return nullptr;
 #endif
 }
 

@@ -11,8 +11,8 @@ namespace bev {
 
 // Kernels of the device that was asked for; Error(kConfig) when it cannot be used.
 const Kernels& device_kernels(const RuntimeConfig& runtime);
-// Logits at a time on the device that was asked for, there or not.
-LogitsRule planned_logits(const RuntimeConfig& runtime);
+// Of the device that was asked for, there or not; null where this build has none for it.
+const Kernels* planned_kernels(const RuntimeConfig& runtime);
 // CPU threads of each of `ranks` ranks of this process.
 int threads_per_rank(const RuntimeConfig& runtime, std::int64_t ranks, const Launch& launch = {});
 

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "comm/placement.h"
+#include "kernels/gemm.h"
 #include "tensor/quantized.h"
 #include "tensor/tensor.h"
 
@@ -58,6 +59,9 @@ class Weights {
  public:
   virtual ~Weights() = default;
   virtual WeightLease use(const Param& param) = 0;
+  // Where the device's form of the value, as factor b of such a product, is kept for the products
+  // to come; null where it is not. `uses`: such products in a micro-batch.
+  virtual PackedFactor* packed(const Param& param, const GemmArgs& product, std::int64_t uses) = 0;
   // The value in the 8-bit form of its recipe, by rows and, unless nothing trains, by columns.
   virtual Quantized quantized(const Param& param) = 0;
   // Of a tensor of the layer whose weight this is. For delayed scaling only.

@@ -1,10 +1,19 @@
 // Matrix products. Weights are [out, in] as in Hugging Face; activations [T, in].
 #pragma once
 
+#include <cstddef>
+
 #include "tensor/stream.h"
 #include "tensor/view.h"
 
 namespace bev {
+
+// The form in which a device multiplies b, for factors that many products share. The first of them
+// makes it, the others, which have the same op(b), read it.
+struct PackedFactor {
+  std::byte* memory = nullptr;  // packed_bytes(), 64-byte aligned
+  bool made = false;
+};
 
 // c = alpha op(a) op(b) + beta c (+ bias on every row), row-major, op transposes the 2-D view.
 // a and b have one floating dtype; c the same, or f32 under 16-bit a and b. Accumulates in f32
@@ -17,10 +26,13 @@ struct GemmArgs {
   bool transpose_a = false, transpose_b = false;
   double alpha = 1, beta = 0;
   View bias;
+  PackedFactor* packed_b = nullptr;
 };
 
 struct GemmKernels {
   void (*gemm)(const Stream&, const GemmArgs&);
+  // Of the form that packed_b would keep; 0 where such a product has none.
+  std::size_t (*packed_bytes)(const GemmArgs&);
 };
 
 }  // namespace bev

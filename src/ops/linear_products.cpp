@@ -55,6 +55,11 @@ Factor make_factor(Context& ctx, const Param& weight, Fp8Role role, const Tensor
   return out;
 }
 
+void weight_product(Context& ctx, const Param& weight, GemmArgs product, std::int64_t uses) {
+  product.packed_b = ctx.weights.packed(weight, product, uses);
+  ctx.kernels.gemm.gemm(ctx.stream, product);
+}
+
 void forward_product(Context& ctx, const Param& weight, const Param* bias, const Factor& x,
                      const View& y) {
   WeightLease b = bias ? ctx.weights.use(*bias) : WeightLease{};
@@ -64,7 +69,7 @@ void forward_product(Context& ctx, const Param& weight, const Param* bias, const
                                  {x.quantized.by_rows(), w.by_rows(), y, 0, b.view, true});
   } else {
     WeightLease w = ctx.weights.use(weight);
-    ctx.kernels.gemm.gemm(ctx.stream, {x.plain, w.view, y, false, true, 1, 0, b.view});
+    weight_product(ctx, weight, {x.plain, w.view, y, false, true, 1, 0, b.view});
   }
 }
 
@@ -75,7 +80,7 @@ void input_gradient_product(Context& ctx, const Param& weight, const Factor& dy,
                                  {dy.quantized.by_rows(), w.by_columns(), dx, 0, {}, false});
   } else {
     WeightLease w = ctx.weights.use(weight);
-    ctx.kernels.gemm.gemm(ctx.stream, {dy.plain, w.view, dx, false, false, 1, 0, {}});
+    weight_product(ctx, weight, {dy.plain, w.view, dx, false, false, 1, 0, {}});
   }
 }
 

@@ -32,6 +32,8 @@ struct FactorUse {
 Factor make_factor(Context& ctx, const Param& weight, Fp8Role role, const TensorScale& scale,
                    const Tensor& x, const FactorUse& use);
 
+// A product whose factor b is the weight, so many times in a micro-batch.
+void weight_product(Context& ctx, const Param& weight, GemmArgs product, std::int64_t uses = 1);
 // y [T, O] = x W^T (+ b).
 void forward_product(Context& ctx, const Param& weight, const Param* bias, const Factor& x,
                      const View& y);

@@ -4,6 +4,7 @@
 
 #include "autograd/op_scope.h"
 #include "base/error.h"
+#include "ops/linear_products.h"
 
 namespace bev {
 
@@ -77,11 +78,12 @@ LossResult lm_head_loss(Context& ctx, const Var& hidden, const LossTargets& targ
     std::int64_t rows =
         chunk_rows(tokens, vocabulary * static_cast<std::int64_t>(size_of(logits_dtype)),
                    spec.chunk_bytes > 0 ? spec.chunk_bytes : rule.chunk_bytes);
+    std::int64_t chunks = std::max<std::int64_t>((tokens + rows - 1) / rows, 1);
     for (std::int64_t begin = 0; begin < tokens || (begin == 0 && weight_grad); begin += rows) {
       std::int64_t end = std::min(begin + rows, tokens);
       Tensor part = hidden.tensor.rows(begin, end);
       Tensor logits = ctx.allocate(logits_dtype, {end - begin, vocabulary}, "logits");
-      ctx.kernels.gemm.gemm(ctx.stream, {part, lease.view, logits, false, true, 1, 0, {}});
+      weight_product(ctx, weight, {part, lease.view, logits, false, true, 1, 0, {}}, chunks);
       ctx.check("lm_head_loss", "logits", logits);
       LossChunk chunk{logits, targets.targets.as<std::int32_t>() + begin,
                       vocabulary_begin(ctx, weight), spec.logit_scale, spec.softcap};
@@ -94,8 +96,9 @@ LossResult lm_head_loss(Context& ctx, const Var& hidden, const LossTargets& targ
         ctx.kernels.elementwise.cast(ctx.stream, logits, dlogits);
         logits = Tensor();
       }
-      ctx.kernels.gemm.gemm(
-          ctx.stream, {dlogits, lease.view, dhidden.rows(begin, end), false, false, 1, 0, {}});
+      weight_product(ctx, weight,
+                     {dlogits, lease.view, dhidden.rows(begin, end), false, false, 1, 0, {}},
+                     chunks);
       if (weight_grad) {
         ctx.kernels.gemm.gemm(ctx.stream, {dlogits, part, sink.view, true, false, 1, beta, {}});
         beta = 1;

@@ -16,6 +16,7 @@ ParamStore::ParamStore(std::vector<Param*> params, const Mesh& mesh, Arena& aren
       gradients_(options.gradients ? make_gradient_sums(plan_, tools_) : nullptr),
       counted_gradients_(options.gradients ? counted_gradients() : std::vector<View>()),
       units_(plan_, tools_, values_),
+      packed_(plan_, tools_),
       amaxes_(plan_.params(), tools_),
       quantized_(plan_, tools_, values_, amaxes_),
       gathers_(static_cast<std::size_t>(plan_.bucket_count())) {}
@@ -67,6 +68,7 @@ void ParamStore::done(const Param& param, GradSink sink) {
 void ParamStore::begin_step(std::int64_t micro_batches) {
   gradients_->begin_step(micro_batches);
   units_.begin_step();
+  packed_.begin_step(micro_batches);
   quantized_.expire();
   amaxes_.begin_step();
 }
@@ -176,6 +178,7 @@ void ParamStore::forget_gathers() {
     works.clear();
   }
   units_.clear();
+  packed_.expire();
   quantized_.expire();
 }
 

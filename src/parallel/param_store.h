@@ -8,8 +8,8 @@
 //   optim_grads_params   part      part        part                      3
 //
 // The work is done by its parts: ShardPlan (who owns what), GradientSums (how gradients are
-// summed), UnitCache (how sharded weights are gathered for use), QuantizedWeights and AmaxHistory
-// (their 8-bit forms, and delayed scales).
+// summed), UnitCache (how sharded weights are gathered for use), PackedWeights (as products take
+// them), QuantizedWeights and AmaxHistory (their 8-bit forms, and delayed scales).
 #pragma once
 
 #include <cstdint>
@@ -20,6 +20,7 @@
 #include "optim/optimizer.h"
 #include "parallel/amax_history.h"
 #include "parallel/gradient_sums.h"
+#include "parallel/packed_weights.h"
 #include "parallel/quantized_weights.h"
 #include "parallel/shard_plan.h"
 #include "parallel/unit_cache.h"
@@ -48,6 +49,9 @@ class ParamStore final : public Weights, public Gradients {
   void initialise(std::uint64_t seed);
 
   WeightLease use(const Param& param) override;
+  PackedFactor* packed(const Param& param, const GemmArgs& product, std::int64_t uses) override {
+    return packed_.use(param, product, uses);
+  }
   Quantized quantized(const Param& param) override;
   AmaxSlot amax(const Param& param, Fp8Role role) override { return amaxes_.slot(param, role); }
   GradSink sink(const Param& param, const Placement& placement) override;
@@ -99,6 +103,7 @@ class ParamStore final : public Weights, public Gradients {
   std::unique_ptr<GradientSums> gradients_;  // none for inference
   std::vector<View> counted_gradients_;
   UnitCache units_;  // of sharded values
+  PackedWeights packed_;
   AmaxHistory amaxes_;
   QuantizedWeights quantized_;
   std::vector<std::vector<Work>> gathers_;  // of whole values, by bucket, after an update

@@ -154,7 +154,10 @@ ActivationBytes activation_bytes(const MemoryQuery& query, const PipelineLayout&
   Mesh mesh(world, shape);
   Arena arena(make_phantom_memory());
   Kernels kernels = phantom_kernels();
-  kernels.loss.logits = query.logits;
+  if (query.device != nullptr) {
+    kernels.loss.logits = query.device->loss.logits;
+    kernels.gemm.packed_bytes = query.device->gemm.packed_bytes;
+  }
   ParamStore store(params_of(stages), mesh, arena, kernels, Stream{nullptr, nullptr},
                    store_options(query.parallel, query.optim.dtypes, query.dtype, query.fp8));
   std::int64_t kept = in_use(arena) - step_bytes(arena);

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "comm/mesh.h"
-#include "kernels/loss.h"
+#include "kernels/kernels.h"
 #include "models/config.h"
 #include "models/fp8_config.h"
 #include "optim/config.h"
@@ -25,8 +25,8 @@ struct MemoryQuery {
   Fp8Config fp8;
   std::int64_t seq_length = 0;
   std::int64_t micro_batch_size = 1;
-  std::int64_t micro_batches = 1;  // of a rank in one iteration
-  LogitsRule logits;               // of the device
+  std::int64_t micro_batches = 1;   // of a rank in one iteration
+  const Kernels* device = nullptr;  // whose rules about memory count; null: none has any
 };
 
 struct RankMemory {

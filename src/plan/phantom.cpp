@@ -63,7 +63,7 @@ constexpr Kernels kPhantomKernels = {
                make_phantom_memory, kNothing, nullptr},
     .elementwise = {kNothing, kNothing, kNothing, kNothing, kNothing, kNothing, kNothing, kNothing,
                     kNothing},
-    .gemm = {kNothing},
+    .gemm = {kNothing, [](const GemmArgs&) { return std::size_t{0}; }},
     .norm = {kNothing, kNothing, kNothing, kNothing},
     .activation = {kNothing, kNothing},
     .attention = {kNothing, kNothing, kNothing, kNothing, kNothing, kNothing, kNothing},

@@ -333,6 +333,48 @@ TEST(ParamStore, AGradientPartialOverTpIsSummedOverTp) {
   }
 }
 
+// Where a product may keep its form of a weight: not what would be used once, and anew after each
+// change of the values.
+TEST(ParamStore, PackedWeightsLastUntilTheValuesChange) {
+  run_thread_ranks(1, {20.0}, [](World& world) {
+    ThreadPool pool(1);
+    Arena arena(make_host_memory());
+    Mesh mesh(world, MeshShape());
+    Param weight = make("weight", {40, 24});
+    StoreOptions options;
+    options.dtype = Dtype::kBf16;
+    ParamStore store({&weight}, mesh, arena, cpu_kernels(), Stream{&pool, nullptr}, options);
+    store.initialise(7);
+    Tensor x(arena, Dtype::kBf16, {64, 24}, "test"), y(arena, Dtype::kBf16, {64, 40}, "test");
+    cpu_kernels().elementwise.fill(Stream{&pool, nullptr}, x, 1);
+    auto packed = [&](std::int64_t uses) {
+      return store.packed(weight, {x, store.use(weight).view, y, false, true, 1, 0, {}}, uses);
+    };
+    auto multiply = [&] {
+      GemmArgs product{x, store.use(weight).view, y, false, true, 1, 0, {}};
+      product.packed_b = packed(1);
+      cpu_kernels().gemm.gemm(Stream{&pool, nullptr}, product);
+      return static_cast<double>(y.as<Bf16>()[0]);
+    };
+    store.begin_step(1);
+    EXPECT_EQ(packed(1), nullptr);
+    EXPECT_NE(packed(3), nullptr);
+    store.begin_step(2);
+    multiply();
+    ASSERT_NE(packed(1), nullptr);
+    EXPECT_TRUE(packed(1)->made);
+    Tensor ones(arena, Dtype::kBf16, {40, 24}, "test");
+    cpu_kernels().elementwise.fill(Stream{&pool, nullptr}, ones, 1);
+    store.set_local_value(weight, ones);
+    EXPECT_FALSE(packed(1)->made);
+    EXPECT_EQ(multiply(), 24);
+    store.begin_step(2);
+    EXPECT_TRUE(packed(1)->made) << "the values are the same";
+    store.gather_values();
+    EXPECT_FALSE(packed(1)->made);
+  });
+}
+
 TEST(ParamStore, MistakesAreErrors) {
   run_ranks({{}, ShardingStrategy::kNoShard, 100}, [](Rank& rank) {
     const Param& scale = rank.params[2];

@@ -27,6 +27,7 @@ class MemoryStore final : public Weights, public Gradients {
   void add(Param& param, const Mesh& mesh, Dtype dtype, const std::vector<double>& local);
 
   WeightLease use(const Param& param) override;
+  PackedFactor* packed(const Param&, const GemmArgs&, std::int64_t) override { return nullptr; }
   Quantized quantized(const Param& param) override;
   AmaxSlot amax(const Param& param, Fp8Role role) override;
   GradSink sink(const Param& param, const Placement& placement) override;

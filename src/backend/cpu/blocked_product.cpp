@@ -57,7 +57,23 @@ Range part_of(std::int64_t total, std::int64_t size, std::int64_t begin) {
   return {begin, std::min(size, total - begin)};
 }
 
-// An operand and the packed form of its block [depth block][panel][step].
+// The block of op(b) that is packed at a time; it depends on b alone.
+struct BlockOfB {
+  std::int64_t items = 0, depth = 0;
+};
+
+BlockOfB block_of_b(const TileEngine& engine, const Product& p) {
+  return {.items = even_part(p.n, kBlockColumns, engine.b_panels * kPanelItems),
+          .depth = even_part(p.k, kBlockDepth, kDepthStep)};
+}
+
+// Bytes of the packed form of a block: [depth of an engine's block][panel][step].
+std::int64_t block_bytes(const TileEngine& engine, std::int64_t items, std::int64_t depth) {
+  return ceil_div(depth, engine.block_steps * kDepthStep) * ceil_div(items, kPanelItems) *
+         engine.block_steps * engine.step_bytes;
+}
+
+// An operand and the packed form of one of its blocks.
 struct Operand {
   const std::byte* data = nullptr;
   std::int64_t item_step = 0, depth_step = 0;  // bytes
@@ -78,9 +94,6 @@ class Driver {
   void run();
 
  private:
-  std::int64_t packed_bytes(std::int64_t items) const {
-    return ceil_div(block_depth_, step_depth()) * ceil_div(items, kPanelItems) * panel_bytes();
-  }
   // Depth of the panels that are multiplied at a time.
   std::int64_t step_depth() const { return engine_.block_steps * kDepthStep; }
   std::int64_t panel_bytes() const { return engine_.block_steps * engine_.step_bytes; }
@@ -91,6 +104,7 @@ class Driver {
 
   std::int64_t most_sums() const;
   void pack(const Range& rows, const Range& columns, const Range& depth);
+  void seek_kept_b(const Range& columns, const Range& depth);
   void pack_panels(const Operand& operand, std::int64_t first) const;
   void multiply(const Range& rows, const Range& columns, const Range& depth);
   void sum_area(const Area& area, const Range& depth, float* sums, std::int64_t stride) const;
@@ -100,7 +114,7 @@ class Driver {
   const BlockedProduct& args_;
   const void* body_;
   FinishArea finish_;
-  std::int64_t block_depth_ = 0;
+  std::int64_t block_depth_ = 0, b_bytes_ = 0;
   Operand a_, b_;
   float* sums_ = nullptr;  // an area's lie together
 };
@@ -118,13 +132,15 @@ Driver::Driver(ThreadPool& pool, const TileEngine& engine, const BlockedProduct&
   b_ = {.data = static_cast<const std::byte*>(args.b),
         .item_step = (p.transpose_b ? p.ldb : 1) * bytes,
         .depth_step = (p.transpose_b ? 1 : p.ldb) * bytes,
-        .block_items = even_part(p.n, kBlockColumns, engine.b_panels * kPanelItems),
+        .block_items = block_of_b(engine, p).items,
         .pack = engine.pack_b};
-  block_depth_ = even_part(p.k, kBlockDepth, kDepthStep);
-  const std::int64_t a_bytes = packed_bytes(a_.block_items), b_bytes = packed_bytes(b_.block_items);
-  a_.packed = pool.scratch(static_cast<std::size_t>(a_bytes + b_bytes + most_sums() * 4));
+  block_depth_ = block_of_b(engine, p).depth;
+  const std::int64_t a_bytes = block_bytes(engine, a_.block_items, block_depth_);
+  b_bytes_ = block_bytes(engine, b_.block_items, block_depth_);
+  const std::int64_t here = args.packed_b == nullptr ? b_bytes_ : 0;
+  a_.packed = pool.scratch(static_cast<std::size_t>(a_bytes + here + most_sums() * 4));
   b_.packed = a_.packed + a_bytes;
-  sums_ = reinterpret_cast<float*>(b_.packed + b_bytes);
+  sums_ = reinterpret_cast<float*>(b_.packed + here);
 }
 
 // Floats that the sums of any block need: of whole ones, and of what is left at the edges.
@@ -154,17 +170,29 @@ void Driver::run() {
       }
     }
   }
+  if (args_.packed_b != nullptr) args_.packed_b->made = true;
+}
+
+// Where all of op(b) is kept: goes to this block of it.
+void Driver::seek_kept_b(const Range& columns, const Range& depth) {
+  const std::int64_t depths = ceil_div(args_.product.k, block_depth_);
+  const std::int64_t number = columns.begin / b_.block_items * depths + depth.begin / block_depth_;
+  b_.packed = args_.packed_b->memory + number * b_bytes_;
 }
 
 // What is packed already stays.
 void Driver::pack(const Range& rows, const Range& columns, const Range& depth) {
+  const bool keeps = args_.packed_b != nullptr;
+  if (keeps) seek_kept_b(columns, depth);
+  // The first rows of op(a) pack it for those that follow.
+  const bool has_b = keeps && (args_.packed_b->made || rows.begin > 0);
   const auto pieces = [&](Operand& operand, const Range& items) {
     if (operand.holds(items, depth)) return std::int64_t{0};
     operand.items = items;
     operand.depth = depth;
     return ceil_div(items.count, kPackedPanels * kPanelItems);
   };
-  const std::int64_t of_a = pieces(a_, rows), of_b = pieces(b_, columns);
+  const std::int64_t of_a = pieces(a_, rows), of_b = has_b ? 0 : pieces(b_, columns);
   pool_.run(of_a + of_b, [&](std::int64_t piece) {
     if (piece < of_a) return pack_panels(a_, piece * kPackedPanels);
     pack_panels(b_, (piece - of_a) * kPackedPanels);
@@ -228,6 +256,13 @@ void Driver::sum_area(const Area& area, const Range& depth, float* sums,
   engine_.end();
 }
 }  // namespace
+
+std::size_t packed_bytes(const TileEngine& engine, const Product& product) {
+  const BlockOfB block = block_of_b(engine, product);
+  return static_cast<std::size_t>(ceil_div(product.n, block.items) *
+                                  ceil_div(product.k, block.depth) *
+                                  block_bytes(engine, block.items, block.depth));
+}
 
 void blocked_product(ThreadPool& pool, const TileEngine& engine, const BlockedProduct& product,
                      const void* body, FinishArea finish) {

@@ -5,6 +5,7 @@
 #include "backend/cpu/product.h"
 #include "backend/cpu/tile_engine.h"
 #include "base/thread_pool.h"
+#include "kernels/gemm.h"
 
 namespace bev::cpu {
 
@@ -12,7 +13,11 @@ struct BlockedProduct {
   Product product;  // k at least 1
   const void *a = nullptr, *b = nullptr;
   std::int64_t element_bytes = 0;
+  PackedFactor* packed_b = nullptr;
 };
+
+// Of all panels of op(b).
+std::size_t packed_bytes(const TileEngine& engine, const Product& product);
 
 using FinishArea = void (*)(const void* body, const Area& area, const float* sums,
                             std::int64_t stride);

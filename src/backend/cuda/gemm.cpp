@@ -162,7 +162,9 @@ void gemm(const Stream& stream, const GemmArgs& args) {
 
 }  // namespace
 
-GemmKernels cuda_gemm_kernels() { return {.gemm = gemm}; }
+GemmKernels cuda_gemm_kernels() {
+  return {.gemm = gemm, .packed_bytes = [](const GemmArgs&) { return std::size_t{0}; }};
+}
 
 void cuda_scaled_product(const Stream& stream, const ScaledProductArgs& args) {
   if (is_emulated(args.a.block)) {

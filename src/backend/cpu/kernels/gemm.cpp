@@ -101,7 +101,11 @@ const TileEngine& engine_of() {
 template <class T, class C>
 void gemm_blocked(const Stream& stream, const Gemm& gemm) {
   blocked_product(*stream.pool, engine_of<T>(),
-                  {.product = gemm.product, .a = gemm.a, .b = gemm.b, .element_bytes = sizeof(T)},
+                  {.product = gemm.product,
+                   .a = gemm.a,
+                   .b = gemm.b,
+                   .element_bytes = sizeof(T),
+                   .packed_b = gemm.packed_b},
                   [&](const Area& area, const float* sums, std::int64_t stride) {
                     C* c = static_cast<C*>(gemm.c) + area.row * gemm.product.ldc + area.column;
                     for (std::int64_t row = 0; row < area.rows; ++row) {
@@ -123,12 +127,14 @@ void gemm_empty(const Stream& stream, const Gemm& gemm) {
   });
 }
 
+bool has_few_rows(const Product& p) { return p.m <= kFewRows && p.transpose_b; }
+
 template <class T, class C>
 void gemm_typed(const Stream& stream, const Gemm& gemm) {
   const Product& p = gemm.product;
   if (p.m == 0 || p.n == 0) return;
   if (p.k == 0) return gemm_empty<T, C>(stream, gemm);
-  if (p.m <= kFewRows && p.transpose_b) return gemm_few_rows<T, C>(stream, gemm);
+  if (has_few_rows(p)) return gemm_few_rows<T, C>(stream, gemm);
   if constexpr (sizeof(T) == 2) {
     gemm_blocked<T, C>(stream, gemm);
   } else {
@@ -171,7 +177,8 @@ Gemm checked(const GemmArgs& args) {
           .a = a.data,
           .b = b.data,
           .bias = args.bias.data,
-          .c = c.data};
+          .c = c.data,
+          .packed_b = args.packed_b};
 }
 
 void gemm_any(const Stream& stream, const GemmArgs& args) {
@@ -184,8 +191,21 @@ void gemm_any(const Stream& stream, const GemmArgs& args) {
     gemm_typed<T, T>(stream, gemm);
   });
 }
+
+std::size_t packed_bytes_any(const GemmArgs& args) {
+  const Product product = checked(args).product;
+  if (product.k == 0 || has_few_rows(product)) return 0;
+  return visit_float(args.b.dtype, [&](auto type) -> std::size_t {
+    using T = decltype(type);
+    if constexpr (sizeof(T) == 2) {
+      return packed_bytes(engine_of<T>(), product);
+    } else {
+      return 0;
+    }
+  });
+}
 }  // namespace
 
-GemmKernels gemm_kernels() { return {.gemm = gemm_any}; }
+GemmKernels gemm_kernels() { return {.gemm = gemm_any, .packed_bytes = packed_bytes_any}; }
 
 }  // namespace bev::cpu::BEV_CPU_LEVEL

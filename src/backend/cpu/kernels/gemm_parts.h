@@ -6,6 +6,7 @@
 #include "backend/cpu/kernels/math.h"
 #include "backend/cpu/onednn.h"
 #include "backend/cpu/product.h"
+#include "kernels/gemm.h"
 #include "tensor/stream.h"
 
 namespace bev::cpu::BEV_CPU_LEVEL {
@@ -16,6 +17,7 @@ struct Gemm {
   double alpha = 1, beta = 0;
   const void *a = nullptr, *b = nullptr, *bias = nullptr;
   void* c = nullptr;
+  PackedFactor* packed_b = nullptr;
 };
 
 // Address of op(a)[row, k] and op(b)[k, column].

@@ -19,17 +19,17 @@ constexpr int kLanes = kVectorLanes<float>, kPanelVectors = kItems / kLanes;
 
 // kItems x kItems elements, item by item, become f32 depth by depth.
 template <class T>
-BEV_INLINE void pack_square(const T* from, std::int64_t step, float* to) {
-#pragma GCC unroll 2
-  for (int half = 0; half < kItems; half += 8) {
-#pragma GCC unroll 2
-    for (int k = 0; k < kItems; k += 8) {
+BEV_INLINE void pack_square(const T* __restrict from, std::int64_t step, float* __restrict to) {
+  constexpr int kSide = 8;
+  for (int half = 0; half < kItems; half += kSide) {
+    for (int k = 0; k < kItems; k += kSide) {
+      float square[kSide][kSide];
+      for (int i = 0; i < kSide; ++i) {
+        for (int j = 0; j < kSide; ++j) square[i][j] = widen(from[(half + i) * step + k + j]);
+      }
+      for (int j = 0; j < kSide; ++j) {
 #pragma GCC unroll 8
-      for (int j = 0; j < 8; ++j) {
-#pragma GCC unroll 8
-        for (int i = 0; i < 8; ++i) {
-          to[(k + j) * kItems + half + i] = widen(from[(half + i) * step + k + j]);
-        }
+        for (int i = 0; i < kSide; ++i) to[(k + j) * kItems + half + i] = square[i][j];
       }
     }
   }
