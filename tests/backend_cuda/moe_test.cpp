@@ -270,55 +270,6 @@ TEST_F(CudaMoe, RowsAreSortedGatheredAndSummedAsOnTheCpu) {
   }
 }
 
-struct GroupedCase {
-  std::vector<std::int32_t> counts;  // rows of each expert
-  std::int64_t unused, in, out;
-};
-
-TEST_F(CudaMoe, GroupedProductsMatchTheCpu) {
-  const std::vector<GroupedCase> cases = {{{3, 0, 1}, 0, 7, 5},
-                                          {{0, 0, 0, 0}, 3, 16, 8},
-                                          {{129, 1, 0, 200}, 5, 72, 136},
-                                          {{0, 0, 640}, 0, 256, 64},
-                                          {{17, 64, 128, 63}, 130, 128, 200},
-                                          {{1, 1, 1, 1, 1}, 0, 512, 24},
-                                          {{300}, 1, 40, 384},
-                                          {std::vector<std::int32_t>(70, 9), 0, 64, 96}};
-  for (const GroupedCase& item : cases) {
-    for (Dtype dtype : kModelDtypes) {
-      for (bool wide : {false, true}) {
-        SCOPED_TRACE(concat(item.counts.size(), " experts ", item.in, " x ", item.out, " ",
-                            name_of(dtype), wide ? " into f32" : ""));
-        auto experts = static_cast<std::int64_t>(item.counts.size());
-        std::vector<std::int32_t> starts = {0};
-        for (std::int32_t count : item.counts) starts.push_back(starts.back() + count);
-        const std::int64_t total = starts.back() + item.unused;
-        Twin offsets = words(starts), bias = random(dtype, {experts, item.out});
-        Twin x = random(dtype, {total, item.in}), w = random(dtype, {experts, item.out, item.in});
-        Twin y = poisoned(dtype, {total, item.out}), dy = random(dtype, {total, item.out});
-        Twin dx = poisoned(dtype, {total, item.in});
-        const Dtype gradient = wide ? Dtype::kF32 : dtype;
-        Twin dw = random(gradient, {experts, item.out, item.in});
-        Twin fresh = poisoned(gradient, {experts, item.out, item.in});
-        Twin dbias = poisoned(gradient, {experts, item.out});
-        auto run = [&](const Kernels& kernels, const Stream& stream, Tensor Twin::*side) {
-          const auto* at = (offsets.*side).as<std::int32_t>();
-          kernels.moe.grouped(stream, {x.*side, w.*side, y.*side, bias.*side, at, 0});
-          kernels.moe.grouped_input(stream, {dx.*side, w.*side, dy.*side, {}, at, 0});
-          kernels.moe.grouped_weight(stream, {x.*side, dw.*side, dy.*side, {}, at, 0.5});
-          kernels.moe.grouped_weight(stream, {x.*side, fresh.*side, dy.*side, {}, at, 0});
-          kernels.moe.grouped_weight(stream, {{}, {}, dy.*side, dbias.*side, at, 0});
-        };
-        run(cpu(), cpu_stream(), &Twin::exact);
-        run(cuda(), cuda_stream(), &Twin::device);
-        for (const Twin& result : {y, dx}) EXPECT_LT(error(result), tolerance(dtype));
-        for (const Twin& result : {dw, fresh, dbias})
-          EXPECT_LT(error(result), 2 * tolerance(gradient));
-      }
-    }
-  }
-}
-
 TEST_F(CudaMoe, ChoicesAreSpreadAndPickedAsOnTheCpu) {
   for (Dtype dtype : kModelDtypes) {
     Twin chosen = choices(45, 37, 5), probs = random(Dtype::kF32, {45, 5});

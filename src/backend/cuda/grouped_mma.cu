@@ -261,30 +261,21 @@ void visit_narrow(Dtype dtype, const F& f) {
 }  // namespace
 
 bool grouped_mma_serves(const GroupedArgs& args) {
-  const View& x = args.x;
-  auto whole = [](const View& view) {
-    return view.empty() || (reinterpret_cast<std::uintptr_t>(view.data) % 16 == 0 &&
-                            view.shape[view.shape.ndim() - 1] % 8 == 0);
-  };
-  return size_of(x.dtype) == 2 && args.y.dtype == x.dtype && whole(x) && whole(args.y) &&
-         whole(args.w) && whole(args.bias) &&
-         (args.w.dtype == x.dtype || args.w.dtype == Dtype::kF32) &&
-         most_tiles(x.shape[0], args.w.shape[0], kSize) < 65536;
+  return most_tiles(args.x.shape[0], args.w.shape[0], kSize) < 65536;
 }
 
-void grouped_mma(const Stream& stream, const GroupedArgs& args) {
-  visit_narrow(args.x.dtype, [&](auto type) { run_product<decltype(type), false>(stream, args); });
-}
-
-void grouped_input_mma(const Stream& stream, const GroupedArgs& args) {
-  visit_narrow(args.x.dtype, [&](auto type) { run_product<decltype(type), true>(stream, args); });
-}
-
-void grouped_weight_mma(const Stream& stream, const GroupedArgs& args) {
+void grouped_mma(const Stream& stream, const GroupedArgs& args, GroupedProduct product) {
   visit_narrow(args.x.dtype, [&](auto type) {
     using T = decltype(type);
-    if (args.w.dtype == Dtype::kF32) return run_weight<T, float>(stream, args);
-    run_weight<T, T>(stream, args);
+    switch (product) {
+      case GroupedProduct::kOutput:
+        return run_product<T, false>(stream, args);
+      case GroupedProduct::kInput:
+        return run_product<T, true>(stream, args);
+      case GroupedProduct::kWeight:
+        if (args.w.dtype == Dtype::kF32) return run_weight<T, float>(stream, args);
+        return run_weight<T, T>(stream, args);
+    }
   });
 }
 

@@ -160,25 +160,18 @@ void visit_gradient(const View& gradient, const F& f) {
 
 }  // namespace
 
-void grouped_plain(const Stream& stream, const GroupedArgs& args) {
-  visit_value(args.x.dtype, [&](auto type) {
+void grouped_plain(const Stream& stream, const GroupedArgs& args, GroupedProduct product) {
+  visit_value(args.y.dtype, [&](auto type) {
     using T = decltype(type);
-    launch_grouped<T, true>(stream, row_product<T>(args, false));
-  });
-}
-
-void grouped_input_plain(const Stream& stream, const GroupedArgs& args) {
-  visit_value(args.x.dtype, [&](auto type) {
-    using T = decltype(type);
-    launch_grouped<T, false>(stream, row_product<T>(args, true));
-  });
-}
-
-void grouped_weight_plain(const Stream& stream, const GroupedArgs& args) {
-  visit_value(args.x.dtype, [&](auto type) {
-    using T = decltype(type);
-    visit_gradient<T>(args.w,
-                      [&](auto gradient) { launch_weight<T, decltype(gradient)>(stream, args); });
+    switch (product) {
+      case GroupedProduct::kOutput:
+        return launch_grouped<T, true>(stream, row_product<T>(args, false));
+      case GroupedProduct::kInput:
+        return launch_grouped<T, false>(stream, row_product<T>(args, true));
+      case GroupedProduct::kWeight:
+        return visit_gradient<T>(
+            args.w, [&](auto gradient) { launch_weight<T, decltype(gradient)>(stream, args); });
+    }
   });
 }
 

@@ -69,22 +69,50 @@ void sort_rows(const Stream& stream, const SortRowsArgs& args) {
   check_launch("sort_rows");
 }
 
+// A thread takes so many rows, or choices of a token, all read before the first is used: enough
+// bytes in flight to reach the memory's bandwidth.
+constexpr int kRowsInFlight = 4;
+
+// Rows a block begins with, of those in flight.
+__device__ std::int64_t first_of_rows() { return first_row() * kRowsInFlight; }
+__device__ std::int64_t step_of_rows() { return row_step() * kRowsInFlight; }
+RowGrid grid_of_rows(std::int64_t rows, std::int64_t packs) {
+  return row_grid(ceil_div(rows, kRowsInFlight), packs);
+}
+
+// Past the cache, which is left to what is read again.
+template <class T, int N>
+__device__ void store_once(const Pack<T, N>& pack, T* to) {
+  using Word = typename Pack<T, N>::Word;
+#pragma unroll
+  for (int w = 0; w < Pack<T, N>::kWords; ++w) {
+    __stcs(reinterpret_cast<Word*>(to) + w, reinterpret_cast<const Word*>(pack.items)[w]);
+  }
+}
+
 template <class T, int N>
 __global__ void __launch_bounds__(kThreads)
     gather_kernel(const T* x, T* out, const std::int32_t* order, std::int64_t rows,
                   std::int64_t columns, int topk) {
   const std::int64_t column = own_pack() * N;
   if (column >= columns) return;
-  for (std::int64_t r = first_row(); r < rows; r += row_step()) {
-    Pack<T, N> pack;
-    const int slot = order[r];
-    if (slot >= 0) {
-      pack.load(x + slot / topk * columns + column);
-    } else {
+  for (std::int64_t first = first_of_rows(); first < rows; first += step_of_rows()) {
+    const int count = static_cast<int>(min(rows - first, std::int64_t{kRowsInFlight}));
+    Pack<T, N> packs[kRowsInFlight];
 #pragma unroll
-      for (int i = 0; i < N; ++i) pack.set(i, 0);
+    for (int k = 0; k < kRowsInFlight; ++k) {
+      const int slot = k < count ? order[first + k] : -1;
+      if (slot >= 0) {
+        packs[k].load(x + slot / topk * columns + column);
+      } else {
+#pragma unroll
+        for (int i = 0; i < N; ++i) packs[k].set(i, 0);
+      }
     }
-    pack.store(out + r * columns + column);
+#pragma unroll
+    for (int k = 0; k < kRowsInFlight; ++k) {
+      if (k < count) store_once(packs[k], out + (first + k) * columns + column);
+    }
   }
 }
 
@@ -101,7 +129,7 @@ void gather_rows(const Stream& stream, const GatherRowsArgs& args) {
     T* out = static_cast<T*>(args.rows.data);
     by_pack<T>(aligned(x, out), columns, [&](auto pack) {
       constexpr int N = decltype(pack)::value;
-      const RowGrid grid = row_grid(rows, columns / N);
+      const RowGrid grid = grid_of_rows(rows, columns / N);
       gather_kernel<T, N><<<grid.blocks, grid.threads, 0, queue_of(stream).stream()>>>(
           x, out, args.order, rows, columns, static_cast<int>(args.topk));
     });
@@ -117,13 +145,21 @@ __global__ void __launch_bounds__(kThreads)
   if (column >= columns) return;
   for (std::int64_t t = first_row(); t < tokens; t += row_step()) {
     float sums[N] = {};
-    for (int j = 0; j < topk; ++j) {
-      const std::int64_t row = place[t * topk + j];
-      if (row < 0) continue;
-      Pack<T, N> pack;
-      pack.load(rows + row * columns + column);
+    for (int first = 0; first < topk; first += kRowsInFlight) {
+      Pack<T, N> packs[kRowsInFlight];
+      bool there[kRowsInFlight];
 #pragma unroll
-      for (int i = 0; i < N; ++i) sums[i] += pack[i];
+      for (int k = 0; k < kRowsInFlight; ++k) {
+        const std::int64_t row = first + k < topk ? place[t * topk + first + k] : -1;
+        there[k] = row >= 0;
+        if (there[k]) packs[k].load(rows + row * columns + column);
+      }
+#pragma unroll
+      for (int k = 0; k < kRowsInFlight; ++k) {
+        if (!there[k]) continue;
+#pragma unroll
+        for (int i = 0; i < N; ++i) sums[i] += packs[k][i];
+      }
     }
     Pack<T, N> out;
 #pragma unroll
@@ -156,13 +192,25 @@ __global__ void __launch_bounds__(kThreads)
                  std::int64_t columns) {
   const std::int64_t column = own_pack() * N;
   if (column >= columns) return;
-  for (std::int64_t r = first_row(); r < rows; r += row_step()) {
-    const int slot = order[r];
-    Pack<T, N> pack;
-    pack.load(x + r * columns + column);
+  for (std::int64_t first = first_of_rows(); first < rows; first += step_of_rows()) {
+    const int count = static_cast<int>(min(rows - first, std::int64_t{kRowsInFlight}));
+    Pack<T, N> packs[kRowsInFlight];
+    int slots[kRowsInFlight];
+    float weights[kRowsInFlight];
 #pragma unroll
-    for (int i = 0; i < N; ++i) pack.set(i, slot < 0 ? 0.0f : probs[slot] * pack[i]);
-    pack.store(y + r * columns + column);
+    for (int k = 0; k < kRowsInFlight; ++k) slots[k] = k < count ? order[first + k] : -1;
+#pragma unroll
+    for (int k = 0; k < kRowsInFlight; ++k) {
+      if (slots[k] < 0) continue;
+      weights[k] = probs[slots[k]];
+      packs[k].load(x + (first + k) * columns + column);
+    }
+#pragma unroll
+    for (int k = 0; k < kRowsInFlight; ++k) {
+#pragma unroll
+      for (int i = 0; i < N; ++i) packs[k].set(i, slots[k] < 0 ? 0.0f : weights[k] * packs[k][i]);
+      if (k < count) packs[k].store(y + (first + k) * columns + column);
+    }
   }
 }
 
@@ -175,7 +223,7 @@ void weigh_rows(const Stream& stream, const WeighRowsArgs& args) {
     T* y = address<T>(args.y);
     by_pack<T>(aligned(x, y), columns, [&](auto pack) {
       constexpr int N = decltype(pack)::value;
-      const RowGrid grid = row_grid(rows, columns / N);
+      const RowGrid grid = grid_of_rows(rows, columns / N);
       weigh_kernel<T, N><<<grid.blocks, grid.threads, 0, queue_of(stream).stream()>>>(
           x, y, address<float>(args.probs), args.order, rows, columns);
     });
@@ -238,15 +286,14 @@ void weigh_rows_backward(const Stream& stream, const WeighRowsBackwardArgs& args
 }
 
 void grouped(const Stream& stream, const GroupedArgs& args) {
-  (grouped_mma_serves(args) ? grouped_mma : grouped_plain)(stream, args);
+  grouped_product(stream, args, GroupedProduct::kOutput);
 }
 void grouped_input(const Stream& stream, const GroupedArgs& args) {
-  (grouped_mma_serves(args) ? grouped_input_mma : grouped_input_plain)(stream, args);
+  grouped_product(stream, args, GroupedProduct::kInput);
 }
 void grouped_weight(const Stream& stream, const GroupedArgs& args) {
   if (!args.bias.empty()) grouped_bias(stream, args);
-  if (args.w.empty()) return;
-  (grouped_mma_serves(args) ? grouped_weight_mma : grouped_weight_plain)(stream, args);
+  if (!args.w.empty()) grouped_product(stream, args, GroupedProduct::kWeight);
 }
 
 }  // namespace

@@ -19,16 +19,20 @@ void pick(const Stream& stream, const ChoiceArgs& args);
 void limit(const Stream& stream, const LimitArgs& args);
 void dispatch(const Stream& stream, const DispatchArgs& args);
 
+// y = x w^T, x = y w, w = y^T x.
+enum class GroupedProduct : std::uint8_t { kOutput, kInput, kWeight };
+// grouped.cpp: by the fastest way that serves.
+void grouped_product(const Stream& stream, const GroupedArgs& args, GroupedProduct product);
 // grouped_plain.cu: any dtype and size.
-void grouped_plain(const Stream& stream, const GroupedArgs& args);
-void grouped_input_plain(const Stream& stream, const GroupedArgs& args);
-void grouped_weight_plain(const Stream& stream, const GroupedArgs& args);
-// grouped_mma.cu: 16-bit numbers whose rows are whole 16-byte words.
-bool grouped_mma_serves(const GroupedArgs& args);
-void grouped_mma(const Stream& stream, const GroupedArgs& args);
-void grouped_input_mma(const Stream& stream, const GroupedArgs& args);
-void grouped_weight_mma(const Stream& stream, const GroupedArgs& args);
+void grouped_plain(const Stream& stream, const GroupedArgs& args, GroupedProduct product);
 // The sums of each expert's rows of y, for its bias.
 void grouped_bias(const Stream& stream, const GroupedArgs& args);
+// grouped_mma.cu: 16-bit numbers whose rows are whole 16-byte words.
+bool grouped_mma_serves(const GroupedArgs& args);
+void grouped_mma(const Stream& stream, const GroupedArgs& args, GroupedProduct product);
+// grouped_wgmma.cuh: the same on Hopper, where the program has code for sm_90a.
+bool has_wgmma();
+void grouped_wgmma_bf16(const Stream& stream, const GroupedArgs& args, GroupedProduct product);
+void grouped_wgmma_f16(const Stream& stream, const GroupedArgs& args, GroupedProduct product);
 
 }  // namespace bev::cuda

@@ -1,0 +1,40 @@
+// Which kernels make a grouped product.
+#include "backend/cuda/grouped_maps.h"
+#include "backend/cuda/moe_parts.h"
+
+namespace bev::cuda {
+
+namespace {
+
+// 16-bit numbers whose rows are whole 16-byte words, as tensor cores and copies want them.
+bool has_whole_words(const GroupedArgs& args) {
+  auto whole = [](const View& view) {
+    return view.empty() || (reinterpret_cast<std::uintptr_t>(view.data) % 16 == 0 &&
+                            view.shape[view.shape.ndim() - 1] % 8 == 0);
+  };
+  const Dtype dtype = args.x.dtype;
+  return size_of(dtype) == 2 && args.y.dtype == dtype &&
+         (args.w.dtype == dtype || args.w.dtype == Dtype::kF32) && whole(args.x) && whole(args.y) &&
+         whole(args.w) && whole(args.bias);
+}
+
+// With fewer rows an expert, reading weights takes the time, and smaller tiles spread them better.
+constexpr std::int64_t kLeastRows = 16;
+
+bool wgmma_serves(const GroupedArgs& args) {
+  return args.x.shape[0] >= kLeastRows * args.w.shape[0] && has_wgmma() && has_tensor_maps();
+}
+
+}  // namespace
+
+void grouped_product(const Stream& stream, const GroupedArgs& args, GroupedProduct product) {
+  if (args.x.shape[0] == 0 && product != GroupedProduct::kWeight) return;
+  if (!has_whole_words(args)) return grouped_plain(stream, args, product);
+  if (wgmma_serves(args)) {
+    auto* run = args.x.dtype == Dtype::kBf16 ? grouped_wgmma_bf16 : grouped_wgmma_f16;
+    return run(stream, args, product);
+  }
+  (grouped_mma_serves(args) ? grouped_mma : grouped_plain)(stream, args, product);
+}
+
+}  // namespace bev::cuda

@@ -1,0 +1,169 @@
+// The instructions of Hopper that grouped products use: barriers that count bytes, copies of boxes
+// of a tensor to shared memory, and products of a warpgroup (four warps) from there. Only code for
+// sm_90a may call these.
+#pragma once
+
+#include <cuda.h>
+
+#include <cstdint>
+
+#include "backend/cuda/attention_mma.cuh"
+
+namespace bev::cuda::hopper {
+
+using cuda_attention::shared_address;
+
+// A barrier in shared memory. Its phases are numbered 0, 1, 0, 1, ...
+__device__ inline void make_barrier(std::uint64_t& barrier, int arrivals) {
+  asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(shared_address(&barrier)),
+               "r"(arrivals));
+}
+// Makes new barriers known to the copies.
+__device__ inline void publish_barriers() {
+  asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+}
+__device__ inline void arrive(std::uint64_t& barrier) {
+  asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(shared_address(&barrier))
+               : "memory");
+}
+// Arrives, and the phase then also waits for so many bytes.
+__device__ inline void arrive_for_bytes(std::uint64_t& barrier, int bytes) {
+  asm volatile(
+      "mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(shared_address(&barrier)),
+      "r"(bytes)
+      : "memory");
+}
+// Until the phase of that number has ended.
+__device__ inline void wait(std::uint64_t& barrier, int phase) {
+  asm volatile(
+      "{\n"
+      ".reg .pred done;\n"
+      "again:\n"
+      "mbarrier.try_wait.parity.shared::cta.b64 done, [%0], %1;\n"
+      "@!done bra again;\n"
+      "}" ::"r"(shared_address(&barrier)),
+      "r"(phase)
+      : "memory");
+}
+
+// Starts the copy of the box at these coordinates, the innermost first; zeros outside of the
+// tensor. Its bytes count at the barrier.
+__device__ inline void copy_box(void* to, const CUtensorMap& map, std::uint64_t& barrier, int x,
+                                int y) {
+  asm volatile(
+      "cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [%0], "
+      "[%1, {%3, %4}], [%2];" ::"r"(shared_address(to)),
+      "l"(&map), "r"(shared_address(&barrier)), "r"(x), "r"(y)
+      : "memory");
+}
+__device__ inline void copy_box(void* to, const CUtensorMap& map, std::uint64_t& barrier, int x,
+                                int y, int z) {
+  asm volatile(
+      "cp.async.bulk.tensor.3d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [%0], "
+      "[%1, {%3, %4, %5}], [%2];" ::"r"(shared_address(to)),
+      "l"(&map), "r"(shared_address(&barrier)), "r"(x), "r"(y), "r"(z)
+      : "memory");
+}
+__device__ inline void copy_box(void* to, const CUtensorMap& map, std::uint64_t& barrier, int x,
+                                int y, int z, int w) {
+  asm volatile(
+      "cp.async.bulk.tensor.4d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [%0], "
+      "[%1, {%3, %4, %5, %6}], [%2];" ::"r"(shared_address(to)),
+      "l"(&map), "r"(shared_address(&barrier)), "r"(x), "r"(y), "r"(z), "r"(w)
+      : "memory");
+}
+
+// How a warpgroup shares out the registers of a block; all its warps call it.
+template <int kRegisters>
+__device__ void give_registers_up() {
+  asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(kRegisters));
+}
+template <int kRegisters>
+__device__ void take_registers() {
+  asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(kRegisters));
+}
+
+// An operand in shared memory: rows of 128 bytes, swizzled, that begin at a multiple of 1024 bytes.
+// With kInnerRows a row has 64 neighbours of the outer dim, for one index of the inner dim, and the
+// next 64 follow `next_bytes` later; else it has 64 neighbours of the inner dim.
+__device__ inline std::uint64_t operand(std::uint32_t address, int next_bytes) {
+  constexpr std::uint64_t kSwizzled128 = std::uint64_t{1} << 62;
+  constexpr std::uint64_t kEightRows = std::uint64_t{1024 / 16} << 32;
+  return kSwizzled128 | kEightRows | static_cast<std::uint64_t>(next_bytes / 16) << 16 |
+         (address & 0x3ffff) / 16;
+}
+// Bytes from 16 of the inner dim to the next 16.
+template <bool kInnerRows>
+inline constexpr int kSliceBytes = kInnerRows ? 16 * 128 : 16 * 2;
+
+// Sums [64, 256] of a warpgroup: warp w has rows 16 w to 16 w + 15, of which lane l holds, in each
+// 8 columns, rows l / 4 and 8 more, columns 2 * (l % 4) and the next.
+struct WideSums {
+  float at[128];
+
+  // Between the last product and the use of its sums, which the compiler does not know are bound.
+  __device__ void settle() {
+#pragma unroll
+    for (float& sum : at) asm volatile("" : "+f"(sum)::"memory");
+  }
+};
+
+// Before the first product that reads what was written to shared memory or to the sums.
+__device__ inline void begin_products() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
+__device__ inline void commit_products() {
+  asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
+}
+template <int kPending>
+__device__ void wait_products() {
+  asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(kPending) : "memory");
+}
+
+#define BEV_SUMS_8(i)                                                                 \
+  "+f"(sums.at[i]), "+f"(sums.at[i + 1]), "+f"(sums.at[i + 2]), "+f"(sums.at[i + 3]), \
+      "+f"(sums.at[i + 4]), "+f"(sums.at[i + 5]), "+f"(sums.at[i + 6]), "+f"(sums.at[i + 7])
+#define BEV_WGMMA(type)                                                                            \
+  asm volatile(                                                                                    \
+      "{\n.reg .pred adds;\nsetp.ne.b32 adds, %130, 0;\n"                                          \
+      "wgmma.mma_async.sync.aligned.m64n256k16.f32." type "." type                                 \
+      " "                                                                                          \
+      "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "                    \
+      "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, "           \
+      "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, "           \
+      "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63, "           \
+      "%64, %65, %66, %67, %68, %69, %70, %71, %72, %73, %74, %75, %76, %77, %78, %79, "           \
+      "%80, %81, %82, %83, %84, %85, %86, %87, %88, %89, %90, %91, %92, %93, %94, %95, "           \
+      "%96, %97, %98, %99, %100, %101, %102, %103, %104, %105, %106, %107, %108, %109, %110, "     \
+      "%111, "                                                                                     \
+      "%112, %113, %114, %115, %116, %117, %118, %119, %120, %121, %122, %123, %124, %125, %126, " \
+      "%127}, "                                                                                    \
+      "%128, %129, adds, 1, 1, %131, %132;\n}"                                                     \
+      : BEV_SUMS_8(0), BEV_SUMS_8(8), BEV_SUMS_8(16), BEV_SUMS_8(24), BEV_SUMS_8(32),              \
+        BEV_SUMS_8(40), BEV_SUMS_8(48), BEV_SUMS_8(56), BEV_SUMS_8(64), BEV_SUMS_8(72),            \
+        BEV_SUMS_8(80), BEV_SUMS_8(88), BEV_SUMS_8(96), BEV_SUMS_8(104), BEV_SUMS_8(112),          \
+        BEV_SUMS_8(120)                                                                            \
+      : "l"(left), "l"(right), "r"(static_cast<int>(adds)), "n"(kLeftInnerRows ? 1 : 0),           \
+        "n"(kRightInnerRows ? 1 : 0))
+
+// Starts sums = left [64, 16] right [16, 256], added to what they were where `adds`.
+template <class T, bool kLeftInnerRows, bool kRightInnerRows>
+__device__ void start_product(WideSums& sums, std::uint64_t left, std::uint64_t right, bool adds) {
+  if constexpr (std::is_same_v<T, Bf16>) {
+    BEV_WGMMA("bf16");
+  } else {
+    BEV_WGMMA("f16");
+  }
+}
+
+#undef BEV_WGMMA
+#undef BEV_SUMS_8
+
+// Four 8 x 8 matrices of 16-bit numbers to shared memory; lane l gives the address of row l % 8 of
+// matrix l / 8.
+__device__ inline void store_matrices(std::uint32_t row_address, const std::uint32_t (&x)[4]) {
+  asm volatile(
+      "stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(row_address),
+      "r"(x[0]), "r"(x[1]), "r"(x[2]), "r"(x[3])
+      : "memory");
+}
+
+}  // namespace bev::cuda::hopper

@@ -1,0 +1,76 @@
+#include "backend/cuda/grouped_maps.h"
+
+#include <cudaTypedefs.h>
+#include <cuda_runtime.h>
+
+#include <array>
+
+#include "base/error.h"
+
+namespace bev::cuda {
+
+namespace {
+
+// From the driver, which the program is not linked with; null where it is too old.
+PFN_cuTensorMapEncodeTiled_v12000 find_encoder() {
+  void* function = nullptr;
+  cudaDriverEntryPointQueryResult found = cudaDriverEntryPointSymbolNotFound;
+  cudaError_t error = cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &function, 12000,
+                                                       cudaEnableDefault, &found);
+  if (error != cudaSuccess || found != cudaDriverEntryPointSuccess) return nullptr;
+  return reinterpret_cast<PFN_cuTensorMapEncodeTiled_v12000>(function);
+}
+
+PFN_cuTensorMapEncodeTiled_v12000 encoder() {
+  static const PFN_cuTensorMapEncodeTiled_v12000 function = find_encoder();
+  return function;
+}
+
+// Dims from the innermost on; strides in bytes, of all but the innermost.
+template <std::size_t kDims>
+CUtensorMap encode(const View& tensor, const std::array<cuuint64_t, kDims>& dims,
+                   const std::array<cuuint64_t, kDims - 1>& strides, int box_rows) {
+  std::array<cuuint32_t, kDims> box, steps;
+  box.fill(1);
+  steps.fill(1);
+  box[0] = kBoxColumns;
+  box[1] = static_cast<cuuint32_t>(box_rows);
+  CUtensorMap map;
+  const CUresult result =
+      encoder()(&map,
+                tensor.dtype == Dtype::kBf16 ? CU_TENSOR_MAP_DATA_TYPE_BFLOAT16
+                                             : CU_TENSOR_MAP_DATA_TYPE_FLOAT16,
+                kDims, tensor.data, dims.data(), strides.data(), box.data(), steps.data(),
+                CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
+                CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+  BEV_CHECK(result == CUDA_SUCCESS, ErrorKind::kDevice, "CUDA: no tensor map of ", tensor.shape,
+            ", error ", static_cast<int>(result));
+  return map;
+}
+
+cuuint64_t dim_of(const View& tensor, int dim) {
+  return static_cast<cuuint64_t>(tensor.shape[dim]);
+}
+
+}  // namespace
+
+bool has_tensor_maps() { return encoder() != nullptr; }
+
+CUtensorMap tensor_map(const View& tensor, int box_rows) {
+  if (tensor.shape.ndim() == 2) {
+    const cuuint64_t rows = dim_of(tensor, 0), columns = dim_of(tensor, 1);
+    return encode<2>(tensor, {columns, rows}, {2 * columns}, box_rows);
+  }
+  const cuuint64_t rows = dim_of(tensor, 1), columns = dim_of(tensor, 2);
+  return encode<3>(tensor, {columns, rows, dim_of(tensor, 0)}, {2 * columns, 2 * columns * rows},
+                   box_rows);
+}
+
+CUtensorMap ragged_map(const View& matrix, int box_rows) {
+  constexpr cuuint64_t kEndless = 0x7fff0000;
+  const cuuint64_t columns = dim_of(matrix, 1), row_bytes = 2 * columns;
+  return encode<4>(matrix, {columns, kRagged, kEndless, kEndless},
+                   {row_bytes, row_bytes, (cuuint64_t{1} << 35) - row_bytes}, box_rows);
+}
+
+}  // namespace bev::cuda

@@ -1,0 +1,9 @@
+#include "backend/cuda/grouped_wgmma.cuh"
+
+namespace bev::cuda {
+
+void grouped_wgmma_f16(const Stream& stream, const GroupedArgs& args, GroupedProduct product) {
+  run_wgmma<F16>(stream, args, product);
+}
+
+}  // namespace bev::cuda

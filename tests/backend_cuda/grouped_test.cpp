@@ -1,0 +1,154 @@
+// Products of experts' rows with their weights. Few rows an expert, and rows that are no whole
+// words, are served by other kernels than many.
+#include <gtest/gtest.h>
+
+#include "base/text.h"
+#include "tests/backend_cuda/family.h"
+
+namespace bev::cuda_test {
+namespace {
+
+struct GroupedCase {
+  std::vector<std::int32_t> counts;  // rows of each expert
+  std::int64_t unused, in, out;
+};
+
+const std::vector<GroupedCase> kCases = {
+    {{3, 0, 1}, 0, 7, 5},
+    {{0, 0, 0, 0}, 3, 16, 8},
+    {{129, 1, 0, 200}, 5, 72, 136},
+    {{0, 0, 640}, 0, 256, 64},
+    {{17, 64, 128, 63}, 130, 128, 200},
+    {{1, 1, 1, 1, 1}, 0, 512, 24},
+    {{300}, 1, 40, 384},
+    {std::vector<std::int32_t>(70, 9), 0, 64, 96},
+    {{0, 0, 0}, 300, 64, 72},
+    {{1, 0, 257, 0, 0, 383, 2, 65}, 40, 200, 520},
+    {{128, 256, 0, 64}, 0, 512, 768},
+    {{2200, 0, 90}, 7, 64, 320},
+    {{0, 47, 1, 0, 33, 16, 2, 8, 31, 0, 64, 5, 0, 90, 17, 40, 1}, 1, 88, 264},
+};
+
+class CudaGrouped : public CudaRig {
+ protected:
+  // The tensors of the three products.
+  struct Products {
+    Twin offsets, x, w, bias, y, dy, dx, dw, fresh, dbias;
+  };
+  static std::vector<std::int32_t> starts(const GroupedCase& item) {
+    std::vector<std::int32_t> out = {0};
+    for (std::int32_t count : item.counts) out.push_back(out.back() + count);
+    return out;
+  }
+  Products draw(const GroupedCase& item, Dtype dtype, Dtype gradient) {
+    const auto experts = static_cast<std::int64_t>(item.counts.size());
+    const std::vector<std::int32_t> at = starts(item);
+    const std::int64_t total = at.back() + item.unused;
+    const Shape weight = {experts, item.out, item.in};
+    return {.offsets = words(at),
+            .x = random(dtype, {total, item.in}),
+            .w = random(dtype, weight),
+            .bias = random(dtype, {experts, item.out}),
+            .y = poisoned(dtype, {total, item.out}),
+            .dy = random(dtype, {total, item.out}),
+            .dx = poisoned(dtype, {total, item.in}),
+            .dw = random(gradient, weight),
+            .fresh = poisoned(gradient, weight),
+            .dbias = poisoned(gradient, {experts, item.out})};
+  }
+  static void run(const Kernels& kernels, const Stream& stream, Tensor Twin::*side,
+                  const Products& all) {
+    const auto* at = (all.offsets.*side).as<std::int32_t>();
+    kernels.moe.grouped(stream, {all.x.*side, all.w.*side, all.y.*side, all.bias.*side, at, 0});
+    kernels.moe.grouped_input(stream, {all.dx.*side, all.w.*side, all.dy.*side, {}, at, 0});
+    kernels.moe.grouped_weight(stream, {all.x.*side, all.fresh.*side, all.dy.*side, {}, at, 0});
+    kernels.moe.grouped_weight(stream, {{}, {}, all.dy.*side, all.dbias.*side, at, 0});
+  }
+  static void add(const Kernels& kernels, const Stream& stream, Tensor Twin::*side,
+                  const Products& all) {
+    const auto* at = (all.offsets.*side).as<std::int32_t>();
+    kernels.moe.grouped_weight(stream, {all.x.*side, all.dw.*side, all.dy.*side, {}, at, 0.5});
+  }
+  void run_exact(const Products& all) { run(cpu(), cpu_stream(), &Twin::exact, all); }
+  void run_device(const Products& all) { run(cuda(), cuda_stream(), &Twin::device, all); }
+  // NaN in rows [begin, end), on the device only.
+  void poison_rows(const Twin& rows, std::int64_t begin, std::int64_t end) {
+    if (begin == end) return;
+    Twin poison = poisoned(rows.device.dtype(), {end - begin, rows.device.shape()[1]});
+    cuda().elementwise.cast(cuda_stream(), poison.device, rows.device.rows(begin, end));
+  }
+};
+
+TEST_F(CudaGrouped, ProductsMatchTheCpu) {
+  for (const GroupedCase& item : kCases) {
+    for (Dtype dtype : kModelDtypes) {
+      for (bool wide : {false, true}) {
+        SCOPED_TRACE(concat(item.counts.size(), " experts ", item.in, " x ", item.out, " ",
+                            name_of(dtype), wide ? " into f32" : ""));
+        const Dtype gradient = wide ? Dtype::kF32 : dtype;
+        const Products all = draw(item, dtype, gradient);
+        // What rows of nobody have is no part of any result.
+        const std::int64_t used = starts(item).back();
+        poison_rows(all.x, used, used + item.unused);
+        poison_rows(all.dy, used, used + item.unused);
+        run_exact(all);
+        run_device(all);
+        add(cpu(), cpu_stream(), &Twin::exact, all);
+        add(cuda(), cuda_stream(), &Twin::device, all);
+        EXPECT_LT(error(all.y), tolerance(dtype)) << "y";
+        EXPECT_LT(error(all.dx), tolerance(dtype)) << "dx";
+        EXPECT_LT(error(all.dw), 2 * tolerance(gradient)) << "dw, added";
+        EXPECT_LT(error(all.fresh), 2 * tolerance(gradient)) << "dw";
+        EXPECT_LT(error(all.dbias), 2 * tolerance(gradient)) << "dbias";
+      }
+    }
+  }
+}
+
+TEST_F(CudaGrouped, AnExpertsRowsReachNoOtherExpert) {
+  for (const GroupedCase& item : kCases) {
+    const std::vector<std::int32_t> at = starts(item);
+    for (std::size_t sick = 0; sick < item.counts.size(); ++sick) {
+      if (item.counts[sick] == 0) continue;
+      SCOPED_TRACE(
+          concat(item.counts.size(), " experts ", item.in, " x ", item.out, " sick ", sick));
+      const Products all = draw(item, Dtype::kBf16, Dtype::kBf16);
+      poison_rows(all.x, at[sick], at[sick + 1]);
+      poison_rows(all.dy, at[sick], at[sick + 1]);
+      run_exact(all);
+      run_device(all);
+      for (std::size_t e = 0; e < item.counts.size(); ++e) {
+        if (e == sick) continue;
+        const auto expert = static_cast<std::int64_t>(e);
+        const double most = 2 * tolerance(Dtype::kBf16);
+        EXPECT_LT(error(part(all.y, at[e], at[e + 1])), most) << "y of " << e;
+        EXPECT_LT(error(part(all.dx, at[e], at[e + 1])), most) << "dx of " << e;
+        EXPECT_LT(error(part(all.fresh, expert, expert + 1)), most) << "dw of " << e;
+      }
+      if (item.counts.size() > 20) break;
+    }
+  }
+}
+
+// Where experts' rows end is read when a recording runs, not when it is made.
+TEST_F(CudaGrouped, RecordedProductsFollowTheCountsOfRows) {
+  const GroupedCase item = {{200, 0, 100, 44}, 20, 136, 264};
+  const Products all = draw(item, Dtype::kBf16, Dtype::kBf16);
+  run_device(all);
+  std::unique_ptr<Recording> recording =
+      record(cuda().device, cuda_stream(), [&] { run_device(all); });
+  for (const std::vector<std::int32_t>& at : {std::vector<std::int32_t>{0, 1, 1, 129, 364},
+                                              {0, 0, 364, 364, 364},
+                                              {0, 90, 180, 270, 300}}) {
+    cuda().device.upload(cuda_stream(), at.data(), all.offsets.device);
+    std::copy(at.begin(), at.end(), all.offsets.exact.as<std::int32_t>());
+    recording->start();
+    run_exact(all);
+    for (const Twin& result : {all.y, all.dx, all.fresh, all.dbias}) {
+      EXPECT_LT(error(result), 2 * tolerance(Dtype::kBf16));
+    }
+  }
+}
+
+}  // namespace
+}  // namespace bev::cuda_test
