@@ -1,0 +1,168 @@
+// What a mixture of experts adds to a training step, on a GPU: products of each expert's rows with
+// its own weight, beside one product of as many FLOPs; bringing rows into the order of experts and
+// back, beside a plain copy.
+#include <cstdio>
+#include <string>
+#include <vector>
+
+#include "base/text.h"
+#include "gpu_rig.h"
+
+namespace bev {
+namespace {
+
+struct Mixture {
+  const char* name;
+  std::int64_t tokens, hidden, ffn, experts, topk;
+};
+// ffn: of the first product, gate and up together.
+const std::vector<Mixture> kMixtures = {{"qwen3-30b-a3b", 16384, 2048, 768, 128, 8},
+                                        {"mixtral-8x7b", 8192, 4096, 14336, 8, 2}};
+
+// Which experts T tokens choose. Skewed: an expert's share falls with its number, from about twice
+// the mean to nothing.
+std::vector<std::int32_t> choose(const Mixture& mixture, bool skewed) {
+  std::vector<std::int32_t> out;
+  std::uint64_t state = 1;
+  for (std::int64_t t = 0; t < mixture.tokens; ++t) {
+    for (std::int64_t j = 0; j < mixture.topk; ++j) {
+      state = state * 6364136223846793005ull + 1442695040888963407ull;
+      double u = static_cast<double>(state >> 11) * 0x1p-53;
+      std::int64_t expert = (t * mixture.topk + j) % mixture.experts;
+      if (skewed) {
+        expert = static_cast<std::int64_t>(static_cast<double>(mixture.experts) * u * u);
+      }
+      out.push_back(static_cast<std::int32_t>(expert));
+    }
+  }
+  return out;
+}
+
+class Bench {
+ public:
+  explicit Bench(Gpu& gpu) : gpu_(gpu) {
+    Tensor from = gpu.noise({1 << 29}), to = gpu.noise({1 << 29});
+    copy_ = 4.0 * (1 << 29) / seconds([&] { kernels().elementwise.cast(gpu.stream(), from, to); });
+    std::printf("copy of 1 GiB: %.2f TB/s\n", copy_ * 1e-12);
+  }
+
+  void run(const Mixture& mixture, bool skewed) {
+    Rows rows = sort(mixture, skewed);
+    std::printf("%s, %s load\n", mixture.name, skewed ? "skewed" : "balanced");
+    products(mixture, rows, mixture.hidden, 2 * mixture.ffn, "gate|up");
+    products(mixture, rows, mixture.ffn, mixture.hidden, "down");
+    moves(mixture, rows);
+  }
+
+ private:
+  struct Rows {
+    Tensor order, place, offsets;
+  };
+
+  static const Kernels& kernels() { return cuda_kernels(); }
+  template <class Body>
+  double seconds(const Body& body) {
+    return gpu_.seconds([&] {
+      body();
+      return true;
+    });
+  }
+
+  Rows sort(const Mixture& mixture, bool skewed) {
+    const std::vector<std::int32_t> choices = choose(mixture, skewed);
+    const std::int64_t slots = mixture.tokens * mixture.topk;
+    Tensor chosen = gpu_.empty(Dtype::kI32, {mixture.tokens, mixture.topk});
+    kernels().device.upload(gpu_.stream(), choices.data(), chosen);
+    Rows rows{gpu_.empty(Dtype::kI32, {slots}), gpu_.empty(Dtype::kI32, {slots}),
+              gpu_.empty(Dtype::kI32, {mixture.experts + 1})};
+    kernels().moe.sort_rows(gpu_.stream(), {chosen, 0, rows.order, rows.place, rows.offsets});
+    return rows;
+  }
+
+  template <class Grouped, class Single>
+  void product(const std::string& name, double flops, const Grouped& grouped,
+               const Single& single) {
+    const double alone = flops / seconds(single), ours = flops / seconds(grouped);
+    std::printf("  %-24s %6.0f TFLOP/s, one product %6.0f: %3.0f%%\n", name.c_str(), ours * 1e-12,
+                alone * 1e-12, 100 * ours / alone);
+  }
+
+  void products(const Mixture& mixture, const Rows& rows, std::int64_t in, std::int64_t out,
+                const std::string& name) {
+    const std::int64_t total = mixture.tokens * mixture.topk;
+    const double flops = 2.0 * static_cast<double>(total) * static_cast<double>(in * out);
+    Tensor x = gpu_.noise({total, in}), y = gpu_.noise({total, out});
+    Tensor weights = gpu_.noise({mixture.experts, out, in}), weight = gpu_.noise({out, in});
+    const auto* at = rows.offsets.as<std::int32_t>();
+    const Stream stream = gpu_.stream();
+    const MoeKernels& moe = kernels().moe;
+    product(
+        name + " forward", flops,
+        [&] {
+          moe.grouped(stream, {x, weights, y, {}, at});
+        },
+        [&] {
+          kernels().gemm.gemm(stream,
+                              {.a = x, .b = weight, .c = y, .transpose_b = true, .bias = {}});
+        });
+    product(
+        name + " input", flops,
+        [&] {
+          moe.grouped_input(stream, {x, weights, y, {}, at});
+        },
+        [&] { kernels().gemm.gemm(stream, {.a = y, .b = weight, .c = x, .bias = {}}); });
+    product(
+        name + " weight", flops,
+        [&] {
+          moe.grouped_weight(stream, {x, weights, y, {}, at});
+        },
+        [&] {
+          kernels().gemm.gemm(stream,
+                              {.a = y, .b = x, .c = weight, .transpose_a = true, .bias = {}});
+        });
+  }
+
+  template <class Body>
+  void move(const char* name, double bytes, const Body& body) {
+    const double rate = bytes / seconds(body);
+    std::printf("  %-24s %5.2f TB/s, %3.0f%% of a copy\n", name, rate * 1e-12, 100 * rate / copy_);
+  }
+
+  // Bytes: every tensor once, though a token's row is wanted topk times.
+  void moves(const Mixture& mixture, const Rows& rows) {
+    const std::int64_t total = mixture.tokens * mixture.topk, topk = mixture.topk;
+    Tensor x = gpu_.noise({mixture.tokens, mixture.hidden});
+    Tensor sorted = gpu_.noise({total, mixture.hidden});
+    Tensor inner = gpu_.noise({total, mixture.ffn}), dinner = gpu_.noise({total, mixture.ffn});
+    Tensor probs = gpu_.noise({mixture.tokens, topk}, Dtype::kF32);
+    Tensor dprobs = gpu_.noise({mixture.tokens, topk}, Dtype::kF32);
+    const auto *order = rows.order.as<std::int32_t>(), *place = rows.place.as<std::int32_t>();
+    const Stream stream = gpu_.stream();
+    const MoeKernels& moe = kernels().moe;
+    const double moved = static_cast<double>(x.view().bytes() + sorted.view().bytes());
+    const double row_bytes = static_cast<double>(inner.view().bytes());
+    move("gather rows", moved, [&] { moe.gather_rows(stream, {x, sorted, order, topk}); });
+    move("sum rows", moved, [&] { moe.sum_rows(stream, {sorted, x, place, topk}); });
+    move("weigh rows", 2 * row_bytes, [&] {
+      moe.weigh_rows(stream, {inner, dinner, probs, order});
+    });
+    move("weigh rows, backward", 3 * row_bytes, [&] {
+      moe.weigh_rows_backward(stream, {dinner, inner, probs, dinner, dprobs, order, place});
+    });
+  }
+
+  Gpu& gpu_;
+  double copy_ = 0;
+};
+
+void run(Gpu& gpu) {
+  Bench bench(gpu);
+  for (const Mixture& mixture : kMixtures) {
+    for (bool skewed : {false, true}) bench.run(mixture, skewed);
+  }
+}
+
+}  // namespace
+}  // namespace bev
+
+int main() { return bev::gpu_main("experts", bev::run); }
