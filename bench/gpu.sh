@@ -1,15 +1,18 @@
 #!/usr/bin/env bash
-# Training steps on one GPU beside PyTorch's: tokens/s of the median iteration of the second half.
+# Training steps on one GPU beside PyTorch's (bench/peers/gpu_torch_step.py): tokens/s of the median iteration of the second half,
+# and TFLOP/s, counted alike on both sides (of experts only the chosen ones).
 # usage: bench/gpu.sh [ITERATIONS] [MODEL...]   models: llama3-8b llama3-8b-acc4 llama3.2-1b qwen2.5-0.5b gpt124m;
+# qwen3-30b-a3b-6: its first 6 layers, with all experts under the same load on both sides;
 # MODEL+RECIPE in FP8 (hybrid), e.g. bench/gpu.sh 20 llama3-8b{,+tensorwise,+blockwise,+delayed} llama3.2-1b+tensorwise
-# BEVATRON: the program (build/bevatron); BEV_PEER_PYTHON and BEV_PEER_SCRIPT: PyTorch's step (none: only ours);
+# BEVATRON: the program (build/bevatron); BEV_PEER_PYTHON: a python that has torch (none: only ours);
 # BEV_STATE=fp32 keeps main weights, gradients and moments in fp32.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 iterations=${1:-20}
 shift || true
 models=("$@")
-((${#models[@]})) || models=(gpt124m qwen2.5-0.5b llama3.2-1b{,+tensorwise,+blockwise} llama3-8b{,+tensorwise,+blockwise} llama3-8b-acc4)
+((${#models[@]})) || models=(gpt124m qwen2.5-0.5b llama3.2-1b{,+tensorwise,+blockwise} llama3-8b{,+tensorwise,+blockwise} llama3-8b-acc4
+                             qwen3-30b-a3b-6)
 program=${BEVATRON:-build/bevatron}
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
@@ -32,6 +35,8 @@ settings() {
     llama3.2-1b) ours=(--preset llama3.2-1b) peer=llama-3.2-1b batch=4 tokens=4096 accumulate=1 ;;
     llama3-8b) ours=(--preset llama3-8b) peer=llama-3-8b batch=1 tokens=8192 accumulate=1 ;;
     llama3-8b-acc4) ours=(--preset llama3-8b) peer=llama-3-8b batch=1 tokens=8192 accumulate=4 ;;
+    qwen3-30b-a3b-6) ours=(--preset qwen3-30b-a3b --num-layers 6 --moe-router-force-load-balancing)
+                     peer=qwen3-30b-a3b-6 batch=4 tokens=4096 accumulate=1 ;;
     *) echo "bench/gpu.sh: no model $1" >&2; exit 2 ;;
   esac
 }
@@ -39,19 +44,23 @@ settings() {
 # Middle of the numbers on stdin.
 median() { sort -g | awk '{ v[NR] = $1 } END { print v[int((NR + 1) / 2)] }'; }
 
-printf '| model | batch | ours, tok/s | PyTorch, tok/s | ratio |\n| --- | --- | --- | --- | --- |\n'
+# Of a log line that has KEY: NUMBER
+number() { sed -E "s|.*$1:? *([0-9.e+]+).*|\\1|"; }
+
+printf '| model | batch | ours, tok/s | TFLOP/s | PyTorch, tok/s | TFLOP/s | ratio |\n| --- | --- | --- | --- | --- | --- | --- |\n'
 for model in "${models[@]}"; do
   settings "$model"
   "$program" train "${ours[@]}" "${state[@]}" "${precision[@]}" --device cuda --mock-data --seq-length "$tokens" \
     --micro-batch-size "$batch" --global-batch-size $((batch * accumulate)) --train-iters "$iterations" \
-    --clip-grad 1 --lr 1e-4 --log-interval 1 --metrics-out "$work/metrics.jsonl" --loss-svg "" \
+    --clip-grad 1 --lr 1e-4 --log-interval 1 --log-throughput --metrics-out "$work/metrics.jsonl" --loss-svg "" \
     >"$work/log" 2>&1 || { tail -n 5 "$work/log" >&2; exit 1; }
-  mine=$(sed -E 's/.*"tokens_per_second": ?([0-9.e+]+).*/\1/' "$work/metrics.jsonl" | tail -n $((iterations / 2)) | median)
-  theirs=0
-  if [[ -n ${BEV_PEER_SCRIPT:-} ]]; then
-    theirs=$("${BEV_PEER_PYTHON:-python3}" "$BEV_PEER_SCRIPT" "$peer" "$batch" "$tokens" "$accumulate" |
-      sed -E 's/.*"tok_s": ?([0-9.]+).*/\1/')
+  mine=$(tail -n $((iterations / 2)) "$work/metrics.jsonl" | number '"tokens_per_second"' | median)
+  rate=$(grep -F 'TFLOP/s/GPU' "$work/log" | tail -n $((iterations / 2)) | number 'TFLOP/s/GPU\)' | median)
+  theirs=0 their_rate=0
+  if [[ -n ${BEV_PEER_PYTHON:-} ]]; then
+    line=$("$BEV_PEER_PYTHON" bench/peers/gpu_torch_step.py "$peer" "$batch" "$tokens" "$accumulate")
+    theirs=$(number '"tok_s"' <<<"$line") their_rate=$(number '"tflops"' <<<"$line")
   fi
-  awk -v m="$model" -v b="$((batch * accumulate)) x $tokens" -v o="$mine" -v t="$theirs" \
-    'BEGIN { printf "| %s | %s | %.0f | %.0f | %s |\n", m, b, o, t, (t > 0 ? sprintf("%.3f", o / t) : "-") }'
+  awk -v m="$model" -v b="$((batch * accumulate)) x $tokens" -v o="$mine" -v f="$rate" -v t="$theirs" -v g="$their_rate" \
+    'BEGIN { printf "| %s | %s | %.0f | %.0f | %.0f | %.0f | %s |\n", m, b, o, f, t, g, (t > 0 ? sprintf("%.3f", o / t) : "-") }'
 done
