@@ -73,6 +73,32 @@ __device__ inline void copy_box(void* to, const CUtensorMap& map, std::uint64_t&
       : "memory");
 }
 
+// Makes what this thread wrote to shared memory known to the copies.
+__device__ inline void publish_shared() {
+  asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+}
+// The other way, for what is inside of the tensor. Each is a group of its own: with
+// wait_boxes_read<n> all but the last n of this thread's groups have left shared memory.
+__device__ inline void store_box(const void* from, const CUtensorMap& map, int x, int y, int z) {
+  asm volatile(
+      "cp.async.bulk.tensor.3d.global.shared::cta.tile.bulk_group [%0, {%2, %3, %4}], [%1];\n"
+      "cp.async.bulk.commit_group;" ::"l"(&map),
+      "r"(shared_address(from)), "r"(x), "r"(y), "r"(z)
+      : "memory");
+}
+__device__ inline void store_box(const void* from, const CUtensorMap& map, int x, int y, int z,
+                                 int w) {
+  asm volatile(
+      "cp.async.bulk.tensor.4d.global.shared::cta.tile.bulk_group [%0, {%2, %3, %4, %5}], [%1];\n"
+      "cp.async.bulk.commit_group;" ::"l"(&map),
+      "r"(shared_address(from)), "r"(x), "r"(y), "r"(z), "r"(w)
+      : "memory");
+}
+template <int kPending>
+__device__ void wait_boxes_read() {
+  asm volatile("cp.async.bulk.wait_group.read %0;" ::"n"(kPending) : "memory");
+}
+
 // How a warpgroup shares out the registers of a block; all its warps call it.
 template <int kRegisters>
 __device__ void give_registers_up() {

@@ -11,7 +11,7 @@ bool has_wgmma() {
 }
 
 void grouped_wgmma_bf16(const Stream& stream, const GroupedArgs& args, GroupedProduct product) {
-  run_wgmma<Bf16>(stream, args, product);
+  wgmma::run<Bf16>(stream, args, product);
 }
 
 }  // namespace bev::cuda

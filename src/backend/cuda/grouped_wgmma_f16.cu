@@ -3,7 +3,7 @@
 namespace bev::cuda {
 
 void grouped_wgmma_f16(const Stream& stream, const GroupedArgs& args, GroupedProduct product) {
-  run_wgmma<F16>(stream, args, product);
+  wgmma::run<F16>(stream, args, product);
 }
 
 }  // namespace bev::cuda
