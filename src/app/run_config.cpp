@@ -272,10 +272,27 @@ void check_expert_parts(const RunConfig& run, const MeshShape& mesh, Problems& o
   }
 }
 
+void check_expert_exchange(const RunConfig& run, Problems& out) {
+  const ParallelConfig& parallel = run.parallel;
+  if (parallel.delay_wgrad_compute && !parallel.overlap_moe_expert_parallel_comm) {
+    out.push_back(
+        "--delay-wgrad-compute: goes with --overlap-moe-expert-parallel-comm; give that too, or "
+        "--pipeline-schedule zb-h1 to put weight gradients into the pipeline's gaps");
+  }
+  if (!parallel.overlap_moe_expert_parallel_comm) return;
+  if (!run.model.moe.any()) {
+    out.push_back("--overlap-moe-expert-parallel-comm: the model has no experts; leave it out");
+  }
+  if (parallel.pipeline_schedule != PipelineSchedule::k1F1B) {
+    out.push_back("--overlap-moe-expert-parallel-comm: needs --pipeline-schedule 1f1b");
+  }
+}
+
 void check_experts(const RunConfig& run, Problems& out) {
   std::int64_t ep = run.parallel.expert_model_parallel_size;
   MeshShape mesh = mesh_shape(run.parallel);
   std::int64_t stage = mesh.tp * mesh.cp * mesh.dp;
+  check_expert_exchange(run, out);
   if (stage % (mesh.etp * mesh.ep) != 0) {
     out.push_back(concat(
         "--expert-model-parallel-size: ep ", mesh.ep, " x etp ", mesh.etp, " does not divide the ",

@@ -18,6 +18,7 @@
 namespace bev {
 
 class OffloadPass;
+class Partner;
 class Tape;
 class Trace;
 class WeightWork;
@@ -47,6 +48,7 @@ struct Context {
   Tape* tape = nullptr;  // nullptr: nothing is recorded
   WeightWork* weight_work =
       nullptr;                     // collects weight-gradient work for later; nullptr: done at once
+  Partner* partner = nullptr;      // runs while exchanges are under way; nullptr: nobody does
   OffloadPass* offload = nullptr;  // takes what the forward keeps to the host; nullptr: it stays
   std::int64_t layer = -1;  // global number of the layer that runs, for random numbers and messages
   bool training = false;    // dropout acts
@@ -54,6 +56,9 @@ struct Context {
   Trace* trace = nullptr;        // what runs is recorded; nullptr: nothing is
   // Where backwards add up what routers chose; nullptr: nowhere.
   const RouterStatistics* routers = nullptr;
+  // Where exchanges of a fixed size count the rows that did not fit (f64, device); nullptr: all
+  // exchanges have the size they need.
+  double* lost_rows = nullptr;
 
   Tensor allocate(Dtype of, const Shape& shape, const char* tag) const {
     return Tensor(arena, of, shape, tag);

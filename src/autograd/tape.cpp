@@ -26,12 +26,13 @@ void* Tape::room_for(std::size_t bytes) {
   return place;
 }
 
-void Tape::backward(Context& ctx) {
+bool Tape::backward_to_pause(Context& ctx) {
   Backward back(ctx, *this);
   std::int64_t layer = ctx.layer;
   // Recomputed parts run a backward inside the backward.
   bool outer = ctx.probe != nullptr && std::exchange(ctx.probe->in_backward, true);
-  while (!nodes_.empty()) {
+  paused_ = false;
+  while (!nodes_.empty() && !paused_) {
     Node node = nodes_.back();
     ctx.layer = node.layer;
     running_ = node.op;
@@ -44,7 +45,9 @@ void Tape::backward(Context& ctx) {
   running_ = "";
   if (ctx.probe != nullptr) ctx.probe->in_backward = outer;
   ctx.layer = layer;
+  if (!nodes_.empty()) return false;
   slab_ = slab_used_ = 0;
+  return true;
 }
 
 void Tape::add_gradient(Context& ctx, const GradSlot& to, Tensor gradient,

@@ -94,7 +94,12 @@ class Tape {
   Tape& inner();
 
   // Runs and destroys all closures, last first. Gradients of tracked inputs stay to be taken.
-  void backward(Context& ctx);
+  void backward(Context& ctx) {
+    while (!backward_to_pause(ctx)) {
+    }
+  }
+  // The same up to a closure that pauses: true when all are done.
+  bool backward_to_pause(Context& ctx);
 
   // Adds to the gradient of a value; `placement` must be the dual of the value's. `amax`, where
   // known, is as that of a Var.
@@ -104,6 +109,9 @@ class Tape {
   Tensor take_gradient(VarId id);
   // Its largest number, to be asked for before; empty where it is not known.
   Tensor take_amax(VarId id);
+
+  // Said by a closure: who runs the backward step by step is asked before the next one.
+  void pause() { paused_ = true; }
 
   void clear();
   std::size_t size() const { return nodes_.size(); }
@@ -122,6 +130,7 @@ class Tape {
   std::vector<Node> nodes_;
   std::vector<Tensor> gradients_, amaxes_;
   const char* running_ = "";
+  bool paused_ = false;
   // Closures live in slabs that are kept for the next use of the tape.
   static constexpr std::size_t kSlabBytes = 64 * 1024;
   std::vector<std::unique_ptr<std::byte[]>> slabs_;
@@ -146,6 +155,7 @@ class Backward {
   void add(const GradSlot& input, Tensor gradient, Tensor amax = {}) {
     tape_.add_gradient(ctx, input, std::move(gradient), input.placement.dual(), std::move(amax));
   }
+  void pause() { tape_.pause(); }
   // work(Context&) computes weight gradients from what it owns. It runs now, or when a schedule
   // that splits the backward gets to it.
   template <class F>

@@ -119,7 +119,19 @@ struct SortRowsArgs {
   View order, place, offsets;  // i32 [R], [T k], [E + 1]
 };
 
-// rows[r] = x[order[r] / topk], zeros where order is -1. Also of i32. The gradient of sum_rows.
+// Gives sorted rows places of which there are as many as `fitted` has, whoever they are of. Rows
+// stay where they are or, with blocks, those of expert e begin at e block. A row past the end, or
+// past its block, is lost: its slot gets no row. fitted is the new order, -1 where there is no row;
+// place follows it, and without blocks offsets too. *lost (f64, device) grows by the lost rows.
+struct FitRowsArgs {
+  View order, place, offsets;  // of SortRowsArgs
+  View fitted;                 // i32 [R]
+  std::int64_t block = 0;      // 0: no blocks; otherwise R is E block
+  double* lost = nullptr;
+};
+
+// rows[r] = x[order[r] / topk], zeros where order is -1. Also of i32, there -1. The gradient of
+// sum_rows.
 struct GatherRowsArgs {
   View x, rows;  // [T, H], [R, H]
   const std::int32_t* order = nullptr;
@@ -168,6 +180,7 @@ struct MoeKernels {
   void (*limit)(const Stream&, const LimitArgs&);
   void (*dispatch)(const Stream&, const DispatchArgs&);
   void (*sort_rows)(const Stream&, const SortRowsArgs&);
+  void (*fit_rows)(const Stream&, const FitRowsArgs&);
   void (*gather_rows)(const Stream&, const GatherRowsArgs&);
   void (*sum_rows)(const Stream&, const SumRowsArgs&);
   void (*weigh_rows)(const Stream&, const WeighRowsArgs&);

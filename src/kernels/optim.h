@@ -64,14 +64,15 @@ struct NormalArgs {
 };
 
 // What the norm of the gradient decides. norm = sqrt(*square_sum) / loss_scale, the scale being the
-// state's; where it or the loss is not finite, state->failed is set. state->skip becomes what
-// state->failed is; where it is 0, state->update counts on and state->grad_multiplier =
-// min(1, max_norm / (norm + 1e-6)) / loss_scale (max_norm 0: no clipping).
+// state's; where it or the loss is not finite, or rows were lost (FitRowsArgs), state->failed is
+// set. state->skip becomes what state->failed is; where it is 0, state->update counts on and
+// state->grad_multiplier = min(1, max_norm / (norm + 1e-6)) / loss_scale (max_norm 0: no clipping).
 struct ClipArgs {
   const double* square_sum = nullptr;  // device
   const double* loss = nullptr;        // device
   StepState* state = nullptr;          // device
   double max_norm = 0;
+  const double* lost_rows = nullptr;  // device; null: none were
 };
 
 struct OptimKernels {

@@ -261,6 +261,10 @@ void MoeTraining::fields(FieldList& list) {
   list.add("moe-token-drop-policy", drop_policy,
            {{"probs", DropPolicy::kProbs}, {"position", DropPolicy::kPosition}},
            "whom a full expert drops: the smallest probabilities, or the latest positions");
+  list.add(
+      "moe-pad-expert-input-to-capacity", pad_to_capacity,
+      "taken for Megatron's sake, with --moe-expert-capacity-factor: padding changes no result, "
+      "and rows without a token are never computed here");
 }
 
 double MoeTraining::coefficient(const char* kind) const {
@@ -290,6 +294,11 @@ std::vector<std::string> MoeTraining::problems(const MoeConfig& moe) const {
     out.push_back(concat("--moe-aux-loss-coeff: has ", aux_loss_coeff.size(),
                          " numbers, --moe-router-load-balancing-type names ",
                          load_balancing.size()));
+  }
+  if (pad_to_capacity && capacity_factor <= 0) {
+    out.push_back(
+        "--moe-pad-expert-input-to-capacity: there is no capacity; give "
+        "--moe-expert-capacity-factor or leave it out");
   }
   if (!uses_sinkhorn()) return out;
   auto refuse = [&](bool given, const char* flag) {

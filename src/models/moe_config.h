@@ -58,6 +58,7 @@ struct MoeTraining {
   RouterDtype router_dtype = RouterDtype::kModel;
   double capacity_factor = 0;  // of what an expert takes of a micro-batch; 0: all
   DropPolicy drop_policy = DropPolicy::kProbs;
+  bool pad_to_capacity = false;  // Megatron's; changes nothing, since empty rows are never made
 
   void fields(FieldList& list);
   // Of a kind of load balancing; 0: it does not act.

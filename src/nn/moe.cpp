@@ -1,6 +1,7 @@
 #include "nn/moe.h"
 
 #include "autograd/offload.h"
+#include "autograd/partner.h"
 
 namespace bev {
 
@@ -76,20 +77,27 @@ void Moe::params(std::vector<Param*>& list) {
   if (shared_gate) list.push_back(&*shared_gate);
 }
 
-Var Moe::run_experts(Context& ctx, EnteringTokens tokens, const Routing& routing,
+// The small ones first: they are not to wait for the tokens.
+Moe::Entering Moe::enter(Context& ctx, const Var& x, const Routing& routing,
+                         const DispatchRef& dispatch) const {
+  const ExpertParallel& parallel = options.parallel;
+  bool overlap = (parallel.overlap_shared && shared) || parallel.gives_way;
+  Entering entering;
+  Var choices{routing.experts, routing.probs.placement, -1, nullptr};
+  entering.choices = start_entering(ctx, choices, dispatch, overlap);
+  entering.probs = start_entering(ctx, routing.probs, dispatch, overlap);
+  entering.tokens = start_entering(ctx, x, dispatch, overlap);
+  if (parallel.gives_way) give_way(ctx);
+  return entering;
+}
+
+Var Moe::run_experts(Context& ctx, Entering entering, const Routing& routing,
                      const DispatchRef& dispatch) const {
   const MlpOptions& expert = options.expert;
-  std::int64_t ep = ctx.mesh.shape().ep;
-  Range own = shard_range(options.experts, ep, ctx.mesh.at().ep);
-  Tensor experts = bring_to_experts(ctx, routing.experts, *dispatch);
-  Var probs = enter_experts(ctx, routing.probs, dispatch);
-  ExpertRows rows = sort_rows(ctx, experts, own.begin, own.size());
-  // Of all tokens' rows this rank has those of its experts, perhaps a small part.
-  if (ep > 1) {
-    bool known = dispatch->expert_rows >= 0;
-    rows.keep(known ? dispatch->expert_rows : count_rows(ctx, rows, rows.count() / ep));
-  }
-  Var entered = finish_entering(ctx, std::move(tokens));
+  Var choices = finish_entering(ctx, std::move(entering.choices));
+  Var probs = finish_entering(ctx, std::move(entering.probs));
+  ExpertRows rows = rows_of_experts(ctx, choices.tensor, options.experts, *dispatch);
+  Var entered = finish_entering(ctx, std::move(entering.tokens));
   OffloadScope fc1_part(ctx, OffloadPart::kExpertFc1, entered);
   Var in = permute(ctx, entered, rows);
   entered = {};
@@ -102,7 +110,7 @@ Var Moe::run_experts(Context& ctx, EnteringTokens tokens, const Routing& routing
     inner = weigh(ctx, active, probs, rows);
   }
   Var out = combine(ctx, grouped_linear(ctx, inner, rows, fc2, nullptr), rows);
-  Var y = leave_experts(ctx, out, routing.probs.placement, dispatch);
+  Var y = leave_experts(ctx, out, routing.probs.placement, dispatch, options.parallel.gives_way);
   return fc2_bias ? add_expert_biases(ctx, y, routing, *fc2_bias) : y;
 }
 
@@ -131,10 +139,9 @@ Var Moe::forward(Context& ctx, const Var& x, const SequenceLayout& layout) const
   if (options.capacity.factor > 0 && ctx.training) {
     routing = limit_choices(ctx, routing, options.capacity, options.experts, layout);
   }
-  DispatchRef dispatch = plan_dispatch(ctx, options.parallel.dispatcher, routing.experts,
-                                       options.experts, own.placement, layout);
-  EnteringTokens entering =
-      start_entering(ctx, own, dispatch, options.parallel.overlap_shared && shared);
+  DispatchRef dispatch =
+      plan_dispatch(ctx, options.parallel, routing.experts, options.experts, own.placement, layout);
+  Entering entering = enter(ctx, own, routing, dispatch);
   Var beside = shared ? run_shared(ctx, x, layout.tokens) : Var();
   Var y = run_experts(ctx, std::move(entering), routing, dispatch);
   if (shares) y = unite_tokens(ctx, y, layout.tokens);

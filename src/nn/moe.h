@@ -14,12 +14,6 @@
 
 namespace bev {
 
-// How tokens get to experts of other ranks.
-struct ExpertParallel {
-  TokenDispatcher dispatcher = TokenDispatcher::kAllToAll;
-  bool overlap_shared = false;  // the shared expert runs beside their exchange
-};
-
 struct MoeOptions {
   MlpOptions expert;  // of one expert: sizes, activation, biases, initial values
   std::int64_t experts = 0;
@@ -51,8 +45,14 @@ struct Moe {
   Var forward(Context& ctx, const Var& x, const SequenceLayout& layout) const;
 
  private:
+  // What goes to experts.
+  struct Entering {
+    EnteringTokens choices, probs, tokens;
+  };
+  Entering enter(Context& ctx, const Var& x, const Routing& routing,
+                 const DispatchRef& dispatch) const;
   // Sums over each token's experts, placed as its probabilities.
-  Var run_experts(Context& ctx, EnteringTokens tokens, const Routing& routing,
+  Var run_experts(Context& ctx, Entering entering, const Routing& routing,
                   const DispatchRef& dispatch) const;
   Var run_shared(Context& ctx, const Var& x, std::int64_t tokens) const;
 };

@@ -1,9 +1,11 @@
 #include "ops/expert_exchange.h"
 
+#include <algorithm>
 #include <cmath>
 #include <numeric>
 
 #include "autograd/op_scope.h"
+#include "autograd/partner.h"
 #include "base/error.h"
 
 namespace bev {
@@ -14,25 +16,33 @@ std::int64_t sum_of(const std::vector<std::int64_t>& counts) {
   return std::accumulate(counts.begin(), counts.end(), std::int64_t{0});
 }
 
-// Tokens of all ranks of the group: what each has of a tensor placed like this one.
-std::int64_t tokens_of_all(const Context& ctx, const Group& group, const Placement& placement,
-                           const SequenceLayout& layout) {
+// Tokens of the ranks of the group: what each has of a tensor placed like this one.
+std::vector<std::int64_t> tokens_of_members(const Context& ctx, const Group& group,
+                                            const Placement& placement,
+                                            const SequenceLayout& layout) {
   const MeshShape& mesh = ctx.mesh.shape();
   bool split = placement[Axis::kTp] == PlaceState::kShard0;
-  std::int64_t all = 0;
-  for (std::size_t i = 0; i < layout.expert_tokens.size(); ++i) {
-    std::int64_t tokens = layout.expert_tokens[i];
+  std::vector<std::int64_t> tokens = layout.expert_tokens;
+  for (std::size_t i = 0; i < tokens.size() && split; ++i) {
     std::int64_t tp = coordinate_of(mesh, group.members()[i]).tp;
-    all += split ? shard_range(tokens, mesh.tp, tp).size() : tokens;
+    tokens[i] = shard_range(tokens[i], mesh.tp, tp).size();
   }
-  return all;
+  return tokens;
+}
+
+// How many of some tokens have an expert on a given rank of ep, where experts are used evenly,
+// times a factor; at most all.
+std::int64_t tokens_reaching(std::int64_t tokens, std::int64_t topk, std::int64_t ep,
+                             double factor = 1) {
+  double missed = std::pow(1 - 1 / static_cast<double>(ep), static_cast<double>(topk));
+  double reaching = std::ceil(static_cast<double>(tokens) * (1 - missed) * factor);
+  return static_cast<std::int64_t>(std::min(reaching, static_cast<double>(tokens)));
 }
 
 // A device that does not count (a plan of memory) leaves what even use of the experts gives.
 std::vector<std::int32_t> expected_counts(std::int64_t tokens, std::int64_t topk, std::int64_t ep,
                                           std::int64_t members) {
-  double missed = std::pow(1 - 1 / static_cast<double>(ep), static_cast<double>(topk));
-  auto reached = static_cast<std::int32_t>(std::ceil(static_cast<double>(tokens) * (1 - missed)));
+  auto reached = static_cast<std::int32_t>(tokens_reaching(tokens, topk, ep));
   auto rows = static_cast<std::int32_t>((tokens * topk + ep - 1) / ep);
   std::vector<std::int32_t> counts;
   for (std::int64_t i = 0; i < 2 * members; ++i) counts.insert(counts.end(), {reached, rows});
@@ -65,9 +75,35 @@ void plan_rows(Context& ctx, const Tensor& experts, std::int64_t expert_count, D
   plan.inside = sum_of(plan.receive);
 }
 
+// The same in blocks of a size that every member knows of every other.
+void plan_blocks(Context& ctx, double factor, const Tensor& experts, std::int64_t expert_count,
+                 std::span<const std::int64_t> tokens, Dispatch& plan) {
+  std::int64_t etp = ctx.mesh.shape().etp, ep = ctx.mesh.shape().ep, members = plan.group->size();
+  std::int64_t topk = experts.shape()[1];
+  Tensor choices = ctx.allocate(Dtype::kI32, {experts.shape()[0], topk * etp}, "router");
+  Tensor counts = ctx.allocate(Dtype::kI32, {members, 2}, "router");
+  ctx.kernels.moe.dispatch(ctx.stream, {experts, choices, counts, expert_count, etp});
+  plan.sent = sort_rows(ctx, choices, 0, members);
+  std::int64_t block = tokens_reaching(plan.own, topk, ep, factor);
+  fit_blocks(ctx, plan.sent, block);
+  plan.send.assign(static_cast<std::size_t>(members), block);
+  for (std::int64_t count : tokens) {
+    plan.receive.push_back(tokens_reaching(count, topk, ep, factor));
+  }
+  plan.inside = sum_of(plan.receive);
+}
+
+// Room for the choices of a rank's experts: its even share of all times the factor, at most all
+// that the tokens inside can have chosen.
+std::int64_t room_for_rows(std::int64_t tokens, std::int64_t topk, std::int64_t ep, double factor,
+                           std::int64_t most) {
+  double share = static_cast<double>(tokens * topk) / static_cast<double>(ep);
+  return static_cast<std::int64_t>(std::min(std::ceil(share * factor), static_cast<double>(most)));
+}
+
 }  // namespace
 
-DispatchRef plan_dispatch(Context& ctx, TokenDispatcher dispatcher, const Tensor& experts,
+DispatchRef plan_dispatch(Context& ctx, const ExpertParallel& parallel, const Tensor& experts,
                           std::int64_t expert_count, const Placement& placement,
                           const SequenceLayout& layout) {
   OpScope scope(ctx, "plan_dispatch");
@@ -84,15 +120,45 @@ DispatchRef plan_dispatch(Context& ctx, TokenDispatcher dispatcher, const Tensor
               " and etp ", mesh.etp, " with tp ", mesh.tp, " need tokens of each rank's own");
     return plan;
   }
+  if (plan->group->size() == 1) return plan;
+  std::vector<std::int64_t> tokens = tokens_of_members(ctx, *plan->group, placement, layout);
+  double factor = parallel.rank_capacity;
   // With ep 1 every token goes to every member in any case.
-  if (dispatcher == TokenDispatcher::kAllToAll && mesh.ep > 1) {
-    plan->kind = Dispatch::Kind::kRows;
-    plan_rows(ctx, experts, expert_count, *plan);
-  } else if (plan->group->size() > 1) {
+  plan->fixed = factor > 0 && ctx.lost_rows != nullptr && mesh.ep > 1;
+  if (parallel.dispatcher == TokenDispatcher::kAllGather || mesh.ep == 1) {
     plan->kind = Dispatch::Kind::kGather;
-    plan->inside = tokens_of_all(ctx, *plan->group, placement, layout);
+    plan->inside = sum_of(tokens);
+  } else {
+    plan->kind = Dispatch::Kind::kRows;
+    if (plan->fixed) {
+      plan_blocks(ctx, factor, experts, expert_count, tokens, *plan);
+    } else {
+      plan_rows(ctx, experts, expert_count, *plan);
+    }
+  }
+  if (plan->fixed) {
+    std::int64_t topk = experts.shape()[1];
+    std::int64_t held = shard_range(expert_count, mesh.ep, ctx.mesh.at().ep).size();
+    plan->expert_rows =
+        room_for_rows(sum_of(tokens), topk, mesh.ep, factor, plan->inside * std::min(topk, held));
   }
   return plan;
+}
+
+ExpertRows rows_of_experts(Context& ctx, const Tensor& choices, std::int64_t expert_count,
+                           const Dispatch& dispatch) {
+  std::int64_t ep = ctx.mesh.shape().ep;
+  Range own = shard_range(expert_count, ep, ctx.mesh.at().ep);
+  ExpertRows rows = sort_rows(ctx, choices, own.begin, own.size());
+  // Of all tokens' rows this rank has those of its experts, perhaps a small part.
+  if (dispatch.fixed) {
+    fit_rows(ctx, rows, dispatch.expert_rows);
+  } else if (dispatch.expert_rows >= 0) {
+    rows.keep(dispatch.expert_rows);
+  } else if (ep > 1) {
+    rows.keep(count_rows(ctx, rows, rows.count() / ep));
+  }
+  return rows;
 }
 
 namespace {
@@ -186,10 +252,6 @@ Placement expert_placement(PlaceState etp, PlaceState ep) {
       .with(Axis::kEp, ep);
 }
 
-Tensor bring_to_experts(Context& ctx, const Tensor& x, const Dispatch& dispatch) {
-  return finish_bringing(start_bringing(ctx, x, dispatch, "routing"));
-}
-
 struct EnteringTokens::Passage {
   DispatchRef dispatch;
   bool overlap = false;
@@ -238,22 +300,33 @@ Var enter_experts(Context& ctx, const Var& x, const DispatchRef& dispatch) {
 }
 
 Var leave_experts(Context& ctx, const Var& x, const Placement& placement,
-                  const DispatchRef& dispatch) {
-  OpScope scope(ctx, "leave_experts");
+                  const DispatchRef& dispatch, bool gives_way) {
   BEV_CHECK(x.placement == expert_placement(PlaceState::kPartial, PlaceState::kPartial),
             ErrorKind::kInternal, "leave_experts: the input {", x.placement,
             "} must be a partial sum over etp and ep");
-  Flight flight = start_returning(ctx, x.tensor, *dispatch, "expert results");
-  Var y = make_output(ctx, "leave_experts", finish_returning(ctx, std::move(flight), *dispatch),
-                      placement, x.tracked());
-  if (!y.tracked()) return y;
-  ctx.tape->record(
-      "leave_experts", ctx.layer, [dispatch, in = GradSlot(x), out = GradSlot(y)](Backward& back) {
-        Tensor dy = back.take(out);
-        if (dy.empty()) return;
-        back.add(in,
-                 finish_bringing(start_bringing(back.ctx, dy, *dispatch, "gradients for experts")));
+  bool tracked = ctx.tape != nullptr && x.tracked();
+  auto gradient = std::make_shared<Flight>();
+  Flight flight;
+  {
+    OpScope scope(ctx, "leave_experts");
+    flight = start_returning(ctx, x.tensor, *dispatch, "expert results");
+    if (tracked) {
+      ctx.tape->record("leave_experts", ctx.layer, [gradient, in = GradSlot(x)](Backward& back) {
+        if (gradient->under_way()) back.add(in, finish_bringing(std::move(*gradient)));
       });
+    }
+  }
+  if (gives_way) give_way(ctx);
+  OpScope scope(ctx, "leave_experts");
+  Var y = make_output(ctx, "leave_experts", finish_returning(ctx, std::move(flight), *dispatch),
+                      placement, tracked);
+  if (!tracked) return y;
+  ctx.tape->record("leave_experts", ctx.layer,
+                   [gradient, dispatch, out = GradSlot(y)](Backward& back) {
+                     Tensor dy = back.take(out);
+                     if (dy.empty()) return;
+                     *gradient = start_bringing(back.ctx, dy, *dispatch, "gradients for experts");
+                   });
   return y;
 }
 

@@ -9,6 +9,9 @@
 //          backward  all-gather         rows to their ranks      nothing
 //
 // By all-to-all a token goes once to each rank that has one of its experts, however many of them.
+// How many that are is known on the device. Either the host waits for the counts and all sizes are
+// exact, or sizes are fixed (ExpertParallel::rank_capacity) and nobody waits; rows that do not fit
+// are then lost and counted, and the step is to be done again with exact sizes.
 #pragma once
 
 #include <memory>
@@ -27,7 +30,9 @@ struct Dispatch {
   Kind kind = Kind::kSame;
   Group* group = nullptr;
   std::int64_t own = 0, inside = 0;  // tokens that this rank has, and that its experts see
-  std::int64_t expert_rows = -1;  // choices of its experts among them; -1: the host does not know
+  // Choices of its experts among them, or the room for these; -1: the host does not know.
+  std::int64_t expert_rows = -1;
+  bool fixed = false;  // sizes are a matter of shapes alone
 
   // kRows: this rank's tokens by member, and how many go to and come from each.
   ExpertRows sent;
@@ -35,9 +40,10 @@ struct Dispatch {
 };
 using DispatchRef = std::shared_ptr<const Dispatch>;
 
-// Of tokens that chose `experts` [T, k] out of expert_count, placed as `placement`. With all-to-all
-// and ep > 1 the host waits for the counts.
-DispatchRef plan_dispatch(Context& ctx, TokenDispatcher dispatcher, const Tensor& experts,
+// Of tokens that chose `experts` [T, k] out of expert_count, placed as `placement`. Sizes are fixed
+// where a capacity is given and ctx.lost_rows is there. Otherwise, with all-to-all and ep > 1, the
+// host waits for the counts.
+DispatchRef plan_dispatch(Context& ctx, const ExpertParallel& parallel, const Tensor& experts,
                           std::int64_t expert_count, const Placement& placement,
                           const SequenceLayout& layout);
 
@@ -56,11 +62,12 @@ EnteringTokens start_entering(Context& ctx, const Var& x, const DispatchRef& dis
 Var finish_entering(Context& ctx, EnteringTokens tokens);
 // Both at once.
 Var enter_experts(Context& ctx, const Var& x, const DispatchRef& dispatch);
-// The same without a gradient.
-Tensor bring_to_experts(Context& ctx, const Tensor& x, const Dispatch& dispatch);
-// Partial sums for those tokens -> this rank's, placed as `placement`.
+// Of the choices of the tokens inside, those of this rank's experts.
+ExpertRows rows_of_experts(Context& ctx, const Tensor& choices, std::int64_t expert_count,
+                           const Dispatch& dispatch);
+// Partial sums for those tokens -> this rank's, placed as `placement`. See give_way().
 Var leave_experts(Context& ctx, const Var& x, const Placement& placement,
-                  const DispatchRef& dispatch);
+                  const DispatchRef& dispatch, bool gives_way = false);
 
 // Tokens that all ranks of tp have, shared out among them, and whole again.
 Var share_tokens(Context& ctx, const Var& x);

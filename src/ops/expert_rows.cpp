@@ -16,6 +16,22 @@ ExpertRows sort_rows(Context& ctx, const Tensor& choices, std::int64_t first, st
   return rows;
 }
 
+namespace {
+void fit(Context& ctx, ExpertRows& rows, std::int64_t count, std::int64_t block) {
+  OpScope scope(ctx, "fit_rows");
+  Tensor fitted = ctx.allocate(Dtype::kI32, {count}, "router");
+  ctx.kernels.moe.fit_rows(ctx.stream,
+                           {rows.order, rows.place, rows.offsets, fitted, block, ctx.lost_rows});
+  rows.order = std::move(fitted);
+}
+}  // namespace
+
+void fit_rows(Context& ctx, ExpertRows& rows, std::int64_t count) { fit(ctx, rows, count, 0); }
+
+void fit_blocks(Context& ctx, ExpertRows& rows, std::int64_t block) {
+  fit(ctx, rows, (rows.offsets.numel() - 1) * block, block);
+}
+
 std::int64_t count_rows(Context& ctx, const ExpertRows& rows, std::int64_t expected) {
   auto used = static_cast<std::int32_t>(expected);
   std::int64_t last = rows.offsets.numel() - 1;

@@ -18,6 +18,11 @@ struct ExpertRows {
 // Of the experts [first, first + count); choices [T, k] i32.
 ExpertRows sort_rows(Context& ctx, const Tensor& choices, std::int64_t first, std::int64_t count);
 
+// Gives them `count` places, of which the last may stay empty, or `block` places for each expert (0
+// where there are no rows). Rows that do not fit are lost, and counted in ctx.lost_rows.
+void fit_rows(Context& ctx, ExpertRows& rows, std::int64_t count);
+void fit_blocks(Context& ctx, ExpertRows& rows, std::int64_t block);
+
 // How many rows have a token: the host waits for the number. `expected` where the device does not
 // tell (a plan of memory).
 std::int64_t count_rows(Context& ctx, const ExpertRows& rows, std::int64_t expected);

@@ -130,6 +130,20 @@ void expert_fields(ParallelConfig& parallel, FieldList& list) {
            "tokens go to all ranks that share the experts, or to those that have theirs");
   list.add("moe-shared-expert-overlap", parallel.moe_shared_expert_overlap,
            "run the shared expert while tokens are on their way to the others");
+  list.add(
+          "moe-expert-rank-capacity-factor", parallel.moe_expert_rank_capacity_factor,
+          "exchange blocks of fixed size, this factor times what even use of the experts needs, so "
+          "that no step waits for counts; a step that needs more is done again with exact sizes")
+      .min(0)
+      .limit(1e6)
+      .defaults_to("exact sizes");
+  list.add(
+      "overlap-moe-expert-parallel-comm", parallel.overlap_moe_expert_parallel_comm,
+      "interleave the forward of a micro-batch with the backward of another, so that one "
+      "computes while the other exchanges tokens; holds more micro-batches at a time; off when "
+      "ep is 1");
+  list.add("delay-wgrad-compute", parallel.delay_wgrad_compute,
+           "with it: compute weight gradients while the backward exchanges tokens");
 }
 }  // namespace
 

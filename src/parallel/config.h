@@ -65,6 +65,9 @@ struct ParallelConfig {
   // Expert parallel.
   TokenDispatcher moe_token_dispatcher = TokenDispatcher::kAllToAll;
   bool moe_shared_expert_overlap = false;
+  double moe_expert_rank_capacity_factor = 0;     // of exchanges; 0: the size they need
+  bool overlap_moe_expert_parallel_comm = false;  // with another micro-batch's compute
+  bool delay_wgrad_compute = false;               // to where a backward waits for an exchange
 
   RecomputeGranularity recompute_granularity = RecomputeGranularity::kNone;
   RecomputeMethod recompute_method = RecomputeMethod::kUniform;

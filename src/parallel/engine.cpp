@@ -64,7 +64,10 @@ BuildOptions build_options(const ParallelConfig& config) {
       config.sequence_parallel && config.tensor_model_parallel_size > 1;
   build.tensor_parallel.overlap = config.tp_comm_overlap;
   build.context = context_exchange(config);
-  build.experts = {config.moe_token_dispatcher, config.moe_shared_expert_overlap};
+  build.experts = {.dispatcher = config.moe_token_dispatcher,
+                   .overlap_shared = config.moe_shared_expert_overlap,
+                   .gives_way = config.overlap_moe_expert_parallel_comm,
+                   .rank_capacity = config.moe_expert_rank_capacity_factor};
   RecomputePolicy& policy = build.recompute;
   if (config.recompute_granularity == RecomputeGranularity::kFull) {
     bool block = config.recompute_method == RecomputeMethod::kBlock;
@@ -109,7 +112,8 @@ std::unique_ptr<Executor> make_executor(Context& ctx, const PipelineLayout& layo
   std::vector<const Decoder*> chunks;
   for (const auto& stage : stages) chunks.push_back(stage.get());
   return std::make_unique<Executor>(ctx, layout.shape, std::move(chunks),
-                                    parallel.overlap_p2p_communication, parallel.offload.policy());
+                                    parallel.overlap_p2p_communication,
+                                    parallel.delay_wgrad_compute, parallel.offload.policy());
 }
 
 Engine::Engine(World& world, const Kernels& kernels, const EngineOptions& options)
@@ -121,7 +125,9 @@ Engine::Engine(World& world, const Kernels& kernels, const EngineOptions& option
       inputs_(device_->memory()),
       host_memory_(kernels.device.pinned_memory()),
       device_step_(arena_, Dtype::kU8, {sizeof(StepState)}, "step"),
-      sums_(arena_, Dtype::kF64, {2 + options.model.mtp_num_layers}, "step") {
+      sums_(arena_, Dtype::kF64, {3 + options.model.mtp_num_layers}, "step"),
+      fixed_exchange_(options.parallel.moe_expert_rank_capacity_factor > 0 &&
+                      options.parallel.expert_model_parallel_size > 1) {
   arena_.set_trace(options.trace);
   inputs_.set_trace(options.trace);
   TracedGroupMaker groups(*device_, options.trace);
@@ -214,7 +220,8 @@ void Engine::count_tokens(std::span<const MicroBatch> batches, BegunStep& step) 
 
 void Engine::send_inputs(std::span<const MicroBatch> batches, const StepInput& input,
                          BegunStep& step) {
-  step.loss_scale = input.loss_scale;
+  if (fixed_exchange_) step.batches.assign(batches.begin(), batches.end());
+  step.input = input;
   count_tokens(batches, step);
   mesh_->activity().set_step(input.iteration);
   StepInputs inputs;
@@ -239,14 +246,15 @@ void Engine::run_micro_batches(std::span<const MicroBatch> batches) {
   ScopedValue training(ctx_->training, true);
   const RouterStatistics* counted = routers_.sums.empty() ? nullptr : &routers_;
   ScopedValue routers(ctx_->routers, counted);
-  executor_->run(schedule(batches.size(), true), batches, true, sums_.as<double>() + 1);
+  ScopedValue lost(ctx_->lost_rows, fixed_exchange_ ? sum(kLostRows) : nullptr);
+  executor_->run(schedule(batches.size(), true), batches, true, sum(kLoss));
 }
 
 void Engine::finish_sums() {
   mesh_->activity().set_action("gradient sums", -1);
   TraceScope span(ctx_->trace, {TraceKind::kOther, "gradient sums"});
   store_->finish_gradients();
-  store_->add_gradient_squares(sums_.as<double>());
+  store_->add_gradient_squares(sum(kSquares));
   mesh_->world().all_reduce(sums_, Reduction::kSum, "loss and gradient norm").wait();
   if (routers_.sums.empty()) return;
   mesh_->world().all_reduce(routers_.sums, Reduction::kSum, "router statistics").wait();
@@ -255,8 +263,8 @@ void Engine::finish_sums() {
 void Engine::update(double clip_grad) {
   mesh_->activity().set_action("optimizer", -1);
   TraceScope span(ctx_->trace, {TraceKind::kOther, "optimizer"});
-  const double* sums = sums_.as<double>();
-  ctx_->kernels.optim.clip(ctx_->stream, {sums, sums + 1, device_step(), clip_grad});
+  ctx_->kernels.optim.clip(ctx_->stream,
+                           {sum(kSquares), sum(kLoss), device_step(), clip_grad, sum(kLostRows)});
   store_->amaxes().finish_step(device_step());
   optimizer_->step(*ctx_);
   store_->gather_values();
@@ -323,10 +331,10 @@ void Engine::begin_step(std::span<const MicroBatch> batches, const StepInput& in
 
 void Engine::fetch_results(BegunStep& step) {
   const DeviceKernels& device = ctx_->kernels.device;
-  step.arrival = device.fetch(ctx_->stream, sums_.rows(0, 2), step.sums.data());
-  if (std::int64_t all = sums_.numel(); all > 2) {
-    step.future_sums.resize(static_cast<std::size_t>(all - 2));
-    step.future_arrival = device.fetch(ctx_->stream, sums_.rows(2, all), step.future_sums.data());
+  step.arrival = device.fetch(ctx_->stream, sums_.rows(0, 3), step.sums.data());
+  if (std::int64_t all = sums_.numel(); all > 3) {
+    step.future_sums.resize(static_cast<std::size_t>(all - 3));
+    step.future_arrival = device.fetch(ctx_->stream, sums_.rows(3, all), step.future_sums.data());
   }
   if (routers_.sums.empty()) return;
   step.routers.resize(routers_.sums.view().bytes());
@@ -346,9 +354,14 @@ void Engine::BegunStep::wait() {
 
 StepResult Engine::finish_step() {
   BEV_CHECK(!begun_.empty(), ErrorKind::kInternal, "engine: no step was begun");
-  {
+  auto wait = [&] {
     TraceScope span(ctx_->trace, {TraceKind::kOther, "wait for the device"});
     begun_.front().wait();
+  };
+  wait();
+  if (begun_.front().lost_rows()) {
+    redo_steps();
+    wait();
   }
   StepResult result = result_of(begun_.front(), true);
   begun_.pop_front();
@@ -356,21 +369,37 @@ StepResult Engine::finish_step() {
     ++updates_;
   } else {
     begun_.clear();
-    std::int32_t none = 0;
-    ctx_->kernels.device.upload(ctx_->stream, &none, {&device_step()->failed, Dtype::kI32, {1}});
+    forget_failure();
   }
   return result;
 }
 
+void Engine::forget_failure() {
+  std::int32_t none = 0;
+  ctx_->kernels.device.upload(ctx_->stream, &none, {&device_step()->failed, Dtype::kI32, {1}});
+}
+
+void Engine::redo_steps() {
+  std::deque<BegunStep> lost = std::exchange(begun_, {});
+  forget_failure();
+  {
+    ScopedValue exact(fixed_exchange_, false);
+    begin_step(lost.front().batches, lost.front().input);
+  }
+  begun_.front().redone = true;
+  for (std::size_t i = 1; i < lost.size(); ++i) begin_step(lost[i].batches, lost[i].input);
+}
+
 StepResult Engine::result_of(const BegunStep& step, bool with_gradient) const {
   StepResult result;
-  auto [squares, loss] = step.sums;
+  double squares = step.sums[kSquares], loss = step.sums[kLoss];
   auto mean = [](double sum, double tokens) { return tokens > 0 ? sum / tokens : 0; };
+  result.redone = step.redone;
   result.tokens = step.tokens;
   result.loss = mean(loss, step.tokens);
   result.finite = std::isfinite(loss);
   if (!with_gradient) return result;
-  result.grad_norm = std::sqrt(squares) / step.loss_scale;
+  result.grad_norm = std::sqrt(squares) / step.input.loss_scale;
   result.finite &= std::isfinite(result.grad_norm);
   for (std::size_t depth = 0; depth < step.future_sums.size(); ++depth) {
     result.future_losses.push_back(mean(step.future_sums[depth], step.future_tokens[depth]));
@@ -392,11 +421,20 @@ StepResult Engine::train_step(std::span<const MicroBatch> batches, const StepInp
 }
 
 StepResult Engine::gradients(std::span<const MicroBatch> batches, const StepInput& input) {
-  BegunStep step;
-  send_inputs(batches, input, step);
-  forward_backward(batches);
-  fetch_results(step);
-  step.wait();
+  auto run = [&] {
+    BegunStep step;
+    send_inputs(batches, input, step);
+    forward_backward(batches);
+    fetch_results(step);
+    step.wait();
+    return step;
+  };
+  BegunStep step = run();
+  if (step.lost_rows()) {
+    ScopedValue exact(fixed_exchange_, false);
+    step = run();
+    step.redone = true;
+  }
   return result_of(step, true);
 }
 
@@ -404,9 +442,9 @@ StepResult Engine::evaluate(std::span<const MicroBatch> batches) {
   BegunStep step;
   count_tokens(batches, step);
   begin_sums();
-  executor_->run(schedule(batches.size(), false), batches, false, sums_.as<double>() + 1);
+  executor_->run(schedule(batches.size(), false), batches, false, sum(kLoss));
   mesh_->world().all_reduce(sums_, Reduction::kSum, "loss").wait();
-  ctx_->kernels.device.fetch(ctx_->stream, sums_.rows(0, 2), step.sums.data()).wait();
+  ctx_->kernels.device.fetch(ctx_->stream, sums_.rows(0, 3), step.sums.data()).wait();
   return result_of(step, false);
 }
 
@@ -417,6 +455,7 @@ void Engine::forward_hidden(std::span<const MicroBatch> batches, HiddenSink& sin
 std::string Engine::find_nonfinite(std::span<const MicroBatch> batches, const StepInput& input) {
   FiniteProbe probe;
   ScopedValue watching(ctx_->probe, &probe);
+  ScopedValue exact(fixed_exchange_, false);
   BegunStep step;
   send_inputs(batches, input, step);
   forward_backward(batches);

@@ -57,6 +57,7 @@ struct StepResult {
   double tokens = 0;                     // weight of them
   double grad_norm = 0;                  // before clipping, unscaled
   bool finite = true;                    // loss and gradient; otherwise nothing was updated
+  bool redone = false;                   // what was exchanged did not fit at first
   std::vector<RouterLoad> routers = {};  // of a training step, layer by layer
   // Of a training step, for each depth of multi-token prediction: mean over its own tokens.
   std::vector<double> future_losses = {};
@@ -98,7 +99,9 @@ class Engine {
   StepResult train_step(std::span<const MicroBatch> batches, const StepInput& input);
   // The same in two halves. The first starts a step without a wait for the device, the second waits
   // for the oldest one begun. A step that was not finite changes nothing, and neither do those that
-  // were begun after it: finish_step forgets them, they are to be begun again.
+  // were begun after it: finish_step forgets them, they are to be begun again. One whose exchanges
+  // were too small changes nothing either, but finish_step does it again, with exact sizes, and
+  // begins those after it again.
   void begin_step(std::span<const MicroBatch> batches, const StepInput& input);
   StepResult finish_step();
   // Whether the device computes beside the host, so that beginning a step early gains time.
@@ -141,13 +144,18 @@ class Engine {
 
  private:
   struct BegunStep {
-    double tokens = 0, loss_scale = 1;  // of the global batch
-    std::array<double, 2> sums{};       // of sums_: squares and loss; there after arrival
+    std::vector<MicroBatch> batches;  // to do it again, where that may be
+    StepInput input;
+    bool redone = false;
+    double tokens = 0;  // of the global batch
+    // The first of sums_; there after arrival.
+    std::array<double, 3> sums{};
     // The same of each depth of multi-token prediction; empty without.
     std::vector<double> future_tokens, future_sums;
     std::vector<std::byte> routers;  // as routers_, likewise
     Work arrival, future_arrival, routers_arrival;
     void wait();
+    bool lost_rows() const { return sums[kLostRows] > 0; }
   };
 
   class Parts;  // of a step, to be recorded
@@ -163,6 +171,9 @@ class Engine {
   void update(double clip_grad);
 
   void forward_backward(std::span<const MicroBatch> batches);
+  // The steps begun, the first of which lost rows, once more.
+  void redo_steps();
+  void forget_failure();
   RecordedStep* find_recorded(std::span<const MicroBatch> batches, double clip_grad);
   StepResult result_of(const BegunStep& step, bool with_gradient) const;
   StepState* device_step() const;
@@ -175,10 +186,13 @@ class Engine {
   std::unique_ptr<Device> device_;
   Arena arena_, inputs_, host_memory_;
   Tensor device_step_;  // StepState
-  // f64: the squares of the gradient, the loss over all tokens, that of each depth of multi-token
-  // prediction.
+  // f64: the squares of the gradient, the rows that were lost where exchanges have a fixed size,
+  // the loss over all tokens, that of each depth of multi-token prediction.
   Tensor sums_;
-  RouterStatistics routers_;  // empty without experts
+  static constexpr std::size_t kSquares = 0, kLostRows = 1, kLoss = 2;
+  double* sum(std::size_t which) const { return sums_.as<double>() + which; }
+  bool fixed_exchange_ = false;  // of tokens for experts, in training steps
+  RouterStatistics routers_;     // empty without experts
   std::int64_t updates_ = 0;
   StateReader* reader_ = nullptr;
   std::unique_ptr<Mesh> mesh_;

@@ -2,6 +2,7 @@
 
 #include <utility>
 
+#include "autograd/partner.h"
 #include "autograd/recompute.h"
 #include "base/scoped_value.h"
 #include "base/trace.h"
@@ -21,8 +22,8 @@ constexpr const char* kGradient = "gradient of hidden states";
 }  // namespace
 
 Executor::Executor(Context& ctx, const PipelineShape& shape, std::vector<const Decoder*> chunks,
-                   bool overlap, OffloadPolicy offload)
-    : ctx_(ctx), shape_(shape), chunks_(std::move(chunks)), overlap_(overlap) {
+                   bool overlap, bool delay, OffloadPolicy offload)
+    : ctx_(ctx), shape_(shape), chunks_(std::move(chunks)), overlap_(overlap), delay_(delay) {
   if (!offload.any()) return;
   offloader_ = std::make_unique<Offloader>(ctx.kernels, ctx.stream, ctx.arena, std::move(offload));
 }
@@ -91,7 +92,7 @@ void Executor::forward(const Action& action, Run& run) {
   }
 }
 
-void Executor::backward(const Action& action, Run& run) {
+void Executor::begin_backward(const Action& action, Run& run) {
   InFlight& at = flight(run, action.chunk, action.micro_batch);
   Tensor seed = std::move(at.gradient.tensor);
   if (model(action).range().last) {
@@ -99,15 +100,73 @@ void Executor::backward(const Action& action, Run& run) {
     ctx_.kernels.elementwise.fill(ctx_.stream, seed, 1);
   }
   at.tape.add_gradient(ctx_, at.output, std::move(seed), at.output.placement.dual());
+}
+
+bool Executor::continue_backward(const Action& action, Run& run) {
+  InFlight& at = flight(run, action.chunk, action.micro_batch);
+  bool later = action.kind == ActionKind::kBackwardInput, done = false;
   {
-    bool later = action.kind == ActionKind::kBackwardInput;
-    ScopedValue collect(ctx_.weight_work, later ? &at.weight_work : nullptr);
-    at.tape.backward(ctx_);
+    ScopedValue collect(ctx_.weight_work, later || delay_ ? &at.weight_work : nullptr);
+    done = at.tape.backward_to_pause(ctx_);
   }
+  if (!later) at.weight_work.run(ctx_);
+  return done;
+}
+
+void Executor::end_backward(const Action& action, Run& run) {
+  InFlight& at = flight(run, action.chunk, action.micro_batch);
   at.outgoing = at.tape.take_gradient(at.input.id);
   at.tape.clear();
   InFlight* before = neighbour(action, stage_of(action) - 1, run);
   if (before != nullptr) before->gradient.tensor = std::move(at.outgoing);
+}
+
+void Executor::backward(const Action& action, Run& run) {
+  begin_backward(action, run);
+  while (!continue_backward(action, run)) {
+  }
+  end_backward(action, run);
+}
+
+// The backward of a pair, as its forward sees it.
+class Executor::BackwardBeside final : public Partner {
+ public:
+  BackwardBeside(Executor& executor, const Action& backward, const Action& forward, Run& run)
+      : executor_(executor), backward_(backward), forward_(forward), run_(run) {}
+
+  bool done() const { return done_; }
+  void go_on() override {
+    if (done_) return;
+    Context& ctx = executor_.ctx_;
+    // What the forward has set is not the backward's.
+    TapeScope tape(ctx, nullptr);
+    ScopedValue<Partner*> partner(ctx.partner, nullptr);
+    ScopedValue<OffloadPass*> offload(ctx.offload, nullptr);
+    ctx.mesh.activity().set_action(name_of(backward_.kind), backward_.micro_batch);
+    {
+      TraceScope span(ctx.trace,
+                      {TraceKind::kAction, name_of(backward_.kind), backward_.micro_batch});
+      done_ = executor_.continue_backward(backward_, run_);
+    }
+    ctx.mesh.activity().set_action(name_of(forward_.kind), forward_.micro_batch);
+  }
+
+ private:
+  Executor& executor_;
+  const Action &backward_, &forward_;
+  Run& run_;
+  bool done_ = false;
+};
+
+void Executor::act_together(const Action& forward, const Action& backward, Run& run) {
+  BackwardBeside beside(*this, backward, forward, run);
+  begin_backward(backward, run);
+  {
+    ScopedValue<Partner*> partner(ctx_.partner, &beside);
+    act(forward, run);
+  }
+  while (!beside.done()) beside.go_on();
+  end_backward(backward, run);
 }
 
 Executor::Incoming& Executor::post_receive(const Action& action, Run& run) {
@@ -178,16 +237,21 @@ void Executor::post_next_receives(const Schedule& schedule, std::size_t at, Run&
   }
 }
 
-// What the next computation reads first, where that is a backward.
+// What the next computation reads first, where that is a backward or has one beside it.
 void Executor::prefetch_next(const Schedule& schedule, std::size_t at, const Run& run) {
   for (std::size_t i = at + 1; i < schedule.size(); ++i) {
     const Action& action = schedule[i];
-    if (!computes(action.kind)) continue;
+    if (!computes(action.kind) || together(schedule, i) > 1) continue;
     bool backward =
         action.kind == ActionKind::kBackward || action.kind == ActionKind::kBackwardInput;
     if (backward) flight(run, action.chunk, action.micro_batch).offload.prefetch();
     return;
   }
+}
+
+// Whoever looks for a bad number wants one thing after the other.
+std::size_t Executor::together(const Schedule& schedule, std::size_t at) const {
+  return shape_.paired && ctx_.probe == nullptr && runs_together(schedule, at) ? 2 : 1;
 }
 
 void Executor::play(const Schedule& schedule, Run& run) {
@@ -196,14 +260,21 @@ void Executor::play(const Schedule& schedule, Run& run) {
   for (const Action& action : schedule) {
     ++place(run, action.chunk, action.micro_batch).actions_left;
   }
-  for (std::size_t i = 0; i < schedule.size(); ++i) {
-    const Action& action = schedule[i];
-    if (overlap_ && computes(action.kind)) post_next_receives(schedule, i, run);
-    if (offloader_ && computes(action.kind)) prefetch_next(schedule, i, run);
-    act(action, run);
+  for (std::size_t begin = 0, end = 0; begin < schedule.size(); begin = end) {
+    const Action& action = schedule[begin];
+    end = begin + together(schedule, begin);
+    if (overlap_ && computes(action.kind)) post_next_receives(schedule, end - 1, run);
+    if (offloader_ && computes(action.kind)) prefetch_next(schedule, end - 1, run);
+    if (end - begin == 1) {
+      act(action, run);
+    } else {
+      act_together(action, schedule[end - 1], run);
+    }
     if (computes(action.kind)) finish_sends(run);
-    Place& done = place(run, action.chunk, action.micro_batch);
-    if (--done.actions_left == 0) spare_.push_back(std::move(done.flight));
+    for (std::size_t i = begin; i < end; ++i) {
+      Place& done = place(run, schedule[i].chunk, schedule[i].micro_batch);
+      if (--done.actions_left == 0) spare_.push_back(std::move(done.flight));
+    }
   }
   finish_sends(run);
 }

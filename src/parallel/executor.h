@@ -25,8 +25,10 @@ class Executor {
   // `chunks` are this rank's stages. With `overlap` messages travel while the rank computes: those
   // that the next computation needs are received during the one before, and a send is finished
   // after the computation that follows it. `offload` says what waits for its backward on the host.
+  // With `delay` weight gradients are computed where a backward gives way (autograd/partner.h).
+  // Where `shape` has pairs, each runs as two that take turns.
   Executor(Context& ctx, const PipelineShape& shape, std::vector<const Decoder*> chunks,
-           bool overlap, OffloadPolicy offload);
+           bool overlap, bool delay, OffloadPolicy offload);
 
   // The rank of the last stage adds the losses of the micro-batches, in their order, to losses[0],
   // those of depth d of multi-token prediction to losses[d] (f64, on the device; the tp ranks of
@@ -75,8 +77,16 @@ class Executor {
 
   void play(const Schedule& schedule, Run& run);
   void act(const Action& action, Run& run);
+  class BackwardBeside;
+  void act_together(const Action& forward, const Action& backward, Run& run);
+  // How many of the actions from `at` on are done at a time.
+  std::size_t together(const Schedule& schedule, std::size_t at) const;
   void forward(const Action& action, Run& run);
   void backward(const Action& action, Run& run);
+  // Its parts: the second is repeated until it returns true.
+  void begin_backward(const Action& action, Run& run);
+  bool continue_backward(const Action& action, Run& run);
+  void end_backward(const Action& action, Run& run);
   Incoming& post_receive(const Action& action, Run& run);
   void send(const Action& action, Run& run);
   static void finish_sends(Run& run);
@@ -95,7 +105,7 @@ class Executor {
   Context& ctx_;
   PipelineShape shape_;
   std::vector<const Decoder*> chunks_;
-  bool overlap_;
+  bool overlap_, delay_;
   std::unique_ptr<Offloader> offloader_;
   std::vector<Place> places_;                     // by chunk and micro-batch
   std::vector<std::unique_ptr<InFlight>> spare_;  // their tapes' memory is used again

@@ -192,6 +192,8 @@ PipelineLayout make_layout(std::int64_t layers, const ParallelConfig& config, Pr
   layout.shape.ranks = config.pipeline_model_parallel_size;
   layout.shape.schedule = config.pipeline_schedule;
   layout.shape.group_size = config.microbatch_group_size;
+  layout.shape.paired =
+      config.overlap_moe_expert_parallel_comm && config.expert_model_parallel_size > 1;
   check_contradictions(config, out);
   if (config.pipeline_model_parallel_layout.empty()) {
     layout.shape.chunks = chunks_of(layers, config, out);

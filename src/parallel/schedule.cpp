@@ -37,6 +37,12 @@ std::int64_t PipelineShape::group_for(std::int64_t micro_batches) const {
   return group;
 }
 
+bool runs_together(const Schedule& schedule, std::size_t at) {
+  if (at + 1 >= schedule.size() || schedule[at].kind != ActionKind::kForward) return false;
+  const Action& next = schedule[at + 1];
+  return next.kind == ActionKind::kBackward && next.micro_batch != schedule[at].micro_batch;
+}
+
 namespace {
 
 // Groups of micro-batches, inside them the chunks, inside them the micro-batches; the last group
@@ -53,15 +59,24 @@ Schedule forward_order(const PipelineShape& shape, std::int64_t micro_batches) {
   return order;
 }
 
+// Forwards before the first backward. Pairs take as long as both of their halves to pass their
+// results on, in either direction: it takes twice as many to keep the ranks after this one going,
+// which several chunks take anyway, and one for the forward of the first pair.
+std::int64_t warmup_forwards(const PipelineShape& shape, std::int64_t rank,
+                             std::int64_t micro_batches) {
+  std::int64_t later = shape.ranks - rank - 1;
+  std::int64_t of_chunks = (shape.chunks - 1) * shape.group_for(micro_batches);
+  if (shape.paired) return 2 * later + of_chunks + 1;
+  return shape.chunks == 1 ? later : 2 * later + of_chunks;
+}
+
 // A number of forwards first, then one forward and one backward in turn, then the backwards left
 // over. Backwards take the chunks in the opposite order.
 Schedule one_forward_one_backward(const PipelineShape& shape, std::int64_t rank,
                                   std::int64_t micro_batches) {
   Schedule forwards = forward_order(shape, micro_batches);
   std::size_t total = forwards.size();
-  std::int64_t later = shape.ranks - rank - 1;
-  std::int64_t warmup =
-      shape.chunks == 1 ? later : 2 * later + (shape.chunks - 1) * shape.group_for(micro_batches);
+  std::int64_t warmup = warmup_forwards(shape, rank, micro_batches);
   std::size_t ahead = std::min(static_cast<std::size_t>(warmup), total);
   Schedule order;
   for (std::size_t i = 0; i < total + ahead; ++i) {
@@ -73,19 +88,32 @@ Schedule one_forward_one_backward(const PipelineShape& shape, std::int64_t rank,
   return order;
 }
 
-// Adds what each computation receives before and sends after it.
-Schedule with_messages(const PipelineShape& shape, std::int64_t rank, const Schedule& order) {
+// Adds what each computation receives before and sends after it; with `pairs`, those that run
+// together count as one.
+Schedule with_messages(const PipelineShape& shape, std::int64_t rank, const Schedule& order,
+                       bool pairs) {
   Schedule list;
-  for (const Action& action : order) {
+  auto add_receive = [&](const Action& action) {
     std::int64_t stage = shape.stage_at(rank, action.chunk);
     bool forward = action.kind == ActionKind::kForward;
-    bool weights = action.kind == ActionKind::kBackwardWeight;
-    bool receives = !weights && shape.crosses(forward ? stage - 1 : stage);
-    bool sends = !weights && shape.crosses(forward ? stage : stage - 1);
-    auto add = [&](ActionKind kind) { list.push_back({kind, action.micro_batch, action.chunk}); };
-    if (receives) add(forward ? ActionKind::kReceiveForward : ActionKind::kReceiveBackward);
-    list.push_back(action);
-    if (sends) add(forward ? ActionKind::kSendForward : ActionKind::kSendBackward);
+    if (action.kind == ActionKind::kBackwardWeight) return;
+    if (!shape.crosses(forward ? stage - 1 : stage)) return;
+    ActionKind kind = forward ? ActionKind::kReceiveForward : ActionKind::kReceiveBackward;
+    list.push_back({kind, action.micro_batch, action.chunk});
+  };
+  auto add_send = [&](const Action& action) {
+    std::int64_t stage = shape.stage_at(rank, action.chunk);
+    bool forward = action.kind == ActionKind::kForward;
+    if (action.kind == ActionKind::kBackwardWeight) return;
+    if (!shape.crosses(forward ? stage : stage - 1)) return;
+    ActionKind kind = forward ? ActionKind::kSendForward : ActionKind::kSendBackward;
+    list.push_back({kind, action.micro_batch, action.chunk});
+  };
+  for (std::size_t begin = 0, end = 0; begin < order.size(); begin = end) {
+    end = begin + (pairs && runs_together(order, begin) ? 2 : 1);
+    for (std::size_t i = begin; i < end; ++i) add_receive(order[i]);
+    for (std::size_t i = begin; i < end; ++i) list.push_back(order[i]);
+    for (std::size_t i = begin; i < end; ++i) add_send(order[i]);
   }
   return list;
 }
@@ -109,7 +137,10 @@ std::vector<Schedule> make_schedules(const PipelineShape& shape, std::int64_t mi
   std::vector<Schedule> lists = computations(shape, micro_batches);
   for (std::int64_t rank = 0; rank < shape.ranks; ++rank) {
     Schedule& list = lists[static_cast<std::size_t>(rank)];
-    list = with_messages(shape, rank, list);
+    // Where all forwards come first, a later rank may need the last one to give the first gradient.
+    bool pairs =
+        shape.paired && warmup_forwards(shape, rank, micro_batches) < micro_batches * shape.chunks;
+    list = with_messages(shape, rank, list, pairs);
   }
   return lists;
 }
@@ -119,7 +150,7 @@ std::vector<Schedule> make_forward_schedules(const PipelineShape& shape,
   Schedule order = forward_order(shape, micro_batches);
   std::vector<Schedule> lists;
   for (std::int64_t rank = 0; rank < shape.ranks; ++rank) {
-    lists.push_back(with_messages(shape, rank, order));
+    lists.push_back(with_messages(shape, rank, order, false));
   }
   return lists;
 }

@@ -2,6 +2,7 @@
 // any list, and lists are checked without tensors (parallel/schedule_player.h).
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <vector>
 
@@ -50,6 +51,9 @@ struct PipelineShape {
   std::int64_t chunks = 1;  // stages on each rank
   PipelineSchedule schedule = PipelineSchedule::k1F1B;
   std::int64_t group_size = 0;  // interleaved: micro-batches a stage takes in a row; 0: ranks
+  // 1F1B: a forward and a backward run together (runs_together()), so that messages leave when both
+  // are done, and more micro-batches are under way.
+  bool paired = false;
 
   std::int64_t stages() const { return ranks * chunks; }
   StagePlace place_of(std::int64_t stage) const;
@@ -60,6 +64,10 @@ struct PipelineShape {
   // all ranks going, which with fewer than `ranks` ends in a deadlock.
   std::int64_t group_for(std::int64_t micro_batches) const;
 };
+
+// Whether the computation at `at` is a forward that may run interleaved with the one right behind
+// it: the backward of another micro-batch, which does not need it.
+bool runs_together(const Schedule& schedule, std::size_t at);
 
 // The lists of all ranks for one iteration. 1F1B and interleaved are Megatron's; ZB-H1 and ZB-V
 // (Qi et al. 2023, 2024) hold no more activations than 1F1B does on its first rank.

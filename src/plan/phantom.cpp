@@ -72,7 +72,7 @@ constexpr Kernels kPhantomKernels = {
     .loss = {kNothing, kNothing, kNothing, kNothing, kNothing, kNothing, {}},
     .moe = {kNothing, kNothing, kNothing, kNothing, kNothing, kNothing, kNothing, kNothing,
             kNothing, kNothing, kNothing, kNothing, kNothing, kNothing, kNothing, kNothing,
-            kNothing},
+            kNothing, kNothing},
     .optim = {kNothing, kNothing, kNothing, kNothing, kNothing, kNothing},
     .quantize = {kNothing, kNothing, kNothing, kNothing, kNothing},
 };

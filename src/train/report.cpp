@@ -60,6 +60,7 @@ void IterationLog::add(const StepReport& step) {
   skipped_ += step.skipped ? 1 : 0;
   advanced_ += step.skipped ? 0 : 1;
   nan_ += step.nan ? 1 : 0;
+  redone_ += step.redone ? 1 : 0;
   tokens_ += step.tokens;
   flops_ += step.flops;
   elapsed_seconds_ += step.elapsed_seconds;
@@ -101,6 +102,7 @@ std::string IterationLog::line(std::string_view timestamp) {
   }
   put(" number of skipped iterations: {:3d} |", skipped_);
   put(" number of nan iterations: {:3d} |", nan_);
+  if (redone_ > 0) put(" number of redone iterations: {:3d} |", redone_);
   put(" tokens/s: {:.0f} |", per_second(static_cast<double>(tokens_), elapsed_seconds_));
   if (options_.peak_flops_per_second > 0) {
     put(" of peak: {:.1f}% |", tflops * 1e12 / options_.peak_flops_per_second * 100.0);
@@ -151,6 +153,7 @@ std::string metrics_json(const StepReport& step) {
   integer("batch_size", step.global_batch_size);
   flag("skipped", step.skipped);
   flag("nan", step.nan);
+  if (step.redone) flag("redone", true);
   if (!step.routers.empty()) {
     key("routers");
     for (std::size_t i = 0; i < step.routers.size(); ++i) {

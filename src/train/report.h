@@ -40,6 +40,7 @@ struct StepReport {
   std::optional<double> params_norm = {};
   bool skipped = false;  // no update was made
   bool nan = false;      // NaN or Inf in the loss or the gradients
+  bool redone = false;   // tokens for experts did not fit at first
 };
 
 struct ReportOptions {
@@ -67,7 +68,7 @@ class IterationLog {
   ReportOptions options_;
   StepReport last_;
   bool any_line_ = false;
-  std::int64_t advanced_ = 0, skipped_ = 0, nan_ = 0, tokens_ = 0;
+  std::int64_t advanced_ = 0, skipped_ = 0, nan_ = 0, redone_ = 0, tokens_ = 0;
   double elapsed_seconds_ = 0.0, flops_ = 0.0;
   std::vector<NamedValue> loss_sums_;
 };

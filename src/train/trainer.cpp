@@ -236,6 +236,7 @@ StepReport Trainer::finish_step() {
   report.weight_decay = input.weight_decay;
   report.loss_scale = input.loss_scale;
   report.skipped = !result.finite;
+  report.redone = result.redone;
   if (!result.finite) handle_bad_step(batch, input, report);
   scaler_.update(!result.finite);
   consumed_samples_ += batch.samples;

@@ -321,6 +321,28 @@ TEST_F(RunConfigTest, ExpertsNeedNoSequenceParallelAndOverlapASharedOne) {
       ElementsAre(HasSubstr("--moe-shared-expert-overlap: the model has no shared expert")));
 }
 
+TEST_F(RunConfigTest, OverlapOfExpertsNeedsExpertsAndTheirSchedule) {
+  const char* overlap = "--overlap-moe-expert-parallel-comm";
+  EXPECT_THAT(resolve_anew({"--dp", "2", "--ep", "2", "--num-experts", "4", overlap,
+                            "--delay-wgrad-compute", "--moe-expert-rank-capacity-factor", "1.5"}),
+              IsEmpty());
+  EXPECT_THAT(resolve_anew({"--dp", "2", overlap}),
+              ElementsAre(HasSubstr("the model has no experts")));
+  EXPECT_THAT(resolve_anew({"--delay-wgrad-compute"}),
+              ElementsAre(HasSubstr("goes with --overlap-moe-expert-parallel-comm")));
+  EXPECT_THAT(resolve_anew({"--dp", "2", "--pp", "2", "--ep", "2", "--num-experts", "4", overlap,
+                            "--pipeline-schedule", "zb-h1"}),
+              ElementsAre(HasSubstr("needs --pipeline-schedule 1f1b")));
+}
+
+TEST_F(RunConfigTest, PaddingToACapacityNeedsOne) {
+  const char* pad = "--moe-pad-expert-input-to-capacity";
+  EXPECT_THAT(resolve_anew({"--num-experts", "4", pad}),
+              ElementsAre(HasSubstr("there is no capacity; give --moe-expert-capacity-factor")));
+  EXPECT_THAT(resolve_anew({"--num-experts", "4", pad, "--moe-expert-capacity-factor", "1.5"}),
+              IsEmpty());
+}
+
 TEST_F(RunConfigTest, ScheduleUnitsMustAgree) {
   EXPECT_THAT(resolve({"--lr-warmup-samples", "10", "--lr-decay-samples", "50"}),
               ElementsAre("--lr-decay-samples: 50 does not go with --train-iters; give "

@@ -270,6 +270,42 @@ TEST_F(CudaMoe, RowsAreSortedGatheredAndSummedAsOnTheCpu) {
   }
 }
 
+TEST_F(CudaMoe, RowsFitIntoFixedPlacesAsOnTheCpu) {
+  for (std::int64_t tokens : {0, 1, 5, 777, 3000}) {
+    for (std::int64_t experts : {1, 2, 12, 300}) {
+      const std::int64_t topk = std::min<std::int64_t>(experts, 4), slots = tokens * topk;
+      Twin chosen = choices(tokens, experts, topk);
+      // Somebody else's are the first half.
+      const std::int64_t first = experts / 2, count = experts - first;
+      const std::int64_t even = std::max<std::int64_t>(slots / experts, 1);
+      for (std::int64_t block : {std::int64_t{0}, even, 3 * even + 1}) {
+        for (std::int64_t room : {std::int64_t{1}, slots / 3 + 1, slots + 5}) {
+          SCOPED_TRACE(concat(tokens, " tokens, ", experts, " experts, ", block, ", ", room));
+          Twin order = integers({slots}), place = integers({slots}),
+               offsets = integers({count + 1});
+          Twin fitted = integers({block > 0 ? count * block : room});
+          Twin lost = words<double>({2});
+          auto run = [&](const Kernels& kernels, const Stream& stream, Tensor Twin::*side) {
+            kernels.moe.sort_rows(stream,
+                                  {chosen.*side, first, order.*side, place.*side, offsets.*side});
+            kernels.moe.fit_rows(stream, {order.*side, place.*side, offsets.*side, fitted.*side,
+                                          block, (lost.*side).as<double>()});
+          };
+          run(cpu(), cpu_stream(), &Twin::exact);
+          run(cuda(), cuda_stream(), &Twin::device);
+          EXPECT_EQ(fetched(fitted.device), host(fitted.exact));
+          EXPECT_EQ(fetched(place.device), host(place.exact));
+          EXPECT_EQ(fetched(offsets.device), host(offsets.exact));
+          double found = 0;
+          cuda().device.fetch(cuda_stream(), lost.device, &found).wait();
+          EXPECT_EQ(found, *lost.exact.as<double>());
+          if (block > 0) break;
+        }
+      }
+    }
+  }
+}
+
 TEST_F(CudaMoe, ChoicesAreSpreadAndPickedAsOnTheCpu) {
   for (Dtype dtype : kModelDtypes) {
     Twin chosen = choices(45, 37, 5), probs = random(Dtype::kF32, {45, 5});

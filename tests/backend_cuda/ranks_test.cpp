@@ -4,6 +4,7 @@
 
 #include "app/layouts.h"
 #include "app/run_config.h"
+#include "backend/cuda/queue.h"
 #include "comm/fault.h"
 #include "tests/support/devices.h"
 #include "tests/support/expect_error.h"
@@ -99,6 +100,57 @@ TEST_F(CudaRanks, SharingExpertsOutGivesOneRanksAnswer) {
         EXPECT_EQ(answer_difference(expected, run_tiny(run), {1e-4, 0, 1e-3}), "");
       }
     }
+  }
+}
+
+// Blocks of fixed size, too small ones too, and micro-batches that take turns.
+TEST_F(CudaRanks, HowExpertsExchangeChangesNoBit) {
+  ModelConfig model = tiny_llama();
+  model.moe.num_experts = 6;
+  model.moe.topk = 2;
+  model.moe.shared_expert_size = 16;
+  for (const char* text : {"dp2,ep2", "pp2,dp2,ep2", "tp2sp,dp2,ep2etp2,zero3"}) {
+    TinyRun run = run_of(model);
+    run.dtype = Dtype::kBf16;
+    run.parallel = parse_layouts(text, {}).front();
+    LayoutAnswer plain = run_tiny(run);
+    auto expect_same = [&] {
+      LayoutAnswer other = run_tiny(run);
+      EXPECT_EQ(plain.losses, other.losses);
+      EXPECT_EQ(plain.weights, other.weights);
+    };
+    for (double factor : {0.3, 1.2, 8.0, 0.0}) {
+      SCOPED_TRACE(concat(text, ", factor ", factor));
+      run.parallel.moe_expert_rank_capacity_factor = factor;
+      run.parallel.overlap_moe_expert_parallel_comm = run.parallel.delay_wgrad_compute = false;
+      expect_same();
+      run.parallel.overlap_moe_expert_parallel_comm = true;
+      expect_same();
+      run.parallel.delay_wgrad_compute = true;
+      expect_same();
+    }
+  }
+}
+
+TEST_F(CudaRanks, WithExchangesOfFixedSizeNoStepWaitsForTheDevice) {
+  EngineOptions options;
+  options.model = tiny_llama();
+  options.model.moe.num_experts = 6;
+  options.dtype = Dtype::kBf16;
+  for (double factor : {0.0, 8.0}) {
+    options.parallel = parse_layouts("dp2,ep2", {}).front();
+    options.parallel.moe_expert_rank_capacity_factor = factor;
+    run_thread_ranks(2, {60.0}, [&](World& world) {
+      Engine engine(world, *cuda_, options);
+      std::vector<MicroBatch> batches =
+          rank_micro_batches(engine.ctx(), random_samples(options.model.vocab_size, 4, 16, 3), 1);
+      engine.train_step(batches, {1, 1e-3, 0.1, 1.0, 1.0});
+      CudaQueue& queue = queue_of(engine.ctx().stream);
+      std::int64_t waits = queue.host_waits();
+      engine.begin_step(batches, {2, 1e-3, 0.1, 1.0, 1.0});
+      EXPECT_EQ(queue.host_waits() > waits, factor == 0);
+      EXPECT_FALSE(engine.finish_step().redone);
+    });
   }
 }
 

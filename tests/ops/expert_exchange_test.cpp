@@ -47,10 +47,13 @@ Numbers scaling_weights(const Mesh& mesh, int dim, bool scaled) {
 
 struct Outcome {
   Numbers value, dx, dprobs;
+  std::int64_t rows = 0;  // that the rank's experts compute
 };
-Outcome run_experts(Bench& bench, const Choices& chosen, TokenDispatcher dispatcher, bool overlap,
-                    const Numbers& x, const Numbers& probs, const Numbers& dy) {
+// `lost` (nullptr: sizes are exact) counts what did not fit.
+Outcome run_experts(Bench& bench, const Choices& chosen, const ExpertParallel& parallel,
+                    double* lost, const Numbers& x, const Numbers& probs, const Numbers& dy) {
   Context& ctx = bench.ctx;
+  ctx.lost_rows = lost;
   auto tokens = static_cast<std::int64_t>(chosen.size()) / kTopk;
   std::vector<SampleShape> samples;
   if (tokens > 0) samples.push_back({{static_cast<std::int32_t>(tokens)}});
@@ -67,16 +70,14 @@ Outcome run_experts(Bench& bench, const Choices& chosen, TokenDispatcher dispatc
     Var in = tape.track(bench.tensor({tokens, kHidden}, x), placement);
     Var weights = tape.track(bench.tensor({tokens, kTopk}, probs), placement);
     Tensor choices = bench.integers(chosen).reshape({tokens, kTopk});
-    DispatchRef dispatch = plan_dispatch(ctx, dispatcher, choices, kExperts, placement, layout);
-    EnteringTokens entering = start_entering(ctx, in, dispatch, overlap);
-    Range own = shard_range(kExperts, bench.mesh.shape().ep, bench.mesh.at().ep);
-    ExpertRows rows =
-        sort_rows(ctx, bring_to_experts(ctx, choices, *dispatch), own.begin, own.size());
-    std::int64_t used = count_rows(ctx, rows, 0);
-    if (dispatch->expert_rows >= 0) {
-      EXPECT_EQ(dispatch->expert_rows, used);
+    DispatchRef dispatch = plan_dispatch(ctx, parallel, choices, kExperts, placement, layout);
+    EnteringTokens entering = start_entering(ctx, in, dispatch, parallel.overlap_shared);
+    Tensor choices_inside =
+        enter_experts(ctx, Var{choices, placement, -1, nullptr}, dispatch).tensor;
+    ExpertRows rows = rows_of_experts(ctx, choices_inside, kExperts, *dispatch);
+    if (!dispatch->fixed && dispatch->expert_rows >= 0) {
+      EXPECT_EQ(dispatch->expert_rows, count_rows(ctx, rows, 0));
     }
-    rows.keep(used);
     Var inside = enter_experts(ctx, weights, dispatch);
     Var scaled = grouped_linear(ctx, permute(ctx, finish_entering(ctx, std::move(entering)), rows),
                                 rows, up, nullptr);
@@ -84,6 +85,7 @@ Outcome run_experts(Bench& bench, const Choices& chosen, TokenDispatcher dispatc
         ctx, grouped_linear(ctx, weigh(ctx, scaled, inside, rows), rows, down, nullptr), rows);
     Var y = leave_experts(ctx, out, placement, dispatch);
     outcome.value = values_of(y.tensor);
+    outcome.rows = rows.count();
     tape.add_gradient(ctx, GradSlot(y), bench.tensor({tokens, kHidden}, dy), placement.dual());
     tape.backward(ctx);
     outcome.dx = values_of(tape.take_gradient(in.id));
@@ -96,7 +98,7 @@ Outcome run_experts(Bench& bench, const Choices& chosen, TokenDispatcher dispatc
 // The same without any exchange.
 Outcome expected_outcome(const Choices& chosen, const Numbers& x, const Numbers& probs,
                          const Numbers& dy) {
-  Outcome out{Numbers(x.size()), Numbers(x.size()), Numbers(probs.size())};
+  Outcome out{Numbers(x.size()), Numbers(x.size()), Numbers(probs.size()), 0};
   for (std::size_t slot = 0; slot < chosen.size(); ++slot) {
     if (chosen[slot] < 0) continue;
     std::size_t first = slot / kTopk * kHidden;
@@ -133,7 +135,7 @@ TEST(ExpertExchange, AnyChoicesComeBackToTheirTokens) {
           for (bool overlap : {false, true}) {
             SCOPED_TRACE(concat(scene.name, ", etp ", etp, ", ep ", ep, ", rank ", world.rank()));
             Bench bench(world, mesh, Dtype::kF64);
-            Outcome got = run_experts(bench, chosen, dispatcher, overlap, x, probs, dy);
+            Outcome got = run_experts(bench, chosen, {dispatcher, overlap}, nullptr, x, probs, dy);
             expect_close(got.value, want.value);
             expect_close(got.dx, want.dx);
             expect_close(got.dprobs, want.dprobs);
@@ -143,6 +145,41 @@ TEST(ExpertExchange, AnyChoicesComeBackToTheirTokens) {
           }
         }
       });
+    }
+  }
+}
+
+// Either all fits and the bits are those of exact sizes, or somebody has counted what did not.
+TEST(ExpertExchange, FixedSizesHoldEverythingOrSayThatTheyDoNot) {
+  for (auto [etp, ep] : std::vector<std::pair<std::int64_t, std::int64_t>>{{1, 4}, {2, 2}}) {
+    MeshShape mesh{.dp = 4, .etp = etp, .ep = ep};
+    for (const Scene& scene : kScenes) {
+      for (double factor : {0.3, 1.0, 1.5, 100.0}) {
+        run_thread_ranks(4, {20.0}, [&](World& world) {
+          SCOPED_TRACE(concat(scene.name, ", etp ", etp, ", factor ", factor));
+          const Choices& chosen = scene.of_rank[static_cast<std::size_t>(world.rank())];
+          auto slots = static_cast<std::int64_t>(chosen.size());
+          auto key = static_cast<std::uint64_t>(world.rank());
+          Numbers x = case_numbers(slots / kTopk * kHidden, key),
+                  probs = case_numbers(slots, 10 + key);
+          Numbers dy = case_numbers(slots / kTopk * kHidden, 20 + key);
+          for (TokenDispatcher dispatcher :
+               {TokenDispatcher::kAllGather, TokenDispatcher::kAllToAll}) {
+            Bench bench(world, mesh, Dtype::kF64);
+            ExpertParallel parallel{.dispatcher = dispatcher, .rank_capacity = factor};
+            Outcome exact = run_experts(bench, chosen, parallel, nullptr, x, probs, dy);
+            double lost = 0;
+            Outcome fixed = run_experts(bench, chosen, parallel, &lost, x, probs, dy);
+            View all{&lost, Dtype::kF64, {1}};
+            bench.mesh.world().all_reduce(all, Reduction::kSum, "lost rows").wait();
+            EXPECT_TRUE(lost == 0 || factor < 100);
+            if (lost > 0) continue;
+            EXPECT_GE(fixed.rows, exact.rows);
+            EXPECT_TRUE(exact.value == fixed.value && exact.dx == fixed.dx &&
+                        exact.dprobs == fixed.dprobs);
+          }
+        });
+      }
     }
   }
 }

@@ -302,8 +302,8 @@ OpCase experts_case(std::string name, std::vector<std::int32_t> choices, std::in
     Tensor chosen = bench.integers(choices).reshape({tokens, 2});
     ExpertRows rows = sort_rows(ctx, chosen, 0, experts);
     Var logits = router_logits(ctx, in[0], *bench.params[2], nullptr);
-    DispatchRef dispatch = plan_dispatch(ctx, TokenDispatcher::kAllToAll, chosen, experts,
-                                         in[0].placement, bench.layout);
+    DispatchRef dispatch =
+        plan_dispatch(ctx, ExpertParallel{}, chosen, experts, in[0].placement, bench.layout);
     Var probs = enter_experts(ctx, route(ctx, logits, {}, nullptr).probs, dispatch);
     Var x = permute(ctx, enter_experts(ctx, in[0], dispatch), rows);
     Var up = grouped_linear(ctx, x, rows, *bench.params[0], fc1_bias);

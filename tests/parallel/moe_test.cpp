@@ -97,6 +97,15 @@ void expect_one_ranks_answer(const TinyRun& single, const std::vector<Change>& l
   }
 }
 
+void expect_same_bits(const LayoutAnswer& expected, const LayoutAnswer& actual) {
+  EXPECT_EQ(expected.losses, actual.losses);
+  EXPECT_EQ(expected.grad_norms, actual.grad_norms);
+  for (auto tensors : {&LayoutAnswer::gradients, &LayoutAnswer::weights}) {
+    TensorDifference worst = largest_difference(expected.*tensors, actual.*tensors);
+    EXPECT_EQ(worst.value, 0) << worst.name;
+  }
+}
+
 const std::vector<Change> kLayouts = {
     [](ParallelConfig& p) { p.tensor_model_parallel_size = 2; },
     [](ParallelConfig& p) {
@@ -205,10 +214,65 @@ TEST(Moe, OverlapOfTheSharedExpertChangesNoBit) {
       layout(run.parallel);
       LayoutAnswer plain = run_tiny(run);
       run.parallel.moe_shared_expert_overlap = true;
-      LayoutAnswer overlapped = run_tiny(run);
-      EXPECT_EQ(plain.losses, overlapped.losses);
-      EXPECT_EQ(plain.gradients, overlapped.gradients);
-      EXPECT_EQ(plain.weights, overlapped.weights);
+      expect_same_bits(plain, run_tiny(run));
+    }
+  }
+}
+
+// Small blocks overflow in every step, others in some, large ones never.
+TEST(Moe, ExchangesOfFixedSizeGiveTheBitsOfExactOnes) {
+  ModelConfig dropping = balanced();
+  dropping.moe_training.capacity_factor = 0.7;
+  for (const ModelConfig& model : {mixtral_like(), dropping, gpt_oss_like()}) {
+    for (TokenDispatcher dispatcher : {TokenDispatcher::kAllGather, TokenDispatcher::kAllToAll}) {
+      for (std::size_t layout : {1, 2, 3, 4}) {
+        if (dispatcher == TokenDispatcher::kAllGather && layout != 3) continue;
+        TinyRun run;
+        run.model = model;
+        run.parallel.moe_token_dispatcher = dispatcher;
+        kExpertLayouts[layout](run.parallel);
+        LayoutAnswer exact = run_tiny(run);
+        for (double factor : {0.2, 1.15, 9.0}) {
+          SCOPED_TRACE(testing::Message() << "layout " << layout << ", factor " << factor);
+          run.parallel.moe_expert_rank_capacity_factor = factor;
+          expect_same_bits(exact, run_tiny(run));
+        }
+      }
+    }
+  }
+}
+
+// Sums are of backwards, whose order stays. Only a tied embedding has a part of its gradient from
+// forwards, where the loss is computed.
+TEST(Moe, InterleavedMicroBatchesChangeNoBit) {
+  std::vector<Change> layouts = kExpertLayouts;
+  layouts.push_back([](ParallelConfig& p) {
+    p.pipeline_model_parallel_size = 2;
+    p.num_virtual_stages_per_pipeline_rank = 2;
+    p.data_parallel_size = 2;
+    p.expert_model_parallel_size = 2;
+    p.data_parallel_sharding_strategy = ShardingStrategy::kOptimGradsParams;
+    p.recompute_granularity = RecomputeGranularity::kSelective;
+    p.recompute_modules = {"mlp", "core_attn"};
+    p.moe_expert_rank_capacity_factor = 1.15;
+  });
+  for (const ModelConfig& model : {balanced(), many_experts()}) {
+    for (std::size_t layout = 0; layout < layouts.size(); ++layout) {
+      TinyRun run;
+      run.model = model;
+      run.global_batch_size = 12;
+      run.steps = 2;
+      layouts[layout](run.parallel);
+      run.parallel.pipeline_schedule = PipelineSchedule::k1F1B;
+      LayoutAnswer plain = run_tiny(run);
+      run.parallel.overlap_moe_expert_parallel_comm = true;
+      for (bool delay : {false, true}) {
+        SCOPED_TRACE(testing::Message() << "layout " << layout << ", delayed " << delay);
+        run.parallel.delay_wgrad_compute = delay;
+        LayoutAnswer paired = run_tiny(run);
+        EXPECT_EQ(answer_difference(plain, paired), "");
+        if (model.untie_embeddings_and_output_weights) expect_same_bits(plain, paired);
+      }
     }
   }
 }

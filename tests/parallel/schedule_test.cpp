@@ -102,6 +102,49 @@ TEST(Schedule1F1B, SendsAndReceivesAroundEachComputation) {
           {K::kReceiveForward, 0}, {K::kForward, 0}, {K::kBackward, 0}, {K::kSendBackward, 0}}));
 }
 
+PipelineShape pairs_of(std::int64_t ranks, std::int64_t chunks = 1) {
+  PipelineShape shape = shape_of(ranks, chunks);
+  shape.paired = true;
+  return shape;
+}
+
+// Forwards stay ahead of the backwards that they run beside.
+TEST(SchedulePairs, RunAForwardBesideTheBackwardOfAnother) {
+  using K = ActionKind;
+  EXPECT_EQ(order_of(make_schedules(pairs_of(1), 4)[0]), "F0 F1 B0 F2 B1 F3 B2 B3 ");
+  EXPECT_EQ(order_of(make_schedules(pairs_of(1), 1)[0]), "F0 B0 ");
+  EXPECT_EQ(order_of(make_schedules(pairs_of(2), 5)[0]), "F0 F1 F2 F3 B0 F4 B1 B2 B3 B4 ");
+  std::vector<Schedule> lists = make_schedules(pairs_of(2), 2);
+  EXPECT_EQ(lists[1], (Schedule{{K::kReceiveForward, 0},
+                                {K::kForward, 0},
+                                {K::kReceiveForward, 1},
+                                {K::kForward, 1},
+                                {K::kBackward, 0},
+                                {K::kSendBackward, 0},
+                                {K::kBackward, 1},
+                                {K::kSendBackward, 1}}));
+  EXPECT_TRUE(runs_together(lists[1], 3));
+  EXPECT_FALSE(runs_together(make_schedules(shape_of(2), 2)[1], 1)) << "the backward needs it";
+}
+
+// With micro-batches enough nobody waits longer than for the pipeline to fill and to empty.
+TEST(SchedulePairs, RunThrough) {
+  for (std::int64_t ranks : {1, 2, 3, 4, 8}) {
+    for (std::int64_t chunks : {1, 2, 3}) {
+      if (ranks == 1 && chunks > 1) continue;
+      for (std::int64_t batches : {1, 2, 3, 7, 8, 17, 64}) {
+        if (chunks > 1 && batches < ranks) continue;
+        SCOPED_TRACE(testing::Message() << ranks << " ranks, " << chunks << " chunks, " << batches);
+        ScheduleReport report = play(pairs_of(ranks, chunks), batches);
+        ASSERT_EQ(report.problem, "");
+        if (batches < 64) continue;
+        auto fill = static_cast<double>(ranks - 1), work = static_cast<double>(batches * chunks);
+        EXPECT_LE(report.bubble, 2 * fill / (work + 2 * fill) + 1e-12);
+      }
+    }
+  }
+}
+
 TEST(Schedule1F1B, RunsThroughWithItsPeakAndBubble) {
   for (std::int64_t ranks : {1, 2, 3, 4, 8}) {
     for (std::int64_t batches : {1, 2, 3, 8, 17}) {

@@ -77,11 +77,14 @@ TEST(IterationLog, AveragesOverIterationsThatCounted) {
   bad.skipped = bad.nan = true;
   bad.elapsed_seconds = 2.0;
   log.add(bad);
-  log.add(step(3, 2.0));
+  StepReport again = step(3, 2.0);
+  again.redone = true;
+  log.add(again);
   std::string line = log.line("T");
   EXPECT_NE(line.find(" lm loss: 3.000000E+00 |"), std::string::npos);
   EXPECT_NE(line.find(" elapsed time per iteration (ms): 1000.0 |"), std::string::npos);
-  EXPECT_NE(line.find(" skipped iterations:   1 | number of nan iterations:   1 |"),
+  EXPECT_NE(line.find(" skipped iterations:   1 | number of nan iterations:   1 |"
+                      " number of redone iterations:   1 |"),
             std::string::npos);
   EXPECT_NE(line.find(" tokens/s: 32768 |"), std::string::npos);
 

@@ -67,7 +67,8 @@ __global__ void __launch_bounds__(kLastThreads)
 __global__ void clip_kernel(ClipArgs args) {
   StepState& state = *args.state;
   const double norm = sqrt(*args.square_sum) / state.loss_scale;
-  if (!isfinite(norm) || !isfinite(*args.loss)) state.failed = 1;
+  const bool lost = args.lost_rows != nullptr && *args.lost_rows > 0;
+  if (!isfinite(norm) || !isfinite(*args.loss) || lost) state.failed = 1;
   state.skip = state.failed;
   if (state.skip) return;
   ++state.update;

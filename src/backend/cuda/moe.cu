@@ -1,4 +1,6 @@
 // Rows in the order of experts: sorting, gathering, summing, weighing.
+#include <bit>
+
 #include "backend/cuda/grid.cuh"
 #include "backend/cuda/moe_parts.h"
 #include "backend/cuda/reduce.cuh"
@@ -93,7 +95,7 @@ __device__ void store_once(const Pack<T, N>& pack, T* to) {
 template <class T, int N>
 __global__ void __launch_bounds__(kThreads)
     gather_kernel(const T* x, T* out, const std::int32_t* order, std::int64_t rows,
-                  std::int64_t columns, int topk) {
+                  std::int64_t columns, int topk, float empty) {
   const std::int64_t column = own_pack() * N;
   if (column >= columns) return;
   for (std::int64_t first = first_of_rows(); first < rows; first += step_of_rows()) {
@@ -106,7 +108,7 @@ __global__ void __launch_bounds__(kThreads)
         packs[k].load(x + slot / topk * columns + column);
       } else {
 #pragma unroll
-        for (int i = 0; i < N; ++i) packs[k].set(i, 0);
+        for (int i = 0; i < N; ++i) packs[k].set(i, empty);
       }
     }
 #pragma unroll
@@ -123,6 +125,7 @@ void gather_rows(const Stream& stream, const GatherRowsArgs& args) {
   if (args.rows.numel() == 0) return;
   // Only bits are moved, so whole numbers may pass as others of their size.
   const bool whole = args.x.dtype == Dtype::kI32;
+  const float empty = whole ? std::bit_cast<float>(std::int32_t{-1}) : 0.0f;
   visit_value(whole ? Dtype::kF32 : args.x.dtype, [&](auto type) {
     using T = decltype(type);
     const T* x = static_cast<const T*>(args.x.data);
@@ -131,7 +134,7 @@ void gather_rows(const Stream& stream, const GatherRowsArgs& args) {
       constexpr int N = decltype(pack)::value;
       const RowGrid grid = grid_of_rows(rows, columns / N);
       gather_kernel<T, N><<<grid.blocks, grid.threads, 0, queue_of(stream).stream()>>>(
-          x, out, args.order, rows, columns, static_cast<int>(args.topk));
+          x, out, args.order, rows, columns, static_cast<int>(args.topk), empty);
     });
   });
   check_launch("gather_rows");
@@ -310,6 +313,7 @@ MoeKernels cuda_moe_kernels() {
           .limit = cuda::limit,
           .dispatch = cuda::dispatch,
           .sort_rows = cuda::sort_rows,
+          .fit_rows = cuda::fit_rows,
           .gather_rows = cuda::gather_rows,
           .sum_rows = cuda::sum_rows,
           .weigh_rows = cuda::weigh_rows,

@@ -18,6 +18,8 @@ void pick(const Stream& stream, const ChoiceArgs& args);
 // moe_dispatch.cu
 void limit(const Stream& stream, const LimitArgs& args);
 void dispatch(const Stream& stream, const DispatchArgs& args);
+// moe_fit.cu
+void fit_rows(const Stream& stream, const FitRowsArgs& args);
 
 // y = x w^T, x = y w, w = y^T x.
 enum class GroupedProduct : std::uint8_t { kOutput, kInput, kWeight };

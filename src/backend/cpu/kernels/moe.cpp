@@ -46,12 +46,13 @@ void gather_rows(const Stream& stream, const GatherRowsArgs& args) {
             "gather_rows: ", args.x.shape, " to ", args.rows.shape);
   const auto bytes = static_cast<std::size_t>(columns) * size_of(args.x.dtype);
   if (bytes == 0) return;
+  const int empty = args.x.dtype == Dtype::kI32 ? 0xff : 0;
   for_ranges(stream, args.rows.shape[0], rows_per_piece(columns),
              [&](std::int64_t begin, std::int64_t end) {
                for (std::int64_t r = begin; r < end; ++r) {
                  std::byte* to = args.rows.address(r * columns);
                  if (args.order[r] < 0) {
-                   std::memset(to, 0, bytes);
+                   std::memset(to, empty, bytes);
                  } else {
                    std::memcpy(to, args.x.address(args.order[r] / args.topk * columns), bytes);
                  }
@@ -221,6 +222,7 @@ MoeKernels moe_kernels() {
           .limit = limit,
           .dispatch = dispatch,
           .sort_rows = sort_rows,
+          .fit_rows = fit_rows,
           .gather_rows = gather_rows,
           .sum_rows = sum_rows,
           .weigh_rows = weigh_rows,

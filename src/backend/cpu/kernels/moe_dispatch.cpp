@@ -87,4 +87,32 @@ void dispatch(const Stream&, const DispatchArgs& args) {
   }
 }
 
+void fit_rows(const Stream&, const FitRowsArgs& args) {
+  const std::int64_t count = args.offsets.numel() - 1, room = args.fitted.numel();
+  BEV_CHECK(args.block == 0 || room == count * args.block, "fit_rows: ", room, " rows for ", count,
+            " blocks of ", args.block);
+  const auto* order = args.order.as<std::int32_t>();
+  auto* place = args.place.as<std::int32_t>();
+  auto* offsets = args.offsets.as<std::int32_t>();
+  auto* fitted = args.fitted.as<std::int32_t>();
+  std::fill_n(fitted, room, -1);
+  std::int64_t lost = 0;
+  for (std::int64_t e = 0; e < count; ++e) {
+    const std::int64_t begin = args.block > 0 ? e * args.block : offsets[e];
+    const std::int64_t end = args.block > 0 ? begin + args.block : room;
+    for (std::int64_t r = offsets[e]; r < offsets[e + 1]; ++r) {
+      const std::int64_t to = begin + r - offsets[e];
+      const bool fits = to < end;
+      place[order[r]] = fits ? static_cast<std::int32_t>(to) : -1;
+      if (fits) fitted[to] = order[r];
+      lost += fits ? 0 : 1;
+    }
+  }
+  *args.lost += static_cast<double>(lost);
+  if (args.block > 0) return;
+  for (std::int64_t e = 0; e <= count; ++e) {
+    offsets[e] = static_cast<std::int32_t>(std::min<std::int64_t>(offsets[e], room));
+  }
+}
+
 }  // namespace bev::cpu::BEV_CPU_LEVEL

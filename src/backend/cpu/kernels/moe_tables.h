@@ -15,5 +15,6 @@ void router_load(const Stream& stream, const RouterLoadArgs& args);
 // moe_dispatch.cpp
 void limit(const Stream& stream, const LimitArgs& args);
 void dispatch(const Stream& stream, const DispatchArgs& args);
+void fit_rows(const Stream& stream, const FitRowsArgs& args);
 
 }  // namespace bev::cpu::BEV_CPU_LEVEL

@@ -276,7 +276,8 @@ void sum_squares(const Stream& stream, std::span<const View> tensors, double* su
 void clip(const Stream&, const ClipArgs& args) {
   StepState& state = *args.state;
   const double norm = std::sqrt(*args.square_sum) / state.loss_scale;
-  if (!std::isfinite(norm) || !std::isfinite(*args.loss)) state.failed = 1;
+  const bool lost = args.lost_rows != nullptr && *args.lost_rows > 0;
+  if (!std::isfinite(norm) || !std::isfinite(*args.loss) || lost) state.failed = 1;
   state.skip = state.failed;
   if (state.skip) return;
   ++state.update;
