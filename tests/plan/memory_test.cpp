@@ -392,6 +392,27 @@ std::vector<Case> offload_cases() {
   };
 }
 
+// Exchanges of fixed size, by themselves and in pairs of micro-batches.
+std::vector<Case> expert_cases() {
+  ModelConfig experts = test::tiny_llama();
+  experts.moe.num_experts = 4;
+  experts.moe.topk = 2;
+  auto fixed = [&](std::int64_t tp, std::int64_t pp, std::int64_t dp, bool paired) {
+    MemoryQuery query = with_layout(tiny(experts, Dtype::kF32), tp, pp, dp);
+    query.parallel.expert_model_parallel_size = 2;
+    query.parallel.moe_expert_rank_capacity_factor = 3;
+    query.parallel.overlap_moe_expert_parallel_comm = query.parallel.delay_wgrad_compute = paired;
+    return query;
+  };
+  return {{"fixed", fixed(1, 1, 2, false)},
+          {"fixed_tp2", fixed(2, 1, 2, false)},
+          {"paired", fixed(1, 1, 2, true)},
+          {"paired_pp2", fixed(1, 2, 2, true)}};
+}
+
+INSTANTIATE_TEST_SUITE_P(Experts, MemoryPlanCase, testing::ValuesIn(expert_cases()),
+                         [](const auto& row) { return row.param.name; });
+
 INSTANTIATE_TEST_SUITE_P(Offload, MemoryPlanCase, testing::ValuesIn(offload_cases()),
                          [](const auto& row) { return row.param.name; });
 
