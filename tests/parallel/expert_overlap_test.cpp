@@ -108,6 +108,26 @@ TEST(ExpertOverlap, AStepThatIsDoneAgainIsSeenOnce) {
   EXPECT_GT(some, 0) << "no factor lets some steps pass";
 }
 
+// The scales of a step in 8 bits follow from the largest numbers of those before it.
+TEST(ExpertOverlap, HistoriesOfLargestNumbersKnowNothingOfADiscardedStep) {
+  TinyRun run;
+  run.model = with_experts();
+  run.model.hidden_size = 32;
+  run.model.kv_channels = 16;
+  run.model.num_attention_heads = 4;
+  run.model.num_query_groups = 2;
+  run.dtype = Dtype::kF32;
+  run.steps = 4;
+  run.parallel = two_by_ep();
+  run.fp8.fp8_format = Fp8FormatChoice::kHybrid;
+  run.fp8.fp8_recipe = Fp8Scaling::kDelayed;
+  LayoutAnswer exact = run_tiny(run);
+  run.parallel.moe_expert_rank_capacity_factor = 0.3;
+  LayoutAnswer redone = run_tiny(run);
+  EXPECT_EQ(exact.losses, redone.losses);
+  EXPECT_EQ(largest_difference(exact.weights, redone.weights).value, 0);
+}
+
 std::atomic<std::int64_t> fetches{0};
 Work counted_fetch(const Stream& stream, const View& from, void* host) {
   ++fetches;
