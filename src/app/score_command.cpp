@@ -179,7 +179,6 @@ void write_logits(Engine& engine, const ScoreJob& job, std::span<const MicroBatc
 void write_gradients(Engine& engine, const std::string& path, double scale) {
   WeightMap map(engine.options().model);
   std::vector<ExportTensor> tensors = export_tensors(map, Dtype::kF32);
-  Dtype dtype = engine.store().options().grad_dtype;
   std::unique_ptr<SafetensorsWriter> writer;
   if (engine.mesh().world().rank() == 0) {
     std::vector<TensorSpec> specs;
@@ -193,8 +192,8 @@ void write_gradients(Engine& engine, const std::string& path, double scale) {
     for (; next < tensors.size() && tensors[next].param == i; ++next) {
       if (!writer) continue;
       std::vector<float> part(static_cast<std::size_t>(tensors[next].spec.shape.numel()));
-      split_param(map.params()[i], tensors[next].part, gradient.view().data, dtype, Dtype::kF32,
-                  part.data());
+      split_param(map.params()[i], tensors[next].part, gradient.view().data, gradient.dtype(),
+                  Dtype::kF32, part.data());
       for (float& value : part) value = static_cast<float>(value / scale);
       writer->write(tensors[next].spec.name, std::as_bytes(std::span(part)));
     }

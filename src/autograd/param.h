@@ -29,8 +29,10 @@ struct Param {
   InitRule init;
   bool trains = true;
   bool decays = true;  // weight decay applies
-  bool shared =
-      false;  // first and last stage hold it both (tied embedding): their gradients are summed
+  bool wide = false;    // f32 in models of 16 bits too: its value and its gradient
+  // Several stages hold it (the table of a tied embedding, or of one that predicts later tokens):
+  // their gradients are summed.
+  bool shared = false;
   bool copy = false;  // the holder of a shared parameter that does not count it
   int uses = 1;       // additions to its gradient per micro-batch
   // Not 0: each update moves it by as much against the sign of its gradient, which is no part of
@@ -41,6 +43,9 @@ struct Param {
   // Set by the store that materialises it.
   int index = -1;
   Shape local;
+
+  // Of its value or gradient, where those of the others have `dtype`.
+  Dtype dtype(Dtype others) const { return wide ? wide_of(others) : others; }
 };
 
 // A parameter's value in the form an op needs, valid while the lease lives.

@@ -50,7 +50,9 @@ void load_hf_weights(Engine& engine, const std::string& folder) {
 ParamGather::ParamGather(Engine& engine, What what) : engine_(engine), what_(what) {
   const ModelConfig& model = engine.options().model;
   Decoder declared(model, even_stage(model.num_layers, 1, 0), {});
-  for (const Param* param : declared.params()) params_.push_back({param->name, param->shape});
+  for (const Param* param : declared.params()) {
+    params_.push_back({param->name, param->shape, param->wide});
+  }
   std::vector<std::int32_t> stages;
   for (const Whole& whole : params_) {
     const Param* param = held(whole.name);
@@ -116,9 +118,9 @@ Tensor ParamGather::gather(const std::string& name) {
   if (source == 0) return world.rank() == 0 ? value : Tensor();
   if (world.rank() == source) world.send(value, 0, 0, name).wait();
   if (world.rank() != 0) return {};
-  Dtype dtype =
-      what_ == What::kValue ? engine_.options().dtype : engine_.store().options().grad_dtype;
-  value = Tensor(host_, dtype, param.shape, "gather");
+  const StoreOptions& store = engine_.store().options();
+  Dtype dtype = what_ == What::kValue ? store.dtype : store.grad_dtype;
+  value = Tensor(host_, param.wide ? wide_of(dtype) : dtype, param.shape, "gather");
   world.receive(value, source, 0, name).wait();
   return value;
 }
@@ -149,10 +151,9 @@ std::string export_config(const ModelConfig& model, Dtype dtype, const std::stri
 
 void export_hf(Engine& engine, const std::string& folder, const std::vector<ExportFile>& files) {
   const ModelConfig& model = engine.options().model;
-  Dtype dtype = engine.options().dtype;
   WeightMap map(model);
   std::unique_ptr<WeightFilesWriter> writer;
-  std::vector<ExportTensor> tensors = export_tensors(map, dtype);
+  std::vector<ExportTensor> tensors = export_tensors(map, engine.options().dtype);
   if (engine.mesh().world().rank() == 0) {
     std::vector<TensorSpec> specs;
     for (const ExportTensor& tensor : tensors) specs.push_back(tensor.spec);
@@ -166,8 +167,10 @@ void export_hf(Engine& engine, const std::string& folder, const std::vector<Expo
     for (; next < tensors.size() && tensors[next].param == i; ++next) {
       if (!writer) continue;
       const Shape& shape = mapping.tensors[tensors[next].part].shape;
+      Dtype dtype = tensors[next].spec.dtype;
       std::vector<std::byte> part(static_cast<std::size_t>(shape.numel()) * size_of(dtype));
-      split_param(mapping, tensors[next].part, value.view().data, dtype, dtype, part.data());
+      split_param(mapping, tensors[next].part, value.view().data, value.dtype(), dtype,
+                  part.data());
       writer->write(tensors[next].spec.name, part);
     }
   }

@@ -38,6 +38,7 @@ class ParamGather {
   struct Whole {
     std::string name;
     Shape shape;
+    bool wide = false;
     std::int32_t owner_stage = -1;
   };
   const Whole& whole(const std::string& name) const;

@@ -147,6 +147,7 @@ WeightMap::WeightMap(const ModelConfig& config) {
   Decoder decoder(config, even_stage(config.num_layers, 1, 0), {});
   for (const Param* param : decoder.params()) {
     params_.push_back(map_param(*param, config, family));
+    params_.back().wide = param->wide;
   }
   if (config.untie_embeddings_and_output_weights) return;
   Param head;
@@ -392,9 +393,11 @@ std::optional<Range> elements_of_part(const ParamMapping& mapping, std::size_t p
 std::vector<ExportTensor> export_tensors(const WeightMap& map, Dtype dtype) {
   std::vector<ExportTensor> tensors;
   for (std::size_t param = 0; param < map.params().size(); ++param) {
-    const std::vector<HfTensor>& parts = map.params()[param].tensors;
-    for (std::size_t part = 0; part < parts.size(); ++part) {
-      tensors.push_back({{parts[part].name, dtype, parts[part].shape}, param, part});
+    const ParamMapping& mapping = map.params()[param];
+    Dtype stored = mapping.wide ? wide_of(dtype) : dtype;
+    for (std::size_t part = 0; part < mapping.tensors.size(); ++part) {
+      const HfTensor& tensor = mapping.tensors[part];
+      tensors.push_back({{tensor.name, stored, tensor.shape}, param, part});
     }
   }
   return tensors;

@@ -37,6 +37,7 @@ struct ParamMapping {
   std::vector<std::string> whole_names = {};
   // Files may hold it in MXFP4, under the tensor's names with _blocks and _scales behind.
   bool packed = false;
+  bool wide = false;  // as of Param: files of 16 bits have it in f32
 };
 
 class WeightMap {

@@ -112,11 +112,11 @@ std::vector<Restored> parts_to_restore(Engine& engine, const CheckpointReader& r
                                        bool with_optimizer) {
   std::vector<Restored> out;
   for (const Param* param : engine.store().params()) {
+    ValueRange kept = engine.store().kept_value(*param);
     // Weights that were rounded to another dtype are taken from where they were not.
     std::string main = main_name(param->name);
-    bool rounded = reader.find(param->name)->dtype != engine.options().dtype;
+    bool rounded = reader.find(param->name)->dtype != kept.value.dtype;
     bool from_main = with_optimizer && rounded && reader.find(main) != nullptr;
-    ValueRange kept = engine.store().kept_value(*param);
     out.push_back({from_main ? main : param->name, {param->name, param, kept.range, kept.value}});
   }
   if (engine.optimizer() == nullptr || !with_optimizer) return out;

@@ -32,13 +32,13 @@ std::map<std::string, GlobalTensor> global_tensors(const EngineOptions& options,
   build.fp8 = options.fp8;
   Decoder declared(model, even_stage(model.num_layers, 1, 0), build);
   for (const Param* param : declared.params()) {
-    tensors[param->name] = {options.dtype, param->shape};
+    tensors[param->name] = {param->dtype(options.dtype), param->shape};
     if (with_optimizer && param->fp8.scaling == Fp8Scaling::kDelayed) {
       std::int64_t steps = options.fp8.fp8_amax_history_len;
       tensors[amax_history_name(param->name)] = {Dtype::kF32, {kFp8Roles, steps}};
       tensors[amax_used_name(param->name)] = {Dtype::kF32, {kFp8Roles}};
     }
-    if (!with_optimizer || !param->trains) continue;
+    if (!with_optimizer || !param->trains || !has_state(*param)) continue;
     if (dtypes.main_params != options.dtype) {
       tensors[kMain + param->name] = {dtypes.main_params, param->shape};
     }

@@ -46,6 +46,7 @@ Moe::Moe(const std::string& name, const MoeOptions& o) : options(o) {
   if (o.router_bias) router_bias = make_param(name + ".router.bias", {o.experts}, {}, kZeros);
   if (o.expert_bias) {
     expert_bias = make_param(name + ".router.expert_bias", {o.experts}, {}, kZeros);
+    expert_bias->wide = true;
     expert_bias->sign_rate = o.bias_update_rate;
     expert_bias->trains = o.bias_update_rate != 0;
   }

@@ -9,7 +9,9 @@ Optimizer::Optimizer(Context& ctx, std::vector<OptimRange> ranges, const OptimCo
                      Arena* host)
     : ranges_(std::move(ranges)), config_(config) {
   std::vector<std::int64_t> sizes;
-  for (const OptimRange& range : ranges_) sizes.push_back(range.value.numel());
+  for (const OptimRange& range : ranges_) {
+    sizes.push_back(has_state(*range.param) ? range.value.numel() : 0);
+  }
   const double fraction = config_.offloaded_fraction();
   BEV_CHECK(fraction == 0 || host != nullptr, ErrorKind::kInternal,
             "optimizer: offload needs host memory");
@@ -23,7 +25,8 @@ Optimizer::Optimizer(Context& ctx, std::vector<OptimRange> ranges, const OptimCo
     host_ = StateMemory(ctx, *host, {config_, ctx.dtype, on_host});
   }
   for (std::size_t i = 0; i < sizes.size(); ++i) {
-    states_.push_back((offloaded[i] ? host_ : device_).take(sizes[i]));
+    states_.push_back(sizes[i] > 0 ? (offloaded[i] ? host_ : device_).take(sizes[i])
+                                   : RangeState());
   }
   if (config_.optimizer != OptimizerKind::kSgd) list_adam_ranges();
   refresh_main(ctx);

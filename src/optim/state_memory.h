@@ -23,6 +23,9 @@ struct RangeState {
   MomentState m, v;
 };
 
+// Whether moments and a main parameter are kept for it; what moves by a sign needs none.
+inline bool has_state(const Param& param) { return param.sign_rate == 0; }
+
 // For ranges of these sizes: whether the state of each lies in host memory. A range is never cut,
 // and each choice keeps the part so far as close to the fraction as it can.
 std::vector<bool> choose_offloaded(std::span<const std::int64_t> sizes, double fraction);

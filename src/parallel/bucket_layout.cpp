@@ -18,8 +18,12 @@ BucketItem bucket_item(const Param& param, const ParamPart& part) {
   // The first ranks have the larger parts.
   ParamPart most = part;
   most.index = most.expert_index = 0;
-  return {unit_of(param.name), param.split.local_shape(param.shape, part).numel(), param.shared,
-          param.split.local_shape(param.shape, most).numel(), param.split.of_experts()};
+  return {unit_of(param.name),
+          param.split.local_shape(param.shape, part).numel(),
+          param.shared,
+          param.split.local_shape(param.shape, most).numel(),
+          param.split.of_experts(),
+          param.wide};
 }
 
 std::int64_t padded_start(std::int64_t offset) { return (offset + 63) / 64 * 64; }
@@ -31,17 +35,17 @@ BucketLayout layout_buckets(std::span<const BucketItem> items, const BucketRules
     std::int64_t ranks = bucket.of_experts ? rules.expert_ranks : rules.ranks;
     std::int64_t multiple = std::lcm<std::int64_t>(ranks * rules.part_multiple, 128);
     bucket.size = (bucket.size + multiple - 1) / multiple * multiple;
-    layout.total = bucket.begin + bucket.size;
   };
   std::int64_t filled = 0;  // of the last bucket, on the rank that has most
   auto joins = [&](const BucketItem& item, const BucketItem& previous) {
-    if (item.alone || previous.alone || item.of_experts != previous.of_experts) return false;
+    bool alike = item.of_experts == previous.of_experts && item.wide == previous.wide;
+    if (item.alone || previous.alone || !alike) return false;
     return rules.by_unit ? item.unit == previous.unit : filled < rules.elements;
   };
   for (std::size_t i = 0; i < items.size(); ++i) {
     if (i == 0 || !joins(items[i], items[i - 1])) {
       if (i > 0) close(buckets.back());
-      buckets.push_back({layout.total, 0, {}, items[i].of_experts});
+      buckets.push_back({0, {}, items[i].of_experts, items[i].wide});
       filled = 0;
     }
     BucketLayout::Bucket& bucket = buckets.back();
@@ -59,6 +63,22 @@ Range bucket_part_range(const BucketLayout::Bucket& bucket, std::int64_t parts,
                         std::int64_t index) {
   std::int64_t part = bucket.size / parts;
   return {part * index, part * (index + 1)};
+}
+
+Dtype bucket_dtype(const BucketLayout::Bucket& bucket, Dtype dtype) {
+  return bucket.wide ? wide_of(dtype) : dtype;
+}
+
+std::vector<std::int64_t> bucket_begins(const BucketLayout& layout, Dtype dtype,
+                                        const BucketParts& parts) {
+  constexpr std::int64_t kAlignment = 64;
+  std::vector<std::int64_t> begins = {0};
+  for (const BucketLayout::Bucket& bucket : layout.buckets) {
+    auto item = static_cast<std::int64_t>(size_of(bucket_dtype(bucket, dtype)));
+    std::int64_t end = begins.back() + bucket.size / parts.of(bucket) * item;
+    begins.push_back((end + kAlignment - 1) / kAlignment * kAlignment);
+  }
+  return begins;
 }
 
 Range owned_range(const BucketLayout::Place& place, std::int64_t elements, Range part) {

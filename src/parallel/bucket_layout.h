@@ -9,6 +9,7 @@
 
 #include "autograd/param.h"
 #include "comm/placement.h"
+#include "tensor/dtype.h"
 
 namespace bev {
 
@@ -29,14 +30,15 @@ struct BucketItem {
   // hold the same parameters on all ranks where a vocabulary does not divide. 0: as here.
   std::int64_t most_elements = 0;
   bool of_experts = false;  // shared out over other ranks than the rest
+  bool wide = false;        // as of Param
 };
 
 // A bucket holds whole parameters; part r of it is the r-th equal range.
 struct BucketLayout {
   struct Bucket {
-    std::int64_t begin = 0, size = 0;  // in the flat index space
+    std::int64_t size = 0;
     std::vector<int> params;
-    bool of_experts = false;
+    bool of_experts = false, wide = false;
   };
   struct Place {
     int bucket = 0;
@@ -44,7 +46,14 @@ struct BucketLayout {
   };
   std::vector<Bucket> buckets;
   std::vector<Place> places;  // of each parameter
-  std::int64_t total = 0;
+};
+// Into how many parts buckets are cut.
+struct BucketParts {
+  std::int64_t dense = 1, experts = 1;
+
+  std::int64_t of(const BucketLayout::Bucket& bucket) const {
+    return bucket.of_experts ? experts : dense;
+  }
 };
 
 // The part of a parameter's name that says what is computed as one, and so is gathered and reduced
@@ -59,6 +68,11 @@ std::int64_t padded_start(std::int64_t offset);
 BucketLayout layout_buckets(std::span<const BucketItem> items, const BucketRules& rules);
 // Elements of its bucket that part `index` of `parts` owns.
 Range bucket_part_range(const BucketLayout::Bucket& bucket, std::int64_t parts, std::int64_t index);
+// What a bucket's numbers are in, where those of most are in `dtype`.
+Dtype bucket_dtype(const BucketLayout::Bucket& bucket, Dtype dtype);
+// One part of each bucket after the other, in memory: the byte where each begins, and the length.
+std::vector<std::int64_t> bucket_begins(const BucketLayout& layout, Dtype dtype,
+                                        const BucketParts& parts);
 // Which elements of a parameter lie in a part of its bucket; maybe none.
 Range owned_range(const BucketLayout::Place& place, std::int64_t elements, Range part);
 

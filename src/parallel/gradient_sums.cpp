@@ -20,8 +20,9 @@ GradientSums::GradientSums(const ShardPlan& plan, const StoreTools& tools, bool 
       buffer_(plan, tools, tools.options.grad_dtype, whole, "weight gradients"),
       placements_(plan.params().size()) {}
 
-std::string_view GradientSums::label(int bucket) const {
-  return plan_.param(plan_.bucket(bucket).params.front()).name;
+SumAmong GradientSums::among(Group& group, int bucket) const {
+  const BucketLayout::Bucket& summed = plan_.bucket(bucket);
+  return {group, plan_.param(summed.params.front()).name, summed.wide};
 }
 
 GradSink GradientSums::sink(const Param& param, const Placement& placement) {
@@ -60,7 +61,7 @@ void GradientSums::sum_over_replicas(bool all) const {
   for (int i = 0; i < plan_.bucket_count(); ++i) {
     if (!plan_.trains(i) || (!all && plan_.shards(i).size() == 1)) continue;
     make_room(sums);
-    sums.push_back(wire_.sum(plan_.replicas(i), buffer_.owned(i), label(i)));
+    sums.push_back(wire_.sum(among(plan_.replicas(i), i), buffer_.owned(i)));
   }
   finish_all(sums);
 }

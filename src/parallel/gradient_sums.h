@@ -47,7 +47,8 @@ class GradientSums {
   // Before the next sum is posted: bf16 copies of one bucket may wait, not of all.
   static void make_room(std::vector<PostedSum>& posted);
   static void finish_all(std::vector<PostedSum>& sums);
-  std::string_view label(int bucket) const;
+  // The sum of a bucket over a group.
+  SumAmong among(Group& group, int bucket) const;
   void zero(const View& view) const { tools_.kernels.elementwise.fill(tools_.stream, view, 0); }
 
   const ShardPlan& plan_;

@@ -21,12 +21,11 @@ bool PostedSum::advance() {
   return true;
 }
 
-PostedSum GradientWire::start(Group& group, const View& out, double beta,
-                              std::string_view label) const {
+PostedSum GradientWire::start(const SumAmong& among, const View& out, double beta) const {
   PostedSum sum;
   sum.tools_ = &tools_;
-  sum.group_ = &group;
-  sum.label_ = label;
+  sum.group_ = &among.group;
+  sum.label_ = among.label;
   sum.out_ = out;
   sum.beta_ = beta;
   return sum;
@@ -47,10 +46,10 @@ void GradientWire::exchange_parts(PostedSum& sum, const View& in) const {
   sum.work_ = group.all_to_all(sum.sent_, send, sum.parts_, receive, sum.label_);
 }
 
-PostedSum GradientWire::scatter(Group& group, const View& in, Tensor hold, const View& out,
-                                double beta, std::string_view label) const {
-  PostedSum sum = start(group, out, beta, label);
-  if (tools_.options.bf16_wire) {
+PostedSum GradientWire::scatter(const SumAmong& among, const View& in, Tensor hold,
+                                const View& out, double beta) const {
+  PostedSum sum = start(among, out, beta);
+  if (rounds(among)) {
     exchange_parts(sum, in);
     return sum;
   }
@@ -60,19 +59,20 @@ PostedSum GradientWire::scatter(Group& group, const View& in, Tensor hold, const
     sum.parts_ = Tensor(tools_.arena, out.dtype, out.shape, "unreduced gradients");
     to = sum.parts_;
   }
-  sum.work_ = group.reduce_scatter(in, to, label);
+  sum.work_ = among.group.reduce_scatter(in, to, among.label);
   return sum;
 }
 
-PostedSum GradientWire::sum(Group& group, const View& data, std::string_view label) const {
+PostedSum GradientWire::sum(const SumAmong& among, const View& data) const {
+  Group& group = among.group;
   if (group.size() == 1) return {};
-  if (!tools_.options.bf16_wire) {
-    PostedSum sum = start(group, data, 0, label);
-    sum.work_ = group.all_reduce(data, Reduction::kSum, label);
+  if (!rounds(among)) {
+    PostedSum sum = start(among, data, 0);
+    sum.work_ = group.all_reduce(data, Reduction::kSum, among.label);
     return sum;
   }
   Range mine = shard_range(data.numel(), group.size(), group.rank());
-  PostedSum sum = start(group, data.rows(mine.begin, mine.end), 0, label);
+  PostedSum sum = start(among, data.rows(mine.begin, mine.end), 0);
   sum.whole_ = data;
   exchange_parts(sum, data);
   return sum;

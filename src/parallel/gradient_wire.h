@@ -32,6 +32,14 @@ class PostedSum {
   Work work_;     // last, so that it ends before the memory it uses
 };
 
+// The ranks that sum, what the sum is called, and whether it travels unrounded whatever the rest
+// does.
+struct SumAmong {
+  Group& group;
+  std::string_view label;
+  bool exact = false;
+};
+
 // With bf16 a sum is an exchange of rounded parts, added here in the gradients' dtype in rank
 // order:
 //
@@ -46,13 +54,14 @@ class GradientWire {
 
   // out = beta * out + the sum of the members' equal parts of `in` that belong to this rank. `hold`
   // keeps `in` alive, and is let go as soon as nobody reads it. out may be this rank's part of in.
-  PostedSum scatter(Group& group, const View& in, Tensor hold, const View& out, double beta,
-                    std::string_view label) const;
+  PostedSum scatter(const SumAmong& among, const View& in, Tensor hold, const View& out,
+                    double beta) const;
   // In place.
-  PostedSum sum(Group& group, const View& data, std::string_view label) const;
+  PostedSum sum(const SumAmong& among, const View& data) const;
 
  private:
-  PostedSum start(Group& group, const View& out, double beta, std::string_view label) const;
+  bool rounds(const SumAmong& among) const { return tools_.options.bf16_wire && !among.exact; }
+  PostedSum start(const SumAmong& among, const View& out, double beta) const;
   void exchange_parts(PostedSum& sum, const View& in) const;
 
   const StoreTools& tools_;

@@ -24,7 +24,7 @@ ParamStore::ParamStore(std::vector<Param*> params, const Mesh& mesh, Arena& aren
 void ParamStore::initialise(std::uint64_t seed) {
   for (const Param* param : params()) {
     ParamPart cut = part_of(param->split, tools_.mesh);
-    Tensor value(tools_.arena, options().dtype, param->local, "initial values");
+    Tensor value(tools_.arena, param->dtype(options().dtype), param->local, "initial values");
     if (param->init.kind == InitKind::kConstant) {
       tools_.kernels.elementwise.fill(tools_.stream, value, param->init.value);
     } else {
@@ -82,8 +82,9 @@ void ParamStore::finish_gradients() {
 // Each rank gives what it owns of the parameter; the pieces in rank order are the parameter.
 WeightLease ParamStore::gather(const FlatBuffer& buffer, const Param& param,
                                const char* tag) const {
-  Tensor whole(tools_.arena, buffer.dtype(), param.local, tag);
-  Group& shards = plan_.shards(plan_.place(param).bucket);
+  int bucket = plan_.place(param).bucket;
+  Tensor whole(tools_.arena, buffer.dtype(bucket), param.local, tag);
+  Group& shards = plan_.shards(bucket);
   shards.all_gather(buffer.owned(param), whole.view().flat(), param.name).wait();
   return {whole, whole};
 }

@@ -82,7 +82,7 @@ class ParamStore final : public Weights, public Gradients {
   // All that it keeps, to be written between two steps.
   ValueRange kept_value(const Param& param);
 
-  // The whole local parameter (this rank's tp part) in the model's dtype: gathered when sharded.
+  // The whole local parameter (this rank's tp part): gathered when sharded.
   // Collective over the shards when the values are sharded.
   WeightLease local_value(const Param& param);
   // The whole local gradient after finish_gradients; collective over the shards when sharded.

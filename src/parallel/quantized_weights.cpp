@@ -102,7 +102,7 @@ void QuantizedWeights::start_gather(const Param& param) {
   Shape matrix = matrix_of(plan_.owned(param).size());
   mine.piece = make(Dtype::kU8, matrix);
   QuantizeArgs args;
-  args.x = {owned.empty() ? mine.piece.view().data : owned.data, values_.dtype(), matrix};
+  args.x = {owned.empty() ? mine.piece.view().data : owned.data, owned.dtype, matrix};
   args.rows = mine.piece;
   args.row_scales = value.row_scales;
   args.margin = param.fp8.margin;

@@ -55,10 +55,12 @@ ShardPlan::ShardPlan(std::vector<Param*> params, const Mesh& mesh, const StoreOp
     items.push_back(bucket_item(param, part));
   }
   layout_ = layout_buckets(items, bucket_rules(options, mesh.shape()));
-  part_begins_.push_back(0);
-  for (int i = 0; i < bucket_count(); ++i) {
-    part_begins_.push_back(part_begins_.back() + owned(i).size());
-  }
+}
+
+std::vector<std::int64_t> ShardPlan::begins(Dtype dtype, bool whole) const {
+  BucketParts parts;
+  if (!whole) parts = {dense_.shards->size(), experts_.shards->size()};
+  return bucket_begins(layout_, dtype, parts);
 }
 
 bool ShardPlan::trains(int index) const {
@@ -81,15 +83,22 @@ View ShardPlan::in_bucket(const View& bucket, const Param& param) const {
 FlatBuffer::FlatBuffer(const ShardPlan& plan, const StoreTools& tools, Dtype dtype, bool whole,
                        const char* tag)
     : plan_(&plan),
-      data_(tools.arena, dtype, {whole ? plan.total() : plan.part_begin(plan.bucket_count())}, tag),
-      whole_(whole) {
-  tools.kernels.elementwise.fill(tools.stream, data_, 0);
+      dtype_(dtype),
+      whole_(whole),
+      begins_(plan.begins(dtype, whole)),
+      data_(tools.arena, Dtype::kU8, {begins_.back()}, tag) {
+  for (int i = 0; i < plan.bucket_count(); ++i) {
+    tools.kernels.elementwise.fill(tools.stream, whole ? bucket(i) : owned(i), 0);
+  }
 }
 
-View FlatBuffer::bucket(int index) const {
-  const BucketLayout::Bucket& bucket = plan_->bucket(index);
-  return data_.view().rows(bucket.begin, bucket.begin + bucket.size);
+View FlatBuffer::view(int index, Range elements) const {
+  View all{data_.view().address(begins_[static_cast<std::size_t>(index)]), dtype(index),
+           {elements.end}};
+  return all.rows(elements.begin, elements.end);
 }
+
+View FlatBuffer::bucket(int index) const { return view(index, {0, plan_->bucket(index).size}); }
 
 View FlatBuffer::param(const Param& param) const {
   return plan_->in_bucket(bucket(plan_->place(param).bucket), param);
@@ -97,8 +106,7 @@ View FlatBuffer::param(const Param& param) const {
 
 View FlatBuffer::owned(int index) const {
   Range mine = plan_->owned(index);
-  std::int64_t begin = whole_ ? plan_->bucket(index).begin + mine.begin : plan_->part_begin(index);
-  return data_.view().rows(begin, begin + mine.size());
+  return view(index, whole_ ? mine : Range{0, mine.size()});
 }
 
 View FlatBuffer::owned(const Param& param) const {

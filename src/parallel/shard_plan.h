@@ -78,7 +78,6 @@ class ShardPlan {
   }
 
   int bucket_count() const { return static_cast<int>(layout_.buckets.size()); }
-  std::int64_t total() const { return layout_.total; }
   const BucketLayout::Bucket& bucket(int index) const {
     return layout_.buckets[static_cast<std::size_t>(index)];
   }
@@ -91,11 +90,8 @@ class ShardPlan {
   Range owned(int bucket) const;
   // What of the flattened local parameter lies in it; maybe nothing.
   Range owned(const Param& param) const;
-  // Where a bucket's part begins when all of this rank's parts lie one after the other; of the
-  // bucket after the last, their length.
-  std::int64_t part_begin(int bucket) const {
-    return part_begins_[static_cast<std::size_t>(bucket)];
-  }
+  // Of all buckets, whole or this rank's part of each: as bucket_begins of their layout.
+  std::vector<std::int64_t> begins(Dtype dtype, bool whole) const;
   // A parameter in memory that holds its whole bucket.
   View in_bucket(const View& bucket, const Param& param) const;
 
@@ -110,10 +106,10 @@ class ShardPlan {
   ShardingStrategy strategy_;
   Owners dense_, experts_;
   BucketLayout layout_;
-  std::vector<std::int64_t> part_begins_;
 };
 
-// All buckets one after the other: whole, or this rank's part of each.
+// All buckets one after the other: whole, or this rank's part of each. Those that are wide are so
+// here too.
 class FlatBuffer {
  public:
   FlatBuffer() = default;
@@ -122,16 +118,21 @@ class FlatBuffer {
              const char* tag);
 
   bool whole() const { return whole_; }
-  Dtype dtype() const { return data_.dtype(); }
+  Dtype dtype(int bucket) const { return bucket_dtype(plan_->bucket(bucket), dtype_); }
   View bucket(int index) const;          // whole only
   View param(const Param& param) const;  // whole only
   View owned(int bucket) const;          // this rank's part
   View owned(const Param& param) const;  // flat, maybe empty
 
  private:
+  // Elements of a bucket, counted from where its memory here begins.
+  View view(int bucket, Range elements) const;
+
   const ShardPlan* plan_ = nullptr;
-  Tensor data_;
+  Dtype dtype_ = Dtype::kF32;
   bool whole_ = false;
+  std::vector<std::int64_t> begins_;
+  Tensor data_;
 };
 
 }  // namespace bev

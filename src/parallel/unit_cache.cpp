@@ -6,7 +6,7 @@ namespace bev {
 
 UnitCache::Gathered UnitCache::gather(int unit) const {
   const BucketLayout::Bucket& bucket = plan_.bucket(unit);
-  Tensor whole(tools_.arena, values_.dtype(), {bucket.size}, "gathered weights");
+  Tensor whole(tools_.arena, values_.dtype(unit), {bucket.size}, "gathered weights");
   Work work = plan_.shards(unit).all_gather(values_.owned(unit), whole,
                                             plan_.param(bucket.params.front()).name);
   return {unit, std::move(whole), std::move(work)};

@@ -15,8 +15,9 @@ GradSink UnitGradients::open_sink(const Param& param) {
   Unit& unit = unit_of(param);
   if (unit.whole.empty()) {
     // Padding is exchanged with the rest and never read.
-    std::int64_t size = plan_.bucket(plan_.place(param).bucket).size;
-    unit.whole = Tensor(tools_.arena, buffer_.dtype(), {size}, "unreduced gradients");
+    int bucket = plan_.place(param).bucket;
+    Shape size{plan_.bucket(bucket).size};
+    unit.whole = Tensor(tools_.arena, buffer_.dtype(bucket), size, "unreduced gradients");
   }
   ++unit.open_sinks;
   return {plan_.in_bucket(unit.whole, param), slot(param).fresh ? 0.0 : 1.0, unit.whole};
@@ -54,8 +55,8 @@ void UnitGradients::exchange(int index) {
   sum_over_tp(index, in);
   pending_.finish();
   double beta = std::exchange(unit.summed, true) ? 1 : 0;
-  pending_ = wire_.scatter(plan_.shards(index), in, std::move(whole), buffer_.owned(index), beta,
-                           label(index));
+  pending_ = wire_.scatter(among(plan_.shards(index), index), in, std::move(whole),
+                           buffer_.owned(index), beta);
   if (!tools_.options.overlap_reduce) pending_.finish();
 }
 

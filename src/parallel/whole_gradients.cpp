@@ -39,8 +39,8 @@ void WholeGradients::post(int index) {
   make_room(sums_);
   Group& shards = plan_.shards(index);
   sums_.push_back(shards.size() > 1
-                      ? wire_.scatter(shards, whole, {}, buffer_.owned(index), 0, label(index))
-                      : wire_.sum(plan_.replicas(index), whole, label(index)));
+                      ? wire_.scatter(among(shards, index), whole, {}, buffer_.owned(index), 0)
+                      : wire_.sum(among(plan_.replicas(index), index), whole));
 }
 
 void WholeGradients::reduce() {

@@ -28,13 +28,12 @@ class KeptState {
       : query_(query), mesh_(mesh_shape(query.parallel, query.model)) {
     StoreOptions options =
         store_options(query.parallel, query.optim.dtypes, query.dtype, query.fp8);
-    parts_ = shard_count(options, mesh_, false);
-    expert_parts_ = shard_count(options, mesh_, true);
+    parts_ = {shard_count(options, mesh_, false), shard_count(options, mesh_, true)};
     std::vector<BucketItem> items;
     for (const Param* param : params) {
       items.push_back(bucket_item(*param, part_of(param->split, mesh_, at)));
       sizes_.push_back(items.back().elements);
-      trains_.push_back(param->trains);
+      has_state_.push_back(param->trains && has_state(*param));
       parameters_ += sizes_.back();
     }
     layout_ = layout_buckets(items, bucket_rules(options, mesh_));
@@ -44,17 +43,16 @@ class KeptState {
 
   // Of the rank at memory.at: neighbours in dp x cp (in edp) share a copy of the parameters.
   void fill(RankMemory& memory) const {
-    auto stored = [&](ShardingStrategy from) {
-      std::int64_t sum = 0;
-      for (const BucketLayout::Bucket& bucket : layout_.buckets) {
-        sum += bucket.size / (shards(from) ? parts_of(bucket) : 1);
-      }
-      return sum;
+    auto stored = [&](ShardingStrategy from, Dtype dtype) {
+      bool cut = query_.parallel.data_parallel_sharding_strategy >= from;
+      std::int64_t bytes =
+          bucket_begins(layout_, dtype, cut ? parts_ : BucketParts()).back();
+      return tensor_bytes(bytes, Dtype::kU8);
     };
     OptimDtypes dtypes = query_.optim.dtypes.for_model(query_.dtype);
     memory.parameters = parameters_;
-    memory.weights = tensor_bytes(stored(ShardingStrategy::kOptimGradsParams), query_.dtype);
-    memory.gradients = tensor_bytes(stored(ShardingStrategy::kOptimGrads), dtypes.main_grads);
+    memory.weights = stored(ShardingStrategy::kOptimGradsParams, query_.dtype);
+    memory.gradients = stored(ShardingStrategy::kOptimGrads, dtypes.main_grads);
     std::vector<std::int64_t> sizes = updated_sizes(memory.at);
     std::vector<bool> offloaded = choose_offloaded(sizes, query_.optim.offloaded_fraction());
     StateSize on_device, on_host;
@@ -69,13 +67,6 @@ class KeptState {
   }
 
  private:
-  bool shards(ShardingStrategy from) const {
-    return query_.parallel.data_parallel_sharding_strategy >= from;
-  }
-  std::int64_t parts_of(const BucketLayout::Bucket& bucket) const {
-    return bucket.of_experts ? expert_parts_ : parts_;
-  }
-
   static std::int64_t bytes_of(const std::vector<StateTensors::Flat>& tensors) {
     std::int64_t sum = 0;
     for (const auto& [dtype, elements] : tensors) {
@@ -84,14 +75,14 @@ class KeptState {
     return sum;
   }
 
-  // Of the parameters of which the rank updates something.
+  // Of the parameters with state of which the rank updates something.
   std::vector<std::int64_t> updated_sizes(const MeshCoordinate& at) const {
     std::vector<std::int64_t> sizes;
     for (std::size_t i = 0; i < sizes_.size(); ++i) {
-      if (!trains_[i]) continue;
+      if (!has_state_[i]) continue;
       const BucketLayout::Place& place = layout_.places[i];
       const BucketLayout::Bucket& bucket = layout_.buckets[static_cast<std::size_t>(place.bucket)];
-      std::int64_t parts = parts_of(bucket);
+      std::int64_t parts = parts_.of(bucket);
       std::int64_t index = bucket.of_experts ? at.edp : at.cp + mesh_.cp * at.dp;
       Range mine = owned_range(place, sizes_[i], bucket_part_range(bucket, parts, index % parts));
       if (mine.size() > 0) sizes.push_back(mine.size());
@@ -101,9 +92,10 @@ class KeptState {
 
   const MemoryQuery& query_;
   MeshShape mesh_;
-  std::int64_t parts_ = 1, expert_parts_ = 1, parameters_ = 0;
+  BucketParts parts_;
+  std::int64_t parameters_ = 0;
   std::vector<std::int64_t> sizes_;
-  std::vector<bool> trains_;
+  std::vector<bool> has_state_;
   BucketLayout layout_;
 };
 

@@ -2,6 +2,8 @@
 // micro-batches and the whole global batch, however these are cut.
 #include <gtest/gtest.h>
 
+#include <cmath>
+
 #include "tests/support/layouts.h"
 
 namespace bev::test {
@@ -186,6 +188,39 @@ TEST(Moe, SharingExpertsOutGivesOneRanksAnswer) {
       single.parallel.moe_token_dispatcher = dispatcher;
       expect_one_ranks_answer(single, kExpertLayouts);
     }
+  }
+}
+
+// Multiples of the rate, which 16 bits would round; what travels in bf16 rounds no count.
+TEST(Moe, ExpertBiasesAreF32InModelsOf16Bits) {
+  const std::vector<Change> layouts = {
+      [](ParallelConfig&) {},
+      kExpertLayouts[1],
+      kExpertLayouts[2],
+      [](ParallelConfig& p) {
+        p.data_parallel_size = 2;
+        p.grad_reduce_in_bf16 = true;
+      },
+  };
+  TinyRun single;
+  single.model = deepseek_like();
+  single.model.moe_training.bias_update_rate = 0.3;
+  single.dtype = Dtype::kBf16;
+  for (std::size_t i = 0; i < layouts.size(); ++i) {
+    TinyRun run = single;
+    layouts[i](run.parallel);
+    std::int64_t biases = 0, moved = 0;
+    for (const auto& [name, values] : run_tiny(run).weights) {
+      if (!name.ends_with(".router.expert_bias")) continue;
+      for (double value : values) {
+        double steps = value / 0.3;
+        EXPECT_NEAR(steps, std::round(steps), 1e-6) << name << ", layout " << i;
+        ++biases;
+        if (std::abs(steps) > 0.5) ++moved;
+      }
+    }
+    EXPECT_EQ(biases, 24);
+    EXPECT_GT(moved, 4);
   }
 }
 
