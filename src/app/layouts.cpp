@@ -89,6 +89,15 @@ bool take_exchange(std::string_view& text, ParallelConfig& layout) {
   return true;
 }
 
+// "Ett|tm|L]": the stages of --pipeline-model-parallel-layout.
+bool take_stages(std::string_view& text, ParallelConfig& layout) {
+  std::size_t end = text.find(']');
+  if (end == text.npos) return false;
+  layout.pipeline_model_parallel_layout = text.substr(0, end);
+  text.remove_prefix(end + 1);
+  return true;
+}
+
 // Takes one token off `text` into the layout; false when it is none.
 bool take_token(std::string_view& text, ParallelConfig& layout) {
   for (const FlagToken& flag : kFlags) {
@@ -96,6 +105,7 @@ bool take_token(std::string_view& text, ParallelConfig& layout) {
   }
   if (take_choice(text, kSchedules, layout.pipeline_schedule)) return true;
   if (take_choice(text, kStrategies, layout.data_parallel_sharding_strategy)) return true;
+  if (take_word(text, "[")) return take_stages(text, layout);
   for (const SizeToken& size : kSizes) {
     if (take_word(text, size.word)) return take_size(text, layout.*size.member);
   }
@@ -127,10 +137,10 @@ ParallelConfig parse_layout(std::string_view text, const ParallelConfig& base) {
     if (take_word(rest, ",")) continue;
     BEV_CHECK(take_token(rest, layout), ErrorKind::kConfig, "--layouts: ", text, ": cannot read \"",
               at,
-              "\"; known are tpN, sp, tpoverlap, ppN, vppN, groupN, zbh1, zbv, dpN, zero1 to "
-              "zero3, instancesN, gradoverlap, paramoverlap, cpN, p2p, a2a, allgather, a2aNp2pN, "
-              "epN, etpN, dpouter; N from 1 to ",
-              kMostRanks);
+              "\"; known are tpN, sp, tpoverlap, ppN, vppN, groupN, zbh1, zbv, [STAGES], dpN, zero1 "
+              "to zero3, instancesN, gradoverlap, paramoverlap, cpN, p2p, a2a, allgather, "
+              "a2aNp2pN, epN, etpN, dpouter; N from 1 to ",
+              kMostRanks, ", STAGES as of --pipeline-model-parallel-layout");
   }
   return layout;
 }
@@ -173,10 +183,12 @@ std::string layout_text(const ParallelConfig& layout) {
              flag(layout.tp_comm_overlap, "tpoverlap")));
   std::string cp = sized("cp", layout.context_parallel_size);
   add(cp.empty() ? cp : cp + exchange_text(layout));
+  const std::string& stages = layout.pipeline_model_parallel_layout;
   add(concat(sized("pp", layout.pipeline_model_parallel_size),
              sized("vpp", layout.num_virtual_stages_per_pipeline_rank),
              sized("group", layout.microbatch_group_size),
-             choice(kSchedules, layout.pipeline_schedule)));
+             choice(kSchedules, layout.pipeline_schedule),
+             stages.empty() ? "" : concat("[", stages, "]")));
   add(concat(sized("dp", layout.data_parallel_size),
              choice(kStrategies, layout.data_parallel_sharding_strategy),
              sized("instances", layout.num_distributed_optimizer_instances),

@@ -11,7 +11,7 @@
 namespace bev {
 
 // Space-separated layouts of tokens, joined by commas or directly:
-//   tpN sp tpoverlap | ppN vppN groupN zbh1 zbv | dpN zero1..zero3 instancesN gradoverlap
+//   tpN sp tpoverlap | ppN vppN groupN zbh1 zbv [STAGES] | dpN zero1..zero3 instancesN gradoverlap
 //   paramoverlap | cpN p2p a2a allgather a2aNp2pN | epN etpN | dpouter
 // Everything else in the result is `base`'s. Error(kConfig) naming the token and what is known.
 std::vector<ParallelConfig> parse_layouts(std::string_view text, const ParallelConfig& base);

@@ -98,7 +98,11 @@ ModelConfig scaled_down(const ModelConfig& model, const std::vector<ParallelConf
     stages = std::max(stages, stage_count(layout));
   }
   ModelConfig small = model;
-  small.num_layers = std::min(model.num_layers, std::max<std::int64_t>(stages, 4));
+  // A layout by letters names every layer.
+  bool named = std::ranges::any_of(layouts, [](const ParallelConfig& layout) {
+    return !layout.pipeline_model_parallel_layout.empty();
+  });
+  if (!named) small.num_layers = std::min(model.num_layers, std::max<std::int64_t>(stages, 4));
   std::int64_t per_group = model.num_attention_heads / model.kv_heads();
   small.num_query_groups = std::min(model.kv_heads(), std::max<std::int64_t>(heads, 2));
   std::int64_t least = heads / std::gcd(heads, small.num_query_groups);

@@ -93,8 +93,8 @@ std::vector<StatePart> owned_state(Engine& engine, bool with_optimizer) {
   return parts;
 }
 
-// Holders are counted over replicas, over tp where it does not cut the parameter, and over the two
-// stages that hold a tied embedding. Which of them begins depends on the name, so that small
+// Holders are counted over replicas, over tp where it does not cut the parameter, and over the
+// stages that hold the embedding's table. Which of them begins depends on the name, so that small
 // tensors, which one writes alone, are spread.
 Range written_range(const Engine& engine, const StatePart& part, std::int64_t least) {
   const Param& param = *part.param;
@@ -106,8 +106,8 @@ Range written_range(const Engine& engine, const StatePart& part, std::int64_t le
     holders *= tp.size();
   }
   if (param.shared) {
-    holder += param.copy ? holders : 0;
-    holders *= 2;
+    holder += holders * engine.mesh().embedding().rank();
+    holders *= engine.mesh().embedding().size();
   }
   std::int64_t writers = std::clamp<std::int64_t>(part.range.size() / least, 1, holders);
   auto first =

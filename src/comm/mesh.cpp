@@ -153,10 +153,12 @@ std::vector<int> members_of(const MeshShape& shape, std::int64_t rank, MeshGroup
     case MeshGroup::kCpOuter:
       return across_blocks(members({Axis::kCp}), rank, shape.cp_inner);
     case MeshGroup::kEmbedding: {
-      std::vector<int> stages = members({Axis::kPp});
-      bool at_end = rank == stages.front() || rank == stages.back();
-      if (!at_end || stages.size() == 1) return {static_cast<int>(rank)};
-      return {stages.front(), stages.back()};
+      std::vector<int> stages = members({Axis::kPp}), holders;
+      for (std::int64_t at : shape.table_stages) {
+        holders.push_back(stages[static_cast<std::size_t>(at)]);
+      }
+      if (std::ranges::count(holders, rank) == 0) return {static_cast<int>(rank)};
+      return holders;
     }
     case MeshGroup::kEtp:
       return members({Axis::kEtp});

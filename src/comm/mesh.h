@@ -23,6 +23,7 @@ struct MeshShape {
   std::int64_t kv_share = 1;      // neighbouring tp ranks that share a key-value head
   std::int64_t cp_inner = 1;      // neighbouring cp ranks that exchange heads; the rest form a ring
   std::int64_t dp_instances = 1;  // copies of what dp x cp ranks shard
+  std::vector<std::int64_t> table_stages = {};  // ranks of pp that hold the embedding's table
 
   std::int64_t size() const { return tp * cp * dp * pp; }
   std::int64_t edp() const { return tp * cp * dp / (etp * ep); }
@@ -59,7 +60,7 @@ enum class MeshGroup : std::uint8_t {
   kKv,         // the part of tp that shares key-value heads
   kCpInner,    // the part of cp that exchanges heads
   kCpOuter,    // the part of cp that passes keys and values around
-  kEmbedding,  // first and last pipeline stage; this rank alone on other stages
+  kEmbedding,  // the ranks of pp that hold the embedding's table; others are alone
   kEtp,
   kEp,
   kEdp,             // over which gradients of experts are summed

@@ -30,17 +30,24 @@ StageRange even_stage(std::int64_t layers, std::int64_t stages, std::int64_t sta
   return {range.begin, range.end, stage == 0, stage == stages - 1};
 }
 
+bool StageRange::uses_table(const ModelConfig& config) const {
+  bool tied_head = last && !config.untie_embeddings_and_output_weights;
+  return first || tied_head || depths(config).size() > 0;
+}
+
 Decoder::Decoder(const ModelConfig& config, const StageRange& range, const BuildOptions& options,
-                 Decoder* embedding_stage)
-    : config_(config), range_(range), options_(options) {
-  bool tied = !config.untie_embeddings_and_output_weights;
-  auto word_embeddings = [&] {
-    return table_param("embedding.word_embeddings.weight", config.vocab_size, config.hidden_size,
-                       config.init_method_std, true);
-  };
+                 Param* table)
+    : config_(config), range_(range), options_(options), table_(table) {
+  if (table_ == nullptr && range.uses_table(config)) {
+    word_embeddings_ = table_param("embedding.word_embeddings.weight", config.vocab_size,
+                                   config.hidden_size, config.init_method_std, true);
+    table_ = &*word_embeddings_;
+    table_->shared = options.shared_table;
+    table_->copy = !range.first;
+    table_->uses = 0;
+  }
   if (range.first) {
-    word_embeddings_ = word_embeddings();
-    word_embeddings_->shared = tied || config.mtp_num_layers > 0;
+    ++table_->uses;
     if (config.position_embedding_type == PositionKind::kLearned) {
       position_embeddings_ =
           table_param("embedding.position_embeddings.weight", config.max_position_embeddings,
@@ -55,35 +62,28 @@ Decoder::Decoder(const ModelConfig& config, const StageRange& range, const Build
     layers_.push_back(
         std::make_unique<DecoderLayer>(config, number, options, concat("decoder.layers.", number)));
   }
-  if (!range.last) return;
-  final_norm_ = make_norm("decoder.final_layernorm", config.hidden_size, norm_options(config));
-  // Every depth uses the head once more, and the table.
-  auto depths = static_cast<int>(config.mtp_num_layers);
-  bool here = range.first || embedding_stage != nullptr;
-  Param* table = here ? &*(range.first ? this : embedding_stage)->word_embeddings_ : nullptr;
-  auto copy_of_table = [&](std::optional<Param>& copy) {
-    copy = word_embeddings();
-    copy->shared = copy->copy = true;
-    copy->uses = 0;
-    return &*copy;
-  };
-  if (table != nullptr) table->shared = false;
-  if (!tied) {
-    output_weight_ = table_param("output_layer.weight", config.vocab_size, config.hidden_size,
-                                 config.init_method_std, true);
-    output_weight_->uses = 1 + depths;
-    head_weight_ = &*output_weight_;
-    if (depths > 0 && table == nullptr) table = copy_of_table(future_embeddings_);
-  } else {
-    if (table == nullptr) table = copy_of_table(output_weight_);
-    table->uses += 1 + depths;
-    head_weight_ = table;
+  const Range depths = range.depths(config);
+  if (range.first_depth == 0 && (range.last || depths.size() > 0)) {
+    final_norm_ = make_norm("decoder.final_layernorm", config.hidden_size, norm_options(config));
   }
-  if (depths == 0) return;
-  table->uses += depths;
-  future_table_ = table;
-  for (std::int64_t depth = 0; depth < config.mtp_num_layers; ++depth) {
+  for (std::int64_t depth = depths.begin; depth < depths.end; ++depth) {
+    ++table_->uses;
     future_.push_back(std::make_unique<FuturePrediction>(config, depth, options));
+  }
+  if (range.last) add_head();
+}
+
+void Decoder::add_head() {
+  // Every depth uses it once more.
+  auto uses = static_cast<int>(1 + config_.mtp_num_layers);
+  if (config_.untie_embeddings_and_output_weights) {
+    output_weight_ = table_param("output_layer.weight", config_.vocab_size, config_.hidden_size,
+                                 config_.init_method_std, true);
+    output_weight_->uses = uses;
+    head_weight_ = &*output_weight_;
+  } else {
+    table_->uses += uses;
+    head_weight_ = table_;
   }
 }
 
@@ -94,7 +94,6 @@ std::vector<Param*> Decoder::params() {
   for (auto& layer : layers_) layer->params(list);
   if (final_norm_) final_norm_->params(list);
   if (output_weight_) list.push_back(&*output_weight_);
-  if (future_embeddings_) list.push_back(&*future_embeddings_);
   for (auto& depth : future_) depth->params(list);
   return list;
 }
@@ -105,8 +104,10 @@ Placement Decoder::boundary_placement() const {
                                                : PlaceState::kReplicated);
 }
 
-Shape Decoder::boundary_shape(const Context& ctx, const MicroBatch& batch) const {
-  return {token_rows(ctx, batch.layout, boundary_placement()).size(), config_.hidden_size};
+Shape Decoder::boundary_shape(const Context& ctx, const MicroBatch& batch,
+                              std::int64_t depths) const {
+  std::int64_t rows = token_rows(ctx, batch.layout, boundary_placement()).size();
+  return {rows * (1 + depths), config_.hidden_size};
 }
 
 // Each sequence is rotated by the frequencies of its own length, whatever stands beside it.
@@ -141,7 +142,7 @@ Var Decoder::look_up(Context& ctx, const Tensor& tokens, const Param& table) con
 
 Var Decoder::embed(Context& ctx, const MicroBatch& batch) const {
   ctx.layer = -1;
-  Var x = look_up(ctx, batch.tokens, *word_embeddings_);
+  Var x = look_up(ctx, batch.tokens, *table_);
   if (position_embeddings_) {
     BEV_CHECK(batch.layout.max_length <= config_.max_position_embeddings, ErrorKind::kInput,
               "a sequence of ", batch.layout.max_length, " tokens is longer than the ",
@@ -195,8 +196,8 @@ Var Decoder::run_layers(Context& ctx, Var x, const LayerInput& input) const {
 
 Var Decoder::hidden(Context& ctx, const MicroBatch& batch, const Var& input) const {
   Var x = range_.first ? embed(ctx, batch) : input;
-  if (layers_.empty()) return x;
-  return run_layers(ctx, std::move(x), layer_input(ctx, batch.layout));
+  if (!layers_.empty()) x = run_layers(ctx, std::move(x), layer_input(ctx, batch.layout));
+  return range_.last || future_.empty() ? x : predict_depths(ctx, batch, x);
 }
 
 Var Decoder::decode(Context& ctx, const MicroBatch& batch, const Var& input, const DecodeStep& step,
@@ -216,39 +217,65 @@ HeadSpec Decoder::head() const {
   return {head_weight_, config_.logit_scale, config_.final_logit_softcapping};
 }
 
-DecoderLoss Decoder::loss(Context& ctx, const MicroBatch& batch, const Var& hidden) const {
-  Var normalised = norm(ctx, hidden, final_norm_->spec(false));
-  Var whole = enter_tensor_parallel(ctx, normalised, batch.layout.tokens);
-  LossResult next = lm_head_loss(ctx, whole, batch.targets, head());
-  DecoderLoss loss{next.loss, next.token_loss, {}};
-  if (ctx.tape != nullptr) add_future(ctx, batch, normalised, loss);
-  return loss;
+Var Decoder::normalised(Context& ctx, const Var& hidden) const {
+  return final_norm_ ? norm(ctx, hidden, final_norm_->spec(false)) : hidden;
 }
 
-void Decoder::add_future(Context& ctx, const MicroBatch& batch, Var hidden,
-                         DecoderLoss& loss) const {
-  if (future_.empty()) return;
-  BEV_CHECK(batch.future.size() == future_.size(), ErrorKind::kInternal,
-            "multi-token prediction: a batch with ", batch.future.size(), " depths of ",
-            future_.size());
+Var Decoder::predict(Context& ctx, const MicroBatch& batch, std::int64_t depth, const Var& hidden,
+                     const LayerInput& input) const {
+  ctx.layer = config_.num_layers + depth;
+  const Tensor& tokens = batch.future[static_cast<std::size_t>(depth)].tokens;
+  Var embedded = dropout(ctx, look_up(ctx, tokens, *table_), config_.hidden_dropout, batch.layout,
+                         RandomUse::kEmbeddingDropout);
+  auto index = static_cast<std::size_t>(depth - range_.first_depth);
+  Var out = future_[index]->forward(ctx, hidden, embedded, input);
+  ctx.layer = -1;
+  return out;
+}
+
+// On a stage before the last, which gets the results of all depths so far for its losses.
+Var Decoder::predict_depths(Context& ctx, const MicroBatch& batch, const Var& hidden) const {
+  Var before = normalised(ctx, hidden);
+  if (ctx.tape == nullptr) return before;
+  std::vector<Var> states = split_rows(ctx, before, 1 + range_.first_depth);
   LayerInput input = layer_input(ctx, batch.layout);
-  for (std::size_t depth = 0; depth < future_.size(); ++depth) {
-    const FutureTokens& future = batch.future[depth];
-    ctx.layer = config_.num_layers + static_cast<std::int64_t>(depth);
-    Var embedded = dropout(ctx, look_up(ctx, future.tokens, *future_table_), config_.hidden_dropout,
-                           batch.layout, RandomUse::kEmbeddingDropout);
-    hidden = future_[depth]->forward(ctx, hidden, embedded, input);
-    Var whole = enter_tensor_parallel(ctx, hidden, batch.layout.tokens);
-    LossResult next = lm_head_loss(ctx, whole, future.targets, head());
+  for (std::int64_t depth = range_.first_depth; depth < range_.end_depth; ++depth) {
+    states.push_back(predict(ctx, batch, depth, states.back(), input));
+  }
+  return join_rows(ctx, states);
+}
+
+LossResult Decoder::head_loss(Context& ctx, const Var& hidden, const LossTargets& targets,
+                              std::int64_t tokens) const {
+  return lm_head_loss(ctx, enter_tensor_parallel(ctx, hidden, tokens), targets, head());
+}
+
+DecoderLoss Decoder::loss(Context& ctx, const MicroBatch& batch, const Var& hidden) const {
+  std::int64_t depths = ctx.tape != nullptr ? config_.mtp_num_layers : 0;
+  BEV_CHECK(std::ssize(batch.future) >= depths, ErrorKind::kInternal,
+            "multi-token prediction: a batch with ", batch.future.size(), " depths of ", depths);
+  std::vector<Var> came = {normalised(ctx, hidden)};
+  if (depths > 0 && range_.first_depth > 0) {
+    came = split_rows(ctx, came.front(), 1 + range_.first_depth);
+  }
+  Var state = std::move(came.front());
+  LossResult next = head_loss(ctx, state, batch.targets, batch.layout.tokens);
+  DecoderLoss loss{next.loss, next.token_loss, {}};
+  LayerInput input = future_.empty() || depths == 0 ? LayerInput() : layer_input(ctx, batch.layout);
+  for (std::int64_t depth = 0; depth < depths; ++depth) {
+    auto index = static_cast<std::size_t>(depth);
+    state = depth < range_.first_depth ? std::move(came[index + 1])
+                                       : predict(ctx, batch, depth, state, input);
+    next = head_loss(ctx, state, batch.future[index].targets, batch.layout.tokens);
     loss.loss = add(ctx, loss.loss, next.loss);
     loss.future_losses.push_back(next.token_loss);
   }
-  ctx.layer = -1;
+  return loss;
 }
 
 Tensor Decoder::logits(Context& ctx, const MicroBatch& batch, const Var& hidden) const {
-  Var normalised = norm(ctx, hidden, final_norm_->spec(false));
-  return lm_head_logits(ctx, enter_tensor_parallel(ctx, normalised, batch.layout.tokens), head());
+  Var whole = enter_tensor_parallel(ctx, normalised(ctx, hidden), batch.layout.tokens);
+  return lm_head_logits(ctx, whole, head());
 }
 
 }  // namespace bev

@@ -8,6 +8,7 @@
 #include <span>
 #include <vector>
 
+#include "comm/placement.h"
 #include "models/config.h"
 #include "models/future_prediction.h"
 #include "models/layer.h"
@@ -36,6 +37,14 @@ struct MicroBatch {
 struct StageRange {
   std::int64_t first_layer = 0, end_layer = 0;
   bool first = true, last = true;
+  // Depths of multi-token prediction [first_depth, end_depth); the last stage has all that are left.
+  std::int64_t first_depth = 0, end_depth = 0;
+
+  Range depths(const ModelConfig& config) const {
+    return {first_depth, last ? config.mtp_num_layers : end_depth};
+  }
+  // Whether it looks tokens up, or has a head that is the same table.
+  bool uses_table(const ModelConfig& config) const;
 };
 // Layers as evenly as they divide, the earlier stages larger.
 StageRange even_stage(std::int64_t layers, std::int64_t stages, std::int64_t stage);
@@ -49,10 +58,9 @@ struct DecoderLoss {
 
 class Decoder {
  public:
-  // `embedding_stage`: the first stage where the last one lies on the same rank; a tied head then
-  // uses its table.
+  // `table`: the embedding's, where an earlier stage of this rank has it.
   Decoder(const ModelConfig& config, const StageRange& range, const BuildOptions& options,
-          Decoder* embedding_stage = nullptr);
+          Param* table = nullptr);
   Decoder(const Decoder&) = delete;
   Decoder& operator=(const Decoder&) = delete;
 
@@ -61,15 +69,19 @@ class Decoder {
   // All parameters of this stage, in the order of use.
   std::vector<Param*> params();
 
-  // Shape of what stages hand on for this micro-batch, on this rank.
-  Shape boundary_shape(const Context& ctx, const MicroBatch& batch) const;
+  // The embedding's table that this rank has; null: none so far.
+  Param* table() const { return table_; }
+
+  // Shape of what stages hand on for this micro-batch, on this rank: hidden states, below them those
+  // of so many depths, which go along while a tape records.
+  Shape boundary_shape(const Context& ctx, const MicroBatch& batch, std::int64_t depths = 0) const;
   Placement boundary_placement() const;
 
   // Hidden states after this stage's layers; `input` comes from the stage before (empty on the
-  // first).
+  // first). The last stage's depths are left to loss().
   Var hidden(Context& ctx, const MicroBatch& batch, const Var& input) const;
-  // Last stage: final norm, head and loss of `hidden`; while a tape records, the losses of future
-  // tokens too.
+  // Last stage: final norm (where no stage before has it), head and loss of `hidden`; while a tape
+  // records, the losses of future tokens too.
   DecoderLoss loss(Context& ctx, const MicroBatch& batch, const Var& hidden) const;
   // Last stage: final norm and head of `hidden`: logits [T, V of this rank] in the wide dtype.
   Tensor logits(Context& ctx, const MicroBatch& batch, const Var& hidden) const;
@@ -79,11 +91,18 @@ class Decoder {
              std::vector<LayerState>& states) const;
 
  private:
+  void add_head();
   Tensor rope_rows(Context& ctx, const SequenceLayout& layout, bool local) const;
   LayerInput layer_input(Context& ctx, const SequenceLayout& layout) const;
   Var embed(Context& ctx, const MicroBatch& batch) const;
   Var look_up(Context& ctx, const Tensor& tokens, const Param& table) const;
-  void add_future(Context& ctx, const MicroBatch& batch, Var hidden, DecoderLoss& loss) const;
+  Var normalised(Context& ctx, const Var& hidden) const;
+  // The hidden states of a depth from those of the depth before.
+  Var predict(Context& ctx, const MicroBatch& batch, std::int64_t depth, const Var& hidden,
+              const LayerInput& input) const;
+  Var predict_depths(Context& ctx, const MicroBatch& batch, const Var& hidden) const;
+  LossResult head_loss(Context& ctx, const Var& hidden, const LossTargets& targets,
+                       std::int64_t tokens) const;
   Var run_layers(Context& ctx, Var x, const LayerInput& input) const;
   HeadSpec head() const;
 
@@ -91,14 +110,14 @@ class Decoder {
   StageRange range_;
   BuildOptions options_;
   RopeFrequencies rope_, rope_local_;  // where they do not depend on the length
-  std::optional<Param> word_embeddings_, position_embeddings_;
+  std::optional<Param> word_embeddings_;  // on a later stage a copy
+  std::optional<Param> position_embeddings_;
   std::vector<std::unique_ptr<DecoderLayer>> layers_;
-  std::optional<Norm> final_norm_;
-  std::optional<Param> output_weight_;  // untied, or the last rank's copy of a tied embedding
-  const Param* head_weight_ = nullptr;  // of the last stage: its own, or the embedding's table
-  std::vector<std::unique_ptr<FuturePrediction>> future_;  // of the last stage, by depth
-  std::optional<Param> future_embeddings_;  // its copy of the table, where it has none else
-  const Param* future_table_ = nullptr;
+  std::optional<Norm> final_norm_;      // of the stage that has the first depth, or of the last
+  std::optional<Param> output_weight_;  // untied
+  Param* table_ = nullptr;              // of the embedding: its own, or an earlier stage's
+  const Param* head_weight_ = nullptr;  // of the last stage
+  std::vector<std::unique_ptr<FuturePrediction>> future_;  // by depth
 };
 
 }  // namespace bev

@@ -34,6 +34,7 @@ struct BuildOptions {
   Fp8Config fp8;
   std::vector<ContextExchange> context = {ContextExchange::kRing};  // one, or one per layer
   ExpertParallel experts;
+  bool shared_table = false;  // other ranks of the pipeline hold the embedding's table too
 };
 
 class DecoderLayer {

@@ -1,5 +1,9 @@
-// Elementwise ops: sum, rows side by side, dropout, activations.
+// Elementwise ops: sum, tensors side by side, dropout, activations.
 #pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
 
 #include "autograd/tape.h"
 #include "ops/sequence_layout.h"
@@ -11,6 +15,10 @@ Var add(Context& ctx, const Var& a, const Var& b);
 
 // a [T, A] and b [T, B] of equal placement -> [T, A + B].
 Var join_columns(Context& ctx, const Var& a, const Var& b);
+
+// Tensors [T, H] of equal placement one below the other, and as many equal ones out of one again.
+Var join_rows(Context& ctx, std::span<const Var> parts);
+std::vector<Var> split_rows(Context& ctx, const Var& whole, std::int64_t count);
 
 // Inverted dropout in training, x itself otherwise; in place, so x's producer must not keep it.
 Var dropout(Context& ctx, const Var& x, double p, const SequenceLayout& layout, RandomUse use);

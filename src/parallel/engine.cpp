@@ -35,6 +35,7 @@ MeshShape mesh_shape(const ParallelConfig& config) {
 MeshShape mesh_shape(const ParallelConfig& config, const ModelConfig& model) {
   MeshShape shape = mesh_shape(config);
   if (shape.tp > model.kv_heads()) shape.kv_share = shape.tp / model.kv_heads();
+  shape.table_stages = pipeline_layout(model.num_layers, config).table_ranks(model);
   return shape;
 }
 
@@ -89,11 +90,13 @@ Stages build_stages(const ModelConfig& model, const ParallelConfig& parallel, co
                     const PipelineLayout& layout, std::int64_t rank) {
   BuildOptions options = build_options(parallel);
   options.fp8 = fp8;
+  options.shared_table = layout.table_ranks(model).size() > 1;
   Stages stages;
+  Param* table = nullptr;
   for (std::int64_t chunk = 0; chunk < layout.shape.chunks; ++chunk) {
-    bool with_embedding = chunk > 0 && layout.holds_embedding(rank);
-    stages.push_back(std::make_unique<Decoder>(model, layout.stage_at(rank, chunk), options,
-                                               with_embedding ? stages.front().get() : nullptr));
+    const StageRange& range = layout.stage_at(rank, chunk);
+    stages.push_back(std::make_unique<Decoder>(model, range, options, table));
+    table = stages.back()->table();
   }
   return stages;
 }
@@ -153,13 +156,7 @@ Engine::Engine(World& world, const Kernels& kernels, const EngineOptions& option
       world.rank() == 0) {
     log_info("activations are offloaded: steps are not recorded as graphs");
   }
-  const MoeConfig& moe = options.model.moe;
-  if (!options.gradients || !moe.any()) return;
-  Shape shape{options.model.num_layers, 2 * moe.num_experts + 3};
-  routers_.sums = ctx_->allocate(ctx_->wide(), shape, "step");
-  if (options.model.moe_training.coefficient("global_aux_loss") == 0) return;
-  std::int64_t layers = options.model.num_layers + options.model.mtp_num_layers;
-  routers_.global_counts = ctx_->allocate(ctx_->wide(), {layers, moe.num_experts}, "step");
+  if (options.gradients) routers_ = router_statistics(*ctx_, options.model);
 }
 
 StepState* Engine::device_step() const { return static_cast<StepState*>(device_step_.view().data); }

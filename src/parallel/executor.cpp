@@ -177,7 +177,9 @@ Executor::Incoming& Executor::post_receive(const Action& action, Run& run) {
   const MicroBatch& batch = run.batches[static_cast<std::size_t>(action.micro_batch)];
   std::int64_t stage = stage_of(action);
   std::int64_t from = shape_.place_of(forward ? stage - 1 : stage + 1).rank;
-  incoming.tensor = ctx_.allocate(ctx_.dtype, model(action).boundary_shape(ctx_, batch),
+  const StageRange& range = model(action).range();
+  std::int64_t depths = !run.record ? 0 : forward ? range.first_depth : range.end_depth;
+  incoming.tensor = ctx_.allocate(ctx_.dtype, model(action).boundary_shape(ctx_, batch, depths),
                                   forward ? "activations" : "gradients");
   incoming.work =
       ctx_.mesh.pp().receive(incoming.tensor, static_cast<int>(from),

@@ -80,7 +80,7 @@ void GradientSums::finish_all(std::vector<PostedSum>& sums) {
 
 void GradientSums::finish() {
   reduce();
-  // Both holders of a tied table cut it alike, so each sums its part only.
+  // All holders of a shared table cut it alike, so each sums its part only.
   for (const Param* param : plan_.params()) {
     if (!param->shared || !param->trains) continue;
     tools_.mesh.embedding()

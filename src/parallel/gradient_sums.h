@@ -1,6 +1,6 @@
 // Where the gradients of a step are added up, and how they are summed over ranks:
 //
-//   micro-batches -> tp (what is partial there) -> shards -> replicas -> holders of a tied table
+//   micro-batches -> tp (what is partial there) -> shards -> replicas -> holders of a shared table
 //
 // Two ways, by strategy. Whole (no_shard, optim): every rank adds all micro-batches in a flat
 // buffer and communicates once per step, a bucket at a time. By unit (optim_grads,

@@ -73,16 +73,18 @@ std::vector<StageRange> parse_pipeline_text(std::string_view text, std::int64_t 
     refuse("the head and loss (L) must stand once, at the end of the last stage");
   }
   std::size_t future = letters.find('m');
-  if (future != letters.npos && letters.find_first_not_of('m', future) + 1 < letters.size()) {
-    refuse("layers of multi-token prediction (m) must stand right before the head and loss (L)");
+  if (future != letters.npos && letters.find('t', future) != letters.npos) {
+    refuse("layers of multi-token prediction (m) must stand behind the last layer (t)");
   }
   std::vector<std::string> parts = split(letters, '|');
   std::vector<StageRange> stages;
-  std::int64_t layer = 0;
+  std::int64_t layer = 0, depth = 0;
   for (std::size_t i = 0; i < parts.size(); ++i) {
     std::int64_t end = layer + std::ranges::count(parts[i], 't');
-    stages.push_back({layer, end, i == 0, i + 1 == parts.size()});
+    std::int64_t end_depth = depth + std::ranges::count(parts[i], 'm');
+    stages.push_back({layer, end, i == 0, i + 1 == parts.size(), depth, end_depth});
     layer = end;
+    depth = end_depth;
   }
   return stages;
 }

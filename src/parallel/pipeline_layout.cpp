@@ -242,6 +242,15 @@ void check_recompute(const PipelineLayout& layout, const ParallelConfig& config,
 
 }  // namespace
 
+std::vector<std::int64_t> PipelineLayout::table_ranks(const ModelConfig& model) const {
+  std::set<std::int64_t> ranks;
+  for (std::int64_t stage = 0; stage < shape.stages(); ++stage) {
+    bool uses = stages[static_cast<std::size_t>(stage)].uses_table(model);
+    if (uses) ranks.insert(shape.place_of(stage).rank);
+  }
+  return {ranks.begin(), ranks.end()};
+}
+
 PipelineLayout pipeline_layout(std::int64_t layers, const ParallelConfig& config) {
   Problems problems;
   PipelineLayout layout = make_layout(layers, config, problems);

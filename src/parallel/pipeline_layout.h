@@ -19,7 +19,8 @@ struct PipelineLayout {
   const StageRange& stage_at(std::int64_t rank, std::int64_t chunk) const {
     return stages[static_cast<std::size_t>(shape.stage_at(rank, chunk))];
   }
-  bool holds_embedding(std::int64_t rank) const { return shape.place_of(0).rank == rank; }
+  // Pipeline ranks that hold the embedding's table, in their order.
+  std::vector<std::int64_t> table_ranks(const ModelConfig& model) const;
   bool holds_head(std::int64_t rank) const {
     return shape.place_of(shape.stages() - 1).rank == rank;
   }

@@ -42,4 +42,15 @@ std::vector<RouterLoad> router_loads(const ModelConfig& model, std::span<const d
   return loads;
 }
 
+RouterStatistics router_statistics(Context& ctx, const ModelConfig& model) {
+  RouterStatistics out;
+  std::int64_t experts = model.moe.num_experts;
+  if (!model.moe.any()) return out;
+  out.sums = ctx.allocate(ctx.wide(), {model.num_layers, 2 * experts + 3}, "step");
+  if (model.moe_training.coefficient("global_aux_loss") == 0) return out;
+  std::int64_t layers = model.num_layers + model.mtp_num_layers;
+  out.global_counts = ctx.allocate(ctx.wide(), {layers, experts}, "step");
+  return out;
+}
+
 }  // namespace bev

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "models/config.h"
+#include "ops/moe.h"
 
 namespace bev {
 
@@ -21,5 +22,8 @@ struct RouterLoad {
 
 // Of RouterStatistics::sums, row by row; layers without experts are left out.
 std::vector<RouterLoad> router_loads(const ModelConfig& model, std::span<const double> sums);
+
+// Their memory, not yet filled; none for a model without experts.
+RouterStatistics router_statistics(Context& ctx, const ModelConfig& model);
 
 }  // namespace bev

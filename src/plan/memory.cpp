@@ -169,12 +169,10 @@ ActivationBytes activation_bytes(const MemoryQuery& query, const PipelineLayout&
   pipeline.group_size = pipeline.group_for(query.micro_batches);
   Schedule schedule = make_schedules(pipeline, played)[static_cast<std::size_t>(at.pp)];
   std::unique_ptr<Executor> executor = make_executor(ctx, layout, stages, query.parallel);
-  Tensor losses(arena, Dtype::kF64, {3 + query.model.mtp_num_layers}, "step"), routers;
+  Tensor losses(arena, Dtype::kF64, {3 + query.model.mtp_num_layers}, "step");
   if (query.parallel.moe_expert_rank_capacity_factor > 0) ctx.lost_rows = losses.as<double>();
-  if (query.model.moe.any()) {
-    Shape statistics{query.model.num_layers, 2 * query.model.moe.num_experts + 3};
-    routers = Tensor(arena, wide_of(query.dtype), statistics, "step");
-  }
+  RouterStatistics routers = router_statistics(ctx, query.model);
+  ctx.routers = routers.sums.empty() ? nullptr : &routers;
   // The second iteration gathers ahead what it has seen the first one use.
   for (int iteration = 0; iteration < (query.parallel.overlap_param_gather ? 2 : 1); ++iteration) {
     store.begin_step(played);

@@ -97,6 +97,7 @@ TEST(Mesh, ExpertAxesCutEveryStageIntoGroupsOfTheirSize) {
 
 TEST(Mesh, GroupsOfARunningMeshCarryTheirMembers) {
   MeshShape shape{2, 1, 2, 3};
+  shape.table_stages = {0, 2};
   run_thread_ranks(12, {20.0}, [&](World& world) {
     Mesh mesh(world, shape);
     auto list = [](const Group& group) {
@@ -109,7 +110,7 @@ TEST(Mesh, GroupsOfARunningMeshCarryTheirMembers) {
     EXPECT_EQ(mesh.pp().rank(), mesh.at().pp);
     EXPECT_EQ(mesh.grads().size(), 2);
     EXPECT_EQ(mesh.world().size(), 12);
-    // First and last stage; those between are alone.
+    // Those that hold the table; others are alone.
     std::vector<int> stages = list(mesh.pp());
     EXPECT_EQ(list(mesh.embedding()), mesh.at().pp == 1
                                           ? std::vector<int>{world.rank()}

@@ -122,6 +122,17 @@ TEST(Add, RowPassesAllChecks) {
             }});
 }
 
+// One part twice, one not at all.
+TEST(SplitRows, AndJoinRowsPassAllChecks) {
+  check_op({"split_rows", {{{6, 4}}}, {}, [](Bench& bench, const std::vector<Var>& in) {
+              std::vector<Var> parts = split_rows(bench.ctx, in[0], 3);
+              return OpOutputs{{parts[2], add(bench.ctx, parts[0], parts[2])}};
+            }});
+  check_op({"join_rows", {{{2, 4}}, {{2, 4}}}, {}, [](Bench& bench, const std::vector<Var>& in) {
+              return OpOutputs{{join_rows(bench.ctx, std::vector{in[0], in[1], in[0]})}};
+            }});
+}
+
 OpCase dropout_case(double p, std::int64_t columns, std::vector<std::int32_t> documents) {
   std::int64_t tokens = 0;
   for (std::int32_t length : documents) tokens += length;

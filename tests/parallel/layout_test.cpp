@@ -1,6 +1,7 @@
 // Promise 3: a layout never changes the answer. Every layout against one rank, in f64 to rounding.
 #include <gtest/gtest.h>
 
+#include "base/text.h"
 #include "tests/support/layouts.h"
 
 namespace bev::test {
@@ -121,6 +122,43 @@ TEST(Layout, MultiTokenPredictionGivesOneRanksAnswerInF64) {
     expect_same_answer(model, Dtype::kF64, 1e-11, 1e-9);
   }
 }
+// Depths on any stages behind the last layer: alone, beside layers, over several, on ranks that hold
+// the table already.
+TEST(Layout, DepthsOnOtherStagesGiveOneRanksAnswer) {
+  TinyRun single;
+  single.model = tiny_deepseek();
+  single.model.mtp_num_layers = 2;
+  single.model.mtp_loss_scaling_factor = 0.7;
+  single.model.hidden_dropout = 0.1;
+  std::int64_t layers = single.model.num_layers;
+  auto placed = [&](ParallelConfig config, const std::string& behind) {
+    config.pipeline_model_parallel_layout = concat("Et|t*", layers - 1, behind);
+    return config;
+  };
+  using S = ShardingStrategy;
+  ParallelConfig cut = layout(1, 3, 1), zero_bubble = layout(1, 4, 1);
+  cut.context_parallel_size = 2;
+  zero_bubble.pipeline_schedule = PipelineSchedule::kZeroBubbleH1;
+  const std::vector<ParallelConfig> layouts = {
+      placed(layout(1, 4, 1), "|mm|L"),
+      placed(layout(2, 3, 1, true), "m|mL"),
+      placed(layout(2, 4, 1), "|m|mL"),
+      placed(layout(1, 2, 2, false, S::kOptimGradsParams), "m||mL"),
+      placed(layout(1, 2, 1), "|mm|L"),
+      placed(cut, "mm|L"),
+      full_recompute(placed(zero_bubble, "m|m|L"), RecomputeMethod::kUniform, 1),
+  };
+  for (bool untied : {true, false}) {
+    single.model.untie_embeddings_and_output_weights = untied;
+    LayoutAnswer expected = run_tiny(single);
+    for (std::size_t i = 0; i < layouts.size(); ++i) {
+      TinyRun run = single;
+      run.parallel = layouts[i];
+      EXPECT_EQ(answer_difference(expected, run_tiny(run)), "") << "layout " << i;
+    }
+  }
+}
+
 TEST(Layout, GptOssGivesOneRanksAnswerInF64) {
   expect_same_answer(tiny_gpt_oss(), Dtype::kF64, 1e-11, 1e-9);
 }

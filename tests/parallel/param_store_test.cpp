@@ -54,10 +54,16 @@ std::vector<Param> make_params(const Mesh& mesh) {
   return list;
 }
 
+// The first and the last stage have the table.
+MeshShape at_ends(MeshShape shape) {
+  if (shape.pp > 1) shape.table_stages = {0, shape.pp - 1};
+  return shape;
+}
+
 struct Rank {
   Rank(World& world, const MeshShape& shape, ShardingStrategy strategy,
        std::int64_t bucket_elements)
-      : pool(1), arena(make_host_memory()), mesh(world, shape), params(make_params(mesh)) {
+      : pool(1), arena(make_host_memory()), mesh(world, at_ends(shape)), params(make_params(mesh)) {
     std::vector<Param*> list;
     for (Param& param : params) list.push_back(&param);
     StoreOptions options;

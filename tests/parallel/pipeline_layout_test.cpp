@@ -56,6 +56,43 @@ TEST(PipelineLayout, SplitsAnyNumberOfLayersEvenly) {
   EXPECT_EQ(pipeline_layout(24, by_layers).shape.chunks, 4);
 }
 
+// Tables lie where tokens are looked up, and where a tied head is.
+TEST(PipelineLayout, PlacesDepthsOfMultiTokenPrediction) {
+  struct Placed {
+    ParallelConfig config;
+    std::vector<std::int64_t> depths, tied, untied;
+  };
+  const Placed cases[] = {
+      {pipeline(3), {0, 0, 3}, {0, 2}, {0, 2}},
+      {with_text(3, "Et|tt|tL"), {0, 0, 3}, {0, 2}, {0, 2}},
+      {with_text(5, "Et*4|mm||m|L"), {0, 2, 0, 1, 0}, {0, 1, 3, 4}, {0, 1, 3}},
+      {with_text(4, "Et*4m|mmL||"), {}, {}, {}},
+      {with_text(2, "Et|t*3|m*3|L"), {0, 0, 3, 0}, {0, 1}, {0}},
+  };
+  ModelConfig model;
+  model.num_layers = 4;
+  model.mtp_num_layers = 3;
+  for (const Placed& placed : cases) {
+    if (placed.depths.empty()) {
+      EXPECT_THROW(pipeline_layout(4, placed.config), Error);
+      continue;
+    }
+    PipelineLayout layout = pipeline_layout(4, placed.config);
+    std::int64_t next = 0;
+    for (std::size_t i = 0; i < layout.stages.size(); ++i) {
+      Range depths = layout.stages[i].depths(model);
+      EXPECT_EQ(depths.begin, next);
+      EXPECT_EQ(depths.size(), placed.depths[i]);
+      next = depths.end;
+    }
+    EXPECT_EQ(next, 3);
+    model.untie_embeddings_and_output_weights = false;
+    EXPECT_EQ(layout.table_ranks(model), placed.tied);
+    model.untie_embeddings_and_output_weights = true;
+    EXPECT_EQ(layout.table_ranks(model), placed.untied);
+  }
+}
+
 TEST(PipelineLayout, GivesTheFirstAndTheLastRankTheirCount) {
   ParallelConfig config = pipeline(4);
   config.decoder_first_pipeline_num_layers = 3;
@@ -106,8 +143,8 @@ TEST(PipelineProblems, NameTheFlagAndWhatWouldWork) {
               HasSubstr("need --pipeline-model-parallel-size above 1"));
   EXPECT_THAT(problem_of(8, pipeline(2, 3, Kind::kZeroBubbleV)), HasSubstr("zb-v has two stages"));
   EXPECT_THAT(problem_of(8, pipeline(2, 2, Kind::kZeroBubbleH1)), HasSubstr("zb-h1 has one stage"));
-  EXPECT_THAT(problem_of(4, with_text(5, "Et|t|t|tm|L")), HasSubstr("(m) must stand right before"));
-  EXPECT_THAT(problem_of(4, with_text(4, "Et|t|t|mtmL")), HasSubstr("(m) must stand right before"));
+  EXPECT_THAT(problem_of(4, with_text(4, "Et|t|t|mtmL")), HasSubstr("(m) must stand behind"));
+  EXPECT_THAT(problem_of(4, with_text(4, "Et|ttm|t|L")), HasSubstr("(m) must stand behind"));
   EXPECT_THAT(counts(4, with_text(4, "Et|t|t|tm*2,L")), ElementsAre(1, 1, 1, 1));
   EXPECT_THAT(future_problems("Et|tm*2L", 1), ElementsAre(HasSubstr("has 2 layers")));
   EXPECT_THAT(future_problems("Et|tmL", 1), IsEmpty());

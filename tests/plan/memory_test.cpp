@@ -49,7 +49,7 @@ std::vector<RankMemory> measure(const MemoryQuery& query) {
     std::int64_t samples = query.micro_batches * query.micro_batch_size * mesh.dp;
     std::vector<MicroBatch> batches = rank_micro_batches(
         engine.ctx(), random_samples(query.model.vocab_size, samples, query.seq_length, 5),
-        query.micro_batch_size);
+        query.micro_batch_size, future_spec(query.model));
     // Gathers ahead begin with the second step.
     for (int i = 0; i < (query.parallel.overlap_param_gather ? 2 : 1); ++i) {
       engine.train_step(batches, {i + 1, 1e-3, 0.1, 1.0, 1.0});
@@ -287,6 +287,8 @@ std::vector<Case> pipeline_cases() {
   deep.num_layers = 9;
   MemoryQuery in_turn = with_pipeline(tiny(gpt, f32), 2, 2, plain);
   in_turn.parallel.overlap_p2p_communication = false;
+  ModelConfig ahead = llama, tied = gpt;
+  ahead.mtp_num_layers = tied.mtp_num_layers = 2;
   MemoryQuery grouped = with_micro_batches(with_pipeline(tiny(gpt, f32), 2, 2, plain), 23);
   grouped.parallel.microbatch_group_size = 3;
   return {
@@ -308,6 +310,10 @@ std::vector<Case> pipeline_cases() {
       {"pp2zbv_selective", with_recompute(with_pipeline(tiny(llama, bf16), 2, 0, v),
                                           Recompute::kSelective, {"core_attn", "mlp"})},
       {"ends_alone", with_pipeline(tiny(gpt, f32), 4, 0, plain, "E|tt|tt|L")},
+      {"depths", with_pipeline(tiny(ahead, bf16), 3, 0, plain, "Ett|tt|mmL")},
+      {"depths_alone", with_pipeline(tiny(ahead, bf16), 4, 0, plain, "Ett|tt|mm|L")},
+      {"depths_apart", with_pipeline(tiny(tied, f32), 2, 0, plain, "Ett|tt|m|mL")},
+      {"depths_zbv", with_pipeline(tiny(tied, f32), 2, 0, v, "Ett|tt|mm|L")},
       {"empty_stage", with_pipeline(tiny(llama, bf16), 2, 0, plain, "Ett||t|tL")},
       {"zbv_zero3",
        with_pipeline(with_layout(tiny(gpt, bf16), 2, 2, 2, Strategy::kOptimGradsParams), 2, 0, v)},
@@ -370,6 +376,17 @@ std::vector<Case> offload_cases() {
   ModelConfig gpt = test::tiny_gpt(), llama = test::tiny_llama(), experts = llama;
   experts.moe.num_experts = 4;
   experts.moe.topk = 2;
+  ModelConfig biased = experts;
+  biased.moe.score_function = RouterScore::kSigmoid;
+  biased.moe.expert_bias = true;
+  biased.moe_training.bias_update_rate = 0.01;
+  biased.moe_training.load_balancing = {"global_aux_loss"};
+  biased.moe_training.aux_loss_coeff = {0.1};
+  MemoryQuery wired = with_overlap(with_layout(tiny(biased, bf16), 1, 1, 3, Strategy::kOptim), 1,
+                                   true);
+  wired.optim.optimizer_cpu_offload = true;
+  wired.optim.optimizer_offload_fraction = 0.5;
+  wired.optim.dtypes = {bf16, bf16, Dtype::kU8, Dtype::kU8};
   std::vector<std::string> all = offload_part_names();
   return {
       {"layers_middle", layers(middle(llama, bf16), 3)},
@@ -389,6 +406,10 @@ std::vector<Case> offload_cases() {
       {"some_parts", parts(middle(gpt, f32), {"core_attn", "mlp_act"})},
       {"parts_of_experts", parts(tiny(experts, f32), all)},
       {"experts", tiny(experts, f32)},
+      {"expert_biases", tiny(biased, bf16)},
+      {"expert_biases_zero3",
+       with_layout(tiny(biased, bf16), 1, 1, 3, Strategy::kOptimGradsParams)},
+      {"expert_biases_offload", wired},
   };
 }
 
