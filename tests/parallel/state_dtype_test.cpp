@@ -16,6 +16,7 @@ const OptimDtypes kFp8Moments = {kF32, kF32, kFp8, kFp8};
 struct Layout {
   std::int64_t tp = 1, pp = 1, dp = 1;
   ShardingStrategy strategy = ShardingStrategy::kNoShard;
+  std::int64_t ep = 1, etp = 0;
 };
 
 struct StateRun {
@@ -44,6 +45,8 @@ LayoutAnswer answer_of(const StateRun& state) {
   parallel.pipeline_model_parallel_size = state.layout.pp;
   parallel.data_parallel_size = state.layout.dp;
   parallel.data_parallel_sharding_strategy = state.layout.strategy;
+  parallel.expert_model_parallel_size = state.layout.ep;
+  parallel.expert_tensor_parallel_size = state.layout.etp;
   run.steps = state.steps;
   run.lr = state.lr;
   std::vector<StepSamples> batches;
@@ -109,6 +112,35 @@ TEST(StateDtype, OffloadChangesNothing) {
     LayoutAnswer there = answer_of(run);
     run.offloaded = 0.6;
     EXPECT_EQ(answer_of(run).weights, there.weights);
+  }
+}
+
+// Ranges of experts are shared out over other ranks; their biases have no state.
+TEST(StateDtype, OffloadChangesNothingWithExperts) {
+  using Strategy = ShardingStrategy;
+  const Layout layouts[] = {
+      {.dp = 2, .ep = 2},
+      {.dp = 4, .strategy = Strategy::kOptim, .ep = 2},
+      {.tp = 2, .dp = 2, .strategy = Strategy::kOptimGradsParams, .ep = 2, .etp = 1},
+      {.pp = 2, .dp = 2, .strategy = Strategy::kOptimGrads, .ep = 2}};
+  StateRun run;
+  run.model.moe.num_experts = 5;
+  run.model.moe.score_function = RouterScore::kSigmoid;
+  run.model.moe.expert_bias = true;
+  run.model.moe_training.bias_update_rate = 0.01;
+  for (const Layout& layout : layouts) {
+    for (const OptimDtypes& dtypes : {OptimDtypes{}, kNarrow, kFp8Moments}) {
+      run.layout = layout;
+      run.dtypes = dtypes;
+      run.offloaded = 0;
+      LayoutAnswer there = answer_of(run);
+      for (double fraction : {0.4, 1.0}) {
+        run.offloaded = fraction;
+        LayoutAnswer here = answer_of(run);
+        EXPECT_EQ(here.losses, there.losses);
+        EXPECT_EQ(here.weights, there.weights);
+      }
+    }
   }
 }
 
