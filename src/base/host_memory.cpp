@@ -4,8 +4,9 @@
 #include <cmath>
 #include <cstdlib>
 #include <limits>
-#include <string>
+#include <string_view>
 
+#include "base/control_group.h"
 #include "base/file.h"
 #include "base/text.h"
 
@@ -24,30 +25,35 @@ double free_of_system() {
   return kUnknown;
 }
 
-// A file that holds one number, or "max".
-double number_in(const std::string& path) {
-  if (!path_exists(path)) return kUnknown;
-  std::string text = read_file(path);
+// The number at the start of a text; "max" is none.
+double number_in(const std::string& text) {
   char* end = nullptr;
   double number = std::strtod(text.c_str(), &end);
   return end == text.c_str() ? kUnknown : number;
 }
 
 // What files have been read into counts as used, but would be given up.
-double free_of_group() {
-  const std::string folder = "/sys/fs/cgroup/";
-  double limit = number_in(folder + "memory.max"), used = number_in(folder + "memory.current");
+double free_of_group(const std::string& group) {
+  constexpr std::string_view kKey = "inactive_file ";
+  double limit = number_in(group_text(group, "memory.max"));
+  double used = number_in(group_text(group, "memory.current"));
   if (std::isinf(limit) || std::isinf(used)) return kUnknown;
-  for (const std::string& line : split(read_file(folder + "memory.stat"), '\n')) {
-    if (line.starts_with("inactive_file ")) used -= std::strtod(line.c_str() + 14, nullptr);
+  for (const std::string& line : split(group_text(group, "memory.stat"), '\n')) {
+    if (line.starts_with(kKey)) used -= number_in(line.substr(kKey.size()));
   }
   return std::max(limit - used, 0.0);
 }
 
 }  // namespace
 
+double free_group_memory(const std::vector<std::string>& groups) {
+  double bytes = kUnknown;
+  for (const std::string& group : groups) bytes = std::min(bytes, free_of_group(group));
+  return bytes;
+}
+
 double free_host_memory() {
-  double bytes = std::min(free_of_system(), free_of_group());
+  double bytes = std::min(free_of_system(), free_group_memory(control_groups()));
   return std::isinf(bytes) ? 0 : bytes;
 }
 

@@ -7,7 +7,6 @@
 #include <atomic>
 #include <cmath>
 #include <condition_variable>
-#include <fstream>
 #include <mutex>
 #include <new>
 #include <sstream>
@@ -15,6 +14,7 @@
 #include <thread>
 #include <vector>
 
+#include "base/control_group.h"
 #include "base/error.h"
 
 namespace bev {
@@ -38,20 +38,13 @@ inline void relax() {
 #endif
 }
 
-// The least that the control groups (version 2) around this process allow.
+// The least that the control groups around this process allow.
 int cgroup_threads() {
-  std::ifstream groups("/proc/self/cgroup");
-  std::string line, path;
-  while (std::getline(groups, line)) {
-    if (line.starts_with("0::")) path = line.substr(3);
-  }
   int threads = kNoQuota;
-  for (;; path.resize(path.rfind('/'))) {
-    std::ifstream file("/sys/fs/cgroup" + path + "/cpu.max");
-    std::string quota;
-    if (std::getline(file, quota)) threads = std::min(threads, quota_threads(quota));
-    if (path.find('/') == std::string::npos) return threads;
+  for (const std::string& group : control_groups()) {
+    threads = std::min(threads, quota_threads(group_text(group, "cpu.max")));
   }
+  return threads;
 }
 }  // namespace
 
