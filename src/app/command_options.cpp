@@ -78,17 +78,33 @@ void ConvertOptions::fields(FieldList& list) {
       .defaults_to("none; with --load that of the run");
   list.add("load", load, "checkpoint to read: the folder of a run or of a step");
   list.add("ckpt-step", ckpt_step, "the step of a run's folder; -1: the latest").min(-1);
-  list.add("export-hf", export_hf, "folder to write");
+  list.add("export-hf", export_hf, "Hugging Face folder to write");
   list.add("dtype", dtype, "f32, bf16, f16 or f64 for the floating-point weights")
       .reads(read_dtype)
       .defaults_to("as they are");
+  list.add(
+      "moe-use-upcycling", moe_use_upcycling,
+      "write a model whose experts are copies of the MLPs of the dense one that is read; flags "
+      "of the model say what it becomes");
+  list.add("moe-upcycling-granularity", moe_upcycling_granularity,
+           "how many times narrower an expert is than the dense MLP, whose parts it is a copy of")
+      .min(1)
+      .limit(1 << 16);
+  list.add("save", save, "with --moe-use-upcycling: folder of a run to write a checkpoint to");
+  list.add("seed", seed, "of the weights that a dense model does not have").min(0);
 }
 
 std::vector<std::string> ConvertOptions::problems() const {
   std::vector<std::string> out;
   if (load.empty()) need(hf_model, "--hf-model", "the folder to read, or --load", out);
   if (load.empty() && ckpt_step >= 0) out.push_back("--ckpt-step: needs --load");
-  need(export_hf, "--export-hf", "the folder to write", out);
+  if (save.empty()) need(export_hf, "--export-hf", "the folder to write", out);
+  if (!moe_use_upcycling && !save.empty()) {
+    out.push_back("--save: is for --moe-use-upcycling; use --export-hf");
+  }
+  if (!moe_use_upcycling && moe_upcycling_granularity > 1) {
+    out.push_back("--moe-upcycling-granularity: needs --moe-use-upcycling");
+  }
   if (!hf_model.empty() && hf_model == export_hf) {
     out.push_back(concat("--export-hf: ", export_hf, " is the folder that is read; give another"));
   }
@@ -115,8 +131,9 @@ void VerifyOptions::fields(FieldList& list) {
   list.add(
       "layouts", layouts,
       "layouts to compare with one rank, separated by spaces; each of tokens, joined by commas "
-      "or directly: tpN sp tpoverlap, ppN vppN groupN zbh1 zbv, dpN zero1..zero3 instancesN "
-      "gradoverlap paramoverlap, cpN p2p a2a allgather a2aNp2pN, epN etpN, dpouter");
+      "or directly: tpN sp tpoverlap, ppN vppN groupN zbh1 zbv [STAGES], dpN zero1..zero3 "
+      "instancesN gradoverlap paramoverlap, cpN p2p a2a allgather a2aNp2pN, epN etpN, dpouter; "
+      "STAGES are those of --pipeline-model-parallel-layout: pp3[Ett|ttm|L]");
   list.add("all", all, "every layout of so many ranks that the model allows; 0: those of --layouts")
       .min(0)
       .limit(64);

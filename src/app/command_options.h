@@ -41,7 +41,11 @@ struct ConvertOptions {
   std::string load;
   std::int64_t ckpt_step = -1;  // -1: the latest
   std::string export_hf;
+  std::string save;   // folder for a checkpoint, of upcycled weights
   std::string dtype;  // "": as it is; else a name that parse_dtype knows
+  bool moe_use_upcycling = false;
+  std::int64_t moe_upcycling_granularity = 1;
+  std::int64_t seed = 1234;
 
   void fields(FieldList& list);
   std::vector<std::string> problems() const;

@@ -42,8 +42,14 @@ constexpr auto kCommands = std::to_array<Command>({
      run_generate},
     {"convert", "a checkpoint or a Hugging Face folder to a Hugging Face folder",
      "bevatron convert --load RUN --export-hf OUT\n"
-     "bevatron convert --hf-model DIR --export-hf OUT --dtype bf16",
-     [](CommandConfig& config, FieldList& list) { config.convert.fields(list); }, run_convert},
+     "bevatron convert --hf-model DIR --export-hf OUT --dtype bf16\n"
+     "bevatron convert --hf-model LLAMA --moe-use-upcycling --model-family mixtral --num-experts 8 "
+     "--export-hf OUT",
+     [](CommandConfig& config, FieldList& list) {
+       config.convert.fields(list);
+       config.run.model.fields(list);
+     },
+     run_convert},
     {"checkpoint verify", "check every byte of a checkpoint, or of all steps of a run",
      "bevatron checkpoint verify DIR",
      [](CommandConfig& config, FieldList& list) { config.checkpoint.fields(list); },

@@ -135,12 +135,12 @@ ParallelConfig parse_layout(std::string_view text, const ParallelConfig& base) {
   while (!rest.empty()) {
     std::string_view at = rest;
     if (take_word(rest, ",")) continue;
-    BEV_CHECK(take_token(rest, layout), ErrorKind::kConfig, "--layouts: ", text, ": cannot read \"",
-              at,
-              "\"; known are tpN, sp, tpoverlap, ppN, vppN, groupN, zbh1, zbv, [STAGES], dpN, zero1 "
-              "to zero3, instancesN, gradoverlap, paramoverlap, cpN, p2p, a2a, allgather, "
-              "a2aNp2pN, epN, etpN, dpouter; N from 1 to ",
-              kMostRanks, ", STAGES as of --pipeline-model-parallel-layout");
+    BEV_CHECK(
+        take_token(rest, layout), ErrorKind::kConfig, "--layouts: ", text, ": cannot read \"", at,
+        "\"; known are tpN, sp, tpoverlap, ppN, vppN, groupN, zbh1, zbv, [STAGES], dpN, zero1 "
+        "to zero3, instancesN, gradoverlap, paramoverlap, cpN, p2p, a2a, allgather, "
+        "a2aNp2pN, epN, etpN, dpouter; N from 1 to ",
+        kMostRanks, ", STAGES as of --pipeline-model-parallel-layout");
   }
   return layout;
 }

@@ -91,7 +91,8 @@ TrainOutcome train_rank(const RankStart& start, RunParts& parts, Trace* trace) {
   Engine engine(start.world, start.kernels, options);
   TrainerConfig config = trainer_config(run);
   if (run.checkpoint.moe_use_upcycling) {
-    upcycle(engine, run.checkpoint, run.train.hf_model);
+    upcycle(engine, run.checkpoint.moe_upcycling_granularity,
+            {run.checkpoint.load, run.checkpoint.ckpt_step, run.train.hf_model});
   } else {
     if (!run.train.hf_model.empty()) load_hf_weights(engine, run.train.hf_model);
     config.start = resume(engine, run.checkpoint, parts.config);

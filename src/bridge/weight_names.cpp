@@ -137,7 +137,7 @@ bool has_columns(const ParamMapping& mapping) {
 ParamMapping map_param(const Param& param, const ModelConfig& config, const ModelFamily& family) {
   std::optional<Match> found = find_rule(param.name, family, config.num_layers);
   BEV_CHECK(found.has_value(), ErrorKind::kConfig, family.name, " models have no weights for ",
-            param.name);
+            param.name, "; --model-family names another kind");
   const WeightRule& rule = *found->rule;
   ParamMapping mapping{param.name, param.shape, rule.kind, config.head_size(), {}, {}};
   if (rule.kind == WeightKind::kExperts) {

@@ -76,9 +76,10 @@ void pipeline_fields(ParallelConfig& parallel, FieldList& list) {
            "count the embedding as a layer of the first stage");
   list.add("account-for-loss-in-pipeline-split", parallel.account_for_loss_in_pipeline_split,
            "count the output layer and loss as a layer of the last stage");
-  list.add("pipeline-model-parallel-layout", parallel.pipeline_model_parallel_layout,
-           "every stage by letters: E embedding, t layer, m layer of multi-token prediction, L loss, | "
-           "next stage, x*n and (..)*n repeat: \"Et*3|(tt|)*6mL\"");
+  list.add(
+      "pipeline-model-parallel-layout", parallel.pipeline_model_parallel_layout,
+      "every stage by letters: E embedding, t layer, m layer of multi-token prediction, L loss, | "
+      "next stage, x*n and (..)*n repeat: \"Et*3|(tt|)*6mL\"");
   list.add("overlap-p2p-communication", parallel.overlap_p2p_communication,
            "receive for the next action while one computes");
 }

@@ -20,39 +20,6 @@ namespace {
 
 constexpr std::string_view kExperts = ".mlp.experts.", kRouter = ".mlp.router.weight";
 
-// Elements that lie one after the other in an expert's parameter and in their source.
-struct Piece {
-  std::int64_t source = 0, count = 0;
-};
-
-// An expert's parameter is blocks of `inner` elements; the dense one has `parts` of them for each,
-// of which expert e takes number e % parts.
-struct ExpertCut {
-  std::int64_t expert = 0;  // elements of one
-  std::int64_t inner = 0, parts = 1;
-
-  Piece operator()(std::int64_t element) const {
-    std::int64_t number = element / expert, within = element % expert, at = within % inner;
-    return {(within / inner * parts + number % parts) * inner + at, inner - at};
-  }
-};
-
-// Rows that come `times` times each.
-struct RepeatedRows {
-  std::int64_t columns = 0, times = 1;
-
-  Piece operator()(std::int64_t element) const {
-    std::int64_t row = element / columns, column = element % columns;
-    return {row / times * columns + column, columns - column};
-  }
-};
-
-struct SameElements {
-  std::int64_t count = 0;
-
-  Piece operator()(std::int64_t element) const { return {element, count - element}; }
-};
-
 // What weights are multiplied with so that the sum over a token's experts, each times its
 // probability, is the MLP's result: exactly where the activation is homogeneous.
 double weight_scale(const ModelConfig& model, std::int64_t granularity) {
@@ -64,108 +31,6 @@ double weight_scale(const ModelConfig& model, std::int64_t granularity) {
   bool cubic = model.gated || model.activation == ActivationKind::kSquaredRelu;
   return cubic ? std::cbrt(scale) : std::sqrt(scale);
 }
-
-class Upcycler {
- public:
-  Upcycler(Engine& engine, std::int64_t granularity, ParamSource& source,
-           std::span<const ParamMapping> dense)
-      : engine_(engine),
-        model_(engine.options().model),
-        granularity_(granularity),
-        source_(source),
-        dense_(dense) {}
-
-  void run() {
-    for (const Param* param : engine_.store().params()) {
-      if (param->name.ends_with(kRouter)) {
-        repeat_rows(*param);
-      } else if (std::size_t at = param->name.find(kExperts); at != std::string::npos) {
-        fill_experts(*param, at);
-      } else if (const ParamMapping* mapping = find(param->name)) {
-        read(*mapping, 1);
-        place(*param, SameElements{param->shape.numel()});
-      }
-    }
-    if (engine_.optimizer() != nullptr) engine_.optimizer()->refresh_main(engine_.ctx());
-  }
-
- private:
-  Dtype dtype() const { return engine_.options().dtype; }
-
-  const ParamMapping* find(const std::string& name) const {
-    auto found = std::ranges::find(dense_, name, &ParamMapping::param);
-    return found == dense_.end() ? nullptr : &*found;
-  }
-
-  void fill_experts(const Param& param, std::size_t at) {
-    std::string name =
-        concat(param.name.substr(0, at), ".mlp.", param.name.substr(at + kExperts.size()));
-    const ParamMapping* mapping = find(name);
-    BEV_CHECK(mapping != nullptr, ErrorKind::kInternal, "upcycling: no dense ", name);
-    bool up = name.find("linear_fc1") != std::string::npos, bias = name.ends_with(".bias");
-    // Every expert adds the bias behind the last product, times its probability.
-    bool whole = bias && !up;
-    std::int64_t expert = param.shape.row_numel();
-    std::int64_t inner = up ? expert / (model_.gated ? 2 : 1) : model_.expert_ffn_size();
-    read(*mapping, whole ? 1 : weight_scale(model_, granularity_));
-    place(param, ExpertCut{expert, whole ? expert : inner, whole ? 1 : granularity_});
-  }
-
-  // The values that the first rows of the router have by the seed, as many as there are MLPs.
-  void repeat_rows(const Param& param) {
-    if (granularity_ == 1) return;
-    Context& ctx = engine_.ctx();
-    std::int64_t columns = param.shape[1], rows = param.shape[0] / granularity_;
-    Tensor drawn = ctx.allocate(dtype(), {rows * columns}, "initial values");
-    std::uint64_t key = mix_bits(engine_.options().seed, hash_name(param.name));
-    ctx.kernels.optim.normal(ctx.stream, {drawn, key, 0, 0.0, param.init.value});
-    whole_.resize(drawn.view().bytes());
-    ctx.kernels.device.fetch(ctx.stream, drawn, whole_.data()).wait();
-    place(param, RepeatedRows{columns, granularity_});
-  }
-
-  // The whole dense parameter times `scale` into whole_. What is scaled is rounded once.
-  void read(const ParamMapping& mapping, double scale) {
-    std::int64_t count = mapping.shape.numel();
-    whole_.resize(static_cast<std::size_t>(count) * size_of(dtype()));
-    if (scale == 1) return source_.read(mapping, {0, count}, dtype(), whole_.data());
-    std::vector<double> values(static_cast<std::size_t>(count));
-    source_.read(mapping, {0, count}, Dtype::kF64, values.data());
-    for (double& value : values) value *= scale;
-    convert_elements({values.data(), Dtype::kF64}, {whole_.data(), dtype()}, count);
-  }
-
-  // What this rank keeps of the parameter, from where `piece_at` says in whole_.
-  template <class Map>
-  void place(const Param& param, const Map& piece_at) {
-    ValueRange kept = engine_.store().kept_value(param);
-    std::size_t item = size_of(dtype());
-    part_.resize(static_cast<std::size_t>(kept.range.size()) * item);
-    ParamPart cut = part_of(param.split, engine_.mesh());
-    for (const ElementRun& run : element_runs(param.shape, param.split, cut)) {
-      std::int64_t at = std::max(run.local, kept.range.begin);
-      std::int64_t end = std::min(run.local + run.count, kept.range.end);
-      while (at < end) {
-        Piece piece = piece_at(run.global + at - run.local);
-        std::int64_t count = std::min(piece.count, end - at);
-        std::memcpy(part_.data() + static_cast<std::size_t>(at - kept.range.begin) * item,
-                    whole_.data() + static_cast<std::size_t>(piece.source) * item,
-                    static_cast<std::size_t>(count) * item);
-        at += count;
-      }
-    }
-    Context& ctx = engine_.ctx();
-    if (!part_.empty()) ctx.kernels.device.upload(ctx.stream, part_.data(), kept.value);
-  }
-
-  Engine& engine_;
-  const ModelConfig& model_;
-  std::int64_t granularity_;
-  ParamSource& source_;
-  std::span<const ParamMapping> dense_;
-  std::vector<std::byte> whole_;  // the source of a parameter, in the model's dtype
-  std::vector<std::byte> part_;
-};
 
 // Parameters by our own names, which every checkpoint has.
 std::vector<ParamMapping> declared_params(const ModelConfig& model) {
@@ -211,29 +76,186 @@ std::vector<std::string> upcycling_problems(const ModelConfig& model, std::int64
   return out;
 }
 
-void upcycle(Engine& engine, const CheckpointConfig& config, const std::string& hf_model) {
-  std::int64_t granularity = config.moe_upcycling_granularity;
-  std::string from = hf_model;
-  if (config.load.empty()) {
-    WeightFiles files(hf_model);
-    ModelConfig dense = read_hf_config(hf_model);
-    BEV_CHECK(!dense.moe.any(), ErrorKind::kConfig, "--moe-use-upcycling: ", hf_model,
-              " has experts already; leave the flag out");
-    WeightMap map(dense);
-    map.check(files);
-    WeightFilesSource source(files);
-    Upcycler(engine, granularity, source, map.params()).run();
-  } else {
-    CheckpointReader reader(find_step_folder(config.load, config.ckpt_step));
-    from = reader.folder();
-    CheckpointWeights source(reader);
-    std::vector<ParamMapping> dense =
-        declared_params(dense_model(engine.options().model, granularity));
-    source.check(dense);
-    Upcycler(engine, granularity, source, dense).run();
+UpcycledWeights::UpcycledWeights(const ModelConfig& model, std::int64_t granularity,
+                                 ParamSource& source, std::span<const ParamMapping> dense,
+                                 const DrawTools& draws)
+    : model_(model),
+      granularity_(granularity),
+      source_(source),
+      dense_(dense),
+      draws_(draws),
+      declared_(
+          std::make_unique<Decoder>(model, even_stage(model.num_layers, 1, 0), BuildOptions())) {
+  for (const Param* param : declared_->params()) params_[param->name] = param;
+}
+
+UpcycledWeights::~UpcycledWeights() = default;
+
+void UpcycledWeights::Value::copy(Range elements, std::byte* out) const {
+  const std::size_t item = size_of(dtype_);
+  for (std::int64_t at = elements.begin; at < elements.end;) {
+    std::int64_t block = at / cut_.block, within = at % cut_.block, rest = within % cut_.inner;
+    std::int64_t from = block / cut_.repeats * cut_.row +
+                        (within / cut_.inner * cut_.parts + block % cut_.parts) * cut_.inner + rest;
+    std::int64_t count = std::min(cut_.inner - rest, elements.end - at);
+    std::memcpy(out, source_.data() + static_cast<std::size_t>(from) * item,
+                static_cast<std::size_t>(count) * item);
+    out += static_cast<std::size_t>(count) * item;
+    at += count;
   }
+}
+
+const ParamMapping* UpcycledWeights::source_of(const std::string& param) const {
+  std::string name = param;
+  if (std::size_t at = param.find(kExperts); at != std::string::npos) {
+    name = concat(param.substr(0, at), ".mlp.", param.substr(at + kExperts.size()));
+  }
+  auto found = std::ranges::find(dense_, name, &ParamMapping::param);
+  return found == dense_.end() ? nullptr : &*found;
+}
+
+bool UpcycledWeights::is_drawn(const std::string& param) const {
+  bool repeats = param.ends_with(kRouter) && granularity_ > 1;
+  return source_of(param) == nullptr && !repeats;
+}
+
+std::vector<std::byte> UpcycledWeights::drawn(const Param& param, std::int64_t count,
+                                              Dtype dtype) const {
+  Tensor values(draws_.arena, dtype, {count}, "initial values");
+  if (param.init.kind == InitKind::kConstant) {
+    draws_.kernels.elementwise.fill(draws_.stream, values, param.init.value);
+  } else {
+    std::uint64_t key = mix_bits(draws_.seed, hash_name(param.name));
+    draws_.kernels.optim.normal(draws_.stream, {values, key, 0, 0.0, param.init.value});
+  }
+  std::vector<std::byte> out(values.view().bytes());
+  draws_.kernels.device.fetch(draws_.stream, values, out.data()).wait();
+  return out;
+}
+
+namespace {
+// A whole parameter times `scale`. What is scaled is rounded once.
+std::vector<std::byte> read_scaled(ParamSource& source, const ParamMapping& mapping, double scale,
+                                   Dtype dtype) {
+  std::int64_t count = mapping.shape.numel();
+  std::vector<std::byte> out(static_cast<std::size_t>(count) * size_of(dtype));
+  if (scale == 1) {
+    source.read(mapping, {0, count}, dtype, out.data());
+    return out;
+  }
+  std::vector<double> values(static_cast<std::size_t>(count));
+  source.read(mapping, {0, count}, Dtype::kF64, values.data());
+  for (double& value : values) value *= scale;
+  convert_elements({values.data(), Dtype::kF64}, {out.data(), dtype}, count);
+  return out;
+}
+}  // namespace
+
+UpcycledWeights::Value UpcycledWeights::experts(const Param& param, const ParamMapping& dense,
+                                                Dtype dtype) const {
+  bool up = param.name.find("linear_fc1") != std::string::npos;
+  // Every expert adds the bias behind the last product, times its probability.
+  bool whole = param.name.ends_with(".bias") && !up;
+  std::int64_t expert = param.shape.row_numel();
+  std::int64_t inner = up ? expert / (model_.gated ? 2 : 1) : model_.expert_ffn_size();
+  Value value;
+  value.dtype_ = dtype;
+  value.source_ =
+      read_scaled(source_, dense, whole ? 1 : weight_scale(model_, granularity_), dtype);
+  value.cut_ = {expert, whole ? expert : inner, whole ? 1 : granularity_};
+  return value;
+}
+
+UpcycledWeights::Value UpcycledWeights::open(const std::string& name, Dtype dtype) const {
+  const Param& param = *params_.at(name);
+  const ParamMapping* dense = source_of(name);
+  if (dense != nullptr && dense->param != name) return experts(param, *dense, dtype);
+  std::int64_t count = param.shape.numel();
+  Value value;
+  value.dtype_ = dtype;
+  value.cut_ = {count, count};
+  if (dense != nullptr) {
+    value.source_ = read_scaled(source_, *dense, 1, dtype);
+  } else if (is_drawn(name)) {
+    value.source_ = drawn(param, count, dtype);
+  } else {
+    // The first rows of the router, as many as there are MLPs, each for all parts of one.
+    std::int64_t columns = param.shape[1];
+    value.source_ = drawn(param, count / granularity_, dtype);
+    value.cut_ = {columns, columns, 1, granularity_, columns};
+  }
+  return value;
+}
+
+Dtype UpcycledWeights::dtype(const ParamMapping& mapping, std::size_t) const {
+  const ParamMapping* dense = source_of(mapping.param);
+  Dtype dtype = source_.dtype(dense != nullptr ? *dense : dense_.front(), 0);
+  return mapping.wide ? wide_of(dtype) : dtype;
+}
+
+void UpcycledWeights::read(const ParamMapping& mapping, Range elements, Dtype dtype, void* out) {
+  open(mapping.param, dtype).copy(elements, static_cast<std::byte*>(out));
+}
+
+// What the weights are read from.
+struct Upcycling::Opened {
+  std::unique_ptr<WeightFiles> files;
+  std::unique_ptr<CheckpointReader> reader;
+  std::unique_ptr<ParamSource> source;
+  std::vector<ParamMapping> dense;
+};
+
+Upcycling::Upcycling(const ModelConfig& model, std::int64_t granularity, const DenseSource& from,
+                     const DrawTools& draws)
+    : folder_(from.hf_model), opened_(std::make_unique<Opened>()) {
+  if (from.load.empty()) {
+    ModelConfig dense = read_hf_config(from.hf_model);
+    BEV_CHECK(!dense.moe.any(), ErrorKind::kConfig, "--moe-use-upcycling: ", from.hf_model,
+              " has experts already; leave the flag out");
+    opened_->files = std::make_unique<WeightFiles>(from.hf_model);
+    WeightMap map(dense);
+    map.check(*opened_->files);
+    opened_->dense = map.params();
+    opened_->source = std::make_unique<WeightFilesSource>(*opened_->files);
+  } else {
+    opened_->reader =
+        std::make_unique<CheckpointReader>(find_step_folder(from.load, from.ckpt_step));
+    folder_ = opened_->reader->folder();
+    opened_->dense = declared_params(dense_model(model, granularity));
+    auto source = std::make_unique<CheckpointWeights>(*opened_->reader);
+    source->check(opened_->dense);
+    opened_->source = std::move(source);
+  }
+  weights_ = std::make_unique<UpcycledWeights>(model, granularity, *opened_->source, opened_->dense,
+                                               draws);
+}
+
+Upcycling::~Upcycling() = default;
+
+void upcycle(Engine& engine, std::int64_t granularity, const DenseSource& from) {
+  Context& ctx = engine.ctx();
+  Upcycling upcycling(engine.options().model, granularity, from,
+                      {ctx.kernels, ctx.stream, ctx.arena, engine.options().seed});
+  std::vector<std::byte> part;
+  for (const Param* param : engine.store().params()) {
+    if (upcycling.weights().is_drawn(param->name)) continue;
+    ValueRange kept = engine.store().kept_value(*param);
+    UpcycledWeights::Value value = upcycling.weights().open(param->name, kept.value.dtype);
+    std::size_t item = size_of(kept.value.dtype);
+    part.resize(static_cast<std::size_t>(kept.range.size()) * item);
+    ParamPart cut = part_of(param->split, engine.mesh());
+    for (const ElementRun& run : element_runs(param->shape, param->split, cut)) {
+      std::int64_t begin = std::max(run.local, kept.range.begin);
+      std::int64_t end = std::min(run.local + run.count, kept.range.end);
+      if (begin >= end) continue;
+      value.copy({run.global + begin - run.local, run.global + end - run.local},
+                 part.data() + static_cast<std::size_t>(begin - kept.range.begin) * item);
+    }
+    if (!part.empty()) ctx.kernels.device.upload(ctx.stream, part.data(), kept.value);
+  }
+  if (engine.optimizer() != nullptr) engine.optimizer()->refresh_main(ctx);
   if (engine.mesh().world().rank() == 0) {
-    log_info(concat("experts are copies of the MLPs of ", from));
+    log_info(concat("experts are copies of the MLPs of ", upcycling.folder()));
   }
 }
 

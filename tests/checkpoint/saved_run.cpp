@@ -26,10 +26,7 @@ ParallelConfig parallel_config(const std::string& layout) {
 
 void load(Engine& engine, const SavedRun& run) {
   if (run.granularity > 0) {
-    CheckpointConfig config;
-    config.load = run.load;
-    config.moe_upcycling_granularity = run.granularity;
-    return upcycle(engine, config, "");
+    return upcycle(engine, run.granularity, {.load = run.load});
   }
   CheckpointReader reader(step_folder(run.load, run.first - 1));
   restore_tensors(engine, reader, run.with_optimizer);
@@ -52,7 +49,8 @@ SavedAnswer train_rank(World& world, const SavedRun& run, const ParallelConfig& 
   auto step = [&](std::int64_t iteration) {
     StepSamples samples = random_samples(run.model.vocab_size, kGlobalBatch, kLength,
                                          77 + static_cast<std::uint64_t>(iteration));
-    std::vector<MicroBatch> batches = rank_micro_batches(engine.ctx(), samples, 1);
+    std::vector<MicroBatch> batches =
+        rank_micro_batches(engine.ctx(), samples, 1, future_spec(run.model));
     answer.losses.push_back(engine.train_step(batches, {iteration, 1e-2, 0.1, 1.0, 1.0}).loss);
   };
   for (std::int64_t i = run.first; i <= run.last; ++i) step(i);

@@ -97,14 +97,11 @@ TEST_P(Upcycling, LogitsAreThoseOfTheDenseModel) {
       options.model = dense ? GetParam().dense : GetParam().model();
       options.dtype = Dtype::kF64;
       Engine engine(world, cpu_kernels(), options);
-      CheckpointConfig config;
-      config.load = from;
-      config.moe_upcycling_granularity = GetParam().granularity;
       if (dense) {
         CheckpointReader reader(step_folder(from, 3));
         restore_tensors(engine, reader, false);
       } else {
-        upcycle(engine, config, "");
+        upcycle(engine, GetParam().granularity, {.load = from});
       }
       logits.push_back(logits_of(engine, samples));
     }

@@ -1,4 +1,5 @@
 // The program as a user runs it: output, files, exit codes, and what it says to bad input.
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -155,6 +156,36 @@ TEST(Program, ConvertKeepsEveryBitAndRoundTripsThroughBf16) {
     ASSERT_EQ(bevatron(folder, "convert --hf-model twice --export-hf half --dtype bf16").code, 0);
     EXPECT_EQ(WeightFiles(folder.path("half")).tensor(before.names()[0]).dtype, Dtype::kBf16);
   }
+}
+
+// The loss is the dense model's; a checkpoint holds what the folder does, and a run goes on with
+// it.
+TEST(Program, ConvertMakesExpertsOfADenseModel) {
+  TempFolder folder;
+  write_file(folder.path("tokens.json"), R"({"input_ids": [[1, 5, 9, 13, 2, 7, 3, 3, 8, 11]]})");
+  const std::string dense = concat("convert --hf-model ", golden("llama_gqa"));
+  auto loss = [&](const std::string& model) {
+    Outcome got = bevatron(folder, concat("score --tokens tokens.json --hf-model ", model));
+    EXPECT_EQ(got.code, 0) << got.err;
+    return json::parse(last_line(got.out))["loss"].get<double>();
+  };
+  const std::string experts =
+      " --moe-use-upcycling --model-family mixtral --num-experts 4 --seed 7";
+  ASSERT_EQ(bevatron(folder, dense + experts + " --export-hf moe --save run").code, 0);
+  EXPECT_NEAR(loss("moe"), loss(golden("llama_gqa")), 1e-5);
+  ASSERT_EQ(bevatron(folder, "convert --load run --export-hf again").code, 0);
+  EXPECT_TRUE(read_file(folder.path("again/model.safetensors")) ==
+              read_file(folder.path("moe/model.safetensors")));
+  Outcome got = bevatron(folder, dense + " --num-experts 4 --export-hf x");
+  EXPECT_EQ(got.code, 2);
+  EXPECT_THAT(got.err, testing::HasSubstr("--num-experts: is for --moe-use-upcycling"));
+  got = bevatron(folder, dense + " --moe-use-upcycling --num-experts 4 --export-hf x");
+  EXPECT_EQ(got.code, 2);
+  EXPECT_THAT(got.err, testing::HasSubstr("llama models have no weights for"));
+  got = bevatron(folder, concat("convert --hf-model moe", experts, " --export-hf x"));
+  EXPECT_EQ(got.code, 2);
+  EXPECT_THAT(got.err, testing::HasSubstr("has experts already"));
+  EXPECT_FALSE(path_exists(folder.path("x")));
 }
 
 TEST(Program, ScheduleIsMegatrons) {
