@@ -29,7 +29,7 @@ struct Param {
   InitRule init;
   bool trains = true;
   bool decays = true;  // weight decay applies
-  bool wide = false;    // f32 in models of 16 bits too: its value and its gradient
+  bool wide = false;   // f32 in models of 16 bits too: its value and its gradient
   // Several stages hold it (the table of a tied embedding, or of one that predicts later tokens):
   // their gradients are summed.
   bool shared = false;

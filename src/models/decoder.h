@@ -37,7 +37,8 @@ struct MicroBatch {
 struct StageRange {
   std::int64_t first_layer = 0, end_layer = 0;
   bool first = true, last = true;
-  // Depths of multi-token prediction [first_depth, end_depth); the last stage has all that are left.
+  // Depths of multi-token prediction [first_depth, end_depth); the last stage has all that are
+  // left.
   std::int64_t first_depth = 0, end_depth = 0;
 
   Range depths(const ModelConfig& config) const {
@@ -72,8 +73,8 @@ class Decoder {
   // The embedding's table that this rank has; null: none so far.
   Param* table() const { return table_; }
 
-  // Shape of what stages hand on for this micro-batch, on this rank: hidden states, below them those
-  // of so many depths, which go along while a tape records.
+  // Shape of what stages hand on for this micro-batch, on this rank: hidden states, below them
+  // those of so many depths, which go along while a tape records.
   Shape boundary_shape(const Context& ctx, const MicroBatch& batch, std::int64_t depths = 0) const;
   Placement boundary_placement() const;
 
@@ -109,7 +110,7 @@ class Decoder {
   ModelConfig config_;
   StageRange range_;
   BuildOptions options_;
-  RopeFrequencies rope_, rope_local_;  // where they do not depend on the length
+  RopeFrequencies rope_, rope_local_;     // where they do not depend on the length
   std::optional<Param> word_embeddings_;  // on a later stage a copy
   std::optional<Param> position_embeddings_;
   std::vector<std::unique_ptr<DecoderLayer>> layers_;

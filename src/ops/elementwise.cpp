@@ -63,16 +63,16 @@ Var join_rows(Context& ctx, std::span<const Var> parts) {
   OpScope scope(ctx, "join_rows");
   const Var& first = parts.front();
   std::int64_t rows = first.shape()[0];
-  Tensor whole = ctx.allocate(
-      first.dtype(), {rows * static_cast<std::int64_t>(parts.size()), first.shape()[1]},
-      "activations");
+  Tensor whole = ctx.allocate(first.dtype(),
+                              {rows * static_cast<std::int64_t>(parts.size()), first.shape()[1]},
+                              "activations");
   bool tracked = false;
   std::vector<GradSlot> slots;
   for (std::size_t i = 0; i < parts.size(); ++i) {
     const Var& part = parts[i];
-    BEV_CHECK(part.shape() == first.shape() && part.placement == first.placement, "join_rows: ",
-              first.shape(), " {", first.placement, "} and ", part.shape(), " {", part.placement,
-              "}");
+    BEV_CHECK(part.shape() == first.shape() && part.placement == first.placement,
+              "join_rows: ", first.shape(), " {", first.placement, "} and ", part.shape(), " {",
+              part.placement, "}");
     std::int64_t begin = rows * static_cast<std::int64_t>(i);
     ctx.kernels.elementwise.cast(ctx.stream, part.tensor, whole.view().rows(begin, begin + rows));
     tracked |= part.tracked();
@@ -104,24 +104,23 @@ std::vector<Var> split_rows(Context& ctx, const Var& whole, std::int64_t count) 
     slots.emplace_back(parts.back());
   }
   if (!whole.tracked()) return parts;
-  ctx.tape->record(
-      "split_rows", ctx.layer,
-      [shape = whole.shape(), dtype = whole.dtype(), rows, in = GradSlot(whole),
-       slots = std::move(slots)](Backward& back) {
-        Tensor dx = back.ctx.allocate(dtype, shape, "gradients");
-        const ElementwiseKernels& kernels = back.ctx.kernels.elementwise;
-        for (std::size_t i = 0; i < slots.size(); ++i) {
-          Tensor dy = back.take(slots[i]);
-          std::int64_t begin = rows * static_cast<std::int64_t>(i);
-          View to = dx.view().rows(begin, begin + rows);
-          if (dy.empty()) {
-            kernels.fill(back.ctx.stream, to, 0);
-          } else {
-            kernels.cast(back.ctx.stream, dy, to);
-          }
-        }
-        back.add(in, std::move(dx));
-      });
+  ctx.tape->record("split_rows", ctx.layer,
+                   [shape = whole.shape(), dtype = whole.dtype(), rows, in = GradSlot(whole),
+                    slots = std::move(slots)](Backward& back) {
+                     Tensor dx = back.ctx.allocate(dtype, shape, "gradients");
+                     const ElementwiseKernels& kernels = back.ctx.kernels.elementwise;
+                     for (std::size_t i = 0; i < slots.size(); ++i) {
+                       Tensor dy = back.take(slots[i]);
+                       std::int64_t begin = rows * static_cast<std::int64_t>(i);
+                       View to = dx.view().rows(begin, begin + rows);
+                       if (dy.empty()) {
+                         kernels.fill(back.ctx.stream, to, 0);
+                       } else {
+                         kernels.cast(back.ctx.stream, dy, to);
+                       }
+                     }
+                     back.add(in, std::move(dx));
+                   });
   return parts;
 }
 

@@ -46,8 +46,8 @@ void GradientWire::exchange_parts(PostedSum& sum, const View& in) const {
   sum.work_ = group.all_to_all(sum.sent_, send, sum.parts_, receive, sum.label_);
 }
 
-PostedSum GradientWire::scatter(const SumAmong& among, const View& in, Tensor hold,
-                                const View& out, double beta) const {
+PostedSum GradientWire::scatter(const SumAmong& among, const View& in, Tensor hold, const View& out,
+                                double beta) const {
   PostedSum sum = start(among, out, beta);
   if (rounds(among)) {
     exchange_parts(sum, in);

@@ -93,8 +93,8 @@ FlatBuffer::FlatBuffer(const ShardPlan& plan, const StoreTools& tools, Dtype dty
 }
 
 View FlatBuffer::view(int index, Range elements) const {
-  View all{data_.view().address(begins_[static_cast<std::size_t>(index)]), dtype(index),
-           {elements.end}};
+  View all{
+      data_.view().address(begins_[static_cast<std::size_t>(index)]), dtype(index), {elements.end}};
   return all.rows(elements.begin, elements.end);
 }
 

@@ -45,8 +45,7 @@ class KeptState {
   void fill(RankMemory& memory) const {
     auto stored = [&](ShardingStrategy from, Dtype dtype) {
       bool cut = query_.parallel.data_parallel_sharding_strategy >= from;
-      std::int64_t bytes =
-          bucket_begins(layout_, dtype, cut ? parts_ : BucketParts()).back();
+      std::int64_t bytes = bucket_begins(layout_, dtype, cut ? parts_ : BucketParts()).back();
       return tensor_bytes(bytes, Dtype::kU8);
     };
     OptimDtypes dtypes = query_.optim.dtypes.for_model(query_.dtype);

@@ -27,8 +27,7 @@ TEST(ControlGroup, NamesAllGroupsAroundAProcess) {
 
 TEST(ControlGroup, TheTightestGroupLeavesItsMemory) {
   TempFolder folder;
-  auto limit = [&](const std::string& group, const char* most, const char* used,
-                   const char* stat) {
+  auto limit = [&](const std::string& group, const char* most, const char* used, const char* stat) {
     std::string at = folder.path("r") + group;
     std::filesystem::create_directories(at);
     write_file(at + "/memory.max", most);

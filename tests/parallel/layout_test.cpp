@@ -122,8 +122,8 @@ TEST(Layout, MultiTokenPredictionGivesOneRanksAnswerInF64) {
     expect_same_answer(model, Dtype::kF64, 1e-11, 1e-9);
   }
 }
-// Depths on any stages behind the last layer: alone, beside layers, over several, on ranks that hold
-// the table already.
+// Depths on any stages behind the last layer: alone, beside layers, over several, on ranks that
+// hold the table already.
 TEST(Layout, DepthsOnOtherStagesGiveOneRanksAnswer) {
   TinyRun single;
   single.model = tiny_deepseek();

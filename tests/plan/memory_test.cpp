@@ -382,8 +382,8 @@ std::vector<Case> offload_cases() {
   biased.moe_training.bias_update_rate = 0.01;
   biased.moe_training.load_balancing = {"global_aux_loss"};
   biased.moe_training.aux_loss_coeff = {0.1};
-  MemoryQuery wired = with_overlap(with_layout(tiny(biased, bf16), 1, 1, 3, Strategy::kOptim), 1,
-                                   true);
+  MemoryQuery wired =
+      with_overlap(with_layout(tiny(biased, bf16), 1, 1, 3, Strategy::kOptim), 1, true);
   wired.optim.optimizer_cpu_offload = true;
   wired.optim.optimizer_offload_fraction = 0.5;
   wired.optim.dtypes = {bf16, bf16, Dtype::kU8, Dtype::kU8};
