@@ -87,12 +87,39 @@ void bench_decoding(Gpu& gpu, int batch, int keys, const Heads& heads) {
               time * 1e6, bytes / time * 1e-12);
 }
 
+// As DeepSeek's latent attention does: one row of 576 numbers for each token and all heads.
+void bench_latents(Gpu& gpu, int batch, int keys, std::int64_t heads) {
+  std::vector<AttentionRun> runs;
+  for (int i = 0; i < batch; ++i) runs.push_back({i, 1, std::int64_t{i} * keys, keys, keys - 1, 0});
+  AttentionShape shape = shape_of({heads, 1, 576}, runs, 576);
+  shape.v_head_size = 512;
+  shape.q_stride = heads * 576;
+  Tensor q = gpu.noise({batch, heads * 576}), out = gpu.noise({batch, heads * 512});
+  Tensor latents = gpu.noise({std::int64_t{batch} * keys, 576});
+  Tensor lse = gpu.empty(Dtype::kF32, {batch, heads});
+  const void* rows = latents.view().data;
+  AttentionForwardArgs args{shape, q.view().data, rows, rows, out, lse};
+  double time = gpu.seconds([&] {
+    own_attention_forward(gpu.stream(), args);
+    return true;
+  });
+  std::printf("latents  %2d x %d, %d heads: %6.1f us, %4.2f TB/s\n", batch, keys,
+              static_cast<int>(heads), time * 1e6,
+              static_cast<double>(latents.view().bytes()) / time * 1e-12);
+}
+
 void run(Gpu& gpu) {
   bench_training(gpu, 1, 8192, {32, 8, 128});
   bench_training(gpu, 4, 4096, {32, 8, 64});
   bench_training(gpu, 32, 1024, {14, 2, 64});
   bench_training(gpu, 32, 1024, {12, 12, 64});
   for (int batch : {1, 8, 64}) bench_decoding(gpu, batch, 8192, {32, 8, 128});
+  for (int heads : {16, 128}) {
+    for (int keys : {8192, 65536}) {
+      bench_latents(gpu, 1, keys, heads);
+      bench_latents(gpu, 8, keys, heads);
+    }
+  }
 }
 
 }  // namespace

@@ -39,6 +39,28 @@ TEST_F(CudaAttentionTest, ValuesOfAnotherSize) {
   }
 }
 
+// Splits of many keys, some of them empty, masks that end within a tile, pairs that end within one.
+TEST_F(CudaAttentionTest, FewQueriesOverManyLatents) {
+  for (Dtype dtype : {Dtype::kBf16, Dtype::kF16}) {
+    for (std::int64_t heads : {1, 16, 17, 128}) {
+      for (double softcap : {0.0, 1.5}) {
+        Case c{.dtype = dtype, .q_heads = heads, .kv_heads = 1, .head_size = 576};
+        c.v_head_size = 512;
+        c.softcap = softcap;
+        if (heads == 17) c.window = 700;
+        c.runs = {{0, 1, 0, 4001, 4000, 0}, {1, 3, 4010, 33, 30, 0}, {4, 1, 4050, 1, 0, 0}};
+        SCOPED_TRACE(c.text());
+        Tensors t = make(c);
+        t.v = t.k;
+        ASSERT_TRUE(forward(Path::kOwn, c, t));
+        cpu().attention.forward(cpu_stream(), forward_args(c, t, true));
+        expect_close(t.out, 1e-2, "out");
+        expect_close(t.lse, 2e-5, "lse");
+      }
+    }
+  }
+}
+
 // Latents serve as keys and, in part, as values of all heads.
 TEST_F(CudaAttentionTest, WideHeadsThatShareRows) {
   for (Dtype dtype : kDtypes) {

@@ -110,11 +110,13 @@ Shape device_shape(const AttentionShape& from, int most) {
 bool is_aligned(const void* pointer) { return reinterpret_cast<std::uintptr_t>(pointer) % 16 == 0; }
 
 // Every head's part of a row is whole 16-byte words, and 16-bit: fit for the tensor cores.
-bool fits_tensor_cores(const AttentionShape& shape, std::initializer_list<const void*> pointers) {
-  return shape.dtype != Dtype::kF32 && largest_head(shape) <= kMaxHeadSize &&
-         shape.head_size % 8 == 0 && shape.v_head_size % 8 == 0 && shape.q_stride % 8 == 0 &&
-         shape.k_stride % 8 == 0 && shape.v_stride % 8 == 0 &&
+bool has_whole_words(const AttentionShape& shape, std::initializer_list<const void*> pointers) {
+  return shape.dtype != Dtype::kF32 && shape.head_size % 8 == 0 && shape.v_head_size % 8 == 0 &&
+         shape.q_stride % 8 == 0 && shape.k_stride % 8 == 0 && shape.v_stride % 8 == 0 &&
          std::ranges::all_of(pointers, is_aligned);
+}
+bool fits_tensor_cores(const AttentionShape& shape, std::initializer_list<const void*> pointers) {
+  return largest_head(shape) <= kMaxHeadSize && has_whole_words(shape, pointers);
 }
 
 // The pairs of all queries and heads of a run, `per_block` to a block.
@@ -186,9 +188,12 @@ void own_attention_forward(const Stream& stream, const AttentionForwardArgs& arg
   params.out = args.out.data;
   params.lse = args.lse.as<float>();
   params.key_counts = args.key_counts;
-  const bool fits = fits_tensor_cores(args.shape, {args.q, args.k, args.v, args.out.data});
+  const bool whole = has_whole_words(args.shape, {args.q, args.k, args.v, args.out.data});
+  const bool fits = whole && largest_head(args.shape) <= kMaxHeadSize;
   if (fits && is_decode(args.shape)) {
     decode(queue, params, args.shape);
+  } else if (whole && !fits && is_latent_decode(args.shape, args.k == args.v)) {
+    latent_decode(queue, params, args.shape);
   } else if (!fits || args.key_counts != nullptr) {
     plain_forward(queue, params, args.shape);
   } else if (args.shape.dtype == Dtype::kBf16) {

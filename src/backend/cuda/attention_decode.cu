@@ -2,6 +2,7 @@
 // so that a key is read once, and a split of the run's keys, so that few runs fill the device. A
 // second kernel joins the splits.
 #include "backend/cuda/attention_forward.cuh"
+#include "backend/cuda/attention_splits.cuh"
 
 namespace bev::cuda_attention {
 
@@ -11,19 +12,6 @@ constexpr int kWarps = 8;  // of a block of the second kernel
 
 template <int kHead>
 using DecodeTiling = ForwardTiling<kHead, 1, 64>;
-
-// Where the result of a pair over one split lies in part_lse and, in rows, in part_out.
-__device__ std::int64_t part_index(const DecodeParams& params, int split, int kv_head, int pair) {
-  const std::int64_t at = std::int64_t{blockIdx.z} * params.splits + split;
-  return (at * params.forward.shape.kv_heads + kv_head) * params.pairs + pair;
-}
-
-// The keys of a split: whole tiles.
-__device__ Range split_range(Range keys, int split, int splits, int tile) {
-  const int tiles = ceil_div(max(0, keys.end - keys.begin), tile);
-  const int step = ceil_div(tiles, splits) * tile;
-  return {keys.begin + split * step, min(keys.end, keys.begin + (split + 1) * step)};
-}
 
 // Grid: kv heads, splits, runs.
 template <class T, class Tiling>
@@ -110,11 +98,7 @@ void launch_decode(CudaQueue& queue, DecodeParams& params, const AttentionShape&
     params.pairs = chunk.most_queries * params.forward.shape.group;
     params.splits = std::clamp(ceil_div(kBlocksPerProcessor * queue.multiprocessors(), busy), 1,
                                std::max(1, ceil_div(chunk.most_keys, kLeastKeys)));
-    const std::int64_t parts = std::int64_t{busy} * params.splits * params.pairs;
-    auto* scratch = static_cast<float*>(
-        queue.scratch(static_cast<std::size_t>(parts * (shape.v_head_size + 1)) * sizeof(float)));
-    params.part_out = scratch;
-    params.part_lse = scratch + parts * shape.v_head_size;
+    take_parts(queue, params, chunk.count);
     launch<DecodeParams>(decode_kernel<T, Tiling>,
                          dim3(blocks(shape.kv_heads), blocks(params.splits), blocks(chunk.count)),
                          Tiling::kThreads, Tiling::kSharedBytes, queue, params);

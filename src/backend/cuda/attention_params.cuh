@@ -132,6 +132,9 @@ void forward_f16(CudaQueue& queue, ForwardParams& params, const AttentionShape& 
 // Every run has few enough (query, head) pairs for decode.
 bool is_decode(const AttentionShape& shape);
 void decode(CudaQueue& queue, const ForwardParams& params, const AttentionShape& shape);
+// One key head for all queries, perhaps a wide one, that holds the values; few queries.
+bool is_latent_decode(const AttentionShape& shape, bool values_in_keys);
+void latent_decode(CudaQueue& queue, const ForwardParams& params, const AttentionShape& shape);
 void backward_bf16(CudaQueue& queue, BackwardParams& params, const AttentionShape& shape);
 void backward_f16(CudaQueue& queue, BackwardParams& params, const AttentionShape& shape);
 void plain_forward(CudaQueue& queue, ForwardParams& params, const AttentionShape& shape);
