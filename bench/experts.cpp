@@ -3,7 +3,7 @@
 // quartiles, by the clock and by the processor time of all threads (what other programs take does
 // not count there).
 //
-// usage: experts [PAIRS]
+// usage: experts [PAIRS] [THREADS]
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -160,8 +160,9 @@ void measure(World& world, ThreadPool& pool, const LayerShape& shape, Dtype dtyp
 
 int main(int argc, char** argv) {
   const int pairs = argc > 1 ? std::max(1, std::atoi(argv[1])) : 9;
+  const int threads = argc > 2 ? std::max(1, std::atoi(argv[2])) : bev::machine_threads();
   bev::run_thread_ranks(1, {}, [&](bev::World& world) {
-    bev::ThreadPool pool(bev::machine_threads());
+    bev::ThreadPool pool(threads);
     for (const bev::LayerShape& shape : bev::kShapes) {
       for (bev::Dtype dtype : {bev::Dtype::kF32, bev::Dtype::kBf16}) {
         bev::measure(world, pool, shape, dtype, pairs);
