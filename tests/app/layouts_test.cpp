@@ -48,6 +48,14 @@ TEST(Layouts, TokensMayBeJoinedOrNot) {
   EXPECT_EQ(parse_layouts("tp2sp,pp2  cp2a2a dp4zero3 ep2etp2", ParallelConfig()).size(), 4u);
 }
 
+TEST(Layouts, StagesMayBeNamedByLetters) {
+  ParallelConfig layout = only("tp2,pp3[Et*2,|(t|)*1m*2|L]dp2zero1");
+  EXPECT_EQ(layout.pipeline_model_parallel_layout, "Et*2,|(t|)*1m*2|L");
+  EXPECT_EQ(layout.data_parallel_size, 2);
+  EXPECT_EQ(layout_text(layout), "tp2,pp3[Et*2,|(t|)*1m*2|L],dp2zero1");
+  expect_error(ErrorKind::kConfig, {"pp3[Ett|tL", "cannot read"}, [] { only("pp3[Ett|tL"); });
+}
+
 // What the base says of anything but the cut stays; its own cut does not.
 TEST(Layouts, TheRestIsTheBases) {
   ParallelConfig base;
