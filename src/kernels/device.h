@@ -56,6 +56,15 @@ class CopyLane {
   virtual Work mark() = 0;
 };
 
+// A point in the work of a stream, which is given a time when the device passes it.
+class Moment {
+ public:
+  virtual ~Moment() = default;
+  // Of two moments of a stream that have passed: something that it was given later has been waited
+  // for.
+  virtual double seconds_since(const Moment& earlier) const = 0;
+};
+
 struct DeviceOptions {
   int threads = 1;             // CPU threads of the rank
   bool deterministic = false;  // the same bits in every run, at some cost of speed
@@ -81,6 +90,8 @@ struct DeviceKernels {
   // There after wait(), which is the only call that waits for the device. Other work may be started
   // before it; `host` must stay until then.
   Work (*fetch)(const Stream&, const View& from, void* host);
+  // After what the stream has been given so far. Null where the host's clock says it.
+  std::unique_ptr<Moment> (*mark)(const Stream&);
   std::unique_ptr<SideCopier> (*open_copier)(const Stream&);
   std::unique_ptr<CopyLane> (*open_lane)(const Stream&);
   // Host memory that stays in place: copied at full speed, and kernels and transfers take it as

@@ -328,6 +328,7 @@ void Engine::begin_step(std::span<const MicroBatch> batches, const StepInput& in
 
 void Engine::fetch_results(BegunStep& step) {
   const DeviceKernels& device = ctx_->kernels.device;
+  if (device.mark != nullptr) step.end = device.mark(ctx_->stream);
   step.arrival = device.fetch(ctx_->stream, sums_.rows(0, 3), step.sums.data());
   if (std::int64_t all = sums_.numel(); all > 3) {
     step.future_sums.resize(static_cast<std::size_t>(all - 3));
@@ -396,6 +397,7 @@ StepResult Engine::result_of(const BegunStep& step, bool with_gradient) const {
   result.loss = mean(loss, step.tokens);
   result.finite = std::isfinite(loss);
   if (!with_gradient) return result;
+  result.end = step.end;
   result.grad_norm = std::sqrt(squares) / step.input.loss_scale;
   result.finite &= std::isfinite(result.grad_norm);
   for (std::size_t depth = 0; depth < step.future_sums.size(); ++depth) {

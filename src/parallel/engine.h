@@ -61,6 +61,7 @@ struct StepResult {
   std::vector<RouterLoad> routers = {};  // of a training step, layer by layer
   // Of a training step, for each depth of multi-token prediction: mean over its own tokens.
   std::vector<double> future_losses = {};
+  std::shared_ptr<const Moment> end = nullptr;  // of a training step; null as `mark` is
 };
 
 MeshShape mesh_shape(const ParallelConfig& config);
@@ -152,7 +153,8 @@ class Engine {
     std::array<double, 3> sums{};
     // The same of each depth of multi-token prediction; empty without.
     std::vector<double> future_tokens, future_sums;
-    std::vector<std::byte> routers;  // as routers_, likewise
+    std::vector<std::byte> routers;     // as routers_, likewise
+    std::shared_ptr<const Moment> end;  // of its work, before these arrive
     Work arrival, future_arrival, routers_arrival;
     void wait();
     bool lost_rows() const { return sums[kLostRows] > 0; }

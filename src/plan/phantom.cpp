@@ -59,8 +59,8 @@ std::unique_ptr<DeviceTrace> no_device_trace() { return nullptr; }
 
 constexpr Kernels kPhantomKernels = {
     .device = {open_phantom, no_device_trace, kNothing,
-               [](const Stream&, const View&, void*) { return Work(); }, nullptr, open_phantom_lane,
-               make_phantom_memory, kNothing, nullptr},
+               [](const Stream&, const View&, void*) { return Work(); }, nullptr, nullptr,
+               open_phantom_lane, make_phantom_memory, kNothing, nullptr},
     .elementwise = {kNothing, kNothing, kNothing, kNothing, kNothing, kNothing, kNothing, kNothing,
                     kNothing},
     .gemm = {kNothing, [](const GemmArgs&) { return std::size_t{0}; }},

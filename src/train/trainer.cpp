@@ -196,8 +196,25 @@ bool Trainer::may_begin(std::int64_t iteration) const {
   return flights_.size() <= steps_ahead_ && !exits && !saves && !validation_due(last);
 }
 
+void Trainer::begin_time() {
+  const Context& ctx = engine_.ctx();
+  begin_seconds_ = monotonic_seconds();
+  if (ctx.kernels.device.mark != nullptr) begin_moment_ = ctx.kernels.device.mark(ctx.stream);
+}
+
+// The host may read the results of several steps at once, the device passes their ends one by one.
+double Trainer::take_time(std::shared_ptr<const Moment> end) {
+  double now = monotonic_seconds();
+  double seconds = now - std::exchange(begin_seconds_, now);
+  if (end) {
+    seconds = end->seconds_since(*begin_moment_);
+    begin_moment_ = std::move(end);
+  }
+  return seconds;
+}
+
 void Trainer::begin(std::int64_t iteration) {
-  if (flights_.empty()) interval_begin_ = monotonic_seconds();
+  if (flights_.empty()) begin_time();
   StepScope traced(engine_.ctx().trace, iteration);
   StepBatch batch = load(iteration);
   StepInput input = input_for(iteration, flights_.size());
@@ -253,8 +270,7 @@ StepReport Trainer::finish_step() {
     flight.input = input_for(flight.iteration, i);
     engine_.begin_step(flight.batch.micro_batches, flight.input);
   }
-  double now = monotonic_seconds();
-  report.elapsed_seconds = now - std::exchange(interval_begin_, now);
+  report.elapsed_seconds = take_time(std::move(result.end));
   return report;
 }
 

@@ -74,6 +74,9 @@ class Trainer {
   // Of a step after `before` of the flights, which are taken to be good.
   StepInput input_for(std::int64_t iteration, std::size_t before) const;
   bool may_begin(std::int64_t iteration) const;
+  void begin_time();
+  // Since then, or since it was asked for last; of a step that ends there.
+  double take_time(std::shared_ptr<const Moment> end);
   void begin(std::int64_t iteration);
   // Waits for the oldest flight. Where it was bad, those after it are begun again.
   StepReport finish_step();
@@ -112,7 +115,10 @@ class Trainer {
   TrainingState begin_;         // of this process
   std::deque<Flight> flights_;  // in order
   std::size_t steps_ahead_ = 0;
-  double start_seconds_ = 0, interval_begin_ = 0;  // of the run, of the iteration to be reported
+  double start_seconds_ = 0;  // of the run
+  // Of the iteration to be reported, by the host's clock and on the device.
+  double begin_seconds_ = 0;
+  std::shared_ptr<const Moment> begin_moment_;
   LossCurves curves_;
 };
 

@@ -56,6 +56,7 @@ DeviceKernels cpu_device_kernels() {
             copy_bytes(host, from.data, from.bytes());
             return Work();
           },
+      .mark = nullptr,
       .open_copier = [](const Stream&) -> std::unique_ptr<SideCopier> {
         return std::make_unique<CpuSideCopier>();
       },

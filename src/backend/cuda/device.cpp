@@ -142,6 +142,30 @@ class PendingEvent final : public Work::Pending {
   cudaEvent_t event_ = nullptr;
 };
 
+class CudaMoment final : public Moment {
+ public:
+  explicit CudaMoment(cudaStream_t stream) {
+    check_cuda(cudaEventCreate(&event_), "make an event");
+    cudaError_t error = cudaEventRecord(event_, stream);
+    if (error != cudaSuccess) cudaEventDestroy(event_);
+    check_cuda(error, "record an event");
+  }
+  ~CudaMoment() override { cudaEventDestroy(event_); }
+  CudaMoment(const CudaMoment&) = delete;
+  CudaMoment& operator=(const CudaMoment&) = delete;
+
+  double seconds_since(const Moment& earlier) const override {
+    float milliseconds = 0;
+    check_cuda(
+        cudaEventElapsedTime(&milliseconds, static_cast<const CudaMoment&>(earlier).event_, event_),
+        "read a time");
+    return static_cast<double>(milliseconds) / 1000;
+  }
+
+ private:
+  cudaEvent_t event_ = nullptr;
+};
+
 // A stream of its own, which waits for an event of the other.
 class CudaSideCopier final : public SideCopier {
  public:
@@ -316,6 +340,9 @@ DeviceKernels cuda_device_kernels() {
       .trace = make_cuda_trace,
       .upload = upload,
       .fetch = fetch,
+      .mark = [](const Stream& stream) -> std::unique_ptr<Moment> {
+        return std::make_unique<CudaMoment>(queue_of(stream).stream());
+      },
       .open_copier = [](const Stream& stream) -> std::unique_ptr<SideCopier> {
         return std::make_unique<CudaSideCopier>(queue_of(stream));
       },
