@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 
 #include "tensor/stream.h"
 #include "tensor/view.h"
@@ -21,11 +22,13 @@ struct PackedFactor {
 // linear forward:   y[T,O]  = x[T,I]  w[O,I]^T
 // input gradient:   dx[T,I] = dy[T,O] w[O,I]
 // weight gradient:  dw[O,I] = dy[T,O]^T x[T,I]   (beta 1 accumulates)
+// Rows of a and of c may be longer than the matrix: the rest of them is neither read nor written.
 struct GemmArgs {
   View a, b, c;
   bool transpose_a = false, transpose_b = false;
   double alpha = 1, beta = 0;
   View bias;
+  std::int64_t a_columns = 0, c_columns = 0;  // that belong to the matrix; 0: all
   PackedFactor* packed_b = nullptr;
 };
 

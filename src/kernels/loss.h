@@ -10,13 +10,17 @@
 namespace bev {
 
 // One chunk. logits [t, V_local] in the accumulate type (on CUDA also bf16 or f16, with statistics
-// in f32); they cover vocabulary rows from first_row on.
+// in f32); they cover vocabulary rows from first_row on. A row may be padded: what follows its
+// logits is not read, and left with no meaning.
 struct LossChunk {
   View logits;
   const std::int32_t* targets = nullptr;  // [t] global ids; negative: ignored
   std::int64_t first_row = 0;
-  double logit_scale = 1;  // above 0
-  double softcap = 0;      // 0: none
+  double logit_scale = 1;          // above 0
+  double softcap = 0;              // 0: none
+  std::int64_t logits_in_row = 0;  // V_local; 0: rows are not padded
+
+  std::int64_t columns() const { return logits_in_row > 0 ? logits_in_row : logits.shape[1]; }
 };
 
 // logits become z = softcap * tanh(logit_scale * logits / softcap) (or logit_scale * logits);
@@ -78,6 +82,8 @@ struct LogitsRule {
   // Those of one chunk stay near the cache, yet the weight is not read too often.
   std::int64_t chunk_bytes = std::int64_t{64} << 20;
   bool narrow = false;  // in the model's dtype, not in the accumulate type
+  // Rows are padded to as many elements: products of rows that lie anywhere are slow.
+  std::int64_t row_multiple = 1;
 };
 
 struct LossKernels {

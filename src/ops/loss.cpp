@@ -20,6 +20,12 @@ std::int64_t chunk_rows(std::int64_t tokens, std::int64_t row_bytes, std::int64_
   return even < 4 * kTile ? even : (even + kTile - 1) / kTile * kTile;
 }
 
+// Elements from one row of logits to the next. A probe looks at every number, and padding has none.
+std::int64_t row_stride(const Context& ctx, std::int64_t vocabulary) {
+  std::int64_t multiple = ctx.probe != nullptr ? 1 : ctx.kernels.loss.logits.row_multiple;
+  return (vocabulary + multiple - 1) / multiple * multiple;
+}
+
 std::int64_t vocabulary_begin(const Context& ctx, const Param& weight) {
   return shard_range(weight.shape[0], ctx.mesh.tp().size(), ctx.mesh.tp().rank()).begin;
 }
@@ -75,18 +81,24 @@ LossResult lm_head_loss(Context& ctx, const Var& hidden, const LossTargets& targ
     double beta = sink.beta;
     const LogitsRule& rule = ctx.kernels.loss.logits;
     Dtype logits_dtype = rule.narrow ? ctx.dtype : ctx.wide();
+    std::int64_t stride = row_stride(ctx, vocabulary);
     std::int64_t rows =
-        chunk_rows(tokens, vocabulary * static_cast<std::int64_t>(size_of(logits_dtype)),
+        chunk_rows(tokens, stride * static_cast<std::int64_t>(size_of(logits_dtype)),
                    spec.chunk_bytes > 0 ? spec.chunk_bytes : rule.chunk_bytes);
     std::int64_t chunks = std::max<std::int64_t>((tokens + rows - 1) / rows, 1);
     for (std::int64_t begin = 0; begin < tokens || (begin == 0 && weight_grad); begin += rows) {
       std::int64_t end = std::min(begin + rows, tokens);
       Tensor part = hidden.tensor.rows(begin, end);
-      Tensor logits = ctx.allocate(logits_dtype, {end - begin, vocabulary}, "logits");
-      weight_product(ctx, weight, {part, lease.view, logits, false, true, 1, 0, {}}, chunks);
+      Tensor logits = ctx.allocate(logits_dtype, {end - begin, stride}, "logits");
+      weight_product(ctx, weight, {part, lease.view, logits, false, true, 1, 0, {}, 0, vocabulary},
+                     chunks);
       ctx.check("lm_head_loss", "logits", logits);
-      LossChunk chunk{logits, targets.targets.as<std::int32_t>() + begin,
-                      vocabulary_begin(ctx, weight), spec.logit_scale, spec.softcap};
+      LossChunk chunk{logits,
+                      targets.targets.as<std::int32_t>() + begin,
+                      vocabulary_begin(ctx, weight),
+                      spec.logit_scale,
+                      spec.softcap,
+                      vocabulary};
       chunk_loss(ctx, chunk, targets.weights.as<float>() + begin,
                  result.token_loss.rows(begin, end).view(), wanted);
       if (!wanted) continue;
@@ -96,11 +108,13 @@ LossResult lm_head_loss(Context& ctx, const Var& hidden, const LossTargets& targ
         ctx.kernels.elementwise.cast(ctx.stream, logits, dlogits);
         logits = Tensor();
       }
-      weight_product(ctx, weight,
-                     {dlogits, lease.view, dhidden.rows(begin, end), false, false, 1, 0, {}},
-                     chunks);
+      weight_product(
+          ctx, weight,
+          {dlogits, lease.view, dhidden.rows(begin, end), false, false, 1, 0, {}, vocabulary},
+          chunks);
       if (weight_grad) {
-        ctx.kernels.gemm.gemm(ctx.stream, {dlogits, part, sink.view, true, false, 1, beta, {}});
+        ctx.kernels.gemm.gemm(ctx.stream,
+                              {dlogits, part, sink.view, true, false, 1, beta, {}, vocabulary});
         beta = 1;
       }
     }

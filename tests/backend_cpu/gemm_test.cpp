@@ -116,6 +116,57 @@ TEST(Gemm, EmptyDims) {
   }
 }
 
+// The rest of a row of a is poison, that of c is to stay as it is.
+TEST(Gemm, RowsMayBeLongerThanTheMatrix) {
+  constexpr std::int64_t kM = 37, kN = 53, kK = 29, kMore = 11;
+  auto cut = [](const std::vector<double>& rows, std::int64_t stride, std::int64_t columns) {
+    std::vector<double> out;
+    for (std::size_t i = 0; i < rows.size(); ++i) {
+      if (static_cast<std::int64_t>(i) % stride < columns) out.push_back(rows[i]);
+    }
+    return out;
+  };
+  for (bool transpose_a : {false, true}) {
+    for (std::int64_t m : {kM, std::int64_t{3}}) {
+      for (Dtype dtype : kFloats) {
+        std::int64_t a_columns = transpose_a ? m : kK;
+        Buffer a = random_buffer(dtype, {transpose_a ? kK : m, a_columns + kMore}, 1);
+        std::vector<double> a_values = a.values();
+        for (std::size_t i = 0; i < a_values.size(); ++i) {
+          if (static_cast<std::int64_t>(i) % (a_columns + kMore) >= a_columns) a.set(i, NAN);
+        }
+        Buffer b = random_buffer(dtype, {kN, kK}, 2);
+        Buffer old = random_buffer(dtype, {m, kN + kMore}, 4);
+        Buffer plain_a(dtype, {transpose_a ? kK : m, a_columns},
+                       cut(a_values, a_columns + kMore, a_columns));
+        Buffer plain(dtype, {m, kN}, cut(old.values(), kN + kMore, kN));
+        on_every_level([&](const Kernels& kernels, const Stream& stream) {
+          Buffer longer = old, shorter = plain;
+          GemmArgs args{.a = a.view(), .b = b.view(), .c = longer.view(), .bias = {}};
+          args.transpose_a = transpose_a;
+          args.transpose_b = true;
+          args.beta = 0.5;
+          args.a_columns = a_columns;
+          args.c_columns = kN;
+          kernels.gemm.gemm(stream, args);
+          GemmArgs same{.a = plain_a.view(), .b = b.view(), .c = shorter.view(), .bias = {}};
+          same.transpose_a = transpose_a;
+          same.transpose_b = true;
+          same.beta = 0.5;
+          kernels.gemm.gemm(stream, same);
+          EXPECT_EQ(cut(longer.values(), kN + kMore, kN), shorter.values());
+          std::vector<double> before = old.values(), after = longer.values();
+          for (std::size_t i = 0; i < after.size(); ++i) {
+            if (static_cast<std::int64_t>(i) % (kN + kMore) < kN) continue;
+            EXPECT_EQ(after[i], before[i]);
+          }
+          return longer.bits();
+        });
+      }
+    }
+  }
+}
+
 // Integers are exact in every dtype, so the sum must be exact as well, whatever the path.
 TEST(Gemm, AccumulatesIntoF32Exactly) {
   constexpr std::int64_t kM = 130, kN = 70, kK = 600;

@@ -48,6 +48,35 @@ TEST_F(CudaGemm, EveryLayoutAndDtype) {
   }
 }
 
+// What follows the matrix in a row of a is poison, and in c it stays.
+TEST_F(CudaGemm, RowsMayBeLongerThanTheMatrix) {
+  for (const Product& p : kProducts) {
+    for (Dtype dtype : {Dtype::kF32, Dtype::kBf16}) {
+      const std::int64_t rows = p.transpose_a ? p.k : p.m, columns = p.transpose_a ? p.m : p.k;
+      const std::int64_t a_stride = (columns + 15) / 8 * 8, c_stride = (p.n + 15) / 8 * 8;
+      Twin drawn = random(dtype, {rows, a_stride});
+      std::vector<double> values(drawn.exact.as<double>(),
+                                 drawn.exact.as<double>() + rows * a_stride);
+      for (std::size_t i = 0; i < values.size(); ++i) {
+        if (static_cast<std::int64_t>(i) % a_stride >= columns) values[i] = std::nan("");
+      }
+      Twin a = twin(dtype, {rows, a_stride}, values), c = random(dtype, {p.m, c_stride});
+      Twin b = random(dtype, p.transpose_b ? Shape{p.n, p.k} : Shape{p.k, p.n});
+      auto args = [&](Tensor Twin::*side) {
+        return GemmArgs{(a.*side).view(), (b.*side).view(),
+                        (c.*side).view(), p.transpose_a,
+                        p.transpose_b,    p.alpha,
+                        p.beta,           {},
+                        columns,          p.n};
+      };
+      cpu().gemm.gemm(cpu_stream(), args(&Twin::exact));
+      cuda().gemm.gemm(cuda_stream(), args(&Twin::device));
+      EXPECT_LT(error(c), tolerance(dtype))
+          << p.m << " x " << p.n << " x " << p.k << " " << name_of(dtype);
+    }
+  }
+}
+
 TEST_F(CudaGemm, NothingToAddUpLeavesBetaTimesC) {
   Twin c = random(Dtype::kF32, {4, 6});
   Twin a = random(Dtype::kF32, {4, 0}), b = random(Dtype::kF32, {6, 0});

@@ -13,6 +13,16 @@ struct LossCase {
   std::int64_t first_row = 0;
 };
 
+// Of two vectors, by their lengths.
+double relative_difference(const std::vector<double>& a, const std::vector<double>& b) {
+  double difference = 0, size = 0;
+  for (std::size_t i = 0; i < b.size(); ++i) {
+    difference += (a[i] - b[i]) * (a[i] - b[i]);
+    size += b[i] * b[i];
+  }
+  return std::sqrt(difference / size);
+}
+
 class CudaLoss : public CudaRig {
  protected:
   void check(const LossCase& item, Dtype dtype) {
@@ -78,6 +88,25 @@ class CudaLoss : public CudaRig {
     EXPECT_LT(error(logits), rounded ? 0.1 : dtype == Dtype::kF32 ? 2e-5 : 2 * tolerance(dtype));
   }
 
+  // Of a chunk, whose logits become their gradient; in one pass or in three.
+  std::vector<double> losses_of(const LossChunk& chunk, const Twin& weights, const Twin& factor,
+                                bool whole) {
+    const std::int64_t rows = chunk.logits.shape[0];
+    Twin most = poisoned(Dtype::kF32, {rows}), stats = poisoned(Dtype::kF32, {2, rows});
+    Twin losses = poisoned(Dtype::kF32, {rows});
+    const auto* row_weights = weights.device.as<float>();
+    const auto* loss_factor = factor.device.as<double>();
+    if (whole) {
+      cuda().loss.whole(cuda_stream(),
+                        {chunk, row_weights, loss_factor, losses.device.view(), true});
+    } else {
+      cuda().loss.row_max(cuda_stream(), {chunk, most.device.view()});
+      cuda().loss.row_sum(cuda_stream(), {chunk, most.device.view(), stats.device.view()});
+      cuda().loss.gradient(cuda_stream(), {chunk, most.device.view(), stats.device.view(),
+                                           row_weights, loss_factor, losses.device.view(), true});
+    }
+    return download(losses.device);
+  }
   // The same numbers in other memory of the device.
   Twin copy_of(const Twin& logits) {
     const double* values = logits.exact.as<double>();
@@ -117,6 +146,46 @@ TEST_F(CudaLoss, ScaleSoftcapAndPadding) {
     check({.rows = 9, .columns = 304, .softcap = 20}, dtype);
     check({.rows = 9, .columns = 301, .scale = 0.5, .softcap = 10, .padding = 13}, dtype);
     check({.rows = 9, .columns = 304, .padding = 13}, dtype);
+  }
+}
+
+// Padding is poison, and a target of another part of the vocabulary lies in it.
+TEST_F(CudaLoss, RowsMayBePadded) {
+  constexpr std::int64_t kRows = 200, kColumns = 301, kStride = 320;
+  Twin weights = random(Dtype::kF32, {kRows}), factor = words<double>({0.5});
+  std::vector<std::int32_t> ids;
+  for (int row = 0; row < kRows; ++row) ids.push_back(row % 7 == 3 ? 310 : row % 301);
+  Twin targets = words(ids);
+  for (Dtype dtype : kModelDtypes) {
+    for (double softcap : {0.0, 20.0}) {
+      Twin drawn = random(dtype, {kRows, kStride}, 12);
+      std::vector<double> plain_values, padded_values;
+      for (std::int64_t i = 0; i < kRows * kStride; ++i) {
+        const bool pads = i % kStride >= kColumns;
+        if (!pads) plain_values.push_back(drawn.exact.as<double>()[i]);
+        padded_values.push_back(pads ? std::nan("") : drawn.exact.as<double>()[i]);
+      }
+      for (bool whole : {true, false}) {
+        std::vector<std::vector<double>> losses, gradients;
+        for (bool padded : {false, true}) {
+          Twin logits = padded ? twin(dtype, {kRows, kStride}, padded_values)
+                               : twin(dtype, {kRows, kColumns}, plain_values);
+          const LossChunk chunk{.logits = logits.device.view(),
+                                .targets = targets.device.as<std::int32_t>(),
+                                .softcap = softcap,
+                                .logits_in_row = padded ? kColumns : 0};
+          losses.push_back(losses_of(chunk, weights, factor, whole));
+          gradients.emplace_back();
+          const std::vector<double> got = download(logits.device);
+          for (std::size_t i = 0; i < got.size(); ++i) {
+            const auto stride = static_cast<std::size_t>(padded ? kStride : kColumns);
+            if (i % stride < kColumns) gradients.back().push_back(got[i]);
+          }
+        }
+        EXPECT_LT(relative_difference(losses[1], losses[0]), 2e-5);
+        EXPECT_LT(relative_difference(gradients[1], gradients[0]), tolerance(dtype));
+      }
+    }
   }
 }
 

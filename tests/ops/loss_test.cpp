@@ -4,6 +4,7 @@
 
 #include <cmath>
 
+#include "backend/cpu/cpu_kernels.h"
 #include "tests/support/op_rig.h"
 
 namespace bev::test {
@@ -16,13 +17,16 @@ struct Head {
   std::int64_t tokens = 7;
   double logit_scale = 1, softcap = 0;
   bool chunks = false;
+  bool padded = false;  // rows of logits
 };
 const Head kHeads[] = {{"plain"},
                        {"scale", 7, 0.3},
                        {"softcap", 7, 1, 1.2},
                        {"scale and softcap", 7, 1.7, 0.9},
                        {"chunks", 67, 1, 0, true},
-                       {"chunks with all", 67, 1.7, 0.9, true}};
+                       {"chunks with all", 67, 1.7, 0.9, true},
+                       {"padded", 7, 1.7, 0.9, false, true},
+                       {"padded chunks", 67, 1, 0, true, true}};
 
 std::vector<std::int32_t> targets_of(std::int64_t tokens) {
   std::vector<std::int32_t> targets;
@@ -39,6 +43,27 @@ LossTargets targets_on(Bench& bench, std::int64_t tokens) {
   return {bench.integers(targets_of(tokens)), bench.tensor({tokens}, weights, Dtype::kF32)};
 }
 
+// Bench's, on a device that pads rows of logits. NaN would show if their padding counted.
+Context context_of(const Head& head, const Bench& bench) {
+  static const Kernels padding = [] {
+    Kernels kernels = cpu_kernels();
+    kernels.loss.logits.row_multiple = 16;
+    return kernels;
+  }();
+  const Context& own = bench.ctx;
+  Context ctx{head.padded ? padding : own.kernels,
+              own.stream,
+              own.arena,
+              own.inputs,
+              own.mesh,
+              own.weights,
+              own.grads,
+              own.step,
+              own.dtype};
+  ctx.tape = own.tape;
+  return ctx;
+}
+
 HeadSpec spec_of(const Head& head, const Bench& bench) {
   HeadSpec spec{bench.params[0].get(), head.logit_scale, head.softcap};
   if (head.chunks) spec.chunk_bytes = 1;
@@ -51,7 +76,8 @@ OpCase loss_case(const Head& head) {
           {{{kVocabulary, kHidden}, {Axis::kTp, 0, {}}}},
           [head](Bench& bench, const std::vector<Var>& in) {
             LossTargets targets = targets_on(bench, head.tokens);
-            LossResult result = lm_head_loss(bench.ctx, in[0], targets, spec_of(head, bench));
+            Context ctx = context_of(head, bench);
+            LossResult result = lm_head_loss(ctx, in[0], targets, spec_of(head, bench));
             std::vector<double> losses = values_of(result.token_loss);
             double sum = 0;
             for (std::size_t t = 0; t < losses.size(); ++t) {
@@ -113,6 +139,21 @@ TEST(LmHeadLoss, ChunksGiveTheUnchunkedGradients) {
   EXPECT_LT(relative_error(a.outputs[1], b.outputs[1]), 1e-14);
   EXPECT_LT(relative_error(a.input_grads[0], b.input_grads[0]), 1e-14);
   EXPECT_LT(relative_error(a.param_grads[0], b.param_grads[0]), 1e-13);
+}
+
+TEST(LmHeadLoss, PaddedRowsGiveTheSameBits) {
+  Head padded = kHeads[7], plain = padded;
+  plain.padded = false;
+  OpValues values = values_for(loss_case(plain));
+  for (Dtype dtype : {Dtype::kF64, Dtype::kF32, Dtype::kBf16}) {
+    OpRunOptions options;
+    options.dtype = dtype;
+    OpResult a = run_op(loss_case(padded), values, options);
+    OpResult b = run_op(loss_case(plain), values, options);
+    EXPECT_EQ(a.outputs[1], b.outputs[1]);
+    EXPECT_EQ(a.input_grads[0], b.input_grads[0]);
+    EXPECT_EQ(a.param_grads[0], b.param_grads[0]);
+  }
 }
 
 TEST(LmHeadLoss, AnIgnoredTokenHasNoGradient) {

@@ -54,10 +54,13 @@ std::string CudaGemm::cache_key(const GemmShape& shape) const {
   if (shape.in == Dtype::kU8) {
     in = fmt::format("{}, {}{}", named(shape.a), named(shape.b), shape.fast ? ", fast" : "");
   }
-  return fmt::format("{}: {} x {} x {} {} to {}{}{}{}{}, aligned {}", machine_, shape.m, shape.n,
+  std::string strides;
+  if (shape.a_stride > 0) strides += fmt::format(", a in rows of {}", shape.a_stride);
+  if (shape.c_stride > 0) strides += fmt::format(", c in rows of {}", shape.c_stride);
+  return fmt::format("{}: {} x {} x {} {} to {}{}{}{}{}{}, aligned {}", machine_, shape.m, shape.n,
                      shape.k, in, name_of(shape.out), shape.transpose_a ? ", a transposed" : "",
                      shape.transpose_b ? ", b transposed" : "", shape.adds ? ", added" : "",
-                     shape.bias ? ", bias" : "", shape.alignment);
+                     shape.bias ? ", bias" : "", strides, shape.alignment);
 }
 
 // False where there is no memory to measure in: what adds to c is timed into other memory.
@@ -99,9 +102,12 @@ bool CudaGemm::find_measured(CudaQueue& queue, const GemmShape& shape, const Gem
 
 void CudaGemm::run(CudaQueue& queue, const GemmArgs& args) {
   GemmShape shape;
+  std::int64_t a_columns = args.a_columns > 0 ? args.a_columns : args.a.shape[1];
   shape.m = args.c.shape[0];
-  shape.n = args.c.shape[1];
-  shape.k = args.transpose_a ? args.a.shape[0] : args.a.shape[1];
+  shape.n = args.c_columns > 0 ? args.c_columns : args.c.shape[1];
+  shape.k = args.transpose_a ? args.a.shape[0] : a_columns;
+  if (a_columns < args.a.shape[1]) shape.a_stride = args.a.shape[1];
+  if (shape.n < args.c.shape[1]) shape.c_stride = args.c.shape[1];
   std::int64_t other = args.transpose_b ? args.b.shape[1] : args.b.shape[0];
   BEV_CHECK(other == shape.k && args.a.dtype == args.b.dtype, ErrorKind::kInternal, "product of ",
             args.a.shape, " ", name_of(args.a.dtype), " and ", args.b.shape, " ",

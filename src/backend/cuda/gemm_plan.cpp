@@ -49,11 +49,14 @@ cublasLtMatmulMatrixScale_t scale_mode(ScaleBlock block) {
   }
 }
 
-cublasLtMatrixLayout_t make_layout(cudaDataType_t type, std::int64_t rows, std::int64_t columns) {
+// As the library sees it: a row-major matrix's columns are its rows.
+cublasLtMatrixLayout_t make_layout(cudaDataType_t type, std::int64_t rows, std::int64_t columns,
+                                   std::int64_t stride = 0) {
   cublasLtMatrixLayout_t layout = nullptr;
-  check_blas(blas_library().create_layout(&layout, type, static_cast<std::uint64_t>(rows),
-                                          static_cast<std::uint64_t>(columns), rows),
-             "describe a matrix");
+  check_blas(
+      blas_library().create_layout(&layout, type, static_cast<std::uint64_t>(rows),
+                                   static_cast<std::uint64_t>(columns), stride > 0 ? stride : rows),
+      "describe a matrix");
   return layout;
 }
 
@@ -101,9 +104,9 @@ GemmPlan::GemmPlan(const GemmShape& shape) : shape_(shape), scaled_(shape.in == 
   cudaDataType_t first = data_type(shape.in, shape.b), second = data_type(shape.in, shape.a);
   first_ = shape.transpose_b ? make_layout(first, shape.k, shape.n)
                              : make_layout(first, shape.n, shape.k);
-  second_ = shape.transpose_a ? make_layout(second, shape.m, shape.k)
-                              : make_layout(second, shape.k, shape.m);
-  result_ = make_layout(data_type(shape.out), shape.n, shape.m);
+  second_ = shape.transpose_a ? make_layout(second, shape.m, shape.k, shape.a_stride)
+                              : make_layout(second, shape.k, shape.m, shape.a_stride);
+  result_ = make_layout(data_type(shape.out), shape.n, shape.m, shape.c_stride);
 }
 
 GemmPlan::~GemmPlan() {

@@ -32,6 +32,7 @@ struct ScaledFactor {
 // What an algorithm is chosen for.
 struct GemmShape {
   std::int64_t m = 0, n = 0, k = 0;             // c [m, n]
+  std::int64_t a_stride = 0, c_stride = 0;      // from row to row; 0: as many as columns
   Dtype in = Dtype::kBf16, out = Dtype::kBf16;  // kU8: a and b are scaled
   ScaledFactor a, b;
   bool fast = false;  // sums of scaled factors may lose a few bits

@@ -104,6 +104,7 @@ __global__ void __launch_bounds__(kRowThreads)
 
 void row_max(const Stream& stream, const LossMaxArgs& args) {
   check_chunk(args.chunk, args.row_max);
+  mark_padding(stream, args.chunk);
   visit_chunk(args.chunk, [&](auto chunk, auto count, unsigned blocks) {
     row_max_kernel<std::remove_pointer_t<decltype(chunk.logits)>, decltype(count)::value>
         <<<blocks, kRowThreads, 0, queue_of(stream).stream()>>>(chunk,
@@ -203,7 +204,28 @@ void total(const Stream& stream, const LossTotalArgs& args) {
   check_launch("loss: total");
 }
 
+// A thread for each element that pads a row.
+template <class T>
+__global__ void __launch_bounds__(kThreads) padding_kernel(Chunk<T> chunk, std::int64_t rows) {
+  const std::int64_t padding = chunk.columns - chunk.own, at = own_pack();
+  if (at >= rows * padding) return;
+  Pack<T, 1> lowest;
+  lowest.set(0, -__builtin_inff());
+  lowest.store(chunk.row(at / padding) + chunk.own + at % padding);
+}
+
 }  // namespace
+
+void mark_padding(const Stream& stream, const LossChunk& view) {
+  if (view.columns() == view.logits.shape[1]) return;
+  visit_chunk(view, [&](auto chunk, auto, unsigned rows) {
+    const std::int64_t elements = rows * (chunk.columns - chunk.own);
+    padding_kernel<<<static_cast<unsigned>(ceil_div(elements, kThreads)), kThreads, 0,
+                     queue_of(stream).stream()>>>(chunk, rows);
+    check_launch("loss: padding");
+  });
+}
+
 }  // namespace cuda
 
 LossKernels cuda_loss_kernels() {
@@ -213,7 +235,7 @@ LossKernels cuda_loss_kernels() {
           .whole = cuda::whole_loss,
           .total = cuda::total,
           .summary = cuda::summary,
-          .logits = {.chunk_bytes = std::int64_t{2} << 30, .narrow = true}};
+          .logits = {.chunk_bytes = std::int64_t{2} << 30, .narrow = true, .row_multiple = 64}};
 }
 
 }  // namespace bev

@@ -9,6 +9,9 @@
 
 namespace bev::cuda {
 
+// Before the first pass over a chunk: what pads its rows becomes -infinity.
+void mark_padding(const Stream& stream, const LossChunk& chunk);
+
 // LossKernels::whole.
 void whole_loss(const Stream& stream, const LossWholeArgs& args);
 
@@ -27,8 +30,8 @@ template <class T>
 struct Chunk {
   T* logits;
   const std::int32_t* targets;
-  std::int64_t columns, first_row;
-  float scale, inner, cap;  // cap 0: none, then logits are multiplied by scale
+  std::int64_t columns, own, first_row;  // of a row, and those of them that are no padding
+  float scale, inner, cap;               // cap 0: none, then logits are multiplied by scale
 
   __device__ T* row(std::int64_t index) const { return logits + index * columns; }
   __device__ float capped(float x) const {
@@ -43,7 +46,7 @@ struct Chunk {
   // A target's column in this part of the vocabulary, or -1.
   __device__ std::int64_t column_of(std::int32_t target) const {
     const std::int64_t local = target - first_row;
-    return target >= 0 && local >= 0 && local < columns ? local : -1;
+    return target >= 0 && local >= 0 && local < own ? local : -1;
   }
 };
 
@@ -93,8 +96,10 @@ struct LogitGradient {
 };
 
 inline void check_chunk(const LossChunk& chunk, const View& row_max) {
-  BEV_CHECK(chunk.logits.shape.ndim() == 2 && row_max.numel() == chunk.logits.shape[0],
-            "loss: logits ", chunk.logits.shape, " with ", row_max.numel(), " rows of statistics");
+  BEV_CHECK(chunk.logits.shape.ndim() == 2 && row_max.numel() == chunk.logits.shape[0] &&
+                chunk.columns() <= chunk.logits.shape[1],
+            "loss: logits ", chunk.logits.shape, " of ", chunk.columns(), " columns with ",
+            row_max.numel(), " rows of statistics");
 }
 
 // Calls body(chunk, integral constant of elements per access, blocks) for rows to compute.
@@ -108,6 +113,7 @@ void visit_chunk(const LossChunk& view, const Body& body) {
         .logits = address<T>(view.logits),
         .targets = view.targets,
         .columns = view.logits.shape[1],
+        .own = view.columns(),
         .first_row = view.first_row,
         .scale = static_cast<float>(view.logit_scale),
         .inner = static_cast<float>(view.softcap > 0 ? view.logit_scale / view.softcap : 0),

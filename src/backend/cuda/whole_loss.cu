@@ -170,6 +170,7 @@ void launch_whole(CudaQueue& queue, Whole<T> args) {
 
 void whole_loss(const Stream& stream, const LossWholeArgs& view) {
   check_chunk(view.chunk, view.token_loss);
+  mark_padding(stream, view.chunk);
   visit_chunk(view.chunk, [&](auto chunk, auto count, unsigned blocks) {
     using T = std::remove_pointer_t<decltype(chunk.logits)>;
     constexpr int kCount = decltype(count)::value;

@@ -153,12 +153,17 @@ Gemm checked(const GemmArgs& args) {
   const View &a = args.a, &b = args.b, &c = args.c;
   BEV_CHECK(a.shape.ndim() == 2 && b.shape.ndim() == 2 && c.shape.ndim() == 2,
             "gemm: 2-D views are needed, got ", a.shape, ", ", b.shape, ", ", c.shape);
-  const std::int64_t m = a.shape[args.transpose_a ? 1 : 0], k = a.shape[args.transpose_a ? 0 : 1];
+  const std::int64_t a_columns = args.a_columns > 0 ? args.a_columns : a.shape[1];
+  const std::int64_t c_columns = args.c_columns > 0 ? args.c_columns : c.shape[1];
+  const std::int64_t m = args.transpose_a ? a_columns : a.shape[0];
+  const std::int64_t k = args.transpose_a ? a.shape[0] : a_columns;
   const std::int64_t n = b.shape[args.transpose_b ? 0 : 1];
-  BEV_CHECK(b.shape[args.transpose_b ? 1 : 0] == k && c.shape[0] == m && c.shape[1] == n &&
+  BEV_CHECK(b.shape[args.transpose_b ? 1 : 0] == k && c.shape[0] == m && c_columns == n &&
+                a_columns <= a.shape[1] && c_columns <= c.shape[1] &&
                 (args.bias.empty() || args.bias.numel() == n),
             "gemm: a ", a.shape, args.transpose_a ? "^T" : "", ", b ", b.shape,
-            args.transpose_b ? "^T" : "", ", c ", c.shape, ", bias ", args.bias.shape);
+            args.transpose_b ? "^T" : "", ", c ", c.shape, ", bias ", args.bias.shape, ", columns ",
+            a_columns, " and ", c_columns);
   const bool wide_c = c.dtype == Dtype::kF32 && size_of(a.dtype) == 2;
   BEV_CHECK(a.dtype == b.dtype && (c.dtype == a.dtype || wide_c) &&
                 (args.bias.empty() || args.bias.dtype == a.dtype),
@@ -171,7 +176,7 @@ Gemm checked(const GemmArgs& args) {
                       .transpose_b = args.transpose_b,
                       .lda = a.shape[1],
                       .ldb = b.shape[1],
-                      .ldc = n},
+                      .ldc = c.shape[1]},
           .alpha = args.alpha,
           .beta = args.beta,
           .a = a.data,

@@ -19,8 +19,10 @@ BEV_INLINE A lowest() {
 }
 
 void check_chunk(const LossChunk& chunk, std::int64_t statistics) {
-  BEV_CHECK(chunk.logits.shape.ndim() == 2 && statistics == chunk.logits.shape[0], "loss: logits ",
-            chunk.logits.shape, " with ", statistics, " rows of statistics");
+  BEV_CHECK(chunk.logits.shape.ndim() == 2 && statistics == chunk.logits.shape[0] &&
+                chunk.columns() <= chunk.logits.shape[1],
+            "loss: logits ", chunk.logits.shape, " of ", chunk.columns(), " columns with ",
+            statistics, " rows of statistics");
 }
 
 // Calls body(A{}) for the logits' type, which is an accumulate type.
@@ -35,7 +37,7 @@ void visit_logits(const LossChunk& chunk, const Body& body) {
 // A row is long enough to be a piece; short rows are grouped.
 template <class Body>
 void for_rows(const Stream& stream, const LossChunk& chunk, const Body& body) {
-  for_ranges(stream, chunk.logits.shape[0], rows_per_piece(chunk.logits.shape[1]),
+  for_ranges(stream, chunk.logits.shape[0], rows_per_piece(chunk.columns()),
              [&](std::int64_t begin, std::int64_t end) {
                for (std::int64_t row = begin; row < end; ++row) body(row);
              });
@@ -45,7 +47,7 @@ void for_rows(const Stream& stream, const LossChunk& chunk, const Body& body) {
 std::int64_t local_target(const LossChunk& chunk, std::int64_t row) {
   const std::int64_t target = chunk.targets[row];
   const std::int64_t local = target - chunk.first_row;
-  return target >= 0 && local >= 0 && local < chunk.logits.shape[1] ? local : -1;
+  return target >= 0 && local >= 0 && local < chunk.columns() ? local : -1;
 }
 
 template <class A>
@@ -63,14 +65,19 @@ void transform_row(A* z, std::int64_t columns, const LossChunk& chunk) {
   }
 }
 
+template <class A>
+A* row_of(const LossChunk& chunk, std::int64_t row) {
+  return chunk.logits.as<A>() + row * chunk.logits.shape[1];
+}
+
 void row_max(const Stream& stream, const LossMaxArgs& args) {
   check_chunk(args.chunk, args.row_max.numel());
   visit_logits(args.chunk, [&](auto type) {
     using A = decltype(type);
-    A *logits = args.chunk.logits.as<A>(), *most = args.row_max.as<A>();
-    const std::int64_t columns = args.chunk.logits.shape[1];
+    A* most = args.row_max.as<A>();
+    const std::int64_t columns = args.chunk.columns();
     for_rows(stream, args.chunk, [&](std::int64_t row) {
-      A* z = logits + row * columns;
+      A* z = row_of<A>(args.chunk, row);
       transform_row(z, columns, args.chunk);
       most[row] = max_of(z, columns);
     });
@@ -97,11 +104,11 @@ void row_sum(const Stream& stream, const LossSumArgs& args) {
   BEV_CHECK(args.stats.numel() == 2 * args.row_max.numel(), "loss: stats ", args.stats.shape);
   visit_logits(args.chunk, [&](auto type) {
     using A = decltype(type);
-    const A *logits = args.chunk.logits.as<A>(), *most = args.row_max.as<A>();
+    const A* most = args.row_max.as<A>();
     A* stats = args.stats.as<A>();
-    const std::int64_t rows = args.chunk.logits.shape[0], columns = args.chunk.logits.shape[1];
+    const std::int64_t rows = args.chunk.logits.shape[0], columns = args.chunk.columns();
     for_rows(stream, args.chunk, [&](std::int64_t row) {
-      const A* z = logits + row * columns;
+      const A* z = row_of<A>(args.chunk, row);
       const std::int64_t target = local_target(args.chunk, row);
       stats[row] = sum_exp(z, columns, most[row]);
       stats[rows + row] = target >= 0 ? z[target] : A{0};
@@ -110,12 +117,12 @@ void row_sum(const Stream& stream, const LossSumArgs& args) {
 }
 
 void summary(const Stream& stream, const RowSummaryArgs& args) {
+  const std::int64_t columns = args.logits.shape[1];
   LossChunk chunk{.logits = args.logits};
   visit_logits(chunk, [&](auto type) {
     using A = decltype(type);
-    const std::int64_t columns = args.logits.shape[1];
     for_rows(stream, chunk, [&](std::int64_t row) {
-      const A* z = args.logits.as<A>() + row * columns;
+      const A* z = row_of<A>(chunk, row);
       const A most = max_of(z, columns);
       const A* at = std::find(z, z + columns, most);
       args.rows[row] = {most, __builtin_log(sum_exp(z, columns, most)), at - z};
@@ -170,8 +177,8 @@ A finish_row(const LossChunk& chunk, std::int64_t row, const GradientWanted& gra
              const RowStatistics<A>& statistics) {
   const bool ignored = chunk.targets[row] < 0;
   if (gradient.wanted) {
-    const std::int64_t columns = chunk.logits.shape[1];
-    A* z = chunk.logits.as<A>() + row * columns;
+    const std::int64_t columns = chunk.columns();
+    A* z = row_of<A>(chunk, row);
     const double factor = ignored
                               ? 0
                               : *gradient.loss_factor * static_cast<double>(gradient.weights[row]) *
@@ -209,10 +216,10 @@ void whole(const Stream& stream, const LossWholeArgs& args) {
   check_chunk(args.chunk, args.token_loss.numel());
   visit_logits(args.chunk, [&](auto type) {
     using A = decltype(type);
-    A *logits = args.chunk.logits.as<A>(), *token_loss = args.token_loss.as<A>();
-    const std::int64_t columns = args.chunk.logits.shape[1];
+    A* token_loss = args.token_loss.as<A>();
+    const std::int64_t columns = args.chunk.columns();
     for_rows(stream, args.chunk, [&](std::int64_t row) {
-      A* z = logits + row * columns;
+      A* z = row_of<A>(args.chunk, row);
       const std::int64_t target = local_target(args.chunk, row);
       transform_row(z, columns, args.chunk);
       const A most = max_of(z, columns), sum = sum_exp(z, columns, most);
