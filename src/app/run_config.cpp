@@ -387,10 +387,10 @@ void check_fp8(const RunConfig& run, Problems& out) {
                          "; change --seq-length or --micro-batch-size, or take tensorwise"));
   }
   ShardingStrategy strategy = run.parallel.data_parallel_sharding_strategy;
-  if (run.fp8.fp8_param_gather && strategy != ShardingStrategy::kOptim &&
-      strategy != ShardingStrategy::kOptimGrads) {
+  if (run.fp8.fp8_param_gather && strategy == ShardingStrategy::kNoShard) {
     out.push_back(
-        "--fp8-param-gather: needs --data-parallel-sharding-strategy optim or optim_grads");
+        "--fp8-param-gather: needs --data-parallel-sharding-strategy optim, optim_grads or "
+        "optim_grads_params; without one nothing is gathered");
   }
 }
 

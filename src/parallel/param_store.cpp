@@ -1,7 +1,5 @@
 #include "parallel/param_store.h"
 
-#include <algorithm>
-
 #include "base/error.h"
 #include "base/philox.h"
 
@@ -40,18 +38,14 @@ void ParamStore::initialise(std::uint64_t seed) {
 }
 
 WeightLease ParamStore::use(const Param& param) {
-  int bucket = plan_.place(param).bucket;
-  if (values_.whole()) {
-    for (Work& work : gathers_[static_cast<std::size_t>(bucket)]) work.wait();
-    return {values_.param(param), {}};
-  }
-  Tensor unit = units_.use(bucket);
-  View view = plan_.in_bucket(unit, param);
-  return {view, std::move(unit)};
+  if (!values_.whole()) return units_.use(param);
+  auto bucket = static_cast<std::size_t>(plan_.place(param).bucket);
+  for (Work& work : gathers_[bucket]) work.wait();
+  return {values_.param(param), {}};
 }
 
 Quantized ParamStore::quantized(const Param& param) {
-  if (quantized_.gathers(param)) return quantized_.use(param, {});
+  if (plan_.gathers_payload(param)) return quantized_.use(param, {});
   WeightLease value = use(param);
   return quantized_.use(param, value.view);
 }
@@ -90,7 +84,7 @@ WeightLease ParamStore::gather(const FlatBuffer& buffer, const Param& param,
 }
 
 WeightLease ParamStore::local_value(const Param& param) {
-  bool here = values_.whole() && !quantized_.gathers(param);
+  bool here = values_.whole() && !plan_.gathers_payload(param);
   return here ? use(param) : gather(values_, param, "gathered weights");
 }
 
@@ -149,15 +143,14 @@ void ParamStore::add_gradient_squares(double* sum) {
 void ParamStore::gather_bucket(int bucket) {
   std::vector<Work>& works = gathers_[static_cast<std::size_t>(bucket)];
   const std::vector<int>& members = plan_.bucket(bucket).params;
-  auto apart = [&](int index) { return quantized_.gathers(plan_.param(index)); };
-  if (std::ranges::none_of(members, apart)) {
+  if (!plan_.gathers_payloads(bucket)) {
     works.push_back(plan_.shards(bucket).all_gather(values_.owned(bucket), values_.bucket(bucket),
                                                     plan_.param(members.front()).name));
     return;
   }
   for (int index : members) {
     const Param& param = plan_.param(index);
-    if (apart(index)) continue;
+    if (plan_.gathers_payload(param)) continue;
     works.push_back(plan_.shards(bucket).all_gather(values_.owned(param),
                                                     values_.param(param).flat(), param.name));
   }

@@ -16,20 +16,17 @@ Shape matrix_of(std::int64_t elements) {
 }
 }  // namespace
 
-bool QuantizedWeights::gathers(const Param& param) const {
-  return tools_.options.gather_payloads && plan_.dense_shards().size() > 1 && param.fp8.used();
-}
-
 Quantized QuantizedWeights::use(const Param& param, const View& value) {
   int unit = plan_.place(param).bucket;
   if (!values_.whole() && unit != unit_) {
+    finish_gathers();
     for (Entry& other : entries_) other = Entry();
   }
   unit_ = unit;
   Entry& mine = entry(param);
   if (mine.fresh) return mine.value;
-  if (gathers(param)) {
-    if (!gathered_) start_gathers();
+  if (plan_.gathers_payload(param)) {
+    if (!mine.started) start_gathers(unit);
     mine.gathering.wait();
     mine.piece = Tensor();
     if (tools_.options.gradients) {
@@ -76,7 +73,7 @@ void QuantizedWeights::find_amaxes() {
   if (all_amaxes_.empty()) all_amaxes_ = Tensor(tools_.arena, Dtype::kF32, {count}, kTag);
   tools_.kernels.elementwise.fill(tools_.stream, all_amaxes_, 0);
   for (const Param* param : plan_.params()) {
-    if (!gathers(*param) || param->fp8.scaling != Fp8Scaling::kTensorwise) continue;
+    if (!plan_.gathers_payload(*param) || param->fp8.scaling != Fp8Scaling::kTensorwise) continue;
     View owned = values_.owned(*param);
     if (!owned.empty() && owned.numel() > 0) {
       tools_.kernels.quantize.amax(tools_.stream, owned, all_amaxes_.as<float>() + param->index);
@@ -113,25 +110,31 @@ void QuantizedWeights::start_gather(const Param& param) {
     args.seen = slot.seen;
   }
   tools_.kernels.quantize.quantize(tools_.stream, args);
+  mine.started = true;
   mine.gathering = plan_.dense_shards().all_gather(mine.piece.view().flat(),
                                                    value.rows.view().flat(), param.name);
 }
 
-void QuantizedWeights::start_gathers() {
-  find_amaxes();
+void QuantizedWeights::start_gathers(int unit) {
+  if (!found_) find_amaxes();
+  found_ = true;
   for (const Param* param : plan_.params()) {
-    if (gathers(*param)) start_gather(*param);
+    bool here = values_.whole() || plan_.place(*param).bucket == unit;
+    if (here && plan_.gathers_payload(*param)) start_gather(*param);
   }
-  gathered_ = true;
 }
 
-void QuantizedWeights::expire() {
-  gathered_ = false;
+void QuantizedWeights::finish_gathers() {
   for (Entry& each : entries_) {
     each.gathering.wait();
     each.piece = Tensor();
-    each.fresh = false;
+    each.started = each.fresh = false;
   }
+}
+
+void QuantizedWeights::expire() {
+  found_ = false;
+  finish_gathers();
 }
 
 }  // namespace bev

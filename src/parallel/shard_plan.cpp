@@ -37,7 +37,9 @@ BucketRules bucket_rules(const StoreOptions& options, const MeshShape& mesh) {
 }
 
 ShardPlan::ShardPlan(std::vector<Param*> params, const Mesh& mesh, const StoreOptions& options)
-    : params_(std::move(params)), strategy_(options.strategy) {
+    : params_(std::move(params)),
+      strategy_(options.strategy),
+      gather_payloads_(options.gather_payloads) {
   auto group = [&](MeshGroup which) { return &mesh.group(which); };
   if (strategy_ == ShardingStrategy::kNoShard) {
     dense_ = {group(MeshGroup::kSelf), group(MeshGroup::kGrads)};
@@ -65,6 +67,11 @@ std::vector<std::int64_t> ShardPlan::begins(Dtype dtype, bool whole) const {
 
 bool ShardPlan::trains(int index) const {
   return std::ranges::any_of(bucket(index).params, [&](int i) { return param(i).trains; });
+}
+
+bool ShardPlan::gathers_payloads(int index) const {
+  return std::ranges::any_of(bucket(index).params,
+                             [&](int i) { return gathers_payload(param(i)); });
 }
 
 Range ShardPlan::owned(int index) const {

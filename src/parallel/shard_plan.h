@@ -71,6 +71,11 @@ class ShardPlan {
   Group& replicas(const Param& param) const {
     return *(param.split.of_experts() ? experts_ : dense_).replicas;
   }
+  // Whether the 8-bit payloads of a parameter are gathered, and its values are not.
+  bool gathers_payload(const Param& param) const {
+    return gather_payloads_ && dense_.shards->size() > 1 && param.fp8.used();
+  }
+  bool gathers_payloads(int bucket) const;  // of one of its parameters
   // Whether this rank keeps only its part of what the strategy `from` begins to share out.
   bool splits(ShardingStrategy from) const {
     bool shared = dense_.shards->size() > 1 || experts_.shards->size() > 1;
@@ -104,6 +109,7 @@ class ShardPlan {
 
   std::vector<Param*> params_;
   ShardingStrategy strategy_;
+  bool gather_payloads_;
   Owners dense_, experts_;
   BucketLayout layout_;
 };

@@ -1,15 +1,34 @@
 #include "parallel/unit_cache.h"
 
+#include <algorithm>
 #include <utility>
+
+#include "base/error.h"
 
 namespace bev {
 
 UnitCache::Gathered UnitCache::gather(int unit) const {
   const BucketLayout::Bucket& bucket = plan_.bucket(unit);
-  Tensor whole(tools_.arena, values_.dtype(unit), {bucket.size}, "gathered weights");
-  Work work = plan_.shards(unit).all_gather(values_.owned(unit), whole,
-                                            plan_.param(bucket.params.front()).name);
-  return {unit, std::move(whole), std::move(work)};
+  Group& shards = plan_.shards(unit);
+  auto make = [&](const Shape& shape) {
+    return Tensor(tools_.arena, values_.dtype(unit), shape, "gathered weights");
+  };
+  Gathered out;
+  out.unit = unit;
+  if (!plan_.gathers_payloads(unit)) {
+    out.whole = make({bucket.size});
+    out.works.push_back(
+        shards.all_gather(values_.owned(unit), out.whole, plan_.param(bucket.params.front()).name));
+    return out;
+  }
+  for (int index : bucket.params) {
+    const Param& param = plan_.param(index);
+    Tensor& weight = out.weights.emplace_back();
+    if (plan_.gathers_payload(param)) continue;
+    weight = make(param.local);
+    out.works.push_back(shards.all_gather(values_.owned(param), weight.view().flat(), param.name));
+  }
+  return out;
 }
 
 std::optional<int> UnitCache::next() const {
@@ -19,21 +38,32 @@ std::optional<int> UnitCache::next() const {
   return last_trace_[position];
 }
 
-Tensor UnitCache::use(int unit) {
-  if (current_.unit == unit) return current_.whole;
+WeightLease UnitCache::use(const Param& param) {
+  int unit = plan_.place(param).bucket;
+  if (current_.unit != unit) become_current(unit);
+  if (current_.weights.empty()) {
+    return {plan_.in_bucket(current_.whole, param), current_.whole};
+  }
+  auto place = std::ranges::find(plan_.bucket(unit).params, param.index);
+  Tensor weight =
+      current_.weights[static_cast<std::size_t>(place - plan_.bucket(unit).params.begin())];
+  BEV_CHECK(!weight.empty(), ErrorKind::kInternal, param.name, ": is gathered in 8 bits");
+  return {weight, weight};
+}
+
+void UnitCache::become_current(int unit) {
   current_ = Gathered();  // its memory is free for what comes
-  coming_.work.wait();    // a wrong guess, too, before its memory is let go
+  coming_.wait();         // a wrong guess, too, before its memory is let go
   current_ = std::exchange(coming_, Gathered());
   if (current_.unit != unit) {
     current_ = Gathered();
     current_ = gather(unit);
-    current_.work.wait();
+    current_.wait();
   }
-  if (!in_step_) return current_.whole;
+  if (!in_step_) return;
   trace_.push_back(unit);
-  if (!tools_.options.overlap_gather) return current_.whole;
+  if (!tools_.options.overlap_gather) return;
   if (std::optional<int> guess = next()) coming_ = gather(*guess);
-  return current_.whole;
 }
 
 void UnitCache::begin_step() {
@@ -49,7 +79,7 @@ void UnitCache::end_step() {
 
 void UnitCache::clear() {
   current_ = Gathered();
-  coming_.work.wait();
+  coming_.wait();
   coming_ = Gathered();
 }
 

@@ -12,6 +12,7 @@
 #include <optional>
 #include <vector>
 
+#include "autograd/param.h"
 #include "parallel/shard_plan.h"
 
 namespace bev {
@@ -21,9 +22,9 @@ class UnitCache {
   UnitCache(const ShardPlan& plan, const StoreTools& tools, const FlatBuffer& values)
       : plan_(plan), tools_(tools), values_(values) {}
 
-  // The unit's whole weights. Collective over the shards unless it is the current one. They stay
-  // while the tensor does, also when another unit becomes current.
-  Tensor use(int unit);
+  // A whole weight. Collective over the shards unless its unit is the current one. It stays while
+  // the lease does, also when another unit becomes current.
+  WeightLease use(const Param& param);
 
   // Uses between the two are learnt and guessed.
   void begin_step();
@@ -35,9 +36,16 @@ class UnitCache {
   struct Gathered {
     int unit = -1;  // -1: none
     Tensor whole;
-    Work work;
+    // Where 8-bit payloads of the unit are gathered elsewhere: the other weights, in its order.
+    std::vector<Tensor> weights;
+    std::vector<Work> works;
+
+    void wait() {
+      for (Work& work : works) work.wait();
+    }
   };
   Gathered gather(int unit) const;
+  void become_current(int unit);
   std::optional<int> next() const;
 
   const ShardPlan& plan_;

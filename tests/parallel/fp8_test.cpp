@@ -250,7 +250,8 @@ TEST(Fp8, WeightsHaveTheSameBitsInEveryLayout) {
 TEST(Fp8, GatheredPayloadsAreThoseOfGatheredValues) {
   for (Fp8Scaling recipe : {Fp8Scaling::kTensorwise, Fp8Scaling::kDelayed}) {
     for (std::int64_t tp : {1, 2}) {
-      for (ShardingStrategy strategy : {ShardingStrategy::kOptim, ShardingStrategy::kOptimGrads}) {
+      for (ShardingStrategy strategy : {ShardingStrategy::kOptim, ShardingStrategy::kOptimGrads,
+                                        ShardingStrategy::kOptimGradsParams}) {
         TinyRun run = fp8_run(recipe);
         run.parallel.tensor_model_parallel_size = tp;
         run.parallel.data_parallel_size = tp == 1 ? 3 : 2;
