@@ -34,6 +34,7 @@ void quantize_into(const QuantizeTools& tools, const QuantizeRequest& request,
                    const Quantized& to) {
   QuantizeArgs args;
   args.x = request.x;
+  args.maker = request.maker;
   args.format = to.format;
   args.block = to.block;
   args.amax = request.amax;

@@ -14,13 +14,20 @@ struct QuantizeTools {
 
 // Which tensor, what its scale follows from, and the forms that are wanted of it.
 struct QuantizeRequest {
-  View x;  // [R, C]
+  View x;  // [R, C]; without memory where a maker is used
   Fp8Recipe recipe;
   Fp8Role role = Fp8Role::kInput;
   const float* amax = nullptr;  // device; null where scales are of blocks
   float* seen = nullptr;        // device; null: not wanted
   bool rows = true, columns = true;
   const char* tag = "quantized";
+  QuantizeMaker maker = {};
+
+  // Whether numbers in blocks of this kind can be made on the way.
+  bool takes_maker() const {
+    ScaleBlock block = block_of(recipe, role);
+    return block == ScaleBlock::kTensor || block == ScaleBlock::kRun;
+  }
 };
 
 Quantized quantize(const QuantizeTools& tools, const QuantizeRequest& request);

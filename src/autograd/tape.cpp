@@ -5,10 +5,26 @@
 
 namespace bev {
 
+namespace {
+
+Quantized quantize_tensor(Context& ctx, const Tensor& x, QuantizeRequest request) {
+  request.x = x;
+  return quantize({ctx.kernels, ctx.stream, ctx.arena}, request);
+}
+
+}  // namespace
+
+Quantized Recipe::quantize(Context& ctx, QuantizeRequest request) const {
+  return quantize_tensor(ctx, make(ctx), request);
+}
+
+Quantized Value::quantize(Context& ctx, QuantizeRequest request) const {
+  return source ? source->quantize(ctx, request) : quantize_tensor(ctx, tensor, request);
+}
+
 Var Tape::track(Tensor tensor, const Placement& placement) {
   Var var{std::move(tensor), placement, static_cast<VarId>(gradients_.size()), nullptr};
   gradients_.emplace_back();
-  amaxes_.emplace_back();
   return var;
 }
 
@@ -50,8 +66,8 @@ bool Tape::backward_to_pause(Context& ctx) {
   return true;
 }
 
-void Tape::add_gradient(Context& ctx, const GradSlot& to, Tensor gradient,
-                        const Placement& placement, Tensor amax) {
+void Tape::add_gradient(Context& ctx, const GradSlot& to, Value gradient,
+                        const Placement& placement) {
   if (!to.wanted()) return;
   BEV_CHECK(placement == to.placement.dual(), ErrorKind::kInternal, "backward of ", running_,
             " (layer ", ctx.layer, "): the gradient ", gradient.shape(), " is {", placement,
@@ -60,22 +76,23 @@ void Tape::add_gradient(Context& ctx, const GradSlot& to, Tensor gradient,
   if (ctx.probe != nullptr) {
     // Outside of a running closure it comes from the stage after this one.
     bool before = std::exchange(ctx.probe->in_backward, true);
-    ctx.check(*running_ != 0 ? running_ : "receive", "gradient", gradient);
+    ctx.check(*running_ != 0 ? running_ : "receive", "gradient", gradient.tensor);
     ctx.probe->in_backward = before;
   }
-  Tensor& sum = gradients_[static_cast<std::size_t>(to.id)];
-  amaxes_[static_cast<std::size_t>(to.id)] = sum.empty() ? std::move(amax) : Tensor();
-  if (sum.empty()) {
-    sum = std::move(gradient);
+  Value& known = gradients_[static_cast<std::size_t>(to.id)];
+  if (known.empty()) {
+    known = std::move(gradient);
     return;
   }
-  BEV_CHECK(sum.shape() == gradient.shape(), "backward of ", running_, ": gradients ", sum.shape(),
-            " and ", gradient.shape(), " of one value");
+  BEV_CHECK(known.shape() == gradient.shape(), "backward of ", running_, ": gradients ",
+            known.shape(), " and ", gradient.shape(), " of one value");
+  Tensor sum = std::exchange(known, Value()).get(ctx);
+  Tensor more = std::exchange(gradient, Value()).get(ctx);
   // Memory that another holder shares is never written.
-  Tensor out = sum.unique() ? sum : gradient.unique() ? gradient : Tensor();
+  Tensor out = sum.unique() ? sum : more.unique() ? more : Tensor();
   if (out.empty()) out = ctx.allocate(sum.dtype(), sum.shape(), "gradients");
-  ctx.kernels.elementwise.add(ctx.stream, sum, gradient, out);
-  sum = std::move(out);
+  ctx.kernels.elementwise.add(ctx.stream, sum, more, out);
+  known = std::move(out);
 }
 
 Tape& Tape::inner() {
@@ -84,12 +101,15 @@ Tape& Tape::inner() {
   return *inner_;
 }
 
-Tensor Tape::take_gradient(VarId id) {
-  return id < 0 ? Tensor() : std::exchange(gradients_[static_cast<std::size_t>(id)], Tensor());
+Value Tape::take_value(VarId id) {
+  return id < 0 ? Value() : std::exchange(gradients_[static_cast<std::size_t>(id)], Value());
 }
 
-Tensor Tape::take_amax(VarId id) {
-  return id < 0 ? Tensor() : std::exchange(amaxes_[static_cast<std::size_t>(id)], Tensor());
+Tensor Tape::take_gradient(VarId id) {
+  Value value = take_value(id);
+  BEV_CHECK(value.source == nullptr, ErrorKind::kInternal,
+            "tape: a gradient was to be made by who reads it");
+  return std::move(value.tensor);
 }
 
 void Tape::clear() {
@@ -98,7 +118,6 @@ void Tape::clear() {
     nodes_.pop_back();
   }
   gradients_.clear();
-  amaxes_.clear();
   slab_ = slab_used_ = 0;
 }
 

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "autograd/context.h"
+#include "autograd/quantize.h"
 #include "autograd/weight_work.h"
 #include "base/spare_memory.h"
 
@@ -22,30 +23,48 @@ class Recipe {
  public:
   virtual ~Recipe() = default;
   virtual Tensor make(Context& ctx) const = 0;
+  // What the request says, of the tensor that it would make.
+  virtual Quantized quantize(Context& ctx, QuantizeRequest request) const;
+};
+
+// Numbers in memory or, where all who read them round them to 8 bits, how to make them on the way.
+struct Value {
+  Tensor tensor;                         // unwritten where there is a source
+  std::shared_ptr<const Recipe> source;  // null: the tensor is there
+  Tensor amax;  // f32 [1]: the largest |x| of this rank's part, where its producer found it
+
+  Value() = default;
+  Value(Tensor written) : tensor(std::move(written)) {}  // NOLINT: a tensor is a value
+  Value(Tensor written, Tensor largest) : tensor(std::move(written)), amax(std::move(largest)) {}
+  Value(Tensor unwritten, std::shared_ptr<const Recipe> maker, Tensor largest)
+      : tensor(std::move(unwritten)), source(std::move(maker)), amax(std::move(largest)) {}
+
+  bool empty() const { return tensor.empty() && source == nullptr; }
+  Tensor get(Context& ctx) const { return source ? source->make(ctx) : tensor; }
+  Quantized quantize(Context& ctx, QuantizeRequest request) const;
+  const Shape& shape() const { return tensor.shape(); }
+  Dtype dtype() const { return tensor.dtype(); }
 };
 
 // A value in the graph. id is -1 when no gradient is wanted.
-struct Var {
-  Tensor tensor;
+struct Var : Value {
   Placement placement;
   VarId id = -1;
   std::shared_ptr<const Recipe> recipe;  // how to make it again; null: it is kept
-  Tensor amax = {};  // f32 [1]: the largest |x| of this rank's part, where its producer found it
 
   bool tracked() const { return id >= 0; }
-  const Shape& shape() const { return tensor.shape(); }
-  Dtype dtype() const { return tensor.dtype(); }
 };
 
 // A tensor kept for the backward, by whatever means: the tensor itself, or a recipe.
 class Saved {
  public:
   Saved() = default;
-  explicit Saved(const Var& var) : recipe_(var.recipe) {
+  explicit Saved(const Var& var) : recipe_(var.recipe ? var.recipe : var.source) {
     if (!recipe_) tensor_ = var.tensor;
   }
   explicit Saved(Tensor tensor) : tensor_(std::move(tensor)) {}
   Tensor get(Context& ctx) const { return recipe_ ? recipe_->make(ctx) : tensor_; }
+  Value value() const { return {tensor_, recipe_, {}}; }
 
  private:
   Tensor tensor_;
@@ -101,14 +120,12 @@ class Tape {
   // The same up to a closure that pauses: true when all are done.
   bool backward_to_pause(Context& ctx);
 
-  // Adds to the gradient of a value; `placement` must be the dual of the value's. `amax`, where
-  // known, is as that of a Var.
-  void add_gradient(Context& ctx, const GradSlot& to, Tensor gradient, const Placement& placement,
-                    Tensor amax = {});
+  // Adds to the gradient of a value; `placement` must be the dual of the value's.
+  void add_gradient(Context& ctx, const GradSlot& to, Value gradient, const Placement& placement);
   // The gradient collected so far, handed over; empty when none came.
+  Value take_value(VarId id);
+  // The same of one that was written, as those of graph inputs are.
   Tensor take_gradient(VarId id);
-  // Its largest number, to be asked for before; empty where it is not known.
-  Tensor take_amax(VarId id);
 
   // Said by a closure: who runs the backward step by step is asked before the next one.
   void pause() { paused_ = true; }
@@ -128,7 +145,7 @@ class Tape {
   void* room_for(std::size_t bytes);
 
   std::vector<Node> nodes_;
-  std::vector<Tensor> gradients_, amaxes_;
+  std::vector<Value> gradients_;
   const char* running_ = "";
   bool paused_ = false;
   // Closures live in slabs that are kept for the next use of the tape.
@@ -146,14 +163,18 @@ class Backward {
   Context& ctx;
 
   Tape& inner_tape() { return tape_.inner(); }
-  Tensor take(const GradSlot& output) { return tape_.take_gradient(output.id); }
-  Tensor take_amax(const GradSlot& output) { return tape_.take_amax(output.id); }
-  void add(const GradSlot& input, Tensor gradient, const Placement& placement) {
+  template <class R, class... Args>
+  std::shared_ptr<const Recipe> make_recipe(Args&&... args) {
+    return tape_.make_recipe<R>(std::forward<Args>(args)...);
+  }
+  Tensor take(const GradSlot& output) { return take_value(output).get(ctx); }
+  Value take_value(const GradSlot& output) { return tape_.take_value(output.id); }
+  void add(const GradSlot& input, Value gradient, const Placement& placement) {
     tape_.add_gradient(ctx, input, std::move(gradient), placement);
   }
   // The gradient has the placement that the input's dual demands (elementwise ops).
-  void add(const GradSlot& input, Tensor gradient, Tensor amax = {}) {
-    tape_.add_gradient(ctx, input, std::move(gradient), input.placement.dual(), std::move(amax));
+  void add(const GradSlot& input, Value gradient) {
+    tape_.add_gradient(ctx, input, std::move(gradient), input.placement.dual());
   }
   void pause() { tape_.pause(); }
   // work(Context&) computes weight gradients from what it owns. It runs now, or when a schedule
@@ -170,6 +191,13 @@ class Backward {
  private:
   Tape& tape_;
 };
+
+// In memory of the tape that records, if one does.
+template <class R, class... Args>
+std::shared_ptr<const Recipe> make_recipe(const Context& ctx, Args&&... args) {
+  if (ctx.tape == nullptr) return std::make_shared<R>(std::forward<Args>(args)...);
+  return ctx.tape->make_recipe<R>(std::forward<Args>(args)...);
+}
 
 // Starts the output of an op: tracked when `wanted` and a tape records. Checks the value when asked
 // to.

@@ -17,6 +17,7 @@ struct GateLimits {
 };
 
 // Plain: x, y [T, F], y = act(x). Gated: x [T, 2F] holds gate | up, y [T, F] = act(gate) * up.
+// Computed in the accumulate type and rounded once.
 struct ActivationForwardArgs {
   View x, y;
   Activation kind = Activation::kGelu;

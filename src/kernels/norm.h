@@ -16,7 +16,7 @@ struct NormForwardArgs {
   View x;
   View residual;  // empty: none
   View sum;       // receives s; empty when residual is empty
-  View y;
+  View y;         // without memory: not written, and amax is null
   View weight;
   View bias;  // empty: none
   View mean;  // empty for RMSNorm
@@ -41,6 +41,7 @@ struct NormBackwardArgs {
   View dweight, dbias;
   double beta = 0;
   double offset = 0;
+  float* amax = nullptr;  // as in the forward, of dx
 };
 
 // RMSNorm of each head of q and k inside fused rows [T, (N + 2K) D]: heads [0, N) use q_weight [D],

@@ -3,11 +3,25 @@
 
 #include <cstdint>
 
+#include "kernels/activation.h"
+#include "kernels/norm.h"
 #include "tensor/quantized.h"
 #include "tensor/step_state.h"
 #include "tensor/stream.h"
 
 namespace bev {
+
+// An op whose result is rounded while it is made, and never written: one of these, or none. The
+// numbers are those that its own kernel would have written.
+struct QuantizeMaker {
+  const NormForwardArgs* norm = nullptr;  // y of x, without a residual; mean and rstd are given
+  const ActivationForwardArgs* activation = nullptr;            // y
+  const ActivationBackwardArgs* activation_gradient = nullptr;  // dx
+
+  bool used() const {
+    return norm != nullptr || activation != nullptr || activation_gradient != nullptr;
+  }
+};
 
 // x [R, C] of f32, bf16 or f16, C a multiple of 16 (of 128 where scales are of blocks), to 8-bit
 // floats: x times a scale, rounded to nearest even, kept below the largest number of the format.
@@ -22,7 +36,8 @@ namespace bev {
 // run. NVFP4's runs have the scale E4M3(amax of the run / 6 / t) t with t = *amax / (6 * 448),
 // MXFP4's 2^(floor(log2(amax of the run)) - 2).
 struct QuantizeArgs {
-  View x;
+  View x;               // without memory where a maker is used
+  QuantizeMaker maker;  // not for squares and emulated blocks
   Fp8Format format = Fp8Format::kE4m3;
   ScaleBlock block = ScaleBlock::kTensor;
   const float* amax = nullptr;  // device; for kTensor and kNvfp4

@@ -161,12 +161,13 @@ DecoderLayer::DecoderLayer(const ModelConfig& config, std::int64_t number,
   } else {
     mlp_.emplace(name + ".mlp", mlp_options(config, options));
   }
+  if (config.post_norms) {
+    post_attention_norm_ =
+        make_norm(name + ".post_attention_layernorm", config.hidden_size, norm_options(config));
+    post_mlp_norm_ =
+        make_norm(name + ".post_mlp_layernorm", config.hidden_size, norm_options(config));
+  }
   set_recipe(options.fp8.recipe(number, config.num_layers));
-  if (!config.post_norms) return;
-  post_attention_norm_ =
-      make_norm(name + ".post_attention_layernorm", config.hidden_size, norm_options(config));
-  post_mlp_norm_ =
-      make_norm(name + ".post_mlp_layernorm", config.hidden_size, norm_options(config));
 }
 
 void DecoderLayer::set_recipe(const Fp8Recipe& recipe) {
@@ -177,9 +178,18 @@ void DecoderLayer::set_recipe(const Fp8Recipe& recipe) {
   attention_->linears(linears);
   for (Mlp* mlp : mlps) mlp->linears(linears);
   for (Linear* linear : linears) linear->weight.fp8 = recipe;
-  // Scales of a tensor's own follow from numbers that its producer can find while it writes them.
+  // Scales of a tensor's own follow from numbers that its producer can find on the way.
   input_norm_.amax = mlp_norm_.amax = recipe.needs_amax();
+  if (post_attention_norm_) post_attention_norm_->amax = recipe.needs_amax();
+  if (post_mlp_norm_) post_mlp_norm_->amax = recipe.needs_amax();
   for (Mlp* mlp : mlps) mlp->options.activation.amax = recipe.needs_amax();
+  // What only these layers read is made while they round it, and never written. Routers, and a part
+  // that runs again, read it too. Tensorwise it would have to be made twice, first for its largest
+  // number, which takes longer than writing it.
+  bool rounds = recipe.in_8_bits() && recipe.weight_gradient && !recipe.needs_amax();
+  input_norm_.unwritten = rounds;
+  mlp_norm_.unwritten = rounds && mlp_ && !recompute_.mlp;
+  for (Mlp* mlp : mlps) mlp->options.activation.unwritten = rounds;
 }
 
 void DecoderLayer::params(std::vector<Param*>& list) {

@@ -66,7 +66,7 @@ void Norm::params(std::vector<Param*>& list) {
 }
 
 NormSpec Norm::spec(bool regenerate) const {
-  return {&weight, bias ? &*bias : nullptr, center, epsilon, offset, regenerate, amax};
+  return {&weight, bias ? &*bias : nullptr, center, epsilon, offset, regenerate, amax, unwritten};
 }
 
 Norm make_norm(const std::string& name, std::int64_t size, const NormOptions& options) {

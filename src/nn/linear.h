@@ -49,7 +49,7 @@ struct Norm {
   bool center = false;
   double epsilon = 1e-5;
   double offset = 0;
-  bool amax = false;  // its result goes to products of 8-bit floats
+  bool amax = false, unwritten = false;  // as in NormSpec
 
   void params(std::vector<Param*>& list);
   NormSpec spec(bool regenerate) const;

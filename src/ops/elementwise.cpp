@@ -17,7 +17,7 @@ Var add(Context& ctx, const Var& a, const Var& b) {
   ctx.tape->record(
       "add", ctx.layer,
       [to_a = GradSlot(a), to_b = GradSlot(b), result = GradSlot(out)](Backward& back) {
-        Tensor dy = back.take(result);
+        Value dy = back.take_value(result);
         if (dy.empty()) return;
         back.add(to_a, dy);
         back.add(to_b, std::move(dy));
@@ -146,21 +146,78 @@ Var dropout(Context& ctx, const Var& x, double p, const SequenceLayout& layout, 
 }
 
 namespace {
+
+Shape activated_shape(const ActivationSpec& spec, const Shape& x) {
+  return {x[0], spec.gated ? x[1] / 2 : x[1]};
+}
+
 class ActivationRecipe : public Recipe {
  public:
   ActivationRecipe(const ActivationSpec& spec, Saved x) : spec_(spec), x_(std::move(x)) {}
   Tensor make(Context& ctx) const override {
     Tensor x = x_.get(ctx);
-    std::int64_t width = spec_.gated ? x.shape()[1] / 2 : x.shape()[1];
-    Tensor y = ctx.allocate(x.dtype(), {x.shape()[0], width}, "recomputed");
+    Tensor y = ctx.allocate(x.dtype(), activated_shape(spec_, x.shape()), "recomputed");
     ctx.kernels.activation.forward(ctx.stream, {x, y, spec_.kind, spec_.gated, spec_.limits});
     return y;
+  }
+  Quantized quantize(Context& ctx, QuantizeRequest request) const override {
+    if (!request.takes_maker()) return Recipe::quantize(ctx, request);
+    Tensor x = x_.get(ctx);
+    Tensor y = Tensor::unwritten(x.dtype(), activated_shape(spec_, x.shape()));
+    ActivationForwardArgs args{x, y, spec_.kind, spec_.gated, spec_.limits};
+    request.x = y;
+    request.maker.activation = &args;
+    return bev::quantize({ctx.kernels, ctx.stream, ctx.arena}, request);
   }
 
  private:
   ActivationSpec spec_;
   Saved x_;
 };
+
+// The gradient of an activation's x.
+class ActivationGradientRecipe : public Recipe {
+ public:
+  ActivationGradientRecipe(const ActivationSpec& spec, Tensor dy, Tensor x)
+      : spec_(spec), dy_(std::move(dy)), x_(std::move(x)) {}
+  Tensor make(Context& ctx) const override {
+    Tensor dx = ctx.allocate(x_.dtype(), x_.shape(), "gradients");
+    ctx.kernels.activation.backward(ctx.stream, args(dx));
+    return dx;
+  }
+  Quantized quantize(Context& ctx, QuantizeRequest request) const override {
+    if (!request.takes_maker()) return Recipe::quantize(ctx, request);
+    Tensor dx = Tensor::unwritten(x_.dtype(), x_.shape());
+    ActivationBackwardArgs made = args(dx);
+    request.x = dx;
+    request.maker.activation_gradient = &made;
+    return bev::quantize({ctx.kernels, ctx.stream, ctx.arena}, request);
+  }
+
+ private:
+  ActivationBackwardArgs args(const Tensor& dx) const {
+    return {dy_, x_, dx, spec_.kind, spec_.gated, spec_.limits};
+  }
+
+  ActivationSpec spec_;
+  Tensor dy_, x_;
+};
+
+void activation_backward(Backward& back, const ActivationSpec& spec, const Saved& saved,
+                         const GradSlot& in, const Tensor& dy) {
+  Context& ctx = back.ctx;
+  Tensor x = saved.get(ctx);
+  if (spec.unwritten && ctx.probe == nullptr) {
+    auto recipe = back.make_recipe<ActivationGradientRecipe>(spec, dy, x);
+    return back.add(in, Value(Tensor::unwritten(x.dtype(), x.shape()), std::move(recipe), {}));
+  }
+  Tensor dx = ctx.allocate(x.dtype(), x.shape(), "gradients");
+  Tensor largest = spec.amax ? zero_amax(ctx) : Tensor();
+  ctx.kernels.activation.backward(
+      ctx.stream, {dy, x, dx, spec.kind, spec.gated, spec.limits, address_of(largest)});
+  back.add(in, Value(std::move(dx), std::move(largest)));
+}
+
 }  // namespace
 
 Var activation(Context& ctx, const Var& x, const ActivationSpec& spec) {
@@ -169,26 +226,28 @@ Var activation(Context& ctx, const Var& x, const ActivationSpec& spec) {
             x.shape(), spec.gated ? " of a gated activation" : "");
   BEV_CHECK(x.placement[Axis::kTp] != PlaceState::kPartial, ErrorKind::kInternal,
             "activation: the input {", x.placement, "} is a partial sum");
-  std::int64_t width = spec.gated ? x.shape()[1] / 2 : x.shape()[1];
-  Tensor y = ctx.allocate(x.dtype(), {x.shape()[0], width}, "activations");
+  // Who looks for numbers that are not finite wants to see them.
+  bool writes = !spec.unwritten || ctx.probe != nullptr;
+  Shape shape = activated_shape(spec, x.shape());
+  Tensor y =
+      writes ? ctx.allocate(x.dtype(), shape, "activations") : Tensor::unwritten(x.dtype(), shape);
   Tensor amax = spec.amax ? zero_amax(ctx) : Tensor();
-  ctx.kernels.activation.forward(
-      ctx.stream, {x.tensor, y, spec.kind, spec.gated, spec.limits, address_of(amax)});
+  if (writes) {
+    ctx.kernels.activation.forward(
+        ctx.stream, {x.tensor, y, spec.kind, spec.gated, spec.limits, address_of(amax)});
+  }
   Var out = make_output(ctx, "activation", std::move(y), x.placement, x.tracked());
   out.amax = std::move(amax);
+  if (!writes) out.source = make_recipe<ActivationRecipe>(ctx, spec, Saved(x));
   if (!out.tracked()) return out;
-  if (spec.regenerate) out.recipe = ctx.tape->make_recipe<ActivationRecipe>(spec, Saved(x));
+  if (spec.regenerate) {
+    out.recipe = writes ? make_recipe<ActivationRecipe>(ctx, spec, Saved(x)) : out.source;
+  }
   ctx.tape->record(
       "activation", ctx.layer,
       [spec, saved = Saved(x), in = GradSlot(x), result = GradSlot(out)](Backward& back) {
         Tensor dy = back.take(result);
-        if (dy.empty()) return;
-        Tensor kept = saved.get(back.ctx);
-        Tensor dx = back.ctx.allocate(kept.dtype(), kept.shape(), "gradients");
-        Tensor largest = spec.amax ? zero_amax(back.ctx) : Tensor();
-        back.ctx.kernels.activation.backward(back.ctx.stream, {dy, kept, dx, spec.kind, spec.gated,
-                                                               spec.limits, address_of(largest)});
-        back.add(in, std::move(dx), std::move(largest));
+        if (!dy.empty()) activation_backward(back, spec, saved, in, dy);
       });
   return out;
 }

@@ -28,7 +28,8 @@ struct ActivationSpec {
   bool gated = false;       // x [T, 2F] is gate | up
   bool regenerate = false;  // consumers make the result again instead of keeping it
   GateLimits limits = {};
-  bool amax = false;  // find the largest numbers of results and gradients on the way
+  bool amax = false;       // find the largest numbers of results and gradients on the way
+  bool unwritten = false;  // readers of both make them while they round them to 8 bits
 };
 Var activation(Context& ctx, const Var& x, const ActivationSpec& spec);
 

@@ -54,7 +54,7 @@ Var linear(Context& ctx, const Var& x, const Param& weight, const Param* bias) {
       "linear", ctx.layer,
       [w = &weight, bias, dw_placement, db_placement, kept, in = GradSlot(x),
        result = GradSlot(out)](Backward& back) {
-        Tensor dy = back.take(result);
+        Value dy = back.take_value(result);
         if (dy.empty()) return;
         Context& bctx = back.ctx;
         TensorScale scale = tensor_scale(bctx, *w, Fp8Role::kGradient, dy, result.placement.dual());
@@ -68,8 +68,8 @@ Var linear(Context& ctx, const Var& x, const Param& weight, const Param* bias) {
           back.add(in, std::move(dx), in.placement.dual().with(Axis::kTp, dx_state));
         }
         if (bias && bias->trains) {
-          back.weight_work([bias, db_placement, dy](Context& wctx) {
-            add_bias_gradient(wctx, *bias, dy, db_placement);
+          back.weight_work([bias, db_placement, rows = dy.get(bctx)](Context& wctx) {
+            add_bias_gradient(wctx, *bias, rows, db_placement);
           });
         }
         if (!w->trains) return;
@@ -97,11 +97,11 @@ Var add_bias(Context& ctx, const Var& x, const Param& bias) {
   ctx.tape->record("add_bias", ctx.layer,
                    [b = &bias, placement = gradient_placement(bias, x.placement), in = GradSlot(x),
                     result = GradSlot(out)](Backward& back) {
-                     Tensor dy = back.take(result);
+                     Value dy = back.take_value(result);
                      if (dy.empty()) return;
                      if (b->trains) {
-                       back.weight_work([b, placement, dy](Context& wctx) {
-                         add_bias_gradient(wctx, *b, dy, placement);
+                       back.weight_work([b, placement, rows = dy.get(back.ctx)](Context& wctx) {
+                         add_bias_gradient(wctx, *b, rows, placement);
                        });
                      }
                      back.add(in, std::move(dy));

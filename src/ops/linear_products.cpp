@@ -12,8 +12,8 @@ bool is_cut(PlaceState state) {
 
 }  // namespace
 
-TensorScale tensor_scale(Context& ctx, const Param& weight, Fp8Role role, const View& part,
-                         const Placement& placement, Tensor amax) {
+TensorScale tensor_scale(Context& ctx, const Param& weight, Fp8Role role, const Value& part,
+                         const Placement& placement) {
   switch (weight.fp8.scaling) {
     case Fp8Scaling::kNone:
     case Fp8Scaling::kBlockwise:
@@ -28,9 +28,10 @@ TensorScale tensor_scale(Context& ctx, const Param& weight, Fp8Role role, const 
     case Fp8Scaling::kNvfp4:
       break;
   }
+  Tensor amax = part.amax;
   if (amax.empty()) {
     amax = ctx.allocate(Dtype::kF32, {1}, "scales");
-    ctx.kernels.quantize.amax(ctx.stream, part, amax.as<float>());
+    ctx.kernels.quantize.amax(ctx.stream, part.get(ctx), amax.as<float>());
   }
   if (is_cut(placement[Axis::kTp])) {
     ctx.mesh.tp().all_reduce(amax, Reduction::kMax, "largest number").wait();
@@ -42,16 +43,34 @@ TensorScale tensor_scale(Context& ctx, const Param& weight, Fp8Role role, const 
 }
 
 Factor make_factor(Context& ctx, const Param& weight, Fp8Role role, const TensorScale& scale,
-                   const Tensor& x, const FactorUse& use) {
+                   const Value& x, const FactorUse& use) {
   const Fp8Recipe& recipe = weight.fp8;
-  if (!recipe.used()) return {x, {}};
+  if (!recipe.used()) return {x.get(ctx), {}};
   Factor out;
   bool transpose = use.weight_gradient && recipe.weight_gradient;
-  if (use.weight_gradient && !transpose) out.plain = x;
+  if (use.weight_gradient && !transpose) out.plain = x.get(ctx);
   if (!use.product && !transpose) return out;
   out.quantized =
-      quantize({ctx.kernels, ctx.stream, ctx.arena},
-               {x.view(), recipe, role, scale.amax, scale.seen, use.product, transpose});
+      x.quantize(ctx, {{}, recipe, role, scale.amax, scale.seen, use.product, transpose});
+  return out;
+}
+
+bool has_one_scale(const Param& weight) {
+  return weight.fp8.used() && block_of(weight.fp8, Fp8Role::kInput) == ScaleBlock::kTensor;
+}
+
+Factor with_rows(const Factor& like, Tensor rows) {
+  Factor out = like;
+  out.quantized.rows = std::move(rows);
+  return out;
+}
+
+Factor with_transpose(Context& ctx, const Factor& like, const Tensor& rows) {
+  Factor out = with_rows(like, Tensor());
+  std::int64_t padded = padded_rows(ScaleBlock::kTensor, rows.shape()[0]);
+  out.quantized.columns = ctx.allocate(rows.dtype(), {rows.shape()[1], padded}, "quantized");
+  out.quantized.column_scales = like.quantized.row_scales;
+  ctx.kernels.quantize.transpose(ctx.stream, rows, out.quantized.columns);
   return out;
 }
 
@@ -98,29 +117,46 @@ void add_weight_gradient(Context& ctx, const Param& weight, const Placement& pla
   ctx.grads.done(weight, std::move(sink));
 }
 
-KeptInput::KeptInput(const Quantized& transpose) {
-  transpose_.format = transpose.format;
-  transpose_.block = transpose.block;
-  transpose_.columns = transpose.columns;
-  transpose_.column_scales = transpose.column_scales;
-}
-
 bool KeptInput::transposed(const Param& weight, const Var& x) {
   return weight.fp8.used() && weight.fp8.weight_gradient && !x.recipe;
 }
 
+bool KeptInput::in_rows(const Param& weight) {
+  return has_one_scale(weight) && weight.fp8.weight_gradient;
+}
+
+KeptInput::KeptInput(const Quantized& forms) {
+  transpose_ = forms;
+  transpose_.rows = transpose_.row_scales = Tensor();
+}
+
+KeptInput::KeptInput(const Var& x, TensorScale scale, const Quantized& rows)
+    : scale_(std::move(scale)), rows_(rows) {
+  if (!x.recipe) return;
+  source_ = Saved(x);
+  rows_.rows = Tensor();
+}
+
+Tensor KeptInput::part(Context& ctx, const Param& weight) const {
+  if (!rows_.rows.empty()) return rows_.rows;
+  if (!in_rows(weight)) return source_.get(ctx);
+  return make_factor(ctx, weight, Fp8Role::kInput, scale_, source_.value(), {true, false})
+      .quantized.rows;
+}
+
 Factor KeptInput::get(Context& ctx, const Param& weight, const Tensor& whole) const {
   if (!transpose_.columns.empty()) return {{}, transpose_};
-  Tensor x = whole.empty() ? source(ctx) : whole;
+  if (!rows_.row_scales.empty()) return with_transpose(ctx, {{}, rows_}, whole);
+  Value x = whole.empty() ? source_.value() : Value(whole);
   return make_factor(ctx, weight, Fp8Role::kInput, scale_, x, {false, true});
 }
 
 KeptInput forward_and_keep(Context& ctx, const Var& x, const Param& weight, const Param* bias,
                            const View& y) {
-  TensorScale scale = tensor_scale(ctx, weight, Fp8Role::kInput, x.tensor, x.placement, x.amax);
+  TensorScale scale = tensor_scale(ctx, weight, Fp8Role::kInput, x, x.placement);
   bool keeps = ctx.tape != nullptr && weight.trains;
   bool transposes = keeps && KeptInput::transposed(weight, x);
-  Factor factor = make_factor(ctx, weight, Fp8Role::kInput, scale, x.tensor, {true, transposes});
+  Factor factor = make_factor(ctx, weight, Fp8Role::kInput, scale, x, {true, transposes});
   forward_product(ctx, weight, bias, factor, y);
   if (transposes) return KeptInput(factor.quantized);
   return keeps ? KeptInput(x, std::move(scale)) : KeptInput();

@@ -16,8 +16,8 @@ struct TensorScale {
 // Of a tensor of which this rank has `part`, whose largest number its producer may have found.
 // Tensorwise: the largest number of the whole tensor, so this is collective over the ranks that
 // share a micro-batch.
-TensorScale tensor_scale(Context& ctx, const Param& weight, Fp8Role role, const View& part,
-                         const Placement& placement, Tensor amax = {});
+TensorScale tensor_scale(Context& ctx, const Param& weight, Fp8Role role, const Value& part,
+                         const Placement& placement);
 
 // x or dy as the products take it.
 struct Factor {
@@ -30,7 +30,13 @@ struct FactorUse {
 };
 // `x`, rows of the tensor that `scale` is of, for some of its uses.
 Factor make_factor(Context& ctx, const Param& weight, Fp8Role role, const TensorScale& scale,
-                   const Tensor& x, const FactorUse& use);
+                   const Value& x, const FactorUse& use);
+// Whether a tensor has one scale. Then any of its quantised rows are a factor, and all of them,
+// turned, are its transpose.
+bool has_one_scale(const Param& weight);
+// Other rows of the tensor that `like` is rows of.
+Factor with_rows(const Factor& like, Tensor rows);
+Factor with_transpose(Context& ctx, const Factor& like, const Tensor& rows);
 
 // A product whose factor b is the weight, so many times in a micro-batch.
 void weight_product(Context& ctx, const Param& weight, GemmArgs product, std::int64_t uses = 1);
@@ -44,24 +50,30 @@ void add_weight_gradient(Context& ctx, const Param& weight, const Placement& pla
                          const Factor& dy, const Factor& x);
 
 // What the weight gradient needs of x. In 8-bit floats that is the quantised transpose, half of x's
-// bytes; where x is made again in the backward, or only a part of it is kept, so is the transpose.
+// bytes; where x is made again in the backward, so is the transpose. Of a part of the tokens it is
+// the quantised rows, if those of all ranks together give the transpose.
 class KeptInput {
  public:
   KeptInput() = default;
   KeptInput(const Var& x, TensorScale scale) : source_(x), scale_(std::move(scale)) {}
-  explicit KeptInput(const Quantized& transpose);
+  // The transpose.
+  explicit KeptInput(const Quantized& forms);
+  // Rows of this rank's part; they are made again where x is.
+  KeptInput(const Var& x, TensorScale scale, const Quantized& rows);
 
   // Whether `x` is to be kept as the transpose that its forward product makes on the way.
   static bool transposed(const Param& weight, const Var& x);
-  // What was kept, if it was x itself.
-  Tensor source(Context& ctx) const { return source_.get(ctx); }
-  // `whole` is what the sources of all ranks make up; empty where this rank's is all of it.
+  // Whether a part of the tokens is to be kept, and to travel, as quantised rows.
+  static bool in_rows(const Param& weight);
+  // Of a part of the tokens: what all ranks' are gathered of, x or its quantised rows.
+  Tensor part(Context& ctx, const Param& weight) const;
+  // `whole` is what the parts of all ranks make up; empty where this rank's is all of it.
   Factor get(Context& ctx, const Param& weight, const Tensor& whole = {}) const;
 
  private:
   Saved source_;
   TensorScale scale_;
-  Quantized transpose_;
+  Quantized transpose_, rows_;
 };
 
 // The forward product of all of x, and what is to be kept of it.

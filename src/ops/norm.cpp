@@ -13,25 +13,37 @@ struct NormKept {
   Tensor mean, rstd;
 };
 
-// Makes the normalised tensor again from the norm's input, which is kept anyway.
+// Makes the normalised tensor from the norm's input and statistics, which are kept anyway.
 class NormRecipe : public Recipe {
  public:
-  NormRecipe(const NormSpec& spec, Saved s) : spec_(spec), s_(std::move(s)) {}
+  NormRecipe(const NormSpec& spec, NormKept kept) : spec_(spec), kept_(std::move(kept)) {}
   Tensor make(Context& ctx) const override {
-    Tensor s = s_.get(ctx);
-    Tensor y = ctx.allocate(s.dtype(), s.shape(), "recomputed");
-    Tensor mean = spec_.center ? ctx.allocate(ctx.wide(), {s.shape()[0]}, "recomputed") : Tensor();
-    Tensor rstd = ctx.allocate(ctx.wide(), {s.shape()[0]}, "recomputed");
+    Tensor s = kept_.s.get(ctx), y = ctx.allocate(s.dtype(), s.shape(), "recomputed");
     WeightLease w = ctx.weights.use(*spec_.weight);
     WeightLease b = spec_.bias ? ctx.weights.use(*spec_.bias) : WeightLease{};
-    ctx.kernels.norm.forward(
-        ctx.stream, {s, {}, {}, y, w.view, b.view, mean, rstd, spec_.epsilon, spec_.offset});
+    ctx.kernels.norm.forward(ctx.stream, args(s, y, w, b));
     return y;
+  }
+  Quantized quantize(Context& ctx, QuantizeRequest request) const override {
+    if (!request.takes_maker()) return Recipe::quantize(ctx, request);
+    Tensor s = kept_.s.get(ctx), y = Tensor::unwritten(s.dtype(), s.shape());
+    WeightLease w = ctx.weights.use(*spec_.weight);
+    WeightLease b = spec_.bias ? ctx.weights.use(*spec_.bias) : WeightLease{};
+    NormForwardArgs norm = args(s, y, w, b);
+    request.x = y;
+    request.maker.norm = &norm;
+    return bev::quantize({ctx.kernels, ctx.stream, ctx.arena}, request);
   }
 
  private:
+  // The statistics come out as they are.
+  NormForwardArgs args(const Tensor& s, const Tensor& y, const WeightLease& w,
+                       const WeightLease& b) const {
+    return {s, {}, {}, y, w.view, b.view, kept_.mean, kept_.rstd, spec_.epsilon, spec_.offset};
+  }
+
   NormSpec spec_;
-  Saved s_;
+  NormKept kept_;
 };
 
 void check_norm(const Var& x, const NormSpec& spec) {
@@ -43,8 +55,8 @@ void check_norm(const Var& x, const NormSpec& spec) {
 }
 
 // Input gradient of the norm plus `dsum`; weight gradients into their sinks. dy may be empty.
-Tensor norm_backward(Context& ctx, const NormSpec& spec, const NormKept& kept,
-                     const Placement& placement, const Tensor& dy, Tensor dsum) {
+Value norm_backward(Context& ctx, const NormSpec& spec, const NormKept& kept,
+                    const Placement& placement, const Tensor& dy, Tensor dsum) {
   if (dy.empty()) return dsum;
   Tensor dx = dsum.unique() ? dsum : ctx.allocate(dy.dtype(), dy.shape(), "gradients");
   bool dw_wanted = spec.weight->trains, db_wanted = spec.bias && spec.bias->trains;
@@ -52,15 +64,16 @@ Tensor norm_backward(Context& ctx, const NormSpec& spec, const NormKept& kept,
   GradSink db = db_wanted ? ctx.grads.sink(*spec.bias, placement) : GradSink{};
   BEV_CHECK(!dw_wanted || !db_wanted || dw.beta == db.beta, ErrorKind::kInternal, "norm ",
             spec.weight->name, ": weight and bias gradients accumulate differently");
+  Tensor amax = spec.amax ? zero_amax(ctx) : Tensor();
   {
     WeightLease w = ctx.weights.use(*spec.weight);
     ctx.kernels.norm.backward(
         ctx.stream, {dy, kept.s.get(ctx), dsum, w.view, kept.mean, kept.rstd, dx, dw.view, db.view,
-                     dw_wanted ? dw.beta : db.beta, spec.offset});
+                     dw_wanted ? dw.beta : db.beta, spec.offset, address_of(amax)});
   }
   if (dw_wanted) ctx.grads.done(*spec.weight, std::move(dw));
   if (db_wanted) ctx.grads.done(*spec.bias, std::move(db));
-  return dx;
+  return {std::move(dx), std::move(amax)};
 }
 
 bool trains(const NormSpec& spec) {
@@ -75,7 +88,10 @@ NormForward norm_forward(Context& ctx, const NormSpec& spec, const Tensor& x,
                          const Tensor& residual) {
   NormForward out;
   std::int64_t rows = x.shape()[0];
-  out.y = ctx.allocate(ctx.dtype, x.shape(), "activations");
+  // Who looks for numbers that are not finite wants to see them.
+  bool writes = !spec.unwritten || ctx.probe != nullptr;
+  out.y = writes ? ctx.allocate(ctx.dtype, x.shape(), "activations")
+                 : Tensor::unwritten(ctx.dtype, x.shape());
   if (!residual.empty()) out.sum = ctx.allocate(ctx.dtype, x.shape(), "activations");
   if (spec.center) out.mean = ctx.allocate(ctx.wide(), {rows}, "activations");
   out.rstd = ctx.allocate(ctx.wide(), {rows}, "activations");
@@ -87,6 +103,16 @@ NormForward norm_forward(Context& ctx, const NormSpec& spec, const Tensor& x,
   return out;
 }
 
+// How readers get at the result y of a norm, where it is not simply kept.
+void set_recipes(Context& ctx, const NormSpec& spec, const NormKept& kept, Tensor amax, Var& y) {
+  y.amax = std::move(amax);
+  bool regenerates = spec.regenerate && y.tracked();
+  if (!regenerates && !y.tensor.empty()) return;
+  auto recipe = make_recipe<NormRecipe>(ctx, spec, kept);
+  if (y.tensor.empty()) y.source = recipe;
+  if (regenerates) y.recipe = std::move(recipe);
+}
+
 }  // namespace
 
 Var norm(Context& ctx, const Var& x, const NormSpec& spec) {
@@ -94,13 +120,12 @@ Var norm(Context& ctx, const Var& x, const NormSpec& spec) {
   check_norm(x, spec);
   NormForward out = norm_forward(ctx, spec, x.tensor, {});
   Var y = make_output(ctx, "norm", std::move(out.y), x.placement, x.tracked() || trains(spec));
-  y.amax = std::move(out.amax);
+  NormKept kept{Saved(x), std::move(out.mean), std::move(out.rstd)};
+  set_recipes(ctx, spec, kept, std::move(out.amax), y);
   if (!y.tracked()) return y;
-  if (spec.regenerate) y.recipe = ctx.tape->make_recipe<NormRecipe>(spec, Saved(x));
   ctx.tape->record("norm", ctx.layer,
-                   [spec, kept = NormKept{Saved(x), out.mean, out.rstd},
-                    placement = gradient_placement(*spec.weight, x.placement), in = GradSlot(x),
-                    result = GradSlot(y)](Backward& back) {
+                   [spec, kept, placement = gradient_placement(*spec.weight, x.placement),
+                    in = GradSlot(x), result = GradSlot(y)](Backward& back) {
                      // What came to x past the norm is added while its gradient is written.
                      Tensor dy = back.take(result);
                      if (dy.empty()) return;
@@ -121,19 +146,16 @@ AddNorm add_norm(Context& ctx, const Var& x, const Var& residual, const NormSpec
   bool wanted = x.tracked() || residual.tracked() || trains(spec);
   AddNorm result{make_output(ctx, "add_norm", std::move(out.sum), x.placement, wanted),
                  make_output(ctx, "add_norm", std::move(out.y), x.placement, wanted)};
-  result.normalised.amax = std::move(out.amax);
+  NormKept kept{Saved(result.sum), std::move(out.mean), std::move(out.rstd)};
+  set_recipes(ctx, spec, kept, std::move(out.amax), result.normalised);
   if (!result.sum.tracked()) return result;
-  if (spec.regenerate) {
-    result.normalised.recipe = ctx.tape->make_recipe<NormRecipe>(spec, Saved(result.sum));
-  }
   ctx.tape->record("add_norm", ctx.layer,
-                   [spec, kept = NormKept{Saved(result.sum), out.mean, out.rstd},
-                    placement = gradient_placement(*spec.weight, x.placement), in = GradSlot(x),
-                    skip = GradSlot(residual), sum = GradSlot(result.sum),
+                   [spec, kept, placement = gradient_placement(*spec.weight, x.placement),
+                    in = GradSlot(x), skip = GradSlot(residual), sum = GradSlot(result.sum),
                     normalised = GradSlot(result.normalised)](Backward& back) {
                      Tensor dsum = back.take(sum);
-                     Tensor dx = norm_backward(back.ctx, spec, kept, placement,
-                                               back.take(normalised), std::move(dsum));
+                     Value dx = norm_backward(back.ctx, spec, kept, placement,
+                                              back.take(normalised), std::move(dsum));
                      if (dx.empty()) return;
                      back.add(in, dx);
                      back.add(skip, std::move(dx));

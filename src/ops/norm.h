@@ -16,7 +16,8 @@ struct NormSpec {
   double epsilon = 1e-5;
   double offset = 0;        // 1: multiplies by 1 + weight
   bool regenerate = false;  // consumers make the result again instead of keeping it
-  bool amax = false;        // find the result's largest number on the way
+  bool amax = false;        // find the largest numbers of result and gradient on the way
+  bool unwritten = false;   // all readers make the result while they round it to 8 bits
 };
 
 // x [T, H] -> normalised [T, H].

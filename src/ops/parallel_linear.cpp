@@ -4,6 +4,7 @@
 
 #include "autograd/op_scope.h"
 #include "base/error.h"
+#include "ops/copy_columns.h"
 #include "ops/linear.h"
 #include "ops/linear_products.h"
 
@@ -44,7 +45,7 @@ Tensor gather_blocks(Context& ctx, const Tensor& part, std::int64_t tokens, cons
     received.push_back(tp.receive(whole.view().rows(rows.begin, rows.end), from, 0, label));
   }
   Range own = block_of(tp, tokens, tp.rank());
-  ctx.kernels.elementwise.cast(ctx.stream, part, whole.view().rows(own.begin, own.end));
+  copy_columns(ctx, part, 0, whole.rows(own.begin, own.end), 0, part.shape()[1]);
   body(whole, own);
   for (int step = 1; step < tp.size(); ++step) {
     received[static_cast<std::size_t>(step - 1)].wait();
@@ -117,26 +118,28 @@ struct ColumnBackward {
   KeptInput x;
   GradSlot in;
 
-  void run(Backward& back, const Tensor& dy, Tensor amax) const {
+  void run(Backward& back, Value dy) const {
     Context& ctx = back.ctx;
+    bool bias_trains = bias != nullptr && bias->trains;
+    // Its sum over the rows reads all of it.
+    if (bias_trains) dy = Value(dy.get(ctx), dy.amax);
     Tensor part, whole;
     Work gathering;  // reads part until it is waited for
     // Weight gradients that are put off gather x when they are due.
     if (split && weight->trains && ctx.weight_work == nullptr) {
-      part = x.source(ctx);
+      part = x.part(ctx, *weight);
       whole = gather_rows(ctx, part, dy.shape()[0], "tp input", gathering);
     }
-    TensorScale scale = tensor_scale(ctx, *weight, Fp8Role::kGradient, dy, result_placement.dual(),
-                                     std::move(amax));
+    TensorScale scale = tensor_scale(ctx, *weight, Fp8Role::kGradient, dy, result_placement.dual());
     Factor factor =
         make_factor(ctx, *weight, Fp8Role::kGradient, scale, dy, {in.wanted(), weight->trains});
     PendingGradient dx;
     if (in.wanted()) dx = start_input_gradient(ctx, factor, dy);
     gathering.wait();
     part = Tensor();
-    if (bias != nullptr && bias->trains) {
-      back.weight_work([b = bias, p = bias_placement, dy](Context& wctx) {
-        add_bias_gradient(wctx, *b, dy, p);
+    if (bias_trains) {
+      back.weight_work([b = bias, p = bias_placement, rows = dy.tensor](Context& wctx) {
+        add_bias_gradient(wctx, *b, rows, p);
       });
     }
     if (weight->trains) {
@@ -151,7 +154,7 @@ struct ColumnBackward {
   }
 
  private:
-  PendingGradient start_input_gradient(Context& ctx, const Factor& factor, const Tensor& dy) const {
+  PendingGradient start_input_gradient(Context& ctx, const Factor& factor, const Value& dy) const {
     Group& tp = ctx.mesh.tp();
     std::int64_t tokens = dy.shape()[0], columns = weight->local[1];
     PendingGradient dx;
@@ -172,7 +175,7 @@ struct ColumnBackward {
   void add_gradient(Context& ctx, const Factor& dy, std::int64_t tokens, Tensor whole) const {
     // Gathered even where a rank's part has all the tokens: the others have none and wait for it.
     if (split && whole.empty()) {
-      Tensor part = x.source(ctx);
+      Tensor part = x.part(ctx, *weight);
       Work gathering;
       whole = gather_rows(ctx, part, tokens, "tp input", gathering);
       gathering.wait();
@@ -181,18 +184,25 @@ struct ColumnBackward {
   }
 };
 
-// The forward product of an x that is cut by tokens, whose blocks are exchanged on the way. Each
-// rank keeps its part.
+// The forward product of an x that is cut by tokens, whose blocks are exchanged on the way, in 8
+// bits where the whole has one scale. Each rank keeps its part.
 KeptInput gather_and_multiply(Context& ctx, const Var& x, std::int64_t tokens, const Param& weight,
                               const Param* bias, bool overlap, const Tensor& y) {
-  TensorScale scale = tensor_scale(ctx, weight, Fp8Role::kInput, x.tensor, x.placement, x.amax);
-  gather_blocks(ctx, x.tensor, tokens, "tp input", overlap, [&](const Tensor& whole, Range rows) {
-    Factor factor = make_factor(ctx, weight, Fp8Role::kInput, scale,
-                                whole.rows(rows.begin, rows.end), {true, false});
-    forward_product(ctx, weight, bias, factor, y.view().rows(rows.begin, rows.end));
+  TensorScale scale = tensor_scale(ctx, weight, Fp8Role::kInput, x, x.placement);
+  auto factor_of = [&](const Value& rows) {
+    return make_factor(ctx, weight, Fp8Role::kInput, scale, rows, {true, false});
+  };
+  bool rounded = has_one_scale(weight);
+  Factor own = rounded ? factor_of(x) : Factor{x.get(ctx), {}};
+  const Tensor& part = rounded ? own.quantized.rows : own.plain;
+  gather_blocks(ctx, part, tokens, "tp input", overlap, [&](const Tensor& whole, Range rows) {
+    Tensor here = whole.rows(rows.begin, rows.end);
+    forward_product(ctx, weight, bias, rounded ? with_rows(own, here) : factor_of(here),
+                    y.view().rows(rows.begin, rows.end));
   });
-  bool keeps = ctx.tape != nullptr && weight.trains;
-  return keeps ? KeptInput(x, std::move(scale)) : KeptInput();
+  if (ctx.tape == nullptr || !weight.trains) return {};
+  if (KeptInput::in_rows(weight)) return {x, std::move(scale), own.quantized};
+  return {x, std::move(scale)};
 }
 
 }  // namespace
@@ -222,8 +232,8 @@ Var column_parallel(Context& ctx, const Var& x, std::int64_t tokens, const Param
                           GradSlot(x)};
   ctx.tape->record("column_parallel", ctx.layer,
                    [backward, result = GradSlot(out)](Backward& back) {
-                     Tensor amax = back.take_amax(result), dy = back.take(result);
-                     if (!dy.empty()) backward.run(back, dy, std::move(amax));
+                     Value dy = back.take_value(result);
+                     if (!dy.empty()) backward.run(back, std::move(dy));
                    });
   return out;
 }
@@ -232,18 +242,22 @@ namespace {
 
 // The forward product of a row-parallel linear whose result's blocks are exchanged on the way.
 Tensor multiply_and_scatter(Context& ctx, const Var& x, const Param& weight, KeptInput& kept) {
-  TensorScale scale = tensor_scale(ctx, weight, Fp8Role::kInput, x.tensor, x.placement, x.amax);
-  auto factor_of = [&](const Tensor& rows, const FactorUse& use) {
+  TensorScale scale = tensor_scale(ctx, weight, Fp8Role::kInput, x, x.placement);
+  auto factor_of = [&](const Value& rows, const FactorUse& use) {
     return make_factor(ctx, weight, Fp8Role::kInput, scale, rows, use);
   };
+  bool keeps = ctx.tape != nullptr && weight.trains;
+  bool transposes = keeps && KeptInput::transposed(weight, x), rounded = has_one_scale(weight);
+  Factor all = rounded ? factor_of(x, {true, transposes}) : Factor{x.get(ctx), {}};
   Tensor y = scatter_blocks(
       ctx, x.shape()[0], weight.local[0], "tp output", [&](Range rows, const Tensor& out) {
-        Factor factor = factor_of(x.tensor.rows(rows.begin, rows.end), {true, false});
-        forward_product(ctx, weight, nullptr, factor, out);
+        const Tensor& from = rounded ? all.quantized.rows : all.plain;
+        Tensor here = from.rows(rows.begin, rows.end);
+        forward_product(ctx, weight, nullptr,
+                        rounded ? with_rows(all, here) : factor_of(here, {true, false}), out);
       });
-  if (ctx.tape == nullptr || !weight.trains) return y;
-  kept = KeptInput::transposed(weight, x) ? KeptInput(factor_of(x.tensor, {false, true}).quantized)
-                                          : KeptInput(x, std::move(scale));
+  if (transposes && !rounded) all = factor_of(all.plain, {false, true});
+  if (keeps) kept = transposes ? KeptInput(all.quantized) : KeptInput(x, std::move(scale));
   return y;
 }
 
@@ -255,7 +269,7 @@ struct RowBackward {
   KeptInput x;
   GradSlot in;
 
-  void run(Backward& back, const Tensor& dy, std::int64_t tokens) const {
+  void run(Backward& back, const Value& dy, std::int64_t tokens) const {
     Context& ctx = back.ctx;
     Tensor dx;
     if (in.wanted()) dx = ctx.allocate(dy.dtype(), {tokens, weight->local[1]}, "gradients");
@@ -273,24 +287,41 @@ struct RowBackward {
 
  private:
   // Rows of dx from as many of dy; empty: not wanted.
-  Factor products(Context& ctx, const TensorScale& scale, const Tensor& dy, const Tensor& dx,
+  Factor products(Context& ctx, const TensorScale& scale, const Value& dy, const Tensor& dx,
                   bool keep) const {
     Factor factor = make_factor(ctx, *weight, Fp8Role::kGradient, scale, dy, {!dx.empty(), keep});
     if (!dx.empty()) input_gradient_product(ctx, *weight, factor, dx);
     return factor;
   }
 
-  Factor gather_products(Context& ctx, const Tensor& dy, std::int64_t tokens,
+  // The same from all ranks' rows of dy, and what the weight gradient needs of them.
+  Factor gather_products(Context& ctx, const Value& dy, std::int64_t tokens,
                          const TensorScale& scale, const Tensor& dx) const {
+    if (KeptInput::in_rows(*weight)) return gather_rounded(ctx, dy, tokens, scale, dx);
     bool at_once = !overlap && weight->trains;
     Factor factor;
-    Tensor whole = gather_blocks(
-        ctx, dy, tokens, "tp output gradient", overlap, [&](const Tensor& all, Range rows) {
-          Tensor to = dx.empty() ? dx : dx.rows(rows.begin, rows.end);
-          factor = products(ctx, scale, all.rows(rows.begin, rows.end), to, at_once);
-        });
+    Tensor whole =
+        gather_blocks(ctx, dy.get(ctx), tokens, "tp output gradient", overlap,
+                      [&](const Tensor& all, Range rows) {
+                        Tensor to = dx.empty() ? dx : dx.rows(rows.begin, rows.end);
+                        factor = products(ctx, scale, all.rows(rows.begin, rows.end), to, at_once);
+                      });
     if (at_once || !weight->trains) return factor;
     return make_factor(ctx, *weight, Fp8Role::kGradient, scale, whole, {false, true});
+  }
+
+  // Rows that have one scale travel in 8 bits.
+  Factor gather_rounded(Context& ctx, const Value& dy, std::int64_t tokens,
+                        const TensorScale& scale, const Tensor& dx) const {
+    Factor own = make_factor(ctx, *weight, Fp8Role::kGradient, scale, dy, {true, false});
+    Tensor whole = gather_blocks(ctx, own.quantized.rows, tokens, "tp output gradient", overlap,
+                                 [&](const Tensor& all, Range rows) {
+                                   if (dx.empty()) return;
+                                   input_gradient_product(
+                                       ctx, *weight, with_rows(own, all.rows(rows.begin, rows.end)),
+                                       dx.view().rows(rows.begin, rows.end));
+                                 });
+    return weight->trains ? with_transpose(ctx, own, whole) : Factor();
   }
 };
 
@@ -328,7 +359,7 @@ Var row_parallel(Context& ctx, const Var& x, const Param& weight, bool sequence_
       out.placement, std::move(kept), GradSlot(x)};
   ctx.tape->record("row_parallel", ctx.layer,
                    [backward, tokens, result = GradSlot(out)](Backward& back) {
-                     Tensor dy = back.take(result);
+                     Value dy = back.take_value(result);
                      if (!dy.empty()) backward.run(back, dy, tokens);
                    });
   return out;

@@ -15,6 +15,13 @@ class Tensor {
     view_.shape = shape;
     block_ = arena.allocate(view_.bytes(), tag, &view_);
   }
+  // Only dtype and shape: a tensor that nobody has written.
+  static Tensor unwritten(Dtype dtype, const Shape& shape) {
+    Tensor out;
+    out.view_.dtype = dtype;
+    out.view_.shape = shape;
+    return out;
+  }
 
   const View& view() const {
     if (block_) {

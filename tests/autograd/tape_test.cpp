@@ -46,6 +46,50 @@ TEST(Tape, AccumulationReusesMemoryThatNobodyElseHolds) {
   EXPECT_EQ(values_of(held), (Numbers{1, 2}));
 }
 
+// Makes one tensor, and counts.
+class CountedRecipe final : public Recipe {
+ public:
+  explicit CountedRecipe(Tensor tensor) : tensor_(std::move(tensor)) {}
+  Tensor make(Context&) const override {
+    ++made;
+    return tensor_;
+  }
+  mutable int made = 0;
+
+ private:
+  Tensor tensor_;
+};
+
+TEST(Tape, GradientsThatNobodyWroteAreMadeWhereSomebodyNeedsThem) {
+  Bench bench(Dtype::kF64);
+  Tape tape;
+  Var x = tape.track(bench.tensor({2}, {0, 0}), {});
+  auto recipe = std::make_shared<CountedRecipe>(bench.tensor({2}, {1, 2}));
+  Value unwritten(Tensor::unwritten(Dtype::kF64, {2}), recipe, {});
+  tape.add_gradient(bench.ctx, GradSlot(x), unwritten, {});
+  EXPECT_EQ(tape.take_value(x.id).source, recipe);
+  EXPECT_EQ(recipe->made, 0);
+  tape.add_gradient(bench.ctx, GradSlot(x), unwritten, {});
+  tape.add_gradient(bench.ctx, GradSlot(x), Value(bench.tensor({2}, {10, 20})), {});
+  EXPECT_EQ(values_of(tape.take_gradient(x.id)), (Numbers{11, 22}));
+  EXPECT_EQ(recipe->made, 1);
+  tape.add_gradient(bench.ctx, GradSlot(x), unwritten, {});
+  expect_error(ErrorKind::kInternal, {"gradient"}, [&] { tape.take_gradient(x.id); });
+}
+
+// A largest number is that of one gradient, not of a sum.
+TEST(Tape, SumsLoseTheLargestNumber) {
+  Bench bench(Dtype::kF64);
+  Tape tape;
+  Var x = tape.track(bench.tensor({2}, {0, 0}), {});
+  Value known(bench.tensor({2}, {1, 2}), bench.tensor({1}, {2}, Dtype::kF32));
+  tape.add_gradient(bench.ctx, GradSlot(x), known, {});
+  EXPECT_FALSE(tape.take_value(x.id).amax.empty());
+  tape.add_gradient(bench.ctx, GradSlot(x), known, {});
+  tape.add_gradient(bench.ctx, GradSlot(x), known, {});
+  EXPECT_TRUE(tape.take_value(x.id).amax.empty());
+}
+
 TEST(Tape, AWrongPlacementNamesOpLayerAndPlacements) {
   Bench bench(Dtype::kF64);
   Tape tape;

@@ -237,6 +237,68 @@ TEST(Fp4, RunsKeepTheirScales) {
   }
 }
 
+// Both ways of quantising what `write(view)` writes; `maker` has it made on the way.
+template <class Write>
+void expect_made(ScaleBlock block, const Shape& shape, const QuantizeMaker& maker,
+                 const Write& write) {
+  const Kernels& kernels = cpu_kernels();
+  ThreadPool pool(2);
+  Stream stream{.pool = &pool};
+  Buffer x(Dtype::kBf16, shape);
+  write(stream, x.view());
+  float amax = 0, seen = 0;
+  kernels.quantize.amax(stream, x.view(), &amax);
+  QuantizeArgs args;
+  args.x = x.view();
+  args.block = block;
+  args.amax = &amax;
+  args.seen = &seen;
+  Forms written(block, shape[0], shape[1]), made(block, shape[0], shape[1]);
+  written.attach(args);
+  kernels.quantize.quantize(stream, args);
+  seen = 0;
+  args.x.data = nullptr;
+  args.maker = maker;
+  made.attach(args);
+  kernels.quantize.quantize(stream, args);
+  EXPECT_EQ(seen, amax);
+  EXPECT_GT(seen, 0);
+  EXPECT_TRUE(made.row_bytes == written.row_bytes);
+  EXPECT_TRUE(made.column_bytes == written.column_bytes);
+}
+
+TEST(Quantize, WhatIsMadeOnTheWayIsWhatWouldHaveBeenWritten) {
+  const Kernels& kernels = cpu_kernels();
+  for (ScaleBlock block : {ScaleBlock::kTensor, ScaleBlock::kRun}) {
+    Shape shape{131, block == ScaleBlock::kTensor ? 144 : 256}, wide{131, 2 * shape[1]};
+    Buffer x = random_buffer(Dtype::kBf16, shape, 1),
+           weight = random_buffer(Dtype::kBf16, {shape[1]}, 2);
+    Buffer both = random_buffer(Dtype::kBf16, wide, 3), rstd(Dtype::kF32, {shape[0]});
+    NormForwardArgs norm;
+    norm.x = x.view();
+    norm.weight = weight.view();
+    norm.rstd = rstd.view();
+    expect_made(block, shape, {&norm}, [&](const Stream& stream, const View& y) {
+      NormForwardArgs args = norm;
+      args.y = y;
+      kernels.norm.forward(stream, args);
+    });
+    ActivationForwardArgs forward{both.view(), {}, Activation::kSilu, true, {2, 1}};
+    expect_made(block, shape, {nullptr, &forward}, [&](const Stream& stream, const View& y) {
+      ActivationForwardArgs args = forward;
+      args.y = y;
+      kernels.activation.forward(stream, args);
+    });
+    ActivationBackwardArgs gradient{x.view(), both.view(), {}, Activation::kGelu, true, {}};
+    expect_made(block, wide, {nullptr, nullptr, &gradient},
+                [&](const Stream& stream, const View& dx) {
+                  ActivationBackwardArgs args = gradient;
+                  args.dx = dx;
+                  kernels.activation.backward(stream, args);
+                });
+  }
+}
+
 TEST(Quantize, WhatIsNotFiniteIsSeen) {
   const Kernels& kernels = cpu_kernels();
   ThreadPool pool(1);

@@ -43,6 +43,74 @@ class CudaQuantize : public CudaRig {
           << what << ", byte " << i << " of " << one.size();
     }
   }
+  // Both ways of quantising what `make(view)` writes; `maker` does it on the way.
+  template <class Make>
+  void expect_made(QuantizeRequest request, Dtype dtype, const Shape& shape,
+                   const QuantizeMaker& maker, const Make& make) {
+    Tensor numbers(device_arena(), Dtype::kF32, {3}, "test");
+    cuda().elementwise.fill(cuda_stream(), numbers, 0);
+    auto* at = numbers.as<float>();
+    Tensor written(device_arena(), dtype, shape, "test");
+    make(written.view());
+    cuda().quantize.amax(cuda_stream(), written, at);
+    request.amax = at;
+    request.seen = at + 1;
+    request.x = written;
+    Quantized expected = zeroed(cuda_tools(), request);
+    request.seen = at + 2;
+    request.x = Tensor::unwritten(dtype, shape);
+    request.maker = maker;
+    Quantized made = zeroed(cuda_tools(), request);
+    EXPECT_EQ(bytes_of(made.rows, true), bytes_of(expected.rows, true));
+    EXPECT_EQ(bytes_of(made.row_scales, true), bytes_of(expected.row_scales, true));
+    EXPECT_EQ(bytes_of(made.columns, true), bytes_of(expected.columns, true));
+    EXPECT_EQ(bytes_of(made.column_scales, true), bytes_of(expected.column_scales, true));
+    std::vector<double> seen = download(numbers);
+    EXPECT_EQ(seen[2], seen[1]);
+    EXPECT_EQ(seen[2], seen[0]);
+    EXPECT_GT(seen[2], 0);
+  }
+  void check_made(const Fp8Recipe& recipe, Dtype dtype, const Shape& shape) {
+    QuantizeRequest request;
+    request.recipe = recipe;
+    Tensor x = random(dtype, shape, 2).device, weight = random(dtype, {shape[1]}).device;
+    Tensor bias = random(dtype, {shape[1]}).device;
+    Tensor mean(device_arena(), Dtype::kF32, {shape[0]}, "test");
+    Tensor rstd(device_arena(), Dtype::kF32, {shape[0]}, "test");
+    for (bool center : {false, true}) {
+      NormForwardArgs norm;
+      norm.x = x;
+      norm.weight = weight;
+      norm.offset = 1;
+      norm.rstd = rstd;
+      if (center) norm.mean = mean;
+      if (center) norm.bias = bias;
+      expect_made(request, dtype, shape, {&norm}, [&](const View& y) {
+        norm.y = y;
+        cuda().norm.forward(cuda_stream(), norm);
+      });
+    }
+    for (int kind = 0; kind < 6; ++kind) {
+      for (bool gated : {false, true}) {
+        SCOPED_TRACE(concat("activation ", kind, gated ? ", gated" : ""));
+        Shape wide{shape[0], gated ? 2 * shape[1] : shape[1]};
+        Tensor in = random(dtype, wide, 3).device;
+        GateLimits limits{kind == 2 ? 1.5 : 0.0, kind == 2 ? 1.0 : 0.0};
+        ActivationForwardArgs forward{in, {}, static_cast<Activation>(kind), gated, limits};
+        request.role = Fp8Role::kInput;
+        expect_made(request, dtype, shape, {nullptr, &forward}, [&](const View& y) {
+          forward.y = y;
+          cuda().activation.forward(cuda_stream(), forward);
+        });
+        ActivationBackwardArgs backward{x, in, {}, static_cast<Activation>(kind), gated, limits};
+        request.role = Fp8Role::kGradient;
+        expect_made(request, dtype, wide, {nullptr, nullptr, &backward}, [&](const View& dx) {
+          backward.dx = dx;
+          cuda().activation.backward(cuda_stream(), backward);
+        });
+      }
+    }
+  }
   Quantized zeroed(const QuantizeTools& tools, const QuantizeRequest& request) {
     Quantized out = quantize(tools, request);
     for (const Tensor* tensor : {&out.rows, &out.row_scales, &out.columns, &out.column_scales}) {
@@ -210,6 +278,15 @@ TEST_F(CudaQuantize, NormsAndActivationsFindTheLargestNumberTheyWrite) {
       norm.amax = found.as<float>();
       cuda().norm.forward(cuda_stream(), norm);
       expect_found(y);
+      NormBackwardArgs back;
+      Tensor grad(device_arena(), dtype, shape, "test");
+      back.dy = back.s = back.dsum = x.device;
+      back.weight = weight.device;
+      back.rstd = rstd.device;
+      back.dx = grad;
+      back.amax = found.as<float>();
+      cuda().norm.backward(cuda_stream(), back);
+      expect_found(grad);
       for (bool gated : {false, true}) {
         Shape wide{shape[0], gated ? 2 * shape[1] : shape[1]};
         Twin in = random(dtype, wide, 3);
@@ -221,6 +298,22 @@ TEST_F(CudaQuantize, NormsAndActivationsFindTheLargestNumberTheyWrite) {
             cuda_stream(),
             {x.device, in.device, dx, Activation::kSilu, gated, {}, found.as<float>()});
         expect_found(dx);
+      }
+    }
+  }
+}
+
+// What a norm or an activation makes on the way is what it would have written, in every form. Rows
+// and columns fill no squares; gate and up meet inside of one.
+TEST_F(CudaQuantize, WhatIsMadeOnTheWayIsWhatWouldHaveBeenWritten) {
+  for (Dtype dtype : {Dtype::kBf16, Dtype::kF16, Dtype::kF32}) {
+    for (Fp8Scaling scaling : {Fp8Scaling::kDelayed, Fp8Scaling::kBlockwise}) {
+      bool runs = scaling == Fp8Scaling::kBlockwise;
+      for (const Shape& shape : {Shape{1, runs ? 128 : 16}, Shape{300, runs ? 384 : 208}}) {
+        for (Fp8Format format : {Fp8Format::kE4m3, Fp8Format::kE5m2}) {
+          SCOPED_TRACE(concat(name_of(dtype), " ", shape, ", ", static_cast<int>(scaling)));
+          check_made({scaling, format, 1, true}, dtype, shape);
+        }
       }
     }
   }

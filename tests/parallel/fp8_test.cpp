@@ -2,6 +2,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <map>
 #include <mutex>
 
@@ -102,6 +103,73 @@ TEST(Fp8, RecomputingChangesNoBit) {
     EXPECT_EQ(run_tiny(run).weights, kept.weights) << static_cast<int>(recipe);
     run.parallel.recompute_granularity = RecomputeGranularity::kFull;
     EXPECT_EQ(run_tiny(run).weights, kept.weights) << static_cast<int>(recipe);
+  }
+}
+
+// What kernels wrote in steps of an engine.
+struct Written {
+  std::atomic<int> norms{0}, activations{0}, gradients{0};
+};
+Written written;
+
+Kernels watched_kernels() {
+  Kernels kernels = cpu_kernels();
+  kernels.norm.forward = [](const Stream& stream, const NormForwardArgs& args) {
+    written.norms += !args.y.empty();
+    cpu_kernels().norm.forward(stream, args);
+  };
+  kernels.activation.forward = [](const Stream& stream, const ActivationForwardArgs& args) {
+    written.activations += !args.y.empty();
+    cpu_kernels().activation.forward(stream, args);
+  };
+  kernels.activation.backward = [](const Stream& stream, const ActivationBackwardArgs& args) {
+    written.gradients += !args.dx.empty();
+    cpu_kernels().activation.backward(stream, args);
+  };
+  return kernels;
+}
+
+// Norms and activations whose results only products in 8 bits read: the final norm's goes to the
+// head.
+TEST(Fp8, WhatIsOnlyRoundedIsNotWritten) {
+  for (Fp8Scaling recipe : kRecipes) {
+    for (bool in_rows : {false, true}) {
+      SCOPED_TRACE(concat(static_cast<int>(recipe), in_rows ? ", weight gradients too" : ""));
+      EngineOptions options;
+      options.model = fp8_llama(recipe == Fp8Scaling::kBlockwise);
+      options.fp8 = fp8_run(recipe).fp8;
+      options.fp8.fp8_wgrad = in_rows;
+      Kernels kernels = watched_kernels();
+      written.norms = written.activations = written.gradients = 0;
+      run_thread_ranks(1, {}, [&](World& world) {
+        Engine engine(world, kernels, options);
+        StepSamples samples = random_samples(options.model.vocab_size, 1, 11, 5);
+        engine.train_step(rank_micro_batches(engine.ctx(), samples, 1), {1, 1e-3});
+      });
+      int layers = in_rows && recipe != Fp8Scaling::kTensorwise ? 0 : 2;
+      EXPECT_EQ(written.norms, 1 + 2 * layers);
+      EXPECT_EQ(written.activations, layers);
+      EXPECT_EQ(written.gradients, layers);
+    }
+  }
+}
+
+// Tokens of all ranks, gathered in 8 bits, are those that are gathered and rounded then.
+TEST(Fp8, SequenceParallelRanksComputeWhatTensorParallelOnesDo) {
+  for (Fp8Scaling recipe : kRecipes) {
+    TinyRun whole = fp8_run(recipe);
+    whole.parallel.tensor_model_parallel_size = 2;
+    whole.dtype = Dtype::kBf16;
+    LayoutAnswer expected = run_tiny(whole);
+    for (bool overlap : {false, true}) {
+      // Products of a block's rows alone add in another order.
+      if (overlap && recipe == Fp8Scaling::kBlockwise) continue;
+      TinyRun parts = whole;
+      parts.parallel.sequence_parallel = true;
+      parts.parallel.tp_comm_overlap = overlap;
+      EXPECT_EQ(run_tiny(parts).losses[0], expected.losses[0])
+          << static_cast<int>(recipe) << (overlap ? ", overlap" : "");
+    }
   }
 }
 

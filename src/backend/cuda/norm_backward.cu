@@ -1,5 +1,6 @@
 #include "backend/cuda/column_sums.h"
 #include "backend/cuda/grid.cuh"
+#include "backend/cuda/largest.cuh"
 #include "backend/cuda/norm_parts.h"
 #include "backend/cuda/reduce.cuh"
 #include "backend/cuda/row_places.cuh"
@@ -15,7 +16,7 @@ struct Backward {
   const T *dy, *s, *dsum, *weight;
   const float *mean, *rstd;
   T* dx;
-  float *partial_weight, *partial_bias;
+  float *partial_weight, *partial_bias, *amax;
   std::int64_t rows, columns;
   float offset;
 };
@@ -31,6 +32,7 @@ Backward<T> backward_of(const NormBackwardArgs& args) {
           .dx = address<T>(args.dx),
           .partial_weight = nullptr,
           .partial_bias = nullptr,
+          .amax = args.amax,
           .rows = args.s.shape[0],
           .columns = args.s.shape.row_numel(),
           .offset = static_cast<float>(args.offset)};
@@ -108,6 +110,7 @@ __global__ void __launch_bounds__(kMostLanes) backward_kernel(Backward<T> args) 
   const std::int64_t step = static_cast<std::int64_t>(gridDim.x) * blockDim.y;
   std::int64_t base = static_cast<std::int64_t>(blockIdx.x) * blockDim.y;
   BackwardRow<T, kPacks> next, now;
+  float largest = 0;
   if constexpr (kAhead) next.load(args, base + threadIdx.y);
   for (; base < args.rows; base += step) {
     const std::int64_t row = base + threadIdx.y;
@@ -137,12 +140,14 @@ __global__ void __launch_bounds__(kMostLanes) backward_kernel(Backward<T> args) 
         const float scaled = now.dy[k][i] * (args.offset + weight[k][i]);
         const float through = now.rstd * (scaled - shift - unit * along);
         now.dy[k].set(i, args.dsum != nullptr ? through + now.dsum[k][i] : through);
+        largest = fmaxf(largest, size_of_value(now.dy[k][i]));
       }
       now.dy[k].store(args.dx + row * args.columns + at);
     });
     // The next row's sums may not overwrite what a slow warp still reads.
     if (blockDim.x > kWarp) __syncthreads();
   }
+  if (args.amax != nullptr) raise_by_warp(args.amax, largest, threadIdx.x % kWarp);
   const std::int64_t partial = blockIdx.x * args.columns;
   if (args.partial_weight != nullptr) {
     store_sums<kPacks, kCount>(all, weight_sum, args.partial_weight + partial);
@@ -170,11 +175,14 @@ __global__ void __launch_bounds__(kThreads) input_any_kernel(Backward<T> args) {
   shift = args.mean != nullptr
               ? reduce_row<Sum>(shift, shared[1]) / static_cast<float>(args.columns)
               : 0.0f;
+  float largest = 0;
   for (std::int64_t i = threadIdx.x; i < args.columns; i += kThreads) {
     const float through = rstd * (scaled(i) - shift - unit(i) * along);
-    args.dx[begin + i] =
-        narrow<T>(args.dsum != nullptr ? through + widen(args.dsum[begin + i]) : through);
+    const T dx = narrow<T>(args.dsum != nullptr ? through + widen(args.dsum[begin + i]) : through);
+    args.dx[begin + i] = dx;
+    largest = fmaxf(largest, size_of_value(widen(dx)));
   }
+  if (args.amax != nullptr) raise_by_warp(args.amax, largest, threadIdx.x % kWarp);
 }
 
 // The weight's gradient for any number of columns: a thread for a column of a slab of rows.

@@ -1,6 +1,7 @@
 #include "backend/cuda/grid.cuh"
 #include "backend/cuda/largest.cuh"
 #include "backend/cuda/norm_parts.h"
+#include "backend/cuda/norm_value.cuh"
 #include "backend/cuda/reduce.cuh"
 #include "backend/cuda/row_places.cuh"
 #include "backend/cuda/tables.h"
@@ -77,10 +78,11 @@ __global__ void __launch_bounds__(kMostLanes) forward_kernel(Forward<T> args) {
     if (args.bias != nullptr) bias.load(args.bias + at);
 #pragma unroll
     for (int i = 0; i < kCount; ++i) {
-      const float unit = (values[k][i] - mean) * rstd * (args.offset + weight[i]);
-      values[k].set(i, args.bias != nullptr ? unit + bias[i] : unit);
+      const float scale = args.offset + weight[i];
+      values[k].set(i, args.bias != nullptr ? normalised(values[k][i], mean, rstd, scale, bias[i])
+                                            : normalised(values[k][i], mean, rstd, scale));
     }
-    values[k].store(args.y + begin + at);
+    if (args.y != nullptr) values[k].store(args.y + begin + at);
   });
   if (args.amax == nullptr) return;
   float largest = 0;
@@ -117,9 +119,11 @@ __global__ void __launch_bounds__(kThreads) forward_any_kernel(Forward<T> args) 
   }
   float largest = 0;
   for (std::int64_t i = threadIdx.x; i < args.columns; i += kThreads) {
-    const float unit = (widen(s[i]) - mean) * rstd * (args.offset + widen(args.weight[i]));
-    const T y = narrow<T>(args.bias != nullptr ? unit + widen(args.bias[i]) : unit);
-    args.y[begin + i] = y;
+    const float scale = args.offset + widen(args.weight[i]);
+    const T y = narrow<T>(args.bias != nullptr
+                              ? normalised(widen(s[i]), mean, rstd, scale, widen(args.bias[i]))
+                              : normalised(widen(s[i]), mean, rstd, scale));
+    if (args.y != nullptr) args.y[begin + i] = y;
     largest = fmaxf(largest, size_of_value(widen(y)));
   }
   if (args.amax != nullptr) raise_by_warp(args.amax, largest, threadIdx.x % kWarp);

@@ -1,6 +1,9 @@
 // Tensors to 8-bit floats, and the numbers that their scales follow from.
+#include <utility>
+
 #include "backend/cuda/grid.cuh"
 #include "backend/cuda/largest.cuh"
+#include "backend/cuda/quantize_parts.h"
 #include "backend/cuda/quantize_square.cuh"
 #include "backend/cuda/tables.h"
 #include "backend/cuda/values.cuh"
@@ -20,18 +23,7 @@ __global__ void __launch_bounds__(kThreads)
   const Place at(rows, columns);
   Numbers<T> numbers;
   numbers.load(x, at);
-  float most = 0;
-  if (kBlock == ScaleBlock::kSquare || how.seen != nullptr) {
-    most = largest_of_square(numbers.largest(), warp_largest);
-  }
-  if (how.seen != nullptr && threadIdx.x == 0) raise_to(how.seen, most);
-  if constexpr (kBlock == ScaleBlock::kRun) {
-    if (to.rows != nullptr) quantize_row_runs<T, kKind>(numbers, at, how, to);
-    if (to.columns != nullptr) quantize_column_runs<T, kKind>(numbers, at, how, turned, to);
-  } else {
-    const Scale scale = how.of(kBlock == ScaleBlock::kTensor ? *how.amax : most);
-    quantize_square<T, kBlock, kKind>(numbers, at, scale, turned, to);
-  }
+  quantize_numbers<T, kBlock, kKind>(numbers, at, how, turned, warp_largest, to);
 }
 
 __global__ void __launch_bounds__(kThreads)
@@ -42,7 +34,7 @@ __global__ void __launch_bounds__(kThreads)
   Bytes lines[kItems], turned_lines[kItems];
 #pragma unroll
   for (int i = 0; i < kItems; ++i) {
-    if (at.row() + i >= rows || at.column() >= columns) continue;
+    if (!at.has_row(i)) continue;
     const uint2 word = *reinterpret_cast<const uint2*>(x + (at.row() + i) * columns + at.column());
     lines[i] = {word.x, word.y};
   }
@@ -87,12 +79,6 @@ __global__ void __launch_bounds__(kThreads) update_amax_kernel(AmaxUpdate update
   if (next > 0 && isfinite(next)) update.used[i] = next;
 }
 
-// At least one, which writes a scale.
-dim3 squares(std::int64_t rows, std::int64_t columns) {
-  return dim3(static_cast<unsigned>(ceil_div(columns, kSide)),
-              static_cast<unsigned>(std::max<std::int64_t>(ceil_div(rows, kSide), 1)));
-}
-
 template <class T, ScaleBlock kBlock, __nv_fp8_interpretation_t kKind>
 void launch(CudaQueue& queue, const QuantizeArgs& args, const QuantizeScale& how,
             const QuantizeTo& to) {
@@ -129,22 +115,46 @@ void check_quantize(const QuantizeArgs& args) {
             args.columns.shape);
 }
 
+void quantize(const Stream& stream, const QuantizeArgs& args);
+
+// f32 has no kernels that make numbers on the way: nobody trains in it with 8-bit products.
+void quantize_written(const Stream& stream, QuantizeArgs args) {
+  QuantizeMaker maker = std::exchange(args.maker, {});
+  args.x.data = queue_of(stream).scratch(args.x.bytes());
+  if (maker.norm != nullptr) {
+    NormForwardArgs norm = *maker.norm;
+    norm.y = args.x;
+    cuda_norm_kernels().forward(stream, norm);
+  } else if (maker.activation != nullptr) {
+    ActivationForwardArgs activation = *maker.activation;
+    activation.y = args.x;
+    cuda_activation_kernels().forward(stream, activation);
+  } else {
+    ActivationBackwardArgs gradient = *maker.activation_gradient;
+    gradient.dx = args.x;
+    cuda_activation_kernels().backward(stream, gradient);
+  }
+  quantize(stream, args);
+}
+
+void quantize_made(const Stream& stream, const QuantizeArgs& args) {
+  switch (args.x.dtype) {
+    case Dtype::kBf16:
+      return cuda::quantize_made_bf16(queue_of(stream), args);
+    case Dtype::kF16:
+      return cuda::quantize_made_f16(queue_of(stream), args);
+    default:
+      return quantize_written(stream, args);
+  }
+}
+
 void quantize(const Stream& stream, const QuantizeArgs& args) {
   if (is_emulated(args.block)) return cuda_emulate_fp4(stream, args);
   check_quantize(args);
   if (args.x.shape[1] == 0) return;
-  auto stride = [](const View& scales) {
-    return scales.shape.ndim() == 2 ? scales.shape[1] : std::int64_t{1};
-  };
-  const cuda::QuantizeScale how{args.amax, args.seen, largest_of(args.format),
-                                ldexpf(1, -args.margin)};
-  const cuda::QuantizeTo to{cuda::bytes_of(args.rows),
-                            cuda::address<float>(args.row_scales),
-                            cuda::bytes_of(args.columns),
-                            cuda::address<float>(args.column_scales),
-                            stride(args.row_scales),
-                            stride(args.column_scales),
-                            padded_rows(args.block, args.x.shape[0])};
+  if (args.maker.used()) return quantize_made(stream, args);
+  const cuda::QuantizeScale how = cuda::quantize_scale(args);
+  const cuda::QuantizeTo to = cuda::quantize_to(args);
   CudaQueue& queue = queue_of(stream);
   cuda::visit_value(args.x.dtype, [&](auto type) {
     using T = decltype(type);

@@ -50,15 +50,25 @@ struct QuantizeScale {
   __device__ Scale of(float most) const { return scale_of(most, largest, margin_factor); }
 };
 
-// A thread's place: 8 x 8 elements of the block's square of the matrix [rows, columns].
+// A thread's place: 8 x 8 elements of the block's square of columns [begin, end) of a matrix. The
+// last rows come first: whoever wrote or read them before has left those in the cache.
 struct Place {
-  std::int64_t rows, columns;
-  std::int64_t first_row = static_cast<std::int64_t>(blockIdx.y) * kSide;
-  std::int64_t first_column = static_cast<std::int64_t>(blockIdx.x) * kSide;
+  std::int64_t rows, columns;  // those from here on are not the block's
+  std::int64_t width;          // of the matrix
+  std::int64_t first_row = static_cast<std::int64_t>(gridDim.y - 1 - blockIdx.y) * kSide;
+  std::int64_t first_column;
   int across = threadIdx.x % kLines, down = threadIdx.x / kLines;
 
   __device__ Place(std::int64_t all_rows, std::int64_t all_columns)
-      : rows(all_rows), columns(all_columns) {}
+      : Place(all_rows, 0, all_columns, all_columns) {}
+  __device__ Place(std::int64_t all_rows, std::int64_t begin, std::int64_t end,
+                   std::int64_t all_columns)
+      : rows(all_rows),
+        columns(end),
+        width(all_columns),
+        first_column(begin + static_cast<std::int64_t>(blockIdx.x) * kSide) {}
+  // Whether row i of the thread's eight is in the matrix, with its columns.
+  __device__ bool has_row(int i) const { return row() + i < rows && column() < columns; }
   __device__ std::int64_t row() const { return first_row + down * kItems; }
   __device__ std::int64_t column() const { return first_column + across * kItems; }
 };
@@ -89,8 +99,8 @@ struct Numbers {
   __device__ void load(const T* x, const Place& at) {
 #pragma unroll
     for (int i = 0; i < kItems; ++i) {
-      if (at.row() + i < at.rows && at.column() < at.columns) {
-        rows[i].load(x + (at.row() + i) * at.columns + at.column());
+      if (at.has_row(i)) {
+        rows[i].load(x + (at.row() + i) * at.width + at.column());
       } else {
 #pragma unroll
         for (int j = 0; j < kItems; ++j) rows[i].set(j, 0);
@@ -172,8 +182,8 @@ __device__ inline void store_rows(const Bytes (&bytes)[kItems], const Place& at,
                                   const QuantizeTo& to) {
 #pragma unroll
   for (int i = 0; i < kItems; ++i) {
-    if (at.row() + i >= at.rows || at.column() >= at.columns) continue;
-    *reinterpret_cast<uint2*>(to.rows + (at.row() + i) * at.columns + at.column()) =
+    if (!at.has_row(i)) continue;
+    *reinterpret_cast<uint2*>(to.rows + (at.row() + i) * at.width + at.column()) =
         make_uint2(bytes[i].low, bytes[i].high);
   }
 }
@@ -209,8 +219,9 @@ __device__ void quantize_square(const Numbers<T>& numbers, const Place& at, cons
                                 unsigned char* turned, const QuantizeTo& to) {
   constexpr bool kWhole = kBlock == ScaleBlock::kTensor;
   if (threadIdx.x == 0 && (!kWhole || (blockIdx.x == 0 && blockIdx.y == 0))) {
-    const std::int64_t in_rows = kWhole ? 0 : blockIdx.y * to.row_stride + blockIdx.x;
-    const std::int64_t in_columns = kWhole ? 0 : blockIdx.x * to.column_stride + blockIdx.y;
+    const std::int64_t down = at.first_row / kSide, across = at.first_column / kSide;
+    const std::int64_t in_rows = kWhole ? 0 : down * to.row_stride + across;
+    const std::int64_t in_columns = kWhole ? 0 : across * to.column_stride + down;
     if (to.rows != nullptr) to.row_scales[in_rows] = scale.inverse;
     if (to.columns != nullptr) to.column_scales[in_columns] = scale.inverse;
   }
@@ -239,7 +250,7 @@ __device__ void quantize_row_runs(const Numbers<T>& numbers, const Place& at,
   }
   const Scale mine = how.of(most);
   if (at.across < kItems && at.row() + at.across < at.rows) {
-    to.row_scales[blockIdx.x * to.row_stride + at.row() + at.across] = mine.inverse;
+    to.row_scales[at.first_column / kSide * to.row_stride + at.row() + at.across] = mine.inverse;
   }
   Bytes rows[kItems];
 #pragma unroll
@@ -283,7 +294,7 @@ __device__ void quantize_column_runs(const Numbers<T>& numbers, const Place& at,
     scales[threadIdx.x] = scale.scale;
     const std::int64_t column = at.first_column + threadIdx.x;
     if (column < at.columns) {
-      to.column_scales[blockIdx.y * to.column_stride + column] = scale.inverse;
+      to.column_scales[at.first_row / kSide * to.column_stride + column] = scale.inverse;
     }
   }
   __syncthreads();
@@ -294,6 +305,50 @@ __device__ void quantize_column_runs(const Numbers<T>& numbers, const Place& at,
   }
   __syncthreads();
   store_columns(columns, turned, at, to);
+}
+
+// The block's square in all forms that are wanted. turned [kSide * kSide] and warp_largest [kWarps]
+// are shared memory that nobody reads any more.
+template <class T, ScaleBlock kBlock, __nv_fp8_interpretation_t kKind>
+__device__ void quantize_numbers(const Numbers<T>& numbers, const Place& at,
+                                 const QuantizeScale& how, unsigned char* turned,
+                                 float* warp_largest, const QuantizeTo& to) {
+  float most = 0;
+  if (kBlock == ScaleBlock::kSquare || how.seen != nullptr) {
+    most = largest_of_square(numbers.largest(), warp_largest);
+  }
+  if (how.seen != nullptr && threadIdx.x == 0) raise_to(how.seen, most);
+  if constexpr (kBlock == ScaleBlock::kRun) {
+    if (to.rows != nullptr) quantize_row_runs<T, kKind>(numbers, at, how, to);
+    if (to.columns != nullptr) quantize_column_runs<T, kKind>(numbers, at, how, turned, to);
+  } else {
+    const Scale scale = how.of(kBlock == ScaleBlock::kTensor ? *how.amax : most);
+    quantize_square<T, kBlock, kKind>(numbers, at, scale, turned, to);
+  }
+}
+
+// What a call writes, as kernels see it.
+inline QuantizeTo quantize_to(const QuantizeArgs& args) {
+  auto bytes = [](const View& view) { return static_cast<std::uint8_t*>(view.data); };
+  auto stride = [](const View& scales) {
+    return scales.shape.ndim() == 2 ? scales.shape[1] : std::int64_t{1};
+  };
+  return {bytes(args.rows),
+          address<float>(args.row_scales),
+          bytes(args.columns),
+          address<float>(args.column_scales),
+          stride(args.row_scales),
+          stride(args.column_scales),
+          padded_rows(args.block, args.x.shape[0])};
+}
+inline QuantizeScale quantize_scale(const QuantizeArgs& args) {
+  return {args.amax, args.seen, largest_of(args.format), ldexpf(1, -args.margin)};
+}
+
+// At least one, which writes a scale.
+inline dim3 squares(std::int64_t rows, std::int64_t columns) {
+  return dim3(static_cast<unsigned>(ceil_div(columns, kSide)),
+              static_cast<unsigned>(std::max<std::int64_t>(ceil_div(rows, kSide), 1)));
 }
 
 }  // namespace bev::cuda

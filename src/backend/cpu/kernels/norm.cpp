@@ -67,7 +67,7 @@ void run_forward(const Stream& stream, const NormForwardArgs& args) {
   const std::int64_t rows = args.x.shape[0], n = args.x.shape.row_numel();
   const T *x = args.x.as<T>(), *residual = address<T>(args.residual);
   const T *weight = args.weight.as<T>(), *bias = address<T>(args.bias);
-  T *sum = address<T>(args.sum), *y = args.y.as<T>();
+  T *sum = address<T>(args.sum), *y = address<T>(args.y);
   A *mean = address<A>(args.mean), *rstd = args.rstd.as<A>();
   for_ranges(stream, rows, rows_per_piece(n), [&](std::int64_t begin, std::int64_t end) {
     for (std::int64_t row = begin; row < end; ++row) {
@@ -81,6 +81,7 @@ void run_forward(const Stream& stream, const NormForwardArgs& args) {
       const Statistics<A> stats = row_statistics(n, s, mean != nullptr, args.epsilon);
       if (mean != nullptr) mean[row] = stats.mean;
       rstd[row] = stats.rstd;
+      if (y == nullptr) continue;
       normalise_row(n, s, stats, static_cast<A>(args.offset), weight, bias, y + row * n);
     }
   });
@@ -286,6 +287,7 @@ void forward(const Stream& stream, const NormForwardArgs& args) {
 }
 void backward(const Stream& stream, const NormBackwardArgs& args) {
   visit_float(args.s.dtype, [&](auto zero) { run_backward<decltype(zero)>(stream, args); });
+  if (args.amax != nullptr) raise_amax(stream, args.dx, args.amax);
 }
 void head_forward(const Stream& stream, const HeadNormForwardArgs& args) {
   visit_float(args.x.dtype, [&](auto zero) { run_head_forward<decltype(zero)>(stream, args); });

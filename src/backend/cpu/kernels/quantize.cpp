@@ -215,7 +215,31 @@ void check_quantize(const QuantizeArgs& args) {
             ErrorKind::kInternal, "quantize: ", x.shape, " to columns ", args.columns.shape);
 }
 
+// Has the maker write what is to be rounded to `x`: for an emulation that is good enough.
+void make(const Stream& stream, const QuantizeMaker& maker, const View& x) {
+  if (maker.norm != nullptr) {
+    NormForwardArgs args = *maker.norm;
+    args.y = x;
+    norm_kernels().forward(stream, args);
+  } else if (maker.activation != nullptr) {
+    ActivationForwardArgs args = *maker.activation;
+    args.y = x;
+    activation_kernels().forward(stream, args);
+  } else {
+    ActivationBackwardArgs args = *maker.activation_gradient;
+    args.dx = x;
+    activation_kernels().backward(stream, args);
+  }
+}
+
 void quantize(const Stream& stream, const QuantizeArgs& args) {
+  if (args.maker.used()) {
+    QuantizeArgs made = args;
+    made.x.data = stream.pool->scratch(args.x.bytes());
+    made.maker = {};
+    make(stream, args.maker, made.x);
+    return quantize(stream, made);
+  }
   if (is_emulated(args.block)) return emulate_fp4(stream, args);
   check_quantize(args);
   if (args.block == ScaleBlock::kTensor) {
