@@ -3,7 +3,7 @@
 // quartiles, by the clock and by the processor time of all threads (what other programs take does
 // not count there).
 //
-// usage: experts [PAIRS] [THREADS]
+// usage: moe_layer [PAIRS] [THREADS]
 #include <fmt/format.h>
 
 #include <algorithm>
