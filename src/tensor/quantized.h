@@ -59,8 +59,6 @@ struct Fp8Recipe {
   bool weight_gradient = true;                   // its product too; otherwise in the model's dtype
 
   bool used() const { return scaling != Fp8Scaling::kNone; }
-  // Not emulated.
-  bool in_8_bits() const { return used() && scaling < Fp8Scaling::kNvfp4; }
   // Whether scales follow from the largest number of the tensor itself.
   bool needs_amax() const {
     return scaling == Fp8Scaling::kTensorwise || scaling == Fp8Scaling::kNvfp4;

@@ -146,7 +146,7 @@ TEST(Fp8, WhatIsOnlyRoundedIsNotWritten) {
         StepSamples samples = random_samples(options.model.vocab_size, 1, 11, 5);
         engine.train_step(rank_micro_batches(engine.ctx(), samples, 1), {1, 1e-3});
       });
-      int layers = in_rows && recipe != Fp8Scaling::kTensorwise ? 0 : 2;
+      int layers = in_rows && recipe == Fp8Scaling::kBlockwise ? 0 : 2;
       EXPECT_EQ(written.norms, 1 + 2 * layers);
       EXPECT_EQ(written.activations, layers);
       EXPECT_EQ(written.gradients, layers);
