@@ -254,11 +254,12 @@ DecoderLoss Decoder::loss(Context& ctx, const MicroBatch& batch, const Var& hidd
   std::int64_t depths = ctx.tape != nullptr ? config_.mtp_num_layers : 0;
   BEV_CHECK(std::ssize(batch.future) >= depths, ErrorKind::kInternal,
             "multi-token prediction: a batch with ", batch.future.size(), " depths of ", depths);
-  std::vector<Var> came = {normalised(ctx, hidden)};
+  Var state = normalised(ctx, hidden);
+  std::vector<Var> came;  // of the depths that earlier stages have
   if (depths > 0 && range_.first_depth > 0) {
-    came = split_rows(ctx, came.front(), 1 + range_.first_depth);
+    came = split_rows(ctx, state, 1 + range_.first_depth);
+    state = std::move(came.front());
   }
-  Var state = std::move(came.front());
   LossResult next = head_loss(ctx, state, batch.targets, batch.layout.tokens);
   DecoderLoss loss{next.loss, next.token_loss, {}};
   LayerInput input = future_.empty() || depths == 0 ? LayerInput() : layer_input(ctx, batch.layout);

@@ -313,7 +313,10 @@ RecordedStep* Engine::find_recorded(std::span<const MicroBatch> batches, double 
 
 void Engine::begin_step(std::span<const MicroBatch> batches, const StepInput& input) {
   RecordedStep* recorded = find_recorded(batches, input.clip_grad);
-  BegunStep& step = begun_.emplace_back();
+  if (ended_.empty()) ended_.emplace_back();
+  begun_.splice(begun_.end(), ended_, ended_.begin());
+  BegunStep& step = begun_.back();
+  step = BegunStep();
   send_inputs(batches, input, step);
   if (recorded != nullptr) {
     recorded->start(*ctx_, batches, reader_);
@@ -362,11 +365,11 @@ StepResult Engine::finish_step() {
     wait();
   }
   StepResult result = result_of(begun_.front(), true);
-  begun_.pop_front();
+  ended_.splice(ended_.end(), begun_, begun_.begin());
   if (result.finite) {
     ++updates_;
   } else {
-    begun_.clear();
+    ended_.splice(ended_.end(), begun_);
     forget_failure();
   }
   return result;
@@ -378,14 +381,16 @@ void Engine::forget_failure() {
 }
 
 void Engine::redo_steps() {
-  std::deque<BegunStep> lost = std::exchange(begun_, {});
+  std::list<BegunStep> lost = std::exchange(begun_, {});
   forget_failure();
   {
     ScopedValue exact(fixed_exchange_, false);
     begin_step(lost.front().batches, lost.front().input);
   }
   begun_.front().redone = true;
-  for (std::size_t i = 1; i < lost.size(); ++i) begin_step(lost[i].batches, lost[i].input);
+  for (auto step = std::next(lost.begin()); step != lost.end(); ++step) {
+    begin_step(step->batches, step->input);
+  }
 }
 
 StepResult Engine::result_of(const BegunStep& step, bool with_gradient) const {

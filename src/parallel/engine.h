@@ -5,7 +5,7 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
-#include <deque>
+#include <list>
 #include <map>
 #include <memory>
 #include <span>
@@ -205,7 +205,8 @@ class Engine {
   std::unique_ptr<Executor> executor_;
   // By micro-batches and whether with backwards.
   std::map<std::pair<std::int64_t, bool>, Schedule> schedules_;
-  std::deque<BegunStep> begun_;  // in order
+  std::list<BegunStep> begun_;  // in order; what arrives is written to them where they are
+  std::list<BegunStep> ended_;  // whose memory the next ones take
   std::unique_ptr<StepShape> last_shape_;
   std::vector<std::unique_ptr<RecordedStep>> recorded_;
 };

@@ -215,39 +215,38 @@ TEST(Gemm, NanAndInfinityReachTheResult) {
 // Several blocks of rows, columns and depth; the second product must not read b any more.
 TEST(Gemm, AKeptFactorGivesTheSameBitsAndIsNotReadAgain) {
   Arena arena(make_host_memory());
-  for (Dtype dtype : {Dtype::kBf16, Dtype::kF16}) {
-    for (auto [m, n, k] :
-         {std::array<std::int64_t, 3>{1100, 47, 70}, {20, 1700, 33}, {33, 50, 2100}}) {
-      for (bool transpose_b : {false, true}) {
-        SCOPED_TRACE(concat(name_of(dtype), " ", m, " x ", n, " x ", k, " ", transpose_b));
-        const Shape shape = transpose_b ? Shape{n, k} : Shape{k, n};
-        Buffer a = random_buffer(dtype, {m, k}, 1), b = random_buffer(dtype, shape, 2);
-        on_every_level([&](const Kernels& kernels, const Stream& stream) {
-          Buffer plain(dtype, {m, n}), first(dtype, {m, n}), later(dtype, {m, n}),
-              gone(dtype, shape);
-          GemmArgs args{.a = a.view(),
-                        .b = b.view(),
-                        .c = plain.view(),
-                        .transpose_b = transpose_b,
-                        .bias = {}};
-          kernels.gemm.gemm(stream, args);
-          auto bytes = static_cast<std::int64_t>(kernels.gemm.packed_bytes(args));
-          EXPECT_GE(bytes, 2 * n * k);
-          Tensor memory(arena, Dtype::kU8, {bytes}, "packed");
-          std::memset(memory.view().data, 0xff, static_cast<std::size_t>(bytes));
-          PackedFactor packed{.memory = static_cast<std::byte*>(memory.view().data)};
-          args.packed_b = &packed;
-          args.c = first.view();
-          kernels.gemm.gemm(stream, args);
-          EXPECT_TRUE(packed.made);
-          args.b = gone.view();
-          args.c = later.view();
-          kernels.gemm.gemm(stream, args);
-          EXPECT_EQ(first.bits(), plain.bits());
-          EXPECT_EQ(later.bits(), plain.bits());
-          return plain.bits();
-        });
-      }
+  const Dtype dtype = Dtype::kBf16;
+  for (auto [m, n, k] :
+       {std::array<std::int64_t, 3>{1100, 47, 70}, {20, 1700, 33}, {33, 50, 2100}}) {
+    for (bool transpose_b : {false, true}) {
+      SCOPED_TRACE(concat(m, " x ", n, " x ", k, " ", transpose_b));
+      const Shape shape = transpose_b ? Shape{n, k} : Shape{k, n};
+      Buffer a = random_buffer(dtype, {m, k}, 1), b = random_buffer(dtype, shape, 2);
+      on_every_level([&](const Kernels& kernels, const Stream& stream) {
+        Buffer plain(dtype, {m, n}), first(dtype, {m, n}), later(dtype, {m, n}), gone(dtype, shape);
+        GemmArgs args{.a = a.view(),
+                      .b = b.view(),
+                      .c = plain.view(),
+                      .transpose_b = transpose_b,
+                      .bias = {}};
+        kernels.gemm.gemm(stream, args);
+        auto bytes = static_cast<std::int64_t>(kernels.gemm.packed_bytes(args));
+        if (bytes == 0) return plain.bits();  // this CPU multiplies bf16 as f32
+        EXPECT_GE(bytes, 2 * n * k);
+        Tensor memory(arena, Dtype::kU8, {bytes}, "packed");
+        std::memset(memory.view().data, 0xff, static_cast<std::size_t>(bytes));
+        PackedFactor packed{.memory = static_cast<std::byte*>(memory.view().data)};
+        args.packed_b = &packed;
+        args.c = first.view();
+        kernels.gemm.gemm(stream, args);
+        EXPECT_TRUE(packed.made);
+        args.b = gone.view();
+        args.c = later.view();
+        kernels.gemm.gemm(stream, args);
+        EXPECT_EQ(first.bits(), plain.bits());
+        EXPECT_EQ(later.bits(), plain.bits());
+        return plain.bits();
+      });
     }
   }
 }
@@ -258,8 +257,10 @@ TEST(Gemm, SomeProductsKeepNoFactor) {
     return cpu_kernels().gemm.packed_bytes(
         {.a = a.view(), .b = b.view(), .c = c.view(), .transpose_b = true, .bias = {}});
   };
-  EXPECT_GT(kept(Dtype::kBf16, 64, 16), 0u);
+  if (kept(Dtype::kBf16, 64, 16) == 0) GTEST_SKIP() << "this CPU multiplies bf16 as f32";
   EXPECT_EQ(kept(Dtype::kBf16, 1, 16), 0u) << "few rows read b as it is";
+  EXPECT_EQ(kept(Dtype::kBf16, 5000, 16), 0u) << "packing is little beside multiplying";
+  EXPECT_EQ(kept(Dtype::kF16, 64, 16), 0u);
   EXPECT_EQ(kept(Dtype::kF32, 64, 16), 0u);
   EXPECT_EQ(kept(Dtype::kBf16, 64, 0), 0u);
 }

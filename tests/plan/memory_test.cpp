@@ -88,6 +88,7 @@ MemoryQuery tiny(ModelConfig model, Dtype dtype) {
   MemoryQuery query;
   query.model = std::move(model);
   query.dtype = dtype;
+  query.device = &cpu_kernels();
   query.seq_length = 12;
   query.micro_batch_size = 2;
   query.micro_batches = 5;

@@ -198,16 +198,16 @@ void gemm_any(const Stream& stream, const GemmArgs& args) {
 }
 
 std::size_t packed_bytes_any(const GemmArgs& args) {
+  // With many rows packing is little beside multiplying. Where bf16 is multiplied as f32 it is so
+  // with any number, and the form twice as large.
+  constexpr std::int64_t kManyRows = 2048;
   const Product product = checked(args).product;
-  if (product.k == 0 || has_few_rows(product)) return 0;
-  return visit_float(args.b.dtype, [&](auto type) -> std::size_t {
-    using T = decltype(type);
-    if constexpr (sizeof(T) == 2) {
-      return packed_bytes(engine_of<T>(), product);
-    } else {
-      return 0;
-    }
-  });
+  if (product.k == 0 || has_few_rows(product) || product.m > kManyRows) return 0;
+#if defined(__AVX512F__)
+  const TileEngine* engine = args.b.dtype == Dtype::kBf16 ? bf16_engine() : nullptr;
+  if (engine != nullptr) return packed_bytes(*engine, product);
+#endif
+  return 0;
 }
 }  // namespace
 
