@@ -23,28 +23,33 @@ HfConfig read_config_json(const std::string& folder) {
 
 ModelConfig read_hf_config(const std::string& folder) { return from_hf(read_config_json(folder)); }
 
+void fill_kept(Engine& engine, const Param& param, const ElementReader& read) {
+  ValueRange kept = engine.store().kept_value(param);
+  std::size_t item = size_of(kept.value.dtype);
+  std::vector<std::byte> part(static_cast<std::size_t>(kept.range.size()) * item);
+  ParamPart cut = part_of(param.split, engine.mesh());
+  for (const ElementRun& run : element_runs(param.shape, param.split, cut)) {
+    std::int64_t begin = std::max(run.local, kept.range.begin);
+    std::int64_t end = std::min(run.local + run.count, kept.range.end);
+    if (begin >= end) continue;
+    read({run.global + begin - run.local, run.global + end - run.local}, kept.value.dtype,
+         part.data() + static_cast<std::size_t>(begin - kept.range.begin) * item);
+  }
+  Context& ctx = engine.ctx();
+  if (!part.empty()) ctx.kernels.device.upload(ctx.stream, part.data(), kept.value);
+}
+
 void load_hf_weights(Engine& engine, const std::string& folder) {
   WeightFiles files(folder);
   WeightMap map(engine.options().model);
   map.check(files);
-  Context& ctx = engine.ctx();
-  std::vector<std::byte> part;
   for (const Param* param : engine.store().params()) {
     StoredParam stored(map.find(param->name), files);
-    ValueRange kept = engine.store().kept_value(*param);
-    std::size_t item = size_of(kept.value.dtype);
-    part.resize(static_cast<std::size_t>(kept.range.size()) * item);
-    ParamPart cut = part_of(param->split, engine.mesh());
-    for (const ElementRun& run : element_runs(param->shape, param->split, cut)) {
-      std::int64_t begin = std::max(run.local, kept.range.begin);
-      std::int64_t end = std::min(run.local + run.count, kept.range.end);
-      if (begin >= end) continue;
-      stored.read({run.global + begin - run.local, run.global + end - run.local}, kept.value.dtype,
-                  part.data() + static_cast<std::size_t>(begin - kept.range.begin) * item);
-    }
-    if (!part.empty()) ctx.kernels.device.upload(ctx.stream, part.data(), kept.value);
+    fill_kept(engine, *param, [&](Range elements, Dtype dtype, std::byte* out) {
+      stored.read(elements, dtype, out);
+    });
   }
-  if (engine.optimizer() != nullptr) engine.optimizer()->refresh_main(ctx);
+  if (engine.optimizer() != nullptr) engine.optimizer()->refresh_main(engine.ctx());
 }
 
 ParamGather::ParamGather(Engine& engine, What what) : engine_(engine), what_(what) {

@@ -2,7 +2,9 @@
 // layout.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <string>
 #include <vector>
@@ -17,6 +19,11 @@ namespace bev {
 // The folder's config.json; Error(kInput) when it is missing or broken.
 HfConfig read_config_json(const std::string& folder);
 ModelConfig read_hf_config(const std::string& folder);
+
+// Writes elements of a whole parameter, in the dtype given.
+using ElementReader = std::function<void(Range elements, Dtype dtype, std::byte* out)>;
+// Reads those that this rank keeps, run by run in their order.
+void fill_kept(Engine& engine, const Param& param, const ElementReader& read);
 
 // Reads the weights into an engine of the same model; every rank reads the elements that it keeps.
 void load_hf_weights(Engine& engine, const std::string& folder);

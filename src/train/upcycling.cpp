@@ -236,22 +236,13 @@ void upcycle(Engine& engine, std::int64_t granularity, const DenseSource& from) 
   Context& ctx = engine.ctx();
   Upcycling upcycling(engine.options().model, granularity, from,
                       {ctx.kernels, ctx.stream, ctx.arena, engine.options().seed});
-  std::vector<std::byte> part;
   for (const Param* param : engine.store().params()) {
     if (upcycling.weights().is_drawn(param->name)) continue;
-    ValueRange kept = engine.store().kept_value(*param);
-    UpcycledWeights::Value value = upcycling.weights().open(param->name, kept.value.dtype);
-    std::size_t item = size_of(kept.value.dtype);
-    part.resize(static_cast<std::size_t>(kept.range.size()) * item);
-    ParamPart cut = part_of(param->split, engine.mesh());
-    for (const ElementRun& run : element_runs(param->shape, param->split, cut)) {
-      std::int64_t begin = std::max(run.local, kept.range.begin);
-      std::int64_t end = std::min(run.local + run.count, kept.range.end);
-      if (begin >= end) continue;
-      value.copy({run.global + begin - run.local, run.global + end - run.local},
-                 part.data() + static_cast<std::size_t>(begin - kept.range.begin) * item);
-    }
-    if (!part.empty()) ctx.kernels.device.upload(ctx.stream, part.data(), kept.value);
+    std::optional<UpcycledWeights::Value> value;
+    fill_kept(engine, *param, [&](Range elements, Dtype dtype, std::byte* out) {
+      if (!value) value = upcycling.weights().open(param->name, dtype);
+      value->copy(elements, out);
+    });
   }
   if (engine.optimizer() != nullptr) engine.optimizer()->refresh_main(ctx);
   if (engine.mesh().world().rank() == 0) {
