@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# Training steps on one GPU beside PyTorch's (bench/peers/gpu_torch_step.py): tokens/s of the median iteration of the second half,
-# and TFLOP/s, counted alike on both sides (of experts only the chosen ones).
+# Training steps on one GPU beside PyTorch's (bench/peers/gpu_torch_step.py), as many on both sides, since a card at its power limit
+# slows down after a second: tokens/s of the median iteration of the second half, and TFLOP/s, counted alike (of experts only the
+# chosen ones).
 # usage: bench/gpu.sh [ITERATIONS] [MODEL...]   models: llama3-8b llama3-8b-acc4 llama3.2-1b qwen2.5-0.5b gpt124m;
 # qwen3-30b-a3b-6: its first 6 layers, with all experts under the same load on both sides;
 # MODEL+RECIPE in FP8 (hybrid), e.g. bench/gpu.sh 20 llama3-8b{,+tensorwise,+blockwise,+delayed} llama3.2-1b+tensorwise
@@ -58,7 +59,7 @@ for model in "${models[@]}"; do
   rate=$(grep -F 'TFLOP/s/GPU' "$work/log" | tail -n $((iterations / 2)) | number 'TFLOP/s/GPU\)' | median)
   theirs=0 their_rate=0
   if [[ -n ${BEV_PEER_PYTHON:-} ]]; then
-    line=$("$BEV_PEER_PYTHON" bench/peers/gpu_torch_step.py "$peer" "$batch" "$tokens" "$accumulate")
+    line=$("$BEV_PEER_PYTHON" bench/peers/gpu_torch_step.py "$peer" "$batch" "$tokens" "$accumulate" "$iterations")
     theirs=$(number '"tok_s"' <<<"$line") their_rate=$(number '"tflops"' <<<"$line")
   fi
   awk -v m="$model" -v b="$((batch * accumulate)) x $tokens" -v o="$mine" -v f="$rate" -v t="$theirs" -v g="$their_rate" \

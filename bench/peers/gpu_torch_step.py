@@ -1,6 +1,6 @@
 """A training step of PyTorch on one GPU, as a careful user would write it: tokens/s, TFLOP/s and memory as one JSON line.
 
-usage: gpu_torch_step.py MODEL B T [ACCUMULATE]
+usage: gpu_torch_step.py MODEL B T [ACCUMULATE [ITERATIONS]]; the time is the median of the second half of the iterations
 Layers compiled one by one, cuDNN attention, fused AdamW, gradient clipping; weights, gradients and moments in bf16. Experts
 through torch._grouped_mm on rows in their order, without padding or a wait for the host; all get the same load, since random logits
 take the place of the router's (its product and gradient stay).
@@ -37,6 +37,7 @@ MODELS = {
 }
 name, B, T = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
 accumulate = int(sys.argv[4]) if len(sys.argv) > 4 else 1
+iterations = int(sys.argv[5]) if len(sys.argv) > 5 else 8
 m = MODELS[name]
 D = m.head_size or m.hidden // m.heads
 
@@ -171,13 +172,14 @@ def step():
 
 times = []
 with sdpa_kernel([SDPBackend.CUDNN_ATTENTION, SDPBackend.FLASH_ATTENTION], set_priority=True):
-    for _ in range(8):
+    for _ in range(iterations):
         torch.cuda.synchronize()
         start = time.perf_counter()
         loss = step()
         torch.cuda.synchronize()
         times.append(time.perf_counter() - start)
-seconds = sorted(times[3:])[2]
+late = sorted(times[iterations // 2:])
+seconds = late[(len(late) - 1) // 2]
 params = sum(p.numel() for p in model.parameters())
 projections = m.hidden * D * (2 * m.heads + 2 * m.kv)
 mlp = 3 * m.hidden * m.ffn * max(m.topk, 1)
