@@ -141,14 +141,16 @@ class Bench {
     const MoeKernels& moe = kernels().moe;
     const double moved = static_cast<double>(x.view().bytes() + sorted.view().bytes());
     const double row_bytes = static_cast<double>(inner.view().bytes());
-    move("gather rows", moved, [&] { moe.gather_rows(stream, {x, sorted, order, topk}); });
+    move("gather rows", moved, [&] { moe.gather_rows(stream, {x, sorted, order, place, topk}); });
     move("sum rows", moved, [&] { moe.sum_rows(stream, {sorted, x, place, topk}); });
-    move("weigh rows", 2 * row_bytes, [&] {
-      moe.weigh_rows(stream, {inner, dinner, probs, order});
-    });
-    move("weigh rows, backward", 3 * row_bytes, [&] {
-      moe.weigh_rows_backward(stream, {dinner, inner, probs, dinner, dprobs, order, place});
-    });
+    Tensor up = gpu_.noise({total, 2 * mixture.ffn}), dup = gpu_.noise({total, 2 * mixture.ffn});
+    ActivationForwardArgs forward{up, inner, Activation::kSilu, true};
+    ActivationBackwardArgs backward{dinner, up, dup, Activation::kSilu, true};
+    forward.weights = backward.weights = {probs, order};
+    backward.dprobs = dprobs;
+    const ActivationKernels& activation = kernels().activation;
+    move("activation", 3 * row_bytes, [&] { activation.forward(stream, forward); });
+    move("activation, backward", 5 * row_bytes, [&] { activation.backward(stream, backward); });
   }
 
   Gpu& gpu_;

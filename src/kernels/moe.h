@@ -130,11 +130,11 @@ struct FitRowsArgs {
   double* lost = nullptr;
 };
 
-// rows[r] = x[order[r] / topk], zeros where order is -1. Also of i32, there -1. The gradient of
-// sum_rows.
+// rows[r] = x[order[r] / topk], zeros where order is -1. Also of i32, there -1. Order and place say
+// the same (SortRowsArgs), for those who walk by row or by token. The gradient of sum_rows.
 struct GatherRowsArgs {
   View x, rows;  // [T, H], [R, H]
-  const std::int32_t* order = nullptr;
+  const std::int32_t *order = nullptr, *place = nullptr;
   std::int64_t topk = 1;
 };
 

@@ -41,7 +41,8 @@ std::int64_t count_rows(Context& ctx, const ExpertRows& rows, std::int64_t expec
 
 Tensor gather_rows(Context& ctx, const Tensor& x, const ExpertRows& rows, const char* tag) {
   Tensor out = ctx.allocate(x.dtype(), {rows.count(), x.shape()[1]}, tag);
-  ctx.kernels.moe.gather_rows(ctx.stream, {x, out, rows.order.as<std::int32_t>(), rows.topk});
+  ctx.kernels.moe.gather_rows(ctx.stream, {x, out, rows.order.as<std::int32_t>(),
+                                           rows.place.as<std::int32_t>(), rows.topk});
   return out;
 }
 

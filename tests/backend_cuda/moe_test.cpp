@@ -251,8 +251,8 @@ TEST_F(CudaMoe, RowsAreSortedGatheredAndSummedAsOnTheCpu) {
           auto run = [&](const Kernels& kernels, const Stream& stream, Tensor Twin::*side) {
             const auto* at = (order.*side).as<std::int32_t>();
             const auto* to = (place.*side).as<std::int32_t>();
-            kernels.moe.gather_rows(stream, {x.*side, rows.*side, at, topk});
-            kernels.moe.gather_rows(stream, {chosen.*side, gathered.*side, at, topk});
+            kernels.moe.gather_rows(stream, {x.*side, rows.*side, at, to, topk});
+            kernels.moe.gather_rows(stream, {chosen.*side, gathered.*side, at, to, topk});
             kernels.moe.sum_rows(stream, {rows.*side, y.*side, to, topk});
             kernels.moe.weigh_rows(stream, {rows.*side, weighed.*side, probs.*side, at});
             kernels.moe.weigh_rows_backward(
@@ -284,16 +284,21 @@ TEST_F(CudaMoe, RowsFitIntoFixedPlacesAsOnTheCpu) {
           Twin order = integers({slots}), place = integers({slots}),
                offsets = integers({count + 1});
           Twin fitted = integers({block > 0 ? count * block : room});
+          Twin gathered = integers({fitted.exact.numel(), topk});
           Twin lost = words<double>({2});
           auto run = [&](const Kernels& kernels, const Stream& stream, Tensor Twin::*side) {
             kernels.moe.sort_rows(stream,
                                   {chosen.*side, first, order.*side, place.*side, offsets.*side});
             kernels.moe.fit_rows(stream, {order.*side, place.*side, offsets.*side, fitted.*side,
                                           block, (lost.*side).as<double>()});
+            kernels.moe.gather_rows(
+                stream, {chosen.*side, gathered.*side, (fitted.*side).as<std::int32_t>(),
+                         (place.*side).as<std::int32_t>(), topk});
           };
           run(cpu(), cpu_stream(), &Twin::exact);
           run(cuda(), cuda_stream(), &Twin::device);
           EXPECT_EQ(fetched(fitted.device), host(fitted.exact));
+          EXPECT_EQ(fetched(gathered.device), host(gathered.exact));
           EXPECT_EQ(fetched(place.device), host(place.exact));
           EXPECT_EQ(fetched(offsets.device), host(offsets.exact));
           double found = 0;

@@ -92,34 +92,32 @@ __device__ void store_once(const Pack<T, N>& pack, T* to) {
   }
 }
 
+// Item i is token i, whose row is read once and written to each of its places, and the rows from
+// i topk on, which are cleared where they have no token.
 template <class T, int N>
 __global__ void __launch_bounds__(kThreads)
-    gather_kernel(const T* x, T* out, const std::int32_t* order, std::int64_t rows,
+    gather_kernel(const T* x, T* __restrict__ out, const std::int32_t* __restrict__ order,
+                  const std::int32_t* __restrict__ place, std::int64_t tokens, std::int64_t rows,
                   std::int64_t columns, int topk, float empty) {
   const std::int64_t column = own_pack() * N;
   if (column >= columns) return;
-  for (std::int64_t first = first_of_rows(); first < rows; first += step_of_rows()) {
-    const int count = static_cast<int>(min(rows - first, std::int64_t{kRowsInFlight}));
-    Pack<T, N> packs[kRowsInFlight];
+  for (std::int64_t i = first_row(); i < tokens || i * topk < rows; i += row_step()) {
+    Pack<T, N> pack, nothing;
+    const bool token = i < tokens;
+    if (token) pack.load(x + i * columns + column);
 #pragma unroll
-    for (int k = 0; k < kRowsInFlight; ++k) {
-      const int slot = k < count ? order[first + k] : -1;
-      if (slot >= 0) {
-        packs[k].load(x + slot / topk * columns + column);
-      } else {
-#pragma unroll
-        for (int i = 0; i < N; ++i) packs[k].set(i, empty);
-      }
-    }
-#pragma unroll
-    for (int k = 0; k < kRowsInFlight; ++k) {
-      if (k < count) store_once(packs[k], out + (first + k) * columns + column);
+    for (int n = 0; n < N; ++n) nothing.set(n, empty);
+    for (std::int64_t at = i * topk; at < (i + 1) * topk; ++at) {
+      const int to = token ? place[at] : -1;
+      if (to >= 0) store_once(pack, out + to * columns + column);
+      if (at < rows && order[at] < 0) store_once(nothing, out + at * columns + column);
     }
   }
 }
 
 void gather_rows(const Stream& stream, const GatherRowsArgs& args) {
-  const std::int64_t rows = args.rows.shape[0], columns = args.rows.shape[1];
+  const std::int64_t tokens = args.x.shape[0], rows = args.rows.shape[0];
+  const std::int64_t columns = args.rows.shape[1];
   BEV_CHECK(args.x.shape[1] == columns && args.x.dtype == args.rows.dtype,
             "gather_rows: ", args.x.shape, " to ", args.rows.shape);
   if (args.rows.numel() == 0) return;
@@ -132,9 +130,10 @@ void gather_rows(const Stream& stream, const GatherRowsArgs& args) {
     T* out = static_cast<T*>(args.rows.data);
     by_pack<T>(aligned(x, out), columns, [&](auto pack) {
       constexpr int N = decltype(pack)::value;
-      const RowGrid grid = grid_of_rows(rows, columns / N);
+      const RowGrid grid = row_grid(std::max(tokens, ceil_div(rows, args.topk)), columns / N);
       gather_kernel<T, N><<<grid.blocks, grid.threads, 0, queue_of(stream).stream()>>>(
-          x, out, args.order, rows, columns, static_cast<int>(args.topk), empty);
+          x, out, args.order, args.place, tokens, rows, columns, static_cast<int>(args.topk),
+          empty);
     });
   });
   check_launch("gather_rows");
