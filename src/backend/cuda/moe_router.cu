@@ -6,29 +6,26 @@ namespace bev::cuda {
 
 namespace {
 
+// Whole numbers in the order of floats. Zeros of both signs are the same.
+__device__ unsigned rank_of(float x) {
+  constexpr unsigned kSign = 1u << 31;
+  const unsigned bits = __float_as_uint(x + 0.0f);
+  return (bits & kSign) != 0 ? ~bits : bits | kSign;
+}
+
 // The place of the largest key, the first of equal ones; always a valid one.
 __device__ int best_of(const float* keys, int count) {
-  float best = kNone;
+  unsigned best = 0;
   int at = count;
   for (int e = lane_of(); e < count; e += kWarp) {
-    if (keys[e] > best || at == count) {
-      best = keys[e];
+    const unsigned rank = rank_of(keys[e]);
+    if (rank > best || at == count) {
+      best = rank;
       at = e;
     }
   }
-#pragma unroll
-  for (int distance = kWarp / 2; distance > 0; distance /= 2) {
-    const float other = __shfl_xor_sync(0xffffffffu, best, distance);
-    const int other_at = __shfl_xor_sync(0xffffffffu, at, distance);
-    // Every lane joins the same two in the same order, so that all agree even about NaN.
-    const bool upper = (lane_of() & distance) != 0;
-    const float a = upper ? other : best, b = upper ? best : other;
-    const int a_at = upper ? other_at : at, b_at = upper ? at : other_at;
-    const bool second = a_at == count || (b_at != count && (b > a || (b == a && b_at < a_at)));
-    best = second ? b : a;
-    at = second ? b_at : a_at;
-  }
-  return at < count ? at : count - 1;
+  const unsigned most = __reduce_max_sync(0xffffffffu, best);
+  return min(__reduce_min_sync(0xffffffffu, best == most ? at : count), count - 1);
 }
 
 // Sum of the largest `wanted` of the members; lanes have groups of their own.

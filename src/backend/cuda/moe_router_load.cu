@@ -6,13 +6,27 @@ namespace bev::cuda {
 
 namespace {
 
+// A block takes so many slots, and counts them in shared memory where all cells fit there.
+constexpr int kBlockSlots = 16 * kThreads, kSharedCells = 4096;
+
 __global__ void __launch_bounds__(kThreads)
     count_kernel(const std::int32_t* experts, const std::int32_t* group, int* counts,
-                 std::int64_t slots, int topk, int expert_count) {
-  const std::int64_t s = own_pack();
-  if (s >= slots) return;
-  const int row = group == nullptr ? 0 : group[s / topk];
-  atomicAdd(&counts[static_cast<std::int64_t>(row) * expert_count + experts[s]], 1);
+                 std::int64_t slots, int topk, int expert_count, std::int64_t cells) {
+  __shared__ int shared[kSharedCells];
+  const bool fits = cells <= kSharedCells;
+  int* own = fits ? shared : counts;
+  for (int c = threadIdx.x; fits && c < cells; c += kThreads) shared[c] = 0;
+  __syncthreads();
+  const std::int64_t begin = static_cast<std::int64_t>(blockIdx.x) * kBlockSlots;
+  const std::int64_t end = min(begin + kBlockSlots, slots);
+  for (std::int64_t s = begin + threadIdx.x; s < end; s += kThreads) {
+    const int row = group == nullptr ? 0 : group[s / topk];
+    atomicAdd(&own[static_cast<std::int64_t>(row) * expert_count + experts[s]], 1);
+  }
+  __syncthreads();
+  for (int c = threadIdx.x; fits && c < cells; c += kThreads) {
+    if (shared[c] > 0) atomicAdd(&counts[c], shared[c]);
+  }
 }
 
 __global__ void __launch_bounds__(kThreads)
@@ -21,63 +35,75 @@ __global__ void __launch_bounds__(kThreads)
   if (i < count) to[i] = static_cast<float>(from[i]);
 }
 
-// Tokens of a block, which adds them up one after the other.
-constexpr int kBlockTokens = 64;
+// Tokens of a warp, which adds them up one after the other.
+constexpr int kWarpTokens = 4;
 
-// parts [blocks, E + 2]: sums of scores, of lse^2 and of the entropy. One warp.
-__global__ void __launch_bounds__(kWarp)
+// parts [blocks, E + 2]: sums of scores, of lse^2 and of the entropy.
+__global__ void __launch_bounds__(kMostWarps* kWarp)
     score_parts_kernel(const float* logits, std::int64_t tokens, Rule rule, float* parts) {
-  float* scores = own_rows(rule.experts, 2);
-  float* sums = scores + rule.experts;
-  for (int e = lane_of(); e < rule.experts; e += kWarp) sums[e] = 0;
-  float squares = 0, entropies = 0;
-  const std::int64_t begin = static_cast<std::int64_t>(blockIdx.x) * kBlockTokens;
-  const std::int64_t end = begin + kBlockTokens < tokens ? begin + kBlockTokens : tokens;
+  const int experts = rule.experts, cells = experts + 2;
+  float* scores = own_rows(cells, 2);
+  float* sums = scores + cells;
+  for (int c = lane_of(); c < cells; c += kWarp) sums[c] = 0;
+  const std::int64_t begin = token_of() * kWarpTokens;
+  const std::int64_t end = min(begin + kWarpTokens, tokens);
   for (std::int64_t t = begin; t < end; ++t) {
-    const float lse = scores_of(rule, logits + t * rule.experts, scores);
+    const float lse = scores_of(rule, logits + t * experts, scores);
     float total = 0, entropy = 0;
-    for (int e = lane_of(); e < rule.experts; e += kWarp) total += scores[e];
+    for (int e = lane_of(); e < experts; e += kWarp) total += scores[e];
     total = reduce_warp<Sum>(total) + kTiny;
-    for (int e = lane_of(); e < rule.experts; e += kWarp) {
+    for (int e = lane_of(); e < experts; e += kWarp) {
       const float share = scores[e] / total;
       sums[e] += share;
       if (share > 0) entropy -= share * logf(share);
     }
-    entropies += reduce_warp<Sum>(entropy);
-    squares += lse * lse;
+    entropy = reduce_warp<Sum>(entropy);
+    if (lane_of() == 0) {
+      sums[experts] += lse * lse;
+      sums[experts + 1] += entropy;
+    }
     __syncwarp();
   }
-  float* to = parts + static_cast<std::int64_t>(blockIdx.x) * (rule.experts + 2);
-  for (int e = lane_of(); e < rule.experts; e += kWarp) to[e] = sums[e];
-  if (lane_of() == 0) {
-    to[rule.experts] = squares;
-    to[rule.experts + 1] = entropies;
+  __syncthreads();
+  const float* first = sums - static_cast<int>(threadIdx.x / kWarp) * 2 * cells;
+  for (int c = threadIdx.x; c < cells; c += blockDim.x) {
+    float sum = 0;
+    for (int w = 0; w < blockDim.x / kWarp; ++w) sum += first[w * 2 * cells + c];
+    parts[static_cast<std::int64_t>(blockIdx.x) * cells + c] = sum;
   }
 }
 
-__global__ void __launch_bounds__(kThreads)
-    add_parts_kernel(const float* parts, int blocks, int experts, float* scores, float* totals) {
-  const int e = static_cast<int>(own_pack());
-  if (e >= experts + 2) return;
+// A block takes kWarp cells, whose parts its rows of threads share.
+constexpr int kPartRows = 32;
+__global__ void __launch_bounds__(kWarp* kPartRows)
+    add_parts_kernel(const float* parts, int count, int experts, float* scores, float* totals) {
+  __shared__ float shared[kPartRows][kWarp];
+  const int cells = experts + 2, c = static_cast<int>(own_pack());
   float sum = 0;
-  for (int b = 0; b < blocks; ++b) sum += parts[static_cast<std::int64_t>(b) * (experts + 2) + e];
-  (e < experts ? scores[e] : totals[e - experts]) = sum;
+  for (int p = threadIdx.y; c < cells && p < count; p += kPartRows) {
+    sum += parts[static_cast<std::int64_t>(p) * cells + c];
+  }
+  shared[threadIdx.y][threadIdx.x] = sum;
+  __syncthreads();
+  if (threadIdx.y > 0 || c >= cells) return;
+  for (int row = 1; row < kPartRows; ++row) sum += shared[row][threadIdx.x];
+  (c < experts ? scores[c] : totals[c - experts]) = sum;
 }
 
 void load_scores(CudaQueue& queue, const RouterLoadArgs& args) {
   const std::int64_t tokens = args.logits.shape[0], experts = args.logits.shape[1];
-  const std::int64_t blocks = ceil_div(tokens, kBlockTokens);
-  auto* parts = static_cast<float*>(queue.scratch(
-      static_cast<std::size_t>(std::max<std::int64_t>(blocks, 1) * (experts + 2)) * sizeof(float)));
-  const WarpGrid grid = warp_grid(1, experts, 2);
-  if (blocks > 0) {
-    score_parts_kernel<<<static_cast<unsigned>(blocks), kWarp, grid.shared / (grid.threads / kWarp),
-                         queue.stream()>>>(address<float>(args.logits), tokens,
-                                           rule_of(args.rule, experts), parts);
+  const std::int64_t cells = experts + 2;
+  const WarpGrid grid = warp_grid(ceil_div(tokens, kWarpTokens), cells, 2);
+  auto* parts = static_cast<float*>(queue.scratch(std::max<std::size_t>(grid.blocks, 1) *
+                                                  static_cast<std::size_t>(cells) * sizeof(float)));
+  if (grid.blocks > 0) {
+    score_parts_kernel<<<grid.blocks, grid.threads, grid.shared, queue.stream()>>>(
+        address<float>(args.logits), tokens, rule_of(args.rule, experts), parts);
   }
-  add_parts_kernel<<<static_cast<unsigned>(ceil_div(experts + 2, kThreads)), kThreads, 0,
-                     queue.stream()>>>(parts, static_cast<int>(blocks), static_cast<int>(experts),
-                                       address<float>(args.scores), address<float>(args.totals));
+  add_parts_kernel<<<static_cast<unsigned>(ceil_div(cells, kWarp)), dim3(kWarp, kPartRows), 0,
+                     queue.stream()>>>(parts, static_cast<int>(grid.blocks),
+                                       static_cast<int>(experts), address<float>(args.scores),
+                                       address<float>(args.totals));
   check_launch("router scores");
 }
 
@@ -93,9 +119,10 @@ void router_load(const Stream& stream, const RouterLoadArgs& args) {
       cudaMemsetAsync(counts, 0, static_cast<std::size_t>(cells) * sizeof(int), queue.stream()),
       "router load");
   if (slots > 0) {
-    count_kernel<<<static_cast<unsigned>(ceil_div(slots, kThreads)), kThreads, 0, queue.stream()>>>(
-        args.experts.as<std::int32_t>(), args.group, counts, slots,
-        static_cast<int>(args.rule.topk), static_cast<int>(experts));
+    count_kernel<<<static_cast<unsigned>(ceil_div(slots, kBlockSlots)), kThreads, 0,
+                   queue.stream()>>>(args.experts.as<std::int32_t>(), args.group, counts, slots,
+                                     static_cast<int>(args.rule.topk), static_cast<int>(experts),
+                                     cells);
   }
   to_float_kernel<<<static_cast<unsigned>(ceil_div(cells, kThreads)), kThreads, 0,
                     queue.stream()>>>(counts, address<float>(args.counts), cells);

@@ -12,44 +12,43 @@ namespace {
 
 constexpr int kTile = 1024, kDigits = 256, kDigitBits = 8;
 
-// Counts [kDigits, tiles].
+// What a pass counts: keys by digit and tile, [kDigits, tiles], and by digit.
+struct Counts {
+  std::uint32_t *tiles, *digits;
+};
+
 __global__ void __launch_bounds__(kTile)
-    count_digits_kernel(const std::uint32_t* keys, int count, int shift, std::uint32_t* counts) {
+    count_digits_kernel(const std::uint32_t* keys, int count, int shift, Counts counts) {
   __shared__ std::uint32_t tile[kDigits];
   if (threadIdx.x < kDigits) tile[threadIdx.x] = 0;
   __syncthreads();
   const int i = blockIdx.x * kTile + threadIdx.x;
   if (i < count) atomicAdd(&tile[(keys[i] >> shift) % kDigits], 1u);
   __syncthreads();
-  if (threadIdx.x < kDigits) counts[threadIdx.x * gridDim.x + blockIdx.x] = tile[threadIdx.x];
+  if (threadIdx.x >= kDigits) return;
+  const std::uint32_t own = tile[threadIdx.x];
+  counts.tiles[threadIdx.x * gridDim.x + blockIdx.x] = own;
+  if (own > 0) atomicAdd(&counts.digits[threadIdx.x], own);
 }
 
-// counts[i] becomes the sum of all before it. One block; a thread takes neighbours.
-__global__ void __launch_bounds__(kTile) add_counts_kernel(std::uint32_t* counts, int count) {
-  __shared__ std::uint32_t shared[kTile / kWarp];
-  const int each = (count + kTile - 1) / kTile;
-  const int begin = min(count, static_cast<int>(threadIdx.x) * each),
-            end = min(count, begin + each);
-  std::uint32_t own = 0;
-  for (int i = begin; i < end; ++i) own += counts[i];
-  const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp;
-  const auto up_to_lane = [&](std::uint32_t sum) {
+// A count of a tile becomes the sum of all before it, in the order (digit, tile). A warp for each
+// digit.
+__global__ void __launch_bounds__(kWarp) add_counts_kernel(Counts counts, int tiles) {
+  const int digit = static_cast<int>(blockIdx.x), lane = static_cast<int>(threadIdx.x);
+  std::uint32_t before = 0;
+  for (int d = lane; d < digit; d += kWarp) before += counts.digits[d];
+  before = reduce_warp<Sum>(before);
+  std::uint32_t* own = counts.tiles + static_cast<std::int64_t>(digit) * tiles;
+  for (int first = 0; first < tiles; first += kWarp) {
+    const int i = first + lane;
+    const std::uint32_t here = i < tiles ? own[i] : 0;
+    std::uint32_t up_to = here;
     for (int distance = 1; distance < kWarp; distance *= 2) {
-      const std::uint32_t other = __shfl_up_sync(0xffffffffu, sum, distance);
-      if (lane >= distance) sum += other;
+      const std::uint32_t other = __shfl_up_sync(0xffffffffu, up_to, distance);
+      if (lane >= distance) up_to += other;
     }
-    return sum;
-  };
-  const std::uint32_t in_warp = up_to_lane(own);
-  if (lane == kWarp - 1) shared[warp] = in_warp;
-  __syncthreads();
-  if (warp == 0) shared[lane] = up_to_lane(shared[lane]);
-  __syncthreads();
-  std::uint32_t before = in_warp - own + (warp > 0 ? shared[warp - 1] : 0);
-  for (int i = begin; i < end; ++i) {
-    const std::uint32_t here = counts[i];
-    counts[i] = before;
-    before += here;
+    if (i < tiles) own[i] = before + up_to - here;
+    before += __shfl_sync(0xffffffffu, up_to, kWarp - 1);
   }
 }
 
@@ -87,16 +86,19 @@ __global__ void __launch_bounds__(kTile)
 
 }  // namespace
 
-std::int64_t sort_counts(std::int64_t count) { return ceil_div(count, kTile) * kDigits; }
+std::int64_t sort_counts(std::int64_t count) { return (ceil_div(count, kTile) + 1) * kDigits; }
 
 KeyedPositions sort_positions(CudaQueue& queue, KeyedPositions data, KeyedPositions other,
                               std::int64_t count, std::int64_t most, std::uint32_t* counts) {
   const auto tiles = static_cast<unsigned>(ceil_div(count, kTile));
   const int size = static_cast<int>(count);
+  const Counts sums{counts + kDigits, counts};
   for (int shift = 0; shift == 0 || (most >> shift) > 0; shift += kDigitBits) {
-    count_digits_kernel<<<tiles, kTile, 0, queue.stream()>>>(data.keys, size, shift, counts);
-    add_counts_kernel<<<1, kTile, 0, queue.stream()>>>(counts, static_cast<int>(tiles) * kDigits);
-    move_kernel<<<tiles, kTile, 0, queue.stream()>>>(data, other, size, shift, counts);
+    check_cuda(cudaMemsetAsync(sums.digits, 0, kDigits * sizeof(std::uint32_t), queue.stream()),
+               "sort");
+    count_digits_kernel<<<tiles, kTile, 0, queue.stream()>>>(data.keys, size, shift, sums);
+    add_counts_kernel<<<kDigits, kWarp, 0, queue.stream()>>>(sums, static_cast<int>(tiles));
+    move_kernel<<<tiles, kTile, 0, queue.stream()>>>(data, other, size, shift, sums.tiles);
     check_launch("sort");
     std::swap(data, other);
   }
