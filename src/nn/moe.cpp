@@ -104,12 +104,8 @@ Var Moe::run_experts(Context& ctx, Entering entering, const Routing& routing,
   entered = {};
   Var up = fc1_part.without(grouped_linear(ctx, in, rows, fc1, fc1_bias ? &*fc1_bias : nullptr));
   mark_kept(ctx, OffloadPart::kMoeAct, up);
-  Var inner;
-  {
-    Var active = activation(ctx, up, expert.activation);
-    mark_kept(ctx, OffloadPart::kExpertFc2, active);
-    inner = weigh(ctx, active, probs, rows);
-  }
+  Var inner = weighed_activation(ctx, up, expert.activation, probs, rows);
+  mark_kept(ctx, OffloadPart::kExpertFc2, inner);
   Var out = combine(ctx, grouped_linear(ctx, inner, rows, fc2, nullptr), rows);
   Var y = leave_experts(ctx, out, routing.probs.placement, dispatch, options.parallel.gives_way);
   return fc2_bias ? add_expert_biases(ctx, y, routing, *fc2_bias) : y;

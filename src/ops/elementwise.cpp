@@ -145,11 +145,11 @@ Var dropout(Context& ctx, const Var& x, double p, const SequenceLayout& layout, 
   return out;
 }
 
-namespace {
-
 Shape activated_shape(const ActivationSpec& spec, const Shape& x) {
   return {x[0], spec.gated ? x[1] / 2 : x[1]};
 }
+
+namespace {
 
 class ActivationRecipe : public Recipe {
  public:

@@ -32,5 +32,7 @@ struct ActivationSpec {
   bool unwritten = false;  // readers of both make them while they round them to 8 bits
 };
 Var activation(Context& ctx, const Var& x, const ActivationSpec& spec);
+// Of its result for such an x.
+Shape activated_shape(const ActivationSpec& spec, const Shape& x);
 
 }  // namespace bev

@@ -1,7 +1,7 @@
 // Mixture of experts as ops:
 //
 //   x -> router_logits -> route -> probs, experts          of each token
-//   x -> permute -> grouped_linear -> activation -> weigh -> grouped_linear -> combine -> y
+//   x -> permute -> grouped_linear -> weighed_activation -> grouped_linear -> combine -> y
 //        rows in the order of experts
 //
 // Probabilities multiply what goes into the last product, not what comes out: its result is then
@@ -10,6 +10,7 @@
 
 #include "autograd/tape.h"
 #include "kernels/moe.h"
+#include "ops/elementwise.h"
 #include "ops/expert_rows.h"
 #include "ops/sequence_layout.h"
 
@@ -64,6 +65,9 @@ Routing route(Context& ctx, const Var& logits, const RouterSpec& spec,
 Var permute(Context& ctx, const Var& x, const ExpertRows& rows);
 // x [R, H] -> [T, H], the sums of each token's rows: a partial sum over ep.
 Var combine(Context& ctx, const Var& x, const ExpertRows& rows);
+// activation() with every row of the result times its probability, rounded once; probs [T, k].
+Var weighed_activation(Context& ctx, const Var& x, const ActivationSpec& spec, const Var& probs,
+                       const ExpertRows& rows);
 // Every row of x [R, F] times its probability; probs [T, k]. As permute.
 Var weigh(Context& ctx, const Var& x, const Var& probs, const ExpertRows& rows);
 

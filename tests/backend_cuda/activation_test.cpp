@@ -58,6 +58,45 @@ TEST_F(CudaActivation, LimitedGatesMatchTheCpu) {
   }
 }
 
+// Some rows have no token, some slots no row.
+TEST_F(CudaActivation, WeighedRowsMatchTheCpu) {
+  const std::int64_t rows = 29, topk = 3, slots = 11 * topk;
+  std::vector<std::int32_t> slot_of_row;
+  for (std::int32_t r = 0; r < rows; ++r) slot_of_row.push_back(r % 5 == 4 ? -1 : slots - 1 - r);
+  Twin order = words(slot_of_row);
+  for (Activation kind : kKinds) {
+    for (bool gated : {false, true}) {
+      for (Dtype dtype : kModelDtypes) {
+        for (std::int64_t columns : {1, 8, 77, 768}) {
+          SCOPED_TRACE(concat("kind ", static_cast<int>(kind), gated ? " gated " : " plain ",
+                              columns, " ", name_of(dtype)));
+          const std::int64_t width = gated ? 2 * columns : columns;
+          const GateLimits limits = gated ? GateLimits{.clamp = 2, .offset = 1} : GateLimits{};
+          Twin x = random(dtype, {rows, width}, 3), y = poisoned(dtype, {rows, columns});
+          Twin dy = random(dtype, {rows, columns}), dx = poisoned(dtype, {rows, width});
+          Twin probs = random(Dtype::kF32, {slots / topk, topk});
+          Twin dprobs = poisoned(Dtype::kF32, {slots / topk, topk});
+          auto run = [&](const Kernels& kernels, const Stream& stream, Tensor Twin::*side) {
+            const RowWeights weights{probs.*side, (order.*side).as<std::int32_t>()};
+            ActivationForwardArgs forward{x.*side, y.*side, kind, gated, limits};
+            forward.weights = weights;
+            kernels.activation.forward(stream, forward);
+            ActivationBackwardArgs backward{dy.*side, x.*side, dx.*side, kind, gated, limits};
+            backward.weights = weights;
+            backward.dprobs = dprobs.*side;
+            kernels.activation.backward(stream, backward);
+          };
+          run(cpu(), cpu_stream(), &Twin::exact);
+          run(cuda(), cuda_stream(), &Twin::device);
+          EXPECT_LT(error(y), tolerance(dtype));
+          EXPECT_LT(error(dx), tolerance(dtype));
+          EXPECT_LT(error(dprobs), tolerance(Dtype::kF32));
+        }
+      }
+    }
+  }
+}
+
 // Where exponentials overflow or vanish.
 TEST_F(CudaActivation, LargeInputsStayExact) {
   const std::vector<double> values = {-30000, -1000, -100, -88, -20, -0.0, 0, 20, 88, 100, 30000};

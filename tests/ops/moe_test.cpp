@@ -286,17 +286,21 @@ TEST(Route, TheGradientOfAnExpertsBiasIsItsLoadAboveTheMean) {
   EXPECT_EQ(bench.store.gradient(bias), (std::vector<double>{6, 2, -2, -6}));
 }
 
+constexpr ActivationSpec kGatedSilu = {Activation::kSilu, true};
+
 // Tokens through experts, choices[2 t] and choices[2 t + 1], with probabilities of a router.
 OpCase experts_case(std::string name, std::vector<std::int32_t> choices, std::int64_t experts,
-                    bool bias) {
+                    bool bias, const ActivationSpec& spec = kGatedSilu) {
   auto tokens = static_cast<std::int64_t>(choices.size() / 2);
-  Split column{Axis::kEtp, 1, {4, 4}}, row{Axis::kEtp, 2, {}};
+  const std::int64_t width = spec.gated ? 8 : 4;
+  Split column = spec.gated ? Split{Axis::kEtp, 1, {4, 4}} : Split{Axis::kEtp, 1, {}};
+  Split row{Axis::kEtp, 2, {}};
   OpCase test{std::move(name),
               {{{tokens, 3}}},
-              {{{experts, 8, 3}, column}, {{experts, 5, 4}, row}, {{4, 3}}}};
+              {{{experts, width, 3}, column}, {{experts, 5, 4}, row}, {{4, 3}}}};
   test.documents = {static_cast<std::int32_t>(tokens)};
-  if (bias) test.params.push_back({{experts, 8}, column});
-  test.build = [choices, experts, tokens, bias](Bench& bench, const std::vector<Var>& in) {
+  if (bias) test.params.push_back({{experts, width}, column});
+  test.build = [choices, experts, tokens, bias, spec](Bench& bench, const std::vector<Var>& in) {
     Context& ctx = bench.ctx;
     const Param* fc1_bias = bias ? bench.params[3].get() : nullptr;
     Tensor chosen = bench.integers(choices).reshape({tokens, 2});
@@ -307,7 +311,7 @@ OpCase experts_case(std::string name, std::vector<std::int32_t> choices, std::in
     Var probs = enter_experts(ctx, route(ctx, logits, {}, nullptr).probs, dispatch);
     Var x = permute(ctx, enter_experts(ctx, in[0], dispatch), rows);
     Var up = grouped_linear(ctx, x, rows, *bench.params[0], fc1_bias);
-    Var inner = weigh(ctx, activation(ctx, up, {Activation::kSilu, true}), probs, rows);
+    Var inner = weighed_activation(ctx, up, spec, probs, rows);
     Var down = grouped_linear(ctx, inner, rows, *bench.params[1], nullptr);
     return OpOutputs{{leave_experts(ctx, combine(ctx, down, rows), in[0].placement, dispatch)}};
   };
@@ -329,6 +333,74 @@ TEST(Experts, RowsPassAllChecks) {
   check_op(experts_case("all tokens to two", {2, 1, 2, 1, 2, 1, 2, 1}, 3, true));
   check_op(experts_case("more experts than tokens", {7, 2, 0, 8}, 9, true));
   check_op(expert_biases_case());
+}
+
+constexpr Activation kKinds[] = {Activation::kGelu,        Activation::kGeluTanh,
+                                 Activation::kSilu,        Activation::kRelu,
+                                 Activation::kSquaredRelu, Activation::kQuickGelu};
+const std::vector<std::int32_t> kChoices = {0, 3, 3, 1, 1, 0, 3, 0, 1, 3};
+
+TEST(WeighedActivation, EveryKindPassesAllChecks) {
+  for (Activation kind : kKinds) {
+    for (bool gated : {false, true}) {
+      check_op(experts_case(concat("kind ", static_cast<int>(kind), gated ? ", gated" : ""),
+                            kChoices, 4, false, {kind, gated}));
+    }
+  }
+  check_op(experts_case("limited", kChoices, 4, true,
+                        {Activation::kQuickGelu, true, false, GateLimits{0.7, 1}}));
+}
+
+// Four rows of three tokens, of which some choices have no expert here.
+OpCase weighed_case(const ActivationSpec& spec, bool at_once) {
+  OpCase test{"weighed activation", {{{4, 6}}, {{3, 2}}}, {}};
+  test.build = [spec, at_once](Bench& bench, const std::vector<Var>& in) {
+    Context& ctx = bench.ctx;
+    ExpertRows rows = sort_rows(ctx, bench.integers({0, 2, 1, 0, 2, 1}).reshape({3, 2}), 0, 2);
+    rows.keep(4);
+    if (at_once) return OpOutputs{{weighed_activation(ctx, in[0], spec, in[1], rows)}};
+    return OpOutputs{{weigh(ctx, activation(ctx, in[0], spec), in[1], rows)}};
+  };
+  return test;
+}
+
+TEST(WeighedActivation, IsTheActivationAndThenTheWeight) {
+  for (bool gated : {false, true}) {
+    ActivationSpec spec{Activation::kGelu, gated, false, gated ? GateLimits{0.7, 1} : GateLimits{}};
+    OpCase one = weighed_case(spec, true), two = weighed_case(spec, false);
+    OpValues values = values_for(one);
+    OpResult got = run_op(one, values, {}), expected = run_op(two, values, {});
+    EXPECT_LT(relative_error(got.outputs[0], expected.outputs[0]), 1e-15);
+    EXPECT_LT(relative_error(got.input_grads[0], expected.input_grads[0]), 1e-15);
+    EXPECT_LT(relative_error(got.input_grads[1], expected.input_grads[1]), 1e-15);
+  }
+}
+
+// Rows without a token are zeros whatever they hold, and give no gradient.
+TEST(WeighedActivation, LeavesRowsWithoutATokenOut) {
+  Bench bench(Dtype::kF64);
+  Context& ctx = bench.ctx;
+  const double nan = std::nan("");
+  ExpertRows rows = sort_rows(ctx, bench.integers({0, 5}).reshape({1, 2}), 0, 1);
+  Tape tape;
+  ctx.tape = &tape;
+  Var x = tape.track(bench.tensor({2, 2}, {0.5, 2, nan, nan}), batch_placement());
+  Var probs = tape.track(bench.tensor({1, 2}, {0.25, nan}), batch_placement());
+  Var y = weighed_activation(ctx, x, {Activation::kRelu, true}, probs, rows);
+  EXPECT_EQ(values_of(y.tensor), (std::vector<double>{0.25, 0}));
+  tape.add_gradient(ctx, GradSlot(y), bench.tensor({2, 1}, {2, nan}), y.placement.dual());
+  tape.backward(ctx);
+  EXPECT_EQ(values_of(tape.take_gradient(x.id)), (std::vector<double>{1, 0.25, 0, 0}));
+  EXPECT_EQ(values_of(tape.take_gradient(probs.id)), (std::vector<double>{2, 0}));
+  ctx.tape = nullptr;
+}
+
+TEST(WeighedActivation, RegeneratedResultGivesTheSameBits) {
+  for (bool gated : {false, true}) {
+    expect_same_bits(
+        experts_case("kept", kChoices, 4, true, {Activation::kSilu, gated, false}),
+        experts_case("made again", kChoices, 4, true, {Activation::kSilu, gated, true}));
+  }
 }
 
 }  // namespace

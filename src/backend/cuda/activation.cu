@@ -22,19 +22,42 @@ __device__ int own_lane() {
   return static_cast<int>(threadIdx.y * blockDim.x + threadIdx.x) % kWarp;
 }
 
+struct Weights {
+  const float* probs;
+  const std::int32_t* order;  // null: none
+
+  // Where the weight of a row is; -1: it is zero. 0 without weights.
+  __device__ int slot(std::int64_t row) const { return order == nullptr ? 0 : order[row]; }
+  __device__ float at(int slot) const { return order == nullptr ? 1.0f : probs[slot]; }
+};
+Weights weights_of(const RowWeights& weights) {
+  return {address<float>(weights.probs), weights.order};
+}
+
+template <class T, int N>
+__device__ void clear(Pack<T, N>& pack) {
+#pragma unroll
+  for (int i = 0; i < N; ++i) pack.set(i, 0);
+}
+
 // Plain: x read, y written. Gated: two elements of x read for one of y.
 template <class T, int N, bool kGated>
 __global__ void __launch_bounds__(kThreads)
     forward_kernel(const T* x, T* y, std::int64_t rows, std::int64_t packs, Activation kind,
-                   Limits limits, float* amax) {
+                   Limits limits, Weights weights, float* amax) {
   const std::int64_t pack = own_pack();
   float largest = 0;
   for (std::int64_t r = first_row(); r < rows && pack < packs; r += row_step()) {
     const T* from = x + (r * packs * (kGated ? 2 : 1) + pack) * N;
+    const int slot = weights.slot(r);
     Pack<T, N> gate, up;
     gate.load(from);
     if constexpr (kGated) up.load(from + packs * N);
-    activate<kGated>(kind, limits, gate, up);
+    if (slot < 0) {
+      clear(gate);
+    } else {
+      activate<kGated>(kind, limits, gate, up, weights.at(slot));
+    }
     gate.store(y + (r * packs + pack) * N);
     if (amax != nullptr) largest = fmaxf(largest, largest_size(gate));
   }
@@ -64,12 +87,42 @@ __global__ void __launch_bounds__(kThreads)
   if (amax != nullptr) raise_by_warp(amax, largest, own_lane());
 }
 
-// A plain activation is one long row.
+// The same with weights, of which a row gives one's gradient: a warp for each row.
+template <class T, int N, bool kGated>
+__global__ void __launch_bounds__(kThreads)
+    weighed_backward_kernel(const T* dy, const T* x, T* dx, std::int64_t rows, std::int64_t packs,
+                            Activation kind, Limits limits, Weights weights, float* dprobs) {
+  const std::int64_t r = own_pack() / kWarp;
+  if (r >= rows) return;
+  const int lane = own_lane(), slot = weights.slot(r);
+  const float weight = slot < 0 ? 0 : weights.at(slot);
+  float sum = 0;
+  for (std::int64_t pack = lane; pack < packs; pack += kWarp) {
+    const std::int64_t at = (r * packs * (kGated ? 2 : 1) + pack) * N;
+    Pack<T, N> grad, gate, up;
+    grad.load(dy + (r * packs + pack) * N);
+    gate.load(x + at);
+    if constexpr (kGated) up.load(x + at + packs * N);
+    if (slot < 0) {
+      clear(gate);
+      clear(up);
+    } else {
+      sum += activate_backward<kGated>(kind, limits, grad, gate, up, weight);
+    }
+    gate.store(dx + at);
+    if constexpr (kGated) up.store(dx + at + packs * N);
+  }
+  sum = reduce_warp<Sum>(sum);
+  if (slot >= 0 && lane == 0) dprobs[slot] = sum;
+}
+
+// A plain activation is one long row, unless rows differ.
 struct Sizes {
   std::int64_t rows, columns;
 };
-Sizes sizes_of(const View& y, bool gated) {
-  return gated ? Sizes{y.shape[0], y.shape.row_numel()} : Sizes{1, y.numel()};
+Sizes sizes_of(const View& y, bool gated, const RowWeights& weights) {
+  const bool by_row = gated || weights.order != nullptr;
+  return by_row ? Sizes{y.shape[0], y.shape.row_numel()} : Sizes{1, y.numel()};
 }
 
 template <class T, int N>
@@ -77,9 +130,9 @@ void launch_forward(CudaQueue& queue, const ActivationForwardArgs& args, Sizes s
   const std::int64_t packs = sizes.columns / N;
   const RowGrid grid = row_grid(sizes.rows, packs);
   const auto kernel = args.gated ? forward_kernel<T, N, true> : forward_kernel<T, N, false>;
-  kernel<<<grid.blocks, grid.threads, 0, queue.stream()>>>(address<T>(args.x), address<T>(args.y),
-                                                           sizes.rows, packs, args.kind,
-                                                           limits_of(args.limits), args.amax);
+  kernel<<<grid.blocks, grid.threads, 0, queue.stream()>>>(
+      address<T>(args.x), address<T>(args.y), sizes.rows, packs, args.kind, limits_of(args.limits),
+      weights_of(args.weights), args.amax);
   check_launch("activation forward");
 }
 
@@ -94,8 +147,19 @@ void launch_backward(CudaQueue& queue, const ActivationBackwardArgs& args, Sizes
   check_launch("activation backward");
 }
 
+template <class T, int N>
+void launch_weighed_backward(CudaQueue& queue, const ActivationBackwardArgs& args, Sizes sizes) {
+  const auto blocks = static_cast<unsigned>(ceil_div(sizes.rows, kThreads / kWarp));
+  const auto kernel =
+      args.gated ? weighed_backward_kernel<T, N, true> : weighed_backward_kernel<T, N, false>;
+  kernel<<<blocks, kThreads, 0, queue.stream()>>>(
+      address<T>(args.dy), address<T>(args.x), address<T>(args.dx), sizes.rows, sizes.columns / N,
+      args.kind, limits_of(args.limits), weights_of(args.weights), address<float>(args.dprobs));
+  check_launch("weighed activation backward");
+}
+
 void forward(const Stream& stream, const ActivationForwardArgs& args) {
-  const Sizes sizes = sizes_of(args.y, args.gated);
+  const Sizes sizes = sizes_of(args.y, args.gated, args.weights);
   if (args.y.numel() == 0) return;
   visit_value(args.x.dtype, [&](auto type) {
     by_pack<decltype(type)>(aligned(args.x.data, args.y.data), sizes.columns, [&](auto count) {
@@ -105,13 +169,21 @@ void forward(const Stream& stream, const ActivationForwardArgs& args) {
 }
 
 void backward(const Stream& stream, const ActivationBackwardArgs& args) {
-  const Sizes sizes = sizes_of(args.dy, args.gated);
+  const Sizes sizes = sizes_of(args.dy, args.gated, args.weights);
+  const bool weighed = args.weights.order != nullptr;
+  CudaQueue& queue = queue_of(stream);
+  if (weighed && args.dprobs.numel() > 0) {
+    check_cuda(cudaMemsetAsync(args.dprobs.data, 0, args.dprobs.bytes(), queue.stream()),
+               "activation backward");
+  }
   if (args.dy.numel() == 0) return;
   visit_value(args.x.dtype, [&](auto type) {
-    by_pack<decltype(type)>(
-        aligned(args.x.data, args.dy.data, args.dx.data), sizes.columns, [&](auto count) {
-          launch_backward<decltype(type), decltype(count)::value>(queue_of(stream), args, sizes);
-        });
+    using T = decltype(type);
+    by_pack<T>(aligned(args.x.data, args.dy.data, args.dx.data), sizes.columns, [&](auto count) {
+      constexpr int N = decltype(count)::value;
+      weighed ? launch_weighed_backward<T, N>(queue, args, sizes)
+              : launch_backward<T, N>(queue, args, sizes);
+    });
   });
 }
 

@@ -109,41 +109,45 @@ inline Limits limits_of(const GateLimits& limits) {
   return {limits.clamp > 0, static_cast<float>(limits.clamp), static_cast<float>(limits.offset)};
 }
 
-// gate becomes y. up is read only where there is one.
+// gate becomes y, times the weight. up is read only where there is one.
 template <bool kGated, class T, int N>
 __device__ void activate(Activation kind, const Limits& limits, Pack<T, N>& gate,
-                         const Pack<T, N>& up) {
+                         const Pack<T, N>& up, float weight = 1) {
   visit_kind(kind, [&](auto function) {
     using Kind = decltype(function);
 #pragma unroll
     for (int i = 0; i < N; ++i) {
       if constexpr (kGated) {
-        gate.set(i, Kind::value(limits.gate(gate[i])) * limits.up(up[i]));
+        gate.set(i, Kind::value(limits.gate(gate[i])) * limits.up(up[i]) * weight);
       } else {
-        gate.set(i, Kind::value(gate[i]));
+        gate.set(i, Kind::value(gate[i]) * weight);
       }
     }
   });
 }
 
-// gate and up become their gradients.
+// gate and up become their gradients. Returns that of the weight.
 template <bool kGated, class T, int N>
-__device__ void activate_backward(Activation kind, const Limits& limits, const Pack<T, N>& grad,
-                                  Pack<T, N>& gate, Pack<T, N>& up) {
+__device__ float activate_backward(Activation kind, const Limits& limits, const Pack<T, N>& grad,
+                                   Pack<T, N>& gate, Pack<T, N>& up, float weight = 1) {
+  float sum = 0;
   visit_kind(kind, [&](auto function) {
     using Kind = decltype(function);
 #pragma unroll
     for (int i = 0; i < N; ++i) {
-      const float g = grad[i], before = gate[i];
+      const float g = weight * grad[i], before = gate[i];
       if constexpr (kGated) {
-        const float limited = limits.gate(before), u = up[i];
+        const float limited = limits.gate(before), value = Kind::value(limited), u = up[i];
+        sum += grad[i] * value * limits.up(u);
         gate.set(i, limits.passes_gate(before) ? Kind::slope(limited) * g * limits.up(u) : 0);
-        up.set(i, limits.passes_up(u) ? Kind::value(limited) * g : 0);
+        up.set(i, limits.passes_up(u) ? value * g : 0);
       } else {
+        sum += grad[i] * Kind::value(before);
         gate.set(i, Kind::slope(before) * g);
       }
     }
   });
+  return sum;
 }
 
 }  // namespace bev::cuda

@@ -1,5 +1,6 @@
 #include "kernels/activation.h"
 
+#include <algorithm>
 #include <cmath>
 #include <numbers>
 #include <type_traits>
@@ -185,8 +186,21 @@ struct Limits {
   }
 };
 
-// Calls body(row, column, count) for chunks of a [rows, columns] matrix. A plain activation sees
-// one long row, which is cut into pieces; gated rows are cut between rows.
+// What the rows of y are multiplied by.
+template <class A>
+struct Weights {
+  const A* probs;
+  const std::int32_t* order;  // null: nothing
+
+  explicit Weights(const RowWeights& weights)
+      : probs(weights.order ? weights.probs.as<A>() : nullptr), order(weights.order) {}
+  bool any() const { return order != nullptr; }
+  bool none(std::int64_t row) const { return any() && order[row] < 0; }
+  A at(std::int64_t row) const { return any() ? probs[order[row]] : A(1); }
+};
+
+// Calls body(row, column, count) for chunks of a [rows, columns] matrix. A single row is cut into
+// pieces, others are cut between rows.
 template <class Body>
 void for_chunks(const Stream& stream, std::int64_t rows, std::int64_t columns, const Body& body) {
   const auto walk = [&](std::int64_t row, std::int64_t begin, std::int64_t end) {
@@ -203,29 +217,45 @@ void for_chunks(const Stream& stream, std::int64_t rows, std::int64_t columns, c
   }
 }
 
+// A plain activation is one long row, unless rows differ.
+struct Sizes {
+  std::int64_t rows, columns;
+
+  Sizes(const View& y, bool by_row)
+      : rows(by_row ? y.shape[0] : 1), columns(by_row ? y.shape.row_numel() : y.numel()) {}
+};
+
 template <class T>
 void run_forward(const Stream& stream, const ActivationForwardArgs& args) {
   using A = accumulate_t<T>;
   const Functions<A> kind = functions_of<A>(args.kind);
   const Limits<A> limits(args.limits);
-  const std::int64_t rows = args.gated ? args.y.shape[0] : 1;
-  const std::int64_t columns = args.gated ? args.y.shape.row_numel() : args.y.numel();
+  const Weights<A> weights(args.weights);
+  const Sizes sizes(args.y, args.gated || weights.any());
+  const std::int64_t rows = sizes.rows, columns = sizes.columns;
   const T* x = args.x.as<T>();
   T* y = args.y.as<T>();
   for_chunks(stream, rows, columns, [&](std::int64_t row, std::int64_t column, std::int64_t n) {
     alignas(64) A buffer[kChunk], values[kChunk];
     const T* gate = x + row * columns * (args.gated ? 2 : 1) + column;
     T* to = y + row * columns + column;
+    if (weights.none(row)) {
+      std::fill_n(to, n, narrow<T>(A(0)));
+      return;
+    }
+    const A weight = weights.at(row);
     const A* from = load(n, gate, buffer);
     if (args.gated) {
       kind.values(n, limits.gate(n, from, buffer), values);
       const T* up = gate + columns;
 #pragma GCC ivdep
-      for (std::int64_t i = 0; i < n; ++i) to[i] = narrow<T>(values[i] * limits.up(widen(up[i])));
+      for (std::int64_t i = 0; i < n; ++i) {
+        to[i] = narrow<T>(values[i] * limits.up(widen(up[i])) * weight);
+      }
     } else {
       kind.values(n, from, values);
 #pragma GCC ivdep
-      for (std::int64_t i = 0; i < n; ++i) to[i] = narrow<T>(values[i]);
+      for (std::int64_t i = 0; i < n; ++i) to[i] = narrow<T>(values[i] * weight);
     }
   });
 }
@@ -235,8 +265,8 @@ void run_backward(const Stream& stream, const ActivationBackwardArgs& args) {
   using A = accumulate_t<T>;
   const Functions<A> kind = functions_of<A>(args.kind);
   const Limits<A> limits(args.limits);
-  const std::int64_t rows = args.gated ? args.dy.shape[0] : 1;
-  const std::int64_t columns = args.gated ? args.dy.shape.row_numel() : args.dy.numel();
+  const Sizes sizes(args.dy, args.gated);
+  const std::int64_t rows = sizes.rows, columns = sizes.columns;
   const T *x = args.x.as<T>(), *dy = args.dy.as<T>();
   T* dx = args.dx.as<T>();
   for_chunks(stream, rows, columns, [&](std::int64_t row, std::int64_t column, std::int64_t n) {
@@ -261,12 +291,78 @@ void run_backward(const Stream& stream, const ActivationBackwardArgs& args) {
   });
 }
 
+// A row of run_weighed_backward: its x becomes dx. Returns the gradient of its weight.
+template <class T>
+struct WeighedRow {
+  using A = accumulate_t<T>;
+  Functions<A> kind;
+  Limits<A> limits;
+  bool gated;
+
+  A run(std::int64_t columns, const T* dy, const T* x, T* dx, A weight) const {
+    A sum = 0;
+    for (std::int64_t c = 0; c < columns; c += kChunk) {
+      sum += run_chunk(std::min(kChunk, columns - c), columns, dy + c, x + c, dx + c, weight);
+    }
+    return sum;
+  }
+
+ private:
+  A run_chunk(std::int64_t n, std::int64_t columns, const T* dy, const T* x, T* dx,
+              A weight) const {
+    alignas(64) A buffer[kChunk], limited[kChunk], values[kChunk], slopes[kChunk];
+    const A* gate = load(n, x, buffer);
+    const T* up = x + columns;
+    kind.both(n, gated ? limits.gate(n, gate, limited) : gate, values, slopes);
+    A sum = 0;
+    for (std::int64_t i = 0; i < n; ++i) {
+      const A d = widen(dy[i]), g = weight * d;
+      if (gated) {
+        const A u = widen(up[i]);
+        sum += d * values[i] * limits.up(u);
+        dx[i] = narrow<T>(limits.passes_gate(gate[i]) ? slopes[i] * g * limits.up(u) : 0);
+        dx[columns + i] = narrow<T>(limits.passes_up(u) ? values[i] * g : 0);
+      } else {
+        sum += d * values[i];
+        dx[i] = narrow<T>(slopes[i] * g);
+      }
+    }
+    return sum;
+  }
+};
+
+template <class T>
+void run_weighed_backward(const Stream& stream, const ActivationBackwardArgs& args) {
+  using A = accumulate_t<T>;
+  const WeighedRow<T> one{functions_of<A>(args.kind), Limits<A>(args.limits), args.gated};
+  const Weights<A> weights(args.weights);
+  const Sizes sizes(args.dy, true);
+  const std::int64_t rows = sizes.rows, columns = sizes.columns;
+  const std::int64_t width = args.gated ? 2 * columns : columns;
+  A* dprobs = args.dprobs.as<A>();
+  std::fill_n(dprobs, args.dprobs.numel(), A(0));
+  for_ranges(stream, rows, rows_per_piece(columns * 4), [&](std::int64_t begin, std::int64_t end) {
+    for (std::int64_t row = begin; row < end; ++row) {
+      T* dx = args.dx.as<T>() + row * width;
+      if (weights.none(row)) {
+        std::fill_n(dx, width, narrow<T>(A(0)));
+        continue;
+      }
+      dprobs[weights.order[row]] = one.run(columns, args.dy.as<T>() + row * columns,
+                                           args.x.as<T>() + row * width, dx, weights.at(row));
+    }
+  });
+}
+
 void forward(const Stream& stream, const ActivationForwardArgs& args) {
   visit_float(args.x.dtype, [&](auto zero) { run_forward<decltype(zero)>(stream, args); });
   if (args.amax != nullptr) raise_amax(stream, args.y, args.amax);
 }
 void backward(const Stream& stream, const ActivationBackwardArgs& args) {
-  visit_float(args.x.dtype, [&](auto zero) { run_backward<decltype(zero)>(stream, args); });
+  visit_float(args.x.dtype, [&](auto zero) {
+    using T = decltype(zero);
+    args.weights.order ? run_weighed_backward<T>(stream, args) : run_backward<T>(stream, args);
+  });
   if (args.amax != nullptr) raise_amax(stream, args.dx, args.amax);
 }
 
