@@ -56,11 +56,11 @@ struct RingPlace {
   }
 };
 
-constexpr int kTicketsAhead = 2;
+constexpr int kTilesAhead = 2, kNoTile = -1;
 struct Shared {
   std::uint64_t full[kStages], empty[kStages];
-  std::uint64_t ticket_full[kTicketsAhead], ticket_empty[kTicketsAhead];
-  int tickets[kTicketsAhead];
+  std::uint64_t tile_full[kTilesAhead], tile_empty[kTilesAhead];
+  WalkTile tiles[kTilesAhead];  // whose expert is kNoTile after the last
 };
 
 __device__ inline void make_barriers(Shared& shared) {
@@ -68,9 +68,9 @@ __device__ inline void make_barriers(Shared& shared) {
     hopper::make_barrier(shared.full[i], 1);
     hopper::make_barrier(shared.empty[i], kProductWarps);
   }
-  for (int i = 0; i < kTicketsAhead; ++i) {
-    hopper::make_barrier(shared.ticket_full[i], 1);
-    hopper::make_barrier(shared.ticket_empty[i], kProductWarps);
+  for (int i = 0; i < kTilesAhead; ++i) {
+    hopper::make_barrier(shared.tile_full[i], 1);
+    hopper::make_barrier(shared.tile_empty[i], kProductWarps);
   }
   hopper::publish_barriers();
 }
@@ -103,21 +103,22 @@ __device__ void copy_step(std::uint8_t* to, std::uint64_t& barrier, const Maps& 
   }
 }
 
-// One thread: takes tiles, tells the warps that multiply, and copies.
+// One thread: takes tiles, tells the warps that multiply where they are, and copies.
 template <GroupedProduct kProduct>
 __device__ void copy_tiles(std::uint8_t* stages, Shared& shared, const Maps& maps, const Walk& walk,
                            int* tickets) {
   RingPlace<kStages> stage;
-  RingPlace<kTicketsAhead> told;
+  RingPlace<kTilesAhead> told;
   Walker<kProduct> walker(walk);
   WalkTile tile;
   int ticket = static_cast<int>(blockIdx.x);
   while (true) {
-    hopper::wait(shared.ticket_empty[told.at], told.phase ^ 1);
-    shared.tickets[told.at] = ticket;
-    hopper::arrive(shared.ticket_full[told.at]);
+    if (!walker.find(ticket, tile)) tile.expert = kNoTile;
+    hopper::wait(shared.tile_empty[told.at], told.phase ^ 1);
+    shared.tiles[told.at] = tile;
+    hopper::arrive(shared.tile_full[told.at]);
     told.advance();
-    if (!walker.find(ticket, tile)) return;
+    if (tile.expert == kNoTile) return;
     // Asked for early, since the answer takes a while.
     ticket = static_cast<int>(gridDim.x) + atomicAdd(tickets, 1);
     for (int inner = 0; inner < tile.depth; inner += kTileDepth) {
@@ -130,13 +131,14 @@ __device__ void copy_tiles(std::uint8_t* stages, Shared& shared, const Maps& map
   }
 }
 
-__device__ inline int next_ticket(Shared& shared, RingPlace<kTicketsAhead>& told) {
-  hopper::wait(shared.ticket_full[told.at], told.phase);
-  const int ticket = shared.tickets[told.at];
+// False after the last.
+__device__ inline bool next_tile(Shared& shared, RingPlace<kTilesAhead>& told, WalkTile& tile) {
+  hopper::wait(shared.tile_full[told.at], told.phase);
+  tile = shared.tiles[told.at];
   __syncwarp();
-  if (threadIdx.x % kWarp == 0) hopper::arrive(shared.ticket_empty[told.at]);
+  if (threadIdx.x % kWarp == 0) hopper::arrive(shared.tile_empty[told.at]);
   told.advance();
-  return ticket;
+  return tile.expert != kNoTile;
 }
 
 // The sums of the warpgroup's rows over the tile's inner dim. Stages are handed back one step late,
@@ -155,14 +157,25 @@ __device__ void multiply_tile(hopper::WideSums& sums, std::uint8_t* stages, Shar
       const std::uint32_t at = hopper::shared_address(stages + stage.at * kStageBytes);
       const std::uint64_t left = hopper::operand(at + group * kBoxBytes, kBoxBytes);
       const std::uint64_t right = hopper::operand(at + kLeftBytes, kBoxBytes);
-      hopper::begin_products();
-#pragma unroll
-      for (int i = 0; i < kTileDepth / 16; ++i) {
+      const auto start_slice = [&](int i) {
         hopper::start_product<T, kLeftInnerRows, kRightInnerRows>(
             sums, left + i * hopper::kSliceBytes<kLeftInnerRows> / 16,
             right + i * hopper::kSliceBytes<kRightInnerRows> / 16, inner + i > 0);
+      };
+      if (kProduct == GroupedProduct::kWeight && tile.depth - inner < kTileDepth) {
+        // An expert's rows end within the step, and zeros follow. A group for each slice: the
+        // compiler would wait for every product if groups had parts that may be missing.
+        for (int i = 0; inner + 16 * i < tile.depth; ++i) {
+          hopper::begin_products();
+          start_slice(i);
+          hopper::commit_products();
+        }
+      } else {
+        hopper::begin_products();
+#pragma unroll
+        for (int i = 0; i < kTileDepth / 16; ++i) start_slice(i);
+        hopper::commit_products();
       }
-      hopper::commit_products();
       hopper::wait_products<1>();
     }
     if (speaks && before >= 0) hopper::arrive(shared.empty[before]);
@@ -285,10 +298,9 @@ __device__ void multiply_tiles(std::uint8_t* memory, Shared& shared, const Maps&
   int slot = 0;
   hopper::WideSums sums;
   RingPlace<kStages> stage;
-  RingPlace<kTicketsAhead> told;
-  Walker<kProduct> walker(work.walk);
+  RingPlace<kTilesAhead> told;
   WalkTile tile;
-  while (walker.find(next_ticket(shared, told), tile)) {
+  while (next_tile(shared, told, tile)) {
     multiply_tile<T, kProduct>(sums, memory, shared, stage, tile, warp * kWarpRows / kGroupRows);
     const int row = tile.row + warp * kWarpRows;
     if (row >= tile.row_end) continue;
