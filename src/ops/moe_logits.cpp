@@ -92,6 +92,20 @@ void add_weight_gradient(Context& ctx, const Param& weight, const Placement& pla
   ctx.grads.done(weight, std::move(sink));
 }
 
+// Added by the product to what came from the experts, where nobody else holds that.
+void add_input_gradient(Backward& back, const GradSlot& in, const Param& weight, const Tensor& dy) {
+  Context& ctx = back.ctx;
+  Tensor dx = back.take(in);
+  bool adds = !dx.empty() && dx.unique() && dx.dtype() == dy.dtype();
+  if (!adds) {
+    if (!dx.empty()) back.add(in, std::move(dx));
+    dx = ctx.allocate(dy.dtype(), {dy.shape()[0], weight.local[1]}, "gradients");
+  }
+  WeightLease lease = leased(ctx, weight, dy.dtype());
+  ctx.kernels.gemm.gemm(ctx.stream, {dy, lease.view, dx, false, false, 1, adds ? 1.0 : 0.0, {}});
+  back.add(in, converted(ctx, dx, ctx.dtype, "gradients"));
+}
+
 Var product(Context& ctx, const Var& x, const Param& weight, const Param* bias, Dtype dtype) {
   OpScope scope(ctx, "router");
   BEV_CHECK(x.shape().ndim() == 2 && x.shape()[1] == weight.local[1], "router ", weight.name,
@@ -106,27 +120,21 @@ Var product(Context& ctx, const Var& x, const Param& weight, const Param* bias, 
   bool trains = weight.trains || (bias && bias->trains);
   Var out = make_output(ctx, "router", std::move(logits), x.placement, x.tracked() || trains);
   if (!out.tracked()) return out;
-  ctx.tape->record(
-      "router", ctx.layer,
-      [w = &weight, bias, dtype, placement = gradient_placement(weight, x.placement),
-       saved = weight.trains ? Saved(x) : Saved(), in = GradSlot(x),
-       result = GradSlot(out)](Backward& back) {
-        Tensor wide = back.take(result);
-        if (wide.empty()) return;
-        Context& bctx = back.ctx;
-        // Products take operands of one dtype.
-        Tensor dy = converted(bctx, wide, dtype, "gradients");
-        if (in.wanted()) {
-          Tensor dx = bctx.allocate(dtype, {dy.shape()[0], w->local[1]}, "gradients");
-          WeightLease lease = leased(bctx, *w, dtype);
-          bctx.kernels.gemm.gemm(bctx.stream, {dy, lease.view, dx, false, false, 1, 0, {}});
-          back.add(in, converted(bctx, dx, bctx.dtype, "gradients"));
-        }
-        back.weight_work([w, bias, placement, saved, dy](Context& wctx) {
-          if (bias && bias->trains) add_bias_gradient(wctx, *bias, dy, placement);
-          if (w->trains) add_weight_gradient(wctx, *w, placement, saved.get(wctx), dy);
-        });
-      });
+  ctx.tape->record("router", ctx.layer,
+                   [w = &weight, bias, dtype, placement = gradient_placement(weight, x.placement),
+                    saved = weight.trains ? Saved(x) : Saved(), in = GradSlot(x),
+                    result = GradSlot(out)](Backward& back) {
+                     Tensor wide = back.take(result);
+                     if (wide.empty()) return;
+                     Context& bctx = back.ctx;
+                     // Products take operands of one dtype.
+                     Tensor dy = converted(bctx, wide, dtype, "gradients");
+                     if (in.wanted()) add_input_gradient(back, in, *w, dy);
+                     back.weight_work([w, bias, placement, saved, dy](Context& wctx) {
+                       if (bias && bias->trains) add_bias_gradient(wctx, *bias, dy, placement);
+                       if (w->trains) add_weight_gradient(wctx, *w, placement, saved.get(wctx), dy);
+                     });
+                   });
   return out;
 }
 
