@@ -63,12 +63,13 @@ ModelConfig read(const HfConfig& hf) {
 void write(const ModelConfig& config, HfConfig& hf) {
   write_llama_like(config, {}, hf);
   hf.set("hidden_act", "silu");
-  hf.set("intermediate_size", config.moe.ffn_hidden_size);
   write_rope(config, kRope, hf);
   write_windows(config, LayerTypes::kUsed, hf);
   hf.set("attention_bias", config.has_proj_bias());
   hf.set("swiglu_limit", config.activation_clamp);
   hf.set("swiglu_alpha", 1.702);
+  if (!config.moe.any()) return;
+  hf.set("intermediate_size", config.moe.ffn_hidden_size);
   hf.set("num_local_experts", config.moe.num_experts);
   hf.set("num_experts_per_tok", config.moe.topk);
 }

@@ -19,10 +19,11 @@ ModelConfig read(const HfConfig& hf) {
 
 void write(const ModelConfig& config, HfConfig& hf) {
   write_llama_like(config, {}, hf);
-  // Its experts are what other families call the MLP.
-  hf.set("intermediate_size", config.moe.ffn_hidden_size);
   write_rope(config, {}, hf);
   write_windows(config, LayerTypes::kFixed, hf);
+  if (!config.moe.any()) return;
+  // Its experts are what other families call the MLP.
+  hf.set("intermediate_size", config.moe.ffn_hidden_size);
   hf.set("num_local_experts", config.moe.num_experts);
   hf.set("num_experts_per_tok", config.moe.topk);
 }

@@ -32,7 +32,7 @@ void write(const ModelConfig& config, HfConfig& hf) {
   hf.set("max_window_layers", config.num_layers);
   hf.set("qkv_bias", config.has_qkv_bias());
   write_qwen_experts(config, hf);
-  hf.set("num_experts", config.moe.num_experts);
+  if (!config.moe.any()) return;
   hf.set("shared_expert_intermediate_size", config.moe.shared_expert_size);
 }
 

@@ -25,7 +25,6 @@ void write(const ModelConfig& config, HfConfig& hf) {
   hf.set("use_sliding_window", config.window_size > 0);
   hf.set("attention_bias", config.has_proj_bias());
   write_qwen_experts(config, hf);
-  hf.set("num_experts", config.moe.num_experts);
 }
 
 ModelConfig qwen3_30b_a3b() {

@@ -55,11 +55,13 @@ void write_qwen_experts(const ModelConfig& config, HfConfig& hf) {
   for (std::int64_t layer = 0; layer < config.num_layers; ++layer) {
     if (!config.moe.in_layer(layer)) dense.push_back(layer);
   }
+  hf.set("decoder_sparse_step", std::int64_t{1});
+  hf.set("mlp_only_layers", dense);
+  hf.set("num_experts", config.moe.num_experts);
+  if (!config.moe.any()) return;
   hf.set("num_experts_per_tok", config.moe.topk);
   hf.set("moe_intermediate_size", config.moe.ffn_hidden_size);
   hf.set("norm_topk_prob", !config.moe.pre_softmax);
-  hf.set("decoder_sparse_step", std::int64_t{1});
-  hf.set("mlp_only_layers", dense);
 }
 
 ModelConfig qwen_block(std::string_view family) {

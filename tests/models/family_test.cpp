@@ -282,6 +282,26 @@ TEST(Family, AWidthThatNoLayerHasIsNotExported) {
   }
 }
 
+TEST(Family, ModelsWithoutTheExpertsOfTheirFamilyAreExportedWhereTheyCan) {
+  const char* all_dense = R"(, "hidden_size": 16, "intermediate_size": 24, "num_hidden_layers": 2,
+      "num_attention_heads": 2, "num_key_value_heads": 2, "vocab_size": 32,
+      "mlp_only_layers": [0, 1]})";
+  for (const char* name : {"qwen2_moe", "qwen3_moe"}) {
+    ModelConfig config =
+        from_hf(HfConfig::parse(concat(R"({"model_type": ")", name, "\"", all_dense)));
+    EXPECT_FALSE(config.moe.any());
+    HfConfig hf = to_hf(config, Dtype::kF32);
+    EXPECT_EQ(hf.count("num_experts", 1), 0) << name;
+    EXPECT_THAT(differing_fields(config, from_hf(hf)), testing::IsEmpty()) << name;
+  }
+  for (const char* name : {"mixtral-8x7b", "gpt-oss-20b"}) {
+    ModelConfig config = preset(name);
+    config.moe = {};
+    expect_error(ErrorKind::kConfig, {"cannot express --num-experts"},
+                 [&] { to_hf(config, Dtype::kF32); });
+  }
+}
+
 TEST(Family, DropoutIsExportedButNotRead) {
   ModelConfig config = preset("gpt2-124m");
   config.hidden_dropout = 0.1;
