@@ -141,7 +141,8 @@ void VerifyOptions::fields(FieldList& list) {
   list.add("full-size", full_size,
            "the configuration as it is; otherwise a small model of its kind");
   list.add("f64", f64, "compare in f64, also where the configuration says --bf16 or --fp16");
-  list.add("fp32", fp32, "compare in f32; the default is f64, with --bf16 or --fp16 that");
+  list.add("fp32", fp32,
+           "compare in f32; the default is f64, with --bf16 or --fp16 that, with FP8 alone f32");
   list.add("tolerance", tolerance,
            "allowed difference of a gradient, relative to the tensor's largest; 0: by precision")
       .min(0);

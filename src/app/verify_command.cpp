@@ -26,7 +26,9 @@ struct Tolerance {
 
 // Relative to each tensor's largest value. Under rounding Adam turns noise in a gradient that
 // should be zero into whole steps, so weights are compared in f64 only.
-Tolerance default_tolerance(Dtype dtype) {
+Tolerance default_tolerance(Dtype dtype, bool fp8) {
+  // Another order of sums moves some numbers to the next one of 8 bits.
+  if (fp8) return {1e-1, INFINITY};
   switch (dtype) {
     case Dtype::kF64:
       return {1e-11, 1e-9};
@@ -179,11 +181,37 @@ std::vector<ParallelConfig> wanted_layouts(const CommandConfig& config,
   return layouts;
 }
 
+// Whether a model in `dtype` has the products and the optimizer state that are asked for.
+bool dtype_fits(const RunConfig& run, Dtype dtype) {
+  return !(run.fp8.used() && dtype == Dtype::kF64) && run.optim.state_problems(dtype).empty();
+}
+
+// What all are compared in.
+Dtype compared_dtype(const CommandConfig& config) {
+  const RunConfig& run = config.run;
+  if (config.verify.fp32) return Dtype::kF32;
+  if (config.verify.f64) return Dtype::kF64;
+  if (run.precision.bf16 || run.precision.fp16) return run.precision.model_dtype();
+  return dtype_fits(run, Dtype::kF64) ? Dtype::kF64 : Dtype::kF32;
+}
+
 std::vector<std::string> verify_problems(CommandConfig& config,
                                          std::vector<ParallelConfig>& layouts) {
   std::vector<std::string> problems = config.run.resolve();
   if (config.verify.f64 && config.verify.fp32) {
     problems.push_back("--f64: excludes --fp32; keep one");
+  }
+  if (config.run.fp8.used() && !config.verify.full_size) {
+    problems.push_back(
+        "--fp8-format, --fp4-format: the small model that is compared has no sizes for such "
+        "products; add --full-size, and sizes of your own such as --hidden-size 128");
+  }
+  Dtype dtype = compared_dtype(config);
+  if (problems.empty() && !dtype_fits(config.run, dtype)) {
+    problems.push_back(concat(dtype == Dtype::kF64 ? "--f64" : "--fp32", ": a model in ",
+                              name_of(dtype),
+                              " does not have these products or this optimizer "
+                              "state of fewer bits; leave it out"));
   }
   // Without a shape no layout can be judged.
   if (!config.run.model.problems().empty()) return problems;
@@ -237,10 +265,8 @@ VerifyPlan make_plan(const CommandConfig& config, std::vector<ParallelConfig> la
   engine = engine_options(run, threads_per_rank(run.runtime, 1));
   if (!config.verify.full_size) engine.model = scaled_down(canonical(run.model), plan.layouts);
   engine.parallel = parse_layouts("tp1", run.parallel).front();
-  bool chosen = run.precision.bf16 || run.precision.fp16;
-  if (config.verify.f64 || !chosen) engine.dtype = Dtype::kF64;
-  if (config.verify.fp32) engine.dtype = Dtype::kF32;
-  plan.tolerance = default_tolerance(engine.dtype);
+  engine.dtype = compared_dtype(config);
+  plan.tolerance = default_tolerance(engine.dtype, run.fp8.used());
   if (config.verify.tolerance > 0) plan.tolerance.gradients = config.verify.tolerance;
   plan.single.steps = config.verify.steps;
   plan.single.timeout_seconds = run.parallel.distributed_timeout_minutes * 60;

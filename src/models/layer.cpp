@@ -125,6 +125,7 @@ MoeOptions moe_options(const ModelConfig& config, const BuildOptions& build) {
   const MoeConfig& moe = config.moe;
   MoeOptions o;
   o.expert = mlp_options(config, build);
+  o.expert.activation.regenerate = build.recompute.expert_activations;
   o.expert.ffn_size = config.expert_ffn_size();
   o.experts = moe.num_experts;
   o.routing = config.moe_training.routing(moe.routing());
@@ -212,11 +213,11 @@ Var DecoderLayer::feed_forward(Context& ctx, const Var& normalised, const LayerI
   auto run = [this, layout = input.layout](Context& to, const Var& x) {
     return moe_ ? moe_->forward(to, x, *layout) : mlp_->forward(to, x, layout->tokens);
   };
-  if (recompute_.mlp) {
+  bool again = moe_ ? recompute_.experts : recompute_.mlp;
+  if (again) {
     mark_kept(ctx, moe_ ? OffloadPart::kExpertFc1 : OffloadPart::kMlpFc1, normalised);
   }
-  Var out =
-      recompute_.mlp ? recompute(ctx, "recompute mlp", normalised, run) : run(ctx, normalised);
+  Var out = again ? recompute(ctx, "recompute mlp", normalised, run) : run(ctx, normalised);
   if (post_mlp_norm_) out = norm(ctx, out, post_mlp_norm_->spec(false));
   return dropout(ctx, out, hidden_dropout_, *input.layout, RandomUse::kMlpDropout);
 }

@@ -24,8 +24,8 @@ struct RecomputePolicy {
   // Parts of the other layers.
   bool core_attention = false;
   bool norms = false;
-  bool activations = false;
-  bool mlp = false;
+  bool activations = false, expert_activations = false;
+  bool mlp = false, experts = false;  // all of a dense MLP, of a layer of experts
 };
 
 struct BuildOptions {

@@ -26,8 +26,11 @@ void recompute_fields(ParallelConfig& parallel, FieldList& list) {
   list.add("recompute-num-layers", parallel.recompute_num_layers, "full: the n of the method")
       .min(1)
       .limit(1 << 20);
-  list.add("recompute-modules", parallel.recompute_modules, "selective: the parts to recompute")
-      .one_of({"core_attn", "layernorm", "activation", "mlp"});
+  list.add(
+          "recompute-modules", parallel.recompute_modules,
+          "selective: the parts to recompute; activation and mlp those of experts too, moe_act and "
+          "moe of experts alone")
+      .one_of({"core_attn", "layernorm", "activation", "mlp", "moe_act", "moe"});
 }
 
 void tensor_fields(ParallelConfig& parallel, FieldList& list) {
@@ -126,9 +129,12 @@ void context_fields(ParallelConfig& parallel, FieldList& list) {
 
 void expert_fields(ParallelConfig& parallel, FieldList& list) {
   list.section("expert parallel");
-  list.add("moe-token-dispatcher-type", parallel.moe_token_dispatcher,
-           {{"allgather", TokenDispatcher::kAllGather}, {"alltoall", TokenDispatcher::kAllToAll}},
-           "tokens go to all ranks that share the experts, or to those that have theirs");
+  list.add(
+      "moe-token-dispatcher-type", parallel.moe_token_dispatcher,
+      {{"allgather", TokenDispatcher::kAllGather},
+       {"alltoall", TokenDispatcher::kAllToAll},
+       {"flex", TokenDispatcher::kAllToAll}},
+      "tokens go to all ranks that share the experts, or to those that have theirs (flex too)");
   list.add("moe-shared-expert-overlap", parallel.moe_shared_expert_overlap,
            "run the shared expert while tokens are on their way to the others");
   list.add(

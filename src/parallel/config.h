@@ -72,7 +72,7 @@ struct ParallelConfig {
   RecomputeGranularity recompute_granularity = RecomputeGranularity::kNone;
   RecomputeMethod recompute_method = RecomputeMethod::kUniform;
   std::int64_t recompute_num_layers = 1;
-  std::vector<std::string> recompute_modules = {"core_attn"};  // also layernorm, activation, mlp
+  std::vector<std::string> recompute_modules = {"core_attn"};
 
   OffloadConfig offload;
 

@@ -81,6 +81,8 @@ BuildOptions build_options(const ParallelConfig& config) {
       policy.norms |= part == "layernorm";
       policy.activations |= part == "activation";
       policy.mlp |= part == "mlp";
+      policy.expert_activations |= part == "moe_act" || part == "activation";
+      policy.experts |= part == "moe" || part == "mlp";
     }
   }
   return build;

@@ -254,6 +254,21 @@ TEST(Moe, OverlapOfTheSharedExpertChangesNoBit) {
   }
 }
 
+TEST(Moe, RecomputedExpertsChangeNoBit) {
+  for (const ModelConfig& model : {deepseek_like(), many_experts()}) {
+    TinyRun run;
+    run.model = model;
+    run.dtype = Dtype::kF32;
+    kExpertLayouts[0](run.parallel);
+    LayoutAnswer plain = run_tiny(run);
+    run.parallel.recompute_granularity = RecomputeGranularity::kSelective;
+    for (const char* part : {"moe", "moe_act"}) {
+      run.parallel.recompute_modules = {part};
+      expect_same_bits(plain, run_tiny(run));
+    }
+  }
+}
+
 // Small blocks overflow in every step, others in some, large ones never.
 TEST(Moe, ExchangesOfFixedSizeGiveTheBitsOfExactOnes) {
   ModelConfig dropping = balanced();

@@ -479,6 +479,21 @@ TEST(MemoryPlan, HasMegatronsBytesPerParameter) {
   EXPECT_NEAR(bytes_per_parameter(), 6 + 12.0 / 16, 0.01);
 }
 
+TEST(MemoryPlan, ExpertsAreRecomputedByNamesOfTheirOwn) {
+  auto activations = [](std::int64_t experts, const std::vector<std::string>& parts) {
+    ModelConfig model = test::tiny_llama();
+    model.moe.num_experts = experts;
+    MemoryQuery query = middle(model, Dtype::kF32);
+    query.parallel.recompute_granularity = RecomputeGranularity::kSelective;
+    query.parallel.recompute_modules = parts;
+    return plan_memory(query).ranks[0].activations;
+  };
+  EXPECT_LT(activations(4, {"moe_act"}), activations(4, {}));
+  EXPECT_LT(activations(4, {"moe"}), activations(4, {"moe_act"}));
+  EXPECT_EQ(activations(4, {"moe"}), activations(4, {"mlp"}));
+  EXPECT_EQ(activations(0, {"moe", "moe_act"}), activations(0, {}));
+}
+
 // A model that no machine holds, over thousands of ranks.
 TEST(MemoryPlan, AsksForNoMemoryItself) {
   MemoryQuery query;

@@ -471,6 +471,20 @@ TEST(Program, VerifyComparesLayoutsWithOneRank) {
                        length);
     EXPECT_EQ(run.code, 0) << run.out << run.err;
   }
+  // Numbers of 8 bits, which a model in f64 does not have.
+  const std::string sizes =
+      "verify --full-size --num-layers 1 --hidden-size 32 --num-attention-heads 2 --vocab-size 64 "
+      "--seq-length 16 --layouts dp2 --steps 1 ";
+  for (const char* more : {"--fp8-format hybrid", "--fp4-format e2m1", "--exp-avg-dtype fp8"}) {
+    run = bevatron(folder, sizes + more);
+    EXPECT_EQ(run.code, 0) << run.out << run.err;
+    run = bevatron(folder, sizes + more + " --f64");
+    EXPECT_EQ(run.code, 2) << run.out;
+    EXPECT_NE(run.err.find("--f64: a model in f64 does not have"), std::string::npos) << run.err;
+  }
+  run = bevatron(folder, "verify --preset llama3-8b --fp8-format hybrid --layouts dp2");
+  EXPECT_EQ(run.code, 2);
+  EXPECT_NE(run.err.find("add --full-size"), std::string::npos) << run.err;
   run = bevatron(folder, "verify --preset gpt2-124m --layouts tq2");
   EXPECT_EQ(run.code, 2);
   EXPECT_NE(run.err.find("tq2"), std::string::npos);
