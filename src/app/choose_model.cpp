@@ -5,7 +5,9 @@
 
 namespace bev {
 
-void choose_model(RunConfig& run, const FieldList& fields, Options& options) {
+namespace {
+// The model of --preset or --hf-model, less what flags change.
+void read_model(RunConfig& run, const FieldList& fields, Options& options) {
   const std::string &preset_name = run.train.preset, &folder = run.train.hf_model;
   if (preset_name.empty() && folder.empty()) return;
   if (!preset_name.empty() && !folder.empty()) {
@@ -20,8 +22,14 @@ void choose_model(RunConfig& run, const FieldList& fields, Options& options) {
     options.add_problems(std::vector<std::string>{error.what()});
     options.throw_problems();
   }
-  if (preset_name.empty()) options.add_problems(model_conflicts(options, fields));
+  if (preset_name.empty()) options.add_problems(model_conflicts(options, fields, run.model));
   options.apply(fields);
+}
+}  // namespace
+
+void choose_model(RunConfig& run, const FieldList& fields, Options& options) {
+  read_model(run, fields, options);
+  options.add_problems(idle_expert_flags(options, fields, run.model));
 }
 
 }  // namespace bev

@@ -214,6 +214,15 @@ void append_table(std::string& out, const std::vector<Row>& rows, const std::str
   }
 }
 
+// Flags of other programs' scripts: those that are taken, or those that are not.
+void append_foreign(std::string& out, const FieldList& list, bool taken) {
+  out.append("| flag | what is said |\n| --- | --- |\n");
+  for (const ForeignFlag& flag : list.foreign_flags()) {
+    if (flag.taken != taken) continue;
+    out.append(concat("| ", code("--" + flag.name), " | ", cell(flag.why), " |\n"));
+  }
+}
+
 }  // namespace
 
 std::span<const Command> commands() { return kCommands; }
@@ -269,7 +278,12 @@ std::string help_text(const Command& command) {
   for (const Row& row : rows_of(command)) {
     if (row.section != section) out.append(concat("\n", section = row.section, ":\n"));
     std::string flags = concat("  ", join(row.flags, ", "));
-    out.append(flags);
+    if (flags.size() > kWidth) {
+      out.append(concat("  ", join(row.flags, ",\n  ")));
+      flags = concat("  ", row.flags.back());  // the last line, which the type follows
+    } else {
+      out.append(flags);
+    }
     bool flag = row.type == "flag" || row.type == "shorthand";
     if (!flag) append_type(out, concat("  ", row.type), flags.size(), 6);
     std::string help = row.help;
@@ -304,6 +318,16 @@ std::string flags_markdown() {
       append_table(out, rows, first.section);
     }
   }
+  CommandConfig config;
+  FieldList list;
+  config.run.fields(list);
+  out.append(
+      "\n## Megatron's flags that are not needed\nTaken with a warning, with or without a value, "
+      "by "
+      "`train`, `verify`, `schedule`; they change nothing.\n\n");
+  append_foreign(out, list, true);
+  out.append("\n## Megatron's flags that have another name or are not there\n\n");
+  append_foreign(out, list, false);
   return out;
 }
 

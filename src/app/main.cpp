@@ -66,6 +66,9 @@ int run_command(const std::vector<std::string>& args, const Launch& launch) {
     write_stdout(help_text(command));
     return kExitOk;
   }
+  if (launch.process == 0) {
+    for (const std::string& note : options.notes()) log_warning(note);
+  }
   config.launch.settings = shared_settings(command, fields, options);
   return command.run(config, fields, options);
 }

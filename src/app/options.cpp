@@ -49,12 +49,28 @@ std::string suggestion(const FieldList& list, std::string_view name, std::string
                          : concat("did you mean ", dashes, nearest, "?");
 }
 
+// What is said of names that mean nothing: mistakes, and flags of other programs that are taken.
+struct Remarks {
+  std::vector<std::string>& problems;
+  std::vector<std::string>& notes;
+
+  // `kind` is what the name was meant to be.
+  void add_unknown(const FieldList& list, const std::string& name, const std::string& label,
+                   std::string_view kind, std::string_view dashes) {
+    if (const ForeignFlag* flag = list.find_foreign(name)) {
+      (flag->taken ? notes : problems).push_back(concat(label, ": ", flag->why));
+    } else {
+      problems.push_back(concat(label, ": unknown ", kind, "; ", suggestion(list, name, dashes)));
+    }
+  }
+};
+
 // The command line, cut into flags with their values.
 class Words {
  public:
   Words(const FieldList& list, std::span<const std::string> args, std::string_view words_flag,
-        std::vector<std::string>& problems)
-      : list_(list), args_(args), words_flag_(words_flag), problems_(problems) {}
+        const Remarks& remarks)
+      : list_(list), args_(args), words_flag_(words_flag), remarks_(remarks) {}
 
   std::vector<Given> read() {
     std::vector<Given> out;
@@ -88,8 +104,9 @@ class Words {
 
   void stray(const std::string& arg) {
     bool dash = arg.size() > 1 && arg[0] == '-' && arg != "--";
-    problems_.push_back(concat("'", arg, "': belongs to no flag; ",
-                               dash ? concat("flags have two dashes: -", arg) : "leave it out"));
+    remarks_.problems.push_back(
+        concat("'", arg, "': belongs to no flag; ",
+               dash ? concat("flags have two dashes: -", arg) : "leave it out"));
   }
 
   std::optional<Given> read_flag(const std::string& arg) {
@@ -99,9 +116,7 @@ class Words {
     Given given{name, label, label, {}};
     Target target = find_target(list_, name);
     bool known = target.field || target.shorthand || name == "config";
-    if (!known) {
-      problems_.push_back(concat(label, ": unknown flag; ", suggestion(list_, name, "--")));
-    }
+    if (!known) remarks_.add_unknown(list_, name, label, "flag", "--");
     if (equals != std::string::npos) {
       given.values.push_back(arg.substr(equals + 1));
     } else if (!known || (target.field && target.field->is_list())) {
@@ -114,15 +129,15 @@ class Words {
     }
     if (!known) return std::nullopt;
     if (!given.values.empty()) return given;
-    problems_.push_back(concat(label, ": has no value; give ",
-                               target.field ? target.field->type_text() : "a file"));
+    remarks_.problems.push_back(concat(label, ": has no value; give ",
+                                       target.field ? target.field->type_text() : "a file"));
     return std::nullopt;
   }
 
   const FieldList& list_;
   std::span<const std::string> args_;
   std::string_view words_flag_;
-  std::vector<std::string>& problems_;
+  Remarks remarks_;
   std::size_t at_ = 0;
 };
 
@@ -191,12 +206,13 @@ class Layer {
   std::vector<std::string>& unread_;
 };
 
-// A file's keys that mean something; the others become problems.
-std::vector<Given> read_config(const FieldList& list, const std::string& path,
-                               std::vector<std::string>& problems, bool& unread) {
+// A file's keys that mean something; the others become remarks.
+std::vector<Given> read_config(const FieldList& list, const std::string& path, Remarks remarks,
+                               bool& unread) {
   std::vector<Given> out;
   YamlFile file = read_yaml(path, list.sections());
   unread = file.keys.empty() && !file.problems.empty();
+  std::vector<std::string>& problems = remarks.problems;
   problems.insert(problems.end(), file.problems.begin(), file.problems.end());
   for (YamlKey& key : file.keys) {
     std::string origin = concat(path, ":", key.line);
@@ -204,7 +220,7 @@ std::vector<Given> read_config(const FieldList& list, const std::string& path,
     std::string name = dashed(key.name);
     Target target = find_target(list, name);
     if (!target.field && !target.shorthand) {
-      problems.push_back(concat(label, ": unknown key; ", suggestion(list, name, "")));
+      remarks.add_unknown(list, name, label, "key", "");
       continue;
     }
     const std::string& section =
@@ -244,7 +260,8 @@ void Options::throw_problems() const { bev::throw_problems(problems_); }
 Options parse_options(const FieldList& list, std::span<const std::string> args,
                       std::string_view words_flag) {
   Options options;
-  Words words(list, args, words_flag, options.problems_);
+  Remarks remarks{options.problems_, options.notes_};
+  Words words(list, args, words_flag, remarks);
   std::vector<Given> flags = words.read();
   options.help_ = words.help;
 
@@ -255,7 +272,7 @@ Options parse_options(const FieldList& list, std::span<const std::string> args,
                                        "; put all into one file"));
   } else if (words.configs.size() == 1) {
     for (const Given& given :
-         read_config(list, words.configs[0], options.problems_, options.config_unread_)) {
+         read_config(list, words.configs[0], remarks, options.config_unread_)) {
       from_file.set(list, given);
     }
   }

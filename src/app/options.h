@@ -32,6 +32,8 @@ class Options {
   // Adds what broke the rules, less what only follows from a value that could not be read.
   void add_problems(std::span<const std::string> broken);
   const std::vector<std::string>& problems() const { return problems_; }
+  // What was given, changes nothing, and is no mistake: flags of other programs.
+  const std::vector<std::string>& notes() const { return notes_; }
   // One Error of kind config with all problems; returns when there are none.
   void throw_problems() const;
 
@@ -39,7 +41,7 @@ class Options {
   friend Options parse_options(const FieldList& list, std::span<const std::string> args,
                                std::string_view words_flag);
   std::vector<Setting> settings_;
-  std::vector<std::string> problems_;
+  std::vector<std::string> problems_, notes_;
   std::vector<std::string> unread_;  // fields whose value was wrong
   bool config_unread_ = false;       // the configuration file could not be read at all
   bool help_ = false;

@@ -4,12 +4,14 @@
 #include <array>
 #include <numeric>
 
+#include "app/megatron_flags.h"
 #include "app/options.h"
 #include "base/error.h"
 #include "base/fields.h"
 #include "base/problems.h"
 #include "base/text.h"
 #include "data/split.h"
+#include "models/family.h"
 #include "parallel/engine.h"
 #include "parallel/layout_text.h"
 #include "parallel/pipeline_layout.h"
@@ -294,9 +296,11 @@ void check_experts(const RunConfig& run, Problems& out) {
   std::int64_t stage = mesh.tp * mesh.cp * mesh.dp;
   check_expert_exchange(run, out);
   if (stage % (mesh.etp * mesh.ep) != 0) {
-    out.push_back(concat(
-        "--expert-model-parallel-size: ep ", mesh.ep, " x etp ", mesh.etp, " does not divide the ",
-        stage, " ranks of a pipeline stage; their product may be ", divisors_text(stage)));
+    const char* flag =
+        mesh.ep > 1 ? "--expert-model-parallel-size" : "--expert-tensor-parallel-size";
+    out.push_back(concat(flag, ": ep ", mesh.ep, " x etp ", mesh.etp, " does not divide the ",
+                         stage, " ranks of a pipeline stage (tp x cp x dp); their product may be ",
+                         divisors_text(stage), ", or give more ranks by --data-parallel-size"));
   }
   if (run.model.moe.any()) return check_expert_parts(run, mesh, out);
   // A plan may show the groups; a run would share out nothing.
@@ -453,6 +457,7 @@ void RunConfig::fields(FieldList& list) {
   log.fields(list);
   profile.fields(list);
   runtime.fields(list);
+  add_megatron_flags(list);
 }
 
 std::vector<std::string> RunConfig::resolve_layout() {
@@ -484,26 +489,48 @@ std::vector<std::string> RunConfig::resolve() {
   return problems;
 }
 
-std::vector<std::string> model_conflicts(const Options& options, const FieldList& list) {
+std::vector<std::string> model_conflicts(const Options& options, const FieldList& list,
+                                         const ModelConfig& model) {
   constexpr std::array<std::string_view, 8> kFree = {
       "hidden-dropout",    "attention-dropout",       "init-method-std", "rotary-base",
       "rotary-base-local", "max-position-embeddings", "mtp-num-layers",  "mtp-loss-scaling-factor"};
   Problems out;
+  const ModelConfig given = canonical(model);
+  // Experts made of a model are another family's.
+  bool upcycling = options.given("moe-use-upcycling");
   for (const Setting& setting : options.settings()) {
     auto* entry = list.find_entry(setting.field);
-    // Experts made of a model are another family's.
-    if (setting.field == "model-family" && options.given("moe-use-upcycling")) continue;
-    if (entry->section != "model" || std::ranges::find(kFree, setting.field) != kFree.end())
-      continue;
+    bool experts = entry->section == MoeConfig::kSection;
+    if (upcycling && (experts || setting.field == "model-family")) continue;
+    if (entry->section != "model" && !experts) continue;
+    if (std::ranges::find(kFree, setting.field) != kFree.end()) continue;
     std::string has = entry->field.text();
     entry->field.set_items(setting.values);
     std::string asked = entry->field.text();
+    // The same may be said in other words: "1,1" for "1".
+    bool same = asked == has ||
+                (model.problems().empty() && differing_fields(given, canonical(model)).empty());
     entry->field.set_text(has);
-    if (asked != has) {
+    if (!same) {
       out.push_back(concat(setting.origin, ": --", setting.field, " ", asked,
                            " contradicts --hf-model, where it is ", has.empty() ? "empty" : has,
                            "; leave it out"));
     }
+  }
+  return out;
+}
+
+std::vector<std::string> idle_expert_flags(const Options& options, const FieldList& list,
+                                           const ModelConfig& model) {
+  Problems out;
+  if (model.moe.any()) return out;
+  for (const Setting& setting : options.settings()) {
+    const std::string& section = list.find_entry(setting.field)->section;
+    bool experts = section == MoeConfig::kSection || section == MoeTraining::kSection;
+    if (!experts || setting.field == "num-experts") continue;
+    out.push_back(concat(setting.origin, ": --", setting.field,
+                         " is for experts, of which the model has none; give --num-experts or "
+                         "leave it out"));
   }
   return out;
 }

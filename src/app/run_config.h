@@ -42,8 +42,14 @@ struct RunConfig {
   std::vector<std::string> resolve_layout();    // model, ranks and precision; needs no data
 };
 
-// Flags that contradict the model of --hf-model, whose shape is in `list` and not yet overridden.
-// Dropout, initialisation, positions and rope scaling may be changed; nothing else may.
-std::vector<std::string> model_conflicts(const Options& options, const FieldList& list);
+// Flags that contradict the model of --hf-model, which `list` was listed from and which they have
+// not yet overridden; it is as before afterwards. Dropout, initialisation, positions, rope scaling
+// and the balance of experts may be changed; nothing else may.
+std::vector<std::string> model_conflicts(const Options& options, const FieldList& list,
+                                         const ModelConfig& model);
+
+// Flags about experts that were given for a model without any.
+std::vector<std::string> idle_expert_flags(const Options& options, const FieldList& list,
+                                           const ModelConfig& model);
 
 }  // namespace bev

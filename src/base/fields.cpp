@@ -258,6 +258,13 @@ void FieldList::shorthand(std::string name,
   shorthands_.push_back({section_, std::move(name), std::move(help), std::move(settings)});
 }
 
+void FieldList::foreign(ForeignFlag flag) {
+  bool known = find(flag.name) || find_negated(flag.name) || find_shorthand(flag.name);
+  BEV_CHECK(!known && !find_foreign(flag.name), ErrorKind::kInternal, "fields: --", flag.name,
+            " is listed twice");
+  foreign_.push_back(std::move(flag));
+}
+
 FieldList::Entry* FieldList::find_entry(std::string_view name) const {
   for (const auto& entry : entries_) {
     const Field& field = entry->field;
@@ -286,6 +293,11 @@ FieldList::Entry* FieldList::find_negated(std::string_view name) const {
 const Shorthand* FieldList::find_shorthand(std::string_view name) const {
   auto found = std::ranges::find(shorthands_, name, &Shorthand::name);
   return found == shorthands_.end() ? nullptr : &*found;
+}
+
+const ForeignFlag* FieldList::find_foreign(std::string_view name) const {
+  auto found = std::ranges::find(foreign_, name, &ForeignFlag::name);
+  return found == foreign_.end() ? nullptr : &*found;
 }
 
 std::vector<std::string> FieldList::sections() const {

@@ -87,6 +87,14 @@ struct Shorthand {
   std::vector<std::pair<std::string, std::string>> settings;  // field and value
 };
 
+// A flag that other programs' scripts have and this list has not. One that would change nothing is
+// taken, and `why` says why; any other is refused, and `why` says what to give instead.
+struct ForeignFlag {
+  std::string name;
+  bool taken = false;
+  std::string why;
+};
+
 class FieldList {
  public:
   Field& add(std::string name, std::int64_t& member, std::string help);
@@ -109,6 +117,7 @@ class FieldList {
   }
   void shorthand(std::string name, std::vector<std::pair<std::string, std::string>> settings,
                  std::string help);
+  void foreign(ForeignFlag flag);
 
   // Later fields belong to this section ("model", "optimizer", ...) until the next call.
   void section(std::string name) { section_ = std::move(name); }
@@ -119,12 +128,14 @@ class FieldList {
   };
   const std::vector<std::unique_ptr<Entry>>& entries() const { return entries_; }
   const std::vector<Shorthand>& shorthands() const { return shorthands_; }
+  const std::vector<ForeignFlag>& foreign_flags() const { return foreign_; }
   // By name or alias; nullptr when there is none.
   Field* find(std::string_view name) const;
   Entry* find_entry(std::string_view name) const;
   // Of a boolean, by one of the names that switch it off ("no-" in front, or its negation).
   Entry* find_negated(std::string_view name) const;
   const Shorthand* find_shorthand(std::string_view name) const;
+  const ForeignFlag* find_foreign(std::string_view name) const;
   std::vector<std::string> sections() const;  // each once, in order
   // Every spelling a flag may have, without dashes; for suggestions.
   std::vector<std::string> spellings() const;
@@ -136,6 +147,7 @@ class FieldList {
   std::string section_;
   std::vector<std::unique_ptr<Entry>> entries_;
   std::vector<Shorthand> shorthands_;
+  std::vector<ForeignFlag> foreign_;
 };
 
 }  // namespace bev

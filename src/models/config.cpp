@@ -210,12 +210,14 @@ void RopeScaling::fields(FieldList& list) {
   list.section("rope-scaling");
   list.add("rope-scaling-type", kind,
            {{"default", RopeScalingKind::kDefault},
+            {"rope", RopeScalingKind::kDefault},
             {"linear", RopeScalingKind::kLinear},
             {"dynamic", RopeScalingKind::kDynamic},
             {"llama3", RopeScalingKind::kLlama3},
             {"yarn", RopeScalingKind::kYarn},
             {"longrope", RopeScalingKind::kLongRope}},
-           "how rotary frequencies are stretched to longer sequences");
+           "how rotary frequencies are stretched to longer sequences; default or rope: not at all")
+      .alias("rope-type");
   list.shorthand("use-rope-scaling",
                  {{"rope-scaling-type", "llama3"},
                   {"rope-scaling-factor", "8"},
@@ -227,6 +229,7 @@ void RopeScaling::fields(FieldList& list) {
   list.add("rope-original-max-position-embeddings", original_max_positions,
            "sequence length before scaling")
       .alias("yarn-original-max-position-embeddings")
+      .alias("original-max-position-embeddings")
       .min(0)
       .limit(1 << 28)
       .defaults_to("max-position-embeddings");

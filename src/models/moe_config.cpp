@@ -105,7 +105,13 @@ std::string read_layers(std::string_view text, std::string& problem) {
 }
 
 void group_problems(const MoeConfig& moe, std::vector<std::string>& out) {
-  if (moe.num_groups <= 1) return;
+  if (moe.num_groups <= 1) {
+    if (moe.group_topk > 1) {
+      out.push_back(concat("--moe-router-group-topk: ", moe.group_topk,
+                           " of one group; give --moe-router-num-groups too"));
+    }
+    return;
+  }
   if (moe.num_experts % moe.num_groups != 0) {
     out.push_back(concat("--moe-router-num-groups: ", moe.num_groups,
                          " does not divide --num-experts ", moe.num_experts, "; use ",
@@ -130,7 +136,7 @@ void group_problems(const MoeConfig& moe, std::vector<std::string>& out) {
 }  // namespace
 
 void MoeConfig::fields(FieldList& list) {
-  list.section("mixture of experts");
+  list.section(kSection);
   list.add("num-experts", num_experts, "experts of a layer; 0: all layers are dense")
       .min(0)
       .limit(1 << 16);
@@ -154,7 +160,8 @@ void MoeConfig::fields(FieldList& list) {
            "softmax over all experts before the choice, not over the chosen ones");
   list.add("moe-router-norm-topk-prob", norm_topk_prob,
            "sigmoid, sqrtsoftplus: scores of the chosen experts are divided by their sum");
-  list.add("moe-router-topk-scaling-factor", scaling_factor, "factor of the probabilities");
+  list.add("moe-router-topk-scaling-factor", scaling_factor, "factor of the probabilities")
+      .above(0);
   list.add("moe-router-num-groups", num_groups, "groups of experts of which a token may use some")
       .min(0)
       .limit(1 << 16);
@@ -299,6 +306,12 @@ std::vector<std::string> MoeTraining::problems(const MoeConfig& moe) const {
     out.push_back(
         "--moe-pad-expert-input-to-capacity: there is no capacity; give "
         "--moe-expert-capacity-factor or leave it out");
+  }
+  for (std::size_t i = 0; i < std::min(load_balancing.size(), aux_loss_coeff.size()); ++i) {
+    if (load_balancing[i] == "none" && aux_loss_coeff[i] != 0) {
+      out.push_back(concat("--moe-aux-loss-coeff: ", aux_loss_coeff[i],
+                           " of none; name a loss by --moe-router-load-balancing-type, or give 0"));
+    }
   }
   if (!uses_sinkhorn()) return out;
   auto refuse = [&](bool given, const char* flag) {

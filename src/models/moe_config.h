@@ -15,6 +15,8 @@ class FieldList;
 
 // What the model is.
 struct MoeConfig {
+  static constexpr const char* kSection = "mixture of experts";  // of its fields
+
   std::int64_t num_experts = 0;  // 0: all layers are dense
   // One N: layers 0, N, 2N, ... have experts; or for each layer 1: experts, 0: dense.
   std::vector<std::int64_t> layer_freq = {1};

@@ -63,6 +63,7 @@ void DataConfig::fields(FieldList& list) {
   list.add("tokenizer", tokenizer,
            "tokenizer.json, tokenizer.model, vocab.txt, a rank file or a folder with one of them; "
            "gives --vocab-size and --eod-id, and goes into the exported model")
+      .alias("tokenizer-model")
       .defaults_to("that of --hf-model; for --text bytes (256 tokens)");
   list.add("mock-data", mock_data, "made-up tokens, for trying a configuration");
   list.add("token-batches", token_batches,
@@ -254,8 +255,12 @@ void RuntimeConfig::fields(FieldList& list) {
   list.add("deterministic-mode", deterministic_mode,
            "the same bits in every run on a GPU too (on the CPU they always are)");
   list.add("cuda-graph-impl", cuda_graph_impl,
-           {{"none", CudaGraphs::kNone}, {"local", CudaGraphs::kLocal}},
-           "local: steps of the same shape are recorded once and replayed, on a GPU of one rank");
+           {{"none", CudaGraphs::kNone},
+            {"local", CudaGraphs::kLocal},
+            {"full_iteration", CudaGraphs::kLocal},
+            {"transformer_engine", CudaGraphs::kLocal}},
+           "local, or Megatron's other names: steps of the same shape are recorded once and "
+           "replayed, on a GPU of one rank");
   list.add("kernel-cache-path", kernel_cache_path,
            "folder for what kernels choose by measuring; none: it is measured in every run")
       .defaults_to("$XDG_CACHE_HOME/bevatron, else ~/.cache/bevatron");

@@ -102,6 +102,53 @@ TEST_F(OptionsTest, CollectEveryProblem) {
                [&] { options.throw_problems(); });
 }
 
+// As Megatron's script for Mixtral 8x7B has them, less the model's sizes.
+TEST_F(OptionsTest, AScriptOfMegatronIsReadAsItIs) {
+  Options options = parse({"--use-mcore-models",
+                           "--disable-bias-linear",
+                           "--no-masked-softmax-fusion",
+                           "--no-position-embedding",
+                           "--position-embedding-type",
+                           "rope",
+                           "--moe-grouped-gemm",
+                           "--moe-permute-fusion",
+                           "--moe-token-dispatcher-type",
+                           "flex",
+                           "--tokenizer-type",
+                           "Llama2Tokenizer",
+                           "--tokenizer-model",
+                           "folder",
+                           "--attention-backend",
+                           "fused",
+                           "--cuda-graph-impl",
+                           "full_iteration",
+                           "--recompute-modules",
+                           "moe_act",
+                           "layernorm",
+                           "--wandb-project=Mixtral",
+                           "--manual-gc",
+                           "--num-experts",
+                           "8"});
+  EXPECT_THAT(options.problems(), IsEmpty());
+  EXPECT_EQ(options.notes().size(), 9u);
+  EXPECT_THAT(options.notes(), testing::Contains("--moe-grouped-gemm: is not needed: experts are "
+                                                 "always computed together, and routing is one "
+                                                 "kernel"));
+  EXPECT_EQ(run.model.moe.num_experts, 8);
+  EXPECT_EQ(run.data.tokenizer, "folder");
+  EXPECT_EQ(run.parallel.moe_token_dispatcher, TokenDispatcher::kAllToAll);
+  EXPECT_EQ(run.runtime.cuda_graph_impl, CudaGraphs::kLocal);
+}
+
+TEST_F(OptionsTest, FlagsOfMegatronThatMatterAreRefusedWithWhatToGive) {
+  EXPECT_THAT(parse({"--vocab-file", "v.json", "--fp8-hybrid", "--lr", "1"}).problems(),
+              ElementsAre(HasSubstr("--vocab-file: give --tokenizer the folder"),
+                          "--fp8-hybrid: give --fp8-format hybrid"));
+  Options yaml = parse_yaml("moe-grouped-gemm: true\nsft: true\n");
+  EXPECT_THAT(yaml.notes(), ElementsAre(HasSubstr("run.yaml:1: moe-grouped-gemm: is not needed")));
+  EXPECT_THAT(yaml.problems(), ElementsAre(HasSubstr("run.yaml:2: sft: give the conversations")));
+}
+
 TEST_F(OptionsTest, FollowUpsOfAnUnreadValueAreLeftOut) {
   Options options = parse({"--num-layers", "many"});
   options.add_problems(std::vector<std::string>{"--num-layers: is 0", "--hidden-size: is 0"});

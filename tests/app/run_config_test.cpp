@@ -5,6 +5,7 @@
 
 #include "app/options.h"
 #include "base/fields.h"
+#include "models/family.h"
 
 namespace bev {
 namespace {
@@ -452,13 +453,36 @@ TEST_F(RunConfigTest, ModelConflictsNameBothValues) {
   run.model.hidden_size = 8;
   run.model.gated = true;
   run.model.activation = ActivationKind::kGelu;
-  EXPECT_THAT(model_conflicts(options, list),
+  EXPECT_THAT(model_conflicts(options, list, run.model),
               ElementsAre("--num-layers: --num-layers 2 contradicts --hf-model, where it is 3; "
                           "leave it out",
                           "--swiglu: --activation silu contradicts --hf-model, where it is gelu; "
                           "leave it out"));
   EXPECT_EQ(run.model.num_layers, 3);
   EXPECT_EQ(run.model.activation, ActivationKind::kGelu);
+}
+
+TEST_F(RunConfigTest, ExpertsOfAFolderMayNotBeContradicted) {
+  Options options = parse_options(
+      list, std::vector<std::string>{"--num-experts", "8", "--moe-router-topk", "1",
+                                     "--moe-layer-freq", "[1]*32", "--moe-router-num-groups", "1",
+                                     "--moe-aux-loss-coeff", "0.1", "--ffn-hidden-size", "14336"});
+  run.model = preset("mixtral-8x7b");
+  EXPECT_THAT(model_conflicts(options, list, run.model),
+              ElementsAre("--moe-router-topk: --moe-router-topk 1 contradicts --hf-model, where it "
+                          "is 2; leave it out"));
+  EXPECT_EQ(run.model.moe.topk, 2);
+}
+
+TEST_F(RunConfigTest, FlagsOfExpertsNeedExperts) {
+  Options options = parse_options(
+      list, std::vector<std::string>{"--moe-router-topk", "2", "--moe-aux-loss-coeff", "0.1"});
+  EXPECT_THAT(idle_expert_flags(options, list, run.model),
+              ElementsAre("--moe-router-topk: --moe-router-topk is for experts, of which the model "
+                          "has none; give --num-experts or leave it out",
+                          HasSubstr("--moe-aux-loss-coeff is for experts")));
+  run.model.moe.num_experts = 4;
+  EXPECT_THAT(idle_expert_flags(options, list, run.model), IsEmpty());
 }
 
 TEST_F(RunConfigTest, PrecisionGivesTheDtype) {

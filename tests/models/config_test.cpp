@@ -227,6 +227,22 @@ TEST(ModelConfig, ExpertsThatDoNotFitAreProblems) {
                                             HasSubstr("there is no shared expert")));
 }
 
+TEST(ModelConfig, ExpertSettingsWithoutEffectAreProblems) {
+  ModelConfig model = small();
+  model.moe.num_experts = 12;
+  model.moe.group_topk = 3;
+  EXPECT_THAT(model.problems(), ElementsAre(HasSubstr("give --moe-router-num-groups too")));
+  model.moe.group_topk = 1;
+  EXPECT_THAT(model.problems(), IsEmpty());
+  model.moe_training.load_balancing = {"aux_loss", "none"};
+  model.moe_training.aux_loss_coeff = {0.1, 0.2};
+  EXPECT_THAT(model.problems(), ElementsAre(HasSubstr("--moe-aux-loss-coeff: 0.2 of none")));
+  FieldList list;
+  model.fields(list);
+  EXPECT_THAT(list.find("moe-router-topk-scaling-factor")->set_text("0"),
+              HasSubstr("it must be > 0"));
+}
+
 TEST(ModelConfig, FieldsUseMegatronsNames) {
   ModelConfig model;
   FieldList list;
