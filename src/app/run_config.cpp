@@ -523,11 +523,12 @@ std::vector<std::string> model_conflicts(const Options& options, const FieldList
 std::vector<std::string> idle_expert_flags(const Options& options, const FieldList& list,
                                            const ModelConfig& model) {
   Problems out;
-  if (model.moe.any()) return out;
+  // Who says 0 wants a model with experts without them.
+  if (model.moe.any() || options.given("num-experts")) return out;
   for (const Setting& setting : options.settings()) {
     const std::string& section = list.find_entry(setting.field)->section;
     bool experts = section == MoeConfig::kSection || section == MoeTraining::kSection;
-    if (!experts || setting.field == "num-experts") continue;
+    if (!experts) continue;
     out.push_back(concat(setting.origin, ": --", setting.field,
                          " is for experts, of which the model has none; give --num-experts or "
                          "leave it out"));

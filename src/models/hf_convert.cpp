@@ -137,6 +137,7 @@ void resolve_experts(ModelConfig& config) {
   bool softmax = rule.score == RouterScore::kSoftmax;
   if (softmax) moe.norm_topk_prob = true;
   if (!softmax) moe.pre_softmax = false;
+  if (!softmax && rule.topk == 1) moe.norm_topk_prob = false;  // it is not, with one
 }
 
 // Values outside of the ranges that the flags have.
@@ -216,6 +217,18 @@ ModelConfig from_hf(const HfConfig& hf) {
   return canonical(config);
 }
 
+namespace {
+// What readers make of an exported config.json.
+ModelConfig read_back(const HfConfig& hf, const ModelFamily& family) {
+  try {
+    return from_hf(hf);
+  } catch (const Error& error) {
+    BEV_FAIL(ErrorKind::kConfig, "export: a config.json of ", family.name,
+             " cannot express this model: ", error.what());
+  }
+}
+}  // namespace
+
 HfConfig to_hf(const ModelConfig& given, Dtype dtype) {
   throw_problems(given.problems());
   BEV_CHECK(given.max_position_embeddings > 0, ErrorKind::kConfig,
@@ -232,7 +245,7 @@ HfConfig to_hf(const ModelConfig& given, Dtype dtype) {
   if (config.padding_row >= 0) hf.set("pad_token_id", config.padding_row);
   family.write(config, hf);
 
-  std::vector<std::string> lost = differing_fields(config, from_hf(hf));
+  std::vector<std::string> lost = differing_fields(config, read_back(hf, family));
   for (std::string& name : lost) name = "--" + name;
   BEV_CHECK(lost.empty(), ErrorKind::kConfig, "export: a config.json of ", family.name,
             " cannot express ", join(lost, ", "), " of this model");

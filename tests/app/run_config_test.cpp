@@ -483,6 +483,9 @@ TEST_F(RunConfigTest, FlagsOfExpertsNeedExperts) {
                           HasSubstr("--moe-aux-loss-coeff is for experts")));
   run.model.moe.num_experts = 4;
   EXPECT_THAT(idle_expert_flags(options, list, run.model), IsEmpty());
+  Options none =
+      parse_options(list, std::vector<std::string>{"--moe-router-topk", "2", "--num-experts", "0"});
+  EXPECT_THAT(idle_expert_flags(none, list, run.model), IsEmpty());
 }
 
 TEST_F(RunConfigTest, PrecisionGivesTheDtype) {

@@ -300,6 +300,25 @@ TEST(Family, ModelsWithoutTheExpertsOfTheirFamilyAreExportedWhereTheyCan) {
     expect_error(ErrorKind::kConfig, {"cannot express --num-experts"},
                  [&] { to_hf(config, Dtype::kF32); });
   }
+  ModelConfig config = preset("deepseek-v3");
+  config.moe.shared_expert_size = 0;
+  expect_error(ErrorKind::kConfig,
+               {"config.json of deepseek_v3 cannot express this model", "n_shared_experts"},
+               [&] { to_hf(config, Dtype::kF32); });
+}
+
+// transformers makes its probability 1, Megatron and we leave the score.
+TEST(Family, OneExpertOfDeepSeekIsNotNormalised) {
+  HfConfig hf = golden_config("deepseek_v3");
+  hf.set("num_experts_per_tok", std::int64_t{1});
+  hf.set("norm_topk_prob", true);
+  expect_error(ErrorKind::kInput, {"num_experts_per_tok", "norm_topk_prob false"},
+               [&] { from_hf(hf); });
+  hf.set("norm_topk_prob", false);
+  EXPECT_EQ(from_hf(hf).moe.topk, 1);
+  ModelConfig config = preset("deepseek-v3");
+  config.moe.topk = 1;  // normalised by name, not in fact
+  EXPECT_FALSE(to_hf(config, Dtype::kF32).boolean("norm_topk_prob", true));
 }
 
 TEST(Family, DropoutIsExportedButNotRead) {
