@@ -169,6 +169,9 @@ int run_generate(CommandConfig& config, const FieldList&, Options& options) {
   options.add_problems(config.generate.problems());
   options.throw_problems();
   config.run.model = read_hf_config(config.generate.hf_model);
+  // First as it was given, so that ranks of --context-parallel-size are known when they become dp.
+  options.add_problems(config.run.parallel.resolve());
+  options.throw_problems();
   config.run.parallel = inference_layout(config.run.parallel);
   options.add_problems(config.run.resolve_layout());
   options.throw_problems();

@@ -82,6 +82,21 @@ TEST(GenerateCommand, JsonHoldsIdsAndLogprobsAndNullTextWithoutATokenizer) {
   EXPECT_NE(live.log.find("tokens/s"), std::string::npos) << live.log;
 }
 
+// Of cp there is none while generating; its ranks, which ep counts on, are copies of the model
+// then.
+TEST(GenerateCommand, RanksOfContextParallelLayoutsGenerateToo) {
+  TempFolder folder;
+  std::string prompts = folder.write("p.json", R"({"input_ids": [[5, 6, 7], [8], [9, 10]]})");
+  std::vector<std::string> args = {
+      "--hf-model",       BEV_SOURCE_DIR "/tests/golden/models/qwen2_moe",
+      "--prompt-tokens",  prompts,
+      "--max-new-tokens", "4",
+      "--ignore-eos"};
+  nlohmann::json alone = generate_json(args);
+  args.insert(args.end(), {"--cp", "2", "--ep", "2"});
+  EXPECT_EQ(generate_json(args)["generated"], alone["generated"]);
+}
+
 TEST(GenerateCommand, TextGoesInAndOutThroughTheTokenizer) {
   TempFolder folder;
   copy_model(folder, "{}");
