@@ -142,7 +142,9 @@ std::vector<std::string> ModelConfig::problems() const {
   };
   limit("--num-layers", num_layers + mtp_num_layers, kLayerLimit);
   if (mtp_num_layers > 0 && (position_embedding_type == PositionKind::kLearned || !causal)) {
-    out.push_back("--mtp-num-layers: needs a causal model without learned positions");
+    out.push_back(
+        "--mtp-num-layers: needs a causal model without learned positions; give "
+        "--position-embedding-type rope");
   }
   limit("--num-attention-heads", num_attention_heads, kHeadLimit);
   if (hidden_size > 0 && num_attention_heads > 0) {
