@@ -17,6 +17,11 @@ std::string known_text(std::string_view name, const std::vector<std::string>& kn
   std::string text = concat("known ones are ", join(known, ", "));
   return nearest.empty() ? text : concat(text, "; did you mean ", nearest, "?");
 }
+
+// Kimi K2 is DeepSeek-V3 in other sizes; its files say so by their names of weights and keys.
+std::string_view family_of(std::string_view type) {
+  return type == "kimi_k2" ? "deepseek_v3" : type;
+}
 }  // namespace
 
 const std::vector<ModelFamily>& families() {
@@ -31,7 +36,7 @@ const std::vector<ModelFamily>& families() {
 const ModelFamily& find_family(std::string_view name, std::string_view source) {
   std::vector<std::string> known;
   for (const ModelFamily& family : families()) {
-    if (family.name == name) return family;
+    if (family.name == family_of(name)) return family;
     known.push_back(family.name);
   }
   BEV_FAIL(ErrorKind::kInput, source, source.empty() ? "" : ": ", "model type ", quote(name),

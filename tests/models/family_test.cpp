@@ -307,6 +307,13 @@ TEST(Family, ModelsWithoutTheExpertsOfTheirFamilyAreExportedWhereTheyCan) {
                [&] { to_hf(config, Dtype::kF32); });
 }
 
+TEST(Family, KimiIsDeepSeek) {
+  HfConfig hf = golden_config("deepseek_v3");
+  ModelConfig expected = from_hf(hf);
+  hf.set("model_type", "kimi_k2");
+  EXPECT_THAT(differing_fields(from_hf(hf), expected), testing::IsEmpty());
+}
+
 // transformers makes its probability 1, Megatron and we leave the score.
 TEST(Family, OneExpertOfDeepSeekIsNotNormalised) {
   HfConfig hf = golden_config("deepseek_v3");
