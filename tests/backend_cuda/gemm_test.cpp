@@ -31,11 +31,22 @@ class CudaGemm : public CudaRig {
 };
 
 const Product kProducts[] = {
-    {64, 128, 96, false, true, 1, 0, false},    {64, 128, 96, false, false, 1, 0, false},
-    {64, 128, 96, true, false, 1, 1, false},    {64, 128, 96, true, true, 0.5, -2, false},
-    {200, 72, 333, false, true, 1, 0, true},    {1, 4096, 512, false, true, 1, 0, false},
-    {7, 13, 5, false, true, 1, 0, true},        {1000, 1, 17, true, false, 2, 1, false},
-    {512, 1024, 2048, false, true, 1, 0, true}, {3, 3, 1, false, false, 1, 0, false},
+    {64, 128, 96, false, true, 1, 0, false},
+    {64, 128, 96, false, false, 1, 0, false},
+    {64, 128, 96, true, false, 1, 1, false},
+    {64, 128, 96, true, true, 0.5, -2, false},
+    {200, 72, 333, false, true, 1, 0, true},
+    {1, 4096, 512, false, true, 1, 0, false},
+    {7, 13, 5, false, true, 1, 0, true},
+    {1000, 1, 17, true, false, 2, 1, false},
+    {512, 1024, 2048, false, true, 1, 0, true},
+    {3, 3, 1, false, false, 1, 0, false},
+    // Long extents that are no multiple of 8: in padded rows these are cut in two.
+    {70, 1101, 96, false, true, 1, 0, true},
+    {1101, 72, 130, true, false, 1, 1, false},
+    {70, 72, 1101, false, false, 1, 0, true},
+    {70, 72, 1101, false, false, 2, 0.5, false},
+    {1101, 1205, 40, true, true, 0.5, -2, true},
 };
 
 TEST_F(CudaGemm, EveryLayoutAndDtype) {
@@ -62,11 +73,12 @@ TEST_F(CudaGemm, RowsMayBeLongerThanTheMatrix) {
       }
       Twin a = twin(dtype, {rows, a_stride}, values), c = random(dtype, {p.m, c_stride});
       Twin b = random(dtype, p.transpose_b ? Shape{p.n, p.k} : Shape{p.k, p.n});
+      Twin bias = random(dtype, {p.n});
       auto args = [&](Tensor Twin::*side) {
         return GemmArgs{(a.*side).view(), (b.*side).view(),
                         (c.*side).view(), p.transpose_a,
                         p.transpose_b,    p.alpha,
-                        p.beta,           {},
+                        p.beta,           p.bias ? (bias.*side).view() : View{},
                         columns,          p.n};
       };
       cpu().gemm.gemm(cpu_stream(), args(&Twin::exact));

@@ -24,6 +24,40 @@ std::uint32_t alignment_of(const GemmCall& call) {
   return static_cast<std::uint32_t>(bits & -bits);
 }
 
+// The library has its good kernels only for rows of whole words of 16 bytes, whatever lies between
+// them. So the last columns of a long row that ends elsewhere are a product of their own.
+constexpr std::int64_t kWholeColumns = 64, kLeastCut = 16 * kWholeColumns;
+
+bool ends_within_word(std::int64_t columns, std::int64_t stride) {
+  constexpr std::int64_t kWord = 8;
+  return columns > kLeastCut && columns % kWord != 0 && stride > 0 && stride % kWord == 0;
+}
+
+// The extent to cut, a row of c or of a; null for none. Rows of b are never longer than its
+// columns, so where those are among them nothing would be gained.
+std::int64_t GemmShape::*cut_extent(const GemmShape& shape) {
+  if (shape.transpose_b && ends_within_word(shape.n, shape.c_stride)) return &GemmShape::n;
+  if (shape.transpose_a && ends_within_word(shape.m, shape.a_stride)) return &GemmShape::m;
+  const bool terms = !shape.transpose_a && !shape.transpose_b;
+  return terms && ends_within_word(shape.k, shape.a_stride) ? &GemmShape::k : nullptr;
+}
+
+// What a product works on behind the first `count` of one of its extents.
+GemmCall behind(const GemmShape& shape, std::int64_t GemmShape::*extent, std::int64_t count,
+                GemmCall call) {
+  auto move = [&](const void*& data, std::int64_t elements) {
+    if (data != nullptr) data = static_cast<const char*>(data) + elements * size_of(shape.in);
+  };
+  const bool over_rows = extent == &GemmShape::m, over_columns = extent == &GemmShape::n;
+  if (over_columns) move(call.bias, count);
+  if (!over_columns) move(call.a, count);
+  if (!over_rows) move(call.b, count * (over_columns ? shape.k : shape.n));
+  const std::int64_t row = shape.c_stride > 0 ? shape.c_stride : shape.n;
+  const std::int64_t moved = over_columns ? count : over_rows ? count * row : 0;
+  call.c.data = static_cast<char*>(call.c.data) + moved * size_of(shape.out);
+  return call;
+}
+
 }  // namespace
 
 CudaGemm::CudaGemm(int device, const DeviceOptions& options) : measures_(!options.deterministic) {
@@ -145,8 +179,23 @@ bool CudaGemm::run(CudaQueue& queue, const ScaledProductArgs& args) {
   return shape.bias || args.bias.empty();
 }
 
-void CudaGemm::run(CudaQueue& queue, const GemmShape& unaligned, const GemmCall& call) {
-  GemmShape shape = unaligned;
+// The rest of a cut product is the first: over terms the large part is added to it, not it to what
+// the large part was rounded to.
+void CudaGemm::run(CudaQueue& queue, const GemmShape& asked, const GemmCall& call) {
+  GemmShape shape = asked;
+  if (std::int64_t GemmShape::*extent = cut_extent(asked)) {
+    const std::int64_t whole = asked.*extent / kWholeColumns * kWholeColumns;
+    shape.*extent = asked.*extent - whole;
+    run(queue, shape, behind(asked, extent, whole, call));
+    shape.*extent = whole;
+    GemmCall first = call;
+    if (extent == &GemmShape::k) {
+      shape.adds = true;
+      shape.bias = false;
+      first.beta = 1;
+    }
+    return run(queue, shape, first);
+  }
   shape.alignment = alignment_of(call);
   plan_for(queue, shape, call).run(handle_, workspace_, queue.stream(), call);
 }
