@@ -10,17 +10,8 @@ namespace bev {
 namespace cuda {
 namespace {
 
-template <class T, int N>
-__device__ float largest_size(const Pack<T, N>& pack) {
-  float largest = 0;
-#pragma unroll
-  for (int i = 0; i < N; ++i) largest = fmaxf(largest, size_of_value(pack[i]));
-  return largest;
-}
-
-__device__ int own_lane() {
-  return static_cast<int>(threadIdx.y * blockDim.x + threadIdx.x) % kWarp;
-}
+// Of a multiprocessor at a time: fewer do not keep enough reads under way.
+constexpr int kBlocks = 6;
 
 struct Weights {
   const float* probs;
@@ -42,7 +33,7 @@ __device__ void clear(Pack<T, N>& pack) {
 
 // Plain: x read, y written. Gated: two elements of x read for one of y.
 template <class T, int N, bool kGated>
-__global__ void __launch_bounds__(kThreads)
+__global__ void __launch_bounds__(kThreads, kBlocks)
     forward_kernel(const T* x, T* y, std::int64_t rows, std::int64_t packs, Activation kind,
                    Limits limits, Weights weights, float* amax) {
   const std::int64_t pack = own_pack();
@@ -61,12 +52,12 @@ __global__ void __launch_bounds__(kThreads)
     gate.store(y + (r * packs + pack) * N);
     if (amax != nullptr) largest = fmaxf(largest, largest_size(gate));
   }
-  if (amax != nullptr) raise_by_warp(amax, largest, own_lane());
+  if (amax != nullptr) raise_by_block(amax, largest);
 }
 
 // Plain: dy and x read, dx written. Gated: dy, gate and up read, the gradients of both written.
 template <class T, int N, bool kGated>
-__global__ void __launch_bounds__(kThreads)
+__global__ void __launch_bounds__(kThreads, kBlocks)
     backward_kernel(const T* dy, const T* x, T* dx, std::int64_t rows, std::int64_t packs,
                     Activation kind, Limits limits, float* amax) {
   const std::int64_t pack = own_pack();
@@ -84,7 +75,7 @@ __global__ void __launch_bounds__(kThreads)
     largest = fmaxf(largest, largest_size(gate));
     if constexpr (kGated) largest = fmaxf(largest, largest_size(up));
   }
-  if (amax != nullptr) raise_by_warp(amax, largest, own_lane());
+  if (amax != nullptr) raise_by_block(amax, largest);
 }
 
 // The same with weights, of which a row gives one's gradient: a warp for each row.

@@ -39,7 +39,7 @@ template <ScaleBlock kBlock, class T, int N>
 __device__ void emulate_run(Pack<T, N>& values, float of_tensor) {
   float amax = 0;
 #pragma unroll
-  for (int i = 0; i < N; ++i) amax = fmaxf(amax, size_of_value(values[i]));
+  for (int i = 0; i < N; ++i) amax = larger(amax, values[i]);
   const float scale = run_scale<kBlock>(amax, of_tensor);
 #pragma unroll
   for (int i = 0; i < N; ++i) {

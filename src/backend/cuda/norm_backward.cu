@@ -140,14 +140,14 @@ __global__ void __launch_bounds__(kMostLanes) backward_kernel(Backward<T> args) 
         const float scaled = now.dy[k][i] * (args.offset + weight[k][i]);
         const float through = now.rstd * (scaled - shift - unit * along);
         now.dy[k].set(i, args.dsum != nullptr ? through + now.dsum[k][i] : through);
-        largest = fmaxf(largest, size_of_value(now.dy[k][i]));
+        largest = larger(largest, now.dy[k][i]);
       }
       now.dy[k].store(args.dx + row * args.columns + at);
     });
     // The next row's sums may not overwrite what a slow warp still reads.
     if (blockDim.x > kWarp) __syncthreads();
   }
-  if (args.amax != nullptr) raise_by_warp(args.amax, largest, threadIdx.x % kWarp);
+  if (args.amax != nullptr) raise_by_block(args.amax, largest);
   const std::int64_t partial = blockIdx.x * args.columns;
   if (args.partial_weight != nullptr) {
     store_sums<kPacks, kCount>(all, weight_sum, args.partial_weight + partial);
@@ -180,9 +180,9 @@ __global__ void __launch_bounds__(kThreads) input_any_kernel(Backward<T> args) {
     const float through = rstd * (scaled(i) - shift - unit(i) * along);
     const T dx = narrow<T>(args.dsum != nullptr ? through + widen(args.dsum[begin + i]) : through);
     args.dx[begin + i] = dx;
-    largest = fmaxf(largest, size_of_value(widen(dx)));
+    largest = larger(largest, widen(dx));
   }
-  if (args.amax != nullptr) raise_by_warp(args.amax, largest, threadIdx.x % kWarp);
+  if (args.amax != nullptr) raise_by_block(args.amax, largest);
 }
 
 // The weight's gradient for any number of columns: a thread for a column of a slab of rows.

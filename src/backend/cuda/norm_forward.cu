@@ -86,8 +86,8 @@ __global__ void __launch_bounds__(kMostLanes) forward_kernel(Forward<T> args) {
   });
   if (args.amax == nullptr) return;
   float largest = 0;
-  places.each_element([&](int k, int i) { largest = fmaxf(largest, size_of_value(values[k][i])); });
-  raise_by_warp(args.amax, largest, threadIdx.x % kWarp);
+  places.each([&](int k, int) { largest = fmaxf(largest, largest_size(values[k])); });
+  raise_by_block(args.amax, largest);
 }
 
 // Any number of columns, anywhere in memory: a block for a row, which it reads again for each step.
@@ -124,9 +124,9 @@ __global__ void __launch_bounds__(kThreads) forward_any_kernel(Forward<T> args) 
                               ? normalised(widen(s[i]), mean, rstd, scale, widen(args.bias[i]))
                               : normalised(widen(s[i]), mean, rstd, scale));
     if (args.y != nullptr) args.y[begin + i] = y;
-    largest = fmaxf(largest, size_of_value(widen(y)));
+    largest = larger(largest, widen(y));
   }
-  if (args.amax != nullptr) raise_by_warp(args.amax, largest, threadIdx.x % kWarp);
+  if (args.amax != nullptr) raise_by_block(args.amax, largest);
 }
 
 template <class T, int kPacks>

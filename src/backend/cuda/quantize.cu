@@ -51,10 +51,9 @@ __global__ void __launch_bounds__(kThreads)
        i += step) {
     Pack<T, kCount> pack;
     pack.load(x + i * kCount);
-#pragma unroll
-    for (int k = 0; k < kCount; ++k) most = fmaxf(most, size_of_value(pack[k]));
+    most = fmaxf(most, largest_size(pack));
   }
-  raise_by_warp(amax, most, threadIdx.x % kWarp);
+  raise_by_block(amax, most);
 }
 
 struct AmaxUpdate {

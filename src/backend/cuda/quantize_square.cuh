@@ -110,13 +110,13 @@ struct Numbers {
   __device__ float largest_in_row(int i) const {
     float most = 0;
 #pragma unroll
-    for (int j = 0; j < kItems; ++j) most = fmaxf(most, size_of_value(rows[i][j]));
+    for (int j = 0; j < kItems; ++j) most = larger(most, rows[i][j]);
     return most;
   }
   __device__ float largest_in_column(int j) const {
     float most = 0;
 #pragma unroll
-    for (int i = 0; i < kItems; ++i) most = fmaxf(most, size_of_value(rows[i][j]));
+    for (int i = 0; i < kItems; ++i) most = larger(most, rows[i][j]);
     return most;
   }
   __device__ float largest() const {
