@@ -56,8 +56,9 @@ __device__ AdamFactors factors_of(const AdamRule& rule, const AdamItem& item) {
           .epsilon = static_cast<float>(rule.epsilon)};
 }
 
-// Words of the N elements from `element` on, four to a block of the generator.
-template <int N>
+// Words of the N elements from `element` on, four to a block of the generator; kShifted: which may
+// begin within one.
+template <int N, bool kShifted>
 __device__ void draw(std::uint64_t element, std::uint64_t key, std::uint32_t (&words)[N]) {
   constexpr int kBlocks = N < 4 ? 1 : N / 4;
   std::uint32_t drawn[4 * kBlocks];
@@ -70,7 +71,7 @@ __device__ void draw(std::uint64_t element, std::uint64_t key, std::uint32_t (&w
     drawn[4 * b + 3] = block.w;
   }
   // A range may be cut anywhere: then the words of one more block follow.
-  if (const int skipped = static_cast<int>(element % 4); skipped != 0) {
+  if (const int skipped = static_cast<int>(element % 4); kShifted && skipped != 0) {
     const uint4 next = philox_block(element / 4 + kBlocks, key);
     for (int s = 0; s < skipped; ++s) {
 #pragma unroll
@@ -97,7 +98,7 @@ struct AdamPack {
   // What is kept in bf16 and rounded at random takes the noise of each element.
   __device__ void step(const AdamItem& item, const AdamFactors& f,
                        const std::uint32_t (&noise)[N]) {
-    const bool round_main = item.main.dtype == Dtype::kBf16, round_v = item.v.dtype == Dtype::kBf16;
+    const bool round_main = item.main.is_narrow<N>(), round_v = item.v.is_narrow<N>();
 #pragma unroll
     for (int i = 0; i < N; ++i) {
       const float g = grad[i] * f.multiplier + f.decay * main[i];
@@ -112,20 +113,20 @@ struct AdamPack {
 };
 
 // The generator works while the reads are under way.
-template <int N>
+template <int N, bool kShifted>
 __device__ void adam_pack(const AdamItem& item, const AdamFactors& f, std::int64_t at) {
   const RawPack<N> raw_main = item.main.load<N>(at), raw_grad = item.grad.load<N>(at);
   const RawPack<N> raw_m = item.m.load<N>(at), raw_v = item.v.load<N>(at);
   std::uint32_t noise[N] = {};
-  if (item.main.dtype == Dtype::kBf16 || item.v.dtype == Dtype::kBf16) {
-    draw<N>(static_cast<std::uint64_t>(item.first + at), f.random_key, noise);
+  if (item.main.is_narrow<N>() || item.v.is_narrow<N>()) {
+    draw<N, kShifted>(static_cast<std::uint64_t>(item.first + at), f.random_key, noise);
   }
   AdamPack<N> pack{item.main.widened<N>(raw_main), item.grad.widened<N>(raw_grad),
                    item.m.widened<N>(raw_m), item.v.widened<N>(raw_v)};
   pack.step(item, f, noise);
-  item.main.store<N>(at, pack.main);
-  item.m.store<N>(at, pack.m);
-  item.v.store<N>(at, pack.v);
+  item.main.store_state<N>(at, pack.main);
+  item.m.store_state<N>(at, pack.m);
+  item.v.store_state<N>(at, pack.v);
   if (item.values.data != nullptr) item.values.store<N>(at, pack.main);
 }
 
@@ -148,14 +149,14 @@ __device__ void each_run(const Adam& args, const Body& body) {
 
 // Reads main, grad, m and v once, writes main, m, v and values once: 14 bytes per element with all
 // of it in bf16, 30 with everything but the model in f32.
-template <int N>
+template <int N, bool kShifted>
 __global__ void __launch_bounds__(kThreads, kAdamBlocks)
     adam_kernel(const __grid_constant__ Adam args) {
   each_run<N>(args, [](const AdamItem& item, const AdamFactors& factors, std::int64_t at) {
     if (at + N <= item.count) {
-      adam_pack<N>(item, factors, at);
+      adam_pack<N, kShifted>(item, factors, at);
     } else if constexpr (N > 1) {
-      for (std::int64_t i = at; i < item.count; ++i) adam_pack<1>(item, factors, i);
+      for (std::int64_t i = at; i < item.count; ++i) adam_pack<1, true>(item, factors, i);
     }
   });
 }
@@ -248,7 +249,7 @@ __device__ void adam_block(const AdamItem& item, const AdamFactors& f, std::int6
                    run.template load_moment<MomentFormat::kSigned>(item.m, item.m_scales),
                    run.template load_moment<MomentFormat::kPositive>(item.v, item.v_scales)};
   std::uint32_t noise[4], m_noise[4], v_noise[4];
-  draw<4>(static_cast<std::uint64_t>(item.first + at), f.random_key, noise);
+  draw<4, true>(static_cast<std::uint64_t>(item.first + at), f.random_key, noise);
 #pragma unroll
   for (int i = 0; i < 4; ++i) {
     m_noise[i] = (noise[i] * kMomentNoise) >> 16;
@@ -296,10 +297,11 @@ AdamItem item_of(const AdamRange& range) {
           .wd_mult = range.wd_mult};
 }
 
-// Which kernel serves a range: elements of an access, and whether warps have whole blocks.
+// Which kernel serves a range: elements of an access, whether warps have whole blocks, and whether
+// the range begins within a block of the generator.
 struct AdamShape {
   int pack = 0;
-  bool blocks = false;
+  bool blocks = false, shifted = false;
 
   bool operator==(const AdamShape&) const = default;
   int thread_elements() const { return blocks ? 4 : pack; }
@@ -316,14 +318,16 @@ AdamShape shape_of(const AdamItem& item) {
   const bool whole = in_packs(item.main, count) && in_packs(item.grad, count) &&
                      in_packs(item.m, count) && in_packs(item.v, count) &&
                      in_packs(item.values, count);
-  return {whole ? count : 1, blocks};
+  return {whole ? count : 1, blocks, item.first % 4 != 0};
 }
 
 using AdamKernel = void (*)(Adam);
 
 AdamKernel kernel_of(const AdamShape& shape) {
   if (shape.blocks) return shape.pack == 4 ? adam_block_kernel<true> : adam_block_kernel<false>;
-  return shape.pack == 8 ? adam_kernel<8> : shape.pack == 4 ? adam_kernel<4> : adam_kernel<1>;
+  if (shape.pack == 8) return shape.shifted ? adam_kernel<8, true> : adam_kernel<8, false>;
+  if (shape.pack == 4) return shape.shifted ? adam_kernel<4, true> : adam_kernel<4, false>;
+  return adam_kernel<1, true>;
 }
 
 void launch(CudaQueue& queue, const Adam& args, const AdamShape& shape) {

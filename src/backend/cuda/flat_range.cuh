@@ -24,7 +24,7 @@ struct FlatRange {
   template <int N>
   __device__ RawPack<N> load(std::int64_t at) const {
     RawPack<N> raw;
-    if (N > 4 || dtype == Dtype::kBf16) {
+    if (is_narrow<N>()) {
       raw.halves.load(static_cast<const Bfloat*>(data) + at);
     } else {
       raw.singles.load(static_cast<const float*>(data) + at);
@@ -40,6 +40,17 @@ struct FlatRange {
 #pragma unroll
     for (int i = 0; i < N; ++i) values.set(i, raw.halves[i]);
     return values;
+  }
+  // Whether elements have two bytes, where N of them are read at once.
+  template <int N>
+  __device__ bool is_narrow() const {
+    return N > 4 || dtype == Dtype::kBf16;
+  }
+  // What is read back: f32 or bf16.
+  template <int N>
+  __device__ void store_state(std::int64_t at, const Pack<float, N>& values) const {
+    if (is_narrow<N>()) return store_as<Bfloat, N>(at, values);
+    values.store(static_cast<float*>(data) + at);
   }
   template <int N>
   __device__ void store(std::int64_t at, const Pack<float, N>& values) const {
