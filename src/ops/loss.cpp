@@ -4,6 +4,7 @@
 
 #include "autograd/op_scope.h"
 #include "base/error.h"
+#include "ops/copy_columns.h"
 #include "ops/linear_products.h"
 
 namespace bev {
@@ -138,11 +139,18 @@ LossResult lm_head_loss(Context& ctx, const Var& hidden, const LossTargets& targ
 
 Tensor lm_head_logits(Context& ctx, const Var& hidden, const HeadSpec& spec) {
   check_head(hidden, spec);
-  std::int64_t tokens = hidden.shape()[0];
-  Tensor logits = ctx.allocate(ctx.wide(), {tokens, spec.weight->local[0]}, "logits");
+  std::int64_t tokens = hidden.shape()[0], vocabulary = spec.weight->local[0];
+  std::int64_t stride = row_stride(ctx, vocabulary);
+  Tensor logits = ctx.allocate(ctx.wide(), {tokens, stride}, "logits");
   {
     WeightLease lease = ctx.weights.use(*spec.weight);
-    ctx.kernels.gemm.gemm(ctx.stream, {hidden.tensor, lease.view, logits, false, true, 1, 0, {}});
+    ctx.kernels.gemm.gemm(
+        ctx.stream, {hidden.tensor, lease.view, logits, false, true, 1, 0, {}, 0, vocabulary});
+  }
+  if (stride > vocabulary) {
+    Tensor padded = std::move(logits);
+    logits = ctx.allocate(ctx.wide(), {tokens, vocabulary}, "logits");
+    copy_columns(ctx, padded, 0, logits, 0, vocabulary);
   }
   // The first pass of the loss applies scale and softcap.
   Tensor row_max = ctx.allocate(ctx.wide(), {tokens}, "loss");

@@ -176,7 +176,8 @@ TEST(LmHeadLogits, AreTheDenseLogits) {
     bench.param("head", {kVocabulary, kHidden}, {Axis::kTp, 0, {}}, values.params[0]);
     Var hidden{bench.tensor({head.tokens, kHidden}, values.inputs[0]),
                Placement().with(Axis::kTp, PlaceState::kCopied), -1, nullptr};
-    Tensor logits = lm_head_logits(bench.ctx, hidden, spec_of(head, bench));
+    Context ctx = context_of(head, bench);
+    Tensor logits = lm_head_logits(ctx, hidden, spec_of(head, bench));
     EXPECT_LT(relative_error(values_of(logits), dense_logits(head, values)), 1e-13) << head.name;
   }
 }
