@@ -1,15 +1,20 @@
 // Generating text with keys and values kept: tokens/s as one JSON line, in the form of
 // bench/peers/decode_transformers.py, and the share of memory's speed at which weights are read.
 //
-// usage: decode MODEL MODE BATCH [NEW_TOKENS [DEVICE]]   MODEL: a preset; MODE: fp32 | bf16;
-// DEVICE: cpu | cuda
+// usage: decode MODEL MODE BATCH [NEW_TOKENS [DEVICE]] [NAME=VALUE..]
+//   MODEL: a preset; MODE: fp32 | bf16; DEVICE: cpu | cuda
+//   layers=N: the first N only; temperature, top_k, top_p: sampling; kernels=N: after the line, the
+//   N kernels that take most of a step's time
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <map>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "backend/cpu/cpu_kernels.h"
@@ -86,42 +91,173 @@ const Kernels& kernels_of(const std::string& device) {
 }
 
 struct Wanted {
-  std::string model, mode, device;
+  std::string model, mode, device = "cpu";
   std::int64_t batch = 1, new_tokens = 64;
+  std::int64_t layers = 0;   // 0: all
+  std::int64_t kernels = 0;  // rows of the table
+  SamplingOptions sampling = {};
+
+  void set(const std::string& name, const std::string& value) {
+    if (name == "layers") {
+      layers = std::stoll(value);
+    } else if (name == "kernels") {
+      kernels = std::stoll(value);
+    } else if (name == "temperature") {
+      sampling.temperature = std::stod(value);
+    } else if (name == "top_k") {
+      sampling.top_k = std::stoll(value);
+    } else if (name == "top_p") {
+      sampling.top_p = std::stod(value);
+    } else {
+      BEV_FAIL(ErrorKind::kConfig, "decode: no option ", name);
+    }
+  }
 };
+
+// Records what the device does between two of the tokens: steps as they run, graphs too.
+class StepTrace : public TokenSink {
+ public:
+  static constexpr std::int64_t kFirst = 8, kSteps = 8;
+
+  explicit StepTrace(DeviceTrace& trace) : trace_(trace) {}
+  void on_token(std::int64_t sequence, const TokenChoice&) override {
+    if (sequence != 0) return;
+    ++tokens_;
+    if (tokens_ == kFirst) trace_.started();
+    if (tokens_ == kFirst + kSteps) trace_.stopped();
+  }
+
+ private:
+  DeviceTrace& trace_;
+  std::int64_t tokens_ = 0;
+};
+
+struct KernelTime {
+  std::string name;
+  double microseconds = 0;
+  std::int64_t count = 0;
+};
+
+// The name without its arguments and namespaces.
+std::string short_name(const std::string& name) {
+  std::string_view text = std::string_view(name).substr(0, name.find('('));
+  for (std::string_view front : {"void ", "bev::", "cuda::", "cuda_attention::"}) {
+    if (text.starts_with(front)) text.remove_prefix(front.size());
+  }
+  constexpr std::size_t kMost = 90;
+  return std::string(text.substr(0, kMost));
+}
+
+// Of one step, the longest first; time between kernels comes last.
+std::vector<KernelTime> kernel_times(const std::vector<DeviceSpan>& spans) {
+  std::map<std::string, KernelTime> by_name;
+  double idle = 0;
+  std::int64_t end = spans.empty() ? 0 : spans.front().begin_ns;
+  for (const DeviceSpan& span : spans) {
+    KernelTime& row = by_name[short_name(span.name)];
+    row.microseconds += static_cast<double>(span.end_ns - span.begin_ns) / 1e3;
+    ++row.count;
+    idle += static_cast<double>(std::max<std::int64_t>(span.begin_ns - end, 0)) / 1e3;
+    end = std::max(end, span.end_ns);
+  }
+  std::vector<KernelTime> rows;
+  for (auto& [name, row] : by_name) {
+    rows.push_back({name, row.microseconds / StepTrace::kSteps, row.count / StepTrace::kSteps});
+  }
+  std::ranges::sort(rows, std::greater<>(), &KernelTime::microseconds);
+  rows.push_back({"nothing runs", idle / StepTrace::kSteps, 0});
+  return rows;
+}
+
+void print_kernels(const std::vector<KernelTime>& rows, std::int64_t most) {
+  double sum = 0, rest = 0;
+  std::int64_t count = 0;
+  for (std::size_t i = 0; i < rows.size(); ++i) {
+    sum += rows[i].microseconds;
+    count += rows[i].count;
+    bool shown = static_cast<std::int64_t>(i) < most || i + 1 == rows.size();
+    if (!shown) rest += rows[i].microseconds;
+    if (shown)
+      fmt::print("{:9.1f} us {:5} x  {}\n", rows[i].microseconds, rows[i].count, rows[i].name);
+  }
+  fmt::print("{:9.1f} us          others\n{:9.1f} us {:5} x  a step\n", rest, sum, count);
+}
+
+// Every weight is read at each step but an embedding that is no head too, of which a few rows are,
+// and experts that no token chooses (as many as even, independent choices leave).
+double weights_read(const Engine& engine, const ModelConfig& model, std::int64_t batch) {
+  double chosen = 1;
+  if (model.moe.num_experts > 0) {
+    double each = static_cast<double>(model.moe.topk) / static_cast<double>(model.moe.num_experts);
+    chosen = 1 - std::pow(1 - each, static_cast<double>(batch));
+  }
+  double weights = 0;
+  for (const Param* param : engine.store().params()) {
+    bool of_experts = param->name.find(".experts.") != std::string::npos;
+    weights += static_cast<double>(param->shape.numel()) * (of_experts ? chosen : 1);
+  }
+  if (model.untie_embeddings_and_output_weights) {
+    weights -= static_cast<double>(model.vocab_size * model.hidden_size);
+  }
+  return weights;
+}
 
 void run(World& world, const Wanted& wanted) {
   EngineOptions options;
   options.model = preset(wanted.model);
+  if (wanted.layers > 0) options.model.num_layers = wanted.layers;
   options.dtype = wanted.mode == "bf16" ? Dtype::kBf16 : Dtype::kF32;
   options.threads = machine_threads();
   options.parallel.data_parallel_size = 1;
   options.gradients = options.optimizer = false;
-  Engine engine(world, kernels_of(wanted.device), options);
+  const Kernels& kernels = kernels_of(wanted.device);
+  Engine engine(world, kernels, options);
   Generator generator(engine);
   GenerationOptions generation;
   generation.max_new_tokens = wanted.new_tokens;
   generation.ignore_eos = true;
+  generation.sampling = wanted.sampling;
   const auto prompts = random_prompts(wanted.batch, options.model.vocab_size);
   generator.generate(prompts, generation);
   StepTimes times;
   generator.generate(prompts, generation, &times);
-  // Every weight is read at each step but an embedding that is no head too, of which a few rows
-  // are.
-  const auto& model = options.model;
-  std::int64_t weights = 0;
-  for (const Param* param : engine.store().params()) weights += param->shape.numel();
-  if (model.untie_embeddings_and_output_weights) weights -= model.vocab_size * model.hidden_size;
-  const double bytes = static_cast<double>(weights) * static_cast<double>(size_of(options.dtype));
+  const double bytes = weights_read(engine, options.model, wanted.batch) *
+                       static_cast<double>(size_of(options.dtype));
   const double speed = copy_speed(engine.ctx());
   const double seconds = times.seconds_per_step();
-  std::puts(fmt::format("{{\"model\": \"{}\", \"mode\": \"{}\", \"batch\": {}, \"ms\": {:.2f}, "
+  std::puts(fmt::format("{{\"model\": \"{}\", \"mode\": \"{}\", \"batch\": {}, \"ms\": {:.3f}, "
                         "\"tok_s\": {:.1f}, \"weights_gb_s\": {:.1f}, \"copy_gb_s\": {:.1f}, "
                         "\"share\": {:.2f}}}",
                         wanted.model, wanted.mode, wanted.batch, seconds * 1e3,
                         static_cast<double>(wanted.batch) / seconds, bytes / seconds / 1e9,
                         speed / 1e9, bytes / seconds / speed)
                 .c_str());
+  if (wanted.kernels == 0) return;
+  std::unique_ptr<DeviceTrace> trace = kernels.device.trace();
+  BEV_CHECK(trace != nullptr, ErrorKind::kConfig, "decode: no kernels to tell of");
+  StepTrace traced(*trace);
+  generation.max_new_tokens = StepTrace::kFirst + StepTrace::kSteps + 1;
+  generator.generate(prompts, generation, &traced);
+  print_kernels(kernel_times(trace->take()), wanted.kernels);
+}
+
+Wanted parse(int argc, char** argv) {
+  Wanted wanted;
+  wanted.model = argv[1];
+  wanted.mode = argv[2];
+  wanted.batch = std::stoll(argv[3]);
+  for (int i = 4; i < argc; ++i) {
+    std::string text = argv[i];
+    std::size_t equals = text.find('=');
+    if (equals != text.npos) {
+      wanted.set(text.substr(0, equals), text.substr(equals + 1));
+    } else if (i == 4) {
+      wanted.new_tokens = std::stoll(text);
+    } else {
+      wanted.device = text;
+    }
+  }
+  return wanted;
 }
 
 }  // namespace
@@ -129,11 +265,11 @@ void run(World& world, const Wanted& wanted) {
 
 int main(int argc, char** argv) {
   if (argc < 4) {
-    std::fputs("usage: decode MODEL fp32|bf16 BATCH [NEW_TOKENS [cpu|cuda]]\n", stderr);
+    std::fputs("usage: decode MODEL fp32|bf16 BATCH [NEW_TOKENS [cpu|cuda]] [NAME=VALUE..]\n",
+               stderr);
     return 2;
   }
-  const bev::Wanted wanted{argv[1], argv[2], argc > 5 ? argv[5] : "cpu", std::atoll(argv[3]),
-                           argc > 4 ? std::atoll(argv[4]) : 64};
+  const bev::Wanted wanted = bev::parse(argc, argv);
   bev::run_thread_ranks(1, {}, [&](bev::World& world) { bev::run(world, wanted); });
   return 0;
 }
