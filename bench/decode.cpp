@@ -139,13 +139,12 @@ struct KernelTime {
 };
 
 // The name without its arguments and namespaces.
-std::string short_name(const std::string& name) {
-  std::string_view text = std::string_view(name).substr(0, name.find('('));
-  for (std::string_view front : {"void ", "bev::", "cuda::", "cuda_attention::"}) {
-    if (text.starts_with(front)) text.remove_prefix(front.size());
+std::string short_name(std::string name) {
+  for (std::string_view space : {"(anonymous namespace)::", "void ", "bev::", "cuda::"}) {
+    for (std::size_t at = 0; (at = name.find(space)) != name.npos;) name.erase(at, space.size());
   }
   constexpr std::size_t kMost = 90;
-  return std::string(text.substr(0, kMost));
+  return name.substr(0, std::min(name.find('('), kMost));
 }
 
 // Of one step, the longest first; time between kernels comes last.

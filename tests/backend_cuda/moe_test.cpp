@@ -226,7 +226,7 @@ TEST_F(CudaMoe, TokensGoToTheRanksThatTheyGoToOnTheCpu) {
 
 TEST_F(CudaMoe, RowsAreSortedGatheredAndSummedAsOnTheCpu) {
   for (Dtype dtype : kModelDtypes) {
-    for (std::int64_t tokens : {0, 1, 5, 777}) {
+    for (std::int64_t tokens : {0, 1, 5, 32, 777}) {
       for (std::int64_t columns : {1, 24, 1030}) {
         SCOPED_TRACE(concat(name_of(dtype), " ", tokens, " x ", columns));
         // Of 12 experts, those from 3 on are somebody else's, or all are here.

@@ -30,6 +30,9 @@ bool wgmma_serves(const GroupedArgs& args) {
 void grouped_product(const Stream& stream, const GroupedArgs& args, GroupedProduct product) {
   if (args.x.shape[0] == 0 && product != GroupedProduct::kWeight) return;
   if (!has_whole_words(args)) return grouped_plain(stream, args, product);
+  if (product == GroupedProduct::kOutput && grouped_few_serves(args)) {
+    return grouped_few(stream, args);
+  }
   if (wgmma_serves(args)) {
     auto* run = args.x.dtype == Dtype::kBf16 ? grouped_wgmma_bf16 : grouped_wgmma_f16;
     return run(stream, args, product);

@@ -45,6 +45,7 @@ void sort_rows(const Stream& stream, const SortRowsArgs& args) {
   const std::int64_t slots = args.experts.numel(), count = args.offsets.numel() - 1;
   BEV_CHECK(args.order.numel() == slots && args.place.numel() == slots, ErrorKind::kInternal,
             "sort_rows: ", slots, " slots, ", args.order.numel(), " rows");
+  if (sort_few_serves(args)) return sort_few(stream, args);
   CudaQueue& queue = queue_of(stream);
   auto* offsets = args.offsets.as<std::int32_t>();
   if (slots == 0) {

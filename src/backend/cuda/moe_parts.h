@@ -18,6 +18,9 @@ void pick(const Stream& stream, const ChoiceArgs& args);
 // moe_dispatch.cu
 void limit(const Stream& stream, const LimitArgs& args);
 void dispatch(const Stream& stream, const DispatchArgs& args);
+// sort_few.cu: for sort_rows.
+bool sort_few_serves(const SortRowsArgs& args);
+void sort_few(const Stream& stream, const SortRowsArgs& args);
 // moe_fit.cu
 void fit_rows(const Stream& stream, const FitRowsArgs& args);
 
@@ -32,7 +35,10 @@ void grouped_bias(const Stream& stream, const GroupedArgs& args);
 // grouped_mma.cu: 16-bit numbers whose rows are whole 16-byte words.
 bool grouped_mma_serves(const GroupedArgs& args);
 void grouped_mma(const Stream& stream, const GroupedArgs& args, GroupedProduct product);
-// grouped_wgmma.cuh: the same on Hopper, where the program has code for sm_90a.
+// grouped_few.cu: y, the same for a few rows an expert.
+bool grouped_few_serves(const GroupedArgs& args);
+void grouped_few(const Stream& stream, const GroupedArgs& args);
+// grouped_wgmma.cuh: as grouped_mma.cu, on Hopper, where the program has code for sm_90a.
 bool has_wgmma();
 void grouped_wgmma_bf16(const Stream& stream, const GroupedArgs& args, GroupedProduct product);
 void grouped_wgmma_f16(const Stream& stream, const GroupedArgs& args, GroupedProduct product);
