@@ -47,6 +47,13 @@ const Product kProducts[] = {
     {70, 72, 1101, false, false, 1, 0, true},
     {70, 72, 1101, false, false, 2, 0.5, false},
     {1101, 1205, 40, true, true, 0.5, -2, true},
+    // Few rows, which have a kernel of their own, and one more than it takes.
+    {1, 40, 2056, false, true, 1, 0, true},
+    {8, 3072, 2048, false, true, 1, 0, false},
+    {9, 250, 72, false, true, 0.5, 0, false},
+    {16, 24, 8, false, true, 1, 0, true},
+    {5, 17, 4096, false, true, 1, 0, false},
+    {17, 64, 64, false, true, 1, 0, false},
 };
 
 TEST_F(CudaGemm, EveryLayoutAndDtype) {

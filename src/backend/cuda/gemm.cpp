@@ -4,6 +4,7 @@
 #include <string>
 
 #include "backend/cuda/blas_library.h"
+#include "backend/cuda/gemm_few.h"
 #include "backend/cuda/gemm_plans.h"
 #include "backend/cuda/queue.h"
 #include "backend/cuda/tables.h"
@@ -212,6 +213,7 @@ void gemm(const Stream& stream, const GemmArgs& args) {
     }
     return;
   }
+  if (cuda::gemm_few_serves(args)) return cuda::gemm_few(stream, args);
   queue_of(stream).gemm().run(queue_of(stream), args);
 }
 

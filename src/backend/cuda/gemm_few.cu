@@ -1,0 +1,80 @@
+// Products of a few rows, as in decoding, with a weight [N, K] that is read once.
+#include "backend/cuda/few_rows.cuh"
+#include "backend/cuda/gemm_few.h"
+#include "backend/cuda/grid.cuh"
+#include "backend/cuda/values.cuh"
+
+namespace bev::cuda {
+
+namespace {
+
+constexpr int kWarps = 16;
+
+template <class T, class C>
+struct Product {
+  const T *a, *b, *bias;
+  C* c;
+  int rows, depth, columns;
+  std::int64_t c_stride;
+  float alpha;
+};
+
+// Grid: columns.
+template <class T, class C, int kTiles>
+__global__ void __launch_bounds__(kWarps* kWarp) few_kernel(Product<T, C> args) {
+  const int first = static_cast<int>(blockIdx.x) * few_rows::kColumns;
+  const few_rows::Operands<T> in{args.a, args.b + static_cast<std::int64_t>(first) * args.depth,
+                                 args.rows, args.columns - first, args.depth};
+  few_rows::multiply<kWarps, kTiles>(in, [&](int row, int column, float sum) {
+    sum *= args.alpha;
+    if (args.bias != nullptr) sum += cuda_attention::widen(args.bias[first + column]);
+    args.c[row * args.c_stride + first + column] = cuda_attention::narrow<C>(sum);
+  });
+}
+
+template <class T, class C>
+void run(const Stream& stream, const GemmArgs& args) {
+  const std::int64_t columns = args.b.shape[0];
+  const Product<T, C> work{address<T>(args.a),
+                           address<T>(args.b),
+                           address<T>(args.bias),
+                           address<C>(args.c),
+                           static_cast<int>(args.a.shape[0]),
+                           static_cast<int>(args.a.shape[1]),
+                           static_cast<int>(columns),
+                           args.c.shape[1],
+                           static_cast<float>(args.alpha)};
+  auto* kernel = work.rows <= few_rows::kTileRows ? few_kernel<T, C, 1> : few_kernel<T, C, 2>;
+  kernel<<<static_cast<unsigned>(ceil_div(columns, few_rows::kColumns)), kWarps * kWarp, 0,
+           queue_of(stream).stream()>>>(work);
+  check_launch("product of few rows");
+}
+
+template <class T>
+void run(const Stream& stream, const GemmArgs& args) {
+  if (args.c.dtype == Dtype::kF32) return run<T, float>(stream, args);
+  run<T, T>(stream, args);
+}
+
+}  // namespace
+
+bool gemm_few_serves(const GemmArgs& args) {
+  constexpr std::int64_t kMostRows = 2 * few_rows::kTileRows;
+  // Measured on an H200 (bench/few_rows): cuBLASLt reads larger weights faster, smaller ones
+  // slower.
+  constexpr std::int64_t kMostWeights = std::int64_t{1} << 24;
+  const bool whole_words =
+      args.a.shape[1] % 8 == 0 && aligned(static_cast<const std::byte*>(args.a.data),
+                                          static_cast<const std::byte*>(args.b.data));
+  const bool linear = !args.transpose_a && args.transpose_b && args.beta == 0 &&
+                      (args.a_columns == 0 || args.a_columns == args.a.shape[1]);
+  return linear && args.a.shape[0] <= kMostRows && args.b.numel() <= kMostWeights &&
+         size_of(args.a.dtype) == 2 && whole_words;
+}
+
+void gemm_few(const Stream& stream, const GemmArgs& args) {
+  if (args.a.dtype == Dtype::kBf16) return run<Bf16>(stream, args);
+  run<F16>(stream, args);
+}
+
+}  // namespace bev::cuda
