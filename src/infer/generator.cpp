@@ -38,6 +38,28 @@ Tensor gather_rows(Context& ctx, const Tensor& x, std::span<const std::int64_t> 
   return out;
 }
 
+// Structs that a kernel writes, one for each row.
+template <class T>
+class Records {
+ public:
+  Records(Context& ctx, std::size_t count)
+      : ctx_(ctx),
+        count_(count),
+        bytes_(ctx.allocate(Dtype::kU8, {static_cast<std::int64_t>(count * sizeof(T))}, "logits")) {
+  }
+  T* on_device() const { return reinterpret_cast<T*>(bytes_.as<std::uint8_t>()); }
+  std::vector<T> fetch() const {
+    std::vector<T> out(count_);
+    ctx_.kernels.device.fetch(ctx_.stream, bytes_, out.data()).wait();
+    return out;
+  }
+
+ private:
+  Context& ctx_;
+  std::size_t count_;
+  Tensor bytes_;
+};
+
 // Each tp rank's columns [T, V of the rank] -> [T, V] on all of them.
 Tensor gather_vocabulary(Context& ctx, const Tensor& part, std::int64_t vocabulary) {
   Group& tp = ctx.mesh.tp();
@@ -213,28 +235,50 @@ Tensor Generator::last_logits(const Var& hidden, std::span<const std::int64_t> r
   return gather_vocabulary(ctx, part, engine_.options().model.vocab_size);
 }
 
-std::vector<RowSummary> Generator::summarise(const Tensor& logits) {
-  Context& ctx = engine_.ctx();
-  std::vector<RowSummary> rows(static_cast<std::size_t>(logits.shape()[0]));
-  Tensor summary = ctx.allocate(
-      Dtype::kU8, {static_cast<std::int64_t>(rows.size() * sizeof(RowSummary))}, "logits");
-  ctx.kernels.loss.summary(ctx.stream,
-                           {logits, reinterpret_cast<RowSummary*>(summary.as<std::uint8_t>())});
-  ctx.kernels.device.fetch(ctx.stream, summary, rows.data()).wait();
-  return rows;
+TokenPlace Generator::place_of(const Live& sequence, const GenerationOptions& options) {
+  return {options.first_sequence + static_cast<std::int64_t>(sequence.index), sequence.length};
 }
 
-void Generator::pick(const Tensor& logits, std::span<const Live> live,
-                     const GenerationOptions& options, std::span<TokenChoice> choices) {
-  auto place_of = [&](std::size_t row) {
-    return TokenPlace{options.first_sequence + static_cast<std::int64_t>(live[row].index),
-                      live[row].length};
-  };
-  if (options.sampling.greedy()) {
-    std::vector<RowSummary> rows = summarise(logits);
-    for (std::size_t i = 0; i < rows.size(); ++i) choices[i] = pick_largest(rows[i], place_of(i));
+void Generator::pick_greedily(const Tensor& logits, std::span<const Live> live,
+                              const GenerationOptions& options, std::span<TokenChoice> choices) {
+  Context& ctx = engine_.ctx();
+  Records<RowSummary> rows(ctx, live.size());
+  ctx.kernels.loss.summary(ctx.stream, {logits, rows.on_device()});
+  const std::vector<RowSummary> found = rows.fetch();
+  for (std::size_t i = 0; i < live.size(); ++i) {
+    choices[i] = pick_largest(found[i], place_of(live[i], options));
+  }
+}
+
+void Generator::pick_on_device(const Tensor& logits, std::span<const Live> live,
+                               const GenerationOptions& options, std::span<TokenChoice> choices) {
+  Context& ctx = engine_.ctx();
+  const SamplingOptions& sampling = options.sampling;
+  if (ctx.kernels.loss.sample == nullptr) return;
+  std::vector<double> fractions;
+  for (const Live& sequence : live) {
+    fractions.push_back(random_fraction(sampling.seed, place_of(sequence, options)));
+  }
+  Tensor drawn_with = ctx.upload<double>(fractions, "logits");
+  Records<RowSummary> rows(ctx, live.size());
+  Records<SampledToken> tokens(ctx, live.size());
+  ctx.kernels.loss.summary(ctx.stream, {logits, rows.on_device()});
+  if (!ctx.kernels.loss.sample(ctx.stream, {logits,
+                                            rows.on_device(),
+                                            drawn_with.as<double>(),
+                                            {sampling.temperature, sampling.top_k, sampling.top_p},
+                                            tokens.on_device()})) {
     return;
   }
+  const std::vector<RowSummary> found = rows.fetch();
+  const std::vector<SampledToken> drawn = tokens.fetch();
+  for (std::size_t i = 0; i < live.size(); ++i) {
+    choices[i] = pick_drawn(found[i], drawn[i], place_of(live[i], options));
+  }
+}
+
+void Generator::pick_on_host(const Tensor& logits, std::span<const Live> live,
+                             const GenerationOptions& options, std::span<TokenChoice> choices) {
   std::vector<std::exception_ptr> failures(live.size());
   auto columns = static_cast<std::size_t>(engine_.options().model.vocab_size);
   auto pick_all = [&](auto zero) {
@@ -242,9 +286,10 @@ void Generator::pick(const Tensor& logits, std::span<const Live> live,
     std::vector<T> values = engine_.ctx().download<T>(logits);
     engine_.ctx().stream.pool->run(static_cast<std::int64_t>(live.size()), [&](std::int64_t piece) {
       auto row = static_cast<std::size_t>(piece);
+      if (choices[row].token >= 0) return;
       std::span<const T> of_row = std::span<const T>(values).subspan(row * columns, columns);
       try {
-        choices[row] = pick_token(of_row, options.sampling, place_of(row));
+        choices[row] = pick_token(of_row, options.sampling, place_of(live[row], options));
       } catch (...) {  // the pool's threads must not throw
         failures[row] = std::current_exception();
       }
@@ -254,6 +299,14 @@ void Generator::pick(const Tensor& logits, std::span<const Live> live,
   for (const std::exception_ptr& failure : failures) {
     if (failure) std::rethrow_exception(failure);
   }
+}
+
+void Generator::pick(const Tensor& logits, std::span<const Live> live,
+                     const GenerationOptions& options, std::span<TokenChoice> choices) {
+  if (options.sampling.greedy()) return pick_greedily(logits, live, options, choices);
+  pick_on_device(logits, live, options, choices);
+  bool left = std::ranges::any_of(choices, [](const TokenChoice& at) { return at.token < 0; });
+  if (left) pick_on_host(logits, live, options, choices);
 }
 
 std::vector<TokenChoice> Generator::choose(const Var& hidden, std::span<const std::int64_t> rows,

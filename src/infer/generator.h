@@ -94,10 +94,18 @@ class Generator {
   Var hidden_states(const Step& step, std::vector<LayerState>& cache);
   // The last stage's choices, to all stages.
   std::vector<TokenChoice> share_choices(std::vector<TokenChoice> choices, std::size_t count);
-  std::vector<RowSummary> summarise(const Tensor& logits);
+  // Where the token after a sequence's last will stand.
+  static TokenPlace place_of(const Live& sequence, const GenerationOptions& options);
   // Of sequences with a row of logits each.
   void pick(const Tensor& logits, std::span<const Live> live, const GenerationOptions& options,
             std::span<TokenChoice> choices);
+  void pick_greedily(const Tensor& logits, std::span<const Live> live,
+                     const GenerationOptions& options, std::span<TokenChoice> choices);
+  // Rows that are left to the host keep the token -1.
+  void pick_on_device(const Tensor& logits, std::span<const Live> live,
+                      const GenerationOptions& options, std::span<TokenChoice> choices);
+  void pick_on_host(const Tensor& logits, std::span<const Live> live,
+                    const GenerationOptions& options, std::span<TokenChoice> choices);
   std::vector<TokenChoice> choose(const Var& hidden, std::span<const std::int64_t> rows,
                                   std::span<const Live> live, const GenerationOptions& options);
   // Runs the pending tokens of all sequences and chooses the next ones.

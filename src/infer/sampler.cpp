@@ -75,19 +75,6 @@ void cut_to_probability(std::vector<Candidate>& candidates, double top_p) {
   std::reverse(candidates.begin(), candidates.end());
 }
 
-// Uniform in (0, 1), 52 bits.
-double uniform(std::uint64_t seed, const TokenPlace& place) {
-  auto low = [](std::int64_t x) { return static_cast<std::uint32_t>(x); };
-  auto high = [](std::int64_t x) {
-    return static_cast<std::uint32_t>(static_cast<std::uint64_t>(x) >> 32);
-  };
-  PhiloxCounter words =
-      philox({low(place.position), high(place.position), low(place.sequence), high(place.sequence)},
-             mix_bits(seed, hash_name("sampling")));
-  std::uint64_t bits = (std::uint64_t{words[0]} << 20) | (words[1] >> 12);
-  return (static_cast<double>(bits) + 0.5) * 0x1p-52;
-}
-
 std::int32_t draw(std::span<const Candidate> candidates, double fraction) {
   double target = fraction * sum_weights(candidates);
   double sum = 0;
@@ -116,7 +103,7 @@ TokenChoice pick(std::span<const T> logits, const SamplingOptions& options,
     candidates.push_back({weight, static_cast<std::int32_t>(i)});
   }
   if (options.top_p < 1) cut_to_probability(candidates, options.top_p);
-  std::int32_t token = draw(candidates, uniform(options.seed, place));
+  std::int32_t token = draw(candidates, random_fraction(options.seed, place));
   auto chosen = static_cast<double>(logits[static_cast<std::size_t>(token)]);
   return {token, (chosen - row.largest) - row.log_sum};
 }
@@ -135,6 +122,23 @@ void check_sampling(const SamplingOptions& options) {
 TokenChoice pick_largest(const RowSummary& row, const TokenPlace& place) {
   check_row(row, place);
   return {static_cast<std::int32_t>(row.at), -row.log_sum};
+}
+
+double random_fraction(std::uint64_t seed, const TokenPlace& place) {
+  auto low = [](std::int64_t x) { return static_cast<std::uint32_t>(x); };
+  auto high = [](std::int64_t x) {
+    return static_cast<std::uint32_t>(static_cast<std::uint64_t>(x) >> 32);
+  };
+  PhiloxCounter words =
+      philox({low(place.position), high(place.position), low(place.sequence), high(place.sequence)},
+             mix_bits(seed, hash_name("sampling")));
+  std::uint64_t bits = (std::uint64_t{words[0]} << 20) | (words[1] >> 12);
+  return (static_cast<double>(bits) + 0.5) * 0x1p-52;
+}
+
+TokenChoice pick_drawn(const RowSummary& row, const SampledToken& drawn, const TokenPlace& place) {
+  check_row(row, place);
+  return {static_cast<std::int32_t>(drawn.token), (drawn.logit - row.largest) - row.log_sum};
 }
 
 TokenChoice pick_token(std::span<const float> logits, const SamplingOptions& options,

@@ -39,7 +39,11 @@ TokenChoice pick_token(std::span<const float> logits, const SamplingOptions& opt
                        const TokenPlace& place);
 TokenChoice pick_token(std::span<const double> logits, const SamplingOptions& options,
                        const TokenPlace& place);
-// Of greedy options, from what the device found out about the row.
+// From what the device found out about the row: of greedy options, and of others, where it drew a
+// token with this random number.
 TokenChoice pick_largest(const RowSummary& row, const TokenPlace& place);
+TokenChoice pick_drawn(const RowSummary& row, const SampledToken& drawn, const TokenPlace& place);
+// Uniform in (0, 1), 52 bits.
+double random_fraction(std::uint64_t seed, const TokenPlace& place);
 
 }  // namespace bev

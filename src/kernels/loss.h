@@ -77,6 +77,26 @@ struct RowSummaryArgs {
   RowSummary* rows = nullptr;
 };
 
+// How a token is drawn from a row; infer/sampler.h tells what the numbers mean.
+struct SampleRule {
+  double temperature = 1;  // above 0
+  std::int64_t top_k = 0;
+  double top_p = 1;
+};
+struct SampledToken {
+  std::int64_t token = -1;  // -1: so many are alike that the host must look
+  double logit = 0;         // of the token
+};
+// tokens [t] for logits [t, V] in f32, their summaries, and a random number in (0, 1) for each row;
+// all on the device.
+struct SampleArgs {
+  View logits;
+  const RowSummary* rows = nullptr;
+  const double* fractions = nullptr;
+  SampleRule rule;
+  SampledToken* tokens = nullptr;
+};
+
 // The logits that a device computes at a time.
 struct LogitsRule {
   // Those of one chunk stay near the cache, yet the weight is not read too often.
@@ -93,6 +113,9 @@ struct LossKernels {
   void (*whole)(const Stream&, const LossWholeArgs&);
   void (*total)(const Stream&, const LossTotalArgs&);
   void (*summary)(const Stream&, const RowSummaryArgs&);
+  // The choices of infer/sampler.h, but for sums that are rounded in other places. False where the
+  // rule is not served. Null where the host has the logits at hand.
+  bool (*sample)(const Stream&, const SampleArgs&);
   LogitsRule logits = {};
 };
 

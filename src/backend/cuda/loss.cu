@@ -158,23 +158,36 @@ struct Largest {
   }
 };
 
+// In decoding there are few rows: so many blocks take one.
+constexpr int kSummaryParts = 16;
+
+// Grid: parts, rows. A part whose sum is NaN holds NaN or infinity.
+template <int N>
 __global__ void __launch_bounds__(kRowThreads)
-    summary_kernel(const float* logits, std::int64_t columns, RowSummary* rows) {
+    summary_kernel(const float* logits, std::int64_t columns, Largest* parts) {
   __shared__ Largest shared[kRowThreads];
-  const float* z = logits + blockIdx.x * columns;
-  Largest mine{-__builtin_inff(), 0, threadIdx.x};
+  const float* z = logits + blockIdx.y * columns;
+  const std::int64_t first = (blockIdx.x * kRowThreads + threadIdx.x) * N;
+  Largest mine{-__builtin_inff(), 0, first};
   bool bad = false;  // what no comparison would show
-  for (std::int64_t at = threadIdx.x; at < columns; at += kRowThreads) {
-    const float value = z[at];
-    bad |= !(value < __builtin_inff());
-    if (value == -__builtin_inff()) continue;
-    if (value > mine.value) {
-      mine.sum = mine.sum * __expf(mine.value - value) + 1;
-      mine.value = value;
-      mine.at = at;
-    } else {
-      mine.sum += __expf(value - mine.value);
+#pragma unroll 4
+  for (std::int64_t at = first; at < columns; at += kSummaryParts * kRowThreads * N) {
+    Pack<float, N> values;
+    values.load(z + at);
+    float most = values[0];
+#pragma unroll
+    for (int i = 0; i < N; ++i) {
+      bad |= !(values[i] < __builtin_inff());
+      most = fmaxf(most, values[i]);
     }
+    if (most == -__builtin_inff()) continue;
+    if (most > mine.value) {
+      mine.sum *= __expf(mine.value - most);
+      mine.value = most;
+      for (int i = N - 1; i >= 0; --i) mine.at = values[i] == most ? at + i : mine.at;
+    }
+#pragma unroll
+    for (int i = 0; i < N; ++i) mine.sum += __expf(values[i] - mine.value);
   }
   shared[threadIdx.x] = mine;
   bad = __syncthreads_or(bad);
@@ -183,18 +196,36 @@ __global__ void __launch_bounds__(kRowThreads)
     __syncthreads();
   }
   if (threadIdx.x != 0) return;
-  const Largest& row = shared[0];
-  const double log_sum = bad ? __builtin_nan("") : log(static_cast<double>(row.sum));
-  rows[blockIdx.x] = {row.value, log_sum, row.at};
+  if (bad) shared[0].sum = __builtin_nanf("");
+  parts[blockIdx.y * kSummaryParts + blockIdx.x] = shared[0];
+}
+
+__global__ void __launch_bounds__(kThreads)
+    join_summaries_kernel(const Largest* parts, std::int64_t count, RowSummary* rows) {
+  const std::int64_t row = own_pack();
+  if (row >= count) return;
+  Largest all = parts[row * kSummaryParts];
+#pragma unroll
+  for (int i = 1; i < kSummaryParts; ++i) all.join(parts[row * kSummaryParts + i]);
+  rows[row] = {all.value, log(static_cast<double>(all.sum)), all.at};
 }
 
 void summary(const Stream& stream, const RowSummaryArgs& args) {
   BEV_CHECK(args.logits.dtype == Dtype::kF32 && args.logits.shape.ndim() == 2, ErrorKind::kInternal,
             "row summary: logits ", args.logits.shape, " of ", name_of(args.logits.dtype));
-  if (args.logits.shape[0] == 0) return;
-  summary_kernel<<<static_cast<unsigned>(args.logits.shape[0]), kRowThreads, 0,
-                   queue_of(stream).stream()>>>(address<float>(args.logits), args.logits.shape[1],
-                                                args.rows);
+  const std::int64_t rows = args.logits.shape[0], columns = args.logits.shape[1];
+  if (rows == 0) return;
+  CudaQueue& queue = queue_of(stream);
+  auto* parts = static_cast<Largest*>(
+      queue.scratch(static_cast<std::size_t>(rows * kSummaryParts) * sizeof(Largest)));
+  const float* logits = address<float>(args.logits);
+  const dim3 blocks(kSummaryParts, static_cast<unsigned>(rows));
+  by_pack<float>(aligned(logits), columns, [&](auto count) {
+    summary_kernel<decltype(count)::value>
+        <<<blocks, kRowThreads, 0, queue.stream()>>>(logits, columns, parts);
+  });
+  join_summaries_kernel<<<static_cast<unsigned>(ceil_div(rows, kThreads)), kThreads, 0,
+                          queue.stream()>>>(parts, rows, args.rows);
   check_launch("row summary");
 }
 
@@ -235,6 +266,7 @@ LossKernels cuda_loss_kernels() {
           .whole = cuda::whole_loss,
           .total = cuda::total,
           .summary = cuda::summary,
+          .sample = cuda_sample,
           .logits = {.chunk_bytes = std::int64_t{2} << 30, .narrow = true, .row_multiple = 64}};
 }
 

@@ -22,6 +22,9 @@ DeviceKernels cuda_device_kernels();
 void cuda_emulate_fp4(const Stream&, const QuantizeArgs&);
 void cuda_scaled_product(const Stream&, const ScaledProductArgs&);
 
+// Part of the table of losses.
+bool cuda_sample(const Stream&, const SampleArgs&);
+
 // Parts of the attention table.
 void cuda_rope_table(const Stream&, const RopeTableArgs&);
 void cuda_rope_apply(const Stream&, const RopeApplyArgs&);

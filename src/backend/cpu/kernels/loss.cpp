@@ -246,7 +246,8 @@ LossKernels loss_kernels() {
           .gradient = gradient,
           .whole = whole,
           .total = total,
-          .summary = summary};
+          .summary = summary,
+          .sample = nullptr};
 }
 
 }  // namespace bev::cpu::BEV_CPU_LEVEL

@@ -1,0 +1,55 @@
+// Generating text on the GPU beside the CPU.
+#include <gtest/gtest.h>
+
+#include "backend/cpu/cpu_kernels.h"
+#include "comm/world.h"
+#include "infer/generator.h"
+#include "tests/support/devices.h"
+#include "tests/support/layouts.h"
+
+namespace bev::test {
+namespace {
+
+std::vector<GeneratedSequence> generate(const ModelConfig& model, const Kernels& kernels,
+                                        const SamplingOptions& sampling) {
+  EngineOptions options;
+  options.model = model;
+  options.parallel.data_parallel_size = 1;
+  options.dtype = Dtype::kF32;
+  options.gradients = options.optimizer = false;
+  GenerationOptions generation;
+  generation.max_new_tokens = 20;
+  generation.sampling = sampling;
+  const std::vector<std::vector<std::int32_t>> prompts = {{3, 1, 4, 1, 5}, {2}, {7, 1, 8}};
+  std::vector<GeneratedSequence> results;
+  run_thread_ranks(1, {60.0}, [&](World& world) {
+    Engine engine(world, kernels, options);
+    results = Generator(engine).generate(prompts, generation);
+  });
+  return results;
+}
+
+// Steps that are recorded, and tokens that the device draws.
+TEST(CudaGenerate, TokensAreTheCpus) {
+  const Kernels* cuda = find_device(TestDevice::kCuda);
+  if (cuda == nullptr) GTEST_SKIP() << "no CUDA device";
+  for (const ModelConfig& model : {tiny_llama(), tiny_gpt(), tiny_gpt_oss(), tiny_deepseek()}) {
+    for (const SamplingOptions& sampling : {SamplingOptions{},
+                                            {0.9, 0, 1, 5},
+                                            {0.8, 10, 1, 6},
+                                            {1.2, 0, 0.8, 7},
+                                            {0.7, 12, 0.9, 8}}) {
+      const auto cpu = generate(model, cpu_kernels(), sampling);
+      const auto gpu = generate(model, *cuda, sampling);
+      for (std::size_t s = 0; s < cpu.size(); ++s) {
+        EXPECT_EQ(gpu[s].tokens, cpu[s].tokens);
+        for (std::size_t i = 0; i < cpu[s].logprobs.size(); ++i) {
+          EXPECT_NEAR(gpu[s].logprobs[i], cpu[s].logprobs[i], 1e-3);
+        }
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace bev::test
