@@ -152,7 +152,8 @@ Tensor lm_head_logits(Context& ctx, const Var& hidden, const HeadSpec& spec) {
     logits = ctx.allocate(ctx.wide(), {tokens, vocabulary}, "logits");
     copy_columns(ctx, padded, 0, logits, 0, vocabulary);
   }
-  // The first pass of the loss applies scale and softcap.
+  if (spec.logit_scale == 1 && spec.softcap == 0) return logits;
+  // The first pass of the loss applies them.
   Tensor row_max = ctx.allocate(ctx.wide(), {tokens}, "loss");
   LossChunk chunk{logits, nullptr, 0, spec.logit_scale, spec.softcap};
   ctx.kernels.loss.row_max(ctx.stream, {chunk, row_max});

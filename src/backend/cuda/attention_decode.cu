@@ -1,6 +1,6 @@
 // Few queries over many keys, as in decoding. A block takes all (query, head) pairs of a kv head,
 // so that a key is read once, and a split of the run's keys, so that few runs fill the device. A
-// second kernel joins the splits.
+// second kernel joins the splits, where there are several.
 #include "backend/cuda/attention_forward.cuh"
 #include "backend/cuda/attention_splits.cuh"
 
@@ -12,6 +12,13 @@ constexpr int kWarps = 8;  // of a block of the second kernel
 
 template <int kHead>
 using DecodeTiling = ForwardTiling<kHead, 1, 64>;
+
+// Where the result of a pair lies in lse and, in rows, in out.
+__device__ std::int64_t out_index(const Shape& shape, const AttentionRun& run, int kv_head,
+                                  int pair) {
+  const int head = kv_head * shape.group + pair % shape.group;
+  return (std::int64_t{run.q_begin} + pair / shape.group) * shape.q_heads + head;
+}
 
 // Grid: kv heads, splits, runs.
 template <class T, class Tiling>
@@ -38,19 +45,29 @@ __global__ void __launch_bounds__(Tiling::kThreads, 2)
                            Tiling::kKeys));
 
   const int lane = static_cast<int>(threadIdx.x % 32);
+  const bool whole = params.splits == 1;  // nothing to join
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
     const int pair = Block::warp_row() + 8 * half + lane / 4;
     if (pair >= count) continue;
-    const std::int64_t at = part_index(params, split, kv_head, pair);
-    if (lane % 4 == 0) params.part_lse[at] = block.softmax.lse(0, half, shape.log2_factor);
+    const std::int64_t at =
+        whole ? out_index(shape, run, kv_head, pair) : part_index(params, split, kv_head, pair);
+    float* lse = whole ? params.forward.lse : params.part_lse;
+    if (lane % 4 == 0) lse[at] = block.softmax.lse(0, half, shape.log2_factor);
     const float inverse = block.softmax.inverse(0, half);
 #pragma unroll
     for (int n = 0; n < Tiling::kHead / 8; ++n) {
       const int column = 8 * n + lane % 4 * 2;
       if (column >= shape.v_head_size) break;
-      *reinterpret_cast<float2*>(params.part_out + at * shape.v_head_size + column) = {
-          block.out.at[0][n][2 * half] * inverse, block.out.at[0][n][2 * half + 1] * inverse};
+      const float first = block.out.at[0][n][2 * half] * inverse,
+                  second = block.out.at[0][n][2 * half + 1] * inverse;
+      const std::int64_t to = at * shape.v_head_size + column;
+      if (whole) {
+        *reinterpret_cast<std::uint32_t*>(static_cast<T*>(params.forward.out) + to) =
+            pack<T>(first, second);
+      } else {
+        *reinterpret_cast<float2*>(params.part_out + to) = {first, second};
+      }
     }
   }
 }
@@ -74,8 +91,7 @@ __global__ void __launch_bounds__(32 * kWarps)
   for (int split = 0; split < params.splits; ++split) {
     sum += expf(params.part_lse[part_index(params, split, kv_head, pair)] - shift);
   }
-  const int head = kv_head * shape.group + pair % shape.group;
-  const std::int64_t at = (std::int64_t{run.q_begin} + pair / shape.group) * shape.q_heads + head;
+  const std::int64_t at = out_index(shape, run, kv_head, pair);
   if (lane == 0) forward.lse[at] = most + logf(sum);  // -infinity where nothing is seen
   for (int column = lane; column < shape.v_head_size; column += 32) {
     float out = 0;
@@ -102,6 +118,7 @@ void launch_decode(CudaQueue& queue, DecodeParams& params, const AttentionShape&
     launch<DecodeParams>(decode_kernel<T, Tiling>,
                          dim3(blocks(shape.kv_heads), blocks(params.splits), blocks(chunk.count)),
                          Tiling::kThreads, Tiling::kSharedBytes, queue, params);
+    if (params.splits == 1) return;
     launch<DecodeParams>(
         join_splits_kernel<T>,
         dim3(blocks(shape.kv_heads), blocks(ceil_div(params.pairs, kWarps)), blocks(chunk.count)),
