@@ -7,7 +7,7 @@
 
 namespace bev::cuda::wgmma {
 
-constexpr int kTileRows = 128, kTileColumns = 256, kTileDepth = 64;
+constexpr int kTileRows = 128, kTileColumns = 256;
 
 struct Walk {
   const std::int32_t* offsets;  // [experts + 1]
