@@ -381,7 +381,8 @@ void check_data(const RunConfig& run, Problems& out) {
 void check_fp8(const RunConfig& run, Problems& out) {
   const ParallelConfig& parallel = run.parallel;
   append(out, run.fp8.problems(run.model, run.precision.model_dtype(),
-                               parallel.tensor_model_parallel_size));
+                               parallel.tensor_model_parallel_size,
+                               parallel.expert_tensor_parallel_size));
   // Scales of blocks are read four at a time, one for each row of a product.
   std::int64_t tokens = run.batch.micro_batch_size * run.data.seq_length;
   std::int64_t parts = parallel.context_parallel_size * parallel.tensor_model_parallel_size;

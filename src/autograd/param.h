@@ -68,6 +68,7 @@ class Weights {
   // to come; null where it is not. `uses`: such products in a micro-batch.
   virtual PackedFactor* packed(const Param& param, const GemmArgs& product, std::int64_t uses) = 0;
   // The value in the 8-bit form of its recipe, by rows and, unless nothing trains, by columns.
+  // Matrices of experts are taken as one, above each other.
   virtual Quantized quantized(const Param& param) = 0;
   // Of a tensor of the layer whose weight this is. For delayed scaling only.
   virtual AmaxSlot amax(const Param& param, Fp8Role role) = 0;

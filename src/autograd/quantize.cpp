@@ -6,8 +6,8 @@ Quantized quantize(const QuantizeTools& tools, const QuantizeRequest& request) {
   Quantized out;
   out.format = format_of(request.recipe, request.role);
   out.block = block_of(request.recipe, request.role);
-  std::int64_t rows = request.x.shape[0], columns = request.x.shape[1];
-  std::int64_t padded = padded_rows(out.block, rows);
+  std::int64_t rows = request.groups.rows_of(request.x), columns = request.x.shape[1];
+  std::int64_t padded = request.groups.padded_of(request.x, out.block);
   bool emulated = is_emulated(out.block);
   Dtype payload = emulated ? request.x.dtype : Dtype::kU8;
   auto make = [&](Dtype dtype, const Shape& shape) {
@@ -17,7 +17,7 @@ Quantized quantize(const QuantizeTools& tools, const QuantizeRequest& request) {
     return emulated ? Tensor() : make(Dtype::kF32, shape);
   };
   if (request.rows) {
-    out.rows = make(payload, request.x.shape);
+    out.rows = make(payload, {rows, columns});
     out.row_scales = make_scales(scale_shape(out.block, rows, columns));
   }
   if (request.columns) {
@@ -35,6 +35,7 @@ void quantize_into(const QuantizeTools& tools, const QuantizeRequest& request,
   QuantizeArgs args;
   args.x = request.x;
   args.maker = request.maker;
+  args.groups = request.groups;
   args.format = to.format;
   args.block = to.block;
   args.amax = request.amax;

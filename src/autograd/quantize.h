@@ -22,10 +22,12 @@ struct QuantizeRequest {
   bool rows = true, columns = true;
   const char* tag = "quantized";
   QuantizeMaker maker = {};
+  QuantizeGroups groups = {};  // then x may be the tokens that rows are gathered from
 
   // Whether numbers in blocks of this kind can be made on the way.
   bool takes_maker() const {
     ScaleBlock block = block_of(recipe, role);
+    if (groups.used()) return false;
     return block == ScaleBlock::kTensor || block == ScaleBlock::kRun;
   }
 };

@@ -23,6 +23,24 @@ struct QuantizeMaker {
   }
 };
 
+// Rows of experts, in runs: those of expert e are [offsets[e], offsets[e + 1]). Row r is
+// x[order[r] / topk], zeros where that is -1, or without an order x[r]. Rows past the last expert's
+// are not quantised. Runs of the columns are of one expert's rows each: they begin at
+// run_begin(offsets[e], e), and zeros fill up the last.
+struct QuantizeGroups {
+  const std::int32_t* offsets = nullptr;  // [experts + 1], device; null: rows of one matrix
+  std::int64_t experts = 0, rows = 0;
+  const std::int32_t* order = nullptr;  // [rows], device
+  std::int64_t topk = 1;
+
+  bool used() const { return offsets != nullptr; }
+  // Of what is made of x: its rows, and those with what fills up runs.
+  std::int64_t rows_of(const View& x) const { return used() ? rows : x.shape[0]; }
+  std::int64_t padded_of(const View& x, ScaleBlock block) const {
+    return used() ? run_begin(rows, experts) : padded_rows(block, x.shape[0]);
+  }
+};
+
 // x [R, C] of f32, bf16 or f16, C a multiple of 16 (of 128 where scales are of blocks), to 8-bit
 // floats: x times a scale, rounded to nearest even, kept below the largest number of the format.
 // What is not finite in x is NaN afterwards.
@@ -38,6 +56,7 @@ struct QuantizeMaker {
 struct QuantizeArgs {
   View x;               // without memory where a maker is used
   QuantizeMaker maker;  // not for squares and emulated blocks
+  QuantizeGroups groups;
   Fp8Format format = Fp8Format::kE4m3;
   ScaleBlock block = ScaleBlock::kTensor;
   const float* amax = nullptr;  // device; for kTensor and kNvfp4
@@ -60,6 +79,30 @@ struct ScaledProductArgs {
   bool fast = false;  // sums may lose a few bits, as they may in a forward pass
 };
 
+// The same of each expert's rows [offsets[e], offsets[e + 1]) with its own weight: c = a b^T
+// (+ bias[e]). Rows past the last one's become zeros.
+struct GroupedScaledArgs {
+  ScaledView a;  // [R, K], runs
+  // Squares of all experts' weights, K and N multiples of 128: above each other [E N, K], or for
+  // the input gradient transposed and side by side [N, E K].
+  ScaledView b;
+  View c;                                 // [R, N]
+  View bias;                              // [E, N] of c's dtype, or empty
+  const std::int32_t* offsets = nullptr;  // [E + 1], device
+  std::int64_t experts = 0;
+
+  bool side_by_side() const { return b.payload.shape[0] == c.shape[1]; }
+};
+
+// w[e] = beta w[e] + dy^T x over each expert's rows, of which both have the columns that
+// QuantizeGroups makes. An expert without rows gives zeros.
+struct GroupedScaledWeightArgs {
+  ScaledView dy, x;                       // [O, columns], [I, columns]
+  View w;                                 // [E, O, I]: f32, bf16 or f16
+  const std::int32_t* offsets = nullptr;  // [E + 1], device
+  double beta = 0;
+};
+
 // Delayed scaling, at the end of a step: unless state->skip, what was seen becomes the newest of
 // the last `steps` entries of each tensor's history, and what its scale follows from: the newest,
 // or the largest of them, where that is neither 0 nor infinite. That only in every `interval`th
@@ -80,6 +123,8 @@ struct QuantizeKernels {
   // The form by columns of a payload by rows, where both have one scale. x: u8 [R, C].
   void (*transpose)(const Stream&, const View& x, const View& columns);
   void (*product)(const Stream&, const ScaledProductArgs&);
+  void (*grouped)(const Stream&, const GroupedScaledArgs&);
+  void (*grouped_weight)(const Stream&, const GroupedScaledWeightArgs&);
   void (*update_amax)(const Stream&, const AmaxUpdateArgs&);
 };
 

@@ -19,7 +19,7 @@ void Fp8Config::fields(FieldList& list) {
             {"delayed", Fp8Scaling::kDelayed},
             {"blockwise", Fp8Scaling::kBlockwise}},
            "what scales follow from: the tensor itself, its steps before, or its blocks of 1 x 128 "
-           "(weights: 128 x 128)");
+           "(weights: 128 x 128), which experts take too");
   list.add("fp8-margin", fp8_margin, "powers of two left between the largest number and the range")
       .min(0)
       .limit(64);
@@ -66,8 +66,8 @@ Fp8Recipe Fp8Config::recipe(std::int64_t layer, std::int64_t layers) const {
   return recipe;
 }
 
-std::vector<std::string> Fp8Config::problems(const ModelConfig& model, Dtype dtype,
-                                             std::int64_t tp) const {
+std::vector<std::string> Fp8Config::problems(const ModelConfig& model, Dtype dtype, std::int64_t tp,
+                                             std::int64_t etp) const {
   std::vector<std::string> out;
   if (!used()) {
     if (first_last_layers_bf16) {
@@ -110,6 +110,10 @@ std::vector<std::string> Fp8Config::problems(const ModelConfig& model, Dtype dty
   if (model.moe.any()) {
     check("--moe-shared-expert-intermediate-size", "an inner size", model.moe.shared_expert_size,
           tp);
+    // Only blocks are for experts.
+    if (scaling() == Fp8Scaling::kBlockwise) {
+      check("--moe-ffn-hidden-size", "an inner size", model.expert_ffn_size(), etp > 0 ? etp : tp);
+    }
   }
   if (model.multi_latent_attention) {
     std::int64_t count = model.num_attention_heads, rope = model.qk_pos_emb_head_dim;

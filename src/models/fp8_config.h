@@ -39,8 +39,10 @@ struct Fp8Config {
   Fp8Scaling scaling() const { return emulates_fp4() ? fp4_recipe : fp8_recipe; }
   // Of the linear layers of a layer of the model.
   Fp8Recipe recipe(std::int64_t layer, std::int64_t layers) const;
-  // What does not fit together, or does not fit the model in its dtype, cut over tp ranks.
-  std::vector<std::string> problems(const ModelConfig& model, Dtype dtype, std::int64_t tp) const;
+  // What does not fit together, or does not fit the model in its dtype, cut over tp ranks and its
+  // experts over etp (0: as many).
+  std::vector<std::string> problems(const ModelConfig& model, Dtype dtype, std::int64_t tp,
+                                    std::int64_t etp = 0) const;
 };
 
 }  // namespace bev

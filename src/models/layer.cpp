@@ -179,6 +179,8 @@ void DecoderLayer::set_recipe(const Fp8Recipe& recipe) {
   attention_->linears(linears);
   for (Mlp* mlp : mlps) mlp->linears(linears);
   for (Linear* linear : linears) linear->weight.fp8 = recipe;
+  // Only blocks: a scale of all rows of experts would follow from who shares the rank with whom.
+  if (moe_ && recipe.scaling == Fp8Scaling::kBlockwise) moe_->fc1.fp8 = moe_->fc2.fp8 = recipe;
   // Scales of a tensor's own follow from numbers that its producer can find on the way.
   input_norm_.amax = mlp_norm_.amax = recipe.needs_amax();
   if (post_attention_norm_) post_attention_norm_->amax = recipe.needs_amax();

@@ -100,13 +100,15 @@ Var Moe::run_experts(Context& ctx, Entering entering, const Routing& routing,
   ExpertRows rows = rows_of_experts(ctx, choices.tensor, options.experts, *dispatch);
   Var entered = finish_entering(ctx, std::move(entering.tokens));
   OffloadScope fc1_part(ctx, OffloadPart::kExpertFc1, entered);
-  Var in = permute(ctx, entered, rows);
+  // Otherwise weight gradients read the rows as they are.
+  bool rounds = fc1.fp8.used() && fc1.fp8.weight_gradient;
+  Var in = permute(ctx, entered, rows, rounds);
   entered = {};
   Var up = fc1_part.without(grouped_linear(ctx, in, rows, fc1, fc1_bias ? &*fc1_bias : nullptr));
   mark_kept(ctx, OffloadPart::kMoeAct, up);
   Var inner = weighed_activation(ctx, up, expert.activation, probs, rows);
   mark_kept(ctx, OffloadPart::kExpertFc2, inner);
-  Var out = combine(ctx, grouped_linear(ctx, inner, rows, fc2, nullptr), rows);
+  Var out = combine(ctx, grouped_linear(ctx, inner, rows, fc2, nullptr), rows, rounds);
   Var y = leave_experts(ctx, out, routing.probs.placement, dispatch, options.parallel.gives_way);
   return fc2_bias ? add_expert_biases(ctx, y, routing, *fc2_bias) : y;
 }

@@ -50,8 +50,9 @@ Factor make_factor(Context& ctx, const Param& weight, Fp8Role role, const Tensor
   bool transpose = use.weight_gradient && recipe.weight_gradient;
   if (use.weight_gradient && !transpose) out.plain = x.get(ctx);
   if (!use.product && !transpose) return out;
-  out.quantized =
-      x.quantize(ctx, {{}, recipe, role, scale.amax, scale.seen, use.product, transpose});
+  QuantizeRequest request{{}, recipe, role, scale.amax, scale.seen, use.product, transpose};
+  request.groups = use.groups;
+  out.quantized = x.quantize(ctx, request);
   return out;
 }
 

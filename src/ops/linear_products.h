@@ -27,6 +27,7 @@ struct Factor {
 struct FactorUse {
   bool product = true;          // y = x W^T of x, dx = dy W of dy
   bool weight_gradient = true;  // dW = dy^T x
+  QuantizeGroups groups = {};   // of rows of experts
 };
 // `x`, rows of the tensor that `scale` is of, for some of its uses.
 Factor make_factor(Context& ctx, const Param& weight, Fp8Role role, const TensorScale& scale,

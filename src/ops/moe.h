@@ -61,10 +61,12 @@ Routing route(Context& ctx, const Var& logits, const RouterSpec& spec,
               const SequenceLayout* layout);
 
 // x [T, H], copied over ep -> [R, H], the rows of this rank's experts. Consumers make the result
-// again instead of keeping it.
-Var permute(Context& ctx, const Var& x, const ExpertRows& rows);
-// x [R, H] -> [T, H], the sums of each token's rows: a partial sum over ep.
-Var combine(Context& ctx, const Var& x, const ExpertRows& rows);
+// again instead of keeping it. With `unwritten` all readers gather it while they round it to 8
+// bits.
+Var permute(Context& ctx, const Var& x, const ExpertRows& rows, bool unwritten = false);
+// x [R, H] -> [T, H], the sums of each token's rows: a partial sum over ep. `unwritten` as above,
+// of the gradient.
+Var combine(Context& ctx, const Var& x, const ExpertRows& rows, bool unwritten = false);
 // activation() with every row of the result times its probability, rounded once; probs [T, k].
 Var weighed_activation(Context& ctx, const Var& x, const ActivationSpec& spec, const Var& probs,
                        const ExpertRows& rows);
@@ -72,7 +74,8 @@ Var weighed_activation(Context& ctx, const Var& x, const ActivationSpec& spec, c
 Var weigh(Context& ctx, const Var& x, const Var& probs, const ExpertRows& rows);
 
 // x [R, I], weight [E, O, I], bias [E, O] or nullptr -> [R, O]. The weight's split decides as in
-// linear(), one dim further and over etp: over dim 1 column parallel, over dim 2 row parallel.
+// linear(), one dim further and over etp: over dim 1 column parallel, over dim 2 row parallel. In
+// 8-bit floats where the weight's recipe says so, which must be of blocks.
 Var grouped_linear(Context& ctx, const Var& x, const ExpertRows& rows, const Param& weight,
                    const Param* bias);
 

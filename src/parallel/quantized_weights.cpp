@@ -14,6 +14,12 @@ Shape matrix_of(std::int64_t elements) {
   std::int64_t width = elements == 0 ? 16 : std::gcd<std::int64_t>(elements, 4096);
   return {elements / width, width};
 }
+// Experts' matrices are taken above each other: their rows are whole blocks, so no block has
+// numbers of two of them.
+View as_matrix(const View& value) {
+  if (value.shape.ndim() == 2) return value;
+  return value.reshape({value.shape[0] * value.shape[1], value.shape[2]});
+}
 }  // namespace
 
 Quantized QuantizedWeights::use(const Param& param, const View& value) {
@@ -42,7 +48,7 @@ Quantized QuantizedWeights::use(const Param& param, const View& value) {
 void QuantizedWeights::quantize_whole(const Param& param, const View& value) {
   Entry& mine = entry(param);
   QuantizeRequest request;
-  request.x = value;
+  request.x = as_matrix(value);
   request.recipe = param.fp8;
   request.role = Fp8Role::kWeight;
   request.columns = tools_.options.gradients;

@@ -74,7 +74,7 @@ constexpr Kernels kPhantomKernels = {
             kNothing, kNothing, kNothing, kNothing, kNothing, kNothing, kNothing, kNothing,
             kNothing, kNothing},
     .optim = {kNothing, kNothing, kNothing, kNothing, kNothing, kNothing},
-    .quantize = {kNothing, kNothing, kNothing, kNothing, kNothing},
+    .quantize = {kNothing, kNothing, kNothing, kNothing, kNothing, kNothing, kNothing},
 };
 
 class PhantomGroup final : public Group {

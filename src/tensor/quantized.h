@@ -29,6 +29,13 @@ Shape scale_shape(ScaleBlock block, std::int64_t rows, std::int64_t columns);
 // added are zero.
 std::int64_t padded_rows(ScaleBlock block, std::int64_t rows);
 
+// Rows of experts have runs of their own in the transpose. Those of expert e, which come after
+// `before` rows of others, have their columns from here on: whole runs, whatever the numbers of
+// rows are. So many columns has the transpose of all rows of e experts.
+constexpr std::int64_t run_begin(std::int64_t before, std::int64_t e) {
+  return (before / kScaleBlock + e) * kScaleBlock;
+}
+
 // A factor of a scaled product.
 struct ScaledView {
   View payload;  // u8 [R, K]; floats where emulated

@@ -426,10 +426,20 @@ std::vector<Case> expert_cases() {
     query.parallel.overlap_moe_expert_parallel_comm = query.parallel.delay_wgrad_compute = paired;
     return query;
   };
+  auto rounded = [&](std::int64_t dp, std::int64_t ep, Strategy strategy) {
+    MemoryQuery query = with_fp8(with_layout(middle(experts, Dtype::kBf16), 1, 1, dp, strategy),
+                                 Fp8Scaling::kBlockwise);
+    query.parallel.expert_model_parallel_size = ep;
+    query.parallel.moe_expert_rank_capacity_factor = ep > 1 ? 3 : 0;
+    return query;
+  };
   return {{"fixed", fixed(1, 1, 2, false)},
           {"fixed_tp2", fixed(2, 1, 2, false)},
           {"paired", fixed(1, 1, 2, true)},
-          {"paired_pp2", fixed(1, 2, 2, true)}};
+          {"paired_pp2", fixed(1, 2, 2, true)},
+          {"fp8_experts", rounded(1, 1, Strategy::kNoShard)},
+          {"fp8_experts_zero3", rounded(2, 1, Strategy::kOptimGradsParams)},
+          {"fp8_experts_fixed", rounded(2, 2, Strategy::kOptim)}};
 }
 
 INSTANTIATE_TEST_SUITE_P(Experts, MemoryPlanCase, testing::ValuesIn(expert_cases()),

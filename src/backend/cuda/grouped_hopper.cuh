@@ -8,6 +8,7 @@
 #include <cstdint>
 
 #include "backend/cuda/attention_mma.cuh"
+#include "tensor/fp8.h"
 
 namespace bev::cuda::hopper {
 
@@ -177,6 +178,42 @@ __device__ void start_product(WideSums& sums, std::uint64_t left, std::uint64_t 
     BEV_WGMMA("bf16");
   } else {
     BEV_WGMMA("f16");
+  }
+}
+
+#undef BEV_WGMMA
+
+// Sums [64, 128], as WideSums.
+struct HalfSums {
+  float at[64];
+
+  __device__ void settle() {
+#pragma unroll
+    for (float& sum : at) asm volatile("" : "+f"(sum)::"memory");
+  }
+};
+
+#define BEV_WGMMA(type)                                                                   \
+  asm volatile(                                                                           \
+      "{\n.reg .pred adds;\nsetp.ne.b32 adds, %66, 0;\n"                                  \
+      "wgmma.mma_async.sync.aligned.m64n128k32.f32." type                                 \
+      ".e4m3 "                                                                            \
+      "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "           \
+      "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, "  \
+      "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, "  \
+      "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63}, " \
+      "%64, %65, adds, 1, 1;\n}"                                                          \
+      : BEV_SUMS_8(0), BEV_SUMS_8(8), BEV_SUMS_8(16), BEV_SUMS_8(24), BEV_SUMS_8(32),     \
+        BEV_SUMS_8(40), BEV_SUMS_8(48), BEV_SUMS_8(56)                                    \
+      : "l"(left), "l"(right), "r"(static_cast<int>(adds)))
+
+// The same of 8-bit floats: left [64, 32] right [32, 128], both with rows of the inner dim.
+template <Fp8Format kLeft>
+__device__ void start_product(HalfSums& sums, std::uint64_t left, std::uint64_t right, bool adds) {
+  if constexpr (kLeft == Fp8Format::kE4m3) {
+    BEV_WGMMA("e4m3");
+  } else {
+    BEV_WGMMA("e5m2");
   }
 }
 

@@ -34,6 +34,8 @@ CUtensorMapDataType type_of(Dtype dtype) {
       return CU_TENSOR_MAP_DATA_TYPE_BFLOAT16;
     case Dtype::kF16:
       return CU_TENSOR_MAP_DATA_TYPE_FLOAT16;
+    case Dtype::kU8:
+      return CU_TENSOR_MAP_DATA_TYPE_UINT8;
     default:
       BEV_FAIL(ErrorKind::kInternal, "CUDA: no tensor map of ", name_of(dtype));
   }

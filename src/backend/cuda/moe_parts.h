@@ -2,6 +2,7 @@
 #pragma once
 
 #include "kernels/moe.h"
+#include "kernels/quantize.h"
 
 namespace bev::cuda {
 
@@ -42,5 +43,10 @@ void grouped_few(const Stream& stream, const GroupedArgs& args);
 bool has_wgmma();
 void grouped_wgmma_bf16(const Stream& stream, const GroupedArgs& args, GroupedProduct product);
 void grouped_wgmma_f16(const Stream& stream, const GroupedArgs& args, GroupedProduct product);
+// grouped_scaled.cuh: of 8-bit floats, by the format of the left factor; only where has_wgmma().
+void grouped_scaled_e4m3(const Stream& stream, const GroupedScaledArgs& args);
+void grouped_scaled_e5m2(const Stream& stream, const GroupedScaledArgs& args);
+void grouped_scaled_weight_e4m3(const Stream& stream, const GroupedScaledWeightArgs& args);
+void grouped_scaled_weight_e5m2(const Stream& stream, const GroupedScaledWeightArgs& args);
 
 }  // namespace bev::cuda

@@ -103,11 +103,12 @@ namespace {
 
 void check_quantize(const QuantizeArgs& args) {
   const View& x = args.x;
-  const std::int64_t rows = x.shape[0], columns = x.shape[1];
-  const std::int64_t padded = padded_rows(args.block, rows);
+  const std::int64_t rows = args.groups.rows_of(x), columns = x.shape[1];
+  const std::int64_t padded = args.groups.padded_of(x, args.block);
   const bool whole = args.block == ScaleBlock::kTensor;
   BEV_CHECK(columns % (whole ? 16 : kScaleBlock) == 0 && (!whole || args.amax != nullptr) &&
-                (args.rows.empty() || args.rows.shape == x.shape) &&
+                (!args.groups.used() || args.block == ScaleBlock::kRun) &&
+                (args.rows.empty() || args.rows.shape == Shape{rows, columns}) &&
                 (args.columns.empty() || args.columns.shape == Shape{columns, padded}) &&
                 cuda::aligned(x.data, args.rows.data, args.columns.data),
             ErrorKind::kInternal, "quantize: ", x.shape, " to ", args.rows.shape, " and ",
@@ -152,6 +153,7 @@ void quantize(const Stream& stream, const QuantizeArgs& args) {
   check_quantize(args);
   if (args.x.shape[1] == 0) return;
   if (args.maker.used()) return quantize_made(stream, args);
+  if (args.groups.used()) return cuda::quantize_grouped(queue_of(stream), args);
   const cuda::QuantizeScale how = cuda::quantize_scale(args);
   const cuda::QuantizeTo to = cuda::quantize_to(args);
   CudaQueue& queue = queue_of(stream);
@@ -221,6 +223,8 @@ QuantizeKernels cuda_quantize_kernels() {
           .quantize = quantize,
           .transpose = transpose,
           .product = cuda_scaled_product,
+          .grouped = cuda_grouped_scaled,
+          .grouped_weight = cuda_grouped_scaled_weight,
           .update_amax = update_amax};
 }
 

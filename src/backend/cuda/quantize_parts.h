@@ -1,4 +1,4 @@
-// Results of norms and activations to 8-bit floats, as they are made; a source for each dtype.
+// Parts of quantize(), by source.
 #pragma once
 
 #include "backend/cuda/queue.h"
@@ -6,7 +6,10 @@
 
 namespace bev::cuda {
 
+// Results of norms and activations, as they are made; a source for each dtype.
 void quantize_made_bf16(CudaQueue& queue, const QuantizeArgs& args);
 void quantize_made_f16(CudaQueue& queue, const QuantizeArgs& args);
+// Rows of experts.
+void quantize_grouped(CudaQueue& queue, const QuantizeArgs& args);
 
 }  // namespace bev::cuda

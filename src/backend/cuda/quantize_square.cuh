@@ -56,6 +56,7 @@ struct Place {
   std::int64_t rows, columns;  // those from here on are not the block's
   std::int64_t width;          // of the matrix
   std::int64_t first_row = static_cast<std::int64_t>(gridDim.y - 1 - blockIdx.y) * kSide;
+  std::int64_t first_turned = first_row;  // where its first row is in the transpose
   std::int64_t first_column;
   int across = threadIdx.x % kLines, down = threadIdx.x / kLines;
 
@@ -97,10 +98,16 @@ struct Numbers {
   Pack<T, kItems> rows[kItems];
 
   __device__ void load(const T* x, const Place& at) {
+    load(x, at, [](std::int64_t row) { return row; });
+  }
+  // Row r is row source(r) of x, or zeros where that is -1.
+  template <class Source>
+  __device__ void load(const T* x, const Place& at, const Source& source) {
 #pragma unroll
     for (int i = 0; i < kItems; ++i) {
-      if (at.has_row(i)) {
-        rows[i].load(x + (at.row() + i) * at.width + at.column());
+      const std::int64_t row = at.has_row(i) ? source(at.row() + i) : -1;
+      if (row >= 0) {
+        rows[i].load(x + row * at.width + at.column());
       } else {
 #pragma unroll
         for (int j = 0; j < kItems; ++j) rows[i].set(j, 0);
@@ -204,7 +211,7 @@ __device__ inline void store_columns(const Bytes (&bytes)[kItems], unsigned char
   constexpr int kWords = kSide / 16;
   for (int i = threadIdx.x; i < kSide * kWords; i += kThreads) {
     const int line = i / kWords, word = i % kWords, group = line / kItems;
-    const std::int64_t column = at.first_row + word * 16;
+    const std::int64_t column = at.first_turned + word * 16;
     if (at.first_column + line >= at.columns || column >= to.padded) continue;
     uint4 value =
         *reinterpret_cast<const uint4*>(turned + line * kSide + (word ^ (group / 2)) * 16);
@@ -294,7 +301,7 @@ __device__ void quantize_column_runs(const Numbers<T>& numbers, const Place& at,
     scales[threadIdx.x] = scale.scale;
     const std::int64_t column = at.first_column + threadIdx.x;
     if (column < at.columns) {
-      to.column_scales[at.first_row / kSide * to.column_stride + column] = scale.inverse;
+      to.column_scales[at.first_turned / kSide * to.column_stride + column] = scale.inverse;
     }
   }
   __syncthreads();
@@ -339,7 +346,7 @@ inline QuantizeTo quantize_to(const QuantizeArgs& args) {
           address<float>(args.column_scales),
           stride(args.row_scales),
           stride(args.column_scales),
-          padded_rows(args.block, args.x.shape[0])};
+          args.groups.padded_of(args.x, args.block)};
 }
 inline QuantizeScale quantize_scale(const QuantizeArgs& args) {
   return {args.amax, args.seen, largest_of(args.format), ldexpf(1, -args.margin)};

@@ -21,6 +21,8 @@ DeviceKernels cuda_device_kernels();
 // Parts of the table of 8-bit floats.
 void cuda_emulate_fp4(const Stream&, const QuantizeArgs&);
 void cuda_scaled_product(const Stream&, const ScaledProductArgs&);
+void cuda_grouped_scaled(const Stream&, const GroupedScaledArgs&);
+void cuda_grouped_scaled_weight(const Stream&, const GroupedScaledWeightArgs&);
 
 // Part of the table of losses.
 bool cuda_sample(const Stream&, const SampleArgs&);

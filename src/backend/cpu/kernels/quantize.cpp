@@ -5,6 +5,7 @@
 #include <atomic>
 #include <cmath>
 #include <limits>
+#include <vector>
 
 #include "backend/cpu/kernels/fp4.h"
 #include "backend/cpu/kernels/largest.h"
@@ -80,20 +81,27 @@ void amax(const Stream& stream, const View& x, float* amax) {
   raise_amax(stream, x, amax);
 }
 
-// The numbers of a square, zero beyond the matrix.
+// The numbers of a square, zero beyond the matrix or, in it, the expert's rows.
 struct Square {
   std::int64_t row = 0, column = 0, rows = 0, columns = 0;
+  std::int64_t turned = 0;  // where its first row is in the transpose
   float values[kSide][kSide];
 };
+
+// The row of x that row r is, -1 for zeros.
+std::int64_t source_row(const QuantizeGroups& groups, std::int64_t r) {
+  if (groups.order == nullptr) return r;
+  return groups.order[r] < 0 ? -1 : groups.order[r] / groups.topk;
+}
 
 template <class T>
 void load(const QuantizeArgs& args, Square& square) {
   const std::int64_t columns = args.x.shape[1];
-  const T* x = args.x.as<T>() + square.row * columns + square.column;
   for (std::int64_t i = 0; i < kSide; ++i) {
+    const std::int64_t row = i < square.rows ? source_row(args.groups, square.row + i) : -1;
+    const T* x = args.x.as<T>() + std::max<std::int64_t>(row, 0) * columns + square.column;
     for (std::int64_t j = 0; j < kSide; ++j) {
-      square.values[i][j] =
-          i < square.rows && j < square.columns ? widen(x[i * columns + j]) : 0.0f;
+      square.values[i][j] = row >= 0 && j < square.columns ? widen(x[j]) : 0.0f;
     }
   }
 }
@@ -163,32 +171,59 @@ void write_rows(const QuantizeArgs& args, const Square& square) {
       to[j] = quantized<kFormat>(square.values[i][j], scale);
     }
   }
-  write_scales(args.row_scales, args.block, scales, square.row, square.column, args.x.shape[0]);
+  write_scales(args.row_scales, args.block, scales, square.row, square.column,
+               square.row + square.rows);
 }
 
 template <Fp8Format kFormat>
 void write_columns(const QuantizeArgs& args, const Square& square) {
   const std::int64_t width = args.columns.shape[1];
-  const std::int64_t count = std::min(kSide, width - square.row);
+  const std::int64_t count = std::min(kSide, width - square.turned);
   const LineScales scales = line_scales(args, square, true);
   for (std::int64_t j = 0; j < square.columns; ++j) {
-    std::uint8_t* to = args.columns.as<std::uint8_t>() + (square.column + j) * width + square.row;
+    std::uint8_t* to =
+        args.columns.as<std::uint8_t>() + (square.column + j) * width + square.turned;
     for (std::int64_t i = 0; i < count; ++i) {
       to[i] = quantized<kFormat>(square.values[i][j], scales.of[j].scale);
     }
   }
-  write_scales(args.column_scales, args.block, scales, square.column, square.row, args.x.shape[1]);
+  write_scales(args.column_scales, args.block, scales, square.column, square.turned,
+               args.x.shape[1]);
+}
+
+// Bands of at most 128 rows that share runs of columns.
+struct Band {
+  std::int64_t row, rows, turned;
+};
+
+void add_bands(std::int64_t begin, std::int64_t end, std::int64_t turned, std::vector<Band>& out) {
+  for (std::int64_t row = begin; row < end; row += kSide) {
+    out.push_back({row, std::min(kSide, end - row), turned + row - begin});
+  }
+}
+
+std::vector<Band> bands_of(const QuantizeArgs& args) {
+  std::vector<Band> out;
+  const QuantizeGroups& groups = args.groups;
+  if (!groups.used()) add_bands(0, args.x.shape[0], 0, out);
+  for (std::int64_t e = 0; groups.used() && e < groups.experts; ++e) {
+    const std::int64_t begin = groups.offsets[e];
+    add_bands(begin, groups.offsets[e + 1], run_begin(begin, e), out);
+  }
+  return out;
 }
 
 template <class T, Fp8Format kFormat>
 void quantize_typed(const Stream& stream, const QuantizeArgs& args) {
-  const std::int64_t rows = args.x.shape[0], columns = args.x.shape[1];
-  const std::int64_t across = ceil_div(columns, kSide);
-  stream.pool->run(ceil_div(rows, kSide) * across, [&](std::int64_t piece) {
+  const std::int64_t columns = args.x.shape[1], across = ceil_div(columns, kSide);
+  const std::vector<Band> bands = bands_of(args);
+  stream.pool->run(static_cast<std::int64_t>(bands.size()) * across, [&](std::int64_t piece) {
+    const Band& band = bands[static_cast<std::size_t>(piece / across)];
     Square square;
-    square.row = piece / across * kSide;
+    square.row = band.row;
+    square.rows = band.rows;
+    square.turned = band.turned;
     square.column = piece % across * kSide;
-    square.rows = std::min(kSide, rows - square.row);
     square.columns = std::min(kSide, columns - square.column);
     load<T>(args, square);
     if (args.seen != nullptr)
@@ -201,14 +236,15 @@ void quantize_typed(const Stream& stream, const QuantizeArgs& args) {
 void check_quantize(const QuantizeArgs& args) {
   const View& x = args.x;
   BEV_CHECK(x.shape.ndim() == 2, ErrorKind::kInternal, "quantize: ", x.shape);
-  const std::int64_t rows = x.shape[0], columns = x.shape[1];
+  const std::int64_t rows = args.groups.rows_of(x), columns = x.shape[1];
   const bool whole = args.block == ScaleBlock::kTensor;
-  BEV_CHECK(columns % (whole ? 16 : kSide) == 0 && (!whole || args.amax != nullptr),
+  BEV_CHECK(columns % (whole ? 16 : kSide) == 0 && (!whole || args.amax != nullptr) &&
+                (!args.groups.used() || args.block == ScaleBlock::kRun),
             ErrorKind::kInternal, "quantize: ", x.shape);
-  BEV_CHECK(args.rows.empty() || (args.rows.shape == x.shape &&
+  BEV_CHECK(args.rows.empty() || (args.rows.shape == Shape{rows, columns} &&
                                   args.row_scales.shape == scale_shape(args.block, rows, columns)),
             ErrorKind::kInternal, "quantize: ", x.shape, " to rows ", args.rows.shape);
-  const std::int64_t padded = padded_rows(args.block, rows);
+  const std::int64_t padded = args.groups.padded_of(x, args.block);
   BEV_CHECK(args.columns.empty() ||
                 (args.columns.shape == Shape{columns, padded} &&
                  args.column_scales.shape == scale_shape(args.block, columns, padded)),
@@ -300,6 +336,8 @@ QuantizeKernels quantize_kernels() {
           .quantize = quantize,
           .transpose = transpose,
           .product = scaled_product,
+          .grouped = grouped_scaled,
+          .grouped_weight = grouped_scaled_weight,
           .update_amax = update_amax};
 }
 

@@ -1,5 +1,6 @@
 #include "backend/cpu/kernels/scaled_product.h"
 
+#include <algorithm>
 #include <memory>
 
 #include "backend/cpu/kernels/math.h"
@@ -28,26 +29,34 @@ float scale_at(const ScaledView& from, std::int64_t row, std::int64_t k) {
   return scales[line * from.scales.shape[1] + at];
 }
 
-// The payload in T: as it is, for one scale, or with the scales of its blocks.
+// A matrix within a payload, whose first column begins a run.
+struct Part {
+  std::int64_t row = 0, column = 0;
+  Shape shape;
+};
+
+// It in T: as it is, for one scale, or with the scales of its blocks.
 template <class T>
 class Widened {
  public:
   Widened(const Stream& stream, const ScaledView& from)
-      : values_(
-            std::make_unique_for_overwrite<T[]>(static_cast<std::size_t>(from.payload.numel()))),
-        shape_(from.payload.shape) {
+      : Widened(stream, from, {0, 0, from.payload.shape}) {}
+  Widened(const Stream& stream, const ScaledView& from, const Part& part)
+      : values_(std::make_unique_for_overwrite<T[]>(static_cast<std::size_t>(part.shape.numel()))),
+        shape_(part.shape) {
     const Numbers numbers(from.format);
-    const auto* bytes = from.payload.as<std::uint8_t>();
     const std::int64_t width = shape_[1];
     const bool whole = from.block == ScaleBlock::kTensor;
     for_ranges(stream, shape_[0], rows_per_piece(width), [&](std::int64_t begin, std::int64_t end) {
       for (std::int64_t row = begin; row < end; ++row) {
+        const auto* bytes = from.payload.as<std::uint8_t>() +
+                            (part.row + row) * from.payload.shape[1] + part.column;
+        T* to = values_.get() + row * width;
         for (std::int64_t run = 0; run < width; run += kScaleBlock) {
-          const float scale = whole ? 1.0f : scale_at(from, row, run);
+          const float scale = whole ? 1.0f : scale_at(from, part.row + row, part.column + run);
           const std::int64_t last = std::min(width, run + kScaleBlock);
           for (std::int64_t k = run; k < last; ++k) {
-            values_[static_cast<std::size_t>(row * width + k)] =
-                narrow<T>(numbers.of[bytes[row * width + k]] * scale);
+            to[k] = narrow<T>(numbers.of[bytes[k]] * scale);
           }
         }
       }
@@ -80,6 +89,21 @@ void finish(const Stream& stream, const ScaledProductArgs& args, float scale, co
              });
 }
 
+// c and what is added to it are those of `args`.
+void multiply_and_finish(const Stream& stream, const View& a, const View& b, float scale,
+                         const ScaledProductArgs& args) {
+  auto sums = std::make_unique_for_overwrite<float[]>(static_cast<std::size_t>(args.c.numel()));
+  const View to{sums.get(), Dtype::kF32, args.c.shape};
+  gemm_kernels().gemm(stream, {a, b, to, false, true, 1, 0, {}});
+  visit_float(args.c.dtype, [&](auto type) {
+    if constexpr (sizeof(type) <= sizeof(float)) {
+      finish<decltype(type)>(stream, args, scale, sums.get());
+    } else {
+      BEV_FAIL(ErrorKind::kInternal, "scaled product: to f64");
+    }
+  });
+}
+
 }  // namespace
 
 // Every number of either format is one of bf16, so one scale for all of a tensor leaves the product
@@ -96,26 +120,47 @@ void scaled_product(const Stream& stream, const ScaledProductArgs& args) {
                         {args.a.payload, args.b.payload, c, false, true, 1, args.beta, args.bias});
     return;
   }
-  auto sums = std::make_unique_for_overwrite<float[]>(static_cast<std::size_t>(c.numel()));
-  View to{sums.get(), Dtype::kF32, c.shape};
-  auto multiply = [&](auto type) {
+  auto multiply = [&](auto type, float scale) {
     Widened<decltype(type)> a(stream, args.a), b(stream, args.b);
-    gemm_kernels().gemm(stream, {a.view(), b.view(), to, false, true, 1, 0, {}});
+    multiply_and_finish(stream, a.view(), b.view(), scale, args);
   };
-  float scale = 1;
   if (args.a.block == ScaleBlock::kTensor && args.b.block == ScaleBlock::kTensor) {
-    scale = *args.a.scales.as<float>() * *args.b.scales.as<float>();
-    multiply(Bf16{});
+    multiply(Bf16{}, *args.a.scales.as<float>() * *args.b.scales.as<float>());
   } else {
-    multiply(float{});
+    multiply(float{}, 1);
   }
-  visit_float(c.dtype, [&](auto type) {
-    if constexpr (sizeof(type) <= sizeof(float)) {
-      finish<decltype(type)>(stream, args, scale, sums.get());
-    } else {
-      BEV_FAIL(ErrorKind::kInternal, "scaled product: to f64");
-    }
-  });
+}
+
+void grouped_scaled(const Stream& stream, const GroupedScaledArgs& args) {
+  const std::int64_t columns = args.c.shape[1], depth = args.a.payload.shape[1];
+  const bool beside = args.side_by_side();
+  for (std::int64_t e = 0; e < args.experts; ++e) {
+    const std::int64_t begin = args.offsets[e], end = args.offsets[e + 1];
+    if (begin == end) continue;
+    Widened<float> a(stream, args.a, {begin, 0, {end - begin, depth}});
+    Widened<float> b(stream, args.b,
+                     {beside ? 0 : e * columns, beside ? e * depth : 0, {columns, depth}});
+    ScaledProductArgs to;
+    to.c = args.c.rows(begin, end);
+    if (!args.bias.empty()) to.bias = args.bias.rows(e, e + 1).flat();
+    multiply_and_finish(stream, a.view(), b.view(), 1, to);
+  }
+  const View unused = args.c.rows(args.offsets[args.experts], args.c.shape[0]);
+  std::fill_n(unused.address(0), unused.bytes(), std::byte{0});
+}
+
+void grouped_scaled_weight(const Stream& stream, const GroupedScaledWeightArgs& args) {
+  const View& w = args.w;
+  for (std::int64_t e = 0; e < w.shape[0]; ++e) {
+    const std::int64_t begin = run_begin(args.offsets[e], e);
+    const std::int64_t depth = padded_rows(ScaleBlock::kRun, args.offsets[e + 1] - args.offsets[e]);
+    Widened<float> dy(stream, args.dy, {0, begin, {w.shape[1], depth}});
+    Widened<float> x(stream, args.x, {0, begin, {w.shape[2], depth}});
+    ScaledProductArgs to;
+    to.c = w.rows(e, e + 1).reshape({w.shape[1], w.shape[2]});
+    to.beta = args.beta;
+    multiply_and_finish(stream, dy.view(), x.view(), 1, to);
+  }
 }
 
 }  // namespace bev::cpu::BEV_CPU_LEVEL

@@ -1,0 +1,294 @@
+// Grouped products of 8-bit floats with scales of blocks, in steps of 128 of the inner dim: the
+// step's sums are made by tensor cores and added to the tile's, in f32, times the scales of both
+// factors. Both have rows of the inner dim. The left one is x or dy (in runs), the right one a
+// weight (in squares); for weight gradients they are dy and x, transposed (both in runs).
+#pragma once
+
+#include "backend/cuda/grouped_ring.cuh"
+#include "kernels/quantize.h"
+
+namespace bev::cuda::wgmma {
+
+constexpr int kScaledDepth = static_cast<int>(kScaleBlock);
+constexpr int kHalfColumns = 128, kHalfBytes = kHalfColumns * kBoxRowBytes;
+static_assert(kScaledDepth == kBoxRowBytes && kTileColumns == 2 * kHalfColumns);
+
+template <class Out>
+struct ScaledWork {
+  Work<Out, Out> work;
+  const float *left, *right;  // scales
+  int left_stride, right_stride;
+  // Where expert e's matrix begins in the right factor: [e row_step, e column_step].
+  int row_step, column_step;
+};
+
+// Where an expert's first run is in the transposes.
+__device__ inline int first_turned(const WalkTile& tile) {
+  return ((tile.end - tile.depth) / kScaledDepth + tile.expert) * kScaledDepth;
+}
+
+template <GroupedProduct kProduct, class Out>
+__device__ void copy_scaled_step(std::uint8_t* to, std::uint64_t& barrier, const Maps& maps,
+                                 const ScaledWork<Out>& scaled, const WalkTile& tile, int inner) {
+  std::uint8_t* right_to = to + kLeftBytes;
+  if constexpr (kProduct == GroupedProduct::kWeight) {
+    const int at = first_turned(tile) + inner;
+    hopper::copy_box(to, maps.left, barrier, at, tile.row);
+    hopper::copy_box(right_to, maps.right, barrier, at, tile.column);
+  } else {
+    hopper::copy_box(to, maps.left, barrier, inner, tile.row);
+    hopper::copy_box(right_to, maps.right, barrier, tile.expert * scaled.column_step + inner,
+                     tile.expert * scaled.row_step + tile.column);
+  }
+}
+
+// The scales of a lane's sums in one step: of its two rows, and of the columns.
+template <GroupedProduct kProduct>
+struct StepScales {
+  float2 rows, halves;  // halves: of the tile's columns, each a square's
+};
+template <>
+struct StepScales<GroupedProduct::kWeight> {
+  float2 rows;
+  float2 pairs[kTileColumns / (2 * kWarp)];  // lane l has those of columns 64 i + 2 l and the next
+};
+
+// Where they are, step after step.
+template <GroupedProduct kProduct>
+struct LaneScales {
+  static constexpr bool kWeight = kProduct == GroupedProduct::kWeight;
+  const float *top, *bottom, *right;
+  int left_stride, right_stride;
+  bool one_half;  // the tile has no other
+
+  template <class Out>
+  __device__ LaneScales(const ScaledWork<Out>& scaled, const WalkTile& tile, int warp)
+      : left_stride(scaled.left_stride),
+        right_stride(scaled.right_stride),
+        one_half(tile.column + kHalfColumns >= scaled.work.columns) {
+    const int lane = static_cast<int>(threadIdx.x % kWarp);
+    const int row = tile.row + warp * kWarpRows + lane / 4, last = tile.row_end - 1;
+    const int begin = kWeight ? first_turned(tile) / kScaledDepth : 0;
+    const float* left = scaled.left + static_cast<std::int64_t>(begin) * left_stride;
+    top = left + min(row, last);
+    bottom = left + min(row + 8, last);
+    if constexpr (kWeight) {
+      right =
+          scaled.right + static_cast<std::int64_t>(begin) * right_stride + tile.column + 2 * lane;
+    } else {
+      const int down = (tile.expert * scaled.row_step + tile.column) / kScaledDepth;
+      const int across = tile.expert * scaled.column_step / kScaledDepth;
+      right = scaled.right + static_cast<std::int64_t>(down) * right_stride + across;
+    }
+  }
+  __device__ StepScales<kProduct> at(int step) const {
+    const std::int64_t down = static_cast<std::int64_t>(step) * left_stride;
+    StepScales<kProduct> out;
+    out.rows = {__ldg(top + down), __ldg(bottom + down)};
+    if constexpr (kWeight) {
+      const float* pairs = right + static_cast<std::int64_t>(step) * right_stride;
+#pragma unroll
+      for (int i = 0; i < kTileColumns / (2 * kWarp); ++i) {
+        const bool inside = !one_half || i < kHalfColumns / (2 * kWarp);
+        out.pairs[i] =
+            inside ? __ldg(reinterpret_cast<const float2*>(pairs + 2 * kWarp * i)) : float2{0, 0};
+      }
+    } else {
+      out.halves = {__ldg(right + step), __ldg(right + step + (one_half ? 0 : right_stride))};
+    }
+    return out;
+  }
+};
+
+// Adds a step's sums of half of the columns to the tile's.
+template <GroupedProduct kProduct, int kHalf>
+__device__ void add_half(hopper::WideSums& sums, const hopper::HalfSums& part,
+                         const StepScales<kProduct>& scale) {
+  float* to = sums.at + kHalf * 64;
+  if constexpr (kProduct == GroupedProduct::kWeight) {
+    const int lane = static_cast<int>(threadIdx.x % kWarp);
+#pragma unroll
+    for (int block = 0; block < kHalfColumns / 8; ++block) {
+      // A register has the pairs of eight blocks of eight columns.
+      const float2 pairs = scale.pairs[kHalf * 2 + block / 8];
+      const int from = block % 8 * 4 + lane % 4, i = 4 * block;
+      const float x = __shfl_sync(0xffffffffu, pairs.x, from);
+      const float y = __shfl_sync(0xffffffffu, pairs.y, from);
+      to[i] += part.at[i] * scale.rows.x * x;
+      to[i + 1] += part.at[i + 1] * scale.rows.x * y;
+      to[i + 2] += part.at[i + 2] * scale.rows.y * x;
+      to[i + 3] += part.at[i + 3] * scale.rows.y * y;
+    }
+  } else {
+    const float right = kHalf == 0 ? scale.halves.x : scale.halves.y;
+    const float top = scale.rows.x * right, bottom = scale.rows.y * right;
+#pragma unroll
+    for (int i = 0; i < 64; i += 4) {
+      to[i] += part.at[i] * top;
+      to[i + 1] += part.at[i + 1] * top;
+      to[i + 2] += part.at[i + 2] * bottom;
+      to[i + 3] += part.at[i + 3] * bottom;
+    }
+  }
+}
+
+template <Fp8Format kLeft, int kHalf>
+__device__ void multiply_half(hopper::HalfSums& part, std::uint32_t stage, int group) {
+  const std::uint64_t left = hopper::operand(stage + group * kGroupRows * kBoxRowBytes, 0);
+  const std::uint64_t right = hopper::operand(stage + kLeftBytes + kHalf * kHalfBytes, 0);
+  constexpr int kSlice = 32;  // bytes that a product takes of the inner dim
+  hopper::begin_products();
+#pragma unroll
+  for (int i = 0; i < kScaledDepth / kSlice; ++i) {
+    hopper::start_product<kLeft>(part, left + i * kSlice / 16, right + i * kSlice / 16, i > 0);
+  }
+  hopper::commit_products();
+  hopper::wait_products<0>();
+  part.settle();
+}
+
+// While one warpgroup adds the other one's products run.
+template <Fp8Format kLeft, GroupedProduct kProduct, class Out>
+__device__ void multiply_scaled_tile(hopper::WideSums& sums, std::uint8_t* stages, Shared& shared,
+                                     RingPlace<kStages>& stage, const ScaledWork<Out>& scaled,
+                                     const WalkTile& tile, int warp) {
+  const int group = warp * kWarpRows / kGroupRows;
+  const bool works = tile.row + group * kGroupRows < tile.row_end;
+  const bool two_halves = tile.column + kHalfColumns < scaled.work.columns;
+  const int steps = (tile.depth + kScaledDepth - 1) / kScaledDepth;
+#pragma unroll
+  for (float& sum : sums.at) sum = 0;
+  if (steps == 0) return;
+  const LaneScales<kProduct> scales(scaled, tile, warp);
+  StepScales<kProduct> scale = scales.at(0);
+  for (int step = 0; step < steps; ++step) {
+    hopper::wait(shared.full[stage.at], stage.phase);
+    const std::uint32_t at = hopper::shared_address(stages + stage.at * kStageBytes);
+    hopper::HalfSums part;
+    if (works) {
+      multiply_half<kLeft, 0>(part, at, group);
+      add_half<kProduct, 0>(sums, part, scale);
+      if (two_halves) multiply_half<kLeft, 1>(part, at, group);
+    }
+    if (threadIdx.x % kWarp == 0) hopper::arrive(shared.empty[stage.at]);
+    if (works && two_halves) add_half<kProduct, 1>(sums, part, scale);
+    // They are there when the next step's products are.
+    if (step + 1 < steps) scale = scales.at(step + 1);
+    stage.advance();
+  }
+}
+
+// Code for other architectures is empty, as of grouped_kernel.
+template <Fp8Format kLeft, GroupedProduct kProduct, class Out>
+__global__ void __launch_bounds__(kCopyThreads + kProductThreads, 1)
+    grouped_scaled_kernel(const __grid_constant__ Maps maps,
+                          const __grid_constant__ ScaledWork<Out> scaled) {
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL
+  extern __shared__ std::uint8_t unaligned[];
+  __shared__ Shared shared;
+  std::uint8_t* memory = unaligned + (1024 - hopper::shared_address(unaligned) % 1024) % 1024;
+  if (threadIdx.x == 0) make_barriers(shared);
+  __syncthreads();
+  if (threadIdx.x < kCopyThreads) {
+    hopper::give_registers_up<40>();
+    if (threadIdx.x > 0) return;
+    copy_tiles<kProduct, kScaledDepth>(
+        memory, shared, scaled.work.walk, scaled.work.tickets,
+        [&](std::uint8_t* to, std::uint64_t& barrier, const WalkTile& tile, int inner) {
+          copy_scaled_step<kProduct>(to, barrier, maps, scaled, tile, inner);
+        });
+  } else {
+    hopper::take_registers<232>();
+    multiply_tiles<Out, kProduct>(
+        memory, shared, maps.out, scaled.work,
+        [&](hopper::WideSums& sums, RingPlace<kStages>& stage, const WalkTile& tile, int warp) {
+          multiply_scaled_tile<kLeft, kProduct>(sums, memory, shared, stage, scaled, tile, warp);
+        });
+  }
+#endif
+}
+
+inline int stride_of(const ScaledView& factor) { return static_cast<int>(factor.scales.shape[1]); }
+
+template <Fp8Format kLeft, class Out>
+void run_scaled(const Stream& stream, const GroupedScaledArgs& args) {
+  const View &left = args.a.payload, &right = args.b.payload;
+  const int columns = static_cast<int>(args.c.shape[1]), depth = static_cast<int>(left.shape[1]);
+  const Maps maps{.left = tensor_map(left, kTileRows),
+                  .right = tensor_map(right, kTileColumns),
+                  .out = ragged_map(args.c, kWarpRows)};
+  constexpr GroupedProduct kProduct = GroupedProduct::kOutput;
+  launch_tiles(stream, &grouped_scaled_kernel<kLeft, kProduct, Out>, maps, [&](int* tickets) {
+    return ScaledWork<Out>{
+        .work = {.walk = {.offsets = args.offsets,
+                          .experts = static_cast<int>(args.experts),
+                          .rows = static_cast<int>(left.shape[0]),
+                          .column_tiles = static_cast<int>(ceil_div(columns, kTileColumns)),
+                          .depth = depth},
+                 .out = address<Out>(args.c),
+                 .bias = address<Out>(args.bias),
+                 .columns = columns,
+                 .beta = 0,
+                 .tickets = tickets},
+        .left = address<float>(args.a.scales),
+        .right = address<float>(args.b.scales),
+        .left_stride = stride_of(args.a),
+        .right_stride = stride_of(args.b),
+        .row_step = args.side_by_side() ? 0 : columns,
+        .column_step = args.side_by_side() ? depth : 0};
+  });
+}
+
+template <Fp8Format kLeft, class Out>
+void run_scaled_weight(const Stream& stream, const GroupedScaledWeightArgs& args) {
+  const int columns = static_cast<int>(args.w.shape[2]);
+  const Maps maps{.left = tensor_map(args.dy.payload, kTileRows),
+                  .right = tensor_map(args.x.payload, kTileColumns),
+                  .out = tensor_map(args.w, kWarpRows)};
+  constexpr GroupedProduct kProduct = GroupedProduct::kWeight;
+  launch_tiles(stream, &grouped_scaled_kernel<kLeft, kProduct, Out>, maps, [&](int* tickets) {
+    return ScaledWork<Out>{
+        .work = {.walk = {.offsets = args.offsets,
+                          .experts = static_cast<int>(args.w.shape[0]),
+                          .rows = static_cast<int>(args.w.shape[1]),
+                          .column_tiles = static_cast<int>(ceil_div(columns, kTileColumns)),
+                          .depth = 0},
+                 .out = address<Out>(args.w),
+                 .bias = nullptr,
+                 .columns = columns,
+                 .beta = static_cast<float>(args.beta),
+                 .tickets = tickets},
+        .left = address<float>(args.dy.scales),
+        .right = address<float>(args.x.scales),
+        .left_stride = stride_of(args.dy),
+        .right_stride = stride_of(args.x),
+        .row_step = 0,
+        .column_step = 0};
+  });
+}
+
+// f(Out{}) for the dtypes of results.
+template <class F>
+void visit_result(Dtype dtype, const F& f) {
+  switch (dtype) {
+    case Dtype::kBf16:
+      return f(Bf16{});
+    case Dtype::kF16:
+      return f(F16{});
+    default:
+      return f(float{});
+  }
+}
+
+template <Fp8Format kLeft>
+void grouped_scaled_of(const Stream& stream, const GroupedScaledArgs& args) {
+  visit_result(args.c.dtype, [&](auto type) { run_scaled<kLeft, decltype(type)>(stream, args); });
+}
+
+template <Fp8Format kLeft>
+void grouped_scaled_weight_of(const Stream& stream, const GroupedScaledWeightArgs& args) {
+  visit_result(args.w.dtype,
+               [&](auto type) { run_scaled_weight<kLeft, decltype(type)>(stream, args); });
+}
+
+}  // namespace bev::cuda::wgmma

@@ -1,0 +1,135 @@
+#include "autograd/op_scope.h"
+#include "base/error.h"
+#include "ops/linear_products.h"
+#include "ops/moe.h"
+
+namespace bev {
+
+namespace {
+
+Placement grouped_placement(const Var& x, const Param& weight) {
+  PlaceState state = x.placement[Axis::kEtp];
+  bool column = weight.split.dim == 1;
+  BEV_CHECK(column || weight.split.dim == 2, ErrorKind::kInternal, "grouped_linear ", weight.name,
+            ": the weight must be split over dim 1 or 2");
+  BEV_CHECK(state == (column ? PlaceState::kCopied : PlaceState::kShard1), ErrorKind::kInternal,
+            "grouped_linear ", weight.name, ": the input {", x.placement, "} must be ",
+            column ? "copied" : "shard(1)", " over etp");
+  return x.placement.with(Axis::kEtp, column ? PlaceState::kShard1 : PlaceState::kPartial);
+}
+
+// A use of experts' weights and biases, in the model's dtype or in 8-bit floats.
+struct GroupedUse {
+  const Param *weight, *bias;
+  Placement weight_placement, bias_placement;
+  Tensor offsets;
+  std::int64_t rows;
+
+  bool bias_trains() const { return bias != nullptr && bias->trains; }
+  const std::int32_t* ends() const { return offsets.as<std::int32_t>(); }
+  // Their scales are of blocks, which need nothing from outside.
+  Factor factor(Context& ctx, Fp8Role role, const Value& x, bool product, bool gradient) const {
+    QuantizeGroups groups{ends(), weight->local[0], rows};
+    return make_factor(ctx, *weight, role, {}, x, {product, gradient, groups});
+  }
+
+  // y [R, O] of x.
+  void forward(Context& ctx, const Factor& x, const View& y) const {
+    WeightLease b = bias ? ctx.weights.use(*bias) : WeightLease{};
+    if (weight->fp8.used()) {
+      Quantized w = ctx.weights.quantized(*weight);
+      ctx.kernels.quantize.grouped(
+          ctx.stream, {x.quantized.by_rows(), w.by_rows(), y, b.view, ends(), weight->local[0]});
+    } else {
+      WeightLease w = ctx.weights.use(*weight);
+      ctx.kernels.moe.grouped(ctx.stream, {x.plain, w.view, y, b.view, ends(), 0});
+    }
+  }
+
+  // dx [R, I] of dy.
+  void input_gradient(Context& ctx, const Factor& dy, const View& dx) const {
+    if (weight->fp8.used()) {
+      Quantized w = ctx.weights.quantized(*weight);
+      ctx.kernels.quantize.grouped(
+          ctx.stream, {dy.quantized.by_rows(), w.by_columns(), dx, {}, ends(), weight->local[0]});
+    } else {
+      WeightLease w = ctx.weights.use(*weight);
+      ctx.kernels.moe.grouped_input(ctx.stream, {dx, w.view, dy.plain, {}, ends(), 0});
+    }
+  }
+
+  void add_bias_gradient(Context& ctx, const Tensor& dy) const {
+    GradSink sink = ctx.grads.sink(*bias, bias_placement);
+    ctx.kernels.moe.grouped_weight(ctx.stream, {{}, {}, dy, sink.view, ends(), sink.beta});
+    ctx.grads.done(*bias, std::move(sink));
+  }
+
+  void add_weight_gradient(Context& ctx, const Factor& dy, const Value& kept_x) const {
+    Factor x = factor(ctx, Fp8Role::kInput, kept_x, false, true);
+    GradSink sink = ctx.grads.sink(*weight, weight_placement);
+    if (weight->fp8.used() && weight->fp8.weight_gradient) {
+      ctx.kernels.quantize.grouped_weight(
+          ctx.stream,
+          {dy.quantized.by_columns(), x.quantized.by_columns(), sink.view, ends(), sink.beta});
+    } else {
+      ctx.kernels.moe.grouped_weight(ctx.stream,
+                                     {x.plain, sink.view, dy.plain, {}, ends(), sink.beta});
+    }
+    ctx.grads.done(*weight, std::move(sink));
+  }
+};
+
+// What weight gradients need of dy.
+Factor without_rows(Factor dy) {
+  dy.quantized.rows = dy.quantized.row_scales = Tensor();
+  return dy;
+}
+
+void grouped_backward(Backward& back, const GroupedUse& use, const Saved& x, const GradSlot& in,
+                      Value dy) {
+  Context& ctx = back.ctx;
+  // Its sums over rows read all of it.
+  if (use.bias_trains()) dy = dy.get(ctx);
+  Factor factor = use.factor(ctx, Fp8Role::kGradient, dy, in.wanted(), use.weight->trains);
+  if (in.wanted()) {
+    Tensor dx = ctx.allocate(dy.dtype(), {use.rows, use.weight->local[2]}, "gradients");
+    use.input_gradient(ctx, factor, dx);
+    back.add(in, std::move(dx));
+  }
+  Tensor sums = use.bias_trains() ? dy.tensor : Tensor();
+  back.weight_work([use, x, sums, factor = without_rows(std::move(factor))](Context& wctx) {
+    if (!sums.empty()) use.add_bias_gradient(wctx, sums);
+    if (use.weight->trains) use.add_weight_gradient(wctx, factor, x.value());
+  });
+}
+
+}  // namespace
+
+Var grouped_linear(Context& ctx, const Var& x, const ExpertRows& rows, const Param& weight,
+                   const Param* bias) {
+  OpScope scope(ctx, "grouped_linear");
+  BEV_CHECK(x.shape()[1] == weight.local[2] && x.shape()[0] == rows.count() &&
+                weight.local[0] + 1 == rows.offsets.numel(),
+            "grouped_linear ", weight.name, ": input ", x.shape(), " for weights ", weight.local);
+  Placement placement = grouped_placement(x, weight);
+  GroupedUse use{&weight,
+                 bias,
+                 gradient_placement(weight, x.placement),
+                 bias ? gradient_placement(*bias, x.placement) : Placement(),
+                 rows.offsets,
+                 rows.count()};
+  Tensor y = ctx.allocate(ctx.dtype, {rows.count(), weight.local[1]}, "activations");
+  use.forward(ctx, use.factor(ctx, Fp8Role::kInput, x, true, false), y);
+  Var out = make_output(ctx, "grouped_linear", std::move(y), placement,
+                        x.tracked() || weight.trains || use.bias_trains());
+  if (!out.tracked()) return out;
+  ctx.tape->record("grouped_linear", ctx.layer,
+                   [use, kept = weight.trains ? Saved(x) : Saved(), in = GradSlot(x),
+                    result = GradSlot(out)](Backward& back) {
+                     Value dy = back.take_value(result);
+                     if (!dy.empty()) grouped_backward(back, use, kept, in, std::move(dy));
+                   });
+  return out;
+}
+
+}  // namespace bev

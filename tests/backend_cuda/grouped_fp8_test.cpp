@@ -1,0 +1,188 @@
+// Experts in 8-bit floats: the CPU's bits of their rows, and its products up to the order of sums.
+#include <gtest/gtest.h>
+
+#include "base/text.h"
+#include "tests/backend_cuda/quantize_rig.h"
+
+namespace bev::cuda_test {
+namespace {
+
+struct GroupedFp8Case {
+  std::vector<std::int32_t> counts;  // rows of each expert
+  std::int64_t unused, in, out;
+};
+
+const std::vector<GroupedFp8Case> kCases = {
+    {{3, 0, 1}, 0, 128, 128},
+    {{0, 0, 0, 0}, 3, 256, 128},
+    {{129, 1, 0, 200}, 5, 128, 384},
+    {{0, 0, 640}, 0, 256, 256},
+    {{17, 64, 128, 63}, 130, 384, 512},
+    {{300}, 1, 640, 384},
+    {std::vector<std::int32_t>(70, 9), 0, 128, 256},
+    {{1, 0, 257, 0, 0, 383, 2, 65}, 40, 1024, 640},
+    {{2200, 0, 90}, 7, 256, 768},
+};
+
+class CudaGroupedFp8 : public QuantizeRig {
+ protected:
+  static std::vector<std::int32_t> starts(const GroupedFp8Case& item) {
+    std::vector<std::int32_t> out = {0};
+    for (std::int32_t count : item.counts) out.push_back(out.back() + count);
+    return out;
+  }
+  // x, the weights above each other, and dy, on either side.
+  struct Factors {
+    Quantized x, w, dy;
+    const std::int32_t* offsets = nullptr;
+  };
+  static QuantizeRequest request_of(const View& x, Fp8Role role, Fp8Format gradients) {
+    QuantizeRequest request;
+    request.x = x;
+    request.recipe = {Fp8Scaling::kBlockwise, gradients, 0, true};
+    request.role = role;
+    return request;
+  }
+  QuantizeGroups groups(const Twin& offsets, Tensor Twin::*side, std::int64_t rows) {
+    const Tensor& at = offsets.*side;
+    return {at.as<std::int32_t>(), at.numel() - 1, rows};
+  }
+  struct Case {
+    Factors host, device;
+    Twin offsets;
+    std::int64_t experts, rows;
+  };
+  Case draw(const GroupedFp8Case& item, Fp8Format gradients) {
+    Case out;
+    const std::vector<std::int32_t> at = starts(item);
+    out.experts = static_cast<std::int64_t>(item.counts.size());
+    out.rows = at.back() + item.unused;
+    out.offsets = words(at);
+    Pair x = pair(Dtype::kBf16, {out.rows, item.in}, 0.5);
+    Pair w = pair(Dtype::kBf16, {out.experts * item.out, item.in}, 0.5);
+    Pair dy = pair(Dtype::kBf16, {out.rows, item.out}, 0.5);
+    auto fill = [&](Factors& to, const QuantizeTools& tools, Tensor Pair::*numbers,
+                    Tensor Twin::*side) {
+      to.offsets = (out.offsets.*side).as<std::int32_t>();
+      auto rows_of_experts = [&](const View& from, Fp8Role role) {
+        QuantizeRequest request = request_of(from, role, gradients);
+        request.groups = groups(out.offsets, side, out.rows);
+        return zeroed(tools, request);
+      };
+      to.x = rows_of_experts(x.*numbers, Fp8Role::kInput);
+      to.dy = rows_of_experts(dy.*numbers, Fp8Role::kGradient);
+      to.w = quantize(tools, request_of(w.*numbers, Fp8Role::kWeight, gradients));
+    };
+    fill(out.host, cpu_tools(), &Pair::host, &Twin::exact);
+    fill(out.device, cuda_tools(), &Pair::device, &Twin::device);
+    return out;
+  }
+  // run(kernels, stream, factors, c, bias) on both sides.
+  template <class Run>
+  void compare(const Case& item, const Shape& shape, const Shape& bias_shape, Dtype dtype,
+               const char* what, const Run& run) {
+    Pair c = pair(dtype, shape, 1), bias = pair(dtype, bias_shape, 1);
+    run(cpu(), cpu_stream(), item.host, c.host, bias.host);
+    run(cuda(), cuda_stream(), item.device, c.device, bias.device);
+    Twin result{Tensor(host_arena(), Dtype::kF64, shape, "test"), c.device};
+    cpu().elementwise.cast(cpu_stream(), c.host, result.exact);
+    // The tensor cores add 8-bit products with fewer bits than f32 has.
+    EXPECT_LT(error(result), std::max(tolerance(dtype), 5e-4)) << what;
+  }
+  void compare_products(const Case& drawn, const GroupedFp8Case& item, Dtype dtype) {
+    const std::int64_t experts = drawn.experts;
+    compare(drawn, {drawn.rows, item.out}, {experts, item.out}, dtype, "y",
+            [&](const Kernels& kernels, const Stream& stream, const Factors& from, const View& c,
+                const View& bias) {
+              kernels.quantize.grouped(
+                  stream, {from.x.by_rows(), from.w.by_rows(), c, bias, from.offsets, experts});
+            });
+    compare(drawn, {drawn.rows, item.in}, {1}, dtype, "dx",
+            [&](const Kernels& kernels, const Stream& stream, const Factors& from, const View& c,
+                const View&) {
+              kernels.quantize.grouped(
+                  stream, {from.dy.by_rows(), from.w.by_columns(), c, {}, from.offsets, experts});
+            });
+    for (double beta : {0.0, 0.5}) {
+      compare(drawn, {experts, item.out, item.in}, {1}, dtype, "dw",
+              [&](const Kernels& kernels, const Stream& stream, const Factors& from, const View& c,
+                  const View&) {
+                kernels.quantize.grouped_weight(
+                    stream, {from.dy.by_columns(), from.x.by_columns(), c, from.offsets, beta});
+              });
+    }
+  }
+};
+
+TEST_F(CudaGroupedFp8, ProductsMatchTheCpus) {
+  for (const GroupedFp8Case& item : kCases) {
+    for (Fp8Format gradients : {Fp8Format::kE4m3, Fp8Format::kE5m2}) {
+      const Case drawn = draw(item, gradients);
+      for (Dtype dtype : {Dtype::kBf16, Dtype::kF16, Dtype::kF32}) {
+        SCOPED_TRACE(concat(item.counts.size(), " experts ", item.in, " x ", item.out, " ",
+                            name_of(dtype), gradients == Fp8Format::kE5m2 ? ", E5M2" : ""));
+        compare_products(drawn, item, dtype);
+      }
+    }
+  }
+}
+
+// Gathered from tokens, and as they are; places of nobody are left alone.
+TEST_F(CudaGroupedFp8, RowsHaveTheCpusBits) {
+  for (const GroupedFp8Case& item : kCases) {
+    for (Dtype dtype : {Dtype::kBf16, Dtype::kF16, Dtype::kF32}) {
+      SCOPED_TRACE(concat(item.counts.size(), " experts ", item.in, " ", name_of(dtype)));
+      const std::vector<std::int32_t> at = starts(item);
+      const std::int64_t rows = at.back() + item.unused, tokens = rows / 2 + 1;
+      std::vector<std::int32_t> places;
+      for (std::int64_t r = 0; r < rows; ++r) {
+        places.push_back(r < at.back() ? static_cast<std::int32_t>(r * 5 % (2 * tokens)) : -1);
+      }
+      Twin offsets = words(at), order = words(places);
+      for (bool gathers : {true, false}) {
+        Pair x = pair(dtype, {gathers ? tokens : rows, item.in}, 2);
+        auto forms = [&](const QuantizeTools& tools, const View& from, Tensor Twin::*side) {
+          QuantizeRequest request = request_of(from, Fp8Role::kGradient, Fp8Format::kE5m2);
+          request.groups = groups(offsets, side, rows);
+          if (gathers) request.groups.order = (order.*side).as<std::int32_t>();
+          request.groups.topk = 2;
+          return zeroed(tools, request);
+        };
+        Quantized host = forms(cpu_tools(), x.host, &Twin::exact);
+        Quantized device = forms(cuda_tools(), x.device, &Twin::device);
+        expect_same(host.rows, device.rows, "rows");
+        expect_same(host.row_scales, device.row_scales, "scales of rows");
+        expect_same(host.columns, device.columns, "columns");
+        expect_same(host.column_scales, device.column_scales, "scales of columns");
+      }
+    }
+  }
+}
+
+// Where experts' rows end is read when a recording runs, not when it is made.
+TEST_F(CudaGroupedFp8, RecordedProductsFollowTheCountsOfRows) {
+  const GroupedFp8Case item = {{200, 0, 100, 44}, 20, 256, 384};
+  Case drawn = draw(item, Fp8Format::kE4m3);
+  Tensor y(device_arena(), Dtype::kBf16, {drawn.rows, item.out}, "test");
+  Tensor expected(host_arena(), Dtype::kBf16, {drawn.rows, item.out}, "test");
+  auto run = [&](const Kernels& kernels, const Stream& stream, const Factors& from, const View& c) {
+    kernels.quantize.grouped(
+        stream, {from.x.by_rows(), from.w.by_rows(), c, {}, from.offsets, drawn.experts});
+  };
+  run(cuda(), cuda_stream(), drawn.device, y);
+  std::unique_ptr<Recording> recording =
+      record(cuda().device, cuda_stream(), [&] { run(cuda(), cuda_stream(), drawn.device, y); });
+  for (const std::vector<std::int32_t>& at :
+       {std::vector<std::int32_t>{0, 1, 1, 129, 344}, {0, 0, 344, 344, 344}}) {
+    cuda().device.upload(cuda_stream(), at.data(), drawn.offsets.device);
+    std::copy(at.begin(), at.end(), drawn.offsets.exact.as<std::int32_t>());
+    recording->start();
+    run(cpu(), cpu_stream(), drawn.host, expected);
+    Twin result{Tensor(host_arena(), Dtype::kF64, expected.shape(), "test"), y};
+    cpu().elementwise.cast(cpu_stream(), expected, result.exact);
+    EXPECT_LT(error(result), tolerance(Dtype::kBf16));
+  }
+}
+
+}  // namespace
+}  // namespace bev::cuda_test
