@@ -1,10 +1,11 @@
 // What a mixture of experts adds to a training step, on a GPU: products of each expert's rows with
-// its own weight, beside one product of as many FLOPs; bringing rows into the order of experts and
-// back, beside a plain copy.
+// its own weight, beside one product of as many FLOPs; the same in 8-bit floats with scales of
+// blocks; bringing rows into the order of experts and back, and rounding them, beside a plain copy.
 #include <cstdio>
 #include <string>
 #include <vector>
 
+#include "autograd/quantize.h"
 #include "base/text.h"
 #include "gpu_rig.h"
 
@@ -51,7 +52,10 @@ class Bench {
     std::printf("%s, %s load\n", mixture.name, skewed ? "skewed" : "balanced");
     products(mixture, rows, mixture.hidden, 2 * mixture.ffn, "gate|up");
     products(mixture, rows, mixture.ffn, mixture.hidden, "down");
+    scaled_products(mixture, rows, mixture.hidden, 2 * mixture.ffn, "gate|up in FP8");
+    scaled_products(mixture, rows, mixture.ffn, mixture.hidden, "down in FP8");
     moves(mixture, rows);
+    roundings(mixture, rows);
   }
 
  private:
@@ -122,6 +126,50 @@ class Bench {
         });
   }
 
+  QuantizeRequest rounding(const View& x, Fp8Role role, bool by_rows, bool by_columns) {
+    QuantizeRequest request;
+    request.x = x;
+    request.recipe = {Fp8Scaling::kBlockwise, Fp8Format::kE5m2, 0, true};
+    request.role = role;
+    request.rows = by_rows;
+    request.columns = by_columns;
+    return request;
+  }
+  QuantizeTools tools() { return {kernels(), gpu_.stream(), gpu_.arena()}; }
+  static QuantizeGroups groups(const Mixture& mixture, const Rows& rows) {
+    return {rows.offsets.as<std::int32_t>(), mixture.experts, mixture.tokens * mixture.topk};
+  }
+
+  void scaled_products(const Mixture& mixture, const Rows& rows, std::int64_t in, std::int64_t out,
+                       const std::string& name) {
+    const std::int64_t total = mixture.tokens * mixture.topk, experts = mixture.experts;
+    const double flops = 2.0 * static_cast<double>(total) * static_cast<double>(in * out);
+    Tensor x = gpu_.noise({total, in}), y = gpu_.noise({total, out});
+    Tensor weights = gpu_.noise({experts, out, in});
+    auto rows_of_experts = [&](const View& from, Fp8Role role) {
+      QuantizeRequest request = rounding(from, role, true, true);
+      request.groups = groups(mixture, rows);
+      return quantize(tools(), request);
+    };
+    Quantized qx = rows_of_experts(x, Fp8Role::kInput), qy = rows_of_experts(y, Fp8Role::kGradient);
+    Quantized qw = quantize(tools(), rounding(weights.view().reshape({experts * out, in}),
+                                              Fp8Role::kWeight, true, true));
+    const auto* at = rows.offsets.as<std::int32_t>();
+    const Stream stream = gpu_.stream();
+    const QuantizeKernels& fp8 = kernels().quantize;
+    auto rate = [&](const char* what, const auto& body) {
+      std::printf("  %-24s %6.0f TFLOP/s\n", concat(name, " ", what).c_str(),
+                  1e-12 * flops / seconds(body));
+    };
+    rate("forward", [&] { fp8.grouped(stream, {qx.by_rows(), qw.by_rows(), y, {}, at, experts}); });
+    rate("input", [&] {
+      fp8.grouped(stream, {qy.by_rows(), qw.by_columns(), x, {}, at, experts});
+    });
+    rate("weight", [&] {
+      fp8.grouped_weight(stream, {qy.by_columns(), qx.by_columns(), weights, at, 0});
+    });
+  }
+
   template <class Body>
   void move(const char* name, double bytes, const Body& body) {
     const double rate = bytes / seconds(body);
@@ -151,6 +199,27 @@ class Bench {
     const ActivationKernels& activation = kernels().activation;
     move("activation", 3 * row_bytes, [&] { activation.forward(stream, forward); });
     move("activation, backward", 5 * row_bytes, [&] { activation.backward(stream, backward); });
+  }
+
+  // Tokens gathered and rounded, and rows as they are.
+  void roundings(const Mixture& mixture, const Rows& rows) {
+    const std::int64_t total = mixture.tokens * mixture.topk;
+    Tensor x = gpu_.noise({mixture.tokens, mixture.hidden});
+    Tensor inner = gpu_.noise({total, mixture.ffn});
+    auto rate = [&](const char* name, const Tensor& from, bool gathers, bool both) {
+      QuantizeRequest request = rounding(from, Fp8Role::kInput, true, both);
+      request.groups = groups(mixture, rows);
+      if (gathers) request.groups.order = rows.order.as<std::int32_t>();
+      request.groups.topk = mixture.topk;
+      Quantized to = quantize(tools(), request);
+      const double bytes = static_cast<double>(from.view().bytes() + to.rows.view().bytes() +
+                                               (both ? to.columns.view().bytes() : 0));
+      move(name, bytes, [&] { quantize_into(tools(), request, to); });
+    };
+    rate("round gathered rows", x, true, false);
+    rate("both ways", x, true, true);
+    rate("round rows", inner, false, false);
+    rate("both ways", inner, false, true);
   }
 
   Gpu& gpu_;

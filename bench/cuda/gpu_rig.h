@@ -19,6 +19,7 @@ class Gpu {
   Gpu() : device_(cuda_kernels().device.open({})), arena_(device_->memory()) {}
 
   Stream stream() { return device_->stream(); }
+  Arena& arena() { return arena_; }
   Tensor empty(Dtype dtype, const Shape& shape) { return Tensor(arena_, dtype, shape, "bench"); }
   Tensor noise(const Shape& shape, Dtype dtype = Dtype::kBf16) {
     Tensor out = empty(dtype, shape);
