@@ -74,6 +74,15 @@ __device__ inline void copy_box(void* to, const CUtensorMap& map, std::uint64_t&
       : "memory");
 }
 
+// The same of consecutive bytes: a multiple of 16, as both addresses are.
+__device__ inline void copy_bytes(void* to, const void* from, int bytes, std::uint64_t& barrier) {
+  asm volatile(
+      "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, "
+      "[%3];" ::"r"(shared_address(to)),
+      "l"(from), "r"(bytes), "r"(shared_address(&barrier))
+      : "memory");
+}
+
 // Makes what this thread wrote to shared memory known to the copies.
 __device__ inline void publish_shared() {
   asm volatile("fence.proxy.async.shared::cta;" ::: "memory");

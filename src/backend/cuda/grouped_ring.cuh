@@ -75,11 +75,11 @@ __device__ inline void make_barriers(Shared& shared) {
 }
 
 // One thread: takes tiles, tells the warps that multiply where they are, and copies steps of kDepth
-// by copy_step(to, barrier, tile, inner).
-template <GroupedProduct kProduct, int kDepth, class CopyStep>
-__device__ void copy_tiles(std::uint8_t* stages, Shared& shared, const Walk& walk, int* tickets,
+// to the first kUsed stages by copy_step(stage, tile, inner), which says how many bytes come.
+template <GroupedProduct kProduct, int kDepth, int kUsed, class CopyStep>
+__device__ void copy_tiles(Shared& shared, const Walk& walk, int* tickets,
                            const CopyStep& copy_step) {
-  RingPlace<kStages> stage;
+  RingPlace<kUsed> stage;
   RingPlace<kTilesAhead> told;
   Walker<kProduct> walker(walk);
   WalkTile tile;
@@ -95,9 +95,7 @@ __device__ void copy_tiles(std::uint8_t* stages, Shared& shared, const Walk& wal
     ticket = static_cast<int>(gridDim.x) + atomicAdd(tickets, 1);
     for (int inner = 0; inner < tile.depth; inner += kDepth) {
       hopper::wait(shared.empty[stage.at], stage.phase ^ 1);
-      std::uint64_t& full = shared.full[stage.at];
-      hopper::arrive_for_bytes(full, kStageBytes);
-      copy_step(stages + stage.at * kStageBytes, full, tile, inner);
+      copy_step(stage.at, tile, inner);
       stage.advance();
     }
   }
@@ -212,14 +210,14 @@ __device__ void store_rows(const hopper::WideSums& sums, const CUtensorMap& map,
 }
 
 // The warps that multiply. multiply(sums, stage, tile, warp) makes the sums of the warp's group.
-template <class T, GroupedProduct kProduct, class Out, class Multiply>
+template <class T, GroupedProduct kProduct, int kUsed, class Out, class Multiply>
 __device__ void multiply_tiles(std::uint8_t* memory, Shared& shared, const CUtensorMap& out,
                                const Work<T, Out>& work, const Multiply& multiply) {
   const int warp = static_cast<int>(threadIdx.x - kCopyThreads) / kWarp;
   std::uint8_t* boxes = memory + kStages * kStageBytes + warp * kOutBytes;
   int slot = 0;
   hopper::WideSums sums;
-  RingPlace<kStages> stage;
+  RingPlace<kUsed> stage;
   RingPlace<kTilesAhead> told;
   WalkTile tile;
   while (next_tile(shared, told, tile)) {

@@ -27,97 +27,98 @@ __device__ inline int first_turned(const WalkTile& tile) {
   return ((tile.end - tile.depth) / kScaledDepth + tile.expert) * kScaledDepth;
 }
 
-template <GroupedProduct kProduct, class Out>
-__device__ void copy_scaled_step(std::uint8_t* to, std::uint64_t& barrier, const Maps& maps,
-                                 const ScaledWork<Out>& scaled, const WalkTile& tile, int inner) {
-  std::uint8_t* right_to = to + kLeftBytes;
-  if constexpr (kProduct == GroupedProduct::kWeight) {
-    const int at = first_turned(tile) + inner;
-    hopper::copy_box(to, maps.left, barrier, at, tile.row);
-    hopper::copy_box(right_to, maps.right, barrier, at, tile.column);
-  } else {
-    hopper::copy_box(to, maps.left, barrier, inner, tile.row);
-    hopper::copy_box(right_to, maps.right, barrier, tile.expert * scaled.column_step + inner,
-                     tile.expert * scaled.row_step + tile.column);
-  }
+// Weight gradients have a scale for every column: those of a step's rows and columns lie in the
+// place of the last stage.
+template <GroupedProduct kProduct>
+inline constexpr int kUsedStages = kProduct == GroupedProduct::kWeight ? kStages - 1 : kStages;
+__device__ inline float* scales_of(std::uint8_t* memory, int stage) {
+  return reinterpret_cast<float*>(memory + (kStages - 1) * kStageBytes) +
+         stage * (kTileRows + kTileColumns);
+}
+
+// Those of all rows and columns of a tile's step, and the factors.
+template <class Out>
+__device__ void copy_weight_step(std::uint8_t* memory, int stage, std::uint64_t& barrier,
+                                 const Maps& maps, const ScaledWork<Out>& scaled,
+                                 const WalkTile& tile, int inner) {
+  std::uint8_t* to = memory + stage * kStageBytes;
+  float* scales = scales_of(memory, stage);
+  const int at = first_turned(tile) + inner;
+  const std::int64_t run = at / kScaledDepth;
+  const int columns = min(kTileColumns, scaled.work.columns - tile.column);
+  const int left_bytes = kTileRows * 4, right_bytes = columns * 4;
+  hopper::arrive_for_bytes(barrier, kStageBytes + left_bytes + right_bytes);
+  hopper::copy_bytes(scales, scaled.left + run * scaled.left_stride + tile.row, left_bytes,
+                     barrier);
+  hopper::copy_bytes(scales + kTileRows, scaled.right + run * scaled.right_stride + tile.column,
+                     right_bytes, barrier);
+  hopper::copy_box(to, maps.left, barrier, at, tile.row);
+  hopper::copy_box(to + kLeftBytes, maps.right, barrier, at, tile.column);
+}
+
+template <class Out>
+__device__ void copy_row_step(std::uint8_t* memory, int stage, std::uint64_t& barrier,
+                              const Maps& maps, const ScaledWork<Out>& scaled, const WalkTile& tile,
+                              int inner) {
+  std::uint8_t* to = memory + stage * kStageBytes;
+  hopper::arrive_for_bytes(barrier, kStageBytes);
+  hopper::copy_box(to, maps.left, barrier, inner, tile.row);
+  hopper::copy_box(to + kLeftBytes, maps.right, barrier, tile.expert * scaled.column_step + inner,
+                   tile.expert * scaled.row_step + tile.column);
 }
 
 // The scales of a lane's sums in one step: of its two rows, and of the columns.
-template <GroupedProduct kProduct>
 struct StepScales {
-  float2 rows, halves;  // halves: of the tile's columns, each a square's
-};
-template <>
-struct StepScales<GroupedProduct::kWeight> {
   float2 rows;
-  float2 pairs[kTileColumns / (2 * kWarp)];  // lane l has those of columns 64 i + 2 l and the next
+  float2 halves;         // of the tile's columns, where each is a square's
+  const float* columns;  // of the lane's first column and on, where each has its own
 };
 
-// Where they are, step after step.
-template <GroupedProduct kProduct>
+// Where those of rows and squares are, step after step.
 struct LaneScales {
-  static constexpr bool kWeight = kProduct == GroupedProduct::kWeight;
   const float *top, *bottom, *right;
-  int left_stride, right_stride;
-  bool one_half;  // the tile has no other
+  int left_stride, right_half;
 
   template <class Out>
   __device__ LaneScales(const ScaledWork<Out>& scaled, const WalkTile& tile, int warp)
       : left_stride(scaled.left_stride),
-        right_stride(scaled.right_stride),
-        one_half(tile.column + kHalfColumns >= scaled.work.columns) {
+        right_half(tile.column + kHalfColumns < scaled.work.columns ? scaled.right_stride : 0) {
     const int lane = static_cast<int>(threadIdx.x % kWarp);
     const int row = tile.row + warp * kWarpRows + lane / 4, last = tile.row_end - 1;
-    const int begin = kWeight ? first_turned(tile) / kScaledDepth : 0;
-    const float* left = scaled.left + static_cast<std::int64_t>(begin) * left_stride;
-    top = left + min(row, last);
-    bottom = left + min(row + 8, last);
-    if constexpr (kWeight) {
-      right =
-          scaled.right + static_cast<std::int64_t>(begin) * right_stride + tile.column + 2 * lane;
-    } else {
-      const int down = (tile.expert * scaled.row_step + tile.column) / kScaledDepth;
-      const int across = tile.expert * scaled.column_step / kScaledDepth;
-      right = scaled.right + static_cast<std::int64_t>(down) * right_stride + across;
-    }
+    top = scaled.left + min(row, last);
+    bottom = scaled.left + min(row + 8, last);
+    const int down = (tile.expert * scaled.row_step + tile.column) / kScaledDepth;
+    const int across = tile.expert * scaled.column_step / kScaledDepth;
+    right = scaled.right + static_cast<std::int64_t>(down) * scaled.right_stride + across;
   }
-  __device__ StepScales<kProduct> at(int step) const {
+  __device__ StepScales at(int step) const {
     const std::int64_t down = static_cast<std::int64_t>(step) * left_stride;
-    StepScales<kProduct> out;
-    out.rows = {__ldg(top + down), __ldg(bottom + down)};
-    if constexpr (kWeight) {
-      const float* pairs = right + static_cast<std::int64_t>(step) * right_stride;
-#pragma unroll
-      for (int i = 0; i < kTileColumns / (2 * kWarp); ++i) {
-        const bool inside = !one_half || i < kHalfColumns / (2 * kWarp);
-        out.pairs[i] =
-            inside ? __ldg(reinterpret_cast<const float2*>(pairs + 2 * kWarp * i)) : float2{0, 0};
-      }
-    } else {
-      out.halves = {__ldg(right + step), __ldg(right + step + (one_half ? 0 : right_stride))};
-    }
-    return out;
+    return {{__ldg(top + down), __ldg(bottom + down)},
+            {__ldg(right + step), __ldg(right + step + right_half)},
+            nullptr};
   }
 };
+
+// Those that copy_weight_step() has brought.
+__device__ inline StepScales copied_scales(const float* scales, int warp) {
+  const int lane = static_cast<int>(threadIdx.x % kWarp), row = warp * kWarpRows + lane / 4;
+  return {{scales[row], scales[row + 8]}, {}, scales + kTileRows + 2 * (lane % 4)};
+}
 
 // Adds a step's sums of half of the columns to the tile's.
 template <GroupedProduct kProduct, int kHalf>
 __device__ void add_half(hopper::WideSums& sums, const hopper::HalfSums& part,
-                         const StepScales<kProduct>& scale) {
+                         const StepScales& scale) {
   float* to = sums.at + kHalf * 64;
   if constexpr (kProduct == GroupedProduct::kWeight) {
-    const int lane = static_cast<int>(threadIdx.x % kWarp);
 #pragma unroll
-    for (int block = 0; block < kHalfColumns / 8; ++block) {
-      // A register has the pairs of eight blocks of eight columns.
-      const float2 pairs = scale.pairs[kHalf * 2 + block / 8];
-      const int from = block % 8 * 4 + lane % 4, i = 4 * block;
-      const float x = __shfl_sync(0xffffffffu, pairs.x, from);
-      const float y = __shfl_sync(0xffffffffu, pairs.y, from);
-      to[i] += part.at[i] * scale.rows.x * x;
-      to[i + 1] += part.at[i + 1] * scale.rows.x * y;
-      to[i + 2] += part.at[i + 2] * scale.rows.y * x;
-      to[i + 3] += part.at[i + 3] * scale.rows.y * y;
+    for (int i = 0; i < 64; i += 4) {
+      const float2 columns =
+          *reinterpret_cast<const float2*>(scale.columns + kHalf * kHalfColumns + 2 * i);
+      to[i] += part.at[i] * (scale.rows.x * columns.x);
+      to[i + 1] += part.at[i + 1] * (scale.rows.x * columns.y);
+      to[i + 2] += part.at[i + 2] * (scale.rows.y * columns.x);
+      to[i + 3] += part.at[i + 3] * (scale.rows.y * columns.y);
     }
   } else {
     const float right = kHalf == 0 ? scale.halves.x : scale.halves.y;
@@ -147,11 +148,27 @@ __device__ void multiply_half(hopper::HalfSums& part, std::uint32_t stage, int g
   part.settle();
 }
 
+// The warpgroup's part of a step. ready() says that the stage is no longer read.
+template <Fp8Format kLeft, GroupedProduct kProduct, class Ready>
+__device__ void multiply_step(hopper::WideSums& sums, std::uint32_t stage, int group,
+                              bool two_halves, const StepScales& scale, const Ready& ready) {
+  constexpr bool kReadsScales = kProduct == GroupedProduct::kWeight;
+  hopper::HalfSums part;
+  multiply_half<kLeft, 0>(part, stage, group);
+  add_half<kProduct, 0>(sums, part, scale);
+  if (two_halves) multiply_half<kLeft, 1>(part, stage, group);
+  if (!kReadsScales) ready();
+  if (two_halves) add_half<kProduct, 1>(sums, part, scale);
+  if (kReadsScales) ready();
+}
+
 // While one warpgroup adds the other one's products run.
 template <Fp8Format kLeft, GroupedProduct kProduct, class Out>
-__device__ void multiply_scaled_tile(hopper::WideSums& sums, std::uint8_t* stages, Shared& shared,
-                                     RingPlace<kStages>& stage, const ScaledWork<Out>& scaled,
-                                     const WalkTile& tile, int warp) {
+__device__ void multiply_scaled_tile(hopper::WideSums& sums, std::uint8_t* memory, Shared& shared,
+                                     RingPlace<kUsedStages<kProduct>>& stage,
+                                     const ScaledWork<Out>& scaled, const WalkTile& tile,
+                                     int warp) {
+  constexpr bool kWeight = kProduct == GroupedProduct::kWeight;
   const int group = warp * kWarpRows / kGroupRows;
   const bool works = tile.row + group * kGroupRows < tile.row_end;
   const bool two_halves = tile.column + kHalfColumns < scaled.work.columns;
@@ -159,21 +176,26 @@ __device__ void multiply_scaled_tile(hopper::WideSums& sums, std::uint8_t* stage
 #pragma unroll
   for (float& sum : sums.at) sum = 0;
   if (steps == 0) return;
-  const LaneScales<kProduct> scales(scaled, tile, warp);
-  StepScales<kProduct> scale = scales.at(0);
+  const LaneScales scales(scaled, tile, warp);
+  StepScales now, next;
+  if constexpr (!kWeight) next = scales.at(0);
   for (int step = 0; step < steps; ++step) {
-    hopper::wait(shared.full[stage.at], stage.phase);
-    const std::uint32_t at = hopper::shared_address(stages + stage.at * kStageBytes);
-    hopper::HalfSums part;
-    if (works) {
-      multiply_half<kLeft, 0>(part, at, group);
-      add_half<kProduct, 0>(sums, part, scale);
-      if (two_halves) multiply_half<kLeft, 1>(part, at, group);
+    if constexpr (!kWeight) {
+      now = next;
+      if (step + 1 < steps) next = scales.at(step + 1);
     }
-    if (threadIdx.x % kWarp == 0) hopper::arrive(shared.empty[stage.at]);
-    if (works && two_halves) add_half<kProduct, 1>(sums, part, scale);
-    // They are there when the next step's products are.
-    if (step + 1 < steps) scale = scales.at(step + 1);
+    hopper::wait(shared.full[stage.at], stage.phase);
+    if constexpr (kWeight) now = copied_scales(scales_of(memory, stage.at), warp);
+    const std::uint32_t at = hopper::shared_address(memory + stage.at * kStageBytes);
+    const auto ready = [&] {
+      __syncwarp();
+      if (threadIdx.x % kWarp == 0) hopper::arrive(shared.empty[stage.at]);
+    };
+    if (works) {
+      multiply_step<kLeft, kProduct>(sums, at, group, two_halves, now, ready);
+    } else {
+      ready();
+    }
     stage.advance();
   }
 }
@@ -184,6 +206,7 @@ __global__ void __launch_bounds__(kCopyThreads + kProductThreads, 1)
     grouped_scaled_kernel(const __grid_constant__ Maps maps,
                           const __grid_constant__ ScaledWork<Out> scaled) {
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
+  constexpr int kUsed = kUsedStages<kProduct>;
   extern __shared__ std::uint8_t unaligned[];
   __shared__ Shared shared;
   std::uint8_t* memory = unaligned + (1024 - hopper::shared_address(unaligned) % 1024) % 1024;
@@ -192,16 +215,18 @@ __global__ void __launch_bounds__(kCopyThreads + kProductThreads, 1)
   if (threadIdx.x < kCopyThreads) {
     hopper::give_registers_up<40>();
     if (threadIdx.x > 0) return;
-    copy_tiles<kProduct, kScaledDepth>(
-        memory, shared, scaled.work.walk, scaled.work.tickets,
-        [&](std::uint8_t* to, std::uint64_t& barrier, const WalkTile& tile, int inner) {
-          copy_scaled_step<kProduct>(to, barrier, maps, scaled, tile, inner);
+    copy_tiles<kProduct, kScaledDepth, kUsed>(
+        shared, scaled.work.walk, scaled.work.tickets,
+        [&](int stage, const WalkTile& tile, int inner) {
+          auto* copy =
+              kProduct == GroupedProduct::kWeight ? copy_weight_step<Out> : copy_row_step<Out>;
+          copy(memory, stage, shared.full[stage], maps, scaled, tile, inner);
         });
   } else {
     hopper::take_registers<232>();
-    multiply_tiles<Out, kProduct>(
+    multiply_tiles<Out, kProduct, kUsed>(
         memory, shared, maps.out, scaled.work,
-        [&](hopper::WideSums& sums, RingPlace<kStages>& stage, const WalkTile& tile, int warp) {
+        [&](hopper::WideSums& sums, RingPlace<kUsed>& stage, const WalkTile& tile, int warp) {
           multiply_scaled_tile<kLeft, kProduct>(sums, memory, shared, stage, scaled, tile, warp);
         });
   }

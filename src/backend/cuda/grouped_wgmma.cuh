@@ -100,14 +100,14 @@ __global__ void __launch_bounds__(kCopyThreads + kProductThreads, 1)
   if (threadIdx.x < kCopyThreads) {
     hopper::give_registers_up<56>();
     if (threadIdx.x > 0) return;
-    copy_tiles<kProduct, kTileDepth>(
-        memory, shared, work.walk, work.tickets,
-        [&](std::uint8_t* to, std::uint64_t& barrier, const WalkTile& tile, int inner) {
-          copy_step<kProduct>(to, barrier, maps, tile, inner);
+    copy_tiles<kProduct, kTileDepth, kStages>(
+        shared, work.walk, work.tickets, [&](int stage, const WalkTile& tile, int inner) {
+          hopper::arrive_for_bytes(shared.full[stage], kStageBytes);
+          copy_step<kProduct>(memory + stage * kStageBytes, shared.full[stage], maps, tile, inner);
         });
   } else {
     hopper::take_registers<224>();
-    multiply_tiles<T, kProduct>(
+    multiply_tiles<T, kProduct, kStages>(
         memory, shared, maps.out, work,
         [&](hopper::WideSums& sums, RingPlace<kStages>& stage, const WalkTile& tile, int warp) {
           multiply_tile<T, kProduct>(sums, memory, shared, stage, tile,

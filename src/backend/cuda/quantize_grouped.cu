@@ -1,7 +1,5 @@
 // Rows of experts to 8-bit floats, gathered from their tokens on the way. Where an expert's rows
 // end is known on the device only, so the grid has a block for every square that there might be.
-// All rows of a few columns come first: of those the tokens stay in the cache until all of their
-// experts have them.
 #include "backend/cuda/quantize_parts.h"
 #include "backend/cuda/quantize_square.cuh"
 
@@ -24,16 +22,14 @@ struct Groups {
   }
 };
 
-// Moves to the block's columns, and to the rows that are its run of the transpose; false where
-// there are none.
+// Moves to the rows that are the block's run of the transpose; false where there are none.
 __device__ bool enter_run(const Groups& groups, Place& at) {
-  const int run = static_cast<int>(blockIdx.x);
+  const int run = static_cast<int>(blockIdx.y);
   int expert = 0, end = groups.experts;
   while (end - expert > 1) {
     const int middle = (expert + end) / 2;
     (groups.first_run(middle) <= run ? expert : end) = middle;
   }
-  at.first_column = static_cast<std::int64_t>(blockIdx.y) * kSide;
   at.first_row = groups.offsets[expert] + (run - groups.first_run(expert)) * kSide;
   at.first_turned = static_cast<std::int64_t>(run) * kSide;
   at.rows = groups.offsets[expert + 1];
@@ -59,10 +55,9 @@ void launch(CudaQueue& queue, const QuantizeArgs& args) {
   const Groups groups{from.offsets, static_cast<int>(from.experts), from.order,
                       static_cast<int>(from.topk)};
   const std::int64_t columns = args.x.shape[1];
-  const dim3 grid(static_cast<unsigned>(run_begin(from.rows, from.experts) / kSide),
-                  static_cast<unsigned>(columns / kSide));
-  quantize_grouped_kernel<T, kKind><<<grid, kThreads, 0, queue.stream()>>>(
-      address<T>(args.x), columns, groups, quantize_scale(args), quantize_to(args));
+  quantize_grouped_kernel<T, kKind>
+      <<<squares(run_begin(from.rows, from.experts), columns), kThreads, 0, queue.stream()>>>(
+          address<T>(args.x), columns, groups, quantize_scale(args), quantize_to(args));
   check_launch("quantize");
 }
 
