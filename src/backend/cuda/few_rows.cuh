@@ -23,52 +23,73 @@ struct Operands {
   int rows, columns, depth;
 };
 
-// 8 elements from `k` on; zeros where there is no such row or the row has ended.
-template <class T>
-__device__ uint4 words_at(const T* row, bool valid, int k, int depth) {
-  return valid && k < depth ? *reinterpret_cast<const uint4*>(row + k) : uint4{};
+// 8 elements from `k` on; zeros past the row's end, where that may be.
+template <bool kMayEnd, class T>
+__device__ uint4 words_at(const T* row, int k, int depth) {
+  return kMayEnd && k >= depth ? uint4{} : *reinterpret_cast<const uint4*>(row + k);
 }
 // The same of what nobody reads again.
-template <class T>
-__device__ uint4 words_once(const T* row, bool valid, int k, int depth) {
-  return valid && k < depth ? __ldcs(reinterpret_cast<const uint4*>(row + k)) : uint4{};
+template <bool kMayEnd, class T>
+__device__ uint4 words_once(const T* row, int k, int depth) {
+  return kMayEnd && k >= depth ? uint4{} : __ldcs(reinterpret_cast<const uint4*>(row + k));
 }
 
-// What the warp's share of the inner dim adds to each sum.
-template <int kWarps, int kTiles, class T>
-__device__ void add_products(float (&sums)[kTiles][4], const Operands<T>& in) {
-  const int lane = static_cast<int>(threadIdx.x) % kWarp, warp = threadIdx.x / kWarp;
-  const int row = lane / 4;
-  const T* x = in.x + static_cast<std::int64_t>(row) * in.depth;
-  const T* w = in.w + static_cast<std::int64_t>(row) * in.depth;
-  const std::int64_t half = static_cast<std::int64_t>(8) * in.depth;
-  // Neighbouring warps read neighbours. All lanes of a warp take the same steps, as its products
-  // need them.
-  for (int first = warp * kDepth; first < in.depth; first += kAhead * kWarps * kDepth) {
-    uint4 left[kAhead][2], right[kAhead][kTiles];
-#pragma unroll
-    for (int i = 0; i < kAhead; ++i) {
-      const int k = first + i * kWarps * kDepth + lane % 4 * 8;
-      left[i][0] = words_once(w, row < in.columns, k, in.depth);
-      left[i][1] = words_once(w + half, row + 8 < in.columns, k, in.depth);
-#pragma unroll
-      for (int t = 0; t < kTiles; ++t) {
-        right[i][t] = words_at(x + t * half, row + t * kTileRows < in.rows, k, in.depth);
-      }
-    }
-#pragma unroll
-    for (int i = 0; i < kAhead; ++i) {
-      const uint4 upper = left[i][0], lower = left[i][1];
-      const std::uint32_t a[4] = {upper.x, lower.x, upper.y, lower.y};
-      const std::uint32_t b[4] = {upper.z, lower.z, upper.w, lower.w};
-#pragma unroll
-      for (int t = 0; t < kTiles; ++t) {
-        const uint4 other = right[i][t];
-        cuda_attention::multiply_add<T>(sums[t], a, other.x, other.y);
-        cuda_attention::multiply_add<T>(sums[t], b, other.z, other.w);
-      }
+// The rows of a lane. Where there is no such row it takes the last one, and its sums are not used.
+template <int kTiles, class T>
+struct LaneRows {
+  const T *w[2], *x[kTiles];
+
+  __device__ explicit LaneRows(const Operands<T>& in) {
+    const int row = static_cast<int>(threadIdx.x) % kWarp / 4;
+    for (int i = 0; i < 2; ++i) w[i] = in.w + row_at(min(row + 8 * i, in.columns - 1), in.depth);
+    for (int t = 0; t < kTiles; ++t) {
+      x[t] = in.x + row_at(min(row + kTileRows * t, in.rows - 1), in.depth);
     }
   }
+  __device__ static std::int64_t row_at(int row, int depth) {
+    return static_cast<std::int64_t>(row) * depth;
+  }
+};
+
+// kAhead steps of a warp, kWarps kDepth from one to the next; all is read before the first product.
+template <int kWarps, bool kMayEnd, int kTiles, class T>
+__device__ void add_steps(float (&sums)[kTiles][4], const LaneRows<kTiles, T>& rows, int first,
+                          int depth) {
+  uint4 left[kAhead][2], right[kAhead][kTiles];
+#pragma unroll
+  for (int i = 0; i < kAhead; ++i) {
+    const int k = first + i * kWarps * kDepth;
+    for (int half = 0; half < 2; ++half) {
+      left[i][half] = words_once<kMayEnd>(rows.w[half], k, depth);
+    }
+    for (int t = 0; t < kTiles; ++t) right[i][t] = words_at<kMayEnd>(rows.x[t], k, depth);
+  }
+#pragma unroll
+  for (int i = 0; i < kAhead; ++i) {
+    const uint4 upper = left[i][0], lower = left[i][1];
+    const std::uint32_t a[4] = {upper.x, lower.x, upper.y, lower.y};
+    const std::uint32_t b[4] = {upper.z, lower.z, upper.w, lower.w};
+#pragma unroll
+    for (int t = 0; t < kTiles; ++t) {
+      const uint4 other = right[i][t];
+      cuda_attention::multiply_add<T>(sums[t], a, other.x, other.y);
+      cuda_attention::multiply_add<T>(sums[t], b, other.z, other.w);
+    }
+  }
+}
+
+// What the warp's share of the inner dim adds to each sum. Neighbouring warps read neighbours. All
+// lanes of a warp take the same steps, as its products need them.
+template <int kWarps, int kTiles, class T>
+__device__ void add_products(float (&sums)[kTiles][4], const Operands<T>& in) {
+  constexpr int kStride = kWarps * kDepth;
+  const LaneRows<kTiles, T> rows(in);
+  const int in_step = static_cast<int>(threadIdx.x) % 4 * 8;
+  int first = static_cast<int>(threadIdx.x) / kWarp * kDepth;
+  for (; first + (kAhead - 1) * kStride + kDepth <= in.depth; first += kAhead * kStride) {
+    add_steps<kWarps, false>(sums, rows, first + in_step, in.depth);
+  }
+  if (first < in.depth) add_steps<kWarps, true>(sums, rows, first + in_step, in.depth);
 }
 
 // By a block of kWarps warps: store(row, column, sum) for every element, neighbouring columns by
