@@ -58,11 +58,15 @@ struct BlockBench : Weights {
 // Rows of experts with none, few, a whole run and more of them, and places of nobody.
 struct Rows {
   explicit Rows(BlockBench& with) {
-    std::vector<std::int32_t> ends = {0}, places;
+    std::vector<std::int32_t> ends = {0}, slots, places(2 * tokens, -1);
     for (std::int32_t count : {3, 0, 130, 1, 128}) ends.push_back(ends.back() + count);
-    for (std::int32_t r = 0; r < total; ++r) places.push_back(r < ends.back() ? r * 7 % 300 : -1);
+    for (std::int32_t r = 0; r < total; ++r) {
+      slots.push_back(r < ends.back() ? r * 7 % 300 : -1);
+      if (slots.back() >= 0) places[static_cast<std::size_t>(slots.back())] = r;
+    }
     offsets = with.bench.integers(ends);
-    order = with.bench.integers(places);
+    order = with.bench.integers(slots);
+    place = with.bench.integers(places);
   }
   QuantizeGroups groups() const {
     return {offsets.as<std::int32_t>(), experts, total, order.as<std::int32_t>(), 2};
@@ -70,7 +74,7 @@ struct Rows {
   std::int64_t begin(std::int64_t e) const { return offsets.as<std::int32_t>()[e]; }
 
   static constexpr std::int64_t experts = 5, total = 270, tokens = 150;
-  Tensor offsets, order;
+  Tensor offsets, order, place;
 };
 
 TEST(GroupedFp8, RowsAreQuantisedAsEachExpertsOwnMatrix) {
@@ -79,7 +83,8 @@ TEST(GroupedFp8, RowsAreQuantisedAsEachExpertsOwnMatrix) {
   Tensor x = with.random({rows.tokens, 256}, 1);
   Tensor gathered = with.ctx.allocate(x.dtype(), {rows.total, 256}, "test");
   with.ctx.kernels.moe.gather_rows(with.ctx.stream,
-                                   {x, gathered, rows.order.as<std::int32_t>(), 2});
+                                   {x, gathered, rows.order.as<std::int32_t>(),
+                                    rows.place.as<std::int32_t>(), 2});
   Quantized all = with.rounded(x, Fp8Role::kGradient, rows.groups());
   QuantizeGroups in_place = rows.groups();
   in_place.order = nullptr;

@@ -85,7 +85,7 @@ __global__ void __launch_bounds__(kThreads)
                             Activation kind, Limits limits, Weights weights, float* dprobs) {
   const std::int64_t r = own_pack() / kWarp;
   if (r >= rows) return;
-  const int lane = own_lane(), slot = weights.slot(r);
+  const int lane = static_cast<int>(threadIdx.x % kWarp), slot = weights.slot(r);
   const float weight = slot < 0 ? 0 : weights.at(slot);
   float sum = 0;
   for (std::int64_t pack = lane; pack < packs; pack += kWarp) {
