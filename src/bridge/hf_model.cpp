@@ -23,20 +23,23 @@ HfConfig read_config_json(const std::string& folder) {
 
 ModelConfig read_hf_config(const std::string& folder) { return from_hf(read_config_json(folder)); }
 
-void fill_kept(Engine& engine, const Param& param, const ElementReader& read) {
-  ValueRange kept = engine.store().kept_value(param);
-  std::size_t item = size_of(kept.value.dtype);
-  std::vector<std::byte> part(static_cast<std::size_t>(kept.range.size()) * item);
+KeptPart::KeptPart(Engine& engine, const Param& param)
+    : engine_(engine), kept_(engine.store().kept_value(param)) {
+  std::size_t item = size_of(dtype());
+  part_.resize(static_cast<std::size_t>(kept_.range.size()) * item);
   ParamPart cut = part_of(param.split, engine.mesh());
   for (const ElementRun& run : element_runs(param.shape, param.split, cut)) {
-    std::int64_t begin = std::max(run.local, kept.range.begin);
-    std::int64_t end = std::min(run.local + run.count, kept.range.end);
+    std::int64_t begin = std::max(run.local, kept_.range.begin);
+    std::int64_t end = std::min(run.local + run.count, kept_.range.end);
     if (begin >= end) continue;
-    read({run.global + begin - run.local, run.global + end - run.local}, kept.value.dtype,
-         part.data() + static_cast<std::size_t>(begin - kept.range.begin) * item);
+    runs_.push_back({{run.global + begin - run.local, run.global + end - run.local},
+                     part_.data() + static_cast<std::size_t>(begin - kept_.range.begin) * item});
   }
-  Context& ctx = engine.ctx();
-  if (!part.empty()) ctx.kernels.device.upload(ctx.stream, part.data(), kept.value);
+}
+
+void KeptPart::store() const {
+  Context& ctx = engine_.ctx();
+  if (!part_.empty()) ctx.kernels.device.upload(ctx.stream, part_.data(), kept_.value);
 }
 
 void load_hf_weights(Engine& engine, const std::string& folder) {
@@ -45,9 +48,9 @@ void load_hf_weights(Engine& engine, const std::string& folder) {
   map.check(files);
   for (const Param* param : engine.store().params()) {
     StoredParam stored(map.find(param->name), files);
-    fill_kept(engine, *param, [&](Range elements, Dtype dtype, std::byte* out) {
-      stored.read(elements, dtype, out);
-    });
+    KeptPart part(engine, *param);
+    for (const KeptPart::Run& run : part.runs()) stored.read(run.elements, part.dtype(), run.out);
+    part.store();
   }
   if (engine.optimizer() != nullptr) engine.optimizer()->refresh_main(engine.ctx());
 }

@@ -4,7 +4,6 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <functional>
 #include <optional>
 #include <string>
 #include <vector>
@@ -20,10 +19,25 @@ namespace bev {
 HfConfig read_config_json(const std::string& folder);
 ModelConfig read_hf_config(const std::string& folder);
 
-// Writes elements of a whole parameter, in the dtype given.
-using ElementReader = std::function<void(Range elements, Dtype dtype, std::byte* out)>;
-// Reads those that this rank keeps, run by run in their order.
-void fill_kept(Engine& engine, const Param& param, const ElementReader& read);
+// What this rank keeps of a parameter, in host memory: `runs` say which elements of the whole
+// parameter are to be written where, then it is brought to its place.
+class KeptPart {
+ public:
+  KeptPart(Engine& engine, const Param& param);
+  struct Run {
+    Range elements;
+    std::byte* out = nullptr;
+  };
+  const std::vector<Run>& runs() const { return runs_; }
+  Dtype dtype() const { return kept_.value.dtype; }
+  void store() const;
+
+ private:
+  Engine& engine_;
+  ValueRange kept_;
+  std::vector<std::byte> part_;
+  std::vector<Run> runs_;
+};
 
 // Reads the weights into an engine of the same model; every rank reads the elements that it keeps.
 void load_hf_weights(Engine& engine, const std::string& folder);

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
-#include <optional>
 
 #include "base/error.h"
 #include "base/log.h"
@@ -238,11 +237,10 @@ void upcycle(Engine& engine, std::int64_t granularity, const DenseSource& from) 
                       {ctx.kernels, ctx.stream, ctx.arena, engine.options().seed});
   for (const Param* param : engine.store().params()) {
     if (upcycling.weights().is_drawn(param->name)) continue;
-    std::optional<UpcycledWeights::Value> value;
-    fill_kept(engine, *param, [&](Range elements, Dtype dtype, std::byte* out) {
-      if (!value) value = upcycling.weights().open(param->name, dtype);
-      value->copy(elements, out);
-    });
+    KeptPart part(engine, *param);
+    UpcycledWeights::Value value = upcycling.weights().open(param->name, part.dtype());
+    for (const KeptPart::Run& run : part.runs()) value.copy(run.elements, run.out);
+    part.store();
   }
   if (engine.optimizer() != nullptr) engine.optimizer()->refresh_main(ctx);
   if (engine.mesh().world().rank() == 0) {
