@@ -2,48 +2,20 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "backend/cpu/cpu_kernels.h"
-#include "comm/world.h"
-#include "models/family.h"
-#include "tests/support/layouts.h"
+#include "tests/parallel/fp8_runs.h"
 
 namespace bev::test {
 namespace {
 
 // Sizes that two ranks of tp, and of etp, can cut into blocks; an odd number of experts.
 TinyRun experts_run(Fp8Scaling recipe = Fp8Scaling::kBlockwise) {
-  TinyRun run;
-  run.model = tiny_llama();
-  run.model.num_layers = 2;
-  run.model.hidden_size = 128;
-  run.model.num_attention_heads = 4;
-  run.model.num_query_groups = 2;
-  run.model.kv_channels = 128;
-  run.model.init_method_std = 0.1;
+  TinyRun run = fp8_run(recipe);
+  run.model = fp8_llama(true);
   run.model.moe.num_experts = 3;
   run.model.moe.topk = 2;
   run.model.moe.ffn_hidden_size = 256;
   run.model.moe.shared_expert_size = 256;
-  run.dtype = Dtype::kF32;
-  run.micro_batch_size = 2;
-  run.fp8.fp8_format = Fp8FormatChoice::kHybrid;
-  run.fp8.fp8_recipe = recipe;
   return run;
-}
-
-// body(engine) on every rank of a run.
-template <class Body>
-void with_engines(const TinyRun& run, const Body& body) {
-  EngineOptions options;
-  options.model = run.model;
-  options.parallel = run.parallel;
-  options.parallel.data_parallel_size = std::max<std::int64_t>(run.parallel.data_parallel_size, 1);
-  options.dtype = run.dtype;
-  options.fp8 = run.fp8;
-  run_thread_ranks(static_cast<int>(mesh_shape(options.parallel).size()), {}, [&](World& world) {
-    Engine engine(world, cpu_kernels(), options);
-    body(engine);
-  });
 }
 
 TEST(Fp8Experts, OnlyBlocksAreForThem) {

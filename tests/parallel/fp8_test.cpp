@@ -6,52 +6,11 @@
 #include <map>
 #include <mutex>
 
-#include "backend/cpu/cpu_kernels.h"
-#include "comm/world.h"
 #include "models/family.h"
-#include "tests/support/layouts.h"
+#include "tests/parallel/fp8_runs.h"
 
 namespace bev::test {
 namespace {
-
-// Sizes that two tensor-parallel ranks can cut for any recipe.
-ModelConfig fp8_llama(bool blocks) {
-  ModelConfig model = tiny_llama();
-  model.num_layers = 2;
-  model.hidden_size = blocks ? 128 : 32;
-  model.num_attention_heads = 4;
-  model.num_query_groups = 2;
-  model.kv_channels = blocks ? 128 : 16;
-  model.ffn_hidden_size = blocks ? 256 : 64;
-  model.init_method_std = 0.1;
-  return model;
-}
-
-TinyRun fp8_run(Fp8Scaling recipe) {
-  TinyRun run;
-  run.model = fp8_llama(recipe == Fp8Scaling::kBlockwise);
-  run.dtype = Dtype::kF32;
-  run.micro_batch_size = 2;
-  run.fp8.fp8_format = Fp8FormatChoice::kHybrid;
-  run.fp8.fp8_recipe = recipe;
-  return run;
-}
-
-// body(engine) on every rank of a run.
-template <class Body>
-void with_engines(const TinyRun& run, Dtype dtype, const Body& body) {
-  EngineOptions options;
-  options.model = run.model;
-  options.parallel = run.parallel;
-  options.parallel.data_parallel_size = std::max<std::int64_t>(run.parallel.data_parallel_size, 1);
-  options.dtype = dtype;
-  options.fp8 = run.fp8;
-  auto ranks = static_cast<int>(mesh_shape(options.parallel).size());
-  run_thread_ranks(ranks, {}, [&](World& world) {
-    Engine engine(world, cpu_kernels(), options);
-    body(engine);
-  });
-}
 
 constexpr Fp8Scaling kRecipes[] = {Fp8Scaling::kTensorwise, Fp8Scaling::kDelayed,
                                    Fp8Scaling::kBlockwise};
@@ -242,7 +201,7 @@ TEST(Fp8, LayoutsGiveOneRanksAnswer) {
 std::map<std::string, std::vector<float>> amaxes_of(const TinyRun& run) {
   std::map<std::string, std::vector<float>> all;
   std::mutex mutex;
-  with_engines(run, Dtype::kF32, [&](Engine& engine) {
+  with_engines(run, [&](Engine& engine) {
     StepSamples samples = random_samples(run.model.vocab_size, 4, 11, 5);
     engine.train_step(rank_micro_batches(engine.ctx(), samples, run.micro_batch_size), {1, 1e-3});
     for (const AmaxHistory::Part& part : engine.store().amaxes().parts()) {
@@ -275,10 +234,11 @@ TEST(Fp8, LargestNumbersAreOfWholeTensors) {
 }
 
 // The 8-bit weights of all layers under their global names, of fresh engines.
-std::map<std::string, std::vector<std::uint8_t>> weight_bytes(const TinyRun& run) {
+std::map<std::string, std::vector<std::uint8_t>> weight_bytes(TinyRun run) {
+  run.dtype = Dtype::kBf16;
   std::map<std::string, std::vector<std::uint8_t>> all;
   std::mutex mutex;
-  with_engines(run, Dtype::kBf16, [&](Engine& engine) {
+  with_engines(run, [&](Engine& engine) {
     for (const Param* param : engine.store().params()) {
       if (!param->fp8.used()) continue;
       Quantized value = engine.store().quantized(*param);
