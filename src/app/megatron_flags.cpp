@@ -89,8 +89,7 @@ constexpr auto kTaken = std::to_array<Group>({
     {"rerun-mode", "--nan-policy decides what a bad step does"},
     {"timing-log-level timing-log-option no-barrier-with-level-1-timing log-timers-to-tensorboard",
      "--profile-trace shows where time goes"},
-    {"log-params-norm log-num-zeros-in-grad log-energy log-straggler",
-     "it changes no result; these numbers are not logged"},
+    {"log-energy log-straggler", "it changes no result; these numbers are not logged"},
     {"log-progress logging-level log-memory-to-tensorboard log-world-size-to-tensorboard "
      "log-validation-ppl-to-tensorboard log-loss-scale-to-tensorboard "
      "no-log-loss-scale-to-tensorboard "

@@ -88,6 +88,8 @@ TrainOutcome train_rank(const RankStart& start, RunParts& parts, Trace* trace) {
   const RunConfig& run = parts.run;
   EngineOptions options = engine_options(run, start.threads, start.local_rank);
   options.trace = trace;
+  options.params_norm = run.log.log_params_norm;
+  options.zero_gradients = run.log.log_num_zeros_in_grad;
   Engine engine(start.world, start.kernels, options);
   TrainerConfig config = trainer_config(run);
   if (run.checkpoint.moe_use_upcycling) {

@@ -1,4 +1,4 @@
-// Optimizer kernels over flat ranges, and the sums that clipping needs.
+// Optimizer kernels over flat ranges, and the sums that clipping and reports need.
 #pragma once
 
 #include <cstdint>
@@ -82,6 +82,8 @@ struct OptimKernels {
   // *sum (f64, device) += sum of squares of all tensors, which are of one dtype, in f64, in an
   // order that depends on their lengths only. A NaN or infinity anywhere makes the sum non-finite.
   void (*sum_squares)(const Stream&, std::span<const View> tensors, double* sum);
+  // *count (f64, device) += how many elements of all tensors, which are of one dtype, are 0.
+  void (*count_zeros)(const Stream&, std::span<const View> tensors, double* count);
   void (*clip)(const Stream&, const ClipArgs&);
   void (*normal)(const Stream&, const NormalArgs&);
 };

@@ -27,6 +27,7 @@ Optimizer::Optimizer(Context& ctx, std::vector<OptimRange> ranges, const OptimCo
   for (std::size_t i = 0; i < sizes.size(); ++i) {
     states_.push_back(sizes[i] > 0 ? (offloaded[i] ? host_ : device_).take(sizes[i])
                                    : RangeState());
+    if (ranges_[i].counted) counted_.push_back(main(i));
   }
   if (config_.optimizer != OptimizerKind::kSgd) list_adam_ranges();
   refresh_main(ctx);
@@ -41,6 +42,10 @@ void Optimizer::refresh_main(Context& ctx) {
     if (states_[i].main.empty()) continue;
     ctx.kernels.elementwise.cast(ctx.stream, ranges_[i].value, states_[i].main);
   }
+}
+
+void Optimizer::add_squares(Context& ctx, double* sum) const {
+  ctx.kernels.optim.sum_squares(ctx.stream, counted_, sum);
 }
 
 void Optimizer::list_adam_ranges() {

@@ -17,6 +17,9 @@ struct OptimRange {
   std::int64_t offset = 0;  // in the flattened local parameter
   View value;               // flat, the model's dtype
   View grad;                // flat, the gradient dtype
+  // Whether norms and other sums over the model's elements take it in: over all ranks every element
+  // is in one range that is counted.
+  bool counted = true;
 };
 
 class Optimizer {
@@ -31,6 +34,8 @@ class Optimizer {
   void refresh_main(Context& ctx);
   // One update with lr, weight decay, gradient multiplier and skip flag of ctx.step.
   void step(Context& ctx);
+  // *sum (f64, on the device) += the squares of the main parameters that are counted here.
+  void add_squares(Context& ctx, double* sum) const;
 
   const std::vector<OptimRange>& ranges() const { return ranges_; }
   const RangeState& state(std::size_t range) const { return states_[range]; }
@@ -44,6 +49,7 @@ class Optimizer {
   StateMemory device_, host_;
   std::vector<RangeState> states_;  // of the ranges
   std::vector<AdamRange> adam_;     // as the kernel takes them
+  std::vector<View> counted_;       // main parameters of ranges that are counted
 };
 
 }  // namespace bev

@@ -130,7 +130,7 @@ Engine::Engine(World& world, const Kernels& kernels, const EngineOptions& option
       inputs_(device_->memory()),
       host_memory_(kernels.device.pinned_memory()),
       device_step_(arena_, Dtype::kU8, {sizeof(StepState)}, "step"),
-      sums_(arena_, Dtype::kF64, {3 + options.model.mtp_num_layers}, "step"),
+      sums_(arena_, Dtype::kF64, {kStepSums + options.model.mtp_num_layers}, "step"),
       fixed_exchange_(options.parallel.moe_expert_rank_capacity_factor > 0 &&
                       options.parallel.expert_model_parallel_size > 1) {
   arena_.set_trace(options.trace);
@@ -254,6 +254,7 @@ void Engine::finish_sums() {
   TraceScope span(ctx_->trace, {TraceKind::kOther, "gradient sums"});
   store_->finish_gradients();
   store_->add_gradient_squares(sum(kSquares));
+  if (options_.zero_gradients) store_->count_zero_gradients(sum(kZeros));
   mesh_->world().all_reduce(sums_, Reduction::kSum, "loss and gradient norm").wait();
   if (routers_.sums.empty()) return;
   mesh_->world().all_reduce(routers_.sums, Reduction::kSum, "router statistics").wait();
@@ -266,7 +267,14 @@ void Engine::update(double clip_grad) {
                            {sum(kSquares), sum(kLoss), device_step(), clip_grad, sum(kLostRows)});
   store_->amaxes().finish_step(device_step());
   optimizer_->step(*ctx_);
+  if (options_.params_norm) sum_param_squares();
   store_->gather_values();
+}
+
+void Engine::sum_param_squares() {
+  optimizer_->add_squares(*ctx_, sum(kParamSquares));
+  constexpr auto kAt = static_cast<std::int64_t>(kParamSquares);
+  mesh_->world().all_reduce(sums_.rows(kAt, kAt + 1), Reduction::kSum, "parameter norm").wait();
 }
 
 void Engine::forward_backward(std::span<const MicroBatch> batches) {
@@ -334,10 +342,11 @@ void Engine::begin_step(std::span<const MicroBatch> batches, const StepInput& in
 void Engine::fetch_results(BegunStep& step) {
   const DeviceKernels& device = ctx_->kernels.device;
   if (device.mark != nullptr) step.end = device.mark(ctx_->stream);
-  step.arrival = device.fetch(ctx_->stream, sums_.rows(0, 3), step.sums.data());
-  if (std::int64_t all = sums_.numel(); all > 3) {
-    step.future_sums.resize(static_cast<std::size_t>(all - 3));
-    step.future_arrival = device.fetch(ctx_->stream, sums_.rows(3, all), step.future_sums.data());
+  step.arrival = device.fetch(ctx_->stream, sums_.rows(0, kStepSums), step.sums.data());
+  if (std::int64_t all = sums_.numel(); all > kStepSums) {
+    step.future_sums.resize(static_cast<std::size_t>(all - kStepSums));
+    step.future_arrival =
+        device.fetch(ctx_->stream, sums_.rows(kStepSums, all), step.future_sums.data());
   }
   if (routers_.sums.empty()) return;
   step.routers.resize(routers_.sums.view().bytes());
@@ -367,6 +376,7 @@ StepResult Engine::finish_step() {
     wait();
   }
   StepResult result = result_of(begun_.front(), true);
+  if (options_.params_norm) result.params_norm = std::sqrt(begun_.front().sums[kParamSquares]);
   ended_.splice(ended_.end(), begun_, begun_.begin());
   if (result.finite) {
     ++updates_;
@@ -407,6 +417,9 @@ StepResult Engine::result_of(const BegunStep& step, bool with_gradient) const {
   result.end = step.end;
   result.grad_norm = std::sqrt(squares) / step.input.loss_scale;
   result.finite &= std::isfinite(result.grad_norm);
+  if (options_.zero_gradients) {
+    result.zero_gradients = static_cast<std::int64_t>(step.sums[kZeros]);
+  }
   for (std::size_t depth = 0; depth < step.future_sums.size(); ++depth) {
     result.future_losses.push_back(mean(step.future_sums[depth], step.future_tokens[depth]));
   }
@@ -450,7 +463,7 @@ StepResult Engine::evaluate(std::span<const MicroBatch> batches) {
   begin_sums();
   executor_->run(schedule(batches.size(), false), batches, false, sum(kLoss));
   mesh_->world().all_reduce(sums_, Reduction::kSum, "loss").wait();
-  ctx_->kernels.device.fetch(ctx_->stream, sums_.rows(0, 3), step.sums.data()).wait();
+  ctx_->kernels.device.fetch(ctx_->stream, sums_.rows(0, kStepSums), step.sums.data()).wait();
   return result_of(step, false);
 }
 

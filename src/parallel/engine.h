@@ -8,6 +8,7 @@
 #include <list>
 #include <map>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <utility>
@@ -39,8 +40,9 @@ struct EngineOptions {
   bool record_steps = true;    // where the device can, and the rank is alone
   // How pipeline ranks train; null: as `parallel` says. Must outlive the engine.
   const ScheduleMaker* schedules = nullptr;
-  bool gradients = true;     // false: inference
-  bool optimizer = true;     // false: gradients are wanted, updates are not
+  bool gradients = true;                             // false: inference
+  bool optimizer = true;                             // false: gradients are wanted, updates are not
+  bool params_norm = false, zero_gradients = false;  // whether steps tell them
   std::string cache_folder;  // of choices that kernels make by measuring; "": none are kept
   Trace* trace = nullptr;    // of this rank; nullptr: nothing is recorded
 };
@@ -53,9 +55,12 @@ struct StepInput {
 };
 
 struct StepResult {
-  double loss = 0;                       // mean over the tokens of the global batch
-  double tokens = 0;                     // weight of them
-  double grad_norm = 0;                  // before clipping, unscaled
+  double loss = 0;       // mean over the tokens of the global batch
+  double tokens = 0;     // weight of them
+  double grad_norm = 0;  // before clipping, unscaled
+  // Of main parameters after the update; of gradients, summed over the batch, elements that are 0.
+  std::optional<double> params_norm = {};
+  std::optional<std::int64_t> zero_gradients = {};
   bool finite = true;                    // loss and gradient; otherwise nothing was updated
   bool redone = false;                   // what was exchanged did not fit at first
   std::vector<RouterLoad> routers = {};  // of a training step, layer by layer
@@ -63,6 +68,9 @@ struct StepResult {
   std::vector<double> future_losses = {};
   std::shared_ptr<const Moment> end = nullptr;  // of a training step; null as `mark` is
 };
+
+// Numbers that all ranks sum in a step, beside the losses of multi-token prediction.
+inline constexpr std::int64_t kStepSums = 5;
 
 MeshShape mesh_shape(const ParallelConfig& config);
 // With the groups that this model needs.
@@ -150,7 +158,7 @@ class Engine {
     bool redone = false;
     double tokens = 0;  // of the global batch
     // The first of sums_; there after arrival.
-    std::array<double, 3> sums{};
+    std::array<double, kStepSums> sums{};
     // The same of each depth of multi-token prediction; empty without.
     std::vector<double> future_tokens, future_sums;
     std::vector<std::byte> routers;     // as routers_, likewise
@@ -171,6 +179,7 @@ class Engine {
   void run_micro_batches(std::span<const MicroBatch> batches);
   void finish_sums();
   void update(double clip_grad);
+  void sum_param_squares();
 
   void forward_backward(std::span<const MicroBatch> batches);
   // The steps begun, the first of which lost rows, once more.
@@ -188,10 +197,12 @@ class Engine {
   std::unique_ptr<Device> device_;
   Arena arena_, inputs_, host_memory_;
   Tensor device_step_;  // StepState
-  // f64: the squares of the gradient, the rows that were lost where exchanges have a fixed size,
-  // the loss over all tokens, that of each depth of multi-token prediction.
+  // f64: the squares of the gradient and its zeros, the squares of parameters, the rows that were
+  // lost where exchanges have a fixed size, the loss over all tokens, that of each depth of
+  // multi-token prediction.
   Tensor sums_;
-  static constexpr std::size_t kSquares = 0, kLostRows = 1, kLoss = 2;
+  static constexpr std::size_t kSquares = 0, kZeros = 1, kParamSquares = 2, kLostRows = 3,
+                               kLoss = 4;
   double* sum(std::size_t which) const { return sums_.as<double>() + which; }
   bool fixed_exchange_ = false;  // of tokens for experts, in training steps
   RouterStatistics routers_;     // empty without experts

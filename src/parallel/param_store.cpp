@@ -118,25 +118,31 @@ std::vector<OptimRange> ParamStore::optim_ranges() const {
   for (const Param* param : params()) {
     Range mine = plan_.owned(*param);
     if (!param->trains || mine.size() == 0) continue;
-    ranges.push_back(
-        {param, mine.begin, values_.owned(*param), gradients_->buffer().owned(*param)});
+    ranges.push_back({param, mine.begin, values_.owned(*param), gradients_->buffer().owned(*param),
+                      counts(*param)});
   }
   return ranges;
 }
 
+bool ParamStore::counts(const Param& param) const {
+  bool cut_or_first = param.split.dim >= 0 || tools_.mesh.tp().rank() == 0;
+  return plan_.replicas(param).rank() == 0 && !param.copy && param.sign_rate == 0 && cut_or_first;
+}
+
 std::vector<View> ParamStore::counted_gradients() const {
   std::vector<View> counted;
-  bool first = tools_.mesh.tp().rank() == 0;
   for (const OptimRange& range : optim_ranges()) {
-    bool counts = plan_.replicas(*range.param).rank() == 0 && !range.param->copy &&
-                  range.param->sign_rate == 0 && (range.param->split.dim >= 0 || first);
-    if (counts) counted.push_back(range.grad);
+    if (range.counted) counted.push_back(range.grad);
   }
   return counted;
 }
 
 void ParamStore::add_gradient_squares(double* sum) {
   tools_.kernels.optim.sum_squares(tools_.stream, counted_gradients_, sum);
+}
+
+void ParamStore::count_zero_gradients(double* count) {
+  tools_.kernels.optim.count_zeros(tools_.stream, counted_gradients_, count);
 }
 
 // As one, but for parameters whose payloads are gathered when they are used.

@@ -66,6 +66,8 @@ class ParamStore final : public Weights, public Gradients {
   // *sum (f64, on the device) += the squares of this rank's share of the gradient: over all ranks
   // every parameter counts once.
   void add_gradient_squares(double* sum);
+  // *count likewise += the zeros in it.
+  void count_zero_gradients(double* count);
   // After an update: every rank gets the values that others updated. With overlap they may still be
   // on their way; use() waits for what it needs.
   void gather_values();
@@ -94,6 +96,8 @@ class ParamStore final : public Weights, public Gradients {
   void gather_bucket(int bucket);
   WeightLease gather(const FlatBuffer& buffer, const Param& param, const char* tag) const;
   void forget_gathers();
+  // Whether this rank's share of a parameter takes part in sums over the model.
+  bool counts(const Param& param) const;
   // Of which the norm is made.
   std::vector<View> counted_gradients() const;
 

@@ -168,7 +168,7 @@ ActivationBytes activation_bytes(const MemoryQuery& query, const PipelineLayout&
   pipeline.group_size = pipeline.group_for(query.micro_batches);
   Schedule schedule = make_schedules(pipeline, played)[static_cast<std::size_t>(at.pp)];
   std::unique_ptr<Executor> executor = make_executor(ctx, layout, stages, query.parallel);
-  Tensor losses(arena, Dtype::kF64, {3 + query.model.mtp_num_layers}, "step");
+  Tensor losses(arena, Dtype::kF64, {kStepSums + query.model.mtp_num_layers}, "step");
   if (query.parallel.moe_expert_rank_capacity_factor > 0) ctx.lost_rows = losses.as<double>();
   RouterStatistics routers = router_statistics(ctx, query.model);
   ctx.routers = routers.sums.empty() ? nullptr : &routers;

@@ -73,7 +73,7 @@ constexpr Kernels kPhantomKernels = {
     .moe = {kNothing, kNothing, kNothing, kNothing, kNothing, kNothing, kNothing, kNothing,
             kNothing, kNothing, kNothing, kNothing, kNothing, kNothing, kNothing, kNothing,
             kNothing, kNothing},
-    .optim = {kNothing, kNothing, kNothing, kNothing, kNothing, kNothing},
+    .optim = {kNothing, kNothing, kNothing, kNothing, kNothing, kNothing, kNothing},
     .quantize = {kNothing, kNothing, kNothing, kNothing, kNothing, kNothing, kNothing},
 };
 

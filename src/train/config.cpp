@@ -313,6 +313,9 @@ void LogConfig::fields(FieldList& list) {
   list.section("logging");
   list.add("log-interval", log_interval, "iterations between log lines").min(1).limit(kMaxIters);
   list.add("log-throughput", log_throughput, "TFLOP/s of a rank in the log line");
+  list.add("log-params-norm", log_params_norm, "also log the norm of all parameters");
+  list.add("log-num-zeros-in-grad", log_num_zeros_in_grad,
+           "also log how many elements of the gradient are 0");
   list.add("log-memory-interval", log_memory_interval,
            "iterations between reports of memory, the peak by kind; 0: none")
       .min(0)

@@ -137,6 +137,7 @@ struct TrainConfig {
 struct LogConfig {
   std::int64_t log_interval = 10;
   bool log_throughput = false;
+  bool log_params_norm = false, log_num_zeros_in_grad = false;
   std::int64_t log_memory_interval = 0;  // 0: never
   bool progress = true;                  // the live line, on a terminal
   std::string metrics_out;

@@ -73,6 +73,10 @@ LayoutAnswer rank_answer(World& world, const LayoutRun& run, const Kernels& kern
     answer.losses.push_back(result.loss);
     answer.grad_norms.push_back(result.grad_norm);
     answer.tokens.push_back(result.tokens);
+    if (result.params_norm) answer.params_norms.push_back(*result.params_norm);
+    if (result.zero_gradients) {
+      answer.zero_gradients.push_back(static_cast<double>(*result.zero_gradients));
+    }
     for (const Param* param : engine.store().params()) {
       // Both are collective when sharded, so every rank takes part.
       WeightLease gradient = engine.store().local_gradient(*param);
@@ -142,7 +146,8 @@ View view_of(std::vector<double>& values) {
 
 void send_answer(Group& world, const LayoutAnswer& answer) {
   AnswerNumbers packed;
-  for (const auto* values : {&answer.losses, &answer.grad_norms, &answer.tokens}) {
+  for (const auto* values : {&answer.losses, &answer.grad_norms, &answer.tokens,
+                             &answer.params_norms, &answer.zero_gradients}) {
     packed.put(*values);
   }
   packed.put(answer.gradients);
@@ -161,6 +166,8 @@ void receive_answer(Group& world, int from, LayoutAnswer& answer) {
   merge(answer.losses, packed.take_values(), "loss");
   merge(answer.grad_norms, packed.take_values(), "gradient norm");
   merge(answer.tokens, packed.take_values(), "tokens");
+  merge(answer.params_norms, packed.take_values(), "parameter norm");
+  merge(answer.zero_gradients, packed.take_values(), "zeros of the gradient");
   for (auto& [name, values] : packed.take_tensors()) merge(answer.gradients[name], values, name);
   for (auto& [name, values] : packed.take_tensors()) merge(answer.weights[name], values, name);
 }

@@ -145,6 +145,8 @@ std::string metrics_json(const StepReport& step) {
   number("loss", step.loss);
   for (const NamedValue& loss : step.more_losses) number(loss.name, loss.value);
   number("grad_norm", step.grad_norm);
+  if (step.zero_gradients) integer("num_zeros", *step.zero_gradients);
+  if (step.params_norm) number("params_norm", step.params_norm);
   number("lr", step.learning_rate);
   number("wd", step.weight_decay);
   number("loss_scale", step.loss_scale);

@@ -244,6 +244,8 @@ StepReport Trainer::finish_step() {
   report.iteration = iteration;
   report.loss = result.loss;
   report.grad_norm = result.grad_norm;
+  report.params_norm = result.params_norm;
+  report.zero_gradients = result.zero_gradients;
   report.routers = std::move(result.routers);
   if (!report.routers.empty()) report.more_losses = router_losses(report.routers);
   for (std::size_t depth = 0; depth < result.future_losses.size(); ++depth) {

@@ -417,6 +417,27 @@ TEST(SumSquares, AddsInF64) {
   }
 }
 
+TEST(CountZeros, AddsBothZerosAndNothingElse) {
+  for (Dtype dtype : kFloats) {
+    for (std::int64_t size : {0, 1, 31, 1000, 200003}) {
+      Buffer x = random_buffer(dtype, {size}, 1);
+      double want = 0.5;
+      for (std::int64_t i = 0; i < size; i += 7) {
+        x.set(static_cast<std::size_t>(i), i % 2 == 0 ? 0.0 : -0.0);
+      }
+      if (size > 31) x.set(30, std::numeric_limits<double>::quiet_NaN());
+      for (double value : x.values()) want += value == 0 ? 1 : 0;
+      on_every_level([&](const Kernels& kernels, const Stream& stream) {
+        double count = 0.5;
+        const std::vector<View> all = {x.view().rows(0, size / 3), x.view().rows(size / 3, size)};
+        kernels.optim.count_zeros(stream, all, &count);
+        EXPECT_EQ(count, want);
+        return std::string();
+      });
+    }
+  }
+}
+
 TEST(Normal, IsBoxMullerOfTheGeneratorsBlocks) {
   constexpr std::int64_t kFirst = 4611686018427387905, kSize = 1001;  // odd and beyond 32 bits
   std::vector<double> want;

@@ -346,6 +346,25 @@ TEST_F(CudaOptim, SumSquaresInF64) {
   }
 }
 
+TEST_F(CudaOptim, CountZerosMatchesTheCpu) {
+  for (Dtype dtype : kModelDtypes) {
+    for (std::int64_t size : {0, 1, 31, 1000, 3000017}) {
+      for (std::int64_t first : {0, 1}) {
+        if (first > size) continue;
+        std::vector<double> values(static_cast<std::size_t>(size), 1e-6);
+        for (std::size_t i = 0; i < values.size(); i += 3) values[i] = i % 2 == 0 ? 0.0 : -0.0;
+        if (size > 31) values[31] = std::nan("");
+        Twin x = part(twin(dtype, {size}, values), first, size);
+        Twin count = words<double>({0.5});
+        const View exact = x.exact, device = x.device;
+        cpu().optim.count_zeros(cpu_stream(), {&exact, 1}, count.exact.as<double>());
+        cuda().optim.count_zeros(cuda_stream(), {&device, 1}, count.device.as<double>());
+        EXPECT_EQ(error(count), 0) << name_of(dtype) << " " << size;
+      }
+    }
+  }
+}
+
 TEST_F(CudaOptim, SumSquaresOfManyTensors) {
   for (Dtype dtype : kModelDtypes) {
     std::vector<Twin> twins;

@@ -61,6 +61,7 @@ class CudaRecordedStep : public testing::Test {
       options.dtype = dtype;
       options.deterministic = true;
       options.record_steps = record;
+      options.params_norm = options.zero_gradients = true;
       Engine engine(world, *cuda_, options);
       body(engine);
     });
@@ -89,7 +90,10 @@ class CudaRecordedStep : public testing::Test {
         auto batches = rank_micro_batches(engine.ctx(), samples, 1);
         StepResult result = engine.train_step(batches, input_of(step));
         answer.losses.push_back(result.loss);
-        answer.norms.push_back(result.grad_norm);
+        for (double number : {result.grad_norm, result.params_norm.value_or(-1),
+                              static_cast<double>(result.zero_gradients.value_or(-1))}) {
+          answer.norms.push_back(number);
+        }
         // Memory of a step is free between steps, whoever takes it.
         if (i % 3 == 1) answer.losses.push_back(engine.evaluate(batches).loss);
       }

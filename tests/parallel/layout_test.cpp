@@ -94,11 +94,30 @@ void expect_same_answer(const ModelConfig& model, Dtype dtype, double gradient_t
     }
     TensorDifference gradients = largest_difference(expected.gradients, actual.gradients);
     EXPECT_LT(gradients.value, gradient_tolerance) << "gradient of " << gradients.name;
+    EXPECT_EQ(wrong_numbers(actual, gradient_tolerance), "");
     // Adam turns the rounding noise of a gradient that is zero in exact arithmetic (the bias of k)
     // into full steps, so f32 weights are not comparable.
     if (dtype != Dtype::kF64) continue;
     TensorDifference weights = largest_difference(expected.weights, actual.weights);
     EXPECT_LT(weights.value, weight_tolerance) << "weight " << weights.name;
+  }
+}
+
+// The rows of tokens that no sample has, and nothing that rounding could move.
+TEST(Layout, EveryLayoutTellsTheSameZerosAndNorm) {
+  using S = ShardingStrategy;
+  TinyRun single;
+  single.model = uneven_llama();
+  LayoutAnswer expected = run_tiny(single);
+  EXPECT_GT(expected.zero_gradients.front(), 0);
+  for (S strategy : {S::kNoShard, S::kOptim, S::kOptimGrads, S::kOptimGradsParams}) {
+    TinyRun run = single;
+    run.parallel = layout(2, 2, 2, true, strategy);
+    LayoutAnswer actual = run_tiny(run);
+    EXPECT_EQ(actual.zero_gradients, expected.zero_gradients);
+    for (std::size_t i = 0; i < expected.params_norms.size(); ++i) {
+      EXPECT_NEAR(actual.params_norms[i], expected.params_norms[i], 1e-9);
+    }
   }
 }
 

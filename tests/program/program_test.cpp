@@ -344,6 +344,30 @@ TEST(Program, ReplayFollowsTorchsLosses) {
   }
 }
 
+TEST(Program, LogsParameterNormAndZerosAlikeUnderAnyLayout) {
+  TempFolder folder;
+  std::vector<std::vector<json>> found;
+  for (const char* layout :
+       {"", " --tp 2 --pp 2 --dp 2 --data-parallel-sharding-strategy optim_grads_params"}) {
+    Outcome run = bevatron(
+        folder, concat("train --mock-data --num-layers 2 --hidden-size 32 --num-attention-heads 4 "
+                       "--vocab-size 501 --untie-embeddings-and-output-weights --seq-length 16 "
+                       "--global-batch-size 4 --train-iters 2 --log-interval 1 --log-params-norm "
+                       "--log-num-zeros-in-grad --metrics-out m.jsonl",
+                       layout));
+    ASSERT_EQ(run.code, 0) << run.err;
+    EXPECT_NE((run.out + run.err).find(" num zeros: "), std::string::npos);
+    EXPECT_NE((run.out + run.err).find(" params norm: "), std::string::npos);
+    found.push_back(json_lines(folder.path("m.jsonl")));
+  }
+  for (std::size_t i = 0; i < 2; ++i) {
+    const json &one = found[0].at(i), &eight = found[1].at(i);
+    EXPECT_GT(one.at("num_zeros"), 0);
+    EXPECT_EQ(one.at("num_zeros"), eight.at("num_zeros"));
+    EXPECT_NEAR(one.at("params_norm").get<double>(), eight.at("params_norm").get<double>(), 1e-3);
+  }
+}
+
 TEST(Program, ReplayedBatchesMayHaveAnySizeUnderAnyLayout) {
   TempFolder folder;
   json batches = json::array();

@@ -118,6 +118,7 @@ LayoutAnswer run_tiny(const TinyRun& tiny) {
   run.engine.deterministic = tiny.deterministic;
   run.engine.fp8 = tiny.fp8;
   run.engine.threads = static_cast<int>(tiny.threads);
+  run.engine.params_norm = run.engine.zero_gradients = true;
   run.steps = tiny.steps;
   run.micro_batch_size = tiny.micro_batch_size;
   run.filter = tiny.filter;
@@ -135,12 +136,37 @@ namespace {
 bool near(double expected, double actual, double tolerance) {
   return std::abs(expected - actual) <= tolerance * std::max(std::abs(expected), 1.0);
 }
+// Biases of experts move by signs and are no part of either number.
+template <class Term>
+double sum_over(const NamedTensors& tensors, const Term& term) {
+  double sum = 0;
+  for (const auto& [name, values] : tensors) {
+    if (name.ends_with(".expert_bias")) continue;
+    for (double value : values) sum += term(value);
+  }
+  return sum;
+}
 }  // namespace
+
+std::string wrong_numbers(const LayoutAnswer& answer, double tolerance) {
+  if (answer.params_norms.empty()) return "";  // the run was not asked for them
+  std::string out;
+  double zeros = sum_over(answer.gradients, [](double value) { return value == 0 ? 1 : 0; });
+  double squares = sum_over(answer.weights, [](double value) { return value * value; });
+  if (answer.zero_gradients.at(0) != zeros) {
+    out += concat("\n  zeros of the gradient: ", zeros, ", told ", answer.zero_gradients[0]);
+  }
+  if (!near(std::sqrt(squares), answer.params_norms.back(), tolerance)) {
+    out +=
+        concat("\n  norm of weights: ", std::sqrt(squares), ", told ", answer.params_norms.back());
+  }
+  return out;
+}
 
 std::string answer_difference(const LayoutAnswer& expected, const LayoutAnswer& actual,
                               const AnswerTolerance& tolerance) {
-  std::string out;
   if (actual.losses.size() != expected.losses.size()) return "another number of steps";
+  std::string out = wrong_numbers(actual, tolerance.gradients);
   if (actual.tokens != expected.tokens) out += "\n  another number of tokens";
   for (std::size_t i = 0; i < expected.losses.size(); ++i) {
     double allowed = i == 0 ? tolerance.gradients : tolerance.weights;

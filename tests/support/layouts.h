@@ -42,6 +42,11 @@ struct TinyRun {
 };
 LayoutAnswer run_tiny(const TinyRun& run);
 
+// What the steps of such a run said of the whole model, where it is not so of the tensors that the
+// answer holds: zeros of the first gradient, and the norm of the last weights, as far as their
+// dtype tells it. Empty: all is.
+std::string wrong_numbers(const LayoutAnswer& answer, double tolerance);
+
 // Relative to each tensor's largest value; see largest_difference() for the floor.
 struct AnswerTolerance {
   double gradients = 1e-11;  // also of the first loss and gradient norm

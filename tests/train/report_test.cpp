@@ -137,6 +137,8 @@ TEST(Metrics, AreOneJsonObjectPerLine) {
   bad.grad_norm.reset();
   bad.learning_rate = std::numeric_limits<double>::infinity();
   bad.skipped = bad.nan = true;
+  bad.zero_gradients = 17;
+  bad.params_norm = 99.5;
   bad.more_losses = {{"z_loss", 0.25}};
   writer.write(bad);
   std::string content = read_file(path);  // complete while the writer lives
@@ -150,6 +152,8 @@ TEST(Metrics, AreOneJsonObjectPerLine) {
   EXPECT_TRUE(second.at("grad_norm").is_null());
   EXPECT_TRUE(second.at("lr").is_null());
   EXPECT_EQ(second.at("z_loss"), 0.25);
+  EXPECT_EQ(second.at("num_zeros"), 17);
+  EXPECT_EQ(second.at("params_norm"), 99.5);
   EXPECT_EQ(second.at("nan"), true);
 }
 

@@ -24,10 +24,20 @@ struct FlatTensor {
 template <class T>
 using Tensors = TileBatch<FlatTensor<T>, kMostTensors>;
 
-// Every tensor read once; f64 so that no square overflows and no small one is lost.
-template <class T, int N>
+// What an element adds; f64 so that no square overflows and no small one is lost.
+struct Square {
+  static constexpr const char* kName = "sum of squares";
+  __device__ static double of(double value) { return value * value; }
+};
+struct Zero {
+  static constexpr const char* kName = "count of zeros";
+  __device__ static double of(double value) { return value == 0 ? 1 : 0; }
+};
+
+// Every tensor read once.
+template <class Term, class T, int N>
 __global__ void __launch_bounds__(kThreads)
-    squares_kernel(const __grid_constant__ Tensors<T> tensors, double* partials) {
+    terms_kernel(const __grid_constant__ Tensors<T> tensors, double* partials) {
   __shared__ double shared[kThreads / kWarp];
   double sum = 0;
   tensors.each_tile([&](int index, std::int64_t tile) {
@@ -40,15 +50,13 @@ __global__ void __launch_bounds__(kThreads)
 #pragma unroll
       for (int k = 0; k < kAccesses; ++k) {
 #pragma unroll
-        for (int i = 0; i < N; ++i) sum += static_cast<double>(values[k][i]) * values[k][i];
+        for (int i = 0; i < N; ++i) sum += Term::of(values[k][i]);
       }
       return;
     }
     for (int k = 0; k < kAccesses; ++k) {
       const std::int64_t at = begin + k * kThreads * N;
-      for (std::int64_t i = at; i < min(at + N, x.count); ++i) {
-        sum += static_cast<double>(widen(x.data[i])) * widen(x.data[i]);
-      }
+      for (std::int64_t i = at; i < min(at + N, x.count); ++i) sum += Term::of(widen(x.data[i]));
     }
   });
   sum = reduce_row<Sum>(sum, shared);
@@ -76,45 +84,54 @@ __global__ void clip_kernel(ClipArgs args) {
   state.grad_multiplier = factor / state.loss_scale;
 }
 
-template <class T, int N>
-void add_squares(CudaQueue& queue, const Tensors<T>& tensors, double* sum) {
+template <class Term, class T, int N>
+void add_terms(CudaQueue& queue, const Tensors<T>& tensors, double* sum) {
   if (tensors.count == 0) return;
   const std::int64_t blocks = std::min(tensors.tiles(), kMostBlocks);
   auto* partials =
       static_cast<double*>(queue.scratch(static_cast<std::size_t>(blocks) * sizeof(double)));
-  squares_kernel<T, N>
+  terms_kernel<Term, T, N>
       <<<static_cast<unsigned>(blocks), kThreads, 0, queue.stream()>>>(tensors, partials);
-  check_launch("sum of squares");
+  check_launch(Term::kName);
   add_partials_kernel<<<1, kLastThreads, 0, queue.stream()>>>(partials, static_cast<int>(blocks),
                                                               sum);
-  check_launch("sum of squares");
+  check_launch(Term::kName);
 }
 
 // Of the tensors that can be read in packs (N > 1), or of the others.
-template <class T, int N>
-void add_squares_of(CudaQueue& queue, std::span<const View> views, double* sum) {
+template <class Term, class T, int N>
+void add_terms_of(CudaQueue& queue, std::span<const View> views, double* sum) {
   Tensors<T> batch;
   for (const View& x : views) {
     const T* data = address<T>(x);
     if (x.numel() == 0 || aligned(data) != (N > 1)) continue;
     if (batch.full()) {
-      add_squares<T, N>(queue, batch, sum);
+      add_terms<Term, T, N>(queue, batch, sum);
       batch.count = 0;
     }
     batch.add({data, x.numel()}, ceil_div(x.numel(), std::int64_t{kAccesses} * kThreads * N));
   }
-  add_squares<T, N>(queue, batch, sum);
+  add_terms<Term, T, N>(queue, batch, sum);
+}
+
+template <class Term>
+void add_all(const Stream& stream, std::span<const View> tensors, double* sum) {
+  if (tensors.empty()) return;
+  visit_value(tensors.front().dtype, [&](auto type) {
+    using T = decltype(type);
+    add_terms_of<Term, T, kPack<T>>(queue_of(stream), tensors, sum);
+    add_terms_of<Term, T, 1>(queue_of(stream), tensors, sum);
+  });
 }
 
 }  // namespace
 
 void sum_squares(const Stream& stream, std::span<const View> tensors, double* sum) {
-  if (tensors.empty()) return;
-  visit_value(tensors.front().dtype, [&](auto type) {
-    using T = decltype(type);
-    add_squares_of<T, kPack<T>>(queue_of(stream), tensors, sum);
-    add_squares_of<T, 1>(queue_of(stream), tensors, sum);
-  });
+  add_all<Square>(stream, tensors, sum);
+}
+
+void count_zeros(const Stream& stream, std::span<const View> tensors, double* count) {
+  add_all<Zero>(stream, tensors, count);
 }
 
 void clip(const Stream& stream, const ClipArgs& args) {

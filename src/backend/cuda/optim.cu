@@ -120,6 +120,7 @@ OptimKernels cuda_optim_kernels() {
           .sgd = cuda::sgd,
           .sign = cuda::sign,
           .sum_squares = cuda::sum_squares,
+          .count_zeros = cuda::count_zeros,
           .clip = cuda::clip,
           .normal = cuda::normal};
 }

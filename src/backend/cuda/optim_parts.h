@@ -9,6 +9,7 @@ namespace bev::cuda {
 
 void adam(const Stream& stream, const AdamRule& rule, std::span<const AdamRange> ranges);
 void sum_squares(const Stream& stream, std::span<const View> tensors, double* sum);
+void count_zeros(const Stream& stream, std::span<const View> tensors, double* count);
 void clip(const Stream& stream, const ClipArgs& args);
 void normal(const Stream& stream, const NormalArgs& args);
 

@@ -249,7 +249,9 @@ void sgd(const Stream& stream, const SgdArgs& args) {
   });
 }
 
-double square_sum(const Stream& stream, const View& x) {
+// The sum of term(value) over the elements.
+template <class Term>
+double sum_terms(const Stream& stream, const View& x, const Term& term) {
   constexpr std::int64_t kPiece = 4 * kFlatPiece;
   const std::int64_t pieces = ceil_div(x.numel(), kPiece);
   auto* sums = reinterpret_cast<double*>(
@@ -258,10 +260,8 @@ double square_sum(const Stream& stream, const View& x) {
     using T = decltype(type);
     const T* data = x.as<T>();
     for_ranges(stream, x.numel(), kPiece, [&](std::int64_t begin, std::int64_t end) {
-      sums[begin / kPiece] = sum_of<double>(end - begin, [&](std::int64_t i) {
-        const double value = widen(data[begin + i]);
-        return value * value;
-      });
+      sums[begin / kPiece] = sum_of<double>(
+          end - begin, [&](std::int64_t i) { return term(double{widen(data[begin + i])}); });
     });
   });
   double total = 0;
@@ -270,7 +270,15 @@ double square_sum(const Stream& stream, const View& x) {
 }
 
 void sum_squares(const Stream& stream, std::span<const View> tensors, double* sum) {
-  for (const View& x : tensors) *sum += square_sum(stream, x);
+  for (const View& x : tensors) {
+    *sum += sum_terms(stream, x, [](double value) { return value * value; });
+  }
+}
+
+void count_zeros(const Stream& stream, std::span<const View> tensors, double* count) {
+  for (const View& x : tensors) {
+    *count += sum_terms(stream, x, [](double value) { return value == 0 ? 1.0 : 0.0; });
+  }
 }
 
 void clip(const Stream&, const ClipArgs& args) {
@@ -333,6 +341,7 @@ OptimKernels optim_kernels() {
           .sgd = sgd,
           .sign = sign,
           .sum_squares = sum_squares,
+          .count_zeros = count_zeros,
           .clip = clip,
           .normal = normal};
 }
