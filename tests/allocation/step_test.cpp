@@ -61,6 +61,7 @@ TEST_P(StepAllocation, SecondStepTakesNoMemory) {
     options.model = c.model;
     options.dtype = c.dtype;
     options.threads = 2;
+    options.params_norm = options.zero_gradients = true;
     options.parallel.data_parallel_size = 1;
     options.parallel.recompute_granularity = c.recompute;
     options.parallel.recompute_modules = {"core_attn", "layernorm", "activation", "mlp"};
@@ -82,6 +83,38 @@ TEST_P(StepAllocation, SecondStepTakesNoMemory) {
     EXPECT_EQ(engine.arena().reserved() + engine.inputs().reserved(), reserved);
     EXPECT_TRUE(result.finite);
   });
+}
+
+// Kernels of layers with experts, whose steps report the load of routers in memory of its own.
+TEST(KernelAllocation, ChoicesOfExpertsAreMadeInScratchMemory) {
+  std::unique_ptr<Device> device = cpu_kernels().device.open({});
+  std::vector<std::int32_t> experts = {0, 1, 0, 2, 1, 0}, kept(6), members(6), counts(4);
+  std::vector<float> probs = {0.5F, 0.5F, 0.9F, 0.1F, 0.7F, 0.3F};
+  float dropped = 0;
+  auto ints = [](std::vector<std::int32_t>& values, Shape shape) {
+    return View{values.data(), Dtype::kI32, shape};
+  };
+  LimitArgs limit;
+  limit.experts = ints(experts, {3, 2});
+  limit.probs = {probs.data(), Dtype::kF32, {3, 2}};
+  limit.kept = ints(kept, {3, 2});
+  limit.dropped = {&dropped, Dtype::kF32, {1}};
+  limit.expert_count = 3;
+  limit.capacity = 2;
+  DispatchArgs dispatch;
+  dispatch.experts = limit.experts;
+  dispatch.members = ints(members, {6});
+  dispatch.counts = ints(counts, {2, 2});
+  dispatch.expert_count = 3;
+  std::int64_t before = 0;
+  for (int round = 0; round < 2; ++round) {
+    before = allocations.load();
+    cpu_kernels().moe.limit(device->stream(), limit);
+    cpu_kernels().moe.dispatch(device->stream(), dispatch);
+  }
+  EXPECT_EQ(allocations.load(), before);
+  EXPECT_EQ(kept, (std::vector<std::int32_t>{0, 1, 0, 2, 1, -1}));
+  EXPECT_EQ(dropped, 1);
 }
 
 INSTANTIATE_TEST_SUITE_P(Cpu, StepAllocation,

@@ -1,11 +1,12 @@
 // Which choices of experts are kept, and to which ranks tokens go for them.
 #include <algorithm>
 #include <numeric>
-#include <vector>
+#include <span>
 
 #include "backend/cpu/kernels/math.h"
 #include "backend/cpu/kernels/moe_tables.h"
 #include "base/error.h"
+#include "base/thread_pool.h"
 
 namespace bev::cpu::BEV_CPU_LEVEL {
 
@@ -13,14 +14,21 @@ namespace {
 
 // before(a, b): slot a is kept rather than slot b.
 template <class Before>
-std::int64_t keep_first(const LimitArgs& args, const Before& before) {
+std::int64_t keep_first(const Stream& stream, const LimitArgs& args, const Before& before) {
   const auto* experts = args.experts.as<std::int32_t>();
   auto* kept = args.kept.as<std::int32_t>();
   const auto slots = static_cast<std::size_t>(args.experts.numel());
-  std::vector<std::int32_t> order(slots);
+  const auto count = static_cast<std::size_t>(args.expert_count);
+  std::byte* room =
+      stream.pool->scratch(count * sizeof(std::int64_t) + slots * sizeof(std::int32_t));
+  const std::span taken(reinterpret_cast<std::int64_t*>(room), count);
+  const std::span order(reinterpret_cast<std::int32_t*>(taken.data() + count), slots);
+  std::ranges::fill(taken, 0);
   std::iota(order.begin(), order.end(), 0);
-  std::stable_sort(order.begin(), order.end(), before);
-  std::vector<std::int64_t> taken(static_cast<std::size_t>(args.expert_count));
+  // The earlier of equal slots comes first; std::stable_sort would take memory of its own.
+  std::ranges::sort(order, [&](std::int32_t a, std::int32_t b) {
+    return before(a, b) || (a < b && !before(b, a));
+  });
   std::int64_t dropped = 0;
   for (const std::int32_t slot : order) {
     const std::int32_t expert = experts[slot];
@@ -33,7 +41,7 @@ std::int64_t keep_first(const LimitArgs& args, const Before& before) {
 
 }  // namespace
 
-void limit(const Stream&, const LimitArgs& args) {
+void limit(const Stream& stream, const LimitArgs& args) {
   BEV_CHECK(args.experts.shape == args.kept.shape &&
                 (args.probs.empty() || args.probs.shape == args.experts.shape),
             "limit: choices ", args.experts.shape, ", kept ", args.kept.shape, ", probabilities ",
@@ -43,19 +51,19 @@ void limit(const Stream&, const LimitArgs& args) {
     using A = accumulate_t<decltype(type)>;
     std::int64_t dropped = 0;
     if (args.probs.empty()) {
-      dropped = keep_first(args, [&](std::int32_t a, std::int32_t b) {
+      dropped = keep_first(stream, args, [&](std::int32_t a, std::int32_t b) {
         return args.positions[a / topk] < args.positions[b / topk];
       });
     } else {
       const A* probs = args.probs.as<A>();
-      dropped =
-          keep_first(args, [&](std::int32_t a, std::int32_t b) { return probs[a] > probs[b]; });
+      dropped = keep_first(stream, args,
+                           [&](std::int32_t a, std::int32_t b) { return probs[a] > probs[b]; });
     }
     *args.dropped.as<A>() = static_cast<A>(dropped);
   });
 }
 
-void dispatch(const Stream&, const DispatchArgs& args) {
+void dispatch(const Stream& stream, const DispatchArgs& args) {
   const std::int64_t tokens = args.experts.shape[0], topk = args.experts.shape[1];
   const std::int64_t etp = args.etp, ep = args.counts.shape[0] / etp;
   BEV_CHECK(args.members.numel() == tokens * topk * etp, "dispatch: choices ", args.experts.shape,
@@ -70,12 +78,15 @@ void dispatch(const Stream&, const DispatchArgs& args) {
   auto* members = args.members.as<std::int32_t>();
   auto* counts = args.counts.as<std::int32_t>();
   std::fill_n(counts, args.counts.numel(), 0);
-  std::vector<std::int64_t> last(static_cast<std::size_t>(ep), -1);  // token that went there
+  // The last token that went to each rank.
+  const auto ranks = static_cast<std::size_t>(ep);
+  auto* last = reinterpret_cast<std::int64_t*>(stream.pool->scratch(ranks * sizeof(std::int64_t)));
+  std::fill_n(last, ep, -1);
   for (std::int64_t slot = 0; slot < tokens * topk; ++slot) {
     const std::int64_t token = slot / topk;
     const std::int64_t rank = experts[slot] >= 0 ? rank_of(experts[slot]) : 0;
     const bool chosen = experts[slot] >= 0;
-    std::int64_t& latest = last[static_cast<std::size_t>(rank)];
+    std::int64_t& latest = last[rank];
     const bool goes = chosen && latest != token;
     if (goes) latest = token;
     for (std::int64_t i = 0; i < etp; ++i) {
