@@ -14,6 +14,8 @@
 #include "bridge/token_file.h"
 #include "bridge/weight_map.h"
 #include "data/batch.h"
+#include "ops/converted.h"
+#include "ops/loss.h"
 
 namespace bev {
 
@@ -65,21 +67,9 @@ Tensor join_sequences(Engine& engine, const SequenceLayout& layout, Tensor rows)
 // Whole logits rows [T, V] of a micro-batch in f32, on the last stage's ranks.
 Tensor whole_logits(Engine& engine, const MicroBatch& batch, const Var& hidden) {
   Context& ctx = engine.ctx();
-  Group& tp = engine.mesh().tp();
-  Tensor local = engine.head_stage().logits(ctx, batch, hidden);
-  std::int64_t rows = local.shape()[0], vocabulary = engine.options().model.vocab_size;
-  Tensor parts = ctx.allocate(local.dtype(), {rows * vocabulary}, "logits");
-  tp.all_gather(local.view().flat(), parts, "logits").wait();
-  Tensor narrow = ctx.allocate(Dtype::kF32, parts.shape(), "logits");
-  ctx.kernels.elementwise.cast(ctx.stream, parts, narrow);
-  Tensor whole = ctx.allocate(Dtype::kF32, {rows, vocabulary}, "logits");
-  for (int part = 0; part < tp.size(); ++part) {
-    Range columns = shard_range(vocabulary, tp.size(), part);
-    ctx.kernels.elementwise.copy_rows(
-        ctx.stream,
-        {narrow.view().address(rows * columns.begin), whole.view().address(columns.begin),
-         Dtype::kF32, rows, columns.size(), columns.size(), vocabulary});
-  }
+  Tensor whole = gather_vocabulary(ctx, engine.head_stage().logits(ctx, batch, hidden),
+                                   engine.options().model.vocab_size);
+  whole = converted(ctx, whole, Dtype::kF32, "logits");
   return join_sequences(engine, batch.layout, std::move(whole));
 }
 

@@ -9,6 +9,7 @@
 #include "base/error.h"
 #include "base/thread_pool.h"
 #include "models/rope.h"
+#include "ops/loss.h"
 
 namespace bev {
 
@@ -59,23 +60,6 @@ class Records {
   std::size_t count_;
   Tensor bytes_;
 };
-
-// Each tp rank's columns [T, V of the rank] -> [T, V] on all of them.
-Tensor gather_vocabulary(Context& ctx, const Tensor& part, std::int64_t vocabulary) {
-  Group& tp = ctx.mesh.tp();
-  if (tp.size() == 1) return part;
-  std::int64_t rows = part.shape()[0];
-  Tensor parts = ctx.allocate(part.dtype(), {rows * vocabulary}, "logits");
-  tp.all_gather(part, parts, "logits").wait();
-  Tensor whole = ctx.allocate(part.dtype(), {rows, vocabulary}, "logits");
-  for (int rank = 0; rank < tp.size(); ++rank) {
-    Range range = shard_range(vocabulary, tp.size(), rank);
-    ctx.kernels.elementwise.copy_rows(
-        ctx.stream, {element(parts, rows * range.begin), element(whole, range.begin), part.dtype(),
-                     rows, range.size(), range.size(), vocabulary});
-  }
-  return whole;
-}
 
 void check_prompt(const ModelConfig& model, std::span<const std::int32_t> prompt, std::size_t index,
                   std::int64_t max_new_tokens) {
@@ -232,7 +216,7 @@ Tensor Generator::last_logits(const Var& hidden, std::span<const std::int64_t> r
   batch.layout.tokens = static_cast<std::int64_t>(rows.size());
   Var last{gather_rows(ctx, hidden.tensor, rows), hidden.placement, -1, nullptr};
   Tensor part = engine_.stage().logits(ctx, batch, last);
-  return gather_vocabulary(ctx, part, engine_.options().model.vocab_size);
+  return gather_vocabulary(ctx, std::move(part), engine_.options().model.vocab_size);
 }
 
 TokenPlace Generator::place_of(const Live& sequence, const GenerationOptions& options) {

@@ -27,6 +27,14 @@ std::int64_t row_stride(const Context& ctx, std::int64_t vocabulary) {
   return (vocabulary + multiple - 1) / multiple * multiple;
 }
 
+// Rows of logits that exist at a time.
+std::int64_t rows_at_once(const Context& ctx, const HeadSpec& spec, std::int64_t tokens,
+                          std::int64_t stride, Dtype dtype) {
+  std::int64_t bytes =
+      spec.chunk_bytes > 0 ? spec.chunk_bytes : ctx.kernels.loss.logits.chunk_bytes;
+  return chunk_rows(tokens, stride * static_cast<std::int64_t>(size_of(dtype)), bytes);
+}
+
 std::int64_t vocabulary_begin(const Context& ctx, const Param& weight) {
   return shard_range(weight.shape[0], ctx.mesh.tp().size(), ctx.mesh.tp().rank()).begin;
 }
@@ -83,9 +91,7 @@ LossResult lm_head_loss(Context& ctx, const Var& hidden, const LossTargets& targ
     const LogitsRule& rule = ctx.kernels.loss.logits;
     Dtype logits_dtype = rule.narrow ? ctx.dtype : ctx.wide();
     std::int64_t stride = row_stride(ctx, vocabulary);
-    std::int64_t rows =
-        chunk_rows(tokens, stride * static_cast<std::int64_t>(size_of(logits_dtype)),
-                   spec.chunk_bytes > 0 ? spec.chunk_bytes : rule.chunk_bytes);
+    std::int64_t rows = rows_at_once(ctx, spec, tokens, stride, logits_dtype);
     std::int64_t chunks = std::max<std::int64_t>((tokens + rows - 1) / rows, 1);
     for (std::int64_t begin = 0; begin < tokens || (begin == 0 && weight_grad); begin += rows) {
       std::int64_t end = std::min(begin + rows, tokens);
@@ -137,20 +143,28 @@ LossResult lm_head_loss(Context& ctx, const Var& hidden, const LossTargets& targ
   return result;
 }
 
+namespace {
+// hidden [T, H] times the weight, into rows of any length that are not shorter.
+void head_product(Context& ctx, const Tensor& hidden, const HeadSpec& spec, const Tensor& logits) {
+  WeightLease lease = ctx.weights.use(*spec.weight);
+  ctx.kernels.gemm.gemm(
+      ctx.stream, {hidden, lease.view, logits, false, true, 1, 0, {}, 0, spec.weight->local[0]});
+}
+}  // namespace
+
 Tensor lm_head_logits(Context& ctx, const Var& hidden, const HeadSpec& spec) {
   check_head(hidden, spec);
   std::int64_t tokens = hidden.shape()[0], vocabulary = spec.weight->local[0];
   std::int64_t stride = row_stride(ctx, vocabulary);
-  Tensor logits = ctx.allocate(ctx.wide(), {tokens, stride}, "logits");
-  {
-    WeightLease lease = ctx.weights.use(*spec.weight);
-    ctx.kernels.gemm.gemm(
-        ctx.stream, {hidden.tensor, lease.view, logits, false, true, 1, 0, {}, 0, vocabulary});
-  }
-  if (stride > vocabulary) {
-    Tensor padded = std::move(logits);
-    logits = ctx.allocate(ctx.wide(), {tokens, vocabulary}, "logits");
-    copy_columns(ctx, padded, 0, logits, 0, vocabulary);
+  Tensor logits = ctx.allocate(ctx.wide(), {tokens, vocabulary}, "logits");
+  if (stride == vocabulary) head_product(ctx, hidden.tensor, spec, logits);
+  // Padded rows exist of a few tokens at a time: of all they would double the memory.
+  std::int64_t rows = rows_at_once(ctx, spec, tokens, stride, ctx.wide());
+  for (std::int64_t begin = 0; stride > vocabulary && begin < tokens; begin += rows) {
+    std::int64_t end = std::min(begin + rows, tokens);
+    Tensor padded = ctx.allocate(ctx.wide(), {end - begin, stride}, "logits");
+    head_product(ctx, hidden.tensor.rows(begin, end), spec, padded);
+    copy_columns(ctx, padded, 0, logits.rows(begin, end), 0, vocabulary);
   }
   if (spec.logit_scale == 1 && spec.softcap == 0) return logits;
   // The first pass of the loss applies them.
@@ -158,6 +172,24 @@ Tensor lm_head_logits(Context& ctx, const Var& hidden, const HeadSpec& spec) {
   LossChunk chunk{logits, nullptr, 0, spec.logit_scale, spec.softcap};
   ctx.kernels.loss.row_max(ctx.stream, {chunk, row_max});
   return logits;
+}
+
+Tensor gather_vocabulary(Context& ctx, Tensor part, std::int64_t vocabulary) {
+  Group& tp = ctx.mesh.tp();
+  if (tp.size() == 1) return part;
+  std::int64_t rows = part.shape()[0];
+  Tensor parts = ctx.allocate(part.dtype(), {rows * vocabulary}, "logits");
+  tp.all_gather(part, parts, "logits").wait();
+  part = Tensor();
+  Tensor whole = ctx.allocate(parts.dtype(), {rows, vocabulary}, "logits");
+  for (int rank = 0; rank < tp.size(); ++rank) {
+    Range columns = shard_range(vocabulary, tp.size(), rank);
+    ctx.kernels.elementwise.copy_rows(
+        ctx.stream,
+        {parts.view().address(rows * columns.begin), whole.view().address(columns.begin),
+         parts.dtype(), rows, columns.size(), columns.size(), vocabulary});
+  }
+  return whole;
 }
 
 }  // namespace bev

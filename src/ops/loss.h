@@ -32,5 +32,7 @@ LossResult lm_head_loss(Context& ctx, const Var& hidden, const LossTargets& targ
 
 // Logits [T, V of this rank] in the wide dtype, scale and softcap applied; no gradient.
 Tensor lm_head_logits(Context& ctx, const Var& hidden, const HeadSpec& spec);
+// Of all ranks of tp, on all of them: [T, V].
+Tensor gather_vocabulary(Context& ctx, Tensor part, std::int64_t vocabulary);
 
 }  // namespace bev

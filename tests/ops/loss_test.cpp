@@ -182,6 +182,21 @@ TEST(LmHeadLogits, AreTheDenseLogits) {
   }
 }
 
+TEST(LmHeadLogits, ArePaddedAFewRowsAtATime) {
+  Head head{"padded chunks", 640, 1, 0, true, true};
+  Bench bench(Dtype::kF64);
+  OpValues values = values_for(loss_case(head));
+  bench.param("head", {kVocabulary, kHidden}, {Axis::kTp, 0, {}}, values.params[0]);
+  Var hidden{bench.tensor({head.tokens, kHidden}, values.inputs[0]),
+             Placement().with(Axis::kTp, PlaceState::kCopied), -1, nullptr};
+  Context ctx = context_of(head, bench);
+  std::size_t before = bench.arena.in_use();
+  bench.arena.reset_peak();
+  Tensor logits = lm_head_logits(ctx, hidden, spec_of(head, bench));
+  std::size_t padded = 32 * 16 * sizeof(double);  // the fewest rows, to a multiple of 16
+  EXPECT_LE(bench.arena.peak() - before, logits.view().bytes() + padded + 512);
+}
+
 // The vocabulary cut over ranks, also unevenly, gives one rank's losses and gradients.
 TEST(LmHeadLoss, TensorParallelRanksGiveOneRanksResult) {
   const Head& head = kHeads[3];
