@@ -80,7 +80,7 @@ void load_fields(CheckpointConfig& config, FieldList& list) {
            "fail when there is nothing to load, instead of beginning anew");
   list.add("override-opt-param-scheduler", config.override_opt_param_scheduler,
            "the schedules of learning rate and weight decay are those of the flags, as they are "
-           "anyway; nothing is said about changes");
+           "anyway; nothing is said about changes of them");
   list.add("use-checkpoint-opt-param-scheduler", config.use_checkpoint_opt_param_scheduler,
            "the schedules are those of the checkpoint");
   list.add(

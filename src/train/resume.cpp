@@ -34,13 +34,22 @@ TrainingState position_to_load(const CheckpointConfig& config) {
 
 namespace {
 
+// Whether the schedules of learning rate and weight decay are made of it.
+bool of_schedules(std::string_view flag) {
+  return flag == "--lr" || flag == "--min-lr" || flag.starts_with("--lr-") ||
+         flag.find("weight-decay") != std::string_view::npos;
+}
+
 // What the run goes on from.
 TrainingState load_from(CheckpointReader& reader, Engine& engine, const CheckpointConfig& config,
                         const std::vector<ConfigEntry>& run) {
-  std::string changes =
-      difference_table(config_differences(reader.manifest().config, run), "checkpoint", "now");
+  std::vector<ValueDifference> differences = config_differences(reader.manifest().config, run);
+  if (config.override_opt_param_scheduler) {
+    std::erase_if(differences, [](const auto& value) { return of_schedules(value.name); });
+  }
+  std::string changes = difference_table(differences, "checkpoint", "now");
   bool first = engine.mesh().world().rank() == 0;
-  if (first && !changes.empty() && !config.override_opt_param_scheduler) {
+  if (first && !changes.empty()) {
     log_info(concat("the configuration differs from that of ", reader.folder(), ":\n", changes));
   }
   restore_tensors(engine, reader, config.load_optim && !config.finetune);

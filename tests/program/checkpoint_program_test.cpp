@@ -314,6 +314,13 @@ TEST(LoadFlags, SayWhatIsTaken) {
   EXPECT_NE(changed.err.find("configuration differs"), std::string::npos) << changed.err;
   EXPECT_NE(changed.err.find("--lr "), std::string::npos) << changed.err;
   EXPECT_NE(changed.err.find("--bf16 "), std::string::npos) << changed.err;
+  Outcome meant =
+      run("--load D --ckpt-step 3 --lr 0.1 --weight-decay 0.2 --bf16 --exit-interval 1 "
+          "--override-opt_param-scheduler");
+  expect_success(meant);
+  EXPECT_EQ(meant.err.find("--lr "), std::string::npos) << meant.err;
+  EXPECT_EQ(meant.err.find("weight-decay "), std::string::npos) << meant.err;
+  EXPECT_NE(meant.err.find("--bf16 "), std::string::npos) << meant.err;
 
   // Weights alone.
   expect_success(run(saving("W") + "--no-save-optim"));
