@@ -1,4 +1,5 @@
 #include "app/commands.h"
+#include "app/idle_flags.h"
 #include "base/error.h"
 #include "bridge/hf_model.h"
 #include "models/family.h"
@@ -29,7 +30,7 @@ void read_model(RunConfig& run, const FieldList& fields, Options& options) {
 
 void choose_model(RunConfig& run, const FieldList& fields, Options& options) {
   read_model(run, fields, options);
-  options.add_problems(idle_expert_flags(options, fields, run.model));
+  options.add_problems(idle_flags(options, fields, run));
 }
 
 }  // namespace bev

@@ -429,6 +429,22 @@ void check_upcycling(const RunConfig& run, Problems& out) {
   append(out, upcycling_problems(run.model, checkpoint.moe_upcycling_granularity));
 }
 
+// Parts that no layer of the model has.
+void check_recompute(const RunConfig& run, Problems& out) {
+  if (run.parallel.recompute_granularity != RecomputeGranularity::kSelective) return;
+  const MoeConfig& moe = run.model.moe;
+  for (const std::string& module : run.parallel.recompute_modules) {
+    auto need = [&](bool there, const char* what) {
+      if (there) return;
+      out.push_back(concat("--recompute-modules: ", module, ", but the model has no ", what,
+                           "; leave it out"));
+    };
+    if (module == "moe" || module == "moe_act") need(moe.any(), "experts");
+    if (module == "shared_experts") need(moe.any() && moe.shared_expert_size > 0, "shared expert");
+    if (module == "mla_up_proj") need(run.model.multi_latent_attention, "latent attention");
+  }
+}
+
 void check_layout(const RunConfig& run, std::span<const std::int64_t> micro_batches,
                   Problems& out) {
   append(out, run.model.problems());
@@ -439,6 +455,7 @@ void check_layout(const RunConfig& run, std::span<const std::int64_t> micro_batc
   check_data_parallel(run, out);
   check_experts(run, out);
   append(out, offload_problems(run.parallel, run.model));
+  check_recompute(run, out);
   check_precision(run, out);
 }
 
@@ -517,22 +534,6 @@ std::vector<std::string> model_conflicts(const Options& options, const FieldList
                            " contradicts --hf-model, where it is ", has.empty() ? "empty" : has,
                            "; leave it out"));
     }
-  }
-  return out;
-}
-
-std::vector<std::string> idle_expert_flags(const Options& options, const FieldList& list,
-                                           const ModelConfig& model) {
-  Problems out;
-  // Who says 0 wants a model with experts without them.
-  if (model.moe.any() || options.given("num-experts")) return out;
-  for (const Setting& setting : options.settings()) {
-    const std::string& section = list.find_entry(setting.field)->section;
-    bool experts = section == MoeConfig::kSection || section == MoeTraining::kSection;
-    if (!experts) continue;
-    out.push_back(concat(setting.origin, ": --", setting.field,
-                         " is for experts, of which the model has none; give --num-experts or "
-                         "leave it out"));
   }
   return out;
 }

@@ -48,8 +48,4 @@ struct RunConfig {
 std::vector<std::string> model_conflicts(const Options& options, const FieldList& list,
                                          const ModelConfig& model);
 
-// Flags about experts that were given for a model without any.
-std::vector<std::string> idle_expert_flags(const Options& options, const FieldList& list,
-                                           const ModelConfig& model);
-
 }  // namespace bev

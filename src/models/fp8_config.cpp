@@ -69,13 +69,7 @@ Fp8Recipe Fp8Config::recipe(std::int64_t layer, std::int64_t layers) const {
 std::vector<std::string> Fp8Config::problems(const ModelConfig& model, Dtype dtype, std::int64_t tp,
                                              std::int64_t etp) const {
   std::vector<std::string> out;
-  if (!used()) {
-    if (first_last_layers_bf16) {
-      out.push_back("--first-last-layers-bf16: needs --fp8-format; without it all layers are");
-    }
-    if (fp8_param_gather) out.push_back("--fp8-param-gather: needs --fp8-format");
-    return out;
-  }
+  if (!used()) return out;
   if (dtype == Dtype::kF64) out.push_back("--fp8-format: excludes --fp64; use --bf16");
   if (emulates_fp4() && fp8_format != Fp8FormatChoice::kNone) {
     out.push_back("--fp4-format: excludes --fp8-format; keep one");

@@ -474,18 +474,21 @@ TEST_F(RunConfigTest, ExpertsOfAFolderMayNotBeContradicted) {
   EXPECT_EQ(run.model.moe.topk, 2);
 }
 
-TEST_F(RunConfigTest, FlagsOfExpertsNeedExperts) {
-  Options options = parse_options(
-      list, std::vector<std::string>{"--moe-router-topk", "2", "--moe-aux-loss-coeff", "0.1"});
-  EXPECT_THAT(idle_expert_flags(options, list, run.model),
-              ElementsAre("--moe-router-topk: --moe-router-topk is for experts, of which the model "
-                          "has none; give --num-experts or leave it out",
-                          HasSubstr("--moe-aux-loss-coeff is for experts")));
-  run.model.moe.num_experts = 4;
-  EXPECT_THAT(idle_expert_flags(options, list, run.model), IsEmpty());
-  Options none =
-      parse_options(list, std::vector<std::string>{"--moe-router-topk", "2", "--num-experts", "0"});
-  EXPECT_THAT(idle_expert_flags(none, list, run.model), IsEmpty());
+TEST_F(RunConfigTest, RecomputedPartsAreThoseOfTheModel) {
+  auto parts = [&](const std::string& part, std::vector<std::string> more = {}) {
+    more.insert(more.end(), {"--recompute-activations", "--recompute-modules", part});
+    return resolve_anew(more);
+  };
+  EXPECT_THAT(parts("core_attn,mlp,layernorm"), IsEmpty());
+  EXPECT_THAT(parts("moe"), ElementsAre(HasSubstr("moe, but the model has no experts")));
+  EXPECT_THAT(parts("moe_act"), ElementsAre(HasSubstr("no experts")));
+  EXPECT_THAT(parts("moe,moe_act", {"--num-experts", "4"}), IsEmpty());
+  EXPECT_THAT(parts("shared_experts", {"--num-experts", "4"}),
+              ElementsAre(HasSubstr("no shared expert")));
+  EXPECT_THAT(parts("shared_experts",
+                    {"--num-experts", "4", "--moe-shared-expert-intermediate-size", "64"}),
+              IsEmpty());
+  EXPECT_THAT(parts("mla_up_proj"), ElementsAre(HasSubstr("no latent attention")));
 }
 
 TEST_F(RunConfigTest, PrecisionGivesTheDtype) {
