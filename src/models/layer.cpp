@@ -90,6 +90,7 @@ AttentionOptions attention_options(const ModelConfig& config, std::int64_t numbe
   o.context = build.context[std::min(place, build.context.size() - 1)];
   o.tensor_parallel = build.tensor_parallel;
   if (config.multi_latent_attention) o.latent = latent_options(config);
+  o.latent.recompute_up = build.recompute.latent_up;
   return o;
 }
 
@@ -134,6 +135,8 @@ MoeOptions moe_options(const ModelConfig& config, const BuildOptions& build) {
   o.bias_update_rate = config.moe_training.bias_update_rate;
   o.shared_expert_size = moe.shared_expert_size;
   o.shared_expert_gate = moe.shared_expert_gate;
+  // With all of the layer it is run again anyway.
+  o.recompute_shared = build.recompute.shared_experts && !build.recompute.experts;
   o.router = router_spec(config.moe_training);
   o.capacity = {config.moe_training.capacity_factor, config.moe_training.drop_policy};
   o.parallel = build.experts;

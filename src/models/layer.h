@@ -26,6 +26,8 @@ struct RecomputePolicy {
   bool norms = false;
   bool activations = false, expert_activations = false;
   bool mlp = false, experts = false;  // all of a dense MLP, of a layer of experts
+  bool shared_experts = false;
+  bool latent_up = false;  // heads of latent attention, from its latents on
 };
 
 struct BuildOptions {

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "autograd/offload.h"
+#include "autograd/recompute.h"
 #include "nn/latent_attention.h"
 #include "ops/context_attention.h"
 #include "ops/head_exchange.h"
@@ -44,6 +45,24 @@ AttentionSpec CoreAttention::spec(const Context& ctx) const {
   return spec;
 }
 
+namespace {
+// Exchanges heads again where the rows before are made again.
+class ScatteredRecipe : public Recipe {
+ public:
+  ScatteredRecipe(const Var& rows, const HeadExchange& exchange)
+      : rows_(rows), placement_(rows.placement), exchange_(exchange) {}
+  Tensor make(Context& ctx) const override {
+    TapeScope unrecorded(ctx, nullptr);
+    return scatter_heads(ctx, {rows_.get(ctx), placement_, -1, nullptr}, exchange_).tensor;
+  }
+
+ private:
+  Saved rows_;
+  Placement placement_;
+  HeadExchange exchange_;
+};
+}  // namespace
+
 // Neighbouring ranks exchange heads; where they are not all of cp, the keys then go around a ring.
 Var CoreAttention::exchange_and_attend(Context& ctx, const Var& rows, const SequenceLayout& layout,
                                        const AttentionSpec& spec) const {
@@ -63,6 +82,9 @@ Var CoreAttention::exchange_and_attend(Context& ctx, const Var& rows, const Sequ
   inside.head_offset += inside.q_heads * group.rank();
   inside.sinks.first = inside.q_heads * group.rank();
   Var x = scatter_heads(ctx, rows, exchange);
+  if (rows.recipe && ctx.tape != nullptr) {
+    x.recipe = make_recipe<ScatteredRecipe>(ctx, rows, exchange);
+  }
   Var y = all ? attention(ctx, x, {layout.runs, context.samples, context.sample_positions}, inside)
               : context_attention(ctx, x, {&ctx.mesh.group(MeshGroup::kCpOuter), &context, nullptr},
                                   inside);

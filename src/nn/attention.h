@@ -41,6 +41,7 @@ struct LatentOptions {
   std::int64_t nope_size = 0, rope_size = 0;
   bool norms = true;  // of the latents
   NormOptions norm;
+  bool recompute_up = false;  // heads are made of latents again in the backward
 };
 
 struct AttentionOptions {

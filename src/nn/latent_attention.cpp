@@ -1,6 +1,7 @@
 #include "nn/latent_attention.h"
 
 #include "autograd/offload.h"
+#include "autograd/recompute.h"
 #include "ops/collective.h"
 #include "ops/linear.h"
 
@@ -59,18 +60,71 @@ LatentSpec LatentAttention::spec(const AttentionSpec& attention) const {
   return {attention.q_heads, o.latent_size, o.nope_size, o.rope_size, attention.v_head_size};
 }
 
-Var LatentAttention::queries(Context& ctx, const Var& x, std::int64_t tokens) const {
-  Var from = x;
-  if (q_down) from = q_down->forward(ctx, x);
-  if (q_norm) from = norm(ctx, from, q_norm->spec(false));
-  return q_up.enter(ctx, from, tokens, core.options.tensor_parallel);
+Var LatentAttention::rotate(Context& ctx, const Var& x, const LayerInput& input,
+                            const RopeSpec& of) const {
+  RopeSpec spec = of;
+  spec.cos_sin = core.options.window >= 0 ? input.rope_local : input.rope;
+  spec.interleaved = core.options.rotary_interleaved;
+  return spec.cos_sin.empty() ? x : rope(ctx, x, spec);
 }
 
-Var LatentAttention::heads(Context& ctx, const LatentRows& rows, const SequenceLayout& layout,
-                           const AttentionSpec& here) const {
-  Var kv = kv_up.enter(ctx, rows.latent, layout.tokens, core.options.tensor_parallel);
-  return join_latent_heads(ctx, rows.q, kv, rows.rope_key, spec(here));
+LatentAttention::Source LatentAttention::source(Context& ctx, const Var& x, const LayerInput& input,
+                                                const AttentionSpec& here) const {
+  LatentParts parts = split_latent(ctx, kv_down.forward(ctx, x), spec(here));
+  Source from;
+  from.q = q_down ? q_down->forward(ctx, x) : x;
+  if (q_norm) from.q = norm(ctx, from.q, q_norm->spec(false));
+  from.latent = kv_norm ? norm(ctx, parts.latent, kv_norm->spec(false)) : parts.latent;
+  Var key = enter_tensor_parallel(ctx, parts.rope_key, input.layout->tokens);
+  from.rope_key = rotate(ctx, key, input, {{}, 1, core.options.latent.rope_size});
+  return from;
 }
+
+LatentRows LatentAttention::rows(Context& ctx, const Source& from, const LayerInput& input,
+                                 const AttentionSpec& here) const {
+  const AttentionOptions& o = core.options;
+  Var q = q_up.enter(ctx, from.q, input.layout->tokens, o.tensor_parallel);
+  RopeSpec positions{{}, here.q_heads, o.head_size, false, o.latent.nope_size};
+  return {rotate(ctx, q, input, positions), from.latent, from.rope_key};
+}
+
+Var LatentAttention::heads(Context& ctx, const LatentRows& of, const SequenceLayout& layout,
+                           const AttentionSpec& here) const {
+  Var kv = kv_up.enter(ctx, of.latent, layout.tokens, core.options.tensor_parallel);
+  return join_latent_heads(ctx, of.q, kv, of.rope_key, spec(here));
+}
+
+// Makes the heads again: latents are kept anyway, and smaller.
+class LatentAttention::HeadsRecipe : public Recipe {
+ public:
+  HeadsRecipe(const LatentAttention& attention, const Source& from, const LayerInput& input,
+              const AttentionSpec& here)
+      : attention_(attention),
+        q_(from.q),
+        latent_(from.latent),
+        rope_key_(from.rope_key),
+        input_(input),
+        here_(here) {}
+  Tensor make(Context& ctx) const override {
+    TapeScope unrecorded(ctx, nullptr);
+    Source from{q_.get(ctx), latent_.get(ctx), rope_key_.get(ctx)};
+    LatentRows rows = attention_.rows(ctx, from, input_, here_);
+    return attention_.heads(ctx, rows, *input_.layout, here_).tensor;
+  }
+
+ private:
+  struct Kept {
+    explicit Kept(const Var& var) : saved(var), placement(var.placement) {}
+    Var get(Context& ctx) const { return {saved.get(ctx), placement, -1, nullptr}; }
+    Saved saved;
+    Placement placement;
+  };
+
+  const LatentAttention& attention_;
+  Kept q_, latent_, rope_key_;
+  LayerInput input_;
+  AttentionSpec here_;
+};
 
 namespace {
 
@@ -87,40 +141,33 @@ std::vector<AttentionRun> own_runs(const DecodeStep& step) {
 }  // namespace
 
 // Whole prompts make keys and values as training does: that is less work than wide latents.
-Var LatentAttention::decode(Context& ctx, const LatentRows& rows, const LayerInput& input,
+Var LatentAttention::decode(Context& ctx, const LatentRows& of, const LayerInput& input,
                             const AttentionSpec& here) const {
-  keep_latents(ctx, rows, input.state->kv.keys, *input.decode, spec(here));
+  keep_latents(ctx, of, input.state->kv.keys, *input.decode, spec(here));
   if (std::vector<AttentionRun> runs = own_runs(*input.decode); !runs.empty()) {
     const SequenceLayout& layout = *input.layout;
-    return attention(ctx, heads(ctx, rows, layout, here),
+    return attention(ctx, heads(ctx, of, layout, here),
                      {runs, layout.samples, layout.sample_positions}, here);
   }
-  return cached_latent_attention(ctx, rows, kv_up.weight, input.state->kv.keys, *input.decode, here,
+  return cached_latent_attention(ctx, of, kv_up.weight, input.state->kv.keys, *input.decode, here,
                                  spec(here));
 }
 
 Var LatentAttention::forward(Context& ctx, const Var& x, const LayerInput& input) const {
   const AttentionOptions& o = core.options;
   AttentionSpec here = core.spec(ctx);
-  std::int64_t tokens = input.layout->tokens;
   OffloadScope qkv_part(ctx, OffloadPart::kQkvLinear, x);
-  LatentParts parts = split_latent(ctx, kv_down.forward(ctx, x), spec(here));
-  LatentRows rows{queries(ctx, x, tokens), parts.latent,
-                  enter_tensor_parallel(ctx, parts.rope_key, tokens)};
-  if (kv_norm) rows.latent = norm(ctx, parts.latent, kv_norm->spec(false));
-  const Tensor& table = o.window >= 0 ? input.rope_local : input.rope;
-  if (!table.empty()) {
-    bool pairs = o.rotary_interleaved;
-    rows.q = rope(ctx, rows.q, {table, here.q_heads, o.head_size, pairs, o.latent.nope_size});
-    rows.rope_key = rope(ctx, rows.rope_key, {table, 1, o.latent.rope_size, pairs});
-  }
-  const SequenceLayout& layout = *input.layout;
+  Source from = source(ctx, x, input, here);
+  LatentRows of = rows(ctx, from, input, here);
   Var out;
   if (input.decode != nullptr) {
-    out = decode(ctx, rows, input, here);
+    out = decode(ctx, of, input, here);
   } else {
-    Var joined = qkv_part.without(heads(ctx, rows, layout, here));
-    out = core.forward(ctx, joined, layout, here);
+    Var joined = qkv_part.without(heads(ctx, of, *input.layout, here));
+    if (o.latent.recompute_up && ctx.tape != nullptr) {
+      joined.recipe = make_recipe<HeadsRecipe>(ctx, *this, from, input, here);
+    }
+    out = core.forward(ctx, joined, *input.layout, here);
   }
   OffloadScope proj_part(ctx, OffloadPart::kAttnProj, out);
   return proj_part.without(proj.leave(ctx, out, o.tensor_parallel));

@@ -27,12 +27,24 @@ struct LatentAttention : AttentionModule {
   Var forward(Context& ctx, const Var& x, const LayerInput& input) const override;
 
  private:
+  // What heads are made of: the latent of queries or, without one, the input; that of keys and
+  // values; the rotated part of keys.
+  struct Source {
+    Var q, latent, rope_key;
+  };
+  class HeadsRecipe;
+
   LatentSpec spec(const AttentionSpec& attention) const;
-  Var queries(Context& ctx, const Var& x, std::int64_t tokens) const;
-  Var decode(Context& ctx, const LatentRows& rows, const LayerInput& input,
+  Source source(Context& ctx, const Var& x, const LayerInput& input,
+                const AttentionSpec& here) const;
+  LatentRows rows(Context& ctx, const Source& from, const LayerInput& input,
+                  const AttentionSpec& here) const;
+  // `of` says which heads and dims; the layer has the rest, or no such positions.
+  Var rotate(Context& ctx, const Var& x, const LayerInput& input, const RopeSpec& of) const;
+  Var decode(Context& ctx, const LatentRows& of, const LayerInput& input,
              const AttentionSpec& here) const;
   // Rows q | k | v.
-  Var heads(Context& ctx, const LatentRows& rows, const SequenceLayout& layout,
+  Var heads(Context& ctx, const LatentRows& of, const SequenceLayout& layout,
             const AttentionSpec& here) const;
 };
 

@@ -2,6 +2,7 @@
 
 #include "autograd/offload.h"
 #include "autograd/partner.h"
+#include "autograd/recompute.h"
 
 namespace bev {
 
@@ -123,6 +124,13 @@ Var Moe::run_shared(Context& ctx, const Var& x, std::int64_t tokens) const {
   return weigh(ctx, y, open.probs, sort_rows(ctx, open.experts, 0, 1));
 }
 
+Var Moe::pass_shared(Context& ctx, const Var& x, std::int64_t tokens) const {
+  if (!options.recompute_shared) return run_shared(ctx, x, tokens);
+  mark_kept(ctx, OffloadPart::kMlpFc1, x);
+  auto run = [this, tokens](Context& to, const Var& in) { return run_shared(to, in, tokens); };
+  return recompute(ctx, "recompute shared expert", x, run);
+}
+
 Var Moe::forward(Context& ctx, const Var& x, const SequenceLayout& layout) const {
   RouterSpec spec = options.router;
   spec.rule = options.routing;
@@ -141,7 +149,7 @@ Var Moe::forward(Context& ctx, const Var& x, const SequenceLayout& layout) const
   DispatchRef dispatch =
       plan_dispatch(ctx, options.parallel, routing.experts, options.experts, own.placement, layout);
   Entering entering = enter(ctx, own, routing, dispatch);
-  Var beside = shared ? run_shared(ctx, x, layout.tokens) : Var();
+  Var beside = shared ? pass_shared(ctx, x, layout.tokens) : Var();
   Var y = run_experts(ctx, std::move(entering), routing, dispatch);
   if (shares) y = unite_tokens(ctx, y, layout.tokens);
   return shared ? add(ctx, y, beside) : y;

@@ -23,8 +23,9 @@ struct MoeOptions {
   double bias_update_rate = 0;          // of it
   std::int64_t shared_expert_size = 0;  // 0: none
   bool shared_expert_gate = false;
-  RouterSpec router;      // its losses, noise and dtype; the rest is filled in
-  CapacityRule capacity;  // while training
+  bool recompute_shared = false;  // run it again in the backward
+  RouterSpec router;              // its losses, noise and dtype; the rest is filled in
+  CapacityRule capacity;          // while training
   ExpertParallel parallel;
 };
 
@@ -55,6 +56,8 @@ struct Moe {
   Var run_experts(Context& ctx, Entering entering, const Routing& routing,
                   const DispatchRef& dispatch) const;
   Var run_shared(Context& ctx, const Var& x, std::int64_t tokens) const;
+  // The same, kept or to be run again.
+  Var pass_shared(Context& ctx, const Var& x, std::int64_t tokens) const;
 };
 
 }  // namespace bev

@@ -29,8 +29,9 @@ void recompute_fields(ParallelConfig& parallel, FieldList& list) {
   list.add(
           "recompute-modules", parallel.recompute_modules,
           "selective: the parts to recompute; activation and mlp those of experts too, moe_act and "
-          "moe of experts alone")
-      .one_of({"core_attn", "layernorm", "activation", "mlp", "moe_act", "moe"});
+          "moe of experts alone; mla_up_proj: heads of latent attention, from its latents")
+      .one_of({"core_attn", "layernorm", "activation", "mlp", "moe_act", "moe", "shared_experts",
+               "mla_up_proj"});
 }
 
 void tensor_fields(ParallelConfig& parallel, FieldList& list) {

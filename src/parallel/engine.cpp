@@ -83,6 +83,8 @@ BuildOptions build_options(const ParallelConfig& config) {
       policy.mlp |= part == "mlp";
       policy.expert_activations |= part == "moe_act" || part == "activation";
       policy.experts |= part == "moe" || part == "mlp";
+      policy.shared_experts |= part == "shared_experts";
+      policy.latent_up |= part == "mla_up_proj";
     }
   }
   return build;

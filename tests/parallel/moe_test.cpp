@@ -108,6 +108,42 @@ void expect_same_bits(const LayoutAnswer& expected, const LayoutAnswer& actual) 
   }
 }
 
+// Whatever the layout: with the parts kept and with them made again.
+TEST(Moe, SharedExpertsAndHeadsOfLatentsAreTheSameBitsWhenMadeAgain) {
+  const std::vector<Change> layouts = {
+      [](ParallelConfig&) {},
+      [](ParallelConfig& p) {
+        p.tensor_model_parallel_size = 2;
+        p.sequence_parallel = true;
+        p.data_parallel_size = 2;
+        p.expert_model_parallel_size = 2;
+        p.data_parallel_sharding_strategy = ShardingStrategy::kOptimGradsParams;
+        p.moe_shared_expert_overlap = true;
+      },
+      [](ParallelConfig& p) {
+        p.context_parallel_size = 2;
+        p.cp_comm_type = {"a2a"};
+        p.pipeline_model_parallel_size = 2;
+        p.pipeline_schedule = PipelineSchedule::kZeroBubbleH1;
+      },
+      [](ParallelConfig& p) { p.context_parallel_size = 2; },
+  };
+  for (const ModelConfig& model : {deepseek_like(), many_experts()}) {
+    for (Dtype dtype : {Dtype::kF64, Dtype::kBf16}) {
+      for (Change layout : layouts) {
+        TinyRun kept;
+        kept.model = model;
+        kept.dtype = dtype;
+        layout(kept.parallel);
+        TinyRun again = kept;
+        again.parallel.recompute_granularity = RecomputeGranularity::kSelective;
+        again.parallel.recompute_modules = {"shared_experts", "mla_up_proj", "layernorm"};
+        expect_same_bits(run_tiny(kept), run_tiny(again));
+      }
+    }
+  }
+}
+
 const std::vector<Change> kLayouts = {
     [](ParallelConfig& p) { p.tensor_model_parallel_size = 2; },
     [](ParallelConfig& p) {

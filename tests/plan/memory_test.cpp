@@ -177,6 +177,36 @@ ModelConfig parallel_residual() {
   return model;
 }
 
+// Latents that are much smaller than the heads, and a large expert for all tokens.
+MemoryQuery deepseek() {
+  MemoryQuery query = middle(test::tiny_deepseek(), Dtype::kBf16);
+  query.model.moe.num_experts = 4;
+  query.model.moe.ffn_hidden_size = 16;
+  query.model.moe.shared_expert_size = 512;
+  query.model.num_query_groups = 0;
+  query.model.v_head_dim = query.model.qk_head_dim = 64;
+  return query;
+}
+
+std::int64_t recomputing(const MemoryQuery& query, std::vector<std::string> parts) {
+  MemoryQuery again = with_recompute(query, Recompute::kSelective, std::move(parts));
+  return plan_memory(again).ranks.front().activations;
+}
+
+TEST(MemoryPlan, PartsThatAreMadeAgainAreNotKept) {
+  std::int64_t all = plan_memory(deepseek()).ranks.front().activations;
+  std::int64_t shared = recomputing(deepseek(), {"shared_experts"});
+  std::int64_t heads = recomputing(deepseek(), {"mla_up_proj"});
+  EXPECT_LT(shared, all * 0.9);
+  EXPECT_LT(heads, all * 0.9);
+  EXPECT_LT(recomputing(deepseek(), {"shared_experts", "mla_up_proj"}), std::min(shared, heads));
+  MemoryQuery heads_exchanged = deepseek();
+  heads_exchanged.parallel.context_parallel_size = 2;
+  heads_exchanged.parallel.cp_comm_type = {"a2a"};
+  EXPECT_LT(recomputing(heads_exchanged, {"mla_up_proj"}),
+            plan_memory(heads_exchanged).ranks.front().activations * 0.95);
+}
+
 std::vector<Case> cases() {
   Dtype f32 = Dtype::kF32, bf16 = Dtype::kBf16;
   ModelConfig gpt = test::tiny_gpt(), llama = test::tiny_llama();
@@ -233,6 +263,11 @@ std::vector<Case> cases() {
     list.push_back({zero + "_overlap_recompute",
                     with_recompute(with_overlap(with_layout(middle(llama, f32), 1, 1, 2, strategy)),
                                    Recompute::kFull)});
+  }
+  for (std::string part : {"shared_experts", "mla_up_proj"}) {
+    list.push_back({part, with_recompute(deepseek(), Recompute::kSelective, {part})});
+    list.push_back({part + "_tp2", with_recompute(with_layout(deepseek(), 2, 1, 2),
+                                                  Recompute::kSelective, {part})});
   }
   MemoryQuery sgd = tiny(gpt, bf16);
   sgd.optim.optimizer = OptimizerKind::kSgd;
