@@ -3,7 +3,7 @@
 # slows down after a second: tokens/s of the median iteration of the second half, and TFLOP/s, counted alike (of experts only the
 # chosen ones).
 # usage: bench/gpu.sh [ITERATIONS] [MODEL...]   models: llama3-8b llama3-8b-acc4 llama3.2-1b qwen2.5-0.5b gpt124m;
-# qwen3-30b-a3b-6: its first 6 layers, with all experts under the same load on both sides;
+# qwen3-30b-a3b-N: its first N layers (20 fit), with all experts under the same load on both sides;
 # MODEL+RECIPE in FP8 (hybrid), e.g. bench/gpu.sh 20 llama3-8b{,+tensorwise,+blockwise,+delayed} llama3.2-1b+tensorwise
 # BEVATRON: the program (build/bevatron); BEV_PEER_PYTHON: a python that has torch (none: only ours);
 # BEV_STATE=fp32 keeps main weights, gradients and moments in fp32.
@@ -13,7 +13,7 @@ iterations=${1:-20}
 shift || true
 models=("$@")
 ((${#models[@]})) || models=(gpt124m qwen2.5-0.5b llama3.2-1b{,+tensorwise,+blockwise} llama3-8b{,+tensorwise,+blockwise} llama3-8b-acc4
-                             qwen3-30b-a3b-6)
+                             qwen3-30b-a3b-20)
 program=${BEVATRON:-build/bevatron}
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
@@ -36,8 +36,8 @@ settings() {
     llama3.2-1b) ours=(--preset llama3.2-1b) peer=llama-3.2-1b batch=4 tokens=4096 accumulate=1 ;;
     llama3-8b) ours=(--preset llama3-8b) peer=llama-3-8b batch=1 tokens=8192 accumulate=1 ;;
     llama3-8b-acc4) ours=(--preset llama3-8b) peer=llama-3-8b batch=1 tokens=8192 accumulate=4 ;;
-    qwen3-30b-a3b-6) ours=(--preset qwen3-30b-a3b --num-layers 6 --moe-router-force-load-balancing)
-                     peer=qwen3-30b-a3b-6 batch=4 tokens=4096 accumulate=1 ;;
+    qwen3-30b-a3b-*) peer=${1%+*} batch=4 tokens=4096 accumulate=1
+                     ours=(--preset qwen3-30b-a3b --num-layers "${peer##*-}" --moe-router-force-load-balancing) ;;
     *) echo "bench/gpu.sh: no model $1" >&2; exit 2 ;;
   esac
 }

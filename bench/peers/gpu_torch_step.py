@@ -1,13 +1,13 @@
 """A training step of PyTorch on one GPU, as a careful user would write it: tokens/s, TFLOP/s and memory as one JSON line.
 
-usage: gpu_torch_step.py MODEL B T [ACCUMULATE [ITERATIONS]]; the time is the median of the second half of the iterations
+usage: gpu_torch_step.py MODEL[-LAYERS] B T [ACCUMULATE [ITERATIONS]]; the time is the median of the second half of the iterations
 Layers compiled one by one, cuDNN attention, fused AdamW, gradient clipping; weights, gradients and moments in bf16. Experts
 through torch._grouped_mm on rows in their order, without padding or a wait for the host; all get the same load, since random logits
 take the place of the router's (its product and gradient stay).
 FLOPs are counted as Bevatron's (src/train/flops.cpp): 6 for a weight that a token meets, causal attention by half.
 """
 import json, sys, time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 import torch, torch.nn as nn, torch.nn.functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
@@ -33,12 +33,12 @@ MODELS = {
     "qwen2.5-1.5b": Sizes(151936, 1536, 8960, 12, 2, 28, tied=True),
     "qwen2.5-0.5b": Sizes(151936, 896, 4864, 14, 2, 24, tied=True),
     "gpt124m": Sizes(50304, 768, 2048, 12, 12, 12, tied=True),
-    "qwen3-30b-a3b-6": Sizes(151936, 2048, 768, 32, 4, 6, head_size=128, experts=128, topk=8, qk_norm=True),
+    "qwen3-30b-a3b": Sizes(151936, 2048, 768, 32, 4, 48, head_size=128, experts=128, topk=8, qk_norm=True),
 }
 name, B, T = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
 accumulate = int(sys.argv[4]) if len(sys.argv) > 4 else 1
 iterations = int(sys.argv[5]) if len(sys.argv) > 5 else 8
-m = MODELS[name]
+m = MODELS.get(name) or replace(MODELS[name.rpartition("-")[0]], layers=int(name.rpartition("-")[2]))
 D = m.head_size or m.hidden // m.heads
 
 
