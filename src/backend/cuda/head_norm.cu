@@ -8,18 +8,20 @@ namespace bev::cuda {
 
 namespace {
 
-// Heads lie one after the other in memory, so head i of the whole tensor is row i of a matrix.
+// Heads lie one after the other in memory, so head i of the whole tensor is row i of a matrix. They
+// are counted in 32 bits, whose division takes a tenth of the time of one in 64.
 template <class T>
 struct Heads {
   const T *x, *q_weight, *k_weight;
   float* rstd;
-  std::int64_t count;  // of all tokens
-  std::int64_t q_heads, kv_heads, size;
+  std::uint32_t count;  // of all tokens
+  std::uint32_t q_heads, kv_heads;
+  std::int64_t size;
   float epsilon, offset;
 
-  __device__ std::int64_t per_token() const { return q_heads + 2 * kv_heads; }
-  __device__ std::int64_t normed() const { return q_heads + kv_heads; }
-  __device__ const T* weight(std::int64_t head) const {
+  __device__ std::uint32_t per_token() const { return q_heads + 2 * kv_heads; }
+  __device__ std::uint32_t normed() const { return q_heads + kv_heads; }
+  __device__ const T* weight(std::uint32_t head) const {
     return head < q_heads ? q_weight : k_weight;
   }
 };
@@ -53,10 +55,10 @@ struct HeadLanes {
 template <class T, int kCount, int kLanes, bool kWhole>
 __global__ void __launch_bounds__(kThreads) forward_kernel(Heads<T> heads, T* y) {
   const HeadLanes<T, kCount, kLanes, kWhole> lanes{heads.size};
-  const std::int64_t group = own_pack() / kLanes;
+  const auto group = static_cast<std::uint32_t>(own_pack() / kLanes);
   const bool writes = group < heads.count;
-  const std::int64_t item = writes ? group : heads.count - 1;
-  const std::int64_t token = item / heads.per_token(), head = item % heads.per_token();
+  const std::uint32_t item = writes ? group : heads.count - 1;
+  const std::uint32_t token = item / heads.per_token(), head = item % heads.per_token();
   const T* from = heads.x + item * heads.size;
   T* to = y + item * heads.size;
   const bool normed = head < heads.normed();
@@ -95,14 +97,15 @@ __global__ void __launch_bounds__(kThreads) backward_kernel(BackwardHeads<T> arg
   const int lane = threadIdx.x % kLanes, place = threadIdx.x / kLanes;
   const float inverse = 1.0f / static_cast<float>(heads.size);
   float sums[2][kCount] = {};
-  for (std::int64_t base = static_cast<std::int64_t>(blockIdx.x) * kGroups; base < heads.count;
-       base += static_cast<std::int64_t>(gridDim.x) * kGroups) {
+  for (std::uint32_t base = blockIdx.x * kGroups; base < heads.count; base += gridDim.x * kGroups) {
     // A group beyond the last head goes along with the last one, and neither writes nor adds.
     const bool active = base + place < heads.count;
-    const std::int64_t item = active ? base + place : heads.count - 1;
-    const std::int64_t token = item / heads.per_token(), head = item % heads.per_token();
+    const std::uint32_t item = active ? base + place : heads.count - 1;
+    const std::uint32_t token = item / heads.per_token(), head = item % heads.per_token();
     const std::int64_t at = item * heads.size + lane * kCount;
     const bool normed = head < heads.normed();
+    const bool writes = active && (normed || args.dx != args.dy);
+    if (!__any_sync(0xffffffffu, writes)) continue;
     Pack<T, kCount> dy, x, weight;
     dy.load(args.dy + at);
     x.load(heads.x + at);
@@ -117,7 +120,7 @@ __global__ void __launch_bounds__(kThreads) backward_kernel(BackwardHeads<T> arg
       if (active && head >= heads.q_heads && normed) sums[1][i] += product;
     }
     along = reduce_warp<Sum, kLanes>(along) * inverse;
-    if (!active || (!normed && args.dx == args.dy)) continue;
+    if (!writes) continue;
 #pragma unroll
     for (int i = 0; i < kCount; ++i) {
       const float scaled = dy[i] * (heads.offset + weight[i]);
@@ -145,9 +148,9 @@ __global__ void __launch_bounds__(kThreads) backward_kernel(BackwardHeads<T> arg
 template <class T>
 __global__ void __launch_bounds__(kThreads) input_any_kernel(BackwardHeads<T> args) {
   const Heads<T>& heads = args.heads;
-  const std::int64_t item = own_pack() / kWarp;
+  const auto item = static_cast<std::uint32_t>(own_pack() / kWarp);
   if (item >= heads.count) return;
-  const std::int64_t token = item / heads.per_token(), head = item % heads.per_token();
+  const std::uint32_t token = item / heads.per_token(), head = item % heads.per_token();
   const T *dy = args.dy + item * heads.size, *x = heads.x + item * heads.size;
   T* dx = args.dx + item * heads.size;
   const int lane = threadIdx.x % kWarp;
@@ -176,11 +179,11 @@ __global__ void __launch_bounds__(kThreads)
   const Heads<T>& heads = args.heads;
   const std::int64_t column = own_pack(), begin = blockIdx.y * slab_tokens;
   if (column >= heads.size) return;
-  const std::int64_t first = blockIdx.z == 0 ? 0 : heads.q_heads;
-  const std::int64_t last = blockIdx.z == 0 ? heads.q_heads : heads.normed();
+  const std::uint32_t first = blockIdx.z == 0 ? 0 : heads.q_heads;
+  const std::uint32_t last = blockIdx.z == 0 ? heads.q_heads : heads.normed();
   float sum = 0;
   for (std::int64_t token = begin; token < min(tokens, begin + slab_tokens); ++token) {
-    for (std::int64_t head = first; head < last; ++head) {
+    for (std::uint32_t head = first; head < last; ++head) {
       const std::int64_t at = (token * heads.per_token() + head) * heads.size + column;
       sum += widen(args.dy[at]) * (widen(heads.x[at]) * heads.rstd[token * heads.normed() + head]);
     }
@@ -191,13 +194,15 @@ __global__ void __launch_bounds__(kThreads)
 
 template <class T, class Args>
 Heads<T> heads_of(const Args& args) {
+  const std::int64_t count = args.x.shape[0] * (args.q_heads + 2 * args.kv_heads);
+  BEV_CHECK(count < std::int64_t{1} << 31, ErrorKind::kInternal, "head norm: {} heads", count);
   return {.x = address<T>(args.x),
           .q_weight = address<T>(args.q_weight),
           .k_weight = address<T>(args.k_weight),
           .rstd = address<float>(args.rstd),
-          .count = args.x.shape[0] * (args.q_heads + 2 * args.kv_heads),
-          .q_heads = args.q_heads,
-          .kv_heads = args.kv_heads,
+          .count = static_cast<std::uint32_t>(count),
+          .q_heads = static_cast<std::uint32_t>(args.q_heads),
+          .kv_heads = static_cast<std::uint32_t>(args.kv_heads),
           .size = args.head_size,
           .epsilon = 0,
           .offset = static_cast<float>(args.offset)};
@@ -219,7 +224,7 @@ void run_forward(CudaQueue& queue, const HeadNormForwardArgs& view) {
   T* y = address<T>(view.y);
   if (heads.count == 0) return;
   const auto blocks = [&](int lanes) {
-    return static_cast<unsigned>(ceil_div(heads.count * lanes, kThreads));
+    return static_cast<unsigned>(ceil_div(std::int64_t{heads.count} * lanes, kThreads));
   };
   by_lanes<T>(
       aligned(heads.x, heads.q_weight, heads.k_weight, y), heads.size,
@@ -249,7 +254,7 @@ void run_backward(CudaQueue& queue, const HeadNormBackwardArgs& view) {
   };
   const auto whole = [&](auto lanes) {
     constexpr int kLanes = decltype(lanes)::value;
-    set_partials(std::min(ceil_div(heads.count * kLanes, kThreads), 4 * kMostPartialBlocks));
+    set_partials(std::min(ceil_div(std::int64_t{heads.count} * kLanes, kThreads), 4 * kMostPartialBlocks));
     backward_kernel<T, kPack<T>, kLanes>
         <<<static_cast<unsigned>(parts), kThreads, 0, queue.stream()>>>(args);
   };
@@ -262,7 +267,7 @@ void run_backward(CudaQueue& queue, const HeadNormBackwardArgs& view) {
                         static_cast<unsigned>(parts), 2);
       weight_any_kernel<T><<<blocks, kThreads, 0, queue.stream()>>>(args, tokens, slab_tokens);
     }
-    input_any_kernel<T><<<static_cast<unsigned>(ceil_div(heads.count * kWarp, kThreads)), kThreads,
+    input_any_kernel<T><<<static_cast<unsigned>(ceil_div(std::int64_t{heads.count} * kWarp, kThreads)), kThreads,
                           0, queue.stream()>>>(args);
   };
   if (heads.count > 0) {
