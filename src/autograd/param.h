@@ -79,6 +79,10 @@ struct GradSink {
   View view;
   double beta = 0;
   Tensor hold;
+  // Where the op may add the squares of the view when it has made it, and say so (f64, on the
+  // device); null: it may not.
+  double* squares = nullptr;
+  bool squared = false;
 };
 
 class Gradients {

@@ -101,6 +101,7 @@ struct GroupedScaledWeightArgs {
   View w;                                 // [E, O, I]: f32, bf16 or f16
   const std::int32_t* offsets = nullptr;  // [E + 1], device
   double beta = 0;
+  double* squares = nullptr;  // f64, device: grows by the squares of w; null: not wanted
 };
 
 // Delayed scaling, at the end of a step: unless state->skip, what was seen becomes the newest of

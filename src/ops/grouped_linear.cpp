@@ -70,11 +70,13 @@ struct GroupedUse {
     if (weight->fp8.used() && weight->fp8.weight_gradient) {
       ctx.kernels.quantize.grouped_weight(
           ctx.stream,
-          {dy.quantized.by_columns(), x.quantized.by_columns(), sink.view, ends(), sink.beta});
+          {dy.quantized.by_columns(), x.quantized.by_columns(), sink.view, ends(), sink.beta,
+           sink.squares});
     } else {
-      ctx.kernels.moe.grouped_weight(ctx.stream,
-                                     {x.plain, sink.view, dy.plain, {}, ends(), sink.beta});
+      ctx.kernels.moe.grouped_weight(
+          ctx.stream, {x.plain, sink.view, dy.plain, {}, ends(), sink.beta, sink.squares});
     }
+    sink.squared = sink.squares != nullptr;
     ctx.grads.done(*weight, std::move(sink));
   }
 };

@@ -280,7 +280,7 @@ void Engine::sum_param_squares() {
 }
 
 void Engine::forward_backward(std::span<const MicroBatch> batches) {
-  store_->begin_step(static_cast<std::int64_t>(batches.size()));
+  store_->begin_step(static_cast<std::int64_t>(batches.size()), sum(kSquares));
   begin_sums();
   run_micro_batches(batches);
   finish_sums();
@@ -290,7 +290,7 @@ class Engine::Parts final : public StepParts {
  public:
   Parts(Engine& engine, const StepShape& shape) : engine_(engine), shape_(shape) {}
   void first(const MicroBatch& batch) const override {
-    engine_.store_->begin_step(shape_.several ? 2 : 1);
+    engine_.store_->begin_step(shape_.several ? 2 : 1, engine_.sum(kSquares));
     engine_.begin_sums();
     next(batch);
   }

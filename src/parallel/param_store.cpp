@@ -13,6 +13,9 @@ ParamStore::ParamStore(std::vector<Param*> params, const Mesh& mesh, Arena& aren
               "weights"),
       gradients_(options.gradients ? make_gradient_sums(plan_, tools_) : nullptr),
       counted_gradients_(options.gradients ? counted_gradients() : std::vector<View>()),
+      squares_(options.gradients
+                   ? std::make_unique<GradientSquares>(plan_, tools_, optim_ranges())
+                   : nullptr),
       units_(plan_, tools_, values_),
       packed_(plan_, tools_),
       amaxes_(plan_.params(), tools_),
@@ -51,16 +54,20 @@ Quantized ParamStore::quantized(const Param& param) {
 }
 
 GradSink ParamStore::sink(const Param& param, const Placement& placement) {
-  return gradients_->sink(param, placement);
+  GradSink sink = gradients_->sink(param, placement);
+  sink.squares = squares_->early_sum(param, placement);
+  return sink;
 }
 
 void ParamStore::done(const Param& param, GradSink sink) {
+  if (sink.squared) squares_->added_early(param);
   sink.hold = Tensor();  // the sums alone decide how long its memory lives
   gradients_->done(param);
 }
 
-void ParamStore::begin_step(std::int64_t micro_batches) {
+void ParamStore::begin_step(std::int64_t micro_batches, double* squares) {
   gradients_->begin_step(micro_batches);
+  squares_->begin_step(micro_batches, squares);
   units_.begin_step();
   packed_.begin_step(micro_batches);
   quantized_.expire();
@@ -137,9 +144,7 @@ std::vector<View> ParamStore::counted_gradients() const {
   return counted;
 }
 
-void ParamStore::add_gradient_squares(double* sum) {
-  tools_.kernels.optim.sum_squares(tools_.stream, counted_gradients_, sum);
-}
+void ParamStore::add_gradient_squares(double* sum) { squares_->add_others(sum); }
 
 void ParamStore::count_zero_gradients(double* count) {
   tools_.kernels.optim.count_zeros(tools_.stream, counted_gradients_, count);

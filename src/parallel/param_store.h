@@ -19,6 +19,7 @@
 #include "autograd/context.h"
 #include "optim/optimizer.h"
 #include "parallel/amax_history.h"
+#include "parallel/gradient_squares.h"
 #include "parallel/gradient_sums.h"
 #include "parallel/packed_weights.h"
 #include "parallel/quantized_weights.h"
@@ -59,12 +60,13 @@ class ParamStore final : public Weights, public Gradients {
 
   // A new global batch: the next gradient of each parameter overwrites. Between here and
   // finish_gradients every rank of dp x cp computes as many micro-batches, in the same order.
-  void begin_step(std::int64_t micro_batches);
+  // Ops may add squares of gradients to *squares, which add_gradient_squares will get; null: not.
+  void begin_step(std::int64_t micro_batches, double* squares = nullptr);
   // All micro-batches are done: sums what is partial over tp, over data-parallel ranks and over the
   // holders of a tied embedding. Then every rank has the gradient of what it owns.
   void finish_gradients();
-  // *sum (f64, on the device) += the squares of this rank's share of the gradient: over all ranks
-  // every parameter counts once.
+  // *sum (f64, on the device) += the squares of this rank's share of the gradient, without those
+  // that ops have added: over all ranks every parameter counts once.
   void add_gradient_squares(double* sum);
   // *count likewise += the zeros in it.
   void count_zero_gradients(double* count);
@@ -106,6 +108,7 @@ class ParamStore final : public Weights, public Gradients {
   FlatBuffer values_;
   std::unique_ptr<GradientSums> gradients_;  // none for inference
   std::vector<View> counted_gradients_;
+  std::unique_ptr<GradientSquares> squares_;  // none for inference
   UnitCache units_;  // of sharded values
   PackedWeights packed_;
   AmaxHistory amaxes_;

@@ -78,7 +78,7 @@ struct Rank {
   std::vector<ElementRun> runs(const Param& param) const {
     return element_runs(param.shape, param.split, part_of(param.split, mesh));
   }
-  // Adds value(global element) as this rank's gradient.
+  // Adds value(global element) as this rank's gradient, and its squares where the store lets ops.
   template <class F>
   void add_gradient(const Param& param, const F& value) {
     Placement placement =
@@ -91,8 +91,14 @@ struct Rank {
         to = (sink.beta == 0 ? 0 : to) + value(run.global + i);
       }
     }
+    if (sink.squares != nullptr) {
+      cpu_kernels().optim.sum_squares(Stream{&pool, nullptr}, {&sink.view, 1}, sink.squares);
+      sink.squared = true;
+      ++squared_by_ops;
+    }
     store->done(param, std::move(sink));
   }
+  int squared_by_ops = 0;
   ThreadPool pool;
   Arena arena;
   Mesh mesh;
@@ -220,9 +226,9 @@ double gradient_of(const std::string& name, std::int64_t element, int data_rank,
          10 * data_rank + 100 * static_cast<double>(stage) + 0.5 * use;
 }
 
-void add_gradients(Rank& rank) {
-  rank.store->begin_step(2);
-  for (int use = 0; use < 2; ++use) {
+void add_gradients(Rank& rank, int micro_batches = 2, double* squares = nullptr) {
+  rank.store->begin_step(micro_batches, squares);
+  for (int use = 0; use < micro_batches; ++use) {
     for (const Param& param : rank.params) {
       if (!param.trains || param.name == "one") continue;
       rank.add_gradient(param, [&](std::int64_t element) {
@@ -233,11 +239,12 @@ void add_gradients(Rank& rank) {
   rank.store->finish_gradients();
 }
 
-double expected_gradient(const StoreCase& test, const std::string& name, std::int64_t element) {
+double expected_gradient(const StoreCase& test, const std::string& name, std::int64_t element,
+                         int micro_batches = 2) {
   if (name == "one" || name == "frozen") return 0;  // no use in the step
   double sum = 0;
   for (int data = 0; data < test.shape.dp * test.shape.cp; ++data) {
-    for (int use = 0; use < 2; ++use) {
+    for (int use = 0; use < micro_batches; ++use) {
       sum += gradient_of(name, element, data, 0, use);
       if (name == "table" && test.shape.pp > 1) {
         sum += gradient_of(name, element, data, test.shape.pp - 1, use);
@@ -269,23 +276,52 @@ TEST(ParamStore, GradientsAreSummedOverUsesDataRanksAndTiedStages) {
   });
 }
 
+double expected_squares(const StoreCase& test, int micro_batches) {
+  double sum = 0;
+  for (const auto& [name, count] : std::map<std::string, std::int64_t>{
+           {"table", 65}, {"fused", 39}, {"scale", 7}, {"row", 645}}) {
+    for (std::int64_t i = 0; i < count; ++i) {
+      sum += std::pow(expected_gradient(test, name, i, micro_batches), 2);
+    }
+  }
+  return sum;
+}
+
+// Whether ops may add the squares of what they make or not.
 TEST(ParamStore, GradientNormCountsEachParameterOnce) {
   on_every_case([](const StoreCase& test) {
-    double expected = 0;
-    for (const auto& [name, count] : std::map<std::string, std::int64_t>{
-             {"table", 65}, {"fused", 39}, {"scale", 7}, {"row", 645}}) {
-      for (std::int64_t i = 0; i < count; ++i) {
-        expected += std::pow(expected_gradient(test, name, i), 2);
+    for (int micro_batches : {2, 1}) {
+      for (bool by_ops : {false, true}) {
+        double expected = expected_squares(test, micro_batches);
+        run_ranks(test, [&](Rank& rank) {
+          double sum = 0;
+          add_gradients(rank, micro_batches, by_ops ? &sum : nullptr);
+          rank.store->add_gradient_squares(&sum);
+          rank.mesh.world().all_reduce({&sum, Dtype::kF64, {1}}, Reduction::kSum, "squares").wait();
+          EXPECT_NEAR(sum, expected, 1e-11 * expected) << micro_batches << " micro-batches";
+        });
       }
     }
-    run_ranks(test, [&](Rank& rank) {
-      add_gradients(rank);
-      double sum = 0;
-      rank.store->add_gradient_squares(&sum);
-      rank.mesh.world().all_reduce({&sum, Dtype::kF64, {1}}, Reduction::kSum, "squares").wait();
-      EXPECT_NEAR(sum, expected, 1e-11 * expected);
-    });
   });
+}
+
+TEST(ParamStore, OpsAddSquaresOfGradientsThatNobodyElseAddsTo) {
+  auto squared_by_ops = [](const MeshShape& shape, ShardingStrategy strategy, int micro_batches) {
+    int count = 0;
+    run_ranks({shape, strategy, 200}, [&](Rank& rank) {
+      double sum = 0;
+      add_gradients(rank, micro_batches, &sum);
+      if (rank.mesh.world().rank() == 0) count = rank.squared_by_ops;
+    });
+    return count;
+  };
+  EXPECT_EQ(squared_by_ops({1, 1, 1, 1}, ShardingStrategy::kNoShard, 1), 4);
+  EXPECT_EQ(squared_by_ops({1, 1, 1, 1}, ShardingStrategy::kOptim, 1), 4);
+  EXPECT_EQ(squared_by_ops({2, 1, 1, 1}, ShardingStrategy::kNoShard, 1), 4);
+  EXPECT_EQ(squared_by_ops({1, 1, 1, 2}, ShardingStrategy::kNoShard, 1), 3);  // not the tied table
+  EXPECT_EQ(squared_by_ops({1, 1, 1, 1}, ShardingStrategy::kNoShard, 2), 0);
+  EXPECT_EQ(squared_by_ops({1, 1, 2, 1}, ShardingStrategy::kNoShard, 1), 0);
+  EXPECT_EQ(squared_by_ops({1, 2, 1, 1}, ShardingStrategy::kOptim, 1), 0);
 }
 
 // What each owner writes reaches everyone.

@@ -1,6 +1,7 @@
 // Which kernels make a grouped product.
 #include "backend/cuda/grouped_maps.h"
 #include "backend/cuda/moe_parts.h"
+#include "backend/cuda/optim_parts.h"
 
 namespace bev::cuda {
 
@@ -29,15 +30,16 @@ bool wgmma_serves(const GroupedArgs& args) {
 
 void grouped_product(const Stream& stream, const GroupedArgs& args, GroupedProduct product) {
   if (args.x.shape[0] == 0 && product != GroupedProduct::kWeight) return;
-  if (!has_whole_words(args)) return grouped_plain(stream, args, product);
-  if (product == GroupedProduct::kOutput && grouped_few_serves(args)) {
+  const bool in_words = has_whole_words(args);
+  if (in_words && product == GroupedProduct::kOutput && grouped_few_serves(args)) {
     return grouped_few(stream, args);
   }
-  if (wgmma_serves(args)) {
+  if (in_words && wgmma_serves(args)) {  // which adds the squares, too
     auto* run = args.x.dtype == Dtype::kBf16 ? grouped_wgmma_bf16 : grouped_wgmma_f16;
     return run(stream, args, product);
   }
-  (grouped_mma_serves(args) ? grouped_mma : grouped_plain)(stream, args, product);
+  (in_words && grouped_mma_serves(args) ? grouped_mma : grouped_plain)(stream, args, product);
+  if (args.squares != nullptr) sum_squares(stream, {&args.w, 1}, args.squares);
 }
 
 }  // namespace bev::cuda

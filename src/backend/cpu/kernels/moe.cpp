@@ -207,6 +207,7 @@ void grouped_weight(const Stream& stream, const GroupedArgs& args) {
                   args.beta,
                   {}});
   }
+  if (args.squares != nullptr) optim_kernels().sum_squares(stream, {&args.w, 1}, args.squares);
 }
 
 }  // namespace

@@ -161,6 +161,7 @@ void grouped_scaled_weight(const Stream& stream, const GroupedScaledWeightArgs& 
     to.beta = args.beta;
     multiply_and_finish(stream, dy.view(), x.view(), 1, to);
   }
+  if (args.squares != nullptr) optim_kernels().sum_squares(stream, {&w, 1}, args.squares);
 }
 
 }  // namespace bev::cpu::BEV_CPU_LEVEL

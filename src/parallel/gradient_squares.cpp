@@ -1,0 +1,46 @@
+#include "parallel/gradient_squares.h"
+
+namespace bev {
+
+GradientSquares::GradientSquares(const ShardPlan& plan, const StoreTools& tools,
+                                 std::vector<OptimRange> ranges)
+    : plan_(plan),
+      tools_(tools),
+      ranges_(std::move(ranges)),
+      counted_(plan.params().size()),
+      early_(plan.params().size()) {
+  std::erase_if(ranges_, [](const OptimRange& range) { return !range.counted; });
+  for (const OptimRange& range : ranges_) {
+    counted_[static_cast<std::size_t>(range.param->index)] = true;
+  }
+  others_.reserve(ranges_.size());
+}
+
+// With several micro-batches the last would have to add the squares, and recorded steps play the
+// same for all but the first.
+void GradientSquares::begin_step(std::int64_t micro_batches, double* sum) {
+  sum_ = micro_batches == 1 ? sum : nullptr;
+  early_.assign(early_.size(), false);
+}
+
+bool GradientSquares::is_alone(const Param& param, const Placement& placement) const {
+  bool sums_over_tp = placement[Axis::kTp] == PlaceState::kPartial && tools_.mesh.tp().size() > 1;
+  int bucket = plan_.place(param).bucket;
+  return param.uses == 1 && !param.shared && !sums_over_tp && plan_.shards(bucket).size() == 1 &&
+         plan_.replicas(bucket).size() == 1 && !plan_.splits(ShardingStrategy::kOptimGrads);
+}
+
+double* GradientSquares::early_sum(const Param& param, const Placement& placement) const {
+  bool counts = sum_ != nullptr && counted_[static_cast<std::size_t>(param.index)];
+  return counts && is_alone(param, placement) ? sum_ : nullptr;
+}
+
+void GradientSquares::add_others(double* sum) {
+  others_.clear();
+  for (const OptimRange& range : ranges_) {
+    if (!early_[static_cast<std::size_t>(range.param->index)]) others_.push_back(range.grad);
+  }
+  tools_.kernels.optim.sum_squares(tools_.stream, others_, sum);
+}
+
+}  // namespace bev
