@@ -266,9 +266,13 @@ void ModelConfig::fields(FieldList& list) {
   moe_training.fields(list);
 }
 
+bool ModelConfig::has_experts(std::int64_t layer) const {
+  return moe.in_layer(std::min(layer, num_layers - 1));
+}
+
 bool ModelConfig::has_dense_layers() const {
   for (std::int64_t layer = 0; layer < num_layers; ++layer) {
-    if (!moe.in_layer(layer)) return true;
+    if (!has_experts(layer)) return true;
   }
   return false;
 }

@@ -142,7 +142,8 @@ struct ModelConfig {
     return num_query_groups ? num_query_groups : num_attention_heads;
   }
   std::int64_t ffn_size() const;
-  bool has_dense_layers() const;  // layers without experts
+  bool has_experts(std::int64_t layer) const;  // layers behind the last are like it
+  bool has_dense_layers() const;               // layers without experts
   // Of one expert.
   std::int64_t expert_ffn_size() const {
     return moe.ffn_hidden_size > 0 ? moe.ffn_hidden_size : ffn_size();

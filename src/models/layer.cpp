@@ -160,7 +160,7 @@ DecoderLayer::DecoderLayer(const ModelConfig& config, std::int64_t number,
       mlp_norm_(make_norm(name + ".pre_mlp_layernorm", config.hidden_size, norm_options(config))),
       attention_(
           make_attention(name + ".self_attention", attention_options(config, number, options))) {
-  if (config.moe.in_layer(std::min(number, config.num_layers - 1))) {
+  if (config.has_experts(number)) {
     moe_.emplace(name + ".mlp", moe_options(config, options));
   } else {
     mlp_.emplace(name + ".mlp", mlp_options(config, options));

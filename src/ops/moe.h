@@ -42,12 +42,12 @@ struct RouterSpec {
 Var router_logits(Context& ctx, const Var& x, const Param& weight, const Param* bias,
                   const RouterSpec& spec = {}, const SequenceLayout* layout = nullptr);
 
-// Of the routers of a step. sums [layers, 2 E + 3] in the wide dtype: the tokens of each expert,
-// the sums of their scores, of lse^2 and of the entropy, and the choices that were dropped. Over
-// all ranks every token counts once.
+// Of the routers of a step, in all layers with those behind the last. sums [layers, 2 E + 3] in the
+// wide dtype: the tokens of each expert, the sums of their scores, of lse^2 and of the entropy, and
+// the choices that were dropped. Over all ranks every token counts once.
 struct RouterStatistics {
   Tensor sums;
-  // [layers with those behind the last, E], where a loss counts over micro-batches: the tokens of
+  // [layers, E], where a loss counts over micro-batches: the tokens of
   // each expert in all ranks' micro-batches whose backward is done. The same on every rank.
   Tensor global_counts;
 };

@@ -16,8 +16,8 @@ double percentile(std::span<const double> sorted, double share) {
 std::vector<RouterLoad> router_loads(const ModelConfig& model, std::span<const double> sums) {
   std::vector<RouterLoad> loads;
   auto experts = static_cast<std::size_t>(model.moe.num_experts), width = 2 * experts + 3;
-  for (std::int64_t layer = 0; layer < model.num_layers; ++layer) {
-    if (!model.moe.in_layer(layer)) continue;
+  for (std::int64_t layer = 0; layer < model.num_layers + model.mtp_num_layers; ++layer) {
+    if (!model.has_experts(layer)) continue;
     std::span<const double> row = sums.subspan(static_cast<std::size_t>(layer) * width, width);
     std::vector<double> counts(row.begin(), row.begin() + static_cast<std::ptrdiff_t>(experts));
     double chosen = 0, product = 0;
@@ -44,11 +44,10 @@ std::vector<RouterLoad> router_loads(const ModelConfig& model, std::span<const d
 
 RouterStatistics router_statistics(Context& ctx, const ModelConfig& model) {
   RouterStatistics out;
-  std::int64_t experts = model.moe.num_experts;
   if (!model.moe.any()) return out;
-  out.sums = ctx.allocate(ctx.wide(), {model.num_layers, 2 * experts + 3}, "step");
+  std::int64_t experts = model.moe.num_experts, layers = model.num_layers + model.mtp_num_layers;
+  out.sums = ctx.allocate(ctx.wide(), {layers, 2 * experts + 3}, "step");
   if (model.moe_training.coefficient("global_aux_loss") == 0) return out;
-  std::int64_t layers = model.num_layers + model.mtp_num_layers;
   out.global_counts = ctx.allocate(ctx.wide(), {layers, experts}, "step");
   return out;
 }

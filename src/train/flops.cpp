@@ -65,8 +65,7 @@ FlopSizes flop_sizes(const ModelConfig& model) {
   sizes.head_size = model.head_size();
   sizes.vocab = model.vocab_size;
   for (std::int64_t layer = 0; layer < model.num_layers + model.mtp_num_layers; ++layer) {
-    bool experts = model.moe.in_layer(std::min(layer, model.num_layers - 1));
-    ++(experts ? sizes.moe_layers : sizes.dense_layers);
+    ++(model.has_experts(layer) ? sizes.moe_layers : sizes.dense_layers);
   }
   sizes.mtp_layers = model.mtp_num_layers;
   sizes.moe_ffn = model.expert_ffn_size();

@@ -163,14 +163,20 @@ TEST(Routers, LoadsAreOfTheWholeBatchAndReported) {
   model.moe.num_experts = 4;
   model.moe.topk = 2;
   model.moe.layer_freq = {0, 1};
+  model.mtp_num_layers = 1;  // like the last layer
   // Ten tokens: counts 2, 4, 4, 10, every score a quarter; squares 40, entropies 5, 3 choices
-  // dropped.
+  // dropped. Behind the last layer all of them choose two experts, and nothing is dropped.
   std::vector<double> sums(11, -1);
-  for (double value : {2, 4, 4, 10}) sums.push_back(value);
-  for (int i = 0; i < 4; ++i) sums.push_back(2.5);
-  sums.insert(sums.end(), {40, 5, 3});
+  for (const std::vector<double>& counts : {std::vector<double>{2, 4, 4, 10}, {0, 10, 10, 0}}) {
+    sums.insert(sums.end(), counts.begin(), counts.end());
+    sums.insert(sums.end(), 4, 2.5);
+    sums.insert(sums.end(), {40, 5, counts[0] > 0 ? 3.0 : 0.0});
+  }
   std::vector<RouterLoad> loads = router_loads(model, sums);
-  ASSERT_EQ(loads.size(), 1u);
+  ASSERT_EQ(loads.size(), 2u);
+  EXPECT_EQ(loads[1].layer, 2);
+  EXPECT_EQ(loads[1].tokens_min, 0);
+  EXPECT_EQ(loads[1].dropped, 0);
   EXPECT_EQ(loads[0].layer, 1);
   EXPECT_EQ(loads[0].tokens_min, 2);
   EXPECT_EQ(loads[0].tokens_p50, 4);
