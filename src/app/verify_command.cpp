@@ -307,14 +307,17 @@ class VerifyTable {
     constexpr double kFloor = 1e-3;
     TensorDifference gradient = largest_difference(expected_.gradients, actual.gradients, kFloor);
     TensorDifference weight = largest_difference(expected_.weights, actual.weights, kFloor);
+    TensorDifference report = largest_difference(expected_.reports, actual.reports, kFloor);
     double loss = std::abs(actual.losses.front() / expected_.losses.front() - 1);
+    bool reports = report.value <= tolerance_.weights;
     bool same = loss <= tolerance_.gradients && gradient.value <= tolerance_.gradients &&
-                weight.value <= tolerance_.weights;
+                weight.value <= tolerance_.weights && reports;
     std::string weights =
         std::isinf(tolerance_.weights) ? "-" : fmt::format("{:.1e}", weight.value);
-    write_stdout(fmt::format("{:<{}} {:>14.10f} {:>14.10f} {:>9.1e} {:>9}  {:<7}  {}\n", name,
+    write_stdout(fmt::format("{:<{}} {:>14.10f} {:>14.10f} {:>9.1e} {:>9}  {:<7}  {}{}\n", name,
                              width_, actual.losses.front(), actual.grad_norms.front(),
-                             gradient.value, weights, same ? "same" : "DIFFERS", gradient.name));
+                             gradient.value, weights, same ? "same" : "DIFFERS", gradient.name,
+                             reports ? "" : concat("; ", report.name)));
     if (!same) ++different_;
   }
   void add_failure(const std::string& name, const Error& error) {

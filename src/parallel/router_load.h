@@ -20,6 +20,19 @@ struct RouterLoad {
   double dropped = 0;       // share of the choices that full experts did not take
 };
 
+// Calls use(name, value) for each number of a layer.
+template <class Use>
+void for_numbers(const RouterLoad& load, const Use& use) {
+  use("tokens_min", load.tokens_min);
+  use("tokens_p50", load.tokens_p50);
+  use("tokens_p99", load.tokens_p99);
+  use("tokens_max", load.tokens_max);
+  use("load_balancing_loss", load.balance_loss);
+  use("z_loss", load.z_loss);
+  use("entropy", load.entropy);
+  use("dropped", load.dropped);
+}
+
 // Of RouterStatistics::sums, row by row; layers without experts are left out.
 std::vector<RouterLoad> router_loads(const ModelConfig& model, std::span<const double> sums);
 

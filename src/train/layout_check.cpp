@@ -59,6 +59,17 @@ void place(const Param& param, Context& ctx, const View& local, std::vector<doub
   });
 }
 
+void add_reports(const StepResult& result, NamedTensors& reports) {
+  for (std::size_t depth = 0; depth < result.future_losses.size(); ++depth) {
+    reports[concat("mtp_", depth + 1, " loss")].push_back(result.future_losses[depth]);
+  }
+  for (const RouterLoad& load : result.routers) {
+    for_numbers(load, [&](const char* name, double value) {
+      reports[concat(name, " of layer ", load.layer)].push_back(value);
+    });
+  }
+}
+
 // What one rank knows of the answer; the rest is NaN or missing.
 LayoutAnswer rank_answer(World& world, const LayoutRun& run, const Kernels& kernels,
                          const std::vector<StepSamples>& batches) {
@@ -77,6 +88,7 @@ LayoutAnswer rank_answer(World& world, const LayoutRun& run, const Kernels& kern
     if (result.zero_gradients) {
       answer.zero_gradients.push_back(static_cast<double>(*result.zero_gradients));
     }
+    add_reports(result, answer.reports);
     for (const Param* param : engine.store().params()) {
       // Both are collective when sharded, so every rank takes part.
       WeightLease gradient = engine.store().local_gradient(*param);
@@ -150,8 +162,9 @@ void send_answer(Group& world, const LayoutAnswer& answer) {
                              &answer.params_norms, &answer.zero_gradients}) {
     packed.put(*values);
   }
-  packed.put(answer.gradients);
-  packed.put(answer.weights);
+  for (const auto* tensors : {&answer.reports, &answer.gradients, &answer.weights}) {
+    packed.put(*tensors);
+  }
   std::vector<double> numbers = packed.numbers(), size = {static_cast<double>(numbers.size())};
   world.send(view_of(size), 0, 0, "size of an answer").wait();
   world.send(view_of(numbers), 0, 0, "answer").wait();
@@ -168,8 +181,9 @@ void receive_answer(Group& world, int from, LayoutAnswer& answer) {
   merge(answer.tokens, packed.take_values(), "tokens");
   merge(answer.params_norms, packed.take_values(), "parameter norm");
   merge(answer.zero_gradients, packed.take_values(), "zeros of the gradient");
-  for (auto& [name, values] : packed.take_tensors()) merge(answer.gradients[name], values, name);
-  for (auto& [name, values] : packed.take_tensors()) merge(answer.weights[name], values, name);
+  for (NamedTensors* to : {&answer.reports, &answer.gradients, &answer.weights}) {
+    for (auto& [name, values] : packed.take_tensors()) merge((*to)[name], values, name);
+  }
 }
 
 }  // namespace

@@ -37,8 +37,9 @@ using NamedTensors = std::map<std::string, std::vector<double>>;
 struct LayoutAnswer {
   std::vector<double> losses, grad_norms, tokens;    // of each step
   std::vector<double> params_norms, zero_gradients;  // likewise, where the engine tells them
-  NamedTensors gradients;                            // of the first step
-  NamedTensors weights;                              // after the last
+  NamedTensors reports;    // what steps tell besides, a number of each: losses of depths, routers
+  NamedTensors gradients;  // of the first step
+  NamedTensors weights;    // after the last
 };
 
 // The global batch of a step, the same for every layout.

@@ -39,19 +39,6 @@ std::string dropped_text(const std::vector<RouterLoad>& routers) {
   return fmt::format(" dropped choices (layer {}): {:.2f}% |", worst.layer, 100 * worst.dropped);
 }
 
-// Calls use(name, value) for each number of a layer.
-template <class Use>
-void for_numbers(const RouterLoad& load, const Use& use) {
-  use("tokens_min", load.tokens_min);
-  use("tokens_p50", load.tokens_p50);
-  use("tokens_p99", load.tokens_p99);
-  use("tokens_max", load.tokens_max);
-  use("load_balancing_loss", load.balance_loss);
-  use("z_loss", load.z_loss);
-  use("entropy", load.entropy);
-  use("dropped", load.dropped);
-}
-
 double per_second(double amount, double seconds) { return seconds > 0 ? amount / seconds : 0.0; }
 }  // namespace
 

@@ -1,5 +1,6 @@
 // Mixtures of experts under layouts: losses on the choice, loads and biases of experts count whole
 // micro-batches and the whole global batch, however these are cut.
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -225,6 +226,22 @@ TEST(Moe, SharingExpertsOutGivesOneRanksAnswer) {
       expect_one_ranks_answer(single, kExpertLayouts);
     }
   }
+}
+
+// What the comparisons above have compared besides: every layer with experts reports, those of
+// multi-token prediction too, and an answer with other numbers is another one.
+TEST(Moe, LayoutsAreComparedByWhatRoutersReport) {
+  TinyRun run;
+  run.model = gpt_oss_like();
+  LayoutAnswer answer = run_tiny(run);
+  EXPECT_EQ(answer.reports.at("mtp_1 loss").size(), 3u);
+  for (std::int64_t layer = 0; layer < 5; ++layer) {
+    EXPECT_GT(answer.reports.at(concat("load_balancing_loss of layer ", layer))[2], 0.9);
+    EXPECT_GT(answer.reports.at(concat("tokens_max of layer ", layer))[0], 0);
+  }
+  LayoutAnswer other = answer;
+  other.reports["z_loss of layer 4"][1] *= 1 + 1e-7;
+  EXPECT_THAT(answer_difference(answer, other), testing::HasSubstr("z_loss of layer 4"));
 }
 
 // Multiples of the rate, which 16 bits would round; what travels in bf16 rounds no count.

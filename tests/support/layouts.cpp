@@ -185,6 +185,7 @@ std::string answer_difference(const LayoutAnswer& expected, const LayoutAnswer& 
     if (allowed == 0 || worst.value <= allowed) return;
     out += concat("\n  ", what, " ", worst.name, " differs by ", worst.value);
   };
+  compare("report of", expected.reports, actual.reports, tolerance.weights);
   compare("gradient of", expected.gradients, actual.gradients, tolerance.gradients);
   compare("weight", expected.weights, actual.weights, tolerance.weights);
   return out;

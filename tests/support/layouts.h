@@ -50,7 +50,7 @@ std::string wrong_numbers(const LayoutAnswer& answer, double tolerance);
 // Relative to each tensor's largest value; see largest_difference() for the floor.
 struct AnswerTolerance {
   double gradients = 1e-11;  // also of the first loss and gradient norm
-  double weights = 1e-9;     // also of later ones; 0: not compared
+  double weights = 1e-9;     // also of later ones, and of reports; 0: not compared
   double floor = 0;
 };
 // What separates two answers beyond the tolerance, as text; empty: nothing.
