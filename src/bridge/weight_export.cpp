@@ -151,14 +151,14 @@ class ReadAhead {
 }  // namespace
 
 Dtype WeightFilesSource::dtype(const ParamMapping& mapping, std::size_t part) const {
-  // Numbers of 8 bits are made for models in bf16.
-  if (stored_in_fp8(mapping, part, files_)) return Dtype::kBf16;
+  // Packed numbers are made for models in bf16.
+  if (stored_packed(mapping, part, files_)) return Dtype::kBf16;
   return stored_tensor(mapping, part, files_).dtype;
 }
 
 std::span<const std::byte> WeightFilesSource::stored(const ParamMapping& mapping, std::size_t part,
                                                      Dtype dtype) {
-  if (stored_in_fp8(mapping, part, files_)) return {};
+  if (stored_packed(mapping, part, files_)) return {};
   TensorBytes tensor = stored_tensor(mapping, part, files_);
   return tensor.dtype == dtype ? tensor.bytes : std::span<const std::byte>();
 }

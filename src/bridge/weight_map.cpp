@@ -272,8 +272,8 @@ const StoredTensor* find_fp8(const ParamMapping& mapping, std::size_t part,
 }
 }  // namespace
 
-bool stored_in_fp8(const ParamMapping& mapping, std::size_t part, const WeightFiles& files) {
-  return find_fp8(mapping, part, files) != nullptr;
+bool stored_packed(const ParamMapping& mapping, std::size_t part, const WeightFiles& files) {
+  return !packed_name(mapping, files).empty() || find_fp8(mapping, part, files) != nullptr;
 }
 
 TensorBytes stored_tensor(const ParamMapping& mapping, std::size_t part, const WeightFiles& files) {

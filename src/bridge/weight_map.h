@@ -62,8 +62,8 @@ class WeightMap {
   std::vector<std::string> tied_heads_;  // names of a head that a tied model may store
 };
 
-// Whether the files hold one of its tensors in 8-bit floats, which StoredParam reads.
-bool stored_in_fp8(const ParamMapping& mapping, std::size_t part, const WeightFiles& files);
+// Whether the files hold one of its tensors in numbers of 4 or 8 bits, which StoredParam expands.
+bool stored_packed(const ParamMapping& mapping, std::size_t part, const WeightFiles& files);
 // One of its tensors under whichever name the files hold it, perhaps as a part of a larger one;
 // Error(kInput) when they do not, or not in a dtype that we compute with.
 TensorBytes stored_tensor(const ParamMapping& mapping, std::size_t part, const WeightFiles& files);

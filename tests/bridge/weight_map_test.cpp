@@ -11,6 +11,7 @@
 
 #include "base/text.h"
 #include "bridge/convert.h"
+#include "bridge/hf_model.h"
 #include "tests/support/expect_error.h"
 #include "tests/support/golden.h"
 #include "tests/support/temp_folder.h"
@@ -303,6 +304,13 @@ TEST(WeightMap, ExpandsExpertsInMxfp4) {
   }
   WeightFiles plain = experts.plain().write(), packed = experts.packed().write();
   expect_same_weights(map, plain, packed);
+  TempFolder converted;
+  write_file(join_path(packed.folder(), "config.json"), golden_config("gpt_oss").dump());
+  convert_hf(packed.folder(), {converted.path("out")});
+  WeightFiles expanded(converted.path("out"));
+  expect_same_weights(map, plain, expanded);
+  EXPECT_EQ(expanded.find("model.layers.0.mlp.experts.down_proj")->dtype, Dtype::kBf16);
+  EXPECT_EQ(expanded.find("model.layers.1.mlp.experts.down_proj")->dtype, Dtype::kF32);
   const std::string scales = "model.layers.0.mlp.experts.down_proj_scales";
   experts.packed().remove(scales);
   WeightFiles broken = experts.packed().write();
