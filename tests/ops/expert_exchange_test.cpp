@@ -29,6 +29,19 @@ const std::vector<Scene> kScenes = {
     {"all are dropped", {{-1, -1}, {-1, -1, -1, -1}, {}, {-1, -1}}},
 };
 
+// What a rank of a scene computes with.
+struct Drawn {
+  const Choices& chosen;
+  Numbers x, probs, dy;  // [T, H], [T, k], [T, H]
+};
+Drawn drawn(const Scene& scene, int rank) {
+  const Choices& chosen = scene.of_rank[static_cast<std::size_t>(rank)];
+  auto slots = static_cast<std::int64_t>(chosen.size()), numbers = slots / kTopk * kHidden;
+  auto key = static_cast<std::uint64_t>(rank);
+  return {chosen, case_numbers(numbers, key), case_numbers(slots, 10 + key),
+          case_numbers(numbers, 20 + key)};
+}
+
 // Of an expert's matrix scale * identity [H, H]: the rank's part of it, cut over dim 1 or 2.
 Numbers scaling_weights(const Mesh& mesh, int dim, bool scaled) {
   Range experts = shard_range(kExperts, mesh.shape().ep, mesh.at().ep);
@@ -50,8 +63,8 @@ struct Outcome {
   std::int64_t rows = 0;  // that the rank's experts compute
 };
 // `lost` (nullptr: sizes are exact) counts what did not fit.
-Outcome run_experts(Bench& bench, const Choices& chosen, const ExpertParallel& parallel,
-                    double* lost, const Numbers& x, const Numbers& probs, const Numbers& dy) {
+Outcome run_experts(Bench& bench, const Drawn& rank, const ExpertParallel& parallel, double* lost) {
+  const auto& [chosen, x, probs, dy] = rank;
   Context& ctx = bench.ctx;
   ctx.lost_rows = lost;
   auto tokens = static_cast<std::int64_t>(chosen.size()) / kTopk;
@@ -96,8 +109,8 @@ Outcome run_experts(Bench& bench, const Choices& chosen, const ExpertParallel& p
 }
 
 // The same without any exchange.
-Outcome expected_outcome(const Choices& chosen, const Numbers& x, const Numbers& probs,
-                         const Numbers& dy) {
+Outcome expected_outcome(const Drawn& rank) {
+  const auto& [chosen, x, probs, dy] = rank;
   Outcome out{Numbers(x.size()), Numbers(x.size()), Numbers(probs.size()), 0};
   for (std::size_t slot = 0; slot < chosen.size(); ++slot) {
     if (chosen[slot] < 0) continue;
@@ -122,20 +135,15 @@ TEST(ExpertExchange, AnyChoicesComeBackToTheirTokens) {
     MeshShape mesh{.dp = 4, .etp = etp, .ep = ep};
     for (const Scene& scene : kScenes) {
       run_thread_ranks(4, {20.0}, [&](World& world) {
-        const Choices& chosen = scene.of_rank[static_cast<std::size_t>(world.rank())];
-        auto slots = static_cast<std::int64_t>(chosen.size());
-        auto key = static_cast<std::uint64_t>(world.rank());
-        Numbers x = case_numbers(slots / kTopk * kHidden, key),
-                probs = case_numbers(slots, 10 + key);
-        Numbers dy = case_numbers(slots / kTopk * kHidden, 20 + key);
-        Outcome want = expected_outcome(chosen, x, probs, dy);
+        Drawn rank = drawn(scene, world.rank());
+        Outcome want = expected_outcome(rank);
         for (TokenDispatcher dispatcher :
              {TokenDispatcher::kAllGather, TokenDispatcher::kAllToAll}) {
           Outcome plain;
           for (bool overlap : {false, true}) {
             SCOPED_TRACE(concat(scene.name, ", etp ", etp, ", ep ", ep, ", rank ", world.rank()));
             Bench bench(world, mesh, Dtype::kF64);
-            Outcome got = run_experts(bench, chosen, {dispatcher, overlap}, nullptr, x, probs, dy);
+            Outcome got = run_experts(bench, rank, {dispatcher, overlap}, nullptr);
             expect_close(got.value, want.value);
             expect_close(got.dx, want.dx);
             expect_close(got.dprobs, want.dprobs);
@@ -157,19 +165,14 @@ TEST(ExpertExchange, FixedSizesHoldEverythingOrSayThatTheyDoNot) {
       for (double factor : {0.3, 1.0, 1.5, 100.0}) {
         run_thread_ranks(4, {20.0}, [&](World& world) {
           SCOPED_TRACE(concat(scene.name, ", etp ", etp, ", factor ", factor));
-          const Choices& chosen = scene.of_rank[static_cast<std::size_t>(world.rank())];
-          auto slots = static_cast<std::int64_t>(chosen.size());
-          auto key = static_cast<std::uint64_t>(world.rank());
-          Numbers x = case_numbers(slots / kTopk * kHidden, key),
-                  probs = case_numbers(slots, 10 + key);
-          Numbers dy = case_numbers(slots / kTopk * kHidden, 20 + key);
+          Drawn rank = drawn(scene, world.rank());
           for (TokenDispatcher dispatcher :
                {TokenDispatcher::kAllGather, TokenDispatcher::kAllToAll}) {
             Bench bench(world, mesh, Dtype::kF64);
             ExpertParallel parallel{.dispatcher = dispatcher, .rank_capacity = factor};
-            Outcome exact = run_experts(bench, chosen, parallel, nullptr, x, probs, dy);
+            Outcome exact = run_experts(bench, rank, parallel, nullptr);
             double lost = 0;
-            Outcome fixed = run_experts(bench, chosen, parallel, &lost, x, probs, dy);
+            Outcome fixed = run_experts(bench, rank, parallel, &lost);
             View all{&lost, Dtype::kF64, {1}};
             bench.mesh.world().all_reduce(all, Reduction::kSum, "lost rows").wait();
             EXPECT_TRUE(lost == 0 || factor < 100);
