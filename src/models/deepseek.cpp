@@ -134,12 +134,8 @@ ModelConfig read_v3(const HfConfig& hf) {
   MoeConfig& moe = config.moe;
   moe.score_function = RouterScore::kSigmoid;
   moe.expert_bias = true;
-  moe.norm_topk_prob = hf.boolean("norm_topk_prob", true);
-  // A single probability divided by itself would be 1 for every token; here, as in Megatron, it is
-  // the score.
-  if (moe.norm_topk_prob && moe.topk == 1) {
-    hf.reject("num_experts_per_tok", "one expert needs norm_topk_prob false");
-  }
+  // A single probability too, which Megatron leaves as it is.
+  moe.norm_topk_prob = moe.norm_single_prob = hf.boolean("norm_topk_prob", true);
   moe.num_groups = hf.positive_integer("n_group", 8);
   moe.group_topk = hf.positive_integer("topk_group", 4);
   moe.group_score_experts = 2;

@@ -135,9 +135,9 @@ void resolve_experts(ModelConfig& config) {
   moe.group_topk = grouped ? rule.group_topk : 0;
   moe.group_score_experts = grouped ? rule.group_experts : 0;
   bool softmax = rule.score == RouterScore::kSoftmax;
-  if (softmax) moe.norm_topk_prob = true;
   if (!softmax) moe.pre_softmax = false;
-  if (!softmax && rule.topk == 1) moe.norm_topk_prob = false;  // it is not, with one
+  moe.norm_topk_prob = softmax || rule.normalize;
+  moe.norm_single_prob = !softmax && rule.normalize && rule.topk == 1;
 }
 
 // Values outside of the ranges that the flags have.

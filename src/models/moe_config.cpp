@@ -160,6 +160,8 @@ void MoeConfig::fields(FieldList& list) {
            "softmax over all experts before the choice, not over the chosen ones");
   list.add("moe-router-norm-topk-prob", norm_topk_prob,
            "sigmoid, sqrtsoftplus: scores of the chosen experts are divided by their sum");
+  list.add("moe-router-norm-single-prob", norm_single_prob,
+           "also where --moe-router-topk is 1: every probability is 1 then, and not the score");
   list.add("moe-router-topk-scaling-factor", scaling_factor, "factor of the probabilities")
       .above(0);
   list.add("moe-router-num-groups", num_groups, "groups of experts of which a token may use some")
@@ -193,7 +195,7 @@ RoutingRule MoeConfig::routing() const {
   rule.topk = topk;
   rule.score = score_function;
   rule.pre_softmax = pre_softmax;
-  rule.normalize = norm_topk_prob;
+  rule.normalize = norm_topk_prob && (topk > 1 || norm_single_prob);
   rule.scaling = scaling_factor;
   if (num_groups > 1) {
     rule.groups = num_groups;

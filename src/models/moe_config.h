@@ -25,10 +25,11 @@ struct MoeConfig {
   // Router.
   std::int64_t topk = 2;
   RouterScore score_function = RouterScore::kSoftmax;
-  bool pre_softmax = false;     // softmax over all experts instead of over the chosen ones
-  bool norm_topk_prob = true;   // scores that are no softmax: the chosen ones add up to 1
-  double scaling_factor = 1.0;  // of the probabilities
-  std::int64_t num_groups = 0;  // 0: one
+  bool pre_softmax = false;       // softmax over all experts instead of over the chosen ones
+  bool norm_topk_prob = true;     // scores that are no softmax: several chosen ones add up to 1
+  bool norm_single_prob = false;  // and one that is chosen alone is 1
+  double scaling_factor = 1.0;    // of the probabilities
+  std::int64_t num_groups = 0;    // 0: one
   std::int64_t group_topk = 0;
   std::int64_t group_score_experts = 0;  // whose scores make a group's; 0: topk / group_topk
   bool router_bias = false;              // of the linear that makes the logits

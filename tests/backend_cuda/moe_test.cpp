@@ -43,6 +43,7 @@ const std::vector<RuleCase> kRules = {
     {"softmax of all", 60, {.topk = 4, .pre_softmax = true, .scaling = 1.5}},
     {"sigmoid", 128, {.topk = 8, .score = RouterScore::kSigmoid, .scaling = 2.5}},
     {"not normalised", 33, {.topk = 3, .score = RouterScore::kSigmoid, .normalize = false}},
+    {"one by itself", 6, {.topk = 1, .score = RouterScore::kSigmoid, .scaling = 2.5}},
     {"sqrtsoftplus", 5, {.topk = 5, .score = RouterScore::kSqrtSoftplus}},
     {"groups",
      256,

@@ -19,6 +19,7 @@ class Spec:
     ragged: tuple = ()  # row lengths
     v4: bool = False
     ignored_row: bool = False  # one row has no valid label at all
+    flat: tuple = ()  # endings of weights that get no gradient
     gain: float = 1.0  # scale of the projections
     adamw: dict = field(default_factory=dict)
 
@@ -249,4 +250,15 @@ SPECS = [
          contrasts={"limit": {"swiglu_limit": 7.0}, "top 3": {"num_experts_per_tok": 3},
                     "window": {"sliding_window": 5}, "all full": {"layer_types": ["full_attention"] * 3},
                     "truncate": {"rope_parameters": {"truncate": True}}}),
+
+    # One expert a token, whose probability is divided by itself; keys of odd sizes, no latents of queries.
+    Spec("deepseek_v3_one", "deepseek_v3",
+         dict(vocab_size=61, hidden_size=22, num_hidden_layers=2, num_attention_heads=3, num_key_value_heads=3,
+              intermediate_size=15, moe_intermediate_size=9, n_routed_experts=7, num_experts_per_tok=1, n_group=1,
+              topk_group=1, n_shared_experts=1, routed_scaling_factor=1.3, first_k_dense_replace=0,
+              max_position_embeddings=64, q_lora_rank=None, kv_lora_rank=9, qk_nope_head_dim=7, qk_rope_head_dim=10,
+              v_head_dim=5, rope_interleave=False, pad_token_id=None, rope_parameters=rope(40.0)),
+         length=13, flat=(".mlp.gate.weight",), adamw=GENTLE,
+         contrasts={"not normalised": {"norm_topk_prob": False}, "pairs": {"rope_interleave": True},
+                    "scaling": {"routed_scaling_factor": 1.0}}),
 ]

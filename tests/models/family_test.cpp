@@ -314,17 +314,20 @@ TEST(Family, KimiIsDeepSeek) {
   EXPECT_THAT(differing_fields(from_hf(hf), expected), testing::IsEmpty());
 }
 
-// transformers makes its probability 1, Megatron and we leave the score.
-TEST(Family, OneExpertOfDeepSeekIsNotNormalised) {
+// transformers makes its probability 1, Megatron leaves the score.
+TEST(Family, OneExpertOfDeepSeekIsNormalisedWhereTheConfigSaysSo) {
   HfConfig hf = golden_config("deepseek_v3");
   hf.set("num_experts_per_tok", std::int64_t{1});
-  hf.set("norm_topk_prob", true);
-  expect_error(ErrorKind::kInput, {"num_experts_per_tok", "norm_topk_prob false"},
-               [&] { from_hf(hf); });
-  hf.set("norm_topk_prob", false);
-  EXPECT_EQ(from_hf(hf).moe.topk, 1);
+  for (bool normalised : {true, false}) {
+    hf.set("norm_topk_prob", normalised);
+    ModelConfig config = from_hf(hf);
+    EXPECT_EQ(config.moe.routing().normalize, normalised);
+    EXPECT_EQ(to_hf(config, Dtype::kF32).boolean("norm_topk_prob", !normalised), normalised);
+  }
   ModelConfig config = preset("deepseek-v3");
-  config.moe.topk = 1;  // normalised by name, not in fact
+  EXPECT_TRUE(config.moe.routing().normalize);
+  config.moe.topk = 1;
+  EXPECT_FALSE(config.moe.routing().normalize);
   EXPECT_FALSE(to_hf(config, Dtype::kF32).boolean("norm_topk_prob", true));
 }
 

@@ -40,6 +40,29 @@ TEST(Route, RowsPassAllChecks) {
                                  .group_experts = 2}));
 }
 
+// Its gradient is zero but for rounding, which no row could compare.
+TEST(Route, OneScoreOverItselfIsOneWhateverItIs) {
+  for (RouterScore score : {RouterScore::kSigmoid, RouterScore::kSqrtSoftplus}) {
+    Bench bench(Dtype::kF64);
+    Tensor logits = bench.tensor({kTokens, kExperts}, case_numbers(kTokens * kExperts, 3));
+    Tensor experts = bench.integers(std::vector<std::int32_t>(kTokens)).reshape({kTokens, 1});
+    Tensor probs = bench.tensor({kTokens, 1}, std::vector<double>(kTokens));
+    RoutingRule rule{.topk = 1, .score = score, .scaling = 2.5};
+    const MoeKernels& kernels = bench.ctx.kernels.moe;
+    kernels.route(bench.ctx.stream, {logits, {}, experts, probs, rule});
+    for (double prob : values_of(probs)) EXPECT_DOUBLE_EQ(prob, 2.5);
+    Tensor dprobs = bench.tensor({kTokens, 1}, case_numbers(kTokens, 4));
+    Tensor dlogits = bench.tensor(logits.shape(), case_numbers(logits.numel(), 5));
+    kernels.route_backward(bench.ctx.stream, {.dprobs = dprobs,
+                                              .logits = logits,
+                                              .experts = experts,
+                                              .dlogits = dlogits,
+                                              .rule = rule,
+                                              .balance = {}});
+    for (double gradient : values_of(dlogits)) EXPECT_NEAR(gradient, 0, 1e-15);
+  }
+}
+
 // Noise depends on the token only, so that differences of the input see the same.
 OpCase noisy_case(std::string name, double jitter, RouterDtype dtype) {
   OpCase test = route_case(std::move(name), {});

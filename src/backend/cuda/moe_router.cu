@@ -72,7 +72,7 @@ __device__ void limit_groups(const Rule& rule, float* keys, float* totals) {
 
 // What the scores of the chosen are divided by, for scores that are no softmax over the chosen.
 __device__ float score_divisor(const Rule& rule, const float* scores, const std::int32_t* chosen) {
-  if (rule.score == RouterScore::kSoftmax || !rule.normalize || rule.topk == 1) return 1;
+  if (rule.score == RouterScore::kSoftmax || !rule.normalize) return 1;
   float sum = 0;
   for (int j = lane_of(); j < rule.topk; j += kWarp) sum += scores[chosen[j]];
   return reduce_warp<Sum>(sum) + kTiny;
@@ -187,7 +187,7 @@ __device__ void probabilities_backward(const RouteBackward& args, std::int64_t t
     return;
   }
   const float divisor = score_divisor(rule, scores, chosen);
-  if (rule.score != RouterScore::kSoftmax && rule.normalize && rule.topk > 1) {
+  if (rule.score != RouterScore::kSoftmax && rule.normalize) {
     for (int j = lane_of(); j < rule.topk; j += kWarp) {
       mean += dprobs[j] * scores[chosen[j]] / divisor;
     }

@@ -105,7 +105,7 @@ void probabilities(const RoutingRule& rule, const A* logits, const A* scores,
     }
   } else {
     for (std::int64_t j = 0; j < rule.topk; ++j) sum += probs[j] = scores[chosen[j]];
-    if (softmax || !rule.normalize || rule.topk == 1) {
+    if (softmax || !rule.normalize) {
       sum = 1;
     } else {
       sum += static_cast<A>(1e-20);
@@ -151,7 +151,7 @@ void probabilities_backward(const RoutingRule& rule, const A* scores, const std:
     return;
   }
   A sum = 1;
-  if (!softmax && rule.normalize && rule.topk > 1) {
+  if (!softmax && rule.normalize) {
     sum = static_cast<A>(1e-20);
     for (std::int64_t j = 0; j < rule.topk; ++j) sum += scores[chosen[j]];
     for (std::int64_t j = 0; j < rule.topk; ++j) mean += dprobs[j] * scores[chosen[j]] / sum;
