@@ -104,6 +104,24 @@ std::string read_layers(std::string_view text, std::string& problem) {
   return join(items, ",");
 }
 
+// `marks` are those of --moe-layer-freq.
+void layer_problems(const std::vector<std::int64_t>& marks, std::int64_t num_layers,
+                    std::vector<std::string>& out) {
+  auto count = static_cast<std::int64_t>(marks.size());
+  bool frequency = count == 1 && num_layers != 1;
+  if (count == 0 || (frequency && marks[0] < 1) ||
+      (!frequency && std::ranges::any_of(marks, [](auto one) { return one > 1; }))) {
+    out.push_back(
+        "--moe-layer-freq: give one N >= 1, or a 1 (experts) or 0 (dense) for each layer");
+  } else if (!frequency && count != num_layers) {
+    out.push_back(
+        concat("--moe-layer-freq: lists ", count, " layers, --num-layers is ", num_layers));
+  } else if (!frequency && std::ranges::count(marks, 1) == 0) {
+    out.push_back(
+        "--moe-layer-freq: no layer has experts; mark one by 1, or leave --num-experts out");
+  }
+}
+
 void group_problems(const MoeConfig& moe, std::vector<std::string>& out) {
   if (moe.num_groups <= 1) {
     if (moe.group_topk > 1) {
@@ -216,20 +234,16 @@ std::vector<std::string> MoeConfig::problems(std::int64_t num_layers) const {
                          "; choose at most ", num_experts));
     return out;
   }
-  auto count = static_cast<std::int64_t>(layer_freq.size());
-  bool frequency = count == 1 && num_layers != 1;
-  if (count == 0 || (frequency && layer_freq[0] < 1) ||
-      (!frequency && std::ranges::any_of(layer_freq, [](auto one) { return one > 1; }))) {
-    out.push_back(
-        "--moe-layer-freq: give one N >= 1, or a 1 (experts) or 0 (dense) for each layer");
-  } else if (!frequency && count != num_layers) {
-    out.push_back(
-        concat("--moe-layer-freq: lists ", count, " layers, --num-layers is ", num_layers));
-  }
+  layer_problems(layer_freq, num_layers, out);
   if (expert_bias && score_function == RouterScore::kSoftmax) {
     out.push_back(
         "--moe-router-enable-expert-bias: needs --moe-router-score-function sigmoid or "
         "sqrtsoftplus");
+  }
+  if (!norm_topk_prob && score_function == RouterScore::kSoftmax) {
+    out.push_back(
+        "--no-moe-router-norm-topk-prob: is for sigmoid and sqrtsoftplus; the softmax over all "
+        "experts, undivided, is --moe-router-pre-softmax");
   }
   if (shared_expert_gate && shared_expert_size == 0) {
     out.push_back(

@@ -33,14 +33,7 @@ void write_qwen(const ModelConfig& config, HfConfig& hf) {
 }
 
 void read_qwen_experts(const HfConfig& hf, const QwenExperts& defaults, ModelConfig& config) {
-  MoeConfig& moe = config.moe;
-  // transformers 5 writes Qwen 3's under the second name.
-  const char* key = hf.has("num_experts") ? "num_experts" : "num_local_experts";
-  moe.num_experts = hf.count(key, defaults.experts);
-  moe.topk = hf.positive_integer("num_experts_per_tok", defaults.topk);
-  moe.ffn_hidden_size = hf.positive_integer("moe_intermediate_size", defaults.ffn);
-  // The softmax over the chosen is the softmax over all, divided by the sum of the chosen.
-  moe.pre_softmax = !hf.boolean("norm_topk_prob", false);
+  MoeConfig moe;
   std::int64_t step = hf.positive_integer("decoder_sparse_step", 1);
   std::vector<std::int64_t> dense = hf.counts("mlp_only_layers");
   moe.layer_freq.clear();
@@ -48,6 +41,15 @@ void read_qwen_experts(const HfConfig& hf, const QwenExperts& defaults, ModelCon
     bool sparse = (layer + 1) % step == 0 && std::ranges::find(dense, layer) == dense.end();
     moe.layer_freq.push_back(sparse ? 1 : 0);
   }
+  if (std::ranges::count(moe.layer_freq, 1) == 0) return;
+  // transformers 5 writes Qwen 3's under the second name.
+  const char* key = hf.has("num_experts") ? "num_experts" : "num_local_experts";
+  moe.num_experts = hf.count(key, defaults.experts);
+  moe.topk = hf.positive_integer("num_experts_per_tok", defaults.topk);
+  moe.ffn_hidden_size = hf.positive_integer("moe_intermediate_size", defaults.ffn);
+  // The softmax over the chosen is the softmax over all, divided by the sum of the chosen.
+  moe.pre_softmax = !hf.boolean("norm_topk_prob", false);
+  config.moe = moe;
 }
 
 void write_qwen_experts(const ModelConfig& config, HfConfig& hf) {

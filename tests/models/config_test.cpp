@@ -234,6 +234,12 @@ TEST(ModelConfig, ExpertSettingsWithoutEffectAreProblems) {
   EXPECT_THAT(model.problems(), ElementsAre(HasSubstr("give --moe-router-num-groups too")));
   model.moe.group_topk = 1;
   EXPECT_THAT(model.problems(), IsEmpty());
+  model.moe.norm_topk_prob = false;
+  EXPECT_THAT(model.problems(), ElementsAre(HasSubstr("is --moe-router-pre-softmax")));
+  model.moe.norm_topk_prob = true;
+  model.moe.layer_freq.assign(static_cast<std::size_t>(model.num_layers), 0);
+  EXPECT_THAT(model.problems(), ElementsAre(HasSubstr("no layer has experts")));
+  model.moe.layer_freq = {1};
   model.moe_training.load_balancing = {"aux_loss", "none"};
   model.moe_training.aux_loss_coeff = {0.1, 0.2};
   EXPECT_THAT(model.problems(), ElementsAre(HasSubstr("--moe-aux-loss-coeff: 0.2 of none")));
