@@ -22,6 +22,7 @@ class EveryLayout : public testing::TestWithParam<std::int64_t> {
     single.sequence_length = 9;
     LayoutAnswer expected = run_tiny(single);
     std::vector<ParallelConfig> layouts = all_layouts(8, {});
+    if (model.moe.any()) layouts = with_experts(layouts);
     std::size_t ran = 0;
     for (auto i = static_cast<std::size_t>(GetParam()); i < layouts.size(); i += kSlices) {
       RunConfig config;

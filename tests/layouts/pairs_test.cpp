@@ -2,7 +2,10 @@
 // together on at most 8 ranks occur together in some run, and each run gives one rank's answer.
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <map>
 #include <string>
+#include <tuple>
 #include <vector>
 
 #include "tests/support/layouts.h"
@@ -126,7 +129,7 @@ void micro_batch(RunConfig& run) {
   run.batch.micro_batch_size = Size > 0 ? Size : kSamples / run.parallel.data_parallel_size;
 }
 
-const OptionSpace& space() {
+const OptionSpace& dense_space() {
   static const OptionSpace whole = [] {
     std::vector<Option> options = {
         {"model",
@@ -150,21 +153,93 @@ const OptionSpace& space() {
   return whole;
 }
 
-TinyRun one_rank(const ModelConfig& model, Dtype dtype, std::int64_t steps) {
+// Some values of an option: a space is looked at as a whole, so it must not be too large.
+Option some(Option option, const std::vector<std::string>& names) {
+  std::erase_if(option.values, [&](const OptionValue& value) {
+    return std::ranges::find(names, value.name) == names.end();
+  });
+  return option;
+}
+
+template <std::int64_t Size>
+void experts(RunConfig& run) {
+  run.parallel.expert_model_parallel_size = Size;
+}
+template <std::int64_t Size>
+void expert_tensor(RunConfig& run) {
+  run.parallel.expert_tensor_parallel_size = Size;
+}
+template <TokenDispatcher Dispatcher>
+void dispatcher(RunConfig& run) {
+  run.parallel.moe_token_dispatcher = Dispatcher;
+  run.parallel.moe_shared_expert_overlap = run.model.moe.shared_expert_size > 0;
+}
+std::vector<Option> expert_options() {
+  return {
+      {"experts",
+       {{"ep1", experts<1>}, {"ep2", experts<2>}, {"ep4", experts<4>}, {"ep8", experts<8>}}},
+      {"of an expert",
+       {{"etp as tp", expert_tensor<0>},
+        {"etp1", expert_tensor<1>},
+        {"etp2", expert_tensor<2>},
+        {"etp4", expert_tensor<4>}}},
+      {"exchange",
+       {{"all-to-all", dispatcher<TokenDispatcher::kAllToAll>},
+        {"all-gather", dispatcher<TokenDispatcher::kAllGather>},
+        {"fixed sizes", [](RunConfig& run) { run.parallel.moe_expert_rank_capacity_factor = 1.2; }},
+        {"interleaved", [](RunConfig& run) {
+           run.parallel.overlap_moe_expert_parallel_comm = run.parallel.delay_wgrad_compute = true;
+         }}}}};
+}
+
+const OptionSpace& expert_space() {
+  static const OptionSpace whole = [] {
+    Option recomputed = some(recompute_option(), {"all kept", "full uniform", "selective mlp"});
+    recomputed.values.push_back({"selective experts", [](RunConfig& run) {
+                                   recompute<RecomputeGranularity::kSelective>(run);
+                                   run.parallel.recompute_modules = {"moe_act", "layernorm"};
+                                 }});
+    std::vector<Option> options = {
+        {"model",
+         {{"mixtral",
+           [](RunConfig& run) {
+             run.model = mixtral_like();
+             run.model.num_attention_heads = 8;
+           }},
+          {"deepseek", [](RunConfig& run) { run.model = deepseek_like(); }},
+          {"gpt-oss", [](RunConfig& run) { run.model = gpt_oss_like(); }}}},
+        some(tensor_option(), {"tp1", "tp2", "tp2 sp", "tp4 sp"}),
+        some(pipeline_option(), {"pp1", "pp2", "pp2 vpp2", "pp2 zb-h1", "pp2 zb-v"}),
+        some(context_option(), {"cp1", "cp2 p2p", "cp2 allgather"}),
+        recomputed};
+    for (Option& option : data_options()) {
+      if (option.name != "instances") options.push_back(std::move(option));
+    }
+    options.push_back(
+        {"accumulation", {{"micro-batches of 1", micro_batch<1>}, {"of 2", micro_batch<2>}}});
+    for (Option& option : expert_options()) options.push_back(std::move(option));
+    return OptionSpace(std::move(options), 8);
+  }();
+  return whole;
+}
+
+TinyRun one_rank(const RunConfig& config, Dtype dtype, std::int64_t steps) {
   TinyRun run;
-  run.model = model;
+  run.model = config.model;
   run.dtype = dtype;
   run.steps = steps;
-  run.global_batch_size = run.micro_batch_size = kSamples;
+  run.global_batch_size = kSamples;
+  // Losses on the choice of experts are of a micro-batch; nothing else depends on its size.
+  run.micro_batch_size = config.model.moe.any() ? config.batch.micro_batch_size : kSamples;
   run.sequence_length = kTokens;
   return run;
 }
 
 // Of a model by its family, so that each is computed once.
-const LayoutAnswer& expected_answer(const ModelConfig& model, Dtype dtype, std::int64_t steps) {
-  static std::map<std::pair<std::string, Dtype>, LayoutAnswer> answers;
-  auto [found, added] = answers.try_emplace({model.family, dtype});
-  if (added) found->second = run_tiny(one_rank(model, dtype, steps));
+const LayoutAnswer& expected_answer(const TinyRun& run) {
+  static std::map<std::tuple<std::string, Dtype, std::int64_t>, LayoutAnswer> answers;
+  auto [found, added] = answers.try_emplace({run.model.family, run.dtype, run.micro_batch_size});
+  if (added) found->second = run_tiny(run);
   return found->second;
 }
 
@@ -172,45 +247,53 @@ const LayoutAnswer& expected_answer(const ModelConfig& model, Dtype dtype, std::
 constexpr std::int64_t kSlices = 8;
 class OptionPairs : public testing::TestWithParam<std::int64_t> {
  protected:
-  void expect_same(Dtype dtype, std::int64_t steps, const AnswerTolerance& tolerance) {
-    std::vector<Choice> runs = space().cover();
+  void expect_same(const OptionSpace& space, Dtype dtype, std::int64_t steps,
+                   const AnswerTolerance& tolerance) {
+    std::vector<Choice> runs = space.cover();
     for (auto i = static_cast<std::size_t>(GetParam()); i < runs.size(); i += kSlices) {
-      RunConfig config = space().configure(runs[i]).first;
-      TinyRun run = one_rank(config.model, dtype, steps);
+      RunConfig config = space.configure(runs[i]).first;
+      TinyRun run = one_rank(config, dtype, steps);
+      const LayoutAnswer& expected = expected_answer(run);
       run.parallel = config.parallel;
       run.micro_batch_size = config.batch.micro_batch_size;
-      EXPECT_EQ(
-          answer_difference(expected_answer(config.model, dtype, steps), run_tiny(run), tolerance),
-          "")
-          << space().text(runs[i]);
+      EXPECT_EQ(answer_difference(expected, run_tiny(run), tolerance), "") << space.text(runs[i]);
     }
   }
 };
 
-TEST(OptionSpace, EveryLegalPairOccurs) {
-  std::vector<bool> covered(static_cast<std::size_t>(space().pair_count()));
-  std::vector<Choice> runs = space().cover();
+// `least` is the share of pairs that must be legal.
+void expect_every_legal_pair(const OptionSpace& space, double least) {
+  std::vector<bool> covered(static_cast<std::size_t>(space.pair_count()));
+  std::vector<Choice> runs = space.cover();
   for (const Choice& run : runs) {
-    EXPECT_EQ(space().configure(run).second, std::vector<std::string>()) << space().text(run);
-    for (std::int64_t pair : space().pairs_of(run)) covered[static_cast<std::size_t>(pair)] = true;
+    EXPECT_EQ(space.configure(run).second, std::vector<std::string>()) << space.text(run);
+    for (std::int64_t pair : space.pairs_of(run)) covered[static_cast<std::size_t>(pair)] = true;
   }
   std::int64_t legal = 0;
   for (std::size_t i = 0; i < covered.size(); ++i) {
-    bool possible = !space().witnesses()[i].empty();
+    bool possible = !space.witnesses()[i].empty();
     legal += possible;
-    EXPECT_EQ(covered[i], possible) << space().text_of_pair(static_cast<std::int64_t>(i));
+    EXPECT_EQ(covered[i], possible) << space.text_of_pair(static_cast<std::int64_t>(i));
   }
   std::printf("%zu runs for %lld pairs; %lld more are not legal\n", runs.size(),
-              static_cast<long long>(legal), static_cast<long long>(space().pair_count() - legal));
-  // Few are impossible: more ranks than 8, heads that do not divide, one micro-batch for vpp.
-  EXPECT_GE(legal, space().pair_count() * 85 / 100);
+              static_cast<long long>(legal), static_cast<long long>(space.pair_count() - legal));
+  EXPECT_GE(static_cast<double>(legal), least * static_cast<double>(space.pair_count()));
 }
 
-TEST_P(OptionPairs, GiveOneRanksAnswerInF64) { expect_same(Dtype::kF64, 3, {}); }
+// Few are impossible: more ranks than 8, heads that do not divide, one micro-batch for vpp.
+TEST(OptionSpace, EveryLegalPairOccurs) { expect_every_legal_pair(dense_space(), 0.85); }
+TEST(OptionSpace, EveryLegalPairOfExpertsOccurs) { expect_every_legal_pair(expert_space(), 0.85); }
+
+TEST_P(OptionPairs, GiveOneRanksAnswerInF64) { expect_same(dense_space(), Dtype::kF64, 3, {}); }
+TEST_P(OptionPairs, OfExpertsGiveOneRanksAnswerInF64) {
+  expect_same(expert_space(), Dtype::kF64, 3, {});
+}
 
 // Weights are not compared: Adam turns the rounding of a gradient that is zero in exact arithmetic
 // (the bias of k) into whole steps.
-TEST_P(OptionPairs, GiveOneRanksGradientsInF32) { expect_same(Dtype::kF32, 1, {1e-5, 0, 0}); }
+TEST_P(OptionPairs, GiveOneRanksGradientsInF32) {
+  expect_same(dense_space(), Dtype::kF32, 1, {1e-5, 0, 0});
+}
 
 INSTANTIATE_TEST_SUITE_P(Slices, OptionPairs, testing::Range<std::int64_t>(0, kSlices));
 

@@ -10,47 +10,6 @@
 namespace bev::test {
 namespace {
 
-ModelConfig mixtral_like() {
-  ModelConfig model = tiny_llama();
-  model.moe.num_experts = 5;
-  model.moe.topk = 2;
-  model.moe_training.aux_loss_coeff = {0.3};
-  model.moe_training.z_loss_coeff = 0.05;
-  return model;
-}
-
-// Latents, dense layers, groups, sigmoids with a bias that follows the load, an expert for all
-// tokens, a depth of multi-token prediction (its layer is like the last, dense).
-ModelConfig deepseek_like() {
-  ModelConfig model = tiny_deepseek();
-  model.mtp_num_layers = 1;
-  model.moe.num_experts = 12;
-  model.moe.layer_freq = {0, 1, 1, 0};
-  model.moe.ffn_hidden_size = 12;
-  model.moe.topk = 3;
-  model.moe.score_function = RouterScore::kSigmoid;
-  model.moe.num_groups = 4;
-  model.moe.group_topk = 2;
-  model.moe.scaling_factor = 2.5;
-  model.moe.expert_bias = true;
-  model.moe.shared_expert_size = 20;
-  model.moe_training.load_balancing = {"seq_aux_loss"};
-  model.moe_training.aux_loss_coeff = {0.2};
-  model.moe_training.bias_update_rate = 0.02;
-  return model;
-}
-
-// Sinks, limited gates, biases of experts; in multi-token prediction too.
-ModelConfig gpt_oss_like() {
-  ModelConfig model = tiny_gpt_oss();
-  model.mtp_num_layers = 1;
-  model.moe.num_experts = 6;
-  model.moe.topk = 2;
-  model.moe.router_bias = true;
-  model.moe_training.aux_loss_coeff = {0.1};
-  return model;
-}
-
 // Biases everywhere, no gate, a gated expert for all tokens, more experts than tokens.
 ModelConfig many_experts() {
   ModelConfig model = tiny_gpt();

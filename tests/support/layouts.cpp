@@ -79,6 +79,46 @@ ModelConfig tiny_gpt_oss() {
   return model;
 }
 
+ModelConfig mixtral_like() {
+  ModelConfig model = tiny_llama();
+  model.family = "mixtral";
+  model.moe.num_experts = 5;
+  model.moe.topk = 2;
+  model.moe_training.aux_loss_coeff = {0.3};
+  model.moe_training.z_loss_coeff = 0.05;
+  return model;
+}
+
+ModelConfig deepseek_like() {
+  ModelConfig model = tiny_deepseek();
+  model.mtp_num_layers = 1;
+  model.moe.num_experts = 12;
+  model.moe.layer_freq = {0, 1, 1, 0};
+  model.moe.ffn_hidden_size = 12;
+  model.moe.topk = 3;
+  model.moe.score_function = RouterScore::kSigmoid;
+  model.moe.num_groups = 4;
+  model.moe.group_topk = 2;
+  model.moe.scaling_factor = 2.5;
+  model.moe.expert_bias = true;
+  model.moe.shared_expert_size = 20;
+  model.moe_training.load_balancing = {"seq_aux_loss"};
+  model.moe_training.aux_loss_coeff = {0.2};
+  model.moe_training.bias_update_rate = 0.02;
+  return model;
+}
+
+ModelConfig gpt_oss_like() {
+  ModelConfig model = tiny_gpt_oss();
+  model.family = "gpt_oss";
+  model.mtp_num_layers = 1;
+  model.moe.num_experts = 6;
+  model.moe.topk = 2;
+  model.moe.router_bias = true;
+  model.moe_training.aux_loss_coeff = {0.1};
+  return model;
+}
+
 ModelConfig uneven_gpt() {
   ModelConfig model = tiny_gpt();
   model.num_layers = 5;

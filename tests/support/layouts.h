@@ -18,6 +18,13 @@ ModelConfig tiny_llama();
 ModelConfig tiny_deepseek();
 // Learned sinks, windows in every other layer, biases, a gate with limits.
 ModelConfig tiny_gpt_oss();
+// With experts in every layer, and losses on the choice.
+ModelConfig mixtral_like();
+// Latents, dense layers, groups, sigmoids with a bias that follows the load, an expert for all
+// tokens, a depth of multi-token prediction (its layer is like the last, dense).
+ModelConfig deepseek_like();
+// Sinks, limited gates, biases of experts; in multi-token prediction too.
+ModelConfig gpt_oss_like();
 // With dropout and odd vocabularies, for anything that can be cut unevenly.
 // Five layers divide by no pipeline; heads by everything.
 ModelConfig uneven_gpt();
