@@ -3,10 +3,12 @@
 #include <gtest/gtest.h>
 
 #include <array>
+#include <deque>
 
 #include "backend/cpu/amx_product.h"
 #include "backend/cpu/bf16_engines.h"
 #include "backend/cpu/blocked_product.h"
+#include "backend/cpu/product_group.h"
 #include "tests/backend_cpu/kernel_fixture.h"
 
 namespace bev::cpu {
@@ -72,6 +74,14 @@ struct Named {
   const TileEngine* engine;
 };
 
+void copy_area(const Area& area, const float* sums, std::int64_t stride, std::int64_t ldc,
+               Buffer& c) {
+  auto* to = static_cast<float*>(c.view().data) + area.row * ldc + area.column;
+  for (std::int64_t row = 0; row < area.rows; ++row) {
+    std::memcpy(to + row * ldc, sums + row * stride, static_cast<std::size_t>(area.columns) * 4);
+  }
+}
+
 class Bf16Engine : public testing::TestWithParam<Named> {
  protected:
   void SetUp() override {
@@ -89,11 +99,7 @@ class Bf16Engine : public testing::TestWithParam<Named> {
           pool, *GetParam().engine,
           {.product = product, .a = a.view().data, .b = b.view().data, .element_bytes = 2},
           [&](const Area& area, const float* sums, std::int64_t stride) {
-            for (std::int64_t row = 0; row < area.rows; ++row) {
-              std::memcpy(
-                  static_cast<float*>(c.view().data) + (area.row + row) * product.ldc + area.column,
-                  sums + row * stride, static_cast<std::size_t>(area.columns) * 4);
-            }
+            copy_area(area, sums, stride, product.ldc, c);
           });
       EXPECT_TRUE(c.guards_intact());
       if (threads == 1) first = c;
@@ -155,6 +161,39 @@ TEST_P(Bf16Engine, SumsOverSeveralBlocksAreExact) {
       for (std::size_t i = 0; i < right.size(); ++i) right[i] = static_cast<double>(i * 5 % 13) - 6;
       Buffer a(Dtype::kBf16, {m, k}, left), b(Dtype::kBf16, {k, n}, right);
       expect_near(multiply(p, a, b), product_reference(p, left, right), 0);
+    }
+  }
+}
+
+// Products that are cut into several pieces by rows or by columns, and others that are not.
+TEST_P(Bf16Engine, AGroupHasTheBitsOfItsProducts) {
+  std::deque<Buffer> factors, wanted;
+  std::vector<BlockedProduct> products;
+  for (auto [m, n, k] : {std::array<std::int64_t, 3>{700, 40, 70}, {5, 600, 300}, {1, 1, 1}}) {
+    for (bool transpose : {false, true}) {
+      const Product p = product_of(m, n, k, transpose, !transpose);
+      Buffer& a = factors.emplace_back(random_buffer(Dtype::kBf16, {m, k}, factors.size()));
+      Buffer& b = factors.emplace_back(random_buffer(Dtype::kBf16, {k, n}, factors.size()));
+      wanted.emplace_back(Dtype::kF32, Shape{m, n}, multiply(p, a, b));
+      products.push_back(
+          {.product = p, .a = a.view().data, .b = b.view().data, .element_bytes = 2});
+    }
+  }
+  for (int threads : {1, 3}) {
+    ThreadPool pool(threads);
+    std::memset(pool.scratch(1 << 24), 0xff, 1 << 24);
+    std::deque<Buffer> results;
+    for (const BlockedProduct& one : products) {
+      results.emplace_back(Dtype::kF32, Shape{one.product.m, one.product.n});
+    }
+    product_group(
+        pool, *GetParam().engine, products,
+        [&](std::size_t number, const Area& area, const float* sums, std::int64_t stride) {
+          copy_area(area, sums, stride, products[number].product.ldc, results[number]);
+        });
+    for (std::size_t i = 0; i < products.size(); ++i) {
+      EXPECT_TRUE(results[i].guards_intact());
+      EXPECT_EQ(results[i].bits(), wanted[i].bits()) << "product " << i << ", " << threads;
     }
   }
 }

@@ -2,6 +2,7 @@
 #include "kernels/gemm.h"
 
 #include <atomic>
+#include <span>
 #include <type_traits>
 #include <vector>
 
@@ -11,7 +12,12 @@
 #include "backend/cpu/kernels/pieces.h"
 #include "backend/cpu/kernels/plain_engine.h"
 #include "backend/cpu/kernels/tables.h"
+#include "backend/cpu/product_group.h"
 #include "base/error.h"
+
+#if defined(__AVX512F__)
+#include <immintrin.h>
+#endif
 
 namespace bev::cpu::BEV_CPU_LEVEL {
 
@@ -20,6 +26,9 @@ namespace {
 // 384 within 5 %, 64 x 192 within 15 %); products too small for kTiles of them are cut finer, so
 // that they still occupy several threads.
 constexpr std::int64_t kTileRows = 256, kTileColumns = 768, kTiles = 8;
+
+// Results that no cache keeps until somebody reads them: the gradients of many experts.
+constexpr std::size_t kStreamedBytes = std::size_t{16} << 20;
 
 struct Cut {
   std::int64_t rows = 0, columns = 0;
@@ -98,20 +107,53 @@ const TileEngine& engine_of() {
   return plain_engine<T>();
 }
 
+template <class T>
+BlockedProduct blocked(const Gemm& gemm) {
+  return {.product = gemm.product,
+          .a = gemm.a,
+          .b = gemm.b,
+          .element_bytes = sizeof(T),
+          .packed_b = gemm.packed_b};
+}
+
+// Sums as they are, whole lines of f32, past the caches: nothing of the old content is read.
+#if defined(__AVX512F__)
+bool may_stream(const Gemm& gemm, const Area& area) {
+  constexpr std::int64_t kLine = 16;
+  return gemm.streams && gemm.alpha == 1 && gemm.beta == 0 && gemm.bias == nullptr &&
+         reinterpret_cast<std::uintptr_t>(gemm.c) % 64 == 0 && gemm.product.ldc % kLine == 0 &&
+         area.column % kLine == 0 && area.columns % kLine == 0;
+}
+void stream_area(const Gemm& gemm, const Area& area, const float* sums, std::int64_t stride) {
+  float* c = static_cast<float*>(gemm.c) + area.row * gemm.product.ldc + area.column;
+  for (std::int64_t row = 0; row < area.rows; ++row) {
+    for (std::int64_t j = 0; j < area.columns; j += 16) {
+      _mm512_stream_ps(c + row * gemm.product.ldc + j, _mm512_loadu_ps(sums + row * stride + j));
+    }
+  }
+  _mm_sfence();
+}
+#endif
+
+template <class T, class C>
+void finish_area(const Gemm& gemm, const Area& area, const float* sums, std::int64_t stride) {
+#if defined(__AVX512F__)
+  if constexpr (std::is_same_v<C, float>) {
+    if (may_stream(gemm, area)) return stream_area(gemm, area, sums, stride);
+  }
+#endif
+  C* c = static_cast<C*>(gemm.c) + area.row * gemm.product.ldc + area.column;
+  for (std::int64_t row = 0; row < area.rows; ++row) {
+    finish_row<T, C>(gemm, area.column, area.columns, sums + row * stride,
+                     c + row * gemm.product.ldc);
+  }
+}
+
 template <class T, class C>
 void gemm_blocked(const Stream& stream, const Gemm& gemm) {
-  blocked_product(*stream.pool, engine_of<T>(),
-                  {.product = gemm.product,
-                   .a = gemm.a,
-                   .b = gemm.b,
-                   .element_bytes = sizeof(T),
-                   .packed_b = gemm.packed_b},
+  blocked_product(*stream.pool, engine_of<T>(), blocked<T>(gemm),
                   [&](const Area& area, const float* sums, std::int64_t stride) {
-                    C* c = static_cast<C*>(gemm.c) + area.row * gemm.product.ldc + area.column;
-                    for (std::int64_t row = 0; row < area.rows; ++row) {
-                      finish_row<T, C>(gemm, area.column, area.columns, sums + row * stride,
-                                       c + row * gemm.product.ldc);
-                    }
+                    finish_area<T, C>(gemm, area, sums, stride);
                   });
 }
 
@@ -147,6 +189,26 @@ void gemm_typed(const Stream& stream, const Gemm& gemm) {
       }
     });
   }
+}
+
+// Those that are worth it together, the others one by one.
+template <class T, class C>
+void gemm_group_typed(const Stream& stream, std::span<const Gemm> gemms) {
+  std::vector<Gemm> together;
+  std::vector<BlockedProduct> products;
+  for (const Gemm& gemm : gemms) {
+    const Product& p = gemm.product;
+    if (p.m > 0 && p.n > 0 && p.k > 0 && p.k <= kGroupDepth && !has_few_rows(p)) {
+      together.push_back(gemm);
+      products.push_back(blocked<T>(gemm));
+    } else {
+      gemm_typed<T, C>(stream, gemm);
+    }
+  }
+  product_group(*stream.pool, engine_of<T>(), products,
+                [&](std::size_t number, const Area& area, const float* sums, std::int64_t stride) {
+                  finish_area<T, C>(together[number], area, sums, stride);
+                });
 }
 
 Gemm checked(const GemmArgs& args) {
@@ -186,15 +248,21 @@ Gemm checked(const GemmArgs& args) {
           .packed_b = args.packed_b};
 }
 
-void gemm_any(const Stream& stream, const GemmArgs& args) {
-  const Gemm gemm = checked(args);
+// f(T{}, C{}) with the types of a product's operands and of its result.
+template <class F>
+void visit_types(const GemmArgs& args, const F& f) {
   visit_float(args.a.dtype, [&](auto type) {
     using T = decltype(type);
     if constexpr (sizeof(T) == 2) {
-      if (args.c.dtype == Dtype::kF32) return gemm_typed<T, float>(stream, gemm);
+      if (args.c.dtype == Dtype::kF32) return f(type, float{});
     }
-    gemm_typed<T, T>(stream, gemm);
+    f(type, type);
   });
+}
+
+void gemm_any(const Stream& stream, const GemmArgs& args) {
+  const Gemm gemm = checked(args);
+  visit_types(args, [&]<class T, class C>(T, C) { gemm_typed<T, C>(stream, gemm); });
 }
 
 std::size_t packed_bytes_any(const GemmArgs& args) {
@@ -210,6 +278,24 @@ std::size_t packed_bytes_any(const GemmArgs& args) {
   return 0;
 }
 }  // namespace
+
+void gemm_group(const Stream& stream, std::span<const GemmArgs> products) {
+  if (products.empty()) return;
+  std::size_t bytes = 0;
+  for (const GemmArgs& args : products) bytes += args.c.bytes();
+  std::vector<Gemm> gemms;
+  for (const GemmArgs& args : products) {
+    gemms.push_back(checked(args));
+    gemms.back().streams = bytes >= kStreamedBytes;
+  }
+  visit_types(products[0], [&]<class T, class C>(T, C) {
+    if constexpr (sizeof(T) == 2) {
+      gemm_group_typed<T, C>(stream, gemms);
+    } else {
+      for (const Gemm& gemm : gemms) gemm_typed<T, C>(stream, gemm);
+    }
+  });
+}
 
 GemmKernels gemm_kernels() { return {.gemm = gemm_any, .packed_bytes = packed_bytes_any}; }
 

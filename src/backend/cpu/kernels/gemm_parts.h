@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 
 #include "backend/cpu/kernels/math.h"
 #include "backend/cpu/onednn.h"
@@ -18,6 +19,7 @@ struct Gemm {
   const void *a = nullptr, *b = nullptr, *bias = nullptr;
   void* c = nullptr;
   PackedFactor* packed_b = nullptr;
+  bool streams = false;  // c goes to memory past the caches
 };
 
 // Address of op(a)[row, k] and op(b)[k, column].
@@ -69,5 +71,8 @@ void gemm_few_rows(const Stream& stream, const Gemm& gemm);
 
 // One tile of an f64 product, bias included.
 void gemm_tile_f64(const Gemm& gemm, const Area& tile);
+
+// Products with the same dtypes that do not depend on each other.
+void gemm_group(const Stream& stream, std::span<const GemmArgs> products);
 
 }  // namespace bev::cpu::BEV_CPU_LEVEL

@@ -4,7 +4,9 @@
 
 #include <algorithm>
 #include <cstring>
+#include <vector>
 
+#include "backend/cpu/kernels/gemm_parts.h"
 #include "backend/cpu/kernels/math.h"
 #include "backend/cpu/kernels/moe_tables.h"
 #include "backend/cpu/kernels/pieces.h"
@@ -148,18 +150,6 @@ void weigh_rows_backward(const Stream& stream, const WeighRowsBackwardArgs& args
   });
 }
 
-// Calls body(expert, begin, end) for the experts that have rows; rows of `out` past the last one's
-// become zeros.
-template <class Body>
-void for_experts(const GroupedArgs& args, const View& out, const Body& body) {
-  const std::int64_t experts = args.w.shape[0];
-  for (std::int64_t e = 0; e < experts; ++e) {
-    if (args.offsets[e] < args.offsets[e + 1]) body(e, args.offsets[e], args.offsets[e + 1]);
-  }
-  const View unused = out.rows(args.offsets[experts], out.shape[0]);
-  std::fill_n(unused.address(0), unused.bytes(), std::byte{0});
-}
-
 View weight_of(const View& w, std::int64_t expert) {
   return w.rows(expert, expert + 1).reshape({w.shape[1], w.shape[2]});
 }
@@ -168,45 +158,49 @@ View row_of(const View& bias, std::int64_t expert) {
   return bias.empty() ? View() : bias.rows(expert, expert + 1).flat();
 }
 
+// Products product(expert, its rows of x, its rows of y), together.
+template <class Make>
+void multiply_experts(const Stream& stream, const GroupedArgs& args, const Make& product) {
+  std::vector<GemmArgs> products;
+  for (std::int64_t e = 0; e < args.w.shape[0]; ++e) {
+    const std::int64_t begin = args.offsets[e], end = args.offsets[e + 1];
+    products.push_back(product(e, args.x.rows(begin, end), args.y.rows(begin, end)));
+  }
+  gemm_group(stream, products);
+}
+
+// Rows past the last expert's become zeros.
+void clear_unused(const GroupedArgs& args, const View& out) {
+  const View unused = out.rows(args.offsets[args.w.shape[0]], out.shape[0]);
+  std::fill_n(unused.address(0), unused.bytes(), std::byte{0});
+}
+
 void grouped(const Stream& stream, const GroupedArgs& args) {
-  const auto gemm = gemm_kernels().gemm;
-  for_experts(args, args.y, [&](std::int64_t e, std::int64_t begin, std::int64_t end) {
-    gemm(stream, {args.x.rows(begin, end), weight_of(args.w, e), args.y.rows(begin, end), false,
-                  true, 1, 0, row_of(args.bias, e)});
+  multiply_experts(stream, args, [&](std::int64_t e, const View& x, const View& y) -> GemmArgs {
+    return {x, weight_of(args.w, e), y, false, true, 1, 0, row_of(args.bias, e)};
   });
+  clear_unused(args, args.y);
 }
 
 void grouped_input(const Stream& stream, const GroupedArgs& args) {
-  const auto gemm = gemm_kernels().gemm;
-  for_experts(args, args.x, [&](std::int64_t e, std::int64_t begin, std::int64_t end) {
-    gemm(stream, {args.y.rows(begin, end),
-                  weight_of(args.w, e),
-                  args.x.rows(begin, end),
-                  false,
-                  false,
-                  1,
-                  0,
-                  {}});
+  multiply_experts(stream, args, [&](std::int64_t e, const View& x, const View& y) -> GemmArgs {
+    return {y, weight_of(args.w, e), x, false, false, 1, 0, {}};
   });
+  clear_unused(args, args.x);
 }
 
 void grouped_weight(const Stream& stream, const GroupedArgs& args) {
-  const auto gemm = gemm_kernels().gemm;
-  const auto column_sum = elementwise_kernels().column_sum;
-  const std::int64_t experts = args.w.empty() ? args.bias.shape[0] : args.w.shape[0];
-  for (std::int64_t e = 0; e < experts; ++e) {
-    const View y = args.y.rows(args.offsets[e], args.offsets[e + 1]);
-    if (!args.bias.empty()) column_sum(stream, y, args.beta, row_of(args.bias, e));
-    if (args.w.empty()) continue;
-    gemm(stream, {y,
-                  args.x.rows(args.offsets[e], args.offsets[e + 1]),
-                  weight_of(args.w, e),
-                  true,
-                  false,
-                  1,
-                  args.beta,
-                  {}});
+  if (!args.bias.empty()) {
+    const auto column_sum = elementwise_kernels().column_sum;
+    for (std::int64_t e = 0; e < args.bias.shape[0]; ++e) {
+      column_sum(stream, args.y.rows(args.offsets[e], args.offsets[e + 1]), args.beta,
+                 row_of(args.bias, e));
+    }
   }
+  if (args.w.empty()) return;
+  multiply_experts(stream, args, [&](std::int64_t e, const View& x, const View& y) -> GemmArgs {
+    return {y, x, weight_of(args.w, e), true, false, 1, args.beta, {}};
+  });
   if (args.squares != nullptr) optim_kernels().sum_squares(stream, {&args.w, 1}, args.squares);
 }
 
