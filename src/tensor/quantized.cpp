@@ -1,13 +1,13 @@
 #include "tensor/quantized.h"
 
+#include "base/divide.h"
+
 namespace bev {
 
 namespace {
 constexpr std::int64_t kProductAlignment = 16;  // bytes of a row that a tensor core reads at once
 constexpr std::int64_t kScaleAlignment = 4;
 
-std::int64_t ceil_div(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
-std::int64_t round_up(std::int64_t a, std::int64_t step) { return ceil_div(a, step) * step; }
 }  // namespace
 
 Shape scale_shape(ScaleBlock block, std::int64_t rows, std::int64_t columns) {

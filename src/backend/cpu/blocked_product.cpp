@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "backend/cpu/operand_block.h"
+#include "base/divide.h"
 
 namespace bev::cpu {
 

@@ -17,9 +17,4 @@ struct Area {
   std::int64_t row = 0, column = 0, rows = 0, columns = 0;
 };
 
-constexpr std::int64_t ceil_div(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
-constexpr std::int64_t round_up(std::int64_t n, std::int64_t step) {
-  return ceil_div(n, step) * step;
-}
-
 }  // namespace bev::cpu

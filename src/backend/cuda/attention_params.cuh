@@ -107,6 +107,7 @@ inline std::int64_t largest_head(const AttentionShape& shape) {
   return std::max(shape.head_size, shape.v_head_size);
 }
 
+// Of small numbers, on the device too.
 __host__ __device__ constexpr int ceil_div(int n, int step) { return (n + step - 1) / step; }
 inline unsigned blocks(std::int64_t n) { return static_cast<unsigned>(n); }
 

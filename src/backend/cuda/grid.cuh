@@ -5,10 +5,9 @@
 #include <cstdint>
 
 #include "backend/cuda/queue.h"
+#include "base/divide.h"
 
 namespace bev::cuda {
-
-constexpr std::int64_t ceil_div(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
 
 constexpr int kThreads = 256;
 

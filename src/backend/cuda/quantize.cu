@@ -196,7 +196,7 @@ void amax(const Stream& stream, const View& x, float* amax) {
       // A few packs for each thread, so that their reads are under way together.
       constexpr std::int64_t kPacks = 8;
       const std::int64_t blocks =
-          std::min<std::int64_t>(cuda::ceil_div(packs, cuda::kThreads * kPacks), 4096);
+          std::min<std::int64_t>(ceil_div(packs, cuda::kThreads * kPacks), 4096);
       cuda::amax_kernel<T, kCount>
           <<<static_cast<unsigned>(blocks), cuda::kThreads, 0, queue.stream()>>>(data, packs, amax);
       check_launch("amax");
@@ -211,8 +211,8 @@ void update_amax(const Stream& stream, const AmaxUpdateArgs& args) {
                                 args.history.shape[1], args.interval,
                                 args.largest,          args.state};
   if (count == 0) return;
-  cuda::update_amax_kernel<<<static_cast<unsigned>(cuda::ceil_div(count, cuda::kThreads)),
-                             cuda::kThreads, 0, queue_of(stream).stream()>>>(update);
+  cuda::update_amax_kernel<<<static_cast<unsigned>(ceil_div(count, cuda::kThreads)), cuda::kThreads,
+                             0, queue_of(stream).stream()>>>(update);
   check_launch("update_amax");
 }
 

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "backend/cpu/kernels/gemm_parts.h"
+#include "base/divide.h"
 
 namespace bev::cpu::BEV_CPU_LEVEL {
 

@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <cstdint>
 
-#include "backend/cpu/product.h"
+#include "base/divide.h"
 #include "base/thread_pool.h"
 #include "tensor/stream.h"
 

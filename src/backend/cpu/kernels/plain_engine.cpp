@@ -2,6 +2,7 @@
 
 #include "backend/cpu/kernels/tile_product.h"
 #include "backend/cpu/product.h"
+#include "base/divide.h"
 
 namespace bev::cpu::BEV_CPU_LEVEL {
 

@@ -1,0 +1,13 @@
+// Whole numbers that do not divide: how many parts, and how large with the last one filled up.
+#pragma once
+
+#include <cstdint>
+
+namespace bev {
+
+constexpr std::int64_t ceil_div(std::int64_t n, std::int64_t step) { return (n + step - 1) / step; }
+constexpr std::int64_t round_up(std::int64_t n, std::int64_t step) {
+  return ceil_div(n, step) * step;
+}
+
+}  // namespace bev
