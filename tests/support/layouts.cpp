@@ -209,15 +209,15 @@ std::string answer_difference(const LayoutAnswer& expected, const LayoutAnswer& 
   std::string out = wrong_numbers(actual, tolerance.gradients);
   if (actual.tokens != expected.tokens) out += "\n  another number of tokens";
   for (std::size_t i = 0; i < expected.losses.size(); ++i) {
-    double allowed = i == 0 ? tolerance.gradients : tolerance.weights;
-    if (allowed == 0) continue;
     auto compare = [&](const char* what, const std::vector<double>& one,
-                       const std::vector<double>& other) {
-      if (near(one[i], other[i], allowed)) return;
+                       const std::vector<double>& other, double allowed) {
+      if (one.empty() || allowed == 0 || near(one[i], other[i], allowed)) return;
       out += concat("\n  ", what, " of step ", i, ": ", one[i], " became ", other[i]);
     };
-    compare("loss", expected.losses, actual.losses);
-    compare("gradient norm", expected.grad_norms, actual.grad_norms);
+    double allowed = i == 0 ? tolerance.gradients : tolerance.weights;
+    compare("loss", expected.losses, actual.losses, allowed);
+    compare("gradient norm", expected.grad_norms, actual.grad_norms, allowed);
+    compare("parameter norm", expected.params_norms, actual.params_norms, tolerance.weights);
   }
   auto compare = [&](const char* what, const NamedTensors& one, const NamedTensors& other,
                      double allowed) {
