@@ -157,6 +157,18 @@ void check_outputs(const RunConfig& run) {
   }
 }
 
+// Megatron refuses such models; files of Hugging Face have them.
+void warn_of_constant_probability(const ModelConfig& model) {
+  RoutingRule rule = model.moe_training.routing(model.moe.routing());
+  bool softmax = rule.score == RouterScore::kSoftmax;
+  bool constant = rule.topk == 1 && (softmax ? !rule.pre_softmax : rule.normalize);
+  if (!model.moe.any() || !constant) return;
+  log_warning(concat(
+      "--moe-router-topk 1: a token's only probability is the same whatever the router says, "
+      "so only losses on the choice (--moe-aux-loss-coeff) teach it",
+      softmax ? "; a new model has the score instead by --moe-router-pre-softmax" : ""));
+}
+
 }  // namespace
 
 int run_train(CommandConfig& config, const FieldList& fields, Options& options) {
@@ -195,6 +207,7 @@ int run_train(CommandConfig& config, const FieldList& fields, Options& options) 
     log_info(fmt::format("{} parameters, {} ranks, {}",
                          format_count(static_cast<double>(count_parameters(run.model))),
                          mesh_shape(run.parallel).size(), name_of(run.precision.model_dtype())));
+    warn_of_constant_probability(run.model);
   }
   std::unique_ptr<Profile> profile = open_profile(run, config.launch);
   RunParts parts{run, config_entries(fields), data, stop,

@@ -158,6 +158,22 @@ TEST(Program, ConvertKeepsEveryBitAndRoundTripsThroughBf16) {
   }
 }
 
+TEST(Program, TrainingWarnsOfARouterThatTheLossDoesNotTeach) {
+  TempFolder folder;
+  write_corpus(folder);
+  auto warns = [&](const std::string& more) {
+    Outcome got = bevatron(folder, tiny_train("--train-iters 1 --num-experts 3 " + more));
+    EXPECT_EQ(got.code, 0) << got.err;
+    return got.err.find("a token's only probability is the same") != std::string::npos;
+  };
+  const std::string one = "--moe-router-topk 1 ", sigmoid = "--moe-router-score-function sigmoid ";
+  EXPECT_FALSE(warns(""));
+  EXPECT_TRUE(warns(one));
+  EXPECT_FALSE(warns(one + "--moe-router-pre-softmax"));
+  EXPECT_FALSE(warns(one + sigmoid));
+  EXPECT_TRUE(warns(one + sigmoid + "--moe-router-norm-single-prob"));
+}
+
 // The loss is the dense model's; a checkpoint holds what the folder does, and a run goes on with
 // it.
 TEST(Program, ConvertMakesExpertsOfADenseModel) {
