@@ -15,13 +15,16 @@ from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM
 
 ROOT = Path(__file__).resolve().parent / "models"
+V5 = int(transformers.__version__.split(".")[0]) >= 5
+# Grouped products of torch want sizes that these experts do not have.
+EAGER = dict(attn_implementation="eager") | (dict(experts_implementation="eager") if V5 else {})
 
 
 def difference(folder, config_name):
     with tempfile.TemporaryDirectory() as scratch:
         shutil.copy(folder / config_name, Path(scratch) / "config.json")
         shutil.copy(folder / "model.safetensors", scratch)
-        model = AutoModelForCausalLM.from_pretrained(scratch, attn_implementation="eager").float().eval()
+        model = AutoModelForCausalLM.from_pretrained(scratch, **EAGER).float().eval()
     ids = torch.tensor(json.loads((folder / "tokens.json").read_text())["input_ids"])
     with torch.no_grad():
         logits = model(input_ids=ids, use_cache=False).logits
@@ -31,7 +34,7 @@ def difference(folder, config_name):
 def main():
     torch.set_num_threads(1)
     transformers.logging.set_verbosity_error()
-    names = ["config_v4.json"] + (["config.json"] if int(transformers.__version__.split(".")[0]) >= 5 else [])
+    names = ["config_v4.json"] + (["config.json"] if V5 else [])
     worst = 0.0
     for folder in sorted(ROOT.iterdir()):
         for name in names:
