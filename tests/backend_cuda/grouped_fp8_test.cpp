@@ -22,6 +22,8 @@ const std::vector<GroupedFp8Case> kCases = {
     {std::vector<std::int32_t>(70, 9), 0, 128, 256},
     {{1, 0, 257, 0, 0, 383, 2, 65}, 40, 1024, 640},
     {{2200, 0, 90}, 7, 256, 768},
+    {{1, 129, 257, 512}, 129, 128, 640},
+    {{0, 1000, 0}, 0, 128, 256},
 };
 
 class CudaGroupedFp8 : public QuantizeRig {

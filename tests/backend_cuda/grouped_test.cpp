@@ -28,6 +28,11 @@ const std::vector<GroupedCase> kCases = {
     {{2200, 0, 90}, 7, 64, 320},
     {{0, 1, 0, 0, 1, 2, 0, 0, 0, 9, 0, 0}, 3, 768, 2048},
     {{0, 3, 17, 9, 0, 8, 5}, 2, 520, 136},
+    // Tiles are made in pairs: odd numbers of them, of rows and of columns, and more pairs than
+    // there are multiprocessors.
+    {{1, 129, 257, 385, 640}, 0, 64, 520},
+    {{0, 1000, 0}, 129, 40, 264},
+    {{2000, 129, 1}, 7, 16, 2312},
     {{0, 47, 1, 0, 33, 16, 2, 8, 31, 0, 64, 5, 0, 90, 17, 40, 1}, 1, 88, 264},
 };
 

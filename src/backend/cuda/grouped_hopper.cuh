@@ -47,32 +47,83 @@ __device__ inline void wait(std::uint64_t& barrier, int phase) {
       : "memory");
 }
 
+// Blocks of a cluster, which reach each other's shared memory. The number of this one:
+__device__ inline int cluster_rank() {
+  int rank;
+  asm("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
+  return rank;
+}
+// Until all warps of the cluster are here, with all their lanes.
+__device__ inline void meet_cluster() {
+  __syncwarp();
+  asm volatile(
+      "barrier.cluster.arrive.release.aligned;\n"
+      "barrier.cluster.wait.acquire.aligned;" ::
+          : "memory");
+}
+// Where another block has what this one has here.
+__device__ inline std::uint32_t address_in(int rank, const void* here) {
+  std::uint32_t there;
+  asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(there) : "r"(shared_address(here)), "r"(rank));
+  return there;
+}
+__device__ inline void store_word(std::uint32_t address, std::uint32_t word) {
+  asm volatile("st.shared::cluster.u32 [%0], %1;" ::"r"(address), "r"(word) : "memory");
+}
+// Arrives at the barrier that a block has here.
+__device__ inline void arrive_in(int rank, const std::uint64_t& barrier) {
+  asm volatile("mbarrier.arrive.shared::cluster.b64 _, [%0];" ::"r"(address_in(rank, &barrier))
+               : "memory");
+}
+// The same, and what this thread has stored in that block is there by then: no cache is between it
+// and those who wait(). It takes long, since all else that the thread has stored must be, too.
+__device__ inline void publish_in(int rank, const std::uint64_t& barrier) {
+  asm volatile("mbarrier.arrive.release.cluster.shared::cluster.b64 _, [%0];" ::"r"(
+                   address_in(rank, &barrier))
+               : "memory");
+}
+
+// Where the bytes of a copy go, and the barrier at which they count: in this block, or at the same
+// places in all blocks of the cluster whose bits are set.
+struct Landing {
+  void* to;
+  std::uint64_t& barrier;
+  std::uint16_t blocks = 0;  // none: this one
+};
+
+#define BEV_START_COPY(kind, coordinates, mask, ...)                                              \
+  asm volatile("cp.async.bulk.tensor." kind " [%0], [%1, {" coordinates "}], [%2]" mask           \
+               ";" ::"r"(shared_address(landing.to)),                                             \
+               "l"(&map), "r"(shared_address(&landing.barrier)), "h"(landing.blocks), __VA_ARGS__ \
+               : "memory")
+#define BEV_COPY_BOX(dims, coordinates, ...)                                                   \
+  do {                                                                                         \
+    if (landing.blocks == 0) {                                                                 \
+      BEV_START_COPY(dims ".shared::cluster.global.tile.mbarrier::complete_tx::bytes",         \
+                     coordinates, "", __VA_ARGS__);                                            \
+    } else {                                                                                   \
+      BEV_START_COPY(                                                                          \
+          dims ".shared::cluster.global.tile.mbarrier::complete_tx::bytes.multicast::cluster", \
+          coordinates, ", %3", __VA_ARGS__);                                                   \
+    }                                                                                          \
+  } while (false)
+
 // Starts the copy of the box at these coordinates, the innermost first; zeros outside of the
-// tensor. Its bytes count at the barrier.
-__device__ inline void copy_box(void* to, const CUtensorMap& map, std::uint64_t& barrier, int x,
-                                int y) {
-  asm volatile(
-      "cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [%0], "
-      "[%1, {%3, %4}], [%2];" ::"r"(shared_address(to)),
-      "l"(&map), "r"(shared_address(&barrier)), "r"(x), "r"(y)
-      : "memory");
+// tensor.
+__device__ inline void copy_box(const Landing& landing, const CUtensorMap& map, int x, int y) {
+  BEV_COPY_BOX("2d", "%4, %5", "r"(x), "r"(y));
 }
-__device__ inline void copy_box(void* to, const CUtensorMap& map, std::uint64_t& barrier, int x,
-                                int y, int z) {
-  asm volatile(
-      "cp.async.bulk.tensor.3d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [%0], "
-      "[%1, {%3, %4, %5}], [%2];" ::"r"(shared_address(to)),
-      "l"(&map), "r"(shared_address(&barrier)), "r"(x), "r"(y), "r"(z)
-      : "memory");
+__device__ inline void copy_box(const Landing& landing, const CUtensorMap& map, int x, int y,
+                                int z) {
+  BEV_COPY_BOX("3d", "%4, %5, %6", "r"(x), "r"(y), "r"(z));
 }
-__device__ inline void copy_box(void* to, const CUtensorMap& map, std::uint64_t& barrier, int x,
-                                int y, int z, int w) {
-  asm volatile(
-      "cp.async.bulk.tensor.4d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [%0], "
-      "[%1, {%3, %4, %5, %6}], [%2];" ::"r"(shared_address(to)),
-      "l"(&map), "r"(shared_address(&barrier)), "r"(x), "r"(y), "r"(z), "r"(w)
-      : "memory");
+__device__ inline void copy_box(const Landing& landing, const CUtensorMap& map, int x, int y, int z,
+                                int w) {
+  BEV_COPY_BOX("4d", "%4, %5, %6, %7", "r"(x), "r"(y), "r"(z), "r"(w));
 }
+
+#undef BEV_COPY_BOX
+#undef BEV_START_COPY
 
 // The same of consecutive bytes: a multiple of 16, as both addresses are.
 __device__ inline void copy_bytes(void* to, const void* from, int bytes, std::uint64_t& barrier) {

@@ -1,43 +1,31 @@
 // How a block makes the tiles [128, 256] of grouped products on Hopper, whatever their numbers are.
-// As many blocks as there are multiprocessors take the tiles of all experts' results, one after the
-// other as they get free. In a block one thread copies steps of the inner dim to shared memory,
-// kStages of them ahead; two warpgroups multiply, 64 rows each, and leave their results to copies
-// again. Where an expert's rows end is read on the device.
+// As many blocks as there are multiprocessors, in pairs (clusters), take pairs of tiles of all
+// experts' results, one after the other as they get free. In a block one thread copies steps of the
+// inner dim to shared memory, kStages of them ahead; two warpgroups multiply, 64 rows each, and
+// leave their results to copies again. Where an expert's rows end is read on the device.
+//
+//   block 0 copies  the left factor of tile 0 -> itself, columns 0 to 127 of the right -> both
+//   block 1 copies  the left factor of tile 1 -> itself, columns 128 to 255 -> both
+//
+// So a stage is full when both have copied, and empty when the warps of both have read it. One
+// thread of block 0 finds the tiles and writes them to both.
 #pragma once
 
-#include <type_traits>
-
 #include "backend/cuda/grid.cuh"
-#include "backend/cuda/grouped_hopper.cuh"
-#include "backend/cuda/grouped_maps.h"
-#include "backend/cuda/grouped_walk.cuh"
-#include "backend/cuda/moe_parts.h"
-#include "backend/cuda/reduce.cuh"
+#include "backend/cuda/grouped_results.cuh"
 #include "backend/cuda/values.cuh"
 
 namespace bev::cuda::wgmma {
 
-constexpr int kStages = 4, kGroupRows = 64, kWarpRows = 16;
+constexpr int kStages = 4, kGroupRows = 64;
+constexpr int kPair = 2;  // blocks of a cluster
 constexpr int kCopyThreads = 128, kProductThreads = 256, kProductWarps = kProductThreads / kWarp;
 // A step of the inner dim is a box's row of bytes.
 constexpr int kLeftBytes = kTileRows * kBoxRowBytes;
+constexpr int kHalfColumns = kTileColumns / 2, kHalfBytes = kHalfColumns * kBoxRowBytes;
 constexpr int kStageBytes = kLeftBytes + kTileColumns * kBoxRowBytes;
-// Of each warp so many boxes of results may be on their way out.
-constexpr int kOutBoxes = 2, kOutBoxBytes = kWarpRows * kBoxRowBytes;
-constexpr int kOutBytes = kOutBoxes * kOutBoxBytes;
 constexpr int kSharedBytes =
     kStages * kStageBytes + kProductWarps * kOutBytes + 1024;  // the last to align
-
-// What a product makes: out [., C], all experts' matrices or rows on top of each other.
-template <class T, class Out>
-struct Work {
-  Walk walk;
-  const Out* out;  // as it was, for beta
-  const T* bias;   // null: none
-  int columns;     // C
-  float beta;
-  int* tickets;  // how many tiles have been taken beyond each block's first
-};
 
 struct Maps {
   CUtensorMap left, right, out;
@@ -58,179 +46,141 @@ struct RingPlace {
 constexpr int kTilesAhead = 2, kNoTile = -1;
 struct Shared {
   std::uint64_t full[kStages], empty[kStages];
+  // tile_empty is used in the first block of a pair, for both.
   std::uint64_t tile_full[kTilesAhead], tile_empty[kTilesAhead];
   WalkTile tiles[kTilesAhead];  // whose expert is kNoTile after the last
 };
 
-__device__ inline void make_barriers(Shared& shared) {
-  for (int i = 0; i < kStages; ++i) {
-    hopper::make_barrier(shared.full[i], 1);
-    hopper::make_barrier(shared.empty[i], kProductWarps);
+// What all threads of both blocks do first.
+__device__ inline void begin_tiles(Shared& shared) {
+  if (threadIdx.x == 0) {
+    for (int i = 0; i < kStages; ++i) {
+      hopper::make_barrier(shared.full[i], 1);
+      hopper::make_barrier(shared.empty[i], kPair * kProductWarps);
+    }
+    for (int i = 0; i < kTilesAhead; ++i) {
+      hopper::make_barrier(shared.tile_full[i], 1);
+      hopper::make_barrier(shared.tile_empty[i], kPair * (kProductWarps + 1));
+    }
+    hopper::publish_barriers();
   }
-  for (int i = 0; i < kTilesAhead; ++i) {
-    hopper::make_barrier(shared.tile_full[i], 1);
-    hopper::make_barrier(shared.tile_empty[i], kProductWarps);
-  }
-  hopper::publish_barriers();
+  hopper::meet_cluster();
 }
 
-// One thread: takes tiles, tells the warps that multiply where they are, and copies steps of kDepth
-// to the first kUsed stages by copy_step(stage, tile, inner), which says how many bytes come.
-template <GroupedProduct kProduct, int kDepth, int kUsed, class CopyStep>
-__device__ void copy_tiles(Shared& shared, const Walk& walk, int* tickets,
-                           const CopyStep& copy_step) {
-  RingPlace<kUsed> stage;
+// One thread of a pair's first block: takes pairs of tiles and tells both blocks theirs.
+template <GroupedProduct kProduct>
+__device__ void find_tiles(Shared& shared, const Walk& walk, int* tickets) {
   RingPlace<kTilesAhead> told;
   Walker<kProduct> walker(walk);
   WalkTile tile;
-  int ticket = static_cast<int>(blockIdx.x);
-  while (true) {
+  const int clusters = static_cast<int>(gridDim.x) / kPair;
+  int ticket = static_cast<int>(blockIdx.x) / kPair;
+  do {
     if (!walker.find(ticket, tile)) tile.expert = kNoTile;
     hopper::wait(shared.tile_empty[told.at], told.phase ^ 1);
-    shared.tiles[told.at] = tile;
-    hopper::arrive(shared.tile_full[told.at]);
+    for (int rank = 0; rank < kPair; ++rank) {
+      if (rank > 0) walker.go_on(tile);
+      const std::uint32_t to = hopper::address_in(rank, &shared.tiles[told.at]);
+      const auto* words = reinterpret_cast<const std::uint32_t*>(&tile);
+      for (int i = 0; i < static_cast<int>(sizeof(WalkTile) / 4); ++i) {
+        hopper::store_word(to + i * 4, words[i]);
+      }
+      hopper::publish_in(rank, shared.tile_full[told.at]);
+    }
     told.advance();
-    if (tile.expert == kNoTile) return;
-    // Asked for early, since the answer takes a while.
-    ticket = static_cast<int>(gridDim.x) + atomicAdd(tickets, 1);
+    ticket = clusters + atomicAdd(tickets, 1);
+  } while (tile.expert != kNoTile);
+}
+
+// For those lanes of a warp, of which the first is one. False after the last.
+constexpr unsigned kWholeWarp = ~0u, kFirstLane = 1;
+__device__ inline bool next_tile(Shared& shared, RingPlace<kTilesAhead>& told, WalkTile& tile,
+                                 unsigned lanes = kWholeWarp) {
+  hopper::wait(shared.tile_full[told.at], told.phase);
+  tile = shared.tiles[told.at];
+  __syncwarp(lanes);
+  if (threadIdx.x % kWarp == 0) hopper::arrive_in(0, shared.tile_empty[told.at]);
+  told.advance();
+  return tile.expert != kNoTile;
+}
+
+// One thread: copies steps of kDepth to the first kUsed stages by copy_step(stage, tile, inner),
+// which says how many bytes come.
+template <int kDepth, int kUsed, class CopyStep>
+__device__ void copy_tiles(Shared& shared, const CopyStep& copy_step) {
+  RingPlace<kUsed> stage;
+  RingPlace<kTilesAhead> told;
+  WalkTile tile;
+  while (next_tile(shared, told, tile, kFirstLane)) {
     for (int inner = 0; inner < tile.depth; inner += kDepth) {
       hopper::wait(shared.empty[stage.at], stage.phase ^ 1);
-      copy_step(stage.at, tile, inner);
+      if (tile.missing()) {
+        hopper::arrive(shared.full[stage.at]);
+      } else {
+        copy_step(stage.at, tile, inner);
+      }
       stage.advance();
     }
   }
 }
 
-// False after the last.
-__device__ inline bool next_tile(Shared& shared, RingPlace<kTilesAhead>& told, WalkTile& tile) {
-  hopper::wait(shared.tile_full[told.at], told.phase);
-  tile = shared.tiles[told.at];
+// The right factor of a step, by copy(half, blocks) for halves of its columns. Where the blocks of
+// a pair share it, each brings one half to both.
+template <class Copy>
+__device__ void copy_halves(const WalkTile& tile, const Copy& copy) {
+  if (tile.shares_columns) {
+    copy(hopper::cluster_rank(), std::uint16_t{(1 << kPair) - 1});
+  } else {
+    for (int half = 0; half < 2; ++half) copy(half, std::uint16_t{0});
+  }
+}
+
+// A warp no longer reads a stage, which the copies of both blocks write.
+__device__ inline void hand_back(Shared& shared, int stage) {
   __syncwarp();
-  if (threadIdx.x % kWarp == 0) hopper::arrive(shared.tile_empty[told.at]);
-  told.advance();
-  return tile.expert != kNoTile;
-}
-
-// body(index of a sum, row, column) for the lane's pairs of neighbouring columns, of the warp's
-// first `rows` rows and the tile's first `columns` columns.
-template <class Body>
-__device__ void for_pairs(int rows, int columns, const Body& body) {
   const int lane = static_cast<int>(threadIdx.x % kWarp);
-#pragma unroll
-  for (int block = 0; block < kTileColumns / 8; ++block) {
-    if (8 * block >= columns) break;
-#pragma unroll
-    for (int half = 0; half < 2; ++half) {
-      const int row = lane / 4 + 8 * half;
-      if (row < rows) body(4 * block + 2 * half, row, 8 * block + 2 * (lane % 4));
-    }
-  }
+  if (lane < kPair) hopper::arrive_in(lane, shared.empty[stage]);
 }
 
-// Adds the bias, or what was there before, to the sums of the warp's rows from `row` on.
-template <GroupedProduct kProduct, class T, class Out>
-__device__ void add_terms(hopper::WideSums& sums, const Work<T, Out>& work, const WalkTile& tile,
-                          int row) {
-  const int columns = work.columns - tile.column, rows = tile.row_end - row;
-  if constexpr (kProduct == GroupedProduct::kOutput) {
-    if (work.bias == nullptr || tile.expert == work.walk.experts) return;
-    const T* bias = work.bias + static_cast<std::int64_t>(tile.expert) * work.columns + tile.column;
-    for_pairs(rows, columns, [&](int at, int, int column) {
-      sums.at[at] += cuda_attention::widen(bias[column]);
-      sums.at[at + 1] += cuda_attention::widen(bias[column + 1]);
-    });
-  }
-  if constexpr (kProduct == GroupedProduct::kWeight) {
-    if (work.beta == 0) return;
-    const std::int64_t first = static_cast<std::int64_t>(tile.expert) * work.walk.rows + row;
-    const Out* old = work.out + first * work.columns + tile.column;
-    for_pairs(rows, columns, [&](int at, int r, int column) {
-      const Out* pair = old + static_cast<std::int64_t>(r) * work.columns + column;
-      sums.at[at] += work.beta * cuda_attention::widen(pair[0]);
-      sums.at[at + 1] += work.beta * cuda_attention::widen(pair[1]);
-    });
-  }
-}
-
-// The warp's sums from kFirst on, as many as make a box, to shared memory as the copies want them.
-template <class Out, int kFirst>
-__device__ void fill_box(std::uint8_t* box, const hopper::WideSums& sums) {
-  const int lane = static_cast<int>(threadIdx.x % kWarp);
-  auto word_at = [&](int row, int word) {
-    return box + row * kBoxRowBytes + (word ^ row % 8) * 16;
-  };
-  if constexpr (std::is_same_v<Out, float>) {
-#pragma unroll
-    for (int i = 0; i < 16; i += 2) {
-      const int row = lane / 4 + i / 2 % 2 * 8, word = i / 4 * 2 + lane % 4 / 2;
-      *reinterpret_cast<float2*>(word_at(row, word) + lane % 2 * 8) = {sums.at[kFirst + i],
-                                                                       sums.at[kFirst + i + 1]};
+// What a kernel's blocks do, by copy_step(memory, full, stage, tile, inner) as above and, for each
+// tile, multiply(sums, memory, shared, stage, tile, warp), which makes the sums of the warp's
+// group. A thread that copies gets kCopyRegisters, one that multiplies kProductRegisters.
+template <GroupedProduct kProduct, int kDepth, int kUsed, int kCopyRegisters, int kProductRegisters,
+          class T, class Out, class CopyStep, class Multiply>
+__device__ void make_tiles(const Work<T, Out>& work, const CUtensorMap& out,
+                           const CopyStep& copy_step, const Multiply& multiply) {
+  extern __shared__ std::uint8_t unaligned[];
+  __shared__ Shared shared;
+  std::uint8_t* memory = unaligned + (1024 - hopper::shared_address(unaligned) % 1024) % 1024;
+  begin_tiles(shared);
+  if (threadIdx.x < kCopyThreads) {
+    hopper::give_registers_up<kCopyRegisters>();
+    if (threadIdx.x == 0) {
+      copy_tiles<kDepth, kUsed>(shared, [&](int stage, const WalkTile& tile, int inner) {
+        copy_step(memory, shared.full[stage], stage, tile, inner);
+      });
+    } else if (threadIdx.x == kWarp && hopper::cluster_rank() == 0) {
+      find_tiles<kProduct>(shared, work.walk, work.tickets);
     }
   } else {
-#pragma unroll
-    for (int i = 0; i < 32; i += 8) {
-      std::uint32_t words[4];
-#pragma unroll
-      for (int k = 0; k < 4; ++k) {
-        const int at = kFirst + i + 2 * k;
-        words[k] = cuda_attention::pack<Out>(sums.at[at], sums.at[at + 1]);
-      }
-      hopper::store_matrices(hopper::shared_address(word_at(lane % 16, i / 4 + lane / 16)), words);
+    hopper::take_registers<kProductRegisters>();
+    const int warp = static_cast<int>(threadIdx.x - kCopyThreads) / kWarp;
+    Results<kProduct, T, Out> results(work, out, memory + kStages * kStageBytes + warp * kOutBytes);
+    hopper::WideSums sums;
+    RingPlace<kUsed> stage;
+    RingPlace<kTilesAhead> told;
+    WalkTile tile;
+    while (next_tile(shared, told, tile)) {
+      multiply(sums, memory, shared, stage, tile, warp);
+      results.store(sums, tile, tile.row + warp * kWarpRows);
     }
+    results.finish();
   }
+  // Else a block could end before the other has copied to it or arrived there for the last time.
+  hopper::meet_cluster();
 }
 
-// Starts the copies of the warp's rows, from `row` on, to where they belong.
-template <GroupedProduct kProduct, class Out, int kFirst = 0>
-__device__ void store_rows(const hopper::WideSums& sums, const CUtensorMap& map,
-                           const WalkTile& tile, int row, int columns, std::uint8_t* boxes,
-                           int& slot) {
-  constexpr int kColumns = kBoxRowBytes / static_cast<int>(sizeof(Out));
-  constexpr int kColumn = kFirst * 2;  // a lane has a pair of sums in each 4 columns of 16 rows
-  const int column = tile.column + kColumn;
-  if (column >= columns) return;
-  const bool speaks = threadIdx.x % kWarp == 0;
-  std::uint8_t* box = boxes + slot * kOutBoxBytes;
-  if (speaks) hopper::wait_boxes_read<kOutBoxes - 1>();
-  __syncwarp();
-  fill_box<Out, kFirst>(box, sums);
-  hopper::publish_shared();
-  __syncwarp();
-  if (speaks) {
-    if constexpr (kProduct == GroupedProduct::kWeight) {
-      hopper::store_box(box, map, column, row, tile.expert);
-    } else {
-      hopper::store_box(box, map, column, kRagged - (tile.row_end - row), tile.row_end, kRagged);
-    }
-  }
-  slot = slot + 1 == kOutBoxes ? 0 : slot + 1;
-  if constexpr (kColumn + kColumns < kTileColumns) {
-    store_rows<kProduct, Out, kFirst + kColumns / 2>(sums, map, tile, row, columns, boxes, slot);
-  }
-}
-
-// The warps that multiply. multiply(sums, stage, tile, warp) makes the sums of the warp's group.
-template <class T, GroupedProduct kProduct, int kUsed, class Out, class Multiply>
-__device__ void multiply_tiles(std::uint8_t* memory, Shared& shared, const CUtensorMap& out,
-                               const Work<T, Out>& work, const Multiply& multiply) {
-  const int warp = static_cast<int>(threadIdx.x - kCopyThreads) / kWarp;
-  std::uint8_t* boxes = memory + kStages * kStageBytes + warp * kOutBytes;
-  int slot = 0;
-  hopper::WideSums sums;
-  RingPlace<kUsed> stage;
-  RingPlace<kTilesAhead> told;
-  WalkTile tile;
-  while (next_tile(shared, told, tile)) {
-    multiply(sums, stage, tile, warp);
-    const int row = tile.row + warp * kWarpRows;
-    if (row >= tile.row_end) continue;
-    add_terms<kProduct>(sums, work, tile, row);
-    store_rows<kProduct, Out>(sums, out, tile, row, work.columns, boxes, slot);
-  }
-  hopper::wait_boxes_read<0>();
-}
-
-// Launches one block for each multiprocessor. make_work(tickets) is what the kernel gets.
+// Launches a block for each multiprocessor, in pairs. make_work(tickets) is what the kernel gets.
 template <class Kernel, class MakeWork>
 void launch_tiles(const Stream& stream, Kernel* kernel, const Maps& maps,
                   const MakeWork& make_work) {
@@ -240,9 +190,17 @@ void launch_tiles(const Stream& stream, Kernel* kernel, const Maps& maps,
   check_cuda(cudaFuncSetAttribute(reinterpret_cast<const void*>(kernel),
                                   cudaFuncAttributeMaxDynamicSharedMemorySize, kSharedBytes),
              "grouped product: shared memory");
-  kernel<<<static_cast<unsigned>(queue.multiprocessors()), kCopyThreads + kProductThreads,
-           kSharedBytes, queue.stream()>>>(maps, make_work(tickets));
-  check_launch("grouped product");
+  cudaLaunchAttribute pairs;
+  pairs.id = cudaLaunchAttributeClusterDimension;
+  pairs.val.clusterDim = {kPair, 1, 1};
+  cudaLaunchConfig_t config = {};
+  config.gridDim = static_cast<unsigned>(queue.multiprocessors() / kPair * kPair);
+  config.blockDim = kCopyThreads + kProductThreads;
+  config.dynamicSmemBytes = kSharedBytes;
+  config.stream = queue.stream();
+  config.attrs = &pairs;
+  config.numAttrs = 1;
+  check_cuda(cudaLaunchKernelEx(&config, kernel, maps, make_work(tickets)), "grouped product");
 }
 
 }  // namespace bev::cuda::wgmma

@@ -10,8 +10,7 @@
 namespace bev::cuda::wgmma {
 
 constexpr int kScaledDepth = static_cast<int>(kScaleBlock);
-constexpr int kHalfColumns = 128, kHalfBytes = kHalfColumns * kBoxRowBytes;
-static_assert(kScaledDepth == kBoxRowBytes && kTileColumns == 2 * kHalfColumns);
+static_assert(kScaledDepth == kBoxRowBytes && kScaledDepth == kHalfColumns);
 
 template <class Out>
 struct ScaledWork {
@@ -36,9 +35,18 @@ __device__ inline float* scales_of(std::uint8_t* memory, int stage) {
          stage * (kTileRows + kTileColumns);
 }
 
+// A step of the right factor, whose columns are rows of the matrix that is copied, from y on.
+__device__ inline void copy_right(std::uint8_t* stage, std::uint64_t& full, const Maps& maps,
+                                  const WalkTile& tile, int x, int y) {
+  copy_halves(tile, [&](int half, std::uint16_t blocks) {
+    hopper::copy_box({stage + kLeftBytes + half * kHalfBytes, full, blocks}, maps.right, x,
+                     y + half * kHalfColumns);
+  });
+}
+
 // Those of all rows and columns of a tile's step, and the factors.
 template <class Out>
-__device__ void copy_weight_step(std::uint8_t* memory, int stage, std::uint64_t& barrier,
+__device__ void copy_weight_step(std::uint8_t* memory, int stage, std::uint64_t& full,
                                  const Maps& maps, const ScaledWork<Out>& scaled,
                                  const WalkTile& tile, int inner) {
   std::uint8_t* to = memory + stage * kStageBytes;
@@ -47,24 +55,23 @@ __device__ void copy_weight_step(std::uint8_t* memory, int stage, std::uint64_t&
   const std::int64_t run = at / kScaledDepth;
   const int columns = min(kTileColumns, scaled.work.columns - tile.column);
   const int left_bytes = kTileRows * 4, right_bytes = columns * 4;
-  hopper::arrive_for_bytes(barrier, kStageBytes + left_bytes + right_bytes);
-  hopper::copy_bytes(scales, scaled.left + run * scaled.left_stride + tile.row, left_bytes,
-                     barrier);
+  hopper::arrive_for_bytes(full, kStageBytes + left_bytes + right_bytes);
+  hopper::copy_bytes(scales, scaled.left + run * scaled.left_stride + tile.row, left_bytes, full);
   hopper::copy_bytes(scales + kTileRows, scaled.right + run * scaled.right_stride + tile.column,
-                     right_bytes, barrier);
-  hopper::copy_box(to, maps.left, barrier, at, tile.row);
-  hopper::copy_box(to + kLeftBytes, maps.right, barrier, at, tile.column);
+                     right_bytes, full);
+  hopper::copy_box({to, full}, maps.left, at, tile.row);
+  copy_right(to, full, maps, tile, at, tile.column);
 }
 
 template <class Out>
-__device__ void copy_row_step(std::uint8_t* memory, int stage, std::uint64_t& barrier,
+__device__ void copy_row_step(std::uint8_t* memory, int stage, std::uint64_t& full,
                               const Maps& maps, const ScaledWork<Out>& scaled, const WalkTile& tile,
                               int inner) {
   std::uint8_t* to = memory + stage * kStageBytes;
-  hopper::arrive_for_bytes(barrier, kStageBytes);
-  hopper::copy_box(to, maps.left, barrier, inner, tile.row);
-  hopper::copy_box(to + kLeftBytes, maps.right, barrier, tile.expert * scaled.column_step + inner,
-                   tile.expert * scaled.row_step + tile.column);
+  hopper::arrive_for_bytes(full, kStageBytes);
+  hopper::copy_box({to, full}, maps.left, inner, tile.row);
+  copy_right(to, full, maps, tile, tile.expert * scaled.column_step + inner,
+             tile.expert * scaled.row_step + tile.column);
 }
 
 // The scales of a lane's sums in one step: of its two rows, and of the columns.
@@ -187,10 +194,7 @@ __device__ void multiply_scaled_tile(hopper::WideSums& sums, std::uint8_t* memor
     hopper::wait(shared.full[stage.at], stage.phase);
     if constexpr (kWeight) now = copied_scales(scales_of(memory, stage.at), warp);
     const std::uint32_t at = hopper::shared_address(memory + stage.at * kStageBytes);
-    const auto ready = [&] {
-      __syncwarp();
-      if (threadIdx.x % kWarp == 0) hopper::arrive(shared.empty[stage.at]);
-    };
+    const auto ready = [&] { hand_back(shared, stage.at); };
     if (works) {
       multiply_step<kLeft, kProduct>(sums, at, group, two_halves, now, ready);
     } else {
@@ -207,29 +211,17 @@ __global__ void __launch_bounds__(kCopyThreads + kProductThreads, 1)
                           const __grid_constant__ ScaledWork<Out> scaled) {
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
   constexpr int kUsed = kUsedStages<kProduct>;
-  extern __shared__ std::uint8_t unaligned[];
-  __shared__ Shared shared;
-  std::uint8_t* memory = unaligned + (1024 - hopper::shared_address(unaligned) % 1024) % 1024;
-  if (threadIdx.x == 0) make_barriers(shared);
-  __syncthreads();
-  if (threadIdx.x < kCopyThreads) {
-    hopper::give_registers_up<40>();
-    if (threadIdx.x > 0) return;
-    copy_tiles<kProduct, kScaledDepth, kUsed>(
-        shared, scaled.work.walk, scaled.work.tickets,
-        [&](int stage, const WalkTile& tile, int inner) {
-          auto* copy =
-              kProduct == GroupedProduct::kWeight ? copy_weight_step<Out> : copy_row_step<Out>;
-          copy(memory, stage, shared.full[stage], maps, scaled, tile, inner);
-        });
-  } else {
-    hopper::take_registers<232>();
-    multiply_tiles<Out, kProduct, kUsed>(
-        memory, shared, maps.out, scaled.work,
-        [&](hopper::WideSums& sums, RingPlace<kUsed>& stage, const WalkTile& tile, int warp) {
-          multiply_scaled_tile<kLeft, kProduct>(sums, memory, shared, stage, scaled, tile, warp);
-        });
-  }
+  make_tiles<kProduct, kScaledDepth, kUsed, 40, 232>(
+      scaled.work, maps.out,
+      [&](std::uint8_t* memory, std::uint64_t& full, int stage, const WalkTile& tile, int inner) {
+        auto* copy =
+            kProduct == GroupedProduct::kWeight ? copy_weight_step<Out> : copy_row_step<Out>;
+        copy(memory, stage, full, maps, scaled, tile, inner);
+      },
+      [&](hopper::WideSums& sums, std::uint8_t* memory, Shared& shared, RingPlace<kUsed>& stage,
+          const WalkTile& tile, int warp) {
+        multiply_scaled_tile<kLeft, kProduct>(sums, memory, shared, stage, scaled, tile, warp);
+      });
 #endif
 }
 
@@ -240,7 +232,7 @@ void run_scaled(const Stream& stream, const GroupedScaledArgs& args) {
   const View &left = args.a.payload, &right = args.b.payload;
   const int columns = static_cast<int>(args.c.shape[1]), depth = static_cast<int>(left.shape[1]);
   const Maps maps{.left = tensor_map(left, kTileRows),
-                  .right = tensor_map(right, kTileColumns),
+                  .right = tensor_map(right, kHalfColumns),
                   .out = ragged_map(args.c, kWarpRows)};
   constexpr GroupedProduct kProduct = GroupedProduct::kOutput;
   launch_tiles(stream, &grouped_scaled_kernel<kLeft, kProduct, Out>, maps, [&](int* tickets) {
@@ -268,7 +260,7 @@ template <Fp8Format kLeft, class Out>
 void run_scaled_weight(const Stream& stream, const GroupedScaledWeightArgs& args) {
   const int columns = static_cast<int>(args.w.shape[2]);
   const Maps maps{.left = tensor_map(args.dy.payload, kTileRows),
-                  .right = tensor_map(args.x.payload, kTileColumns),
+                  .right = tensor_map(args.x.payload, kHalfColumns),
                   .out = tensor_map(args.w, kWarpRows)};
   constexpr GroupedProduct kProduct = GroupedProduct::kWeight;
   launch_tiles(stream, &grouped_scaled_kernel<kLeft, kProduct, Out>, maps, [&](int* tickets) {

@@ -21,31 +21,44 @@ struct WalkTile {
   int expert;        // `experts`: rows of nobody, whose depth is 0
   int row, row_end;  // where it and its expert's rows end; for kWeight within the expert's matrix
   int column;
-  int depth, end;  // of the inner dim; where it ends, for kWeight
+  int depth, end;      // of the inner dim; where it ends, for kWeight
+  int shares_columns;  // whether the other tile of the pair is of the same columns
+
+  // A pair's second tile may be missing.
+  __device__ bool missing() const { return row >= row_end; }
 };
 
-// Tiles are counted by expert. Of an expert, bands of kBand tiles of rows go through the columns,
-// so that tiles which are made at the same time share rows and columns.
+// Tiles come in pairs, one above the other; an expert's last row of tiles, if it has no other to
+// go with, in pairs side by side. Pairs are counted by expert. Of an expert, bands of kBand pairs
+// go through the columns, so that tiles which are made at the same time share rows and columns.
 template <GroupedProduct kProduct>
 class Walker {
  public:
   __device__ explicit Walker(const Walk& walk) : walk_(walk), end_(walk.offsets[0]) { enter(0); }
 
-  // Tile `index`, which must not be less than before; false after the last.
+  // The first tile of pair `index`, which must not be less than before; false after the last.
   __device__ bool find(int index, WalkTile& tile) {
-    while (index - before_ >= tiles()) {
-      before_ += tiles();
+    while (index - before_ >= pairs()) {
+      before_ += pairs();
       if (expert_ == last()) return false;
       enter(expert_ + 1);
     }
     index -= before_;
-    constexpr int kBand = 16;
-    const int band = index / (kBand * walk_.column_tiles);
-    const int within = index % (kBand * walk_.column_tiles);
-    const int high = min(kBand, row_tiles() - band * kBand);
-    const int row = (band * kBand + within % high) * kTileRows;
+    const int high_pairs = row_tiles() / 2, in_bands = high_pairs * walk_.column_tiles;
+    int row;
+    tile.shares_columns = index < in_bands;
+    if (tile.shares_columns) {
+      constexpr int kBand = 8;
+      const int band = index / (kBand * walk_.column_tiles);
+      const int within = index % (kBand * walk_.column_tiles);
+      const int high = min(kBand, high_pairs - band * kBand);
+      row = (band * kBand + within % high) * 2 * kTileRows;
+      tile.column = within / high * kTileColumns;
+    } else {
+      row = high_pairs * 2 * kTileRows;
+      tile.column = (index - in_bands) * 2 * kTileColumns;
+    }
     tile.expert = expert_;
-    tile.column = within / high * kTileColumns;
     tile.end = end_;
     if constexpr (kProduct == GroupedProduct::kWeight) {
       tile.row = row;
@@ -57,6 +70,17 @@ class Walker {
       tile.depth = expert_ < walk_.experts ? walk_.depth : 0;
     }
     return true;
+  }
+
+  // From the first tile of a pair to its second.
+  __device__ void go_on(WalkTile& tile) const {
+    if (tile.shares_columns) {
+      tile.row += kTileRows;
+    } else if (tile.column + kTileColumns < walk_.column_tiles * kTileColumns) {
+      tile.column += kTileColumns;
+    } else {
+      tile.row = tile.row_end;
+    }
   }
 
  private:
@@ -73,10 +97,12 @@ class Walker {
     const int rows = kProduct == GroupedProduct::kWeight ? walk_.rows : end_ - begin_;
     return (rows + kTileRows - 1) / kTileRows;
   }
-  __device__ int tiles() const { return row_tiles() * walk_.column_tiles; }
+  __device__ int pairs() const {
+    return row_tiles() / 2 * walk_.column_tiles + row_tiles() % 2 * ((walk_.column_tiles + 1) / 2);
+  }
 
   const Walk& walk_;
-  int before_ = 0;  // tiles of earlier experts
+  int before_ = 0;  // pairs of earlier experts
   int end_, begin_ = 0, expert_ = 0;
 };
 

@@ -10,31 +10,37 @@ constexpr int kBoxColumns = kBoxRowBytes / 2;
 constexpr int kBoxBytes = kTileDepth * kBoxRowBytes;  // of operands that are boxes [64, 64]
 
 template <GroupedProduct kProduct>
-__device__ void copy_step(std::uint8_t* to, std::uint64_t& barrier, const Maps& maps,
+__device__ void copy_step(std::uint8_t* to, std::uint64_t& full, const Maps& maps,
                           const WalkTile& tile, int inner) {
   using hopper::copy_box;
-  std::uint8_t* right_to = to + kLeftBytes;
-  if constexpr (kProduct == GroupedProduct::kWeight) {
-    const int row = kRagged - tile.depth + inner;
+  constexpr bool kWeight = kProduct == GroupedProduct::kWeight;
+  const int row = kRagged - tile.depth + inner;  // for kWeight
+  hopper::arrive_for_bytes(full, kStageBytes);
+  if constexpr (kWeight) {
     for (int i = 0; i < kTileRows / kBoxColumns; ++i) {
-      copy_box(to + i * kBoxBytes, maps.left, barrier, tile.row + i * kBoxColumns, row, tile.end,
+      copy_box({to + i * kBoxBytes, full}, maps.left, tile.row + i * kBoxColumns, row, tile.end,
                kRagged);
     }
-    for (int i = 0; i < kTileColumns / kBoxColumns; ++i) {
-      copy_box(right_to + i * kBoxBytes, maps.right, barrier, tile.column + i * kBoxColumns, row,
-               tile.end, kRagged);
-    }
   } else {
-    copy_box(to, maps.left, barrier, inner, tile.row);
+    copy_box({to, full}, maps.left, inner, tile.row);
+  }
+  copy_halves(tile, [&](int half, std::uint16_t blocks) {
+    std::uint8_t* half_to = to + kLeftBytes + half * kHalfBytes;
+    const int column = tile.column + half * kHalfColumns;
     if constexpr (kProduct == GroupedProduct::kOutput) {
-      copy_box(right_to, maps.right, barrier, inner, tile.column, tile.expert);
+      copy_box({half_to, full, blocks}, maps.right, inner, column, tile.expert);
     } else {
-      for (int i = 0; i < kTileColumns / kBoxColumns; ++i) {
-        copy_box(right_to + i * kBoxBytes, maps.right, barrier, tile.column + i * kBoxColumns,
-                 inner, tile.expert);
+      for (int i = 0; i < kHalfColumns / kBoxColumns; ++i) {
+        const hopper::Landing landing{half_to + i * kBoxBytes, full, blocks};
+        const int x = column + i * kBoxColumns;
+        if constexpr (kWeight) {
+          copy_box(landing, maps.right, x, row, tile.end, kRagged);
+        } else {
+          copy_box(landing, maps.right, x, inner, tile.expert);
+        }
       }
     }
-  }
+  });
 }
 
 // The sums of the warpgroup's rows over the tile's inner dim. Stages are handed back one step late,
@@ -45,7 +51,6 @@ __device__ void multiply_tile(hopper::WideSums& sums, std::uint8_t* stages, Shar
   constexpr bool kLeftInnerRows = kProduct == GroupedProduct::kWeight;
   constexpr bool kRightInnerRows = kProduct != GroupedProduct::kOutput;
   const bool works = tile.row + group * kGroupRows < tile.row_end;
-  const bool speaks = threadIdx.x % kWarp == 0;
   int before = -1;
   for (int inner = 0; inner < tile.depth; inner += kTileDepth) {
     hopper::wait(shared.full[stage.at], stage.phase);
@@ -74,13 +79,13 @@ __device__ void multiply_tile(hopper::WideSums& sums, std::uint8_t* stages, Shar
       }
       hopper::wait_products<1>();
     }
-    if (speaks && before >= 0) hopper::arrive(shared.empty[before]);
+    if (before >= 0) hand_back(shared, before);
     before = stage.at;
     stage.advance();
   }
   hopper::wait_products<0>();
   sums.settle();
-  if (speaks && before >= 0) hopper::arrive(shared.empty[before]);
+  if (before >= 0) hand_back(shared, before);
   if (tile.depth == 0) {
 #pragma unroll
     for (float& sum : sums.at) sum = 0;
@@ -92,28 +97,16 @@ template <class T, GroupedProduct kProduct, class Out>
 __global__ void __launch_bounds__(kCopyThreads + kProductThreads, 1)
     grouped_kernel(const __grid_constant__ Maps maps, const __grid_constant__ Work<T, Out> work) {
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
-  extern __shared__ std::uint8_t unaligned[];
-  __shared__ Shared shared;
-  std::uint8_t* memory = unaligned + (1024 - hopper::shared_address(unaligned) % 1024) % 1024;
-  if (threadIdx.x == 0) make_barriers(shared);
-  __syncthreads();
-  if (threadIdx.x < kCopyThreads) {
-    hopper::give_registers_up<56>();
-    if (threadIdx.x > 0) return;
-    copy_tiles<kProduct, kTileDepth, kStages>(
-        shared, work.walk, work.tickets, [&](int stage, const WalkTile& tile, int inner) {
-          hopper::arrive_for_bytes(shared.full[stage], kStageBytes);
-          copy_step<kProduct>(memory + stage * kStageBytes, shared.full[stage], maps, tile, inner);
-        });
-  } else {
-    hopper::take_registers<224>();
-    multiply_tiles<T, kProduct, kStages>(
-        memory, shared, maps.out, work,
-        [&](hopper::WideSums& sums, RingPlace<kStages>& stage, const WalkTile& tile, int warp) {
-          multiply_tile<T, kProduct>(sums, memory, shared, stage, tile,
-                                     warp * kWarpRows / kGroupRows);
-        });
-  }
+  make_tiles<kProduct, kTileDepth, kStages, 56, 224>(
+      work, maps.out,
+      [&](std::uint8_t* memory, std::uint64_t& full, int stage, const WalkTile& tile, int inner) {
+        copy_step<kProduct>(memory + stage * kStageBytes, full, maps, tile, inner);
+      },
+      [](hopper::WideSums& sums, std::uint8_t* memory, Shared& shared, RingPlace<kStages>& stage,
+         const WalkTile& tile, int warp) {
+        multiply_tile<T, kProduct>(sums, memory, shared, stage, tile,
+                                   warp * kWarpRows / kGroupRows);
+      });
 #endif
 }
 
@@ -126,7 +119,7 @@ void run(const Stream& stream, const GroupedArgs& args) {
   const int columns = static_cast<int>(out.shape[out.shape.ndim() - 1]);
   const Maps maps{.left = kWeight ? ragged_map(in, kTileDepth) : tensor_map(in, kTileRows),
                   .right = kWeight ? ragged_map(args.x, kTileDepth)
-                                   : tensor_map(args.w, kOutput ? kTileColumns : kTileDepth),
+                                   : tensor_map(args.w, kOutput ? kHalfColumns : kTileDepth),
                   .out = kWeight ? tensor_map(out, kWarpRows) : ragged_map(out, kWarpRows)};
   launch_tiles(stream, &grouped_kernel<T, kProduct, Out>, maps, [&](int* tickets) {
     return Work<T, Out>{.walk = {.offsets = args.offsets,
