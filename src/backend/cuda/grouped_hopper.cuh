@@ -193,6 +193,12 @@ struct WideSums {
 #pragma unroll
     for (float& sum : at) asm volatile("" : "+f"(sum)::"memory");
   }
+  // Volatile, so that it stays behind a condition: the compiler would rather choose between each
+  // sum and 0.
+  __device__ void clear() {
+#pragma unroll
+    for (float& sum : at) asm volatile("mov.f32 %0, 0f00000000;" : "=f"(sum));
+  }
 };
 
 // Before the first product that reads what was written to shared memory or to the sums.

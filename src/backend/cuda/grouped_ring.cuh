@@ -143,8 +143,9 @@ __device__ inline void hand_back(Shared& shared, int stage) {
 }
 
 // What a kernel's blocks do, by copy_step(memory, full, stage, tile, inner) as above and, for each
-// tile, multiply(sums, memory, shared, stage, tile, warp), which makes the sums of the warp's
-// group. A thread that copies gets kCopyRegisters, one that multiplies kProductRegisters.
+// tile, multiply(sums, memory, shared, stage, tile, warp, look_ahead), which makes the sums of the
+// warp's group and once calls look_ahead(), best where it has to wait: that takes the next tile. A
+// thread that copies gets kCopyRegisters, one that multiplies kProductRegisters.
 template <GroupedProduct kProduct, int kDepth, int kUsed, int kCopyRegisters, int kProductRegisters,
           class T, class Out, class CopyStep, class Multiply>
 __device__ void make_tiles(const Work<T, Out>& work, const CUtensorMap& out,
@@ -169,10 +170,13 @@ __device__ void make_tiles(const Work<T, Out>& work, const CUtensorMap& out,
     hopper::WideSums sums;
     RingPlace<kUsed> stage;
     RingPlace<kTilesAhead> told;
-    WalkTile tile;
-    while (next_tile(shared, told, tile)) {
-      multiply(sums, memory, shared, stage, tile, warp);
+    WalkTile tile, next;
+    bool more = next_tile(shared, told, tile);
+    while (more) {
+      multiply(sums, memory, shared, stage, tile, warp,
+               [&] { more = next_tile(shared, told, next); });
       results.store(sums, tile, tile.row + warp * kWarpRows);
+      tile = next;
     }
     results.finish();
   }

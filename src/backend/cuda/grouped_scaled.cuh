@@ -219,8 +219,9 @@ __global__ void __launch_bounds__(kCopyThreads + kProductThreads, 1)
         copy(memory, stage, full, maps, scaled, tile, inner);
       },
       [&](hopper::WideSums& sums, std::uint8_t* memory, Shared& shared, RingPlace<kUsed>& stage,
-          const WalkTile& tile, int warp) {
+          const WalkTile& tile, int warp, const auto& look_ahead) {
         multiply_scaled_tile<kLeft, kProduct>(sums, memory, shared, stage, scaled, tile, warp);
+        look_ahead();
       });
 #endif
 }

@@ -44,10 +44,11 @@ __device__ void copy_step(std::uint8_t* to, std::uint64_t& full, const Maps& map
 }
 
 // The sums of the warpgroup's rows over the tile's inner dim. Stages are handed back one step late,
-// when the products that read them have ended.
-template <class T, GroupedProduct kProduct>
+// when the products that read them have ended. look_ahead() is called while the last run.
+template <class T, GroupedProduct kProduct, class LookAhead>
 __device__ void multiply_tile(hopper::WideSums& sums, std::uint8_t* stages, Shared& shared,
-                              RingPlace<kStages>& stage, const WalkTile& tile, int group) {
+                              RingPlace<kStages>& stage, const WalkTile& tile, int group,
+                              const LookAhead& look_ahead) {
   constexpr bool kLeftInnerRows = kProduct == GroupedProduct::kWeight;
   constexpr bool kRightInnerRows = kProduct != GroupedProduct::kOutput;
   const bool works = tile.row + group * kGroupRows < tile.row_end;
@@ -83,13 +84,11 @@ __device__ void multiply_tile(hopper::WideSums& sums, std::uint8_t* stages, Shar
     before = stage.at;
     stage.advance();
   }
+  look_ahead();
   hopper::wait_products<0>();
   sums.settle();
   if (before >= 0) hand_back(shared, before);
-  if (tile.depth == 0) {
-#pragma unroll
-    for (float& sum : sums.at) sum = 0;
-  }
+  if (tile.depth == 0) sums.clear();
 }
 
 // Code for other architectures is empty, which can be told by its shared memory: none.
@@ -103,9 +102,9 @@ __global__ void __launch_bounds__(kCopyThreads + kProductThreads, 1)
         copy_step<kProduct>(memory + stage * kStageBytes, full, maps, tile, inner);
       },
       [](hopper::WideSums& sums, std::uint8_t* memory, Shared& shared, RingPlace<kStages>& stage,
-         const WalkTile& tile, int warp) {
-        multiply_tile<T, kProduct>(sums, memory, shared, stage, tile,
-                                   warp * kWarpRows / kGroupRows);
+         const WalkTile& tile, int warp, const auto& look_ahead) {
+        multiply_tile<T, kProduct>(sums, memory, shared, stage, tile, warp * kWarpRows / kGroupRows,
+                                   look_ahead);
       });
 #endif
 }
