@@ -20,19 +20,23 @@ struct Mixture {
 const std::vector<Mixture> kMixtures = {{"qwen3-30b-a3b", 16384, 2048, 768, 128, 8},
                                         {"mixtral-8x7b", 8192, 4096, 14336, 8, 2}};
 
-// Which experts T tokens choose. Skewed: an expert's share falls with its number, from about twice
-// the mean to nothing.
-std::vector<std::int32_t> choose(const Mixture& mixture, bool skewed) {
+// Which experts T tokens choose: all the same number of times, by chance, or so that an expert's
+// share falls with its number, from about twice the mean to nothing.
+enum class Load { kBalanced, kDrawn, kSkewed };
+const char* name_of(Load load) {
+  return load == Load::kBalanced ? "balanced" : load == Load::kDrawn ? "drawn" : "skewed";
+}
+
+std::vector<std::int32_t> choose(const Mixture& mixture, Load load) {
   std::vector<std::int32_t> out;
   std::uint64_t state = 1;
   for (std::int64_t t = 0; t < mixture.tokens; ++t) {
     for (std::int64_t j = 0; j < mixture.topk; ++j) {
       state = state * 6364136223846793005ull + 1442695040888963407ull;
       double u = static_cast<double>(state >> 11) * 0x1p-53;
-      std::int64_t expert = (t * mixture.topk + j) % mixture.experts;
-      if (skewed) {
-        expert = static_cast<std::int64_t>(static_cast<double>(mixture.experts) * u * u);
-      }
+      if (load == Load::kSkewed) u *= u;
+      auto expert = static_cast<std::int64_t>(static_cast<double>(mixture.experts) * u);
+      if (load == Load::kBalanced) expert = (t * mixture.topk + j) % mixture.experts;
       out.push_back(static_cast<std::int32_t>(expert));
     }
   }
@@ -45,11 +49,12 @@ class Bench {
     Tensor from = gpu.noise({1 << 29}), to = gpu.noise({1 << 29});
     copy_ = 4.0 * (1 << 29) / seconds([&] { kernels().elementwise.cast(gpu.stream(), from, to); });
     std::printf("copy of 1 GiB: %.2f TB/s\n", copy_ * 1e-12);
+    heat();
   }
 
-  void run(const Mixture& mixture, bool skewed) {
-    Rows rows = sort(mixture, skewed);
-    std::printf("%s, %s load\n", mixture.name, skewed ? "skewed" : "balanced");
+  void run(const Mixture& mixture, Load load) {
+    Rows rows = sort(mixture, load);
+    std::printf("%s, %s load\n", mixture.name, name_of(load));
     products(mixture, rows, mixture.hidden, 2 * mixture.ffn, "gate|up");
     products(mixture, rows, mixture.ffn, mixture.hidden, "down");
     scaled_products(mixture, rows, mixture.hidden, 2 * mixture.ffn, "gate|up in FP8");
@@ -64,16 +69,25 @@ class Bench {
   };
 
   static const Kernels& kernels() { return cuda_kernels(); }
+  // Long enough for the clocks to follow the power that the call takes, as in training.
   template <class Body>
-  double seconds(const Body& body) {
-    return gpu_.seconds([&] {
-      body();
-      return true;
-    });
+  double seconds(const Body& body, double least = 0.06) {
+    return gpu_.seconds(
+        [&] {
+          body();
+          return true;
+        },
+        least);
+  }
+  // Until the card is at its power limit.
+  void heat() {
+    Tensor a = gpu_.noise({16384, 4096}), b = gpu_.noise({4096, 4096});
+    Tensor c = gpu_.noise({16384, 4096});
+    seconds([&] { kernels().gemm.gemm(gpu_.stream(), {.a = a, .b = b, .c = c, .bias = {}}); }, 0.5);
   }
 
-  Rows sort(const Mixture& mixture, bool skewed) {
-    const std::vector<std::int32_t> choices = choose(mixture, skewed);
+  Rows sort(const Mixture& mixture, Load load) {
+    const std::vector<std::int32_t> choices = choose(mixture, load);
     const std::int64_t slots = mixture.tokens * mixture.topk;
     Tensor chosen = gpu_.empty(Dtype::kI32, {mixture.tokens, mixture.topk});
     kernels().device.upload(gpu_.stream(), choices.data(), chosen);
@@ -229,7 +243,7 @@ class Bench {
 void run(Gpu& gpu) {
   Bench bench(gpu);
   for (const Mixture& mixture : kMixtures) {
-    for (bool skewed : {false, true}) bench.run(mixture, skewed);
+    for (Load load : {Load::kBalanced, Load::kDrawn, Load::kSkewed}) bench.run(mixture, load);
   }
 }
 

@@ -26,16 +26,18 @@ class Gpu {
     cuda_kernels().optim.normal(stream(), {out.view().flat(), ++draws_, 0, 0, 1});
     return out;
   }
-  // Of a call; endless where it is not served.
+  // Of a call, the mean of so many that they take `least` seconds; endless where it is not served.
   template <class Body>
-  double seconds(const Body& body) {
-    constexpr int kTimes = 20;
+  double seconds(const Body& body, double least = 0) {
     if (!body()) return std::numeric_limits<double>::infinity();
-    wait();
-    double begin = monotonic_seconds();
-    for (int i = 0; i < kTimes; ++i) body();
-    wait();
-    return (monotonic_seconds() - begin) / kTimes;
+    for (int times = 20;; times *= 2) {
+      wait();
+      double begin = monotonic_seconds();
+      for (int i = 0; i < times; ++i) body();
+      wait();
+      double taken = monotonic_seconds() - begin;
+      if (taken >= least) return taken / times;
+    }
   }
 
  private:
