@@ -67,6 +67,9 @@ class Group {
   virtual Work send(const View& data, int to, int channel, std::string_view label) = 0;
   virtual Work receive(const View& data, int from, int channel, std::string_view label) = 0;
   virtual void barrier(std::string_view label) = 0;
+  // Whether what a device records (kernels/device.h) may have these operations in it. Hosts then
+  // meet in them while it is recorded, as always, and not when it is started.
+  virtual bool recordable() const { return false; }
 
   // The same members, for values in host memory: groups of a device with memory of its own have one
   // beside them.

@@ -202,4 +202,11 @@ Mesh::Mesh(World& world, const MeshShape& shape, GroupMaker* device)
   }
 }
 
+bool Mesh::recordable() const {
+  std::int32_t not_here =
+      std::ranges::all_of(groups_, [](const auto& g) { return g->recordable(); }) ? 0 : 1;
+  world().host().all_reduce({&not_here, Dtype::kI32, {1}}, Reduction::kMax, "recordable").wait();
+  return not_here == 0;
+}
+
 }  // namespace bev

@@ -97,6 +97,8 @@ class Mesh {
   Group& embedding() const { return group(MeshGroup::kEmbedding); }
   Group& world() const { return group(MeshGroup::kWorld); }
   Activity& activity() const { return activity_; }
+  // Whether that holds for the groups of all ranks (comm/group.h). Collective.
+  bool recordable() const;
 
  private:
   MeshShape shape_;

@@ -1,5 +1,7 @@
 // A CUDA device whose memory is the host's and whose streams are always done: what is left of
 // device groups is what the hosts do.
+#include "tests/nccl/fake_cuda.h"
+
 #include <cstdint>
 #include <cstdlib>
 #include <cstring>
@@ -12,6 +14,7 @@ namespace {
 // Nobody looks at them.
 const auto kStream = reinterpret_cast<cudaStream_t>(std::uintptr_t{1});
 const auto kEvent = reinterpret_cast<cudaEvent_t>(std::uintptr_t{1});
+thread_local std::int64_t allocations = 0;
 }  // namespace
 
 extern "C" {
@@ -40,9 +43,13 @@ cudaError_t cudaGetDevice(int* device) {
 }
 cudaError_t cudaDeviceGetDefaultMemPool(cudaMemPool_t*, int) { return cudaSuccess; }
 cudaError_t cudaMemPoolSetAttribute(cudaMemPool_t, cudaMemPoolAttr, void*) { return cudaSuccess; }
-cudaError_t cudaMallocAsync(void** data, std::size_t bytes, cudaStream_t) {
+cudaError_t cudaMalloc(void** data, std::size_t bytes) {
+  ++allocations;
   *data = std::malloc(bytes);
   return cudaSuccess;
+}
+cudaError_t cudaMallocAsync(void** data, std::size_t bytes, cudaStream_t) {
+  return cudaMalloc(data, bytes);
 }
 cudaError_t cudaFreeAsync(void* data, cudaStream_t) {
   std::free(data);
@@ -69,6 +76,8 @@ void check_cuda(cudaError_t error, const char* what) {
   BEV_CHECK(error == cudaSuccess, ErrorKind::kDevice, what);
 }
 
+std::int64_t fake_allocations() { return allocations; }
+
 Staging::Block::~Block() = default;
 
 CudaQueue::CudaQueue(int, const DeviceOptions&) {}
@@ -76,6 +85,8 @@ CudaQueue::~CudaQueue() = default;
 void CudaQueue::wait_for_all() {
   for (DeviceWaitCheck* check : wait_checks_) check->before_wait();
 }
+
+void CudaQueue::begin_recording() { recording_ = true; }
 
 void cuda::run_exchange(cudaStream_t, const CollectivePlan& plan) {
   for (const CollectiveSlice& slice : cut_slices(plan)) run_slice(plan, slice);

@@ -10,6 +10,7 @@
 #include "base/error.h"
 #include "comm/world.h"
 #include "kernels/device.h"
+#include "tests/nccl/fake_cuda.h"
 #include "tests/support/expect_error.h"
 
 namespace bev {
@@ -142,6 +143,35 @@ TEST(NcclGroup, MessagesFindTheirReceivesInAnyOrder) {
           EXPECT_EQ(receipt->got, receipt->expected);
         }
       }
+    });
+  }
+}
+
+// The second time round it is recorded: its memory has to be where it was.
+TEST(NcclGroup, ARecordingHasTheSameResultsAndAllocatesNothing) {
+  for (int ranks : {2, 3, 4}) {
+    on_ranks(ranks, [&](Group& group, Group& host, CudaQueue& queue) {
+      int next = (group.rank() + 1) % ranks, previous = (group.rank() + ranks - 1) % ranks;
+      auto run = [&] {
+        Floats mine(6, static_cast<float>(group.rank() + 1)),
+            in(static_cast<std::size_t>(6 * ranks), 2.5f);
+        expect_same(group, host, mine, [&](Group& on, Floats& data) {
+          return on.all_reduce(view_of(data), Reduction::kSum, "sum");
+        });
+        expect_same(group, host, mine, [&](Group& on, Floats& data) {
+          return on.reduce_scatter(view_of(in), view_of(data), "scatter");
+        });
+        Floats got(6);
+        Work sent = group.send(view_of(mine), next, 0, "ring");
+        group.receive(view_of(got), previous, 0, "ring").wait();
+        sent.wait();
+        EXPECT_EQ(got, Floats(6, static_cast<float>(previous + 1)));
+      };
+      run();
+      queue.begin_recording();
+      std::int64_t before = fake_allocations();
+      run();
+      EXPECT_EQ(fake_allocations(), before);
     });
   }
 }

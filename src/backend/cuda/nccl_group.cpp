@@ -90,6 +90,7 @@ class NcclGroup final : public Group, private DeviceWaitCheck {
     return lanes().receive(data, from, channel, label);
   }
   void barrier(std::string_view label) override { hosts_.barrier(label); }
+  bool recordable() const override { return true; }
 
  private:
   static std::size_t count_of(const View& data) { return static_cast<std::size_t>(data.numel()); }
@@ -129,6 +130,7 @@ class NcclGroup final : public Group, private DeviceWaitCheck {
   CudaQueue& queue_;
   bool ordered_;
   NcclMeetings meetings_;
+  ScratchMemory scratch_;  // of stream_
   NcclCommunicator comm_;
   SideStream stream_;
   std::unique_ptr<NcclLanes> lanes_;
@@ -183,17 +185,17 @@ void NcclGroup::exchange(const View& in, const Counts& send, void* out, const Co
 
 void NcclGroup::sum_parts(const View& in, const Counts& counts, void* out, cudaStream_t stream) {
   std::int64_t mine = counts[static_cast<std::size_t>(rank())];
-  StreamBuffer parts(static_cast<std::size_t>(mine * size()) * size_of(in.dtype), stream);
-  exchange(in, counts, parts.data(), Counts(static_cast<std::size_t>(size()), mine), stream);
+  std::size_t bytes = static_cast<std::size_t>(mine * size()) * size_of(in.dtype);
+  void* parts = scratch_.take(bytes, queue_.recording());
+  exchange(in, counts, parts, Counts(static_cast<std::size_t>(size()), mine), stream);
   CollectivePlan plan;
   plan.dtype = in.dtype;
   for (int i = 0; i < size(); ++i) {
-    plan.addresses.push_back(element(parts.data(), in.dtype, mine * i));
+    plan.addresses.push_back(element(parts, in.dtype, mine * i));
   }
   plan.addresses.push_back(static_cast<std::byte*>(out));
   if (mine > 0) plan.parts.push_back({mine, 0, static_cast<std::size_t>(size()), 1});
   cuda::run_exchange(stream, plan);
-  parts.release(stream);
 }
 
 void NcclGroup::sum_slices(const View& data, cudaStream_t stream) {

@@ -80,8 +80,7 @@ void NcclLanes::Lane::receive(void* data, std::size_t bytes) {
              "receive a message");
 }
 
-Work NcclLanes::send(const View& data, int to, int channel, std::string_view label) {
-  Lane& lane = outgoing_[static_cast<std::size_t>(to)];
+Work NcclLanes::send_copy(Lane& lane, const View& data) {
   // Copied in another stream than it is sent in: the rank goes on although earlier messages have
   // not been received.
   copies_.follow(std::make_shared<StreamEvent>(queue_.stream()));
@@ -93,9 +92,22 @@ Work NcclLanes::send(const View& data, int to, int channel, std::string_view lab
   lane.stream.follow(packed);
   lane.send(copy.data(), data.bytes());
   copy.release(lane.stream.get());
+  return follow_later(queue_, std::move(packed));
+}
+
+Work NcclLanes::send_in_place(Lane& lane, const View& data) {
+  lane.stream.follow(std::make_shared<StreamEvent>(queue_.stream()));
+  lane.send(data.data, data.bytes());
+  return follow_later(queue_, std::make_shared<StreamEvent>(lane.stream.get()));
+}
+
+Work NcclLanes::send(const View& data, int to, int channel, std::string_view label) {
+  Lane& lane = outgoing_[static_cast<std::size_t>(to)];
+  // What is recorded keeps its addresses, and a copy would need one for each message.
+  Work work = queue_.recording() ? send_in_place(lane, data) : send_copy(lane, data);
   Header header{channel, static_cast<std::int64_t>(data.bytes())};
   host_.send(header.view(), to, kHeaderChannel, label).wait();
-  return follow_later(queue_, std::move(packed));
+  return work;
 }
 
 PeerMomentRef NcclLanes::take(int from, const Key& key, const View& data,

@@ -8,6 +8,9 @@
 //
 // The receiver takes messages off a lane in the order in which they were sent and puts those of
 // other channels aside, so no order of receives can block the lane.
+//
+// In a recording messages are sent from where they lie, so there a send does wait for its receive:
+// rings may be recorded, pipelines may not.
 #pragma once
 
 #include <cstdint>
@@ -51,6 +54,9 @@ class NcclLanes {
   template <class Call>
   void for_lanes(const Call& call);
   void connect(int from, int to);
+  Work send_copy(Lane& lane, const View& data);
+  // Ends with its receive.
+  Work send_in_place(Lane& lane, const View& data);
   // The message that `key` names, into `data` from `ready` on.
   PeerMomentRef take(int from, const Key& key, const View& data, const PeerMomentRef& ready,
                      std::string_view label);

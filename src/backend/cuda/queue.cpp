@@ -1,7 +1,5 @@
 #include "backend/cuda/queue.h"
 
-#include <algorithm>
-
 #include "backend/cuda/attention_plans.h"
 #include "backend/cuda/gemm_plans.h"
 #include "base/error.h"
@@ -28,19 +26,7 @@ CudaQueue::~CudaQueue() {
   cudaStreamSynchronize(stream_);
   attention_.reset();
   gemm_.reset();
-  for (void* memory : scratch_) cudaFree(memory);
   cudaStreamDestroy(stream_);
-}
-
-void* CudaQueue::scratch(std::size_t bytes) {
-  if (bytes > scratch_bytes_) {
-    BEV_CHECK(!recording_, ErrorKind::kInternal, "scratch memory grows while work is recorded");
-    std::size_t more = std::max(bytes, 2 * scratch_bytes_);
-    scratch_.push_back(nullptr);
-    check_cuda(cudaMalloc(&scratch_.back(), more), "allocate scratch memory");
-    scratch_bytes_ = more;
-  }
-  return scratch_.empty() ? nullptr : scratch_.back();
 }
 
 void CudaQueue::before_wait() {
@@ -58,12 +44,18 @@ void CudaQueue::wait_for_all() {
   check_cuda(cudaStreamSynchronize(stream_), "wait for the device");
 }
 
+void CudaQueue::follow_all() {
+  for (WorkBeside* work : beside_) work->follow();
+}
+
 void CudaQueue::begin_recording() {
+  follow_all();
   check_cuda(cudaStreamBeginCapture(stream_, cudaStreamCaptureModeThreadLocal), "begin a graph");
   recording_ = true;
 }
 
 cudaGraph_t CudaQueue::end_recording() {
+  follow_all();
   recording_ = false;
   cudaGraph_t graph = nullptr;
   check_cuda(cudaStreamEndCapture(stream_, &graph), "end a graph");

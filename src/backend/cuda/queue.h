@@ -9,6 +9,7 @@
 #include <memory>
 #include <vector>
 
+#include "backend/cuda/scratch.h"
 #include "backend/cuda/staging.h"
 #include "tensor/stream.h"
 
@@ -28,6 +29,16 @@ class DeviceWaitCheck {
   ~DeviceWaitCheck() = default;
 };
 
+// Work of another stream that the queue's is to follow.
+class WorkBeside {
+ public:
+  // What the queue is given from now on comes after the work; once is enough.
+  virtual void follow() noexcept = 0;
+
+ protected:
+  ~WorkBeside() = default;
+};
+
 class CudaQueue {
  public:
   // Deterministic: nothing is chosen by measurement, and no kernel adds in an order of its own.
@@ -40,16 +51,18 @@ class CudaQueue {
   int multiprocessors() const { return multiprocessors_; }
   void add_wait_check(DeviceWaitCheck& check) { wait_checks_.push_back(&check); }
   void remove_wait_check(DeviceWaitCheck& check) { std::erase(wait_checks_, &check); }
-  // Device memory for the kernels of one call: the next call on this queue may overwrite it.
-  // 256-byte aligned. Grows at its first uses; what it had stays, since recordings may know it.
-  void* scratch(std::size_t bytes);
+  // For the kernels of one call.
+  void* scratch(std::size_t bytes) { return scratch_.take(bytes, recording_); }
 
   Staging& staging() { return staging_; }
   // The host waits for the device, which is counted: a step is to do without.
   void wait(cudaEvent_t event);
   void wait_for_all();
   std::int64_t host_waits() const { return host_waits_; }
+  void add_work_beside(WorkBeside& work) { beside_.push_back(&work); }
+  void remove_work_beside(WorkBeside& work) { std::erase(beside_, &work); }
   // Between begin and end, work is recorded and not run; nothing can come from or go to the host.
+  // Events do not reach into a recording nor out of it: what runs beside is followed at both ends.
   void begin_recording();
   cudaGraph_t end_recording();
   void abandon_recording();
@@ -60,17 +73,18 @@ class CudaQueue {
 
  private:
   void before_wait();
+  void follow_all();
 
   cudaStream_t stream_ = nullptr;
   int multiprocessors_ = 0;
-  std::vector<void*> scratch_;  // the last one is the largest, and in use
-  std::size_t scratch_bytes_ = 0;
+  ScratchMemory scratch_;
   Staging staging_;
   std::int64_t host_waits_ = 0;
   bool recording_ = false;
   std::unique_ptr<CudaGemm> gemm_;
   std::unique_ptr<CudaAttention> attention_;
   std::vector<DeviceWaitCheck*> wait_checks_;
+  std::vector<WorkBeside*> beside_;
 };
 
 inline CudaQueue& queue_of(const Stream& stream) { return *static_cast<CudaQueue*>(stream.handle); }

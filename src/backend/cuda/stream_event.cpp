@@ -58,12 +58,18 @@ void follow_moment(cudaStream_t stream, const PeerMomentRef& moment) noexcept {
 
 namespace {
 
-class FollowingWork final : public Work::Pending {
+class FollowingWork final : public Work::Pending, private WorkBeside {
  public:
   FollowingWork(CudaQueue& queue, PeerMomentRef moment)
-      : queue_(queue), moment_(std::move(moment)) {}
-  ~FollowingWork() override { follow_moment(queue_.stream(), moment_); }
+      : queue_(queue), moment_(std::move(moment)) {
+    queue_.add_work_beside(*this);
+  }
+  ~FollowingWork() override {
+    queue_.remove_work_beside(*this);
+    follow();
+  }
   void wait() override {}  // its end follows at once
+  void follow() noexcept override { follow_moment(queue_.stream(), std::exchange(moment_, {})); }
 
  private:
   CudaQueue& queue_;

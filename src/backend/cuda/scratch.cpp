@@ -1,0 +1,27 @@
+#include "backend/cuda/scratch.h"
+
+#include <cuda_runtime.h>
+
+#include <algorithm>
+
+#include "backend/cuda/queue.h"
+#include "base/error.h"
+
+namespace bev {
+
+ScratchMemory::~ScratchMemory() {
+  for (void* memory : blocks_) cudaFree(memory);
+}
+
+void* ScratchMemory::take(std::size_t bytes, bool recording) {
+  if (bytes > bytes_) {
+    BEV_CHECK(!recording, ErrorKind::kInternal, "scratch memory grows while work is recorded");
+    std::size_t more = std::max(bytes, 2 * bytes_);
+    blocks_.push_back(nullptr);
+    check_cuda(cudaMalloc(&blocks_.back(), more), "allocate scratch memory");
+    bytes_ = more;
+  }
+  return blocks_.empty() ? nullptr : blocks_.back();
+}
+
+}  // namespace bev
