@@ -30,6 +30,8 @@ class GradientSums {
   // As of Gradients. Ranks that share gradients call done() in the same order.
   GradSink sink(const Param& param, const Placement& placement);
   virtual void done(const Param& param) = 0;
+  // Ends what is under way, between two micro-batches.
+  virtual void pause() = 0;
   // All micro-batches are done.
   void finish();
 

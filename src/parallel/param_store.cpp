@@ -42,6 +42,7 @@ void ParamStore::initialise(std::uint64_t seed) {
 
 WeightLease ParamStore::use(const Param& param) {
   if (!values_.whole()) return units_.use(param);
+  if (gather_due_) gather_values();
   auto bucket = static_cast<std::size_t>(plan_.place(param).bucket);
   for (Work& work : gathers_[bucket]) work.wait();
   return {values_.param(param), {}};
@@ -72,6 +73,18 @@ void ParamStore::begin_step(std::int64_t micro_batches, double* squares) {
   packed_.begin_step(micro_batches);
   quantized_.expire();
   amaxes_.begin_step();
+}
+
+void ParamStore::pause() {
+  gradients_->pause();
+  if (values_.whole()) return;
+  units_.clear();
+  quantized_.expire();
+}
+
+void ParamStore::values_changed() {
+  forget_gathers();
+  gather_due_ = gathers_first();
 }
 
 void ParamStore::finish_gradients() {
@@ -169,6 +182,7 @@ void ParamStore::gather_bucket(int bucket) {
 
 void ParamStore::gather_values() {
   forget_gathers();
+  gather_due_ = false;
   if (!values_.whole()) return;
   for (int i = 0; i < plan_.bucket_count(); ++i) {
     if (plan_.trains(i) && plan_.shards(i).size() > 1) gather_bucket(i);

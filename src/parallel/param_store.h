@@ -73,8 +73,15 @@ class ParamStore final : public Weights, public Gradients {
   // After an update: every rank gets the values that others updated. With overlap they may still be
   // on their way; use() waits for what it needs.
   void gather_values();
-  // A recorded step has done all of this: what is derived from values is to be made anew.
-  void values_changed() { forget_gathers(); }
+  // A recorded step has updated: what is derived from values is to be made anew.
+  void values_changed();
+
+  // For steps that are recorded in parts, each of which is to end what it began and to find nothing
+  // that another has left: between parts of one step, after a micro-batch.
+  void pause();
+  // Whether such a step gathers values where it begins, for the one before: at the end of that one
+  // nothing would run beside.
+  bool gathers_first() const { return values_.whole() && options().overlap_gather; }
 
   AmaxHistory& amaxes() { return amaxes_; }
 
@@ -114,6 +121,7 @@ class ParamStore final : public Weights, public Gradients {
   AmaxHistory amaxes_;
   QuantizedWeights quantized_;
   std::vector<std::vector<Work>> gathers_;  // of whole values, by bucket, after an update
+  bool gather_due_ = false;  // the next step that is recorded does it, or the next use
 };
 
 }  // namespace bev

@@ -60,13 +60,18 @@ void UnitGradients::exchange(int index) {
   if (!tools_.options.overlap_reduce) pending_.finish();
 }
 
-void UnitGradients::reduce() {
+void UnitGradients::pause() {
   for (int i = 0; i < plan_.bucket_count(); ++i) {
-    const Unit& unit = units_[static_cast<std::size_t>(i)];
-    if (!unit.whole.empty()) exchange(i);
-    if (!unit.summed) zero(buffer_.owned(i));
+    if (!units_[static_cast<std::size_t>(i)].whole.empty()) exchange(i);
   }
   pending_.finish();
+}
+
+void UnitGradients::reduce() {
+  pause();
+  for (int i = 0; i < plan_.bucket_count(); ++i) {
+    if (!units_[static_cast<std::size_t>(i)].summed) zero(buffer_.owned(i));
+  }
   sum_over_replicas(true);
 }
 

@@ -19,6 +19,7 @@ class UnitGradients final : public GradientSums {
 
   void begin_step(std::int64_t micro_batches) override;
   void done(const Param& param) override;
+  void pause() override;
 
  private:
   struct Slot {

@@ -14,6 +14,7 @@ class WholeGradients final : public GradientSums {
 
   void begin_step(std::int64_t micro_batches) override;
   void done(const Param& param) override;
+  void pause() override { finish_all(sums_); }
 
  private:
   struct Slot {

@@ -226,7 +226,8 @@ double gradient_of(const std::string& name, std::int64_t element, int data_rank,
          10 * data_rank + 100 * static_cast<double>(stage) + 0.5 * use;
 }
 
-void add_gradients(Rank& rank, int micro_batches = 2, double* squares = nullptr) {
+void add_gradients(Rank& rank, int micro_batches = 2, double* squares = nullptr,
+                   bool pauses = false) {
   rank.store->begin_step(micro_batches, squares);
   for (int use = 0; use < micro_batches; ++use) {
     for (const Param& param : rank.params) {
@@ -235,6 +236,7 @@ void add_gradients(Rank& rank, int micro_batches = 2, double* squares = nullptr)
         return gradient_of(param.name, element, rank.mesh.grads().rank(), rank.mesh.at().pp, use);
       });
     }
+    if (pauses) rank.store->pause();
   }
   rank.store->finish_gradients();
 }
@@ -258,7 +260,7 @@ TEST(ParamStore, GradientsAreSummedOverUsesDataRanksAndTiedStages) {
   on_every_case([](const StoreCase& test) {
     run_ranks(test, [&](Rank& rank) {
       for (int step = 0; step < 2; ++step) {  // the second overwrites the first
-        add_gradients(rank);
+        add_gradients(rank, 2, nullptr, step == 1);
         for (const Param& param : rank.params) {
           if (!param.trains) continue;
           WeightLease lease = rank.store->local_gradient(param);
@@ -324,10 +326,15 @@ TEST(ParamStore, OpsAddSquaresOfGradientsThatNobodyElseAddsTo) {
   EXPECT_EQ(squared_by_ops({1, 2, 1, 1}, ShardingStrategy::kOptim, 1), 0);
 }
 
-// What each owner writes reaches everyone.
+// What each owner writes reaches everyone, at once or, after a recorded step that leaves it to the
+// next one, at the first use.
 TEST(ParamStore, UpdatedValuesReachAllRanks) {
   on_every_case([](const StoreCase& test) {
     run_ranks(test, [&](Rank& rank) {
+      bool later = rank.store->gathers_first();
+      if (test.strategy != ShardingStrategy::kOptimGradsParams) {
+        EXPECT_EQ(later, test.bucket_elements == 200);
+      }
       std::map<std::string, Numbers> before;
       for (const Param& param : rank.params) {
         WeightLease lease = rank.store->local_value(param);
@@ -339,7 +346,7 @@ TEST(ParamStore, UpdatedValuesReachAllRanks) {
           range.value.as<double>()[i] += 3 + static_cast<double>(range.offset + i);
         }
       }
-      rank.store->gather_values();
+      later ? rank.store->values_changed() : rank.store->gather_values();
       for (const Param& param : rank.params) {
         WeightLease lease = rank.store->local_value(param);
         for (std::int64_t i = 0; i < param.local.numel(); ++i) {
