@@ -173,9 +173,10 @@ Generator::Step Generator::make_step(std::span<const Live> live) {
   return step;
 }
 
-// Frequencies that follow from lengths are known to the host alone.
+// Frequencies that follow from lengths are known to the host alone. Ranks do not agree on what is
+// alive.
 bool Generator::recordable(std::span<const Live> live) const {
-  return engine_.can_record() && live.size() <= kHeadRows &&
+  return engine_.can_record() && engine_.mesh().world().size() == 1 && live.size() <= kHeadRows &&
          !rope_depends_on_length(engine_.options().model) && one_token_each(live);
 }
 

@@ -156,11 +156,28 @@ Engine::Engine(World& world, const Kernels& kernels, const EngineOptions& option
         std::make_unique<Optimizer>(*ctx_, store_->optim_ranges(), options.optim, &host_memory_);
   }
   executor_ = make_executor(*ctx_, pipeline_, stages_, options.parallel);
-  if (options.record_steps && runs_ahead() && executor_->offloader() != nullptr &&
-      world.rank() == 0) {
-    log_info("activations are offloaded: steps are not recorded as graphs");
-  }
+  records_ = decide_recording();
   if (options.gradients) routers_ = router_statistics(*ctx_, options.model);
+}
+
+std::string Engine::unrecorded_because() const {
+  if (offloaded() != nullptr) return "activations are offloaded";
+  if (mesh_->world().size() == 1) return "";
+  if (mesh_->shape().pp > 1) return "pipeline ranks meet at every message";
+  if (pipeline_.shape.paired) return "micro-batches take turns";
+  if (mesh_->shape().ep > 1 && !fixed_exchange_) {
+    return "experts exchange exact sizes (--moe-expert-rank-capacity-factor fixes them)";
+  }
+  return mesh_->recordable() ? "" : "ranks share a GPU as threads";
+}
+
+bool Engine::decide_recording() {
+  if (!options_.record_steps || !runs_ahead()) return false;
+  std::string reason = unrecorded_because();
+  if (!reason.empty() && options_.gradients && mesh_->world().rank() == 0) {
+    log_info(concat(reason, ": steps are not recorded as graphs"));
+  }
+  return reason.empty();
 }
 
 StepState* Engine::device_step() const { return static_cast<StepState*>(device_step_.view().data); }
@@ -223,8 +240,8 @@ void Engine::send_inputs(std::span<const MicroBatch> batches, const StepInput& i
                          BegunStep& step) {
   if (fixed_exchange_) step.batches.assign(batches.begin(), batches.end());
   step.input = input;
-  count_tokens(batches, step);
   mesh_->activity().set_step(input.iteration);
+  count_tokens(batches, step);
   StepInputs inputs;
   inputs.iteration = input.iteration;
   inputs.random_key = mix_bits(options_.seed, static_cast<std::uint64_t>(input.iteration));
@@ -270,7 +287,6 @@ void Engine::update(double clip_grad) {
   store_->amaxes().finish_step(device_step());
   optimizer_->step(*ctx_);
   if (options_.params_norm) sum_param_squares();
-  store_->gather_values();
 }
 
 void Engine::sum_param_squares() {
@@ -290,14 +306,19 @@ class Engine::Parts final : public StepParts {
  public:
   Parts(Engine& engine, const StepShape& shape) : engine_(engine), shape_(shape) {}
   void first(const MicroBatch& batch) const override {
-    engine_.store_->begin_step(shape_.several ? 2 : 1, engine_.sum(kSquares));
+    if (engine_.store_->gathers_first()) engine_.store_->gather_values();
+    engine_.store_->begin_step(shape_.kinds, engine_.sum(kSquares));
     engine_.begin_sums();
     next(batch);
   }
-  void next(const MicroBatch& batch) const override { engine_.run_micro_batches({&batch, 1}); }
-  void last() const override {
+  void next(const MicroBatch& batch) const override {
+    engine_.run_micro_batches({&batch, 1});
+    engine_.store_->pause();
+  }
+  void end() const override {
     engine_.finish_sums();
     engine_.update(shape_.clip_grad);
+    if (!engine_.store_->gathers_first()) engine_.store_->gather_values();
   }
 
  private:
@@ -306,12 +327,14 @@ class Engine::Parts final : public StepParts {
 };
 
 // A step is recorded when its shape comes a second time in a row: by then its kernels have run, and
-// shapes that never return are not worth it.
+// shapes that never return are not worth it. Shapes are those of all ranks, so all find the same.
 RecordedStep* Engine::find_recorded(std::span<const MicroBatch> batches, double clip_grad) {
   constexpr std::size_t kMost = 8;
-  if (!can_record()) return nullptr;
-  std::unique_ptr<StepShape> shape = shape_of(batches, clip_grad);
-  if (!shape) return nullptr;
+  if (!records_) return nullptr;
+  bool one_rank = mesh_->world().size() == 1;
+  std::unique_ptr<StepShape> shape =
+      can_record() ? shape_of(batches, clip_grad, one_rank) : nullptr;
+  if (!agree_on_shape(mesh_->world().host(), shape.get())) return nullptr;
   for (const auto& recorded : recorded_) {
     if (recorded->shape() == *shape) return recorded.get();
   }
@@ -320,25 +343,39 @@ RecordedStep* Engine::find_recorded(std::span<const MicroBatch> batches, double 
   if (!again || recorded_.size() == kMost) return nullptr;
   Parts parts(*this, *last_shape_);
   recorded_.push_back(std::make_unique<RecordedStep>(*ctx_, *last_shape_, batches.front(), parts));
+  if (mesh_->world().rank() == 0) {
+    log_info(concat("steps of ", batches.size(), " micro-batches of ", last_shape_->tokens,
+                    " tokens are recorded as graphs"));
+  }
   return recorded_.back().get();
 }
 
 void Engine::begin_step(std::span<const MicroBatch> batches, const StepInput& input) {
-  RecordedStep* recorded = find_recorded(batches, input.clip_grad);
   if (ended_.empty()) ended_.emplace_back();
   begun_.splice(begun_.end(), ended_, ended_.begin());
   BegunStep& step = begun_.back();
   step = BegunStep();
   send_inputs(batches, input, step);
-  if (recorded != nullptr) {
-    recorded->start(*ctx_, batches, reader_);
-    store_->values_changed();
+  if (RecordedStep* recorded = find_recorded(batches, input.clip_grad)) {
+    play_back(*recorded, batches, step);
   } else {
     forward_backward(batches);
     if (reader_ != nullptr) reader_->wait_read();
     update(input.clip_grad);
+    store_->gather_values();
   }
   fetch_results(step);
+}
+
+// Hosts do not meet in its collectives. They meet once, after all of it is with the devices, and
+// wait for a device only after that.
+void Engine::play_back(RecordedStep& recorded, std::span<const MicroBatch> batches,
+                       BegunStep& step) {
+  mesh_->activity().set_action("playback", -1);
+  recorded.start(*ctx_, batches, reader_);
+  store_->values_changed();
+  step.meeting = mesh_->world().host().all_reduce({&step.started, Dtype::kF64, {1}},
+                                                  Reduction::kMax, "recorded step");
 }
 
 void Engine::fetch_results(BegunStep& step) {
@@ -363,7 +400,7 @@ void Engine::resume(std::int64_t updates, std::uint64_t seed) {
 }
 
 void Engine::BegunStep::wait() {
-  for (Work* work : {&arrival, &future_arrival, &routers_arrival}) work->wait();
+  for (Work* work : {&meeting, &arrival, &future_arrival, &routers_arrival}) work->wait();
 }
 
 StepResult Engine::finish_step() {
@@ -383,6 +420,7 @@ StepResult Engine::finish_step() {
   if (result.finite) {
     ++updates_;
   } else {
+    for (BegunStep& later : begun_) later.meeting.wait();
     ended_.splice(ended_.end(), begun_);
     forget_failure();
   }
@@ -396,6 +434,7 @@ void Engine::forget_failure() {
 
 void Engine::redo_steps() {
   std::list<BegunStep> lost = std::exchange(begun_, {});
+  for (BegunStep& step : lost) step.meeting.wait();
   forget_failure();
   {
     ScopedValue exact(fixed_exchange_, false);

@@ -37,7 +37,7 @@ struct EngineOptions {
   int threads = 1;             // of this rank
   int local_rank = 0;          // on this machine
   bool deterministic = false;  // also where it costs speed
-  bool record_steps = true;    // where the device can, and the rank is alone
+  bool record_steps = true;    // where the device can
   // How pipeline ranks train; null: as `parallel` says. Must outlive the engine.
   const ScheduleMaker* schedules = nullptr;
   bool gradients = true;                             // false: inference
@@ -127,12 +127,11 @@ class Engine {
   // tensor anywhere ("" when all are finite). Every rank gets the same text.
   std::string find_nonfinite(std::span<const MicroBatch> batches, const StepInput& input);
 
-  // Whether work can be recorded: ranks that exchange data do it call by call, a trace shows every
-  // call, and copies to the host run beside the stream.
+  // Whether work can be recorded now: a trace shows every call, and with exact sizes of what
+  // experts exchange the host waits for them.
   bool can_record() const {
     bool traced = ctx_->trace != nullptr && ctx_->trace->recording();
-    return options_.record_steps && runs_ahead() && mesh_->world().size() == 1 && !traced &&
-           offloaded() == nullptr;
+    return records_ && !traced && (fixed_exchange_ || mesh_->shape().ep == 1);
   }
   // Host memory of activations; null where none are offloaded.
   const Arena* offloaded() const {
@@ -164,6 +163,8 @@ class Engine {
     std::vector<std::byte> routers;     // as routers_, likewise
     std::shared_ptr<const Moment> end;  // of its work, before these arrive
     Work arrival, future_arrival, routers_arrival;
+    double started = 0;  // of a step that is played back: all ranks have started it, after meeting
+    Work meeting;
     void wait();
     bool lost_rows() const { return sums[kLostRows] > 0; }
   };
@@ -182,10 +183,14 @@ class Engine {
   void sum_param_squares();
 
   void forward_backward(std::span<const MicroBatch> batches);
+  // Whether steps can be recorded at all. Collective; the first rank says why not.
+  bool decide_recording();
+  std::string unrecorded_because() const;
   // The steps begun, the first of which lost rows, once more.
   void redo_steps();
   void forget_failure();
   RecordedStep* find_recorded(std::span<const MicroBatch> batches, double clip_grad);
+  void play_back(RecordedStep& recorded, std::span<const MicroBatch> batches, BegunStep& step);
   StepResult result_of(const BegunStep& step, bool with_gradient) const;
   StepState* device_step() const;
   void fetch_results(BegunStep& step);
@@ -218,6 +223,7 @@ class Engine {
   std::map<std::pair<std::int64_t, bool>, Schedule> schedules_;
   std::list<BegunStep> begun_;  // in order; what arrives is written to them where they are
   std::list<BegunStep> ended_;  // whose memory the next ones take
+  bool records_ = false;
   std::unique_ptr<StepShape> last_shape_;
   std::vector<std::unique_ptr<RecordedStep>> recorded_;
 };

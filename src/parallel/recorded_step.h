@@ -15,22 +15,33 @@ namespace bev {
 // What the kernels of a step follow from, besides the model. Token values, positions and all of
 // StepInputs are read on the device and may change.
 struct StepShape {
-  bool several = false;  // micro-batches; all are alike
-  std::int64_t tokens = 0;
+  // Micro-batches that are recorded; the first of a step, others, its last. All are alike.
+  std::int64_t kinds = 1;
+  std::int64_t tokens = 0, samples = 0;
   std::vector<SequenceRows> sequences;
+  std::vector<std::int64_t> documents;      // lengths, of the ranks that share them
+  std::vector<std::int64_t> expert_tokens;  // of the ranks that share experts
   double clip_grad = 0;
+  std::uint64_t all_ranks = 0;  // as they agreed
   bool operator==(const StepShape&) const = default;
 };
-// Null where the micro-batches are not alike: such a step is not recorded.
-std::unique_ptr<StepShape> shape_of(std::span<const MicroBatch> batches, double clip_grad);
+// Null where the micro-batches are not alike: such a step is not recorded. A step of one rank needs
+// no last kind: it is the one whose backward starts sums over ranks.
+std::unique_ptr<StepShape> shape_of(std::span<const MicroBatch> batches, double clip_grad,
+                                    bool one_rank);
+
+// Ranks meet in the collectives of a step while it is recorded, and play it back together, so they
+// decide alike: by the shapes of all. True where every rank has one (null: this one does not
+// record); then it names them all. Each step once, by all ranks.
+bool agree_on_shape(Group& hosts, StepShape* shape);
 
 // What is to be recorded.
 class StepParts {
  public:
   virtual ~StepParts() = default;
   virtual void first(const MicroBatch& batch) const = 0;  // of the step
-  virtual void next(const MicroBatch& batch) const = 0;   // each after it
-  virtual void last() const = 0;                          // all that follows them
+  virtual void next(const MicroBatch& batch) const = 0;   // each after it, in turn a kind
+  virtual void end() const = 0;                           // all that follows them
 };
 
 // Somebody who reads weights and optimizer state while a step is computed.
@@ -47,13 +58,14 @@ class RecordedStep {
   RecordedStep(Context& ctx, StepShape shape, const MicroBatch& like, const StepParts& parts);
 
   const StepShape& shape() const { return shape_; }
-  // `reader`, where there is one, is waited for before the part that updates.
+  // Of the same shape. `reader`, where there is one, is waited for before the part that updates.
   void start(Context& ctx, std::span<const MicroBatch> batches, StateReader* reader);
 
  private:
   StepShape shape_;
-  MicroBatch batch_;  // what the recordings read
-  std::unique_ptr<Recording> first_, next_, last_;
+  MicroBatch batch_;                                       // what the recordings read
+  std::vector<std::unique_ptr<Recording>> micro_batches_;  // by kind
+  std::unique_ptr<Recording> end_;
 };
 
 }  // namespace bev

@@ -260,7 +260,7 @@ void RuntimeConfig::fields(FieldList& list) {
             {"full_iteration", CudaGraphs::kLocal},
             {"transformer_engine", CudaGraphs::kLocal}},
            "local, or Megatron's other names: steps of the same shape are recorded once and "
-           "replayed, on a GPU of one rank");
+           "replayed, on GPUs");
   list.add("kernel-cache-path", kernel_cache_path,
            "folder for what kernels choose by measuring; none: it is measured in every run")
       .defaults_to("$XDG_CACHE_HOME/bevatron, else ~/.cache/bevatron");

@@ -124,6 +124,24 @@ TEST_F(CudaRecordedStep, GivesTheBitsOfRunningEveryKernel) {
   }
 }
 
+// They exchange addresses and events, which no recording has.
+TEST_F(CudaRecordedStep, RanksThatShareAGpuAsThreadsRunCallByCall) {
+  const ModelConfig model = tiny_llama();
+  run_thread_ranks(2, {60.0}, [&](World& world) {
+    EngineOptions options;
+    options.model = model;
+    options.parallel.data_parallel_size = 2;
+    Engine engine(world, *cuda_, options);
+    for (std::int64_t step = 0; step < 4; ++step) {
+      auto samples = step_samples({{20}, {20}}, model.vocab_size, step);
+      auto batches = rank_micro_batches(engine.ctx(), samples, 1);
+      EXPECT_TRUE(engine.train_step(batches, input_of(step)).finite);
+    }
+    EXPECT_FALSE(engine.can_record());
+    EXPECT_EQ(engine.recorded_steps(), 0u);
+  });
+}
+
 // Four bad steps in a row, each begun with two more behind it that must not change anything.
 TEST_F(CudaRecordedStep, StepsBegunAfterABadOneChangeNothing) {
   const ModelConfig model = uneven_llama();
