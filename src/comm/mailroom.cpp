@@ -221,8 +221,14 @@ void Mailroom::wait(int rank, Exchange& exchange) {
   BEV_CHECK(!aborted(), ErrorKind::kComm, exchange.title(), ": another rank failed");
   lock.unlock();
   std::string report = hang_report(all_records());
-  BEV_FAIL(ErrorKind::kComm, exchange.title(), ": nothing came for ", state_->timeout_seconds,
-           " s\n", report);
+  try {
+    BEV_FAIL(ErrorKind::kComm, exchange.title(), ": nothing came for ", state_->timeout_seconds,
+             " s\n", report);
+  } catch (const Error& error) {
+    // Before it passes: what it unwinds may wait for a device that waits for the lost rank.
+    fail({rank, error.kind(), concat("rank ", rank, ": ", error.what()), error.where(), true});
+    throw;
+  }
 }
 
 void Mailroom::forget(int rank, Exchange& exchange) {

@@ -383,6 +383,29 @@ TEST(Message, AFailureReachesEveryProcessWithItsKind) {
   }
 }
 
+// What is unwound may wait for a device that waits for the rank that is lost.
+TEST(Message, AHangIsKnownBeforeTheErrorPasses) {
+  struct Unwinding {
+    World& world;
+    bool& known;
+    ~Unwinding() { known = world.aborted(); }
+  };
+  bool known = false;
+  expect_error(ErrorKind::kComm, {"rank 1 never came"}, [&] {
+    run_processes(
+        2, 1, false,
+        [&](World& world) {
+          std::unique_ptr<Group> group = world.make_group("all", everyone(2));
+          while (world.rank() == 1 && !world.aborted()) std::this_thread::yield();
+          if (world.rank() == 1) return;
+          Unwinding unwinding{world, known};
+          group->barrier("end");
+        },
+        0.2);
+  });
+  EXPECT_TRUE(known);
+}
+
 TEST(Message, AHangIsReportedWithWhatEveryRankDoes) {
   for (int absent : {0, 1}) {
     std::vector<std::string> parts = {"all_reduce of x on rank", "0.2 s",
