@@ -3,13 +3,16 @@
 #include <cuda_runtime.h>
 
 #include <algorithm>
+#include <exception>
 
 #include "backend/cuda/queue.h"
 #include "base/error.h"
 
 namespace bev {
 
+// While an error passes, the device may be waiting for ranks that never come, and cudaFree with it.
 ScratchMemory::~ScratchMemory() {
+  if (std::uncaught_exceptions() > 0) return;
   for (void* memory : blocks_) cudaFree(memory);
 }
 
