@@ -57,10 +57,36 @@ A score_slope(RouterScore kind, A logit, A score) {
   return score > 0 ? 1 / (2 * score * (1 + std::exp(-logit))) : A{0};
 }
 
-// The place of the largest key; the first of equal ones.
+template <class A>
+BEV_INLINE A larger(A x, A y) {
+  return x > y ? x : y;
+}
+
+// The place of the largest key; the first of equal ones. Lanes are compared apart, so that few
+// comparisons wait for one before them. A NaN is only the largest in the first place.
 template <class A>
 std::int64_t best_of(const A* keys, std::int64_t count) {
-  return std::max_element(keys, keys + count) - keys;
+  constexpr std::int64_t kLanes = 16;
+  A lanes[kLanes];
+  std::fill_n(lanes, kLanes, keys[0]);
+  std::int64_t e = 0;
+  for (; e + kLanes <= count; e += kLanes) {
+    for (std::int64_t i = 0; i < kLanes; ++i) lanes[i] = larger(keys[e + i], lanes[i]);
+  }
+  A most = keys[0];
+  for (; e < count; ++e) most = larger(keys[e], most);
+  for (A lane : lanes) most = larger(lane, most);
+  const A* place = std::find(keys, keys + count, most);
+  return place == keys + count ? 0 : place - keys;
+}
+
+// The softmax keeps the order, and differences survive better in the logits.
+bool chooses_by_logit(const RoutingRule& rule) {
+  return rule.by_logit || (rule.score == RouterScore::kSoftmax && rule.groups <= 1);
+}
+// Probabilities of a softmax over the chosen are made of logits.
+bool needs_scores(const RoutingRule& rule) {
+  return !chooses_by_logit(rule) || rule.score != RouterScore::kSoftmax || rule.pre_softmax;
 }
 
 // Closes the groups that are not among the best by setting their keys to -inf. `spare` has 2 E
@@ -118,10 +144,7 @@ template <class A>
 void choose(const RouteArgs& args, const A* logits, A* scores, A* keys, A* spare,
             std::int32_t* chosen) {
   const std::int64_t experts = args.logits.shape[1];
-  // The softmax keeps the order, and differences survive better in the logits.
-  const bool softmax = args.rule.score == RouterScore::kSoftmax;
-  const bool by_logit = args.rule.by_logit || (softmax && args.rule.groups <= 1);
-  std::copy_n(by_logit ? logits : scores, experts, keys);
+  std::copy_n(chooses_by_logit(args.rule) ? logits : scores, experts, keys);
   if (!args.bias.empty()) {
     visit_float(args.bias.dtype, [&](auto type) {
       const auto* bias = args.bias.as<decltype(type)>();
@@ -232,7 +255,7 @@ void route(const Stream& stream, const RouteArgs& args) {
       for (std::int64_t t = begin; t < end; ++t) {
         const A* logits = args.logits.as<A>() + t * experts;
         std::int32_t* chosen = args.experts.as<std::int32_t>() + t * topk;
-        scores_of(args.rule.score, logits, experts, scores);
+        if (needs_scores(args.rule)) scores_of(args.rule.score, logits, experts, scores);
         choose(args, logits, scores, keys, spare, chosen);
         probabilities(args.rule, logits, scores, chosen, args.probs.as<A>() + t * topk);
       }
