@@ -165,6 +165,27 @@ TEST_P(Bf16Engine, SumsOverSeveralBlocksAreExact) {
   }
 }
 
+class Results final : public ProductGroup {
+ public:
+  explicit Results(const std::vector<BlockedProduct>& products) : products_(products) {
+    for (const BlockedProduct& one : products) {
+      c.emplace_back(Dtype::kF32, Shape{one.product.m, one.product.n});
+    }
+  }
+  BlockedProduct product(std::int64_t number) const override {
+    return products_[static_cast<std::size_t>(number)];
+  }
+  void finish(std::int64_t number, const Area& area, const float* sums,
+              std::int64_t stride) const override {
+    copy_area(area, sums, stride, product(number).product.ldc, c[static_cast<std::size_t>(number)]);
+  }
+
+  mutable std::deque<Buffer> c;
+
+ private:
+  const std::vector<BlockedProduct>& products_;
+};
+
 // Products that are cut into several pieces by rows or by columns, and others that are not.
 TEST_P(Bf16Engine, AGroupHasTheBitsOfItsProducts) {
   std::deque<Buffer> factors, wanted;
@@ -182,18 +203,11 @@ TEST_P(Bf16Engine, AGroupHasTheBitsOfItsProducts) {
   for (int threads : {1, 3}) {
     ThreadPool pool(threads);
     std::memset(pool.scratch(1 << 24), 0xff, 1 << 24);
-    std::deque<Buffer> results;
-    for (const BlockedProduct& one : products) {
-      results.emplace_back(Dtype::kF32, Shape{one.product.m, one.product.n});
-    }
-    product_group(
-        pool, *GetParam().engine, products,
-        [&](std::size_t number, const Area& area, const float* sums, std::int64_t stride) {
-          copy_area(area, sums, stride, products[number].product.ldc, results[number]);
-        });
+    Results results(products);
+    multiply_group(pool, *GetParam().engine, static_cast<std::int64_t>(products.size()), results);
     for (std::size_t i = 0; i < products.size(); ++i) {
-      EXPECT_TRUE(results[i].guards_intact());
-      EXPECT_EQ(results[i].bits(), wanted[i].bits()) << "product " << i << ", " << threads;
+      EXPECT_TRUE(results.c[i].guards_intact());
+      EXPECT_EQ(results.c[i].bits(), wanted[i].bits()) << "product " << i << ", " << threads;
     }
   }
 }

@@ -2,7 +2,8 @@
 
 #include <algorithm>
 #include <atomic>
-#include <vector>
+#include <new>
+#include <span>
 
 #include "backend/cpu/operand_block.h"
 
@@ -15,103 +16,135 @@ constexpr std::int64_t kPieceRows = 512, kStripColumns = 128;
 // as many, but each piece packs its rows again.
 constexpr std::int64_t kPiecesPerThread = 8, kLeastColumns = 256;
 
-struct Piece {
-  std::size_t number = 0;  // of the product
-  Range rows, columns;
+// How a product is cut into pieces.
+struct Cut {
+  std::int64_t high = 0, wide = 0, strip = 0, down = 0, across = 0;
+
+  // Floats from row to row of sums. Rows that are no power of two apart do not fall on each other
+  // in the caches.
+  std::int64_t stride() const { return strip + kPanelItems; }
 };
 
-class Group {
+Cut cut_product(const TileEngine& engine, const Product& p, std::int64_t parts) {
+  const std::int64_t unit = engine.b_panels * kPanelItems;
+  Cut cut;
+  cut.high = even_part(p.m, kPieceRows, engine.a_panels * kPanelItems);
+  cut.wide = even_part(p.n, std::max(kLeastColumns, ceil_div(p.n, parts)), unit);
+  cut.strip = even_part(cut.wide, kStripColumns, unit);
+  cut.down = ceil_div(p.m, cut.high);
+  cut.across = ceil_div(p.n, cut.wide);
+  return cut;
+}
+
+struct Member {
+  std::int64_t number = 0;
+  BlockedProduct args;
+  Cut cut;
+  std::int64_t end = 0;  // of its pieces, counted through all members
+};
+
+// Bytes of a lane of work: its packed rows, packed columns and sums.
+struct LaneBytes {
+  std::int64_t a = 0, b = 0, sums = 0;
+
+  void grow(const TileEngine& engine, const Cut& cut, std::int64_t depth) {
+    a = std::max(a, block_bytes(engine, cut.high, depth));
+    b = std::max(b, block_bytes(engine, cut.strip, depth));
+    sums = std::max(sums, 4 * cut.high * cut.stride());
+  }
+  std::int64_t all() const { return a + b + sums; }
+};
+
+class Driver {
  public:
-  Group(ThreadPool& pool, const TileEngine& engine, std::span<const BlockedProduct> products,
-        const void* body, FinishOfGroup finish);
+  Driver(ThreadPool& pool, const TileEngine& engine, std::int64_t count, const ProductGroup& group);
   void run();
 
  private:
-  void cut(std::size_t number, std::int64_t parts);
-  void run_piece(const Piece& piece, std::byte* memory) const;
+  void run_piece(std::int64_t piece, std::byte* memory) const;
 
   ThreadPool& pool_;
   const TileEngine& engine_;
-  std::span<const BlockedProduct> products_;
-  const void* body_;
-  FinishOfGroup finish_;
-  std::vector<Piece> pieces_;
-  // Of a thread's memory: packed rows, packed columns, sums.
-  std::int64_t a_bytes_ = 0, b_bytes_ = 0, sums_bytes_ = 0;
+  const ProductGroup& group_;
+  LaneBytes bytes_;
+  std::span<Member> members_;
+  std::byte* lanes_ = nullptr;
 };
 
-Group::Group(ThreadPool& pool, const TileEngine& engine, std::span<const BlockedProduct> products,
-             const void* body, FinishOfGroup finish)
-    : pool_(pool), engine_(engine), products_(products), body_(body), finish_(finish) {
+// All that it needs is scratch memory, whose size is known after a first look at the products.
+Driver::Driver(ThreadPool& pool, const TileEngine& engine, std::int64_t count,
+               const ProductGroup& group)
+    : pool_(pool), engine_(engine), group_(group) {
   std::int64_t blocks = 0;
-  for (const BlockedProduct& one : products) blocks += ceil_div(one.product.m, kPieceRows);
-  const std::int64_t wanted = kPiecesPerThread * pool.threads();
-  for (std::size_t i = 0; i < products.size(); ++i) cut(i, ceil_div(wanted, blocks));
-}
-
-void Group::cut(std::size_t number, std::int64_t parts) {
-  const Product& p = products_[number].product;
-  const std::int64_t row_unit = engine_.a_panels * kPanelItems;
-  const std::int64_t column_unit = engine_.b_panels * kPanelItems;
-  const std::int64_t high = even_part(p.m, kPieceRows, row_unit);
-  const std::int64_t wide =
-      even_part(p.n, std::max(kLeastColumns, ceil_div(p.n, parts)), column_unit);
-  for (std::int64_t row = 0; row < p.m; row += high) {
-    for (std::int64_t column = 0; column < p.n; column += wide) {
-      pieces_.push_back({number, part_of(p.m, high, row), part_of(p.n, wide, column)});
-    }
+  for (std::int64_t i = 0; i < count; ++i) {
+    blocks += ceil_div(group.product(i).product.m, kPieceRows);
   }
-  const std::int64_t strip = even_part(wide, kStripColumns, column_unit);
-  a_bytes_ = std::max(a_bytes_, block_bytes(engine_, high, p.k));
-  b_bytes_ = std::max(b_bytes_, block_bytes(engine_, strip, p.k));
-  sums_bytes_ = std::max(sums_bytes_, 4 * high * (strip + kPanelItems));
+  if (blocks == 0) return;
+  const std::int64_t parts = ceil_div(kPiecesPerThread * pool.threads(), blocks);
+  std::size_t size = 0;
+  for (std::int64_t i = 0; i < count; ++i) {
+    const Product p = group.product(i).product;
+    if (p.m == 0) continue;
+    bytes_.grow(engine, cut_product(engine, p, parts), p.k);
+    ++size;
+  }
+  lanes_ =
+      pool.scratch(static_cast<std::size_t>(pool.threads() * bytes_.all()) + size * sizeof(Member));
+  members_ = {reinterpret_cast<Member*>(lanes_ + pool.threads() * bytes_.all()), size};
+  std::size_t at = 0;
+  std::int64_t end = 0;
+  for (std::int64_t i = 0; i < count; ++i) {
+    const BlockedProduct args = group.product(i);
+    if (args.product.m == 0) continue;
+    const Cut cut = cut_product(engine, args.product, parts);
+    end += cut.down * cut.across;
+    new (&members_[at++]) Member{i, args, cut, end};
+  }
 }
 
-// Every lane of work has memory of its own, whichever thread it runs on.
-void Group::run() {
-  const std::int64_t lane_bytes = a_bytes_ + b_bytes_ + sums_bytes_;
-  const std::int64_t lanes = pool_.threads();
-  std::byte* memory = pool_.scratch(static_cast<std::size_t>(lanes * lane_bytes));
-  std::atomic<std::size_t> next = 0;
-  pool_.run(lanes, [&](std::int64_t lane) {
-    for (std::size_t i = next.fetch_add(1); i < pieces_.size(); i = next.fetch_add(1)) {
-      run_piece(pieces_[i], memory + lane * lane_bytes);
+// A lane has memory of its own, whichever thread it runs on.
+void Driver::run() {
+  if (members_.empty()) return;
+  const std::int64_t pieces = members_.back().end;
+  std::atomic<std::int64_t> next = 0;
+  pool_.run(pool_.threads(), [&](std::int64_t lane) {
+    for (std::int64_t i = next.fetch_add(1); i < pieces; i = next.fetch_add(1)) {
+      run_piece(i, lanes_ + lane * bytes_.all());
     }
   });
 }
 
-void Group::run_piece(const Piece& piece, std::byte* memory) const {
-  const BlockedProduct& args = products_[piece.number];
-  const Product& p = args.product;
-  OperandBlock a = rows_of_a(engine_, p, args.a, args.element_bytes);
-  OperandBlock b = columns_of_b(engine_, p, args.b, args.element_bytes);
-  const std::int64_t strip =
-      even_part(piece.columns.count, kStripColumns, engine_.b_panels * kPanelItems);
+void Driver::run_piece(std::int64_t piece, std::byte* memory) const {
+  const Member& member = *std::ranges::upper_bound(members_, piece, {}, &Member::end);
+  const Product& p = member.args.product;
+  const Cut& cut = member.cut;
+  const std::int64_t own = piece - (member.end - cut.down * cut.across);
+  const Range rows = part_of(p.m, cut.high, own / cut.across * cut.high);
+  const Range columns = part_of(p.n, cut.wide, own % cut.across * cut.wide);
+  OperandBlock a = rows_of_a(engine_, p, member.args.a, member.args.element_bytes);
+  OperandBlock b = columns_of_b(engine_, p, member.args.b, member.args.element_bytes);
   a.packed = memory;
-  a.block_items = piece.rows.count;
-  a.items = piece.rows;
+  b.packed = memory + bytes_.a;
+  auto* sums = reinterpret_cast<float*>(b.packed + bytes_.b);
+  a.block_items = rows.count;
+  b.block_items = cut.strip;
   a.depth = b.depth = {0, p.k};
-  pack_panels(engine_, a, 0, ceil_div(piece.rows.count, kPanelItems));
-  b.packed = memory + a_bytes_;
-  b.block_items = strip;
-  auto* sums = reinterpret_cast<float*>(b.packed + b_bytes_);
-  // Rows that are no power of two apart do not fall on each other in the caches.
-  const std::int64_t stride = strip + kPanelItems;
-  for (std::int64_t column = 0; column < piece.columns.count; column += strip) {
-    b.items = part_of(piece.columns.count, strip, column);
-    b.items.begin += piece.columns.begin;
-    pack_panels(engine_, b, 0, ceil_div(strip, kPanelItems));
-    sum_area(engine_, a, b, {0, 0, piece.rows.count, b.items.count}, sums, stride);
-    finish_(body_, piece.number, {piece.rows.begin, b.items.begin, piece.rows.count, b.items.count},
-            sums, stride);
+  a.items = rows;
+  pack_panels(engine_, a, 0, ceil_div(rows.count, kPanelItems));
+  for (std::int64_t column = 0; column < columns.count; column += cut.strip) {
+    b.items = part_of(columns.count, cut.strip, column);
+    b.items.begin += columns.begin;
+    pack_panels(engine_, b, 0, ceil_div(cut.strip, kPanelItems));
+    sum_area(engine_, a, b, {0, 0, rows.count, b.items.count}, sums, cut.stride());
+    group_.finish(member.number, {rows.begin, b.items.begin, rows.count, b.items.count}, sums,
+                  cut.stride());
   }
 }
 }  // namespace
 
-void product_group(ThreadPool& pool, const TileEngine& engine,
-                   std::span<const BlockedProduct> products, const void* body,
-                   FinishOfGroup finish) {
-  if (!products.empty()) Group(pool, engine, products, body, finish).run();
+void multiply_group(ThreadPool& pool, const TileEngine& engine, std::int64_t count,
+                    const ProductGroup& group) {
+  Driver(pool, engine, count, group).run();
 }
 
 }  // namespace bev::cpu

@@ -3,30 +3,27 @@
 // each other once. How products are cut does not change their bits.
 #pragma once
 
-#include <span>
-
 #include "backend/cpu/blocked_product.h"
 
 namespace bev::cpu {
 
 // Deeper products are for blocked_product(): their panels would leave the second cache.
-constexpr std::int64_t kGroupDepth = 4096;
+constexpr std::int64_t kGroupDepth = 2048;
 
-using FinishOfGroup = void (*)(const void* body, std::size_t number, const Area& area,
-                               const float* sums, std::int64_t stride);
-void product_group(ThreadPool& pool, const TileEngine& engine,
-                   std::span<const BlockedProduct> products, const void* body,
-                   FinishOfGroup finish);
+// The products of a group and what becomes of their sums. Called on any thread; must not throw.
+class ProductGroup {
+ public:
+  // Without packed_b. Those of m 0 are left out.
+  virtual BlockedProduct product(std::int64_t number) const = 0;
+  // As that of blocked_product().
+  virtual void finish(std::int64_t number, const Area& area, const float* sums,
+                      std::int64_t stride) const = 0;
 
-// finish(number of the product, area, sums, stride) as that of blocked_product(). No product may
-// have packed_b.
-template <class Finish>
-void product_group(ThreadPool& pool, const TileEngine& engine,
-                   std::span<const BlockedProduct> products, const Finish& finish) {
-  product_group(
-      pool, engine, products, &finish,
-      [](const void* body, std::size_t number, const Area& area, const float* sums,
-         std::int64_t stride) { (*static_cast<const Finish*>(body))(number, area, sums, stride); });
-}
+ protected:
+  ~ProductGroup() = default;
+};
+
+void multiply_group(ThreadPool& pool, const TileEngine& engine, std::int64_t count,
+                    const ProductGroup& group);
 
 }  // namespace bev::cpu

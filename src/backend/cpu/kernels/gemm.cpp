@@ -2,7 +2,6 @@
 #include "kernels/gemm.h"
 
 #include <atomic>
-#include <span>
 #include <type_traits>
 #include <vector>
 
@@ -191,26 +190,6 @@ void gemm_typed(const Stream& stream, const Gemm& gemm) {
   }
 }
 
-// Those that are worth it together, the others one by one.
-template <class T, class C>
-void gemm_group_typed(const Stream& stream, std::span<const Gemm> gemms) {
-  std::vector<Gemm> together;
-  std::vector<BlockedProduct> products;
-  for (const Gemm& gemm : gemms) {
-    const Product& p = gemm.product;
-    if (p.m > 0 && p.n > 0 && p.k > 0 && p.k <= kGroupDepth && !has_few_rows(p)) {
-      together.push_back(gemm);
-      products.push_back(blocked<T>(gemm));
-    } else {
-      gemm_typed<T, C>(stream, gemm);
-    }
-  }
-  product_group(*stream.pool, engine_of<T>(), products,
-                [&](std::size_t number, const Area& area, const float* sums, std::int64_t stride) {
-                  finish_area<T, C>(together[number], area, sums, stride);
-                });
-}
-
 Gemm checked(const GemmArgs& args) {
   const View &a = args.a, &b = args.b, &c = args.c;
   BEV_CHECK(a.shape.ndim() == 2 && b.shape.ndim() == 2 && c.shape.ndim() == 2,
@@ -265,6 +244,40 @@ void gemm_any(const Stream& stream, const GemmArgs& args) {
   visit_types(args, [&]<class T, class C>(T, C) { gemm_typed<T, C>(stream, gemm); });
 }
 
+// Products of 16-bit operands that are made together. A list is small: its products are made anew
+// wherever they are needed.
+template <class T, class C>
+class GroupOf final : public ProductGroup {
+ public:
+  explicit GroupOf(const GemmList& list) : list_(list) {
+    std::size_t bytes = 0;
+    for (std::int64_t i = 0; i < list.count; ++i) bytes += list.at(i).c.bytes();
+    streams_ = bytes >= kStreamedBytes;
+  }
+  Gemm gemm(std::int64_t number) const {
+    Gemm gemm = checked(list_.at(number));
+    gemm.streams = streams_;
+    return gemm;
+  }
+  static bool takes(const Gemm& gemm) {
+    const Product& p = gemm.product;
+    return sizeof(T) == 2 && p.m > 0 && p.n > 0 && p.k > 0 && p.k <= kGroupDepth &&
+           !has_few_rows(p);
+  }
+  BlockedProduct product(std::int64_t number) const override {
+    const Gemm one = gemm(number);
+    return takes(one) ? blocked<T>(one) : BlockedProduct{};
+  }
+  void finish(std::int64_t number, const Area& area, const float* sums,
+              std::int64_t stride) const override {
+    if constexpr (sizeof(T) == 2) finish_area<T, C>(gemm(number), area, sums, stride);
+  }
+
+ private:
+  const GemmList& list_;
+  bool streams_ = false;
+};
+
 std::size_t packed_bytes_any(const GemmArgs& args) {
   // With many rows packing is little beside multiplying. Where bf16 is multiplied as f32 it is so
   // with any number, and the form twice as large.
@@ -279,21 +292,15 @@ std::size_t packed_bytes_any(const GemmArgs& args) {
 }
 }  // namespace
 
-void gemm_group(const Stream& stream, std::span<const GemmArgs> products) {
-  if (products.empty()) return;
-  std::size_t bytes = 0;
-  for (const GemmArgs& args : products) bytes += args.c.bytes();
-  std::vector<Gemm> gemms;
-  for (const GemmArgs& args : products) {
-    gemms.push_back(checked(args));
-    gemms.back().streams = bytes >= kStreamedBytes;
-  }
-  visit_types(products[0], [&]<class T, class C>(T, C) {
-    if constexpr (sizeof(T) == 2) {
-      gemm_group_typed<T, C>(stream, gemms);
-    } else {
-      for (const Gemm& gemm : gemms) gemm_typed<T, C>(stream, gemm);
+void gemm_group(const Stream& stream, const GemmList& list) {
+  if (list.count == 0) return;
+  visit_types(list.at(0), [&]<class T, class C>(T, C) {
+    const GroupOf<T, C> group(list);
+    // These use the scratch memory that the group takes next.
+    for (std::int64_t i = 0; i < list.count; ++i) {
+      if (!group.takes(group.gemm(i))) gemm_typed<T, C>(stream, group.gemm(i));
     }
+    if constexpr (sizeof(T) == 2) multiply_group(*stream.pool, engine_of<T>(), list.count, group);
   });
 }
 

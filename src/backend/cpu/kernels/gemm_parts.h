@@ -2,7 +2,6 @@
 #pragma once
 
 #include <cstdint>
-#include <span>
 
 #include "backend/cpu/kernels/math.h"
 #include "backend/cpu/onednn.h"
@@ -72,7 +71,22 @@ void gemm_few_rows(const Stream& stream, const Gemm& gemm);
 // One tile of an f64 product, bias included.
 void gemm_tile_f64(const Gemm& gemm, const Area& tile);
 
-// Products with the same dtypes that do not depend on each other.
-void gemm_group(const Stream& stream, std::span<const GemmArgs> products);
+// Products with the same dtypes that do not depend on each other, made by `make`.
+struct GemmList {
+  std::int64_t count = 0;
+  const void* body = nullptr;
+  GemmArgs (*make)(const void* body, std::int64_t number) = nullptr;
+
+  GemmArgs at(std::int64_t number) const { return make(body, number); }
+};
+void gemm_group(const Stream& stream, const GemmList& list);
+
+// product(number) for each number below count.
+template <class Make>
+void gemm_group(const Stream& stream, std::int64_t count, const Make& product) {
+  gemm_group(stream, {count, &product, [](const void* body, std::int64_t number) -> GemmArgs {
+                        return (*static_cast<const Make*>(body))(number);
+                      }});
+}
 
 }  // namespace bev::cpu::BEV_CPU_LEVEL

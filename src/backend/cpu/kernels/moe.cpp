@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <cstring>
-#include <vector>
 
 #include "backend/cpu/kernels/gemm_parts.h"
 #include "backend/cpu/kernels/math.h"
@@ -161,12 +160,10 @@ View row_of(const View& bias, std::int64_t expert) {
 // Products product(expert, its rows of x, its rows of y), together.
 template <class Make>
 void multiply_experts(const Stream& stream, const GroupedArgs& args, const Make& product) {
-  std::vector<GemmArgs> products;
-  for (std::int64_t e = 0; e < args.w.shape[0]; ++e) {
+  gemm_group(stream, args.w.shape[0], [&](std::int64_t e) -> GemmArgs {
     const std::int64_t begin = args.offsets[e], end = args.offsets[e + 1];
-    products.push_back(product(e, args.x.rows(begin, end), args.y.rows(begin, end)));
-  }
-  gemm_group(stream, products);
+    return product(e, args.x.rows(begin, end), args.y.rows(begin, end));
+  });
 }
 
 // Rows past the last expert's become zeros.
