@@ -117,8 +117,8 @@ BlockedProduct blocked(const Gemm& gemm) {
 
 // Sums as they are, whole lines of f32, past the caches: nothing of the old content is read.
 #if defined(__AVX512F__)
+constexpr std::int64_t kLine = 16;
 bool may_stream(const Gemm& gemm, const Area& area) {
-  constexpr std::int64_t kLine = 16;
   return gemm.streams && gemm.alpha == 1 && gemm.beta == 0 && gemm.bias == nullptr &&
          reinterpret_cast<std::uintptr_t>(gemm.c) % 64 == 0 && gemm.product.ldc % kLine == 0 &&
          area.column % kLine == 0 && area.columns % kLine == 0;
@@ -126,7 +126,7 @@ bool may_stream(const Gemm& gemm, const Area& area) {
 void stream_area(const Gemm& gemm, const Area& area, const float* sums, std::int64_t stride) {
   float* c = static_cast<float*>(gemm.c) + area.row * gemm.product.ldc + area.column;
   for (std::int64_t row = 0; row < area.rows; ++row) {
-    for (std::int64_t j = 0; j < area.columns; j += 16) {
+    for (std::int64_t j = 0; j < area.columns; j += kLine) {
       _mm512_stream_ps(c + row * gemm.product.ldc + j, _mm512_loadu_ps(sums + row * stride + j));
     }
   }
