@@ -91,6 +91,16 @@ class CudaGroupedFp8 : public QuantizeRig {
     // The tensor cores add 8-bit products with fewer bits than f32 has.
     EXPECT_LT(error(result), std::max(tolerance(dtype), 5e-4)) << what;
   }
+  // Those that the weight gradient leaves are those of its result.
+  void check_squares(const Case& item, const Shape& shape, Dtype dtype) {
+    Pair c = pair(dtype, shape, 1);
+    Twin sum = words<double>({0.5});
+    cuda().quantize.grouped_weight(
+        cuda_stream(), {item.device.dy.by_columns(), item.device.x.by_columns(), c.device,
+                        item.device.offsets, 0.5, sum.device.as<double>()});
+    for (double value : download(c.device)) *sum.exact.as<double>() += value * value;
+    EXPECT_LT(error(sum), 1e-6);
+  }
   void compare_products(const Case& drawn, const GroupedFp8Case& item, Dtype dtype) {
     const std::int64_t experts = drawn.experts;
     compare(drawn, {drawn.rows, item.out}, {experts, item.out}, dtype, "y",
@@ -113,6 +123,7 @@ class CudaGroupedFp8 : public QuantizeRig {
                     stream, {from.dy.by_columns(), from.x.by_columns(), c, from.offsets, beta});
               });
     }
+    check_squares(drawn, {experts, item.out, item.in}, dtype);
   }
 };
 

@@ -112,6 +112,31 @@ TEST_F(CudaGrouped, ProductsMatchTheCpu) {
   }
 }
 
+// Also where they are too large for f32, and where a number is none.
+TEST_F(CudaGrouped, SquaresOfWeightGradientsAreThoseOfTheResult) {
+  for (const GroupedCase& item : kCases) {
+    for (Dtype dtype : kModelDtypes) {
+      for (double scale : {1.0, 1e24, std::nan("")}) {
+        if (dtype == Dtype::kF16 && scale > 1) continue;
+        Products all = draw(item, dtype, dtype);
+        all.x = random(dtype, {all.x.device.shape()}, scale);
+        Twin sum = words<double>({0.5});
+        for (double beta : {0.0, 0.5}) {
+          cuda().moe.grouped_weight(
+              cuda_stream(), {all.x.device, all.dw.device, all.dy.device, {},
+                              all.offsets.device.as<std::int32_t>(), beta,
+                              sum.device.as<double>()});
+          for (double value : download(all.dw.device)) *sum.exact.as<double>() += value * value;
+        }
+        const double got = download(sum.device)[0], want = *sum.exact.as<double>();
+        EXPECT_TRUE(std::isnan(want) ? std::isnan(got) : std::abs(got - want) <= 1e-6 * want)
+            << item.counts.size() << " experts " << item.in << " x " << item.out << " "
+            << name_of(dtype) << " " << scale << ": " << got << ", wanted " << want;
+      }
+    }
+  }
+}
+
 TEST_F(CudaGrouped, AnExpertsRowsReachNoOtherExpert) {
   for (const GroupedCase& item : kCases) {
     const std::vector<std::int32_t> at = starts(item);

@@ -6,6 +6,7 @@
 
 #include "backend/cpu/product.h"
 #include "backend/cpu/tile_engine.h"
+#include "base/divide.h"
 
 namespace bev::cpu {
 

@@ -64,10 +64,11 @@ __global__ void __launch_bounds__(kThreads)
 }
 
 __global__ void __launch_bounds__(kLastThreads)
-    add_partials_kernel(const double* partials, int count, double* total) {
+    add_numbers_kernel(const double* numbers, std::int64_t count, double* total) {
   __shared__ double shared[kLastThreads / kWarp];
   double sum = 0;
-  for (int i = threadIdx.x; i < count; i += kLastThreads) sum += partials[i];
+#pragma unroll 8
+  for (std::int64_t i = threadIdx.x; i < count; i += kLastThreads) sum += numbers[i];
   sum = reduce_row<Sum>(sum, shared);
   if (threadIdx.x == 0) *total += sum;
 }
@@ -93,9 +94,7 @@ void add_terms(CudaQueue& queue, const Tensors<T>& tensors, double* sum) {
   terms_kernel<Term, T, N>
       <<<static_cast<unsigned>(blocks), kThreads, 0, queue.stream()>>>(tensors, partials);
   check_launch(Term::kName);
-  add_partials_kernel<<<1, kLastThreads, 0, queue.stream()>>>(partials, static_cast<int>(blocks),
-                                                              sum);
-  check_launch(Term::kName);
+  add_numbers(queue, partials, blocks, sum);
 }
 
 // Of the tensors that can be read in packs (N > 1), or of the others.
@@ -125,6 +124,11 @@ void add_all(const Stream& stream, std::span<const View> tensors, double* sum) {
 }
 
 }  // namespace
+
+void add_numbers(CudaQueue& queue, const double* numbers, std::int64_t count, double* sum) {
+  add_numbers_kernel<<<1, kLastThreads, 0, queue.stream()>>>(numbers, count, sum);
+  check_launch("sum of numbers");
+}
 
 void sum_squares(const Stream& stream, std::span<const View> tensors, double* sum) {
   add_all<Square>(stream, tensors, sum);

@@ -24,8 +24,21 @@ struct Work {
   const T* bias;   // null: none
   int columns;     // C
   float beta;
-  int* tickets;  // how many pairs have been taken beyond each cluster's first
+  int* tickets = nullptr;     // how many pairs have been taken beyond each cluster's first
+  double* squares = nullptr;  // sums of the results' squares, at square_place; null: not wanted
 };
+
+// Of kWeight's results each warp's rows in each tile have a place for the sum of their squares.
+__host__ __device__ inline int row_groups(const Walk& walk) {
+  return (walk.rows + kWarpRows - 1) / kWarpRows;
+}
+inline std::int64_t square_places(const Walk& walk) {
+  return std::int64_t{walk.experts} * row_groups(walk) * walk.column_tiles;
+}
+__device__ inline std::int64_t square_place(const Walk& walk, const WalkTile& tile, int row) {
+  return (std::int64_t{tile.expert} * row_groups(walk) + row / kWarpRows) * walk.column_tiles +
+         tile.column / kTileColumns;
+}
 
 // body(index of a sum, row, column) for the lane's pairs of neighbouring columns, of the warp's
 // first `rows` rows and the tile's first `columns` columns.
@@ -56,6 +69,9 @@ class Results {
   __device__ void store(hopper::WideSums& sums, const WalkTile& tile, int row) {
     if (row >= tile.row_end) return;
     add_terms(sums, tile, row);
+    if (kProduct == GroupedProduct::kWeight && work_.squares != nullptr) {
+      store_squares(sums, tile, row);
+    }
     constexpr int kColumns = kBoxRowBytes / static_cast<int>(sizeof(Out));
 #pragma unroll
     for (int column = 0; column < kTileColumns; column += kColumns) {
@@ -90,6 +106,23 @@ class Results {
         sums.at[at + 1] += work_.beta * cuda_attention::widen(pair[1]);
       });
     }
+  }
+
+  // Of what results are after rounding. In f32, since a lane has few, unless that overflows.
+  __device__ void store_squares(const hopper::WideSums& sums, const WalkTile& tile, int row) {
+    const auto lanes_sum = [&](auto sum) {
+      for_pairs(tile.row_end - row, work_.columns - tile.column, [&](int at, int, int) {
+#pragma unroll
+        for (int i = at; i < at + 2; ++i) {
+          const decltype(sum) x = cuda_attention::widen(cuda_attention::narrow<Out>(sums.at[i]));
+          sum += x * x;
+        }
+      });
+      return sum;
+    };
+    const float quick = lanes_sum(0.0f);
+    const double sum = reduce_warp<Sum>(isfinite(quick) ? quick : lanes_sum(0.0));
+    if (threadIdx.x % kWarp == 0) work_.squares[square_place(work_.walk, tile, row)] = sum;
   }
 
   __device__ void store_box(const float* sums, const WalkTile& tile, int row, int column) {

@@ -13,6 +13,7 @@
 
 #include "backend/cuda/grid.cuh"
 #include "backend/cuda/grouped_results.cuh"
+#include "backend/cuda/optim_parts.h"
 #include "backend/cuda/values.cuh"
 
 namespace bev::cuda::wgmma {
@@ -184,13 +185,20 @@ __device__ void make_tiles(const Work<T, Out>& work, const CUtensorMap& out,
   hopper::meet_cluster();
 }
 
-// Launches a block for each multiprocessor, in pairs. make_work(tickets) is what the kernel gets.
-template <class Kernel, class MakeWork>
-void launch_tiles(const Stream& stream, Kernel* kernel, const Maps& maps,
-                  const MakeWork& make_work) {
+// Launches a block for each multiprocessor, in pairs. The squares of the results are added to
+// *squares, if it is not null. The kernel gets `all`, whose part `work` learns here where the memory
+// of the launch is.
+template <class Kernel, class All, class T, class Out>
+void launch_tiles(const Stream& stream, Kernel* kernel, const Maps& maps, const All& all,
+                  Work<T, Out>& work, double* squares) {
   CudaQueue& queue = queue_of(stream);
-  auto* tickets = static_cast<int*>(queue.scratch(sizeof(int)));
-  check_cuda(cudaMemsetAsync(tickets, 0, sizeof(int), queue.stream()), "grouped product");
+  const std::int64_t places = squares == nullptr ? 0 : square_places(work.walk);
+  // The tickets have the room of a number, for the sake of alignment.
+  const std::size_t bytes = static_cast<std::size_t>(1 + places) * sizeof(double);
+  auto* memory = static_cast<double*>(queue.scratch(bytes));
+  check_cuda(cudaMemsetAsync(memory, 0, bytes, queue.stream()), "grouped product");
+  work.tickets = reinterpret_cast<int*>(memory);
+  work.squares = squares == nullptr ? nullptr : memory + 1;
   check_cuda(cudaFuncSetAttribute(reinterpret_cast<const void*>(kernel),
                                   cudaFuncAttributeMaxDynamicSharedMemorySize, kSharedBytes),
              "grouped product: shared memory");
@@ -204,7 +212,8 @@ void launch_tiles(const Stream& stream, Kernel* kernel, const Maps& maps,
   config.stream = queue.stream();
   config.attrs = &pairs;
   config.numAttrs = 1;
-  check_cuda(cudaLaunchKernelEx(&config, kernel, maps, make_work(tickets)), "grouped product");
+  check_cuda(cudaLaunchKernelEx(&config, kernel, maps, all), "grouped product");
+  if (squares != nullptr) add_numbers(queue, memory + 1, places, squares);
 }
 
 }  // namespace bev::cuda::wgmma

@@ -236,25 +236,24 @@ void run_scaled(const Stream& stream, const GroupedScaledArgs& args) {
                   .right = tensor_map(right, kHalfColumns),
                   .out = ragged_map(args.c, kWarpRows)};
   constexpr GroupedProduct kProduct = GroupedProduct::kOutput;
-  launch_tiles(stream, &grouped_scaled_kernel<kLeft, kProduct, Out>, maps, [&](int* tickets) {
-    return ScaledWork<Out>{
-        .work = {.walk = {.offsets = args.offsets,
-                          .experts = static_cast<int>(args.experts),
-                          .rows = static_cast<int>(left.shape[0]),
-                          .column_tiles = static_cast<int>(ceil_div(columns, kTileColumns)),
-                          .depth = depth},
-                 .out = address<Out>(args.c),
-                 .bias = address<Out>(args.bias),
-                 .columns = columns,
-                 .beta = 0,
-                 .tickets = tickets},
-        .left = address<float>(args.a.scales),
-        .right = address<float>(args.b.scales),
-        .left_stride = stride_of(args.a),
-        .right_stride = stride_of(args.b),
-        .row_step = args.side_by_side() ? 0 : columns,
-        .column_step = args.side_by_side() ? depth : 0};
-  });
+  ScaledWork<Out> scaled{
+      .work = {.walk = {.offsets = args.offsets,
+                        .experts = static_cast<int>(args.experts),
+                        .rows = static_cast<int>(left.shape[0]),
+                        .column_tiles = static_cast<int>(ceil_div(columns, kTileColumns)),
+                        .depth = depth},
+               .out = address<Out>(args.c),
+               .bias = address<Out>(args.bias),
+               .columns = columns,
+               .beta = 0},
+      .left = address<float>(args.a.scales),
+      .right = address<float>(args.b.scales),
+      .left_stride = stride_of(args.a),
+      .right_stride = stride_of(args.b),
+      .row_step = args.side_by_side() ? 0 : columns,
+      .column_step = args.side_by_side() ? depth : 0};
+  launch_tiles(stream, &grouped_scaled_kernel<kLeft, kProduct, Out>, maps, scaled, scaled.work,
+               nullptr);
 }
 
 template <Fp8Format kLeft, class Out>
@@ -264,25 +263,24 @@ void run_scaled_weight(const Stream& stream, const GroupedScaledWeightArgs& args
                   .right = tensor_map(args.x.payload, kHalfColumns),
                   .out = tensor_map(args.w, kWarpRows)};
   constexpr GroupedProduct kProduct = GroupedProduct::kWeight;
-  launch_tiles(stream, &grouped_scaled_kernel<kLeft, kProduct, Out>, maps, [&](int* tickets) {
-    return ScaledWork<Out>{
-        .work = {.walk = {.offsets = args.offsets,
-                          .experts = static_cast<int>(args.w.shape[0]),
-                          .rows = static_cast<int>(args.w.shape[1]),
-                          .column_tiles = static_cast<int>(ceil_div(columns, kTileColumns)),
-                          .depth = 0},
-                 .out = address<Out>(args.w),
-                 .bias = nullptr,
-                 .columns = columns,
-                 .beta = static_cast<float>(args.beta),
-                 .tickets = tickets},
-        .left = address<float>(args.dy.scales),
-        .right = address<float>(args.x.scales),
-        .left_stride = stride_of(args.dy),
-        .right_stride = stride_of(args.x),
-        .row_step = 0,
-        .column_step = 0};
-  });
+  ScaledWork<Out> scaled{
+      .work = {.walk = {.offsets = args.offsets,
+                        .experts = static_cast<int>(args.w.shape[0]),
+                        .rows = static_cast<int>(args.w.shape[1]),
+                        .column_tiles = static_cast<int>(ceil_div(columns, kTileColumns)),
+                        .depth = 0},
+               .out = address<Out>(args.w),
+               .bias = nullptr,
+               .columns = columns,
+               .beta = static_cast<float>(args.beta)},
+      .left = address<float>(args.dy.scales),
+      .right = address<float>(args.x.scales),
+      .left_stride = stride_of(args.dy),
+      .right_stride = stride_of(args.x),
+      .row_step = 0,
+      .column_step = 0};
+  launch_tiles(stream, &grouped_scaled_kernel<kLeft, kProduct, Out>, maps, scaled, scaled.work,
+               args.squares);
 }
 
 // f(Out{}) for the dtypes of results.

@@ -120,18 +120,16 @@ void run(const Stream& stream, const GroupedArgs& args) {
                   .right = kWeight ? ragged_map(args.x, kTileDepth)
                                    : tensor_map(args.w, kOutput ? kHalfColumns : kTileDepth),
                   .out = kWeight ? tensor_map(out, kWarpRows) : ragged_map(out, kWarpRows)};
-  launch_tiles(stream, &grouped_kernel<T, kProduct, Out>, maps, [&](int* tickets) {
-    return Work<T, Out>{.walk = {.offsets = args.offsets,
-                                 .experts = static_cast<int>(args.w.shape[0]),
-                                 .rows = static_cast<int>(kWeight ? args.w.shape[1] : in.shape[0]),
-                                 .column_tiles = static_cast<int>(ceil_div(columns, kTileColumns)),
-                                 .depth = static_cast<int>(in.shape[1])},
-                        .out = address<Out>(out),
-                        .bias = kOutput ? address<T>(args.bias) : nullptr,
-                        .columns = columns,
-                        .beta = static_cast<float>(args.beta),
-                        .tickets = tickets};
-  });
+  Work<T, Out> work{.walk = {.offsets = args.offsets,
+                             .experts = static_cast<int>(args.w.shape[0]),
+                             .rows = static_cast<int>(kWeight ? args.w.shape[1] : in.shape[0]),
+                             .column_tiles = static_cast<int>(ceil_div(columns, kTileColumns)),
+                             .depth = static_cast<int>(in.shape[1])},
+                    .out = address<Out>(out),
+                    .bias = kOutput ? address<T>(args.bias) : nullptr,
+                    .columns = columns,
+                    .beta = static_cast<float>(args.beta)};
+  launch_tiles(stream, &grouped_kernel<T, kProduct, Out>, maps, work, work, args.squares);
 }
 
 template <class T>

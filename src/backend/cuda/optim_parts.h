@@ -5,10 +5,16 @@
 
 #include "kernels/optim.h"
 
+namespace bev {
+class CudaQueue;
+}
+
 namespace bev::cuda {
 
 void adam(const Stream& stream, const AdamRule& rule, std::span<const AdamRange> ranges);
 void sum_squares(const Stream& stream, std::span<const View> tensors, double* sum);
+// *sum += all of them, in an order that depends on their count only.
+void add_numbers(CudaQueue& queue, const double* numbers, std::int64_t count, double* sum);
 void count_zeros(const Stream& stream, std::span<const View> tensors, double* count);
 void clip(const Stream& stream, const ClipArgs& args);
 void normal(const Stream& stream, const NormalArgs& args);
