@@ -223,7 +223,10 @@ class Bench {
     auto rate = [&](const char* name, const Tensor& from, bool gathers, bool both) {
       QuantizeRequest request = rounding(from, Fp8Role::kInput, true, both);
       request.groups = groups(mixture, rows);
-      if (gathers) request.groups.order = rows.order.as<std::int32_t>();
+      if (gathers) {
+        request.groups.order = rows.order.as<std::int32_t>();
+        request.groups.place = rows.place.as<std::int32_t>();
+      }
       request.groups.topk = mixture.topk;
       Quantized to = quantize(tools(), request);
       const double bytes = static_cast<double>(from.view().bytes() + to.rows.view().bytes() +
@@ -234,6 +237,15 @@ class Bench {
     rate("both ways", x, true, true);
     rate("round rows", inner, false, false);
     rate("both ways", inner, false, true);
+    round_weights(mixture);
+  }
+
+  void round_weights(const Mixture& mixture) {
+    Tensor weights = gpu_.noise({mixture.experts * mixture.hidden, mixture.ffn});
+    const QuantizeRequest request = rounding(weights, Fp8Role::kWeight, true, true);
+    Quantized to = quantize(tools(), request);
+    move("round weights", 2.0 * static_cast<double>(weights.view().bytes()),
+         [&] { quantize_into(tools(), request, to); });
   }
 
   Gpu& gpu_;

@@ -24,13 +24,15 @@ struct QuantizeMaker {
 };
 
 // Rows of experts, in runs: those of expert e are [offsets[e], offsets[e + 1]). Row r is
-// x[order[r] / topk], zeros where that is -1, or without an order x[r]. Rows past the last expert's
-// are not quantised. Runs of the columns are of one expert's rows each: they begin at
-// run_begin(offsets[e], e), and zeros fill up the last.
+// x[order[r] / topk], or without an order x[r]. Rows past the last expert's are not quantised. Runs
+// of the columns are of one expert's rows each: they begin at run_begin(offsets[e], e), and zeros
+// fill up the last.
 struct QuantizeGroups {
   const std::int32_t* offsets = nullptr;  // [experts + 1], device; null: rows of one matrix
   std::int64_t experts = 0, rows = 0;
-  const std::int32_t* order = nullptr;  // [rows], device
+  // Device: [rows], and [tokens topk] with the row of each slot or -1. They say the same, as in
+  // SortRowsArgs, for those who walk by row or by token.
+  const std::int32_t *order = nullptr, *place = nullptr;
   std::int64_t topk = 1;
 
   bool used() const { return offsets != nullptr; }

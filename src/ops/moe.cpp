@@ -19,6 +19,7 @@ class PermuteRecipe final : public Recipe {
     Tensor x = x_.get(ctx);
     request.x = x;
     request.groups.order = rows_.order.as<std::int32_t>();
+    request.groups.place = rows_.place.as<std::int32_t>();
     request.groups.topk = rows_.topk;
     return bev::quantize({ctx.kernels, ctx.stream, ctx.arena}, request);
   }

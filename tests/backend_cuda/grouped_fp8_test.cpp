@@ -1,6 +1,8 @@
 // Experts in 8-bit floats: the CPU's bits of their rows, and its products up to the order of sums.
 #include <gtest/gtest.h>
 
+#include <limits>
+
 #include "base/text.h"
 #include "tests/backend_cuda/quantize_rig.h"
 
@@ -26,12 +28,30 @@ const std::vector<GroupedFp8Case> kCases = {
     {{0, 1000, 0}, 0, 128, 256},
 };
 
+// The first numbers of a tensor: what is not finite comes out as NaN, in its runs and nowhere else.
+constexpr double kInfinity = std::numeric_limits<double>::infinity();
+const std::vector<double> kOdd = {kInfinity, 1, -kInfinity,
+                                  std::numeric_limits<double>::quiet_NaN()};
+
 class CudaGroupedFp8 : public QuantizeRig {
  protected:
   static std::vector<std::int32_t> starts(const GroupedFp8Case& item) {
     std::vector<std::int32_t> out = {0};
     for (std::int32_t count : item.counts) out.push_back(out.back() + count);
     return out;
+  }
+  // The slots of `used` rows in no order, -1 for the other rows, and the rows of all slots.
+  static std::pair<std::vector<std::int32_t>, std::vector<std::int32_t>> shuffled(
+      std::int64_t used, std::int64_t rows, std::int64_t slots) {
+    constexpr std::int64_t kStep = 7919;  // a prime, so that no slot comes twice
+    std::vector<std::int32_t> order(static_cast<std::size_t>(rows), -1);
+    std::vector<std::int32_t> place(static_cast<std::size_t>(slots), -1);
+    for (std::int64_t r = 0; r < used; ++r) {
+      const std::int64_t slot = r * kStep % slots;
+      order[static_cast<std::size_t>(r)] = static_cast<std::int32_t>(slot);
+      place[static_cast<std::size_t>(slot)] = static_cast<std::int32_t>(r);
+    }
+    return {order, place};
   }
   // x, the weights above each other, and dy, on either side.
   struct Factors {
@@ -147,26 +167,31 @@ TEST_F(CudaGroupedFp8, RowsHaveTheCpusBits) {
       SCOPED_TRACE(concat(item.counts.size(), " experts ", item.in, " ", name_of(dtype)));
       const std::vector<std::int32_t> at = starts(item);
       const std::int64_t rows = at.back() + item.unused, tokens = rows / 2 + 1;
-      std::vector<std::int32_t> places;
-      for (std::int64_t r = 0; r < rows; ++r) {
-        places.push_back(r < at.back() ? static_cast<std::int32_t>(r * 5 % (2 * tokens)) : -1);
-      }
-      Twin offsets = words(at), order = words(places);
+      const auto [slots, row_of_slot] = shuffled(at.back(), rows, 2 * tokens);
+      Twin offsets = words(at), order = words(slots), place = words(row_of_slot);
       for (bool gathers : {true, false}) {
-        Pair x = pair(dtype, {gathers ? tokens : rows, item.in}, 2);
-        auto forms = [&](const QuantizeTools& tools, const View& from, Tensor Twin::*side) {
+        Pair x = pair(dtype, {gathers ? tokens : rows, item.in}, 2, kOdd);
+        auto forms = [&](const QuantizeTools& tools, const View& from, Tensor Twin::*side,
+                         bool by_rows, bool by_columns) {
           QuantizeRequest request = request_of(from, Fp8Role::kGradient, Fp8Format::kE5m2);
+          request.rows = by_rows;
+          request.columns = by_columns;
           request.groups = groups(offsets, side, rows);
-          if (gathers) request.groups.order = (order.*side).as<std::int32_t>();
+          if (gathers) {
+            request.groups.order = (order.*side).as<std::int32_t>();
+            request.groups.place = (place.*side).as<std::int32_t>();
+          }
           request.groups.topk = 2;
           return zeroed(tools, request);
         };
-        Quantized host = forms(cpu_tools(), x.host, &Twin::exact);
-        Quantized device = forms(cuda_tools(), x.device, &Twin::device);
-        expect_same(host.rows, device.rows, "rows");
-        expect_same(host.row_scales, device.row_scales, "scales of rows");
-        expect_same(host.columns, device.columns, "columns");
-        expect_same(host.column_scales, device.column_scales, "scales of columns");
+        Quantized host = forms(cpu_tools(), x.host, &Twin::exact, true, true);
+        for (auto [by_rows, by_columns] : {std::pair(true, true), {true, false}, {false, true}}) {
+          Quantized device = forms(cuda_tools(), x.device, &Twin::device, by_rows, by_columns);
+          if (by_rows) expect_same(host.rows, device.rows, "rows");
+          if (by_rows) expect_same(host.row_scales, device.row_scales, "scales of rows");
+          if (by_columns) expect_same(host.columns, device.columns, "columns");
+          if (by_columns) expect_same(host.column_scales, device.column_scales, "their scales");
+        }
       }
     }
   }

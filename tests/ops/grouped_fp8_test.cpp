@@ -69,7 +69,8 @@ struct Rows {
     place = with.bench.integers(places);
   }
   QuantizeGroups groups() const {
-    return {offsets.as<std::int32_t>(), experts, total, order.as<std::int32_t>(), 2};
+    return {offsets.as<std::int32_t>(), experts, total, order.as<std::int32_t>(),
+            place.as<std::int32_t>(),   2};
   }
   std::int64_t begin(std::int64_t e) const { return offsets.as<std::int32_t>()[e]; }
 

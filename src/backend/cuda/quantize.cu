@@ -15,15 +15,15 @@ namespace cuda {
 namespace {
 
 template <class T, ScaleBlock kBlock, __nv_fp8_interpretation_t kKind>
-__global__ void __launch_bounds__(kThreads)
+__global__ void __launch_bounds__(kThreads, at_once<T>(kBlock == ScaleBlock::kRun ? 3 : 4))
     quantize_kernel(const T* x, std::int64_t rows, std::int64_t columns, QuantizeScale how,
                     QuantizeTo to) {
   __shared__ __align__(16) unsigned char turned[kSide * kSide];
-  __shared__ float warp_largest[kWarps];
+  __shared__ SquareScales scales;
   const Place at(rows, columns);
   Numbers<T> numbers;
   numbers.load(x, at);
-  quantize_numbers<T, kBlock, kKind>(numbers, at, how, turned, warp_largest, to);
+  quantize_numbers<T, kBlock, kKind>(numbers, at, how, turned, scales, to);
 }
 
 __global__ void __launch_bounds__(kThreads)
@@ -153,6 +153,10 @@ void quantize(const Stream& stream, const QuantizeArgs& args) {
   check_quantize(args);
   if (args.x.shape[1] == 0) return;
   if (args.maker.used()) return quantize_made(stream, args);
+  const bool rows_alone = !args.rows.empty() && args.columns.empty() && args.seen == nullptr;
+  if (args.block == ScaleBlock::kRun && rows_alone) {
+    return cuda::quantize_rows(queue_of(stream), args);
+  }
   if (args.groups.used()) return cuda::quantize_grouped(queue_of(stream), args);
   const cuda::QuantizeScale how = cuda::quantize_scale(args);
   const cuda::QuantizeTo to = cuda::quantize_to(args);

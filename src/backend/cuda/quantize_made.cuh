@@ -137,16 +137,16 @@ template <class T, class Maker, ScaleBlock kBlock, __nv_fp8_interpretation_t kKi
 __global__ void __launch_bounds__(kThreads, 3)
     quantize_made_kernel(Maker maker, std::int64_t rows, QuantizeScale how, QuantizeTo to) {
   extern __shared__ __align__(16) unsigned char memory[];
-  __shared__ float warp_largest[kWarps];
+  __shared__ SquareScales scales;
   const Tile<T> tile{memory};
   fill(maker, Place(rows, maker.columns), tile);
 #pragma unroll 1
   for (int part = 0; part < Maker::kParts; ++part) {
-    const Numbers<T> numbers = tile.numbers(part);
+    Numbers<T> numbers = tile.numbers(part);
     __syncthreads();  // the first part's memory is used again
     const Place at(rows, part * maker.columns, (part + 1) * maker.columns,
                    Maker::kParts * maker.columns);
-    quantize_numbers<T, kBlock, kKind>(numbers, at, how, memory, warp_largest, to);
+    quantize_numbers<T, kBlock, kKind>(numbers, at, how, memory, scales, to);
     __syncthreads();
   }
 }

@@ -9,6 +9,8 @@ namespace bev::cuda {
 // Results of norms and activations, as they are made; a source for each dtype.
 void quantize_made_bf16(CudaQueue& queue, const QuantizeArgs& args);
 void quantize_made_f16(CudaQueue& queue, const QuantizeArgs& args);
+// Rows alone, with scales of runs: of experts, gathered or not, or of one matrix.
+void quantize_rows(CudaQueue& queue, const QuantizeArgs& args);
 // Rows of experts.
 void quantize_grouped(CudaQueue& queue, const QuantizeArgs& args);
 

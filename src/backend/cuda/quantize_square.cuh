@@ -20,6 +20,12 @@ constexpr int kLines = kSide / kItems;  // groups of columns, and of rows
 static_assert(kLines * kLines == kThreads);
 constexpr int kWarps = kThreads / kWarp;
 
+// Blocks on a multiprocessor at a time: one reads while others compute and write. As many as there
+// are registers for; numbers of 32 bits take twice as many.
+template <class T>
+constexpr int at_once(int blocks) {
+  return sizeof(T) == 4 ? 1 : blocks;
+}
 struct Scale {
   float scale, inverse;
 };
@@ -53,102 +59,151 @@ struct QuantizeScale {
 // A thread's place: 8 x 8 elements of the block's square of columns [begin, end) of a matrix. The
 // last rows come first: whoever wrote or read them before has left those in the cache.
 struct Place {
-  std::int64_t rows, columns;  // those from here on are not the block's
-  std::int64_t width;          // of the matrix
+  int width;  // of the matrix
   std::int64_t first_row = static_cast<std::int64_t>(gridDim.y - 1 - blockIdx.y) * kSide;
   std::int64_t first_turned = first_row;  // where its first row is in the transpose
   std::int64_t first_column;
+  int rows, columns;  // of the square; the rest of it is not in the matrix
   int across = threadIdx.x % kLines, down = threadIdx.x / kLines;
 
   __device__ Place(std::int64_t all_rows, std::int64_t all_columns)
       : Place(all_rows, 0, all_columns, all_columns) {}
   __device__ Place(std::int64_t all_rows, std::int64_t begin, std::int64_t end,
                    std::int64_t all_columns)
-      : rows(all_rows),
-        columns(end),
-        width(all_columns),
-        first_column(begin + static_cast<std::int64_t>(blockIdx.x) * kSide) {}
+      : width(static_cast<int>(all_columns)),
+        first_column(begin + static_cast<std::int64_t>(blockIdx.x) * kSide),
+        rows(within(all_rows - first_row)),
+        columns(within(end - first_column)) {}
   // Whether row i of the thread's eight is in the matrix, with its columns.
-  __device__ bool has_row(int i) const { return row() + i < rows && column() < columns; }
+  __device__ bool has_row(int i) const {
+    return down * kItems + i < rows && across * kItems < columns;
+  }
   __device__ std::int64_t row() const { return first_row + down * kItems; }
   __device__ std::int64_t column() const { return first_column + across * kItems; }
+  __device__ static int within(std::int64_t left) {
+    return static_cast<int>(max(std::int64_t{0}, min(left, std::int64_t{kSide})));
+  }
 };
+
+// Shared memory of a block, besides the square that is turned.
+struct SquareScales {
+  alignas(16) float of_rows[kSide], of_columns[kSide];
+  float warp_largest[kWarps];
+};
+
+// Number i of a pack. Of bf16 the upper one of a word comes out in one instruction, not in two.
+template <class T, int N>
+__device__ float number(const Pack<T, N>& pack, int i) {
+  if constexpr (kDtypeOf<T> == Dtype::kBf16) {
+    const std::uint32_t pair = reinterpret_cast<const std::uint32_t*>(pack.items)[i / 2];
+    return __uint_as_float(i % 2 == 0 ? pair << 16 : pair & 0xffff0000u);
+  } else {
+    return pack[i];
+  }
+}
+
+// For threads that have seen some: looking at each number takes longer than rounding it. An
+// infinity with one more bit is NaN.
+template <class T, int N>
+__device__ void make_infinities_nan(Pack<T, N>& pack) {
+  auto* words = reinterpret_cast<std::uint32_t*>(pack.items);
+#pragma unroll
+  for (int i = 0; i < N; ++i) {
+    const int bit = i * static_cast<int>(sizeof(T)) * 8;
+    if (isinf(number(pack, i))) words[bit / 32] |= 1u << (bit % 32);
+  }
+}
+
+// Each of `most`, which are sizes, becomes the larger of itself and |x|: of 16 bits two at a time.
+template <class T, int N>
+__device__ void raise_sizes(Pack<T, N>& most, const Pack<T, N>& x) {
+  if constexpr (sizeof(T) == 2) {
+    using Pair = std::conditional_t<kDtypeOf<T> == Dtype::kBf16, __nv_bfloat162, __half2>;
+#pragma unroll
+    for (int w = 0; w < N / 2; ++w) {
+      const std::uint32_t sizes = reinterpret_cast<const std::uint32_t*>(x.items)[w] & 0x7fff7fffu;
+      Pair& pair = reinterpret_cast<Pair*>(most.items)[w];
+      pair = __hmax2(pair, reinterpret_cast<const Pair&>(sizes));
+    }
+  } else {
+#pragma unroll
+    for (int i = 0; i < N; ++i) most.set(i, larger(most[i], x[i]));
+  }
+}
+
+// Eight numbers of 4 bytes in shared memory, from a multiple of eight on.
+template <class N>
+__device__ void read_eight(const N* from, N (&out)[kItems]) {
+  static_assert(sizeof(N) == 4);
+  *reinterpret_cast<uint4*>(out) = *reinterpret_cast<const uint4*>(from);
+  *reinterpret_cast<uint4*>(out + 4) = *reinterpret_cast<const uint4*>(from + 4);
+}
 
 // Eight numbers as eight bytes.
 struct Bytes {
   std::uint32_t low = 0, high = 0;
-  // Numbers 2 k and 2 k + 1.
-  __device__ void set_pair(int k, std::uint32_t pair) {
-    (k < 2 ? low : high) |= pair << (16 * (k % 2));
-  }
 };
 
+// NaN stays that. Infinities would become the largest number: they must have become NaN before.
 template <__nv_fp8_interpretation_t kKind>
-__device__ std::uint32_t quantized_pair(float a, float b, float scale) {
+__device__ __nv_fp8x2_storage_t quantized_pair(float a, float b, float scale) {
   const float2 scaled = make_float2(__fmul_rn(a, scale), __fmul_rn(b, scale));
-  std::uint32_t bits = __nv_cvt_float2_to_fp8x2(scaled, __NV_SATFINITE, kKind);
-  if (!isfinite(a)) bits = (bits & 0xff00u) | kFp8Nan;
-  if (!isfinite(b)) bits = (bits & 0x00ffu) | (kFp8Nan << 8);
-  return bits;
+  return __nv_cvt_float2_to_fp8x2(scaled, __NV_SATFINITE, kKind);
+}
+template <__nv_fp8_interpretation_t kKind>
+__device__ std::uint32_t quantized_four(float a, float b, float c, float d, float scale) {
+  const ushort2 pairs =
+      make_ushort2(quantized_pair<kKind>(a, b, scale), quantized_pair<kKind>(c, d, scale));
+  return reinterpret_cast<const std::uint32_t&>(pairs);
 }
 
 // The thread's numbers, zero beyond the matrix.
 template <class T>
 struct Numbers {
-  Pack<T, kItems> rows[kItems];
+  using Line = Pack<T, kItems>;
+  Line rows[kItems];
 
   __device__ void load(const T* x, const Place& at) {
-    load(x, at, [](std::int64_t row) { return row; });
+    const T* from = x + at.row() * at.width + at.column();
+    load(at, [&](int i) { return from + i * at.width; });
   }
-  // Row r is row source(r) of x, or zeros where that is -1.
-  template <class Source>
-  __device__ void load(const T* x, const Place& at, const Source& source) {
+  // Row i of the square is at address(i of the thread's eight).
+  template <class Address>
+  __device__ void load(const Place& at, const Address& address) {
 #pragma unroll
     for (int i = 0; i < kItems; ++i) {
-      const std::int64_t row = at.has_row(i) ? source(at.row() + i) : -1;
-      if (row >= 0) {
-        rows[i].load(x + row * at.width + at.column());
+      if (at.has_row(i)) {
+        rows[i].load(address(i));
       } else {
-#pragma unroll
-        for (int j = 0; j < kItems; ++j) rows[i].set(j, 0);
+        rows[i] = {};
       }
     }
   }
-  __device__ float largest_in_row(int i) const {
-    float most = 0;
+  __device__ float at(int i, int j) const { return number(rows[i], j); }
+  __device__ Line largest_in_columns() const {
+    Line most = {};
 #pragma unroll
-    for (int j = 0; j < kItems; ++j) most = larger(most, rows[i][j]);
+    for (int i = 0; i < kItems; ++i) raise_sizes(most, rows[i]);
     return most;
   }
-  __device__ float largest_in_column(int j) const {
-    float most = 0;
-#pragma unroll
-    for (int i = 0; i < kItems; ++i) most = larger(most, rows[i][j]);
-    return most;
-  }
-  __device__ float largest() const {
-    float most = 0;
-#pragma unroll
-    for (int i = 0; i < kItems; ++i) most = fmaxf(most, largest_in_row(i));
-    return most;
-  }
+
   template <__nv_fp8_interpretation_t kKind>
   __device__ Bytes quantized_row(int i, float scale) const {
-    Bytes bytes;
-#pragma unroll
-    for (int k = 0; k < kItems / 2; ++k) {
-      bytes.set_pair(k, quantized_pair<kKind>(rows[i][2 * k], rows[i][2 * k + 1], scale));
-    }
-    return bytes;
+    auto four = [&](int j) {
+      return quantized_four<kKind>(at(i, j), at(i, j + 1), at(i, j + 2), at(i, j + 3), scale);
+    };
+    return {four(0), four(4)};
   }
   template <__nv_fp8_interpretation_t kKind>
   __device__ Bytes quantized_column(int j, float scale) const {
-    Bytes bytes;
+    auto four = [&](int i) {
+      return quantized_four<kKind>(at(i, j), at(i + 1, j), at(i + 2, j), at(i + 3, j), scale);
+    };
+    return {four(0), four(4)};
+  }
+  __device__ void make_infinities_nan() {
 #pragma unroll
-    for (int k = 0; k < kItems / 2; ++k) {
-      bytes.set_pair(k, quantized_pair<kKind>(rows[2 * k][j], rows[2 * k + 1][j], scale));
-    }
-    return bytes;
+    for (int i = 0; i < kItems; ++i) cuda::make_infinities_nan(rows[i]);
   }
 };
 
@@ -181,17 +236,18 @@ __device__ inline float largest_of_square(float mine, float* warp_largest) {
   if (threadIdx.x % kWarp == 0) warp_largest[threadIdx.x / kWarp] = mine;
   __syncthreads();
   float most = 0;
+#pragma unroll
   for (int warp = 0; warp < kWarps; ++warp) most = fmaxf(most, warp_largest[warp]);
   return most;
 }
 
 __device__ inline void store_rows(const Bytes (&bytes)[kItems], const Place& at,
                                   const QuantizeTo& to) {
+  std::uint8_t* out = to.rows + at.row() * at.width + at.column();
 #pragma unroll
   for (int i = 0; i < kItems; ++i) {
     if (!at.has_row(i)) continue;
-    *reinterpret_cast<uint2*>(to.rows + (at.row() + i) * at.width + at.column()) =
-        make_uint2(bytes[i].low, bytes[i].high);
+    *reinterpret_cast<uint2*>(out + i * at.width) = make_uint2(bytes[i].low, bytes[i].high);
   }
 }
 
@@ -208,15 +264,19 @@ __device__ inline void store_columns(const Bytes (&bytes)[kItems], unsigned char
   }
   __syncthreads();
   // 16 bytes at a time: a pair of units, which the exclusive or may have swapped.
-  constexpr int kWords = kSide / 16;
-  for (int i = threadIdx.x; i < kSide * kWords; i += kThreads) {
-    const int line = i / kWords, word = i % kWords, group = line / kItems;
-    const std::int64_t column = at.first_turned + word * 16;
-    if (at.first_column + line >= at.columns || column >= to.padded) continue;
+  constexpr int kWords = kSide / 16, kStep = kThreads / kWords;
+  const int first = threadIdx.x / kWords, word = threadIdx.x % kWords;
+  const std::int64_t column = at.first_turned + word * 16;
+  if (column >= to.padded) return;
+  std::uint8_t* out = to.columns + (at.first_column + first) * to.padded + column;
+#pragma unroll
+  for (int i = 0; i < kSide / kStep; ++i) {
+    const int line = first + i * kStep, group = line / kItems;
+    if (line >= at.columns) return;
     uint4 value =
         *reinterpret_cast<const uint4*>(turned + line * kSide + (word ^ (group / 2)) * 16);
     if (group % 2 != 0) value = make_uint4(value.z, value.w, value.x, value.y);
-    *reinterpret_cast<uint4*>(to.columns + (at.first_column + line) * to.padded + column) = value;
+    *reinterpret_cast<uint4*>(out + i * kStep * to.padded) = value;
   }
 }
 
@@ -244,91 +304,122 @@ __device__ void quantize_square(const Numbers<T>& numbers, const Place& at, cons
   store_columns(columns, turned, at, to);
 }
 
-// A scale for each run of 128 in a row. The threads of a row of the square are neighbours in a
-// warp; of those that share eight rows, eight find one scale each.
-template <class T, __nv_fp8_interpretation_t kKind>
-__device__ void quantize_row_runs(const Numbers<T>& numbers, const Place& at,
-                                  const QuantizeScale& how, const QuantizeTo& to) {
-  float most = 0;
+// Of eight numbers in each of kLines neighbours: their largest, the one of number l / 2 in lane l.
+// A lane passes on half of what it has left, and goes on with the other half.
+__device__ inline float largest_of_lines(float (&numbers)[kItems]) {
+  static_assert(kLines == 2 * kItems);
+  const int lane = threadIdx.x % kLines;
 #pragma unroll
-  for (int i = 0; i < kItems; ++i) {
-    const float in_row = reduce_warp<Max, kLines>(numbers.largest_in_row(i));
-    if (at.across == i) most = in_row;
+  for (int left = kItems / 2; left > 0; left /= 2) {
+    const bool upper = (lane & (2 * left)) != 0;
+#pragma unroll
+    for (int k = 0; k < left; ++k) {
+      const float passed = upper ? numbers[k] : numbers[k + left];
+      const float kept = upper ? numbers[k + left] : numbers[k];
+      numbers[k] = fmaxf(kept, __shfl_xor_sync(0xffffffffu, passed, 2 * left));
+    }
   }
-  const Scale mine = how.of(most);
-  if (at.across < kItems && at.row() + at.across < at.rows) {
-    to.row_scales[at.first_column / kSide * to.row_stride + at.row() + at.across] = mine.inverse;
+  return fmaxf(numbers[0], __shfl_xor_sync(0xffffffffu, numbers[0], 1));
+}
+
+// A scale for each run of 128 in a row, whose threads are neighbours in a warp. Two of them find
+// the scale of each of their eight rows.
+template <class T, __nv_fp8_interpretation_t kKind>
+__device__ void quantize_row_runs(Numbers<T>& numbers, bool infinite, const Place& at,
+                                  const QuantizeScale& how, float* scales, const QuantizeTo& to) {
+  float most[kItems];
+#pragma unroll
+  for (int i = 0; i < kItems; ++i) most[i] = largest_size(numbers.rows[i]);
+  if (infinite) numbers.make_infinities_nan();
+  const Scale mine = how.of(largest_of_lines(most));
+  const int row = at.down * kItems + at.across / 2;
+  if (at.across % 2 == 0) {
+    scales[row] = mine.scale;
+    if (row < at.rows) {
+      to.row_scales[at.first_column / kSide * to.row_stride + at.first_row + row] = mine.inverse;
+    }
   }
+  __syncwarp();
+  alignas(16) float scale[kItems];
+  read_eight(scales + at.down * kItems, scale);
   Bytes rows[kItems];
 #pragma unroll
   for (int i = 0; i < kItems; ++i) {
-    const float scale = __shfl_sync(0xffffffffu, mine.scale, i, kLines);
-    rows[i] = numbers.template quantized_row<kKind>(i, scale);
+    rows[i] = numbers.template quantized_row<kKind>(i, scale[i]);
   }
   store_rows(rows, at, to);
 }
 
 // The largest of each column of the square within a warp, to line `warp` of [kWarps][kSide].
 template <class T>
-__device__ void store_largest_of_columns(const Numbers<T>& numbers, const Place& at,
-                                         float* largest) {
-  const int warp = threadIdx.x / kWarp;
+__device__ void store_largest_of_columns(Pack<T, kItems> most, const Place& at, T* largest) {
+  Pack<T, kItems> other = most;
+  auto* words = reinterpret_cast<std::uint32_t*>(other.items);
 #pragma unroll
-  for (int j = 0; j < kItems; ++j) {
-    float most = numbers.largest_in_column(j);
-    most = fmaxf(most, __shfl_xor_sync(0xffffffffu, most, kLines));
-    if (threadIdx.x % kWarp < kLines) largest[warp * kSide + at.across * kItems + j] = most;
+  for (int w = 0; w < Pack<T, kItems>::kBytes / 4; ++w) {
+    words[w] = __shfl_xor_sync(0xffffffffu, words[w], kLines);
+  }
+  raise_sizes(most, other);
+  if (threadIdx.x % kWarp < kLines) {
+    most.store(largest + threadIdx.x / kWarp * kSide + at.across * kItems);
   }
 }
 
-// And in a column: a thread for each finds its scale.
+// And in a column, of which the thread's numbers are at most `own`: a thread for each finds its
+// scale.
 template <class T, __nv_fp8_interpretation_t kKind>
-__device__ void quantize_column_runs(const Numbers<T>& numbers, const Place& at,
-                                     const QuantizeScale& how, unsigned char* turned,
-                                     const QuantizeTo& to) {
-  float* largest = reinterpret_cast<float*>(turned);
-  float* scales = largest + kWarps * kSide;
-  static_assert((kWarps + 1) * kSide * sizeof(float) <= kSide * kSide);
-  store_largest_of_columns(numbers, at, largest);
+__device__ void quantize_column_runs(const Numbers<T>& numbers, const Pack<T, kItems>& own,
+                                     const Place& at, const QuantizeScale& how,
+                                     unsigned char* turned, float* scales, const QuantizeTo& to) {
+  T* largest = reinterpret_cast<T*>(turned);
+  static_assert(kWarps * kSide * sizeof(T) <= kSide * kSide);
+  store_largest_of_columns(own, at, largest);
   __syncthreads();
   if (threadIdx.x < kSide) {
     float most = 0;
 #pragma unroll
     for (int warp = 0; warp < kWarps; ++warp) {
-      most = fmaxf(most, largest[warp * kSide + threadIdx.x]);
+      most = fmaxf(most, widen(largest[warp * kSide + threadIdx.x]));
     }
     const Scale scale = how.of(most);
     scales[threadIdx.x] = scale.scale;
-    const std::int64_t column = at.first_column + threadIdx.x;
-    if (column < at.columns) {
-      to.column_scales[at.first_turned / kSide * to.column_stride + column] = scale.inverse;
-    }
+    to.column_scales[at.first_turned / kSide * to.column_stride + at.first_column + threadIdx.x] =
+        scale.inverse;
   }
   __syncthreads();
+  alignas(16) float scale[kItems];
+  read_eight(scales + at.across * kItems, scale);
   Bytes columns[kItems];
 #pragma unroll
   for (int j = 0; j < kItems; ++j) {
-    columns[j] = numbers.template quantized_column<kKind>(j, scales[at.across * kItems + j]);
+    columns[j] = numbers.template quantized_column<kKind>(j, scale[j]);
   }
-  __syncthreads();
   store_columns(columns, turned, at, to);
 }
 
-// The block's square in all forms that are wanted. turned [kSide * kSide] and warp_largest [kWarps]
-// are shared memory that nobody reads any more.
+// The block's square in all forms that are wanted. turned [kSide * kSide] and scales are shared
+// memory that nobody reads any more.
 template <class T, ScaleBlock kBlock, __nv_fp8_interpretation_t kKind>
-__device__ void quantize_numbers(const Numbers<T>& numbers, const Place& at,
-                                 const QuantizeScale& how, unsigned char* turned,
-                                 float* warp_largest, const QuantizeTo& to) {
+__device__ void quantize_numbers(Numbers<T>& numbers, const Place& at, const QuantizeScale& how,
+                                 unsigned char* turned, SquareScales& scales,
+                                 const QuantizeTo& to) {
+  const Pack<T, kItems> in_columns = numbers.largest_in_columns();
+  const float mine = largest_size(in_columns);
+  const bool infinite = isinf(mine);
   float most = 0;
   if (kBlock == ScaleBlock::kSquare || how.seen != nullptr) {
-    most = largest_of_square(numbers.largest(), warp_largest);
+    most = largest_of_square(mine, scales.warp_largest);
   }
   if (how.seen != nullptr && threadIdx.x == 0) raise_to(how.seen, most);
   if constexpr (kBlock == ScaleBlock::kRun) {
-    if (to.rows != nullptr) quantize_row_runs<T, kKind>(numbers, at, how, to);
-    if (to.columns != nullptr) quantize_column_runs<T, kKind>(numbers, at, how, turned, to);
+    if (to.rows != nullptr) {
+      quantize_row_runs<T, kKind>(numbers, infinite, at, how, scales.of_rows, to);
+    }
+    if (to.columns == nullptr) return;
+    if (infinite) numbers.make_infinities_nan();
+    quantize_column_runs<T, kKind>(numbers, in_columns, at, how, turned, scales.of_columns, to);
   } else {
+    if (infinite) numbers.make_infinities_nan();
     const Scale scale = how.of(kBlock == ScaleBlock::kTensor ? *how.amax : most);
     quantize_square<T, kBlock, kKind>(numbers, at, scale, turned, to);
   }

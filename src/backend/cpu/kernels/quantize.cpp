@@ -88,10 +88,9 @@ struct Square {
   float values[kSide][kSide];
 };
 
-// The row of x that row r is, -1 for zeros.
+// The row of x that row r is.
 std::int64_t source_row(const QuantizeGroups& groups, std::int64_t r) {
-  if (groups.order == nullptr) return r;
-  return groups.order[r] < 0 ? -1 : groups.order[r] / groups.topk;
+  return groups.order == nullptr ? r : groups.order[r] / groups.topk;
 }
 
 template <class T>
