@@ -167,7 +167,7 @@ struct GroupedArgs {
   View bias;                              // [E, O]: y = x w^T + bias; empty: none
   const std::int32_t* offsets = nullptr;  // [E + 1], device
   double beta = 0;                        // of dw
-  double* squares = nullptr;              // f64, device: grows by the squares of dw; null: not wanted
+  double* squares = nullptr;  // f64, device: grows by the squares of dw; null: not wanted
 };
 
 struct MoeKernels {

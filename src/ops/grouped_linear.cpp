@@ -69,9 +69,8 @@ struct GroupedUse {
     GradSink sink = ctx.grads.sink(*weight, weight_placement);
     if (weight->fp8.used() && weight->fp8.weight_gradient) {
       ctx.kernels.quantize.grouped_weight(
-          ctx.stream,
-          {dy.quantized.by_columns(), x.quantized.by_columns(), sink.view, ends(), sink.beta,
-           sink.squares});
+          ctx.stream, {dy.quantized.by_columns(), x.quantized.by_columns(), sink.view, ends(),
+                       sink.beta, sink.squares});
     } else {
       ctx.kernels.moe.grouped_weight(
           ctx.stream, {x.plain, sink.view, dy.plain, {}, ends(), sink.beta, sink.squares});

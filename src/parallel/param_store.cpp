@@ -13,9 +13,8 @@ ParamStore::ParamStore(std::vector<Param*> params, const Mesh& mesh, Arena& aren
               "weights"),
       gradients_(options.gradients ? make_gradient_sums(plan_, tools_) : nullptr),
       counted_gradients_(options.gradients ? counted_gradients() : std::vector<View>()),
-      squares_(options.gradients
-                   ? std::make_unique<GradientSquares>(plan_, tools_, optim_ranges())
-                   : nullptr),
+      squares_(options.gradients ? std::make_unique<GradientSquares>(plan_, tools_, optim_ranges())
+                                 : nullptr),
       units_(plan_, tools_, values_),
       packed_(plan_, tools_),
       amaxes_(plan_.params(), tools_),

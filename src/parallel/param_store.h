@@ -116,7 +116,7 @@ class ParamStore final : public Weights, public Gradients {
   std::unique_ptr<GradientSums> gradients_;  // none for inference
   std::vector<View> counted_gradients_;
   std::unique_ptr<GradientSquares> squares_;  // none for inference
-  UnitCache units_;  // of sharded values
+  UnitCache units_;                           // of sharded values
   PackedWeights packed_;
   AmaxHistory amaxes_;
   QuantizedWeights quantized_;

@@ -122,10 +122,13 @@ TEST_F(CudaGrouped, SquaresOfWeightGradientsAreThoseOfTheResult) {
         all.x = random(dtype, {all.x.device.shape()}, scale);
         Twin sum = words<double>({0.5});
         for (double beta : {0.0, 0.5}) {
-          cuda().moe.grouped_weight(
-              cuda_stream(), {all.x.device, all.dw.device, all.dy.device, {},
-                              all.offsets.device.as<std::int32_t>(), beta,
-                              sum.device.as<double>()});
+          cuda().moe.grouped_weight(cuda_stream(), {all.x.device,
+                                                    all.dw.device,
+                                                    all.dy.device,
+                                                    {},
+                                                    all.offsets.device.as<std::int32_t>(),
+                                                    beta,
+                                                    sum.device.as<double>()});
           for (double value : download(all.dw.device)) *sum.exact.as<double>() += value * value;
         }
         const double got = download(sum.device)[0], want = *sum.exact.as<double>();

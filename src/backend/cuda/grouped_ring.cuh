@@ -186,8 +186,8 @@ __device__ void make_tiles(const Work<T, Out>& work, const CUtensorMap& out,
 }
 
 // Launches a block for each multiprocessor, in pairs. The squares of the results are added to
-// *squares, if it is not null. The kernel gets `all`, whose part `work` learns here where the memory
-// of the launch is.
+// *squares, if it is not null. The kernel gets `all`, whose part `work` learns here where the
+// memory of the launch is.
 template <class Kernel, class All, class T, class Out>
 void launch_tiles(const Stream& stream, Kernel* kernel, const Maps& maps, const All& all,
                   Work<T, Out>& work, double* squares) {

@@ -254,7 +254,8 @@ void run_backward(CudaQueue& queue, const HeadNormBackwardArgs& view) {
   };
   const auto whole = [&](auto lanes) {
     constexpr int kLanes = decltype(lanes)::value;
-    set_partials(std::min(ceil_div(std::int64_t{heads.count} * kLanes, kThreads), 4 * kMostPartialBlocks));
+    set_partials(
+        std::min(ceil_div(std::int64_t{heads.count} * kLanes, kThreads), 4 * kMostPartialBlocks));
     backward_kernel<T, kPack<T>, kLanes>
         <<<static_cast<unsigned>(parts), kThreads, 0, queue.stream()>>>(args);
   };
@@ -267,8 +268,9 @@ void run_backward(CudaQueue& queue, const HeadNormBackwardArgs& view) {
                         static_cast<unsigned>(parts), 2);
       weight_any_kernel<T><<<blocks, kThreads, 0, queue.stream()>>>(args, tokens, slab_tokens);
     }
-    input_any_kernel<T><<<static_cast<unsigned>(ceil_div(std::int64_t{heads.count} * kWarp, kThreads)), kThreads,
-                          0, queue.stream()>>>(args);
+    input_any_kernel<T>
+        <<<static_cast<unsigned>(ceil_div(std::int64_t{heads.count} * kWarp, kThreads)), kThreads,
+           0, queue.stream()>>>(args);
   };
   if (heads.count > 0) {
     by_lanes<T>(aligned(args.dy, heads.x, heads.q_weight, heads.k_weight, args.dx), heads.size,
