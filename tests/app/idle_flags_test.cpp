@@ -57,7 +57,6 @@ TEST(IdleFlags, ActWithTheirPart) {
            Row{"--fp4-recipe mxfp4", "--fp4-format e2m1"},
            Row{"--sgd-momentum 0.5", "--optimizer sgd"},
            Row{"--lr-wsd-decay-iters 5", "--lr-decay-style WSD"},
-           Row{"--hysteresis 3", "--fp16"},
            Row{"--recompute-num-layers 2", "--recompute-granularity full"},
            Row{"--recompute-modules mlp", "--recompute-activations"},
            Row{"--min-offloaded-tensor-size 4", "--cpu-offloading-num-layers 1"},
@@ -79,7 +78,6 @@ TEST(IdleFlags, ActWithTheirPart) {
   EXPECT_THAT(idle("--adam-beta1 0.8 --optimizer sgd"), ElementsAre(HasSubstr("is for Adam")));
   EXPECT_THAT(idle("--fp8-amax-history-len 4 --fp8-format e4m3 --fp8-recipe blockwise"),
               ElementsAre(HasSubstr("delayed scales")));
-  EXPECT_THAT(idle("--hysteresis 3 --fp16 --loss-scale 128"), ElementsAre(HasSubstr("dynamic")));
 }
 
 // As a script does that takes another one's flags and leaves a part out.
