@@ -3,17 +3,15 @@
 namespace bev {
 
 GradientSquares::GradientSquares(const ShardPlan& plan, const StoreTools& tools,
-                                 std::vector<OptimRange> ranges)
-    : plan_(plan),
-      tools_(tools),
-      ranges_(std::move(ranges)),
-      counted_(plan.params().size()),
-      early_(plan.params().size()) {
-  std::erase_if(ranges_, [](const OptimRange& range) { return !range.counted; });
-  for (const OptimRange& range : ranges_) {
-    counted_[static_cast<std::size_t>(range.param->index)] = true;
+                                 const std::vector<OptimRange>& ranges)
+    : plan_(plan), tools_(tools), counted_(plan.params().size()), early_(plan.params().size()) {
+  for (const OptimRange& range : ranges) {
+    if (!range.counted) continue;
+    gradients_.push_back(range.grad);
+    params_.push_back(static_cast<std::size_t>(range.param->index));
+    counted_[params_.back()] = true;
   }
-  others_.reserve(ranges_.size());
+  others_.reserve(gradients_.size());
 }
 
 // With several micro-batches the last would have to add the squares, and recorded steps play the
@@ -37,8 +35,8 @@ double* GradientSquares::early_sum(const Param& param, const Placement& placemen
 
 void GradientSquares::add_others(double* sum) {
   others_.clear();
-  for (const OptimRange& range : ranges_) {
-    if (!early_[static_cast<std::size_t>(range.param->index)]) others_.push_back(range.grad);
+  for (std::size_t i = 0; i < gradients_.size(); ++i) {
+    if (!early_[params_[i]]) others_.push_back(gradients_[i]);
   }
   tools_.kernels.optim.sum_squares(tools_.stream, others_, sum);
 }

@@ -13,7 +13,10 @@ namespace bev {
 class GradientSquares {
  public:
   // Of the ranges that are counted.
-  GradientSquares(const ShardPlan& plan, const StoreTools& tools, std::vector<OptimRange> ranges);
+  GradientSquares(const ShardPlan& plan, const StoreTools& tools,
+                  const std::vector<OptimRange>& ranges);
+  // Their gradients.
+  const std::vector<View>& counted() const { return gradients_; }
 
   // A step of so many micro-batches, whose ops may add to *sum; null: they may not.
   void begin_step(std::int64_t micro_batches, double* sum);
@@ -30,7 +33,8 @@ class GradientSquares {
 
   const ShardPlan& plan_;
   const StoreTools& tools_;
-  std::vector<OptimRange> ranges_;
+  std::vector<View> gradients_;
+  std::vector<std::size_t> params_;  // of them, by index
   double* sum_ = nullptr;
   std::vector<bool> counted_, early_;  // by parameter
   std::vector<View> others_;

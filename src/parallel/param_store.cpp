@@ -12,7 +12,6 @@ ParamStore::ParamStore(std::vector<Param*> params, const Mesh& mesh, Arena& aren
       values_(plan_, tools_, options.dtype, !plan_.splits(ShardingStrategy::kOptimGradsParams),
               "weights"),
       gradients_(options.gradients ? make_gradient_sums(plan_, tools_) : nullptr),
-      counted_gradients_(options.gradients ? counted_gradients() : std::vector<View>()),
       squares_(options.gradients ? std::make_unique<GradientSquares>(plan_, tools_, optim_ranges())
                                  : nullptr),
       units_(plan_, tools_, values_),
@@ -148,18 +147,10 @@ bool ParamStore::counts(const Param& param) const {
   return plan_.replicas(param).rank() == 0 && !param.copy && param.sign_rate == 0 && cut_or_first;
 }
 
-std::vector<View> ParamStore::counted_gradients() const {
-  std::vector<View> counted;
-  for (const OptimRange& range : optim_ranges()) {
-    if (range.counted) counted.push_back(range.grad);
-  }
-  return counted;
-}
-
 void ParamStore::add_gradient_squares(double* sum) { squares_->add_others(sum); }
 
 void ParamStore::count_zero_gradients(double* count) {
-  tools_.kernels.optim.count_zeros(tools_.stream, counted_gradients_, count);
+  tools_.kernels.optim.count_zeros(tools_.stream, squares_->counted(), count);
 }
 
 // As one, but for parameters whose payloads are gathered when they are used.

@@ -107,14 +107,11 @@ class ParamStore final : public Weights, public Gradients {
   void forget_gathers();
   // Whether this rank's share of a parameter takes part in sums over the model.
   bool counts(const Param& param) const;
-  // Of which the norm is made.
-  std::vector<View> counted_gradients() const;
 
   StoreTools tools_;
   ShardPlan plan_;
   FlatBuffer values_;
-  std::unique_ptr<GradientSums> gradients_;  // none for inference
-  std::vector<View> counted_gradients_;
+  std::unique_ptr<GradientSums> gradients_;   // none for inference
   std::unique_ptr<GradientSquares> squares_;  // none for inference
   UnitCache units_;                           // of sharded values
   PackedWeights packed_;

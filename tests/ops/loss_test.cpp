@@ -169,13 +169,18 @@ TEST(LmHeadLoss, NoTokensGiveAZeroGradient) {
   EXPECT_EQ(result.param_grads[0], std::vector<double>(kVocabulary * kHidden, 0.0));
 }
 
+// The head's weight into the bench, and its input.
+Var head_input(const Head& head, const OpValues& values, Bench& bench) {
+  bench.param("head", {kVocabulary, kHidden}, {Axis::kTp, 0, {}}, values.params[0]);
+  return {bench.tensor({head.tokens, kHidden}, values.inputs[0]),
+          Placement().with(Axis::kTp, PlaceState::kCopied), -1, nullptr};
+}
+
 TEST(LmHeadLogits, AreTheDenseLogits) {
   for (const Head& head : kHeads) {
     Bench bench(Dtype::kF64);
     OpValues values = values_for(loss_case(head));
-    bench.param("head", {kVocabulary, kHidden}, {Axis::kTp, 0, {}}, values.params[0]);
-    Var hidden{bench.tensor({head.tokens, kHidden}, values.inputs[0]),
-               Placement().with(Axis::kTp, PlaceState::kCopied), -1, nullptr};
+    Var hidden = head_input(head, values, bench);
     Context ctx = context_of(head, bench);
     Tensor logits = lm_head_logits(ctx, hidden, spec_of(head, bench));
     EXPECT_LT(relative_error(values_of(logits), dense_logits(head, values)), 1e-13) << head.name;
@@ -186,9 +191,7 @@ TEST(LmHeadLogits, ArePaddedAFewRowsAtATime) {
   Head head{"padded chunks", 640, 1, 0, true, true};
   Bench bench(Dtype::kF64);
   OpValues values = values_for(loss_case(head));
-  bench.param("head", {kVocabulary, kHidden}, {Axis::kTp, 0, {}}, values.params[0]);
-  Var hidden{bench.tensor({head.tokens, kHidden}, values.inputs[0]),
-             Placement().with(Axis::kTp, PlaceState::kCopied), -1, nullptr};
+  Var hidden = head_input(head, values, bench);
   Context ctx = context_of(head, bench);
   std::size_t before = bench.arena.in_use();
   bench.arena.reset_peak();

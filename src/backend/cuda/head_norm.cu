@@ -195,7 +195,7 @@ __global__ void __launch_bounds__(kThreads)
 template <class T, class Args>
 Heads<T> heads_of(const Args& args) {
   const std::int64_t count = args.x.shape[0] * (args.q_heads + 2 * args.kv_heads);
-  BEV_CHECK(count < std::int64_t{1} << 31, ErrorKind::kInternal, "head norm: {} heads", count);
+  BEV_CHECK(count < std::int64_t{1} << 31, ErrorKind::kInternal, "head norm: ", count, " heads");
   return {.x = address<T>(args.x),
           .q_weight = address<T>(args.q_weight),
           .k_weight = address<T>(args.k_weight),
