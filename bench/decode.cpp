@@ -191,7 +191,7 @@ double weights_read(const Engine& engine, const ModelConfig& model, std::int64_t
     chosen = 1 - std::pow(1 - each, static_cast<double>(batch));
   }
   double weights = 0;
-  for (const Param* param : engine.store().params()) {
+  for (const Param* param : engine.model().store().params()) {
     bool of_experts = param->name.find(".experts.") != std::string::npos;
     weights += static_cast<double>(param->shape.numel()) * (of_experts ? chosen : 1);
   }
@@ -211,7 +211,7 @@ void run(World& world, const Wanted& wanted) {
   options.gradients = options.optimizer = false;
   const Kernels& kernels = kernels_of(wanted.device);
   Engine engine(world, kernels, options);
-  Generator generator(engine);
+  Generator generator(engine.model());
   GenerationOptions generation;
   generation.max_new_tokens = wanted.new_tokens;
   generation.ignore_eos = true;
@@ -222,7 +222,7 @@ void run(World& world, const Wanted& wanted) {
   generator.generate(prompts, generation, &times);
   const double bytes = weights_read(engine, options.model, wanted.batch) *
                        static_cast<double>(size_of(options.dtype));
-  const double speed = copy_speed(engine.ctx());
+  const double speed = copy_speed(engine.model().ctx());
   const double seconds = times.seconds_per_step();
   std::puts(fmt::format("{{\"model\": \"{}\", \"mode\": \"{}\", \"batch\": {}, \"ms\": {:.3f}, "
                         "\"tok_s\": {:.1f}, \"weights_gb_s\": {:.1f}, \"copy_gb_s\": {:.1f}, "

@@ -66,7 +66,8 @@ void run(World& world, const std::string& name, const std::string& mode, std::in
     }
     samples.push_back(window_sample(tokens));
   }
-  std::vector<MicroBatch> batches = rank_micro_batches(engine.ctx(), samples, rows / micro_batches);
+  std::vector<MicroBatch> batches =
+      rank_micro_batches(engine.model().ctx(), samples, rows / micro_batches);
   std::int64_t iteration = 0;
   auto step = [&] { engine.train_step(batches, {++iteration, 1e-4, 0.01, 1.0, 0.0}); };
   step();
@@ -87,7 +88,8 @@ void run(World& world, const std::string& name, const std::string& mode, std::in
                         "\"gflops\": {:.0f}, \"peak_mib\": {:.0f}, \"rss_mib\": {:.0f}}}",
                         name, mode, rows, length, median * 1e3, tokens / median,
                         tokens * matrix_flops_per_token(options.model, length) / median / 1e9,
-                        static_cast<double>(engine.arena().peak()) / (1 << 20), peak_memory_mib())
+                        static_cast<double>(engine.model().rank().arena().peak()) / (1 << 20),
+                        peak_memory_mib())
                 .c_str());
 }
 

@@ -63,7 +63,7 @@ std::vector<double> train(const ScheduleMaker* schedules) {
       for (int i = 0; i < kMicroBatches; ++i) {
         samples.push_back(data.sample(step * kMicroBatches + i));
       }
-      std::vector<MicroBatch> batches = rank_micro_batches(engine.ctx(), samples, 1);
+      std::vector<MicroBatch> batches = rank_micro_batches(engine.model().ctx(), samples, 1);
       StepResult result = engine.train_step(batches, {.iteration = step + 1, .lr = 3e-3});
       if (world.rank() == 0) losses.push_back(result.loss);
     }

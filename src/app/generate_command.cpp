@@ -14,7 +14,7 @@
 #include "base/log.h"
 #include "base/output.h"
 #include "bridge/hf_model.h"
-#include "bridge/token_file.h"
+#include "data/token_file.h"
 #include "infer/end_tokens.h"
 #include "infer/generator.h"
 #include "infer/text_stream.h"
@@ -151,10 +151,11 @@ GenerateJob make_job(const CommandConfig& config) {
 
 void generate_rank(const RankStart& start, const CommandConfig& config, const GenerateJob& job) {
   EngineOptions options = engine_options(config.run, start.threads, start.local_rank);
-  options.gradients = options.optimizer = false;
-  Engine engine(start.world, start.kernels, options);
-  Generator generator(engine);
-  load_hf_weights(engine, config.generate.hf_model);
+  options.gradients = false;
+  Rank rank(start.world, start.kernels, options);
+  RankModel model(rank, options);
+  Generator generator(model);
+  load_hf_weights(model, config.generate.hf_model);
   bool quiet = config.generate.json || start.world.rank() != 0;
   LiveOutput output(job, quiet);
   std::vector<GeneratedSequence> results = generator.generate(job.prompts, job.options, &output);

@@ -11,9 +11,9 @@
 #include "base/output.h"
 #include "bridge/hf_model.h"
 #include "bridge/safetensors.h"
-#include "bridge/token_file.h"
 #include "bridge/weight_map.h"
 #include "data/batch.h"
+#include "data/token_file.h"
 #include "ops/converted.h"
 #include "ops/loss.h"
 
@@ -52,10 +52,10 @@ double target_count(const ScoreJob& job) {
 }
 
 // The rows of all context-parallel ranks in the order of the samples.
-Tensor join_sequences(Engine& engine, const SequenceLayout& layout, Tensor rows) {
-  Group& cp = engine.mesh().cp();
+Tensor join_sequences(RankModel& model, const SequenceLayout& layout, Tensor rows) {
+  Group& cp = model.mesh().cp();
   if (cp.size() == 1) return rows;
-  Context& ctx = engine.ctx();
+  Context& ctx = model.ctx();
   Shape shape{layout.all_tokens().tokens(), rows.shape()[1]};
   Tensor by_rank = ctx.allocate(rows.dtype(), shape, "logits");
   cp.all_gather(rows, by_rank, "logits").wait();
@@ -65,12 +65,13 @@ Tensor join_sequences(Engine& engine, const SequenceLayout& layout, Tensor rows)
 }
 
 // Whole logits rows [T, V] of a micro-batch in f32, on the last stage's ranks.
-Tensor whole_logits(Engine& engine, const MicroBatch& batch, const Var& hidden) {
-  Context& ctx = engine.ctx();
-  Tensor whole = gather_vocabulary(ctx, engine.head_stage().logits(ctx, batch, hidden),
-                                   engine.options().model.vocab_size);
+Tensor whole_logits(RankModel& model, const MicroBatch& batch, const Var& final) {
+  Context& ctx = model.ctx();
+  Tensor whole =
+      gather_vocabulary(ctx, stage_logits(ctx, model.head_stage(), final, batch.layout.tokens),
+                        model.options().model.vocab_size);
   whole = converted(ctx, whole, Dtype::kF32, "logits");
-  return join_sequences(engine, batch.layout, std::move(whole));
+  return join_sequences(model, batch.layout, std::move(whole));
 }
 
 // Writes rows in the order of the samples, each padded with zeros to the longest.
@@ -106,16 +107,16 @@ class LogitsFile {
 };
 
 // Takes the logits of one micro-batch, on the ranks that have them.
-class LogitsSink : public HiddenSink {
+class LogitsSink : public OutputSink {
  public:
-  LogitsSink(Engine& engine, const MicroBatch& batch) : engine_(engine), batch_(batch) {}
-  void on_hidden(std::int64_t, const Var& hidden) override {
-    logits = engine_.ctx().download<float>(whole_logits(engine_, batch_, hidden));
+  LogitsSink(RankModel& model, const MicroBatch& batch) : model_(model), batch_(batch) {}
+  void on_outputs(std::int64_t, std::span<const Var> outputs) override {
+    logits = model_.ctx().download<float>(whole_logits(model_, batch_, outputs[0]));
   }
   std::vector<float> logits;
 
  private:
-  Engine& engine_;
+  RankModel& model_;
   const MicroBatch& batch_;
 };
 
@@ -132,22 +133,22 @@ std::int64_t token_count(const ScoreJob& job, std::int64_t micro_batch_number) {
 
 // Forward only, one micro-batch at a time for the sake of memory; the rows come to world rank 0 in
 // the order of the samples.
-void write_logits(Engine& engine, const ScoreJob& job, std::span<const MicroBatch> batches) {
-  const MeshShape& mesh = engine.mesh().shape();
-  Group& world = engine.mesh().world().host();
+void write_logits(RankModel& model, const ScoreJob& job, std::span<const MicroBatch> batches) {
+  const MeshShape& mesh = model.mesh().shape();
+  Group& world = model.mesh().world().host();
   auto view_of = [](std::vector<float>& values) {
     return View{values.data(), Dtype::kF32, {static_cast<std::int64_t>(values.size())}};
   };
-  std::int64_t vocabulary = engine.options().model.vocab_size;
-  const PipelineShape& pipeline = engine.pipeline().shape;
+  std::int64_t vocabulary = model.options().model.vocab_size;
+  const PipelineShape& pipeline = model.pipeline().shape;
   std::int64_t head_rank = pipeline.place_of(pipeline.stages() - 1).rank;
   std::unique_ptr<LogitsFile> file;
   if (world.rank() == 0) {
     file = std::make_unique<LogitsFile>(job.config.score.logits_out, job, vocabulary);
   }
   for (std::size_t m = 0; m < batches.size(); ++m) {
-    LogitsSink sink(engine, batches[m]);
-    engine.forward_hidden(batches.subspan(m, 1), sink);
+    LogitsSink sink(model, batches[m]);
+    model.forward_outputs(batches.subspan(m, 1), sink);
     for (std::int64_t dp = 0; dp < mesh.dp; ++dp) {
       auto source = static_cast<int>(rank_of(mesh, {0, 0, dp, head_rank}));
       if (source != 0 && world.rank() == source) {
@@ -165,17 +166,17 @@ void write_logits(Engine& engine, const ScoreJob& job, std::span<const MicroBatc
   if (file) file->commit();
 }
 
-// Gradients of the mean loss; those in the engine are `scale` times that.
-void write_gradients(Engine& engine, const std::string& path, double scale) {
-  WeightMap map(engine.options().model);
+// Gradients of the mean loss; those of the model are `scale` times that.
+void write_gradients(RankModel& model, const std::string& path, double scale) {
+  WeightMap map(model.options().model);
   std::vector<ExportTensor> tensors = export_tensors(map, Dtype::kF32);
   std::unique_ptr<SafetensorsWriter> writer;
-  if (engine.mesh().world().rank() == 0) {
+  if (model.mesh().world().rank() == 0) {
     std::vector<TensorSpec> specs;
     for (const ExportTensor& tensor : tensors) specs.push_back(tensor.spec);
     writer = std::make_unique<SafetensorsWriter>(path, specs);
   }
-  ParamGather gather(engine, ParamGather::What::kGradient);
+  ParamGather gather(model, ParamGather::What::kGradient);
   std::size_t next = 0;
   for (std::size_t i = 0; i < map.params().size(); ++i) {
     Tensor gradient = gather.gather(map.params()[i].param);
@@ -205,16 +206,17 @@ void score_rank(const RankStart& start, const ScoreJob& job) {
   options.optimizer = false;
   Engine engine(start.world, start.kernels, options);
   load_hf_weights(engine, job.config.score.hf_model);
-  std::vector<MicroBatch> batches = rank_micro_batches(
-      engine.ctx(), job.samples, job.micro_batch_size, future_spec(engine.options().model));
-  if (!job.config.score.logits_out.empty()) write_logits(engine, job, batches);
+  std::vector<MicroBatch> batches =
+      rank_micro_batches(engine.model().ctx(), job.samples, job.micro_batch_size,
+                         future_spec(engine.model().options().model));
+  if (!job.config.score.logits_out.empty()) write_logits(engine.model(), job, batches);
   StepInput input;
   input.iteration = 1;
   // In fp16 the gradients of a mean would vanish: those of the sum are computed and divided.
   if (options.dtype == Dtype::kF16) input.loss_scale = std::max(target_count(job), 1.0);
   StepResult result = engine.gradients(batches, input);
   if (!job.config.score.grads_out.empty()) {
-    write_gradients(engine, job.config.score.grads_out, input.loss_scale);
+    write_gradients(engine.model(), job.config.score.grads_out, input.loss_scale);
   }
   if (start.world.rank() == 0) print_result(result);
 }

@@ -100,7 +100,7 @@ TrainOutcome train_rank(const RankStart& start, RunParts& parts, Trace* trace) {
     config.start = resume(engine, run.checkpoint, parts.config);
   }
   std::unique_ptr<HfBeside> beside;
-  if (!run.checkpoint.save_hf.empty() && engine.mesh().world().rank() == 0) {
+  if (!run.checkpoint.save_hf.empty() && engine.model().mesh().world().rank() == 0) {
     beside = std::make_unique<HfBeside>(run.checkpoint.save_hf, run.model,
                                         export_files(run, run.precision.model_dtype()));
   }
@@ -113,7 +113,7 @@ TrainOutcome train_rank(const RankStart& start, RunParts& parts, Trace* trace) {
   Trainer trainer(engine, config, parts.data, &parts.stop, saver.get());
   TrainOutcome outcome = trainer.run();
   if (!run.train.export_hf.empty()) {
-    export_hf(engine, run.train.export_hf, export_files(run, run.precision.model_dtype()));
+    export_hf(engine.model(), run.train.export_hf, export_files(run, run.precision.model_dtype()));
   }
   if (beside) beside->finish();
   return outcome;

@@ -24,6 +24,7 @@ struct InitRule {
 // Owned by value by the module that uses it; its address is stable once the model is built.
 struct Param {
   std::string name;  // global: the same in every layout
+  std::string unit;  // of FSDP: gathered and freed with the others of it; "": the name's module
   Shape shape;       // global
   Split split;
   InitRule init;

@@ -23,11 +23,11 @@ HfConfig read_config_json(const std::string& folder) {
 
 ModelConfig read_hf_config(const std::string& folder) { return from_hf(read_config_json(folder)); }
 
-KeptPart::KeptPart(Engine& engine, const Param& param)
-    : engine_(engine), kept_(engine.store().kept_value(param)) {
+KeptPart::KeptPart(RankModel& model, const Param& param)
+    : model_(model), kept_(model.store().kept_value(param)) {
   std::size_t item = size_of(dtype());
   part_.resize(static_cast<std::size_t>(kept_.range.size()) * item);
-  ParamPart cut = part_of(param.split, engine.mesh());
+  ParamPart cut = part_of(param.split, model.mesh());
   for (const ElementRun& run : element_runs(param.shape, param.split, cut)) {
     std::int64_t begin = std::max(run.local, kept_.range.begin);
     std::int64_t end = std::min(run.local + run.count, kept_.range.end);
@@ -38,42 +38,45 @@ KeptPart::KeptPart(Engine& engine, const Param& param)
 }
 
 void KeptPart::store() const {
-  Context& ctx = engine_.ctx();
+  Context& ctx = model_.ctx();
   if (!part_.empty()) ctx.kernels.device.upload(ctx.stream, part_.data(), kept_.value);
 }
 
-void load_hf_weights(Engine& engine, const std::string& folder) {
+void load_hf_weights(RankModel& model, const std::string& folder) {
   WeightFiles files(folder);
-  WeightMap map(engine.options().model);
+  WeightMap map(model.options().model);
   map.check(files);
-  for (const Param* param : engine.store().params()) {
+  for (const Param* param : model.store().params()) {
     StoredParam stored(map.find(param->name), files);
-    KeptPart part(engine, *param);
+    KeptPart part(model, *param);
     for (const KeptPart::Run& run : part.runs()) stored.read(run.elements, part.dtype(), run.out);
     part.store();
   }
-  if (engine.optimizer() != nullptr) engine.optimizer()->refresh_main(engine.ctx());
 }
 
-ParamGather::ParamGather(Engine& engine, What what) : engine_(engine), what_(what) {
-  const ModelConfig& model = engine.options().model;
-  Decoder declared(model, even_stage(model.num_layers, 1, 0), {});
-  for (const Param* param : declared.params()) {
-    params_.push_back({param->name, param->shape, param->wide});
+void load_hf_weights(Engine& engine, const std::string& folder) {
+  load_hf_weights(engine.model(), folder);
+  engine.weights_written();
+}
+
+ParamGather::ParamGather(RankModel& model, What what) : model_(model), what_(what) {
+  const ModelConfig& config = model.options().model;
+  for (const Param& param : declare_params(config)) {
+    params_.push_back({param.name, param.shape, param.wide});
   }
   std::vector<std::int32_t> stages;
   for (const Whole& whole : params_) {
     const Param* param = held(whole.name);
     bool owned = param != nullptr && !param->copy;
-    stages.push_back(owned ? static_cast<std::int32_t>(engine.mesh().at().pp) : -1);
+    stages.push_back(owned ? static_cast<std::int32_t>(model.mesh().at().pp) : -1);
   }
   View view{stages.data(), Dtype::kI32, {static_cast<std::int64_t>(stages.size())}};
-  engine.mesh().world().host().all_reduce(view, Reduction::kMax, "owners").wait();
+  model.mesh().world().host().all_reduce(view, Reduction::kMax, "owners").wait();
   for (std::size_t i = 0; i < stages.size(); ++i) params_[i].owner_stage = stages[i];
 }
 
 const Param* ParamGather::held(const std::string& name) const {
-  for (const Param* param : engine_.store().params()) {
+  for (const Param* param : model_.store().params()) {
     if (param->name == name) return param;
   }
   return nullptr;
@@ -88,12 +91,12 @@ const ParamGather::Whole& ParamGather::whole(const std::string& name) const {
 
 // The whole parameter from the parts of the ranks that share it.
 Tensor ParamGather::gather_parts(const Param& param) {
-  Context& ctx = engine_.ctx();
-  const Mesh& mesh = engine_.mesh();
+  Context& ctx = model_.ctx();
+  const Mesh& mesh = model_.mesh();
   bool experts = param.split.of_experts();
   Group& group = mesh.group(experts ? MeshGroup::kExperts : MeshGroup::kTp).host();
-  WeightLease lease = what_ == What::kValue ? engine_.store().local_value(param)
-                                            : engine_.store().local_gradient(param);
+  WeightLease lease = what_ == What::kValue ? model_.store().local_value(param)
+                                            : model_.store().local_gradient(param);
   Tensor mine(host_, lease.view.dtype, lease.view.shape, "gather");
   ctx.kernels.device.fetch(ctx.stream, lease.view, mine.view().data).wait();
   if (param.split.dim < 0 || group.size() == 1) return mine;
@@ -118,7 +121,7 @@ Tensor ParamGather::gather_parts(const Param& param) {
 
 Tensor ParamGather::gather(const std::string& name) {
   const Whole& param = whole(name);
-  const Mesh& mesh = engine_.mesh();
+  const Mesh& mesh = model_.mesh();
   Group& world = mesh.world().host();
   Tensor value;
   if (mesh.at().pp == param.owner_stage) value = gather_parts(*held(name));
@@ -126,7 +129,7 @@ Tensor ParamGather::gather(const std::string& name) {
   if (source == 0) return world.rank() == 0 ? value : Tensor();
   if (world.rank() == source) world.send(value, 0, 0, name).wait();
   if (world.rank() != 0) return {};
-  const StoreOptions& store = engine_.store().options();
+  const StoreOptions& store = model_.store().options();
   Dtype dtype = what_ == What::kValue ? store.dtype : store.grad_dtype;
   value = Tensor(host_, param.wide ? wide_of(dtype) : dtype, param.shape, "gather");
   world.receive(value, source, 0, name).wait();
@@ -157,17 +160,17 @@ std::string export_config(const ModelConfig& model, Dtype dtype, const std::stri
   return original.dump();
 }
 
-void export_hf(Engine& engine, const std::string& folder, const std::vector<ExportFile>& files) {
-  const ModelConfig& model = engine.options().model;
-  WeightMap map(model);
+void export_hf(RankModel& model, const std::string& folder, const std::vector<ExportFile>& files) {
+  const ModelConfig& config = model.options().model;
+  WeightMap map(config);
   std::unique_ptr<WeightFilesWriter> writer;
-  std::vector<ExportTensor> tensors = export_tensors(map, engine.options().dtype);
-  if (engine.mesh().world().rank() == 0) {
+  std::vector<ExportTensor> tensors = export_tensors(map, model.options().dtype);
+  if (model.mesh().world().rank() == 0) {
     std::vector<TensorSpec> specs;
     for (const ExportTensor& tensor : tensors) specs.push_back(tensor.spec);
     writer = std::make_unique<WeightFilesWriter>(folder, specs);
   }
-  ParamGather gather(engine, ParamGather::What::kValue);
+  ParamGather gather(model, ParamGather::What::kValue);
   std::size_t next = 0;
   for (std::size_t i = 0; i < map.params().size(); ++i) {
     const ParamMapping& mapping = map.params()[i];

@@ -23,7 +23,7 @@ ModelConfig read_hf_config(const std::string& folder);
 // parameter are to be written where, then it is brought to its place.
 class KeptPart {
  public:
-  KeptPart(Engine& engine, const Param& param);
+  KeptPart(RankModel& model, const Param& param);
   struct Run {
     Range elements;
     std::byte* out = nullptr;
@@ -33,13 +33,16 @@ class KeptPart {
   void store() const;
 
  private:
-  Engine& engine_;
+  RankModel& model_;
   ValueRange kept_;
   std::vector<std::byte> part_;
   std::vector<Run> runs_;
 };
 
-// Reads the weights into an engine of the same model; every rank reads the elements that it keeps.
+// Reads the weights into a model of the same configuration; every rank reads the elements that it
+// keeps.
+void load_hf_weights(RankModel& model, const std::string& folder);
+// The same of a model that trains: main weights follow.
 void load_hf_weights(Engine& engine, const std::string& folder);
 
 // Brings whole parameters, or their gradients, together on world rank 0, one after the other.
@@ -47,7 +50,7 @@ void load_hf_weights(Engine& engine, const std::string& folder);
 class ParamGather {
  public:
   enum class What : std::uint8_t { kValue, kGradient };
-  ParamGather(Engine& engine, What what);
+  ParamGather(RankModel& model, What what);
 
   // The global parameter in host memory, for as long as this object lives, on world rank 0; an
   // empty tensor on others.
@@ -65,7 +68,7 @@ class ParamGather {
   const Whole& whole(const std::string& name) const;
   Tensor gather_parts(const Param& param);
 
-  Engine& engine_;
+  RankModel& model_;
   What what_;
   Arena host_{make_host_memory()};
   std::vector<Whole> params_;  // of the whole model
@@ -82,16 +85,16 @@ std::vector<ExportFile> companion_files(const std::string& folder);
 // holds, with the dtype of the stored weights.
 std::string export_config(const ModelConfig& model, Dtype dtype, const std::string& came_from);
 
-// Writes the engine's weights in the engine's dtype. All ranks call it; rank 0 writes. Nothing
+// Writes the model's weights in its dtype. All ranks call it; rank 0 writes. Nothing
 // half-written is left when it fails.
-void export_hf(Engine& engine, const std::string& folder, const std::vector<ExportFile>& files);
+void export_hf(RankModel& model, const std::string& folder, const std::vector<ExportFile>& files);
 
 struct ExportTarget {
   std::string folder;
   std::optional<Dtype> dtype = {};  // absent: each tensor keeps that of the source, bit for bit
   std::size_t threads = 1;          // that read ahead of the one that writes
 };
-// The same without an engine, parameter by parameter from a source.
+// The same without a built model, parameter by parameter from a source.
 void export_hf(const WeightMap& map, ParamSource& source, const ExportTarget& target,
                const std::vector<ExportFile>& files);
 

@@ -12,7 +12,7 @@
 #include "bridge/expert_columns.h"
 #include "bridge/mxfp4.h"
 #include "bridge/weight_names.h"
-#include "models/decoder.h"
+#include "models/model.h"
 
 namespace bev {
 
@@ -144,10 +144,9 @@ WeightMap::WeightMap(const ModelConfig& config) {
   ignored_ = family.ignored;
   further_layers_ = family.further_layers;
   layers_ = config.num_layers + config.mtp_num_layers;
-  Decoder decoder(config, even_stage(config.num_layers, 1, 0), {});
-  for (const Param* param : decoder.params()) {
-    params_.push_back(map_param(*param, config, family));
-    params_.back().wide = param->wide;
+  for (const Param& param : declare_params(config)) {
+    params_.push_back(map_param(param, config, family));
+    params_.back().wide = param.wide;
   }
   if (config.untie_embeddings_and_output_weights) return;
   Param head;

@@ -56,7 +56,7 @@ std::size_t blocks_of(std::uint64_t bytes) { return (bytes + kBlockBytes - 1) / 
 LocalSaver::LocalSaver(Engine& engine, Storage& storage, StagingPool& pool, SaverOptions options,
                        std::int64_t jump)
     : StepSaver(engine, storage, pool, std::move(options)),
-      jump_(jump % engine.mesh().world().size()),
+      jump_(jump % engine.model().mesh().world().size()),
       run_(name_run(world())) {}
 
 std::string LocalSaver::record_name(int rank) const {

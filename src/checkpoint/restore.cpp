@@ -13,7 +13,8 @@ namespace {
 // Main parameters may be missing where one of the two runs keeps none: the weights serve.
 void check_tensors(const Engine& engine, const CheckpointReader& reader, bool with_optimizer) {
   std::vector<std::string> problems;
-  std::map<std::string, GlobalTensor> wanted = global_tensors(engine.options(), with_optimizer);
+  std::map<std::string, GlobalTensor> wanted =
+      global_tensors(engine.model().options(), with_optimizer);
   for (const auto& [name, tensor] : wanted) {
     const GlobalTensor* stored = reader.find(name);
     if (stored == nullptr) {
@@ -45,7 +46,7 @@ class PartFiller {
 
   void fill(const StatePart& part, const std::string& from) {
     constexpr std::int64_t kMostElements = std::int64_t{1} << 20;
-    Context& ctx = engine_.ctx();
+    Context& ctx = engine_.model().ctx();
     for (std::int64_t begin = part.range.begin; begin < part.range.end; begin += kMostElements) {
       Range range{begin, std::min(begin + kMostElements, part.range.end)};
       read(part, from, range);
@@ -73,7 +74,7 @@ class PartFiller {
   // Those elements of the flattened local parameter, into flat_; packed ones as f32.
   void read(const StatePart& part, const std::string& from, Range range) {
     const Param& param = *part.param;
-    ParamPart cut = part_of(param.split, engine_.mesh());
+    ParamPart cut = part_of(param.split, engine_.model().mesh());
     Dtype dtype = part.packed() ? Dtype::kF32 : part.memory.dtype;
     std::size_t item = size_of(dtype);
     flat_.resize(static_cast<std::size_t>(range.size()) * item);
@@ -111,8 +112,8 @@ struct Restored {
 std::vector<Restored> parts_to_restore(Engine& engine, const CheckpointReader& reader,
                                        bool with_optimizer) {
   std::vector<Restored> out;
-  for (const Param* param : engine.store().params()) {
-    ValueRange kept = engine.store().kept_value(*param);
+  for (const Param* param : engine.model().store().params()) {
+    ValueRange kept = engine.model().store().kept_value(*param);
     // Weights that were rounded to another dtype are taken from where they were not.
     std::string main = main_name(param->name);
     bool rounded = reader.find(param->name)->dtype != kept.value.dtype;
@@ -139,7 +140,7 @@ void restore_tensors(Engine& engine, CheckpointReader& reader, bool with_optimiz
     filler.fill(restored.part, restored.from);
   }
   bool derived = engine.optimizer() != nullptr && !with_optimizer;
-  if (derived) engine.optimizer()->refresh_main(engine.ctx());
+  if (derived) engine.weights_written();
 }
 
 std::vector<bool> shards_to_restore(Engine& engine, const CheckpointReader& reader,
@@ -148,7 +149,7 @@ std::vector<bool> shards_to_restore(Engine& engine, const CheckpointReader& read
   std::vector<bool> needed(reader.manifest().shards.size());
   for (const auto& [from, part] : parts_to_restore(engine, reader, with_optimizer)) {
     const Param& param = *part.param;
-    ParamPart cut = part_of(param.split, engine.mesh());
+    ParamPart cut = part_of(param.split, engine.model().mesh());
     for (const HeldBox& held : held_boxes(param.shape, param.split, cut, part.range)) {
       reader.add_shards(from, held.global, needed);
     }

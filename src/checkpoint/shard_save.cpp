@@ -17,7 +17,7 @@ std::vector<SourcePiece> pieces_to_write(Engine& engine, bool with_optimizer,
   for (const StatePart& part : owned_state(engine, with_optimizer)) {
     Range mine = written_range(engine, part, least_elements);
     const Param& param = *part.param;
-    ParamPart cut = part_of(param.split, engine.mesh());
+    ParamPart cut = part_of(param.split, engine.model().mesh());
     for (const HeldBox& box : held_boxes(param.shape, param.split, cut, mine)) {
       pieces.push_back({piece_name(part.name, box.global), part.saved_dtype(), box, part});
     }
@@ -196,7 +196,8 @@ struct ShardSave::Job {
 
 ShardSave::ShardSave(Engine& engine, std::vector<SourcePiece> pieces, Storage& storage,
                      StagingPool& pool, const std::string& path)
-    : job_(new Job{std::move(pieces), engine.ctx().kernels.device.open_copier(engine.ctx().stream),
+    : job_(new Job{std::move(pieces),
+                   engine.model().ctx().kernels.device.open_copier(engine.model().ctx().stream),
                    storage, pool, path}) {
   job_->copier->follow();
   job_->writing = std::async(std::launch::async, [job = job_.get()] { return job->write(); });

@@ -22,16 +22,13 @@ bool is_optional(std::string_view tensor) {
   return tensor.starts_with(amax_history_name("")) || tensor.starts_with(amax_used_name(""));
 }
 
-std::map<std::string, GlobalTensor> global_tensors(const EngineOptions& options,
+std::map<std::string, GlobalTensor> global_tensors(const ModelOptions& options,
                                                    bool with_optimizer) {
   std::map<std::string, GlobalTensor> tensors;
   OptimizerKind kind = options.optim.optimizer;
   OptimDtypes dtypes = options.optim.dtypes.for_model(options.dtype);
-  const ModelConfig& model = options.model;
-  BuildOptions build;
-  build.fp8 = options.fp8;
-  Decoder declared(model, even_stage(model.num_layers, 1, 0), build);
-  for (const Param* param : declared.params()) {
+  for (const Param& declared : declare_params(options.model, options.fp8)) {
+    const Param* param = &declared;
     tensors[param->name] = {param->dtype(options.dtype), param->shape};
     if (with_optimizer && param->fp8.scaling == Fp8Scaling::kDelayed) {
       std::int64_t steps = options.fp8.fp8_amax_history_len;
@@ -52,7 +49,7 @@ std::map<std::string, GlobalTensor> global_tensors(const EngineOptions& options,
 std::vector<StatePart> owned_optimizer_state(Engine& engine) {
   std::vector<StatePart> parts;
   const Optimizer& optimizer = *engine.optimizer();
-  const char* first = first_moment(engine.options().optim.optimizer);
+  const char* first = first_moment(engine.model().options().optim.optimizer);
   for (std::size_t i = 0; i < optimizer.ranges().size(); ++i) {
     const OptimRange& owned = optimizer.ranges()[i];
     const RangeState& state = optimizer.state(i);
@@ -71,7 +68,7 @@ std::vector<StatePart> owned_optimizer_state(Engine& engine) {
 
 std::vector<StatePart> scale_state(Engine& engine) {
   std::vector<StatePart> parts;
-  for (const AmaxHistory::Part& part : engine.store().amaxes().parts()) {
+  for (const AmaxHistory::Part& part : engine.model().store().amaxes().parts()) {
     parts.push_back(
         {part.name_and_shape->name, part.name_and_shape, {0, part.memory.numel()}, part.memory});
   }
@@ -80,14 +77,14 @@ std::vector<StatePart> scale_state(Engine& engine) {
 
 std::vector<StatePart> owned_state(Engine& engine, bool with_optimizer) {
   std::vector<StatePart> parts;
-  for (const Param* param : engine.store().params()) {
-    ValueRange owned = engine.store().owned_value(*param);
+  for (const Param* param : engine.model().store().params()) {
+    ValueRange owned = engine.model().store().owned_value(*param);
     if (owned.range.size() > 0) parts.push_back({param->name, param, owned.range, owned.value});
   }
   if (!with_optimizer) return parts;
   std::vector<StatePart> more = owned_optimizer_state(engine);
   parts.insert(parts.end(), more.begin(), more.end());
-  if (engine.store().plan().dense_shards().rank() != 0) return parts;
+  if (engine.model().store().plan().dense_shards().rank() != 0) return parts;
   more = scale_state(engine);
   parts.insert(parts.end(), more.begin(), more.end());
   return parts;
@@ -98,16 +95,16 @@ std::vector<StatePart> owned_state(Engine& engine, bool with_optimizer) {
 // tensors, which one writes alone, are spread.
 Range written_range(const Engine& engine, const StatePart& part, std::int64_t least) {
   const Param& param = *part.param;
-  const Group& replicas = engine.store().plan().replicas(param);
-  const Group& tp = engine.mesh().tp();
+  const Group& replicas = engine.model().store().plan().replicas(param);
+  const Group& tp = engine.model().mesh().tp();
   std::int64_t holders = replicas.size(), holder = replicas.rank();
   if (param.split.dim < 0) {
     holder += holders * tp.rank();
     holders *= tp.size();
   }
   if (param.shared) {
-    holder += holders * engine.mesh().embedding().rank();
-    holders *= engine.mesh().embedding().size();
+    holder += holders * engine.model().mesh().embedding().rank();
+    holders *= engine.model().mesh().embedding().size();
   }
   std::int64_t writers = std::clamp<std::int64_t>(part.range.size() / least, 1, holders);
   auto first =

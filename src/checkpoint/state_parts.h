@@ -42,7 +42,7 @@ bool is_main_name(std::string_view tensor);
 bool is_optional(std::string_view tensor);
 
 // Every tensor of a run with these options, on whatever rank it lies.
-std::map<std::string, GlobalTensor> global_tensors(const EngineOptions& options,
+std::map<std::string, GlobalTensor> global_tensors(const ModelOptions& options,
                                                    bool with_optimizer);
 
 // What this rank updates; its replicas hold the same.

@@ -58,7 +58,7 @@ Manifest StepSaver::manifest(const TrainingState& state) const {
   return {BEV_VERSION,
           state,
           options_.config,
-          global_tensors(engine_.options(), options_.with_optimizer),
+          global_tensors(engine_.model().options(), options_.with_optimizer),
           {}};
 }
 
@@ -68,7 +68,7 @@ void StepSaver::make_staging() {
     bytes += static_cast<std::size_t>(piece.box.global.numel()) * size_of(piece.dtype);
   }
   ahead_ = std::make_unique<Ahead>();
-  ahead_->copier = engine_.ctx().kernels.device.open_copier(engine_.ctx().stream);
+  ahead_->copier = engine_.model().ctx().kernels.device.open_copier(engine_.model().ctx().stream);
   SideCopier& copier = *ahead_->copier;
   ahead_->work = std::jthread([this, bytes, &copier](const std::stop_token& stop) {
     pool_.make_ahead(copier, bytes, stop);

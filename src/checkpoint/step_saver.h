@@ -80,7 +80,7 @@ class StepSaver : public StateReader {
   // since the second phase uses what they destroy.
   void abandon();
 
-  Group& world() const { return engine_.mesh().world().host(); }
+  Group& world() const { return engine_.model().mesh().world().host(); }
   Manifest manifest(const TrainingState& state) const;
 
   Engine& engine_;

@@ -154,7 +154,7 @@ std::vector<int> members_of(const MeshShape& shape, std::int64_t rank, MeshGroup
       return across_blocks(members({Axis::kCp}), rank, shape.cp_inner);
     case MeshGroup::kEmbedding: {
       std::vector<int> stages = members({Axis::kPp}), holders;
-      for (std::int64_t at : shape.table_stages) {
+      for (std::int64_t at : shape.embedding_stages) {
         holders.push_back(stages[static_cast<std::size_t>(at)]);
       }
       if (std::ranges::count(holders, rank) == 0) return {static_cast<int>(rank)};

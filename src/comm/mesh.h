@@ -23,7 +23,7 @@ struct MeshShape {
   std::int64_t kv_share = 1;      // neighbouring tp ranks that share a key-value head
   std::int64_t cp_inner = 1;      // neighbouring cp ranks that exchange heads; the rest form a ring
   std::int64_t dp_instances = 1;  // copies of what dp x cp ranks shard
-  std::vector<std::int64_t> table_stages = {};  // ranks of pp that hold the embedding's table
+  std::vector<std::int64_t> embedding_stages = {};  // ranks of pp that hold the word embeddings
 
   std::int64_t size() const { return tp * cp * dp * pp; }
   std::int64_t edp() const { return tp * cp * dp / (etp * ep); }
@@ -32,6 +32,7 @@ struct MeshShape {
   std::int64_t expert_shards() const {
     return edp() % dp_instances == 0 ? edp() / dp_instances : edp();
   }
+  bool operator==(const MeshShape&) const = default;
 };
 
 // pp is the same in both grids.

@@ -44,12 +44,6 @@ TokenSample labelled_sample(std::span<const std::int32_t> tokens,
   return sample;
 }
 
-FutureSpec future_spec(const ModelConfig& model) {
-  if (model.mtp_num_layers == 0) return {};
-  return {model.mtp_num_layers,
-          model.mtp_loss_scaling_factor / static_cast<double>(model.mtp_num_layers)};
-}
-
 namespace {
 
 // A sample as a depth of multi-token prediction sees it: everything `distance` tokens earlier.
@@ -71,35 +65,101 @@ TokenSample shifted(const TokenSample& sample, std::int64_t distance, double wei
   return out;
 }
 
+// Copies the values of this rank's tokens out of the samples'; values(sample) has one per token.
+template <class T, class Values>
+std::vector<T> own_rows(const SequenceLayout& layout, const Values& values) {
+  std::vector<T> rows(static_cast<std::size_t>(layout.tokens));
+  for (const DocumentPiece& piece : layout.own.pieces()) {
+    const std::vector<T>& from = values(static_cast<std::size_t>(piece.sample));
+    std::copy_n(from.begin() + piece.sample_begin, piece.count, rows.begin() + piece.row);
+  }
+  return rows;
+}
+
+LossTargets upload_targets(Context& ctx, std::span<const TokenSample> samples,
+                           const SequenceLayout& layout) {
+  auto targets = own_rows<std::int32_t>(
+      layout, [&](std::size_t sample) -> const auto& { return samples[sample].targets; });
+  auto weights = own_rows<float>(
+      layout, [&](std::size_t sample) -> const auto& { return samples[sample].weights; });
+  return {ctx.upload<std::int32_t>(targets, "batch"), ctx.upload<float>(weights, "batch"),
+          std::accumulate(weights.begin(), weights.end(), 0.0)};
+}
+
+Tensor upload_tokens(Context& ctx, std::span<const TokenSample> samples,
+                     const SequenceLayout& layout) {
+  return ctx.upload<std::int32_t>(
+      own_rows<std::int32_t>(
+          layout, [&](std::size_t sample) -> const auto& { return samples[sample].tokens; }),
+      "batch");
+}
+
 // This rank's rows of the shifted samples.
 FutureTokens future_tokens(Context& ctx, std::span<const TokenSample> samples,
                            const SequenceLayout& layout, std::int64_t distance, double weight) {
-  auto rows = static_cast<std::size_t>(layout.tokens);
-  std::vector<std::int32_t> tokens(rows), targets(rows);
-  std::vector<float> weights(rows);
   std::vector<TokenSample> later;
   for (const TokenSample& sample : samples) later.push_back(shifted(sample, distance, weight));
-  for (const DocumentPiece& piece : layout.own.pieces()) {
-    const TokenSample& sample = later[static_cast<std::size_t>(piece.sample)];
-    auto copy = [&](const auto& from, auto& to) {
-      std::copy_n(from.begin() + piece.sample_begin, piece.count, to.begin() + piece.row);
-    };
-    copy(sample.tokens, tokens);
-    copy(sample.targets, targets);
-    copy(sample.weights, weights);
+  return {upload_tokens(ctx, later, layout), upload_targets(ctx, later, layout)};
+}
+
+std::int64_t length_of(const SampleField& field) {
+  return std::visit([](const auto& values) { return std::ssize(values); }, field.values);
+}
+
+// Positions that samples give themselves, in the place of those within their documents.
+void upload_positions(Context& ctx, std::span<const TokenSample> samples, SequenceLayout& layout) {
+  bool given = std::ranges::any_of(
+      samples, [](const TokenSample& sample) { return !sample.positions.empty(); });
+  if (!given) return;
+  std::vector<std::vector<std::int32_t>> all;
+  for (const TokenSample& sample : samples) all.push_back(positions_of(sample));
+  auto positions = own_rows<std::int32_t>(
+      layout, [&](std::size_t sample) -> const auto& { return all[sample]; });
+  ctx.kernels.device.upload(ctx.stream, positions.data(), layout.positions);
+}
+
+// The field of all samples that has this place in their lists, and is like `first`.
+BatchField upload_field(Context& ctx, std::span<const TokenSample> samples, std::size_t index,
+                        const SampleField& first, const SequenceLayout& layout,
+                        std::int64_t first_sample) {
+  BatchField out{first.id, first.rows, {}, {}};
+  std::vector<SampleShape> shapes;
+  for (const TokenSample& sample : samples) {
+    const SampleField& field = sample.fields.at(index);
+    std::int64_t count = length_of(field);
+    std::int64_t wanted = first.rows == FieldRows::kSamples  ? 1
+                          : first.rows == FieldRows::kTokens ? std::ssize(sample.tokens)
+                                                             : count;
+    bool alike = field.id == first.id && field.rows == first.rows &&
+                 field.values.index() == first.values.index();
+    BEV_CHECK(alike && count == wanted, ErrorKind::kInternal, "batch: field '", first.id.name,
+              "' of a sample has ", count, " values of ", wanted, ", or another type or name (",
+              field.id.name, ")");
+    shapes.push_back({{static_cast<std::int32_t>(count)}});
   }
-  FutureTokens out;
-  out.tokens = ctx.upload<std::int32_t>(tokens, "batch");
-  out.targets.targets = ctx.upload<std::int32_t>(targets, "batch");
-  out.targets.weights = ctx.upload<float>(weights, "batch");
-  out.targets.weight_sum = std::accumulate(weights.begin(), weights.end(), 0.0);
+  if (first.rows == FieldRows::kOwn) out.layout = SequenceLayout::make(ctx, shapes, first_sample);
+  std::visit(
+      [&](const auto& typed) {
+        using T = typename std::decay_t<decltype(typed)>::value_type;
+        auto values = [&](std::size_t sample) -> const std::vector<T>& {
+          return std::get<std::vector<T>>(samples[sample].fields[index].values);
+        };
+        std::vector<T> rows;
+        if (first.rows == FieldRows::kSamples) {
+          for (std::size_t i = 0; i < samples.size(); ++i) rows.push_back(values(i).front());
+        } else {
+          rows = own_rows<T>(first.rows == FieldRows::kOwn ? out.layout : layout, values);
+        }
+        out.tensor = ctx.upload<T>(rows, "batch");
+      },
+      first.values);
   return out;
 }
 
-}  // namespace
-
-MicroBatch make_micro_batch(Context& ctx, std::span<const TokenSample> samples,
-                            std::int64_t first_sample, const FutureSpec& future) {
+// `like` has the fields that all samples have, also where there is none.
+MicroBatch make_batch_like(Context& ctx, std::span<const SampleField> like,
+                           std::span<const TokenSample> samples, std::int64_t first_sample,
+                           const FutureSpec& future) {
   std::vector<SampleShape> shapes;
   for (const TokenSample& sample : samples) {
     shapes.push_back({sample.documents});
@@ -110,38 +170,25 @@ MicroBatch make_micro_batch(Context& ctx, std::span<const TokenSample> samples,
   }
   MicroBatch batch;
   batch.layout = SequenceLayout::make(ctx, shapes, first_sample);
-  std::int64_t tokens = batch.layout.tokens;
-  auto rows = static_cast<std::size_t>(tokens);
-  std::vector<std::int32_t> own_tokens(rows), targets(rows), positions(rows);
-  bool own_positions = false;
-  std::vector<float> weights(rows);
-  for (const DocumentPiece& piece : batch.layout.own.pieces()) {
-    const TokenSample& sample = samples[static_cast<std::size_t>(piece.sample)];
-    auto copy = [&](const auto& from, auto& to) {
-      std::copy_n(from.begin() + piece.sample_begin, piece.count, to.begin() + piece.row);
-    };
-    copy(sample.tokens, own_tokens);
-    copy(sample.targets, targets);
-    copy(sample.weights, weights);
-    if (sample.positions.empty()) {
-      auto at = positions.begin() + piece.row;
-      std::iota(at, at + piece.count, piece.begin);
-    } else {
-      copy(sample.positions, positions);
-      own_positions = true;
-    }
-  }
-  batch.tokens = ctx.upload<std::int32_t>(own_tokens, "batch");
-  batch.targets.targets = ctx.upload<std::int32_t>(targets, "batch");
-  batch.targets.weights = ctx.upload<float>(weights, "batch");
-  if (own_positions) {
-    ctx.kernels.device.upload(ctx.stream, positions.data(), batch.layout.positions);
-  }
-  batch.targets.weight_sum = std::accumulate(weights.begin(), weights.end(), 0.0);
+  batch.tokens = upload_tokens(ctx, samples, batch.layout);
+  batch.targets = upload_targets(ctx, samples, batch.layout);
+  upload_positions(ctx, samples, batch.layout);
   for (std::int64_t depth = 0; depth < future.depths; ++depth) {
     batch.future.push_back(future_tokens(ctx, samples, batch.layout, depth + 1, future.weight));
   }
+  for (std::size_t i = 0; i < like.size(); ++i) {
+    batch.fields.push_back(upload_field(ctx, samples, i, like[i], batch.layout, first_sample));
+  }
   return batch;
+}
+
+}  // namespace
+
+MicroBatch make_micro_batch(Context& ctx, std::span<const TokenSample> samples,
+                            std::int64_t first_sample, const FutureSpec& future) {
+  std::span<const SampleField> fields;
+  if (!samples.empty()) fields = samples.front().fields;
+  return make_batch_like(ctx, fields, samples, first_sample, future);
 }
 
 std::vector<MicroBatch> rank_micro_batches(Context& ctx, std::span<const TokenSample> global,
@@ -154,8 +201,8 @@ std::vector<MicroBatch> rank_micro_batches(Context& ctx, std::span<const TokenSa
   for (std::int64_t begin = 0; begin < total; begin += block) {
     std::int64_t first = std::min(begin + ctx.mesh.at().dp * micro_batch_size, total);
     std::int64_t last = std::min(first + micro_batch_size, total);
-    batches.push_back(make_micro_batch(
-        ctx,
+    batches.push_back(make_batch_like(
+        ctx, global.front().fields,
         global.subspan(static_cast<std::size_t>(first), static_cast<std::size_t>(last - first)),
         first, future));
   }

@@ -3,11 +3,21 @@
 
 #include <cstdint>
 #include <span>
+#include <variant>
 #include <vector>
 
-#include "models/decoder.h"
+#include "ops/micro_batch.h"
 
 namespace bev {
+
+// Values of one sample for a named batch field: one per token, one in all (FieldRows::kSamples), or
+// one per token of a sequence of its own (FieldRows::kOwn). All samples of a batch have the same
+// fields, with values of the same type.
+struct SampleField {
+  FieldId id;
+  FieldRows rows = FieldRows::kTokens;
+  std::variant<std::vector<std::int32_t>, std::vector<float>, std::vector<double>> values;
+};
 
 struct TokenSample {
   std::vector<std::int32_t> tokens;
@@ -15,6 +25,7 @@ struct TokenSample {
   std::vector<float> weights;                // of each target in the loss
   std::vector<std::int32_t> documents;       // lengths; tokens attend within their document only
   std::vector<std::int32_t> positions = {};  // of each token; empty: its place in the document
+  std::vector<SampleField> fields = {};
 };
 
 // Position of every token.
@@ -25,14 +36,6 @@ TokenSample window_sample(std::span<const std::int32_t> tokens);
 // Hugging Face's convention: label t + 1 is the target of token t; -100 is ignored.
 TokenSample labelled_sample(std::span<const std::int32_t> tokens,
                             std::span<const std::int32_t> labels);
-
-// What multi-token prediction wants of a batch: its depths, and the weight of each depth's targets
-// besides their own.
-struct FutureSpec {
-  std::int64_t depths = 0;
-  double weight = 0;
-};
-FutureSpec future_spec(const ModelConfig& model);
 
 // `first_sample`: index of the first one in the global batch. Later tokens and targets are those of
 // the same document; beyond its end there is token 0 and nothing to predict.

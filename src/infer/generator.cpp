@@ -84,10 +84,10 @@ void check_prompt(const ModelConfig& model, std::span<const std::int32_t> prompt
 
 }  // namespace
 
-Generator::Generator(Engine& engine) : engine_(engine) {
-  const ParallelConfig& parallel = engine.options().parallel;
+Generator::Generator(RankModel& model) : model_(model) {
+  const ParallelConfig& parallel = model.options().parallel;
   bool plain = parallel.context_parallel_size == 1 && !parallel.sequence_parallel &&
-               engine.pipeline().shape.chunks == 1;
+               model.pipeline().shape.chunks == 1;
   BEV_CHECK(plain, ErrorKind::kConfig,
             "generate: tokens cannot be cut over ranks, nor a rank have several stages "
             "(inference_layout gives a layout that fits)");
@@ -105,22 +105,34 @@ void check_generation(const ModelConfig& model, std::span<const std::vector<std:
   }
 }
 
-CacheColumns Generator::cache_columns() const {
-  return bev::cache_columns(attention_options(engine_.options().model, 0, {}),
-                            engine_.mesh().shape().tp);
-}
-
-std::vector<LayerState> Generator::make_cache(std::int64_t rows) {
-  Context& ctx = engine_.ctx();
-  const StageRange& range = engine_.stage().range();
-  std::vector<LayerState> cache(static_cast<std::size_t>(range.end_layer - range.first_layer));
-  CacheColumns columns = cache_columns();
-  for (LayerState& layer : cache) {
-    layer.kv.keys = ctx.allocate(ctx.dtype, {rows, columns.keys}, "kv cache");
-    if (columns.values == 0) continue;
-    layer.kv.values = ctx.allocate(ctx.dtype, {rows, columns.values}, "kv cache");
+std::vector<LayerState> Generator::make_cache(std::int64_t rows, std::size_t sequences) {
+  Context& ctx = model_.ctx();
+  std::vector<LayerState> cache;
+  auto count = static_cast<std::int64_t>(sequences);
+  for (const StateSpec& spec : model_.stage().states(model_.mesh().shape().tp)) {
+    auto allocate = [&](Dtype dtype, std::int64_t count_rows, std::int64_t columns) {
+      return columns > 0 ? ctx.allocate(dtype, {count_rows, columns}, "kv cache") : Tensor();
+    };
+    LayerState& state = cache.emplace_back();
+    state.kv.keys = allocate(ctx.dtype, rows, spec.key_columns);
+    state.kv.values = allocate(ctx.dtype, rows, spec.value_columns);
+    state.sequences = allocate(ctx.wide(), count, spec.sequence_elements);
   }
   return cache;
+}
+
+// All ranks take the same prompts together, so the largest stage counts.
+std::int64_t Generator::bytes_per_token() {
+  std::int64_t bytes = 0;
+  for (const StateSpec& spec : model_.stage().states(model_.mesh().shape().tp)) {
+    bytes += spec.bytes_per_token(model_.options().dtype);
+  }
+  model_.mesh()
+      .pp()
+      .host()
+      .all_reduce({&bytes, Dtype::kI64, {1}}, Reduction::kMax, "state of a token")
+      .wait();
+  return std::max<std::int64_t>(bytes, 1);
 }
 
 struct Generator::StepValues {
@@ -147,7 +159,7 @@ Generator::StepValues Generator::values_of(std::span<const Live> live) {
 }
 
 Generator::Step Generator::make_step(std::span<const Live> live) {
-  Context& ctx = engine_.ctx();
+  Context& ctx = model_.ctx();
   Step step;
   SequenceLayout& layout = step.batch.layout;
   bool told = one_token_each(live);  // how many keys there are; prompts bring theirs
@@ -158,6 +170,7 @@ Generator::Step Generator::make_step(std::span<const Live> live) {
                                 static_cast<std::int32_t>(count), sequence.first_row,
                                 static_cast<std::int32_t>(keys),
                                 static_cast<std::int32_t>(sequence.length - count)});
+    step.decode.slots.push_back(sequence.slot);
     layout.sequences.push_back({layout.tokens, layout.tokens + count, sequence.length});
     layout.tokens += count;
     layout.max_length = std::max(layout.max_length, sequence.length);
@@ -176,8 +189,9 @@ Generator::Step Generator::make_step(std::span<const Live> live) {
 // Frequencies that follow from lengths are known to the host alone. Ranks do not agree on what is
 // alive.
 bool Generator::recordable(std::span<const Live> live) const {
-  return engine_.can_record() && engine_.mesh().world().size() == 1 && live.size() <= kHeadRows &&
-         !rope_depends_on_length(engine_.options().model) && one_token_each(live);
+  return model_.rank().can_capture() && model_.mesh().world().size() == 1 &&
+         live.size() <= kHeadRows && !rope_depends_on_length(model_.options().model) &&
+         one_token_each(live);
 }
 
 const Tensor* Generator::recorded_logits(std::span<const Live> live,
@@ -190,7 +204,7 @@ const Tensor* Generator::recorded_logits(std::span<const Live> live,
     if (possible) recorded_.first_rows = std::move(first_rows);
     return nullptr;
   }
-  Context& ctx = engine_.ctx();
+  Context& ctx = model_.ctx();
   Step& step = recorded_.step;
   if (!recorded_.recording) {
     step = make_step(live);
@@ -212,12 +226,11 @@ const Tensor* Generator::recorded_logits(std::span<const Live> live,
 }
 
 Tensor Generator::last_logits(const Var& hidden, std::span<const std::int64_t> rows) {
-  Context& ctx = engine_.ctx();
-  MicroBatch batch;
-  batch.layout.tokens = static_cast<std::int64_t>(rows.size());
+  Context& ctx = model_.ctx();
+  const ModelStage& stage = model_.stage();
   Var last{gather_rows(ctx, hidden.tensor, rows), hidden.placement, -1, nullptr};
-  Tensor part = engine_.stage().logits(ctx, batch, last);
-  return gather_vocabulary(ctx, std::move(part), engine_.options().model.vocab_size);
+  Tensor part = stage_logits(ctx, stage, stage.final_states(ctx, last), std::ssize(rows));
+  return gather_vocabulary(ctx, std::move(part), model_.options().model.vocab_size);
 }
 
 TokenPlace Generator::place_of(const Live& sequence, const GenerationOptions& options) {
@@ -226,7 +239,7 @@ TokenPlace Generator::place_of(const Live& sequence, const GenerationOptions& op
 
 void Generator::pick_greedily(const Tensor& logits, std::span<const Live> live,
                               const GenerationOptions& options, std::span<TokenChoice> choices) {
-  Context& ctx = engine_.ctx();
+  Context& ctx = model_.ctx();
   Records<RowSummary> rows(ctx, live.size());
   ctx.kernels.loss.summary(ctx.stream, {logits, rows.on_device()});
   const std::vector<RowSummary> found = rows.fetch();
@@ -237,7 +250,7 @@ void Generator::pick_greedily(const Tensor& logits, std::span<const Live> live,
 
 void Generator::pick_on_device(const Tensor& logits, std::span<const Live> live,
                                const GenerationOptions& options, std::span<TokenChoice> choices) {
-  Context& ctx = engine_.ctx();
+  Context& ctx = model_.ctx();
   const SamplingOptions& sampling = options.sampling;
   if (ctx.kernels.loss.sample == nullptr) return;
   std::vector<double> fractions;
@@ -265,11 +278,11 @@ void Generator::pick_on_device(const Tensor& logits, std::span<const Live> live,
 void Generator::pick_on_host(const Tensor& logits, std::span<const Live> live,
                              const GenerationOptions& options, std::span<TokenChoice> choices) {
   std::vector<std::exception_ptr> failures(live.size());
-  auto columns = static_cast<std::size_t>(engine_.options().model.vocab_size);
+  auto columns = static_cast<std::size_t>(model_.options().model.vocab_size);
   auto pick_all = [&](auto zero) {
     using T = decltype(zero);
-    std::vector<T> values = engine_.ctx().download<T>(logits);
-    engine_.ctx().stream.pool->run(static_cast<std::int64_t>(live.size()), [&](std::int64_t piece) {
+    std::vector<T> values = model_.ctx().download<T>(logits);
+    model_.ctx().stream.pool->run(static_cast<std::int64_t>(live.size()), [&](std::int64_t piece) {
       auto row = static_cast<std::size_t>(piece);
       if (choices[row].token >= 0) return;
       std::span<const T> of_row = std::span<const T>(values).subspan(row * columns, columns);
@@ -317,28 +330,29 @@ std::vector<TokenChoice> Generator::next_tokens(std::span<const Live> live,
   }
   Step step = make_step(live);
   Var hidden = hidden_states(step, cache);
-  if (engine_.stage().range().last) choices = choose(hidden, step.last_rows, live, options);
+  if (model_.stage().range().last) choices = choose(hidden, step.last_rows, live, options);
   return share_choices(std::move(choices), live.size());
 }
 
 Var Generator::hidden_states(const Step& step, std::vector<LayerState>& cache) {
-  Context& ctx = engine_.ctx();
-  Group& pp = engine_.mesh().pp();
-  const Decoder& stage = engine_.stage();
+  Context& ctx = model_.ctx();
+  Group& pp = model_.mesh().pp();
+  const ModelStage& stage = model_.stage();
   Var input;
   if (!stage.range().first) {
-    Tensor received = ctx.allocate(ctx.dtype, stage.boundary_shape(ctx, step.batch), "activations");
-    pp.receive(received, pp.rank() - 1, 0, "hidden states").wait();
-    input = Var{received, stage.boundary_placement(), -1, nullptr};
+    BoundaryTensor boundary = stage.boundary_in(ctx, step.batch, false).front();
+    Tensor received = ctx.allocate(ctx.dtype, boundary.shape, "activations");
+    pp.receive(received, pp.rank() - 1, 0, boundary.id.name).wait();
+    input = Var{received, boundary.placement, -1, nullptr};
   }
   Var hidden = stage.decode(ctx, step.batch, input, step.decode, cache);
-  if (!stage.range().last) pp.send(hidden.tensor, pp.rank() + 1, 0, "hidden states").wait();
+  if (!stage.range().last) pp.send(hidden.tensor, pp.rank() + 1, 0, kHiddenStates.name).wait();
   return hidden;
 }
 
 std::vector<TokenChoice> Generator::share_choices(std::vector<TokenChoice> choices,
                                                   std::size_t count) {
-  Group& pp = engine_.mesh().pp().host();
+  Group& pp = model_.mesh().pp().host();
   if (pp.size() == 1) return choices;
   std::vector<double> values(2 * count);
   for (std::size_t i = 0; i < choices.size(); ++i) {
@@ -357,7 +371,7 @@ std::vector<TokenChoice> Generator::share_choices(std::vector<TokenChoice> choic
 void Generator::run(std::vector<Live> live, std::vector<LayerState> cache,
                     const GenerationOptions& options, std::vector<GeneratedSequence>& results,
                     TokenSink* sink) {
-  Context& ctx = engine_.ctx();
+  Context& ctx = model_.ctx();
   TapeScope scope(ctx, nullptr);
   std::map<std::size_t, std::vector<std::int32_t>> restarted;
   recorded_ = {};  // of another cache
@@ -376,7 +390,7 @@ void Generator::run(std::vector<Live> live, std::vector<LayerState> cache,
       if (full || ended) continue;
       ++sequence.length;
       sequence.pending = std::span(result.tokens).last(1);
-      if (rope_switches_at(engine_.options().model, sequence.length)) {
+      if (rope_switches_at(model_.options().model, sequence.length)) {
         // All keys turn by other frequencies from here on: run the whole sequence again.
         std::vector<std::int32_t>& whole = restarted[sequence.index];
         whole.assign(sequence.prompt.begin(), sequence.prompt.end());
@@ -393,16 +407,10 @@ void Generator::run(std::vector<Live> live, std::vector<LayerState> cache,
 std::vector<GeneratedSequence> Generator::generate(
     std::span<const std::vector<std::int32_t>> prompts, const GenerationOptions& options,
     TokenSink* sink) {
-  check_generation(engine_.options().model, prompts, options);
+  check_generation(model_.options().model, prompts, options);
   std::vector<GeneratedSequence> results(prompts.size());
   if (options.max_new_tokens == 0) return results;
-  // Of the rank with most layers: all ranks take the same prompts together.
-  std::int64_t stages = engine_.mesh().shape().pp;
-  std::int64_t layers = (engine_.options().model.num_layers + stages - 1) / stages;
-  CacheColumns columns = cache_columns();
-  std::int64_t row_bytes = layers * (columns.keys + columns.values) *
-                           static_cast<std::int64_t>(size_of(engine_.options().dtype));
-  std::int64_t most_rows = options.cache_bytes / row_bytes;
+  std::int64_t most_rows = options.cache_bytes / bytes_per_token();
   for (std::size_t next = 0; next < prompts.size();) {
     std::vector<Live> live;
     std::int64_t rows = 0;
@@ -411,11 +419,13 @@ std::vector<GeneratedSequence> Generator::generate(
       // The last token is never run, so it needs no row.
       std::int64_t needed = length + options.max_new_tokens - 1;
       if (!live.empty() && rows + needed > most_rows) break;
-      live.push_back({next, rows, needed, length, prompts[next], prompts[next]});
+      auto slot = static_cast<std::int64_t>(live.size());
+      live.push_back({next, slot, rows, needed, length, prompts[next], prompts[next]});
       rows += needed;
       ++next;
     }
-    run(std::move(live), make_cache(rows), options, results, sink);
+    std::vector<LayerState> cache = make_cache(rows, live.size());
+    run(std::move(live), std::move(cache), options, results, sink);
   }
   return results;
 }

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "infer/sampler.h"
-#include "parallel/engine.h"
+#include "parallel/rank_model.h"
 
 namespace bev {
 
@@ -45,9 +45,9 @@ class TokenSink {
 // frequencies follow the longest sequence alive, as in Hugging Face's batches.
 class Generator {
  public:
-  // Uses the engine's memory and threads, trained or not. Error(kConfig) for a layout that
+  // Uses the rank's memory and threads; the model may be training. Error(kConfig) for a layout that
   // inference_layout would not give.
-  explicit Generator(Engine& engine);
+  explicit Generator(RankModel& model);
 
   // Every rank of the pipeline's tp groups calls it with the same arguments (but for the sink) and
   // gets the same result. Prompts have unequal lengths, none is empty. Waits for the device at each
@@ -60,6 +60,7 @@ class Generator {
   // A sequence in the batch. Its keys and values are the cache rows from first_row on.
   struct Live {
     std::size_t index = 0;                     // of the prompt
+    std::int64_t slot = 0;                     // of its states of constant size
     std::int64_t first_row = 0, capacity = 0;  // rows it may come to
     std::int64_t length = 0;                   // tokens so far, those to run included
     std::span<const std::int32_t> pending;     // its last tokens, not yet run
@@ -80,8 +81,10 @@ class Generator {
     std::unique_ptr<Recording> recording;
   };
 
-  CacheColumns cache_columns() const;
-  std::vector<LayerState> make_cache(std::int64_t rows);
+  // States of the stage's layers for so many tokens and sequences in all.
+  std::vector<LayerState> make_cache(std::int64_t rows, std::size_t sequences);
+  // Bytes of a token's states on the rank that has most.
+  std::int64_t bytes_per_token();
   static bool one_token_each(std::span<const Live> live);
   static StepValues values_of(std::span<const Live> live);
   Step make_step(std::span<const Live> live);
@@ -114,7 +117,7 @@ class Generator {
   void run(std::vector<Live> live, std::vector<LayerState> cache, const GenerationOptions& options,
            std::vector<GeneratedSequence>& results, TokenSink* sink);
 
-  Engine& engine_;
+  RankModel& model_;
   RecordedStep recorded_;
 };
 

@@ -10,6 +10,7 @@
 namespace bev {
 
 class FieldList;
+struct Architecture;
 
 // What the kernels and the counters of random numbers have room for.
 inline constexpr std::int64_t kHeadSizeLimit = 256;
@@ -57,6 +58,8 @@ struct RopeScaling {
 
 struct ModelConfig {
   std::string family = "gpt2";  // a name of the model registry: gpt2, llama, mistral, ...
+  const Architecture* architecture =
+      nullptr;  // a program's own (models/model.h); null: the decoder
 
   // Shape.
   std::int64_t num_layers = 0;

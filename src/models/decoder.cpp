@@ -25,29 +25,62 @@ Param table_param(const char* name, std::int64_t rows, std::int64_t columns, dou
 
 }  // namespace
 
-StageRange even_stage(std::int64_t layers, std::int64_t stages, std::int64_t stage) {
-  Range range = shard_range(layers, stages, stage);
-  return {range.begin, range.end, stage == 0, stage == stages - 1};
+LayerSpec decoder_layer(const ModelConfig& config, std::int64_t number) {
+  LayerSpec spec;
+  spec.mixer = config.multi_latent_attention ? &kLatentAttentionMixer : &kAttentionMixer;
+  spec.feed_forward =
+      config.has_experts(number) ? FeedForwardKind::kExperts : FeedForwardKind::kDense;
+  if (config.post_norms) spec.norms = NormPlacement::kPreAndPost;
+  spec.parallel_residual = config.parallel_residual;
+  bool windowed = config.windowed(number);
+  if (windowed) spec.window = config.window_size;
+  spec.scale = config.attention_scale();
+  if (config.scale_by_inverse_layer) spec.scale /= static_cast<double>(number + 1);
+  if (config.position_embedding_type == PositionKind::kRope) {
+    bool local = windowed && config.rotary_base_local > 0;
+    spec.rope = local ? RopeKind::kLocal : RopeKind::kGlobal;
+  }
+  return spec;
 }
 
-bool StageRange::uses_table(const ModelConfig& config) const {
-  bool tied_head = last && !config.untie_embeddings_and_output_weights;
-  return first || tied_head || depths(config).size() > 0;
+std::vector<LayerSpec> decoder_layers(const ModelConfig& config) {
+  std::vector<LayerSpec> layers;
+  for (std::int64_t number = 0; number < config.num_layers; ++number) {
+    layers.push_back(decoder_layer(config, number));
+  }
+  return layers;
 }
+
+std::string_view name_of(FeedForwardKind kind) {
+  return kind == FeedForwardKind::kNone ? "none" : kind == FeedForwardKind::kDense ? "mlp" : "moe";
+}
+
+const Architecture kDecoderArchitecture = {
+    .name = "decoder",
+    .layers = decoder_layers,
+    .uses_embedding =
+        [](const ModelConfig& config, const StageRange& range) {
+          bool tied_head = range.last && !config.untie_embeddings_and_output_weights;
+          return range.first || tied_head || range.depths(config).size() > 0;
+        },
+    .make_stage = [](const ModelConfig& config, const StageRange& range,
+                     const BuildOptions& options, Param* embedding) -> std::unique_ptr<ModelStage> {
+      return std::make_unique<Decoder>(config, range, options, embedding);
+    }};
 
 Decoder::Decoder(const ModelConfig& config, const StageRange& range, const BuildOptions& options,
-                 Param* table)
-    : config_(config), range_(range), options_(options), table_(table) {
-  if (table_ == nullptr && range.uses_table(config)) {
+                 Param* embedding)
+    : ModelStage(config, range), options_(options), embedding_(embedding) {
+  if (embedding_ == nullptr && architecture_of(config).uses_embedding(config, range)) {
     word_embeddings_ = table_param("embedding.word_embeddings.weight", config.vocab_size,
                                    config.hidden_size, config.init_method_std, true);
-    table_ = &*word_embeddings_;
-    table_->shared = options.shared_table;
-    table_->copy = !range.first;
-    table_->uses = 0;
+    embedding_ = &*word_embeddings_;
+    embedding_->shared = options.shared_embedding;
+    embedding_->copy = !range.first;
+    embedding_->uses = 0;
   }
   if (range.first) {
-    ++table_->uses;
+    ++embedding_->uses;
     if (config.position_embedding_type == PositionKind::kLearned) {
       position_embeddings_ =
           table_param("embedding.position_embeddings.weight", config.max_position_embeddings,
@@ -58,16 +91,18 @@ Decoder::Decoder(const ModelConfig& config, const StageRange& range, const Build
     rope_ = rope_frequencies(config, false, 0);
     if (config.rotary_base_local > 0) rope_local_ = rope_frequencies(config, true, 0);
   }
+  std::vector<LayerSpec> specs = layer_specs(config);
   for (std::int64_t number = range.first_layer; number < range.end_layer; ++number) {
-    layers_.push_back(
-        std::make_unique<DecoderLayer>(config, number, options, concat("decoder.layers.", number)));
+    const LayerSpec& spec = specs.at(static_cast<std::size_t>(number));
+    layers_.push_back(std::make_unique<DecoderLayer>(config, spec, number, options,
+                                                     concat("decoder.layers.", number)));
   }
   const Range depths = range.depths(config);
   if (range.first_depth == 0 && (range.last || depths.size() > 0)) {
     final_norm_ = make_norm("decoder.final_layernorm", config.hidden_size, norm_options(config));
   }
   for (std::int64_t depth = depths.begin; depth < depths.end; ++depth) {
-    ++table_->uses;
+    ++embedding_->uses;
     future_.push_back(std::make_unique<FuturePrediction>(config, depth, options));
   }
   if (range.last) add_head();
@@ -75,15 +110,15 @@ Decoder::Decoder(const ModelConfig& config, const StageRange& range, const Build
 
 void Decoder::add_head() {
   // Every depth uses it once more.
-  auto uses = static_cast<int>(1 + config_.mtp_num_layers);
-  if (config_.untie_embeddings_and_output_weights) {
-    output_weight_ = table_param("output_layer.weight", config_.vocab_size, config_.hidden_size,
-                                 config_.init_method_std, true);
+  auto uses = static_cast<int>(1 + config().mtp_num_layers);
+  if (config().untie_embeddings_and_output_weights) {
+    output_weight_ = table_param("output_layer.weight", config().vocab_size, config().hidden_size,
+                                 config().init_method_std, true);
     output_weight_->uses = uses;
     head_weight_ = &*output_weight_;
   } else {
-    table_->uses += uses;
-    head_weight_ = table_;
+    embedding_->uses += uses;
+    head_weight_ = embedding_;
   }
 }
 
@@ -104,10 +139,26 @@ Placement Decoder::boundary_placement() const {
                                                : PlaceState::kReplicated);
 }
 
-Shape Decoder::boundary_shape(const Context& ctx, const MicroBatch& batch,
-                              std::int64_t depths) const {
-  std::int64_t rows = token_rows(ctx, batch.layout, boundary_placement()).size();
-  return {rows * (1 + depths), config_.hidden_size};
+std::vector<BoundaryTensor> Decoder::boundary(const Context& ctx, const MicroBatch& batch,
+                                              std::int64_t depths) const {
+  Placement placement = boundary_placement();
+  Shape shape{token_rows(ctx, batch.layout, placement).size(), config().hidden_size};
+  std::vector<BoundaryTensor> tensors = {{kHiddenStates, shape, placement}};
+  for (std::int64_t depth = 0; depth < depths; ++depth) {
+    tensors.push_back({{"MTP hidden states", depth + 1}, shape, placement});
+  }
+  return tensors;
+}
+
+std::vector<BoundaryTensor> Decoder::boundary_in(const Context& ctx, const MicroBatch& batch,
+                                                 bool training) const {
+  if (range().first) return {};
+  return boundary(ctx, batch, training ? range().first_depth : 0);
+}
+
+std::vector<BoundaryTensor> Decoder::boundary_out(const Context& ctx, const MicroBatch& batch,
+                                                  bool training) const {
+  return boundary(ctx, batch, training ? range().depths(config()).end : 0);
 }
 
 // Each sequence is rotated by the frequencies of its own length, whatever stands beside it.
@@ -115,11 +166,12 @@ Tensor Decoder::rope_rows(Context& ctx, const SequenceLayout& layout, bool local
   auto table = [&](const Tensor& positions, const RopeFrequencies& rope) {
     return rope_table(ctx, positions, rope.frequencies, rope.scale);
   };
-  if (!rope_depends_on_length(config_)) return table(layout.positions, local ? rope_local_ : rope_);
-  Tensor rows = ctx.allocate(ctx.wide(), {layout.tokens, rotary_dims(config_)}, "layout");
+  if (!rope_depends_on_length(config()))
+    return table(layout.positions, local ? rope_local_ : rope_);
+  Tensor rows = ctx.allocate(ctx.wide(), {layout.tokens, rotary_dims(config())}, "layout");
   for (const SequenceRows& sequence : layout.sequences) {
     Tensor part = table(layout.positions.rows(sequence.begin, sequence.end),
-                        rope_frequencies(config_, local, sequence.length));
+                        rope_frequencies(config(), local, sequence.length));
     ctx.kernels.elementwise.cast(ctx.stream, part, rows.view().rows(sequence.begin, sequence.end));
   }
   return rows;
@@ -128,28 +180,29 @@ Tensor Decoder::rope_rows(Context& ctx, const SequenceLayout& layout, bool local
 LayerInput Decoder::layer_input(Context& ctx, const SequenceLayout& layout) const {
   LayerInput input;
   input.layout = &layout;
-  if (config_.position_embedding_type != PositionKind::kRope) return input;
+  if (config().position_embedding_type != PositionKind::kRope) return input;
   input.rope = rope_rows(ctx, layout, false);
-  input.rope_local = config_.rotary_base_local > 0 ? rope_rows(ctx, layout, true) : input.rope;
+  if (config().rotary_base_local > 0) input.rope_local = rope_rows(ctx, layout, true);
   return input;
 }
 
-Var Decoder::look_up(Context& ctx, const Tensor& tokens, const Param& table) const {
-  Var partial = embedding(ctx, tokens, table, {config_.embedding_multiplier, config_.padding_row},
-                          batch_placement());
+Var Decoder::look_up(Context& ctx, const Tensor& tokens) const {
+  Var partial =
+      bev::embedding(ctx, tokens, *embedding_,
+                     {config().embedding_multiplier, config().padding_row}, batch_placement());
   return leave_tensor_parallel(ctx, partial, options_.tensor_parallel.sequence_parallel);
 }
 
 Var Decoder::embed(Context& ctx, const MicroBatch& batch) const {
   ctx.layer = -1;
-  Var x = look_up(ctx, batch.tokens, *table_);
+  Var x = look_up(ctx, batch.tokens);
   if (position_embeddings_) {
-    BEV_CHECK(batch.layout.max_length <= config_.max_position_embeddings, ErrorKind::kInput,
+    BEV_CHECK(batch.layout.max_length <= config().max_position_embeddings, ErrorKind::kInput,
               "a sequence of ", batch.layout.max_length, " tokens is longer than the ",
-              config_.max_position_embeddings, " learned positions of the model");
+              config().max_position_embeddings, " learned positions of the model");
     x = add_positions(ctx, x, batch.layout, *position_embeddings_);
   }
-  return dropout(ctx, x, config_.hidden_dropout, batch.layout, RandomUse::kEmbeddingDropout);
+  return dropout(ctx, x, config().hidden_dropout, batch.layout, RandomUse::kEmbeddingDropout);
 }
 
 namespace {
@@ -171,7 +224,7 @@ Var Decoder::run_layers(Context& ctx, Var x, const LayerInput& input) const {
                       : policy.full_layers < 0    ? count
                                                   : std::min(policy.full_layers, count);
   auto place = [&](std::int64_t begin, std::int64_t end) {
-    return LayerPlace{begin, count, range_.last && end == count};
+    return LayerPlace{begin, count, range().last && end == count};
   };
   for (std::int64_t begin = 0; begin < full; begin += policy.layers_per_unit) {
     std::int64_t end = std::min(begin + policy.layers_per_unit, full);
@@ -194,15 +247,36 @@ Var Decoder::run_layers(Context& ctx, Var x, const LayerInput& input) const {
   return x;
 }
 
-Var Decoder::hidden(Context& ctx, const MicroBatch& batch, const Var& input) const {
-  Var x = range_.first ? embed(ctx, batch) : input;
+void Decoder::forward(Context& ctx, const MicroBatch& batch, std::span<const Var> in,
+                      std::vector<Var>& out) const {
+  out.clear();
+  Var x = range().first ? embed(ctx, batch) : in[0];
   if (!layers_.empty()) x = run_layers(ctx, std::move(x), layer_input(ctx, batch.layout));
-  return range_.last || future_.empty() ? x : predict_depths(ctx, batch, x);
+  out.push_back(final_states(ctx, x));
+  if (ctx.tape == nullptr) return;
+  Range depths = range().depths(config());
+  BEV_CHECK(std::ssize(batch.future) >= depths.end, ErrorKind::kInternal,
+            "multi-token prediction: a batch with ", batch.future.size(), " depths of ",
+            depths.end);
+  for (std::int64_t depth = 0; depth < depths.begin; ++depth) {
+    out.push_back(in[static_cast<std::size_t>(depth + 1)]);
+  }
+  if (depths.size() == 0) return;
+  LayerInput input = layer_input(ctx, batch.layout);
+  for (std::int64_t depth = depths.begin; depth < depths.end; ++depth) {
+    out.push_back(predict(ctx, batch, depth, out.back(), input));
+  }
 }
 
-Var Decoder::decode(Context& ctx, const MicroBatch& batch, const Var& input, const DecodeStep& step,
+std::vector<StateSpec> Decoder::states(std::int64_t tp) const {
+  std::vector<StateSpec> list;
+  for (const auto& layer : layers_) list.push_back(layer->mixer().state(tp));
+  return list;
+}
+
+Var Decoder::decode(Context& ctx, const MicroBatch& batch, const Var& in, const DecodeStep& step,
                     std::vector<LayerState>& states) const {
-  Var x = range_.first ? embed(ctx, batch) : input;
+  Var x = range().first ? embed(ctx, batch) : in;
   LayerInput layer = layer_input(ctx, batch.layout);
   layer.decode = &step;
   for (std::size_t i = 0; i < layers_.size(); ++i) {
@@ -214,69 +288,23 @@ Var Decoder::decode(Context& ctx, const MicroBatch& batch, const Var& input, con
 }
 
 HeadSpec Decoder::head() const {
-  return {head_weight_, config_.logit_scale, config_.final_logit_softcapping};
+  return {head_weight_, config().logit_scale, config().final_logit_softcapping};
 }
 
-Var Decoder::normalised(Context& ctx, const Var& hidden) const {
+Var Decoder::final_states(Context& ctx, const Var& hidden) const {
   return final_norm_ ? norm(ctx, hidden, final_norm_->spec(false)) : hidden;
 }
 
 Var Decoder::predict(Context& ctx, const MicroBatch& batch, std::int64_t depth, const Var& hidden,
                      const LayerInput& input) const {
-  ctx.layer = config_.num_layers + depth;
+  ctx.layer = config().num_layers + depth;
   const Tensor& tokens = batch.future[static_cast<std::size_t>(depth)].tokens;
-  Var embedded = dropout(ctx, look_up(ctx, tokens, *table_), config_.hidden_dropout, batch.layout,
+  Var embedded = dropout(ctx, look_up(ctx, tokens), config().hidden_dropout, batch.layout,
                          RandomUse::kEmbeddingDropout);
-  auto index = static_cast<std::size_t>(depth - range_.first_depth);
+  auto index = static_cast<std::size_t>(depth - range().first_depth);
   Var out = future_[index]->forward(ctx, hidden, embedded, input);
   ctx.layer = -1;
   return out;
-}
-
-// On a stage before the last, which gets the results of all depths so far for its losses.
-Var Decoder::predict_depths(Context& ctx, const MicroBatch& batch, const Var& hidden) const {
-  Var before = normalised(ctx, hidden);
-  if (ctx.tape == nullptr) return before;
-  std::vector<Var> states = split_rows(ctx, before, 1 + range_.first_depth);
-  LayerInput input = layer_input(ctx, batch.layout);
-  for (std::int64_t depth = range_.first_depth; depth < range_.end_depth; ++depth) {
-    states.push_back(predict(ctx, batch, depth, states.back(), input));
-  }
-  return join_rows(ctx, states);
-}
-
-LossResult Decoder::head_loss(Context& ctx, const Var& hidden, const LossTargets& targets,
-                              std::int64_t tokens) const {
-  return lm_head_loss(ctx, enter_tensor_parallel(ctx, hidden, tokens), targets, head());
-}
-
-DecoderLoss Decoder::loss(Context& ctx, const MicroBatch& batch, const Var& hidden) const {
-  std::int64_t depths = ctx.tape != nullptr ? config_.mtp_num_layers : 0;
-  BEV_CHECK(std::ssize(batch.future) >= depths, ErrorKind::kInternal,
-            "multi-token prediction: a batch with ", batch.future.size(), " depths of ", depths);
-  Var state = normalised(ctx, hidden);
-  std::vector<Var> came;  // of the depths that earlier stages have
-  if (depths > 0 && range_.first_depth > 0) {
-    came = split_rows(ctx, state, 1 + range_.first_depth);
-    state = std::move(came.front());
-  }
-  LossResult next = head_loss(ctx, state, batch.targets, batch.layout.tokens);
-  DecoderLoss loss{next.loss, next.token_loss, {}};
-  LayerInput input = future_.empty() || depths == 0 ? LayerInput() : layer_input(ctx, batch.layout);
-  for (std::int64_t depth = 0; depth < depths; ++depth) {
-    auto index = static_cast<std::size_t>(depth);
-    state = depth < range_.first_depth ? std::move(came[index + 1])
-                                       : predict(ctx, batch, depth, state, input);
-    next = head_loss(ctx, state, batch.future[index].targets, batch.layout.tokens);
-    loss.loss = add(ctx, loss.loss, next.loss);
-    loss.future_losses.push_back(next.token_loss);
-  }
-  return loss;
-}
-
-Tensor Decoder::logits(Context& ctx, const MicroBatch& batch, const Var& hidden) const {
-  Var whole = enter_tensor_parallel(ctx, normalised(ctx, hidden), batch.layout.tokens);
-  return lm_head_logits(ctx, whole, head());
 }
 
 }  // namespace bev

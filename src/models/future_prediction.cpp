@@ -2,6 +2,7 @@
 
 #include "autograd/recompute.h"
 #include "base/text.h"
+#include "models/decoder.h"
 #include "ops/elementwise.h"
 
 namespace bev {
@@ -24,9 +25,14 @@ FuturePrediction::FuturePrediction(const ModelConfig& config, std::int64_t depth
       hidden_norm_(depth_norm(config, depth, "hnorm")),
       projection_(whole_linear({part_name(depth, "eh_proj"), config.hidden_size,
                                 2 * config.hidden_size, false, config.init_method_std})),
-      layer_(config, config.num_layers + depth, options, part_name(depth, "transformer_layer")),
+      layer_(config, decoder_layer(config, config.num_layers + depth), config.num_layers + depth,
+             options, part_name(depth, "transformer_layer")),
       final_norm_(depth_norm(config, depth, "final_layernorm")),
-      recompute_(options.recompute.layers_per_unit > 0) {}
+      recompute_(options.recompute.layers_per_unit > 0) {
+  std::vector<Param*> all;
+  params(all);
+  set_unit(all, concat("mtp.layers.", depth));
+}
 
 void FuturePrediction::params(std::vector<Param*>& list) {
   embedding_norm_.params(list);

@@ -2,8 +2,8 @@
 
 #include "base/error.h"
 #include "base/json_check.h"
-#include "models/decoder.h"
 #include "models/family_list.h"
+#include "models/model.h"
 
 namespace bev {
 
@@ -62,9 +62,8 @@ ModelConfig preset(std::string_view name) {
 }
 
 std::int64_t count_parameters(const ModelConfig& config) {
-  Decoder decoder(config, even_stage(config.num_layers, 1, 0), {});
   std::int64_t count = 0;
-  for (const Param* param : decoder.params()) count += param->shape.numel();
+  for (const Param& param : declare_params(config)) count += param.shape.numel();
   return count;
 }
 

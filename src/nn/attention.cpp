@@ -159,7 +159,7 @@ Var SelfAttention::forward(Context& ctx, const Var& x, const LayerInput& input) 
                      {&q_norm->weight, &k_norm->weight, here.q_heads, here.kv_heads, o.head_size,
                       q_norm->epsilon, q_norm->offset});
   }
-  const Tensor& table = o.window >= 0 ? input.rope_local : input.rope;
+  Tensor table = input.rope_of(o.rope);
   if (!table.empty()) {
     rows =
         rope(ctx, rows, {table, here.q_heads + here.kv_heads, o.head_size, o.rotary_interleaved});
@@ -171,16 +171,15 @@ Var SelfAttention::forward(Context& ctx, const Var& x, const LayerInput& input) 
   return proj_part.without(proj.leave(ctx, heads, o.tensor_parallel));
 }
 
-std::unique_ptr<AttentionModule> make_attention(const std::string& name,
-                                                const AttentionOptions& options) {
-  if (options.latent.latent_size > 0) return std::make_unique<LatentAttention>(name, options);
-  return std::make_unique<SelfAttention>(name, options);
+StateSpec SelfAttention::state(std::int64_t tp) const {
+  const AttentionOptions& o = core.options;
+  std::int64_t heads = std::max<std::int64_t>(o.kv_heads / tp, 1);
+  return {heads * o.head_size, heads * o.v_head_size, 0};
 }
 
-CacheColumns cache_columns(const AttentionOptions& o, std::int64_t tp) {
-  if (o.latent.latent_size > 0) return {o.latent.latent_size + o.latent.rope_size, 0};
-  std::int64_t heads = std::max<std::int64_t>(o.kv_heads / tp, 1);
-  return {heads * o.head_size, heads * o.v_head_size};
+std::unique_ptr<Mixer> make_attention(const std::string& name, const AttentionOptions& options) {
+  if (options.latent.latent_size > 0) return std::make_unique<LatentAttention>(name, options);
+  return std::make_unique<SelfAttention>(name, options);
 }
 
 }  // namespace bev

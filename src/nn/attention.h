@@ -8,24 +8,9 @@
 #include <string>
 #include <vector>
 
-#include "nn/linear.h"
-#include "ops/attention.h"
+#include "nn/mixer.h"
 
 namespace bev {
-
-// Keys and values of one layer between the calls of a generation.
-struct LayerState {
-  KvRows kv;
-};
-
-// What a layer gets besides its input. The layout must live until the backward.
-struct LayerInput {
-  const SequenceLayout* layout = nullptr;
-  Tensor rope;                         // cos_sin for full layers; empty: no rotary positions
-  Tensor rope_local;                   // for windowed layers; may be the same
-  const DecodeStep* decode = nullptr;  // nullptr: training
-  LayerState* state = nullptr;         // this layer's, when decoding
-};
 
 // How attention sees the tokens of other context-parallel ranks.
 enum class ContextExchange : std::uint8_t { kRing, kHeads, kGather, kHeadsAndRing };
@@ -54,6 +39,7 @@ struct AttentionOptions {
   std::int64_t window = -1;
   bool causal = true;
   SoftmaxSink sink = SoftmaxSink::kNone;
+  RopeKind rope = RopeKind::kGlobal;
   bool rotary_interleaved = false;
   double dropout = 0;
   double init_std = 0.02, proj_init_std = 0.02;
@@ -82,18 +68,10 @@ struct CoreAttention {
                           const AttentionSpec& spec) const;
 };
 
-// The attention of a layer.
-struct AttentionModule {
-  virtual ~AttentionModule() = default;
-  virtual void params(std::vector<Param*>& list) = 0;
-  virtual void linears(std::vector<Linear*>& list) = 0;
-  // [T, H] -> [T, H], both outside of the tensor-parallel region.
-  virtual Var forward(Context& ctx, const Var& x, const LayerInput& input) const = 0;
-};
-std::unique_ptr<AttentionModule> make_attention(const std::string& name,
-                                                const AttentionOptions& options);
+std::unique_ptr<Mixer> make_attention(const std::string& name, const AttentionOptions& options);
 
-struct SelfAttention : AttentionModule {
+class SelfAttention final : public Mixer {
+ public:
   SelfAttention(const std::string& name, const AttentionOptions& options);
 
   CoreAttention core;
@@ -103,12 +81,7 @@ struct SelfAttention : AttentionModule {
   void params(std::vector<Param*>& list) override;
   void linears(std::vector<Linear*>& list) override;
   Var forward(Context& ctx, const Var& x, const LayerInput& input) const override;
+  StateSpec state(std::int64_t tp) const override;
 };
-
-// Numbers that a generation keeps of each token and layer on one of `tp` ranks.
-struct CacheColumns {
-  std::int64_t keys = 0, values = 0;
-};
-CacheColumns cache_columns(const AttentionOptions& options, std::int64_t tp);
 
 }  // namespace bev

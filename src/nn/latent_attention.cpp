@@ -63,7 +63,7 @@ LatentSpec LatentAttention::spec(const AttentionSpec& attention) const {
 Var LatentAttention::rotate(Context& ctx, const Var& x, const LayerInput& input,
                             const RopeSpec& of) const {
   RopeSpec spec = of;
-  spec.cos_sin = core.options.window >= 0 ? input.rope_local : input.rope;
+  spec.cos_sin = input.rope_of(core.options.rope);
   spec.interleaved = core.options.rotary_interleaved;
   return spec.cos_sin.empty() ? x : rope(ctx, x, spec);
 }
@@ -171,6 +171,11 @@ Var LatentAttention::forward(Context& ctx, const Var& x, const LayerInput& input
   }
   OffloadScope proj_part(ctx, OffloadPart::kAttnProj, out);
   return proj_part.without(proj.leave(ctx, out, o.tensor_parallel));
+}
+
+StateSpec LatentAttention::state(std::int64_t) const {
+  const LatentOptions& latent = core.options.latent;
+  return {latent.latent_size + latent.rope_size, 0, 0};
 }
 
 }  // namespace bev

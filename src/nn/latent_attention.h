@@ -12,7 +12,8 @@
 
 namespace bev {
 
-struct LatentAttention : AttentionModule {
+class LatentAttention final : public Mixer {
+ public:
   LatentAttention(const std::string& name, const AttentionOptions& options);
 
   CoreAttention core;
@@ -25,6 +26,8 @@ struct LatentAttention : AttentionModule {
   void params(std::vector<Param*>& list) override;
   void linears(std::vector<Linear*>& list) override;
   Var forward(Context& ctx, const Var& x, const LayerInput& input) const override;
+  // Latent and rotated key of each token, which all heads share.
+  StateSpec state(std::int64_t tp) const override;
 
  private:
   // What heads are made of: the latent of queries or, without one, the input; that of keys and

@@ -88,6 +88,7 @@ struct DecodeStep {
   Tensor write_rows;  // [T] i32
   // [runs] i32: keys of each run by now, where the runs say only how many there may be; or empty.
   Tensor key_counts;
+  std::vector<std::int64_t> slots = {};  // of each run: the row of its states of constant size
 };
 // Attention of new rows over what is kept, after the new k, v were put there. No gradient.
 Var cached_attention(Context& ctx, const Var& qkv, const KvRows& cache, const DecodeStep& step,

@@ -4,6 +4,7 @@
 #include <cstdint>
 
 #include "autograd/tape.h"
+#include "ops/micro_batch.h"
 
 namespace bev {
 
@@ -12,12 +13,6 @@ struct HeadSpec {
   double logit_scale = 1;
   double softcap = 0;
   std::int64_t chunk_bytes = 0;  // of logits; 0: as the device likes it
-};
-
-struct LossTargets {
-  Tensor targets;  // [T] i32, negative: ignored
-  Tensor weights;  // [T] f32
-  double weight_sum = 0;
 };
 
 struct LossResult {

@@ -5,20 +5,16 @@
 
 namespace bev {
 
-std::string_view unit_of(std::string_view name) {
-  constexpr std::string_view kLayers = "layers.";
-  std::size_t layers = name.find(kLayers);
-  if (layers != std::string_view::npos) {
-    return name.substr(0, name.find('.', layers + kLayers.size()));
-  }
-  return name.substr(0, name.rfind('.'));
+std::string_view unit_of(const Param& param) {
+  std::string_view name = param.name;
+  return !param.unit.empty() ? param.unit : name.substr(0, name.rfind('.'));
 }
 
 BucketItem bucket_item(const Param& param, const ParamPart& part) {
   // The first ranks have the larger parts.
   ParamPart most = part;
   most.index = most.expert_index = 0;
-  return {unit_of(param.name),
+  return {unit_of(param),
           param.split.local_shape(param.shape, part).numel(),
           param.shared,
           param.split.local_shape(param.shape, most).numel(),

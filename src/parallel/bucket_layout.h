@@ -56,9 +56,9 @@ struct BucketParts {
   }
 };
 
-// The part of a parameter's name that says what is computed as one, and so is gathered and reduced
-// as one: "decoder.layers.3" for all of a layer, the module outside of layers.
-std::string_view unit_of(std::string_view name);
+// The FSDP unit of a parameter: what is computed together is gathered and reduced together. The
+// module of its name where it has none ("decoder.final_layernorm").
+std::string_view unit_of(const Param& param);
 // Tables that two stages hold are alone, so that the stages cut them alike.
 BucketItem bucket_item(const Param& param, const ParamPart& part);
 

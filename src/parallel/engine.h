@@ -1,5 +1,4 @@
-// One rank's share of a model in training: mesh, stage, parameters, optimizer, and the training
-// step.
+// Trains one rank's share of a model: optimizer, objective, and the steps in flight.
 #pragma once
 
 #include <array>
@@ -8,173 +7,136 @@
 #include <list>
 #include <map>
 #include <memory>
-#include <optional>
 #include <span>
 #include <string>
-#include <utility>
 #include <vector>
 
-#include "models/decoder.h"
-#include "models/fp8_config.h"
 #include "ops/moe.h"
 #include "optim/optimizer.h"
-#include "parallel/config.h"
-#include "parallel/executor.h"
-#include "parallel/param_store.h"
-#include "parallel/pipeline_layout.h"
-#include "parallel/recorded_step.h"
+#include "parallel/objective.h"
+#include "parallel/rank_model.h"
 #include "parallel/router_load.h"
+#include "parallel/step.h"
+#include "parallel/step_graph.h"
 
 namespace bev {
 
-struct EngineOptions {
-  ModelConfig model;
-  ParallelConfig parallel;  // resolved
-  OptimConfig optim;
-  Dtype dtype = Dtype::kF32;
-  Fp8Config fp8;
-  std::uint64_t seed = 1234;
-  int threads = 1;             // of this rank
-  int local_rank = 0;          // on this machine
-  bool deterministic = false;  // also where it costs speed
-  bool record_steps = true;    // where the device can
+struct TrainOptions {
+  bool optimizer = true;  // false: gradients are wanted, updates are not
+  // What the model is trained for; null: NextToken. Must outlive the engine.
+  const Objective* objective = nullptr;
   // How pipeline ranks train; null: as `parallel` says. Must outlive the engine.
   const ScheduleMaker* schedules = nullptr;
-  bool gradients = true;                             // false: inference
-  bool optimizer = true;                             // false: gradients are wanted, updates are not
   bool params_norm = false, zero_gradients = false;  // whether steps tell them
-  std::string cache_folder;  // of choices that kernels make by measuring; "": none are kept
-  Trace* trace = nullptr;    // of this rank; nullptr: nothing is recorded
 };
 
-struct StepInput {
-  std::int64_t iteration = 0;
-  double lr = 0, weight_decay = 0;
-  double loss_scale = 1;
-  double clip_grad = 0;  // 0: no clipping
-};
+// All of a rank that trains one model.
+struct EngineOptions : RankOptions, ModelOptions, TrainOptions {};
 
-struct StepResult {
-  double loss = 0;       // mean over the tokens of the global batch
-  double tokens = 0;     // weight of them
-  double grad_norm = 0;  // before clipping, unscaled
-  // Of main parameters after the update; of gradients, summed over the batch, elements that are 0.
-  std::optional<double> params_norm = {};
-  std::optional<std::int64_t> zero_gradients = {};
-  bool finite = true;                    // loss and gradient; otherwise nothing was updated
-  bool redone = false;                   // what was exchanged did not fit at first
-  std::vector<RouterLoad> routers = {};  // of a training step, layer by layer
-  // Of a training step, for each depth of multi-token prediction: mean over its own tokens.
-  std::vector<double> future_losses = {};
-  std::shared_ptr<const Moment> end = nullptr;  // of a training step; null as `mark` is
-};
-
-// Numbers that all ranks sum in a step, beside the losses of multi-token prediction.
+// Numbers that all ranks sum in a step, besides the objective's further terms.
 inline constexpr std::int64_t kStepSums = 5;
-
-MeshShape mesh_shape(const ParallelConfig& config);
-// With the groups that this model needs.
-MeshShape mesh_shape(const ParallelConfig& config, const ModelConfig& model);
-BuildOptions build_options(const ParallelConfig& config);
-
-// The stages of one pipeline rank.
-using Stages = std::vector<std::unique_ptr<Decoder>>;
-Stages build_stages(const ModelConfig& model, const ParallelConfig& parallel, const Fp8Config& fp8,
-                    const PipelineLayout& layout, std::int64_t rank);
-std::vector<Param*> params_of(const Stages& stages);
-std::unique_ptr<Executor> make_executor(Context& ctx, const PipelineLayout& layout,
-                                        const Stages& stages, const ParallelConfig& parallel);
 
 class Engine {
  public:
+  // Trains a model that others may share a rank with. It must outlive the engine.
+  Engine(RankModel& model, const TrainOptions& options);
+  // The usual case: a rank with one model, which the engine owns.
   Engine(World& world, const Kernels& kernels, const EngineOptions& options);
   ~Engine();
 
-  const EngineOptions& options() const { return options_; }
-  Context& ctx() { return *ctx_; }
-  const Mesh& mesh() const { return *mesh_; }
-  const PipelineLayout& pipeline() const { return pipeline_; }
-  // This rank's stage, where it has one.
-  const Decoder& stage() const;
-  // The last stage, on the ranks of it.
-  const Decoder& head_stage() const;
-  ParamStore& store() { return *store_; }
-  const ParamStore& store() const { return *store_; }
+  RankModel& model() { return model_; }
+  const RankModel& model() const { return model_; }
+  const Objective& objective() const { return *objective_; }
   Optimizer* optimizer() { return optimizer_.get(); }
-  Arena& arena() { return arena_; }
 
   // Forward and backward of a global batch (this rank's micro-batches of it), then the update.
   // Random numbers follow from seed and iteration.
   StepResult train_step(std::span<const MicroBatch> batches, const StepInput& input);
-  // The same in two halves. The first starts a step without a wait for the device, the second waits
-  // for the oldest one begun. A step that was not finite changes nothing, and neither do those that
-  // were begun after it: finish_step forgets them, they are to be begun again. One whose exchanges
-  // were too small changes nothing either, but finish_step does it again, with exact sizes, and
-  // begins those after it again.
-  void begin_step(std::span<const MicroBatch> batches, const StepInput& input);
-  StepResult finish_step();
-  // Whether the device computes beside the host, so that beginning a step early gains time.
-  bool runs_ahead() const { return ctx_->kernels.device.record != nullptr; }
+  // The same in two halves. The first starts a step without a wait for the device and keeps its
+  // batch, the second waits for the oldest one begun.
+  //
+  // A step that was not finite changes nothing, and neither do those that were begun after it: they
+  // are in flight no more, and begin_again() starts them anew. One whose exchanges were too small
+  // changes nothing either, but finish_step does it again, with exact sizes, and begins those after
+  // it again.
+  void begin_step(StepBatch batch, const StepInput& input);
+  struct Finished {
+    StepResult result;
+    StepInFlight step;
+  };
+  Finished finish_step();
+  // Steps in flight, and those to be begun again after a bad one, oldest first.
+  const std::list<StepInFlight>& in_flight() const { return flights_; }
+  // After a step that was not finite: begins the later ones again; input_for(step, place) gives
+  // each its new input, `place` being its place in in_flight().
+  template <class InputFor>
+  void begin_again(const InputFor& input_for) {
+    std::size_t place = 0;
+    for (StepInFlight& step : flights_) {
+      step.input = input_for(step, place++);
+      begin(step.batch.micro_batches, step.input);
+    }
+  }
+
   // Forward, backward and gradient sums without an update: gradients of the mean loss stay in the
   // store.
   StepResult gradients(std::span<const MicroBatch> batches, const StepInput& input);
   // Mean loss without gradients, dropout off.
   StepResult evaluate(std::span<const MicroBatch> batches);
-  // Hidden states after the last layer, dropout off; they go to the sink on the last stage's ranks.
-  void forward_hidden(std::span<const MicroBatch> batches, HiddenSink& sink);
 
   // Runs the step again with every result checked, without an update; what it says of the first bad
   // tensor anywhere ("" when all are finite). Every rank gets the same text.
   std::string find_nonfinite(std::span<const MicroBatch> batches, const StepInput& input);
 
-  // Whether work can be recorded now: a trace shows every call, and with exact sizes of what
-  // experts exchange the host waits for them.
-  bool can_record() const {
-    bool traced = ctx_->trace != nullptr && ctx_->trace->recording();
-    return records_ && !traced && (fixed_exchange_ || mesh_->shape().ep == 1);
-  }
+  // The model's weights were written by others: main weights follow them.
+  void weights_written();
+
   // Host memory of activations; null where none are offloaded.
-  const Arena* offloaded() const {
-    return executor_->offloader() != nullptr ? &executor_->offloader()->host() : nullptr;
-  }
-  // Shapes of steps that the device has recorded.
-  std::size_t recorded_steps() const { return recorded_.size(); }
+  const Arena* offloaded() const;
+  // Shapes of steps that were captured as CUDA graphs.
+  std::size_t captured_steps() const { return graphs_.size(); }
   // Updates so far, for bias correction.
   std::int64_t updates() const { return updates_; }
+  // Of the random numbers of steps.
+  std::uint64_t seed() const { return seed_; }
   // Goes on from a state that another engine reached: its updates, and the seed of its steps.
   void resume(std::int64_t updates, std::uint64_t seed);
   // Is waited for before every update; null: nobody reads.
   void set_reader(StateReader* reader) { reader_ = reader; }
-  // Memory of batches, beside the arena.
-  Arena& inputs() { return inputs_; }
-  // Memory of the host that the device reaches, for offloaded state of the optimizer.
-  Arena& host_memory() { return host_memory_; }
 
  private:
+  // What the device is asked for and what comes back of a step.
   struct BegunStep {
-    std::vector<MicroBatch> batches;  // to do it again, where that may be
+    std::span<const MicroBatch> batches;  // of the step in flight, or of the caller
     StepInput input;
     bool redone = false;
-    double tokens = 0;  // of the global batch
+    std::vector<double> weights;  // of the objective's terms, in the global batch
     // The first of sums_; there after arrival.
     std::array<double, kStepSums> sums{};
-    // The same of each depth of multi-token prediction; empty without.
-    std::vector<double> future_tokens, future_sums;
+    std::vector<double> more_sums;      // of the objective's further terms
     std::vector<std::byte> routers;     // as routers_, likewise
     std::shared_ptr<const Moment> end;  // of its work, before these arrive
-    Work arrival, future_arrival, routers_arrival;
-    double started = 0;  // of a step that is played back: all ranks have started it, after meeting
+    Work arrival, more_arrival, routers_arrival;
+    double started = 0;  // of a step launched as graphs: all ranks have started it, after meeting
     Work meeting;
+    void clear();
     void wait();
     bool lost_rows() const { return sums[kLostRows] > 0; }
   };
 
-  class Parts;  // of a step, to be recorded
+  class Parts;  // of a step, to be captured
 
-  // Fills in the weight of the global batch's tokens, and of each depth's.
-  void count_tokens(std::span<const MicroBatch> batches, BegunStep& step);
+  void build(const TrainOptions& options);
+  Context& ctx() { return model_.ctx(); }
+  const Mesh& mesh() const { return model_.mesh(); }
+  ParamStore& store() { return model_.store(); }
+  const ModelOptions& options() const { return model_.options(); }
+  // Fills in the weights of the objective's terms in the global batch.
+  void count_weights(std::span<const MicroBatch> batches, BegunStep& step);
   // The same, and sends what kernels read of the step.
   void send_inputs(std::span<const MicroBatch> batches, const StepInput& input, BegunStep& step);
+  void begin(std::span<const MicroBatch> batches, const StepInput& input);
+  StepResult finish();
   // The parts of a step.
   void begin_sums();
   void run_micro_batches(std::span<const MicroBatch> batches);
@@ -183,28 +145,30 @@ class Engine {
   void sum_param_squares();
 
   void forward_backward(std::span<const MicroBatch> batches);
-  // Whether steps can be recorded at all. Collective; the first rank says why not.
-  bool decide_recording();
-  std::string unrecorded_because() const;
+  // Whether steps can be captured at all. Collective; the first rank says why not.
+  bool decide_capturing();
+  std::string uncaptured_because() const;
+  // Whether this rank may capture now: with exact sizes of what experts exchange the host waits for
+  // them.
+  bool can_capture() const;
   // The steps begun, the first of which lost rows, once more.
   void redo_steps();
   void forget_failure();
-  RecordedStep* find_recorded(std::span<const MicroBatch> batches, double clip_grad);
-  void play_back(RecordedStep& recorded, std::span<const MicroBatch> batches, BegunStep& step);
+  void launch(StepGraph& graph, std::span<const MicroBatch> batches, BegunStep& step);
   StepResult result_of(const BegunStep& step, bool with_gradient) const;
-  StepState* device_step() const;
   void fetch_results(BegunStep& step);
-  const Schedule& schedule(std::size_t micro_batches, bool with_backward);
+  const Schedule& training_schedule(std::size_t micro_batches);
   std::string gather_findings(const FiniteProbe& probe, bool in_step);
 
-  EngineOptions options_;
-  PipelineLayout pipeline_;
-  std::unique_ptr<Device> device_;
-  Arena arena_, inputs_, host_memory_;
-  Tensor device_step_;  // StepState
+  std::unique_ptr<Rank> own_rank_;        // of the usual case
+  std::unique_ptr<RankModel> own_model_;  // likewise
+  RankModel& model_;
+  TrainOptions train_;
+  std::unique_ptr<Objective> own_objective_;
+  const Objective* objective_;
+  std::uint64_t seed_;
   // f64: the squares of the gradient and its zeros, the squares of parameters, the rows that were
-  // lost where exchanges have a fixed size, the loss over all tokens, that of each depth of
-  // multi-token prediction.
+  // lost where exchanges have a fixed size, the objective's terms.
   Tensor sums_;
   static constexpr std::size_t kSquares = 0, kZeros = 1, kParamSquares = 2, kLostRows = 3,
                                kLoss = 4;
@@ -213,19 +177,13 @@ class Engine {
   RouterStatistics routers_;     // empty without experts
   std::int64_t updates_ = 0;
   StateReader* reader_ = nullptr;
-  std::unique_ptr<Mesh> mesh_;
-  Stages stages_;
-  std::unique_ptr<ParamStore> store_;
-  std::unique_ptr<Context> ctx_;
   std::unique_ptr<Optimizer> optimizer_;
-  std::unique_ptr<Executor> executor_;
-  // By micro-batches and whether with backwards.
-  std::map<std::pair<std::int64_t, bool>, Schedule> schedules_;
+  std::map<std::size_t, Schedule> schedules_;  // by micro-batches
+  std::list<StepInFlight> flights_;
   std::list<BegunStep> begun_;  // in order; what arrives is written to them where they are
   std::list<BegunStep> ended_;  // whose memory the next ones take
-  bool records_ = false;
-  std::unique_ptr<StepShape> last_shape_;
-  std::vector<std::unique_ptr<RecordedStep>> recorded_;
+  bool captures_ = false;
+  StepGraphs graphs_;
 };
 
 }  // namespace bev

@@ -16,12 +16,9 @@ namespace {
 int forward_channel(std::int64_t boundary) { return static_cast<int>(2 * boundary); }
 int backward_channel(std::int64_t boundary) { return static_cast<int>(2 * boundary + 1); }
 
-constexpr const char* kHidden = "hidden states";
-constexpr const char* kGradient = "gradient of hidden states";
-
 }  // namespace
 
-Executor::Executor(Context& ctx, const PipelineShape& shape, std::vector<const Decoder*> chunks,
+Executor::Executor(Context& ctx, const PipelineShape& shape, std::vector<const ModelStage*> chunks,
                    bool overlap, bool delay, OffloadPolicy offload)
     : ctx_(ctx), shape_(shape), chunks_(std::move(chunks)), overlap_(overlap), delay_(delay) {
   if (!offload.any()) return;
@@ -56,50 +53,61 @@ Executor::InFlight* Executor::neighbour(const Action& action, std::int64_t stage
 }
 
 void Executor::forward(const Action& action, Run& run) {
-  const Decoder& stage = model(action);
+  const ModelStage& stage = model(action);
   InFlight& at = flight(run, action.chunk, action.micro_batch);
   const MicroBatch& batch = run.batches[static_cast<std::size_t>(action.micro_batch)];
   at.tape.clear();
   at.offload.clear();
   TapeScope scope(ctx_, run.record ? &at.tape : nullptr);
   ScopedValue offload(ctx_.offload, offloader_ ? &at.offload : nullptr);
-  Var input;
+  at.input_slots.clear();
   if (!stage.range().first) {
-    Placement placement = stage.boundary_placement();
-    input = Var{std::move(at.activations.tensor), placement, -1, nullptr};
-    if (run.record) input = at.tape.track(std::move(input.tensor), placement);
-  }
-  at.input = GradSlot(input);
-  Var hidden = stage.hidden(ctx_, batch, input);
-  input.tensor = Tensor();
-  if (!stage.range().last) {
-    at.output = GradSlot(hidden);
-    at.outgoing = std::move(hidden.tensor);
-    InFlight* next = neighbour(action, stage_of(action) + 1, run);
-    if (next != nullptr) next->activations.tensor = std::move(at.outgoing);
-  } else if (run.sink != nullptr) {
-    run.sink->on_hidden(action.micro_batch, hidden);
-  } else {
-    DecoderLoss loss = stage.loss(ctx_, batch, hidden);
-    at.output = GradSlot(loss.loss);
-    if (ctx_.mesh.tp().rank() != 0) return;
-    double* to = run.losses;
-    ctx_.kernels.loss.total(ctx_.stream, {loss.token_loss, batch.targets.weights.as<float>(), to});
-    for (std::size_t depth = 0; depth < loss.future_losses.size(); ++depth) {
-      const Tensor& weights = batch.future[depth].targets.weights;
-      ctx_.kernels.loss.total(ctx_.stream, {loss.future_losses[depth], weights.as<float>(), ++to});
+    std::vector<BoundaryTensor> boundary = stage.boundary_in(ctx_, batch, run.record);
+    for (std::size_t i = 0; i < boundary.size(); ++i) {
+      Tensor tensor = std::move(at.activations.tensors[i]);
+      const Placement& placement = boundary[i].placement;
+      at.inputs.push_back(run.record ? at.tape.track(std::move(tensor), placement)
+                                     : Var{std::move(tensor), placement, -1, nullptr});
+      at.input_slots.push_back(GradSlot(at.inputs.back()));
     }
   }
+  stage.forward(ctx_, batch, at.inputs, at.outputs);
+  at.inputs.clear();
+  if (stage.range().last) {
+    finish_forward(action, at, run);
+  } else {
+    at.output_slots.clear();
+    at.outgoing.clear();
+    for (Var& output : at.outputs) {
+      at.output_slots.push_back(GradSlot(output));
+      at.outgoing.push_back(std::move(output.tensor));
+    }
+    InFlight* next = neighbour(action, stage_of(action) + 1, run);
+    if (next != nullptr) std::swap(next->activations.tensors, at.outgoing);
+  }
+  at.outputs.clear();
+}
+
+void Executor::finish_forward(const Action& action, InFlight& at, Run& run) {
+  if (run.sink != nullptr) return run.sink->on_outputs(action.micro_batch, at.outputs);
+  const MicroBatch& batch = run.batches[static_cast<std::size_t>(action.micro_batch)];
+  Var loss = run.objective->loss(ctx_, model(action), batch, at.outputs, run.sums);
+  at.output_slots.assign(1, GradSlot(loss));
 }
 
 void Executor::begin_backward(const Action& action, Run& run) {
   InFlight& at = flight(run, action.chunk, action.micro_batch);
-  Tensor seed = std::move(at.gradient.tensor);
   if (model(action).range().last) {
-    seed = ctx_.allocate(ctx_.wide(), {1}, "gradients");
+    Tensor seed = ctx_.allocate(ctx_.wide(), {1}, "gradients");
     ctx_.kernels.elementwise.fill(ctx_.stream, seed, 1);
+    at.gradients.tensors.assign(1, std::move(seed));
   }
-  at.tape.add_gradient(ctx_, at.output, std::move(seed), at.output.placement.dual());
+  for (std::size_t i = 0; i < at.output_slots.size(); ++i) {
+    const GradSlot& slot = at.output_slots[i];
+    if (!slot.wanted()) continue;
+    at.tape.add_gradient(ctx_, slot, std::move(at.gradients.tensors[i]), slot.placement.dual());
+  }
+  at.gradients.tensors.clear();
 }
 
 bool Executor::continue_backward(const Action& action, Run& run) {
@@ -115,10 +123,21 @@ bool Executor::continue_backward(const Action& action, Run& run) {
 
 void Executor::end_backward(const Action& action, Run& run) {
   InFlight& at = flight(run, action.chunk, action.micro_batch);
-  at.outgoing = at.tape.take_gradient(at.input.id);
+  std::vector<BoundaryTensor> boundary;
+  at.outgoing.clear();
+  for (const GradSlot& slot : at.input_slots) {
+    Tensor gradient = at.tape.take_gradient(slot.id);
+    if (gradient.empty()) {  // nothing after this stage reads the tensor
+      const MicroBatch& batch = run.batches[static_cast<std::size_t>(action.micro_batch)];
+      if (boundary.empty()) boundary = model(action).boundary_in(ctx_, batch, true);
+      gradient = ctx_.allocate(ctx_.dtype, boundary[at.outgoing.size()].shape, "gradients");
+      ctx_.kernels.elementwise.fill(ctx_.stream, gradient, 0);
+    }
+    at.outgoing.push_back(std::move(gradient));
+  }
   at.tape.clear();
   InFlight* before = neighbour(action, stage_of(action) - 1, run);
-  if (before != nullptr) before->gradient.tensor = std::move(at.outgoing);
+  if (before != nullptr) std::swap(before->gradients.tensors, at.outgoing);
 }
 
 void Executor::backward(const Action& action, Run& run) {
@@ -169,22 +188,32 @@ void Executor::act_together(const Action& forward, const Action& backward, Run& 
   end_backward(backward, run);
 }
 
+// Sends and receives of forwards pass the boundary of the same name: a stage's outputs are the next
+// one's inputs, and their gradients are like them.
+std::vector<BoundaryTensor> Executor::boundary(const Action& action, const Run& run) const {
+  const MicroBatch& batch = run.batches[static_cast<std::size_t>(action.micro_batch)];
+  bool inputs =
+      action.kind == ActionKind::kReceiveForward || action.kind == ActionKind::kSendBackward;
+  return inputs ? model(action).boundary_in(ctx_, batch, run.record)
+                : model(action).boundary_out(ctx_, batch, run.record);
+}
+
 Executor::Incoming& Executor::post_receive(const Action& action, Run& run) {
   bool forward = action.kind == ActionKind::kReceiveForward;
   InFlight& at = flight(run, action.chunk, action.micro_batch);
-  Incoming& incoming = forward ? at.activations : at.gradient;
+  Incoming& incoming = forward ? at.activations : at.gradients;
   if (std::exchange(incoming.posted, true)) return incoming;
-  const MicroBatch& batch = run.batches[static_cast<std::size_t>(action.micro_batch)];
   std::int64_t stage = stage_of(action);
   std::int64_t from = shape_.place_of(forward ? stage - 1 : stage + 1).rank;
-  const StageRange& range = model(action).range();
-  std::int64_t depths = !run.record ? 0 : forward ? range.first_depth : range.end_depth;
-  incoming.tensor = ctx_.allocate(ctx_.dtype, model(action).boundary_shape(ctx_, batch, depths),
-                                  forward ? "activations" : "gradients");
-  incoming.work =
-      ctx_.mesh.pp().receive(incoming.tensor, static_cast<int>(from),
-                             forward ? forward_channel(stage - 1) : backward_channel(stage),
-                             forward ? kHidden : kGradient);
+  int channel = forward ? forward_channel(stage - 1) : backward_channel(stage);
+  incoming.tensors.clear();
+  for (const BoundaryTensor& expected : boundary(action, run)) {
+    Tensor tensor =
+        ctx_.allocate(ctx_.dtype, expected.shape, forward ? "activations" : "gradients");
+    incoming.works.push_back(
+        ctx_.mesh.pp().receive(tensor, static_cast<int>(from), channel, expected.id.name));
+    incoming.tensors.push_back(std::move(tensor));
+  }
   return incoming;
 }
 
@@ -193,10 +222,14 @@ void Executor::send(const Action& action, Run& run) {
   bool forward = action.kind == ActionKind::kSendForward;
   std::int64_t stage = stage_of(action);
   std::int64_t to = shape_.place_of(forward ? stage + 1 : stage - 1).rank;
-  Work work = ctx_.mesh.pp().send(at.outgoing, static_cast<int>(to),
-                                  forward ? forward_channel(stage) : backward_channel(stage - 1),
-                                  forward ? kHidden : kGradient);
-  run.sending.push_back({std::move(at.outgoing), std::move(work)});
+  int channel = forward ? forward_channel(stage) : backward_channel(stage - 1);
+  std::vector<BoundaryTensor> expected = boundary(action, run);
+  for (std::size_t i = 0; i < at.outgoing.size(); ++i) {
+    Tensor& tensor = at.outgoing[i];
+    Work work = ctx_.mesh.pp().send(tensor, static_cast<int>(to), channel, expected[i].id.name);
+    run.sending.push_back({std::move(tensor), std::move(work)});
+  }
+  at.outgoing.clear();
   if (!overlap_) finish_sends(run);
 }
 
@@ -213,7 +246,8 @@ void Executor::act(const Action& action, Run& run) {
     case ActionKind::kReceiveForward:
     case ActionKind::kReceiveBackward: {
       Incoming& incoming = post_receive(action, run);
-      incoming.work.wait();
+      for (Work& work : incoming.works) work.wait();
+      incoming.works.clear();
       incoming.posted = false;
       return;
     }
@@ -282,14 +316,14 @@ void Executor::play(const Schedule& schedule, Run& run) {
 }
 
 void Executor::run(const Schedule& schedule, std::span<const MicroBatch> batches, bool record,
-                   double* losses) {
-  Run run{batches, record, nullptr, losses, {}};
+                   const Objective& objective, double* sums) {
+  Run run{batches, record, nullptr, &objective, sums, {}};
   play(schedule, run);
 }
 
-void Executor::run_hidden(const Schedule& schedule, std::span<const MicroBatch> batches,
-                          HiddenSink& sink) {
-  Run run{batches, false, &sink, nullptr, {}};
+void Executor::run_outputs(const Schedule& schedule, std::span<const MicroBatch> batches,
+                           OutputSink& sink) {
+  Run run{batches, false, &sink, nullptr, nullptr, {}};
   play(schedule, run);
 }
 

@@ -8,16 +8,17 @@
 
 #include "autograd/offload.h"
 #include "autograd/tape.h"
-#include "models/decoder.h"
+#include "models/model.h"
+#include "parallel/objective.h"
 #include "parallel/schedule.h"
 
 namespace bev {
 
-// Takes the last stage's hidden states instead of the loss.
-class HiddenSink {
+// Takes the last stage's outputs instead of the loss.
+class OutputSink {
  public:
-  virtual ~HiddenSink() = default;
-  virtual void on_hidden(std::int64_t micro_batch, const Var& hidden) = 0;
+  virtual ~OutputSink() = default;
+  virtual void on_outputs(std::int64_t micro_batch, std::span<const Var> outputs) = 0;
 };
 
 class Executor {
@@ -27,25 +28,25 @@ class Executor {
   // after the computation that follows it. `offload` says what waits for its backward on the host.
   // With `delay` weight gradients are computed where a backward gives way (autograd/partner.h).
   // Where `shape` has pairs, each runs as two that take turns.
-  Executor(Context& ctx, const PipelineShape& shape, std::vector<const Decoder*> chunks,
+  Executor(Context& ctx, const PipelineShape& shape, std::vector<const ModelStage*> chunks,
            bool overlap, bool delay, OffloadPolicy offload);
 
-  // The rank of the last stage adds the losses of the micro-batches, in their order, to losses[0],
-  // those of depth d of multi-token prediction to losses[d] (f64, on the device; the tp ranks of
-  // the stage have the same losses, and the first adds them).
-  // Gradients go to the context's sinks when the schedule has backwards.
+  // On the ranks of the last stage `objective` computes the loss of each micro-batch, in their
+  // order, and adds its terms to `sums` (f64, on the device; an objective's terms). Gradients go to
+  // the context's sinks when the schedule has backwards.
   void run(const Schedule& schedule, std::span<const MicroBatch> batches, bool record,
-           double* losses);
-  // Forwards whose hidden states after the last layer go to `sink`, on the rank that has them.
-  void run_hidden(const Schedule& schedule, std::span<const MicroBatch> batches, HiddenSink& sink);
+           const Objective& objective, double* sums);
+  // Forwards whose final outputs go to `sink`, on the ranks that have them.
+  void run_outputs(const Schedule& schedule, std::span<const MicroBatch> batches, OutputSink& sink);
 
   // Null where nothing is offloaded.
   const Offloader* offloader() const { return offloader_.get(); }
 
  private:
+  // Tensors of a boundary between stages, or their gradients, in its order.
   struct Incoming {
-    Tensor tensor;
-    Work work;
+    std::vector<Tensor> tensors;
+    std::vector<Work> works;
     bool posted = false;
   };
   // A micro-batch on a stage, from what its first action needs to the end of its last.
@@ -53,10 +54,11 @@ class Executor {
     explicit InFlight(Offloader* to) : offload(to) {}
     OffloadPass offload;
     Tape tape;
-    GradSlot input, output;
+    std::vector<Var> inputs, outputs;
+    std::vector<GradSlot> input_slots, output_slots;  // of the last stage: its loss
     WeightWork weight_work;
-    Incoming activations, gradient;  // of the input, of the output
-    Tensor outgoing;                 // what to send next
+    Incoming activations, gradients;  // of the inputs, of the outputs
+    std::vector<Tensor> outgoing;     // what to send next
   };
   struct Sending {
     Tensor tensor;
@@ -70,8 +72,9 @@ class Executor {
   struct Run {
     std::span<const MicroBatch> batches;
     bool record = false;
-    HiddenSink* sink = nullptr;
-    double* losses = nullptr;
+    OutputSink* sink = nullptr;
+    const Objective* objective = nullptr;
+    double* sums = nullptr;
     std::vector<Sending> sending;
   };
 
@@ -82,6 +85,8 @@ class Executor {
   // How many of the actions from `at` on are done at a time.
   std::size_t together(const Schedule& schedule, std::size_t at) const;
   void forward(const Action& action, Run& run);
+  // What becomes of the last stage's outputs.
+  void finish_forward(const Action& action, InFlight& at, Run& run);
   void backward(const Action& action, Run& run);
   // Its parts: the second is repeated until it returns true.
   void begin_backward(const Action& action, Run& run);
@@ -90,10 +95,12 @@ class Executor {
   Incoming& post_receive(const Action& action, Run& run);
   void send(const Action& action, Run& run);
   static void finish_sends(Run& run);
+  // The boundary tensors that an action sends or receives.
+  std::vector<BoundaryTensor> boundary(const Action& action, const Run& run) const;
   void post_next_receives(const Schedule& schedule, std::size_t at, Run& run);
   void prefetch_next(const Schedule& schedule, std::size_t at, const Run& run);
 
-  const Decoder& model(const Action& action) const {
+  const ModelStage& model(const Action& action) const {
     return *chunks_[static_cast<std::size_t>(action.chunk)];
   }
   std::int64_t stage_of(const Action& action) const;
@@ -104,7 +111,7 @@ class Executor {
 
   Context& ctx_;
   PipelineShape shape_;
-  std::vector<const Decoder*> chunks_;
+  std::vector<const ModelStage*> chunks_;
   bool overlap_, delay_;
   std::unique_ptr<Offloader> offloader_;
   std::vector<Place> places_;                     // by chunk and micro-batch

@@ -6,7 +6,7 @@
 #include <string_view>
 #include <vector>
 
-#include "models/decoder.h"
+#include "models/model.h"
 
 namespace bev {
 

@@ -242,10 +242,11 @@ void check_recompute(const PipelineLayout& layout, const ParallelConfig& config,
 
 }  // namespace
 
-std::vector<std::int64_t> PipelineLayout::table_ranks(const ModelConfig& model) const {
+std::vector<std::int64_t> PipelineLayout::embedding_ranks(const ModelConfig& model) const {
   std::set<std::int64_t> ranks;
   for (std::int64_t stage = 0; stage < shape.stages(); ++stage) {
-    bool uses = stages[static_cast<std::size_t>(stage)].uses_table(model);
+    const StageRange& range = stages[static_cast<std::size_t>(stage)];
+    bool uses = architecture_of(model).uses_embedding(model, range);
     if (uses) ranks.insert(shape.place_of(stage).rank);
   }
   return {ranks.begin(), ranks.end()};

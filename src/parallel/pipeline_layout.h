@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "models/decoder.h"
+#include "models/model.h"
 #include "parallel/config.h"
 #include "parallel/schedule.h"
 
@@ -19,8 +19,8 @@ struct PipelineLayout {
   const StageRange& stage_at(std::int64_t rank, std::int64_t chunk) const {
     return stages[static_cast<std::size_t>(shape.stage_at(rank, chunk))];
   }
-  // Pipeline ranks that hold the embedding's table, in their order.
-  std::vector<std::int64_t> table_ranks(const ModelConfig& model) const;
+  // Pipeline ranks that hold the word embeddings, in their order.
+  std::vector<std::int64_t> embedding_ranks(const ModelConfig& model) const;
   bool holds_head(std::int64_t rank) const {
     return shape.place_of(shape.stages() - 1).rank == rank;
   }

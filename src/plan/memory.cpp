@@ -168,14 +168,16 @@ ActivationBytes activation_bytes(const MemoryQuery& query, const PipelineLayout&
   pipeline.group_size = pipeline.group_for(query.micro_batches);
   Schedule schedule = make_schedules(pipeline, played)[static_cast<std::size_t>(at.pp)];
   std::unique_ptr<Executor> executor = make_executor(ctx, layout, stages, query.parallel);
-  Tensor losses(arena, Dtype::kF64, {kStepSums + query.model.mtp_num_layers}, "step");
+  NextToken objective(query.model);
+  auto terms = static_cast<std::int64_t>(objective.terms().size());
+  Tensor losses(arena, Dtype::kF64, {kStepSums + terms - 1}, "step");
   if (query.parallel.moe_expert_rank_capacity_factor > 0) ctx.lost_rows = losses.as<double>();
   RouterStatistics routers = router_statistics(ctx, query.model);
   ctx.routers = routers.sums.empty() ? nullptr : &routers;
   // The second iteration gathers ahead what it has seen the first one use.
   for (int iteration = 0; iteration < (query.parallel.overlap_param_gather ? 2 : 1); ++iteration) {
     store.begin_step(played);
-    executor->run(schedule, batches, true, losses.as<double>());
+    executor->run(schedule, batches, true, objective, losses.as<double>());
     store.finish_gradients();
   }
   std::int64_t more = (query.micro_batches - played) * (batch_bytes / played);
@@ -185,12 +187,11 @@ ActivationBytes activation_bytes(const MemoryQuery& query, const PipelineLayout&
 }
 
 void count_parameters(const MemoryQuery& query, MemoryPlan& plan) {
-  Decoder whole(query.model, even_stage(query.model.num_layers, 1, 0), BuildOptions());
-  for (const Param* param : whole.params()) {
-    std::string_view name = param->name;
+  for (const Param& param : declare_params(query.model)) {
+    std::string_view name = param.name;
     bool table = name.starts_with("embedding.") || name.starts_with("output_layer.");
-    plan.parameters += param->shape.numel();
-    if (table) plan.embedding_parameters += param->shape.numel();
+    plan.parameters += param.shape.numel();
+    if (table) plan.embedding_parameters += param.shape.numel();
   }
 }
 

@@ -59,9 +59,10 @@ void place(const Param& param, Context& ctx, const View& local, std::vector<doub
   });
 }
 
-void add_reports(const StepResult& result, NamedTensors& reports) {
-  for (std::size_t depth = 0; depth < result.future_losses.size(); ++depth) {
-    reports[concat("mtp_", depth + 1, " loss")].push_back(result.future_losses[depth]);
+void add_reports(const Objective& objective, const StepResult& result, NamedTensors& reports) {
+  std::vector<std::string> terms = objective.terms();
+  for (std::size_t i = 0; i < result.more_terms.size(); ++i) {
+    reports[terms[i + 1]].push_back(result.more_terms[i]);
   }
   for (const RouterLoad& load : result.routers) {
     for_numbers(load, [&](const char* name, double value) {
@@ -75,10 +76,12 @@ LayoutAnswer rank_answer(World& world, const LayoutRun& run, const Kernels& kern
                          const std::vector<StepSamples>& batches) {
   LayoutAnswer answer;
   Engine engine(world, kernels, run.engine);
+  Context& ctx = engine.model().ctx();
+  ParamStore& store = engine.model().store();
   for (std::int64_t step = 1; step <= run.steps; ++step) {
     std::vector<MicroBatch> micro_batches =
-        rank_micro_batches(engine.ctx(), batches[static_cast<std::size_t>(step - 1)],
-                           run.micro_batch_size, future_spec(run.engine.model));
+        rank_micro_batches(ctx, batches[static_cast<std::size_t>(step - 1)], run.micro_batch_size,
+                           future_spec(run.engine.model));
     StepResult result =
         engine.train_step(micro_batches, {step, run.lr, run.weight_decay, 1.0, run.clip_grad});
     answer.losses.push_back(result.loss);
@@ -88,14 +91,14 @@ LayoutAnswer rank_answer(World& world, const LayoutRun& run, const Kernels& kern
     if (result.zero_gradients) {
       answer.zero_gradients.push_back(static_cast<double>(*result.zero_gradients));
     }
-    add_reports(result, answer.reports);
-    for (const Param* param : engine.store().params()) {
+    add_reports(engine.objective(), result, answer.reports);
+    for (const Param* param : store.params()) {
       // Both are collective when sharded, so every rank takes part.
-      WeightLease gradient = engine.store().local_gradient(*param);
-      WeightLease value = engine.store().local_value(*param);
-      if (step == 1) place(*param, engine.ctx(), gradient.view, answer.gradients[param->name]);
+      WeightLease gradient = store.local_gradient(*param);
+      WeightLease value = store.local_value(*param);
+      if (step == 1) place(*param, ctx, gradient.view, answer.gradients[param->name]);
       if (step == run.steps) {
-        place(*param, engine.ctx(), value.view, answer.weights[param->name]);
+        place(*param, ctx, value.view, answer.weights[param->name]);
       }
     }
   }

@@ -7,22 +7,16 @@
 #include <string>
 #include <vector>
 
-#include "bridge/token_file.h"
 #include "data/batch.h"
 #include "data/dataset.h"
 #include "data/sample_order.h"
+#include "data/token_file.h"
+#include "parallel/step.h"
 #include "train/batch_schedule.h"
 #include "train/config.h"
 #include "train/sample_reader.h"
 
 namespace bev {
-
-struct StepBatch {
-  std::vector<MicroBatch> micro_batches;  // of this rank
-  std::int64_t samples = 0;               // of the global batch
-  std::int64_t tokens = 0;
-  double squared_lengths = 0;  // sum over its sequences
-};
 
 // What a run reads; shared by the ranks of a process.
 struct RunData {

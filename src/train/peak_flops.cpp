@@ -33,14 +33,14 @@ double product_seconds(Context& ctx, std::int64_t size) {
 }
 }  // namespace
 
-double measure_peak_flops(Engine& engine) {
+double measure_peak_flops(Context& ctx) {
   constexpr std::int64_t kSmallest = 768, kLargest = 8 * kSmallest;
   constexpr double kLongEnough = 1e-3;  // for the clock, and to fill the device
   std::int64_t size = kSmallest;
-  double seconds = product_seconds(engine.ctx(), size);
+  double seconds = product_seconds(ctx, size);
   while (seconds < kLongEnough && size < kLargest) {
     size *= 2;
-    seconds = product_seconds(engine.ctx(), size);
+    seconds = product_seconds(ctx, size);
   }
   auto edge = static_cast<double>(size);
   return 2 * edge * edge * edge / seconds;

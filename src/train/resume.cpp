@@ -48,7 +48,7 @@ TrainingState load_from(CheckpointReader& reader, Engine& engine, const Checkpoi
     std::erase_if(differences, [](const auto& value) { return of_schedules(value.name); });
   }
   std::string changes = difference_table(differences, "checkpoint", "now");
-  bool first = engine.mesh().world().rank() == 0;
+  bool first = engine.model().mesh().world().rank() == 0;
   if (first && !changes.empty()) {
     log_info(concat("the configuration differs from that of ", reader.folder(), ":\n", changes));
   }
@@ -80,7 +80,8 @@ std::vector<Source> sources_of(Engine& engine, const CheckpointConfig& config) {
   if (!config.load.empty() && config.ckpt_step < 0) {
     const std::string& local_folder = config.non_persistent_local_ckpt_dir;
     std::shared_ptr<LocalStep> local;
-    if (!local_folder.empty()) local = LocalStep::find(engine.mesh().world().host(), local_folder);
+    if (!local_folder.empty())
+      local = LocalStep::find(engine.model().mesh().world().host(), local_folder);
     if (local) {
       sources.push_back({local->iteration(), step_folder(local_folder, local->iteration()), local});
     }
@@ -103,7 +104,7 @@ std::vector<Source> sources_of(Engine& engine, const CheckpointConfig& config) {
 
 std::optional<TrainingState> resume(Engine& engine, const CheckpointConfig& config,
                                     const std::vector<ConfigEntry>& run) {
-  bool first = engine.mesh().world().rank() == 0;
+  bool first = engine.model().mesh().world().rank() == 0;
   std::vector<Source> sources = sources_of(engine, config);
   BEV_CHECK(!sources.empty() || !config.exit_on_missing_checkpoint, ErrorKind::kInput, "--load ",
             config.load, ": there is no checkpoint, and --exit-on-missing-checkpoint was given");
@@ -120,10 +121,10 @@ std::optional<TrainingState> resume(Engine& engine, const CheckpointConfig& conf
     } catch (const Error& error) {
       failure = error;
     }
-    if (!any_rank(engine.mesh().world().host(), failure.has_value(), "load")) {
+    if (!any_rank(engine.model().mesh().world().host(), failure.has_value(), "load")) {
       if (first) log_info(concat("loaded iteration ", source.iteration, " of ", source.folder));
       if (config.finetune) return std::nullopt;
-      auto own_seed = static_cast<std::int64_t>(engine.options().seed);
+      auto own_seed = static_cast<std::int64_t>(engine.seed());
       std::int64_t seed = config.load_rng ? state.seed : own_seed;
       engine.resume(config.load_optim ? state.updates : 0, static_cast<std::uint64_t>(seed));
       return state;

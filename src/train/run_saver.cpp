@@ -125,7 +125,7 @@ std::string RunSaver::last_good() const {
 // The save in flight is over.
 void RunSaver::handle(const SaveOutcome& outcome) {
   bool lasting = std::exchange(current_, nullptr) == lasting_.get();
-  bool tells = engine_.mesh().world().rank() == 0;
+  bool tells = engine_.model().mesh().world().rank() == 0;
   if (outcome.problem.empty()) {
     if (lasting) saved_ = outcome.iteration;
     if (lasting && beside_ != nullptr) beside_->add(step_folder(config_.save, saved_));

@@ -88,11 +88,11 @@ Trainer::Trainer(Engine& engine, const TrainerConfig& config, const RunData& dat
       data_(data),
       stop_(stop),
       saver_(saver),
-      batches_(config.batch.spec(engine.mesh().shape().dp, config.data.seq_length)),
+      batches_(config.batch.spec(engine.model().mesh().shape().dp, config.data.seq_length)),
       lr_(lr_schedule(config.optim, batches_)),
       weight_decay_(weight_decay_schedule(config.optim, config.train, batches_)),
       scaler_(make_scaler(config.optim, config.fp16)) {
-  bool ahead = engine.runs_ahead();
+  bool ahead = engine.model().rank().runs_ahead();
   steps_ahead_ = static_cast<std::size_t>(config.steps_ahead >= 0 ? config.steps_ahead : ahead);
   iterations_ = config.train.train_iters > 0
                     ? config.train.train_iters
@@ -112,13 +112,13 @@ Trainer::Trainer(Engine& engine, const TrainerConfig& config, const RunData& dat
   ReportOptions report;
   report.train_iterations = iterations_;
   report.log_interval = config.log.log_interval;
-  report.world_size = engine.mesh().world().size();
+  report.world_size = engine.model().mesh().world().size();
   report.log_throughput = config.log.log_throughput;
-  if (engine.mesh().world().rank() == 0) {
-    report.peak_flops_per_second = measure_peak_flops(engine);
+  if (engine.model().mesh().world().rank() == 0) {
+    report.peak_flops_per_second = measure_peak_flops(engine.model().ctx());
     sinks_ = std::make_unique<Sinks>(config.log, report, config.start ? first_iteration_ : 1);
   }
-  engine.arena().reset_peak();  // from here on it is the training's
+  engine.model().rank().arena().reset_peak();  // from here on it is the training's
 }
 
 Trainer::~Trainer() = default;
@@ -145,19 +145,19 @@ TrainingState Trainer::state_after(std::int64_t iteration) const {
           .consumed_tokens = consumed_tokens_,
           .skipped = skipped_,
           .updates = engine_.updates(),
-          .seed = static_cast<std::int64_t>(engine_.options().seed),
+          .seed = static_cast<std::int64_t>(engine_.seed()),
           .scaler = scaler_.state(),
           .lr = lr_,
           .weight_decay = weight_decay_};
 }
 
 StepBatch Trainer::load(std::int64_t iteration) {
-  TraceScope span(engine_.ctx().trace, {TraceKind::kOther, "loader"});
+  TraceScope span(engine_.model().ctx().trace, {TraceKind::kOther, "loader"});
   if (data_.replay) {
-    return replay_step(engine_.ctx(), *data_.replay, iteration - 1, batches_.micro_batch_size(),
-                       future_spec(engine_.options().model));
+    return replay_step(engine_.model().ctx(), *data_.replay, iteration - 1,
+                       batches_.micro_batch_size(), future_spec(engine_.model().options().model));
   }
-  return loader_->next(engine_.ctx());
+  return loader_->next(engine_.model().ctx());
 }
 
 std::unique_ptr<Loader> Trainer::open_loader(std::shared_ptr<const Dataset> data,
@@ -165,16 +165,18 @@ std::unique_ptr<Loader> Trainer::open_loader(std::shared_ptr<const Dataset> data
                                              const BatchSchedule& batches,
                                              std::int64_t consumed_samples) {
   ReadAhead ahead{config_.loader.num_workers, config_.loader.prefetch_factor};
-  return std::make_unique<Loader>(engine_.ctx(), std::move(data), std::move(order), batches,
-                                  consumed_samples, ahead, future_spec(engine_.options().model));
+  return std::make_unique<Loader>(engine_.model().ctx(), std::move(data), std::move(order), batches,
+                                  consumed_samples, ahead,
+                                  future_spec(engine_.model().options().model));
 }
 
 StepInput Trainer::input_for(std::int64_t iteration, std::size_t before) const {
   LossScaler scaler = scaler_;
   std::int64_t samples = scheduled_samples_;
-  for (std::size_t i = 0; i < before; ++i) {
+  for (const StepInFlight& step : engine_.in_flight()) {
+    if (before-- == 0) break;
     scaler.update(false);
-    samples += flights_[i].batch.samples;
+    samples += step.batch.samples;
   }
   StepInput input;
   input.iteration = iteration;
@@ -189,15 +191,16 @@ StepInput Trainer::input_for(std::int64_t iteration, std::size_t before) const {
 // happens between two steps waits for the one before.
 bool Trainer::may_begin(std::int64_t iteration) const {
   if (iteration > iterations_) return false;
-  if (flights_.empty()) return true;
-  std::int64_t last = flights_.back().iteration;
+  const std::list<StepInFlight>& flights = engine_.in_flight();
+  if (flights.empty()) return true;
+  std::int64_t last = flights.back().input.iteration;
   bool exits = config_.train.exit_interval > 0 && last % config_.train.exit_interval == 0;
   bool saves = saver_ != nullptr && saver_->due(last);
-  return flights_.size() <= steps_ahead_ && !exits && !saves && !validation_due(last);
+  return flights.size() <= steps_ahead_ && !exits && !saves && !validation_due(last);
 }
 
 void Trainer::begin_time() {
-  const Context& ctx = engine_.ctx();
+  const Context& ctx = engine_.model().ctx();
   begin_seconds_ = monotonic_seconds();
   if (ctx.kernels.device.mark != nullptr) begin_moment_ = ctx.kernels.device.mark(ctx.stream);
 }
@@ -214,12 +217,11 @@ double Trainer::take_time(std::shared_ptr<const Moment> end) {
 }
 
 void Trainer::begin(std::int64_t iteration) {
-  if (flights_.empty()) begin_time();
-  StepScope traced(engine_.ctx().trace, iteration);
+  if (engine_.in_flight().empty()) begin_time();
+  StepScope traced(engine_.model().ctx().trace, iteration);
   StepBatch batch = load(iteration);
-  StepInput input = input_for(iteration, flights_.size());
-  engine_.begin_step(batch.micro_batches, input);
-  flights_.push_back({iteration, std::move(batch), input});
+  StepInput input = input_for(iteration, engine_.in_flight().size());
+  engine_.begin_step(std::move(batch), input);
 }
 
 namespace {
@@ -236,20 +238,20 @@ std::vector<NamedValue> router_losses(const std::vector<RouterLoad>& routers) {
 }  // namespace
 
 StepReport Trainer::finish_step() {
-  auto [iteration, batch, input] = std::move(flights_.front());
-  flights_.pop_front();
-  StepResult result = engine_.finish_step();
+  auto [result, step] = engine_.finish_step();
+  const auto& [batch, input] = step;
 
   StepReport report;
-  report.iteration = iteration;
+  report.iteration = input.iteration;
   report.loss = result.loss;
   report.grad_norm = result.grad_norm;
   report.params_norm = result.params_norm;
   report.zero_gradients = result.zero_gradients;
   report.routers = std::move(result.routers);
   if (!report.routers.empty()) report.more_losses = router_losses(report.routers);
-  for (std::size_t depth = 0; depth < result.future_losses.size(); ++depth) {
-    report.more_losses.push_back({concat("mtp_", depth + 1, " loss"), result.future_losses[depth]});
+  std::vector<std::string> terms = engine_.objective().terms();
+  for (std::size_t i = 0; i < result.more_terms.size(); ++i) {
+    report.more_losses.push_back({terms[i + 1], result.more_terms[i]});
   }
   report.learning_rate = input.lr;
   report.weight_decay = input.weight_decay;
@@ -265,12 +267,12 @@ StepReport Trainer::finish_step() {
   report.consumed_samples = consumed_samples_;
   report.global_batch_size = batch.samples;
   report.tokens = batch.tokens;
-  report.flops = flops_per_iteration(flop_sizes(engine_.options().model),
+  report.flops = flops_per_iteration(flop_sizes(engine_.model().options().model),
                                      {batch.tokens, batch.squared_lengths});
-  for (std::size_t i = 0; !result.finite && i < flights_.size(); ++i) {
-    Flight& flight = flights_[i];
-    flight.input = input_for(flight.iteration, i);
-    engine_.begin_step(flight.batch.micro_batches, flight.input);
+  if (!result.finite) {
+    engine_.begin_again([&](const StepInFlight& later, std::size_t place) {
+      return input_for(later.input.iteration, place);
+    });
   }
   report.elapsed_seconds = take_time(std::move(result.end));
   return report;
@@ -295,13 +297,13 @@ void Trainer::handle_bad_step(const StepBatch& batch, const StepInput& input, St
 double Trainer::validate() {
   double loss = 0, tokens = 0;
   // The last batch size whatever the present one is: the same samples every time.
-  BatchSpec spec = config_.batch.spec(engine_.mesh().shape().dp, config_.data.seq_length);
+  BatchSpec spec = config_.batch.spec(engine_.model().mesh().shape().dp, config_.data.seq_length);
   spec.global_batch_size = batches_.steps().back().global_batch_size;
   spec.step_schedule.clear();
   spec.rampup.clear();
   auto loader = open_loader(data_.valid, data_.valid_order, BatchSchedule(spec), 0);
   for (std::int64_t i = 0; i < config_.train.eval_iters; ++i) {
-    StepBatch batch = loader->next(engine_.ctx());
+    StepBatch batch = loader->next(engine_.model().ctx());
     StepResult result = engine_.evaluate(batch.micro_batches);
     loss += result.loss * result.tokens;
     tokens += result.tokens;
@@ -327,7 +329,7 @@ Trainer::Agreement Trainer::agree(std::int64_t iteration) {
     decision[3] = saver_->pending() ? 1 : 0;
   }
   View words{decision.data(), Dtype::kI32, {4}};
-  engine_.mesh().world().host().all_reduce(words, Reduction::kMax, "stop decision").wait();
+  engine_.model().mesh().world().host().all_reduce(words, Reduction::kMax, "stop decision").wait();
   return {static_cast<StopReason>(decision[0]), decision[1], decision[2] != 0, decision[3] != 0};
 }
 
@@ -336,7 +338,7 @@ void Trainer::save_when_due(std::int64_t iteration, const Agreement& agreed) {
   if (saver_ == nullptr) return;
   if (!agreed.pending) saver_->advance();
   if (agreed.save) saver_->want_save();
-  if (saver_->due(iteration) && flights_.empty()) saver_->save(state_after(iteration));
+  if (saver_->due(iteration) && engine_.in_flight().empty()) saver_->save(state_after(iteration));
 }
 
 bool Trainer::validation_due(std::int64_t iteration) const {
@@ -346,11 +348,12 @@ bool Trainer::validation_due(std::int64_t iteration) const {
 
 // Ranks that differ by their data only need the same.
 void Trainer::report_memory(std::int64_t iteration) {
-  const MeshCoordinate& at = engine_.mesh().at();
+  const MeshCoordinate& at = engine_.model().mesh().at();
   std::int64_t interval = config_.log.log_memory_interval;
   if (interval == 0 || iteration % interval != 0 || at.dp != 0 || at.cp != 0) return;
-  const Arena* hosts[] = {&engine_.host_memory(), engine_.offloaded()};
-  log_info(memory_text(engine_.arena(), hosts, engine_.mesh().world().rank(), iteration));
+  const Arena* hosts[] = {&engine_.model().rank().host_memory(), engine_.offloaded()};
+  log_info(memory_text(engine_.model().rank().arena(), hosts, engine_.model().mesh().world().rank(),
+                       iteration));
 }
 
 TrainOutcome Trainer::run() {
@@ -360,7 +363,7 @@ TrainOutcome Trainer::run() {
   bool stopping = false;
   for (std::int64_t next = first_iteration_;;) {
     while (!stopping && may_begin(next)) begin(next++);
-    if (flights_.empty()) break;
+    if (engine_.in_flight().empty()) break;
     StepReport report = finish_step();
     std::int64_t iteration = report.iteration;
     outcome.iterations = iteration - first_iteration_ + 1;

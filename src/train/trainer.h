@@ -3,7 +3,6 @@
 #pragma once
 
 #include <cstdint>
-#include <deque>
 #include <memory>
 #include <optional>
 #include <string>
@@ -64,21 +63,15 @@ class Trainer {
   std::unique_ptr<Loader> open_loader(std::shared_ptr<const Dataset> data,
                                       std::shared_ptr<const SampleOrder> order,
                                       const BatchSchedule& batches, std::int64_t consumed_samples);
-  // A step that was begun and is not finished.
-  struct Flight {
-    std::int64_t iteration = 0;
-    StepBatch batch;
-    StepInput input;
-  };
   StepBatch load(std::int64_t iteration);
-  // Of a step after `before` of the flights, which are taken to be good.
+  // Of a step after `before` of those in flight, which are taken to be good.
   StepInput input_for(std::int64_t iteration, std::size_t before) const;
   bool may_begin(std::int64_t iteration) const;
   void begin_time();
   // Since then, or since it was asked for last; of a step that ends there.
   double take_time(std::shared_ptr<const Moment> end);
   void begin(std::int64_t iteration);
-  // Waits for the oldest flight. Where it was bad, those after it are begun again.
+  // Waits for the oldest step in flight. Where it was bad, those after it are begun again.
   StepReport finish_step();
   void handle_bad_step(const StepBatch& batch, const StepInput& input, StepReport& report);
   double validate();
@@ -112,8 +105,7 @@ class Trainer {
   std::int64_t consumed_samples_ = 0;   // data
   std::int64_t scheduled_samples_ = 0;  // learning rate: skipped steps do not count
   std::int64_t consumed_tokens_ = 0, skipped_ = 0;
-  TrainingState begin_;         // of this process
-  std::deque<Flight> flights_;  // in order
+  TrainingState begin_;  // of this process
   std::size_t steps_ahead_ = 0;
   double start_seconds_ = 0;  // of the run
   // Of the iteration to be reported, by the host's clock and on the device.

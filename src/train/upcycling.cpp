@@ -33,12 +33,11 @@ double weight_scale(const ModelConfig& model, std::int64_t granularity) {
 
 // Parameters by our own names, which every checkpoint has.
 std::vector<ParamMapping> declared_params(const ModelConfig& model) {
-  Decoder declared(model, even_stage(model.num_layers, 1, 0), {});
   std::vector<ParamMapping> params;
-  for (const Param* param : declared.params()) {
+  for (const Param& param : declare_params(model)) {
     ParamMapping mapping;
-    mapping.param = param->name;
-    mapping.shape = param->shape;
+    mapping.param = param.name;
+    mapping.shape = param.shape;
     params.push_back(std::move(mapping));
   }
   return params;
@@ -83,9 +82,8 @@ UpcycledWeights::UpcycledWeights(const ModelConfig& model, std::int64_t granular
       source_(source),
       dense_(dense),
       draws_(draws),
-      declared_(
-          std::make_unique<Decoder>(model, even_stage(model.num_layers, 1, 0), BuildOptions())) {
-  for (const Param* param : declared_->params()) params_[param->name] = param;
+      declared_(declare_params(model)) {
+  for (const Param& param : declared_) params_[param.name] = &param;
 }
 
 UpcycledWeights::~UpcycledWeights() = default;
@@ -232,18 +230,18 @@ Upcycling::Upcycling(const ModelConfig& model, std::int64_t granularity, const D
 Upcycling::~Upcycling() = default;
 
 void upcycle(Engine& engine, std::int64_t granularity, const DenseSource& from) {
-  Context& ctx = engine.ctx();
-  Upcycling upcycling(engine.options().model, granularity, from,
-                      {ctx.kernels, ctx.stream, ctx.arena, engine.options().seed});
-  for (const Param* param : engine.store().params()) {
+  Context& ctx = engine.model().ctx();
+  Upcycling upcycling(engine.model().options().model, granularity, from,
+                      {ctx.kernels, ctx.stream, ctx.arena, engine.model().options().seed});
+  for (const Param* param : engine.model().store().params()) {
     if (upcycling.weights().is_drawn(param->name)) continue;
-    KeptPart part(engine, *param);
+    KeptPart part(engine.model(), *param);
     UpcycledWeights::Value value = upcycling.weights().open(param->name, part.dtype());
     for (const KeptPart::Run& run : part.runs()) value.copy(run.elements, run.out);
     part.store();
   }
-  if (engine.optimizer() != nullptr) engine.optimizer()->refresh_main(ctx);
-  if (engine.mesh().world().rank() == 0) {
+  engine.weights_written();
+  if (engine.model().mesh().world().rank() == 0) {
     log_info(concat("experts are copies of the MLPs of ", upcycling.folder()));
   }
 }

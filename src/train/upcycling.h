@@ -76,7 +76,7 @@ class UpcycledWeights final : public ParamSource {
   ParamSource& source_;
   std::span<const ParamMapping> dense_;
   DrawTools draws_;
-  std::unique_ptr<Decoder> declared_;
+  std::vector<Param> declared_;
   std::map<std::string, const Param*> params_;
 };
 

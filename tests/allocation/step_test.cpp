@@ -74,13 +74,16 @@ TEST_P(StepAllocation, SecondStepTakesNoMemory) {
       }
       samples.push_back(window_sample(tokens));
     }
-    std::vector<MicroBatch> batches = rank_micro_batches(engine.ctx(), samples, c.micro_batch_size);
+    std::vector<MicroBatch> batches =
+        rank_micro_batches(engine.model().ctx(), samples, c.micro_batch_size);
     engine.train_step(batches, {1, 1e-3, 0.01, 1.0, 1.0});
-    std::size_t reserved = engine.arena().reserved() + engine.inputs().reserved();
+    std::size_t reserved =
+        engine.model().rank().arena().reserved() + engine.model().rank().inputs().reserved();
     std::int64_t before = allocations.load();
     StepResult result = engine.train_step(batches, {2, 1e-3, 0.01, 1.0, 1.0});
     EXPECT_EQ(allocations.load(), before);
-    EXPECT_EQ(engine.arena().reserved() + engine.inputs().reserved(), reserved);
+    EXPECT_EQ(engine.model().rank().arena().reserved() + engine.model().rank().inputs().reserved(),
+              reserved);
     EXPECT_TRUE(result.finite);
   });
 }

@@ -51,29 +51,29 @@ Answer train(const Kernels& kernels, const EngineOptions& options) {
   Answer answer;
   run_thread_ranks(1, {}, [&](World& world) {
     Engine engine(world, kernels, options);
-    CudaQueue& queue = queue_of(engine.ctx().stream);
+    CudaQueue& queue = queue_of(engine.model().ctx().stream);
     auto samples = random_samples(options.model.vocab_size, 2, 2048, 5);
-    auto batches = rank_micro_batches(engine.ctx(), samples, 1);
+    auto batches = rank_micro_batches(engine.model().ctx(), samples, 1);
     engine.train_step(batches, {1, 1e-3, 0.1, 1.0, 1.0});
     const Arena* host = engine.offloaded();
     std::size_t reserved = host != nullptr ? host->reserved() : 0;
-    engine.arena().reset_peak();
+    engine.model().rank().arena().reset_peak();
     std::int64_t waits = queue.host_waits();
     for (std::int64_t step = 2; step < 6; ++step) {
-      engine.begin_step(batches, {step, 1e-3, 0.1, 1.0, 1.0});
+      engine.begin_step({batches}, {step, 1e-3, 0.1, 1.0, 1.0});
     }
     EXPECT_EQ(queue.host_waits(), waits);
     for (int step = 2; step < 6; ++step) {
-      StepResult result = engine.finish_step();
+      StepResult result = engine.finish_step().result;
       answer.losses.push_back(result.loss);
       answer.norms.push_back(result.grad_norm);
     }
-    answer.peak = engine.arena().peak();
+    answer.peak = engine.model().rank().arena().peak();
     if (host != nullptr) {
       EXPECT_EQ(host->reserved(), reserved);
       EXPECT_EQ(host->in_use(), 0u);
       EXPECT_GT(host->peak(), 0u);
-      EXPECT_EQ(engine.recorded_steps(), 0u);
+      EXPECT_EQ(engine.captured_steps(), 0u);
     }
   });
   return answer;

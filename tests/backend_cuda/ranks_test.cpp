@@ -142,14 +142,14 @@ TEST_F(CudaRanks, WithExchangesOfFixedSizeNoStepWaitsForTheDevice) {
     options.parallel.moe_expert_rank_capacity_factor = factor;
     run_thread_ranks(2, {60.0}, [&](World& world) {
       Engine engine(world, *cuda_, options);
-      std::vector<MicroBatch> batches =
-          rank_micro_batches(engine.ctx(), random_samples(options.model.vocab_size, 4, 16, 3), 1);
+      std::vector<MicroBatch> batches = rank_micro_batches(
+          engine.model().ctx(), random_samples(options.model.vocab_size, 4, 16, 3), 1);
       engine.train_step(batches, {1, 1e-3, 0.1, 1.0, 1.0});
-      CudaQueue& queue = queue_of(engine.ctx().stream);
+      CudaQueue& queue = queue_of(engine.model().ctx().stream);
       std::int64_t waits = queue.host_waits();
-      engine.begin_step(batches, {2, 1e-3, 0.1, 1.0, 1.0});
+      engine.begin_step({batches}, {2, 1e-3, 0.1, 1.0, 1.0});
       EXPECT_EQ(queue.host_waits() > waits, factor == 0);
-      EXPECT_FALSE(engine.finish_step().redone);
+      EXPECT_FALSE(engine.finish_step().result.redone);
     });
   }
 }

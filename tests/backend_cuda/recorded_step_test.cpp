@@ -71,10 +71,11 @@ class CudaRecordedStep : public testing::Test {
   }
   static std::vector<float> weights_of(Engine& engine) {
     std::vector<float> all;
-    for (const Param* param : engine.store().params()) {
-      Context& ctx = engine.ctx();
+    for (const Param* param : engine.model().store().params()) {
+      Context& ctx = engine.model().ctx();
       Tensor wide = ctx.allocate(Dtype::kF32, param->local, "test");
-      ctx.kernels.elementwise.cast(ctx.stream, engine.store().local_value(*param).view, wide);
+      ctx.kernels.elementwise.cast(ctx.stream, engine.model().store().local_value(*param).view,
+                                   wide);
       std::vector<float> values = ctx.download<float>(wide.view().flat());
       all.insert(all.end(), values.begin(), values.end());
     }
@@ -87,7 +88,7 @@ class CudaRecordedStep : public testing::Test {
       for (std::size_t i = 0; i < steps.size(); ++i) {
         auto step = static_cast<std::int64_t>(i);
         auto samples = step_samples(steps[i], model.vocab_size, step);
-        auto batches = rank_micro_batches(engine.ctx(), samples, 1);
+        auto batches = rank_micro_batches(engine.model().ctx(), samples, 1);
         StepResult result = engine.train_step(batches, input_of(step));
         answer.losses.push_back(result.loss);
         for (double number : {result.grad_norm, result.params_norm.value_or(-1),
@@ -98,7 +99,7 @@ class CudaRecordedStep : public testing::Test {
         if (i % 3 == 1) answer.losses.push_back(engine.evaluate(batches).loss);
       }
       answer.weights = weights_of(engine);
-      answer.recorded = engine.recorded_steps();
+      answer.recorded = engine.captured_steps();
     });
     return answer;
   }
@@ -134,11 +135,10 @@ TEST_F(CudaRecordedStep, RanksThatShareAGpuAsThreadsRunCallByCall) {
     Engine engine(world, *cuda_, options);
     for (std::int64_t step = 0; step < 4; ++step) {
       auto samples = step_samples({{20}, {20}}, model.vocab_size, step);
-      auto batches = rank_micro_batches(engine.ctx(), samples, 1);
+      auto batches = rank_micro_batches(engine.model().ctx(), samples, 1);
       EXPECT_TRUE(engine.train_step(batches, input_of(step)).finite);
     }
-    EXPECT_FALSE(engine.can_record());
-    EXPECT_EQ(engine.recorded_steps(), 0u);
+    EXPECT_EQ(engine.captured_steps(), 0u);
   });
 }
 
@@ -150,24 +150,30 @@ TEST_F(CudaRecordedStep, StepsBegunAfterABadOneChangeNothing) {
       auto batch_of = [&](std::int64_t step, bool bad) {
         auto samples = step_samples({{20}}, model.vocab_size, step);
         if (bad) samples[0].weights[4] = std::numeric_limits<float>::infinity();
-        return rank_micro_batches(engine.ctx(), samples, 1);
+        return rank_micro_batches(engine.model().ctx(), samples, 1);
       };
       for (std::int64_t step = 0; step < 3; ++step) {
         EXPECT_TRUE(engine.train_step(batch_of(step, false), input_of(step)).finite);
       }
-      EXPECT_EQ(engine.recorded_steps(), record ? 1u : 0u);
+      EXPECT_EQ(engine.captured_steps(), record ? 1u : 0u);
       std::vector<float> before = weights_of(engine);
       for (std::int64_t step = 3; step < 7; ++step) {
-        engine.begin_step(batch_of(step, true), input_of(step));
-        engine.begin_step(batch_of(step + 1, false), input_of(step + 1));
-        engine.begin_step(batch_of(step + 2, false), input_of(step + 2));
-        EXPECT_FALSE(engine.finish_step().finite);
+        engine.begin_step({batch_of(step, true)}, input_of(step));
+        engine.begin_step({batch_of(step + 1, false)}, input_of(step + 1));
+        engine.begin_step({batch_of(step + 2, false)}, input_of(step + 2));
+        EXPECT_FALSE(engine.finish_step().result.finite);
         EXPECT_EQ(weights_of(engine), before);
+        EXPECT_EQ(engine.in_flight().size(), 2u);
+        engine.begin_again([](const StepInFlight& later, std::size_t) { return later.input; });
+        EXPECT_TRUE(engine.finish_step().result.finite);
+        EXPECT_TRUE(engine.finish_step().result.finite);
+        EXPECT_NE(weights_of(engine), before);
+        before = weights_of(engine);
       }
-      EXPECT_EQ(engine.updates(), 3);
+      EXPECT_EQ(engine.updates(), 11);
       EXPECT_TRUE(engine.train_step(batch_of(7, false), input_of(7)).finite);
       EXPECT_NE(weights_of(engine), before);
-      EXPECT_EQ(engine.updates(), 4);
+      EXPECT_EQ(engine.updates(), 12);
     });
   }
 }
@@ -184,14 +190,14 @@ TEST_F(CudaRecordedStep, BeginningAStepNeverWaitsForTheDevice) {
   for (bool record : {false, true}) {
     SCOPED_TRACE(record);
     with_engine(model, Dtype::kBf16, record, [&](Engine& engine) {
-      CudaQueue& queue = queue_of(engine.ctx().stream);
+      CudaQueue& queue = queue_of(engine.model().ctx().stream);
       auto begin = [&](std::int64_t step) {
         auto samples = step_samples({{20}}, model.vocab_size, step);
-        engine.begin_step(rank_micro_batches(engine.ctx(), samples, 1), input_of(step));
+        engine.begin_step({rank_micro_batches(engine.model().ctx(), samples, 1)}, input_of(step));
       };
       for (std::int64_t step = 0; step < 4; ++step) {
         begin(step);
-        EXPECT_TRUE(engine.finish_step().finite);
+        EXPECT_TRUE(engine.finish_step().result.finite);
       }
       Gate gate;
       check_cuda(cudaLaunchHostFunc(
@@ -210,8 +216,8 @@ TEST_F(CudaRecordedStep, BeginningAStepNeverWaitsForTheDevice) {
       begin(5);
       EXPECT_EQ(queue.host_waits(), waits);
       gate.open = true;
-      EXPECT_TRUE(engine.finish_step().finite);
-      EXPECT_TRUE(engine.finish_step().finite);
+      EXPECT_TRUE(engine.finish_step().result.finite);
+      EXPECT_TRUE(engine.finish_step().result.finite);
       EXPECT_FALSE(gate.given_up);
       EXPECT_EQ(queue.host_waits(), waits + 2);  // one for each result
     });

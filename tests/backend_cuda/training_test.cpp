@@ -141,18 +141,20 @@ TEST_F(CudaTraining, ExportsAndLoadsWeightsAsTheCpuDoes) {
         body(engine);
       });
     };
-    with_engine(cpu_kernels(), [&](Engine& engine) { export_hf(engine, folder.path("cpu"), {}); });
-    with_engine(*cuda_, [&](Engine& engine) { export_hf(engine, folder.path("cuda"), {}); });
+    with_engine(cpu_kernels(),
+                [&](Engine& engine) { export_hf(engine.model(), folder.path("cpu"), {}); });
+    with_engine(*cuda_,
+                [&](Engine& engine) { export_hf(engine.model(), folder.path("cuda"), {}); });
     EXPECT_EQ(files_of(folder.path("cpu")), files_of(folder.path("cuda")));
     EXPECT_FALSE(files_of(folder.path("cuda")).empty());
     with_engine(*cuda_, [&](Engine& engine) {
-      for (const Param* param : engine.store().params()) {
-        Tensor zeros = engine.ctx().allocate(dtype, param->local, "test");
-        cuda_->elementwise.fill(engine.ctx().stream, zeros, 0);
-        engine.store().set_local_value(*param, zeros);
+      for (const Param* param : engine.model().store().params()) {
+        Tensor zeros = engine.model().ctx().allocate(dtype, param->local, "test");
+        cuda_->elementwise.fill(engine.model().ctx().stream, zeros, 0);
+        engine.model().store().set_local_value(*param, zeros);
       }
       load_hf_weights(engine, folder.path("cpu"));
-      export_hf(engine, folder.path("again"), {});
+      export_hf(engine.model(), folder.path("again"), {});
     });
     EXPECT_EQ(files_of(folder.path("cpu")), files_of(folder.path("again")));
   }

@@ -50,7 +50,7 @@ SavedAnswer train_rank(World& world, const SavedRun& run, const ParallelConfig& 
     StepSamples samples = random_samples(run.model.vocab_size, kGlobalBatch, kLength,
                                          77 + static_cast<std::uint64_t>(iteration));
     std::vector<MicroBatch> batches =
-        rank_micro_batches(engine.ctx(), samples, 1, future_spec(run.model));
+        rank_micro_batches(engine.model().ctx(), samples, 1, future_spec(run.model));
     answer.losses.push_back(engine.train_step(batches, {iteration, 1e-2, 0.1, 1.0, 1.0}).loss);
   };
   for (std::int64_t i = run.first; i <= run.last; ++i) step(i);

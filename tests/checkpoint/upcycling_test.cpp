@@ -62,9 +62,10 @@ std::vector<Case> cases() {
 }
 
 std::vector<double> logits_of(Engine& engine, const StepSamples& samples) {
-  MicroBatch batch = make_micro_batch(engine.ctx(), samples, 0);
-  Var hidden = engine.stage().hidden(engine.ctx(), batch, {});
-  return engine.ctx().download<double>(engine.stage().logits(engine.ctx(), batch, hidden));
+  MicroBatch batch = make_micro_batch(engine.model().ctx(), samples, 0);
+  Var hidden = engine.model().stage().hidden(engine.model().ctx(), batch, {});
+  return engine.model().ctx().download<double>(
+      engine.model().stage().logits(engine.model().ctx(), batch, hidden));
 }
 
 class Upcycling : public testing::TestWithParam<Case> {

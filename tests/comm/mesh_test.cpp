@@ -97,7 +97,7 @@ TEST(Mesh, ExpertAxesCutEveryStageIntoGroupsOfTheirSize) {
 
 TEST(Mesh, GroupsOfARunningMeshCarryTheirMembers) {
   MeshShape shape{2, 1, 2, 3};
-  shape.table_stages = {0, 2};
+  shape.embedding_stages = {0, 2};
   run_thread_ranks(12, {20.0}, [&](World& world) {
     Mesh mesh(world, shape);
     auto list = [](const Group& group) {

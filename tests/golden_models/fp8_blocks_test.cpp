@@ -8,11 +8,11 @@
 #include "base/file.h"
 #include "bridge/convert.h"
 #include "bridge/hf_model.h"
-#include "bridge/token_file.h"
 #include "bridge/weight_files.h"
 #include "bridge/weight_map.h"
 #include "comm/world.h"
 #include "data/batch.h"
+#include "data/token_file.h"
 #include "parallel/engine.h"
 #include "tests/support/expect_error.h"
 #include "tests/support/temp_folder.h"
@@ -78,14 +78,15 @@ TEST(Fp8Blocks, WeightsAreTorchsToTheBit) {
 
 std::vector<float> logits_of(Engine& engine) {
   TokenRows rows =
-      read_token_rows(join_path(kFolder, "tokens.json"), engine.options().model.vocab_size);
+      read_token_rows(join_path(kFolder, "tokens.json"), engine.model().options().model.vocab_size);
   std::vector<TokenSample> samples;
   for (std::size_t i = 0; i < rows.input_ids.size(); ++i) {
     samples.push_back(labelled_sample(rows.input_ids[i], rows.labels[i]));
   }
-  MicroBatch batch = make_micro_batch(engine.ctx(), samples, 0);
-  Var hidden = engine.stage().hidden(engine.ctx(), batch, {});
-  return engine.ctx().download<float>(engine.stage().logits(engine.ctx(), batch, hidden));
+  MicroBatch batch = make_micro_batch(engine.model().ctx(), samples, 0);
+  Var hidden = engine.model().stage().hidden(engine.model().ctx(), batch, {});
+  return engine.model().ctx().download<float>(
+      engine.model().stage().logits(engine.model().ctx(), batch, hidden));
 }
 
 TEST(Fp8Blocks, TheModelComputesTransformersLogits) {

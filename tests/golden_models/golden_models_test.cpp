@@ -8,11 +8,11 @@
 #include "backend/cpu/cpu_kernels.h"
 #include "base/file.h"
 #include "bridge/hf_model.h"
-#include "bridge/token_file.h"
 #include "bridge/weight_files.h"
 #include "bridge/weight_map.h"
 #include "comm/world.h"
 #include "data/batch.h"
+#include "data/token_file.h"
 #include "infer/generator.h"
 #include "parallel/engine.h"
 #include "tests/support/devices.h"
@@ -72,16 +72,16 @@ std::vector<TokenSample> samples_of(const TokenRows& rows) {
 
 // Logits [T, V] of one row on a single-rank engine.
 std::vector<float> logits_of(Engine& engine, std::span<const TokenSample> samples) {
-  MicroBatch batch = make_micro_batch(engine.ctx(), samples, 0);
-  Var hidden = engine.stage().hidden(engine.ctx(), batch, {});
-  Tensor logits = engine.stage().logits(engine.ctx(), batch, hidden);
-  return engine.ctx().download<float>(logits);
+  MicroBatch batch = make_micro_batch(engine.model().ctx(), samples, 0);
+  Var hidden = engine.model().stage().hidden(engine.model().ctx(), batch, {});
+  Tensor logits = engine.model().stage().logits(engine.model().ctx(), batch, hidden);
+  return engine.model().ctx().download<float>(logits);
 }
 
 // Gradients under Hugging Face's names, compared on world rank 0.
 void expect_gradients(Engine& engine, const SafetensorsFile& expected, double tolerance) {
-  WeightMap map(engine.options().model);
-  ParamGather gather(engine, ParamGather::What::kGradient);
+  WeightMap map(engine.model().options().model);
+  ParamGather gather(engine.model(), ParamGather::What::kGradient);
   for (const ParamMapping& mapping : map.params()) {
     if (mapping.param.ends_with(".expert_bias")) continue;
     Tensor gradient = gather.gather(mapping.param);
@@ -119,12 +119,12 @@ TEST_P(GoldenModel, LogitsLossAndGradientsAreTransformers) {
   run_thread_ranks(1, {}, [&](World& world) {
     Engine engine(world, kernels(), engine_options(folder(), {}));
     load_hf_weights(engine, folder());
-    TokenRows rows =
-        read_token_rows(join_path(folder(), "tokens.json"), engine.options().model.vocab_size);
+    TokenRows rows = read_token_rows(join_path(folder(), "tokens.json"),
+                                     engine.model().options().model.vocab_size);
     std::vector<TokenSample> samples = samples_of(rows);
     std::vector<float> logits = floats(tensors.tensor("logits"));
     EXPECT_LT(largest_difference(logits_of(engine, samples), logits), 2e-4);
-    std::vector<MicroBatch> batches = rank_micro_batches(engine.ctx(), samples, 2);
+    std::vector<MicroBatch> batches = rank_micro_batches(engine.model().ctx(), samples, 2);
     StepResult result = engine.gradients(batches, {1});
     EXPECT_NEAR(result.loss, wanted["loss"].get<double>(), 2e-5);
     EXPECT_EQ(result.tokens, wanted["tokens"].get<double>());
@@ -149,10 +149,10 @@ TEST_P(GoldenModel, LayoutsGiveTransformersGradients) {
   run_thread_ranks(ranks, {60.0}, [&](World& world) {
     Engine engine(world, kernels(), engine_options(folder(), parallel));
     load_hf_weights(engine, folder());
-    TokenRows rows =
-        read_token_rows(join_path(folder(), "tokens.json"), engine.options().model.vocab_size);
+    TokenRows rows = read_token_rows(join_path(folder(), "tokens.json"),
+                                     engine.model().options().model.vocab_size);
     std::vector<TokenSample> samples = samples_of(rows);
-    std::vector<MicroBatch> batches = rank_micro_batches(engine.ctx(), samples, 1);
+    std::vector<MicroBatch> batches = rank_micro_batches(engine.model().ctx(), samples, 1);
     StepResult result = engine.gradients(batches, {1});
     EXPECT_NEAR(result.loss, wanted["loss"].get<double>(), 2e-5);
     EXPECT_NEAR(result.grad_norm / wanted["grad_norm"].get<double>(), 1, 1e-4);
@@ -175,7 +175,7 @@ TEST_P(GoldenModel, TenAdamWStepsFollowTorch) {
     for (std::size_t i = 0; i < replay.batches.size(); ++i) {
       TokenRows rows{replay.batches[i], replay.batches[i]};
       std::vector<TokenSample> samples = samples_of(rows);
-      std::vector<MicroBatch> batches = rank_micro_batches(engine.ctx(), samples, 1);
+      std::vector<MicroBatch> batches = rank_micro_batches(engine.model().ctx(), samples, 1);
       StepInput input{static_cast<std::int64_t>(i) + 1, wanted["lr"], wanted["weight_decay"], 1.0,
                       wanted["clip_grad"]};
       StepResult result = engine.train_step(batches, input);
@@ -193,7 +193,7 @@ TEST_P(GoldenModel, GreedyDecodingFollowsTransformers) {
     options.gradients = false;
     Engine engine(world, kernels(), options);
     load_hf_weights(engine, folder());
-    Generator generator(engine);
+    Generator generator(engine.model());
     for (std::size_t i = 0; i < wanted["prompts"].size(); ++i) {
       // Dynamic frequencies change with every token; keys kept from before keep theirs, as in
       // transformers.
@@ -228,7 +228,7 @@ TEST(GoldenRows, OfUnequalLengthAreScoredTogether) {
       Engine engine(world, cpu_kernels(), engine_options(folder, {}));
       load_hf_weights(engine, folder);
       std::vector<TokenSample> samples = samples_of(read_token_rows(
-          join_path(folder, "tokens_ragged.json"), engine.options().model.vocab_size));
+          join_path(folder, "tokens_ragged.json"), engine.model().options().model.vocab_size));
       std::vector<float> logits = logits_of(engine, samples);
       auto at = logits.begin();
       for (std::size_t row = 0; row < samples.size(); ++row) {
@@ -237,7 +237,7 @@ TEST(GoldenRows, OfUnequalLengthAreScoredTogether) {
         EXPECT_LT(largest_difference(std::vector<float>(at, end), theirs), 2e-4) << "row " << row;
         at = end;
       }
-      std::vector<MicroBatch> batches = rank_micro_batches(engine.ctx(), samples, 2);
+      std::vector<MicroBatch> batches = rank_micro_batches(engine.model().ctx(), samples, 2);
       EXPECT_NEAR(engine.gradients(batches, {1}).loss, wanted["loss"].get<double>(), 2e-5);
     });
   }
@@ -285,13 +285,13 @@ TEST(GoldenFuture, GradientsAreThoseOfTransformersLayers) {
       std::vector<TokenSample> samples =
           samples_of(read_token_rows(join_path(folder, "tokens.json"), options.model.vocab_size));
       std::vector<MicroBatch> batches =
-          rank_micro_batches(engine.ctx(), samples, 1, future_spec(options.model));
+          rank_micro_batches(engine.model().ctx(), samples, 1, future_spec(options.model));
       StepResult result = engine.gradients(batches, {1});
       EXPECT_NEAR(result.loss, wanted["loss"].get<double>(), 2e-5);
       auto depths = wanted["depth_losses"].get<std::vector<double>>();
-      ASSERT_EQ(result.future_losses.size(), depths.size());
+      ASSERT_EQ(result.more_terms.size(), depths.size());
       for (std::size_t i = 0; i < depths.size(); ++i) {
-        EXPECT_NEAR(result.future_losses[i], depths[i], 2e-5);
+        EXPECT_NEAR(result.more_terms[i], depths[i], 2e-5);
       }
       expect_gradients(engine, tensors, 1e-4);
     });

@@ -51,7 +51,7 @@ std::vector<GeneratedSequence> generate(const Case& test_case, const Prompts& pr
   std::vector<GeneratedSequence> results;
   with_engine(test_case, [&](Engine& engine) {
     std::vector<GeneratedSequence> mine = Generator(engine).generate(prompts, options);
-    if (engine.mesh().world().rank() == 0) results = std::move(mine);
+    if (engine.model().mesh().world().rank() == 0) results = std::move(mine);
   });
   return results;
 }
@@ -84,9 +84,9 @@ std::vector<double> full_logits(Engine& engine, const std::vector<std::int32_t>&
   sample.targets.assign(tokens.size(), -1);
   sample.weights.assign(tokens.size(), 0.0f);
   sample.documents = {static_cast<std::int32_t>(tokens.size())};
-  MicroBatch batch = make_micro_batch(engine.ctx(), std::span(&sample, 1), 0);
-  Var hidden = engine.stage().hidden(engine.ctx(), batch, {});
-  Tensor logits = engine.stage().logits(engine.ctx(), batch, hidden);
+  MicroBatch batch = make_micro_batch(engine.model().ctx(), std::span(&sample, 1), 0);
+  Var hidden = engine.model().stage().hidden(engine.model().ctx(), batch, {});
+  Tensor logits = engine.model().stage().logits(engine.model().ctx(), batch, hidden);
   auto last = static_cast<std::int64_t>(tokens.size()) - 1;
   std::vector<double> row;
   visit_float(logits.dtype(), [&](auto zero) {
@@ -313,17 +313,18 @@ TEST(Generator, TheSinkHearsEveryTokenInOrder) {
 TEST(Generator, MemoryIsGivenBackAndItsOldContentDoesNotMatter) {
   Prompts prompts = make_prompts(test::tiny_llama(), {4, 11, 1, 7});
   with_engine({windowed_llama()}, [&](Engine& engine) {
-    Generator generator(engine);
+    Generator generator(engine.model());
     auto first = generator.generate(prompts, options_for(12));
-    std::size_t in_use = engine.arena().in_use(), peak = engine.arena().peak();
+    std::size_t in_use = engine.model().rank().arena().in_use(),
+                peak = engine.model().rank().arena().peak();
     {
-      Tensor dirt = engine.ctx().allocate(Dtype::kF64, {1 << 21}, "dirt");
+      Tensor dirt = engine.model().ctx().allocate(Dtype::kF64, {1 << 21}, "dirt");
       std::fill_n(dirt.as<double>(), dirt.numel(), std::nan(""));
     }
-    engine.arena().reset_peak();
+    engine.model().rank().arena().reset_peak();
     expect_near(first, generator.generate(prompts, options_for(12)), 0);
-    EXPECT_EQ(engine.arena().in_use(), in_use);
-    EXPECT_EQ(engine.arena().peak(), peak);
+    EXPECT_EQ(engine.model().rank().arena().in_use(), in_use);
+    EXPECT_EQ(engine.model().rank().arena().peak(), peak);
   });
 }
 
@@ -355,9 +356,9 @@ TEST(Generator, BadRequestsAreErrors) {
 TEST(Generator, NanLogitsNameTheSequence) {
   with_engine({test::tiny_llama(), Dtype::kF32, 1, 2}, [&](Engine& engine) {
     // The embedding of token 7 alone is bad.
-    for (const Param* param : engine.store().params()) {
+    for (const Param* param : engine.model().store().params()) {
       if (param->name != "embedding.word_embeddings.weight") continue;
-      WeightLease value = engine.store().local_value(*param);
+      WeightLease value = engine.model().store().local_value(*param);
       std::fill_n(value.view.as<float>() + 7 * 20, 20, NAN);
     }
     expect_error(ErrorKind::kNumeric, {"sequence 1", "position 2", "NaN"}, [&] {
@@ -388,11 +389,13 @@ TEST(Generator, LayoutsThatItCannotRunAreErrors) {
     EngineOptions options = engine_options({test::tiny_llama(), Dtype::kF32, 1, 1, 2});
     options.parallel.pipeline_schedule = PipelineSchedule::kZeroBubbleV;
     Engine stages(world, cpu_kernels(), options);
-    expect_error(ErrorKind::kConfig, {"generate", "stages"}, [&] { Generator generator(stages); });
+    expect_error(ErrorKind::kConfig, {"generate", "stages"},
+                 [&] { Generator generator(stages.model()); });
     options = engine_options({test::tiny_llama(), Dtype::kF32, 2});
     options.parallel.sequence_parallel = true;
     Engine split(world, cpu_kernels(), options);
-    expect_error(ErrorKind::kConfig, {"generate", "tokens"}, [&] { Generator generator(split); });
+    expect_error(ErrorKind::kConfig, {"generate", "tokens"},
+                 [&] { Generator generator(split.model()); });
   });
 }
 

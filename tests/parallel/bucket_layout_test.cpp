@@ -12,13 +12,17 @@ TEST(BucketLayout, StartsAreMultiplesOf64) {
   for (int i = 0; i < 5; ++i) EXPECT_EQ(padded_start(offsets[i]), starts[i]);
 }
 
-TEST(BucketLayout, ALayerIsAUnit) {
-  EXPECT_EQ(unit_of("decoder.layers.3.self_attention.linear_qkv.weight"), "decoder.layers.3");
-  EXPECT_EQ(unit_of("decoder.layers.13.mlp.linear_fc1.bias"), "decoder.layers.13");
-  EXPECT_EQ(unit_of("decoder.final_layernorm.bias"), "decoder.final_layernorm");
-  EXPECT_EQ(unit_of("embedding.word_embeddings.weight"), "embedding.word_embeddings");
-  EXPECT_EQ(unit_of("output_layer.weight"), "output_layer");
-  EXPECT_EQ(unit_of("table"), "table");
+TEST(BucketLayout, AParameterIsInItsUnitOrInThatOfItsModule) {
+  auto unit = [](const char* name, const char* unit = "") {
+    Param param;
+    param.name = name;
+    param.unit = unit;
+    return std::string(unit_of(param));
+  };
+  EXPECT_EQ(unit("decoder.layers.3.mlp.linear_fc1.bias", "decoder.layers.3"), "decoder.layers.3");
+  EXPECT_EQ(unit("decoder.final_layernorm.bias"), "decoder.final_layernorm");
+  EXPECT_EQ(unit("output_layer.weight"), "output_layer");
+  EXPECT_EQ(unit("table"), "table");
 }
 
 TEST(BucketLayout, BucketsGrowWithTheGroup) {

@@ -148,7 +148,7 @@ std::vector<NamedTensors> train_late(const TinyRun& run) {
     Engine engine(late, cpu_kernels(), options);
     for (std::int64_t step = 0; step < run.steps; ++step) {
       std::vector<MicroBatch> batches = rank_micro_batches(
-          engine.ctx(),
+          engine.model().ctx(),
           random_samples(run.model.vocab_size, run.global_batch_size, run.sequence_length,
                          77 + static_cast<std::uint64_t>(step)),
           run.micro_batch_size);
@@ -156,8 +156,8 @@ std::vector<NamedTensors> train_late(const TinyRun& run) {
       engine.evaluate(batches);
     }
     NamedTensors& mine = weights[static_cast<std::size_t>(world.rank())];
-    for (const Param* param : engine.store().params()) {
-      WeightLease value = engine.store().local_value(*param);
+    for (const Param* param : engine.model().store().params()) {
+      WeightLease value = engine.model().store().local_value(*param);
       const auto* data = value.view.as<float>();
       mine[param->name].assign(data, data + value.view.numel());
     }

@@ -72,9 +72,9 @@ class RecordingWorld final : public World {
 
 // Forwards of three micro-batches on one rank of a pipeline of three.
 Record forwards(int rank, bool overlap) {
-  struct Sink : HiddenSink {
+  struct Sink : OutputSink {
     explicit Sink(Record& to) : record(to) {}
-    void on_hidden(std::int64_t micro_batch, const Var&) override {
+    void on_outputs(std::int64_t micro_batch, std::span<const Var>) override {
       record.push_back(concat("computed ", micro_batch));
     }
     Record& record;
@@ -88,7 +88,8 @@ Record forwards(int rank, bool overlap) {
   options.gradients = options.optimizer = false;
   Engine engine(world, phantom_kernels(), options);
   Sink sink(record);
-  engine.forward_hidden(rank_micro_batches(engine.ctx(), random_samples(61, 3, 5, 1), 1), sink);
+  engine.model().forward_outputs(
+      rank_micro_batches(engine.model().ctx(), random_samples(61, 3, 5, 1), 1), sink);
   return record;
 }
 

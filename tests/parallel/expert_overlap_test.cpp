@@ -41,8 +41,8 @@ EngineOptions options_of(const ParallelConfig& parallel) {
 }
 
 std::vector<MicroBatch> batches_of(Engine& engine, int iteration) {
-  return rank_micro_batches(engine.ctx(),
-                            random_samples(engine.options().model.vocab_size, 8, 12,
+  return rank_micro_batches(engine.model().ctx(),
+                            random_samples(engine.model().options().model.vocab_size, 8, 12,
                                            static_cast<std::uint64_t>(iteration)),
                             1);
 }
@@ -63,10 +63,10 @@ std::vector<Step> train(const ParallelConfig& parallel, int steps, int ahead) {
     int begun = 0;
     for (int i = 0; i < steps; ++i) {
       for (; begun < steps && begun <= i + ahead; ++begun) {
-        engine.begin_step(batches[static_cast<std::size_t>(begun)],
+        engine.begin_step({batches[static_cast<std::size_t>(begun)]},
                           {begun + 1, 0.02, 0.1, 1.0, 1.0});
       }
-      StepResult result = engine.finish_step();
+      StepResult result = engine.finish_step().result;
       EXPECT_TRUE(result.finite);
       EXPECT_EQ(engine.updates(), i + 1);
       if (world.rank() != 0) continue;
@@ -144,10 +144,10 @@ std::int64_t fetches_of(const ParallelConfig& parallel) {
     std::vector<MicroBatch> batches = batches_of(engine, 1);
     world.make_group("both", {0, 1})->barrier("start");
     if (world.rank() == 0) fetches = 0;
-    engine.mesh().world().barrier("counting");
-    engine.begin_step(batches, {1, 0.02, 0.1, 1.0, 1.0});
-    EXPECT_FALSE(engine.finish_step().redone);
-    engine.mesh().world().barrier("counted");
+    engine.model().mesh().world().barrier("counting");
+    engine.begin_step({batches}, {1, 0.02, 0.1, 1.0, 1.0});
+    EXPECT_FALSE(engine.finish_step().result.redone);
+    engine.model().mesh().world().barrier("counted");
     if (world.rank() == 0) found = fetches;
   });
   return found;

@@ -25,7 +25,7 @@ std::vector<std::int64_t> train_step(const Fault& fault, double timeout) {
   run_thread_ranks(8, {timeout}, [&](World& world) {
     FaultWorld faulty(world, fault);
     Engine engine(faulty, cpu_kernels(), options);
-    std::vector<MicroBatch> micro_batches = rank_micro_batches(engine.ctx(), samples, 1);
+    std::vector<MicroBatch> micro_batches = rank_micro_batches(engine.model().ctx(), samples, 1);
     engine.train_step(micro_batches, {5, 1e-2});
     calls[static_cast<std::size_t>(world.rank())] = faulty.calls();
   });

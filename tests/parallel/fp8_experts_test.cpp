@@ -23,7 +23,7 @@ TEST(Fp8Experts, OnlyBlocksAreForThem) {
        {Fp8Scaling::kTensorwise, Fp8Scaling::kDelayed, Fp8Scaling::kBlockwise}) {
     int rounded = 0;
     with_engines(experts_run(recipe), [&](Engine& engine) {
-      for (const Param* param : engine.store().params()) {
+      for (const Param* param : engine.model().store().params()) {
         rounded += param->shape.ndim() == 3 && param->fp8.used();
       }
     });

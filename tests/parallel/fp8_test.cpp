@@ -103,7 +103,7 @@ TEST(Fp8, WhatIsOnlyRoundedIsNotWritten) {
       run_thread_ranks(1, {}, [&](World& world) {
         Engine engine(world, kernels, options);
         StepSamples samples = random_samples(options.model.vocab_size, 1, 11, 5);
-        engine.train_step(rank_micro_batches(engine.ctx(), samples, 1), {1, 1e-3});
+        engine.train_step(rank_micro_batches(engine.model().ctx(), samples, 1), {1, 1e-3});
       });
       int layers = in_rows && recipe == Fp8Scaling::kBlockwise ? 0 : 2;
       EXPECT_EQ(written.norms, 1 + 2 * layers);
@@ -203,9 +203,10 @@ std::map<std::string, std::vector<float>> amaxes_of(const TinyRun& run) {
   std::mutex mutex;
   with_engines(run, [&](Engine& engine) {
     StepSamples samples = random_samples(run.model.vocab_size, 4, 11, 5);
-    engine.train_step(rank_micro_batches(engine.ctx(), samples, run.micro_batch_size), {1, 1e-3});
-    for (const AmaxHistory::Part& part : engine.store().amaxes().parts()) {
-      std::vector<float> mine = engine.ctx().download<float>(part.memory);
+    engine.train_step(rank_micro_batches(engine.model().ctx(), samples, run.micro_batch_size),
+                      {1, 1e-3});
+    for (const AmaxHistory::Part& part : engine.model().store().amaxes().parts()) {
+      std::vector<float> mine = engine.model().ctx().download<float>(part.memory);
       std::scoped_lock lock(mutex);
       std::vector<float>& known = all[part.name_and_shape->name];
       if (known.empty()) known = mine;
@@ -239,9 +240,9 @@ std::map<std::string, std::vector<std::uint8_t>> weight_bytes(TinyRun run) {
   std::map<std::string, std::vector<std::uint8_t>> all;
   std::mutex mutex;
   with_engines(run, [&](Engine& engine) {
-    for (const Param* param : engine.store().params()) {
+    for (const Param* param : engine.model().store().params()) {
       if (!param->fp8.used()) continue;
-      Quantized value = engine.store().quantized(*param);
+      Quantized value = engine.model().store().quantized(*param);
       const auto* bytes = value.rows.as<std::uint8_t>();
       const auto* turned = value.columns.as<std::uint8_t>();
       std::int64_t rows = param->local[0], columns = param->local[1];
@@ -253,7 +254,7 @@ std::map<std::string, std::vector<std::uint8_t>> weight_bytes(TinyRun run) {
       std::vector<std::uint8_t>& global = all[param->name];
       global.resize(static_cast<std::size_t>(param->shape.numel()));
       for (const ElementRun& run_of :
-           element_runs(param->shape, param->split, part_of(param->split, engine.mesh()))) {
+           element_runs(param->shape, param->split, part_of(param->split, engine.model().mesh()))) {
         std::copy_n(bytes + run_of.local, run_of.count, global.begin() + run_of.global);
       }
     }

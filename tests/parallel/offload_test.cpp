@@ -161,11 +161,11 @@ Bytes bytes_of(const OffloadConfig& offload, Recompute recompute = Recompute::kN
   run_thread_ranks(1, {}, [&](World& world) {
     Engine engine(world, cpu_kernels(), options);
     auto samples = random_samples(options.model.vocab_size, 2, 64, 5);
-    auto batches = rank_micro_batches(engine.ctx(), samples, 1);
+    auto batches = rank_micro_batches(engine.model().ctx(), samples, 1);
     for (int step = 1; step <= 3; ++step) {
-      engine.arena().reset_peak();
+      engine.model().rank().arena().reset_peak();
       engine.train_step(batches, {step, 1e-3, 0.1, 1.0, 1.0});
-      for (const auto& [tag, peak] : engine.arena().peak_by_tag()) {
+      for (const auto& [tag, peak] : engine.model().rank().arena().peak_by_tag()) {
         if (tag == "activations") bytes.device = std::max(bytes.device, peak);
       }
       if (engine.offloaded() == nullptr) continue;

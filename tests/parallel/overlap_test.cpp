@@ -265,7 +265,7 @@ TEST(GatherOverlap, GathersOnTheirWayMayBeLeft) {
       options.parallel.overlap_param_gather = true;
       Engine engine(world, cpu_kernels(), options);
       std::vector<MicroBatch> batches =
-          rank_micro_batches(engine.ctx(), random_samples(61, 3, 11, 3), 1);
+          rank_micro_batches(engine.model().ctx(), random_samples(61, 3, 11, 3), 1);
       engine.train_step(batches, {1, 1e-2, 0.1, 1.0, 1.0});
     });
   }
@@ -360,7 +360,7 @@ TEST(GatherOverlap, AModelGathersEachUnitOncePerPass) {
       options.parallel.overlap_grad_reduce = options.parallel.overlap_param_gather = overlap;
       Engine engine(late, cpu_kernels(), options);
       std::vector<MicroBatch> batches =
-          rank_micro_batches(engine.ctx(), random_samples(53, 4, 11, 3), 1);
+          rank_micro_batches(engine.model().ctx(), random_samples(53, 4, 11, 3), 1);
       for (int step = 0; step < 2; ++step) {
         late.log().clear();
         engine.train_step(batches, {step + 1, 1e-2, 0.1, 1.0, 1.0});

@@ -38,8 +38,8 @@ double loss_with(const ScheduleMaker* schedules) {
     options.parallel.data_parallel_size = 1;
     options.schedules = schedules;
     Engine engine(world, cpu_kernels(), options);
-    auto batches =
-        rank_micro_batches(engine.ctx(), random_samples(options.model.vocab_size, 4, 16, 5), 1);
+    auto batches = rank_micro_batches(engine.model().ctx(),
+                                      random_samples(options.model.vocab_size, 4, 16, 5), 1);
     engine.train_step(batches, {.iteration = 1, .lr = 1e-2});
     StepResult result = engine.train_step(batches, {.iteration = 2, .lr = 1e-2});
     if (world.rank() == 0) loss = result.loss;

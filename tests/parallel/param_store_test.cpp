@@ -56,7 +56,7 @@ std::vector<Param> make_params(const Mesh& mesh) {
 
 // The first and the last stage have the table.
 MeshShape at_ends(MeshShape shape) {
-  if (shape.pp > 1) shape.table_stages = {0, shape.pp - 1};
+  if (shape.pp > 1) shape.embedding_stages = {0, shape.pp - 1};
   return shape;
 }
 

@@ -87,9 +87,9 @@ TEST(PipelineLayout, PlacesDepthsOfMultiTokenPrediction) {
     }
     EXPECT_EQ(next, 3);
     model.untie_embeddings_and_output_weights = false;
-    EXPECT_EQ(layout.table_ranks(model), placed.tied);
+    EXPECT_EQ(layout.embedding_ranks(model), placed.tied);
     model.untie_embeddings_and_output_weights = true;
-    EXPECT_EQ(layout.table_ranks(model), placed.untied);
+    EXPECT_EQ(layout.embedding_ranks(model), placed.untied);
   }
 }
 

@@ -233,10 +233,11 @@ TEST(Pipeline, UnequalLengthsGiveOneRanksAnswer) {
 // Evaluation and hidden states, under every placement of the stages.
 TEST(Pipeline, ForwardsGiveOneRanksLossAndHiddenStates) {
   StepSamples samples = random_samples(61, 3, 9, 4);
-  struct Sum : HiddenSink {
-    void on_hidden(std::int64_t micro_batch, const Var& hidden) override {
-      const double* values = hidden.tensor.as<double>();
-      sums.emplace_back(micro_batch, std::accumulate(values, values + hidden.tensor.numel(), 0.0));
+  struct Sum : OutputSink {
+    void on_outputs(std::int64_t micro_batch, std::span<const Var> outputs) override {
+      const Tensor& hidden = outputs[0].tensor;
+      const double* values = hidden.as<double>();
+      sums.emplace_back(micro_batch, std::accumulate(values, values + hidden.numel(), 0.0));
     }
     std::vector<std::pair<std::int64_t, double>> sums;
   };
@@ -250,11 +251,11 @@ TEST(Pipeline, ForwardsGiveOneRanksLossAndHiddenStates) {
       options.dtype = Dtype::kF64;
       options.gradients = false;
       Engine engine(world, cpu_kernels(), options);
-      std::vector<MicroBatch> batches = rank_micro_batches(engine.ctx(), samples, 1);
+      std::vector<MicroBatch> batches = rank_micro_batches(engine.model().ctx(), samples, 1);
       StepResult result = engine.evaluate(batches);
       Sum sink;
-      engine.forward_hidden(batches, sink);
-      EXPECT_EQ(sink.sums.empty(), !engine.pipeline().holds_head(world.rank()));
+      engine.model().forward_outputs(batches, sink);
+      EXPECT_EQ(sink.sums.empty(), !engine.model().pipeline().holds_head(world.rank()));
       if (!sink.sums.empty()) answer = {result.loss, sink.sums};
     });
     return answer;
@@ -280,12 +281,12 @@ TEST(Pipeline, TheFirstBadTensorIsFoundInTheOrderOfStages) {
     options.model = tiny_llama();
     options.parallel = pipeline(2, 0, Kind::kZeroBubbleV);
     Engine engine(world, cpu_kernels(), options);
-    for (const Param* param : engine.store().params()) {
+    for (const Param* param : engine.model().store().params()) {
       if (param->name != "decoder.layers.2.mlp.linear_fc2.weight") continue;
-      engine.store().local_value(*param).view.as<float>()[0] = NAN;
+      engine.model().store().local_value(*param).view.as<float>()[0] = NAN;
     }
     std::vector<MicroBatch> batches =
-        rank_micro_batches(engine.ctx(), random_samples(53, 2, 9, 1), 1);
+        rank_micro_batches(engine.model().ctx(), random_samples(53, 2, 9, 1), 1);
     EXPECT_THAT(engine.find_nonfinite(batches, {1, 1e-3, 0, 1, 0}),
                 testing::HasSubstr("rank 1, layer 2, op row_parallel"));
   });

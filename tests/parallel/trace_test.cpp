@@ -35,14 +35,14 @@ Traced train(const ParallelConfig& parallel) {
     options.parallel = parallel;
     options.trace = out.trace.ranks[rank].get();
     Engine engine(world, cpu_kernels(), options);
-    std::vector<MicroBatch> batches =
-        rank_micro_batches(engine.ctx(), random_samples(options.model.vocab_size, 8, 16, 5), 2);
+    std::vector<MicroBatch> batches = rank_micro_batches(
+        engine.model().ctx(), random_samples(options.model.vocab_size, 8, 16, 5), 2);
     for (int iteration = 1; iteration <= 2; ++iteration) {
-      engine.arena().reset_peak();
+      engine.model().rank().arena().reset_peak();
       StepScope step(options.trace, iteration);
       engine.train_step(batches, {iteration, 1e-3, 0.1, 1.0, 1.0});
     }
-    out.peaks[rank] = engine.arena().peak() + engine.inputs().peak();
+    out.peaks[rank] = engine.model().rank().arena().peak() + engine.model().rank().inputs().peak();
   });
   return out;
 }

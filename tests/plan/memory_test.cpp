@@ -35,27 +35,30 @@ std::vector<RankMemory> measure(const MemoryQuery& query) {
     Engine engine(world, cpu_kernels(), options);
     RankMemory& memory = measured[static_cast<std::size_t>(world.rank())];
     std::int64_t step = 0;
-    for (const auto& [tag, bytes] : engine.arena().by_tag()) {
+    for (const auto& [tag, bytes] : engine.model().rank().arena().by_tag()) {
       if (tag == "weights") memory.weights = static_cast<std::int64_t>(bytes);
       if (tag == "weight gradients") memory.gradients = static_cast<std::int64_t>(bytes);
       if (tag == "optimizer") memory.optimizer = static_cast<std::int64_t>(bytes);
       if (tag == "step") step = static_cast<std::int64_t>(bytes);
     }
-    memory.host_optimizer = static_cast<std::int64_t>(engine.host_memory().in_use());
-    auto kept = static_cast<std::int64_t>(engine.arena().in_use()) - step;  // an iteration's
+    memory.host_optimizer = static_cast<std::int64_t>(engine.model().rank().host_memory().in_use());
+    auto kept =
+        static_cast<std::int64_t>(engine.model().rank().arena().in_use()) - step;  // an iteration's
     EXPECT_EQ(kept, memory.total());
-    for (const Param* param : engine.store().params()) memory.parameters += param->local.numel();
-    engine.arena().reset_peak();
+    for (const Param* param : engine.model().store().params())
+      memory.parameters += param->local.numel();
+    engine.model().rank().arena().reset_peak();
     std::int64_t samples = query.micro_batches * query.micro_batch_size * mesh.dp;
     std::vector<MicroBatch> batches = rank_micro_batches(
-        engine.ctx(), random_samples(query.model.vocab_size, samples, query.seq_length, 5),
+        engine.model().ctx(), random_samples(query.model.vocab_size, samples, query.seq_length, 5),
         query.micro_batch_size, future_spec(query.model));
     // Gathers ahead begin with the second step.
     for (int i = 0; i < (query.parallel.overlap_param_gather ? 2 : 1); ++i) {
       engine.train_step(batches, {i + 1, 1e-3, 0.1, 1.0, 1.0});
     }
-    memory.activations =
-        static_cast<std::int64_t>(engine.arena().peak() + engine.inputs().peak()) - kept;
+    memory.activations = static_cast<std::int64_t>(engine.model().rank().arena().peak() +
+                                                   engine.model().rank().inputs().peak()) -
+                         kept;
     if (const Arena* host = engine.offloaded()) {
       memory.host_activations = static_cast<std::int64_t>(host->peak());
       EXPECT_GT(memory.host_activations, 0);

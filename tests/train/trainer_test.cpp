@@ -97,10 +97,10 @@ Answer train(TrainingRun run, std::int64_t ahead) {
       Trainer trainer(engine, run.trainer, sources, nullptr);
       answer.outcome = trainer.run();
     }
-    for (const Param* param : engine.store().params()) {
-      Tensor wide(engine.arena(), Dtype::kF32, param->local, "test");
-      cpu_kernels().elementwise.cast(engine.ctx().stream, engine.store().local_value(*param).view,
-                                     wide);
+    for (const Param* param : engine.model().store().params()) {
+      Tensor wide(engine.model().rank().arena(), Dtype::kF32, param->local, "test");
+      cpu_kernels().elementwise.cast(engine.model().ctx().stream,
+                                     engine.model().store().local_value(*param).view, wide);
       answer.weights.insert(answer.weights.end(), wide.as<float>(),
                             wide.as<float>() + wide.numel());
     }

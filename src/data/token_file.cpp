@@ -1,4 +1,4 @@
-#include "bridge/token_file.h"
+#include "data/token_file.h"
 
 #include <nlohmann/json.hpp>
 

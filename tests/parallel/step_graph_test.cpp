@@ -1,6 +1,6 @@
 // What ranks agree on before they record a step or play one back. Recordings themselves need a
 // device: tests/backend_cuda, and bench/gpu_processes.sh for several ranks.
-#include "parallel/recorded_step.h"
+#include "parallel/step_graph.h"
 
 #include <gtest/gtest.h>
 
@@ -23,7 +23,7 @@ MicroBatch batch_of(std::int64_t tokens, std::int64_t samples = 1) {
   return batch;
 }
 
-TEST(RecordedStep, HasARecordingForEachKindOfMicroBatch) {
+TEST(StepGraph, HasARecordingForEachKindOfMicroBatch) {
   auto kinds = [](std::size_t count, bool one_rank) {
     std::vector<MicroBatch> batches(count, batch_of(20));
     return shape_of(batches, 1, one_rank)->kinds;
@@ -37,7 +37,7 @@ TEST(RecordedStep, HasARecordingForEachKindOfMicroBatch) {
   EXPECT_EQ(kinds(5, false), 3);
 }
 
-TEST(RecordedStep, MicroBatchesThatDifferHaveNoShape) {
+TEST(StepGraph, MicroBatchesThatDifferHaveNoShape) {
   EXPECT_EQ(shape_of({}, 1, true), nullptr);
   std::vector<MicroBatch> batches(2, batch_of(20));
   EXPECT_NE(shape_of(batches, 1, true), nullptr);
@@ -66,7 +66,7 @@ std::vector<std::uint64_t> agreed(const std::vector<std::int64_t>& tokens) {
   return found;
 }
 
-TEST(RecordedStep, RanksKnowAStepByTheShapesOfAll) {
+TEST(StepGraph, RanksKnowAStepByTheShapesOfAll) {
   std::set<std::uint64_t> names;
   for (const std::vector<std::int64_t>& tokens : std::vector<std::vector<std::int64_t>>{
            {20, 20, 20}, {20, 20, 24}, {20, 24, 20}, {24, 20, 20}, {24, 24, 24}}) {
@@ -79,14 +79,14 @@ TEST(RecordedStep, RanksKnowAStepByTheShapesOfAll) {
   EXPECT_EQ(names.size(), 5u);
 }
 
-TEST(RecordedStep, ARankThatDoesNotRecordKeepsAllFromIt) {
+TEST(StepGraph, ARankThatDoesNotRecordKeepsAllFromIt) {
   for (const std::vector<std::int64_t>& tokens :
        std::vector<std::vector<std::int64_t>>{{0, 20, 20}, {20, 20, 0}, {0, 0, 0}}) {
     EXPECT_EQ(agreed(tokens), std::vector<std::uint64_t>(3, 0));
   }
 }
 
-TEST(RecordedStep, ARankThatDoesNotComeIsNamed) {
+TEST(StepGraph, ARankThatDoesNotComeIsNamed) {
   expect_error(ErrorKind::kComm,
                {"all_gather of shape of a step", "rank 1 never came: it is in step 7, playback"},
                [] {

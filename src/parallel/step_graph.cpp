@@ -1,39 +1,16 @@
-#include "parallel/recorded_step.h"
+#include "parallel/step_graph.h"
 
 #include <algorithm>
 #include <bit>
 #include <utility>
 
+#include "base/log.h"
 #include "base/philox.h"
+#include "base/text.h"
 
 namespace bev {
 
 namespace {
-
-// Calls visit with each tensor of a micro-batch, in pairs of two of them.
-template <class Visit>
-void for_tensors(const MicroBatch& from, MicroBatch& to, const Visit& visit_each) {
-  auto visit = [&](const Tensor& of_from, Tensor& of_to) {
-    if (!of_from.empty()) visit_each(of_from, of_to);
-  };
-  visit(from.tokens, to.tokens);
-  visit(from.targets.targets, to.targets.targets);
-  visit(from.targets.weights, to.targets.weights);
-  for (std::size_t depth = 0; depth < from.future.size(); ++depth) {
-    visit(from.future[depth].tokens, to.future[depth].tokens);
-    visit(from.future[depth].targets.targets, to.future[depth].targets.targets);
-    visit(from.future[depth].targets.weights, to.future[depth].targets.weights);
-  }
-  visit(from.layout.positions, to.layout.positions);
-  visit(from.layout.samples, to.layout.samples);
-  visit(from.layout.sample_positions, to.layout.sample_positions);
-  visit(from.layout.batch_samples, to.layout.batch_samples);
-  for (ContextRows SequenceLayout::*rows :
-       {&SequenceLayout::ring, &SequenceLayout::mixed, &SequenceLayout::heads}) {
-    visit((from.layout.*rows).samples, (to.layout.*rows).samples);
-    visit((from.layout.*rows).sample_positions, (to.layout.*rows).sample_positions);
-  }
-}
 
 std::uint64_t hash_of(const StepShape& shape) {
   std::uint64_t hash = mix_bits(static_cast<std::uint64_t>(shape.kinds),
@@ -44,17 +21,27 @@ std::uint64_t hash_of(const StepShape& shape) {
   for (const SequenceRows& rows : shape.sequences) {
     for (std::int64_t value : {rows.begin, rows.end, rows.length}) add(value);
   }
-  for (const auto* values : {&shape.documents, &shape.expert_tokens}) {
+  for (const auto* values : {&shape.documents, &shape.expert_tokens, &shape.field_rows}) {
     add(std::ssize(*values));
     for (std::int64_t value : *values) add(value);
   }
   return hash;
 }
 
-std::vector<std::int64_t> documents_of(const MicroBatch& batch) {
+std::vector<std::int64_t> documents_of(const SequenceLayout& layout) {
   std::vector<std::int64_t> lengths;
-  for (const AttentionRun& run : batch.layout.runs) lengths.push_back(run.q_count);
+  for (const AttentionRun& run : layout.runs) lengths.push_back(run.q_count);
   return lengths;
+}
+
+std::vector<std::int64_t> field_rows_of(const MicroBatch& batch) {
+  std::vector<std::int64_t> rows;
+  for (const BatchField& field : batch.fields) {
+    rows.push_back(field.tensor.numel());
+    std::vector<std::int64_t> documents = documents_of(field.layout);
+    rows.insert(rows.end(), documents.begin(), documents.end());
+  }
+  return rows;
 }
 
 }  // namespace
@@ -68,8 +55,9 @@ std::unique_ptr<StepShape> shape_of(std::span<const MicroBatch> batches, double 
     shape.tokens = batch.layout.tokens;
     shape.samples = batch.layout.sample_count;
     shape.sequences = batch.layout.sequences;
-    shape.documents = documents_of(batch);
+    shape.documents = documents_of(batch.layout);
     shape.expert_tokens = batch.layout.expert_tokens;
+    shape.field_rows = field_rows_of(batch);
     shape.clip_grad = clip_grad;
     return shape;
   };
@@ -93,21 +81,20 @@ bool agree_on_shape(Group& hosts, StepShape* shape) {
   return true;
 }
 
-RecordedStep::RecordedStep(Context& ctx, StepShape shape, const MicroBatch& like,
-                           const StepParts& parts)
+StepGraph::StepGraph(Context& ctx, StepShape shape, const MicroBatch& like, const StepParts& parts)
     : shape_(std::move(shape)), batch_(like) {
   for_tensors(like, batch_, [&](const Tensor& from, Tensor& to) {
     to = Tensor(ctx.inputs, from.dtype(), from.shape(), "recorded batch");
   });
-  auto recording = [&](const auto& body) { return record(ctx.kernels.device, ctx.stream, body); };
-  micro_batches_.push_back(recording([&] { parts.first(batch_); }));
+  auto capture = [&](const auto& body) { return record(ctx.kernels.device, ctx.stream, body); };
+  micro_batches_.push_back(capture([&] { parts.first(batch_, shape_); }));
   while (std::ssize(micro_batches_) < shape_.kinds) {
-    micro_batches_.push_back(recording([&] { parts.next(batch_); }));
+    micro_batches_.push_back(capture([&] { parts.next(batch_); }));
   }
-  end_ = recording([&] { parts.end(); });
+  end_ = capture([&] { parts.end(shape_.clip_grad); });
 }
 
-void RecordedStep::start(Context& ctx, std::span<const MicroBatch> batches, StateReader* reader) {
+void StepGraph::launch(Context& ctx, std::span<const MicroBatch> batches, StateReader* reader) {
   for (std::size_t i = 0; i < batches.size(); ++i) {
     for_tensors(batches[i], batch_, [&](const Tensor& from, Tensor& to) {
       ctx.kernels.device.copy(ctx.stream, from, to);
@@ -117,6 +104,27 @@ void RecordedStep::start(Context& ctx, std::span<const MicroBatch> batches, Stat
   }
   if (reader != nullptr) reader->wait_read();
   end_->start();
+}
+
+StepGraph* StepGraphs::find(Context& ctx, std::span<const MicroBatch> batches, double clip_grad,
+                            bool possible, const StepParts& parts) {
+  constexpr std::size_t kMost = 8;
+  Group& world = ctx.mesh.world();
+  std::unique_ptr<StepShape> shape =
+      possible ? shape_of(batches, clip_grad, world.size() == 1) : nullptr;
+  if (!agree_on_shape(world.host(), shape.get())) return nullptr;
+  for (const auto& graph : graphs_) {
+    if (graph->shape() == *shape) return graph.get();
+  }
+  bool again = last_shape_ && *last_shape_ == *shape;
+  last_shape_ = std::move(shape);
+  if (!again || graphs_.size() == kMost) return nullptr;
+  graphs_.push_back(std::make_unique<StepGraph>(ctx, *last_shape_, batches.front(), parts));
+  if (world.rank() == 0) {
+    log_info(concat("steps of ", batches.size(), " micro-batches of ", last_shape_->tokens,
+                    " tokens are recorded as graphs"));
+  }
+  return graphs_.back().get();
 }
 
 }  // namespace bev

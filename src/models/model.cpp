@@ -1,0 +1,45 @@
+#include "models/model.h"
+
+#include "base/error.h"
+#include "ops/collective.h"
+
+namespace bev {
+
+StageRange even_stage(std::int64_t layers, std::int64_t stages, std::int64_t stage) {
+  Range range = shard_range(layers, stages, stage);
+  return {range.begin, range.end, stage == 0, stage == stages - 1};
+}
+
+Tensor stage_logits(Context& ctx, const ModelStage& stage, const Var& final, std::int64_t tokens) {
+  return lm_head_logits(ctx, enter_tensor_parallel(ctx, final, tokens), stage.head());
+}
+
+const Architecture& architecture_of(const ModelConfig& config) {
+  return config.architecture != nullptr ? *config.architecture : kDecoderArchitecture;
+}
+
+std::vector<LayerSpec> layer_specs(const ModelConfig& config) {
+  return architecture_of(config).layers(config);
+}
+
+std::unique_ptr<ModelStage> make_stage(const ModelConfig& config, const StageRange& range,
+                                       const BuildOptions& options, Param* embedding) {
+  return architecture_of(config).make_stage(config, range, options, embedding);
+}
+
+std::vector<Param> declare_params(const ModelConfig& config, const Fp8Config& fp8) {
+  BuildOptions options;
+  options.fp8 = fp8;
+  auto whole = make_stage(config, even_stage(config.num_layers, 1, 0), options);
+  std::vector<Param> params;
+  for (Param* param : whole->params()) params.push_back(std::move(*param));
+  return params;
+}
+
+FutureSpec future_spec(const ModelConfig& config) {
+  if (config.mtp_num_layers == 0) return {};
+  return {config.mtp_num_layers,
+          config.mtp_loss_scaling_factor / static_cast<double>(config.mtp_num_layers)};
+}
+
+}  // namespace bev

@@ -1,0 +1,37 @@
+#include "parallel/rank.h"
+
+#include "base/trace.h"
+#include "comm/traced_group.h"
+
+namespace bev {
+
+Rank::Rank(World& world, const Kernels& kernels, const RankOptions& options)
+    : options_(options),
+      world_(world),
+      kernels_(kernels),
+      device_(kernels.device.open(
+          {options.threads, options.deterministic, options.cache_folder, options.local_rank})),
+      arena_(device_->memory()),
+      inputs_(device_->memory()),
+      host_memory_(kernels.device.pinned_memory()) {
+  arena_.set_trace(options.trace);
+  inputs_.set_trace(options.trace);
+}
+
+Rank::~Rank() = default;
+
+const Mesh& Rank::mesh(const MeshShape& shape) {
+  for (const auto& mesh : meshes_) {
+    if (mesh->shape() == shape) return *mesh;
+  }
+  TracedGroupMaker groups(*device_, options_.trace);
+  meshes_.push_back(std::make_unique<Mesh>(world_, shape, &groups));
+  return *meshes_.back();
+}
+
+bool Rank::can_capture() const {
+  bool traced = options_.trace != nullptr && options_.trace->recording();
+  return options_.record_steps && runs_ahead() && !traced;
+}
+
+}  // namespace bev

@@ -1,0 +1,82 @@
+// One rank's share of a model: its pipeline stages, the store of their parameters, and the context
+// that their ops get. A rank may host several, each with or without gradients; training adds an
+// Engine.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <span>
+#include <utility>
+#include <vector>
+
+#include "models/fp8_config.h"
+#include "models/model.h"
+#include "optim/optimizer.h"
+#include "parallel/config.h"
+#include "parallel/config_mapping.h"
+#include "parallel/executor.h"
+#include "parallel/param_store.h"
+#include "parallel/pipeline_layout.h"
+#include "parallel/rank.h"
+
+namespace bev {
+
+struct ModelOptions {
+  ModelConfig model;
+  ParallelConfig parallel;  // resolved
+  OptimConfig optim;        // its dtypes are those of gradients
+  Dtype dtype = Dtype::kF32;
+  Fp8Config fp8;
+  std::uint64_t seed = 1234;
+  bool gradients = true;  // false: frozen, without memory for gradients
+};
+
+// The stages of one pipeline rank.
+using Stages = std::vector<std::unique_ptr<ModelStage>>;
+Stages build_stages(const ModelConfig& model, const ParallelConfig& parallel, const Fp8Config& fp8,
+                    const PipelineLayout& layout, std::int64_t rank);
+std::vector<Param*> params_of(const Stages& stages);
+std::unique_ptr<Executor> make_executor(Context& ctx, const PipelineLayout& layout,
+                                        const Stages& stages, const ParallelConfig& parallel);
+
+class RankModel {
+ public:
+  // Parameters have their initial values. Collective.
+  RankModel(Rank& rank, const ModelOptions& options);
+  ~RankModel();
+
+  const ModelOptions& options() const { return options_; }
+  Rank& rank() { return rank_; }
+  Context& ctx() { return *ctx_; }
+  const Mesh& mesh() const { return mesh_; }
+  const PipelineLayout& pipeline() const { return pipeline_; }
+  // This rank's stage, where it has one.
+  const ModelStage& stage() const;
+  // The last stage, on the ranks of it.
+  const ModelStage& head_stage() const;
+  ParamStore& store() { return *store_; }
+  const ParamStore& store() const { return *store_; }
+  Executor& executor() { return *executor_; }
+  // On the device; ops read it through the context.
+  StepState* device_step() const { return static_cast<StepState*>(step_.view().data); }
+
+  // This rank's actions of a forward over so many micro-batches.
+  const Schedule& forward_schedule(std::size_t micro_batches);
+  // A forward without gradients, dropout off; the last stage's outputs go to the sink on its ranks.
+  void forward_outputs(std::span<const MicroBatch> batches, OutputSink& sink);
+
+ private:
+  ModelOptions options_;
+  Rank& rank_;
+  PipelineLayout pipeline_;
+  const Mesh& mesh_;
+  Tensor step_;  // StepState
+  Stages stages_;
+  std::unique_ptr<ParamStore> store_;
+  std::unique_ptr<Context> ctx_;
+  std::unique_ptr<Executor> executor_;
+  std::map<std::size_t, Schedule> forward_schedules_;
+};
+
+}  // namespace bev

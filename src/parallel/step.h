@@ -1,0 +1,51 @@
+// A training step as its caller sees it: what goes in, and what comes out.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "kernels/device.h"
+#include "ops/micro_batch.h"
+#include "parallel/router_load.h"
+
+namespace bev {
+
+// This rank's micro-batches of a global batch, and the global batch's size.
+struct StepBatch {
+  std::vector<MicroBatch> micro_batches;
+  std::int64_t samples = 0;
+  std::int64_t tokens = 0;
+  double squared_lengths = 0;  // sum over its sequences
+};
+
+struct StepInput {
+  std::int64_t iteration = 0;
+  double lr = 0, weight_decay = 0;
+  double loss_scale = 1;
+  double clip_grad = 0;  // 0: no clipping
+};
+
+struct StepResult {
+  double loss = 0;       // the objective's first term: its mean over the global batch
+  double tokens = 0;     // the term's weight: tokens of the global batch, of a next-token loss
+  double grad_norm = 0;  // before clipping, unscaled
+  // Of main parameters after the update; of gradients, summed over the batch, elements that are 0.
+  std::optional<double> params_norm = {};
+  std::optional<std::int64_t> zero_gradients = {};
+  bool finite = true;                    // loss and gradient; otherwise nothing was updated
+  bool redone = false;                   // what was exchanged did not fit at first
+  std::vector<RouterLoad> routers = {};  // of a training step, layer by layer
+  // Of a training step: the objective's further terms, each a mean over its own weight.
+  std::vector<double> more_terms = {};
+  std::shared_ptr<const Moment> end = nullptr;  // of a training step; null as `mark` is
+};
+
+// A step that was begun: the one place where its batch is kept until it is finished.
+struct StepInFlight {
+  StepBatch batch;
+  StepInput input;
+};
+
+}  // namespace bev
