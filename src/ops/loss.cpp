@@ -49,7 +49,7 @@ void check_head(const Var& hidden, const HeadSpec& spec) {
 }
 
 // The statistics of one chunk over the whole vocabulary, then its losses and, wanted, its gradient.
-void chunk_loss(Context& ctx, const LossChunk& chunk, const float* weights, const View& token_loss,
+void chunk_loss(Context& ctx, const LossChunk& chunk, const View& weights, const View& token_loss,
                 bool with_gradient) {
   if (ctx.mesh.tp().size() == 1) {
     ctx.kernels.loss.whole(ctx.stream,
@@ -106,7 +106,7 @@ LossResult lm_head_loss(Context& ctx, const Var& hidden, const LossTargets& targ
                       spec.logit_scale,
                       spec.softcap,
                       vocabulary};
-      chunk_loss(ctx, chunk, targets.weights.as<float>() + begin,
+      chunk_loss(ctx, chunk, targets.weights.view().rows(begin, end),
                  result.token_loss.rows(begin, end).view(), wanted);
       if (!wanted) continue;
       Tensor dlogits = logits;
