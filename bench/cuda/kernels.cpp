@@ -131,7 +131,7 @@ void bench_loss(Gpu& gpu, Table& table, std::int64_t rows, std::int64_t vocabula
                 static_cast<int>(vocabulary));
   table.row(name, 2.0 * static_cast<double>(logits.view().bytes()), [&] {
     table.kernels().loss.whole(gpu.stream(), {.chunk = chunk,
-                                              .weights = weights.as<float>(),
+                                              .weights = weights.view(),
                                               .loss_factor = factor.as<double>(),
                                               .token_loss = losses.view(),
                                               .with_gradient = true});

@@ -37,12 +37,12 @@ struct LossSumArgs {
 };
 
 // token_loss [t] = log(sum) + row_max - z_target (0 where ignored). When with_gradient: logits are
-// overwritten with d(loss_factor * sum_t weight_t token_loss_t) / d(raw logits).
+// overwritten with d(*loss_factor * sum_t weights[t] token_loss[t]) / d(raw logits).
 struct LossGradArgs {
   LossChunk chunk;
   View row_max, stats;
-  const float* weights = nullptr;       // [t]
-  const double* loss_factor = nullptr;  // device, StepState::loss_factor
+  View weights = {};                    // [t] f32, or f64 where the logits are
+  const double* loss_factor = nullptr;  // device; null: 1
   View token_loss;
   bool with_gradient = false;
 };
@@ -51,8 +51,8 @@ struct LossGradArgs {
 // which are left with no meaning where no gradient is wanted.
 struct LossWholeArgs {
   LossChunk chunk;
-  const float* weights = nullptr;       // [t]
-  const double* loss_factor = nullptr;  // device, StepState::loss_factor
+  View weights = {};                    // [t] f32, or f64 where the logits are
+  const double* loss_factor = nullptr;  // device; null: 1
   View token_loss;
   bool with_gradient = false;
 };

@@ -26,7 +26,7 @@ double transformed(const Case& c, double logit) {
 }
 
 Reference reference(const Case& c, const std::vector<double>& logits,
-                    const std::vector<std::int32_t>& targets, const std::vector<float>& weights,
+                    const std::vector<std::int32_t>& targets, const std::vector<double>& weights,
                     double loss_factor) {
   Reference out{.loss = std::vector<double>(static_cast<std::size_t>(c.rows)),
                 .gradient = std::vector<double>(logits.size())};
@@ -50,6 +50,12 @@ Reference reference(const Case& c, const std::vector<double>& logits,
   return out;
 }
 
+// What the tokens' losses are multiplied by in the objective.
+struct Weights {
+  Buffer& values;
+  const double* loss_factor;
+};
+
 // The three passes over the parts, with the reductions between them that the op does.
 struct Outcome {
   std::vector<double> loss, gradient;
@@ -58,7 +64,7 @@ struct Outcome {
 
 Outcome run_parts(const Kernels& kernels, const Stream& stream, const Case& c, Dtype dtype,
                   const std::vector<double>& logits, const std::vector<std::int32_t>& targets,
-                  const std::vector<float>& weights, double loss_factor, bool with_gradient) {
+                  const Weights& weights, bool with_gradient) {
   std::vector<Buffer> parts, maxima, stats;
   std::vector<std::int64_t> first;
   auto rows = static_cast<std::size_t>(c.rows);
@@ -101,8 +107,8 @@ Outcome run_parts(const Kernels& kernels, const Stream& stream, const Case& c, D
     kernels.loss.gradient(stream, {.chunk = chunk(part),
                                    .row_max = row_max.view(),
                                    .stats = all_stats.view(),
-                                   .weights = weights.data(),
-                                   .loss_factor = &loss_factor,
+                                   .weights = weights.values.view(),
+                                   .loss_factor = weights.loss_factor,
                                    .token_loss = token_loss.view(),
                                    .with_gradient = with_gradient});
     run.loss = token_loss.values();
@@ -118,48 +124,60 @@ Outcome run_parts(const Kernels& kernels, const Stream& stream, const Case& c, D
   return run;
 }
 
-void run_case(const Case& c) {
+// loss_factor null: 1.
+void run_case(const Case& c, Dtype dtype, Dtype weight_dtype, const double* loss_factor) {
   SCOPED_TRACE(concat(c.rows, " x ", c.vocabulary, " scale ", c.logit_scale, " cap ", c.softcap,
                       " padding ", c.padding, " parts ", c.parts));
   std::vector<std::int32_t> targets;
-  std::vector<float> weights;
+  std::vector<double> weights;
   for (std::int64_t row = 0; row < c.rows; ++row) {
     auto target = static_cast<std::int32_t>(row * 7919 % (c.vocabulary - c.padding));
     targets.push_back(row % 5 == 3 ? -100 : target);
-    weights.push_back(row % 7 == 6 ? 0.0f : 0.25f * static_cast<float>(row % 3 + 1));
+    // Thirds are other numbers in f32.
+    weights.push_back(row % 7 == 6 ? 0.0 : (row % 2 == 0 ? -1.0 : 1.0) / (row % 3 + 1));
   }
-  for (Dtype dtype : {Dtype::kF64, Dtype::kF32}) {
-    Buffer values = random_buffer(dtype, {c.rows, c.vocabulary}, 1, 30);
-    std::vector<double> logits = values.values();
-    for (std::size_t i = 0; i < logits.size(); ++i) {
-      auto column = static_cast<std::int64_t>(i) % c.vocabulary;
-      if (column >= c.vocabulary - c.padding) logits[i] = -kInfinity;
+  Buffer values = random_buffer(dtype, {c.rows, c.vocabulary}, 1, 30);
+  Buffer weight_values(weight_dtype, {c.rows}, weights);
+  std::vector<double> logits = values.values();
+  for (std::size_t i = 0; i < logits.size(); ++i) {
+    auto column = static_cast<std::int64_t>(i) % c.vocabulary;
+    if (column >= c.vocabulary - c.padding) logits[i] = -kInfinity;
+  }
+  Reference want = reference(c, logits, targets, weight_values.values(),
+                             loss_factor != nullptr ? *loss_factor : 1);
+  double tolerance = dtype == Dtype::kF64 ? 1e-12 : 4e-6;
+  on_every_level([&](const Kernels& kernels, const Stream& stream) {
+    auto run = [&](bool with_gradient) {
+      return run_parts(kernels, stream, c, dtype, logits, targets, {weight_values, loss_factor},
+                       with_gradient);
+    };
+    Outcome with = run(true), without = run(false);
+    expect_near(with.loss, want.loss, tolerance);
+    expect_near(without.loss, want.loss, tolerance);
+    expect_near(with.gradient, want.gradient, tolerance);
+    for (bool with_gradient : {true, false}) {
+      if (c.parts > 1) break;
+      Buffer whole(dtype, {c.rows, c.vocabulary}, logits), token_loss(dtype, {c.rows});
+      kernels.loss.whole(stream, {.chunk = {.logits = whole.view(),
+                                            .targets = targets.data(),
+                                            .logit_scale = c.logit_scale,
+                                            .softcap = c.softcap},
+                                  .weights = weight_values.view(),
+                                  .loss_factor = loss_factor,
+                                  .token_loss = token_loss.view(),
+                                  .with_gradient = with_gradient});
+      EXPECT_TRUE((with_gradient ? with : without).bits == token_loss.bits() + whole.bits());
     }
-    Reference want = reference(c, logits, targets, weights, 0.5);
-    double tolerance = dtype == Dtype::kF64 ? 1e-12 : 4e-6;
-    on_every_level([&](const Kernels& kernels, const Stream& stream) {
-      Outcome with = run_parts(kernels, stream, c, dtype, logits, targets, weights, 0.5, true);
-      Outcome without = run_parts(kernels, stream, c, dtype, logits, targets, weights, 0.5, false);
-      expect_near(with.loss, want.loss, tolerance);
-      expect_near(without.loss, want.loss, tolerance);
-      expect_near(with.gradient, want.gradient, tolerance);
-      for (bool with_gradient : {true, false}) {
-        if (c.parts > 1) break;
-        Buffer whole(dtype, {c.rows, c.vocabulary}, logits), token_loss(dtype, {c.rows});
-        const double loss_factor = 0.5;
-        kernels.loss.whole(stream, {.chunk = {.logits = whole.view(),
-                                              .targets = targets.data(),
-                                              .logit_scale = c.logit_scale,
-                                              .softcap = c.softcap},
-                                    .weights = weights.data(),
-                                    .loss_factor = &loss_factor,
-                                    .token_loss = token_loss.view(),
-                                    .with_gradient = with_gradient});
-        EXPECT_TRUE((with_gradient ? with : without).bits == token_loss.bits() + whole.bits());
-      }
-      return with.bits + without.bits;
-    });
-  }
+    return with.bits + without.bits;
+  });
+}
+
+void run_case(const Case& c) {
+  const double factor = 0.5;
+  run_case(c, Dtype::kF64, Dtype::kF32, &factor);
+  run_case(c, Dtype::kF64, Dtype::kF64, nullptr);
+  run_case(c, Dtype::kF32, Dtype::kF32, &factor);
+  run_case(c, Dtype::kF32, Dtype::kF32, nullptr);
 }
 
 TEST(Loss, MatchesTheReference) {
@@ -209,7 +227,9 @@ TEST(Loss, NanLogitsGiveANanLoss) {
   logits[170] = std::numeric_limits<double>::quiet_NaN();
   on_every_level([&](const Kernels& kernels, const Stream& stream) {
     Case c{.rows = 3, .vocabulary = 100};
-    Outcome run = run_parts(kernels, stream, c, Dtype::kF32, logits, {1, 2, 3}, {1, 1, 1}, 1, true);
+    Buffer ones(Dtype::kF32, {3}, {1, 1, 1});
+    Outcome run =
+        run_parts(kernels, stream, c, Dtype::kF32, logits, {1, 2, 3}, {ones, nullptr}, true);
     EXPECT_TRUE(std::isfinite(run.loss[0]));
     EXPECT_TRUE(std::isnan(run.loss[1]));
     EXPECT_TRUE(std::isfinite(run.loss[2]));

@@ -49,17 +49,17 @@ class CudaLoss : public CudaRig {
                             .first_row = item.first_row,
                             .logit_scale = item.scale,
                             .softcap = item.softcap};
-      const float* row_weights = (weights.*side).as<float>();
       kernels.loss.row_max(stream, {chunk, (most.*side).view()});
       kernels.loss.row_sum(stream, {chunk, (most.*side).view(), (stats.*side).view()});
       kernels.loss.gradient(stream, {.chunk = chunk,
                                      .row_max = (most.*side).view(),
                                      .stats = (stats.*side).view(),
-                                     .weights = row_weights,
+                                     .weights = (weights.*side).view(),
                                      .loss_factor = (factor.*side).as<double>(),
                                      .token_loss = (losses.*side).view(),
                                      .with_gradient = true});
-      kernels.loss.total(stream, {(losses.*side).view(), row_weights, (total.*side).as<double>()});
+      kernels.loss.total(
+          stream, {(losses.*side).view(), (weights.*side).as<float>(), (total.*side).as<double>()});
     };
     run(cpu(), cpu_stream(), &Twin::exact);
     run(cuda(), cuda_stream(), &Twin::device);
@@ -71,7 +71,7 @@ class CudaLoss : public CudaRig {
                                                   .first_row = item.first_row,
                                                   .logit_scale = item.scale,
                                                   .softcap = item.softcap},
-                                        .weights = weights.device.as<float>(),
+                                        .weights = weights.device.view(),
                                         .loss_factor = factor.device.as<double>(),
                                         .token_loss = again_losses.device.view(),
                                         .with_gradient = again == &with});
@@ -89,21 +89,18 @@ class CudaLoss : public CudaRig {
   }
 
   // Of a chunk, whose logits become their gradient; in one pass or in three.
-  std::vector<double> losses_of(const LossChunk& chunk, const Twin& weights, const Twin& factor,
-                                bool whole) {
+  std::vector<double> losses_of(const LossChunk& chunk, const View& weights,
+                                const double* loss_factor, bool whole) {
     const std::int64_t rows = chunk.logits.shape[0];
     Twin most = poisoned(Dtype::kF32, {rows}), stats = poisoned(Dtype::kF32, {2, rows});
     Twin losses = poisoned(Dtype::kF32, {rows});
-    const auto* row_weights = weights.device.as<float>();
-    const auto* loss_factor = factor.device.as<double>();
     if (whole) {
-      cuda().loss.whole(cuda_stream(),
-                        {chunk, row_weights, loss_factor, losses.device.view(), true});
+      cuda().loss.whole(cuda_stream(), {chunk, weights, loss_factor, losses.device.view(), true});
     } else {
       cuda().loss.row_max(cuda_stream(), {chunk, most.device.view()});
       cuda().loss.row_sum(cuda_stream(), {chunk, most.device.view(), stats.device.view()});
-      cuda().loss.gradient(cuda_stream(), {chunk, most.device.view(), stats.device.view(),
-                                           row_weights, loss_factor, losses.device.view(), true});
+      cuda().loss.gradient(cuda_stream(), {chunk, most.device.view(), stats.device.view(), weights,
+                                           loss_factor, losses.device.view(), true});
     }
     return download(losses.device);
   }
@@ -174,7 +171,7 @@ TEST_F(CudaLoss, RowsMayBePadded) {
                                 .targets = targets.device.as<std::int32_t>(),
                                 .softcap = softcap,
                                 .logits_in_row = padded ? kColumns : 0};
-          losses.push_back(losses_of(chunk, weights, factor, whole));
+          losses.push_back(losses_of(chunk, weights.device, factor.device.as<double>(), whole));
           gradients.emplace_back();
           const std::vector<double> got = download(logits.device);
           for (std::size_t i = 0; i < got.size(); ++i) {
@@ -184,6 +181,34 @@ TEST_F(CudaLoss, RowsMayBePadded) {
         }
         EXPECT_LT(relative_difference(losses[1], losses[0]), 2e-5);
         EXPECT_LT(relative_difference(gradients[1], gradients[0]), tolerance(dtype));
+      }
+    }
+  }
+}
+
+// As for the gradient of log-probabilities: weights of either sign, and nothing that multiplies
+// all.
+TEST_F(CudaLoss, WeightsNeedNoFactor) {
+  constexpr std::int64_t kRows = 70;
+  for (Dtype dtype : kModelDtypes) {
+    for (std::int64_t columns : {301, 304, 60000}) {
+      for (bool whole : {true, false}) {
+        SCOPED_TRACE(concat(name_of(dtype), " ", columns, whole ? " whole" : ""));
+        Twin logits = random(dtype, {kRows, columns}, 12), weights = random(Dtype::kF32, {kRows});
+        std::vector<std::int32_t> ids;
+        for (std::int32_t row = 0; row < kRows; ++row) ids.push_back(row % 5 == 3 ? -100 : row);
+        Twin targets = words(ids), losses = poisoned(Dtype::kF32, {kRows});
+        cpu().loss.whole(cpu_stream(), {.chunk = {.logits = logits.exact.view(),
+                                                  .targets = targets.exact.as<std::int32_t>()},
+                                        .weights = weights.exact.view(),
+                                        .token_loss = losses.exact.view(),
+                                        .with_gradient = true});
+        const std::vector<double> got = losses_of(
+            {.logits = logits.device.view(), .targets = targets.device.as<std::int32_t>()},
+            weights.device, nullptr, whole);
+        const double* exact = losses.exact.as<double>();
+        EXPECT_LT(relative_difference(got, {exact, exact + kRows}), 2e-5);
+        EXPECT_LT(error(logits), dtype == Dtype::kF32 ? 2e-5 : 2 * tolerance(dtype));
       }
     }
   }

@@ -2,39 +2,11 @@
 
 #include <gtest/gtest.h>
 
-#include <cmath>
-
-#include "backend/cpu/cpu_kernels.h"
-#include "tests/support/op_rig.h"
+#include "tests/ops/head_cases.h"
 
 namespace bev::test {
 namespace {
 
-constexpr std::int64_t kHidden = 3, kVocabulary = 6;
-
-struct Head {
-  const char* name;
-  std::int64_t tokens = 7;
-  double logit_scale = 1, softcap = 0;
-  bool chunks = false;
-  bool padded = false;  // rows of logits
-};
-const Head kHeads[] = {{"plain"},
-                       {"scale", 7, 0.3},
-                       {"softcap", 7, 1, 1.2},
-                       {"scale and softcap", 7, 1.7, 0.9},
-                       {"chunks", 67, 1, 0, true},
-                       {"chunks with all", 67, 1.7, 0.9, true},
-                       {"padded", 7, 1.7, 0.9, false, true},
-                       {"padded chunks", 67, 1, 0, true, true}};
-
-std::vector<std::int32_t> targets_of(std::int64_t tokens) {
-  std::vector<std::int32_t> targets;
-  for (std::int64_t t = 0; t < tokens; ++t) {
-    targets.push_back(t % 4 == 2 ? -100 : static_cast<std::int32_t>(t * 5 % kVocabulary));
-  }
-  return targets;
-}
 double weight_of(std::int64_t token) { return token % 4 == 2 ? 0 : token % 3 == 0 ? 0.5 : 2; }
 
 LossTargets targets_on(Bench& bench, std::int64_t tokens) {
@@ -43,76 +15,17 @@ LossTargets targets_on(Bench& bench, std::int64_t tokens) {
   return {bench.integers(targets_of(tokens)), bench.tensor({tokens}, weights, Dtype::kF32)};
 }
 
-// Bench's, on a device that pads rows of logits. NaN would show if their padding counted.
-Context context_of(const Head& head, const Bench& bench) {
-  static const Kernels padding = [] {
-    Kernels kernels = cpu_kernels();
-    kernels.loss.logits.row_multiple = 16;
-    return kernels;
-  }();
-  const Context& own = bench.ctx;
-  Context ctx{head.padded ? padding : own.kernels,
-              own.stream,
-              own.arena,
-              own.inputs,
-              own.mesh,
-              own.weights,
-              own.grads,
-              own.step,
-              own.dtype};
-  ctx.tape = own.tape;
-  return ctx;
-}
-
-HeadSpec spec_of(const Head& head, const Bench& bench) {
-  HeadSpec spec{bench.params[0].get(), head.logit_scale, head.softcap};
-  if (head.chunks) spec.chunk_bytes = 1;
-  return spec;
-}
-
 OpCase loss_case(const Head& head) {
-  return {concat("loss ", head.name),
-          {{{head.tokens, kHidden}, PlaceState::kCopied}},
-          {{{kVocabulary, kHidden}, {Axis::kTp, 0, {}}}},
-          [head](Bench& bench, const std::vector<Var>& in) {
-            LossTargets targets = targets_on(bench, head.tokens);
-            Context ctx = context_of(head, bench);
-            LossResult result = lm_head_loss(ctx, in[0], targets, spec_of(head, bench));
-            std::vector<double> losses = values_of(result.token_loss);
-            double sum = 0;
-            for (std::size_t t = 0; t < losses.size(); ++t) {
-              sum += weight_of(static_cast<std::int64_t>(t)) * losses[t];
-            }
-            return OpOutputs{
-                {result.loss}, bench.step.loss_factor * sum, {std::move(result.token_loss)}};
-          }};
-}
-
-std::vector<double> dense_logits(const Head& head, const OpValues& values) {
-  std::vector<double> logits;
-  for (std::size_t t = 0; t < static_cast<std::size_t>(head.tokens); ++t) {
-    for (std::size_t v = 0; v < kVocabulary; ++v) {
-      double z = 0;
-      for (std::size_t i = 0; i < kHidden; ++i) {
-        z += values.inputs[0][t * kHidden + i] * values.params[0][v * kHidden + i];
-      }
-      z *= head.logit_scale;
-      logits.push_back(head.softcap > 0 ? head.softcap * std::tanh(z / head.softcap) : z);
-    }
-  }
-  return logits;
-}
-
-std::vector<double> dense_losses(const Head& head, const OpValues& values) {
-  std::vector<double> logits = dense_logits(head, values), losses;
-  std::vector<std::int32_t> targets = targets_of(head.tokens);
-  for (std::size_t t = 0; t < targets.size(); ++t) {
-    const double* row = logits.data() + t * kVocabulary;
+  return head_case("loss", head, [head](Bench& bench, const std::vector<Var>& in) {
+    LossResult result =
+        lm_head_loss(bench.ctx, in[0], targets_on(bench, head.tokens), spec_of(head, bench));
+    std::vector<double> losses = values_of(result.token_loss);
     double sum = 0;
-    for (std::size_t v = 0; v < kVocabulary; ++v) sum += std::exp(row[v]);
-    losses.push_back(targets[t] < 0 ? 0 : std::log(sum) - row[targets[t]]);
-  }
-  return losses;
+    for (std::size_t t = 0; t < losses.size(); ++t) {
+      sum += weight_of(static_cast<std::int64_t>(t)) * losses[t];
+    }
+    return OpOutputs{{result.loss}, bench.step.loss_factor * sum, {std::move(result.token_loss)}};
+  });
 }
 
 TEST(LmHeadLoss, EveryOptionPassesAllChecks) {
@@ -178,24 +91,22 @@ Var head_input(const Head& head, const OpValues& values, Bench& bench) {
 
 TEST(LmHeadLogits, AreTheDenseLogits) {
   for (const Head& head : kHeads) {
-    Bench bench(Dtype::kF64);
+    Bench bench(Dtype::kF64, 1, kernels_of(head));
     OpValues values = values_for(loss_case(head));
     Var hidden = head_input(head, values, bench);
-    Context ctx = context_of(head, bench);
-    Tensor logits = lm_head_logits(ctx, hidden, spec_of(head, bench));
+    Tensor logits = lm_head_logits(bench.ctx, hidden, spec_of(head, bench));
     EXPECT_LT(relative_error(values_of(logits), dense_logits(head, values)), 1e-13) << head.name;
   }
 }
 
 TEST(LmHeadLogits, ArePaddedAFewRowsAtATime) {
   Head head{"padded chunks", 640, 1, 0, true, true};
-  Bench bench(Dtype::kF64);
+  Bench bench(Dtype::kF64, 1, kernels_of(head));
   OpValues values = values_for(loss_case(head));
   Var hidden = head_input(head, values, bench);
-  Context ctx = context_of(head, bench);
   std::size_t before = bench.arena.in_use();
   bench.arena.reset_peak();
-  Tensor logits = lm_head_logits(ctx, hidden, spec_of(head, bench));
+  Tensor logits = lm_head_logits(bench.ctx, hidden, spec_of(head, bench));
   std::size_t padded = 32 * 16 * sizeof(double);  // the fewest rows, to a multiple of 16
   EXPECT_LE(bench.arena.peak() - before, logits.view().bytes() + padded + 512);
 }

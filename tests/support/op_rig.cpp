@@ -46,7 +46,10 @@ void write(const View& view, const std::vector<double>& values) {
 }
 
 Placement placement_of(const OpInput& input) {
-  return Placement().with(Axis::kDp, PlaceState::kShard0).with(Axis::kTp, input.tp);
+  return Placement()
+      .with(Axis::kDp, PlaceState::kShard0)
+      .with(Axis::kTp, input.tp)
+      .with(Axis::kCp, input.cp);
 }
 
 bool chosen(const std::vector<bool>& flags, std::size_t index) {
@@ -150,13 +153,21 @@ Bench::Bench(World& world, const MeshShape& shape, Dtype dtype, int threads)
   ctx.layer = 3;
 }
 
-Bench::Bench(Dtype dtype, int threads)
+Bench::Bench(Dtype dtype, int threads, const Kernels* kernels)
     : own_world(std::make_unique<SingleWorld>()),
       pool(threads),
       arena(make_host_memory()),
       mesh(*own_world, {}),
       store(arena),
-      ctx{cpu_kernels(), Stream{&pool, nullptr}, arena, arena, mesh, store, store, &step, dtype} {
+      ctx{kernels != nullptr ? *kernels : cpu_kernels(),
+          Stream{&pool, nullptr},
+          arena,
+          arena,
+          mesh,
+          store,
+          store,
+          &step,
+          dtype} {
   step.random_key = 0x1234567890abcdef;
   step.loss_factor = 0.25;
   ctx.layer = 3;
@@ -271,7 +282,7 @@ void run_backward(const OpRunOptions& options, Bench& bench, Recorded recorded, 
 }  // namespace
 
 OpResult run_op(const OpCase& test, const OpValues& values, const OpRunOptions& options) {
-  Bench bench(options.dtype, options.threads);
+  Bench bench(options.dtype, options.threads, test.kernels);
   bench.ctx.training = test.training;
   for (std::size_t i = 0; i < test.params.size(); ++i) {
     const OpParam& p = test.params[i];
@@ -316,7 +327,7 @@ namespace {
 class Differences {
  public:
   Differences(const OpCase& test, OpValues values)
-      : test_(test), values_(std::move(values)), bench_(Dtype::kF64) {
+      : test_(test), values_(std::move(values)), bench_(Dtype::kF64, 1, test.kernels) {
     bench_.ctx.training = test.training;
     for (std::size_t i = 0; i < test.params.size(); ++i) {
       bench_.param(concat(test.name, ".", i), test.params[i].shape, test.params[i].split,

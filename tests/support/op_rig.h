@@ -53,8 +53,8 @@ class MemoryStore final : public Weights, public Gradients {
 // One rank's context over a store of its own.
 struct Bench {
   Bench(World& world, const MeshShape& shape, Dtype dtype, int threads = 1);
-  // On a world of one rank.
-  explicit Bench(Dtype dtype, int threads = 1);
+  // On a world of one rank; kernels null: the CPU's.
+  explicit Bench(Dtype dtype, int threads = 1, const Kernels* kernels = nullptr);
 
   Tensor tensor(const Shape& shape, const std::vector<double>& values, Dtype dtype);
   Tensor tensor(const Shape& shape, const std::vector<double>& values) {
@@ -82,6 +82,7 @@ struct OpInput {
   Shape shape;
   PlaceState tp = PlaceState::kReplicated;
   double scale = 1;
+  PlaceState cp = PlaceState::kReplicated;
 };
 struct OpParam {
   Shape shape;
@@ -104,7 +105,8 @@ struct OpCase {
   OpBuild build = {};
   std::vector<std::int32_t> documents = {};  // of one sample; fills bench.layout
   bool training = false;
-  bool records_always = false;  // recompute: recorded although nothing trains
+  bool records_always = false;       // recompute: recorded although nothing trains
+  const Kernels* kernels = nullptr;  // null: the CPU's
 };
 
 struct OpValues {

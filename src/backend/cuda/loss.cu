@@ -79,7 +79,7 @@ __global__ void __launch_bounds__(kRowThreads)
   T* row = chunk.row(blockIdx.x);
   const RowLoss loss{chunk.targets[blockIdx.x], row_max[blockIdx.x] * kBinary, stats[blockIdx.x],
                      weights[blockIdx.x]};
-  const LogitGradient<T> gradient(chunk, loss, *loss_factor);
+  const LogitGradient<T> gradient(chunk, loss, value_of(loss_factor));
   for (std::int64_t at = threadIdx.x * N; at < chunk.columns; at += kRowThreads * N) {
     Pack<T, N> values{};
     if (!gradient.is_zero) {
@@ -135,9 +135,10 @@ void gradient(const Stream& stream, const LossGradArgs& args) {
       args.chunk.targets, most, stats, rows, address<float>(args.token_loss));
   check_launch("token loss");
   if (!args.with_gradient) return;
+  const float* weights = address<float>(args.weights);
   visit_chunk(args.chunk, [&](auto chunk, auto count, unsigned blocks) {
     gradient_kernel<std::remove_pointer_t<decltype(chunk.logits)>, decltype(count)::value>
-        <<<blocks, kRowThreads, 0, queue>>>(chunk, most, stats, args.weights, args.loss_factor);
+        <<<blocks, kRowThreads, 0, queue>>>(chunk, most, stats, weights, args.loss_factor);
     check_launch("loss: gradient");
   });
 }

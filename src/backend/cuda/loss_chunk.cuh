@@ -50,6 +50,11 @@ struct Chunk {
   }
 };
 
+// The factor of all tokens' weights; null: 1.
+__device__ inline double value_of(const double* loss_factor) {
+  return loss_factor != nullptr ? *loss_factor : 1.0;
+}
+
 // What the gradient of a row is made of; most is a power of two.
 struct RowLoss {
   std::int32_t target;

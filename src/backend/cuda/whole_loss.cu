@@ -109,7 +109,7 @@ __global__ void __launch_bounds__(kLanes, 1024 / kLanes) whole_kernel(const Whol
   auto* kept = reinterpret_cast<Pack<T, N>*>(memory);
   const Chunk<T>& chunk = args.chunk;
   const auto power = [&](float x) { return chunk.template power<kCapped>(x); };
-  const double loss_factor = args.with_gradient ? *args.loss_factor : 0.0;
+  const double loss_factor = args.with_gradient ? value_of(args.loss_factor) : 0.0;
   Row(args, kept, blockIdx.x).start_copies();
   for (std::int64_t index = blockIdx.x; index < args.rows; index += gridDim.x) {
     const Row row(args, kept, index);
@@ -175,7 +175,7 @@ void whole_loss(const Stream& stream, const LossWholeArgs& view) {
     using T = std::remove_pointer_t<decltype(chunk.logits)>;
     constexpr int kCount = decltype(count)::value;
     const Whole<T> args{.chunk = chunk,
-                        .weights = view.weights,
+                        .weights = address<float>(view.weights),
                         .loss_factor = view.loss_factor,
                         .token_loss = address<float>(view.token_loss),
                         .rows = blocks,

@@ -165,9 +165,17 @@ void gradient_row(A* z, std::int64_t columns, double softcap, const GradientRow<
 
 // What the gradient of a chunk's losses is asked for with, beside the chunk itself.
 struct GradientWanted {
-  const float* weights;
+  const View& weights;
   const double* loss_factor;
   bool wanted;
+
+  // d objective / d token_loss[row].
+  double factor(std::int64_t row) const {
+    const double weight = weights.dtype == Dtype::kF64
+                              ? weights.as<double>()[row]
+                              : static_cast<double>(weights.as<float>()[row]);
+    return loss_factor != nullptr ? *loss_factor * weight : weight;
+  }
 };
 
 // The loss of a row of z, given its maximum, the sum of exp(z - most) and the target's z; the row
@@ -179,10 +187,7 @@ A finish_row(const LossChunk& chunk, std::int64_t row, const GradientWanted& gra
   if (gradient.wanted) {
     const std::int64_t columns = chunk.columns();
     A* z = row_of<A>(chunk, row);
-    const double factor = ignored
-                              ? 0
-                              : *gradient.loss_factor * static_cast<double>(gradient.weights[row]) *
-                                    chunk.logit_scale;
+    const double factor = ignored ? 0 : gradient.factor(row) * chunk.logit_scale;
     if (factor == 0) {
       std::fill(z, z + columns, A{0});
     } else {

@@ -1,0 +1,163 @@
+#include "ops/head_chunks.h"
+
+#include <algorithm>
+
+#include "base/error.h"
+#include "ops/linear_products.h"
+
+namespace bev {
+
+void check_head(const Var& hidden, const HeadSpec& spec) {
+  BEV_CHECK(spec.weight->split.dim == 0, ErrorKind::kInternal, "head ", spec.weight->name,
+            ": the weight must be split over the vocabulary");
+  BEV_CHECK(hidden.placement[Axis::kTp] == PlaceState::kCopied, ErrorKind::kInternal, "head ",
+            spec.weight->name, ": the input {", hidden.placement, "} must be copied over tp");
+  BEV_CHECK(hidden.shape()[1] == spec.weight->local[1], "head ", spec.weight->name, ": input ",
+            hidden.shape(), " for a weight ", spec.weight->local);
+}
+
+namespace {
+
+// Equal chunks, and where they are long, of whole tiles of a matrix product.
+std::int64_t chunk_rows(std::int64_t tokens, std::int64_t row_bytes, std::int64_t chunk_bytes) {
+  constexpr std::int64_t kTile = 256;
+  std::int64_t rows =
+      std::max<std::int64_t>(chunk_bytes / std::max<std::int64_t>(row_bytes, 1), 32);
+  if (rows >= tokens) return std::max<std::int64_t>(tokens, 1);
+  std::int64_t chunks = (tokens + rows - 1) / rows, even = (tokens + chunks - 1) / chunks;
+  return even < 4 * kTile ? even : (even + kTile - 1) / kTile * kTile;
+}
+
+}  // namespace
+
+LogitsChunks logits_chunks(const Context& ctx, const HeadSpec& spec, std::int64_t tokens,
+                           Dtype dtype) {
+  const LogitsRule& rule = ctx.kernels.loss.logits;
+  // A probe looks at every number, and padding has none.
+  std::int64_t multiple = ctx.probe != nullptr ? 1 : rule.row_multiple;
+  std::int64_t stride = (spec.weight->local[0] + multiple - 1) / multiple * multiple;
+  std::int64_t bytes = spec.chunk_bytes > 0 ? spec.chunk_bytes : rule.chunk_bytes;
+  auto row_bytes = stride * static_cast<std::int64_t>(size_of(dtype));
+  return {chunk_rows(tokens, row_bytes, bytes), stride};
+}
+
+namespace {
+
+// One pass: the weight is leased and the sink of its gradient open while it lives.
+class HeadRun {
+ public:
+  HeadRun(Context& ctx, const HeadSpec& spec, const CrossEntropyPass& pass)
+      : ctx_(ctx),
+        spec_(spec),
+        pass_(pass),
+        weight_(*spec.weight),
+        vocabulary_(weight_.local[0]),
+        lease_(ctx.weights.use(weight_)),
+        weight_gradient_(pass.with_gradient && weight_.trains) {
+    if (!weight_gradient_) return;
+    sink_ = ctx.grads.sink(weight_, gradient_placement(weight_, pass.placement));
+    beta_ = sink_.beta;
+  }
+
+  void run() {
+    std::int64_t tokens = pass_.hidden.shape()[0];
+    Dtype dtype = ctx_.kernels.loss.logits.narrow ? ctx_.dtype : ctx_.wide();
+    LogitsChunks chunks = logits_chunks(ctx_, spec_, tokens, dtype);
+    count_ = std::max<std::int64_t>((tokens + chunks.rows - 1) / chunks.rows, 1);
+    // Where there are no tokens an empty chunk still sets the weight's gradient.
+    for (std::int64_t begin = 0; begin < tokens || (begin == 0 && weight_gradient_);
+         begin += chunks.rows) {
+      Range rows{begin, std::min(begin + chunks.rows, tokens)};
+      Tensor logits = ctx_.allocate(dtype, {rows.size(), chunks.stride}, "logits");
+      compute_logits(rows, logits);
+      compute_losses(rows, logits);
+      if (pass_.with_gradient) compute_gradients(rows, std::move(logits));
+    }
+    if (weight_gradient_) ctx_.grads.done(weight_, std::move(sink_));
+  }
+
+ private:
+  void compute_logits(Range rows, const Tensor& logits) {
+    weight_product(ctx_, weight_,
+                   {.a = pass_.hidden.rows(rows.begin, rows.end),
+                    .b = lease_.view,
+                    .c = logits,
+                    .transpose_b = true,
+                    .bias = {},
+                    .c_columns = vocabulary_},
+                   count_ * pass_.passes);
+    ctx_.check(pass_.op, "logits", logits);
+  }
+
+  // The statistics over the whole vocabulary, then the losses; logits become their gradient where
+  // one is wanted.
+  void compute_losses(Range rows, const Tensor& logits) {
+    Group& tp = ctx_.mesh.tp();
+    LossChunk chunk{logits,
+                    pass_.targets.as<std::int32_t>() + rows.begin,
+                    shard_range(weight_.shape[0], tp.size(), tp.rank()).begin,
+                    spec_.logit_scale,
+                    spec_.softcap,
+                    vocabulary_};
+    View token_loss = pass_.token_loss.view().rows(rows.begin, rows.end), weights;
+    if (pass_.with_gradient) weights = pass_.weights.view().rows(rows.begin, rows.end);
+    if (tp.size() == 1) {
+      ctx_.kernels.loss.whole(ctx_.stream,
+                              {chunk, weights, pass_.loss_factor, token_loss, pass_.with_gradient});
+      return;
+    }
+    Tensor row_max = ctx_.allocate(ctx_.wide(), {rows.size()}, "loss");
+    Tensor stats = ctx_.allocate(ctx_.wide(), {2, rows.size()}, "loss");
+    ctx_.kernels.loss.row_max(ctx_.stream, {chunk, row_max});
+    tp.all_reduce(row_max, Reduction::kMax, "loss maximum").wait();
+    ctx_.kernels.loss.row_sum(ctx_.stream, {chunk, row_max, stats});
+    tp.all_reduce(stats, Reduction::kSum, "loss sums").wait();
+    ctx_.kernels.loss.gradient(ctx_.stream, {chunk, row_max, stats, weights, pass_.loss_factor,
+                                             token_loss, pass_.with_gradient});
+  }
+
+  void compute_gradients(Range rows, Tensor dlogits) {
+    if (dlogits.dtype() != ctx_.dtype) {
+      Tensor narrow = ctx_.allocate(ctx_.dtype, dlogits.shape(), "logits");
+      ctx_.kernels.elementwise.cast(ctx_.stream, dlogits, narrow);
+      dlogits = std::move(narrow);
+    }
+    if (!pass_.dhidden.empty()) {
+      weight_product(ctx_, weight_,
+                     {.a = dlogits,
+                      .b = lease_.view,
+                      .c = pass_.dhidden.rows(rows.begin, rows.end),
+                      .bias = {},
+                      .a_columns = vocabulary_},
+                     count_);
+    }
+    if (!weight_gradient_) return;
+    ctx_.kernels.gemm.gemm(ctx_.stream, {.a = dlogits,
+                                         .b = pass_.hidden.rows(rows.begin, rows.end),
+                                         .c = sink_.view,
+                                         .transpose_a = true,
+                                         .beta = beta_,
+                                         .bias = {},
+                                         .a_columns = vocabulary_});
+    beta_ = 1;
+  }
+
+  Context& ctx_;
+  const HeadSpec& spec_;
+  const CrossEntropyPass& pass_;
+  const Param& weight_;
+  std::int64_t vocabulary_;  // of this rank
+  std::int64_t count_ = 1;   // chunks
+  WeightLease lease_;
+  bool weight_gradient_;
+  GradSink sink_;
+  double beta_ = 0;
+};
+
+}  // namespace
+
+void cross_entropy(Context& ctx, const HeadSpec& spec, const CrossEntropyPass& pass) {
+  HeadRun(ctx, spec, pass).run();
+}
+
+}  // namespace bev

@@ -1,0 +1,15 @@
+// Log-probabilities of given tokens, for objectives over them (preference losses, policy gradients,
+// distillation). The softmax is recomputed in the backward: logits of all tokens never exist, and
+// none are kept.
+#pragma once
+
+#include "ops/loss.h"
+
+namespace bev {
+
+// log p(targets[t]) of every token, [T] in the wide dtype, 0 where the target is negative; the same
+// on all tp ranks. hidden [T, H], copied over tp; targets [T] i32. The gradient of the result [T],
+// whole on every tp rank, gives those of hidden and of the head's weight.
+Var token_log_probs(Context& ctx, const Var& hidden, const Tensor& targets, const HeadSpec& spec);
+
+}  // namespace bev
