@@ -16,12 +16,6 @@
 
 namespace bev {
 
-// The description of layer `number`; layers behind the model's last (of multi-token prediction) are
-// like it.
-LayerSpec decoder_layer(const ModelConfig& config, std::int64_t number);
-// Descriptions of all layers, for architectures that change some of them.
-std::vector<LayerSpec> decoder_layers(const ModelConfig& config);
-
 class Decoder final : public ModelStage {
  public:
   Decoder(const ModelConfig& config, const StageRange& range, const BuildOptions& options,

@@ -2,7 +2,6 @@
 
 #include "autograd/recompute.h"
 #include "base/text.h"
-#include "models/decoder.h"
 #include "ops/elementwise.h"
 
 namespace bev {

@@ -53,4 +53,10 @@ struct LayerSpec {
   RopeKind rope = RopeKind::kNone;
 };
 
+// A decoder's layer `number` as its configuration says; layers behind the last (of multi-token
+// prediction) are like it.
+LayerSpec decoder_layer(const ModelConfig& config, std::int64_t number);
+// All of them; other architectures may change some.
+std::vector<LayerSpec> decoder_layers(const ModelConfig& config);
+
 }  // namespace bev

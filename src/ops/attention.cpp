@@ -166,6 +166,50 @@ Var attention(Context& ctx, const Var& qkv, const AttentionRows& rows, const Att
   return out;
 }
 
+Var cross_attention(Context& ctx, const Var& q, const Var& kv, std::vector<AttentionRun> runs,
+                    const AttentionSpec& spec) {
+  OpScope scope(ctx, "cross_attention");
+  std::int64_t width = spec.k_columns() + spec.v_columns(), rows = q.shape()[0];
+  BEV_CHECK(q.shape()[1] == spec.q_columns() && kv.shape()[1] == width, "cross_attention: queries ",
+            q.shape(), " and keys ", kv.shape(), " for ", spec.q_heads, " and ", spec.kv_heads,
+            " heads of ", spec.head_size, " and ", spec.v_head_size);
+  BEV_CHECK(q.placement == kv.placement, ErrorKind::kInternal, "cross_attention: queries {",
+            q.placement, "} and keys {", kv.placement, "}");
+  auto shape_of = [spec, width](const Context& to, std::span<const AttentionRun> seen) {
+    return attention_shape(to, spec, {spec.q_columns(), width, width}, seen);
+  };
+  auto values_of = [spec](const Tensor& of) { return of.view().address(spec.k_columns()); };
+  AttentionResult result{ctx.allocate(ctx.dtype, {rows, spec.out_columns()}, "activations"),
+                         ctx.allocate(ctx.wide(), {rows, spec.q_heads}, "activations")};
+  ctx.kernels.attention.forward(ctx.stream, {shape_of(ctx, runs), q.tensor.view().data,
+                                             kv.tensor.view().data, values_of(kv.tensor),
+                                             result.out, result.lse});
+  Var out = make_output(ctx, "cross_attention", result.out, q.placement,
+                        q.tracked() || kv.tracked());
+  if (!out.tracked()) return out;
+  ctx.tape->record(
+      "cross_attention", ctx.layer,
+      [runs = std::move(runs), shape_of, values_of, result, queries = Saved(q), keys = Saved(kv),
+       to_q = GradSlot(q), to_kv = GradSlot(kv), from = GradSlot(out)](Backward& back) {
+        Tensor dy = back.take(from);
+        if (dy.empty()) return;
+        Context& bctx = back.ctx;
+        Tensor kept_q = queries.get(bctx), kept_kv = keys.get(bctx);
+        Tensor dq = bctx.allocate(kept_q.dtype(), kept_q.shape(), "gradients");
+        Tensor dkv = bctx.allocate(kept_kv.dtype(), kept_kv.shape(), "gradients");
+        Tensor delta = bctx.allocate(bctx.wide(), result.lse.shape(), "gradients");
+        // A document may have keys and no queries.
+        bctx.kernels.elementwise.fill(bctx.stream, dkv, 0);
+        bctx.kernels.attention.backward(
+            bctx.stream, {shape_of(bctx, runs), kept_q.view().data, kept_kv.view().data,
+                          values_of(kept_kv), result.out, dy, result.lse, delta, dq.view().data,
+                          dkv.view().data, values_of(dkv)});
+        if (to_q.wanted()) back.add(to_q, std::move(dq));
+        if (to_kv.wanted()) back.add(to_kv, std::move(dkv));
+      });
+  return out;
+}
+
 Var cached_attention(Context& ctx, const Var& qkv, const KvRows& cache, const DecodeStep& step,
                      const AttentionSpec& spec) {
   check_rows(qkv, spec);

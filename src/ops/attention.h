@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <span>
+#include <vector>
 
 #include "autograd/tape.h"
 #include "ops/sequence_layout.h"
@@ -75,6 +76,12 @@ void add_sink_gradient(Backward& back, const AttentionSpec& spec, const Placemen
 
 // -> [T, N V]
 Var attention(Context& ctx, const Var& qkv, const AttentionRows& rows, const AttentionSpec& spec);
+
+// Attention of queries q [Tq, N D] to keys and values of other tokens, rows k | v of kv
+// [Tk, K D + K V] -> [Tq, N V]. Each run has the queries and the keys of one document; no key is in
+// two runs. Without dropout and sinks.
+Var cross_attention(Context& ctx, const Var& q, const Var& kv, std::vector<AttentionRun> runs,
+                    const AttentionSpec& spec);
 
 // Keys and values of one layer kept between calls of a generation; rows [capacity, K D] and
 // [capacity, K V]. Latent attention keeps [capacity, R + P] of latents and rotated keys instead,
