@@ -11,9 +11,9 @@ set(BEV_PUBLIC_HEADERS
     checkpoint/local_tier.h checkpoint/restore.h checkpoint/saver.h
     comm/world.h data/mock_dataset.h data/sample_order.h infer/generator.h models/decoder.h
     nn/attention.h nn/mlp.h ops/collective.h ops/elementwise.h ops/embedding.h ops/linear.h
-    ops/loss.h ops/norm.h ops/parallel_linear.h ops/token_log_probs.h optim/loss_scaler.h
-    optim/lr_schedule.h optim/optimizer.h parallel/engine.h parallel/schedule_player.h
-    tokenizer/tokenizer.h)
+    ops/loss.h ops/norm.h ops/objective.h ops/parallel_linear.h ops/token_log_probs.h
+    optim/loss_scaler.h optim/lr_schedule.h optim/optimizer.h parallel/engine.h
+    parallel/schedule_player.h tokenizer/tokenizer.h)
 if(BEV_CUDA)
   list(APPEND BEV_PUBLIC_HEADERS backend/cuda/device.h)
 endif()
