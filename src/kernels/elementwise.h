@@ -51,6 +51,14 @@ struct CopyRowsArgs {
   const std::int32_t* dst_rows = nullptr;
 };
 
+// sums[s] = the sum of x[t] over all t with segment[t] = s, 0 where there are none. Summed in f64,
+// in an order that depends on the segment's length only.
+struct SegmentSumArgs {
+  View x;                                 // [T]
+  const std::int32_t* segment = nullptr;  // [T], device; not decreasing, from 0 below S
+  View sums;                              // [S], x's dtype
+};
+
 struct ElementwiseKernels {
   void (*fill)(const Stream&, const View& x, double value);
   // Between floating dtypes, rounding to nearest even; same dtype copies.
@@ -59,6 +67,9 @@ struct ElementwiseKernels {
   void (*add)(const Stream&, const View& a, const View& b, const View& out);
   // y = beta * y + alpha * x; floating dtypes may differ, computed in y's accumulate type.
   void (*axpby)(const Stream&, double alpha, const View& x, double beta, const View& y);
+  // y = factor[0] * x; x and y of one floating dtype, y may alias x. factor [1] on the device in
+  // their accumulate type.
+  void (*scale)(const Stream&, const View& x, const View& factor, const View& y);
   // x [T, H] += row [H], same floating dtype.
   void (*add_rows)(const Stream&, const View& x, const View& row);
   void (*dropout)(const Stream&, const DropoutArgs&);
@@ -68,6 +79,7 @@ struct ElementwiseKernels {
   // Gradient of a bias: out[H] = beta * out + sum over rows of x [T, H]; out may be of any floating
   // dtype, sums are in the accumulate type.
   void (*column_sum)(const Stream&, const View& x, double beta, const View& out);
+  void (*segment_sum)(const Stream&, const SegmentSumArgs&);
 };
 
 }  // namespace bev

@@ -48,7 +48,7 @@ AttentionOptions attention_options(const ModelConfig& config, const LayerSpec& s
   o.softcap = config.attn_logit_softcapping;
   o.window = spec.window;
   o.rope = spec.rope;
-  o.causal = config.causal;
+  o.causal = spec.causal;
   o.sink = softmax_sink(config.softmax_type);
   o.rotary_interleaved = config.rotary_interleaved;
   o.dropout = config.attention_dropout;

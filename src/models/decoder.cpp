@@ -11,20 +11,6 @@
 
 namespace bev {
 
-namespace {
-
-Param table_param(const char* name, std::int64_t rows, std::int64_t columns, double std,
-                  bool split) {
-  Param param;
-  param.name = name;
-  param.shape = {rows, columns};
-  if (split) param.split = {Axis::kTp, 0, {}};
-  param.init = {InitKind::kNormal, std};
-  return param;
-}
-
-}  // namespace
-
 LayerSpec decoder_layer(const ModelConfig& config, std::int64_t number) {
   LayerSpec spec;
   spec.mixer = config.multi_latent_attention ? &kLatentAttentionMixer : &kAttentionMixer;
@@ -32,6 +18,7 @@ LayerSpec decoder_layer(const ModelConfig& config, std::int64_t number) {
       config.has_experts(number) ? FeedForwardKind::kExperts : FeedForwardKind::kDense;
   if (config.post_norms) spec.norms = NormPlacement::kPreAndPost;
   spec.parallel_residual = config.parallel_residual;
+  spec.causal = config.causal;
   bool windowed = config.windowed(number);
   if (windowed) spec.window = config.window_size;
   spec.scale = config.attention_scale();
@@ -70,21 +57,14 @@ const Architecture kDecoderArchitecture = {
 
 Decoder::Decoder(const ModelConfig& config, const StageRange& range, const BuildOptions& options,
                  Param* embedding)
-    : ModelStage(config, range), options_(options), embedding_(embedding) {
-  if (embedding_ == nullptr && architecture_of(config).uses_embedding(config, range)) {
-    word_embeddings_ = table_param("embedding.word_embeddings.weight", config.vocab_size,
-                                   config.hidden_size, config.init_method_std, true);
-    embedding_ = &*word_embeddings_;
-    embedding_->shared = options.shared_embedding;
-    embedding_->copy = !range.first;
-    embedding_->uses = 0;
-  }
+    : ModelStage(config, range),
+      options_(options),
+      word_embeddings_(config, range, options, embedding) {
   if (range.first) {
-    ++embedding_->uses;
+    word_embeddings_.add_uses(1);
     if (config.position_embedding_type == PositionKind::kLearned) {
-      position_embeddings_ =
-          table_param("embedding.position_embeddings.weight", config.max_position_embeddings,
-                      config.hidden_size, config.init_method_std, false);
+      position_embeddings_ = embedding_param("embedding.position_embeddings.weight",
+                                             config.max_position_embeddings, config, false);
     }
   }
   if (config.position_embedding_type == PositionKind::kRope && !rope_depends_on_length(config)) {
@@ -102,7 +82,7 @@ Decoder::Decoder(const ModelConfig& config, const StageRange& range, const Build
     final_norm_ = make_norm("decoder.final_layernorm", config.hidden_size, norm_options(config));
   }
   for (std::int64_t depth = depths.begin; depth < depths.end; ++depth) {
-    ++embedding_->uses;
+    word_embeddings_.add_uses(1);
     future_.push_back(std::make_unique<FuturePrediction>(config, depth, options));
   }
   if (range.last) add_head();
@@ -112,19 +92,18 @@ void Decoder::add_head() {
   // Every depth uses it once more.
   auto uses = static_cast<int>(1 + config().mtp_num_layers);
   if (config().untie_embeddings_and_output_weights) {
-    output_weight_ = table_param("output_layer.weight", config().vocab_size, config().hidden_size,
-                                 config().init_method_std, true);
+    output_weight_ = embedding_param("output_layer.weight", config().vocab_size, config(), true);
     output_weight_->uses = uses;
     head_weight_ = &*output_weight_;
   } else {
-    embedding_->uses += uses;
-    head_weight_ = embedding_;
+    word_embeddings_.add_uses(uses);
+    head_weight_ = word_embeddings_.get();
   }
 }
 
 std::vector<Param*> Decoder::params() {
   std::vector<Param*> list;
-  if (word_embeddings_) list.push_back(&*word_embeddings_);
+  word_embeddings_.params(list);
   if (position_embeddings_) list.push_back(&*position_embeddings_);
   for (auto& layer : layers_) layer->params(list);
   if (final_norm_) final_norm_->params(list);
@@ -133,20 +112,19 @@ std::vector<Param*> Decoder::params() {
   return list;
 }
 
-Placement Decoder::boundary_placement() const {
-  return batch_placement().with(Axis::kTp, options_.tensor_parallel.sequence_parallel
-                                               ? PlaceState::kShard0
-                                               : PlaceState::kReplicated);
-}
+namespace {
+// Of a depth of multi-token prediction.
+BoundaryId mtp_states(std::int64_t depth) { return {"MTP hidden states", depth}; }
+}  // namespace
 
 std::vector<BoundaryTensor> Decoder::boundary(const Context& ctx, const MicroBatch& batch,
                                               std::int64_t depths) const {
-  Placement placement = boundary_placement();
-  Shape shape{token_rows(ctx, batch.layout, placement).size(), config().hidden_size};
-  std::vector<BoundaryTensor> tensors = {{kHiddenStates, shape, placement}};
-  for (std::int64_t depth = 0; depth < depths; ++depth) {
-    tensors.push_back({{"MTP hidden states", depth + 1}, shape, placement});
-  }
+  auto tensor = [&](BoundaryId id) {
+    return token_boundary(ctx, id, batch.layout, config().hidden_size, options_.tensor_parallel);
+  };
+  std::vector<BoundaryTensor> tensors = {tensor(kHiddenStates)};
+  for (std::int64_t depth = 1; depth <= depths; ++depth)
+    tensors.push_back(tensor(mtp_states(depth)));
   return tensors;
 }
 
@@ -186,16 +164,9 @@ LayerInput Decoder::layer_input(Context& ctx, const SequenceLayout& layout) cons
   return input;
 }
 
-Var Decoder::look_up(Context& ctx, const Tensor& tokens) const {
-  Var partial =
-      bev::embedding(ctx, tokens, *embedding_,
-                     {config().embedding_multiplier, config().padding_row}, batch_placement());
-  return leave_tensor_parallel(ctx, partial, options_.tensor_parallel.sequence_parallel);
-}
-
 Var Decoder::embed(Context& ctx, const MicroBatch& batch) const {
   ctx.layer = -1;
-  Var x = look_up(ctx, batch.tokens);
+  Var x = word_embeddings_.look_up(ctx, batch.tokens);
   if (position_embeddings_) {
     BEV_CHECK(batch.layout.max_length <= config().max_position_embeddings, ErrorKind::kInput,
               "a sequence of ", batch.layout.max_length, " tokens is longer than the ",
@@ -299,8 +270,8 @@ Var Decoder::predict(Context& ctx, const MicroBatch& batch, std::int64_t depth, 
                      const LayerInput& input) const {
   ctx.layer = config().num_layers + depth;
   const Tensor& tokens = batch.future[static_cast<std::size_t>(depth)].tokens;
-  Var embedded = dropout(ctx, look_up(ctx, tokens), config().hidden_dropout, batch.layout,
-                         RandomUse::kEmbeddingDropout);
+  Var embedded = dropout(ctx, word_embeddings_.look_up(ctx, tokens), config().hidden_dropout,
+                         batch.layout, RandomUse::kEmbeddingDropout);
   auto index = static_cast<std::size_t>(depth - range().first_depth);
   Var out = future_[index]->forward(ctx, hidden, embedded, input);
   ctx.layer = -1;

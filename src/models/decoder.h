@@ -13,6 +13,7 @@
 #include "models/layer.h"
 #include "models/model.h"
 #include "models/rope.h"
+#include "models/word_embeddings.h"
 
 namespace bev {
 
@@ -22,7 +23,7 @@ class Decoder final : public ModelStage {
           Param* embedding);
 
   std::vector<Param*> params() override;
-  Param* embedding() const override { return embedding_; }
+  Param* embedding() const override { return word_embeddings_.get(); }
   // Hidden states and, while training, those of the depths of MTP so far, which the last stage has
   // the losses of.
   std::vector<BoundaryTensor> boundary_in(const Context& ctx, const MicroBatch& batch,
@@ -39,26 +40,23 @@ class Decoder final : public ModelStage {
 
  private:
   void add_head();
-  Placement boundary_placement() const;
   std::vector<BoundaryTensor> boundary(const Context& ctx, const MicroBatch& batch,
                                        std::int64_t depths) const;
   Tensor rope_rows(Context& ctx, const SequenceLayout& layout, bool local) const;
   LayerInput layer_input(Context& ctx, const SequenceLayout& layout) const;
   Var embed(Context& ctx, const MicroBatch& batch) const;
-  Var look_up(Context& ctx, const Tensor& tokens) const;
   // The hidden states of a depth from those of the depth before.
   Var predict(Context& ctx, const MicroBatch& batch, std::int64_t depth, const Var& hidden,
               const LayerInput& input) const;
   Var run_layers(Context& ctx, Var x, const LayerInput& input) const;
 
   BuildOptions options_;
-  RopeFrequencies rope_, rope_local_;     // where they do not depend on the length
-  std::optional<Param> word_embeddings_;  // on a later stage a copy
+  RopeFrequencies rope_, rope_local_;  // where they do not depend on the length
+  WordEmbeddings word_embeddings_;
   std::optional<Param> position_embeddings_;
   std::vector<std::unique_ptr<DecoderLayer>> layers_;
   std::optional<Norm> final_norm_;      // of the stage that has the first depth, or of the last
   std::optional<Param> output_weight_;  // untied
-  Param* embedding_ = nullptr;          // its own, or an earlier stage's
   const Param* head_weight_ = nullptr;  // of the last stage
   std::vector<std::unique_ptr<FuturePrediction>> future_;  // by depth
 };

@@ -10,6 +10,27 @@ StageRange even_stage(std::int64_t layers, std::int64_t stages, std::int64_t sta
   return {range.begin, range.end, stage == 0, stage == stages - 1};
 }
 
+BoundaryTensor token_boundary(const Context& ctx, BoundaryId id, const SequenceLayout& layout,
+                              std::int64_t columns, const TensorParallel& tp) {
+  PlaceState rows = tp.sequence_parallel ? PlaceState::kShard0 : PlaceState::kReplicated;
+  Placement placement = batch_placement().with(Axis::kTp, rows);
+  return {id, {token_rows(ctx, layout, placement).size(), columns}, placement};
+}
+
+namespace {
+[[noreturn]] void refuse_generation(const ModelConfig& config) {
+  BEV_FAIL(ErrorKind::kConfig, "generate: models of the architecture ",
+           architecture_of(config).name, " do not generate");
+}
+}  // namespace
+
+std::vector<StateSpec> ModelStage::states(std::int64_t) const { refuse_generation(config_); }
+Var ModelStage::decode(Context&, const MicroBatch&, const Var&, const DecodeStep&,
+                       std::vector<LayerState>&) const {
+  refuse_generation(config_);
+}
+Var ModelStage::final_states(Context&, const Var&) const { refuse_generation(config_); }
+
 Tensor stage_logits(Context& ctx, const ModelStage& stage, const Var& final, std::int64_t tokens) {
   return lm_head_logits(ctx, enter_tensor_parallel(ctx, final, tokens), stage.head());
 }

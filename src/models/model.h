@@ -48,6 +48,11 @@ struct BoundaryTensor {
   Placement placement;
 };
 
+// A row of `columns` numbers for each token, as hidden states outside of the tensor-parallel region
+// are.
+BoundaryTensor token_boundary(const Context& ctx, BoundaryId id, const SequenceLayout& layout,
+                              std::int64_t columns, const TensorParallel& tp);
+
 // The part of a model that one pipeline stage holds. The same code trains, scores and generates.
 class ModelStage {
  public:
@@ -77,13 +82,14 @@ class ModelStage {
   // Last stage: the output layer of its final hidden states.
   virtual HeadSpec head() const = 0;
 
-  // Generation. The states that this stage's layers keep, in their order, on one of `tp` ranks.
-  virtual std::vector<StateSpec> states(std::int64_t tp) const = 0;
+  // Generation, of models that can: Error(kConfig) by default.
+  // The states that this stage's layers keep, in their order, on one of `tp` ranks.
+  virtual std::vector<StateSpec> states(std::int64_t tp) const;
   // Hidden states of new tokens, from those of the stage before (empty on the first), with a state
   // for each layer. The last stage's are final once final_states() was applied to the rows wanted.
   virtual Var decode(Context& ctx, const MicroBatch& batch, const Var& in, const DecodeStep& step,
-                     std::vector<LayerState>& states) const = 0;
-  virtual Var final_states(Context& ctx, const Var& hidden) const = 0;
+                     std::vector<LayerState>& states) const;
+  virtual Var final_states(Context& ctx, const Var& hidden) const;
 
  private:
   ModelConfig config_;

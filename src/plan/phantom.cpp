@@ -62,7 +62,7 @@ constexpr Kernels kPhantomKernels = {
                [](const Stream&, const View&, void*) { return Work(); }, nullptr, nullptr,
                open_phantom_lane, make_phantom_memory, kNothing, nullptr},
     .elementwise = {kNothing, kNothing, kNothing, kNothing, kNothing, kNothing, kNothing, kNothing,
-                    kNothing},
+                    kNothing, kNothing, kNothing},
     .gemm = {kNothing, [](const GemmArgs&) { return std::size_t{0}; }},
     .norm = {kNothing, kNothing, kNothing, kNothing},
     .activation = {kNothing, kNothing},

@@ -115,6 +115,25 @@ TEST(Axpby, MixedDtypes) {
   }
 }
 
+TEST(Scale, ByANumberOnTheDevice) {
+  for (Dtype dtype : kFloats) {
+    for (std::int64_t size : kSizes) {
+      Buffer x = random_buffer(dtype, {size}, 1), factor(accumulate_dtype(dtype), {1}, {-0.3});
+      std::vector<double> want = x.values();
+      for (double& value : want) value *= factor.values()[0];
+      on_every_level([&](const Kernels& kernels, const Stream& stream) {
+        Buffer y(dtype, {size}), alias = x;
+        kernels.elementwise.scale(stream, x.view(), factor.view(), y.view());
+        kernels.elementwise.scale(stream, alias.view(), factor.view(), alias.view());
+        expect_near(y.values(), want, epsilon_of(dtype));
+        EXPECT_EQ(alias.bits(), y.bits());
+        EXPECT_TRUE(y.guards_intact());
+        return y.bits();
+      });
+    }
+  }
+}
+
 TEST(AddRows, AddsToEveryRow) {
   for (Dtype dtype : kFloats) {
     for (std::int64_t rows : {0, 1, 300}) {
@@ -224,6 +243,30 @@ TEST(FindNonfinite, SetsTheFlagOnly) {
         return std::string();
       });
     }
+  }
+}
+
+TEST(SegmentSum, OfAnyLengths) {
+  const std::vector<std::int64_t> lengths = {0, 0, 1, 7, 0, 1003, 40007, 2, 0};
+  std::vector<std::int32_t> segment;
+  for (std::size_t s = 0; s < lengths.size(); ++s) {
+    segment.insert(segment.end(), static_cast<std::size_t>(lengths[s]),
+                   static_cast<std::int32_t>(s));
+  }
+  for (Dtype dtype : kFloats) {
+    Buffer x = random_buffer(dtype, {std::ssize(segment)}, 1);
+    std::vector<double> values = x.values(), want(lengths.size(), 0.0);
+    for (std::size_t t = 0; t < values.size(); ++t) {
+      want[static_cast<std::size_t>(segment[t])] += values[t];
+    }
+    on_every_level([&](const Kernels& kernels, const Stream& stream) {
+      Buffer sums(dtype, {std::ssize(lengths)});
+      kernels.elementwise.segment_sum(stream, {x.view(), segment.data(), sums.view()});
+      // One rounding of a sum in f64.
+      expect_near(sums.values(), want, epsilon_of(dtype) + 1e-13);
+      EXPECT_TRUE(sums.guards_intact());
+      return sums.bits();
+    });
   }
 }
 

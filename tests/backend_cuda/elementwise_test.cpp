@@ -78,6 +78,45 @@ TEST_F(CudaElementwise, AxpbyMixesDtypesAndDoesNotReadWithBetaZero) {
   }
 }
 
+TEST_F(CudaElementwise, ScaleByANumberOnTheDevice) {
+  Twin factor = twin(Dtype::kF32, {1}, {-0.3});
+  for (Dtype dtype : kModelDtypes) {
+    for (std::int64_t size : kSizes) {
+      for (std::int64_t first : {0, 1}) {
+        Twin x = part(random(dtype, {size + 1}), first, size), y = poisoned(dtype, {size - first});
+        cpu().elementwise.scale(cpu_stream(), x.exact, factor.exact, y.exact);
+        cuda().elementwise.scale(cuda_stream(), x.device, factor.device, y.device);
+        EXPECT_LT(error(y), tolerance(dtype));
+        cpu().elementwise.scale(cpu_stream(), x.exact, factor.exact, x.exact);
+        cuda().elementwise.scale(cuda_stream(), x.device, factor.device, x.device);
+        EXPECT_LT(error(x), tolerance(dtype));
+      }
+    }
+  }
+}
+
+TEST_F(CudaElementwise, SegmentSum) {
+  const std::vector<std::int64_t> lengths = {0, 0, 1, 7, 0, 1003, 40007, 256, 0};
+  std::vector<std::int32_t> numbers;
+  for (std::size_t s = 0; s < lengths.size(); ++s) {
+    numbers.insert(numbers.end(), static_cast<std::size_t>(lengths[s]),
+                   static_cast<std::int32_t>(s));
+  }
+  Twin segment = words(numbers);
+  for (Dtype dtype : kModelDtypes) {
+    Twin x = random(dtype, {std::ssize(numbers)}), sums = poisoned(dtype, {std::ssize(lengths)});
+    cpu().elementwise.segment_sum(cpu_stream(),
+                                  {x.exact, segment.exact.as<std::int32_t>(), sums.exact});
+    cuda().elementwise.segment_sum(cuda_stream(),
+                                   {x.device, segment.device.as<std::int32_t>(), sums.device});
+    EXPECT_LT(error(sums), tolerance(dtype));
+    Twin none = part(x, 0, 0), zeros = poisoned(dtype, {3});
+    cuda().elementwise.segment_sum(cuda_stream(),
+                                   {none.device, segment.device.as<std::int32_t>(), zeros.device});
+    EXPECT_EQ(download(zeros.device), std::vector<double>(3, 0.0));
+  }
+}
+
 TEST_F(CudaElementwise, AddRows) {
   for (Dtype dtype : kModelDtypes) {
     for (std::int64_t columns : {1, 7, 64, 4100}) {

@@ -1,23 +1,19 @@
-// An encoder and a decoder with cross attention as pipeline stages that exchange two named tensors:
-// the encoder's states go along through the stages of the decoder.
+// An encoder and a decoder with cross attention as stages that exchange two named tensors: the
+// encoder's states go along through the stages of the decoder.
 //
 //   | embed  e  e | e  embed  d | d  d  head |      stage 0 -> 1: encoder states
 //                                                  stage 1 -> 2: hidden states, encoder states
-#include <memory>
-
 #include "autograd/recompute.h"
 #include "base/text.h"
+#include "models/word_embeddings.h"
+#include "nn/cross_attention.h"
 #include "nn/mlp.h"
-#include "ops/collective.h"
-#include "ops/embedding.h"
-#include "ops/sequence_gather.h"
 #include "tests/layouts/slices.h"
 
 namespace bev::test {
 namespace {
 
 constexpr BoundaryId kEncoderStates{"encoder states"};
-constexpr double kStd = 0.2;
 
 AttentionOptions attention_of(const ModelConfig& config, bool causal, const BuildOptions& build) {
   AttentionOptions options;
@@ -26,101 +22,83 @@ AttentionOptions attention_of(const ModelConfig& config, bool causal, const Buil
   options.head_size = config.head_size();
   options.scale = config.attention_scale();
   options.causal = causal;
-  options.init_std = options.proj_init_std = kStd;
+  options.init_std = options.proj_init_std = 0.2;
   options.tensor_parallel = build.tensor_parallel;
   return options;
 }
 
-// A layer of either half; a decoder's has cross attention between self-attention and MLP.
 struct Layer {
-  Layer(const std::string& of, const ModelConfig& config, bool decodes, const BuildOptions& build)
-      : name(of),
-        options(attention_of(config, decodes, build)),
-        hidden(config.hidden_size),
-        recomputes(build.recompute.layers_per_unit > 0) {
-    if (decodes) cross.emplace(name + ".cross", options);
+  Layer(const std::string& name, const ModelConfig& config, bool decodes, const BuildOptions& build)
+      : recomputes(build.recompute.layers_per_unit > 0),
+        attention(name + ".attention", attention_of(config, decodes, build)),
+        mlp(name + ".mlp",
+            {config.hidden_size, config.ffn_size(), {}, false, 0.2, 0.2, build.tensor_parallel}) {
+    for (int i = 0; i < 3; ++i) {
+      norms[i] = make_norm(concat(name, ".norm", i), config.hidden_size, {});
+    }
+    if (decodes) cross.emplace(name + ".cross", attention_of(config, false, build));
   }
   void params(std::vector<Param*>& list) {
-    before.params(list), attention.params(list), between.params(list), mlp.params(list);
-    if (!cross) return;
-    cross_norm.params(list), q.params(list), kv.params(list), proj.params(list);
+    norms[0].params(list), attention.params(list), norms[1].params(list), mlp.params(list);
+    if (cross) norms[2].params(list), cross->params(list);
   }
-  template <class F>
-  Var run(Context& ctx, const Var& x, F f) const {
-    return recomputes ? recompute(ctx, "recompute part", x, f) : f(ctx, x);
-  }
-  Var attend_across(Context& ctx, const Var& x, const SequenceLayout& to, const Var& states,
-                    const SequenceLayout& from) const {
-    const TensorParallel& tp = options.tensor_parallel;
-    Var queries = q.enter(ctx, norm(ctx, x, cross_norm.spec(false)), to.tokens, tp);
-    Var keys = kv.enter(ctx, states, from.tokens, tp);
-    std::vector<AttentionRun> runs =
-        visible_runs(whole_sequence(to), 0, whole_sequence(from), 0, false, -1);
-    Var heads = cross_attention(ctx, gather_sequence(ctx, queries, to),
-                                gather_sequence(ctx, keys, from), std::move(runs),
-                                cross->spec(ctx));
-    return add(ctx, x, proj.leave(ctx, own_sequence(ctx, heads, to), tp));
-  }
-  // `states`: the encoder's, for a layer of the decoder.
-  Var forward(Context& ctx, const Var& x, const SequenceLayout& layout, const Var* states,
-              const SequenceLayout& source) const {
-    Var y = run(ctx, x, [this, input = LayerInput{.layout = &layout}](Context& to, const Var& in) {
-      return add(to, in, attention.forward(to, norm(to, in, before.spec(false)), input));
-    });
-    if (states != nullptr) y = attend_across(ctx, y, layout, *states, source);
-    return run(ctx, y, [this, tokens = layout.tokens](Context& to, const Var& in) {
-      return add(to, in, mlp.forward(to, norm(to, in, between.spec(false)), tokens));
-    });
+  Var forward(Context& ctx, const Var& x, const SequenceLayout& layout,
+              const CrossInput& to) const {
+    auto attend = [this, layout = &layout](Context& on, const Var& in) {
+      return add(
+          on, in,
+          attention.forward(on, norm(on, in, norms[0].spec(false)), LayerInput{.layout = layout}));
+    };
+    auto feed = [this, tokens = layout.tokens](Context& on, const Var& in) {
+      return add(on, in, mlp.forward(on, norm(on, in, norms[1].spec(false)), tokens));
+    };
+    Var y = recomputes ? recompute(ctx, "recompute attention", x, attend) : attend(ctx, x);
+    if (cross) {
+      Var seen = cross->forward(ctx, norm(ctx, y, norms[2].spec(false)), layout, to);
+      y = add(ctx, y, seen);
+    }
+    return recomputes ? recompute(ctx, "recompute mlp", y, feed) : feed(ctx, y);
   }
 
-  std::string name;
-  AttentionOptions options;
-  std::int64_t hidden;
   bool recomputes;
-  Norm before = make_norm(name + ".before", hidden, {}), between = make_norm(name + ".between", hidden, {}),
-       cross_norm = make_norm(name + ".cross_norm", hidden, {});
-  SelfAttention attention{name + ".attention", options};
-  Mlp mlp{name + ".mlp", {.hidden_size = hidden, .ffn_size = 2 * hidden, .init_std = kStd,
-                          .down_init_std = kStd, .tensor_parallel = options.tensor_parallel}};
-  std::optional<CoreAttention> cross;
-  Linear q = column_linear({name + ".q", hidden, hidden, false, kStd}, {});
-  Linear kv = column_linear({name + ".kv", 2 * hidden, hidden, false, kStd}, {hidden, hidden});
-  Linear proj = row_linear({name + ".proj", hidden, hidden, false, kStd});
+  Norm norms[3];
+  SelfAttention attention;
+  Mlp mlp;
+  std::optional<CrossAttention> cross;
 };
 
+std::int64_t first_decoder(const ModelConfig& config) { return config.num_layers / 2; }
+bool starts_decoder(const ModelConfig& config, const StageRange& range) {
+  return range.first_layer <= first_decoder(config) && first_decoder(config) < range.end_layer;
+}
 bool uses_embedding(const ModelConfig& config, const StageRange& range) {
-  std::int64_t decoder = config.num_layers / 2;
-  return range.first || range.last || (range.first_layer <= decoder && decoder < range.end_layer);
+  return range.first || range.last || starts_decoder(config, range);
 }
 
 class EncoderDecoder final : public ModelStage {
  public:
   EncoderDecoder(const ModelConfig& config, const StageRange& range, const BuildOptions& build,
                  Param* embedding)
-      : ModelStage(config, range), build_(build), embedding_(embedding) {
-    if (embedding_ == nullptr && uses_embedding(config, range)) {
-      own_ = Param{.name = "embedding", .shape = {config.vocab_size, config.hidden_size},
-                   .split = {Axis::kTp, 0, {}}, .init = {InitKind::kNormal, kStd},
-                   .shared = build.shared_embedding, .copy = !range.first, .uses = 0};
-      embedding_ = &*own_;
-    }
-    embeds_target_ = range.first_layer <= decoder() && decoder() < range.end_layer;
-    if (embedding_ != nullptr) embedding_->uses += range.first + range.last + embeds_target_;
+      : ModelStage(config, range),
+        tp_(build.tensor_parallel),
+        words_(config, range, build, embedding) {
+    bool starts = starts_decoder(config, range);
+    words_.add_uses(range.first + range.last + starts);
     for (std::int64_t n = range.first_layer; n < range.end_layer; ++n) {
-      layers_.push_back(std::make_unique<Layer>(concat("layers.", n), config, n >= decoder(), build));
+      bool decodes = n >= first_decoder(config);
+      layers_.push_back(std::make_unique<Layer>(concat("layers.", n), config, decodes, build));
     }
-    if (embeds_target_) encoder_norm_ = make_norm("encoder_norm", config.hidden_size, {});
+    if (starts) encoder_norm_ = make_norm("encoder_norm", config.hidden_size, {});
     if (range.last) final_norm_ = make_norm("final_norm", config.hidden_size, {});
   }
-  Param* embedding() const override { return embedding_; }
-  HeadSpec head() const override { return {.weight = embedding_}; }
+  Param* embedding() const override { return words_.get(); }
+  HeadSpec head() const override { return {.weight = words_.get()}; }
   std::vector<Param*> params() override {
     std::vector<Param*> list;
-    if (own_) list.push_back(&*own_);
+    words_.params(list);
     for (auto& layer : layers_) layer->params(list);
-    for (auto* norm : {&encoder_norm_, &final_norm_}) {
-      if (*norm) (*norm)->params(list);
-    }
+    if (encoder_norm_) encoder_norm_->params(list);
+    if (final_norm_) final_norm_->params(list);
     return list;
   }
   std::vector<BoundaryTensor> boundary_in(const Context& ctx, const MicroBatch& batch,
@@ -134,59 +112,39 @@ class EncoderDecoder final : public ModelStage {
   void forward(Context& ctx, const MicroBatch& batch, std::span<const Var> in,
                std::vector<Var>& out) const override {
     const BatchField& source = batch.field(kSourceTokens);
-    bool decoding = range().first_layer > decoder();
-    Var states = range().first ? embed(ctx, source.tensor) : in[decoding ? 1 : 0], hidden;
-    if (decoding) hidden = in[0];
+    Var states = range().first ? words_.look_up(ctx, source.tensor) : in.back(), hidden;
+    if (in.size() > 1) hidden = in[0];
     for (std::size_t i = 0; i < layers_.size(); ++i) {
-      std::int64_t number = ctx.layer = range().first_layer + static_cast<std::int64_t>(i);
-      if (number == decoder()) {
+      ctx.layer = range().first_layer + static_cast<std::int64_t>(i);
+      if (ctx.layer == first_decoder(config())) {
         states = norm(ctx, states, encoder_norm_->spec(false));
-        hidden = embed(ctx, batch.tokens);
+        hidden = words_.look_up(ctx, batch.tokens);
       }
-      bool encodes = number < decoder();
+      bool encodes = ctx.layer < first_decoder(config());
       Var& x = encodes ? states : hidden;
-      x = layers_[i]->forward(ctx, x, encodes ? source.layout : batch.layout,
-                              encodes ? nullptr : &states, source.layout);
+      const SequenceLayout& layout = encodes ? source.layout : batch.layout;
+      x = layers_[i]->forward(ctx, x, layout, {states, source.layout});
     }
     out.clear();
-    if (range().end_layer > decoder()) out.push_back(final_states(ctx, hidden));
+    if (final_norm_) hidden = norm(ctx, hidden, final_norm_->spec(false));
+    if (range().end_layer > first_decoder(config())) out.push_back(hidden);
     if (!range().last) out.push_back(states);
-  }
-  Var final_states(Context& ctx, const Var& hidden) const override {
-    return final_norm_ ? norm(ctx, hidden, final_norm_->spec(false)) : hidden;
-  }
-  std::vector<StateSpec> states(std::int64_t) const override { return {}; }
-  Var decode(Context&, const MicroBatch&, const Var&, const DecodeStep&,
-             std::vector<LayerState>&) const override {
-    return {};
   }
 
  private:
-  std::int64_t decoder() const { return config().num_layers / 2; }
-  Var embed(Context& ctx, const Tensor& tokens) const {
-    Var x = bev::embedding(ctx, tokens, *embedding_, {}, batch_placement());
-    return leave_tensor_parallel(ctx, x, build_.tensor_parallel.sequence_parallel);
-  }
   std::vector<BoundaryTensor> boundary(const Context& ctx, const MicroBatch& batch,
                                        std::int64_t layer) const {
-    auto tensor = [&](BoundaryId id, const SequenceLayout& layout) -> BoundaryTensor {
-      bool split = build_.tensor_parallel.sequence_parallel;
-      Placement placement = batch_placement().with(
-          Axis::kTp, split ? PlaceState::kShard0 : PlaceState::kReplicated);
-      return {id, {token_rows(ctx, layout, placement).size(), config().hidden_size}, placement};
-    };
     std::vector<BoundaryTensor> list;
-    if (layer > decoder()) list.push_back(tensor(kHiddenStates, batch.layout));
-    if (layer < config().num_layers) {
-      list.push_back(tensor(kEncoderStates, batch.field(kSourceTokens).layout));
-    }
+    auto add = [&](BoundaryId id, const SequenceLayout& layout) {
+      list.push_back(token_boundary(ctx, id, layout, config().hidden_size, tp_));
+    };
+    if (layer > first_decoder(config())) add(kHiddenStates, batch.layout);
+    if (layer < config().num_layers) add(kEncoderStates, batch.field(kSourceTokens).layout);
     return list;
   }
 
-  BuildOptions build_;
-  std::optional<Param> own_;
-  Param* embedding_;
-  bool embeds_target_ = false;
+  TensorParallel tp_;
+  WordEmbeddings words_;
   std::vector<std::unique_ptr<Layer>> layers_;
   std::optional<Norm> encoder_norm_, final_norm_;
 };

@@ -16,7 +16,8 @@ namespace {
 double sigmoid(double x) { return 1 / (1 + std::exp(-x)); }
 
 // rows [a | b] of n tokens from `row` on, C channels each: h from `state` on, which follows.
-void scan_rows(const double* rows, std::int64_t channels, std::int64_t n, double* state, double* h) {
+void scan_rows(const double* rows, std::int64_t channels, std::int64_t n, double* state,
+               double* h) {
   for (std::int64_t t = 0; t < n; ++t, rows += 2 * channels, h += channels) {
     for (std::int64_t c = 0; c < channels; ++c) {
       double a = sigmoid(rows[c]);
@@ -26,8 +27,8 @@ void scan_rows(const double* rows, std::int64_t channels, std::int64_t n, double
 }
 
 // The gradient of the rows, given that of h.
-void scan_rows_backward(const double* rows, const double* h, const double* dh, std::int64_t channels,
-                        std::int64_t n, double* drows) {
+void scan_rows_backward(const double* rows, const double* h, const double* dh,
+                        std::int64_t channels, std::int64_t n, double* drows) {
   std::vector<double> carried(static_cast<std::size_t>(channels), 0.0);
   for (std::int64_t t = n - 1; t >= 0; --t) {
     for (std::int64_t c = 0; c < channels; ++c) {
@@ -133,4 +134,3 @@ const Architecture kHybrid = [] {
 const Architecture* hybrid_architecture() { return &kHybrid; }
 
 }  // namespace bev::test
-

@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "backend/cpu/cpu_kernels.h"
+#include "base/text.h"
 #include "ops/loss.h"
 #include "tests/support/op_rig.h"
 

@@ -182,6 +182,19 @@ TEST(TokenLogProbs, AGradientOfSomeTokensIsTheirPartOfAll) {
   EXPECT_LT(relative_error(a.weight_gradient, whole.weight_gradient), 1e-13);
 }
 
+// Thirds are other numbers in f32.
+TEST(TokenLogProbs, GradientsOfTokensAreNotRounded) {
+  const Head& head = kHeads[3];
+  OpValues values = values_for(log_probs_case(head));
+  Numbers whole(static_cast<std::size_t>(head.tokens), 1.0), third(whole.size(), 1.0 / 3);
+  Outcome expected = run_on_one_rank(head, values, whole);
+  Outcome got = run_on_one_rank(head, values, third);
+  for (double& x : expected.hidden_gradient) x /= 3;
+  for (double& x : expected.weight_gradient) x /= 3;
+  EXPECT_LT(relative_error(got.hidden_gradient, expected.hidden_gradient), 1e-14);
+  EXPECT_LT(relative_error(got.weight_gradient, expected.weight_gradient), 1e-14);
+}
+
 TEST(TokenLogProbs, NoTokensGiveAZeroGradient) {
   OpCase test = log_probs_case({"no tokens", 0});
   OpResult result = run_op(test, values_for(test), {});

@@ -1,6 +1,7 @@
 #include "backend/cuda/column_sums.h"
 #include "backend/cuda/grid.cuh"
 #include "backend/cuda/random.cuh"
+#include "backend/cuda/reduce.cuh"
 #include "backend/cuda/tables.h"
 #include "backend/cuda/values.cuh"
 
@@ -108,6 +109,43 @@ void axpby(const Stream& stream, double alpha, const View& x, double beta, const
       scaled<decltype(from), decltype(to)>(queue_of(stream), x, y, static_cast<float>(alpha),
                                            static_cast<float>(beta));
     });
+  });
+}
+
+// y = factor x: two elements' bytes per element.
+template <class T, int N>
+struct ScaleWork {
+  using Values = Pack<T, N>;
+  static constexpr int kCount = N;
+  const T* x;
+  T* y;
+  const float* factor;
+  __device__ Values read(std::int64_t at) const {
+    Values values;
+    values.load(x + at);
+    return values;
+  }
+  __device__ void write(std::int64_t at, Values values) const {
+    const float by = *factor;
+#pragma unroll
+    for (int i = 0; i < N; ++i) values.set(i, by * values[i]);
+    values.store(y + at);
+  }
+};
+
+void scale(const Stream& stream, const View& x, const View& factor, const View& y) {
+  BEV_CHECK(x.numel() == y.numel() && factor.numel() == 1, "scale: ", x.shape, " by ", factor.shape,
+            " to ", y.shape);
+  CudaQueue& queue = queue_of(stream);
+  const float* by = address<float>(factor);
+  visit_value(x.dtype, [&](auto type) {
+    using T = decltype(type);
+    const T* from = address<T>(x);
+    T* to = address<T>(y);
+    const std::int64_t packs = aligned(from, to) ? x.numel() / kPack<T> : 0;
+    const std::int64_t done = packs * kPack<T>;
+    launch_flat(queue, "scale", ScaleWork<T, kPack<T>>{from, to, by}, packs);
+    launch_flat(queue, "scale", ScaleWork<T, 1>{from + done, to + done, by}, x.numel() - done);
   });
 }
 
@@ -341,6 +379,47 @@ void find_nonfinite(const Stream& stream, const View& x, std::int32_t* flag) {
   }
 }
 
+// The first of [0, count) whose segment is not below `segment`.
+__device__ std::int64_t segment_begin(const std::int32_t* segments, std::int64_t count,
+                                      std::int64_t segment) {
+  std::int64_t low = 0, high = count;
+  while (low < high) {
+    const std::int64_t middle = (low + high) / 2;
+    if (segments[middle] < segment) {
+      low = middle + 1;
+    } else {
+      high = middle;
+    }
+  }
+  return low;
+}
+
+// A block for each segment. Reads x once.
+template <class T>
+__global__ void __launch_bounds__(kThreads)
+    segment_sum_kernel(const T* x, const std::int32_t* segments, std::int64_t count, T* sums) {
+  __shared__ double shared[kThreads / kWarp];
+  const std::int64_t begin = segment_begin(segments, count, blockIdx.x);
+  const std::int64_t end = segment_begin(segments, count, std::int64_t{blockIdx.x} + 1);
+  double sum = 0;
+  for (std::int64_t i = begin + threadIdx.x; i < end; i += kThreads) {
+    sum += static_cast<double>(widen(x[i]));
+  }
+  sum = reduce_row<Sum>(sum, shared);
+  if (threadIdx.x == 0) sums[blockIdx.x] = narrow<T>(static_cast<float>(sum));
+}
+
+void segment_sum(const Stream& stream, const SegmentSumArgs& args) {
+  if (args.sums.numel() == 0) return;
+  visit_value(args.x.dtype, [&](auto type) {
+    using T = decltype(type);
+    segment_sum_kernel<T>
+        <<<static_cast<unsigned>(args.sums.numel()), kThreads, 0, queue_of(stream).stream()>>>(
+            address<T>(args.x), args.segment, args.x.numel(), address<T>(args.sums));
+    check_launch("segment_sum");
+  });
+}
+
 }  // namespace
 }  // namespace cuda
 
@@ -349,11 +428,13 @@ ElementwiseKernels cuda_elementwise_kernels() {
           .cast = cuda::cast,
           .add = cuda::add,
           .axpby = cuda::axpby,
+          .scale = cuda::scale,
           .add_rows = cuda::add_rows,
           .dropout = cuda::dropout,
           .copy_rows = cuda::copy_rows,
           .find_nonfinite = cuda::find_nonfinite,
-          .column_sum = cuda::column_sum};
+          .column_sum = cuda::column_sum,
+          .segment_sum = cuda::segment_sum};
 }
 
 }  // namespace bev

@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <atomic>
 #include <cstring>
 #include <type_traits>
@@ -117,6 +118,21 @@ void axpby(const Stream& stream, double alpha, const View& x, double beta, const
   visit_float(x.dtype, [&](auto from) {
     visit_float(y.dtype, [&](auto to) {
       axpby_typed<decltype(from), decltype(to)>(stream, alpha, x, beta, y);
+    });
+  });
+}
+
+void scale(const Stream& stream, const View& x, const View& factor, const View& y) {
+  BEV_CHECK(x.numel() == y.numel() && factor.numel() == 1, "scale: ", x.shape, " by ", factor.shape,
+            " to ", y.shape);
+  visit_float(x.dtype, [&](auto type) {
+    using T = decltype(type);
+    const T* from = x.as<T>();
+    T* to = y.as<T>();
+    const auto by = *factor.as<accumulate_t<T>>();
+    for_ranges(stream, x.numel(), kFlatPiece, [=](std::int64_t begin, std::int64_t end) {
+#pragma GCC ivdep
+      for (std::int64_t i = begin; i < end; ++i) to[i] = narrow<T>(by * widen(from[i]));
     });
   });
 }
@@ -278,6 +294,24 @@ void column_sum(const Stream& stream, const View& x, double beta, const View& ou
     });
   });
 }
+
+void segment_sum(const Stream& stream, const SegmentSumArgs& args) {
+  const std::int32_t *first = args.segment, *last = first + args.x.numel();
+  visit_float(args.x.dtype, [&](auto type) {
+    using T = decltype(type);
+    const T* x = args.x.as<T>();
+    T* sums = args.sums.as<T>();
+    for_ranges(stream, args.sums.numel(), 1, [=](std::int64_t begin, std::int64_t end) {
+      for (std::int64_t s = begin; s < end; ++s) {
+        auto [from, to] = std::equal_range(first, last, static_cast<std::int32_t>(s));
+        const T* values = x + (from - first);
+        const double sum = sum_of<double>(
+            to - from, [&](std::int64_t i) { return static_cast<double>(widen(values[i])); });
+        sums[s] = convert<double, T>(sum);
+      }
+    });
+  });
+}
 }  // namespace
 
 ElementwiseKernels elementwise_kernels() {
@@ -285,11 +319,13 @@ ElementwiseKernels elementwise_kernels() {
           .cast = cast,
           .add = add,
           .axpby = axpby,
+          .scale = scale,
           .add_rows = add_rows,
           .dropout = dropout,
           .copy_rows = copy_rows,
           .find_nonfinite = find_nonfinite,
-          .column_sum = column_sum};
+          .column_sum = column_sum,
+          .segment_sum = segment_sum};
 }
 
 }  // namespace bev::cpu::BEV_CPU_LEVEL
