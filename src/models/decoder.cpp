@@ -117,25 +117,22 @@ namespace {
 BoundaryId mtp_states(std::int64_t depth) { return {"MTP hidden states", depth}; }
 }  // namespace
 
-std::vector<BoundaryTensor> Decoder::boundary(const Context& ctx, const MicroBatch& batch,
-                                              std::int64_t depths) const {
+Boundary Decoder::boundary(const Context& ctx, const MicroBatch& batch, std::int64_t depths) const {
   auto tensor = [&](BoundaryId id) {
     return token_boundary(ctx, id, batch.layout, config().hidden_size, options_.tensor_parallel);
   };
-  std::vector<BoundaryTensor> tensors = {tensor(kHiddenStates)};
+  Boundary tensors = {tensor(kHiddenStates)};
   for (std::int64_t depth = 1; depth <= depths; ++depth)
     tensors.push_back(tensor(mtp_states(depth)));
   return tensors;
 }
 
-std::vector<BoundaryTensor> Decoder::boundary_in(const Context& ctx, const MicroBatch& batch,
-                                                 bool training) const {
+Boundary Decoder::boundary_in(const Context& ctx, const MicroBatch& batch, bool training) const {
   if (range().first) return {};
   return boundary(ctx, batch, training ? range().first_depth : 0);
 }
 
-std::vector<BoundaryTensor> Decoder::boundary_out(const Context& ctx, const MicroBatch& batch,
-                                                  bool training) const {
+Boundary Decoder::boundary_out(const Context& ctx, const MicroBatch& batch, bool training) const {
   return boundary(ctx, batch, training ? range().depths(config()).end : 0);
 }
 

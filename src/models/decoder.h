@@ -26,10 +26,8 @@ class Decoder final : public ModelStage {
   Param* embedding() const override { return word_embeddings_.get(); }
   // Hidden states and, while training, those of the depths of MTP so far, which the last stage has
   // the losses of.
-  std::vector<BoundaryTensor> boundary_in(const Context& ctx, const MicroBatch& batch,
-                                          bool training) const override;
-  std::vector<BoundaryTensor> boundary_out(const Context& ctx, const MicroBatch& batch,
-                                           bool training) const override;
+  Boundary boundary_in(const Context& ctx, const MicroBatch& batch, bool training) const override;
+  Boundary boundary_out(const Context& ctx, const MicroBatch& batch, bool training) const override;
   void forward(Context& ctx, const MicroBatch& batch, std::span<const Var> in,
                std::vector<Var>& out) const override;
   HeadSpec head() const override;
@@ -40,8 +38,7 @@ class Decoder final : public ModelStage {
 
  private:
   void add_head();
-  std::vector<BoundaryTensor> boundary(const Context& ctx, const MicroBatch& batch,
-                                       std::int64_t depths) const;
+  Boundary boundary(const Context& ctx, const MicroBatch& batch, std::int64_t depths) const;
   Tensor rope_rows(Context& ctx, const SequenceLayout& layout, bool local) const;
   LayerInput layer_input(Context& ctx, const SequenceLayout& layout) const;
   Var embed(Context& ctx, const MicroBatch& batch) const;

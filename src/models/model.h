@@ -47,6 +47,7 @@ struct BoundaryTensor {
   Shape shape;
   Placement placement;
 };
+using Boundary = std::vector<BoundaryTensor>;
 
 // A row of `columns` numbers for each token, as hidden states outside of the tensor-parallel region
 // are.
@@ -70,10 +71,10 @@ class ModelStage {
 
   // What the stage before hands on, and what this one does; for the last stage, what its objective
   // gets. `training`: with what only the loss needs.
-  virtual std::vector<BoundaryTensor> boundary_in(const Context& ctx, const MicroBatch& batch,
-                                                  bool training) const = 0;
-  virtual std::vector<BoundaryTensor> boundary_out(const Context& ctx, const MicroBatch& batch,
-                                                   bool training) const = 0;
+  virtual Boundary boundary_in(const Context& ctx, const MicroBatch& batch,
+                               bool training) const = 0;
+  virtual Boundary boundary_out(const Context& ctx, const MicroBatch& batch,
+                                bool training) const = 0;
   // `in` has the tensors of boundary_in (training: while a tape records), `out` is filled with
   // those of boundary_out; its memory is used again. The last stage's are final: head() applies.
   virtual void forward(Context& ctx, const MicroBatch& batch, std::span<const Var> in,

@@ -101,7 +101,7 @@ const Schedule& Engine::training_schedule(std::size_t micro_batches) {
 
 void Engine::count_weights(std::span<const MicroBatch> batches, BegunStep& step) {
   step.weights.assign(static_cast<std::size_t>(sums_.numel() - kStepSums + 1), 0.0);
-  for (const MicroBatch& batch : batches) objective_->add_weights(batch, step.weights);
+  for (const MicroBatch& batch : batches) objective_->add_weights(ctx(), batch, step.weights);
   View weights{step.weights.data(), Dtype::kF64, {std::ssize(step.weights)}};
   mesh().grads().host().all_reduce(weights, Reduction::kSum, "weights of the loss").wait();
 }

@@ -62,7 +62,7 @@ void Executor::forward(const Action& action, Run& run) {
   ScopedValue offload(ctx_.offload, offloader_ ? &at.offload : nullptr);
   at.input_slots.clear();
   if (!stage.range().first) {
-    std::vector<BoundaryTensor> boundary = stage.boundary_in(ctx_, batch, run.record);
+    Boundary boundary = stage.boundary_in(ctx_, batch, run.record);
     for (std::size_t i = 0; i < boundary.size(); ++i) {
       Tensor tensor = std::move(at.activations.tensors[i]);
       const Placement& placement = boundary[i].placement;
@@ -123,7 +123,7 @@ bool Executor::continue_backward(const Action& action, Run& run) {
 
 void Executor::end_backward(const Action& action, Run& run) {
   InFlight& at = flight(run, action.chunk, action.micro_batch);
-  std::vector<BoundaryTensor> boundary;
+  Boundary boundary;
   at.outgoing.clear();
   for (const GradSlot& slot : at.input_slots) {
     Tensor gradient = at.tape.take_gradient(slot.id);
@@ -190,7 +190,7 @@ void Executor::act_together(const Action& forward, const Action& backward, Run& 
 
 // Sends and receives of forwards pass the boundary of the same name: a stage's outputs are the next
 // one's inputs, and their gradients are like them.
-std::vector<BoundaryTensor> Executor::boundary(const Action& action, const Run& run) const {
+Boundary Executor::boundary(const Action& action, const Run& run) const {
   const MicroBatch& batch = run.batches[static_cast<std::size_t>(action.micro_batch)];
   bool inputs =
       action.kind == ActionKind::kReceiveForward || action.kind == ActionKind::kSendBackward;
@@ -223,7 +223,7 @@ void Executor::send(const Action& action, Run& run) {
   std::int64_t stage = stage_of(action);
   std::int64_t to = shape_.place_of(forward ? stage + 1 : stage - 1).rank;
   int channel = forward ? forward_channel(stage) : backward_channel(stage - 1);
-  std::vector<BoundaryTensor> expected = boundary(action, run);
+  Boundary expected = boundary(action, run);
   for (std::size_t i = 0; i < at.outgoing.size(); ++i) {
     Tensor& tensor = at.outgoing[i];
     Work work = ctx_.mesh.pp().send(tensor, static_cast<int>(to), channel, expected[i].id.name);

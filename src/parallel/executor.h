@@ -96,7 +96,7 @@ class Executor {
   void send(const Action& action, Run& run);
   static void finish_sends(Run& run);
   // The boundary tensors that an action sends or receives.
-  std::vector<BoundaryTensor> boundary(const Action& action, const Run& run) const;
+  Boundary boundary(const Action& action, const Run& run) const;
   void post_next_receives(const Schedule& schedule, std::size_t at, Run& run);
   void prefetch_next(const Schedule& schedule, std::size_t at, const Run& run);
 

@@ -15,7 +15,8 @@ std::vector<std::string> NextToken::terms() const {
   return names;
 }
 
-void NextToken::add_weights(const MicroBatch& batch, std::span<double> weights) const {
+void NextToken::add_weights(const Context&, const MicroBatch& batch,
+                            std::span<double> weights) const {
   weights[0] += batch.targets.weight_sum;
   for (std::size_t depth = 0; depth < batch.future.size(); ++depth) {
     weights[depth + 1] += batch.future[depth].targets.weight_sum;

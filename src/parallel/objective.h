@@ -17,10 +17,12 @@ class Objective {
 
   // Names of its terms, as the log has them; the first is the loss.
   virtual std::vector<std::string> terms() const = 0;
-  // Adds a micro-batch's share in the weight of each term to `weights`. Summed over the global
+  // Adds a micro-batch's share in the weight of each term to `weights`: those of all dp and cp
+  // ranks are summed, so what the ranks of cp have in common is added by one of them. In the global
   // batch they are what a step divides the terms' sums by. The gradient is divided by the first:
   // StepState::loss_factor is the loss scale over it.
-  virtual void add_weights(const MicroBatch& batch, std::span<double> weights) const = 0;
+  virtual void add_weights(const Context& ctx, const MicroBatch& batch,
+                           std::span<double> weights) const = 0;
   // Loss [1] of a micro-batch from the last stage's outputs, for the tape: its gradient is seeded
   // with one, so the op that makes it multiplies by StepState::loss_factor. The sums of the terms
   // (f64, on the device) are added to `sums`, in their order; a tensor-parallel or context-parallel
@@ -37,7 +39,8 @@ class NextToken final : public Objective {
  public:
   explicit NextToken(const ModelConfig& model) : depths_(model.mtp_num_layers) {}
   std::vector<std::string> terms() const override;
-  void add_weights(const MicroBatch& batch, std::span<double> weights) const override;
+  void add_weights(const Context& ctx, const MicroBatch& batch,
+                   std::span<double> weights) const override;
   Var loss(Context& ctx, const ModelStage& stage, const MicroBatch& batch,
            std::span<const Var> outputs, double* sums) const override;
 

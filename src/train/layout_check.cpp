@@ -78,10 +78,13 @@ LayoutAnswer rank_answer(World& world, const LayoutRun& run, const Kernels& kern
   Engine engine(world, kernels, run.engine);
   Context& ctx = engine.model().ctx();
   ParamStore& store = engine.model().store();
+  std::unique_ptr<BatchPreparation> preparation;
+  if (run.preparation != nullptr) preparation = run.preparation(engine.model());
   for (std::int64_t step = 1; step <= run.steps; ++step) {
     std::vector<MicroBatch> micro_batches =
         rank_micro_batches(ctx, batches[static_cast<std::size_t>(step - 1)], run.micro_batch_size,
                            future_spec(run.engine.model));
+    if (preparation) preparation->prepare(micro_batches);
     StepResult result =
         engine.train_step(micro_batches, {step, run.lr, run.weight_decay, 1.0, run.clip_grad});
     answer.losses.push_back(result.loss);

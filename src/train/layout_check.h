@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -23,6 +24,14 @@ class WorldFilter {
   virtual std::unique_ptr<World> wrap(World& world) = 0;
 };
 
+// Sees the micro-batches of each step before the engine does, and may add fields to them, such as
+// what another model of the rank says of them.
+class BatchPreparation {
+ public:
+  virtual ~BatchPreparation() = default;
+  virtual void prepare(std::span<MicroBatch> batches) = 0;
+};
+
 struct LayoutRun {
   EngineOptions engine;  // model, layout, precision, seed, threads of each rank
   std::int64_t steps = 3;
@@ -30,6 +39,8 @@ struct LayoutRun {
   double lr = 1e-2, weight_decay = 0.1, clip_grad = 1.0;
   double timeout_seconds = 60;
   WorldFilter* filter = nullptr;
+  // Called by every rank with the model that is trained, which outlives the result; null: none.
+  std::unique_ptr<BatchPreparation> (*preparation)(RankModel& trained) = nullptr;
 };
 
 using NamedTensors = std::map<std::string, std::vector<double>>;

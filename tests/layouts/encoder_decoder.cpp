@@ -16,25 +16,24 @@ namespace {
 constexpr BoundaryId kEncoderStates{"encoder states"};
 
 AttentionOptions attention_of(const ModelConfig& config, bool causal, const BuildOptions& build) {
-  AttentionOptions options;
-  options.hidden_size = config.hidden_size;
-  options.heads = options.kv_heads = config.num_attention_heads;
-  options.head_size = config.head_size();
-  options.scale = config.attention_scale();
-  options.causal = causal;
-  options.init_std = options.proj_init_std = 0.2;
-  options.tensor_parallel = build.tensor_parallel;
-  return options;
+  return {.hidden_size = config.hidden_size,
+          .heads = config.num_attention_heads,
+          .kv_heads = config.num_attention_heads,
+          .head_size = config.head_size(),
+          .scale = config.attention_scale(),
+          .causal = causal,
+          .tensor_parallel = build.tensor_parallel};
 }
 
 struct Layer {
   Layer(const std::string& name, const ModelConfig& config, bool decodes, const BuildOptions& build)
       : recomputes(build.recompute.layers_per_unit > 0),
         attention(name + ".attention", attention_of(config, decodes, build)),
-        mlp(name + ".mlp",
-            {config.hidden_size, config.ffn_size(), {}, false, 0.2, 0.2, build.tensor_parallel}) {
-    for (int i = 0; i < 3; ++i) {
-      norms[i] = make_norm(concat(name, ".norm", i), config.hidden_size, {});
+        mlp(name + ".mlp", {.hidden_size = config.hidden_size,
+                            .ffn_size = config.ffn_size(),
+                            .tensor_parallel = build.tensor_parallel}) {
+    for (Norm& norm : norms) {
+      norm = make_norm(concat(name, ".norm", &norm - norms), config.hidden_size, {});
     }
     if (decodes) cross.emplace(name + ".cross", attention_of(config, false, build));
   }
@@ -44,18 +43,15 @@ struct Layer {
   }
   Var forward(Context& ctx, const Var& x, const SequenceLayout& layout,
               const CrossInput& to) const {
-    auto attend = [this, layout = &layout](Context& on, const Var& in) {
-      return add(
-          on, in,
-          attention.forward(on, norm(on, in, norms[0].spec(false)), LayerInput{.layout = layout}));
+    auto attend = [this, input = LayerInput{.layout = &layout}](Context& on, const Var& in) {
+      return add(on, in, attention.forward(on, norm(on, in, norms[0].spec(false)), input));
     };
     auto feed = [this, tokens = layout.tokens](Context& on, const Var& in) {
       return add(on, in, mlp.forward(on, norm(on, in, norms[1].spec(false)), tokens));
     };
     Var y = recomputes ? recompute(ctx, "recompute attention", x, attend) : attend(ctx, x);
     if (cross) {
-      Var seen = cross->forward(ctx, norm(ctx, y, norms[2].spec(false)), layout, to);
-      y = add(ctx, y, seen);
+      y = add(ctx, y, cross->forward(ctx, norm(ctx, y, norms[2].spec(false)), layout, to));
     }
     return recomputes ? recompute(ctx, "recompute mlp", y, feed) : feed(ctx, y);
   }
@@ -68,11 +64,10 @@ struct Layer {
 };
 
 std::int64_t first_decoder(const ModelConfig& config) { return config.num_layers / 2; }
-bool starts_decoder(const ModelConfig& config, const StageRange& range) {
-  return range.first_layer <= first_decoder(config) && first_decoder(config) < range.end_layer;
-}
-bool uses_embedding(const ModelConfig& config, const StageRange& range) {
-  return range.first || range.last || starts_decoder(config, range);
+// Lookups of both sequences and the output layer.
+int embedding_uses(const ModelConfig& config, const StageRange& range) {
+  std::int64_t first = first_decoder(config);
+  return range.first + range.last + (range.first_layer <= first && first < range.end_layer);
 }
 
 class EncoderDecoder final : public ModelStage {
@@ -82,13 +77,11 @@ class EncoderDecoder final : public ModelStage {
       : ModelStage(config, range),
         tp_(build.tensor_parallel),
         words_(config, range, build, embedding) {
-    bool starts = starts_decoder(config, range);
-    words_.add_uses(range.first + range.last + starts);
+    words_.add_uses(embedding_uses(config, range));
     for (std::int64_t n = range.first_layer; n < range.end_layer; ++n) {
       bool decodes = n >= first_decoder(config);
       layers_.push_back(std::make_unique<Layer>(concat("layers.", n), config, decodes, build));
     }
-    if (starts) encoder_norm_ = make_norm("encoder_norm", config.hidden_size, {});
     if (range.last) final_norm_ = make_norm("final_norm", config.hidden_size, {});
   }
   Param* embedding() const override { return words_.get(); }
@@ -97,16 +90,13 @@ class EncoderDecoder final : public ModelStage {
     std::vector<Param*> list;
     words_.params(list);
     for (auto& layer : layers_) layer->params(list);
-    if (encoder_norm_) encoder_norm_->params(list);
     if (final_norm_) final_norm_->params(list);
     return list;
   }
-  std::vector<BoundaryTensor> boundary_in(const Context& ctx, const MicroBatch& batch,
-                                          bool) const override {
+  Boundary boundary_in(const Context& ctx, const MicroBatch& batch, bool) const override {
     return boundary(ctx, batch, range().first_layer);
   }
-  std::vector<BoundaryTensor> boundary_out(const Context& ctx, const MicroBatch& batch,
-                                           bool) const override {
+  Boundary boundary_out(const Context& ctx, const MicroBatch& batch, bool) const override {
     return boundary(ctx, batch, range().end_layer);
   }
   void forward(Context& ctx, const MicroBatch& batch, std::span<const Var> in,
@@ -116,10 +106,7 @@ class EncoderDecoder final : public ModelStage {
     if (in.size() > 1) hidden = in[0];
     for (std::size_t i = 0; i < layers_.size(); ++i) {
       ctx.layer = range().first_layer + static_cast<std::int64_t>(i);
-      if (ctx.layer == first_decoder(config())) {
-        states = norm(ctx, states, encoder_norm_->spec(false));
-        hidden = words_.look_up(ctx, batch.tokens);
-      }
+      if (ctx.layer == first_decoder(config())) hidden = words_.look_up(ctx, batch.tokens);
       bool encodes = ctx.layer < first_decoder(config());
       Var& x = encodes ? states : hidden;
       const SequenceLayout& layout = encodes ? source.layout : batch.layout;
@@ -132,9 +119,8 @@ class EncoderDecoder final : public ModelStage {
   }
 
  private:
-  std::vector<BoundaryTensor> boundary(const Context& ctx, const MicroBatch& batch,
-                                       std::int64_t layer) const {
-    std::vector<BoundaryTensor> list;
+  Boundary boundary(const Context& ctx, const MicroBatch& batch, std::int64_t layer) const {
+    Boundary list;
     auto add = [&](BoundaryId id, const SequenceLayout& layout) {
       list.push_back(token_boundary(ctx, id, layout, config().hidden_size, tp_));
     };
@@ -146,13 +132,14 @@ class EncoderDecoder final : public ModelStage {
   TensorParallel tp_;
   WordEmbeddings words_;
   std::vector<std::unique_ptr<Layer>> layers_;
-  std::optional<Norm> encoder_norm_, final_norm_;
+  std::optional<Norm> final_norm_;
 };
 
 const Architecture kEncoderDecoder = {
     .name = "encoder-decoder",
     .layers = decoder_layers,
-    .uses_embedding = uses_embedding,
+    .uses_embedding = [](const ModelConfig& config,
+                         const StageRange& range) { return embedding_uses(config, range) > 0; },
     .make_stage = [](const ModelConfig& config, const StageRange& range, const BuildOptions& build,
                      Param* embedding) -> std::unique_ptr<ModelStage> {
       return std::make_unique<EncoderDecoder>(config, range, build, embedding);

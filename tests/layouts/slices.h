@@ -20,5 +20,8 @@ inline constexpr FieldId kSourceTokens{"source_tokens"};  // i32, a sequence of 
 const Objective& pairwise_objective();
 inline constexpr FieldId kReferenceLogProbs{"reference_logprobs"};  // f64
 inline constexpr double kPairwiseBeta = 0.5;
+// Log-probabilities [samples] of a micro-batch's targets, from the last stage's output.
+Var sample_log_probs(Context& ctx, const ModelStage& stage, const MicroBatch& batch,
+                     const Var& final);
 
 }  // namespace bev::test

@@ -162,11 +162,16 @@ LayoutAnswer run_tiny(const TinyRun& tiny) {
   run.steps = tiny.steps;
   run.micro_batch_size = tiny.micro_batch_size;
   run.filter = tiny.filter;
+  run.engine.objective = tiny.objective;
+  run.preparation = tiny.preparation;
   run.timeout_seconds = tiny.timeout_seconds;
   std::vector<StepSamples> batches;
   for (std::int64_t step = 0; step < tiny.steps; ++step) {
-    batches.push_back(random_samples(tiny.model.vocab_size, tiny.global_batch_size,
-                                     tiny.sequence_length, 77 + static_cast<std::uint64_t>(step)));
+    auto seed = 77 + static_cast<std::uint64_t>(step);
+    batches.push_back(tiny.samples != nullptr
+                          ? tiny.samples(seed)
+                          : random_samples(tiny.model.vocab_size, tiny.global_batch_size,
+                                           tiny.sequence_length, seed));
   }
   return run_layout(run, tiny.kernels ? *tiny.kernels : cpu_kernels(), batches);
 }

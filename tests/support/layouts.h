@@ -46,6 +46,9 @@ struct TinyRun {
   const Kernels* kernels = nullptr;  // the CPU's
   bool deterministic = false;
   Fp8Config fp8;
+  const Objective* objective = nullptr;  // NextToken
+  std::unique_ptr<BatchPreparation> (*preparation)(RankModel& trained) = nullptr;
+  StepSamples (*samples)(std::uint64_t seed) = nullptr;  // of a step; random_samples
 };
 LayoutAnswer run_tiny(const TinyRun& run);
 

@@ -1,0 +1,192 @@
+// Architectures and objectives of a program's own give one rank's answer under every kind of
+// layout: gradients of the first step to 1e-11, weights after three to 1e-9, in f64.
+#include "tests/layouts/slices.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <map>
+
+#include "app/layouts.h"
+#include "backend/cpu/cpu_kernels.h"
+#include "infer/generator.h"
+#include "ops/loss.h"
+#include "tests/support/layouts.h"
+
+namespace bev::test {
+namespace {
+
+void expect_one_ranks_answer(TinyRun run, const std::string& layouts) {
+  LayoutAnswer expected = run_tiny(run);
+  EXPECT_NE(expected.losses[0], expected.losses[2]);
+  std::vector<ParallelConfig> all = parse_layouts(layouts, {});
+  for (const ParallelConfig& layout : all) {
+    run.parallel = layout;
+    EXPECT_EQ(answer_difference(expected, run_tiny(run)), "") << layout_text(layout);
+  }
+  for (ParallelConfig layout : {ParallelConfig(), all.front()}) {
+    layout.recompute_granularity = RecomputeGranularity::kFull;
+    layout.recompute_num_layers = 1;
+    run.parallel = layout;
+    EXPECT_EQ(answer_difference(expected, run_tiny(run)), "") << "recompute";
+  }
+}
+
+constexpr const char* kLayouts = "tp2 tp2sp pp2 cp2 cp3 dp2zero3 tp2cp2 pp2dp2zero3";
+
+ModelConfig hybrid_model() {
+  ModelConfig model = tiny_llama();
+  model.num_layers = 4;
+  model.architecture = hybrid_architecture();
+  return model;
+}
+
+TEST(Slices, RecurrenceBetweenAttentionLayers) {
+  TinyRun run;
+  run.model = hybrid_model();
+  expect_one_ranks_answer(run, concat(kLayouts, " pp2vpp2"));
+}
+
+// Log-probabilities of tokens 1.. of a sequence by one forward over all of it.
+std::vector<double> log_probs(RankModel& model, const std::vector<std::int32_t>& tokens) {
+  struct Sink : OutputSink {
+    explicit Sink(RankModel& of) : model(of) {}
+    void on_outputs(std::int64_t, std::span<const Var> outputs) override {
+      Tensor all = stage_logits(model.ctx(), model.head_stage(), outputs[0], outputs[0].shape()[0]);
+      logits = model.ctx().download<double>(all);
+    }
+    RankModel& model;
+    std::vector<double> logits;
+  } sink(model);
+  TokenSample sample = labelled_sample(tokens, tokens);
+  std::vector<MicroBatch> batches = rank_micro_batches(model.ctx(), {&sample, 1}, 1);
+  model.forward_outputs(batches, sink);
+  auto columns = static_cast<std::size_t>(model.options().model.vocab_size);
+  std::vector<double> out;
+  for (std::size_t t = 0; t + 1 < tokens.size(); ++t) {
+    const double* row = sink.logits.data() + t * columns;
+    double sum = 0;
+    for (std::size_t v = 0; v < columns; ++v) sum += std::exp(row[v]);
+    out.push_back(row[tokens[t + 1]] - std::log(sum));
+  }
+  return out;
+}
+
+TEST(Slices, RecurrenceDecodesWithAStateOfConstantSize) {
+  run_thread_ranks(1, {}, [](World& world) {
+    EngineOptions options;
+    options.model = hybrid_model();
+    options.dtype = Dtype::kF64;
+    options.parallel.data_parallel_size = 1;
+    options.gradients = false;
+    Rank rank(world, cpu_kernels(), options);
+    RankModel model(rank, options);
+    std::vector<StateSpec> states = model.stage().states(1);
+    for (std::size_t i = 0; i < states.size(); ++i) {
+      EXPECT_EQ(states[i].key_columns == 0, i % 2 == 1);
+      EXPECT_EQ(states[i].sequence_elements, i % 2 == 1 ? options.model.hidden_size : 0);
+    }
+    const std::vector<std::vector<std::int32_t>> prompts = {{3, 1, 4, 1, 5}, {9, 2}, {6}};
+    GenerationOptions wanted;
+    wanted.max_new_tokens = 7;
+    wanted.sampling.temperature = 0;
+    std::vector<GeneratedSequence> results = Generator(model).generate(prompts, wanted);
+    for (std::size_t i = 0; i < prompts.size(); ++i) {
+      std::vector<std::int32_t> all = prompts[i];
+      all.insert(all.end(), results[i].tokens.begin(), results[i].tokens.end());
+      std::vector<double> expected = log_probs(model, all);
+      ASSERT_EQ(results[i].logprobs.size(), 7u);
+      for (std::size_t t = 0; t < 7; ++t) {
+        EXPECT_NEAR(results[i].logprobs[t], expected[prompts[i].size() - 1 + t], 1e-11);
+      }
+    }
+  });
+}
+
+// Sources of other lengths than their targets.
+StepSamples translation_samples(std::uint64_t seed) {
+  StepSamples samples;
+  for (std::uint64_t i = 0; i < 4; ++i) {
+    auto length = static_cast<std::int64_t>(7 + (seed + 5 * i) % 6);
+    StepSamples target = random_samples(61, 1, length, seed + 10 * i);
+    StepSamples source = random_samples(61, 1, 13 - length / 2, seed + 1000 * i);
+    target[0].documents = {static_cast<std::int32_t>(length)};
+    target[0].fields = {{kSourceTokens, FieldRows::kOwn, source[0].tokens}};
+    samples.push_back(target[0]);
+  }
+  return samples;
+}
+
+TEST(Slices, EncoderAndDecoderExchangeTwoNamedTensors) {
+  TinyRun run;
+  run.model = tiny_llama();
+  run.model.vocab_size = 61;
+  run.model.num_layers = 6;
+  run.model.architecture = encoder_decoder_architecture();
+  run.samples = translation_samples;
+  expect_one_ranks_answer(run, concat(kLayouts, " pp3 pp3dp2 tp2sp,pp3"));
+}
+
+// Pairs; the numbers of a reference that was trained elsewhere.
+StepSamples pairs_with_reference(std::uint64_t seed) {
+  StepSamples samples = random_samples(61, 8, 9, seed);
+  for (std::size_t i = 0; i < samples.size(); ++i) {
+    double reference = -20.0 - static_cast<double>((seed * 7 + i * 13) % 11);
+    samples[i].fields = {{kReferenceLogProbs, FieldRows::kSamples, std::vector<double>{reference}}};
+  }
+  return samples;
+}
+
+TinyRun pairwise_run() {
+  TinyRun run;
+  run.model = tiny_llama();
+  run.model.vocab_size = 61;
+  run.objective = &pairwise_objective();
+  run.micro_batch_size = 2;
+  return run;
+}
+
+TEST(Slices, PairwiseObjectiveWithReferenceLogProbsAsABatchField) {
+  TinyRun run = pairwise_run();
+  run.samples = pairs_with_reference;
+  expect_one_ranks_answer(run, kLayouts);
+}
+
+// A frozen model on the rank and mesh of the one that trains; its log-probabilities become the
+// batch's field where the loss is computed.
+class FrozenReference final : public BatchPreparation, public OutputSink {
+ public:
+  explicit FrozenReference(RankModel& trained) : model_(trained.rank(), frozen(trained.options())) {
+    EXPECT_EQ(&model_.mesh(), &trained.mesh());
+  }
+  static ModelOptions frozen(ModelOptions options) {
+    options.gradients = false;
+    options.seed += 1;
+    return options;
+  }
+  void prepare(std::span<MicroBatch> batches) override {
+    batches_ = batches;
+    model_.forward_outputs(batches, *this);
+  }
+  void on_outputs(std::int64_t micro_batch, std::span<const Var> outputs) override {
+    MicroBatch& batch = batches_[static_cast<std::size_t>(micro_batch)];
+    Var sums = sample_log_probs(model_.ctx(), model_.head_stage(), batch, outputs[0]);
+    batch.fields.push_back({kReferenceLogProbs, FieldRows::kSamples, sums.tensor, {}});
+  }
+
+ private:
+  RankModel model_;
+  std::span<MicroBatch> batches_;
+};
+
+TEST(Slices, TwoModelsOnOneMeshOneFrozen) {
+  TinyRun run = pairwise_run();
+  run.samples = [](std::uint64_t seed) { return random_samples(61, 8, 9, seed); };
+  run.preparation = [](RankModel& trained) -> std::unique_ptr<BatchPreparation> {
+    return std::make_unique<FrozenReference>(trained);
+  };
+  expect_one_ranks_answer(run, kLayouts);
+}
+
+}  // namespace
+}  // namespace bev::test
