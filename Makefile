@@ -46,8 +46,8 @@ bench: setup  ## build and run the benchmarks
 	@cmake --build build --target benchmarks
 	@bench/cpu.sh
 
-check: setup  ## formatting, layers, headers and source rules
-	@for check in format layers headers rules; do tools/check_$$check.sh || failed=1; done; test -z "$$failed"
+check: setup  ## formatting, layers, headers, their fan-out and source rules
+	@for check in format layers fanout headers rules; do tools/check_$$check.sh || failed=1; done; test -z "$$failed"
 
 format: setup  ## apply clang-format to all sources
 	@tools/check_format.sh --fix

@@ -2,6 +2,9 @@
 
 #include "autograd/op_scope.h"
 #include "base/error.h"
+#include "kernels/attention.h"
+#include "kernels/elementwise.h"
+#include "kernels/rope.h"
 
 namespace bev {
 
@@ -60,7 +63,7 @@ void add_sink_gradient(Backward& back, const AttentionSpec& spec, const Placemen
       [spec, logits, result, dout, to = gradient_placement(*logits, placement)](Context& ctx) {
         // Heads that other ranks have of this call get nothing from here.
         Tensor terms = ctx.allocate(ctx.wide(), {dout.shape()[0], logits->local[0]}, "gradients");
-        ctx.kernels.elementwise.fill(ctx.stream, terms, 0);
+        ctx.kernels.fill(ctx.stream, terms, 0);
         {
           WeightLease lease = ctx.weights.use(*logits);
           ctx.kernels.attention.sink_terms(ctx.stream, {sink_view(spec, lease), result.out, dout,
@@ -103,8 +106,7 @@ Tensor rope_table(Context& ctx, const Tensor& positions, std::span<const double>
                   double scale) {
   auto width = static_cast<std::int64_t>(2 * frequencies.size());
   Tensor table = ctx.allocate(ctx.wide(), {positions.numel(), width}, "layout");
-  ctx.kernels.attention.rope_table(ctx.stream,
-                                   {positions.as<std::int32_t>(), frequencies, scale, table});
+  ctx.kernels.rope.table(ctx.stream, {positions.as<std::int32_t>(), frequencies, scale, table});
   return table;
 }
 
@@ -113,8 +115,8 @@ Var rope(Context& ctx, const Var& qkv, const RopeSpec& spec) {
   BEV_CHECK(spec.cos_sin.shape()[0] == qkv.shape()[0], "rope: a table of ", spec.cos_sin.shape(),
             " for rows ", qkv.shape());
   auto apply = [spec](Context& to, const Tensor& x, bool inverse) {
-    to.kernels.attention.rope_apply(to.stream, {x, spec.cos_sin, spec.heads, spec.head_size,
-                                                spec.begin, spec.interleaved, inverse});
+    to.kernels.rope.apply(to.stream, {x, spec.cos_sin, spec.heads, spec.head_size, spec.begin,
+                                      spec.interleaved, inverse});
   };
   apply(ctx, qkv.tensor, false);
   Var out = make_output(ctx, "rope", qkv.tensor, qkv.placement, qkv.tracked());
@@ -127,7 +129,7 @@ Var rope(Context& ctx, const Var& qkv, const RopeSpec& spec) {
                      if (!dx.unique()) {
                        Tensor shared = std::move(dx);
                        dx = back.ctx.allocate(shared.dtype(), shared.shape(), "gradients");
-                       back.ctx.kernels.elementwise.cast(back.ctx.stream, shared, dx);
+                       back.ctx.kernels.cast(back.ctx.stream, shared, dx);
                      }
                      apply(back.ctx, dx, true);
                      back.add(in, std::move(dx));

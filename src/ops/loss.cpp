@@ -4,6 +4,8 @@
 
 #include "autograd/op_scope.h"
 #include "base/error.h"
+#include "kernels/gemm.h"
+#include "kernels/loss.h"
 #include "ops/copy_columns.h"
 #include "ops/linear_products.h"
 
@@ -112,7 +114,7 @@ LossResult lm_head_loss(Context& ctx, const Var& hidden, const LossTargets& targ
       Tensor dlogits = logits;
       if (ctx.dtype != logits_dtype) {
         dlogits = ctx.allocate(ctx.dtype, logits.shape(), "logits");
-        ctx.kernels.elementwise.cast(ctx.stream, logits, dlogits);
+        ctx.kernels.cast(ctx.stream, logits, dlogits);
         logits = Tensor();
       }
       weight_product(
@@ -132,7 +134,7 @@ LossResult lm_head_loss(Context& ctx, const Var& hidden, const LossTargets& targ
   // The loss is a sum over this rank's tokens; the same on all tp ranks.
   Placement placement = hidden.placement.with(Axis::kTp, PlaceState::kReplicated);
   Tensor scalar = ctx.allocate(ctx.wide(), {1}, "loss");
-  ctx.kernels.elementwise.fill(ctx.stream, scalar, 0);
+  ctx.kernels.fill(ctx.stream, scalar, 0);
   result.loss = make_output(ctx, "lm_head_loss", std::move(scalar), placement, wanted);
   if (!result.loss.tracked()) return result;
   ctx.tape->record("lm_head_loss", ctx.layer,

@@ -11,6 +11,8 @@
 #include "base/scoped_value.h"
 #include "base/trace.h"
 #include "comm/traced_group.h"
+#include "kernels/device.h"
+#include "kernels/optim.h"
 #include "parallel/schedule_player.h"
 
 namespace bev {
@@ -184,6 +186,8 @@ StepState* Engine::device_step() const { return static_cast<StepState*>(device_s
 
 Engine::~Engine() = default;
 
+bool Engine::runs_ahead() const { return ctx_->kernels.device.record != nullptr; }
+
 const Decoder& Engine::stage() const {
   BEV_CHECK(stages_.size() == 1, ErrorKind::kInternal, "engine: ", stages_.size(),
             " stages on this rank");
@@ -254,9 +258,9 @@ void Engine::send_inputs(std::span<const MicroBatch> batches, const StepInput& i
 }
 
 void Engine::begin_sums() {
-  ctx_->kernels.elementwise.fill(ctx_->stream, sums_, 0);
+  ctx_->kernels.fill(ctx_->stream, sums_, 0);
   for (const Tensor* counted : {&routers_.sums, &routers_.global_counts}) {
-    if (!counted->empty()) ctx_->kernels.elementwise.fill(ctx_->stream, *counted, 0);
+    if (!counted->empty()) ctx_->kernels.fill(ctx_->stream, *counted, 0);
   }
 }
 

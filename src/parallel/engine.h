@@ -14,6 +14,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/trace.h"
 #include "models/decoder.h"
 #include "models/fp8_config.h"
 #include "ops/moe.h"
@@ -26,6 +27,9 @@
 #include "parallel/router_load.h"
 
 namespace bev {
+
+class Device;
+class Moment;
 
 struct EngineOptions {
   ModelConfig model;
@@ -114,7 +118,7 @@ class Engine {
   void begin_step(std::span<const MicroBatch> batches, const StepInput& input);
   StepResult finish_step();
   // Whether the device computes beside the host, so that beginning a step early gains time.
-  bool runs_ahead() const { return ctx_->kernels.device.record != nullptr; }
+  bool runs_ahead() const;
   // Forward, backward and gradient sums without an update: gradients of the mean loss stay in the
   // store.
   StepResult gradients(std::span<const MicroBatch> batches, const StepInput& input);

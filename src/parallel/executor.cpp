@@ -6,6 +6,7 @@
 #include "autograd/recompute.h"
 #include "base/scoped_value.h"
 #include "base/trace.h"
+#include "kernels/loss.h"
 
 namespace bev {
 
@@ -97,7 +98,7 @@ void Executor::begin_backward(const Action& action, Run& run) {
   Tensor seed = std::move(at.gradient.tensor);
   if (model(action).range().last) {
     seed = ctx_.allocate(ctx_.wide(), {1}, "gradients");
-    ctx_.kernels.elementwise.fill(ctx_.stream, seed, 1);
+    ctx_.kernels.fill(ctx_.stream, seed, 1);
   }
   at.tape.add_gradient(ctx_, at.output, std::move(seed), at.output.placement.dual());
 }

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "base/philox.h"
+#include "kernels/device.h"
 
 namespace bev {
 
@@ -106,6 +107,8 @@ RecordedStep::RecordedStep(Context& ctx, StepShape shape, const MicroBatch& like
   }
   end_ = recording([&] { parts.end(); });
 }
+
+RecordedStep::~RecordedStep() = default;
 
 void RecordedStep::start(Context& ctx, std::span<const MicroBatch> batches, StateReader* reader) {
   for (std::size_t i = 0; i < batches.size(); ++i) {

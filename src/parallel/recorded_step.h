@@ -12,6 +12,8 @@
 
 namespace bev {
 
+class Recording;
+
 // What the kernels of a step follow from, besides the model. Token values, positions and all of
 // StepInputs are read on the device and may change.
 struct StepShape {
@@ -56,6 +58,7 @@ class RecordedStep {
  public:
   // Nothing is computed.
   RecordedStep(Context& ctx, StepShape shape, const MicroBatch& like, const StepParts& parts);
+  ~RecordedStep();
 
   const StepShape& shape() const { return shape_; }
   // Of the same shape. `reader`, where there is one, is waited for before the part that updates.

@@ -20,6 +20,8 @@
 
 namespace bev {
 
+class Moment;
+
 struct TrainerConfig {
   OptimConfig optim;
   BatchConfig batch;

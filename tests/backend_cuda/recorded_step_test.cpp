@@ -74,7 +74,7 @@ class CudaRecordedStep : public testing::Test {
     for (const Param* param : engine.store().params()) {
       Context& ctx = engine.ctx();
       Tensor wide = ctx.allocate(Dtype::kF32, param->local, "test");
-      ctx.kernels.elementwise.cast(ctx.stream, engine.store().local_value(*param).view, wide);
+      ctx.kernels.cast(ctx.stream, engine.store().local_value(*param).view, wide);
       std::vector<float> values = ctx.download<float>(wide.view().flat());
       all.insert(all.end(), values.begin(), values.end());
     }

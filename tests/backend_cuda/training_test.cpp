@@ -148,7 +148,7 @@ TEST_F(CudaTraining, ExportsAndLoadsWeightsAsTheCpuDoes) {
     with_engine(*cuda_, [&](Engine& engine) {
       for (const Param* param : engine.store().params()) {
         Tensor zeros = engine.ctx().allocate(dtype, param->local, "test");
-        cuda_->elementwise.fill(engine.ctx().stream, zeros, 0);
+        cuda_->fill(engine.ctx().stream, zeros, 0);
         engine.store().set_local_value(*param, zeros);
       }
       load_hf_weights(engine, folder.path("cpu"));

@@ -5,6 +5,7 @@
 #include <cmath>
 
 #include "backend/cpu/cpu_kernels.h"
+#include "kernels/loss.h"
 #include "tests/support/op_rig.h"
 
 namespace bev::test {
@@ -45,11 +46,12 @@ LossTargets targets_on(Bench& bench, std::int64_t tokens) {
 
 // Bench's, on a device that pads rows of logits. NaN would show if their padding counted.
 Context context_of(const Head& head, const Bench& bench) {
-  static const Kernels padding = [] {
-    Kernels kernels = cpu_kernels();
-    kernels.loss.logits.row_multiple = 16;
-    return kernels;
+  static const LossKernels loss = [] {
+    LossKernels changed = cpu_kernels().loss;
+    changed.logits.row_multiple = 16;
+    return changed;
   }();
+  static const Kernels padding = with_table(cpu_kernels(), loss);
   const Context& own = bench.ctx;
   Context ctx{head.padded ? padding : own.kernels,
               own.stream,

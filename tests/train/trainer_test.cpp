@@ -99,8 +99,7 @@ Answer train(TrainingRun run, std::int64_t ahead) {
     }
     for (const Param* param : engine.store().params()) {
       Tensor wide(engine.arena(), Dtype::kF32, param->local, "test");
-      cpu_kernels().elementwise.cast(engine.ctx().stream, engine.store().local_value(*param).view,
-                                     wide);
+      cpu_kernels().cast(engine.ctx().stream, engine.store().local_value(*param).view, wide);
       answer.weights.insert(answer.weights.end(), wide.as<float>(),
                             wide.as<float>() + wide.numel());
     }

@@ -3,6 +3,8 @@
 #include "backend/cuda/random.cuh"
 #include "backend/cuda/tables.h"
 #include "backend/cuda/values.cuh"
+#include "kernels/elementwise.h"
+#include "tensor/random_rows.h"
 
 namespace bev {
 
@@ -344,10 +346,13 @@ void find_nonfinite(const Stream& stream, const View& x, std::int32_t* flag) {
 }  // namespace
 }  // namespace cuda
 
+void cuda_fill(const Stream& stream, const View& x, double value) { cuda::fill(stream, x, value); }
+void cuda_cast(const Stream& stream, const View& from, const View& to) {
+  cuda::cast(stream, from, to);
+}
+
 ElementwiseKernels cuda_elementwise_kernels() {
-  return {.fill = cuda::fill,
-          .cast = cuda::cast,
-          .add = cuda::add,
+  return {.add = cuda::add,
           .axpby = cuda::axpby,
           .add_rows = cuda::add_rows,
           .dropout = cuda::dropout,

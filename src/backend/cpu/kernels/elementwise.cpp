@@ -1,3 +1,5 @@
+#include "kernels/elementwise.h"
+
 #include <atomic>
 #include <cstring>
 #include <type_traits>
@@ -7,6 +9,7 @@
 #include "backend/cpu/kernels/random.h"
 #include "backend/cpu/kernels/tables.h"
 #include "base/error.h"
+#include "tensor/random_rows.h"
 
 namespace bev::cpu::BEV_CPU_LEVEL {
 
@@ -18,6 +21,8 @@ void fill_with(const Stream& stream, const View& x, T value) {
     for (std::int64_t i = begin; i < end; ++i) data[i] = value;
   });
 }
+
+}  // namespace
 
 void fill(const Stream& stream, const View& x, double value) {
   switch (x.dtype) {
@@ -38,6 +43,7 @@ void fill(const Stream& stream, const View& x, double value) {
   }
 }
 
+namespace {
 // To float so that a second rounding, to 16 bits, gives what a single one would: inexact results
 // get an odd last bit.
 BEV_INLINE float round_to_odd(double x) {
@@ -56,6 +62,8 @@ BEV_INLINE To convert(From x) {
     return narrow<To>(static_cast<accumulate_t<To>>(widen(x)));
   }
 }
+
+}  // namespace
 
 void cast(const Stream& stream, const View& from, const View& to) {
   BEV_CHECK(from.numel() == to.numel(), "cast: ", from.shape, " to ", to.shape);
@@ -76,6 +84,7 @@ void cast(const Stream& stream, const View& from, const View& to) {
   });
 }
 
+namespace {
 void add(const Stream& stream, const View& a, const View& b, const View& out) {
   BEV_CHECK(a.numel() == b.numel() && a.numel() == out.numel(), "add: ", a.shape, " + ", b.shape,
             " to ", out.shape);
@@ -281,9 +290,7 @@ void column_sum(const Stream& stream, const View& x, double beta, const View& ou
 }  // namespace
 
 ElementwiseKernels elementwise_kernels() {
-  return {.fill = fill,
-          .cast = cast,
-          .add = add,
+  return {.add = add,
           .axpby = axpby,
           .add_rows = add_rows,
           .dropout = dropout,
