@@ -38,7 +38,8 @@ fuzz:  ## search for files that readers do not stand; SECONDS=60 for each reader
 	@tools/setup.sh clang-16 libclang-rt-16-dev
 	@tools/fuzz.sh $(or $(SECONDS),60)
 
-demo: build  ## a first training run
+demo:  ## a first training run: builds the program for this machine, trains for 90 seconds, samples
+	@tools/setup.sh --program
 	@tools/demo.sh
 
 bench: setup  ## build and run the benchmarks
