@@ -38,7 +38,8 @@ fuzz:  ## search for files that readers do not stand; SECONDS=60 for each reader
 	@tools/setup.sh clang-16 libclang-rt-16-dev
 	@tools/fuzz.sh $(or $(SECONDS),60)
 
-demo: build  ## a first training run
+demo:  ## a first training run: builds the program for this machine, trains for 90 seconds, samples
+	@tools/setup.sh --program
 	@tools/demo.sh
 
 bench: setup  ## build and run the benchmarks
@@ -46,8 +47,8 @@ bench: setup  ## build and run the benchmarks
 	@cmake --build build --target benchmarks
 	@bench/cpu.sh
 
-check: setup  ## formatting, layers, headers and source rules
-	@for check in format layers headers rules; do tools/check_$$check.sh || failed=1; done; test -z "$$failed"
+check: setup  ## formatting, layers, headers, their fan-out and source rules
+	@for check in format layers fanout headers rules; do tools/check_$$check.sh || failed=1; done; test -z "$$failed"
 
 format: setup  ## apply clang-format to all sources
 	@tools/check_format.sh --fix

@@ -26,6 +26,7 @@
 #include "base/thread_pool.h"
 #include "comm/world.h"
 #include "infer/generator.h"
+#include "kernels/device.h"
 #include "models/family.h"
 #include "parallel/engine.h"
 

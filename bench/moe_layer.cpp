@@ -20,6 +20,7 @@
 #include "base/thread_pool.h"
 #include "comm/world.h"
 #include "data/batch.h"
+#include "kernels/optim.h"
 #include "nn/moe.h"
 #include "parallel/param_store.h"
 

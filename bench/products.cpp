@@ -15,6 +15,7 @@
 #include "base/clock.h"
 #include "base/philox.h"
 #include "base/thread_pool.h"
+#include "kernels/gemm.h"
 
 namespace bev {
 namespace {

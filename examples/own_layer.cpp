@@ -11,6 +11,8 @@
 #include "autograd/recompute.h"
 #include "backend/cpu/cpu_kernels.h"
 #include "base/thread_pool.h"
+#include "kernels/device.h"
+#include "kernels/optim.h"
 #include "ops/sequence_layout.h"
 #include "parallel/param_store.h"
 
@@ -102,7 +104,7 @@ int main() {
       TapeScope scope(ctx, &tape);
       Var y = gate.forward(ctx, tape.track(x, batch_placement()));
       Tensor ones = ctx.allocate(Dtype::kF64, y.shape(), "gradients");
-      kernels.elementwise.fill(ctx.stream, ones, 1);
+      kernels.fill(ctx.stream, ones, 1);
       tape.add_gradient(ctx, GradSlot(y), ones, y.placement.dual());
       tape.backward(ctx);
     }

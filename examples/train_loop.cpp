@@ -5,6 +5,7 @@
 #include "autograd/recompute.h"
 #include "backend/cpu/cpu_kernels.h"
 #include "data/mock_dataset.h"
+#include "kernels/device.h"
 #include "nn/attention.h"
 #include "nn/mlp.h"
 #include "ops/collective.h"
@@ -83,7 +84,7 @@ void train(World& world) {
     store.begin_step(1);
     LossResult result = model.loss(ctx, batch);
     Tensor one = ctx.allocate(ctx.wide(), {1}, "gradients");
-    kernels.elementwise.fill(ctx.stream, one, 1);
+    kernels.fill(ctx.stream, one, 1);
     tape.add_gradient(ctx, GradSlot(result.loss), one, result.loss.placement.dual());
     tape.backward(ctx);
     store.finish_gradients();

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# The layer and rule checks must pass a clean tree and fail on each of these mistakes.
+# The layer, fanout and rule checks must pass a clean tree and fail on each of these mistakes.
 set -uo pipefail
 tools=$(cd "$(dirname "$0")" && pwd)
 tree=$(mktemp -d)
@@ -23,6 +23,19 @@ expect() {
   wrong=1
 }
 
+# many_include MESSAGE FOLDER COUNT LINE: the same of check_fanout, on COUNT sources in FOLDER that begin with LINE.
+many_include() {
+  local want=$1 folder=$2 count=$3 line=$4 output i
+  rm -rf "${tree:?}"/*
+  mkdir -p "$tree/src/ops" "$tree/$folder" "$tree/tests"
+  echo '#include "kernels/gemm.h"' >"$tree/src/ops/own.h"
+  for ((i = 0; i < count; ++i)); do echo "$line" >"$tree/$folder/a$i.cpp"; done
+  output=$("$tools/check_fanout.sh" "$tree" 2>&1) && output=ok
+  [[ $output == *"$want"* ]] && return
+  printf 'selftest: check_fanout: wanted "%s": %s\n' "$want" "$output"
+  wrong=1
+}
+
 expect ok layers src/tensor/a.cpp '#include "base/one.h"\n#include <vector>'
 expect ok layers src/app/a.cpp '#include "backend/cpu/backend.h"\n#include "train/loop.h"'
 expect ok layers src/backend/cpu/kernels/a.cpp '#include "kernels/gemm.h"\n#include "backend/cpu/pool.h"'
@@ -33,6 +46,12 @@ expect "backend/cpu may not include autograd" layers src/backend/cpu/a.cpp '#inc
 expect "backend/cuda may not include backend/cpu" layers src/backend/cuda/a.cu '#include "backend/cpu/backend.h"'
 expect "not a path below src/" layers src/base/a.cpp '#include "one.h"'
 expect "not in tools/layers.txt" layers src/stray/a.cpp '#include "base/one.h"'
+
+many_include "kernels/gemm.h: 41 sources include it" src/ops 41 '#include "kernels/gemm.h"'
+many_include "kernels/gemm.h: 42 sources" src/backend/cpu/kernels 14 '#include "kernels/gemm.h"'
+many_include "kernels/gemm.h: 41 sources" src/ops 41 '#include "ops/own.h"'
+many_include ok src/ops 40 '#include "kernels/gemm.h"'
+many_include ok src/ops 41 '#include "kernels/kernels.h"'
 
 expect ok rules src/base/a.cpp 'static int add(int a, int b);\nstatic constexpr int kA = 1;\nstatic_assert(kA == 1);\nconst int kB = 2;\nconstexpr int kTable[] = {1,\n  2};'
 expect ok rules src/base/a.cpp '// exit(1), thread_local\nint f() {\n  int count = 0;\n  return count;\n}\nthrow_if("getenv exit(1)");'

@@ -1,16 +1,23 @@
 #!/usr/bin/env bash
-# setup.sh [PACKAGE...]: installs the Debian packages Bevatron needs, those named besides and, where
-# nvcc is, the headers of cuDNN's frontend. Does nothing, quickly, when all is present.
+# setup.sh [--program] [PACKAGE...]: installs the Debian packages Bevatron needs, those named besides and, where nvcc is, the
+# headers of cuDNN's frontend. --program: only what the program on one machine is built with, no tests, MPI or cuDNN. Does nothing,
+# quickly, when all is present.
 set -euo pipefail
+
+program_only=
+[[ ${1:-} != --program ]] || { program_only=1; shift; }
 
 packages=(
   g++ cmake ninja-build ccache lld                                    # build
-  libdnnl-dev nlohmann-json3-dev libyaml-cpp-dev libfmt-dev libopenmpi-dev openmpi-bin  # libraries
+  libdnnl-dev nlohmann-json3-dev libyaml-cpp-dev libfmt-dev           # libraries
   libpcre2-dev libutf8proc-dev                                        # tokenizers
   zlib1g-dev libzstd-dev                                              # compressed text
   libxxhash-dev                                                       # checksums
-  libgtest-dev libgmock-dev clang-format-14 dpkg-dev                  # tests and checks
   "$@"
+)
+[[ -n $program_only ]] || packages+=(
+  libopenmpi-dev openmpi-bin                                          # ranks in several processes
+  libgtest-dev libgmock-dev clang-format-14 dpkg-dev xz-utils         # tests, checks and packages
 )
 
 # The headers alone, of the Python package. A build without them works: then our own kernels compute
@@ -32,7 +39,7 @@ fetch_cudnn_frontend() {
   fi
   rm -r "$wheel"
 }
-fetch_cudnn_frontend
+[[ -n $program_only ]] || fetch_cudnn_frontend
 
 missing=()
 for package in "${packages[@]}"; do

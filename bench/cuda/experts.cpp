@@ -8,6 +8,9 @@
 #include "autograd/quantize.h"
 #include "base/text.h"
 #include "gpu_rig.h"
+#include "kernels/activation.h"
+#include "kernels/gemm.h"
+#include "kernels/moe.h"
 
 namespace bev {
 namespace {
@@ -47,7 +50,7 @@ class Bench {
  public:
   explicit Bench(Gpu& gpu) : gpu_(gpu) {
     Tensor from = gpu.noise({1 << 29}), to = gpu.noise({1 << 29});
-    copy_ = 4.0 * (1 << 29) / seconds([&] { kernels().elementwise.cast(gpu.stream(), from, to); });
+    copy_ = 4.0 * (1 << 29) / seconds([&] { kernels().cast(gpu.stream(), from, to); });
     std::printf("copy of 1 GiB: %.2f TB/s\n", copy_ * 1e-12);
     heat();
   }

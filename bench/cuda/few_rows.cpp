@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "gpu_rig.h"
+#include "kernels/gemm.h"
 
 namespace bev {
 namespace {

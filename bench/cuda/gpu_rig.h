@@ -10,6 +10,8 @@
 #include "backend/cuda/device.h"
 #include "base/clock.h"
 #include "base/error.h"
+#include "kernels/device.h"
+#include "kernels/optim.h"
 #include "tensor/tensor.h"
 
 namespace bev {

@@ -5,6 +5,12 @@
 
 #include "base/error.h"
 #include "gpu_rig.h"
+#include "kernels/activation.h"
+#include "kernels/attention.h"
+#include "kernels/elementwise.h"
+#include "kernels/loss.h"
+#include "kernels/norm.h"
+#include "kernels/rope.h"
 #include "tensor/moment8.h"
 
 namespace bev {
@@ -16,7 +22,7 @@ class Table {
  public:
   explicit Table(Gpu& gpu) : gpu_(gpu) {
     Tensor from = gpu.noise({1 << 29}), to = gpu.noise({1 << 29});
-    double time = seconds([&] { kernels().elementwise.cast(gpu.stream(), from, to); });
+    double time = seconds([&] { kernels().cast(gpu.stream(), from, to); });
     copy_ = 4.0 * (1 << 29) / time;
     std::printf("%-44s %9.1f us  %5.2f TB/s\n", "copy of 1 GiB", time * 1e6, copy_ * 1e-12);
   }
@@ -57,7 +63,7 @@ void bench_optimizer(Gpu& gpu, Table& table, bool wide) {
   Tensor main = gpu.noise({size}, kept), grad = gpu.noise({size}, kept);
   Tensor m = gpu.noise({size}, kept), v = gpu.empty(kept, {size});
   Tensor values = wide ? gpu.noise({size}) : main;
-  table.kernels().elementwise.fill(gpu.stream(), v, 1);
+  table.kernels().fill(gpu.stream(), v, 1);
   Tensor state = gpu.empty(Dtype::kU8, {sizeof(StepState)});
   StepState host;
   host.random_key = 7;
@@ -93,7 +99,7 @@ void bench_state(Gpu& gpu, Table& table, Dtype kept, bool on_host) {
   Arena pinned(table.kernels().device.pinned_memory());
   auto zeros = [&](Dtype dtype, std::int64_t size, bool there) {
     Tensor out = there ? Tensor(pinned, dtype, {size}, "bench") : gpu.empty(dtype, {size});
-    table.kernels().elementwise.fill(gpu.stream(), out, packed ? kLeastMomentScale : 0);
+    table.kernels().fill(gpu.stream(), out, packed ? kLeastMomentScale : 0);
     return out;
   };
   Tensor values = gpu.noise({kSize}), grad = gpu.noise({kSize});
@@ -122,9 +128,9 @@ void bench_loss(Gpu& gpu, Table& table, std::int64_t rows, std::int64_t vocabula
   Tensor logits = gpu.noise({rows, vocabulary}), losses = gpu.empty(kF32, {rows});
   Tensor targets = gpu.empty(Dtype::kI32, {rows}), weights = gpu.empty(kF32, {rows});
   Tensor factor = gpu.empty(Dtype::kF64, {1});
-  table.kernels().elementwise.fill(gpu.stream(), targets, 17);
-  table.kernels().elementwise.fill(gpu.stream(), weights, 1);
-  table.kernels().elementwise.fill(gpu.stream(), factor, 1);
+  table.kernels().fill(gpu.stream(), targets, 17);
+  table.kernels().fill(gpu.stream(), weights, 1);
+  table.kernels().fill(gpu.stream(), factor, 1);
   const LossChunk chunk{.logits = logits.view(), .targets = targets.as<std::int32_t>()};
   char name[64];
   std::snprintf(name, sizeof name, "loss and its gradient, vocabulary %d",
@@ -184,7 +190,7 @@ void bench_layer(Gpu& gpu, Table& table, std::int64_t rows, std::int64_t ffn) {
             static_cast<double>(qkv.view().bytes()) * 2 * 40 / 48 +
                 static_cast<double>(angles.view().bytes()),
             [&] {
-              table.kernels().attention.rope_apply(
+              table.kernels().rope.apply(
                   gpu.stream(), {.x = qkv, .cos_sin = angles, .heads = 40, .head_size = 128});
             });
   Tensor bias = gpu.noise({48 * 128});

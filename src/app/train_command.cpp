@@ -18,6 +18,7 @@
 #include "bridge/weight_files.h"
 #include "checkpoint/config_copy.h"
 #include "checkpoint/step_folders.h"
+#include "kernels/device.h"
 #include "models/family.h"
 #include "tokenizer/tokenizer.h"
 #include "train/memory_report.h"

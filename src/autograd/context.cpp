@@ -1,13 +1,25 @@
 #include "autograd/context.h"
 
 #include "base/text.h"
+#include "kernels/device.h"
+#include "kernels/elementwise.h"
 
 namespace bev {
+
+Tensor Context::upload(Dtype of, std::int64_t count, const void* values, const char* tag) const {
+  Tensor out(inputs, of, {count}, tag);
+  kernels.device.upload(stream, values, out);
+  return out;
+}
+
+void Context::download(const View& view, void* values) const {
+  kernels.device.fetch(stream, view, values).wait();
+}
 
 void Context::check(std::string_view op, std::string_view what, const View& view) const {
   if (probe == nullptr || probe->found || !is_float(view.dtype) || view.numel() == 0) return;
   Tensor flag = allocate(Dtype::kI32, {1}, "check");
-  kernels.elementwise.fill(stream, flag, 0);
+  kernels.fill(stream, flag, 0);
   kernels.elementwise.find_nonfinite(stream, view, flag.as<std::int32_t>());
   if (download<std::int32_t>(flag).front() == 0) return;
   std::string where = layer >= 0 ? concat("layer ", layer, ", ") : std::string();

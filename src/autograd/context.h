@@ -64,19 +64,19 @@ struct Context {
     return Tensor(arena, of, shape, tag);
   }
   // Host values as a tensor [count].
+  Tensor upload(Dtype of, std::int64_t count, const void* values, const char* tag) const;
   template <class T>
   Tensor upload(std::span<const T> values, const char* tag) const {
-    Tensor out(inputs, DtypeOf<T>::value, {static_cast<std::int64_t>(values.size())}, tag);
-    kernels.device.upload(stream, values.data(), out);
-    return out;
+    return upload(DtypeOf<T>::value, static_cast<std::int64_t>(values.size()), values.data(), tag);
   }
   // Waits for the device.
+  void download(const View& view, void* values) const;
   template <class T>
   std::vector<T> download(const View& view) const {
     BEV_CHECK(DtypeOf<T>::value == view.dtype, ErrorKind::kInternal, "download: is ",
               name_of(view.dtype), ", wanted as ", name_of(DtypeOf<T>::value));
     std::vector<T> out(static_cast<std::size_t>(view.numel()));
-    kernels.device.fetch(stream, view, out.data()).wait();
+    download(view, out.data());
     return out;
   }
   Dtype wide() const { return wide_of(dtype); }

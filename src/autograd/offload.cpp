@@ -5,6 +5,8 @@
 #include <cmath>
 #include <utility>
 
+#include "kernels/device.h"
+
 namespace bev {
 
 namespace {

@@ -20,6 +20,8 @@
 
 namespace bev {
 
+class CopyLane;
+
 // Parts of a layer, by what they keep: their input and what they make on the way.
 enum class OffloadPart : std::uint8_t {
   kAttnNorm,  // the layer's input

@@ -8,11 +8,13 @@
 #include <vector>
 
 #include "comm/placement.h"
-#include "kernels/gemm.h"
 #include "tensor/quantized.h"
 #include "tensor/tensor.h"
 
 namespace bev {
+
+struct GemmArgs;
+struct PackedFactor;
 
 enum class InitKind : std::uint8_t { kNormal, kConstant };
 

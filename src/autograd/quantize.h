@@ -2,6 +2,8 @@
 #pragma once
 
 #include "kernels/kernels.h"
+#include "kernels/quantize.h"
+#include "tensor/arena.h"
 #include "tensor/quantized.h"
 
 namespace bev {

@@ -1,7 +1,9 @@
 #include "autograd/tape.h"
 
 #include "autograd/op_scope.h"
+#include "autograd/quantize.h"
 #include "base/error.h"
+#include "kernels/elementwise.h"
 
 namespace bev {
 

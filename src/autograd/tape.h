@@ -10,11 +10,13 @@
 #include <vector>
 
 #include "autograd/context.h"
-#include "autograd/quantize.h"
 #include "autograd/weight_work.h"
 #include "base/spare_memory.h"
+#include "tensor/quantized.h"
 
 namespace bev {
+
+struct QuantizeRequest;
 
 using VarId = std::int32_t;
 

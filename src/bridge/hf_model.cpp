@@ -9,6 +9,7 @@
 #include "base/file.h"
 #include "bridge/weight_files.h"
 #include "bridge/weight_map.h"
+#include "kernels/device.h"
 #include "models/family.h"
 
 namespace bev {

@@ -5,6 +5,7 @@
 
 #include "base/error.h"
 #include "checkpoint/state_parts.h"
+#include "kernels/device.h"
 
 namespace bev {
 

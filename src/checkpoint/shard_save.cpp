@@ -8,6 +8,7 @@
 #include "base/error.h"
 #include "bridge/safetensors.h"
 #include "checkpoint/checksum.h"
+#include "kernels/device.h"
 
 namespace bev {
 

@@ -11,6 +11,7 @@
 
 #include "base/error.h"
 #include "checkpoint/manifest.h"
+#include "kernels/device.h"
 
 namespace bev {
 

@@ -9,13 +9,13 @@
 #include <span>
 #include <stop_token>
 
-#include "kernels/device.h"
-
 namespace bev {
+
+class SideCopier;
 
 struct FreeStaging {
   void operator()(std::byte* data) const;
-  SideCopier::Unpin unpin = nullptr;
+  void (*unpin)(void* host) = nullptr;
 };
 
 // kBlockBytes, aligned for the disk; `used` of them filled.

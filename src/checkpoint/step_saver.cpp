@@ -8,6 +8,7 @@
 #include "base/error.h"
 #include "checkpoint/agreement.h"
 #include "checkpoint/shard_save.h"
+#include "kernels/device.h"
 
 namespace bev {
 

@@ -4,6 +4,7 @@
 #include <numeric>
 
 #include "base/error.h"
+#include "kernels/device.h"
 
 namespace bev {
 

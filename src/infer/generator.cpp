@@ -8,6 +8,9 @@
 #include "autograd/recompute.h"
 #include "base/error.h"
 #include "base/thread_pool.h"
+#include "kernels/device.h"
+#include "kernels/elementwise.h"
+#include "kernels/loss.h"
 #include "models/rope.h"
 #include "ops/loss.h"
 
@@ -92,6 +95,8 @@ Generator::Generator(RankModel& model) : model_(model) {
             "generate: tokens cannot be cut over ranks, nor a rank have several stages "
             "(inference_layout gives a layout that fits)");
 }
+
+Generator::~Generator() = default;
 
 void check_generation(const ModelConfig& model, std::span<const std::vector<std::int32_t>> prompts,
                       const GenerationOptions& options) {

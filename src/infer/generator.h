@@ -13,6 +13,8 @@
 
 namespace bev {
 
+class Recording;
+
 struct GenerationOptions {
   std::int64_t max_new_tokens = 64;
   SamplingOptions sampling;
@@ -48,6 +50,7 @@ class Generator {
   // Uses the rank's memory and threads; the model may be training. Error(kConfig) for a layout that
   // inference_layout would not give.
   explicit Generator(RankModel& model);
+  ~Generator();
 
   // Every rank of the pipeline's tp groups calls it with the same arguments (but for the sink) and
   // gets the same result. Prompts have unequal lengths, none is empty. Waits for the device at each

@@ -3,18 +3,11 @@
 
 #include <cstdint>
 
+#include "tensor/activation_kind.h"
 #include "tensor/stream.h"
 #include "tensor/view.h"
 
 namespace bev {
-
-enum class Activation : std::uint8_t { kGelu, kGeluTanh, kSilu, kRelu, kSquaredRelu, kQuickGelu };
-
-// How gate and up are limited before they meet: y = act(min(gate, clamp)) * (up limited to
-// [-clamp, clamp], plus offset). Of gated activations only; clamp 0: no limit.
-struct GateLimits {
-  double clamp = 0, offset = 0;
-};
 
 // Factors of the rows of y, for experts: row r is also multiplied by probs[order[r]], before it is
 // rounded; it is zero where order is -1.

@@ -1,45 +1,15 @@
-// Attention without the S x S matrix, and rotary positions.
+// Attention without the S x S matrix.
 #pragma once
 
 #include <cstdint>
 #include <span>
 
-#include "kernels/elementwise.h"
+#include "tensor/attention_run.h"
+#include "tensor/random_rows.h"
 #include "tensor/stream.h"
 #include "tensor/view.h"
 
 namespace bev {
-
-// cos_sin [T, R]: first half cos, second half sin of position * frequency for R/2 frequencies,
-// times scale; f32 (angle in f32, as the reference systems compute it) or f64.
-struct RopeTableArgs {
-  const std::int32_t* positions = nullptr;  // [T], device
-  std::span<const double> frequencies;      // [R/2], host memory on both backends
-  double scale = 1;
-  View cos_sin;
-};
-
-// Rotates in place the first `heads` heads of each row of x [T, row]: R dims of a head from `begin`
-// on, pairs (i, i + R/2), or (2i, 2i + 1) when interleaved. inverse rotates back (the backward).
-struct RopeApplyArgs {
-  View x;
-  View cos_sin;
-  std::int64_t heads = 0, head_size = 0;
-  std::int64_t begin = 0;
-  bool interleaved = false;
-  bool inverse = false;
-};
-
-// One run of queries and the keys they may see: rows of q and of k, v. Query i of the run stands at
-// key index (offset + i) of it: offset 0 for a whole sequence, keys - queries with a KV cache; with
-// a sequence cut over ranks the keys may lie wholly before or after the queries.
-struct AttentionRun {
-  std::int32_t q_begin = 0, q_count = 0;
-  std::int64_t k_begin = 0;
-  std::int32_t k_count = 0;
-  std::int32_t offset = 0;
-  std::int32_t key_position = 0;  // of the first key in its sequence, for random numbers
-};
 
 // What forward and backward share. q rows are q_stride elements apart, head h at h * head_size; k
 // likewise, v at h * v_head_size. N q heads share K kv heads (N % K == 0), q head h reads kv head
@@ -112,8 +82,6 @@ struct SinkTermsArgs {
 };
 
 struct AttentionKernels {
-  void (*rope_table)(const Stream&, const RopeTableArgs&);
-  void (*rope_apply)(const Stream&, const RopeApplyArgs&);
   void (*forward)(const Stream&, const AttentionForwardArgs&);
   void (*merge)(const Stream&, const AttentionMergeArgs&);
   void (*backward)(const Stream&, const AttentionBackwardArgs&);

@@ -4,17 +4,11 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "tensor/packed_factor.h"
 #include "tensor/stream.h"
 #include "tensor/view.h"
 
 namespace bev {
-
-// The form in which a device multiplies b, for factors that many products share. The first of them
-// makes it, the others, which have the same op(b), read it.
-struct PackedFactor {
-  std::byte* memory = nullptr;  // packed_bytes(), 64-byte aligned
-  bool made = false;
-};
 
 // c = alpha op(a) op(b) + beta c (+ bias on every row), row-major, op transposes the 2-D view.
 // a and b have one floating dtype; c the same, or f32 under 16-bit a and b. Accumulates in f32

@@ -1,34 +1,80 @@
-// All kernel tables of a backend. Tables have no defaults: a gap does not compile.
+// The kernels of a backend, as ops see them. It opens no table's header: a source includes those of
+// the tables that it uses, so that a change of one compiles few sources again
+// (tools/check_fanout.sh).
 #pragma once
 
-#include "kernels/activation.h"
-#include "kernels/attention.h"
-#include "kernels/device.h"
-#include "kernels/elementwise.h"
-#include "kernels/embedding.h"
-#include "kernels/gemm.h"
-#include "kernels/latent.h"
-#include "kernels/loss.h"
-#include "kernels/moe.h"
-#include "kernels/norm.h"
-#include "kernels/optim.h"
-#include "kernels/quantize.h"
+#include <type_traits>
 
 namespace bev {
 
+struct Stream;
+struct View;
+struct ActivationKernels;
+struct AttentionKernels;
+struct DeviceKernels;
+struct ElementwiseKernels;
+struct EmbeddingKernels;
+struct GemmKernels;
+struct LatentKernels;
+struct LossKernels;
+struct MoeKernels;
+struct NormKernels;
+struct OptimKernels;
+struct QuantizeKernels;
+struct RopeKernels;
+struct RouterKernels;
+
+// The tables belong to the backend (KernelTables) and outlive it.
 struct Kernels {
-  DeviceKernels device;
-  ElementwiseKernels elementwise;
-  GemmKernels gemm;
-  NormKernels norm;
-  ActivationKernels activation;
-  AttentionKernels attention;
-  LatentKernels latent;
-  EmbeddingKernels embedding;
-  LossKernels loss;
-  MoeKernels moe;
-  OptimKernels optim;
-  QuantizeKernels quantize;
+  // Nearly every op uses these two, so they are no part of a table.
+  void (*fill)(const Stream&, const View& x, double value);
+  // Between floating dtypes, rounding to nearest even; same dtype copies.
+  void (*cast)(const Stream&, const View& from, const View& to);
+
+  const DeviceKernels& device;
+  const ElementwiseKernels& elementwise;
+  const GemmKernels& gemm;
+  const NormKernels& norm;
+  const ActivationKernels& activation;
+  const RopeKernels& rope;
+  const AttentionKernels& attention;
+  const LatentKernels& latent;
+  const EmbeddingKernels& embedding;
+  const LossKernels& loss;
+  const RouterKernels& router;
+  const MoeKernels& moe;
+  const OptimKernels& optim;
+  const QuantizeKernels& quantize;
 };
+
+template <class Own, class Other>
+const Own& same_type_or(const Own& own, const Other& other) {
+  if constexpr (std::is_same_v<Own, Other>) {
+    return other;
+  } else {
+    return own;
+  }
+}
+
+// The kernels with `table` in the place of their own table of that type.
+template <class Table>
+Kernels with_table(const Kernels& kernels, const Table& table) {
+  return {.fill = kernels.fill,
+          .cast = kernels.cast,
+          .device = same_type_or(kernels.device, table),
+          .elementwise = same_type_or(kernels.elementwise, table),
+          .gemm = same_type_or(kernels.gemm, table),
+          .norm = same_type_or(kernels.norm, table),
+          .activation = same_type_or(kernels.activation, table),
+          .rope = same_type_or(kernels.rope, table),
+          .attention = same_type_or(kernels.attention, table),
+          .latent = same_type_or(kernels.latent, table),
+          .embedding = same_type_or(kernels.embedding, table),
+          .loss = same_type_or(kernels.loss, table),
+          .router = same_type_or(kernels.router, table),
+          .moe = same_type_or(kernels.moe, table),
+          .optim = same_type_or(kernels.optim, table),
+          .quantize = same_type_or(kernels.quantize, table)};
+}
 
 }  // namespace bev

@@ -147,7 +147,7 @@ Tensor Decoder::rope_rows(Context& ctx, const SequenceLayout& layout, bool local
   for (const SequenceRows& sequence : layout.sequences) {
     Tensor part = table(layout.positions.rows(sequence.begin, sequence.end),
                         rope_frequencies(config(), local, sequence.length));
-    ctx.kernels.elementwise.cast(ctx.stream, part, rows.view().rows(sequence.begin, sequence.end));
+    ctx.kernels.cast(ctx.stream, part, rows.view().rows(sequence.begin, sequence.end));
   }
   return rows;
 }

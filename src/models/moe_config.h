@@ -6,8 +6,8 @@
 #include <string>
 #include <vector>
 
-#include "kernels/moe.h"
 #include "ops/drop_policy.h"
+#include "tensor/routing_rule.h"
 
 namespace bev {
 

@@ -8,7 +8,7 @@ namespace bev {
 // f32 [1], to be raised.
 inline Tensor zero_amax(const Context& ctx) {
   Tensor amax = ctx.allocate(Dtype::kF32, {1}, "scales");
-  ctx.kernels.elementwise.fill(ctx.stream, amax, 0);
+  ctx.kernels.fill(ctx.stream, amax, 0);
   return amax;
 }
 // Null for none.

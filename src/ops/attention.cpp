@@ -2,6 +2,9 @@
 
 #include "autograd/op_scope.h"
 #include "base/error.h"
+#include "kernels/attention.h"
+#include "kernels/elementwise.h"
+#include "kernels/rope.h"
 
 namespace bev {
 
@@ -60,7 +63,7 @@ void add_sink_gradient(Backward& back, const AttentionSpec& spec, const Placemen
       [spec, logits, result, dout, to = gradient_placement(*logits, placement)](Context& ctx) {
         // Heads that other ranks have of this call get nothing from here.
         Tensor terms = ctx.allocate(ctx.wide(), {dout.shape()[0], logits->local[0]}, "gradients");
-        ctx.kernels.elementwise.fill(ctx.stream, terms, 0);
+        ctx.kernels.fill(ctx.stream, terms, 0);
         {
           WeightLease lease = ctx.weights.use(*logits);
           ctx.kernels.attention.sink_terms(ctx.stream, {sink_view(spec, lease), result.out, dout,
@@ -103,8 +106,7 @@ Tensor rope_table(Context& ctx, const Tensor& positions, std::span<const double>
                   double scale) {
   auto width = static_cast<std::int64_t>(2 * frequencies.size());
   Tensor table = ctx.allocate(ctx.wide(), {positions.numel(), width}, "layout");
-  ctx.kernels.attention.rope_table(ctx.stream,
-                                   {positions.as<std::int32_t>(), frequencies, scale, table});
+  ctx.kernels.rope.table(ctx.stream, {positions.as<std::int32_t>(), frequencies, scale, table});
   return table;
 }
 
@@ -113,8 +115,8 @@ Var rope(Context& ctx, const Var& qkv, const RopeSpec& spec) {
   BEV_CHECK(spec.cos_sin.shape()[0] == qkv.shape()[0], "rope: a table of ", spec.cos_sin.shape(),
             " for rows ", qkv.shape());
   auto apply = [spec](Context& to, const Tensor& x, bool inverse) {
-    to.kernels.attention.rope_apply(to.stream, {x, spec.cos_sin, spec.heads, spec.head_size,
-                                                spec.begin, spec.interleaved, inverse});
+    to.kernels.rope.apply(to.stream, {x, spec.cos_sin, spec.heads, spec.head_size, spec.begin,
+                                      spec.interleaved, inverse});
   };
   apply(ctx, qkv.tensor, false);
   Var out = make_output(ctx, "rope", qkv.tensor, qkv.placement, qkv.tracked());
@@ -127,7 +129,7 @@ Var rope(Context& ctx, const Var& qkv, const RopeSpec& spec) {
                      if (!dx.unique()) {
                        Tensor shared = std::move(dx);
                        dx = back.ctx.allocate(shared.dtype(), shared.shape(), "gradients");
-                       back.ctx.kernels.elementwise.cast(back.ctx.stream, shared, dx);
+                       back.ctx.kernels.cast(back.ctx.stream, shared, dx);
                      }
                      apply(back.ctx, dx, true);
                      back.add(in, std::move(dx));
@@ -181,11 +183,11 @@ Var cross_attention(Context& ctx, const Var& q, const Var& kv, std::vector<Atten
   auto values_of = [spec](const Tensor& of) { return of.view().address(spec.k_columns()); };
   AttentionResult result{ctx.allocate(ctx.dtype, {rows, spec.out_columns()}, "activations"),
                          ctx.allocate(ctx.wide(), {rows, spec.q_heads}, "activations")};
-  ctx.kernels.attention.forward(ctx.stream, {shape_of(ctx, runs), q.tensor.view().data,
-                                             kv.tensor.view().data, values_of(kv.tensor),
-                                             result.out, result.lse});
-  Var out = make_output(ctx, "cross_attention", result.out, q.placement,
-                        q.tracked() || kv.tracked());
+  ctx.kernels.attention.forward(ctx.stream,
+                                {shape_of(ctx, runs), q.tensor.view().data, kv.tensor.view().data,
+                                 values_of(kv.tensor), result.out, result.lse});
+  Var out =
+      make_output(ctx, "cross_attention", result.out, q.placement, q.tracked() || kv.tracked());
   if (!out.tracked()) return out;
   ctx.tape->record(
       "cross_attention", ctx.layer,
@@ -199,11 +201,11 @@ Var cross_attention(Context& ctx, const Var& q, const Var& kv, std::vector<Atten
         Tensor dkv = bctx.allocate(kept_kv.dtype(), kept_kv.shape(), "gradients");
         Tensor delta = bctx.allocate(bctx.wide(), result.lse.shape(), "gradients");
         // A document may have keys and no queries.
-        bctx.kernels.elementwise.fill(bctx.stream, dkv, 0);
+        bctx.kernels.fill(bctx.stream, dkv, 0);
         bctx.kernels.attention.backward(
-            bctx.stream, {shape_of(bctx, runs), kept_q.view().data, kept_kv.view().data,
-                          values_of(kept_kv), result.out, dy, result.lse, delta, dq.view().data,
-                          dkv.view().data, values_of(dkv)});
+            bctx.stream,
+            {shape_of(bctx, runs), kept_q.view().data, kept_kv.view().data, values_of(kept_kv),
+             result.out, dy, result.lse, delta, dq.view().data, dkv.view().data, values_of(dkv)});
         if (to_q.wanted()) back.add(to_q, std::move(dq));
         if (to_kv.wanted()) back.add(to_kv, std::move(dkv));
       });

@@ -11,6 +11,8 @@
 
 namespace bev {
 
+struct AttentionShape;
+
 // cos_sin [T, R] for the rows' positions, given R/2 frequencies on the device.
 Tensor rope_table(Context& ctx, const Tensor& positions, std::span<const double> frequencies,
                   double scale);

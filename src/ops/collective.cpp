@@ -11,7 +11,7 @@ namespace {
 Tensor writable(Context& ctx, Tensor x) {
   if (x.unique()) return x;
   Tensor copy = ctx.allocate(x.dtype(), x.shape(), "activations");
-  ctx.kernels.elementwise.cast(ctx.stream, x, copy);
+  ctx.kernels.cast(ctx.stream, x, copy);
   return copy;
 }
 

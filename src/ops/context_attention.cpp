@@ -11,6 +11,8 @@
 
 #include "autograd/op_scope.h"
 #include "base/error.h"
+#include "kernels/attention.h"
+#include "kernels/elementwise.h"
 
 namespace bev {
 
@@ -44,7 +46,7 @@ struct Part {
   }
   Tensor zeros(Dtype dtype, std::int64_t rows, std::int64_t columns, const char* tag) const {
     Tensor x = allocate(dtype, rows, columns, tag);
-    ctx.kernels.elementwise.fill(ctx.stream, x, 0);
+    ctx.kernels.fill(ctx.stream, x, 0);
     return x;
   }
   // Columns [begin, begin + count) of x as rows of their own.
@@ -60,7 +62,7 @@ struct Part {
     Tensor from = x;
     if (x.dtype() != to.dtype()) {
       from = ctx.allocate(to.dtype(), x.shape(), "gradients");
-      ctx.kernels.elementwise.cast(ctx.stream, x, from);
+      ctx.kernels.cast(ctx.stream, x, from);
     }
     ctx.kernels.elementwise.copy_rows(
         ctx.stream, {from.view().data, to.view().address(begin), to.dtype(), to.shape()[0],
@@ -128,7 +130,7 @@ AttentionResult forward(const Part& part, const Tensor& qkv) {
   std::int64_t tokens = qkv.shape()[0], heads = part.spec.q_heads;
   Tensor out = part.zeros(ctx.wide(), tokens, part.out_width(), "activations");
   Tensor lse = part.allocate(ctx.wide(), tokens, heads, "activations");
-  ctx.kernels.elementwise.fill(ctx.stream, lse, -std::numeric_limits<double>::infinity());
+  ctx.kernels.fill(ctx.stream, lse, -std::numeric_limits<double>::infinity());
   Tensor part_out = part.allocate(ctx.dtype, tokens, part.out_width(), "activations");
   Tensor part_lse = part.allocate(ctx.wide(), tokens, heads, "activations");
   for_blocks(part, own_keys(part, qkv), [&](int, const TokenSet& keys, const Tensor& kv) {
@@ -143,7 +145,7 @@ AttentionResult forward(const Part& part, const Tensor& qkv) {
   // After the parts of all ranks: a sink counts once.
   add_sinks(ctx, part.spec, {out, lse});
   if (ctx.dtype == ctx.wide()) return {out, lse};
-  ctx.kernels.elementwise.cast(ctx.stream, out, part_out);
+  ctx.kernels.cast(ctx.stream, out, part_out);
   return {part_out, lse};
 }
 
@@ -167,8 +169,8 @@ class BlockBackward {
     Tensor dkv_now = part_.allocate(ctx.dtype, keys.tokens(), part_.kv_width(), "gradients");
     part_.for_runs(keys, [&](const std::vector<AttentionRun>& runs) {
       // Rows that the runs do not name are left as they are.
-      ctx.kernels.elementwise.fill(ctx.stream, dq_now, 0);
-      ctx.kernels.elementwise.fill(ctx.stream, dkv_now, 0);
+      ctx.kernels.fill(ctx.stream, dq_now, 0);
+      ctx.kernels.fill(ctx.stream, dkv_now, 0);
       std::int64_t values = part_.spec.k_columns();
       ctx.kernels.attention.backward(
           ctx.stream, {part_.shape(runs, part_.q_width()), q_.view().data, kv.view().data,

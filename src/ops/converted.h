@@ -9,7 +9,7 @@ namespace bev {
 inline Tensor converted(const Context& ctx, const Tensor& x, Dtype dtype, const char* tag) {
   if (x.empty() || x.dtype() == dtype) return x;
   Tensor out = ctx.allocate(dtype, x.shape(), tag);
-  ctx.kernels.elementwise.cast(ctx.stream, x, out);
+  ctx.kernels.cast(ctx.stream, x, out);
   return out;
 }
 

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "autograd/context.h"
+#include "kernels/elementwise.h"
 
 namespace bev {
 

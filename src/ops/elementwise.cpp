@@ -1,7 +1,10 @@
 #include "ops/elementwise.h"
 
 #include "autograd/op_scope.h"
+#include "autograd/quantize.h"
 #include "base/error.h"
+#include "kernels/activation.h"
+#include "kernels/elementwise.h"
 #include "ops/amax.h"
 
 namespace bev {
@@ -74,7 +77,7 @@ Var join_rows(Context& ctx, std::span<const Var> parts) {
               "join_rows: ", first.shape(), " {", first.placement, "} and ", part.shape(), " {",
               part.placement, "}");
     std::int64_t begin = rows * static_cast<std::int64_t>(i);
-    ctx.kernels.elementwise.cast(ctx.stream, part.tensor, whole.view().rows(begin, begin + rows));
+    ctx.kernels.cast(ctx.stream, part.tensor, whole.view().rows(begin, begin + rows));
     tracked |= part.tracked();
     slots.emplace_back(part);
   }
@@ -108,7 +111,7 @@ std::vector<Var> split_rows(Context& ctx, const Var& whole, std::int64_t count) 
                    [shape = whole.shape(), dtype = whole.dtype(), rows, in = GradSlot(whole),
                     slots = std::move(slots)](Backward& back) {
                      Tensor dx = back.ctx.allocate(dtype, shape, "gradients");
-                     const ElementwiseKernels& kernels = back.ctx.kernels.elementwise;
+                     const Kernels& kernels = back.ctx.kernels;
                      for (std::size_t i = 0; i < slots.size(); ++i) {
                        Tensor dy = back.take(slots[i]);
                        std::int64_t begin = rows * static_cast<std::int64_t>(i);

@@ -7,6 +7,7 @@
 
 #include "autograd/tape.h"
 #include "ops/sequence_layout.h"
+#include "tensor/activation_kind.h"
 
 namespace bev {
 

@@ -3,6 +3,8 @@
 #include <cmath>
 
 #include "autograd/op_scope.h"
+#include "kernels/elementwise.h"
+#include "kernels/router.h"
 
 namespace bev {
 
@@ -79,7 +81,7 @@ Routing limit_choices(Context& ctx, const Routing& routing, const CapacityRule& 
     const Tensor& positions = cut ? layout.heads.sample_positions : layout.sample_positions;
     args.positions = positions.as<std::int32_t>();
   }
-  ctx.kernels.moe.limit(ctx.stream, args);
+  ctx.kernels.router.limit(ctx.stream, args);
 
   Routing out;
   out.experts = of_this_rank(ctx, kept, placement, layout);

@@ -7,6 +7,8 @@
 #include "autograd/op_scope.h"
 #include "autograd/partner.h"
 #include "base/error.h"
+#include "kernels/device.h"
+#include "kernels/moe.h"
 
 namespace bev {
 
@@ -220,7 +222,7 @@ Flight start_returning(Context& ctx, Tensor x, const Dispatch& plan, const char*
     case Dispatch::Kind::kSame: {
       if (!x.unique()) {
         Tensor copy = ctx.allocate(x.dtype(), x.shape(), "activations");
-        ctx.kernels.elementwise.cast(ctx.stream, x, copy);
+        ctx.kernels.cast(ctx.stream, x, copy);
         x = std::move(copy);
       }
       Work work = plan.group->all_reduce(x, Reduction::kSum, label);

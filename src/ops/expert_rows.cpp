@@ -1,6 +1,8 @@
 #include "ops/expert_rows.h"
 
 #include "autograd/op_scope.h"
+#include "kernels/device.h"
+#include "kernels/moe.h"
 
 namespace bev {
 

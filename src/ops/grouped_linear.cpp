@@ -1,5 +1,7 @@
 #include "autograd/op_scope.h"
 #include "base/error.h"
+#include "kernels/moe.h"
+#include "kernels/quantize.h"
 #include "ops/linear_products.h"
 #include "ops/moe.h"
 

@@ -3,6 +3,8 @@
 #include <algorithm>
 
 #include "base/error.h"
+#include "kernels/gemm.h"
+#include "kernels/loss.h"
 #include "ops/linear_products.h"
 
 namespace bev {
@@ -119,7 +121,7 @@ class HeadRun {
   void compute_gradients(Range rows, Tensor dlogits) {
     if (dlogits.dtype() != ctx_.dtype) {
       Tensor narrow = ctx_.allocate(ctx_.dtype, dlogits.shape(), "logits");
-      ctx_.kernels.elementwise.cast(ctx_.stream, dlogits, narrow);
+      ctx_.kernels.cast(ctx_.stream, dlogits, narrow);
       dlogits = std::move(narrow);
     }
     if (!pass_.dhidden.empty()) {

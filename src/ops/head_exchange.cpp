@@ -2,6 +2,7 @@
 
 #include "autograd/op_scope.h"
 #include "base/error.h"
+#include "kernels/elementwise.h"
 
 namespace bev {
 

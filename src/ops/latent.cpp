@@ -2,6 +2,8 @@
 
 #include "autograd/op_scope.h"
 #include "base/error.h"
+#include "kernels/attention.h"
+#include "kernels/latent.h"
 #include "ops/copy_columns.h"
 
 namespace bev {
@@ -12,7 +14,7 @@ namespace {
 Tensor or_zeros(Context& ctx, Tensor gradient, const Shape& shape) {
   if (!gradient.empty()) return gradient;
   Tensor zeros = ctx.allocate(ctx.dtype, shape, "gradients");
-  ctx.kernels.elementwise.fill(ctx.stream, zeros, 0);
+  ctx.kernels.fill(ctx.stream, zeros, 0);
   return zeros;
 }
 

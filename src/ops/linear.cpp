@@ -2,6 +2,7 @@
 
 #include "autograd/op_scope.h"
 #include "base/error.h"
+#include "kernels/elementwise.h"
 #include "ops/linear_products.h"
 
 namespace bev {

@@ -1,6 +1,7 @@
 #include "ops/linear_products.h"
 
 #include "autograd/quantize.h"
+#include "kernels/gemm.h"
 
 namespace bev {
 

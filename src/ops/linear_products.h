@@ -3,8 +3,11 @@
 #pragma once
 
 #include "autograd/tape.h"
+#include "tensor/quantized.h"
 
 namespace bev {
+
+struct GemmArgs;
 
 // What the scale of a layer's tensor follows from. Empty where it needs nothing: in the model's
 // dtype, and where scales are of blocks.

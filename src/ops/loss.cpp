@@ -3,6 +3,9 @@
 #include <algorithm>
 
 #include "autograd/op_scope.h"
+#include "kernels/elementwise.h"
+#include "kernels/gemm.h"
+#include "kernels/loss.h"
 #include "ops/copy_columns.h"
 #include "ops/head_chunks.h"
 
@@ -32,7 +35,7 @@ LossResult lm_head_loss(Context& ctx, const Var& hidden, const LossTargets& targ
   // The loss is a sum over this rank's tokens; the same on all tp ranks.
   Placement placement = hidden.placement.with(Axis::kTp, PlaceState::kReplicated);
   Tensor scalar = ctx.allocate(ctx.wide(), {1}, "loss");
-  ctx.kernels.elementwise.fill(ctx.stream, scalar, 0);
+  ctx.kernels.fill(ctx.stream, scalar, 0);
   result.loss = make_output(ctx, "lm_head_loss", std::move(scalar), placement, wanted);
   if (!result.loss.tracked()) return result;
   ctx.tape->record("lm_head_loss", ctx.layer,

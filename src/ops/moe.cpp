@@ -1,7 +1,9 @@
 #include "ops/moe.h"
 
 #include "autograd/op_scope.h"
+#include "autograd/quantize.h"
 #include "base/error.h"
+#include "kernels/moe.h"
 
 namespace bev {
 

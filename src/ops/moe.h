@@ -9,10 +9,10 @@
 #pragma once
 
 #include "autograd/tape.h"
-#include "kernels/moe.h"
 #include "ops/elementwise.h"
 #include "ops/expert_rows.h"
 #include "ops/sequence_layout.h"
+#include "tensor/routing_rule.h"
 
 namespace bev {
 

@@ -1,6 +1,7 @@
 // The activation of experts, whose rows are multiplied by their probabilities on the way.
 #include "autograd/op_scope.h"
 #include "base/error.h"
+#include "kernels/activation.h"
 #include "ops/moe.h"
 
 namespace bev {

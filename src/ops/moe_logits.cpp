@@ -2,6 +2,9 @@
 // of its result.
 #include "autograd/op_scope.h"
 #include "base/error.h"
+#include "kernels/elementwise.h"
+#include "kernels/gemm.h"
+#include "kernels/router.h"
 #include "ops/converted.h"
 #include "ops/linear.h"
 #include "ops/moe.h"
@@ -16,7 +19,7 @@ class JitterRecipe final : public Recipe {
       : x_(std::move(x)), epsilon_(epsilon), random_(random) {}
   Tensor make(Context& ctx) const override {
     Tensor x = x_.get(ctx), y = ctx.allocate(x.dtype(), x.shape(), "recomputed");
-    ctx.kernels.moe.jitter(ctx.stream, {x, y, epsilon_, random_});
+    ctx.kernels.router.jitter(ctx.stream, {x, y, epsilon_, random_});
     return y;
   }
 
@@ -31,7 +34,7 @@ Var jitter(Context& ctx, const Var& x, double epsilon, const SequenceLayout& lay
   OpScope scope(ctx, "jitter");
   RandomRows random = random_rows(ctx, layout, x.placement, RandomUse::kRouterJitter);
   Tensor y = ctx.allocate(x.tensor.dtype(), x.shape(), "activations");
-  ctx.kernels.moe.jitter(ctx.stream, {x.tensor, y, epsilon, random});
+  ctx.kernels.router.jitter(ctx.stream, {x.tensor, y, epsilon, random});
   Var out = make_output(ctx, "jitter", std::move(y), x.placement, x.tracked());
   if (ctx.tape == nullptr) return out;
   out.recipe = ctx.tape->make_recipe<JitterRecipe>(Saved(x), epsilon, random);
@@ -42,7 +45,7 @@ Var jitter(Context& ctx, const Var& x, double epsilon, const SequenceLayout& lay
                      if (dy.empty()) return;
                      Tensor dx =
                          dy.unique() ? dy : back.ctx.allocate(dy.dtype(), dy.shape(), "gradients");
-                     back.ctx.kernels.moe.jitter(back.ctx.stream, {dy, dx, epsilon, random});
+                     back.ctx.kernels.router.jitter(back.ctx.stream, {dy, dx, epsilon, random});
                      back.add(in, std::move(dx));
                    });
   return out;
@@ -53,8 +56,8 @@ Var random_logits(Context& ctx, const Var& logits, const SequenceLayout& layout)
   OpScope scope(ctx, "random_logits");
   RandomRows random = random_rows(ctx, layout, logits.placement, RandomUse::kRouterLogits);
   Tensor drawn = ctx.allocate(logits.tensor.dtype(), logits.shape(), "router");
-  ctx.kernels.elementwise.fill(ctx.stream, drawn, 1);
-  ctx.kernels.moe.jitter(ctx.stream, {drawn, drawn, 1, random});
+  ctx.kernels.fill(ctx.stream, drawn, 1);
+  ctx.kernels.router.jitter(ctx.stream, {drawn, drawn, 1, random});
   Var out = make_output(ctx, "random_logits", std::move(drawn), logits.placement, logits.tracked());
   if (!out.tracked()) return out;
   ctx.tape->record("random_logits", ctx.layer,
@@ -74,7 +77,7 @@ WeightLease leased(Context& ctx, const Param& param, Dtype dtype) {
   WeightLease lease = ctx.weights.use(param);
   if (lease.view.dtype == dtype) return lease;
   Tensor out = ctx.allocate(dtype, param.local, "router");
-  ctx.kernels.elementwise.cast(ctx.stream, lease.view, out);
+  ctx.kernels.cast(ctx.stream, lease.view, out);
   return {out, out};
 }
 

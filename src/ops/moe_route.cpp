@@ -5,6 +5,9 @@
 
 #include "autograd/op_scope.h"
 #include "base/error.h"
+#include "kernels/elementwise.h"
+#include "kernels/gemm.h"
+#include "kernels/router.h"
 #include "ops/converted.h"
 #include "ops/moe.h"
 
@@ -23,7 +26,7 @@ void sum_over_micro_batch(Context& ctx, const Tensor& values, const Placement& l
 
 Tensor copy_of(Context& ctx, const View& values) {
   Tensor out = ctx.allocate(values.dtype, values.shape, "router");
-  ctx.kernels.elementwise.cast(ctx.stream, values, out);
+  ctx.kernels.cast(ctx.stream, values, out);
   return out;
 }
 
@@ -77,14 +80,14 @@ struct RouteBackward {
       add_losses(ctx, alike ? own : count(ctx, choice_by_score(ctx), true, false), balance);
     }
     Tensor dlogits = ctx.allocate(logits.dtype(), logits.shape(), "gradients");
-    ctx.kernels.moe.route_backward(ctx.stream, {.dprobs = dprobs.view(),
-                                                .logits = logits,
-                                                .experts = experts,
-                                                .dlogits = dlogits,
-                                                .rule = spec.rule,
-                                                .balance = {balance.terms.data(), balance.used},
-                                                .z_coefficient = spec.losses.z,
-                                                .factor = &ctx.step->loss_factor});
+    ctx.kernels.router.route_backward(ctx.stream, {.dprobs = dprobs.view(),
+                                                   .logits = logits,
+                                                   .experts = experts,
+                                                   .dlogits = dlogits,
+                                                   .rule = spec.rule,
+                                                   .balance = {balance.terms.data(), balance.used},
+                                                   .z_coefficient = spec.losses.z,
+                                                   .factor = &ctx.step->loss_factor});
     back.add(in, std::move(dlogits));
   }
 
@@ -103,7 +106,7 @@ struct RouteBackward {
     rule.groups = 1;
     Tensor chosen = ctx.allocate(Dtype::kI32, experts.shape(), "router");
     Tensor probs = ctx.allocate(logits.dtype(), experts.shape(), "router");
-    ctx.kernels.moe.route(ctx.stream, {logits, {}, chosen, probs, rule});
+    ctx.kernels.router.route(ctx.stream, {logits, {}, chosen, probs, rule});
     return chosen;
   }
 
@@ -128,7 +131,7 @@ struct RouteBackward {
       args.counts = out.groups;
       args.group = samples(ctx);
     }
-    ctx.kernels.moe.router_load(ctx.stream, args);
+    ctx.kernels.router.router_load(ctx.stream, args);
     if (by_sample) {
       ctx.kernels.elementwise.column_sum(ctx.stream, out.groups, 0, out.all().flat());
     }
@@ -181,7 +184,7 @@ struct RouteBackward {
           GradSink sink = ctx.grads.sink(*bias, placement);
           View counts = own.all();
           Tensor mean = ctx.allocate(counts.dtype, counts.shape, "router");
-          ctx.kernels.elementwise.fill(ctx.stream, mean, static_cast<double>(chosen));
+          ctx.kernels.fill(ctx.stream, mean, static_cast<double>(chosen));
           auto experts_count = static_cast<double>(counts.numel());
           View to = sink.view.reshape(counts.shape);
           ctx.kernels.elementwise.axpby(ctx.stream, experts_count, counts, sink.beta, to);
@@ -197,7 +200,7 @@ WeightLease choice_bias(Context& ctx, const Var& logits, const RouterSpec& spec,
   if (spec.expert_bias != nullptr) return ctx.weights.use(*spec.expert_bias);
   if (!spec.sinkhorn || !ctx.training || layout == nullptr) return {};
   Tensor bias = ctx.allocate(logits.tensor.dtype(), {logits.shape()[1]}, "router");
-  ctx.kernels.moe.sinkhorn(
+  ctx.kernels.router.sinkhorn(
       ctx.stream,
       {gather_micro_batch(ctx, logits.tensor, logits.placement, *layout, "logits"), bias});
   return {bias, bias};
@@ -216,7 +219,7 @@ Routing route(Context& ctx, const Var& logits, const RouterSpec& spec,
   Tensor probs = ctx.allocate(logits.tensor.dtype(), chosen, "router");
   {
     WeightLease bias = choice_bias(ctx, logits, spec, layout);
-    ctx.kernels.moe.route(ctx.stream, {logits.tensor, bias.view, out.experts, probs, spec.rule});
+    ctx.kernels.router.route(ctx.stream, {logits.tensor, bias.view, out.experts, probs, spec.rule});
   }
   out.probs = make_output(ctx, "route", converted(ctx, probs, ctx.wide(), "router"),
                           logits.placement, logits.tracked());
@@ -237,7 +240,7 @@ namespace {
 // experts become products.
 Tensor spread(Context& ctx, const Tensor& probs, const Tensor& experts, std::int64_t count) {
   Tensor dense = ctx.allocate(ctx.dtype, {probs.shape()[0], count}, "router");
-  ctx.kernels.moe.spread(ctx.stream, {probs, experts, dense});
+  ctx.kernels.router.spread(ctx.stream, {probs, experts, dense});
   return dense;
 }
 
@@ -272,7 +275,7 @@ Var add_expert_biases(Context& ctx, const Var& y, const Routing& routing, const 
           WeightLease lease = bctx.weights.use(*b);
           bctx.kernels.gemm.gemm(bctx.stream, {dy, lease.view, all, false, true, 1, 0, {}});
           Tensor dprobs = bctx.allocate(kept.dtype(), kept.shape(), "gradients");
-          bctx.kernels.moe.pick(bctx.stream, {dprobs, experts, all});
+          bctx.kernels.router.pick(bctx.stream, {dprobs, experts, all});
           back.add(weights, std::move(dprobs));
         }
         if (b->trains) {

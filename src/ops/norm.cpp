@@ -1,7 +1,9 @@
 #include "ops/norm.h"
 
 #include "autograd/op_scope.h"
+#include "autograd/quantize.h"
 #include "base/error.h"
+#include "kernels/norm.h"
 #include "ops/amax.h"
 
 namespace bev {

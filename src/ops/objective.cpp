@@ -2,6 +2,8 @@
 
 #include "autograd/op_scope.h"
 #include "base/error.h"
+#include "kernels/elementwise.h"
+#include "kernels/embedding.h"
 
 namespace bev {
 

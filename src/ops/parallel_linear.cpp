@@ -85,13 +85,13 @@ Tensor scatter_blocks(Context& ctx, std::int64_t tokens, std::int64_t columns, c
   Tensor sum = ctx.allocate(ctx.wide(), {own.size(), columns}, "activations");
   for (std::size_t i = 0; i < incoming.size(); ++i) {
     if (i == 0) {
-      ctx.kernels.elementwise.cast(ctx.stream, incoming[i], sum);
+      ctx.kernels.cast(ctx.stream, incoming[i], sum);
     } else {
       ctx.kernels.elementwise.axpby(ctx.stream, 1, incoming[i], 1, sum);
     }
   }
   if (ctx.wide() == ctx.dtype) return sum;
-  ctx.kernels.elementwise.cast(ctx.stream, sum, mine);
+  ctx.kernels.cast(ctx.stream, sum, mine);
   return mine;
 }
 

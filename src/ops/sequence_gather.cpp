@@ -37,12 +37,12 @@ Var move_rows(Context& ctx, const char* name, const Var& x, const SequenceLayout
   Placement placement = x.placement.with(Axis::kCp, placed);
   Var out = make_output(ctx, name, forward(ctx, x.tensor, layout), placement, x.tracked());
   if (!out.tracked()) return out;
-  ctx.tape->record(name, ctx.layer,
-                   [backward, layout = &layout, in = GradSlot(x),
-                    result = GradSlot(out)](Backward& back) {
-                     Tensor dy = back.take(result);
-                     if (!dy.empty()) back.add(in, backward(back.ctx, dy, *layout));
-                   });
+  ctx.tape->record(
+      name, ctx.layer,
+      [backward, layout = &layout, in = GradSlot(x), result = GradSlot(out)](Backward& back) {
+        Tensor dy = back.take(result);
+        if (!dy.empty()) back.add(in, backward(back.ctx, dy, *layout));
+      });
   return out;
 }
 

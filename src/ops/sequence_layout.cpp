@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "kernels/elementwise.h"
+
 namespace bev {
 
 namespace {

@@ -8,6 +8,7 @@
 
 #include "autograd/context.h"
 #include "ops/token_set.h"
+#include "tensor/random_rows.h"
 
 namespace bev {
 

@@ -2,6 +2,7 @@
 
 #include "autograd/op_scope.h"
 #include "base/error.h"
+#include "kernels/elementwise.h"
 #include "ops/head_chunks.h"
 
 namespace bev {
@@ -48,7 +49,7 @@ Var token_log_probs(Context& ctx, const Var& hidden, const Tensor& targets, cons
   cross_entropy(ctx, spec, pass);
   // 0 - loss: an ignored token has 0 and not -0.
   Tensor log_probs = ctx.allocate(ctx.wide(), pass.token_loss.shape(), "activations");
-  ctx.kernels.elementwise.fill(ctx.stream, log_probs, 0);
+  ctx.kernels.fill(ctx.stream, log_probs, 0);
   ctx.kernels.elementwise.axpby(ctx.stream, -1, pass.token_loss, 1, log_probs);
   Placement placement = hidden.placement.with(Axis::kTp, PlaceState::kReplicated);
   Var out = make_output(ctx, kOp, std::move(log_probs), placement, wanted);

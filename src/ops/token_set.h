@@ -10,7 +10,7 @@
 #include <span>
 #include <vector>
 
-#include "kernels/attention.h"
+#include "tensor/attention_run.h"
 
 namespace bev {
 

@@ -2,6 +2,7 @@
 
 #include "base/error.h"
 #include "base/philox.h"
+#include "kernels/optim.h"
 
 namespace bev {
 
@@ -33,6 +34,8 @@ Optimizer::Optimizer(Context& ctx, std::vector<OptimRange> ranges, const OptimCo
   refresh_main(ctx);
 }
 
+Optimizer::~Optimizer() = default;
+
 View Optimizer::main(std::size_t range) const {
   return states_[range].main.empty() ? ranges_[range].value : states_[range].main;
 }
@@ -40,7 +43,7 @@ View Optimizer::main(std::size_t range) const {
 void Optimizer::refresh_main(Context& ctx) {
   for (std::size_t i = 0; i < ranges_.size(); ++i) {
     if (states_[i].main.empty()) continue;
-    ctx.kernels.elementwise.cast(ctx.stream, ranges_[i].value, states_[i].main);
+    ctx.kernels.cast(ctx.stream, ranges_[i].value, states_[i].main);
   }
 }
 

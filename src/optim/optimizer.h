@@ -11,6 +11,8 @@
 
 namespace bev {
 
+struct AdamRange;
+
 // A run of one parameter's local elements that this rank updates.
 struct OptimRange {
   const Param* param = nullptr;
@@ -29,6 +31,7 @@ class Optimizer {
   // update it. It must outlive the optimizer.
   Optimizer(Context& ctx, std::vector<OptimRange> ranges, const OptimConfig& config,
             Arena* host = nullptr);
+  ~Optimizer();
 
   // Takes the main parameters from the model's values (at the start, or after loading weights).
   void refresh_main(Context& ctx);

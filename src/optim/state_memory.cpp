@@ -41,7 +41,7 @@ StateMemory::StateMemory(Context& ctx, Arena& arena, const StateTensors& tensors
   const auto allocate = [&](Arena& from, const StateTensors::Flat& flat, double value) {
     if (flat.elements == 0) return Tensor();
     Tensor tensor(from, flat.dtype, {flat.elements}, "optimizer");
-    ctx.kernels.elementwise.fill(ctx.stream, tensor, value);
+    ctx.kernels.fill(ctx.stream, tensor, value);
     return tensor;
   };
   main_ = allocate(arena, tensors.main, 0);

@@ -1,6 +1,7 @@
 #include "parallel/amax_history.h"
 
 #include "base/error.h"
+#include "kernels/quantize.h"
 
 namespace bev {
 
@@ -18,7 +19,7 @@ AmaxHistory::AmaxHistory(const std::vector<Param*>& params, const StoreTools& to
   if (count == 0) return;
   auto zeros = [&](const Shape& shape) {
     Tensor tensor(tools.arena, Dtype::kF32, shape, "step");
-    tools.kernels.elementwise.fill(tools.stream, tensor, 0);
+    tools.kernels.fill(tools.stream, tensor, 0);
     return tensor;
   };
   seen_ = zeros({count});
@@ -48,7 +49,7 @@ AmaxSlot AmaxHistory::slot(const Param& param, Fp8Role role) const {
 }
 
 void AmaxHistory::begin_step() {
-  if (!seen_.empty()) tools_.kernels.elementwise.fill(tools_.stream, seen_, 0);
+  if (!seen_.empty()) tools_.kernels.fill(tools_.stream, seen_, 0);
 }
 
 void AmaxHistory::finish_step(const StepState* state) {

@@ -10,6 +10,8 @@
 #include "base/philox.h"
 #include "base/scoped_value.h"
 #include "base/trace.h"
+#include "kernels/device.h"
+#include "kernels/optim.h"
 #include "parallel/schedule_player.h"
 
 namespace bev {
@@ -125,9 +127,9 @@ void Engine::send_inputs(std::span<const MicroBatch> batches, const StepInput& i
 }
 
 void Engine::begin_sums() {
-  ctx().kernels.elementwise.fill(ctx().stream, sums_, 0);
+  ctx().kernels.fill(ctx().stream, sums_, 0);
   for (const Tensor* counted : {&routers_.sums, &routers_.global_counts}) {
-    if (!counted->empty()) ctx().kernels.elementwise.fill(ctx().stream, *counted, 0);
+    if (!counted->empty()) ctx().kernels.fill(ctx().stream, *counted, 0);
   }
 }
 

@@ -6,6 +6,7 @@
 #include "autograd/recompute.h"
 #include "base/scoped_value.h"
 #include "base/trace.h"
+#include "kernels/loss.h"
 
 namespace bev {
 
@@ -99,7 +100,7 @@ void Executor::begin_backward(const Action& action, Run& run) {
   InFlight& at = flight(run, action.chunk, action.micro_batch);
   if (model(action).range().last) {
     Tensor seed = ctx_.allocate(ctx_.wide(), {1}, "gradients");
-    ctx_.kernels.elementwise.fill(ctx_.stream, seed, 1);
+    ctx_.kernels.fill(ctx_.stream, seed, 1);
     at.gradients.tensors.assign(1, std::move(seed));
   }
   for (std::size_t i = 0; i < at.output_slots.size(); ++i) {
@@ -131,7 +132,7 @@ void Executor::end_backward(const Action& action, Run& run) {
       const MicroBatch& batch = run.batches[static_cast<std::size_t>(action.micro_batch)];
       if (boundary.empty()) boundary = model(action).boundary_in(ctx_, batch, true);
       gradient = ctx_.allocate(ctx_.dtype, boundary[at.outgoing.size()].shape, "gradients");
-      ctx_.kernels.elementwise.fill(ctx_.stream, gradient, 0);
+      ctx_.kernels.fill(ctx_.stream, gradient, 0);
     }
     at.outgoing.push_back(std::move(gradient));
   }

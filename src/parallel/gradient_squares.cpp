@@ -1,5 +1,7 @@
 #include "parallel/gradient_squares.h"
 
+#include "kernels/optim.h"
+
 namespace bev {
 
 GradientSquares::GradientSquares(const ShardPlan& plan, const StoreTools& tools,

@@ -51,7 +51,7 @@ class GradientSums {
   static void finish_all(std::vector<PostedSum>& sums);
   // The sum of a bucket over a group.
   SumAmong among(Group& group, int bucket) const;
-  void zero(const View& view) const { tools_.kernels.elementwise.fill(tools_.stream, view, 0); }
+  void zero(const View& view) const { tools_.kernels.fill(tools_.stream, view, 0); }
 
   const ShardPlan& plan_;
   const StoreTools& tools_;

@@ -2,6 +2,8 @@
 
 #include <utility>
 
+#include "kernels/elementwise.h"
+
 namespace bev {
 
 bool PostedSum::advance() {
@@ -42,7 +44,7 @@ void GradientWire::exchange_parts(PostedSum& sum, const View& in) const {
   sum.sent_ = Tensor(tools_.arena, Dtype::kBf16, {in.numel()}, "gradients on the wire");
   sum.parts_ =
       Tensor(tools_.arena, Dtype::kBf16, {sum.out_.numel() * members}, "gradients on the wire");
-  tools_.kernels.elementwise.cast(tools_.stream, in, sum.sent_);
+  tools_.kernels.cast(tools_.stream, in, sum.sent_);
   sum.work_ = group.all_to_all(sum.sent_, send, sum.parts_, receive, sum.label_);
 }
 

@@ -1,6 +1,7 @@
 #include "parallel/objective.h"
 
 #include "base/text.h"
+#include "kernels/loss.h"
 #include "ops/collective.h"
 #include "ops/elementwise.h"
 #include "ops/loss.h"

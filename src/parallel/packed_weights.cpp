@@ -1,5 +1,7 @@
 #include "parallel/packed_weights.h"
 
+#include "kernels/gemm.h"
+
 namespace bev {
 
 PackedFactor* PackedWeights::use(const Param& param, const GemmArgs& product, std::int64_t uses) {

@@ -11,6 +11,7 @@
 
 #include "autograd/param.h"
 #include "parallel/shard_plan.h"
+#include "tensor/packed_factor.h"
 
 namespace bev {
 

@@ -2,6 +2,7 @@
 
 #include "base/error.h"
 #include "base/philox.h"
+#include "kernels/optim.h"
 
 namespace bev {
 
@@ -25,7 +26,7 @@ void ParamStore::initialise(std::uint64_t seed) {
     ParamPart cut = part_of(param->split, tools_.mesh);
     Tensor value(tools_.arena, param->dtype(options().dtype), param->local, "initial values");
     if (param->init.kind == InitKind::kConstant) {
-      tools_.kernels.elementwise.fill(tools_.stream, value, param->init.value);
+      tools_.kernels.fill(tools_.stream, value, param->init.value);
     } else {
       std::uint64_t key = mix_bits(seed, hash_name(param->name));
       View flat = value.view().flat();
@@ -117,8 +118,8 @@ void ParamStore::set_local_value(const Param& param, const View& value) {
   BEV_CHECK(value.shape == param.local, "weight ", param.name, ": ", value.shape, " given for ",
             param.local);
   ValueRange kept = kept_value(param);
-  tools_.kernels.elementwise.cast(tools_.stream,
-                                  value.flat().rows(kept.range.begin, kept.range.end), kept.value);
+  tools_.kernels.cast(tools_.stream, value.flat().rows(kept.range.begin, kept.range.end),
+                      kept.value);
 }
 
 ValueRange ParamStore::owned_value(const Param& param) const {

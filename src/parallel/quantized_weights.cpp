@@ -77,7 +77,7 @@ void QuantizedWeights::quantize_whole(const Param& param, const View& value) {
 void QuantizedWeights::find_amaxes() {
   auto count = static_cast<std::int64_t>(entries_.size());
   if (all_amaxes_.empty()) all_amaxes_ = Tensor(tools_.arena, Dtype::kF32, {count}, kTag);
-  tools_.kernels.elementwise.fill(tools_.stream, all_amaxes_, 0);
+  tools_.kernels.fill(tools_.stream, all_amaxes_, 0);
   for (const Param* param : plan_.params()) {
     if (!plan_.gathers_payload(*param) || param->fp8.scaling != Fp8Scaling::kTensorwise) continue;
     View owned = values_.owned(*param);

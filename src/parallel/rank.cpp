@@ -2,6 +2,7 @@
 
 #include "base/trace.h"
 #include "comm/traced_group.h"
+#include "kernels/device.h"
 
 namespace bev {
 
@@ -19,6 +20,10 @@ Rank::Rank(World& world, const Kernels& kernels, const RankOptions& options)
 }
 
 Rank::~Rank() = default;
+
+Stream Rank::stream() const { return device_->stream(); }
+
+bool Rank::runs_ahead() const { return kernels_.device.record != nullptr; }
 
 const Mesh& Rank::mesh(const MeshShape& shape) {
   for (const auto& mesh : meshes_) {

@@ -7,12 +7,12 @@
 #include <vector>
 
 #include "comm/mesh.h"
-#include "kernels/device.h"
 #include "kernels/kernels.h"
 #include "tensor/arena.h"
 
 namespace bev {
 
+class Device;
 class Trace;
 
 struct RankOptions {
@@ -31,7 +31,7 @@ class Rank {
 
   const RankOptions& options() const { return options_; }
   const Kernels& kernels() const { return kernels_; }
-  Stream stream() const { return device_->stream(); }
+  Stream stream() const;
   // Memory of what models and steps compute.
   Arena& arena() { return arena_; }
   // Memory of batches.
@@ -41,7 +41,7 @@ class Rank {
   // Models whose meshes have the same shape share one. Collective where the shape is new.
   const Mesh& mesh(const MeshShape& shape);
   // Whether the device runs behind the host, so that beginning a step early gains time.
-  bool runs_ahead() const { return kernels_.device.record != nullptr; }
+  bool runs_ahead() const;
   // Whether work can be captured as a CUDA graph now: a trace shows every call.
   bool can_capture() const;
 

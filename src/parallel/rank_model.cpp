@@ -1,6 +1,7 @@
 #include "parallel/rank_model.h"
 
 #include "base/error.h"
+#include "kernels/device.h"
 
 namespace bev {
 

@@ -95,7 +95,7 @@ FlatBuffer::FlatBuffer(const ShardPlan& plan, const StoreTools& tools, Dtype dty
       begins_(plan.begins(dtype, whole)),
       data_(tools.arena, Dtype::kU8, {begins_.back()}, tag) {
   for (int i = 0; i < plan.bucket_count(); ++i) {
-    tools.kernels.elementwise.fill(tools.stream, whole ? bucket(i) : owned(i), 0);
+    tools.kernels.fill(tools.stream, whole ? bucket(i) : owned(i), 0);
   }
 }
 

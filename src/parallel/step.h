@@ -6,11 +6,12 @@
 #include <optional>
 #include <vector>
 
-#include "kernels/device.h"
 #include "ops/micro_batch.h"
 #include "parallel/router_load.h"
 
 namespace bev {
+
+class Moment;
 
 // This rank's micro-batches of a global batch, and the global batch's size.
 struct StepBatch {

@@ -7,6 +7,7 @@
 #include "base/log.h"
 #include "base/philox.h"
 #include "base/text.h"
+#include "kernels/device.h"
 
 namespace bev {
 
@@ -93,6 +94,8 @@ StepGraph::StepGraph(Context& ctx, StepShape shape, const MicroBatch& like, cons
   }
   end_ = capture([&] { parts.end(shape_.clip_grad); });
 }
+
+StepGraph::~StepGraph() = default;
 
 void StepGraph::launch(Context& ctx, std::span<const MicroBatch> batches, StateReader* reader) {
   for (std::size_t i = 0; i < batches.size(); ++i) {

@@ -13,6 +13,8 @@
 
 namespace bev {
 
+class Recording;
+
 // What the kernels of a step follow from, besides the model. Token values, positions and all of
 // StepInputs are read on the device and may change.
 struct StepShape {
@@ -58,6 +60,7 @@ class StepGraph {
  public:
   // Nothing is computed.
   StepGraph(Context& ctx, StepShape shape, const MicroBatch& like, const StepParts& parts);
+  ~StepGraph();
 
   const StepShape& shape() const { return shape_; }
   // Launches the graphs for micro-batches of the captured shape. Waits for `reader` (may be null)

@@ -7,6 +7,8 @@
 
 #include "base/error.h"
 #include "data/batch.h"
+#include "kernels/gemm.h"
+#include "kernels/loss.h"
 #include "parallel/engine.h"
 #include "parallel/schedule_player.h"
 #include "plan/phantom.h"
@@ -144,11 +146,13 @@ ActivationBytes activation_bytes(const MemoryQuery& query, const PipelineLayout&
   PhantomWorld world(static_cast<int>(rank_of(shape, at)), static_cast<int>(shape.size()));
   Mesh mesh(world, shape);
   Arena arena(make_phantom_memory());
-  Kernels kernels = phantom_kernels();
+  LossKernels loss = phantom_kernels().loss;
+  GemmKernels gemm = phantom_kernels().gemm;
   if (query.device != nullptr) {
-    kernels.loss.logits = query.device->loss.logits;
-    kernels.gemm.packed_bytes = query.device->gemm.packed_bytes;
+    loss.logits = query.device->loss.logits;
+    gemm.packed_bytes = query.device->gemm.packed_bytes;
   }
+  Kernels kernels = with_table(with_table(phantom_kernels(), loss), gemm);
   ParamStore store(params_of(stages), mesh, arena, kernels, Stream{nullptr, nullptr},
                    store_options(query.parallel, query.optim.dtypes, query.dtype, query.fp8));
   std::int64_t kept = in_use(arena) - step_bytes(arena);

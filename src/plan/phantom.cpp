@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "base/error.h"
+#include "kernels/tables.h"
 
 namespace bev {
 
@@ -57,21 +58,24 @@ std::unique_ptr<CopyLane> open_phantom_lane(const Stream&) {
 
 std::unique_ptr<DeviceTrace> no_device_trace() { return nullptr; }
 
-constexpr Kernels kPhantomKernels = {
+constexpr KernelTables kPhantomTables = {
+    .fill = kNothing,
+    .cast = kNothing,
     .device = {open_phantom, no_device_trace, kNothing,
                [](const Stream&, const View&, void*) { return Work(); }, nullptr, nullptr,
                open_phantom_lane, make_phantom_memory, kNothing, nullptr},
     .elementwise = {kNothing, kNothing, kNothing, kNothing, kNothing, kNothing, kNothing, kNothing,
-                    kNothing, kNothing, kNothing},
+                    kNothing},
     .gemm = {kNothing, [](const GemmArgs&) { return std::size_t{0}; }},
     .norm = {kNothing, kNothing, kNothing, kNothing},
     .activation = {kNothing, kNothing},
-    .attention = {kNothing, kNothing, kNothing, kNothing, kNothing, kNothing, kNothing},
+    .rope = {kNothing, kNothing},
+    .attention = {kNothing, kNothing, kNothing, kNothing, kNothing},
     .latent = {kNothing, kNothing, kNothing},
     .embedding = {kNothing, kNothing},
     .loss = {kNothing, kNothing, kNothing, kNothing, kNothing, kNothing, {}},
+    .router = {kNothing, kNothing, kNothing, kNothing, kNothing, kNothing, kNothing, kNothing},
     .moe = {kNothing, kNothing, kNothing, kNothing, kNothing, kNothing, kNothing, kNothing,
-            kNothing, kNothing, kNothing, kNothing, kNothing, kNothing, kNothing, kNothing,
             kNothing, kNothing},
     .optim = {kNothing, kNothing, kNothing, kNothing, kNothing, kNothing, kNothing},
     .quantize = {kNothing, kNothing, kNothing, kNothing, kNothing, kNothing, kNothing},
@@ -97,7 +101,10 @@ class PhantomGroup final : public Group {
 
 }  // namespace
 
-const Kernels& phantom_kernels() { return kPhantomKernels; }
+const Kernels& phantom_kernels() {
+  static constexpr Kernels kernels = kPhantomTables.kernels();
+  return kernels;
+}
 
 std::unique_ptr<MemorySource> make_phantom_memory() { return std::make_unique<PhantomMemory>(); }
 

@@ -81,4 +81,24 @@ ScaleBlock block_of(const Fp8Recipe& recipe, Fp8Role role);
 // What dims of weights must be multiples of.
 std::int64_t alignment_of(const Fp8Recipe& recipe);
 
+// Rows of experts, in runs: those of expert e are [offsets[e], offsets[e + 1]). Row r is
+// x[order[r] / topk], or without an order x[r]. Rows past the last expert's are not quantised. Runs
+// of the columns are of one expert's rows each: they begin at run_begin(offsets[e], e), and zeros
+// fill up the last.
+struct QuantizeGroups {
+  const std::int32_t* offsets = nullptr;  // [experts + 1], device; null: rows of one matrix
+  std::int64_t experts = 0, rows = 0;
+  // Device: [rows], and [tokens topk] with the row of each slot or -1. They say the same, as in
+  // SortRowsArgs, for those who walk by row or by token.
+  const std::int32_t *order = nullptr, *place = nullptr;
+  std::int64_t topk = 1;
+
+  bool used() const { return offsets != nullptr; }
+  // Of what is made of x: its rows, and those with what fills up runs.
+  std::int64_t rows_of(const View& x) const { return used() ? rows : x.shape[0]; }
+  std::int64_t padded_of(const View& x, ScaleBlock block) const {
+    return used() ? run_begin(rows, experts) : padded_rows(block, x.shape[0]);
+  }
+};
+
 }  // namespace bev

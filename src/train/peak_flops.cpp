@@ -5,6 +5,9 @@
 #include <vector>
 
 #include "base/clock.h"
+#include "kernels/device.h"
+#include "kernels/gemm.h"
+#include "kernels/optim.h"
 
 namespace bev {
 

@@ -3,6 +3,7 @@
 #include "base/error.h"
 #include "base/file.h"
 #include "base/log.h"
+#include "kernels/device.h"
 #include "train/trace_summary.h"
 
 namespace bev {

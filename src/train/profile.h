@@ -6,11 +6,12 @@
 #include <memory>
 #include <string>
 
-#include "kernels/device.h"
 #include "train/config.h"
 #include "train/trace_file.h"
 
 namespace bev {
+
+class DeviceTrace;
 
 class Profile {
  public:

@@ -10,6 +10,7 @@
 #include "base/error.h"
 #include "base/log.h"
 #include "base/trace.h"
+#include "kernels/device.h"
 #include "train/flops.h"
 #include "train/memory_report.h"
 #include "train/peak_flops.h"

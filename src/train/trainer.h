@@ -19,6 +19,8 @@
 
 namespace bev {
 
+class Moment;
+
 struct TrainerConfig {
   OptimConfig optim;
   BatchConfig batch;

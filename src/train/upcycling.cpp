@@ -11,6 +11,8 @@
 #include "bridge/hf_model.h"
 #include "checkpoint/step_folders.h"
 #include "checkpoint/weight_source.h"
+#include "kernels/device.h"
+#include "kernels/optim.h"
 #include "models/family.h"
 
 namespace bev {
@@ -120,7 +122,7 @@ std::vector<std::byte> UpcycledWeights::drawn(const Param& param, std::int64_t c
                                               Dtype dtype) const {
   Tensor values(draws_.arena, dtype, {count}, "initial values");
   if (param.init.kind == InitKind::kConstant) {
-    draws_.kernels.elementwise.fill(draws_.stream, values, param.init.value);
+    draws_.kernels.fill(draws_.stream, values, param.init.value);
   } else {
     std::uint64_t key = mix_bits(draws_.seed, hash_name(param.name));
     draws_.kernels.optim.normal(draws_.stream, {values, key, 0, 0.0, param.init.value});

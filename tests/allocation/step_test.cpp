@@ -9,6 +9,9 @@
 #include "backend/cpu/cpu_kernels.h"
 #include "comm/world.h"
 #include "data/batch.h"
+#include "kernels/device.h"
+#include "kernels/moe.h"
+#include "kernels/router.h"
 #include "parallel/engine.h"
 #include "tests/support/layouts.h"
 
@@ -112,7 +115,7 @@ TEST(KernelAllocation, ChoicesOfExpertsAreMadeInScratchMemory) {
   std::int64_t before = 0;
   for (int round = 0; round < 2; ++round) {
     before = allocations.load();
-    cpu_kernels().moe.limit(device->stream(), limit);
+    cpu_kernels().router.limit(device->stream(), limit);
     cpu_kernels().moe.dispatch(device->stream(), dispatch);
   }
   EXPECT_EQ(allocations.load(), before);

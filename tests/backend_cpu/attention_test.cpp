@@ -227,9 +227,8 @@ TEST(Attention, PartsOfTheKeysMergeToTheWhole) {
       const Dtype wide = accumulate_dtype(dtype);
       Buffer out(wide, whole.out.view().shape), lse(wide, whole.lse.view().shape);
       const Kernels& kernels = cpu_kernels(best_cpu_level());
-      kernels.elementwise.fill({.pool = &pool}, out.view(), 0);
-      kernels.elementwise.fill({.pool = &pool}, lse.view(),
-                               -std::numeric_limits<double>::infinity());
+      kernels.fill({.pool = &pool}, out.view(), 0);
+      kernels.fill({.pool = &pool}, lse.view(), -std::numeric_limits<double>::infinity());
       const AttentionRun run = item.runs[0];
       constexpr std::int32_t kCut = 23;
       std::vector<AttentionRun> first = {{run.q_begin, run.q_count, 0, kCut, run.offset, 0}};

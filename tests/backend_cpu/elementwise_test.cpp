@@ -1,5 +1,8 @@
+#include "kernels/elementwise.h"
+
 #include <gtest/gtest.h>
 
+#include "tensor/random_rows.h"
 #include "tests/backend_cpu/kernel_fixture.h"
 
 namespace bev {
@@ -17,7 +20,7 @@ TEST(Fill, EveryDtype) {
     for (std::int64_t size : kSizes) {
       on_every_level([&](const Kernels& kernels, const Stream& stream) {
         Buffer x(dtype, {size});
-        kernels.elementwise.fill(stream, x.view(), -1.5);
+        kernels.fill(stream, x.view(), -1.5);
         expect_near(x.values(), std::vector<double>(static_cast<std::size_t>(size), -1.5), 0);
         EXPECT_TRUE(x.guards_intact());
         return x.bits();
@@ -29,9 +32,9 @@ TEST(Fill, EveryDtype) {
   std::vector<std::uint8_t> bytes(9);
   ThreadPool pool(2);
   Stream stream{.pool = &pool};
-  cpu_kernels().elementwise.fill(stream, {words.data(), Dtype::kI32, {9}}, -3);
-  cpu_kernels().elementwise.fill(stream, {longs.data(), Dtype::kI64, {9}}, 1e12);
-  cpu_kernels().elementwise.fill(stream, {bytes.data(), Dtype::kU8, {9}}, 200);
+  cpu_kernels().fill(stream, {words.data(), Dtype::kI32, {9}}, -3);
+  cpu_kernels().fill(stream, {longs.data(), Dtype::kI64, {9}}, 1e12);
+  cpu_kernels().fill(stream, {bytes.data(), Dtype::kU8, {9}}, 200);
   EXPECT_EQ(words, std::vector<std::int32_t>(9, -3));
   EXPECT_EQ(longs, std::vector<std::int64_t>(9, 1000000000000));
   EXPECT_EQ(bytes, std::vector<std::uint8_t>(9, 200));
@@ -54,7 +57,7 @@ TEST(Cast, BetweenAllFloatDtypes) {
         Buffer want(to, {size}, x.values());  // through float, as the scalar types round
         on_every_level([&](const Kernels& kernels, const Stream& stream) {
           Buffer y(to, {size});
-          kernels.elementwise.cast(stream, x.view(), y.view());
+          kernels.cast(stream, x.view(), y.view());
           expect_near(y.values(), want.values(), 0);
           return y.bits();
         });
@@ -69,7 +72,7 @@ TEST(Cast, F64To16BitsRoundsOnce) {
   Buffer x(Dtype::kF64, {4}, {above, below, -above, 1e300});
   on_every_level([&](const Kernels& kernels, const Stream& stream) {
     Buffer y(Dtype::kBf16, {4});
-    kernels.elementwise.cast(stream, x.view(), y.view());
+    kernels.cast(stream, x.view(), y.view());
     expect_near(y.values(), {1 + 0x1p-7, 1 + 0x1p-7, -1 - 0x1p-7, kInfinity}, 0);
     return y.bits();
   });

@@ -1,3 +1,5 @@
+#include "kernels/gemm.h"
+
 #include <gtest/gtest.h>
 
 #include <array>

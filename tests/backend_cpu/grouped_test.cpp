@@ -1,6 +1,8 @@
 // Products of experts: whatever is computed together has the bits of single products.
 #include <gtest/gtest.h>
 
+#include "kernels/gemm.h"
+#include "kernels/moe.h"
 #include "tensor/arena.h"
 #include "tensor/tensor.h"
 #include "tests/backend_cpu/kernel_fixture.h"

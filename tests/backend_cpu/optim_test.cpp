@@ -1,3 +1,5 @@
+#include "kernels/optim.h"
+
 #include <gtest/gtest.h>
 
 #include "tensor/moment8.h"

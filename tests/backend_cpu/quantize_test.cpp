@@ -6,6 +6,8 @@
 #include <fstream>
 #include <map>
 
+#include "kernels/activation.h"
+#include "kernels/norm.h"
 #include "tests/backend_cpu/kernel_fixture.h"
 
 namespace bev::kernel_test {

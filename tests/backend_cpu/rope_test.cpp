@@ -1,6 +1,7 @@
+#include "kernels/rope.h"
+
 #include <gtest/gtest.h>
 
-#include "kernels/attention.h"
 #include "tests/backend_cpu/kernel_fixture.h"
 
 namespace bev {
@@ -33,7 +34,7 @@ TEST(RopeTable, HoldsCosinesThenSines) {
     }
     on_every_level([&](const Kernels& kernels, const Stream& stream) {
       Buffer table(dtype, {rows, 2 * half});
-      kernels.attention.rope_table(stream, {positions.data(), frequencies, 1.25, table.view()});
+      kernels.rope.table(stream, {positions.data(), frequencies, 1.25, table.view()});
       expect_near(table.values(), expected, 2 * epsilon_of(dtype));
       EXPECT_TRUE(table.guards_intact());
       return table.bits();
@@ -44,7 +45,7 @@ TEST(RopeTable, HoldsCosinesThenSines) {
 TEST(RopeTable, TakesNoRows) {
   on_every_level([&](const Kernels& kernels, const Stream& stream) {
     Buffer table(Dtype::kF32, {0, 8});
-    kernels.attention.rope_table(stream, {nullptr, {}, 1, table.view()});
+    kernels.rope.table(stream, {nullptr, {}, 1, table.view()});
     return table.bits();
   });
 }
@@ -88,12 +89,12 @@ TEST(RopeApply, RotatesPairsOfTheFirstHeads) {
               rotate(item, x, table.values(), interleaved, inverse);
           on_every_level([&](const Kernels& kernels, const Stream& stream) {
             Buffer rotated(dtype, {item.rows, item.row}, x);
-            kernels.attention.rope_apply(stream, {.x = rotated.view(),
-                                                  .cos_sin = table.view(),
-                                                  .heads = item.heads,
-                                                  .head_size = item.head_size,
-                                                  .interleaved = interleaved,
-                                                  .inverse = inverse});
+            kernels.rope.apply(stream, {.x = rotated.view(),
+                                        .cos_sin = table.view(),
+                                        .heads = item.heads,
+                                        .head_size = item.head_size,
+                                        .interleaved = interleaved,
+                                        .inverse = inverse});
             expect_near(rotated.values(), expected, 4 * epsilon_of(dtype));
             EXPECT_TRUE(rotated.guards_intact());
             return rotated.bits();
@@ -116,10 +117,10 @@ TEST(RopeApply, InverseIsTheAdjoint) {
       const std::vector<double> x_before = x.values(), dy_before = dy.values();
       RopeApplyArgs args = {x.view(), table.view(), item.heads, item.head_size,
                             0,        interleaved,  false};
-      kernels.attention.rope_apply(stream, args);
+      kernels.rope.apply(stream, args);
       args.x = dy.view();
       args.inverse = true;
-      kernels.attention.rope_apply(stream, args);
+      kernels.rope.apply(stream, args);
       const std::vector<double> x_after = x.values(), dy_after = dy.values();
       double left = 0, right = 0;
       for (std::size_t i = 0; i < x_before.size(); ++i) {

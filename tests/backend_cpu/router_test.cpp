@@ -1,4 +1,6 @@
 // The choice of experts against sorting, with many equal logits.
+#include "kernels/router.h"
+
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -29,11 +31,11 @@ TEST(Route, ChoosesTheLargestAndOfEqualOnesTheFirst) {
     on_every_level([&](const Kernels& kernels, const Stream& stream) {
       std::vector<std::int32_t> chosen(static_cast<std::size_t>(kTokens * kTopk));
       Buffer probs(Dtype::kF32, {kTokens, kTopk});
-      kernels.moe.route(stream, {in.view(),
-                                 {},
-                                 {chosen.data(), Dtype::kI32, {kTokens, kTopk}},
-                                 probs.view(),
-                                 {.topk = kTopk}});
+      kernels.router.route(stream, {in.view(),
+                                    {},
+                                    {chosen.data(), Dtype::kI32, {kTokens, kTopk}},
+                                    probs.view(),
+                                    {.topk = kTopk}});
       for (std::int64_t token = 0; token < kTokens; ++token) {
         const auto row = logits.begin() + token * experts;
         const std::vector<std::int32_t> got(chosen.begin() + token * kTopk,

@@ -1,3 +1,5 @@
+#include "kernels/activation.h"
+
 #include <gtest/gtest.h>
 
 #include "base/text.h"

@@ -24,7 +24,7 @@ TEST_F(CudaDevice, MomentsHaveTheTimeOfTheWorkBetweenThem) {
   Tensor large(device_arena(), Dtype::kF32, {std::int64_t{1} << 28}, "test");
   const double begin = monotonic_seconds();
   std::unique_ptr<Moment> first = cuda().device.mark(cuda_stream());
-  for (int i = 0; i < 20; ++i) cuda().elementwise.fill(cuda_stream(), large, i);
+  for (int i = 0; i < 20; ++i) cuda().fill(cuda_stream(), large, i);
   std::unique_ptr<Moment> second = cuda().device.mark(cuda_stream());
   std::unique_ptr<Moment> third = cuda().device.mark(cuda_stream());
   float value = 0;

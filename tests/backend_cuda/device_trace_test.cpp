@@ -1,4 +1,5 @@
 #include "base/file.h"
+#include "kernels/gemm.h"
 #include "tests/backend_cuda/rig.h"
 #include "tests/support/temp_folder.h"
 

@@ -1,6 +1,9 @@
+#include "kernels/elementwise.h"
+
 #include <gtest/gtest.h>
 
 #include "base/text.h"
+#include "tensor/random_rows.h"
 #include "tests/backend_cuda/family.h"
 
 namespace bev::cuda_test {
@@ -15,13 +18,13 @@ TEST_F(CudaElementwise, FillWritesEveryElementAndNoOther) {
     for (std::int64_t size : kSizes) {
       Twin x = random(dtype, {size + 2});
       Twin inner = part(x, 1, size + 1);
-      cpu().elementwise.fill(cpu_stream(), inner.exact, -1.5);
-      cuda().elementwise.fill(cuda_stream(), inner.device, -1.5);
+      cpu().fill(cpu_stream(), inner.exact, -1.5);
+      cuda().fill(cuda_stream(), inner.device, -1.5);
       EXPECT_EQ(error(x), 0) << name_of(dtype) << " " << size;
     }
   }
   Twin numbers = words<std::int32_t>({1, 2, 3, 4, 5});
-  cuda().elementwise.fill(cuda_stream(), numbers.device, -7);
+  cuda().fill(cuda_stream(), numbers.device, -7);
   std::vector<std::int32_t> back(5);
   cuda().device.fetch(cuda_stream(), numbers.device, back.data()).wait();
   EXPECT_EQ(back, std::vector<std::int32_t>(5, -7));
@@ -39,9 +42,9 @@ TEST_F(CudaElementwise, CastRoundsToNearestEven) {
         Twin x = part(twin(from, {size}, values), first, size);
         Twin y = part(poisoned(to, {size}), first, size);
         Tensor same(host_arena(), to, {size - first}, "test");
-        cpu().elementwise.cast(cpu_stream(), x.exact, same);
-        cpu().elementwise.cast(cpu_stream(), same, y.exact);
-        cuda().elementwise.cast(cuda_stream(), x.device, y.device);
+        cpu().cast(cpu_stream(), x.exact, same);
+        cpu().cast(cpu_stream(), same, y.exact);
+        cuda().cast(cuda_stream(), x.device, y.device);
         EXPECT_EQ(error(y), 0) << name_of(from) << " to " << name_of(to) << " from " << first;
       }
     }

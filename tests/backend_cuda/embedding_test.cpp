@@ -1,3 +1,5 @@
+#include "kernels/embedding.h"
+
 #include <gtest/gtest.h>
 
 #include "base/text.h"

@@ -1,3 +1,5 @@
+#include "kernels/gemm.h"
+
 #include "tests/backend_cuda/rig.h"
 
 namespace bev::cuda_test {

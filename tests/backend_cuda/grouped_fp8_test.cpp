@@ -107,7 +107,7 @@ class CudaGroupedFp8 : public QuantizeRig {
     run(cpu(), cpu_stream(), item.host, c.host, bias.host);
     run(cuda(), cuda_stream(), item.device, c.device, bias.device);
     Twin result{Tensor(host_arena(), Dtype::kF64, shape, "test"), c.device};
-    cpu().elementwise.cast(cpu_stream(), c.host, result.exact);
+    cpu().cast(cpu_stream(), c.host, result.exact);
     // The tensor cores add 8-bit products with fewer bits than f32 has.
     EXPECT_LT(error(result), std::max(tolerance(dtype), 5e-4)) << what;
   }
@@ -217,7 +217,7 @@ TEST_F(CudaGroupedFp8, RecordedProductsFollowTheCountsOfRows) {
     recording->start();
     run(cpu(), cpu_stream(), drawn.host, expected);
     Twin result{Tensor(host_arena(), Dtype::kF64, expected.shape(), "test"), y};
-    cpu().elementwise.cast(cpu_stream(), expected, result.exact);
+    cpu().cast(cpu_stream(), expected, result.exact);
     EXPECT_LT(error(result), tolerance(Dtype::kBf16));
   }
 }

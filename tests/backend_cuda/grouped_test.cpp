@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "base/text.h"
+#include "kernels/moe.h"
 #include "tests/backend_cuda/family.h"
 
 namespace bev::cuda_test {
@@ -82,7 +83,7 @@ class CudaGrouped : public CudaRig {
   void poison_rows(const Twin& rows, std::int64_t begin, std::int64_t end) {
     if (begin == end) return;
     Twin poison = poisoned(rows.device.dtype(), {end - begin, rows.device.shape()[1]});
-    cuda().elementwise.cast(cuda_stream(), poison.device, rows.device.rows(begin, end));
+    cuda().cast(cuda_stream(), poison.device, rows.device.rows(begin, end));
   }
 };
 

@@ -1,3 +1,5 @@
+#include "kernels/latent.h"
+
 #include <gtest/gtest.h>
 
 #include "base/text.h"

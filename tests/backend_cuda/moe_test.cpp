@@ -1,6 +1,12 @@
+#include "kernels/moe.h"
+
 #include <gtest/gtest.h>
 
 #include "base/text.h"
+#include "kernels/optim.h"
+#include "kernels/router.h"
+#include "tensor/random_rows.h"
+#include "tensor/routing_rule.h"
 #include "tests/backend_cuda/family.h"
 
 namespace bev::cuda_test {
@@ -27,7 +33,7 @@ class CudaMoe : public CudaRig {
     Twin chosen = integers({tokens, topk}), probs = poisoned(Dtype::kF32, {tokens, topk});
     RoutingRule rule;
     rule.topk = topk;
-    cpu().moe.route(cpu_stream(), {logits.exact, {}, chosen.exact, probs.exact, rule});
+    cpu().router.route(cpu_stream(), {logits.exact, {}, chosen.exact, probs.exact, rule});
     cuda().device.upload(cuda_stream(), chosen.exact.view().data, chosen.device);
     return chosen;
   }
@@ -67,8 +73,8 @@ TEST_F(CudaMoe, RoutingAndItsGradientMatchTheCpu) {
         return RouteArgs{logits.*side, biased ? (bias.*side).view() : View(), chosen.*side,
                          probs.*side, item.rule};
       };
-      cpu().moe.route(cpu_stream(), route(&Twin::exact));
-      cuda().moe.route(cuda_stream(), route(&Twin::device));
+      cpu().router.route(cpu_stream(), route(&Twin::exact));
+      cuda().router.route(cuda_stream(), route(&Twin::device));
       EXPECT_EQ(fetched(chosen.device), host(chosen.exact));
       EXPECT_LT(error(probs), 1e-5);
 
@@ -79,8 +85,8 @@ TEST_F(CudaMoe, RoutingAndItsGradientMatchTheCpu) {
         return RouterLoadArgs{logits.*side, chosen.*side, nullptr,     item.rule,
                               counts.*side, scores.*side, totals.*side};
       };
-      cpu().moe.router_load(cpu_stream(), load(&Twin::exact));
-      cuda().moe.router_load(cuda_stream(), load(&Twin::device));
+      cpu().router.router_load(cpu_stream(), load(&Twin::exact));
+      cuda().router.router_load(cuda_stream(), load(&Twin::device));
       EXPECT_EQ(error(counts), 0);
       EXPECT_LT(error(scores), 1e-5);
       EXPECT_LT(error(totals), 1e-5);
@@ -98,7 +104,7 @@ TEST_F(CudaMoe, RoutingAndItsGradientMatchTheCpu) {
                                      .z_coefficient = 0.1,
                                      .factor = (factor.*side).as<double>()};
         const bool exact = side == &Twin::exact;
-        (exact ? cpu() : cuda()).moe.route_backward(exact ? cpu_stream() : cuda_stream(), args);
+        (exact ? cpu() : cuda()).router.route_backward(exact ? cpu_stream() : cuda_stream(), args);
       };
       backward(&Twin::exact);
       backward(&Twin::device);
@@ -124,7 +130,7 @@ TEST_F(CudaMoe, JitterDrawsTheCpusNumbers) {
         const RandomRows rows_of{reinterpret_cast<const std::uint64_t*>((key.*side).view().data),
                                  (sample.*side).as<std::int32_t>(),
                                  (position.*side).as<std::int32_t>(), 77};
-        kernels.moe.jitter(stream, {x.*side, y.*side, 0.2, rows_of});
+        kernels.router.jitter(stream, {x.*side, y.*side, 0.2, rows_of});
       };
       run(cpu(), cpu_stream(), &Twin::exact);
       run(cuda(), cuda_stream(), &Twin::device);
@@ -139,8 +145,8 @@ TEST_F(CudaMoe, SinkhornBalancesAsOnTheCpu) {
       SCOPED_TRACE(concat(experts, " experts ", tokens, " tokens"));
       Twin logits = random(Dtype::kF32, {tokens, experts}, 2);
       Twin bias = poisoned(Dtype::kF32, {experts});
-      cpu().moe.sinkhorn(cpu_stream(), {logits.exact, bias.exact});
-      cuda().moe.sinkhorn(cuda_stream(), {logits.device, bias.device});
+      cpu().router.sinkhorn(cpu_stream(), {logits.exact, bias.exact});
+      cuda().router.sinkhorn(cuda_stream(), {logits.device, bias.device});
       // One round more or less moves it by as much as the tolerance.
       EXPECT_LT(error(bias), 1e-3);
     }
@@ -152,7 +158,7 @@ TEST_F(CudaMoe, EqualScoresGoToTheLowerExpert) {
   Twin logits = twin(Dtype::kF32, {2, experts}, std::vector<double>(2 * experts, 0.5));
   Twin chosen = integers({2, 40}), probs = poisoned(Dtype::kF32, {2, 40});
   RoutingRule rule{.topk = 40};
-  cuda().moe.route(cuda_stream(), {logits.device, {}, chosen.device, probs.device, rule});
+  cuda().router.route(cuda_stream(), {logits.device, {}, chosen.device, probs.device, rule});
   std::vector<std::int32_t> got = fetched(chosen.device);
   for (std::int32_t i = 0; i < 80; ++i) EXPECT_EQ(got[static_cast<std::size_t>(i)], i % 40);
 }
@@ -186,8 +192,8 @@ TEST_F(CudaMoe, FullExpertsDropWhatTheyDropOnTheCpu) {
             out.capacity = capacity;
             return out;
           };
-          cpu().moe.limit(cpu_stream(), args(&Twin::exact));
-          cuda().moe.limit(cuda_stream(), args(&Twin::device));
+          cpu().router.limit(cpu_stream(), args(&Twin::exact));
+          cuda().router.limit(cuda_stream(), args(&Twin::device));
           EXPECT_EQ(fetched(kept.device), host(kept.exact));
           EXPECT_EQ(error(dropped), 0);
         }
@@ -213,7 +219,7 @@ TEST_F(CudaMoe, TokensGoToTheRanksThatTheyGoToOnTheCpu) {
           limit.positions = (positions.*side).as<std::int32_t>();
           limit.expert_count = experts;
           limit.capacity = 30;
-          kernels.moe.limit(stream, limit);
+          kernels.router.limit(stream, limit);
           kernels.moe.dispatch(stream, {kept.*side, members.*side, counts.*side, experts, etp});
         };
         run(cpu(), cpu_stream(), &Twin::exact);
@@ -317,8 +323,8 @@ TEST_F(CudaMoe, ChoicesAreSpreadAndPickedAsOnTheCpu) {
     Twin chosen = choices(45, 37, 5), probs = random(Dtype::kF32, {45, 5});
     Twin dense = poisoned(dtype, {45, 37}), picked = poisoned(Dtype::kF32, {45, 5});
     auto run = [&](const Kernels& kernels, const Stream& stream, Tensor Twin::*side) {
-      kernels.moe.spread(stream, {probs.*side, chosen.*side, dense.*side});
-      kernels.moe.pick(stream, {picked.*side, chosen.*side, dense.*side});
+      kernels.router.spread(stream, {probs.*side, chosen.*side, dense.*side});
+      kernels.router.pick(stream, {picked.*side, chosen.*side, dense.*side});
     };
     run(cpu(), cpu_stream(), &Twin::exact);
     run(cuda(), cuda_stream(), &Twin::device);

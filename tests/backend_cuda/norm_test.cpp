@@ -1,3 +1,5 @@
+#include "kernels/norm.h"
+
 #include <gtest/gtest.h>
 
 #include "base/text.h"

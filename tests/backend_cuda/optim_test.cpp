@@ -1,3 +1,5 @@
+#include "kernels/optim.h"
+
 #include <gtest/gtest.h>
 
 #include <cstring>
@@ -212,7 +214,7 @@ TEST_F(CudaOptim, StateMayLieInHostMemory) {
     EXPECT_EQ(equal_part(host_copy(there[i]), host_copy(here[i])), 1) << i;
   }
   EXPECT_EQ(equal_part(host_copy(values), host_copy(others)), 1);
-  cuda().elementwise.fill(cuda_stream(), here[0], 3);
+  cuda().fill(cuda_stream(), here[0], 3);
   Tensor filled = host_copy(here[0]);
   EXPECT_EQ(filled.as<float>()[kSize - 1], 3);
   std::vector<float> uploaded(kSize, 5);

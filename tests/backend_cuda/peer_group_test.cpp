@@ -3,6 +3,7 @@
 #include <thread>
 
 #include "base/error.h"
+#include "kernels/elementwise.h"
 #include "tests/backend_cuda/peer_rig.h"
 #include "tests/support/expect_error.h"
 
@@ -182,16 +183,16 @@ TEST_F(CudaPeers, CollectivesAreOrderedWithWhatRanksCompute) {
     std::unique_ptr<Group> group = rank.everyone();
     Tensor slow(rank.arena(), Dtype::kF32, {kCount * 16}, "test");
     Tensor total(rank.arena(), Dtype::kF32, {kCount}, "test");
-    cuda.elementwise.fill(rank.stream(), total, 0);
+    cuda.fill(rank.stream(), total, 0);
     int next = (rank.rank() + 1) % kRanks, previous = (rank.rank() + kRanks - 1) % kRanks;
     for (int round = 0; round < kRounds; ++round) {
       // Their memory is the next round's, for other values.
       Tensor value(rank.arena(), Dtype::kF32, {kCount}, "test");
       Tensor message(rank.arena(), Dtype::kF32, {kCount}, "test");
       for (int i = 0; i < (rank.rank() + round) % kRanks * 4; ++i) {
-        cuda.elementwise.fill(rank.stream(), slow, i);
+        cuda.fill(rank.stream(), slow, i);
       }
-      cuda.elementwise.fill(rank.stream(), value, rank.rank() + round);
+      cuda.fill(rank.stream(), value, rank.rank() + round);
       Work sent = group->send(value, next, 0, "message");
       Work received = group->receive(message, previous, 0, "message");
       sent.wait();
@@ -230,7 +231,7 @@ TEST_F(CudaPeers, ASendNeverWaitsForItsReceive) {
       received.push_back(std::make_unique<BothSides>(rank, Dtype::kF32, 300000));
       BothSides& at = *received.back();
       at.fill(i);  // what must come
-      cuda_kernels().elementwise.fill(rank.stream(), at.device(), -1);
+      cuda_kernels().fill(rank.stream(), at.device(), -1);
       group->receive(at.device(), other, 0, "message").wait();
     }
     for (auto& at : received) EXPECT_TRUE(at->same());

@@ -13,6 +13,7 @@
 
 #include "backend/cuda/device.h"
 #include "comm/world.h"
+#include "kernels/device.h"
 #include "tensor/tensor.h"
 
 namespace bev::cuda_test {

@@ -23,7 +23,7 @@ class QuantizeRig : public CudaRig {
     for (std::size_t i = 0; i < first.size(); ++i) drawn.exact.as<double>()[i] = first[i];
     Pair out{Tensor(host_arena(), dtype, shape, "test"),
              Tensor(device_arena(), dtype, shape, "test")};
-    cpu().elementwise.cast(cpu_stream(), drawn.exact, out.host);
+    cpu().cast(cpu_stream(), drawn.exact, out.host);
     cuda().device.upload(cuda_stream(), out.host.view().data, out.device);
     return out;
   }
@@ -49,7 +49,7 @@ class QuantizeRig : public CudaRig {
   Quantized zeroed(const QuantizeTools& tools, const QuantizeRequest& request) {
     Quantized out = quantize(tools, request);
     for (const Tensor* tensor : {&out.rows, &out.row_scales, &out.columns, &out.column_scales}) {
-      if (!tensor->empty()) tools.kernels.elementwise.fill(tools.stream, *tensor, 7);
+      if (!tensor->empty()) tools.kernels.fill(tools.stream, *tensor, 7);
     }
     quantize_into(tools, request, out);
     return out;

@@ -1,4 +1,6 @@
 // 8-bit floats: the CPU's bits from every kernel, and its products up to the order of sums.
+#include "kernels/activation.h"
+#include "kernels/norm.h"
 #include "tests/backend_cuda/quantize_rig.h"
 
 namespace bev::cuda_test {
@@ -11,7 +13,7 @@ class CudaQuantize : public QuantizeRig {
   void expect_made(QuantizeRequest request, Dtype dtype, const Shape& shape,
                    const QuantizeMaker& maker, const Make& make) {
     Tensor numbers(device_arena(), Dtype::kF32, {3}, "test");
-    cuda().elementwise.fill(cuda_stream(), numbers, 0);
+    cuda().fill(cuda_stream(), numbers, 0);
     auto* at = numbers.as<float>();
     Tensor written(device_arena(), dtype, shape, "test");
     make(written.view());
@@ -114,7 +116,7 @@ TEST_F(CudaQuantize, GivesTheCpusBits) {
           expect_same(host.columns, device.columns, "columns");
           expect_same(host.column_scales, device.column_scales, "scales of columns");
           if (scaling == Fp8Scaling::kTensorwise) {
-            cuda().elementwise.fill(cuda_stream(), device.columns, 9);
+            cuda().fill(cuda_stream(), device.columns, 9);
             cuda().quantize.transpose(cuda_stream(), device.rows, device.columns);
             expect_same(host.columns, device.columns, "rows turned");
           }
@@ -188,7 +190,7 @@ TEST_F(CudaQuantize, ProductsAreTheCpus) {
           cpu().quantize.product(cpu_stream(), args(host, c.host, b.host));
           cuda().quantize.product(cuda_stream(), args(device, c.device, b.device));
           Twin result{Tensor(host_arena(), Dtype::kF64, shape, "test"), c.device};
-          cpu().elementwise.cast(cpu_stream(), c.host, result.exact);
+          cpu().cast(cpu_stream(), c.host, result.exact);
           // The tensor cores add 8-bit products with fewer bits than f32 has.
           EXPECT_LT(error(result), std::max(tolerance(dtype), 5e-4)) << to_text(shape);
         };
@@ -222,9 +224,9 @@ TEST_F(CudaQuantize, NormsAndActivationsFindTheLargestNumberTheyWrite) {
         std::vector<double> numbers = download(found);
         EXPECT_EQ(numbers[0], numbers[1]);
         EXPECT_GT(numbers[0], 0);
-        cuda().elementwise.fill(cuda_stream(), found, 0);
+        cuda().fill(cuda_stream(), found, 0);
       };
-      cuda().elementwise.fill(cuda_stream(), found, 0);
+      cuda().fill(cuda_stream(), found, 0);
       NormForwardArgs norm;
       norm.x = x.device;
       norm.y = y;
@@ -280,8 +282,8 @@ TEST_F(CudaQuantize, HistoriesFollowTheCpus) {
   auto both = [&](const Shape& shape) {
     Pair out{Tensor(host_arena(), Dtype::kF32, shape, "test"),
              Tensor(device_arena(), Dtype::kF32, shape, "test")};
-    cpu().elementwise.fill(cpu_stream(), out.host, 0);
-    cuda().elementwise.fill(cuda_stream(), out.device, 0);
+    cpu().fill(cpu_stream(), out.host, 0);
+    cuda().fill(cuda_stream(), out.device, 0);
     return out;
   };
   Pair history = both({3, 4}), used = both({3});

@@ -74,8 +74,7 @@ class CudaRecordedStep : public testing::Test {
     for (const Param* param : engine.model().store().params()) {
       Context& ctx = engine.model().ctx();
       Tensor wide = ctx.allocate(Dtype::kF32, param->local, "test");
-      ctx.kernels.elementwise.cast(ctx.stream, engine.model().store().local_value(*param).view,
-                                   wide);
+      ctx.kernels.cast(ctx.stream, engine.model().store().local_value(*param).view, wide);
       std::vector<float> values = ctx.download<float>(wide.view().flat());
       all.insert(all.end(), values.begin(), values.end());
     }

@@ -13,6 +13,7 @@
 #include "backend/cuda/device.h"
 #include "base/philox.h"
 #include "base/thread_pool.h"
+#include "kernels/device.h"
 #include "kernels/kernels.h"
 #include "tensor/tensor.h"
 

@@ -1,3 +1,5 @@
+#include "kernels/rope.h"
+
 #include <gtest/gtest.h>
 
 #include "base/text.h"
@@ -19,10 +21,9 @@ TEST_F(CudaRope, TableMatchesTheCpuInF32) {
     Twin position = words(positions);
     Tensor want(host_arena(), Dtype::kF32, {300, 2 * half}, "test");
     Twin got = poisoned(Dtype::kF32, {300, 2 * half});
-    cpu().attention.rope_table(cpu_stream(),
-                               {position.exact.as<std::int32_t>(), frequencies, 1.25, want});
-    cuda().attention.rope_table(
-        cuda_stream(), {position.device.as<std::int32_t>(), frequencies, 1.25, got.device});
+    cpu().rope.table(cpu_stream(), {position.exact.as<std::int32_t>(), frequencies, 1.25, want});
+    cuda().rope.table(cuda_stream(),
+                      {position.device.as<std::int32_t>(), frequencies, 1.25, got.device});
     std::vector<double> values = download(got.device);
     for (std::size_t i = 0; i < values.size(); ++i) {
       ASSERT_NEAR(values[i], static_cast<double>(want.as<float>()[i]), 2e-7) << i;
@@ -58,8 +59,8 @@ TEST_F(CudaRope, ApplyRotatesTheFirstDimsOfTheFirstHeads) {
                                  .interleaved = interleaved,
                                  .inverse = inverse};
           };
-          cpu().attention.rope_apply(cpu_stream(), args(&Twin::exact));
-          cuda().attention.rope_apply(cuda_stream(), args(&Twin::device));
+          cpu().rope.apply(cpu_stream(), args(&Twin::exact));
+          cuda().rope.apply(cuda_stream(), args(&Twin::device));
           EXPECT_LT(error(x), tolerance(dtype));
         }
       }

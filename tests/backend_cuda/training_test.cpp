@@ -150,7 +150,7 @@ TEST_F(CudaTraining, ExportsAndLoadsWeightsAsTheCpuDoes) {
     with_engine(*cuda_, [&](Engine& engine) {
       for (const Param* param : engine.model().store().params()) {
         Tensor zeros = engine.model().ctx().allocate(dtype, param->local, "test");
-        cuda_->elementwise.fill(engine.model().ctx().stream, zeros, 0);
+        cuda_->fill(engine.model().ctx().stream, zeros, 0);
         engine.model().store().set_local_value(*param, zeros);
       }
       load_hf_weights(engine, folder.path("cpu"));

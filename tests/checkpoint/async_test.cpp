@@ -6,6 +6,7 @@
 #include <thread>
 
 #include "backend/cpu/cpu_kernels.h"
+#include "kernels/device.h"
 #include "tests/checkpoint/saved_run.h"
 #include "tests/support/devices.h"
 #include "tests/support/temp_folder.h"

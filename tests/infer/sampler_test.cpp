@@ -12,6 +12,7 @@
 
 #include "backend/cpu/cpu_kernels.h"
 #include "base/philox.h"
+#include "kernels/device.h"
 #include "tests/support/expect_error.h"
 
 namespace bev {

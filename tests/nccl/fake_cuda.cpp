@@ -9,6 +9,7 @@
 #include "backend/cuda/peer_exchange.h"
 #include "backend/cuda/queue.h"
 #include "base/error.h"
+#include "kernels/device.h"
 
 namespace {
 // Nobody looks at them.

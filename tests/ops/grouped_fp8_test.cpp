@@ -2,7 +2,11 @@
 // matrices of their own, and results and gradients are those of the numbers that were rounded.
 #include <gtest/gtest.h>
 
+#include "autograd/quantize.h"
 #include "backend/cpu/cpu_kernels.h"
+#include "kernels/gemm.h"
+#include "kernels/moe.h"
+#include "kernels/quantize.h"
 #include "ops/expert_exchange.h"
 #include "ops/moe.h"
 #include "tests/support/op_rig.h"

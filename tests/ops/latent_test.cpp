@@ -4,6 +4,7 @@
 
 #include <cmath>
 
+#include "kernels/gemm.h"
 #include "tests/support/op_rig.h"
 
 namespace bev::test {

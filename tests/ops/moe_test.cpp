@@ -4,6 +4,7 @@
 
 #include <cmath>
 
+#include "kernels/router.h"
 #include "ops/elementwise.h"
 #include "ops/expert_exchange.h"
 #include "tests/support/op_rig.h"
@@ -48,7 +49,7 @@ TEST(Route, OneScoreOverItselfIsOneWhateverItIs) {
     Tensor experts = bench.integers(std::vector<std::int32_t>(kTokens)).reshape({kTokens, 1});
     Tensor probs = bench.tensor({kTokens, 1}, std::vector<double>(kTokens));
     RoutingRule rule{.topk = 1, .score = score, .scaling = 2.5};
-    const MoeKernels& kernels = bench.ctx.kernels.moe;
+    const RouterKernels& kernels = bench.ctx.kernels.router;
     kernels.route(bench.ctx.stream, {logits, {}, experts, probs, rule});
     for (double prob : values_of(probs)) EXPECT_DOUBLE_EQ(prob, 2.5);
     Tensor dprobs = bench.tensor({kTokens, 1}, case_numbers(kTokens, 4));
@@ -157,7 +158,8 @@ TEST(Route, SinkhornEnds) {
     std::vector<double> numbers = skewed_logits(24);
     for (std::size_t i = 3; i < numbers.size(); i += kExperts) numbers[i] = low;
     Tensor bias = bench.tensor({kExperts}, std::vector<double>(kExperts));
-    bench.ctx.kernels.moe.sinkhorn(bench.ctx.stream, {bench.tensor({24, kExperts}, numbers), bias});
+    bench.ctx.kernels.router.sinkhorn(bench.ctx.stream,
+                                      {bench.tensor({24, kExperts}, numbers), bias});
     EXPECT_EQ(values_of(bias).size(), static_cast<std::size_t>(kExperts));
   }
 }

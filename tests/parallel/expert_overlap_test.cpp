@@ -7,6 +7,7 @@
 #include "backend/cpu/cpu_kernels.h"
 #include "base/trace.h"
 #include "comm/world.h"
+#include "kernels/device.h"
 #include "parallel/engine.h"
 #include "tests/support/layouts.h"
 
@@ -136,8 +137,9 @@ Work counted_fetch(const Stream& stream, const View& from, void* host) {
 
 // What the host reads of a step, and may wait for.
 std::int64_t fetches_of(const ParallelConfig& parallel) {
-  Kernels kernels = cpu_kernels();
-  kernels.device.fetch = counted_fetch;
+  DeviceKernels device = cpu_kernels().device;
+  device.fetch = counted_fetch;
+  Kernels kernels = with_table(cpu_kernels(), device);
   std::int64_t found = 0;
   run_thread_ranks(2, {60.0}, [&](World& world) {
     Engine engine(world, kernels, options_of(parallel));

@@ -6,6 +6,8 @@
 #include <map>
 #include <mutex>
 
+#include "kernels/activation.h"
+#include "kernels/norm.h"
 #include "models/family.h"
 #include "tests/parallel/fp8_runs.h"
 
@@ -71,21 +73,26 @@ struct Written {
 };
 Written written;
 
-Kernels watched_kernels() {
-  Kernels kernels = cpu_kernels();
-  kernels.norm.forward = [](const Stream& stream, const NormForwardArgs& args) {
+NormKernels watched_norms() {
+  NormKernels table = cpu_kernels().norm;
+  table.forward = [](const Stream& stream, const NormForwardArgs& args) {
     written.norms += !args.y.empty();
     cpu_kernels().norm.forward(stream, args);
   };
-  kernels.activation.forward = [](const Stream& stream, const ActivationForwardArgs& args) {
+  return table;
+}
+
+ActivationKernels watched_activations() {
+  ActivationKernels table = cpu_kernels().activation;
+  table.forward = [](const Stream& stream, const ActivationForwardArgs& args) {
     written.activations += !args.y.empty();
     cpu_kernels().activation.forward(stream, args);
   };
-  kernels.activation.backward = [](const Stream& stream, const ActivationBackwardArgs& args) {
+  table.backward = [](const Stream& stream, const ActivationBackwardArgs& args) {
     written.gradients += !args.dx.empty();
     cpu_kernels().activation.backward(stream, args);
   };
-  return kernels;
+  return table;
 }
 
 // Norms and activations whose results only products in 8 bits read: the final norm's goes to the
@@ -98,7 +105,9 @@ TEST(Fp8, WhatIsOnlyRoundedIsNotWritten) {
       options.model = fp8_llama(recipe == Fp8Scaling::kBlockwise);
       options.fp8 = fp8_run(recipe).fp8;
       options.fp8.fp8_wgrad = in_rows;
-      Kernels kernels = watched_kernels();
+      NormKernels norms = watched_norms();
+      ActivationKernels activations = watched_activations();
+      Kernels kernels = with_table(with_table(cpu_kernels(), norms), activations);
       written.norms = written.activations = written.gradients = 0;
       run_thread_ranks(1, {}, [&](World& world) {
         Engine engine(world, kernels, options);

@@ -27,7 +27,7 @@ void by_part(OffloadConfig& offload, std::vector<std::string> parts) {
 
 // What the run says without offload and with each of the ways.
 void expect_no_change(const TinyRun& plain) {
-  const Kernels kernels = lazy_kernels();
+  const Kernels& kernels = lazy_kernels();
   LayoutAnswer expected = run_tiny(plain);
   std::map<std::string, TinyRun> runs;
   by_layer((runs["all layers"] = plain).parallel.offload, plain.model.num_layers);

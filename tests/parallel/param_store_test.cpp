@@ -9,6 +9,8 @@
 
 #include "backend/cpu/cpu_kernels.h"
 #include "base/thread_pool.h"
+#include "kernels/gemm.h"
+#include "kernels/optim.h"
 #include "tests/support/expect_error.h"
 
 namespace bev::test {
@@ -395,7 +397,7 @@ TEST(ParamStore, PackedWeightsLastUntilTheValuesChange) {
     ParamStore store({&weight}, mesh, arena, cpu_kernels(), Stream{&pool, nullptr}, options);
     store.initialise(7);
     Tensor x(arena, Dtype::kBf16, {64, 24}, "test"), y(arena, Dtype::kBf16, {64, 40}, "test");
-    cpu_kernels().elementwise.fill(Stream{&pool, nullptr}, x, 1);
+    cpu_kernels().fill(Stream{&pool, nullptr}, x, 1);
     auto packed = [&](std::int64_t uses) {
       return store.packed(weight, {x, store.use(weight).view, y, false, true, 1, 0, {}}, uses);
     };
@@ -413,7 +415,7 @@ TEST(ParamStore, PackedWeightsLastUntilTheValuesChange) {
     ASSERT_NE(packed(1), nullptr);
     EXPECT_TRUE(packed(1)->made);
     Tensor ones(arena, Dtype::kBf16, {40, 24}, "test");
-    cpu_kernels().elementwise.fill(Stream{&pool, nullptr}, ones, 1);
+    cpu_kernels().fill(Stream{&pool, nullptr}, ones, 1);
     store.set_local_value(weight, ones);
     EXPECT_FALSE(packed(1)->made);
     EXPECT_EQ(multiply(), 24);

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "backend/cpu/cpu_kernels.h"
+#include "kernels/device.h"
 
 namespace bev::test {
 
@@ -47,11 +48,15 @@ class LazyLane final : public CopyLane {
   std::shared_ptr<Copies> copies_ = std::make_shared<Copies>();
 };
 
-inline Kernels lazy_kernels() {
-  Kernels kernels = cpu_kernels();
-  kernels.device.open_lane = [](const Stream&) -> std::unique_ptr<CopyLane> {
-    return std::make_unique<LazyLane>();
-  };
+inline const Kernels& lazy_kernels() {
+  static const DeviceKernels device = [] {
+    DeviceKernels changed = cpu_kernels().device;
+    changed.open_lane = [](const Stream&) -> std::unique_ptr<CopyLane> {
+      return std::make_unique<LazyLane>();
+    };
+    return changed;
+  }();
+  static const Kernels kernels = with_table(cpu_kernels(), device);
   return kernels;
 }
 

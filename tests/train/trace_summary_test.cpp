@@ -4,6 +4,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include "kernels/device.h"
 #include "tests/support/expect_error.h"
 #include "tests/support/temp_folder.h"
 #include "train/profile.h"

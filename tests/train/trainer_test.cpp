@@ -99,8 +99,8 @@ Answer train(TrainingRun run, std::int64_t ahead) {
     }
     for (const Param* param : engine.model().store().params()) {
       Tensor wide(engine.model().rank().arena(), Dtype::kF32, param->local, "test");
-      cpu_kernels().elementwise.cast(engine.model().ctx().stream,
-                                     engine.model().store().local_value(*param).view, wide);
+      cpu_kernels().cast(engine.model().ctx().stream,
+                         engine.model().store().local_value(*param).view, wide);
       answer.weights.insert(answer.weights.end(), wide.as<float>(),
                             wide.as<float>() + wide.numel());
     }

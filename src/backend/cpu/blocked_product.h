@@ -5,7 +5,7 @@
 #include "backend/cpu/product.h"
 #include "backend/cpu/tile_engine.h"
 #include "base/thread_pool.h"
-#include "kernels/gemm.h"
+#include "tensor/packed_factor.h"
 
 namespace bev::cpu {
 

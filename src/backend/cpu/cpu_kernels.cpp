@@ -6,13 +6,13 @@ namespace bev {
 
 namespace cpu {
 namespace v2 {
-Kernels kernels();
+const Kernels& kernels();
 }
 namespace v3 {
-Kernels kernels();
+const Kernels& kernels();
 }
 namespace v4 {
-Kernels kernels();
+const Kernels& kernels();
 }
 }  // namespace cpu
 
@@ -38,7 +38,7 @@ bool has_v4() {
 #endif
 }
 
-Kernels kernels_of(CpuLevel level) {
+const Kernels& kernels_of(CpuLevel level) {
 #if defined(BEV_CPU_HAS_V4)
   if (level == CpuLevel::kV4) return cpu::v4::kernels();
 #endif
@@ -61,16 +61,7 @@ const Kernels& cpu_kernels(CpuLevel level) {
   BEV_CHECK(level <= best_cpu_level(), ErrorKind::kDevice, "cpu kernels: level v",
             static_cast<int>(level) + 2, " is not available, the best here is v",
             static_cast<int>(best_cpu_level()) + 2);
-  if (level == CpuLevel::kV4) {
-    static const Kernels table = kernels_of(CpuLevel::kV4);
-    return table;
-  }
-  if (level == CpuLevel::kV3) {
-    static const Kernels table = kernels_of(CpuLevel::kV3);
-    return table;
-  }
-  static const Kernels table = kernels_of(CpuLevel::kV2);
-  return table;
+  return kernels_of(level);
 }
 
 }  // namespace bev

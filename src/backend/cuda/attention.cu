@@ -231,9 +231,7 @@ void own_attention_backward(const Stream& stream, const AttentionBackwardArgs& a
 }
 
 AttentionKernels cuda_attention_kernels() {
-  return {.rope_table = cuda_rope_table,
-          .rope_apply = cuda_rope_apply,
-          .forward = cuda_attention::forward,
+  return {.forward = cuda_attention::forward,
           .merge = cuda_attention::merge,
           .backward = cuda_attention::backward,
           .add_sinks = cuda_add_sinks,

@@ -2,6 +2,7 @@
 #include "backend/cuda/reduce.cuh"
 #include "backend/cuda/tables.h"
 #include "backend/cuda/values.cuh"
+#include "kernels/attention.h"
 
 namespace bev {
 

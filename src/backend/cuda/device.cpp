@@ -15,6 +15,7 @@
 #include "base/text.h"
 #include "base/thread_pool.h"
 #include "comm/single_group.h"
+#include "kernels/tables.h"
 
 namespace bev {
 
@@ -359,19 +360,24 @@ DeviceKernels cuda_device_kernels() {
 }
 
 const Kernels& cuda_kernels() {
-  static const Kernels table{.device = cuda_device_kernels(),
-                             .elementwise = cuda_elementwise_kernels(),
-                             .gemm = cuda_gemm_kernels(),
-                             .norm = cuda_norm_kernels(),
-                             .activation = cuda_activation_kernels(),
-                             .attention = cuda_attention_kernels(),
-                             .latent = cuda_latent_kernels(),
-                             .embedding = cuda_embedding_kernels(),
-                             .loss = cuda_loss_kernels(),
-                             .moe = cuda_moe_kernels(),
-                             .optim = cuda_optim_kernels(),
-                             .quantize = cuda_quantize_kernels()};
-  return table;
+  static const KernelTables tables{.fill = cuda_fill,
+                                   .cast = cuda_cast,
+                                   .device = cuda_device_kernels(),
+                                   .elementwise = cuda_elementwise_kernels(),
+                                   .gemm = cuda_gemm_kernels(),
+                                   .norm = cuda_norm_kernels(),
+                                   .activation = cuda_activation_kernels(),
+                                   .rope = cuda_rope_kernels(),
+                                   .attention = cuda_attention_kernels(),
+                                   .latent = cuda_latent_kernels(),
+                                   .embedding = cuda_embedding_kernels(),
+                                   .loss = cuda_loss_kernels(),
+                                   .router = cuda_router_kernels(),
+                                   .moe = cuda_moe_kernels(),
+                                   .optim = cuda_optim_kernels(),
+                                   .quantize = cuda_quantize_kernels()};
+  static const Kernels kernels = tables.kernels();
+  return kernels;
 }
 
 }  // namespace bev

@@ -4,6 +4,8 @@
 #include "backend/cuda/reduce.cuh"
 #include "backend/cuda/tables.h"
 #include "backend/cuda/values.cuh"
+#include "kernels/elementwise.h"
+#include "tensor/random_rows.h"
 
 namespace bev {
 
@@ -423,10 +425,13 @@ void segment_sum(const Stream& stream, const SegmentSumArgs& args) {
 }  // namespace
 }  // namespace cuda
 
+void cuda_fill(const Stream& stream, const View& x, double value) { cuda::fill(stream, x, value); }
+void cuda_cast(const Stream& stream, const View& from, const View& to) {
+  cuda::cast(stream, from, to);
+}
+
 ElementwiseKernels cuda_elementwise_kernels() {
-  return {.fill = cuda::fill,
-          .cast = cuda::cast,
-          .add = cuda::add,
+  return {.add = cuda::add,
           .axpby = cuda::axpby,
           .scale = cuda::scale,
           .add_rows = cuda::add_rows,

@@ -12,6 +12,8 @@
 #include "base/error.h"
 #include "base/file.h"
 #include "kernels/device.h"
+#include "kernels/elementwise.h"
+#include "kernels/quantize.h"
 
 namespace bev {
 

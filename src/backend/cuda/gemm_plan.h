@@ -9,8 +9,8 @@
 #include <string_view>
 #include <vector>
 
-#include "kernels/gemm.h"
-#include "kernels/quantize.h"
+#include "tensor/quantized.h"
+#include "tensor/view.h"
 
 namespace bev {
 

@@ -13,6 +13,8 @@ namespace bev {
 class CacheFile;
 class CudaQueue;
 struct DeviceOptions;
+struct GemmArgs;
+struct ScaledProductArgs;
 
 class CudaGemm {
  public:

@@ -2,6 +2,7 @@
 #include "backend/cuda/grouped_maps.h"
 #include "backend/cuda/moe_parts.h"
 #include "backend/cuda/optim_parts.h"
+#include "kernels/moe.h"
 
 namespace bev::cuda {
 

@@ -3,6 +3,7 @@
 #include "backend/cuda/moe_parts.h"
 #include "backend/cuda/tables.h"
 #include "base/error.h"
+#include "kernels/quantize.h"
 
 namespace bev {
 

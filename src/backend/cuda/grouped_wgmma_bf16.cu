@@ -1,4 +1,5 @@
 #include "backend/cuda/grouped_wgmma.cuh"
+#include "kernels/moe.h"
 
 namespace bev::cuda {
 

@@ -7,6 +7,7 @@
 #include "backend/cuda/sort_positions.h"
 #include "backend/cuda/tables.h"
 #include "backend/cuda/values.cuh"
+#include "kernels/moe.h"
 
 namespace bev {
 
@@ -303,15 +304,7 @@ void grouped_weight(const Stream& stream, const GroupedArgs& args) {
 }  // namespace cuda
 
 MoeKernels cuda_moe_kernels() {
-  return {.jitter = cuda::jitter,
-          .sinkhorn = cuda::sinkhorn,
-          .route = cuda::route,
-          .route_backward = cuda::route_backward,
-          .router_load = cuda::router_load,
-          .spread = cuda::spread,
-          .pick = cuda::pick,
-          .limit = cuda::limit,
-          .dispatch = cuda::dispatch,
+  return {.dispatch = cuda::dispatch,
           .sort_rows = cuda::sort_rows,
           .fit_rows = cuda::fit_rows,
           .gather_rows = cuda::gather_rows,

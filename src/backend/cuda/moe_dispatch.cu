@@ -6,6 +6,8 @@
 #include "backend/cuda/reduce.cuh"
 #include "backend/cuda/sort_positions.h"
 #include "backend/cuda/values.cuh"
+#include "kernels/moe.h"
+#include "kernels/router.h"
 
 namespace bev::cuda {
 

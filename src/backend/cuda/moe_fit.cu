@@ -3,6 +3,7 @@
 #include "backend/cuda/moe_parts.h"
 #include "backend/cuda/reduce.cuh"
 #include "backend/cuda/values.cuh"
+#include "kernels/moe.h"
 
 namespace bev::cuda {
 

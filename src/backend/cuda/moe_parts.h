@@ -1,8 +1,24 @@
 // The parts of the table for mixtures of experts, by source.
 #pragma once
 
-#include "kernels/moe.h"
-#include "kernels/quantize.h"
+#include <cstdint>
+
+namespace bev {
+struct Stream;
+struct ChoiceArgs;
+struct DispatchArgs;
+struct FitRowsArgs;
+struct GroupedArgs;
+struct GroupedScaledArgs;
+struct GroupedScaledWeightArgs;
+struct JitterArgs;
+struct LimitArgs;
+struct RouteArgs;
+struct RouteBackwardArgs;
+struct RouterLoadArgs;
+struct SinkhornArgs;
+struct SortRowsArgs;
+}  // namespace bev
 
 namespace bev::cuda {
 

@@ -1,6 +1,8 @@
 // How tokens choose experts, and the gradients of it.
 #include "backend/cuda/moe_parts.h"
 #include "backend/cuda/moe_router.cuh"
+#include "backend/cuda/tables.h"
+#include "tensor/routing_rule.h"
 
 namespace bev::cuda {
 
@@ -298,3 +300,18 @@ void route_backward(const Stream& stream, const RouteBackwardArgs& args) {
 }
 
 }  // namespace bev::cuda
+
+namespace bev {
+
+RouterKernels cuda_router_kernels() {
+  return {.jitter = cuda::jitter,
+          .sinkhorn = cuda::sinkhorn,
+          .route = cuda::route,
+          .route_backward = cuda::route_backward,
+          .router_load = cuda::router_load,
+          .spread = cuda::spread,
+          .pick = cuda::pick,
+          .limit = cuda::limit};
+}
+
+}  // namespace bev

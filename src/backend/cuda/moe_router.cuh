@@ -8,7 +8,7 @@
 #include "backend/cuda/grid.cuh"
 #include "backend/cuda/reduce.cuh"
 #include "backend/cuda/values.cuh"
-#include "kernels/moe.h"
+#include "kernels/router.h"
 
 namespace bev::cuda {
 

@@ -3,6 +3,7 @@
 #include "backend/cuda/moe_parts.h"
 #include "backend/cuda/moe_router.cuh"
 #include "backend/cuda/random.cuh"
+#include "tensor/random_rows.h"
 
 namespace bev::cuda {
 

@@ -7,6 +7,8 @@
 #include "backend/cuda/quantize_square.cuh"
 #include "backend/cuda/tables.h"
 #include "backend/cuda/values.cuh"
+#include "kernels/activation.h"
+#include "kernels/norm.h"
 #include "kernels/quantize.h"
 
 namespace bev {

@@ -6,6 +6,7 @@
 #include "backend/cuda/activation_values.cuh"
 #include "backend/cuda/norm_value.cuh"
 #include "backend/cuda/quantize_square.cuh"
+#include "kernels/norm.h"
 
 namespace bev::cuda {
 

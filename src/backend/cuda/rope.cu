@@ -3,6 +3,7 @@
 #include "backend/cuda/grid.cuh"
 #include "backend/cuda/tables.h"
 #include "backend/cuda/values.cuh"
+#include "kernels/rope.h"
 
 namespace bev {
 
@@ -115,7 +116,9 @@ void run(CudaQueue& queue, const RopeApplyArgs& view) {
 }  // namespace
 }  // namespace cuda
 
-void cuda_rope_table(const Stream& stream, const RopeTableArgs& args) {
+namespace {
+
+void rope_table(const Stream& stream, const RopeTableArgs& args) {
   if (args.cos_sin.numel() == 0) return;
   const std::int64_t rows = args.cos_sin.shape[0], half = args.cos_sin.shape[1] / 2;
   BEV_CHECK(half <= cuda::kMostFrequencies, ErrorKind::kConfig, "rope: ", half,
@@ -129,12 +132,16 @@ void cuda_rope_table(const Stream& stream, const RopeTableArgs& args) {
   check_launch("rope table");
 }
 
-void cuda_rope_apply(const Stream& stream, const RopeApplyArgs& args) {
+void rope_apply(const Stream& stream, const RopeApplyArgs& args) {
   BEV_CHECK(args.cos_sin.shape[1] % 2 == 0 && args.begin + args.cos_sin.shape[1] <= args.head_size,
             "rope: table ", args.cos_sin.shape, " from ", args.begin, " on of head size ",
             args.head_size);
   cuda::visit_value(args.x.dtype,
                     [&](auto type) { cuda::run<decltype(type)>(queue_of(stream), args); });
 }
+
+}  // namespace
+
+RopeKernels cuda_rope_kernels() { return {.table = rope_table, .apply = rope_apply}; }
 
 }  // namespace bev

@@ -5,6 +5,7 @@
 #include "backend/cuda/reduce.cuh"
 #include "backend/cuda/tables.h"
 #include "backend/cuda/values.cuh"
+#include "kernels/loss.h"
 
 namespace bev {
 

@@ -2,6 +2,7 @@
 // the slots that come before it.
 #include "backend/cuda/grid.cuh"
 #include "backend/cuda/moe_parts.h"
+#include "kernels/moe.h"
 
 namespace bev::cuda {
 

@@ -5,14 +5,26 @@
 
 namespace bev {
 
+struct AttentionSinkArgs;
+struct GroupedScaledArgs;
+struct GroupedScaledWeightArgs;
+struct QuantizeArgs;
+struct SampleArgs;
+struct ScaledProductArgs;
+struct SinkTermsArgs;
+
+void cuda_fill(const Stream&, const View& x, double value);
+void cuda_cast(const Stream&, const View& from, const View& to);
 ElementwiseKernels cuda_elementwise_kernels();
 GemmKernels cuda_gemm_kernels();
 NormKernels cuda_norm_kernels();
 ActivationKernels cuda_activation_kernels();
+RopeKernels cuda_rope_kernels();
 AttentionKernels cuda_attention_kernels();
 LatentKernels cuda_latent_kernels();
 EmbeddingKernels cuda_embedding_kernels();
 LossKernels cuda_loss_kernels();
+RouterKernels cuda_router_kernels();
 MoeKernels cuda_moe_kernels();
 OptimKernels cuda_optim_kernels();
 QuantizeKernels cuda_quantize_kernels();
@@ -28,8 +40,6 @@ void cuda_grouped_scaled_weight(const Stream&, const GroupedScaledWeightArgs&);
 bool cuda_sample(const Stream&, const SampleArgs&);
 
 // Parts of the attention table.
-void cuda_rope_table(const Stream&, const RopeTableArgs&);
-void cuda_rope_apply(const Stream&, const RopeApplyArgs&);
 void cuda_add_sinks(const Stream&, const AttentionSinkArgs&);
 void cuda_sink_terms(const Stream&, const SinkTermsArgs&);
 

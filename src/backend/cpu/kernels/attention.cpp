@@ -43,9 +43,7 @@ void attention_merge(const Stream& stream, const AttentionMergeArgs& args) {
 }
 
 AttentionKernels attention_kernels() {
-  return {.rope_table = rope_table,
-          .rope_apply = rope_apply,
-          .forward = attention_forward,
+  return {.forward = attention_forward,
           .merge = attention_merge,
           .backward = attention_backward,
           .add_sinks = add_sinks,

@@ -21,8 +21,6 @@ void attention_merge(const Stream& stream, const AttentionMergeArgs& args);
 void attention_backward(const Stream& stream, const AttentionBackwardArgs& args);
 void add_sinks(const Stream& stream, const AttentionSinkArgs& args);
 void sink_terms(const Stream& stream, const SinkTermsArgs& args);
-void rope_table(const Stream& stream, const RopeTableArgs& args);
-void rope_apply(const Stream& stream, const RopeApplyArgs& args);
 
 constexpr int kMaxHeadSize = 256;
 constexpr int kWideHeadSize = 1024;  // of the forward, where there is no dropout

@@ -1,3 +1,5 @@
+#include "kernels/elementwise.h"
+
 #include <algorithm>
 #include <atomic>
 #include <cstring>
@@ -8,6 +10,7 @@
 #include "backend/cpu/kernels/random.h"
 #include "backend/cpu/kernels/tables.h"
 #include "base/error.h"
+#include "tensor/random_rows.h"
 
 namespace bev::cpu::BEV_CPU_LEVEL {
 
@@ -19,6 +22,8 @@ void fill_with(const Stream& stream, const View& x, T value) {
     for (std::int64_t i = begin; i < end; ++i) data[i] = value;
   });
 }
+
+}  // namespace
 
 void fill(const Stream& stream, const View& x, double value) {
   switch (x.dtype) {
@@ -39,6 +44,7 @@ void fill(const Stream& stream, const View& x, double value) {
   }
 }
 
+namespace {
 // To float so that a second rounding, to 16 bits, gives what a single one would: inexact results
 // get an odd last bit.
 BEV_INLINE float round_to_odd(double x) {
@@ -57,6 +63,8 @@ BEV_INLINE To convert(From x) {
     return narrow<To>(static_cast<accumulate_t<To>>(widen(x)));
   }
 }
+
+}  // namespace
 
 void cast(const Stream& stream, const View& from, const View& to) {
   BEV_CHECK(from.numel() == to.numel(), "cast: ", from.shape, " to ", to.shape);
@@ -77,6 +85,7 @@ void cast(const Stream& stream, const View& from, const View& to) {
   });
 }
 
+namespace {
 void add(const Stream& stream, const View& a, const View& b, const View& out) {
   BEV_CHECK(a.numel() == b.numel() && a.numel() == out.numel(), "add: ", a.shape, " + ", b.shape,
             " to ", out.shape);
@@ -315,9 +324,7 @@ void segment_sum(const Stream& stream, const SegmentSumArgs& args) {
 }  // namespace
 
 ElementwiseKernels elementwise_kernels() {
-  return {.fill = fill,
-          .cast = cast,
-          .add = add,
+  return {.add = add,
           .axpby = axpby,
           .scale = scale,
           .add_rows = add_rows,

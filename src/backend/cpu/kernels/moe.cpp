@@ -11,6 +11,8 @@
 #include "backend/cpu/kernels/pieces.h"
 #include "backend/cpu/kernels/tables.h"
 #include "base/error.h"
+#include "kernels/elementwise.h"
+#include "kernels/optim.h"
 
 namespace bev::cpu::BEV_CPU_LEVEL {
 
@@ -204,15 +206,7 @@ void grouped_weight(const Stream& stream, const GroupedArgs& args) {
 }  // namespace
 
 MoeKernels moe_kernels() {
-  return {.jitter = jitter,
-          .sinkhorn = sinkhorn,
-          .route = route,
-          .route_backward = route_backward,
-          .router_load = router_load,
-          .spread = spread,
-          .pick = pick,
-          .limit = limit,
-          .dispatch = dispatch,
+  return {.dispatch = dispatch,
           .sort_rows = sort_rows,
           .fit_rows = fit_rows,
           .gather_rows = gather_rows,

@@ -7,6 +7,8 @@
 #include "backend/cpu/kernels/moe_tables.h"
 #include "base/error.h"
 #include "base/thread_pool.h"
+#include "kernels/moe.h"
+#include "kernels/router.h"
 
 namespace bev::cpu::BEV_CPU_LEVEL {
 

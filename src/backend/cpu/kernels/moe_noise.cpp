@@ -9,6 +9,8 @@
 #include "backend/cpu/kernels/random.h"
 #include "base/error.h"
 #include "base/philox.h"
+#include "kernels/router.h"
+#include "tensor/random_rows.h"
 
 namespace bev::cpu::BEV_CPU_LEVEL {
 

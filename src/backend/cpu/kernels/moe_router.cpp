@@ -7,7 +7,10 @@
 #include "backend/cpu/kernels/math.h"
 #include "backend/cpu/kernels/moe_tables.h"
 #include "backend/cpu/kernels/pieces.h"
+#include "backend/cpu/kernels/tables.h"
 #include "base/error.h"
+#include "kernels/router.h"
+#include "tensor/routing_rule.h"
 
 namespace bev::cpu::BEV_CPU_LEVEL {
 
@@ -393,6 +396,17 @@ void pick(const Stream& stream, const ChoiceArgs& args) {
       probs[j] = chosen[j] < 0 ? A{0} : static_cast<A>(widen(dense[chosen[j]]));
     }
   });
+}
+
+RouterKernels router_kernels() {
+  return {.jitter = jitter,
+          .sinkhorn = sinkhorn,
+          .route = route,
+          .route_backward = route_backward,
+          .router_load = router_load,
+          .spread = spread,
+          .pick = pick,
+          .limit = limit};
 }
 
 }  // namespace bev::cpu::BEV_CPU_LEVEL

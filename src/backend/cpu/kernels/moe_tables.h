@@ -1,7 +1,18 @@
-// The parts of the table for mixtures of experts, by source.
+// The parts of the tables for mixtures of experts, by source.
 #pragma once
 
-#include "kernels/moe.h"
+namespace bev {
+struct Stream;
+struct ChoiceArgs;
+struct DispatchArgs;
+struct FitRowsArgs;
+struct JitterArgs;
+struct LimitArgs;
+struct RouteArgs;
+struct RouteBackwardArgs;
+struct RouterLoadArgs;
+struct SinkhornArgs;
+}  // namespace bev
 
 namespace bev::cpu::BEV_CPU_LEVEL {
 

@@ -14,6 +14,8 @@
 #include "backend/cpu/kernels/scaled_product.h"
 #include "backend/cpu/kernels/tables.h"
 #include "base/error.h"
+#include "kernels/activation.h"
+#include "kernels/norm.h"
 
 namespace bev::cpu::BEV_CPU_LEVEL {
 

@@ -1,6 +1,11 @@
+#include "kernels/rope.h"
+
 #include <cmath>
 
-#include "backend/cpu/kernels/attention_tiles.h"
+#include "backend/cpu/kernels/math.h"
+#include "backend/cpu/kernels/pieces.h"
+#include "backend/cpu/kernels/tables.h"
+#include "base/error.h"
 
 namespace bev::cpu::BEV_CPU_LEVEL {
 
@@ -71,8 +76,6 @@ void apply_rope(const Stream& stream, const RopeApplyArgs& args) {
              });
 }
 
-}  // namespace
-
 void rope_table(const Stream& stream, const RopeTableArgs& args) {
   if (args.cos_sin.numel() == 0) return;
   if (args.cos_sin.dtype == Dtype::kF64) {
@@ -88,5 +91,9 @@ void rope_apply(const Stream& stream, const RopeApplyArgs& args) {
             args.head_size);
   visit_float(args.x.dtype, [&](auto zero) { apply_rope<decltype(zero)>(stream, args); });
 }
+
+}  // namespace
+
+RopeKernels rope_kernels() { return {.table = rope_table, .apply = rope_apply}; }
 
 }  // namespace bev::cpu::BEV_CPU_LEVEL

@@ -7,6 +7,8 @@
 #include "backend/cpu/kernels/pieces.h"
 #include "backend/cpu/kernels/tables.h"
 #include "base/error.h"
+#include "kernels/gemm.h"
+#include "kernels/optim.h"
 
 namespace bev::cpu::BEV_CPU_LEVEL {
 

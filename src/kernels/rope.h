@@ -1,0 +1,37 @@
+// Rotary positions (RoPE).
+#pragma once
+
+#include <cstdint>
+#include <span>
+
+#include "tensor/stream.h"
+#include "tensor/view.h"
+
+namespace bev {
+
+// cos_sin [T, R]: first half cos, second half sin of position * frequency for R/2 frequencies,
+// times scale; f32 (angle in f32, as the reference systems compute it) or f64.
+struct RopeTableArgs {
+  const std::int32_t* positions = nullptr;  // [T], device
+  std::span<const double> frequencies;      // [R/2], host memory on both backends
+  double scale = 1;
+  View cos_sin;
+};
+
+// Rotates in place the first `heads` heads of each row of x [T, row]: R dims of a head from `begin`
+// on, pairs (i, i + R/2), or (2i, 2i + 1) when interleaved. inverse rotates back (the backward).
+struct RopeApplyArgs {
+  View x;
+  View cos_sin;
+  std::int64_t heads = 0, head_size = 0;
+  std::int64_t begin = 0;
+  bool interleaved = false;
+  bool inverse = false;
+};
+
+struct RopeKernels {
+  void (*table)(const Stream&, const RopeTableArgs&);
+  void (*apply)(const Stream&, const RopeApplyArgs&);
+};
+
+}  // namespace bev
