@@ -31,6 +31,14 @@ search '(\b(std::)?|::)(exit|_exit|_Exit|quick_exit)\(' | grep -vE '[.>](exit|_e
   grep -v '^src/app/end_process\.cpp:' | complain "exit("
 search '\b(secure_)?getenv\b' | grep -v '^src/app/environment\.cpp:' | complain "getenv outside src/app/environment.cpp"
 
+# What a thing can do is in its interface: nobody asks what it is.
+search '\bdynamic_cast\b' | complain "dynamic_cast"
+# Architectures are behind ModelStage (src/models/model.h). The tokenizer has a Decoder of its own.
+grep -vE '^src/(models|tokenizer)/' <<<"$all_code" | grep -E '\bDecoder(Layer)?\b' |
+  complain "an architecture's type outside src/models"
+sources src | grep -v '^src/models/' | xargs -r grep -Hn '^#include "models/\(decoder\|layer\)\.h"' |
+  complain "an architecture's header outside src/models"
+
 sources src tests bench examples | grep -v '^src/backend/cuda/' |
   xargs -r grep -HnE '^ *# *include *[<"](cuda|cublas|cudnn|nccl|curand|cutlass|cute/|cub/|thrust/|nvtx|nvToolsExt|cooperative_groups)' |
   complain "CUDA include outside src/backend/cuda"

@@ -159,10 +159,9 @@ void Interpreter::assign(const Target& target, const Value& value, const ScopePo
     return;
   }
   Value holder = value_of(Name{target.name}, scope);
-  auto* space = dynamic_cast<Namespace*>(holder.object());
-  BEV_CHECK(space != nullptr, ErrorKind::kInput, "cannot set ", target.name, ".", target.attribute,
+  bool set = holder.object() != nullptr && holder.object()->set(target.attribute, value);
+  BEV_CHECK(set, ErrorKind::kInput, "cannot set ", target.name, ".", target.attribute,
             ": it is no namespace");
-  space->set(target.attribute, value);
 }
 
 // The items that pass the loop's own condition.

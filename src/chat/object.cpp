@@ -86,10 +86,11 @@ std::optional<Value> Namespace::attribute(std::string_view name) const {
   return found == nullptr ? std::nullopt : std::optional(*found);
 }
 
-void Namespace::set(std::string_view name, Value value) {
+bool Namespace::set(std::string_view name, Value value) {
   BEV_CHECK(!name.starts_with('_'), ErrorKind::kInput, "a namespace cannot have ", quote(name),
             ": the name starts with an underscore");
   values_.set(name, std::move(value));
+  return true;
 }
 
 }  // namespace bev::jinja

@@ -96,6 +96,8 @@ class Object {
   virtual std::string_view type_name() const = 0;
   virtual std::string text() const;
   virtual std::optional<Value> attribute(std::string_view name) const;
+  // Gives an attribute a value; false where the object has none that can be set.
+  virtual bool set(std::string_view, Value) { return false; }
   virtual bool callable() const { return false; }
   virtual Value call(Runtime& runtime, const Arguments& arguments);
 };
@@ -106,7 +108,7 @@ class Namespace : public Object {
   std::string_view type_name() const override { return "Namespace"; }
   std::string text() const override;
   std::optional<Value> attribute(std::string_view name) const override;
-  void set(std::string_view name, Value value);
+  bool set(std::string_view name, Value value) override;
   void clear() { values_.items.clear(); }
 
  private:

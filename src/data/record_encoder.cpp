@@ -3,16 +3,14 @@
 #include "base/error.h"
 #include "data/record_texts.h"
 #include "data/sentence_splitter.h"
-#include "tokenizer/byte_tokenizer.h"
 
 namespace bev {
 
 RecordEncoder::RecordEncoder(const PreprocessConfig& config, const Tokenizer& tokenizer)
     : config_(config),
       tokenizer_(tokenizer),
-      encoding_(dynamic_cast<const ByteTokenizer*>(&tokenizer) != nullptr && !config.split_sentences
-                    ? TextEncoding::kAnyBytes
-                    : TextEncoding::kUtf8) {
+      encoding_(tokenizer.takes_any_bytes() && !config.split_sentences ? TextEncoding::kAnyBytes
+                                                                       : TextEncoding::kUtf8) {
   if (!config.append_eod) return;
   eod_ = tokenizer.eod();
   BEV_CHECK(eod_, ErrorKind::kConfig, "--append-eod: the tokenizer ", config.tokenizer,

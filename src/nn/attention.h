@@ -34,7 +34,7 @@ struct AttentionOptions {
   std::int64_t head_size = 0, v_head_size = 0;  // of q and k; of v, 0: the same
   bool qkv_bias = false, proj_bias = false;
   bool qk_norm = false;
-  NormOptions norm;
+  NormOptions norm = {};
   double scale = 1, softcap = 0;
   std::int64_t window = -1;
   bool causal = true;
@@ -45,8 +45,8 @@ struct AttentionOptions {
   double init_std = 0.02, proj_init_std = 0.02;
   bool recompute_core = false;
   ContextExchange context = ContextExchange::kRing;
-  TensorParallel tensor_parallel;
-  LatentOptions latent;
+  TensorParallel tensor_parallel = {};
+  LatentOptions latent = {};
 };
 
 // From rows q | k | v to the heads' results, wherever the tokens are.

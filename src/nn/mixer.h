@@ -36,7 +36,7 @@ enum class RopeKind : std::uint8_t { kNone, kGlobal, kLocal };
 // What a layer gets besides its input. The layout must live until the backward.
 struct LayerInput {
   const SequenceLayout* layout = nullptr;
-  Tensor rope, rope_local;             // cos_sin of the two kinds, where the model has them
+  Tensor rope = {}, rope_local = {};   // cos_sin of the two kinds, where the model has them
   const DecodeStep* decode = nullptr;  // nullptr: training
   LayerState* state = nullptr;         // this layer's, when decoding
 

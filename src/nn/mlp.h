@@ -12,10 +12,10 @@ namespace bev {
 
 struct MlpOptions {
   std::int64_t hidden_size = 0, ffn_size = 0;
-  ActivationSpec activation;
+  ActivationSpec activation = {};
   bool bias = false;
   double init_std = 0.02, down_init_std = 0.02;
-  TensorParallel tensor_parallel;
+  TensorParallel tensor_parallel = {};
 };
 
 struct Mlp {

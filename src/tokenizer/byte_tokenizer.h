@@ -21,6 +21,7 @@ class ByteTokenizer : public Tokenizer {
   std::int64_t vocab_size() const override { return kVocabSize; }
   std::optional<std::int32_t> token_id(std::string_view token) const override;
   std::optional<std::string> token_text(std::int32_t id) const override;
+  bool takes_any_bytes() const override { return true; }
 };
 
 // The content of tokenizer.json and tokenizer_config.json with which Hugging Face's libraries do

@@ -33,6 +33,8 @@ class Tokenizer {
   virtual std::optional<std::int32_t> token_id(std::string_view token) const = 0;
   virtual std::optional<std::string> token_text(std::int32_t id) const = 0;
   virtual bool is_special(std::int32_t id) const;
+  // Whether text need not be UTF-8: every byte is a token.
+  virtual bool takes_any_bytes() const { return false; }
   // The end-of-document token, if there is one.
   virtual std::optional<std::int32_t> eod() const { return std::nullopt; }
 };

@@ -6,6 +6,7 @@
 // where c and r are the summed log-probabilities of the chosen and of the rejected sample.
 #include <cmath>
 
+#include "kernels/device.h"
 #include "ops/collective.h"
 #include "ops/objective.h"
 #include "ops/token_log_probs.h"
