@@ -13,7 +13,7 @@ build/build.ninja: | setup
 build: setup build/build.ninja  ## build the program: build/bevatron
 	@cmake --build build
 
-bundle: build  ## a folder that runs on other machines: build/bundle
+bundle: build  ## what runs on other machines: the folder build/bundle, packed as build/bundle.tar.xz
 	@tools/bundle.sh
 
 test: setup  ## checks and unit tests, then the sanitizer builds
@@ -47,8 +47,8 @@ bench: setup  ## build and run the benchmarks
 	@cmake --build build --target benchmarks
 	@bench/cpu.sh
 
-check: setup  ## formatting, layers, headers, their fan-out and source rules
-	@for check in format layers fanout headers rules; do tools/check_$$check.sh || failed=1; done; test -z "$$failed"
+check: setup  ## formatting, layers, headers, their fan-out, source rules and size
+	@for check in format layers fanout headers rules size; do tools/check_$$check.sh || failed=1; done; test -z "$$failed"
 
 format: setup  ## apply clang-format to all sources
 	@tools/check_format.sh --fix

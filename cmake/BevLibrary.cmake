@@ -68,6 +68,12 @@ function(bev_cpu_backend)
     set(levels v2)
   endif()
 
+  # Sanitizers keep loops from becoming vectors: -O3 only makes them compile for three times as long.
+  set(optimization -O3)
+  if(BEV_SANITIZE)
+    set(optimization -O1)
+  endif()
+
   file(GLOB kernels CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/src/backend/cpu/kernels/*.cpp)
   set(objects)
   set(definitions)
@@ -80,7 +86,7 @@ function(bev_cpu_backend)
       target_link_libraries(${target} PRIVATE ${depends})
       target_compile_definitions(${target} PRIVATE BEV_CPU_LEVEL=${level})
       bev_warnings(${target})
-      target_compile_options(${target} PRIVATE -O3 -ffp-contract=fast -fno-math-errno
+      target_compile_options(${target} PRIVATE ${optimization} -ffp-contract=fast -fno-math-errno
                              -fno-trapping-math ${march_${level}})
       list(APPEND objects $<TARGET_OBJECTS:${target}>)
     endif()

@@ -10,11 +10,12 @@ endif()
 set(CMAKE_CXX_FLAGS_RELEASE "-O2 -DNDEBUG")
 set(CMAKE_CXX_FLAGS_DEBUG "-Og -g")
 
-# -fpch-preprocess lets ccache work with the precompiled headers.
+# -fpch-preprocess lets ccache work with the precompiled headers; with CCACHE_DEPEND it takes the included files from the
+# compiler and preprocesses nothing itself.
 find_program(BEV_CCACHE ccache)
 if(BEV_CCACHE)
-  set(CMAKE_CXX_COMPILER_LAUNCHER env CCACHE_SLOPPINESS=pch_defines,time_macros ${BEV_CCACHE})
-  set(CMAKE_CUDA_COMPILER_LAUNCHER ${BEV_CCACHE})
+  set(CMAKE_CXX_COMPILER_LAUNCHER env CCACHE_DEPEND=1 CCACHE_SLOPPINESS=pch_defines,time_macros ${BEV_CCACHE})
+  set(CMAKE_CUDA_COMPILER_LAUNCHER env CCACHE_DEPEND=1 ${BEV_CCACHE})
   add_compile_options($<$<COMPILE_LANG_AND_ID:CXX,GNU>:-fpch-preprocess>)
 endif()
 find_program(BEV_LLD ld.lld)

@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Gathers the program and the libraries that it needs, so that the folder runs on any machine with glibc 2.36 or newer.
+# Gathers the program and the libraries that it needs, so that the folder runs on any machine with glibc 2.36 or newer, and packs
+# it as FOLDER.tar.xz, of at most 20 MiB: it travels to GPU machines again and again.
 # usage: tools/bundle.sh [FOLDER] [MORE_PROGRAMS...]   CUDA's own libraries and MPI are taken from where it runs.
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -27,4 +28,10 @@ strangers=$(env -i ldd "$out/bevatron" | awk '/=> / { print $3 }' | grep -vE "$n
   grep -vF "$(realpath "$out")/lib/" || true)
 [[ -z $strangers ]] || { printf 'bundle: %s takes from elsewhere:\n%s\n' "$out/bevatron" "$strangers" >&2; exit 1; }
 env -i "$out/bevatron" version >/dev/null || { echo "bundle: $out/bevatron does not start" >&2; exit 1; }
-echo "bundle: $out ($(du -sh "$out" | cut -f1))"
+
+most=$((20 << 20))
+tar -C "$(dirname "$out")" -cf - "$(basename "$out")" | xz -T0 -3 >"$out.tar.xz"
+bytes=$(stat -c %s "$out.tar.xz")
+mib() { awk -v bytes="$1" 'BEGIN { printf "%.1f MiB", bytes / 1048576 }'; }
+echo "bundle: $out ($(du -sh "$out" | cut -f1)), packed $(mib "$bytes") of at most $(mib "$most")"
+((bytes <= most)) || { echo "bundle: $out.tar.xz is too large" >&2; exit 1; }

@@ -77,4 +77,11 @@ expect "heavy include" rules src/base/a.h '#include <functional>'
 expect "over 800 lines" rules src/base/a.cpp "$(yes '//' | head -801)"
 expect "machine path" rules src/base/a.cpp 'auto path = "/home/me/data";'
 
+# Tracked files over the limit; those of a tree that git does not know are not counted.
+rm -rf "${tree:?}"/*
+git -C "$tree" init -q && touch "$tree/large" && git -C "$tree" add large
+"$tools/check_size.sh" "$tree" >/dev/null || { echo "selftest: check_size: a small tree fails"; wrong=1; }
+truncate -s 31M "$tree/large"
+! "$tools/check_size.sh" "$tree" >/dev/null || { echo "selftest: check_size: 31 MiB pass"; wrong=1; }
+
 exit "$wrong"
