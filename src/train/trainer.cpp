@@ -268,8 +268,8 @@ StepReport Trainer::finish_step() {
   report.consumed_samples = consumed_samples_;
   report.global_batch_size = batch.samples;
   report.tokens = batch.tokens;
-  report.flops = flops_per_iteration(flop_sizes(engine_.model().options().model),
-                                     {batch.tokens, batch.squared_lengths});
+  report.flops = megatron_flops(flop_sizes(engine_.model().options().model),
+                                {batch.tokens, batch.squared_lengths});
   if (!result.finite) {
     engine_.begin_again([&](const StepInFlight& later, std::size_t place) {
       return input_for(later.input.iteration, place);

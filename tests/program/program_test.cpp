@@ -465,6 +465,8 @@ TEST(Program, DryRunSaysWhatARunNeedsAndStartsNothing) {
   json plan = json::parse(run.out);
   EXPECT_EQ(plan["parameters"], 8030261248);
   EXPECT_EQ(plan["ranks"].size(), 16u);
+  EXPECT_EQ(plan["layers"].size(), 32u);
+  EXPECT_EQ(plan["stages"][1]["first_layer"], 16);
   EXPECT_EQ(bevatron(folder, "train --preset gpt2-124m --train-iters 1 --mock-data --dry-run").code,
             0);
 }
