@@ -29,14 +29,21 @@ void ScoreOptions::fields(FieldList& list) {
   list.section("score");
   list.add("hf-model", hf_model, "Hugging Face folder of the model");
   list.add("tokens", tokens, "JSON file with input_ids [[...]] and perhaps labels (-100: ignored)");
-  list.add("logits-out", logits_out, "safetensors file for the logits, [B,S,V] in fp32");
+  list.add("batch", batch,
+           "JSON file {\"input_ids\": [[ids], ...], \"labels\": ..., \"attention_mask\": ...}; a "
+           "field that the model does not use is an error");
+  list.add("logits-out", logits_out,
+           "safetensors file for the logits, [B,S,V] in fp32; 0 where there is no token");
   list.add("grads-out", grads_out, "safetensors file for the gradients of the mean loss");
 }
 
 std::vector<std::string> ScoreOptions::problems() const {
   std::vector<std::string> out;
   need(hf_model, "--hf-model", "the folder of the model", out);
-  need(tokens, "--tokens", "a JSON file with input_ids", out);
+  if (batch.empty()) need(tokens, "--tokens", "a JSON file with input_ids, or --batch", out);
+  if (!tokens.empty() && !batch.empty()) {
+    out.push_back("--batch: excludes --tokens; keep one");
+  }
   if (!logits_out.empty() && logits_out == grads_out) {
     out.push_back(concat("--grads-out: ", grads_out, " is also --logits-out; give two files"));
   }

@@ -14,6 +14,7 @@ class FieldList;
 struct ScoreOptions {
   std::string hf_model;
   std::string tokens;
+  std::string batch;
   std::string logits_out;
   std::string grads_out;
 

@@ -27,14 +27,10 @@ struct Forecast {
   MemoryPlan memory;
   BatchSize first, last;  // of the run's first and last iteration
   double first_flops = 0, last_flops = 0;
+  double megatron_flops = 0;  // of the last, as Megatron counts them
   // Of the whole run; empty when it has no length.
   std::optional<std::int64_t> iterations, samples, tokens;
 };
-
-double iteration_flops(const RunConfig& run, std::int64_t batch_size) {
-  return flops_per_iteration(flop_sizes(run.model),
-                             unpacked_tokens(batch_size, run.data.seq_length));
-}
 
 MemoryPlan memory_plan(const RunConfig& run, std::int64_t micro_batches) {
   MemoryQuery query;
@@ -66,8 +62,10 @@ Forecast forecast_of(const RunConfig& run) {
   }
   forecast.first = batches.at(0);
   forecast.last = batches.at(last_start);
-  forecast.first_flops = iteration_flops(run, forecast.first.running);
-  forecast.last_flops = iteration_flops(run, forecast.last.running);
+  forecast.first_flops = model_flops(run.model, forecast.first.running, run.data.seq_length);
+  forecast.last_flops = model_flops(run.model, forecast.last.running, run.data.seq_length);
+  forecast.megatron_flops = megatron_flops(
+      flop_sizes(run.model), unpacked_tokens(forecast.last.running, run.data.seq_length));
   std::int64_t most = 1;
   for (const BatchSchedule::Step& step : batches.steps()) {
     if (step.from_samples > last_start) break;
@@ -147,6 +145,7 @@ void add_run(std::string& out, const RunConfig& run, const Forecast& forecast) {
   add_line(out, "parameters of embeddings and output layer", count(plan.embedding_parameters));
   add_line(out, "parameters of the rest", count(plan.parameters - plan.embedding_parameters));
   add_line(out, "floating-point operations per iteration", flops_text(forecast));
+  add_line(out, "as Megatron counts them", fmt::format("{:.4g}", forecast.megatron_flops));
   add_line(out, "global batch size", either(forecast.first.running, forecast.last.running));
   add_line(out, "micro-batches per rank",
            concat(either(forecast.first.micro_batches, forecast.last.micro_batches), " of ",
@@ -282,6 +281,39 @@ Json rank_json(const RankMemory& rank) {
           {"host_activations", rank.host_activations}};
 }
 
+Json layers_json(const ModelConfig& model) {
+  Json layers = Json::array();
+  for (const LayerSpec& spec : layer_specs(model)) {
+    layers.push_back({{"mixer", spec.mixer->name},
+                      {"ffn", name_of(spec.feed_forward)},
+                      {"window", spec.window < 0 ? Json(nullptr) : Json(spec.window)},
+                      {"rope", spec.rope != RopeKind::kNone}});
+  }
+  return layers;
+}
+
+// In the model's order.
+Json stages_json(const RunConfig& run) {
+  PipelineLayout layout = pipeline_layout(run.model.num_layers, run.parallel);
+  Json stages = Json::array();
+  for (std::int64_t stage = 0; stage < layout.shape.stages(); ++stage) {
+    const StageRange& range = layout.stages[static_cast<std::size_t>(stage)];
+    StagePlace place = layout.shape.place_of(stage);
+    Json depths = Json::array();
+    Range held = range.depths(run.model);
+    for (std::int64_t depth = held.begin; depth < held.end; ++depth) depths.push_back(depth + 1);
+    stages.push_back({{"stage", stage},
+                      {"pp", place.rank},
+                      {"chunk", place.chunk},
+                      {"first_layer", range.first_layer},
+                      {"end_layer", range.end_layer},
+                      {"embedding", range.first},
+                      {"head", range.last},
+                      {"mtp_depths", std::move(depths)}});
+  }
+  return stages;
+}
+
 Json optional_json(const std::optional<std::int64_t>& value) {
   return value ? Json(*value) : Json(nullptr);
 }
@@ -307,7 +339,10 @@ std::string dry_run_json(const RunConfig& run) {
   out["config"] = config_json(run);
   out["parameters"] = forecast.memory.parameters;
   out["embedding_parameters"] = forecast.memory.embedding_parameters;
+  out["layers"] = layers_json(run.model);
+  out["stages"] = stages_json(run);
   out["flops_per_iteration"] = forecast.last_flops;
+  out["megatron_flops_per_iteration"] = forecast.megatron_flops;
   out["iterations"] = optional_json(forecast.iterations);
   out["samples"] = optional_json(forecast.samples);
   out["tokens"] = optional_json(forecast.tokens);

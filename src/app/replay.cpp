@@ -2,29 +2,36 @@
 
 #include <algorithm>
 
+#include "models/model.h"
+
 namespace bev {
 
 Replay open_replay(RunConfig& run) {
   Replay replay;
-  if (run.data.token_batches.empty()) return replay;
+  if (run.data.replay_flag().empty()) return replay;
   constexpr std::int64_t kAnyId = std::int64_t{1} << 31;
   try {
     replay.data =
-        open_data(run.data, run.model.vocab_size > 0 ? run.model.vocab_size : kAnyId, 0, {}, {});
+        open_replay_data(run.data, {run.model.vocab_size > 0 ? run.model.vocab_size : kAnyId,
+                                    architecture_of(run.model).fields});
   } catch (const Error& error) {
     replay.problem = error;
     return replay;
   }
-  for (const std::vector<TokenRow>& batch : replay.data.replay->batches) {
-    run.batch.replay.push_back(static_cast<std::int64_t>(batch.size()));
-    for (const TokenRow& row : batch) {
-      run.data.seq_length = std::max(run.data.seq_length, static_cast<std::int64_t>(row.size()));
-    }
+  for (const GlobalBatch& batch : *replay.data.replay) {
+    run.batch.replay.push_back(std::ssize(batch.samples));
+    run.data.seq_length = std::max(run.data.seq_length, batch.columns);
   }
   if (run.train.train_iters == 0 && run.train.train_samples == 0) {
     run.train.train_iters = static_cast<std::int64_t>(run.batch.replay.size());
   }
   return replay;
+}
+
+void Replay::check(const ModelConfig& model) const {
+  if (problem) throw *problem;
+  if (!data.replay) return;
+  for (const GlobalBatch& batch : *data.replay) check_windows(model, batch);
 }
 
 }  // namespace bev

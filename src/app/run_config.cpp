@@ -51,7 +51,7 @@ void check_length(const RunConfig& run, Problems& out) {
     out.push_back(concat("--train-iters: ", iters, " and --train-samples ", samples,
                          " both set the length; keep one"));
   }
-  bool open = run.train.dry_run || !run.data.token_batches.empty();
+  bool open = run.train.dry_run || !run.data.replay_flag().empty();
   if (iters == 0 && samples == 0 && !open) {
     out.push_back("--train-iters: the run has no length; give it or --train-samples");
   }
@@ -59,11 +59,12 @@ void check_length(const RunConfig& run, Problems& out) {
 
 // A replay brings its batches and nothing else.
 void check_replay(const RunConfig& run, Problems& out) {
-  if (run.data.token_batches.empty()) return;
-  auto refuse = [&](bool given, const char* flag, const char* why) {
-    if (given) out.push_back(concat(flag, ": a replay ", why, "; leave it out"));
+  std::string flag = run.data.replay_flag();
+  if (flag.empty()) return;
+  auto refuse = [&](bool given, const char* other, std::string_view why) {
+    if (given) out.push_back(concat(other, ": a replay ", why, "; leave it out"));
   };
-  const char* sizes = "has the batch sizes of its file (--token-batches)";
+  std::string sizes = concat("has the batch sizes of its file (", flag, ")");
   refuse(run.batch.global_batch_size > 0, "--global-batch-size", sizes);
   refuse(!run.batch.rampup_batch_size.empty(), "--rampup-batch-size", sizes);
   refuse(!run.batch.step_batch_size_schedule.empty(), "--step-batch-size-schedule", sizes);
@@ -91,7 +92,7 @@ void check_position(const RunConfig& run, const BatchSchedule& batches, Problems
 // The batch sizes, and the learning rate and weight decay that are counted in them.
 void check_schedules(const RunConfig& run, Problems& out) {
   // A replay's batches are in its file; without it there is nothing to count.
-  if (!run.data.token_batches.empty() && run.batch.replay.empty()) return;
+  if (!run.data.replay_flag().empty() && run.batch.replay.empty()) return;
   BatchSpec spec = run.batch.spec(run.parallel.data_parallel_size, run.data.seq_length);
   Problems batch = batch_problems(
       spec, std::max(run.loader.consumed_train_samples, run.checkpoint.loaded_samples));
@@ -168,7 +169,7 @@ void check_tensor_parallel(const RunConfig& run, Problems& out) {
 
 // The numbers of micro-batches that iterations have; none where the batch sizes are not known.
 std::vector<std::int64_t> micro_batch_counts(const RunConfig& run) {
-  if (!run.data.token_batches.empty() && run.batch.replay.empty()) return {};
+  if (!run.data.replay_flag().empty() && run.batch.replay.empty()) return {};
   BatchSpec spec = run.batch.spec(run.parallel.data_parallel_size, run.data.seq_length);
   if (!batch_problems(spec).empty()) return {};
   BatchSchedule batches(spec);
@@ -359,12 +360,12 @@ void check_conversations(const RunConfig& run, Problems& out) {
 
 void check_data(const RunConfig& run, Problems& out) {
   append(out, run.data.problems());
-  bool none = run.data.text.empty() && !run.data.mock_data && run.data.token_batches.empty() &&
+  bool none = run.data.text.empty() && !run.data.mock_data && run.data.replay_flag().empty() &&
               !run.data.has_token_files() && run.data.sft_data.empty();
   if (none && !run.train.dry_run) {
     out.push_back(
-        "--text: there is no data; give text files, --data-path, --sft-data, --mock-data or "
-        "--token-batches");
+        "--text: there is no data; give text files, --data-path, --sft-data, --mock-data, "
+        "--token-batches or --batches");
   }
   std::int64_t tokens = vocabulary(run.data);
   if (run.model.vocab_size > 0 && run.model.vocab_size < tokens) {

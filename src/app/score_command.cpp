@@ -12,8 +12,9 @@
 #include "bridge/hf_model.h"
 #include "bridge/safetensors.h"
 #include "bridge/weight_map.h"
-#include "data/batch.h"
+#include "data/batch_file.h"
 #include "data/token_file.h"
+#include "models/model.h"
 #include "ops/converted.h"
 #include "ops/loss.h"
 
@@ -26,26 +27,25 @@ constexpr std::int64_t kMicroBatchTokens = 8192;
 
 struct ScoreJob {
   const CommandConfig& config;
-  const TokenRows& rows;
-  std::vector<TokenSample> samples;
-  std::int64_t longest = 0, micro_batch_size = 1;
+  GlobalBatch batch;
+  std::int64_t micro_batch_size = 1;
 };
 
-ScoreJob make_job(const CommandConfig& config, const TokenRows& rows) {
-  ScoreJob job{config, rows, {}, 0, 1};
-  for (std::size_t i = 0; i < rows.input_ids.size(); ++i) {
-    job.samples.push_back(labelled_sample(rows.input_ids[i], rows.labels[i]));
-    job.longest =
-        std::max<std::int64_t>(job.longest, static_cast<std::int64_t>(rows.input_ids[i].size()));
-  }
-  job.micro_batch_size =
-      std::max<std::int64_t>(kMicroBatchTokens / std::max<std::int64_t>(job.longest, 1), 1);
-  return job;
+GlobalBatch read_input(const ScoreOptions& options, const ModelConfig& model) {
+  if (options.batch.empty()) return batch_of(read_token_rows(options.tokens, model.vocab_size));
+  GlobalBatch batch = read_batch(options.batch, {model.vocab_size, architecture_of(model).fields});
+  check_windows(model, batch);
+  return batch;
+}
+
+ScoreJob make_job(const CommandConfig& config, GlobalBatch batch) {
+  std::int64_t rows = kMicroBatchTokens / std::max<std::int64_t>(batch.columns, 1);
+  return {config, std::move(batch), std::max<std::int64_t>(rows, 1)};
 }
 
 double target_count(const ScoreJob& job) {
   double count = 0;
-  for (const TokenSample& sample : job.samples) {
+  for (const TokenSample& sample : job.batch.samples) {
     for (float weight : sample.weights) count += weight;
   }
   return count;
@@ -74,34 +74,34 @@ Tensor whole_logits(RankModel& model, const MicroBatch& batch, const Var& final)
   return join_sequences(model, batch.layout, std::move(whole));
 }
 
-// Writes rows in the order of the samples, each padded with zeros to the longest.
+// Writes the samples in their order, each token's logits in its column; all others are zeros.
 class LogitsFile {
  public:
-  LogitsFile(const std::string& path, const ScoreJob& job, std::int64_t vocabulary)
-      : job_(job),
-        vocabulary_(vocabulary),
+  LogitsFile(const std::string& path, const GlobalBatch& batch, std::int64_t vocabulary)
+      : batch_(batch),
+        width_(static_cast<std::size_t>(vocabulary)),
         writer_(path,
-                {{"logits",
-                  Dtype::kF32,
-                  {static_cast<std::int64_t>(job.samples.size()), job.longest, vocabulary}}}) {}
+                {{"logits", Dtype::kF32, {std::ssize(batch.samples), batch.columns, vocabulary}}}) {
+  }
 
   // Whole rows of the next samples.
   void add(std::span<const float> logits) {
     while (!logits.empty()) {
-      auto length = static_cast<std::int64_t>(job_.samples[next_++].tokens.size());
-      auto count = static_cast<std::size_t>(length * vocabulary_);
-      writer_.write("logits", std::as_bytes(logits.first(count)));
-      std::vector<std::byte> padding(
-          static_cast<std::size_t>((job_.longest - length) * vocabulary_) * sizeof(float));
-      if (!padding.empty()) writer_.write("logits", padding);
-      logits = logits.subspan(count);
+      std::vector<float> row(static_cast<std::size_t>(batch_.columns) * width_);
+      for (std::int32_t column : positions_of(batch_.samples[next_++])) {
+        std::ranges::copy(logits.first(width_),
+                          row.begin() + static_cast<std::ptrdiff_t>(column) *
+                                            static_cast<std::ptrdiff_t>(width_));
+        logits = logits.subspan(width_);
+      }
+      writer_.write("logits", std::as_bytes(std::span(row)));
     }
   }
   void commit() { writer_.commit(); }
 
  private:
-  const ScoreJob& job_;
-  std::int64_t vocabulary_;
+  const GlobalBatch& batch_;
+  std::size_t width_;
   std::size_t next_ = 0;
   SafetensorsWriter writer_;
 };
@@ -122,11 +122,11 @@ class LogitsSink : public OutputSink {
 
 // Tokens of the m-th micro-batch of a data-parallel rank.
 std::int64_t token_count(const ScoreJob& job, std::int64_t micro_batch_number) {
-  auto total = static_cast<std::int64_t>(job.samples.size());
+  std::int64_t total = std::ssize(job.batch.samples);
   std::int64_t first = std::min(micro_batch_number * job.micro_batch_size, total);
   std::int64_t rows = 0;
   for (std::int64_t i = first; i < std::min(first + job.micro_batch_size, total); ++i) {
-    rows += static_cast<std::int64_t>(job.samples[static_cast<std::size_t>(i)].tokens.size());
+    rows += std::ssize(job.batch.samples[static_cast<std::size_t>(i)].tokens);
   }
   return rows;
 }
@@ -144,7 +144,7 @@ void write_logits(RankModel& model, const ScoreJob& job, std::span<const MicroBa
   std::int64_t head_rank = pipeline.place_of(pipeline.stages() - 1).rank;
   std::unique_ptr<LogitsFile> file;
   if (world.rank() == 0) {
-    file = std::make_unique<LogitsFile>(job.config.score.logits_out, job, vocabulary);
+    file = std::make_unique<LogitsFile>(job.config.score.logits_out, job.batch, vocabulary);
   }
   for (std::size_t m = 0; m < batches.size(); ++m) {
     LogitsSink sink(model, batches[m]);
@@ -207,7 +207,7 @@ void score_rank(const RankStart& start, const ScoreJob& job) {
   Engine engine(start.world, start.kernels, options);
   load_hf_weights(engine, job.config.score.hf_model);
   std::vector<MicroBatch> batches =
-      rank_micro_batches(engine.model().ctx(), job.samples, job.micro_batch_size,
+      rank_micro_batches(engine.model().ctx(), job.batch.samples, job.micro_batch_size,
                          future_spec(engine.model().options().model));
   if (!job.config.score.logits_out.empty()) write_logits(engine.model(), job, batches);
   StepInput input;
@@ -229,8 +229,7 @@ int run_score(CommandConfig& config, const FieldList&, Options& options) {
   config.run.model = read_hf_config(config.score.hf_model);
   options.add_problems(config.run.resolve_layout());
   options.throw_problems();
-  TokenRows rows = read_token_rows(config.score.tokens, config.run.model.vocab_size);
-  ScoreJob job = make_job(config, rows);
+  ScoreJob job = make_job(config, read_input(config.score, config.run.model));
   run_ranks(config.launch, config.run.parallel, config.run.runtime,
             [&](const RankStart& start) { score_rank(start, job); });
   return kExitOk;

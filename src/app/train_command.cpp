@@ -180,7 +180,7 @@ int run_train(CommandConfig& config, const FieldList& fields, Options& options) 
   run.checkpoint.loaded_samples = position_to_load(run.checkpoint).consumed_samples;
   options.add_problems(run.resolve());
   options.throw_problems();
-  if (replay.problem) throw *replay.problem;
+  replay.check(run.model);
   if (run.data.tokenizer.empty()) run.data.tokenizer = run.train.hf_model;
   bool speaks = config.launch.process == 0;  // the process of world rank 0
   if (run.train.dry_run) {

@@ -4,12 +4,14 @@
 
 #include <algorithm>
 #include <cmath>
+#include <nlohmann/json.hpp>
 #include <numeric>
 
 #include "app/commands.h"
 #include "app/layouts.h"
 #include "app/ranks.h"
 #include "base/error.h"
+#include "base/log.h"
 #include "base/output.h"
 #include "bridge/hf_model.h"
 #include "models/family.h"
@@ -279,17 +281,23 @@ VerifyPlan make_plan(const CommandConfig& config, std::vector<ParallelConfig> la
   return plan;
 }
 
-// One row per layout, with a column as wide as the longest name.
+nlohmann::ordered_json number_or_null(double value) {
+  return std::isfinite(value) ? nlohmann::ordered_json(value) : nullptr;
+}
+
+// One row per layout, with a column as wide as the longest name. Of a result as JSON the table is
+// progress.
 class VerifyTable {
  public:
-  explicit VerifyTable(const VerifyPlan& plan) : tolerance_(plan.tolerance) {
+  VerifyTable(const VerifyPlan& plan, bool as_json)
+      : tolerance_(plan.tolerance), as_json_(as_json) {
     for (const ParallelConfig& layout : plan.layouts) {
       width_ = std::max(width_, layout_text(layout).size());
     }
     const ModelConfig& model = plan.single.engine.model;
-    write_stdout(fmt::format(
+    say(fmt::format(
         "{} layers, hidden {}, {} heads ({} kv), vocabulary {}, {}; {} steps of {} samples\n"
-        "{:<{}} {:>14} {:>14} {:>9} {:>9}  {:<7}  {}\n",
+        "{:<{}} {:>14} {:>14} {:>9} {:>9}  {:<7}  {}",
         model.num_layers, model.hidden_size, model.num_attention_heads, model.kv_heads(),
         model.vocab_size, name_of(plan.single.engine.dtype), plan.single.steps,
         plan.batches.front().size(), "layout", width_, "loss", "gradient norm", "gradient",
@@ -301,6 +309,7 @@ class VerifyTable {
     expected_ = std::move(answer);
     add("1 rank", expected_);
     different_ = 0;
+    rows_.clear();
   }
   void add(const std::string& name, const LayoutAnswer& actual) {
     // A gradient that is zero but for rounding has no size of its own to compare with.
@@ -314,22 +323,51 @@ class VerifyTable {
                 weight.value <= tolerance_.weights && reports;
     std::string weights =
         std::isinf(tolerance_.weights) ? "-" : fmt::format("{:.1e}", weight.value);
-    write_stdout(fmt::format("{:<{}} {:>14.10f} {:>14.10f} {:>9.1e} {:>9}  {:<7}  {}{}\n", name,
-                             width_, actual.losses.front(), actual.grad_norms.front(),
-                             gradient.value, weights, same ? "same" : "DIFFERS", gradient.name,
-                             reports ? "" : concat("; ", report.name)));
+    say(fmt::format("{:<{}} {:>14.10f} {:>14.10f} {:>9.1e} {:>9}  {:<7}  {}{}", name, width_,
+                    actual.losses.front(), actual.grad_norms.front(), gradient.value, weights,
+                    same ? "same" : "DIFFERS", gradient.name,
+                    reports ? "" : concat("; ", report.name)));
     if (!same) ++different_;
+    rows_.push_back({{"layout", name},
+                     {"loss_diff", number_or_null(loss)},
+                     {"grad_diff", number_or_null(gradient.value)},
+                     {"weight_diff", number_or_null(weight.value)},
+                     {"ok", same}});
   }
   void add_failure(const std::string& name, const Error& error) {
-    write_stdout(fmt::format("{:<{}} FAILS: {}\n", name, width_, error.what()));
+    say(fmt::format("{:<{}} FAILS: {}", name, width_, error.what()));
     ++different_;
+    rows_.push_back({{"layout", name},
+                     {"loss_diff", nullptr},
+                     {"grad_diff", nullptr},
+                     {"weight_diff", nullptr},
+                     {"ok", false},
+                     {"error", error.what()}});
   }
-  std::size_t different() const { return different_; }
+  // The last line.
+  void finish() const {
+    say(fmt::format("{} of {} layouts give one rank's answer", rows_.size() - different_,
+                    rows_.size()));
+    if (!as_json_) return;
+    nlohmann::ordered_json result{{"ok", different_ == 0}, {"layouts", rows_}};
+    write_stdout(result.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) + "\n");
+  }
+  bool all_same() const { return different_ == 0; }
 
  private:
+  void say(std::string text) const {
+    if (as_json_) {
+      log_info(text);
+    } else {
+      write_stdout(text + "\n");
+    }
+  }
+
   Tolerance tolerance_;
+  bool as_json_;
   std::size_t width_ = 24, different_ = 0;
   LayoutAnswer expected_;
+  nlohmann::ordered_json rows_ = nlohmann::ordered_json::array();
 };
 
 LayoutRun layout_run(const VerifyPlan& plan, const ParallelConfig& layout, int threads) {
@@ -378,16 +416,15 @@ int run_verify(CommandConfig& config, const FieldList& fields, Options& options)
     compare_in_processes(plan, config.launch, run.runtime, nullptr);
     return kExitOk;
   }
-  VerifyTable table(plan);
+  VerifyTable table(plan, run.train.json);
   table.set_expected(run_layout(plan.single, device_kernels(run.runtime), plan.batches));
   if (config.launch.processes == 1) {
     compare_here(plan, run.runtime, table);
   } else {
     compare_in_processes(plan, config.launch, run.runtime, &table);
   }
-  write_stdout(fmt::format("{} of {} layouts give one rank's answer\n",
-                           plan.layouts.size() - table.different(), plan.layouts.size()));
-  return table.different() == 0 ? kExitOk : kExitMismatch;
+  table.finish();
+  return table.all_same() ? kExitOk : kExitMismatch;
 }
 
 }  // namespace bev

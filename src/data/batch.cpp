@@ -45,6 +45,27 @@ TokenSample labelled_sample(std::span<const std::int32_t> tokens,
   return sample;
 }
 
+TokenSample masked_sample(std::span<const std::int32_t> tokens,
+                          std::span<const std::int32_t> labels,
+                          std::span<const std::int32_t> mask) {
+  std::vector<std::int32_t> kept_labels(labels.begin(), labels.end());
+  for (std::size_t t = 0; t < mask.size(); ++t) {
+    if (mask[t] == 0) kept_labels[t] = kIgnoredLabel;
+  }
+  TokenSample whole = labelled_sample(tokens, kept_labels), sample;
+  for (std::size_t t = 0; t < mask.size(); ++t) {
+    if (mask[t] == 0) continue;
+    sample.tokens.push_back(whole.tokens[t]);
+    sample.targets.push_back(whole.targets[t]);
+    sample.weights.push_back(whole.weights[t]);
+    sample.positions.push_back(static_cast<std::int32_t>(t));
+  }
+  sample.documents = {static_cast<std::int32_t>(sample.tokens.size())};
+  // Where nothing is masked before the last token, they are the places in the document.
+  if (sample.positions.back() + 1 == sample.documents[0]) sample.positions.clear();
+  return sample;
+}
+
 namespace {
 
 // A sample as a depth of multi-token prediction sees it: everything `distance` tokens earlier.
@@ -107,7 +128,8 @@ std::int64_t length_of(const SampleField& field) {
   return std::visit([](const auto& values) { return std::ssize(values); }, field.values);
 }
 
-// Positions that samples give themselves, in the place of those within their documents.
+// Positions that samples give themselves, in the place of those within their documents. A sequence
+// is as long as they reach.
 void upload_positions(Context& ctx, std::span<const TokenSample> samples, SequenceLayout& layout) {
   bool given = std::ranges::any_of(
       samples, [](const TokenSample& sample) { return !sample.positions.empty(); });
@@ -117,6 +139,14 @@ void upload_positions(Context& ctx, std::span<const TokenSample> samples, Sequen
   auto positions = own_rows<std::int32_t>(
       layout, [&](std::size_t sample) -> const auto& { return all[sample]; });
   ctx.kernels.device.upload(ctx.stream, positions.data(), layout.positions);
+  for (std::size_t i = 0; i < layout.sequences.size(); ++i) {
+    const DocumentPiece& piece = layout.own.pieces()[i];
+    const std::vector<std::int32_t>& of_sample = all[static_cast<std::size_t>(piece.sample)];
+    auto begin = of_sample.begin() + (piece.sample_begin - piece.begin);
+    std::int64_t reach = *std::max_element(begin, begin + piece.length) + 1;
+    layout.sequences[i].length = std::max(layout.sequences[i].length, reach);
+    layout.max_length = std::max(layout.max_length, reach);
+  }
 }
 
 // The field of all samples that has this place in their lists, and is like `first`.

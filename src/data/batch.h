@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <span>
+#include <string>
 #include <variant>
 #include <vector>
 
@@ -19,6 +20,9 @@ struct SampleField {
   std::variant<std::vector<std::int32_t>, std::vector<float>, std::vector<double>> values;
 };
 
+// A label that is left out of the loss.
+inline constexpr std::int32_t kIgnoredLabel = -100;
+
 struct TokenSample {
   std::vector<std::int32_t> tokens;
   std::vector<std::int32_t> targets;         // what each token should predict; negative: ignored
@@ -33,9 +37,20 @@ std::vector<std::int32_t> positions_of(const TokenSample& sample);
 
 // A window of S + 1 tokens: each predicts the next.
 TokenSample window_sample(std::span<const std::int32_t> tokens);
-// Hugging Face's convention: label t + 1 is the target of token t; -100 is ignored.
+// Hugging Face's convention: label t + 1 is the target of token t; kIgnoredLabel is ignored.
 TokenSample labelled_sample(std::span<const std::int32_t> tokens,
                             std::span<const std::int32_t> labels);
+// The same without the tokens whose mask is 0, whose labels are ignored. The others' positions are
+// their columns.
+TokenSample masked_sample(std::span<const std::int32_t> tokens,
+                          std::span<const std::int32_t> labels, std::span<const std::int32_t> mask);
+
+// A global batch as a file gives it: a sample for each row.
+struct GlobalBatch {
+  std::vector<TokenSample> samples;
+  std::int64_t columns = 0;  // of the longest row, masked tokens included
+  std::string hole;          // the place of the first token that is masked between others; "": none
+};
 
 // `first_sample`: index of the first one in the global batch. Later tokens and targets are those of
 // the same document; beyond its end there is token 0 and nothing to predict.

@@ -5,6 +5,7 @@
 #include "autograd/offload.h"
 #include "autograd/recompute.h"
 #include "base/error.h"
+#include "data/batch_file.h"
 #include "ops/collective.h"
 #include "ops/elementwise.h"
 #include "ops/embedding.h"
@@ -42,6 +43,10 @@ std::string_view name_of(FeedForwardKind kind) {
   return kind == FeedForwardKind::kNone ? "none" : kind == FeedForwardKind::kDense ? "mlp" : "moe";
 }
 
+namespace {
+constexpr FieldId kFields[] = {kInputIds, kLabels, kAttentionMask};
+}
+
 const Architecture kDecoderArchitecture = {
     .name = "decoder",
     .layers = decoder_layers,
@@ -53,7 +58,8 @@ const Architecture kDecoderArchitecture = {
     .make_stage = [](const ModelConfig& config, const StageRange& range,
                      const BuildOptions& options, Param* embedding) -> std::unique_ptr<ModelStage> {
       return std::make_unique<Decoder>(config, range, options, embedding);
-    }};
+    },
+    .fields = kFields};
 
 Decoder::Decoder(const ModelConfig& config, const StageRange& range, const BuildOptions& options,
                  Param* embedding)

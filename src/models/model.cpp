@@ -1,6 +1,7 @@
 #include "models/model.h"
 
 #include "base/error.h"
+#include "data/batch.h"
 #include "ops/collective.h"
 
 namespace bev {
@@ -61,6 +62,16 @@ FutureSpec future_spec(const ModelConfig& config) {
   if (config.mtp_num_layers == 0) return {};
   return {config.mtp_num_layers,
           config.mtp_loss_scaling_factor / static_cast<double>(config.mtp_num_layers)};
+}
+
+void check_windows(const ModelConfig& config, const GlobalBatch& batch) {
+  if (batch.hole.empty()) return;
+  std::vector<LayerSpec> layers = layer_specs(config);
+  for (std::size_t i = 0; i < layers.size(); ++i) {
+    BEV_CHECK(layers[i].window < 0, ErrorKind::kInput, batch.hole, ": a 0 between ones, and layer ",
+              i, " of the model sees a window of ", layers[i].window,
+              " earlier tokens, which would then be others; mask the ends of ", "rows only");
+  }
 }
 
 }  // namespace bev

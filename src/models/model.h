@@ -18,6 +18,8 @@
 
 namespace bev {
 
+struct GlobalBatch;
+
 // Layers [first_layer, end_layer) of the model, perhaps none; the ends hold embedding and head.
 struct StageRange {
   std::int64_t first_layer = 0, end_layer = 0;
@@ -112,6 +114,8 @@ struct Architecture {
   // `embedding`: the word embeddings, where an earlier stage of this rank has them; else null.
   std::unique_ptr<ModelStage> (*make_stage)(const ModelConfig& config, const StageRange& range,
                                             const BuildOptions& options, Param* embedding);
+  // Fields of batches that it uses, among the known ones of data/batch_file.h.
+  std::span<const FieldId> fields{};
 };
 extern const Architecture kDecoderArchitecture;
 
@@ -123,5 +127,8 @@ std::unique_ptr<ModelStage> make_stage(const ModelConfig& config, const StageRan
 std::vector<Param> declare_params(const ModelConfig& config, const Fp8Config& fp8 = {});
 // What multi-token prediction wants of a batch.
 FutureSpec future_spec(const ModelConfig& config);
+// Error(kInput) where a batch leaves out tokens between others and a layer has a window, which
+// counts the tokens that are there.
+void check_windows(const ModelConfig& config, const GlobalBatch& batch);
 
 }  // namespace bev

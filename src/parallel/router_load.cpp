@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cmath>
 
+#include "models/model.h"
+
 namespace bev {
 
 namespace {
@@ -16,8 +18,11 @@ double percentile(std::span<const double> sorted, double share) {
 std::vector<RouterLoad> router_loads(const ModelConfig& model, std::span<const double> sums) {
   std::vector<RouterLoad> loads;
   auto experts = static_cast<std::size_t>(model.moe.num_experts), width = 2 * experts + 3;
-  for (std::int64_t layer = 0; layer < model.num_layers + model.mtp_num_layers; ++layer) {
-    if (!model.has_experts(layer)) continue;
+  std::vector<LayerSpec> specs = layer_specs(model);
+  for (std::int64_t layer = 0; layer < std::ssize(specs) + model.mtp_num_layers; ++layer) {
+    // Depths of multi-token prediction are like the last layer.
+    const LayerSpec& spec = specs[static_cast<std::size_t>(std::min(layer, std::ssize(specs) - 1))];
+    if (spec.feed_forward != FeedForwardKind::kExperts) continue;
     std::span<const double> row = sums.subspan(static_cast<std::size_t>(layer) * width, width);
     std::vector<double> counts(row.begin(), row.begin() + static_cast<std::ptrdiff_t>(experts));
     double chosen = 0, product = 0;

@@ -69,6 +69,11 @@ void DataConfig::fields(FieldList& list) {
   list.add("token-batches", token_batches,
            "JSON file {\"batches\": [[[ids], ...], ...]}, one entry a global batch of any size, in "
            "order");
+  list.add(
+      "batches", batches,
+      "JSON file {\"batches\": [{\"input_ids\": [[ids], ...], \"labels\": ..., "
+      "\"attention_mask\": ...}, ...]}, one entry a global batch of any size, in order; a field "
+      "that the model does not use is an error");
   list.add("seq-length", seq_length, "tokens of one sample")
       .min(0)
       .limit(kMaxBatch)
@@ -161,6 +166,10 @@ bool DataConfig::has_token_files() const {
   return !data_path.empty() || !data_args_path.empty() || has_own_token_files();
 }
 
+std::string DataConfig::replay_flag() const {
+  return !token_batches.empty() ? "--token-batches" : !batches.empty() ? "--batches" : "";
+}
+
 std::vector<std::string> DataConfig::problems() const {
   std::vector<std::string> shared, own, sources, out;
   if (!data_path.empty()) shared.push_back("--data-path");
@@ -190,6 +199,7 @@ std::vector<std::string> DataConfig::problems() const {
   if (!text.empty()) sources.push_back("--text");
   if (mock_data) sources.push_back("--mock-data");
   if (!token_batches.empty()) sources.push_back("--token-batches");
+  if (!batches.empty()) sources.push_back("--batches");
   if (!sft_data.empty()) sources.push_back("--sft-data");
   if (has_token_files()) sources.push_back(shared.empty() ? own[0] : shared[0]);
   if (sources.size() > 1) {
@@ -294,7 +304,7 @@ void TrainConfig::fields(FieldList& list) {
   list.add("check-for-nan-in-loss-and-grad", check_for_nan_in_loss_and_grad,
            "look for NaN and Inf in every step");
   list.add("dry-run", dry_run, "print configuration, parameters, FLOPs and memory, start nothing");
-  list.add("json", json, "print the dry run as JSON");
+  list.add("json", json, "print the dry run, or what verify finds, as JSON");
 }
 
 std::vector<std::string> TrainConfig::resolve() {

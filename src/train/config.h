@@ -23,7 +23,7 @@ struct BatchConfig {
   // start, increment, samples; up to global_batch_size
   std::vector<std::int64_t> rampup_batch_size;
   bool decrease_batch_size_if_needed = false;
-  // Rows of each batch of --token-batches, from its file: not a flag.
+  // Rows of each batch of a replay, from its file: not a flag.
   std::vector<std::int64_t> replay;
 
   void fields(FieldList& list);
@@ -49,6 +49,7 @@ struct DataConfig {
   std::int64_t tokenizer_vocab_size = 0;  // 0: not known; not a flag
   bool mock_data = false;
   std::string token_batches;    // a JSON file with one list of rows per global batch
+  std::string batches;          // a JSON file with one object of fields per global batch
   std::int64_t seq_length = 0;  // 0: the model's longest, at most 4096; 1024 without one
   std::string split;            // "": 969,30,1
   // Megatron's token files: prefixes, or weights and prefixes; shared by the splits, in words or in
@@ -73,6 +74,8 @@ struct DataConfig {
   // Whether there are token files; whether they are given for each split.
   bool has_token_files() const;
   bool has_own_token_files() const;
+  // The flag of the batches that a run replays; "": none.
+  std::string replay_flag() const;
   std::vector<std::string> problems() const;
 };
 

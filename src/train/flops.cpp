@@ -2,7 +2,65 @@
 
 #include <algorithm>
 
+#include "models/model.h"
+
 namespace bev {
+
+double visible_pairs(std::int64_t length, std::int64_t window, bool causal) {
+  auto tokens = static_cast<double>(length);
+  // Of the last query; each of the first ones sees one key more than that before it.
+  double most = window < 0 ? tokens : std::min(static_cast<double>(window) + 1, tokens);
+  double before = most * (most + 1) / 2 + (tokens - most) * most;
+  return causal ? before : 2 * before - tokens;
+}
+
+namespace {
+
+// A weight multiplies and adds once for each token.
+double product(std::int64_t rows, std::int64_t columns) {
+  return 2.0 * static_cast<double>(rows) * static_cast<double>(columns);
+}
+
+// Forward, for each token.
+double mlp_flops(const ModelConfig& model, std::int64_t inner) {
+  return product(model.hidden_size, inner) * (model.gated ? 3 : 2);
+}
+
+double feed_forward_flops(const ModelConfig& model, FeedForwardKind kind) {
+  if (kind == FeedForwardKind::kNone) return 0;
+  if (kind == FeedForwardKind::kDense) return mlp_flops(model, model.ffn_size());
+  const MoeConfig& moe = model.moe;
+  std::int64_t routed = moe.num_experts + (moe.shared_expert_gate ? 1 : 0);
+  return static_cast<double>(moe.topk) * mlp_flops(model, model.expert_ffn_size()) +
+         mlp_flops(model, moe.shared_expert_size) + product(model.hidden_size, routed);
+}
+
+// Forward of a whole sequence.
+double layer_flops(const ModelConfig& model, const LayerSpec& layer, std::int64_t length) {
+  MixerFlops mixer = layer.mixer->flops(model, layer);
+  double each = mixer.per_token + feed_forward_flops(model, layer.feed_forward);
+  return each * static_cast<double>(length) +
+         mixer.per_pair * visible_pairs(length, layer.window, model.causal);
+}
+
+// Whose description serves layer or depth `number`: depths are like the last layer.
+const LayerSpec& spec_of(const std::vector<LayerSpec>& layers, std::int64_t number) {
+  return layers[static_cast<std::size_t>(std::min(number, std::ssize(layers) - 1))];
+}
+
+}  // namespace
+
+double model_flops(const ModelConfig& model, std::int64_t sequences, std::int64_t length) {
+  std::vector<LayerSpec> layers = layer_specs(model);
+  double head = product(model.hidden_size, model.vocab_size);
+  double join = product(2 * model.hidden_size, model.hidden_size);  // of a depth's two inputs
+  double forward = head * static_cast<double>(length);
+  for (std::int64_t i = 0; i < std::ssize(layers) + model.mtp_num_layers; ++i) {
+    forward += layer_flops(model, spec_of(layers, i), length);
+    if (i >= std::ssize(layers)) forward += (join + head) * static_cast<double>(length);
+  }
+  return 3 * forward * static_cast<double>(sequences);
+}
 
 FlopTokens unpacked_tokens(std::int64_t global_batch_size, std::int64_t seq_length) {
   auto tokens = global_batch_size * seq_length;
@@ -30,7 +88,7 @@ double projection_weights(const FlopSizes& sizes) {
 
 }  // namespace
 
-double flops_per_iteration(const FlopSizes& sizes, const FlopTokens& batch) {
+double megatron_flops(const FlopSizes& sizes, const FlopTokens& batch) {
   // A product multiplies and adds (2), once forward and twice backward (3).
   constexpr double kPerWeight = 6.0;
   auto h = static_cast<double>(sizes.hidden);
@@ -64,8 +122,10 @@ FlopSizes flop_sizes(const ModelConfig& model) {
   sizes.kv_heads = model.kv_heads();
   sizes.head_size = model.head_size();
   sizes.vocab = model.vocab_size;
-  for (std::int64_t layer = 0; layer < model.num_layers + model.mtp_num_layers; ++layer) {
-    ++(model.has_experts(layer) ? sizes.moe_layers : sizes.dense_layers);
+  std::vector<LayerSpec> layers = layer_specs(model);
+  for (std::int64_t i = 0; i < std::ssize(layers) + model.mtp_num_layers; ++i) {
+    FeedForwardKind kind = spec_of(layers, i).feed_forward;
+    ++(kind == FeedForwardKind::kExperts ? sizes.moe_layers : sizes.dense_layers);
   }
   sizes.mtp_layers = model.mtp_num_layers;
   sizes.moe_ffn = model.expert_ffn_size();

@@ -1,5 +1,6 @@
-// Floating-point operations of one training iteration, counted as Megatron counts them: forward and
-// backward (3 times forward), causal attention by half, recomputation and small ops not at all.
+// Floating-point operations of one training iteration, forward and backward (3 times forward): all
+// products of the model, or as Megatron counts them, with causal attention by half. Recomputation
+// and small ops are not counted.
 #pragma once
 
 #include <cstdint>
@@ -8,6 +9,15 @@
 
 namespace bev {
 
+// Pairs of a query and a key that it sees in a sequence: `window` keys on each side of its own (-1:
+// all), causal those before it.
+double visible_pairs(std::int64_t length, std::int64_t window, bool causal);
+
+// Of sequences of so many tokens each: layers as their descriptions say, feed-forwards and routers,
+// the output layer, depths of multi-token prediction.
+double model_flops(const ModelConfig& model, std::int64_t sequences, std::int64_t length);
+
+// What Megatron's count needs.
 struct FlopSizes {
   std::int64_t hidden = 0;
   std::int64_t heads = 0;
@@ -39,7 +49,7 @@ struct FlopTokens {
 };
 FlopTokens unpacked_tokens(std::int64_t global_batch_size, std::int64_t seq_length);
 
-double flops_per_iteration(const FlopSizes& sizes, const FlopTokens& batch);
+double megatron_flops(const FlopSizes& sizes, const FlopTokens& batch);
 
 // Megatron's TFLOP/s/GPU.
 double tflops_per_device(double flops, double seconds, std::int64_t world_size);

@@ -4,6 +4,7 @@
 
 #include "base/error.h"
 #include "data/mock_dataset.h"
+#include "data/token_file.h"
 #include "train/sft_data.h"
 #include "train/token_files.h"
 
@@ -60,11 +61,6 @@ SampleNeeds sample_needs(const TrainConfig& train, const BatchSchedule& batches)
 RunData open_data(const DataConfig& config, std::int64_t vocab_size, std::uint64_t seed,
                   const SampleNeeds& needs, const SampleOrderSpec& order) {
   RunData data;
-  if (!config.token_batches.empty()) {
-    data.replay =
-        std::make_shared<TokenBatches>(read_token_batches(config.token_batches, vocab_size));
-    return data;
-  }
   if (config.has_token_files()) {
     data = open_token_files(config, vocab_size, seed, needs, order);
   } else if (!config.sft_data.empty()) {
@@ -109,18 +105,24 @@ StepBatch Loader::next(Context& ctx) {
   return step;
 }
 
-StepBatch replay_step(Context& ctx, const TokenBatches& replay, std::int64_t index,
-                      std::int64_t micro_batch_size, const FutureSpec& future) {
+RunData open_replay_data(const DataConfig& config, const BatchFormat& format) {
+  RunData data;
+  data.replay = std::make_shared<std::vector<GlobalBatch>>(
+      config.batches.empty() ? read_token_batches(config.token_batches, format.vocab_size)
+                             : read_batches(config.batches, format));
+  return data;
+}
+
+StepBatch replay_step(Context& ctx, const GlobalBatch& batch, std::int64_t micro_batch_size,
+                      const FutureSpec& future) {
   StepBatch step;
-  std::vector<TokenSample> samples;
-  for (const TokenRow& row : replay.batches[static_cast<std::size_t>(index)]) {
-    samples.push_back(labelled_sample(row, row));
-    auto length = static_cast<double>(row.size());
-    step.tokens += static_cast<std::int64_t>(row.size());
+  for (const TokenSample& sample : batch.samples) {
+    auto length = static_cast<double>(sample.tokens.size());
+    step.tokens += std::ssize(sample.tokens);
     step.squared_lengths += length * length;
   }
-  step.samples = static_cast<std::int64_t>(samples.size());
-  step.micro_batches = rank_micro_batches(ctx, samples, micro_batch_size, future);
+  step.samples = std::ssize(batch.samples);
+  step.micro_batches = rank_micro_batches(ctx, batch.samples, micro_batch_size, future);
   return step;
 }
 

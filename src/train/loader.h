@@ -8,9 +8,9 @@
 #include <vector>
 
 #include "data/batch.h"
+#include "data/batch_file.h"
 #include "data/dataset.h"
 #include "data/sample_order.h"
-#include "data/token_file.h"
 #include "parallel/step.h"
 #include "train/batch_schedule.h"
 #include "train/config.h"
@@ -22,7 +22,7 @@ namespace bev {
 struct RunData {
   std::shared_ptr<const Dataset> train, valid;  // valid may be null
   std::shared_ptr<const SampleOrder> train_order, valid_order;
-  std::shared_ptr<const TokenBatches> replay;  // instead of them
+  std::shared_ptr<const std::vector<GlobalBatch>> replay;  // instead of them
 };
 // Samples of a run, as Megatron counts them: the order of token files depends on it.
 struct SampleNeeds {
@@ -56,8 +56,10 @@ class Loader {
   SampleReader reader_;
 };
 
-// Batch `index` of a replay, the loss as in `score`.
-StepBatch replay_step(Context& ctx, const TokenBatches& replay, std::int64_t index,
-                      std::int64_t micro_batch_size, const FutureSpec& future);
+// The batches that --token-batches or --batches names, which a run takes in order.
+RunData open_replay_data(const DataConfig& config, const BatchFormat& format);
+// A batch of a replay, the loss as in `score`.
+StepBatch replay_step(Context& ctx, const GlobalBatch& batch, std::int64_t micro_batch_size,
+                      const FutureSpec& future);
 
 }  // namespace bev

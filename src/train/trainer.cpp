@@ -99,7 +99,7 @@ Trainer::Trainer(Engine& engine, const TrainerConfig& config, const RunData& dat
                     ? config.train.train_iters
                     : batches_.iterations_within(config.train.train_samples);
   if (data.replay) {
-    auto there = static_cast<std::int64_t>(data.replay->batches.size());
+    auto there = static_cast<std::int64_t>(data.replay->size());
     iterations_ = iterations_ > 0 ? std::min(iterations_, there) : there;
   } else {
     consumed_samples_ = scheduled_samples_ = config.loader.consumed_train_samples;
@@ -155,7 +155,8 @@ TrainingState Trainer::state_after(std::int64_t iteration) const {
 StepBatch Trainer::load(std::int64_t iteration) {
   TraceScope span(engine_.model().ctx().trace, {TraceKind::kOther, "loader"});
   if (data_.replay) {
-    return replay_step(engine_.model().ctx(), *data_.replay, iteration - 1,
+    return replay_step(engine_.model().ctx(),
+                       (*data_.replay)[static_cast<std::size_t>(iteration - 1)],
                        batches_.micro_batch_size(), future_spec(engine_.model().options().model));
   }
   return loader_->next(engine_.model().ctx());
@@ -268,8 +269,8 @@ StepReport Trainer::finish_step() {
   report.consumed_samples = consumed_samples_;
   report.global_batch_size = batch.samples;
   report.tokens = batch.tokens;
-  report.flops = flops_per_iteration(flop_sizes(engine_.model().options().model),
-                                     {batch.tokens, batch.squared_lengths});
+  report.flops = megatron_flops(flop_sizes(engine_.model().options().model),
+                                {batch.tokens, batch.squared_lengths});
   if (!result.finite) {
     engine_.begin_again([&](const StepInFlight& later, std::size_t place) {
       return input_for(later.input.iteration, place);

@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <array>
 #include <nlohmann/json.hpp>
 
 #include "app/host_memory.h"
@@ -71,8 +72,11 @@ TEST(DryRun, JsonHasTheNumbersOfTheRun) {
   EXPECT_EQ(out["tokens"], 80 * 1024);
   // 6 per weight and token (norms, biases and positions not counted) and half of the S x S scores.
   double weights = 12.0 * 12 * 768 * 768 + 50257.0 * 768;
-  EXPECT_DOUBLE_EQ(out["flops_per_iteration"].get<double>(),
+  EXPECT_DOUBLE_EQ(out["megatron_flops_per_iteration"].get<double>(),
                    6.0 * 8 * 1024 * (weights + 12.0 * 768 * 1024));
+  // The true count has the diagonal of the scores too.
+  EXPECT_DOUBLE_EQ(out["flops_per_iteration"].get<double>(),
+                   6.0 * 8 * 1024 * (weights + 12.0 * 768 * 1025));
   EXPECT_EQ(out["batch"]["last_global_batch_size"], 8);
   EXPECT_EQ(out["batch"]["last_micro_batches"], 4);
   ASSERT_EQ(out["ranks"].size(), 8u);
@@ -88,6 +92,42 @@ TEST(DryRun, JsonHasTheNumbersOfTheRun) {
             rank["weights"].get<std::int64_t>() + rank["gradients"].get<std::int64_t>() +
                 rank["optimizer"].get<std::int64_t>() + rank["activations"].get<std::int64_t>());
   EXPECT_TRUE(out["fits_machine"].is_boolean());
+}
+
+TEST(DryRun, JsonHasLayersAndStages) {
+  RunConfig run = gpt2({"--pp", "2", "--pipeline-model-parallel-layout", "Ettt|ttttttt|ttm|L",
+                        "--window-size", "5", "--window-attn-skip-freq", "3", "--mtp-num-layers",
+                        "1", "--position-embedding-type", "rope", "--global-batch-size", "4"});
+  json out = json::parse(dry_run_json(run));
+  ASSERT_EQ(out["layers"].size(), 12u);
+  EXPECT_EQ(out["layers"][0],
+            (json{{"mixer", "attention"}, {"ffn", "mlp"}, {"window", 5}, {"rope", true}}));
+  EXPECT_EQ(out["layers"][2]["window"], nullptr);
+  auto stage = [](int number, int rank, int chunk, std::array<int, 2> layers) {
+    return json{{"stage", number},        {"pp", rank},
+                {"chunk", chunk},         {"first_layer", layers[0]},
+                {"end_layer", layers[1]}, {"embedding", number == 0},
+                {"head", number == 3},    {"mtp_depths", json::array()}};
+  };
+  json third = stage(2, 0, 1, {10, 12});
+  third["mtp_depths"] = {1};
+  EXPECT_EQ(out["stages"], json::array({stage(0, 0, 0, {0, 3}), stage(1, 1, 0, {3, 10}), third,
+                                        stage(3, 1, 1, {12, 12})}));
+  // A model by itself: what MLA and experts are called.
+  run = gpt2({"--multi-latent-attention", "--position-embedding-type", "rope", "--num-experts", "4",
+              "--moe-layer-freq", "0,1,1,1,1,1,1,1,1,1,1,1"});
+  out = json::parse(dry_run_json(run));
+  EXPECT_EQ(out["layers"][0],
+            (json{{"mixer", "mla"}, {"ffn", "mlp"}, {"window", nullptr}, {"rope", true}}));
+  EXPECT_EQ(out["layers"][1]["ffn"], "moe");
+  EXPECT_EQ(out["stages"], json::array({json{{"stage", 0},
+                                             {"pp", 0},
+                                             {"chunk", 0},
+                                             {"first_layer", 0},
+                                             {"end_layer", 12},
+                                             {"embedding", true},
+                                             {"head", true},
+                                             {"mtp_depths", json::array()}}}));
 }
 
 TEST(DryRun, SaysWhatOffloadedActivationsNeedOfTheHost) {

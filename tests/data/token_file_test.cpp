@@ -14,7 +14,7 @@ TokenRows rows_of(std::string_view text, std::int64_t vocab_size = 100) {
   TempFolder folder;
   return read_token_rows(folder.write("tokens.json", text), vocab_size);
 }
-TokenBatches batches_of(std::string_view text, std::int64_t vocab_size = 100) {
+std::vector<GlobalBatch> batches_of(std::string_view text, std::int64_t vocab_size = 100) {
   TempFolder folder;
   return read_token_batches(folder.write("tokens.json", text), vocab_size);
 }
@@ -85,6 +85,8 @@ TEST(TokenRows, AcceptsOnlyAMaskOfOnes) {
   expect_rows_refused(R"({"input_ids": [[1, 2]], "attention_mask": [[1, 0]]})",
                       {"attention_mask", "leave padding out", "row 0 column 1"});
   expect_rows_refused(R"({"input_ids": [[1, 2]], "attention_mask": [[1]]})", {"attention_mask"});
+  expect_rows_refused(R"({"input_ids": [[1, 2]], "attention_mask": [[1, 2]]})",
+                      {"attention_mask row 0 column 1", "2 is outside [0, 2)"});
 }
 
 TEST(TokenRows, RefusesWhatIsNotATokenFile) {
@@ -107,8 +109,16 @@ TEST(TokenRows, RefusesWhatIsNotATokenFile) {
 }
 
 TEST(TokenBatches, ReadsBatchesInOrder) {
-  TokenBatches read = batches_of(R"({"batches": [[[1, 2], [3, 4]], [[5]]]})");
-  EXPECT_EQ(read.batches, (std::vector<Rows>{{{1, 2}, {3, 4}}, {{5}}}));
+  std::vector<GlobalBatch> read = batches_of(R"({"batches": [[[1, 2, 7], [3, 4]], [[5]]]})");
+  ASSERT_EQ(read.size(), 2u);
+  ASSERT_EQ(read[0].samples.size(), 2u);
+  EXPECT_EQ(read[0].columns, 3);
+  EXPECT_EQ(read[0].samples[0].tokens, (TokenRow{1, 2, 7}));
+  EXPECT_EQ(read[0].samples[0].targets, (TokenRow{2, 7, -1}));
+  EXPECT_EQ(read[0].samples[0].weights, (std::vector<float>{1, 1, 0}));
+  EXPECT_EQ(read[0].samples[1].tokens, (TokenRow{3, 4}));
+  ASSERT_EQ(read[1].samples.size(), 1u);
+  EXPECT_EQ(read[1].samples[0].tokens, (TokenRow{5}));
 }
 
 TEST(TokenBatches, NamesTheBadEntry) {

@@ -36,8 +36,9 @@ void try_file(std::string_view reader, const std::string& bytes) {
 TEST(HandmadeFiles, OfDeepJson) {
   const std::string lists = repeat("[", kDeep) + repeat("]", kDeep);
   const std::string maps = repeat("{\"a\":", kDeep) + "1" + repeat("}", kDeep);
-  for (const char* reader : {"config_json", "weight_index", "tokenizer_json", "tokenizer_config",
-                             "tekken", "sft_row", "json_record", "text_lines", "token_batches"}) {
+  for (const char* reader :
+       {"config_json", "weight_index", "tokenizer_json", "tokenizer_config", "tekken", "sft_row",
+        "json_record", "text_lines", "token_batches", "batch_file"}) {
     try_file(reader, repeat("[", kDeep));
     try_file(reader, lists);
     try_file(reader, maps);

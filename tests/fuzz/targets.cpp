@@ -18,6 +18,7 @@
 #include "checkpoint/reader.h"
 #include "checkpoint/step_folders.h"
 #include "data/array_file.h"
+#include "data/batch_file.h"
 #include "data/indexed_dataset.h"
 #include "data/json_record.h"
 #include "data/sft_rows.h"
@@ -213,6 +214,15 @@ bool token_batches(std::string_view bytes) {
   return batches && rows;
 }
 
+bool batch_file(std::string_view bytes) {
+  static constexpr FieldId kFields[] = {kInputIds, kLabels, kAttentionMask};
+  Scratch scratch;
+  std::string path = scratch.write("batch.json", bytes);
+  bool batch = takes([&] { read_batch(path, {100, kFields}); });
+  bool batches = takes([&] { read_batches(path, {100, kFields}); });
+  return batch || batches;
+}
+
 bool manifest(std::string_view bytes) {
   return takes([&] { manifest_json(parse_manifest(bytes, "manifest.json")); });
 }
@@ -301,6 +311,10 @@ std::span<const FuzzTarget> fuzz_targets() {
       {"token_batches",
        token_batches,
        {R"({"batches":[[[1,2,3],[4]],[[5]]],"input_ids":[[1,2],[3]],"labels":[[1,-100],[3]]})"}},
+      {"batch_file",
+       batch_file,
+       {R"({"input_ids":[[1,2,3],[3]],"labels":[[1,-100,5],[3]],"attention_mask":[[1,0,1],[1]]})",
+        R"({"batches":[{"input_ids":[[1,2],[3]]},{"input_ids":[[7]],"attention_mask":[[1]]}]})"}},
   };
   return all;
 }

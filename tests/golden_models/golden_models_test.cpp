@@ -169,13 +169,12 @@ TEST_P(GoldenModel, TenAdamWStepsFollowTorch) {
     options.optim.adam_eps = wanted["eps"];
     Engine engine(world, kernels(), options);
     load_hf_weights(engine, folder());
-    TokenBatches replay =
+    std::vector<GlobalBatch> replay =
         read_token_batches(join_path(folder(), "token_batches.json"), options.model.vocab_size);
-    ASSERT_EQ(replay.batches.size(), wanted["losses"].size());
-    for (std::size_t i = 0; i < replay.batches.size(); ++i) {
-      TokenRows rows{replay.batches[i], replay.batches[i]};
-      std::vector<TokenSample> samples = samples_of(rows);
-      std::vector<MicroBatch> batches = rank_micro_batches(engine.model().ctx(), samples, 1);
+    ASSERT_EQ(replay.size(), wanted["losses"].size());
+    for (std::size_t i = 0; i < replay.size(); ++i) {
+      std::vector<MicroBatch> batches =
+          rank_micro_batches(engine.model().ctx(), replay[i].samples, 1);
       StepInput input{static_cast<std::int64_t>(i) + 1, wanted["lr"], wanted["weight_decay"], 1.0,
                       wanted["clip_grad"]};
       StepResult result = engine.train_step(batches, input);

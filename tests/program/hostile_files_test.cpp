@@ -57,7 +57,9 @@ TEST_F(HostileFiles, AreRefusedByEveryFlag) {
   for (const std::string& file : make_bad_files()) {
     expect_refused("train --config " + file, file);
     expect_refused("score --hf-model model --tokens " + file, file);
+    expect_refused("score --hf-model model --batch " + file, file);
     expect_refused("train --hf-model model --train-iters 1 --token-batches " + file, file);
+    expect_refused("train --hf-model model --train-iters 1 --batches " + file, file);
     expect_refused("tokenize --text hello --tokenizer " + file, file);
     expect_refused("tokenize --tokenizer good.json --chat " + file + " --chat-template good.json",
                    file);

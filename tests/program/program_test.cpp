@@ -465,6 +465,8 @@ TEST(Program, DryRunSaysWhatARunNeedsAndStartsNothing) {
   json plan = json::parse(run.out);
   EXPECT_EQ(plan["parameters"], 8030261248);
   EXPECT_EQ(plan["ranks"].size(), 16u);
+  EXPECT_EQ(plan["layers"].size(), 32u);
+  EXPECT_EQ(plan["stages"][1]["first_layer"], 16);
   EXPECT_EQ(bevatron(folder, "train --preset gpt2-124m --train-iters 1 --mock-data --dry-run").code,
             0);
 }
@@ -481,6 +483,26 @@ TEST(Program, VerifyComparesLayoutsWithOneRank) {
   run = bevatron(folder, "verify --preset gpt2-124m --layouts tp2 --tolerance 1e-30");
   EXPECT_EQ(run.code, 3) << run.out;
   EXPECT_NE(run.out.find("DIFFERS"), std::string::npos);
+  // The same for programs.
+  run = bevatron(folder, "verify --preset llama3-8b --layouts 'tp2sp,pp2 dp2zero3' --json");
+  EXPECT_EQ(run.code, 0) << run.err;
+  json result = json::parse(run.out);
+  EXPECT_EQ(result["ok"], true);
+  ASSERT_EQ(result["layouts"].size(), 2u);
+  EXPECT_EQ(result["layouts"][0]["layout"], "tp2sp,pp2");
+  for (const json& row : result["layouts"]) {
+    EXPECT_EQ(row["ok"], true);
+    for (const char* key : {"loss_diff", "grad_diff", "weight_diff"}) {
+      EXPECT_GE(row[key], 0);
+      EXPECT_LT(row[key], 1e-9);
+    }
+  }
+  run = bevatron(folder, "verify --preset gpt2-124m --layouts 'tp2 dp2' --tolerance 1e-30 --json");
+  EXPECT_EQ(run.code, 3) << run.out;
+  result = json::parse(run.out);
+  EXPECT_EQ(result["ok"], false);
+  EXPECT_EQ(result["layouts"][0]["ok"], false);
+  EXPECT_GT(result["layouts"][0]["grad_diff"], 1e-30);
   // Windows by frequency, an odd number of scaled rotary dims, unequal shares of the batch.
   run = bevatron(folder,
                  "verify --family llama --num-layers 6 --hidden-size 40 --num-attention-heads 4 "

@@ -160,6 +160,8 @@ TEST(Metrics, AreOneJsonObjectPerLine) {
 TEST(Routers, LoadsAreOfTheWholeBatchAndReported) {
   ModelConfig model;
   model.num_layers = 2;
+  model.hidden_size = 8;
+  model.num_attention_heads = 2;
   model.moe.num_experts = 4;
   model.moe.topk = 2;
   model.moe.layer_freq = {0, 1};
