@@ -227,7 +227,11 @@ void Decoder::forward(Context& ctx, const MicroBatch& batch, std::span<const Var
   Var x = range().first ? embed(ctx, batch) : in[0];
   if (!layers_.empty()) x = run_layers(ctx, std::move(x), layer_input(ctx, batch.layout));
   out.push_back(final_states(ctx, x));
-  if (ctx.tape == nullptr) return;
+  if (ctx.tape != nullptr) add_depths(ctx, batch, in, out);
+}
+
+void Decoder::add_depths(Context& ctx, const MicroBatch& batch, std::span<const Var> in,
+                         std::vector<Var>& out) const {
   Range depths = range().depths(config());
   BEV_CHECK(std::ssize(batch.future) >= depths.end, ErrorKind::kInternal,
             "multi-token prediction: a batch with ", batch.future.size(), " depths of ",
@@ -238,7 +242,10 @@ void Decoder::forward(Context& ctx, const MicroBatch& batch, std::span<const Var
   if (depths.size() == 0) return;
   LayerInput input = layer_input(ctx, batch.layout);
   for (std::int64_t depth = depths.begin; depth < depths.end; ++depth) {
-    out.push_back(predict(ctx, batch, depth, out.back(), input));
+    Var before = out.back();
+    // Where the loss is computed, it adds its gradient after the depth has.
+    if (range().last) out.back() = branch(ctx, before);
+    out.push_back(predict(ctx, batch, depth, before, input));
   }
 }
 

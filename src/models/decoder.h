@@ -42,6 +42,9 @@ class Decoder final : public ModelStage {
   Tensor rope_rows(Context& ctx, const SequenceLayout& layout, bool local) const;
   LayerInput layer_input(Context& ctx, const SequenceLayout& layout) const;
   Var embed(Context& ctx, const MicroBatch& batch) const;
+  // Adds the states of the depths of MTP to the outputs.
+  void add_depths(Context& ctx, const MicroBatch& batch, std::span<const Var> in,
+                  std::vector<Var>& out) const;
   // The hidden states of a depth from those of the depth before.
   Var predict(Context& ctx, const MicroBatch& batch, std::int64_t depth, const Var& hidden,
               const LayerInput& input) const;

@@ -62,69 +62,14 @@ Var join_columns(Context& ctx, const Var& a, const Var& b) {
   return out;
 }
 
-Var join_rows(Context& ctx, std::span<const Var> parts) {
-  OpScope scope(ctx, "join_rows");
-  const Var& first = parts.front();
-  std::int64_t rows = first.shape()[0];
-  Tensor whole = ctx.allocate(first.dtype(),
-                              {rows * static_cast<std::int64_t>(parts.size()), first.shape()[1]},
-                              "activations");
-  bool tracked = false;
-  std::vector<GradSlot> slots;
-  for (std::size_t i = 0; i < parts.size(); ++i) {
-    const Var& part = parts[i];
-    BEV_CHECK(part.shape() == first.shape() && part.placement == first.placement,
-              "join_rows: ", first.shape(), " {", first.placement, "} and ", part.shape(), " {",
-              part.placement, "}");
-    std::int64_t begin = rows * static_cast<std::int64_t>(i);
-    ctx.kernels.cast(ctx.stream, part.tensor, whole.view().rows(begin, begin + rows));
-    tracked |= part.tracked();
-    slots.emplace_back(part);
-  }
-  Var out = make_output(ctx, "join_rows", whole, first.placement, tracked);
+Var branch(Context& ctx, const Var& x) {
+  Var out = make_output(ctx, "branch", x.tensor, x.placement, x.tracked());
   if (!out.tracked()) return out;
-  ctx.tape->record("join_rows", ctx.layer,
-                   [rows, slots = std::move(slots), result = GradSlot(out)](Backward& back) {
-                     Tensor dy = back.take(result);
-                     if (dy.empty()) return;
-                     for (std::size_t i = 0; i < slots.size(); ++i) {
-                       std::int64_t begin = rows * static_cast<std::int64_t>(i);
-                       if (slots[i].wanted()) back.add(slots[i], dy.rows(begin, begin + rows));
-                     }
-                   });
+  ctx.tape->record("branch", ctx.layer, [in = GradSlot(x), result = GradSlot(out)](Backward& back) {
+    Value dy = back.take_value(result);
+    if (!dy.empty()) back.add(in, std::move(dy));
+  });
   return out;
-}
-
-std::vector<Var> split_rows(Context& ctx, const Var& whole, std::int64_t count) {
-  OpScope scope(ctx, "split_rows");
-  std::int64_t rows = whole.shape()[0] / count;
-  BEV_CHECK(rows * count == whole.shape()[0], "split_rows: ", whole.shape(), " into ", count);
-  std::vector<Var> parts;
-  std::vector<GradSlot> slots;
-  for (std::int64_t i = 0; i < count; ++i) {
-    Tensor part = whole.tensor.rows(i * rows, (i + 1) * rows);
-    parts.push_back(make_output(ctx, "split_rows", part, whole.placement, whole.tracked()));
-    slots.emplace_back(parts.back());
-  }
-  if (!whole.tracked()) return parts;
-  ctx.tape->record("split_rows", ctx.layer,
-                   [shape = whole.shape(), dtype = whole.dtype(), rows, in = GradSlot(whole),
-                    slots = std::move(slots)](Backward& back) {
-                     Tensor dx = back.ctx.allocate(dtype, shape, "gradients");
-                     const Kernels& kernels = back.ctx.kernels;
-                     for (std::size_t i = 0; i < slots.size(); ++i) {
-                       Tensor dy = back.take(slots[i]);
-                       std::int64_t begin = rows * static_cast<std::int64_t>(i);
-                       View to = dx.view().rows(begin, begin + rows);
-                       if (dy.empty()) {
-                         kernels.fill(back.ctx.stream, to, 0);
-                       } else {
-                         kernels.cast(back.ctx.stream, dy, to);
-                       }
-                     }
-                     back.add(in, std::move(dx));
-                   });
-  return parts;
 }
 
 Var dropout(Context& ctx, const Var& x, double p, const SequenceLayout& layout, RandomUse use) {

@@ -17,9 +17,8 @@ Var add(Context& ctx, const Var& a, const Var& b);
 // a [T, A] and b [T, B] of equal placement -> [T, A + B].
 Var join_columns(Context& ctx, const Var& a, const Var& b);
 
-// Tensors [T, H] of equal placement one below the other, and as many equal ones out of one again.
-Var join_rows(Context& ctx, std::span<const Var> parts);
-std::vector<Var> split_rows(Context& ctx, const Var& whole, std::int64_t count);
+// x for another reader, whose gradient is added after those of the ops recorded from here on.
+Var branch(Context& ctx, const Var& x);
 
 // Inverted dropout in training, x itself otherwise; in place, so x's producer must not keep it.
 Var dropout(Context& ctx, const Var& x, double p, const SequenceLayout& layout, RandomUse use);

@@ -12,6 +12,7 @@
 #include "tests/checkpoint/saved_run.h"
 #include "tests/support/expect_error.h"
 #include "tests/support/temp_folder.h"
+#include "tests/support/logits.h"
 
 namespace bev::test {
 namespace {
@@ -63,9 +64,7 @@ std::vector<Case> cases() {
 
 std::vector<double> logits_of(Engine& engine, const StepSamples& samples) {
   MicroBatch batch = make_micro_batch(engine.model().ctx(), samples, 0);
-  Var hidden = engine.model().stage().hidden(engine.model().ctx(), batch, {});
-  return engine.model().ctx().download<double>(
-      engine.model().stage().logits(engine.model().ctx(), batch, hidden));
+  return engine.model().ctx().download<double>(test::whole_logits(engine.model(), batch));
 }
 
 class Upcycling : public testing::TestWithParam<Case> {

@@ -16,6 +16,7 @@
 #include "parallel/engine.h"
 #include "tests/support/expect_error.h"
 #include "tests/support/temp_folder.h"
+#include "tests/support/logits.h"
 
 namespace bev {
 namespace {
@@ -84,9 +85,7 @@ std::vector<float> logits_of(Engine& engine) {
     samples.push_back(labelled_sample(rows.input_ids[i], rows.labels[i]));
   }
   MicroBatch batch = make_micro_batch(engine.model().ctx(), samples, 0);
-  Var hidden = engine.model().stage().hidden(engine.model().ctx(), batch, {});
-  return engine.model().ctx().download<float>(
-      engine.model().stage().logits(engine.model().ctx(), batch, hidden));
+  return engine.model().ctx().download<float>(test::whole_logits(engine.model(), batch));
 }
 
 TEST(Fp8Blocks, TheModelComputesTransformersLogits) {

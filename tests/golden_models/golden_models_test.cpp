@@ -16,6 +16,7 @@
 #include "infer/generator.h"
 #include "parallel/engine.h"
 #include "tests/support/devices.h"
+#include "tests/support/logits.h"
 
 namespace bev {
 namespace {
@@ -73,9 +74,7 @@ std::vector<TokenSample> samples_of(const TokenRows& rows) {
 // Logits [T, V] of one row on a single-rank engine.
 std::vector<float> logits_of(Engine& engine, std::span<const TokenSample> samples) {
   MicroBatch batch = make_micro_batch(engine.model().ctx(), samples, 0);
-  Var hidden = engine.model().stage().hidden(engine.model().ctx(), batch, {});
-  Tensor logits = engine.model().stage().logits(engine.model().ctx(), batch, hidden);
-  return engine.model().ctx().download<float>(logits);
+  return engine.model().ctx().download<float>(test::whole_logits(engine.model(), batch));
 }
 
 // Gradients under Hugging Face's names, compared on world rank 0.

@@ -12,6 +12,7 @@
 #include "comm/world.h"
 #include "tests/support/expect_error.h"
 #include "tests/support/layouts.h"
+#include "tests/support/logits.h"
 
 namespace bev {
 namespace {
@@ -85,8 +86,7 @@ std::vector<double> full_logits(Engine& engine, const std::vector<std::int32_t>&
   sample.weights.assign(tokens.size(), 0.0f);
   sample.documents = {static_cast<std::int32_t>(tokens.size())};
   MicroBatch batch = make_micro_batch(engine.model().ctx(), std::span(&sample, 1), 0);
-  Var hidden = engine.model().stage().hidden(engine.model().ctx(), batch, {});
-  Tensor logits = engine.model().stage().logits(engine.model().ctx(), batch, hidden);
+  Tensor logits = test::whole_logits(engine.model(), batch);
   auto last = static_cast<std::int64_t>(tokens.size()) - 1;
   std::vector<double> row;
   visit_float(logits.dtype(), [&](auto zero) {

@@ -122,14 +122,11 @@ TEST(Add, RowPassesAllChecks) {
             }});
 }
 
-// One part twice, one not at all.
-TEST(SplitRows, AndJoinRowsPassAllChecks) {
-  check_op({"split_rows", {{{6, 4}}}, {}, [](Bench& bench, const std::vector<Var>& in) {
-              std::vector<Var> parts = split_rows(bench.ctx, in[0], 3);
-              return OpOutputs{{parts[2], add(bench.ctx, parts[0], parts[2])}};
-            }});
-  check_op({"join_rows", {{{2, 4}}, {{2, 4}}}, {}, [](Bench& bench, const std::vector<Var>& in) {
-              return OpOutputs{{join_rows(bench.ctx, std::vector{in[0], in[1], in[0]})}};
+// Both readers' gradients arrive.
+TEST(Branch, PassesAllChecks) {
+  check_op({"branch", {{{3, 4}}, {{3, 4}}}, {}, [](Bench& bench, const std::vector<Var>& in) {
+              Var other = branch(bench.ctx, in[0]);
+              return OpOutputs{{add(bench.ctx, in[0], in[1]), add(bench.ctx, other, other)}};
             }});
 }
 
