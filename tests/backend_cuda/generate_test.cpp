@@ -24,7 +24,7 @@ std::vector<GeneratedSequence> generate(const ModelConfig& model, const Kernels&
   std::vector<GeneratedSequence> results;
   run_thread_ranks(1, {60.0}, [&](World& world) {
     Engine engine(world, kernels, options);
-    results = Generator(engine).generate(prompts, generation);
+    results = Generator(engine.model()).generate(prompts, generation);
   });
   return results;
 }

@@ -11,8 +11,8 @@
 #include "checkpoint/step_folders.h"
 #include "tests/checkpoint/saved_run.h"
 #include "tests/support/expect_error.h"
-#include "tests/support/temp_folder.h"
 #include "tests/support/logits.h"
+#include "tests/support/temp_folder.h"
 
 namespace bev::test {
 namespace {

@@ -15,8 +15,8 @@
 #include "data/token_file.h"
 #include "parallel/engine.h"
 #include "tests/support/expect_error.h"
-#include "tests/support/temp_folder.h"
 #include "tests/support/logits.h"
+#include "tests/support/temp_folder.h"
 
 namespace bev {
 namespace {

@@ -51,7 +51,7 @@ std::vector<GeneratedSequence> generate(const Case& test_case, const Prompts& pr
                                         const GenerationOptions& options) {
   std::vector<GeneratedSequence> results;
   with_engine(test_case, [&](Engine& engine) {
-    std::vector<GeneratedSequence> mine = Generator(engine).generate(prompts, options);
+    std::vector<GeneratedSequence> mine = Generator(engine.model()).generate(prompts, options);
     if (engine.model().mesh().world().rank() == 0) results = std::move(mine);
   });
   return results;
@@ -103,7 +103,7 @@ void expect_full_forward_agrees(const Case& test_case, double temperature, doubl
   Prompts prompts = make_prompts(test_case.model, {5, 1, 9, 2, 13});
   GenerationOptions options = options_for(12, temperature);
   with_engine(test_case, [&](Engine& engine) {
-    auto results = Generator(engine).generate(prompts, options);
+    auto results = Generator(engine.model()).generate(prompts, options);
     ASSERT_EQ(results.size(), prompts.size());
     for (std::size_t s = 0; s < prompts.size(); ++s) {
       ASSERT_EQ(results[s].tokens.size(), 12u);
@@ -249,7 +249,7 @@ TEST(Generator, TensorParallelRanksGenerateWhatOneDoes) {
       std::vector<GeneratedSequence> one = generate({model}, prompts, options);
       std::mutex mutex;
       with_engine({model, Dtype::kF64, 2}, [&](Engine& engine) {
-        auto two = Generator(engine).generate(prompts, options);
+        auto two = Generator(engine.model()).generate(prompts, options);
         std::lock_guard lock(mutex);
         expect_near(one, two, 1e-11);
       });
@@ -304,8 +304,9 @@ TEST(Generator, TheSinkHearsEveryTokenInOrder) {
   };
   with_engine({test::tiny_gpt()}, [&](Engine& engine) {
     Collector collector;
-    auto results = Generator(engine).generate(make_prompts(test::tiny_gpt(), {4, 2, 9}),
-                                              options_for(5), &collector);
+    auto results =
+        Generator(engine.model())
+            .generate(make_prompts(test::tiny_gpt(), {4, 2, 9}), options_for(5), &collector);
     expect_near(results, collector.heard, 0);
   });
 }
@@ -362,7 +363,7 @@ TEST(Generator, NanLogitsNameTheSequence) {
       std::fill_n(value.view.as<float>() + 7 * 20, 20, NAN);
     }
     expect_error(ErrorKind::kNumeric, {"sequence 1", "position 2", "NaN"}, [&] {
-      Generator(engine).generate(Prompts{{1, 2}, {3, 7}}, options_for(3));
+      Generator(engine.model()).generate(Prompts{{1, 2}, {3, 7}}, options_for(3));
     });
   });
 }

@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include "data/batch.h"
+#include "models/model.h"
 #include "tests/support/op_rig.h"
 
 namespace bev::test {

@@ -5,6 +5,7 @@
 
 #include "backend/cpu/cpu_kernels.h"
 #include "base/text.h"
+#include "kernels/loss.h"
 #include "ops/loss.h"
 #include "tests/support/op_rig.h"
 
@@ -37,11 +38,12 @@ inline std::vector<std::int32_t> targets_of(std::int64_t tokens) {
 }
 // Of a device that pads rows of logits, or null. NaN would show if their padding counted.
 inline const Kernels* kernels_of(const Head& head) {
-  static const Kernels padding = [] {
-    Kernels kernels = cpu_kernels();
-    kernels.loss.logits.row_multiple = 16;
-    return kernels;
+  static const LossKernels table = [] {
+    LossKernels padded = cpu_kernels().loss;
+    padded.logits.row_multiple = 16;
+    return padded;
   }();
+  static const Kernels padding = with_table(cpu_kernels(), table);
   return head.padded ? &padding : nullptr;
 }
 

@@ -13,10 +13,10 @@ TEST(BucketLayout, StartsAreMultiplesOf64) {
 }
 
 TEST(BucketLayout, AParameterIsInItsUnitOrInThatOfItsModule) {
-  auto unit = [](const char* name, const char* unit = "") {
+  auto unit = [](const char* name, const char* given = "") {
     Param param;
     param.name = name;
-    param.unit = unit;
+    param.unit = given;
     return std::string(unit_of(param));
   };
   EXPECT_EQ(unit("decoder.layers.3.mlp.linear_fc1.bias", "decoder.layers.3"), "decoder.layers.3");
