@@ -1,5 +1,4 @@
-// An encoder and a decoder with cross attention as stages that exchange two named tensors: the
-// encoder's states go along through the stages of the decoder.
+// An encoder and a decoder with cross attention: the encoder's states go along through the stages.
 //
 //   | embed  e  e | e  embed  d | d  d  head |      stage 0 -> 1: encoder states
 //                                                  stage 1 -> 2: hidden states, encoder states
@@ -50,9 +49,7 @@ struct Layer {
       return add(on, in, mlp.forward(on, norm(on, in, norms[1].spec(false)), tokens));
     };
     Var y = recomputes ? recompute(ctx, "recompute attention", x, attend) : attend(ctx, x);
-    if (cross) {
-      y = add(ctx, y, cross->forward(ctx, norm(ctx, y, norms[2].spec(false)), layout, to));
-    }
+    if (cross) y = add(ctx, y, cross->forward(ctx, norm(ctx, y, norms[2].spec(false)), layout, to));
     return recomputes ? recompute(ctx, "recompute mlp", y, feed) : feed(ctx, y);
   }
 

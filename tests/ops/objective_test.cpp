@@ -100,16 +100,16 @@ TEST(SumBySample, NamesAnInputOfAnotherPlacement) {
                [&] { run_op(test, values_for(test), {}); });
 }
 
-// sum of sin(x), given with its derivative.
+// sum of sin(x) + 2 x^2, which does not cancel, given with its derivative.
 Var sine_loss(Bench& bench, const Var& x) {
-  Numbers cosines;
+  Numbers slopes;
   double sum = 0;
   for (double value : values_of(x.tensor)) {
-    sum += std::sin(value);
-    cosines.push_back(std::cos(value));
+    sum += std::sin(value) + 2 * value * value;
+    slopes.push_back(std::cos(value) + 4 * value);
   }
   return given_gradient(bench.ctx, "sine loss", x, bench.tensor({1}, {sum}, bench.ctx.wide()),
-                        bench.tensor(x.shape(), cosines, x.dtype()));
+                        bench.tensor(x.shape(), slopes, x.dtype()));
 }
 
 TEST(GivenGradient, PassesAllChecks) {

@@ -51,6 +51,9 @@ TEST(StepGraph, MicroBatchesThatDifferHaveNoShape) {
   EXPECT_TRUE(without_shape([](SequenceLayout& layout) { layout.sequences[0].length = 40; }));
   EXPECT_TRUE(without_shape([](SequenceLayout& layout) { layout.runs[0].q_count = 40; }));
   EXPECT_TRUE(without_shape([](SequenceLayout& layout) { layout.expert_tokens[0] = 8; }));
+  // A sequence of its own in one of them.
+  batches[1].fields.push_back({{"source"}, FieldRows::kOwn, {}, batch_of(5).layout});
+  EXPECT_EQ(shape_of(batches, 1, true), nullptr);
 }
 
 // The shapes of all ranks in a step: what each rank finds of them. 0: it has none.
