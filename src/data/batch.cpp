@@ -129,7 +129,7 @@ std::int64_t length_of(const SampleField& field) {
 }
 
 // Positions that samples give themselves, in the place of those within their documents. A sequence
-// is as long as they reach.
+// is as long as they reach; packed documents keep their own length.
 void upload_positions(Context& ctx, std::span<const TokenSample> samples, SequenceLayout& layout) {
   bool given = std::ranges::any_of(
       samples, [](const TokenSample& sample) { return !sample.positions.empty(); });
@@ -141,6 +141,7 @@ void upload_positions(Context& ctx, std::span<const TokenSample> samples, Sequen
   ctx.kernels.device.upload(ctx.stream, positions.data(), layout.positions);
   for (std::size_t i = 0; i < layout.sequences.size(); ++i) {
     const DocumentPiece& piece = layout.own.pieces()[i];
+    if (samples[static_cast<std::size_t>(piece.sample)].documents.size() > 1) continue;
     const std::vector<std::int32_t>& of_sample = all[static_cast<std::size_t>(piece.sample)];
     auto begin = of_sample.begin() + (piece.sample_begin - piece.begin);
     std::int64_t reach = *std::max_element(begin, begin + piece.length) + 1;

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "backend/cuda/grouped_ring.cuh"
+#include "kernels/moe.h"
 
 namespace bev::cuda::wgmma {
 
