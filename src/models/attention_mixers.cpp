@@ -94,7 +94,7 @@ MixerFlops latent_attention_flops(const ModelConfig& config, const LayerSpec&) {
 
 }  // namespace
 
-const MixerType kAttentionMixer = {
+constinit const MixerType kAttentionMixer = {
     .name = "attention",
     .module = "self_attention",
     .make =
@@ -104,7 +104,7 @@ const MixerType kAttentionMixer = {
         },
     .flops = attention_flops};
 
-const MixerType kLatentAttentionMixer = {
+constinit const MixerType kLatentAttentionMixer = {
     .name = "mla",
     .module = "self_attention",
     .make =

@@ -47,7 +47,7 @@ namespace {
 constexpr FieldId kFields[] = {kInputIds, kLabels, kAttentionMask};
 }
 
-const Architecture kDecoderArchitecture = {
+constinit const Architecture kDecoderArchitecture = {
     .name = "decoder",
     .layers = decoder_layers,
     .uses_embedding =

@@ -17,12 +17,19 @@ const Kernels& kernels();
 }  // namespace cpu
 
 namespace {
-bool has_v3() {
-#if defined(BEV_CPU_HAS_V3)
+#if defined(BEV_CPU_HAS_V3) || defined(BEV_CPU_HAS_V4)
+// What the CPU runs, compiled in or not: a build may have either level besides v2.
+bool runs_v3() {
   return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") &&
          __builtin_cpu_supports("bmi") && __builtin_cpu_supports("bmi2") &&
          __builtin_cpu_supports("f16c") && __builtin_cpu_supports("lzcnt") &&
          __builtin_cpu_supports("movbe");
+}
+#endif
+
+bool has_v3() {
+#if defined(BEV_CPU_HAS_V3)
+  return runs_v3();
 #else
   return false;
 #endif
@@ -30,7 +37,7 @@ bool has_v3() {
 
 bool has_v4() {
 #if defined(BEV_CPU_HAS_V4)
-  return has_v3() && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+  return runs_v3() && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
          __builtin_cpu_supports("avx512cd") && __builtin_cpu_supports("avx512dq") &&
          __builtin_cpu_supports("avx512vl");
 #else
@@ -58,9 +65,9 @@ CpuLevel best_cpu_level() {
 const Kernels& cpu_kernels() { return cpu_kernels(best_cpu_level()); }
 
 const Kernels& cpu_kernels(CpuLevel level) {
-  BEV_CHECK(level <= best_cpu_level(), ErrorKind::kDevice, "cpu kernels: level v",
-            static_cast<int>(level) + 2, " is not available, the best here is v",
-            static_cast<int>(best_cpu_level()) + 2);
+  bool there = level == CpuLevel::kV4 ? has_v4() : level == CpuLevel::kV3 ? has_v3() : true;
+  BEV_CHECK(there, ErrorKind::kDevice, "cpu kernels: level v", static_cast<int>(level) + 2,
+            " is not available, the best here is v", static_cast<int>(best_cpu_level()) + 2);
   return kernels_of(level);
 }
 
