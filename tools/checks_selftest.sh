@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# The layer, fanout and rule checks must pass a clean tree and fail on each of these mistakes.
+# The layer, fanout, documentation and rule checks must pass a clean tree and fail on each of these mistakes.
 set -uo pipefail
 tools=$(cd "$(dirname "$0")" && pwd)
 tree=$(mktemp -d)
@@ -46,6 +46,10 @@ expect "backend/cpu may not include autograd" layers src/backend/cpu/a.cpp '#inc
 expect "backend/cuda may not include backend/cpu" layers src/backend/cuda/a.cu '#include "backend/cpu/backend.h"'
 expect "not a path below src/" layers src/base/a.cpp '#include "one.h"'
 expect "not in tools/layers.txt" layers src/stray/a.cpp '#include "base/one.h"'
+
+expect ok docs docs/a.md 'In `src/base/one.h`, and `one.h`; `std::vector` is not ours.'
+expect "there is no src/base/two.h" docs docs/a.md 'In `src/base/two.h`.'
+expect "there is no Engine::step" docs docs/a.md 'What `Engine::step` does.'
 
 many_include "kernels/gemm.h: 41 sources include it" src/ops 41 '#include "kernels/gemm.h"'
 many_include "kernels/gemm.h: 42 sources" src/backend/cpu/kernels 14 '#include "kernels/gemm.h"'
