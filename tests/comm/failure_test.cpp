@@ -109,7 +109,7 @@ TEST(Failure, ATimeoutNamesTheAbsentRanks) {
   std::atomic<bool> over = false;
   expect_failure(
       4, ErrorKind::kComm,
-      {"all_reduce of x in group group has waited 0.1", "s for rank 1, rank 3\n",
+      {"all_reduce of x in group group has waited 0.", "s for rank 1, rank 3\n",
        "rank 1 never came: it computes; rank 3 never came"},
       [&](Group& group) {
         std::vector<float> data(4);
@@ -127,7 +127,7 @@ TEST(Failure, ATimeoutNamesTheAbsentRanks) {
   over = false;
   expect_failure(
       2, ErrorKind::kComm,
-      {"rank 1: receive of x in group group has waited 0.1", "s for rank 0\n",
+      {"rank 1: receive of x in group group has waited 0.", "s for rank 0\n",
        "rank 0 never came: it computes"},
       [&](Group& group) {
         std::vector<float> data(4);

@@ -28,8 +28,8 @@ TEST(Watchdog, AStepOrActionThatBeginsClearsWhatWasSaidOfTheOneBefore) {
 
 TEST(Watchdog, ARankThatHasEndedIsNamedSo) {
   expect_error(ErrorKind::kComm,
-               {"barrier of end in group all has waited 0.3", "s for rank 1\n",
-                "rank 1 has ended\n", "rank 1 never came: it has ended"},
+               {"barrier of end in group all has waited 0.", "s for rank 1\n", "rank 1 has ended\n",
+                "rank 1 never came: it has ended"},
                [] {
                  run_thread_ranks(3, {0.3}, [](World& world) {
                    std::unique_ptr<Group> group = world.make_group("all", {0, 1, 2});
@@ -42,7 +42,7 @@ TEST(Watchdog, ARankThatHasEndedIsNamedSo) {
 TEST(Watchdog, EveryRankOfTheWorldIsInTheReport) {
   expect_error(
       ErrorKind::kComm,
-      {"all_gather of weights in group dp has waited 0.3", "s for rank 2\n",
+      {"all_gather of weights in group dp has waited 0.", "s for rank 2\n",
        "s for rank 2 in all_gather of weights (group dp, [2, 3] bf16), in step 7, optimizer\n",
        "rank 2 is in step 8, forward of micro-batch 1, layer 4, op norm\n", "rank 3 is in step 8\n",
        "rank 2 never came: it is in step 8, forward of micro-batch 1, layer 4, op norm"},
