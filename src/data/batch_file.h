@@ -12,18 +12,18 @@
 
 namespace bev {
 
-// Of sequences.
+// Fields with a row for each sequence.
 inline constexpr FieldId kInputIds{"input_ids"};            // [B][S], rows may be unequal
 inline constexpr FieldId kAttentionMask{"attention_mask"};  // 1: computed, 0: left out
 inline constexpr FieldId kTokenTypeIds{"token_type_ids"};
 inline constexpr FieldId kLabels{"labels"};  // kIgnoredLabel: not in the loss
 inline constexpr FieldId kDecoderInputIds{"decoder_input_ids"};
-// Of samples.
+// Fields with a number for each sample.
 inline constexpr FieldId kNextSentenceLabel{"next_sentence_label"};
 inline constexpr FieldId kClassLabels{"class_labels"};
 inline constexpr FieldId kStartPositions{"start_positions"};
 inline constexpr FieldId kEndPositions{"end_positions"};
-// Of objectives.
+// Fields that objectives read.
 inline constexpr FieldId kPairs{"pairs"};
 inline constexpr FieldId kPreferenceRows{"rows"};
 inline constexpr FieldId kRollouts{"rollouts"};

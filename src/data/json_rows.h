@@ -18,7 +18,7 @@ using TokenRow = std::vector<std::int32_t>;
 struct IdRange {
   std::int64_t least = 0, end = 0, besides = 0;
 };
-// Of token ids.
+// The range of token ids.
 IdRange id_range(std::int64_t vocab_size);
 
 // Keeps the whole file.

@@ -22,7 +22,7 @@ struct TokenRows {
 // without labels they are the ids. An attention_mask is accepted when it is all ones; other keys
 // are not looked at.
 TokenRows read_token_rows(const std::string& path, std::int64_t vocab_size);
-// Of an object of such rows.
+// Reads the rows of an object in a file.
 TokenRows read_ids_and_labels(const JsonPlace& object, std::int64_t vocab_size);
 // A sample for each row.
 GlobalBatch batch_of(const TokenRows& rows);

@@ -119,7 +119,7 @@ std::vector<Param*> Decoder::params() {
 }
 
 namespace {
-// Of a depth of multi-token prediction.
+// Names the states of a depth of multi-token prediction.
 BoundaryId mtp_states(std::int64_t depth) { return {"MTP hidden states", depth}; }
 }  // namespace
 

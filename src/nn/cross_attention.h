@@ -18,7 +18,7 @@ struct CrossInput {
 
 class CrossAttention {
  public:
-  // Of the options: sizes, biases, scale, softcap, initial values and the layout.
+  // Uses the options' sizes, biases, scale, softcap, initial values and layout.
   CrossAttention(const std::string& name, const AttentionOptions& options);
 
   void params(std::vector<Param*>& list);

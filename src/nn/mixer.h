@@ -15,7 +15,7 @@ struct StateSpec {
   std::int64_t key_columns = 0, value_columns = 0;  // per token, in the model's dtype (a KV cache)
   std::int64_t sequence_elements = 0;               // per sequence, in the wide dtype
 
-  // Of one token, and of one sequence whatever its length.
+  // Bytes that grow with the tokens, and those of a sequence whatever its length.
   std::int64_t bytes_per_token(Dtype dtype) const {
     return (key_columns + value_columns) * static_cast<std::int64_t>(size_of(dtype));
   }

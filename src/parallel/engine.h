@@ -97,7 +97,7 @@ class Engine {
   std::size_t captured_steps() const { return graphs_.size(); }
   // Updates so far, for bias correction.
   std::int64_t updates() const { return updates_; }
-  // Of the random numbers of steps.
+  // Seed of the random numbers of steps.
   std::uint64_t seed() const { return seed_; }
   // Goes on from a state that another engine reached: its updates, and the seed of its steps.
   void resume(std::int64_t updates, std::uint64_t seed);

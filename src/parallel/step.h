@@ -32,13 +32,13 @@ struct StepResult {
   double loss = 0;       // the objective's first term: its mean over the global batch
   double tokens = 0;     // the term's weight: tokens of the global batch, of a next-token loss
   double grad_norm = 0;  // before clipping, unscaled
-  // Of main parameters after the update; of gradients, summed over the batch, elements that are 0.
+  // Norm of the main parameters after the update; elements of the batch's gradient that are 0.
   std::optional<double> params_norm = {};
   std::optional<std::int64_t> zero_gradients = {};
   bool finite = true;                    // loss and gradient; otherwise nothing was updated
   bool redone = false;                   // what was exchanged did not fit at first
   std::vector<RouterLoad> routers = {};  // of a training step, layer by layer
-  // Of a training step: the objective's further terms, each a mean over its own weight.
+  // The objective's further terms in a training step, each a mean over its own weight.
   std::vector<double> more_terms = {};
   std::shared_ptr<const Moment> end = nullptr;  // of a training step; null as `mark` is
 };

@@ -13,8 +13,8 @@ namespace bev {
 // all), causal those before it.
 double visible_pairs(std::int64_t length, std::int64_t window, bool causal);
 
-// Of sequences of so many tokens each: layers as their descriptions say, feed-forwards and routers,
-// the output layer, depths of multi-token prediction.
+// Counts sequences of so many tokens each: layers as their descriptions say, feed-forwards and
+// routers, the output layer, depths of multi-token prediction.
 double model_flops(const ModelConfig& model, std::int64_t sequences, std::int64_t length);
 
 // What Megatron's count needs.

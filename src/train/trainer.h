@@ -66,7 +66,7 @@ class Trainer {
                                       std::shared_ptr<const SampleOrder> order,
                                       const BatchSchedule& batches, std::int64_t consumed_samples);
   StepBatch load(std::int64_t iteration);
-  // Of a step after `before` of those in flight, which are taken to be good.
+  // Input of a step after `before` of those in flight, which are taken to be good.
   StepInput input_for(std::int64_t iteration, std::size_t before) const;
   bool may_begin(std::int64_t iteration) const;
   void begin_time();

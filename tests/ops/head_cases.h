@@ -36,7 +36,7 @@ inline std::vector<std::int32_t> targets_of(std::int64_t tokens) {
   }
   return targets;
 }
-// Of a device that pads rows of logits, or null. NaN would show if their padding counted.
+// Kernels of a device that pads rows of logits, or null. NaN would show if their padding counted.
 inline const Kernels* kernels_of(const Head& head) {
   static const LossKernels table = [] {
     LossKernels padded = cpu_kernels().loss;
