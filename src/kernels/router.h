@@ -72,9 +72,9 @@ struct ChoiceArgs {
   View probs, experts, dense;
 };
 
-// Of each expert's choices the first `capacity` are kept: those of the largest probability or,
-// where probs is empty, of the smallest position; of equal ones the earlier tokens'. kept is
-// experts with -1 in the place of the others, *dropped their number.
+// Expert capacity: each expert keeps the `capacity` choices of the largest probability or, where
+// probs is empty, of the smallest position; ties go to earlier tokens. kept is experts with -1 in
+// the place of dropped choices, *dropped their number.
 struct LimitArgs {
   View experts, kept;                       // [T, k] i32
   View probs = {};                          // [T, k] in f32 (f64), not below 0; or empty

@@ -94,7 +94,7 @@ struct QuantizeGroups {
   std::int64_t topk = 1;
 
   bool used() const { return offsets != nullptr; }
-  // Of what is made of x: its rows, and those with what fills up runs.
+  // Rows of the quantised tensor that is made of x, without and with the padding of its groups.
   std::int64_t rows_of(const View& x) const { return used() ? rows : x.shape[0]; }
   std::int64_t padded_of(const View& x, ScaleBlock block) const {
     return used() ? run_begin(rows, experts) : padded_rows(block, x.shape[0]);

@@ -8,7 +8,7 @@ namespace bev {
 
 double visible_pairs(std::int64_t length, std::int64_t window, bool causal) {
   auto tokens = static_cast<double>(length);
-  // Of the last query; each of the first ones sees one key more than that before it.
+  // Keys that the last query sees; each of the first queries sees one more than the one before it.
   double most = window < 0 ? tokens : std::min(static_cast<double>(window) + 1, tokens);
   double before = most * (most + 1) / 2 + (tokens - most) * most;
   return causal ? before : 2 * before - tokens;
