@@ -1,4 +1,5 @@
-// Activations of the MLP, plain or gated.
+// MLP activations, plain or gated (GLU variants such as SwiGLU), with optional router
+// probabilities.
 #pragma once
 
 #include <cstdint>
@@ -9,11 +10,11 @@
 
 namespace bev {
 
-// Factors of the rows of y, for experts: row r is also multiplied by probs[order[r]], before it is
-// rounded; it is zero where order is -1.
+// Router probabilities fused into an expert's activation: row r of y is multiplied by
+// probs[order[r]] before it is rounded, and is zero where order[r] is -1.
 struct RowWeights {
   View probs;                           // [T, k] in f32 (f64)
-  const std::int32_t* order = nullptr;  // of each row; null: no factors
+  const std::int32_t* order = nullptr;  // slot of each row; null: no factors
 };
 
 // Plain: x, y [T, F], y = act(x). Gated: x [T, 2F] holds gate | up, y [T, F] = act(gate) * up.
@@ -23,21 +24,21 @@ struct ActivationForwardArgs {
   Activation kind = Activation::kGelu;
   bool gated = false;
   GateLimits limits = {};
-  // Device: becomes max(*amax, |y|), as QuantizeKernels::amax counts; null: not wanted.
+  // Device. If set, becomes max(*amax, max |y|), with the NaN rule of QuantizeKernels::amax.
   float* amax = nullptr;
   RowWeights weights = {};
 };
 
-// dx has x's shape and may alias it; dy is [T, F]. With weights dprobs[order[r]] becomes the sum
-// over the row of dy times what y is without its factor, zero for slots without a row.
+// dx has the shape of x and may alias it; dy is [T, F]. With weights, dprobs[order[r]] is the dot
+// product of dy[r] and the unweighted y[r]; slots without a row get zero.
 struct ActivationBackwardArgs {
   View dy, x, dx;
   Activation kind = Activation::kGelu;
   bool gated = false;
   GateLimits limits = {};
-  float* amax = nullptr;  // likewise, of dx; not with weights
+  float* amax = nullptr;  // same as in the forward, over dx; not supported with weights
   RowWeights weights = {};
-  View dprobs = {};  // as weights.probs
+  View dprobs = {};  // shape and dtype of weights.probs
 };
 
 struct ActivationKernels {

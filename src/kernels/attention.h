@@ -1,4 +1,5 @@
-// Attention without the S x S matrix.
+// Fused attention with online softmax (FlashAttention): the S x S score matrix is never
+// materialised.
 #pragma once
 
 #include <cstdint>
@@ -11,14 +12,14 @@
 
 namespace bev {
 
-// What forward and backward share. q rows are q_stride elements apart, head h at h * head_size; k
-// likewise, v at h * v_head_size. N q heads share K kv heads (N % K == 0), q head h reads kv head
-// h / (N / K). Heads have at most 256 dims, in the forward without dropout 1024. Key
-// j is visible to a query standing at index i when (!causal || j <= i), (window < 0 || i - j <=
-// window) and, not causal, (window < 0 || j - i <= window). Scores are scale * q.k, then softcap *
-// tanh(score / softcap) when softcap > 0. Dropout on probabilities: random.sample / position of the
-// query row; the generator's column is the key's position in its sequence; the stream is
-// random.stream + global head (head_offset + h).
+// Arguments that forward and backward share. Rows of q are q_stride elements apart, with head h at
+// h * head_size; k likewise, v at h * v_head_size. GQA: N q heads share K kv heads (N % K == 0),
+// and q head h reads kv head h / (N / K). A head has at most 256 dims, or 1024 in the forward
+// without dropout. Key j is visible to the query at index i if (!causal || j <= i), (window < 0 ||
+// i - j <= window) and, when not causal, (window < 0 || j - i <= window). A score is scale * q.k,
+// then softcap * tanh(score / softcap) when softcap > 0. Dropout applies to probabilities: the
+// Philox row is random.sample / position of the query, the column is the position of the key in its
+// sequence, and the stream is random.stream + global head (head_offset + h).
 struct AttentionShape {
   std::span<const AttentionRun> runs;  // host memory on both backends
   std::int64_t q_heads = 0, kv_heads = 0, head_size = 0, v_head_size = 0;
@@ -32,21 +33,21 @@ struct AttentionShape {
   std::int64_t head_offset = 0;
 };
 
-// out rows are [N * v_head_size], contiguous. lse [T, N] in the accumulate type: log of the sum of
-// exp scores. A query that sees no key gives 0 and lse -infinity.
+// Rows of out are [N * v_head_size], contiguous. lse [T, N] in the accumulate type is the
+// log-sum-exp of the scores. A query that sees no key gets out = 0 and lse = -infinity.
 struct AttentionForwardArgs {
   AttentionShape shape;
   const void *q = nullptr, *k = nullptr, *v = nullptr;
   View out;
   View lse;
-  // Given (device): run i has only key_counts[i] <= k_count keys by now, and its queries are the
-  // last of them. A recorded step of a generation reads there how far it is.
+  // Device. If set, run i has only key_counts[i] <= k_count valid keys, and its queries are the
+  // last of them. A CUDA graph of a decoding step reads its progress here.
   const std::int32_t* key_counts = nullptr;
 };
 
-// Joins what queries saw of two sets of keys: out, lse (both in the accumulate type) of all rows
-// that the runs name become those of both sets together, given part_out (in shape's dtype) and
-// part_lse of the second.
+// Merges attention over two disjoint sets of keys (ring attention, split-KV): for all rows of the
+// runs, out and lse (both in the accumulate type) become those of the union, given part_out (in the
+// dtype of shape) and part_lse of the second set.
 struct AttentionMergeArgs {
   AttentionShape shape;
   View out, lse;
@@ -54,8 +55,8 @@ struct AttentionMergeArgs {
 };
 
 // dq, dk, dv have the strides of q, k, v and are overwritten for all rows of the runs; no key may
-// be in two runs. out and lse may be of more keys than the runs': the gradients are then the part
-// that these keys give. delta [T, N] is scratch in the accumulate type.
+// be in two runs. out and lse may cover more keys than the runs do: the gradients are then the
+// contribution of the keys in the runs. delta [T, N] is scratch in the accumulate type.
 struct AttentionBackwardArgs {
   AttentionShape shape;
   const void *q = nullptr, *k = nullptr, *v = nullptr;
@@ -64,16 +65,17 @@ struct AttentionBackwardArgs {
   void *dq = nullptr, *dk = nullptr, *dv = nullptr;
 };
 
-// A logit for each head that joins the sum of its exponentials and has no value: out [T, N D] and
-// lse [T, N] of the keys become those with it. out's dtype is any floating one.
+// Attention sinks: a learned logit per head that enters the softmax denominator and has no value.
+// Given out [T, N D] and lse [T, N] over the keys, updates both in place to include the sink. out
+// may have any floating dtype.
 struct AttentionSinkArgs {
   View sinks;  // [N]; empty: all 0
   View out, lse;
 };
 
-// What each row adds to the gradient of the sinks, given out and lse with them: terms[t, first + h]
-// = -exp(sink_h - lse[t, h]) * (dout . out of t, h) for the N heads; terms [T, >= first + N] in the
-// accumulate type.
+// Contribution of each row to the gradient of the sinks, given out and lse that include them:
+// terms[t, first + h] = -exp(sink_h - lse[t, h]) * dot(dout, out)[t, h] for the N heads. terms is
+// [T, >= first + N] in the accumulate type.
 struct SinkTermsArgs {
   View sinks;
   View out, dout, lse;

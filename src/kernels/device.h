@@ -1,4 +1,5 @@
-// What a rank computes on: a stream and memory of one backend, and the way between host and device.
+// The device of a rank: its stream and memory, host/device transfers, events, CUDA graphs and
+// traces.
 #pragma once
 
 #include <memory>
@@ -19,93 +20,94 @@ class Device : public GroupMaker {
   virtual std::unique_ptr<MemorySource> memory() = 0;
 };
 
-// Work of a stream that was recorded once and can be started again, on the same memory.
+// CUDA graph: work captured from a stream once, which start() launches again on the same addresses.
 class Recording {
  public:
   virtual ~Recording() = default;
   virtual void start() = 0;
 };
 
-// Brings memory of a device to the host beside the work of a stream, for one thread that is not the
-// stream's. The stream's thread makes and destroys it, and must not let the memory change between
-// follow() and the last fetch.
+// Device-to-host copies on a separate stream, for one thread other than the one that owns the
+// compute stream. The owner creates and destroys the copier, and must keep the memory unchanged
+// between follow() and the last fetch.
 class SideCopier {
  public:
   virtual ~SideCopier() = default;
-  // What the stream has been given so far comes before the fetches that follow. By the stream's
-  // thread.
+  // Later fetches wait for the work enqueued on the compute stream so far. Called by its thread.
   virtual void follow() = 0;
-  // The bytes are there after wait(). Fetches end in the order in which they began.
+  // The bytes are in `host` after wait(). Fetches complete in the order in which they were started.
   virtual Work fetch(const View& from, void* host) = 0;
-  // Lets the device write to host memory without a detour; what to call before that is freed, or
-  // null. By any thread.
+  // Registers host memory for direct DMA. Returns the function to call before the memory is freed,
+  // or null if it was not registered. Any thread may call it.
   using Unpin = void (*)(void* host);
   virtual Unpin pin(void* host, std::size_t bytes) = 0;
 };
 
-// Copies between the memory of a device and the host's beside the work of a stream, for the
-// stream's own thread, which never waits. Copies of a lane are made one after the other.
+// Asynchronous copies between device and pinned host memory on a separate stream, for the thread of
+// the compute stream, which never blocks. Copies of one lane run in order.
 class CopyLane {
  public:
   virtual ~CopyLane() = default;
-  // What the stream has been given so far comes before the copies that follow.
+  // Later copies wait for the work enqueued on the compute stream so far.
   virtual void follow() = 0;
-  // One of the places is of pinned_memory().
+  // Either `from` or `to` must be in pinned_memory().
   virtual void copy(const void* from, void* to, std::size_t bytes) = 0;
-  // The copies so far. What the stream is given after it was waited for, or dropped, comes later.
+  // Event after the copies enqueued so far; work enqueued on the compute stream after wait(), or
+  // after the Work is dropped, runs after them.
   virtual Work mark() = 0;
 };
 
-// A point in the work of a stream, which is given a time when the device passes it.
+// Device timestamp: a timing event recorded on a stream.
 class Moment {
  public:
   virtual ~Moment() = default;
-  // Of two moments of a stream that have passed: something that it was given later has been waited
-  // for.
+  // Both events must be of the same stream and have completed: the caller has waited for something
+  // enqueued later.
   virtual double seconds_since(const Moment& earlier) const = 0;
 };
 
 struct DeviceOptions {
   int threads = 1;             // CPU threads of the rank
-  bool deterministic = false;  // the same bits in every run, at some cost of speed
-  std::string cache_folder;    // where choices made by measuring are kept; "": nowhere
-  int local_rank = 0;          // on this machine; its devices are dealt out in turn
+  bool deterministic = false;  // bitwise reproducible runs, at some cost of speed
+  std::string cache_folder;    // where measured choices (autotuning) are cached; "": nowhere
+  int local_rank = 0;          // on this machine; devices are assigned round-robin
 };
 
-// What the streams of this process do while steps are recorded. One at a time.
+// Records what the streams of this process do while steps are traced. At most one exists at a time.
 class DeviceTrace : public TraceWatcher {
  public:
-  // All that was recorded, by begin; after the last rank has stopped.
+  // All spans recorded, sorted by begin. Called after the last rank has stopped.
   virtual std::vector<DeviceSpan> take() = 0;
 };
 
-// Transfers are ordered with the work of the stream.
+// Transfers are ordered with the work on the stream.
 struct DeviceKernels {
-  // The device of one rank.
+  // Opens the device of one rank.
   std::unique_ptr<Device> (*open)(const DeviceOptions& options);
-  // Null where nothing runs beside the host, and where the means are missing, after a warning.
+  // Null where kernels run on the host, and, after a warning, where the profiling library is
+  // missing.
   std::unique_ptr<DeviceTrace> (*trace)();
   // The host memory may be reused on return.
   void (*upload)(const Stream&, const void* host, const View& to);
-  // There after wait(), which is the only call that waits for the device. Other work may be started
-  // before it; `host` must stay until then.
+  // The bytes are in `host` after wait(), the only call that blocks on the device. `host` must stay
+  // valid until then; other work may be enqueued in between.
   Work (*fetch)(const Stream&, const View& from, void* host);
-  // After what the stream has been given so far. Null where the host's clock says it.
+  // Timestamp after the work enqueued so far. Null where the host clock is sufficient (CPU).
   std::unique_ptr<Moment> (*mark)(const Stream&);
   std::unique_ptr<SideCopier> (*open_copier)(const Stream&);
   std::unique_ptr<CopyLane> (*open_lane)(const Stream&);
-  // Host memory that stays in place: copied at full speed, and kernels and transfers take it as
-  // the device's own, over the bus.
+  // Page-locked (pinned) host memory with one address for host and device: copies run at full
+  // speed, and kernels and collectives can access it over the bus.
   std::unique_ptr<MemorySource> (*pinned_memory)();
-  // Device to device, the same bytes.
+  // Device-to-device copy of the same number of bytes.
   void (*copy)(const Stream&, const View& from, const View& to);
-  // See record(). Null where each start runs at once: nothing to gain.
+  // See record() below. Null on backends where a launch runs at once and capture gains nothing.
   std::unique_ptr<Recording> (*record)(const Stream&, const void* body,
                                        void (*call)(const void* body));
 };
 
-// What body() starts on the stream, which is not run now. It must have run before with the same
-// shapes, and may neither upload nor fetch.
+// Captures the work that body() enqueues on the stream, without running it (CUDA graph capture).
+// body must have run before with the same shapes, and may neither upload nor fetch.
 template <class Body>
 std::unique_ptr<Recording> record(const DeviceKernels& device, const Stream& stream,
                                   const Body& body) {

@@ -1,4 +1,4 @@
-// Elementwise kernels and copies of rows; fill and cast are in kernels/kernels.h.
+// Elementwise kernels, strided row copies and reductions; fill and cast are in kernels/kernels.h.
 #pragma once
 
 #include <cstdint>
@@ -9,16 +9,16 @@
 
 namespace bev {
 
-// y = x * keep / (1 - p), element kept when its uniform number >= p. Applied to a gradient it is
-// its own backward. x, y [T, H], may alias.
+// y = x * keep / (1 - p), where an element is kept if its uniform number >= p. Applied to dy with
+// the same random rows it is the backward. x, y [T, H] may alias.
 struct DropoutArgs {
   View x, y;
   double p = 0;
   RandomRows random;
 };
 
-// Rows of `columns` elements from src (src_stride elements apart) to dst (dst_stride apart). With
-// dst_rows (device) row r goes to row dst_rows[r] of dst, no two to the same.
+// Copies rows of `columns` elements from src (src_stride elements apart) to dst (dst_stride apart).
+// With dst_rows (device) row r goes to row dst_rows[r] of dst; the entries must be distinct.
 struct CopyRowsArgs {
   const void* src = nullptr;
   void* dst = nullptr;
@@ -27,12 +27,12 @@ struct CopyRowsArgs {
   const std::int32_t* dst_rows = nullptr;
 };
 
-// sums[s] = the sum of x[t] over all t with segment[t] = s, 0 where there are none. Summed in f64,
-// in an order that depends on the segment's length only.
+// sums[s] = sum of x[t] over all t with segment[t] == s, 0 for an empty segment. Sums in f64, in an
+// order that depends only on the length of the segment.
 struct SegmentSumArgs {
   View x;                                 // [T]
-  const std::int32_t* segment = nullptr;  // [T], device; not decreasing, from 0 below S
-  View sums;                              // [S], x's dtype
+  const std::int32_t* segment = nullptr;  // [T], device; non-decreasing, in [0, S)
+  View sums;                              // [S], dtype of x
 };
 
 struct ElementwiseKernels {
@@ -40,8 +40,8 @@ struct ElementwiseKernels {
   void (*add)(const Stream&, const View& a, const View& b, const View& out);
   // y = beta * y + alpha * x; floating dtypes may differ, computed in y's accumulate type.
   void (*axpby)(const Stream&, double alpha, const View& x, double beta, const View& y);
-  // y = factor[0] * x; x and y of one floating dtype, y may alias x. factor [1] on the device in
-  // their accumulate type.
+  // y = factor[0] * x; x and y have one floating dtype and may alias. factor [1] is on the device
+  // in their accumulate type.
   void (*scale)(const Stream&, const View& x, const View& factor, const View& y);
   // x [T, H] += row [H], same floating dtype.
   void (*add_rows)(const Stream&, const View& x, const View& row);
@@ -49,8 +49,8 @@ struct ElementwiseKernels {
   void (*copy_rows)(const Stream&, const CopyRowsArgs&);
   // Sets *flag (i32, device) to 1 when x holds a NaN or an infinity; leaves it otherwise.
   void (*find_nonfinite)(const Stream&, const View& x, std::int32_t* flag);
-  // Gradient of a bias: out[H] = beta * out + sum over rows of x [T, H]; out may be of any floating
-  // dtype, sums are in the accumulate type.
+  // Bias gradient: out[H] = beta * out + sum over the rows of x [T, H]. out may have any floating
+  // dtype; sums are in the accumulate type.
   void (*column_sum)(const Stream&, const View& x, double beta, const View& out);
   void (*segment_sum)(const Stream&, const SegmentSumArgs&);
 };

@@ -1,4 +1,4 @@
-// Rows of a table by index, and the deterministic gradient of it.
+// Embedding lookup and its deterministic gradient.
 #pragma once
 
 #include <cstdint>
@@ -18,15 +18,15 @@ struct EmbeddingForwardArgs {
   bool accumulate = false;
 };
 
-// dweight = beta * dweight + scale * (rows of dy summed by index). dweight: f32, bf16 (summed in
-// f32) or f64. The order of summation is the order of t.
+// dweight = beta * dweight + scale * (rows of dy summed by index). dweight is f32, bf16 (summed in
+// f32) or f64. Rows with the same index are summed in the order of t.
 struct EmbeddingBackwardArgs {
   const std::int32_t* index = nullptr;
   View dy, dweight;
   std::int64_t first_row = 0;
   double scale = 1;
   double beta = 0;
-  std::int32_t skip_index = -1;  // an index whose row gets nothing; -1: none
+  std::int32_t skip_index = -1;  // padding index, whose row gets no gradient; -1: none
 };
 
 struct EmbeddingKernels {

@@ -1,6 +1,6 @@
-// The kernels of a backend, as ops see them. It opens no table's header: a source includes those of
-// the tables that it uses, so that a change of one compiles few sources again
-// (tools/check_fanout.sh).
+// The kernels of a backend as ops see them: one function table per topic. The tables are only
+// declared here and a source includes the headers of those that it uses, so that a change of one
+// recompiles few sources (tools/check_fanout.sh).
 #pragma once
 
 #include <type_traits>
@@ -24,11 +24,11 @@ struct QuantizeKernels;
 struct RopeKernels;
 struct RouterKernels;
 
-// The tables belong to the backend (KernelTables) and outlive it.
+// References to tables that the backend owns (KernelTables) and that must outlive this struct.
 struct Kernels {
-  // Nearly every op uses these two, so they are no part of a table.
+  // Nearly every op uses these two, so they are not part of a table.
   void (*fill)(const Stream&, const View& x, double value);
-  // Between floating dtypes, rounding to nearest even; same dtype copies.
+  // Converts between floating dtypes, rounding to nearest even; copies if the dtypes are equal.
   void (*cast)(const Stream&, const View& from, const View& to);
 
   const DeviceKernels& device;
@@ -56,7 +56,7 @@ const Own& same_type_or(const Own& own, const Other& other) {
   }
 }
 
-// The kernels with `table` in the place of their own table of that type.
+// Returns `kernels` with its table of type Table replaced by `table`.
 template <class Table>
 Kernels with_table(const Kernels& kernels, const Table& table) {
   return {.fill = kernels.fill,

@@ -1,6 +1,6 @@
-// Latent attention (DeepSeek-V2): keys and values are made of one small latent per token; a rotated
-// part of the key is shared by all heads. N heads; a head of q and k has A dims without positions,
-// then P rotated ones; a head of v has V.
+// Multi-head latent attention (MLA, DeepSeek-V2): keys and values are up-projected from one small
+// latent per token, and one rotated (RoPE) part of the key is shared by all heads. N heads; a head
+// of q and k has A dims without positions (nope), then P rotated dims; a head of v has V dims.
 #pragma once
 
 #include <cstdint>
@@ -10,16 +10,18 @@
 
 namespace bev {
 
-// Between the parts q [T, N (A + P)], kv [T, N (A + V)] (each head's A of the key, then its V of
-// the value), rope_key [T, P], and attention's rows q | k | v of [T, N (A + P) + N (A + P) + N V].
+// The parts q [T, N (A + P)], kv [T, N (A + V)] (per head A dims of the key, then V of the value)
+// and rope_key [T, P], and the q
+// k
+// v rows [T, N (A + P) + N (A + P) + N V] of attention.
 struct LatentHeadsArgs {
   View q, kv, rope_key, rows;
   std::int64_t heads = 0, nope_size = 0, rope_size = 0, v_size = 0;
 };
 
-// For every row t and head h: y[t, h] = x[t, h] W_h, where W_h [inner, outer] is that head's own
-// weight, or its transpose where `transpose` says that it is [outer, inner]. Rows of x are x_stride
-// elements apart, heads of a row x_step; y likewise; weights of heads are weight_step apart.
+// Batched GEMM over heads, y[t, h] = x[t, h] W_h, with a weight W_h [inner, outer] per head, stored
+// as [outer, inner] if `transpose`. Rows of x are x_stride elements apart and heads within a row
+// x_step; y likewise; the weights of consecutive heads are weight_step apart.
 struct HeadProductArgs {
   const void *x = nullptr, *weight = nullptr;
   void* y = nullptr;
@@ -32,7 +34,7 @@ struct HeadProductArgs {
 struct LatentKernels {
   // Fills rows from the parts.
   void (*join)(const Stream&, const LatentHeadsArgs&);
-  // Its adjoint: fills the parts from rows, rope_key with the sum over heads.
+  // Adjoint of join: fills the parts from rows; rope_key gets the sum over heads.
   void (*split)(const Stream&, const LatentHeadsArgs&);
   void (*head_product)(const Stream&, const HeadProductArgs&);
 };

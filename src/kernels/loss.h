@@ -1,5 +1,6 @@
-// Cross entropy over a chunk of logits. Where they are cut over the vocabulary: three passes with a
-// reduction over the tensor-parallel group between them, so that any split gives the same loss.
+// Cross entropy over a chunk of logits, and token sampling. A vocabulary-parallel loss takes three
+// passes with a tensor-parallel all-reduce after each of the first two, so that any split gives the
+// same loss.
 #pragma once
 
 #include <cstdint>
@@ -9,9 +10,9 @@
 
 namespace bev {
 
-// One chunk. logits [t, V_local] in the accumulate type (on CUDA also bf16 or f16, with statistics
-// in f32); they cover vocabulary rows from first_row on. A row may be padded: what follows its
-// logits is not read, and left with no meaning.
+// One chunk of tokens. logits [t, V_local] in the accumulate type (on CUDA also bf16 or f16, with
+// statistics in f32) cover vocabulary rows from first_row on. Rows may be padded: padding is not
+// read, and its contents are undefined afterwards.
 struct LossChunk {
   View logits;
   const std::int32_t* targets = nullptr;  // [t] global ids; negative: ignored
@@ -23,20 +24,21 @@ struct LossChunk {
   std::int64_t columns() const { return logits_in_row > 0 ? logits_in_row : logits.shape[1]; }
 };
 
-// logits become z = softcap * tanh(logit_scale * logits / softcap) (or logit_scale * logits);
-// row_max [t] = max of the row (-infinity for no columns).
+// Replaces logits by z = softcap * tanh(logit_scale * logits / softcap), or logit_scale * logits
+// without a softcap; row_max [t] = max of the row (-infinity if it has no columns).
 struct LossMaxArgs {
   LossChunk chunk;
   View row_max;
 };
 
-// stats [2, t]: sum over the row of exp(z - row_max), and z of the target if it lies here, else 0.
+// stats [2, t]: the sum over the row of exp(z - row_max); z of the target if it is in this shard,
+// else 0.
 struct LossSumArgs {
   LossChunk chunk;
   View row_max, stats;
 };
 
-// token_loss [t] = log(sum) + row_max - z_target (0 where ignored). When with_gradient: logits are
+// token_loss [t] = log(sum) + row_max - z_target (0 where ignored). If with_gradient, logits are
 // overwritten with d(*loss_factor * sum_t weights[t] token_loss[t]) / d(raw logits).
 struct LossGradArgs {
   LossChunk chunk;
@@ -47,8 +49,8 @@ struct LossGradArgs {
   bool with_gradient = false;
 };
 
-// All of the above for a chunk that covers the whole vocabulary, in one reading of the logits,
-// which are left with no meaning where no gradient is wanted.
+// All three passes for a chunk that covers the whole vocabulary, reading the logits from memory
+// once. Without with_gradient the contents of logits are undefined afterwards.
 struct LossWholeArgs {
   LossChunk chunk;
   View weights = {};                    // [t] f32, or f64 where the logits are
@@ -57,38 +59,38 @@ struct LossWholeArgs {
   bool with_gradient = false;
 };
 
-// *total (f64, device) += the sum of weights[t] * token_loss[t], in an order that depends on the
-// length only.
+// *total (f64, device) += sum of weights[t] * token_loss[t], in an order that depends only on the
+// length.
 struct LossTotalArgs {
   View token_loss;
   const float* weights = nullptr;
   double* total = nullptr;
 };
 
-// What a row of logits says by itself. log_sum is the log of the sum of exp(z - largest), and not
-// finite where a logit is NaN or +infinity or none is finite.
+// Softmax statistics of a row of logits. log_sum is the log of the sum of exp(z - largest); it is
+// not finite if a logit is NaN or +infinity, or if no logit is finite.
 struct RowSummary {
   double largest = 0, log_sum = 0;
-  std::int64_t at = 0;  // of the largest, the first among equals
+  std::int64_t at = 0;  // argmax, the first among equals
 };
-// rows [t] for logits [t, V] in the accumulate type.
+// Fills rows [t] for logits [t, V] in the accumulate type.
 struct RowSummaryArgs {
   View logits;
   RowSummary* rows = nullptr;
 };
 
-// How a token is drawn from a row; infer/sampler.h tells what the numbers mean.
+// Sampling parameters of a row, with the meaning given in infer/sampler.h.
 struct SampleRule {
   double temperature = 1;  // above 0
   std::int64_t top_k = 0;
   double top_p = 1;
 };
 struct SampledToken {
-  std::int64_t token = -1;  // -1: so many are alike that the host must look
+  std::int64_t token = -1;  // -1: too many candidates are equal, the host must decide
   double logit = 0;         // of the token
 };
-// tokens [t] for logits [t, V] in f32, their summaries, and a random number in (0, 1) for each row;
-// all on the device.
+// Draws tokens [t] from logits [t, V] in f32, given the row summaries and a uniform random number
+// in (0, 1) per row; everything is on the device.
 struct SampleArgs {
   View logits;
   const RowSummary* rows = nullptr;
@@ -97,12 +99,12 @@ struct SampleArgs {
   SampledToken* tokens = nullptr;
 };
 
-// The logits that a device computes at a time.
+// How large a chunk of logits the device computes at a time, and in which layout.
 struct LogitsRule {
-  // Those of one chunk stay near the cache, yet the weight is not read too often.
+  // Small enough for one chunk to stay near the cache, large enough not to reread the weight often.
   std::int64_t chunk_bytes = std::int64_t{64} << 20;
-  bool narrow = false;  // in the model's dtype, not in the accumulate type
-  // Rows are padded to as many elements: products of rows that lie anywhere are slow.
+  bool narrow = false;  // logits in the dtype of the model, not in the accumulate type
+  // Rows are padded to a multiple of this many elements: GEMMs on unaligned rows are slow.
   std::int64_t row_multiple = 1;
 };
 
@@ -113,8 +115,8 @@ struct LossKernels {
   void (*whole)(const Stream&, const LossWholeArgs&);
   void (*total)(const Stream&, const LossTotalArgs&);
   void (*summary)(const Stream&, const RowSummaryArgs&);
-  // The choices of infer/sampler.h, but for sums that are rounded in other places. False where the
-  // rule is not served. Null where the host has the logits at hand.
+  // Implements infer/sampler.h up to the rounding of sums. Returns false if the rule is not
+  // supported. Null on backends where the host can read the logits.
   bool (*sample)(const Stream&, const SampleArgs&);
   LogitsRule logits = {};
 };

@@ -1,5 +1,5 @@
-// RMSNorm and LayerNorm over the last dim, with the residual addition fused, and the per-head norm
-// of q, k.
+// RMSNorm and LayerNorm over the last dim with a fused residual addition, and the QK norm (RMSNorm
+// of each head of q and k).
 #pragma once
 
 #include <cstdint>
@@ -16,21 +16,21 @@ struct NormForwardArgs {
   View x;
   View residual;  // empty: none
   View sum;       // receives s; empty when residual is empty
-  View y;         // without memory: not written, and amax is null
+  View y;         // without memory: not written, and amax must be null
   View weight;
   View bias;  // empty: none
   View mean;  // empty for RMSNorm
   View rstd;
   double epsilon = 1e-5;
   double offset = 0;  // 1 for norms that store weight - 1
-  // Device: becomes max(*amax, |y|), as QuantizeKernels::amax counts; null: not wanted.
+  // Device. If set, becomes max(*amax, max |y|), with the NaN rule of QuantizeKernels::amax.
   float* amax = nullptr;
 };
 
-// dx = norm's input gradient (+ dsum, the gradient that reaches s from elsewhere). dx may alias
-// dsum or dy. dweight, dbias [H] in the gradient dtype (f32, bf16 or f64): beta * old + this,
-// summed in the accumulate type; empty: not wanted. Sums over rows have a fixed order that depends
-// on the shape only.
+// dx = input gradient of the norm (+ dsum, the gradient that reaches s on the residual path). dx
+// may alias dsum or dy. dweight, dbias [H] in the gradient dtype (f32, bf16 or f64) = beta * old +
+// new, summed in the accumulate type; empty: not wanted. Sums over rows have a fixed order that
+// depends only on the shape.
 struct NormBackwardArgs {
   View dy;
   View s;     // the norm's input
@@ -41,7 +41,7 @@ struct NormBackwardArgs {
   View dweight, dbias;
   double beta = 0;
   double offset = 0;
-  float* amax = nullptr;  // as in the forward, of dx
+  float* amax = nullptr;  // as in the forward, over dx
 };
 
 // RMSNorm of each head of q and k inside fused rows [T, (N + 2K) D]: heads [0, N) use q_weight [D],

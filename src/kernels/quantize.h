@@ -1,4 +1,4 @@
-// 8-bit floats: the largest numbers of tensors, rounding with scales, and products of the result.
+// FP8: amax of tensors, quantisation with scales, scaled GEMMs, and emulated 4-bit formats.
 #pragma once
 
 #include <cstdint>
@@ -13,10 +13,10 @@ struct ActivationBackwardArgs;
 struct ActivationForwardArgs;
 struct NormForwardArgs;
 
-// An op whose result is rounded while it is made, and never written: one of these, or none. The
-// numbers are those that its own kernel would have written.
+// Fused quantisation: the op whose output is quantised as it is computed and never written in its
+// own dtype; at most one is set. The values are those that the op's own kernel would have written.
 struct QuantizeMaker {
-  const NormForwardArgs* norm = nullptr;  // y of x, without a residual; mean and rstd are given
+  const NormForwardArgs* norm = nullptr;  // y of x without a residual; mean and rstd are inputs
   const ActivationForwardArgs* activation = nullptr;            // y
   const ActivationBackwardArgs* activation_gradient = nullptr;  // dx
 
@@ -25,50 +25,51 @@ struct QuantizeMaker {
   }
 };
 
-// x [R, C] of f32, bf16 or f16, C a multiple of 16 (of 128 where scales are of blocks), to 8-bit
-// floats: x times a scale, rounded to nearest even, kept below the largest number of the format.
-// What is not finite in x is NaN afterwards.
+// Quantises x [R, C] of f32, bf16 or f16 to FP8; C is a multiple of 16 (of 128 for block scales).
+// An element is x * scale, rounded to nearest even and clamped to the largest finite value of the
+// format. Non-finite elements become NaN.
 //
-// The scale is largest_of(format) / amax / 2^margin, where amax is the largest |x| of the scale's
-// block or, for ScaleBlock::kTensor, *amax; 1 where amax is 0, the largest float where it would be
-// infinite. Its inverse goes to the scales, for kTensor even where x has no rows; that is NaN where
-// amax is not finite, so that a bad step is seen.
+// scale = largest_of(format) / amax / 2^margin, where amax is the maximum |x| of the scale's block
+// or, for ScaleBlock::kTensor, *amax; it is 1 if amax is 0, and FLT_MAX if it would overflow. The
+// inverse scale is stored, for kTensor even if x has no rows; it is NaN if amax is not finite, so
+// that a bad step is detected.
 //
-// Emulated blocks: rows and columns have x's dtype and there are no scales; C is a multiple of the
-// run. NVFP4's runs have the scale E4M3(amax of the run / 6 / t) t with t = *amax / (6 * 448),
-// MXFP4's 2^(floor(log2(amax of the run)) - 2).
+// Emulated 4-bit formats: rows and columns keep the dtype of x and there are no scales; C is a
+// multiple of the run. A run of NVFP4 has the scale E4M3(amax of the run / 6 / t) t with t = *amax
+// / (6 * 448), a run of MXFP4 2^(floor(log2(amax of the run)) - 2).
 struct QuantizeArgs {
-  View x;               // without memory where a maker is used
-  QuantizeMaker maker;  // not for squares and emulated blocks
+  View x;               // without memory if a maker is used
+  QuantizeMaker maker;  // not for kSquare and emulated formats
   QuantizeGroups groups;
   Fp8Format format = Fp8Format::kE4m3;
   ScaleBlock block = ScaleBlock::kTensor;
   const float* amax = nullptr;  // device; for kTensor and kNvfp4
   int margin = 0;
-  float* seen = nullptr;        // device: becomes max(*seen, |x|); null: not wanted
+  float* seen = nullptr;        // device: becomes max(*seen, max |x|); null: not wanted
   View rows, row_scales;        // [R, C]; empty: not wanted
-  View columns, column_scales;  // [C, padded_rows]; for kTensor both scales may be one
+  View columns, column_scales;  // [C, padded_rows]; kTensor may use one scale for both
 };
 
-// c = a b^T + beta c (+ bias on every row), of a [M, K] and b [N, K]; sums in f32.
-// c [M, N]: f32, bf16 or f16. bias [N] of c's dtype, or empty. K and N are multiples of 16.
-// linear forward:   y[T,O]  = x[T,I] w[O,I]^T
-// input gradient:   dx[T,I] = dy[T,O] (w^T)[I,O]^T
-// weight gradient:  dw[O,I] = (dy^T)[O,T] (x^T)[I,T]^T
+// FP8 GEMM: c = a b^T + beta c (+ bias on every row) with a [M, K], b [N, K]; accumulates in f32. c
+// [M, N] is f32, bf16 or f16. bias [N] has the dtype of c, or is empty. K and N are multiples of
+// 16.
+// linear forward:            y[T,O]  = x[T,I] w[O,I]^T
+// dgrad (input gradient):    dx[T,I] = dy[T,O] (w^T)[I,O]^T
+// wgrad (weight gradient):   dw[O,I] = (dy^T)[O,T] (x^T)[I,T]^T
 struct ScaledProductArgs {
   ScaledView a, b;
   View c;
   double beta = 0;
   View bias;
-  bool fast = false;  // sums may lose a few bits, as they may in a forward pass
+  bool fast = false;  // fast accumulation: sums may lose a few bits, fit for a forward
 };
 
-// The same of each expert's rows [offsets[e], offsets[e + 1]) with its own weight: c = a b^T
-// (+ bias[e]). Rows past the last one's become zeros.
+// Grouped FP8 GEMM: c = a b^T (+ bias[e]) for the rows [offsets[e], offsets[e + 1]) of each expert
+// with its own weight. Rows past the last offset become zeros.
 struct GroupedScaledArgs {
-  ScaledView a;  // [R, K], runs
-  // Squares of all experts' weights, K and N multiples of 128: above each other [E N, K], or for
-  // the input gradient transposed and side by side [N, E K].
+  ScaledView a;  // [R, K], block kRun
+  // Weights of all experts with block kSquare, K and N multiples of 128: stacked [E N, K], or for
+  // dgrad transposed and side by side [N, E K].
   ScaledView b;
   View c;                                 // [R, N]
   View bias;                              // [E, N] of c's dtype, or empty
@@ -78,20 +79,20 @@ struct GroupedScaledArgs {
   bool side_by_side() const { return b.payload.shape[0] == c.shape[1]; }
 };
 
-// w[e] = beta w[e] + dy^T x over each expert's rows, of which both have the columns that
-// QuantizeGroups makes. An expert without rows gives zeros.
+// Grouped FP8 wgrad: w[e] = beta w[e] + dy^T x over the rows of each expert; dy and x are in the
+// column form that QuantizeGroups pads per expert. An expert without rows contributes zeros.
 struct GroupedScaledWeightArgs {
   ScaledView dy, x;                       // [O, columns], [I, columns]
   View w;                                 // [E, O, I]: f32, bf16 or f16
   const std::int32_t* offsets = nullptr;  // [E + 1], device
   double beta = 0;
-  double* squares = nullptr;  // f64, device: grows by the squares of w; null: not wanted
+  double* squares = nullptr;  // f64, device: += sum of squares of w; null: not wanted
 };
 
-// Delayed scaling, at the end of a step: unless state->skip, what was seen becomes the newest of
-// the last `steps` entries of each tensor's history, and what its scale follows from: the newest,
-// or the largest of them, where that is neither 0 nor infinite. That only in every `interval`th
-// update.
+// Delayed scaling, at the end of a step. Unless state->skip is set, `seen` becomes the newest entry
+// of each tensor's amax history of `steps` entries. In every `interval`th update the amax in use
+// becomes the newest entry or, with `largest`, the maximum of the history, unless that is 0 or
+// infinite.
 struct AmaxUpdateArgs {
   View seen;     // f32 [N]
   View history;  // f32 [N, steps], the entry of update u at u % steps
@@ -102,10 +103,10 @@ struct AmaxUpdateArgs {
 };
 
 struct QuantizeKernels {
-  // *amax (f32, device) = the largest |x|; NaN is passed over.
+  // *amax (f32, device) = max |x|; NaN is ignored.
   void (*amax)(const Stream&, const View& x, float* amax);
   void (*quantize)(const Stream&, const QuantizeArgs&);
-  // The form by columns of a payload by rows, where both have one scale. x: u8 [R, C].
+  // Transposes an FP8 payload u8 [R, C] into the column form; both have one scale.
   void (*transpose)(const Stream&, const View& x, const View& columns);
   void (*product)(const Stream&, const ScaledProductArgs&);
   void (*grouped)(const Stream&, const GroupedScaledArgs&);

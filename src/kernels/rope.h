@@ -1,4 +1,4 @@
-// Rotary positions (RoPE).
+// Rotary position embedding (RoPE).
 #pragma once
 
 #include <cstdint>
@@ -9,8 +9,8 @@
 
 namespace bev {
 
-// cos_sin [T, R]: first half cos, second half sin of position * frequency for R/2 frequencies,
-// times scale; f32 (angle in f32, as the reference systems compute it) or f64.
+// cos_sin [T, R]: the first half cos, the second half sin of position * frequency for R/2
+// frequencies, times scale. f32 (the angle in f32 too, as in reference implementations) or f64.
 struct RopeTableArgs {
   const std::int32_t* positions = nullptr;  // [T], device
   std::span<const double> frequencies;      // [R/2], host memory on both backends
@@ -18,8 +18,9 @@ struct RopeTableArgs {
   View cos_sin;
 };
 
-// Rotates in place the first `heads` heads of each row of x [T, row]: R dims of a head from `begin`
-// on, pairs (i, i + R/2), or (2i, 2i + 1) when interleaved. inverse rotates back (the backward).
+// Rotates in place R dims, starting at `begin`, of each of the first `heads` heads in the rows of x
+// [T, row]: pairs (i, i + R/2), or (2i, 2i + 1) if interleaved. inverse rotates back (the
+// backward).
 struct RopeApplyArgs {
   View x;
   View cos_sin;

@@ -1,5 +1,4 @@
-// The router of a mixture of experts: how tokens choose experts, and what keeps the choice
-// balanced.
+// Router of a mixture of experts: top-k choice, balancing losses, Sinkhorn, capacity.
 #pragma once
 
 #include <cstdint>
@@ -12,41 +11,41 @@
 
 namespace bev {
 
-// y = x * (1 + epsilon (2 u - 1)) with u uniform; its own backward as dropout is. x, y [T, H], may
-// alias.
+// Input jitter: y = x * (1 + epsilon (2 u - 1)) with u uniform. Applied to dy with the same random
+// rows it is the backward. x, y [T, H] may alias.
 struct JitterArgs {
   View x, y;
   double epsilon = 0;
   RandomRows random;
 };
 
-// What balances the choices of all rows of logits [T, E]: bias[e] = log(d[e]), where d and a factor
-// of each row make the sums of exp(logits) times both 1 / E for columns and 1 / T for rows. As
-// Megatron's sinkhorn: until d changes by less than 1e-4 in the mean; 1e-8 is added to divisors.
-// Where rounding keeps a large d moving it ends after kSinkhornRounds.
+// Sinkhorn balancing over all rows of logits [T, E]: bias[e] = log(d[e]), where column factors d
+// and row factors make exp(logits) sum to 1 / E in each column and 1 / T in each row. As in
+// Megatron, iterates until the mean change of d is below 1e-4 and adds 1e-8 to divisors. If
+// rounding keeps a large d moving, it stops after kSinkhornRounds.
 inline constexpr int kSinkhornRounds = 1000;
 struct SinkhornArgs {
-  View logits, bias;  // of one dtype
+  View logits, bias;  // the same dtype
 };
 
-// Chooses by score + bias; equal ones: the lower number first. logits [T, E] and probs [T, k] in
-// f32 (f64), experts [T, k] i32, the best first; bias [E] of any floating dtype, or empty.
+// Top-k of score + bias; among equals the lower expert comes first. logits [T, E] and probs [T, k]
+// in f32 (f64), experts [T, k] i32 with the best first; bias [E] of any floating dtype, or empty.
 struct RouteArgs {
   View logits, bias, experts, probs;
   RoutingRule rule;
 };
 
-// A balancing loss over groups of tokens: coefficient * E / (k n^2) * the sum over experts of
-// count * sum of scores, n being the group's tokens; it weighs as much as n tokens do. Scores are
-// the softmax, or others over their sum.
+// Auxiliary load-balancing loss over groups of tokens: coefficient * E / (k n^2) * sum over experts
+// of count * (sum of scores), where the group has n tokens; it is weighted by n. Scores are the
+// softmax, or other scores normalised to sum to 1.
 struct BalanceTerm {
-  View counts;                          // [G, E] as logits: tokens of the group that chose each
-  const std::int32_t* group = nullptr;  // [T] of each token; null: all are of group 0
+  View counts;  // [G, E], dtype of logits: tokens of the group that chose each
+  const std::int32_t* group = nullptr;  // [T] group of each token; null: all are in group 0
   double coefficient = 0;
 };
 
-// The gradient of the logits from that of the probabilities (empty: none), and from the balancing
-// losses and z_coefficient * lse(logits)^2 of every token, both times *factor (device).
+// dlogits from dprobs (empty: none), plus the gradient of the balancing losses and of the z-loss,
+// z_coefficient * lse(logits)^2 per token, both times *factor (device).
 struct RouteBackwardArgs {
   View dprobs, logits, experts, dlogits;
   RoutingRule rule;
@@ -55,9 +54,9 @@ struct RouteBackwardArgs {
   const double* factor = nullptr;
 };
 
-// counts [G, E]: how many tokens of group g chose e. Over all tokens: scores [E], the sums of their
-// scores for e, and totals [2], those of lse^2 and of the entropy of the scores. All as logits;
-// sums have a fixed order.
+// counts [G, E]: number of tokens of group g that chose e. Over all tokens: scores [E], sums of
+// their scores; totals [2], sums of lse^2 and of the entropy of the scores. All have the dtype of
+// logits; sums have a fixed order.
 struct RouterLoadArgs {
   View logits, experts;
   const std::int32_t* group = nullptr;  // as in BalanceTerm
@@ -65,20 +64,20 @@ struct RouterLoadArgs {
   View counts, scores, totals;  // scores and totals may be empty
 };
 
-// Between numbers of choices and a matrix with a column for each expert: spread makes dense, with
-// zeros where an expert is not chosen; pick makes probs, zeros where an expert is -1. probs,
-// experts [T, k]; dense [T, E] of any floating dtype.
+// Converts between per-choice values and a dense matrix with a column per expert: spread writes
+// dense, with zeros for experts that were not chosen; pick writes probs, zero where the expert is
+// -1. probs, experts [T, k]; dense [T, E] of any floating dtype.
 struct ChoiceArgs {
   View probs, experts, dense;
 };
 
-// Expert capacity: each expert keeps the `capacity` choices of the largest probability or, where
-// probs is empty, of the smallest position; ties go to earlier tokens. kept is experts with -1 in
-// the place of dropped choices, *dropped their number.
+// Expert capacity: each expert keeps the `capacity` choices of the largest probability or, if probs
+// is empty, of the smallest position; ties go to earlier tokens. kept is experts with -1 for
+// dropped choices, *dropped their number.
 struct LimitArgs {
   View experts, kept;                       // [T, k] i32
-  View probs = {};                          // [T, k] in f32 (f64), not below 0; or empty
-  const std::int32_t* positions = nullptr;  // [T], without probs
+  View probs = {};                          // [T, k] in f32 (f64), non-negative; or empty
+  const std::int32_t* positions = nullptr;  // [T], used without probs
   View dropped;                             // [1] in f32 (f64)
   std::int64_t expert_count = 0, capacity = 0;
 };

@@ -1,5 +1,5 @@
-// All kernel tables by value, for backends, which fill them in. Tables have no defaults: a gap does
-// not compile.
+// All kernel tables by value; each backend fills in one. Tables have no default members, so a
+// missing kernel does not compile.
 #pragma once
 
 #include "kernels/activation.h"
@@ -38,7 +38,7 @@ struct KernelTables {
   OptimKernels optim;
   QuantizeKernels quantize;
 
-  // Refers to these tables.
+  // The result refers to the tables of this object.
   constexpr Kernels kernels() const& {
     return {.fill = fill,
             .cast = cast,
