@@ -1,4 +1,4 @@
-// The functions of cuBLASLt that are used, from the library loaded at run time.
+// The cuBLASLt functions in use, loaded at run time.
 #pragma once
 
 #include <cublasLt.h>
@@ -8,7 +8,7 @@
 namespace bev {
 
 struct BlasLibrary {
-  // Error(kConfig) with the cure where the library is missing.
+  // Throws Error(kConfig) with advice if the library is missing.
   explicit BlasLibrary(const std::string& name);
 
   decltype(&cublasLtCreate) create;
@@ -28,7 +28,7 @@ struct BlasLibrary {
   decltype(&cublasLtMatrixLayoutDestroy) destroy_layout;
 };
 
-// The one of this process, of the version that the program was compiled for.
+// The library of this process, of the major version that the program was compiled for.
 const BlasLibrary& blas_library();
 
 }  // namespace bev

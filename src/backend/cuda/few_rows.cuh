@@ -1,9 +1,9 @@
-// Products of a few rows with a weight, y = x w^T, in 16-bit numbers: reading the weight takes the
-// time. A block makes kColumns columns of up to 8 kTiles rows on the tensor cores, the weight being
-// the left operand; its warps share the inner dim and add their sums up in shared memory.
+// Skinny GEMM on tensor cores, y = x w^T in 16 bits with few rows of x: memory bound by reading w.
+// A block computes kColumns columns for up to 8 kTiles rows, with w as the left operand of the mma;
+// its warps split K and reduce their sums in shared memory.
 //
-// A lane reads 16 bytes of a row at a time, 8 neighbours of the inner dim, where two products of 16
-// want 4 times 2 that lie apart. Both operands are read so, and the order of a sum's terms is free.
+// A lane loads 16 bytes of a row (8 consecutive k), while two m16n8k16 mma expect 4 pairs that are
+// apart. Both operands are permuted along K in the same way, which leaves the sum unchanged.
 #pragma once
 
 #include "backend/cuda/attention_mma.cuh"
@@ -11,30 +11,30 @@
 
 namespace bev::cuda::few_rows {
 
-constexpr int kColumns = 16;  // of a block
-constexpr int kDepth = 32;    // of a warp's step
-constexpr int kAhead = 4;     // steps whose operands are under way
+constexpr int kColumns = 16;  // per block
+constexpr int kDepth = 32;    // of K per step of a warp
+constexpr int kAhead = 4;     // steps whose operands are prefetched
 constexpr int kTileRows = 8;
 
-// Rows of x and w are whole 16-byte words.
+// Rows of x and w must be 16-byte aligned.
 template <class T>
 struct Operands {
-  const T *x, *w;  // [rows, depth], [columns, depth] from the block's first column on
+  const T *x, *w;  // [rows, depth], [columns, depth] starting at the first column of the block
   int rows, columns, depth;
 };
 
-// 8 elements from `k` on; zeros past the row's end, where that may be.
+// 8 elements at `k`; zeros past the end of the row if kMayEnd.
 template <bool kMayEnd, class T>
 __device__ uint4 words_at(const T* row, int k, int depth) {
   return kMayEnd && k >= depth ? uint4{} : *reinterpret_cast<const uint4*>(row + k);
 }
-// The same of what nobody reads again.
+// The same with a streaming load (evict first), for data that is read once.
 template <bool kMayEnd, class T>
 __device__ uint4 words_once(const T* row, int k, int depth) {
   return kMayEnd && k >= depth ? uint4{} : __ldcs(reinterpret_cast<const uint4*>(row + k));
 }
 
-// The rows of a lane. Where there is no such row it takes the last one, and its sums are not used.
+// Row pointers of a lane. Past the end they point to the last row, and the sums are not used.
 template <int kTiles, class T>
 struct LaneRows {
   const T *w[2], *x[kTiles];
@@ -51,7 +51,7 @@ struct LaneRows {
   }
 };
 
-// kAhead steps of a warp, kWarps kDepth from one to the next; all is read before the first product.
+// kAhead steps of a warp, kWarps * kDepth apart; all loads are issued before the first mma.
 template <int kWarps, bool kMayEnd, int kTiles, class T>
 __device__ void add_steps(float (&sums)[kTiles][4], const LaneRows<kTiles, T>& rows, int first,
                           int depth) {
@@ -78,8 +78,8 @@ __device__ void add_steps(float (&sums)[kTiles][4], const LaneRows<kTiles, T>& r
   }
 }
 
-// What the warp's share of the inner dim adds to each sum. Neighbouring warps read neighbours. All
-// lanes of a warp take the same steps, as its products need them.
+// Accumulates the warp's share of K; neighbouring warps read neighbouring words. All lanes of a
+// warp take the same steps, because mma is warp-wide.
 template <int kWarps, int kTiles, class T>
 __device__ void add_products(float (&sums)[kTiles][4], const Operands<T>& in) {
   constexpr int kStride = kWarps * kDepth;
@@ -92,8 +92,8 @@ __device__ void add_products(float (&sums)[kTiles][4], const Operands<T>& in) {
   if (first < in.depth) add_steps<kWarps, true>(sums, rows, first + in_step, in.depth);
 }
 
-// By a block of kWarps warps: store(row, column, sum) for every element, neighbouring columns by
-// neighbouring threads.
+// Called by a block of kWarps warps. Calls store(row, column, sum) for every element; neighbouring
+// threads get neighbouring columns, so stores are coalesced.
 template <int kWarps, int kTiles, class T, class Store>
 __device__ void multiply(const Operands<T>& in, const Store& store) {
   __shared__ float4 parts[kWarps][kTiles][kWarp];
@@ -108,7 +108,7 @@ __device__ void multiply(const Operands<T>& in, const Store& store) {
   for (int i = threadIdx.x; i < kTiles * kTileRows * kColumns; i += kWarps * kWarp) {
     const int column = i % kColumns, row = i / kColumns;
     if (row >= in.rows || column >= in.columns) continue;
-    // Where the tensor cores leave it: the lane, and which of its four.
+    // Position in the mma accumulator layout: the lane, and which of its four sums.
     const int lane = column % 8 * 4 + row % kTileRows / 2, item = column / 8 * 2 + row % 2;
     float sum = 0;
 #pragma unroll

@@ -1,3 +1,4 @@
+// Dense and FP8 GEMM through cuBLASLt, with an algorithm chosen per shape.
 #include <fmt/format.h>
 
 #include <optional>
@@ -19,7 +20,7 @@ namespace bev {
 
 namespace {
 
-// The power of two that all matrices begin at a multiple of, up to the widest load.
+// Largest power of two, at most 16 (a vectorised load), that divides the addresses of all matrices.
 std::uint32_t alignment_of(const GemmCall& call) {
   auto bits = std::uintptr_t{kGemmAlignment} | reinterpret_cast<std::uintptr_t>(call.a) |
               reinterpret_cast<std::uintptr_t>(call.b) |
@@ -27,8 +28,8 @@ std::uint32_t alignment_of(const GemmCall& call) {
   return static_cast<std::uint32_t>(bits & -bits);
 }
 
-// The library has its good kernels only for rows of whole words of 16 bytes, whatever lies between
-// them. So the last columns of a long row that ends elsewhere are a product of their own.
+// cuBLASLt has fast kernels only if row lengths are a multiple of 16 bytes, whatever the stride. So
+// for a long row of another length the last columns are a GEMM of their own.
 constexpr std::int64_t kWholeColumns = 64, kLeastCut = 16 * kWholeColumns;
 
 bool ends_within_word(std::int64_t columns, std::int64_t stride) {
@@ -36,8 +37,8 @@ bool ends_within_word(std::int64_t columns, std::int64_t stride) {
   return columns > kLeastCut && columns % kWord != 0 && stride > 0 && stride % kWord == 0;
 }
 
-// The extent to cut, a row of c or of a; null for none. Rows of b are never longer than its
-// columns, so where those are among them nothing would be gained.
+// The extent to split, along rows of c or a; null for none. Rows of b are not padded, so an extent
+// that runs along them would gain nothing.
 std::int64_t GemmShape::*cut_extent(const GemmShape& shape) {
   if (shape.transpose_b && ends_within_word(shape.n, shape.c_stride)) return &GemmShape::n;
   if (shape.transpose_a && ends_within_word(shape.m, shape.a_stride)) return &GemmShape::m;
@@ -45,7 +46,7 @@ std::int64_t GemmShape::*cut_extent(const GemmShape& shape) {
   return terms && ends_within_word(shape.k, shape.a_stride) ? &GemmShape::k : nullptr;
 }
 
-// What a product works on behind the first `count` of one of its extents.
+// Operands of the GEMM over the remaining part of `extent`, after its first `count`.
 GemmCall behind(const GemmShape& shape, std::int64_t GemmShape::*extent, std::int64_t count,
                 GemmCall call) {
   auto move = [&](const void*& data, std::int64_t elements) {
@@ -100,12 +101,13 @@ std::string CudaGemm::cache_key(const GemmShape& shape) const {
                      shape.bias ? ", bias" : "", strides, shape.alignment);
 }
 
-// False where there is no memory to measure in: what adds to c is timed into other memory.
+// Returns false if there is no memory to measure in: a GEMM with beta is timed into a scratch
+// result.
 bool CudaGemm::measure(CudaQueue& queue, const GemmShape& shape, const GemmCall& call,
                        GemmPlan& plan) {
   void* to = call.c.data;
   if (shape.adds && cudaMalloc(&to, call.c.bytes()) != cudaSuccess) {
-    cudaGetLastError();  // that there was no memory is no error here
+    cudaGetLastError();  // running out of memory is not an error here
     return false;
   }
   plan.tune(handle_, workspace_, queue, call, to);
@@ -126,7 +128,8 @@ GemmPlan& CudaGemm::plan_for(CudaQueue& queue, const GemmShape& shape, const Gem
   return *plan;
 }
 
-// As an earlier run measured it, or by measuring now. False where that cannot be.
+// Takes the algorithm from the cache of an earlier run, or measures now. Returns false if neither
+// is possible.
 bool CudaGemm::find_measured(CudaQueue& queue, const GemmShape& shape, const GemmCall& call,
                              GemmPlan& plan) {
   std::string key = cache_ ? cache_key(shape) : "";
@@ -182,8 +185,8 @@ bool CudaGemm::run(CudaQueue& queue, const ScaledProductArgs& args) {
   return shape.bias || args.bias.empty();
 }
 
-// The rest of a cut product is the first: over terms the large part is added to it, not it to what
-// the large part was rounded to.
+// With an extent split, the remainder runs first: with K split, the main part then accumulates onto
+// it before rounding.
 void CudaGemm::run(CudaQueue& queue, const GemmShape& asked, const GemmCall& call) {
   GemmShape shape = asked;
   if (std::int64_t GemmShape::*extent = cut_extent(asked)) {

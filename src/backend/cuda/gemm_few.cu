@@ -1,4 +1,4 @@
-// Products of a few rows, as in decoding, with a weight [N, K] that is read once.
+// Skinny GEMM for decoding: up to 16 rows times a weight [N, K] that is read once.
 #include "backend/cuda/few_rows.cuh"
 #include "backend/cuda/gemm_few.h"
 #include "backend/cuda/grid.cuh"
@@ -19,7 +19,7 @@ struct Product {
   float alpha;
 };
 
-// Grid: columns.
+// Grid: column tiles.
 template <class T, class C, int kTiles>
 __global__ void __launch_bounds__(kWarps* kWarp) few_kernel(Product<T, C> args) {
   const int first = static_cast<int>(blockIdx.x) * few_rows::kColumns;
@@ -60,8 +60,8 @@ void run(const Stream& stream, const GemmArgs& args) {
 
 bool gemm_few_serves(const GemmArgs& args) {
   constexpr std::int64_t kMostRows = 2 * few_rows::kTileRows;
-  // Measured on an H200 (bench/few_rows): cuBLASLt reads larger weights faster, smaller ones
-  // slower.
+  // Measured on an H200 (bench/few_rows): cuBLASLt is faster on larger weights and slower on
+  // smaller ones.
   constexpr std::int64_t kMostWeights = std::int64_t{1} << 24;
   const bool whole_words =
       args.a.shape[1] % 8 == 0 && aligned(static_cast<const std::byte*>(args.a.data),

@@ -1,11 +1,13 @@
-// Products of a few rows with a weight.
+// Skinny GEMM for decoding (M <= 16, bf16/fp16, B transposed): beta = 0, optional bias. Memory
+// bound: reads B once.
 #pragma once
 
 #include "kernels/gemm.h"
 
 namespace bev::cuda {
 
-// Up to 16 rows of 16-bit numbers times a b^T of moderate size, without anything to add but a bias.
+// True for M <= 16, 16-bit operands with 16-byte aligned rows, B transposed and at most 2^24
+// elements.
 bool gemm_few_serves(const GemmArgs& args);
 void gemm_few(const Stream& stream, const GemmArgs& args);
 

@@ -49,7 +49,7 @@ cublasLtMatmulMatrixScale_t scale_mode(ScaleBlock block) {
   }
 }
 
-// As the library sees it: a row-major matrix's columns are its rows.
+// cuBLASLt is column-major: the columns of a row-major matrix are its rows.
 cublasLtMatrixLayout_t make_layout(cudaDataType_t type, std::int64_t rows, std::int64_t columns,
                                    std::int64_t stride = 0) {
   cublasLtMatrixLayout_t layout = nullptr;
@@ -86,7 +86,8 @@ void GemmPlan::set(cublasLtMatmulDescAttributes_t what, const Value& value) {
              "describe a product");
 }
 
-// The library counts columns first, so its first factor is b and its second a.
+// cuBLASLt is column-major and computes c^T = op(b)^T op(a)^T: its first operand is b, its second
+// a.
 GemmPlan::GemmPlan(const GemmShape& shape) : shape_(shape), scaled_(shape.in == Dtype::kU8) {
   check_blas(blas_library().create_operation(&operation_, CUBLAS_COMPUTE_32F, CUDA_R_32F),
              "describe a product");
@@ -124,7 +125,7 @@ std::vector<cublasLtMatmulHeuristicResult_t> GemmPlan::proposals(cublasLtHandle_
     check_blas(blas_library().set_preference(preference, what, &value, sizeof(value)), "prefer");
   };
   prefer(CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, kGemmWorkspaceBytes);
-  // The library counts on full alignment unless told of less.
+  // The heuristic assumes full alignment unless a smaller one is set.
   for (auto what :
        {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES,
         CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES}) {
@@ -201,7 +202,7 @@ void GemmPlan::tune(cublasLtHandle_t handle, void* workspace, CudaQueue& queue,
         break;
       end.record(queue.stream());
       time = std::min(time, end.milliseconds_since(queue, begin));
-      // The first round may have loaded the kernel; after the second a slow one has shown itself.
+      // The first round may include loading the kernel; a slow one is dropped after the second.
       if (round > 0 && time > 1.1F * best) break;
     }
     if (time >= best) continue;

@@ -1,4 +1,4 @@
-// A product of one shape by cuBLASLt: its description and the algorithm chosen for it.
+// A cuBLASLt GEMM of one shape: its descriptors and the algorithm chosen for it.
 #pragma once
 
 #include <cublasLt.h>
@@ -19,31 +19,31 @@ class CudaQueue;
 inline constexpr std::size_t kGemmWorkspaceBytes = std::size_t{32} << 20;
 inline constexpr std::uint32_t kGemmAlignment = 16;
 
-// Error(kDevice) naming what failed.
+// Throws Error(kDevice) naming what failed.
 void check_blas(cublasStatus_t status, const char* what);
 
-// How a factor of 8-bit floats is to be read.
+// Format and scaling of an FP8 operand.
 struct ScaledFactor {
   Fp8Format format = Fp8Format::kE4m3;
   ScaleBlock block = ScaleBlock::kTensor;
   auto operator<=>(const ScaledFactor&) const = default;
 };
 
-// What an algorithm is chosen for.
+// Key by which algorithms are chosen and cached.
 struct GemmShape {
   std::int64_t m = 0, n = 0, k = 0;             // c [m, n]
-  std::int64_t a_stride = 0, c_stride = 0;      // from row to row; 0: as many as columns
+  std::int64_t a_stride = 0, c_stride = 0;      // row strides; 0: rows are contiguous
   Dtype in = Dtype::kBf16, out = Dtype::kBf16;  // kU8: a and b are scaled
   ScaledFactor a, b;
-  bool fast = false;  // sums of scaled factors may lose a few bits
+  bool fast = false;  // fast accumulation of FP8 products
   bool transpose_a = false, transpose_b = false;
   bool adds = false;  // beta is not 0
   bool bias = false;
-  std::uint32_t alignment = 16;  // of the matrices' addresses, at most 16
+  std::uint32_t alignment = 16;  // of the addresses of the matrices, at most 16
   auto operator<=>(const GemmShape&) const = default;
 };
 
-// What a product of a shape works on.
+// Operands and scalars of one call.
 struct GemmCall {
   const void *a = nullptr, *b = nullptr, *bias = nullptr;
   const void *a_scales = nullptr, *b_scales = nullptr;
@@ -58,14 +58,14 @@ class GemmPlan {
   GemmPlan(const GemmPlan&) = delete;
   GemmPlan& operator=(const GemmPlan&) = delete;
 
-  // The addresses that calls differ in, besides those of the matrices.
+  // Sets the pointers of the descriptor (bias, scales), which differ from call to call.
   void point(const GemmCall& call);
-  // Chooses by measurement; writes to `to`, which may be the call's c where nothing is added to it.
+  // Autotunes by timing. Writes to `to`, which may be the c of the call if beta is 0.
   void tune(cublasLtHandle_t handle, void* workspace, CudaQueue& queue, const GemmCall& call,
             void* to);
-  // The first that the library proposes.
+  // Takes the first algorithm that the heuristic proposes.
   void choose(cublasLtHandle_t handle);
-  // One that was chosen before, as `saved` wrote it; false where it does not serve here.
+  // Restores an algorithm from the text of saved(); returns false if it is not valid here.
   bool restore(cublasLtHandle_t handle, std::string_view text);
   std::string saved() const;
   void run(cublasLtHandle_t handle, void* workspace, cudaStream_t stream,

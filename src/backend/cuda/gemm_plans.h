@@ -1,5 +1,5 @@
-// cuBLASLt: its handle, its workspace, and the algorithm chosen for each shape that was met, which
-// is kept on disk for the next run.
+// cuBLASLt state of a rank: handle, workspace, and the algorithm of each shape, which is cached on
+// disk for the next run.
 #pragma once
 
 #include <map>
@@ -18,14 +18,14 @@ struct ScaledProductArgs;
 
 class CudaGemm {
  public:
-  // Deterministic: it takes what the library proposes first, and knows of no earlier run.
+  // In deterministic mode the first proposal is taken, without autotuning or the cache.
   CudaGemm(int device, const DeviceOptions& options);
   ~CudaGemm();
   CudaGemm(const CudaGemm&) = delete;
   CudaGemm& operator=(const CudaGemm&) = delete;
 
   void run(CudaQueue& queue, const GemmArgs& args);
-  // Without the bias where the library adds none to such products: false then.
+  // Returns false if cuBLASLt has no bias epilogue for this GEMM, so that the caller must add it.
   bool run(CudaQueue& queue, const ScaledProductArgs& args);
 
  private:
@@ -39,7 +39,7 @@ class CudaGemm {
   bool measures_;
   cublasLtHandle_t handle_ = nullptr;
   void* workspace_ = nullptr;
-  std::string machine_;               // GPU and versions: what an algorithm holds for
+  std::string machine_;               // GPU and library versions, part of the cache key
   std::unique_ptr<CacheFile> cache_;  // null: none
   std::map<GemmShape, std::unique_ptr<GemmPlan>> plans_;
 };

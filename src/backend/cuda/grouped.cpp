@@ -1,4 +1,4 @@
-// Which kernels make a grouped product.
+// Grouped GEMM: selects the kernel.
 #include "backend/cuda/grouped_maps.h"
 #include "backend/cuda/moe_parts.h"
 #include "backend/cuda/optim_parts.h"
@@ -8,7 +8,7 @@ namespace bev::cuda {
 
 namespace {
 
-// 16-bit numbers whose rows are whole 16-byte words, as tensor cores and copies want them.
+// True for 16-bit operands with 16-byte aligned rows, as tensor cores and TMA require.
 bool has_whole_words(const GroupedArgs& args) {
   auto whole = [](const View& view) {
     return view.empty() || (reinterpret_cast<std::uintptr_t>(view.data) % 16 == 0 &&
@@ -20,7 +20,8 @@ bool has_whole_words(const GroupedArgs& args) {
          whole(args.w) && whole(args.bias);
 }
 
-// With fewer rows an expert, reading weights takes the time, and smaller tiles spread them better.
+// With fewer rows per expert the GEMM is bound by reading weights, which smaller tiles spread
+// better.
 constexpr std::int64_t kLeastRows = 16;
 
 bool wgmma_serves(const GroupedArgs& args) {
@@ -35,7 +36,7 @@ void grouped_product(const Stream& stream, const GroupedArgs& args, GroupedProdu
   if (in_words && product == GroupedProduct::kOutput && grouped_few_serves(args)) {
     return grouped_few(stream, args);
   }
-  if (in_words && wgmma_serves(args)) {  // which adds the squares, too
+  if (in_words && wgmma_serves(args)) {  // fuses the sum of squares
     auto* run = args.x.dtype == Dtype::kBf16 ? grouped_wgmma_bf16 : grouped_wgmma_f16;
     return run(stream, args, product);
   }

@@ -1,5 +1,4 @@
-// Grouped products where experts have a few rows each, as in decoding: each chosen expert's weight
-// is read once.
+// Grouped GEMM for decoding, with few rows per expert: reads the weight of each chosen expert once.
 #include "backend/cuda/few_rows.cuh"
 #include "backend/cuda/grid.cuh"
 #include "backend/cuda/grouped_tiles.cuh"
@@ -9,11 +8,11 @@ namespace bev::cuda {
 
 namespace {
 
-// More rows an expert than these are left to kernels with larger tiles.
+// With more rows per expert, kernels with larger tiles are faster.
 constexpr std::int64_t kMostRows = 8;
 constexpr int kWarps = 8;
 
-// Grid: columns, tiles of experts' rows.
+// Grid: column tiles, row tiles.
 template <class T, int kTiles>
 __global__ void __launch_bounds__(kWarps* kWarp) few_kernel(RowProduct<T> args) {
   const RowTile tile = find_tile<kTiles * few_rows::kTileRows>(
@@ -35,7 +34,7 @@ __global__ void __launch_bounds__(kWarps* kWarp) few_kernel(RowProduct<T> args) 
 
 template <class T, int kTiles>
 void launch(const Stream& stream, const RowProduct<T>& work) {
-  // A tile has a row at least.
+  // A tile has at least one row.
   const std::int64_t tiles =
       std::min<std::int64_t>(work.rows, most_tiles(work.rows, work.experts, 8 * kTiles));
   const dim3 blocks(static_cast<unsigned>(ceil_div(work.columns, few_rows::kColumns)),
@@ -47,7 +46,7 @@ void launch(const Stream& stream, const RowProduct<T>& work) {
 template <class T>
 void run(const Stream& stream, const GroupedArgs& args) {
   const RowProduct<T> work = row_product<T>(args, false);
-  // Where experts have as many as 2 in the mean, some have more than 8.
+  // With 2 rows per expert on average, some experts already have more than 8.
   if (work.rows <= 2 * work.experts) return launch<T, 1>(stream, work);
   launch<T, 2>(stream, work);
 }

@@ -1,6 +1,6 @@
-// The instructions of Hopper that grouped products use: barriers that count bytes, copies of boxes
-// of a tensor to shared memory, and products of a warpgroup (four warps) from there. Only code for
-// sm_90a may call these.
+// PTX wrappers for Hopper: mbarriers with transaction counts, TMA loads and stores (cp.async.bulk),
+// cluster-wide shared memory, and wgmma on operands in shared memory. Only code compiled for sm_90a
+// may call them.
 #pragma once
 
 #include <cuda.h>
@@ -14,12 +14,12 @@ namespace bev::cuda::hopper {
 
 using cuda_attention::shared_address;
 
-// A barrier in shared memory. Its phases are numbered 0, 1, 0, 1, ...
+// mbarrier in shared memory. Its phase parity alternates 0, 1, 0, 1, ...
 __device__ inline void make_barrier(std::uint64_t& barrier, int arrivals) {
   asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(shared_address(&barrier)),
                "r"(arrivals));
 }
-// Makes new barriers known to the copies.
+// Makes initialised barriers visible to the async proxy (TMA) and the cluster.
 __device__ inline void publish_barriers() {
   asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
 }
@@ -27,14 +27,14 @@ __device__ inline void arrive(std::uint64_t& barrier) {
   asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(shared_address(&barrier))
                : "memory");
 }
-// Arrives, and the phase then also waits for so many bytes.
+// Arrives and adds `bytes` to the transaction count that the phase waits for.
 __device__ inline void arrive_for_bytes(std::uint64_t& barrier, int bytes) {
   asm volatile(
       "mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(shared_address(&barrier)),
       "r"(bytes)
       : "memory");
 }
-// Until the phase of that number has ended.
+// Waits until the phase of that parity has completed.
 __device__ inline void wait(std::uint64_t& barrier, int phase) {
   asm volatile(
       "{\n"
@@ -47,13 +47,13 @@ __device__ inline void wait(std::uint64_t& barrier, int phase) {
       : "memory");
 }
 
-// Blocks of a cluster, which reach each other's shared memory. The number of this one:
+// Rank of this block (CTA) in its cluster.
 __device__ inline int cluster_rank() {
   int rank;
   asm("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
   return rank;
 }
-// Until all warps of the cluster are here, with all their lanes.
+// Barrier over all threads of the cluster.
 __device__ inline void meet_cluster() {
   __syncwarp();
   asm volatile(
@@ -61,7 +61,7 @@ __device__ inline void meet_cluster() {
       "barrier.cluster.wait.acquire.aligned;" ::
           : "memory");
 }
-// Where another block has what this one has here.
+// Shared-memory address in block `rank` of the variable that this block has at `here`.
 __device__ inline std::uint32_t address_in(int rank, const void* here) {
   std::uint32_t there;
   asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(there) : "r"(shared_address(here)), "r"(rank));
@@ -70,25 +70,26 @@ __device__ inline std::uint32_t address_in(int rank, const void* here) {
 __device__ inline void store_word(std::uint32_t address, std::uint32_t word) {
   asm volatile("st.shared::cluster.u32 [%0], %1;" ::"r"(address), "r"(word) : "memory");
 }
-// Arrives at the barrier that a block has here.
+// Arrives at the barrier of block `rank`.
 __device__ inline void arrive_in(int rank, const std::uint64_t& barrier) {
   asm volatile("mbarrier.arrive.shared::cluster.b64 _, [%0];" ::"r"(address_in(rank, &barrier))
                : "memory");
 }
-// The same, and what this thread has stored in that block is there by then: no cache is between it
-// and those who wait(). It takes long, since all else that the thread has stored must be, too.
+// Same with release semantics at cluster scope: what this thread stored to that block's shared
+// memory is visible to threads that wait(). Slow, because it orders all earlier stores of the
+// thread.
 __device__ inline void publish_in(int rank, const std::uint64_t& barrier) {
   asm volatile("mbarrier.arrive.release.cluster.shared::cluster.b64 _, [%0];" ::"r"(
                    address_in(rank, &barrier))
                : "memory");
 }
 
-// Where the bytes of a copy go, and the barrier at which they count: in this block, or at the same
-// places in all blocks of the cluster whose bits are set.
+// Destination of a TMA load and the barrier that counts its bytes: in this block or, as a
+// multicast, at the same offsets in all blocks of the cluster whose bits are set.
 struct Landing {
   void* to;
   std::uint64_t& barrier;
-  std::uint16_t blocks = 0;  // none: this one
+  std::uint16_t blocks = 0;  // 0: this block only
 };
 
 #define BEV_START_COPY(kind, coordinates, mask, ...)                                              \
@@ -108,8 +109,8 @@ struct Landing {
     }                                                                                          \
   } while (false)
 
-// Starts the copy of the box at these coordinates, the innermost first; zeros outside of the
-// tensor.
+// TMA load of the box at these coordinates, innermost first; elements outside the tensor read as
+// zero.
 __device__ inline void copy_box(const Landing& landing, const CUtensorMap& map, int x, int y) {
   BEV_COPY_BOX("2d", "%4, %5", "r"(x), "r"(y));
 }
@@ -125,7 +126,7 @@ __device__ inline void copy_box(const Landing& landing, const CUtensorMap& map, 
 #undef BEV_COPY_BOX
 #undef BEV_START_COPY
 
-// The same of consecutive bytes: a multiple of 16, as both addresses are.
+// Bulk copy of contiguous bytes; size and both addresses are multiples of 16.
 __device__ inline void copy_bytes(void* to, const void* from, int bytes, std::uint64_t& barrier) {
   asm volatile(
       "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, "
@@ -134,12 +135,13 @@ __device__ inline void copy_bytes(void* to, const void* from, int bytes, std::ui
       : "memory");
 }
 
-// Makes what this thread wrote to shared memory known to the copies.
+// Makes the shared-memory writes of this thread visible to the async proxy (TMA).
 __device__ inline void publish_shared() {
   asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
 }
-// The other way, for what is inside of the tensor. Each is a group of its own: with
-// wait_boxes_read<n> all but the last n of this thread's groups have left shared memory.
+// TMA store; elements outside the tensor are not written. Each store is a bulk group of its own:
+// after wait_boxes_read<n> all but the last n groups of this thread have been read from shared
+// memory.
 __device__ inline void store_box(const void* from, const CUtensorMap& map, int x, int y, int z) {
   asm volatile(
       "cp.async.bulk.tensor.3d.global.shared::cta.tile.bulk_group [%0, {%2, %3, %4}], [%1];\n"
@@ -160,7 +162,7 @@ __device__ void wait_boxes_read() {
   asm volatile("cp.async.bulk.wait_group.read %0;" ::"n"(kPending) : "memory");
 }
 
-// How a warpgroup shares out the registers of a block; all its warps call it.
+// Redistribution of registers between warpgroups (setmaxnreg); all warps of the warpgroup call it.
 template <int kRegisters>
 __device__ void give_registers_up() {
   asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(kRegisters));
@@ -170,38 +172,39 @@ __device__ void take_registers() {
   asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(kRegisters));
 }
 
-// An operand in shared memory: rows of 128 bytes, swizzled, that begin at a multiple of 1024 bytes.
-// With kInnerRows a row has 64 neighbours of the outer dim, for one index of the inner dim, and the
-// next 64 follow `next_bytes` later; else it has 64 neighbours of the inner dim.
+// wgmma matrix descriptor: rows of 128 bytes with the 128-byte swizzle, starting at a multiple of
+// 1024 bytes. With kInnerRows (MN-major) a row holds 64 elements of M or N for one k, and the next
+// 64 follow `next_bytes` later; otherwise (K-major) it holds 64 elements of K.
 __device__ inline std::uint64_t operand(std::uint32_t address, int next_bytes) {
   constexpr std::uint64_t kSwizzled128 = std::uint64_t{1} << 62;
   constexpr std::uint64_t kEightRows = std::uint64_t{1024 / 16} << 32;
   return kSwizzled128 | kEightRows | static_cast<std::uint64_t>(next_bytes / 16) << 16 |
          (address & 0x3ffff) / 16;
 }
-// Bytes from 16 of the inner dim to the next 16.
+// Descriptor advance for 16 elements of K.
 template <bool kInnerRows>
 inline constexpr int kSliceBytes = kInnerRows ? 16 * 128 : 16 * 2;
 
-// Sums [64, 256] of a warpgroup: warp w has rows 16 w to 16 w + 15, of which lane l holds, in each
-// 8 columns, rows l / 4 and 8 more, columns 2 * (l % 4) and the next.
+// Accumulator [64, 256] of a warpgroup: warp w has rows 16 w to 16 w + 15; in each 8 columns lane l
+// holds rows l / 4 and l / 4 + 8, columns 2 * (l % 4) and the next.
 struct WideSums {
   float at[128];
 
-  // Between the last product and the use of its sums, which the compiler does not know are bound.
+  // Compiler barrier between the last wgmma and the use of its sums, a dependency that the compiler
+  // does not see.
   __device__ void settle() {
 #pragma unroll
     for (float& sum : at) asm volatile("" : "+f"(sum)::"memory");
   }
-  // Volatile, so that it stays behind a condition: the compiler would rather choose between each
-  // sum and 0.
+  // Volatile, so that it stays inside its branch: the compiler would otherwise emit a select per
+  // sum.
   __device__ void clear() {
 #pragma unroll
     for (float& sum : at) asm volatile("mov.f32 %0, 0f00000000;" : "=f"(sum));
   }
 };
 
-// Before the first product that reads what was written to shared memory or to the sums.
+// wgmma fence, before the first wgmma that reads registers or shared memory written before.
 __device__ inline void begin_products() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
 __device__ inline void commit_products() {
   asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
@@ -237,7 +240,7 @@ __device__ void wait_products() {
       : "l"(left), "l"(right), "r"(static_cast<int>(adds)), "n"(kLeftInnerRows ? 1 : 0),           \
         "n"(kRightInnerRows ? 1 : 0))
 
-// Starts sums = left [64, 16] right [16, 256], added to what they were where `adds`.
+// Issues wgmma m64n256k16: sums = left right, accumulating if `adds`.
 template <class T, bool kLeftInnerRows, bool kRightInnerRows>
 __device__ void start_product(WideSums& sums, std::uint64_t left, std::uint64_t right, bool adds) {
   if constexpr (std::is_same_v<T, Bf16>) {
@@ -249,7 +252,7 @@ __device__ void start_product(WideSums& sums, std::uint64_t left, std::uint64_t 
 
 #undef BEV_WGMMA
 
-// Sums [64, 128], as WideSums.
+// Accumulator [64, 128], laid out like WideSums.
 struct HalfSums {
   float at[64];
 
@@ -273,7 +276,7 @@ struct HalfSums {
         BEV_SUMS_8(40), BEV_SUMS_8(48), BEV_SUMS_8(56)                                    \
       : "l"(left), "l"(right), "r"(static_cast<int>(adds)))
 
-// The same of 8-bit floats: left [64, 32] right [32, 128], both with rows of the inner dim.
+// Issues FP8 wgmma m64n128k32; both operands are K-major.
 template <Fp8Format kLeft>
 __device__ void start_product(HalfSums& sums, std::uint64_t left, std::uint64_t right, bool adds) {
   if constexpr (kLeft == Fp8Format::kE4m3) {
@@ -286,7 +289,7 @@ __device__ void start_product(HalfSums& sums, std::uint64_t left, std::uint64_t 
 #undef BEV_WGMMA
 #undef BEV_SUMS_8
 
-// Four 8 x 8 matrices of 16-bit numbers to shared memory; lane l gives the address of row l % 8 of
+// stmatrix: stores four 8 x 8 matrices of 16-bit elements; lane l gives the address of row l % 8 of
 // matrix l / 8.
 __device__ inline void store_matrices(std::uint32_t row_address, const std::uint32_t (&x)[4]) {
   asm volatile(

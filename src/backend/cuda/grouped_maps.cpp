@@ -11,7 +11,7 @@ namespace bev::cuda {
 
 namespace {
 
-// From the driver, which the program is not linked with; null where it is too old.
+// Looked up in the driver, which the program does not link; null if the driver is too old.
 PFN_cuTensorMapEncodeTiled_v12000 find_encoder() {
   void* function = nullptr;
   cudaDriverEntryPointQueryResult found = cudaDriverEntryPointSymbolNotFound;
@@ -41,7 +41,7 @@ CUtensorMapDataType type_of(Dtype dtype) {
   }
 }
 
-// Dims from the innermost on; strides in bytes, of all but the innermost.
+// Dims are innermost first; strides in bytes, for all dims but the innermost.
 template <std::size_t kDims>
 CUtensorMap encode(const View& tensor, const std::array<cuuint64_t, kDims>& dims,
                    const std::array<cuuint64_t, kDims - 1>& strides, int box_rows) {
@@ -60,7 +60,7 @@ CUtensorMap encode(const View& tensor, const std::array<cuuint64_t, kDims>& dims
   return map;
 }
 
-// The matrix, or each of the matrices, that a tensor has in its last two dims.
+// Sizes of the matrices in the last two dims of a tensor.
 struct MatrixSizes {
   explicit MatrixSizes(const View& tensor)
       : rows(dim_of(tensor, 2)),

@@ -1,6 +1,6 @@
-// How Hopper's copy engine sees the matrices of grouped products: it moves boxes, rows of 128
-// bytes, between them and shared memory, where they are swizzled. Of what is outside it reads zeros
-// and writes nothing.
+// TMA descriptors (tensor maps) for the matrices of grouped GEMMs. TMA moves boxes with rows of 128
+// bytes between global and shared memory, where they are swizzled; outside the tensor it reads
+// zeros and writes nothing.
 #pragma once
 
 #include <cuda.h>
@@ -11,15 +11,16 @@ namespace bev::cuda {
 
 inline constexpr int kBoxRowBytes = 128;
 
-// Whether the driver can make such maps.
+// True if the driver can encode tensor maps.
 bool has_tensor_maps();
 
-// A matrix [R, C] or matrices [E, R, C]: coordinates (column, row) or (column, row, matrix).
+// Descriptor of [R, C] or [E, R, C]: coordinates (column, row) or (column, row, matrix).
 CUtensorMap tensor_map(const View& tensor, int box_rows);
 
-// A matrix whose rows end where the coordinates say: row i of the rows [begin, end), which is
-// outside from row end - begin on, is (column, kRagged - (end - begin) + i, end, kRagged). The last
-// stride is 2^35 bytes less a row, so that addresses wrap around to those of the matrix.
+// Descriptor with a row limit given by coordinates, for experts whose row counts are only known on
+// the device: row i of rows [begin, end) is (column, kRagged - (end - begin) + i, end, kRagged),
+// and rows from end - begin on are out of bounds. The last stride is 2^35 bytes minus a row, so
+// that addresses wrap around to the matrix.
 inline constexpr int kRagged = 1 << 30;
 CUtensorMap ragged_map(const View& matrix, int box_rows);
 

@@ -1,6 +1,6 @@
-// Grouped products of 16-bit numbers on the tensor cores, one launch for all experts. A block makes
-// a tile [128, 128] of a result; eight warps share it, 64 x 32 each. Operands pass through shared
-// memory in steps of 32 of the inner dim, kStages of them under way.
+// Grouped GEMM with mma.sync (sm_80 and later) for 16-bit operands, one launch for all experts. A
+// block computes a [128, 128] tile with eight warps of 64 x 32 each; operands go through shared
+// memory in steps of 32 along K with a cp.async pipeline of kStages stages.
 #include "backend/cuda/attention_tiles.cuh"
 #include "backend/cuda/grid.cuh"
 #include "backend/cuda/grouped_tiles.cuh"
@@ -19,11 +19,11 @@ using cuda_attention::Tile;
 using cuda_attention::wait_copies;
 
 constexpr int kSize = 128, kDepth = 32, kStages = 3, kBlockThreads = 256;
-constexpr int kM = 4, kN = 4;  // a warp's sums: 16 kM x 8 kN
+constexpr int kM = 4, kN = 4;  // register tile of a warp: 16 kM x 8 kN
 
-// One operand of a tile: `outer` runs over the tile's rows (or columns), `inner` over what is
-// summed. Element (outer, inner) is data[outer * stride + inner], or with kInnerRows data[inner *
-// stride + outer]. Outside of the limits there are zeros.
+// One operand of a tile: `outer` runs over M or N, `inner` over K. Element (outer, inner) is
+// data[outer * stride + inner], or data[inner * stride + outer] with kInnerRows. Out of range
+// elements read as zero.
 template <class T>
 struct Operand {
   const T* data;
@@ -36,7 +36,7 @@ using OperandTile = Tile<kInnerRows ? kSize : kDepth>;
 template <bool kInnerRows>
 constexpr int kTileBytes = OperandTile<kInnerRows>::bytes(kInnerRows ? kDepth : kSize);
 
-// Starts the copy of inner [first, first + kDepth).
+// Starts the cp.async copies of inner [first, first + kDepth).
 template <bool kInnerRows, class T>
 __device__ void copy_operand(OperandTile<kInnerRows> tile, const Operand<T>& from, int first,
                              int inner_limit) {
@@ -53,7 +53,7 @@ __device__ void copy_operand(OperandTile<kInnerRows> tile, const Operand<T>& fro
   }
 }
 
-// The left operand [16, 16] from (row, inner) on.
+// Left mma operand [16, 16] at (row, inner).
 template <bool kInnerRows>
 __device__ void load_left(std::uint32_t (&x)[4], OperandTile<kInnerRows> tile, int row, int inner) {
   if constexpr (kInnerRows) {
@@ -63,7 +63,7 @@ __device__ void load_left(std::uint32_t (&x)[4], OperandTile<kInnerRows> tile, i
     tile.load_left(x, row, inner);
   }
 }
-// Two right operands [16, 8] whose columns are [column, column + 16).
+// Two right mma operands [16, 8] with columns [column, column + 16).
 template <bool kInnerRows>
 __device__ void load_right(std::uint32_t (&x)[4], OperandTile<kInnerRows> tile, int column,
                            int inner) {
@@ -95,7 +95,7 @@ __device__ void multiply_step(Sums<kM, kN>& sums, OperandTile<kLeftInnerRows> le
   }
 }
 
-// The warp's place in the tile.
+// Position of the warp's register tile in the tile.
 __device__ int warp_row() { return static_cast<int>(threadIdx.x / kWarp) % 2 * (16 * kM); }
 __device__ int warp_column() { return static_cast<int>(threadIdx.x / kWarp) / 2 * (8 * kN); }
 
@@ -121,7 +121,7 @@ __device__ void multiply_tile(Sums<kM, kN>& sums, const Operand<T>& left, const 
       copy_operand<kLeftInnerRows>(left_at(step), left, step * kDepth, depth);
       copy_operand<kRightInnerRows>(right_at(step), right, step * kDepth, depth);
     }
-    commit_copies();  // maybe of nothing: groups are counted
+    commit_copies();  // maybe empty: wait_copies counts groups
   };
   sums.clear();
   for (int step = 0; step < kStages - 1; ++step) copy(step);
@@ -135,7 +135,7 @@ __device__ void multiply_tile(Sums<kM, kN>& sums, const Operand<T>& left, const 
   wait_copies<0>();
 }
 
-// body(row, column, first, second) for the lane's pairs of neighbouring columns of the tile.
+// Calls body(row, column, first, second) for the lane's pairs of adjacent columns.
 template <class Body>
 __device__ void for_pairs(const Sums<kM, kN>& sums, const Body& body) {
   const int lane = static_cast<int>(threadIdx.x % kWarp);
@@ -160,7 +160,8 @@ __device__ void store_pair(T* to, float first, float second) {
   *reinterpret_cast<std::uint32_t*>(to) = cuda_attention::pack<T>(first, second);
 }
 
-// out = in w^T where w is [experts, columns, depth], or in w where it is [experts, depth, columns].
+// out = in w^T with w [experts, columns, depth]; dgrad: out = in w with w [experts, depth,
+// columns].
 template <class T, bool kInput>
 __global__ void __launch_bounds__(kBlockThreads, 2) product_kernel(RowProduct<T> args) {
   const RowTile tile =
@@ -193,7 +194,7 @@ __global__ void __launch_bounds__(kBlockThreads, 2) product_kernel(RowProduct<T>
   });
 }
 
-// w = beta w + y^T x of each expert's rows.
+// wgrad: w = beta w + y^T x over the rows of each expert.
 template <class T, class G>
 __global__ void __launch_bounds__(kBlockThreads, 2) weight_kernel(WeightProduct<T, G> args) {
   const int expert = static_cast<int>(blockIdx.z);
@@ -251,7 +252,7 @@ void run_weight(const Stream& stream, const GroupedArgs& args) {
   launch(stream, weight_kernel<T, G>, blocks, kStages * kStageBytes<true, true>, work);
 }
 
-// f(T{}) with the 16-bit type.
+// Calls f(T{}) with the 16-bit type.
 template <class F>
 void visit_narrow(Dtype dtype, const F& f) {
   if (dtype == Dtype::kBf16) return f(Bf16{});

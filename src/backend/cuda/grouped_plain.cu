@@ -1,5 +1,5 @@
-// Grouped products in plain f32 arithmetic: f32 models, and shapes whose rows are no whole 16-byte
-// words.
+// Grouped GEMM on CUDA cores with f32 accumulation: for f32 models, and shapes whose rows are not
+// 16-byte aligned.
 #include "backend/cuda/grid.cuh"
 #include "backend/cuda/grouped_tiles.cuh"
 #include "backend/cuda/moe_parts.h"
@@ -10,7 +10,8 @@ namespace {
 
 constexpr int kTile = 64, kDepth = 16, kSide = 16, kEach = kTile / kSide;
 
-// Sums a tile of c: a(row, k) and b(k, column) give zeros outside. A thread has kEach x kEach sums.
+// Accumulates a tile of c: a(row, k) and b(k, column) return zero out of range. A thread has a
+// kEach x kEach register tile.
 template <class A, class B>
 __device__ void tile_sums(const A& a, const B& b, int depth, float (&sums)[kEach][kEach]) {
   __shared__ float left[kDepth][kTile + 1], right[kDepth][kTile + 1];
@@ -35,7 +36,7 @@ __device__ void tile_sums(const A& a, const B& b, int depth, float (&sums)[kEach
   }
 }
 
-// body(row, column, sum) for a thread's elements of the tile.
+// Calls body(row, column, sum) for the elements of the thread.
 template <class Body>
 __device__ void for_sums(const float (&sums)[kEach][kEach], const Body& body) {
   const int tx = static_cast<int>(threadIdx.x) % kSide, ty = static_cast<int>(threadIdx.x) / kSide;
@@ -46,7 +47,7 @@ __device__ void for_sums(const float (&sums)[kEach][kEach], const Body& body) {
   }
 }
 
-// out = in w^T, or in w where kTransposed is false.
+// out = in w^T, or in w if kTransposed is false.
 template <class T, bool kTransposed>
 __global__ void __launch_bounds__(kSide* kSide) grouped_kernel(RowProduct<T> args) {
   const RowTile tile =
@@ -151,7 +152,7 @@ __global__ void __launch_bounds__(kThreads) grouped_bias_kernel(GroupedBias<T, G
   to = narrow<G>(sum);
 }
 
-// f(G{}) with the type of a gradient: the operands' own, or f32.
+// Calls f(G{}) with the gradient type: that of the operands, or f32.
 template <class T, class F>
 void visit_gradient(const View& gradient, const F& f) {
   if (gradient.dtype == Dtype::kF32) return f(float{});

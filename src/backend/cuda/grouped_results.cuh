@@ -1,5 +1,5 @@
-// How the sums of grouped products on Hopper become results: a warp adds what is to be added to its
-// 16 rows of a tile, and leaves them to copies by boxes.
+// Epilogue of the Hopper grouped GEMM: each warp adds bias or beta * out to its 16 rows of a tile
+// and writes them with TMA stores.
 #pragma once
 
 #include <type_traits>
@@ -12,23 +12,25 @@
 
 namespace bev::cuda::wgmma {
 
-// Of each warp so many boxes may be on their way out.
+// TMA stores that each warp may have in flight.
 constexpr int kWarpRows = 16, kOutBoxes = 2, kOutBoxBytes = kWarpRows * kBoxRowBytes;
 constexpr int kOutBytes = kOutBoxes * kOutBoxBytes;
 
-// What a product makes: out [., C], all experts' matrices or rows on top of each other.
+// Output of a grouped GEMM: out [., C], the matrices or rows of all experts stacked.
 template <class T, class Out>
 struct Work {
   Walk walk;
-  const Out* out;  // as it was, for beta
+  const Out* out;  // read for beta
   const T* bias;   // null: none
   int columns;     // C
   float beta;
-  int* tickets = nullptr;     // how many pairs have been taken beyond each cluster's first
-  double* squares = nullptr;  // sums of the results' squares, at square_place; null: not wanted
+  int* tickets = nullptr;  // work counter: pairs taken beyond the first one of each cluster
+  double* squares =
+      nullptr;  // partial sums of squares of the results, at square_place; null: not wanted
 };
 
-// Of kWeight's results each warp's rows in each tile have a place for the sum of their squares.
+// For wgrad, each group of kWarpRows rows in each tile has a slot for its sum of squares, so that
+// the sum has a fixed order.
 __host__ __device__ inline int row_groups(const Walk& walk) {
   return (walk.rows + kWarpRows - 1) / kWarpRows;
 }
@@ -40,8 +42,8 @@ __device__ inline std::int64_t square_place(const Walk& walk, const WalkTile& ti
          tile.column / kTileColumns;
 }
 
-// body(index of a sum, row, column) for the lane's pairs of neighbouring columns, of the warp's
-// first `rows` rows and the tile's first `columns` columns.
+// Calls body(index of a sum, row, column) for the lane's pairs of adjacent columns, within the
+// first `rows` rows of the warp and the first `columns` columns of the tile.
 template <class Body>
 __device__ void for_pairs(int rows, int columns, const Body& body) {
   const int lane = static_cast<int>(threadIdx.x % kWarp);
@@ -56,16 +58,15 @@ __device__ void for_pairs(int rows, int columns, const Body& body) {
   }
 }
 
-// The results of a warp.
+// Results of one warp.
 template <GroupedProduct kProduct, class T, class Out>
 class Results {
  public:
-  // Boxes: kOutBytes of shared memory.
+  // boxes: kOutBytes of shared memory.
   __device__ Results(const Work<T, Out>& work, const CUtensorMap& map, std::uint8_t* boxes)
       : work_(work), map_(map), boxes_(boxes) {}
 
-  // Starts the copies of the warp's rows, from `row` on, to where they belong. The sums are
-  // changed.
+  // Starts the TMA stores of the warp's rows, which begin at `row`. Modifies the sums.
   __device__ void store(hopper::WideSums& sums, const WalkTile& tile, int row) {
     if (row >= tile.row_end) return;
     add_terms(sums, tile, row);
@@ -76,15 +77,15 @@ class Results {
 #pragma unroll
     for (int column = 0; column < kTileColumns; column += kColumns) {
       if (tile.column + column >= work_.columns) break;
-      // A lane has a pair of sums in each 4 columns of 16 rows.
+      // A lane holds a pair of sums for each 4 columns of 16 rows.
       store_box(sums.at + column / 2, tile, row, tile.column + column);
     }
   }
-  // After the last.
+  // Call after the last store.
   __device__ void finish() { hopper::wait_boxes_read<0>(); }
 
  private:
-  // Adds the bias, or what was there before.
+  // Adds the bias (forward) or beta * out (wgrad).
   __device__ void add_terms(hopper::WideSums& sums, const WalkTile& tile, int row) {
     const int columns = work_.columns - tile.column, rows = tile.row_end - row;
     if constexpr (kProduct == GroupedProduct::kOutput) {
@@ -108,7 +109,8 @@ class Results {
     }
   }
 
-  // Of what results are after rounding. In f32, since a lane has few, unless that overflows.
+  // Squares of the rounded results. Sums in f32, since a lane has few terms, and again in f64 if
+  // that overflows.
   __device__ void store_squares(const hopper::WideSums& sums, const WalkTile& tile, int row) {
     const auto lanes_sum = [&](auto sum) {
       for_pairs(tile.row_end - row, work_.columns - tile.column, [&](int at, int, int) {
@@ -143,7 +145,7 @@ class Results {
     slot_ = slot_ + 1 == kOutBoxes ? 0 : slot_ + 1;
   }
 
-  // The sums that make a box, to shared memory as the copies want them.
+  // Writes the sums of one box to shared memory in the swizzled layout.
   __device__ static void fill_box(std::uint8_t* box, const float* sums) {
     const int lane = static_cast<int>(threadIdx.x % kWarp);
     auto word_at = [&](int row, int word) {

@@ -1,14 +1,14 @@
-// How a block makes the tiles [128, 256] of grouped products on Hopper, whatever their numbers are.
-// As many blocks as there are multiprocessors, in pairs (clusters), take pairs of tiles of all
-// experts' results, one after the other as they get free. In a block one thread copies steps of the
-// inner dim to shared memory, kStages of them ahead; two warpgroups multiply, 64 rows each, and
-// leave their results to copies again. Where an expert's rows end is read on the device.
+// Grouped GEMM for Hopper: warp-specialised persistent kernel; a TMA producer thread feeds wgmma
+// consumers through an mbarrier ring of kStages stages. One block per SM, in 2-CTA clusters; a
+// cluster takes pairs of [128, 256] tiles over all experts from an atomic counter (dynamic tile
+// scheduler). Two consumer warpgroups compute 64 rows each and write results with TMA. Row counts
+// of experts are read on the device.
 //
-//   block 0 copies  the left factor of tile 0 -> itself, columns 0 to 127 of the right -> both
-//   block 1 copies  the left factor of tile 1 -> itself, columns 128 to 255 -> both
+//   block 0 loads  the left operand of tile 0 -> itself, columns 0 to 127 of the right -> both
+//   block 1 loads  the left operand of tile 1 -> itself, columns 128 to 255 -> both (multicast)
 //
-// So a stage is full when both have copied, and empty when the warps of both have read it. One
-// thread of block 0 finds the tiles and writes them to both.
+// So a stage is full when both blocks have loaded, and empty when the consumers of both have read
+// it. One thread of block 0 schedules tiles and writes them to both blocks.
 #pragma once
 
 #include "backend/cuda/grid.cuh"
@@ -21,18 +21,18 @@ namespace bev::cuda::wgmma {
 constexpr int kStages = 4, kGroupRows = 64;
 constexpr int kPair = 2;  // blocks of a cluster
 constexpr int kCopyThreads = 128, kProductThreads = 256, kProductWarps = kProductThreads / kWarp;
-// A step of the inner dim is a box's row of bytes.
+// A step along K is one 128-byte row of a box.
 constexpr int kLeftBytes = kTileRows * kBoxRowBytes;
 constexpr int kHalfColumns = kTileColumns / 2, kHalfBytes = kHalfColumns * kBoxRowBytes;
 constexpr int kStageBytes = kLeftBytes + kTileColumns * kBoxRowBytes;
 constexpr int kSharedBytes =
-    kStages * kStageBytes + kProductWarps * kOutBytes + 1024;  // the last to align
+    kStages * kStageBytes + kProductWarps * kOutBytes + 1024;  // the last 1024 for alignment
 
 struct Maps {
   CUtensorMap left, right, out;
 };
 
-// A place in a ring of kSize.
+// Position in a ring of kSize, with the mbarrier phase parity.
 template <int kSize>
 struct RingPlace {
   int at = 0, phase = 0;
@@ -47,12 +47,12 @@ struct RingPlace {
 constexpr int kTilesAhead = 2, kNoTile = -1;
 struct Shared {
   std::uint64_t full[kStages], empty[kStages];
-  // tile_empty is used in the first block of a pair, for both.
+  // tile_empty of the first block counts the consumers of both blocks.
   std::uint64_t tile_full[kTilesAhead], tile_empty[kTilesAhead];
-  WalkTile tiles[kTilesAhead];  // whose expert is kNoTile after the last
+  WalkTile tiles[kTilesAhead];  // expert is kNoTile after the last
 };
 
-// What all threads of both blocks do first.
+// Initialises the barriers; called by all threads of both blocks first.
 __device__ inline void begin_tiles(Shared& shared) {
   if (threadIdx.x == 0) {
     for (int i = 0; i < kStages; ++i) {
@@ -68,7 +68,8 @@ __device__ inline void begin_tiles(Shared& shared) {
   hopper::meet_cluster();
 }
 
-// One thread of a pair's first block: takes pairs of tiles and tells both blocks theirs.
+// Tile scheduler, one thread in the first block of a pair: takes pairs of tiles and writes each
+// block its own.
 template <GroupedProduct kProduct>
 __device__ void find_tiles(Shared& shared, const Walk& walk, int* tickets) {
   RingPlace<kTilesAhead> told;
@@ -93,7 +94,7 @@ __device__ void find_tiles(Shared& shared, const Walk& walk, int* tickets) {
   } while (tile.expert != kNoTile);
 }
 
-// For those lanes of a warp, of which the first is one. False after the last.
+// Called by the given lanes of a warp, which include the first. Returns false after the last tile.
 constexpr unsigned kWholeWarp = ~0u, kFirstLane = 1;
 __device__ inline bool next_tile(Shared& shared, RingPlace<kTilesAhead>& told, WalkTile& tile,
                                  unsigned lanes = kWholeWarp) {
@@ -105,8 +106,8 @@ __device__ inline bool next_tile(Shared& shared, RingPlace<kTilesAhead>& told, W
   return tile.expert != kNoTile;
 }
 
-// One thread: copies steps of kDepth to the first kUsed stages by copy_step(stage, tile, inner),
-// which says how many bytes come.
+// Producer thread: loads steps of kDepth into the first kUsed stages through copy_step(stage, tile,
+// inner), which arrives with the number of bytes.
 template <int kDepth, int kUsed, class CopyStep>
 __device__ void copy_tiles(Shared& shared, const CopyStep& copy_step) {
   RingPlace<kUsed> stage;
@@ -125,8 +126,8 @@ __device__ void copy_tiles(Shared& shared, const CopyStep& copy_step) {
   }
 }
 
-// The right factor of a step, by copy(half, blocks) for halves of its columns. Where the blocks of
-// a pair share it, each brings one half to both.
+// Loads the right operand of a step by copy(half, blocks) for halves of its columns. If both blocks
+// of the pair share it, each loads one half and multicasts it to both.
 template <class Copy>
 __device__ void copy_halves(const WalkTile& tile, const Copy& copy) {
   if (tile.shares_columns) {
@@ -136,17 +137,18 @@ __device__ void copy_halves(const WalkTile& tile, const Copy& copy) {
   }
 }
 
-// A warp no longer reads a stage, which the copies of both blocks write.
+// The warp has finished reading a stage, which the TMA loads of both blocks write.
 __device__ inline void hand_back(Shared& shared, int stage) {
   __syncwarp();
   const int lane = static_cast<int>(threadIdx.x % kWarp);
   if (lane < kPair) hopper::arrive_in(lane, shared.empty[stage]);
 }
 
-// What a kernel's blocks do, by copy_step(memory, full, stage, tile, inner) as above and, for each
-// tile, multiply(sums, memory, shared, stage, tile, warp, look_ahead), which makes the sums of the
-// warp's group and once calls look_ahead(), best where it has to wait: that takes the next tile. A
-// thread that copies gets kCopyRegisters, one that multiplies kProductRegisters.
+// Body of the kernel. The producer calls copy_step(memory, full, stage, tile, inner) as above.
+// Consumers call multiply(sums, memory, shared, stage, tile, warp, look_ahead) for each tile; it
+// computes the sums of the warp's group and calls look_ahead(), which takes the next tile, exactly
+// once, best while wgmma is in flight. Registers per thread: kCopyRegisters for producers,
+// kProductRegisters for consumers.
 template <GroupedProduct kProduct, int kDepth, int kUsed, int kCopyRegisters, int kProductRegisters,
           class T, class Out, class CopyStep, class Multiply>
 __device__ void make_tiles(const Work<T, Out>& work, const CUtensorMap& out,
@@ -181,19 +183,19 @@ __device__ void make_tiles(const Work<T, Out>& work, const CUtensorMap& out,
     }
     results.finish();
   }
-  // Else a block could end before the other has copied to it or arrived there for the last time.
+  // Otherwise a block could exit before its peer has multicast to it or arrived at its barriers.
   hopper::meet_cluster();
 }
 
-// Launches a block for each multiprocessor, in pairs. The squares of the results are added to
-// *squares, if it is not null. The kernel gets `all`, whose part `work` learns here where the
-// memory of the launch is.
+// Launches one block per SM, in pairs. Adds the squares of the results to *squares unless it is
+// null. The kernel gets `all`; `work`, which is part of it, receives the pointers to scratch
+// memory.
 template <class Kernel, class All, class T, class Out>
 void launch_tiles(const Stream& stream, Kernel* kernel, const Maps& maps, const All& all,
                   Work<T, Out>& work, double* squares) {
   CudaQueue& queue = queue_of(stream);
   const std::int64_t places = squares == nullptr ? 0 : square_places(work.walk);
-  // The tickets have the room of a number, for the sake of alignment.
+  // The counter takes the space of a double, for alignment.
   const std::size_t bytes = static_cast<std::size_t>(1 + places) * sizeof(double);
   auto* memory = static_cast<double*>(queue.scratch(bytes));
   check_cuda(cudaMemsetAsync(memory, 0, bytes, queue.stream()), "grouped product");

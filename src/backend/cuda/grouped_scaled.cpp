@@ -1,4 +1,4 @@
-// Grouped products of 8-bit floats: what they can be of.
+// Grouped FP8 GEMM: checks of shapes and device.
 #include "backend/cuda/grouped_maps.h"
 #include "backend/cuda/moe_parts.h"
 #include "backend/cuda/tables.h"

@@ -1,7 +1,7 @@
-// Grouped products of 8-bit floats with scales of blocks, in steps of 128 of the inner dim: the
-// step's sums are made by tensor cores and added to the tile's, in f32, times the scales of both
-// factors. Both have rows of the inner dim. The left one is x or dy (in runs), the right one a
-// weight (in squares); for weight gradients they are dy and x, transposed (both in runs).
+// Grouped FP8 GEMM for Hopper with block scales, in steps of 128 along K: wgmma computes the
+// partial sums of a step, which are added to the tile in f32 times the scales of both operands.
+// Both operands are K-major. Left is x or dy (scales per run of 128), right a weight (scales per
+// 128 x 128 square); for wgrad they are the transposes of dy and x (both per run).
 #pragma once
 
 #include "backend/cuda/grouped_ring.cuh"
@@ -17,17 +17,17 @@ struct ScaledWork {
   Work<Out, Out> work;
   const float *left, *right;  // scales
   int left_stride, right_stride;
-  // Where expert e's matrix begins in the right factor: [e row_step, e column_step].
+  // The matrix of expert e begins at [e row_step, e column_step] in the right operand.
   int row_step, column_step;
 };
 
-// Where an expert's first run is in the transposes.
+// Column of the first run of the tile's expert in the transposes (run_begin).
 __device__ inline int first_turned(const WalkTile& tile) {
   return ((tile.end - tile.depth) / kScaledDepth + tile.expert) * kScaledDepth;
 }
 
-// Weight gradients have a scale for every column: those of a step's rows and columns lie in the
-// place of the last stage.
+// wgrad has a scale per row and column of each step; they are stored in the memory of the last
+// stage.
 template <GroupedProduct kProduct>
 inline constexpr int kUsedStages = kProduct == GroupedProduct::kWeight ? kStages - 1 : kStages;
 __device__ inline float* scales_of(std::uint8_t* memory, int stage) {
@@ -35,7 +35,8 @@ __device__ inline float* scales_of(std::uint8_t* memory, int stage) {
          stage * (kTileRows + kTileColumns);
 }
 
-// A step of the right factor, whose columns are rows of the matrix that is copied, from y on.
+// Loads a step of the right operand, whose columns are rows, starting at y, of the matrix in
+// memory.
 __device__ inline void copy_right(std::uint8_t* stage, std::uint64_t& full, const Maps& maps,
                                   const WalkTile& tile, int x, int y) {
   copy_halves(tile, [&](int half, std::uint16_t blocks) {
@@ -44,7 +45,7 @@ __device__ inline void copy_right(std::uint8_t* stage, std::uint64_t& full, cons
   });
 }
 
-// Those of all rows and columns of a tile's step, and the factors.
+// Loads the scales of all rows and columns of a step, and both operands.
 template <class Out>
 __device__ void copy_weight_step(std::uint8_t* memory, int stage, std::uint64_t& full,
                                  const Maps& maps, const ScaledWork<Out>& scaled,
@@ -74,14 +75,14 @@ __device__ void copy_row_step(std::uint8_t* memory, int stage, std::uint64_t& fu
              tile.expert * scaled.row_step + tile.column);
 }
 
-// The scales of a lane's sums in one step: of its two rows, and of the columns.
+// Scales of a lane's sums in one step: of its two rows, and of the columns.
 struct StepScales {
   float2 rows;
-  float2 halves;         // of the tile's columns, where each is a square's
-  const float* columns;  // of the lane's first column and on, where each has its own
+  float2 halves;         // of the halves of the tile's columns, each within one square
+  const float* columns;  // starting at the lane's first column, if each column has its own
 };
 
-// Where those of rows and squares are, step after step.
+// Addresses of row and square scales, step by step.
 struct LaneScales {
   const float *top, *bottom, *right;
   int left_stride, right_half;
@@ -106,13 +107,13 @@ struct LaneScales {
   }
 };
 
-// Those that copy_weight_step() has brought.
+// The scales that copy_weight_step() loaded.
 __device__ inline StepScales copied_scales(const float* scales, int warp) {
   const int lane = static_cast<int>(threadIdx.x % kWarp), row = warp * kWarpRows + lane / 4;
   return {{scales[row], scales[row + 8]}, {}, scales + kTileRows + 2 * (lane % 4)};
 }
 
-// Adds a step's sums of half of the columns to the tile's.
+// Adds the scaled partial sums of half of the columns to the tile.
 template <GroupedProduct kProduct, int kHalf>
 __device__ void add_half(hopper::WideSums& sums, const hopper::HalfSums& part,
                          const StepScales& scale) {
@@ -144,7 +145,7 @@ template <Fp8Format kLeft, int kHalf>
 __device__ void multiply_half(hopper::HalfSums& part, std::uint32_t stage, int group) {
   const std::uint64_t left = hopper::operand(stage + group * kGroupRows * kBoxRowBytes, 0);
   const std::uint64_t right = hopper::operand(stage + kLeftBytes + kHalf * kHalfBytes, 0);
-  constexpr int kSlice = 32;  // bytes that a product takes of the inner dim
+  constexpr int kSlice = 32;  // bytes of K per wgmma
   hopper::begin_products();
 #pragma unroll
   for (int i = 0; i < kScaledDepth / kSlice; ++i) {
@@ -155,7 +156,7 @@ __device__ void multiply_half(hopper::HalfSums& part, std::uint32_t stage, int g
   part.settle();
 }
 
-// The warpgroup's part of a step. ready() says that the stage is no longer read.
+// A step of the warpgroup. Calls ready() when the stage is no longer read.
 template <Fp8Format kLeft, GroupedProduct kProduct, class Ready>
 __device__ void multiply_step(hopper::WideSums& sums, std::uint32_t stage, int group,
                               bool two_halves, const StepScales& scale, const Ready& ready) {
@@ -169,7 +170,7 @@ __device__ void multiply_step(hopper::WideSums& sums, std::uint32_t stage, int g
   if (kReadsScales) ready();
 }
 
-// While one warpgroup adds the other one's products run.
+// While one warpgroup adds its partial sums, the wgmma of the other runs.
 template <Fp8Format kLeft, GroupedProduct kProduct, class Out>
 __device__ void multiply_scaled_tile(hopper::WideSums& sums, std::uint8_t* memory, Shared& shared,
                                      RingPlace<kUsedStages<kProduct>>& stage,
@@ -204,7 +205,7 @@ __device__ void multiply_scaled_tile(hopper::WideSums& sums, std::uint8_t* memor
   }
 }
 
-// Code for other architectures is empty, as of grouped_kernel.
+// Empty for other architectures, like grouped_kernel.
 template <Fp8Format kLeft, GroupedProduct kProduct, class Out>
 __global__ void __launch_bounds__(kCopyThreads + kProductThreads, 1)
     grouped_scaled_kernel(const __grid_constant__ Maps maps,
@@ -283,7 +284,7 @@ void run_scaled_weight(const Stream& stream, const GroupedScaledWeightArgs& args
                args.squares);
 }
 
-// f(Out{}) for the dtypes of results.
+// Calls f(Out{}) for the dtype of the result.
 template <class F>
 void visit_result(Dtype dtype, const F& f) {
   switch (dtype) {

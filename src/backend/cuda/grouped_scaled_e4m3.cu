@@ -1,3 +1,4 @@
+// Instantiation of grouped_scaled.cuh for a left operand in E4M3.
 #include "backend/cuda/grouped_scaled.cuh"
 
 namespace bev::cuda {

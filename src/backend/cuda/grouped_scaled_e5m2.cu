@@ -1,3 +1,4 @@
+// Instantiation of grouped_scaled.cuh for a left operand in E5M2.
 #include "backend/cuda/grouped_scaled.cuh"
 
 namespace bev::cuda {

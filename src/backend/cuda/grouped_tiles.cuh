@@ -1,6 +1,6 @@
-// What the kernels of grouped products share: their arguments, and which tile of which expert's
-// rows a block has. The number of rows of each expert is known on the device only, so the grid has
-// a block for every tile that there might be.
+// Shared by the grouped GEMM kernels with static grids: their arguments, and the mapping from a
+// block to a tile of an expert's rows. Row counts are only known on the device, so the grid has a
+// block for every tile that could exist.
 #pragma once
 
 #include <cstdint>
@@ -11,7 +11,7 @@
 
 namespace bev::cuda {
 
-// out = in w^T + bias: y of x, or x of y, which takes w as it is.
+// Forward: out = in w^T + bias; dgrad: out = in w.
 template <class T>
 struct RowProduct {
   const T *in, *w, *bias;
@@ -33,7 +33,7 @@ RowProduct<T> row_product(const GroupedArgs& args, bool of_input) {
           static_cast<int>(args.w.shape[0])};
 }
 
-// w = beta w + y^T x of each expert's rows.
+// wgrad: w = beta w + y^T x over the rows of each expert.
 template <class T, class G>
 struct WeightProduct {
   const T *x, *y;
@@ -53,18 +53,19 @@ WeightProduct<T, G> weight_product(const GroupedArgs& args) {
           static_cast<float>(args.beta)};
 }
 
-// At most so many tiles of kRows rows have `rows` rows of `experts` experts and those of nobody.
+// Upper bound on the tiles of tile_rows rows for `rows` rows of `experts` experts, including those
+// past the last offset.
 constexpr std::int64_t most_tiles(std::int64_t rows, std::int64_t experts, int tile_rows) {
   return rows / tile_rows + experts + 1;
 }
 
 struct RowTile {
-  int expert = -1;  // `experts` for rows past the last expert's, -1 for no tile
+  int expert = -1;  // `experts` for rows past the last offset, -1 for no tile
   int begin = 0, end = 0;
 };
 
-// Tile `index` of tiles of kRows rows that begin anew at every expert. Every warp of the block
-// finds it by itself; all its lanes must call.
+// Tile number `index`, where every expert starts a new tile of kRows rows. Every warp of the block
+// computes it on its own; all its lanes must call.
 template <int kRows>
 __device__ RowTile find_tile(const std::int32_t* offsets, int experts, int rows, int index) {
   const int lane = static_cast<int>(threadIdx.x % kWarp);

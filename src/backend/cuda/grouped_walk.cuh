@@ -1,4 +1,4 @@
-// In which order the tiles of grouped products are made, by kernels whose blocks make many of them.
+// Tile order of the persistent grouped GEMM kernels.
 #pragma once
 
 #include <cstdint>
@@ -12,31 +12,33 @@ constexpr int kTileRows = 128, kTileColumns = 256;
 struct Walk {
   const std::int32_t* offsets;  // [experts + 1]
   int experts;
-  int rows;  // of all experts, or for kWeight of an expert's matrix
+  int rows;  // of all experts; for kWeight, rows of one expert's matrix
   int column_tiles;
-  int depth;  // of the inner dim; for kWeight it is an expert's rows
+  int depth;  // K; for kWeight the rows of the expert instead
 };
 
 struct WalkTile {
-  int expert;        // `experts`: rows of nobody, whose depth is 0
-  int row, row_end;  // where it and its expert's rows end; for kWeight within the expert's matrix
+  int expert;        // `experts`: rows past the last offset, with depth 0
+  int row, row_end;  // first row of the tile, end of the expert's rows; for kWeight within the
+                     // expert's matrix
   int column;
-  int depth, end;      // of the inner dim; where it ends, for kWeight
-  int shares_columns;  // whether the other tile of the pair is of the same columns
+  int depth, end;      // length of K; for kWeight, `end` is where the expert's rows end
+  int shares_columns;  // true if both tiles of the pair have the same columns
 
-  // A pair's second tile may be missing.
+  // The second tile of a pair may be missing.
   __device__ bool missing() const { return row >= row_end; }
 };
 
-// Tiles come in pairs, one above the other; an expert's last row of tiles, if it has no other to
-// go with, in pairs side by side. Pairs are counted by expert. Of an expert, bands of kBand pairs
-// go through the columns, so that tiles which are made at the same time share rows and columns.
+// Tiles come in pairs, one above the other; if an expert has an odd number of tile rows, the last
+// row is paired side by side. Pairs are numbered expert by expert. Within an expert, bands of kBand
+// pairs sweep the columns, so that tiles in flight share rows and columns in L2.
 template <GroupedProduct kProduct>
 class Walker {
  public:
   __device__ explicit Walker(const Walk& walk) : walk_(walk), end_(walk.offsets[0]) { enter(0); }
 
-  // The first tile of pair `index`, which must not be less than before; false after the last.
+  // First tile of pair `index`, which must not decrease between calls; returns false after the
+  // last.
   __device__ bool find(int index, WalkTile& tile) {
     while (index - before_ >= pairs()) {
       before_ += pairs();
@@ -72,7 +74,7 @@ class Walker {
     return true;
   }
 
-  // From the first tile of a pair to its second.
+  // Turns the first tile of a pair into its second.
   __device__ void go_on(WalkTile& tile) const {
     if (tile.shares_columns) {
       tile.row += kTileRows;
@@ -84,7 +86,7 @@ class Walker {
   }
 
  private:
-  // Rows of nobody come after the last expert's.
+  // Rows past the last offset come after the last expert.
   __device__ int last() const {
     return kProduct == GroupedProduct::kWeight ? walk_.experts - 1 : walk_.experts;
   }

@@ -1,4 +1,5 @@
-// Grouped products of 16-bit numbers at Hopper's speed, in steps of 64 of the inner dim.
+// Grouped GEMM for Hopper with 16-bit operands: wgmma in steps of 64 along K (see
+// grouped_ring.cuh).
 #pragma once
 
 #include "backend/cuda/grouped_ring.cuh"
@@ -8,14 +9,14 @@ namespace bev::cuda::wgmma {
 
 constexpr int kTileDepth = 64;
 constexpr int kBoxColumns = kBoxRowBytes / 2;
-constexpr int kBoxBytes = kTileDepth * kBoxRowBytes;  // of operands that are boxes [64, 64]
+constexpr int kBoxBytes = kTileDepth * kBoxRowBytes;  // of operands loaded as [64, 64] boxes
 
 template <GroupedProduct kProduct>
 __device__ void copy_step(std::uint8_t* to, std::uint64_t& full, const Maps& maps,
                           const WalkTile& tile, int inner) {
   using hopper::copy_box;
   constexpr bool kWeight = kProduct == GroupedProduct::kWeight;
-  const int row = kRagged - tile.depth + inner;  // for kWeight
+  const int row = kRagged - tile.depth + inner;  // used for kWeight
   hopper::arrive_for_bytes(full, kStageBytes);
   if constexpr (kWeight) {
     for (int i = 0; i < kTileRows / kBoxColumns; ++i) {
@@ -44,8 +45,8 @@ __device__ void copy_step(std::uint8_t* to, std::uint64_t& full, const Maps& map
   });
 }
 
-// The sums of the warpgroup's rows over the tile's inner dim. Stages are handed back one step late,
-// when the products that read them have ended. look_ahead() is called while the last run.
+// Accumulates the warpgroup's rows over the K of the tile. A stage is released one step late, when
+// the wgmma that read it have completed. look_ahead() is called while the last are in flight.
 template <class T, GroupedProduct kProduct, class LookAhead>
 __device__ void multiply_tile(hopper::WideSums& sums, std::uint8_t* stages, Shared& shared,
                               RingPlace<kStages>& stage, const WalkTile& tile, int group,
@@ -66,8 +67,8 @@ __device__ void multiply_tile(hopper::WideSums& sums, std::uint8_t* stages, Shar
             right + i * hopper::kSliceBytes<kRightInnerRows> / 16, inner + i > 0);
       };
       if (kProduct == GroupedProduct::kWeight && tile.depth - inner < kTileDepth) {
-        // An expert's rows end within the step, and zeros follow. A group for each slice: the
-        // compiler would wait for every product if groups had parts that may be missing.
+        // The expert's rows end within this step, and zeros follow. Each slice is a wgmma group of
+        // its own: with conditional wgmma inside a group, the compiler would serialise all of them.
         for (int i = 0; inner + 16 * i < tile.depth; ++i) {
           hopper::begin_products();
           start_slice(i);
@@ -92,7 +93,7 @@ __device__ void multiply_tile(hopper::WideSums& sums, std::uint8_t* stages, Shar
   if (tile.depth == 0) sums.clear();
 }
 
-// Code for other architectures is empty, which can be told by its shared memory: none.
+// Empty for other architectures, which has_wgmma() detects by its lack of static shared memory.
 template <class T, GroupedProduct kProduct, class Out>
 __global__ void __launch_bounds__(kCopyThreads + kProductThreads, 1)
     grouped_kernel(const __grid_constant__ Maps maps, const __grid_constant__ Work<T, Out> work) {

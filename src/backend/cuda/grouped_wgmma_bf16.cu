@@ -1,3 +1,4 @@
+// bf16 instantiation of grouped_wgmma.cuh.
 #include "backend/cuda/grouped_wgmma.cuh"
 #include "kernels/moe.h"
 

@@ -1,4 +1,4 @@
-// The parts of the table for mixtures of experts, by source.
+// Launchers behind the CUDA tables for mixture of experts (MoE), by source file.
 #pragma once
 
 #include <cstdint>
@@ -35,31 +35,31 @@ void pick(const Stream& stream, const ChoiceArgs& args);
 // moe_dispatch.cu
 void limit(const Stream& stream, const LimitArgs& args);
 void dispatch(const Stream& stream, const DispatchArgs& args);
-// sort_few.cu: for sort_rows.
+// sort_few.cu: sort_rows for few tokens.
 bool sort_few_serves(const SortRowsArgs& args);
 void sort_few(const Stream& stream, const SortRowsArgs& args);
 // moe_fit.cu
 void fit_rows(const Stream& stream, const FitRowsArgs& args);
 
-// y = x w^T, x = y w, w = y^T x.
+// Forward y = x w^T, dgrad x = y w, wgrad w = y^T x.
 enum class GroupedProduct : std::uint8_t { kOutput, kInput, kWeight };
-// grouped.cpp: by the fastest way that serves.
+// grouped.cpp: selects the fastest kernel that supports the arguments.
 void grouped_product(const Stream& stream, const GroupedArgs& args, GroupedProduct product);
-// grouped_plain.cu: any dtype and size.
+// grouped_plain.cu: CUDA cores, any dtype and size.
 void grouped_plain(const Stream& stream, const GroupedArgs& args, GroupedProduct product);
-// The sums of each expert's rows of y, for its bias.
+// Bias gradient: column sums of y over the rows of each expert.
 void grouped_bias(const Stream& stream, const GroupedArgs& args);
-// grouped_mma.cu: 16-bit numbers whose rows are whole 16-byte words.
+// grouped_mma.cu: tensor cores, 16-bit operands with 16-byte aligned rows.
 bool grouped_mma_serves(const GroupedArgs& args);
 void grouped_mma(const Stream& stream, const GroupedArgs& args, GroupedProduct product);
-// grouped_few.cu: y, the same for a few rows an expert.
+// grouped_few.cu: forward only, few rows per expert (decoding).
 bool grouped_few_serves(const GroupedArgs& args);
 void grouped_few(const Stream& stream, const GroupedArgs& args);
-// grouped_wgmma.cuh: as grouped_mma.cu, on Hopper, where the program has code for sm_90a.
+// grouped_wgmma.cuh: like grouped_mma.cu, on Hopper, if the program contains code for sm_90a.
 bool has_wgmma();
 void grouped_wgmma_bf16(const Stream& stream, const GroupedArgs& args, GroupedProduct product);
 void grouped_wgmma_f16(const Stream& stream, const GroupedArgs& args, GroupedProduct product);
-// grouped_scaled.cuh: of 8-bit floats, by the format of the left factor; only where has_wgmma().
+// grouped_scaled.cuh: FP8, by the format of the left operand; requires has_wgmma().
 void grouped_scaled_e4m3(const Stream& stream, const GroupedScaledArgs& args);
 void grouped_scaled_e5m2(const Stream& stream, const GroupedScaledArgs& args);
 void grouped_scaled_weight_e4m3(const Stream& stream, const GroupedScaledWeightArgs& args);

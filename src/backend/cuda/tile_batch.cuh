@@ -1,16 +1,16 @@
-// Many flat ranges as one run of tiles, so that one launch goes through all of them. It travels as
-// a kernel parameter.
+// Multi-tensor apply: many flat ranges as one sequence of tiles, processed by one launch. It is
+// passed as a kernel parameter.
 #pragma once
 
 #include <cstdint>
 
 namespace bev::cuda {
 
-// Item says what a range is; at most kMost fit.
+// Item describes a range; at most kMost fit.
 template <class Item, int kMost>
 struct TileBatch {
   Item items[kMost];
-  std::uint32_t ends[kMost];  // of each range's tiles
+  std::uint32_t ends[kMost];  // prefix sums of tile counts
   int count = 0;
 
   std::int64_t tiles() const { return count == 0 ? 0 : ends[count - 1]; }
@@ -21,7 +21,7 @@ struct TileBatch {
     ++count;
   }
 
-  // Calls body(number of the range, tile in it) for this block's share of all tiles.
+  // Calls body(index of the range, tile in it) for the tiles of this block (grid-stride).
   template <class Body>
   __device__ void each_tile(const Body& body) const {
     int at = 0;
