@@ -1,3 +1,5 @@
+// Attention on CUDA: checks, the choice between cuDNN and our kernels, and the small kernels around
+// them (delta, merge).
 #include <cmath>
 
 #include "backend/cuda/attention_masks.cuh"
@@ -13,14 +15,15 @@ namespace cuda_attention {
 namespace {
 
 constexpr int kThreads = 256;
-constexpr int kDeltaLanes = 8;  // threads of a (query, head) pair
+constexpr int kDeltaLanes = 8;  // threads per (query, head) pair
 
 template <class T, int kCount>
 struct alignas(sizeof(T) * kCount) Pack {
   T at[kCount];
 };
 
-// delta = dout . out per query and head. Reads 2 * D elements of T for each 4 bytes written.
+// delta = dot(dout, out) per query and head (FlashAttention-2). Memory bound: reads 2 * D elements
+// of T per 4 bytes written.
 template <class T, int kVector>
 __global__ void __launch_bounds__(kThreads)
     delta_kernel(const __grid_constant__ BackwardParams params) {
@@ -46,7 +49,7 @@ __global__ void __launch_bounds__(kThreads)
   if (lane == 0 && pair < pairs) params.delta[at] = sum;
 }
 
-// A warp for each query and head. Reads 4 + sizeof(T) bytes and writes 4 for each element.
+// One warp per query and head. Memory bound: reads 4 + sizeof(T) bytes and writes 4 per element.
 template <class T>
 __global__ void __launch_bounds__(kThreads)
     merge_kernel(const __grid_constant__ MergeParams params) {
@@ -63,7 +66,7 @@ __global__ void __launch_bounds__(kThreads)
   for (std::int64_t d = lane; d < params.head_size; d += 32) {
     out[d] = out[d] * (before / sum) + widen(part_out[d]) * (now / sum);
   }
-  __syncwarp();  // every lane has read lse
+  __syncwarp();  // all lanes have read lse
   if (lane == 0) params.lse[at] = most + logf(sum);
 }
 
@@ -83,7 +86,7 @@ void check_shape(const AttentionShape& shape, int most) {
 
 Shape device_shape(const AttentionShape& from, int most) {
   check_shape(from, most);
-  constexpr std::int64_t kFar = 1 << 29;  // beyond every key, without overflow
+  constexpr std::int64_t kFar = 1 << 29;  // larger than any key distance, without overflow
   const auto window = static_cast<int>(from.window < 0 ? kFar : std::min(from.window, kFar));
   Shape shape;
   shape.q_heads = static_cast<int>(from.q_heads);
@@ -109,7 +112,7 @@ Shape device_shape(const AttentionShape& from, int most) {
 
 bool is_aligned(const void* pointer) { return reinterpret_cast<std::uintptr_t>(pointer) % 16 == 0; }
 
-// Every head's part of a row is whole 16-byte words, and 16-bit: fit for the tensor cores.
+// True for 16-bit q, k, v whose heads are 16-byte aligned, as the tensor core kernels need.
 bool has_whole_words(const AttentionShape& shape, std::initializer_list<const void*> pointers) {
   return shape.dtype != Dtype::kF32 && shape.head_size % 8 == 0 && shape.v_head_size % 8 == 0 &&
          shape.q_stride % 8 == 0 && shape.k_stride % 8 == 0 && shape.v_stride % 8 == 0 &&
@@ -119,7 +122,7 @@ bool fits_tensor_cores(const AttentionShape& shape, std::initializer_list<const 
   return largest_head(shape) <= kMaxHeadSize && has_whole_words(shape, pointers);
 }
 
-// The pairs of all queries and heads of a run, `per_block` to a block.
+// Grid over the (query, head) pairs of each run, `per_block` pairs per block.
 dim3 pair_grid(const RunChunk& chunk, std::int64_t q_heads, int per_block) {
   return dim3(blocks((chunk.most_queries * q_heads + per_block - 1) / per_block),
               blocks(chunk.count));

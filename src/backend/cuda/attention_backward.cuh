@@ -1,15 +1,16 @@
-// Flash attention's backward in two kernels that compute the scores anew and need neither atomics
-// nor temporaries: one holds a tile of keys and meets the queries of all heads of its group, one
-// holds a tile of queries and meets the keys. While a tile of the other side is used the next one
-// arrives.
+// FlashAttention-2 backward in two kernels that recompute the scores and need neither atomics nor
+// temporaries, so gradients are deterministic: one holds a tile of keys and loops over the queries
+// of all heads in its group (dk, dv), the other holds a tile of queries and loops over keys (dq).
+// cp.async double buffering: the next tile loads while the current one is used.
 #pragma once
 
 #include "backend/cuda/attention_tiles.cuh"
 
 namespace bev::cuda_attention {
 
-// A warp owns 16 * kM rows of the block and, of their gradients, one of kParts parts of the
-// columns: a warp's sums must fit its registers. kOthers rows of the other side come at a time.
+// A warp owns 16 * kM rows of the block and one of kColumnParts parts of the columns of their
+// gradients, since its sums must fit in registers. kOthers rows of the other side are loaded at a
+// time.
 template <int kHeadSize, int kTiles, int kWarpCount, int kColumnParts, int kOtherRows>
 struct BackwardTiling {
   static constexpr int kHead = kHeadSize, kM = kTiles, kOthers = kOtherRows;
@@ -33,11 +34,11 @@ struct BackwardTiling {
   }
 };
 
-// A query that sees nothing has an lse of -infinity; every score of it is -infinity too.
+// A query that sees no key has lse = -infinity, and all its scores are -infinity too.
 __device__ inline float log2_sum(float lse) { return lse == -INFINITY ? 0 : lse * kLog2e; }
 
-// From a score (after softcap and mask) and the gradient of its probability: `score` becomes the
-// probability that met the value, `gradient` that of the product q.k / scale.
+// Takes a score (after softcap and mask) and the gradient of its probability. On return `score` is
+// the probability that multiplied the value (after dropout) and `gradient` that of q.k / scale.
 template <bool kExtras>
 __device__ void differentiate(const Shape& shape, float lse, float delta, float dropout,
                               float& score, float& gradient) {
@@ -47,13 +48,13 @@ __device__ void differentiate(const Shape& shape, float lse, float delta, float 
     score = probability;
     return;
   }
-  // A masked score is infinite; its gradient is 0 all the same.
+  // A masked score is -infinity; the clamp keeps its gradient 0.
   const float slope = shape.softcap > 0 ? fmaxf(0.0f, 1 - score * score) : 1;
   gradient = probability * (gradient * dropout - delta) * slope;
   score = probability * dropout;
 }
 
-// dk and dv of the keys [first, first + count) of a run.
+// dk and dv of keys [first, first + count) of a run.
 template <class T, class Tiling, bool kExtras>
 struct KeyBlock {
   static constexpr int kHead = Tiling::kHead, kM = Tiling::kM, kOthers = Tiling::kOthers;
@@ -76,7 +77,7 @@ struct KeyBlock {
   }
   __device__ float* delta(int step) const { return lse(step) + kOthers; }
 
-  // Rows of k or v whose heads have `size` elements.
+  // Rows of k or v with `size` elements per head.
   __device__ void copy_held(Tile<kHead> tile, const void* from, std::int64_t stride, int size) {
     const T* source = static_cast<const T*>(from) + (run.k_begin + first) * stride + kv_head * size;
     copy_tile<Tiling::kRows, Tiling::kThreads>(tile, count, size,
@@ -112,7 +113,7 @@ struct KeyBlock {
                           run.key_position + key);
   }
 
-  // Rows of scores and gradients are keys, columns queries.
+  // Rows of scores and gradients are keys, columns are queries.
   __device__ void add_step(int step, int head, int query) {
     const Shape& shape = params.shape;
     const int warp_key = first + Tiling::warp_row();
@@ -154,9 +155,9 @@ struct KeyBlock {
       } else {
         wait_copies<0>();
       }
-      __syncthreads();  // this step's rows are there
+      __syncthreads();  // the rows of this step have arrived
       add_step(step, head(step), query(step));
-      __syncthreads();  // and no longer needed
+      __syncthreads();  // and may be overwritten
     }
     wait_copies<0>();
     __syncthreads();
@@ -172,7 +173,7 @@ struct KeyBlock {
   }
 };
 
-// Grid: kv heads, tiles of keys, runs. The first keys, which most queries see, come first.
+// Grid: kv heads, key tiles, runs. The first keys, which most queries see, are scheduled first.
 template <class T, class Tiling, bool kExtras>
 __global__ void __launch_bounds__(Tiling::kThreads, 256 / Tiling::kThreads)
     key_gradients_kernel(const __grid_constant__ BackwardParams params) {
@@ -189,7 +190,7 @@ __global__ void __launch_bounds__(Tiling::kThreads, 256 / Tiling::kThreads)
   block.store(block.dvalues, block.values(), 1, params.dv, shape.v_stride, shape.v_head_size);
 }
 
-// dq of the queries [first, first + count) of a run and one head.
+// dq of queries [first, first + count) of a run, for one head.
 template <class T, class Tiling, bool kExtras>
 struct QueryBlock {
   static constexpr int kHead = Tiling::kHead, kM = Tiling::kM, kOthers = Tiling::kOthers;
@@ -198,7 +199,7 @@ struct QueryBlock {
   const AttentionRun& run;
   int head, first, count;
   std::uint8_t* memory;
-  float lse[kM][2], delta[kM][2];  // of the lane's rows
+  float lse[kM][2], delta[kM][2];  // of the rows of the lane
   typename Tiling::Gradients dqueries;
 
   __device__ Tile<kHead> queries() const { return {memory}; }
@@ -209,7 +210,7 @@ struct QueryBlock {
   __device__ Tile<kHead> keys(int step) const { return {stage(step)}; }
   __device__ Tile<kHead> values(int step) const { return {stage(step) + Tiling::kOtherBytes}; }
 
-  // Row `row` of the block in rows of q heads.
+  // Index of row `row` of the block in [T, N] tensors.
   __device__ std::int64_t index(int row) const {
     return (std::int64_t{run.q_begin} + first + row) * params.shape.q_heads + head;
   }
@@ -252,7 +253,7 @@ struct QueryBlock {
                           run.key_position + key);
   }
 
-  // Rows of scores and gradients are queries, columns keys.
+  // Rows of scores and gradients are queries, columns are keys.
   __device__ void add_step(int step, int key) {
     const Shape& shape = params.shape;
     typename Tiling::Scores scores, gradients;
@@ -287,16 +288,16 @@ struct QueryBlock {
       } else {
         wait_copies<0>();
       }
-      __syncthreads();  // this step's rows are there
+      __syncthreads();  // the rows of this step have arrived
       add_step(step, key(step));
-      __syncthreads();  // and no longer needed
+      __syncthreads();  // and may be overwritten
     }
     wait_copies<0>();
     __syncthreads();
   }
 };
 
-// Grid: q heads, tiles of queries, runs. The last queries, which see most keys, come first.
+// Grid: q heads, query tiles, runs. The last queries, which see most keys, are scheduled first.
 template <class T, class Tiling, bool kExtras>
 __global__ void __launch_bounds__(Tiling::kThreads, 256 / Tiling::kThreads)
     query_gradients_kernel(const __grid_constant__ BackwardParams params) {
@@ -344,7 +345,7 @@ using Queries128 = BackwardTiling<128, 1, 8, 1, 64>;
 using Queries192 = BackwardTiling<192, 1, 4, 1, 32>;
 using Queries256 = BackwardTiling<256, 1, 4, 1, 32>;
 
-// Softcap and dropout are compiled for fewer head sizes.
+// Softcap and dropout are instantiated for fewer head sizes.
 template <class T>
 void tensor_backward(CudaQueue& queue, BackwardParams& params, const AttentionShape& shape) {
   const std::int64_t head = largest_head(shape);

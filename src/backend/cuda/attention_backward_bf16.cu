@@ -1,3 +1,4 @@
+// bf16 instantiation of attention_backward.cuh.
 #include "backend/cuda/attention_backward.cuh"
 
 namespace bev::cuda_attention {

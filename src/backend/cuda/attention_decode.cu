@@ -1,6 +1,6 @@
-// Few queries over many keys, as in decoding. A block takes all (query, head) pairs of a kv head,
-// so that a key is read once, and a split of the run's keys, so that few runs fill the device. A
-// second kernel joins the splits, where there are several.
+// Flash decoding (split-KV): few queries over many keys. With GQA a block takes all (query, head)
+// pairs of a kv head, so that a key is read once, and a split of the keys, so that few sequences
+// fill the device. If there are several splits, a second kernel merges them.
 #include "backend/cuda/attention_forward.cuh"
 #include "backend/cuda/attention_splits.cuh"
 
@@ -8,12 +8,12 @@ namespace bev::cuda_attention {
 
 namespace {
 
-constexpr int kWarps = 8;  // of a block of the second kernel
+constexpr int kWarps = 8;  // per block of the merge kernel
 
 template <int kHead>
 using DecodeTiling = ForwardTiling<kHead, 1, 64>;
 
-// Where the result of a pair lies in lse and, in rows, in out.
+// Index of a (query, head) pair in lse, and of its row in out.
 __device__ std::int64_t out_index(const Shape& shape, const AttentionRun& run, int kv_head,
                                   int pair) {
   const int head = kv_head * shape.group + pair % shape.group;
@@ -45,7 +45,7 @@ __global__ void __launch_bounds__(Tiling::kThreads, 2)
                            Tiling::kKeys));
 
   const int lane = static_cast<int>(threadIdx.x % 32);
-  const bool whole = params.splits == 1;  // nothing to join
+  const bool whole = params.splits == 1;  // no merge needed
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
     const int pair = Block::warp_row() + 8 * half + lane / 4;
@@ -72,7 +72,7 @@ __global__ void __launch_bounds__(Tiling::kThreads, 2)
   }
 }
 
-// A warp for each pair. Grid: kv heads, pairs / kWarps, runs.
+// Merges the splits, one warp per pair. Grid: kv heads, pairs / kWarps, runs.
 template <class T>
 __global__ void __launch_bounds__(32 * kWarps)
     join_splits_kernel(const __grid_constant__ DecodeParams params) {
@@ -92,7 +92,7 @@ __global__ void __launch_bounds__(32 * kWarps)
     sum += expf(params.part_lse[part_index(params, split, kv_head, pair)] - shift);
   }
   const std::int64_t at = out_index(shape, run, kv_head, pair);
-  if (lane == 0) forward.lse[at] = most + logf(sum);  // -infinity where nothing is seen
+  if (lane == 0) forward.lse[at] = most + logf(sum);  // -infinity if no key is visible
   for (int column = lane; column < shape.v_head_size; column += 32) {
     float out = 0;
     for (int split = 0; split < params.splits; ++split) {

@@ -1,13 +1,13 @@
-// Flash attention's forward: a block holds a tile of queries and meets the keys tile by tile with
-// an online softmax. While a tile of keys is multiplied its values arrive, and while these are
-// weighted the next keys do.
+// FlashAttention-2 forward: a block holds a tile of queries and loops over tiles of keys with an
+// online softmax. cp.async loads overlap with the mma: values load while q k^T is computed, the
+// next keys while p v is.
 #pragma once
 
 #include "backend/cuda/attention_tiles.cuh"
 
 namespace bev::cuda_attention {
 
-// kM tiles of 16 rows for each of four warps; the sums of a warp must fit its registers.
+// kM tiles of 16 rows for each of four warps; the sums of a warp must fit in registers.
 template <int kHeadSize, int kTiles, int kTileKeys>
 struct ForwardTiling {
   static constexpr int kHead = kHeadSize, kM = kTiles, kKeys = kTileKeys;
@@ -24,15 +24,15 @@ struct HeadRows {
   __device__ int query(int row) const { return first + row; }
   __device__ int head(int) const { return head_index; }
 };
-// Rows are the (query, head) pairs of one kv head, by query first.
+// Rows are the (query, head) pairs of one kv head, query-major.
 struct GroupRows {
   int group = 1, first_head = 0;
   __device__ int query(int row) const { return row / group; }
   __device__ int head(int row) const { return first_head + row % group; }
 };
 
-// Of the lane's 2 kM rows: the largest score (not yet times the factor) and the lane's sum of
-// exponentials.
+// Online softmax state of the lane's 2 kM rows: the maximum score (before the log2 factor) and the
+// lane's share of the sum of exponentials.
 template <int kM>
 struct Softmax {
   float largest[kM][2], sum[kM][2];
@@ -41,7 +41,7 @@ struct Softmax {
 #pragma unroll
     for (int i = 0; i < 2 * kM; ++i) largest[i / 2][i % 2] = -INFINITY, sum[i / 2][i % 2] = 0;
   }
-  // Scores become 2^(factor * (score - largest)); out follows a new largest score.
+  // Scores become 2^(factor * (score - largest)); out is rescaled if the maximum changes.
   template <int kN, int kD>
   __device__ void update(Sums<kM, kN>& scores, float factor, Sums<kM, kD>& out) {
 #pragma unroll
@@ -71,7 +71,7 @@ struct Softmax {
       }
     }
   }
-  // Makes sum that of the whole row.
+  // Reduces sum over the lanes of a row.
   __device__ void finish() {
 #pragma unroll
     for (int i = 0; i < 2 * kM; ++i) {
@@ -89,7 +89,7 @@ struct Softmax {
   }
 };
 
-// One block's work: `count` rows of a run over a range of its keys.
+// Work of one block: `count` rows of a run over a range of its keys.
 template <class T, class Tiling, bool kExtras, class Rows>
 struct ForwardBlock {
   static constexpr int kHead = Tiling::kHead, kM = Tiling::kM, kKeys = Tiling::kKeys;
@@ -113,7 +113,7 @@ struct ForwardBlock {
       return q + query_row(row) * shape.q_stride + rows.head(row) * shape.head_size;
     });
   }
-  // Rows of k or v whose heads have `size` elements.
+  // Rows of k or v with `size` elements per head.
   __device__ void copy_rows(Tile<kHead> tile, const void* from, std::int64_t stride, int size,
                             int key) {
     const T* source = static_cast<const T*>(from) + (run.k_begin + key) * stride + kv_head * size;
@@ -166,12 +166,12 @@ struct ForwardBlock {
     if (range.begin < range.end) copy_keys(range.begin);
     for (int key = range.begin; key < range.end; key += kKeys) {
       wait_copies<0>();
-      __syncthreads();  // the keys are there, the last values no longer needed
+      __syncthreads();  // keys have arrived, the previous values may be overwritten
       copy_values(key);
       Sums<kM, kKeys / 8> scores;
       if (active) score(scores, key);
       wait_copies<0>();
-      __syncthreads();  // the values are there, the keys no longer needed
+      __syncthreads();  // values have arrived, the keys may be overwritten
       if (key + kKeys < range.end) copy_keys(key + kKeys);
       if (!active) continue;
       softmax.update(scores, shape.log2_factor, out);
@@ -184,7 +184,7 @@ struct ForwardBlock {
   }
 };
 
-// Grid: q heads, tiles of queries, runs. The last queries, which see most keys, come first.
+// Grid: q heads, query tiles, runs. The last queries, which see most keys, are scheduled first.
 template <class T, class Tiling, bool kExtras>
 __global__ void __launch_bounds__(Tiling::kThreads, 2)
     forward_kernel(const __grid_constant__ ForwardParams params) {
@@ -237,7 +237,7 @@ void launch_forward(CudaQueue& queue, ForwardParams& params, const AttentionShap
   });
 }
 
-// Softcap and dropout are compiled for fewer head sizes.
+// Softcap and dropout are instantiated for fewer head sizes.
 template <class T>
 void tensor_forward(CudaQueue& queue, ForwardParams& params, const AttentionShape& shape) {
   const std::int64_t head = largest_head(shape);

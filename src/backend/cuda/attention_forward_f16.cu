@@ -1,3 +1,4 @@
+// fp16 instantiation of attention_forward.cuh.
 #include "backend/cuda/attention_forward.cuh"
 
 namespace bev::cuda_attention {

@@ -1,7 +1,8 @@
-// Few queries over many latents: one key head for all queries, wider than the registers of a warp
-// have room for, whose first columns are the value. A block takes up to 32 (query, head) pairs and
-// a split of the keys; a tile of keys is read once and serves both products. For the scores each
-// warp has 8 keys of a tile, for the sums of values 128 columns. A second kernel joins the splits.
+// MLA decoding with absorbed weights, split-KV: one latent key head for all queries (multi-query),
+// too wide for the registers of one warp, whose first columns are also the value. A block takes up
+// to 32 (query, head) pairs and a split of the keys; a key tile is read once and serves both q k^T,
+// for which each warp takes 8 keys, and p v, for which it takes 128 columns. A second kernel merges
+// the splits.
 #include "backend/cuda/attention_splits.cuh"
 #include "backend/cuda/attention_tiles.cuh"
 
@@ -9,8 +10,8 @@ namespace bev::cuda_attention {
 
 namespace {
 
-constexpr int kColumns = 576, kValueColumns = 512;  // at most, of keys and values
-constexpr int kKeys = 32;                           // of a tile
+constexpr int kColumns = 576, kValueColumns = 512;  // upper limits for keys and values
+constexpr int kKeys = 32;                           // per tile
 constexpr int kBlockWarps = 4, kThreads = 32 * kBlockWarps;
 constexpr int kWarpKeys = kKeys / kBlockWarps, kWarpColumns = kValueColumns / kBlockWarps;
 static_assert(kWarpKeys == 8);
@@ -29,19 +30,19 @@ struct LatentMemory {
   __device__ Tile<kColumns> queries() const { return {at}; }
   __device__ Tile<kColumns> keys(int stage) const { return {at + kQueries + stage * kTile}; }
   __device__ Tile<kKeys> weights() const { return {at + kQueries + 2 * kTile}; }
-  // A number of each row and warp.
+  // One value per row and warp.
   __device__ float* statistics() const {
     return reinterpret_cast<float*>(at + kQueries + 2 * kTile + kWeights);
   }
 };
 
-// The block's sums. Of rows and columns a lane has those that attention_mma.cuh says.
+// Sums of a block. Rows and columns of a lane are laid out as in attention_mma.cuh.
 template <class T, int kM>
 struct LatentBlock {
   const Shape& shape;
   const AttentionRun& run;
   LatentMemory<kM> memory;
-  int first;  // pair of the first row
+  int first;  // pair index of the first row
   Sums<kM, kWarpColumns / 8> out;
   float largest[kM][2], sum[kM][2];
 
@@ -55,7 +56,7 @@ struct LatentBlock {
     for (int i = 0; i < 2 * kM; ++i) largest[i / 2][i % 2] = -INFINITY, sum[i / 2][i % 2] = 0;
   }
 
-  // Of the warp's keys; two chains of products, which do not wait for each other.
+  // Scores for the keys of the warp, in two independent chains of mma to hide their latency.
   __device__ void multiply(Tile<kColumns> keys, float (&scores)[kM][4]) const {
     float odd[kM][4];
 #pragma unroll
@@ -90,7 +91,7 @@ struct LatentBlock {
     }
   }
 
-  // A number of the warp's keys for each of the lane's rows, the same in the four lanes of a row.
+  // Writes a value per row over the warp's keys, which is equal in the four lanes of the row.
   __device__ void share(const float (&values)[kM][2]) const {
 #pragma unroll
     for (int i = 0; i < 2 * kM; ++i) {
@@ -113,7 +114,8 @@ struct LatentBlock {
     share(most);
   }
 
-  // Scores to weights in shared memory, after all warps have shared their largest.
+  // Converts scores to probabilities in shared memory, after all warps have shared their row
+  // maxima.
   __device__ void weigh(const float (&scores)[kM][4]) {
     Tile<kKeys> weights = memory.weights();
 #pragma unroll
@@ -194,7 +196,7 @@ struct LatentBlock {
   }
 };
 
-// Grid: tiles of pairs, splits, runs.
+// Grid: pair tiles, splits, runs.
 template <class T, int kM>
 __global__ void __launch_bounds__(kThreads, 2)
     latent_kernel(const __grid_constant__ DecodeParams params) {
@@ -245,8 +247,8 @@ __global__ void __launch_bounds__(kThreads, 2)
   block.store(params, split, count);
 }
 
-// A block for each pair: each group of kJoinLanes threads adds every kJoinGroups-th split, four
-// columns to a thread. Grid: pairs, 1, runs.
+// Merges the splits, one block per pair: each group of kJoinLanes threads adds every kJoinGroups-th
+// split, four columns per thread. Grid: pairs, 1, runs.
 constexpr int kJoinLanes = kValueColumns / 4, kJoinGroups = 4;
 constexpr int kMostSplits = 512;
 
@@ -279,7 +281,7 @@ __global__ void __launch_bounds__(kJoinLanes* kJoinGroups)
 #pragma unroll
     for (int step = 1; step < 32; step *= 2) sum += __shfl_xor_sync(~0u, sum, step);
     if (thread == 0) {
-      forward.lse[at] = most + logf(sum);  // -infinity where nothing is seen
+      forward.lse[at] = most + logf(sum);  // -infinity if no key is visible
       total = sum;
     }
   }

@@ -1,4 +1,4 @@
-// Which keys a query sees, softcap, and dropout's random numbers.
+// Attention masks (causal, sliding window) and the random numbers of dropout.
 #pragma once
 
 #include "backend/cuda/attention_params.cuh"
@@ -6,7 +6,7 @@
 
 namespace bev::cuda_attention {
 
-// Keys [begin, end) of a run that some query of [first, last] may see.
+// Keys [begin, end) of a run that some query in [first, last] may see.
 struct Range {
   int begin, end;
 };
@@ -15,7 +15,7 @@ __device__ inline Range visible_keys(const Shape& shape, const AttentionRun& run
   return {max(0, run.offset + first - shape.upper),
           min(run.k_count, run.offset + last - shape.lower + 1)};
 }
-// Queries [begin, end) of a run that may see some key of [first, last].
+// Queries [begin, end) of a run that may see some key in [first, last].
 __device__ inline Range visible_queries(const Shape& shape, const AttentionRun& run, int first,
                                         int last) {
   return {max(0, first + shape.lower - run.offset),
@@ -26,7 +26,8 @@ __device__ inline bool sees(const Shape& shape, const AttentionRun& run, int que
   return distance >= shape.lower && distance <= shape.upper && key < run.k_count &&
          query < run.q_count;
 }
-// Every query of [query, query + queries) is there and sees every key of [key, key + keys).
+// True if all queries in [query, query + queries) exist and see all keys in [key, key + keys): no
+// mask needed.
 __device__ inline bool sees_all(const Shape& shape, const AttentionRun& run, int query, int queries,
                                 int key, int keys) {
   const int distance = run.offset + query - key;
@@ -34,7 +35,7 @@ __device__ inline bool sees_all(const Shape& shape, const AttentionRun& run, int
          key + keys <= run.k_count && query + queries <= run.q_count;
 }
 
-// The random numbers of one query and head.
+// Philox counter words of one query and head.
 struct QueryDraws {
   std::uint32_t position, sample, stream;
 };
@@ -43,7 +44,7 @@ __device__ inline QueryDraws query_draws(const Shape& shape, std::int64_t row, i
           static_cast<std::uint32_t>(shape.random.sample[row]),
           shape.random.stream + static_cast<std::uint32_t>(head)};
 }
-// 0 or 1 / (1 - p) for the key at a position of the sequence.
+// 0 or 1 / (1 - p) for the key at this position of the sequence.
 __device__ inline float dropout_factor(const Shape& shape, std::uint64_t random_key,
                                        const QueryDraws& draws, int key_position) {
   const auto column = static_cast<std::uint32_t>(key_position);

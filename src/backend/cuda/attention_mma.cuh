@@ -1,8 +1,8 @@
-// The instructions of attention's tensor core kernels: 16-bit products of a warp, loads of their
-// operands from shared memory, copies from global to shared memory that do not block.
+// PTX wrappers for tensor core kernels: mma.sync on 16-bit operands, ldmatrix, cp.async, and
+// conversions.
 //
-// Of an operand or a sum, lane l of the warp holds rows l / 4 (and 8 more) and columns
-// 2 * (l % 4), 2 * (l % 4) + 1 of each 8 x 8 part.
+// Fragment layout: lane l of a warp holds rows l / 4 (and l / 4 + 8) and columns 2 * (l % 4), 2 *
+// (l % 4) + 1 of each 8 x 8 part of an operand or accumulator.
 #pragma once
 
 #include <cstdint>
@@ -15,7 +15,7 @@ __device__ inline std::uint32_t shared_address(const void* pointer) {
   return static_cast<std::uint32_t>(__cvta_generic_to_shared(pointer));
 }
 
-// Copies 16 (or 4) bytes; zeros instead where !valid, and then `from` is not read.
+// cp.async of 16 (or 4) bytes; fills with zeros if !valid, and then `from` is not read.
 __device__ inline void copy_16(std::uint32_t to, const void* from, bool valid) {
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from),
                "r"(valid ? 16 : 0)
@@ -26,15 +26,15 @@ __device__ inline void copy_4(std::uint32_t to, const void* from, bool valid) {
                "r"(valid ? 4 : 0)
                : "memory");
 }
-// Ends a group of copies.
+// Closes a group of cp.async copies.
 __device__ inline void commit_copies() { asm volatile("cp.async.commit_group;" ::: "memory"); }
-// Waits for the thread's copies but those of the last kPending groups.
+// Waits for all cp.async groups of the thread but the last kPending.
 template <int kPending>
 __device__ inline void wait_copies() {
   asm volatile("cp.async.wait_group %0;" ::"n"(kPending) : "memory");
 }
 
-// Four 8 x 8 matrices; lane l gives the address of row l % 8 of matrix l / 8.
+// ldmatrix: four 8 x 8 matrices; lane l gives the address of row l % 8 of matrix l / 8.
 __device__ inline void load_matrices(std::uint32_t (&x)[4], std::uint32_t row_address) {
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
                : "=r"(x[0]), "=r"(x[1]), "=r"(x[2]), "=r"(x[3])
@@ -46,7 +46,7 @@ __device__ inline void load_matrices_transposed(std::uint32_t (&x)[4], std::uint
                : "r"(row_address));
 }
 
-// sum [16, 8] += a [16, 16] b [16, 8].
+// mma m16n8k16: sum [16, 8] += a [16, 16] b [16, 8].
 template <class T>
 __device__ void multiply_add(float (&sum)[4], const std::uint32_t (&a)[4], std::uint32_t b0,
                              std::uint32_t b1);
@@ -67,7 +67,7 @@ __device__ inline void multiply_add<F16>(float (&sum)[4], const std::uint32_t (&
       : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 }
 
-// Two numbers in one word, the first in the lower half.
+// Two rounded values in one word, the first in the lower half.
 template <class T>
 __device__ std::uint32_t pack(float first, float second);
 template <>
@@ -101,7 +101,7 @@ __device__ inline float narrow<float>(float x) {
   return x;
 }
 
-// 2^x, of an error near 2^-22; 0 for -infinity.
+// 2^x with a relative error near 2^-22; 0 for -infinity.
 __device__ inline float fast_exp2(float x) {
   float y;
   asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));

@@ -1,5 +1,5 @@
-// What attention's kernels are given. Runs come as a kernel parameter, some at a time, so that a
-// launch needs no copy to the device and can be captured into a graph.
+// Parameters of the attention kernels. Runs are passed as a kernel parameter, kRunsPerLaunch at a
+// time, so that a launch needs no host-to-device copy and can be captured into a CUDA graph.
 #pragma once
 
 #include <algorithm>
@@ -12,7 +12,7 @@
 namespace bev::cuda_attention {
 
 constexpr int kMaxHeadSize = 256;
-constexpr int kWideHeadSize = 1024;  // of plain_forward
+constexpr int kWideHeadSize = 1024;  // limit of plain_forward
 constexpr int kRunsPerLaunch = 96;
 constexpr float kLog2e = 1.4426950408889634f, kLn2 = 0.6931471805599453f;
 
@@ -20,15 +20,15 @@ struct Shape {
   int q_heads = 0, kv_heads = 0, group = 0;
   int head_size = 0, v_head_size = 0;  // of q and k; of v and out
   std::int64_t q_stride = 0, k_stride = 0, v_stride = 0;
-  // A query standing at key index i sees key j when lower <= i - j <= upper.
+  // A query at key index i sees key j if lower <= i - j <= upper.
   int lower = 0, upper = 0;
   float scale = 1, softcap = 0;
-  // Of a product q.k (after softcap: of its tanh) to the score's logarithm to base 2.
+  // Factor from q.k (with softcap: from its tanh) to the score in units of log2.
   float log2_factor = 0;
   bool dropped = false;
   float keep_factor = 1;             // 1 / (1 - p)
-  std::uint32_t keep_threshold = 0;  // a number is kept when (word >> 9) >= keep_threshold
-  RandomRows random;                 // its stream is the first head's
+  std::uint32_t keep_threshold = 0;  // an element is kept if (word >> 9) >= keep_threshold
+  RandomRows random;                 // its stream is that of the first head
 };
 
 struct Runs {
@@ -40,12 +40,12 @@ struct ForwardParams {
   const void *q = nullptr, *k = nullptr, *v = nullptr;
   void* out = nullptr;
   float* lse = nullptr;
-  const std::int32_t* key_counts = nullptr;  // of all runs of the call
+  const std::int32_t* key_counts = nullptr;  // for all runs of the call
   int first_run = 0;                         // of this launch
   Runs runs;
 };
 
-// The run of this block, as far as it has come.
+// The run of this block, with its current number of keys if key_counts is set.
 __device__ inline AttentionRun current_run(const ForwardParams& params) {
   AttentionRun run = params.runs.at[blockIdx.z];
   if (params.key_counts != nullptr) {
@@ -55,12 +55,12 @@ __device__ inline AttentionRun current_run(const ForwardParams& params) {
   return run;
 }
 
-// Few queries over many keys.
+// Flash decoding: few queries over many keys.
 struct DecodeParams {
   ForwardParams forward;
   float *part_out = nullptr, *part_lse = nullptr;
   int splits = 1;
-  int pairs = 0;  // most (query, head) pairs of a run and kv head
+  int pairs = 0;  // most (query, head) pairs of any run, per kv head
 };
 
 struct MergeParams {
@@ -87,7 +87,7 @@ struct RunChunk {
   int most_queries = 0, most_keys = 0;
 };
 
-// Calls body(chunk) with `table` filled for each chunk of the runs.
+// Calls body(chunk) for each chunk of runs, with `table` filled.
 template <class Body>
 void for_run_chunks(std::span<const AttentionRun> runs, Runs& table, const Body& body) {
   for (std::size_t begin = 0; begin < runs.size(); begin += kRunsPerLaunch) {
@@ -102,19 +102,19 @@ void for_run_chunks(std::span<const AttentionRun> runs, Runs& table, const Body&
   }
 }
 
-// What a kernel with one tile size for both must have room for.
+// Head size that a kernel with one tile size for q, k and v must hold.
 inline std::int64_t largest_head(const AttentionShape& shape) {
   return std::max(shape.head_size, shape.v_head_size);
 }
 
-// Of small numbers, on the device too.
+// For small numbers, also on the device.
 __host__ __device__ constexpr int ceil_div(int n, int step) { return (n + step - 1) / step; }
 inline unsigned blocks(std::int64_t n) { return static_cast<unsigned>(n); }
 
 template <class Params>
 using Kernel = void (*)(Params);
 
-// Nothing where the grid is empty.
+// Does nothing if the grid is empty.
 template <class Params>
 void launch(Kernel<Params> kernel, dim3 grid, int threads, std::size_t shared_bytes,
             const CudaQueue& queue, const Params& params) {
@@ -127,13 +127,13 @@ void launch(Kernel<Params> kernel, dim3 grid, int threads, std::size_t shared_by
   check_launch("attention");
 }
 
-// The kernels of each file, for the dtypes and head sizes that it knows.
+// Entry points by source file, for the dtypes and head sizes that each supports.
 void forward_bf16(CudaQueue& queue, ForwardParams& params, const AttentionShape& shape);
 void forward_f16(CudaQueue& queue, ForwardParams& params, const AttentionShape& shape);
-// Every run has few enough (query, head) pairs for decode.
+// True if every run has few enough (query, head) pairs for decode.
 bool is_decode(const AttentionShape& shape);
 void decode(CudaQueue& queue, const ForwardParams& params, const AttentionShape& shape);
-// One key head for all queries, perhaps a wide one, that holds the values; few queries.
+// True for MLA decoding: one key head, which contains the values, and few queries.
 bool is_latent_decode(const AttentionShape& shape, bool values_in_keys);
 void latent_decode(CudaQueue& queue, const ForwardParams& params, const AttentionShape& shape);
 void backward_bf16(CudaQueue& queue, BackwardParams& params, const AttentionShape& shape);

@@ -1,6 +1,6 @@
-// Attention in f32 arithmetic, for f32, for heads whose rows are no whole 16-byte words and, in the
-// forward, for heads that are too wide for the tensor core kernels. Eight threads share a row of
-// the block: each takes every eighth element of it. Tiles lie in shared memory as f32.
+// Attention on CUDA cores with f32 arithmetic: for f32, for heads that are not 16-byte aligned and,
+// in the forward, for heads too wide for the tensor core kernels. Eight threads share a row of the
+// block, each with every eighth element. Tiles are in shared memory as f32.
 #include "backend/cuda/attention_masks.cuh"
 #include "backend/cuda/attention_mma.cuh"
 
@@ -8,21 +8,21 @@ namespace bev::cuda_attention {
 
 namespace {
 
-constexpr int kLanes = 8;  // threads of a row
+constexpr int kLanes = 8;  // threads per row
 
 template <int kHeadSize>
 struct PlainTiling {
   static constexpr int kHead = kHeadSize;
-  static constexpr int kRows = kHead > 128 ? 16 : 32;  // also of the other side's tile
+  static constexpr int kRows = kHead > 128 ? 16 : 32;  // also of the tile of the other side
   static constexpr int kThreads = kRows * kLanes;
-  static constexpr int kStride = kHead + 1;  // keeps rows in different banks
+  static constexpr int kStride = kHead + 1;  // avoids bank conflicts between rows
   static constexpr int kWeightStride = kRows + 1;
   static constexpr int kTile = kRows * kStride, kWeights = kRows * kWeightStride;  // elements
   __device__ static int row() { return static_cast<int>(threadIdx.x) / kLanes; }
   __device__ static int lane() { return static_cast<int>(threadIdx.x) % kLanes; }
 };
 
-// Rows of a tensor that are one head's.
+// Rows of one head in a tensor.
 template <class T>
 struct HeadRows {
   const T* data;
@@ -35,7 +35,7 @@ __device__ HeadRows<T> head_rows(const void* data, std::int64_t row, std::int64_
   return {static_cast<const T*>(data) + row * stride + std::int64_t{head} * head_size, stride};
 }
 
-// Row r of the tile from rows(r); zeros in rows from `count` on and columns from head_size on.
+// Loads row r of the tile from rows(r); zero fill for rows >= count and columns >= head_size.
 template <class Tiling, class Rows>
 __device__ void load_tile(float* tile, const Rows& rows, int count, int head_size) {
   for (int i = static_cast<int>(threadIdx.x); i < Tiling::kRows * Tiling::kHead;
@@ -54,7 +54,7 @@ __device__ float dot(const float* a, const float* b) {
   return sum;
 }
 
-// A row's sum over the other side, an eighth in each thread.
+// Accumulator of a row over the other side, an eighth in each thread.
 template <class Tiling>
 struct RowSum {
   float at[Tiling::kHead / kLanes] = {};
@@ -92,7 +92,7 @@ __device__ float max_lanes(float x) {
   return x;
 }
 
-// A score from q.k, in natural units.
+// Score of q.k in natural units.
 __device__ float score_of(const Shape& shape, float product) {
   const float score = product * shape.scale;
   return shape.softcap > 0 ? shape.softcap * tanhf(score / shape.softcap) : score;
@@ -110,8 +110,8 @@ __device__ float dropout_of(const Shape& shape, const AttentionRun& run, int que
                         run.key_position + key);
 }
 
-// Rows of a block are (query, head) pairs of one kv head, by query first. Grid: tiles of pairs, kv
-// heads, runs.
+// Rows of a block are (query, head) pairs of one kv head, query-major. Grid: pair tiles, kv heads,
+// runs.
 template <class T, class Tiling>
 __global__ void __launch_bounds__(Tiling::kThreads)
     plain_forward_kernel(const __grid_constant__ ForwardParams params) {
@@ -179,14 +179,14 @@ __global__ void __launch_bounds__(Tiling::kThreads)
   sum = sum_lanes(sum);
   if (query >= run.q_count) return;
   const std::int64_t at = (std::int64_t{run.q_begin} + query) * shape.q_heads + head;
-  if (Tiling::lane() == 0) params.lse[at] = largest + logf(sum);  // -infinity where sum is 0
+  if (Tiling::lane() == 0) params.lse[at] = largest + logf(sum);  // -infinity if sum is 0
   out.store(static_cast<T*>(params.out) + at * v_size, v_size, sum == 0 ? 0 : 1 / sum);
 }
 
 struct PairGradients {
-  float weight, dproduct;  // the probability that met the value; the gradient of q.k
+  float weight, dproduct;  // probability after dropout; gradient of q.k
 };
-// Of one query (q, dout) and key (k, v), whose rows lie in shared memory.
+// For one query (q, dout) and key (k, v), whose rows are in shared memory.
 template <class Tiling>
 __device__ PairGradients differentiate(const BackwardParams& params, const AttentionRun& run,
                                        int query, int head, int key, const float* q, const float* k,
@@ -202,7 +202,7 @@ __device__ PairGradients differentiate(const BackwardParams& params, const Atten
   return {probability * factor, dscore * shape.scale};
 }
 
-// Grid: kv heads, tiles of keys, runs.
+// dk and dv. Grid: kv heads, key tiles, runs.
 template <class T, class Tiling>
 __global__ void __launch_bounds__(Tiling::kThreads)
     plain_key_gradients_kernel(const __grid_constant__ BackwardParams params) {
@@ -259,7 +259,7 @@ __global__ void __launch_bounds__(Tiling::kThreads)
            v_size, 1);
 }
 
-// Grid: q heads, tiles of queries, runs.
+// dq. Grid: q heads, query tiles, runs.
 template <class T, class Tiling>
 __global__ void __launch_bounds__(Tiling::kThreads)
     plain_query_gradients_kernel(const __grid_constant__ BackwardParams params) {
@@ -315,7 +315,7 @@ void visit_type(Dtype dtype, const Body& body) {
   body(F16{});
 }
 
-// Calls body(PlainTiling<...>{}); wide tilings are the forward's alone.
+// Calls body(PlainTiling<...>{}); wide tilings are only for the forward.
 template <bool kWide, class Body>
 void visit_tiling(const AttentionShape& shape, const Body& body) {
   const std::int64_t head = largest_head(shape);

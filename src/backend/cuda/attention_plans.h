@@ -1,4 +1,4 @@
-// cuDNN's plans of attention, one for each shape that was met.
+// cuDNN attention: an execution plan per shape.
 #pragma once
 
 #include <memory>
@@ -16,19 +16,19 @@ class CudaAttention {
   CudaAttention(const CudaAttention&) = delete;
   CudaAttention& operator=(const CudaAttention&) = delete;
 
-  // The same bits in every run: our backward then takes the place of cuDNN's.
+  // Bitwise reproducible: the backward then uses our kernels instead of cuDNN.
   bool deterministic = false;
 
-  // Loads the library at its first use.
+  // Loads the library at the first call.
   bool has_cudnn(CudaQueue& queue);
-  // False, with nothing done, where cuDNN is not there or does not serve the shape.
+  // Return false, and do nothing, if cuDNN is missing or does not support the shape.
   bool forward(CudaQueue& queue, const AttentionForwardArgs& args);
   bool backward(CudaQueue& queue, const AttentionBackwardArgs& args);
 
  private:
   struct Plans;
   struct Call;
-  // A call without a plan where there is none for the shape.
+  // The call has no plan if cuDNN does not support the shape.
   Call prepare(CudaQueue& queue, const AttentionShape& shape, bool backward);
   std::unique_ptr<Plans> plans_;
 };

@@ -1,3 +1,4 @@
+// Attention sinks: a logit per head in the softmax denominator, and the terms of its gradient.
 #include "backend/cuda/grid.cuh"
 #include "backend/cuda/reduce.cuh"
 #include "backend/cuda/tables.h"
@@ -9,7 +10,7 @@ namespace bev {
 namespace cuda {
 namespace {
 
-// Logits of heads in the dtype of weights; null: all 0.
+// Sink logits of the heads in the dtype of weights; null: all 0.
 struct Sinks {
   const void* data;
   Dtype dtype;
@@ -23,13 +24,13 @@ struct Sinks {
 };
 
 struct Pairs {
-  std::int64_t count, heads, size;  // (row, head) pairs of all rows; elements of a head
+  std::int64_t count, heads, size;  // (row, head) pairs; elements per head
 };
 
-// A warp for each pair.
+// One warp per pair.
 __device__ std::int64_t own_pair() { return own_pack() / kWarp; }
 
-// out read and written.
+// Memory bound: reads and writes out once.
 template <class T>
 __global__ void __launch_bounds__(kThreads)
     add_sinks_kernel(Sinks sinks, Pairs pairs, T* out, float* lse) {
@@ -43,11 +44,11 @@ __global__ void __launch_bounds__(kThreads)
   for (std::int64_t d = lane; d < pairs.size; d += kWarp) {
     at[d] = narrow<T>(widen(at[d]) * factor);
   }
-  __syncwarp();  // every lane has read lse
+  __syncwarp();  // all lanes have read lse
   if (lane == 0) lse[pair] = with;
 }
 
-// out and dout read.
+// Memory bound: reads out and dout once.
 template <class T>
 __global__ void __launch_bounds__(kThreads)
     sink_terms_kernel(Sinks sinks, Pairs pairs, const T* out, const T* dout, const float* lse,

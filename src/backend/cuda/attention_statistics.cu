@@ -1,3 +1,4 @@
+// Softmax statistics (lse) between the layout of cuDNN and ours.
 #include "backend/cuda/attention_statistics.h"
 #include "backend/cuda/queue.h"
 
@@ -7,7 +8,7 @@ namespace {
 
 constexpr int kThreads = 256;
 
-// 8 bytes of traffic for each element; there is one element for each query and head.
+// Memory bound: 8 bytes of traffic per element, and one element per query and head.
 template <bool kToRows>
 __global__ void statistics_kernel(StatisticsLayout layout, const float* from, float* to) {
   const std::int64_t i = std::int64_t{blockIdx.x} * kThreads + threadIdx.x;

@@ -1,4 +1,5 @@
-// Softmax statistics between cuDNN's layout [batch, heads, queries] and our rows [T, heads].
+// Converts softmax statistics (lse) between the cuDNN layout [batch, heads, queries] and our [T,
+// heads].
 #pragma once
 
 #include <cstdint>
@@ -9,7 +10,7 @@ class CudaQueue;
 
 struct StatisticsLayout {
   std::int64_t batch = 0, heads = 0, queries = 0;
-  std::int64_t step = 0;  // rows from one sequence's first to the next one's
+  std::int64_t step = 0;  // rows from the start of one sequence to the next
   std::int64_t numel() const { return batch * heads * queries; }
 };
 

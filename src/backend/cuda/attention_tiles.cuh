@@ -1,6 +1,6 @@
-// What attention's tensor core kernels share: tiles in shared memory, their products, masks and
-// dropout. A block holds a tile of rows (queries, or keys for dk and dv) and meets the other side
-// tile by tile; each warp owns 16 * kM rows.
+// Building blocks of the tensor core attention kernels: shared memory tiles, register tiles and
+// their mma, copies and softcap. A block holds a tile of rows (queries, or keys for dk and dv) and
+// loops over tiles of the other side; each warp owns 16 * kM rows.
 #pragma once
 
 #include "backend/cuda/attention_masks.cuh"
@@ -8,8 +8,8 @@
 
 namespace bev::cuda_attention {
 
-// Rows of kColumns 16-bit numbers in shared memory. The padding puts the same column of 8
-// neighbouring rows into different banks.
+// Rows of kColumns 16-bit elements in shared memory. The padding puts the same column of 8 adjacent
+// rows into different banks.
 template <int kColumns>
 struct Tile {
   static constexpr int kStride = (kColumns + 8) * 2;  // bytes
@@ -20,25 +20,25 @@ struct Tile {
     return shared_address(memory) + static_cast<std::uint32_t>(row * kStride + column * 2);
   }
 
-  // The left operand [16, 16] from (row, column) on.
+  // Left mma operand [16, 16] at (row, column).
   __device__ void load_left(std::uint32_t (&x)[4], int row, int column) const {
     const int lane = static_cast<int>(threadIdx.x % 32);
     load_matrices(x, at(row + lane % 16, column + lane / 16 * 8));
   }
-  // Two right operands [16, 8]: those whose columns are the tile's rows [row, row + 8) and the 8
-  // after them; x[0], x[1] are the first.
+  // Two right mma operands [16, 8] whose columns are rows [row, row + 8) of the tile (x[0], x[1])
+  // and the 8 rows after them (x[2], x[3]).
   __device__ void load_right(std::uint32_t (&x)[4], int row, int column) const {
     const int lane = static_cast<int>(threadIdx.x % 32);
     load_matrices(x, at(row + lane / 16 * 8 + lane % 8, column + lane / 8 % 2 * 8));
   }
-  // The same with the tile's columns as the operands' columns.
+  // Same, with the columns of the tile as columns of the operands.
   __device__ void load_right_transposed(std::uint32_t (&x)[4], int row, int column) const {
     const int lane = static_cast<int>(threadIdx.x % 32);
     load_matrices_transposed(x, at(row + lane % 16, column + lane / 16 * 8));
   }
 };
 
-// A sum [16 * kM, 8 * kN] of a warp.
+// Register tile [16 * kM, 8 * kN] of a warp (mma accumulators).
 template <int kM, int kN>
 struct Sums {
   float at[kM][kN][4];
@@ -53,8 +53,8 @@ struct Sums {
       }
     }
   }
-  // Calls body(value, m, n, i, row, column) for the lane's elements; row and column are within the
-  // warp's part.
+  // Calls body(value, m, n, i, row, column) for the elements of the lane; row and column are
+  // relative to the register tile.
   template <class Body>
   __device__ void for_each(const Body& body) {
     const int lane = static_cast<int>(threadIdx.x % 32);
@@ -72,7 +72,7 @@ struct Sums {
   }
 };
 
-// sum = rows [row, row + 16 kM) of left times the first 8 kN rows of right.
+// sum = rows [row, row + 16 kM) of left times the transpose of the first 8 kN rows of right.
 template <class T, int kColumns, int kM, int kN>
 __device__ void multiply_rows(Sums<kM, kN>& sum, Tile<kColumns> left, int row,
                               Tile<kColumns> right) {
@@ -95,7 +95,7 @@ __device__ void multiply_rows(Sums<kM, kN>& sum, Tile<kColumns> left, int row,
   }
 }
 
-// sum += weights (rounded to T) [16 kM, 8 kK] times rows [0, 8 kK), columns [column, column + 8 kN)
+// sum += weights [16 kM, 8 kK], rounded to T, times rows [0, 8 kK), columns [column, column + 8 kN)
 // of right.
 template <class T, int kColumns, int kM, int kK, int kN>
 __device__ void add_weighted_rows(Sums<kM, kN>& sum, const Sums<kM, kK>& weights,
@@ -124,8 +124,8 @@ __device__ void add_weighted_rows(Sums<kM, kN>& sum, const Sums<kM, kK>& weights
   }
 }
 
-// Starts copying rows [0, kRows) of a block's tile, row r from source(r); zeros in rows from
-// `count` on and columns from head_size on. Eight threads copy 128 bytes of a row.
+// Starts cp.async copies of rows [0, kRows) of a tile, row r from source(r); zero fill for rows >=
+// count and columns >= head_size. Eight threads copy 128 bytes of a row (coalesced).
 template <int kRows, int kThreads, int kColumns, class Source>
 __device__ void copy_tile(Tile<kColumns> tile, int count, int head_size, const Source& source) {
   const int thread = static_cast<int>(threadIdx.x), first = thread % 8 * 8;
@@ -143,9 +143,9 @@ __device__ void copy_tile(Tile<kColumns> tile, int count, int head_size, const S
   }
 }
 
-// Writes a warp's sums times row_factor(m, half) to rows of T, by way of the warp's own part of a
-// tile: rows [row, ...), columns [column, ...) of it. Row r goes to target(r), which is null where
-// there is none.
+// Writes the sums of a warp, times factor(m, half), to rows of T. They are staged in the warp's own
+// part of a shared tile, which begins at (row, column), so that global stores are coalesced. Row r
+// goes to target(r); null skips it.
 template <class T, int kColumns, int kM, int kN, class Factor, class Target>
 __device__ void store_sums(Sums<kM, kN>& sum, Tile<kColumns> tile, int row, int column,
                            int head_size, const Factor& factor, const Target& target) {
@@ -176,7 +176,7 @@ __device__ void store_sums(Sums<kM, kN>& sum, Tile<kColumns> tile, int row, int 
   }
 }
 
-// 1 - 2 / (1 + e^2x): the error is absolute, as that of a score may be.
+// 1 - 2 / (1 + e^2x): has an absolute error bound, which is enough for a score.
 __device__ inline float fast_tanh(float x) {
   return 1 - __fdividef(2.0f, 1 + fast_exp2(2 * kLog2e * x));
 }

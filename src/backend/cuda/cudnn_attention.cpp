@@ -1,6 +1,6 @@
-// cuDNN serves 16-bit batches of sequences of one length. The library is loaded when it is first
-// wanted, so that the program starts where there is none; without its frontend's headers at build
-// time every shape is left to our kernels.
+// cuDNN attention for 16-bit batches of sequences of equal length. The library is loaded at its
+// first use, so that the program also starts without it; if it is built without the cuDNN frontend
+// headers, all shapes use our kernels.
 #include <algorithm>
 #include <map>
 #include <optional>
@@ -18,7 +18,7 @@
 #define CUDNN_FRONTEND_SKIP_JSON_LIB
 #include <cudnn_frontend.h>
 
-// The frontend takes the library's functions from here.
+// The frontend looks up the library functions through this handle.
 void* cudnn_frontend::cudnn_dlhandle = nullptr;
 
 namespace bev {
@@ -28,9 +28,9 @@ namespace {
 namespace fe = cudnn_frontend;
 using Tensor = std::shared_ptr<fe::graph::Tensor_attributes>;
 
-// Fewer queries are not worth a plan: our kernels take any length without one.
+// With fewer queries a plan is not worth building; our kernels need none.
 constexpr std::int32_t kLeastQueries = 128;
-// A plan takes about 0.1 s to make. Programs that meet ever new shapes do without.
+// Building a plan takes about 0.1 s. Past this many shapes, new ones use our kernels.
 constexpr std::size_t kMaxPlans = 64;
 constexpr std::int64_t kMostHeadSize = 256;
 
@@ -45,17 +45,17 @@ bool load_library() {
   return loaded;
 }
 
-// What a plan is made for: `batch` runs whose rows lie at equal distances.
+// Key of a plan: `batch` runs at equal distances.
 struct PlanKey {
   bool backward = false;
   Dtype dtype = Dtype::kBf16;
   std::int64_t batch = 0, q_count = 0, k_count = 0;
-  std::int64_t q_step = 0, k_step = 0;  // rows from one run's first to the next one's
+  std::int64_t q_step = 0, k_step = 0;  // rows from the start of one run to the next
   std::int64_t q_heads = 0, kv_heads = 0, head_size = 0, v_head_size = 0;
   std::int64_t q_stride = 0, k_stride = 0, v_stride = 0;
   std::int64_t window = -1;
   double scale = 1;
-  bool causal = false, at_end = false;  // the last query stands at the last key
+  bool causal = false, at_end = false;  // at_end: the last query is aligned with the last key
 
   auto operator<=>(const PlanKey&) const = default;
   StatisticsLayout statistics() const { return {batch, q_heads, q_count, q_step}; }
@@ -75,7 +75,7 @@ bool same_kind(const AttentionRun& a, const AttentionRun& b) {
   return a.q_count == b.q_count && a.k_count == b.k_count && a.offset == b.offset;
 }
 
-// None where cuDNN has nothing for the shape.
+// Nothing if cuDNN does not support the shape.
 std::optional<PlanKey> key_of(const AttentionShape& shape, bool backward) {
   if (shape.runs.empty() || (shape.dtype != Dtype::kBf16 && shape.dtype != Dtype::kF16) ||
       shape.softcap > 0 || shape.dropout > 0 || (shape.window >= 0 && !shape.causal) ||
@@ -116,7 +116,7 @@ std::optional<PlanKey> key_of(const AttentionShape& shape, bool backward) {
   return key;
 }
 
-// The tensors of a graph.
+// Tensor descriptors of a graph.
 class GraphTensors {
  public:
   GraphTensors(fe::graph::Graph& graph, const PlanKey& key) : graph_(graph), key_(key) {}
@@ -128,7 +128,7 @@ class GraphTensors {
   static fe::graph::Tensor_attributes named(const char* name) {
     return fe::graph::Tensor_attributes().set_name(name);
   }
-  // [batch, heads, rows, head size]; rows of one sequence are `stride` elements apart.
+  // Dims [batch, heads, rows, head size]; rows of a sequence are `stride` elements apart.
   Tensor set(const Tensor& tensor, Uid uid) const {
     const std::int64_t qk = key_.head_size, v = key_.v_head_size;
     const auto rows = [&](std::int64_t heads, std::int64_t count, std::int64_t step,
@@ -175,7 +175,7 @@ void set_mask(const PlanKey& key, Attributes& attributes) {
                                         ? fe::DiagonalAlignment_t::BOTTOM_RIGHT
                                         : fe::DiagonalAlignment_t::TOP_LEFT);
   attributes.set_diagonal_band_right_bound(0);
-  // cuDNN counts the query's own position.
+  // cuDNN includes the query's own position in the window.
   if (key.window >= 0) attributes.set_diagonal_band_left_bound(static_cast<int>(key.window) + 1);
 }
 
@@ -202,7 +202,7 @@ void add_backward(const PlanKey& key, fe::graph::Graph& graph) {
   tensors.output(dv, kDv);
 }
 
-// Null where cuDNN refuses.
+// Null if cuDNN rejects the graph.
 std::unique_ptr<Plan> make_plan(cudnnHandle_t handle, const PlanKey& key) {
   auto plan = std::make_unique<Plan>();
   plan->graph
@@ -214,7 +214,7 @@ std::unique_ptr<Plan> make_plan(cudnnHandle_t handle, const PlanKey& key) {
   } else {
     add_forward(key, plan->graph);
   }
-  // The frontend throws where it misses a library, and answers where a shape is not for it.
+  // The frontend throws if a library is missing, and returns an error if a shape is not supported.
   try {
     std::int64_t bytes = 0;
     if (plan->graph.build(handle, {fe::HeurMode_t::A}).is_bad() ||
@@ -230,7 +230,7 @@ std::unique_ptr<Plan> make_plan(cudnnHandle_t handle, const PlanKey& key) {
 
 constexpr std::size_t round_up(std::size_t bytes) { return (bytes + 255) / 256 * 256; }
 
-// Where the first run's rows lie in tensors like q, k, v and out.
+// Addresses of the first run's rows in q, k, v, out and their gradients.
 struct FirstRows {
   const AttentionShape& shape;
 
@@ -285,7 +285,7 @@ struct CudaAttention::Plans {
   }
 };
 
-// A plan and its memory.
+// A plan and its scratch memory.
 struct CudaAttention::Call {
   Plan* plan = nullptr;
   StatisticsLayout layout;

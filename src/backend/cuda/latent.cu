@@ -1,3 +1,4 @@
+// Multi-head latent attention (MLA): joining and splitting of heads, and GEMMs per head.
 #include "backend/cuda/grid.cuh"
 #include "backend/cuda/reduce.cuh"
 #include "backend/cuda/tables.h"
@@ -9,7 +10,7 @@ namespace bev {
 namespace cuda {
 namespace {
 
-// Sizes are in packs.
+// Sizes are in packs (vectorised accesses).
 template <class T>
 struct LatentHeads {
   T *q, *kv, *rope_key, *rows;
@@ -22,7 +23,7 @@ struct LatentHeads {
   __device__ __host__ int width() const { return 2 * q_width() + heads * v; }
 };
 
-// The pack of the parts that belongs to pack `column` of a token's row.
+// Address in the parts of pack `column` of the token's row.
 template <class T, int N>
 __device__ T* part_of(const LatentHeads<T>& args, std::int64_t token, int column) {
   if (column < args.q_width()) return args.q + (token * args.q_width() + column) * N;
@@ -37,7 +38,7 @@ __device__ T* part_of(const LatentHeads<T>& args, std::int64_t token, int column
   return args.kv + (token * args.kv_width() + head * (args.nope + args.v) + args.nope + d) * N;
 }
 
-// Every element of rows written once.
+// Memory bound: writes every element of rows once.
 template <class T, int N>
 __global__ void __launch_bounds__(kThreads) join_kernel(LatentHeads<T> args) {
   const auto column = static_cast<int>(own_pack());
@@ -49,7 +50,7 @@ __global__ void __launch_bounds__(kThreads) join_kernel(LatentHeads<T> args) {
   }
 }
 
-// Columns after those of a row are the rotated key's: sums over its heads.
+// Columns past the row are those of the rotated key: each sums over heads.
 template <class T, int N>
 __global__ void __launch_bounds__(kThreads) split_kernel(LatentHeads<T> args) {
   const auto column = static_cast<int>(own_pack());
@@ -137,7 +138,7 @@ struct HeadProduct {
   std::int64_t x_stride, x_step, y_stride, y_step, weight_step;
 };
 
-// Grid: blocks of outputs, heads, rows. The weights of a head are read once for each row.
+// Grid: output blocks, heads, rows. Reads the weight of a head once per row.
 template <class T, bool kTranspose>
 __global__ void __launch_bounds__(kThreads) head_product_kernel(HeadProduct<T> args) {
   extern __shared__ float x[];
@@ -147,11 +148,11 @@ __global__ void __launch_bounds__(kThreads) head_product_kernel(HeadProduct<T> a
   for (std::int64_t row = blockIdx.z; row < args.rows; row += gridDim.z) {
     const T* from = args.x + row * args.x_stride + head * args.x_step;
     T* to = args.y + row * args.y_stride + head * args.y_step;
-    __syncthreads();  // the last row's x is no longer needed
+    __syncthreads();  // x of the previous row may be overwritten
     for (std::int64_t i = thread; i < args.inner; i += kThreads) x[i] = widen(from[i]);
     __syncthreads();
     if constexpr (kTranspose) {
-      // A warp for each output.
+      // One warp per output.
       for (std::int64_t o = blockIdx.x * (kThreads / kWarp) + thread / kWarp; o < args.outer;
            o += gridDim.x * (kThreads / kWarp)) {
         float sum = 0;

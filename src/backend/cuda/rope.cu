@@ -1,3 +1,4 @@
+// Rotary position embedding (RoPE): tables and in-place rotation.
 #include <algorithm>
 
 #include "backend/cuda/grid.cuh"
@@ -10,13 +11,13 @@ namespace bev {
 namespace cuda {
 namespace {
 
-// They travel with the launch, so that nothing has to be sent ahead of it.
+// Passed as a kernel parameter, so that no host-to-device copy precedes the launch.
 constexpr std::int64_t kMostFrequencies = 256;
 struct Frequencies {
   float at[kMostFrequencies];
 };
 
-// Angles in f32 as the reference systems have them, their cosines in f64. 4 bytes written per
+// Angles in f32 as in reference implementations, sine and cosine in f64. Writes 4 bytes per
 // element.
 __global__ void __launch_bounds__(kThreads)
     table_kernel(const std::int32_t* positions, Frequencies frequencies, double scale,
@@ -42,11 +43,11 @@ struct Rotation {
   float sign;
 };
 
-// Rotates in place: x read and written; the table's rows serve all heads from the cache. A thread
-// takes N pairs of one head: N elements of each half, or 2N neighbours.
+// Rotates in place: memory bound by reading and writing x; table rows are cached for all heads. A
+// thread takes N pairs of one head: N elements of each half, or 2N adjacent elements.
 template <class T, int N, bool kInterleaved>
 __global__ void __launch_bounds__(kThreads) apply_kernel(Rotation<T> args) {
-  const int parts = args.half / N;  // of a head
+  const int parts = args.half / N;  // per head
   const int item = static_cast<int>(own_pack());
   if (item >= args.heads * parts) return;
   const int head = item / parts, first = item % parts * N;
