@@ -1,3 +1,4 @@
+// The CUDA device of a rank: memory, transfers, events, CUDA graphs, groups, and the kernel tables.
 #include "backend/cuda/device.h"
 
 #include <algorithm>
@@ -28,7 +29,7 @@ class CudaMemory final : public MemorySource {
     cudaError_t error = cudaMalloc(&address, bytes);
     if (error == cudaErrorMemoryAllocation) {
       std::size_t free = 0, total = 0;
-      cudaGetLastError();  // it is reported here and must not be found again
+      cudaGetLastError();  // reported here, so it must be cleared
       cudaMemGetInfo(&free, &total);
       BEV_FAIL(ErrorKind::kDevice, "the GPU has no ", format_bytes(static_cast<double>(bytes)),
                " left: ", format_bytes(static_cast<double>(free)), " of ",
@@ -40,7 +41,7 @@ class CudaMemory final : public MemorySource {
   void release(void* address, std::size_t) override { cudaFree(address); }
 };
 
-// Pages of the host that stay in place, at the same addresses for the device.
+// Page-locked host memory, mapped at the same addresses for the device.
 class PinnedMemory final : public MemorySource {
  public:
   void* allocate(std::size_t bytes) override {
@@ -61,7 +62,7 @@ class PinnedMemory final : public MemorySource {
     return address;
   }
   void release(void* address, std::size_t bytes) override {
-    cudaDeviceSynchronize();  // kernels may be at it still
+    cudaDeviceSynchronize();  // kernels may still access it
     cudaHostUnregister(address);
     pages_->release(address, bytes);
   }
@@ -70,7 +71,7 @@ class PinnedMemory final : public MemorySource {
   std::unique_ptr<MemorySource> pages_ = make_host_memory();
 };
 
-// Where a side lies follows from its address.
+// The direction follows from the addresses (unified virtual addressing).
 void copy_async(void* to, const void* from, std::size_t bytes, const Stream& stream) {
   if (bytes == 0) return;
   check_cuda(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDefault, queue_of(stream).stream()),
@@ -85,7 +86,7 @@ void upload(const Stream& stream, const void* host, const View& to) {
   CudaQueue& queue = queue_of(stream);
   check_not_recording(queue, "upload");
   if (to.bytes() == 0) return;
-  if (to.bytes() > Staging::kMostBytes) {  // pageable memory is copied before the call returns
+  if (to.bytes() > Staging::kMostBytes) {  // pageable memory: copied before the call returns
     return copy_async(to.data, host, to.bytes(), stream);
   }
   Staging::Block& block = queue.staging().take(to.bytes());
@@ -94,7 +95,7 @@ void upload(const Stream& stream, const void* host, const View& to) {
   check_cuda(cudaEventRecord(block.passed, queue.stream()), "record an event");
 }
 
-// What was fetched into a staging block, on its way to where it was asked for.
+// A fetch through a staging block, which wait() copies to its destination.
 class PendingFetch final : public Work::Pending {
  public:
   PendingFetch(CudaQueue& queue, Staging::Block& block, void* host, std::size_t bytes)
@@ -129,7 +130,7 @@ Work fetch(const Stream& stream, const View& from, void* host) {
   return Work(std::make_unique<PendingFetch>(queue, block, host, from.bytes()));
 }
 
-// An event of a stream, waited for by the thread that wants to.
+// An event that any thread can wait for.
 class PendingEvent final : public Work::Pending {
  public:
   explicit PendingEvent(cudaStream_t stream) {
@@ -167,7 +168,7 @@ class CudaMoment final : public Moment {
   cudaEvent_t event_ = nullptr;
 };
 
-// A stream of its own, which waits for an event of the other.
+// Runs on its own stream, which waits for an event on the compute stream.
 class CudaSideCopier final : public SideCopier {
  public:
   explicit CudaSideCopier(CudaQueue& queue) : queue_(queue) {
@@ -187,12 +188,13 @@ class CudaSideCopier final : public SideCopier {
     check_cuda(cudaStreamWaitEvent(stream_, reached_), "wait for an event");
   }
   Work fetch(const View& from, void* host) override {
-    check_cuda(cudaSetDevice(device_), "choose the device");  // it is a thread's, and this another
+    check_cuda(cudaSetDevice(device_),
+               "choose the device");  // the current device is per thread, and this is another one
     check_cuda(cudaMemcpyAsync(host, from.data, from.bytes(), cudaMemcpyDefault, stream_),
                "copy memory");
     return Work(std::make_unique<PendingEvent>(stream_));
   }
-  // Memory that cannot be pinned is copied to all the same, more slowly.
+  // Memory that cannot be pinned still works, only slower.
   Unpin pin(void* host, std::size_t bytes) override {
     check_cuda(cudaSetDevice(device_), "choose the device");
     if (cudaHostRegister(host, bytes, cudaHostRegisterPortable) != cudaSuccess) {
@@ -209,7 +211,7 @@ class CudaSideCopier final : public SideCopier {
   cudaEvent_t reached_ = nullptr;
 };
 
-// A stream of its own. Work that marks its copies lets the rank's stream follow.
+// Runs on its own stream. The compute stream waits for the copies through mark().
 class CudaCopyLane final : public CopyLane {
  public:
   explicit CudaCopyLane(CudaQueue& queue) : queue_(queue) {
@@ -265,7 +267,7 @@ std::unique_ptr<Recording> record_graph(const Stream& stream, const void* body,
   return std::make_unique<Graph>(queue, queue.end_recording());
 }
 
-// A group of one rank on the device.
+// A group of one rank, with copies on the device.
 class CudaSingleGroup final : public SingleGroup {
  public:
   CudaSingleGroup(const Group& host, Stream stream)
@@ -302,7 +304,8 @@ class CudaDevice final : public Device {
   }
 
  private:
-  // By its number in each process: whether it is one process shows when they look for each other.
+  // Compares device indices of the processes; whether the ranks share one process shows when the
+  // peer group is made.
   bool members_share_device(Group& host) const {
     std::int64_t mine = index_;
     std::vector<std::int64_t> all(static_cast<std::size_t>(host.size()));
@@ -321,9 +324,9 @@ class CudaDevice final : public Device {
 }  // namespace
 
 namespace {
-// Streams beyond this number share queues of the device, where a message that waits for its
-// receiver would keep others waiting, perhaps those that the receiver waits for. Read by the driver
-// when it starts; a value that the user has set stays.
+// Streams beyond this number share hardware queues, where a message that waits for its receiver
+// would block others, perhaps those that the receiver waits for. The driver reads the variable when
+// it starts; a value set by the user is kept.
 bool ask_for_queues() { return ::setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 0) == 0; }
 }  // namespace
 

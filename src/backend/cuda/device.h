@@ -1,11 +1,11 @@
-// CUDA devices and their kernels. No CUDA header is needed to use it.
+// CUDA devices and their kernel tables; needs no CUDA header.
 #pragma once
 
 #include "kernels/kernels.h"
 
 namespace bev {
 
-// Devices that can be used; 0 also without a driver.
+// Number of usable devices; 0 without a driver.
 int cuda_device_count();
 
 const Kernels& cuda_kernels();

@@ -1,6 +1,7 @@
-// Kernels and copies come from CUPTI's activity records. Each is joined to the innermost open span
-// of the thread that launched it: by the external correlation id that was pushed with the span or,
-// for a kernel of a graph, by the span that was open when its node was captured.
+// Device traces from the activity records of CUPTI: kernels, copies and fills. Each is attributed
+// to the innermost open span of the thread that launched it: by the external correlation id pushed
+// with the span or, for a kernel of a CUDA graph, by the span that was open when its node was
+// captured.
 #include "backend/cuda/device_trace.h"
 
 #include "base/log.h"
@@ -73,11 +74,11 @@ struct Launched {
   std::uint32_t correlation = 0;
 };
 
-// What CUPTI has handed back. It does so through functions that get nothing of ours.
+// Records that CUPTI has returned. Global, because its callbacks carry no user pointer.
 struct Records {
   std::mutex mutex;
   std::vector<Launched> launched;
-  std::unordered_map<std::uint32_t, std::uint64_t> asked_by;  // by correlation id
+  std::unordered_map<std::uint32_t, std::uint64_t> asked_by;  // correlation id to span id
 };
 Records& records() {
   static const std::unique_ptr<Records> all = std::make_unique<Records>();
@@ -208,7 +209,7 @@ class CudaTrace final : public DeviceTrace {
   }
 
  private:
-  // External ids belong to records of calls, so calls are recorded too.
+  // External ids are attached to API call records, so runtime and driver calls are recorded too.
   static constexpr std::array kKinds = {CUPTI_ACTIVITY_KIND_CONCURRENT_KERNEL,
                                         CUPTI_ACTIVITY_KIND_MEMCPY,
                                         CUPTI_ACTIVITY_KIND_MEMCPY2,

@@ -1,4 +1,4 @@
-// What the GPU's streams do, for traces: through CUPTI, loaded when a trace is asked for.
+// Traces of GPU streams through CUPTI, which is loaded when a trace is requested.
 #pragma once
 
 #include <memory>

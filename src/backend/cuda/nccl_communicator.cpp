@@ -10,7 +10,7 @@ namespace bev {
 void check_nccl(int result, const char* what) {
   if (result == 0) return;
   const char* cause = nccl_library().last_error(nullptr);
-  // 5: invalid usage, which is what several ranks on one GPU are to it.
+  // 5 is ncclInvalidUsage, which NCCL reports for several ranks on one GPU.
   const char* cure = result == 5 ? "; ranks of several processes may share a GPU with NCCL 2.30 or "
                                    "newer and NCCL_MULTI_RANK_GPU_ENABLE=1"
                                  : "";
@@ -50,7 +50,8 @@ NcclCommunicator::NcclCommunicator(const NcclId& id, int size, int rank) {
   check_nccl(nccl_library().comm_init_rank(&comm_, size, id, rank), "make a communicator");
 }
 
-// While an error passes, others may never come to what is pending.
+// While an exception unwinds, peers may never join pending operations, so the communicator is
+// aborted.
 NcclCommunicator::~NcclCommunicator() {
   if (comm_ == nullptr) return;
   bool failing = std::uncaught_exceptions() > 0;

@@ -1,4 +1,4 @@
-// Communicators of NCCL, and its words for ours.
+// NCCL communicators, and conversions of our dtypes and reductions to those of NCCL.
 #pragma once
 
 #include "backend/cuda/nccl_library.h"
@@ -6,13 +6,13 @@
 
 namespace bev {
 
-// Error(kDevice) naming what failed.
+// Throws Error(kDevice) naming what failed.
 void check_nccl(int result, const char* what);
 
 int nccl_dtype(Dtype dtype);
 int nccl_reduction(Reduction reduction);
 
-// A communicator; made by all its ranks together.
+// Owns a communicator; construction is collective over its ranks.
 class NcclCommunicator {
  public:
   NcclCommunicator() = default;

@@ -34,7 +34,7 @@ class NcclGroup final : public Group, private DeviceWaitCheck {
       : Group(host.name(), host.rank(), {host.members().begin(), host.members().end()}),
         hosts_(host),
         queue_(queue),
-        // The sum of two numbers has no order.
+        // The sum of two values does not depend on their order.
         ordered_(deterministic && host.size() > 2),
         meetings_(host) {
     NcclId id{};
@@ -95,14 +95,15 @@ class NcclGroup final : public Group, private DeviceWaitCheck {
  private:
   static std::size_t count_of(const View& data) { return static_cast<std::size_t>(data.numel()); }
 
-  // Runs call(stream) after what the rank has computed, beside what it computes next.
+  // Enqueues call(stream) on the side stream after the compute stream's work so far; it overlaps
+  // with what is computed next.
   template <class Call>
   Work post(const Call& call) {
     stream_.follow(std::make_shared<StreamEvent>(queue_.stream()));
     call(stream_.get());
     return follow_later(queue_, std::make_shared<StreamEvent>(stream_.get()));
   }
-  // call(member) adds the operations with it, all of which are one to NCCL.
+  // Wraps call(member) for all members in one NCCL group operation.
   template <class Call>
   void for_members(const char* what, const Call& call) {
     check_nccl(nccl_.group_start(), what);
@@ -114,7 +115,7 @@ class NcclGroup final : public Group, private DeviceWaitCheck {
   void scatter(const View& in, const View& out, const Counts& counts, cudaStream_t stream);
   void exchange(const View& in, const Counts& send, void* out, const Counts& receive,
                 cudaStream_t stream);
-  // The same as reduce_scatter and all_reduce, in rank order.
+  // reduce_scatter and all_reduce with sums in rank order (deterministic).
   void sum_parts(const View& in, const Counts& counts, void* out, cudaStream_t stream);
   void sum_slices(const View& data, cudaStream_t stream);
 
@@ -130,7 +131,7 @@ class NcclGroup final : public Group, private DeviceWaitCheck {
   CudaQueue& queue_;
   bool ordered_;
   NcclMeetings meetings_;
-  ScratchMemory scratch_;  // of stream_
+  ScratchMemory scratch_;  // used on stream_
   NcclCommunicator comm_;
   SideStream stream_;
   std::unique_ptr<NcclLanes> lanes_;

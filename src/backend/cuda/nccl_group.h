@@ -1,4 +1,4 @@
-// Groups of ranks in several processes or on several GPUs, over NCCL.
+// Groups of ranks in several processes or on several GPUs: collectives over NCCL.
 #pragma once
 
 #include <memory>
@@ -8,9 +8,9 @@
 
 namespace bev {
 
-// The members of `host`, which must outlive it; all make it together. Sums have NCCL's own order,
-// which depends on the number and the places of ranks; deterministic: rank order, at the cost of an
-// exchange and memory of the size of the data.
+// Same members as `host`, which must outlive the group; creation is collective. Sums are in the
+// order of NCCL, which depends on the number and topology of ranks; if deterministic, in rank
+// order, at the cost of an all-to-all and a buffer of the size of the data.
 std::unique_ptr<Group> make_nccl_group(Group& host, CudaQueue& queue, bool deterministic);
 
 }  // namespace bev

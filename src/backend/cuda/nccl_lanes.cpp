@@ -8,7 +8,7 @@ namespace bev {
 
 namespace {
 
-// Of the host's group: none that others use.
+// Channels of the host group that nothing else uses.
 constexpr int kIdChannel = 1 << 20, kHeaderChannel = kIdChannel + 1;
 constexpr int kSender = 0, kReceiver = 1;  // ranks in a lane's communicator
 
@@ -27,7 +27,7 @@ NcclLanes::NcclLanes(Group& host, CudaQueue& queue)
   for_lanes([&](int from, int to) { connect(from, to); });
 }
 
-// The two sides of a communicator wait for each other at its end, too.
+// Destroying a communicator is collective too, so it follows the order of creation.
 NcclLanes::~NcclLanes() {
   for_lanes([&](int from, int to) {
     NcclCommunicator ending;
@@ -59,8 +59,8 @@ void NcclLanes::connect(int from, int to) {
   }
 }
 
-// In a communicator's first message the hosts of both sides wait for each other. It is sent here,
-// so that later ones are left to the devices.
+// The first message of a communicator makes the hosts of both sides wait for each other. It is sent
+// here, so that later messages involve only the devices.
 void NcclLanes::Lane::connect(const NcclId& id, int rank) {
   comm = NcclCommunicator(id, 2, rank);
   StreamBuffer byte(1, stream.get());
@@ -81,8 +81,8 @@ void NcclLanes::Lane::receive(void* data, std::size_t bytes) {
 }
 
 Work NcclLanes::send_copy(Lane& lane, const View& data) {
-  // Copied in another stream than it is sent in: the rank goes on although earlier messages have
-  // not been received.
+  // Copied on another stream than it is sent on, so that the rank continues although earlier
+  // messages have not been received.
   copies_.follow(std::make_shared<StreamEvent>(queue_.stream()));
   StreamBuffer copy(data.bytes(), copies_.get());
   check_cuda(cudaMemcpyAsync(copy.data(), data.data, data.bytes(), cudaMemcpyDeviceToDevice,
@@ -103,7 +103,7 @@ Work NcclLanes::send_in_place(Lane& lane, const View& data) {
 
 Work NcclLanes::send(const View& data, int to, int channel, std::string_view label) {
   Lane& lane = outgoing_[static_cast<std::size_t>(to)];
-  // What is recorded keeps its addresses, and a copy would need one for each message.
+  // A CUDA graph keeps its addresses, so a captured send could not allocate a copy per message.
   Work work = queue_.recording() ? send_in_place(lane, data) : send_copy(lane, data);
   Header header{channel, static_cast<std::int64_t>(data.bytes())};
   host_.send(header.view(), to, kHeaderChannel, label).wait();

@@ -1,16 +1,16 @@
-// Messages between the members of a NCCL group. NCCL's operations on a communicator happen one
-// after the other, and a send ends with its receive, so each direction of each pair of members has
-// a communicator and a stream of its own, a lane:
+// Point-to-point messages (send/receive) in a NCCL group. Operations on a communicator run in order
+// and a send completes with its receive, so each direction of each pair of members has its own
+// communicator and stream, a lane:
 //
-//   sender     compute --> copy of the data --> [lane: send ]   goes on at once
+//   sender     compute --> copy of the data --> [lane: send ]   continues at once
 //   its host   -- channel and size, over the host's group -->
 //   receiver                                     [lane: receive] --> compute
 //
-// The receiver takes messages off a lane in the order in which they were sent and puts those of
-// other channels aside, so no order of receives can block the lane.
+// The receiver takes messages off a lane in the order in which they were sent and buffers those of
+// other channels, so no order of receives can block the lane.
 //
-// In a recording messages are sent from where they lie, so there a send does wait for its receive:
-// rings may be recorded, pipelines may not.
+// Under CUDA graph capture messages are sent in place, so that a send waits for its receive: rings
+// can be captured, pipelines cannot.
 #pragma once
 
 #include <cstdint>
@@ -27,7 +27,7 @@ namespace bev {
 
 class NcclLanes {
  public:
-  // All members make it together, at the first message of any of them.
+  // Collective over all members, at the first message of any of them.
   NcclLanes(Group& host, CudaQueue& queue);
   ~NcclLanes();
   NcclLanes(const NcclLanes&) = delete;
@@ -38,7 +38,7 @@ class NcclLanes {
 
  private:
   class PendingReceive;
-  using Key = std::pair<std::int64_t, std::uint64_t>;  // channel, number of the message there
+  using Key = std::pair<std::int64_t, std::uint64_t>;  // channel, sequence number in it
   struct Lane {
     NcclCommunicator comm;
     SideStream stream;
@@ -48,16 +48,18 @@ class NcclLanes {
   };
   struct Incoming : Lane {
     std::map<std::int64_t, std::uint64_t> wanted, came;  // messages so far, by channel
-    std::map<Key, std::unique_ptr<StreamBuffer>> aside;  // came before they were wanted
+    std::map<Key, std::unique_ptr<StreamBuffer>>
+        aside;  // buffered: arrived before they were asked for
   };
-  // All members in the same order, so that no two of them wait for each other in different lanes.
+  // All members iterate in the same order, so that no two of them wait for each other in different
+  // lanes.
   template <class Call>
   void for_lanes(const Call& call);
   void connect(int from, int to);
   Work send_copy(Lane& lane, const View& data);
-  // Ends with its receive.
+  // Completes with its receive.
   Work send_in_place(Lane& lane, const View& data);
-  // The message that `key` names, into `data` from `ready` on.
+  // Receives the message `key` into `data`, which may be written after `ready`.
   PeerMomentRef take(int from, const Key& key, const View& data, const PeerMomentRef& ready,
                      std::string_view label);
 

@@ -1,5 +1,5 @@
-// NCCL, loaded when it is first wanted: the program is built and starts without it. Its C interface
-// is declared here as far as it is used, which has been the same since version 2.10.
+// NCCL, loaded at its first use: the program is built and starts without it. Declares the part of
+// its C interface that is used, which is unchanged since version 2.10.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -13,7 +13,7 @@ struct NcclId {
   char bytes[128];
 };
 
-// Each returns 0 when all is well.
+// Each function returns 0 (ncclSuccess) on success.
 struct NcclLibrary {
   int (*get_version)(int* version);
   int (*get_unique_id)(NcclId* id);
@@ -40,7 +40,7 @@ struct NcclLibrary {
   const char* (*last_error)(NcclComm comm);
 };
 
-// Error(kConfig) with what to do when there is none that serves.
+// Throws Error(kConfig) with advice if NCCL is missing or too old.
 const NcclLibrary& nccl_library();
 
 }  // namespace bev

@@ -8,11 +8,12 @@ namespace bev {
 
 namespace {
 
-// So far a host may be ahead of the slowest of its peers. More would not hide more latency, but put
-// off the report of a mistake.
+// How many collectives a host may be ahead of its slowest peer. More would not hide more latency,
+// but delay the report of an error.
 constexpr std::size_t kMostOpen = 64;
 
-// Kind, dtype, reduction and root; then counts in and out; then what goes to each member.
+// Layout of an announcement: kind, dtype, reduction, root; counts in and out; counts sent to each
+// member.
 constexpr std::size_t kSame = 4, kIn = 4, kOut = 5, kSends = 6;
 
 }  // namespace

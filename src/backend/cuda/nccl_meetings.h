@@ -1,6 +1,6 @@
-// What the hosts of a NCCL group tell each other about its collectives, beside the devices: whether
-// all mean the same one, what each brings, and that all have come before anybody waits for the
-// device. A rank that does not come is reported by the host's group, as on the CPU.
+// Host-side agreement on the collectives of a NCCL group: the hosts check that all members call the
+// same collective, exchange counts, and confirm that all have arrived before anyone blocks on the
+// device. A missing rank is reported by the host group, as on the CPU.
 #pragma once
 
 #include <cstdint>
@@ -16,14 +16,15 @@ class NcclMeetings {
  public:
   explicit NcclMeetings(Group& host) : host_(host) {}
 
-  // Tells the others of a collective, waiting only for answers to much older ones.
+  // Announces a collective without blocking, except on announcements that are kMostOpen older.
   void announce(const CollectivePost& post);
-  // The same; waits for all others and returns how many elements each brings and gets.
+  // Same, but waits for all members and returns the element counts of each.
   struct Counts {
     std::vector<std::int64_t> in, out;  // by member
   };
   Counts exchange(const CollectivePost& post);
-  // All others have come to all that was announced. Error(kComm) when they mean something else.
+  // Waits until all members have arrived at everything announced. Throws Error(kComm) on a
+  // mismatch.
   void finish();
 
  private:

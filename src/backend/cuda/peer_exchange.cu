@@ -1,3 +1,5 @@
+// Collectives between ranks that share a GPU: reduction and copies in one kernel over the memory of
+// all.
 #include "backend/cuda/grid.cuh"
 #include "backend/cuda/peer_exchange.h"
 #include "backend/cuda/values.cuh"
@@ -6,14 +8,14 @@ namespace bev::cuda {
 
 namespace {
 
-// Together they fill the 4 KB of parameters that every kernel may have.
+// Together they fit the 4 KB of parameters that every kernel may have.
 constexpr std::size_t kMostParts = 88, kMostAddresses = 320;
 
 struct ExchangePart {
   std::int64_t count;
-  std::uint16_t first;  // address of the first source
+  std::uint16_t first;  // index of the first source address
   std::uint8_t sources, targets;
-  bool aligned;  // all addresses, to 16 bytes
+  bool aligned;  // all addresses are 16-byte aligned
 };
 
 struct ExchangeTable {
@@ -23,7 +25,7 @@ struct ExchangeTable {
 };
 static_assert(sizeof(ExchangeTable) <= 4096 - 64);
 
-// What values of T are added in, as on the host.
+// Accumulate type of T, as on the host.
 template <class T>
 struct SumOf {
   using type = T;
@@ -54,7 +56,7 @@ __device__ T from_sum(typename SumOf<T>::type x) {
   }
 }
 
-// N elements at `at` of all sources, in their order, to all targets.
+// Reduces N elements at `at` over all sources, in their order, and writes them to all targets.
 template <class T, int N>
 __device__ void exchange(const ExchangeTable& table, const ExchangePart& part, std::int64_t at) {
   using Sum = typename SumOf<T>::type;
@@ -71,7 +73,7 @@ __device__ void exchange(const ExchangeTable& table, const ExchangePart& part, s
 #pragma unroll
       for (int i = 0; i < N; ++i) {
         const Sum value = to_sum(values.items[i]);
-        // A NaN survives a maximum.
+        // NaN propagates through the maximum.
         const bool larger = value > sums[i] || value != value;
         sums[i] = !table.maximum ? static_cast<Sum>(sums[i] + value) : larger ? value : sums[i];
       }
@@ -83,7 +85,7 @@ __device__ void exchange(const ExchangeTable& table, const ExchangePart& part, s
   for (int t = 0; t < part.targets; ++t) values.store(static_cast<T*>(address[t]) + at);
 }
 
-// Blocks along y take the parts; those along x stride over a part's elements.
+// Grid: y over parts, x strides over the elements of a part.
 template <class T>
 __global__ void __launch_bounds__(kThreads)
     exchange_kernel(const __grid_constant__ ExchangeTable table) {
@@ -116,7 +118,7 @@ void visit_element(Dtype dtype, const F& f) {
 }
 
 void launch(cudaStream_t stream, Dtype dtype, const ExchangeTable& table, std::size_t parts) {
-  // Enough to fill the card twice over; more would only wait.
+  // Enough to fill the GPU twice; more blocks would only queue.
   constexpr std::int64_t kMostBlocks = 2048;
   std::int64_t longest = 0;
   for (std::size_t i = 0; i < parts; ++i) longest = std::max(longest, table.parts[i].count);

@@ -1,4 +1,4 @@
-// A planned collective between ranks that share a GPU, as one kernel over the memory of all.
+// A planned collective between ranks that share a GPU, as one kernel over the memory of all ranks.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -7,8 +7,8 @@
 
 namespace bev::cuda {
 
-// One launch where the plan fits into a kernel's parameters, as it does for up to 8 members; a few
-// otherwise. Sums have the bits of the host's transports.
+// One launch if the plan fits into the kernel parameters, which holds for up to 8 members; a few
+// launches otherwise. Sums are bit-equal to those of the host transports.
 void run_exchange(cudaStream_t stream, const CollectivePlan& plan);
 
 }  // namespace bev::cuda

@@ -60,7 +60,7 @@ class CudaPeerMemory final : public PeerMemory {
 
  private:
   CudaQueue& queue_;
-  // Each for itself, since one that waits for its rank keeps those behind it in its stream waiting.
+  // Separate streams: an operation that waits for a rank would block those behind it in its stream.
   SideStream collectives_, sends_, receives_;
 };
 

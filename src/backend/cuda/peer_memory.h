@@ -1,4 +1,4 @@
-// The memory of a GPU that several ranks of a process share.
+// PeerMemory of a GPU that several ranks of a process share.
 #pragma once
 
 #include <memory>
@@ -8,8 +8,8 @@
 
 namespace bev {
 
-// As the rank of `queue` sees it, for one group: its collectives and messages run beside each other
-// and beside what ranks compute. The queue must outlive it.
+// For one group, from the rank of `queue`: its collectives and messages overlap with each other and
+// with the ranks' compute. The queue must outlive it.
 std::shared_ptr<PeerMemory> make_cuda_peer_memory(CudaQueue& queue);
 
 }  // namespace bev

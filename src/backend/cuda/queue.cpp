@@ -67,7 +67,7 @@ void CudaQueue::abandon_recording() {
   cudaGraph_t unfinished = nullptr;
   cudaStreamEndCapture(stream_, &unfinished);
   if (unfinished != nullptr) cudaGraphDestroy(unfinished);
-  cudaGetLastError();  // of the recording, which is given up
+  cudaGetLastError();  // clears the error of the abandoned capture
 }
 
 CudaGemm& CudaQueue::gemm() { return *gemm_; }

@@ -1,5 +1,5 @@
-// What the Stream of a CUDA rank carries: the stream itself, scratch memory, and the state of the
-// libraries. For the kernels of this folder only.
+// CudaQueue, the handle in the Stream of a CUDA rank: its compute stream, scratch memory, CUDA
+// graph capture and library state. Only for the kernels of this folder.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -19,8 +19,8 @@ struct DeviceOptions;
 class CudaGemm;       // gemm.cpp: handle, workspace, the algorithm of each shape
 class CudaAttention;  // cudnn_attention.cpp: handle, the plan of each shape
 
-// Asked before the host waits for the device, whose work may wait for other ranks; throws when they
-// do not come.
+// Called before the host blocks on the device, whose work may depend on other ranks; throws if they
+// did not arrive.
 class DeviceWaitCheck {
  public:
   virtual void before_wait() = 0;
@@ -29,10 +29,10 @@ class DeviceWaitCheck {
   ~DeviceWaitCheck() = default;
 };
 
-// Work of another stream that the queue's is to follow.
+// Work on another stream that the compute stream must join later.
 class WorkBeside {
  public:
-  // What the queue is given from now on comes after the work; once is enough.
+  // Makes later work on the compute stream wait for this work; only the first call has an effect.
   virtual void follow() noexcept = 0;
 
  protected:
@@ -41,7 +41,7 @@ class WorkBeside {
 
 class CudaQueue {
  public:
-  // Deterministic: nothing is chosen by measurement, and no kernel adds in an order of its own.
+  // In deterministic mode there is no autotuning, and no kernel sums in a varying order.
   CudaQueue(int device, const DeviceOptions& options);
   ~CudaQueue();
   CudaQueue(const CudaQueue&) = delete;
@@ -51,18 +51,19 @@ class CudaQueue {
   int multiprocessors() const { return multiprocessors_; }
   void add_wait_check(DeviceWaitCheck& check) { wait_checks_.push_back(&check); }
   void remove_wait_check(DeviceWaitCheck& check) { std::erase(wait_checks_, &check); }
-  // For the kernels of one call.
+  // Scratch memory for the kernels of one call.
   void* scratch(std::size_t bytes) { return scratch_.take(bytes, recording_); }
 
   Staging& staging() { return staging_; }
-  // The host waits for the device, which is counted: a step is to do without.
+  // The host blocks on the device. Waits are counted, because a training step should have none.
   void wait(cudaEvent_t event);
   void wait_for_all();
   std::int64_t host_waits() const { return host_waits_; }
   void add_work_beside(WorkBeside& work) { beside_.push_back(&work); }
   void remove_work_beside(WorkBeside& work) { std::erase(beside_, &work); }
-  // Between begin and end, work is recorded and not run; nothing can come from or go to the host.
-  // Events do not reach into a recording nor out of it: what runs beside is followed at both ends.
+  // CUDA graph capture: between begin and end, work is captured and not run, and there are no
+  // transfers from or to the host. Events do not cross the ends of a capture, so the compute stream
+  // joins all work on side streams at both ends.
   void begin_recording();
   cudaGraph_t end_recording();
   void abandon_recording();
@@ -89,9 +90,9 @@ class CudaQueue {
 
 inline CudaQueue& queue_of(const Stream& stream) { return *static_cast<CudaQueue*>(stream.handle); }
 
-// Error(kDevice) naming what failed.
+// Throws Error(kDevice) naming what failed.
 void check_cuda(cudaError_t error, const char* what);
-// After a launch.
+// Checks for errors of the launch just made.
 inline void check_launch(const char* kernel) { check_cuda(cudaPeekAtLastError(), kernel); }
 
 }  // namespace bev

@@ -10,7 +10,8 @@
 
 namespace bev {
 
-// While an error passes, the device may be waiting for ranks that never come, and cudaFree with it.
+// While an exception unwinds, the device may wait for ranks that never arrive, and cudaFree would
+// hang.
 ScratchMemory::~ScratchMemory() {
   if (std::uncaught_exceptions() > 0) return;
   for (void* memory : blocks_) cudaFree(memory);

@@ -1,4 +1,4 @@
-// Device memory for what the calls of one stream need while they run.
+// Device scratch memory for the kernels of one stream.
 #pragma once
 
 #include <cstddef>
@@ -13,12 +13,12 @@ class ScratchMemory {
   ScratchMemory(const ScratchMemory&) = delete;
   ScratchMemory& operator=(const ScratchMemory&) = delete;
 
-  // The next call may overwrite it. 256-byte aligned. Grows at its first uses, which are no
-  // recordings; what it had stays, since recordings may know it.
+  // 256-byte aligned; valid until the next call. Grows only outside of CUDA graph capture. Old
+  // blocks are kept, because captured graphs may refer to them.
   void* take(std::size_t bytes, bool recording);
 
  private:
-  std::vector<void*> blocks_;  // the last one is the largest, and in use
+  std::vector<void*> blocks_;  // the last one is the largest and in use
   std::size_t bytes_ = 0;
 };
 

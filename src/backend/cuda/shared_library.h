@@ -1,4 +1,4 @@
-// A library of NVIDIA's that is loaded when it is first wanted: the program starts without it.
+// A shared library (of NVIDIA) loaded at run time, so that the program also starts without it.
 #pragma once
 
 #include <string>
@@ -7,13 +7,13 @@ namespace bev {
 
 class SharedLibrary {
  public:
-  // Looks where the system looks for libraries, then where CUDA puts its own.
+  // Searches the system paths, then the CUDA folders.
   explicit SharedLibrary(const std::string& name);
 
   bool loaded() const { return handle_ != nullptr; }
-  // What was tried and how to cure it, where it is not loaded.
+  // If not loaded: what was tried, and advice.
   std::string problem() const;
-  // False where the library has no such function.
+  // Returns false if the library has no such function.
   template <class Function>
   bool find(Function*& function, const char* symbol) const {
     function = reinterpret_cast<Function*>(address(symbol));
@@ -24,7 +24,7 @@ class SharedLibrary {
   void* address(const char* symbol) const;
 
   std::string name_, reason_;
-  void* handle_ = nullptr;  // never closed: its functions stay in use until the process ends
+  void* handle_ = nullptr;  // never closed: its functions are used until the process ends
 };
 
 }  // namespace bev

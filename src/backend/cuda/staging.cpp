@@ -25,7 +25,7 @@ Staging::Block& Staging::take(std::size_t bytes) {
     cudaError_t state = cudaEventQuery(block->passed);
     if (state == cudaSuccess) return *block;
     if (state != cudaErrorNotReady) check_cuda(state, "look for an event");
-    cudaGetLastError();  // not ready is no error
+    cudaGetLastError();  // cudaErrorNotReady is not an error
   }
   blocks_.push_back(std::make_unique<Block>(capacity));
   return *blocks_.back();

@@ -1,5 +1,5 @@
-// Pinned host memory that transfers pass through, so that they run beside the host's work and no
-// call waits for the device. Blocks are used again once the device is through with them.
+// Staging buffers in pinned host memory, so that transfers are asynchronous. Blocks are reused once
+// the device has finished with them.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -12,7 +12,7 @@ namespace bev {
 
 class Staging {
  public:
-  // Larger transfers (weights on their way in and out) go without.
+  // Larger transfers (loading and saving weights) bypass it.
   static constexpr std::size_t kMostBytes = std::size_t{4} << 20;
 
   struct Block {
@@ -23,11 +23,11 @@ class Staging {
 
     void* data = nullptr;
     std::size_t bytes;
-    cudaEvent_t passed = nullptr;  // recorded after the last transfer
+    cudaEvent_t passed = nullptr;  // event after the last transfer
     bool held = false;             // the host still reads it
   };
 
-  // A block that nobody uses.
+  // Returns a block that is not in use.
   Block& take(std::size_t bytes);
 
  private:

@@ -15,8 +15,9 @@ StreamEvent::StreamEvent(cudaStream_t stream) {
 
 namespace {
 
-// What buffers gave back stays with the program for the next ones. None waits for another's end:
-// that may be a message whose receiver waits for this rank.
+// Keeps freed memory in the pool for later buffers, and forbids reuse that inserts dependencies
+// between streams: a buffer would wait for another stream, perhaps for a message whose receiver
+// waits for this rank (deadlock).
 void keep_pool() {
   int device = 0, never = 0;
   cudaMemPool_t pool = nullptr;
@@ -68,7 +69,7 @@ class FollowingWork final : public Work::Pending, private WorkBeside {
     queue_.remove_work_beside(*this);
     follow();
   }
-  void wait() override {}  // its end follows at once
+  void wait() override {}  // follow() is called when the Work is destroyed right after
   void follow() noexcept override { follow_moment(queue_.stream(), std::exchange(moment_, {})); }
 
  private:

@@ -1,4 +1,5 @@
-// Streams, events and memory for work beside a rank's own stream.
+// Side streams, events and stream-ordered memory for work that overlaps with a rank's compute
+// stream.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -10,23 +11,23 @@
 
 namespace bev {
 
-// A point in a stream, which other streams can wait for, also after the stream is gone.
+// CUDA event that other streams can wait for, also after its stream is destroyed.
 class StreamEvent final : public PeerMoment {
  public:
-  // After all that was put into the stream so far.
+  // Recorded after all work enqueued on `stream` so far.
   explicit StreamEvent(cudaStream_t stream);
   ~StreamEvent() override { cudaEventDestroy(event_); }
   StreamEvent(const StreamEvent&) = delete;
   StreamEvent& operator=(const StreamEvent&) = delete;
 
-  // What is put into `stream` from now on comes after this.
+  // Work enqueued on `stream` from now on waits for the event.
   cudaError_t precede(cudaStream_t stream) const { return cudaStreamWaitEvent(stream, event_, 0); }
 
  private:
   cudaEvent_t event_ = nullptr;
 };
 
-// A stream whose work goes before that of ordinary ones; made at its first use.
+// High-priority stream, created at its first use.
 class SideStream {
  public:
   SideStream() = default;
@@ -35,30 +36,31 @@ class SideStream {
   SideStream& operator=(const SideStream&) = delete;
 
   cudaStream_t get();
-  // Null: there is nothing to wait for.
+  // Later work on this stream waits for the event; null: nothing to wait for.
   void follow(const PeerMomentRef& moment);
 
  private:
   cudaStream_t stream_ = nullptr;
 };
 
-// What is put into `stream` from now on comes after the moment. An error shows in what comes next.
+// Work enqueued on `stream` from now on waits for the event. Errors surface in the next CUDA call.
 void follow_moment(cudaStream_t stream, const PeerMomentRef& moment) noexcept;
-// A Work whose end is the moment; the rank's stream follows when it is waited for or dropped.
+// A Work that completes with the event; the compute stream waits for it when the Work is waited for
+// or dropped.
 Work follow_later(CudaQueue& queue, PeerMomentRef moment);
 
-// Memory of the device's pool, taken and given back in the order of streams, so that nobody waits.
+// Stream-ordered memory (cudaMallocAsync): allocation and release never block the host.
 class StreamBuffer {
  public:
   StreamBuffer(std::size_t bytes, cudaStream_t stream);
-  // Waits for the device, where it was not released: an error passes.
+  // cudaFree blocks on the device, so release() comes first except while an exception unwinds.
   ~StreamBuffer() { cudaFree(data_); }
   StreamBuffer(const StreamBuffer&) = delete;
   StreamBuffer& operator=(const StreamBuffer&) = delete;
 
   void* data() const { return data_; }
   std::size_t bytes() const { return bytes_; }
-  // Not used any more after what is in the stream so far.
+  // Frees the memory after the work enqueued on `stream` so far.
   void release(cudaStream_t stream);
 
  private:

@@ -1,4 +1,4 @@
-// The families of CUDA kernels, each filled in by its own source.
+// Kernel tables of the CUDA backend by topic, each filled in by its own source.
 #pragma once
 
 #include "kernels/kernels.h"
@@ -30,13 +30,13 @@ OptimKernels cuda_optim_kernels();
 QuantizeKernels cuda_quantize_kernels();
 DeviceKernels cuda_device_kernels();
 
-// Parts of the table of 8-bit floats.
+// Parts of the quantisation table (FP8, FP4).
 void cuda_emulate_fp4(const Stream&, const QuantizeArgs&);
 void cuda_scaled_product(const Stream&, const ScaledProductArgs&);
 void cuda_grouped_scaled(const Stream&, const GroupedScaledArgs&);
 void cuda_grouped_scaled_weight(const Stream&, const GroupedScaledWeightArgs&);
 
-// Part of the table of losses.
+// Part of the loss table.
 bool cuda_sample(const Stream&, const SampleArgs&);
 
 // Parts of the attention table.
