@@ -1,3 +1,4 @@
+// MLP activations, forward and backward, plain and gated, with optional router probabilities.
 #include "backend/cuda/activation_values.cuh"
 #include "backend/cuda/grid.cuh"
 #include "backend/cuda/largest.cuh"
@@ -10,14 +11,14 @@ namespace bev {
 namespace cuda {
 namespace {
 
-// Of a multiprocessor at a time: fewer do not keep enough reads under way.
+// Occupancy in blocks per SM; fewer do not keep enough loads in flight.
 constexpr int kBlocks = 6;
 
 struct Weights {
   const float* probs;
-  const std::int32_t* order;  // null: none
+  const std::int32_t* order;  // null: no weights
 
-  // Where the weight of a row is; -1: it is zero. 0 without weights.
+  // Slot of the row's weight; -1: the row is zero. 0 without weights.
   __device__ int slot(std::int64_t row) const { return order == nullptr ? 0 : order[row]; }
   __device__ float at(int slot) const { return order == nullptr ? 1.0f : probs[slot]; }
 };
@@ -31,7 +32,7 @@ __device__ void clear(Pack<T, N>& pack) {
   for (int i = 0; i < N; ++i) pack.set(i, 0);
 }
 
-// Plain: x read, y written. Gated: two elements of x read for one of y.
+// Memory bound. Plain: reads x, writes y. Gated: reads two elements of x per element of y.
 template <class T, int N, bool kGated>
 __global__ void __launch_bounds__(kThreads, kBlocks)
     forward_kernel(const T* x, T* y, std::int64_t rows, std::int64_t packs, Activation kind,
@@ -55,7 +56,8 @@ __global__ void __launch_bounds__(kThreads, kBlocks)
   if (amax != nullptr) raise_by_block(amax, largest);
 }
 
-// Plain: dy and x read, dx written. Gated: dy, gate and up read, the gradients of both written.
+// Memory bound. Plain: reads dy and x, writes dx. Gated: reads dy, gate and up, writes the
+// gradients of both.
 template <class T, int N, bool kGated>
 __global__ void __launch_bounds__(kThreads, kBlocks)
     backward_kernel(const T* dy, const T* x, T* dx, std::int64_t rows, std::int64_t packs,
@@ -78,7 +80,7 @@ __global__ void __launch_bounds__(kThreads, kBlocks)
   if (amax != nullptr) raise_by_block(amax, largest);
 }
 
-// The same with weights, of which a row gives one's gradient: a warp for each row.
+// Backward with weights, including dprobs: one warp per row.
 template <class T, int N, bool kGated>
 __global__ void __launch_bounds__(kThreads)
     weighed_backward_kernel(const T* dy, const T* x, T* dx, std::int64_t rows, std::int64_t packs,
@@ -107,7 +109,7 @@ __global__ void __launch_bounds__(kThreads)
   if (slot >= 0 && lane == 0) dprobs[slot] = sum;
 }
 
-// A plain activation is one long row, unless rows differ.
+// A plain activation is treated as one long row, unless rows have weights.
 struct Sizes {
   std::int64_t rows, columns;
 };

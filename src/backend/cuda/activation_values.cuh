@@ -1,5 +1,5 @@
-// What activations and their gradients are, for the kernels that write them and for those that
-// round them on the way.
+// Activation functions and their derivatives, for the elementwise kernels and for fused
+// quantisation.
 #pragma once
 
 #include "backend/cuda/values.cuh"
@@ -7,17 +7,18 @@
 
 namespace bev::cuda {
 
-// __fdividef is 0 for the largest denominators, which is right here.
+// __fdividef returns 0 for very large denominators, which is the correct limit here.
 __device__ inline float sigmoid(float x) { return __fdividef(1.0f, 1.0f + __expf(-x)); }
 
-// d/dx (x sigmoid(u)) for u(x) with slope du: s + x s (1 - s) du, 1 - s without cancellation.
+// d/dx (x sigmoid(u)) for u(x) with derivative du: s + x s (1 - s) du, computing 1 - s without
+// cancellation.
 __device__ inline float sigmoid_slope(float x, float u, float du) {
   const float e = __expf(u < -80 ? 80.0f : -u), s = __fdividef(1.0f, 1.0f + e);
   return s * (1 + x * (e * s) * du);
 }
 
-// The normal distribution's integral up to x, given bell = exp(-x^2 / 2); the polynomial is that of
-// the CPU's kernel, where it is explained.
+// Normal CDF at x, given bell = exp(-x^2 / 2); the polynomial is that of the CPU kernel, where it
+// is explained.
 __device__ inline float normal_integral(float x, float bell) {
   const float t = __fdividef(1.0f, 1.0f + 0.38f * fabsf(x));
   float p = 0.0249339137f;
@@ -34,7 +35,7 @@ __device__ inline float normal_integral(float x, float bell) {
   return x < 0 ? tail : 1 - tail;
 }
 
-// Each kind: value(x) and its derivative slope(x).
+// Each kind has value(x) and its derivative slope(x).
 struct Gelu {
   __device__ static float bell(float x) { return __expf(-0.5f * x * x); }
   __device__ static float value(float x) { return x * normal_integral(x, bell(x)); }
@@ -43,7 +44,7 @@ struct Gelu {
     return normal_integral(x, bell(x)) + x * kInverseRoot * bell(x);
   }
 };
-// (1 + tanh(u)) / 2 is sigmoid(2u), which loses no digits where tanh is near -1.
+// (1 + tanh(u)) / 2 = sigmoid(2u), which has no cancellation where tanh is near -1.
 struct GeluTanh {
   static constexpr float kFactor = 0.797884560802865356f;  // sqrt(2 / pi)
   static constexpr float kCubic = 0.044715f;
@@ -72,8 +73,8 @@ struct QuickGelu {
   __device__ static float slope(float x) { return sigmoid_slope(x, kFactor * x, kFactor); }
 };
 
-// Calls body(Kind{}). The branch is the same for all threads and is taken once for a pack, so that
-// kinds need no kernels of their own.
+// Calls body(Kind{}). The branch is uniform over all threads and taken once per pack, so kinds need
+// no instantiations of their own.
 template <class Body>
 __device__ void visit_kind(Activation kind, const Body& body) {
   switch (kind) {
@@ -92,7 +93,7 @@ __device__ void visit_kind(Activation kind, const Body& body) {
   }
 }
 
-// How gate and up are limited; `on` says whether they are.
+// Clamping of gate and up, if `on`, and the offset of up.
 struct Limits {
   bool on;
   float clamp, offset;
@@ -109,7 +110,7 @@ inline Limits limits_of(const GateLimits& limits) {
   return {limits.clamp > 0, static_cast<float>(limits.clamp), static_cast<float>(limits.offset)};
 }
 
-// gate becomes y, times the weight. up is read only where there is one.
+// Replaces gate by y times the weight. up is only read if kGated.
 template <bool kGated, class T, int N>
 __device__ void activate(Activation kind, const Limits& limits, Pack<T, N>& gate,
                          const Pack<T, N>& up, float weight = 1) {
@@ -126,7 +127,7 @@ __device__ void activate(Activation kind, const Limits& limits, Pack<T, N>& gate
   });
 }
 
-// gate and up become their gradients. Returns that of the weight.
+// Replaces gate and up by their gradients. Returns the gradient of the weight.
 template <bool kGated, class T, int N>
 __device__ float activate_backward(Activation kind, const Limits& limits, const Pack<T, N>& grad,
                                    Pack<T, N>& gate, Pack<T, N>& up, float weight = 1) {

@@ -1,3 +1,5 @@
+// Adam and AdamW over many flat ranges per launch, with master weights, 8-bit moments and
+// stochastic rounding.
 #include "backend/cuda/flat_range.cuh"
 #include "backend/cuda/grid.cuh"
 #include "backend/cuda/moment8.cuh"
@@ -11,13 +13,13 @@ namespace {
 
 struct AdamItem {
   FlatRange main, grad, m, v, values;
-  std::uint8_t *m_scales, *v_scales;  // of moments in 8 bits, else null
+  std::uint8_t *m_scales, *v_scales;  // of 8-bit moments, else null
   std::int64_t count, first;
   std::uint64_t random_stream;
   double lr_mult, wd_mult;
 };
 
-// How a step changes an element: main = keep main - step m / (sqrt(v) root + epsilon).
+// Coefficients of a step: main = keep main - step m / (sqrt(v) root + epsilon).
 struct AdamFactors {
   std::uint64_t random_key;
   float multiplier, decay, beta1, rest1, beta2, rest2, keep, step, root, epsilon;
@@ -31,7 +33,7 @@ struct Adam {
 };
 static_assert(sizeof(Adam) <= 4096, "the most that a kernel's parameters may be everywhere");
 
-// splitmix64, as mix_bits of base/philox.h.
+// splitmix64, same as mix_bits in base/philox.h.
 __device__ std::uint64_t mix(std::uint64_t x) {
   x += 0x9E3779B97F4A7C15ull;
   x = (x ^ (x >> 30)) * 0xBF58476D1CE4E5B9ull;
@@ -56,8 +58,8 @@ __device__ AdamFactors factors_of(const AdamRule& rule, const AdamItem& item) {
           .epsilon = static_cast<float>(rule.epsilon)};
 }
 
-// Words of the N elements from `element` on, four to a block of the generator; kShifted: which may
-// begin within one.
+// Random words of N elements starting at `element`, four per Philox block; with kShifted, `element`
+// need not be a multiple of 4.
 template <int N, bool kShifted>
 __device__ void draw(std::uint64_t element, std::uint64_t key, std::uint32_t (&words)[N]) {
   constexpr int kBlocks = N < 4 ? 1 : N / 4;
@@ -70,7 +72,7 @@ __device__ void draw(std::uint64_t element, std::uint64_t key, std::uint32_t (&w
     drawn[4 * b + 2] = block.z;
     drawn[4 * b + 3] = block.w;
   }
-  // A range may be cut anywhere: then the words of one more block follow.
+  // A range may start anywhere: then words of one more block follow.
   if (const int skipped = static_cast<int>(element % 4); kShifted && skipped != 0) {
     const uint4 next = philox_block(element / 4 + kBlocks, key);
     for (int s = 0; s < skipped; ++s) {
@@ -83,19 +85,19 @@ __device__ void draw(std::uint64_t element, std::uint64_t key, std::uint32_t (&w
   for (int i = 0; i < N; ++i) words[i] = drawn[i];
 }
 
-// One part in 2^22 off, without the steps that make it exact.
+// Relative error 2^-22; skips the correction steps of the exact square root.
 __device__ float fast_sqrt(float x) {
   float root;
   asm("sqrt.approx.f32 %0, %1;" : "=f"(root) : "f"(x));
   return root;
 }
 
-// N elements on their way through a step.
+// State of N elements during a step.
 template <int N>
 struct AdamPack {
   Pack<float, N> main, grad, m, v;
 
-  // What is kept in bf16 and rounded at random takes the noise of each element.
+  // bf16 main and v use stochastic rounding with the noise of each element.
   __device__ void step(const AdamItem& item, const AdamFactors& f,
                        const std::uint32_t (&noise)[N]) {
     const bool round_main = item.main.is_narrow<N>(), round_v = item.v.is_narrow<N>();
@@ -112,7 +114,7 @@ struct AdamPack {
   }
 };
 
-// The generator works while the reads are under way.
+// The random numbers are computed while the loads are in flight.
 template <int N, bool kShifted>
 __device__ void adam_pack(const AdamItem& item, const AdamFactors& f, std::int64_t at) {
   const RawPack<N> raw_main = item.main.load<N>(at), raw_grad = item.grad.load<N>(at);
@@ -130,8 +132,8 @@ __device__ void adam_pack(const AdamItem& item, const AdamFactors& f, std::int64
   if (item.values.data != nullptr) item.values.store<N>(at, pack.main);
 }
 
-// Of a multiprocessor at a time; the grid is as many, so that all end together. Packing takes more
-// registers.
+// Occupancy in blocks per SM; the grid has exactly that many blocks, so that all finish together.
+// 8-bit moments need more registers.
 constexpr int kAdamBlocks = 4, kPackingBlocks = 3;
 
 // Calls body(item, its factors, first element) for this thread's runs of N elements.
@@ -147,8 +149,8 @@ __device__ void each_run(const Adam& args, const Body& body) {
   });
 }
 
-// Reads main, grad, m and v once, writes main, m, v and values once: 14 bytes per element with all
-// of it in bf16, 30 with everything but the model in f32.
+// Memory bound: reads main, grad, m and v once, writes main, m, v and values once: 14 bytes per
+// element with everything in bf16, 30 with everything but the model in f32.
 template <int N, bool kShifted>
 __global__ void __launch_bounds__(kThreads, kAdamBlocks)
     adam_kernel(const __grid_constant__ Adam args) {
@@ -161,7 +163,7 @@ __global__ void __launch_bounds__(kThreads, kAdamBlocks)
   });
 }
 
-// Four elements of a lane, of which `count` are there; kWhole: they lie as one access needs it.
+// Four elements of a lane, of which `count` exist; kWhole: they are aligned for one access.
 template <bool kWhole>
 struct LaneRun {
   std::int64_t at;
@@ -186,7 +188,7 @@ struct LaneRun {
       range.store<1>(at + i, single);
     }
   }
-  // The same of a moment, in 8 bits or not.
+  // Same for a moment, in 8 bits or not.
   template <MomentFormat kFormat>
   __device__ Pack<float, 4> load_moment(const FlatRange& range, const std::uint8_t* scales) const {
     if (range.dtype != Dtype::kU8) return load(range);
@@ -208,7 +210,7 @@ struct LaneRun {
     out.set(3, unpack_moment<kFormat>(four.w, scale));
     return out;
   }
-  // By all lanes of a warp, which have one block.
+  // Called by all lanes of a warp, which share one block of the moment.
   template <MomentFormat kFormat>
   __device__ void store_moment(const FlatRange& range, std::uint8_t* scales,
                                const Pack<float, 4>& values,
@@ -238,8 +240,8 @@ struct LaneRun {
   }
 };
 
-// Moments in 8 bits: a warp has a block of them, four to a lane. 10 bytes per element with the rest
-// in bf16.
+// With 8-bit moments a warp handles one block, four elements per lane. 10 bytes of traffic per
+// element with the rest in bf16.
 template <bool kWhole>
 __device__ void adam_block(const AdamItem& item, const AdamFactors& f, std::int64_t at) {
   static_assert(kMomentBlock == 4 * 32);
@@ -297,8 +299,8 @@ AdamItem item_of(const AdamRange& range) {
           .wd_mult = range.wd_mult};
 }
 
-// Which kernel serves a range: elements of an access, whether warps have whole blocks, and whether
-// the range begins within a block of the generator.
+// Selects the kernel for a range: elements per access, whether warps handle whole moment blocks,
+// and whether the range starts within a Philox block.
 struct AdamShape {
   int pack = 0;
   bool blocks = false, shifted = false;
@@ -307,7 +309,8 @@ struct AdamShape {
   int thread_elements() const { return blocks ? 4 : pack; }
 };
 
-// Accesses are of as many elements as 16 bytes of the widest have, where all begin at such.
+// Accesses have as many elements as 16 bytes of the widest dtype hold, if all ranges are aligned to
+// that.
 AdamShape shape_of(const AdamItem& item) {
   const bool blocks = item.m.dtype == Dtype::kU8 || item.v.dtype == Dtype::kU8;
   std::size_t widest = blocks ? 4 : 2;

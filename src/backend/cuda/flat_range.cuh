@@ -1,6 +1,6 @@
-// A flat range of any floating dtype that an optimizer reads or writes. The branch on it is the
-// same for all threads, which costs a memory-bound kernel nothing and saves one kernel for every
-// combination.
+// A flat range of any floating dtype that an optimizer kernel reads or writes. The branch on the
+// dtype is uniform over all threads: it is free in a memory bound kernel and avoids an
+// instantiation per combination.
 #pragma once
 
 #include <cstdint>
@@ -9,8 +9,8 @@
 
 namespace bev::cuda {
 
-// N elements as they came from memory: all reads of a thread are under way before the first of
-// them is converted. More than four are of two bytes each.
+// N elements as loaded: all loads of a thread are in flight before the first is converted. N > 4
+// implies 2-byte elements.
 template <int N>
 union RawPack {
   Pack<float, (N < 4 ? N : 4)> singles;
@@ -41,12 +41,12 @@ struct FlatRange {
     for (int i = 0; i < N; ++i) values.set(i, raw.halves[i]);
     return values;
   }
-  // Whether elements have two bytes, where N of them are read at once.
+  // True if elements have two bytes; always so for N > 4.
   template <int N>
   __device__ bool is_narrow() const {
     return N > 4 || dtype == Dtype::kBf16;
   }
-  // What is read back: f32 or bf16.
+  // For optimizer state: f32 or bf16.
   template <int N>
   __device__ void store_state(std::int64_t at, const Pack<float, N>& values) const {
     if (is_narrow<N>()) return store_as<Bfloat, N>(at, values);
@@ -74,7 +74,7 @@ struct FlatRange {
   }
 };
 
-// Of an op's tensor that is f32 or bf16 (or, as a model's copy, f16).
+// Range of a tensor in f32 or bf16 (or, for the copy of the model, f16).
 inline FlatRange flat_range(const char* op, const View& view, bool half_too = false) {
   const bool known = view.dtype == Dtype::kF32 || view.dtype == Dtype::kBf16 ||
                      (half_too && view.dtype == Dtype::kF16);
@@ -82,11 +82,11 @@ inline FlatRange flat_range(const char* op, const View& view, bool half_too = fa
             " is not computed with; f32 and bf16 are");
   return {view.data, view.dtype};
 }
-// The model's copy of main, where it is not main itself.
+// The copy of the model; empty if it is the same memory as main.
 inline FlatRange copy_range(const char* op, const View& main, const View& values) {
   return values.data == main.data ? FlatRange{} : flat_range(op, values, true);
 }
-// Whether it moves in accesses of `count` elements.
+// True if it is aligned for accesses of `count` elements.
 inline bool in_packs(const FlatRange& range, int count) {
   const auto bytes = static_cast<std::uintptr_t>(count) * size_of(range.dtype);
   return reinterpret_cast<std::uintptr_t>(range.data) % (bytes < 16 ? bytes : 16) == 0;

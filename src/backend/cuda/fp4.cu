@@ -1,4 +1,4 @@
-// Rounding to 4-bit floats and back, for study: simple rather than fast.
+// Emulated FP4 (NVFP4, MXFP4) quantisation, for experiments: simple rather than fast.
 #include <cuda_fp8.h>
 
 #include "backend/cuda/grid.cuh"
@@ -12,7 +12,7 @@ namespace bev {
 namespace cuda {
 namespace {
 
-// As round_to_fp4 on the host. The shift leaves whole steps in the last bits of the sum.
+// Same as round_to_fp4 on the host. Adding the shift rounds to whole steps in the last bits.
 __device__ float fp4_of(float value) {
   const float size = fabsf(value);
   const float step = size < 2 ? 0.5f : size < 4 ? 1.0f : 2.0f;
@@ -54,7 +54,7 @@ __device__ float scale_of_tensor(const float* amax) {
   return *amax == 0 ? 1 : __fdiv_rn(*amax, 6 * 448);
 }
 
-// A thread for each run of a row.
+// One thread per run of a row.
 template <ScaleBlock kBlock, class T, int N>
 __global__ void __launch_bounds__(kThreads)
     fp4_rows_kernel(const T* x, std::int64_t runs, const float* amax, T* rows) {
@@ -66,7 +66,7 @@ __global__ void __launch_bounds__(kThreads)
   values.store(rows + run * N);
 }
 
-// A thread for each run of a column; neighbours have neighbouring columns.
+// One thread per run of a column; adjacent threads have adjacent columns (coalesced).
 template <ScaleBlock kBlock, class T, int N>
 __global__ void __launch_bounds__(kThreads)
     fp4_columns_kernel(const T* x, std::int64_t rows, std::int64_t columns, std::int64_t padded,

@@ -1,3 +1,5 @@
+// Gradient norm and clipping: sums of squares and counts of zeros over many tensors in a fixed
+// order.
 #include "backend/cuda/grid.cuh"
 #include "backend/cuda/optim_parts.h"
 #include "backend/cuda/reduce.cuh"
@@ -8,12 +10,12 @@ namespace bev::cuda {
 
 namespace {
 
-// Blocks of the first kernel, whatever the card: the order of summation depends on the tensors
-// only.
+// Grid size of the first kernel on every GPU, so that the order of summation depends only on the
+// tensors.
 constexpr std::int64_t kMostBlocks = 1056;
 constexpr int kLastThreads = 1024;
 constexpr int kMostTensors = 128;
-// Accesses of a thread that are under way together; a tile is as many of a block.
+// Loads of a thread in flight together; a tile is that many accesses of a block.
 constexpr int kAccesses = 4;
 
 template <class T>
@@ -24,7 +26,7 @@ struct FlatTensor {
 template <class T>
 using Tensors = TileBatch<FlatTensor<T>, kMostTensors>;
 
-// What an element adds; f64 so that no square overflows and no small one is lost.
+// Term of an element, in f64 so that squares neither overflow nor underflow.
 struct Square {
   static constexpr const char* kName = "sum of squares";
   __device__ static double of(double value) { return value * value; }
@@ -34,7 +36,7 @@ struct Zero {
   __device__ static double of(double value) { return value == 0 ? 1 : 0; }
 };
 
-// Every tensor read once.
+// Memory bound: reads every tensor once.
 template <class Term, class T, int N>
 __global__ void __launch_bounds__(kThreads)
     terms_kernel(const __grid_constant__ Tensors<T> tensors, double* partials) {
@@ -97,7 +99,7 @@ void add_terms(CudaQueue& queue, const Tensors<T>& tensors, double* sum) {
   add_numbers(queue, partials, blocks, sum);
 }
 
-// Of the tensors that can be read in packs (N > 1), or of the others.
+// Only the tensors that are aligned for packs (N > 1), or only the others.
 template <class Term, class T, int N>
 void add_terms_of(CudaQueue& queue, std::span<const View> views, double* sum) {
   Tensors<T> batch;

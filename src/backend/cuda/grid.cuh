@@ -1,4 +1,4 @@
-// How work is cut over blocks: flat ranges, and matrices by rows.
+// Grids for elementwise kernels: over flat ranges, and over matrices by rows.
 #pragma once
 
 #include <algorithm>
@@ -11,12 +11,12 @@ namespace bev::cuda {
 
 constexpr int kThreads = 256;
 
-// A thread takes this many packs, all read before the first is written: enough bytes in flight to
-// reach the memory's bandwidth.
+// Packs per thread, all loaded before the first is stored: enough bytes in flight to saturate
+// memory bandwidth.
 constexpr int kPacksInFlight = 2;
 
 // Work::read(element) -> Work::Values and Work::write(element, values) handle kCount consecutive
-// elements; Work::Single handles one, for the rest of a range.
+// elements; Work::Single handles one, for the tail of a range.
 template <class Work>
 __global__ void __launch_bounds__(kThreads) flat_kernel(Work work, std::int64_t packs) {
   const std::int64_t first =
@@ -42,7 +42,7 @@ void launch_flat(CudaQueue& queue, const char* name, const Work& work, std::int6
   check_launch(name);
 }
 
-// A grid over a matrix: x over the packs of a row, y over rows, which a thread strides through.
+// Grid over a matrix: x over the packs of a row, y over rows (grid-stride).
 struct RowGrid {
   dim3 blocks, threads;
 };

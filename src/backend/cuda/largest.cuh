@@ -1,5 +1,5 @@
-// The largest number of a tensor, found by many blocks. The order in which they come does not
-// matter.
+// amax: the maximum of |x| over a tensor, by many blocks with an atomic maximum, so the result does
+// not depend on their order.
 #pragma once
 
 #include <cstdint>
@@ -9,14 +9,14 @@
 
 namespace bev::cuda {
 
-// The larger of `most` and |x|; NaN does not count.
+// max(most, |x|); NaN is ignored.
 __device__ inline float larger(float most, float x) { return fmaxf(most, fabsf(x)); }
 
-// The largest |x| of a pack.
+// Maximum of |x| in a pack.
 template <class T, int N>
 __device__ float largest_size(const Pack<T, N>& pack) {
   if constexpr (sizeof(T) == 2 && N % 2 == 0) {
-    // Two at a time: without its sign a pair is two sizes.
+    // In pairs: a word with both sign bits cleared holds two magnitudes.
     Pack<T, N> sizes;
     auto* words = reinterpret_cast<std::uint32_t*>(sizes.items);
 #pragma unroll
@@ -32,17 +32,16 @@ __device__ float largest_size(const Pack<T, N>& pack) {
   }
 }
 
-// *largest = max(*largest, value) for value >= 0; floats of that sign are ordered as their bits
-// are. Most come too late to change it, and are spared the atomic.
+// *largest = max(*largest, value) for value >= 0; non-negative floats order like their bits. Most
+// values do not exceed *largest any more, and skip the atomic.
 __device__ inline void raise_to(float* largest, float value) {
   if (value > *static_cast<volatile float*>(largest)) {
     atomicMax(reinterpret_cast<int*>(largest), __float_as_int(value));
   }
 }
 
-// The same with the values of a block, all threads of which must call it, once. One of them looks
-// at *largest: if every warp did, a kernel of half a million of them would queue for that one
-// place.
+// Same for the values of a block; all its threads must call it, once. Only one of them reads
+// *largest: with one read per warp, half a million warps would serialise on that address.
 __device__ inline void raise_by_block(float* largest, float value) {
   constexpr int kMostWarps = 32;
   __shared__ unsigned warp_largest[kMostWarps];

@@ -1,4 +1,4 @@
-// Moments in 8 bits as tensor/moment8.h has them, bit for bit.
+// 8-bit Adam moments, bit-equal to tensor/moment8.h.
 #pragma once
 
 #include <cstdint>

@@ -1,3 +1,4 @@
+// SGD and sign updates, and the table of optimizer kernels.
 #include "backend/cuda/flat_range.cuh"
 #include "backend/cuda/grid.cuh"
 #include "backend/cuda/optim_parts.h"
@@ -8,7 +9,7 @@ namespace bev {
 namespace cuda {
 namespace {
 
-// Elements of an access.
+// Elements per access.
 constexpr int kWide = 4;
 
 struct Sgd {
@@ -39,7 +40,7 @@ __device__ void sgd_pack(const Sgd& args, std::int64_t at) {
   if (args.values.data != nullptr) args.values.store<N>(at, main);
 }
 
-// Reads main, grad and m once, writes main, m and values once.
+// Memory bound: reads main, grad and m once, writes main, m and values once.
 template <int N>
 __global__ void __launch_bounds__(kThreads) sgd_kernel(Sgd args) {
   if (args.state->skip != 0) return;

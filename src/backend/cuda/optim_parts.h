@@ -1,4 +1,4 @@
-// Entries of the optimizer table, each in its own source.
+// Launchers behind the CUDA optimizer table, each in its own source.
 #pragma once
 
 #include <span>
@@ -13,7 +13,7 @@ namespace bev::cuda {
 
 void adam(const Stream& stream, const AdamRule& rule, std::span<const AdamRange> ranges);
 void sum_squares(const Stream& stream, std::span<const View> tensors, double* sum);
-// *sum += all of them, in an order that depends on their count only.
+// *sum += sum of numbers, in an order that depends only on their count.
 void add_numbers(CudaQueue& queue, const double* numbers, std::int64_t count, double* sum);
 void count_zeros(const Stream& stream, std::span<const View> tensors, double* count);
 void clip(const Stream& stream, const ClipArgs& args);

@@ -1,4 +1,4 @@
-// Tensors to 8-bit floats, and the numbers that their scales follow from.
+// FP8 quantisation: dispatch by block and format, transposes, amax, and delayed scaling.
 #include <utility>
 
 #include "backend/cuda/grid.cuh"
@@ -119,7 +119,8 @@ void check_quantize(const QuantizeArgs& args) {
 
 void quantize(const Stream& stream, const QuantizeArgs& args);
 
-// f32 has no kernels that make numbers on the way: nobody trains in it with 8-bit products.
+// f32 has no fused kernels, since nobody trains in f32 with FP8 GEMMs: the tensor is materialised
+// first.
 void quantize_written(const Stream& stream, QuantizeArgs args) {
   QuantizeMaker maker = std::exchange(args.maker, {});
   args.x.data = queue_of(stream).scratch(args.x.bytes());
@@ -199,7 +200,7 @@ void amax(const Stream& stream, const View& x, float* amax) {
     cuda::by_pack<T>(cuda::aligned(data), x.numel(), [&](auto count) {
       constexpr int kCount = decltype(count)::value;
       const std::int64_t packs = x.numel() / kCount;
-      // A few packs for each thread, so that their reads are under way together.
+      // Several packs per thread, so that their loads are in flight together.
       constexpr std::int64_t kPacks = 8;
       const std::int64_t blocks =
           std::min<std::int64_t>(ceil_div(packs, cuda::kThreads * kPacks), 4096);

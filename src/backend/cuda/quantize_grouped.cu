@@ -1,5 +1,5 @@
-// Rows of experts to 8-bit floats. Where an expert's rows end is known on the device only, so the
-// grid has blocks for all runs that there might be.
+// FP8 quantisation of expert rows (grouped). Row counts are only known on the device, so the grid
+// has a block for every run that could exist.
 #include "backend/cuda/quantize_parts.h"
 #include "backend/cuda/quantize_square.cuh"
 
@@ -7,17 +7,18 @@ namespace bev::cuda {
 
 namespace {
 
-constexpr int kSquares = 4;  // of a block
+constexpr int kSquares = 4;  // per block
 
 struct Groups {
   const std::int32_t* offsets;
   int experts;
-  const std::int32_t* order;  // null: rows are as they are
+  const std::int32_t* order;  // null: rows are not gathered
   int topk;
 
-  // Of the runs of all columns of the transpose.
+  // Index of the expert's first run among all runs of the transpose.
   __device__ int first_run(int expert) const { return offsets[expert] / kSide + expert; }
-  // The expert that has a run, found by the block: the last that begins with it or before.
+  // The expert that owns a run: the last one that begins at or before it. Computed by the whole
+  // block.
   __device__ int expert_of(int run) const {
     int begun = 0;
     for (int first = 0; first < experts; first += kThreads) {
@@ -28,7 +29,7 @@ struct Groups {
   }
 };
 
-// Moves to the rows that are the block's run of the transpose; false where there are none.
+// Moves `at` to the rows of the block's run of the transpose; returns false if it has none.
 __device__ bool enter_run(const Groups& groups, Place& at) {
   const int run = static_cast<int>(blockIdx.x), expert = groups.expert_of(run);
   at.first_row = groups.offsets[expert] + (run - groups.first_run(expert)) * kSide;
@@ -37,7 +38,7 @@ __device__ bool enter_run(const Groups& groups, Place& at) {
   return at.rows > 0;
 }
 
-// The tokens that a thread's rows are of; a thread for each row of the run finds it.
+// Tokens of the thread's rows; one thread per row of the run looks them up.
 __device__ void find_tokens(const Groups& groups, const Place& at, int (&own)[kItems]) {
   __shared__ __align__(16) int tokens[kSide];
   if (threadIdx.x < at.rows) {
@@ -47,16 +48,15 @@ __device__ void find_tokens(const Groups& groups, const Place& at, int (&own)[kI
   read_eight(tokens + at.down * kItems, own);
 }
 
-// A few squares of a run, one after the other, since finding out which rows it has takes long.
-// Blocks that run at the same time have the same columns: k experts that gather a token's find them
-// in the cache.
+// Processes several squares of a run in sequence, since locating its rows is slow. Concurrent
+// blocks have the same columns, so the k experts of a token find its elements in the cache.
 template <class T, __nv_fp8_interpretation_t kKind, bool kGathers>
 __global__ void __launch_bounds__(kThreads, at_once<T>(kGathers ? 4 : 3))
     quantize_grouped_kernel(const T* x, std::int64_t columns, Groups groups, QuantizeScale how,
                             QuantizeTo to) {
   __shared__ __align__(16) unsigned char turned[kSide * kSide];
   __shared__ SquareScales scales;
-  if constexpr (kGathers) to.rows = nullptr;  // rounded token by token
+  if constexpr (kGathers) to.rows = nullptr;  // quantised once per token, in quantize_rows
   Place at(0, columns);
   at.columns = kSide;
   if (!enter_run(groups, at)) return;
@@ -98,7 +98,7 @@ void launch(CudaQueue& queue, const QuantizeArgs& args) {
 
 void quantize_grouped(CudaQueue& queue, const QuantizeArgs& args) {
   if (args.groups.experts == 0 || args.groups.rows == 0) return;
-  // A token that several experts have is rounded once, so not square by square of their rows.
+  // With a gather, a token of several experts is quantised once by quantize_rows, not once per row.
   const bool gathers = args.groups.order != nullptr;
   if (gathers && !args.rows.empty()) quantize_rows(queue, args);
   if (gathers && args.columns.empty()) return;

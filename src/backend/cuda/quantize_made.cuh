@@ -1,6 +1,6 @@
-// Results of norms and activations to 8-bit floats, as they are made. A block makes a square of the
-// result row by row into shared memory, and goes on with it as with one that was read: compared
-// with writing the result and reading it again, a write and a read of it are spared.
+// Fused FP8 quantisation of norm and activation outputs. A block computes a square of the output
+// row by row into shared memory and quantises it like one that was loaded, which saves a write and
+// a read of the output.
 #pragma once
 
 #include "backend/cuda/activation_values.cuh"
@@ -10,7 +10,7 @@
 
 namespace bev::cuda {
 
-// Squares in shared memory. A thread has its eight rows of eight for itself.
+// Squares in shared memory. Each thread only accesses its own 8 x 8 elements.
 template <class T>
 struct Tile {
   using Line = Pack<T, kItems>;
@@ -28,9 +28,9 @@ struct Tile {
   }
 };
 
-// Makers: `kParts` squares side by side, in a result of kParts * columns. load(row, column)
-// reads what eight numbers of each part need, make() turns that into them. A row is read while the
-// one before it is computed.
+// Makers compute `kParts` squares side by side in an output of kParts * columns. load(row, column)
+// reads the inputs of eight elements per part, make() computes them. The next row is loaded while
+// the current one is computed.
 template <class T>
 struct NormMaker {
   using Line = Pack<T, kItems>;
@@ -87,7 +87,8 @@ struct ActivationMaker {
   }
 };
 
-// The gradient of a gated activation is that of gate | up, both from the same inputs.
+// The gradient of a gated activation is that of gate
+// up, both from the same inputs.
 template <class T, bool kGated>
 struct ActivationGradientMaker {
   using Line = Pack<T, kItems>;
@@ -133,7 +134,7 @@ __device__ void fill(const Maker& maker, const Place& at, const Tile<T>& tile) {
   }
 }
 
-// Three blocks on a multiprocessor: one reads while others compute and write.
+// An occupancy of three blocks per SM: one loads while others compute and store.
 template <class T, class Maker, ScaleBlock kBlock, __nv_fp8_interpretation_t kKind>
 __global__ void __launch_bounds__(kThreads, 3)
     quantize_made_kernel(Maker maker, std::int64_t rows, QuantizeScale how, QuantizeTo to) {
@@ -144,7 +145,7 @@ __global__ void __launch_bounds__(kThreads, 3)
 #pragma unroll 1
   for (int part = 0; part < Maker::kParts; ++part) {
     Numbers<T> numbers = tile.numbers(part);
-    __syncthreads();  // the first part's memory is used again
+    __syncthreads();  // the memory of the first part is reused
     const Place at(rows, part * maker.columns, (part + 1) * maker.columns,
                    Maker::kParts * maker.columns);
     quantize_numbers<T, kBlock, kKind>(numbers, at, how, memory, scales, to);
@@ -165,7 +166,7 @@ void launch_made(CudaQueue& queue, const QuantizeArgs& args, const Maker& maker)
   check_launch("quantize");
 }
 
-// Results are E4M3, gradients may be E5M2.
+// Forward outputs are E4M3, gradients may be E5M2.
 template <class T, bool kGradient, class Maker>
 void by_block(CudaQueue& queue, const QuantizeArgs& args, const Maker& maker) {
   const bool runs = args.block == ScaleBlock::kRun;

@@ -1,3 +1,4 @@
+// bf16 instantiation of quantize_made.cuh.
 #include "backend/cuda/quantize_made.cuh"
 #include "backend/cuda/quantize_parts.h"
 

@@ -1,3 +1,4 @@
+// fp16 instantiation of quantize_made.cuh.
 #include "backend/cuda/quantize_made.cuh"
 #include "backend/cuda/quantize_parts.h"
 

@@ -1,4 +1,4 @@
-// Parts of quantize(), by source.
+// Launchers behind quantize(), by source file.
 #pragma once
 
 #include "backend/cuda/queue.h"
@@ -6,12 +6,12 @@
 
 namespace bev::cuda {
 
-// Results of norms and activations, as they are made; a source for each dtype.
+// Fused quantisation of norm and activation outputs; one source per dtype.
 void quantize_made_bf16(CudaQueue& queue, const QuantizeArgs& args);
 void quantize_made_f16(CudaQueue& queue, const QuantizeArgs& args);
-// Rows alone, with scales of runs: of experts, gathered or not, or of one matrix.
+// Row form only, with run scales: rows of experts, gathered or not, or of one matrix.
 void quantize_rows(CudaQueue& queue, const QuantizeArgs& args);
-// Rows of experts.
+// Rows of experts, in row and column form.
 void quantize_grouped(CudaQueue& queue, const QuantizeArgs& args);
 
 }  // namespace bev::cuda

@@ -1,5 +1,6 @@
-// Rows alone to 8-bit floats with a scale for each run of 128. Eight threads have a run, sixteen
-// numbers each. A token that several experts have is rounded once, and goes to all rows that it is.
+// FP8 quantisation in row form only, with a scale per run of 128. Eight threads share a run,
+// sixteen elements each. A token that several experts chose is quantised once and written to all
+// its rows.
 #include "backend/cuda/quantize_parts.h"
 #include "backend/cuda/quantize_square.cuh"
 
@@ -7,12 +8,12 @@ namespace bev::cuda {
 
 namespace {
 
-constexpr int kWide = 16;  // numbers of a thread
+constexpr int kWide = 16;  // elements per thread
 
 struct RowsFrom {
   std::int64_t count, columns;
-  const std::int32_t* end;    // device: rows from there on are nobody's; null: all are wanted
-  const std::int32_t* place;  // of copies [count, topk], -1: none; null: rows stay where they are
+  const std::int32_t* end;    // device: rows from *end on are unused; null: all rows are used
+  const std::int32_t* place;  // destinations [count, topk], -1: none; null: row r stays at r
   int topk;
 
   __device__ std::int64_t rows() const { return end != nullptr ? *end : count; }
@@ -50,7 +51,7 @@ __global__ void __launch_bounds__(kThreads)
       store(row);
       continue;
     }
-    // Each lane reads a place, so that no store waits for one that was asked for after another.
+    // Each lane loads one destination, so that stores do not wait for a chain of dependent loads.
     for (int first = 0; first < from.topk; first += kLanes) {
       const int k = first + lane;
       const int mine = k < from.topk ? from.place[row * from.topk + k] : -1;
@@ -63,7 +64,7 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
-// As row_grid(), but no thread is idle where a row has less than a block's.
+// Like row_grid(), but without idle threads if a row has fewer packs than a block has threads.
 RowGrid grid_of_runs(std::int64_t rows, std::int64_t columns) {
   const auto packs = static_cast<unsigned>(columns / kWide);
   const unsigned wide = std::min<unsigned>(packs, kThreads), high = kThreads / wide;

@@ -1,5 +1,6 @@
-// A square of 128 x 128 of a matrix, in which all kinds of scales are whole: a block reads it once
-// into registers and writes it as 8-bit floats, by rows and, turned in shared memory, by columns.
+// FP8 quantisation of a 128 x 128 square, the unit that contains whole blocks of every scale type:
+// a block of threads loads it once into registers and writes it in row form and, transposed through
+// shared memory, in column form.
 #pragma once
 
 #include <cuda_fp8.h>
@@ -15,13 +16,13 @@
 namespace bev::cuda {
 
 constexpr int kSide = static_cast<int>(kScaleBlock);
-constexpr int kItems = 8;               // columns of a thread, and rows
-constexpr int kLines = kSide / kItems;  // groups of columns, and of rows
+constexpr int kItems = 8;               // columns per thread, and rows
+constexpr int kLines = kSide / kItems;  // thread columns, and thread rows
 static_assert(kLines * kLines == kThreads);
 constexpr int kWarps = kThreads / kWarp;
 
-// Blocks on a multiprocessor at a time: one reads while others compute and write. As many as there
-// are registers for; numbers of 32 bits take twice as many.
+// Occupancy in blocks per SM, so that one loads while others compute and store; limited by
+// registers, of which 32-bit elements need twice as many.
 template <class T>
 constexpr int at_once(int blocks) {
   return sizeof(T) == 4 ? 1 : blocks;
@@ -38,7 +39,7 @@ __device__ inline Scale scale_of(float amax, float largest, float margin_factor)
   return {scale, __fdiv_rn(1, scale)};
 }
 
-// What the kernel writes, in memory as QuantizeArgs has it.
+// Destinations, laid out as in QuantizeArgs.
 struct QuantizeTo {
   std::uint8_t* rows;
   float* row_scales;
@@ -56,14 +57,14 @@ struct QuantizeScale {
   __device__ Scale of(float most) const { return scale_of(most, largest, margin_factor); }
 };
 
-// A thread's place: 8 x 8 elements of the block's square of columns [begin, end) of a matrix. The
-// last rows come first: whoever wrote or read them before has left those in the cache.
+// Position of a thread: 8 x 8 elements of the block's square in columns [begin, end) of a matrix.
+// The last rows are scheduled first, because the previous kernel left them in the L2 cache.
 struct Place {
   int width;  // of the matrix
   std::int64_t first_row = static_cast<std::int64_t>(gridDim.y - 1 - blockIdx.y) * kSide;
-  std::int64_t first_turned = first_row;  // where its first row is in the transpose
+  std::int64_t first_turned = first_row;  // column of first_row in the transpose
   std::int64_t first_column;
-  int rows, columns;  // of the square; the rest of it is not in the matrix
+  int rows, columns;  // rows and columns of the square that are inside the matrix
   int across = threadIdx.x % kLines, down = threadIdx.x / kLines;
 
   __device__ Place(std::int64_t all_rows, std::int64_t all_columns)
@@ -74,7 +75,7 @@ struct Place {
         first_column(begin + static_cast<std::int64_t>(blockIdx.x) * kSide),
         rows(within(all_rows - first_row)),
         columns(within(end - first_column)) {}
-  // Whether row i of the thread's eight is in the matrix, with its columns.
+  // True if row i of the thread's eight is inside the matrix, and so are its columns.
   __device__ bool has_row(int i) const {
     return down * kItems + i < rows && across * kItems < columns;
   }
@@ -85,13 +86,13 @@ struct Place {
   }
 };
 
-// Shared memory of a block, besides the square that is turned.
+// Shared memory of a block, in addition to the transposed square.
 struct SquareScales {
   alignas(16) float of_rows[kSide], of_columns[kSide];
   float warp_largest[kWarps];
 };
 
-// Number i of a pack. Of bf16 the upper one of a word comes out in one instruction, not in two.
+// Element i of a pack. For bf16 the upper half of a word takes one instruction instead of two.
 template <class T, int N>
 __device__ float number(const Pack<T, N>& pack, int i) {
   if constexpr (kDtypeOf<T> == Dtype::kBf16) {
@@ -102,8 +103,8 @@ __device__ float number(const Pack<T, N>& pack, int i) {
   }
 }
 
-// For threads that have seen some: looking at each number takes longer than rounding it. An
-// infinity with one more bit is NaN.
+// Only called by threads that have seen an infinity, since testing each element costs more than
+// rounding it. Setting the lowest mantissa bit turns an infinity into NaN.
 template <class T, int N>
 __device__ void make_infinities_nan(Pack<T, N>& pack) {
   auto* words = reinterpret_cast<std::uint32_t*>(pack.items);
@@ -114,7 +115,7 @@ __device__ void make_infinities_nan(Pack<T, N>& pack) {
   }
 }
 
-// Each of `most`, which are sizes, becomes the larger of itself and |x|: of 16 bits two at a time.
+// most = max(most, |x|) elementwise; `most` is non-negative. 16-bit elements are handled in pairs.
 template <class T, int N>
 __device__ void raise_sizes(Pack<T, N>& most, const Pack<T, N>& x) {
   if constexpr (sizeof(T) == 2) {
@@ -131,7 +132,7 @@ __device__ void raise_sizes(Pack<T, N>& most, const Pack<T, N>& x) {
   }
 }
 
-// Eight numbers of 4 bytes in shared memory, from a multiple of eight on.
+// Eight 4-byte elements from shared memory, starting at a multiple of eight.
 template <class N>
 __device__ void read_eight(const N* from, N (&out)[kItems]) {
   static_assert(sizeof(N) == 4);
@@ -139,12 +140,12 @@ __device__ void read_eight(const N* from, N (&out)[kItems]) {
   *reinterpret_cast<uint4*>(out + 4) = *reinterpret_cast<const uint4*>(from + 4);
 }
 
-// Eight numbers as eight bytes.
+// Eight FP8 elements.
 struct Bytes {
   std::uint32_t low = 0, high = 0;
 };
 
-// NaN stays that. Infinities would become the largest number: they must have become NaN before.
+// NaN stays NaN. Infinities would saturate, so they must have been turned into NaN before.
 template <__nv_fp8_interpretation_t kKind>
 __device__ __nv_fp8x2_storage_t quantized_pair(float a, float b, float scale) {
   const float2 scaled = make_float2(__fmul_rn(a, scale), __fmul_rn(b, scale));
@@ -157,7 +158,7 @@ __device__ std::uint32_t quantized_four(float a, float b, float c, float d, floa
   return reinterpret_cast<const std::uint32_t&>(pairs);
 }
 
-// The thread's numbers, zero beyond the matrix.
+// Elements of the thread, zero outside the matrix.
 template <class T>
 struct Numbers {
   using Line = Pack<T, kItems>;
@@ -167,7 +168,7 @@ struct Numbers {
     const T* from = x + at.row() * at.width + at.column();
     load(at, [&](int i) { return from + i * at.width; });
   }
-  // Row i of the square is at address(i of the thread's eight).
+  // Row i of the thread's eight is at address(i).
   template <class Address>
   __device__ void load(const Place& at, const Address& address) {
 #pragma unroll
@@ -207,7 +208,7 @@ struct Numbers {
   }
 };
 
-// Four bytes of four words, turned.
+// Transposes a 4 x 4 block of bytes.
 __device__ inline void turn(std::uint32_t a, std::uint32_t b, std::uint32_t c, std::uint32_t d,
                             std::uint32_t (&out)[4]) {
   const std::uint32_t ab_low = __byte_perm(a, b, 0x5140), cd_low = __byte_perm(c, d, 0x5140);
@@ -230,7 +231,7 @@ __device__ inline void turn(const Bytes (&rows)[kItems], Bytes (&columns)[kItems
   for (int j = 0; j < 4; ++j) columns[4 + j] = {top[j], bottom[j]};
 }
 
-// The largest number of the block's square, for every thread.
+// amax of the block's square, returned to every thread.
 __device__ inline float largest_of_square(float mine, float* warp_largest) {
   mine = reduce_warp<Max>(mine);
   if (threadIdx.x % kWarp == 0) warp_largest[threadIdx.x / kWarp] = mine;
@@ -251,9 +252,9 @@ __device__ inline void store_rows(const Bytes (&bytes)[kItems], const Place& at,
   }
 }
 
-// By way of shared memory. A line of the turned square has 16 units of 8 bytes. Unit u of line l
-// lies at u ^ (l / 8), so that the threads of half a warp, which write the same unit of 16 lines,
-// meet 16 pairs of banks.
+// Stores the transposed square through shared memory. A line has 16 units of 8 bytes, and unit u of
+// line l is stored at u ^ (l / 8) (swizzle), so that the threads of a half warp, which write the
+// same unit of 16 lines, use 16 different pairs of banks.
 __device__ inline void store_columns(const Bytes (&bytes)[kItems], unsigned char* turned,
                                      const Place& at, const QuantizeTo& to) {
 #pragma unroll
@@ -263,7 +264,7 @@ __device__ inline void store_columns(const Bytes (&bytes)[kItems], unsigned char
         make_uint2(bytes[j].low, bytes[j].high);
   }
   __syncthreads();
-  // 16 bytes at a time: a pair of units, which the exclusive or may have swapped.
+  // Stores are 16 bytes wide: a pair of units, which the swizzle may have swapped.
   constexpr int kWords = kSide / 16, kStep = kThreads / kWords;
   const int first = threadIdx.x / kWords, word = threadIdx.x % kWords;
   const std::int64_t column = at.first_turned + word * 16;
@@ -280,7 +281,7 @@ __device__ inline void store_columns(const Bytes (&bytes)[kItems], unsigned char
   }
 }
 
-// One scale for all of the square.
+// One scale for the whole square.
 template <class T, ScaleBlock kBlock, __nv_fp8_interpretation_t kKind>
 __device__ void quantize_square(const Numbers<T>& numbers, const Place& at, const Scale& scale,
                                 unsigned char* turned, const QuantizeTo& to) {
@@ -304,8 +305,8 @@ __device__ void quantize_square(const Numbers<T>& numbers, const Place& at, cons
   store_columns(columns, turned, at, to);
 }
 
-// Of eight numbers in each of kLines neighbours: their largest, the one of number l / 2 in lane l.
-// A lane passes on half of what it has left, and goes on with the other half.
+// Maximum of each of eight elements over kLines adjacent lanes: lane l returns that of element l /
+// 2. In each step a lane sends half of its elements and keeps the other half.
 __device__ inline float largest_of_lines(float (&numbers)[kItems]) {
   static_assert(kLines == 2 * kItems);
   const int lane = threadIdx.x % kLines;
@@ -322,8 +323,8 @@ __device__ inline float largest_of_lines(float (&numbers)[kItems]) {
   return fmaxf(numbers[0], __shfl_xor_sync(0xffffffffu, numbers[0], 1));
 }
 
-// A scale for each run of 128 in a row, whose threads are neighbours in a warp. Two of them find
-// the scale of each of their eight rows.
+// A scale per run of 128 in a row, whose threads are adjacent in a warp. Two lanes compute the
+// scale of each of their eight rows.
 template <class T, __nv_fp8_interpretation_t kKind>
 __device__ void quantize_row_runs(Numbers<T>& numbers, bool infinite, const Place& at,
                                   const QuantizeScale& how, float* scales, const QuantizeTo& to) {
@@ -350,7 +351,7 @@ __device__ void quantize_row_runs(Numbers<T>& numbers, bool infinite, const Plac
   store_rows(rows, at, to);
 }
 
-// The largest of each column of the square within a warp, to line `warp` of [kWarps][kSide].
+// Column amax of the square within a warp, written to line `warp` of [kWarps][kSide].
 template <class T>
 __device__ void store_largest_of_columns(Pack<T, kItems> most, const Place& at, T* largest) {
   Pack<T, kItems> other = most;
@@ -365,8 +366,8 @@ __device__ void store_largest_of_columns(Pack<T, kItems> most, const Place& at, 
   }
 }
 
-// And in a column, of which the thread's numbers are at most `own`: a thread for each finds its
-// scale.
+// A scale per run of 128 in a column, one thread per column; `own` has the column amax of the
+// thread.
 template <class T, __nv_fp8_interpretation_t kKind>
 __device__ void quantize_column_runs(const Numbers<T>& numbers, const Pack<T, kItems>& own,
                                      const Place& at, const QuantizeScale& how,
@@ -397,8 +398,8 @@ __device__ void quantize_column_runs(const Numbers<T>& numbers, const Pack<T, kI
   store_columns(columns, turned, at, to);
 }
 
-// The block's square in all forms that are wanted. turned [kSide * kSide] and scales are shared
-// memory that nobody reads any more.
+// Quantises the block's square into all requested forms. turned [kSide * kSide] and scales are
+// shared memory that is free for use.
 template <class T, ScaleBlock kBlock, __nv_fp8_interpretation_t kKind>
 __device__ void quantize_numbers(Numbers<T>& numbers, const Place& at, const QuantizeScale& how,
                                  unsigned char* turned, SquareScales& scales,
@@ -425,7 +426,7 @@ __device__ void quantize_numbers(Numbers<T>& numbers, const Place& at, const Qua
   }
 }
 
-// What a call writes, as kernels see it.
+// Destinations of a call as kernels see them.
 inline QuantizeTo quantize_to(const QuantizeArgs& args) {
   auto bytes = [](const View& view) { return static_cast<std::uint8_t*>(view.data); };
   auto stride = [](const View& scales) {
@@ -443,7 +444,7 @@ inline QuantizeScale quantize_scale(const QuantizeArgs& args) {
   return {args.amax, args.seen, largest_of(args.format), ldexpf(1, -args.margin)};
 }
 
-// At least one, which writes a scale.
+// At least one block, which writes the tensor scale.
 inline dim3 squares(std::int64_t rows, std::int64_t columns) {
   return dim3(static_cast<unsigned>(ceil_div(columns, kSide)),
               static_cast<unsigned>(std::max<std::int64_t>(ceil_div(rows, kSide), 1)));

@@ -1,4 +1,4 @@
-// Philox as in base/philox.h, word for word, and what is drawn with it.
+// Philox, bit-equal to base/philox.h, and stochastic rounding and dropout thresholds based on it.
 #pragma once
 
 #include <cmath>
@@ -22,7 +22,7 @@ __device__ inline uint4 philox(uint4 counter, std::uint64_t key) {
   }
   return counter;
 }
-// A block of a sequence that is counted in 64 bits.
+// Block of a sequence with a 64-bit counter.
 __device__ inline uint4 philox_block(std::uint64_t block, std::uint64_t key) {
   return philox({static_cast<std::uint32_t>(block), static_cast<std::uint32_t>(block >> 32), 0, 0},
                 key);
@@ -36,15 +36,15 @@ __device__ inline float uniform_of(std::uint32_t bits) {
   return (static_cast<float>(bits >> 9) + 0.5f) * 0x1p-23f;
 }
 
-// x rounded to a bf16 number: up in magnitude with the probability of what is cut off, given 16
-// random bits; the mean over the noise is x.
+// Stochastic rounding of x to bf16 with 16 random bits: rounds up in magnitude with the probability
+// of the truncated fraction, so the expectation is x.
 __device__ inline float round_stochastic(float x, std::uint32_t noise) {
   const std::uint32_t word = __float_as_uint(x);
   const bool finite = (word & 0x7f800000u) != 0x7f800000u;
   return finite ? __uint_as_float((word + noise) & 0xffff0000u) : x;
 }
 
-// An element is kept when uniform_of(word) >= p, which is (word >> 9) >= keep_threshold(p).
+// An element is kept if uniform_of(word) >= p, which equals (word >> 9) >= keep_threshold(p).
 inline std::uint32_t keep_threshold(double p) {
   const double bound = std::ceil(p * 0x1p23 - 0.5);
   return bound <= 0 ? 0u : static_cast<std::uint32_t>(bound);

@@ -1,5 +1,4 @@
-// Sums and maxima over the threads of a warp or of a row of threads, in an order fixed by their
-// number.
+// Reductions over a warp or over a row of threads, in an order that depends only on their number.
 #pragma once
 
 #include <cstdint>
@@ -15,7 +14,7 @@ struct Sum {
   }
   static constexpr float kNothing = 0;
 };
-// Numbers win over NaN.
+// NaN is ignored unless both are NaN.
 struct Max {
   __device__ static float join(float a, float b) { return fmaxf(a, b); }
   static constexpr float kNothing = -__builtin_inff();
@@ -31,9 +30,9 @@ __device__ A reduce_warp(A value) {
   return value;
 }
 
-// Over the threads of equal threadIdx.y, blockDim.x of them, a multiple of a warp. All threads of
-// the block must call it, each time with a `shared` that no earlier call still reads: two calls
-// need two arrays or a barrier between them. shared: one element for each warp of the block.
+// Reduces over the threads with equal threadIdx.y; blockDim.x must be a multiple of the warp size.
+// All threads of the block must call it, with a `shared` array that no earlier call still reads:
+// two calls need two arrays or a barrier in between. shared has one element per warp of the block.
 template <class Join, class A>
 __device__ A reduce_row(A value, A* shared) {
   value = reduce_warp<Join>(value);

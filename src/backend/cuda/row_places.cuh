@@ -1,4 +1,4 @@
-// A row of a matrix over a row of threads: thread x has packs x, x + blockDim.x, ... of it.
+// A matrix row distributed over a row of threads: thread x has packs x, x + blockDim.x, ...
 #pragma once
 
 #include <cstdint>
@@ -7,10 +7,10 @@ namespace bev::cuda {
 
 template <int kPacks, int kCount>
 struct RowPlaces {
-  int packs;  // of the row; 0: this thread has nothing of it
+  int packs;  // in the row; 0: this thread has none
 
-  // Calls body(k, column of the pack's first element) for this thread's packs. k is known when the
-  // loop is unrolled, so arrays indexed by it stay in registers.
+  // Calls body(k, column of the first element) for the packs of this thread. k is constant after
+  // unrolling, so arrays indexed by it stay in registers.
   template <class Body>
   __device__ void each(const Body& body) const {
 #pragma unroll
@@ -19,7 +19,7 @@ struct RowPlaces {
       if (pack < packs) body(k, pack * kCount);
     }
   }
-  // The same for every element, body(k, index in the pack).
+  // Calls body(k, index in the pack) for every element.
   template <class Body>
   __device__ void each_element(const Body& body) const {
     each([&](int k, int) {

@@ -1,4 +1,4 @@
-// Elements on the device: their types, runs of them that move in one access, and the dtype switch.
+// Element types on the device, packs for vectorised loads and stores, and the dtype switch.
 #pragma once
 
 #include <cuda_bf16.h>
@@ -15,7 +15,7 @@ namespace bev::cuda {
 using Bfloat = __nv_bfloat16;
 using Half = __half;
 
-// CUDA's types and, for kernels that only need the bits, the host's.
+// For the CUDA types and, in kernels that only need the bits, those of the host.
 template <class T>
 constexpr Dtype dtype_of() {
   if constexpr (std::is_same_v<T, float>) {
@@ -46,7 +46,7 @@ __device__ T narrow(float x) {
   }
 }
 
-// Elements of T in one 16-byte access.
+// Elements of T in a 16-byte access.
 template <class T>
 inline constexpr int kPack = 16 / static_cast<int>(sizeof(T));
 
@@ -71,8 +71,8 @@ struct WordOf<1> {
   using type = std::uint8_t;
 };
 
-// N consecutive elements, read and written in words of at most 16 bytes; the address must be a
-// multiple of such a word.
+// N consecutive elements, loaded and stored in words of up to 16 bytes; the address must be aligned
+// to such a word.
 template <class T, int N>
 struct Pack {
   static constexpr int kBytes = N * static_cast<int>(sizeof(T));
@@ -95,7 +95,7 @@ struct Pack {
   }
 };
 
-// Numbers win over NaN.
+// NaN is ignored unless all elements are NaN.
 template <class T, int N>
 __device__ float largest_of(const Pack<T, N>& pack) {
   if constexpr (sizeof(T) == 2 && N % 2 == 0) {
@@ -113,7 +113,7 @@ __device__ float largest_of(const Pack<T, N>& pack) {
   }
 }
 
-// Calls f(T{}) with the device type of a model's dtype.
+// Calls f(T{}) with the device type for dtype.
 template <class F>
 void visit_value(Dtype dtype, const F& f) {
   switch (dtype) {
@@ -129,7 +129,7 @@ void visit_value(Dtype dtype, const F& f) {
   }
 }
 
-// The typed address of a view, which must be of that dtype; null for an empty one.
+// Typed address of a view, which must have that dtype; null for an empty view.
 template <class T>
 T* address(const View& view) {
   if (view.empty()) return nullptr;
@@ -138,14 +138,14 @@ T* address(const View& view) {
   return static_cast<T*>(view.data);
 }
 
-// Whether all addresses (null too) are multiples of 16 bytes.
+// True if all addresses are 16-byte aligned (null counts as aligned).
 template <class... Pointers>
 bool aligned(const Pointers*... pointers) {
   return ((reinterpret_cast<std::uintptr_t>(pointers) | ...) & 15u) == 0;
 }
 
-// Calls body(integral constant of elements per access) for a [rows, columns] matrix of T: a pack
-// where rows begin at multiples of it, else single elements.
+// Calls body(integral constant of elements per access) for a [rows, columns] matrix of T: a pack if
+// all rows are aligned to it, else single elements.
 template <class T, class Body>
 void by_pack(bool is_aligned, std::int64_t columns, const Body& body) {
   if (is_aligned && columns % kPack<T> == 0) return body(std::integral_constant<int, kPack<T>>{});
