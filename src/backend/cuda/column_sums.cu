@@ -1,3 +1,4 @@
+// Column sums in two steps: slabs of rows to partial sums, then their sum.
 #include "backend/cuda/column_sums.h"
 #include "backend/cuda/grid.cuh"
 #include "backend/cuda/queue.h"
@@ -7,16 +8,17 @@ namespace bev::cuda {
 
 namespace {
 
-// A block is kColumnThreads wide and some rows high: each thread adds every so many-th row of the
-// block's rows, then the threads of a column are added up in their order. Partial sums are few
-// columns wide, so that a block has to be high to keep the card busy.
+// A block is kColumnThreads wide and several rows of threads high: each thread sums every
+// kHeight-th row, then the threads of a column are added in order. Partial sums have few columns,
+// so their blocks are high to keep the GPU busy.
 constexpr int kColumnThreads = 32, kSlabHeight = 8, kPartialHeight = 32;
 
 struct Slab {
   std::int64_t begin, end;
 };
 
-// Sums rows [slab) of N columns of x from column `first` on; valid on threads with threadIdx.y 0.
+// Sums rows of the slab for N columns of x starting at `first`; the result is valid on threads with
+// threadIdx.y == 0.
 template <class T, int N, int kHeight>
 __device__ void sum_slab(const T* x, std::int64_t columns, std::int64_t first, Slab slab,
                          float (&sums)[N]) {
@@ -41,7 +43,7 @@ __device__ void sum_slab(const T* x, std::int64_t columns, std::int64_t first, S
   }
 }
 
-// Reads x once; partials [gridDim.y, columns].
+// Memory bound: reads x once; writes partials [gridDim.y, columns].
 template <class T, int N>
 __global__ void __launch_bounds__(kThreads)
     slab_kernel(const T* x, std::int64_t rows, std::int64_t columns, std::int64_t slab_rows,

@@ -1,3 +1,4 @@
+// Elementwise kernels, casts, dropout, strided row copies and segment sums; all memory bound.
 #include "backend/cuda/column_sums.h"
 #include "backend/cuda/grid.cuh"
 #include "backend/cuda/random.cuh"
@@ -12,7 +13,7 @@ namespace bev {
 namespace cuda {
 namespace {
 
-// Writes one bit pattern: the element's size in bytes per element.
+// Writes one bit pattern; traffic: one element per element.
 template <class Word, int N>
 struct FillWork {
   struct Values {};
@@ -89,7 +90,7 @@ struct ScaledWork {
   }
 };
 
-// Elements that both types move in accesses of 8 or 16 bytes.
+// Elements per access so that both types use 8 or 16 bytes.
 template <class X, class Y>
 inline constexpr int kSharedPack = sizeof(X) == 2 && sizeof(Y) == 2 ? 8 : 4;
 
@@ -114,7 +115,7 @@ void axpby(const Stream& stream, double alpha, const View& x, double beta, const
   });
 }
 
-// y = factor x: two elements' bytes per element.
+// y = factor x; traffic: two elements per element.
 template <class T, int N>
 struct ScaleWork {
   using Values = Pack<T, N>;
@@ -151,7 +152,7 @@ void scale(const Stream& stream, const View& x, const View& factor, const View& 
   });
 }
 
-// One times a value is that value, infinities and NaN too, so a cast is an axpby.
+// 1 * x is exact, also for infinities and NaN, so a cast is an axpby.
 void cast(const Stream& stream, const View& from, const View& to) {
   BEV_CHECK(from.numel() == to.numel(), "cast: ", from.shape, " to ", to.shape);
   if (from.dtype != to.dtype) return axpby(stream, 1, from, 0, to);
@@ -161,7 +162,7 @@ void cast(const Stream& stream, const View& from, const View& to) {
              "copy");
 }
 
-// out = a + b: three elements' bytes per element.
+// out = a + b; traffic: three elements per element.
 template <class T, int N>
 struct AddWork {
   struct Values {
@@ -198,7 +199,7 @@ void add(const Stream& stream, const View& a, const View& b, const View& out) {
   });
 }
 
-// x += row on every row: x read and written; the row stays in registers.
+// x += row on every row: reads and writes x; the row stays in registers.
 template <class T, int N>
 __global__ void __launch_bounds__(kThreads)
     add_rows_kernel(T* x, const T* row, std::int64_t rows, std::int64_t packs) {
@@ -240,7 +241,7 @@ struct Keep {
   RandomRows random;
 };
 
-// x read, y written; four elements share a block of the generator.
+// Reads x, writes y; four elements share a Philox block.
 template <class T, int N>
 __global__ void __launch_bounds__(kThreads)
     dropout_kernel(const T* x, T* y, std::int64_t rows, std::int64_t packs, Keep keep) {
@@ -298,7 +299,8 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
-// Lengths in bytes. Takes the widest word that addresses, strides and length are multiples of.
+// Copies in words of this size; returns false if addresses, strides or length in bytes are not
+// multiples of it.
 template <class Word>
 bool copy_words(CudaQueue& queue, const CopyRowsArgs& args) {
   const auto element = static_cast<std::int64_t>(size_of(args.dtype));
@@ -325,7 +327,7 @@ void copy_rows(const Stream& stream, const CopyRowsArgs& args) {
       copy_words<std::uint8_t>(queue, args);
 }
 
-// Words whose exponent bits are all set. Reads x once.
+// Finds words whose exponent bits are all set. Reads x once.
 template <class Word, int N>
 struct FindWork {
   struct Values {
@@ -381,7 +383,7 @@ void find_nonfinite(const Stream& stream, const View& x, std::int32_t* flag) {
   }
 }
 
-// The first of [0, count) whose segment is not below `segment`.
+// First index in [0, count) whose segment is >= `segment`.
 __device__ std::int64_t segment_begin(const std::int32_t* segments, std::int64_t count,
                                       std::int64_t segment) {
   std::int64_t low = 0, high = count;
@@ -396,7 +398,7 @@ __device__ std::int64_t segment_begin(const std::int32_t* segments, std::int64_t
   return low;
 }
 
-// A block for each segment. Reads x once.
+// One block per segment. Reads x once.
 template <class T>
 __global__ void __launch_bounds__(kThreads)
     segment_sum_kernel(const T* x, const std::int32_t* segments, std::int64_t count, T* sums) {

@@ -1,3 +1,4 @@
+// Embedding lookup, and its gradient as a sorted segmented sum without atomics (deterministic).
 #include "backend/cuda/grid.cuh"
 #include "backend/cuda/sort_positions.h"
 #include "backend/cuda/tables.h"
@@ -19,7 +20,7 @@ struct Forward {
   bool accumulate;
 };
 
-// A row of the table read, a row of out written (and read when accumulating).
+// Memory bound: reads a row of the table, writes a row of out (and reads it when accumulating).
 template <class T, int N>
 __global__ void __launch_bounds__(kThreads) forward_kernel(Forward<T> args) {
   const std::int64_t pack = own_pack();
@@ -60,7 +61,7 @@ void forward(const Stream& stream, const EmbeddingForwardArgs& args) {
   });
 }
 
-// Keys are rows of the table; `rows` stands for a token that adds to none.
+// Keys are rows of the table; `rows` marks a token that contributes to none.
 __global__ void __launch_bounds__(kThreads)
     keys_kernel(const std::int32_t* index, int tokens, std::int64_t first_row, std::int64_t rows,
                 std::int32_t skip_index, KeyedPositions out) {
@@ -77,18 +78,18 @@ struct Backward {
   KeyedPositions sorted;
   const T* dy;
   G* dweight;
-  std::uint8_t* touched;  // [rows], zeros
+  std::uint8_t* touched;  // [rows], initially zero
   std::int64_t packs, rows, tiles;
   int tokens;
   float scale, beta;
 };
 
-// Threads of a block, each with a pack of columns of one row of the table.
+// Threads per block, each with a pack of columns of one table row.
 constexpr int kRowThreads = 128;
 
-// A block for every place in the sorted list and tile of columns; those at the first place of a row
-// add its tokens' gradients, in the order of the tokens. dy is read once; rows that tokens touch
-// are read and written once.
+// One block per position in the sorted list and column tile; the block at the first position of a
+// table row adds the gradients of its tokens, in token order. Reads dy once; touched rows are read
+// and written once.
 template <class T, class G, int N>
 __global__ void __launch_bounds__(kRowThreads) rows_kernel(Backward<T, G> args) {
   constexpr int kInFlight = 8;
@@ -143,7 +144,7 @@ __global__ void __launch_bounds__(kThreads) others_kernel(Backward<T, G> args) {
   }
 }
 
-// Where the parts of the scratch memory lie.
+// Layout of the scratch memory.
 struct Room {
   KeyedPositions data, other;
   std::uint32_t* counts;

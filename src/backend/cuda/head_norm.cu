@@ -1,3 +1,6 @@
+// QK norm: RMSNorm of each head of q and k in fused q
+// k
+// v rows, forward and backward.
 #include "backend/cuda/column_sums.h"
 #include "backend/cuda/grid.cuh"
 #include "backend/cuda/norm_parts.h"
@@ -8,13 +11,13 @@ namespace bev::cuda {
 
 namespace {
 
-// Heads lie one after the other in memory, so head i of the whole tensor is row i of a matrix. They
-// are counted in 32 bits, whose division takes a tenth of the time of one in 64.
+// Heads are contiguous, so head i of the whole tensor is row i of a matrix. Indices have 32 bits,
+// because a 64-bit division takes ten times as long.
 template <class T>
 struct Heads {
   const T *x, *q_weight, *k_weight;
   float* rstd;
-  std::uint32_t count;  // of all tokens
+  std::uint32_t count;  // over all tokens
   std::uint32_t q_heads, kv_heads;
   std::int64_t size;
   float epsilon, offset;
@@ -34,8 +37,8 @@ struct BackwardHeads {
   float* partials;  // [2, gridDim.x, D]: of the q weight, of the k weight; or null
 };
 
-// A head in memory as one lane of its group sees it: packs of kCount elements, kLanes apart; with
-// kWhole each lane has exactly one.
+// Access of one lane to a head: packs of kCount elements, kLanes packs apart; with kWhole each lane
+// has exactly one.
 template <class T, int kCount, int kLanes, bool kWhole>
 struct HeadLanes {
   std::int64_t size;
@@ -50,8 +53,8 @@ struct HeadLanes {
   }
 };
 
-// x read, y written. A group of kLanes lanes takes a head. Lanes of a warp stay together: a group
-// beyond the last head repeats the last one without writing.
+// Memory bound: reads x, writes y. A group of kLanes lanes handles a head. All lanes of a warp stay
+// active: a group past the last head repeats the last one without writing.
 template <class T, int kCount, int kLanes, bool kWhole>
 __global__ void __launch_bounds__(kThreads) forward_kernel(Heads<T> heads, T* y) {
   const HeadLanes<T, kCount, kLanes, kWhole> lanes{heads.size};
@@ -87,8 +90,8 @@ __global__ void __launch_bounds__(kThreads) forward_kernel(Heads<T> heads, T* y)
   });
 }
 
-// dy and x read, dx written. A thread sees the same columns of every head it meets, so it sums the
-// weights' gradients of those in registers; a block adds its groups up in their order.
+// Memory bound: reads dy and x, writes dx. A thread sees the same columns of every head, so it
+// accumulates the weight gradients in registers; a block adds its groups in order.
 template <class T, int kCount, int kLanes>
 __global__ void __launch_bounds__(kThreads) backward_kernel(BackwardHeads<T> args) {
   constexpr int kGroups = kThreads / kLanes;
@@ -98,7 +101,7 @@ __global__ void __launch_bounds__(kThreads) backward_kernel(BackwardHeads<T> arg
   const float inverse = 1.0f / static_cast<float>(heads.size);
   float sums[2][kCount] = {};
   for (std::uint32_t base = blockIdx.x * kGroups; base < heads.count; base += gridDim.x * kGroups) {
-    // A group beyond the last head goes along with the last one, and neither writes nor adds.
+    // A group past the last head repeats the last one, and neither writes nor accumulates.
     const bool active = base + place < heads.count;
     const std::uint32_t item = active ? base + place : heads.count - 1;
     const std::uint32_t token = item / heads.per_token(), head = item % heads.per_token();
@@ -144,7 +147,7 @@ __global__ void __launch_bounds__(kThreads) backward_kernel(BackwardHeads<T> arg
   }
 }
 
-// The input's gradient for any head size: a warp for a head.
+// Input gradient for any head size: one warp per head.
 template <class T>
 __global__ void __launch_bounds__(kThreads) input_any_kernel(BackwardHeads<T> args) {
   const Heads<T>& heads = args.heads;
@@ -171,8 +174,8 @@ __global__ void __launch_bounds__(kThreads) input_any_kernel(BackwardHeads<T> ar
   }
 }
 
-// The weights' gradients for any head size: a thread for a column of a slab of tokens, blockIdx.z
-// for q and k.
+// Weight gradients for any head size: one thread per column of a slab of tokens; blockIdx.z selects
+// q or k.
 template <class T>
 __global__ void __launch_bounds__(kThreads)
     weight_any_kernel(BackwardHeads<T> args, std::int64_t tokens, std::int64_t slab_tokens) {
@@ -208,7 +211,7 @@ Heads<T> heads_of(const Args& args) {
           .offset = static_cast<float>(args.offset)};
 }
 
-// Calls body(integral constant of lanes) where a head is that many packs, else rest().
+// Calls body(integral constant of lanes) if a head has that many packs, else rest().
 template <class T, class Body, class Rest>
 void by_lanes(bool is_aligned, std::int64_t size, const Body& body, const Rest& rest) {
   if (is_aligned && size == 8 * kPack<T>) return body(std::integral_constant<int, 8>{});
@@ -263,7 +266,7 @@ void run_backward(CudaQueue& queue, const HeadNormBackwardArgs& view) {
     const std::int64_t tokens = view.x.shape[0];
     const std::int64_t slab_tokens = std::max<std::int64_t>(16, ceil_div(tokens, 256));
     set_partials(ceil_div(tokens, slab_tokens));
-    if (wanted) {  // first: dx may lie over dy
+    if (wanted) {  // first: dx may alias dy
       const dim3 blocks(static_cast<unsigned>(ceil_div(heads.size, kThreads)),
                         static_cast<unsigned>(parts), 2);
       weight_any_kernel<T><<<blocks, kThreads, 0, queue.stream()>>>(args, tokens, slab_tokens);

@@ -1,3 +1,4 @@
+// Cross entropy over vocabulary-parallel logits in three passes, row summaries, and the total loss.
 #include "backend/cuda/grid.cuh"
 #include "backend/cuda/loss_chunk.cuh"
 #include "backend/cuda/reduce.cuh"
@@ -8,10 +9,10 @@ namespace bev {
 namespace cuda {
 namespace {
 
-// Threads of the block that takes a row.
+// Threads of the block that handles a row.
 constexpr int kRowThreads = 512;
 
-// Logits read once, and written where they are scaled or capped.
+// Memory bound: reads logits once, and writes them if they are scaled or capped.
 template <class T, int N>
 __global__ void __launch_bounds__(kRowThreads) row_max_kernel(Chunk<T> chunk, float* row_max) {
   __shared__ float shared[kRowThreads / kWarp];
@@ -41,7 +42,7 @@ __global__ void __launch_bounds__(kRowThreads) row_max_kernel(Chunk<T> chunk, fl
   if (threadIdx.x == 0) row_max[blockIdx.x] = most;
 }
 
-// Logits read once.
+// Memory bound: reads logits once.
 template <class T, int N>
 __global__ void __launch_bounds__(kRowThreads)
     row_sum_kernel(Chunk<T> chunk, const float* row_max, float* stats) {
@@ -71,7 +72,7 @@ __global__ void __launch_bounds__(kThreads)
   token_loss[row] = targets[row] < 0 ? 0.0f : logf(stats[row]) + row_max[row] - stats[rows + row];
 }
 
-// Logits, which are z here, read and written once.
+// Memory bound: reads and writes logits, which hold z here, once.
 template <class T, int N>
 __global__ void __launch_bounds__(kRowThreads)
     gradient_kernel(Chunk<T> chunk, const float* row_max, const float* stats, const float* weights,
@@ -90,7 +91,7 @@ __global__ void __launch_bounds__(kRowThreads)
   }
 }
 
-// One block: few numbers, and their order is fixed.
+// Single block: few elements, in a fixed order.
 __global__ void __launch_bounds__(kRowThreads)
     total_kernel(const float* token_loss, const float* weights, std::int64_t rows, double* total) {
   __shared__ double shared[kRowThreads / kWarp];
@@ -143,7 +144,7 @@ void gradient(const Stream& stream, const LossGradArgs& args) {
   });
 }
 
-// The largest so far, where it was first, and the sum of exp(z - largest).
+// Online softmax state: the maximum so far, its first index, and the sum of exp(z - maximum).
 struct Largest {
   float value, sum;
   std::int64_t at;
@@ -151,7 +152,7 @@ struct Largest {
   __device__ void join(const Largest& other) {
     const bool theirs = other.value > value || (other.value == value && other.at < at);
     const float most = theirs ? other.value : value;
-    // A side that has seen nothing yet has no sum to bring to another scale.
+    // An empty side has no sum to rescale.
     sum = (value == most ? sum : sum * __expf(value - most)) +
           (other.value == most ? other.sum : other.sum * __expf(other.value - most));
     value = most;
@@ -159,10 +160,10 @@ struct Largest {
   }
 };
 
-// In decoding there are few rows: so many blocks take one.
+// Blocks per row, since decoding has few rows.
 constexpr int kSummaryParts = 16;
 
-// Grid: parts, rows. A part whose sum is NaN holds NaN or infinity.
+// Grid: parts, rows. The sum of a part that contains NaN or +infinity is NaN.
 template <int N>
 __global__ void __launch_bounds__(kRowThreads)
     summary_kernel(const float* logits, std::int64_t columns, Largest* parts) {
@@ -170,7 +171,7 @@ __global__ void __launch_bounds__(kRowThreads)
   const float* z = logits + blockIdx.y * columns;
   const std::int64_t first = (blockIdx.x * kRowThreads + threadIdx.x) * N;
   Largest mine{-__builtin_inff(), 0, first};
-  bool bad = false;  // what no comparison would show
+  bool bad = false;  // NaN or +infinity, which comparisons would miss
 #pragma unroll 4
   for (std::int64_t at = first; at < columns; at += kSummaryParts * kRowThreads * N) {
     Pack<float, N> values;
@@ -236,7 +237,7 @@ void total(const Stream& stream, const LossTotalArgs& args) {
   check_launch("loss: total");
 }
 
-// A thread for each element that pads a row.
+// One thread per padding element.
 template <class T>
 __global__ void __launch_bounds__(kThreads) padding_kernel(Chunk<T> chunk, std::int64_t rows) {
   const std::int64_t padding = chunk.columns - chunk.own, at = own_pack();

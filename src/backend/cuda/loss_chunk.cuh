@@ -1,4 +1,4 @@
-// A chunk of logits on the device: what z is, and its gradient.
+// Cross entropy on the device: z of a chunk of logits (scale, softcap) and its gradient.
 #pragma once
 
 #include <cstdint>
@@ -9,28 +9,28 @@
 
 namespace bev::cuda {
 
-// Before the first pass over a chunk: what pads its rows becomes -infinity.
+// Sets the row padding to -infinity; called before the first pass over a chunk.
 void mark_padding(const Stream& stream, const LossChunk& chunk);
 
-// LossKernels::whole.
+// Implements LossKernels::whole.
 void whole_loss(const Stream& stream, const LossWholeArgs& args);
 
-constexpr float kBinary = 1.44269504088896341f;  // 1 / log(2): z kBinary is z as a power of two
+constexpr float kBinary = 1.44269504088896341f;  // log2(e): converts z to base 2
 
-// exp2 as the hardware has it.
+// exp2 by the hardware approximation.
 __device__ inline float power_of_two(float x) {
   float power;
   asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(power) : "f"(x));
   return power;
 }
 
-// Logits of -infinity mark padding of the vocabulary; they stay -infinity under a softcap and get
-// no gradient.
+// Logits of -infinity mark vocabulary padding; they stay -infinity under a softcap and get no
+// gradient.
 template <class T>
 struct Chunk {
   T* logits;
   const std::int32_t* targets;
-  std::int64_t columns, own, first_row;  // of a row, and those of them that are no padding
+  std::int64_t columns, own, first_row;  // row stride; columns without padding
   float scale, inner, cap;               // cap 0: none, then logits are multiplied by scale
 
   __device__ T* row(std::int64_t index) const { return logits + index * columns; }
@@ -38,36 +38,36 @@ struct Chunk {
     if (cap == 0) return scale * x;
     return isinf(x) && x < 0 ? x : cap * tanhf(inner * x);
   }
-  // The same as a power of two.
+  // Same in base 2.
   template <bool kCapped>
   __device__ float power(float x) const {
     return kCapped ? capped(x) * kBinary : x * (scale * kBinary);
   }
-  // A target's column in this part of the vocabulary, or -1.
+  // Column of a target in this shard of the vocabulary, or -1.
   __device__ std::int64_t column_of(std::int32_t target) const {
     const std::int64_t local = target - first_row;
     return target >= 0 && local >= 0 && local < own ? local : -1;
   }
 };
 
-// The factor of all tokens' weights; null: 1.
+// Common factor of all token weights; null: 1.
 __device__ inline double value_of(const double* loss_factor) {
   return loss_factor != nullptr ? *loss_factor : 1.0;
 }
 
-// What the gradient of a row is made of; most is a power of two.
+// Inputs of a row's gradient; most is in base 2.
 struct RowLoss {
   std::int32_t target;
   float most, sum, weight;
 };
 
-// p = exp(z - most) / sum; the gradient is factor * (p - [target]), under a softcap times its
-// slope 1 - (z / cap)^2. It works on z as powers of two.
+// p = exp(z - most) / sum; the gradient is factor * (p - [target]), with a softcap times its
+// derivative 1 - (z / cap)^2. Works on z in base 2.
 template <class T>
 struct LogitGradient {
   float shift, factor, inverse;
   std::int64_t target;
-  bool is_zero;  // a row that is ignored or weighs nothing
+  bool is_zero;  // the row is ignored or its weight is 0
 
   __device__ LogitGradient(const Chunk<T>& chunk, const RowLoss& row, double loss_factor)
       : shift(row.most + log2f(row.sum)),
@@ -78,7 +78,7 @@ struct LogitGradient {
     factor = static_cast<float>(product);
     is_zero = row.target < 0 || product == 0;
   }
-  // Turns a pack into its gradient: `at` is its first column, power(x) an element's z.
+  // Replaces a pack by its gradient: `at` is its first column, power(x) converts an element to z.
   template <int N, class Power>
   __device__ void apply(std::int64_t at, Pack<T, N>& values, const Power& power) const {
     float grad[N];
@@ -107,7 +107,7 @@ inline void check_chunk(const LossChunk& chunk, const View& row_max) {
             row_max.numel(), " rows of statistics");
 }
 
-// Calls body(chunk, integral constant of elements per access, blocks) for rows to compute.
+// Calls body(chunk, integral constant of elements per access, number of rows) if there are rows.
 template <class Body>
 void visit_chunk(const LossChunk& view, const Body& body) {
   BEV_CHECK(view.logit_scale > 0, "loss: the factor of logits is ", view.logit_scale);

@@ -1,4 +1,5 @@
-// Rows in the order of experts: sorting, gathering, summing, weighing.
+// MoE token permutation: sorting by expert, permute (gather), unpermute (sum) and weighting of
+// rows.
 #include <bit>
 
 #include "backend/cuda/grid.cuh"
@@ -25,7 +26,7 @@ __global__ void __launch_bounds__(kThreads)
   out.positions[s] = s;
 }
 
-// Where the key changes, offsets of the experts up to the new one begin.
+// A row where the key changes writes the offsets of the experts up to the new key.
 __global__ void __launch_bounds__(kThreads)
     place_slots_kernel(KeyedPositions sorted, int slots, int count, std::int32_t* order,
                        std::int32_t* place, std::int32_t* offsets) {
@@ -73,18 +74,18 @@ void sort_rows(const Stream& stream, const SortRowsArgs& args) {
   check_launch("sort_rows");
 }
 
-// A thread takes so many rows, or choices of a token, all read before the first is used: enough
-// bytes in flight to reach the memory's bandwidth.
+// Rows (or choices of a token) per thread, all loaded before the first is used: enough bytes in
+// flight to saturate memory bandwidth.
 constexpr int kRowsInFlight = 4;
 
-// Rows a block begins with, of those in flight.
+// Rows in units of kRowsInFlight.
 __device__ std::int64_t first_of_rows() { return first_row() * kRowsInFlight; }
 __device__ std::int64_t step_of_rows() { return row_step() * kRowsInFlight; }
 RowGrid grid_of_rows(std::int64_t rows, std::int64_t packs) {
   return row_grid(ceil_div(rows, kRowsInFlight), packs);
 }
 
-// Past the cache, which is left to what is read again.
+// Streaming store, which leaves the cache to data that is read again.
 template <class T, int N>
 __device__ void store_once(const Pack<T, N>& pack, T* to) {
   using Word = typename Pack<T, N>::Word;
@@ -94,8 +95,8 @@ __device__ void store_once(const Pack<T, N>& pack, T* to) {
   }
 }
 
-// Item i is token i, whose row is read once and written to each of its places, and the rows from
-// i topk on, which are cleared where they have no token.
+// Item i handles token i, whose row is read once and written to all its places, and rows [i topk,
+// (i + 1) topk), which are cleared if they have no token.
 template <class T, int N>
 __global__ void __launch_bounds__(kThreads)
     gather_kernel(const T* x, T* __restrict__ out, const std::int32_t* __restrict__ order,
@@ -123,7 +124,7 @@ void gather_rows(const Stream& stream, const GatherRowsArgs& args) {
   BEV_CHECK(args.x.shape[1] == columns && args.x.dtype == args.rows.dtype,
             "gather_rows: ", args.x.shape, " to ", args.rows.shape);
   if (args.rows.numel() == 0) return;
-  // Only bits are moved, so whole numbers may pass as others of their size.
+  // Only bits are moved, so i32 is copied as f32.
   const bool whole = args.x.dtype == Dtype::kI32;
   const float empty = whole ? std::bit_cast<float>(std::int32_t{-1}) : 0.0f;
   visit_value(whole ? Dtype::kF32 : args.x.dtype, [&](auto type) {
@@ -241,7 +242,7 @@ __global__ void __launch_bounds__(kThreads)
   if (s < slots && place[s] < 0) dprobs[s] = 0;
 }
 
-// A warp for each row.
+// One warp per row.
 template <class T, int N>
 __global__ void __launch_bounds__(kThreads)
     weigh_backward_kernel(const T* dy, const T* x, const float* probs, T* dx, float* dprobs,

@@ -1,4 +1,4 @@
-// Which choices of experts are kept, and to which ranks tokens go for them.
+// MoE expert capacity (which choices are kept) and dispatch (the ranks that tokens are sent to).
 #include <utility>
 
 #include "backend/cuda/grid.cuh"
@@ -13,8 +13,8 @@ namespace bev::cuda {
 
 namespace {
 
-// Small keys are kept rather than large ones. Bits of numbers that are not negative are in their
-// order.
+// The smallest keys are kept. Non-negative floats order like their bits, so inverted bits put large
+// probabilities first.
 __global__ void __launch_bounds__(kThreads)
     key_choices_kernel(const float* probs, const std::int32_t* positions, int slots, int topk,
                        KeyedPositions out) {
@@ -33,7 +33,8 @@ __global__ void __launch_bounds__(kThreads)
   data.keys[r] = static_cast<std::uint32_t>(expert < 0 ? count : expert);
 }
 
-// begins[e]: the first of expert e in the sorted list; begins[count] ends the last one.
+// begins[e] is the index of the first choice of expert e in the sorted list; begins[count] ends the
+// last.
 __global__ void __launch_bounds__(kThreads)
     find_begins_kernel(KeyedPositions sorted, int slots, int count, std::int32_t* begins) {
   const int r = static_cast<int>(own_pack());
@@ -56,7 +57,7 @@ __global__ void __launch_bounds__(kThreads)
   kept[sorted.positions[r]] = keeps ? key : -1;
 }
 
-// One warp.
+// Runs as one warp.
 __global__ void count_dropped_kernel(const std::int32_t* begins, int count, int capacity,
                                      float* dropped) {
   float sum = 0;
@@ -67,7 +68,7 @@ __global__ void count_dropped_kernel(const std::int32_t* begins, int count, int 
   if (threadIdx.x == 0) *dropped = sum;
 }
 
-// Experts of the ranks of ep: the first `larger` have one more than `each`.
+// Experts per ep rank: the first `larger` ranks have each + 1 of them, the others `each`.
 struct ExpertRanks {
   int each, larger;
 
@@ -77,8 +78,8 @@ struct ExpertRanks {
   }
 };
 
-// A thread for each token. Tokens and choices are counted by block, [2, ep], and then together:
-// whole numbers, whose sums do not depend on the order.
+// One thread per token. Counts tokens and choices per block in shared memory, [2, ep], then adds
+// them globally; integer sums do not depend on the order.
 __global__ void __launch_bounds__(kThreads)
     dispatch_kernel(const std::int32_t* experts, std::int32_t* members, std::int32_t* counts,
                     int tokens, int topk, int etp, int ep, ExpertRanks ranks) {

@@ -1,4 +1,4 @@
-// Sorted rows in a fixed number of places.
+// Fits the permuted rows of experts into a buffer of fixed size.
 #include "backend/cuda/grid.cuh"
 #include "backend/cuda/moe_parts.h"
 #include "backend/cuda/reduce.cuh"
@@ -9,7 +9,7 @@ namespace bev::cuda {
 
 namespace {
 
-// A thread for each row that sorting has made.
+// One thread per sorted row.
 __global__ void __launch_bounds__(kThreads)
     fit_rows_kernel(const std::int32_t* order, std::int32_t* place, const std::int32_t* offsets,
                     std::int32_t* fitted, int rows, int count, int room, int block) {
@@ -17,7 +17,7 @@ __global__ void __launch_bounds__(kThreads)
   if (r >= rows || r >= offsets[count]) return;
   int to = r, end = room;
   if (block > 0) {
-    int expert = 0;  // the last one whose rows begin at r or before
+    int expert = 0;  // the last one whose rows begin at or before r
     for (int above = count; above - expert > 1;) {
       const int middle = (expert + above) / 2;
       (offsets[middle] <= r ? expert : above) = middle;
@@ -30,7 +30,7 @@ __global__ void __launch_bounds__(kThreads)
   if (to < end) fitted[to] = slot;
 }
 
-// One warp.
+// Runs as one warp.
 __global__ void count_lost_kernel(std::int32_t* offsets, int count, int room, int block,
                                   double* lost) {
   int sum = 0;

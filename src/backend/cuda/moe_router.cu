@@ -1,4 +1,4 @@
-// How tokens choose experts, and the gradients of it.
+// MoE router: top-k choice of experts and its backward.
 #include "backend/cuda/moe_parts.h"
 #include "backend/cuda/moe_router.cuh"
 #include "backend/cuda/tables.h"
@@ -8,14 +8,14 @@ namespace bev::cuda {
 
 namespace {
 
-// Whole numbers in the order of floats. Zeros of both signs are the same.
+// Maps floats to integers of the same order. Zeros of both signs are equal.
 __device__ unsigned rank_of(float x) {
   constexpr unsigned kSign = 1u << 31;
   const unsigned bits = __float_as_uint(x + 0.0f);
   return (bits & kSign) != 0 ? ~bits : bits | kSign;
 }
 
-// The place of the largest key, the first of equal ones; always a valid one.
+// Index of the largest key, the first among equals; always in range.
 __device__ int best_of(const float* keys, int count) {
   unsigned best = 0;
   int at = count;
@@ -30,7 +30,7 @@ __device__ int best_of(const float* keys, int count) {
   return min(__reduce_min_sync(0xffffffffu, best == most ? at : count), count - 1);
 }
 
-// Sum of the largest `wanted` of the members; lanes have groups of their own.
+// Sum of the largest `wanted` members; each lane handles its own group.
 __device__ float group_total(const float* members, int size, int wanted) {
   float total = 0, last = __builtin_inff();
   int last_at = -1;
@@ -38,7 +38,7 @@ __device__ float group_total(const float* members, int size, int wanted) {
     float best = kNone;
     int at = -1;
     for (int e = 0; e < size; ++e) {
-      // Those that come after the last one taken, by size, then by place.
+      // Elements after the last one taken, in descending order with ties by index.
       const bool after = members[e] < last || (members[e] == last && e > last_at);
       if (after && (at < 0 || members[e] > best)) {
         best = members[e];
@@ -72,7 +72,7 @@ __device__ void limit_groups(const Rule& rule, float* keys, float* totals) {
   __syncwarp();
 }
 
-// What the scores of the chosen are divided by, for scores that are no softmax over the chosen.
+// Divisor of the chosen scores, for scores other than softmax.
 __device__ float score_divisor(const Rule& rule, const float* scores, const std::int32_t* chosen) {
   if (rule.score == RouterScore::kSoftmax || !rule.normalize) return 1;
   float sum = 0;
@@ -168,7 +168,7 @@ struct RouteBackward {
   const double* factor;
 };
 
-// Adds the gradient of the probabilities to that of the scores, or of the logits.
+// Adds the gradient of the probabilities to that of the scores or of the logits.
 __device__ void probabilities_backward(const RouteBackward& args, std::int64_t token,
                                        const float* logits, const float* scores, float* d_scores,
                                        float* d_logits) {

@@ -1,5 +1,5 @@
-// What the kernels of routers share: a warp for each token, whose lanes share the experts, and the
-// scores that it keeps in shared memory.
+// Shared by the router kernels: one warp per token, whose lanes split the experts, with scores in
+// shared memory.
 #pragma once
 
 #include <algorithm>
@@ -41,13 +41,13 @@ __device__ inline int lane_of() { return static_cast<int>(threadIdx.x % kWarp); 
 __device__ inline std::int64_t token_of() {
   return static_cast<std::int64_t>(blockIdx.x) * (blockDim.x / kWarp) + threadIdx.x / kWarp;
 }
-// The warp's `each` rows of E numbers.
+// The warp's `each` rows of E floats.
 __device__ inline float* own_rows(int experts, int each) {
   extern __shared__ float shared[];
   return shared + static_cast<int>(threadIdx.x / kWarp) * experts * each;
 }
 
-// Writes scores; returns log(sum(exp(logits))).
+// Writes the scores and returns the log-sum-exp of the logits.
 __device__ inline float scores_of(const Rule& rule, const float* logits, float* scores) {
   float most = kNone, sum = 0;
   for (int e = lane_of(); e < rule.experts; e += kWarp) most = fmaxf(most, logits[e]);
@@ -68,7 +68,7 @@ __device__ inline float scores_of(const Rule& rule, const float* logits, float* 
   return lse;
 }
 
-// A grid of warps, each with `each` rows of E numbers in shared memory.
+// Grid of warps, each with `each` rows of E floats in shared memory.
 struct WarpGrid {
   unsigned blocks, threads;
   std::size_t shared;

@@ -1,4 +1,4 @@
-// How much routers give each expert, and numbers of choices as matrices.
+// Router load: tokens and scores per expert, and conversion between choices and dense matrices.
 #include "backend/cuda/moe_parts.h"
 #include "backend/cuda/moe_router.cuh"
 
@@ -6,7 +6,7 @@ namespace bev::cuda {
 
 namespace {
 
-// A block takes so many slots, and counts them in shared memory where all cells fit there.
+// Slots per block; a block counts in shared memory if all cells fit.
 constexpr int kBlockSlots = 16 * kThreads, kSharedCells = 4096;
 
 __global__ void __launch_bounds__(kThreads)
@@ -35,10 +35,10 @@ __global__ void __launch_bounds__(kThreads)
   if (i < count) to[i] = static_cast<float>(from[i]);
 }
 
-// Tokens of a warp, which adds them up one after the other.
+// Tokens per warp, which are summed in sequence.
 constexpr int kWarpTokens = 4;
 
-// parts [blocks, E + 2]: sums of scores, of lse^2 and of the entropy.
+// parts [blocks, E + 2]: partial sums of scores, lse^2 and entropy.
 __global__ void __launch_bounds__(kMostWarps* kWarp)
     score_parts_kernel(const float* logits, std::int64_t tokens, Rule rule, float* parts) {
   const int experts = rule.experts, cells = experts + 2;
@@ -73,7 +73,7 @@ __global__ void __launch_bounds__(kMostWarps* kWarp)
   }
 }
 
-// A block takes kWarp cells, whose parts its rows of threads share.
+// A block takes kWarp cells; its rows of threads split their parts.
 constexpr int kPartRows = 32;
 __global__ void __launch_bounds__(kWarp* kPartRows)
     add_parts_kernel(const float* parts, int count, int experts, float* scores, float* totals) {
@@ -113,7 +113,7 @@ void router_load(const Stream& stream, const RouterLoadArgs& args) {
   const std::int64_t experts = args.logits.shape[1], slots = args.experts.numel();
   const std::int64_t cells = args.counts.numel();
   CudaQueue& queue = queue_of(stream);
-  // Whole numbers: the order in which they are added does not matter.
+  // Integer counts: the order of the atomics does not matter.
   auto* counts = static_cast<int*>(queue.scratch(static_cast<std::size_t>(cells) * sizeof(int)));
   check_cuda(
       cudaMemsetAsync(counts, 0, static_cast<std::size_t>(cells) * sizeof(int), queue.stream()),

@@ -1,5 +1,4 @@
-// What moves the choice of experts besides the logits: noise on the router's input, and the balance
-// of Sinkhorn's algorithm.
+// Router input jitter, and Sinkhorn balancing.
 #include "backend/cuda/moe_parts.h"
 #include "backend/cuda/moe_router.cuh"
 #include "backend/cuda/random.cuh"
@@ -9,7 +8,7 @@ namespace bev::cuda {
 
 namespace {
 
-// A thread draws one block of the generator, four columns of a row.
+// A thread draws one Philox block, for four columns of a row.
 template <class T>
 __global__ void __launch_bounds__(kThreads)
     jitter_kernel(const T* x, T* y, std::int64_t rows, std::int64_t columns, float epsilon,
@@ -31,11 +30,12 @@ __global__ void __launch_bounds__(kThreads)
 }
 
 constexpr int kSinkhornWarps = 32;
-constexpr std::size_t kSinkhornBytes = kSharedBytes - 16;  // the kernel has a number of its own
+constexpr std::size_t kSinkhornBytes =
+    kSharedBytes - 16;  // minus the static shared memory of the kernel
 constexpr float kTolerance = 1e-4f, kSmall = 1e-8f;
 
-// One block: rounds depend on each other, and how many there are is known at the end only. Shared
-// memory has the factors of the columns, then the sums of each warp's rows.
+// Single block: rounds depend on each other, and their number is only known at the end. Shared
+// memory holds the column factors, then the column sums of each warp.
 __global__ void __launch_bounds__(kSinkhornWarps* kWarp)
     sinkhorn_kernel(const float* logits, std::int64_t tokens, int experts, float* bias) {
   extern __shared__ float shared[];
@@ -59,7 +59,7 @@ __global__ void __launch_bounds__(kSinkhornWarps* kWarp)
       for (int e = lane_of(); e < experts; e += kWarp) sums[e] += own * expf(row[e]);
     }
     __syncthreads();
-    // The first warp adds up in the order of warps; lanes have columns of their own.
+    // The first warp adds the sums in warp order; each lane has its own columns.
     if (warp == 0) {
       float moved = 0;
       for (int e = lane_of(); e < experts; e += kWarp) {
@@ -73,7 +73,7 @@ __global__ void __launch_bounds__(kSinkhornWarps* kWarp)
       if (lane_of() == 0) change = moved / static_cast<float>(experts);
     }
     __syncthreads();
-    // What is not a number ends it too.
+    // A NaN change ends the loop too.
   } while (change > kTolerance && ++round < kSinkhornRounds);
   for (int e = static_cast<int>(threadIdx.x); e < experts; e += static_cast<int>(blockDim.x)) {
     bias[e] = logf(factors[e]);

@@ -1,3 +1,5 @@
+// Backward of RMSNorm and LayerNorm: input gradient, and weight and bias gradients through partial
+// sums.
 #include "backend/cuda/column_sums.h"
 #include "backend/cuda/grid.cuh"
 #include "backend/cuda/largest.cuh"
@@ -10,7 +12,7 @@ namespace bev::cuda {
 
 namespace {
 
-// partial_weight, partial_bias: rows of partial sums, one for each row of threads of the grid.
+// partial_weight, partial_bias: partial sums, one row per block.
 template <class T>
 struct Backward {
   const T *dy, *s, *dsum, *weight;
@@ -40,10 +42,10 @@ Backward<T> backward_of(const NormBackwardArgs& args) {
 
 constexpr int kMostLanes = 512;
 
-// Blocks of more than one row of threads have at most this many columns of them.
+// Blocks with more than one row of threads have at most this many threads per row.
 constexpr int kMostSharedLanes = kThreads / 2;
 
-// Adds the sums of the block's rows of threads in their order and writes those of the whole block.
+// Adds the sums of the block's rows of threads in order and writes the result.
 template <int kPacks, int kCount>
 __device__ void store_sums(RowPlaces<kPacks, kCount> places, float (&sums)[kPacks][kCount],
                            float* to) {
@@ -71,7 +73,7 @@ __device__ void store_sums(RowPlaces<kPacks, kCount> places, float (&sums)[kPack
   });
 }
 
-// What a thread holds of a row.
+// A thread's share of a row.
 template <class T, int kPacks>
 struct BackwardRow {
   Pack<T, kPack<T>> dy[kPacks], s[kPacks], dsum[kPacks];
@@ -92,11 +94,10 @@ struct BackwardRow {
   }
 };
 
-// dx = rstd * (g - shift - unit * along) + dsum with g = dy * (offset + weight), along and shift
-// the means of g * unit and (LayerNorm) of g. dy, s and dsum are read once, dx is written once; a
-// row is read while the one before it is computed, where registers are left for that. The weight's
-// gradient is summed in registers over all rows of a thread, then over the block, and leaves as a
-// partial sum.
+// dx = rstd * (g - shift - unit * along) + dsum with g = dy * (offset + weight), where along and
+// shift are the means of g * unit and (LayerNorm) of g. Memory bound: reads dy, s and dsum once and
+// writes dx once; the next row is prefetched if registers allow. The weight gradient is summed in
+// registers over all rows of a thread, then over the block, and written as a partial sum.
 template <class T, int kPacks, bool kBias>
 __global__ void __launch_bounds__(kMostLanes) backward_kernel(Backward<T> args) {
   constexpr int kCount = kPack<T>;
@@ -144,7 +145,7 @@ __global__ void __launch_bounds__(kMostLanes) backward_kernel(Backward<T> args) 
       }
       now.dy[k].store(args.dx + row * args.columns + at);
     });
-    // The next row's sums may not overwrite what a slow warp still reads.
+    // The sums of the next row must not overwrite what a slow warp still reads.
     if (blockDim.x > kWarp) __syncthreads();
   }
   if (args.amax != nullptr) raise_by_block(args.amax, largest);
@@ -155,7 +156,7 @@ __global__ void __launch_bounds__(kMostLanes) backward_kernel(Backward<T> args) 
   if constexpr (kBias) store_sums<kPacks, kCount>(all, bias_sum, args.partial_bias + partial);
 }
 
-// The input's gradient for any number of columns, anywhere in memory: a block for a row.
+// Input gradient for any number of columns and alignment: one block per row.
 template <class T>
 __global__ void __launch_bounds__(kThreads) input_any_kernel(Backward<T> args) {
   __shared__ float shared[2][kThreads / kWarp];
@@ -185,7 +186,7 @@ __global__ void __launch_bounds__(kThreads) input_any_kernel(Backward<T> args) {
   if (args.amax != nullptr) raise_by_block(args.amax, largest);
 }
 
-// The weight's gradient for any number of columns: a thread for a column of a slab of rows.
+// Weight gradient for any number of columns: one thread per column of a slab of rows.
 template <class T>
 __global__ void __launch_bounds__(kThreads)
     weight_any_kernel(Backward<T> args, std::int64_t slab_rows) {
@@ -203,7 +204,7 @@ __global__ void __launch_bounds__(kThreads)
   if (args.partial_bias != nullptr) args.partial_bias[partial] = bias_sum;
 }
 
-// Room for the partial sums that are wanted.
+// Allocates the requested partial sums.
 template <class T>
 void set_partials(CudaQueue& queue, const NormBackwardArgs& view, std::int64_t partial_rows,
                   Backward<T>& args) {
@@ -235,7 +236,7 @@ void launch(CudaQueue& queue, const NormBackwardArgs& view, Backward<T> args) {
 
 template <class T>
 void launch_any(CudaQueue& queue, const NormBackwardArgs& view, Backward<T> args) {
-  // dx may lie over dy: the sums over dy come first.
+  // dx may alias dy, so the sums over dy come first.
   if (!view.dweight.empty() || !view.dbias.empty()) {
     const std::int64_t slab_rows = std::max<std::int64_t>(32, ceil_div(args.rows, 256));
     const std::int64_t slabs = ceil_div(args.rows, slab_rows);

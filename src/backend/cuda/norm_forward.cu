@@ -1,3 +1,4 @@
+// Forward of RMSNorm and LayerNorm with fused residual addition, and the table of norm kernels.
 #include "backend/cuda/grid.cuh"
 #include "backend/cuda/largest.cuh"
 #include "backend/cuda/norm_parts.h"
@@ -40,9 +41,9 @@ Forward<T> forward_of(const NormForwardArgs& args) {
 
 constexpr int kMostLanes = 1024;
 
-// A row of threads holds a row of x in registers, kPacks packs in each thread, so x (and the
-// residual) is read once and y (and the sum) written once. All threads of the block take part in
-// the reductions, also those beyond the last row.
+// A row of threads holds a row of x in registers, kPacks packs per thread, so x (and the residual)
+// is read once and y (and the sum) written once. All threads of the block take part in the
+// reductions, including those past the last row.
 template <class T, int kPacks>
 __global__ void __launch_bounds__(kMostLanes) forward_kernel(Forward<T> args) {
   constexpr int kCount = kPack<T>;
@@ -90,7 +91,7 @@ __global__ void __launch_bounds__(kMostLanes) forward_kernel(Forward<T> args) {
   raise_by_block(args.amax, largest);
 }
 
-// Any number of columns, anywhere in memory: a block for a row, which it reads again for each step.
+// Any number of columns and alignment: one block per row, which rereads it in each pass.
 template <class T>
 __global__ void __launch_bounds__(kThreads) forward_any_kernel(Forward<T> args) {
   __shared__ float shared[2][kThreads / kWarp];
@@ -100,7 +101,7 @@ __global__ void __launch_bounds__(kThreads) forward_any_kernel(Forward<T> args) 
     for (std::int64_t i = threadIdx.x; i < args.columns; i += kThreads) {
       args.sum[begin + i] = narrow<T>(widen(s[i]) + widen(args.residual[begin + i]));
     }
-    s = args.sum + begin;  // a thread reads back only what it wrote itself
+    s = args.sum + begin;  // a thread only reads back its own writes
   }
   const float inverse = 1.0f / static_cast<float>(args.columns);
   float mean = 0, squares = 0;
@@ -152,7 +153,7 @@ void run(CudaQueue& queue, const NormForwardArgs& view) {
     forward_any_kernel<T><<<static_cast<unsigned>(args.rows), kThreads, 0, queue.stream()>>>(args);
     return check_launch("norm forward");
   }
-  // A warp to a row as long as its registers hold it, then ever more warps.
+  // One warp per row while its registers can hold the row, then more warps.
   if (packs <= kWarp) return launch<T, 1>(queue, args);
   const bool in_four = packs <= 4 * kWarp || packs > 2 * kMostLanes;
   return in_four ? launch<T, 4>(queue, args) : launch<T, 2>(queue, args);

@@ -1,4 +1,4 @@
-// The entries of the norm table, each in its own source.
+// Launchers behind the CUDA norm table, each in its own source.
 #pragma once
 
 #include "kernels/norm.h"

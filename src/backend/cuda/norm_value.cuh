@@ -1,5 +1,5 @@
-// A normalised number, for the kernels that write it and for those that round it on the way. No
-// product is fused with a sum, so that all give the same bits.
+// Normalised value, for the norm kernels and for fused quantisation. Multiplications and additions
+// are never contracted to FMA, so that all of them are bit-equal.
 #pragma once
 
 namespace bev::cuda {

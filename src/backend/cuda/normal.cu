@@ -1,4 +1,4 @@
-// Normal numbers with the bits of backend/cpu/normal.cpp: the same series in the same order.
+// Normal random numbers, bit-equal to backend/cpu/normal.cpp: the same series in the same order.
 #include "backend/cuda/grid.cuh"
 #include "backend/cuda/optim_parts.h"
 #include "backend/cuda/random.cuh"
@@ -8,7 +8,7 @@ namespace bev::cuda {
 
 namespace {
 
-// A double whose operations are never fused.
+// A double whose operations are never contracted to FMA.
 struct Exact {
   double value;
   __device__ Exact(double x) : value(x) {}
@@ -31,7 +31,7 @@ __device__ Exact radius_of(float u) {
   return __dsqrt_rn(square.value);
 }
 
-// cos and sin of 2 pi u: quarter turns are taken off exactly, then Taylor series up to pi / 4.
+// cos and sin of 2 pi u: quarter turns are subtracted exactly, then Taylor series up to pi / 4.
 __device__ void turn(float u, Exact& cosine, Exact& sine) {
   const Exact turns = static_cast<double>(u);
   const int quarter = static_cast<int>((turns * 4.0 + 0.5).value);
@@ -46,7 +46,7 @@ __device__ void turn(float u, Exact& cosine, Exact& sine) {
   for (int i = 0; i < 7; ++i) c = (c + kCosine[i]) * q;
   s = (s + 1.0) * x;
   c = c + 1.0;
-  // By the quarter: (c, s), (-s, c), (-c, -s), (s, -c), (c, s).
+  // By quarter: (c, s), (-s, c), (-c, -s), (s, -c), (c, s).
   const bool odd = quarter == 1 || quarter == 3;
   cosine = odd ? s : c;
   sine = odd ? c : s;
@@ -54,7 +54,7 @@ __device__ void turn(float u, Exact& cosine, Exact& sine) {
   if (quarter == 2 || quarter == 3) sine.value = -sine.value;
 }
 
-// A thread draws one block of the generator, four numbers of the sequence.
+// A thread draws one Philox block, for four elements of the sequence.
 template <class T>
 __global__ void __launch_bounds__(kThreads)
     normal_kernel(T* x, std::int64_t count, NormalArgs args) {

@@ -1,6 +1,6 @@
-// Tokens drawn from rows of logits by temperature, top-k and top-p. Probabilities become whole
-// numbers first, the largest 2^kWeightBits: sums of them do not depend on their order. Then a block
-// takes each row, and looks for tokens by the digits of their weights until few are left.
+// Token sampling with temperature, top-k and top-p. Probabilities are converted to integers first,
+// the largest being 2^kWeightBits, so that sums do not depend on their order. A block then handles
+// a row and selects by the digits of the weights (radix select) until few candidates are left.
 #include "backend/cuda/grid.cuh"
 #include "backend/cuda/reduce.cuh"
 #include "backend/cuda/tables.h"
@@ -12,17 +12,20 @@ namespace bev {
 namespace cuda {
 namespace {
 
-using Weight = unsigned long long;  // as atomicAdd wants it
+using Weight = unsigned long long;  // the type that atomicAdd takes
 
 constexpr int kRowThreads = 1024, kRowWarps = kRowThreads / kWarp;
 constexpr int kWeightBits = 43;
-constexpr std::int64_t kMostColumns = std::int64_t{1} << 20;  // whose weights add up in 64 bits
-// Above it weights of unlike tokens become equal, and so their order another than the host's.
+constexpr std::int64_t kMostColumns = std::int64_t{1}
+                                      << 20;  // limit for which the weights sum in 64 bits
+// At higher temperatures different tokens get equal weights, and their order would differ from the
+// host.
 constexpr double kMostTemperature = 100;
 constexpr int kDigitBits = 11, kBins = 1 << kDigitBits, kKeyBits = 4 * kDigitBits;
 constexpr int kMostListed = kRowThreads;
 
-// In the order of weights above 0: the place of the highest bit, then the bits below it.
+// A key with the order of positive weights: the position of the highest bit, then the bits below
+// it.
 __device__ Weight key_of(Weight weight) {
   constexpr int kMantissa = kKeyBits - 6;
   const int top = 63 - __clzll(static_cast<long long>(weight));
@@ -43,8 +46,8 @@ __global__ void __launch_bounds__(kThreads)
 }
 
 struct Found {
-  Weight weight, up_to;  // its own; with those before it
-  int token;             // or one of the following
+  Weight weight, up_to;  // its own; the sum up to and including it
+  int token;             // or one of the constants below
 };
 constexpr int kNobody = -1, kTooMany = -2;
 
@@ -62,14 +65,14 @@ struct RowMemory {
 
 enum class Order { kByWeight, kByToken };
 
-// The threads of a block and the row that they have.
+// The threads of a block and their row.
 struct Row {
   RowMemory& shared;
   const Weight* weights;
   int columns;
-  Weight least = 1;  // lower ones are out
+  Weight least = 1;  // smaller weights are excluded
 
-  // body(token, weight) for those that are in.
+  // Calls body(token, weight) for tokens that are not excluded.
   template <class Body>
   __device__ void for_weights(const Body& body) const {
 #pragma unroll 4
@@ -79,7 +82,7 @@ struct Row {
     }
   }
 
-  // Of all threads before this one. All must call.
+  // Exclusive prefix sum over the threads. All threads must call.
   __device__ Weight sum_before(Weight own) {
     const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp;
     const Weight in_warp = sum_up_to_lane(own);
@@ -106,7 +109,7 @@ struct Row {
     return all;
   }
 
-  // Those in, if they are few enough.
+  // Lists the tokens that are `wanted`; returns false if there are too many.
   template <class Wanted>
   __device__ bool list(const Wanted& wanted) {
     if (threadIdx.x == 0) shared.listed_count = 0;
@@ -125,8 +128,8 @@ struct Row {
     return threadIdx.x < shared.listed_count ? shared.listed[threadIdx.x] : 0;
   }
 
-  // The listed token at which the sum, `above` before the first, exceeds the target; each token
-  // counts its weight, or 1.
+  // The listed token at which the sum, starting from `above`, exceeds the target; each token counts
+  // its weight, or 1 if `counting`.
   __device__ Found find_listed(Order order, bool counting, Weight above, Weight target) {
     const int i = threadIdx.x, count = shared.listed_count;
     if (i == 0) shared.found = {0, 0, kNobody};
@@ -150,7 +153,7 @@ struct Row {
     return found;
   }
 
-  // The sums of the tokens of each value of a digit, of those whose higher digits are `prefix`.
+  // Histogram of a digit over the tokens whose higher digits equal `prefix`.
   __device__ void fill_bins(Weight prefix, int shift, bool counting) {
     for (int bin = threadIdx.x; bin < kBins; bin += kRowThreads) {
       shared.sums[bin] = 0;
@@ -166,8 +169,8 @@ struct Row {
     });
     __syncthreads();
   }
-  // Which bin the target lies in, the highest first, and what is above it; kNobody where all do not
-  // reach it.
+  // The bin that contains the target, counting from the highest, and the sum above it; kNobody if
+  // the total does not reach the target.
   __device__ void find_bin(Weight above, Weight target) {
     static_assert(kBins == 2 * kRowThreads);
     const int upper = kBins - 1 - 2 * static_cast<int>(threadIdx.x);
@@ -182,7 +185,7 @@ struct Row {
     __syncthreads();
   }
 
-  // As find_listed, of all tokens by weight.
+  // Like find_listed, over all tokens by weight.
   __device__ Found find(bool counting, Weight target) {
     Weight above = 0, prefix = 0;
     for (int shift = kKeyBits - kDigitBits; shift >= 0; shift -= kDigitBits) {
@@ -201,7 +204,7 @@ struct Row {
     return {0, 0, kTooMany};
   }
 
-  // As find_listed, of all tokens in their order. A warp has neighbours.
+  // Like find_listed, over all tokens in order of their ids. Each warp has a contiguous range.
   __device__ int find_by_token(Weight target) {
     const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp;
     const int each = (columns + kRowWarps - 1) / kRowWarps;
@@ -214,7 +217,7 @@ struct Row {
     for (int token = begin + lane; token < end; token += kWarp) sum += weight_at(token);
     const Weight own = __shfl_sync(0xffffffffu, sum_up_to_lane(sum), kWarp - 1);
     if (threadIdx.x == 0) shared.bin = kNobody;
-    // One lane of a warp brings its sum, the others nothing.
+    // Only one lane of each warp contributes the sum.
     Weight before = __shfl_sync(0xffffffffu, sum_before(lane == 0 ? own : 0), 0);
     if (before <= target && target < before + own) {
       for (int first = begin; first < end; first += kWarp) {
@@ -243,7 +246,7 @@ struct Sample {
   double top_p;  // 1: all
 };
 
-// The token, or kTooMany.
+// Returns the token, or kTooMany.
 __device__ int sample_row(Row& row, const Sample& args, double fraction) {
   bool listed = false;
   if (args.top_k > 0) {

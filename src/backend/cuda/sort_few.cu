@@ -1,5 +1,5 @@
-// The order of rows by expert where there are a few, as in decoding: one block counts for each slot
-// the slots that come before it.
+// Sorting of few rows by expert, as in decoding: a single block counts, for each slot, the slots
+// that precede it.
 #include "backend/cuda/grid.cuh"
 #include "backend/cuda/moe_parts.h"
 #include "kernels/moe.h"
@@ -13,7 +13,7 @@ constexpr int kMostSlots = 128;
 __global__ void __launch_bounds__(kThreads)
     sort_few_kernel(const std::int32_t* experts, int slots, int first_expert, int count,
                     std::int32_t* order, std::int32_t* place, std::int32_t* offsets) {
-  __shared__ int keys[kMostSlots];  // of this rank's experts; `count` for others and for none
+  __shared__ int keys[kMostSlots];  // local expert; `count` for other experts and for -1
   const int slot = static_cast<int>(threadIdx.x);
   int key = count;
   if (slot < slots) {

@@ -1,5 +1,6 @@
-// Least digit first, 8 bits a pass. A pass counts the digits of each tile, adds the counts up in
-// the order (digit, tile), and moves every key to its place, so that equal keys keep their order.
+// Stable LSD radix sort, 8 bits per pass. A pass counts the digits of each tile, takes a prefix sum
+// of the counts in the order (digit, tile), and scatters every key, so that equal keys keep their
+// order.
 #include <utility>
 
 #include "backend/cuda/grid.cuh"
@@ -12,7 +13,7 @@ namespace {
 
 constexpr int kTile = 1024, kDigits = 256, kDigitBits = 8;
 
-// What a pass counts: keys by digit and tile, [kDigits, tiles], and by digit.
+// Counts of a pass: keys by digit and tile [kDigits, tiles], and by digit.
 struct Counts {
   std::uint32_t *tiles, *digits;
 };
@@ -31,8 +32,7 @@ __global__ void __launch_bounds__(kTile)
   if (own > 0) atomicAdd(&counts.digits[threadIdx.x], own);
 }
 
-// A count of a tile becomes the sum of all before it, in the order (digit, tile). A warp for each
-// digit.
+// Exclusive prefix sum of the tile counts in the order (digit, tile). One warp per digit.
 __global__ void __launch_bounds__(kWarp) add_counts_kernel(Counts counts, int tiles) {
   const int digit = static_cast<int>(blockIdx.x), lane = static_cast<int>(threadIdx.x);
   std::uint32_t before = 0;
@@ -55,7 +55,7 @@ __global__ void __launch_bounds__(kWarp) add_counts_kernel(Counts counts, int ti
 __global__ void __launch_bounds__(kTile)
     move_kernel(KeyedPositions from, KeyedPositions to, int count, int shift,
                 const std::uint32_t* begins) {
-  __shared__ std::uint32_t before[kTile / kWarp][kDigits];  // in the tile's earlier warps
+  __shared__ std::uint32_t before[kTile / kWarp][kDigits];  // in earlier warps of the tile
   for (int i = threadIdx.x; i < kTile / kWarp * kDigits; i += kTile) {
     before[i / kDigits][i % kDigits] = 0;
   }

@@ -1,4 +1,4 @@
-// Lists of positions by key.
+// Stable radix sort of (key, position) pairs.
 #pragma once
 
 #include <cstdint>
@@ -14,11 +14,12 @@ struct KeyedPositions {
   std::int32_t* positions;
 };
 
-// Words of scratch memory that a sort of so many needs.
+// Words of scratch memory needed to sort `count` pairs.
 std::int64_t sort_counts(std::int64_t count);
 
-// Sorts `data` by keys, which are at most `most`; equal keys keep their order. `other` has room for
-// as many, `counts` for sort_counts(count). Returns where the result is, one of the two.
+// Sorts `data` by key; keys are at most `most`, and equal keys keep their order. `other` has the
+// same size, `counts` has sort_counts(count) words. Returns the buffer with the result, `data` or
+// `other`.
 KeyedPositions sort_positions(CudaQueue& queue, KeyedPositions data, KeyedPositions other,
                               std::int64_t count, std::int64_t most, std::uint32_t* counts);
 

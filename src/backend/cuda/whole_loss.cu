@@ -1,3 +1,5 @@
+// Fused cross entropy, forward and gradient, for logits of the whole vocabulary: persistent blocks
+// with an online softmax, keeping rows in shared memory.
 #include "backend/cuda/grid.cuh"
 #include "backend/cuda/loss_chunk.cuh"
 #include "backend/cuda/reduce.cuh"
@@ -6,11 +8,11 @@ namespace bev::cuda {
 
 namespace {
 
-// The largest z met so far, and the sum of 2^(z - most) over what was met.
+// Online softmax state: the maximum of z so far, and the sum of 2^(z - most).
 struct Running {
   float most = Max::kNothing, sum = 0;
 
-  // power(x) is an element's z, and grows with x.
+  // power(x) converts an element to z, and is monotonic.
   template <class T, int N, class Power>
   __device__ void add(const Pack<T, N>& values, const Power& power) {
     const float largest = power(largest_of(values));
@@ -18,7 +20,8 @@ struct Running {
       sum *= power_of_two(most - largest);
       most = largest;
     }
-    const float base = isinf(most) ? 0.0f : most;  // where all was -infinity the sum stays 0
+    const float base =
+        isinf(most) ? 0.0f : most;  // if all elements were -infinity, the sum stays 0
     float part = 0;
 #pragma unroll
     for (int i = 0; i < N; ++i) part += power_of_two(power(values[i]) - base);
@@ -33,11 +36,11 @@ struct Whole {
   const double* loss_factor;
   float* token_loss;
   std::int64_t rows;
-  int kept_packs;  // of a row, in shared memory between the two passes
+  int kept_packs;  // of a row, kept in shared memory between the two passes
   bool with_gradient;
 };
 
-// Starts a copy to shared memory, where there is an instruction for its size.
+// Starts a copy to shared memory (cp.async if the size allows).
 template <class T, int N>
 __device__ void start_copy(const T* from, Pack<T, N>* to) {
   if constexpr (sizeof(Pack<T, N>) == 16) {
@@ -47,14 +50,14 @@ __device__ void start_copy(const T* from, Pack<T, N>* to) {
     to->load(from);
   }
 }
-// For those that this thread started.
+// Waits for the copies of this thread.
 __device__ void wait_for_copies() { asm volatile("cp.async.wait_all;" ::: "memory"); }
 
-// Packs of a thread that are read together.
+// Packs of a thread that are loaded together.
 constexpr int kInFlight = 4;
 
-// A row in the hands of a block: thread x has packs x, x + kLanes, ... of it. The first kept_packs
-// lie in shared memory, and no thread looks at another's.
+// A row of a block: thread x has packs x, x + kLanes, ... The first kept_packs are in shared
+// memory; threads only access their own packs.
 template <class T, int N, int kLanes>
 struct RowInBlock {
   const Whole<T>& args;
@@ -74,7 +77,7 @@ struct RowInBlock {
   __device__ void start_copies() const {
     for (int pack = threadIdx.x; pack < args.kept_packs; pack += kLanes) start_copy_of(pack);
   }
-  // Calls body(pack's number, its values) for this thread's packs.
+  // Calls body(pack index, values) for the packs of this thread.
   template <class Body>
   __device__ void each(const Body& body) const {
     for (int first = threadIdx.x; first < packs; first += kInFlight * kLanes) {
@@ -98,9 +101,9 @@ struct RowInBlock {
   }
 };
 
-// A block goes through rows. It reads each once, keeping what fits for the gradient, which is
-// written over it; as a part of the gradient leaves, the same part of the next row is sent for. The
-// rest of a long row is read again, while it is still in the cache.
+// A block loops over rows. It reads each once, keeping as much as fits in shared memory for the
+// gradient, which overwrites the logits; as a part of the gradient is stored, the same part of the
+// next row is prefetched. The rest of a long row is read again from the L2 cache.
 template <class T, int N, int kLanes, bool kCapped>
 __global__ void __launch_bounds__(kLanes, 1024 / kLanes) whole_kernel(const Whole<T> args) {
   extern __shared__ uint4 memory[];
@@ -121,7 +124,7 @@ __global__ void __launch_bounds__(kLanes, 1024 / kLanes) whole_kernel(const Whol
     wait_for_copies();
     row.each([&](int, const Pack<T, N>& values) { running.add(values, power); });
     loss.most = reduce_row<Max>(running.most, shared[0]);
-    // A thread that met nothing but -infinity has no share; a NaN shows in its thread's sum.
+    // A thread that saw only -infinity contributes 0; a NaN shows in the sum of its thread.
     const float scaled = running.sum * power_of_two(running.most - loss.most);
     loss.sum = reduce_row<Sum>(running.sum == 0 ? 0.0f : scaled, shared[1]);
     if (threadIdx.x == 0) {
@@ -181,7 +184,7 @@ void whole_loss(const Stream& stream, const LossWholeArgs& view) {
                         .rows = blocks,
                         .kept_packs = 0,
                         .with_gradient = view.with_gradient};
-    // Two blocks on a multiprocessor, where their rows fit, fill each other's pauses.
+    // Two blocks per SM, if their rows fit, hide each other's latency.
     constexpr std::int64_t kHalfRoom = 100 << 10;
     if (chunk.columns * static_cast<std::int64_t>(sizeof(T)) <= kHalfRoom) {
       launch_whole<T, kCount, 512>(queue_of(stream), args);
