@@ -1,4 +1,5 @@
-// AMX: 8 tile registers of 16 rows of 64 bytes, and a product of bf16 tiles with sums in f32.
+// GEMM microkernel with Intel AMX: 8 tile registers of 16 rows of 64 bytes, bf16 products with f32
+// sums.
 #include "backend/cpu/amx_product.h"
 #include "backend/cpu/bf16_engines.h"
 
@@ -12,7 +13,8 @@ namespace bev::cpu {
 
 #if defined(__x86_64__)
 namespace {
-// The compiler does not know these registers; "memory" keeps loads behind the packing.
+// The compiler does not know the tile registers; the "memory" clobber keeps loads after the
+// packing.
 struct TileRegisters {
   template <int kTile>
   static void zero(TileName<kTile>) {
@@ -32,7 +34,7 @@ struct TileRegisters {
   }
 };
 
-// Palette 1: every tile 16 rows of 64 bytes.
+// Palette 1: every tile has 16 rows of 64 bytes.
 struct alignas(64) TileConfig {
   std::uint8_t palette = 1, start_row = 0, reserved[14] = {};
   std::uint16_t row_bytes[16] = {64, 64, 64, 64, 64, 64, 64, 64};
@@ -49,8 +51,8 @@ void multiply(const TileProduct& tile) {
   multiply_amx(tiles, tile);
 }
 
-// CPUID's leaf 0x1D describes the tiles, but some virtual machines leave it empty: the flags, the
-// state that the kernel saves and its permission decide.
+// CPUID leaf 0x1D describes the tiles, but some virtual machines leave it empty. So the feature
+// flags, the state that the kernel saves, and its permission decide.
 bool supported() {
   unsigned a = 0, b = 0, c = 0, d = 0;
   if (__get_cpuid(1, &a, &b, &c, &d) == 0 || (c & bit_OSXSAVE) == 0) return false;

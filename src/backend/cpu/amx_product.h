@@ -1,4 +1,5 @@
-// The order of work on AMX's tiles, apart from the registers, so that a test can run it on any CPU.
+// Instruction order of the AMX microkernel, independent of the registers, so that a test can run it
+// on any CPU.
 #pragma once
 
 #include <algorithm>
@@ -9,7 +10,7 @@ namespace bev::cpu {
 
 template <int kNumber>
 struct TileName {};
-// Sums of two panels of a times two panels of b, and these panels.
+// Accumulators of two panels of a times two panels of b, and those panels.
 constexpr TileName<0> kSum00;
 constexpr TileName<1> kSum01;
 constexpr TileName<2> kSum10;
@@ -19,8 +20,8 @@ constexpr TileName<5> kA1;
 constexpr TileName<6> kB0;
 constexpr TileName<7> kB1;
 
-// Tiles has zero(tile), load(tile, at, bytes from row to row) and store of 16 rows of 64 bytes, and
-// multiply(sum, a, b): sum[i, j] += a[i, pair] . b[pair, j].
+// Tiles provides zero(tile), load(tile, at, row stride in bytes) and store, each of 16 rows of 64
+// bytes, and multiply(sum, a, b): sum[i, j] += dot(a[i, pair], b[pair, j]).
 template <class Tiles, class Sum>
 inline void start_sum(Tiles& tiles, Sum sum, const TileProduct& tile, const float* at) {
   if (tile.add) {
@@ -30,7 +31,7 @@ inline void start_sum(Tiles& tiles, Sum sum, const TileProduct& tile, const floa
   }
 }
 
-// One or two panels of a times one or two of b. An operand is loaded anew right after its last use.
+// One or two panels of a times one or two of b. An operand is reloaded right after its last use.
 template <int kAPanels, int kBPanels, class Tiles>
 void multiply_amx_tiles(Tiles& tiles, const TileProduct& tile) {
   constexpr bool kLower = kAPanels == 2, kRight = kBPanels == 2;
@@ -45,7 +46,7 @@ void multiply_amx_tiles(Tiles& tiles, const TileProduct& tile) {
   if constexpr (kLower) tiles.load(kA1, a + tile.panel_bytes, 64);
   if constexpr (kRight) tiles.load(kB1, b + tile.panel_bytes, 64);
   for (std::int64_t step = 1; step <= tile.steps; ++step) {
-    // The last step is loaded twice: nothing lies behind it.
+    // The last step is loaded twice, because nothing follows it in memory.
     const std::int64_t ahead = std::min(step, tile.steps - 1) * kPairBlockBytes;
     a = tile.a + ahead;
     b = tile.b + ahead;
@@ -74,7 +75,7 @@ void multiply_amx(Tiles& tiles, const TileProduct& tile) {
   multiply_amx_tiles<1, 1>(tiles, tile);
 }
 
-// All of the engine but the registers.
+// The engine except for the registers.
 constexpr TileEngine amx_engine_over(void (*multiply)(const TileProduct&), void (*begin)(),
                                      void (*end)()) {
   return {.a_panels = 2,

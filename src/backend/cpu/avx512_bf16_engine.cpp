@@ -1,3 +1,5 @@
+// GEMM microkernel with AVX512_BF16 (dot products of bf16 pairs), and the choice between it and
+// AMX.
 #include "backend/cpu/bf16_engines.h"
 #include "backend/cpu/bf16_panels.h"
 
@@ -9,7 +11,7 @@ namespace bev::cpu {
 
 #if defined(__x86_64__)
 namespace {
-// Rows of a tile whose sums are in registers at a time: 8 x 3 of the 32 hold sums.
+// Rows of the register tile: 8 x 3 of the 32 vector registers hold sums.
 constexpr int kRows = 8, kMostPanels = 3;
 
 template <int kPanels>

@@ -1,18 +1,18 @@
-// Tile engines for bf16 on the CPU's own bf16 instructions. Like these they take numbers below the
-// smallest normal for zero.
+// GEMM engines on the native bf16 instructions of the CPU. Like those, they flush subnormals to
+// zero.
 #pragma once
 
 #include "backend/cpu/tile_engine.h"
 
 namespace bev::cpu {
 
-// AVX512_BF16; null where the CPU lacks it.
+// AVX512_BF16; null if the CPU lacks it.
 const TileEngine* avx512_bf16_engine();
 
-// AMX; null where the CPU or the kernel lacks it. Asks the kernel for the process's permission.
+// AMX; null if the CPU or the kernel lacks it. Requests the kernel's permission for the process.
 const TileEngine* amx_engine();
 
-// The better of them; null where there is none.
+// The faster of the two; null if there is none.
 const TileEngine* bf16_engine();
 
 }  // namespace bev::cpu

@@ -1,8 +1,8 @@
+// Panel packing of bf16 operands in pairs, with AVX-512.
 #include "backend/cpu/bf16_panels.h"
 
 #if defined(__x86_64__)
-// g++ 12 takes the deliberately undefined values inside its own intrinsics for mistakes (its bug
-// 105593).
+// g++ 12 warns about the deliberately undefined values inside its own intrinsics (GCC bug 105593).
 #pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
 #include <immintrin.h>
 
@@ -15,12 +15,12 @@ namespace bev::cpu {
 namespace {
 constexpr int kPairs = static_cast<int>(kDepthStep) / 2;
 
-// One block of pairs, in whichever order the source has them.
+// One block of pairs, in the order of the source.
 struct PairBlock {
   __m512i rows[kPairs];
 };
 
-// The lowest `count` bits, all 32 from there on.
+// The lowest `count` bits, or all 32.
 std::uint32_t low_bits(std::int64_t count) {
   return count >= 32 ? ~0u : (1u << std::max<std::int64_t>(count, 0)) - 1;
 }
@@ -36,7 +36,7 @@ std::uint32_t low_bits(std::int64_t count) {
   }
 }
 
-// Items are contiguous: a row is a pair, whose halves are neighbouring rows of the source.
+// Items are contiguous: a row is a pair, whose halves are adjacent rows of the source.
 [[BEV_AVX512]] inline void load_pairs(const std::uint16_t* from, std::int64_t step,
                                       std::int64_t items, std::int64_t depth, PairBlock& block) {
   const auto mask = static_cast<__mmask16>(low_bits(items));
@@ -52,7 +52,7 @@ std::uint32_t low_bits(std::int64_t count) {
   }
 }
 
-// Rows become columns: first within 4 x 4 pairs, then the 4 x 4 of these.
+// Transposes: first within 4 x 4 pairs, then the 4 x 4 of these.
 [[BEV_AVX512]] inline void transpose(PairBlock& block) {
   __m512i(&x)[kPairs] = block.rows;
   __m512i y[kPairs];

@@ -1,3 +1,5 @@
+// Blocked GEMM driver: packs blocks of both operands into panels and computes areas of c in
+// parallel.
 #include "backend/cpu/blocked_product.h"
 
 #include <algorithm>
@@ -8,21 +10,21 @@
 namespace bev::cpu {
 
 namespace {
-// The largest block of c, and of depth, for which both operands are packed at a time: large enough
-// that packing is little beside multiplying, small enough for the last cache.
+// Largest block of c, and of K, for which both operands are packed at a time: large enough to
+// amortise packing, small enough for the last-level cache.
 constexpr std::int64_t kBlockRows = 1024, kBlockColumns = 1536, kBlockDepth = 2048;
-// An area is one thread's: sums and packed rows stay in its second cache. Blocks too small for
-// kAreas of them are cut finer, so that they still occupy several threads.
+// An area is computed by one thread: its sums and packed rows stay in the L2 cache. Blocks with
+// fewer than kAreas areas are cut finer, so that they still occupy several threads.
 constexpr std::int64_t kAreaRows = 256, kAreaColumns = 384, kAreas = 16;
 constexpr std::int64_t kLeastRows = 32, kLeastColumns = 96;
-constexpr std::int64_t kPackedPanels = 4;  // that a thread packs at a time
+constexpr std::int64_t kPackedPanels = 4;  // per packing task
 
-// How a block of c is cut into areas.
+// Division of a block of c into areas.
 struct Cut {
   std::int64_t high = 0, wide = 0, down = 0, across = 0;
 
-  // Floats from row to row of an area's sums. Rows that are no power of two apart do not fall on
-  // each other in the caches.
+  // Floats from row to row of an area's sums. A stride that is not a power of two avoids cache set
+  // conflicts.
   std::int64_t stride() const { return wide + kPanelItems; }
   std::int64_t area_floats() const { return high * stride(); }
 };
@@ -45,7 +47,7 @@ Cut cut_block(std::int64_t rows, std::int64_t columns, const TileEngine& engine)
   return cut;
 }
 
-// The block of op(b) that is packed at a time; it depends on b alone.
+// The block of op(b) that is packed at a time; depends only on b.
 struct BlockOfB {
   std::int64_t items = 0, depth = 0;
 };
@@ -74,7 +76,7 @@ class Driver {
   FinishArea finish_;
   std::int64_t block_depth_ = 0, b_bytes_ = 0;
   OperandBlock a_, b_;
-  float* sums_ = nullptr;  // an area's lie together
+  float* sums_ = nullptr;  // contiguous per area
 };
 
 Driver::Driver(ThreadPool& pool, const TileEngine& engine, const BlockedProduct& args,
@@ -94,7 +96,7 @@ Driver::Driver(ThreadPool& pool, const TileEngine& engine, const BlockedProduct&
   sums_ = reinterpret_cast<float*>(b_.packed + here);
 }
 
-// Floats that the sums of any block need: of whole ones, and of what is left at the edges.
+// Floats needed for the sums of any block: whole ones, and those at the edges.
 std::int64_t Driver::most_sums() const {
   const Product& p = args_.product;
   std::int64_t most = 0;
@@ -124,18 +126,18 @@ void Driver::run() {
   if (args_.packed_b != nullptr) args_.packed_b->made = true;
 }
 
-// Where all of op(b) is kept: goes to this block of it.
+// If all of op(b) is kept packed: moves to this block of it.
 void Driver::seek_kept_b(const Range& columns, const Range& depth) {
   const std::int64_t depths = ceil_div(args_.product.k, block_depth_);
   const std::int64_t number = columns.begin / b_.block_items * depths + depth.begin / block_depth_;
   b_.packed = args_.packed_b->memory + number * b_bytes_;
 }
 
-// What is packed already stays.
+// Skips operands that are already packed.
 void Driver::pack(const Range& rows, const Range& columns, const Range& depth) {
   const bool keeps = args_.packed_b != nullptr;
   if (keeps) seek_kept_b(columns, depth);
-  // The first rows of op(a) pack it for those that follow.
+  // The first rows of op(a) pack op(b) for those that follow.
   const bool has_b = keeps && (args_.packed_b->made || rows.begin > 0);
   const auto pieces = [&](OperandBlock& operand, const Range& items) {
     if (operand.holds(items, depth)) return std::int64_t{0};

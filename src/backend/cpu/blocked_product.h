@@ -1,5 +1,6 @@
-// Matrix products over a tile engine. Operands are packed a block at a time by all threads of the
-// pool, then areas of c are summed, each by one thread; all of it is cut by shape only.
+// Blocked GEMM over a tile engine (microkernel). All threads of the pool pack a block of the
+// operands, then each thread computes areas of c. The division depends only on the shape, not on
+// the number of threads.
 #pragma once
 
 #include "backend/cpu/product.h"
@@ -10,13 +11,13 @@
 namespace bev::cpu {
 
 struct BlockedProduct {
-  Product product;  // k at least 1
+  Product product;  // k >= 1
   const void *a = nullptr, *b = nullptr;
   std::int64_t element_bytes = 0;
   PackedFactor* packed_b = nullptr;
 };
 
-// Of all panels of op(b).
+// Size of all packed panels of op(b).
 std::size_t packed_bytes(const TileEngine& engine, const Product& product);
 
 using FinishArea = void (*)(const void* body, const Area& area, const float* sums,
@@ -24,8 +25,8 @@ using FinishArea = void (*)(const void* body, const Area& area, const float* sum
 void blocked_product(ThreadPool& pool, const TileEngine& engine, const BlockedProduct& product,
                      const void* body, FinishArea finish);
 
-// finish(area, sums, stride) gets the sums of every area of c once, on any thread: row-major, rows
-// `stride` apart. It must not throw.
+// Epilogue: finish(area, sums, stride) is called once for every area of c, on any thread, with
+// row-major sums whose rows are `stride` apart. It must not throw.
 template <class Finish>
 void blocked_product(ThreadPool& pool, const TileEngine& engine, const BlockedProduct& product,
                      const Finish& finish) {

@@ -1,3 +1,4 @@
+// Selection of the CPU kernel tables by instruction level.
 #include "backend/cpu/cpu_kernels.h"
 
 #include "base/error.h"
@@ -18,7 +19,7 @@ const Kernels& kernels();
 
 namespace {
 #if defined(BEV_CPU_HAS_V3) || defined(BEV_CPU_HAS_V4)
-// What the CPU runs, compiled in or not: a build may have either level besides v2.
+// What the CPU supports, compiled in or not: a build may have either level in addition to v2.
 bool runs_v3() {
   return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") &&
          __builtin_cpu_supports("bmi") && __builtin_cpu_supports("bmi2") &&

@@ -1,5 +1,5 @@
-// The CPU's kernel tables. The kernels exist once per x86-64 instruction level; the best one that
-// this processor has is chosen at run time.
+// CPU kernel tables. The kernels are compiled once per x86-64 instruction level; the best level
+// that the processor supports is selected at run time.
 #pragma once
 
 #include <cstdint>
@@ -18,7 +18,7 @@ enum class CpuLevel : std::uint8_t {
 CpuLevel best_cpu_level();
 
 const Kernels& cpu_kernels();
-// Error of kind device when the level is not compiled in or not supported.
+// Throws Error(kDevice) if the level is not compiled in or not supported.
 const Kernels& cpu_kernels(CpuLevel level);
 
 }  // namespace bev

@@ -1,3 +1,4 @@
+// The CPU device: everything is complete on return, so transfers are plain copies.
 #include "backend/cpu/device.h"
 
 #include <cstring>
@@ -23,7 +24,7 @@ void copy_bytes(void* to, const void* from, std::size_t bytes) {
   if (bytes > 0) std::memcpy(to, from, bytes);
 }
 
-// The host computes what a stream is given at once, so there is nothing to follow.
+// Work on a CPU stream is complete on return, so there is nothing to wait for.
 class CpuSideCopier final : public SideCopier {
  public:
   void follow() override {}

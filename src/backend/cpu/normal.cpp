@@ -1,3 +1,4 @@
+// Normal random numbers by Box-Muller in double, without FMA contraction.
 #include "backend/cpu/normal.h"
 
 #include <algorithm>
@@ -9,7 +10,7 @@
 namespace bev::cpu {
 
 namespace {
-// Eight pairs at a time.
+// Pairs per vector.
 constexpr int kPairs = 8;
 typedef double Doubles __attribute__((vector_size(8 * kPairs)));
 typedef float Floats __attribute__((vector_size(4 * kPairs)));
@@ -42,7 +43,7 @@ void radius_of(const Floats& u, Doubles& radius) {
   for (int i = 0; i < kPairs; ++i) radius[i] = std::sqrt(square[i]);
 }
 
-// cos and sin of 2 pi u: quarter turns are taken off exactly, then Taylor series up to pi / 4.
+// cos and sin of 2 pi u: quarter turns are subtracted exactly, then Taylor series up to pi / 4.
 void turn(const Floats& u, Doubles& cosine, Doubles& sine) {
   const Doubles turns = __builtin_convertvector(u, Doubles);
   const Ints quarter = __builtin_convertvector(turns * 4 + 0.5, Ints);
@@ -59,7 +60,7 @@ void turn(const Floats& u, Doubles& cosine, Doubles& sine) {
   }
   s = (s + 1) * x;
   c = c + 1;
-  // By the quarter: (c, s), (-s, c), (-c, -s), (s, -c), (c, s).
+  // By quarter: (c, s), (-s, c), (-c, -s), (s, -c), (c, s).
   const auto odd = (quarters == 1.0) | (quarters == 3.0);
   const auto left = (quarters == 1.0) | (quarters == 2.0);
   const auto below = (quarters == 2.0) | (quarters == 3.0);
@@ -69,7 +70,7 @@ void turn(const Floats& u, Doubles& cosine, Doubles& sine) {
   sine = below ? -sine : sine;
 }
 
-// Four blocks of the generator, sixteen numbers.
+// Four Philox blocks, sixteen numbers.
 void normal_blocks(std::uint64_t key, std::uint64_t block, double* z) {
   Floats first, second;
   for (int i = 0; i < kPairs / 2; ++i) {

@@ -1,3 +1,4 @@
+// Single-threaded f32 GEMM through oneDNN.
 #include "backend/cpu/onednn.h"
 
 #include <dnnl.h>
@@ -6,8 +7,8 @@
 namespace bev::cpu {
 
 namespace {
-// oneDNN trusts CPUID's description of AMX's tiles, which some virtual machines leave empty, and
-// crashes there. Products in f32 need no AMX. The cap must come before anything else asks oneDNN.
+// oneDNN relies on the CPUID description of the AMX tiles, which some virtual machines leave empty,
+// and crashes there. f32 GEMMs need no AMX. The cap must be set before any other oneDNN call.
 void cap_instructions() {
   static const bool capped = [] {
     dnnl_set_max_cpu_isa(dnnl_cpu_isa_avx512_core_bf16);
@@ -16,7 +17,7 @@ void cap_instructions() {
   static_cast<void>(capped);
 }
 
-// OpenMP's thread count is a setting of the calling thread.
+// The OpenMP thread count is a setting of the calling thread.
 class SingleThread {
  public:
   SingleThread() : before_(omp_get_max_threads()) { omp_set_num_threads(1); }

@@ -1,12 +1,12 @@
-// Matrix products of one thread through oneDNN. The library's own threading is off inside a call,
-// so results depend on the shape only.
+// Single-threaded f32 GEMM through oneDNN. Its own threading is off during a call, so results
+// depend only on the shape.
 #pragma once
 
 #include "backend/cpu/product.h"
 
 namespace bev::cpu {
 
-// c = alpha op(a) op(b) + beta c; beta 0 does not read c. False when oneDNN refuses.
+// c = alpha op(a) op(b) + beta c; beta 0 does not read c. Returns false if oneDNN fails.
 bool onednn_product(const Product& product, float alpha, const float* a, const float* b, float beta,
                     float* c);
 

@@ -1,9 +1,10 @@
+// Panel packing of GEMM operands, and the macrokernel over packed panels.
 #include "backend/cpu/operand_block.h"
 
 namespace bev::cpu {
 
 namespace {
-// Depth of the panels that are multiplied at a time.
+// K extent of the panels that are multiplied at a time.
 std::int64_t depth_of(const TileEngine& engine) { return engine.block_steps * kDepthStep; }
 std::int64_t panel_bytes(const TileEngine& engine) {
   return engine.block_steps * engine.step_bytes;
@@ -38,8 +39,8 @@ std::int64_t block_bytes(const TileEngine& engine, std::int64_t items, std::int6
   return ceil_div(depth, depth_of(engine)) * ceil_div(items, kPanelItems) * panel_bytes(engine);
 }
 
-// Where items lie side by side, all panels take a step from the same rows before the next rows are
-// read: memory is walked through in order.
+// If items are contiguous, all panels take one step from the same rows before the next rows are
+// read, so that memory is read in order.
 void pack_panels(const TileEngine& engine, const OperandBlock& block, std::int64_t first,
                  std::int64_t count) {
   const std::int64_t panels = ceil_div(block.items.count, kPanelItems);
@@ -61,7 +62,7 @@ void pack_panels(const TileEngine& engine, const OperandBlock& block, std::int64
   }
 }
 
-// Panels of b stay in the first cache while all rows of the area pass by.
+// Macrokernel: panels of b stay in the L1 cache while all rows of the area are processed.
 void sum_area(const TileEngine& engine, const OperandBlock& a, const OperandBlock& b,
               const Area& area, float* sums, std::int64_t stride) {
   const std::int64_t row_panel = area.row / kPanelItems, column_panel = area.column / kPanelItems;

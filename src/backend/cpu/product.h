@@ -1,11 +1,11 @@
-// A matrix product in numbers, and parts of its result.
+// Dimensions of a GEMM, and areas of its result.
 #pragma once
 
 #include <cstdint>
 
 namespace bev::cpu {
 
-// Row-major, leading dims in elements. op(a) is [m, k], op(b) [k, n], c [m, n].
+// Row-major, leading dimensions in elements. op(a) is [m, k], op(b) [k, n], c [m, n].
 struct Product {
   std::int64_t m = 0, n = 0, k = 0;
   bool transpose_a = false, transpose_b = false;

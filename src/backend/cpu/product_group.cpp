@@ -1,3 +1,4 @@
+// Grouped GEMM driver: threads take pieces of all GEMMs from an atomic counter.
 #include "backend/cpu/product_group.h"
 
 #include <algorithm>
@@ -10,18 +11,17 @@
 namespace bev::cpu {
 
 namespace {
-// A piece's rows of op(a) are packed once, its columns of op(b) a strip at a time.
+// The rows of op(a) in a piece are packed once, its columns of op(b) one strip at a time.
 constexpr std::int64_t kPieceRows = 512, kStripColumns = 128;
-// Pieces for each thread, so that all end at about the same time: columns are cut until there are
-// as many, but each piece packs its rows again.
+// Target number of pieces per thread, for load balance. Columns are cut until it is reached,
+// although each piece packs its rows again.
 constexpr std::int64_t kPiecesPerThread = 8, kLeastColumns = 256;
 
-// How a product is cut into pieces.
+// Division of a GEMM into pieces.
 struct Cut {
   std::int64_t high = 0, wide = 0, strip = 0, down = 0, across = 0;
 
-  // Floats from row to row of sums. Rows that are no power of two apart do not fall on each other
-  // in the caches.
+  // Floats from row to row of sums. A stride that is not a power of two avoids cache set conflicts.
   std::int64_t stride() const { return strip + kPanelItems; }
 };
 
@@ -40,10 +40,10 @@ struct Member {
   std::int64_t number = 0;
   BlockedProduct args;
   Cut cut;
-  std::int64_t end = 0;  // of its pieces, counted through all members
+  std::int64_t end = 0;  // index of the last piece + 1, over all members
 };
 
-// Bytes of a lane of work: its packed rows, packed columns and sums.
+// Scratch bytes of a lane: packed rows, packed columns and sums.
 struct LaneBytes {
   std::int64_t a = 0, b = 0, sums = 0;
 
@@ -71,7 +71,7 @@ class Driver {
   std::byte* lanes_ = nullptr;
 };
 
-// All that it needs is scratch memory, whose size is known after a first look at the products.
+// Everything is in scratch memory, whose size is known after a first pass over the GEMMs.
 Driver::Driver(ThreadPool& pool, const TileEngine& engine, std::int64_t count,
                const ProductGroup& group)
     : pool_(pool), engine_(engine), group_(group) {
@@ -102,7 +102,7 @@ Driver::Driver(ThreadPool& pool, const TileEngine& engine, std::int64_t count,
   }
 }
 
-// A lane has memory of its own, whichever thread it runs on.
+// Each lane has its own memory, whichever thread it runs on.
 void Driver::run() {
   if (members_.empty()) return;
   const std::int64_t pieces = members_.back().end;

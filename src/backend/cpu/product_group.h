@@ -1,21 +1,21 @@
-// Many products with few rows each, as experts have. A piece of one is packed, summed and finished
-// by one thread in memory of its own: what it packs stays in its second cache, and threads wait for
-// each other once. How products are cut does not change their bits.
+// Grouped GEMM: many GEMMs with few rows each (experts). A piece is packed, computed and finished
+// by one thread in its own memory: packed panels stay in its L2 cache, and threads synchronise only
+// once. The division into pieces does not change results.
 #pragma once
 
 #include "backend/cpu/blocked_product.h"
 
 namespace bev::cpu {
 
-// Deeper products are for blocked_product(): their panels would leave the second cache.
+// GEMMs with larger K use blocked_product(): their panels would exceed the L2 cache.
 constexpr std::int64_t kGroupDepth = 2048;
 
-// The products of a group and what becomes of their sums. Called on any thread; must not throw.
+// The GEMMs of a group and their epilogue. Called on any thread; must not throw.
 class ProductGroup {
  public:
-  // Without packed_b. Those of m 0 are left out.
+  // Without packed_b. GEMMs with m == 0 are skipped.
   virtual BlockedProduct product(std::int64_t number) const = 0;
-  // As that of blocked_product().
+  // Epilogue, as for blocked_product().
   virtual void finish(std::int64_t number, const Area& area, const float* sums,
                       std::int64_t stride) const = 0;
 

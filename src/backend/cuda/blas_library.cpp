@@ -1,3 +1,4 @@
+// Loading of cuBLASLt at run time.
 #include "backend/cuda/blas_library.h"
 
 #include "backend/cuda/shared_library.h"

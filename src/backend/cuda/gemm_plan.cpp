@@ -1,3 +1,4 @@
+// cuBLASLt descriptors, heuristics and autotuning for one GEMM shape.
 #include "backend/cuda/gemm_plan.h"
 
 #include <fmt/format.h>

@@ -1,3 +1,4 @@
+// Encoding of TMA descriptors through the driver API.
 #include "backend/cuda/grouped_maps.h"
 
 #include <cudaTypedefs.h>

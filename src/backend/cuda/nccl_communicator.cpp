@@ -1,3 +1,4 @@
+// NCCL communicators, errors and conversions.
 #include "backend/cuda/nccl_communicator.h"
 
 #include <exception>

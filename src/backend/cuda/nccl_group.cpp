@@ -1,3 +1,4 @@
+// Collectives over NCCL on a side stream, checked by the hosts; optionally with sums in rank order.
 #include "backend/cuda/nccl_group.h"
 
 #include <algorithm>

@@ -1,3 +1,4 @@
+// Point-to-point messages over NCCL, one communicator and stream per direction of each pair.
 #include "backend/cuda/nccl_lanes.h"
 
 #include <array>

@@ -1,3 +1,4 @@
+// Loading of NCCL at run time.
 #include "backend/cuda/nccl_library.h"
 
 #include "backend/cuda/shared_library.h"

@@ -1,3 +1,4 @@
+// Host-side agreement on the collectives of a NCCL group.
 #include "backend/cuda/nccl_meetings.h"
 
 #include <algorithm>

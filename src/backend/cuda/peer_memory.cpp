@@ -1,3 +1,4 @@
+// Collectives and messages between ranks that share a GPU, on side streams.
 #include "backend/cuda/peer_memory.h"
 
 #include "backend/cuda/peer_exchange.h"

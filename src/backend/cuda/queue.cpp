@@ -1,3 +1,4 @@
+// Compute stream of a rank, host waits and CUDA graph capture.
 #include "backend/cuda/queue.h"
 
 #include "backend/cuda/attention_plans.h"

@@ -1,3 +1,4 @@
+// Device scratch memory that grows and keeps its old blocks.
 #include "backend/cuda/scratch.h"
 
 #include <cuda_runtime.h>

@@ -1,3 +1,4 @@
+// Loading of shared libraries at run time.
 #include "backend/cuda/shared_library.h"
 
 #include <dlfcn.h>

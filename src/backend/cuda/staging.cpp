@@ -1,3 +1,4 @@
+// Pool of pinned staging buffers.
 #include "backend/cuda/staging.h"
 
 #include <algorithm>

@@ -1,3 +1,4 @@
+// Side streams, events and stream-ordered memory.
 #include "backend/cuda/stream_event.h"
 
 #include <algorithm>

@@ -1,3 +1,4 @@
+// MLP activations, forward and backward, plain and gated, with optional router probabilities.
 #include "kernels/activation.h"
 
 #include <algorithm>
@@ -14,8 +15,8 @@ namespace bev::cpu::BEV_CPU_LEVEL {
 
 namespace {
 
-// Values pass through buffers of the accumulate type, so that functions are compiled per kind and
-// dtypes per load and store, but never both together.
+// Values pass through buffers of the accumulate type, so that functions are instantiated per kind,
+// and loads and stores per dtype, but not for all combinations.
 constexpr std::int64_t kChunk = 256;
 
 template <class A>
@@ -23,17 +24,16 @@ BEV_INLINE A sigmoid(A x) {
   return 1 / (1 + exp_of(-x));
 }
 
-// d/du (x sigmoid(u)) for u(x) with slope du: s + x s (1 - s) du, 1 - s without cancellation.
+// d/dx (x sigmoid(u)) for u(x) with derivative du: s + x s (1 - s) du, computing 1 - s without
+// cancellation.
 template <class A>
 BEV_INLINE A sigmoid_slope(A x, A u, A du) {
   const A e = exp_of(u < -80 ? A(80) : -u), s = 1 / (1 + e);
   return s * (1 + x * (e * s) * du);
 }
 
-// Each kind: value(x) and its derivative slope(x).
-// The normal distribution's integral up to x, given bell = exp(-x^2 / 2). For float the tail is
-// bell times a polynomial in t = 1 / (1 + 0.38 |x|), fitted for the least relative error: 1.5e-7
-// for any x < 0.
+// Normal CDF at x, given bell = exp(-x^2 / 2). For float the tail is bell times a polynomial in t =
+// 1 / (1 + 0.38 |x|), fitted for minimal relative error: 1.5e-7 for any x < 0.
 BEV_INLINE double normal_integral(double x, double) {
   return 0.5 * std::erfc(-x * (std::numbers::sqrt2 / 2));
 }
@@ -53,6 +53,7 @@ BEV_INLINE float normal_integral(float x, float bell) {
   return x < 0 ? tail : 1 - tail;
 }
 
+// Each kind has value(x) and its derivative slope(x).
 template <class A>
 struct Gelu {
   BEV_INLINE static A value(A x) { return x * normal_integral(x, exp_of(A(-0.5) * x * x)); }
@@ -68,7 +69,7 @@ struct GeluTanh {
   static constexpr A kFactor =
       static_cast<A>(std::numbers::sqrt2 * std::numbers::inv_sqrtpi);  // sqrt(2 / pi)
   static constexpr A kCubic = static_cast<A>(0.044715);
-  // (1 + tanh(u)) / 2 is sigmoid(2u), which loses no digits where tanh is near -1.
+  // (1 + tanh(u)) / 2 = sigmoid(2u), which has no cancellation where tanh is near -1.
   BEV_INLINE static A inner(A x) { return 2 * kFactor * (x + kCubic * x * x * x); }
   BEV_INLINE static A value(A x) { return x * sigmoid(inner(x)); }
   BEV_INLINE static A slope(A x) {
@@ -110,7 +111,7 @@ template <class A, class Kind>
 void set_slopes(std::int64_t n, const A* __restrict x, A* __restrict slopes) {
   for (std::int64_t i = 0; i < n; ++i) slopes[i] = Kind::slope(x[i]);
 }
-// In one loop, so that the compiler computes what they share once.
+// In one loop, so that the compiler shares common subexpressions.
 template <class A, class Kind>
 void set_both(std::int64_t n, const A* __restrict x, A* __restrict values, A* __restrict slopes) {
   for (std::int64_t i = 0; i < n; ++i) {
@@ -148,7 +149,7 @@ Functions<A> functions_of(Activation kind) {
   BEV_FAIL(ErrorKind::kInternal, "activation: unknown kind ", static_cast<int>(kind));
 }
 
-// n > 0 values in the accumulate type: where they are, or widened into the buffer.
+// n > 0 values in the accumulate type: in place, or widened into the buffer.
 template <class T, class A = accumulate_t<T>>
 BEV_INLINE const A* load(std::int64_t n, const T* from, A* __restrict buffer) {
   if constexpr (std::is_same_v<T, A>) {
@@ -161,7 +162,7 @@ BEV_INLINE const A* load(std::int64_t n, const T* from, A* __restrict buffer) {
   }
 }
 
-// Gate and up as the activation meets them, with their limits.
+// Clamping of gate and up, if `on`, and the offset of up.
 template <class A>
 struct Limits {
   bool on;
@@ -176,7 +177,7 @@ struct Limits {
   }
   BEV_INLINE bool passes_up(A x) const { return !on || (x >= -clamp && x <= clamp); }
   BEV_INLINE bool passes_gate(A x) const { return !on || x <= clamp; }
-  // n > 0 values of the gate where they are, or limited in the buffer.
+  // n > 0 values of the gate: in place, or clamped in the buffer.
   BEV_INLINE const A* gate(std::int64_t n, const A* x, A* buffer) const {
     if (!on) return x;
     std::int64_t i = 0;
@@ -186,11 +187,11 @@ struct Limits {
   }
 };
 
-// What the rows of y are multiplied by.
+// Factors of the rows of y.
 template <class A>
 struct Weights {
   const A* probs;
-  const std::int32_t* order;  // null: nothing
+  const std::int32_t* order;  // null: no weights
 
   explicit Weights(const RowWeights& weights)
       : probs(weights.order ? weights.probs.as<A>() : nullptr), order(weights.order) {}
@@ -199,8 +200,8 @@ struct Weights {
   A at(std::int64_t row) const { return any() ? probs[order[row]] : A(1); }
 };
 
-// Calls body(row, column, count) for chunks of a [rows, columns] matrix. A single row is cut into
-// pieces, others are cut between rows.
+// Calls body(row, column, count) for chunks of a [rows, columns] matrix. A single row is split into
+// pieces, several rows are split between rows.
 template <class Body>
 void for_chunks(const Stream& stream, std::int64_t rows, std::int64_t columns, const Body& body) {
   const auto walk = [&](std::int64_t row, std::int64_t begin, std::int64_t end) {
@@ -217,7 +218,7 @@ void for_chunks(const Stream& stream, std::int64_t rows, std::int64_t columns, c
   }
 }
 
-// A plain activation is one long row, unless rows differ.
+// A plain activation is treated as one long row, unless rows have weights.
 struct Sizes {
   std::int64_t rows, columns;
 
@@ -291,7 +292,7 @@ void run_backward(const Stream& stream, const ActivationBackwardArgs& args) {
   });
 }
 
-// A row of run_weighed_backward: its x becomes dx. Returns the gradient of its weight.
+// One row of run_weighed_backward: computes dx and returns the gradient of the row's weight.
 template <class T>
 struct WeighedRow {
   using A = accumulate_t<T>;

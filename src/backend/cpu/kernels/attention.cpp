@@ -1,3 +1,4 @@
+// Merging of attention over two sets of keys, and the table of attention kernels.
 #include <cmath>
 #include <limits>
 

@@ -1,7 +1,7 @@
-// Without atomics and in a fixed order: a run is cut into n spans of queries and of keys, and in
-// phase r span q meets span (q + r) % n, so that within a phase no two pieces add to the same rows
-// of dq, dk and dv. f32 and f64 are added in place, 16-bit gradients in f32 copies that are rounded
-// at the end.
+// FlashAttention backward on the CPU, without atomics and in a fixed order: a run is cut into n
+// spans of queries and of keys, and in phase r query span q is combined with key span (q + r) % n,
+// so that within a phase no two threads add to the same rows of dq, dk and dv. f32 and f64
+// gradients accumulate in place, 16-bit gradients in f32 copies that are rounded at the end.
 #include <type_traits>
 
 #include "backend/cpu/kernels/attention_tiles.h"
@@ -11,9 +11,9 @@ namespace bev::cpu::BEV_CPU_LEVEL {
 
 namespace {
 
-constexpr int kSpan = 256;     // least keys in a span
-constexpr int kMaxSpans = 16;  // of a run, and so phases
-// Elements of the keys that a block holds at a time: four tiles of heads of 64.
+constexpr int kSpan = 256;     // minimum of keys per span
+constexpr int kMaxSpans = 16;  // per run, and so phases
+// Elements of the keys that a block holds at a time: four key tiles for heads of 64 dims.
 constexpr int kHeld = kKeys * kMaxHeadSize;
 
 template <class A>
@@ -34,14 +34,15 @@ struct BackwardBlock {
   alignas(64) A dropout[kKeys * kBlock<A>];
 };
 
-// Where dq, dk and dv are summed, and the elements from row to row.
+// Where dq, dk and dv accumulate, and their row strides in elements.
 template <class A>
 struct Sums {
   A *dq, *dk, *dv;
   std::int64_t q_stride, k_stride, v_stride;
 };
 
-// Keys [key, key + keys) lie in the block from row `row` on; only lanes from `lane` on see any.
+// Keys [key, key + keys) are in the block starting at row `row`; lanes before `lane` see none of
+// them.
 struct KeyRows {
   int key = 0, keys = 0, row = 0, lane = 0;
 };
@@ -58,11 +59,11 @@ struct Part {
   const AttentionShape& shape() const { return args.shape; }
   int head_size() const { return static_cast<int>(args.shape.head_size); }
   int v_size() const { return static_cast<int>(args.shape.v_head_size); }
-  // Of a key's row in k, or in its gradient.
+  // Offset of a key's row in k, or in its gradient.
   std::int64_t k_offset(int key, std::int64_t stride) const {
     return (run.k_begin + key) * stride + kv_head * head_size();
   }
-  // The same of v.
+  // Same for v.
   std::int64_t v_offset(int key, std::int64_t stride) const {
     return (run.k_begin + key) * stride + kv_head * v_size();
   }
@@ -103,8 +104,8 @@ void load_keys(const Part<T>& part, int key, int keys, BackwardBlock<A>& block) 
             block.dvalues);
 }
 
-// From probs = raw scores and dscores = dout . value: probs become the probabilities that met the
-// values, dscores the gradients of the raw scores.
+// Takes probs = raw scores and dscores = dot(dout, value). On return probs are the probabilities
+// that multiplied the values (after dropout), dscores the gradients of the raw scores.
 template <class A>
 void differentiate_tile(const AttentionShape& shape, const KeyRows& rows, BackwardBlock<A>& block) {
   const LaneBlock<A>& lanes = block.lanes;
@@ -125,7 +126,7 @@ void differentiate_tile(const AttentionShape& shape, const KeyRows& rows, Backwa
     }
     if (softcap > 0) {
       for (int i = lane; i < width; ++i) {
-        // A masked score is infinite; its gradient is 0 all the same.
+        // A masked score is -infinity; the clamp keeps its gradient 0.
         const A ratio = probs[i] * inverse, slope = ratio < -1 ? 0 : 1 - ratio * ratio;
         dscores[i] = (dscores[i] - block.delta[i]) * slope;
         probs[i] = exp_of(probs[i] - block.lse[i]);
@@ -144,7 +145,7 @@ void differentiate_tile(const AttentionShape& shape, const KeyRows& rows, Backwa
   }
 }
 
-// Adds a tile's part to dqueries, dkeys and dvalues.
+// Adds the contribution of a tile to dqueries, dkeys and dvalues.
 template <class A>
 void backward_tile(const AttentionShape& shape, const KeyRows& rows, BackwardBlock<A>& block) {
   constexpr int kStride = kBlock<A>;
@@ -168,7 +169,7 @@ void backward_tile(const AttentionShape& shape, const KeyRows& rows, BackwardBlo
                                {block.dvalues + v_at, v_padded});
 }
 
-// Adds the block's dqueries times scale to dq. query_rows is no longer needed then.
+// Adds dqueries times scale to dq. Overwrites query_rows.
 template <class T, class A = accumulate_t<T>>
 void store_dqueries(const Part<T>& part, BackwardBlock<A>& block) {
   const LaneBlock<A>& lanes = block.lanes;
@@ -191,7 +192,7 @@ void store_tile(const A* tile, int rows, int head_size, A* target, std::int64_t 
   }
 }
 
-// One block of queries meets the keys that the block holds.
+// Combines one block of queries with the keys that the block holds.
 template <class T, class A = accumulate_t<T>>
 void backward_queries(const Part<T>& part, std::int64_t index, int key_begin, int key_end,
                       BackwardBlock<A>& block) {
@@ -210,7 +211,7 @@ void backward_queries(const Part<T>& part, std::int64_t index, int key_begin, in
   store_dqueries(part, block);
 }
 
-// Query blocks [block_begin, block_end) meet keys [key_begin, key_end).
+// Combines query blocks [block_begin, block_end) with keys [key_begin, key_end).
 template <class T>
 void backward_span(const Part<T>& part, std::int64_t block_begin, std::int64_t block_end,
                    int key_begin, int key_end) {
@@ -236,7 +237,7 @@ void backward_span(const Part<T>& part, std::int64_t block_begin, std::int64_t b
   }
 }
 
-// Calls body(begin, end) for rows of q, or of k and v, of all runs.
+// Calls body(begin, end) for the rows of q, or of k and v, of all runs.
 template <class Body>
 void for_run_rows(const Stream& stream, const AttentionShape& shape, bool queries,
                   const Body& body) {
@@ -254,7 +255,7 @@ void for_run_rows(const Stream& stream, const AttentionShape& shape, bool querie
   });
 }
 
-// delta = dout . out per query and head, for rows [begin, end).
+// delta = dot(dout, out) per query and head, for rows [begin, end).
 template <class T>
 void set_delta(const AttentionBackwardArgs& args, std::int64_t begin, std::int64_t end) {
   using A = accumulate_t<T>;
@@ -272,7 +273,7 @@ std::int64_t span_count(const AttentionRun& run) {
                                   kMaxSpans);
 }
 
-// Sets delta, dq, dk and dv.
+// Computes delta, dq, dk and dv.
 template <class T, class A = accumulate_t<T>>
 void sum_gradients(const Stream& stream, const AttentionBackwardArgs& args, const Sums<A>& sums) {
   const AttentionShape& shape = args.shape;

@@ -1,3 +1,5 @@
+// FlashAttention forward on the CPU with online softmax, and a path for decoding and wide heads
+// (MLA).
 #include <cmath>
 #include <span>
 #include <type_traits>
@@ -9,7 +11,7 @@ namespace bev::cpu::BEV_CPU_LEVEL {
 
 namespace {
 
-// Few enough pairs that vectors along D beat vectors along the lanes.
+// Few enough pairs that vectorising along D beats vectorising along the lanes.
 constexpr int kDecodeRows = 4;
 
 // A block of queries.
@@ -21,7 +23,7 @@ struct ForwardBlock {
   alignas(64) A out[kMaxHeadSize * kBlock<A>];      // [D, lane]
 };
 
-// One thread's work, on its stack: some blocks that meet the same keys.
+// Work of one thread, on its stack: several blocks that share the key tiles.
 constexpr int kBlocks = 2;
 template <class A>
 struct ForwardPiece {
@@ -33,7 +35,7 @@ struct ForwardPiece {
   alignas(64) A dropout[kKeys * kBlock<A>];
 };
 
-// Online softmax: scores become exp(score - max), alpha the factor of what was summed before.
+// Online softmax: scores become exp(score - max), alpha the factor that rescales earlier sums.
 template <class A>
 void update_softmax(int keys, int width, A* __restrict scores, A* __restrict max, A* __restrict sum,
                     A* __restrict alpha) {
@@ -69,7 +71,7 @@ void scale_lanes(int rows, int width, const A* __restrict alpha, A* __restrict o
   }
 }
 
-// A block meets the tile of keys from key_begin on.
+// Combines a block with the key tile that begins at key_begin.
 template <class A>
 void forward_tile(const AttentionShape& shape, int key_begin, ForwardBlock<A>& block,
                   ForwardPiece<A>& piece) {
@@ -163,7 +165,7 @@ void forward_blocks(const AttentionForwardArgs& args, const AttentionRun& run, s
   for (ForwardBlock<A>& block : blocks) finish_block<T>(args, block, piece.rows);
 }
 
-// A tile's rows as A: in place where the type and the padding allow it, else copied to buffer.
+// Rows of a tile as A: in place if type and padding allow it, else copied to buffer.
 template <class T, class A>
 Tile<const A> tile_rows(const T* source, std::int64_t stride, int rows, int head_size, A* buffer) {
   const int padded = padded_head(head_size);
@@ -174,7 +176,8 @@ Tile<const A> tile_rows(const T* source, std::int64_t stride, int rows, int head
   return {buffer, padded};
 }
 
-// Few queries over many keys: the keys are read once, each row is a dot product along D.
+// Decoding, few queries over many keys: keys are read once, and each score is a dot product along
+// D.
 template <class A>
 struct DecodeRow {
   alignas(64) A query[kWideHeadSize], out[kWideHeadSize], scores[kKeys];
@@ -232,7 +235,7 @@ void add_rows(Tile<const A> rows, int count, int padded, const A* factors, A* ou
   }
 }
 
-// At most kDecodeRows pairs of a run and kv head, from pair `begin` on.
+// At most kDecodeRows pairs of a run and kv head, starting at pair `begin`.
 template <class T>
 void decode_pairs(const AttentionForwardArgs& args, const AttentionRun& run, std::int64_t kv_head,
                   std::int64_t begin) {
@@ -310,7 +313,8 @@ void run_forward(const Stream& stream, const AttentionForwardArgs& args) {
   const auto runs = static_cast<std::int64_t>(shape.runs.size());
   const std::int64_t groups = ceil_div(max_block_count<A>(shape), kBlocks);
   const std::int64_t per_group = runs * shape.kv_heads;
-  // The last queries see most keys: they come first, so that no long piece is left at the end.
+  // The last queries see most keys: they are scheduled first, so that no long piece is left at the
+  // end.
   stream.pool->run(groups * per_group, [&](std::int64_t piece) {
     const AttentionRun& run =
         shape.runs[static_cast<std::size_t>(piece % per_group / shape.kv_heads)];

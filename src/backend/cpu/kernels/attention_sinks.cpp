@@ -1,3 +1,4 @@
+// Attention sinks: a logit per head in the softmax denominator, and the terms of its gradient.
 #include <cmath>
 
 #include "backend/cpu/kernels/attention_tiles.h"
@@ -7,7 +8,7 @@ namespace bev::cpu::BEV_CPU_LEVEL {
 
 namespace {
 
-// Sinks may be of another dtype than what is computed with them.
+// Sinks may have another dtype than the accumulate type.
 template <class A>
 A sink_of(const View& sinks, std::int64_t head) {
   if (sinks.data == nullptr) return 0;

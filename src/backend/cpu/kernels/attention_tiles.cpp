@@ -1,3 +1,4 @@
+// Lanes, transposes, masks and dropout for attention on the CPU.
 #include "backend/cpu/kernels/attention_tiles.h"
 
 #include "backend/cpu/kernels/random.h"
@@ -6,8 +7,8 @@ namespace bev::cpu::BEV_CPU_LEVEL {
 
 namespace {
 
-// Four words of Philox4x32-10 for the counter {group, position, sample, stream}; as base/philox.h,
-// but written so that a loop over lanes becomes vector code.
+// Four words of Philox4x32-10 for the counter {group, position, sample, stream}; same as
+// base/philox.h, but written so that a loop over lanes vectorises.
 struct Words {
   std::uint32_t x0, x1, x2, x3;
 };
@@ -51,7 +52,7 @@ void set_dropout(const AttentionShape& shape, const LaneBlock<A>& lanes, int key
     sample[i] = static_cast<std::uint32_t>(shape.random.sample[lanes.row[i]]);
     stream[i] = shape.random.stream + static_cast<std::uint32_t>(shape.head_offset + lanes.head[i]);
   }
-  // A draw serves 4 positions; those before the first key and after the last go nowhere.
+  // A draw covers 4 positions; those before the first key and after the last are discarded.
   A nowhere[kStride];
   const int start = lanes.key_position + key_begin;
   for (int j = -(start % 4); j < keys; j += 4) {

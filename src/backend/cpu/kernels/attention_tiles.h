@@ -1,7 +1,8 @@
-// What attention's forward and backward share: blocks of queries, tiles of keys, masks and dropout.
+// Shared by the attention forward and backward: blocks of queries, tiles of keys, masks and
+// dropout.
 //
-// A block holds up to kBlock (query, head) pairs that read one kv head; they are the vector lanes.
-// Scores lie as [key, lane], so that softmax needs no sum across a vector:
+// A block holds up to kBlock (query, head) pairs that read one kv head (GQA); they are the vector
+// lanes. Scores are stored as [key, lane], so that softmax needs no horizontal sums:
 //   scores[key, lane] = keys[key, D] queries[D, lane]
 //   out[D, lane] = values[key, D]^T P[key, lane]
 #pragma once
@@ -23,16 +24,16 @@ void add_sinks(const Stream& stream, const AttentionSinkArgs& args);
 void sink_terms(const Stream& stream, const SinkTermsArgs& args);
 
 constexpr int kMaxHeadSize = 256;
-constexpr int kWideHeadSize = 1024;  // of the forward, where there is no dropout
+constexpr int kWideHeadSize = 1024;  // of the forward without dropout
 constexpr int kKeys = 64;            // keys in a tile
 template <class A>
 constexpr int kBlock = 256 / static_cast<int>(sizeof(A));  // lanes in a block
 
 constexpr int round_up(int n, int step) { return (n + step - 1) / step * step; }
-// Elements of a padded row of D elements: whole vectors, whole groups of tile rows.
+// Elements of a padded row of D elements: whole vectors, and whole groups of tile rows.
 constexpr int padded_head(int head_size) { return round_up(head_size, 16); }
 
-// The lanes of a block. Lane i sees keys [low[i], high[i]]; lanes from count to width are padding.
+// Lanes of a block. Lane i sees keys [low[i], high[i]]; lanes from count to width are padding.
 template <class A>
 struct LaneBlock {
   int count = 0, width = 0;
@@ -42,28 +43,28 @@ struct LaneBlock {
   std::int32_t head[kBlock<A>];   // q head
   std::int32_t low[kBlock<A>], high[kBlock<A>];
 
-  // Some lane sees some key of [begin, end).
+  // True if some lane sees some key in [begin, end).
   bool any(int begin, int end) const { return high_max >= begin && low_min < end; }
-  // Every lane sees every key of [begin, end).
+  // True if every lane sees every key in [begin, end).
   bool all(int begin, int end) const { return low_max <= begin && high_min >= end - 1; }
 };
 
-// Calls body(first, count, lane) for the keys [key, key + keys): once where every lane sees all of
-// them, else for groups of keys, and lanes before `lane` see nothing of the group. What lies above
-// the diagonal of a causal tile is skipped so.
+// Calls body(first, count, lane) for keys [key, key + keys): once if every lane sees all of them,
+// else for groups of keys, where lanes before `lane` see none of the group. This skips the part of
+// a causal tile above the diagonal.
 template <class A, class Body>
 BEV_INLINE void for_key_groups(const LaneBlock<A>& lanes, int key, int keys, const Body& body) {
   constexpr int kGroup = 16;
   if (lanes.all(key, key + keys)) return body(key, keys, 0);
   for (int first = key, lane = 0; first < key + keys; first += kGroup) {
-    // Later lanes stand at later keys.
+    // Later lanes are at later key positions.
     while (lane < lanes.count && lanes.high[lane] < first) ++lane;
     if (lane == lanes.count) return;
     body(first, std::min(kGroup, key + keys - first), lane / kVectorLanes<A> * kVectorLanes<A>);
   }
 }
 
-// Throws where a shape is none that kernels for heads of at most `most` dims can compute.
+// Throws if the shape is not supported by kernels for heads of at most `most` dims.
 void check_attention(const AttentionShape& shape, int most);
 
 inline std::int64_t group_size(const AttentionShape& shape) {
@@ -73,7 +74,7 @@ template <class A>
 std::int64_t block_count(const AttentionShape& shape, const AttentionRun& run) {
   return ceil_div(run.q_count * group_size(shape), kBlock<A>);
 }
-// The largest number of blocks a run has: a grid over (block, run, head) needs no table of runs.
+// Maximum number of blocks of any run: a grid over (block, run, head) needs no table of runs.
 template <class A>
 std::int64_t max_block_count(const AttentionShape& shape) {
   std::int64_t blocks = 0;
@@ -83,12 +84,12 @@ std::int64_t max_block_count(const AttentionShape& shape) {
   return blocks;
 }
 
-// Pairs are ordered by query, then head of the group, so that a block's queries are neighbours.
+// Pairs are ordered by query, then by head of the group, so that queries of a block are adjacent.
 template <class A>
 void set_lanes(const AttentionShape& shape, const AttentionRun& run, std::int64_t kv_head,
                std::int64_t block, LaneBlock<A>& lanes);
 
-// Rows of one head lie far apart, on pages of their own: the hardware does not foresee them.
+// Rows of one head are far apart, on different pages, which defeats the hardware prefetcher.
 template <class T>
 BEV_INLINE void prefetch_row(const T* row, std::int64_t stride, int columns) {
   constexpr int kAhead = 8, kLine = 64;
@@ -98,8 +99,7 @@ BEV_INLINE void prefetch_row(const T* row, std::int64_t stride, int columns) {
   }
 }
 
-// Copies `rows` rows of D elements into a padded tile; padding of columns and of the last rows is
-// 0.
+// Copies `rows` rows of D elements into a padded tile; padding columns and rows are 0.
 template <class T, class A>
 void load_tile(const T* source, std::int64_t stride, int rows, int head_size, A* tile) {
   const int padded = padded_head(head_size);
@@ -113,11 +113,11 @@ void load_tile(const T* source, std::int64_t stride, int rows, int head_size, A*
   std::fill(tile + rows * padded, tile + round_up(rows, kTileRows) * padded, A{0});
 }
 
-// rows[lane, D] -> columns[D, lane]; both padded, kBlock lanes from row to row.
+// rows[lane, D] -> columns[D, lane]; both padded, with kBlock lanes per row of columns.
 template <class A>
 void transpose_lanes(int width, int padded, const A* rows, A* columns);
 
-// Lanes of a [T, heads * D] matrix times factor, as rows [lane, D]; padding is 0.
+// Loads the lanes' rows of a [T, heads * D] matrix, times factor, as rows [lane, D]; padding is 0.
 template <class T, class A>
 void load_lanes(const T* source, std::int64_t stride, const LaneBlock<A>& lanes, int head_size,
                 A factor, A* rows) {
@@ -134,7 +134,7 @@ void load_lanes(const T* source, std::int64_t stride, const LaneBlock<A>& lanes,
   }
 }
 
-// The inverse: writes the lanes' rows.
+// Inverse of load_lanes: writes the lanes' rows.
 template <class T, class A>
 void store_lanes(const A* rows, const LaneBlock<A>& lanes, int head_size, T* target,
                  std::int64_t stride) {

@@ -1,3 +1,4 @@
+// Elementwise kernels, casts, dropout, strided row copies and sums.
 #include "kernels/elementwise.h"
 
 #include <algorithm>
@@ -45,8 +46,8 @@ void fill(const Stream& stream, const View& x, double value) {
 }
 
 namespace {
-// To float so that a second rounding, to 16 bits, gives what a single one would: inexact results
-// get an odd last bit.
+// Rounds to float so that a second rounding to 16 bits equals a single rounding: inexact results
+// get an odd last bit (round to odd).
 BEV_INLINE float round_to_odd(double x) {
   auto nearest = static_cast<float>(x);
   auto word = std::bit_cast<std::uint32_t>(nearest);
@@ -221,7 +222,7 @@ void copy_rows(const Stream& stream, const CopyRowsArgs& args) {
              });
 }
 
-// Words whose exponent bits are all set.
+// True if any word has all exponent bits set.
 template <class Word>
 bool holds_nonfinite(const Word* x, std::int64_t count, Word mask) {
   Word found = 0;
@@ -256,7 +257,8 @@ void find_nonfinite(const Stream& stream, const View& x, std::int32_t* flag) {
   }
 }
 
-// A run of rows is summed by one thread, then the runs; which also keeps the rounding error small.
+// A thread sums runs of kSumRows rows, then the runs are added; this also keeps the rounding error
+// small.
 constexpr std::int64_t kSumRows = 32;
 
 template <class X, class A>

@@ -1,3 +1,4 @@
+// Embedding lookup, and its gradient by sorted token lists (deterministic).
 #include "kernels/embedding.h"
 
 #include <span>
@@ -47,8 +48,8 @@ void forward(const Stream& stream, const EmbeddingForwardArgs& args) {
   });
 }
 
-// The tokens that add to each row of the table, in their order: those of row r are
-// [begins[r], begins[r + 1]) of tokens. They lie in the pool's scratch memory.
+// Tokens that contribute to each row of the table, in token order: those of row r are [begins[r],
+// begins[r + 1]) of tokens. Stored in the pool's scratch memory.
 struct TokensByRow {
   std::int32_t *begins = nullptr, *tokens = nullptr;
 
@@ -68,8 +69,9 @@ TokensByRow tokens_by_row(const Stream& stream, const EmbeddingBackwardArgs& arg
   out.begins = reinterpret_cast<std::int32_t*>(
       stream.pool->scratch(static_cast<std::size_t>(rows + 2 + count) * sizeof(std::int32_t)));
   out.tokens = out.begins + rows + 2;
-  // Row r is counted two places on, so that its begin is one place on, where tokens are added to
-  // it; then all of them have moved to their places.
+  // Counting sort. Row r is counted at index r + 2, so that after the prefix sum its begin is at r
+  // + 1 and serves as the write cursor; when all tokens are placed, begins[r] is the begin of row
+  // r.
   std::fill_n(out.begins, rows + 2, 0);
   for (std::int64_t t = 0; t < count; ++t) {
     if (row_of(t) >= 0) ++out.begins[row_of(t) + 2];
@@ -81,7 +83,7 @@ TokensByRow tokens_by_row(const Stream& stream, const EmbeddingBackwardArgs& arg
   return out;
 }
 
-// Columns that are summed at a time, in the accumulate type.
+// Columns summed at a time, in the accumulate type.
 constexpr std::int64_t kColumns = 256;
 
 template <class T, class G>

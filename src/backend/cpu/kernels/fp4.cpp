@@ -1,3 +1,4 @@
+// Emulated FP4 (NVFP4, MXFP4) quantisation.
 #include "backend/cpu/kernels/fp4.h"
 
 #include <cmath>
@@ -12,7 +13,7 @@ namespace bev::cpu::BEV_CPU_LEVEL {
 namespace {
 constexpr std::int64_t kMostRun = 32;
 
-// What the scale of a run follows from besides its own numbers.
+// Scale of a run from its amax and, for NVFP4, the scale of the tensor.
 struct RunScale {
   bool power_of_two = false;
   float of_tensor = 1;
@@ -34,7 +35,7 @@ RunScale run_scale(const QuantizeArgs& args) {
   return {.of_tensor = amax == 0 ? 1.0f : amax / (kLargestFp4 * largest_of(Fp8Format::kE4m3))};
 }
 
-// NaN counts as nothing here, and stays in the result.
+// NaN is ignored in amax, and stays NaN in the result.
 template <class T>
 void emulate_run(const RunScale& how, const float* x, std::int64_t count, T* to) {
   float amax = 0;

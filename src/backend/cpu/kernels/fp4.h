@@ -1,4 +1,4 @@
-// Rounding to 4-bit floats and back.
+// Emulated FP4 quantisation: rounds to 4-bit floats and back.
 #pragma once
 
 #include "kernels/quantize.h"

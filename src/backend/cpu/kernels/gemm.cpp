@@ -1,4 +1,5 @@
-// Matrix products, cut into tiles of c by shape only; each tile is one thread's.
+// GEMM on the CPU: selects between skinny, blocked (16-bit), oneDNN (f32) and f64 kernels. Tiles of
+// c are cut by shape only, and each is computed by one thread.
 #include "kernels/gemm.h"
 
 #include <atomic>
@@ -21,12 +22,12 @@
 namespace bev::cpu::BEV_CPU_LEVEL {
 
 namespace {
-// Large tiles lose little to packing (measured: 256 x 768 within 2 % of the whole product, 256 x
-// 384 within 5 %, 64 x 192 within 15 %); products too small for kTiles of them are cut finer, so
-// that they still occupy several threads.
+// Large tiles amortise packing (measured: 256 x 768 within 2 % of the whole GEMM, 256 x 384 within
+// 5 %, 64 x 192 within 15 %); GEMMs with fewer than kTiles of them are cut finer, so that they
+// still occupy several threads.
 constexpr std::int64_t kTileRows = 256, kTileColumns = 768, kTiles = 8;
 
-// Results that no cache keeps until somebody reads them: the gradients of many experts.
+// Results too large to stay in a cache until they are read, such as the wgrads of many experts.
 constexpr std::size_t kStreamedBytes = std::size_t{16} << 20;
 
 struct Cut {
@@ -45,13 +46,13 @@ Cut cut_tiles(std::int64_t m, std::int64_t n) {
       across *= 2;
     }
   }
-  // Whole register tiles of oneDNN's kernels.
+  // Whole register tiles of the oneDNN kernels.
   return {.rows = ceil_div(ceil_div(m, down), 8) * 8,
           .columns = ceil_div(ceil_div(n, across), 48) * 48};
 }
 
-// Calls body(tile) for all tiles; the tiles that share the larger operand are next to each other.
-// body returns false on failure.
+// Calls body(tile) for all tiles; tiles that share the larger operand are consecutive. body returns
+// false on failure.
 template <class Body>
 void for_tiles(const Stream& stream, const Gemm& gemm, const Body& body) {
   const std::int64_t m = gemm.product.m, n = gemm.product.n;
@@ -95,7 +96,7 @@ bool tile_f32(const Gemm& gemm, const Area& tile) {
   return true;
 }
 
-// 16-bit operands, on the best engine there is.
+// Best engine for 16-bit operands.
 template <class T>
 const TileEngine& engine_of() {
 #if defined(__AVX512F__)
@@ -115,7 +116,8 @@ BlockedProduct blocked(const Gemm& gemm) {
           .packed_b = gemm.packed_b};
 }
 
-// Sums as they are, whole lines of f32, past the caches: nothing of the old content is read.
+// Non-temporal stores of unscaled f32 sums in whole cache lines: bypasses the caches and does not
+// read the old contents.
 #if defined(__AVX512F__)
 constexpr std::int64_t kLine = 16;
 bool may_stream(const Gemm& gemm, const Area& area) {
@@ -156,7 +158,7 @@ void gemm_blocked(const Stream& stream, const Gemm& gemm) {
                   });
 }
 
-// No inner dim: only beta and the bias remain.
+// K = 0: only beta and the bias remain.
 template <class T, class C>
 void gemm_empty(const Stream& stream, const Gemm& gemm) {
   const Product& p = gemm.product;
@@ -227,7 +229,7 @@ Gemm checked(const GemmArgs& args) {
           .packed_b = args.packed_b};
 }
 
-// f(T{}, C{}) with the types of a product's operands and of its result.
+// Calls f(T{}, C{}) with the types of the operands and the result.
 template <class F>
 void visit_types(const GemmArgs& args, const F& f) {
   visit_float(args.a.dtype, [&](auto type) {
@@ -244,8 +246,8 @@ void gemm_any(const Stream& stream, const GemmArgs& args) {
   visit_types(args, [&]<class T, class C>(T, C) { gemm_typed<T, C>(stream, gemm); });
 }
 
-// Products of 16-bit operands that are made together. A list is small: its products are made anew
-// wherever they are needed.
+// A grouped GEMM of 16-bit operands. The list is small, so its entries are recomputed wherever they
+// are needed.
 template <class T, class C>
 class GroupOf final : public ProductGroup {
  public:
@@ -279,8 +281,8 @@ class GroupOf final : public ProductGroup {
 };
 
 std::size_t packed_bytes_any(const GemmArgs& args) {
-  // With many rows packing is little beside multiplying. Where bf16 is multiplied as f32 it is so
-  // with any number, and the form twice as large.
+  // With many rows packing is amortised anyway. Where bf16 is multiplied as f32 that holds for any
+  // number of rows, and the packed form would be twice as large.
   constexpr std::int64_t kManyRows = 2048;
   const Product product = checked(args).product;
   if (product.k == 0 || has_few_rows(product) || product.m > kManyRows) return 0;

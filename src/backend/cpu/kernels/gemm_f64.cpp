@@ -1,4 +1,4 @@
-// f64 products: packed panels and a register tile of kRows x kColumns.
+// f64 GEMM: panel packing and a register tile of kRows x kColumns.
 
 #include <algorithm>
 #include <cstring>
@@ -22,7 +22,8 @@ constexpr int kLanes = kVectorBytes / 8;
 constexpr std::int64_t kColumns = kLanes * kVectors;
 constexpr std::int64_t kDepth = 256;
 
-// tile [kRows, kColumns] = panel of a (k steps of kRows) times panel of b (k steps of kColumns).
+// Microkernel: tile [kRows, kColumns] = panel of a (k steps of kRows) times panel of b (k steps of
+// kColumns).
 void multiply_panels(std::int64_t depth, const double* a, const double* b, double* tile) {
   Vector sums[kRows][kVectors] = {};
   for (std::int64_t i = 0; i < depth; ++i) {
@@ -37,8 +38,8 @@ void multiply_panels(std::int64_t depth, const double* a, const double* b, doubl
   std::memcpy(tile, sums, sizeof sums);
 }
 
-// Panels of `width` rows of a matrix whose element (row, k) is at row * row_step + k * k_step;
-// missing rows are zero.
+// Packs panels of `width` rows of a matrix whose element (row, k) is at row * row_step + k *
+// k_step; missing rows are zero.
 template <std::int64_t width>
 void pack(const double* from, std::int64_t row_step, std::int64_t k_step, std::int64_t rows,
           std::int64_t depth, double* to) {

@@ -1,5 +1,5 @@
-// Few rows: every element of b is read once from memory and serves all rows, so that the product
-// runs as fast as memory delivers b.
+// Skinny GEMM for decoding: every element of b is read once and used for all rows, so that the GEMM
+// is bound by the memory bandwidth of b.
 #include <cstring>
 #include <type_traits>
 
@@ -15,7 +15,7 @@
 namespace bev::cpu::BEV_CPU_LEVEL {
 
 namespace {
-// Rows that are computed together: their sums with several columns must fit the registers.
+// Rows computed together: their sums with several columns must fit in the registers.
 #if defined(__AVX512F__)
 constexpr int kMostRows = 8;
 #else
@@ -33,7 +33,7 @@ struct LaneNumbers<double> {
   typedef std::int64_t type __attribute__((vector_size(64)));
 };
 
-// x = sums of neighbouring lanes, of x and then of y.
+// x = sums of adjacent lanes, of x and then of y.
 template <class A>
 BEV_INLINE void add_neighbours(typename Lanes<A>::type& x, const typename Lanes<A>::type& y) {
   typename LaneNumbers<A>::type even = {}, odd = {};
@@ -45,7 +45,7 @@ BEV_INLINE void add_neighbours(typename Lanes<A>::type& x, const typename Lanes<
   x = __builtin_shuffle(x, y, even) + __builtin_shuffle(x, y, odd);
 }
 
-// sums[i] = all lanes of x[i], added in the same order however many x there are.
+// sums[i] = sum of all lanes of x[i], in an order that does not depend on kVectors.
 template <class A, int kVectors>
 BEV_INLINE void add_all_lanes(typename Lanes<A>::type (&x)[kVectors], A* sums) {
   constexpr int kCount = static_cast<int>(Lanes<A>::kCount);
@@ -68,15 +68,15 @@ BEV_INLINE void add_all_lanes(typename Lanes<A>::type (&x)[kVectors], A* sums) {
   }
 }
 
-// Short rows of 16 bits end before the hardware foresees the next.
+// Short 16-bit rows end before the hardware prefetcher detects the next one.
 template <class T>
 BEV_INLINE void prefetch_columns(const T* from, std::int64_t elements) {
   if constexpr (sizeof(T) == 2) __builtin_prefetch(from + elements);
 }
 
-// Dots of widened elements: sums[r][c] = a[r] . b[c] for kRows rows of a, depth apart, and kColumns
-// rows of b, stride apart. A tile of them reads each vector of a and b once for several products
-// and hides the latency of a sum.
+// Dot products of widened elements: sums[r][c] = dot(a[r], b[c]) for kRows rows of a, depth apart,
+// and kColumns rows of b, stride apart. The register tile loads each vector of a and b once for
+// several products and hides the latency of the additions.
 template <class T>
 struct WideDots {
   using Left = accumulate_t<T>;
@@ -114,7 +114,7 @@ struct WideDots {
 };
 
 #if defined(__AVX512F__)
-// The same on pairs of bf16, which the CPU multiplies without widening.
+// Same on pairs of bf16, which the CPU multiplies without widening (AVX512_BF16).
 struct PairDots {
   using Left = Bf16;
 
@@ -148,7 +148,7 @@ struct PairDots {
 };
 #endif
 
-// kRows x kColumns of c, from (row, column) on.
+// kRows x kColumns elements of c at (row, column).
 template <class Dots, int kRows, int kColumns, class T, class C>
 void dot_tile(const Gemm& gemm, const typename Dots::Left* a, std::int64_t row,
               std::int64_t column) {
@@ -161,7 +161,7 @@ void dot_tile(const Gemm& gemm, const typename Dots::Left* a, std::int64_t row,
   }
 }
 
-// Rows from `row` on of some columns, whose part of b stays in the cache.
+// Rows from `row` on for a range of columns, whose part of b stays in the cache.
 template <class Dots, int kRows, class T, class C>
 void dot_columns(const Gemm& gemm, const typename Dots::Left* a, std::int64_t row,
                  std::int64_t begin, std::int64_t end) {

@@ -1,4 +1,4 @@
-// What the parts of the matrix product share: the product as cut into pieces, and the last step.
+// Shared by the CPU GEMM kernels: the arguments, and the epilogue.
 #pragma once
 
 #include <cstdint>
@@ -11,14 +11,14 @@
 
 namespace bev::cpu::BEV_CPU_LEVEL {
 
-// c = alpha op(a) op(b) + beta c + bias, whole.
+// c = alpha op(a) op(b) + beta c + bias, undivided.
 struct Gemm {
   Product product;
   double alpha = 1, beta = 0;
   const void *a = nullptr, *b = nullptr, *bias = nullptr;
   void* c = nullptr;
   PackedFactor* packed_b = nullptr;
-  bool streams = false;  // c goes to memory past the caches
+  bool streams = false;  // c is written with non-temporal stores
 };
 
 // Address of op(a)[row, k] and op(b)[k, column].
@@ -33,7 +33,7 @@ const T* b_at(const Gemm& gemm, std::int64_t k, std::int64_t column) {
   return static_cast<const T*>(gemm.b) + (p.transpose_b ? column * p.ldb + k : k * p.ldb + column);
 }
 
-// to[j] = alpha from[j] + beta to[j] + bias[j] of one row; beta 0 does not read `to`.
+// Epilogue of one row: to[j] = alpha from[j] + beta to[j] + bias[j]; beta 0 does not read `to`.
 template <class T, class C>
 BEV_INLINE void finish_row(const Gemm& gemm, std::int64_t column, std::int64_t columns,
                            const accumulate_t<T>* from, C* to) {
@@ -58,8 +58,8 @@ BEV_INLINE void finish_row(const Gemm& gemm, std::int64_t column, std::int64_t c
   }
 }
 
-// At most kFewRows rows of op(a) and b transposed (generating text): bound by reading b once. With
-// more rows packing b pays.
+// Skinny GEMM for at most kFewRows rows of op(a) and b transposed (decoding): bound by reading b
+// once. With more rows, packing b pays.
 #if defined(__AVX512F__)
 constexpr std::int64_t kFewRows = 16;
 #else
@@ -68,10 +68,10 @@ constexpr std::int64_t kFewRows = 4;
 template <class T, class C>
 void gemm_few_rows(const Stream& stream, const Gemm& gemm);
 
-// One tile of an f64 product, bias included.
+// One tile of an f64 GEMM, bias included.
 void gemm_tile_f64(const Gemm& gemm, const Area& tile);
 
-// Products with the same dtypes that do not depend on each other, made by `make`.
+// Grouped GEMM: independent GEMMs of the same dtypes; make(body, number) returns the arguments.
 struct GemmList {
   std::int64_t count = 0;
   const void* body = nullptr;
@@ -81,7 +81,7 @@ struct GemmList {
 };
 void gemm_group(const Stream& stream, const GemmList& list);
 
-// product(number) for each number below count.
+// Runs product(number) for every number in [0, count).
 template <class Make>
 void gemm_group(const Stream& stream, std::int64_t count, const Make& product) {
   gemm_group(stream, {count, &product, [](const void* body, std::int64_t number) -> GemmArgs {

@@ -1,5 +1,5 @@
-// Sums and maxima with a fixed number of lanes: 64 bytes on every level, so that the order of
-// summation is the same on all of them. The compiler splits a vector where registers are narrower.
+// Reductions with a fixed number of lanes: 64 bytes on every instruction level, so that the order
+// of summation is the same on all of them. The compiler splits a vector if registers are narrower.
 #pragma once
 
 #include <cstdint>
@@ -45,7 +45,7 @@ BEV_INLINE void load_lanes(const F16* x, typename Lanes<float>::type& lanes) {
   std::memcpy(&lanes, &all, sizeof lanes);
 }
 
-// Vectors stay local variables: passing them by value has no common calling convention.
+// Vectors stay local variables: passing them by value has no ABI common to all levels.
 template <class A>
 BEV_INLINE A add_lanes(const typename Lanes<A>::type& lanes) {
   A values[Lanes<A>::kCount];
@@ -56,7 +56,7 @@ BEV_INLINE A add_lanes(const typename Lanes<A>::type& lanes) {
   return values[0];
 }
 
-// Sum of term(i) for i in [0, count): four vectors of lanes, then the rest one by one.
+// Sum of term(i) for i in [0, count): four vectors of lanes, then the tail one by one.
 template <class A, class Term>
 BEV_INLINE A sum_of(std::int64_t count, const Term& term) {
   using Vector = typename Lanes<A>::type;
@@ -78,7 +78,7 @@ BEV_INLINE A sum_of(std::int64_t count, const Term& term) {
   return add_lanes<A>(total) + rest;
 }
 
-// The largest of x[0..count), -infinity for none; NaN is passed over.
+// Maximum of x[0..count), -infinity for none; NaN is ignored.
 template <class A>
 BEV_INLINE A max_of(const A* x, std::int64_t count) {
   using Vector = typename Lanes<A>::type;

@@ -1,4 +1,4 @@
-// The largest numbers of tensors.
+// amax of tensors.
 #pragma once
 
 #include "tensor/stream.h"
@@ -6,7 +6,7 @@
 
 namespace bev::cpu::BEV_CPU_LEVEL {
 
-// *amax = max(*amax, |x|); NaN is passed over. x: f32, bf16 or f16.
+// *amax = max(*amax, max |x|); NaN is ignored. x: f32, bf16 or f16.
 void raise_amax(const Stream& stream, const View& x, float* amax);
 
 }  // namespace bev::cpu::BEV_CPU_LEVEL

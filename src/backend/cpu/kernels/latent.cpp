@@ -1,3 +1,4 @@
+// Multi-head latent attention (MLA): joining and splitting of heads, and GEMMs per head.
 #include "kernels/latent.h"
 
 #include "backend/cpu/kernels/lanes.h"
@@ -8,7 +9,7 @@ namespace bev::cpu::BEV_CPU_LEVEL {
 
 namespace {
 
-// The rows of one token.
+// Rows of one token.
 template <class T>
 struct TokenRows {
   T *q, *kv, *rope_key, *rows;
@@ -80,7 +81,8 @@ void split(const Stream& stream, const LatentHeadsArgs& args) {
 
 constexpr std::int64_t kMostOuter = 1024;
 
-// y = x W of one row and head: rows of W are added up, or each is a sum of products.
+// y = x W for one row and head: a weighted sum of rows of W, or if transposed a dot product with
+// each row.
 template <class T>
 void multiply_head(const HeadProductArgs& args, const T* x, const T* weight, T* y) {
   using A = accumulate_t<T>;
@@ -104,7 +106,7 @@ void multiply_head(const HeadProductArgs& args, const T* x, const T* weight, T* 
   }
 }
 
-// A head's weight is read by one thread, for all rows.
+// One thread handles a head for all rows, so its weight stays in that core's cache.
 void head_product(const Stream& stream, const HeadProductArgs& args) {
   visit_float(args.dtype, [&](auto zero) {
     using T = decltype(zero);

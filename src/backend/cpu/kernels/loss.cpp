@@ -1,3 +1,4 @@
+// Cross entropy over vocabulary-parallel logits, and row summaries for sampling.
 #include "kernels/loss.h"
 
 #include <algorithm>
@@ -11,8 +12,8 @@
 namespace bev::cpu::BEV_CPU_LEVEL {
 
 namespace {
-// Logits of -infinity mark padding of the vocabulary; they stay -infinity under a softcap and get
-// no gradient.
+// Logits of -infinity mark vocabulary padding; they stay -infinity under a softcap and get no
+// gradient.
 template <class A>
 BEV_INLINE A lowest() {
   return -static_cast<A>(__builtin_inf());
@@ -25,7 +26,7 @@ void check_chunk(const LossChunk& chunk, std::int64_t statistics) {
             statistics, " rows of statistics");
 }
 
-// Calls body(A{}) for the logits' type, which is an accumulate type.
+// Calls body(A{}) for the type of the logits, which is an accumulate type.
 template <class Body>
 void visit_logits(const LossChunk& chunk, const Body& body) {
   if (chunk.logits.dtype == Dtype::kF64) return body(double{});
@@ -34,7 +35,7 @@ void visit_logits(const LossChunk& chunk, const Body& body) {
   body(float{});
 }
 
-// A row is long enough to be a piece; short rows are grouped.
+// A long row is a piece of its own; short rows are grouped.
 template <class Body>
 void for_rows(const Stream& stream, const LossChunk& chunk, const Body& body) {
   for_ranges(stream, chunk.logits.shape[0], rows_per_piece(chunk.columns()),
@@ -43,7 +44,7 @@ void for_rows(const Stream& stream, const LossChunk& chunk, const Body& body) {
              });
 }
 
-// The target's column in this chunk's part of the vocabulary, or -1.
+// Column of the target in this shard of the vocabulary, or -1.
 std::int64_t local_target(const LossChunk& chunk, std::int64_t row) {
   const std::int64_t target = chunk.targets[row];
   const std::int64_t local = target - chunk.first_row;
@@ -135,7 +136,7 @@ struct RowStatistics {
   A most, sum, target_logit;
 };
 
-// What a row's gradient needs: p = exp(z - most) * inverse_sum, dlogit = factor * (p - [target]).
+// Inputs of a row's gradient: p = exp(z - most) * inverse_sum, dlogit = factor * (p - [target]).
 template <class A>
 struct GradientRow {
   A most, inverse_sum, factor;
@@ -163,7 +164,7 @@ void gradient_row(A* z, std::int64_t columns, double softcap, const GradientRow<
   }
 }
 
-// What the gradient of a chunk's losses is asked for with, beside the chunk itself.
+// Arguments of the gradient in addition to the chunk.
 struct GradientWanted {
   const View& weights;
   const double* loss_factor;
@@ -178,8 +179,8 @@ struct GradientWanted {
   }
 };
 
-// The loss of a row of z, given its maximum, the sum of exp(z - most) and the target's z; the row
-// becomes its gradient where that is wanted.
+// Returns the loss of a row of z, given its maximum, the sum of exp(z - most) and z of the target.
+// If requested, the row is overwritten with its gradient.
 template <class A>
 A finish_row(const LossChunk& chunk, std::int64_t row, const GradientWanted& gradient,
              const RowStatistics<A>& statistics) {

@@ -1,6 +1,6 @@
-// Scalar functions that the compiler turns into vector code: conversions of the 16-bit floats and
-// exp, tanh, log, erf for float (about 2 ulp, infinities and NaN as in <cmath>; std:: for double).
-// All of it lives in the level's namespace, so that no level calls another's instructions.
+// Scalar functions that the compiler vectorises: conversions of 16-bit floats, and exp, tanh, log,
+// erf for float (about 2 ulp, infinities and NaN as in <cmath>; std:: for double). Everything is in
+// the namespace of the level, so that no level calls instructions of another.
 #pragma once
 
 #include <bit>
@@ -36,7 +36,7 @@ BEV_INLINE std::uint16_t f16_bits(float value) {
   auto word = std::bit_cast<std::uint32_t>(value);
   std::uint32_t sign = (word >> 16) & 0x8000u;
   word &= 0x7fffffffu;
-  // Below the smallest normal an addition rounds at 2^-24.
+  // Below the smallest normal, the addition rounds at 2^-24.
   std::uint32_t small =
       std::bit_cast<std::uint32_t>(std::bit_cast<float>(word) + 0.5f) - 0x3f000000u;
   std::uint32_t normal = (word + 0x0fffu + ((word >> 13) & 1u) - 0x38000000u) >> 13;
@@ -72,7 +72,7 @@ BEV_INLINE float power_of_two(std::int32_t n) {
   return std::bit_cast<float>(static_cast<std::uint32_t>(n + 127) << 23);
 }
 
-// exp: x = n ln2 + r, a polynomial in r, then two factors so that results below 2^-126 are right.
+// exp: x = n ln2 + r, a polynomial in r, then two factors so that subnormal results are correct.
 BEV_INLINE float exp_of(float x) {
   x = x > 89.0f ? 89.0f : x;
   x = x < -104.0f ? -104.0f : x;
@@ -89,7 +89,7 @@ BEV_INLINE float exp_of(float x) {
   p = p * r + 1.6666665459e-1f;
   p = p * r + 5.0000001201e-1f;
   p = p * (r * r) + r + 1.0f;
-  // NaN makes the exponent meaningless, but keeps p.
+  // For NaN the exponent is meaningless, but p stays NaN.
   exponent = exponent < -160 ? -160 : exponent;
   exponent = exponent > 160 ? 160 : exponent;
   std::int32_t half = exponent >> 1;
@@ -110,7 +110,7 @@ BEV_INLINE float tanh_of(float x) {
   return magnitude < 0.625f ? small : large;
 }
 
-// log: x = m 2^e with m in [sqrt(1/2), sqrt(2)), Cephes' polynomial in m - 1.
+// log: x = m 2^e with m in [sqrt(1/2), sqrt(2)), the Cephes polynomial in m - 1.
 BEV_INLINE float log_of(float x) {
   constexpr float kInfinity = std::bit_cast<float>(0x7f800000u);
   constexpr float kNan = std::bit_cast<float>(0x7fc00000u);

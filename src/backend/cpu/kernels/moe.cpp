@@ -1,5 +1,4 @@
-// Rows in the order of experts: sorting, gathering, summing, weighing, and products expert by
-// expert.
+// MoE token permutation (sorting, permute, unpermute, weighting of rows) and grouped GEMM.
 #include "kernels/moe.h"
 
 #include <algorithm>
@@ -34,7 +33,7 @@ void sort_rows(const Stream&, const SortRowsArgs& args) {
   }
   for (std::int64_t e = 0; e < count; ++e) offsets[e + 1] += offsets[e];
   std::fill(order + offsets[count], order + args.order.numel(), -1);
-  // offsets[e] serves as the next row of expert e, and is moved back in the end.
+  // offsets[e] serves as the write cursor of expert e, and is shifted back at the end.
   for (std::int64_t s = 0; s < slots; ++s) {
     place[s] = local(s) >= 0 ? offsets[local(s)]++ : -1;
     if (place[s] >= 0) order[place[s]] = static_cast<std::int32_t>(s);
@@ -159,7 +158,7 @@ View row_of(const View& bias, std::int64_t expert) {
   return bias.empty() ? View() : bias.rows(expert, expert + 1).flat();
 }
 
-// Products product(expert, its rows of x, its rows of y), together.
+// Grouped GEMM over product(expert, its rows of x, its rows of y).
 template <class Make>
 void multiply_experts(const Stream& stream, const GroupedArgs& args, const Make& product) {
   gemm_group(stream, args.w.shape[0], [&](std::int64_t e) -> GemmArgs {
@@ -168,7 +167,7 @@ void multiply_experts(const Stream& stream, const GroupedArgs& args, const Make&
   });
 }
 
-// Rows past the last expert's become zeros.
+// Zeroes the rows past the last offset.
 void clear_unused(const GroupedArgs& args, const View& out) {
   const View unused = out.rows(args.offsets[args.w.shape[0]], out.shape[0]);
   std::fill_n(unused.address(0), unused.bytes(), std::byte{0});

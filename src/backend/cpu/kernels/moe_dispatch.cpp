@@ -1,4 +1,5 @@
-// Which choices of experts are kept, and to which ranks tokens go for them.
+// MoE expert capacity (which choices are kept), dispatch (the ranks that tokens are sent to), and
+// fitting of rows into fixed buffers.
 #include <algorithm>
 #include <numeric>
 #include <span>
@@ -14,7 +15,7 @@ namespace bev::cpu::BEV_CPU_LEVEL {
 
 namespace {
 
-// before(a, b): slot a is kept rather than slot b.
+// before(a, b): slot a takes precedence over slot b.
 template <class Before>
 std::int64_t keep_first(const Stream& stream, const LimitArgs& args, const Before& before) {
   const auto* experts = args.experts.as<std::int32_t>();
@@ -27,7 +28,7 @@ std::int64_t keep_first(const Stream& stream, const LimitArgs& args, const Befor
   const std::span order(reinterpret_cast<std::int32_t*>(taken.data() + count), slots);
   std::ranges::fill(taken, 0);
   std::iota(order.begin(), order.end(), 0);
-  // The earlier of equal slots comes first; std::stable_sort would take memory of its own.
+  // Among equals the earlier slot comes first; std::stable_sort would allocate.
   std::ranges::sort(order, [&](std::int32_t a, std::int32_t b) {
     return before(a, b) || (a < b && !before(b, a));
   });
@@ -71,7 +72,7 @@ void dispatch(const Stream& stream, const DispatchArgs& args) {
   BEV_CHECK(args.members.numel() == tokens * topk * etp, "dispatch: choices ", args.experts.shape,
             ", members ", args.members.shape);
   const std::int64_t each = args.expert_count / ep, larger = args.expert_count % ep;
-  // The first ranks have one expert more.
+  // The first `larger` ranks have one expert more.
   const auto rank_of = [&](std::int64_t expert) {
     const std::int64_t begin = larger * (each + 1);
     return expert < begin ? expert / (each + 1) : larger + (expert - begin) / each;
@@ -80,7 +81,7 @@ void dispatch(const Stream& stream, const DispatchArgs& args) {
   auto* members = args.members.as<std::int32_t>();
   auto* counts = args.counts.as<std::int32_t>();
   std::fill_n(counts, args.counts.numel(), 0);
-  // The last token that went to each rank.
+  // The last token sent to each rank.
   const auto ranks = static_cast<std::size_t>(ep);
   auto* last = reinterpret_cast<std::int64_t*>(stream.pool->scratch(ranks * sizeof(std::int64_t)));
   std::fill_n(last, ep, -1);

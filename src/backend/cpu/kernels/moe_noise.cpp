@@ -1,5 +1,4 @@
-// What moves the choice of experts besides the logits: noise on the router's input, and the balance
-// of Sinkhorn's algorithm.
+// Router input jitter, and Sinkhorn balancing.
 #include <algorithm>
 #include <cmath>
 
@@ -52,10 +51,10 @@ void jitter(const Stream& stream, const JitterArgs& args) {
 }
 
 namespace {
-constexpr std::int64_t kSinkhornTokens = 256;  // of a piece
+constexpr std::int64_t kSinkhornTokens = 256;  // per piece
 constexpr double kTolerance = 1e-4, kSmall = 1e-8;
 
-// One round: `factors` of the columns, given those of the rows that follow from the old ones.
+// One round: computes row factors from the old column factors, then the new column `factors`.
 // `cost` [T, E], `parts` [pieces, E]. Returns the mean change.
 template <class A>
 A sinkhorn_round(const Stream& stream, const A* cost, std::int64_t tokens, std::int64_t experts,
@@ -97,7 +96,7 @@ void sinkhorn_of(const Stream& stream, const SinkhornArgs& args) {
   });
   std::fill_n(factors, experts, A{1});
   A change = tokens > 0 ? 1 : 0;
-  // What is not a number ends it too.
+  // A NaN change ends the loop too.
   for (int round = 0; change > static_cast<A>(kTolerance) && round < kSinkhornRounds; ++round) {
     change = sinkhorn_round(stream, cost, tokens, experts, parts, factors);
   }

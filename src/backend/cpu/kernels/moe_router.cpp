@@ -1,4 +1,5 @@
-// How tokens choose experts, and the gradients of it. One token at a time; E is small.
+// MoE router: top-k choice of experts, its backward, and load statistics. One token at a time; E is
+// small.
 #include <algorithm>
 #include <cmath>
 #include <limits>
@@ -15,9 +16,9 @@
 namespace bev::cpu::BEV_CPU_LEVEL {
 
 namespace {
-constexpr std::int64_t kTokens = 64;  // of a piece
+constexpr std::int64_t kTokens = 64;  // per piece
 
-// Scratch rows of E numbers for each piece.
+// Scratch rows of E elements for each piece.
 template <class A>
 struct Rows {
   A* base = nullptr;
@@ -33,7 +34,7 @@ struct Rows {
   }
 };
 
-// scores[e] of one token's logits; returns log(sum(exp(logits))).
+// Writes the scores of one token and returns the log-sum-exp of its logits.
 template <class A>
 A scores_of(RouterScore kind, const A* logits, std::int64_t experts, A* scores) {
   const A most = *std::max_element(logits, logits + experts);
@@ -53,7 +54,7 @@ A scores_of(RouterScore kind, const A* logits, std::int64_t experts, A* scores) 
   return lse;
 }
 
-// d score / d logit of scores that depend on their own logit alone.
+// d score / d logit for scores that only depend on their own logit.
 template <class A>
 A score_slope(RouterScore kind, A logit, A score) {
   if (kind == RouterScore::kSigmoid) return score * (1 - score);
@@ -65,8 +66,8 @@ BEV_INLINE A larger(A x, A y) {
   return x > y ? x : y;
 }
 
-// The place of the largest key; the first of equal ones. Lanes are compared apart, so that few
-// comparisons wait for one before them. A NaN is only the largest in the first place.
+// Index of the largest key, the first among equals. Lanes are compared independently, which
+// shortens the dependency chain. NaN only wins at index 0.
 template <class A>
 std::int64_t best_of(const A* keys, std::int64_t count) {
   constexpr std::int64_t kLanes = 16;
@@ -83,17 +84,17 @@ std::int64_t best_of(const A* keys, std::int64_t count) {
   return place == keys + count ? 0 : place - keys;
 }
 
-// The softmax keeps the order, and differences survive better in the logits.
+// Softmax is monotonic, and logits resolve differences better.
 bool chooses_by_logit(const RoutingRule& rule) {
   return rule.by_logit || (rule.score == RouterScore::kSoftmax && rule.groups <= 1);
 }
-// Probabilities of a softmax over the chosen are made of logits.
+// Probabilities of a softmax over the chosen experts are computed from logits.
 bool needs_scores(const RoutingRule& rule) {
   return !chooses_by_logit(rule) || rule.score != RouterScore::kSoftmax || rule.pre_softmax;
 }
 
-// Closes the groups that are not among the best by setting their keys to -inf. `spare` has 2 E
-// places.
+// Group-limited routing: excludes all but the best groups by setting their keys to -inf. `spare`
+// has room for 2 E elements.
 template <class A>
 void limit_groups(const RoutingRule& rule, std::int64_t experts, A* keys, A* spare) {
   if (rule.groups <= 1) return;
@@ -118,7 +119,7 @@ void limit_groups(const RoutingRule& rule, std::int64_t experts, A* keys, A* spa
   }
 }
 
-// What the chosen experts' numbers are multiplied with.
+// Probabilities of the chosen experts, by which their outputs are multiplied.
 template <class A>
 void probabilities(const RoutingRule& rule, const A* logits, const A* scores,
                    const std::int32_t* chosen, A* probs) {
@@ -162,14 +163,14 @@ void choose(const RouteArgs& args, const A* logits, A* scores, A* keys, A* spare
   }
 }
 
-// The gradient of the probabilities of one token as one of scores (d_scores) or, for a softmax over
-// the chosen, of logits (d_logits), added.
+// Adds the gradient of one token's probabilities to that of the scores (d_scores) or, for a softmax
+// over the chosen experts, of the logits (d_logits).
 template <class A>
 void probabilities_backward(const RoutingRule& rule, const A* scores, const std::int32_t* chosen,
                             const A* probs, const A* dprobs, A* d_scores, A* d_logits) {
   const auto scaling = static_cast<A>(rule.scaling);
   const bool softmax = rule.score == RouterScore::kSoftmax;
-  A mean = 0;  // of dprobs under the probabilities
+  A mean = 0;  // of dprobs, weighted by the probabilities
   if (softmax && !rule.pre_softmax) {
     for (std::int64_t j = 0; j < rule.topk; ++j) mean += dprobs[j] * probs[j] / scaling;
     for (std::int64_t j = 0; j < rule.topk; ++j)
@@ -187,8 +188,8 @@ void probabilities_backward(const RoutingRule& rule, const A* scores, const std:
   }
 }
 
-// Gradients of the scores' balancing losses, added to d_scores. Those of scores that are no softmax
-// go through the division by their sum.
+// Adds the gradients of the balancing losses to d_scores. For scores other than softmax they go
+// through the normalisation by the sum.
 template <class A>
 void balance_backward(const RouteBackwardArgs& args, std::int64_t token, A factor, const A* scores,
                       A* d_scores) {
@@ -211,7 +212,7 @@ void balance_backward(const RouteBackwardArgs& args, std::int64_t token, A facto
   }
 }
 
-// dlogits += the scores' gradient through the scores.
+// d_logits += d_scores propagated through the score function.
 template <class A>
 void scores_backward(RouterScore kind, const A* logits, const A* scores, std::int64_t experts,
                      const A* d_scores, A* d_logits) {
@@ -234,7 +235,7 @@ void check_route(const char* op, const View& logits, const View& experts, const 
             ", top ", rule.topk, " of ", rule.groups, " groups");
 }
 
-// f(A{}) with the type of the router's numbers.
+// Calls f(A{}) with the dtype of the router, f32 or f64.
 template <class F>
 void visit_router(const View& logits, const F& f) {
   if (logits.dtype == Dtype::kF64) return f(double{});
@@ -250,7 +251,7 @@ void route(const Stream& stream, const RouteArgs& args) {
   const std::int64_t topk = args.rule.topk;
   visit_router(args.logits, [&](auto type) {
     using A = decltype(type);
-    // limit_groups needs room for the groups and for one group's members.
+    // limit_groups needs room for the groups and for the members of one group.
     const Rows<A> rows(stream, ceil_div(tokens, kTokens), 2 * experts, 2);
     for_ranges(stream, tokens, kTokens, [&](std::int64_t begin, std::int64_t end) {
       A* scores = rows.at(begin / kTokens, 0);
@@ -300,10 +301,10 @@ void route_backward(const Stream& stream, const RouteBackwardArgs& args) {
 }
 
 namespace {
-constexpr std::int64_t kLoadTokens = 256;  // added up by one thread
+constexpr std::int64_t kLoadTokens = 256;  // summed by one thread
 
-// Adds one token's scores, for a softmax as they are, others over their sum, and its two totals:
-// sums has E + 2 places.
+// Adds one token's scores (softmax as is, others normalised by their sum), lse^2 and entropy to
+// sums, which has E + 2 elements.
 template <class A>
 void add_scores(const RouterLoadArgs& args, std::int64_t token, A* scores, A* sums) {
   const std::int64_t experts = args.logits.shape[1];
@@ -359,7 +360,7 @@ void router_load(const Stream& stream, const RouterLoadArgs& args) {
 }
 
 namespace {
-// body(a token's choices, their numbers, its row of the matrix).
+// Calls body(choices of a token, their values, its row of the dense matrix).
 template <class Body>
 void for_choices(const Stream& stream, const ChoiceArgs& args, const Body& body) {
   const std::int64_t experts = args.dense.shape[1], topk = args.experts.shape[1];

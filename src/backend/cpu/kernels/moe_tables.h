@@ -1,4 +1,4 @@
-// The parts of the tables for mixtures of experts, by source.
+// Kernels behind the CPU tables for mixture of experts (MoE), by source file.
 #pragma once
 
 namespace bev {

@@ -1,3 +1,4 @@
+// RMSNorm, LayerNorm and QK norm, forward and backward.
 #include "kernels/norm.h"
 
 #include <cmath>
@@ -23,7 +24,7 @@ struct Statistics {
   A mean = 0, rstd = 1;
 };
 
-// Two passes for LayerNorm: the variance of centred values loses no digits.
+// Two passes for LayerNorm: the variance of centred values has no cancellation.
 template <class T, class A = accumulate_t<T>>
 BEV_INLINE Statistics<A> row_statistics(std::int64_t n, const T* s, bool centred, double epsilon) {
   Statistics<A> result;
@@ -87,8 +88,8 @@ void run_forward(const Stream& stream, const NormForwardArgs& args) {
   });
 }
 
-// dx = rstd * (g - mean(g) - unit * mean(g * unit)) + dsum, g = dy * (offset + weight); the first
-// mean is LayerNorm's only.
+// dx = rstd * (g - mean(g) - unit * mean(g * unit)) + dsum with g = dy * (offset + weight); the
+// first mean only for LayerNorm.
 template <class T, class A = accumulate_t<T>>
 BEV_INLINE void backward_row(std::int64_t n, const T* dy, const T* s, const T* dsum,
                              const T* weight, Statistics<A> stats, bool centred, A offset, T* dx) {
@@ -110,7 +111,7 @@ BEV_INLINE void backward_row(std::int64_t n, const T* dy, const T* s, const T* d
   }
 }
 
-// Gradients of kColumns columns of the weight and, where bias is not null, of the bias.
+// Gradients of kColumns columns of the weight and of the bias.
 template <class A, int kColumns>
 struct ColumnSums {
   alignas(64) A weight[kColumns] = {}, bias[kColumns] = {};
@@ -138,7 +139,7 @@ struct ColumnSums {
   }
 };
 
-// target's elements from `begin` on = beta * old + sums; target is of A, or bf16 under f32 sums.
+// Elements of target from `begin` on = beta * old + sums; target has dtype A, or bf16 for f32 sums.
 template <class A>
 void store_columns(int columns, const A* sums, double beta, const View& target,
                    std::int64_t begin) {
@@ -180,7 +181,7 @@ void weight_gradient(const Stream& stream, const NormBackwardArgs& args) {
 template <class T>
 void run_backward(const Stream& stream, const NormBackwardArgs& args) {
   using A = accumulate_t<T>;
-  // dx may lie over dy: the sums over dy come first.
+  // dx may alias dy, so the sums over dy come first.
   if (!args.dweight.empty() || !args.dbias.empty()) weight_gradient<T>(stream, args);
   if (args.dx.empty()) return;
   const std::int64_t rows = args.s.shape[0], n = args.s.shape.row_numel();
@@ -223,7 +224,7 @@ void run_head_forward(const Stream& stream, const HeadNormForwardArgs& args) {
              });
 }
 
-// Heads [head_begin, head_end) share the weight whose gradient is dweight [D].
+// Gradient dweight [D] of the weight that heads [head_begin, head_end) share.
 template <class T>
 void head_weight_gradient(const Stream& stream, const HeadNormBackwardArgs& args,
                           std::int64_t head_begin, std::int64_t head_end, double beta,

@@ -1,3 +1,5 @@
+// Adam, AdamW, SGD and sign updates with master weights, gradient norm and clipping, and
+// initialisation.
 #include "kernels/optim.h"
 
 #include <algorithm>
@@ -16,7 +18,7 @@
 namespace bev::cpu::BEV_CPU_LEVEL {
 
 namespace {
-// Writes the model's copy of main's range [begin, end).
+// Writes the copy of the model for range [begin, end) of main.
 template <class M>
 void write_values(const M* main, const View& values, std::int64_t begin, std::int64_t end) {
   if (values.empty() || values.data == main) return;
@@ -52,7 +54,7 @@ void check_sizes(const char* op, const View& main, const View& grad, const View&
   if (!is_float(values.dtype)) fail_not_float(values.dtype);
 }
 
-// One step's factors: main = keep main - step m / (sqrt(v) root + epsilon).
+// Coefficients of a step: main = keep main - step m / (sqrt(v) root + epsilon).
 template <class M>
 struct AdamFactors {
   M multiplier, decay, beta1, rest1, beta2, rest2, keep, step, root, epsilon;
@@ -87,7 +89,8 @@ void adam_range(M* __restrict main, const G* __restrict grad, M* __restrict m, M
   }
 }
 
-// Up or down in magnitude to a bf16 number, up with the probability of what is cut off.
+// Stochastic rounding to bf16: rounds up in magnitude with the probability of the truncated
+// fraction.
 BEV_INLINE float round_stochastic(float x, std::uint32_t noise) {
   const auto word = std::bit_cast<std::uint32_t>(x);
   const bool finite = (word & 0x7f800000u) != 0x7f800000u;
@@ -123,7 +126,7 @@ void store_moment(MomentFormat format, const float* from, const std::uint32_t* n
                scales.as<std::uint8_t>() + begin / kMomentBlock);
 }
 
-// Of the elements from `first` on.
+// Random words of `count` elements starting at `first`.
 void draw_noise(std::uint64_t key, std::int64_t first, std::int64_t count, std::uint32_t* noise) {
   PhiloxCounter words{};
   for (std::int64_t i = 0; i < count; ++i) {
@@ -136,7 +139,7 @@ void draw_noise(std::uint64_t key, std::int64_t first, std::int64_t count, std::
   }
 }
 
-// What is kept in fewer bits is computed on in f32, a run of whole blocks at a time.
+// bf16 and 8-bit state is widened to f32 and updated in runs of whole moment blocks.
 void adam_in_runs(const AdamRule& rule, const AdamRange& range, std::int64_t begin,
                   std::int64_t end) {
   constexpr MomentFormat kSigned = MomentFormat::kSigned, kPositive = MomentFormat::kPositive;
@@ -249,7 +252,7 @@ void sgd(const Stream& stream, const SgdArgs& args) {
   });
 }
 
-// The sum of term(value) over the elements.
+// Sum of term(value) over all elements, in an order that depends only on the length.
 template <class Term>
 double sum_terms(const Stream& stream, const View& x, const Term& term) {
   constexpr std::int64_t kPiece = 4 * kFlatPiece;

@@ -1,3 +1,4 @@
+// GEMM microkernel in portable vector code, with panels of f32.
 #include "backend/cpu/kernels/plain_engine.h"
 
 #include "backend/cpu/kernels/tile_product.h"
@@ -7,7 +8,7 @@
 namespace bev::cpu::BEV_CPU_LEVEL {
 
 namespace {
-// Rows and panels of b whose sums are in registers at a time.
+// Rows and panels of b in the register tile.
 #if defined(__AVX512F__)
 constexpr int kRows = 8, kMostPanels = 3;
 #elif defined(__AVX__)
@@ -18,7 +19,7 @@ constexpr int kRows = 2, kMostPanels = 1;
 constexpr int kItems = static_cast<int>(kPanelItems);
 constexpr int kLanes = kVectorLanes<float>, kPanelVectors = kItems / kLanes;
 
-// kItems x kItems elements, item by item, become f32 depth by depth.
+// Transposes kItems x kItems elements, item-major, to f32, depth-major.
 template <class T>
 BEV_INLINE void pack_square(const T* __restrict from, std::int64_t step, float* __restrict to) {
   constexpr int kSide = 8;
@@ -36,7 +37,7 @@ BEV_INLINE void pack_square(const T* __restrict from, std::int64_t step, float* 
   }
 }
 
-// [depth, item] as f32; the depth is filled up with zeros to whole steps.
+// Packs a panel [depth, item] as f32; the depth is padded with zeros to whole steps.
 template <class T>
 void pack(const PanelSource& source, std::byte* target) {
   const T* __restrict from = static_cast<const T*>(source.data);

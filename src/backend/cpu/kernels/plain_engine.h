@@ -1,4 +1,4 @@
-// The tile engine that needs no special instructions: panels of f32 for any element type, vectors
+// Tile engine (microkernel) without special instructions: f32 panels for any element type, vectors
 // as wide as the level allows.
 #pragma once
 

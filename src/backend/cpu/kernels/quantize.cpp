@@ -1,5 +1,5 @@
-// Rounding to 8-bit floats, square by square of 128 x 128: a square is one thread's, and holds
-// whole blocks of every kind of scale.
+// FP8 quantisation by squares of 128 x 128: each is handled by one thread and contains whole blocks
+// of every scale type.
 #include "kernels/quantize.h"
 
 #include <atomic>
@@ -34,7 +34,7 @@ Scale scale_of(float amax, Fp8Format format, int margin) {
   return {scale, 1 / scale};
 }
 
-// Sizes of floats are ordered as their bits are. NaN counts as nothing.
+// Magnitudes of floats order like their bits. NaN counts as 0.
 BEV_INLINE std::uint32_t size_bits(float value) {
   const std::uint32_t bits = std::bit_cast<std::uint32_t>(value) & 0x7fffffffu;
   return bits > 0x7f800000u ? 0 : bits;
@@ -66,7 +66,7 @@ void amax_typed(const Stream& stream, const View& x, float* amax) {
   });
 }
 
-// f(T{}) for the dtypes that models in 8-bit floats have.
+// Calls f(T{}) for the dtypes that FP8 models have.
 template <class F>
 void visit_narrow(Dtype dtype, const F& f) {
   visit_float(dtype, [&](auto type) {
@@ -83,14 +83,14 @@ void amax(const Stream& stream, const View& x, float* amax) {
   raise_amax(stream, x, amax);
 }
 
-// The numbers of a square, zero beyond the matrix or, in it, the expert's rows.
+// Elements of a square, zero outside the matrix or the rows of the expert.
 struct Square {
   std::int64_t row = 0, column = 0, rows = 0, columns = 0;
-  std::int64_t turned = 0;  // where its first row is in the transpose
+  std::int64_t turned = 0;  // column of its first row in the transpose
   float values[kSide][kSide];
 };
 
-// The row of x that row r is.
+// The row of x that row r is gathered from.
 std::int64_t source_row(const QuantizeGroups& groups, std::int64_t r) {
   return groups.order == nullptr ? r : groups.order[r] / groups.topk;
 }
@@ -114,7 +114,7 @@ BEV_INLINE std::uint8_t quantized(float x, float scale) {
   return bits >= 0x7f800000u ? kFp8Nan : rounded;
 }
 
-// Scales of the square's lines: one for each, all of them the same, or one given.
+// Scales of the square's lines: one each, the same for all, or the given one of the tensor.
 struct LineScales {
   Scale of[kSide];
 };
@@ -142,12 +142,12 @@ LineScales line_scales(const QuantizeArgs& args, const Square& square, bool tran
   return out;
 }
 
-// `line` and `run` are those of the square's first element in the payload [lines, ..].
+// `line` and `run` are the position of the square's first element in the payload [lines, ..].
 void write_scales(const View& scales, ScaleBlock block, const LineScales& from, std::int64_t line,
                   std::int64_t run, std::int64_t lines) {
   float* to = scales.as<float>();
   switch (block) {
-    default:  // written already
+    default:  // kTensor: already written
       return;
     case ScaleBlock::kRun:
       for (std::int64_t i = 0; i < std::min(kSide, lines - line); ++i) {
@@ -192,7 +192,7 @@ void write_columns(const QuantizeArgs& args, const Square& square) {
                args.x.shape[1]);
 }
 
-// Bands of at most 128 rows that share runs of columns.
+// Bands of at most 128 rows that share the runs of their columns.
 struct Band {
   std::int64_t row, rows, turned;
 };
@@ -252,7 +252,7 @@ void check_quantize(const QuantizeArgs& args) {
             ErrorKind::kInternal, "quantize: ", x.shape, " to columns ", args.columns.shape);
 }
 
-// Has the maker write what is to be rounded to `x`: for an emulation that is good enough.
+// Materialises the op's output in `x`. Fusing would gain nothing in this emulation.
 void make(const Stream& stream, const QuantizeMaker& maker, const View& x) {
   if (maker.norm != nullptr) {
     NormForwardArgs args = *maker.norm;

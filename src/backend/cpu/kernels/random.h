@@ -9,13 +9,13 @@
 
 namespace bev::cpu::BEV_CPU_LEVEL {
 
-// Blocks drawn at once by philox_blocks.
+// Blocks drawn by one call of philox_blocks.
 constexpr int kPhiloxBlocks = 16;
 
 // words[4 i + w] = word w of philox({first + i, c1, c2, c3}, key) for i in [0, kPhiloxBlocks).
 BEV_INLINE void philox_blocks(std::uint32_t first, std::uint32_t c1, std::uint32_t c2,
                               std::uint32_t c3, std::uint64_t key, std::uint32_t* words) {
-  typedef std::uint64_t Vector __attribute__((vector_size(64)));  // 32-bit words, zero above
+  typedef std::uint64_t Vector __attribute__((vector_size(64)));  // 32-bit words, upper halves zero
   constexpr std::uint64_t kLow = 0xffffffffu;
   constexpr std::uint32_t kLanes = 8;
   for (std::uint32_t begin = 0; begin < kPhiloxBlocks; begin += kLanes) {
@@ -44,7 +44,7 @@ BEV_INLINE void philox_blocks(std::uint32_t first, std::uint32_t c1, std::uint32
   }
 }
 
-// An element is kept when uniform_of(word) >= p, which is (word >> 9) >= keep_threshold(p).
+// An element is kept if uniform_of(word) >= p, which equals (word >> 9) >= keep_threshold(p).
 BEV_INLINE std::uint32_t keep_threshold(double p) {
   double bound = std::ceil(p * 0x1p23 - 0.5);
   return bound <= 0 ? 0u : static_cast<std::uint32_t>(bound);

@@ -1,3 +1,4 @@
+// Rotary position embedding (RoPE): tables and in-place rotation.
 #include "kernels/rope.h"
 
 #include <cmath>

@@ -1,3 +1,4 @@
+// Emulated FP8 GEMMs: operands are dequantised to bf16 or f32 and multiplied as such.
 #include "backend/cpu/kernels/scaled_product.h"
 
 #include <algorithm>
@@ -14,7 +15,7 @@ namespace bev::cpu::BEV_CPU_LEVEL {
 
 namespace {
 
-// All 256 numbers of a format.
+// All 256 values of a format.
 struct Numbers {
   explicit Numbers(Fp8Format format) {
     for (int i = 0; i < 256; ++i) of[i] = from_fp8(format, static_cast<std::uint8_t>(i));
@@ -22,7 +23,7 @@ struct Numbers {
   float of[256];
 };
 
-// The scale of element k of row r.
+// Scale of element k of a row.
 float scale_at(const ScaledView& from, std::int64_t row, std::int64_t k) {
   const float* scales = from.scales.as<float>();
   if (from.block == ScaleBlock::kTensor) return scales[0];
@@ -31,13 +32,13 @@ float scale_at(const ScaledView& from, std::int64_t row, std::int64_t k) {
   return scales[line * from.scales.shape[1] + at];
 }
 
-// A matrix within a payload, whose first column begins a run.
+// A submatrix of a payload; its first column is the start of a run.
 struct Part {
   std::int64_t row = 0, column = 0;
   Shape shape;
 };
 
-// It in T: as it is, for one scale, or with the scales of its blocks.
+// A submatrix in T: without the scale for kTensor, else multiplied by its block scales.
 template <class T>
 class Widened {
  public:
@@ -91,7 +92,7 @@ void finish(const Stream& stream, const ScaledProductArgs& args, float scale, co
              });
 }
 
-// c and what is added to it are those of `args`.
+// c, beta and bias are those of `args`.
 void multiply_and_finish(const Stream& stream, const View& a, const View& b, float scale,
                          const ScaledProductArgs& args) {
   auto sums = std::make_unique_for_overwrite<float[]>(static_cast<std::size_t>(args.c.numel()));
@@ -108,8 +109,8 @@ void multiply_and_finish(const Stream& stream, const View& a, const View& b, flo
 
 }  // namespace
 
-// Every number of either format is one of bf16, so one scale for all of a tensor leaves the product
-// to that; numbers with scales of their own are those of f32.
+// Every value of either format is exact in bf16, so with tensor scales the GEMM runs in bf16;
+// values times block scales need f32.
 void scaled_product(const Stream& stream, const ScaledProductArgs& args) {
   const View& c = args.c;
   BEV_CHECK(args.a.payload.shape == Shape({c.shape[0], args.b.payload.shape[1]}) &&

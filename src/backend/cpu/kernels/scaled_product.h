@@ -1,4 +1,4 @@
-// Products of 8-bit floats, emulated.
+// FP8 GEMM and grouped FP8 GEMM, emulated.
 #pragma once
 
 #include "kernels/quantize.h"

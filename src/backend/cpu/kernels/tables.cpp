@@ -1,3 +1,4 @@
+// The kernel tables of one instruction level.
 #include "backend/cpu/kernels/tables.h"
 
 #include "backend/cpu/device.h"

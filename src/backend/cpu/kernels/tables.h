@@ -1,5 +1,5 @@
-// The kernel tables of one instruction level (v2, v3 or v4). Every source in this folder is
-// compiled once per level; what it defines lies in the level's namespace.
+// Kernel tables of one instruction level (v2, v3 or v4). Every source in this folder is compiled
+// once per level, and its definitions are in the namespace of the level.
 #pragma once
 
 #include "kernels/kernels.h"

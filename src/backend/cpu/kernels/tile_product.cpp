@@ -1,10 +1,11 @@
+// GEMM of small tiles in the cache: a register tile of kTileRows rows times one or two vectors.
 #include "backend/cpu/kernels/tile_product.h"
 
 namespace bev::cpu::BEV_CPU_LEVEL {
 
 namespace {
 
-// kTileRows x (kVectors vectors) of c = (c +) op(a) b.
+// Register tile: kTileRows x (kVectors vectors) of c = (c +) op(a) b.
 template <class A, bool kTransposeA, bool kAdd, int kVectors>
 BEV_INLINE void product_block(std::int64_t inner, Tile<const A> a, Tile<const A> b, Tile<A> c) {
   constexpr int kLanes = kVectorLanes<A>;

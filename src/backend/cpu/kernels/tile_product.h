@@ -1,5 +1,5 @@
-// Products of small tiles that lie in the cache: what attention is built from. Vectors are the
-// compiler's own, as wide as the level allows; nothing here knows an instruction set.
+// GEMM of small tiles in the cache, the building block of attention. Vectors are the compiler's
+// generic ones, as wide as the level allows, without intrinsics.
 #pragma once
 
 #include <cstdint>
@@ -19,7 +19,7 @@ constexpr int kVectorBytes = 16;
 constexpr int kTileRows = 4;
 #endif
 
-// Any address of an A is good enough for a Vector.
+// A Vector may be at any address of an A (unaligned).
 template <class A>
 struct VectorOf {
   typedef A type __attribute__((vector_size(kVectorBytes), aligned(alignof(A)), may_alias));
@@ -38,16 +38,16 @@ BEV_INLINE Vector<A>& vector_at(A* address) {
   return *reinterpret_cast<Vector<A>*>(address);
 }
 
-// A row-major matrix: address and elements from row to row.
+// Row-major matrix: address and row stride in elements.
 template <class A>
 struct Tile {
   A* data;
   std::int64_t stride;
 };
 
-// c [rows, columns] = op(a) [rows, inner] b [inner, columns], added to c when kAdd. op transposes
-// when kTransposeA. rows is rounded up to kTileRows and columns to a vector: a and b must be
-// readable, c writable that far.
+// c [rows, columns] = op(a) [rows, inner] b [inner, columns], added to c if kAdd. op transposes if
+// kTransposeA. rows is rounded up to kTileRows and columns to a vector: a and b must be readable, c
+// writable that far.
 template <class A, bool kTransposeA, bool kAdd>
 void tile_product(int rows, int columns, int inner, Tile<const A> a, Tile<const A> b, Tile<A> c);
 
