@@ -36,7 +36,7 @@ struct RouteArgs {
 };
 
 // Auxiliary load-balancing loss over groups of tokens: coefficient * E / (k n^2) * sum over experts
-// of count * (sum of scores), where the group has n tokens; it is weighted by n. Scores are the
+// of count * (sum of scores), where the group has n tokens; it counts as n tokens. Scores are the
 // softmax, or other scores normalised to sum to 1.
 struct BalanceTerm {
   View counts;  // [G, E], dtype of logits: tokens of the group that chose each

@@ -15,8 +15,8 @@ namespace cuda {
 // Implements ElementwiseKernels::column_sum.
 void column_sum(const Stream& stream, const View& x, double beta, const View& out);
 
-// Blocks of a kernel that writes partial sums: two for each of the 132 SMs of an H100. The same on
-// every GPU, so that the order of summation is too.
+// Blocks of a kernel that writes partial sums: two for each of the 132 SMs of a Hopper GPU. The
+// same on every GPU, so that the order of summation is too.
 constexpr std::int64_t kMostPartialBlocks = 264;
 
 // out [columns] (f32, bf16 or f16) = beta * out + column sums of partials [rows, columns]; does

@@ -188,8 +188,7 @@ class CudaSideCopier final : public SideCopier {
     check_cuda(cudaStreamWaitEvent(stream_, reached_), "wait for an event");
   }
   Work fetch(const View& from, void* host) override {
-    check_cuda(cudaSetDevice(device_),
-               "choose the device");  // the current device is per thread, and this is another one
+    check_cuda(cudaSetDevice(device_), "choose the device");  // per thread, and this is another
     check_cuda(cudaMemcpyAsync(host, from.data, from.bytes(), cudaMemcpyDefault, stream_),
                "copy memory");
     return Work(std::make_unique<PendingEvent>(stream_));

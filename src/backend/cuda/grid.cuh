@@ -16,7 +16,7 @@ constexpr int kThreads = 256;
 constexpr int kPacksInFlight = 2;
 
 // Work::read(element) -> Work::Values and Work::write(element, values) handle kCount consecutive
-// elements; Work::Single handles one, for the tail of a range.
+// elements. A Work with kCount 1 handles the tail of a range.
 template <class Work>
 __global__ void __launch_bounds__(kThreads) flat_kernel(Work work, std::int64_t packs) {
   const std::int64_t first =

@@ -24,9 +24,8 @@ struct Work {
   const T* bias;   // null: none
   int columns;     // C
   float beta;
-  int* tickets = nullptr;  // work counter: pairs taken beyond the first one of each cluster
-  double* squares =
-      nullptr;  // partial sums of squares of the results, at square_place; null: not wanted
+  int* tickets = nullptr;     // work counter: pairs taken beyond the first one of each cluster
+  double* squares = nullptr;  // partial sums of squares, at square_place; null: not wanted
 };
 
 // For wgrad, each group of kWarpRows rows in each tile has a slot for its sum of squares, so that

@@ -19,8 +19,7 @@ struct Walk {
 
 struct WalkTile {
   int expert;        // `experts`: rows past the last offset, with depth 0
-  int row, row_end;  // first row of the tile, end of the expert's rows; for kWeight within the
-                     // expert's matrix
+  int row, row_end;  // of the tile; of the expert. For kWeight within the expert's matrix
   int column;
   int depth, end;      // length of K; for kWeight, `end` is where the expert's rows end
   int shares_columns;  // true if both tiles of the pair have the same columns

@@ -30,8 +30,7 @@ __global__ void __launch_bounds__(kThreads)
 }
 
 constexpr int kSinkhornWarps = 32;
-constexpr std::size_t kSinkhornBytes =
-    kSharedBytes - 16;  // minus the static shared memory of the kernel
+constexpr std::size_t kSinkhornBytes = kSharedBytes - 16;  // minus static shared memory
 constexpr float kTolerance = 1e-4f, kSmall = 1e-8f;
 
 // Single block: rounds depend on each other, and their number is only known at the end. Shared

@@ -104,7 +104,7 @@ Work NcclLanes::send_in_place(Lane& lane, const View& data) {
 
 Work NcclLanes::send(const View& data, int to, int channel, std::string_view label) {
   Lane& lane = outgoing_[static_cast<std::size_t>(to)];
-  // A CUDA graph keeps its addresses, so a captured send could not allocate a copy per message.
+  // A CUDA graph keeps its addresses, so each captured message would need a buffer of its own.
   Work work = queue_.recording() ? send_in_place(lane, data) : send_copy(lane, data);
   Header header{channel, static_cast<std::int64_t>(data.bytes())};
   host_.send(header.view(), to, kHeaderChannel, label).wait();

@@ -48,8 +48,7 @@ class NcclLanes {
   };
   struct Incoming : Lane {
     std::map<std::int64_t, std::uint64_t> wanted, came;  // messages so far, by channel
-    std::map<Key, std::unique_ptr<StreamBuffer>>
-        aside;  // buffered: arrived before they were asked for
+    std::map<Key, std::unique_ptr<StreamBuffer>> aside;  // arrived before their receive
   };
   // All members iterate in the same order, so that no two of them wait for each other in different
   // lanes.

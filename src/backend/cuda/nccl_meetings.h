@@ -16,7 +16,7 @@ class NcclMeetings {
  public:
   explicit NcclMeetings(Group& host) : host_(host) {}
 
-  // Announces a collective without blocking, except on announcements that are kMostOpen older.
+  // Announces a collective. Waits only if too many are open, and then for the oldest one.
   void announce(const CollectivePost& post);
   // Same, but waits for all members and returns the element counts of each.
   struct Counts {

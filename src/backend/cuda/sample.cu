@@ -16,8 +16,7 @@ using Weight = unsigned long long;  // the type that atomicAdd takes
 
 constexpr int kRowThreads = 1024, kRowWarps = kRowThreads / kWarp;
 constexpr int kWeightBits = 43;
-constexpr std::int64_t kMostColumns = std::int64_t{1}
-                                      << 20;  // limit for which the weights sum in 64 bits
+constexpr std::int64_t kMostColumns = std::int64_t{1} << 20;  // weights sum in 64 bits
 // At higher temperatures different tokens get equal weights, and their order would differ from the
 // host.
 constexpr double kMostTemperature = 100;

@@ -20,8 +20,7 @@ struct Running {
       sum *= power_of_two(most - largest);
       most = largest;
     }
-    const float base =
-        isinf(most) ? 0.0f : most;  // if all elements were -infinity, the sum stays 0
+    const float base = isinf(most) ? 0.0f : most;  // if all are -infinity, the sum stays 0
     float part = 0;
 #pragma unroll
     for (int i = 0; i < N; ++i) part += power_of_two(power(values[i]) - base);

@@ -252,7 +252,7 @@ void check_quantize(const QuantizeArgs& args) {
             ErrorKind::kInternal, "quantize: ", x.shape, " to columns ", args.columns.shape);
 }
 
-// Materialises the op's output in `x`. Fusing would gain nothing in this emulation.
+// Materialises the op's output in `x`, which is good enough for an emulation.
 void make(const Stream& stream, const QuantizeMaker& maker, const View& x) {
   if (maker.norm != nullptr) {
     NormForwardArgs args = *maker.norm;
