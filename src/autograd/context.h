@@ -1,5 +1,5 @@
-// What every op gets first: the rank's kernels, memory, mesh, parameters, and the tape if it
-// records.
+// First argument of every op: the rank's kernels, memory, mesh, parameters, and the autograd tape
+// if it records.
 #pragma once
 
 #include <cstdint>
@@ -24,11 +24,11 @@ class Trace;
 class WeightWork;
 struct RouterStatistics;
 
-// Collects the first result that is not finite while a bad step is run again.
+// Finds the first non-finite result while a bad step is run again.
 struct FiniteProbe {
   bool found = false;
   bool in_backward = false;  // set by the tape
-  std::int64_t stage = 0;    // set by the pipeline
+  std::int64_t stage = 0;    // set by the pipeline executor
   std::string message;       // "layer 3, op attention: result [..] holds NaN or Inf"
   bool found_in_backward = false;
   std::int64_t found_stage = 0;
@@ -37,39 +37,38 @@ struct FiniteProbe {
 struct Context {
   const Kernels& kernels;
   Stream stream;
-  Arena& arena;   // of what a step computes
-  Arena& inputs;  // of what comes from the host: it stays while recorded steps use the arena
+  Arena& arena;   // tensors computed in a step
+  Arena& inputs;  // tensors uploaded by the host; they stay alive while CUDA graphs reuse the arena
   const Mesh& mesh;
   Weights& weights;
   Gradients& grads;
   const StepState* step;      // device address
   Dtype dtype = Dtype::kF32;  // of activations and weights
 
-  Tape* tape = nullptr;  // nullptr: nothing is recorded
-  WeightWork* weight_work =
-      nullptr;                     // collects weight-gradient work for later; nullptr: done at once
-  Partner* partner = nullptr;      // runs while exchanges are under way; nullptr: nobody does
-  OffloadPass* offload = nullptr;  // takes what the forward keeps to the host; nullptr: it stays
-  std::int64_t layer = -1;  // global number of the layer that runs, for random numbers and messages
-  bool training = false;    // dropout acts
-  FiniteProbe* probe = nullptr;  // every result is checked (waits for the device); nullptr: none is
-  Trace* trace = nullptr;        // what runs is recorded; nullptr: nothing is
-  // Where backwards add up what routers chose; nullptr: nowhere.
+  Tape* tape = nullptr;               // nullptr: nothing is recorded
+  WeightWork* weight_work = nullptr;  // collects wgrad work to run later; nullptr: run at once
+  Partner* partner = nullptr;         // runs while a collective is in flight; nullptr: none
+  OffloadPass* offload = nullptr;     // offloads saved activations to the host; nullptr: none
+  std::int64_t layer = -1;  // global index of the current layer, for random numbers and messages
+  bool training = false;    // enables dropout
+  FiniteProbe* probe = nullptr;  // checks every result (synchronises with the device); nullptr: off
+  Trace* trace = nullptr;        // records spans; nullptr: off
+  // Accumulators of the routers' choices, updated in the backward; nullptr: none.
   const RouterStatistics* routers = nullptr;
-  // Where exchanges of a fixed size count the rows that did not fit (f64, device); nullptr: all
-  // exchanges have the size they need.
+  // Counter of rows dropped by fixed-size expert exchanges (f64, device); nullptr: all exchanges
+  // have the exact size.
   double* lost_rows = nullptr;
 
   Tensor allocate(Dtype of, const Shape& shape, const char* tag) const {
     return Tensor(arena, of, shape, tag);
   }
-  // Host values as a tensor [count].
+  // Uploads host values as a tensor [count].
   Tensor upload(Dtype of, std::int64_t count, const void* values, const char* tag) const;
   template <class T>
   Tensor upload(std::span<const T> values, const char* tag) const {
     return upload(DtypeOf<T>::value, static_cast<std::int64_t>(values.size()), values.data(), tag);
   }
-  // Waits for the device.
+  // Synchronises with the device.
   void download(const View& view, void* values) const;
   template <class T>
   std::vector<T> download(const View& view) const {
@@ -80,7 +79,7 @@ struct Context {
     return out;
   }
   Dtype wide() const { return wide_of(dtype); }
-  // With a probe: records op, layer and tensor of the first bad value.
+  // With a probe: records op, layer and tensor of the first non-finite value.
   void check(std::string_view op, std::string_view what, const View& view) const;
 };
 

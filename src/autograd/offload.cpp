@@ -15,7 +15,8 @@ constexpr std::array<std::string_view, kOffloadParts> kNames = {
     "attn_norm", "qkv_linear", "core_attn",  "attn_proj", "mlp_norm",  "mlp_fc1",
     "mlp_act",   "mlp_fc2",    "expert_fc1", "moe_act",   "expert_fc2"};
 
-// Of what ops make; stores of weights have their own, and know their addresses.
+// Arena tags of tensors made by ops. Weight stores have other tags; they keep addresses, so their
+// blocks must not move.
 constexpr std::array<std::string_view, 3> kTags = {"activations", "quantized", "dispatched tokens"};
 
 }  // namespace
@@ -24,10 +25,11 @@ std::string_view name_of(OffloadPart part) { return kNames[static_cast<std::size
 
 std::vector<std::string> offload_part_names() { return {kNames.begin(), kNames.end()}; }
 
-// What a layer keeps. Orders of the device: copies out follow the layer; the stream follows them
-// before the memory is used again; copies in follow the stream, so that whoever had the memory, and
-// the copies out, are done; the stream follows them before the content is read. Host memory is
-// given back after that, and copies out follow the stream, so it is not written too early.
+// Offloaded tensors of a layer. Stream order: copies out wait for the layer; the compute stream
+// waits for them before the memory is reused. Copies in wait for the compute stream, so that the
+// previous user of the memory and the copies out are done; the compute stream waits for them before
+// the content is read. Host memory is freed after that, and later copies out wait for the compute
+// stream, so it is not overwritten too early.
 class OffloadGroup final : public BlockKeeper {
  public:
   explicit OffloadGroup(Offloader& to) : to_(to) {}
@@ -70,7 +72,7 @@ class OffloadGroup final : public BlockKeeper {
     copying_ = to_.in_->mark();
     state_ = State::kComing;
   }
-  // The blocks are as if they had never gone.
+  // Makes the blocks resident again, as if they had never been offloaded.
   void arrive() {
     fetch();
     copying_.wait();
@@ -80,12 +82,12 @@ class OffloadGroup final : public BlockKeeper {
 
   void bring_back(Block&) override { arrive(); }
   void forget(Block& block) noexcept override {
-    // The stream must not use the memory while it is copied to.
+    // The stream must not reuse the memory while it is being copied to.
     if (state_ == State::kComing) copying_ = Work();
     std::erase_if(moved_, [&](const Moved& moved) { return moved.block == &block; });
   }
 
-  // Nothing is kept any more.
+  // Releases all blocks.
   void drop() {
     copying_ = Work();
     for (Moved& moved : moved_) moved.block->keeper = nullptr;
@@ -111,7 +113,7 @@ Offloader::Offloader(const Kernels& kernels, const Stream& stream, Arena& device
                      OffloadPolicy policy)
     : policy_(std::move(policy)),
       device_(device),
-      host_(kernels.device.pinned_memory(), 0, 0),  // what is pinned is lost to everybody else
+      host_(kernels.device.pinned_memory(), 0, 0),  // no spare: pinned memory is scarce
       out_(kernels.device.open_lane(stream)),
       in_(kernels.device.open_lane(stream)) {}
 
@@ -134,7 +136,7 @@ void OffloadPass::clear() {
 
 void OffloadPass::begin_layer(Context& ctx, const LayerPlace& place, const Tensor& input) {
   const OffloadPolicy& policy = to_->policy();
-  // As Megatron counts: the part that stays is rounded down.
+  // As in Megatron, the number of layers that stay is rounded down.
   auto staying =
       static_cast<std::int64_t>(static_cast<double>(place.count) * (1 - policy.fraction));
   whole_ = place.index < policy.layers && !place.before_loss;
@@ -192,7 +194,7 @@ void OffloadPass::mark_since(std::int64_t number, const Tensor& except) {
 }
 
 namespace {
-// Null where the part keeps what it keeps, or keeps nothing.
+// Null if the part is not offloaded or nothing is recorded.
 OffloadPass* pass_of(const Context& ctx, OffloadPart part) {
   bool goes = ctx.tape != nullptr && ctx.offload != nullptr && ctx.offload->wants(part);
   return goes ? ctx.offload : nullptr;

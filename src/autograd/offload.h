@@ -1,7 +1,8 @@
-// Activations in host memory while they wait for their backward. A layer's kept tensors form a
-// group: copies out begin when the layer ends, the memory goes when the next layer has ended, and
-// comes back while the layer after it runs its backward. Blocks move, tensors find them (see
-// tensor.h), so ops know nothing of it and every bit stays as it is.
+// Activation offload to pinned host memory between forward and backward. The saved tensors of a
+// layer form a group: device-to-host copies start when the layer ends, the device memory is freed
+// when the next layer has ended, and the copies back run during the backward of the following
+// layer. Blocks move and tensors find them (tensor.h), so ops are not aware of it and results are
+// bit-equal.
 //
 //   compute  | layer 0 | layer 1 | layer 2 |   ...   | back 2 | back 1 | back 0 |
 //   lane out           | 0 ------| 1 ------|
@@ -22,13 +23,13 @@ namespace bev {
 
 class CopyLane;
 
-// Parts of a layer, by what they keep: their input and what they make on the way.
+// Parts of a layer, by the tensors they save: their input and intermediate results.
 enum class OffloadPart : std::uint8_t {
   kAttnNorm,  // the layer's input
   kQkvLinear,
   kCoreAttn,  // with its result
   kAttnProj,
-  kMlpNorm,  // the sum that it normalises
+  kMlpNorm,  // the residual sum that it normalises
   kMlpFc1,
   kMlpAct,
   kMlpFc2,
@@ -37,22 +38,22 @@ enum class OffloadPart : std::uint8_t {
   kExpertFc2
 };
 inline constexpr int kOffloadParts = 11;
-// As flags have it: "attn_norm".
+// Flag value, such as "attn_norm".
 std::string_view name_of(OffloadPart part);
 std::vector<std::string> offload_part_names();
 
 struct OffloadPolicy {
-  std::int64_t layers = 0;         // the first of a stage, with all that they keep
-  std::vector<OffloadPart> parts;  // of layers
-  double fraction = 1;             // of the layers of a stage, from the first on, whose parts go
-  std::int64_t min_elements = 1;   // smaller tensors stay
+  std::int64_t layers = 0;  // first layers of a stage, of which everything saved is offloaded
+  std::vector<OffloadPart> parts;  // parts of layers to offload
+  double fraction = 1;  // of a stage's layers, from the first on, whose parts are offloaded
+  std::int64_t min_elements = 1;  // smaller tensors are not offloaded
 
   bool any() const { return layers > 0 || !parts.empty(); }
 };
 
 class OffloadGroup;
 
-// Host memory and the ways to it, for all passes of a rank.
+// Host memory and copy lanes for all passes of a rank.
 class Offloader {
  public:
   Offloader(const Kernels& kernels, const Stream& stream, Arena& device, OffloadPolicy policy);
@@ -64,7 +65,7 @@ class Offloader {
  private:
   friend class OffloadGroup;
   friend class OffloadPass;
-  // The group whose copies began last gives its memory away.
+  // Frees the device memory of the group whose copies started last.
   void vacate_last();
 
   OffloadPolicy policy_;
@@ -74,58 +75,58 @@ class Offloader {
   OffloadGroup* leaving_ = nullptr;
 };
 
-// A layer of a stage.
+// Position of a layer in its stage.
 struct LayerPlace {
   std::int64_t index = 0, count = 0;
-  bool before_loss = false;  // its backward comes next, so nothing of it goes
+  bool before_loss = false;  // its backward comes next, so nothing is offloaded
 };
 
-// The groups of one micro-batch on one stage. It must outlive what its tape keeps.
+// Groups of one micro-batch on one stage. It must outlive the tensors saved on its tape.
 class OffloadPass {
  public:
   explicit OffloadPass(Offloader* to);
   ~OffloadPass();
 
-  // Around a layer, or several that are recomputed together, on the tape that records.
+  // Call around a layer, or around several that are recomputed together, on the recording tape.
   void begin_layer(Context& ctx, const LayerPlace& place, const Tensor& input);
   void end_layer(Context& ctx, const Tensor& result);
-  // What the last layer of the stage keeps is on its way back, where it had gone.
+  // Starts copying back the last offloaded layer of the stage.
   void prefetch();
-  // Of a new pass.
+  // Resets for a new pass.
   void clear();
 
   bool wants(OffloadPart part) const;
-  // If somebody keeps it when the layer ends, it goes.
+  // Marks a tensor: it is offloaded if it is still referenced when the layer ends.
   void mark(const Tensor& tensor);
-  // The same of all that was made since, except for one.
+  // Marks all tensors allocated since `number`, except one.
   void mark_since(std::int64_t number, const Tensor& except);
 
  private:
   struct Marked {
     Block* block;
-    std::int64_t number;  // the block's, or it is another by now
+    std::int64_t number;  // of the block when marked; it differs if the block was reused
   };
   void mark(Block& block);
 
   Offloader* to_;
   std::vector<std::unique_ptr<OffloadGroup>> groups_;
   std::size_t used_ = 0;
-  OffloadGroup* last_ = nullptr;  // of the layer that ended last; null: it has none
+  OffloadGroup* last_ = nullptr;  // group of the layer that ended last; null: none
   std::vector<Marked> marked_;
-  bool whole_ = false, parts_ = false;  // what goes of the layer that runs
+  bool whole_ = false, parts_ = false;  // what is offloaded of the current layer
   std::int64_t layer_begin_ = 0;
 };
 
-// Marks what a part keeps, where that is to go. Before the part has run: its input.
+// Marks a tensor saved by a part, if that part is offloaded. Before the part has run: its input.
 void mark_kept(Context& ctx, OffloadPart part, const Var& kept);
 
-// A part runs between this and one of the two calls.
+// Scope of a part; one of the two calls ends it.
 class OffloadScope {
  public:
   OffloadScope(Context& ctx, OffloadPart part, const Var& input);
-  // Marks what was made for the part, without its result: that is for those who read it.
+  // Marks the part's tensors except its result, which belongs to its consumers.
   Var without(Var result);
-  // The same with the result.
+  // Marks the part's tensors including its result.
   void with_result();
 
  private:

@@ -1,4 +1,4 @@
-// An op runs while it lives: reports of a hang and traces have its name and layer.
+// RAII scope of an op: hang reports and traces show its name and layer.
 #pragma once
 
 #include "autograd/context.h"

@@ -1,27 +1,27 @@
-// Two micro-batches that take turns: while one has an exchange between ranks under way, the other
-// computes. The forward of one runs as it is, and the backward of the other goes on step by step
-// inside of it, wherever the forward gives way:
+// Overlap of expert-parallel communication with compute of another micro-batch. The forward of one
+// runs normally, and the backward of the other advances step by step inside it, at the forward's
+// yield points:
 //
-//   forward   ..., start an exchange, give way           finish the exchange, ...
-//   backward                                  go on until it gives way itself
+//   forward   ..., start an all-to-all, yield            finish the all-to-all, ...
+//   backward                                  run until it yields itself
 //
-// Who runs when follows from the model alone, so ranks that meet in collectives meet in one order.
+// The interleaving follows from the model alone, so all ranks issue collectives in the same order.
 #pragma once
 
 namespace bev {
 
 struct Context;
 
-// The other micro-batch.
+// The backward of the other micro-batch.
 class Partner {
  public:
   virtual ~Partner() = default;
-  // Runs until it gives way, or to its end.
+  // Runs to its next yield point, or to its end.
   virtual void go_on() = 0;
 };
 
-// Said after an exchange was started and before it is waited for. Lets the context's partner go on,
-// where there is one, and notes on the tape that the backward gives way here as well.
+// Yield point: call it after a collective is started and before its wait. Runs the context's
+// partner, if any, and records on the tape that the backward yields here as well.
 void give_way(Context& ctx);
 
 }  // namespace bev

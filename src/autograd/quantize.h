@@ -1,4 +1,4 @@
-// Tensors to 8-bit floats, in memory of an arena.
+// Quantisation of tensors to FP8, into arena memory.
 #pragma once
 
 #include "kernels/kernels.h"
@@ -14,19 +14,19 @@ struct QuantizeTools {
   Arena& arena;
 };
 
-// Which tensor, what its scale follows from, and the forms that are wanted of it.
+// Tensor to quantise, source of its scale, and requested forms.
 struct QuantizeRequest {
-  View x;  // [R, C]; without memory where a maker is used
+  View x;  // [R, C]; without memory if a maker is used
   Fp8Recipe recipe;
   Fp8Role role = Fp8Role::kInput;
-  const float* amax = nullptr;  // device; null where scales are of blocks
-  float* seen = nullptr;        // device; null: not wanted
+  const float* amax = nullptr;  // device; null for blockwise scales
+  float* seen = nullptr;        // device; receives the amax; null: not wanted
   bool rows = true, columns = true;
   const char* tag = "quantized";
   QuantizeMaker maker = {};
-  QuantizeGroups groups = {};  // then x may be the tokens that rows are gathered from
+  QuantizeGroups groups = {};  // if used, x may be the tokens from which rows are gathered
 
-  // Whether numbers in blocks of this kind can be made on the way.
+  // True if a maker can produce the values for this kind of blocks (fused quantisation).
   bool takes_maker() const {
     ScaleBlock block = block_of(recipe, role);
     if (groups.used()) return false;
@@ -35,7 +35,7 @@ struct QuantizeRequest {
 };
 
 Quantized quantize(const QuantizeTools& tools, const QuantizeRequest& request);
-// The same into what an earlier call with the same shapes and forms gave.
+// The same into the result of an earlier call with equal shapes and forms.
 void quantize_into(const QuantizeTools& tools, const QuantizeRequest& request, const Quantized& to);
 
 }  // namespace bev

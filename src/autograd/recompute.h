@@ -1,5 +1,5 @@
-// Recompute: run a part of the model without recording it, and again, recorded, when its gradient
-// is due. Random numbers are stateless, so both runs give the same bits.
+// Activation checkpointing (recompute): runs a part of the model without recording, and again with
+// recording when its gradient is due. Random numbers are stateless, so both runs are bit-equal.
 #pragma once
 
 #include <utility>
@@ -8,7 +8,7 @@
 
 namespace bev {
 
-// Records on `tape` (nullptr: nothing) while it lives.
+// RAII: records on `tape` (nullptr: nothing).
 class TapeScope {
  public:
   TapeScope(Context& ctx, Tape* tape) : ctx_(ctx), previous_(std::exchange(ctx.tape, tape)) {}
@@ -22,7 +22,7 @@ class TapeScope {
 };
 
 namespace detail {
-// Runs f again, recorded, and its backward; returns the gradient of x (empty when not wanted).
+// Runs f again with recording, then its backward; returns the gradient of x (empty if not wanted).
 template <class F>
 Tensor backward_again(Backward& back, const F& f, const Saved& x, const GradSlot& slot, Tensor dy,
                       const Placement& dy_placement) {
@@ -44,7 +44,7 @@ Tensor backward_again(Backward& back, const F& f, const Saved& x, const GradSlot
 }
 }  // namespace detail
 
-// f(Context&, const Var&) -> Var. What f refers to must live until the backward.
+// f(Context&, const Var&) -> Var. Objects that f refers to must live until the backward.
 template <class F>
 Var recompute(Context& ctx, const char* name, const Var& x, F f) {
   if (ctx.tape == nullptr) return f(ctx, x);

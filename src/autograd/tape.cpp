@@ -27,6 +27,7 @@ Quantized Value::quantize(Context& ctx, QuantizeRequest request) const {
 Var Tape::track(Tensor tensor, const Placement& placement) {
   Var var{std::move(tensor), placement, static_cast<VarId>(gradients_.size()), nullptr};
   gradients_.emplace_back();
+  gradient_ops_.push_back("");
   return var;
 }
 
@@ -47,7 +48,7 @@ void* Tape::room_for(std::size_t bytes) {
 bool Tape::backward_to_pause(Context& ctx) {
   Backward back(ctx, *this);
   std::int64_t layer = ctx.layer;
-  // Recomputed parts run a backward inside the backward.
+  // Recomputation runs a backward inside the backward.
   bool outer = ctx.probe != nullptr && std::exchange(ctx.probe->in_backward, true);
   paused_ = false;
   while (!nodes_.empty() && !paused_) {
@@ -56,7 +57,7 @@ bool Tape::backward_to_pause(Context& ctx) {
     running_ = node.op;
     OpScope scope(ctx, node.op, TraceKind::kBackward);
     node.call(node.closure, back);
-    // Destroyed at once: saved tensors go as the backward passes.
+    // Destroyed at once, which frees saved tensors as the backward proceeds.
     node.destroy(node.closure);
     nodes_.pop_back();
   }
@@ -76,11 +77,12 @@ void Tape::add_gradient(Context& ctx, const GradSlot& to, Value gradient,
             "}, but a value placed {", to.placement, "} has a gradient {", to.placement.dual(),
             "}: a reduction is missing or doubled");
   if (ctx.probe != nullptr) {
-    // Outside of a running closure it comes from the stage after this one.
+    // Outside a running closure, the gradient was received from the next stage.
     bool before = std::exchange(ctx.probe->in_backward, true);
     ctx.check(*running_ != 0 ? running_ : "receive", "gradient", gradient.tensor);
     ctx.probe->in_backward = before;
   }
+  gradient_ops_[static_cast<std::size_t>(to.id)] = running_;
   Value& known = gradients_[static_cast<std::size_t>(to.id)];
   if (known.empty()) {
     known = std::move(gradient);
@@ -90,7 +92,7 @@ void Tape::add_gradient(Context& ctx, const GradSlot& to, Value gradient,
             known.shape(), " and ", gradient.shape(), " of one value");
   Tensor sum = std::exchange(known, Value()).get(ctx);
   Tensor more = std::exchange(gradient, Value()).get(ctx);
-  // Memory that another holder shares is never written.
+  // Memory that is shared with another tensor is never written.
   Tensor out = sum.unique() ? sum : more.unique() ? more : Tensor();
   if (out.empty()) out = ctx.allocate(sum.dtype(), sum.shape(), "gradients");
   ctx.kernels.elementwise.add(ctx.stream, sum, more, out);
@@ -109,8 +111,9 @@ Value Tape::take_value(VarId id) {
 
 Tensor Tape::take_gradient(VarId id) {
   Value value = take_value(id);
-  BEV_CHECK(value.source == nullptr, ErrorKind::kInternal,
-            "tape: a gradient was to be made by who reads it");
+  BEV_CHECK(value.source == nullptr, ErrorKind::kInternal, "tape: the gradient of ",
+            gradient_ops_[static_cast<std::size_t>(id)],
+            " is lazy (quantised on read) but was taken as a plain tensor");
   return std::move(value.tensor);
 }
 
@@ -120,6 +123,7 @@ void Tape::clear() {
     nodes_.pop_back();
   }
   gradients_.clear();
+  gradient_ops_.clear();
   slab_ = slab_used_ = 0;
 }
 

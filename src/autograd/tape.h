@@ -1,5 +1,6 @@
-// Reverse-mode differentiation over coarse ops. An op computes its outputs, then records one
-// closure that turns the outputs' gradients into the inputs'. One tape per micro-batch in flight.
+// Autograd tape: reverse-mode differentiation over coarse ops. An op computes its outputs, then
+// records one closure that maps the outputs' gradients to the inputs'. One tape per micro-batch in
+// flight.
 #pragma once
 
 #include <cstddef>
@@ -20,20 +21,22 @@ struct QuantizeRequest;
 
 using VarId = std::int32_t;
 
-// Makes a tensor again from what is kept anyway, instead of keeping it (selective recompute).
+// Recomputes a tensor from tensors that are saved anyway (selective recompute), or materialises a
+// lazy one.
 class Recipe {
  public:
   virtual ~Recipe() = default;
   virtual Tensor make(Context& ctx) const = 0;
-  // What the request says, of the tensor that it would make.
+  // Quantises the tensor that make() would return; fused if the recipe supports it.
   virtual Quantized quantize(Context& ctx, QuantizeRequest request) const;
 };
 
-// Numbers in memory or, where all who read them round them to 8 bits, how to make them on the way.
+// A tensor, or a lazy one: if all consumers read it in FP8, it is never materialised, and its
+// recipe writes the quantised forms directly (fused quantisation).
 struct Value {
-  Tensor tensor;                         // unwritten where there is a source
-  std::shared_ptr<const Recipe> source;  // null: the tensor is there
-  Tensor amax;  // f32 [1]: the largest |x| of this rank's part, where its producer found it
+  Tensor tensor;                         // only dtype and shape if there is a source
+  std::shared_ptr<const Recipe> source;  // null: the tensor is materialised
+  Tensor amax;  // f32 [1]: amax of this rank's part, if its producer computed it
 
   Value() = default;
   Value(Tensor written) : tensor(std::move(written)) {}  // NOLINT: a tensor is a value
@@ -48,16 +51,16 @@ struct Value {
   Dtype dtype() const { return tensor.dtype(); }
 };
 
-// A value in the graph. id is -1 when no gradient is wanted.
+// A value in the graph. id is -1 if no gradient is wanted.
 struct Var : Value {
   Placement placement;
   VarId id = -1;
-  std::shared_ptr<const Recipe> recipe;  // how to make it again; null: it is kept
+  std::shared_ptr<const Recipe> recipe;  // recomputes it for the backward; null: it is saved
 
   bool tracked() const { return id >= 0; }
 };
 
-// A tensor kept for the backward, by whatever means: the tensor itself, or a recipe.
+// A tensor saved for the backward: the tensor itself, or a recipe.
 class Saved {
  public:
   Saved() = default;
@@ -73,7 +76,7 @@ class Saved {
   std::shared_ptr<const Recipe> recipe_;
 };
 
-// The part of a Var that a closure needs to pass a gradient on.
+// The part of a Var that a closure needs to pass on a gradient.
 struct GradSlot {
   VarId id = -1;
   Placement placement;  // of the value
@@ -91,7 +94,7 @@ class Tape {
   Tape(const Tape&) = delete;
   Tape& operator=(const Tape&) = delete;
 
-  // A value that gradients are collected for: an input of the recorded graph, or an op's output.
+  // A value that accumulates gradients: an input of the recorded graph, or an op's output.
   Var track(Tensor tensor, const Placement& placement);
 
   // backward(Backward&) is called once, after all closures recorded later.
@@ -105,36 +108,36 @@ class Tape {
                       [](void* f) { static_cast<F*>(f)->~F(); }});
   }
 
-  // A recipe in memory that the tape uses again; it may outlive the tape.
+  // Allocates a recipe from memory that the tape reuses; the recipe may outlive the tape.
   template <class R, class... Args>
   std::shared_ptr<const Recipe> make_recipe(Args&&... args) {
     return std::allocate_shared<R>(SpareAllocator<R>(recipes_), std::forward<Args>(args)...);
   }
 
-  // An empty tape for what is run again inside a backward. There is one at a time.
+  // An empty tape for recomputation inside a backward. There is only one at a time.
   Tape& inner();
 
-  // Runs and destroys all closures, last first. Gradients of tracked inputs stay to be taken.
+  // Runs and destroys all closures in reverse order. Gradients of tracked inputs stay until taken.
   void backward(Context& ctx) {
     while (!backward_to_pause(ctx)) {
     }
   }
-  // The same up to a closure that pauses: true when all are done.
+  // The same up to a closure that calls pause(); returns true when all have run.
   bool backward_to_pause(Context& ctx);
 
-  // Adds to the gradient of a value; `placement` must be the dual of the value's.
+  // Gradient accumulation for a value; `placement` must be the dual of the value's.
   void add_gradient(Context& ctx, const GradSlot& to, Value gradient, const Placement& placement);
-  // The gradient collected so far, handed over; empty when none came.
+  // Moves out the accumulated gradient; empty if there is none.
   Value take_value(VarId id);
-  // The same of one that was written, as those of graph inputs are.
+  // The same for a materialised gradient, as graph inputs have; throws if it is lazy.
   Tensor take_gradient(VarId id);
 
-  // Said by a closure: who runs the backward step by step is asked before the next one.
+  // Called by a closure: backward_to_pause() returns before the next closure.
   void pause() { paused_ = true; }
 
   void clear();
   std::size_t size() const { return nodes_.size(); }
-  const char* running() const { return running_; }  // the op whose backward runs
+  const char* running() const { return running_; }  // op whose backward runs
 
  private:
   struct Node {
@@ -148,9 +151,10 @@ class Tape {
 
   std::vector<Node> nodes_;
   std::vector<Value> gradients_;
+  std::vector<const char*> gradient_ops_;  // op whose backward added to each gradient last
   const char* running_ = "";
   bool paused_ = false;
-  // Closures live in slabs that are kept for the next use of the tape.
+  // Closures are in slabs that are kept for the next use of the tape.
   static constexpr std::size_t kSlabBytes = 64 * 1024;
   std::vector<std::unique_ptr<std::byte[]>> slabs_;
   std::size_t slab_ = 0, slab_used_ = 0;
@@ -158,7 +162,7 @@ class Tape {
   std::unique_ptr<Tape> inner_;
 };
 
-// What a closure sees.
+// Argument of a closure.
 class Backward {
  public:
   Backward(Context& context, Tape& tape) : ctx(context), tape_(tape) {}
@@ -174,13 +178,13 @@ class Backward {
   void add(const GradSlot& input, Value gradient, const Placement& placement) {
     tape_.add_gradient(ctx, input, std::move(gradient), placement);
   }
-  // The gradient has the placement that the input's dual demands (elementwise ops).
+  // Adds a gradient with the dual placement of the input (elementwise ops).
   void add(const GradSlot& input, Value gradient) {
     tape_.add_gradient(ctx, input, std::move(gradient), input.placement.dual());
   }
   void pause() { tape_.pause(); }
-  // work(Context&) computes weight gradients from what it owns. It runs now, or when a schedule
-  // that splits the backward gets to it.
+  // work(Context&) computes weight gradients (wgrad) from what it owns. It runs now, or later if
+  // the schedule splits the backward.
   template <class F>
   void weight_work(F work) {
     if (ctx.weight_work != nullptr) {
@@ -194,15 +198,15 @@ class Backward {
   Tape& tape_;
 };
 
-// In memory of the tape that records, if one does.
+// Allocates a recipe from the recording tape's memory, if there is one.
 template <class R, class... Args>
 std::shared_ptr<const Recipe> make_recipe(const Context& ctx, Args&&... args) {
   if (ctx.tape == nullptr) return std::make_shared<R>(std::forward<Args>(args)...);
   return ctx.tape->make_recipe<R>(std::forward<Args>(args)...);
 }
 
-// Starts the output of an op: tracked when `wanted` and a tape records. Checks the value when asked
-// to.
+// Wraps the output of an op: tracked if `wanted` and a tape records. With a probe, checks the
+// values.
 Var make_output(Context& ctx, const char* op, Tensor tensor, const Placement& placement,
                 bool wanted);
 

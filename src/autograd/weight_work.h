@@ -1,4 +1,4 @@
-// Weight-gradient work put off by a schedule that splits the backward (zero bubble, delayed wgrad).
+// Deferred wgrad: weight-gradient work of schedules that split the backward (zero bubble).
 #pragma once
 
 #include <cstdint>
@@ -14,14 +14,14 @@ struct Context;
 
 class WeightWork {
  public:
-  // Of an op of a layer.
+  // Adds the work of an op of a layer.
   template <class F>
   void add(const char* op, std::int64_t layer, F work) {
     items_.push_back(
         {op, layer,
          std::allocate_shared<Holder<F>>(SpareAllocator<Holder<F>>(memory_), std::move(work))});
   }
-  // Does all of it, in the order it came, and forgets it.
+  // Runs all of it in the order of addition, and clears it.
   void run(Context& ctx);
   bool empty() const { return items_.empty(); }
 

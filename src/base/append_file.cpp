@@ -11,7 +11,8 @@
 namespace bev {
 
 AppendFile::AppendFile(const std::string& path, OpenMode mode) : path_(path) {
-  // Not blocking: a pipe that nobody reads must not hang the program. Writing to it later may.
+  // O_NONBLOCK: opening a FIFO that has no reader fails instead of hanging. A later write() may
+  // still block.
   int flags = O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC | O_NONBLOCK;
   if (mode == OpenMode::kTruncate) flags |= O_TRUNC;
   if (mode == OpenMode::kExclusive) flags |= O_EXCL;

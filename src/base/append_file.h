@@ -1,4 +1,5 @@
-// A file that grows: logs, metrics, event files. Every write reaches the operating system at once.
+// Append-only file for logs, metrics and event files. Every write reaches the kernel at once
+// (unbuffered).
 #pragma once
 
 #include <cstdint>
@@ -9,13 +10,13 @@ namespace bev {
 
 enum class OpenMode : std::uint8_t {
   kTruncate,   // start empty
-  kAppend,     // keep what is there
+  kAppend,     // keep the existing content
   kExclusive,  // must not exist yet
 };
 
 class AppendFile {
  public:
-  // Error of kind io naming the path and the system's reason.
+  // Throws Error(kIo) with the path and strerror.
   AppendFile(const std::string& path, OpenMode mode);
   ~AppendFile();
   AppendFile(const AppendFile&) = delete;

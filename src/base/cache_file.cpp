@@ -27,8 +27,8 @@ constexpr std::string_view kLastWord = "end ";
 constexpr std::size_t kHashDigits = 16;
 constexpr std::size_t kMostBytes = std::size_t{16} << 20;
 
-// Held while it lives. Nobody waits long for a cache: without the lock nothing is written now, and
-// the next entry takes this one along.
+// Advisory file lock (flock) for the lifetime of the object, tried for about 1 s. Without the lock
+// the entry is not written now; the next put() writes it too.
 class CacheLock {
  public:
   explicit CacheLock(const std::string& path) {
@@ -58,7 +58,7 @@ std::string hash_text(std::string_view text) { return fmt::format("{:016x}", has
 
 }  // namespace
 
-// First line, one line "key TAB value" for each entry, and a hash over all of it.
+// Format: header line, one line "key TAB value" per entry, FNV-1a hash of everything before it.
 std::string CacheFile::format(const Entries& entries) {
   std::string text(kFirstLine);
   for (const auto& [key, value] : entries) text += concat(key, '\t', value, '\n');
@@ -127,7 +127,7 @@ void CacheFile::write() {
   make_directories(parent_path(path_));
   CacheLock lock(path_ + ".lock");
   if (!lock.held()) return;
-  Entries others = read(Tell::kNo);  // it was told of at the start
+  Entries others = read(Tell::kNo);  // the constructor has already warned about a bad file
   entries_.insert(others.begin(), others.end());
   std::string text = format(entries_);
   if (text.size() <= kMostBytes) write_file(path_, text);

@@ -1,6 +1,6 @@
-// A cache on disk of short texts by key, shared by any number of processes. It never fails a run: a
-// file that is damaged or not ours is left aside with a warning and replaced, one that cannot be
-// written is given up with a warning.
+// On-disk key-value cache of short strings, shared by any number of processes. It never fails a
+// run: a corrupt or foreign file is ignored with a warning and rewritten; if the file cannot be
+// written, the cache stays in memory only, with a warning.
 #pragma once
 
 #include <map>
@@ -12,16 +12,18 @@ namespace bev {
 
 class CacheFile {
  public:
-  // Reads what is there; its folder is made when there is something to write.
+  // Reads the existing entries. The folder is created by the first put().
   explicit CacheFile(std::string path);
 
   std::optional<std::string> find(const std::string& key) const;
-  // Adds an entry and writes the file: all entries of this object, and those that others have
-  // written since. Keys and values are printable ASCII without tabs; a key may have spaces.
+  // Adds an entry and rewrites the file with the entries of this object merged with those that
+  // other processes have written since. Keys and values are printable ASCII without tabs; spaces
+  // are allowed.
   void put(const std::string& key, const std::string& value);
 
   using Entries = std::map<std::string, std::string>;
-  // The file's text, and what it says; none where it is not whole.
+  // Serialises entries, and parses them back; nullopt if the text is incomplete or its hash
+  // differs.
   static std::string format(const Entries& entries);
   static std::optional<Entries> parse(std::string_view text);
 

@@ -6,15 +6,15 @@
 
 namespace bev {
 
-// Seconds since some fixed moment; never goes backwards.
+// Seconds since an arbitrary fixed point; never decreases.
 double monotonic_seconds();
-std::int64_t monotonic_nanoseconds();  // of the same clock
+std::int64_t monotonic_nanoseconds();  // same clock
 
 // Microseconds since 1970-01-01 00:00:00 UTC.
 std::int64_t unix_microseconds();
 
 // "YYYY-MM-DD HH:MM:SS.ffffff" in local time.
 std::string local_timestamp(std::int64_t microseconds);
-std::string local_timestamp();  // of now
+std::string local_timestamp();  // of the current time
 
 }  // namespace bev

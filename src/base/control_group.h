@@ -1,5 +1,5 @@
-// The control groups (version 2) around this process: what its system, container or job limits it
-// to. Groups are nested, and each of them limits all that is within.
+// Control groups (cgroup v2) of this process: the limits set by the system, the container or the
+// job. Groups are nested, and each one limits everything inside it.
 #pragma once
 
 #include <string>
@@ -7,13 +7,13 @@
 
 namespace bev {
 
-// Folders of the group that `membership` (the text of /proc/self/cgroup) names and of all around
-// it, innermost first, below the folder `root` where groups are mounted. The last is root itself.
+// Folders of the group named by `membership` (the text of /proc/self/cgroup) and of all its
+// ancestors, innermost first, below the mount point `root`. The last one is root itself.
 std::vector<std::string> control_groups(const std::string& membership, const std::string& root);
-// Of this process.
+// Control groups of this process.
 std::vector<std::string> control_groups();
 
-// A file of a group; empty where there is none, or none that may be read.
+// Content of a file of the group; empty if it is missing or not readable.
 std::string group_text(const std::string& group, const char* file);
 
 }  // namespace bev

@@ -1,4 +1,4 @@
-// Whole numbers that do not divide: how many parts, and how large with the last one filled up.
+// Integer division rounded up, and rounding up to a multiple.
 #pragma once
 
 #include <cstdint>

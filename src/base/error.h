@@ -14,12 +14,12 @@ namespace bev {
 
 enum class ErrorKind : std::uint8_t {
   kConfig,    // a flag, a configuration file or their combination
-  kInput,     // a file to read: missing, unreadable, corrupt, truncated, unknown
+  kInput,     // a file to read is missing, unreadable, corrupt, truncated or of unknown format
   kIo,        // writing failed: disk full, no permission
-  kShape,     // an op was given tensors that do not fit
-  kNumeric,   // NaN or Inf where none may be
-  kDevice,    // the accelerator
-  kComm,      // a collective: timeout, a peer gone
+  kShape,     // an op received tensors of the wrong shape
+  kNumeric,   // NaN or Inf where it is not allowed
+  kDevice,    // error of the accelerator
+  kComm,      // a collective timed out, or a peer is gone
   kInternal,  // a bug of ours
 };
 
@@ -29,7 +29,7 @@ class Error : public std::exception {
  public:
   Error(ErrorKind kind, std::string message,
         std::source_location where = std::source_location::current());
-  // The same error with more said before its message.
+  // Same error with `before` prepended to its message.
   Error(std::string_view before, const Error& error)
       : kind_(error.kind_), message_(concat(before, error.message_)), where_(error.where_) {}
 

@@ -11,7 +11,7 @@ namespace bev {
 
 namespace {
 
-// Choices are compared without regard to case and to - against _.
+// Folds case and '_' to '-', so that choices compare equal in either spelling.
 std::string fold(std::string_view text) {
   std::string out(text);
   for (char& c : out) {
@@ -24,7 +24,7 @@ std::string fold(std::string_view text) {
 const char* describe(std::int64_t) { return "an integer"; }
 const char* describe(double) { return "a number"; }
 
-// "a, b" or "[a, b]"; nothing but blanks is an empty list.
+// Splits "a, b", "[a, b]" or "(a, b)"; only blanks give an empty list.
 std::vector<std::string> split_list(std::string_view text) {
   text = trim(text);
   bool square = text.size() >= 2 && text.front() == '[' && text.back() == ']';

@@ -1,5 +1,5 @@
-// Field lists: a configuration struct names each member once (flag, help, range), and flags, YAML
-// keys, help, the flag reference, JSON copies and differences all come from that list.
+// Reflection for configuration structs: each struct lists its members once (flag, help, range), and
+// flags, YAML keys, help, the flag reference, JSON copies and diffs are derived from that list.
 #pragma once
 
 #include <cstdint>
@@ -17,33 +17,33 @@ namespace bev {
 class Field {
  public:
   using Choice = std::pair<std::string, int>;
-  // Turns another spelling of a value into the plain one; sets `problem` when it cannot.
+  // Converts an alternative spelling of a value into the canonical one; sets `problem` on failure.
   using Reader = std::string (*)(std::string_view text, std::string& problem);
 
-  const std::string& name() const { return name_; }  // kebab case, without dashes in front
+  const std::string& name() const { return name_; }  // kebab case, without leading dashes
   const std::string& help() const { return help_; }
   const std::vector<std::string>& aliases() const { return aliases_; }
-  const std::string& negation() const { return negation_; }  // "" when there is none
+  const std::string& negation() const { return negation_; }  // "" if there is none
   bool is_flag() const { return bool_ != nullptr; }
   bool is_number() const { return int_ != nullptr || double_ != nullptr; }
   bool is_list() const { return ints_ != nullptr || doubles_ != nullptr || strings_ != nullptr; }
   // "integer >= 1", "number", "text", "a|b", "list of integers", "flag".
   std::string type_text() const;
-  // What happens when the field is not given: the current value, or the words of defaults_to().
+  // Text for the help: the current value, or the words given to defaults_to().
   std::string default_text() const;
 
   // The current value as a flag would give it ("" for an empty list or unset text).
   std::string text() const;
-  // Both set the value; they return "" or what is wrong and which values would do, and leave the
-  // old value then. A list takes several items, or one that is split at commas.
+  // Both set the value and return "". On failure they keep the old value and return what is wrong
+  // and which values are valid. A list takes several items, or one item split at commas.
   std::string set_text(std::string_view value);
   std::string set_items(std::span<const std::string> items);
 
   Field& alias(std::string name);
-  Field& negated_by(std::string name);  // a flag that switches this one off
+  Field& negated_by(std::string name);  // name of a flag that switches this one off
   Field& min(double least);
   Field& max(double most);
-  Field& limit(double most);   // max, for technical reasons: not part of the type's text
+  Field& limit(double most);   // max for technical reasons: not shown in type_text()
   Field& above(double bound);  // strictly greater
   Field& below(double bound);  // strictly less
   Field& one_of(std::vector<std::string> choices);  // of a text, or of each item of a list of texts
@@ -77,18 +77,18 @@ class Field {
   std::uint8_t* choice_ = nullptr;  // an enum class : std::uint8_t
 };
 
-// Reads true, yes, on, 1 or their opposites; returns "" or what is wrong.
+// Parses true, yes, on, 1 or their opposites; returns "" or an error text.
 std::string read_bool(std::string_view text, bool& out);
 
-// A flag that stands for others: --swiglu for --gated --activation silu. A field given by its own
-// name beside the shorthand wins over it.
+// A flag that expands to other settings: --swiglu stands for --gated --activation silu. A field
+// that is also given by its own name takes precedence.
 struct Shorthand {
   std::string section, name, help;
-  std::vector<std::pair<std::string, std::string>> settings;  // field and value
+  std::vector<std::pair<std::string, std::string>> settings;  // pairs of field name and value
 };
 
-// A flag that other programs' scripts have and this list has not. One that would change nothing is
-// taken, and `why` says why; any other is refused, and `why` says what to give instead.
+// A flag of other programs (Megatron-LM) that this list does not have. If it would change nothing
+// it is accepted and `why` explains that; otherwise it is refused and `why` names the replacement.
 struct ForeignFlag {
   std::string name;
   bool taken = false;
@@ -104,7 +104,7 @@ class FieldList {
   Field& add(std::string name, std::vector<std::int64_t>& member, std::string help);
   Field& add(std::string name, std::vector<double>& member, std::string help);
   Field& add(std::string name, std::vector<std::string>& member, std::string help);
-  // An enum class with underlying type std::uint8_t. Two choices may mean the same; the first is
+  // `Enum` is an enum class : std::uint8_t. If two choices have the same value, the first one is
   // shown.
   template <class Enum>
   Field& add(std::string name, Enum& member, std::vector<std::pair<std::string, Enum>> choices,
@@ -129,15 +129,16 @@ class FieldList {
   const std::vector<std::unique_ptr<Entry>>& entries() const { return entries_; }
   const std::vector<Shorthand>& shorthands() const { return shorthands_; }
   const std::vector<ForeignFlag>& foreign_flags() const { return foreign_; }
-  // By name or alias; nullptr when there is none.
+  // Looks up by name or alias; nullptr if there is none.
   Field* find(std::string_view name) const;
   Entry* find_entry(std::string_view name) const;
-  // Of a boolean, by one of the names that switch it off ("no-" in front, or its negation).
+  // Boolean field that `name` switches off ("no-" in front of its name, or its negation); nullptr
+  // if there is none.
   Entry* find_negated(std::string_view name) const;
   const Shorthand* find_shorthand(std::string_view name) const;
   const ForeignFlag* find_foreign(std::string_view name) const;
-  std::vector<std::string> sections() const;  // each once, in order
-  // Every spelling a flag may have, without dashes; for suggestions.
+  std::vector<std::string> sections() const;  // each one once, in order of appearance
+  // Every valid spelling of a flag, without dashes; used for suggestions.
   std::vector<std::string> spellings() const;
 
  private:

@@ -26,7 +26,7 @@ namespace {
 
 class Descriptor {
  public:
-  // Not blocking: a pipe without a writer must not hang the program.
+  // O_NONBLOCK: opening a FIFO that has no writer must not hang the program.
   explicit Descriptor(const std::string& path)
       : fd_(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK)) {
     if (fd_ < 0) fail_input("cannot open", path, errno);
@@ -146,7 +146,7 @@ void forget_pages(std::span<const std::byte> bytes) {
 void sync_folder(const std::string& path) {
   int descriptor = ::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
   if (descriptor < 0) return;
-  ::fsync(descriptor);  // best effort: not every file system can
+  ::fsync(descriptor);  // best effort: not every file system supports it
   ::close(descriptor);
 }
 
@@ -176,7 +176,7 @@ void DiskFile::write(std::span<const std::byte> bytes) {
     if (direct_ && !aligned) leave_direct();
     ssize_t put = ::write(descriptor_, bytes.data(), bytes.size());
     if (put < 0 && errno == EINTR) continue;
-    if (put < 0 && errno == EINVAL && direct_) {  // a file system with other wishes
+    if (put < 0 && errno == EINVAL && direct_) {  // the file system refuses O_DIRECT for this block
       leave_direct();
       continue;
     }

@@ -1,5 +1,5 @@
-// Files: read whole, map read-only, and write so that a reader sees the old file or the new one,
-// never half.
+// File I/O: whole-file read, read-only memory-mapped files, and atomic writes (a reader sees the
+// old file or the new one, never a partial one).
 #pragma once
 
 #include <cstddef>
@@ -15,15 +15,15 @@ bool path_exists(const std::string& path);
 bool is_directory(const std::string& path);
 std::string join_path(std::string_view folder, std::string_view name);
 std::string parent_path(const std::string& path);
-// Creates the folder and its parents; existing is fine.
+// Creates the folder and its parents; an existing folder is not an error.
 void make_directories(const std::string& path);
-// Names (not paths) of the entries of a folder, sorted.
+// Sorted names (not paths) of a folder's entries.
 std::vector<std::string> list_directory(const std::string& path);
 
-// The whole file; Error of kind io naming the path and the system's reason.
+// Content of a regular file; throws Error(kInput) with the path and strerror.
 std::string read_file(const std::string& path);
 
-// Read-only memory map of a whole file (an empty file gives an empty span).
+// Read-only memory-mapped file (an empty file gives an empty span).
 class MappedFile {
  public:
   explicit MappedFile(const std::string& path);
@@ -41,19 +41,19 @@ class MappedFile {
   std::span<const std::byte> bytes_;
 };
 
-// Bytes of a mapping that are not looked at again soon: their whole pages count no longer as this
-// process's memory. They can be read again.
+// Drops the whole pages of a mapping from this process's resident memory (MADV_DONTNEED). The bytes
+// stay readable: the next access faults them in again.
 void forget_pages(std::span<const std::byte> bytes);
 
-// Makes names in the folder survive a crash of the machine, where its file system can.
+// fsync of a folder, so that renames and new names in it survive a crash; best effort.
 void sync_folder(const std::string& path);
 
-// A new file, written from its beginning. Whole aligned blocks go to the disk past the page cache,
-// which costs the processor nearly nothing; from the first other write on, and where the file
-// system cannot, through it. Error of kind io naming the path and the system's reason.
+// A new file, written sequentially. Aligned blocks bypass the page cache (O_DIRECT), which costs
+// almost no CPU time; from the first unaligned write on, or if the file system does not support it,
+// writes go through the page cache. Throws Error(kIo) with the path and strerror.
 class DiskFile {
  public:
-  static constexpr std::size_t kAlignment = 4096;  // of a block's address and size
+  static constexpr std::size_t kAlignment = 4096;  // required of a block's address and size
 
   explicit DiskFile(const std::string& path);
   ~DiskFile();
@@ -61,7 +61,7 @@ class DiskFile {
   DiskFile& operator=(const DiskFile&) = delete;
 
   void write(std::span<const std::byte> bytes);
-  // What was written survives a crash of the machine.
+  // fsync: everything written so far survives a crash of the machine.
   void sync();
   void close();
 
@@ -74,8 +74,8 @@ class DiskFile {
   bool direct_;
 };
 
-// Writes to `path + ".tmp"`, much data in blocks that DiskFile likes; commit() syncs and renames.
-// Without commit the temporary is removed.
+// Writes to `path + ".tmp"` through an aligned 8 MiB buffer; commit() calls fsync and renames.
+// Without commit() the destructor removes the temporary file.
 class AtomicFile {
  public:
   explicit AtomicFile(const std::string& path);
@@ -90,10 +90,10 @@ class AtomicFile {
  private:
   std::string path_;
   std::string temporary_;
-  std::unique_ptr<DiskFile> file_;  // null once it is in place
+  std::unique_ptr<DiskFile> file_;  // null after commit()
   std::unique_ptr<std::byte[]> memory_;
-  std::span<std::byte> block_;  // of it, aligned
-  std::size_t filled_ = 0;      // bytes of the block
+  std::span<std::byte> block_;  // aligned part of memory_
+  std::size_t filled_ = 0;      // bytes of block_ in use
 };
 
 // AtomicFile in one call.

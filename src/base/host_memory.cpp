@@ -25,14 +25,14 @@ double free_of_system() {
   return kUnknown;
 }
 
-// The number at the start of a text; "max" is none.
+// Number at the start of the text; "max" gives kUnknown.
 double number_in(const std::string& text) {
   char* end = nullptr;
   double number = std::strtod(text.c_str(), &end);
   return end == text.c_str() ? kUnknown : number;
 }
 
-// What files have been read into counts as used, but would be given up.
+// The page cache counts as used memory but is reclaimable, so inactive_file is subtracted.
 double free_of_group(const std::string& group) {
   constexpr std::string_view kKey = "inactive_file ";
   double limit = number_in(group_text(group, "memory.max"));

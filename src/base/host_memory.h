@@ -1,4 +1,4 @@
-// How much memory the machine could still hand out.
+// Free host memory, by the system's and the control groups' account.
 #pragma once
 
 #include <string>
@@ -6,10 +6,10 @@
 
 namespace bev {
 
-// Bytes that this process could take without taking from anybody: of the system, or of what the
-// control groups around it leave. 0 where neither says.
+// Bytes that this process can allocate without evicting others: the minimum of the system's
+// available memory and what its control groups leave. 0 if neither is known.
 double free_host_memory();
-// Of the groups in these folders: what the tightest leaves; infinity where none has a limit.
+// Bytes left by the tightest of the groups in these folders; infinity if none has a limit.
 double free_group_memory(const std::vector<std::string>& groups);
 
 }  // namespace bev

@@ -24,7 +24,7 @@ std::string printable(std::string_view text, std::size_t most) {
   return out;
 }
 
-// Sees every event of the parser and keeps only the keys of the objects that are open.
+// SAX handler that keeps only the keys of the currently open objects.
 class Checker : public nlohmann::json_sax<nlohmann::json> {
  public:
   Checker(std::string_view source, int max_depth)
@@ -72,7 +72,7 @@ class Checker : public nlohmann::json_sax<nlohmann::json> {
 }  // namespace
 
 void check_json(std::string_view text, std::string_view source, int max_depth) {
-  // The parser takes a zero byte for the end and would not see what follows.
+  // nlohmann's parser takes a zero byte for the end of input and would ignore the rest.
   BEV_CHECK(text.find('\0') == text.npos, ErrorKind::kInput, source,
             ": not valid JSON: a zero byte at ", text.find('\0'));
   Checker checker(source, max_depth);
@@ -82,7 +82,7 @@ void check_json(std::string_view text, std::string_view source, int max_depth) {
 std::string read_json_object(const std::string& path, int max_depth) {
   std::string text = read_file(path);
   check_json(text, path, max_depth);
-  // After white space and a byte order mark.
+  // Skips white space and a byte order mark.
   bool object = text[text.find_first_not_of("\xEF\xBB\xBF \t\r\n")] == '{';
   BEV_CHECK(object, ErrorKind::kInput, path, ": not a JSON object but ",
             nlohmann::json::parse(text).type_name());

@@ -1,5 +1,4 @@
-// What a JSON file from outside must satisfy before anyone looks at its values, and how its text is
-// quoted.
+// Validation of untrusted JSON before its values are used, and quoting of its text in messages.
 #pragma once
 
 #include <cstddef>
@@ -8,17 +7,17 @@
 
 namespace bev {
 
-// Throws Error(kInput), naming `source` and the place, unless `text` is one JSON value in UTF-8
-// that nests at most `max_depth` levels, has no key twice in an object and no number beyond a
-// double. After it nlohmann::json::parse(text) cannot fail.
+// Throws Error(kInput) with `source` and the position unless `text` is one UTF-8 JSON value that
+// nests at most `max_depth` levels, has no duplicate key in an object and no number out of double's
+// range. If it returns, nlohmann::json::parse(text) cannot fail.
 void check_json(std::string_view text, std::string_view source, int max_depth);
 
-// The text of a JSON file that satisfies check_json and is an object: nlohmann::json::parse() gives
-// one. Error(kInput) naming the file otherwise.
+// Text of a JSON file that passes check_json and is an object; otherwise throws Error(kInput) with
+// the path.
 std::string read_json_object(const std::string& path, int max_depth);
 
-// Foreign text for an error message: in quotes, bytes outside printable ASCII as \xNN, cut to
-// `most` bytes.
+// Quotes foreign text for an error message: bytes outside printable ASCII become \xNN, and the text
+// is cut to `most` bytes.
 std::string quote(std::string_view text, std::size_t most = 80);
 
 }  // namespace bev

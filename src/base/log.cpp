@@ -19,7 +19,7 @@ void write_line(std::string_view prefix, std::string_view text) {
   while (!rest.empty()) {
     ssize_t put = ::write(STDERR_FILENO, rest.data(), rest.size());
     if (put < 0 && errno == EINTR) continue;
-    if (put < 0) return;  // nowhere left to say it
+    if (put < 0) return;  // stderr itself failed: there is nowhere to report it
     rest.remove_prefix(static_cast<std::size_t>(put));
   }
 }

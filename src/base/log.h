@@ -1,5 +1,5 @@
-// Log lines on stderr. Each call writes its text and a line end in one write(2), so that lines of
-// threads and processes do not mix. On a terminal a progress line in its way is erased first.
+// Log lines on stderr. Each call writes the text and a newline in one write(2), so that lines of
+// threads and processes do not interleave. On a terminal, a progress line is erased first.
 #pragma once
 
 #include <string_view>
@@ -7,7 +7,7 @@
 namespace bev {
 
 void log_info(std::string_view text);
-void log_warning(std::string_view text);  // "warning: " in front
-void log_error(std::string_view text);    // "error: " in front
+void log_warning(std::string_view text);  // prefixed with "warning: "
+void log_error(std::string_view text);    // prefixed with "error: "
 
 }  // namespace bev

@@ -1,4 +1,4 @@
-// Text for HTML and XML.
+// Escaping of text for HTML and XML.
 #pragma once
 
 #include <string>
@@ -6,7 +6,7 @@
 
 namespace bev {
 
-// With & < > and both quotes as entities.
+// Replaces & < > and both quotes by entities.
 std::string escape_markup(std::string_view text);
 
 }  // namespace bev

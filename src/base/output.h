@@ -1,4 +1,4 @@
-// Results for whoever started the program.
+// Result output of commands: standard output or a file.
 #pragma once
 
 #include <string>
@@ -6,10 +6,10 @@
 
 namespace bev {
 
-// Writes to standard output and flushes it; Error(kIo) when that fails, so that a full disk or a
-// closed file is not taken for success.
+// Writes to standard output and flushes it. Throws Error(kIo) on failure, so that a full disk or a
+// closed pipe is not taken for success.
 void write_stdout(std::string_view text);
-// To a file, whole or not at all; an empty path is standard output.
+// Writes the file atomically; an empty path means standard output.
 void write_result(const std::string& path, std::string_view text);
 
 }  // namespace bev

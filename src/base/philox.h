@@ -1,5 +1,6 @@
-// Philox4x32-10 (Salmon et al., SC11): a counter-based generator, so random numbers need no state.
-// A draw is named by what it is for (seed, iteration, sample, layer, use, position), never by when.
+// Philox4x32-10 (Salmon et al., SC11): a counter-based, stateless random number generator. A draw
+// is keyed by what it is for (seed, iteration, sample, layer, use, position), never by when it
+// happens.
 #pragma once
 
 #include <array>
@@ -25,12 +26,12 @@ inline PhiloxCounter philox(PhiloxCounter counter, std::uint64_t key) {
   return counter;
 }
 
-// Uniform in (0, 1): never 0, never 1.
+// Uniform in the open interval (0, 1).
 inline float uniform_of(std::uint32_t bits) {
   return (static_cast<float>(bits >> 9) + 0.5f) * 0x1p-23f;
 }
 
-// A 64-bit finaliser (splitmix64) for deriving keys.
+// splitmix64 finaliser, for deriving keys.
 constexpr std::uint64_t mix_bits(std::uint64_t x) {
   x += 0x9E3779B97F4A7C15ull;
   x = (x ^ (x >> 30)) * 0xBF58476D1CE4E5B9ull;
@@ -41,7 +42,7 @@ constexpr std::uint64_t mix_bits(std::uint64_t a, std::uint64_t b) {
   return mix_bits(mix_bits(a) ^ b);
 }
 
-// FNV-1a: the key part of a name.
+// FNV-1a hash of a name, used as part of a key.
 constexpr std::uint64_t hash_name(std::string_view name) {
   std::uint64_t hash = 0xcbf29ce484222325ull;
   for (char c : name) hash = (hash ^ static_cast<unsigned char>(c)) * 0x100000001b3ull;

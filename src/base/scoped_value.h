@@ -1,4 +1,4 @@
-// Sets a value and puts the old one back, also when an exception passes.
+// RAII: sets a variable and restores its old value at scope exit.
 #pragma once
 
 #include <utility>

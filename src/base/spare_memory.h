@@ -1,5 +1,5 @@
-// Memory of small objects that come and go in every step: what is given back serves the next of
-// that size. Not thread safe.
+// Free-list allocator for small objects that are created and destroyed in every step: freed memory
+// is reused by the next object of that size. Not thread safe.
 #pragma once
 
 #include <cstddef>
@@ -15,11 +15,11 @@ class SpareMemory {
   void give_back(void* memory, std::size_t bytes);
 
  private:
-  std::vector<std::unique_ptr<std::byte[]>> pieces_;  // all of them
-  std::vector<std::vector<void*>> spare_;             // by size
+  std::vector<std::unique_ptr<std::byte[]>> pieces_;  // owns all memory
+  std::vector<std::vector<void*>> spare_;             // free lists, indexed by size in units
 };
 
-// For std::allocate_shared; objects keep the memory alive.
+// Allocator for std::allocate_shared; each object keeps the SpareMemory alive.
 template <class T>
 struct SpareAllocator {
   using value_type = T;

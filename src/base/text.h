@@ -1,4 +1,4 @@
-// Small text functions: concatenation of values for messages, splitting, nearest names, units.
+// String helpers: concatenation of values for messages, splitting, nearest names, units.
 #pragma once
 
 #include <concepts>
@@ -12,7 +12,7 @@ namespace bev {
 
 void append_text(std::string& out, std::string_view part);
 void append_text(std::string& out, bool part);
-void append_text(std::string& out, double part);  // shortest form that reads back the same
+void append_text(std::string& out, double part);  // shortest text that round-trips
 void append_text(std::string& out, std::int64_t part);
 void append_text(std::string& out, std::uint64_t part);
 inline void append_text(std::string& out, const char* part) {
@@ -39,8 +39,8 @@ std::vector<std::string> split(std::string_view text, char separator);
 std::string join(std::span<const std::string> parts, std::string_view separator);
 std::string_view trim(std::string_view text);
 
-// The candidate nearest to `name` by edit distance, or "" when none is near (more than a third of
-// it differs).
+// Candidate with the smallest edit distance to `name`, or "" if none is close (more than 2 edits
+// and more than a third of `name`).
 std::string nearest_name(std::string_view name, std::span<const std::string> candidates);
 
 std::string format_bytes(double bytes);       // "1.50 GiB"

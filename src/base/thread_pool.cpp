@@ -20,10 +20,11 @@
 namespace bev {
 
 namespace {
-// Workers spin this often before they sleep: products follow each other within microseconds.
+// Spin iterations of an idle worker before it sleeps: kernels follow each other within
+// microseconds.
 constexpr int kSpins = 4000;
 
-// Scratch memory lies in huge pages where the system has them: products walk through all of it.
+// Scratch memory is aligned to huge pages, because GEMMs stream through all of it (TLB misses).
 constexpr std::size_t kHugePage = std::size_t{2} << 20;
 constexpr std::align_val_t kAlignment{kHugePage};
 struct FreeAligned {
@@ -38,7 +39,7 @@ inline void relax() {
 #endif
 }
 
-// The least that the control groups around this process allow.
+// Smallest CPU quota of the control groups around this process.
 int cgroup_threads() {
   int threads = kNoQuota;
   for (const std::string& group : control_groups()) {

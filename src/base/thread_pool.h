@@ -1,5 +1,5 @@
-// The pool of CPU threads that a rank owns. Work is cut into pieces by shape, never by the number
-// of threads, and each piece is computed by one thread: results do not depend on the thread count.
+// CPU thread pool owned by a rank. Work is split into pieces by shape, never by the number of
+// threads, and one thread computes each piece: results are independent of the thread count.
 #pragma once
 
 #include <cstddef>
@@ -9,17 +9,17 @@
 
 namespace bev {
 
-// That may run at once: what the machine has and what affinity (taskset, mpirun's binding) and the
-// control group's quota (containers) leave of it. At least 1.
+// Number of threads that can run at once: hardware threads limited by CPU affinity (taskset, mpirun
+// binding) and the cgroup CPU quota (containers). At least 1.
 int machine_threads();
 
-// Of a control group's cpu.max: "QUOTA PERIOD" in microseconds, or "max PERIOD".
+// Thread count allowed by a cgroup's cpu.max: "QUOTA PERIOD" in microseconds, or "max PERIOD".
 constexpr int kNoQuota = 1 << 20;
 int quota_threads(const std::string& cpu_max);
 
 class ThreadPool {
  public:
-  // The calling thread counts as one of `threads`; 1 starts no thread.
+  // The calling thread is one of `threads`; with 1, no thread is started.
   explicit ThreadPool(int threads);
   ~ThreadPool();
   ThreadPool(const ThreadPool&) = delete;
@@ -27,12 +27,12 @@ class ThreadPool {
 
   int threads() const;
 
-  // Memory for the owning thread's next work, 64-byte aligned, with whatever was left in it. It is
-  // kept, and valid until the next call.
+  // Scratch memory for the owning thread's next kernel, 64-byte aligned and uninitialised. The pool
+  // owns it; it is valid until the next call.
   std::byte* scratch(std::size_t bytes);
 
   // Calls body(piece) for every piece in [0, pieces), in any order, on any thread; returns when all
-  // are done. Only the owning thread may call it, and body may not call it again. body must not
+  // are done. Only the owning thread may call it. body must not call it recursively and must not
   // throw.
   template <class Body>
   void run(std::int64_t pieces, const Body& body) {

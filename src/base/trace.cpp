@@ -47,7 +47,8 @@ void Trace::open(const TraceLabel& label) {
   auto [known, added] = known_labels_.try_emplace({label.kind, label.name, label.number},
                                                   static_cast<std::uint32_t>(labels_.size()));
   if (added) labels_.push_back(label);
-  // Also outside of the recorded steps: a graph may be made there that is replayed inside.
+  // Also called outside the recorded steps: a CUDA graph captured there may be replayed inside
+  // them.
   if (watcher_ != nullptr) watcher_->opened(TraceId::join(rank_, known->second));
   open_.push_back(recording_ ? spans_.size() : kNotRecorded);
   if (!recording_) return;

@@ -9,8 +9,8 @@
 namespace bev {
 
 namespace {
-// The neighbour with an odd last bit when the value is no float: rounding it once more, to 16 bits,
-// then gives what rounding the double at once would.
+// Rounds to odd: if the value is not a float, returns the neighbour with an odd last bit. Rounding
+// that to 16 bits then equals rounding the double directly (no double rounding).
 float round_to_odd(double value) {
   auto nearest = static_cast<float>(value);
   if (static_cast<double>(nearest) == value || std::isnan(value)) return nearest;
@@ -70,7 +70,7 @@ void convert_elements(ConstElements from, Elements to, std::int64_t count) {
 }
 
 void transpose_elements(ConstElements from, Elements to, std::int64_t rows, std::int64_t columns) {
-  constexpr std::int64_t kBlock = 32;  // both sides of a block fit the first-level cache
+  constexpr std::int64_t kBlock = 32;  // source and target blocks fit the L1 cache
   visit_pair(from.dtype, to.dtype, [&](auto source, auto target) {
     using From = decltype(source);
     using To = decltype(target);

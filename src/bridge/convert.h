@@ -1,5 +1,5 @@
-// Copies of elements between floating dtypes, rounded to nearest even. Memory may be unaligned, and
-// bits are kept when the dtype stays.
+// Element conversion between floating-point dtypes, rounded to nearest even. Memory may be
+// unaligned; equal dtypes are copied bit for bit.
 #pragma once
 
 #include <cstdint>

@@ -7,7 +7,7 @@ namespace bev {
 
 namespace {
 
-// One expert's matrix.
+// Matrix of one expert.
 struct Matrix {
   std::int64_t rows, columns;
 
@@ -15,13 +15,13 @@ struct Matrix {
   std::int64_t numel() const { return rows * columns; }
 };
 
-// Where row `row` of gate | up stands when they take turns.
+// Index of row `row` of gate | up in the interleaved order.
 std::int64_t turn_of(std::int64_t row, std::int64_t rows) {
   std::int64_t half = rows / 2;
   return row < half ? 2 * row : 2 * (row - half) + 1;
 }
 
-// Rows between their order and ours, of one dtype.
+// Reorders rows between their order and ours, without conversion.
 void order_rows(const Matrix& matrix, std::size_t item, bool from_turns, const std::byte* from,
                 std::byte* to) {
   std::size_t bytes = static_cast<std::size_t>(matrix.columns) * item;

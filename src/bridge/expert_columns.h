@@ -1,5 +1,5 @@
-// Experts as GPT-OSS keeps them: those of a layer in one tensor [E, in, out] (a bias [E, out]),
-// where ours is [E, out, in], and columns of gate and up in turns, where ours are gate | up.
+// GPT-OSS expert layout: all experts of a layer in one tensor [E, in, out] (bias [E, out]), where
+// ours is [E, out, in], with gate and up columns interleaved, where ours are gate | up.
 #pragma once
 
 #include "bridge/convert.h"
@@ -8,9 +8,9 @@
 namespace bev {
 
 struct ExpertColumns {
-  Shape shape;              // ours
+  Shape shape;              // our shape
   bool in_turns = false;    // gate, up, gate, ...
-  bool transposed = false;  // theirs is [E, in, out]
+  bool transposed = false;  // their tensor is [E, in, out]
 };
 
 void read_expert_columns(const ExpertColumns& layout, ConstElements theirs, Elements ours);

@@ -13,7 +13,7 @@ namespace {
 
 std::int64_t blocks_of(std::int64_t size) { return (size + kFp8Block - 1) / kFp8Block; }
 
-// Every number that 8 bits may be.
+// Values of all 256 codes.
 std::array<float, 256> all_numbers() {
   std::array<float, 256> numbers;
   for (std::size_t bits = 0; bits < numbers.size(); ++bits) {

@@ -1,6 +1,5 @@
-// Weights in 8-bit floats as DeepSeek-V3's files have them: NAME is F8_E4M3 [R, C], and
-// NAME_scale_inv [ceil(R / 128), ceil(C / 128)] has what the numbers of each block are multiplied
-// with.
+// Block-quantised FP8 weights of DeepSeek-V3's checkpoints: NAME is F8_E4M3 [R, C], and
+// NAME_scale_inv [ceil(R / 128), ceil(C / 128)] has the dequantisation scale of each block.
 #pragma once
 
 #include <cstddef>
@@ -18,15 +17,15 @@ inline constexpr std::int64_t kFp8Block = 128;
 
 std::string fp8_scale_name(const std::string& tensor);
 bool is_fp8(const StoredTensor& stored);
-// Why the tensor cannot be read with the scales that the files hold; "" when it can.
+// Why the tensor cannot be read with the scales in the files; "" if it can.
 std::string fp8_problem(const StoredTensor& stored, const WeightFiles& files);
 
 class Fp8Blocks {
  public:
-  // The files must outlive it. Error(kInput) with the problem where there is one.
+  // The files must outlive it. Throws Error(kInput) if there is a problem.
   Fp8Blocks(const StoredTensor& stored, const WeightFiles& files);
 
-  // Elements of the flattened tensor: products in f32, rounded to `dtype`.
+  // Dequantises elements of the flattened tensor in f32, rounded to `dtype`.
   void read(Range elements, Dtype dtype, void* out) const;
 
  private:

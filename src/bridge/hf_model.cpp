@@ -90,7 +90,7 @@ const ParamGather::Whole& ParamGather::whole(const std::string& name) const {
   BEV_FAIL(ErrorKind::kInternal, "gather: no parameter ", name);
 }
 
-// The whole parameter from the parts of the ranks that share it.
+// Gathers a parameter from the ranks that shard it.
 Tensor ParamGather::gather_parts(const Param& param) {
   Context& ctx = model_.ctx();
   const Mesh& mesh = model_.mesh();
@@ -156,7 +156,7 @@ std::string export_config(const ModelConfig& model, Dtype dtype, const std::stri
   for (std::string_view key : kKeys) {
     if (original.has(key) || key == "dtype") original.set(key, fresh.text("dtype", "float32"));
   }
-  // Weights are written as they are.
+  // The exported weights are not quantised.
   if (original.has("quantization_config")) original.set_null("quantization_config");
   return original.dump();
 }

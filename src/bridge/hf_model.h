@@ -1,4 +1,4 @@
-// Models in Hugging Face's form: folders with config.json and safetensors, in and out of any
+// Import and export of Hugging Face models: folders with config.json and safetensors, for any
 // layout.
 #pragma once
 
@@ -15,12 +15,12 @@
 
 namespace bev {
 
-// The folder's config.json; Error(kInput) when it is missing or broken.
+// config.json of the folder; throws Error(kInput) if it is missing or invalid.
 HfConfig read_config_json(const std::string& folder);
 ModelConfig read_hf_config(const std::string& folder);
 
-// What this rank keeps of a parameter, in host memory: `runs` say which elements of the whole
-// parameter are to be written where, then it is brought to its place.
+// Host buffer for this rank's shard of a parameter: `runs` map elements of the global parameter to
+// addresses in the buffer; store() copies it to the device.
 class KeptPart {
  public:
   KeptPart(RankModel& model, const Param& param);
@@ -39,21 +39,20 @@ class KeptPart {
   std::vector<Run> runs_;
 };
 
-// Reads the weights into a model of the same configuration; every rank reads the elements that it
-// keeps.
+// Loads the weights into a model of the same configuration; every rank reads only its shard.
 void load_hf_weights(RankModel& model, const std::string& folder);
-// The same of a model that trains: main weights follow.
+// The same for a model in training; also sets the master weights.
 void load_hf_weights(Engine& engine, const std::string& folder);
 
-// Brings whole parameters, or their gradients, together on world rank 0, one after the other.
-// All ranks construct it and call it in the same order.
+// Gathers whole parameters, or their gradients, on world rank 0, one at a time. Collective: all
+// ranks construct it and call it in the same order.
 class ParamGather {
  public:
   enum class What : std::uint8_t { kValue, kGradient };
   ParamGather(RankModel& model, What what);
 
-  // The global parameter in host memory, for as long as this object lives, on world rank 0; an
-  // empty tensor on others.
+  // The global parameter in host memory owned by this object, on world rank 0; an empty tensor on
+  // other ranks.
   Tensor gather(const std::string& name);
 
  private:
@@ -74,31 +73,31 @@ class ParamGather {
   std::vector<Whole> params_;  // of the whole model
 };
 
-// Files to put beside exported weights.
+// A file to write next to the exported weights.
 struct ExportFile {
   std::string name, content;
 };
-// Tokenizer and generation files of a model folder, for the export of a model that came from it.
+// Tokenizer and generation files of the model folder that an exported model came from.
 std::vector<ExportFile> companion_files(const std::string& folder);
 
-// The config.json of an export: the one the model came from (folder "" for none) as far as it still
-// holds, with the dtype of the stored weights.
+// config.json of an export: the original one (folder "" for none) as far as it still applies, with
+// the dtype of the stored weights.
 std::string export_config(const ModelConfig& model, Dtype dtype, const std::string& came_from);
 
-// Writes the model's weights in its dtype. All ranks call it; rank 0 writes. Nothing
-// half-written is left when it fails.
+// Writes the model's weights in its dtype. Collective; rank 0 writes. Nothing partial is left on
+// failure.
 void export_hf(RankModel& model, const std::string& folder, const std::vector<ExportFile>& files);
 
 struct ExportTarget {
   std::string folder;
-  std::optional<Dtype> dtype = {};  // absent: each tensor keeps that of the source, bit for bit
-  std::size_t threads = 1;          // that read ahead of the one that writes
+  std::optional<Dtype> dtype = {};  // nullopt: each tensor keeps the source's dtype, bit for bit
+  std::size_t threads = 1;          // reader threads ahead of the writing one
 };
-// The same without a built model, parameter by parameter from a source.
+// Same without a built model, parameter by parameter from a source.
 void export_hf(const WeightMap& map, ParamSource& source, const ExportTarget& target,
                const std::vector<ExportFile>& files);
 
-// From folder to folder.
+// Converts from folder to folder.
 void convert_hf(const std::string& from, const ExportTarget& to);
 
 }  // namespace bev

@@ -10,7 +10,7 @@
 namespace bev {
 
 namespace {
-// E2M1: a sign, two bits of exponent, one of mantissa.
+// E2M1: sign, two exponent bits, one mantissa bit.
 constexpr std::array<float, 16> kNumbers = {0.0f,  0.5f,  1.0f,  1.5f,  2.0f,  3.0f,  4.0f,  6.0f,
                                             -0.0f, -0.5f, -1.0f, -1.5f, -2.0f, -3.0f, -4.0f, -6.0f};
 constexpr int kScaleBias = 127;

@@ -1,5 +1,5 @@
-// MXFP4 (OCP Microscaling Formats 1.0): 32 numbers in a row share a power of two; each is a float
-// of four bits, two of them in a byte, the first in its low half.
+// MXFP4 (OCP Microscaling Formats 1.0): 32 consecutive values share a power-of-two scale; each
+// value is an E2M1 float, two per byte, the first in the low half.
 #pragma once
 
 #include <cstddef>
@@ -10,8 +10,8 @@ namespace bev {
 
 inline constexpr std::int64_t kMxfp4Block = 32;
 
-// `blocks` of 16 bytes with one of `scales` each -> bf16, which holds every such number exactly
-// but for those beyond its own range.
+// Dequantises `blocks` of 16 bytes with one scale each to bf16, which is exact except for values
+// beyond its range.
 void expand_mxfp4(std::span<const std::byte> blocks, std::span<const std::byte> scales,
                   std::byte* out);
 

@@ -69,7 +69,7 @@ template <class... Parts>
   BEV_FAIL(ErrorKind::kInput, parts...);
 }
 
-// The header's text, all bounds checked.
+// Text of the header, with all bounds checked.
 std::string_view header_text(std::span<const std::byte> bytes, const std::string& path) {
   if (bytes.size() < kLengthBytes) {
     fail_input(path, ": truncated: ", bytes.size(), " bytes, too short for a safetensors file");
@@ -101,7 +101,7 @@ Metadata read_metadata(const Json& object, const std::string& path) {
   return metadata;
 }
 
-// An array of non-negative integers that fit std::int64_t.
+// Array of non-negative integers that fit std::int64_t.
 std::vector<std::int64_t> read_sizes(const Json& entry, const char* key, const std::string& where) {
   auto found = entry.find(key);
   if (found == entry.end() || !found->is_array()) fail_input(where, ": no array '", key, "'");
@@ -119,8 +119,8 @@ std::vector<std::int64_t> read_sizes(const Json& entry, const char* key, const s
 
 std::string shape_text(std::span<const std::int64_t> shape) { return Json(shape).dump(); }
 
-// Size of a tensor in bytes. The dims other than 0 must not overflow either, so that no product
-// over some of them ever does.
+// Size of a tensor in bytes. The product of the nonzero dims must not overflow either, so that no
+// partial product does.
 std::uint64_t stored_bytes(const StoredTensor& tensor, unsigned bits, const std::string& where) {
   std::int64_t product = bits;
   bool empty = false;
@@ -169,7 +169,7 @@ StoredTensor read_entry(const std::string& name, const Json& entry, std::span<co
   return tensor;
 }
 
-// The tensors must tile the data: no overlap, no gap, nothing behind the last.
+// Tensors must tile the data: no overlap, no gap, nothing after the last.
 void check_tiling(const std::vector<StoredTensor>& tensors, std::span<const std::byte> data,
                   const std::string& path) {
   std::vector<const StoredTensor*> order;
@@ -286,7 +286,7 @@ void SafetensorsWriter::skip_finished() {
 }
 
 void SafetensorsWriter::write(std::string_view name, std::span<const std::byte> data) {
-  if (data.empty()) return;  // also a tensor without elements, whose turn never comes
+  if (data.empty()) return;  // also for a tensor without elements, which is never current
   BEV_CHECK(file_ != nullptr && !complete(), ErrorKind::kInternal, path_, ": tensor ", quote(name),
             " written when all data was complete");
   const TensorSpec& tensor = tensors_[next_];

@@ -1,5 +1,5 @@
 // The safetensors format: 8 bytes of header length, a JSON header, then the tensors' bytes without
-// gaps. Reading maps the file and accepts exactly what the reference accepts; nothing is copied.
+// gaps. Reading maps the file, copies nothing and accepts exactly what the reference accepts.
 #pragma once
 
 #include <cstddef>
@@ -18,8 +18,7 @@
 
 namespace bev {
 
-// An entry of the header as stored. `dtype` is empty for types we cannot compute with (F8_E4M3,
-// BOOL, ...).
+// Header entry. `dtype` is nullopt for types without compute support (F8_E4M3, BOOL, ...).
 struct StoredTensor {
   std::string name;
   std::string dtype_name;
@@ -38,8 +37,7 @@ struct TensorBytes {
 
 using Metadata = std::vector<std::pair<std::string, std::string>>;
 
-// One file, mapped. Error(kInput) naming the file and the tensor when anything in it is
-// inconsistent.
+// A memory-mapped file. Throws Error(kInput) naming file and tensor if it is inconsistent.
 class SafetensorsFile {
  public:
   explicit SafetensorsFile(const std::string& path) : SafetensorsFile(MappedFile(path)) {}
@@ -49,9 +47,9 @@ class SafetensorsFile {
   const Metadata& metadata() const { return metadata_; }
   // All entries, sorted by name.
   const std::vector<StoredTensor>& tensors() const { return tensors_; }
-  // nullptr when there is none.
+  // nullptr if there is none.
   const StoredTensor* find(std::string_view name) const;
-  // Error(kInput) when there is none, or its dtype or number of dims is beyond us.
+  // Throws Error(kInput) if there is none, or its dtype or number of dims is not supported.
   TensorBytes tensor(std::string_view name) const;
 
  private:
@@ -60,7 +58,7 @@ class SafetensorsFile {
   std::vector<StoredTensor> tensors_;
 };
 
-// What a writer will be given.
+// Declaration of a tensor to be written.
 struct TensorSpec {
   std::string name;
   Dtype dtype = Dtype::kF32;
@@ -69,27 +67,27 @@ struct TensorSpec {
   std::size_t bytes() const { return static_cast<std::size_t>(shape.numel()) * size_of(dtype); }
 };
 
-// Larger elements first, otherwise as given: with the padded header this aligns every tensor to its
-// dtype, which PyTorch needs. With one dtype the order stays as given.
+// Stable sort by element size, largest first: with the padded header this aligns every tensor to
+// its dtype, as PyTorch requires. With a single dtype the order is unchanged.
 void sort_for_alignment(std::vector<TensorSpec>& tensors);
 
-// What a file begins with: the length of the header and the header.
+// Start of a file: header length and header.
 std::string safetensors_header(const std::vector<TensorSpec>& tensors,
                                const Metadata& metadata = {{"format", "pt"}});
 
-// Writes one file, atomically: all tensors are declared first, their data follows in the order of
-// tensors(). The same tensors give the same bytes.
+// Writes one file atomically: all tensors are declared first, then their data is written in the
+// order of tensors(). Output is deterministic.
 class SafetensorsWriter {
  public:
   SafetensorsWriter(const std::string& path, std::vector<TensorSpec> tensors,
                     const Metadata& metadata = {{"format", "pt"}});
 
-  // Sorted for alignment: the order in which to write.
+  // In writing order, sorted for alignment.
   const std::vector<TensorSpec>& tensors() const { return tensors_; }
-  // The whole or the next part of the tensor whose turn it is.
+  // Writes all or the next part of the current tensor.
   void write(std::string_view name, std::span<const std::byte> data);
   bool complete() const { return next_ == tensors_.size(); }
-  // Makes the file appear. All data must have been written.
+  // Renames the file into place. All data must have been written.
   void commit();
 
  private:
@@ -97,8 +95,8 @@ class SafetensorsWriter {
 
   std::string path_;
   std::vector<TensorSpec> tensors_;
-  std::size_t next_ = 0;           // the tensor whose turn it is
-  std::size_t written_bytes_ = 0;  // of that tensor
+  std::size_t next_ = 0;           // current tensor
+  std::size_t written_bytes_ = 0;  // bytes written of it
   std::unique_ptr<AtomicFile> file_;
 };
 

@@ -15,7 +15,7 @@ namespace bev {
 
 namespace {
 
-// The bytes of a tensor: in a mapped file, or in memory of their own.
+// Bytes of a tensor: in a memory-mapped file, or in owned memory.
 struct TensorData {
   std::span<const std::byte> bytes;
   std::unique_ptr<std::byte[]> memory;
@@ -23,12 +23,12 @@ struct TensorData {
   bool mapped() const { return memory == nullptr; }
 };
 
-// Memory that nobody fills with zeros first.
+// Uninitialised memory.
 std::unique_ptr<std::byte[]> allocate(std::size_t bytes) {
   return std::make_unique_for_overwrite<std::byte[]>(bytes);
 }
 
-// Tensors of one parameter and one dtype that are written one after the other.
+// Consecutive tensors of one parameter and dtype.
 struct Item {
   std::size_t param = 0;
   Dtype dtype = Dtype::kF32;
@@ -60,12 +60,12 @@ std::vector<TensorData> find_stored(const ParamMapping& mapping, ParamSource& so
   return found;
 }
 
-// Of an item's tensors.
+// Reads the tensors of an item.
 std::vector<TensorData> read_item(const WeightMap& map, ParamSource& source, const Item& item) {
   const ParamMapping& mapping = map.params()[item.param];
   std::vector<TensorData> parts = find_stored(mapping, source, item);
   if (!parts.empty()) return parts;
-  std::unique_ptr<std::byte[]> value;  // whole, where its elements change places
+  std::unique_ptr<std::byte[]> value;  // the whole parameter, if its elements are reordered
   for (const ExportTensor* tensor : item.tensors) {
     auto memory = allocate(tensor->spec.bytes());
     if (std::optional<Range> elements = elements_of_part(mapping, tensor->part)) {
@@ -84,7 +84,8 @@ std::vector<TensorData> read_item(const WeightMap& map, ParamSource& source, con
   return parts;
 }
 
-// Makes items on threads of its own, in any order but never far ahead of who takes them in order.
+// Reads items on its own threads, in any order within a window ahead of the consumer, which takes
+// them in order.
 class ReadAhead {
  public:
   template <class Read>
@@ -101,7 +102,7 @@ class ReadAhead {
   ReadAhead(const ReadAhead&) = delete;
   ReadAhead& operator=(const ReadAhead&) = delete;
 
-  // Of the next item; throws what reading it threw.
+  // Next item; rethrows an exception of its reader.
   std::vector<TensorData> take() {
     std::unique_lock lock(mutex_);
     changed_.wait(lock, [&] { return failure_ || done_.contains(taken_); });
@@ -151,7 +152,7 @@ class ReadAhead {
 }  // namespace
 
 Dtype WeightFilesSource::dtype(const ParamMapping& mapping, std::size_t part) const {
-  // Packed numbers are made for models in bf16.
+  // Quantised weights (MXFP4, FP8) belong to bf16 models.
   if (stored_packed(mapping, part, files_)) return Dtype::kBf16;
   return stored_tensor(mapping, part, files_).dtype;
 }

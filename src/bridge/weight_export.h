@@ -1,5 +1,5 @@
-// Weights into a model folder: parameters are read ahead by several threads, tensors are written in
-// order by the caller's. At any time only a few parameters are in memory.
+// Export pipeline: several threads read parameters ahead, the caller's thread writes tensors in
+// order. Only a few parameters are in memory at any time.
 #pragma once
 
 #include <cstddef>
@@ -12,20 +12,20 @@
 
 namespace bev {
 
-// Where the values of whole parameters are. Several threads ask at once.
+// Source of whole parameter values. Must be thread safe.
 class ParamSource {
  public:
   virtual ~ParamSource() = default;
-  // What one tensor of a parameter is kept in.
+  // Stored dtype of one tensor of a parameter.
   virtual Dtype dtype(const ParamMapping& mapping, std::size_t part) const = 0;
-  // A tensor where it lies, mapped, if it lies in one piece and in `dtype`; otherwise empty.
+  // Memory-mapped bytes of a tensor, if it is stored contiguously and in `dtype`; otherwise empty.
   virtual std::span<const std::byte> stored(const ParamMapping& mapping, std::size_t part,
                                             Dtype dtype) = 0;
-  // Elements of the flattened parameter, in `dtype`.
+  // Reads elements of the flattened parameter, converted to `dtype`.
   virtual void read(const ParamMapping& mapping, Range elements, Dtype dtype, void* out) = 0;
 };
 
-// A Hugging Face folder as such a source; both must outlive it.
+// Source from a Hugging Face folder; the files must outlive it.
 class WeightFilesSource final : public ParamSource {
  public:
   explicit WeightFilesSource(const WeightFiles& files) : files_(files) {}
@@ -38,11 +38,11 @@ class WeightFilesSource final : public ParamSource {
   const WeightFiles& files_;
 };
 
-// What to write for a model; without a dtype each tensor keeps that of the source.
+// Tensors to write for a model; without a dtype each one keeps the source's.
 std::vector<ExportTensor> export_tensors(const WeightMap& map, const ParamSource& source,
                                          std::optional<Dtype> dtype);
 
-// Writes the tensors, which are those that `writer` was made for; so many threads read ahead.
+// Writes `tensors`, for which `writer` was created; `threads` threads read ahead.
 void export_weights(const WeightMap& map, ParamSource& source,
                     std::span<const ExportTensor> tensors, WeightFilesWriter& writer,
                     std::size_t threads);

@@ -25,7 +25,7 @@ using Json = nlohmann::json;
 constexpr char kSingleFile[] = "model.safetensors";
 constexpr char kIndexFile[] = "model.safetensors.index.json";
 
-// Why a folder has no weights that we can read.
+// Explains why a folder has no readable weights.
 [[noreturn]] void fail_no_weights(const std::string& folder) {
   std::vector<std::string> loose;
   for (const std::string& name : list_directory(folder)) {
@@ -43,7 +43,7 @@ constexpr char kIndexFile[] = "model.safetensors.index.json";
   BEV_FAIL(ErrorKind::kInput, folder, ": no weights: neither ", kSingleFile, " nor ", kIndexFile);
 }
 
-// Tensor name -> file name, sorted by tensor.
+// Tensor name to file name, sorted by tensor.
 std::map<std::string, std::string> read_index(const std::string& path) {
   std::string text = read_file(path);
   check_json(text, path, 8);
@@ -77,8 +77,8 @@ std::string list_text(std::span<const std::string> names) {
   BEV_FAIL(ErrorKind::kIo, what, " ", path, ": ", std::strerror(error));
 }
 
-// Absolute, links followed as far as the path exists, no trailing slash: "beside" is then well
-// defined.
+// Absolute path without a trailing slash, with links resolved as far as it exists, so that the
+// temporary folder has the same parent as the target.
 std::string resolve(const std::string& folder) {
   BEV_CHECK(!folder.empty(), ErrorKind::kConfig, "export folder: the path is empty");
   std::error_code error;
@@ -110,7 +110,7 @@ WeightFiles::WeightFiles(const std::string& folder) : folder_(folder) {
   if (!path_exists(index_path)) fail_no_weights(folder);
   std::map<std::string, std::string> index = read_index(index_path);
 
-  std::map<std::string, std::uint32_t> number_of;  // file name -> shard
+  std::map<std::string, std::uint32_t> number_of;  // file name to shard index
   for (const auto& [tensor, file] : index) number_of.emplace(file, 0);
   std::vector<std::string> missing;
   for (const auto& [file, number] : number_of) {
@@ -171,7 +171,7 @@ std::span<const std::string_view> companion_names() {
 }
 
 namespace {
-// What exports consist of, ours and Hugging Face's.
+// Files that our exports and Hugging Face's consist of.
 bool is_export_file(std::string_view name) {
   bool weights = name.starts_with("model") &&
                  (name.ends_with(".safetensors") || name.ends_with(".safetensors.index.json"));
@@ -183,7 +183,7 @@ bool is_export_file(std::string_view name) {
 
 void check_export_folder(const std::string& folder) {
   std::string path = resolve(folder);
-  // Whether files can be made beside it is seen by making one.
+  // Tests by creation whether the parent folder is writable.
   make_directories(parent_path(path));
   std::string trial = concat(path, ".try-", ::getpid());
   make_directories(trial);
@@ -229,7 +229,7 @@ WeightFilesWriter::WeightFilesWriter(const std::string& folder, std::vector<Tens
 
   make_directories(parent_path(folder_));
   std::string temporary = concat(folder_, ".tmp-", ::getpid());
-  remove_quietly(temporary);  // of a dead process that had our number
+  remove_quietly(temporary);  // left by a dead process with the same pid
   make_directories(temporary);
   temporary_ = temporary;
   try {
@@ -307,10 +307,10 @@ void WeightFilesWriter::commit() {
   sync_folder(parent_path(folder_));
 }
 
-// A reader sees the old folder or the new one. Where the file system cannot exchange two names
-// there is a moment without either, and the old one is put back if the second rename fails.
+// A reader sees the old folder or the new one. If the file system does not support RENAME_EXCHANGE,
+// there is a moment with neither, and the old one is restored if the second rename fails.
 void WeightFilesWriter::replace_target() {
-  check_export_folder(folder_);  // someone may have put files there meanwhile
+  check_export_folder(folder_);                              // files may have been added meanwhile
   if (::rename(temporary_.c_str(), folder_.c_str()) == 0) {  // absent or empty
     temporary_.clear();
     return;

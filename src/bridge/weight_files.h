@@ -1,6 +1,5 @@
-// The weights of a Hugging Face folder: model.safetensors, or shards with
-// model.safetensors.index.json. Reading maps the files; writing streams them into a folder beside
-// the target, which appears only when whole.
+// Weights of a Hugging Face folder: model.safetensors, or shards with model.safetensors.index.json.
+// Reading maps the files; writing streams them to a temporary folder that is renamed when complete.
 #pragma once
 
 #include <cstddef>
@@ -15,7 +14,8 @@
 
 namespace bev {
 
-// All shards of a folder, mapped and checked: Error(kInput) names every missing shard and tensor.
+// All shards of a folder, memory-mapped and checked; throws Error(kInput) naming every missing
+// shard and tensor.
 class WeightFiles {
  public:
   explicit WeightFiles(const std::string& folder);
@@ -24,9 +24,9 @@ class WeightFiles {
   // Sorted.
   const std::vector<std::string>& names() const { return names_; }
   bool contains(std::string_view name) const { return find(name) != nullptr; }
-  // The header entry, also of dtypes we cannot compute with; nullptr when there is none.
+  // Header entry, also for unsupported dtypes; nullptr if there is none.
   const StoredTensor* find(std::string_view name) const;
-  // Error(kInput) when there is none (with the nearest name), or it is not readable.
+  // Throws Error(kInput) if there is none (suggesting the nearest name), or it is not readable.
   TensorBytes tensor(std::string_view name) const;
 
  private:
@@ -35,22 +35,21 @@ class WeightFiles {
   std::string folder_;
   std::vector<SafetensorsFile> shards_;
   std::vector<std::string> names_;
-  std::vector<std::uint32_t> shard_of_;  // parallel to names_
+  std::vector<std::uint32_t> shard_of_;  // index-aligned with names_
 };
 
-// Hugging Face's default, 5 GB in powers of ten.
+// Hugging Face's default of 5 GB (decimal).
 inline constexpr std::size_t kDefaultShardBytes = 5'000'000'000;
 
-// Files that may stand beside the weights: tokenizer, generation settings, chat template.
+// Files that may accompany the weights: tokenizer, generation settings, chat template.
 std::span<const std::string_view> companion_names();
 
-// Throws Error(kConfig) unless an export to `folder` may go ahead: it is absent, empty, or an
-// earlier export that holds nothing else. For use before a long run; WeightFilesWriter calls
-// it itself.
+// Throws Error(kConfig) unless an export to `folder` is possible: it is absent, empty, or contains
+// only an earlier export. Call it before a long run; WeightFilesWriter calls it too.
 void check_export_folder(const std::string& folder);
 
-// Writes a model folder. Everything goes to `<folder>.tmp-<pid>`; commit() puts it in place of
-// `folder`, and without commit() it is removed. Holds no tensor data.
+// Writes a model folder. Everything goes to `<folder>.tmp-<pid>`; commit() renames it to `folder`,
+// and without commit() it is removed. Holds no tensor data.
 class WeightFilesWriter {
  public:
   WeightFilesWriter(const std::string& folder, std::vector<TensorSpec> tensors,
@@ -59,11 +58,11 @@ class WeightFilesWriter {
   WeightFilesWriter(const WeightFilesWriter&) = delete;
   WeightFilesWriter& operator=(const WeightFilesWriter&) = delete;
 
-  // The order in which to write: as given, except that larger element types come first.
+  // In writing order: as given, except that larger element types come first.
   const std::vector<TensorSpec>& tensors() const { return tensors_; }
-  // The whole or the next part of the tensor whose turn it is.
+  // Writes all or the next part of the current tensor.
   void write(std::string_view name, std::span<const std::byte> data);
-  // A file beside the weights (config.json, tokenizer.json, ...).
+  // Writes a further file (config.json, tokenizer.json, ...).
   void write_text(std::string_view name, std::string_view content);
   void commit();
 
@@ -75,7 +74,7 @@ class WeightFilesWriter {
   void replace_target();
 
   std::string folder_;     // resolved, without a trailing slash
-  std::string temporary_;  // "" once in place
+  std::string temporary_;  // "" after commit()
   std::vector<TensorSpec> tensors_;
   std::vector<std::size_t> shard_ends_;  // shard i holds tensors [ends[i - 1], ends[i])
   std::size_t next_shard_ = 0;

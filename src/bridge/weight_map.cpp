@@ -17,7 +17,7 @@
 namespace bev {
 
 namespace {
-// `count` rows of a Hugging Face tensor and where they are in our parameter.
+// `count` rows of a Hugging Face tensor and their position in our parameter.
 struct RowRun {
   std::size_t part;
   std::int64_t tensor_row, param_row, count;
@@ -43,7 +43,7 @@ std::vector<RowRun> row_runs(const ParamMapping& mapping) {
   return runs;
 }
 
-// Of a row of the parameter, in the sense of row_runs.
+// Row length of the parameter, in the sense of row_runs.
 std::int64_t columns_of(const ParamMapping& mapping) {
   const Shape& shape = mapping.shape;
   if (mapping.kind == WeightKind::kExperts) return shape.row_numel() / shape[1];
@@ -54,12 +54,12 @@ ExpertColumns columns_layout(const ParamMapping& mapping) {
   return {mapping.shape, mapping.kind == WeightKind::kGateUpColumns, mapping.shape.ndim() == 3};
 }
 
-// The elements of the tensors, one after the other, are the parameter's.
+// True if the concatenated tensors are the flattened parameter.
 bool in_order(const ParamMapping& mapping) {
   return !transposed(mapping) && mapping.kind != WeightKind::kNeoxQkv && !has_columns(mapping);
 }
 
-// The name under which the files hold it; "" when they do not.
+// Name of the tensor in the files; "" if it is missing.
 std::string stored_name(const HfTensor& tensor, const WeightFiles& files) {
   if (files.contains(tensor.name)) return tensor.name;
   for (const std::string& name : tensor.other_names) {
@@ -68,7 +68,7 @@ std::string stored_name(const HfTensor& tensor, const WeightFiles& files) {
   return "";
 }
 
-// The name of a tensor that holds the whole parameter; "" when there is none.
+// Name of a tensor with the whole parameter; "" if there is none.
 std::string stored_whole(const ParamMapping& mapping, const WeightFiles& files) {
   for (const std::string& name : mapping.whole_names) {
     if (files.contains(name)) return name;
@@ -78,7 +78,7 @@ std::string stored_whole(const ParamMapping& mapping, const WeightFiles& files) 
 
 constexpr const char *kBlocks = "_blocks", *kScales = "_scales";
 
-// The name whose blocks and scales the files hold; "" when they hold none.
+// Name of the MXFP4 tensor in the files; "" if there is none.
 std::string packed_name(const ParamMapping& mapping, const WeightFiles& files) {
   if (!mapping.packed) return "";
   const HfTensor& tensor = mapping.tensors.front();
@@ -155,7 +155,7 @@ WeightMap::WeightMap(const ModelConfig& config) {
   HfTensor tensor = map_param(head, config, family).tensors.front();
   tied_heads_ = tensor.other_names;
   tied_heads_.insert(tied_heads_.begin(), tensor.name);
-  // A file may hold the shared tensor under the head's name alone.
+  // A file may hold the tied tensor under the head's name only.
   std::vector<std::string>& names = params_.front().tensors.front().other_names;
   names.insert(names.end(), tied_heads_.begin(), tied_heads_.end());
 }
@@ -262,7 +262,7 @@ void assemble(const ParamMapping& mapping, std::span<const TensorBytes> sources,
 }
 
 namespace {
-// The entry of one of its tensors where that has numbers of 8 bits; nullptr where it has not.
+// Header entry of the tensor if it is FP8; nullptr otherwise.
 const StoredTensor* find_fp8(const ParamMapping& mapping, std::size_t part,
                              const WeightFiles& files) {
   if (!stored_whole(mapping, files).empty()) return nullptr;
@@ -299,7 +299,7 @@ StoredParam::StoredParam(const ParamMapping& mapping, const WeightFiles& files)
   if (std::string packed = packed_name(mapping, files); !packed.empty()) {
     std::string problem = packed_problem(mapping, packed, files);
     BEV_CHECK(problem.empty(), ErrorKind::kInput, problem);
-    // Rows as the file has them, then in our order.
+    // Rows in the file's order, then in ours.
     std::vector<std::byte> rows(static_cast<std::size_t>(mapping.shape.numel()) * sizeof(Bf16));
     expanded_.resize(rows.size());
     expand_mxfp4(files.tensor(packed + kBlocks).bytes, files.tensor(packed + kScales).bytes,
@@ -346,7 +346,7 @@ void StoredParam::read(Range elements, Dtype dtype, void* out) {
                 static_cast<std::size_t>(elements.size()) * size_of(dtype));
     return;
   }
-  std::int64_t first = 0;  // element of a tensor in the parameter
+  std::int64_t first = 0;  // element offset of a tensor in the parameter
   for (std::size_t part = 0; part < sources_.size(); ++part) {
     const TensorBytes& source = sources_[part];
     std::int64_t end = first + source.shape.numel();

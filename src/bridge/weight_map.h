@@ -1,5 +1,6 @@
-// Our parameters against Hugging Face's tensors: which ones make up which, and the conversion both
-// ways. Parameters are whole here (global shape, row-major); cutting is the caller's.
+// Weight map between our parameters and Hugging Face's tensors: which tensors form a parameter, and
+// conversion both ways. Parameters are whole here (global shape, row-major); sharding is done by
+// the caller.
 #pragma once
 
 #include <cstddef>
@@ -19,37 +20,37 @@
 
 namespace bev {
 
-// One Hugging Face tensor.
+// A Hugging Face tensor.
 struct HfTensor {
-  std::string name;                      // as we write it
-  std::vector<std::string> other_names;  // under which files may hold it instead
+  std::string name;                      // name that we write
+  std::vector<std::string> other_names;  // alternative names in files
   Shape shape;
 };
 
-// What one parameter is made of.
+// How one parameter is composed.
 struct ParamMapping {
   std::string param;
   Shape shape;
   WeightKind kind = WeightKind::kPlain;
-  std::int64_t head_size = 0;     // kNeoxQkv
+  std::int64_t head_size = 0;     // for kNeoxQkv
   std::vector<HfTensor> tensors;  // in the order of our rows
-  // Under which files may hold all of it in one tensor instead, laid out as ours.
+  // Names of a single tensor that may hold the whole parameter in our layout instead.
   std::vector<std::string> whole_names = {};
-  // Files may hold it in MXFP4, under the tensor's names with _blocks and _scales behind.
+  // Files may hold it in MXFP4, as NAME_blocks and NAME_scales.
   bool packed = false;
-  bool wide = false;  // as of Param: files of 16 bits have it in f32
+  bool wide = false;  // Param::wide: f32 in 16-bit files
 };
 
 class WeightMap {
  public:
   explicit WeightMap(const ModelConfig& config);
 
-  // Every parameter of the whole model, in the model's order.
+  // All parameters of the model, in its order.
   const std::vector<ParamMapping>& params() const { return params_; }
   const ParamMapping& find(std::string_view param) const;
 
-  // Error(kInput) listing tensors that are missing, misshapen, not of a floating type or unknown to
-  // the model, and a stored head that differs from the embedding it should be tied to.
+  // Throws Error(kInput) that lists tensors which are missing, of the wrong shape, not
+  // floating-point or unknown to the model, and a stored head that differs from its tied embedding.
   void check(const WeightFiles& files) const;
 
  private:
@@ -62,48 +63,47 @@ class WeightMap {
   std::vector<std::string> tied_heads_;  // names of a head that a tied model may store
 };
 
-// Whether the files hold one of its tensors in numbers of 4 or 8 bits, which StoredParam expands.
+// True if the files hold the tensor in FP4 or FP8, which StoredParam dequantises.
 bool stored_packed(const ParamMapping& mapping, std::size_t part, const WeightFiles& files);
-// One of its tensors under whichever name the files hold it, perhaps as a part of a larger one;
-// Error(kInput) when they do not, or not in a dtype that we compute with.
+// One tensor under any of its names, possibly as part of a larger one. Throws Error(kInput) if it
+// is missing or its dtype is not supported.
 TensorBytes stored_tensor(const ParamMapping& mapping, std::size_t part, const WeightFiles& files);
 
 // Builds the parameter from its tensors in `dtype` at `out`, rounding to nearest even. Sources may
-// be unaligned. Error(kInput) naming the tensor when a shape or dtype does not fit.
+// be unaligned. Throws Error(kInput) naming the tensor if a shape or dtype does not match.
 void assemble(const ParamMapping& mapping, std::span<const TensorBytes> sources, Dtype dtype,
               void* out);
-// The same with the sources looked up.
+// The same with the sources looked up in the files.
 void read_param(const ParamMapping& mapping, const WeightFiles& files, Dtype dtype, void* out);
 
-// Elements of one parameter, from the files that hold its tensors: where its rows are theirs in
-// order nothing else is looked at.
+// Reads element ranges of one parameter from its tensors. If the rows are in the same order, only
+// the requested elements are read.
 class StoredParam {
  public:
-  // Both must outlive it. Error(kInput) as read_param.
+  // Both must outlive it. Throws Error(kInput) like read_param.
   StoredParam(const ParamMapping& mapping, const WeightFiles& files);
-  // Elements of the flattened parameter, in `dtype`.
+  // Reads elements of the flattened parameter, converted to `dtype`.
   void read(Range elements, Dtype dtype, void* out);
 
  private:
   const ParamMapping& mapping_;
   std::vector<TensorBytes> sources_;
-  std::vector<std::optional<Fp8Blocks>> blocks_;      // of a source without bytes of its own
-  std::vector<std::vector<std::byte>> whole_blocks_;  // in f32, where they change places
-  std::vector<std::byte> whole_;  // in dtype whole_dtype_, where rows or columns change places
+  std::vector<std::optional<Fp8Blocks>> blocks_;      // FP8 sources
+  std::vector<std::vector<std::byte>> whole_blocks_;  // dequantised to f32, if rows are reordered
+  std::vector<std::byte> whole_;  // in whole_dtype_, if rows or columns are reordered
   Dtype whole_dtype_ = Dtype::kF32;
-  std::vector<std::byte> expanded_;  // in bf16, where the files hold it packed
+  std::vector<std::byte> expanded_;  // MXFP4 dequantised to bf16
 };
 
-// The inverse, one Hugging Face tensor at a time: mapping.tensors[part] from the whole parameter
-// `value`. With the same dtype both ways the bits are kept.
+// Inverse: writes the Hugging Face tensor mapping.tensors[part] of the whole parameter `value`.
+// With equal dtypes, the round trip is bit-exact.
 void split_param(const ParamMapping& mapping, std::size_t part, const void* value, Dtype dtype,
                  Dtype out_dtype, void* out);
 
-// The elements of the flattened parameter that are one of its tensors as they are; absent where
-// they are not.
+// Elements of the flattened parameter that form the tensor unchanged; nullopt if it is reordered.
 std::optional<Range> elements_of_part(const ParamMapping& mapping, std::size_t part);
 
-// What an export writes, in the model's order: tensors[i] is part `part` of params()[param].
+// Tensors of an export, in the model's order: tensors[i] is part `part` of params()[param].
 struct ExportTensor {
   TensorSpec spec;
   std::size_t param = 0, part = 0;

@@ -10,14 +10,14 @@ namespace bev {
 
 namespace {
 
-// With the number in the place of the first {}, if there is one.
+// Replaces the first {}, if any, by the number.
 std::string with_number(std::string_view pattern, std::string_view number) {
   std::size_t at = pattern.find("{}");
   if (at == std::string_view::npos) return std::string(pattern);
   return concat(pattern.substr(0, at), number, pattern.substr(at + 2));
 }
 
-// The same for a layer's number, counted on from `layers` in the place of {+}.
+// The same for a layer number; {+} is replaced by `layers` + layer.
 std::string with_layer(std::string_view pattern, std::string_view layer, std::int64_t layers) {
   constexpr std::string_view kBehind = "{+}";
   std::size_t at = pattern.find(kBehind);
@@ -27,8 +27,8 @@ std::string with_layer(std::string_view pattern, std::string_view layer, std::in
   return concat(pattern.substr(0, at), layers + number, pattern.substr(at + kBehind.size()));
 }
 
-// The number that stands for {} when `name` is `pattern`, "" when there is no {}; nullopt when they
-// do not match.
+// Matches `name` against `pattern`: the number in place of {}, "" if the pattern has none; nullopt
+// if they do not match.
 std::optional<std::string_view> match(std::string_view pattern, std::string_view name) {
   std::size_t at = pattern.find("{}");
   if (at == std::string_view::npos) {
@@ -42,7 +42,7 @@ std::optional<std::string_view> match(std::string_view pattern, std::string_view
   return layer;
 }
 
-// Rows of each Hugging Face tensor of a parameter with `shape`.
+// Row counts of the Hugging Face tensors of a parameter with `shape`.
 std::vector<std::int64_t> part_rows(const WeightRule& rule, const ModelConfig& config,
                                     const Shape& shape) {
   std::int64_t query = config.num_attention_heads * config.head_size();
@@ -57,7 +57,7 @@ std::vector<std::int64_t> part_rows(const WeightRule& rule, const ModelConfig& c
   }
 }
 
-// The name, and what it is without the prefix.
+// The name with and without the family's prefix.
 std::vector<std::string> with_and_without_prefix(const std::string& name,
                                                  const ModelFamily& family) {
   std::vector<std::string> names = {name};
@@ -67,7 +67,7 @@ std::vector<std::string> with_and_without_prefix(const std::string& name,
   return names;
 }
 
-// All names under which files may hold `source`, the one we write first.
+// All names under which files may hold `source`; the first is the one we write.
 std::vector<std::string> spellings(const WeightRule& rule, const std::string& source,
                                    const ModelFamily& family) {
   std::vector<std::string> names = with_and_without_prefix(source, family);
@@ -77,11 +77,11 @@ std::vector<std::string> spellings(const WeightRule& rule, const std::string& so
   return names;
 }
 
-// A rule and what it says of one parameter.
+// A rule and its match for one parameter.
 struct Match {
   const WeightRule* rule;
   std::string layer, suffix;
-  std::int64_t layers = 0;  // of the model
+  std::int64_t layers = 0;  // number of layers of the model
 
   std::string in_layer(std::string_view pattern) const {
     return with_layer(pattern, layer, layers);
@@ -104,7 +104,7 @@ HfTensor make_tensor(const std::vector<std::string>& names, const Shape& shape) 
   return {names.front(), {names.begin() + 1, names.end()}, shape};
 }
 
-// The sources of every expert.
+// Adds the source tensors of every expert.
 void map_experts(const Match& found, const ModelFamily& family, ParamMapping& mapping) {
   const WeightRule& rule = *found.rule;
   Shape shape(mapping.shape.dims().subspan(1));

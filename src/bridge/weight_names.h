@@ -1,4 +1,4 @@
-// The names of a parameter's tensors, by the rules of its family.
+// Names of a parameter's Hugging Face tensors, by the rules of its model family.
 #pragma once
 
 #include "autograd/param.h"
@@ -6,12 +6,12 @@
 
 namespace bev {
 
-// Error(kConfig) where the family has no such weights.
+// Throws Error(kConfig) if the family has no such weights.
 ParamMapping map_param(const Param& param, const ModelConfig& config, const ModelFamily& family);
 
-// The single tensor is the parameter's transpose.
+// True if the single tensor is the parameter's transpose.
 bool transposed(const ParamMapping& mapping);
-// It is one of experts as expert_columns.h has them.
+// True if it is an expert parameter in the layout of expert_columns.h.
 bool has_columns(const ParamMapping& mapping);
 
 }  // namespace bev

@@ -1,4 +1,4 @@
-// Tables of built-in functions, and what several of them need.
+// Tables of the Jinja engine's built-in functions, and their shared helpers.
 #pragma once
 
 #include <algorithm>
@@ -20,11 +20,11 @@ inline Builtin find_builtin(std::span<const BuiltinEntry> table, std::string_vie
   return found == table.end() ? nullptr : found->function;
 }
 
-// Filters that make or change one value, and filters of lists.
+// Filters of one value, and filters of lists.
 std::span<const BuiltinEntry> value_filters();
 std::span<const BuiltinEntry> list_filters();
 
-// Whether a test holds; Error when there is none of that name.
+// Result of a test; throws Error if there is none of that name.
 bool apply_test(Runtime& runtime, std::string_view name, const Value& subject,
                 const Arguments& arguments);
 

@@ -7,7 +7,7 @@ namespace bev::jinja {
 
 namespace {
 
-// From SpecialCasing.txt of Unicode 14: what Python 3.11 gives for upper() and title().
+// From Unicode 14's SpecialCasing.txt, as Python 3.11's upper() and title() use it.
 constexpr std::array kLongCases = {
     LongCase{0x00df, "SS", "Ss"},
     LongCase{0x0149, "\u02bcN", "\u02bcN"},

@@ -1,4 +1,4 @@
-// Characters whose upper or title case has several characters.
+// Characters whose upper or title case consists of several characters.
 #pragma once
 
 #include <string_view>
@@ -11,7 +11,7 @@ struct LongCase {
   CodePoint point = 0;
   std::string_view upper, title;
 };
-// nullptr: one character stands for the other.
+// nullptr if the mapping is one to one.
 const LongCase* find_long_case(CodePoint point);
 
 }  // namespace bev::jinja

@@ -21,9 +21,9 @@ struct Source {
   std::string text;
   std::string name;  // the file, for messages
 };
-using Sources = std::map<std::string, Source>;  // by the template's name
+using Sources = std::map<std::string, Source>;  // by template name
 
-// A file of the tokenizer's folder; nothing when there is none.
+// JSON object in a file of the tokenizer's folder; nullopt if there is none.
 std::optional<Value> read_optional(const std::string& folder, const char* name) {
   std::string path = join_path(folder, name);
   if (!path_exists(path)) return std::nullopt;
@@ -94,7 +94,7 @@ Source choose(const Sources& sources, const std::string& folder, const std::stri
            join(names, ", "), " with --chat-template");
 }
 
-// bos_token and its like: a text, or an object with it.
+// bos_token and so on: a string, or an object with "content".
 Dict read_special_tokens(const std::string& folder) {
   Dict out;
   for (const char* file : {"tokenizer_config.json", "special_tokens_map.json"}) {
@@ -110,7 +110,7 @@ Dict read_special_tokens(const std::string& folder) {
   return out;
 }
 
-// transformers hands a message's reasoning to templates under the names that they look for.
+// Like transformers, passes a message's reasoning to the template under both names in use.
 Value with_reasoning(const Value& message) {
   const Dict& dict = *message.dict();
   for (const char* name : {"reasoning_content", "thinking", "reasoning"}) {
@@ -142,7 +142,7 @@ Value checked_messages(const Value& messages) {
 
 ChatTemplate ChatTemplate::load(const std::string& path, const std::string& chosen,
                                 bool with_tools) {
-  // Tokenizers by name, such as byte, have no folder, and so no template of their own.
+  // Tokenizers by name, such as byte, have no folder and therefore no template.
   bool has_folder = path_exists(path);
   std::string folder = is_directory(path) ? path : parent_path(path);
   Sources sources = has_folder ? find_sources(folder) : Sources();

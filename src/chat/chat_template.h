@@ -1,4 +1,4 @@
-// The chat template of a tokenizer: conversations to text, as transformers' apply_chat_template.
+// Chat template of a tokenizer: conversations to text, like transformers' apply_chat_template.
 #pragma once
 
 #include <cstdint>
@@ -16,23 +16,23 @@ namespace bev {
 struct ChatOptions {
   jinja::Value tools, documents;  // lists of objects; None: not given
   bool add_generation_prompt = false;
-  jinja::Dict variables;  // for the template; they win over special tokens
+  jinja::Dict variables;  // template variables; they override special tokens
 };
 
 class ChatTemplate {
  public:
-  // The template of the tokenizer at `path`, a folder or a file in one. `chosen` is a file with
-  // another template, or the name of one of several; "": the default, with tools tool_use where
-  // there is one. Error(kInput) when there is none.
+  // Loads the template of the tokenizer at `path`, a folder or a file in one. `chosen` is a
+  // template file or the name of one of several templates; "": the default, or tool_use with tools,
+  // if it exists. Throws Error(kInput) if there is none.
   static ChatTemplate load(const std::string& path, const std::string& chosen, bool with_tools);
   ChatTemplate(jinja::Template chat_template, jinja::Dict special_tokens)
       : template_(std::move(chat_template)), special_tokens_(std::move(special_tokens)) {}
 
-  // `messages` is a list of dicts that is not empty; Error(kInput) else, and when the template
-  // fails.
+  // `messages` must be a non-empty list of dicts. Throws Error(kInput) otherwise, or if the
+  // template fails.
   jinja::Rendered render(const jinja::Value& messages, const ChatOptions& options) const;
 
-  // Whether the template marks what the assistant says, with {% generation %}.
+  // True if the template marks the assistant's text with {% generation %}.
   bool marks_assistant() const { return template_.has_generation(); }
 
  private:
@@ -40,11 +40,11 @@ class ChatTemplate {
   jinja::Dict special_tokens_;
 };
 
-// A conversation as a model reads it.
+// An encoded conversation.
 struct EncodedChat {
   std::string text;
   std::vector<std::int32_t> ids;
-  // 1: a token that the assistant says. Absent where the template does not mark it.
+  // Loss mask: 1 for assistant tokens. nullopt if the template does not mark them.
   std::optional<std::vector<std::uint8_t>> assistant;
 };
 EncodedChat encode_chat(const ChatTemplate& chat_template, const Tokenizer& tokenizer,

@@ -1,4 +1,4 @@
-// The interpreter's expressions.
+// Interpreter: evaluation of expressions.
 #include "base/error.h"
 #include "base/json_check.h"
 #include "chat/interpreter.h"

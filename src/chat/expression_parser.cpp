@@ -13,7 +13,7 @@ ExpressionPointer make(int line, Node node) {
 
 }  // namespace
 
-// Bounds how deep expressions nest, and with it the stack.
+// Limits the nesting of expressions, and thereby the stack.
 class ExpressionParser::Level {
  public:
   explicit Level(ExpressionParser& parser) : parser_(parser) {

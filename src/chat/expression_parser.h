@@ -1,4 +1,4 @@
-// Parses the expressions of a template, with Jinja's order of operators.
+// Parser of Jinja expressions, with Jinja's operator precedence.
 #pragma once
 
 #include "chat/syntax.h"
@@ -10,12 +10,12 @@ class ExpressionParser {
  public:
   explicit ExpressionParser(TokenStream& tokens) : tokens_(tokens) {}
 
-  ExpressionPointer expression();                      // with "a if b else c"
-  ExpressionPointer without_condition();               // the items of a loop, before its own "if"
-  ExpressionPointer expression_or_tuple();             // "a, b" is a tuple
-  ExpressionPointer items_of_loop();                   // a tuple whose parts are no conditions
+  ExpressionPointer expression();           // including "a if b else c"
+  ExpressionPointer without_condition();    // iterable of a loop, before the loop's own "if"
+  ExpressionPointer expression_or_tuple();  // "a, b" is a tuple
+  ExpressionPointer items_of_loop();        // tuple whose parts are not conditional expressions
   ExpressionPointer filters(ExpressionPointer input);  // "name(..)|name", after "|" or a tag
-  ExpressionPointer primary_with_postfix();            // a call after {% call %}
+  ExpressionPointer primary_with_postfix();            // the call of a {% call %} block
 
  private:
   class Level;

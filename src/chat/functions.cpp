@@ -1,4 +1,4 @@
-// Functions that every template can call.
+// Global functions of the Jinja engine.
 #include <array>
 #include <ctime>
 
@@ -11,7 +11,7 @@ namespace bev::jinja {
 
 namespace {
 
-// dict(pairs, name=value) and namespace(...).
+// Arguments of dict(pairs, name=value) and namespace(...).
 Dict dict_of(Runtime& runtime, const Arguments& arguments) {
   Dict dict;
   BEV_CHECK(arguments.positional.size() <= 1, ErrorKind::kInput,
@@ -76,7 +76,7 @@ Value time_function(Runtime& runtime, const Value&, const Arguments& arguments) 
   return text_value(runtime, std::move(out));
 }
 
-// A separator that is empty the first time.
+// joiner(): a separator that is empty the first time.
 class Joiner : public Object {
  public:
   explicit Joiner(std::string text) : text_(std::move(text)) {}

@@ -1,4 +1,4 @@
-// Statements; evaluate.cpp has the expressions.
+// Interpreter: execution of statements; evaluate.cpp has the expressions.
 #include "chat/interpreter.h"
 
 #include <algorithm>
@@ -13,7 +13,7 @@
 
 namespace bev::jinja {
 
-// A macro, or the body of a {% call %} block, with the scope it was defined in.
+// A macro, or the body of a {% call %} block, with its scope of definition.
 class Macro : public Object {
  public:
   Macro(Interpreter& interpreter, std::shared_ptr<const MacroBody> body,
@@ -164,7 +164,7 @@ void Interpreter::assign(const Target& target, const Value& value, const ScopePo
             ": it is no namespace");
 }
 
-// The items that pass the loop's own condition.
+// Items that satisfy the loop's own condition.
 List Interpreter::loop_items(const For& node, const Value& from, const ScopePointer& scope) {
   List items = items_of(runtime_, from);
   if (!node.filter) return items;
@@ -177,7 +177,7 @@ List Interpreter::loop_items(const For& node, const Value& from, const ScopePoin
   return out;
 }
 
-// Gives the body of a recursive loop over other items, when the loop is called.
+// Loop variable of a recursive loop: calling it runs the loop's body over other items.
 class Interpreter::RecursiveLoop : public Loop {
  public:
   RecursiveLoop(Interpreter& interpreter, const For& node, ScopePointer scope, List items,

@@ -1,4 +1,4 @@
-// Runs a parsed template.
+// Tree-walking interpreter of a parsed Jinja template.
 #pragma once
 
 #include <cstdint>
@@ -14,7 +14,7 @@
 
 namespace bev::jinja {
 
-// Names and their values; inner scopes see outer ones.
+// Variables of a scope; inner scopes see outer ones.
 struct Scope {
   std::shared_ptr<Scope> outer;
   std::unordered_map<std::string, Value> values;
@@ -26,7 +26,7 @@ class Interpreter {
   ~Interpreter();
   Interpreter(const Interpreter&) = delete;
 
-  // Writes the text of a whole template.
+  // Renders a whole template.
   void run(const Body& body);
 
   const std::string& text() const { return root_; }
@@ -36,7 +36,7 @@ class Interpreter {
   friend class Macro;
   class RecursiveLoop;
   using ScopePointer = std::shared_ptr<Scope>;
-  // What a statement tells the loop around it.
+  // Control flow result of a statement for the enclosing loop.
   enum class Flow : std::uint8_t { kNext, kBreak, kContinue };
 
   Flow execute(const Body& body, const ScopePointer& scope);
@@ -56,7 +56,7 @@ class Interpreter {
   Flow run_node(const Continue&, const ScopePointer&) { return Flow::kContinue; }
 
   void write(std::string_view text);
-  // What a body writes, instead of writing it.
+  // Renders a body into a string instead of the output.
   std::string capture(const Body& body, const ScopePointer& scope);
   void assign(const Target& target, const Value& value, const ScopePointer& scope);
   List loop_items(const For& node, const Value& from, const ScopePointer& scope);
@@ -85,17 +85,18 @@ class Interpreter {
 
   Arguments arguments_of(const CallArguments& node, const ScopePointer& scope);
   Value call(const Call& node, const Arguments& arguments, const ScopePointer& scope);
-  // Filters of a block get its text as the input of the innermost one.
+  // Applies the filters of a block; the innermost one gets the block's text as input.
   Value filter_block(const Expression& filter, const ScopePointer& scope, std::string text);
 
   Runtime& runtime_;
   const Dict& context_;
   std::string root_;
   std::string* out_ = &root_;
-  std::size_t counted_bytes_ = 0, counted_points_ = 0;  // of root_
+  std::size_t counted_bytes_ = 0, counted_points_ = 0;  // for root_
   std::vector<GenerationSpan> spans_;
   Value block_text_;
-  // Scopes that macros hold, which can hold the macros in turn: they are emptied at the end.
+  // Scopes captured by macros, which the scopes may own in turn; cleared at the end to break
+  // reference cycles.
   std::vector<ScopePointer> captured_;
 };
 

@@ -14,7 +14,7 @@ namespace bev::jinja {
 
 namespace {
 
-// All line ends become "\n"; one at the end of the template is dropped.
+// Normalizes line ends to "\n" and drops one at the end of the template.
 std::string with_plain_lines(std::string_view source) {
   std::string out;
   for (std::size_t i = 0; i < source.size(); ++i) {
@@ -61,12 +61,12 @@ class Lexer {
   }
   void skip_space() { advance(rest().size() - strip(rest(), Side::kLeft).size()); }
 
-  // Text before a tag, less the space that the tag takes.
+  // Adds the text before a tag, without the white space that the tag strips.
   void add_text(std::string_view text, char sign, bool strips_line) {
     if (sign == '-') {
       text = strip(text, Side::kRight);
     } else if (sign != '+' && strips_line) {
-      std::size_t line_begin = text.rfind('\n') + 1;  // 0 when there is no line end
+      std::size_t line_begin = text.rfind('\n') + 1;  // 0 if there is no line end
       bool starts_line = line_begin > 0 || at_line_start_;
       if (starts_line && strip(text.substr(line_begin), Side::kLeft).empty()) {
         text = text.substr(0, line_begin);
@@ -75,7 +75,8 @@ class Lexer {
     if (!text.empty()) add(TokenKind::kText, std::string(text));
   }
 
-  // The end of a tag, if it is here: "-%}" takes all space after it, "%}" one line end.
+  // Consumes the end of a tag, if it is here: "-%}" strips all white space after it, "%}" one line
+  // end.
   bool skip_tag_end(std::string_view end, bool takes_line) {
     std::string minus = concat("-", end), plus = concat("+", end);
     if (skip(minus)) {
@@ -294,7 +295,7 @@ class Lexer {
   std::size_t at_ = 0;
   int line_ = 1;
   bool at_line_start_ = true;
-  std::string open_;  // the closing brackets that are still to come
+  std::string open_;  // expected closing brackets
   std::vector<Token> tokens_;
 };
 

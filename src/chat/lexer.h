@@ -1,4 +1,4 @@
-// Cuts a template into text, tags and the tokens inside tags, as Jinja does with trim_blocks and
+// Jinja lexer: splits a template into text, tags and the tokens inside tags, with trim_blocks and
 // lstrip_blocks.
 #pragma once
 
@@ -26,7 +26,7 @@ enum class TokenKind : std::uint8_t {
 
 struct Token {
   TokenKind kind = TokenKind::kEnd;
-  std::string text;  // the string's content, the name or the operator
+  std::string text;  // content of a string, name or operator
   Value number;
   int line = 0;
 
@@ -34,7 +34,7 @@ struct Token {
   bool is_operator(std::string_view op) const { return kind == TokenKind::kOperator && text == op; }
 };
 
-// Ends with a token of kind kEnd. Error(kInput) "line N: what" when a tag is broken.
+// Ends with a token of kind kEnd. Throws Error(kInput) "line N: what" if a tag is malformed.
 std::vector<Token> cut_template(std::string_view source);
 
 }  // namespace bev::jinja

@@ -1,4 +1,4 @@
-// Filters of lists and dicts.
+// Jinja filters of lists and dicts.
 #include <array>
 #include <charconv>
 
@@ -13,13 +13,13 @@ namespace bev::jinja {
 
 namespace {
 
-// Strings are compared without their case unless a filter is told otherwise.
+// Strings compare case-insensitively unless a filter has case_sensitive.
 Value without_case(const Value& value) {
   const std::string* text = value.string();
   return text ? Value(to_lower(*text)) : value;
 }
 
-// "a.b.0" of an item: members by name or number.
+// Resolves "a.b.0" in an item: members by name or index.
 Value member_at(const Value& item, const Value& path) {
   if (path.is_none()) return item;
   if (!path.is_string()) return item_of(item, path);
@@ -33,7 +33,7 @@ Value member_at(const Value& item, const Value& path) {
   return value;
 }
 
-// What items are ordered by: one member, or several separated by commas.
+// Sort key of an item: one member, or several separated by commas.
 Value sort_key(const Value& item, const Value& path, bool case_sensitive) {
   auto key = [&](const Value& one) {
     Value value = member_at(item, one);

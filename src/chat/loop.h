@@ -26,7 +26,7 @@ class Loop : public Object, public std::enable_shared_from_this<Loop> {
   Value items_;
   std::int64_t depth_ = 0;
   std::size_t at_ = 0;
-  std::optional<Value> last_seen_;  // by loop.changed()
+  std::optional<Value> last_seen_;  // argument of the last loop.changed()
 };
 
 }  // namespace bev::jinja

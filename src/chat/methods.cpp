@@ -1,4 +1,4 @@
-// Methods of str, dict, list and tuple, as far as Jinja's sandbox lets templates call them.
+// Methods of str, dict, list and tuple that Jinja's sandbox permits.
 #include <algorithm>
 #include <array>
 
@@ -65,7 +65,7 @@ Value replace_method(Runtime& runtime, const Value& subject, const Arguments& ar
   return replace_all(text, from, to, given.integer(2, -1));
 }
 
-// Ends of a text, or one of several in a tuple.
+// startswith and endswith, with a text or a tuple of texts.
 template <bool start>
 Value ends_method(Runtime&, const Value& subject, const Arguments& arguments) {
   Parameters given(start ? "startswith" : "endswith", arguments, {"text", "start", "end"});
@@ -85,7 +85,7 @@ Value ends_method(Runtime&, const Value& subject, const Arguments& arguments) {
   return fits(given[0]);
 }
 
-// Where a text is found between two positions, in characters; -1: nowhere.
+// Position of a text between two bounds, in code points; -1: not found.
 template <bool last>
 std::int64_t find_in(Runtime& runtime, const Value& subject, const Arguments& arguments) {
   Parameters given("find", arguments, {"sub", "start", "end"});
@@ -190,7 +190,7 @@ Value pad_method(Runtime& runtime, const Value& subject, const Arguments& argume
   BEV_CHECK(count_points(fill) == 1, ErrorKind::kInput, "padding needs one character, not ",
             quote(fill));
   runtime.spend(static_cast<std::size_t>(missing) * fill.size());
-  // Python puts the odd one of a centred text on the left when the width is odd.
+  // Python's center() puts the odd fill character on the left if the width is odd.
   std::int64_t left = align == Align::kLeft     ? 0
                       : align == Align::kCenter ? missing / 2 + (missing & given.integer(0, 0) & 1)
                                                 : missing;
@@ -211,7 +211,7 @@ bool is_digit(CodePoint point) {
 }
 bool is_word(CodePoint point) { return is_alphabetic(point) || is_numeric(point); }
 
-// Whether all characters are of a kind; not when there are none.
+// True if the text is non-empty and all characters belong to a class.
 template <bool (*belongs)(CodePoint)>
 Value all_method(Runtime&, const Value& subject, const Arguments& arguments) {
   Parameters("is...", arguments, {});
@@ -263,7 +263,7 @@ Value item_index_method(Runtime&, const Value& subject, const Arguments& argumen
   return static_cast<std::int64_t>(found - items.begin());
 }
 
-// What Jinja's sandbox does not let templates do.
+// Mutating methods, which Jinja's sandbox forbids.
 Value refused_method(Runtime&, const Value& subject, const Arguments&) {
   BEV_FAIL(ErrorKind::kInput, "a template may not change a ", subject.type_name(),
            "; make a new one, as in x + [y]");

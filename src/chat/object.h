@@ -1,5 +1,5 @@
-// What the engine gives templates besides plain values: functions, methods, macros, loops and
-// namespaces; and what a running template may spend.
+// Objects of the Jinja engine other than plain values (functions, methods, macros, loops,
+// namespaces), and the resource limits of a rendering.
 #pragma once
 
 #include <cstddef>
@@ -16,24 +16,24 @@
 
 namespace bev::jinja {
 
-// One rendering. Every evaluation, character and list item is paid for, so that no template runs
-// for long or fills the memory, and nesting is bounded.
+// State of one rendering. Every evaluation, character and list item is charged to a budget, so that
+// no template runs for long or exhausts memory, and nesting is limited.
 class Runtime {
  public:
-  // What an evaluation costs, in characters: both take about as long.
+  // Cost of an evaluation in characters; both take about the same time.
   static constexpr std::size_t kEvaluation = 16;
 
-  // Error when the allowance is used up.
+  // Throws Error if the budget is exhausted.
   void spend(std::size_t units) {
     if (units > left_) refuse();
     left_ -= units;
   }
 
-  class Level;  // one more level of nesting, while it lives
+  class Level;  // RAII: one more level of nesting
 
-  int line = 0;  // of the template, where it is now
+  int line = 0;  // current line of the template
 
-  // Namespaces can hold themselves: they are emptied when the rendering ends.
+  // Namespaces may contain themselves; they are cleared when the rendering ends.
   std::shared_ptr<Object> make_namespace(Dict values);
   ~Runtime();
   Runtime() = default;
@@ -65,17 +65,17 @@ struct Arguments {
 // Arguments in the order of a function's parameters.
 class Parameters {
  public:
-  // Error naming the function when there are too many or unknown ones.
+  // Throws Error naming the function if there are too many or unknown arguments.
   Parameters(std::string_view function, const Arguments& arguments,
              std::initializer_list<std::string_view> names);
 
   bool has(std::size_t at) const { return values_[at].has_value(); }
-  // Error when it was not given.
+  // Throws Error if the argument is missing.
   const Value& operator[](std::size_t at) const;
   Value get(std::size_t at, Value fallback) const;
   bool flag(std::size_t at, bool fallback) const;
   std::int64_t integer(std::size_t at, std::int64_t fallback) const;
-  // The text of a string; Error for other types.
+  // Text of a str argument; throws Error for other types.
   std::string text(std::size_t at, std::string_view fallback) const;
 
  private:
@@ -84,19 +84,19 @@ class Parameters {
   std::vector<std::optional<Value>> values_;
 };
 
-// A filter, test, method or global function. The subject is what a filter or test is applied to or
-// a method belongs to; None for functions.
+// A filter, test, method or global function. The subject is the operand of a filter or test or the
+// object of a method; None for functions.
 using Builtin = Value (*)(Runtime& runtime, const Value& subject, const Arguments& arguments);
 
 class Object {
  public:
   virtual ~Object() = default;
-  // Of the values it keeps for good.
+  // Extent of the values that it owns permanently.
   virtual Extent extent() const { return {}; }
   virtual std::string_view type_name() const = 0;
   virtual std::string text() const;
   virtual std::optional<Value> attribute(std::string_view name) const;
-  // Gives an attribute a value; false where the object has none that can be set.
+  // Sets an attribute; false if the object has none that can be set.
   virtual bool set(std::string_view, Value) { return false; }
   virtual bool callable() const { return false; }
   virtual Value call(Runtime& runtime, const Arguments& arguments);
@@ -115,7 +115,7 @@ class Namespace : public Object {
   Dict values_;
 };
 
-// A built-in function, or a method with what it belongs to.
+// A built-in function, or a bound method.
 class Function : public Object {
  public:
   explicit Function(Builtin function, Value subject = {})
@@ -132,11 +132,11 @@ class Function : public Object {
   Value subject_;
 };
 
-// nullptr when there is none of that name.
+// nullptr if there is none of that name.
 Builtin find_filter(std::string_view name);
 Builtin find_test(std::string_view name);
 Builtin find_function(std::string_view name);
-// Of str, dict, list and tuple.
+// Methods of str, dict, list and tuple.
 Builtin find_method(const Value& subject, std::string_view name);
 
 }  // namespace bev::jinja

@@ -25,7 +25,7 @@ std::int64_t floor_divide(std::int64_t a, std::int64_t b) {
   return a / b - (a % b != 0 && (a < 0) != (b < 0) ? 1 : 0);
 }
 
-// Nothing when the result has more than 64 bits.
+// nullopt if the result exceeds 64 bits.
 std::optional<std::int64_t> integer_power(std::int64_t base, std::int64_t exponent) {
   std::int64_t result = 1;
   while (exponent > 0) {
@@ -142,7 +142,7 @@ Value no_element(const Value& object, const Value& key) {
   return Value::undefined(concat(described(object), " has no element ", python_repr(key)));
 }
 
-// A position counted from the end when negative; nothing when there is none.
+// Resolves a negative index from the end; nullopt if out of range.
 std::optional<std::size_t> position(std::int64_t index, std::size_t size) {
   auto count = static_cast<std::int64_t>(size);
   if (index < 0) index += count;
@@ -184,7 +184,7 @@ std::int64_t slice_bound(const Value& bound, std::int64_t fallback) {
   return *bound.integer();
 }
 
-// The positions that Python's slice takes, in its order.
+// Positions that Python's slice selects, in its order.
 std::vector<std::size_t> slice_positions(std::size_t size, const SliceBounds& bounds) {
   auto count = static_cast<std::int64_t>(size);
   std::int64_t step = slice_bound(bounds.step, 1);

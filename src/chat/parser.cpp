@@ -25,7 +25,7 @@ class StatementParser {
  private:
   using Ends = std::initializer_list<std::string_view>;
 
-  // Up to a tag that begins with one of the names, which stays after its "{%".
+  // Parses up to a tag that begins with one of the names; the position is then after its "{%".
   Body statements(Ends ends) {
     constexpr int kMostDepth = 100;
     if (++depth_ > kMostDepth) tokens_.fail("blocks nest too deep");
@@ -54,7 +54,7 @@ class StatementParser {
     end_tag();
     return std::make_unique<Body>(statements(ends));
   }
-  // A block with one end tag, all of it.
+  // Parses a block including its end tag.
   std::unique_ptr<Body> whole_block(std::string_view end) {
     std::unique_ptr<Body> body = block({end});
     tokens_.need_name(end);
@@ -195,7 +195,7 @@ class StatementParser {
     }
   }
 
-  // A body starts outside of loops: break cannot leave a macro.
+  // The body of a macro starts outside loops: break cannot leave a macro.
   std::unique_ptr<Body> body_of(std::string_view end) {
     int loops = std::exchange(loops_, 0);
     std::unique_ptr<Body> body = whole_block(end);
@@ -239,7 +239,7 @@ class StatementParser {
   int loops_ = 0;
 };
 
-// The bodies inside a statement.
+// Collects the bodies inside a statement.
 struct InnerBodies {
   std::vector<const Body*> out;
 

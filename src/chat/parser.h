@@ -1,4 +1,4 @@
-// From a template's text to its tree.
+// Jinja parser: template text to syntax tree.
 #pragma once
 
 #include <string_view>
@@ -7,9 +7,9 @@
 
 namespace bev::jinja {
 
-// Error(kInput) "line N: what" when the template is not understood.
+// Throws Error(kInput) "line N: what" if the template is invalid.
 Body parse_template(std::string_view source);
-// Whether there is a {% generation %} block anywhere.
+// True if there is a {% generation %} block anywhere.
 bool has_generation(const Body& body);
 
 }  // namespace bev::jinja

@@ -27,7 +27,7 @@ void append_title(std::string& out, CodePoint point) {
   }
 }
 
-// Marks and signs inside words, which do not end them.
+// Case-ignorable characters: marks and signs inside words, which do not end them.
 bool is_case_ignorable(CodePoint point) {
   switch (unicode_table().category(point)) {
     case Category::kMn:
@@ -41,7 +41,7 @@ bool is_case_ignorable(CodePoint point) {
   }
 }
 
-// A capital sigma at the end of a word has a lower-case letter of its own.
+// A capital sigma at the end of a word has its own lower-case letter.
 bool is_final_sigma(const Points& text, std::size_t at) {
   std::size_t before = at;
   while (before > 0 && is_case_ignorable(text[before - 1])) --before;

@@ -1,4 +1,5 @@
-// What Python's str does, on UTF-8: positions count characters, case and white space are Unicode's.
+// Python's str functions on UTF-8: positions count code points, case and white space follow
+// Unicode.
 #pragma once
 
 #include <cstddef>
@@ -12,7 +13,7 @@
 
 namespace bev::jinja {
 
-using Points = std::u32string;  // one element a character
+using Points = std::u32string;  // one element per code point
 
 Points to_points(std::string_view text);
 std::string from_points(const Points& points);
@@ -22,25 +23,25 @@ bool is_cased(CodePoint point);
 
 std::string to_upper(std::string_view text);
 std::string to_lower(std::string_view text);
-// The first character in title case, the others in lower case.
+// First character in title case, the others in lower case.
 std::string capitalize(std::string_view text);
-// Every word so; words are stretches of letters.
+// capitalize() for every word; words are runs of letters.
 std::string title(std::string_view text);
 std::string swap_case(std::string_view text);
 
 enum class Side : std::uint8_t { kBoth, kLeft, kRight };
-// Takes white space from the ends, or the characters of `characters`.
+// Strips white space, or the characters of `characters`, from the ends.
 std::string_view strip(std::string_view text, Side side,
                        std::optional<std::string_view> characters = std::nullopt);
 
-// At white space, or at a separator that is not empty; at most `most` cuts when >= 0, from the left
+// Split at white space, or at a non-empty separator; at most `most` splits if >= 0, from the left
 // or from the right.
 std::vector<std::string_view> split_words(std::string_view text, std::int64_t most, Side from);
 std::vector<std::string_view> split_at(std::string_view text, std::string_view separator,
                                        std::int64_t most, Side from);
 std::vector<std::string_view> split_lines(std::string_view text, bool keep_ends);
 
-// At most `most` places when >= 0.
+// Replaces at most `most` occurrences if >= 0.
 std::string replace_all(std::string_view text, std::string_view from, std::string_view to,
                         std::int64_t most);
 

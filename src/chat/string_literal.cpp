@@ -9,7 +9,7 @@ namespace bev::jinja {
 
 namespace {
 
-// Digits of a base at the start of the text: at most `most` of them.
+// Leading digits of a base, at most `most`.
 std::string_view leading_digits(std::string_view text, std::size_t most, int base) {
   std::size_t count = 0;
   std::string_view digits =
@@ -34,7 +34,7 @@ std::string unescape_literal(std::string_view content, std::string& problem) {
       out.push_back(content[at++]);
       continue;
     }
-    char letter = content[++at];  // a literal does not end in a lone backslash
+    char letter = content[++at];  // a literal cannot end in a lone backslash
     if (std::size_t known = kLetters.find(letter); known != kLetters.npos) {
       out.push_back(kMeanings[known]);
       ++at;
@@ -58,7 +58,7 @@ std::string unescape_literal(std::string_view content, std::string& problem) {
       problem = "escapes by name (\\N{...}) are not supported; write \\u and the number";
       return out;
     } else {
-      out.push_back('\\');  // Python keeps what it does not know
+      out.push_back('\\');  // Python keeps unknown escapes
     }
   }
   return out;

@@ -1,4 +1,4 @@
-// Escapes in the string literals of templates, which are Python's.
+// Escape sequences in string literals of templates, as in Python.
 #pragma once
 
 #include <string>
@@ -6,8 +6,7 @@
 
 namespace bev::jinja {
 
-// The text that the characters between the quotes mean. What is wrong with them goes into
-// `problem`.
+// Unescapes the characters between the quotes. Sets `problem` if they are invalid.
 std::string unescape_literal(std::string_view content, std::string& problem);
 
 }  // namespace bev::jinja

@@ -1,4 +1,4 @@
-// A parsed template: a tree of statements and expressions.
+// Syntax tree of a parsed Jinja template: statements and expressions.
 #pragma once
 
 #include <cstdint>
@@ -52,9 +52,9 @@ struct Call {
   CallArguments arguments;
 };
 struct Filter {
-  ExpressionPointer input;  // null: the text of the block that the filter belongs to
+  ExpressionPointer input;  // null: the text of the enclosing filter block
   std::string name;
-  Builtin function = nullptr;  // none of that name: an error only where it is used, as in Jinja
+  Builtin function = nullptr;  // null: unknown name, an error only when evaluated, as in Jinja
   CallArguments arguments;
 };
 struct Test {
@@ -117,7 +117,7 @@ struct Expression {
 struct Statement;
 using Body = std::vector<Statement>;
 
-// What a value is assigned to: a name, a namespace's attribute, or several of them.
+// Target of an assignment: a name, an attribute of a namespace, or several targets.
 struct Target {
   std::string name;
   std::string attribute;  // "": the name itself
@@ -171,7 +171,7 @@ struct With {
   std::vector<std::pair<Target, ExpressionPointer>> values;
   std::unique_ptr<Body> body;
 };
-// What the assistant says: the mask of a chat is made of these.
+// {% generation %} block: the assistant's text, from which the loss mask is made.
 struct Generation {
   std::unique_ptr<Body> body;
 };

@@ -1,5 +1,5 @@
-// A Jinja template, as transformers runs chat templates: trim_blocks, lstrip_blocks, loop controls,
-// {% generation %}, its own tojson, and a sandbox in which values do not change.
+// Jinja template engine with transformers' settings for chat templates: trim_blocks, lstrip_blocks,
+// loop controls, {% generation %}, its own tojson, and an immutable sandbox.
 #pragma once
 
 #include <memory>
@@ -11,8 +11,8 @@
 
 namespace bev::jinja {
 
-// A part of the text that a {% generation %} block wrote, in characters, as transformers counts
-// them: of a block inside a macro or a captured text the place is where the template was then.
+// Part of the output that a {% generation %} block wrote, in code points, as transformers counts: a
+// block inside a macro or a captured text has the output position at that time.
 struct GenerationSpan {
   std::size_t begin = 0, end = 0;
 };
@@ -24,13 +24,13 @@ struct Rendered {
 
 class Template {
  public:
-  // `name` is for messages: the file it comes from. Error(kInput) with the line when the template
-  // is not understood.
+  // `name` is the file, for messages. Throws Error(kInput) with the line if the template is
+  // invalid.
   Template(std::string_view source, std::string name);
   ~Template();
   Template(Template&&) noexcept;
 
-  // Error(kInput) with the line when it fails. May be called by several threads at once.
+  // Throws Error(kInput) with the line if rendering fails. Thread safe.
   Rendered render(const Dict& context) const;
   bool has_generation() const;
 

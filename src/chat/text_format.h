@@ -1,4 +1,4 @@
-// Python's two ways to put values into a text.
+// Python's % and str.format formatting.
 #pragma once
 
 #include <string>
@@ -9,9 +9,9 @@
 
 namespace bev::jinja {
 
-// "%s of %d" % values: one value, a tuple of them, or a dict for %(name)s.
+// "%s of %d" % values: one value, a tuple, or a dict for %(name)s.
 std::string percent_format(std::string_view format, const Value& values);
-// "{} of {name}".format(...): fields by number or name, without format specifications.
+// "{} of {name}".format(...): fields by index or name, without format specifications.
 std::string brace_format(std::string_view format, const Arguments& arguments);
 
 }  // namespace bev::jinja

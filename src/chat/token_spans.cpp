@@ -15,9 +15,9 @@ namespace bev {
 
 namespace {
 
-// How a vocabulary writes its tokens.
+// How a vocabulary represents bytes and spaces.
 enum class Writing : std::uint8_t {
-  kByteLevel,  // stand-ins for bytes
+  kByteLevel,  // byte-to-unicode characters
   kMetaspace,  // U+2581 for a space, <0x41> for a byte
 };
 
@@ -30,8 +30,8 @@ std::string surface(const std::string& token, Writing writing) {
   return jinja::replace_all(token, kMetaspaceMark, " ", -1);
 }
 
-// Tokens must follow each other in the text. Between them only space may be left out, which special
-// tokens take from their sides; a space may be put in before a word.
+// Tokens must be consecutive in the text. Only white space may be skipped between them (special
+// tokens strip it), and a space may be inserted before a word.
 class Alignment {
  public:
   Alignment(const Tokenizer& tokenizer, std::string_view text, Writing writing)
@@ -62,7 +62,7 @@ class Alignment {
     at_ += bytes;
     return true;
   }
-  // Up to `end`, if there is only space; it goes to the token before.
+  // Skips to `end` if there is only white space, which is attributed to the previous token.
   bool skip_space(std::size_t end) {
     if (!jinja::strip(text_.substr(at_, end - at_), jinja::Side::kLeft).empty()) return false;
     at_ = end;
@@ -77,10 +77,10 @@ class Alignment {
   std::vector<TokenSpan> spans_;
 };
 
-// A text in a normal form, which many tokenizers use, and where its characters come from.
+// Text in a Unicode normal form, which many tokenizers apply, with the origin of its bytes.
 struct Normalized {
   std::string text;
-  std::vector<TokenSpan> origins;  // of each byte
+  std::vector<TokenSpan> origins;  // source span of each byte
 
   Normalized(std::string_view from, NormalForm form) {
     for (std::size_t at = 0; at < from.size();) {
@@ -119,13 +119,13 @@ std::vector<TokenSpan> token_spans(const Tokenizer& tokenizer, std::string_view 
 
 std::vector<std::uint8_t> assistant_mask(std::string_view text, std::span<const TokenSpan> tokens,
                                          std::span<const jinja::GenerationSpan> generated) {
-  std::vector<std::size_t> starts;  // of the characters
+  std::vector<std::size_t> starts;  // byte offset of each character
   for (std::size_t at = 0; at < text.size(); at += point_bytes(text[at])) starts.push_back(at);
   auto token_of = [&](std::size_t character) -> std::optional<std::size_t> {
     if (character >= starts.size()) return std::nullopt;
     std::size_t begin = starts[character];
     std::size_t end = begin + point_bytes(text[begin]);
-    // Ends never decrease, so the first token that reaches into the character is found by halving.
+    // Ends never decrease, so binary search finds the first token that overlaps the character.
     auto found = std::ranges::upper_bound(tokens, begin, {}, &TokenSpan::end);
     bool has = found != tokens.end() && found->begin < end;
     return has ? std::optional(static_cast<std::size_t>(found - tokens.begin())) : std::nullopt;

@@ -1,4 +1,4 @@
-// Which bytes of a text each of its tokens stands for, found from the tokens' own texts.
+// Alignment of tokens with the bytes of a text, found from the tokens' own texts.
 #pragma once
 
 #include <cstddef>
@@ -13,15 +13,15 @@
 namespace bev {
 
 struct TokenSpan {
-  std::size_t begin = 0, end = 0;  // bytes
+  std::size_t begin = 0, end = 0;  // byte offsets
 };
-// Of tokenizer.encode(text). A character that several tokens share belongs to all of them. Error
-// (kInput) when the tokenizer changes texts so that their tokens cannot be found in them.
+// Spans of tokenizer.encode(text). A character shared by several tokens belongs to all of them.
+// Throws Error(kInput) if the tokenizer changes the text so that its tokens cannot be aligned.
 std::vector<TokenSpan> token_spans(const Tokenizer& tokenizer, std::string_view text,
                                    std::span<const std::int32_t> ids);
 
-// 1 for every token of what the assistant says, by transformers' rule: from the first token that
-// has a span's first character to the first that has its last.
+// 1 for every assistant token, by transformers' rule: from the first token that contains a span's
+// first character to the first that contains its last.
 std::vector<std::uint8_t> assistant_mask(std::string_view text, std::span<const TokenSpan> tokens,
                                          std::span<const jinja::GenerationSpan> generated);
 

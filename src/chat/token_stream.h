@@ -1,4 +1,4 @@
-// The tokens of a template, one after the other, for the parsers.
+// Token cursor for the parsers.
 #pragma once
 
 #include <string>
@@ -42,7 +42,7 @@ class TokenStream {
     take();
   }
 
-  // With the place, and what stands there.
+  // Throws with the line and the current token.
   [[noreturn]] void fail(std::string_view what) const {
     std::string here = at(TokenKind::kEnd) ? "the end"
                        : at(TokenKind::kBlockEnd) || at(TokenKind::kPrintEnd)

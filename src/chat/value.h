@@ -1,9 +1,9 @@
-// Values that a chat template works with: Python's None, bool, int, float, str, list, tuple and
-// dict, Jinja's undefined, and objects of the engine (macros, loops, namespaces, methods).
+// Values of the Jinja engine: Python's None, bool, int, float, str, list, tuple and dict, Jinja's
+// undefined, and objects of the engine (macros, loops, namespaces, methods).
 //
-// "Undefined" is what a missing name or member gives; most uses of it fail with its cause.
+// Undefined is the value of a missing name or member; most uses of it fail with its cause.
 //
-// Values are immutable, as Jinja's sandbox keeps them; only namespaces change. Text is valid UTF-8.
+// Values are immutable, as in Jinja's sandbox; only namespaces change. Text is valid UTF-8.
 #pragma once
 
 #include <cstdint>
@@ -23,19 +23,19 @@ struct Sequence;
 
 using List = std::vector<Value>;
 
-// How much there is to walk through in a value, counted wherever it appears again. Both are bounded
-// when a value is made, so that whatever walks through values needs no bounds of its own.
+// Size of a value when traversed, counting shared parts every time. Weight and depth are limited
+// when a value is created, so that traversals need no limits of their own.
 struct Extent {
   std::uint32_t depth = 0;
-  std::uint64_t weight = 1;  // values and bytes of text
+  std::uint64_t weight = 1;  // number of values plus bytes of text
 };
 
 enum class SequenceKind : std::uint8_t {
   kList,
   kTuple,
   kRange,
-  kView,       // of a dict: has a length, no items by number
-  kGenerator,  // gives its items once; always true, without a length
+  kView,       // of a dict: has a length but no indexing
+  kGenerator,  // single pass; always true, without a length
 };
 
 class Value {
@@ -49,8 +49,8 @@ class Value {
       : kind_(Kind::kString), shared_(std::make_shared<const std::string>(std::move(text))) {}
   Value(std::string_view text) : Value(std::string(text)) {}
   Value(const char* text) : Value(std::string(text)) {}
-  Value(Dict dict);   // Error when it is too large or nests too deep
-  template <class T>  // of Object or what derives from it
+  Value(Dict dict);   // throws Error if it is too large or nested too deeply
+  template <class T>  // Object or a derived class
   Value(std::shared_ptr<T> object)
       : kind_(Kind::kObject), shared_(std::shared_ptr<Object>(std::move(object))) {}
 
@@ -69,23 +69,23 @@ class Value {
   bool is_dict() const { return kind_ == Kind::kDict; }
   bool is_sequence() const { return kind_ == Kind::kSequence; }
 
-  // nullptr when the value is of another type.
+  // nullptr if the value has another type.
   const std::string* undefined_cause() const { return content<std::string>(Kind::kUndefined); }
   const std::string* string() const { return content<std::string>(Kind::kString); }
   const Dict* dict() const { return content<Dict>(Kind::kDict); }
   const Sequence* sequence() const { return content<Sequence>(Kind::kSequence); }
   Object* object() const { return const_cast<Object*>(content<Object>(Kind::kObject)); }
 
-  // Of bools and ints.
+  // For bools and ints.
   std::optional<std::int64_t> integer() const;
-  // Of all numbers.
+  // For all numbers.
   double number() const;
   bool boolean() const { return scalar_.truth; }
 
-  // As Python's bool().
+  // Python's bool().
   bool truth() const;
   Extent extent() const;
-  // "str", "int", "NoneType", ... for messages.
+  // Type name for messages: "str", "int", "NoneType", ...
   std::string_view type_name() const;
 
  private:
@@ -112,21 +112,20 @@ class Value {
     std::int64_t whole = 0;
     double real;
   } scalar_;
-  std::shared_ptr<const void> shared_;  // text, list, dict or object
+  std::shared_ptr<const void> shared_;  // str, list, dict or object
 };
 
 struct Sequence {
   List items;
   SequenceKind kind = SequenceKind::kList;
   Extent extent;
-  mutable bool spent = false;  // of a generator
+  mutable bool spent = false;  // exhausted generator
 
   bool has_length() const { return kind != SequenceKind::kGenerator; }
   bool has_items() const { return kind < SequenceKind::kView; }
 };
 
-// Keeps the order in which keys were first set. Messages and tools have few keys: they are searched
-// one by one.
+// Keeps insertion order. Lookup is linear, because messages and tools have few keys.
 struct Dict {
   std::vector<std::pair<Value, Value>> items;
   Extent extent;
@@ -136,10 +135,10 @@ struct Dict {
   void set(Value key, Value value);
 };
 
-// As Python's == and <, which has no order for most pairs of types: Error then.
+// Python's == and <; throws Error for pairs of types that have no order.
 bool equal(const Value& a, const Value& b);
 bool less(const Value& a, const Value& b);
-// What may be a key of a dict.
+// True if the value can be a dict key.
 bool is_hashable(const Value& value);
 
 }  // namespace bev::jinja

@@ -1,4 +1,4 @@
-// Filters that make or change one value.
+// Jinja filters of one value.
 #include <fmt/format.h>
 
 #include <array>
@@ -26,7 +26,7 @@ Value text_filter(Runtime& runtime, const Value& subject, const Arguments& argum
 
 std::string same_text(std::string_view text) { return std::string(text); }
 
-// Words end at spaces, hyphens and opening brackets only.
+// Words end only at spaces, hyphens and opening brackets.
 std::string title_words(std::string_view text) {
   std::string out;
   Points points = to_points(text);
@@ -82,7 +82,7 @@ Value format_filter(Runtime& runtime, const Value& subject, const Arguments& arg
   return text_value(runtime, percent_format(python_str(subject), named));
 }
 
-// The text of a filter that takes nothing else.
+// Text operand of a filter without arguments.
 const std::string& need_text(const Value& subject) {
   need_defined(subject);
   BEV_CHECK(subject.is_string(), ErrorKind::kInput, "the filter needs a str, not a ",
@@ -90,7 +90,7 @@ const std::string& need_text(const Value& subject) {
   return *subject.string();
 }
 
-// What one level is indented by: so many spaces, or the text itself.
+// Indentation of one level: a number of spaces, or the text itself.
 std::string indent_text(const Value& width) {
   constexpr std::int64_t kMost = 1024;
   if (const std::string* text = width.string()) return *text;
@@ -150,7 +150,7 @@ Value length_filter(Runtime&, const Value& subject, const Arguments& arguments) 
   return length_of(subject);
 }
 
-// The whole text as a number, spaces around it aside.
+// Parses the whole text as a number, ignoring surrounding white space.
 template <class T, class... Options>
 std::optional<T> read_number(std::string_view text, Options... options) {
   text = strip(text, Side::kBoth);
@@ -166,7 +166,7 @@ std::optional<T> read_number(std::string_view text, Options... options) {
   return value;
 }
 
-// In a base from 2 to 36, with the prefix that Python allows for it.
+// Parses an integer of base 2 to 36, with Python's prefix for that base.
 std::optional<std::int64_t> read_whole(std::string_view text, std::int64_t base) {
   BEV_CHECK(base >= 2 && base <= 36, ErrorKind::kInput, "int: there are no numbers of base ", base);
   text = strip(text, Side::kBoth);
@@ -243,7 +243,7 @@ Value json_filter(Runtime& runtime, const Value& subject, const Arguments& argum
   style.sort_keys = given.flag(3, false);
   if (given.has(1) && !given[1].is_none()) {
     style.indent = indent_text(given[1]);
-    style.item_separator.pop_back();  // without the space
+    style.item_separator.pop_back();  // without the trailing space
   }
   if (given.has(2) && !given[2].is_none()) {
     List parts = items_of(runtime, given[2]);

@@ -1,4 +1,4 @@
-// What may follow "is", and the names of tests for select and its like.
+// Jinja tests ("is ...", and by name in select and so on).
 #include <array>
 
 #include "base/error.h"
@@ -11,7 +11,7 @@ namespace bev::jinja {
 
 namespace {
 
-// A test that only looks at the value.
+// A test without arguments.
 template <bool (*holds)(const Value&)>
 Value plain_test(Runtime&, const Value& subject, const Arguments& arguments) {
   Parameters("the test", arguments, {});
@@ -39,7 +39,7 @@ bool is_callable(const Value& value) { return value.object() && value.object()->
 bool is_iterable(const Value& value) {
   return value.is_string() || value.is_dict() || value.is_sequence() || value.is_undefined();
 }
-// What has a length and items: strings, dicts and undefined values too.
+// True for strings, dicts and undefined values too.
 bool is_sequence(const Value& value) {
   const Sequence* sequence = value.sequence();
   return value.is_string() || value.is_dict() || value.is_undefined() ||

@@ -21,7 +21,7 @@ void append_hex(std::string& out, CodePoint point, int digits) {
   }
 }
 
-// Python's str.isprintable of one character.
+// Python's str.isprintable for one character.
 bool is_printable(CodePoint point) {
   if (point == ' ') return true;
   switch (unicode_table().category(point)) {
@@ -211,7 +211,7 @@ Value from_json(const nlohmann::ordered_json& json, const std::string& source) {
 
 }  // namespace
 
-// The shortest digits that read back, with an exponent where Python has one.
+// Shortest round-trip digits, with an exponent where Python uses one.
 std::string python_float(double value) {
   if (std::isnan(value)) return "nan";
   if (std::isinf(value)) return value > 0 ? "inf" : "-inf";
@@ -237,7 +237,7 @@ std::string python_repr(const Dict& dict) {
 std::string python_repr(const Value& value) {
   if (const std::string* text = value.string()) return repr_of_text(*text);
   if (value.is_undefined()) return "Undefined";
-  // Objects can hold themselves: inside others they are only named.
+  // Objects may contain themselves: nested ones are only named.
   if (Object* object = value.object()) return concat("<", object->type_name(), ">");
   return python_str(value);
 }

@@ -1,4 +1,4 @@
-// How Python writes values: str(), repr() and json.dumps().
+// Python's text forms of values: str(), repr() and json.dumps().
 #pragma once
 
 #include <optional>
@@ -17,14 +17,14 @@ std::string python_float(double value);
 struct JsonStyle {
   bool ensure_ascii = false;
   bool sort_keys = false;
-  std::optional<std::string> indent;  // of one level; absent: all in one line
+  std::optional<std::string> indent;  // one level; nullopt: everything on one line
   std::string item_separator = ", ";
   std::string key_separator = ": ";
 };
-// Error for what JSON cannot have.
+// Throws Error for values that JSON cannot represent.
 std::string json_text(const Value& value, const JsonStyle& style);
 
-// JSON from outside: objects keep their order. Error(kInput) naming `source`.
+// Parses untrusted JSON; objects keep their order. Throws Error(kInput) naming `source`.
 Value parse_json(std::string_view text, const std::string& source);
 
 }  // namespace bev::jinja

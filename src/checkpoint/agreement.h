@@ -1,4 +1,4 @@
-// What ranks tell each other about checkpoints, from host to host. All ranks of the group call.
+// Host-side collectives of the checkpoint code. All ranks of the group must call.
 #pragma once
 
 #include <string>
@@ -8,12 +8,12 @@
 
 namespace bev {
 
-// Whether it is so on any rank.
+// Logical or over all ranks.
 bool any_rank(Group& world, bool mine, const char* what);
 
-// Texts of all ranks, on rank 0; none on others.
+// Texts of all ranks on rank 0; empty elsewhere.
 std::vector<std::string> gather_texts(Group& world, std::string mine);
-// The text of rank `root`, on every rank.
+// Broadcasts the text of rank `root` to every rank.
 std::string broadcast_text(Group& world, std::string text, int root);
 
 }  // namespace bev

@@ -42,7 +42,7 @@ void append_text(std::string& out, const Box& box) {
 }
 
 namespace {
-// Digits without a sign or leading zeros.
+// Parses digits without a sign or leading zeros.
 std::optional<std::int64_t> parse_index(std::string_view text) {
   std::int64_t value = 0;
   auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
@@ -71,7 +71,8 @@ std::optional<Box> parse_box(std::string_view text) {
 }
 
 namespace {
-// Cuts a range of the elements of one index of the dims before `dim`, which `box` has already.
+// Decomposes a range of elements under fixed indices of the dims before `dim`, which `box` already
+// has.
 void cut_range(const Shape& shape, int dim, Box box, Range range, std::vector<Box>& out) {
   if (range.size() <= 0) return;
   if (dim == shape.ndim()) {
@@ -108,7 +109,7 @@ std::vector<HeldBox> held_boxes(const Shape& global, const Split& split, const P
                                 Range range) {
   std::vector<HeldBox> out;
   Shape local = split.local_shape(global, part);
-  std::vector<ElementRun> runs;  // along the dim that is cut
+  std::vector<ElementRun> runs;  // along the sharded dim
   if (split.dim >= 0) {
     runs =
         element_runs({global[split.dim]}, {Axis::kTp, 0, split.segments}, {part.parts, part.index});
@@ -142,7 +143,7 @@ std::vector<BoxRun> common_runs(const Box& a, const Box& b, const Box& common) {
          common.dim(inner - 1) == b.dim(inner - 1)) {
     --inner;
   }
-  int outer = std::max(inner - 1, 0);  // dims that are walked through
+  int outer = std::max(inner - 1, 0);  // dims to iterate over
   Shape a_shape = a.shape(), b_shape = b.shape(), shape = common.shape();
   BoxRun run{0, 0, 1};
   for (int i = outer; i < ndim; ++i) run.count *= shape[i];

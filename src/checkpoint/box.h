@@ -1,5 +1,5 @@
-// Axis-aligned boxes of tensors. A checkpoint is made of them: what a rank holds of a global
-// tensor, whatever the layout, is a few boxes of it.
+// Axis-aligned boxes of tensors, the unit of checkpoint resharding: under every layout a rank holds
+// a few boxes of each global tensor.
 #pragma once
 
 #include <cstdint>
@@ -13,7 +13,7 @@
 
 namespace bev {
 
-// Elements whose index lies in [begin, end) in every dim; a scalar's box has no dims.
+// Elements whose index is in [begin, end) in every dim; the box of a scalar has no dims.
 struct Box {
   Shape begin, end;
 
@@ -26,31 +26,31 @@ struct Box {
 };
 
 Box whole_box(const Shape& shape);
-// Of two boxes of one tensor; absent when they have no element in common.
+// Intersection of two boxes of a tensor; nullopt if it is empty.
 std::optional<Box> intersection(const Box& a, const Box& b);
 
-// "[0:4,2:8]", as numpy would write it.
+// "[0:4,2:8]", in numpy's notation.
 void append_text(std::string& out, const Box& box);
-// Absent unless it is such a text, with no dim empty and at most Shape::kMaxDims of them.
+// Inverse of append_text; nullopt for any other text, empty dims or more than Shape::kMaxDims dims.
 std::optional<Box> parse_box(std::string_view text);
 
-// Elements [range.begin, range.end) of a flattened tensor: at most 2 * ndim - 1 boxes, each of them
-// contiguous there, in order.
+// Decomposes elements [range.begin, range.end) of a flattened tensor into at most 2 * ndim - 1
+// boxes, each of them contiguous, in order.
 std::vector<Box> boxes_of_range(const Shape& shape, Range range);
 
-// What a rank holds of a global tensor, in both coordinates.
+// The same box in coordinates of the local shard and of the global tensor.
 struct HeldBox {
   Box local, global;
 };
-// The boxes that hold the given elements of a part, flattened.
+// Boxes of elements `range` of the flattened local shard `part`.
 std::vector<HeldBox> held_boxes(const Shape& global, const Split& split, const ParamPart& part,
                                 Range range);
 
-// Elements that lie next to each other both in memory of the box `a` and in memory of the box `b`.
+// Elements contiguous both in the memory of box `a` and in that of box `b`.
 struct BoxRun {
   std::int64_t a = 0, b = 0, count = 0;
 };
-// The runs that make up `common`, which lies in both.
+// Runs that cover `common`, which lies in both boxes.
 std::vector<BoxRun> common_runs(const Box& a, const Box& b, const Box& common);
 
 }  // namespace bev

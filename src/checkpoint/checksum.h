@@ -1,6 +1,6 @@
-// Checksums of checkpoints: XXH3 with 64 bits. It runs at the speed of memory on any processor, has
-// a tool that everybody can install (xxhsum), and twice the bits of crc32c, of whose blocks a large
-// checkpoint has millions.
+// Checkpoint checksums: 64-bit XXH3. It runs at memory speed on any CPU, xxhsum is widely
+// available, and 64 bits keep collisions unlikely over the millions of blocks of a large
+// checkpoint.
 #pragma once
 
 #include <cstddef>
@@ -11,7 +11,7 @@
 namespace bev {
 
 std::uint64_t checksum(std::span<const std::byte> bytes);
-// Sixteen digits in base 16, as xxhsum prints it.
+// Sixteen hexadecimal digits, as xxhsum prints them.
 std::string checksum_text(std::uint64_t sum);
 
 }  // namespace bev

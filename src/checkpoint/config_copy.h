@@ -1,4 +1,4 @@
-// The configuration of a run as its checkpoints keep it, and how two of them differ.
+// Configuration stored in a checkpoint, and the difference of two configurations.
 #pragma once
 
 #include <string>
@@ -11,22 +11,22 @@ namespace bev {
 
 class FieldList;
 
-// The resolved values of all sections that say what is computed. What is only said about it (logs,
-// traces, checkpoints) is left out.
+// Resolved values of all sections that affect the computation. Sections that do not (logs, traces,
+// checkpoints) are omitted.
 std::vector<ConfigEntry> config_entries(const FieldList& list);
 
-// Sets the list's fields to what a checkpoint's configuration says. Error(kInput) naming `source`
-// for a value or a field that this program does not know.
+// Sets the list's fields from a checkpoint's configuration. Throws Error(kInput) naming `source`
+// for an unknown field or value.
 void apply_config(const std::vector<ConfigEntry>& entries, const FieldList& list,
                   const std::string& source);
 
-// A value that two have differently, as texts to show.
+// A value that differs, as texts.
 struct ValueDifference {
   std::string name, first, second;
 };
 std::vector<ValueDifference> config_differences(const std::vector<ConfigEntry>& first,
                                                 const std::vector<ConfigEntry>& second);
-// One line each, under the names of the two; "" when there are none.
+// One line per difference, with the names of the two as header; "" if there are none.
 std::string difference_table(const std::vector<ValueDifference>& differences,
                              std::string_view first, std::string_view second);
 

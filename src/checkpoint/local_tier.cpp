@@ -34,7 +34,7 @@ std::string exchange_text(Group& world, std::string mine, int to, int from) {
   return other;
 }
 
-// A file block by block, so that neither side holds more.
+// Sends a file block by block, so that neither side buffers more.
 void send_block(Group& world, const MappedFile& file, std::size_t block, int to) {
   std::span<const std::byte> bytes = file.bytes().subspan(block * kBlockBytes);
   bytes = bytes.first(std::min(kBlockBytes, bytes.size()));
@@ -80,7 +80,7 @@ bool LocalSaver::all_written(const TrainingState& state, Written mine) {
   return true;
 }
 
-// The manifest of this rank's shard by itself.
+// Manifest of this rank's shard only.
 Manifest LocalSaver::record_of(const TrainingState& state, const ShardEntry& shard) const {
   Manifest record = manifest(state);
   std::map<std::string, GlobalTensor> all = std::exchange(record.tensors, {});
@@ -92,7 +92,7 @@ Manifest LocalSaver::record_of(const TrainingState& state, const ShardEntry& sha
   return record;
 }
 
-// A partner on the same machine sees the file already.
+// A partner on the same machine already has access to the file and gets no copy.
 void LocalSaver::exchange_copies(const std::string& folder, const ShardEntry& shard) {
   int ranks = world().size(), jump = static_cast<int>(jump_);
   int to = (world().rank() + jump) % ranks, from = (world().rank() - jump + ranks) % ranks;
@@ -107,7 +107,7 @@ void LocalSaver::exchange_copies(const std::string& folder, const ShardEntry& sh
   std::size_t in = wanted != 0 ? blocks_of(entry.bytes) : 0;
   std::optional<MappedFile> file;
   if (out > 0) file.emplace(join_path(folder, shard.file));
-  // A disk that fails must not stop the exchange: the partner counts on it.
+  // A failing disk must not stop the exchange, because the partner waits for it.
   auto attempt = [&](auto&& action) {
     try {
       if (problem_.empty()) action();
@@ -144,8 +144,9 @@ std::string LocalSaver::settle(const TrainingState& state) {
   return "";
 }
 
-// All but this one and the last that all ranks are known to have, later steps of another run too.
-// Ranks of a machine do it at the same time, and what one of them misses goes after the next save.
+// Keeps this step and the last one that all ranks are known to have; removes all others, also later
+// steps of another run. Ranks of a machine do it concurrently; a leftover is removed after the next
+// save.
 void LocalSaver::remove_other_steps(std::int64_t iteration) {
   if (last_good_ < 0) return;
   for (const std::string& name : list_directory(options_.folder)) {
@@ -171,7 +172,7 @@ std::string LocalSaver::conclude(const TrainingState& state, std::string mine) {
 
 namespace {
 
-// "iter_0000100 rank_00003_of_00008_5f3c21ab.json", a line for each record in the folder.
+// One line per record in the folder: "iter_0000100 rank_00003_of_00008_5f3c21ab.json".
 std::string list_records(const std::string& folder) {
   std::string lines;
   if (!is_directory(folder)) return lines;
@@ -186,7 +187,7 @@ std::string list_records(const std::string& folder) {
   return lines;
 }
 
-// Those of all ranks, each behind the number of the rank, on every rank.
+// Records of all ranks, each line prefixed with the rank, on every rank.
 std::string list_all_records(Group& world, const std::string& folder) {
   std::string all;
   std::vector<std::string> texts = gather_texts(world, list_records(folder));
@@ -201,7 +202,7 @@ std::string list_all_records(Group& world, const std::string& folder) {
 }  // namespace
 
 std::unique_ptr<LocalStep> LocalStep::find(Group& world, const std::string& folder) {
-  // Records of one save by iteration, number of ranks and run, and who has each.
+  // Records of each save, keyed by iteration, number of ranks and run, with a holder of each.
   std::map<std::tuple<std::int64_t, int, std::string>, std::map<std::string, int>> saves;
   for (const std::string& line : split(list_all_records(world, folder), '\n')) {
     int holder = 0, rank = 0, ranks = 0;

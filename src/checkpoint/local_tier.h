@@ -1,7 +1,7 @@
-// A fast tier on the disks of the machines themselves. Every rank keeps its share of the state in a
-// folder of its machine and a copy of its partner's there too, so that the loss of a machine loses
-// no step. Nobody shares the folders, so there is no common manifest: each rank's file says what
-// its shard holds, and a step is there when those of all ranks are somewhere.
+// Fast checkpoint tier on node-local disks. Every rank keeps its shard of the state on its machine,
+// and a copy of its partner's, so that losing a machine loses no step. The folders are not shared,
+// so there is no common manifest: each rank's record describes its shard, and a step is complete if
+// the records of all ranks exist somewhere.
 //
 //   LOCAL/iter_0000100/rank_00003_of_00008_5f3c21ab.json     a manifest with one shard, or none
 //   LOCAL/iter_0000100/shard_00003_5f3c21ab.safetensors
@@ -19,8 +19,8 @@ namespace bev {
 
 class LocalSaver final : public StepSaver {
  public:
-  // The partner of a rank is `jump` ranks further, which should be another machine's; 0: no copies.
-  // All ranks construct it.
+  // The partner of a rank is rank + `jump`, which should be on another machine; 0: no copies.
+  // Collective.
   LocalSaver(Engine& engine, Storage& storage, StagingPool& pool, SaverOptions options,
              std::int64_t jump);
   ~LocalSaver() override { abandon(); }
@@ -38,25 +38,24 @@ class LocalSaver final : public StepSaver {
 
   std::int64_t jump_;
   std::string run_;
-  std::string record_;                // of this rank's shard
-  std::string partner_record_;        // of the copy that this rank keeps
-  std::unique_ptr<OutputFile> copy_;  // being written
+  std::string record_;                // record of this rank's shard
+  std::string partner_record_;        // record of the copy that this rank holds
+  std::unique_ptr<OutputFile> copy_;  // copy being written
   std::string problem_;
   std::int64_t last_good_ = -1;
 };
 
-// The last step that the ranks have between them, brought to where each rank can read what it needs
-// of it.
+// The last step that is complete over all ranks; moves shards to the ranks that need them.
 class LocalStep {
  public:
-  // All ranks, each with the folder of its machine; null when there is no whole step.
+  // Collective; every rank passes its machine's folder. Null if there is no complete step.
   static std::unique_ptr<LocalStep> find(Group& world, const std::string& folder);
 
   std::int64_t iteration() const { return iteration_; }
-  // All ranks. The manifest of the whole step.
+  // Collective. Returns the manifest of the whole step.
   Manifest gather_manifest();
-  // All ranks: fetches the shards that this rank needs, by their place in the manifest, and does
-  // not have, from ranks that do.
+  // Collective. Fetches the shards that this rank needs (indices in the manifest) and does not have
+  // from ranks that do.
   void fetch_shards(const Manifest& manifest, const std::vector<bool>& needed);
 
  private:
@@ -66,8 +65,8 @@ class LocalStep {
   Group& world_;
   std::string folder_;
   std::int64_t iteration_ = -1;
-  std::vector<std::string> records_;  // files that make up the step
-  std::vector<int> holders_;          // a rank that has each
+  std::vector<std::string> records_;  // records of the step
+  std::vector<int> holders_;          // a rank that holds each record
 };
 
 }  // namespace bev

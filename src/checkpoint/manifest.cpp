@@ -102,7 +102,7 @@ std::string manifest_json(Manifest manifest) {
   manifest.state.fields(state);
   for (const auto& entry : state.entries()) {
     const Field& field = entry->field;
-    // A number's text is a number of JSON.
+    // The text of a number is valid JSON.
     json["state"][field.name()] =
         field.is_number() ? Json::parse(field.text()) : Json(field.text());
   }
@@ -121,7 +121,7 @@ std::string manifest_json(Manifest manifest) {
 
 namespace {
 
-// Reads what is in the text, member by member; every fault names the file and the place.
+// Parses member by member; every error names the file and the location.
 class ManifestParser {
  public:
   ManifestParser(const Json& json, const std::string& path) : json_(json), path_(path) {}
@@ -246,7 +246,7 @@ class ManifestParser {
   Manifest manifest_;
 };
 
-// Every element of the tensor in one box and in one only.
+// Every element of the tensor must be in exactly one box.
 void check_tiling(const std::string& name, const GlobalTensor& tensor, std::vector<Box>& boxes,
                   const std::string& path) {
   std::int64_t elements = 0;

@@ -38,7 +38,7 @@ std::set<std::string> tensors_of(const ShardEntry& entry) {
 
 }  // namespace
 
-// A mapped file whose blocks are checked as they are needed.
+// Memory-mapped shard whose blocks are verified on demand.
 struct CheckpointReader::Shard {
   Shard(const std::string& folder, const ShardEntry& shard)
       : entry(shard), path(join_path(folder, shard.file)) {
@@ -48,7 +48,7 @@ struct CheckpointReader::Shard {
               " bytes, the manifest says ", entry.bytes,
               bytes.size() < entry.bytes ? ": truncated" : "");
     checked = std::vector<std::atomic<bool>>(entry.checksums.size());
-    // The header is checked before anybody believes it.
+    // The header is verified before it is parsed.
     std::uint64_t length = 0;
     BEV_CHECK(bytes.size() > sizeof length, ErrorKind::kInput, path, ": no safetensors file");
     check(0);
@@ -62,7 +62,7 @@ struct CheckpointReader::Shard {
     return bytes.subspan(begin, std::min<std::size_t>(kBlockBytes, entry.bytes - begin));
   }
   bool intact(std::size_t index) const { return checksum(block(index)) == entry.checksums[index]; }
-  // Tensors that have bytes in a block; all of them where the header itself is damaged.
+  // Tensors with bytes in a block; all of them if the header itself is corrupt.
   std::set<std::string> tensors_in(std::size_t index) const {
     std::set<std::string> names;
     const std::byte* begin = block(index).data();
@@ -75,14 +75,14 @@ struct CheckpointReader::Shard {
     }
     return names;
   }
-  // Lets the disk bring what is likely to be read next while this is read.
+  // Prefetches the next blocks from disk (MADV_WILLNEED).
   void read_ahead(std::size_t index) {
     constexpr std::size_t kAhead = 8;
     std::size_t begin = std::max(index, asked.load()),
                 end = std::min(index + kAhead, checked.size());
     if (begin >= end) return;
     std::size_t bytes_end = std::min<std::size_t>(end * kBlockBytes, entry.bytes);
-    auto* from = const_cast<std::byte*>(bytes.data()) + begin * kBlockBytes;  // nothing is written
+    auto* from = const_cast<std::byte*>(bytes.data()) + begin * kBlockBytes;  // not written
     ::madvise(from, bytes_end - begin * kBlockBytes, MADV_WILLNEED);
     asked = end;
   }
@@ -103,12 +103,12 @@ struct CheckpointReader::Shard {
   const ShardEntry& entry;
   std::string path;
   std::span<const std::byte> bytes;
-  std::unique_ptr<SafetensorsFile> tensors;  // owns the bytes
-  std::vector<std::atomic<bool>> checked;    // two threads may check a block at once
-  std::atomic<std::size_t> asked = 0;        // blocks before it were asked for
+  std::unique_ptr<SafetensorsFile> tensors;  // owns the mapping
+  std::vector<std::atomic<bool>> checked;    // several threads may verify a block at once
+  std::atomic<std::size_t> asked = 0;        // blocks before this one are prefetched
 };
 
-// Shards are opened by one thread at a time.
+// Serialises the opening of shards.
 struct CheckpointReader::Opening {
   std::mutex mutex;
 };

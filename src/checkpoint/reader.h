@@ -1,6 +1,5 @@
-// Reads global tensors, or any box of them, from the folder of one step. Only the bytes that are
-// asked for are read, and the blocks that they lie in are checked first. Any number of threads may
-// read at once.
+// Reads global tensors, or boxes of them (resharding), from a step's folder. Only the requested
+// bytes are read, and the blocks that contain them are verified first. Thread safe.
 #pragma once
 
 #include <memory>
@@ -15,10 +14,10 @@ namespace bev {
 
 class CheckpointReader {
  public:
-  // A folder with a manifest; Error(kInput) when that is missing or broken. Shards are opened when
-  // they are first needed.
+  // Opens a folder with a manifest; throws Error(kInput) if it is missing or invalid. Shards are
+  // opened on first use.
   explicit CheckpointReader(const std::string& folder);
-  // With a manifest that was checked, whose shards lie in the folder.
+  // With a checked manifest, whose shards are in the folder.
   CheckpointReader(const std::string& folder, Manifest manifest);
   ~CheckpointReader();
   CheckpointReader(const CheckpointReader&) = delete;
@@ -26,32 +25,33 @@ class CheckpointReader {
 
   const std::string& folder() const { return folder_; }
   const Manifest& manifest() const { return manifest_; }
-  // nullptr when there is none.
+  // nullptr if there is none.
   const GlobalTensor* find(std::string_view name) const;
 
-  // The box, row by row, converted to `dtype`. Error(kInput) naming the file and the tensor when a
-  // shard is missing, truncated or corrupt.
+  // Reads the box in row-major order, converted to `dtype`. Throws Error(kInput) naming file and
+  // tensor if a shard is missing, truncated or corrupt.
   void read(const std::string& name, const Box& box, Dtype dtype, void* out);
 
-  // The box where it lies in a shard, checked, if it lies there in one piece; otherwise empty.
+  // Verified bytes of the box in the memory-mapped shard, if it is stored contiguously; otherwise
+  // empty.
   std::span<const std::byte> stored(const std::string& name, const Box& box);
-  // Which shards hold elements of the box, added to `out`, by their place in the manifest.
+  // Sets out[i] for each shard i of the manifest that holds elements of the box.
   void add_shards(const std::string& name, const Box& box, std::vector<bool>& out) const;
 
-  // Checks every byte of every shard, whatever was read before. Returns what is wrong, each with
-  // its file and the tensors it concerns; empty: all is well.
+  // Verifies every byte of every shard, whatever was read before. Returns the problems with file
+  // and affected tensors; empty: none.
   std::vector<std::string> verify();
 
  private:
   struct Shard;
   struct Opening;
   struct Piece {
-    std::string key;  // in the shard
+    std::string key;  // name in the shard
     Box box;
     std::size_t shard = 0;
   };
   Shard& open(std::size_t index, const std::string& tensor);
-  // The piece's bytes, and the shard that has them.
+  // The shard that holds the piece, and the piece's bytes.
   std::pair<Shard&, std::span<const std::byte>> open(const Piece& piece, const std::string& tensor);
 
   std::string folder_;

@@ -11,7 +11,7 @@ namespace bev {
 
 namespace {
 
-// Main parameters may be missing where one of the two runs keeps none: the weights serve.
+// Master weights may be missing if one of the two runs keeps none; the weights are used then.
 void check_tensors(const Engine& engine, const CheckpointReader& reader, bool with_optimizer) {
   std::vector<std::string> problems;
   std::map<std::string, GlobalTensor> wanted =
@@ -40,7 +40,7 @@ void check_tensors(const Engine& engine, const CheckpointReader& reader, bool wi
   throw Error(ErrorKind::kInput, text);
 }
 
-// Fills parts from tensors of the checkpoint, a few elements at a time, which stay in the caches.
+// Fills parts from tensors of the checkpoint, in chunks that fit the caches.
 class PartFiller {
  public:
   PartFiller(Engine& engine, CheckpointReader& reader) : engine_(engine), reader_(reader) {}
@@ -63,7 +63,8 @@ class PartFiller {
   }
 
  private:
-  // The numbers in flat_ to the bytes that stand for them. A block gets back what it had.
+  // Packs the values in flat_ into 8-bit moments. The round trip is exact: a block gets its
+  // original bytes.
   void pack(const StatePart& part, std::int64_t count) {
     codes_.resize(static_cast<std::size_t>(count));
     scales_.resize(static_cast<std::size_t>(moment_blocks(count)));
@@ -72,7 +73,7 @@ class PartFiller {
     std::memcpy(flat_.data(), codes_.data(), codes_.size());
   }
 
-  // Those elements of the flattened local parameter, into flat_; packed ones as f32.
+  // Reads elements `range` of the flattened local parameter into flat_; 8-bit moments as f32.
   void read(const StatePart& part, const std::string& from, Range range) {
     const Param& param = *part.param;
     ParamPart cut = part_of(param.split, engine_.model().mesh());
@@ -103,19 +104,19 @@ class PartFiller {
   std::vector<std::uint8_t> codes_, scales_;
 };
 
-// A part of the state, and the tensor of the checkpoint that it is read from.
+// A part of the state and its source tensor in the checkpoint.
 struct Restored {
   std::string from;
   StatePart part;
 };
 
-// Weights first; the optimizer's state follows them.
+// Weights first, then the optimizer's state.
 std::vector<Restored> parts_to_restore(Engine& engine, const CheckpointReader& reader,
                                        bool with_optimizer) {
   std::vector<Restored> out;
   for (const Param* param : engine.model().store().params()) {
     ValueRange kept = engine.model().store().kept_value(*param);
-    // Weights that were rounded to another dtype are taken from where they were not.
+    // Weights stored in another dtype were rounded; read the master weights instead.
     std::string main = main_name(param->name);
     bool rounded = reader.find(param->name)->dtype != kept.value.dtype;
     bool from_main = with_optimizer && rounded && reader.find(main) != nullptr;

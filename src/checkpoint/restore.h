@@ -1,5 +1,5 @@
-// Brings an engine to the state of a checkpoint, whatever layouts and precisions the two have:
-// every rank reads the boxes that it needs.
+// Restores an engine from a checkpoint of any layout and precision (resharding): every rank reads
+// the boxes that it needs.
 #pragma once
 
 #include <vector>
@@ -9,14 +9,12 @@
 
 namespace bev {
 
-// Error(kInput) listing every tensor that is missing or of another shape before anything is
-// changed, or naming the file and tensor that cannot be read. With the optimizer its moments and
-// main parameters are read too; without, the main parameters follow from the weights. Ranks do not
-// wait for each other in here.
+// Throws Error(kInput) that lists every missing or differently shaped tensor before anything is
+// changed, or names the file and tensor that cannot be read. With the optimizer, moments and master
+// weights are read too; without it, master weights are copied from the weights. Not collective.
 void restore_tensors(Engine& engine, CheckpointReader& reader, bool with_optimizer);
 
-// The shards that this rank would read, by their place in the manifest; the same errors before
-// that.
+// Shards that this rank would read (indices in the manifest), after the same checks.
 std::vector<bool> shards_to_restore(Engine& engine, const CheckpointReader& reader,
                                     bool with_optimizer);
 

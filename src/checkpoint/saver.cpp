@@ -12,7 +12,7 @@ namespace bev {
 
 namespace {
 
-// A rank's report: an entry of the manifest, or what went wrong behind this mark.
+// A rank's report is a shard entry of the manifest, or this mark followed by the problem.
 constexpr char kFailed = '!';
 
 std::uint64_t file_bytes(const std::string& path) {
@@ -25,7 +25,7 @@ std::uint64_t file_bytes(const std::string& path) {
 Saver::Saver(Engine& engine, Storage& storage, StagingPool& pool, SaverOptions options,
              const Retention& retention)
     : StepSaver(engine, storage, pool, std::move(options)), retention_(retention) {
-  if (world().rank() == 0) {  // before anybody can write
+  if (world().rank() == 0) {  // before any rank can write
     try {
       remove_unfinished(storage_, options_.folder);
     } catch (const Error& error) {
@@ -57,7 +57,7 @@ std::string Saver::settle(const TrainingState& state) {
   } catch (const Error& error) {
     try {
       storage_.remove_tree(saving_folder(options_.folder, state.iteration, run_));
-    } catch (const Error&) {  // nobody takes it for a checkpoint, and the next run removes it
+    } catch (const Error&) {  // it is not a valid checkpoint, and the next run removes it
     }
     return error.what();
   }
@@ -84,7 +84,7 @@ void Saver::commit(const TrainingState& state) {
     whole.shards.push_back(std::move(entry));
   }
   std::string path = join_path(folder, kManifestName), text = manifest_json(whole);
-  parse_manifest(text, path);  // a manifest that could not be read is not to be written
+  parse_manifest(text, path);  // never write a manifest that does not parse
   replace_file(storage_, path, text);
   publish_step(storage_, options_.folder, state.iteration, run_);
 }

@@ -1,5 +1,5 @@
-// Saves to a folder that all ranks share: rank 0 writes the manifest when every shard is on disk,
-// and puts the step in its place.
+// Saver to a shared folder: after all shards are on disk, rank 0 writes the manifest and publishes
+// the step.
 #pragma once
 
 #include <string>
@@ -12,7 +12,7 @@ namespace bev {
 
 class Saver final : public StepSaver {
  public:
-  // All ranks.
+  // Collective.
   Saver(Engine& engine, Storage& storage, StagingPool& pool, SaverOptions options,
         const Retention& retention = {});
   ~Saver() override { abandon(); }
@@ -27,7 +27,7 @@ class Saver final : public StepSaver {
   void remove_old_steps(std::int64_t saved);
 
   Retention retention_;
-  std::string run_;                   // told apart from other runs in names of saving folders
+  std::string run_;                   // unique name of this run in saving folders
   std::vector<std::string> reports_;  // of all ranks, on rank 0
 };
 

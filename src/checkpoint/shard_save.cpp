@@ -30,18 +30,18 @@ std::vector<SourcePiece> pieces_to_write(Engine& engine, bool with_optimizer,
 
 namespace {
 
-// Bytes that come one after the other, as filled blocks. While the last bytes of one are still
-// under way the next is begun, so that the device never waits for the host.
+// Packs a byte stream into staging blocks. A new block is started while the last copies into the
+// previous one are still in flight, so that the device never waits for the host.
 class BlockFiller {
  public:
   BlockFiller(StagingPool& pool, StagingQueue& queue, SideCopier& copier)
       : pool_(pool), queue_(queue), copier_(copier) {}
 
-  // Room for the next bytes: at least one, at most `wanted`. They are to be filled at once.
+  // Space for the next bytes: at least one, at most `wanted`. The caller must fill it next.
   std::span<std::byte> next(std::size_t wanted) {
     if (block_.data == nullptr) block_ = pool_.take_at_once(copier_);
     if (block_.data == nullptr) {
-      push_earlier();  // so that nobody waits with a block in hand
+      push_earlier();  // never wait for a block while holding one
       block_ = pool_.take(copier_);
     }
     std::size_t count = std::min(wanted, kBlockBytes - block_.used);
@@ -57,7 +57,7 @@ class BlockFiller {
       filled();
     }
   }
-  // After every fill, which may still be under way; they end in order.
+  // Called after every fill, which may still be in flight; fills complete in order.
   void filled(Work fill = {}) {
     fill_ = std::move(fill);
     if (block_.used == kBlockBytes) hand_on();
@@ -136,8 +136,7 @@ struct ShardSave::Job {
     }
   }
 
-  // Elements of a moment in 8 bits, as the numbers they stand for. Scales are those of whole
-  // blocks.
+  // Writes 8-bit moments dequantised to bf16. Scales are read for whole blocks.
   void copy_packed(const StatePart& part, Range elements, BlockFiller& filler) {
     constexpr std::int64_t kMost = std::int64_t{1} << 20;
     std::vector<std::uint8_t> codes, scales;
@@ -163,7 +162,7 @@ struct ShardSave::Job {
     }
   }
 
-  // A disk that fails must not stop the copy: the blocks go back all the same.
+  // A failing disk must not stop the copy: blocks are still returned to the pool.
   ShardEntry write() {
     ShardEntry entry;
     std::unique_ptr<OutputFile> file;

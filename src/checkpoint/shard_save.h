@@ -1,7 +1,8 @@
-// One rank's share of a save: what it writes, and the copy and the write themselves.
+// One rank's part of a save: which pieces it writes, and their copy and write.
 //
 //   weights, moments --copy--> blocks --write--> shard_00003.safetensors
-//                    must end before the next update      may take as long as it likes
+//                    ends before      runs in the
+//                    the next update  background
 #pragma once
 
 #include <memory>
@@ -15,7 +16,7 @@
 
 namespace bev {
 
-// A piece of a shard file and where its elements are.
+// A piece of a shard file and the location of its elements.
 struct SourcePiece {
   std::string name;
   Dtype dtype = Dtype::kF32;
@@ -23,25 +24,25 @@ struct SourcePiece {
   StatePart part;
 };
 
-// In the order of the file: larger elements first, so that each is aligned.
+// In file order: larger element sizes first, so that every piece is aligned.
 std::vector<SourcePiece> pieces_to_write(Engine& engine, bool with_optimizer,
                                          std::int64_t least_elements);
 
 class ShardSave {
  public:
-  // Begins at once, on two threads of its own.
+  // Starts immediately, on two threads of its own.
   ShardSave(Engine& engine, std::vector<SourcePiece> pieces, Storage& storage, StagingPool& pool,
             const std::string& path);
-  // Waits for both.
+  // Waits for both threads.
   ~ShardSave();
   ShardSave(const ShardSave&) = delete;
   ShardSave& operator=(const ShardSave&) = delete;
 
-  // Until then the pieces' memory must not change.
+  // Blocks until the pieces are copied; before that, their memory must not change.
   void wait_copied();
-  // Whether the file is on disk or has failed, after waiting for that at most so long.
+  // True if the file is on disk or has failed; waits at most `seconds`.
   bool written(double seconds = 0) const;
-  // Waits for the file to be on disk; throws what went wrong.
+  // Waits until the file is on disk; rethrows errors.
   ShardEntry result();
 
  private:

@@ -16,7 +16,7 @@
 namespace bev {
 
 namespace {
-// Of a huge page: touching the memory for the first time would otherwise take longer than a copy.
+// Alignment of a huge page: otherwise the first touch takes longer than the copy.
 constexpr std::align_val_t kAlignment{std::size_t{2} << 20};
 }  // namespace
 
@@ -26,7 +26,7 @@ void FreeStaging::operator()(std::byte* data) const {
 }
 
 namespace {
-// No data where the system has no memory left.
+// Without data if the system is out of memory.
 StagingBlock make_block(SideCopier& copier) {
   void* memory = ::operator new(kBlockBytes, kAlignment, std::nothrow);
   if (memory == nullptr) return {};
@@ -39,10 +39,10 @@ StagingBlock make_block(SideCopier& copier) {
 struct StagingPool::State {
   std::mutex mutex;
   std::condition_variable given;
-  std::size_t made = 0, left = 0;  // blocks that there are, that may still be made
+  std::size_t made = 0, left = 0;  // blocks in existence, and blocks that may still be made
   std::vector<StagingBlock> free;
 
-  // Where the system has no memory left, blocks that there are serve for the rest.
+  // If the system is out of memory, the existing blocks have to suffice.
   StagingBlock make(SideCopier& copier) {
     if (left == 0) return {};
     StagingBlock block = make_block(copier);

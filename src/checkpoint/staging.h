@@ -1,6 +1,6 @@
-// Blocks of host memory that a saved state passes through on its way to disk, shared by the ranks
-// of a process: their sum is the bound on what saving may hold. Who finds none waits until one has
-// been written, so a small bound costs time and never memory.
+// Staging buffers between device and disk for asynchronous saves, shared by the ranks of a process:
+// their total bounds the memory of saving. If none is free, the copy waits until one is written, so
+// a small bound costs time, never memory.
 #pragma once
 
 #include <cstddef>
@@ -18,7 +18,7 @@ struct FreeStaging {
   void (*unpin)(void* host) = nullptr;
 };
 
-// kBlockBytes, aligned for the disk; `used` of them filled.
+// kBlockBytes, aligned for O_DIRECT; `used` bytes are filled.
 struct StagingBlock {
   std::unique_ptr<std::byte, FreeStaging> data;
   std::size_t used = 0;
@@ -28,18 +28,18 @@ struct StagingBlock {
 
 class StagingPool {
  public:
-  // At least one block whatever the bound.
+  // Makes at least one block, whatever the bound.
   explicit StagingPool(std::size_t most_bytes);
   ~StagingPool();
   StagingPool(const StagingPool&) = delete;
   StagingPool& operator=(const StagingPool&) = delete;
 
-  // The device of `copier` can write to the block without a detour.
+  // Waits for a block; it is pinned for the device of `copier`.
   StagingBlock take(SideCopier& copier);
-  // Without data where one would have to wait.
+  // Without data if it would have to wait.
   StagingBlock take_at_once(SideCopier& copier);
-  // Makes free blocks for so many bytes, as far as the bound allows, and touches their memory: the
-  // system takes longer to give it than a device to fill it. Ends early when told to stop.
+  // Allocates free blocks for `bytes` bytes, up to the bound, and touches their memory, because
+  // page faults take longer than the device's copies. Ends early on a stop request.
   void make_ahead(SideCopier& copier, std::size_t bytes, const std::stop_token& stop);
   void give(StagingBlock block);
 
@@ -48,7 +48,7 @@ class StagingPool {
   std::unique_ptr<State> state_;
 };
 
-// Filled blocks on their way from the one who copies to the one who writes.
+// Queue of filled blocks from the copying to the writing thread.
 class StagingQueue {
  public:
   StagingQueue();
@@ -57,9 +57,9 @@ class StagingQueue {
   StagingQueue& operator=(const StagingQueue&) = delete;
 
   void push(StagingBlock block);
-  // No more will come.
+  // No more blocks will come.
   void close();
-  // The next one, waited for; absent after the last.
+  // Waits for the next block; nullopt after the last one.
   std::optional<StagingBlock> pop();
 
  private:

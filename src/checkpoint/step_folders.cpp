@@ -124,7 +124,7 @@ std::vector<std::int64_t> steps_to_remove(std::vector<std::int64_t> steps, std::
 }
 
 void remove_step(Storage& storage, const std::string& folder, std::int64_t iteration) {
-  // Renamed first: a removal that is cut short leaves nothing that looks whole.
+  // Renamed first: an interrupted removal leaves nothing that looks complete.
   std::string path = step_folder(folder, iteration), aside = concat(path, kRemoving);
   storage.rename(path, aside);
   storage.remove_tree(aside);

@@ -14,13 +14,13 @@ namespace bev {
 
 struct StepSaver::Flight {
   TrainingState state;
-  std::unique_ptr<ShardSave> shard;  // null where this rank has nothing to write
+  std::unique_ptr<ShardSave> shard;  // null if this rank has nothing to write
   bool settling = false;
   std::future<std::string> settled;
   double begun_seconds = 0, waited_seconds = 0;
 };
 
-// Memory of saves to come, on its way.
+// Background allocation of staging memory.
 struct StepSaver::Ahead {
   std::unique_ptr<SideCopier> copier;
   std::jthread work;
@@ -28,7 +28,7 @@ struct StepSaver::Ahead {
 
 namespace {
 
-// Adds the time that it lives to a sum.
+// Adds its lifetime to a sum.
 class Stopwatch {
  public:
   explicit Stopwatch(double& sum) : sum_(sum) {}
@@ -145,7 +145,7 @@ std::optional<SaveOutcome> StepSaver::advance_flight() {
   return std::nullopt;
 }
 
-// A disk may take longer than ranks wait for each other: they meet again and again.
+// A disk may take longer than the timeout of a collective, so ranks poll with repeated short ones.
 SaveOutcome StepSaver::finish() {
   constexpr double kBetweenMeetings = 0.05;
   while (true) {

@@ -1,5 +1,5 @@
-// The file operations of a save, behind an interface, so that tests can let any of them fail or
-// take its time. Every call throws Error(kIo) naming the path and the system's reason.
+// File operations of a save, behind an interface so that tests can make any of them fail or stall.
+// Every call throws Error(kIo) with the path and strerror.
 #pragma once
 
 #include <cstddef>
@@ -10,12 +10,12 @@
 
 namespace bev {
 
-// A file being written from its beginning. Destroying it closes it.
+// A file written sequentially. The destructor closes it.
 class OutputFile {
  public:
   virtual ~OutputFile() = default;
   virtual void write(std::span<const std::byte> bytes) = 0;
-  // What was written survives a crash of the machine.
+  // fsync: what was written survives a crash of the machine.
   virtual void sync() = 0;
 };
 
@@ -24,19 +24,19 @@ class Storage {
   virtual ~Storage() = default;
   virtual std::unique_ptr<OutputFile> create(const std::string& path) = 0;
   virtual void make_folder(const std::string& path) = 0;
-  // Names in the folder survive a crash of the machine.
+  // fsync of the folder: its names survive a crash of the machine.
   virtual void sync_folder(const std::string& path) = 0;
   // Replaces a file or an empty folder.
   virtual void rename(const std::string& from, const std::string& to) = 0;
-  // Of two folders, in one instant where the file system can.
+  // Swaps two folders, atomically if the file system supports it.
   virtual void exchange(const std::string& one, const std::string& other) = 0;
   virtual void remove_tree(const std::string& path) = 0;
 };
 
-// The machine's own.
+// Storage on the machine's file systems.
 std::unique_ptr<Storage> make_disk_storage();
 
-// The file appears whole, or what was there before stays.
+// Atomic: the new file appears complete, or the old one stays.
 void replace_file(Storage& storage, const std::string& path, std::string_view content);
 
 }  // namespace bev

@@ -12,7 +12,7 @@ namespace {
 
 constexpr std::int64_t kPartElements = std::int64_t{1} << 20;
 
-// Calls visit(box) for parts of the tensor that are next to each other in it.
+// Calls visit(box) for contiguous parts of the tensor.
 template <class Visit>
 void for_each_part(const Shape& shape, const Visit& visit) {
   for (std::int64_t begin = 0; begin < shape.numel(); begin += kPartElements) {
@@ -28,7 +28,7 @@ std::vector<double>& read_values(CheckpointReader& reader, const std::string& na
   return values;
 }
 
-// work(result) for each of the results; what it throws becomes the result's problem.
+// Runs work(result) for each result; an exception becomes the result's problem.
 template <class Result, class Work>
 void run_all(ThreadPool& pool, std::vector<Result>& results, const Work& work) {
   pool.run(static_cast<std::int64_t>(results.size()), [&](std::int64_t i) {
@@ -56,7 +56,7 @@ std::string describe(const GlobalTensor& tensor) {
   return concat(name_of(tensor.dtype), " ", tensor.shape);
 }
 
-// Why the two cannot be compared element by element; "" when they can.
+// Why the tensors cannot be compared element-wise; "" if they can.
 std::string mismatch(const GlobalTensor* a, const GlobalTensor* b) {
   if (a == nullptr) return concat("only in the second, ", describe(*b));
   if (b == nullptr) return concat("only in the first, ", describe(*a));

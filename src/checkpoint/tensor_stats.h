@@ -1,5 +1,5 @@
-// What is in the tensors of checkpoints: statistics of one, and how two differ. Tensors are read a
-// bounded part at a time, several at once.
+// Statistics of checkpoint tensors and their differences. Tensors are read in bounded chunks,
+// several in parallel.
 #pragma once
 
 #include <cstdint>
@@ -15,24 +15,24 @@ namespace bev {
 struct TensorStats {
   std::string name;
   std::int64_t nans = 0, infinities = 0, zeros = 0;
-  // Of what is finite; absent where nothing is.
+  // Extrema of the finite elements; nullopt if there are none.
   std::optional<double> min = {}, max = {};
   double norm = 0;
-  std::string problem = {};  // not empty: why it cannot be read
+  std::string problem = {};  // non-empty: why it cannot be read
 };
 
-// Of every tensor, in the order of the manifest.
+// One entry per tensor, in the order of the manifest.
 std::vector<TensorStats> tensor_stats(CheckpointReader& reader, ThreadPool& pool);
 
 struct TensorDifference {
   std::string name;
-  std::int64_t differing = 0;  // elements; two NaNs are equal
-  double max_difference = 0;   // of those that are finite on both sides
+  std::int64_t differing = 0;  // number of elements; two NaNs are equal
+  double max_difference = 0;   // over elements that are finite in both
   double relative_norm = 0;    // norm(a - b) / max(norm(a), norm(b)), likewise
-  std::string problem = {};    // not empty: what keeps them from being compared
+  std::string problem = {};    // non-empty: why they cannot be compared
 };
 
-// Of every tensor that is in one of the two, by name, unless they are equal.
+// One entry per tensor that is in either checkpoint, by name, unless it is equal in both.
 std::vector<TensorDifference> tensor_differences(CheckpointReader& a, CheckpointReader& b,
                                                  ThreadPool& pool);
 

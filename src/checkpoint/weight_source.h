@@ -1,4 +1,4 @@
-// The weights of a checkpoint as whole parameters, for an export.
+// Weights of a checkpoint as whole parameters, for export.
 #pragma once
 
 #include "bridge/weight_export.h"
@@ -10,12 +10,12 @@ class CheckpointWeights final : public ParamSource {
  public:
   explicit CheckpointWeights(CheckpointReader& reader) : reader_(reader) {}
 
-  // Error(kInput) listing weights that only one of the two has, or of another shape.
+  // Throws Error(kInput) that lists weights missing on either side or of another shape.
   void check(std::span<const ParamMapping> params) const;
   Dtype dtype(const ParamMapping& mapping, std::size_t part) const override;
   std::span<const std::byte> stored(const ParamMapping& mapping, std::size_t part,
                                     Dtype dtype) override;
-  // In another dtype than the model's the main parameter is taken, which was never rounded.
+  // In another dtype than the model's, reads the master weights, which were never rounded.
   void read(const ParamMapping& mapping, Range elements, Dtype dtype, void* out) override;
 
  private:

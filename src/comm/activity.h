@@ -1,4 +1,5 @@
-// What a rank is doing, for the report of a hang: written by the rank's own thread, read by any.
+// What a rank is doing, for the watchdog's hang report: written by the rank's own thread, read by
+// any thread.
 #pragma once
 
 #include <atomic>
@@ -6,21 +7,21 @@
 
 namespace bev {
 
-// Names are string literals: readers see the address only. A step or action that begins clears what
-// was said of the one before.
+// Names are string literals, because readers only see the address. A new step or action clears the
+// fields below it.
 class Activity {
  public:
   void set_step(std::int64_t step) {
     step_.store(step, std::memory_order_relaxed);
     set_action("", -1);
   }
-  // What the schedule does: "forward" of micro-batch 3; -1: outside of the micro-batches.
+  // Action of the schedule, such as "forward" of micro-batch 3; -1: outside the micro-batches.
   void set_action(const char* action, std::int64_t micro_batch) {
     action_.store(action, std::memory_order_relaxed);
     micro_batch_.store(micro_batch, std::memory_order_relaxed);
     set_op("", -1);
   }
-  // layer -1: outside of the layers.
+  // layer -1: outside the layers.
   void set_op(const char* op, std::int64_t layer) {
     op_.store(op, std::memory_order_relaxed);
     layer_.store(layer, std::memory_order_relaxed);

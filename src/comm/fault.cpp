@@ -32,7 +32,7 @@ Fault::Kind parse_kind(std::string_view text) {
   BEV_FAIL(ErrorKind::kConfig, "--inject-fault: kind '", text, "' is none of throw, stall, kill");
 }
 
-// Once, and with a value.
+// Sets a value; Error(kConfig) if the key was given before.
 template <class T>
 void set_once(std::optional<T>& place, std::string_view key, T value) {
   BEV_CHECK(!place, ErrorKind::kConfig, "--inject-fault: ", key, " is given twice");

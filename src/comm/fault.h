@@ -1,4 +1,4 @@
-// Faults on purpose: a world that fails at a chosen call, to test what a failure does to the rest.
+// Fault injection: a world that fails at a chosen call, to test how the other ranks react.
 #pragma once
 
 #include <cstdint>
@@ -13,20 +13,21 @@ namespace bev {
 
 struct Fault {
   enum class Kind : std::uint8_t {
-    kThrow,  // Error(kInternal)
-    kStall,  // does nothing until the run is aborted
-    kKill,   // SIGKILL to the process
+    kThrow,  // throws Error(kInternal)
+    kStall,  // blocks until the run is aborted
+    kKill,   // sends SIGKILL to the process
   };
   int rank = 0;
-  std::int64_t call = 1;  // the how manyth collective, send, receive or barrier of the rank
+  std::int64_t call = 1;  // index, from 1, among the rank's collectives, messages and barriers
   Kind kind = Kind::kThrow;
 };
 
-// "rank=1,call=20,kind=stall", in any order; throws Error(kConfig) when a part is missing or wrong.
+// Parses "rank=1,call=20,kind=stall", in any order; throws Error(kConfig) if a part is missing or
+// invalid.
 Fault parse_fault(std::string_view text);
 
-// The given world, with the fault. Calls of groups of one count as well, so that the count does not
-// depend on the layout more than the calls do. It must outlive its groups.
+// Wraps a world and injects the fault. Calls on groups of one rank count too, so that the count
+// depends on the layout as little as possible. It must outlive its groups.
 class FaultWorld final : public World {
  public:
   FaultWorld(World& world, const Fault& fault) : world_(world), fault_(fault) {}
@@ -37,8 +38,8 @@ class FaultWorld final : public World {
   Activity& activity() override { return world_.activity(); }
   std::unique_ptr<Group> make_group(std::string name, std::vector<int> members) override;
 
-  std::int64_t calls() const { return calls_; }  // so far
-  // Before each call of a group: counts it, and strikes when it is the one.
+  std::int64_t calls() const { return calls_; }  // number of calls so far
+  // Called before each group operation: counts it and triggers the fault at the chosen one.
   void count_call(const char* collective, std::string_view label);
 
  private:

@@ -1,5 +1,5 @@
-// An operation of a group on its way: the call, and what the exchanges behind the collectives have
-// in common. Each member sends straight to those that need its part.
+// Collectives over messages: the call, and the part common to all collective algorithms. Each
+// member sends directly to the members that need its part (no ring or tree).
 #pragma once
 
 #include <cstdint>
@@ -30,11 +30,11 @@ inline std::byte* element_address(const View& view, std::int64_t element) {
          static_cast<std::size_t>(element) * size_of(view.dtype);
 }
 
-// A call of a collective on this rank.
+// A collective call on this rank.
 struct GroupCall {
   Mailroom& room;
   const Group& group;
-  MessageHead head;  // as sent to all, but for stage and receiver
+  MessageHead head;  // header sent to all; only stage and receiver differ
   std::string label;
   View in, out;
 
@@ -44,15 +44,16 @@ struct GroupCall {
   const char* op_name() const { return name_of(static_cast<GroupOp>(head.op)); }
 
   Message message(int to, SharedBytes data, std::uint32_t stage = 0) const;
-  // Elements of a view, to be sent.
+  // Copies elements of a view into a send buffer.
   static SharedBytes copy(const View& view, std::int64_t begin, std::int64_t count);
 };
 
-// A slot per member; the peers send something in every stage.
+// State machine of one collective on this rank: a slot per member; every peer sends one message per
+// stage.
 class GroupExchange : public Exchange {
  public:
   GroupExchange(GroupCall call, std::vector<int> peers);
-  explicit GroupExchange(GroupCall call);  // all others are peers
+  explicit GroupExchange(GroupCall call);  // all other members are peers
 
   const GroupCall& call() const { return call_; }
   std::vector<Wanted> wanted(std::uint32_t stage) const;
@@ -68,12 +69,13 @@ class GroupExchange : public Exchange {
   const SharedBytes& data_of(int member) const {
     return came[static_cast<std::size_t>(member)].data;
   }
-  // Every peer is in the same collective of the same tensor.
+  // Throws unless every peer is in the same collective with the same label and dtype.
   void check_same() const;
   void check_equal_counts() const;
-  // The parts make up the whole that each member has. Returns where this rank's part begins.
+  // Checks that the parts add up to the whole on each member. Returns the offset of this rank's
+  // part.
   std::int64_t check_parts(std::int64_t MessageHead::*part, std::int64_t MessageHead::*whole) const;
-  // Reduces what all members brought into `to`; this rank's own part is at `mine`.
+  // Reduces all members' data into `to`, in rank order; this rank's own part is at `mine`.
   void reduce_into(void* to, const void* mine, std::int64_t count, Reduction reduction) const;
 
  private:

@@ -10,7 +10,7 @@ namespace bev {
 
 namespace {
 
-// "step 12, forward of micro-batch 2, layer 5, op attention", as far as known.
+// "step 12, forward of micro-batch 2, layer 5, op attention", omitting what is unknown.
 std::string doing_text(const Activity::Snapshot& doing) {
   std::vector<std::string> parts;
   if (doing.step >= 0) parts.push_back(concat("step ", doing.step));
@@ -23,7 +23,7 @@ std::string doing_text(const Activity::Snapshot& doing) {
   return join(parts, ", ");
 }
 
-// What follows "rank 3" or "it".
+// Predicate of a sentence about the rank.
 std::string state_text(const WaitRecord& record) {
   if (!record.known) return "is not heard of";
   if (record.ended) return "has ended";
@@ -40,7 +40,7 @@ std::string line_of(const WaitRecord& record) {
                 doing.empty() ? "" : ", in ", doing);
 }
 
-// Nothing is known of a rank that has no record.
+// Record of the rank; one with known = false if there is none.
 WaitRecord record_of(std::span<const WaitRecord> ranks, int rank) {
   auto found = std::ranges::find(ranks, rank, &WaitRecord::rank);
   if (found != ranks.end()) return *found;
@@ -50,7 +50,7 @@ WaitRecord record_of(std::span<const WaitRecord> ranks, int rank) {
   return unknown;
 }
 
-// Following who waits for whom from any rank that waits ends in a circle when no rank is to blame.
+// Follows the waits-for edges from a waiting rank. If no rank is to blame, they end in a cycle.
 std::vector<int> find_circle(std::span<const WaitRecord> ranks) {
   auto start = std::ranges::find_if(ranks, [](const WaitRecord& r) { return !r.absent.empty(); });
   if (start == ranks.end()) return {};

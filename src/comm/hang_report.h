@@ -1,4 +1,4 @@
-// What every rank was doing when a collective did not finish.
+// Hang report: what every rank was doing when a collective timed out.
 #pragma once
 
 #include <span>
@@ -10,20 +10,20 @@
 namespace bev {
 
 struct WaitRecord {
-  int rank = 0;  // in the world
+  int rank = 0;  // world rank
   Activity::Snapshot doing;
-  // The collective it waits in; empty: it computes, or has ended.
+  // The collective the rank waits in; empty: it computes or has finished.
   std::string collective;    // "all_reduce"
   std::string label, group;  // "tp input", "tp"
   std::string data;          // "[4, 8] f32"
-  std::vector<int> absent;   // members that have not come
-  double seconds = 0;        // since it began to wait
-  bool known = true;         // false: nothing is heard of the rank
-  bool ended = false;        // its body is over
+  std::vector<int> absent;   // members that have not arrived
+  double seconds = 0;        // time since the wait began
+  bool known = true;         // false: the rank's process did not answer
+  bool ended = false;        // the rank's body has returned
 };
 
-// One line per rank and a last one that names the ranks that nobody's waiting explains: those that
-// others miss and that do not wait themselves. Where there are none, ranks wait in a circle.
+// One line per rank, and a last line that names the culprits: ranks that others wait for and that
+// wait for nobody. If there are none, it names a cycle of waiting ranks (deadlock).
 std::string hang_report(std::span<const WaitRecord> ranks);
 
 // "rank 1, rank 3"

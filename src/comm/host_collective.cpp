@@ -14,8 +14,8 @@ namespace {
 
 using Posts = std::span<const CollectivePost>;
 
-// Small enough for several threads to share a collective and for its values to stay in a cache
-// between the sum and the copies, large enough to hide the claiming of a slice.
+// Small enough that several threads share a collective and that values stay in cache between the
+// reduction and the copies, large enough to amortise claiming a slice.
 constexpr std::int64_t kSliceBytes = 128 * 1024;
 
 void* at(const View& view, std::int64_t element) {
@@ -28,7 +28,7 @@ std::int64_t sum_before(std::span<const std::int64_t> counts, std::size_t end) {
                          std::int64_t{0});
 }
 
-// Elements of `side` of the members before `end`.
+// Number of elements of `side` of the members before `end`.
 std::int64_t elements_before(Posts posts, View CollectivePost::*side, std::size_t end) {
   std::int64_t sum = 0;
   for (const CollectivePost& post : posts.first(end)) sum += (post.*side).numel();
@@ -39,7 +39,7 @@ std::byte* address_in(const View& view, std::int64_t element) {
   return static_cast<std::byte*>(at(view, element));
 }
 
-// Who meets whom, for the message.
+// The call as text, for the error message.
 std::string meeting_text(const CollectivePost& post) {
   std::string text = concat(name_of(post.kind), " of ", post.label, " (", name_of(post.in.dtype));
   if (post.kind == CollectiveKind::kBroadcast) text += concat(", from member ", post.root);
@@ -73,7 +73,8 @@ bool overlap(const View& a, const View& b) {
   return before(a.data, at(b, b.numel())) && before(b.data, at(a, a.numel()));
 }
 
-// The parts fill every member's whole, and a part that lies in its whole lies at its own place.
+// Checks that the parts add up to every member's whole, and that a part inside its whole lies at
+// its own offset.
 void check_parts(Posts posts, std::span<const int> members, View CollectivePost::*part,
                  View CollectivePost::*whole) {
   std::int64_t total = elements_before(posts, part, posts.size());
@@ -148,7 +149,8 @@ void check_posts(Posts posts, std::span<const int> members) {
 
 namespace {
 
-// Adds part after part to a plan: first its sources and targets, then their number of elements.
+// Builds a plan part by part: first the part's sources and targets, then end_part with their
+// element count.
 class PlanWriter {
  public:
   explicit PlanWriter(Posts posts) {
@@ -162,7 +164,7 @@ class PlanWriter {
     targets_.push_back(address_in(view, element));
   }
   void end_part(std::int64_t count) {
-    // What is where it belongs need not be copied.
+    // A single source that is also a target is already in place.
     if (sources_.size() == 1) std::erase(targets_, sources_.front());
     if (count > 0 && !targets_.empty()) {
       plan_.parts.push_back({count, plan_.addresses.size(), sources_.size(), targets_.size()});

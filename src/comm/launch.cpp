@@ -41,7 +41,7 @@ class Variables {
 
 constexpr int kMostProcesses = 1 << 20;
 
-// `size` and `rank` name the variables; none unless there are several processes.
+// `size` and `rank` are names of variables; nullopt unless there are several processes.
 std::optional<Launch> numbered(const Variables& variables, LaunchKind kind, const char* size,
                                const char* rank) {
   if (!variables.has(size)) return std::nullopt;
@@ -97,7 +97,7 @@ std::optional<Launch> find_torchrun(const Variables& variables) {
   return launch;
 }
 
-// Only srun sets the number of a step's tasks; a batch script has the other variables too.
+// Only srun sets the task count of a step; a batch script has the other SLURM variables too.
 std::optional<Launch> find_srun(const Variables& variables) {
   std::optional<Launch> launch =
       numbered(variables, LaunchKind::kMpi, "SLURM_STEP_NUM_TASKS", "SLURM_PROCID");

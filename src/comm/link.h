@@ -1,5 +1,5 @@
-// Messages between the processes of a run, over whatever carries them. A link moves bytes and knows
-// nothing of ranks; the mailroom of each process hands messages to the ranks that it hosts.
+// Transport of messages between the processes of a run (TCP or MPI). A link moves bytes and knows
+// nothing of ranks; each process's Mailroom delivers messages to the ranks it hosts.
 #pragma once
 
 #include <atomic>
@@ -13,7 +13,7 @@
 
 namespace bev {
 
-// Bytes that several messages may share; written once, before they are sent.
+// Reference-counted buffer that several messages may share; it is written once, before sending.
 class SharedBytes {
  public:
   SharedBytes() = default;
@@ -34,64 +34,65 @@ class SharedBytes {
 };
 
 enum class MessageKind : std::uint8_t {
-  kData,      // between ranks
-  kSettings,  // from process 0 to all: what it was started with
-  kFailed,    // to process 0: a rank failed, the text says why
+  kData,      // payload between ranks
+  kSettings,  // from process 0 to all: its settings
+  kFailed,    // to process 0: a rank failed; the text has the cause
   kAbort,     // from process 0 to all: the failure that ends the run
-  kQuestion,  // what are your ranks doing?
-  kAnswer,    // the text says it
-  kDone,      // all ranks of the process have ended well
+  kQuestion,  // asks for wait records (hang report)
+  kAnswer,    // the text has the wait records
+  kDone,      // all ranks of the process have finished without error
 };
 
-// Travels as it is: the processes of a run have the same program on the same kind of machine.
+// Wire header, sent as raw bytes: all processes run the same binary on the same architecture.
 struct MessageHead {
   MessageKind kind = MessageKind::kData;
-  std::uint8_t op = 0;     // kData: the collective; kFailed, kAbort: the kind of error
+  std::uint8_t op = 0;     // kData: the collective; kFailed, kAbort: the error kind
   std::uint8_t dtype = 0;  // kData
-  std::int32_t from = 0;   // world ranks
+  std::int32_t from = 0;   // world rank
   std::int32_t to = 0;
-  std::uint32_t group = 0;     // number of the group, the same on all its members
+  std::uint32_t group = 0;     // id of the group, equal on all its members
   std::int32_t channel = -1;   // -1: a collective
-  std::uint32_t stage = 0;     // of the collective
-  std::uint64_t sequence = 0;  // number of the call in its group, or of the send on its channel
-  std::int64_t in_count = 0;   // elements that the sender brings to the collective
-  std::int64_t out_count = 0;  // and that it takes
-  std::uint64_t text_bytes = 0, data_bytes = 0;  // filled in by the link
+  std::uint32_t stage = 0;     // stage of the collective
+  std::uint64_t sequence = 0;  // index of the call in its group, or of the send on its channel
+  std::int64_t in_count = 0;   // elements of the sender's input of the collective
+  std::int64_t out_count = 0;  // elements of the sender's output
+  std::uint64_t text_bytes = 0, data_bytes = 0;  // set by the link
 };
 
 struct Message {
   MessageHead head;
-  std::string text;  // label, cause or report
+  std::string text;  // label, cause or wait records
   SharedBytes data;
 };
 
 class Link {
  public:
-  // Takes what arrives. Called by a thread of the link; must not wait for messages.
+  // Receives messages. Called on a thread of the link; must not wait for messages.
   class Inbox {
    public:
     virtual ~Inbox() = default;
     virtual void deliver(int process, Message message) = 0;
-    // The process ended, or cannot be reached any more.
+    // The process has ended or is unreachable.
     virtual void lost(int process) = 0;
   };
   virtual ~Link() = default;
   virtual int process() const = 0;
   virtual int processes() const = 0;
 
-  // Arrivals go to `inbox` from now on, until close().
+  // Delivers arrivals to `inbox` from now on, until close().
   virtual void open(Inbox& inbox) = 0;
-  // Never waits. Messages may overtake each other.
+  // Never blocks. Messages may be reordered.
   virtual void send(int process, Message message) = 0;
-  // Every process calls it once it expects no more; returns when all that was sent has arrived.
+  // Every process calls it when it expects no more messages; returns when all that was sent has
+  // arrived.
   virtual void close() = 0;
-  // The run has failed and this process is about to end: sends what is queued, for a moment. A link
-  // that ends_others() then has its launcher end all processes with this code, when the one that
-  // `leads` is this far or does not get there.
+  // The run has failed and this process is about to exit: tries for a moment to send what is
+  // queued. If ends_others(), the launcher then ends all processes with this exit code; a process
+  // that does not lead gives the leading one time to do so first.
   virtual void abandon(int exit_code, bool leads) = 0;
   virtual bool ends_others() const = 0;
 
-  // While a rank waits for messages, arrivals are looked for more eagerly.
+  // While a rank waits for messages, the link polls more eagerly.
   void begin_wait() { waiting_ranks_.fetch_add(1, std::memory_order_relaxed); }
   void end_wait() { waiting_ranks_.fetch_sub(1, std::memory_order_relaxed); }
 

@@ -52,7 +52,7 @@ RankFailure failure_of(const Message& message, bool announced_here) {
 
 }  // namespace
 
-// Of one rank. An address is in one of the two maps at most.
+// Mail of one rank. An address is in at most one of the two maps.
 struct Mailroom::RankMail {
   struct Expected {
     Exchange* exchange = nullptr;
@@ -89,12 +89,12 @@ struct Mailroom::State {
 
   std::mutex mutex;
   std::condition_variable changed;
-  int ended = 0;                                    // ranks of this process
+  int ended = 0;                                    // ranks of this process that have finished
   std::vector<bool> done;                           // by process
   std::optional<RankFailure> own;                   // first failure in this process
   std::optional<RankFailure> decided;               // the failure that ends the run
-  std::vector<std::optional<std::string>> answers;  // by process
-  std::set<std::string> names;                      // in the records that they hold
+  std::vector<std::optional<std::string>> answers;  // wait records by process
+  std::set<std::string> names;                      // storage of the names in the wait records
 };
 
 Mailroom::Mailroom(Link& link, int ranks, double timeout_seconds, Settings settings)
@@ -133,7 +133,8 @@ void Mailroom::send(Message message) {
   }
 }
 
-// With the mail locked, as settle(). An error is kept for the rank that waits, and ends the stages.
+// Requires the mail lock, like settle(). An exception is stored for the waiting rank and ends the
+// stages.
 std::vector<Exchange::Wanted> Mailroom::move_on(RankMail& mail, Exchange& exchange,
                                                 std::vector<Message>& out) {
   std::vector<Exchange::Wanted> wanted;
@@ -146,7 +147,8 @@ std::vector<Exchange::Wanted> Mailroom::move_on(RankMail& mail, Exchange& exchan
   return wanted;
 }
 
-// With the mail locked: registers what is wanted, and moves on as long as it is all there.
+// Requires the mail lock. Registers the wanted messages, and advances while all of them are already
+// here.
 void Mailroom::settle(RankMail& mail, Exchange& exchange, std::vector<Exchange::Wanted> wanted,
                       std::vector<Message>& out) {
   while (!wanted.empty()) {
@@ -178,9 +180,10 @@ void Mailroom::post(int rank, Exchange& exchange, std::vector<Exchange::Wanted> 
   for (Message& message : out) send(std::move(message));
 }
 
-// Messages that follow are sent without the lock: two ranks may write to each other.
+// The resulting messages are sent without the lock: two ranks may send to each other (deadlock).
 void Mailroom::take(Message message) {
-  // Another number of ranks is another setting, which ends the run.
+  // A message to a rank that is not here comes from a process with another number of ranks; the
+  // comparison of settings ends such a run.
   bool here = message.head.to >= first_rank() && message.head.to < first_rank() + ranks();
   if (!here) return;
   RankMail& mail = mail_of(message.head.to);
@@ -225,7 +228,7 @@ void Mailroom::wait(int rank, Exchange& exchange) {
     BEV_FAIL(ErrorKind::kComm, exchange.title(), ": nothing came for ", state_->timeout_seconds,
              " s\n", report);
   } catch (const Error& error) {
-    // Before it passes: what it unwinds may wait for a device that waits for the lost rank.
+    // Abort before unwinding: destructors may wait for a device that waits for the lost rank.
     fail({rank, error.kind(), concat("rank ", rank, ": ", error.what()), error.where(), true});
     throw;
   }
@@ -269,7 +272,7 @@ std::vector<WaitRecord> Mailroom::all_records() {
   std::string mine = write_wait_records(local_records());
   std::unique_lock lock(state_->mutex);
   state_->answers[static_cast<std::size_t>(here)] = std::move(mine);
-  // Once another rank has failed nobody reads this report.
+  // If another rank has failed meanwhile, this report is not used.
   state_->changed.wait_until(lock, after(kPatienceSeconds), [&] {
     return aborted() || std::ranges::all_of(state_->answers, [](const auto& a) { return !!a; });
   });
@@ -304,8 +307,8 @@ void Mailroom::send_all(const Message& message) {
   }
 }
 
-// The first decision stands. Process 0 decides for all and tells them, before its own main thread
-// can learn of it and end the process.
+// The first decision is final. Process 0 decides for all and broadcasts before its own main thread
+// can see the decision and exit.
 void Mailroom::decide(RankFailure failure) {
   {
     std::lock_guard lock(state_->mutex);
@@ -351,7 +354,7 @@ bool Mailroom::wait_for_end(RankFailure& failure) {
            std::ranges::find(state_->done, false) == state_->done.end();
   });
   if (!state_->own && !state_->decided) return true;
-  // Where process 0 does not answer, this process speaks for itself.
+  // If process 0 does not answer in time, this process reports its own failure.
   state_->changed.wait_until(lock, after(kPatienceSeconds),
                              [&] { return state_->decided.has_value(); });
   failure = state_->decided ? *state_->decided : *state_->own;
@@ -402,7 +405,7 @@ void Mailroom::lost(int process) {
   RankFailure failure{first, ErrorKind::kComm,
                       concat("process ", process, " (", who, ") ended before the run did"), "",
                       true};
-  // All hear of it; process 0 decides, or process 1 when it is the one that is gone.
+  // All processes notice the loss; process 0 decides, or process 1 if process 0 is the lost one.
   if (process == 0) {
     failure.announced_here = state_->link.process() == 1;
     decide(std::move(failure));

@@ -1,6 +1,7 @@
-// The messages of the ranks that one process hosts. An Exchange is an operation under way on one
-// rank: it expects one message from each of some members, stage by stage; whoever brings the last
-// message of a stage moves it on, so a posted operation needs no help of its rank to serve others.
+// Message delivery to the ranks of one process. An Exchange is an operation in progress on one
+// rank: stage by stage it expects one message from each of some members. The thread that delivers
+// the last message of a stage advances it, so a posted operation progresses without its rank's
+// thread.
 #pragma once
 
 #include <cstdint>
@@ -15,7 +16,7 @@
 
 namespace bev {
 
-// No two messages of a run that a rank receives have the same.
+// Unique key of a message for its receiver.
 struct MailAddress {
   std::uint32_t group = 0;
   std::int32_t channel = -1;
@@ -29,62 +30,66 @@ class Exchange {
  public:
   struct Wanted {
     MailAddress address;
-    std::size_t slot = 0;  // in came
+    std::size_t slot = 0;  // index in `came`
   };
   virtual ~Exchange() = default;
 
-  // All messages of a stage have come. Adds what others need now to `out` and what this rank needs
-  // next to `wanted`; none: all has come. Called with the rank's mail locked, by any thread.
+  // Called when all messages of a stage have arrived. Appends the messages to send to `out` and
+  // those expected next to `wanted`; none: all stages are complete. Called by any thread, with the
+  // rank's mail locked.
   virtual void advance(std::vector<Message>& out, std::vector<Wanted>& wanted) = 0;
-  // Puts the result in its place, on the rank's own thread.
+  // Writes the result; called on the rank's own thread.
   virtual void finish() = 0;
-  // The wait for a report of a hang: collective, label, group and data.
+  // Wait record for the hang report: collective, label, group and data.
   virtual WaitRecord describe() const = 0;
   // "all_reduce of x on rank 3"
   virtual std::string title() const = 0;
 
-  std::vector<Message> came;      // by slot
-  std::vector<bool> missing;      // by slot, of the present stage
-  std::vector<int> slot_members;  // world ranks
+  std::vector<Message> came;      // received messages by slot
+  std::vector<bool> missing;      // by slot, for the current stage
+  std::vector<int> slot_members;  // world ranks by slot
 };
 
 struct RankFailure {
   int rank = -1;
   ErrorKind kind = ErrorKind::kInternal;
   std::string message;
-  std::string where;           // the line that threw, for a bug of ours
-  bool announced_here = true;  // this process is the one to tell the user
+  std::string where;           // source line of the throw, for internal errors
+  bool announced_here = true;  // this process reports the failure to the user
 };
 
 class Mailroom : public Link::Inbox {
  public:
-  // Ranks [process x ranks, (process + 1) x ranks) live here.
-  // Error(kConfig) ends the run when other processes have other settings.
+  // This process hosts ranks [process x ranks, (process + 1) x ranks). If another process has
+  // different settings, the run ends with Error(kConfig).
   Mailroom(Link& link, int ranks, double timeout_seconds, Settings settings);
   ~Mailroom() override;
 
-  int ranks() const;  // of this process
+  int ranks() const;  // ranks of this process
   int first_rank() const;
   int world_size() const;
-  // Process 0 tells the others its settings; the link is open.
+  // Process 0 sends its settings to the others; requires an open link.
   void greet();
-  // Where a rank says what it is doing; null at the end of its life.
+  // Sets the rank's activity for hang reports; null before it is destroyed.
   void set_activity(int rank, const Activity* activity);
 
-  // To any rank; never waits.
+  // Sends to any rank; never blocks.
   void send(Message message);
-  // The rank expects the messages from here on; the exchange stays until forget().
+  // Registers the messages that the exchange expects; it must live until forget().
   void post(int rank, Exchange& exchange, std::vector<Exchange::Wanted> wanted);
-  // Until all has come; Error(kComm) when the run failed elsewhere or nothing came in time.
+  // Blocks until the exchange is complete; throws Error(kComm) if the run failed elsewhere or on
+  // timeout.
   void wait(int rank, Exchange& exchange);
   void forget(int rank, Exchange& exchange);
 
-  // A rank of this process threw. Wakes all ranks; only the first failure of a run counts.
+  // Reports that a rank of this process threw. Wakes all ranks; only the run's first failure
+  // counts.
   void fail(RankFailure failure);
   bool aborted() const;
-  // The rank's body is over, well or not.
+  // The rank's body has returned or thrown.
   void end(int rank);
-  // Returns when all ranks of the run have ended well, or with the failure that ends it.
+  // Returns true when all ranks of the run have finished without error, or false with the failure
+  // that ends the run.
   bool wait_for_end(RankFailure& failure);
 
   void deliver(int process, Message message) override;

@@ -34,8 +34,8 @@ std::int64_t coordinate(const MeshCoordinate& at, Axis axis) {
   return 0;
 }
 
-// Of a group cut into blocks of `inner` neighbours: the block of `rank`, or the members that stand
-// where it does in their blocks.
+// A group is cut into blocks of `inner` adjacent members: block_of gives the block of `rank`,
+// across_blocks the members at the same index of every block.
 std::vector<int> block_of(const std::vector<int>& members, std::int64_t rank, std::int64_t inner) {
   auto index = std::find(members.begin(), members.end(), rank) - members.begin();
   auto begin = members.begin() + index / inner * inner;
@@ -75,7 +75,7 @@ MeshCoordinate coordinate_of(const MeshShape& shape, std::int64_t rank) {
   if (shape.dp_outermost) at.pp = take_digit(rest, shape.pp);
   at.dp = take_digit(rest, shape.dp);
   if (!shape.dp_outermost) at.pp = rest;
-  // The expert axes count the ranks of a pipeline stage, so both grids have the same stages.
+  // The expert axes enumerate the ranks of a pipeline stage, so both grids have the same stages.
   rest = at.tp + shape.tp * (at.cp + shape.cp * at.dp);
   at.etp = take_digit(rest, shape.etp);
   at.ep = take_digit(rest, shape.ep);

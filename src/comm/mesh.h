@@ -1,5 +1,5 @@
-// The immutable grid of ranks: the dense axes tp, cp, dp, pp, the expert axes etp, ep, edp over the
-// same ranks, and the groups that either gives each rank.
+// Device mesh: the immutable grid of ranks with the dense axes tp, cp, dp, pp, the expert axes etp,
+// ep, edp over the same ranks, and the groups that result for each rank.
 #pragma once
 
 #include <array>
@@ -17,25 +17,25 @@ namespace bev {
 
 struct MeshShape {
   std::int64_t tp = 1, cp = 1, dp = 1, pp = 1;
-  std::int64_t etp = 1, ep = 1;  // edp is what the ranks of a stage leave over
-  bool dp_outermost = false;     // ranks count tp, cp, pp, dp instead of tp, cp, dp, pp
+  std::int64_t etp = 1, ep = 1;  // edp follows from the size of a stage
+  bool dp_outermost = false;     // rank order tp, cp, pp, dp instead of tp, cp, dp, pp
 
-  std::int64_t kv_share = 1;      // neighbouring tp ranks that share a key-value head
-  std::int64_t cp_inner = 1;      // neighbouring cp ranks that exchange heads; the rest form a ring
-  std::int64_t dp_instances = 1;  // copies of what dp x cp ranks shard
-  std::vector<std::int64_t> embedding_stages = {};  // ranks of pp that hold the word embeddings
+  std::int64_t kv_share = 1;      // adjacent tp ranks that share a key-value head
+  std::int64_t cp_inner = 1;      // adjacent cp ranks that exchange heads (Ulysses); others: ring
+  std::int64_t dp_instances = 1;  // replicas of the sharded state among dp x cp ranks (HSDP)
+  std::vector<std::int64_t> embedding_stages = {};  // pp ranks that hold the word embeddings
 
   std::int64_t size() const { return tp * cp * dp * pp; }
   std::int64_t edp() const { return tp * cp * dp / (etp * ep); }
-  // Ranks of edp that shard one copy of the experts: as many copies as the rest of the model has,
-  // where they divide.
+  // Ranks of edp that shard one replica of the experts: there are dp_instances replicas if that
+  // divides edp, else one.
   std::int64_t expert_shards() const {
     return edp() % dp_instances == 0 ? edp() / dp_instances : edp();
   }
   bool operator==(const MeshShape&) const = default;
 };
 
-// pp is the same in both grids.
+// Coordinates of a rank in both grids; pp is common to both.
 struct MeshCoordinate {
   std::int64_t tp = 0, cp = 0, dp = 0, pp = 0;
   std::int64_t etp = 0, ep = 0, edp = 0;
@@ -44,9 +44,10 @@ struct MeshCoordinate {
 // The leftmost axis varies fastest: rank = tp + tp_size * (cp + cp_size * (dp + dp_size * pp)), and
 // likewise etp, ep, edp, pp.
 MeshCoordinate coordinate_of(const MeshShape& shape, std::int64_t rank);
-// Of the dense coordinates.
+// Rank at the dense coordinates.
 std::int64_t rank_of(const MeshShape& shape, const MeshCoordinate& at);
-// The ranks that differ from `rank` in the given axes only, in rank order. Axes of one grid.
+// Ranks that differ from `rank` only in the given axes, in rank order. The axes must be of one
+// grid.
 std::vector<int> group_members(const MeshShape& shape, std::int64_t rank,
                                const std::vector<Axis>& axes);
 
@@ -55,36 +56,36 @@ enum class MeshGroup : std::uint8_t {
   kCp,
   kDp,
   kPp,
-  kGrads,      // dp x cp: over which gradients of dense parameters are summed
-  kShards,     // the part of it that shards parameters, gradients or optimizer state
-  kReplicas,   // the holders of the same shard
-  kKv,         // the part of tp that shares key-value heads
-  kCpInner,    // the part of cp that exchanges heads
-  kCpOuter,    // the part of cp that passes keys and values around
-  kEmbedding,  // the ranks of pp that hold the embedding's table; others are alone
+  kGrads,      // dp x cp: all-reduce of dense gradients
+  kShards,     // subset of kGrads that shards parameters, gradients or optimizer state
+  kReplicas,   // ranks that hold the same shard
+  kKv,         // subset of tp that shares key-value heads
+  kCpInner,    // subset of cp that exchanges heads (all-to-all)
+  kCpOuter,    // subset of cp that passes keys and values (ring)
+  kEmbedding,  // pp ranks that hold the embedding weight; any other rank is alone
   kEtp,
   kEp,
-  kEdp,             // over which gradients of experts are summed
-  kExperts,         // etp x ep: has every expert once
-  kExpertShards,    // as kShards, of edp
-  kExpertReplicas,  // as kReplicas
+  kEdp,             // all-reduce of expert gradients
+  kExperts,         // etp x ep: holds every expert once
+  kExpertShards,    // kShards of edp
+  kExpertReplicas,  // kReplicas of edp
   kWorld,
   kSelf,  // this rank alone
 };
 inline constexpr int kMeshGroupCount = 19;
 std::string_view name_of(MeshGroup group);
-// World ranks of the group that `rank` is in.
+// World ranks of the group that contains `rank`.
 std::vector<int> members_of(const MeshShape& shape, std::int64_t rank, MeshGroup group);
 
 class Mesh;
-// What a rank has of a parameter.
+// Which part of a parameter a rank holds.
 ParamPart part_of(const Split& split, const MeshShape& shape, const MeshCoordinate& at);
 ParamPart part_of(const Split& split, const Mesh& mesh);
 
 class Mesh {
  public:
-  // Every rank of the world constructs it with the same shape, whose size is the world's.
-  // Collectives work on the memory of `device`; null: on the host's.
+  // Every rank constructs it with the same shape, whose size is the world's. Collectives work on
+  // the memory of `device`; null: host memory.
   Mesh(World& world, const MeshShape& shape, GroupMaker* device = nullptr);
 
   const MeshShape& shape() const { return shape_; }
@@ -98,7 +99,7 @@ class Mesh {
   Group& embedding() const { return group(MeshGroup::kEmbedding); }
   Group& world() const { return group(MeshGroup::kWorld); }
   Activity& activity() const { return activity_; }
-  // Whether that holds for the groups of all ranks (comm/group.h). Collective.
+  // True if Group::recordable() holds for the groups of all ranks. Collective call.
   bool recordable() const;
 
  private:

@@ -10,7 +10,8 @@ namespace bev {
 
 namespace {
 
-// Everyone sends everything and sums it: one way only, for what is small.
+// All-reduce for small tensors, one round: everyone sends its whole tensor to all others and
+// reduces.
 class WholeReduce : public GroupExchange {
  public:
   WholeReduce(GroupCall call, Reduction reduction)
@@ -25,9 +26,9 @@ class WholeReduce : public GroupExchange {
   Reduction reduction_;
 };
 
-// Everyone sums one slice and sends it to all:
-//   stage 0   slice i of each rank -> rank i, which sums
-//   stage 1   the sum of slice i -> each rank
+// All-reduce as reduce-scatter and all-gather:
+//   stage 0   slice i of each rank -> rank i, which reduces it
+//   stage 1   reduced slice i -> every rank
 class SlicedReduce : public GroupExchange {
  public:
   SlicedReduce(GroupCall call, Reduction reduction)
@@ -83,9 +84,9 @@ class Gather : public GroupExchange {
   }
 };
 
-// The sizes of the parts are known to their owners only, so they go ahead:
+// Only the owner knows the size of its part, so sizes are sent first:
 //   stage 0   sizes -> all
-//   stage 1   part i of each rank -> rank i, which sums
+//   stage 1   part i of each rank -> rank i, which reduces them
 class ReduceScatter : public GroupExchange {
  public:
   using GroupExchange::GroupExchange;
@@ -139,7 +140,7 @@ class AllToAll : public GroupExchange {
   std::vector<std::int64_t> counts_;
 };
 
-// Waits for the peers, if any; a broadcast's data is put in place.
+// Waits for the root's data and copies it; on the root there is nothing to wait for.
 class Broadcast : public GroupExchange {
  public:
   Broadcast(GroupCall call, std::vector<int> root)
@@ -154,7 +155,7 @@ class Broadcast : public GroupExchange {
   }
 
  private:
-  std::vector<int> root_;  // empty on the root itself
+  std::vector<int> root_;  // empty on the root
 };
 
 class Barrier : public GroupExchange {
@@ -206,14 +207,14 @@ Work start(std::unique_ptr<GroupExchange> exchange) {
   return Work(std::move(ticket));
 }
 
-// The same message to all others.
+// Sends the same message to all other members.
 void send_to_others(const GroupCall& call, const SharedBytes& data) {
   for (int i = 0; i < call.size(); ++i) {
     if (i != call.me()) call.room.send(call.message(i, data));
   }
 }
 
-// Of a call among all of a run.
+// Identity of a call within the run.
 struct Place {
   std::uint32_t group = 0;
   int channel = -1;
@@ -244,7 +245,8 @@ MessageGroup::MessageGroup(std::string name, int rank, std::vector<int> members,
     : Group(std::move(name), rank, std::move(members)), number_(number), room_(room) {}
 
 Work MessageGroup::all_reduce(const View& data, Reduction reduction, std::string_view label) {
-  // Up to here a second trip costs more than the bytes that it saves; for two ranks it saves none.
+  // Up to this size a second round trip costs more than the bytes it saves; with two ranks it saves
+  // none.
   constexpr std::size_t kWholeBytes = 32 << 10;
   GroupCall call =
       make_call(room_, *this, GroupOp::kAllReduce, label, data, data, {number_, -1, calls_++});

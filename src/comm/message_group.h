@@ -1,5 +1,5 @@
-// A group whose members exchange messages: every member sends its part straight to those that need
-// it, and sums run in rank order, so results are the bits of the thread transport.
+// Group over messages (several processes): every member sends its part directly to those that need
+// it, and reductions add in rank order, so results are bit-equal to the thread transport's.
 #pragma once
 
 #include <cstdint>
@@ -16,7 +16,7 @@ namespace bev {
 
 class MessageGroup : public Group {
  public:
-  // `number` is the same on all members, and no other group of theirs has it.
+  // `number` identifies the group: equal on all members, unique among the groups of each member.
   MessageGroup(std::string name, int rank, std::vector<int> members, std::uint32_t number,
                Mailroom& room);
 
@@ -31,11 +31,11 @@ class MessageGroup : public Group {
   void barrier(std::string_view label) override;
 
  private:
-  using Route = std::pair<int, int>;  // member, channel
+  using Route = std::pair<int, int>;  // (member, channel)
 
   std::uint32_t number_;
   Mailroom& room_;
-  std::uint64_t calls_ = 0;  // of collectives
+  std::uint64_t calls_ = 0;  // collective calls so far
   std::map<Route, std::uint64_t> sent_, received_;
 };
 

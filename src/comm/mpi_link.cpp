@@ -9,11 +9,11 @@
 namespace bev {
 
 std::unique_ptr<Link> load_mpi_link() {
-  // Beside the program where it was built, in the library's folder where it was installed.
+  // Next to the program in the build tree, in the library folder if installed.
   std::filesystem::path folder = std::filesystem::read_symlink("/proc/self/exe").parent_path();
   std::string path = folder / "libbev_mpi.so";
   if (!std::filesystem::exists(path)) path = folder.parent_path() / "lib/bevatron/libbev_mpi.so";
-  // MPI loads its own parts later, which look for its symbols among the global ones.
+  // RTLD_GLOBAL: MPI loads its plugins later, and they resolve its symbols globally.
   void* library = ::dlopen(path.c_str(), RTLD_NOW | RTLD_GLOBAL);
   BEV_CHECK(library != nullptr, ErrorKind::kDevice, "this process was started through MPI, but ",
             ::dlerror(), "; build with MPI (libopenmpi-dev), or start the processes by RANK, ",

@@ -1,5 +1,5 @@
-// The link over MPI. MPI is in a library of its own beside the program and loaded when it is asked
-// for, so that the program runs where no MPI is installed.
+// Link over MPI. The MPI code is a separate shared library loaded on demand, so that the program
+// runs where MPI is not installed.
 #pragma once
 
 #include <memory>
@@ -8,7 +8,7 @@
 
 namespace bev {
 
-// Initialises MPI, once in the life of a process. Error(kDevice) when the library cannot be loaded.
+// Initialises MPI, once per process. Throws Error(kDevice) if the library cannot be loaded.
 std::unique_ptr<Link> load_mpi_link();
 
 }  // namespace bev

@@ -1,6 +1,6 @@
-// Memory that the ranks of a process all reach, as one of them sees it. Groups of such ranks agree
-// on what is to be moved (thread_group.h); this moves it. In memory of a device nothing happens at
-// once: work is put into queues, and nobody waits for it but other work.
+// Memory that all ranks of a process can access, as one of them sees it. Groups of such ranks agree
+// on the data movement (thread_group.h); this executes it. For device memory everything is
+// asynchronous: work is enqueued on streams, and only other enqueued work waits for it.
 #pragma once
 
 #include <cstddef>
@@ -12,14 +12,14 @@
 
 namespace bev {
 
-// A moment that comes when some queued work is done.
+// Event that completes when some enqueued work is done.
 class PeerMoment {
  public:
   virtual ~PeerMoment() = default;
 };
-using PeerMomentRef = std::shared_ptr<const PeerMoment>;  // null: it has come
+using PeerMomentRef = std::shared_ptr<const PeerMoment>;  // null: complete
 
-// A copy of data on its way from one rank to another; it belongs to neither.
+// Copy of data in transit from one rank to another; owned by neither.
 class PeerMessage {
  public:
   explicit PeerMessage(std::size_t bytes) : bytes_(bytes) {}
@@ -34,27 +34,27 @@ class PeerMemory {
  public:
   virtual ~PeerMemory() = default;
 
-  // When all that this rank has queued so far is done.
+  // Event after all work that this rank has enqueued so far.
   virtual PeerMomentRef now() = 0;
-  // What this rank queues from here on waits for the moment. An error of the device shows in
-  // whatever is queued next.
+  // Makes the work that this rank enqueues from now on wait for the event. A device error surfaces
+  // in the next enqueued call.
   virtual void follow(const PeerMomentRef& moment) noexcept = 0;
 
-  // How a collective is cut into pieces of work, none where there is nothing to move.
+  // Splits a collective into units of work; none if there is nothing to move.
   virtual std::vector<CollectiveSlice> cut(const CollectivePlan& plan) const = 0;
-  // Any member may run any piece. Returns when it is done. Throws Error when the device fails; only
-  // collectives of one piece may.
+  // Executes or enqueues a slice; any member may run any slice. The event is after its completion.
+  // Throws Error if the device fails, which is allowed only for collectives of one slice.
   virtual PeerMomentRef run(const CollectivePlan& plan, const CollectiveSlice& slice,
                             std::span<const CollectivePost> posts) = 0;
 
-  // Copies data of this rank; it may be changed once `packed` has come.
+  // Copies this rank's data into a message; the data may be changed after the event `packed`.
   virtual std::shared_ptr<PeerMessage> pack(const View& data, PeerMomentRef& packed) = 0;
-  // Copies a message of as many bytes to this rank, whose memory may be written from `ready` on.
+  // Copies a message to this rank's memory `to` (same size), which may be written after `ready`.
   virtual PeerMomentRef unpack(PeerMessage& message, const View& to,
                                const PeerMomentRef& ready) = 0;
 };
 
-// The host's: all is done at once.
+// Host memory: everything completes synchronously.
 std::shared_ptr<PeerMemory> make_host_peer_memory();
 
 }  // namespace bev

@@ -76,7 +76,7 @@ void run_process_ranks(Link& link, const ProcessWorldOptions& options, const voi
                       " ranks could be started as threads: ", error.what()),
                "", true});
   }
-  // This thread only watches: a rank that computes or hangs cannot keep the run from ending.
+  // The main thread only watches: a rank that computes or hangs cannot keep the run from ending.
   RankFailure failure;
   bool well = room.wait_for_end(failure);
   if (!well && options.failed != nullptr) options.failed(failure, link);

@@ -1,5 +1,5 @@
-// Ranks in several processes: each process hosts some as threads, and a link joins the processes.
-// World rank = process x ranks of a process + thread.
+// World of several processes: each hosts some ranks as threads, and a Link connects the processes.
+// World rank = process x ranks per process + thread.
 #pragma once
 
 #include "comm/link.h"
@@ -9,11 +9,11 @@
 namespace bev {
 
 struct ProcessWorldOptions {
-  Settings settings;             // the same in all processes, or the run is refused
-  int ranks = 1;                 // threads of each process, in all processes the same
-  double timeout_seconds = 600;  // of one collective
-  // Called when the run failed, while ranks of this process may still be computing; it may end the
-  // process. When it returns (or is null), the failure is thrown once they have ended.
+  Settings settings;             // must be equal in all processes, or the run is refused
+  int ranks = 1;                 // threads per process, equal in all processes
+  double timeout_seconds = 600;  // per collective
+  // Called when the run has failed, while ranks of this process may still be computing; it may exit
+  // the process. If it returns (or is null), the failure is thrown after they have ended.
   void (*failed)(const RankFailure& failure, Link& link) = nullptr;
 };
 
@@ -22,8 +22,9 @@ void run_process_ranks(Link& link, const ProcessWorldOptions& options, const voi
                        void (*call)(const void* body, World& world));
 }  // namespace detail
 
-// Runs body(world) on the ranks of this process and returns when those of all processes have ended
-// well. When a rank of any process throws, all are woken, and the first cause is thrown everywhere.
+// Runs body(world) on the ranks of this process and returns when those of all processes have
+// finished. If a rank of any process throws, all are woken and the first cause is thrown
+// everywhere.
 template <class Body>
 void run_process_ranks(Link& link, const ProcessWorldOptions& options, const Body& body) {
   detail::run_process_ranks(link, options, &body, [](const void* erased, World& world) {

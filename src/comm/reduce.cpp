@@ -27,7 +27,7 @@ void reduce_typed(Reduction reduction, std::span<const void* const> sources, voi
         if (s == 0) {
           sum[at] = value;
         } else {
-          // A NaN must survive a maximum: value > sum is false for both orders.
+          // A maximum must propagate NaN: value > sum is false if either is NaN.
           sum[at] = reduction == Reduction::kSum          ? static_cast<Sum>(sum[at] + value)
                     : (value > sum[at] || value != value) ? value
                                                           : sum[at];

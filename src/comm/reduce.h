@@ -1,4 +1,4 @@
-// Sums on the host for transports between CPU ranks.
+// Host reductions for the CPU transports.
 #pragma once
 
 #include <cstdint>
@@ -8,8 +8,8 @@
 
 namespace bev {
 
-// out[i] = reduction over sources of source[i], in the order of the sources; 16-bit floats are
-// summed in f32 and rounded once. out may be one of the sources.
+// out[i] = reduction of source[i] over the sources, in their order; 16-bit floats accumulate in f32
+// and are rounded once. out may alias a source.
 void reduce_elements(Dtype dtype, Reduction reduction, std::span<const void* const> sources,
                      void* out, std::int64_t count);
 

@@ -1,4 +1,4 @@
-// The processes of a run must be started alike: what they were given, as lines to compare.
+// Settings of a process as lines, to check that all processes of a run were started alike.
 #pragma once
 
 #include <string>
@@ -6,13 +6,13 @@
 
 namespace bev {
 
-// "--lr 0.1": sorted, each once.
+// Lines such as "--lr 0.1", sorted and unique.
 using Settings = std::vector<std::string>;
 
 std::string to_text(const Settings& settings);
 Settings settings_of(const std::string& text);
 
-// What two processes do not share, as a phrase; "" when there is nothing.
+// Describes the differences between two processes; "" if there are none.
 std::string settings_difference(const Settings& here, const Settings& there);
 
 }  // namespace bev

@@ -1,4 +1,4 @@
-// A group of one rank: the result of every collective is its input.
+// Group of one rank: the result of every collective is its input.
 #pragma once
 
 #include <cstddef>
@@ -29,7 +29,7 @@ class SingleGroup : public Group {
   bool recordable() const override { return true; }
 
  protected:
-  // Within the memory that the rank computes in.
+  // Copies within the memory that the rank computes in.
   virtual void copy_bytes(void* to, const void* from, std::size_t bytes);
 
  private:

@@ -92,7 +92,7 @@ int port_of(const Socket& listener) {
   sockaddr_storage address{};
   socklen_t size = sizeof address;
   ::getsockname(listener.descriptor(), reinterpret_cast<sockaddr*>(&address), &size);
-  // The port stands at the same place for both families.
+  // The port is at the same offset for IPv4 and IPv6.
   return ntohs(reinterpret_cast<sockaddr_in*>(&address)->sin_port);
 }
 

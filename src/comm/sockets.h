@@ -1,4 +1,4 @@
-// TCP sockets: owned descriptors, listening, connecting with patience, whole reads and writes.
+// TCP sockets: RAII descriptors, listen, connect with retry, complete reads and writes.
 #pragma once
 
 #include <cstddef>
@@ -31,19 +31,21 @@ class Socket {
   int descriptor_ = -1;
 };
 
-// Deadlines are of monotonic_seconds().
+// Deadlines are in monotonic_seconds().
 
-// On all addresses of this machine; port 0: any that is free.
+// Listens on all addresses of this machine; port 0: any free port.
 Socket listen_on(int port);
 int port_of(const Socket& listener);
-// The next connection and the numeric address of its other end; invalid when none came in time.
+// Next connection and the numeric address of its peer; invalid if none came before the deadline.
 Socket accept_from(const Socket& listener, double deadline, std::string& address);
-// Tries again while nobody listens there; Error(kComm) at the deadline or when the name is unknown.
+// Retries while nobody listens there; throws Error(kComm) at the deadline or if the name is
+// unknown.
 Socket connect_to(const std::string& address, int port, double deadline);
-// All bytes; false when the connection ended or the deadline passed.
+// Transfer all bytes; false if the connection ended or the deadline passed.
 bool write_all(const Socket& socket, const void* data, std::size_t size, double deadline);
 bool read_all(const Socket& socket, void* data, std::size_t size, double deadline);
-// For messages: small ones go at once, and a machine that vanished is noticed.
+// Sets TCP_NODELAY and keep-alive, so that small messages are sent at once and a vanished machine
+// is noticed.
 void make_message_socket(const Socket& socket);
 
 }  // namespace bev

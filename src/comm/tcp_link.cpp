@@ -26,7 +26,7 @@ namespace bev {
 
 namespace {
 
-// A message on its way out or in: head, text and data one after the other.
+// A message being sent or received: header, text and data in sequence.
 struct Transfer {
   Message message;
   std::size_t moved = 0;
@@ -34,7 +34,7 @@ struct Transfer {
   std::size_t size() const {
     return sizeof(MessageHead) + message.text.size() + message.data.size();
   }
-  // What is left, of what is known.
+  // Remaining pieces, as far as their sizes are known.
   std::vector<iovec> rest() {
     std::array<std::pair<void*, std::size_t>, 3> parts = {
         std::pair<void*, std::size_t>{&message.head, sizeof(MessageHead)},
@@ -53,7 +53,7 @@ struct Transfer {
 
 class TcpLink : public Link {
  public:
-  // connections[i] goes to process i; the own place is empty.
+  // connections[i] leads to process i; the own entry is empty.
   TcpLink(int process, std::vector<Socket> connections)
       : process_(process), wake_(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
     for (Socket& socket : connections) {
@@ -79,7 +79,7 @@ class TcpLink : public Link {
     std::lock_guard lock(peer.mutex);
     if (peer.gone) return;
     peer.outgoing.push_back({std::move(message), 0});
-    // Where the connection takes it at once, no thread needs to wake.
+    // Fast path: if the socket takes it at once, the mover thread need not wake.
     if (peer.outgoing.size() == 1) flush(peer);
     if (!peer.outgoing.empty()) wake();
   }
@@ -90,8 +90,8 @@ class TcpLink : public Link {
     stop();
   }
 
-  // A process that ends with unread messages resets its connections, and what it sent last is lost:
-  // it goes on reading until the others have left too.
+  // A process that exits with unread messages resets its connections, and its last messages are
+  // lost; therefore it keeps reading until the others have left too.
   void abandon(int, bool) override {
     constexpr double kPatienceSeconds = 1;
     part(kPatienceSeconds);
@@ -101,9 +101,9 @@ class TcpLink : public Link {
  private:
   struct Peer {
     Socket socket;
-    std::mutex mutex;  // of outgoing and gone
+    std::mutex mutex;  // guards outgoing and gone
     std::deque<Transfer> outgoing;
-    Transfer incoming;  // of the moving thread only
+    Transfer incoming;  // used by the mover thread only
     bool gone = false;
   };
 
@@ -123,7 +123,7 @@ class TcpLink : public Link {
       return !peer->socket.valid() || holds(*peer);
     });
   }
-  // Sends what is queued and says that nothing more comes, then waits for the others to say so.
+  // Sends what is queued, shuts down the write side, and waits for the others to do so.
   void part(double patience_seconds) {
     flush_all(patience_seconds);
     for (auto& peer : peers_) {
@@ -143,7 +143,7 @@ class TcpLink : public Link {
     }
   }
 
-  // With the peer locked: writes what the connection takes.
+  // Requires the peer lock. Writes as much as the socket takes.
   static void flush(Peer& peer) {
     while (!peer.outgoing.empty()) {
       Transfer& transfer = peer.outgoing.front();
@@ -153,13 +153,13 @@ class TcpLink : public Link {
       call.msg_iovlen = rest.size();
       ssize_t put = ::sendmsg(peer.socket.descriptor(), &call, MSG_NOSIGNAL | MSG_DONTWAIT);
       if (put < 0 && errno == EINTR) continue;
-      if (put < 0) return;  // full, or broken: the reading side notices that
+      if (put < 0) return;  // full, or broken: the reading side notices the latter
       transfer.moved += static_cast<std::size_t>(put);
       if (transfer.moved == transfer.size()) peer.outgoing.pop_front();
     }
   }
 
-  // Reads what has come; false at the end of the connection.
+  // Reads what is available; false at the end of the connection.
   bool read(int process, Peer& peer) {
     while (true) {
       Transfer& transfer = peer.incoming;
@@ -223,11 +223,11 @@ class TcpLink : public Link {
   std::thread mover_;
 };
 
-// What a process says first on a connection.
+// First message on a connection.
 struct Greeting {
   std::uint64_t magic = kMagic;
   std::int32_t process = 0, processes = 0, port = 0;
-  std::int32_t head_bytes = sizeof(MessageHead);  // another version is not understood
+  std::int32_t head_bytes = sizeof(MessageHead);  // rejects other versions
 
   static constexpr std::uint64_t kMagic = 0x6e6f727461766562;  // "bevatron"
 };
@@ -237,8 +237,8 @@ struct Meeting {
   double deadline = 0;
   std::vector<Socket> connections;
 
-  // The next of ours that reports; strangers are sent away. Returns its process, or -1 at the end
-  // of the time.
+  // Accepts the next process of this run; foreign connections are closed. Returns its index, or -1
+  // at the deadline.
   int accept_one(const Socket& listener, Greeting& greeting, std::string& address) {
     while (true) {
       Socket socket = accept_from(listener, deadline, address);
@@ -281,7 +281,7 @@ struct Meeting {
   }
 };
 
-// Process 0: collects where the others listen, and tells all.
+// Process 0: collects the addresses at which the others listen, and sends them to all.
 void host_meeting(Meeting& meeting) {
   const Launch& launch = meeting.launch;
   Socket listener = listen_on(launch.master_port);
@@ -293,7 +293,7 @@ void host_meeting(Meeting& meeting) {
     int process = meeting.accept_one(listener, greeting, address);
     BEV_CHECK(process >= 0, ErrorKind::kComm, "process 0 waits at ", launch.master_address,
               " port ", launch.master_port, "; not there: process ", meeting.absent());
-    // A process of this machine is reached by the others where they reach process 0.
+    // A process on this machine is reached at the address of process 0.
     bool near = address.starts_with("127.") || address == "::1";
     places[static_cast<std::size_t>(process)] = {near ? "" : address, greeting.port};
   }
@@ -306,7 +306,8 @@ void host_meeting(Meeting& meeting) {
   }
 }
 
-// The others: report to process 0, then connect to those before and wait for those behind.
+// Other processes: report to process 0, then connect to those with smaller index and accept those
+// with larger.
 void join_meeting(Meeting& meeting) {
   const Launch& launch = meeting.launch;
   Socket listener = listen_on(0);

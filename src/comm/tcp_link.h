@@ -1,5 +1,5 @@
-// A link over TCP sockets. Process 0 listens where all know it; the others report there, learn each
-// other's addresses, and connect, so that every two processes share one connection.
+// Link over TCP. Rendezvous: process 0 listens at a known address; the others connect to it, learn
+// each other's addresses, and connect pairwise (full mesh).
 #pragma once
 
 #include <memory>
@@ -9,8 +9,8 @@
 
 namespace bev {
 
-// Returns when all processes are connected. Error(kComm) that names those that did not come within
-// the time, or the address that cannot be used.
+// Returns when all processes are connected. Throws Error(kComm) naming the processes missing after
+// the timeout, or the address that cannot be used.
 std::unique_ptr<Link> connect_tcp_link(const Launch& launch, double timeout_seconds);
 
 }  // namespace bev

@@ -15,9 +15,9 @@
 namespace bev {
 
 namespace {
-// How long ranks may take to unwind, at most, before the failure is shown without them.
+// Time that ranks get for unwinding before the failure is reported without them.
 constexpr double kUnwindSeconds = 10;
-// Clocks count nanoseconds in 64 bits.
+// Clocks count nanoseconds in 64 bits, so longer timeouts would overflow.
 constexpr double kLongestSeconds = 1e9;
 }  // namespace
 
@@ -38,7 +38,7 @@ struct ThreadFabric::State {
   std::vector<Rank> ranks;
   std::atomic<bool> aborted{false};
 
-  mutable std::mutex mutex;  // of what follows; never held together with a rank's
+  mutable std::mutex mutex;  // guards the following; never held together with a rank's mutex
   std::condition_variable changed;
   std::exception_ptr cause;
   int failed_rank = -1;

@@ -1,5 +1,5 @@
-// What the threads that are ranks share besides their groups: who waits for what, who failed first,
-// and the end of all waits once one has.
+// Shared state of the ranks that are threads of one process: who waits for what, who failed first,
+// and the abort of all waits after a failure.
 #pragma once
 
 #include <exception>
@@ -12,10 +12,10 @@ namespace bev {
 
 class ThreadFabric {
  public:
-  // A wait of one rank, as others see it. They call it while the rank is registered by a WaitScope.
+  // A blocked rank as seen by others, who call it while a WaitScope registers it.
   class Waiting {
    public:
-    // Fills in what is waited for; false when it has come.
+    // Fills in what is waited for; false if it has arrived.
     virtual bool describe(WaitRecord& record) const = 0;
     virtual void wake() const = 0;
 
@@ -23,8 +23,8 @@ class ThreadFabric {
     ~Waiting() = default;
   };
 
-  // Registers a wait. The calls above take the waiter's own locks, so it is entered and left
-  // without them; whoever looks at aborted() after entering it misses no wake.
+  // Registers a wait. Waiting's functions take the waiter's own locks, so enter and leave the scope
+  // without holding them. Checking aborted() after entering misses no wake-up.
   class WaitScope {
    public:
     WaitScope(ThreadFabric& fabric, int rank, const Waiting& waiting);
@@ -41,24 +41,24 @@ class ThreadFabric {
   ~ThreadFabric();
 
   int size() const;
-  double timeout_seconds() const;  // of one wait
+  double timeout_seconds() const;  // per wait
   bool aborted() const;
 
-  // Before the ranks start. The activity must outlive the fabric's use.
+  // Call before the ranks start. The activity must outlive the fabric's use of it.
   void enroll(int rank, const Activity& activity);
-  // The rank's body is over.
+  // The rank's body has ended.
   void end(int rank);
-  // The first failure is kept as the cause and wakes all ranks that wait; later ones follow from
-  // it.
+  // Keeps the first failure as the cause and wakes all waiting ranks; later failures are
+  // consequences.
   void fail(int rank, std::exception_ptr cause);
-  // The registered wait of `rank` has lasted for the timeout: fails the run with a report of all
-  // ranks, and throws it. Returns when what was waited for has come after all.
+  // Called when the registered wait of `rank` has timed out: fails the run with a report of all
+  // ranks, and throws it. Returns if what it waited for has arrived meanwhile.
   void fail_hanging(int rank);
 
-  // Returns when every rank has ended. Says so on stderr when one does not end although the run
-  // has failed: a thread cannot be stopped from outside.
+  // Returns when every rank has ended. Logs to stderr if a rank does not end although the run has
+  // failed, since a thread cannot be killed.
   void await_end();
-  // Throws the first failure, its rank in the message; returns when there is none.
+  // Throws the first failure with its rank in the message; returns if there is none.
   void rethrow() const;
 
  private:

@@ -1,12 +1,13 @@
-// Members post what they bring and go on. The last post makes the operation ready; its slices are
-// then claimed one by one by whoever is around: the last poster, and members that wait.
+// Shared-memory collectives. Members post their arguments and continue. The last post makes the
+// operation ready; its slices are then claimed one by one by the last poster and by waiting
+// members.
 //
 //   rank 0   post 0 ..... post 1 ........ wait 1: slices . . wait 0
 //   rank 1   ....... post 0: all slices ............ post 1: slices ......
 //
-// No one needs to come back for an operation to finish on the others, so any order of waits does.
-// In memory of a device a collective is one slice, which puts it into a queue; whoever waits makes
-// its own queue follow.
+// No member has to come back for an operation to finish on the others, so waits may be in any
+// order. In device memory a collective is one slice, which enqueues it on a stream; a waiting
+// member makes its own stream wait for the event.
 #include "comm/thread_group.h"
 
 #include <algorithm>
@@ -28,19 +29,19 @@ namespace {
 struct Operation {
   explicit Operation(std::size_t members) : posts(members), present(members, false) {}
 
-  // Fixed once the operation is no longer open; before, the meeting's mutex guards them.
+  // Constant after kOpen; before that, guarded by the meeting's mutex.
   std::vector<CollectivePost> posts;
   std::vector<bool> present;
   CollectivePlan plan;
   std::vector<CollectiveSlice> slices;
-  std::string error;   // the posts do not fit together, or the device failed
-  PeerMomentRef over;  // when the result is there, once the state says so
+  std::string error;   // the posts do not match, or the device failed
+  PeerMomentRef over;  // event of the result; valid in state kOver
 
   enum class State { kOpen, kRunning, kOver };
-  State state = State::kOpen;  // under the mutex
+  State state = State::kOpen;  // guarded by the mutex
   std::atomic<std::size_t> claimed{0}, done{0};
 
-  // All members have posted.
+  // Called when all members have posted.
   void start(std::span<const int> members, const PeerMemory& memory) {
     try {
       check_posts(posts, members);
@@ -69,25 +70,26 @@ class ThreadMeeting {
   const std::string name;
   const std::vector<int> members;
 
-  std::mutex mutex;  // of what follows and of the operations' states
+  std::mutex mutex;  // guards the following and the operations' states
   std::condition_variable changed;
-  std::map<std::array<int, 3>, Mailbox> mail;  // from, to, channel
+  std::map<std::array<int, 3>, Mailbox> mail;  // key: from, to, channel
 
-  // The member's operation number `sequence`. Its memory may be used until it is finished or taken
-  // back.
+  // Posts the member's operation number `sequence`. Its memory may be accessed until it is finished
+  // or taken back.
   std::shared_ptr<Operation> post(int member, std::uint64_t sequence, CollectivePost post,
                                   PeerMemory& memory);
-  // Does what slices are left of an operation that is no longer open, and waits for the others'.
+  // Executes the remaining slices of an operation that is no longer open, and waits for those of
+  // others.
   void finish(Operation& operation, PeerMemory& memory);
-  // False: too late, it runs or is over.
+  // Returns false if it is too late: the operation runs or is complete.
   bool take_back(Operation& operation, int member);
-  // Where the same members meet over another memory.
+  // Meeting of the same members for another memory.
   std::shared_ptr<ThreadMeeting> peers();
 
  private:
   void run_slices(Operation& operation, PeerMemory& memory);
 
-  // By number, from first_open_ on.
+  // Indexed by sequence number - first_open_.
   std::deque<std::shared_ptr<Operation>> open_;
   std::uint64_t first_open_ = 0;
   std::shared_ptr<ThreadMeeting> peers_;
@@ -102,11 +104,11 @@ std::shared_ptr<Operation> ThreadMeeting::post(int member, std::uint64_t sequenc
   operation->posts[static_cast<std::size_t>(member)] = std::move(post);
   operation->present[static_cast<std::size_t>(member)] = true;
   if (std::ranges::find(operation->present, false) != operation->present.end()) return operation;
-  // Members post in order: none looks for this one or an older one again.
+  // Members post in order: none looks up this operation or an older one again.
   open_.erase(open_.begin(), open_.begin() + static_cast<std::ptrdiff_t>(index) + 1);
   first_open_ = sequence + 1;
   operation->start(members, memory);
-  // A single slice is done before anyone could help.
+  // A single slice is finished before anyone could help.
   if (operation->slices.size() != 1) changed.notify_all();
   lock.unlock();
   run_slices(*operation, memory);
@@ -153,7 +155,7 @@ std::shared_ptr<ThreadMeeting> ThreadMeeting::peers() {
 
 namespace {
 
-// A member's wait for something that the others must do.
+// A member's wait for an action of the others.
 class MemberWait : public Work::Pending, public ThreadFabric::Waiting {
  public:
   bool describe(WaitRecord& record) const override {
@@ -175,10 +177,10 @@ class MemberWait : public Work::Pending, public ThreadFabric::Waiting {
       : meeting_(std::move(meeting)), member_(member), memory_(std::move(memory)) {}
 
   int world_rank(int member) const { return meeting_->members[static_cast<std::size_t>(member)]; }
-  // Under the meeting's mutex. What has come stays.
+  // Requires the meeting's mutex. Once true, it stays true.
   virtual bool has_come() const = 0;
   virtual void fill(WaitRecord& record) const = 0;
-  // Blocks until it has come; throws when the run fails or this lasts too long.
+  // Blocks until has_come(); throws if the run fails or the wait times out.
   void await();
 
   Meeting meeting_;
@@ -230,8 +232,8 @@ class PendingCollective final : public MemberWait {
   }
 
  private:
-  // Either the others never touch this rank's memory, or they are through with it: a complete
-  // operation finishes soon whatever happens elsewhere, since it waits for nobody.
+  // Afterwards nobody accesses this rank's memory: either the post is withdrawn, or the operation
+  // is finished here. A complete operation finishes soon in any case, since it waits for nobody.
   void give_up() {
     settled_ = true;
     if (!meeting_->take_back(*operation_, member_)) meeting_->finish(*operation_, *memory_);
@@ -253,7 +255,7 @@ class PendingCollective final : public MemberWait {
   bool settled_ = false;
 };
 
-// A message leaves its sender's memory.
+// The source may be overwritten once the message is packed.
 class PendingSend final : public Work::Pending {
  public:
   PendingSend(std::shared_ptr<PeerMemory> memory, PeerMomentRef packed)

@@ -11,12 +11,12 @@
 
 namespace bev {
 
-// What the members of one group share: the operations not complete yet, and the mail. Opaque here.
+// State shared by the members of a group: incomplete operations and messages. Opaque here.
 class ThreadMeeting;
 
 std::shared_ptr<ThreadMeeting> make_thread_meeting(ThreadFabric& fabric, std::string name,
                                                    std::vector<int> members);
-// `rank` is the index of the member that it is made for; its data lies in `memory`.
+// Creates the group object of the member with index `rank`, whose data lies in `memory`.
 std::unique_ptr<Group> make_thread_group(std::shared_ptr<ThreadMeeting> meeting, int rank,
                                          std::shared_ptr<PeerMemory> memory);
 

@@ -1,4 +1,4 @@
-// Ranks as threads of one process: the worlds that they see, their start and their end.
+// Ranks as threads of one process: their worlds, start and end.
 #include <algorithm>
 #include <map>
 #include <mutex>
@@ -14,7 +14,7 @@ namespace bev {
 
 namespace {
 
-// Where the members of a group find each other: by their list and how often it was asked for.
+// Rendezvous of a group's members, keyed by the member list and how often it was requested.
 class MeetingPlaces {
  public:
   explicit MeetingPlaces(ThreadFabric& fabric) : fabric_(fabric) {}
@@ -92,7 +92,7 @@ void run_thread_ranks(int ranks, const ThreadWorldOptions& options, const void* 
     for (std::thread& thread : threads) thread.join();
     throw cause;
   }
-  // This thread is none of the ranks, so that it can speak when one of them does not end.
+  // This thread is not a rank, so it can report a rank that does not end.
   fabric.await_end();
   for (std::thread& thread : threads) thread.join();
   fabric.rethrow();

@@ -1,5 +1,5 @@
-// Groups whose operations are spans of a trace: where they are posted, where they are waited for,
-// and, from the one to the end of the other, that they are under way.
+// Groups that record their operations in a trace: the post, the wait, and the time in flight
+// between them.
 #pragma once
 
 #include "comm/group.h"
@@ -8,8 +8,8 @@ namespace bev {
 
 class Trace;
 
-// Makes the groups of another maker, traced; just these where the trace is null. Groups of one rank
-// have nothing to show.
+// Wraps the groups of another maker for tracing; returns them unwrapped if the trace is null or the
+// group has one rank.
 class TracedGroupMaker final : public GroupMaker {
  public:
   TracedGroupMaker(GroupMaker& maker, Trace* trace) : maker_(maker), trace_(trace) {}

@@ -1,4 +1,4 @@
-// Wait records as text, so that one process can report what the ranks of all are doing.
+// Serialisation of wait records, so that one process can report the ranks of all.
 #pragma once
 
 #include <set>
@@ -12,7 +12,7 @@
 namespace bev {
 
 std::string write_wait_records(std::span<const WaitRecord> records);
-// The names in the records are kept in `names`, which must outlive them.
+// The names in the records are stored in `names`, which must outlive them.
 std::vector<WaitRecord> read_wait_records(std::string_view text, std::set<std::string>& names);
 
 }  // namespace bev

@@ -15,14 +15,16 @@ class World {
   virtual ~World() = default;
   virtual int rank() const = 0;
   virtual int size() const = 0;
-  // Every rank of the world calls it equally often, in the same order, each for the group that it
-  // is in (itself alone, where it is in none): the n-th call of each makes the n-th set of groups.
+  // Collective: every rank of the world makes the same number of calls in the same order, each with
+  // the group it belongs to (itself alone if it is in none). The n-th calls of all ranks form the
+  // n-th set of groups.
   virtual std::unique_ptr<Group> make_group(std::string name, std::vector<int> members) = 0;
 
-  // The run has failed: whoever waits is woken with an error, and every further call throws.
+  // True if the run has failed: waiting ranks are woken with an error, and every further call
+  // throws.
   virtual bool aborted() const { return false; }
 
-  // What this rank is doing; a hang is reported with it.
+  // Current activity of this rank, for hang reports.
   virtual Activity& activity() { return activity_; }
 
  private:
@@ -30,7 +32,7 @@ class World {
 };
 
 struct ThreadWorldOptions {
-  double timeout_seconds = 600;  // of one wait; then the run fails with a report of all ranks
+  double timeout_seconds = 600;  // per wait; then the run fails with a report of all ranks
 };
 
 namespace detail {
@@ -38,8 +40,8 @@ void run_thread_ranks(int ranks, const ThreadWorldOptions& options, const void* 
                       void (*call)(const void* body, World& world));
 }  // namespace detail
 
-// Runs body(world) on `ranks` threads and returns when all have ended. When one throws, the others
-// are woken with a communication error and the first cause is rethrown, its rank in the message.
+// Runs body(world) on `ranks` threads and returns when all have ended. If one throws, the others
+// are woken with Error(kComm) and the first cause is rethrown with its rank in the message.
 template <class Body>
 void run_thread_ranks(int ranks, const ThreadWorldOptions& options, const Body& body) {
   detail::run_thread_ranks(ranks, options, &body, [](const void* erased, World& world) {

@@ -18,8 +18,8 @@ namespace {
 struct Header {
   std::array<char, 8> magic{'B', 'E', 'V', 'I', 'N', 'D', 'E', 'X'};
   std::uint64_t version = ArrayFile::kVersion;
-  std::uint64_t key = 0;       // of what the arrays were made from
-  std::uint64_t checksum = 0;  // of shapes and arrays
+  std::uint64_t key = 0;       // hash of the inputs of the arrays
+  std::uint64_t checksum = 0;  // hash of shapes and arrays
   std::array<ArrayFile::Shape, ArrayFile::kMostArrays> shapes{};
 };
 
@@ -45,7 +45,7 @@ ArrayFile::ArrayFile(std::span<const Shape> arrays) {
   bytes_ = {memory_.get(), places_.back()};
   for (std::size_t i = 0; i < kMostArrays; ++i) {
     if (shapes_[i].count == 0) continue;
-    std::memset(memory_.get() + places_[i + 1] - 8, 0, 8);  // the padding, where there is some
+    std::memset(memory_.get() + places_[i + 1] - 8, 0, 8);  // zeroes the padding, if any
   }
 }
 
@@ -59,7 +59,7 @@ std::optional<ArrayFile> ArrayFile::load(const std::string& path, std::uint64_t 
   if (all.size() < sizeof header) return std::nullopt;
   std::memcpy(&header, all.data(), sizeof header);
   out.bytes_ = all.subspan(sizeof header);
-  // The bounds keep the sizes from overflowing.
+  // These bounds prevent integer overflow of the sizes.
   bool good = header.magic == expected.magic && header.version == expected.version &&
               header.key == key && std::ranges::all_of(header.shapes, [&](const Shape& shape) {
                 return shape.count >= 0 && shape.width >= 0 && shape.width <= kMostWidth &&

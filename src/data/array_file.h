@@ -1,5 +1,5 @@
-// Arrays that take long to make: in memory, or in a file that processes and runs share, which is
-// named by a hash of what they were made from and so is never out of date.
+// Cached index arrays: in memory, or in a memory-mapped index file shared by processes and runs.
+// The file name contains a hash of the inputs, so a cache file is never stale.
 #pragma once
 
 #include <array>
@@ -18,18 +18,18 @@ namespace bev {
 
 class ArrayFile {
  public:
-  static constexpr std::uint64_t kVersion = 2;  // of the format: part of every key
+  static constexpr std::uint64_t kVersion = 2;  // format version; part of every key
   static constexpr std::size_t kMostArrays = 4;
   static constexpr std::int64_t kMostWidth = 16;
   struct Shape {
-    std::int64_t count = 0, width = 0;  // entries, and bytes of each
+    std::int64_t count = 0, width = 0;  // number of entries, bytes per entry
   };
 
-  // In memory, yet to be filled.
+  // Allocates arrays in memory; the caller fills them.
   explicit ArrayFile(std::span<const Shape> arrays);
-  // Empty unless the file is whole and was saved with this key.
+  // nullopt unless the file is complete and was saved with this key.
   static std::optional<ArrayFile> load(const std::string& path, std::uint64_t key);
-  // Any number of processes may do so at once.
+  // Any number of processes may save at the same time.
   void save(const std::string& path, std::uint64_t key) const;
 
   const Shape& shape(std::size_t array) const { return shapes_[array]; }
@@ -48,20 +48,20 @@ class ArrayFile {
   void place_arrays();
 
   std::array<Shape, kMostArrays> shapes_{};
-  std::array<std::size_t, kMostArrays + 1> places_{};  // from multiples of eight bytes, and the end
+  std::array<std::size_t, kMostArrays + 1> places_{};  // offsets (multiples of 8 bytes) and the end
   std::optional<MappedFile> file_;
-  std::unique_ptr<std::byte[]> memory_;  // instead of it
-  std::span<const std::byte> bytes_;     // what follows the header
+  std::unique_ptr<std::byte[]> memory_;  // used if there is no file
+  std::span<const std::byte> bytes_;     // everything after the header
 };
 
 // "KIND-KEY.bin".
 std::string array_file_name(std::string_view kind, std::uint64_t key);
 
-// Saves and maps them: the file's pages are shared by all processes, those in memory are not.
+// Saves the arrays and maps the file, whose pages all processes share.
 ArrayFile share_arrays(ArrayFile made, const std::string& path, std::uint64_t key);
 
-// Those of the folder's file; made and put there first when it is missing or damaged. Without a
-// folder they are only made.
+// Loads the arrays from the folder's cache file; makes and saves them first if it is missing or
+// corrupt. Without a folder they are only made in memory.
 template <class Make>
 ArrayFile cached_arrays(const std::string& folder, std::string_view kind, std::uint64_t key,
                         const Make& make) {

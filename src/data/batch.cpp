@@ -61,14 +61,15 @@ TokenSample masked_sample(std::span<const std::int32_t> tokens,
     sample.positions.push_back(static_cast<std::int32_t>(t));
   }
   sample.documents = {static_cast<std::int32_t>(sample.tokens.size())};
-  // Where nothing is masked before the last token, they are the places in the document.
+  // If nothing is masked before the last token, the positions are the default ones.
   if (sample.positions.back() + 1 == sample.documents[0]) sample.positions.clear();
   return sample;
 }
 
 namespace {
 
-// A sample as a depth of multi-token prediction sees it: everything `distance` tokens earlier.
+// Sample shifted by `distance` tokens within each document, for one depth of multi-token
+// prediction.
 TokenSample shifted(const TokenSample& sample, std::int64_t distance, double weight) {
   TokenSample out;
   out.tokens.assign(sample.tokens.size(), 0);
@@ -87,7 +88,7 @@ TokenSample shifted(const TokenSample& sample, std::int64_t distance, double wei
   return out;
 }
 
-// Copies the values of this rank's tokens out of the samples'; values(sample) has one per token.
+// Gathers the values of this rank's tokens; values(sample) has one per token of the sample.
 template <class T, class Values>
 std::vector<T> own_rows(const SequenceLayout& layout, const Values& values) {
   std::vector<T> rows(static_cast<std::size_t>(layout.tokens));
@@ -128,8 +129,8 @@ std::int64_t length_of(const SampleField& field) {
   return std::visit([](const auto& values) { return std::ssize(values); }, field.values);
 }
 
-// Positions that samples give themselves, in the place of those within their documents. A sequence
-// is as long as they reach; packed documents keep their own length.
+// Explicit position ids override those within documents. A sequence's length then covers the
+// largest position; samples with packed documents keep their length.
 void upload_positions(Context& ctx, std::span<const TokenSample> samples, SequenceLayout& layout) {
   bool given = std::ranges::any_of(
       samples, [](const TokenSample& sample) { return !sample.positions.empty(); });
@@ -150,7 +151,7 @@ void upload_positions(Context& ctx, std::span<const TokenSample> samples, Sequen
   }
 }
 
-// The field of all samples that has this place in their lists, and is like `first`.
+// Uploads field number `index` of all samples; its id and type are those of `first`.
 BatchField upload_field(Context& ctx, std::span<const TokenSample> samples, std::size_t index,
                         const SampleField& first, const SequenceLayout& layout,
                         std::int64_t first_sample) {
@@ -188,7 +189,7 @@ BatchField upload_field(Context& ctx, std::span<const TokenSample> samples, std:
   return out;
 }
 
-// `like` has the fields that all samples have, also where there is none.
+// `like` has the fields of the batch, because a rank may have no samples at all.
 MicroBatch make_batch_like(Context& ctx, std::span<const SampleField> like,
                            std::span<const TokenSample> samples, std::int64_t first_sample,
                            const FutureSpec& future) {

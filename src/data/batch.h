@@ -1,4 +1,4 @@
-// From samples to what a rank computes on.
+// Collation: samples to the micro-batches of a rank.
 #pragma once
 
 #include <cstdint>
@@ -11,55 +11,56 @@
 
 namespace bev {
 
-// Values of one sample for a named batch field: one per token, one in all (FieldRows::kSamples), or
-// one per token of a sequence of its own (FieldRows::kOwn). All samples of a batch have the same
-// fields, with values of the same type.
+// Values of one sample for a named batch field: one per token, one per sample
+// (FieldRows::kSamples), or one per token of a separate sequence (FieldRows::kOwn). All samples of
+// a batch have the same fields with the same value types.
 struct SampleField {
   FieldId id;
   FieldRows rows = FieldRows::kTokens;
   std::variant<std::vector<std::int32_t>, std::vector<float>, std::vector<double>> values;
 };
 
-// A label that is left out of the loss.
+// Label that is excluded from the loss.
 inline constexpr std::int32_t kIgnoredLabel = -100;
 
 struct TokenSample {
   std::vector<std::int32_t> tokens;
-  std::vector<std::int32_t> targets;         // what each token should predict; negative: ignored
-  std::vector<float> weights;                // of each target in the loss
-  std::vector<std::int32_t> documents;       // lengths; tokens attend within their document only
-  std::vector<std::int32_t> positions = {};  // of each token; empty: its place in the document
+  std::vector<std::int32_t> targets;         // target of each token; negative: ignored
+  std::vector<float> weights;                // loss weight of each target
+  std::vector<std::int32_t> documents;       // lengths; attention is limited to a document
+  std::vector<std::int32_t> positions = {};  // position ids; empty: index within the document
   std::vector<SampleField> fields = {};
 };
 
-// Position of every token.
+// Position id of every token.
 std::vector<std::int32_t> positions_of(const TokenSample& sample);
 
-// A window of S + 1 tokens: each predicts the next.
+// Sample from a window of S + 1 tokens: each token predicts the next.
 TokenSample window_sample(std::span<const std::int32_t> tokens);
 // Hugging Face's convention: label t + 1 is the target of token t; kIgnoredLabel is ignored.
 TokenSample labelled_sample(std::span<const std::int32_t> tokens,
                             std::span<const std::int32_t> labels);
-// The same without the tokens whose mask is 0, whose labels are ignored. The others' positions are
-// their columns.
+// The same, dropping tokens whose attention mask is 0 and ignoring their labels. The remaining
+// tokens keep their columns as position ids.
 TokenSample masked_sample(std::span<const std::int32_t> tokens,
                           std::span<const std::int32_t> labels, std::span<const std::int32_t> mask);
 
-// A global batch as a file gives it: a sample for each row.
+// A global batch read from a file: one sample per row.
 struct GlobalBatch {
   std::vector<TokenSample> samples;
-  std::int64_t columns = 0;  // of the longest row, masked tokens included
-  std::string hole;          // the place of the first token that is masked between others; "": none
+  std::int64_t columns = 0;  // length of the longest row, including masked tokens
+  std::string hole;          // location of the first token masked between unmasked ones; "": none
 };
 
-// `first_sample`: index of the first one in the global batch. Later tokens and targets are those of
-// the same document; beyond its end there is token 0 and nothing to predict.
+// `first_sample` is the index of the first sample in the global batch. `future`: tokens and targets
+// shifted for multi-token prediction (MTP) stay within the document; beyond its end there is token
+// 0 and no target.
 MicroBatch make_micro_batch(Context& ctx, std::span<const TokenSample> samples,
                             std::int64_t first_sample, const FutureSpec& future = {});
 
-// This rank's micro-batches of a global batch: blocks of size * dp samples, of which data-parallel
-// rank r takes the r-th `size` (Megatron's order). The last block may be short: its samples are
-// dealt out in order, so shares may be unequal or empty.
+// This rank's micro-batches of a global batch: the batch is cut into blocks of size * dp samples,
+// and data-parallel rank r takes the r-th `size` of each block (Megatron's order). If the last
+// block is short, its samples are distributed in order, so shares may be unequal or empty.
 std::vector<MicroBatch> rank_micro_batches(Context& ctx, std::span<const TokenSample> global,
                                            std::int64_t micro_batch_size,
                                            const FutureSpec& future = {});

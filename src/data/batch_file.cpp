@@ -37,7 +37,7 @@ void check_fields(const JsonPlace& object, const BatchFormat& format) {
   }
 }
 
-// Column of the first 0 with ones on both sides; the row's length where there is none.
+// Column of the first 0 that has a 1 on both sides; the row's length if there is none.
 std::size_t hole_of(const TokenRow& mask) {
   auto first = std::ranges::find(mask, 1);
   auto hole = std::find(first, mask.end(), 0);

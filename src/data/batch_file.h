@@ -1,6 +1,6 @@
-// Batch files: JSON objects of named fields, for `score --batch` and `train --batches`. Which of
-// them a model uses is its architecture's to say (models/model.h). Every mistake is an
-// Error(kInput) naming file, field, row and column.
+// Batch files: JSON objects of named fields, for `score --batch` and `train --batches`. The model's
+// architecture says which fields it uses (models/model.h). Every mistake is an Error(kInput) naming
+// file, field, row and column.
 #pragma once
 
 #include <cstdint>
@@ -12,32 +12,32 @@
 
 namespace bev {
 
-// Fields with a row for each sequence.
-inline constexpr FieldId kInputIds{"input_ids"};            // [B][S], rows may be unequal
-inline constexpr FieldId kAttentionMask{"attention_mask"};  // 1: computed, 0: left out
+// Fields with one row per sequence.
+inline constexpr FieldId kInputIds{"input_ids"};            // [B][S]; row lengths may differ
+inline constexpr FieldId kAttentionMask{"attention_mask"};  // 1: used, 0: dropped
 inline constexpr FieldId kTokenTypeIds{"token_type_ids"};
-inline constexpr FieldId kLabels{"labels"};  // kIgnoredLabel: not in the loss
+inline constexpr FieldId kLabels{"labels"};  // kIgnoredLabel: excluded from the loss
 inline constexpr FieldId kDecoderInputIds{"decoder_input_ids"};
-// Fields with a number for each sample.
+// Fields with one number per sample.
 inline constexpr FieldId kNextSentenceLabel{"next_sentence_label"};
 inline constexpr FieldId kClassLabels{"class_labels"};
 inline constexpr FieldId kStartPositions{"start_positions"};
 inline constexpr FieldId kEndPositions{"end_positions"};
-// Fields that objectives read.
+// Fields read by objectives.
 inline constexpr FieldId kPairs{"pairs"};
 inline constexpr FieldId kPreferenceRows{"rows"};
 inline constexpr FieldId kRollouts{"rollouts"};
 inline constexpr FieldId kSettings{"settings"};
 
-// What a batch may have.
+// Constraints on a batch.
 struct BatchFormat {
   std::int64_t vocab_size = 0;        // ids are in [0, vocab_size)
-  std::span<const FieldId> fields{};  // that the model uses, all of the known ones above
+  std::span<const FieldId> fields{};  // fields that the model uses, a subset of those above
 };
 
-// One batch: {"input_ids": [[..]..], "labels": [[..]..], "attention_mask": [[..]..]}. Without
-// labels they are the ids; token t predicts label t + 1. A masked token is left out, and so is its
-// label; the others stay in their columns, which are their positions.
+// One batch: {"input_ids": [[..]..], "labels": [[..]..], "attention_mask": [[..]..]}. Labels
+// default to the ids; token t predicts label t + 1. Masked tokens are dropped with their labels;
+// the others keep their columns as position ids.
 GlobalBatch read_batch(const std::string& path, const BatchFormat& format);
 // {"batches": [batch, ..]}
 std::vector<GlobalBatch> read_batches(const std::string& path, const BatchFormat& format);

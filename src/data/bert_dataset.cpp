@@ -13,7 +13,8 @@ namespace {
 
 using Tokens = std::span<const std::int32_t>;
 
-// Takes tokens off the longer piece, at either end, until both fit. Returns whether it had to.
+// Removes tokens from the longer segment, at a random end, until both fit. Returns true if any were
+// removed.
 bool trim_pair(Tokens& a, Tokens& b, std::int64_t target_length, RandomState& random) {
   auto most = static_cast<std::size_t>(target_length);
   bool too_long = a.size() + b.size() > most;
@@ -79,7 +80,7 @@ BertSample BertDataset::layout(const MaskedTokens& masked, std::size_t length_a)
   out.tokens = masked.tokens;
   out.tokens.resize(length, pad);
   out.types.assign(masked.tokens.size(), 1);
-  std::fill_n(out.types.begin(), length_a + 2, 0);  // with [CLS] and [SEP]
+  std::fill_n(out.types.begin(), length_a + 2, 0);  // including [CLS] and [SEP]
   out.types.resize(length, 0);
   out.labels = masked.labels;
   out.labels.resize(length, kNoLabel);
@@ -87,7 +88,7 @@ BertSample BertDataset::layout(const MaskedTokens& masked, std::size_t length_a)
     out.loss_mask.push_back(out.labels[i] == kNoLabel ? 0 : 1);
     out.padding_mask.push_back(out.tokens[i] == pad ? 0 : 1);
   }
-  // An embedding has to know the token of padding.
+  // Padding is not in the embedding; replace it by a valid id.
   std::ranges::replace(out.tokens, pad, 0);
   std::ranges::replace(out.labels, pad, 0);
   return out;

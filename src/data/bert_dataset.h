@@ -1,4 +1,4 @@
-// Megatron's BERT samples: two pieces of a document, perhaps swapped, with masked words.
+// Megatron's BERT dataset: two segments of a document, possibly swapped, with masked words.
 //
 //   [CLS] A ... [SEP] B ... [SEP] padding
 #pragma once
@@ -13,19 +13,19 @@ namespace bev {
 
 struct BertConfig {
   std::int64_t seq_length = 0;
-  // Samples are pairs, half of them swapped, so that a model can learn to tell; else one piece.
+  // Samples are pairs, half of them swapped, for the next-sentence head; else one segment.
   bool classification_head = true;
   MaskingConfig masking = {};
 };
 
-// All of length seq_length.
+// All vectors have length seq_length.
 struct BertSample {
-  std::vector<std::int32_t> tokens;        // 0 where there is padding
-  std::vector<std::int32_t> types;         // 0: of A, 1: of B; 0 where there is padding
-  std::vector<std::int32_t> labels;        // tokens to predict, -1 elsewhere
+  std::vector<std::int32_t> tokens;        // 0 at padding
+  std::vector<std::int32_t> types;         // token type: 0 for A and padding, 1 for B
+  std::vector<std::int32_t> labels;        // original tokens to predict, -1 elsewhere
   std::vector<std::int32_t> loss_mask;     // 1 where there is a label
-  std::vector<std::int32_t> padding_mask;  // 0 where there is padding
-  bool is_random = false;                  // the pieces are swapped
+  std::vector<std::int32_t> padding_mask;  // 0 at padding
+  bool is_random = false;                  // the segments are swapped
   bool truncated = false;                  // the sentences were longer than the sample
 };
 
@@ -34,15 +34,15 @@ class BertDataset {
   using Config = BertConfig;
   using Sample = BertSample;
 
-  // What its samples need of an index.
+  // Sets the index parameters that these samples require.
   static void describe(const BertConfig& config, SentenceIndexSpec& spec);
-  // Error(kInput) when the vocabulary lacks a token.
+  // Throws Error(kInput) if the vocabulary lacks a special token.
   BertDataset(MaskedSentences sentences, const BertConfig& config);
 
   std::int64_t num_samples() const { return sentences_.num_samples(); }
   const std::string& name() const { return sentences_.name(); }
   const SentenceIndex& index() const { return sentences_.index(); }
-  // Safe from several threads.
+  // Thread safe.
   BertSample sample(std::int64_t index) const;
 
  private:

@@ -22,7 +22,7 @@ std::optional<double> read_weight(std::string_view text) {
   return value;
 }
 
-// numpy's pairwise summation: eight running sums within blocks of 128, halves above.
+// numpy's pairwise summation: eight partial sums within blocks of 128, recursive halves above.
 double pairwise_sum(std::span<const double> values) {
   if (values.size() < 8) return std::accumulate(values.begin(), values.end(), 0.0);
   if (values.size() > 128) {
@@ -41,7 +41,7 @@ double pairwise_sum(std::span<const double> values) {
   return total;
 }
 
-// Draws samples one by one from the datasets in `open`; a dataset leaves at its limit.
+// Draws samples one by one; a dataset is removed when it reaches its limit.
 ArrayFile draw(std::span<const double> weights, std::int64_t size,
                std::span<const std::int64_t> limits) {
   BEV_CHECK(weights.size() <= std::numeric_limits<std::int16_t>::max(), ErrorKind::kConfig,
@@ -72,7 +72,7 @@ ArrayFile draw(std::span<const double> weights, std::int64_t size,
   return out;
 }
 
-// The limits tell an exhaustive blend from one by weights.
+// `limits` is part of the key: it distinguishes an exhaustive blend from one by weights.
 BlendIndex cached_draw(std::span<const double> weights, std::int64_t size,
                        std::span<const std::int64_t> limits, const std::string& cache_folder) {
   std::array<std::uint64_t, 2> sizes{static_cast<std::uint64_t>(size), ArrayFile::kVersion};

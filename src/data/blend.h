@@ -1,5 +1,5 @@
-// Blends of datasets: how they are written down, and which dataset gives which sample, by
-// Megatron's rules and with its rounding.
+// Blended datasets: parsing of blends, and which dataset provides which sample, with Megatron's
+// rules and rounding.
 #pragma once
 
 #include <cstdint>
@@ -15,21 +15,21 @@ namespace bev {
 
 struct Blend {
   std::vector<std::string> prefixes;
-  std::vector<double> weights;  // empty: in proportion to the samples that the datasets have
+  std::vector<double> weights;  // empty: proportional to the datasets' sample counts
 };
 
-// "PREFIX..." or "WEIGHT PREFIX WEIGHT PREFIX ...". Error(kConfig) starting with `flag` when it is
-// neither.
+// Parses "PREFIX..." or "WEIGHT PREFIX WEIGHT PREFIX ..."; otherwise throws Error(kConfig) that
+// starts with `flag`.
 Blend parse_blend(std::span<const std::string> words, std::string_view flag);
 
-// Divided by their sum, which is rounded as numpy's.
+// Weights divided by their sum, which is rounded as numpy's.
 std::vector<double> normalize(std::span<const double> weights);
 
-// Samples to use of a dataset in a blend, and to have ready: half a percent more.
+// Samples that a blend takes from a dataset, and samples to prepare: half a percent more.
 std::int64_t blend_share(std::int64_t samples, double weight);
 std::int64_t blend_share_with_surplus(std::int64_t samples, double weight);
 
-// For each sample of the blend the dataset, and the sample's number in it.
+// Dataset index and dataset sample index for each sample of the blend.
 class BlendIndex {
  public:
   explicit BlendIndex(ArrayFile arrays) : arrays_(std::move(arrays)) {}
@@ -40,11 +40,11 @@ class BlendIndex {
   ArrayFile arrays_;
 };
 
-// Both are kept in `cache_folder`, unless it is "".
-// Always the dataset that is furthest behind its (normalized) weight, the first of equals.
+// Greedy blending: always takes the dataset that is furthest behind its (normalized) weight, the
+// first one on ties. Both functions cache the index in `cache_folder`, unless it is "".
 BlendIndex blend_by_weights(std::span<const double> weights, std::int64_t size,
                             const std::string& cache_folder = "");
-// The same with the sizes as weights, until every dataset is spent.
+// The same with the sizes as weights, until every dataset is exhausted.
 BlendIndex blend_exhaustively(std::span<const std::int64_t> sizes,
                               const std::string& cache_folder = "");
 

@@ -13,7 +13,7 @@ std::pair<std::int64_t, std::int64_t> SplitPart::range(std::int64_t total) const
 
 std::optional<SplitPlan> plan_split(const GptSources& sources, const SplitSizes& sizes,
                                     DataSplit split) {
-  // A split of its own is the whole of its files.
+  // A separate blend of a split uses all of its files.
   constexpr std::array<const char*, 3> kWhole = {"1", "0,1", "0,0,1"};
   const auto at = static_cast<std::size_t>(split);
   if (!sizes[at]) return std::nullopt;
@@ -24,7 +24,7 @@ std::optional<SplitPlan> plan_split(const GptSources& sources, const SplitSizes&
   if (!blend) return std::nullopt;
   SplitPlan plan;
   plan.part = {split, sources.shared ? sources.split : kWhole[at]};
-  constexpr std::int64_t kMuch = std::int64_t{1} << 52;  // enough data to give any share some of it
+  constexpr std::int64_t kMuch = std::int64_t{1} << 52;  // any nonzero share gets some of it
   auto [first, end] = plan.part.range(kMuch);
   if (first == end) {
     BEV_CHECK(samples <= 0, ErrorKind::kInput, "the ", name_of(split), " split (",
@@ -34,7 +34,7 @@ std::optional<SplitPlan> plan_split(const GptSources& sources, const SplitSizes&
   }
   plan.blend = {blend->prefixes, normalize(blend->weights)};
   plan.samples = samples;
-  // Megatron ignores the weight of a single dataset, unless it is one of --data-path.
+  // Megatron ignores the weight of a single dataset, unless it comes from --data-path.
   plan.plain = blend->prefixes.size() == 1 && (blend->weights.empty() || !sources.shared);
   if (plan.plain) return plan;
   BEV_CHECK(blend->weights.empty() || samples != kOneEpoch, ErrorKind::kConfig, name_of(split),
@@ -51,7 +51,7 @@ BlendIndex blend_datasets(const SplitPlan& plan, std::span<const std::int64_t> s
   if (!plan.blend.weights.empty()) {
     std::int64_t size = 0;
     for (double weight : plan.blend.weights) size += blend_share(plan.samples, weight);
-    // Normalized twice, as in Megatron, which rounds twice.
+    // Normalized twice, because Megatron does so and rounds twice.
     return blend_by_weights(normalize(plan.blend.weights), size, cache_folder);
   }
   if (plan.samples == kOneEpoch) return blend_exhaustively(sizes, cache_folder);

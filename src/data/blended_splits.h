@@ -1,5 +1,5 @@
-// How training, validation and test data are put together from token files by Megatron's rules,
-// whatever their samples are.
+// Training, validation and test splits of blended datasets by Megatron's rules, for any kind of
+// sample.
 #pragma once
 
 #include <array>
@@ -18,36 +18,36 @@
 
 namespace bev {
 
-// The share of its files that a split has.
+// The part of its files that a split uses.
 struct SplitPart {
   DataSplit split;
-  std::string weights;  // of all splits: "969,30,1"
+  std::string weights;  // weights of all splits: "969,30,1"
 
-  // First and end of `total` sequences or documents.
+  // Half-open range of `total` sequences or documents.
   std::pair<std::int64_t, std::int64_t> range(std::int64_t total) const;
 };
 
 struct SplitPlan {
-  Blend blend;  // its weights normalized
+  Blend blend;  // with normalized weights
   SplitPart part;
-  bool plain = false;                // a single dataset as it is
-  std::int64_t samples = 0;          // or kOneEpoch
-  std::vector<std::int64_t> wanted;  // of each dataset, or kOneEpoch
+  bool plain = false;                // a single dataset without blending
+  std::int64_t samples = 0;          // number of samples, or kOneEpoch
+  std::vector<std::int64_t> wanted;  // samples per dataset, or kOneEpoch
 };
 
-// Nothing where the split is not needed, or has no data and is asked for no samples. Error naming
-// the split when it is asked for samples that it cannot have.
+// nullopt if the split is not needed, or has no data and no samples are requested. Throws Error
+// naming the split if samples are requested that it cannot provide.
 std::optional<SplitPlan> plan_split(const GptSources& sources, const SplitSizes& sizes,
                                     DataSplit split);
 
-// Which dataset gives which sample; `sizes` are the samples that the datasets have.
+// Builds the blend; `sizes` are the sample counts of the datasets.
 BlendIndex blend_datasets(const SplitPlan& plan, std::span<const std::int64_t> sizes,
                           const std::string& cache_folder);
 
-// How often the blend takes each of so many datasets.
+// How many samples the blend takes from each dataset.
 std::vector<std::int64_t> blend_counts(const BlendIndex& blend, std::size_t datasets);
 
-// Error(kInput) when the blend asks a dataset for more samples than it has.
+// Throws Error(kInput) if the blend takes more samples from a dataset than it has.
 template <class Member>
 void check_blend(const BlendIndex& blend, std::span<const std::shared_ptr<const Member>> members) {
   std::vector<std::int64_t> used = blend_counts(blend, members.size());
@@ -58,8 +58,9 @@ void check_blend(const BlendIndex& blend, std::span<const std::shared_ptr<const 
   }
 }
 
-// library.member(prefix, part, samples) opens a dataset, library.why_empty(dataset) says why it has
-// no samples. Blended is made of one dataset, or of several and the order of their samples.
+// Opens the three splits; null if not needed. library.member(prefix, part, samples) opens a
+// dataset, library.why_empty(dataset) explains why it has no samples. Blended is constructed from
+// one dataset, or from several and a BlendIndex.
 template <class Blended, class Library>
 std::array<std::shared_ptr<const Blended>, 3> open_blended_splits(const GptSources& sources,
                                                                   const SplitSizes& sizes,

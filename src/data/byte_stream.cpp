@@ -24,9 +24,9 @@ namespace {
 constexpr std::size_t kBufferBytes = 1 << 18;
 constexpr std::string_view kGzipMagic = "\x1f\x8b";
 constexpr std::string_view kZstdMagic = "\x28\xb5\x2f\xfd";
-constexpr std::string_view kZstdSkippableMagic = "\x2a\x4d\x18";  // after a byte 0x50 to 0x5f
+constexpr std::string_view kZstdSkippableMagic = "\x2a\x4d\x18";  // follows a byte 0x50 to 0x5f
 
-// The file as it is, through a buffer of our own, so that its first bytes can be looked at.
+// Raw file behind our own buffer, so that the first bytes can be peeked.
 class RawFile {
  public:
   RawFile(const std::string& path, std::int64_t begin) : path_(path), buffer_(kBufferBytes) {
@@ -42,12 +42,12 @@ class RawFile {
   RawFile(const RawFile&) = delete;
   RawFile& operator=(const RawFile&) = delete;
 
-  // What is there already and not taken, after reading more if that is nothing; empty at the end.
+  // Buffered bytes not yet taken; reads more if there are none. Empty at the end of the file.
   std::string_view available() {
     if (begin_ == end_) fill(1);
     return {buffer_.data() + begin_, end_ - begin_};
   }
-  // The same with at least `count` bytes, where the file has them.
+  // The same with at least `count` bytes, unless the file ends before.
   std::string_view peek(std::size_t count) {
     if (end_ - begin_ < count) fill(count);
     return {buffer_.data() + begin_, end_ - begin_};
@@ -66,8 +66,8 @@ class RawFile {
     BEV_FAIL(ErrorKind::kInput, path_, ": cannot be read: ", std::strerror(error));
   }
 
-  // A pipe that nobody has opened for writing yet reads as if it were at its end; one that is open
-  // and empty does not.
+  // A FIFO without a writer reads as end of file, one that is open and empty does not; so this
+  // waits for a writer.
   void await_writer() {
     struct stat status {};
     if (::fstat(descriptor_, &status) != 0) fail();
@@ -135,7 +135,7 @@ class PlainStream : public ByteStream {
 
 constexpr std::string_view kCutArchive = "the file ends too early, it was cut";
 
-// Members one after the other, as `cat a.gz b.gz` joins them.
+// Concatenated members (`cat a.gz b.gz`) form one stream.
 class GzipStream : public ByteStream {
  public:
   explicit GzipStream(std::unique_ptr<RawFile> file) : file_(std::move(file)) {
@@ -154,7 +154,7 @@ class GzipStream : public ByteStream {
   std::int64_t position() const override { return file_->position(); }
 
  private:
-  // Zeros behind a member are padding, which tapes and block devices leave.
+  // Zeros after a member are padding, as left by tapes and block devices.
   bool start_member() {
     for (std::string_view bytes = file_->available(); !bytes.empty(); bytes = file_->available()) {
       std::size_t zeros = first_ ? 0 : std::min(bytes.find_first_not_of('\0'), bytes.size());
@@ -187,7 +187,7 @@ class GzipStream : public ByteStream {
   bool inside_ = false, first_ = true;
 };
 
-// Frames one after the other.
+// Concatenated frames form one stream.
 class ZstdStream : public ByteStream {
  public:
   explicit ZstdStream(std::unique_ptr<RawFile> file)
@@ -202,7 +202,7 @@ class ZstdStream : public ByteStream {
       std::string_view bytes = file_->available();
       ZSTD_inBuffer in{bytes.data(), bytes.size(), 0};
       std::size_t before = out.pos;
-      // Without input too: what is decoded already may wait for room.
+      // Called without input too: decoded data may still wait for space in the output.
       std::size_t status = ZSTD_decompressStream(state_, &out, &in);
       if (ZSTD_isError(status)) fail_archive(*file_, "zstd", ZSTD_getErrorName(status));
       file_->take(in.pos);

@@ -1,5 +1,5 @@
-// The bytes of a file from front to back, decompressed when it is gzip or zstd: its first bytes
-// tell, not its name. Pipes are fine. Memory does not grow with the file.
+// Sequential reader of a file, with gzip or zstd decompression chosen by magic bytes, not by name.
+// Pipes work. Memory does not grow with the file.
 #pragma once
 
 #include <cstddef>
@@ -13,17 +13,17 @@ namespace bev {
 class ByteStream {
  public:
   virtual ~ByteStream() = default;
-  // Fills the buffer from its start; less than all of it only at the end of the file, and then 0.
-  // Error(kInput) naming the file when it cannot be read or its archive is cut or broken.
+  // Fills the whole buffer; returns less only at the end of the file, then 0. Throws Error(kInput)
+  // naming the file if it cannot be read or the archive is truncated or corrupt.
   virtual std::size_t read(std::span<char> buffer) = 0;
-  // Bytes of the file itself that were read so far; for progress.
+  // Bytes of the (compressed) file consumed so far; for progress.
   virtual std::int64_t position() const = 0;
 };
 
-// Plain bytes from `begin` on, which must be 0 unless is_compressed() is false.
+// Opens a stream from byte `begin` on, which must be 0 for a compressed file.
 std::unique_ptr<ByteStream> open_byte_stream(const std::string& path, std::int64_t begin = 0);
 
-// Of a regular file.
+// For a regular file.
 bool is_compressed(const std::string& path);
 
 }  // namespace bev

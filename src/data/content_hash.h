@@ -1,4 +1,4 @@
-// A 64-bit hash of bytes at memory speed, for naming caches and noticing damage; not for security.
+// Fast 64-bit content hash, for cache names and corruption checks; not cryptographic.
 #pragma once
 
 #include <array>
@@ -12,8 +12,8 @@
 
 namespace bev {
 
-// Four lanes of eight bytes, mixed at the end; the rest of the bytes is padded with zeros and told
-// apart by the length.
+// Four lanes of eight bytes, mixed at the end. The tail is padded with zeros; the length is hashed
+// too, so padding is unambiguous.
 inline std::uint64_t hash_bytes(std::span<const std::byte> bytes, std::uint64_t seed) {
   constexpr std::size_t kBlock = 32;
   std::array<std::uint64_t, 4> lanes{seed, seed + 1, seed + 2, seed + 3}, words;

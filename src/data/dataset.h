@@ -1,5 +1,5 @@
-// What training reads: numbered samples of seq_length tokens, in an order that is a pure function
-// of the seed. The state of a run's data is therefore one number, the index of the next sample.
+// Dataset interface: numbered samples of seq_length tokens in an order that is a pure function of
+// the seed. The data state of a run is therefore one number, the index of the next sample.
 #pragma once
 
 #include <cstdint>
@@ -14,19 +14,18 @@ class Dataset {
   virtual ~Dataset() = default;
 
   virtual std::int64_t seq_length() const = 0;
-  // Samples there are; of an endless order those of one epoch (0 when there is not enough data).
+  // Number of samples; for an endless dataset, those of one epoch (0 if there is not enough data).
   virtual std::int64_t num_samples() const = 0;
-  // The sample at `index` >= 0 of the order. Safe from several threads.
+  // Sample at `index` >= 0 of the order. Thread safe.
   virtual TokenSample sample(std::int64_t index) const = 0;
 };
 
-// Samples that are plain windows of tokens, in an endless order: indices beyond one epoch go on
-// with the next.
+// Samples are plain windows of tokens in an endless order: indices beyond one epoch continue with
+// the next.
 class WindowDataset : public Dataset {
  public:
   TokenSample sample(std::int64_t index) const final;
-  // Fills `tokens` (seq_length + 1 of them: inputs and, one later, targets). Safe from several
-  // threads.
+  // Fills `tokens` with seq_length + 1 tokens (inputs and, shifted by one, targets). Thread safe.
   virtual void window(std::int64_t index, std::span<std::int32_t> tokens) const = 0;
 };
 

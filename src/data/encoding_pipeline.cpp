@@ -10,7 +10,7 @@ namespace bev {
 
 namespace {
 
-// A record costs memory beside its text.
+// Memory overhead of a record in addition to its text.
 constexpr std::int64_t kRecordBytes = 256;
 
 struct Job {
@@ -41,10 +41,10 @@ struct EncodingPipeline::State {
 
   std::mutex mutex;
   std::condition_variable changed;
-  std::deque<std::shared_ptr<Job>> in_order;  // read and not handed over
-  std::deque<std::shared_ptr<Job>> waiting;   // for a worker
+  std::deque<std::shared_ptr<Job>> in_order;  // read but not yet returned by next()
+  std::deque<std::shared_ptr<Job>> waiting;   // not yet taken by a worker
   std::int64_t under_way_bytes = 0;
-  bool ended = false;  // the source
+  bool ended = false;  // the source is exhausted
   bool closing = false;
   std::vector<std::thread> threads;
 };
@@ -58,7 +58,7 @@ EncodingPipeline::State::~State() {
   for (std::thread& thread : threads) thread.join();
 }
 
-// False when the source has ended.
+// Returns false at the end of the source.
 bool EncodingPipeline::State::fill(Job& job) {
   Record record;
   while (job.bytes < limits.batch_bytes) {
@@ -70,7 +70,7 @@ bool EncodingPipeline::State::fill(Job& job) {
   return true;
 }
 
-// False when nobody wants more.
+// Blocks while too much is in flight. Returns false if the pipeline is closing.
 bool EncodingPipeline::State::add(std::shared_ptr<Job> job) {
   std::unique_lock lock(mutex);
   changed.wait(lock, [&] {
@@ -150,7 +150,7 @@ std::optional<EncodedBatch> EncodingPipeline::next() {
   std::shared_ptr<Job> job = std::move(in_order.front());
   in_order.pop_front();
   if (job->failure && !job->batch.encoded.empty()) {
-    // First what was read and encoded before it failed.
+    // First return what was read and encoded before the failure.
     in_order.push_front(std::make_shared<Job>(Job{{}, 0, true, job->failure}));
     job->failure = nullptr;
   }

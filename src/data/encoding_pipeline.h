@@ -1,6 +1,5 @@
-// Reading, tokenizing and handing over at the same time: one thread reads records in batches,
-// workers encode them, and the caller takes them in the order of the input, whatever the number of
-// workers. So much of the input is under way at once and no more:
+// Parallel tokenization pipeline: one thread reads records in batches, workers encode them, and the
+// caller receives them in input order, whatever the number of workers. Memory in flight is bounded:
 //
 //   source -> [batches, bounded] -> workers -> [batches in order] -> next()
 #pragma once
@@ -17,29 +16,29 @@
 namespace bev {
 
 struct EncodedBatch {
-  std::vector<Record> records;         // without their texts
-  std::vector<EncodedRecord> encoded;  // one for each
-  std::int64_t position = 0;           // of the source after them
+  std::vector<Record> records;         // texts are cleared
+  std::vector<EncodedRecord> encoded;  // one per record
+  std::int64_t position = 0;           // source position after these records
 };
 
 struct PipelineLimits {
   std::int64_t workers = 1;
-  std::int64_t batch_bytes = 1 << 18;       // a batch is closed when it has so much text
-  std::int64_t under_way_bytes = 16 << 20;  // a longer document goes alone
+  std::int64_t batch_bytes = 1 << 18;       // a batch is closed at this much text
+  std::int64_t under_way_bytes = 16 << 20;  // text in flight; a longer document goes alone
 };
 
 class EncodingPipeline {
  public:
-  // All three must outlive it.
+  // All three must outlive the pipeline.
   EncodingPipeline(TextSource& source, std::span<const InputFile> files,
                    const RecordEncoder& encoder, const PipelineLimits& limits);
-  // Waits for its threads, which stop early.
+  // Stops its threads early and joins them.
   ~EncodingPipeline();
   EncodingPipeline(const EncodingPipeline&) = delete;
   EncodingPipeline& operator=(const EncodingPipeline&) = delete;
 
-  // Nothing at the end. An error of reading or encoding is thrown after all that precedes it in the
-  // input.
+  // nullopt at the end. An error of reading or encoding is thrown after everything that precedes it
+  // in the input.
   std::optional<EncodedBatch> next();
 
  private:

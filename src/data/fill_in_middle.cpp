@@ -11,8 +11,8 @@ namespace bev {
 
 namespace {
 
-// Calls part(tokens, whether it is the last) for what lies between separators; empty parts are left
-// out together with their separator, but for the last.
+// Calls part(tokens, is_last) for each part between separators. Empty parts are dropped with their
+// separator, except the last one.
 template <class Part>
 void for_parts(std::span<const std::int32_t> tokens, std::int32_t separator, const Part& part) {
   std::size_t begin = 0;
@@ -24,7 +24,7 @@ void for_parts(std::span<const std::int32_t> tokens, std::int32_t separator, con
   part(tokens.subspan(begin), true);
 }
 
-// Bytes of the first `points` characters.
+// Byte length of the first `points` code points.
 std::size_t bytes_of_points(std::string_view text, std::uint64_t points) {
   std::size_t at = 0;
   for (; points > 0; --points) at += point_bytes(text[at]);
@@ -93,7 +93,7 @@ void FillInMiddle::add_permuted(std::span<const std::int32_t> part, double rate,
   add(middle);
 }
 
-// Without special tokens, and as Python sees it: characters that are cut become U+FFFD.
+// Decodes without special tokens and as Python does: incomplete characters become U+FFFD.
 std::string FillInMiddle::text_of(std::span<const std::int32_t> tokens) const {
   Tokens plain;
   std::ranges::copy_if(tokens, std::back_inserter(plain),

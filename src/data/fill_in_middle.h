@@ -1,5 +1,5 @@
-// Fill-in-the-middle: documents are cut in three at random places and put together so that the
-// middle comes last, as Megatron does it, draw for draw.
+// Fill-in-the-middle (FIM): documents are split in three at random positions and reordered so that
+// the middle comes last, draw for draw as in Megatron.
 //
 //   PSM: <prefix> prefix <suffix> suffix <middle> middle
 //   SPM: <prefix> <suffix> suffix <middle> prefix middle
@@ -18,12 +18,13 @@
 namespace bev {
 
 struct FimConfig {
-  double rate = 0.5;      // of documents that are cut
-  double spm_rate = 0.5;  // of those that become SPM
-  // A token between the fragments of a document, which are then cut one by one at their own rate.
+  double rate = 0.5;      // fraction of documents that are permuted
+  double spm_rate = 0.5;  // fraction of those that use SPM
+  // Separator of fragments within a document; fragments are then permuted separately with
+  // fragment_rate.
   std::optional<std::int32_t> split_id;
   double fragment_rate = 0;
-  std::string no_prefix;  // texts that begin with it are left as they are; "": none
+  std::string no_prefix;  // texts with this prefix are not permuted; "": none
   std::int32_t prefix_id = 0, middle_id = 0, suffix_id = 0, pad_id = 0, eod_id = 0;
 };
 
@@ -31,7 +32,7 @@ class FillInMiddle {
  public:
   FillInMiddle(std::shared_ptr<const Tokenizer> tokenizer, const FimConfig& config);
 
-  // Rewrites a sample in place: what grows beyond its length is cut off, what shrinks is padded.
+  // Rewrites a sample in place: truncated if it grew, padded if it shrank.
   void apply(std::span<std::int32_t> tokens, RandomState& random) const;
 
  private:

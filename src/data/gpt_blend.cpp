@@ -14,7 +14,7 @@ namespace {
 
 using Member = std::shared_ptr<const GptDataset>;
 
-// Opens each pair of files once, however many splits and blends use it.
+// Opens each .bin/.idx pair once, however many splits and blends use it.
 class Library {
  public:
   explicit Library(const GptDataConfig& config) : config_(config) {}

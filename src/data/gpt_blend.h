@@ -1,4 +1,4 @@
-// The GPT data of a run: one or several datasets for each split, blended by Megatron's rules.
+// GPT data of a run: one or more datasets per split, blended by Megatron's rules.
 #pragma once
 
 #include <array>
@@ -15,21 +15,21 @@
 
 namespace bev {
 
-// One dataset as it is, or several in the order of a blend.
+// A single dataset, or several in the order of a blend.
 class GptBlend : public Dataset {
  public:
   explicit GptBlend(std::shared_ptr<const GptDataset> only);
-  // Error(kInput) when the blend asks a dataset for more samples than it has.
+  // Throws Error(kInput) if the blend takes more samples from a dataset than it has.
   GptBlend(std::vector<std::shared_ptr<const GptDataset>> members, BlendIndex blend);
 
   std::int64_t seq_length() const override { return members_.front()->seq_length(); }
   std::int64_t num_samples() const override;
   TokenSample sample(std::int64_t index) const override;
-  // With a stream for each member, as GptDataset's.
+  // With one random stream per member; see GptDataset.
   TokenSample sample(std::int64_t index, std::span<RandomState> fim_streams) const;
 
   const std::vector<std::shared_ptr<const GptDataset>>& members() const { return members_; }
-  // Absent where there is but one dataset, given without a weight.
+  // nullopt for a single dataset without a weight.
   const std::optional<BlendIndex>& blend() const { return blend_; }
 
  private:
@@ -43,15 +43,15 @@ class GptBlend : public Dataset {
   std::optional<BlendIndex> blend_;
 };
 
-// Where samples come from: one blend cut into splits, or a blend for each of them.
+// Data sources: one blend divided into splits, or a separate blend per split.
 struct GptSources {
   std::optional<Blend> shared;
   std::string split = "969,30,1";
   std::array<std::optional<Blend>, 3> own;
 };
 
-// Samples of training, validation and test: absent: the split is not needed. kOneEpoch: as many as
-// one pass gives.
+// Samples of training, validation and test; nullopt: the split is not needed; kOneEpoch: one pass
+// over the data.
 inline constexpr std::int64_t kOneEpoch = -1;
 using SplitSizes = std::array<std::optional<std::int64_t>, 3>;
 
@@ -59,16 +59,16 @@ struct GptDataConfig {
   GptSampleConfig samples;
   std::uint64_t seed = 1234;
   bool drop_last_partial_validation_sequence = true;
-  std::string cache_path;  // folder for the indices; "": they are made in memory
+  std::string cache_path;  // folder of index files; "": indices are kept in memory
 };
 
 using GptSplits = std::array<std::shared_ptr<const GptBlend>, 3>;
 
-// Null where a split is not needed, or has no share and is asked for no samples. Error(kInput)
-// naming split and dataset when one is asked for samples and has no tokens.
+// A split is null if it is not needed, or has no share and no samples are requested. Throws
+// Error(kInput) naming split and dataset if samples are requested and there are no tokens.
 GptSplits open_gpt_data(const GptSources& sources, const SplitSizes& sizes,
                         const GptDataConfig& config);
-// The same over Megatron's mock documents, a third of them for each split.
+// The same over Megatron's mock documents, one third for each split.
 GptSplits open_mock_gpt_data(const SplitSizes& sizes, const GptDataConfig& config);
 
 }  // namespace bev

@@ -11,8 +11,8 @@ namespace bev {
 
 namespace {
 
-// Whether all tokens are in [0, size): a negative token and a negative distance to the last one
-// show in the sign, which is gathered in lanes that fit vector instructions.
+// True if all tokens are in [0, size): a negative token and a negative distance to the last id both
+// set the sign bit, which is OR-ed in lanes that vectorise.
 bool all_within(std::span<const std::int32_t> tokens, std::int64_t size) {
   constexpr std::size_t kLanes = 16;
   auto last = static_cast<std::uint32_t>(size - 1);
@@ -37,7 +37,7 @@ GptDataset::GptDataset(std::shared_ptr<const TokenSequences> sequences, GptIndex
   bool needs_eod = config.reset_position_ids || config.reset_attention_mask || config.eod_mask_loss;
   BEV_CHECK(config.eod_id >= 0 || !needs_eod, ErrorKind::kConfig,
             "--eod-id: is missing; resets and masks at ends of documents need the token");
-  // Padding that looks like an end of document cannot be told from it.
+  // Padding with the end-of-document id is indistinguishable from it.
   if (config_.pad_id == config_.eod_id) config_.pad_id = -1;
 }
 
@@ -52,8 +52,8 @@ void GptDataset::read_piece(std::int64_t sequence, std::int64_t offset,
            config_.vocab_size);
 }
 
-// The index may come from a file: every number is checked before it is used.
-// Returns how many tokens there are before the padding.
+// The index may come from a file, so every entry is checked before use. Returns the number of
+// tokens before the padding.
 std::size_t GptDataset::read_text(std::int64_t index, std::span<std::int32_t> text) const {
   BEV_CHECK(index >= 0 && index < num_samples(), ErrorKind::kInternal, sequences_->name(),
             ": sample ", index, " of ", num_samples());
@@ -114,15 +114,15 @@ TokenSample GptDataset::make_sample(std::int64_t index, RandomState* fim_stream)
     }
   }
   cut_documents(out);
-  // Otherwise there is none: tokens of a vocabulary are never -1.
+  // Otherwise there is no padding: ids of a vocabulary are never -1.
   if (padded || !config_.extra_token || config_.pad_id >= 0 || config_.vocab_size == 0) {
     mask_padding(out);
   }
   return out;
 }
 
-// After every end of document the attention, the positions, both or neither start again. Positions
-// follow from the documents unless only one of them does.
+// After every end-of-document token the attention, the position ids, both or neither restart.
+// Explicit position ids are needed only if exactly one of them does.
 void GptDataset::cut_documents(TokenSample& sample) const {
   auto length = static_cast<std::int32_t>(sample.tokens.size());
   std::vector<std::int32_t> lengths;
@@ -145,7 +145,7 @@ void GptDataset::cut_documents(TokenSample& sample) const {
   sample.documents = config_.reset_attention_mask ? std::move(lengths) : std::vector{length};
 }
 
-// Padding is out of the loss; its tokens become some that the embedding has.
+// Excludes padding from the loss and replaces it by an id that the embedding has.
 void GptDataset::mask_padding(TokenSample& sample) const {
   for (std::size_t t = 0; t < sample.tokens.size(); ++t) {
     sample.weights[t] = sample.targets[t] == config_.pad_id ? 0.0f : sample.weights[t];

@@ -1,4 +1,4 @@
-// Megatron's GPT samples of one dataset: pieces of documents joined to a fixed length.
+// Megatron's GPT dataset: pieces of documents concatenated to a fixed length (sequence packing).
 #pragma once
 
 #include <cstdint>
@@ -17,14 +17,14 @@ namespace bev {
 
 struct GptSampleConfig {
   std::int64_t seq_length = 0;
-  bool extra_token = true;            // else the last token has no target
-  bool reset_position_ids = false;    // positions start again after an end of document
+  bool extra_token = true;            // read S + 1 tokens; otherwise the last token has no target
+  bool reset_position_ids = false;    // positions restart after an end-of-document token
   bool reset_attention_mask = false;  // tokens attend within their document
-  bool eod_mask_loss = false;         // what follows an end of document is no target
-  std::int32_t eod_id = -1;           // < 0: there is none
-  std::int32_t pad_id = -1;           // a target that is left out of the loss
-  std::int64_t vocab_size = 0;        // tokens at or above are refused; 0: any
-  std::shared_ptr<const FillInMiddle> fim = nullptr;  // null: samples stay as they are
+  bool eod_mask_loss = false;         // no loss on the target after an end-of-document token
+  std::int32_t eod_id = -1;           // end-of-document token; < 0: none
+  std::int32_t pad_id = -1;           // a target that is excluded from the loss
+  std::int64_t vocab_size = 0;        // larger or equal ids are refused; 0: any
+  std::shared_ptr<const FillInMiddle> fim = nullptr;  // null: no fill-in-the-middle
   std::uint64_t fim_seed = 0;
 };
 
@@ -35,10 +35,10 @@ class GptDataset : public Dataset {
 
   std::int64_t seq_length() const override { return config_.seq_length; }
   std::int64_t num_samples() const override { return index_.num_samples(); }
-  // Fill-in-the-middle draws from a stream of the sample's own, RandomState(fim_seed + index), so
-  // that a sample does not depend on who reads it and when.
+  // Fill-in-the-middle draws from the sample's own stream, RandomState(fim_seed + index), so a
+  // sample does not depend on the reading order.
   TokenSample sample(std::int64_t index) const override;
-  // Megatron's datasets draw from one stream, in the order of reading.
+  // Megatron's behaviour: one stream, in reading order.
   TokenSample sample(std::int64_t index, RandomState& fim_stream) const;
 
   const GptIndex& index() const { return index_; }

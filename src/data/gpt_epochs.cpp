@@ -12,7 +12,7 @@ namespace {
 std::int64_t count_samples(std::int64_t tokens, const GptIndexSpec& spec) {
   std::int64_t usable = std::max<std::int64_t>(tokens - (spec.extra_token ? 1 : 0), 0);
   if (!spec.keep_partial) return usable / spec.seq_length;
-  // In single precision, as Megatron computes it: above 2^24 tokens the count may be off by some.
+  // In single precision as in Megatron: above 2^24 tokens the count may be slightly off.
   return static_cast<std::int64_t>(
       std::ceil(static_cast<float>(usable) / static_cast<float>(spec.seq_length)));
 }

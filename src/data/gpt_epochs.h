@@ -1,4 +1,4 @@
-// How many passes over the data a number of samples takes, by Megatron's rules.
+// Number of epochs that a number of samples takes, by Megatron's rules.
 #pragma once
 
 #include <cstdint>
@@ -8,11 +8,11 @@
 namespace bev {
 
 struct GptEpochs {
-  std::int64_t tokens = 0;  // of one epoch
+  std::int64_t tokens = 0;  // tokens per epoch
   std::int64_t epochs = 1;
-  std::int64_t num_samples = 0;  // of all epochs
-  // Whether the last epoch is shuffled apart, because less than 80 % of it is used; the samples
-  // that are shuffled together are then those of the others, else all.
+  std::int64_t num_samples = 0;  // over all epochs
+  // True if the last epoch is shuffled separately, because less than 80 % of it is used.
+  // shuffled_together counts the samples of the other epochs then, else all samples.
   bool separate_last = false;
   std::int64_t shuffled_together = 0;
 };

@@ -16,7 +16,7 @@ namespace {
 
 enum Array : std::size_t { kDocuments, kSamples, kShuffle };
 
-// Sequence numbers of every epoch, shuffled together, or the last epoch apart.
+// Sequence indices of all epochs, shuffled together or with the last epoch separate.
 void fill_documents(const GptIndexSpec& spec, const GptEpochs& plan, RandomState& random,
                     std::span<std::int32_t> documents) {
   std::int64_t each = spec.end_sequence - spec.first_sequence;
@@ -45,7 +45,7 @@ void fill_samples(PackedArray<std::int32_t> lengths, std::span<const std::int32_
     while (length - offset < missing) {
       missing -= length - offset;
       if (position + 1 == documents.size()) {
-        // The end of a partial sample; such an end may be reached more than once.
+        // End of a partial sample; it may be reached more than once.
         missing = 0;
         offset = std::max<std::int64_t>(length - extra, 0);
         break;

@@ -1,6 +1,6 @@
-// The order of Megatron's GPT samples. Sequences ("documents" in its names) are shuffled and laid
-// one after the other; samples are cut from that row of tokens and shuffled in turn. Everything
-// follows from the lengths and the specification.
+// Sample index of Megatron's GPT dataset. Sequences ("documents" in Megatron's names) are shuffled
+// and concatenated; samples are cut from this token stream and shuffled in turn. Everything is a
+// function of the lengths and the specification.
 #pragma once
 
 #include <cstddef>
@@ -14,30 +14,30 @@
 namespace bev {
 
 struct GptIndexSpec {
-  std::int64_t first_sequence = 0, end_sequence = 0;  // what the split holds
-  std::optional<std::int64_t> num_samples;            // at least so many; absent: one epoch
+  std::int64_t first_sequence = 0, end_sequence = 0;  // sequences of the split
+  std::optional<std::int64_t> num_samples;            // minimum number; nullopt: one epoch
   std::int64_t seq_length = 0;
   std::uint64_t seed = 1234;
-  bool extra_token = true;    // samples read one token more, the target of their last
-  bool keep_partial = false;  // a last sample that is too short is kept and padded
+  bool extra_token = true;    // samples read one more token, the target of the last
+  bool keep_partial = false;  // a short last sample is kept and padded
 };
 
-// Where a sample begins: a place in the document index, and a token there.
+// Start of a sample: position in the document index, and token offset there.
 struct SampleStart {
   std::int64_t position = 0, offset = 0;
 };
 
 class GptIndex {
  public:
-  // From the folder's cache, or made and put there; without a folder only made. Error(kInput) when
-  // samples are asked of no tokens.
+  // Loads the index from the cache folder, or builds and saves it; without a folder it is only
+  // built. Throws Error(kInput) if samples are requested but there are no tokens.
   GptIndex(PackedArray<std::int32_t> lengths, const GptIndexSpec& spec,
            const std::string& cache_folder = "");
 
-  std::int64_t num_documents() const;  // entries: every epoch has all of them
+  std::int64_t num_documents() const;  // entries of the document index, over all epochs
   std::int64_t num_samples() const;
   std::int64_t document(std::int64_t position) const;
-  // One more than there are samples: the next one's start is the end of a sample.
+  // Valid for sample <= num_samples(): a sample ends where the next one starts.
   SampleStart sample_start(std::int64_t sample) const;
   std::int64_t shuffled(std::int64_t index) const;
 
@@ -47,7 +47,7 @@ class GptIndex {
   ArrayFile arrays_;
 };
 
-// The cache file of an index: its name has a hash of the lengths and the specification.
+// Name of the cache file; contains a hash of the lengths and the specification.
 std::string gpt_index_file(PackedArray<std::int32_t> lengths, const GptIndexSpec& spec);
 
 }  // namespace bev

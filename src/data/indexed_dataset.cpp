@@ -16,7 +16,7 @@ T read_value(std::span<const std::byte> bytes, std::size_t at) {
   return PackedArray<T>(bytes.data() + at, 1)[0];
 }
 
-// In blocks of a fixed size, which the compiler turns into vector instructions.
+// Converts in blocks of fixed size, which the compiler vectorises.
 template <class T>
 void convert(const std::byte* from, std::span<std::int32_t> to) {
   constexpr std::size_t kBlock = 32;
@@ -68,7 +68,7 @@ void IndexedDataset::read_header() {
   auto sequences = read_value<std::uint64_t>(bytes, 18);
   auto documents = read_value<std::uint64_t>(bytes, 26);
   std::size_t body = bytes.size() - kIndexHeaderBytes;
-  // Each bound keeps the products below from overflowing.
+  // Each bound prevents overflow of the products below.
   bool possible = documents >= 1 && documents <= body / 8 && sequences <= body / 12;
   std::size_t plain = possible ? 12 * sequences + 8 * documents : 0;
   BEV_CHECK(possible && (body == plain || body == plain + sequences), ErrorKind::kInput, path, ": ",
@@ -81,7 +81,7 @@ void IndexedDataset::read_header() {
   if (body != plain) modes_ = {at + 8 * documents, sequences};
 }
 
-// Sequences follow each other in the .bin file without a gap, to its very end.
+// Sequences must be contiguous in the .bin file, up to its end.
 void IndexedDataset::check_sequences() const {
   auto size = static_cast<std::int64_t>(size_of(type_));
   auto bytes = static_cast<std::int64_t>(tokens_.bytes().size());

@@ -1,5 +1,5 @@
-// Megatron's token files: PREFIX.bin holds tokens and nothing else, PREFIX.idx says where the
-// sequences and documents are. Little-endian, no padding:
+// Megatron's indexed dataset: PREFIX.bin holds only tokens, the index file PREFIX.idx locates
+// sequences and documents. Little-endian, no padding:
 //
 //   "MMIDIDX\0\0" | u64 version 1 | u8 type | u64 sequences n | u64 d = documents + 1
 //   i32 length[n] | i64 byte offset[n] | i64 first sequence[d] | i8 mode[n], if multimodal
@@ -24,11 +24,10 @@ inline constexpr std::size_t kIndexHeaderBytes = 34;
 std::string index_path(const std::string& prefix);
 std::string tokens_path(const std::string& prefix);
 
-// A mapped pair of files. Opening looks at every entry of the index, so that a pair that is cut,
-// damaged or does not belong together is an Error(kInput) naming file, entry and values, and reads
-// stay inside of the files. A file that is cut in place afterwards ends the process (SIGBUS, of
-// which the program makes an error, see app/lost_pages.h): only a system call for every read could
-// throw one, and our own writers replace files by renaming.
+// Memory-mapped pair of files. The constructor checks every entry of the index: a truncated,
+// corrupt or mismatched pair is an Error(kInput) naming file, entry and values, and reads stay
+// inside the files. If a file is truncated in place later, the access raises SIGBUS, which the
+// handler of app/lost_pages.h reports; our own writers replace files by renaming.
 class IndexedDataset : public TokenSequences {
  public:
   explicit IndexedDataset(const std::string& prefix);
@@ -41,11 +40,11 @@ class IndexedDataset : public TokenSequences {
   PackedArray<std::int32_t> lengths() const override { return lengths_; }
   // First sequence of each document, and the end.
   PackedArray<std::int64_t> documents() const { return documents_; }
-  // Of each sequence; empty unless multimodal.
+  // One per sequence; empty unless multimodal.
   PackedArray<std::int8_t> modes() const { return modes_; }
   std::span<const std::byte> tokens() const { return tokens_.bytes(); }
 
-  // Error(kInput) for floating-point data and for values beyond 32 bits.
+  // Throws Error(kInput) for floating-point data and for values beyond 32 bits.
   void read(std::int64_t sequence, std::int64_t offset,
             std::span<std::int32_t> tokens) const override;
 

@@ -90,7 +90,7 @@ void IndexedDatasetWriter::commit() {
   index_.write(documents.bytes());
   index_.write(modes.bytes());
   index_.sync();
-  // An index of an earlier pair must not meet the new tokens.
+  // The index of an earlier pair must never be seen with the new tokens.
   ::unlink(index_path(prefix_).c_str());
   tokens_.commit();
   index_.commit();

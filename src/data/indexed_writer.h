@@ -1,5 +1,5 @@
-// Writes Megatron's token files, byte for byte as its builder does. Memory does not grow with the
-// data: the parts of the index are kept in files too until the end.
+// Writer of Megatron's indexed datasets, byte-equal to its builder. Memory does not grow with the
+// data: the parts of the index are kept in temporary files until commit().
 #pragma once
 
 #include <cstdint>
@@ -16,13 +16,14 @@ class IndexedDatasetWriter {
  public:
   IndexedDatasetWriter(const std::string& prefix, TokenType type, bool multimodal = false);
 
-  // A sequence of the document under way. Error(kInput) when a token does not fit the type.
+  // Adds a sequence to the current document. Throws Error(kInput) if a token does not fit the type.
   void add_sequence(std::span<const std::int32_t> tokens, std::int8_t mode = 0);
-  // A document may have no sequence at all.
+  // A document may have no sequences.
   void end_document();
-  // All documents of another pair; Error(kInput) unless type and multimodality are the same.
+  // Appends all documents of another pair; throws Error(kInput) unless type and multimodality are
+  // equal.
   void add_dataset(const IndexedDataset& other);
-  // Shows the pair under its name, the index last. Without it nothing is left behind.
+  // Renames the pair to its final name, the index last. Without commit() nothing is left behind.
   void commit();
 
   std::int64_t num_documents() const { return num_documents_; }

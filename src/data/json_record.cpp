@@ -16,7 +16,7 @@ constexpr int kMostLevels = 256;
 constexpr bool is_digit(char c) { return c >= '0' && c <= '9'; }
 constexpr bool is_surrogate(CodePoint unit) { return unit >= 0xd800 && unit < 0xe000; }
 
-// Whether a byte of a string stands for itself.
+// Bytes that need no unescaping in a string.
 constexpr std::array<bool, 256> plain_bytes() {
   std::array<bool, 256> plain{};
   for (std::size_t byte = 0x20; byte < plain.size(); ++byte) plain[byte] = true;
@@ -49,7 +49,8 @@ class RecordScan {
   }
 
  private:
-  // Of a key that is asked for. That it is no text matters only if no equal key comes later.
+  // Value of a requested key. That it is not a text matters only if no later duplicate key replaces
+  // it.
   struct Value {
     bool there = false;
     KeyTexts texts;
@@ -80,7 +81,7 @@ class RecordScan {
     fail(concat("the line is not UTF-8 at ", quote(text_.substr(at_, 4))));
   }
 
-  // 0 at the end.
+  // Returns 0 at the end.
   char peek() const { return at_ < text_.size() ? text_[at_] : '\0'; }
   void skip_space() {
     while (at_ < text_.size() && std::string_view(" \t\r\n").find(text_[at_]) != text_.npos) ++at_;
@@ -89,7 +90,7 @@ class RecordScan {
     fail("the line ends inside of the object; JSON lines have a whole object on each line");
   }
 
-  // Between the parts of a list or an object: takes its end, or the comma before the next.
+  // Between elements of a list or object: consumes the end, or the comma before the next element.
   bool ends(char end, bool first) {
     skip_space();
     if (at_ == text_.size()) fail_end();
@@ -115,7 +116,7 @@ class RecordScan {
     names_.push_back(std::move(name));
   }
 
-  // Takes the colon too.
+  // Consumes the colon too.
   std::string read_key() {
     if (peek() != '"') fail("a key in quotes is missing");
     std::string name = read_string(Surrogates::kReplaced);
@@ -150,7 +151,7 @@ class RecordScan {
     return value;
   }
 
-  // Halves of a surrogate pair: only texts that are asked for must be without them.
+  // Lone surrogates are refused only in requested texts.
   enum class Surrogates : std::uint8_t { kRefused, kReplaced };
   std::string read_string(Surrogates lone) {
     std::string out;
@@ -229,7 +230,7 @@ class RecordScan {
     }
   }
 
-  // Four hexadecimal digits.
+  // Reads four hexadecimal digits.
   CodePoint read_unit() {
     CodePoint unit = 0;
     for (int i = 0; i < 4; ++i, ++at_) {

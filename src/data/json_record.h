@@ -1,5 +1,5 @@
-// The texts in one line of JSON. A scan of its own: it reads what Python's json reads (numbers of
-// any size, NaN, the last of equal keys), decodes only the values asked for, and is fast.
+// Fast scanner for the text fields of one JSON line. It accepts what Python's json accepts (numbers
+// of any size, NaN, the last of duplicate keys) and decodes only the requested values.
 #pragma once
 
 #include <span>
@@ -9,11 +9,11 @@
 
 namespace bev {
 
-// The value of a key: one text, or the sentences of a list.
+// Value of a key: one text, or the sentences of a list.
 using KeyTexts = std::vector<std::string>;
 
-// For each key its texts. Error(kInput) naming column or key when the line is not an object of JSON
-// in UTF-8, or has no such text.
+// Texts of each key. Throws Error(kInput) naming column or key if the line is not a UTF-8 JSON
+// object or lacks such a text.
 std::vector<KeyTexts> read_json_record(std::string_view line, std::span<const std::string> keys);
 
 }  // namespace bev

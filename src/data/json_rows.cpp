@@ -10,11 +10,11 @@ namespace bev {
 namespace {
 using Json = nlohmann::json;
 
-constexpr int kMaxDepth = 16;  // keys that are not looked at may nest a little
+constexpr int kMaxDepth = 16;  // ignored keys may nest a little
 
 const Json& json_of(const void* value) { return *static_cast<const Json*>(value); }
 
-// A non-empty array.
+// Returns value after checking that it is a non-empty array.
 const Json& list(const Json& value, const std::string& where, const char* of_what) {
   BEV_CHECK(value.is_array(), ErrorKind::kInput, where, ": expected a list of ", of_what, ", got ",
             value.type_name());
@@ -25,13 +25,13 @@ const Json& list(const Json& value, const std::string& where, const char* of_wha
 std::int32_t read_id(const Json& value, const IdRange& range, const std::string& where,
                      std::size_t column) {
   bool whole = value.is_number_integer();
-  // Above 2^63-1 the number is kept unsigned: not in any range.
+  // Numbers above 2^63-1 are stored unsigned and are in no range.
   bool fits = whole && !(value.is_number_unsigned() && value.get<std::uint64_t>() >> 63 != 0);
   std::int64_t id = fits ? value.get<std::int64_t>() : -1;
   if (fits && ((id >= range.least && id < range.end) || id == range.besides)) {
     return static_cast<std::int32_t>(id);
   }
-  // Only scalars are printed: a list could nest or be long.
+  // Only scalars are printed: a list could be long or nested.
   std::string text = value.is_structured() ? value.type_name() : value.dump(-1, ' ', true);
   BEV_CHECK(whole, ErrorKind::kInput, where, " column ", column, ": ", quote(text, 40),
             " is not a whole number");

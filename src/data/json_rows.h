@@ -1,6 +1,5 @@
-// Values of a JSON file that know their place: every mistake is an Error(kInput) that begins with
-// it, as in "F.json: batches entry 1: labels row 0 column 3: ...". Rows and columns are counted
-// from 0.
+// JSON values that know their location: every mistake is an Error(kInput) that begins with it, as
+// in "F.json: batches entry 1: labels row 0 column 3: ...". Rows and columns are counted from 0.
 #pragma once
 
 #include <cstdint>
@@ -14,30 +13,30 @@ namespace bev {
 
 using TokenRow = std::vector<std::int32_t>;
 
-// What the numbers of rows may be: [least, end), and one value besides.
+// Valid values of a row: [least, end) and `besides`.
 struct IdRange {
   std::int64_t least = 0, end = 0, besides = 0;
 };
-// The range of token ids.
+// Range of token ids.
 IdRange id_range(std::int64_t vocab_size);
 
-// Keeps the whole file.
+// A value in a JSON file; keeps the whole file alive.
 class JsonPlace {
  public:
-  // The file's object.
+  // Root object of a file.
   static JsonPlace read(const std::string& path);
 
   const std::string& where() const { return where_; }
   bool is_object() const;
   const char* type_name() const;
-  // Names of an object's members.
+  // Keys of an object.
   std::vector<std::string> names() const;
-  // Whether there is such a member that is not null.
+  // True if the member exists and is not null.
   bool has(std::string_view name) const;
   JsonPlace member(std::string_view name) const;
-  // Entries of a list that is not empty.
+  // Elements of a non-empty list.
   std::vector<JsonPlace> entries(const char* of_what) const;
-  // A list of rows; neither it nor a row is empty.
+  // A non-empty list of non-empty rows.
   std::vector<TokenRow> rows(const IdRange& range) const;
 
  private:
@@ -50,7 +49,7 @@ class JsonPlace {
   std::string where_;
 };
 
-// Error(kInput) unless `rows`, of the place `where`, are as many as input_ids and as long.
+// Throws Error(kInput) unless `rows`, located at `where`, have the shape of input_ids.
 void check_same_shape(const std::vector<TokenRow>& rows, const std::vector<TokenRow>& input_ids,
                       const std::string& where);
 

@@ -12,7 +12,7 @@ namespace bev {
 
 namespace {
 
-// Opens each pair of files once, however many splits and blends use it.
+// Opens each .bin/.idx pair once, however many splits and blends use it.
 template <class Member>
 class MaskedLibrary {
  public:

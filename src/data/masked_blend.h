@@ -1,5 +1,5 @@
-// The BERT or T5 data of a run: one or several datasets for each split, blended by Megatron's
-// rules. Splits are shares of documents.
+// BERT or T5 data of a run: one or more datasets per split, blended by Megatron's rules. Splits are
+// shares of documents.
 #pragma once
 
 #include <array>
@@ -16,22 +16,21 @@
 
 namespace bev {
 
-// One dataset as it is, or several in the order of a blend. A member is a BertDataset or a
-// T5Dataset.
+// A single dataset, or several in the order of a blend. A member is a BertDataset or a T5Dataset.
 template <class Member>
 class MaskedBlend {
  public:
   using Members = std::vector<std::shared_ptr<const Member>>;
 
   explicit MaskedBlend(std::shared_ptr<const Member> only);
-  // Error(kInput) when the blend asks a dataset for more samples than it has.
+  // Throws Error(kInput) if the blend takes more samples from a dataset than it has.
   MaskedBlend(Members members, BlendIndex blend);
 
   std::int64_t num_samples() const;
   typename Member::Sample sample(std::int64_t index) const;
 
   const Members& members() const { return members_; }
-  // Absent where there is but one dataset, given without a weight.
+  // nullopt for a single dataset without a weight.
   const std::optional<BlendIndex>& blend() const { return blend_; }
 
  private:
@@ -44,14 +43,14 @@ struct MaskedDataConfig {
   typename Member::Config samples;
   double short_sequence_probability = 0.1;
   std::uint64_t seed = 1234;
-  std::string cache_path;  // folder for the indices; "": they are made in memory
+  std::string cache_path;  // folder of index files; "": indices are kept in memory
 };
 
 template <class Member>
 using MaskedSplits = std::array<std::shared_ptr<const MaskedBlend<Member>>, 3>;
 
-// Null where a split is not needed, or has no share and is asked for no samples. Error(kInput)
-// naming split and dataset when one is asked for samples and no document can be used.
+// A split is null if it is not needed, or has no share and no samples are requested. Throws
+// Error(kInput) naming split and dataset if samples are requested and no document is usable.
 template <class Member>
 MaskedSplits<Member> open_masked_data(const GptSources& sources, const SplitSizes& sizes,
                                       const std::shared_ptr<const MaskedVocabulary>& vocabulary,

@@ -21,7 +21,7 @@ RandomState MaskedSentences::random(std::int64_t sample) const {
   return RandomState(static_cast<std::uint32_t>(seed_ + static_cast<std::uint64_t>(sample)));
 }
 
-// The index may come from a file: every number is checked before it is used.
+// The index may come from a file, so every entry is checked before use.
 SentenceSample MaskedSentences::at(std::int64_t sample) const {
   BEV_CHECK(sample >= 0 && sample < num_samples(), ErrorKind::kInternal, name(), ": sample ",
             sample, " of ", num_samples());

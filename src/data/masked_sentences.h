@@ -1,4 +1,4 @@
-// What samples of BERT and T5 are made from: the sentences of each sample, and its random numbers.
+// Sentences and random stream of each BERT or T5 sample.
 #pragma once
 
 #include <cstdint>
@@ -23,11 +23,11 @@ class MaskedSentences {
   const SentenceIndex& index() const { return index_; }
   const std::shared_ptr<const MaskedVocabulary>& vocabulary() const { return vocabulary_; }
 
-  // Every sample has numbers of its own, whichever was read before.
+  // Every sample has its own random stream, independent of the reading order.
   RandomState random(std::int64_t sample) const;
-  // Its sentences exist.
+  // The returned sentences are checked to exist.
   SentenceSample at(std::int64_t sample) const;
-  // Sentences [first, first + count), one after the other. Error(kInput) naming the sentence when a
+  // Concatenates sentences [first, first + count). Throws Error(kInput) naming the sentence if a
   // token is not in the vocabulary.
   std::vector<std::int32_t> read(std::int64_t first, std::int64_t count) const;
 

@@ -11,7 +11,7 @@ namespace bev {
 
 namespace {
 
-// Probabilities of runs of 1, 2, ... words; normalized twice, as the rounding asks.
+// Probabilities of n-grams of 1, 2, ... words; normalized twice for Megatron's rounding.
 std::vector<double> run_probabilities(const MaskingConfig& config) {
   std::vector<double> weights;
   for (std::int64_t n = 1; n <= config.max_ngram; ++n)
@@ -44,7 +44,7 @@ std::span<const std::size_t> TokenMasker::Words::run(std::size_t word, std::size
   return std::span(places).subspan(starts[word], starts[end] - starts[word]);
 }
 
-// A continuation belongs to the word before it, even one beyond a separator.
+// A continuation belongs to the word before it, even across a separator.
 TokenMasker::Words TokenMasker::find_words(std::span<const std::int32_t> tokens) const {
   Words words;
   for (std::size_t i = 0; i < tokens.size(); ++i) {
@@ -60,7 +60,7 @@ TokenMasker::Words TokenMasker::find_words(std::span<const std::int32_t> tokens)
 
 std::span<const std::size_t> TokenMasker::choose_run(const Words& words, std::size_t word,
                                                      double room, RandomState& random) const {
-  constexpr double kStop = 0.2;  // SpanBERT's
+  constexpr double kStop = 0.2;  // as in SpanBERT
   auto longest = static_cast<std::size_t>(config_.max_ngram);
   std::size_t length = config_.geometric
                            ? std::clamp(static_cast<std::size_t>(random_geometric(random, kStop)),
@@ -114,8 +114,8 @@ MaskedTokens TokenMasker::mask(std::span<const std::int32_t> tokens, std::int64_
   return out;
 }
 
-// Megatron draws the lengths of these runs from the process's own generator, so that they depend
-// on what was read before; here they come from the sample's as all else.
+// Megatron draws these lengths from the process-wide generator, so they depend on the reading
+// order; here they come from the sample's stream like everything else.
 void TokenMasker::permute(const Words& words, std::vector<std::size_t>& order, double most,
                           RandomState& random, MaskedTokens& out) const {
   random.shuffle(std::span(order));

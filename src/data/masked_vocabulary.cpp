@@ -13,7 +13,7 @@ namespace {
 
 constexpr std::string_view kContinuationMark = "##";
 
-// The first of the names that is a token, or -1.
+// Id of the first name that is a token, or -1.
 std::int32_t find_token(const Tokenizer& tokenizer, std::initializer_list<std::string_view> names) {
   for (std::string_view name : names) {
     if (std::optional<std::int32_t> id = tokenizer.token_id(name)) return *id;
@@ -73,7 +73,7 @@ MaskedVocabulary read_masked_vocabulary(const Tokenizer& tokenizer, const std::s
   out.eos = find_token(tokenizer, {"[EOS]", "<EOS>", "<eos>", "</s>"});
   if (out.bos < 0) out.bos = out.cls;
   if (out.eos < 0) out.eos = out.sep;
-  // Padding that looks like the end of a text cannot be told from it.
+  // Padding with the id of eos is indistinguishable from it.
   if (out.pad == out.eos) out.pad = -1;
   add_sentinels(tokenizer, extra_ids, out);
   return out;

@@ -1,5 +1,4 @@
-// What masking has to know of a vocabulary: the tokens with a meaning of their own, and which
-// tokens begin a word.
+// Vocabulary properties that masking needs: the special tokens, and which tokens begin a word.
 #pragma once
 
 #include <cstdint>
@@ -11,18 +10,18 @@
 namespace bev {
 
 enum class PieceKind : std::uint8_t {
-  kAbsent,  // the id is no token
+  kAbsent,  // the id is not a token
   kWordStart,
-  kContinuation,  // WordPiece writes "##" in front of it
+  kContinuation,  // WordPiece prefix "##"
 };
 
 struct MaskedVocabulary {
-  std::string name;  // of the tokenizer, for messages
-  // -1: there is none.
+  std::string name;  // name of the tokenizer, for messages
+  // -1: none.
   std::int32_t cls = -1, sep = -1, mask = -1, pad = -1, bos = -1, eos = -1;
   std::vector<std::int32_t> sentinels;  // <extra_id_0>, <extra_id_1>, ...
-  std::vector<PieceKind> pieces;        // of every id
-  std::vector<std::int32_t> tokens;     // the ids that are tokens, ascending
+  std::vector<PieceKind> pieces;        // by id
+  std::vector<std::int32_t> tokens;     // valid ids, ascending
 
   PieceKind piece(std::int32_t id) const {
     auto at = static_cast<std::size_t>(id);
@@ -30,14 +29,14 @@ struct MaskedVocabulary {
   }
 };
 
-// By the names that tokens have in vocabularies of BERT and T5. As in Megatron, the first and the
-// last token stand in for missing tokens of beginning and end, a pad token that is also the end of
-// text is none, and sentinels that are missing are added after the last id. extra_ids: how many
-// sentinels; 0: those that the tokenizer has.
+// Looks up special tokens by their names in BERT and T5 vocabularies. As in Megatron, missing bos
+// and eos tokens default to [CLS] and [SEP], a pad token that equals eos is none, and missing
+// sentinels are appended after the last id. extra_ids is the number of sentinels; 0: those of the
+// tokenizer.
 MaskedVocabulary read_masked_vocabulary(const Tokenizer& tokenizer, const std::string& name,
                                         std::int64_t extra_ids);
 
-// Error(kInput) naming the tokens that are missing: [CLS], [SEP] and [MASK]; or beginning, end and
+// Throw Error(kInput) naming the missing tokens: [CLS], [SEP] and [MASK]; or bos, eos and
 // sentinels.
 void check_bert_vocabulary(const MaskedVocabulary& vocabulary);
 void check_t5_vocabulary(const MaskedVocabulary& vocabulary);

@@ -1,4 +1,4 @@
-// Made-up tokens for tests and speed runs: a noisy chain that a model can learn.
+// Synthetic tokens for tests and benchmarks: a noisy Markov chain that a model can learn.
 #pragma once
 
 #include <cstdint>
@@ -15,9 +15,9 @@ struct MockConfig {
   std::int64_t num_samples = 65536;
 };
 
-// Three tokens out of four are a fixed function of the one before, (5 t + 3) mod vocab_size; the
-// others, and the first, are uniform. The function does not depend on the seed, so training and
-// validation may differ in it.
+// Three of four tokens are a fixed function of the previous one, (5 t + 3) mod vocab_size; the
+// others and the first are uniform. The function does not depend on the seed, so training and
+// validation may use different seeds.
 class MockDataset : public WindowDataset {
  public:
   explicit MockDataset(const MockConfig& config);

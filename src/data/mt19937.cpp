@@ -57,7 +57,7 @@ double RandomState::uniform() {
 }
 
 bool RandomState::bernoulli(double probability) {
-  // Of the less likely outcome, whose inversion may round to neither: then it is drawn again.
+  // Draws the less likely outcome; inversion may round to neither value, then it draws again.
   bool swapped = probability > 0.5;
   double rare = swapped ? 1.0 - probability : probability;
   double common = 1.0 - rare;
@@ -69,8 +69,8 @@ bool RandomState::bernoulli(double probability) {
   }
 }
 
-// A word that is drawn again is overwritten by the next one instead of jumped over: whether that
-// happens is a coin toss that no branch predictor would guess.
+// Branch-free rejection: a rejected word is overwritten by the next one, because whether it is
+// rejected is unpredictable.
 void RandomState::draw_partners(std::size_t last, std::span<std::size_t> partners) {
   std::size_t done = 0;
   for (; done < partners.size() && last - done > 0xFFFFFFFFu; ++done) {
@@ -78,7 +78,7 @@ void RandomState::draw_partners(std::size_t last, std::span<std::size_t> partner
   }
   while (done < partners.size()) {
     std::size_t mask = ~std::size_t{0} >> std::countl_zero(last - done);
-    // So many draws have this mask.
+    // Number of draws that share this mask.
     std::size_t stop = std::min(partners.size(), last - mask / 2);
     while (done < stop) {
       std::size_t word = next() & mask;

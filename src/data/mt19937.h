@@ -1,5 +1,5 @@
-// numpy's RandomState: MT19937 with Knuth's seeding, and its shuffle, draw for draw. Megatron's
-// data order is defined by it.
+// numpy's RandomState: MT19937 with Knuth's seeding, and its shuffle, draw for draw. It defines
+// Megatron's data order.
 #pragma once
 
 #include <array>
@@ -12,23 +12,23 @@ namespace bev {
 
 class RandomState {
  public:
-  // As numpy, Error(kConfig) unless the seed is below 2^32.
+  // As in numpy, throws Error(kConfig) unless seed < 2^32.
   explicit RandomState(std::uint64_t seed);
 
   std::uint32_t next() {
     if (position_ == kWords) refill();
     return output_[position_++];
   }
-  // Uniform in [0, most]: words are masked, and those above are drawn again.
+  // Uniform in [0, most] by masking words and rejecting those above.
   std::uint64_t interval(std::uint64_t most);
 
-  // Uniform in [0, 1): 53 bits of two words.
+  // Uniform in [0, 1): 53 bits from two words.
   double uniform();
   // binomial(1, probability), by inversion.
   bool bernoulli(double probability);
 
-  // Fisher-Yates from the end. Where to swap does not depend on the data, so draws run ahead of
-  // the swaps and their memory is on its way when it is needed.
+  // Fisher-Yates from the end. Swap positions do not depend on the data, so they are drawn ahead
+  // and their memory is prefetched.
   template <class T>
   void shuffle(std::span<T> data) {
     std::array<std::size_t, 128> partners;
@@ -44,7 +44,7 @@ class RandomState {
  private:
   static constexpr std::size_t kWords = 624;
   void refill();
-  // interval(last), interval(last - 1), ...
+  // Draws interval(last), interval(last - 1), ...
   void draw_partners(std::size_t last, std::span<std::size_t> partners);
 
   std::array<std::uint32_t, kWords> state_, output_;

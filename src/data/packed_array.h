@@ -1,4 +1,4 @@
-// Numbers as they lie in a file, which promises no alignment.
+// Read-only array of numbers in unaligned memory, such as a memory-mapped file.
 #pragma once
 
 #include <cstddef>
@@ -13,7 +13,7 @@ template <class T>
 class PackedArray {
  public:
   PackedArray() = default;
-  // Of the first count * sizeof(T) bytes, which must exist as long as the array is used.
+  // Non-owning: the first count * sizeof(T) bytes must outlive the array.
   PackedArray(const std::byte* bytes, std::size_t count) : bytes_(bytes), count_(count) {}
   explicit PackedArray(std::span<const T> values)
       : PackedArray(reinterpret_cast<const std::byte*>(values.data()), values.size()) {}

@@ -1,5 +1,5 @@
 // numpy's default_rng: PCG64 (XSL-RR 128/64) seeded through SeedSequence, and its bounded integers.
-// The lengths of Megatron's mock documents come from it.
+// Megatron's mock document lengths use it.
 #pragma once
 
 #include <cstdint>
@@ -11,9 +11,9 @@ class Pcg64 {
   explicit Pcg64(std::uint32_t seed);
 
   std::uint64_t next64();
-  // The low half of a 64-bit word, then its high half.
+  // Low half of a 64-bit word, then its high half.
   std::uint32_t next32();
-  // Uniform in [low, high) by Lemire's multiplication, as `integers(..., dtype=int32)` draws it.
+  // Uniform in [low, high) by Lemire's method, as `integers(..., dtype=int32)` draws it.
   std::int32_t integer(std::int32_t low, std::int32_t high);
 
  private:

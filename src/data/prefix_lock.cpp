@@ -27,7 +27,7 @@ std::string first_bytes(int descriptor) {
 PrefixLock::PrefixLock(const std::string& prefix, LockWait wait) : path_(prefix + ".lock") {
   while (!try_hold(prefix, wait)) continue;
   std::string process = concat(::getpid(), "\n");
-  // Only for messages: a disk that is full will be noticed where it matters.
+  // The process id is only for messages; write errors are ignored.
   if (::ftruncate(descriptor_, 0) == 0) {
     [[maybe_unused]] ssize_t put = ::pwrite(descriptor_, process.data(), process.size(), 0);
   }
@@ -38,7 +38,8 @@ PrefixLock::~PrefixLock() {
   ::close(descriptor_);
 }
 
-// False when the file that was locked is no longer the one of that name: its holder removed it.
+// Returns false if the locked file is no longer the one of that name, because its holder removed
+// it.
 bool PrefixLock::try_hold(const std::string& prefix, LockWait wait) {
   descriptor_ = ::open(path_.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0666);
   BEV_CHECK(descriptor_ >= 0, ErrorKind::kIo, "cannot write ", path_, ": ", std::strerror(errno));

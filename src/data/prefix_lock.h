@@ -1,4 +1,5 @@
-// One process at a time writes under a name. The lock goes with its process, however that ends.
+// Inter-process lock (flock) on an output prefix. The kernel releases it when the process ends, for
+// whatever reason.
 #pragma once
 
 #include <cstdint>
@@ -10,9 +11,10 @@ enum class LockWait : std::uint8_t { kNever, kForever };
 
 class PrefixLock {
  public:
-  // Holds PREFIX.lock. When another has it: waits for it, or Error(kIo) naming its process.
+  // Locks PREFIX.lock. If another process holds it: waits, or throws Error(kIo) naming that
+  // process.
   PrefixLock(const std::string& prefix, LockWait wait);
-  // Removes the file.
+  // Removes the lock file.
   ~PrefixLock();
   PrefixLock(const PrefixLock&) = delete;
   PrefixLock& operator=(const PrefixLock&) = delete;

@@ -25,7 +25,7 @@ std::string output_name(const PreprocessConfig& config, const std::string& key) 
   return concat(config.output_prefix, "_", key, config.split_sentences ? "_sentence" : "_document");
 }
 
-// Adds encoded records to the token files of all keys.
+// Writes encoded records to the token files of all keys.
 class RecordWriter {
  public:
   RecordWriter(const PreprocessConfig& config, std::span<const InputFile> files, TokenType type,
@@ -57,7 +57,7 @@ class RecordWriter {
         rest = rest.subspan(static_cast<std::size_t>(length));
       }
     }
-    // A document in pieces may lack the last, or have only that left.
+    // A document in pieces may lack its last piece, or consist of only that one.
     inside_ = inside_ || encoded.problem.empty();
     if (!inside_ || !record.ends_document) return;
     for (IndexedDatasetWriter& writer : writers_) writer.end_document();
@@ -82,8 +82,8 @@ class RecordWriter {
   std::span<const InputFile> files_;
   TokenType type_;
   PreprocessObserver& observer_;
-  std::deque<IndexedDatasetWriter> writers_;  // of each key
-  bool inside_ = false;                       // of a document
+  std::deque<IndexedDatasetWriter> writers_;  // one per key
+  bool inside_ = false;                       // inside a document
   std::int64_t skipped_ = 0, documents_ = 0;
   std::optional<std::size_t> counted_file_;
   std::int64_t lines_before_ = 0;
@@ -100,7 +100,7 @@ class Preprocessing {
         observer_(observer),
         folder_(config.output_prefix, key) {
     bool whole = std::ranges::all_of(files_, &InputFile::regular);
-    if (!whole) folder_.forget_all();  // what comes out of a pipe may be new each time
+    if (!whole) folder_.forget_all();  // the content of a pipe may differ each time
     for (const InputFile& file : files_) input_bytes_ += file.bytes;
     std::int64_t parts = config.partitions;
     if (parts == 0) parts = 1 + input_bytes_ / kPartBytes;
@@ -141,7 +141,7 @@ class Preprocessing {
     return bytes;
   }
 
-  // The records left out; nothing when the observer stopped it.
+  // Returns the number of skipped records; nullopt if the observer stopped it.
   std::optional<std::int64_t> write_part(std::int64_t part) {
     observer_.advanced(progress_);
     std::int64_t documents_before = progress_.documents;
@@ -164,7 +164,7 @@ class Preprocessing {
     return writer.skipped();
   }
 
-  // Joins the parts of a key and moves them to their final name, the index last.
+  // Concatenates the parts of a key and renames them to the final name, the index last.
   void show(const std::string& key) {
     std::string from = folder_.part_prefix(0, key), to = output_name(config_, key);
     if (result_.parts > 1) {
@@ -175,7 +175,7 @@ class Preprocessing {
       }
       whole.commit();
     }
-    // An index of an earlier pair must not meet the new tokens.
+    // The index of an earlier pair must never be seen with the new tokens.
     std::remove(index_path(to).c_str());
     move(tokens_path(from), tokens_path(to));
     move(index_path(from), index_path(to));

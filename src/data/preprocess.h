@@ -1,10 +1,9 @@
-// Text to token files, as Megatron's preprocess_data.py: PREFIX_KEY_document.bin and .idx for every
-// key, byte for byte the same for the same ids.
+// Text to token files, like Megatron's preprocess_data.py: PREFIX_KEY_document.bin and .idx for
+// every key, byte-equal for equal ids.
 //
 // The input is cut into parts. Each part is written to PREFIX.parts-HASH/ and stays there until all
-// are done; then they are joined and shown under their names at once. The hash covers everything
-// the output depends on, so a run that was interrupted goes on where it was when it is started
-// again.
+// are done; then they are concatenated and renamed to their final names. The hash covers everything
+// the output depends on, so an interrupted run resumes from its finished parts when restarted.
 #pragma once
 
 #include <cstdint>
@@ -18,21 +17,21 @@
 namespace bev {
 
 struct PreprocessProgress {
-  std::int64_t input_bytes = 0;  // of all files; 0 where one is a pipe
-  std::int64_t bytes = 0;        // done, by this run and before
+  std::int64_t input_bytes = 0;  // of all files; 0 if one is a pipe
+  std::int64_t bytes = 0;        // processed by this run and earlier ones
   std::int64_t documents = 0;    // of this run
   std::int64_t part = 0, parts = 1;
 };
 
-// Is told how it goes, and may end it.
+// Receives progress and may stop the run.
 class PreprocessObserver {
  public:
   virtual ~PreprocessObserver() = default;
-  // Often; the first time before anything is done.
+  // Called often; the first time before any work.
   virtual void advanced(const PreprocessProgress& progress) = 0;
-  // "FILE:LINE: why" of a record that is left out.
+  // Called with "FILE:LINE: why" for each skipped record.
   virtual void skipped(const std::string& what) = 0;
-  // Whether to stop as soon as possible.
+  // Returns true to stop as soon as possible.
   virtual bool stop() const = 0;
 };
 
@@ -42,19 +41,20 @@ struct PreprocessOutput {
 };
 
 struct PreprocessResult {
-  bool stopped = false;  // by the observer: there are no outputs yet
+  bool stopped = false;  // by the observer; there are no outputs yet
   std::int64_t parts = 0, parts_done = 0;
-  std::int64_t skipped = 0;               // records, of all parts
-  std::vector<PreprocessOutput> outputs;  // one for each key
+  std::int64_t skipped = 0;               // skipped records of all parts
+  std::vector<PreprocessOutput> outputs;  // one per key
 };
 
-// Error(kInput) naming file and line at a bad record, unless those are to be skipped; Error(kIo)
-// when another run writes the same prefix. On an error nothing new is seen under the final names.
+// Throws Error(kInput) naming file and line at a bad record, unless bad records are skipped;
+// Error(kIo) if another run writes the same prefix. On error nothing new appears under the final
+// names.
 PreprocessResult preprocess(const PreprocessConfig& config, const Tokenizer& tokenizer,
                             PreprocessObserver& observer);
 
-// The same into a folder that keeps results: made once and found again, by any number of processes
-// that may ask at the same time; for one key. Nothing when the observer stopped it.
+// Same, for one key, with results cached in a folder: made once and reused, also by processes that
+// ask at the same time. Returns nullopt if the observer stopped it.
 std::optional<std::string> preprocess_once(PreprocessConfig config, const std::string& folder,
                                            const Tokenizer& tokenizer,
                                            PreprocessObserver& observer);

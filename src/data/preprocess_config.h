@@ -1,4 +1,4 @@
-// What `preprocess` makes of text, and from which.
+// Configuration of `preprocess`.
 #pragma once
 
 #include <cstdint>

@@ -21,7 +21,7 @@ namespace fs = std::filesystem;
 constexpr std::string_view kFolderWord = ".parts-";
 constexpr std::string_view kFormat = "bevatron preprocess 1";
 
-// The files that a tokenizer may be read from; the weights beside them do not matter.
+// Files that a tokenizer may be read from, without the model weights in the same folder.
 std::vector<std::string> tokenizer_files(const std::string& tokenizer) {
   if (!is_directory(tokenizer)) {
     std::string file = tokenizer;

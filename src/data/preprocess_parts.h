@@ -1,4 +1,4 @@
-// The folder in which a run of `preprocess` keeps the parts that are done.
+// Folder with the finished parts of a `preprocess` run.
 #pragma once
 
 #include <cstdint>
@@ -10,16 +10,16 @@
 
 namespace bev {
 
-// Names everything that the output depends on: flags, the tokenizer's files, and path, size and
-// time of the inputs.
+// Hash of everything that the output depends on: flags, the tokenizer's files, and path, size and
+// modification time of the inputs.
 std::string preprocess_key(const PreprocessConfig& config, std::span<const InputFile> files);
 
 class PartsFolder {
  public:
-  // Makes PREFIX.parts-KEY, and removes what other keys, or parts that were not finished, left
-  // there. For a process that holds the prefix's lock.
+  // Creates PREFIX.parts-KEY and removes folders of other keys and unfinished parts. The process
+  // must hold the prefix's lock.
   PartsFolder(const std::string& prefix, const std::string& key);
-  // Removes the folder where it is empty: nothing is kept for later.
+  // Removes the folder if it is empty.
   ~PartsFolder();
   PartsFolder(const PartsFolder&) = delete;
   PartsFolder& operator=(const PartsFolder&) = delete;
@@ -27,7 +27,7 @@ class PartsFolder {
   std::string part_prefix(std::int64_t part, const std::string& json_key) const;
   std::string whole_prefix(const std::string& json_key) const;
 
-  // The skipped records of a part that is done; its token files are there then.
+  // Number of skipped records if the part is finished and its token files exist.
   std::optional<std::int64_t> skipped_if_done(std::int64_t part,
                                               std::span<const std::string> json_keys) const;
   void mark_done(std::int64_t part, std::int64_t skipped) const;

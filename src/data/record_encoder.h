@@ -1,4 +1,4 @@
-// From a record to the sequences of token ids that are written for it.
+// Encoding of a record into the token sequences written for it.
 #pragma once
 
 #include <cstdint>
@@ -13,25 +13,26 @@
 
 namespace bev {
 
-// Sequences one after the other; none is empty.
+// Concatenated non-empty sequences.
 struct EncodedText {
   std::vector<std::int32_t> ids;
   std::vector<std::int32_t> lengths;
 };
 
 struct EncodedRecord {
-  std::vector<EncodedText> texts;  // of each key
-  std::string problem;             // not empty: why there are none
+  std::vector<EncodedText> texts;  // one per key
+  std::string problem;             // non-empty: why there are no texts
 };
 
-// May be used by many threads at once.
+// Thread safe.
 class RecordEncoder {
  public:
-  // Both must outlive it. Error(kConfig) when the tokenizer lacks the token that is to be appended.
+  // Both must outlive it. Throws Error(kConfig) if the tokenizer lacks the end-of-document token
+  // that is to be appended.
   RecordEncoder(const PreprocessConfig& config, const Tokenizer& tokenizer);
 
-  // As Megatron's preprocess_data.py: a sentence without ids is left out, and the end-of-document
-  // token is part of the last sentence of a document that has one.
+  // As in Megatron's preprocess_data.py, a sentence without ids is dropped, and the end-of-document
+  // token is appended to the document's last sentence, if it has one.
   EncodedRecord encode(const Record& record, TextFormat format) const;
 
  private:

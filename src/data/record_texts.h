@@ -1,4 +1,4 @@
-// The texts in a record, whatever the format of its file.
+// Extraction of the texts of a record, for all file formats.
 #pragma once
 
 #include <cstdint>
@@ -11,10 +11,10 @@
 
 namespace bev {
 
-// What plain text may be; JSON is always UTF-8.
+// Encoding required of plain text; JSON is always UTF-8.
 enum class TextEncoding : std::uint8_t { kUtf8, kAnyBytes };
 
-// For each key its texts; plain text has those of one key. Error(kInput) says why there are none.
+// Texts of each key; plain text counts as one key. Throws Error(kInput) if there are none.
 std::vector<KeyTexts> record_texts(const Record& record, TextFormat format,
                                    std::span<const std::string> keys, TextEncoding encoding);
 

@@ -31,7 +31,7 @@ Permutation random_permutation(std::int64_t count, std::int64_t epoch) {
 
 }  // namespace
 
-// Readers ahead may be in the next epoch already, so two are kept.
+// Prefetching readers may already be in the next epoch, so two permutations are kept.
 struct SampleOrder::Permutations {
   std::int64_t count = 0;
   std::mutex mutex;
@@ -58,7 +58,7 @@ SampleOrder::SampleOrder(const SampleOrderSpec& spec) : spec_(spec) {
   BEV_CHECK(epoch_samples_ > 0, ErrorKind::kConfig, "--dataloader-type: cyclic needs ", block,
             " samples, a micro-batch of ", spec.micro_batch_size, " for each of ",
             spec.data_parallel_size, " data-parallel ranks; the data has ", spec.num_samples);
-  // From about there on torch draws 64 bits for each sample.
+  // From about this size on, torch draws 64 bits per sample.
   constexpr std::int64_t kMost = std::numeric_limits<std::uint32_t>::max() / 20;
   permutations_ = std::make_unique<Permutations>();
   permutations_->count = spec.data_sharding

@@ -21,12 +21,12 @@ namespace {
 constexpr const char* kKind = "sentence-index";
 static_assert(sizeof(SentenceSample) <= ArrayFile::kMostWidth);
 
-// Draws the lengths that samples are cut to: mostly the whole, one in so many something shorter.
+// Draws target lengths: mostly the maximum, one in `one_in_` a shorter one.
 class TargetLengths {
  public:
   explicit TargetLengths(const SentenceIndexSpec& spec)
       : random_(spec.seed), whole_(static_cast<std::uint32_t>(spec.target_length)) {
-    // Words are below 2^32, so rarer than that is the same as that rare.
+    // Random words are below 2^32, so smaller probabilities are equivalent to 2^-32.
     constexpr double kRarest = 4294967296.0;
     double probability = spec.short_sequence_probability;
     if (probability > 0) {
@@ -59,8 +59,8 @@ bool is_usable(PackedArray<std::int32_t> lengths, std::int64_t first, std::int64
   return true;
 }
 
-// Sentences are gathered until they reach the target; a last one is never left alone, and the end
-// of the document closes a sample whatever its length.
+// Sentences are collected until they reach the target. A single last sentence is never left over,
+// and the end of the document ends a sample whatever its length.
 void add_document(const SentenceLayout& layout, std::size_t document, std::int64_t least_sentences,
                   TargetLengths& targets, std::vector<SentenceSample>& samples) {
   std::int64_t first = layout.documents[document], end = layout.documents[document + 1];
@@ -80,7 +80,7 @@ void add_document(const SentenceLayout& layout, std::size_t document, std::int64
   }
 }
 
-// Megatron counts its seed in 32 bits, so that one above the largest is the smallest.
+// Megatron's seed is a 32-bit integer, so seed + 1 wraps around.
 std::uint64_t shuffle_seed(std::uint64_t seed) {
   auto next = static_cast<std::int32_t>(static_cast<std::uint32_t>(seed) + 1);
   return static_cast<std::uint64_t>(std::int64_t{next});
@@ -98,10 +98,10 @@ std::vector<SentenceSample> make_samples(const SentenceLayout& layout,
     }
     return samples.size() > before;
   };
-  // One epoch is what a single sample takes.
+  // One epoch is built for a single sample.
   auto wanted = static_cast<std::size_t>(spec.num_samples.value_or(1));
   bool usable = wanted > 0 && add_epoch();
-  // Epochs are about equal, so more samples than memory can hold are refused here.
+  // Epochs have about equal sizes, so a request beyond memory is refused here.
   if (usable) samples.reserve(wanted + samples.size());
   while (usable && samples.size() < wanted) usable = add_epoch();
   std::mt19937_64 random(shuffle_seed(spec.seed));

@@ -10,14 +10,14 @@ namespace bev {
 
 namespace {
 
-// Lower case, sorted, without the last full stop. After these comes a name or more of the sentence.
+// Abbreviations that never end a sentence; lower case, sorted, without the final full stop.
 constexpr std::array<std::string_view, 45> kNeverLast = {
     "adm",  "approx", "art",  "brig", "ca",  "capt", "cf",  "ch",  "cmdr", "col",  "comdr", "cpl",
     "dr",   "e.g",    "eq",   "eqs",  "fig", "figs", "fr",  "gen", "gov",  "hon",  "i.e",   "lt",
     "maj",  "messrs", "mlle", "mme",  "mr",  "mrs",  "ms",  "mt",  "pp",   "prof", "pvt",   "rep",
     "resp", "rev",    "sec",  "sen",  "sgt", "st",   "viz", "vol", "vs",
 };
-// These are short for something only before a number.
+// Abbreviations only before a number.
 constexpr std::array<std::string_view, 15> kBeforeNumber = {
     "apr", "aug", "dec", "feb", "jan", "jul", "jun",  "mar",
     "no",  "nos", "nov", "oct", "p",   "sep", "sept",
@@ -26,7 +26,7 @@ constexpr std::array<std::string_view, 15> kBeforeNumber = {
 static_assert(std::ranges::is_sorted(kNeverLast) && std::ranges::is_sorted(kBeforeNumber));
 
 bool is_space(CodePoint point) { return has_trait(point, trait::kSpace); }
-// Full stops that need no space behind them.
+// Full-width stops, which need no space after them.
 bool is_wide_stop(CodePoint point) {
   return point == 0x3002 || point == 0xff01 || point == 0xff1f || point == 0xff61;
 }
@@ -60,7 +60,7 @@ class SentenceScan {
 
   std::vector<std::string_view> split() {
     while (at_ < text_.size()) {
-      // Nothing before it ends a sentence; and it is quick.
+      // Fast skip: no other byte can end a sentence.
       at_ = std::min(text_.find_first_of(".!?\n\xe2\xe3\xef", at_), text_.size());
       if (at_ == text_.size()) break;
       if (text_[at_] == '\n') {
@@ -84,7 +84,7 @@ class SentenceScan {
     return at;
   }
 
-  // A blank line ends a sentence whatever stands before it.
+  // A blank line ends a sentence in any case.
   void pass_newline() {
     std::size_t after = skip_while(at_, is_space);
     bool blank = std::ranges::count(text_.substr(at_, after - at_), '\n') > 1;
@@ -95,7 +95,7 @@ class SentenceScan {
   void pass_stop() {
     std::size_t first = at_;
     std::size_t end = skip_while(first, is_stop);
-    if (end == first) {  // another character that begins with the same byte
+    if (end == first) {  // another character with the same first byte
       at_ += decode_point(text_, at_).bytes;
       return;
     }
@@ -111,7 +111,7 @@ class SentenceScan {
     if (wide || ends_sentence(first, after, one_dot && closed == end)) finish(after);
   }
 
-  // Whether what begins at `after` is a new sentence; `dot`: a single full stop is what is between.
+  // True if a new sentence begins at `after`; `dot`: the only separator is a single full stop.
   bool ends_sentence(std::size_t stop, std::size_t after, bool dot) const {
     std::size_t start = skip_while(after, is_opening);
     if (start == text_.size()) return true;
@@ -129,7 +129,7 @@ class SentenceScan {
     }
     std::string_view word = text_.substr(begin, stop - begin);
     if (word.empty()) return false;
-    // "J. Smith", "U.S. Army": letters with a full stop each.
+    // Initials, "J. Smith", "U.S. Army": upper-case letters with a full stop each.
     bool letters = true;
     for (std::size_t at = 0; at < word.size() && letters;) {
       DecodedPoint next = decode_point(word, at);
@@ -138,7 +138,7 @@ class SentenceScan {
       ++at;
     }
     if (letters) return true;
-    // "1. Introduction": the number of an item is no sentence.
+    // "1. Introduction": an item number is not a sentence.
     bool number = std::ranges::all_of(word, [](char c) { return c >= '0' && c <= '9'; });
     if (number && is_blank(text_.substr(begin_, begin - begin_))) return true;
     std::string name = lower(word);
@@ -150,7 +150,7 @@ class SentenceScan {
     return text.find_first_not_of(" \t\r\n") == text.npos;
   }
 
-  // Ends the sentence under way at `end`, where the next begins.
+  // Ends the current sentence at `end`, where the next one begins.
   void finish(std::size_t end) {
     std::string_view sentence = text_.substr(begin_, end - begin_);
     begin_ = end;

@@ -1,5 +1,5 @@
-// Sentences of a text by rules. Not NLTK's Punkt, which learns its abbreviations: docs/data.md says
-// how the two differ.
+// Rule-based sentence splitter. Not NLTK's Punkt, which learns its abbreviations; docs/data.md
+// describes the differences.
 #pragma once
 
 #include <cstdint>
@@ -8,11 +8,11 @@
 
 namespace bev {
 
-// White space around sentences: left out, or kept with the sentence before it, so that all of them
-// together are the text.
+// White space around sentences: dropped, or kept with the preceding sentence, so that the
+// concatenation is the text.
 enum class SentenceSpace : std::uint8_t { kDropped, kKept };
 
-// The sentences of a text in UTF-8, in order; none is empty.
+// Sentences of a UTF-8 text, in order; none is empty.
 std::vector<std::string_view> split_sentences(std::string_view text, SentenceSpace space);
 
 }  // namespace bev

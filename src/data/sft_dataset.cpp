@@ -19,7 +19,7 @@ namespace bev {
 
 namespace {
 
-// Says how far a long encoding is, every few seconds.
+// Logs the progress of a long encoding every few seconds.
 class EncodingProgress {
  public:
   explicit EncodingProgress(std::span<const InputFile> files) {
@@ -54,8 +54,8 @@ SftTokens encode_record(const Record& record, const std::string& path,
   }
 }
 
-// A block of lines at a time, each on all threads. The first line that fails is the one that is
-// told, whatever the threads do.
+// Encodes blocks of lines in parallel. The first failing line is reported, independent of thread
+// timing.
 std::vector<SftTokens> encode_files(const std::vector<std::string>& names,
                                     const ChatTemplate& chat_template, const Tokenizer& tokenizer) {
   constexpr std::size_t kBlock = 4096;
@@ -128,7 +128,7 @@ bool SftDataset::keep(SftTokens& tokens) {
     tokens.ids.resize(most);
     tokens.learned.resize(most);
   }
-  // The first token has none before it that could predict it.
+  // The first token has no predecessor that could predict it.
   if (!tokens.learned.empty()) tokens.learned[0] = 0;
   std::int64_t learned = std::ranges::count(tokens.learned, 1);
   if (learned == 0) {

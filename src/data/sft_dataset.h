@@ -1,5 +1,6 @@
-// Supervised fine-tuning: conversations packed into samples, with the loss on what the assistant
-// says. Conversations do not see each other; padding has no loss.
+// Supervised fine-tuning (SFT) dataset: conversations packed into samples (sequence packing), with
+// the loss on the assistant's tokens only. Packed conversations do not attend to each other;
+// padding has no loss.
 #pragma once
 
 #include <cstdint>
@@ -16,42 +17,42 @@
 namespace bev {
 
 struct SftConfig {
-  std::vector<std::string> files;  // JSON lines, see read_sft_row; names as of list_inputs
+  std::vector<std::string> files;  // JSON lines, see read_sft_row; names as in list_inputs
   std::int64_t seq_length = 0;
-  std::int64_t vocab_size = 0;  // ids at or above are refused; 0: any
+  std::int64_t vocab_size = 0;  // larger or equal ids are refused; 0: any
   std::uint64_t seed = 0;
-  bool shuffle = true;  // samples, anew in every epoch
+  bool shuffle = true;  // reshuffle the samples in every epoch
   TooLong too_long = TooLong::kCut;
 };
 
-// What became of the conversations.
+// Statistics of the conversations.
 struct SftReport {
   std::int64_t conversations = 0;
-  std::int64_t cut = 0;           // to the length of a sample
+  std::int64_t cut = 0;           // truncated to the sample length
   std::int64_t dropped_long = 0;  // longer than a sample
-  std::int64_t dropped_mute = 0;  // without a token that the assistant says
+  std::int64_t dropped_mute = 0;  // without an assistant token
   std::int64_t samples = 0;
-  std::int64_t tokens = 0;   // in the samples, less padding
-  std::int64_t learned = 0;  // of them with a loss
+  std::int64_t tokens = 0;   // in the samples, without padding
+  std::int64_t learned = 0;  // tokens with a loss
 };
 std::string to_text(const SftReport& report, std::int64_t seq_length);
 
 class SftDataset : public Dataset {
  public:
-  // Reads and encodes everything, on all cores. Error(kInput) naming file and line; also when
-  // nothing is left to learn from.
+  // Reads and encodes everything, on all cores. Throws Error(kInput) naming file and line, or if
+  // nothing is left to train on.
   SftDataset(const SftConfig& config, const Tokenizer& tokenizer,
              const ChatTemplate& chat_template);
 
   std::int64_t seq_length() const override { return config_.seq_length; }
   std::int64_t num_samples() const override { return static_cast<std::int64_t>(bins_.size()); }
-  // Goes on with the next epoch beyond the last sample.
+  // Indices beyond the last sample continue with the next epoch.
   TokenSample sample(std::int64_t index) const override;
 
   const SftReport& report() const { return report_; }
 
  private:
-  // Applies the policy for lengths and counts; false: nothing is left.
+  // Applies the length policy and counts; false: drop the conversation.
   bool keep(SftTokens& tokens);
 
   SftConfig config_;

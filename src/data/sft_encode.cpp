@@ -33,7 +33,7 @@ class PrefixRendering {
 
   const std::string& text() const { return text_; }
 
-  // Where the assistant's messages are, in characters. What it is prompted with is not its own.
+  // Code point spans of the assistant's messages, without the generation prompt.
   std::vector<jinja::GenerationSpan> spans() const {
     std::vector<jinja::GenerationSpan> out;
     for (std::size_t i = 0; i < messages_.size(); ++i) {
@@ -44,7 +44,7 @@ class PrefixRendering {
       check_grows(before, after, i);
       check_grows(after, text_, i + 1);
       std::size_t begin = std::max(before.size(), common_bytes(prompted, after));
-      while (begin > 0 && (after[begin] & 0xc0) == 0x80) --begin;  // whole characters
+      while (begin > 0 && (after[begin] & 0xc0) == 0x80) --begin;  // start of a UTF-8 character
       out.push_back({count_points(after.substr(0, begin)), count_points(after)});
     }
     return out;

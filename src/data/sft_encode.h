@@ -1,4 +1,4 @@
-// From a conversation to tokens, and which of them a model learns to say.
+// Encoding of a conversation, and the loss mask on the assistant's tokens.
 #pragma once
 
 #include <cstdint>
@@ -12,12 +12,12 @@ namespace bev {
 
 struct SftTokens {
   std::vector<std::int32_t> ids;
-  std::vector<std::uint8_t> learned;  // 1: the assistant says it
+  std::vector<std::uint8_t> learned;  // 1: assistant token, has a loss
 };
 
-// By the template's {% generation %} blocks. Without them what the assistant says is found by
-// rendering the messages before it and those up to it: the text must only grow. Error(kInput) when
-// it does not, or when the template fails.
+// The mask comes from the chat template's {% generation %} blocks. Without them, each assistant
+// message is located by rendering the conversation before and after it, which requires that
+// rendering only appends. Throws Error(kInput) if it does not, or if the template fails.
 SftTokens encode_sft_row(const SftRow& row, const ChatTemplate& chat_template,
                          const Tokenizer& tokenizer);
 

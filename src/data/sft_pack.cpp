@@ -14,7 +14,7 @@ std::vector<std::vector<std::size_t>> pack_lengths(std::span<const std::int64_t>
   std::iota(order.begin(), order.end(), std::size_t{0});
   std::ranges::stable_sort(order, std::greater{}, [&](std::size_t at) { return lengths[at]; });
   std::vector<std::vector<std::size_t>> bins;
-  std::set<std::pair<std::int64_t, std::size_t>> room;  // what is left in each bin
+  std::set<std::pair<std::int64_t, std::size_t>> room;  // (free space, bin)
   for (std::size_t at : order) {
     BEV_CHECK(lengths[at] <= capacity, ErrorKind::kInternal, "pack: length ", lengths[at],
               " into bins of ", capacity);

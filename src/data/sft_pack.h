@@ -1,4 +1,4 @@
-// Puts conversations together into samples of one length.
+// Bin packing of conversations into samples (sequence packing).
 #pragma once
 
 #include <cstddef>
@@ -8,8 +8,8 @@
 
 namespace bev {
 
-// Bins of at most `capacity`, with the places of their lengths in rising order. Best fit, longest
-// first; among equals the earlier. No length is above the capacity.
+// Best-fit decreasing; ties in input order. Returns bins of total length at most `capacity`, each
+// with ascending indices into lengths. No length may exceed the capacity.
 std::vector<std::vector<std::size_t>> pack_lengths(std::span<const std::int64_t> lengths,
                                                    std::int64_t capacity);
 

@@ -15,7 +15,7 @@ using jinja::Dict;
 using jinja::List;
 using jinja::Value;
 
-// A row and its name for messages.
+// A row and its location for messages.
 class RowReader {
  public:
   RowReader(const Dict& row, const std::string& source) : row_(row), source_(source) {}
@@ -47,7 +47,7 @@ class RowReader {
   }
 
  private:
-  // nullptr for null too.
+  // nullptr if missing or null.
   const Value* member(const char* name) const {
     const Value* found = row_.find_name(name);
     return found && !found->is_none() ? found : nullptr;
@@ -71,7 +71,7 @@ class RowReader {
                std::make_move_iterator(more.end()));
   }
 
-  // A text, or messages already.
+  // A text, or a list of messages.
   List turn(const char* name, const char* role) const {
     const Value* value = member(name);
     BEV_CHECK(value, ErrorKind::kInput, source_, ": \"", name, "\" is missing");
@@ -92,7 +92,7 @@ class RowReader {
     return out;
   }
 
-  // ShareGPT's layout, with its names of roles.
+  // ShareGPT's layout, with its role names.
   List shared_conversation() const {
     constexpr std::array<std::pair<std::string_view, const char*>, 11> kRoles = {
         {{"human", "user"},

@@ -1,4 +1,4 @@
-// Conversations from the rows of JSON lines files, in the usual layouts.
+// Conversations from JSON lines, in the common SFT layouts.
 #pragma once
 
 #include <string>
@@ -9,13 +9,13 @@
 namespace bev {
 
 struct SftRow {
-  jinja::Value messages;          // a list of {"role": .., "content": ..}
-  jinja::Value tools, documents;  // None: the row has none
+  jinja::Value messages;          // list of {"role": .., "content": ..}
+  jinja::Value tools, documents;  // None if absent
 };
 
-// One line: {"messages": [...]}, {"conversations": [{"from": .., "value": ..}]}, prompt with
-// response or completion, or instruction, input and output; perhaps with system, tools and
-// documents. Error(kInput) naming `source`, which says file and line.
+// Parses one line: {"messages": [...]}, {"conversations": [{"from": .., "value": ..}]}, prompt with
+// response or completion, or instruction, input and output; optionally with system, tools and
+// documents. Throws Error(kInput) naming `source` (file and line).
 SftRow read_sft_row(std::string_view line, const std::string& source);
 
 }  // namespace bev

@@ -20,7 +20,7 @@ std::int64_t permute_index(std::int64_t index, std::int64_t count, std::uint64_t
       right = next;
     }
     value = (left << half_bits) | right;
-  } while (value >= size);  // a cycle through `index` < size comes back inside
+  } while (value >= size);  // cycle walking: the cycle of `index` < size comes back inside
   return static_cast<std::int64_t>(value);
 }
 

@@ -38,7 +38,7 @@ std::array<std::int64_t, 4> split_bounds(std::string_view weights, std::int64_t 
   std::array<std::int64_t, 4> bounds{};
   double cumulative = 0;
   for (std::size_t i = 0; i < shares.size(); ++i) {
-    cumulative += shares[i] / sum;  // in this order, as Megatron rounds
+    cumulative += shares[i] / sum;  // same summation order as Megatron, for equal rounding
     bounds[i + 1] = std::min(total, std::lrint(cumulative * static_cast<double>(total)));
   }
   return bounds;

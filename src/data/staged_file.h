@@ -1,5 +1,5 @@
-// A file being written beside its final name, under one that no other process uses: any number of
-// them may write the same file at once, and a reader sees a whole one or none.
+// File written under a unique temporary name and renamed at the end: any number of processes may
+// write the same file at once, and a reader sees a complete one or none.
 #pragma once
 
 #include <cstddef>
@@ -11,9 +11,9 @@ namespace bev {
 
 class StagedFile {
  public:
-  // Error(kIo) naming the path and the system's reason, here and below.
+  // All functions throw Error(kIo) with the path and strerror.
   explicit StagedFile(const std::string& path);
-  // Removes what was not committed.
+  // Removes the temporary file unless it was committed.
   ~StagedFile();
   StagedFile(const StagedFile&) = delete;
   StagedFile& operator=(const StagedFile&) = delete;
@@ -23,12 +23,12 @@ class StagedFile {
   void write_value(const T& value) {
     write(std::as_bytes(std::span(&value, 1)));
   }
-  // Bytes written so far; flush() hands them to the operating system, where a map of temporary()
-  // sees them.
+  // size() counts the bytes written; flush() passes them to the kernel, so that a mapping of
+  // temporary() sees them.
   std::size_t size() const { return size_; }
   void flush();
   const std::string& temporary() const { return temporary_; }
-  // Makes it durable under the temporary name; then renames it. Only the second shows the file.
+  // sync() calls fsync on the temporary file; commit() renames it to its final name.
   void sync();
   void commit();
 

@@ -14,7 +14,7 @@ void append_tokens(std::vector<std::int32_t>& out, std::span<const std::int32_t>
   out.insert(out.end(), tokens.begin(), tokens.end());
 }
 
-// Padding in the tokens is not seen; an embedding has to know what is there instead.
+// Mask without the padding, which is replaced by an id that the embedding has.
 std::vector<std::int32_t> hide_padding(std::vector<std::int32_t>& tokens, std::int32_t pad) {
   std::vector<std::int32_t> mask;
   for (std::int32_t token : tokens) mask.push_back(token == pad ? 0 : 1);
@@ -25,7 +25,7 @@ std::vector<std::int32_t> hide_padding(std::vector<std::int32_t>& tokens, std::i
 }  // namespace
 
 void T5Dataset::describe(const T5Config& config, SentenceIndexSpec& spec) {
-  constexpr std::int64_t kSpecialTokens = 2;  // room that Megatron leaves for <bos> and <eos>
+  constexpr std::int64_t kSpecialTokens = 2;  // Megatron reserves space for <bos> and <eos>
   spec.target_length = config.seq_length - kSpecialTokens;
   spec.least_sentences = 1;
 }

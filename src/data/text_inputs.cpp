@@ -1,4 +1,4 @@
-// Which files the names of inputs mean, and how they are cut into parts.
+// Expansion of input names to files, and their division into parts.
 #include <glob.h>
 #include <sys/stat.h>
 
@@ -26,7 +26,7 @@ std::vector<std::string> files_under(const std::string& folder) {
   std::error_code error;
   fs::recursive_directory_iterator entry(folder, error), end;
   while (!error && entry != end) {
-    std::error_code dangling;  // a link to nothing is no regular file
+    std::error_code dangling;  // a dangling link is not a regular file
     if (entry->is_regular_file(dangling)) files.push_back(entry->path().string());
     entry.increment(error);
   }
@@ -35,7 +35,7 @@ std::vector<std::string> files_under(const std::string& folder) {
   return files;
 }
 
-// The paths that a pattern stands for, sorted. A name that exists is itself, whatever is in it.
+// Sorted paths that match a pattern. An existing file is taken literally.
 std::vector<std::string> expand(const std::string& name) {
   if (path_exists(name) || name.find_first_of("*?[") == name.npos) return {name};
   glob_t found{};

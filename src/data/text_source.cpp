@@ -17,12 +17,12 @@ constexpr std::string_view kByteOrderMark = "\xef\xbb\xbf";
 
 bool is_blank(std::string_view line) { return line.find_first_not_of(" \t\r") == line.npos; }
 
-// Bytes of `text` that end with its last line, or with its last whole character where there is only
-// one line.
+// Length of `text` up to its last line end, or up to its last complete character if it has only one
+// line.
 std::size_t cut_at_line(std::string_view text) {
   std::size_t newline = text.rfind('\n');
   if (newline != text.npos) return newline + 1;
-  constexpr std::size_t kLongestTail = 3;  // bytes of a character after its first
+  constexpr std::size_t kLongestTail = 3;  // UTF-8 continuation bytes
   std::size_t last = text.size() - 1, least = last - std::min(last, kLongestTail);
   while (last > least && (static_cast<unsigned char>(text[last]) & 0xc0) == 0x80) --last;
   bool whole = last + point_bytes(text[last]) <= text.size();
@@ -38,7 +38,7 @@ class TextSource::FileReader {
       : file_(file),
         range_(range),
         options_(options),
-        // One byte earlier: whether a line begins at `begin` is for the byte before it to say.
+        // Starts one byte earlier: the preceding byte tells whether a line begins at `begin`.
         stream_(open_byte_stream(file.path, std::max<std::int64_t>(range.begin - 1, 0))),
         chunk_(kChunkBytes) {
     if (range.begin > 0) {
@@ -64,7 +64,7 @@ class TextSource::FileReader {
   std::int64_t position() const { return stream_->position(); }
 
  private:
-  // Bytes that were read and not taken; empty at the end of the file.
+  // Bytes read but not taken; empty at the end of the file.
   std::string_view rest() {
     if (begin_ == end_) {
       begin_ = 0;
@@ -78,7 +78,7 @@ class TextSource::FileReader {
   }
 
   static void refuse(Record& record, const char* what, std::int64_t limit) {
-    record.text = std::string();  // gives its memory back
+    record.text = std::string();  // frees its memory
     record.problem = concat(what, " is longer than --max-document-bytes ", limit,
                             "; raise that or cut the document");
   }
@@ -91,11 +91,12 @@ class TextSource::FileReader {
     }
   }
 
-  // Nobody asks for more after a record that is too long, unless such are skipped: then its end,
-  // which may be far, is not looked for.
+  // With kStop no record is read after one that is too long, so its (possibly distant) end is not
+  // searched.
   bool is_last(bool too_long) const { return too_long && options_.on_error == BadRecords::kStop; }
 
-  // Adds the line under way, without its end, to `text`; what would make that too long is dropped.
+  // Appends the current line, without its line end, to `text`; the excess of an over-long line is
+  // dropped.
   struct Line {
     bool blank = true, too_long = false;
   };
@@ -185,10 +186,10 @@ class TextSource::FileReader {
   const TextOptions& options_;
   std::unique_ptr<ByteStream> stream_;
   std::vector<char> chunk_;
-  std::size_t begin_ = 0, end_ = 0;  // of what is left in the chunk
-  std::int64_t offset_ = 0;          // of its first byte in the file, as far as that is plain
+  std::size_t begin_ = 0, end_ = 0;  // unread part of the chunk
+  std::int64_t offset_ = 0;          // file offset of its first byte, for uncompressed files
   std::int64_t line_ = 1;
-  std::string carried_;  // the start of the next piece
+  std::string carried_;  // start of the next piece
 };
 
 TextSource::TextSource(std::span<const InputFile> files, std::span<const FileRange> ranges,
@@ -212,7 +213,7 @@ bool TextSource::next(Record& record) {
 
 std::int64_t TextSource::position() const {
   if (!reader_) return bytes_before_;
-  // It reads somewhat ahead of the records, also beyond the range.
+  // The reader is ahead of the records, possibly beyond the range.
   const FileRange& range = ranges_[next_range_ - 1];
   const InputFile& file = files_[range.file];
   std::int64_t end = file.regular ? std::min(range.end, file.bytes) : range.end;

@@ -1,6 +1,6 @@
 // Token files: JSON with rows of token ids, for `score`, `generate` and for replaying another
 // system's batches. Every mistake is an Error(kInput) naming the file, the row and the column (both
-// counted from 0). Batches with further fields are in batch_file.h.
+// counted from 0). Batches with more fields are in batch_file.h.
 #pragma once
 
 #include <cstdint>
@@ -12,19 +12,18 @@
 
 namespace bev {
 
-// Rows may have unequal lengths, none is empty; labels has the shape of input_ids.
+// Non-empty rows of possibly different lengths; labels has the shape of input_ids.
 struct TokenRows {
   std::vector<TokenRow> input_ids;
   std::vector<TokenRow> labels;
 };
 
 // {"input_ids": [[..]..], "labels": [[..]..]}: ids in [0, vocab_size), labels also kIgnoredLabel;
-// without labels they are the ids. An attention_mask is accepted when it is all ones; other keys
-// are not looked at.
+// labels default to the ids. An attention_mask must be all ones; other keys are ignored.
 TokenRows read_token_rows(const std::string& path, std::int64_t vocab_size);
 // Reads the rows of an object in a file.
 TokenRows read_ids_and_labels(const JsonPlace& object, std::int64_t vocab_size);
-// A sample for each row.
+// One sample per row.
 GlobalBatch batch_of(const TokenRows& rows);
 
 // {"batches": [ [[ids]..] .. ]}: the labels are the ids.

@@ -1,4 +1,4 @@
-// Tokens in sequences of known lengths, readable at any place: what samples are cut from.
+// Random-access token sequences of known lengths, from which samples are cut.
 #pragma once
 
 #include <cstdint>
@@ -16,14 +16,13 @@ class TokenSequences {
 
   virtual const std::string& name() const = 0;  // for messages
   virtual PackedArray<std::int32_t> lengths() const = 0;
-  // Tokens [offset, offset + tokens.size()) of a sequence; they must exist. Safe from several
-  // threads.
+  // Reads tokens [offset, offset + tokens.size()) of a sequence, which must exist. Thread safe.
   virtual void read(std::int64_t sequence, std::int64_t offset,
                     std::span<std::int32_t> tokens) const = 0;
 };
 
-// Megatron's made-up documents: 100,000 of 1 to 4095 tokens, each counting 1, 2, 3, ... modulo the
-// vocabulary and closed by the end-of-document token.
+// Megatron's mock documents: 100,000 of 1 to 4095 tokens, each counting 1, 2, 3, ... modulo the
+// vocabulary and ending with the end-of-document token.
 class MockSequences : public TokenSequences {
  public:
   MockSequences(std::int64_t vocab_size, std::int32_t eod_id);

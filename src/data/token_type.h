@@ -1,4 +1,4 @@
-// The number types of Megatron's token files, by their codes in the .idx header.
+// Element types of Megatron's indexed datasets, by their codes in the .idx header.
 #pragma once
 
 #include <cstddef>
@@ -53,14 +53,14 @@ inline std::size_t size_of(TokenType type) {
   return visit_token_type(type, [](auto value) { return sizeof value; });
 }
 
-// As numpy calls it.
+// numpy's name of the type.
 inline const char* name_of(TokenType type) {
   constexpr const char* kNames[] = {"uint8", "int8",    "int16",   "int32",
                                     "int64", "float64", "float32", "uint16"};
   return kNames[static_cast<std::size_t>(type) - 1];
 }
 
-// What Megatron's tools store the ids of a vocabulary in.
+// Type in which Megatron's tools store the ids of a vocabulary.
 inline TokenType token_type_for(std::int64_t vocab_size) {
   return vocab_size < 65500 ? TokenType::kU16 : TokenType::kI32;
 }

@@ -1,4 +1,4 @@
-// What happens to conversations that are longer than a sample.
+// Policy for conversations longer than a sample.
 #pragma once
 
 #include <cstdint>

@@ -1,4 +1,4 @@
-// The activations of an MLP.
+// Activation functions of an MLP.
 #pragma once
 
 #include <cstdint>
@@ -7,8 +7,8 @@ namespace bev {
 
 enum class Activation : std::uint8_t { kGelu, kGeluTanh, kSilu, kRelu, kSquaredRelu, kQuickGelu };
 
-// How gate and up are limited before they meet: y = act(min(gate, clamp)) * (up limited to
-// [-clamp, clamp], plus offset). Of gated activations only; clamp 0: no limit.
+// Clamping of a gated activation: y = act(min(gate, clamp)) * (clip(up, -clamp, clamp) + offset).
+// clamp 0 means no clamping.
 struct GateLimits {
   double clamp = 0, offset = 0;
 };

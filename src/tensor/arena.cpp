@@ -85,7 +85,7 @@ void Arena::vacate(Block& block) {
 
 void Arena::occupy(Block& block) { block.data = take_or_grow(block.bytes, block.tag); }
 
-// Best fit; the lowest address among equals.
+// Best fit; the lowest address on ties.
 std::byte* Arena::take(std::size_t bytes) {
   Free* best = nullptr;
   for (Free& candidate : free_) {
@@ -127,8 +127,8 @@ void Arena::give_back(std::byte* data, std::size_t bytes) {
 }
 
 void Arena::grow(std::size_t bytes) {
-  // Chunks grow with what is reserved, so that few large ones serve large models; what nobody has
-  // asked for yet stays small, for others live on the device too.
+  // Chunks grow with the bytes reserved, so that a few large ones serve large models; the excess is
+  // bounded by spare_, because other users share the device.
   std::size_t chunk_bytes = std::max(bytes, std::min(reserved_ / 4, spare_));
   chunk_bytes = (chunk_bytes + kChunkBytes - 1) / kChunkBytes * kChunkBytes;
   if (limit_ != 0 && reserved_ + chunk_bytes > limit_) chunk_bytes = bytes;

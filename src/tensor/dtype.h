@@ -1,4 +1,4 @@
-// Element types, the 16-bit float scalars, and the one dtype switch.
+// Element types, the 16-bit float scalars, and the dtype dispatch visit_float.
 #pragma once
 
 #include <bit>
@@ -27,15 +27,15 @@ constexpr std::size_t size_of(Dtype dtype) {
   }
   return 0;
 }
-// The type in which statistics, logits and gradients of models in `dtype` are kept.
+// Dtype of statistics, logits and gradients in a model of type `dtype`.
 constexpr Dtype wide_of(Dtype dtype) { return dtype == Dtype::kF64 ? Dtype::kF64 : Dtype::kF32; }
 constexpr bool is_float(Dtype dtype) { return dtype <= Dtype::kF16; }
 // "f32", "bf16", ...
 std::string_view name_of(Dtype dtype);
-// Accepts our names and the usual long ones ("float32", "bfloat16", "fp16", ...).
+// Accepts these names and the usual long ones ("float32", "bfloat16", "fp16", ...).
 std::optional<Dtype> parse_dtype(std::string_view name);
 
-// bfloat16: the upper half of a float, rounded to nearest even; NaN stays NaN.
+// bfloat16: upper half of a float, rounded to nearest even; NaN stays NaN.
 struct Bf16 {
   std::uint16_t bits = 0;
   Bf16() = default;
@@ -50,7 +50,7 @@ struct Bf16 {
   operator float() const { return std::bit_cast<float>(static_cast<std::uint32_t>(bits) << 16); }
 };
 
-// IEEE binary16, rounded to nearest even, overflow to infinity, subnormals kept.
+// IEEE binary16, rounded to nearest even; overflow gives infinity, subnormals are kept.
 struct F16 {
   std::uint16_t bits = 0;
   F16() = default;
@@ -117,7 +117,7 @@ struct DtypeOf<std::uint8_t> {
 
 [[noreturn]] void fail_not_float(Dtype dtype);
 
-// Calls f(T{}) with T the scalar type of a floating dtype; throws for any other.
+// Calls f(T{}) with T the scalar type of a floating-point dtype; throws for any other dtype.
 template <class F>
 decltype(auto) visit_float(Dtype dtype, F&& f) {
   switch (dtype) {
@@ -134,7 +134,7 @@ decltype(auto) visit_float(Dtype dtype, F&& f) {
   }
 }
 
-// The type in which values of T are computed and accumulated.
+// Accumulation type of T: values are computed and summed in it.
 template <class T>
 struct Accumulate {
   using type = float;

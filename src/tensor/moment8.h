@@ -1,13 +1,13 @@
-// Moments of Adam in 8 bits. Each block of 128 numbers shares a scale: the exponent of its largest,
-// as a float's bits have it. A number is a small float below that:
+// 8-bit Adam moments. Each block of 128 values shares a scale: the biased exponent of its absmax.
+// A value is a small float relative to that scale:
 //
-//   kSigned    sign, 4 bits of exponent, 3 of mantissa: 15 powers of two and 8 steps below them
-//   kPositive  5 bits of exponent, 3 of mantissa: 31 powers of two; what is above 0 stays so, since
-//              an update is divided by its root
+//   kSigned    sign, 4 exponent bits, 3 mantissa bits: 15 powers of two and 8 subnormal steps
+//   kPositive  5 exponent bits, 3 mantissa bits: 31 powers of two; a positive value never rounds to
+//              0, because the update is divided by its root
 //
-// Rounding is at random or to nearest, of the significand first, whose largest result gives the
-// scale: numbers that were read from a block are packed into the same bytes again, whatever the
-// noise. They have four digits, so bf16 holds each of them exactly.
+// Rounding is stochastic or to nearest. The significand is rounded first and the largest rounded
+// value sets the scale, so that values read from a block are packed into the same bytes again,
+// whatever the noise. They have four significant bits, so bf16 represents each of them exactly.
 #pragma once
 
 #include <bit>
@@ -25,25 +25,25 @@ constexpr std::int64_t moment_blocks(std::int64_t elements) {
   return (elements + kMomentBlock - 1) / kMomentBlock;
 }
 
-// Of scales: so small that nothing is lost, so large that every number is a normal float. The
-// largest is that of a block with an infinity or NaN, all of which is read as NaN.
+// Smallest scale: small enough to lose nothing, large enough that every value is a normal float.
+// kBadMomentScale marks a block with an infinity or NaN, all of which reads as NaN.
 inline constexpr std::uint8_t kLeastMomentScale = 40;
 inline constexpr std::uint8_t kBadMomentScale = 255;
-// Noise is 16 random bits; this much rounds to nearest.
+// Rounding noise is 16 random bits; this constant rounds to nearest.
 inline constexpr std::uint32_t kNearestNoise = 0x8000;
-// See AdamRange.
+// Multiplier that derives the first moment's noise from the shared random word; see AdamRange.
 inline constexpr std::uint32_t kMomentNoise = 0x9E3779B9u;
 
-// The highest exponent of a format.
+// Highest exponent code of a format.
 constexpr std::uint32_t top_of(MomentFormat format) {
   return format == MomentFormat::kSigned ? 15 : 31;
 }
 
-// Bits of |x| rounded to four digits.
+// Bits of |x| rounded to four significant bits.
 inline std::uint32_t moment_digits(float x, std::uint32_t noise) {
   return ((std::bit_cast<std::uint32_t>(x) & 0x7fffffffu) + (noise << 4)) & 0xfff00000u;
 }
-// Of a block whose largest digits are these.
+// Scale of a block from the largest rounded value of its elements.
 inline std::uint8_t moment_scale(std::uint32_t largest_digits) {
   const std::uint32_t exponent = largest_digits >> 23;
   return static_cast<std::uint8_t>(exponent < kLeastMomentScale ? kLeastMomentScale
@@ -55,7 +55,7 @@ inline std::uint8_t pack_moment(MomentFormat format, float x, std::uint32_t nois
                                 std::uint32_t scale) {
   const std::uint32_t digits = moment_digits(x, noise), top = top_of(format);
   const auto word = std::bit_cast<std::uint32_t>(x);
-  // Below the least power of two come multiples of the smallest number.
+  // Subnormals: below the smallest power of two, codes are multiples of the smallest value.
   const float steps =
       std::bit_cast<float>(word & 0x7fffffffu) * std::bit_cast<float>((256 + top - scale) << 23);
   const auto small =
@@ -78,7 +78,8 @@ inline float unpack_moment(MomentFormat format, std::uint8_t code, std::uint32_t
   return is_signed && code >= 0x80u ? -value : value;
 }
 
-// Numbers [0, count) of some blocks. `noise` has a word for each; null: to nearest.
+// Convert the values [0, count) of consecutive blocks. `noise` has one word per value; null: round
+// to nearest.
 void pack_moments(MomentFormat format, const float* from, const std::uint32_t* noise,
                   std::int64_t count, std::uint8_t* codes, std::uint8_t* scales);
 void unpack_moments(MomentFormat format, const std::uint8_t* codes, const std::uint8_t* scales,

@@ -1,14 +1,14 @@
-// A factor of matrix products as a device takes it.
+// Cache of a GEMM operand in the backend's packed layout.
 #pragma once
 
 #include <cstddef>
 
 namespace bev {
 
-// The form in which a device multiplies b, for factors that many products share. The first of them
-// makes it, the others, which have the same op(b), read it.
+// Packed layout of b for a weight that several GEMMs share. The first GEMM packs it, later ones
+// with the same op(b) reuse it.
 struct PackedFactor {
-  std::byte* memory = nullptr;  // packed_bytes(), 64-byte aligned
+  std::byte* memory = nullptr;  // packed_bytes() bytes, 64-byte aligned
   bool made = false;
 };
 

@@ -1,6 +1,6 @@
-// Tensors in 8-bit floats with the scales to read them by, and the recipes by which scales are
-// chosen. A product wants both factors with the inner dim last, so a tensor that takes part in two
-// products is kept twice: by rows, and transposed, quantised by itself.
+// FP8 tensors with their scales, and the recipes that choose the scales. Hopper's FP8 GEMM wants
+// both operands K-major (inner dim last), so a tensor used in two GEMMs is kept twice: row-wise,
+// and transposed with its own scales.
 #pragma once
 
 #include <cstdint>
@@ -10,11 +10,11 @@
 
 namespace bev {
 
-// How many elements share a scale: all of them; runs of 128 in a row; squares of 128 x 128.
+// How many elements share a scale: the whole tensor; 1 x 128 runs of a row; 128 x 128 squares.
 //
-// The 4-bit formats are emulated, for study: what stands for a payload are the numbers that it
-// would be read as, in the source's dtype, and there are no scales. NVFP4: runs of 16 with a scale
-// in E4M3 on top of one for the tensor. MXFP4: runs of 32 whose scale is a power of two.
+// The FP4 formats are emulated: the payload holds the dequantised values in the source's dtype, and
+// there are no scales. NVFP4 has runs of 16 with an E4M3 scale on top of one scale for the tensor,
+// MXFP4 runs of 32 whose scale is a power of two.
 enum class ScaleBlock : std::uint8_t { kTensor, kRun, kSquare, kNvfp4, kMxfp4 };
 inline constexpr std::int64_t kScaleBlock = 128;
 constexpr bool is_emulated(ScaleBlock block) { return block >= ScaleBlock::kNvfp4; }
@@ -22,24 +22,24 @@ constexpr std::int64_t emulated_run(ScaleBlock block) {
   return block == ScaleBlock::kNvfp4 ? 16 : 32;
 }
 
-// f32 [1]; [K / 128, R rounded up to 4] for runs; [R / 128, K / 128 rounded up to 4] for squares,
-// of a payload [R, K]. These are the orders that cuBLASLt reads.
+// Shape of the f32 scales for a payload [R, K], in the layout of cuBLASLt: [1] for a tensor, [K /
+// 128, R rounded up to 4] for runs, [R / 128, K / 128 rounded up to 4] for squares.
 Shape scale_shape(ScaleBlock block, std::int64_t rows, std::int64_t columns);
-// Columns of the transpose of `rows` rows: whole runs, or what a product needs at least. The ones
-// added are zero.
+// Columns of the transpose of `rows` rows, padded with zeros to whole runs or to the GEMM's
+// alignment.
 std::int64_t padded_rows(ScaleBlock block, std::int64_t rows);
 
-// Rows of experts have runs of their own in the transpose. Those of expert e, which come after
-// `before` rows of others, have their columns from here on: whole runs, whatever the numbers of
-// rows are. So many columns has the transpose of all rows of e experts.
+// First column of expert e in the transpose of grouped rows, given that the experts before it have
+// `before` rows. Every expert starts a new run, and the bound depends on no count but `before`.
+// run_begin(rows, experts) is the number of columns for all experts.
 constexpr std::int64_t run_begin(std::int64_t before, std::int64_t e) {
   return (before / kScaleBlock + e) * kScaleBlock;
 }
 
-// A factor of a scaled product.
+// An operand of a scaled GEMM.
 struct ScaledView {
-  View payload;  // u8 [R, K]; floats where emulated
-  View scales;   // what the payload's numbers are to be multiplied by
+  View payload;  // u8 [R, K]; floats if emulated
+  View scales;   // dequantisation scales: multiply the payload by them
   Fp8Format format = Fp8Format::kE4m3;
   ScaleBlock block = ScaleBlock::kTensor;
 };
@@ -48,53 +48,52 @@ struct Quantized {
   Fp8Format format = Fp8Format::kE4m3;
   ScaleBlock block = ScaleBlock::kTensor;
   Tensor rows, row_scales;        // [R, C], or empty
-  Tensor columns, column_scales;  // the transpose [C, padded R], or empty
+  Tensor columns, column_scales;  // transpose [C, padded R], or empty
 
   ScaledView by_rows() const { return {rows, row_scales, format, block}; }
   ScaledView by_columns() const { return {columns, column_scales, format, block}; }
 };
 
-// How scales are chosen: by the tensor's largest number now, by its largest in the steps before, or
-// block by block; or in 4 bits.
+// How scales are chosen: from the current amax (tensorwise), from the amax history (delayed), per
+// block, or FP4.
 enum class Fp8Scaling : std::uint8_t { kNone, kTensorwise, kDelayed, kBlockwise, kNvfp4, kMxfp4 };
 
-// How the products of a linear layer are computed.
+// Precision recipe of the three GEMMs of a linear layer.
 struct Fp8Recipe {
   Fp8Scaling scaling = Fp8Scaling::kNone;
-  Fp8Format gradient_format = Fp8Format::kE4m3;  // of what comes back; all else is E4M3
-  int margin = 0;                                // powers of two left above the largest number
-  bool weight_gradient = true;                   // its product too; otherwise in the model's dtype
+  Fp8Format gradient_format = Fp8Format::kE4m3;  // of output gradients; all other tensors are E4M3
+  int margin = 0;                                // headroom above the amax, in powers of two
+  bool weight_gradient = true;  // wgrad in FP8 as well; otherwise in the model's dtype
 
   bool used() const { return scaling != Fp8Scaling::kNone; }
-  // Whether scales follow from the largest number of the tensor itself.
+  // True if the scale depends on the tensor's own amax.
   bool needs_amax() const {
     return scaling == Fp8Scaling::kTensorwise || scaling == Fp8Scaling::kNvfp4;
   }
 };
 
-// Of the three tensors of a linear layer.
+// The tensors of a linear layer that are quantised.
 enum class Fp8Role : std::uint8_t { kInput, kWeight, kGradient };
 inline constexpr int kFp8Roles = 3;
 
 Fp8Format format_of(const Fp8Recipe& recipe, Fp8Role role);
 ScaleBlock block_of(const Fp8Recipe& recipe, Fp8Role role);
-// What dims of weights must be multiples of.
+// Dims of weights must be multiples of this.
 std::int64_t alignment_of(const Fp8Recipe& recipe);
 
-// Rows of experts, in runs: those of expert e are [offsets[e], offsets[e + 1]). Row r is
-// x[order[r] / topk], or without an order x[r]. Rows past the last expert's are not quantised. Runs
-// of the columns are of one expert's rows each: they begin at run_begin(offsets[e], e), and zeros
-// fill up the last.
+// Grouped rows (MoE): those of expert e are [offsets[e], offsets[e + 1]). Row r is x[order[r] /
+// topk], or x[r] without an order. Rows past the last expert's are not quantised. In the transpose
+// each expert's columns begin at run_begin(offsets[e], e) and are padded with zeros to whole runs.
 struct QuantizeGroups {
-  const std::int32_t* offsets = nullptr;  // [experts + 1], device; null: rows of one matrix
+  const std::int32_t* offsets = nullptr;  // [experts + 1], device; null: a single matrix
   std::int64_t experts = 0, rows = 0;
-  // Device: [rows], and [tokens topk] with the row of each slot or -1. They say the same, as in
-  // SortRowsArgs, for those who walk by row or by token.
+  // Permutation on the device: [rows], and its inverse [tokens topk], the row of each slot or -1;
+  // see SortRowsArgs. Kernels that iterate by row use the first, those by token the second.
   const std::int32_t *order = nullptr, *place = nullptr;
   std::int64_t topk = 1;
 
   bool used() const { return offsets != nullptr; }
-  // Rows of the quantised tensor that is made of x, without and with the padding of its groups.
+  // Rows of the quantised tensor made from x, without and with the padding of its groups.
   std::int64_t rows_of(const View& x) const { return used() ? rows : x.shape[0]; }
   std::int64_t padded_of(const View& x, ScaleBlock block) const {
     return used() ? run_begin(rows, experts) : padded_rows(block, x.shape[0]);

@@ -1,4 +1,4 @@
-// A shape of at most kMaxDims dims, by value and without allocation.
+// Tensor shape of at most kMaxDims dims, stored by value without allocation.
 #pragma once
 
 #include <array>

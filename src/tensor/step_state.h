@@ -1,29 +1,29 @@
-// Values that change from step to step. They live on the device: kernels take the address, never a
-// host copy, so that a captured graph stays valid and a bad step is predicated away without a host
-// wait.
+// Per-step values in device memory. Kernels take their address, never a host copy, so that a
+// captured CUDA graph stays valid and a bad step is skipped on the device without a host
+// synchronisation.
 #pragma once
 
 #include <cstdint>
 
 namespace bev {
 
-// What the host sets before a step.
+// Values that the host sets before a step.
 struct StepInputs {
-  std::uint64_t random_key = 0;  // of seed and iteration
+  std::uint64_t random_key = 0;  // derived from seed and iteration
   std::int64_t iteration = 0;
   double lr = 0;
   double weight_decay = 0;
   double loss_scale = 1;
-  double loss_factor = 0;  // loss scale over the tokens of the global batch
+  double loss_factor = 0;  // loss scale / tokens of the global batch
 };
 
-// And what the device finds out.
+// The inputs and the values that the device computes.
 struct StepState : StepInputs {
-  std::int64_t update = 0;     // optimizer updates so far, counting this one (bias correction)
-  double grad_multiplier = 1;  // unscale and clip, applied by the optimizer
-  std::int32_t skip = 0;       // not 0: the optimizer leaves everything as it is
-  std::int32_t failed = 0;  // not 0: a step was not finite. All are skipped until the host, which
-                            // may have started more by then, has seen it and sets it back.
+  std::int64_t update = 0;     // optimizer updates so far, including this one (bias correction)
+  double grad_multiplier = 1;  // unscaling and clipping factor, applied by the optimizer
+  std::int32_t skip = 0;       // nonzero: the optimizer leaves everything unchanged
+  std::int32_t failed = 0;  // nonzero: a step was not finite. All steps are skipped until the host,
+                            // which may have enqueued more by then, has seen it and resets it.
 };
 
 }  // namespace bev

@@ -1,5 +1,5 @@
-// Where kernels run: on the CPU the rank's thread pool, on a GPU a stream. Kernels are asynchronous
-// with respect to the host on a GPU and finished on return on the CPU.
+// Execution queue of kernels: the rank's thread pool on the CPU, a CUDA stream on a GPU. Kernels
+// are asynchronous to the host on a GPU; on the CPU they have finished on return.
 #pragma once
 
 namespace bev {
@@ -8,7 +8,7 @@ class ThreadPool;
 
 struct Stream {
   ThreadPool* pool = nullptr;  // CPU
-  void* handle = nullptr;      // accelerator stream
+  void* handle = nullptr;      // cudaStream_t
 };
 
 }  // namespace bev

@@ -1,5 +1,5 @@
-// A tensor: a view and a share of the block that it lies in. Copies share memory. Views are for use
-// at once: a block may go and come back to another address, where tensors find it.
+// A tensor: a View plus a reference to the arena block that holds it. Copies share memory. Do not
+// keep the View: an offloaded block may come back at another address, and view() finds it there.
 #pragma once
 
 #include "tensor/arena.h"
@@ -15,7 +15,7 @@ class Tensor {
     view_.shape = shape;
     block_ = arena.allocate(view_.bytes(), tag, &view_);
   }
-  // Only dtype and shape: a tensor that nobody has written.
+  // Only dtype and shape, without memory.
   static Tensor unwritten(Dtype dtype, const Shape& shape) {
     Tensor out;
     out.view_.dtype = dtype;
@@ -40,15 +40,15 @@ class Tensor {
     return view().as<T>();
   }
 
-  // No other tensor shares the memory: it may be overwritten.
+  // True if no other tensor shares the block, so it may be overwritten.
   bool unique() const { return block_.unique(); }
-  // The block that it lies in; null for an empty one.
+  // Block that holds the data; null for an empty tensor.
   Block* block() const { return block_.get(); }
   Tensor reshape(const Shape& shape) const { return part(view_.reshape(shape)); }
   Tensor rows(std::int64_t begin, std::int64_t end) const { return part(view_.rows(begin, end)); }
 
  private:
-  // `view` lies within view_.
+  // `view` must lie within view_.
   Tensor part(const View& view) const {
     Tensor out;
     out.view_ = view;
@@ -57,9 +57,9 @@ class Tensor {
         offset_ + (static_cast<std::byte*>(view.data) - static_cast<std::byte*>(view_.data));
     return out;
   }
-  mutable View view_;  // with the address at the last use
+  mutable View view_;  // address as of the last use
   BlockRef block_;
-  std::ptrdiff_t offset_ = 0;  // in the block
+  std::ptrdiff_t offset_ = 0;  // bytes from the start of the block
 };
 
 }  // namespace bev

@@ -1,5 +1,5 @@
-// A View is what kernels and collectives see: address, dtype, shape; contiguous, row-major, not
-// owning.
+// A View is what kernels and collectives take: address, dtype, shape. Contiguous, row-major,
+// non-owning.
 #pragma once
 
 #include <cstddef>
@@ -34,7 +34,7 @@ struct View {
   // Rows [begin, end) of the first dim.
   View rows(std::int64_t begin, std::int64_t end) const;
   View reshape(Shape to) const;
-  // The view as one dim.
+  // The view with one dim.
   View flat() const { return reshape({numel()}); }
 };
 

@@ -17,7 +17,7 @@ bool starts_with_word(std::string_view text) {
   return !text.empty() && has_trait(decode_point(text, 0).point, trait::kWord);
 }
 
-// Where the spaces at the end of the text begin.
+// Start of the trailing spaces of the text.
 std::size_t end_spaces(std::string_view text) {
   while (!text.empty()) {
     DecodedPoint last = decode_last_point(text);
@@ -87,7 +87,7 @@ void AddedTokens::split(std::string_view text, bool normalized, std::vector<Part
     }
     const AddedToken& token = tokens_[static_cast<std::size_t>(best)];
     std::size_t start = at;
-    at = stop;  // even when the token is then refused
+    at = stop;  // even if the token is rejected below
     if (token.single_word &&
         (ends_with_word(text.substr(0, start)) || starts_with_word(text.substr(stop)))) {
       continue;

@@ -1,4 +1,4 @@
-// Tokens that are recognised in the text itself, before a model sees it.
+// Added tokens: recognised in the raw or normalized text before pre-tokenization.
 #pragma once
 
 #include <array>
@@ -15,12 +15,12 @@ namespace bev {
 
 struct AddedToken {
   std::string content;
-  std::string shown;  // what decoding gives: the content, normalized where matching is
+  std::string shown;  // decoded text: the content, normalized if matching is
   std::int32_t id = 0;
   bool single_word = false;
-  bool strip_left = false;  // spaces around it belong to it
+  bool strip_left = false;  // strip_left, strip_right: adjacent spaces belong to the token
   bool strip_right = false;
-  bool normalized = false;  // is searched in normalized text
+  bool normalized = false;  // matched in normalized text
   bool special = false;
 };
 
@@ -30,18 +30,18 @@ class AddedTokens {
 
   bool empty() const { return tokens_.empty(); }
   const std::vector<AddedToken>& all() const { return tokens_; }
-  // nullptr when the id is not an added token's.
+  // nullptr if it is not an added token.
   const AddedToken* find(std::int32_t id) const;
   const AddedToken* find(std::string_view content) const;
 
-  // A part of a text: plain, or one token with the spaces it takes.
+  // Part of a text: plain text, or one added token with the spaces it strips.
   struct Part {
     std::string_view text;
     const AddedToken* token;  // nullptr: plain text
-    std::size_t begin;        // in the text
+    std::size_t begin;        // offset in the text
   };
-  // The parts of a valid text, by the tokens that are searched in the original or the normalized
-  // text. Of tokens that start at the same place the longest is taken.
+  // Splits valid UTF-8 at the added tokens that are matched in the original or in the normalized
+  // text. The longest of the tokens that start at the same position wins.
   void split(std::string_view text, bool normalized, std::vector<Part>& parts) const;
 
  private:
@@ -52,7 +52,7 @@ class AddedTokens {
   };
 
   std::vector<AddedToken> tokens_;
-  std::vector<std::size_t> by_id_;  // places in tokens_, by their ids
+  std::vector<std::size_t> by_id_;  // indices into tokens_, sorted by id
   Searcher raw_, normalized_;
 };
 

@@ -1,4 +1,4 @@
-// Base64, as tiktoken's files and precompiled character maps have it.
+// Base64 decoder for tiktoken files and precompiled_charsmap.
 #pragma once
 
 #include <string>
@@ -6,7 +6,7 @@
 
 namespace bev {
 
-// Error(kInput), naming `source`, when the text is not base64.
+// Throws Error(kInput) naming `source` if the text is not base64.
 std::string decode_base64(std::string_view text, std::string_view source);
 
 }  // namespace bev

@@ -12,7 +12,8 @@ namespace bev {
 
 namespace {
 
-// Up to so many symbols the whole word is searched for the best pair each time.
+// Up to this many symbols, every merge scans the whole word for the best pair; longer words use a
+// heap.
 constexpr std::size_t kShortWord = 24;
 constexpr std::uint32_t kNoMerge = ~std::uint32_t{0};
 
@@ -27,7 +28,7 @@ struct Candidate {
   std::int32_t position;
   std::int32_t id;
 
-  // The top of a heap is the lowest rank, then the leftmost.
+  // The top of the heap is the lowest rank, then the leftmost position.
   bool operator<(const Candidate& other) const {
     return rank != other.rank ? rank > other.rank : position > other.position;
   }
@@ -36,9 +37,9 @@ struct Candidate {
 }  // namespace
 
 struct BpeModel::Memory : ModelMemory {
-  std::vector<std::int32_t> ids;     // the symbols of the word
-  std::vector<std::uint32_t> ranks;  // of the pair that each symbol starts
-  std::vector<std::int32_t> merged;  // into
+  std::vector<std::int32_t> ids;     // symbols of the word
+  std::vector<std::uint32_t> ranks;  // rank of the pair that each symbol starts
+  std::vector<std::int32_t> merged;  // id that the pair merges into
   std::vector<Symbol> symbols;
   std::vector<Candidate> heap;
   std::string text;
@@ -70,7 +71,7 @@ BpeModel::BpeModel(Vocabulary vocabulary, Vocabulary keys, const std::vector<Tex
 
 namespace {
 
-// Every way to put a token together from two others; `visit(left, right, id)`.
+// Calls visit(left, right, id) for every way to split a token into two others.
 template <class Visit>
 void for_each_pair(const Vocabulary& keys, Visit visit) {
   for (std::int32_t id = 0; id < keys.end_id(); ++id) {
@@ -124,8 +125,8 @@ void BpeModel::find_units() {
 
 std::unique_ptr<ModelMemory> BpeModel::make_memory() const { return std::make_unique<Memory>(); }
 
-// Bytes of their own when all of them have tokens; else the unknown token, which waits so that the
-// next unknown unit can join it.
+// Emits byte-fallback tokens if all bytes have one; otherwise the unknown token, which is held back
+// so that the next unknown unit can be fused with it.
 void BpeModel::add_unknown(std::string_view unit, Memory& memory) const {
   if (fallback_ && std::ranges::all_of(unit, [&](char byte) {
         return fallback_ids_[static_cast<unsigned char>(byte)] >= 0;
@@ -226,7 +227,7 @@ void BpeModel::merge_long(Memory& memory) const {
     Candidate best = heap.back();
     heap.pop_back();
     const PairMerge* merge = merge_at(best.position);
-    if (merge == nullptr || merge->id != best.id) continue;  // its symbols have merged otherwise
+    if (merge == nullptr || merge->id != best.id) continue;  // stale: a symbol has merged
     Symbol& left = symbol(best.position);
     Symbol& right = symbol(left.next);
     left.id = best.id;

@@ -1,5 +1,5 @@
-// Byte-pair encoding: the characters or bytes of a word, merged pair by pair in the order of the
-// merges.
+// Byte-pair encoding (BPE): the characters or bytes of a word are merged pair by pair in order of
+// merge rank.
 #pragma once
 
 #include <array>
@@ -23,19 +23,19 @@ struct BpeOptions {
   std::optional<std::string> unknown;
   bool fuse_unknown = false;
   bool byte_fallback = false;
-  bool whole_words = false;  // a word that is a token is that token, whatever the merges
+  bool whole_words = false;  // ignore_merges: a word in the vocabulary is one token
 };
 
 class BpeModel : public WordModel {
  public:
   using TextPair = std::pair<std::string, std::string>;
 
-  // Merges in their order. Error(kInput), naming `source`, when one is not of the vocabulary.
-  // `keys` are the tokens as words have them; they differ from the vocabulary's texts where those
-  // are stand-ins of bytes.
+  // Ordered BPE merges. Throws Error(kInput) naming `source` if a merge is not in the vocabulary.
+  // `keys` are the tokens as they occur in words; they differ from the vocabulary's texts for
+  // byte-level BPE, whose texts are byte-to-unicode characters.
   BpeModel(Vocabulary vocabulary, Vocabulary keys, const std::vector<TextPair>& merges,
            BpeOptions options, std::string_view source);
-  // Merges by the rank of the result, as tiktoken: ids are ranks.
+  // Merges by the rank of the result, as in tiktoken: ids are ranks.
   BpeModel(Vocabulary vocabulary, Vocabulary keys, BpeOptions options);
 
   void encode(std::string_view word, ModelMemory& memory,
@@ -54,9 +54,9 @@ class BpeModel : public WordModel {
   Vocabulary keys_;
   BpeOptions options_;
   PairTable merges_;
-  std::array<std::int32_t, 256> byte_ids_;      // of the bytes, or of ASCII characters; -1: none
-  std::array<std::int32_t, 256> fallback_ids_;  // of <0x00> .. <0xFF>
-  bool fallback_ = false;                       // some of them are there
+  std::array<std::int32_t, 256> byte_ids_;      // ids of bytes, or of ASCII characters; -1: none
+  std::array<std::int32_t, 256> fallback_ids_;  // ids of <0x00> .. <0xFF> (byte fallback)
+  bool fallback_ = false;                       // at least one of them exists
   bool plain_ = false;                          // no prefix and no suffix
   std::optional<std::int32_t> unknown_id_;
 };

@@ -13,7 +13,7 @@ namespace bev {
 
 namespace {
 
-// The tokens so far. A text that comes again keeps its id.
+// Tokens so far. A repeated text keeps its id.
 class TokenList {
  public:
   std::int32_t add(std::string text) {
@@ -27,7 +27,7 @@ class TokenList {
   std::unordered_map<std::string, std::int32_t> ids_;
 };
 
-// The ids of the bytes, in the order of their stand-ins.
+// Ids of the bytes, in the order of their byte-to-unicode characters.
 std::array<std::int32_t, 256> add_bytes(TokenList& list) {
   std::array<std::size_t, 256> bytes;
   for (std::size_t byte = 0; byte < bytes.size(); ++byte) bytes[byte] = byte;
@@ -41,10 +41,10 @@ std::array<std::int32_t, 256> add_bytes(TokenList& list) {
   return ids;
 }
 
-// Words as tokens, which become fewer as pairs are merged.
+// Words as token sequences, which shrink as pairs are merged.
 struct Words {
   struct Word {
-    std::uint64_t begin;  // in symbols
+    std::uint64_t begin;  // offset in symbols
     std::uint32_t length;
     std::int64_t count;
   };
@@ -66,20 +66,20 @@ Words make_words(std::vector<WordTable> tables, const std::array<std::int32_t, 2
       out.words.push_back({out.symbols.size(), static_cast<std::uint32_t>(word.size()), count});
       for (char byte : word) out.symbols.push_back(byte_ids[static_cast<unsigned char>(byte)]);
     });
-    table = {};  // frees it
+    table = {};  // frees its memory
   }
   return out;
 }
 
-// A pair that may be merged, in the words that had it when it was put here. A pair that comes up
-// again is put here again, with its new words.
+// A candidate pair and the words that contained it when it was pushed. A pair that is formed again
+// is pushed again, with its new words.
 struct Candidate {
   std::int64_t count;
   std::uint64_t key;
-  std::uint64_t begin;  // in the places
+  std::uint64_t begin;  // offset in places_
   std::uint32_t size;
 
-  // The top of a heap is the highest count, then the smallest pair.
+  // The top of the heap is the highest count, then the smallest pair.
   bool operator<(const Candidate& other) const {
     return count != other.count ? count < other.count : key > other.key;
   }
@@ -98,12 +98,12 @@ class MergeFinder {
     offer_formed();
   }
 
-  // The next pair, if one comes at least so often.
+  // Next pair to merge; nullptr if none is frequent enough.
   const Candidate* best(std::int64_t min_frequency) {
     while (!heap_.empty()) {
       std::pop_heap(heap_.begin(), heap_.end());
       best_ = heap_.back();
-      // Counts of candidates are not kept up to date; they are looked up when it matters.
+      // Counts in the heap are updated lazily, when a candidate reaches the top.
       std::int64_t now = counts_[best_.key];
       if (now == best_.count) {
         heap_.pop_back();
@@ -115,8 +115,8 @@ class MergeFinder {
     return nullptr;
   }
 
-  // Writes `id` for the pair in its words. The pair's own count stays as it is, as in the
-  // reference, which matters when the pair comes up again.
+  // Replaces the pair by `id` in its words. The pair's own count is not reset, as in the reference,
+  // which matters if the pair is formed again.
   void merge(const Candidate& pair, std::int32_t id) {
     for (std::uint64_t i = pair.begin; i < pair.begin + pair.size; ++i) {
       merge_in(places_[i], static_cast<std::int32_t>(pair.key >> 32),
@@ -160,7 +160,7 @@ class MergeFinder {
     word.length = static_cast<std::uint32_t>(kept);
   }
 
-  // Makes candidates of the pairs that came up.
+  // Pushes candidates for the newly formed pairs.
   void offer_formed() {
     std::ranges::sort(formed_);
     auto same = std::ranges::unique(formed_);
@@ -183,13 +183,13 @@ class MergeFinder {
 
   Words words_;
   PairCounts counts_;
-  std::vector<std::uint32_t> places_;  // words of candidates
+  std::vector<std::uint32_t> places_;  // word indices of the candidates
   std::vector<Candidate> heap_;
-  std::vector<Formed> formed_;  // since candidates were made last
+  std::vector<Formed> formed_;  // since candidates were last pushed
   Candidate best_{};
 };
 
-// Of a pair that was merged twice the later merge counts, as in the reference.
+// If a pair was merged twice, only the later merge is kept, as in the reference.
 void drop_repeated(std::vector<std::pair<std::int32_t, std::int32_t>>& merges) {
   std::unordered_map<std::uint64_t, std::size_t> last;
   for (std::size_t i = 0; i < merges.size(); ++i) {

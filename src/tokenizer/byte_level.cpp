@@ -4,7 +4,7 @@ namespace bev {
 
 namespace {
 
-constexpr CodePoint kPoints = 0x180;  // stand-ins are below
+constexpr CodePoint kPoints = 0x180;  // all mapped characters are below
 
 std::array<CodePoint, 256> make_points() {
   std::array<CodePoint, 256> points;

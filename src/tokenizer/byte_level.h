@@ -1,5 +1,5 @@
-// GPT-2's printable stand-in for each byte: visible Latin-1 bytes stand for themselves, the others
-// take the code points from 256 on, in order.
+// GPT-2's byte-to-unicode map: visible Latin-1 bytes map to themselves, the others to the code
+// points from 256 on, in order.
 #pragma once
 
 #include <array>
@@ -11,12 +11,12 @@
 
 namespace bev {
 
-// The stand-in of each byte; all are below U+0800.
+// Character of each byte; all are below U+0800.
 const std::array<CodePoint, 256>& byte_points();
 
-// The text with its bytes replaced by their stand-ins.
+// Replaces bytes by their characters.
 std::string to_byte_level(std::string_view bytes);
-// The bytes that a text of stand-ins means; nothing when another character is in it.
+// Inverse map; nullopt if another character occurs.
 std::optional<std::string> from_byte_level(std::string_view text);
 
 }  // namespace bev

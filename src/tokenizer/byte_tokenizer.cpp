@@ -18,7 +18,7 @@ std::vector<std::string> byte_characters() {
   return characters;
 }
 
-// The member, or null when there is none.
+// The member, or null if there is none.
 const Json& member(const Json& object, const char* key, const Json& null) {
   if (!object.is_object()) return null;
   auto found = object.find(key);
@@ -88,15 +88,15 @@ std::string byte_tokenizer_config_json() {
 }
 
 bool is_byte_tokenizer(std::string_view json, const std::string& source) {
-  constexpr std::size_t kMostBytes = 1 << 20;  // 256 entries take some 10 KB, however spaced
+  constexpr std::size_t kMostBytes = 1 << 20;  // 256 entries take about 10 KB with any spacing
   if (json.size() > kMostBytes) return false;
   check_json(json, source, 64);
   const Json tokenizer = Json::parse(json);
   const Json null;
   const Json& pre_tokenizer = member(tokenizer, "pre_tokenizer", null);
   const Json& post_processor = member(tokenizer, "post_processor", null);
-  // Without merges the regular expression changes nothing, nor does a ByteLevel post-processor
-  // (offsets only).
+  // Without merges, the regular expression has no effect; a ByteLevel post-processor changes
+  // offsets only.
   return is_byte_model(member(tokenizer, "model", null), null) &&
          is_absent(member(tokenizer, "added_tokens", null)) &&
          is_absent(member(tokenizer, "normalizer", null)) &&

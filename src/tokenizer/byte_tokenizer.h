@@ -1,5 +1,5 @@
-// Bytes as tokens: id = byte value, 256 of them, any text or binary round-trips exactly.
-// In Hugging Face's terms: byte-level BPE without merges.
+// Byte tokenizer: id = byte value, 256 ids, every text or binary round-trips exactly. In Hugging
+// Face's terms, byte-level BPE without merges.
 #pragma once
 
 #include <cstdint>
@@ -24,13 +24,12 @@ class ByteTokenizer : public Tokenizer {
   bool takes_any_bytes() const override { return true; }
 };
 
-// The content of tokenizer.json and tokenizer_config.json with which Hugging Face's libraries do
-// the same.
+// Contents of tokenizer.json and tokenizer_config.json for the equivalent Hugging Face tokenizer.
 std::string byte_tokenizer_json();
 std::string byte_tokenizer_config_json();
 
-// Whether a tokenizer.json (its text; `source` for messages) encodes every text to its bytes,
-// judged by content. Error(kInput) when it is not valid JSON.
+// True if a tokenizer.json (its text; `source` for messages) encodes every text to its bytes,
+// judged by content. Throws Error(kInput) if it is not valid JSON.
 bool is_byte_tokenizer(std::string_view json, const std::string& source);
 
 }  // namespace bev

@@ -1,4 +1,4 @@
-// A trie over bytes: finds every stored text that a given text starts with.
+// Trie over bytes: finds all stored texts that are prefixes of a given text.
 #pragma once
 
 #include <array>
@@ -10,14 +10,15 @@
 
 namespace bev {
 
-// Edges are kept in one hash table by node and byte; a node's value is -1 where no text ends.
+// Edges are in one hash table keyed by node and byte; a node's value is kNone if no text ends
+// there.
 class ByteTrie {
  public:
   static constexpr std::int32_t kNone = -1;
 
   ByteTrie() : slots_(16) { root_.fill(kNone); }
 
-  // A text that is there already keeps its first value.
+  // A text that is already stored keeps its first value.
   void add(std::string_view text, std::int32_t value) {
     std::int32_t node = 0;
     for (char byte : text) node = grow(node, static_cast<unsigned char>(byte));
@@ -27,7 +28,7 @@ class ByteTrie {
   }
 
   static constexpr std::int32_t root() { return 0; }
-  // The node after a byte, or kNone.
+  // Child of a node, or kNone.
   std::int32_t step(std::int32_t node, unsigned char byte) const {
     return node == 0 ? root_[byte] : slots_[place(key_of(node, byte))].node;
   }
@@ -35,7 +36,7 @@ class ByteTrie {
 
  private:
   struct Slot {
-    std::uint64_t key = 0;  // 0: free; the root's edges are kept apart
+    std::uint64_t key = 0;  // 0: free; the root's edges are stored separately
     std::int32_t node = kNone;
   };
   static std::uint64_t key_of(std::int32_t node, unsigned char byte) {

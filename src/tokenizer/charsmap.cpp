@@ -26,8 +26,7 @@ Charsmap::Charsmap(std::string_view bytes, std::string_view source) {
             ": the character map's last replacement has no end");
 }
 
-// A unit holds a label, whether a value follows, and the offset to its children, as Darts lays them
-// out.
+// Darts unit: a label, a flag for a value, and the offset to the children.
 std::optional<Charsmap::Rule> Charsmap::find(std::string_view text, bool longest) const {
   if (units_.empty()) return std::nullopt;
   auto offset = [](std::uint32_t unit) { return (unit >> 10) << ((unit & (1u << 9)) >> 6); };
@@ -35,7 +34,7 @@ std::optional<Charsmap::Rule> Charsmap::find(std::string_view text, bool longest
   std::size_t at = offset(units_[0]);
   for (std::size_t i = 0; i < text.size(); ++i) {
     auto byte = static_cast<unsigned char>(text[i]);
-    if (byte == 0) break;  // the trie's keys have none
+    if (byte == 0) break;  // the trie's keys have no zero byte
     at ^= byte;
     if (at >= units_.size()) break;
     std::uint32_t unit = units_[at];

@@ -1,4 +1,5 @@
-// SentencePiece's precompiled character map: a trie of texts to replace and their replacements.
+// SentencePiece's precompiled_charsmap (normalizer): a double-array trie of texts and their
+// replacements.
 #pragma once
 
 #include <cstddef>
@@ -13,25 +14,25 @@ namespace bev {
 class Charsmap {
  public:
   Charsmap() = default;
-  // From the bytes of the file; Error(kInput), naming `source`, when they are broken. Nothing in
-  // them is trusted later either: every place is checked when it is used.
+  // Parses the bytes of the file; throws Error(kInput) naming `source` if they are malformed. Every
+  // offset is also checked when it is used.
   Charsmap(std::string_view bytes, std::string_view source);
 
   bool empty() const { return units_.empty(); }
 
   struct Rule {
-    std::size_t bytes;  // of the text it replaces
+    std::size_t bytes;  // length of the replaced text
     std::string_view replacement;
   };
-  // The longest rule for the start of the text, or the shortest.
+  // Longest, or shortest, rule that matches a prefix of the text.
   std::optional<Rule> longest(std::string_view text) const { return find(text, true); }
   std::optional<Rule> shortest(std::string_view text) const { return find(text, false); }
 
  private:
   std::optional<Rule> find(std::string_view text, bool longest) const;
 
-  std::vector<std::uint32_t> units_;  // a Darts double array
-  std::string replacements_;          // each ends with a zero byte
+  std::vector<std::uint32_t> units_;  // Darts double array
+  std::string replacements_;          // zero-terminated strings
 };
 
 }  // namespace bev

@@ -44,7 +44,7 @@ void append_hex(std::string& out, CodePoint point) {
 }  // namespace
 
 void CodePointSet::add(CodePoint first, CodePoint last) {
-  // The ranges that this one touches become part of it.
+  // Absorbs the ranges that overlap or touch the new one.
   auto begin = std::ranges::find_if(ranges_, [&](CodePointRange r) { return r.last + 1 >= first; });
   auto end =
       std::find_if(begin, ranges_.end(), [&](CodePointRange r) { return r.first > last + 1; });
@@ -81,7 +81,7 @@ std::string CodePointSet::regex() const {
   if (ranges_.empty()) return "(?!)";
   std::string out = "[";
   for (CodePointRange range : ranges_) {
-    // PCRE2 refuses surrogates, which valid text never has.
+    // PCRE2 rejects surrogates, which do not occur in valid text.
     CodePoint first = range.first >= 0xd800 && range.first <= 0xdfff ? 0xe000 : range.first;
     CodePoint last = range.last >= 0xd800 && range.last <= 0xdfff ? 0xd7ff : range.last;
     if (first > last) continue;

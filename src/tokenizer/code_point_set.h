@@ -1,4 +1,4 @@
-// A set of code points, as sorted ranges: what a class of a regular expression stands for.
+// Set of code points as sorted ranges; represents a regular expression's character class.
 #pragma once
 
 #include <string>
@@ -15,7 +15,7 @@ class CodePointSet {
   void add(const CodePointSet& other);
   CodePointSet complement() const;
   CodePointSet intersection(const CodePointSet& other) const;
-  // Sorted, neither touching nor overlapping.
+  // Sorted, disjoint and not adjacent.
   const std::vector<CodePointRange>& ranges() const { return ranges_; }
 
   // [\x{61}-\x{7a}...]
@@ -25,7 +25,7 @@ class CodePointSet {
   std::vector<CodePointRange> ranges_;
 };
 
-// Whether a name is a general category or a group of them: Lu, L, LC.
+// True for a general category or a group of them: Lu, L, LC.
 bool is_category_name(std::string_view name);
 CodePointSet category_set(std::string_view name);
 CodePointSet trait_set(std::uint16_t bits);

@@ -31,7 +31,7 @@ constexpr Change kSpaceChanges[] = {{" .", "."},     {" ?", "?"},     {" !", "!"
                                     {" ' ", "'"},    {" n't", "n't"}, {" 'm", "'m"}, {" 's", "'s"},
                                     {" 've", "'ve"}, {" 're", "'re"}};
 
-// The library's clean-up of one token changes "do not" too, before the contractions' 's.
+// The library's clean-up of a single token also changes "do not", before the contraction 's.
 std::string clean_up_token(std::string text) {
   for (Change change : kSpaceChanges) {
     if (change.from == " 's") text = replace_all(text, " do not", " don't");
@@ -115,7 +115,7 @@ class BpeDecoder : public Decoder {
   std::string suffix_;
 };
 
-// <0x41> means its byte; bytes that together are not UTF-8 give U+FFFD each.
+// <0x41> stands for its byte; bytes that do not form UTF-8 become one U+FFFD each.
 class ByteFallbackDecoder : public Decoder {
  public:
   void apply(std::vector<std::string>& tokens) const override {
@@ -146,7 +146,7 @@ class ByteFallbackDecoder : public Decoder {
   static std::optional<char> byte_of(std::string_view token) {
     if (token.size() != 6 || !token.starts_with("<0x") || token.back() != '>') return std::nullopt;
     unsigned value = 0;
-    const char* begin = token.data() + (token[3] == '+' ? 4 : 3);  // Rust reads a sign
+    const char* begin = token.data() + (token[3] == '+' ? 4 : 3);  // Rust's parser accepts a sign
     const char* end = token.data() + 5;
     auto [stop, error] = std::from_chars(begin, end, value, 16);
     if (error != std::errc() || stop != end) return std::nullopt;
@@ -192,7 +192,7 @@ class ReplaceDecoder : public Decoder {
     if (pattern.regex) regex_.emplace(pattern.text, RegexDialect::kOniguruma);
   }
   void apply(std::vector<std::string>& tokens) const override {
-    // A few such steps could double a text again and again.
+    // Bounds the growth: a few Replace steps could double a text repeatedly.
     constexpr std::size_t kAlways = std::size_t{64} << 20;
     std::size_t bytes = 0;
     for (const std::string& token : tokens) bytes += token.size();

@@ -1,4 +1,4 @@
-// How a tokenizer.json makes text of tokens.
+// Decoders of tokenizer.json: tokens to text.
 #pragma once
 
 #include <memory>
@@ -13,18 +13,18 @@ namespace bev {
 class Decoder {
  public:
   virtual ~Decoder() = default;
-  // Changes, joins or drops the tokens' texts. What is then joined is the text.
+  // Changes, merges or drops token texts; their concatenation is the decoded text.
   virtual void apply(std::vector<std::string>& tokens) const = 0;
 };
 
-// From the member of tokenizer.json; nullptr for null. When ByteLevel is the last step, its bytes
-// are left as they are: a character may be cut.
+// Creates the decoder from its member of tokenizer.json; nullptr for null. If ByteLevel is the last
+// step, its bytes are returned unchanged and may end inside a character.
 std::unique_ptr<Decoder> make_decoder(const JsonValue& json);
 
-// ByteLevel by itself.
+// The ByteLevel decoder alone.
 std::unique_ptr<Decoder> make_byte_level_decoder();
 
-// English spacing: " ." becomes "." and the like.
+// Hugging Face's clean_up_tokenization: " ." becomes "." and so on.
 std::string clean_up_spaces(std::string text);
 
 std::string replace_all(std::string_view text, std::string_view from, std::string_view to);

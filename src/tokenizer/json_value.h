@@ -1,4 +1,4 @@
-// JSON from outside, with types checked: every error is Error(kInput) and names the file.
+// Type-checked access to untrusted JSON: every error is an Error(kInput) that names the file.
 #pragma once
 
 #include <cstdint>
@@ -11,7 +11,7 @@
 
 namespace bev {
 
-// A view of a value of a JsonDocument, which must outlive it.
+// View of a value in a JsonDocument, which must outlive it.
 class JsonValue {
  public:
   bool is_null() const;
@@ -19,18 +19,18 @@ class JsonValue {
   bool is_array() const;
   bool is_object() const;
 
-  // The member; null when there is none, or when this is no object.
+  // Member of an object; null if there is none or this is not an object.
   JsonValue operator[](std::string_view key) const;
-  // Members of a type; nothing when absent or null.
+  // Optional members: nullopt if absent or null; throw if of another type.
   std::optional<std::string> text(std::string_view key) const;
   std::optional<bool> flag(std::string_view key) const;
   std::optional<std::int64_t> integer(std::string_view key) const;
-  // Members that must be there.
+  // Required members.
   std::string need_text(std::string_view key) const;
   bool need_flag(std::string_view key) const;
   std::vector<JsonValue> need_array(std::string_view key) const;
 
-  // This value itself.
+  // This value, converted.
   std::string as_text() const;
   std::int64_t as_integer() const;
   double as_number() const;
@@ -49,7 +49,7 @@ class JsonValue {
 
 class JsonDocument {
  public:
-  // `source` is the name for messages.
+  // `source` is the name in messages.
   JsonDocument(std::string_view text, std::string source);
   ~JsonDocument();
   JsonDocument(JsonDocument&&) noexcept;
@@ -61,7 +61,7 @@ class JsonDocument {
   std::unique_ptr<Content> content_;
 };
 
-// The pattern of Split and Replace: {"String": ..} or {"Regex": ..}.
+// Pattern of Split and Replace: {"String": ..} or {"Regex": ..}.
 struct PatternText {
   std::string text;
   bool regex = false;

@@ -1,4 +1,4 @@
-// Finds out what kind of tokenizer a file or folder holds, and reads it.
+// Detects the kind of tokenizer in a file or folder, and loads it.
 #include <charconv>
 #include <optional>
 
@@ -19,21 +19,21 @@ namespace bev {
 
 namespace {
 
-// tokenizer_config.json of the folder; nothing when there is none.
+// tokenizer_config.json of the folder; nullopt if there is none.
 std::optional<JsonDocument> read_config(const std::string& folder) {
   std::string path = join_path(folder, "tokenizer_config.json");
   if (!path_exists(path)) return std::nullopt;
   return JsonDocument(read_file(path), path);
 }
 
-// A token of the configuration: its text, or an object with it.
+// A token of the configuration: a string, or an object with "content".
 std::optional<std::string> config_token(const JsonValue& config, std::string_view key) {
   JsonValue value = config[key];
   if (value.is_object()) return value.text("content");
   return value.is_string() ? std::optional(value.as_text()) : std::nullopt;
 }
 
-// The end-of-document token: what the configuration calls eos_token, or a usual name.
+// End-of-document token: the configuration's eos_token, or a usual name.
 std::optional<std::int32_t> find_eod(const PipelineParts& parts,
                                      const std::optional<JsonDocument>& config) {
   auto id_of = [&](std::string_view token) -> std::optional<std::int32_t> {
@@ -55,7 +55,8 @@ std::unique_ptr<Tokenizer> finish(PipelineParts parts, const std::string& folder
   return std::make_unique<PipelineTokenizer>(std::move(parts));
 }
 
-// What transformers' LlamaTokenizer puts in the place of the file's own steps.
+// Normalizer, pre-tokenizer and decoder that transformers' LlamaTokenizer substitutes for the
+// file's own.
 std::string llama_pipeline(const JsonValue& config) {
   bool prefix = config.flag("add_prefix_space").value_or(true);
   const char* scheme = !prefix                                 ? "never"
@@ -69,8 +70,8 @@ std::string llama_pipeline(const JsonValue& config) {
       prefix ? R"(, {"type": "Strip", "content": " ", "start": 1, "stop": 0})" : "", "]}}");
 }
 
-// Whether transformers would read the folder with LlamaTokenizer: its configuration says so, the
-// tokenizer is not byte-level, and the model is not one that has another class.
+// True if transformers would load the folder with LlamaTokenizer: the configuration says so, the
+// tokenizer is not byte-level, and the model type has no other class.
 bool is_llama_folder(const std::string& folder, const JsonValue& root, const JsonValue& config) {
   std::optional<std::string> name = config.text("tokenizer_class");
   if (name != "LlamaTokenizer" && name != "LlamaTokenizerFast") return false;
@@ -80,7 +81,7 @@ bool is_llama_folder(const std::string& folder, const JsonValue& root, const Jso
   return JsonDocument(read_file(model_config), model_config).root().text("model_type") == "llama";
 }
 
-// A file alone is read as the tokenizers library reads it, a folder as transformers does.
+// A single file is loaded as the tokenizers library does, a folder as transformers does.
 enum class Reading : std::uint8_t { kFile, kFolder };
 
 std::unique_ptr<Tokenizer> read_json_file(const std::string& path, Reading reading) {
@@ -95,7 +96,7 @@ std::unique_ptr<Tokenizer> read_json_file(const std::string& path, Reading readi
   }
   PipelineParts parts = pipeline ? read_tokenizer_json(document.root(), pipeline->root())
                                  : read_tokenizer_json(document.root());
-  // The clean-up is made for WordPiece; the reference does not apply it to BPE, whose text it
+  // The clean-up is meant for WordPiece; the reference does not apply it to BPE, whose text it
   // would change.
   bool bpe = !document.root()["model"]["merges"].is_null();
   if (config && !bpe) {
@@ -115,7 +116,7 @@ std::unique_ptr<Tokenizer> read_sentencepiece(const std::string& path) {
                                                   specials, path);
 }
 
-// Rank files are lines of base64; a SentencePiece model is not text.
+// Rank files have lines of base64; a SentencePiece model is binary.
 bool is_rank_file(const std::string& content) {
   std::string_view line = std::string_view(content).substr(0, content.find('\n'));
   std::size_t space = line.find(' ');
@@ -124,8 +125,8 @@ bool is_rank_file(const std::string& content) {
              "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/=") == space;
 }
 
-// The pattern that a rank file's name means: cl100k_base.tiktoken, qwen.tiktoken; Llama 3's file
-// is called tokenizer.model.
+// Pattern implied by a rank file's name: cl100k_base.tiktoken, qwen.tiktoken; Llama 3's file is
+// named tokenizer.model.
 std::string pattern_of_name(const std::string& path) {
   std::string name = path.substr(path.find_last_of('/') + 1);
   std::string stem = name.substr(0, name.find('.'));

@@ -32,7 +32,7 @@ std::optional<CodePointSet> find_category(std::span<const CategoryName> names,
   return category_set(found->category);
 }
 
-// Unicode 16.
+// Script=Han of Unicode 16.
 CodePointSet han_set() {
   constexpr CodePointRange kHan[] = {
       {0x2e80, 0x2e99},   {0x2e9b, 0x2ef3},   {0x2f00, 0x2fd5},   {0x3005, 0x3005},

@@ -1,4 +1,4 @@
-// Sets of code points that regular expressions call by name.
+// Named sets of code points in regular expressions.
 #pragma once
 
 #include <optional>
@@ -8,7 +8,7 @@
 
 namespace bev {
 
-// What \p{NAME} means, and what [:NAME:] does; empty for a name that is not known.
+// Meaning of \p{NAME} and of [:NAME:]; nullopt for an unknown name.
 std::optional<CodePointSet> property_set(std::string_view name);
 std::optional<CodePointSet> posix_set(std::string_view name);
 

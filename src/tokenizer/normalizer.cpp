@@ -33,7 +33,7 @@ void NormalizedText::become(std::string changed, std::size_t changed_origin_byte
 
 namespace {
 
-// Writes each character anew: change(point, its bytes, out) appends what becomes of it.
+// Rewrites the text by character: change(point, bytes, out) appends the replacement.
 template <class Change>
 void change_characters(NormalizedText& text, Change change) {
   std::string out;
@@ -132,7 +132,7 @@ class Replace : public Normalizer {
     if (text.text.empty()) return;
     std::string out;
     std::size_t done = 0, origin = 0;
-    // Copies up to a place what is not replaced.
+    // Copies the text up to `end` unchanged.
     auto copy_to = [&](std::size_t end) {
       if (done < text.origin_bytes) {
         origin = out.size() + std::min(end, text.origin_bytes) - done;
@@ -143,7 +143,7 @@ class Replace : public Normalizer {
       copy_to(match.begin);
       out.append(content_);
       text.check_growth(out.size());
-      // What is put in belongs to the last character that was taken out.
+      // The replacement is attributed to the last character of the match.
       if (match.end <= text.origin_bytes) origin = out.size();
       done = match.end;
     };
@@ -189,8 +189,8 @@ class ByteLevelText : public Normalizer {
   }
 };
 
-// The reference looks a whole grapheme up when it is short, and takes the shortest rule that it
-// starts with for all of it; otherwise character by character.
+// As in the reference, a short grapheme is looked up as a whole, and its shortest matching rule
+// replaces all of it; otherwise rules apply character by character.
 class Precompiled : public Normalizer {
  public:
   explicit Precompiled(Charsmap map) : map_(std::move(map)) {}

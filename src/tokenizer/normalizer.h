@@ -1,4 +1,4 @@
-// What a tokenizer.json does to text before it is cut into words.
+// Normalizers of tokenizer.json: applied to the text before pre-tokenization.
 #pragma once
 
 #include <memory>
@@ -14,12 +14,12 @@ struct NormalizedText {
   explicit NormalizedText(std::string original, std::size_t first_character_bytes = 0);
 
   std::string text;
-  // Bytes at its start that came from the first character of the original text; Metaspace asks.
+  // Leading bytes that stem from the first character of the original text; used by Metaspace.
   std::size_t origin_bytes = 0;
-  // A few steps could double a text again and again.
+  // Limit on growth: a few steps could double a text repeatedly.
   std::size_t most_bytes = 0;
 
-  // Error(kInput) when the text would be longer than it may become.
+  // Throws Error(kInput) if the text would exceed most_bytes.
   void check_growth(std::size_t bytes) const;
   void become(std::string changed, std::size_t changed_origin_bytes);
 };
@@ -27,11 +27,11 @@ struct NormalizedText {
 class Normalizer {
  public:
   virtual ~Normalizer() = default;
-  // Changes valid text into valid text.
+  // Valid UTF-8 in, valid UTF-8 out.
   virtual void apply(NormalizedText& text) const = 0;
 };
 
-// From the member of tokenizer.json; nullptr for null.
+// Creates the normalizer from its member of tokenizer.json; nullptr for null.
 std::unique_ptr<Normalizer> make_normalizer(const JsonValue& json);
 
 }  // namespace bev

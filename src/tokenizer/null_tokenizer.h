@@ -1,4 +1,4 @@
-// No tokenizer: text is ids in decimal, with spaces between, for data that was tokenized elsewhere.
+// Null tokenizer: the text is decimal ids separated by spaces, for data tokenized elsewhere.
 #pragma once
 
 #include "tokenizer/tokenizer.h"
@@ -7,10 +7,10 @@ namespace bev {
 
 class NullTokenizer : public Tokenizer {
  public:
-  // `size` ids and one more, the end of a document.
+  // Vocabulary of `size` ids plus the end-of-document token.
   explicit NullTokenizer(std::int64_t size) : size_(size) {}
 
-  // Error(kInput) when a word is no id.
+  // Throws Error(kInput) if a word is not an id.
   std::vector<std::int32_t> encode(std::string_view text) const override;
   std::string decode(std::span<const std::int32_t> ids) const override;
   std::int64_t vocab_size() const override { return size_ + 1; }

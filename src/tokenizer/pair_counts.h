@@ -1,4 +1,4 @@
-// How often pairs of tokens come, in a hash table that grows.
+// Hash table of token pair counts, for the BPE trainer.
 #pragma once
 
 #include <bit>
@@ -9,7 +9,7 @@
 
 namespace bev {
 
-// Two ids as one number that orders as the pair does.
+// Two ids in one integer that orders like the pair.
 inline std::uint64_t pair_key(std::int32_t left, std::int32_t right) {
   return static_cast<std::uint64_t>(static_cast<std::uint32_t>(left)) << 32 |
          static_cast<std::uint32_t>(right);
@@ -17,7 +17,7 @@ inline std::uint64_t pair_key(std::int32_t left, std::int32_t right) {
 
 class PairCounts {
  public:
-  // The count of the pair, which starts at 0. Good until the next call.
+  // Count of the pair, initially 0. The reference is valid until the next call.
   std::int64_t& operator[](std::uint64_t key) {
     Slot* slot = &slots_[place(key)];
     if (slot->key == kFree) {
@@ -37,7 +37,7 @@ class PairCounts {
     std::int64_t count = 0;
   };
 
-  // Where the key is, or the free slot where it would be.
+  // Slot of the key, or the free slot where it belongs.
   std::size_t place(std::uint64_t key) const {
     int shift = 64 - std::countr_zero(slots_.size());
     auto at = static_cast<std::size_t>((key ^ key >> 32) * 0x9e3779b97f4a7c15u >> shift);

@@ -1,4 +1,4 @@
-// Which pairs of tokens merge, in what order, into what.
+// BPE merge table: pair of tokens to merge rank and merged token.
 #pragma once
 
 #include <bit>
@@ -13,14 +13,14 @@ struct PairMerge {
   std::int32_t id;
 };
 
-// Open addressing; at most half full.
+// Open addressing with a load factor of at most one half.
 class PairTable {
  public:
   explicit PairTable(std::size_t pairs) : slots_(std::bit_ceil(pairs * 2 + 2)) {
     shift_ = 64 - std::countr_zero(slots_.size());
   }
 
-  // A pair that is there already takes the new merge.
+  // Replaces the merge of a pair that is already present.
   void set(std::int32_t left, std::int32_t right, PairMerge merge) {
     slots_[place(key_of(left, right))] = {key_of(left, right), merge};
   }
@@ -40,7 +40,7 @@ class PairTable {
     return static_cast<std::uint64_t>(static_cast<std::uint32_t>(left)) << 32 |
            static_cast<std::uint32_t>(right);
   }
-  // Where the key is, or the free slot where it would be.
+  // Slot of the key, or the free slot where it belongs.
   std::size_t place(std::uint64_t key) const {
     std::size_t at = static_cast<std::size_t>(key * 0x9e3779b97f4a7c15u >> shift_);
     while (slots_[at].key != key && slots_[at].key != kFree) at = (at + 1) & (slots_.size() - 1);

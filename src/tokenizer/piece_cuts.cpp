@@ -4,7 +4,7 @@ namespace bev {
 
 namespace {
 
-// A match joins what goes before it, unless that is a match too.
+// A match joins the preceding stretch, unless that is a match too.
 void merge_with_previous(std::vector<Stretch>& stretches) {
   std::size_t kept = 0;
   bool previous = false;

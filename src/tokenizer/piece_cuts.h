@@ -1,4 +1,4 @@
-// Cutting and rewriting the pieces of a text: what pre-tokenizers are made of.
+// Splitting and rewriting of text pieces, the building blocks of pre-tokenizers.
 #pragma once
 
 #include <algorithm>
@@ -13,11 +13,11 @@
 
 namespace bev {
 
-// Text in pieces that follow each other in one buffer.
+// Consecutive pieces of text in one buffer.
 struct Pieces {
   struct Piece {
     std::size_t begin, end;
-    std::size_t origin;  // bytes at its start from the first character of the original text
+    std::size_t origin;  // leading bytes that stem from the first character of the original text
   };
   std::string text;
   std::vector<Piece> pieces;
@@ -27,13 +27,13 @@ struct Pieces {
   }
 };
 
-// A stretch of a piece, and whether the pattern matched it.
+// Range of a piece, and whether the pattern matched it.
 struct Stretch {
   std::size_t begin, end;
   bool matched;
 };
 
-// What becomes of the matches.
+// What happens to the matches (Hugging Face's SplitDelimiterBehavior).
 enum class Behavior : std::uint8_t {
   kRemoved,
   kIsolated,
@@ -44,7 +44,7 @@ enum class Behavior : std::uint8_t {
 
 void apply_behavior(std::vector<Stretch>& stretches, Behavior behavior);
 
-// Cuts each piece where find(text, stretches) says; offsets are within the piece.
+// Splits each piece at the stretches of find(text, stretches); offsets are relative to the piece.
 template <class Find>
 void cut(Pieces& pieces, Behavior behavior, Find find) {
   std::vector<Pieces::Piece> out;
@@ -65,7 +65,7 @@ void cut(Pieces& pieces, Behavior behavior, Find find) {
   pieces.pieces = std::move(out);
 }
 
-// Each character by itself: matched or not.
+// Splits by a predicate on single characters.
 template <class Predicate>
 void cut_characters(Pieces& pieces, Behavior behavior, Predicate matches) {
   cut(pieces, behavior, [&](std::string_view text, std::vector<Stretch>& out) {
@@ -83,7 +83,7 @@ void cut_characters(Pieces& pieces, Behavior behavior, Predicate matches) {
   });
 }
 
-// Writes every piece anew: prefix(piece) goes before it, and write(text, out) appends its text.
+// Rewrites every piece: prefix(piece) is put before it, and write(text, out) appends its text.
 template <class Prefix, class Write>
 void rewrite(Pieces& pieces, Prefix prefix, Write write) {
   std::string text;

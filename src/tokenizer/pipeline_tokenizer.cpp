@@ -17,14 +17,15 @@ struct PipelineTokenizer::Memory {
   std::vector<AddedTokens::Part> raw_parts, normalized_parts;
 };
 
-// Memories that no call uses now. A thread finds its own again, with the words it has seen: those
-// of another would have to travel between the processors' caches.
+// Working memories not in use. A thread gets its own one back, with the words it has cached:
+// another thread's would have to move between CPU caches.
 class PipelineTokenizer::Pool {
  public:
   ~Pool() {
     for (Slot& slot : slots_) delete slot.memory.load();
   }
-  // Its own, else any, else a new one: there are never many more than threads at work at a time.
+  // Returns the thread's own, else any, else a new one: there are never many more than active
+  // threads.
   std::unique_ptr<Memory> take(const WordModel& model) {
     for (std::size_t i = 0, at = own_slot(); i < slots_.size();
          ++i, at = (at + 1) % slots_.size()) {
@@ -52,7 +53,7 @@ class PipelineTokenizer::Pool {
   struct alignas(64) Slot {
     std::atomic<Memory*> memory = nullptr;
   };
-  // Where this thread looks first.
+  // First slot that this thread tries.
   std::size_t own_slot() const {
     return std::hash<std::thread::id>()(std::this_thread::get_id()) % slots_.size();
   }
@@ -87,9 +88,9 @@ void PipelineTokenizer::encode_word(std::string_view word, const WordCache::Key&
   memory.cache.keep(key, word.size(), std::span(ids).subspan(before));
 }
 
-// The cache does not fit near the processor, so words are looked up in groups: their places are
-// fetched while the words after them are still being cut. next_word() gives a word and the bytes
-// that may be read from its start, or an empty word at the end.
+// The cache exceeds the CPU caches, so words are looked up in groups: entries are prefetched while
+// the following words are still being split. next_word() returns a word and the number of bytes
+// readable from its start, or an empty word at the end.
 template <class NextWord>
 void PipelineTokenizer::encode_in_groups(NextWord next_word, Memory& memory,
                                          std::vector<std::int32_t>& ids) const {
@@ -109,7 +110,7 @@ void PipelineTokenizer::encode_in_groups(NextWord next_word, Memory& memory,
   }
 }
 
-// Text without added tokens, normalized.
+// Encodes normalized text without added tokens.
 void PipelineTokenizer::encode_words(std::string_view text, std::size_t origin, Memory& memory,
                                      std::vector<std::int32_t>& ids) const {
   if (text.empty()) return;
@@ -135,7 +136,7 @@ void PipelineTokenizer::encode_words(std::string_view text, std::size_t origin, 
   encode_in_groups(next_word, memory, ids);
 }
 
-// Text without added tokens of the original: normalized, then cut at those of normalized text.
+// Encodes text without raw added tokens: normalizes it, then splits it at the normalized ones.
 void PipelineTokenizer::encode_plain(std::string_view text, bool first, Memory& memory,
                                      std::vector<std::int32_t>& ids) const {
   std::size_t origin = first ? point_bytes(text[0]) : 0;

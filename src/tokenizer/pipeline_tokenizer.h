@@ -1,5 +1,5 @@
-// A tokenizer as Hugging Face's library builds it: added tokens, normalizer, pre-tokenizer, model,
-// post-processor and decoder, one after the other.
+// Tokenizer pipeline of Hugging Face's tokenizers library: added tokens, normalizer, pre-tokenizer,
+// model, post-processor and decoder.
 #pragma once
 
 #include <memory>
@@ -21,11 +21,11 @@ struct PipelineParts {
   AddedTokens added{{}};
   std::unique_ptr<Normalizer> normalizer;       // nullptr: none
   std::unique_ptr<PreTokenizer> pre_tokenizer;  // nullptr: the text is one word
-  std::optional<Splitter> splitter;             // instead of the pre-tokenizer, when it is all
+  std::optional<Splitter> splitter;             // replaces the pre-tokenizer if it is equivalent
   std::unique_ptr<WordModel> model;
   PostProcessor post_processor;
   std::unique_ptr<Decoder> decoder;  // nullptr: tokens are joined by spaces
-  bool clean_up_spaces = false;      // after decoding
+  bool clean_up_spaces = false;      // clean_up_tokenization_spaces, after decoding
   std::optional<std::int32_t> eod;
 };
 
@@ -44,7 +44,7 @@ class PipelineTokenizer : public Tokenizer {
   std::optional<std::int32_t> eod() const override { return parts_.eod; }
 
  private:
-  struct Memory;  // what one call uses
+  struct Memory;  // working memory of one call
   class Pool;
 
   void encode_plain(std::string_view text, bool first, Memory& memory,

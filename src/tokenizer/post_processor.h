@@ -1,4 +1,4 @@
-// The tokens that a tokenizer.json puts around a text when special tokens are asked for.
+// Post-processors of tokenizer.json: special tokens around a text.
 #pragma once
 
 #include <cstdint>
@@ -18,7 +18,7 @@ class PostProcessor {
   void add_special_tokens(std::vector<std::int32_t>& ids) const;
 
  private:
-  // Ids, or the place of the text.
+  // Ids, or the placeholder of the text.
   struct Part {
     bool text = false;
     std::vector<std::int32_t> ids;
@@ -28,7 +28,7 @@ class PostProcessor {
   void add_template(const JsonValue& json);
   void add_pair(const JsonValue& json);
 
-  std::vector<Template> templates_;  // one after the other
+  std::vector<Template> templates_;  // applied in sequence
 };
 
 }  // namespace bev

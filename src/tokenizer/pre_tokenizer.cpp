@@ -55,7 +55,7 @@ class SplitByRegex : public PreTokenizer {
   Behavior behavior_;
   bool invert_;
   std::optional<Splitter> splitter_;
-  std::optional<Regex> regex_;  // when the splitter does not do
+  std::optional<Regex> regex_;  // used if there is no splitter
 };
 
 class ByteLevel : public PreTokenizer {
@@ -110,7 +110,7 @@ class Metaspace : public PreTokenizer {
   bool split_;
 };
 
-// One or more cuts at characters with a trait.
+// Splits at characters with a trait, in one or more steps.
 class SplitByTrait : public PreTokenizer {
  public:
   struct Step {
@@ -142,7 +142,7 @@ class SplitByCharacter : public PreTokenizer {
   CodePoint delimiter_;
 };
 
-// \w+|[^\w\s]+, the rest removed.
+// Equivalent to \w+|[^\w\s]+ with the rest removed.
 class WordsAndSigns : public PreTokenizer {
  public:
   void apply(Pieces& pieces) const override {
@@ -211,7 +211,7 @@ std::string read_character(const JsonValue& json, std::string_view key) {
 
 std::unique_ptr<PreTokenizer> make_metaspace(const JsonValue& json) {
   std::string scheme = json.text("prepend_scheme").value_or("always");
-  // An older form of the same.
+  // Older form of the same option.
   if (json.flag("add_prefix_space") == false) scheme = "never";
   Metaspace::Prepend prepend = scheme == "always"  ? Metaspace::Prepend::kAlways
                                : scheme == "first" ? Metaspace::Prepend::kFirst

@@ -1,4 +1,4 @@
-// How a tokenizer.json cuts normalized text into words.
+// Pre-tokenizers of tokenizer.json: split normalized text into words.
 #pragma once
 
 #include <cstdint>
@@ -17,18 +17,18 @@ namespace bev {
 class PreTokenizer {
  public:
   virtual ~PreTokenizer() = default;
-  // Cuts every piece further, and may change its text.
+  // Splits every piece further, and may change its text.
   virtual void apply(Pieces& pieces) const = 0;
 };
 
-// From the member of tokenizer.json; nullptr for null. Without `map_bytes` the last ByteLevel
-// leaves bytes as they are instead of writing their stand-ins.
+// Creates the pre-tokenizer from its member of tokenizer.json; nullptr for null. Without
+// `map_bytes`, a final ByteLevel step keeps raw bytes instead of mapping them to characters.
 std::unique_ptr<PreTokenizer> make_pre_tokenizer(const JsonValue& json, bool map_bytes);
 
-// Whether the words are stand-ins of bytes: the last step is ByteLevel.
+// True if the last step is ByteLevel, so that words consist of byte-to-unicode characters.
 bool ends_in_byte_level(const JsonValue& json);
 
-// The one splitter that does all the work, if it is that simple.
+// The single hand-written splitter that is equivalent to the pre-tokenizer, if there is one.
 std::optional<Splitter> only_splitter(const JsonValue& json);
 
 }  // namespace bev

@@ -1,4 +1,4 @@
-// Reads the fields of a protocol buffer message one by one, trusting nothing.
+// Minimal protobuf reader for untrusted input, field by field.
 #pragma once
 
 #include <bit>
@@ -9,15 +9,15 @@ namespace bev {
 
 class ProtobufReader {
  public:
-  // `source` is the name for messages; both must outlive it.
+  // `source` is the name in messages; both must outlive the reader.
   ProtobufReader(std::string_view bytes, std::string_view source)
       : bytes_(bytes), source_(source) {}
 
-  // Goes to the next field; false at the end. Error(kInput) when the bytes are no message.
+  // Advances to the next field; false at the end. Throws Error(kInput) if the bytes are malformed.
   bool next();
 
   std::uint32_t field() const { return field_; }
-  // The field's value; Error(kInput) when it has another type.
+  // Value of the field; throws Error(kInput) if it has another wire type.
   std::uint64_t integer() const;
   bool flag() const { return integer() != 0; }
   float number() const;

@@ -44,7 +44,7 @@ Regex::Regex(std::string_view pattern, RegexDialect dialect) : code_(std::make_u
                                   translated.size(), PCRE2_UTF | PCRE2_UCP, &error, &at, nullptr));
   BEV_CHECK(code_->code != nullptr, ErrorKind::kInput, "regular expression ", quote(pattern), ": ",
             message_of(error));
-  // Where there is no just-in-time compiler, the interpreter gives the same.
+  // Without JIT support the interpreter gives the same matches.
   pcre2_jit_compile(code_->code.get(), PCRE2_JIT_COMPLETE);
 }
 
@@ -59,8 +59,8 @@ struct Regex::Matches::State {
   std::size_t at = 0;
   std::optional<std::size_t> last_end;
 
-  // The first match from `at` on. The interpreter, which needs no stack of its own, takes over
-  // where the compiled code runs out of it.
+  // First match from `at` on. If the JIT code runs out of stack, the interpreter, which uses the
+  // heap, takes over.
   std::optional<Match> match() {
     auto subject = reinterpret_cast<PCRE2_SPTR>(text.data());
     int count = pcre2_match(code.code.get(), subject, text.size(), at, PCRE2_NO_UTF_CHECK,

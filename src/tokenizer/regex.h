@@ -1,4 +1,4 @@
-// A regular expression of a tokenizer, matched by PCRE2.
+// Regular expression of a tokenizer, matched by PCRE2.
 #pragma once
 
 #include <cstddef>
@@ -17,14 +17,14 @@ struct Match {
 
 class Regex {
  public:
-  // Error(kInput) when the expression is not understood.
+  // Throws Error(kInput) if the pattern is invalid.
   Regex(std::string_view pattern, RegexDialect dialect);
   ~Regex();
   Regex(Regex&&) noexcept;
   Regex& operator=(Regex&&) noexcept;
 
-  // Walks over the matches of one text (valid UTF-8, which must outlive it), as the reference's
-  // find_iter does: they do not overlap, and an empty one never touches the one before.
+  // Iterates over the matches in a text (valid UTF-8, which must outlive it) like the reference's
+  // find_iter: matches do not overlap, and an empty match is never adjacent to the one before.
   class Matches {
    public:
     Matches(const Regex& regex, std::string_view text);
@@ -41,7 +41,7 @@ class Regex {
   std::unique_ptr<Code> code_;
 };
 
-// A pattern that matches exactly this text.
+// Pattern that matches exactly this text.
 std::string escape_regex(std::string_view text);
 
 }  // namespace bev

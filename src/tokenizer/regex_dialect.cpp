@@ -67,7 +67,7 @@ class Translator {
     }
   }
 
-  // Ruby's option m, with which a dot matches line ends, is called s in PCRE2.
+  // Ruby's option m (dot matches line ends) is s in PCRE2.
   void translate_group() {
     out_ += pattern_[at_++];
     if (!ruby_ || !take("?")) return;
@@ -77,7 +77,7 @@ class Translator {
     for (; at_ < end; ++at_) out_ += peek() == 'm' ? 's' : peek();
   }
 
-  // {n,m}+ repeats in Ruby's syntax; elsewhere it gives nothing back, as in PCRE2.
+  // In Ruby syntax {n,m}+ repeats the interval; otherwise it is possessive, as in PCRE2.
   void translate_interval() {
     std::size_t close = pattern_.find('}', at_);
     std::string_view inside =
@@ -97,7 +97,7 @@ class Translator {
     out_ += ")+";
   }
 
-  // Where the atom before the interval that ends out_ begins.
+  // Start of the atom before the interval at the end of out_.
   std::size_t last_atom() const {
     std::size_t end = out_.rfind('{');
     if (end == 0) fail("nothing to repeat");
@@ -132,7 +132,7 @@ class Translator {
     at_ += 2;
   }
 
-  // \s \d \w \h \p{..} and their negations; at_ is left anywhere when it is none of them.
+  // Parses \s \d \w \h \p{..} and their negations; nullopt otherwise, with at_ undefined.
   std::optional<CodePointSet> read_set_escape() {
     char kind = peek(1);
     at_ += 2;
@@ -180,7 +180,7 @@ class Translator {
     return negated ? set->complement() : *set;
   }
 
-  // \w: Oniguruma's is without the joiners, and outside of brackets it takes Latin-1's numbers.
+  // Oniguruma's \w excludes the joiners, and outside brackets it includes Latin-1's numbers.
   CodePointSet word_set() const {
     CodePointSet set = trait_set(trait::kWord);
     if (!ruby_) return set;
@@ -193,13 +193,13 @@ class Translator {
     return set;
   }
 
-  // A class in brackets, at its [: unions, ranges, nested classes and &&.
+  // Parses a bracket class starting at [: unions, ranges, nested classes and &&.
   CodePointSet read_class(int depth) {
     if (depth > kMaxDepth) fail("classes nest too deep");
     ++at_;
     bool negated = take("^");
     CodePointSet set;
-    std::optional<CodePointSet> before;  // the left side of &&
+    std::optional<CodePointSet> before;  // left side of &&
     for (bool first = true;; first = false) {
       if (at_end()) fail("a class without ]");
       if (peek() == ']' && !first) break;
@@ -229,7 +229,7 @@ class Translator {
     return negated ? set->complement() : *set;
   }
 
-  // One character, a range of them or a set escape.
+  // Parses a character, a range or a set escape.
   void read_range(CodePointSet& set) {
     if (peek() == '\\') {
       std::size_t start = at_;
@@ -245,7 +245,7 @@ class Translator {
       std::size_t dash = at_++;
       if (peek() == '[' || (peek() == '\\' && std::string_view("sSdDwWhHpP").find(peek(1)) !=
                                                   std::string_view::npos)) {
-        at_ = dash;  // the dash is a character
+        at_ = dash;  // the dash is a literal
       } else {
         last = read_point();
       }

@@ -1,4 +1,4 @@
-// Regular expressions of the reference libraries in PCRE2's language.
+// Translation of the reference libraries' regular expressions to PCRE2.
 #pragma once
 
 #include <cstdint>
@@ -7,12 +7,12 @@
 
 namespace bev {
 
-// Oniguruma with Ruby's syntax (tokenizer.json) and Rust's fancy-regex (tiktoken).
+// Oniguruma with Ruby syntax (tokenizer.json) and Rust's fancy-regex (tiktoken).
 enum class RegexDialect : std::uint8_t { kOniguruma, kFancy };
 
-// Classes of characters become ranges of code points, so that PCRE2's version of Unicode does not
-// matter; `$`, `^`, \h and `{n,m}+` get the dialect's meaning. Error(kInput) naming the expression
-// when it is broken.
+// Character classes become ranges of code points, so that PCRE2's Unicode version does not matter;
+// `$`, `^`, \h and `{n,m}+` get the dialect's meaning. Throws Error(kInput) with the pattern if it
+// is invalid.
 std::string translate_regex(std::string_view pattern, RegexDialect dialect);
 
 }  // namespace bev

@@ -1,5 +1,5 @@
-// The merges of a SentencePiece BPE model: of all neighbours that together are a piece, those of
-// the best score, then the leftmost.
+// SentencePiece BPE: merges the adjacent pair that forms the piece with the best score, leftmost
+// first.
 #include <algorithm>
 #include <unordered_map>
 
@@ -10,12 +10,12 @@ namespace bev {
 
 namespace {
 
-constexpr int kMaxDepth = 100;  // of pieces that are taken apart again
+constexpr int kMaxDepth = 100;  // recursion limit for splitting unused pieces
 
 struct Symbol {
-  std::string_view text;  // empty: merged into the one before
+  std::string_view text;  // empty: merged into the previous one
   std::int32_t previous, next;
-  bool frozen;  // a symbol of the user, which merges with nothing
+  bool frozen;  // user-defined symbol, which is never merged
 };
 
 struct Candidate {
@@ -23,7 +23,7 @@ struct Candidate {
   std::int32_t left, right;
   std::size_t bytes;
 
-  // The top of a heap is the best score, then the leftmost.
+  // The top of the heap is the best score, then the leftmost.
   bool operator<(const Candidate& other) const {
     return score != other.score ? score < other.score : left > other.left;
   }
@@ -35,7 +35,7 @@ struct SentencePieceTokenizer::Merging {
   const SentencePieceTokenizer& model;
   std::vector<Symbol> symbols;
   std::vector<Candidate> heap;
-  // How pieces that may not be used came about.
+  // The two parts of each merged piece that is unused and must be split again.
   std::unordered_map<std::string_view, std::pair<std::string_view, std::string_view>> parts;
 
   Symbol& symbol(std::int32_t i) { return symbols[static_cast<std::size_t>(i)]; }
@@ -76,7 +76,7 @@ struct SentencePieceTokenizer::Merging {
       Symbol& right = symbol(best.right);
       if (left.text.empty() || right.text.empty() ||
           left.text.size() + right.text.size() != best.bytes) {
-        continue;  // its symbols have merged otherwise
+        continue;  // stale: its symbols have merged otherwise
       }
       left.text = {left.text.data(), best.bytes};
       right.text = {};

@@ -11,7 +11,7 @@ namespace bev {
 
 namespace {
 
-// Numbers of the fields in sentencepiece_model.proto.
+// Field numbers of sentencepiece_model.proto.
 namespace model_field {
 constexpr std::uint32_t kPiece = 1, kTrainer = 2, kNormalizer = 3, kDenormalizer = 5;
 }
@@ -126,7 +126,7 @@ SentencePieceFile read_sentencepiece_file(std::string_view bytes, const std::str
     }
   }
   BEV_CHECK(!file.pieces.empty(), ErrorKind::kInput, source, ": no pieces");
-  // They follow the pieces; a file that was cut between two pieces is told by them.
+  // These messages follow the pieces, so a file truncated between two pieces lacks them.
   BEV_CHECK(has_trainer && has_normalizer, ErrorKind::kInput, source,
             ": the settings of trainer and normalizer are missing; the file may be cut short");
   return file;

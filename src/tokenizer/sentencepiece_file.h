@@ -1,4 +1,4 @@
-// SentencePiece's .model files: what is in them.
+// Parser of SentencePiece .model files (protobuf).
 #pragma once
 
 #include <cstdint>
@@ -25,7 +25,7 @@ struct SentencePiece {
   PieceType type = PieceType::kNormal;
 };
 
-struct SentencePieceRules {  // how text is normalized
+struct SentencePieceRules {  // normalizer settings
   Charsmap map;
   bool add_dummy_prefix = true;
   bool remove_extra_whitespaces = true;
@@ -42,7 +42,8 @@ struct SentencePieceFile {
   SentencePieceRules normalizer, denormalizer;
 };
 
-// Error(kInput) naming `source` when the bytes are broken or the model is of another kind.
+// Throws Error(kInput) naming `source` if the bytes are malformed or the model type is not
+// supported.
 SentencePieceFile read_sentencepiece_file(std::string_view bytes, const std::string& source);
 
 }  // namespace bev

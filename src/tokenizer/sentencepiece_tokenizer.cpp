@@ -138,7 +138,7 @@ std::vector<SentencePieceTokenizer::Piece> SentencePieceTokenizer::cut_unigram(
   auto score_of = [&](std::int32_t id, std::size_t bytes) -> std::optional<float> {
     const SentencePiece& entry = piece(id);
     if (entry.type == PieceType::kUnused) return std::nullopt;
-    // A symbol of the user always wins.
+    // A user-defined symbol always wins.
     if (entry.type == PieceType::kUserDefined) {
       return static_cast<float>(0.1 * static_cast<double>(bytes - 1));
     }
@@ -171,7 +171,7 @@ std::vector<std::int32_t> SentencePieceTokenizer::encode(std::string_view text) 
     bool unknown = part.id == unknown_;
     if (unknown && file_.byte_fallback) {
       for (char byte : part.text) ids.push_back(byte_ids_[static_cast<unsigned char>(byte)]);
-    } else if (!unknown || !after_unknown) {  // unknown pieces that follow each other are one
+    } else if (!unknown || !after_unknown) {  // adjacent unknown pieces are fused
       ids.push_back(part.id);
     }
     after_unknown = unknown;
@@ -186,7 +186,7 @@ void SentencePieceTokenizer::add_special_tokens(std::vector<std::int32_t>& ids) 
 
 namespace {
 
-// Bytes of byte pieces as text: a byte that is no part of a character becomes U+FFFD.
+// Appends the bytes of byte-fallback pieces; an invalid byte becomes U+FFFD.
 void append_bytes(std::string& out, std::string& bytes) {
   for (std::size_t at = 0; at < bytes.size();) {
     Utf8Stretch stretch = first_utf8_stretch(std::string_view(bytes).substr(at));
@@ -206,7 +206,7 @@ void append_bytes(std::string& out, std::string& bytes) {
 std::string SentencePieceTokenizer::decode(std::span<const std::int32_t> ids) const {
   const SentencePieceRules& rules = file_.normalizer;
   std::string out, bytes;
-  bool at_start = true;  // a space symbol here is the one that encoding added
+  bool at_start = true;  // a leading space symbol is the dummy prefix
   for (std::int32_t id : ids) {
     if (id < 0 || id >= vocab_size()) continue;
     const SentencePiece& entry = piece(id);

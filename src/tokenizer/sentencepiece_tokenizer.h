@@ -1,4 +1,4 @@
-// Encodes and decodes with a SentencePiece model, as Google's library does.
+// SentencePiece tokenizer (unigram and BPE), equivalent to Google's library.
 #pragma once
 
 #include <array>
@@ -16,14 +16,14 @@
 
 namespace bev {
 
-struct SentencePieceSpecials {  // what add_special_tokens adds
+struct SentencePieceSpecials {  // special tokens that add_special_tokens adds
   bool begin = true;
   bool end = false;
 };
 
 class SentencePieceTokenizer : public Tokenizer {
  public:
-  // Error(kInput) naming `source` when the pieces do not make a model.
+  // Throws Error(kInput) naming `source` if the pieces do not form a valid model.
   SentencePieceTokenizer(SentencePieceFile file, SentencePieceSpecials specials,
                          const std::string& source);
 
@@ -43,15 +43,15 @@ class SentencePieceTokenizer : public Tokenizer {
     std::string_view text;
     std::int32_t id;
   };
-  struct Merging;  // one text's merges under way
+  struct Merging;  // state of the BPE merges of one text
 
-  // A normalized prefix of the text, and the bytes it takes.
+  // Normalized form of a prefix of the text, and the length of the prefix.
   std::pair<std::string_view, std::size_t> normalize_prefix(std::string_view text,
                                                             const SentencePieceRules& rules,
                                                             bool match_symbols) const;
   std::string normalize(std::string_view text, const SentencePieceRules& rules,
                         bool match_symbols) const;
-  // The bytes of the longest user-defined symbol that the text starts with, or 0.
+  // Length of the longest user-defined symbol at the start of the text, or 0.
   std::size_t symbol_bytes(std::string_view text) const;
   std::vector<Piece> cut_unigram(std::string_view text) const;
   std::vector<Piece> cut_bpe(std::string_view text) const;
@@ -62,10 +62,10 @@ class SentencePieceTokenizer : public Tokenizer {
 
   SentencePieceFile file_;
   SentencePieceSpecials specials_;
-  Vocabulary pieces_;    // normal, user-defined and unused ones
-  Vocabulary reserved_;  // the others
-  ByteTrie trie_;        // of pieces_, for unigram
-  ByteTrie symbols_;     // user-defined
+  Vocabulary pieces_;    // normal, user-defined and unused pieces
+  Vocabulary reserved_;  // all other pieces
+  ByteTrie trie_;        // trie of pieces_, for unigram
+  ByteTrie symbols_;     // user-defined symbols
   bool has_symbols_ = false;
   std::array<std::int32_t, 256> byte_ids_{};
   std::int32_t unknown_ = -1;

@@ -8,7 +8,7 @@ namespace bev {
 
 namespace {
 
-// A place in a text and the character there; traits are 0 at the end.
+// Position in a text and the character there; traits are 0 at the end.
 struct Cursor {
   std::string_view text;
   const UnicodeTable* table;
@@ -32,7 +32,7 @@ struct Cursor {
   }
   bool at_end() const { return at >= text.size(); }
   bool is(std::uint16_t bits) const { return (traits & bits) != 0; }
-  // Neither at the end nor one of these.
+  // True if not at the end and without any of these traits.
   bool is_other(std::uint16_t bits) const { return next.bytes != 0 && (traits & bits) == 0; }
   void step() {
     at += next.bytes;
@@ -43,7 +43,7 @@ struct Cursor {
   }
 };
 
-// 's 't 're 've 'm 'll 'd at an apostrophe: the end, or 0. Without regard to case, U+017F is an s.
+// End of 's 't 're 've 'm 'll 'd at an apostrophe, or 0. Case-insensitively, U+017F matches s.
 std::size_t contraction_end(std::string_view text, std::size_t at, bool any_case) {
   auto letter = [&](std::size_t i) -> char {
     if (i >= text.size()) return 0;
@@ -68,7 +68,7 @@ std::size_t contraction_end(std::string_view text, std::size_t at, bool any_case
   }
 }
 
-// \s*[\r\n]+|\s+(?!\S)|\s+ and, where asked for, \s+$ before them.
+// \s*[\r\n]+|\s+(?!\S)|\s+, optionally preceded by \s+$.
 std::size_t space_end(Cursor cursor, bool with_lines, bool whole_at_end) {
   std::size_t last = cursor.at, line = 0;
   while (cursor.is(trait::kSpace)) {
@@ -79,7 +79,7 @@ std::size_t space_end(Cursor cursor, bool with_lines, bool whole_at_end) {
   }
   if (whole_at_end && cursor.at_end()) return cursor.at;
   if (with_lines && line != 0) return line;
-  // All of it at the end of the text; else the last space is left to the next word.
+  // Everything at the end of the text; otherwise the last space belongs to the next word.
   return cursor.at_end() ? cursor.at : last;
 }
 
@@ -103,7 +103,7 @@ std::size_t gpt2_end(Cursor cursor, bool whole_at_end) {
   return cursor.at;
 }
 
-// ` ?[others]+[\r\n]*` with what may follow, or the spaces; the ends of cl100k and o200k.
+// ` ?[others]+[\r\n]*` with its suffix, or white space: the last alternatives of cl100k and o200k.
 std::size_t symbols_or_space_end(Cursor cursor, std::uint16_t not_symbols, bool slash,
                                  bool whole_at_end) {
   Cursor start = cursor;
@@ -138,26 +138,27 @@ std::size_t cl100k_end(Cursor cursor, const Splitter& splitter) {
                               splitter.whole_space_at_end);
 }
 
-// Other letters and marks count as upper and as lower case.
+// Other letters and marks count as both upper and lower case.
 constexpr std::uint16_t kBothCases = trait::kOtherLetter | trait::kMark;
 
-// [upper]*[lower]+: the end, or the start when it does not match.
+// End of [upper]*[lower]+, or the start if it does not match.
 std::size_t mixed_word_end(Cursor cursor) {
-  std::size_t last_both = cursor.at;  // the end of the last character of both cases
+  std::size_t last_both = cursor.at;  // end of the last character of both cases
   while (cursor.is(trait::kUpper | kBothCases)) {
     bool both = cursor.is(kBothCases);
     cursor.step();
     if (both) last_both = cursor.at;
   }
-  // Without lower case after it, the first run gives back what is only upper case.
+  // Backtracking: without a lower-case letter after it, the first run gives back its pure
+  // upper-case tail.
   if (!cursor.is(trait::kLower)) return last_both;
   cursor.skip(trait::kLower | kBothCases);
   return cursor.at;
 }
 
-// A word of o200k without its contraction: mixed or upper case, after one character that is
-// neither letter nor number, if there is one. Such a character can be a mark, which is also part
-// of words; the order of the four tries is the expression's.
+// A word of o200k without its contraction: mixed or upper case, optionally after one character that
+// is neither letter nor number. That character may be a mark, which can also be part of a word; the
+// order of the four attempts is that of the expression.
 std::size_t cased_word_end(Cursor start) {
   Cursor after = start;
   if (start.is_other(trait::kNewline | trait::kLetter | trait::kNumber)) after.step();
@@ -233,7 +234,7 @@ std::size_t Splitter::word_end(std::string_view text, std::size_t at) const {
     case SplitterFamily::kDeepseek:
       break;
   }
-  // What no alternative matches is one piece up to the next match.
+  // Text that no alternative matches is one piece up to the next match.
   std::size_t end = deepseek_end(cursor);
   while (end == cursor.at && !cursor.at_end()) {
     cursor.step();
@@ -246,7 +247,7 @@ std::size_t Splitter::word_end(std::string_view text, std::size_t at) const {
 namespace {
 
 struct KnownPattern {
-  std::string_view name;  // "" when only the expression is known
+  std::string_view name;  // "" if only the expression is known
   std::string_view pattern;
   Splitter splitter;
 };
@@ -293,7 +294,7 @@ constexpr std::array<KnownPattern, 13> kKnown = {{
 }  // namespace
 
 std::optional<Splitter> find_splitter(std::string_view pattern, RegexDialect dialect) {
-  // In Oniguruma `{1,3}+` and `$` mean something else.
+  // In Oniguruma `{1,3}+` and `$` have another meaning.
   bool possessive = pattern == kGpt2Fast || pattern == kCl100kFast;
   if (possessive && dialect == RegexDialect::kOniguruma) return std::nullopt;
   for (const KnownPattern& known : kKnown) {

@@ -14,7 +14,7 @@ namespace {
 
 using Json = nlohmann::json;
 
-// Calls visit(line, number) for each line of a file, without its end.
+// Calls visit(line, number) for each line of a file, without its line end.
 template <class Visit>
 void for_each_line(const std::string& path, Visit visit) {
   const std::string content = read_file(path);

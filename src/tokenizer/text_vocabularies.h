@@ -7,10 +7,10 @@
 
 namespace bev {
 
-// Byte-level BPE with GPT-2's splits. Error(kInput) naming the file.
+// Byte-level BPE with GPT-2's pre-tokenizer. Throws Error(kInput) naming the file.
 PipelineParts read_gpt2_files(const std::string& vocab, const std::string& merges);
 
-// WordPiece with BERT's normalizer, one token on each line.
+// WordPiece with BERT's normalizer; one token per line.
 PipelineParts read_bert_vocabulary(const std::string& path, bool lower_case);
 
 }  // namespace bev

@@ -14,7 +14,7 @@ namespace bev {
 namespace {
 
 struct Ranks {
-  Vocabulary texts;  // in stand-ins of bytes
+  Vocabulary texts;  // as byte-to-unicode characters
   Vocabulary bytes;
 };
 
@@ -42,7 +42,7 @@ Ranks read_ranks(std::string_view text, const std::string& source) {
 
 struct KnownSpecial {
   std::string_view pattern;
-  std::int32_t ranks;  // of the published file
+  std::int32_t ranks;  // number of ranks in the published file
   std::string_view token;
   std::int32_t id;
 };
@@ -82,13 +82,13 @@ constexpr KnownSpecial kSpecials[] = {
     {"qwen2", 151643, "<|im_end|>", 151645},
 };
 
-// Tokens kept for later use, with numbers in their names.
+// Reserved special tokens with numbered names.
 struct ReservedSpecials {
   std::string_view pattern;
   std::int32_t ranks;
   std::string_view name;  // before the number
-  std::int32_t number;    // of the first
-  std::int32_t id;        // of the first
+  std::int32_t number;    // number of the first
+  std::int32_t id;        // id of the first
   std::int32_t count;
 };
 
@@ -111,7 +111,7 @@ AddedToken special_token(std::string text, std::int32_t id) {
   return token;
 }
 
-// Reserved ones go first: an id that has both names is shown by the reserved one, as tiktoken does.
+// Reserved tokens come first: an id with both names decodes to the reserved one, as in tiktoken.
 std::vector<AddedToken> special_tokens(std::string_view pattern, std::size_t ranks) {
   std::vector<AddedToken> tokens;
   auto meant = [&](const auto& entry) {

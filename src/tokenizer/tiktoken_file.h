@@ -1,4 +1,4 @@
-// tiktoken's rank files: one token in base64 and its rank on each line.
+// tiktoken rank files: one base64 token and its rank per line.
 #pragma once
 
 #include <memory>
@@ -9,9 +9,9 @@
 
 namespace bev {
 
-// `pattern` names the regular expression (see named_pattern) and the special tokens that go with
-// it, which are there when the file has as many ranks as the published one. Error(kInput) naming
-// `source` when the file or the name is broken.
+// `pattern` names the regular expression (see named_pattern) and its special tokens, which are
+// added if the file has as many ranks as the published one. Throws Error(kInput) naming `source` if
+// the file is malformed or the name is unknown.
 std::unique_ptr<Tokenizer> read_tiktoken_file(std::string_view text, std::string_view pattern,
                                               const std::string& source);
 

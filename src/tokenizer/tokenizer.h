@@ -1,7 +1,7 @@
-// Text to token ids and back. Tokenizers may be used by many threads at once.
+// Tokenizer interface: text to token ids and back. Thread safe.
 //
-// Text that is not UTF-8 is encoded as if U+FFFD stood for each stretch that is not, as the
-// reference libraries get it from Python; only the byte tokenizer keeps bytes as they are.
+// Each invalid UTF-8 sequence is encoded as U+FFFD, as the reference libraries receive it from
+// Python; only the byte tokenizer keeps raw bytes.
 #pragma once
 
 #include <cstdint>
@@ -18,35 +18,35 @@ class Tokenizer {
  public:
   virtual ~Tokenizer() = default;
 
-  // Special tokens in the text are recognised; none are added.
+  // Recognises special tokens in the text; adds none.
   virtual std::vector<std::int32_t> encode(std::string_view text) const = 0;
-  // Puts the tokens around the ids of a text that its model expects, such as <s> or [CLS].
+  // Adds the special tokens that the model expects around a text, such as <s> or [CLS].
   virtual void add_special_tokens(std::vector<std::int32_t>& ids) const;
 
-  // Special tokens are shown as text. Ids that are not in the vocabulary give nothing. The result
-  // need not be valid UTF-8: a character may be cut; the reference's text has U+FFFD there.
+  // Special tokens are decoded to their text. Ids outside the vocabulary are skipped. The result
+  // may end inside a UTF-8 character, where the reference has U+FFFD.
   virtual std::string decode(std::span<const std::int32_t> ids) const = 0;
 
-  // One more than the highest id.
+  // Highest id plus one.
   virtual std::int64_t vocab_size() const = 0;
-  // A token as the vocabulary writes it.
+  // Lookup of a token as the vocabulary writes it.
   virtual std::optional<std::int32_t> token_id(std::string_view token) const = 0;
   virtual std::optional<std::string> token_text(std::int32_t id) const = 0;
   virtual bool is_special(std::int32_t id) const;
-  // Whether text need not be UTF-8: every byte is a token.
+  // True if the text need not be UTF-8: every byte is a token.
   virtual bool takes_any_bytes() const { return false; }
-  // The end-of-document token, if there is one.
+  // End-of-document token, if there is one.
   virtual std::optional<std::int32_t> eod() const { return std::nullopt; }
 };
 
-// The tokenizer of a Hugging Face folder (tokenizer.json, tokenizer.model, vocab.json with
-// merges.txt, vocab.txt or a tiktoken file), as transformers reads it; nullptr when there is none.
-// Error(kInput) when it is broken.
+// Tokenizer of a Hugging Face folder (tokenizer.json, tokenizer.model, vocab.json with merges.txt,
+// vocab.txt or a tiktoken file), loaded as transformers does; nullptr if there is none. Throws
+// Error(kInput) if it is invalid.
 std::unique_ptr<Tokenizer> load_tokenizer(const std::string& folder);
 
-// The tokenizer that a path means: a folder as above, one of those files, or the names "byte" and
-// "null:SIZE". A tiktoken file may be followed by its pattern's name: "FILE:cl100k_base"; by
-// default its own name says which. Error(kInput) when there is none.
+// Tokenizer by path: a folder as above, one of those files, or the names "byte" and "null:SIZE". A
+// tiktoken file may be followed by its pattern's name, "FILE:cl100k_base"; the default follows from
+// the file name. Throws Error(kInput) if there is none.
 std::unique_ptr<Tokenizer> open_tokenizer(const std::string& path);
 
 }  // namespace bev

@@ -23,8 +23,8 @@ Vocabulary read_vocabulary(const JsonValue& json) {
   return vocabulary;
 }
 
-// The bytes that the tokens stand for. A token that is no stand-in of bytes never comes up in
-// text.
+// Bytes that the tokens stand for. A token with another character never matches text and gets no
+// key.
 Vocabulary byte_keys(const Vocabulary& vocabulary, std::string_view source) {
   Vocabulary keys;
   for (std::int32_t id = 0; id < vocabulary.end_id(); ++id) {
@@ -94,10 +94,11 @@ std::unique_ptr<WordModel> read_word_piece(const JsonValue& json) {
   return std::make_unique<WordPieceModel>(read_vocabulary(json["vocab"]), std::move(options));
 }
 
-// A score as the reference's JSON reader gets it: all digits as one number, scaled once by a power
-// of ten, which can be off in the last bit. That decides between cuts whose sums are equal.
+// A score as the reference's JSON parser reads it: all digits as one integer, scaled once by a
+// power of ten, which may be off in the last bit. This decides between segmentations of equal
+// score.
 double as_reference_reads(double score) {
-  std::array<char, 32> text{};  // ends in zeros
+  std::array<char, 32> text{};  // zero-terminated
   auto [end, error] =
       std::to_chars(text.begin(), text.end(), std::abs(score), std::chars_format::scientific);
   std::uint64_t digits = 0;
@@ -120,7 +121,7 @@ std::unique_ptr<WordModel> read_unigram(const JsonValue& json) {
   std::vector<JsonValue> entries = json.need_array("vocab");
   Vocabulary vocabulary;
   std::vector<double> scores(entries.size());
-  // Of a text that is there twice the last id counts.
+  // If a text occurs twice, the last id wins.
   for (std::size_t id = entries.size(); id-- > 0;) {
     std::vector<JsonValue> pair = entries[id].items();
     BEV_CHECK(pair.size() == 2, ErrorKind::kInput, json.source(),
@@ -138,7 +139,7 @@ std::unique_ptr<WordModel> read_unigram(const JsonValue& json) {
                                         json.flag("byte_fallback").value_or(false));
 }
 
-// Files of old leave the type out.
+// Older files omit the type.
 std::string model_type(const JsonValue& json) {
   if (std::optional<std::string> type = json.text("type")) return *type;
   if (!json["merges"].is_null()) return "BPE";
@@ -157,8 +158,8 @@ std::unique_ptr<WordModel> read_model(const JsonValue& json, bool bytes) {
                                           json.text("unk_token").value_or("<unk>"));
 }
 
-// The id of an added token is that of the vocabulary, or the next free one: what the file says is
-// not asked, as in the reference.
+// The id of an added token is that of the vocabulary, or the next free one; the id in the file is
+// ignored, as in the reference.
 std::vector<AddedToken> read_added_tokens(const JsonValue& root, const Vocabulary& vocabulary,
                                           const Normalizer* normalizer) {
   std::vector<AddedToken> tokens;
@@ -200,7 +201,7 @@ PipelineParts read_tokenizer_json(const JsonValue& root, const JsonValue& pipeli
   PipelineParts parts;
   const JsonValue pre_tokenizer = pipeline["pre_tokenizer"], model = root["model"];
   BEV_CHECK(model.is_object(), ErrorKind::kInput, root.source(), ": \"model\" is missing");
-  // Words stay bytes where the model can take them; their stand-ins are then never written.
+  // Words stay raw bytes if the model accepts them; the byte-to-unicode map is skipped then.
   bool bytes = model_type(model) == "BPE" && ends_in_byte_level(pre_tokenizer) &&
                !model.flag("byte_fallback").value_or(false);
   parts.normalizer = make_normalizer(pipeline["normalizer"]);

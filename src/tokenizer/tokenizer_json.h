@@ -1,4 +1,4 @@
-// Reads tokenizer.json.
+// Loader of tokenizer.json.
 #pragma once
 
 #include <memory>
@@ -9,9 +9,9 @@
 
 namespace bev {
 
-// Error(kInput) naming the file when something in it is broken or not known.
+// Throws Error(kInput) naming the file if something in it is invalid or unknown.
 PipelineParts read_tokenizer_json(const JsonValue& root);
-// The same with the normalizer, pre_tokenizer and decoder of another object.
+// The same with the normalizer, pre_tokenizer and decoder of `pipeline`.
 PipelineParts read_tokenizer_json(const JsonValue& root, const JsonValue& pipeline);
 
 }  // namespace bev

@@ -18,11 +18,11 @@ using Json = nlohmann::ordered_json;
 
 struct PatternName {
   std::string_view name;
-  std::string_view known;  // as named_pattern knows it
+  std::string_view known;  // name in named_pattern
 };
 
-// Files of cl100k for Hugging Face's library have llama3's expression, which cuts alike; cl100k's
-// own means something else to its regular expressions.
+// For cl100k, Hugging Face files use llama3's equivalent expression, because Oniguruma reads
+// cl100k's own differently.
 constexpr std::array<PatternName, 4> kNames = {
     {{"llama3", "llama3"}, {"cl100k", "llama3"}, {"o200k", "o200k_base"}, {"qwen2", "qwen2"}}};
 
@@ -43,7 +43,7 @@ Json split_then_bytes(std::string_view expression) {
 
 Json model_json(const TrainedBpe& trained) {
   Json merges = Json::array();
-  Json::object_t vocabulary;  // appended to: its look-up walks over all members
+  Json::object_t vocabulary;  // only appended to: its lookup is linear
   for (std::size_t id = 0; id < trained.tokens.size(); ++id) {
     vocabulary.emplace_back(trained.tokens[id], id);
   }
@@ -83,7 +83,7 @@ std::string byte_level_pre_tokenizer(std::string_view pattern) {
   if (pattern == "gpt2") return byte_level(false, true).dump();
   auto named = std::ranges::find(kNames, pattern, &PatternName::name);
   if (named != kNames.end()) return split_then_bytes(*named_pattern(named->known)).dump();
-  // A word cannot be meant as an expression, which would match that word only.
+  // A plain word is not meant as an expression, which would match only that word.
   bool expression = pattern.find_first_of(R"(\[](){}|.*+?^$)") != pattern.npos;
   BEV_CHECK(expression, ErrorKind::kConfig, "--pattern: ", quote(pattern),
             " is not llama3, gpt2, cl100k, o200k, qwen2 or a regular expression");

@@ -1,4 +1,4 @@
-// Who wants to hear how far the training of a tokenizer is.
+// Progress callbacks of tokenizer training.
 #pragma once
 
 #include <cstdint>
@@ -8,11 +8,11 @@ namespace bev {
 class TrainingWatcher {
  public:
   virtual ~TrainingWatcher() = default;
-  // Words are counted: so many bytes of text so far.
+  // Word counting: bytes of text so far.
   virtual void counted(std::int64_t bytes) = 0;
-  // The table of words was full: those that came at most `most` times were dropped.
+  // The word table was full: `words` words with at most `most` occurrences were dropped.
   virtual void dropped(std::int64_t words, std::int64_t most) = 0;
-  // Pairs are merged: so many tokens of those wanted.
+  // Merging: tokens so far, of those wanted.
   virtual void merged(std::int64_t tokens, std::int64_t wanted) = 0;
 };
 

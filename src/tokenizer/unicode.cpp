@@ -124,7 +124,7 @@ void append_lower(std::string& out, CodePoint point) {
     out.push_back(static_cast<char>(point >= 'A' && point <= 'Z' ? point + 32 : point));
     return;
   }
-  if (point == 0x130) {  // the one lower case of two characters
+  if (point == 0x130) {  // the only lower case with two characters
     out.append("i\xcc\x87");
     return;
   }
@@ -156,8 +156,8 @@ std::string normal_form(std::string_view text, NormalForm form) {
   bool compatible = form == NormalForm::kNfkc || form == NormalForm::kNfkd;
   int options = UTF8PROC_STABLE | (compose ? UTF8PROC_COMPOSE : UTF8PROC_DECOMPOSE) |
                 (compatible ? UTF8PROC_COMPAT : 0);
-  // ASCII stays as it is, except that what follows may join it. A character that the reference does
-  // not know is a starter that nothing changes or passes.
+  // ASCII is unchanged, except that a following mark may combine with it. A character unknown to
+  // the reference is a starter that is neither changed nor reordered.
   std::string out;
   out.reserve(text.size());
   std::size_t begin = 0;

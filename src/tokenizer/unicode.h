@@ -1,5 +1,5 @@
-// Properties of characters as the reference tokenizers see them. They come from utf8proc; where the
-// references use another version of Unicode, the differences are in unicode_data.h.
+// Unicode properties as the reference tokenizers see them. They come from utf8proc; unicode_data.h
+// has the differences where a reference uses another Unicode version.
 #pragma once
 
 #include <array>
@@ -52,7 +52,7 @@ struct CodePointRange {
   CodePoint first, last;
 };
 
-// Bits of a character; a character can have several.
+// Trait bits; a character can have several.
 namespace trait {
 inline constexpr std::uint16_t kUpper = 1 << 0;        // Lu, Lt
 inline constexpr std::uint16_t kLower = 1 << 1;        // Ll
@@ -63,7 +63,7 @@ inline constexpr std::uint16_t kPunctuation = 1 << 5;
 inline constexpr std::uint16_t kSymbol = 1 << 6;
 inline constexpr std::uint16_t kSpace = 1 << 7;    // \s; the same set in every reference
 inline constexpr std::uint16_t kNewline = 1 << 8;  // \r and \n
-inline constexpr std::uint16_t kWord = 1 << 9;     // \w of the regex crate
+inline constexpr std::uint16_t kWord = 1 << 9;     // \w of Rust's regex crate
 inline constexpr std::uint16_t kRustNumeric = 1 << 10;
 inline constexpr std::uint16_t kBertPunctuation = 1 << 11;
 inline constexpr std::uint16_t kBertControl = 1 << 12;
@@ -73,7 +73,7 @@ inline constexpr std::uint16_t kNotNormalized = 1 << 15;
 inline constexpr std::uint16_t kLetter = kUpper | kLower | kOtherLetter;
 }  // namespace trait
 
-// Traits and categories of all characters, in two levels: blocks of 256 that are alike are kept
+// Traits and categories of all code points, as a two-level table that stores equal blocks of 256
 // once.
 class UnicodeTable {
  public:
@@ -98,13 +98,13 @@ inline bool has_trait(CodePoint point, std::uint16_t bits) {
   return (unicode_table().traits(point) & bits) != 0;
 }
 
-// As Rust's char::to_lowercase.
+// Like Rust's char::to_lowercase.
 void append_lower(std::string& out, CodePoint point);
 
 enum class NormalForm : std::uint8_t { kNfc, kNfd, kNfkc, kNfkd };
 std::string normal_form(std::string_view text, NormalForm form);
 
-// The bytes of the grapheme cluster at the start of a valid text that is not empty.
+// Length of the first grapheme cluster of a non-empty valid text.
 std::size_t first_grapheme(std::string_view text);
 
 }  // namespace bev

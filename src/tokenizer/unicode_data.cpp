@@ -5,7 +5,7 @@ namespace bev {
 
 namespace {
 
-// Categories that Unicode gave since utf8proc's version.
+// Categories assigned since utf8proc's version of Unicode.
 constexpr CategoryRange kNewerCategories[] = {
     {0x897, 0x897, Category::kMn},     {0x1b4e, 0x1b4f, Category::kPo},
     {0x1b7f, 0x1b7f, Category::kPo},   {0x1c89, 0x1c89, Category::kLu},
@@ -50,10 +50,10 @@ constexpr CategoryRange kNewerCategories[] = {
     {0x1fadf, 0x1fadf, Category::kSo}, {0x1fae9, 0x1fae9, Category::kSo},
     {0x1fbcb, 0x1fbef, Category::kSo}, {0x2ebf0, 0x2ee5d, Category::kLo}};
 
-// Numeric for Rust, not yet for the regular expressions.
+// Numeric in Rust, but not yet in the regular expressions.
 constexpr CodePointRange kNewerNumeric[] = {{0x11de0, 0x11de9}, {0x16ff4, 0x16ff6}};
 
-// Bert's punctuation, whole.
+// Complete set of BERT's punctuation.
 constexpr CodePointRange kBertPunctuation[] = {
     {0x21, 0x2f},       {0x3a, 0x40},       {0x5b, 0x60},       {0x7b, 0x7e},
     {0xa1, 0xa1},       {0xa7, 0xa7},       {0xab, 0xab},       {0xb6, 0xb7},
@@ -95,7 +95,7 @@ constexpr CodePointRange kBertPunctuation[] = {
     {0x1173c, 0x1173e}, {0x12470, 0x12474}, {0x16a6e, 0x16a6f}, {0x16af5, 0x16af5},
     {0x16b37, 0x16b3b}, {0x16b44, 0x16b44}, {0x1bc9f, 0x1bc9f}, {0x1da87, 0x1da8b}};
 
-// What Bert's clean-up removes, besides U+0000 and U+FFFD.
+// Characters that BERT's clean-up removes, except U+0000 and U+FFFD.
 constexpr CodePointRange kBertControl[] = {
     {0x1, 0x8},         {0xb, 0xc},         {0xe, 0x1f},        {0x7f, 0x9f},
     {0xad, 0xad},       {0x600, 0x605},     {0x61c, 0x61c},     {0x6dd, 0x6dd},
@@ -104,7 +104,7 @@ constexpr CodePointRange kBertControl[] = {
     {0xfff9, 0xfffb},   {0x110bd, 0x110bd}, {0x1bca0, 0x1bca3}, {0x1d173, 0x1d17a},
     {0xe0001, 0xe0001}, {0xe0020, 0xe007f}, {0xf0000, 0xffffd}, {0x100000, 0x10fffd}};
 
-// Non-spacing marks for Bert, whole.
+// Complete set of BERT's non-spacing marks.
 constexpr CodePointRange kBertAccents[] = {
     {0x300, 0x36f},     {0x483, 0x487},     {0x591, 0x5bd},     {0x5bf, 0x5bf},
     {0x5c1, 0x5c2},     {0x5c4, 0x5c5},     {0x5c7, 0x5c7},     {0x610, 0x61a},
@@ -174,7 +174,7 @@ constexpr CodePointRange kBertAccents[] = {
     {0x1da75, 0x1da75}, {0x1da84, 0x1da84}, {0x1da9b, 0x1da9f}, {0x1daa1, 0x1daaf},
     {0x1e8d0, 0x1e8d6}, {0xe0100, 0xe01ef}};
 
-// Marks for StripAccents, whole.
+// Complete set of StripAccents' marks.
 constexpr CodePointRange kCombiningMarks[] = {
     {0x300, 0x36f},     {0x483, 0x489},     {0x591, 0x5bd},     {0x5bf, 0x5bf},
     {0x5c1, 0x5c2},     {0x5c4, 0x5c5},     {0x5c7, 0x5c7},     {0x610, 0x61a},
@@ -240,7 +240,7 @@ constexpr CodePointRange kCombiningMarks[] = {
     {0x1e01b, 0x1e021}, {0x1e023, 0x1e024}, {0x1e026, 0x1e02a}, {0x1e8d0, 0x1e8d6},
     {0x1e944, 0x1e94a}, {0xe0100, 0xe01ef}};
 
-// Characters newer than the data of the normal forms.
+// Characters newer than the reference's normalization data.
 constexpr CodePointRange kNotNormalized[] = {
     {0x7fd, 0x7fd},     {0x898, 0x89f},     {0x8ca, 0x8d3},     {0x9fe, 0x9fe},
     {0xc3c, 0xc3c},     {0xd3b, 0xd3c},     {0xeba, 0xeba},     {0x1715, 0x1715},

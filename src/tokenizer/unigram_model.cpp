@@ -12,7 +12,7 @@ namespace bev {
 
 struct UnigramModel::Memory : ModelMemory {
   std::vector<PathNode<double>> nodes;
-  std::vector<std::int32_t> ends;  // of the pieces, last first
+  std::vector<std::int32_t> ends;  // ends of the pieces, last first
 };
 
 UnigramModel::UnigramModel(Vocabulary vocabulary, std::vector<double> scores,
@@ -38,7 +38,7 @@ std::unique_ptr<ModelMemory> UnigramModel::make_memory() const {
   return std::make_unique<Memory>();
 }
 
-// A stretch of unknown characters: perhaps a token after all, bytes, or the unknown token.
+// A run of unknown characters: a token after all, byte-fallback tokens, or the unknown token.
 void UnigramModel::add_unknown(std::string_view text, std::vector<std::int32_t>& ids) const {
   if (std::optional<std::int32_t> id = vocabulary_.find(text)) {
     ids.push_back(*id);
@@ -74,7 +74,7 @@ void UnigramModel::encode(std::string_view word, ModelMemory& memory,
       ids.push_back(piece.id);
       continue;
     }
-    // Unknown pieces that follow each other are one.
+    // Adjacent unknown pieces are fused.
     auto begin = static_cast<std::size_t>(piece.begin);
     while (i > 0 && node(own.ends[i - 1]).id == unknown_) --i;
     add_unknown(word.substr(begin, static_cast<std::size_t>(own.ends[i]) - begin), ids);

@@ -1,4 +1,4 @@
-// Unigram: the cut of a word into tokens whose log-probabilities have the largest sum.
+// Unigram model: the segmentation of a word with the largest sum of log-probabilities.
 #pragma once
 
 #include <array>
@@ -15,7 +15,7 @@ namespace bev {
 
 class UnigramModel : public WordModel {
  public:
-  // scores[i] is that of id i.
+  // scores[i] is the log-probability of id i.
   UnigramModel(Vocabulary vocabulary, std::vector<double> scores,
                std::optional<std::int32_t> unknown, bool byte_fallback);
   void encode(std::string_view word, ModelMemory& memory,
@@ -30,7 +30,7 @@ class UnigramModel : public WordModel {
   double unknown_score_;
   std::optional<std::int32_t> unknown_;
   bool byte_fallback_;
-  std::array<std::int32_t, 256> byte_ids_;  // of <0x00> .. <0xFF>; -1: none
+  std::array<std::int32_t, 256> byte_ids_;  // ids of <0x00> .. <0xFF>; -1: none
   ByteTrie trie_;
 };
 

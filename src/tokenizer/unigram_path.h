@@ -1,4 +1,4 @@
-// The likeliest way to cut a text into pieces, by Viterbi's algorithm over bytes.
+// Viterbi search over bytes for the most likely segmentation of a text (SentencePiece unigram).
 #pragma once
 
 #include <algorithm>
@@ -14,23 +14,23 @@
 
 namespace bev {
 
-// The best path to a place of the text: its last piece.
+// Best path to a position of the text: its last piece.
 template <class Score>
 struct PathNode {
   std::int32_t id = 0;
-  std::int32_t begin = -1;  // of the piece; -1: no path ends here
+  std::int32_t begin = -1;  // start of the piece; -1: no path ends here
   Score score = 0;
 };
 
 template <class Score>
 struct UnknownPiece {
-  std::int32_t id;  // what a character without a piece of its own gets
+  std::int32_t id;  // id of a character that has no piece
   Score score;
 };
 
-// Fills nodes[0..text.size()] for a valid text. score_of(id, bytes) gives a piece's score, or
-// nothing when the piece may not be used. In float, scores start anew when they grow large, as
-// SentencePiece does; only differences count.
+// Fills nodes[0..text.size()] for valid UTF-8. score_of(id, bytes) returns a piece's score, or
+// nullopt if it must not be used. In float, large scores are rebased to keep precision, as
+// SentencePiece does; only differences matter.
 template <class Score, class ScoreOf>
 void find_best_path(std::string_view text, const ByteTrie& trie, UnknownPiece<Score> unknown,
                     ScoreOf score_of, std::vector<PathNode<Score>>& nodes) {

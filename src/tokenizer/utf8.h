@@ -1,4 +1,4 @@
-// UTF-8: code points in and out, and what is not UTF-8 made so.
+// UTF-8 encoding, decoding and repair.
 #pragma once
 
 #include <cstddef>
@@ -17,7 +17,7 @@ struct DecodedPoint {
   std::uint32_t bytes = 1;
 };
 
-// The character at `at` of a text that is valid UTF-8.
+// Character at `at` of valid UTF-8.
 inline DecodedPoint decode_point(std::string_view text, std::size_t at) {
   auto byte = [&](std::size_t i) {
     return static_cast<CodePoint>(static_cast<unsigned char>(text[at + i]));
@@ -29,7 +29,7 @@ inline DecodedPoint decode_point(std::string_view text, std::size_t at) {
   return {(lead & 7) << 18 | (byte(1) & 0x3f) << 12 | (byte(2) & 0x3f) << 6 | (byte(3) & 0x3f), 4};
 }
 
-// The last character of a valid text that is not empty.
+// Last character of a non-empty valid text.
 DecodedPoint decode_last_point(std::string_view text);
 
 inline std::uint32_t point_bytes(char lead) {
@@ -41,8 +41,8 @@ void append_point(std::string& text, CodePoint point);
 
 std::size_t count_points(std::string_view text);
 
-// Bytes at the start of a text that is not empty: a character, or the longest start of one that is
-// then broken off (Unicode 15, table 3-7: what Rust and Python replace by one U+FFFD).
+// First bytes of a non-empty text: a character, or the maximal prefix of an ill-formed one (Unicode
+// 15, table 3-7), which Rust and Python replace by one U+FFFD.
 struct Utf8Stretch {
   std::size_t bytes = 0;
   bool valid = false;
@@ -50,7 +50,7 @@ struct Utf8Stretch {
 Utf8Stretch first_utf8_stretch(std::string_view text);
 
 bool is_valid_utf8(std::string_view text);
-// Stretches that are not UTF-8 become U+FFFD.
+// Replaces invalid sequences by U+FFFD.
 std::string to_valid_utf8(std::string_view text);
 
 }  // namespace bev

@@ -9,7 +9,7 @@
 namespace bev {
 
 struct Vocabulary::Index {
-  std::deque<std::string> texts;  // their addresses stay
+  std::deque<std::string> texts;  // a deque keeps their addresses stable
   std::unordered_map<std::string_view, std::int32_t> ids;
   std::vector<const std::string*> by_id;
 };

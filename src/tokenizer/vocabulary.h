@@ -1,4 +1,4 @@
-// Tokens and their ids, both ways.
+// Bidirectional map between tokens and ids.
 #pragma once
 
 #include <cstddef>
@@ -11,7 +11,7 @@
 
 namespace bev {
 
-// Ids from outside are below this, so that a hostile one cannot ask for all memory.
+// Limit on ids in files, so that a hostile one cannot exhaust memory.
 inline constexpr std::int64_t kMostTokenIds = std::int64_t{1} << 26;
 
 class Vocabulary {
@@ -21,15 +21,15 @@ class Vocabulary {
   Vocabulary(Vocabulary&&) noexcept;
   Vocabulary& operator=(Vocabulary&&) noexcept;
 
-  // Error(kInput), naming `source`, when the id is out of range. The first id of a text and the
-  // first text of an id are kept.
+  // Throws Error(kInput) naming `source` if the id is out of range. The first id of a text and the
+  // first text of an id win.
   void add(std::string text, std::int64_t id, std::string_view source);
 
   std::optional<std::int32_t> find(std::string_view text) const;
-  // nullptr when there is no such id.
+  // nullptr if there is no such id.
   const std::string* text(std::int32_t id) const;
-  std::int32_t end_id() const;  // one after the highest
-  std::size_t size() const;     // texts that were added, each as often as it was
+  std::int32_t end_id() const;  // highest id plus one
+  std::size_t size() const;     // number of add() calls, duplicates included
   bool empty() const { return size() == 0; }
 
  private:

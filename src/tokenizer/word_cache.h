@@ -1,5 +1,4 @@
-// The ids of words seen before. Words come again and again, so most are found here and never reach
-// the model.
+// Cache of encoded words. Words repeat, so most are found here and never reach the model.
 #pragma once
 
 #include <array>
@@ -12,8 +11,8 @@
 
 namespace bev {
 
-// Two entries for each hash, a cache line each, of which the older is replaced. Long words and
-// those of many ids are not kept. For one thread at a time.
+// Two-way set associative, one cache line per entry; the older entry is replaced. Long words and
+// words with many ids are not cached. Not thread safe.
 class WordCache {
  public:
   static constexpr std::size_t kMostBytes = 24;
@@ -24,8 +23,8 @@ class WordCache {
     std::uint64_t hash = 0;
   };
 
-  // The word must not be empty and at most kMostBytes long. `readable` is how many bytes may be
-  // read from its start on, whether they belong to it or not.
+  // The word must be non-empty and at most kMostBytes long. `readable` is the number of bytes that
+  // may be read from its start, including those after the word.
   static Key key_of(std::string_view word, std::size_t readable) {
     Key key;
     if (readable >= kMostBytes) {
@@ -34,7 +33,7 @@ class WordCache {
     } else {
       std::memcpy(key.words.data(), word.data(), word.size());
     }
-    // The length tells apart words that end in zero bytes.
+    // The length distinguishes words that end in zero bytes.
     std::uint64_t mixed = (key.words[0] ^ word.size()) * 0x9e3779b97f4a7c15u;
     mixed = (mixed ^ mixed >> 29 ^ key.words[1]) * 0xbf58476d1ce4e5b9u;
     mixed = (mixed ^ mixed >> 32 ^ key.words[2]) * 0x94d049bb133111ebu;
@@ -42,12 +41,12 @@ class WordCache {
     return key;
   }
 
-  // Tells the processor that find() comes soon.
+  // Prefetches the entries for a later find().
   void prefetch(const Key& key) const {
     if (!entries_.empty()) __builtin_prefetch(&entries_[slot(key.hash)]);
   }
 
-  // The ids of a word that is kept; otherwise an empty span.
+  // Ids of a cached word; otherwise an empty span.
   std::span<const std::int32_t> find(const Key& key, std::size_t bytes) const {
     if (entries_.empty()) return {};
     const Entry* pair = &entries_[slot(key.hash)];
@@ -80,7 +79,7 @@ class WordCache {
   };
   static_assert(sizeof(Entry) == 64);
 
-  // Clears what is beyond the word.
+  // Clears the bytes after the word.
   static void mask(std::array<std::uint64_t, 3>& words, std::size_t bytes) {
     for (std::size_t i = 0; i < words.size(); ++i) {
       std::size_t used = bytes > i * 8 ? bytes - i * 8 : 0;

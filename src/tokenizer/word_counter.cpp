@@ -17,13 +17,13 @@ namespace bev {
 namespace {
 
 constexpr std::size_t kMostPieceBytes = std::size_t{1} << 20;
-constexpr std::size_t kParts = 64;  // of the table, by the hash of a word
-constexpr int kPartShift = 58;      // the hash's upper bits; a part's table uses the lower ones
+constexpr std::size_t kParts = 64;  // parts of the table, by the hash of a word
+constexpr int kPartShift = 58;  // selects the hash's upper bits; a part's table uses the lower ones
 static_assert(std::uint64_t{1} << (64 - kPartShift) == kParts);
 
 using PartTables = std::array<WordTable, kParts>;
 
-// The memory that words take while they are counted and merged, about.
+// Approximate memory for counting and merging words.
 std::size_t cost_of(std::size_t words, std::size_t text_bytes) {
   constexpr std::size_t kPerWord = 80, kPerByte = 16;
   return kPerWord * words + kPerByte * text_bytes;
@@ -32,20 +32,20 @@ std::size_t cost_of(std::size_t words, std::size_t text_bytes) {
 bool is_letter(char c) { return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z'); }
 bool is_visible(char c) { return c > ' ' && c < '\x7f'; }
 
-// Where to cut a text that is too long. Between the end of a line without spaces at its end and a
-// letter, the usual expressions end a word whatever comes after.
+// Where to split a text that is too long. The usual expressions always end a word between a line
+// end without trailing spaces and a letter.
 std::size_t piece_end(std::string_view text) {
   if (text.size() <= kMostPieceBytes) return text.size();
   for (std::size_t end = kMostPieceBytes; end > kMostPieceBytes / 2; --end) {
     if (text[end - 1] == '\n' && is_letter(text[end]) && is_visible(text[end - 2])) return end;
   }
   std::size_t end = kMostPieceBytes;
-  constexpr std::size_t kMostContinuing = 3;  // bytes of a character after its first
+  constexpr std::size_t kMostContinuing = 3;  // UTF-8 continuation bytes
   for (std::size_t i = 0; i < kMostContinuing && (text[end] & 0xc0) == 0x80; ++i) --end;
   return end;
 }
 
-// What one thread has to itself.
+// State of one thread.
 struct Worker {
   PartTables tables;
   Pieces pieces;
@@ -68,18 +68,18 @@ struct WordCounter::State {
   void count_piece(std::string_view piece, Worker& worker) const;
 
   JsonDocument document;
-  std::optional<Splitter> splitter;  // instead of the pre-tokenizer, where there is one
+  std::optional<Splitter> splitter;  // replaces the pre-tokenizer if it is equivalent
   std::unique_ptr<PreTokenizer> pre_tokenizer;
   TrainingWatcher& watcher;
   std::size_t max_bytes, round_bytes;
   ThreadPool pool;
   std::vector<Worker> workers;
 
-  std::string unfinished;  // of a document that goes on: too short to be cut
-  std::string text;        // of this round
+  std::string unfinished;  // tail of an unfinished document, too short to be split
+  std::string text;        // text of this round
   std::vector<std::size_t> ends;
   std::int64_t counted_bytes = 0;
-  PartTables tables;  // of the rounds before
+  PartTables tables;  // counts of the previous rounds
 };
 
 void WordCounter::State::count_piece(std::string_view piece, Worker& worker) const {
@@ -162,12 +162,12 @@ void WordCounter::count_round() {
   state.watcher.counted(state.counted_bytes);
 }
 
-// Down to half of what is allowed, so that it does not happen every round.
+// Drops words down to half of the limit, so that it does not happen in every round.
 void WordCounter::drop_rare_words() {
   std::size_t total = 0;
   for (const WordTable& table : state_->tables) total += cost_of(table.size(), table.text_bytes());
   if (total <= state_->max_bytes) return;
-  constexpr std::size_t kCounts = 4096;  // words that came more often stay in any case
+  constexpr std::size_t kCounts = 4096;  // more frequent words are always kept
   std::array<std::size_t, kCounts> costs{}, words{};
   for (const WordTable& table : state_->tables) {
     table.for_each([&](std::string_view word, std::int64_t count) {

@@ -1,5 +1,5 @@
-// Counts the words of texts on several threads, in bounded memory. What is counted, and what is
-// dropped when memory is short, does not depend on the number of threads.
+// Multithreaded word counting in bounded memory. Counts, and the words dropped when memory is
+// short, do not depend on the number of threads.
 #pragma once
 
 #include <cstddef>
@@ -15,25 +15,26 @@
 namespace bev {
 
 struct WordCounterOptions {
-  std::string pre_tokenizer;  // the member of tokenizer.json that cuts text into words
+  std::string pre_tokenizer;  // member of tokenizer.json
   int workers = 1;
-  std::size_t max_bytes = std::size_t{1} << 32;     // of the words, and of merging them later
-  std::size_t round_bytes = std::size_t{16} << 20;  // of text that is counted at a time
+  std::size_t max_bytes = std::size_t{1} << 32;  // limit for the words and for merging them later
+  std::size_t round_bytes = std::size_t{16} << 20;  // text counted per round
 };
 
 class WordCounter {
  public:
-  // Error(kInput) when the pre-tokenizer is not understood. The watcher must outlive the counter.
+  // Throws Error(kInput) if the pre-tokenizer is invalid. The watcher must outlive the counter.
   WordCounter(const WordCounterOptions& options, TrainingWatcher& watcher);
   ~WordCounter();
   WordCounter(const WordCounter&) = delete;
   WordCounter& operator=(const WordCounter&) = delete;
 
-  // The next text of a document; no word goes beyond the ends of one. A long document is cut in
-  // pieces, where a line begins with a letter if it can be; where its texts end does not matter.
+  // Adds the next text of a document. No word crosses document boundaries. A long document is split
+  // into pieces, before a line that begins with a letter if possible, independent of how it was
+  // divided into texts.
   void add_text(std::string_view text, bool ends_document = true);
 
-  // The words of all texts, in parts that share none; nothing is left here.
+  // Returns the words of all texts, in disjoint parts, and clears the counter.
   std::vector<WordTable> finish();
 
  private:

@@ -1,4 +1,4 @@
-// What turns one word into ids: BPE, WordPiece, Unigram or WordLevel.
+// Models of a tokenizer: one word to ids (BPE, WordPiece, Unigram or WordLevel).
 #pragma once
 
 #include <cstdint>
@@ -12,7 +12,7 @@
 
 namespace bev {
 
-// Memory that a model uses while it encodes; one thread at a time has it.
+// Scratch memory of a model; used by one thread at a time.
 class ModelMemory {
  public:
   virtual ~ModelMemory() = default;
@@ -22,7 +22,7 @@ class WordModel {
  public:
   virtual ~WordModel() = default;
 
-  // Appends the ids of a word: valid UTF-8, or bytes for a model that was made for them.
+  // Appends the ids of a word: valid UTF-8, or raw bytes for a byte-level model.
   virtual void encode(std::string_view word, ModelMemory& memory,
                       std::vector<std::int32_t>& ids) const = 0;
   virtual std::unique_ptr<ModelMemory> make_memory() const = 0;

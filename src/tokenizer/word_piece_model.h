@@ -1,4 +1,4 @@
-// WordPiece and WordLevel: the longest known start of a word, again and again; or the whole word.
+// WordPiece (greedy longest match first) and WordLevel (whole words).
 #pragma once
 
 #include <cstdint>
@@ -28,7 +28,7 @@ class WordPieceModel : public WordModel {
  private:
   WordPieceOptions options_;
   ByteTrie trie_;
-  std::int32_t continuing_node_;  // after the prefix; kNone when no token starts with it
+  std::int32_t continuing_node_;  // node after the prefix; kNone if no token starts with it
 };
 
 class WordLevelModel : public WordModel {

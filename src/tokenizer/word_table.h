@@ -1,4 +1,4 @@
-// How often each word comes: a hash table made for millions of short words, fewer than 2^32.
+// Word counts: a hash table for millions of short words, fewer than 2^32.
 #pragma once
 
 #include <cstddef>
@@ -13,17 +13,17 @@ std::uint64_t hash_word(std::string_view word);
 
 class WordTable {
  public:
-  // `hash` is hash_word(word).
+  // `hash` must be hash_word(word).
   void add(std::string_view word, std::uint64_t hash, std::int64_t count);
   void add(const WordTable& other);
-  // Forgets the words that came less often.
+  // Removes words with a smaller count.
   void keep_from(std::int64_t least);
   void clear();
 
   std::size_t size() const { return entries_.size(); }
-  std::size_t text_bytes() const { return text_.size(); }  // of all words together
+  std::size_t text_bytes() const { return text_.size(); }  // total length of all words
 
-  // visit(word, count), in the order in which the words came.
+  // Calls visit(word, count) in insertion order.
   template <class Visit>
   void for_each(Visit visit) const {
     for (const Entry& entry : entries_) visit(word_of(entry), entry.count);
@@ -32,7 +32,7 @@ class WordTable {
  private:
   struct Entry {
     std::uint64_t hash;
-    std::uint64_t begin;  // in text_
+    std::uint64_t begin;  // offset in text_
     std::int64_t count;
     std::uint32_t bytes;
   };
@@ -41,9 +41,9 @@ class WordTable {
   }
   void index_anew(std::size_t slots);
 
-  std::string text_;  // the words, one after the other
+  std::string text_;  // concatenated words
   std::vector<Entry> entries_;
-  std::vector<std::uint32_t> slots_;  // one more than a place in entries_; 0: free
+  std::vector<std::uint32_t> slots_;  // index into entries_ plus one; 0: free
 };
 
 }  // namespace bev

@@ -19,7 +19,7 @@ using Entries = CacheFile::Entries;
 
 const Entries kSome = {{"a key, with: signs", "00ff"}, {"another", "v"}, {"b", "x y z"}};
 
-// What stderr got while `action` ran.
+// Output of `action` on stderr.
 template <class F>
 std::string warnings(F&& action) {
   testing::internal::CaptureStderr();
@@ -68,7 +68,7 @@ TEST(CacheFile, EveryChangedByteIsSeen) {
   }
 }
 
-// With a right hash, as another program or version might write it.
+// With a valid hash, as another program or version might write it.
 TEST(CacheFile, LinesThatAreNoEntriesAreSeen) {
   for (const char* value : {"a\nb", "a\nb\tc\nb", "a\tb", "\x01", "", "a\nk\tagain"}) {
     EXPECT_FALSE(CacheFile::parse(CacheFile::format({{"k", value}}))) << value;
@@ -111,7 +111,7 @@ TEST(CacheFile, WhatCannotBeReadOrWrittenEndsNothing) {
     EXPECT_EQ(said.find("not kept"), said.rfind("not kept")) << "told once: " << said;
   }
   warnings([&] {
-    CacheFile cache(a_pipe);  // it does not wait for a writer
+    CacheFile cache(a_pipe);  // does not wait for a writer
     cache.put("k", "v");
   });
   EXPECT_EQ(CacheFile(a_pipe).find("k"), "v");
@@ -146,7 +146,7 @@ TEST(CacheFile, ThreadsWithObjectsOfTheirOwnLoseNothing) {
   }
 }
 
-// Processes write at once, and one of them is killed again and again on the way.
+// Concurrent processes, one of which is killed repeatedly while writing.
 TEST(CacheFile, ProcessesLoseNothingThatWasWritten) {
   TempFolder folder;
   std::string path = folder.path("cache");

@@ -19,7 +19,7 @@ TEST(ControlGroup, NamesAllGroupsAroundAProcess) {
             (Groups{"/r/a.slice/b/c", "/r/a.slice/b", "/r/a.slice", "/r"}));
   EXPECT_EQ(control_groups("0::/\n", "/r"), Groups{"/r"});
   EXPECT_EQ(control_groups("", "/r"), Groups{"/r"});
-  // Controllers of version 1 have lines of their own.
+  // Controllers of cgroup v1 have separate lines.
   EXPECT_EQ(control_groups("12:memory:/old\n1:name=systemd:/x\n0::/a", "/r"),
             (Groups{"/r/a", "/r"}));
   EXPECT_EQ(control_groups().back(), "/sys/fs/cgroup");
@@ -35,7 +35,7 @@ TEST(ControlGroup, TheTightestGroupLeavesItsMemory) {
     write_file(at + "/memory.stat", stat);
   };
   Groups groups = control_groups("0::/job/step", folder.path("r"));
-  EXPECT_TRUE(std::isinf(free_group_memory(groups)));  // nothing is there
+  EXPECT_TRUE(std::isinf(free_group_memory(groups)));  // no files exist
   limit("/job/step", "max\n", "700\n", "anon 600\ninactive_file 100\n");
   EXPECT_TRUE(std::isinf(free_group_memory(groups)));
   limit("/job", "1000\n", "900\n", "anon 600\ninactive_file 250\nactive_file 50\n");

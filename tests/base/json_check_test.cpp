@@ -44,7 +44,7 @@ TEST(CheckJson, RejectsDeepNestingWithoutRecursion) {
   std::string objects;
   for (int i = 0; i < 100'000; ++i) objects += "{\"a\":";
   expect_rejected(objects, "deeper than 4");
-  // Deep, but allowed: only then the text's end is missed.
+  // Nesting within the limit: the error is the missing end of the text.
   EXPECT_THROW(check_json(std::string(100'000, '['), "some.json", 1'000'000), Error);
 }
 

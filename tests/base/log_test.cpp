@@ -15,7 +15,7 @@
 namespace bev {
 namespace {
 
-// What `run` writes to stderr.
+// Output of `run` on stderr.
 template <class Run>
 std::string captured(Run run) {
   std::string path = testing::TempDir() + "log_test.txt";

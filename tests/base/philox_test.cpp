@@ -25,7 +25,7 @@ TEST(Philox, UniformLiesStrictlyBetweenZeroAndOne) {
 }
 
 TEST(Philox, MixedKeysAndNamesDiffer) {
-  // splitmix64 of a state of 0.
+  // splitmix64 of state 0.
   EXPECT_EQ(mix_bits(0), 0xe220a8397b1dcdafull);
   EXPECT_NE(mix_bits(1, 2), mix_bits(2, 1));
   EXPECT_EQ(hash_name(""), 0xcbf29ce484222325ull);

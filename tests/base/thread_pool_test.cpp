@@ -48,13 +48,13 @@ TEST(ThreadPool, RunsEveryPieceOnce) {
   }
 }
 
-// What a piece wrote is visible to the caller, and to the pieces of the next run.
+// Writes of a piece are visible to the caller and to the pieces of the next run.
 TEST(ThreadPool, RunsFollowEachOther) {
   ThreadPool pool(4);
   std::vector<std::int64_t> values(64, 0);
   for (int round = 0; round < 2000; ++round) {
     pool.run(64, [&](std::int64_t piece) {
-      // Reads another piece's value of the round before through the caller's copy.
+      // Reads the value written in the previous round, possibly by another thread.
       values[static_cast<std::size_t>(piece)] += piece;
     });
     ASSERT_EQ(std::accumulate(values.begin(), values.end(), std::int64_t{0}),

@@ -1,5 +1,5 @@
-// Training goes on while a state is saved, and the state saved is that of the step it was begun
-// after.
+// Asynchronous checkpointing: training continues during a save, and the saved state is that of the
+// step after which it began.
 #include <gtest/gtest.h>
 
 #include <chrono>
@@ -14,7 +14,7 @@
 namespace bev::test {
 namespace {
 
-// A disk that takes its time for every write.
+// A disk that is slow at every write.
 class SlowStorage final : public Storage {
  public:
   explicit SlowStorage(double seconds) : seconds_(seconds) {}
@@ -54,7 +54,7 @@ class AsyncSave : public testing::TestWithParam<TestDevice> {
     kernels_ = find_device(GetParam());
     if (kernels_ == nullptr) GTEST_SKIP() << "no such device";
   }
-  // Several blocks of state.
+  // A state of several blocks.
   SavedRun wide_run(const std::string& layout, const std::string& folder) const {
     SavedRun run{.layout = layout, .dtype = Dtype::kF32, .last = 2, .save = folder};
     run.model.num_layers = 2;
@@ -68,7 +68,7 @@ class AsyncSave : public testing::TestWithParam<TestDevice> {
     EXPECT_EQ(train(wide_run(layout, folder.path())).saved.problem, "");
     return saved_tensors(folder.path(), 2);
   }
-  // While two more steps are trained, to a disk that takes its time.
+  // Saves to a slow disk while two more steps are trained.
   NamedTensors save_beside_training(const std::string& layout, std::size_t staging_blocks,
                                     double write_seconds) const {
     TempFolder folder;

@@ -48,7 +48,7 @@ TEST(Box, EveryFlatRangeIsAFewContiguousBoxesInOrder) {
   }
 }
 
-// The same places as the one map between local and global elements says.
+// The boxes must agree with element_runs, the map between local and global elements.
 void expect_map(const Shape& shape, const Split& split, std::int64_t parts, std::int64_t index) {
   Shape local = split.local_shape(shape, {parts, index});
   std::vector<std::int64_t> global_of(static_cast<std::size_t>(local.numel()));

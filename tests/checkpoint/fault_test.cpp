@@ -1,4 +1,4 @@
-// Saves that fail at any of their operations, and checkpoints that were damaged afterwards.
+// Saves that fail at any of their operations, and checkpoints that are corrupted afterwards.
 #include <gtest/gtest.h>
 
 #include <filesystem>
@@ -31,7 +31,7 @@ SavedRun run_on(const TempFolder& folder, Storage* storage, std::int64_t last) {
           .storage = storage};
 }
 
-// What a run that starts now would load is complete, and what its tracker says is there.
+// Every complete step verifies, and the tracker names an existing one.
 void expect_loadable(const std::string& folder, std::int64_t step) {
   EXPECT_EQ(latest_step(folder), step);
   for (std::int64_t complete : complete_steps(folder)) {
@@ -47,7 +47,8 @@ int operations_of_a_save() {
   return storage.operations();
 }
 
-// `count` operations fail from each one on: once, or for good, as after a crash.
+// Lets `count` operations fail, starting at each one in turn: a single failure, or a permanent one
+// as after a crash.
 void check_faults(int count) {
   int operations = operations_of_a_save();
   ASSERT_GT(operations, 20);
@@ -61,11 +62,12 @@ void check_faults(int count) {
     SaveOutcome saved = train(run_on(folder, &storage, 2)).saved;
     ASSERT_TRUE(storage.failed());
     EXPECT_NE(saved.problem.find("No space left on device"), std::string::npos) << saved.problem;
-    // Only after the folder has its name may the step be there, named by the tracker or not.
+    // Only after the folder has its final name may the step exist, whether or not the tracker names
+    // it.
     std::int64_t latest = latest_step(folder.path()).value_or(-1);
     EXPECT_TRUE(latest == 1 || latest == 2);
     expect_loadable(folder.path(), latest);
-    // The next save goes through and leaves nothing behind.
+    // The next save succeeds and leaves nothing behind.
     EXPECT_EQ(train(run_on(folder, nullptr, 2)).saved.problem, "");
     expect_loadable(folder.path(), 2);
     EXPECT_EQ(list_directory(folder.path()),
@@ -94,7 +96,7 @@ class Damage : public testing::Test {
     ASSERT_EQ(train(run_on(folder_, nullptr, 2)).saved.problem, "");
     shard_ = join_path(step_folder(folder_.path(), 2), "shard_00001.safetensors");
   }
-  // Loading in a layout in which every rank needs something of every shard.
+  // Loads with a layout in which every rank needs part of every shard.
   void expect_refused(const std::vector<std::string>& parts) {
     expect_error(ErrorKind::kInput, parts, [&] {
       train({.model = small_model(), .layout = "dp2", .first = 3, .load = folder_.path()});
@@ -132,7 +134,7 @@ TEST_F(Damage, AFlippedBitOfTheHeaderIsFound) {
   expect_refused({"shard_00001.safetensors", "corrupt", "the header"});
 }
 
-// Of a file of several blocks.
+// A file of several blocks.
 TEST(DamagedBlock, NamesTheTensorsInItAndNoOthers) {
   TempFolder folder;
   SavedRun run{.last = 1, .save = folder.path()};
@@ -150,7 +152,7 @@ TEST(DamagedBlock, NamesTheTensorsInItAndNoOthers) {
   auto name_of_piece = [](const std::string& piece) { return parse_piece_name(piece)->first; };
   EXPECT_NE(problems[0].find(name_of_piece(entry.pieces.back())), std::string::npos) << problems[0];
   EXPECT_EQ(problems[0].find(name_of_piece(entry.pieces.front())), std::string::npos);
-  // What does not lie there is read all the same.
+  // Tensors outside the block are still readable.
   std::string intact = name_of_piece(entry.pieces.front());
   const Shape& shape = reader.find(intact)->shape;
   std::vector<double> values(static_cast<std::size_t>(shape.numel()));
@@ -181,7 +183,7 @@ TEST(Retention, OldStepsGoAsAsked) {
   EXPECT_EQ(steps_to_remove(steps, 50, {.most_recent = 2}), (Steps{10, 20, 30}));
   EXPECT_EQ(steps_to_remove(steps, 50, {.most_recent = 1}), (Steps{10, 20, 30, 40}));
   EXPECT_EQ(steps_to_remove(steps, 50, {.interval = 20, .most_recent = 2}), (Steps{10, 30}));
-  // Steps of a longer run that was here before are not older.
+  // Steps of an earlier, longer run are not older.
   EXPECT_EQ(steps_to_remove(steps, 30, {.most_recent = 1}), (Steps{10, 20}));
 }
 

@@ -1,4 +1,4 @@
-// A storage whose n-th operation fails, as a full or a dying disk does.
+// Storage whose n-th operation fails, like a full or a dying disk.
 #pragma once
 
 #include <atomic>
@@ -13,7 +13,7 @@ namespace bev::test {
 
 class FaultyStorage final : public Storage {
  public:
-  // Fails at operation `first` and at the `count` - 1 after it; counted over all ranks.
+  // Fails at operation `first` and the `count` - 1 operations after it, counted over all ranks.
   FaultyStorage(int first, int count, std::string reason = "No space left on device")
       : first_(first), count_(count), reason_(std::move(reason)) {}
 
@@ -51,7 +51,7 @@ class FaultyStorage final : public Storage {
    public:
     File(FaultyStorage& storage, std::unique_ptr<OutputFile> file, std::string path)
         : storage_(storage), file_(std::move(file)), path_(std::move(path)) {}
-    // A write that fails has written half.
+    // A failing write has written half of its bytes.
     void write(std::span<const std::byte> bytes) override {
       try {
         storage_.operate(path_);

@@ -10,7 +10,8 @@
 namespace bev::test {
 namespace {
 
-// The program in docs/checkpoint-format.md, which uses json and struct alone, reads what we read.
+// The program in docs/checkpoint-format.md, which needs only json and struct, reads the same values
+// as we do.
 TEST(CheckpointFormat, APageOfPythonReadsIt) {
   TempFolder folder;
   if (run_shell(folder, "python3 --version").code != 0) GTEST_SKIP() << "no python3";

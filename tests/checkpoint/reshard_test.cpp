@@ -1,4 +1,4 @@
-// Saved under one layout, loaded under another: the run goes on as if nothing had happened.
+// Resharding: saved under one layout, loaded under another, a run continues unchanged.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -15,7 +15,7 @@ struct Case {
   std::vector<std::string> layouts;
 };
 
-// Tables that three stages hold, and biases of experts that are f32.
+// Embedding weights on three stages, and f32 expert biases.
 ModelConfig with_depths() {
   ModelConfig model = tiny_gpt();
   model.num_layers = 3;
@@ -27,7 +27,7 @@ ModelConfig with_depths() {
   return model;
 }
 
-// Tied tables on two stages, sizes that do not divide, shards that end within rows, replicas.
+// Tied embeddings on two stages, sizes that do not divide, shards that end within rows, replicas.
 const Case kCases[] = {
     {"Gpt",
      uneven_gpt,
@@ -52,7 +52,7 @@ class Reshard : public testing::TestWithParam<Case> {
       EXPECT_NEAR(expected[i], actual[i], 1e-9 * std::abs(expected[i]));
     }
   }
-  // Continues what was saved under `from` under `to`.
+  // Continues a checkpoint saved under `from` with layout `to`.
   void check(const std::string& from, const std::string& to) {
     SCOPED_TRACE("from '" + from + "' to '" + to + "'");
     TempFolder folder;
@@ -80,7 +80,7 @@ class Reshard : public testing::TestWithParam<Case> {
     weights_ = saved_tensors(run.save, 6);
     SavedRun whole{.model = GetParam().model(), .last = 6, .save = folder_.path("whole")};
     std::vector<double> losses = train(whole).losses;
-    // The same run to the bit.
+    // Bit-equal runs.
     EXPECT_EQ(std::vector<double>(losses.begin() + 3, losses.end()), reference_.losses);
     EXPECT_TRUE(saved_tensors(whole.save, 6) == weights_);
   }
@@ -90,7 +90,7 @@ class Reshard : public testing::TestWithParam<Case> {
   NamedTensors weights_;
 };
 
-// Each layout once as source and once as target; the whole product is for make test-full.
+// Each layout once as source and once as target; make test-full runs the full product.
 TEST_P(Reshard, EveryLayoutLoadsAnother) {
   const std::vector<std::string>& layouts = GetParam().layouts;
   for (std::size_t i = 0; i < layouts.size(); ++i) {
@@ -119,11 +119,11 @@ TEST_P(Reshard, SaveLoadSaveIsByteIdentical) {
 INSTANTIATE_TEST_SUITE_P(Models, Reshard, testing::ValuesIn(kCases),
                          [](const auto& test) { return std::string(test.param.name); });
 
-// A run of six iterations, and one that saves the first three of them and goes on.
+// A run of six iterations, and one that saves after three and continues.
 struct Halves {
   std::string half, whole;     // folders
-  std::vector<double> losses;  // of the later three
-  SavedRun rest;               // which it is to train
+  std::vector<double> losses;  // of the last three iterations
+  SavedRun rest;               // the continuation to train
 };
 Halves train_halves(const SavedRun& run, const TempFolder& folder) {
   SavedRun half = run, whole = run, rest = run;
@@ -137,7 +137,7 @@ Halves train_halves(const SavedRun& run, const TempFolder& folder) {
   return {half.save, whole.save, {losses.begin() + 3, losses.end()}, rest};
 }
 
-// The scales of a step follow from steps before it, so they are part of the state.
+// Delayed scaling depends on earlier steps, so it is part of the state.
 TEST(ReshardFp8, DelayedScalesGoOnAsTheyWere) {
   TempFolder folder;
   SavedRun run{.model = tiny_llama(), .dtype = Dtype::kBf16};
@@ -163,7 +163,7 @@ TEST(ReshardFp8, DelayedScalesGoOnAsTheyWere) {
       EXPECT_NEAR(others[i], losses[i], 0.02 * losses[i]) << layout << ", step " << i;
     }
   }
-  // A run in another precision takes the weights and leaves the scales, and the other way round.
+  // A run in another precision takes the weights and ignores the scales, and vice versa.
   SavedRun plain = run;
   plain.fp8 = {};
   plain.load = half;
@@ -176,8 +176,8 @@ TEST(ReshardFp8, DelayedScalesGoOnAsTheyWere) {
   EXPECT_EQ(train(back).losses.size(), 1u);
 }
 
-// Where state lies, and in how many bits, is no part of the format: the files are the same, and a
-// run goes on with any part of it on the host.
+// Where state is kept, and in how many bits, is not part of the format: the files are equal, and a
+// run continues with any part of it on the host.
 TEST(ReshardMoments, OffloadAndFp8GoOnAsTheyWere) {
   for (const char* layout : {"", "tp2sp,pp2,dp2zero1", "dp3zero3"}) {
     SCOPED_TRACE(layout);
@@ -199,7 +199,7 @@ TEST(ReshardMoments, OffloadAndFp8GoOnAsTheyWere) {
   }
 }
 
-// Blocks follow the layout, so numbers are rounded anew; and state in f32 takes and gives them.
+// Blocks depend on the layout, so values are rounded again; f32 state interoperates.
 TEST(ReshardMoments, Fp8LoadsUnderOtherLayoutsAndDtypes) {
   TempFolder folder;
   SavedRun run{.model = uneven_gpt(), .layout = "tp2,dp2zero1", .dtype = Dtype::kBf16};

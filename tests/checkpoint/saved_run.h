@@ -12,18 +12,18 @@ namespace bev::test {
 
 struct SavedRun {
   ModelConfig model = tiny_gpt();
-  std::string layout = "";  // as parse_layouts reads it; "": one rank
+  std::string layout = "";  // syntax of parse_layouts; "": one rank
   OptimConfig optim = {};
   Dtype dtype = Dtype::kF64;
   std::int64_t first = 1, last = 3;  // iterations
-  std::string load = {};             // folder to load the iteration before the first from
-  std::string save = {};             // folder to save the last to
-  bool with_optimizer = true;        // in both
-  std::int64_t granularity = 0;      // not 0: what is loaded is dense, and upcycled with it
-  Storage* storage = nullptr;        // the disk's
-  const Kernels* kernels = nullptr;  // the CPU's
+  std::string load = {};             // folder of the checkpoint of iteration first - 1
+  std::string save = {};             // folder for the checkpoint of the last iteration
+  bool with_optimizer = true;        // for both
+  std::int64_t granularity = 0;      // not 0: upcycles a dense checkpoint
+  Storage* storage = nullptr;        // null: the disk
+  const Kernels* kernels = nullptr;  // null: CPU
   std::size_t staging_bytes = 3 * kBlockBytes;
-  std::int64_t steps_beside = 0;  // iterations more that are trained while it is saved
+  std::int64_t steps_beside = 0;  // further iterations trained during the save
   Fp8Config fp8 = {};
 };
 
@@ -35,7 +35,7 @@ SavedAnswer train(const SavedRun& run);
 
 // All tensors of a saved iteration, as doubles.
 NamedTensors saved_tensors(const std::string& folder, std::int64_t iteration);
-// Paths in the folders whose files are not the same bytes in both.
+// Paths whose contents differ between the two folders.
 std::vector<std::string> differing_files(const std::string& one, const std::string& other);
 
 }  // namespace bev::test

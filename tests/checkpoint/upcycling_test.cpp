@@ -1,4 +1,4 @@
-// Experts made of a dense model: what they compute, and the same under every layout.
+// Upcycling of a dense model to experts: what they compute, equal under every layout.
 #include "train/upcycling.h"
 
 #include <gmock/gmock.h>
@@ -45,7 +45,8 @@ MoeConfig experts(std::int64_t count, std::int64_t topk, std::int64_t ffn = 0) {
   return moe;
 }
 
-// Probabilities that add up to 1 and, where MLPs are cut, activations that a factor passes through.
+// Probabilities that sum to 1 and, if MLPs are split, activations that commute with a positive
+// factor.
 std::vector<Case> cases() {
   std::vector<Case> list = {
       {"Copies", tiny_llama(), experts(5, 2)},
@@ -69,7 +70,7 @@ std::vector<double> logits_of(Engine& engine, const StepSamples& samples) {
 
 class Upcycling : public testing::TestWithParam<Case> {
  protected:
-  // A dense run that has moved all its weights, biases too.
+  // A dense run that has changed all its weights, biases too.
   std::string dense_run() {
     SavedRun run{.model = GetParam().dense, .save = folder_.path("dense")};
     EXPECT_EQ(train(run).saved.problem, "");
@@ -144,7 +145,7 @@ TEST(UpcyclingRules, TheRouterIsFreshAndPartsOfAnMlpShareARow) {
 }
 
 TEST(UpcyclingRules, WhatDoesNotFitIsSaidBeforeAnythingChanges) {
-  ModelConfig model = tiny_llama();  // an MLP of 28
+  ModelConfig model = tiny_llama();  // ffn_hidden_size 28
   EXPECT_THAT(upcycling_problems(model, 1), testing::ElementsAre(testing::HasSubstr("no experts")));
   model.moe = experts(6, 2, 7);
   EXPECT_THAT(upcycling_problems(model, 2),
@@ -156,7 +157,7 @@ TEST(UpcyclingRules, WhatDoesNotFitIsSaidBeforeAnythingChanges) {
   model.moe.num_experts = 8;
   EXPECT_TRUE(upcycling_problems(model, 4).empty());
 
-  // A checkpoint of other sizes, and one that has experts already.
+  // A checkpoint of other sizes, and one that already has experts.
   TempFolder folder;
   SavedRun dense{.model = tiny_gpt(), .save = folder.path("gpt")};
   train(dense);

@@ -1,5 +1,5 @@
-// Random programs of pending operations over overlapping groups, waited for in random order,
-// against a plain reference.
+// Random programs of asynchronous operations over overlapping groups, waited for in random order,
+// compared with a plain reference.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -30,7 +30,7 @@ enum class Kind {
   kBarrier
 };
 
-// One operation of the program that all ranks know.
+// One operation of the program, which all ranks know.
 struct Step {
   Kind kind{};
   std::vector<int> members;
@@ -48,7 +48,7 @@ struct Program {
 };
 
 std::int64_t draw_count(Random& random) {
-  // Mostly few, some nothing, some more than a thread does at a time.
+  // Mostly few, sometimes none, sometimes more than one slice.
   int size = draw(random, 40);
   return size == 0 ? 70000 + draw(random, 100) : size < 8 ? 0 : 1 + draw(random, 40);
 }
@@ -123,11 +123,11 @@ void append(std::vector<T>& list, const std::vector<T>& more) {
   list.insert(list.end(), more.begin(), more.end());
 }
 
-// A posted operation with its memory and what that must hold afterwards.
+// A posted operation with its memory and the expected content.
 template <class T>
 struct Flight {
   std::vector<T> in, out, expected_in, expected_out;
-  Work work;  // dropped before the memory
+  Work work;  // destroyed before the memory
 
   static View view(std::vector<T>& data) {
     return part(data, 0, static_cast<std::int64_t>(data.size()));
@@ -231,8 +231,8 @@ void post(Flight<T>& flight, const Step& step, std::size_t number, Group& group)
   }
 }
 
-// Runs the rank's part of the program, with up to six operations pending. `fails_at`: before this
-// step it throws, with what is pending.
+// Runs the rank's part of the program, with up to six operations pending. Before step `fails_at` it
+// throws with operations pending.
 template <class T>
 void play(World& world, const Program& program, unsigned seed, std::size_t fails_at) {
   std::vector<std::unique_ptr<Group>> groups;
@@ -276,7 +276,7 @@ TYPED_TEST(Async, RandomProgramsGiveWhatTheReferenceGives) {
   }
 }
 
-// The failing rank's pending operations are given up while others run, wait and post.
+// The failing rank's pending operations are cancelled while others run, wait and post.
 TYPED_TEST(Async, ARankMayFailWithOperationsPending) {
   for (unsigned seed = 100; seed < 108; ++seed) {
     SCOPED_TRACE(seed);
@@ -312,7 +312,7 @@ TEST(AsyncOrder, RanksMayWaitInOppositeOrders) {
   });
 }
 
-// What a rank has posted finishes on the others while it does something else.
+// A posted operation finishes on the others while the poster does something else.
 TEST(AsyncOrder, APosterNeedNotComeBack) {
   std::atomic<bool> finished = false;
   run_thread_ranks(2, {20.0}, [&](World& world) {

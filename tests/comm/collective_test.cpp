@@ -1,4 +1,4 @@
-// Every collective on several numbers of ranks in every dtype, against what it should give.
+// Every collective for several rank counts and every dtype, compared with the expected result.
 #include <gtest/gtest.h>
 
 #include <atomic>
@@ -31,7 +31,7 @@ auto visit_dtype(Dtype dtype, F&& f) {
   }
 }
 
-// Elements with small whole values, exact in every dtype.
+// Elements with small integer values, exact in every dtype.
 class Buffer {
  public:
   Buffer(Dtype dtype, std::int64_t count)
@@ -70,7 +70,7 @@ std::vector<int> everyone(int ranks) {
   return list;
 }
 
-// body(group, dtype) on every number of ranks in every dtype.
+// Runs body(group, dtype) for every rank count and dtype.
 template <class Body>
 void on_every_world(const Body& body) {
   for (int ranks : kRanks) {
@@ -133,12 +133,12 @@ TEST(Collective, ReduceScatterGivesEachItsPartOfTheSum) {
     for (std::int64_t i = 0; i < out.count(); ++i) {
       ASSERT_EQ(out.get(i), sum_of(group.size(), part_begin(group.rank()) + i));
     }
-    // The input stays as it was.
+    // The input is unchanged.
     for (std::int64_t i = 0; i < in.count(); ++i) ASSERT_EQ(in.get(i), value_of(group.rank(), i));
   });
 }
 
-// As the store of parameters does it: the part lies in the whole.
+// As in the parameter store: the part lies inside the whole.
 TEST(Collective, PartsMayLieInTheWhole) {
   on_every_world([](Group& group, Dtype dtype) {
     std::int64_t begin = part_begin(group.rank()), end = part_begin(group.rank() + 1);
@@ -198,7 +198,7 @@ TEST(Collective, AllToAllExchangesUnevenCounts) {
   on_every_world([&](Group& group, Dtype dtype) {
     expect_exchange(group, dtype,
                     [](int from, int to, int) -> std::int64_t { return (from * 2 + to) % 4; });
-    // All to the last member; all from the first; nothing at all; only to itself.
+    // All to the last member; all from the first; nothing; only to itself.
     expect_exchange(group, dtype, [](int from, int to, int ranks) -> std::int64_t {
       return to == ranks - 1 ? from + 1 : 0;
     });
@@ -292,7 +292,7 @@ TEST(Collective, ANanSurvivesTheMaximumFromEveryRank) {
 TEST(Collective, GroupsOfSomeRanksWorkSideBySide) {
   run_thread_ranks(6, {20.0}, [&](World& world) {
     int me = world.rank();
-    // Members in an order of their own: rank in the group is the place in the list.
+    // Members in arbitrary order: the group rank is the index in the list.
     std::unique_ptr<Group> odd_even = world.make_group(
         "group", me % 2 == 0 ? std::vector<int>{4, 0, 2} : std::vector<int>{1, 3, 5});
     std::unique_ptr<Group> pair = world.make_group("group", {me / 2 * 2, me / 2 * 2 + 1});
@@ -309,7 +309,7 @@ TEST(Collective, GroupsOfSomeRanksWorkSideBySide) {
   });
 }
 
-// Two groups of the same members do not mix.
+// Two groups of the same members are independent.
 TEST(Collective, EqualMemberListsAreSeparateGroups) {
   run_thread_ranks(2, {20.0}, [&](World& world) {
     std::unique_ptr<Group> first = world.make_group("group", {0, 1}),

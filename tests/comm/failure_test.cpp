@@ -1,4 +1,4 @@
-// What happens when ranks disagree, fail or do not come.
+// Ranks that disagree, fail or do not arrive.
 #include <gtest/gtest.h>
 
 #include <atomic>
@@ -68,7 +68,7 @@ TEST(Failure, DifferentLabelsDtypesAndSizesAreNamed) {
 }
 
 TEST(Failure, PartsThatDoNotFillTheWholeAreNamed) {
-  // One rank alone has the wrong size; the others must not go on with its memory.
+  // Only one rank has the wrong size; the others must not access its memory.
   expect_failure(3, ErrorKind::kComm, {"all_gather of x", "rank 1", "[7]", "6 elements"},
                  [](Group& group) {
                    std::vector<float> in(2), out(group.rank() == 1 ? 7 : 6);
@@ -151,7 +151,7 @@ TEST(Failure, TheFirstCauseIsRethrownWithRankAndKindAndTheOthersWake) {
       std::vector<float> data(4);
       BEV_CHECK(group.rank() != 2, kind, "the cause");
       try {
-        // A collective, a barrier and a message: all must wake.
+        // A collective, a barrier and a receive: all must wake.
         if (group.rank() == 0) group.all_reduce(view_of(data), Reduction::kSum, "x").wait();
         if (group.rank() == 1) group.receive(view_of(data), 0, 0, "never sent").wait();
         if (group.rank() == 3) group.barrier("x");
@@ -177,8 +177,8 @@ TEST(Failure, AnExceptionOfAnotherTypePassesThrough) {
                std::runtime_error);
 }
 
-// A rank that left a collective with an error takes its memory along; who comes late must neither
-// read nor write it.
+// A rank that left a collective with an error takes its memory along; a late rank must neither read
+// nor write it.
 TEST(Failure, ALatecomerDoesNotTouchTheMemoryOfARankThatLeft) {
   std::vector<float> left(4, 1.0f);
   std::atomic<bool> gone = false, late_failed = false;
@@ -202,7 +202,7 @@ TEST(Failure, ALatecomerDoesNotTouchTheMemoryOfARankThatLeft) {
   EXPECT_EQ(left, std::vector<float>(4, 1.0f));
 }
 
-// The same in a group that is complete without the rank that failed.
+// The same in a group that is complete without the failed rank.
 TEST(Failure, ALatecomerOfAnotherGroupDoesNotTouchItEither) {
   std::vector<float> left(4, 1.0f);
   std::atomic<bool> gone = false;
@@ -250,7 +250,7 @@ TEST(Failure, ALateTimeoutDoesNotLeaveMemoryBehindEither) {
   EXPECT_EQ(left, std::vector<float>(4, 1.0f));
 }
 
-// A Work that is dropped takes its post back; one that is complete is finished first.
+// Dropping a Work withdraws its post; if it is complete, it is finished first.
 TEST(Failure, ADroppedWorkLeavesItsMemoryAlone) {
   std::vector<float> left(4, 1.0f);
   std::atomic<bool> dropped = false;
@@ -314,7 +314,7 @@ TEST(Failure, DifferentRootsAndReductionsAreNamed) {
   });
 }
 
-// Others would read what is already overwritten.
+// Others would read data that is already overwritten.
 TEST(Failure, APartAtTheWrongPlaceOfItsWholeIsAnError) {
   auto misplaced = [](Group& group, std::vector<float>& whole) {
     return view_of(whole).rows(1 - group.rank(), 3 - group.rank());
@@ -343,7 +343,7 @@ TEST(Failure, APartAtTheWrongPlaceOfItsWholeIsAnError) {
                  });
 }
 
-// Many rounds with a failure at a random place: for the sanitizers.
+// Many rounds with a failure at a random position, for the sanitizers.
 TEST(Failure, AnyRankMayFailAtAnyTime) {
   for (int round = 0; round < 40; ++round) {
     expect_failure(4, ErrorKind::kNumeric, {"the cause"}, [&](Group& group) {

@@ -1,4 +1,4 @@
-// Faults at every call of every rank of a small run: it must end, and name the right rank.
+// Fault injection at every call of every rank of a small run: it must end and name the right rank.
 #include "comm/fault.h"
 
 #include <gtest/gtest.h>
@@ -43,8 +43,8 @@ TEST(ParseFault, NamesWhatIsWrong) {
   wrong("rank=1,rank=2,call=2,kind=kill", {"rank is given twice"});
 }
 
-// What a rank of a small training run does: tp sums within the layers of two micro-batches,
-// messages between the stages, gradients summed over dp while others are still under way.
+// Communication of a small training run: tp all-reduces in the layers of two micro-batches,
+// messages between the stages, gradients summed over dp while other operations are in flight.
 void train(World& world, int steps) {
   Mesh mesh(world, {.tp = 2, .dp = 2, .pp = 2});
   Group &tp = mesh.tp(), &pp = mesh.pp(), &dp = mesh.dp();
@@ -67,7 +67,7 @@ void train(World& world, int steps) {
   }
 }
 
-// The calls of each rank without a fault.
+// Number of calls of each rank without a fault.
 std::vector<std::int64_t> count_calls(int steps) {
   std::vector<std::int64_t> calls(8);
   run_thread_ranks(8, {20.0}, [&](World& world) {
@@ -103,7 +103,7 @@ TEST(Fault, AThrowAtAnyCallOfAnyRankEndsTheRunWithThatRank) {
   }
 }
 
-// A rank that never comes is the only one to blame, whoever notices first.
+// Only the stalled rank is blamed, whichever rank notices first.
 void expect_stall_blamed(int rank, std::int64_t call, double timeout) {
   std::string text;
   try {
@@ -114,7 +114,7 @@ void expect_stall_blamed(int rank, std::int64_t call, double timeout) {
   }
   std::string first = text.substr(0, text.find('\n')), last = text.substr(text.rfind('\n') + 1);
   std::string where = concat("rank ", rank, ", call ", call, ": ", text);
-  // On a busy machine it is a little longer.
+  // On a busy machine the wait is a little longer.
   constexpr std::string_view kWaited = " has waited ";
   std::size_t waited = first.find(kWaited);
   ASSERT_NE(waited, std::string::npos) << where;
@@ -123,7 +123,7 @@ void expect_stall_blamed(int rank, std::int64_t call, double timeout) {
   EXPECT_EQ(last.find(';'), std::string::npos) << where;
 }
 
-// Runs of several calls go side by side, since each takes a timeout.
+// Several runs in parallel, since each takes a timeout.
 TEST(Fault, AStallAtAnyCallOfAnyRankEndsTheRunWithThatRank) {
   constexpr double kTimeout = 0.5, kSlack = 20;
   std::vector<std::int64_t> calls = count_calls(1);

@@ -1,4 +1,4 @@
-// Reports made of records written by hand.
+// Hang reports from hand-written records.
 #include "comm/hang_report.h"
 
 #include <gtest/gtest.h>
@@ -60,7 +60,7 @@ TEST(HangReport, NamesEveryCulpritOnceAndWhatBecameOfIt) {
   EXPECT_NE(text.find("\nrank 1 has ended\nrank 2 is not heard of\nrank 3 computes\n"),
             std::string::npos)
       << text;
-  // Rank 7 is missed, and not even a record came.
+  // Rank 7 is missing, without a record.
   EXPECT_EQ(text.substr(text.rfind('\n') + 1),
             "rank 1 never came: it has ended; rank 2 never came: it is not heard of; rank 3 never "
             "came: it computes; rank 7 never came: it is not heard of");

@@ -74,7 +74,8 @@ TEST(Mesh, EveryAxisCutsTheWorldIntoGroupsOfItsSize) {
   }
 }
 
-// Expert ranks are those of a pipeline stage, in either order of the axes and whatever etp x ep is.
+// The expert axes divide the ranks of a pipeline stage, for either order of the axes and any etp x
+// ep.
 TEST(Mesh, ExpertAxesCutEveryStageIntoGroupsOfTheirSize) {
   for (bool dp_outermost : {false, true}) {
     MeshShape shape{1, 3, 4, 2};
@@ -110,12 +111,12 @@ TEST(Mesh, GroupsOfARunningMeshCarryTheirMembers) {
     EXPECT_EQ(mesh.pp().rank(), mesh.at().pp);
     EXPECT_EQ(mesh.grads().size(), 2);
     EXPECT_EQ(mesh.world().size(), 12);
-    // Those that hold the table; others are alone.
+    // Ranks that hold the embedding weight; any other rank is alone.
     std::vector<int> stages = list(mesh.pp());
     EXPECT_EQ(list(mesh.embedding()), mesh.at().pp == 1
                                           ? std::vector<int>{world.rank()}
                                           : (std::vector<int>{stages.front(), stages.back()}));
-    // All of them work.
+    // The groups are functional.
     std::int32_t one = 1;
     View view{&one, Dtype::kI32, {1}};
     mesh.embedding().all_reduce(view, Reduction::kSum, "embedding").wait();

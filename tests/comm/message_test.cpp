@@ -1,5 +1,5 @@
-// Ranks in several processes, which are threads here: every collective gives the bits of the thread
-// transport, and failures of any process reach all.
+// Ranks in several processes (threads in this test): every collective is bit-equal to the thread
+// transport, and a failure of any process reaches all.
 #include <gtest/gtest.h>
 
 #include <atomic>
@@ -23,7 +23,7 @@ namespace {
 constexpr Dtype kDtypes[] = {Dtype::kF64, Dtype::kF32, Dtype::kBf16, Dtype::kF16,
                              Dtype::kI64, Dtype::kI32, Dtype::kU8};
 
-// Links within the test. What comes before a process has opened its link is kept.
+// In-memory links. Messages that arrive before a process has opened its link are queued.
 class MemoryNetwork {
  public:
   explicit MemoryNetwork(int processes) : boxes_(static_cast<std::size_t>(processes)) {}
@@ -36,7 +36,7 @@ class MemoryNetwork {
       box.inbox = &inbox;
       early.swap(box.early);
     }
-    // Without the lock: what is delivered may be answered. Messages may overtake each other.
+    // Without the lock, because a delivery may trigger a reply. Messages may be reordered.
     for (auto& [from, message] : early) inbox.deliver(from, std::move(message));
   }
   void send(int from, int to, Message message) {
@@ -50,7 +50,7 @@ class MemoryNetwork {
     }
     box.inbox->deliver(from, std::move(message));
   }
-  // All processes have closed their links.
+  // Waits until all processes have closed their links.
   void meet() {
     std::unique_lock lock(mutex_);
     ++closed_;
@@ -91,7 +91,7 @@ class MemoryLink : public Link {
 
 int free_port() { return port_of(listen_on(0)); }
 
-// Runs on_process(link) for each process and returns what it threw, if anything.
+// Runs on_process(link) for each process and returns the exceptions.
 template <class OnProcess>
 std::vector<std::exception_ptr> with_links(int processes, bool tcp, const OnProcess& on_process) {
   MemoryNetwork network(processes);
@@ -117,7 +117,7 @@ std::vector<std::exception_ptr> with_links(int processes, bool tcp, const OnProc
   return thrown;
 }
 
-// body(world) on every rank; the same error, if any, in all processes.
+// Runs body(world) on every rank and rethrows the error, which must be the same in all processes.
 template <class Body>
 void run_processes(int processes, int ranks, bool tcp, const Body& body, double timeout = 20) {
   auto thrown = with_links(processes, tcp, [&](Link& link) {
@@ -171,7 +171,7 @@ void keep(Bytes& log, const Buffer& buffer) {
   log.insert(log.end(), buffer.bytes.begin(), buffer.bytes.end());
 }
 
-// Every collective with unequal parts, in two groups, posted together and waited for in any order.
+// Every collective with unequal parts, posted together and waited for in any order.
 void run_collectives(World& world, Group& group, Dtype dtype, Bytes& log) {
   int n = group.size(), me = group.rank();
   auto part = [](int rank) { return std::int64_t{3} + rank; };
@@ -187,7 +187,7 @@ void run_collectives(World& world, Group& group, Dtype dtype, Bytes& log) {
   std::int64_t outgoing = std::accumulate(send.begin(), send.end(), std::int64_t{0});
   std::int64_t incoming = std::accumulate(receive.begin(), receive.end(), std::int64_t{0});
   Buffer given(dtype, outgoing, world.rank()), taken(dtype, incoming);
-  // All to the last member, which alone gets something.
+  // All to the last member, which alone receives something.
   std::vector<std::int64_t> to_last(static_cast<std::size_t>(n)), from_all = to_last;
   to_last.back() = me + 1;
   for (int i = 0; me == n - 1 && i < n; ++i) from_all[static_cast<std::size_t>(i)] = i + 1;
@@ -211,14 +211,14 @@ void run_collectives(World& world, Group& group, Dtype dtype, Bytes& log) {
   }
 }
 
-// What every rank ends up with.
+// Records the results of every rank.
 class Program {
  public:
   explicit Program(int ranks) : logs(static_cast<std::size_t>(ranks)) {}
   void operator()(World& world) const {
     Bytes& log = logs[static_cast<std::size_t>(world.rank())];
     std::unique_ptr<Group> all = world.make_group("all", everyone(world.size()));
-    // Every other rank; with one rank only it is a group of one.
+    // Every other rank; a group of one if there is one rank.
     std::vector<int> alike;
     for (int i = world.rank() % 2; i < world.size(); i += 2) alike.push_back(i);
     std::unique_ptr<Group> half = world.make_group("half", alike);
@@ -267,7 +267,7 @@ TEST(Message, ChannelsKeepTheirOrderEachByItself) {
         }
         return;
       }
-      // All of the odd channel first.
+      // All messages of the odd channel first.
       for (int channel : {1, 0}) {
         for (int i = channel; i < 20; i += 2) {
           group->receive(view_of(data), 0, channel, "x").wait();
@@ -278,8 +278,7 @@ TEST(Message, ChannelsKeepTheirOrderEachByItself) {
   }
 }
 
-// Rank 0 posts and then waits for something else, which comes only after the others have the
-// result.
+// Rank 0 posts and then waits for something that comes only after the others have the result.
 TEST(Message, APostedOperationNeedsNoHelp) {
   run_processes(3, 1, true, [](World& world) {
     std::unique_ptr<Group> group = world.make_group("all", everyone(3));
@@ -322,7 +321,7 @@ TEST(Message, ADroppedOperationLeavesItsMemoryAlone) {
   EXPECT_EQ(kept, std::vector<float>(4, 1.0f));
 }
 
-// Runs body(group) on three processes and expects the error that all of them end with.
+// Runs body(group) on three processes and expects the same error on all.
 template <class Body>
 void expect_failure(ErrorKind kind, const std::vector<std::string>& parts, const Body& body,
                     double timeout = 20) {
@@ -383,7 +382,7 @@ TEST(Message, AFailureReachesEveryProcessWithItsKind) {
   }
 }
 
-// What is unwound may wait for a device that waits for the rank that is lost.
+// Unwinding may wait for a device that waits for the lost rank.
 TEST(Message, AHangIsKnownBeforeTheErrorPasses) {
   struct Unwinding {
     World& world;
@@ -434,7 +433,7 @@ TEST(Message, ProcessesThatWereStartedOtherwiseAreRefused) {
       bool odd = link.process() == 2;
       Settings settings = {odd ? "--lr 0.1" : "--lr 0.2", "--tp 2", "train"};
       if (!odd) settings.insert(settings.begin(), "--bf16 true");
-      // Another number of ranks as well.
+      // A different number of ranks as well.
       run_process_ranks(link, {settings, odd ? 1 : 2, 20.0, nullptr}, [](World& world) {
         std::unique_ptr<Group> group = world.make_group("all", everyone(world.size()));
         group->barrier("start");
@@ -450,7 +449,7 @@ TEST(Message, ProcessesThatWereStartedOtherwiseAreRefused) {
   }
 }
 
-// The connection of process 1 ends without a word.
+// The connection of process 1 closes silently.
 TEST(Message, AProcessThatIsGoneIsNamed) {
   auto thrown = with_links(3, true, [&](Link& link) {
     if (link.process() == 1) return;
@@ -497,7 +496,7 @@ TEST(Launch, IsReadFromTheVariablesOfEachLauncher) {
   EXPECT_EQ(launch.local_processes, 2);
   EXPECT_EQ(launch.local_process, 1);
   EXPECT_EQ(launch.master_port, 29500);
-  // One process needs no link, and a batch script is not a step.
+  // One process needs no link, and a batch script is not a job step.
   EXPECT_EQ(find_launch({{"OMPI_COMM_WORLD_SIZE", "1"}}).kind, LaunchKind::kAlone);
   EXPECT_EQ(find_launch({{"RANK", "0"}, {"WORLD_SIZE", "1"}}).kind, LaunchKind::kAlone);
   EXPECT_EQ(find_launch({{"SLURM_NTASKS", "8"}, {"SLURM_PROCID", "0"}}).kind, LaunchKind::kAlone);

@@ -57,14 +57,14 @@ TEST(ElementRuns, EveryElementLiesOnExactlyOneRank) {
         }
         EXPECT_EQ(local, test.split.local_shape(test.global, {parts, index}).numel());
       }
-      // A parameter that is not cut lies whole on every rank.
+      // A replicated parameter is whole on every rank.
       int expected = test.split.dim < 0 ? static_cast<int>(parts) : 1;
       for (int count : owners) EXPECT_EQ(count, expected);
     }
   }
 }
 
-// Row by row: the local tensor is the chosen indices of the dim, in order.
+// Row by row: the local tensor has the selected indices of the dim, in order.
 TEST(ElementRuns, TakeEachSegmentsPart) {
   Shape global{3, 10};
   Split split{Axis::kTp, 1, {4, 6}};

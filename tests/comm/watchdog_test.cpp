@@ -1,4 +1,4 @@
-// What is said of ranks that do not come, wait for each other, or do not end.
+// Watchdog reports of ranks that do not arrive, deadlock, or do not end.
 #include <gtest/gtest.h>
 
 #include <chrono>
@@ -38,7 +38,7 @@ TEST(Watchdog, ARankThatHasEndedIsNamedSo) {
                });
 }
 
-// Rank 3 is outside of the group that hangs.
+// Rank 3 is not in the group that hangs.
 TEST(Watchdog, EveryRankOfTheWorldIsInTheReport) {
   expect_error(
       ErrorKind::kComm,
@@ -82,7 +82,7 @@ TEST(Watchdog, AnOppositeOrderInTwoGroupsIsACircle) {
   });
 }
 
-// A thread cannot be stopped from outside; what is known is said while it goes on.
+// A thread cannot be killed; the report is written while it still runs.
 TEST(Watchdog, ARankThatDoesNotEndIsNamedOnStderr) {
   testing::internal::CaptureStderr();
   expect_error(ErrorKind::kNumeric, {"rank 0: the cause"}, [] {

@@ -42,7 +42,7 @@ TEST(BatchFile, ReadsUnequalRowsAndShiftsLabels) {
             (Ids{2, -1}));
 }
 
-// What the masked token would predict, and who would predict it, are left out with it.
+// The targets of the masked token and of its predecessor are dropped too.
 TEST(BatchFile, MaskedTokensAreLeftOutAndTheOthersKeepTheirColumns) {
   struct Case {
     const char* mask;

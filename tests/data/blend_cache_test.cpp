@@ -1,4 +1,4 @@
-// The cached order of a blend: the same as a fresh one, whatever happens to its file.
+// Cached blend index: equal to a fresh one, whatever happens to its file.
 #include <gtest/gtest.h>
 
 #include "base/error.h"

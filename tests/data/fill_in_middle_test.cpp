@@ -1,4 +1,4 @@
-// Fill-in-the-middle beside what Megatron-LM gives for the same files.
+// Fill-in-the-middle compared with Megatron-LM's output for the same files.
 #include "data/fill_in_middle.h"
 
 #include <gmock/gmock.h>
@@ -86,7 +86,7 @@ TEST(FillInMiddle, KeepsTheLengthAndTheText) {
   FillInMiddle fim(tokenizer(), config);
   std::vector<std::int32_t> text = tokenizer()->encode("the wise \xe4\xb8\xad\xe6\x96\x87 end");
   for (std::uint64_t seed = 0; seed < 200; ++seed) {
-    // Room enough for the three tokens and for what cutting adds.
+    // Enough room for the three sentinel tokens and for tokens that splitting adds.
     std::vector<std::int32_t> tokens = text;
     tokens.push_back(config.eod_id);
     tokens.resize(text.size() + 40, config.eod_id);
@@ -110,7 +110,7 @@ TEST(FillInMiddle, OfNothingIsTheThreeTokens) {
   FimConfig config = config_of({{"fim-rate", 1.0}, {"fim-spm-rate", 1.0}});
   FillInMiddle fim(tokenizer(), config);
   RandomState random(1);
-  // Ends of document without a text before them vanish.
+  // End-of-document tokens without preceding text vanish.
   std::vector<std::int32_t> tokens(5, config.eod_id);
   fim.apply(tokens, random);
   EXPECT_THAT(tokens, ElementsAre(config.prefix_id, config.suffix_id, config.middle_id,

@@ -1,4 +1,4 @@
-// Samples, blends and splits, also beside what megatron-core gives for the same files.
+// Samples, blends and splits, also compared with megatron-core's output for the same files.
 #include "data/gpt_blend.h"
 
 #include <gmock/gmock.h>
@@ -46,7 +46,7 @@ TEST(Blend, SpendsEveryDatasetWhenExhaustive) {
 }
 
 TEST(Blend, RoundsSharesUp) {
-  // The top level of 1001 samples at one half each has 1002.
+  // The blend of 1001 samples at one half each has 1002.
   EXPECT_EQ(blend_share(1001, 0.5), 501);
   EXPECT_EQ(blend_share_with_surplus(1001, 0.5), 504);
   EXPECT_EQ(blend_share_with_surplus(0, 0.5), 0);

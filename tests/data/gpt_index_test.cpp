@@ -1,4 +1,4 @@
-// The order of samples: Megatron's numbers, a slow second implementation, and the cache.
+// GPT sample index: Megatron's values, a slow reference implementation, and the cache.
 #include "data/gpt_index.h"
 
 #include <gmock/gmock.h>
@@ -96,7 +96,7 @@ TEST(GptIndex, IsMegatronsForALastEpochShuffledApart) {
                   {11, 1}, {11, 5}, {12, 3}, {13, 0}, {13, 4}, {14, 0}, {15, 1}}));
 }
 
-// Every token of the row of documents written out, and samples counted off on it.
+// Reference: lists every token of the concatenated documents and counts off samples.
 Order slow_order(const Lengths& lengths, const GptIndexSpec& spec) {
   std::int64_t tokens = 0, extra = spec.extra_token ? 1 : 0, epochs = 1;
   for (std::int64_t i = spec.first_sequence; i < spec.end_sequence; ++i) {
@@ -136,8 +136,8 @@ Order slow_order(const Lengths& lengths, const GptIndexSpec& spec) {
   }
   std::int64_t count = (epochs * tokens - extra) / spec.seq_length;
   for (std::int64_t sample = 0; sample <= count; ++sample) {
-    // With an extra token a sample starts at the last one that its predecessor reads; without one
-    // it starts behind that.
+    // With an extra token, a sample starts at the last token that its predecessor reads; without
+    // one, after it.
     auto at = static_cast<std::size_t>(sample * spec.seq_length);
     out.samples.push_back(at == 0 ? std::pair<std::int64_t, std::int64_t>(0, 0)
                           : extra ? places[at]
@@ -195,7 +195,7 @@ TEST(GptEpochs, CountPartialSamplesInSinglePrecision) {
   Lengths lengths(9, 2000000000);
   GptIndexSpec spec = spec_of(lengths, 1, 1);
   spec.keep_partial = true;
-  // 17,999,999,999 is no float; the nearest is 17,999,998,976.
+  // 17,999,999,999 is not a float; the nearest is 17,999,998,976.
   EXPECT_EQ(gpt_epochs(packed(lengths), spec).num_samples, 17999998976);
   spec.keep_partial = false;
   EXPECT_EQ(gpt_epochs(packed(lengths), spec).num_samples, 17999999999);

@@ -1,4 +1,4 @@
-// Token files: reading, writing, joining, and what is said about damaged ones.
+// Indexed datasets: reading, writing, joining, and errors for corrupt files.
 #include "data/indexed_dataset.h"
 
 #include <gmock/gmock.h>
@@ -82,7 +82,7 @@ TEST(IndexedDataset, ReadsModes) {
 
 TEST(IndexedDataset, RefusesTokensBeyond32Bits) {
   TempFolder folder;
-  Pair pair = pair_of({{{1, 0, 0, 0, 2, 0, 1, 0}}});  // two 64-bit numbers
+  Pair pair = pair_of({{{1, 0, 0, 0, 2, 0, 1, 0}}});  // two 64-bit values
   pair.idx[17] = 5;
   pair.idx[34] = 2;
   IndexedDataset data(pair.write(folder, "p"));
@@ -225,7 +225,7 @@ TEST_F(HostileIndex, NoticesFilesThatAreCutOrDoNotMatch) {
                [&] { IndexedDataset data(folder_.path("nothing")); });
 }
 
-// Files may be empty, but not differently so.
+// Both files may be empty, but only together.
 TEST_F(HostileIndex, OfNothingIsADatasetWithoutSequences) {
   Pair nothing = pair_of({});
   IndexedDataset data(nothing.write(folder_, "nothing"));
@@ -246,7 +246,7 @@ TEST_F(HostileIndex, OfNothingIsADatasetWithoutSequences) {
   expect_refused(unbounded, {"hostile.idx", "0 document bounds"});
 }
 
-// The bytes of the .bin file are those of another width.
+// The .bin file has another element width.
 TEST_F(HostileIndex, NoticesAnotherType) {
   for (std::uint8_t code = 1; code <= 8; ++code) {
     if (code == 8 || code == 3) continue;  // 16 bits
@@ -254,18 +254,18 @@ TEST_F(HostileIndex, NoticesAnotherType) {
   }
 }
 
-// Offsets and lengths that only fit together when sums wrap around.
+// Offsets and lengths that match only if sums wrap around.
 TEST_F(HostileIndex, DoesNotWrapAround) {
   Pair pair = with(lengths_, std::int32_t{-2147483647 - 1});
   expect_refused(pair, {"sequence 0 has length -2147483648"});
   pair = with(offsets_, std::int64_t{-1});
   expect_refused(pair, {"sequence 0 begins at byte -1"});
-  // 2^64 / 12 and 2^64 / 8 sequences: the products are small again.
+  // 2^64 / 12 and 2^64 / 8 sequences: the products wrap to small values.
   expect_refused(with(18, std::uint64_t{0x1555555555555556}), {"cut or damaged"});
   expect_refused(with(26, std::uint64_t{0x2000000000000005}), {"cut or damaged"});
 }
 
-// Whatever a byte becomes, the pair is refused or reads inside of its files.
+// With any byte changed, the pair is refused or reads stay inside its files.
 TEST_F(HostileIndex, SurvivesEveryDamagedByte) {
   std::mt19937 random(3);
   for (std::size_t at = 0; at < good_.idx.size(); ++at) {

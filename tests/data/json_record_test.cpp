@@ -79,9 +79,9 @@ TEST(JsonRecord, SaysWhatIsWrongAndWhere) {
       {"{\"text\":\"\\udc00\\ud800\"}", "the lone surrogate \\udc00"},
       {"{\"text\":\"\\ud83d\\u0041\"}", "the lone surrogate \\ud83d"},
       {"{\"text\":\"a\xff\"}", "column 11: the line is not UTF-8"},
-      {"{\"text\":\"a\xed\xa0\x80\"}", "column 11: the line is not UTF-8"},  // a surrogate in bytes
+      {"{\"text\":\"a\xed\xa0\x80\"}", "column 11: the line is not UTF-8"},  // an encoded surrogate
       {"{\"text\":\"\xc0\x80\"}", "not UTF-8"},
-      {"\xef\xbb\xbf{\"text\":\"a\"}", "the line is not a JSON object"},  // only files may have it
+      {"\xef\xbb\xbf{\"text\":\"a\"}", "the line is not a JSON object"},  // byte order mark
   };
   for (const Case& bad : cases) {
     expect_error(ErrorKind::kInput, {bad.part}, [&] { read_json_record(bad.line, kText); });
@@ -100,13 +100,12 @@ TEST(JsonRecord, RefusesDeepNestingWithoutOverflow) {
   EXPECT_EQ(text_of(deep), "a");
 }
 
-// Every cut of a good line and every changed byte either reads or is an error; nothing else
-// happens.
+// Every truncation and every changed byte either parses or throws Error.
 TEST(JsonRecord, SurvivesEveryCutAndChange) {
   std::string good = R"({"a":[1,{"b":"\u00e9"}],"text":"x\ud83d\ude00\n","c":-1.5e3,"d":true})";
   int errors = 0;
   auto attempt = [&](const std::string& line) {
-    std::string copy(line);  // its own memory, so that a sanitizer sees a read beyond it
+    std::string copy(line);  // exact size, so that a sanitizer detects an overrun
     copy.shrink_to_fit();
     try {
       read_json_record(copy, kText);

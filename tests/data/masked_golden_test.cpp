@@ -1,4 +1,4 @@
-// Samples of BERT and T5, by numbers that megatron-core gave.
+// BERT and T5 samples against values from megatron-core.
 #include <gtest/gtest.h>
 
 #include <map>

@@ -1,4 +1,4 @@
-// Which sentences make up samples: numbers of megatron-core's build_mapping, and the cache.
+// Sentence index: values from megatron-core's build_mapping, and the cache.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -17,7 +17,7 @@ namespace {
 using Rows = std::vector<std::array<std::int64_t, 3>>;
 using testing::ElementsAre;
 
-// Documents of five sentences, none, one, three, two with one too long, and three that just fit.
+// Documents with five sentences, none, one, three, two with one too long, and three that just fit.
 struct Sentences {
   std::vector<std::int32_t> lengths{3, 4, 0, 7, 2, 9, 5, 5, 5, 513, 1, 512, 2, 2};
   std::vector<std::int64_t> documents{0, 5, 5, 6, 9, 11, 14};
@@ -58,13 +58,13 @@ Rows ten_pairs() {
 
 TEST(SentenceIndex, IsMegatronsForPairsOverSeveralEpochs) {
   EXPECT_EQ(build(Sentences(), spec_of(10, 2)), ten_pairs());
-  // Epochs are whole.
+  // Epochs are complete.
   EXPECT_EQ(build(Sentences(), spec_of(8, 2)), ten_pairs());
 }
 
 TEST(SentenceIndex, IsMegatronsForOneEpochOfSingleSentences) {
   Sentences sentences;
-  sentences.lengths[5] = 900;  // too long only among others
+  sentences.lengths[5] = 900;  // too long only in a document with several sentences
   SentenceIndexSpec spec = spec_of(std::nullopt, 1);
   spec.short_sequence_probability = 0;
   spec.seed = 5;

@@ -1,4 +1,4 @@
-// numpy's draws that masking is made of, by numbers that numpy gave.
+// numpy's distributions used for masking, against values from numpy.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -27,7 +27,7 @@ TEST(NumpyRandom, DrawsIntegersAsNumpy) {
   for (int i = 0; i < 3; ++i) wide.push_back(random_integer(random, -3, std::int64_t{1} << 33));
   EXPECT_THAT(small, ElementsAre(4, 5, 3, 5, 5, 2, 3, 3, 3, 5, 4, 3));
   EXPECT_THAT(wide, ElementsAre(4537253169, 7395928404, 4298312062));
-  // A single number takes no draw.
+  // A single value needs no draw.
   EXPECT_EQ(random_integer(random, 5, 6), 5);
   EXPECT_EQ(random_double(random), 0.18182496720710062);
 }

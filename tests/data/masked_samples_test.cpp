@@ -1,4 +1,4 @@
-// Samples of BERT and T5: what must hold for any of them, and messages.
+// BERT and T5 samples: invariants and error messages.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -24,7 +24,7 @@ const std::vector<std::string> kTokens{"[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MAS
                                        "j",     "k",     "l",     "m",     "n",      "o"};
 enum Id : std::int32_t { kPad = 0, kCls = 2, kSep = 3, kMask = 4, kFirstWord = 5, kWords = 20 };
 
-// A vocabulary that need not be fit for text; "" is a gap.
+// A vocabulary that cannot encode text; "" is an unused id.
 class ListTokenizer : public Tokenizer {
  public:
   explicit ListTokenizer(std::vector<std::string> tokens) : tokens_(std::move(tokens)) {}
@@ -54,7 +54,7 @@ std::shared_ptr<const MaskedVocabulary> listed(const std::vector<std::string>& t
 
 class MaskedData : public testing::Test {
  protected:
-  // Documents of `sentences` sentences of `tokens` tokens, which count on.
+  // Documents of `sentences` sentences of `tokens` consecutive tokens.
   std::string counting(int documents, int sentences, int tokens) {
     std::vector<std::vector<Row>> out;
     std::int32_t next = 0;
@@ -114,7 +114,7 @@ TEST_F(MaskedData, BertSamplesHaveTheirShape) {
                     ElementsAre(0, 0, 0));
         continue;
       }
-      // Masking spares separators; they part the types.
+      // Separators are never masked; they delimit the token types.
       bool separator = sample.tokens[t] == kSep && sample.loss_mask[t] == 0;
       EXPECT_EQ(sample.types[t], separators > 0 ? 1 : 0);
       separators += separator ? 1 : 0;
@@ -129,7 +129,7 @@ TEST_F(MaskedData, BertSamplesHaveTheirShape) {
   EXPECT_GT(replaced[false], 0);
 }
 
-// Whatever is cut out can be put back.
+// The spans that were cut out can be put back.
 TEST_F(MaskedData, T5SamplesPutTogetherGiveTheText) {
   T5Config config{.seq_length = 40,
                   .decoder_seq_length = 44,
@@ -176,7 +176,7 @@ TEST_F(MaskedData, T5SamplesPutTogetherGiveTheText) {
 TEST_F(MaskedData, WholeWordsAreMaskedWhole) {
   TokenMasker masker(vocabulary_, {.probability = 0.5, .max_ngram = 2}, MaskRule::kMask);
   Row tokens{kCls, 5, 6, 6, 7, 8, kSep, 10, 11, 9, 10, 13, kSep};
-  // A piece after the separator belongs to the word before it.
+  // A continuation after the separator belongs to the word before it.
   std::vector<std::set<std::size_t>> words{{1, 2, 3}, {4, 5, 7, 8}, {9, 10}, {11}};
   for (std::uint64_t seed = 0; seed < 200; ++seed) {
     RandomState random(seed);
@@ -241,7 +241,7 @@ TEST_F(MaskedData, VocabulariesAreReadByName) {
   EXPECT_EQ(vocabulary_->piece(7), PieceKind::kWordStart);
   EXPECT_EQ(vocabulary_->piece(20), PieceKind::kAbsent);
   EXPECT_EQ(vocabulary_->piece(-1), PieceKind::kAbsent);
-  // Sentinels that are missing come after the last token.
+  // Missing sentinels are appended after the last token.
   auto mixed = listed({"<extra_id_1>", "[UNK]", "[EOS]", "", "[BOS]", "<extra_id_0>", "[PAD]"}, 4);
   EXPECT_THAT(mixed->sentinels, ElementsAre(5, 0, 7, 8));
   EXPECT_THAT(mixed->tokens, ElementsAre(0, 1, 2, 4, 5, 6, 7, 8));
@@ -251,7 +251,7 @@ TEST_F(MaskedData, VocabulariesAreReadByName) {
   EXPECT_EQ(mixed->eos, 2);
   EXPECT_EQ(mixed->pad, 6);
   EXPECT_EQ(mixed->cls, -1);
-  // Without a number, those that are there in a row.
+  // Without a number, consecutive existing sentinels.
   EXPECT_THAT(listed({"<extra_id_1>", "<extra_id_0>", "<extra_id_3>"})->sentinels,
               ElementsAre(1, 0));
 }

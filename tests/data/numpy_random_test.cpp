@@ -1,4 +1,4 @@
-// numpy's generators, by numbers that numpy gave.
+// numpy's generators, against values from numpy.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -37,7 +37,7 @@ TEST(RandomState, ShufflesAsNumpy) {
   EXPECT_TRUE(shuffled(1, 0).empty());
 }
 
-// The draws that run ahead of the swaps are the plain algorithm's, at any length.
+// The prefetching shuffle equals the plain algorithm, for any length.
 TEST(RandomState, ShufflesAsOneSwapAfterTheOther) {
   for (int count : {63, 64, 65, 66, 127, 128, 129, 1000, 5000}) {
     std::vector<int> expected(static_cast<std::size_t>(count));

@@ -1,5 +1,5 @@
-// Text to token files: bytes as Megatron writes them, the same for any number of workers and parts,
-// and what happens at bad documents, stops and second runs.
+// Preprocessing: byte-equal to Megatron, independent of the number of workers and parts, and
+// behaviour at bad documents, stops and restarts.
 #include "data/preprocess.h"
 
 #include <gmock/gmock.h>
@@ -59,7 +59,7 @@ class PreprocessTest : public testing::Test {
   std::string pair() { return pair("p_text_document"); }
   std::vector<std::string> left() { return list_directory(folder_.path("out")); }
 
-  // The texts of the sequences, "|" behind each document.
+  // Texts of the sequences, with "|" after each document.
   std::string shown(const std::string& name = "p_text_document") {
     IndexedDataset data(folder_.path("out/" + name));
     std::string out;
@@ -181,7 +181,7 @@ TEST_F(PreprocessTest, StopsAtTheFirstBadDocumentAndShowsNothing) {
     EXPECT_THAT(observer_.bad_,
                 ElementsAre(HasSubstr(bad + ":4: column 1"), HasSubstr(bad + ":5: column 9")));
     EXPECT_EQ(shown(), "a/|b/|");
-    EXPECT_EQ(left().size(), 2u);  // the parts of other flags are gone too
+    EXPECT_EQ(left().size(), 2u);  // the parts of other flags are removed too
   }
 }
 
@@ -190,7 +190,7 @@ TEST_F(PreprocessTest, ABrokenArchiveIsNotSkipped) {
                    folder_.write("b.jsonl.gz", "\x1f\x8b\x08 broken")};
   config_.text.on_error = BadRecords::kSkip;
   expect_error(ErrorKind::kInput, {"b.jsonl.gz", "gzip"}, [&] { run(); });
-  EXPECT_EQ(observer_.bad_.size(), 1u);  // what comes before it is told before it
+  EXPECT_EQ(observer_.bad_.size(), 1u);  // records before it are reported first
   EXPECT_THAT(left(), IsEmpty());
 }
 
@@ -292,10 +292,10 @@ TEST_F(PreprocessTest, KeepsNoPartOfOtherFlagsOrInputs) {
   std::filesystem::remove_all(folder_.path("out"));
   corpus(2000);
   stop_midway();
-  EXPECT_NE(left()[0], first);  // another time of change
+  EXPECT_NE(left()[0], first);  // another modification time
   std::string part = folder_.path(concat("out/", left()[0], "/part-00000.done"));
   ASSERT_TRUE(path_exists(part));
-  write_file(part, "nonsense");  // a damaged part is made again
+  write_file(part, "nonsense");  // a corrupt part is made again
   folder_.write(concat("out/", left()[0], "/part-00001_text.bin.1.tmp"), "left by a kill");
   EXPECT_EQ(run().outputs[0].documents, 2000);
   EXPECT_EQ(left().size(), 2u);
@@ -309,7 +309,7 @@ TEST_F(PreprocessTest, OneRunAtATimeWritesAPrefix) {
     expect_error(ErrorKind::kIo, {"out/p", "another run", concat(getpid())}, [&] { run(); });
   }
   run();
-  folder_.write("out/p.lock", "99999\n");  // of a process that was killed: nobody holds it
+  folder_.write("out/p.lock", "99999\n");  // of a killed process: the lock is free
   EXPECT_EQ(run().outputs[0].documents, 10);
   EXPECT_EQ(left().size(), 2u);
 }

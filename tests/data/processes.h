@@ -1,4 +1,4 @@
-// The same work in several processes at once, as the ranks of a run do it.
+// Runs the same work in several processes at once, like the ranks of a run.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -10,7 +10,7 @@
 
 namespace bev {
 
-// Forks; `action` must return true in each of the children.
+// Forks; `action` must return true in each child.
 template <class F>
 void expect_in_processes(int count, const F& action) {
   std::vector<pid_t> children;

@@ -1,4 +1,4 @@
-// The orders of samples, also beside those of Megatron-LM's samplers.
+// Samplers, also compared with Megatron-LM's.
 #include "data/sample_order.h"
 
 #include <gtest/gtest.h>
@@ -105,7 +105,7 @@ TEST(SampleOrder, RefusesWhatItCannotDealOut) {
   expect_error(ErrorKind::kConfig, {"cyclic shuffles 214748364 samples", "use single"}, [] {
     SampleOrder order({OrderKind::kCyclic, 214748364, 1, 1, false});
   });
-  // A run on 2 ranks goes on with 3: 8 is no multiple of 6.
+  // A run on 2 ranks continues with 3: 8 is not a multiple of 6.
   SampleOrderSpec spec{OrderKind::kCyclic, 100, 2, 3, false};
   SampleOrder order(spec);
   expect_error(ErrorKind::kConfig, {"after 8 samples", "micro-batch size 2 x dp 3"},

@@ -61,7 +61,8 @@ TEST(SplitSentences, GivesNothingForNothing) {
   EXPECT_THAT(sentences("... . !"), ElementsAre("...", ".", "!"));
 }
 
-// Kept white space makes the text again; dropped, the same sentences without it.
+// With white space kept, the concatenation is the text; dropped, the sentences are the same without
+// it.
 TEST(SplitSentences, LosesNothingOfAnyText) {
   const std::vector<std::string> parts = {".", "!",  "?", "\n", " ", "a",  "Mr",
                                           "B", "\"", "(", ")",  "5", "。", "\xe2\x80\xa6",

@@ -1,4 +1,4 @@
-// Conversations as training data.
+// SFT dataset: conversations as training data.
 #include <gtest/gtest.h>
 
 #include <numeric>
@@ -32,7 +32,7 @@ SftTokens encode(const std::string& line, const char* text) {
   return encode_sft_row(read_sft_row(line, "row"), make_template(text), *open_tokenizer("byte"));
 }
 
-// The text with what is not learned as dots.
+// The text with tokens outside the loss as underscores.
 std::string learned_text(const SftTokens& tokens) {
   std::string out;
   for (std::size_t i = 0; i < tokens.ids.size(); ++i) {
@@ -101,7 +101,7 @@ TEST(SftEncode, PrefixesAndMarksAgree) {
 
 TEST(SftEncode, AnAnswerMayComeFirst) {
   SftTokens tokens = encode(R"({"messages": [{"role": "assistant", "content": "x"}]})", kPlain);
-  EXPECT_EQ(learned_text(tokens), "<a>x.");  // nothing prompts it
+  EXPECT_EQ(learned_text(tokens), "<a>x.");  // there is no prompt
 }
 
 TEST(SftEncode, RefusesATemplateThatRewritesThePast) {
@@ -128,7 +128,7 @@ TEST(SftPack, FillsBinsAndLosesNothing) {
   }
   EXPECT_EQ(seen, std::vector<int>(lengths.size(), 1));
   std::int64_t all = std::accumulate(lengths.begin(), lengths.end(), std::int64_t{0});
-  EXPECT_LE(static_cast<std::int64_t>(bins.size()), all / 100 + 3);  // next to no room is lost
+  EXPECT_LE(static_cast<std::int64_t>(bins.size()), all / 100 + 3);  // almost no space is wasted
   EXPECT_EQ(pack_lengths({}, 5).size(), 0u);
 }
 
@@ -231,7 +231,7 @@ TEST_F(SftFile, ArchivesFoldersAndPatternsAreTheSame) {
   expect_error(ErrorKind::kInput, {"3.jsonl.gz, line 2"}, [&] { open(); });
 }
 
-// Rows are encoded some thousand at a time.
+// Rows are encoded in blocks of a few thousand.
 TEST_F(SftFile, ManyConversationsStayInOrder) {
   std::string lines;
   for (int i = 0; i < 9000; ++i)
@@ -258,7 +258,7 @@ TEST_F(SftFile, ErrorsNameFileAndLine) {
   write_file(path_, "{\"prompt\": \"a\", \"response\": \"b\"}\n\n{\"prompt\": \"a\"}\n{}\n");
   expect_error(ErrorKind::kInput, {"chats.jsonl, line 3", "response"}, [&] { open(); });
   write_file(path_, "{\"messages\": [{\"role\": \"user\"}]}\n");
-  EXPECT_THROW(open(), Error);  // nothing to learn
+  EXPECT_THROW(open(), Error);  // nothing to train on
   config_.vocab_size = 100;
   write_file(path_, "{\"prompt\": \"a\", \"response\": \"zz\"}\n");
   expect_error(ErrorKind::kInput, {"token 122", "100"}, [&] { open(); });

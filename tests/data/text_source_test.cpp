@@ -1,4 +1,4 @@
-// Records of files: what is a document, where parts are cut, which archives are read.
+// Text source: document boundaries, division into parts, compressed files.
 #include "data/text_source.h"
 
 #include <gmock/gmock.h>
@@ -26,7 +26,7 @@ std::string read_stream(const std::string& path, std::size_t step) {
   return out;
 }
 
-// Compresses badly, and is long.
+// Long text that compresses badly.
 std::string noise(std::size_t bytes) {
   std::string text(bytes, '\0');
   std::uint64_t state = 88172645463325252u;
@@ -103,7 +103,7 @@ TEST_F(TextSourceTest, NamesBrokenArchives) {
   expect("cut_end.zst", zst.substr(0, zst.size() - 1), "it was cut");
   expect("garbage.zst", zst + "garbage", "zstd data is broken");
   std::string flipped = gz;
-  flipped[flipped.size() - 6] ^= 1;  // of the checksum
+  flipped[flipped.size() - 6] ^= 1;  // in the checksum
   expect("checksum.gz", flipped, "incorrect data check");
   flipped = gz;
   flipped[gz.size() / 2] ^= 0x55;
@@ -162,7 +162,7 @@ TEST_F(TextSourceTest, TakesDocumentsOfTextAsTold) {
 TEST_F(TextSourceTest, CutsFilesIntoPiecesAtLineEnds) {
   std::string content;
   for (int i = 0; i < 500; ++i) content += concat("line ", i, "\n");
-  content += std::string(3000, 'x');  // a line that is longer than a piece
+  content += std::string(3000, 'x');  // a line longer than a piece
   for (int i = 0; i < 1000; ++i) content += "é";
   std::string path = folder_.write("a.txt", content), other = folder_.write("b.txt", "short");
   for (std::int64_t piece : {1, 2, 3, 100, 999, 1000, 7000, 100'000}) {
@@ -172,7 +172,7 @@ TEST_F(TextSourceTest, CutsFilesIntoPiecesAtLineEnds) {
     for (const Record& record : records({path, other})) {
       joined += record.text;
       EXPECT_LE(static_cast<std::int64_t>(record.text.size()), piece);
-      // A character is not cut where a piece has room for it.
+      // A character is not split if the piece has room for it.
       if (piece >= 4) {
         EXPECT_NE(static_cast<unsigned char>(record.text[0]) & 0xc0, 0x80);
       }
@@ -208,8 +208,7 @@ TEST_F(TextSourceTest, RefusesWhatIsTooLongAndGoesOn) {
                                          testing::HasSubstr("the paragraph is longer")));
 }
 
-// However the input is cut, the parts together are the whole, and line numbers are those of the
-// file.
+// For any division, the parts together are the whole, and line numbers are those of the file.
 TEST_F(TextSourceTest, PartsTogetherAreTheWhole) {
   std::vector<std::string> names;
   std::uint32_t state = 7;
@@ -237,8 +236,7 @@ TEST_F(TextSourceTest, PartsTogetherAreTheWhole) {
   EXPECT_EQ(cut_inputs({}, 3).size(), 3u);
 }
 
-// It may be the whole of an archive that is a thousand times larger inside, or of a pipe that does
-// not end.
+// The document may be a compressed file that is a thousand times larger inside, or an endless pipe.
 TEST_F(TextSourceTest, DoesNotReadToTheEndOfWhatIsTooLongToStopThere) {
   options_.max_document_bytes = 10;
   for (TextUnit unit : {TextUnit::kLine, TextUnit::kParagraph, TextUnit::kFile}) {

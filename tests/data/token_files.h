@@ -1,4 +1,4 @@
-// Token files written by hand, field by field, as the format is described.
+// Hand-written indexed datasets, field by field.
 #pragma once
 
 #include <cstdint>
@@ -53,7 +53,7 @@ inline Pair pair_of(const std::vector<std::vector<Row>>& documents) {
   return pair;
 }
 
-// One document for each length, one sequence each; tokens count on over all of them.
+// One document per length, with one sequence each; tokens are consecutive over all of them.
 inline Pair counting_pair(const std::vector<std::int32_t>& lengths) {
   std::vector<std::vector<Row>> documents;
   std::int32_t next = 1;

@@ -1,4 +1,4 @@
-// Compressed text.
+// Compression of text with gzip and zstd.
 #pragma once
 
 #include <string>

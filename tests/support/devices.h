@@ -1,5 +1,5 @@
-// The devices that tests run on. Suites that run on the GPU too are instantiated under the name
-// Cuda; without one their tests are skipped.
+// Devices that tests run on. Suites that also run on the GPU are instantiated under the name Cuda;
+// their tests are skipped without one.
 #pragma once
 
 #include <cstdint>
@@ -10,7 +10,7 @@ namespace bev::test {
 
 enum class TestDevice : std::uint8_t { kCpu, kCuda };
 
-// Null where there is no such device.
+// Null if there is no such device.
 const Kernels* find_device(TestDevice device);
 
 }  // namespace bev::test

@@ -1,4 +1,4 @@
-// Expects an Error of a kind whose message holds given parts.
+// Expects an Error of a kind whose message contains given parts.
 #pragma once
 
 #include <gtest/gtest.h>

@@ -177,11 +177,11 @@ LayoutAnswer run_tiny(const TinyRun& tiny) {
 }
 
 namespace {
-// Numbers near zero are judged as if they were of order one.
+// Values near zero are compared with an absolute tolerance.
 bool near(double expected, double actual, double tolerance) {
   return std::abs(expected - actual) <= tolerance * std::max(std::abs(expected), 1.0);
 }
-// Biases of experts move by signs and are no part of either number.
+// Expert biases are updated by sign and count in neither statistic.
 template <class Term>
 double sum_over(const NamedTensors& tensors, const Term& term) {
   double sum = 0;
@@ -194,7 +194,7 @@ double sum_over(const NamedTensors& tensors, const Term& term) {
 }  // namespace
 
 std::string wrong_numbers(const LayoutAnswer& answer, double tolerance) {
-  if (answer.params_norms.empty()) return "";  // the run was not asked for them
+  if (answer.params_norms.empty()) return "";  // the run did not record them
   std::string out;
   double zeros = sum_over(answer.gradients, [](double value) { return value == 0 ? 1 : 0; });
   double squares = sum_over(answer.weights, [](double value) { return value * value; });

@@ -1,4 +1,4 @@
-// Small models and layouts that tests compare with one rank.
+// Small models and layouts that tests compare with a single rank.
 #pragma once
 
 #include <cstdint>
@@ -14,22 +14,22 @@ namespace bev::test {
 
 ModelConfig tiny_gpt();
 ModelConfig tiny_llama();
-// Latent attention with yarn; values smaller than keys.
+// Latent attention (MLA) with YaRN; value heads smaller than key heads.
 ModelConfig tiny_deepseek();
-// Learned sinks, windows in every other layer, biases, a gate with limits.
+// Attention sinks, a sliding window in every other layer, biases, a clamped gate.
 ModelConfig tiny_gpt_oss();
-// With experts in every layer, and losses on the choice.
+// Experts in every layer, with load-balancing losses.
 ModelConfig mixtral_like();
-// Latents, dense layers, groups, sigmoids with a bias that follows the load, an expert for all
-// tokens, a depth of multi-token prediction (its layer is like the last, dense).
+// MLA, dense first layers, group-limited routing, sigmoid scores with an expert bias, a shared
+// expert, one MTP depth (its layer is like the last, dense).
 ModelConfig deepseek_like();
-// Sinks, limited gates, biases of experts; in multi-token prediction too.
+// Attention sinks, clamped gates, expert biases; in the MTP layers too.
 ModelConfig gpt_oss_like();
-// With dropout and odd vocabularies, for anything that can be cut unevenly.
-// Five layers divide by no pipeline; heads by everything.
+// Dropout and an odd vocabulary, for everything that can be sharded unevenly. Five layers divide by
+// no pipeline size; heads divide by all.
 ModelConfig uneven_gpt();
-// Two key-value heads, which four tensor-parallel ranks share; nine layers, so that the deepest
-// pipelines have two each somewhere; windows in some.
+// Two key-value heads shared by four tensor-parallel ranks; nine layers, so that the deepest
+// pipelines have two on some stage; sliding windows in some layers.
 ModelConfig uneven_llama();
 
 struct TinyRun {
@@ -43,27 +43,26 @@ struct TinyRun {
   std::int64_t sequence_length = 11;
   WorldFilter* filter = nullptr;
   double timeout_seconds = 60;
-  const Kernels* kernels = nullptr;  // the CPU's
+  const Kernels* kernels = nullptr;  // null: CPU
   bool deterministic = false;
   Fp8Config fp8;
-  const Objective* objective = nullptr;  // NextToken
+  const Objective* objective = nullptr;  // null: NextToken
   std::unique_ptr<BatchPreparation> (*preparation)(RankModel& trained) = nullptr;
-  StepSamples (*samples)(std::uint64_t seed) = nullptr;  // of a step; random_samples
+  StepSamples (*samples)(std::uint64_t seed) = nullptr;  // samples of a step; null: random_samples
 };
 LayoutAnswer run_tiny(const TinyRun& run);
 
-// What the steps of such a run said of the whole model, where it is not so of the tensors that the
-// answer holds: zeros of the first gradient, and the norm of the last weights, as far as their
-// dtype tells it. Empty: all is.
+// Statistics logged by the run that disagree with the tensors of the answer: zeros in the first
+// gradient, and the norm of the last weights, within the precision of their dtype. Empty: none.
 std::string wrong_numbers(const LayoutAnswer& answer, double tolerance);
 
 // Relative to each tensor's largest value; see largest_difference() for the floor.
 struct AnswerTolerance {
-  double gradients = 1e-11;  // also of the first loss and gradient norm
-  double weights = 1e-9;     // also of later ones, and of reports; 0: not compared
+  double gradients = 1e-11;  // also for the first loss and gradient norm
+  double weights = 1e-9;     // also for later losses and norms; 0: not compared
   double floor = 0;
 };
-// What separates two answers beyond the tolerance, as text; empty: nothing.
+// Differences of two answers beyond the tolerance, as text; empty: none.
 std::string answer_difference(const LayoutAnswer& expected, const LayoutAnswer& actual,
                               const AnswerTolerance& tolerance = {});
 

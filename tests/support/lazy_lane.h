@@ -1,5 +1,5 @@
-// Kernels whose copies beside the stream are made as late as they may be: when the stream waits for
-// them. Memory that is read or written too early shows as wrong numbers.
+// Kernels whose copy lanes copy as late as permitted: when the stream waits. Premature access to
+// the memory shows as wrong values.
 #pragma once
 
 #include <cstring>
@@ -26,7 +26,7 @@ class LazyLane final : public CopyLane {
     std::size_t bytes;
   };
   using Copies = std::vector<Copy>;
-  // Makes the copies up to its mark; those before them are made first.
+  // Performs the copies up to its mark, in order.
   class Pending final : public Work::Pending {
    public:
     Pending(std::shared_ptr<Copies> copies, std::size_t count)

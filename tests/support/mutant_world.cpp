@@ -99,7 +99,7 @@ class MutantGroup final : public Group {
   }
 
  private:
-  // What to do to this exchange, if anything.
+  // Mutation of this operation, if any.
   std::optional<Mutation> strike(const char* collective, std::string_view label) {
     Exchange exchange{name(), collective, std::string(label)};
     state_.note(exchange);
@@ -107,14 +107,14 @@ class MutantGroup final : public Group {
     struck_ = true;
     return state_.mutant->mutation;
   }
-  // Where this rank's part begins; all members ask at once.
+  // Offset of this rank's part. Collective.
   std::int64_t offset_of_part(std::int64_t count) {
     std::vector<std::int64_t> counts(static_cast<std::size_t>(size()));
     group_->all_gather({&count, Dtype::kI64, {1}}, {counts.data(), Dtype::kI64, {size()}}, "counts")
         .wait();
     return std::accumulate(counts.begin(), counts.begin() + rank(), std::int64_t{0});
   }
-  // `out` becomes zero except for a part taken from `in`, which may overlap it.
+  // Zeroes `out` except for a part copied from `in`, which may overlap it.
   static void move_part(const View& in, std::int64_t from, const View& out, std::int64_t to,
                         std::int64_t count) {
     std::size_t element = size_of(in.dtype);

@@ -1,5 +1,5 @@
-// A world that writes down which exchanges take place and can spoil one of them, to see whether
-// anybody notices.
+// Mutation testing of communication: a world that records its operations and can corrupt one of
+// them, to check that a test fails.
 #pragma once
 
 #include <compare>
@@ -19,10 +19,10 @@ struct Exchange {
 };
 
 enum class Mutation : std::uint8_t {
-  // Nothing comes from the other members: a sum is the own part of it, and what would be received
-  // is zero. (Memory left as it is may still hold the right values of an earlier exchange.)
+  // Nothing arrives from the other members: a sum is the rank's own summand, and received data is
+  // zero. (Unchanged memory might still hold correct values of an earlier operation.)
   kRemoved,
-  kDoubled,  // of sums: each rank's sum is summed once more over the group
+  kDoubled,  // reductions only: each rank's result is summed over the group again
 };
 struct Mutant {
   Exchange exchange;
@@ -31,14 +31,14 @@ struct Mutant {
 };
 std::string to_text(const Mutant& mutant);
 
-// Spoils the first exchange of that name in each group, on all members alike; of messages the first
-// that each member receives.
+// Corrupts the first operation of that name in each group, on all members alike; for messages, the
+// first that each member receives.
 class MutantFilter final : public WorldFilter {
  public:
   explicit MutantFilter(std::optional<Mutant> mutant = {});
   ~MutantFilter() override;
   std::unique_ptr<World> wrap(World& world) override;
-  // What all ranks together exchanged in groups of more than one.
+  // Operations of all ranks in groups of more than one.
   std::set<Exchange> exchanges() const;
 
   struct State;

@@ -25,7 +25,7 @@ class SingleWorld : public World {
   }
 };
 
-// Relative error norms against the f64 result of the same rounded inputs.
+// Relative error norms against the f64 result for the same rounded inputs.
 struct Tolerance {
   Dtype dtype;
   double output, gradient;
@@ -56,7 +56,7 @@ bool chosen(const std::vector<bool>& flags, std::size_t index) {
   return flags.empty() || flags[index];
 }
 
-// The numbers as the dtype holds them.
+// Values rounded to the dtype.
 std::vector<std::vector<double>> rounded(std::vector<std::vector<double>> lists, Dtype dtype) {
   visit_float(dtype, [&](auto zero) {
     using T = decltype(zero);
@@ -110,7 +110,7 @@ void MemoryStore::add(Param& param, const Mesh& mesh, Dtype dtype,
               Tensor(arena_, wide, param.local, "weight gradients"),
               {}};
   write(entry.value, local);
-  // beta 0 must not read what is there.
+  // beta 0 must not read the old value.
   write(entry.gradient, std::vector<double>(local.size(), std::nan("")));
   entries_.push_back(std::move(entry));
 }
@@ -209,7 +209,7 @@ OpValues values_for(const OpCase& test) {
 
 namespace {
 
-// Random numbers that weigh an output in the objective.
+// Random cotangent of an output in the objective.
 std::vector<double> cotangent(const OpCase& test, const Var& output, std::size_t index) {
   return case_numbers(output.tensor.numel(), hash_name(test.name) + 1000 + index);
 }
@@ -219,7 +219,8 @@ struct Recorded {
   std::vector<Tensor> seeds;
 };
 
-// Forward of one micro-batch; the Vars are gone on return, so that the tape alone keeps tensors.
+// Forward of one micro-batch; the Vars are destroyed on return, so that only the tape keeps
+// tensors.
 Recorded run_forward(const OpCase& test, const OpValues& values, const OpRunOptions& options,
                      Bench& bench, OpResult& result) {
   Recorded recorded;
@@ -306,7 +307,7 @@ OpResult run_op(const OpCase& test, const OpValues& values, const OpRunOptions& 
     Recorded recorded = run_forward(test, values, options, bench, result);
     if (options.offload) {
       pass.end_layer(bench.ctx, {});
-      // Memory goes when the next layer ends.
+      // Offloaded memory is freed when the next layer ends.
       pass.begin_layer(bench.ctx, {1, 2, false}, {});
       pass.end_layer(bench.ctx, {});
     }
@@ -323,7 +324,7 @@ OpResult run_op(const OpCase& test, const OpValues& values, const OpRunOptions& 
 
 namespace {
 
-// Central differences of fourth order, on one bench that stays.
+// Central differences of fourth order, on a persistent bench.
 class Differences {
  public:
   Differences(const OpCase& test, OpValues values)
@@ -421,7 +422,7 @@ void check_dtypes(const OpCase& test, const OpValues& values) {
   }
 }
 
-// Each input and parameter left out by itself; then all.
+// Freezes each input and parameter separately, then all.
 void check_frozen(const OpCase& test, const OpValues& values, const OpResult& all) {
   std::size_t inputs = test.inputs.size(), params = test.params.size();
   for (std::size_t left_out = 0; left_out < inputs + params; ++left_out) {
@@ -479,7 +480,7 @@ void expect_same_bits(const OpCase& a, const OpCase& b) {
   for (Dtype dtype : {Dtype::kF64, Dtype::kF32, Dtype::kBf16, Dtype::kF16}) {
     SCOPED_TRACE(name_of(dtype));
     OpCase named = b;
-    named.name = a.name;  // the same random weights of outputs
+    named.name = a.name;  // for equal cotangents
     expect_equal(run_op(named, values, {.dtype = dtype}), run_op(a, values, {.dtype = dtype}), "");
   }
 }

@@ -1,6 +1,6 @@
-// Runs an op case on one rank: inputs and parameters are arrays of doubles, `build` makes the
-// outputs from them. One row gives finite differences in f64, parity of the other dtypes, and the
-// exact contracts (threads, shared gradients, frozen parameters, accumulation).
+// Test rig for an op on one rank: inputs and parameters are arrays of doubles, `build` computes the
+// outputs. One row checks finite differences in f64, parity of the other dtypes, and the exact
+// contracts (threads, shared gradients, frozen parameters, accumulation).
 #pragma once
 
 #include <cstdint>
@@ -17,10 +17,10 @@
 
 namespace bev::test {
 
-// `count` numbers with 0.05 <= |x| < 0.05 + scale: none near a kink at zero.
+// `count` values with 0.05 <= |x| < 0.05 + scale: none near a kink at zero.
 std::vector<double> case_numbers(std::int64_t count, std::uint64_t key, double scale = 1);
 
-// Parameters one by one, gradients in the wide dtype. Gradient memory starts as NaN.
+// Parameter store with separate tensors and gradients in the wide dtype. Gradients start as NaN.
 class MemoryStore final : public Weights, public Gradients {
  public:
   explicit MemoryStore(Arena& arena) : arena_(arena) {}
@@ -50,10 +50,10 @@ class MemoryStore final : public Weights, public Gradients {
   std::vector<Entry> entries_;
 };
 
-// One rank's context over a store of its own.
+// Context of one rank with its own store.
 struct Bench {
   Bench(World& world, const MeshShape& shape, Dtype dtype, int threads = 1);
-  // On a world of one rank; kernels null: the CPU's.
+  // On a world of one rank; kernels null: CPU.
   explicit Bench(Dtype dtype, int threads = 1, const Kernels* kernels = nullptr);
 
   Tensor tensor(const Shape& shape, const std::vector<double>& values, Dtype dtype);
@@ -61,7 +61,7 @@ struct Bench {
     return tensor(shape, values, ctx.dtype);
   }
   Tensor integers(const std::vector<std::int32_t>& values);
-  // Owned by the bench; values are this rank's part.
+  // Owned by the bench; `local` is this rank's shard.
   Param& param(const std::string& name, const Shape& shape, const Split& split,
                const std::vector<double>& local);
 
@@ -91,10 +91,10 @@ struct OpParam {
 };
 struct OpOutputs {
   std::vector<Var> vars;
-  // Set where the gradient of this number is what seeds of one give (the loss); otherwise the sum
-  // of outputs times random numbers is differentiated.
+  // Set if the output gradients are seeds of 1 for this value (the loss); otherwise the objective
+  // is the sum of outputs times random cotangents.
   std::optional<double> objective = {};
-  std::vector<Tensor> values = {};  // results without a gradient, compared as outputs are
+  std::vector<Tensor> values = {};  // results without a gradient, compared like outputs
 };
 using OpBuild = std::function<OpOutputs(Bench& bench, const std::vector<Var>& inputs)>;
 
@@ -103,10 +103,10 @@ struct OpCase {
   std::vector<OpInput> inputs;
   std::vector<OpParam> params;
   OpBuild build = {};
-  std::vector<std::int32_t> documents = {};  // of one sample; fills bench.layout
+  std::vector<std::int32_t> documents = {};  // of one sample; sets bench.layout
   bool training = false;
-  bool records_always = false;       // recompute: recorded although nothing trains
-  const Kernels* kernels = nullptr;  // null: the CPU's
+  bool records_always = false;       // recompute: recorded even if nothing trains
+  const Kernels* kernels = nullptr;  // null: CPU
 };
 
 struct OpValues {
@@ -118,16 +118,16 @@ struct OpRunOptions {
   Dtype dtype = Dtype::kF64;
   int threads = 1;
   bool backward = true;
-  bool share_seeds = false;        // somebody else holds the outputs' gradients
-  int repeats = 1;                 // micro-batches: weight gradients add up
+  bool share_seeds = false;        // the outputs' gradients are shared with another tensor
+  int repeats = 1;                 // micro-batches; weight gradients accumulate
   std::vector<bool> tracked = {};  // per input; empty: all
   std::vector<bool> trains = {};   // per parameter; empty: all
-  bool delay_weights = false;      // weight gradients after the backward
-  bool offload = false;            // all that the tape keeps waits on the host
+  bool delay_weights = false;      // deferred wgrad, after the backward
+  bool offload = false;            // all saved tensors are offloaded to the host
 };
 struct OpResult {
   double objective = 0;
-  std::vector<std::vector<double>> outputs, input_grads, param_grads;  // empty: none came
+  std::vector<std::vector<double>> outputs, input_grads, param_grads;  // empty: none
   std::vector<int> sinks;
   std::size_t recorded = 0;
 };
@@ -135,7 +135,7 @@ OpResult run_op(const OpCase& test, const OpValues& values, const OpRunOptions& 
 
 // All checks of a row. Tolerances by dtype come from one table in the source.
 void check_op(const OpCase& test);
-// Outputs and gradients of both are the same to the bit in every dtype.
+// Outputs and gradients of both are bit-equal in every dtype.
 void expect_same_bits(const OpCase& a, const OpCase& b);
 // || a - b || / || b ||
 double relative_error(const std::vector<double>& a, const std::vector<double>& b);

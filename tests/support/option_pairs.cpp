@@ -77,7 +77,7 @@ std::vector<std::int64_t> OptionSpace::pairs_of(const Choice& choice) const {
   return pairs;
 }
 
-// Every choice is visited. One whose pairs all have a witness already can tell nothing new.
+// Visits every choice. One whose pairs all have a witness adds nothing.
 void OptionSpace::find_witnesses() {
   witnesses_.resize(static_cast<std::size_t>(pair_count_));
   Choice choice(options_.size(), 0);
@@ -99,8 +99,8 @@ void OptionSpace::find_witnesses() {
   }
 }
 
-// Changes one option after the other, except those of the fixed pair, to the value that meets most
-// others for the first time.
+// Changes one option at a time, except those of the fixed pair, to the value that covers the most
+// new pairs.
 Choice OptionSpace::improved(Choice choice, const Pair& fixed,
                              const std::vector<bool>& covered) const {
   auto gain = [&](const Choice& one) {

@@ -1,5 +1,5 @@
-// Options of a run and their values, and a short list of runs in which every two values meet that
-// can legally occur together. Where two features break each other, such a run breaks.
+// Pairwise (all-pairs) testing of options: a short list of runs that contains every pair of values
+// that can legally occur together, to find features that break each other.
 #pragma once
 
 #include <cstdint>
@@ -11,7 +11,7 @@
 
 namespace bev::test {
 
-// A choice of one value for each option, by index.
+// One value index per option.
 using Choice = std::vector<std::int64_t>;
 
 struct OptionValue {
@@ -25,22 +25,21 @@ struct Option {
 
 class OptionSpace {
  public:
-  // Legal is what breaks no rule of the configuration, with at most `most_ranks` ranks.
-  // The values of later options are applied after those of earlier ones.
+  // A choice is legal if it breaks no configuration rule and has at most `most_ranks` ranks. Values
+  // are applied in the order of the options.
   OptionSpace(std::vector<Option> options, std::int64_t most_ranks);
 
-  // The configuration of a choice, resolved, and all that is wrong with it.
+  // Resolved configuration of a choice, and its problems.
   std::pair<RunConfig, std::vector<std::string>> configure(const Choice& choice) const;
   std::string text(const Choice& choice) const;
   std::string text_of_pair(std::int64_t pair) const;
 
-  // All pairs of values of two options; a pair's number is its index.
+  // Pairs of values of two options are numbered by index.
   std::int64_t pair_count() const { return pair_count_; }
   std::vector<std::int64_t> pairs_of(const Choice& choice) const;
-  // A legal choice with the pair, for each that has one, found by looking at the whole space;
-  // otherwise an empty one.
+  // For each pair a legal choice that contains it, found by exhaustive search; otherwise empty.
   const std::vector<Choice>& witnesses() const { return witnesses_; }
-  // Legal choices that together have every pair with a witness; deterministic.
+  // Legal choices that together contain every pair with a witness; deterministic.
   std::vector<Choice> cover() const;
 
  private:

@@ -15,7 +15,7 @@ class Draw {
  public:
   Draw(std::uint64_t seed, std::uint64_t index) : key_(mix_bits(seed, index)) {}
 
-  // From `least` to `most`.
+  // Uniform in [least, most].
   std::int64_t whole(std::int64_t least, std::int64_t most) {
     auto span = static_cast<std::uint64_t>(most - least + 1);
     return least + static_cast<std::int64_t>(mix_bits(key_, next_++) % span);
@@ -39,14 +39,14 @@ void draw_shape(Draw& draw, ModelConfig& model) {
   bool divides = groups > 0 && model.num_attention_heads % groups == 0;
   model.num_query_groups = divides || draw.one_in(8) ? groups : 0;
   model.kv_channels = draw.of<std::int64_t>({0, 2, 3, 4, 4, 8});
-  // Norms of one or two numbers divide by next to nothing: layouts, which round differently, could
+  // Norms over one or two values divide by almost nothing; layouts, which round differently, could
   // not be compared.
   constexpr std::int64_t kLeastHidden = 4;
   bool whole_heads = model.kv_channels == 0 && !draw.one_in(8);
   std::int64_t heads = whole_heads ? model.num_attention_heads : 1;
   model.hidden_size = heads * draw.whole((kLeastHidden + heads - 1) / heads, whole_heads ? 5 : 30);
   model.ffn_hidden_size = draw.one_in(4) ? draw.whole(1, 30) : 4 * draw.whole(1, 8);
-  // With one word every gradient is zero but for rounding.
+  // With a vocabulary of one, every gradient is zero up to rounding.
   model.vocab_size = draw.one_in(8) ? draw.whole(2, 5) : draw.whole(6, 70);
 }
 
@@ -136,7 +136,7 @@ void draw_pipeline(Draw& draw, std::int64_t layers, ParallelConfig& parallel) {
     counted = true;
   }
   if (!draw.one_in(counted ? 20 : 4)) return;
-  // Layers dropped anywhere between the stages, which may stay empty.
+  // Distributes layers randomly over the stages, some of which may be empty.
   std::string text = "E";
   std::int64_t bars = parallel.pipeline_model_parallel_size * draw.whole(1, 3) - 1;
   for (std::int64_t todo = layers; todo + bars > 0;) {

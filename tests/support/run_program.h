@@ -1,4 +1,4 @@
-// Commands of a shell, with what they print and how they end.
+// Runs shell commands and captures output and exit code.
 #pragma once
 
 #include <string>
@@ -8,11 +8,11 @@
 namespace bev {
 
 struct Outcome {
-  int code = -1;  // of a signal: 128 + its number, as a shell says it
+  int code = -1;  // 128 + signal number if killed by a signal
   std::string out, err;
 };
 
-// In `folder`, without input; stderr.txt there keeps what goes to standard error.
+// Runs in `folder`, without input; stderr.txt there receives standard error.
 Outcome run_shell(const TempFolder& folder, const std::string& command);
 
 }  // namespace bev

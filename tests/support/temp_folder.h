@@ -1,4 +1,4 @@
-// A folder that lives as long as a test.
+// Temporary folder with the lifetime of a test.
 #pragma once
 
 #include <gtest/gtest.h>

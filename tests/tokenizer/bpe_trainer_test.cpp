@@ -1,5 +1,4 @@
-// Training of byte-level BPE, against Hugging Face's trainer:
-// tests/golden/tokenizers/trained_*.json.
+// Byte-level BPE training against Hugging Face's trainer: tests/golden/tokenizers/trained_*.json.
 #include <gtest/gtest.h>
 
 #include <map>
@@ -22,7 +21,7 @@ using Counts = std::map<std::string, std::int64_t>;
 
 const std::string kFolder = BEV_SOURCE_DIR "/tests/golden/tokenizers/";
 
-// Keeps what it is told.
+// Records the callbacks.
 class Watcher : public TrainingWatcher {
  public:
   void counted(std::int64_t bytes) override { counted_bytes = bytes; }
@@ -107,7 +106,7 @@ TEST(BpeTrainer, WhatIsWrittenEncodesAsTheReference) {
 }
 
 TEST(BpeTrainer, CountsDecideAndThenIds) {
-  // "bc" comes 5 times, "ab" and "xy" 3 times; ids are in the order of the bytes.
+  // "bc" occurs 5 times, "ab" and "xy" 3 times; ids are in byte order.
   TrainedBpe trained =
       train({"xy xy xy", "ab ab ab", "bc bc bc bc bc"}, {260, 1, {"<e>"}}, R"(\S+)");
   ASSERT_EQ(trained.tokens.size(), 260u);
@@ -118,7 +117,7 @@ TEST(BpeTrainer, CountsDecideAndThenIds) {
 
 TEST(BpeTrainer, RunsOfOneByteMergeFromTheLeft) {
   TrainedBpe trained = train({"aaaaaaa"}, {300, 1, {"<e>"}});
-  // aa aa aa a, then aaaa aa a, then what is left.
+  // aa aa aa a, then aaaa aa a, then the rest.
   std::vector<std::string> merged(trained.tokens.begin() + 257, trained.tokens.end());
   EXPECT_EQ(merged, (std::vector<std::string>{"aa", "aaaa", "aaa", "aaaaaaa"}));
 }
@@ -135,7 +134,7 @@ TEST(BpeTrainer, StopsWhenPairsAreRareOrUsedUp) {
   EXPECT_EQ(train(text, {257, 1, {"<e>"}}).merges.size(), 0u);
 }
 
-// Random words of a small alphabet in lines, some of which begin or end in spaces.
+// Lines of random words over a small alphabet, some with leading or trailing spaces.
 std::string random_text(std::size_t bytes, unsigned seed) {
   std::mt19937 random(seed);
   std::string text;
@@ -200,7 +199,7 @@ TEST(WordCounter, DropsTheRarestWordsWhateverTheWorkers) {
   Counts all = as_map(count(documents, counting("llama3", 2), watcher));
   EXPECT_TRUE(watcher.drops.empty());
   EXPECT_LT(one.size(), all.size());
-  // What is frequent is counted in full.
+  // Frequent words are counted exactly.
   for (const char* word : {" a", "\n", "!"}) EXPECT_EQ(one.at(word), all.at(word)) << word;
 }
 
@@ -211,7 +210,7 @@ TEST(WordCounter, WhatIsNotUtf8CountsAsItIsEncoded) {
 }
 
 TEST(WordCounter, ErrorsOfAWorkerReachTheCaller) {
-  // Backtracking without end: the matcher gives up.
+  // Catastrophic backtracking: the matcher gives up.
   Watcher watcher;
   expect_error(ErrorKind::kInput, {"regular expression"},
                [&] { count({std::string(4000, 'a')}, counting("(a+a+)+[bc]", 2), watcher); });

@@ -57,7 +57,7 @@ TEST(LoadTokenizer, ReadsItsOwnExport) {
   EXPECT_EQ(tokenizer->encode("\xff\x01z"), (Ids{255, 1, 'z'}));
 }
 
-// What Hugging Face's library writes after loading and saving: other order, fields and spacing.
+// Hugging Face's output after loading and saving: other order, fields and spacing.
 TEST(LoadTokenizer, RecognisesByContent) {
   Json tokenizer = Json::parse(byte_tokenizer_json());
   tokenizer["model"].erase("dropout");
@@ -82,7 +82,7 @@ TEST(IsByteTokenizer, LeavesEverythingElse) {
   expect_left("/model/dropout", 0.1);
   expect_left("/model/end_of_word_suffix", "</w>");
   expect_left("/model/continuing_subword_prefix", "##");
-  expect_left("/model/vocab/A", 66);  // an id twice
+  expect_left("/model/vocab/A", 66);  // duplicate id
   expect_left("/model/vocab/A", 65.5);
   expect_left("/model/vocab/A", "65");
   expect_left("/model/vocab/AB", 256);  // 257 entries
@@ -96,7 +96,7 @@ TEST(IsByteTokenizer, LeavesEverythingElse) {
   expect_left("/pre_tokenizer", nullptr);
   expect_left("/pre_tokenizer/type", "Whitespace");
   expect_left("/pre_tokenizer/add_prefix_space", true);
-  expect_left("/pre_tokenizer/add_prefix_space", nullptr);  // true is the default there
+  expect_left("/pre_tokenizer/add_prefix_space", nullptr);  // the default there is true
   expect_left("/post_processor", {{"type", "TemplateProcessing"}});
   expect_left("/decoder", nullptr);
   Json permuted = good;

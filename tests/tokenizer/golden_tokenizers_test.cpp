@@ -54,7 +54,7 @@ TEST_P(GoldenTokenizer, GivesTheReferencesIdsAndText) {
   compare_with_reference(*open_tokenizer(kFolder + GetParam().tokenizer), GetParam().expected);
 }
 
-// transformers puts its own steps in the place of the file's; the file alone is read as it is.
+// transformers substitutes its own steps for the file's; the file alone is read as it is.
 TEST(LlamaFolder, IsReadAsTransformersReadsIt) {
   struct Row {
     const char* members;

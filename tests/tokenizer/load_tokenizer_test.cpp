@@ -16,7 +16,7 @@ using Ids = std::vector<std::int32_t>;
 
 const std::string kFolder = BEV_SOURCE_DIR "/tests/golden/tokenizers/";
 
-// Opens what it is given and encodes; broken files end in an error of ours and in nothing worse.
+// Opens a tokenizer and encodes; an invalid file may only throw Error.
 bool try_tokenizer(const TempFolder& folder, const std::string& name) {
   try {
     auto tokenizer = open_tokenizer(join_path(folder.path(), name));
@@ -153,7 +153,7 @@ TEST(RankFiles, HaveTheSpecialTokensOfTheirName) {
       EXPECT_EQ(tokenizer->encode(concat("a", text)), (Ids{'a', id})) << text;
       EXPECT_TRUE(tokenizer->is_special(id)) << text;
     }
-    // An id with two names is shown by the reserved one.
+    // An id with two names decodes to the reserved one.
     if (row.vocab_size == 201088) {
       EXPECT_EQ(tokenizer->token_text(200018), "<|reserved_200018|>");
     }

@@ -19,7 +19,7 @@ constexpr const char* kPatterns[] = {
     R"('(?i:[sdmt]|ll|ve|re)|[^\r\n\p{L}\p{N}]?+\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]++[\r\n]*|\s*[\r\n]|\s+(?!\S)|\s+)",
 };
 
-// Text that is likely to touch every alternative, and now and then any character.
+// Text that is likely to exercise every alternative, with an occasional arbitrary character.
 std::string random_text(std::mt19937& random) {
   constexpr const char* kParts[] = {
       " ",      " ",      "  ",     "\n",   "\r",         "\r\n",   "\t",     "'",
@@ -55,7 +55,7 @@ Words words_of(const Splitter& splitter, std::string_view text) {
   return words;
 }
 
-// Matches, and what is between them.
+// Matches, and the text between them.
 Words words_of(const Regex& regex, std::string_view text) {
   Words words;
   std::size_t done = 0;
@@ -134,8 +134,8 @@ TEST(ByteLevelTokenizers, TextRoundTripsExactly) {
   }
 }
 
-// A hundred thousand characters without a break, of every kind: the time is that of the text, not
-// of its square, or this test would not end.
+// A hundred thousand characters without a break, of every kind: encoding must take linear time;
+// with quadratic time this test would not end.
 TEST(LongWords, TakeTimeInProportion) {
   const std::string folder = BEV_SOURCE_DIR "/tests/golden/tokenizers/";
   std::string letters, mixed;

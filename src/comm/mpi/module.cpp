@@ -1,6 +1,6 @@
-// The library behind mpi_link.h. All calls of MPI are made by one thread: it sends what is queued,
-// receives what comes, and sleeps in between, longer while no rank of the process waits. A message
-// is a head with its text, then the data in pieces that MPI can count.
+// MPI transport behind mpi_link.h. One thread makes all MPI calls: it sends what is queued,
+// receives what arrives, and sleeps in between, longer while no rank of the process waits. A
+// message is a header with its text, then the data in pieces within MPI's int counts.
 #include <mpi.h>
 #include <sched.h>
 
@@ -23,11 +23,11 @@ namespace {
 constexpr int kHeadTag = 0, kDataTag = 1;
 constexpr std::size_t kPieceBytes = std::size_t{1} << 30;
 
-// A message and the requests that move it.
+// A message and its MPI requests.
 struct Transfer {
   int process = 0;
   Message message;
-  std::vector<std::byte> head;  // with the text
+  std::vector<std::byte> head;  // header and text
   std::vector<MPI_Request> requests;
 
   bool over() {
@@ -35,7 +35,7 @@ struct Transfer {
     MPI_Testall(static_cast<int>(requests.size()), requests.data(), &flag, MPI_STATUSES_IGNORE);
     return flag != 0;
   }
-  // One piece of the data after the other.
+  // Starts a request for each piece of the data.
   template <class Start>
   void start_data(const Start& start) {
     for (std::size_t begin = 0; begin < message.data.size(); begin += kPieceBytes) {
@@ -148,7 +148,7 @@ class MpiLink : public Link {
     return std::erase_if(sends_, [](Transfer& transfer) { return transfer.over(); }) > 0;
   }
 
-  // Data of one process come in the order of their heads, so it is asked for in that order.
+  // Data of one process arrives in the order of the headers, so receives are posted in that order.
   bool start_receive() {
     int found = 0;
     MPI_Message handle;
@@ -181,7 +181,7 @@ class MpiLink : public Link {
            }) > 0;
   }
 
-  // Whether there is nothing more to move, ever. Receives go on until all processes are that far.
+  // True if there is nothing left to move. Receiving continues until all processes are that far.
   bool ended() {
     std::lock_guard lock(mutex_);
     bool sent = queue_.empty() && sends_.empty();
@@ -195,7 +195,7 @@ class MpiLink : public Link {
     return flag != 0;
   }
 
-  // Ranks may outnumber cores: a spell of polling, then short sleeps.
+  // Ranks may outnumber cores: poll for a while, then sleep briefly.
   void rest(int idle) {
     constexpr int kSpins = 100;
     bool pending = awaited() || !sends_.empty() || !receives_.empty();
@@ -214,10 +214,10 @@ class MpiLink : public Link {
   std::deque<Transfer> queue_;
   Inbox* inbox_ = nullptr;
   bool ready_ = false, closing_ = false;
-  int exit_code_ = 0;  // of an abandoned run
+  int exit_code_ = 0;  // exit code of an abandoned run
   Clock::time_point abandoned_at_;
 
-  // Of the moving thread.
+  // Used by the mover thread only.
   std::list<Transfer> sends_, receives_;
   MPI_Request barrier_ = MPI_REQUEST_NULL;
   std::thread mover_;
