@@ -65,7 +65,8 @@ class Bench {
   }
   Tensor noise(std::int64_t rows, std::int64_t columns, std::uint64_t key) {
     Tensor out(arena_, dtype_, {rows, columns}, "input");
-    cpu_kernels().optim.normal(stream_, {out.view().flat(), key, 0, 0.0, 1.0});
+    cpu_kernels().optim.normal(stream_,
+                               {.x = out.view().flat(), .key = key, .mean = 0.0, .std = 1.0});
     return out;
   }
 

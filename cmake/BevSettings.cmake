@@ -75,6 +75,8 @@ if(BEV_CUDA)
   set(CMAKE_CUDA_RUNTIME_LIBRARY Static)
   enable_language(CUDA)
   set(CMAKE_CUDA_FLAGS_RELEASE "-O3 -DNDEBUG")
+  # Device code calls constexpr functions of the host (base/divide.h).
+  string(APPEND CMAKE_CUDA_FLAGS " --expt-relaxed-constexpr")
   # CMake 3.25 does not know that nvcc speaks C++20.
   set(CMAKE_CUDA20_STANDARD_COMPILE_OPTION -std=c++20)
   set(CMAKE_CUDA20_EXTENSION_COMPILE_OPTION -std=c++20)

@@ -90,7 +90,7 @@ int main() {
     StepState state;
     Context ctx{kernels, device->stream(), arena, arena, mesh, store, store, &state, Dtype::kF64};
     Tensor x = ctx.allocate(Dtype::kF64, {kRows, kChannels}, "activations");
-    kernels.optim.normal(ctx.stream, {x.view().flat(), 5, 0, 0, 1});
+    kernels.optim.normal(ctx.stream, {.x = x.view().flat(), .key = 5});
     // The loss is the sum of all elements, so the gradient of y is one.
     auto loss = [&] {
       Var y = gate.forward(ctx, {x, Placement(), -1, nullptr});

@@ -17,7 +17,7 @@
 using namespace bev;
 constexpr std::int64_t kVocabulary = 96, kHidden = 64, kLength = 32, kTokens = 8 * kLength;
 constexpr AttentionOptions kAttention{
-    .hidden_size = kHidden, .heads = 4, .kv_heads = 4, .head_size = 16, .scale = 0.25};
+    .hidden_size = kHidden, .heads = 4, .kv_heads = 4, .head_size = 16, .rule = {.scale = 0.25}};
 constexpr MlpOptions kMlp{.hidden_size = kHidden, .ffn_size = 4 * kHidden};
 
 struct Layer {

@@ -46,6 +46,11 @@ sources src | grep '\.h$' |
   xargs -r grep -HnE '^ *# *include *<((iostream|sstream|fstream|regex|filesystem|random|thread|mutex|chrono|functional)>|dnnl|omp\.h|fmt/|nlohmann/|yaml-cpp/)' |
   complain "heavy include in a header"
 
+# Division that rounds up has a name.
+sources src tests bench examples | grep -v '^src/base/divide\.h$' |
+  xargs -r grep -HnE '\+ *([A-Za-z_][A-Za-z0-9_.:>()-]*) - 1\) */ *\1|\+ (3\) / 4|7\) / 8|15\) / 16|31\) / 32|63\) / 64|127\) / 128|255\) / 256)' |
+  complain "use ceil_div or round_up of base/divide.h"
+
 sources src tests bench examples | xargs -r wc -l | awk '$2 != "total" && $1 > 800 { print $2 ": " $1 " lines" }' |
   complain "over 800 lines"
 find src tests bench examples configs docs tools cmake .ci Makefile CMakeLists.txt CMakePresets.json -type f \

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# The layer, fanout, documentation and rule checks must pass a clean tree and fail on each of these mistakes.
+# The layer, fanout, documentation, rule and kernel call checks must pass a clean tree and fail on each of these mistakes.
 set -uo pipefail
 tools=$(cd "$(dirname "$0")" && pwd)
 tree=$(mktemp -d)
@@ -78,8 +78,19 @@ expect "getenv outside" rules src/base/a.cpp 'auto a() { return std::getenv("A")
 expect "CUDA include" rules src/nn/a.cpp '#include <cuda_runtime.h>'
 expect "CUDA include" rules tests/nn/a.cpp '#include <nccl.h>'
 expect "heavy include" rules src/base/a.h '#include <functional>'
+expect ok rules src/base/a.cpp '  int a = ceil_div(n, kStep), b = (first + count - 1) / step, c = (n + 1) / 2;'
+expect "ceil_div" rules src/base/a.cpp '  int a = (n + kStep - 1) / kStep;'
+expect "ceil_div" rules tests/base/a.cpp '  int a = (x.size() + block.rows - 1) / block.rows * block.rows;'
+expect "ceil_div" rules src/backend/cuda/a.cuh '  const int a = (bytes + 255) / 256;'
 expect "over 800 lines" rules src/base/a.cpp "$(yes '//' | head -801)"
 expect "machine path" rules src/base/a.cpp 'auto path = "/home/me/data";'
+
+expect ok kernel_calls src/ops/a.cpp 'ctx.kernels.norm.forward(ctx.stream, {x, f(a, b, c), {1, 2, 3, 4, 5}, y});'
+expect ok kernel_calls src/ops/a.cpp 'kernels().norm.forward(stream,\n  {.x = x, .y = y, .a = {1, 2, 3, 4, 5},\n   .z = z, .w = w});'
+expect ok kernel_calls src/ops/a.cpp 'make(ctx, {a, b, c, d, e});\n// kernels.norm.forward(stream, {a, b, c, d, e});'
+expect "a.cpp:1: forward() has 5 values" kernel_calls src/ops/a.cpp 'ctx.kernels.norm.forward(ctx.stream,\n  {x, f(a, b), y,\n   z, {}});'
+expect "sign() has 6 values" kernel_calls tests/ops/a.cpp 'const OptimKernels& optim = kernels.optim;\noptim.sign(stream, SignArgs{a, b, c, d, e, f});'
+expect "backward() has 5 values" kernel_calls bench/a.cpp 'run([&] { rig.kernels().norm.backward(rig.stream(), {{a}, b, c, d, e}); });'
 
 # Tracked files over the limit; those of a tree that git does not know are not counted.
 rm -rf "${tree:?}"/*

@@ -26,7 +26,7 @@ AttentionShape shape_of(const Heads& heads, std::span<const AttentionRun> runs,
   shape.head_size = shape.v_head_size = heads.size;
   shape.q_stride = shape.k_stride = shape.v_stride = stride;
   shape.dtype = Dtype::kBf16;
-  shape.scale = 1 / std::sqrt(static_cast<double>(heads.size));
+  shape.rule.scale = 1 / std::sqrt(static_cast<double>(heads.size));
   return shape;
 }
 

@@ -86,7 +86,7 @@ class Bench {
   void heat() {
     Tensor a = gpu_.noise({16384, 4096}), b = gpu_.noise({4096, 4096});
     Tensor c = gpu_.noise({16384, 4096});
-    seconds([&] { kernels().gemm.gemm(gpu_.stream(), {.a = a, .b = b, .c = c, .bias = {}}); }, 0.5);
+    seconds([&] { kernels().gemm.gemm(gpu_.stream(), {.a = a, .b = b, .c = c}); }, 0.5);
   }
 
   Rows sort(const Mixture& mixture, Load load) {
@@ -96,7 +96,9 @@ class Bench {
     kernels().device.upload(gpu_.stream(), choices.data(), chosen);
     Rows rows{gpu_.empty(Dtype::kI32, {slots}), gpu_.empty(Dtype::kI32, {slots}),
               gpu_.empty(Dtype::kI32, {mixture.experts + 1})};
-    kernels().moe.sort_rows(gpu_.stream(), {chosen, 0, rows.order, rows.place, rows.offsets});
+    kernels().moe.sort_rows(
+        gpu_.stream(),
+        {.experts = chosen, .order = rows.order, .place = rows.place, .offsets = rows.offsets});
     return rows;
   }
 
@@ -119,28 +121,16 @@ class Bench {
     const MoeKernels& moe = kernels().moe;
     product(
         name + " forward", flops,
-        [&] {
-          moe.grouped(stream, {x, weights, y, {}, at});
-        },
-        [&] {
-          kernels().gemm.gemm(stream,
-                              {.a = x, .b = weight, .c = y, .transpose_b = true, .bias = {}});
-        });
+        [&] { moe.grouped(stream, {.x = x, .w = weights, .y = y, .offsets = at}); },
+        [&] { kernels().gemm.gemm(stream, {.a = x, .b = weight, .c = y, .transpose_b = true}); });
     product(
         name + " input", flops,
-        [&] {
-          moe.grouped_input(stream, {x, weights, y, {}, at});
-        },
-        [&] { kernels().gemm.gemm(stream, {.a = y, .b = weight, .c = x, .bias = {}}); });
+        [&] { moe.grouped_input(stream, {.x = x, .w = weights, .y = y, .offsets = at}); },
+        [&] { kernels().gemm.gemm(stream, {.a = y, .b = weight, .c = x}); });
     product(
         name + " weight", flops,
-        [&] {
-          moe.grouped_weight(stream, {x, weights, y, {}, at});
-        },
-        [&] {
-          kernels().gemm.gemm(stream,
-                              {.a = y, .b = x, .c = weight, .transpose_a = true, .bias = {}});
-        });
+        [&] { moe.grouped_weight(stream, {.x = x, .w = weights, .y = y, .offsets = at}); },
+        [&] { kernels().gemm.gemm(stream, {.a = y, .b = x, .c = weight, .transpose_a = true}); });
   }
 
   QuantizeRequest rounding(const View& x, Fp8Role role, bool by_rows, bool by_columns) {
@@ -178,12 +168,19 @@ class Bench {
       std::printf("  %-24s %6.0f TFLOP/s\n", concat(name, " ", what).c_str(),
                   1e-12 * flops / seconds(body));
     };
-    rate("forward", [&] { fp8.grouped(stream, {qx.by_rows(), qw.by_rows(), y, {}, at, experts}); });
+    rate("forward", [&] {
+      fp8.grouped(
+          stream,
+          {.a = qx.by_rows(), .b = qw.by_rows(), .c = y, .offsets = at, .experts = experts});
+    });
     rate("input", [&] {
-      fp8.grouped(stream, {qy.by_rows(), qw.by_columns(), x, {}, at, experts});
+      fp8.grouped(
+          stream,
+          {.a = qy.by_rows(), .b = qw.by_columns(), .c = x, .offsets = at, .experts = experts});
     });
     rate("weight", [&] {
-      fp8.grouped_weight(stream, {qy.by_columns(), qx.by_columns(), weights, at, 0});
+      fp8.grouped_weight(
+          stream, {.dy = qy.by_columns(), .x = qx.by_columns(), .w = weights, .offsets = at});
     });
   }
 
@@ -206,7 +203,10 @@ class Bench {
     const MoeKernels& moe = kernels().moe;
     const double moved = static_cast<double>(x.view().bytes() + sorted.view().bytes());
     const double row_bytes = static_cast<double>(inner.view().bytes());
-    move("gather rows", moved, [&] { moe.gather_rows(stream, {x, sorted, order, place, topk}); });
+    move("gather rows", moved, [&] {
+      moe.gather_rows(stream,
+                      {.x = x, .rows = sorted, .order = order, .place = place, .topk = topk});
+    });
     move("sum rows", moved, [&] { moe.sum_rows(stream, {sorted, x, place, topk}); });
     Tensor up = gpu_.noise({total, 2 * mixture.ffn}), dup = gpu_.noise({total, 2 * mixture.ffn});
     ActivationForwardArgs forward{up, inner, Activation::kSilu, true};

@@ -25,7 +25,7 @@ class Gpu {
   Tensor empty(Dtype dtype, const Shape& shape) { return Tensor(arena_, dtype, shape, "bench"); }
   Tensor noise(const Shape& shape, Dtype dtype = Dtype::kBf16) {
     Tensor out = empty(dtype, shape);
-    cuda_kernels().optim.normal(stream(), {out.view().flat(), ++draws_, 0, 0, 1});
+    cuda_kernels().optim.normal(stream(), {.x = out.view().flat(), .key = ++draws_});
     return out;
   }
   // Of a call, the mean of so many that they take `least` seconds; endless where it is not served.

@@ -158,7 +158,6 @@ void bench_norm(Gpu& gpu, Table& table, std::int64_t rows, std::int64_t hidden) 
                                                 .sum = sum,
                                                 .y = y,
                                                 .weight = weight,
-                                                .bias = {},
                                                 .mean = {},
                                                 .rstd = rstd});
   });
@@ -183,7 +182,8 @@ void bench_layer(Gpu& gpu, Table& table, std::int64_t rows, std::int64_t ffn) {
     table.kernels().activation.forward(gpu.stream(), {x, y, Activation::kSilu, true});
   });
   table.row("gated activation, backward", 5 * bytes, [&] {
-    table.kernels().activation.backward(gpu.stream(), {y, x, dx, Activation::kSilu, true});
+    table.kernels().activation.backward(
+        gpu.stream(), {.dy = y, .x = x, .dx = dx, .kind = Activation::kSilu, .gated = true});
   });
   Tensor qkv = gpu.noise({rows, 48 * 128}), angles = gpu.noise({rows, 128}, kF32);
   table.row("rope of 40 of 48 heads of 128",

@@ -284,9 +284,10 @@ Json rank_json(const RankMemory& rank) {
 Json layers_json(const ModelConfig& model) {
   Json layers = Json::array();
   for (const LayerSpec& spec : layer_specs(model)) {
+    std::int64_t window = spec.attention.window;
     layers.push_back({{"mixer", spec.mixer->name},
                       {"ffn", name_of(spec.feed_forward)},
-                      {"window", spec.window < 0 ? Json(nullptr) : Json(spec.window)},
+                      {"window", window < 0 ? Json(nullptr) : Json(window)},
                       {"rope", spec.rope != RopeKind::kNone}});
   }
   return layers;

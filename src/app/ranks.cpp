@@ -122,9 +122,8 @@ void end_run(const RankFailure& failure, Link& link) {
 
 }  // namespace
 
-namespace detail {
 void run_ranks(const Launch& launch, const ParallelConfig& parallel, const RuntimeConfig& runtime,
-               const void* body, void (*call)(const void*, const RankStart&)) {
+               FunctionRef<void(const RankStart&)> body) {
   const Kernels& kernels = device_kernels(runtime);
   std::int64_t world_size = mesh_shape(parallel).size(), ranks = world_size / launch.processes;
   int threads = threads_per_rank(runtime, ranks, launch);
@@ -139,18 +138,17 @@ void run_ranks(const Launch& launch, const ParallelConfig& parallel, const Runti
     std::int64_t thread = world.rank() - launch.process * ranks;
     bool first = thread == 0;
     auto local_rank = static_cast<int>(launch.local_process * ranks + thread);
-    if (!fault) return call(body, RankStart{world, kernels, threads, first, local_rank});
+    if (!fault) return body({world, kernels, threads, first, local_rank});
     FaultWorld faulty(world, *fault);
-    call(body, RankStart{faulty, kernels, threads, first, local_rank});
+    body({faulty, kernels, threads, first, local_rank});
   };
   if (launch.kind == LaunchKind::kAlone) {
-    bev::run_thread_ranks(static_cast<int>(ranks), {timeout_seconds}, start);
+    run_thread_ranks(static_cast<int>(ranks), {timeout_seconds}, start);
     return;
   }
   std::unique_ptr<Link> link = make_link(launch, timeout_seconds);
   ProcessWorldOptions options{launch.settings, static_cast<int>(ranks), timeout_seconds, end_run};
-  bev::run_process_ranks(*link, options, start);
+  run_process_ranks(*link, options, start);
 }
-}  // namespace detail
 
 }  // namespace bev

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "app/run_config.h"
+#include "base/function_ref.h"
 #include "comm/launch.h"
 #include "comm/world.h"
 #include "kernels/kernels.h"
@@ -28,20 +29,9 @@ struct RankStart {
 // The engine that a resolved configuration asks for.
 EngineOptions engine_options(const RunConfig& run, int threads, int local_rank = 0);
 
-namespace detail {
-void run_ranks(const Launch& launch, const ParallelConfig& parallel, const RuntimeConfig& runtime,
-               const void* body, void (*call)(const void* body, const RankStart& start));
-}  // namespace detail
-
 // Runs body(RankStart) on every rank of this process. A failure of a run of several processes ends
 // them all, here and now, told once.
-template <class Body>
 void run_ranks(const Launch& launch, const ParallelConfig& parallel, const RuntimeConfig& runtime,
-               const Body& body) {
-  detail::run_ranks(launch, parallel, runtime, &body,
-                    [](const void* erased, const RankStart& start) {
-                      (*static_cast<const Body*>(erased))(start);
-                    });
-}
+               FunctionRef<void(const RankStart& start)> body);
 
 }  // namespace bev

@@ -10,6 +10,7 @@
 #include "app/commands.h"
 #include "app/layouts.h"
 #include "app/ranks.h"
+#include "base/divide.h"
 #include "base/error.h"
 #include "base/log.h"
 #include "base/output.h"
@@ -74,7 +75,7 @@ MoeConfig few_experts(const MoeConfig& moe, std::int64_t ffn_size, std::int64_t 
   MoeConfig few = moe;
   if (!moe.any()) return few;
   auto narrow = [&](std::int64_t size) {
-    return std::min((size + tp - 1) / tp, std::int64_t{6}) * tp;
+    return std::min(ceil_div(size, tp), std::int64_t{6}) * tp;
   };
   few.ffn_hidden_size = narrow(ffn_size);
   few.shared_expert_size = narrow(moe.shared_expert_size);
@@ -127,7 +128,7 @@ ModelConfig scaled_down(const ModelConfig& model, const std::vector<ParallelConf
     small.v_head_dim = std::min<std::int64_t>(model.v_head_dim, 6);
   }
   small.hidden_size = std::min<std::int64_t>(model.hidden_size, 36);
-  small.ffn_hidden_size = std::min((model.ffn_size() + tp - 1) / tp, std::int64_t{12}) * tp;
+  small.ffn_hidden_size = std::min(ceil_div(model.ffn_size(), tp), std::int64_t{12}) * tp;
   small.vocab_size = std::min<std::int64_t>(model.vocab_size, 131);
   small.max_position_embeddings = std::min<std::int64_t>(model.max_position_embeddings, 64);
   if (small.window_size > 0) small.window_size = std::min<std::int64_t>(model.window_size, 5);
@@ -256,7 +257,7 @@ std::int64_t sample_count(const std::vector<ParallelConfig>& layouts) {
         std::max(layout.microbatch_group_size, layout.pipeline_model_parallel_size);
     whole = std::lcm(whole, layout.data_parallel_size * group);
   }
-  return (least + whole - 1) / whole * whole;
+  return round_up(least, whole);
 }
 
 VerifyPlan make_plan(const CommandConfig& config, std::vector<ParallelConfig> layouts) {

@@ -2,6 +2,7 @@
 
 #include "autograd/op_scope.h"
 #include "autograd/quantize.h"
+#include "base/divide.h"
 #include "base/error.h"
 #include "kernels/elementwise.h"
 
@@ -32,8 +33,7 @@ Var Tape::track(Tensor tensor, const Placement& placement) {
 }
 
 void* Tape::room_for(std::size_t bytes) {
-  bytes = (bytes + alignof(std::max_align_t) - 1) / alignof(std::max_align_t) *
-          alignof(std::max_align_t);
+  bytes = round_up(bytes, alignof(std::max_align_t));
   BEV_CHECK(bytes <= kSlabBytes, ErrorKind::kInternal, "tape: a closure of ", bytes, " bytes");
   if (slab_ < slabs_.size() && slab_used_ + bytes > kSlabBytes) {
     ++slab_;

@@ -12,6 +12,7 @@
 #include <cstring>
 #include <utility>
 
+#include "base/divide.h"
 #include "base/error.h"
 
 namespace bev {
@@ -138,8 +139,7 @@ MappedFile& MappedFile::operator=(MappedFile&& other) noexcept {
 void forget_pages(std::span<const std::byte> bytes) {
   auto page = static_cast<std::uintptr_t>(::sysconf(_SC_PAGESIZE));
   auto begin = reinterpret_cast<std::uintptr_t>(bytes.data());
-  std::uintptr_t first = (begin + page - 1) / page * page,
-                 last = (begin + bytes.size()) / page * page;
+  std::uintptr_t first = round_up(begin, page), last = (begin + bytes.size()) / page * page;
   if (first < last) ::madvise(reinterpret_cast<void*>(first), last - first, MADV_DONTNEED);
 }
 

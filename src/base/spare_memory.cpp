@@ -1,10 +1,12 @@
 #include "base/spare_memory.h"
 
+#include "base/divide.h"
+
 namespace bev {
 
 namespace {
 constexpr std::size_t kUnit = 64;
-std::size_t units(std::size_t bytes) { return (bytes + kUnit - 1) / kUnit; }
+std::size_t units(std::size_t bytes) { return ceil_div(bytes, kUnit); }
 }  // namespace
 
 void* SpareMemory::take(std::size_t bytes) {

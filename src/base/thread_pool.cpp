@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "base/control_group.h"
+#include "base/divide.h"
 #include "base/error.h"
 
 namespace bev {
@@ -58,8 +59,7 @@ struct ThreadPool::State {
   std::atomic<int> busy{0};  // workers that have not finished the current generation
   std::atomic<std::int64_t> next{0};
   std::int64_t pieces = 0;
-  const void* body = nullptr;
-  PieceFunction function = nullptr;
+  const FunctionRef<void(std::int64_t)>* body = nullptr;
   std::unique_ptr<std::byte, FreeAligned> scratch;
   std::size_t scratch_bytes = 0;
 
@@ -74,7 +74,7 @@ struct ThreadPool::State {
 
   void work_off() {
     for (std::int64_t piece = next.fetch_add(1); piece < pieces; piece = next.fetch_add(1)) {
-      function(body, piece);
+      (*body)(piece);
     }
   }
 
@@ -130,7 +130,7 @@ std::byte* ThreadPool::scratch(std::size_t bytes) {
   if (bytes > state_->scratch_bytes) {
     state_->scratch.reset();
     state_->scratch_bytes = 0;
-    bytes = (bytes + kHugePage - 1) / kHugePage * kHugePage;
+    bytes = round_up(bytes, kHugePage);
     state_->scratch.reset(static_cast<std::byte*>(::operator new(bytes, kAlignment)));
     ::madvise(state_->scratch.get(), bytes, MADV_HUGEPAGE);
     state_->scratch_bytes = bytes;
@@ -138,14 +138,13 @@ std::byte* ThreadPool::scratch(std::size_t bytes) {
   return state_->scratch.get();
 }
 
-void ThreadPool::run_pieces(std::int64_t pieces, const void* body, PieceFunction function) {
+void ThreadPool::run(std::int64_t pieces, FunctionRef<void(std::int64_t)> body) {
   if (pieces <= 1 || state_->workers.empty()) {
-    for (std::int64_t piece = 0; piece < pieces; ++piece) function(body, piece);
+    for (std::int64_t piece = 0; piece < pieces; ++piece) body(piece);
     return;
   }
   state_->pieces = pieces;
-  state_->body = body;
-  state_->function = function;
+  state_->body = &body;
   state_->next.store(0);
   state_->busy.store(static_cast<int>(state_->workers.size()));
   {

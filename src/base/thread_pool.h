@@ -7,6 +7,8 @@
 #include <memory>
 #include <string>
 
+#include "base/function_ref.h"
+
 namespace bev {
 
 // Number of threads that can run at once: hardware threads limited by CPU affinity (taskset, mpirun
@@ -34,16 +36,9 @@ class ThreadPool {
   // Calls body(piece) for every piece in [0, pieces), in any order, on any thread; returns when all
   // are done. Only the owning thread may call it. body must not call it recursively and must not
   // throw.
-  template <class Body>
-  void run(std::int64_t pieces, const Body& body) {
-    run_pieces(pieces, &body, [](const void* erased, std::int64_t piece) {
-      (*static_cast<const Body*>(erased))(piece);
-    });
-  }
+  void run(std::int64_t pieces, FunctionRef<void(std::int64_t piece)> body);
 
  private:
-  using PieceFunction = void (*)(const void* body, std::int64_t piece);
-  void run_pieces(std::int64_t pieces, const void* body, PieceFunction function);
   struct State;
   std::unique_ptr<State> state_;
 };

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 
+#include "base/divide.h"
 #include "base/error.h"
 #include "bridge/convert.h"
 #include "tensor/fp8.h"
@@ -11,7 +12,7 @@ namespace bev {
 
 namespace {
 
-std::int64_t blocks_of(std::int64_t size) { return (size + kFp8Block - 1) / kFp8Block; }
+std::int64_t blocks_of(std::int64_t size) { return ceil_div(size, kFp8Block); }
 
 // Values of all 256 codes.
 std::array<float, 256> all_numbers() {

@@ -8,6 +8,7 @@
 #include <nlohmann/json.hpp>
 #include <unordered_set>
 
+#include "base/divide.h"
 #include "base/error.h"
 #include "base/json_check.h"
 
@@ -253,7 +254,7 @@ std::string safetensors_header(const std::vector<TensorSpec>& tensors, const Met
     offset = end;
   }
   text += "}";
-  text.resize((text.size() + 7) / 8 * 8, ' ');
+  text.resize(round_up(text.size(), 8), ' ');
   std::uint64_t length = text.size();
   return std::string(reinterpret_cast<const char*>(&length), sizeof length) + text;
 }

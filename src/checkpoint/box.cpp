@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <charconv>
 
+#include "base/divide.h"
 #include "base/error.h"
 
 namespace bev {
@@ -81,7 +82,7 @@ void cut_range(const Shape& shape, int dim, Box box, Range range, std::vector<Bo
   }
   std::int64_t inner = 1;
   for (int i = dim + 1; i < shape.ndim(); ++i) inner *= shape[i];
-  std::int64_t first_whole = (range.begin + inner - 1) / inner, end_whole = range.end / inner;
+  std::int64_t first_whole = ceil_div(range.begin, inner), end_whole = range.end / inner;
   auto cut_row = [&](std::int64_t row, Range within) {
     Box part = box;
     part.set(dim, {row, row + 1});

@@ -8,6 +8,7 @@
 #include <tuple>
 #include <utility>
 
+#include "base/divide.h"
 #include "base/error.h"
 #include "base/file.h"
 #include "base/log.h"
@@ -49,7 +50,7 @@ std::vector<std::byte> receive_block(Group& world, std::uint64_t bytes, std::siz
   return received;
 }
 
-std::size_t blocks_of(std::uint64_t bytes) { return (bytes + kBlockBytes - 1) / kBlockBytes; }
+std::size_t blocks_of(std::uint64_t bytes) { return ceil_div(bytes, kBlockBytes); }
 
 }  // namespace
 

@@ -4,6 +4,7 @@
 #include <charconv>
 #include <nlohmann/json.hpp>
 
+#include "base/divide.h"
 #include "base/error.h"
 #include "base/fields.h"
 #include "base/json_check.h"
@@ -157,7 +158,7 @@ class ManifestParser {
     for (const Json& sum : member(json, "xxh3", where, Json::value_t::array)) {
       shard.checksums.push_back(parse_sum(sum, where));
     }
-    if (shard.checksums.size() != (shard.bytes + kBlockBytes - 1) / kBlockBytes) {
+    if (shard.checksums.size() != ceil_div(shard.bytes, kBlockBytes)) {
       fail(path_, ": ", where, shard.checksums.size(), " checksums for ", shard.bytes, " bytes");
     }
     for (const Json& piece : member(json, "pieces", where, Json::value_t::array)) {

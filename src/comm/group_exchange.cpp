@@ -1,17 +1,8 @@
 #include "comm/group_exchange.h"
 
-#include <array>
-
 #include "comm/reduce.h"
 
 namespace bev {
-
-const char* name_of(GroupOp op) {
-  constexpr std::array<const char*, 8> kNames = {"all_reduce", "all_gather", "reduce_scatter",
-                                                 "broadcast",  "all_to_all", "send",
-                                                 "receive",    "barrier"};
-  return kNames.at(static_cast<std::size_t>(op));
-}
 
 Message GroupCall::message(int to, SharedBytes data, std::uint32_t stage) const {
   Message out_going{head, label, std::move(data)};

@@ -9,21 +9,10 @@
 #include <vector>
 
 #include "comm/group.h"
+#include "comm/group_op.h"
 #include "comm/mailroom.h"
 
 namespace bev {
-
-enum class GroupOp : std::uint8_t {
-  kAllReduce,
-  kAllGather,
-  kReduceScatter,
-  kBroadcast,
-  kAllToAll,
-  kSend,
-  kReceive,
-  kBarrier,
-};
-const char* name_of(GroupOp op);
 
 inline std::byte* element_address(const View& view, std::int64_t element) {
   return static_cast<std::byte*>(view.data) +

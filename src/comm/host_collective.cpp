@@ -42,7 +42,7 @@ std::byte* address_in(const View& view, std::int64_t element) {
 // The call as text, for the error message.
 std::string meeting_text(const CollectivePost& post) {
   std::string text = concat(name_of(post.kind), " of ", post.label, " (", name_of(post.in.dtype));
-  if (post.kind == CollectiveKind::kBroadcast) text += concat(", from member ", post.root);
+  if (post.kind == GroupOp::kBroadcast) text += concat(", from member ", post.root);
   if (post.reduction == Reduction::kMax) text += ", maximum";
   return text + ")";
 }
@@ -112,37 +112,21 @@ void check_exchange(Posts posts, std::span<const int> members) {
 
 }  // namespace
 
-const char* name_of(CollectiveKind kind) {
-  switch (kind) {
-    case CollectiveKind::kAllReduce:
-      return "all_reduce";
-    case CollectiveKind::kAllGather:
-      return "all_gather";
-    case CollectiveKind::kReduceScatter:
-      return "reduce_scatter";
-    case CollectiveKind::kBroadcast:
-      return "broadcast";
-    case CollectiveKind::kAllToAll:
-      return "all_to_all";
-    case CollectiveKind::kBarrier:
-      return "barrier";
-  }
-  return "";
-}
-
 void check_posts(Posts posts, std::span<const int> members) {
   check_same(posts, members);
   switch (posts.front().kind) {
-    case CollectiveKind::kAllReduce:
-    case CollectiveKind::kBroadcast:
+    case GroupOp::kAllReduce:
+    case GroupOp::kBroadcast:
       return check_equal_counts(posts);
-    case CollectiveKind::kAllGather:
+    case GroupOp::kAllGather:
       return check_parts(posts, members, &CollectivePost::in, &CollectivePost::out);
-    case CollectiveKind::kReduceScatter:
+    case GroupOp::kReduceScatter:
       return check_parts(posts, members, &CollectivePost::out, &CollectivePost::in);
-    case CollectiveKind::kAllToAll:
+    case GroupOp::kAllToAll:
       return check_exchange(posts, members);
-    case CollectiveKind::kBarrier:
+    case GroupOp::kSend:
+    case GroupOp::kReceive:
+    case GroupOp::kBarrier:
       return;
   }
 }
@@ -198,12 +182,12 @@ CollectivePlan plan_collective(Posts posts) {
   const CollectivePost& first = posts.front();
   std::int64_t begin = 0;
   switch (first.kind) {
-    case CollectiveKind::kAllReduce:
+    case GroupOp::kAllReduce:
       for (const CollectivePost& post : posts) plan.source(post.in, 0);
       for (const CollectivePost& post : posts) plan.target(post.in, 0);
       plan.end_part(first.in.numel());
       break;
-    case CollectiveKind::kAllGather:
+    case GroupOp::kAllGather:
       for (const CollectivePost& part : posts) {
         plan.source(part.in, 0);
         for (const CollectivePost& post : posts) plan.target(post.out, begin);
@@ -211,7 +195,7 @@ CollectivePlan plan_collective(Posts posts) {
         begin += part.in.numel();
       }
       break;
-    case CollectiveKind::kReduceScatter:
+    case GroupOp::kReduceScatter:
       for (const CollectivePost& part : posts) {
         for (const CollectivePost& post : posts) plan.source(post.in, begin);
         plan.target(part.out, 0);
@@ -219,15 +203,17 @@ CollectivePlan plan_collective(Posts posts) {
         begin += part.out.numel();
       }
       break;
-    case CollectiveKind::kBroadcast:
+    case GroupOp::kBroadcast:
       plan.source(posts[static_cast<std::size_t>(first.root)].in, 0);
       for (const CollectivePost& post : posts) plan.target(post.in, 0);
       plan.end_part(first.in.numel());
       break;
-    case CollectiveKind::kAllToAll:
+    case GroupOp::kAllToAll:
       plan_exchange(posts, plan);
       break;
-    case CollectiveKind::kBarrier:
+    case GroupOp::kSend:
+    case GroupOp::kReceive:
+    case GroupOp::kBarrier:
       break;
   }
   return plan.take();

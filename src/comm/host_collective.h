@@ -11,24 +11,15 @@
 #include <vector>
 
 #include "comm/group.h"
+#include "comm/group_op.h"
 
 namespace bev {
 
 class PeerMoment;
 
-enum class CollectiveKind : std::uint8_t {
-  kAllReduce,
-  kAllGather,
-  kReduceScatter,
-  kBroadcast,
-  kAllToAll,
-  kBarrier,
-};
-const char* name_of(CollectiveKind kind);
-
 // One member's arguments. Collectives in place have in == out.
 struct CollectivePost {
-  CollectiveKind kind = CollectiveKind::kBarrier;
+  GroupOp kind = GroupOp::kBarrier;
   std::string label;
   View in, out;
   Reduction reduction = Reduction::kSum;

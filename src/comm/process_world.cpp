@@ -39,13 +39,13 @@ class ProcessWorld : public World {
   std::uint32_t groups_ = 0;
 };
 
-void run_rank(int rank, Mailroom& room, const void* body, void (*call)(const void*, World&)) {
+void run_rank(int rank, Mailroom& room, FunctionRef<void(World&)> body) {
   auto fail = [&](ErrorKind kind, const std::string& message, const std::string& where = "") {
     room.fail({rank, kind, concat("rank ", rank, ": ", message), where, true});
   };
   try {
     ProcessWorld world(rank, room);
-    call(body, world);
+    body(world);
   } catch (const Error& error) {
     fail(error.kind(), error.what(), error.where());
   } catch (const std::bad_alloc&) {
@@ -58,9 +58,8 @@ void run_rank(int rank, Mailroom& room, const void* body, void (*call)(const voi
 
 }  // namespace
 
-namespace detail {
-void run_process_ranks(Link& link, const ProcessWorldOptions& options, const void* body,
-                       void (*call)(const void*, World&)) {
+void run_process_ranks(Link& link, const ProcessWorldOptions& options,
+                       FunctionRef<void(World&)> body) {
   Mailroom room(link, options.ranks, options.timeout_seconds, options.settings);
   link.open(room);
   room.greet();
@@ -68,7 +67,7 @@ void run_process_ranks(Link& link, const ProcessWorldOptions& options, const voi
   try {
     for (int i = 0; i < options.ranks; ++i) {
       int rank = room.first_rank() + i;
-      threads.emplace_back([&, rank] { run_rank(rank, room, body, call); });
+      threads.emplace_back([&, rank] { run_rank(rank, room, body); });
     }
   } catch (const std::system_error& error) {
     room.fail({room.first_rank(), ErrorKind::kDevice,
@@ -84,6 +83,5 @@ void run_process_ranks(Link& link, const ProcessWorldOptions& options, const voi
   link.close();
   if (!well) throw Error(failure.kind, failure.message);
 }
-}  // namespace detail
 
 }  // namespace bev

@@ -17,19 +17,10 @@ struct ProcessWorldOptions {
   void (*failed)(const RankFailure& failure, Link& link) = nullptr;
 };
 
-namespace detail {
-void run_process_ranks(Link& link, const ProcessWorldOptions& options, const void* body,
-                       void (*call)(const void* body, World& world));
-}  // namespace detail
-
 // Runs body(world) on the ranks of this process and returns when those of all processes have
 // finished. If a rank of any process throws, all are woken and the first cause is thrown
 // everywhere.
-template <class Body>
-void run_process_ranks(Link& link, const ProcessWorldOptions& options, const Body& body) {
-  detail::run_process_ranks(link, options, &body, [](const void* erased, World& world) {
-    (*static_cast<const Body*>(erased))(world);
-  });
-}
+void run_process_ranks(Link& link, const ProcessWorldOptions& options,
+                       FunctionRef<void(World& world)> body);
 
 }  // namespace bev

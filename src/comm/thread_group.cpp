@@ -243,7 +243,7 @@ class PendingCollective final : public MemberWait {
     const CollectivePost& mine = operation_->posts[static_cast<std::size_t>(member_)];
     record.collective = name_of(mine.kind);
     record.label = mine.label;
-    if (mine.kind != CollectiveKind::kBarrier) {
+    if (mine.kind != GroupOp::kBarrier) {
       record.data = concat(mine.in.shape, " ", name_of(mine.in.dtype));
     }
     for (std::size_t i = 0; i < operation_->present.size(); ++i) {
@@ -320,22 +320,21 @@ class ThreadGroup final : public Group {
         memory_(std::move(memory)) {}
 
   Work all_reduce(const View& data, Reduction reduction, std::string_view label) override {
-    return post({CollectiveKind::kAllReduce, std::string(label), data, data, reduction});
+    return post({GroupOp::kAllReduce, std::string(label), data, data, reduction});
   }
   Work all_gather(const View& in, const View& out, std::string_view label) override {
-    return post({CollectiveKind::kAllGather, std::string(label), in, out});
+    return post({GroupOp::kAllGather, std::string(label), in, out});
   }
   Work reduce_scatter(const View& in, const View& out, std::string_view label) override {
-    return post({CollectiveKind::kReduceScatter, std::string(label), in, out});
+    return post({GroupOp::kReduceScatter, std::string(label), in, out});
   }
   Work broadcast(const View& data, int root, std::string_view label) override {
     check_member(root, "broadcast", label);
-    return post(
-        {CollectiveKind::kBroadcast, std::string(label), data, data, Reduction::kSum, root});
+    return post({GroupOp::kBroadcast, std::string(label), data, data, Reduction::kSum, root});
   }
   Work all_to_all(const View& in, std::span<const std::int64_t> send_counts, const View& out,
                   std::span<const std::int64_t> receive_counts, std::string_view label) override {
-    return post({CollectiveKind::kAllToAll,
+    return post({GroupOp::kAllToAll,
                  std::string(label),
                  in,
                  out,
@@ -365,7 +364,7 @@ class ThreadGroup final : public Group {
         std::make_unique<PendingReceive>(meeting_, rank(), memory_, from, channel, data, label));
   }
   void barrier(std::string_view label) override {
-    post({CollectiveKind::kBarrier, std::string(label), {}, {}}).wait();
+    post({GroupOp::kBarrier, std::string(label), {}, {}}).wait();
   }
   std::unique_ptr<Group> make_peer_group(std::shared_ptr<PeerMemory> memory) override {
     return make_thread_group(meeting_->peers(), rank(), std::move(memory));

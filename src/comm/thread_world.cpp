@@ -63,9 +63,8 @@ class ThreadWorld final : public World {
 
 }  // namespace
 
-namespace detail {
-void run_thread_ranks(int ranks, const ThreadWorldOptions& options, const void* body,
-                      void (*call)(const void*, World&)) {
+void run_thread_ranks(int ranks, const ThreadWorldOptions& options,
+                      FunctionRef<void(World&)> body) {
   ThreadFabric fabric(ranks, options.timeout_seconds);
   MeetingPlaces places(fabric);
   std::vector<std::unique_ptr<ThreadWorld>> worlds;
@@ -74,7 +73,7 @@ void run_thread_ranks(int ranks, const ThreadWorldOptions& options, const void* 
   }
   auto run = [&](int rank) {
     try {
-      call(body, *worlds[static_cast<std::size_t>(rank)]);
+      body(*worlds[static_cast<std::size_t>(rank)]);
     } catch (...) {
       fabric.fail(rank, std::current_exception());
     }
@@ -97,6 +96,5 @@ void run_thread_ranks(int ranks, const ThreadWorldOptions& options, const void* 
   for (std::thread& thread : threads) thread.join();
   fabric.rethrow();
 }
-}  // namespace detail
 
 }  // namespace bev

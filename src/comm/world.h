@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "base/function_ref.h"
 #include "comm/activity.h"
 #include "comm/group.h"
 
@@ -35,18 +36,9 @@ struct ThreadWorldOptions {
   double timeout_seconds = 600;  // per wait; then the run fails with a report of all ranks
 };
 
-namespace detail {
-void run_thread_ranks(int ranks, const ThreadWorldOptions& options, const void* body,
-                      void (*call)(const void* body, World& world));
-}  // namespace detail
-
 // Runs body(world) on `ranks` threads and returns when all have ended. If one throws, the others
 // are woken with Error(kComm) and the first cause is rethrown with its rank in the message.
-template <class Body>
-void run_thread_ranks(int ranks, const ThreadWorldOptions& options, const Body& body) {
-  detail::run_thread_ranks(ranks, options, &body, [](const void* erased, World& world) {
-    (*static_cast<const Body*>(erased))(world);
-  });
-}
+void run_thread_ranks(int ranks, const ThreadWorldOptions& options,
+                      FunctionRef<void(World& world)> body);
 
 }  // namespace bev

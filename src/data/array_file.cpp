@@ -6,6 +6,7 @@
 #include <cstring>
 #include <utility>
 
+#include "base/divide.h"
 #include "base/error.h"
 #include "base/log.h"
 #include "data/content_hash.h"
@@ -32,7 +33,7 @@ std::uint64_t checksum_of(const Header& header, std::span<const std::byte> array
 void ArrayFile::place_arrays() {
   for (std::size_t i = 0; i < kMostArrays; ++i) {
     auto bytes = static_cast<std::size_t>(shapes_[i].count * shapes_[i].width);
-    places_[i + 1] = places_[i] + (bytes + 7) / 8 * 8;
+    places_[i + 1] = places_[i] + round_up(bytes, 8);
   }
 }
 

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "base/divide.h"
 #include "base/error.h"
 
 namespace bev {
@@ -35,7 +36,7 @@ GptEpochs gpt_epochs(PackedArray<std::int32_t> lengths, const GptIndexSpec& spec
   std::int64_t extra = spec.extra_token ? 1 : 0;
   if (wanted > 0) {
     std::int64_t tokens = wanted * spec.seq_length + extra;
-    out.epochs = std::max<std::int64_t>((tokens + out.tokens - 1) / out.tokens, 1);
+    out.epochs = std::max<std::int64_t>(ceil_div(tokens, out.tokens), 1);
   }
   out.num_samples = count_samples(out.epochs * out.tokens, spec);
   out.shuffled_together = out.num_samples;

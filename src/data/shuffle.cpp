@@ -2,6 +2,7 @@
 
 #include <bit>
 
+#include "base/divide.h"
 #include "base/philox.h"
 
 namespace bev {
@@ -9,7 +10,7 @@ namespace bev {
 std::int64_t permute_index(std::int64_t index, std::int64_t count, std::uint64_t key) {
   constexpr std::uint64_t kRounds = 8;
   auto size = static_cast<std::uint64_t>(count);
-  int half_bits = (std::bit_width(size - 1) + 1) / 2;
+  int half_bits = ceil_div(std::bit_width(size - 1), 2);
   std::uint64_t mask = (std::uint64_t{1} << half_bits) - 1;
   auto value = static_cast<std::uint64_t>(index);
   do {

@@ -34,9 +34,13 @@ Tensor gather_rows(Context& ctx, const Tensor& x, std::span<const std::int64_t> 
     std::size_t end = begin + 1;
     while (end < rows.size() && rows[end] == rows[end - 1] + 1) ++end;
     ctx.kernels.elementwise.copy_rows(
-        ctx.stream,
-        {element(x, rows[begin] * width), element(out, static_cast<std::int64_t>(begin) * width),
-         x.dtype(), static_cast<std::int64_t>(end - begin), width, width, width});
+        ctx.stream, {.src = element(x, rows[begin] * width),
+                     .dst = element(out, static_cast<std::int64_t>(begin) * width),
+                     .dtype = x.dtype(),
+                     .rows = static_cast<std::int64_t>(end - begin),
+                     .columns = width,
+                     .src_stride = width,
+                     .dst_stride = width});
     begin = end;
   }
   return out;
@@ -213,7 +217,7 @@ const Tensor* Generator::recorded_logits(std::span<const Live> live,
   Step& step = recorded_.step;
   if (!recorded_.recording) {
     step = make_step(live);
-    recorded_.recording = record(ctx.kernels.device, ctx.stream, [&] {
+    recorded_.recording = ctx.kernels.device.record(ctx.stream, [&] {
       recorded_.logits = last_logits(hidden_states(step, cache), step.last_rows);
     });
   }
@@ -266,11 +270,12 @@ void Generator::pick_on_device(const Tensor& logits, std::span<const Live> live,
   Records<RowSummary> rows(ctx, live.size());
   Records<SampledToken> tokens(ctx, live.size());
   ctx.kernels.loss.summary(ctx.stream, {logits, rows.on_device()});
-  if (!ctx.kernels.loss.sample(ctx.stream, {logits,
-                                            rows.on_device(),
-                                            drawn_with.as<double>(),
-                                            {sampling.temperature, sampling.top_k, sampling.top_p},
-                                            tokens.on_device()})) {
+  if (!ctx.kernels.loss.sample(ctx.stream,
+                               {.logits = logits,
+                                .rows = rows.on_device(),
+                                .fractions = drawn_with.as<double>(),
+                                .rule = {sampling.temperature, sampling.top_k, sampling.top_p},
+                                .tokens = tokens.on_device()})) {
     return;
   }
   const std::vector<RowSummary> found = rows.fetch();

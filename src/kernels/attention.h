@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <span>
 
+#include "tensor/attention_rule.h"
 #include "tensor/attention_run.h"
 #include "tensor/random_rows.h"
 #include "tensor/stream.h"
@@ -15,20 +16,16 @@ namespace bev {
 // Arguments that forward and backward share. Rows of q are q_stride elements apart, with head h at
 // h * head_size; k likewise, v at h * v_head_size. GQA: N q heads share K kv heads (N % K == 0),
 // and q head h reads kv head h / (N / K). A head has at most 256 dims, or 1024 in the forward
-// without dropout. Key j is visible to the query at index i if (!causal || j <= i), (window < 0 ||
-// i - j <= window) and, when not causal, (window < 0 || j - i <= window). A score is scale * q.k,
-// then softcap * tanh(score / softcap) when softcap > 0. Dropout applies to probabilities: the
-// Philox row is random.sample / position of the query, the column is the position of the key in its
-// sequence, and the stream is random.stream + global head (head_offset + h).
+// without dropout. Dropout applies to probabilities: the Philox row is random.sample / position of
+// the query, the column is the position of the key in its sequence, and the stream is random.stream
+// + global head (head_offset + h). The forward, which may see only a part of the keys, does not
+// apply the rule's sink: add_sinks does.
 struct AttentionShape {
   std::span<const AttentionRun> runs;  // host memory on both backends
   std::int64_t q_heads = 0, kv_heads = 0, head_size = 0, v_head_size = 0;
   std::int64_t q_stride = 0, k_stride = 0, v_stride = 0;
   Dtype dtype = Dtype::kF32;
-  double scale = 1, softcap = 0;
-  std::int64_t window = -1;
-  bool causal = true;
-  double dropout = 0;
+  AttentionRule rule;
   RandomRows random;
   std::int64_t head_offset = 0;
 };

@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "base/function_ref.h"
 #include "base/trace.h"
 #include "comm/group.h"
 #include "tensor/arena.h"
@@ -101,18 +102,10 @@ struct DeviceKernels {
   std::unique_ptr<MemorySource> (*pinned_memory)();
   // Device-to-device copy of the same number of bytes.
   void (*copy)(const Stream&, const View& from, const View& to);
-  // See record() below. Null on backends where a launch runs at once and capture gains nothing.
-  std::unique_ptr<Recording> (*record)(const Stream&, const void* body,
-                                       void (*call)(const void* body));
+  // Captures the work that body() enqueues on the stream, without running it (CUDA graph capture).
+  // body must have run before with the same shapes, and may neither upload nor fetch. Null on
+  // backends where a launch runs at once and capture gains nothing.
+  std::unique_ptr<Recording> (*record)(const Stream&, FunctionRef<void()> body);
 };
-
-// Captures the work that body() enqueues on the stream, without running it (CUDA graph capture).
-// body must have run before with the same shapes, and may neither upload nor fetch.
-template <class Body>
-std::unique_ptr<Recording> record(const DeviceKernels& device, const Stream& stream,
-                                  const Body& body) {
-  return device.record(stream, &body,
-                       [](const void* erased) { (*static_cast<const Body*>(erased))(); });
-}
 
 }  // namespace bev

@@ -21,7 +21,7 @@ struct GemmArgs {
   View a, b, c;
   bool transpose_a = false, transpose_b = false;
   double alpha = 1, beta = 0;
-  View bias;
+  View bias = {};
   std::int64_t a_columns = 0, c_columns = 0;  // width without padding; 0: no padding
   PackedFactor* packed_b = nullptr;
 };

@@ -24,7 +24,7 @@ struct QuantizeKernels;
 struct RopeKernels;
 struct RouterKernels;
 
-// References to tables that the backend owns (KernelTables) and that must outlive this struct.
+// References to tables that the backend owns and that must outlive this struct.
 struct Kernels {
   // Nearly every op uses these two, so they are not part of a table.
   void (*fill)(const Stream&, const View& x, double value);
@@ -46,6 +46,11 @@ struct Kernels {
   const OptimKernels& optim;
   const QuantizeKernels& quantize;
 };
+
+// Names a table. In a backend the source of a family of kernels defines a function of it that makes
+// the table, such as RopeKernels kernel_table(Family<RopeKernels>); a gap does not link.
+template <class Table>
+struct Family {};
 
 template <class Own, class Other>
 const Own& same_type_or(const Own& own, const Other& other) {

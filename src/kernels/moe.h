@@ -76,7 +76,7 @@ struct WeighRowsBackwardArgs {
 // I], y [R, O]; dtypes as in GemmArgs. Rows of y and dx past the last offset become zeros.
 struct GroupedArgs {
   View x, w, y;
-  View bias;                              // [E, O]: y = x w^T + bias; empty: none
+  View bias = {};                         // [E, O]: y = x w^T + bias; empty: none
   const std::int32_t* offsets = nullptr;  // [E + 1], device
   double beta = 0;                        // for wgrad
   double* squares = nullptr;              // f64, device: += sum of squares of dw; null: not wanted

@@ -18,8 +18,8 @@ struct NormForwardArgs {
   View sum;       // receives s; empty when residual is empty
   View y;         // without memory: not written, and amax must be null
   View weight;
-  View bias;  // empty: none
-  View mean;  // empty for RMSNorm
+  View bias = {};  // empty: none
+  View mean;       // empty for RMSNorm
   View rstd;
   double epsilon = 1e-5;
   double offset = 0;  // 1 for norms that store weight - 1

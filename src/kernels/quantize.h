@@ -60,7 +60,7 @@ struct ScaledProductArgs {
   ScaledView a, b;
   View c;
   double beta = 0;
-  View bias;
+  View bias = {};
   bool fast = false;  // fast accumulation: sums may lose a few bits, fit for a forward
 };
 
@@ -72,7 +72,7 @@ struct GroupedScaledArgs {
   // dgrad transposed and side by side [N, E K].
   ScaledView b;
   View c;                                 // [R, N]
-  View bias;                              // [E, N] of c's dtype, or empty
+  View bias = {};                         // [E, N] of c's dtype, or empty
   const std::int32_t* offsets = nullptr;  // [E + 1], device
   std::int64_t experts = 0;
 

@@ -31,7 +31,7 @@ struct SinkhornArgs {
 // Top-k of score + bias; among equals the lower expert comes first. logits [T, E] and probs [T, k]
 // in f32 (f64), experts [T, k] i32 with the best first; bias [E] of any floating dtype, or empty.
 struct RouteArgs {
-  View logits, bias, experts, probs;
+  View logits, bias = {}, experts, probs;
   RoutingRule rule;
 };
 

@@ -1,5 +1,5 @@
-// All kernel tables by value; each backend fills in one. Tables have no default members, so a
-// missing kernel does not compile.
+// All kernel tables, for backends, which fill them in. Tables have no default members, so a missing
+// kernel does not compile.
 #pragma once
 
 #include "kernels/activation.h"
@@ -17,47 +17,3 @@
 #include "kernels/quantize.h"
 #include "kernels/rope.h"
 #include "kernels/router.h"
-
-namespace bev {
-
-struct KernelTables {
-  decltype(Kernels::fill) fill;
-  decltype(Kernels::cast) cast;
-  DeviceKernels device;
-  ElementwiseKernels elementwise;
-  GemmKernels gemm;
-  NormKernels norm;
-  ActivationKernels activation;
-  RopeKernels rope;
-  AttentionKernels attention;
-  LatentKernels latent;
-  EmbeddingKernels embedding;
-  LossKernels loss;
-  RouterKernels router;
-  MoeKernels moe;
-  OptimKernels optim;
-  QuantizeKernels quantize;
-
-  // The result refers to the tables of this object.
-  constexpr Kernels kernels() const& {
-    return {.fill = fill,
-            .cast = cast,
-            .device = device,
-            .elementwise = elementwise,
-            .gemm = gemm,
-            .norm = norm,
-            .activation = activation,
-            .rope = rope,
-            .attention = attention,
-            .latent = latent,
-            .embedding = embedding,
-            .loss = loss,
-            .router = router,
-            .moe = moe,
-            .optim = optim,
-            .quantize = quantize};
-  }
-  Kernels kernels() && = delete;
-};
-
-}  // namespace bev

@@ -7,18 +7,6 @@ namespace bev {
 
 namespace {
 
-SoftmaxSink softmax_sink(SoftmaxKind kind) {
-  switch (kind) {
-    case SoftmaxKind::kVanilla:
-      return SoftmaxSink::kNone;
-    case SoftmaxKind::kOffByOne:
-      return SoftmaxSink::kOne;
-    case SoftmaxKind::kLearnable:
-      return SoftmaxSink::kLearned;
-  }
-  return SoftmaxSink::kNone;
-}
-
 LatentOptions latent_options(const ModelConfig& config) {
   LatentOptions o;
   o.latent_size = config.kv_lora_rank;
@@ -44,14 +32,9 @@ AttentionOptions attention_options(const ModelConfig& config, const LayerSpec& s
   o.qk_norm = config.qk_layernorm;
   o.norm = norm_options(config);
   o.norm.center = false;  // the per-head norm is always an RMSNorm
-  o.scale = spec.scale;
-  o.softcap = config.attn_logit_softcapping;
-  o.window = spec.window;
+  o.rule = spec.attention;
   o.rope = spec.rope;
-  o.causal = spec.causal;
-  o.sink = softmax_sink(config.softmax_type);
   o.rotary_interleaved = config.rotary_interleaved;
-  o.dropout = config.attention_dropout;
   o.init_std = config.init_method_std;
   o.proj_init_std = output_std(config);
   o.recompute_core = build.recompute.core_attention;

@@ -108,9 +108,9 @@ void attention_fields(ModelConfig& model, FieldList& list) {
   list.add("causal", model.causal, "tokens see earlier tokens only");
   list.add(
       "softmax-type", model.softmax_type,
-      {{"vanilla", SoftmaxKind::kVanilla},
-       {"off-by-one", SoftmaxKind::kOffByOne},
-       {"learnable", SoftmaxKind::kLearnable}},
+      {{"vanilla", SoftmaxSink::kNone},
+       {"off-by-one", SoftmaxSink::kOne},
+       {"learnable", SoftmaxSink::kLearned}},
       "what joins the sum of attention's softmax: nothing, 1, or a learned share of each head");
 }
 
@@ -149,12 +149,12 @@ void block_fields(ModelConfig& model, FieldList& list) {
   list.add("post-norms", model.post_norms, "norms after attention and MLP as well");
   list.add("parallel-residual", model.parallel_residual, "attention and MLP read the same input");
   list.add("activation", model.activation,
-           {{"gelu", ActivationKind::kGelu},
-            {"gelu_tanh", ActivationKind::kGeluTanh},
-            {"silu", ActivationKind::kSilu},
-            {"relu", ActivationKind::kRelu},
-            {"squared_relu", ActivationKind::kSquaredRelu},
-            {"quick_gelu", ActivationKind::kQuickGelu}},
+           {{"gelu", Activation::kGelu},
+            {"gelu_tanh", Activation::kGeluTanh},
+            {"silu", Activation::kSilu},
+            {"relu", Activation::kRelu},
+            {"squared_relu", Activation::kSquaredRelu},
+            {"quick_gelu", Activation::kQuickGelu}},
            "activation of the MLP");
   list.add("gated", model.gated, "gated MLP: act(gate) * up");
   list.add("activation-func-clamp-value", model.activation_clamp,

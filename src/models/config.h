@@ -6,6 +6,8 @@
 #include <vector>
 
 #include "models/moe_config.h"
+#include "tensor/activation_kind.h"
+#include "tensor/attention_rule.h"
 
 namespace bev {
 
@@ -19,16 +21,7 @@ inline constexpr std::int64_t kLayerLimit = 4095;
 inline constexpr std::int64_t kHeadLimit = 65535;
 
 enum class PositionKind : std::uint8_t { kLearned, kRope, kNone };
-enum class SoftmaxKind : std::uint8_t { kVanilla, kOffByOne, kLearnable };
 enum class NormKind : std::uint8_t { kLayerNorm, kRmsNorm };
-enum class ActivationKind : std::uint8_t {
-  kGelu,
-  kGeluTanh,
-  kSilu,
-  kRelu,
-  kSquaredRelu,
-  kQuickGelu
-};
 enum class RopeScalingKind : std::uint8_t {
   kDefault,
   kLinear,
@@ -89,7 +82,7 @@ struct ModelConfig {
   std::vector<std::int64_t> window_layers;
   bool causal = true;
   // What joins the softmax's sum: nothing, exp(0), or exp of a learned logit of each head.
-  SoftmaxKind softmax_type = SoftmaxKind::kVanilla;
+  SoftmaxSink softmax_type = SoftmaxSink::kNone;
 
   // Latent attention; sizes as Megatron has them.
   bool multi_latent_attention = false;
@@ -106,7 +99,7 @@ struct ModelConfig {
   bool apply_layernorm_1p = false;  // the norm multiplies by 1 + weight
   bool post_norms = false;          // gemma: also a norm after attention and after the MLP
   bool parallel_residual = false;   // gpt_neox: attention and MLP read the same input
-  ActivationKind activation = ActivationKind::kGelu;
+  Activation activation = Activation::kGelu;
   bool gated = false;              // act(gate) * up
   double activation_clamp = 0.0;   // gated: limit of gate and of |up|; 0: none
   double glu_linear_offset = 0.0;  // gated: added to up

@@ -19,11 +19,14 @@ LayerSpec decoder_layer(const ModelConfig& config, std::int64_t number) {
       config.has_experts(number) ? FeedForwardKind::kExperts : FeedForwardKind::kDense;
   if (config.post_norms) spec.norms = NormPlacement::kPreAndPost;
   spec.parallel_residual = config.parallel_residual;
-  spec.causal = config.causal;
   bool windowed = config.windowed(number);
-  if (windowed) spec.window = config.window_size;
-  spec.scale = config.attention_scale();
-  if (config.scale_by_inverse_layer) spec.scale /= static_cast<double>(number + 1);
+  spec.attention = {.scale = config.attention_scale(),
+                    .softcap = config.attn_logit_softcapping,
+                    .window = windowed ? config.window_size : -1,
+                    .causal = config.causal,
+                    .dropout = config.attention_dropout,
+                    .sink = config.softmax_type};
+  if (config.scale_by_inverse_layer) spec.attention.scale /= static_cast<double>(number + 1);
   if (config.position_embedding_type == PositionKind::kRope) {
     bool local = windowed && config.rotary_base_local > 0;
     spec.rope = local ? RopeKind::kLocal : RopeKind::kGlobal;

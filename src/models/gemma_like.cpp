@@ -72,7 +72,7 @@ ModelConfig gemma_sized(std::string_view family, const ModelSizes& sizes, std::i
                         std::int64_t scale_size) {
   ModelConfig config = llama_block(family);
   config.norm_epsilon = 1e-6;
-  config.activation = ActivationKind::kGeluTanh;
+  config.activation = Activation::kGeluTanh;
   config.kv_channels = head_size;
   config.untie_embeddings_and_output_weights = false;
   config = with_sizes(config, sizes);

@@ -31,7 +31,7 @@ void write(const ModelConfig& config, HfConfig& hf) {
   hf.set("vocab_size", config.vocab_size);
   hf.set("n_positions", config.max_position_embeddings);
   hf.set("layer_norm_epsilon", config.norm_epsilon);
-  hf.set("activation_function", config.activation == ActivationKind::kGeluTanh
+  hf.set("activation_function", config.activation == Activation::kGeluTanh
                                     ? "gelu_new"
                                     : activation_name(config.activation));
   hf.set("scale_attn_weights", config.softmax_scale != 1);
@@ -63,7 +63,7 @@ std::vector<WeightRule> weights() {
 ModelConfig sized(std::int64_t layers, std::int64_t hidden, std::int64_t heads) {
   ModelConfig config;
   config.family = "gpt2";
-  config.activation = ActivationKind::kGeluTanh;
+  config.activation = Activation::kGeluTanh;
   return with_sizes(config, {layers, hidden, 4 * hidden, heads, heads, 50257, 1024});
 }
 }  // namespace

@@ -16,8 +16,8 @@ constexpr std::int64_t kPositions = 131072;
 // Every expert, and its attention, but for sizes.
 ModelConfig gpt_oss_block() {
   ModelConfig config = llama_block("gpt_oss");
-  config.softmax_type = SoftmaxKind::kLearnable;
-  config.activation = ActivationKind::kQuickGelu;
+  config.softmax_type = SoftmaxSink::kLearned;
+  config.activation = Activation::kQuickGelu;
   config.activation_clamp = 7;
   config.glu_linear_offset = 1;
   config.add_bias_linear = true;

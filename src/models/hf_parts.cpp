@@ -15,19 +15,19 @@ constexpr const char* kSliding = "sliding_attention";
 constexpr const char* kFull = "full_attention";
 
 // The first name of each kind is the one we write.
-constexpr std::array<std::pair<std::string_view, ActivationKind>, 12> kActivations = {
-    {{"gelu", ActivationKind::kGelu},
-     {"gelu_python", ActivationKind::kGelu},
-     {"gelu_pytorch_tanh", ActivationKind::kGeluTanh},
-     {"gelu_new", ActivationKind::kGeluTanh},
-     {"gelu_fast", ActivationKind::kGeluTanh},
-     {"gelu_accurate", ActivationKind::kGeluTanh},
-     {"gelu_python_tanh", ActivationKind::kGeluTanh},
-     {"silu", ActivationKind::kSilu},
-     {"swish", ActivationKind::kSilu},
-     {"relu", ActivationKind::kRelu},
-     {"relu2", ActivationKind::kSquaredRelu},
-     {"quick_gelu", ActivationKind::kQuickGelu}}};
+constexpr std::array<std::pair<std::string_view, Activation>, 12> kActivations = {
+    {{"gelu", Activation::kGelu},
+     {"gelu_python", Activation::kGelu},
+     {"gelu_pytorch_tanh", Activation::kGeluTanh},
+     {"gelu_new", Activation::kGeluTanh},
+     {"gelu_fast", Activation::kGeluTanh},
+     {"gelu_accurate", Activation::kGeluTanh},
+     {"gelu_python_tanh", Activation::kGeluTanh},
+     {"silu", Activation::kSilu},
+     {"swish", Activation::kSilu},
+     {"relu", Activation::kRelu},
+     {"relu2", Activation::kSquaredRelu},
+     {"quick_gelu", Activation::kQuickGelu}}};
 
 // The marks of "layer_types".
 std::vector<std::int64_t> read_layer_types(const HfConfig& hf, std::int64_t layers) {
@@ -119,7 +119,7 @@ ModelConfig with_sizes(ModelConfig block, const ModelSizes& sizes) {
   return block;
 }
 
-ActivationKind read_activation(const HfConfig& hf, std::string_view key, std::string_view missing) {
+Activation read_activation(const HfConfig& hf, std::string_view key, std::string_view missing) {
   std::string name = hf.text(key, missing);
   for (const auto& [known, kind] : kActivations) {
     if (name == known) return kind;
@@ -129,7 +129,7 @@ ActivationKind read_activation(const HfConfig& hf, std::string_view key, std::st
   hf.reject(key, concat("known activations are ", join(names, ", ")));
 }
 
-std::string_view activation_name(ActivationKind kind) {
+std::string_view activation_name(Activation kind) {
   return std::find_if(kActivations.begin(), kActivations.end(),
                       [kind](const auto& entry) { return entry.second == kind; })
       ->first;

@@ -28,8 +28,8 @@ struct ModelSizes {
 };
 ModelConfig with_sizes(ModelConfig block, const ModelSizes& sizes);
 
-ActivationKind read_activation(const HfConfig& hf, std::string_view key, std::string_view missing);
-std::string_view activation_name(ActivationKind kind);
+Activation read_activation(const HfConfig& hf, std::string_view key, std::string_view missing);
+std::string_view activation_name(Activation kind);
 
 // "sliding_window": 0 when it is null; `missing` when it is not there.
 std::int64_t read_window(const HfConfig& hf, std::int64_t missing);

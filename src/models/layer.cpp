@@ -12,29 +12,11 @@ namespace bev {
 
 namespace {
 
-Activation kernel_activation(ActivationKind kind) {
-  switch (kind) {
-    case ActivationKind::kGelu:
-      return Activation::kGelu;
-    case ActivationKind::kGeluTanh:
-      return Activation::kGeluTanh;
-    case ActivationKind::kSilu:
-      return Activation::kSilu;
-    case ActivationKind::kRelu:
-      return Activation::kRelu;
-    case ActivationKind::kSquaredRelu:
-      return Activation::kSquaredRelu;
-    case ActivationKind::kQuickGelu:
-      return Activation::kQuickGelu;
-  }
-  return Activation::kGelu;
-}
-
 MlpOptions mlp_options(const ModelConfig& config, const BuildOptions& build) {
   MlpOptions o;
   o.hidden_size = config.hidden_size;
   o.ffn_size = config.ffn_size();
-  o.activation = {kernel_activation(config.activation),
+  o.activation = {config.activation,
                   config.gated,
                   build.recompute.activations,
                   {config.activation_clamp, config.glu_linear_offset}};

@@ -48,9 +48,7 @@ struct LayerSpec {
   FeedForwardKind feed_forward = FeedForwardKind::kDense;
   NormPlacement norms = NormPlacement::kPre;
   bool parallel_residual = false;  // mixer and feed-forward read the same input
-  bool causal = true;              // queries see no later keys
-  std::int64_t window = -1;        // earlier keys that a query sees besides its own; -1: all
-  double scale = 1;                // of attention scores
+  AttentionRule attention;
   RopeKind rope = RopeKind::kNone;
 };
 

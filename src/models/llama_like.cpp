@@ -10,7 +10,7 @@ ModelConfig llama_block(std::string_view family) {
   config.position_embedding_type = PositionKind::kRope;
   config.normalization = NormKind::kRmsNorm;
   config.norm_epsilon = 1e-5;
-  config.activation = ActivationKind::kSilu;
+  config.activation = Activation::kSilu;
   config.gated = true;
   config.add_bias_linear = false;
   config.untie_embeddings_and_output_weights = true;

@@ -68,8 +68,9 @@ void check_windows(const ModelConfig& config, const GlobalBatch& batch) {
   if (batch.hole.empty()) return;
   std::vector<LayerSpec> layers = layer_specs(config);
   for (std::size_t i = 0; i < layers.size(); ++i) {
-    BEV_CHECK(layers[i].window < 0, ErrorKind::kInput, batch.hole, ": a 0 between ones, and layer ",
-              i, " of the model sees a window of ", layers[i].window,
+    BEV_CHECK(layers[i].attention.window < 0, ErrorKind::kInput, batch.hole,
+              ": a 0 between ones, and layer ", i, " of the model sees a window of ",
+              layers[i].attention.window,
               " earlier tokens, which would then be others; mask the ends of ", "rows only");
   }
 }

@@ -13,7 +13,7 @@ namespace bev {
 
 CoreAttention::CoreAttention(const std::string& name, const AttentionOptions& o) : options(o) {
   if (o.v_head_size == 0) options.v_head_size = o.head_size;
-  if (o.sink != SoftmaxSink::kLearned) return;
+  if (o.rule.sink != SoftmaxSink::kLearned) return;
   sinks.emplace();
   sinks->name = name + ".core_attention.softmax_offset";
   sinks->shape = {o.heads};
@@ -35,13 +35,9 @@ AttentionSpec CoreAttention::spec(const Context& ctx) const {
   spec.head_size = o.head_size;
   spec.v_head_size = o.v_head_size;
   spec.head_offset = spec.q_heads * tp.rank();
-  spec.scale = o.scale;
-  spec.softcap = o.softcap;
-  spec.window = o.window;
-  spec.causal = o.causal;
-  spec.dropout = o.dropout;
+  spec.rule = o.rule;
   spec.recompute = o.recompute_core;
-  spec.sinks = {o.sink != SoftmaxSink::kNone, sinks ? &*sinks : nullptr, 0};
+  spec.sinks.logits = sinks ? &*sinks : nullptr;
   return spec;
 }
 

@@ -15,10 +15,6 @@ namespace bev {
 // How attention sees the tokens of other context-parallel ranks.
 enum class ContextExchange : std::uint8_t { kRing, kHeads, kGather, kHeadsAndRing };
 
-// What joins the softmax's sum besides the keys: nothing, exp(0), or exp of a learned logit per
-// head.
-enum class SoftmaxSink : std::uint8_t { kNone, kOne, kLearned };
-
 // Latent attention; latent_size 0: plain attention.
 struct LatentOptions {
   std::int64_t latent_size = 0;    // R of keys and values
@@ -35,13 +31,9 @@ struct AttentionOptions {
   bool qkv_bias = false, proj_bias = false;
   bool qk_norm = false;
   NormOptions norm = {};
-  double scale = 1, softcap = 0;
-  std::int64_t window = -1;
-  bool causal = true;
-  SoftmaxSink sink = SoftmaxSink::kNone;
+  AttentionRule rule = {};
   RopeKind rope = RopeKind::kGlobal;
   bool rotary_interleaved = false;
-  double dropout = 0;
   double init_std = 0.02, proj_init_std = 0.02;
   bool recompute_core = false;
   ContextExchange context = ContextExchange::kRing;

@@ -29,7 +29,7 @@ Var CrossAttention::forward(Context& ctx, const Var& x, const SequenceLayout& la
   Var queries = gather_sequence(ctx, q_.enter(ctx, x, layout.tokens, tp), layout);
   Var keys = gather_sequence(ctx, kv_.enter(ctx, to.states, to.layout.tokens, tp), to.layout);
   std::vector<AttentionRun> runs =
-      visible_runs(whole_sequence(layout), 0, whole_sequence(to.layout), 0, false, -1);
+      visible_runs(whole_sequence(layout), 0, whole_sequence(to.layout), 0, {.causal = false});
   Var heads = cross_attention(ctx, queries, keys, std::move(runs), core_.spec(ctx));
   return proj_.leave(ctx, own_sequence(ctx, heads, layout), tp);
 }

@@ -33,7 +33,9 @@ AttentionResult run_forward(Context& ctx, const Tensor& qkv, const AttentionShap
   AttentionResult result{ctx.allocate(ctx.dtype, {rows, spec.out_columns()}, "activations"),
                          ctx.allocate(ctx.wide(), {rows, spec.q_heads}, "activations")};
   FusedRows at = fused_rows(qkv, spec);
-  ctx.kernels.attention.forward(ctx.stream, {shape, at.q, at.k, at.v, result.out, result.lse});
+  ctx.kernels.attention.forward(
+      ctx.stream,
+      {.shape = shape, .q = at.q, .k = at.k, .v = at.v, .out = result.out, .lse = result.lse});
   add_sinks(ctx, spec, result);
   return result;
 }
@@ -50,7 +52,7 @@ WeightLease lease_sinks(Context& ctx, const AttentionSpec& spec) {
 }  // namespace
 
 void add_sinks(Context& ctx, const AttentionSpec& spec, const AttentionResult& result) {
-  if (!spec.sinks.on) return;
+  if (spec.rule.sink == SoftmaxSink::kNone) return;
   WeightLease logits = lease_sinks(ctx, spec);
   ctx.kernels.attention.add_sinks(ctx.stream, {sink_view(spec, logits), result.out, result.lse});
 }
@@ -66,8 +68,12 @@ void add_sink_gradient(Backward& back, const AttentionSpec& spec, const Placemen
         ctx.kernels.fill(ctx.stream, terms, 0);
         {
           WeightLease lease = ctx.weights.use(*logits);
-          ctx.kernels.attention.sink_terms(ctx.stream, {sink_view(spec, lease), result.out, dout,
-                                                        result.lse, terms, spec.sinks.first});
+          ctx.kernels.attention.sink_terms(ctx.stream, {.sinks = sink_view(spec, lease),
+                                                        .out = result.out,
+                                                        .dout = dout,
+                                                        .lse = result.lse,
+                                                        .terms = terms,
+                                                        .first = spec.sinks.first});
         }
         GradSink sink = ctx.grads.sink(*logits, to);
         ctx.kernels.elementwise.column_sum(ctx.stream, terms, sink.beta, sink.view);
@@ -87,16 +93,14 @@ AttentionShape attention_shape(const Context& ctx, const AttentionSpec& spec,
   shape.k_stride = strides.k;
   shape.v_stride = strides.v;
   shape.dtype = ctx.dtype;
-  shape.scale = spec.scale;
-  shape.softcap = spec.softcap;
-  shape.window = spec.window;
-  shape.causal = spec.causal;
+  shape.rule = spec.rule;
+  shape.rule.dropout = 0;
   shape.head_offset = spec.head_offset;
   return shape;
 }
 
 void set_dropout(const Context& ctx, const AttentionRows& rows, double p, AttentionShape& shape) {
-  shape.dropout = p;
+  shape.rule.dropout = p;
   shape.random = {&ctx.step->random_key, rows.samples.as<std::int32_t>(),
                   rows.sample_positions.as<std::int32_t>(),
                   random_stream(ctx.layer, RandomUse::kAttentionDropout)};
@@ -115,8 +119,13 @@ Var rope(Context& ctx, const Var& qkv, const RopeSpec& spec) {
   BEV_CHECK(spec.cos_sin.shape()[0] == qkv.shape()[0], "rope: a table of ", spec.cos_sin.shape(),
             " for rows ", qkv.shape());
   auto apply = [spec](Context& to, const Tensor& x, bool inverse) {
-    to.kernels.rope.apply(to.stream, {x, spec.cos_sin, spec.heads, spec.head_size, spec.begin,
-                                      spec.interleaved, inverse});
+    to.kernels.rope.apply(to.stream, {.x = x,
+                                      .cos_sin = spec.cos_sin,
+                                      .heads = spec.heads,
+                                      .head_size = spec.head_size,
+                                      .begin = spec.begin,
+                                      .interleaved = spec.interleaved,
+                                      .inverse = inverse});
   };
   apply(ctx, qkv.tensor, false);
   Var out = make_output(ctx, "rope", qkv.tensor, qkv.placement, qkv.tracked());
@@ -142,29 +151,38 @@ Var attention(Context& ctx, const Var& qkv, const AttentionRows& rows, const Att
   check_rows(qkv, spec);
   std::int64_t stride = qkv.shape()[1];
   AttentionShape shape = attention_shape(ctx, spec, {stride, stride, stride}, rows.runs);
-  set_dropout(ctx, rows, ctx.training ? spec.dropout : 0, shape);
+  set_dropout(ctx, rows, ctx.training ? spec.rule.dropout : 0, shape);
   AttentionResult forward = run_forward(ctx, qkv.tensor, shape, spec);
   bool wanted = qkv.tracked() || (spec.sinks.logits && spec.sinks.logits->trains);
   Var out = make_output(ctx, "attention", forward.out, qkv.placement, wanted);
   if (!out.tracked()) return out;
   if (spec.recompute) forward = {};
-  ctx.tape->record(
-      "attention", ctx.layer,
-      [spec, shape, forward, saved = Saved(qkv), in = GradSlot(qkv),
-       result = GradSlot(out)](Backward& back) {
-        Tensor dy = back.take(result);
-        if (dy.empty()) return;
-        Context& bctx = back.ctx;
-        Tensor kept = saved.get(bctx);
-        AttentionResult again = spec.recompute ? run_forward(bctx, kept, shape, spec) : forward;
-        add_sink_gradient(back, spec, in.placement, again, dy);
-        Tensor dqkv = bctx.allocate(kept.dtype(), kept.shape(), "gradients");
-        Tensor delta = bctx.allocate(bctx.wide(), again.lse.shape(), "gradients");
-        FusedRows at = fused_rows(kept, spec), to = fused_rows(dqkv, spec);
-        bctx.kernels.attention.backward(bctx.stream, {shape, at.q, at.k, at.v, again.out, dy,
-                                                      again.lse, delta, to.q, to.k, to.v});
-        back.add(in, std::move(dqkv));
-      });
+  ctx.tape->record("attention", ctx.layer,
+                   [spec, shape, forward, saved = Saved(qkv), in = GradSlot(qkv),
+                    result = GradSlot(out)](Backward& back) {
+                     Tensor dy = back.take(result);
+                     if (dy.empty()) return;
+                     Context& bctx = back.ctx;
+                     Tensor kept = saved.get(bctx);
+                     AttentionResult again =
+                         spec.recompute ? run_forward(bctx, kept, shape, spec) : forward;
+                     add_sink_gradient(back, spec, in.placement, again, dy);
+                     Tensor dqkv = bctx.allocate(kept.dtype(), kept.shape(), "gradients");
+                     Tensor delta = bctx.allocate(bctx.wide(), again.lse.shape(), "gradients");
+                     FusedRows at = fused_rows(kept, spec), to = fused_rows(dqkv, spec);
+                     bctx.kernels.attention.backward(bctx.stream, {.shape = shape,
+                                                                   .q = at.q,
+                                                                   .k = at.k,
+                                                                   .v = at.v,
+                                                                   .out = again.out,
+                                                                   .dout = dy,
+                                                                   .lse = again.lse,
+                                                                   .delta = delta,
+                                                                   .dq = to.q,
+                                                                   .dk = to.k,
+                                                                   .dv = to.v});
+                     back.add(in, std::move(dqkv));
+                   });
   return out;
 }
 
@@ -183,9 +201,12 @@ Var cross_attention(Context& ctx, const Var& q, const Var& kv, std::vector<Atten
   auto values_of = [spec](const Tensor& of) { return of.view().address(spec.k_columns()); };
   AttentionResult result{ctx.allocate(ctx.dtype, {rows, spec.out_columns()}, "activations"),
                          ctx.allocate(ctx.wide(), {rows, spec.q_heads}, "activations")};
-  ctx.kernels.attention.forward(ctx.stream,
-                                {shape_of(ctx, runs), q.tensor.view().data, kv.tensor.view().data,
-                                 values_of(kv.tensor), result.out, result.lse});
+  ctx.kernels.attention.forward(ctx.stream, {.shape = shape_of(ctx, runs),
+                                             .q = q.tensor.view().data,
+                                             .k = kv.tensor.view().data,
+                                             .v = values_of(kv.tensor),
+                                             .out = result.out,
+                                             .lse = result.lse});
   Var out =
       make_output(ctx, "cross_attention", result.out, q.placement, q.tracked() || kv.tracked());
   if (!out.tracked()) return out;
@@ -202,10 +223,17 @@ Var cross_attention(Context& ctx, const Var& q, const Var& kv, std::vector<Atten
         Tensor delta = bctx.allocate(bctx.wide(), result.lse.shape(), "gradients");
         // A document may have keys and no queries.
         bctx.kernels.fill(bctx.stream, dkv, 0);
-        bctx.kernels.attention.backward(
-            bctx.stream,
-            {shape_of(bctx, runs), kept_q.view().data, kept_kv.view().data, values_of(kept_kv),
-             result.out, dy, result.lse, delta, dq.view().data, dkv.view().data, values_of(dkv)});
+        bctx.kernels.attention.backward(bctx.stream, {.shape = shape_of(bctx, runs),
+                                                      .q = kept_q.view().data,
+                                                      .k = kept_kv.view().data,
+                                                      .v = values_of(kept_kv),
+                                                      .out = result.out,
+                                                      .dout = dy,
+                                                      .lse = result.lse,
+                                                      .delta = delta,
+                                                      .dq = dq.view().data,
+                                                      .dk = dkv.view().data,
+                                                      .dv = values_of(dkv)});
         if (to_q.wanted()) back.add(to_q, std::move(dq));
         if (to_kv.wanted()) back.add(to_kv, std::move(dkv));
       });
@@ -218,9 +246,14 @@ Var cached_attention(Context& ctx, const Var& qkv, const KvRows& cache, const De
   std::int64_t rows = qkv.shape()[0], stride = qkv.shape()[1];
   FusedRows at = fused_rows(qkv.tensor, spec);
   auto keep = [&](const void* from, const Tensor& to, std::int64_t width) {
-    ctx.kernels.elementwise.copy_rows(ctx.stream,
-                                      {from, to.view().data, ctx.dtype, rows, width, stride, width,
-                                       step.write_rows.as<std::int32_t>()});
+    ctx.kernels.elementwise.copy_rows(ctx.stream, {.src = from,
+                                                   .dst = to.view().data,
+                                                   .dtype = ctx.dtype,
+                                                   .rows = rows,
+                                                   .columns = width,
+                                                   .src_stride = stride,
+                                                   .dst_stride = width,
+                                                   .dst_rows = step.write_rows.as<std::int32_t>()});
   };
   keep(at.k, cache.keys, spec.k_columns());
   keep(at.v, cache.values, spec.v_columns());
@@ -230,9 +263,13 @@ Var cached_attention(Context& ctx, const Var& qkv, const KvRows& cache, const De
                          ctx.allocate(ctx.wide(), {rows, spec.q_heads}, "activations")};
   const std::int32_t* counts =
       step.key_counts.empty() ? nullptr : step.key_counts.as<std::int32_t>();
-  ctx.kernels.attention.forward(
-      ctx.stream, {shape, at.q, cache.keys.view().data, cache.values.view().data, result.out,
-                   result.lse, counts});
+  ctx.kernels.attention.forward(ctx.stream, {.shape = shape,
+                                             .q = at.q,
+                                             .k = cache.keys.view().data,
+                                             .v = cache.values.view().data,
+                                             .out = result.out,
+                                             .lse = result.lse,
+                                             .key_counts = counts});
   add_sinks(ctx, spec, result);
   return make_output(ctx, "attention", std::move(result.out), qkv.placement, false);
 }

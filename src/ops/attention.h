@@ -8,6 +8,7 @@
 
 #include "autograd/tape.h"
 #include "ops/sequence_layout.h"
+#include "tensor/attention_rule.h"
 
 namespace bev {
 
@@ -27,9 +28,8 @@ struct RopeSpec {
 // In place: the producer of qkv must not keep it.
 Var rope(Context& ctx, const Var& qkv, const RopeSpec& spec);
 
-// A logit for each head that joins the softmax's sum and has no value.
+// The learned logits of SoftmaxSink::kLearned.
 struct AttentionSinks {
-  bool on = false;
   const Param* logits = nullptr;  // [N of this tensor-parallel rank]; nullptr: all 0
   std::int64_t first = 0;         // where those of the first head lie in it
 };
@@ -37,10 +37,7 @@ struct AttentionSinks {
 struct AttentionSpec {
   std::int64_t q_heads = 0, kv_heads = 0, head_size = 0, v_head_size = 0;  // of this rank
   std::int64_t head_offset = 0;  // global number of its first q head
-  double scale = 1, softcap = 0;
-  std::int64_t window = -1;  // earlier keys seen besides a query's own; -1: all
-  bool causal = true;
-  double dropout = 0;
+  AttentionRule rule;
   bool recompute = false;  // keep q, k, v only; run forward again in the backward
   AttentionSinks sinks;
 

@@ -52,9 +52,13 @@ struct Part {
   // Columns [begin, begin + count) of x as rows of their own.
   Tensor columns(const Tensor& x, std::int64_t begin, std::int64_t count, const char* tag) const {
     Tensor out = allocate(x.dtype(), x.shape()[0], count, tag);
-    ctx.kernels.elementwise.copy_rows(
-        ctx.stream, {x.view().address(begin), out.view().data, x.dtype(), x.shape()[0], count,
-                     x.shape()[1], count});
+    ctx.kernels.elementwise.copy_rows(ctx.stream, {.src = x.view().address(begin),
+                                                   .dst = out.view().data,
+                                                   .dtype = x.dtype(),
+                                                   .rows = x.shape()[0],
+                                                   .columns = count,
+                                                   .src_stride = x.shape()[1],
+                                                   .dst_stride = count});
     return out;
   }
   // The inverse; x may be of another dtype.
@@ -64,9 +68,13 @@ struct Part {
       from = ctx.allocate(to.dtype(), x.shape(), "gradients");
       ctx.kernels.cast(ctx.stream, x, from);
     }
-    ctx.kernels.elementwise.copy_rows(
-        ctx.stream, {from.view().data, to.view().address(begin), to.dtype(), to.shape()[0],
-                     x.shape()[1], x.shape()[1], to.shape()[1]});
+    ctx.kernels.elementwise.copy_rows(ctx.stream, {.src = from.view().data,
+                                                   .dst = to.view().address(begin),
+                                                   .dtype = to.dtype(),
+                                                   .rows = to.shape()[0],
+                                                   .columns = x.shape()[1],
+                                                   .src_stride = x.shape()[1],
+                                                   .dst_stride = to.shape()[1]});
   }
 
   // What kernels need of q rows `q_stride` apart and rows k | v.
@@ -81,7 +89,7 @@ struct Part {
   void for_runs(const TokenSet& keys, const Body& body) const {
     for (int q = 0; q < mine().segments(); ++q) {
       for (int k = 0; k < keys.segments(); ++k) {
-        std::vector<AttentionRun> runs = visible_runs(mine(), q, keys, k, spec.causal, spec.window);
+        std::vector<AttentionRun> runs = visible_runs(mine(), q, keys, k, spec.rule);
         if (!runs.empty()) body(runs);
       }
     }
@@ -136,10 +144,15 @@ AttentionResult forward(const Part& part, const Tensor& qkv) {
   for_blocks(part, own_keys(part, qkv), [&](int, const TokenSet& keys, const Tensor& kv) {
     part.for_runs(keys, [&](const std::vector<AttentionRun>& runs) {
       AttentionShape shape = part.shape(runs, qkv.shape()[1]);
-      ctx.kernels.attention.forward(ctx.stream,
-                                    {shape, qkv.view().data, kv.view().data,
-                                     kv.view().address(part.spec.k_columns()), part_out, part_lse});
-      ctx.kernels.attention.merge(ctx.stream, {shape, out, lse, part_out, part_lse});
+      ctx.kernels.attention.forward(ctx.stream, {.shape = shape,
+                                                 .q = qkv.view().data,
+                                                 .k = kv.view().data,
+                                                 .v = kv.view().address(part.spec.k_columns()),
+                                                 .out = part_out,
+                                                 .lse = part_lse});
+      ctx.kernels.attention.merge(
+          ctx.stream,
+          {.shape = shape, .out = out, .lse = lse, .part_out = part_out, .part_lse = part_lse});
     });
   });
   // After the parts of all ranks: a sink counts once.
@@ -172,10 +185,17 @@ class BlockBackward {
       ctx.kernels.fill(ctx.stream, dq_now, 0);
       ctx.kernels.fill(ctx.stream, dkv_now, 0);
       std::int64_t values = part_.spec.k_columns();
-      ctx.kernels.attention.backward(
-          ctx.stream, {part_.shape(runs, part_.q_width()), q_.view().data, kv.view().data,
-                       kv.view().address(values), kept_.out, dy_, kept_.lse, delta_,
-                       dq_now.view().data, dkv_now.view().data, dkv_now.view().address(values)});
+      ctx.kernels.attention.backward(ctx.stream, {.shape = part_.shape(runs, part_.q_width()),
+                                                  .q = q_.view().data,
+                                                  .k = kv.view().data,
+                                                  .v = kv.view().address(values),
+                                                  .out = kept_.out,
+                                                  .dout = dy_,
+                                                  .lse = kept_.lse,
+                                                  .delta = delta_,
+                                                  .dq = dq_now.view().data,
+                                                  .dk = dkv_now.view().data,
+                                                  .dv = dkv_now.view().address(values)});
       ctx.kernels.elementwise.axpby(ctx.stream, 1, dq_now, 1, dq_);
       ctx.kernels.elementwise.axpby(ctx.stream, 1, dkv_now, 1, dkv);
     });
@@ -262,7 +282,7 @@ Tensor backward(const Part& part, const Tensor& qkv, const AttentionResult& kept
 Var context_attention(Context& ctx, const Var& qkv, const ContextSpec& context,
                       const AttentionSpec& spec) {
   OpScope scope(ctx, "context_attention");
-  Part part{ctx, context, spec, ctx.training ? spec.dropout : 0};
+  Part part{ctx, context, spec, ctx.training ? spec.rule.dropout : 0};
   Shape expected{part.mine().tokens(), part.q_width() + part.kv_width()};
   BEV_CHECK(qkv.shape() == expected, "context_attention: rows of ", qkv.shape(), " for ", expected);
   BEV_CHECK(qkv.placement[Axis::kTp] == PlaceState::kShard1, ErrorKind::kInternal,

@@ -9,9 +9,13 @@ namespace bev {
 // `count` columns of every row, from `from_begin` on of one tensor to `to_begin` on of another.
 inline void copy_columns(Context& ctx, const Tensor& from, std::int64_t from_begin,
                          const Tensor& to, std::int64_t to_begin, std::int64_t count) {
-  ctx.kernels.elementwise.copy_rows(
-      ctx.stream, {from.view().address(from_begin), to.view().address(to_begin), from.dtype(),
-                   from.shape()[0], count, from.shape()[1], to.shape()[1]});
+  ctx.kernels.elementwise.copy_rows(ctx.stream, {.src = from.view().address(from_begin),
+                                                 .dst = to.view().address(to_begin),
+                                                 .dtype = from.dtype(),
+                                                 .rows = from.shape()[0],
+                                                 .columns = count,
+                                                 .src_stride = from.shape()[1],
+                                                 .dst_stride = to.shape()[1]});
 }
 
 }  // namespace bev

@@ -36,8 +36,13 @@ Var join_columns(Context& ctx, const Var& a, const Var& b) {
   std::int64_t width = first + second;
   Tensor both = ctx.allocate(a.dtype(), {rows, width}, "activations");
   auto put = [&](const Tensor& from, std::int64_t begin, std::int64_t columns) {
-    ctx.kernels.elementwise.copy_rows(ctx.stream, {from.view().data, both.view().address(begin),
-                                                   from.dtype(), rows, columns, columns, width});
+    ctx.kernels.elementwise.copy_rows(ctx.stream, {.src = from.view().data,
+                                                   .dst = both.view().address(begin),
+                                                   .dtype = from.dtype(),
+                                                   .rows = rows,
+                                                   .columns = columns,
+                                                   .src_stride = columns,
+                                                   .dst_stride = width});
   };
   put(a.tensor, 0, first);
   put(b.tensor, first, second);
@@ -51,9 +56,14 @@ Var join_columns(Context& ctx, const Var& a, const Var& b) {
                      auto give = [&](const GradSlot& to, std::int64_t begin, std::int64_t columns) {
                        if (!to.wanted()) return;
                        Tensor dx = back.ctx.allocate(dy.dtype(), {rows, columns}, "gradients");
-                       back.ctx.kernels.elementwise.copy_rows(
-                           back.ctx.stream, {dy.view().address(begin), dx.view().data, dy.dtype(),
-                                             rows, columns, width, columns});
+                       back.ctx.kernels.elementwise.copy_rows(back.ctx.stream,
+                                                              {.src = dy.view().address(begin),
+                                                               .dst = dx.view().data,
+                                                               .dtype = dy.dtype(),
+                                                               .rows = rows,
+                                                               .columns = columns,
+                                                               .src_stride = width,
+                                                               .dst_stride = columns});
                        back.add(to, std::move(dx));
                      };
                      give(to_a, 0, first);
@@ -105,7 +115,9 @@ class ActivationRecipe : public Recipe {
   Tensor make(Context& ctx) const override {
     Tensor x = x_.get(ctx);
     Tensor y = ctx.allocate(x.dtype(), activated_shape(spec_, x.shape()), "recomputed");
-    ctx.kernels.activation.forward(ctx.stream, {x, y, spec_.kind, spec_.gated, spec_.limits});
+    ctx.kernels.activation.forward(
+        ctx.stream,
+        {.x = x, .y = y, .kind = spec_.kind, .gated = spec_.gated, .limits = spec_.limits});
     return y;
   }
   Quantized quantize(Context& ctx, QuantizeRequest request) const override {
@@ -161,8 +173,13 @@ void activation_backward(Backward& back, const ActivationSpec& spec, const Saved
   }
   Tensor dx = ctx.allocate(x.dtype(), x.shape(), "gradients");
   Tensor largest = spec.amax ? zero_amax(ctx) : Tensor();
-  ctx.kernels.activation.backward(
-      ctx.stream, {dy, x, dx, spec.kind, spec.gated, spec.limits, address_of(largest)});
+  ctx.kernels.activation.backward(ctx.stream, {.dy = dy,
+                                               .x = x,
+                                               .dx = dx,
+                                               .kind = spec.kind,
+                                               .gated = spec.gated,
+                                               .limits = spec.limits,
+                                               .amax = address_of(largest)});
   back.add(in, Value(std::move(dx), std::move(largest)));
 }
 
@@ -181,8 +198,12 @@ Var activation(Context& ctx, const Var& x, const ActivationSpec& spec) {
       writes ? ctx.allocate(x.dtype(), shape, "activations") : Tensor::unwritten(x.dtype(), shape);
   Tensor amax = spec.amax ? zero_amax(ctx) : Tensor();
   if (writes) {
-    ctx.kernels.activation.forward(
-        ctx.stream, {x.tensor, y, spec.kind, spec.gated, spec.limits, address_of(amax)});
+    ctx.kernels.activation.forward(ctx.stream, {.x = x.tensor,
+                                                .y = y,
+                                                .kind = spec.kind,
+                                                .gated = spec.gated,
+                                                .limits = spec.limits,
+                                                .amax = address_of(amax)});
   }
   Var out = make_output(ctx, "activation", std::move(y), x.placement, x.tracked());
   out.amax = std::move(amax);

@@ -32,8 +32,11 @@ Var embedding(Context& ctx, const Tensor& tokens, const Param& weight, const Emb
   std::int64_t first = first_row(ctx, weight);
   {
     WeightLease w = ctx.weights.use(weight);
-    ctx.kernels.embedding.forward(
-        ctx.stream, {tokens.as<std::int32_t>(), w.view, out, first, spec.scale, false});
+    ctx.kernels.embedding.forward(ctx.stream, {.index = tokens.as<std::int32_t>(),
+                                               .weight = w.view,
+                                               .out = out,
+                                               .first_row = first,
+                                               .scale = spec.scale});
   }
   Placement partial = placement.with(Axis::kTp, PlaceState::kPartial);
   Var y = make_output(ctx, "embedding", std::move(out), partial, weight.trains);
@@ -66,8 +69,11 @@ Var add_positions(Context& ctx, const Var& x, const SequenceLayout& layout, cons
   Tensor positions = layout.positions.rows(rows.begin, rows.end);
   {
     WeightLease w = ctx.weights.use(weight);
-    ctx.kernels.embedding.forward(ctx.stream,
-                                  {positions.as<std::int32_t>(), w.view, x.tensor, 0, 1.0, true});
+    ctx.kernels.embedding.forward(ctx.stream, {.index = positions.as<std::int32_t>(),
+                                               .weight = w.view,
+                                               .out = x.tensor,
+                                               .scale = 1.0,
+                                               .accumulate = true});
   }
   Var y = make_output(ctx, "add_positions", x.tensor, x.placement, x.tracked() || weight.trains);
   if (!y.tracked()) return y;

@@ -6,6 +6,7 @@
 
 #include "autograd/op_scope.h"
 #include "autograd/partner.h"
+#include "base/divide.h"
 #include "base/error.h"
 #include "kernels/device.h"
 #include "kernels/moe.h"
@@ -45,7 +46,7 @@ std::int64_t tokens_reaching(std::int64_t tokens, std::int64_t topk, std::int64_
 std::vector<std::int32_t> expected_counts(std::int64_t tokens, std::int64_t topk, std::int64_t ep,
                                           std::int64_t members) {
   auto reached = static_cast<std::int32_t>(tokens_reaching(tokens, topk, ep));
-  auto rows = static_cast<std::int32_t>((tokens * topk + ep - 1) / ep);
+  auto rows = static_cast<std::int32_t>(ceil_div(tokens * topk, ep));
   std::vector<std::int32_t> counts;
   for (std::int64_t i = 0; i < 2 * members; ++i) counts.insert(counts.end(), {reached, rows});
   return counts;
@@ -59,7 +60,11 @@ void plan_rows(Context& ctx, const Tensor& experts, std::int64_t expert_count, D
   // What this rank sends, then what it receives: tokens and choices for each member.
   Tensor counts = ctx.allocate(Dtype::kI32, {2 * members, 2}, "router");
   View sent = counts.view().rows(0, members), received = counts.view().rows(members, 2 * members);
-  ctx.kernels.moe.dispatch(ctx.stream, {experts, choices, sent, expert_count, etp});
+  ctx.kernels.moe.dispatch(ctx.stream, {.experts = experts,
+                                        .members = choices,
+                                        .counts = sent,
+                                        .expert_count = expert_count,
+                                        .etp = etp});
   std::vector<std::int64_t> two(static_cast<std::size_t>(members), 2);
   plan.group->all_to_all(sent, two, received, two, "counts for experts").wait();
   std::vector<std::int32_t> numbers = expected_counts(plan.own, topk, ctx.mesh.shape().ep, members);
@@ -84,7 +89,11 @@ void plan_blocks(Context& ctx, double factor, const Tensor& experts, std::int64_
   std::int64_t topk = experts.shape()[1];
   Tensor choices = ctx.allocate(Dtype::kI32, {experts.shape()[0], topk * etp}, "router");
   Tensor counts = ctx.allocate(Dtype::kI32, {members, 2}, "router");
-  ctx.kernels.moe.dispatch(ctx.stream, {experts, choices, counts, expert_count, etp});
+  ctx.kernels.moe.dispatch(ctx.stream, {.experts = experts,
+                                        .members = choices,
+                                        .counts = counts,
+                                        .expert_count = expert_count,
+                                        .etp = etp});
   plan.sent = sort_rows(ctx, choices, 0, members);
   std::int64_t block = tokens_reaching(plan.own, topk, ep, factor);
   fit_blocks(ctx, plan.sent, block);

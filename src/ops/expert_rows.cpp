@@ -14,7 +14,11 @@ ExpertRows sort_rows(Context& ctx, const Tensor& choices, std::int64_t first, st
   rows.order = ctx.allocate(Dtype::kI32, {slots}, "router");
   rows.place = ctx.allocate(Dtype::kI32, {slots}, "router");
   rows.offsets = ctx.allocate(Dtype::kI32, {count + 1}, "router");
-  ctx.kernels.moe.sort_rows(ctx.stream, {choices, first, rows.order, rows.place, rows.offsets});
+  ctx.kernels.moe.sort_rows(ctx.stream, {.experts = choices,
+                                         .first_expert = first,
+                                         .order = rows.order,
+                                         .place = rows.place,
+                                         .offsets = rows.offsets});
   return rows;
 }
 
@@ -22,8 +26,12 @@ namespace {
 void fit(Context& ctx, ExpertRows& rows, std::int64_t count, std::int64_t block) {
   OpScope scope(ctx, "fit_rows");
   Tensor fitted = ctx.allocate(Dtype::kI32, {count}, "router");
-  ctx.kernels.moe.fit_rows(ctx.stream,
-                           {rows.order, rows.place, rows.offsets, fitted, block, ctx.lost_rows});
+  ctx.kernels.moe.fit_rows(ctx.stream, {.order = rows.order,
+                                        .place = rows.place,
+                                        .offsets = rows.offsets,
+                                        .fitted = fitted,
+                                        .block = block,
+                                        .lost = ctx.lost_rows});
   rows.order = std::move(fitted);
 }
 }  // namespace
@@ -43,8 +51,11 @@ std::int64_t count_rows(Context& ctx, const ExpertRows& rows, std::int64_t expec
 
 Tensor gather_rows(Context& ctx, const Tensor& x, const ExpertRows& rows, const char* tag) {
   Tensor out = ctx.allocate(x.dtype(), {rows.count(), x.shape()[1]}, tag);
-  ctx.kernels.moe.gather_rows(ctx.stream, {x, out, rows.order.as<std::int32_t>(),
-                                           rows.place.as<std::int32_t>(), rows.topk});
+  ctx.kernels.moe.gather_rows(ctx.stream, {.x = x,
+                                           .rows = out,
+                                           .order = rows.order.as<std::int32_t>(),
+                                           .place = rows.place.as<std::int32_t>(),
+                                           .topk = rows.topk});
   return out;
 }
 

@@ -40,11 +40,16 @@ struct GroupedUse {
     WeightLease b = bias ? ctx.weights.use(*bias) : WeightLease{};
     if (weight->fp8.used()) {
       Quantized w = ctx.weights.quantized(*weight);
-      ctx.kernels.quantize.grouped(
-          ctx.stream, {x.quantized.by_rows(), w.by_rows(), y, b.view, ends(), weight->local[0]});
+      ctx.kernels.quantize.grouped(ctx.stream, {.a = x.quantized.by_rows(),
+                                                .b = w.by_rows(),
+                                                .c = y,
+                                                .bias = b.view,
+                                                .offsets = ends(),
+                                                .experts = weight->local[0]});
     } else {
       WeightLease w = ctx.weights.use(*weight);
-      ctx.kernels.moe.grouped(ctx.stream, {x.plain, w.view, y, b.view, ends(), 0});
+      ctx.kernels.moe.grouped(
+          ctx.stream, {.x = x.plain, .w = w.view, .y = y, .bias = b.view, .offsets = ends()});
     }
   }
 
@@ -52,17 +57,23 @@ struct GroupedUse {
   void input_gradient(Context& ctx, const Factor& dy, const View& dx) const {
     if (weight->fp8.used()) {
       Quantized w = ctx.weights.quantized(*weight);
-      ctx.kernels.quantize.grouped(
-          ctx.stream, {dy.quantized.by_rows(), w.by_columns(), dx, {}, ends(), weight->local[0]});
+      ctx.kernels.quantize.grouped(ctx.stream, {.a = dy.quantized.by_rows(),
+                                                .b = w.by_columns(),
+                                                .c = dx,
+                                                .offsets = ends(),
+                                                .experts = weight->local[0]});
     } else {
       WeightLease w = ctx.weights.use(*weight);
-      ctx.kernels.moe.grouped_input(ctx.stream, {dx, w.view, dy.plain, {}, ends(), 0});
+      ctx.kernels.moe.grouped_input(ctx.stream,
+                                    {.x = dx, .w = w.view, .y = dy.plain, .offsets = ends()});
     }
   }
 
   void add_bias_gradient(Context& ctx, const Tensor& dy) const {
     GradSink sink = ctx.grads.sink(*bias, bias_placement);
-    ctx.kernels.moe.grouped_weight(ctx.stream, {{}, {}, dy, sink.view, ends(), sink.beta});
+    ctx.kernels.moe.grouped_weight(
+        ctx.stream,
+        {.x = {}, .w = {}, .y = dy, .bias = sink.view, .offsets = ends(), .beta = sink.beta});
     ctx.grads.done(*bias, std::move(sink));
   }
 
@@ -70,12 +81,19 @@ struct GroupedUse {
     Factor x = factor(ctx, Fp8Role::kInput, kept_x, false, true);
     GradSink sink = ctx.grads.sink(*weight, weight_placement);
     if (weight->fp8.used() && weight->fp8.weight_gradient) {
-      ctx.kernels.quantize.grouped_weight(
-          ctx.stream, {dy.quantized.by_columns(), x.quantized.by_columns(), sink.view, ends(),
-                       sink.beta, sink.squares});
+      ctx.kernels.quantize.grouped_weight(ctx.stream, {.dy = dy.quantized.by_columns(),
+                                                       .x = x.quantized.by_columns(),
+                                                       .w = sink.view,
+                                                       .offsets = ends(),
+                                                       .beta = sink.beta,
+                                                       .squares = sink.squares});
     } else {
-      ctx.kernels.moe.grouped_weight(
-          ctx.stream, {x.plain, sink.view, dy.plain, {}, ends(), sink.beta, sink.squares});
+      ctx.kernels.moe.grouped_weight(ctx.stream, {.x = x.plain,
+                                                  .w = sink.view,
+                                                  .y = dy.plain,
+                                                  .offsets = ends(),
+                                                  .beta = sink.beta,
+                                                  .squares = sink.squares});
     }
     sink.squared = sink.squares != nullptr;
     ctx.grads.done(*weight, std::move(sink));

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "base/divide.h"
 #include "base/error.h"
 #include "kernels/gemm.h"
 #include "kernels/loss.h"
@@ -26,8 +27,8 @@ std::int64_t chunk_rows(std::int64_t tokens, std::int64_t row_bytes, std::int64_
   std::int64_t rows =
       std::max<std::int64_t>(chunk_bytes / std::max<std::int64_t>(row_bytes, 1), 32);
   if (rows >= tokens) return std::max<std::int64_t>(tokens, 1);
-  std::int64_t chunks = (tokens + rows - 1) / rows, even = (tokens + chunks - 1) / chunks;
-  return even < 4 * kTile ? even : (even + kTile - 1) / kTile * kTile;
+  std::int64_t chunks = ceil_div(tokens, rows), even = ceil_div(tokens, chunks);
+  return even < 4 * kTile ? even : round_up(even, kTile);
 }
 
 }  // namespace
@@ -37,7 +38,7 @@ LogitsChunks logits_chunks(const Context& ctx, const HeadSpec& spec, std::int64_
   const LogitsRule& rule = ctx.kernels.loss.logits;
   // A probe looks at every number, and padding has none.
   std::int64_t multiple = ctx.probe != nullptr ? 1 : rule.row_multiple;
-  std::int64_t stride = (spec.weight->local[0] + multiple - 1) / multiple * multiple;
+  std::int64_t stride = round_up(spec.weight->local[0], multiple);
   std::int64_t bytes = spec.chunk_bytes > 0 ? spec.chunk_bytes : rule.chunk_bytes;
   auto row_bytes = stride * static_cast<std::int64_t>(size_of(dtype));
   return {chunk_rows(tokens, row_bytes, bytes), stride};
@@ -65,7 +66,7 @@ class HeadRun {
     std::int64_t tokens = pass_.hidden.shape()[0];
     Dtype dtype = ctx_.kernels.loss.logits.narrow ? ctx_.dtype : ctx_.wide();
     LogitsChunks chunks = logits_chunks(ctx_, spec_, tokens, dtype);
-    count_ = std::max<std::int64_t>((tokens + chunks.rows - 1) / chunks.rows, 1);
+    count_ = std::max<std::int64_t>(ceil_div(tokens, chunks.rows), 1);
     // Where there are no tokens an empty chunk still sets the weight's gradient.
     for (std::int64_t begin = 0; begin < tokens || (begin == 0 && weight_gradient_);
          begin += chunks.rows) {
@@ -85,7 +86,6 @@ class HeadRun {
                     .b = lease_.view,
                     .c = logits,
                     .transpose_b = true,
-                    .bias = {},
                     .c_columns = vocabulary_},
                    count_ * pass_.passes);
     ctx_.check(pass_.op, "logits", logits);
@@ -104,8 +104,11 @@ class HeadRun {
     View token_loss = pass_.token_loss.view().rows(rows.begin, rows.end), weights;
     if (pass_.with_gradient) weights = pass_.weights.view().rows(rows.begin, rows.end);
     if (tp.size() == 1) {
-      ctx_.kernels.loss.whole(ctx_.stream,
-                              {chunk, weights, pass_.loss_factor, token_loss, pass_.with_gradient});
+      ctx_.kernels.loss.whole(ctx_.stream, {.chunk = chunk,
+                                            .weights = weights,
+                                            .loss_factor = pass_.loss_factor,
+                                            .token_loss = token_loss,
+                                            .with_gradient = pass_.with_gradient});
       return;
     }
     Tensor row_max = ctx_.allocate(ctx_.wide(), {rows.size()}, "loss");
@@ -114,8 +117,13 @@ class HeadRun {
     tp.all_reduce(row_max, Reduction::kMax, "loss maximum").wait();
     ctx_.kernels.loss.row_sum(ctx_.stream, {chunk, row_max, stats});
     tp.all_reduce(stats, Reduction::kSum, "loss sums").wait();
-    ctx_.kernels.loss.gradient(ctx_.stream, {chunk, row_max, stats, weights, pass_.loss_factor,
-                                             token_loss, pass_.with_gradient});
+    ctx_.kernels.loss.gradient(ctx_.stream, {.chunk = chunk,
+                                             .row_max = row_max,
+                                             .stats = stats,
+                                             .weights = weights,
+                                             .loss_factor = pass_.loss_factor,
+                                             .token_loss = token_loss,
+                                             .with_gradient = pass_.with_gradient});
   }
 
   void compute_gradients(Range rows, Tensor dlogits) {
@@ -129,7 +137,6 @@ class HeadRun {
                      {.a = dlogits,
                       .b = lease_.view,
                       .c = pass_.dhidden.rows(rows.begin, rows.end),
-                      .bias = {},
                       .a_columns = vocabulary_},
                      count_);
     }
@@ -139,7 +146,6 @@ class HeadRun {
                                          .c = sink_.view,
                                          .transpose_a = true,
                                          .beta = beta_,
-                                         .bias = {},
                                          .a_columns = vocabulary_});
     beta_ = 1;
   }

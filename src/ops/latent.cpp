@@ -96,10 +96,14 @@ Var join_latent_heads(Context& ctx, const Var& q, const Var& kv, const Var& rope
 void keep_latents(Context& ctx, const LatentRows& rows, const Tensor& cache, const DecodeStep& step,
                   const LatentSpec& spec) {
   auto keep = [&](const Var& from, std::int64_t begin, std::int64_t columns) {
-    ctx.kernels.elementwise.copy_rows(
-        ctx.stream,
-        {from.tensor.view().data, cache.view().address(begin), ctx.dtype, from.shape()[0], columns,
-         columns, cache.shape()[1], step.write_rows.as<std::int32_t>()});
+    ctx.kernels.elementwise.copy_rows(ctx.stream, {.src = from.tensor.view().data,
+                                                   .dst = cache.view().address(begin),
+                                                   .dtype = ctx.dtype,
+                                                   .rows = from.shape()[0],
+                                                   .columns = columns,
+                                                   .src_stride = columns,
+                                                   .dst_stride = cache.shape()[1],
+                                                   .dst_rows = step.write_rows.as<std::int32_t>()});
   };
   keep(rows.latent, 0, spec.latent_size);
   keep(rows.rope_key, spec.latent_size, spec.rope_size);
@@ -122,9 +126,13 @@ Tensor absorb_queries(Context& ctx, const Tensor& q, const View& kv_up, const La
   args.weight_step = (spec.nope_size + spec.v_size) * spec.latent_size;
   ctx.kernels.latent.head_product(ctx.stream, args);
   // The heads of all rows lie at equal distances.
-  ctx.kernels.elementwise.copy_rows(
-      ctx.stream, {q.view().address(spec.nope_size), out.view().address(spec.latent_size),
-                   q.dtype(), rows * spec.heads, spec.rope_size, spec.qk_size(), width});
+  ctx.kernels.elementwise.copy_rows(ctx.stream, {.src = q.view().address(spec.nope_size),
+                                                 .dst = out.view().address(spec.latent_size),
+                                                 .dtype = q.dtype(),
+                                                 .rows = rows * spec.heads,
+                                                 .columns = spec.rope_size,
+                                                 .src_stride = spec.qk_size(),
+                                                 .dst_stride = width});
   return out;
 }
 
@@ -167,8 +175,13 @@ Var cached_latent_attention(Context& ctx, const LatentRows& rows, const Param& k
       ctx.allocate(ctx.wide(), {q.shape()[0], spec.heads}, "activations")};
   const std::int32_t* counts =
       step.key_counts.empty() ? nullptr : step.key_counts.as<std::int32_t>();
-  ctx.kernels.attention.forward(ctx.stream, {shape, q.view().data, cache.view().data,
-                                             cache.view().data, result.out, result.lse, counts});
+  ctx.kernels.attention.forward(ctx.stream, {.shape = shape,
+                                             .q = q.view().data,
+                                             .k = cache.view().data,
+                                             .v = cache.view().data,
+                                             .out = result.out,
+                                             .lse = result.lse,
+                                             .key_counts = counts});
   add_sinks(ctx, latents, result);
   return make_output(ctx, "latent attention", expand_values(ctx, result.out, weight.view, spec),
                      rows.q.placement, false);

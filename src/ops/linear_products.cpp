@@ -86,8 +86,9 @@ void forward_product(Context& ctx, const Param& weight, const Param* bias, const
   WeightLease b = bias ? ctx.weights.use(*bias) : WeightLease{};
   if (weight.fp8.used()) {
     Quantized w = ctx.weights.quantized(weight);
-    ctx.kernels.quantize.product(ctx.stream,
-                                 {x.quantized.by_rows(), w.by_rows(), y, 0, b.view, true});
+    ctx.kernels.quantize.product(
+        ctx.stream,
+        {.a = x.quantized.by_rows(), .b = w.by_rows(), .c = y, .bias = b.view, .fast = true});
   } else {
     WeightLease w = ctx.weights.use(weight);
     weight_product(ctx, weight, {x.plain, w.view, y, false, true, 1, 0, b.view});
@@ -98,7 +99,7 @@ void input_gradient_product(Context& ctx, const Param& weight, const Factor& dy,
   if (weight.fp8.used()) {
     Quantized w = ctx.weights.quantized(weight);
     ctx.kernels.quantize.product(ctx.stream,
-                                 {dy.quantized.by_rows(), w.by_columns(), dx, 0, {}, false});
+                                 {.a = dy.quantized.by_rows(), .b = w.by_columns(), .c = dx});
   } else {
     WeightLease w = ctx.weights.use(weight);
     weight_product(ctx, weight, {dy.plain, w.view, dx, false, false, 1, 0, {}});
@@ -109,12 +110,14 @@ void add_weight_gradient(Context& ctx, const Param& weight, const Placement& pla
                          const Factor& dy, const Factor& x) {
   GradSink sink = ctx.grads.sink(weight, placement);
   if (weight.fp8.used() && weight.fp8.weight_gradient) {
-    ctx.kernels.quantize.product(
-        ctx.stream,
-        {dy.quantized.by_columns(), x.quantized.by_columns(), sink.view, sink.beta, {}, false});
+    ctx.kernels.quantize.product(ctx.stream, {.a = dy.quantized.by_columns(),
+                                              .b = x.quantized.by_columns(),
+                                              .c = sink.view,
+                                              .beta = sink.beta});
   } else {
-    ctx.kernels.gemm.gemm(ctx.stream,
-                          {dy.plain, x.plain, sink.view, true, false, 1, sink.beta, {}});
+    ctx.kernels.gemm.gemm(
+        ctx.stream,
+        {.a = dy.plain, .b = x.plain, .c = sink.view, .transpose_a = true, .beta = sink.beta});
   }
   ctx.grads.done(weight, std::move(sink));
 }

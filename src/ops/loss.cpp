@@ -50,8 +50,11 @@ namespace {
 // hidden [T, H] times the weight, into rows of any length that are not shorter.
 void head_product(Context& ctx, const Tensor& hidden, const HeadSpec& spec, const Tensor& logits) {
   WeightLease lease = ctx.weights.use(*spec.weight);
-  ctx.kernels.gemm.gemm(
-      ctx.stream, {hidden, lease.view, logits, false, true, 1, 0, {}, 0, spec.weight->local[0]});
+  ctx.kernels.gemm.gemm(ctx.stream, {.a = hidden,
+                                     .b = lease.view,
+                                     .c = logits,
+                                     .transpose_b = true,
+                                     .c_columns = spec.weight->local[0]});
 }
 }  // namespace
 
@@ -86,10 +89,14 @@ Tensor gather_vocabulary(Context& ctx, Tensor part, std::int64_t vocabulary) {
   Tensor whole = ctx.allocate(parts.dtype(), {rows, vocabulary}, "logits");
   for (int rank = 0; rank < tp.size(); ++rank) {
     Range columns = shard_range(vocabulary, tp.size(), rank);
-    ctx.kernels.elementwise.copy_rows(
-        ctx.stream,
-        {parts.view().address(rows * columns.begin), whole.view().address(columns.begin),
-         parts.dtype(), rows, columns.size(), columns.size(), vocabulary});
+    ctx.kernels.elementwise.copy_rows(ctx.stream,
+                                      {.src = parts.view().address(rows * columns.begin),
+                                       .dst = whole.view().address(columns.begin),
+                                       .dtype = parts.dtype(),
+                                       .rows = rows,
+                                       .columns = columns.size(),
+                                       .src_stride = columns.size(),
+                                       .dst_stride = vocabulary});
   }
   return whole;
 }

@@ -122,9 +122,13 @@ Var weigh(Context& ctx, const Var& x, const Var& probs, const ExpertRows& rows) 
         Tensor factor = kept_probs.get(bctx);
         Tensor dx = dy.unique() ? dy : bctx.allocate(dy.dtype(), dy.shape(), "gradients");
         Tensor dprobs = bctx.allocate(factor.dtype(), factor.shape(), "gradients");
-        bctx.kernels.moe.weigh_rows_backward(
-            bctx.stream, {dy, kept.get(bctx), factor, dx, dprobs, rows.order.as<std::int32_t>(),
-                          rows.place.as<std::int32_t>()});
+        bctx.kernels.moe.weigh_rows_backward(bctx.stream, {.dy = dy,
+                                                           .x = kept.get(bctx),
+                                                           .probs = factor,
+                                                           .dx = dx,
+                                                           .dprobs = dprobs,
+                                                           .order = rows.order.as<std::int32_t>(),
+                                                           .place = rows.place.as<std::int32_t>()});
         back.add(in, std::move(dx));
         back.add(weights, std::move(dprobs));
       });

@@ -85,11 +85,12 @@ void add_weight_gradient(Context& ctx, const Param& weight, const Placement& pla
                          const Tensor& x, const Tensor& dy) {
   GradSink sink = ctx.grads.sink(weight, placement);
   if (dy.dtype() == ctx.dtype) {
-    ctx.kernels.gemm.gemm(ctx.stream, {dy, x, sink.view, true, false, 1, sink.beta, {}});
+    ctx.kernels.gemm.gemm(
+        ctx.stream, {.a = dy, .b = x, .c = sink.view, .transpose_a = true, .beta = sink.beta});
   } else {
     Tensor wide = converted(ctx, x, dy.dtype(), "recomputed");
     Tensor sum = ctx.allocate(dy.dtype(), weight.local, "gradients");
-    ctx.kernels.gemm.gemm(ctx.stream, {dy, wide, sum, true, false, 1, 0, {}});
+    ctx.kernels.gemm.gemm(ctx.stream, {.a = dy, .b = wide, .c = sum, .transpose_a = true});
     ctx.kernels.elementwise.axpby(ctx.stream, 1, sum, sink.beta, sink.view);
   }
   ctx.grads.done(weight, std::move(sink));
@@ -105,7 +106,7 @@ void add_input_gradient(Backward& back, const GradSlot& in, const Param& weight,
     dx = ctx.allocate(dy.dtype(), {dy.shape()[0], weight.local[1]}, "gradients");
   }
   WeightLease lease = leased(ctx, weight, dy.dtype());
-  ctx.kernels.gemm.gemm(ctx.stream, {dy, lease.view, dx, false, false, 1, adds ? 1.0 : 0.0, {}});
+  ctx.kernels.gemm.gemm(ctx.stream, {.a = dy, .b = lease.view, .c = dx, .beta = adds ? 1.0 : 0.0});
   back.add(in, converted(ctx, dx, ctx.dtype, "gradients"));
 }
 
@@ -118,7 +119,8 @@ Var product(Context& ctx, const Var& x, const Param& weight, const Param* bias, 
     WeightLease w = leased(ctx, weight, dtype);
     WeightLease b = bias ? leased(ctx, *bias, dtype) : WeightLease{};
     Tensor in = converted(ctx, x.tensor, dtype, "router");
-    ctx.kernels.gemm.gemm(ctx.stream, {in, w.view, logits, false, true, 1, 0, b.view});
+    ctx.kernels.gemm.gemm(ctx.stream,
+                          {.a = in, .b = w.view, .c = logits, .transpose_b = true, .bias = b.view});
   }
   bool trains = weight.trains || (bias && bias->trains);
   Var out = make_output(ctx, "router", std::move(logits), x.placement, x.tracked() || trains);

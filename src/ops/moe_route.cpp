@@ -106,7 +106,8 @@ struct RouteBackward {
     rule.groups = 1;
     Tensor chosen = ctx.allocate(Dtype::kI32, experts.shape(), "router");
     Tensor probs = ctx.allocate(logits.dtype(), experts.shape(), "router");
-    ctx.kernels.router.route(ctx.stream, {logits, {}, chosen, probs, rule});
+    ctx.kernels.router.route(ctx.stream,
+                             {.logits = logits, .experts = chosen, .probs = probs, .rule = rule});
     return chosen;
   }
 
@@ -219,7 +220,11 @@ Routing route(Context& ctx, const Var& logits, const RouterSpec& spec,
   Tensor probs = ctx.allocate(logits.tensor.dtype(), chosen, "router");
   {
     WeightLease bias = choice_bias(ctx, logits, spec, layout);
-    ctx.kernels.router.route(ctx.stream, {logits.tensor, bias.view, out.experts, probs, spec.rule});
+    ctx.kernels.router.route(ctx.stream, {.logits = logits.tensor,
+                                          .bias = bias.view,
+                                          .experts = out.experts,
+                                          .probs = probs,
+                                          .rule = spec.rule});
   }
   out.probs = make_output(ctx, "route", converted(ctx, probs, ctx.wide(), "router"),
                           logits.placement, logits.tracked());
@@ -256,7 +261,7 @@ Var add_expert_biases(Context& ctx, const Var& y, const Routing& routing, const 
   Tensor dense = spread(ctx, probs.tensor, routing.experts, bias.local[0]);
   {
     WeightLease b = ctx.weights.use(bias);
-    ctx.kernels.gemm.gemm(ctx.stream, {dense, b.view, y.tensor, false, false, 1, 1, {}});
+    ctx.kernels.gemm.gemm(ctx.stream, {.a = dense, .b = b.view, .c = y.tensor, .beta = 1});
   }
   Var out = make_output(ctx, "add_expert_biases", y.tensor, y.placement,
                         y.tracked() || probs.tracked() || bias.trains);
@@ -273,7 +278,8 @@ Var add_expert_biases(Context& ctx, const Var& y, const Routing& routing, const 
         if (weights.wanted()) {
           Tensor all = bctx.allocate(kept.dtype(), {dy.shape()[0], count}, "gradients");
           WeightLease lease = bctx.weights.use(*b);
-          bctx.kernels.gemm.gemm(bctx.stream, {dy, lease.view, all, false, true, 1, 0, {}});
+          bctx.kernels.gemm.gemm(bctx.stream,
+                                 {.a = dy, .b = lease.view, .c = all, .transpose_b = true});
           Tensor dprobs = bctx.allocate(kept.dtype(), kept.shape(), "gradients");
           bctx.kernels.router.pick(bctx.stream, {dprobs, experts, all});
           back.add(weights, std::move(dprobs));
@@ -282,8 +288,9 @@ Var add_expert_biases(Context& ctx, const Var& y, const Routing& routing, const 
           back.weight_work([b, placement, kept, experts, count, dy](Context& wctx) {
             Tensor matrix = spread(wctx, kept, experts, count);
             GradSink sink = wctx.grads.sink(*b, placement);
-            wctx.kernels.gemm.gemm(wctx.stream,
-                                   {matrix, dy, sink.view, true, false, 1, sink.beta, {}});
+            wctx.kernels.gemm.gemm(
+                wctx.stream,
+                {.a = matrix, .b = dy, .c = sink.view, .transpose_a = true, .beta = sink.beta});
             wctx.grads.done(*b, std::move(sink));
           });
         }

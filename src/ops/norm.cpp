@@ -69,9 +69,18 @@ Value norm_backward(Context& ctx, const NormSpec& spec, const NormKept& kept,
   Tensor amax = spec.amax ? zero_amax(ctx) : Tensor();
   {
     WeightLease w = ctx.weights.use(*spec.weight);
-    ctx.kernels.norm.backward(
-        ctx.stream, {dy, kept.s.get(ctx), dsum, w.view, kept.mean, kept.rstd, dx, dw.view, db.view,
-                     dw_wanted ? dw.beta : db.beta, spec.offset, address_of(amax)});
+    ctx.kernels.norm.backward(ctx.stream, {.dy = dy,
+                                           .s = kept.s.get(ctx),
+                                           .dsum = dsum,
+                                           .weight = w.view,
+                                           .mean = kept.mean,
+                                           .rstd = kept.rstd,
+                                           .dx = dx,
+                                           .dweight = dw.view,
+                                           .dbias = db.view,
+                                           .beta = dw_wanted ? dw.beta : db.beta,
+                                           .offset = spec.offset,
+                                           .amax = address_of(amax)});
   }
   if (dw_wanted) ctx.grads.done(*spec.weight, std::move(dw));
   if (db_wanted) ctx.grads.done(*spec.bias, std::move(db));
@@ -100,8 +109,17 @@ NormForward norm_forward(Context& ctx, const NormSpec& spec, const Tensor& x,
   WeightLease w = ctx.weights.use(*spec.weight);
   WeightLease b = spec.bias ? ctx.weights.use(*spec.bias) : WeightLease{};
   if (spec.amax) out.amax = zero_amax(ctx);
-  ctx.kernels.norm.forward(ctx.stream, {x, residual, out.sum, out.y, w.view, b.view, out.mean,
-                                        out.rstd, spec.epsilon, spec.offset, address_of(out.amax)});
+  ctx.kernels.norm.forward(ctx.stream, {.x = x,
+                                        .residual = residual,
+                                        .sum = out.sum,
+                                        .y = out.y,
+                                        .weight = w.view,
+                                        .bias = b.view,
+                                        .mean = out.mean,
+                                        .rstd = out.rstd,
+                                        .epsilon = spec.epsilon,
+                                        .offset = spec.offset,
+                                        .amax = address_of(out.amax)});
   return out;
 }
 
@@ -175,9 +193,16 @@ Var head_norm(Context& ctx, const Var& qkv, const HeadNormSpec& spec) {
   Tensor rstd = ctx.allocate(ctx.wide(), {rows, heads}, "activations");
   {
     WeightLease q = ctx.weights.use(*spec.q_weight), k = ctx.weights.use(*spec.k_weight);
-    ctx.kernels.norm.head_forward(ctx.stream,
-                                  {qkv.tensor, y, q.view, k.view, rstd, spec.q_heads, spec.kv_heads,
-                                   spec.head_size, spec.epsilon, spec.offset});
+    ctx.kernels.norm.head_forward(ctx.stream, {.x = qkv.tensor,
+                                               .y = y,
+                                               .q_weight = q.view,
+                                               .k_weight = k.view,
+                                               .rstd = rstd,
+                                               .q_heads = spec.q_heads,
+                                               .kv_heads = spec.kv_heads,
+                                               .head_size = spec.head_size,
+                                               .epsilon = spec.epsilon,
+                                               .offset = spec.offset});
   }
   bool dq_wanted = spec.q_weight->trains, dk_wanted = spec.k_weight->trains;
   Var out = make_output(ctx, "head_norm", std::move(y), qkv.placement,
@@ -196,10 +221,20 @@ Var head_norm(Context& ctx, const Var& qkv, const HeadNormSpec& spec) {
         GradSink dk = dk_wanted ? bctx.grads.sink(*spec.k_weight, placement) : GradSink{};
         {
           WeightLease q = bctx.weights.use(*spec.q_weight), k = bctx.weights.use(*spec.k_weight);
-          bctx.kernels.norm.head_backward(
-              bctx.stream,
-              {dy, saved.get(bctx), dx, q.view, k.view, rstd, dq.view, dk.view, dq.beta, dk.beta,
-               spec.q_heads, spec.kv_heads, spec.head_size, spec.offset});
+          bctx.kernels.norm.head_backward(bctx.stream, {.dy = dy,
+                                                        .x = saved.get(bctx),
+                                                        .dx = dx,
+                                                        .q_weight = q.view,
+                                                        .k_weight = k.view,
+                                                        .rstd = rstd,
+                                                        .dq_weight = dq.view,
+                                                        .dk_weight = dk.view,
+                                                        .q_beta = dq.beta,
+                                                        .k_beta = dk.beta,
+                                                        .q_heads = spec.q_heads,
+                                                        .kv_heads = spec.kv_heads,
+                                                        .head_size = spec.head_size,
+                                                        .offset = spec.offset});
         }
         if (dq_wanted) bctx.grads.done(*spec.q_weight, std::move(dq));
         if (dk_wanted) bctx.grads.done(*spec.k_weight, std::move(dk));

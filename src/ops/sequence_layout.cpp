@@ -106,9 +106,13 @@ void for_row_copies(std::span<const TokenSet> sets, const TokenSet& together, co
 void copy_rows(Context& ctx, const View& from, std::int64_t from_row, const View& to,
                std::int64_t to_row, std::int64_t count) {
   std::int64_t width = from.shape[1];
-  ctx.kernels.elementwise.copy_rows(
-      ctx.stream, {from.address(from_row * width), to.address(to_row * width), from.dtype, count,
-                   width, width, width});
+  ctx.kernels.elementwise.copy_rows(ctx.stream, {.src = from.address(from_row * width),
+                                                 .dst = to.address(to_row * width),
+                                                 .dtype = from.dtype,
+                                                 .rows = count,
+                                                 .columns = width,
+                                                 .src_stride = width,
+                                                 .dst_stride = width});
 }
 }  // namespace
 

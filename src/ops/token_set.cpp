@@ -62,18 +62,18 @@ const DocumentPiece* TokenSet::find(std::int32_t document, int segment) const {
 }
 
 std::vector<AttentionRun> visible_runs(const TokenSet& queries, int query_segment,
-                                       const TokenSet& keys, int key_segment, bool causal,
-                                       std::int64_t window) {
+                                       const TokenSet& keys, int key_segment,
+                                       const AttentionRule& rule) {
   std::vector<AttentionRun> runs;
   for (const DocumentPiece& q : queries.pieces()) {
     if (q.segment != query_segment) continue;
     const DocumentPiece* k = keys.find(q.document, key_segment);
     if (k == nullptr) continue;
     std::int64_t begin = k->begin, end = k->begin + k->count;
-    if (causal) end = std::min<std::int64_t>(end, q.begin + q.count);
-    if (window >= 0) {
-      begin = std::max(begin, q.begin - window);
-      if (!causal) end = std::min(end, q.begin + q.count + window);
+    if (rule.causal) end = std::min<std::int64_t>(end, q.begin + q.count);
+    if (rule.window >= 0) {
+      begin = std::max(begin, q.begin - rule.window);
+      if (!rule.causal) end = std::min(end, q.begin + q.count + rule.window);
     }
     if (begin >= end) continue;
     AttentionRun run;

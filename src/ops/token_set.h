@@ -10,6 +10,7 @@
 #include <span>
 #include <vector>
 
+#include "tensor/attention_rule.h"
 #include "tensor/attention_run.h"
 
 namespace bev {
@@ -57,8 +58,8 @@ class TokenSet {
 // What queries of one segment may see of the keys of one segment: at most one run per document, and
 // none where the mask hides all of it. No key is in two runs.
 std::vector<AttentionRun> visible_runs(const TokenSet& queries, int query_segment,
-                                       const TokenSet& keys, int key_segment, bool causal,
-                                       std::int64_t window);
+                                       const TokenSet& keys, int key_segment,
+                                       const AttentionRule& rule);
 
 struct RowCopy {
   std::int64_t from = 0, to = 0, count = 0;

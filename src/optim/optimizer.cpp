@@ -72,16 +72,23 @@ void Optimizer::step(Context& ctx) {
   for (std::size_t i = 0; i < ranges_.size(); ++i) {
     const OptimRange& range = ranges_[i];
     if (range.param->sign_rate == 0) continue;
-    ctx.kernels.optim.sign(ctx.stream,
-                           {main(i), range.grad, range.value, ctx.step, range.param->sign_rate});
+    ctx.kernels.optim.sign(ctx.stream, {.main = main(i),
+                                        .grad = range.grad,
+                                        .values = range.value,
+                                        .state = ctx.step,
+                                        .rate = range.param->sign_rate});
   }
   if (config_.optimizer == OptimizerKind::kSgd) {
     for (std::size_t i = 0; i < ranges_.size(); ++i) {
       const OptimRange& range = ranges_[i];
       if (range.param->sign_rate != 0) continue;
-      ctx.kernels.optim.sgd(ctx.stream,
-                            {main(i), range.grad, states_[i].m.values, range.value, ctx.step, 1,
-                             range.param->decays ? 1.0 : 0.0, config_.sgd_momentum});
+      ctx.kernels.optim.sgd(ctx.stream, {.main = main(i),
+                                         .grad = range.grad,
+                                         .m = states_[i].m.values,
+                                         .values = range.value,
+                                         .state = ctx.step,
+                                         .wd_mult = range.param->decays ? 1.0 : 0.0,
+                                         .momentum = config_.sgd_momentum});
     }
   } else if (!adam_.empty()) {
     ctx.kernels.optim.adam(ctx.stream,

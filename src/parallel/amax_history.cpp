@@ -57,8 +57,12 @@ void AmaxHistory::finish_step(const StepState* state) {
   tools_.mesh.tp().all_reduce(seen_, Reduction::kMax, "largest numbers").wait();
   tools_.mesh.grads().all_reduce(seen_, Reduction::kMax, "largest numbers").wait();
   const AmaxOptions& options = tools_.options.amax;
-  tools_.kernels.quantize.update_amax(
-      tools_.stream, {seen_, history_, used_, state, options.largest, options.interval});
+  tools_.kernels.quantize.update_amax(tools_.stream, {.seen = seen_,
+                                                      .history = history_,
+                                                      .used = used_,
+                                                      .state = state,
+                                                      .largest = options.largest,
+                                                      .interval = options.interval});
 }
 
 }  // namespace bev

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <numeric>
 
+#include "base/divide.h"
+
 namespace bev {
 
 std::string_view unit_of(const Param& param) {
@@ -22,7 +24,7 @@ BucketItem bucket_item(const Param& param, const ParamPart& part) {
           param.wide};
 }
 
-std::int64_t padded_start(std::int64_t offset) { return (offset + 63) / 64 * 64; }
+std::int64_t padded_start(std::int64_t offset) { return round_up(offset, 64); }
 
 BucketLayout layout_buckets(std::span<const BucketItem> items, const BucketRules& rules) {
   BucketLayout layout;
@@ -30,7 +32,7 @@ BucketLayout layout_buckets(std::span<const BucketItem> items, const BucketRules
   auto close = [&](BucketLayout::Bucket& bucket) {
     std::int64_t ranks = bucket.of_experts ? rules.expert_ranks : rules.ranks;
     std::int64_t multiple = std::lcm<std::int64_t>(ranks * rules.part_multiple, 128);
-    bucket.size = (bucket.size + multiple - 1) / multiple * multiple;
+    bucket.size = round_up(bucket.size, multiple);
   };
   std::int64_t filled = 0;  // of the last bucket, on the rank that has most
   auto joins = [&](const BucketItem& item, const BucketItem& previous) {
@@ -72,7 +74,7 @@ std::vector<std::int64_t> bucket_begins(const BucketLayout& layout, Dtype dtype,
   for (const BucketLayout::Bucket& bucket : layout.buckets) {
     auto item = static_cast<std::int64_t>(size_of(bucket_dtype(bucket, dtype)));
     std::int64_t end = begins.back() + bucket.size / parts.of(bucket) * item;
-    begins.push_back((end + kAlignment - 1) / kAlignment * kAlignment);
+    begins.push_back(round_up(end, kAlignment));
   }
   return begins;
 }

@@ -155,8 +155,11 @@ void Engine::finish_sums() {
 void Engine::update(double clip_grad) {
   mesh().activity().set_action("optimizer", -1);
   TraceScope span(ctx().trace, {TraceKind::kOther, "optimizer"});
-  ctx().kernels.optim.clip(
-      ctx().stream, {sum(kSquares), sum(kLoss), model_.device_step(), clip_grad, sum(kLostRows)});
+  ctx().kernels.optim.clip(ctx().stream, {.square_sum = sum(kSquares),
+                                          .loss = sum(kLoss),
+                                          .state = model_.device_step(),
+                                          .max_norm = clip_grad,
+                                          .lost_rows = sum(kLostRows)});
   store().amaxes().finish_step(model_.device_step());
   optimizer_->step(ctx());
   if (train_.params_norm) sum_param_squares();

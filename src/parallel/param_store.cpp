@@ -31,8 +31,12 @@ void ParamStore::initialise(std::uint64_t seed) {
       std::uint64_t key = mix_bits(seed, hash_name(param->name));
       View flat = value.view().flat();
       for (const ElementRun& run : element_runs(param->shape, param->split, cut)) {
-        tools_.kernels.optim.normal(tools_.stream, {flat.rows(run.local, run.local + run.count),
-                                                    key, run.global, 0.0, param->init.value});
+        tools_.kernels.optim.normal(tools_.stream,
+                                    {.x = flat.rows(run.local, run.local + run.count),
+                                     .key = key,
+                                     .first = run.global,
+                                     .mean = 0.0,
+                                     .std = param->init.value});
       }
     }
     set_local_value(*param, value);

@@ -4,6 +4,7 @@
 #include <bit>
 #include <utility>
 
+#include "base/function_ref.h"
 #include "base/log.h"
 #include "base/philox.h"
 #include "base/text.h"
@@ -87,7 +88,9 @@ StepGraph::StepGraph(Context& ctx, StepShape shape, const MicroBatch& like, cons
   for_tensors(like, batch_, [&](const Tensor& from, Tensor& to) {
     to = Tensor(ctx.inputs, from.dtype(), from.shape(), "recorded batch");
   });
-  auto capture = [&](const auto& body) { return record(ctx.kernels.device, ctx.stream, body); };
+  auto capture = [&](FunctionRef<void()> body) {
+    return ctx.kernels.device.record(ctx.stream, body);
+  };
   micro_batches_.push_back(capture([&] { parts.first(batch_, shape_); }));
   while (std::ssize(micro_batches_) < shape_.kinds) {
     micro_batches_.push_back(capture([&] { parts.next(batch_); }));

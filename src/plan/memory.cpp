@@ -5,6 +5,7 @@
 #include <map>
 #include <string_view>
 
+#include "base/divide.h"
 #include "base/error.h"
 #include "data/batch.h"
 #include "kernels/gemm.h"
@@ -20,7 +21,7 @@ namespace {
 // Bytes of one allocation: the arena rounds up to 64.
 std::int64_t tensor_bytes(std::int64_t elements, Dtype dtype) {
   std::int64_t bytes = elements * static_cast<std::int64_t>(size_of(dtype));
-  return std::max<std::int64_t>((bytes + 63) / 64 * 64, 64);
+  return std::max<std::int64_t>(round_up(bytes, 64), 64);
 }
 
 // What the ranks that hold one part of a stage keep between iterations.

@@ -5,22 +5,23 @@
 #include <algorithm>
 
 #include "base/error.h"
+#include "kernels/fill_tables.h"
 #include "kernels/tables.h"
 
 namespace bev {
 
 namespace {
 
-// Becomes any kernel: one that returns at once.
-struct Nothing {
-  template <class... Args>
-  using Kernel = void (*)(Args...);
-  template <class... Args>
-  constexpr operator Kernel<Args...>() const {
-    return [](Args...) {};
+// Becomes any kernel: one that returns nothing, or a value of 0, at once.
+struct NoKernel {
+  template <class Result, class... Args>
+  using Kernel = Result (*)(Args...);
+  template <class Result, class... Args>
+  constexpr operator Kernel<Result, Args...>() const {
+    return [](Args...) { return Result(); };
   }
+  constexpr operator LogitsRule() const { return {}; }
 };
-constexpr Nothing kNothing;
 
 class PhantomMemory final : public MemorySource {
  public:
@@ -56,29 +57,32 @@ std::unique_ptr<CopyLane> open_phantom_lane(const Stream&) {
   return std::make_unique<PhantomCopyLane>();
 }
 
-std::unique_ptr<DeviceTrace> no_device_trace() { return nullptr; }
+template <class Table>
+Table phantom_table(Family<Table>) {
+  return fill_members<Table>(NoKernel());
+}
+LossKernels phantom_table(Family<LossKernels>) {
+  LossKernels loss = fill_members<LossKernels>(NoKernel());
+  loss.sample = nullptr;
+  return loss;
+}
+DeviceKernels phantom_table(Family<DeviceKernels>) {
+  DeviceKernels device = fill_members<DeviceKernels>(NoKernel());
+  device.open = open_phantom;
+  device.open_lane = open_phantom_lane;
+  device.pinned_memory = make_phantom_memory;
+  device.mark = nullptr;
+  device.open_copier = nullptr;
+  device.record = nullptr;
+  return device;
+}
 
-constexpr KernelTables kPhantomTables = {
-    .fill = kNothing,
-    .cast = kNothing,
-    .device = {open_phantom, no_device_trace, kNothing,
-               [](const Stream&, const View&, void*) { return Work(); }, nullptr, nullptr,
-               open_phantom_lane, make_phantom_memory, kNothing, nullptr},
-    .elementwise = {kNothing, kNothing, kNothing, kNothing, kNothing, kNothing, kNothing, kNothing,
-                    kNothing},
-    .gemm = {kNothing, [](const GemmArgs&) { return std::size_t{0}; }},
-    .norm = {kNothing, kNothing, kNothing, kNothing},
-    .activation = {kNothing, kNothing},
-    .rope = {kNothing, kNothing},
-    .attention = {kNothing, kNothing, kNothing, kNothing, kNothing},
-    .latent = {kNothing, kNothing, kNothing},
-    .embedding = {kNothing, kNothing},
-    .loss = {kNothing, kNothing, kNothing, kNothing, kNothing, kNothing, {}},
-    .router = {kNothing, kNothing, kNothing, kNothing, kNothing, kNothing, kNothing, kNothing},
-    .moe = {kNothing, kNothing, kNothing, kNothing, kNothing, kNothing, kNothing, kNothing,
-            kNothing, kNothing},
-    .optim = {kNothing, kNothing, kNothing, kNothing, kNothing, kNothing, kNothing},
-    .quantize = {kNothing, kNothing, kNothing, kNothing, kNothing, kNothing, kNothing},
+struct PhantomTables {
+  template <class Table>
+  operator const Table&() const {
+    static const Table table = phantom_table(Family<Table>());
+    return table;
+  }
 };
 
 class PhantomGroup final : public Group {
@@ -102,7 +106,7 @@ class PhantomGroup final : public Group {
 }  // namespace
 
 const Kernels& phantom_kernels() {
-  static constexpr Kernels kernels = kPhantomTables.kernels();
+  static const Kernels kernels = fill_members<Kernels>(PhantomTables(), NoKernel(), NoKernel());
   return kernels;
 }
 

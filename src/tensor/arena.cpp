@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <map>
 
+#include "base/divide.h"
 #include "base/trace.h"
 
 namespace bev {
@@ -44,7 +45,7 @@ Arena::~Arena() {
 }
 
 BlockRef Arena::allocate(std::size_t bytes, const char* tag, View* view) {
-  std::size_t rounded = std::max((bytes + kAlignment - 1) / kAlignment * kAlignment, kAlignment);
+  std::size_t rounded = std::max(round_up(bytes, kAlignment), kAlignment);
   if (free_blocks_ == nullptr) {
     block_slabs_.push_back(std::make_unique<Block[]>(kSlabBlocks));
     for (std::size_t i = 0; i < kSlabBlocks; ++i) {
@@ -130,7 +131,7 @@ void Arena::grow(std::size_t bytes) {
   // Chunks grow with the bytes reserved, so that a few large ones serve large models; the excess is
   // bounded by spare_, because other users share the device.
   std::size_t chunk_bytes = std::max(bytes, std::min(reserved_ / 4, spare_));
-  chunk_bytes = (chunk_bytes + kChunkBytes - 1) / kChunkBytes * kChunkBytes;
+  chunk_bytes = round_up(chunk_bytes, kChunkBytes);
   if (limit_ != 0 && reserved_ + chunk_bytes > limit_) chunk_bytes = bytes;
   if (limit_ != 0 && reserved_ + chunk_bytes > limit_) {
     fail_full(concat(format_bytes(static_cast<double>(bytes)),

@@ -14,6 +14,7 @@
 #include <cstdint>
 #include <limits>
 
+#include "base/divide.h"
 #include "tensor/view.h"
 
 namespace bev {
@@ -22,7 +23,7 @@ enum class MomentFormat : std::uint8_t { kSigned, kPositive };
 
 inline constexpr std::int64_t kMomentBlock = 128;
 constexpr std::int64_t moment_blocks(std::int64_t elements) {
-  return (elements + kMomentBlock - 1) / kMomentBlock;
+  return ceil_div(elements, kMomentBlock);
 }
 
 // Smallest scale: small enough to lose nothing, large enough that every value is a normal float.

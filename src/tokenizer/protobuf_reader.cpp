@@ -28,43 +28,43 @@ bool ProtobufReader::next() {
   if (bytes_.empty()) return false;
   std::uint64_t tag = read_varint();
   field_ = static_cast<std::uint32_t>(tag >> 3);
-  wire_ = static_cast<Wire>(tag & 7);
+  wire_ = static_cast<ProtobufWire>(tag & 7);
   switch (wire_) {
-    case Wire::kVarint:
+    case ProtobufWire::kVarint:
       value_ = read_varint();
       return true;
-    case Wire::kFixed64:
+    case ProtobufWire::kFixed64:
       take(8);
       return true;
-    case Wire::kBytes:
+    case ProtobufWire::kBytes:
       text_ = take(read_varint());
       return true;
-    case Wire::kFixed32:
+    case ProtobufWire::kFixed32:
       text_ = take(4);
       return true;
   }
   BEV_FAIL(ErrorKind::kInput, source_, ": a field of an unknown type; not a SentencePiece model");
 }
 
-void ProtobufReader::need(Wire wire) const {
+void ProtobufReader::need(ProtobufWire wire) const {
   BEV_CHECK(wire_ == wire, ErrorKind::kInput, source_, ": field ", field_,
             " has another type; not a SentencePiece model");
 }
 
 std::uint64_t ProtobufReader::integer() const {
-  need(Wire::kVarint);
+  need(ProtobufWire::kVarint);
   return value_;
 }
 
 float ProtobufReader::number() const {
-  need(Wire::kFixed32);
+  need(ProtobufWire::kFixed32);
   float value;
   std::memcpy(&value, text_.data(), sizeof(value));
   return value;
 }
 
 std::string_view ProtobufReader::text() const {
-  need(Wire::kBytes);
+  need(ProtobufWire::kBytes);
   return text_;
 }
 

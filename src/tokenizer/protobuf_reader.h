@@ -5,6 +5,8 @@
 #include <cstdint>
 #include <string_view>
 
+#include "base/protobuf.h"
+
 namespace bev {
 
 class ProtobufReader {
@@ -24,16 +26,14 @@ class ProtobufReader {
   std::string_view text() const;
 
  private:
-  enum class Wire : std::uint8_t { kVarint = 0, kFixed64 = 1, kBytes = 2, kFixed32 = 5 };
-
   std::uint64_t read_varint();
   std::string_view take(std::uint64_t count);
-  void need(Wire wire) const;
+  void need(ProtobufWire wire) const;
 
   std::string_view bytes_;
   std::string_view source_;
   std::uint32_t field_ = 0;
-  Wire wire_ = Wire::kVarint;
+  ProtobufWire wire_ = ProtobufWire::kVarint;
   std::uint64_t value_ = 0;
   std::string_view text_;
 };

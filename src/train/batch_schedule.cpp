@@ -8,6 +8,7 @@
 #include <string_view>
 #include <utility>
 
+#include "base/divide.h"
 #include "base/error.h"
 #include "base/text.h"
 
@@ -208,7 +209,7 @@ BatchSize BatchSchedule::at(std::int64_t consumed_samples) const {
   BEV_CHECK(problem.empty(), ErrorKind::kConfig, problem);
   std::int64_t running = running_size(spec_, size);
   std::int64_t unit = spec_.micro_batch_size * spec_.data_parallel_size;
-  return {size, running, (running + unit - 1) / unit};
+  return {size, running, ceil_div(running, unit)};
 }
 
 std::int64_t BatchSchedule::samples_after(std::int64_t iterations) const {
@@ -219,7 +220,7 @@ std::int64_t BatchSchedule::samples_after(std::int64_t iterations) const {
       std::int64_t left = steps_[i + 1].from_samples - consumed;
       if (left <= 0) continue;
       std::int64_t running = at(consumed).running;
-      take = std::min(take, (left + running - 1) / running);
+      take = std::min(take, ceil_div(left, running));
     }
     consumed += take * at(consumed).running;
     iterations -= take;
@@ -236,7 +237,7 @@ std::int64_t BatchSchedule::iterations_within(std::int64_t samples) const {
     std::int64_t fits = std::max<std::int64_t>(samples - consumed, 0) / running;
     if (!last) {
       std::int64_t left = steps_[i + 1].from_samples - consumed;
-      fits = std::min(fits, (left + running - 1) / running);
+      fits = std::min(fits, ceil_div(left, running));
     }
     consumed += fits * running;
     iterations += fits;

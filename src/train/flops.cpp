@@ -6,12 +6,12 @@
 
 namespace bev {
 
-double visible_pairs(std::int64_t length, std::int64_t window, bool causal) {
+double visible_pairs(std::int64_t length, const AttentionRule& rule) {
   auto tokens = static_cast<double>(length);
   // Keys that the last query sees; each of the first queries sees one more than the one before it.
-  double most = window < 0 ? tokens : std::min(static_cast<double>(window) + 1, tokens);
+  double most = rule.window < 0 ? tokens : std::min(static_cast<double>(rule.window) + 1, tokens);
   double before = most * (most + 1) / 2 + (tokens - most) * most;
-  return causal ? before : 2 * before - tokens;
+  return rule.causal ? before : 2 * before - tokens;
 }
 
 namespace {
@@ -40,7 +40,7 @@ double layer_flops(const ModelConfig& model, const LayerSpec& layer, std::int64_
   MixerFlops mixer = layer.mixer->flops(model, layer);
   double each = mixer.per_token + feed_forward_flops(model, layer.feed_forward);
   return each * static_cast<double>(length) +
-         mixer.per_pair * visible_pairs(length, layer.window, model.causal);
+         mixer.per_pair * visible_pairs(length, layer.attention);
 }
 
 // Whose description serves layer or depth `number`: depths are like the last layer.

@@ -9,9 +9,8 @@
 
 namespace bev {
 
-// Pairs of a query and a key that it sees in a sequence: `window` keys on each side of its own (-1:
-// all), causal those before it.
-double visible_pairs(std::int64_t length, std::int64_t window, bool causal);
+// Pairs of a query and a key that it sees in a sequence.
+double visible_pairs(std::int64_t length, const AttentionRule& rule);
 
 // Counts sequences of so many tokens each: layers as their descriptions say, feed-forwards and
 // routers, the output layer, depths of multi-token prediction.

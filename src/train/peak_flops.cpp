@@ -18,8 +18,8 @@ double product_seconds(Context& ctx, std::int64_t size) {
   Tensor a = ctx.allocate(ctx.dtype, {size, size}, "peak");
   Tensor b = ctx.allocate(ctx.dtype, {size, size}, "peak");
   Tensor c = ctx.allocate(ctx.dtype, {size, size}, "peak");
-  ctx.kernels.optim.normal(ctx.stream, {a.view().flat(), 1, 0, 0, 1});
-  ctx.kernels.optim.normal(ctx.stream, {b.view().flat(), 2, 0, 0, 1});
+  ctx.kernels.optim.normal(ctx.stream, {.x = a.view().flat(), .key = 1});
+  ctx.kernels.optim.normal(ctx.stream, {.x = b.view().flat(), .key = 2});
   std::vector<std::byte> corner(size_of(ctx.dtype));
   auto wait = [&] {
     ctx.kernels.device.fetch(ctx.stream, c.view().flat().rows(0, 1), corner.data()).wait();
@@ -28,7 +28,7 @@ double product_seconds(Context& ctx, std::int64_t size) {
   for (int i = 0; i < kTries; ++i) {
     wait();
     double begin = monotonic_seconds();
-    ctx.kernels.gemm.gemm(ctx.stream, {a, b, c, false, true, 1, 0, {}});
+    ctx.kernels.gemm.gemm(ctx.stream, {.a = a, .b = b, .c = c, .transpose_b = true});
     wait();
     best = std::min(best, monotonic_seconds() - begin);
   }

@@ -9,6 +9,7 @@
 #include <string_view>
 #include <utility>
 
+#include "base/divide.h"
 #include "base/markup.h"
 
 namespace bev {
@@ -62,7 +63,7 @@ std::string tick_label(double value, double step) {
 
 // Mean of the finite points of each of at most `count` equal runs of points.
 std::vector<PlotPoint> thinned(std::span<const PlotPoint> points, std::size_t count) {
-  std::size_t run = (points.size() + count - 1) / count;
+  std::size_t run = ceil_div(points.size(), count);
   std::vector<PlotPoint> out;
   for (std::size_t begin = 0; begin < points.size(); begin += run) {
     PlotPoint sum;

@@ -10,6 +10,7 @@
 #include <iterator>
 
 #include "base/clock.h"
+#include "base/divide.h"
 #include "base/file.h"
 #include "base/text.h"
 #include "train/flops.h"
@@ -216,7 +217,7 @@ std::string bar(double share, std::int64_t columns) {
   std::string text = "▕";
   for (std::int64_t i = 0; i < eighths / 8; ++i) text += "█";
   text += kEighths[eighths % 8];
-  text.append(static_cast<std::size_t>(columns - (eighths + 7) / 8), ' ');
+  text.append(static_cast<std::size_t>(columns - ceil_div(eighths, 8)), ' ');
   return text + "▏";
 }
 

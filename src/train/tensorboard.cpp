@@ -10,6 +10,7 @@
 #include "base/clock.h"
 #include "base/error.h"
 #include "base/file.h"
+#include "base/protobuf.h"
 
 namespace bev {
 
@@ -39,13 +40,11 @@ void put_varint(std::string& out, std::uint64_t value) {
   out.push_back(static_cast<char>(value));
 }
 
-enum class Wire : std::uint8_t { kVarint = 0, kFixed64 = 1, kBytes = 2, kFixed32 = 5 };
-
-void put_key(std::string& out, unsigned field, Wire wire) {
+void put_key(std::string& out, unsigned field, ProtobufWire wire) {
   put_varint(out, field << 3 | static_cast<unsigned>(wire));
 }
 void put_bytes(std::string& out, unsigned field, std::string_view bytes) {
-  put_key(out, field, Wire::kBytes);
+  put_key(out, field, ProtobufWire::kBytes);
   put_varint(out, bytes.size());
   out.append(bytes);
 }
@@ -53,9 +52,9 @@ void put_bytes(std::string& out, unsigned field, std::string_view bytes) {
 // Event: wall_time = 1, step = 2, file_version = 3, summary = 5.
 std::string start_event(std::int64_t step) {
   std::string event;
-  put_key(event, 1, Wire::kFixed64);
+  put_key(event, 1, ProtobufWire::kFixed64);
   put_fixed(event, std::bit_cast<std::uint64_t>(static_cast<double>(unix_microseconds()) * 1e-6));
-  put_key(event, 2, Wire::kVarint);
+  put_key(event, 2, ProtobufWire::kVarint);
   put_varint(event, static_cast<std::uint64_t>(step));
   return event;
 }
@@ -101,7 +100,7 @@ TensorBoardWriter::~TensorBoardWriter() {
 void TensorBoardWriter::scalar(std::string_view tag, std::int64_t step, double value) {
   std::string point;  // Summary.Value: tag = 1, simple_value = 2
   put_bytes(point, 1, tag);
-  put_key(point, 2, Wire::kFixed32);
+  put_key(point, 2, ProtobufWire::kFixed32);
   put_fixed(point, std::bit_cast<std::uint32_t>(static_cast<float>(value)));
   std::string summary;  // Summary: value = 1
   put_bytes(summary, 1, point);

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "base/clock.h"
+#include "base/divide.h"
 #include "base/error.h"
 #include "base/log.h"
 #include "base/trace.h"
@@ -34,7 +35,7 @@ LossScaler make_scaler(const OptimConfig& optim, bool fp16) {
 // Mean over the last tenth of the run, finite losses only.
 double last_mean(const std::vector<PlotPoint>& points) {
   double sum = 0, used = 0;
-  for (std::size_t i = points.size() - (points.size() + 9) / 10; i < points.size(); ++i) {
+  for (std::size_t i = points.size() - ceil_div(points.size(), 10); i < points.size(); ++i) {
     if (!std::isfinite(points[i].y)) continue;
     sum += points[i].y;
     used += 1;

@@ -29,7 +29,7 @@ double weight_scale(const ModelConfig& model, std::int64_t granularity) {
   if (model.moe.pre_softmax) {
     scale *= static_cast<double>(model.moe.num_experts) / static_cast<double>(model.moe.topk);
   }
-  bool cubic = model.gated || model.activation == ActivationKind::kSquaredRelu;
+  bool cubic = model.gated || model.activation == Activation::kSquaredRelu;
   return cubic ? std::cbrt(scale) : std::sqrt(scale);
 }
 
@@ -125,7 +125,8 @@ std::vector<std::byte> UpcycledWeights::drawn(const Param& param, std::int64_t c
     draws_.kernels.fill(draws_.stream, values, param.init.value);
   } else {
     std::uint64_t key = mix_bits(draws_.seed, hash_name(param.name));
-    draws_.kernels.optim.normal(draws_.stream, {values, key, 0, 0.0, param.init.value});
+    draws_.kernels.optim.normal(draws_.stream,
+                                {.x = values, .key = key, .mean = 0.0, .std = param.init.value});
   }
   std::vector<std::byte> out(values.view().bytes());
   draws_.kernels.device.fetch(draws_.stream, values, out.data()).wait();

@@ -7,6 +7,7 @@
 #include <new>
 
 #include "backend/cpu/cpu_kernels.h"
+#include "base/divide.h"
 #include "comm/world.h"
 #include "data/batch.h"
 #include "kernels/device.h"
@@ -20,7 +21,7 @@ std::atomic<std::int64_t> allocations{0};
 
 void* count_and_allocate(std::size_t bytes, std::size_t alignment) {
   allocations.fetch_add(1);
-  void* memory = std::aligned_alloc(alignment, (bytes + alignment - 1) / alignment * alignment);
+  void* memory = std::aligned_alloc(alignment, round_up(bytes, alignment));
   if (memory == nullptr) throw std::bad_alloc();
   return memory;
 }

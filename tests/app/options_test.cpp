@@ -68,9 +68,9 @@ TEST_F(OptionsTest, WordsMayBelongToAFlag) {
 TEST_F(OptionsTest, ShorthandsFillWhatIsNotGiven) {
   EXPECT_THAT(parse({"--swiglu"}).problems(), IsEmpty());
   EXPECT_TRUE(run.model.gated);
-  EXPECT_EQ(run.model.activation, ActivationKind::kSilu);
+  EXPECT_EQ(run.model.activation, Activation::kSilu);
   EXPECT_THAT(parse({"--swiglu", "--activation", "gelu_tanh"}).problems(), IsEmpty());
-  EXPECT_EQ(run.model.activation, ActivationKind::kGeluTanh);
+  EXPECT_EQ(run.model.activation, Activation::kGeluTanh);
   EXPECT_THAT(parse({"--group-query-attention", "--num-query-groups", "2"}).problems(), IsEmpty());
   EXPECT_EQ(run.model.num_query_groups, 2);
   EXPECT_TRUE(parse({"--use-distributed-optimizer"}).given("data-parallel-sharding-strategy"));

@@ -452,14 +452,14 @@ TEST_F(RunConfigTest, ModelConflictsNameBothValues) {
   run.model.num_layers = 3;
   run.model.hidden_size = 8;
   run.model.gated = true;
-  run.model.activation = ActivationKind::kGelu;
+  run.model.activation = Activation::kGelu;
   EXPECT_THAT(model_conflicts(options, list, run.model),
               ElementsAre("--num-layers: --num-layers 2 contradicts --hf-model, where it is 3; "
                           "leave it out",
                           "--swiglu: --activation silu contradicts --hf-model, where it is gelu; "
                           "leave it out"));
   EXPECT_EQ(run.model.num_layers, 3);
-  EXPECT_EQ(run.model.activation, ActivationKind::kGelu);
+  EXPECT_EQ(run.model.activation, Activation::kGelu);
 }
 
 TEST_F(RunConfigTest, ExpertsOfAFolderMayNotBeContradicted) {

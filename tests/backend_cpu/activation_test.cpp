@@ -82,7 +82,8 @@ TEST(Activation, PlainMatchesTheDefinition) {
           Buffer out(dtype, {size.rows, size.columns}), grad = x;
           kernels.activation.forward(stream, {x.view(), out.view(), kind, false});
           // dx lies over x here.
-          kernels.activation.backward(stream, {dy.view(), grad.view(), grad.view(), kind, false});
+          kernels.activation.backward(
+              stream, {.dy = dy.view(), .x = grad.view(), .dx = grad.view(), .kind = kind});
           expect_near(out.values(), y, tolerance(dtype));
           expect_near(grad.values(), dx, 2 * tolerance(dtype));
           EXPECT_TRUE(out.guards_intact() && grad.guards_intact());
@@ -115,9 +116,14 @@ TEST(Activation, GatedMatchesTheDefinition) {
           Buffer out(dtype, {size.rows, size.columns}), in_place = x;
           Buffer grad(dtype, {size.rows, 2 * size.columns});
           kernels.activation.forward(stream, {x.view(), out.view(), kind, true});
-          kernels.activation.backward(stream, {dy.view(), x.view(), grad.view(), kind, true});
-          kernels.activation.backward(stream,
-                                      {dy.view(), in_place.view(), in_place.view(), kind, true});
+          kernels.activation.backward(
+              stream,
+              {.dy = dy.view(), .x = x.view(), .dx = grad.view(), .kind = kind, .gated = true});
+          kernels.activation.backward(stream, {.dy = dy.view(),
+                                               .x = in_place.view(),
+                                               .dx = in_place.view(),
+                                               .kind = kind,
+                                               .gated = true});
           expect_near(out.values(), y, tolerance(dtype));
           expect_near(grad.values(), dx, 2 * tolerance(dtype));
           EXPECT_TRUE(grad.bits() == in_place.bits());

@@ -27,20 +27,20 @@ struct DenseRow {
 };
 
 inline bool key_is_visible(const AttentionShape& shape, std::int64_t i, std::int64_t j) {
-  if (shape.causal) return j <= i && (shape.window < 0 || i - j <= shape.window);
-  return shape.window < 0 || std::abs(i - j) <= shape.window;
+  if (shape.rule.causal) return j <= i && (shape.rule.window < 0 || i - j <= shape.rule.window);
+  return shape.rule.window < 0 || std::abs(i - j) <= shape.rule.window;
 }
 
 inline double dropout_factor(const AttentionShape& shape, std::int64_t row, std::int64_t head,
                              std::int64_t key) {
-  if (shape.dropout == 0) return 1;
+  if (shape.rule.dropout == 0) return 1;
   const auto at = static_cast<std::uint32_t>(key);
   const PhiloxCounter counter = {
       at / 4, static_cast<std::uint32_t>(shape.random.position[row]),
       static_cast<std::uint32_t>(shape.random.sample[row]),
       shape.random.stream + static_cast<std::uint32_t>(shape.head_offset + head)};
   const float uniform = uniform_of(philox(counter, *shape.random.random_key)[at % 4]);
-  return uniform >= shape.dropout ? 1 / (1 - shape.dropout) : 0;
+  return uniform >= shape.rule.dropout ? 1 / (1 - shape.rule.dropout) : 0;
 }
 
 // Scores and probabilities of query i of the run, head h.
@@ -60,9 +60,9 @@ inline DenseRow dense_row(const AttentionShape& shape, const AttentionRun& run,
              in.k[static_cast<std::size_t>((run.k_begin + j) * shape.k_stride + kv * size + d)];
     }
     const auto at = static_cast<std::size_t>(j);
-    const double raw = shape.scale * dot;
-    const double squashed = shape.softcap > 0 ? std::tanh(raw / shape.softcap) : 0;
-    row.score[at] = shape.softcap > 0 ? shape.softcap * squashed : raw;
+    const double raw = shape.rule.scale * dot;
+    const double squashed = shape.rule.softcap > 0 ? std::tanh(raw / shape.rule.softcap) : 0;
+    row.score[at] = shape.rule.softcap > 0 ? shape.rule.softcap * squashed : raw;
     row.slope[at] = 1 - squashed * squashed;
     row.keep[at] = dropout_factor(shape, run.q_begin + i, h, run.key_position + j);
     most = std::max(most, row.score[at]);
@@ -106,7 +106,7 @@ inline void add_dense_row(const AttentionShape& shape, const AttentionRun& run,
     delta += row.prob[j] * dprob[j];
   }
   for (std::size_t j = 0; j < row.prob.size(); ++j) {
-    const double dscore = shape.scale * row.slope[j] * row.prob[j] * (dprob[j] - delta);
+    const double dscore = shape.rule.scale * row.slope[j] * row.prob[j] * (dprob[j] - delta);
     for (std::size_t d = 0; d < dims; ++d) {
       result.dq[q_at + d] += dscore * in.k[k_at(j) + d];
       result.dk[k_at(j) + d] += dscore * in.q[q_at + d];

@@ -143,11 +143,11 @@ struct Problem {
              .k_stride = item.kv_heads * item.head_size + 5,
              .v_stride = item.kv_heads * item.v_size(),
              .dtype = dtype,
-             .scale = 1 / std::sqrt(static_cast<double>(item.head_size)),
-             .softcap = item.softcap,
-             .window = item.window,
-             .causal = item.causal,
-             .dropout = item.dropout,
+             .rule = {.scale = 1 / std::sqrt(static_cast<double>(item.head_size)),
+                      .softcap = item.softcap,
+                      .window = item.window,
+                      .causal = item.causal,
+                      .dropout = item.dropout},
              .random = {&random_key, sample.data(), position.data(), 77},
              .head_offset = 3};
     q = random_buffer(dtype, {q_rows, shape.q_stride}, 1);
@@ -237,8 +237,11 @@ TEST(Attention, PartsOfTheKeysMergeToTheWhole) {
       for (const auto& runs : {first, second}) {
         part.shape.runs = runs;
         part.forward(best_cpu_level(), pool);
-        kernels.attention.merge({.pool = &pool}, {part.shape, out.view(), lse.view(),
-                                                  part.out.view(), part.lse.view()});
+        kernels.attention.merge({.pool = &pool}, {.shape = part.shape,
+                                                  .out = out.view(),
+                                                  .lse = lse.view(),
+                                                  .part_out = part.out.view(),
+                                                  .part_lse = part.lse.view()});
       }
       const auto rows = static_cast<std::size_t>(run.q_count * item.heads);
       auto head = [](std::vector<double> x, std::size_t count) {
@@ -350,12 +353,23 @@ TEST(Attention, ReadsAndWritesFusedRows) {
   auto* dx = static_cast<float*>(gradient.view().data);
   const std::string out = problem.out.bits();
   const AttentionKernels& kernels = cpu_kernels().attention;
-  kernels.forward({.pool = &pool}, {shape, x, x + q_columns, x + q_columns + k_columns,
-                                    problem.out.view(), problem.lse.view()});
-  kernels.backward(
-      {.pool = &pool},
-      {shape, x, x + q_columns, x + q_columns + k_columns, problem.out.view(), problem.dout.view(),
-       problem.lse.view(), problem.delta.view(), dx, dx + q_columns, dx + q_columns + k_columns});
+  kernels.forward({.pool = &pool}, {.shape = shape,
+                                    .q = x,
+                                    .k = x + q_columns,
+                                    .v = x + q_columns + k_columns,
+                                    .out = problem.out.view(),
+                                    .lse = problem.lse.view()});
+  kernels.backward({.pool = &pool}, {.shape = shape,
+                                     .q = x,
+                                     .k = x + q_columns,
+                                     .v = x + q_columns + k_columns,
+                                     .out = problem.out.view(),
+                                     .dout = problem.dout.view(),
+                                     .lse = problem.lse.view(),
+                                     .delta = problem.delta.view(),
+                                     .dq = dx,
+                                     .dk = dx + q_columns,
+                                     .dv = dx + q_columns + k_columns});
   EXPECT_TRUE(out == problem.out.bits());
   copy(problem.dq, problem.shape.q_stride, q_columns, 0);
   copy(problem.dk, problem.shape.k_stride, k_columns, q_columns);
@@ -384,7 +398,7 @@ TEST(Attention, LargeScoresStayFinite) {
   for (Dtype dtype : {Dtype::kF64, Dtype::kF32}) {
     for (CpuLevel level : levels()) {
       Problem problem(item, dtype);
-      problem.shape.scale = 100;
+      problem.shape.rule.scale = 100;
       const AttentionResult expected = problem.reference();
       problem.forward(level, pool);
       expect_near(problem.out.values(), expected.out, dtype == Dtype::kF64 ? 1e-9 : 1e-3);
@@ -427,8 +441,12 @@ TEST(AttentionSinks, JoinTheSumOnce) {
       kernels.add_sinks(stream, {sinks.view(), problem.out.view(), problem.lse.view()});
       Buffer terms = random_buffer(accumulate_dtype(dtype), {21, 5}, 10);
       const std::vector<double> before = terms.values();
-      kernels.sink_terms(stream, {sinks.view(), problem.out.view(), problem.dout.view(),
-                                  problem.lse.view(), terms.view(), 1});
+      kernels.sink_terms(stream, {.sinks = sinks.view(),
+                                  .out = problem.out.view(),
+                                  .dout = problem.dout.view(),
+                                  .lse = problem.lse.view(),
+                                  .terms = terms.view(),
+                                  .first = 1});
       const std::vector<double> with = problem.lse.values(), scaled = problem.out.values();
       const std::vector<double> dout = problem.dout.values(), got = terms.values();
       for (std::size_t i = 0; i < 60; ++i) {

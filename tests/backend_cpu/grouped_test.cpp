@@ -42,7 +42,11 @@ class Grouped : public testing::TestWithParam<Dtype> {
 TEST_P(Grouped, ForwardHasTheBitsOfSingleProducts) {
   on_every_level([&](const Kernels& kernels, const Stream& stream) {
     Buffer got(GetParam(), {kRows, kOut}), want = got;
-    kernels.moe.grouped(stream, {x.view(), w.view(), got.view(), bias.view(), kOffsets.data(), 0});
+    kernels.moe.grouped(stream, {.x = x.view(),
+                                 .w = w.view(),
+                                 .y = got.view(),
+                                 .bias = bias.view(),
+                                 .offsets = kOffsets.data()});
     for_experts([&](std::int64_t e, std::int64_t begin, std::int64_t end) {
       kernels.gemm.gemm(stream, {.a = x.view().rows(begin, end),
                                  .b = of_expert(w.view(), e),
@@ -60,12 +64,12 @@ TEST_P(Grouped, ForwardHasTheBitsOfSingleProducts) {
 TEST_P(Grouped, InputGradientHasTheBitsOfSingleProducts) {
   on_every_level([&](const Kernels& kernels, const Stream& stream) {
     Buffer got(GetParam(), {kRows, kIn}), want = got;
-    kernels.moe.grouped_input(stream, {got.view(), w.view(), y.view(), {}, kOffsets.data(), 0});
+    kernels.moe.grouped_input(
+        stream, {.x = got.view(), .w = w.view(), .y = y.view(), .offsets = kOffsets.data()});
     for_experts([&](std::int64_t e, std::int64_t begin, std::int64_t end) {
       kernels.gemm.gemm(stream, {.a = y.view().rows(begin, end),
                                  .b = of_expert(w.view(), e),
-                                 .c = want.view().rows(begin, end),
-                                 .bias = {}});
+                                 .c = want.view().rows(begin, end)});
     });
     clear_from(want.view(), kOffsets.back());
     EXPECT_TRUE(got.guards_intact());
@@ -79,15 +83,17 @@ TEST_P(Grouped, WeightGradientHasTheBitsOfSingleProducts) {
   for (double beta : {0.0, 1.0}) {
     on_every_level([&](const Kernels& kernels, const Stream& stream) {
       Buffer got = random_buffer(wide, {kExperts, kOut, kIn}, 5), want = got;
-      kernels.moe.grouped_weight(stream,
-                                 {x.view(), got.view(), y.view(), {}, kOffsets.data(), beta});
+      kernels.moe.grouped_weight(stream, {.x = x.view(),
+                                          .w = got.view(),
+                                          .y = y.view(),
+                                          .offsets = kOffsets.data(),
+                                          .beta = beta});
       for_experts([&](std::int64_t e, std::int64_t begin, std::int64_t end) {
         kernels.gemm.gemm(stream, {.a = y.view().rows(begin, end),
                                    .b = x.view().rows(begin, end),
                                    .c = of_expert(want.view(), e),
                                    .transpose_a = true,
-                                   .beta = beta,
-                                   .bias = {}});
+                                   .beta = beta});
       });
       EXPECT_TRUE(got.guards_intact());
       EXPECT_TRUE(got.bits() == want.bits());
@@ -117,7 +123,8 @@ TEST(GroupedWeight, LargeGradientsAreWholeWhereverTheirRowsBegin) {
       for (std::int64_t o = 0; o < kOutputs; ++o) y.as<Bf16>()[e * kOutputs + o] = Bf16(y_at(e, o));
     }
     ThreadPool pool(2);
-    cpu_kernels().moe.grouped_weight({.pool = &pool}, {x, w, y, {}, offsets.data(), 0});
+    cpu_kernels().moe.grouped_weight({.pool = &pool},
+                                     {.x = x, .w = w, .y = y, .offsets = offsets.data()});
     std::int64_t wrong = 0;
     for (std::int64_t e = 0; e < 4; ++e) {
       for (std::int64_t o = 0; o < kOutputs; ++o) {

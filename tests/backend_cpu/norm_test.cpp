@@ -322,14 +322,29 @@ TEST(HeadNorm, MatchesTheDefinition) {
       on_every_level([&](const Kernels& kernels, const Stream& stream) {
         Buffer out(dtype, {item.rows, row}), stats(statistics, {item.rows, normed});
         Buffer grad = dy, grad_q(statistics, {size}), grad_k = old_dk;
-        kernels.norm.head_forward(
-            stream, {x.view(), out.view(), q_weight.view(), k_weight.view(), stats.view(),
-                     item.q_heads, item.kv_heads, size, 1e-6, item.offset});
+        kernels.norm.head_forward(stream, {.x = x.view(),
+                                           .y = out.view(),
+                                           .q_weight = q_weight.view(),
+                                           .k_weight = k_weight.view(),
+                                           .rstd = stats.view(),
+                                           .q_heads = item.q_heads,
+                                           .kv_heads = item.kv_heads,
+                                           .head_size = size,
+                                           .offset = item.offset});
         // dx lies over dy here.
-        kernels.norm.head_backward(
-            stream,
-            {grad.view(), x.view(), grad.view(), q_weight.view(), k_weight.view(), stats.view(),
-             grad_q.view(), grad_k.view(), 0, 1, item.q_heads, item.kv_heads, size, item.offset});
+        kernels.norm.head_backward(stream, {.dy = grad.view(),
+                                            .x = x.view(),
+                                            .dx = grad.view(),
+                                            .q_weight = q_weight.view(),
+                                            .k_weight = k_weight.view(),
+                                            .rstd = stats.view(),
+                                            .dq_weight = grad_q.view(),
+                                            .dk_weight = grad_k.view(),
+                                            .k_beta = 1,
+                                            .q_heads = item.q_heads,
+                                            .kv_heads = item.kv_heads,
+                                            .head_size = size,
+                                            .offset = item.offset});
         expect_near(out.values(), y, 8 * epsilon_of(dtype) + 1e-14);
         expect_near(stats.values(), rstd, 8 * epsilon_of(statistics));
         expect_near(grad.values(), dx, 32 * epsilon_of(dtype));

@@ -6,6 +6,7 @@
 #include <fstream>
 #include <map>
 
+#include "base/divide.h"
 #include "kernels/activation.h"
 #include "kernels/norm.h"
 #include "tests/backend_cpu/kernel_fixture.h"
@@ -102,11 +103,11 @@ void check_forms(const std::vector<double>& x, const QuantizeArgs& args, Forms& 
   std::int64_t rows = args.x.shape[0], columns = args.x.shape[1];
   std::vector<double> row_scales = forms.row_scales.values(),
                       column_scales = forms.column_scales.values();
-  auto up = [](std::int64_t n) { return (n + 3) / 4 * 4; };
+  auto up = [](std::int64_t n) { return round_up(n, 4); };
   auto place = [&](std::int64_t line, std::int64_t at, std::int64_t lines, std::int64_t width) {
     return args.block == ScaleBlock::kTensor ? 0
            : args.block == ScaleBlock::kRun  ? at / 128 * up(lines) + line
-                                             : line / 128 * up((width + 127) / 128) + at / 128;
+                                             : line / 128 * up(ceil_div(width, 128)) + at / 128;
   };
   std::vector<float> in_rows = block_sizes(x, args.x.shape, args.block, false, amax),
                      in_columns = block_sizes(x, args.x.shape, args.block, true, amax);
@@ -356,7 +357,8 @@ TEST(ScaledProduct, IsTheProductOfTheNumbersItReads) {
                            to_b.row_scales.view(),
                            Fp8Format::kE5m2,
                            of_b};
-          kernels.quantize.product(stream, {left, right, c.view(), beta, bias.view(), false});
+          kernels.quantize.product(
+              stream, {.a = left, .b = right, .c = c.view(), .beta = beta, .bias = bias.view()});
           std::vector<double> added = bias.values(), after = c.values();
           std::vector<double> a_scales = to_a.row_scales.values(),
                               b_scales = to_b.row_scales.values();
@@ -399,8 +401,12 @@ TEST(AmaxHistory, FollowsTheRecipe) {
   auto step = [&](std::vector<float> now, bool largest, std::int64_t interval) {
     seen = now;
     if (state.skip == 0) ++state.update;
-    kernels.quantize.update_amax(stream, {view(seen, {3}), view(history, {3, 3}), view(used, {3}),
-                                          &state, largest, interval});
+    kernels.quantize.update_amax(stream, {.seen = view(seen, {3}),
+                                          .history = view(history, {3, 3}),
+                                          .used = view(used, {3}),
+                                          .state = &state,
+                                          .largest = largest,
+                                          .interval = interval});
   };
   step({4, 0, 1}, true, 1);
   EXPECT_EQ(used, (std::vector<float>{4, 0, 1}));

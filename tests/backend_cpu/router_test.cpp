@@ -31,11 +31,10 @@ TEST(Route, ChoosesTheLargestAndOfEqualOnesTheFirst) {
     on_every_level([&](const Kernels& kernels, const Stream& stream) {
       std::vector<std::int32_t> chosen(static_cast<std::size_t>(kTokens * kTopk));
       Buffer probs(Dtype::kF32, {kTokens, kTopk});
-      kernels.router.route(stream, {in.view(),
-                                    {},
-                                    {chosen.data(), Dtype::kI32, {kTokens, kTopk}},
-                                    probs.view(),
-                                    {.topk = kTopk}});
+      kernels.router.route(stream, {.logits = in.view(),
+                                    .experts = {chosen.data(), Dtype::kI32, {kTokens, kTopk}},
+                                    .probs = probs.view(),
+                                    .rule = {.topk = kTopk}});
       for (std::int64_t token = 0; token < kTokens; ++token) {
         const auto row = logits.begin() + token * experts;
         const std::vector<std::int32_t> got(chosen.begin() + token * kTopk,

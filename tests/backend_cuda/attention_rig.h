@@ -158,8 +158,11 @@ class CudaAttentionTest : public CudaRig {
     s.k_stride = t.k.device.shape()[1];
     s.v_stride = t.v.device.shape()[1];
     s.dtype = exact ? Dtype::kF64 : c.dtype;
-    s.scale = c.scale > 0 ? c.scale : 1 / std::sqrt(static_cast<double>(c.head_size));
-    s.softcap = c.softcap, s.window = c.window, s.causal = c.causal, s.dropout = c.dropout;
+    s.rule = {.scale = c.scale > 0 ? c.scale : 1 / std::sqrt(static_cast<double>(c.head_size)),
+              .softcap = c.softcap,
+              .window = c.window,
+              .causal = c.causal,
+              .dropout = c.dropout};
     s.head_offset = c.head_offset;
     s.random = {reinterpret_cast<const std::uint64_t*>(side(t.random_key, exact).view().data),
                 side(t.samples, exact).as<std::int32_t>(),

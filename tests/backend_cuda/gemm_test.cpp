@@ -1,5 +1,6 @@
 #include "kernels/gemm.h"
 
+#include "base/divide.h"
 #include "tests/backend_cuda/rig.h"
 
 namespace bev::cuda_test {
@@ -73,7 +74,7 @@ TEST_F(CudaGemm, RowsMayBeLongerThanTheMatrix) {
   for (const Product& p : kProducts) {
     for (Dtype dtype : {Dtype::kF32, Dtype::kBf16}) {
       const std::int64_t rows = p.transpose_a ? p.k : p.m, columns = p.transpose_a ? p.m : p.k;
-      const std::int64_t a_stride = (columns + 15) / 8 * 8, c_stride = (p.n + 15) / 8 * 8;
+      const std::int64_t a_stride = round_up(columns + 8, 8), c_stride = round_up(p.n + 8, 8);
       Twin drawn = random(dtype, {rows, a_stride});
       std::vector<double> values(drawn.exact.as<double>(),
                                  drawn.exact.as<double>() + rows * a_stride);

@@ -67,15 +67,24 @@ class CudaGrouped : public CudaRig {
   static void run(const Kernels& kernels, const Stream& stream, Tensor Twin::*side,
                   const Products& all) {
     const auto* at = (all.offsets.*side).as<std::int32_t>();
-    kernels.moe.grouped(stream, {all.x.*side, all.w.*side, all.y.*side, all.bias.*side, at, 0});
-    kernels.moe.grouped_input(stream, {all.dx.*side, all.w.*side, all.dy.*side, {}, at, 0});
-    kernels.moe.grouped_weight(stream, {all.x.*side, all.fresh.*side, all.dy.*side, {}, at, 0});
-    kernels.moe.grouped_weight(stream, {{}, {}, all.dy.*side, all.dbias.*side, at, 0});
+    kernels.moe.grouped(stream, {.x = all.x.*side,
+                                 .w = all.w.*side,
+                                 .y = all.y.*side,
+                                 .bias = all.bias.*side,
+                                 .offsets = at});
+    kernels.moe.grouped_input(
+        stream, {.x = all.dx.*side, .w = all.w.*side, .y = all.dy.*side, .offsets = at});
+    kernels.moe.grouped_weight(
+        stream, {.x = all.x.*side, .w = all.fresh.*side, .y = all.dy.*side, .offsets = at});
+    kernels.moe.grouped_weight(
+        stream, {.x = {}, .w = {}, .y = all.dy.*side, .bias = all.dbias.*side, .offsets = at});
   }
   static void add(const Kernels& kernels, const Stream& stream, Tensor Twin::*side,
                   const Products& all) {
     const auto* at = (all.offsets.*side).as<std::int32_t>();
-    kernels.moe.grouped_weight(stream, {all.x.*side, all.dw.*side, all.dy.*side, {}, at, 0.5});
+    kernels.moe.grouped_weight(
+        stream,
+        {.x = all.x.*side, .w = all.dw.*side, .y = all.dy.*side, .offsets = at, .beta = 0.5});
   }
   void run_exact(const Products& all) { run(cpu(), cpu_stream(), &Twin::exact, all); }
   void run_device(const Products& all) { run(cuda(), cuda_stream(), &Twin::device, all); }
@@ -172,7 +181,7 @@ TEST_F(CudaGrouped, RecordedProductsFollowTheCountsOfRows) {
   const Products all = draw(item, Dtype::kBf16, Dtype::kBf16);
   run_device(all);
   std::unique_ptr<Recording> recording =
-      record(cuda().device, cuda_stream(), [&] { run_device(all); });
+      cuda().device.record(cuda_stream(), [&] { run_device(all); });
   for (const std::vector<std::int32_t>& at : {std::vector<std::int32_t>{0, 1, 1, 129, 364},
                                               {0, 0, 364, 364, 364},
                                               {0, 90, 180, 270, 300}}) {

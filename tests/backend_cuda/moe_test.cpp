@@ -220,7 +220,11 @@ TEST_F(CudaMoe, TokensGoToTheRanksThatTheyGoToOnTheCpu) {
           limit.expert_count = experts;
           limit.capacity = 30;
           kernels.router.limit(stream, limit);
-          kernels.moe.dispatch(stream, {kept.*side, members.*side, counts.*side, experts, etp});
+          kernels.moe.dispatch(stream, {.experts = kept.*side,
+                                        .members = members.*side,
+                                        .counts = counts.*side,
+                                        .expert_count = experts,
+                                        .etp = etp});
         };
         run(cpu(), cpu_stream(), &Twin::exact);
         run(cuda(), cuda_stream(), &Twin::device);
@@ -258,12 +262,22 @@ TEST_F(CudaMoe, RowsAreSortedGatheredAndSummedAsOnTheCpu) {
           auto run = [&](const Kernels& kernels, const Stream& stream, Tensor Twin::*side) {
             const auto* at = (order.*side).as<std::int32_t>();
             const auto* to = (place.*side).as<std::int32_t>();
-            kernels.moe.gather_rows(stream, {x.*side, rows.*side, at, to, topk});
-            kernels.moe.gather_rows(stream, {chosen.*side, gathered.*side, at, to, topk});
+            kernels.moe.gather_rows(
+                stream, {.x = x.*side, .rows = rows.*side, .order = at, .place = to, .topk = topk});
+            kernels.moe.gather_rows(stream, {.x = chosen.*side,
+                                             .rows = gathered.*side,
+                                             .order = at,
+                                             .place = to,
+                                             .topk = topk});
             kernels.moe.sum_rows(stream, {rows.*side, y.*side, to, topk});
             kernels.moe.weigh_rows(stream, {rows.*side, weighed.*side, probs.*side, at});
-            kernels.moe.weigh_rows_backward(
-                stream, {weighed.*side, rows.*side, probs.*side, dx.*side, dprobs.*side, at, to});
+            kernels.moe.weigh_rows_backward(stream, {.dy = weighed.*side,
+                                                     .x = rows.*side,
+                                                     .probs = probs.*side,
+                                                     .dx = dx.*side,
+                                                     .dprobs = dprobs.*side,
+                                                     .order = at,
+                                                     .place = to});
           };
           run(cpu(), cpu_stream(), &Twin::exact);
           run(cuda(), cuda_stream(), &Twin::device);
@@ -294,13 +308,22 @@ TEST_F(CudaMoe, RowsFitIntoFixedPlacesAsOnTheCpu) {
           Twin gathered = integers({fitted.exact.numel(), topk});
           Twin lost = words<double>({2});
           auto run = [&](const Kernels& kernels, const Stream& stream, Tensor Twin::*side) {
-            kernels.moe.sort_rows(stream,
-                                  {chosen.*side, first, order.*side, place.*side, offsets.*side});
-            kernels.moe.fit_rows(stream, {order.*side, place.*side, offsets.*side, fitted.*side,
-                                          block, (lost.*side).as<double>()});
-            kernels.moe.gather_rows(
-                stream, {chosen.*side, gathered.*side, (fitted.*side).as<std::int32_t>(),
-                         (place.*side).as<std::int32_t>(), topk});
+            kernels.moe.sort_rows(stream, {.experts = chosen.*side,
+                                           .first_expert = first,
+                                           .order = order.*side,
+                                           .place = place.*side,
+                                           .offsets = offsets.*side});
+            kernels.moe.fit_rows(stream, {.order = order.*side,
+                                          .place = place.*side,
+                                          .offsets = offsets.*side,
+                                          .fitted = fitted.*side,
+                                          .block = block,
+                                          .lost = (lost.*side).as<double>()});
+            kernels.moe.gather_rows(stream, {.x = chosen.*side,
+                                             .rows = gathered.*side,
+                                             .order = (fitted.*side).as<std::int32_t>(),
+                                             .place = (place.*side).as<std::int32_t>(),
+                                             .topk = topk});
           };
           run(cpu(), cpu_stream(), &Twin::exact);
           run(cuda(), cuda_stream(), &Twin::device);

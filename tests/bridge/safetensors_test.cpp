@@ -5,6 +5,7 @@
 #include <cstring>
 #include <numeric>
 
+#include "base/divide.h"
 #include "tests/support/expect_error.h"
 #include "tests/support/temp_folder.h"
 
@@ -272,7 +273,7 @@ TEST(SafetensorsWriter, WritesWhatTheReferenceWrites) {
   std::string header =
       R"({"__metadata__":{"format":"pt"},"w":{"dtype":"F32","shape":[2,1],"data_offsets":[0,8]},)"
       R"("é\"\n":{"dtype":"U8","shape":[3],"data_offsets":[8,11]}})";
-  header.resize((header.size() + 7) / 8 * 8, ' ');
+  header.resize(round_up(header.size(), 8), ' ');
   EXPECT_EQ(read_file(path), file_of(header, "12345678abc"));
   EXPECT_EQ(list_directory(folder.path()), std::vector<std::string>{"a.safetensors"});
 }

@@ -31,7 +31,7 @@ struct Case {
 };
 void PrintTo(const Case& test, std::ostream* out) { *out << test.name; }
 
-ModelConfig with_activation(ModelConfig model, ActivationKind kind, bool gated) {
+ModelConfig with_activation(ModelConfig model, Activation kind, bool gated) {
   model.activation = kind;
   model.gated = gated;
   return model;
@@ -51,10 +51,10 @@ std::vector<Case> cases() {
   std::vector<Case> list = {
       {"Copies", tiny_llama(), experts(5, 2)},
       {"CopiesWithBiases", tiny_gpt(), experts(6, 3)},
-      {"Halves", with_activation(tiny_llama(), ActivationKind::kRelu, true), experts(6, 2, 14), 2},
-      {"QuartersWithBiases", with_activation(tiny_gpt(), ActivationKind::kRelu, false),
+      {"Halves", with_activation(tiny_llama(), Activation::kRelu, true), experts(6, 2, 14), 2},
+      {"QuartersWithBiases", with_activation(tiny_gpt(), Activation::kRelu, false),
        experts(8, 4, 10), 4},
-      {"SquaredFifths", with_activation(tiny_gpt(), ActivationKind::kSquaredRelu, false),
+      {"SquaredFifths", with_activation(tiny_gpt(), Activation::kSquaredRelu, false),
        experts(15, 10, 8), 5},
   };
   list[0].moe.layer_freq = {1, 0, 0, 1};

@@ -19,8 +19,7 @@ AttentionOptions attention_of(const ModelConfig& config, bool causal, const Buil
           .heads = config.num_attention_heads,
           .kv_heads = config.num_attention_heads,
           .head_size = config.head_size(),
-          .scale = config.attention_scale(),
-          .causal = causal,
+          .rule = {.scale = config.attention_scale(), .causal = causal},
           .tensor_parallel = build.tensor_parallel};
 }
 

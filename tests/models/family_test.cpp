@@ -71,7 +71,7 @@ TEST(Family, ReadsEverySettingOfGemma2) {
   EXPECT_EQ(config.attn_logit_softcapping, 2.5);
   EXPECT_EQ(config.final_logit_softcapping, 6);
   EXPECT_EQ(config.embedding_multiplier, std::sqrt(30.0));
-  EXPECT_EQ(config.activation, ActivationKind::kGeluTanh);
+  EXPECT_EQ(config.activation, Activation::kGeluTanh);
   EXPECT_TRUE(config.gated && config.post_norms && config.apply_layernorm_1p);
   EXPECT_FALSE(config.untie_embeddings_and_output_weights || config.has_mlp_bias());
 }
@@ -81,7 +81,7 @@ TEST(Family, ReadsEverySettingOfGpt2) {
   EXPECT_EQ(config.position_embedding_type, PositionKind::kLearned);
   EXPECT_EQ(config.max_position_embeddings, 48);
   EXPECT_EQ(config.ffn_hidden_size, 50);
-  EXPECT_EQ(config.activation, ActivationKind::kGelu);
+  EXPECT_EQ(config.activation, Activation::kGelu);
   EXPECT_EQ(config.norm_epsilon, 1e-3);
   EXPECT_TRUE(config.scale_by_inverse_layer && config.add_bias_linear);
   EXPECT_EQ(from_hf(golden_config("gpt2_relu_untied")).softmax_scale, 1);

@@ -18,7 +18,7 @@ TEST(LayerSpec, HasWhatDiffersBetweenLayers) {
   ASSERT_EQ(std::ssize(layers), gemma.num_layers);
   for (std::size_t i = 0; i < layers.size(); ++i) {
     bool full = (i + 1) % 6 == 0;
-    EXPECT_EQ(layers[i].window, full ? -1 : gemma.window_size);
+    EXPECT_EQ(layers[i].attention.window, full ? -1 : gemma.window_size);
     EXPECT_EQ(layers[i].rope, full ? RopeKind::kGlobal : RopeKind::kLocal);
     EXPECT_EQ(layers[i].norms, NormPlacement::kPreAndPost);
   }
@@ -29,7 +29,8 @@ TEST(LayerSpec, ScalesByTheLayerWhereTheModelDoes) {
   model.scale_by_inverse_layer = true;
   std::vector<LayerSpec> layers = layer_specs(model);
   for (std::size_t i = 0; i < layers.size(); ++i) {
-    EXPECT_DOUBLE_EQ(layers[i].scale, model.attention_scale() / static_cast<double>(i + 1));
+    EXPECT_DOUBLE_EQ(layers[i].attention.scale,
+                     model.attention_scale() / static_cast<double>(i + 1));
     EXPECT_EQ(layers[i].rope, RopeKind::kNone);
   }
 }

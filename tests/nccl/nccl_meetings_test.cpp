@@ -12,7 +12,7 @@ namespace bev {
 namespace {
 
 // Nobody looks at the data.
-CollectivePost post_of(CollectiveKind kind, const char* label, std::int64_t in, std::int64_t out) {
+CollectivePost post_of(GroupOp kind, const char* label, std::int64_t in, std::int64_t out) {
   return {kind, label, {nullptr, Dtype::kF32, {in}}, {nullptr, Dtype::kF32, {out}}};
 }
 
@@ -31,10 +31,10 @@ TEST(NcclMeetings, CountsOfAllMembersAreKnown) {
   on_ranks(3, 20, [](World& world, NcclMeetings& meetings) {
     for (int round = 0; round < 10; ++round) {
       NcclMeetings::Counts counts =
-          meetings.exchange(post_of(CollectiveKind::kAllGather, "x", 2 + world.rank(), 9));
+          meetings.exchange(post_of(GroupOp::kAllGather, "x", 2 + world.rank(), 9));
       EXPECT_EQ(counts.in, (std::vector<std::int64_t>{2, 3, 4}));
       EXPECT_EQ(counts.out, (std::vector<std::int64_t>{9, 9, 9}));
-      meetings.announce(post_of(CollectiveKind::kAllReduce, "y", 5, 5));
+      meetings.announce(post_of(GroupOp::kAllReduce, "y", 5, 5));
     }
     meetings.finish();
   });
@@ -46,7 +46,7 @@ TEST(NcclMeetings, AHostMayBeAheadButNotForEver) {
     // The other comes only once this one is well ahead, which it must be able to be.
     while (world.rank() == 1 && announced < 50) std::this_thread::yield();
     for (int i = 0; i < 500; ++i) {
-      meetings.announce(post_of(CollectiveKind::kAllReduce, "x", 5, 5));
+      meetings.announce(post_of(GroupOp::kAllReduce, "x", 5, 5));
       if (world.rank() == 0) ++announced;
     }
     meetings.finish();
@@ -62,25 +62,22 @@ TEST(NcclMeetings, WhatDoesNotFitTogetherIsAnError) {
       });
     });
   };
-  expect_failure("all_reduce of x: rank", [](int rank) {
-    return post_of(CollectiveKind::kAllReduce, "x", 5 + rank, 5 + rank);
-  });
+  expect_failure("all_reduce of x: rank",
+                 [](int rank) { return post_of(GroupOp::kAllReduce, "x", 5 + rank, 5 + rank); });
   expect_failure("something else than rank", [](int rank) {
-    return post_of(rank == 0 ? CollectiveKind::kAllReduce : CollectiveKind::kBroadcast, "x", 5, 5);
+    return post_of(rank == 0 ? GroupOp::kAllReduce : GroupOp::kBroadcast, "x", 5, 5);
   });
-  expect_failure("of a", [](int rank) {
-    return post_of(CollectiveKind::kAllReduce, rank == 0 ? "a" : "b", 5, 5);
-  });
-  expect_failure("reduce_scatter of x", [](int rank) {
-    return post_of(CollectiveKind::kReduceScatter, "x", 8, 4 + rank);
-  });
+  expect_failure(
+      "of a", [](int rank) { return post_of(GroupOp::kAllReduce, rank == 0 ? "a" : "b", 5, 5); });
+  expect_failure("reduce_scatter of x",
+                 [](int rank) { return post_of(GroupOp::kReduceScatter, "x", 8, 4 + rank); });
 }
 
 TEST(NcclMeetings, ARankThatDoesNotComeIsReported) {
   expect_error(ErrorKind::kComm, {"of x in group group has waited 0.", "rank 1 never came"}, [] {
     on_ranks(2, 0.2, [](World& world, NcclMeetings& meetings) {
       while (world.rank() == 1 && !world.aborted()) std::this_thread::yield();
-      meetings.announce(post_of(CollectiveKind::kAllReduce, "x", 5, 5));
+      meetings.announce(post_of(GroupOp::kAllReduce, "x", 5, 5));
       meetings.finish();
     });
   });

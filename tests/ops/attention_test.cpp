@@ -20,7 +20,7 @@ AttentionSpec plain_spec() {
   spec.q_heads = kHeads;
   spec.kv_heads = kKvHeads;
   spec.head_size = spec.v_head_size = kSize;
-  spec.scale = 0.7;
+  spec.rule.scale = 0.7;
   return spec;
 }
 
@@ -40,27 +40,27 @@ std::vector<Option> options() {
   std::vector<Option> list;
   auto option = [&](const char* name, bool learned = false) -> AttentionSpec& {
     list.push_back({name, plain_spec(), learned});
-    list.back().spec.sinks.on = learned;
+    if (learned) list.back().spec.rule.sink = SoftmaxSink::kLearned;
     return list.back().spec;
   };
   option("causal");
-  option("window").window = 2;
-  option("softcap").softcap = 0.5;
-  option("bidirectional").causal = false;
+  option("window").rule.window = 2;
+  option("softcap").rule.softcap = 0.5;
+  option("bidirectional").rule.causal = false;
   AttentionSpec& both = option("bidirectional window");
-  both.causal = false;
-  both.window = 1;
-  option("dropout").dropout = 0.3;
+  both.rule.causal = false;
+  both.rule.window = 1;
+  option("dropout").rule.dropout = 0.3;
   option("small values").v_head_size = 2;
   option("large values").v_head_size = 5;
-  option("sink of 0").sinks.on = true;
+  option("sink of 0").rule.sink = SoftmaxSink::kOne;
   option("sinks", true);
   AttentionSpec& all = option("recompute with all", true);
   all.v_head_size = 2;
   all.recompute = true;
-  all.window = 3;
-  all.softcap = 0.8;
-  all.dropout = 0.2;
+  all.rule.window = 3;
+  all.rule.softcap = 0.8;
+  all.rule.dropout = 0.2;
   all.head_offset = 5;
   return list;
 }
@@ -89,7 +89,7 @@ std::vector<double> dense(const OpValues& values, const std::vector<std::int32_t
     return values.inputs[0][static_cast<std::size_t>(row * width_of(spec) + column)];
   };
   auto sink = [&](std::int64_t head) {
-    if (!spec.sinks.on) return 0.0;
+    if (spec.rule.sink == SoftmaxSink::kNone) return 0.0;
     return option.learned ? std::exp(values.params[0][static_cast<std::size_t>(head)]) : 1.0;
   };
   std::vector<double> out;
@@ -103,13 +103,14 @@ std::vector<double> dense(const OpValues& values, const std::vector<std::int32_t
         double sum = sink(h);
         std::vector<double> mixed(static_cast<std::size_t>(spec.v_head_size));
         for (std::int64_t j = begin; j < begin + length; ++j) {
-          bool seen =
-              !(spec.causal && j > i) && (spec.window < 0 || std::abs(i - j) <= spec.window);
+          bool seen = !(spec.rule.causal && j > i) &&
+                      (spec.rule.window < 0 || std::abs(i - j) <= spec.rule.window);
           if (!seen) continue;
           double score = 0;
           for (std::int64_t d = 0; d < kSize; ++d)
-            score += spec.scale * at(i, h * kSize + d) * at(j, k + d);
-          if (spec.softcap > 0) score = spec.softcap * std::tanh(score / spec.softcap);
+            score += spec.rule.scale * at(i, h * kSize + d) * at(j, k + d);
+          if (spec.rule.softcap > 0)
+            score = spec.rule.softcap * std::tanh(score / spec.rule.softcap);
           sum += std::exp(score);
           for (std::int64_t d = 0; d < spec.v_head_size; ++d) {
             mixed[static_cast<std::size_t>(d)] += std::exp(score) * at(j, v + d);
@@ -133,7 +134,7 @@ TEST(Attention, IsTheDenseSoftmaxWithinDocuments) {
   for (const Option& option : options()) {
     for (std::vector<std::int32_t> documents : {std::vector<std::int32_t>{7}, {1, 4, 2}}) {
       Option kept = option;
-      kept.spec.dropout = 0;
+      kept.spec.rule.dropout = 0;
       OpCase test = attention_case(kept, documents);
       OpValues values = values_for(test);
       EXPECT_LT(relative_error(run_op(test, values, {}).outputs[0], dense(values, documents, kept)),
@@ -155,10 +156,10 @@ TEST(Attention, RecomputeGivesTheSameBits) {
 // Tokens one by one over kept keys and values give what all at once give.
 TEST(CachedAttention, ContinuesASequence) {
   for (const Option& option : options()) {
-    if (!option.spec.causal) continue;
+    if (!option.spec.rule.causal) continue;
     SCOPED_TRACE(option.name);
     Option kept = option;
-    kept.spec.dropout = 0;
+    kept.spec.rule.dropout = 0;
     OpCase test = attention_case(kept, {7});
     OpValues values = values_for(test);
     std::vector<double> expected = run_op(test, values, {}).outputs[0], got;

@@ -16,9 +16,9 @@ AttentionSpec cross_spec(std::int64_t v_size, double softcap) {
   spec.kv_heads = kKvHeads;
   spec.head_size = kSize;
   spec.v_head_size = v_size;
-  spec.scale = 0.7;
-  spec.softcap = softcap;
-  spec.causal = false;
+  spec.rule.scale = 0.7;
+  spec.rule.softcap = softcap;
+  spec.rule.causal = false;
   return spec;
 }
 
@@ -68,7 +68,7 @@ TEST(CrossAttention, AQuerySeesAllKeysOfItsDocumentAndNoOthers) {
           score +=
               q[at(t * spec.q_columns() + h * kSize + d)] * kv[at(k * width + shared * kSize + d)];
         }
-        double weight = std::exp(spec.scale * score);
+        double weight = std::exp(spec.rule.scale * score);
         sum += weight;
         for (std::int64_t d = 0; d < kSize; ++d) {
           expected[at(d)] += weight * kv[at(k * width + spec.k_columns() + shared * kSize + d)];

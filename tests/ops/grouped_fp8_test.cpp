@@ -87,8 +87,11 @@ TEST(GroupedFp8, RowsAreQuantisedAsEachExpertsOwnMatrix) {
   Rows rows(with);
   Tensor x = with.random({rows.tokens, 256}, 1);
   Tensor gathered = with.ctx.allocate(x.dtype(), {rows.total, 256}, "test");
-  with.ctx.kernels.moe.gather_rows(with.ctx.stream, {x, gathered, rows.order.as<std::int32_t>(),
-                                                     rows.place.as<std::int32_t>(), 2});
+  with.ctx.kernels.moe.gather_rows(with.ctx.stream, {.x = x,
+                                                     .rows = gathered,
+                                                     .order = rows.order.as<std::int32_t>(),
+                                                     .place = rows.place.as<std::int32_t>(),
+                                                     .topk = 2});
   Quantized all = with.rounded(x, Fp8Role::kGradient, rows.groups());
   QuantizeGroups in_place = rows.groups();
   in_place.order = nullptr;

@@ -69,8 +69,9 @@ TEST(LatentAttention, AbsorbedFormContinuesASequence) {
   AttentionSpec spec;
   spec.q_heads = spec.kv_heads = 3;
   spec.head_size = kSpec.qk_size(), spec.v_head_size = kSpec.v_size;
-  spec.scale = 0.6, spec.window = 3;
-  spec.sinks = {true, &sinks, 0};
+  spec.rule.scale = 0.6, spec.rule.window = 3;
+  spec.rule.sink = SoftmaxSink::kLearned;
+  spec.sinks.logits = &sinks;
   const std::vector<double> q = case_numbers(kTokens * 18, 2),
                             latent = case_numbers(kTokens * 7, 3);
   const std::vector<double> key = case_numbers(kTokens * 2, 4);
@@ -90,7 +91,8 @@ TEST(LatentAttention, AbsorbedFormContinuesASequence) {
   Var kv{bench.tensor({kTokens, 27}, std::vector<double>(kTokens * 27)), all.q.placement, -1,
          nullptr};
   ctx.kernels.gemm.gemm(
-      ctx.stream, {all.latent.tensor, ctx.weights.use(up).view, kv.tensor, false, true, 1, 0, {}});
+      ctx.stream,
+      {.a = all.latent.tensor, .b = ctx.weights.use(up).view, .c = kv.tensor, .transpose_b = true});
   std::vector<AttentionRun> runs = {{0, kTokens, 0, kTokens}};
   Tensor none = bench.integers(std::vector<std::int32_t>(kTokens));
   std::vector<double> expected =

@@ -50,7 +50,8 @@ TEST(Route, OneScoreOverItselfIsOneWhateverItIs) {
     Tensor probs = bench.tensor({kTokens, 1}, std::vector<double>(kTokens));
     RoutingRule rule{.topk = 1, .score = score, .scaling = 2.5};
     const RouterKernels& kernels = bench.ctx.kernels.router;
-    kernels.route(bench.ctx.stream, {logits, {}, experts, probs, rule});
+    kernels.route(bench.ctx.stream,
+                  {.logits = logits, .experts = experts, .probs = probs, .rule = rule});
     for (double prob : values_of(probs)) EXPECT_DOUBLE_EQ(prob, 2.5);
     Tensor dprobs = bench.tensor({kTokens, 1}, case_numbers(kTokens, 4));
     Tensor dlogits = bench.tensor(logits.shape(), case_numbers(logits.numel(), 5));

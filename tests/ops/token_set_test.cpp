@@ -94,11 +94,12 @@ TEST(TokenSet, EveryVisiblePairMeetsOnce) {
   for (int round = 0; round < 300; ++round) {
     std::vector<SampleShape> samples = random_samples(random);
     auto ranks = static_cast<std::int64_t>(1 + random() % 4);
-    bool causal = random() % 2 == 0;
-    std::int64_t window = static_cast<std::int64_t>(random() % 6) - 1;
+    AttentionRule rule;
+    rule.causal = random() % 2 == 0;
+    rule.window = static_cast<std::int64_t>(random() % 6) - 1;
     auto visible = [&](std::int64_t q, std::int64_t k) {
-      if (causal && k > q) return false;
-      return window < 0 || std::abs(q - k) <= window;
+      if (rule.causal && k > q) return false;
+      return rule.window < 0 || std::abs(q - k) <= rule.window;
     };
     std::set<std::pair<Token, Token>> met;
     for (std::int64_t a = 0; a < ranks; ++a) {
@@ -108,7 +109,7 @@ TEST(TokenSet, EveryVisiblePairMeetsOnce) {
         for (int i = 0; i < queries.segments(); ++i) {
           for (int j = 0; j < keys.segments(); ++j) {
             std::set<std::int64_t> used;
-            for (const AttentionRun& run : visible_runs(queries, i, keys, j, causal, window)) {
+            for (const AttentionRun& run : visible_runs(queries, i, keys, j, rule)) {
               for (std::int32_t k = 0; k < run.k_count; ++k) {
                 EXPECT_TRUE(used.insert(run.k_begin + k).second) << "a key in two runs";
                 const Token& key = k_rows[static_cast<std::size_t>(run.k_begin + k)];

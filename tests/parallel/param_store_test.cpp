@@ -3,11 +3,11 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
-#include <functional>
 #include <map>
 #include <mutex>
 
 #include "backend/cpu/cpu_kernels.h"
+#include "base/function_ref.h"
 #include "base/thread_pool.h"
 #include "kernels/gemm.h"
 #include "kernels/optim.h"
@@ -147,7 +147,7 @@ void on_every_case(const Body& body) {
     if (testing::Test::HasFailure()) return;
   }
 }
-void run_ranks(const StoreCase& test, const std::function<void(Rank&)>& body) {
+void run_ranks(const StoreCase& test, FunctionRef<void(Rank&)> body) {
   run_thread_ranks(static_cast<int>(test.shape.size()), {20.0}, [&](World& world) {
     Rank rank(world, test.shape, test.strategy, test.bucket_elements);
     body(rank);

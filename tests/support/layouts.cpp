@@ -17,7 +17,7 @@ ModelConfig tiny_gpt() {
   model.ffn_hidden_size = 40;
   model.vocab_size = 61;
   model.max_position_embeddings = 32;
-  model.activation = ActivationKind::kGeluTanh;
+  model.activation = Activation::kGeluTanh;
   model.init_method_std = 0.2;
   return model;
 }
@@ -35,7 +35,7 @@ ModelConfig tiny_llama() {
   model.max_position_embeddings = 32;
   model.position_embedding_type = PositionKind::kRope;
   model.normalization = NormKind::kRmsNorm;
-  model.activation = ActivationKind::kSilu;
+  model.activation = Activation::kSilu;
   model.gated = true;
   model.add_bias_linear = false;
   model.untie_embeddings_and_output_weights = true;
@@ -69,11 +69,11 @@ ModelConfig tiny_gpt_oss() {
   ModelConfig model = tiny_llama();
   model.num_attention_heads = 8;
   model.num_query_groups = 4;
-  model.softmax_type = SoftmaxKind::kLearnable;
+  model.softmax_type = SoftmaxSink::kLearned;
   model.window_size = 3;
   model.window_layers = {1, 0, 1, 0};
   model.add_bias_linear = true;
-  model.activation = ActivationKind::kQuickGelu;
+  model.activation = Activation::kQuickGelu;
   model.activation_clamp = 0.4;
   model.glu_linear_offset = 1;
   return model;

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "base/divide.h"
 #include "base/text.h"
 #include "parallel/pipeline_layout.h"
 
@@ -27,7 +28,7 @@ std::pair<RunConfig, std::vector<std::string>> OptionSpace::configure(const Choi
   }
   std::vector<std::string> problems = run.resolve_layout();
   std::int64_t block = run.batch.micro_batch_size * run.parallel.data_parallel_size;
-  std::int64_t micro_batches = (run.batch.global_batch_size + block - 1) / block;
+  std::int64_t micro_batches = ceil_div(run.batch.global_batch_size, block);
   if (problems.empty()) {
     problems = pipeline_problems(run.model.num_layers, run.parallel, std::span(&micro_batches, 1));
   }

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <vector>
 
+#include "base/divide.h"
 #include "base/fields.h"
 #include "base/philox.h"
 #include "base/text.h"
@@ -44,7 +45,7 @@ void draw_shape(Draw& draw, ModelConfig& model) {
   constexpr std::int64_t kLeastHidden = 4;
   bool whole_heads = model.kv_channels == 0 && !draw.one_in(8);
   std::int64_t heads = whole_heads ? model.num_attention_heads : 1;
-  model.hidden_size = heads * draw.whole((kLeastHidden + heads - 1) / heads, whole_heads ? 5 : 30);
+  model.hidden_size = heads * draw.whole(ceil_div(kLeastHidden, heads), whole_heads ? 5 : 30);
   model.ffn_hidden_size = draw.one_in(4) ? draw.whole(1, 30) : 4 * draw.whole(1, 8);
   // With a vocabulary of one, every gradient is zero up to rounding.
   model.vocab_size = draw.one_in(8) ? draw.whole(2, 5) : draw.whole(6, 70);
@@ -70,9 +71,9 @@ void draw_block(Draw& draw, ModelConfig& model) {
   model.apply_layernorm_1p = draw.one_in(4);
   model.post_norms = draw.one_in(4);
   model.parallel_residual = draw.one_in(4);
-  model.activation = draw.of<ActivationKind>(
-      {ActivationKind::kGelu, ActivationKind::kGeluTanh, ActivationKind::kSilu,
-       ActivationKind::kRelu, ActivationKind::kSquaredRelu, ActivationKind::kQuickGelu});
+  model.activation =
+      draw.of<Activation>({Activation::kGelu, Activation::kGeluTanh, Activation::kSilu,
+                           Activation::kRelu, Activation::kSquaredRelu, Activation::kQuickGelu});
   model.gated = draw.one_in(2);
   model.add_bias_linear = draw.one_in(2);
   model.add_qkv_bias = draw.one_in(4);
@@ -189,7 +190,7 @@ void draw_recompute(Draw& draw, ParallelConfig& parallel) {
 std::int64_t RandomRun::micro_batches() const {
   std::int64_t block =
       config.batch.micro_batch_size * std::max<std::int64_t>(config.parallel.data_parallel_size, 1);
-  return (samples + block - 1) / block;
+  return ceil_div(samples, block);
 }
 
 RandomRun random_run(std::uint64_t seed, std::uint64_t index) {

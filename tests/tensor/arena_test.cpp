@@ -6,6 +6,7 @@
 #include <map>
 #include <random>
 
+#include "base/divide.h"
 #include "tensor/tensor.h"
 #include "tests/support/expect_error.h"
 
@@ -48,7 +49,7 @@ TEST(Arena, AlignsAndRoundsTo64Bytes) {
   for (std::size_t bytes : {0u, 1u, 63u, 64u, 65u, 1000u}) {
     Allocation a = take(arena, bytes);
     EXPECT_EQ(address(a) % 64, 0u);
-    EXPECT_EQ(arena.in_use(), std::max<std::size_t>((bytes + 63) / 64 * 64, 64));
+    EXPECT_EQ(arena.in_use(), std::max<std::size_t>(round_up(bytes, 64), 64));
   }
   EXPECT_EQ(arena.in_use(), 0u);
 }
@@ -240,7 +241,7 @@ TEST(Arena, RandomRequestsNeverOverlap) {
       const auto* bytes = static_cast<const unsigned char*>(gone->second.memory.view.data);
       for (std::size_t b = 0; b < gone->second.bytes; b += 37)
         ASSERT_EQ(bytes[b], gone->second.mark);
-      in_use -= (gone->second.bytes + 63) / 64 * 64;
+      in_use -= round_up(gone->second.bytes, 64);
       held.erase(gone);
       continue;
     }
@@ -257,7 +258,7 @@ TEST(Arena, RandomRequestsNeverOverlap) {
     }
     std::memset(piece.memory.view.data, piece.mark, bytes);
     held.emplace(begin, std::move(piece));
-    in_use += (bytes + 63) / 64 * 64;
+    in_use += round_up(bytes, 64);
     peak = std::max(peak, in_use);
     ASSERT_EQ(arena.in_use(), in_use);
     ASSERT_EQ(arena.peak(), peak);

@@ -80,10 +80,11 @@ TEST(Flops, PairsAreThoseThatAQuerySees) {
           if (near && (!causal || key <= query)) ++pairs;
         }
       }
-      EXPECT_EQ(visible_pairs(5, window, causal), pairs) << window << " " << causal;
+      EXPECT_EQ(visible_pairs(5, {.window = window, .causal = causal}), pairs)
+          << window << " " << causal;
     }
   }
-  EXPECT_EQ(visible_pairs(1, -1, true), 1);
+  EXPECT_EQ(visible_pairs(1, {}), 1);
 }
 
 ModelConfig small_model() {

@@ -59,8 +59,7 @@ BlockOfB block_of_b(const TileEngine& engine, const Product& p) {
 
 class Driver {
  public:
-  Driver(ThreadPool& pool, const TileEngine& engine, const BlockedProduct& args, const void* body,
-         FinishArea finish);
+  Driver(ThreadPool& pool, const TileEngine& engine, const BlockedProduct& args, FinishArea finish);
   void run();
 
  private:
@@ -72,7 +71,6 @@ class Driver {
   ThreadPool& pool_;
   const TileEngine& engine_;
   const BlockedProduct& args_;
-  const void* body_;
   FinishArea finish_;
   std::int64_t block_depth_ = 0, b_bytes_ = 0;
   OperandBlock a_, b_;
@@ -80,8 +78,8 @@ class Driver {
 };
 
 Driver::Driver(ThreadPool& pool, const TileEngine& engine, const BlockedProduct& args,
-               const void* body, FinishArea finish)
-    : pool_(pool), engine_(engine), args_(args), body_(body), finish_(finish) {
+               FinishArea finish)
+    : pool_(pool), engine_(engine), args_(args), finish_(finish) {
   const Product& p = args.product;
   a_ = rows_of_a(engine, p, args.a, args.element_bytes);
   a_.block_items = even_part(p.m, kBlockRows, engine.a_panels * kPanelItems);
@@ -161,8 +159,8 @@ void Driver::multiply(const Range& rows, const Range& columns, const Range& dept
     float* sums = sums_ + piece * cut.area_floats();
     sum_area(engine_, a_, b_, area, sums, cut.stride());
     if (depth.begin + depth.count < args_.product.k) return;
-    finish_(body_, {rows.begin + area.row, columns.begin + area.column, area.rows, area.columns},
-            sums, cut.stride());
+    finish_({rows.begin + area.row, columns.begin + area.column, area.rows, area.columns}, sums,
+            cut.stride());
   });
 }
 }  // namespace
@@ -175,8 +173,8 @@ std::size_t packed_bytes(const TileEngine& engine, const Product& product) {
 }
 
 void blocked_product(ThreadPool& pool, const TileEngine& engine, const BlockedProduct& product,
-                     const void* body, FinishArea finish) {
-  Driver(pool, engine, product, body, finish).run();
+                     FinishArea finish) {
+  Driver(pool, engine, product, finish).run();
 }
 
 }  // namespace bev::cpu

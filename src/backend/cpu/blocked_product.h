@@ -5,6 +5,7 @@
 
 #include "backend/cpu/product.h"
 #include "backend/cpu/tile_engine.h"
+#include "base/function_ref.h"
 #include "base/thread_pool.h"
 #include "tensor/packed_factor.h"
 
@@ -20,20 +21,10 @@ struct BlockedProduct {
 // Size of all packed panels of op(b).
 std::size_t packed_bytes(const TileEngine& engine, const Product& product);
 
-using FinishArea = void (*)(const void* body, const Area& area, const float* sums,
-                            std::int64_t stride);
-void blocked_product(ThreadPool& pool, const TileEngine& engine, const BlockedProduct& product,
-                     const void* body, FinishArea finish);
-
 // Epilogue: finish(area, sums, stride) is called once for every area of c, on any thread, with
 // row-major sums whose rows are `stride` apart. It must not throw.
-template <class Finish>
+using FinishArea = FunctionRef<void(const Area& area, const float* sums, std::int64_t stride)>;
 void blocked_product(ThreadPool& pool, const TileEngine& engine, const BlockedProduct& product,
-                     const Finish& finish) {
-  blocked_product(pool, engine, product, &finish,
-                  [](const void* body, const Area& area, const float* sums, std::int64_t stride) {
-                    (*static_cast<const Finish*>(body))(area, sums, stride);
-                  });
-}
+                     FinishArea finish);
 
 }  // namespace bev::cpu

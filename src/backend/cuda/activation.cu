@@ -183,7 +183,7 @@ void backward(const Stream& stream, const ActivationBackwardArgs& args) {
 }  // namespace
 }  // namespace cuda
 
-ActivationKernels cuda_activation_kernels() {
+ActivationKernels cuda_table(Family<ActivationKernels>) {
   return {.forward = cuda::forward, .backward = cuda::backward};
 }
 

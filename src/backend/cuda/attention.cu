@@ -6,6 +6,7 @@
 #include "backend/cuda/attention_mma.cuh"
 #include "backend/cuda/attention_paths.h"
 #include "backend/cuda/tables.h"
+#include "base/divide.h"
 #include "base/error.h"
 
 namespace bev {
@@ -81,13 +82,14 @@ void check_shape(const AttentionShape& shape, int most) {
   BEV_CHECK(shape.kv_heads >= 1 && shape.q_heads % shape.kv_heads == 0,
             "attention: ", shape.q_heads, " q heads do not divide among ", shape.kv_heads,
             " kv heads");
-  BEV_CHECK(shape.scale > 0, "attention: a scale of ", shape.scale, " is not above 0");
+  BEV_CHECK(shape.rule.scale > 0, "attention: a scale of ", shape.rule.scale, " is not above 0");
 }
 
 Shape device_shape(const AttentionShape& from, int most) {
   check_shape(from, most);
   constexpr std::int64_t kFar = 1 << 29;  // larger than any key distance, without overflow
-  const auto window = static_cast<int>(from.window < 0 ? kFar : std::min(from.window, kFar));
+  const auto window =
+      static_cast<int>(from.rule.window < 0 ? kFar : std::min(from.rule.window, kFar));
   Shape shape;
   shape.q_heads = static_cast<int>(from.q_heads);
   shape.kv_heads = static_cast<int>(from.kv_heads);
@@ -97,14 +99,14 @@ Shape device_shape(const AttentionShape& from, int most) {
   shape.q_stride = from.q_stride;
   shape.k_stride = from.k_stride;
   shape.v_stride = from.v_stride;
-  shape.lower = from.causal ? 0 : -window;
+  shape.lower = from.rule.causal ? 0 : -window;
   shape.upper = window;
-  shape.scale = static_cast<float>(from.scale);
-  shape.softcap = static_cast<float>(std::max(from.softcap, 0.0));
+  shape.scale = static_cast<float>(from.rule.scale);
+  shape.softcap = static_cast<float>(std::max(from.rule.softcap, 0.0));
   shape.log2_factor = kLog2e * (shape.softcap > 0 ? shape.softcap : shape.scale);
-  shape.dropped = from.dropout > 0;
-  shape.keep_factor = static_cast<float>(1 / (1 - from.dropout));
-  shape.keep_threshold = cuda::keep_threshold(from.dropout);
+  shape.dropped = from.rule.dropout > 0;
+  shape.keep_factor = static_cast<float>(1 / (1 - from.rule.dropout));
+  shape.keep_threshold = cuda::keep_threshold(from.rule.dropout);
   shape.random = from.random;
   shape.random.stream += static_cast<std::uint32_t>(from.head_offset);
   return shape;
@@ -124,8 +126,7 @@ bool fits_tensor_cores(const AttentionShape& shape, std::initializer_list<const 
 
 // Grid over the (query, head) pairs of each run, `per_block` pairs per block.
 dim3 pair_grid(const RunChunk& chunk, std::int64_t q_heads, int per_block) {
-  return dim3(blocks((chunk.most_queries * q_heads + per_block - 1) / per_block),
-              blocks(chunk.count));
+  return dim3(blocks(ceil_div(chunk.most_queries * q_heads, per_block)), blocks(chunk.count));
 }
 
 template <class T>
@@ -184,7 +185,8 @@ void own_attention_forward(const Stream& stream, const AttentionForwardArgs& arg
   using namespace cuda_attention;
   CudaQueue& queue = queue_of(stream);
   ForwardParams params;
-  params.shape = device_shape(args.shape, args.shape.dropout > 0 ? kMaxHeadSize : kWideHeadSize);
+  params.shape =
+      device_shape(args.shape, args.shape.rule.dropout > 0 ? kMaxHeadSize : kWideHeadSize);
   params.q = args.q;
   params.k = args.k;
   params.v = args.v;
@@ -233,7 +235,7 @@ void own_attention_backward(const Stream& stream, const AttentionBackwardArgs& a
   }
 }
 
-AttentionKernels cuda_attention_kernels() {
+AttentionKernels cuda_table(Family<AttentionKernels>) {
   return {.forward = cuda_attention::forward,
           .merge = cuda_attention::merge,
           .backward = cuda_attention::backward,

@@ -345,7 +345,7 @@ void latent_of(CudaQueue& queue, DecodeParams& params, const AttentionShape& sha
 
 bool is_latent_decode(const AttentionShape& shape, bool values_in_keys) {
   constexpr std::int64_t kMostPairs = 1024;
-  return values_in_keys && shape.kv_heads == 1 && shape.dropout == 0 &&
+  return values_in_keys && shape.kv_heads == 1 && shape.rule.dropout == 0 &&
          shape.k_stride == shape.v_stride && shape.head_size <= kColumns &&
          shape.v_head_size <= std::min<std::int64_t>(shape.head_size, kValueColumns) &&
          std::ranges::all_of(shape.runs, [&](const AttentionRun& run) {

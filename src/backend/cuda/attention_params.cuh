@@ -7,6 +7,7 @@
 #include <span>
 
 #include "backend/cuda/queue.h"
+#include "base/divide.h"
 #include "kernels/attention.h"
 
 namespace bev::cuda_attention {
@@ -107,8 +108,6 @@ inline std::int64_t largest_head(const AttentionShape& shape) {
   return std::max(shape.head_size, shape.v_head_size);
 }
 
-// For small numbers, also on the device.
-__host__ __device__ constexpr int ceil_div(int n, int step) { return (n + step - 1) / step; }
 inline unsigned blocks(std::int64_t n) { return static_cast<unsigned>(n); }
 
 template <class Params>

@@ -1,6 +1,7 @@
 // Softmax statistics (lse) between the layout of cuDNN and ours.
 #include "backend/cuda/attention_statistics.h"
 #include "backend/cuda/queue.h"
+#include "base/divide.h"
 
 namespace bev {
 
@@ -22,7 +23,7 @@ __global__ void statistics_kernel(StatisticsLayout layout, const float* from, fl
 
 template <bool kToRows>
 void launch(const CudaQueue& queue, const StatisticsLayout& layout, const float* from, float* to) {
-  const auto blocks = static_cast<unsigned>((layout.numel() + kThreads - 1) / kThreads);
+  const auto blocks = static_cast<unsigned>(ceil_div(layout.numel(), kThreads));
   statistics_kernel<kToRows><<<blocks, kThreads, 0, queue.stream()>>>(layout, from, to);
   check_launch("attention's statistics");
 }

@@ -10,6 +10,7 @@
 #include "backend/cuda/attention_plans.h"
 #include "backend/cuda/attention_statistics.h"
 #include "backend/cuda/queue.h"
+#include "base/divide.h"
 #include "base/error.h"
 
 #if __has_include(<cudnn_frontend.h>) && __has_include(<cudnn.h>)
@@ -53,9 +54,8 @@ struct PlanKey {
   std::int64_t q_step = 0, k_step = 0;  // rows from the start of one run to the next
   std::int64_t q_heads = 0, kv_heads = 0, head_size = 0, v_head_size = 0;
   std::int64_t q_stride = 0, k_stride = 0, v_stride = 0;
-  std::int64_t window = -1;
-  double scale = 1;
-  bool causal = false, at_end = false;  // at_end: the last query is aligned with the last key
+  AttentionRule rule;
+  bool at_end = false;  // the last query is aligned with the last key
 
   auto operator<=>(const PlanKey&) const = default;
   StatisticsLayout statistics() const { return {batch, q_heads, q_count, q_step}; }
@@ -78,16 +78,16 @@ bool same_kind(const AttentionRun& a, const AttentionRun& b) {
 // Nothing if cuDNN does not support the shape.
 std::optional<PlanKey> key_of(const AttentionShape& shape, bool backward) {
   if (shape.runs.empty() || (shape.dtype != Dtype::kBf16 && shape.dtype != Dtype::kF16) ||
-      shape.softcap > 0 || shape.dropout > 0 || (shape.window >= 0 && !shape.causal) ||
-      shape.head_size % 8 != 0 || shape.v_head_size % 8 != 0 ||
-      std::max(shape.head_size, shape.v_head_size) > kMostHeadSize || shape.q_stride % 8 != 0 ||
-      shape.k_stride % 8 != 0 || shape.v_stride % 8 != 0) {
+      shape.rule.softcap > 0 || shape.rule.dropout > 0 ||
+      (shape.rule.window >= 0 && !shape.rule.causal) || shape.head_size % 8 != 0 ||
+      shape.v_head_size % 8 != 0 || std::max(shape.head_size, shape.v_head_size) > kMostHeadSize ||
+      shape.q_stride % 8 != 0 || shape.k_stride % 8 != 0 || shape.v_stride % 8 != 0) {
     return std::nullopt;
   }
   const AttentionRun& first = shape.runs.front();
   const bool at_end = first.offset == first.k_count - first.q_count;
   if (first.q_count < kLeastQueries || first.k_count < first.q_count ||
-      (shape.causal && first.offset != 0 && !at_end)) {
+      (shape.rule.causal && first.offset != 0 && !at_end)) {
     return std::nullopt;
   }
   std::int64_t q_step = first.q_count, k_step = first.k_count;
@@ -109,9 +109,9 @@ std::optional<PlanKey> key_of(const AttentionShape& shape, bool backward) {
   key.q_heads = shape.q_heads, key.kv_heads = shape.kv_heads;
   key.head_size = shape.head_size, key.v_head_size = shape.v_head_size;
   key.q_stride = shape.q_stride, key.k_stride = shape.k_stride, key.v_stride = shape.v_stride;
-  key.window = shape.window < first.k_count ? shape.window : -1;
-  key.scale = shape.scale;
-  key.causal = shape.causal;
+  key.rule = shape.rule;
+  if (key.rule.window >= first.k_count) key.rule.window = -1;
+  key.rule.sink = SoftmaxSink::kNone;  // add_sinks joins it
   key.at_end = at_end;
   return key;
 }
@@ -169,14 +169,15 @@ class GraphTensors {
 
 template <class Attributes>
 void set_mask(const PlanKey& key, Attributes& attributes) {
-  attributes.set_attn_scale(static_cast<float>(key.scale));
-  if (!key.causal) return;
+  attributes.set_attn_scale(static_cast<float>(key.rule.scale));
+  if (!key.rule.causal) return;
   attributes.set_diagonal_alignment(key.at_end && key.q_count != key.k_count
                                         ? fe::DiagonalAlignment_t::BOTTOM_RIGHT
                                         : fe::DiagonalAlignment_t::TOP_LEFT);
   attributes.set_diagonal_band_right_bound(0);
   // cuDNN includes the query's own position in the window.
-  if (key.window >= 0) attributes.set_diagonal_band_left_bound(static_cast<int>(key.window) + 1);
+  if (key.rule.window >= 0)
+    attributes.set_diagonal_band_left_bound(static_cast<int>(key.rule.window) + 1);
 }
 
 void add_forward(const PlanKey& key, fe::graph::Graph& graph) {
@@ -227,8 +228,6 @@ std::unique_ptr<Plan> make_plan(cudnnHandle_t handle, const PlanKey& key) {
   }
   return plan;
 }
-
-constexpr std::size_t round_up(std::size_t bytes) { return (bytes + 255) / 256 * 256; }
 
 // Addresses of the first run's rows in q, k, v, out and their gradients.
 struct FirstRows {
@@ -308,7 +307,7 @@ CudaAttention::Call CudaAttention::prepare(CudaQueue& queue, const AttentionShap
   Plan* plan = plans_->find(*key);
   if (plan == nullptr) return {};
   const StatisticsLayout layout = key->statistics();
-  const std::size_t workspace_bytes = round_up(plan->workspace_bytes);
+  const std::size_t workspace_bytes = round_up(plan->workspace_bytes, 256);
   auto* memory = static_cast<std::byte*>(
       queue.scratch(workspace_bytes + static_cast<std::size_t>(layout.numel()) * sizeof(float)));
   return {plan, layout, memory, reinterpret_cast<float*>(memory + workspace_bytes)};

@@ -16,6 +16,7 @@
 #include "base/text.h"
 #include "base/thread_pool.h"
 #include "comm/single_group.h"
+#include "kernels/fill_tables.h"
 #include "kernels/tables.h"
 
 namespace bev {
@@ -253,12 +254,11 @@ class Graph final : public Recording {
   cudaGraphExec_t executable_ = nullptr;
 };
 
-std::unique_ptr<Recording> record_graph(const Stream& stream, const void* body,
-                                        void (*call)(const void* body)) {
+std::unique_ptr<Recording> record_graph(const Stream& stream, FunctionRef<void()> body) {
   CudaQueue& queue = queue_of(stream);
   queue.begin_recording();
   try {
-    call(body);
+    body();
   } catch (...) {
     queue.abandon_recording();
     throw;
@@ -335,7 +335,7 @@ int cuda_device_count() {
   return cudaGetDeviceCount(&count) == cudaSuccess ? count : 0;
 }
 
-DeviceKernels cuda_device_kernels() {
+DeviceKernels cuda_table(Family<DeviceKernels>) {
   return {
       .open = [](const DeviceOptions& options) -> std::unique_ptr<Device> {
         return std::make_unique<CudaDevice>(options);
@@ -361,24 +361,24 @@ DeviceKernels cuda_device_kernels() {
   };
 }
 
+template <class Table>
+Table make_table() {
+  Table cuda_table(Family<Table>);
+  return cuda_table(Family<Table>());
+}
+
+namespace {
+struct Tables {
+  template <class Table>
+  operator const Table&() const {
+    static const Table table = make_table<Table>();
+    return table;
+  }
+};
+}  // namespace
+
 const Kernels& cuda_kernels() {
-  static const KernelTables tables{.fill = cuda_fill,
-                                   .cast = cuda_cast,
-                                   .device = cuda_device_kernels(),
-                                   .elementwise = cuda_elementwise_kernels(),
-                                   .gemm = cuda_gemm_kernels(),
-                                   .norm = cuda_norm_kernels(),
-                                   .activation = cuda_activation_kernels(),
-                                   .rope = cuda_rope_kernels(),
-                                   .attention = cuda_attention_kernels(),
-                                   .latent = cuda_latent_kernels(),
-                                   .embedding = cuda_embedding_kernels(),
-                                   .loss = cuda_loss_kernels(),
-                                   .router = cuda_router_kernels(),
-                                   .moe = cuda_moe_kernels(),
-                                   .optim = cuda_optim_kernels(),
-                                   .quantize = cuda_quantize_kernels()};
-  static const Kernels kernels = tables.kernels();
+  static const Kernels kernels = fill_members<Kernels>(Tables(), cuda_fill, cuda_cast);
   return kernels;
 }
 

@@ -432,7 +432,7 @@ void cuda_cast(const Stream& stream, const View& from, const View& to) {
   cuda::cast(stream, from, to);
 }
 
-ElementwiseKernels cuda_elementwise_kernels() {
+ElementwiseKernels cuda_table(Family<ElementwiseKernels>) {
   return {.add = cuda::add,
           .axpby = cuda::axpby,
           .scale = cuda::scale,

@@ -215,7 +215,7 @@ void backward(const Stream& stream, const EmbeddingBackwardArgs& args) {
 }  // namespace
 }  // namespace cuda
 
-EmbeddingKernels cuda_embedding_kernels() {
+EmbeddingKernels cuda_table(Family<EmbeddingKernels>) {
   return {.forward = cuda::forward, .backward = cuda::backward};
 }
 

@@ -213,9 +213,7 @@ void gemm(const Stream& stream, const GemmArgs& args) {
   bool empty_sum = (args.transpose_a ? args.a.shape[0] : args.a.shape[1]) == 0;
   if (empty_sum) {
     BEV_CHECK(args.bias.empty(), ErrorKind::kInternal, "a bias on an empty product");
-    if (args.beta != 1) {
-      cuda_elementwise_kernels().axpby(stream, 0, args.c, args.beta, args.c);
-    }
+    if (args.beta != 1) cuda_kernels().elementwise.axpby(stream, 0, args.c, args.beta, args.c);
     return;
   }
   if (cuda::gemm_few_serves(args)) return cuda::gemm_few(stream, args);
@@ -224,24 +222,29 @@ void gemm(const Stream& stream, const GemmArgs& args) {
 
 }  // namespace
 
-GemmKernels cuda_gemm_kernels() {
+GemmKernels cuda_table(Family<GemmKernels>) {
   return {.gemm = gemm, .packed_bytes = [](const GemmArgs&) { return std::size_t{0}; }};
 }
 
 void cuda_scaled_product(const Stream& stream, const ScaledProductArgs& args) {
   if (is_emulated(args.a.block)) {
-    gemm(stream, {args.a.payload, args.b.payload, args.c, false, true, 1, args.beta, args.bias});
+    gemm(stream, {.a = args.a.payload,
+                  .b = args.b.payload,
+                  .c = args.c,
+                  .transpose_b = true,
+                  .beta = args.beta,
+                  .bias = args.bias});
     return;
   }
   if (args.c.numel() == 0) return;
   if (args.a.payload.shape[1] == 0) {
     BEV_CHECK(args.bias.empty(), ErrorKind::kInternal, "a bias on an empty product");
-    if (args.beta != 1) cuda_elementwise_kernels().axpby(stream, 0, args.c, args.beta, args.c);
+    if (args.beta != 1) cuda_kernels().elementwise.axpby(stream, 0, args.c, args.beta, args.c);
     return;
   }
   CudaQueue& queue = queue_of(stream);
   if (!queue.gemm().run(queue, args)) {
-    cuda_elementwise_kernels().add_rows(stream, args.c, args.bias);
+    cuda_kernels().elementwise.add_rows(stream, args.c, args.bias);
   }
 }
 

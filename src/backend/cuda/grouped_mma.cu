@@ -5,6 +5,7 @@
 #include "backend/cuda/grid.cuh"
 #include "backend/cuda/grouped_tiles.cuh"
 #include "backend/cuda/moe_parts.h"
+#include "base/divide.h"
 
 namespace bev::cuda {
 
@@ -108,7 +109,7 @@ __device__ void multiply_tile(Sums<kM, kN>& sums, const Operand<T>& left, const 
                               int depth) {
   extern __shared__ __align__(128) std::uint8_t memory[];
   constexpr int kBytes = kStageBytes<kLeftInnerRows, kRightInnerRows>;
-  const int steps = (depth + kDepth - 1) / kDepth;
+  const int steps = ceil_div(depth, kDepth);
   auto left_at = [&](int step) {
     return OperandTile<kLeftInnerRows>{memory + step % kStages * kBytes};
   };

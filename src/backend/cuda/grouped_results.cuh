@@ -9,6 +9,7 @@
 #include "backend/cuda/grouped_walk.cuh"
 #include "backend/cuda/moe_parts.h"
 #include "backend/cuda/reduce.cuh"
+#include "base/divide.h"
 
 namespace bev::cuda::wgmma {
 
@@ -31,7 +32,7 @@ struct Work {
 // For wgrad, each group of kWarpRows rows in each tile has a slot for its sum of squares, so that
 // the sum has a fixed order.
 __host__ __device__ inline int row_groups(const Walk& walk) {
-  return (walk.rows + kWarpRows - 1) / kWarpRows;
+  return ceil_div(walk.rows, kWarpRows);
 }
 inline std::int64_t square_places(const Walk& walk) {
   return std::int64_t{walk.experts} * row_groups(walk) * walk.column_tiles;

@@ -5,6 +5,7 @@
 #pragma once
 
 #include "backend/cuda/grouped_ring.cuh"
+#include "base/divide.h"
 #include "kernels/quantize.h"
 
 namespace bev::cuda::wgmma {
@@ -180,7 +181,7 @@ __device__ void multiply_scaled_tile(hopper::WideSums& sums, std::uint8_t* memor
   const int group = warp * kWarpRows / kGroupRows;
   const bool works = tile.row + group * kGroupRows < tile.row_end;
   const bool two_halves = tile.column + kHalfColumns < scaled.work.columns;
-  const int steps = (tile.depth + kScaledDepth - 1) / kScaledDepth;
+  const int steps = ceil_div(tile.depth, kScaledDepth);
 #pragma unroll
   for (float& sum : sums.at) sum = 0;
   if (steps == 0) return;

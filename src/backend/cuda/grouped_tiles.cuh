@@ -7,6 +7,7 @@
 
 #include "backend/cuda/reduce.cuh"
 #include "backend/cuda/values.cuh"
+#include "base/divide.h"
 #include "kernels/moe.h"
 
 namespace bev::cuda {
@@ -77,7 +78,7 @@ __device__ RowTile find_tile(const std::int32_t* offsets, int experts, int rows,
       begin = offsets[e];
       end = e < experts ? offsets[e + 1] : rows;
     }
-    const int tiles = (end - begin + kRows - 1) / kRows;
+    const int tiles = ceil_div(end - begin, kRows);
     int up_to = tiles;
     for (int distance = 1; distance < kWarp; distance *= 2) {
       const int other = __shfl_up_sync(0xffffffffu, up_to, distance);

@@ -4,6 +4,7 @@
 #include <cstdint>
 
 #include "backend/cuda/moe_parts.h"
+#include "base/divide.h"
 
 namespace bev::cuda::wgmma {
 
@@ -96,10 +97,10 @@ class Walker {
   }
   __device__ int row_tiles() const {
     const int rows = kProduct == GroupedProduct::kWeight ? walk_.rows : end_ - begin_;
-    return (rows + kTileRows - 1) / kTileRows;
+    return ceil_div(rows, kTileRows);
   }
   __device__ int pairs() const {
-    return row_tiles() / 2 * walk_.column_tiles + row_tiles() % 2 * ((walk_.column_tiles + 1) / 2);
+    return row_tiles() / 2 * walk_.column_tiles + row_tiles() % 2 * ceil_div(walk_.column_tiles, 2);
   }
 
   const Walk& walk_;

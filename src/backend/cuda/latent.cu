@@ -208,7 +208,7 @@ void head_product(const Stream& stream, const HeadProductArgs& args) {
 }  // namespace
 }  // namespace cuda
 
-LatentKernels cuda_latent_kernels() {
+LatentKernels cuda_table(Family<LatentKernels>) {
   return {.join = cuda::join, .split = cuda::split, .head_product = cuda::head_product};
 }
 

@@ -261,7 +261,7 @@ void mark_padding(const Stream& stream, const LossChunk& view) {
 
 }  // namespace cuda
 
-LossKernels cuda_loss_kernels() {
+LossKernels cuda_table(Family<LossKernels>) {
   return {.row_max = cuda::row_max,
           .row_sum = cuda::row_sum,
           .gradient = cuda::gradient,

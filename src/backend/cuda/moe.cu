@@ -304,7 +304,7 @@ void grouped_weight(const Stream& stream, const GroupedArgs& args) {
 }  // namespace
 }  // namespace cuda
 
-MoeKernels cuda_moe_kernels() {
+MoeKernels cuda_table(Family<MoeKernels>) {
   return {.dispatch = cuda::dispatch,
           .sort_rows = cuda::sort_rows,
           .fit_rows = cuda::fit_rows,

@@ -303,7 +303,7 @@ void route_backward(const Stream& stream, const RouteBackwardArgs& args) {
 
 namespace bev {
 
-RouterKernels cuda_router_kernels() {
+RouterKernels cuda_table(Family<RouterKernels>) {
   return {.jitter = cuda::jitter,
           .sinkhorn = cuda::sinkhorn,
           .route = cuda::route,

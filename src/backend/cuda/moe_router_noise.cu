@@ -2,6 +2,7 @@
 #include "backend/cuda/moe_parts.h"
 #include "backend/cuda/moe_router.cuh"
 #include "backend/cuda/random.cuh"
+#include "base/divide.h"
 #include "tensor/random_rows.h"
 
 namespace bev::cuda {
@@ -13,7 +14,7 @@ template <class T>
 __global__ void __launch_bounds__(kThreads)
     jitter_kernel(const T* x, T* y, std::int64_t rows, std::int64_t columns, float epsilon,
                   RandomRows random) {
-  const std::int64_t blocks = (columns + 3) / 4, block = own_pack();
+  const std::int64_t blocks = ceil_div(columns, 4), block = own_pack();
   if (block >= rows * blocks) return;
   const std::int64_t row = block / blocks, first = block % blocks * 4;
   const uint4 words = philox(

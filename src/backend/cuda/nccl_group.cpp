@@ -47,7 +47,7 @@ class NcclGroup final : public Group, private DeviceWaitCheck {
   ~NcclGroup() override { queue_.remove_wait_check(*this); }
 
   Work all_reduce(const View& data, Reduction reduction, std::string_view label) override {
-    meetings_.announce({CollectiveKind::kAllReduce, std::string(label), data, data, reduction});
+    meetings_.announce({GroupOp::kAllReduce, std::string(label), data, data, reduction});
     return post([&](cudaStream_t stream) {
       if (ordered_ && reduction == Reduction::kSum) return sum_slices(data, stream);
       check_nccl(nccl_.all_reduce(data.data, data.data, count_of(data), nccl_dtype(data.dtype),
@@ -56,20 +56,18 @@ class NcclGroup final : public Group, private DeviceWaitCheck {
     });
   }
   Work all_gather(const View& in, const View& out, std::string_view label) override {
-    Counts counts =
-        meetings_.exchange({CollectiveKind::kAllGather, std::string(label), in, out}).in;
+    Counts counts = meetings_.exchange({GroupOp::kAllGather, std::string(label), in, out}).in;
     return post([&](cudaStream_t stream) { gather(in.data, out, counts, stream); });
   }
   Work reduce_scatter(const View& in, const View& out, std::string_view label) override {
-    Counts counts =
-        meetings_.exchange({CollectiveKind::kReduceScatter, std::string(label), in, out}).out;
+    Counts counts = meetings_.exchange({GroupOp::kReduceScatter, std::string(label), in, out}).out;
     return post([&](cudaStream_t stream) {
       ordered_ ? sum_parts(in, counts, out.data, stream) : scatter(in, out, counts, stream);
     });
   }
   Work broadcast(const View& data, int root, std::string_view label) override {
     meetings_.announce(
-        {CollectiveKind::kBroadcast, std::string(label), data, data, Reduction::kSum, root});
+        {GroupOp::kBroadcast, std::string(label), data, data, Reduction::kSum, root});
     return post([&](cudaStream_t stream) {
       check_nccl(nccl_.broadcast(data.data, data.data, count_of(data), nccl_dtype(data.dtype), root,
                                  comm_.get(), stream),
@@ -80,8 +78,8 @@ class NcclGroup final : public Group, private DeviceWaitCheck {
                   std::span<const std::int64_t> receive_counts, std::string_view label) override {
     Counts send(send_counts.begin(), send_counts.end());
     Counts receive(receive_counts.begin(), receive_counts.end());
-    meetings_.announce({CollectiveKind::kAllToAll, std::string(label), in, out, Reduction::kSum, 0,
-                        send, receive});
+    meetings_.announce(
+        {GroupOp::kAllToAll, std::string(label), in, out, Reduction::kSum, 0, send, receive});
     return post([&](cudaStream_t stream) { exchange(in, send, out.data, receive, stream); });
   }
   Work send(const View& data, int to, int channel, std::string_view label) override {

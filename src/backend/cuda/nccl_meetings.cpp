@@ -46,10 +46,9 @@ void NcclMeetings::check(const Meeting& meeting) const {
   for (std::size_t i = 0; i < members; ++i) {
     const std::int64_t* theirs = meeting.all.data() + i * meeting.mine.size();
     bool same = std::equal(theirs, theirs + kSame, meeting.mine.begin());
-    bool reduces =
-        post.kind == CollectiveKind::kAllReduce || post.kind == CollectiveKind::kBroadcast;
+    bool reduces = post.kind == GroupOp::kAllReduce || post.kind == GroupOp::kBroadcast;
     if (reduces) same &= theirs[kIn] == post.in.numel();
-    if (post.kind == CollectiveKind::kAllToAll) same &= theirs[kSends + me] == post.receive[i];
+    if (post.kind == GroupOp::kAllToAll) same &= theirs[kSends + me] == post.receive[i];
     BEV_CHECK(same, ErrorKind::kComm, name_of(post.kind), " of ", post.label, ": rank ",
               host_.members()[i], " brings something else than rank ", host_.members()[me],
               ", or to another collective");
@@ -57,8 +56,8 @@ void NcclMeetings::check(const Meeting& meeting) const {
     out += theirs[kOut];
   }
   bool fits = true;
-  if (post.kind == CollectiveKind::kAllGather) fits = in == post.out.numel();
-  if (post.kind == CollectiveKind::kReduceScatter) fits = out == post.in.numel();
+  if (post.kind == GroupOp::kAllGather) fits = in == post.out.numel();
+  if (post.kind == GroupOp::kReduceScatter) fits = out == post.in.numel();
   BEV_CHECK(fits, ErrorKind::kComm, name_of(post.kind), " of ", post.label, ": rank ",
             host_.members()[me], " has ", post.in.shape, " and ", post.out.shape, " for ", in,
             " and ", out, " elements of all members");

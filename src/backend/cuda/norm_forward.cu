@@ -167,7 +167,7 @@ void norm_forward(const Stream& stream, const NormForwardArgs& args) {
 
 }  // namespace cuda
 
-NormKernels cuda_norm_kernels() {
+NormKernels cuda_table(Family<NormKernels>) {
   return {.forward = cuda::norm_forward,
           .backward = cuda::norm_backward,
           .head_forward = cuda::head_norm_forward,

@@ -116,7 +116,7 @@ void sign(const Stream& stream, const SignArgs& args) {
 }  // namespace
 }  // namespace cuda
 
-OptimKernels cuda_optim_kernels() {
+OptimKernels cuda_table(Family<OptimKernels>) {
   return {.adam = cuda::adam,
           .sgd = cuda::sgd,
           .sign = cuda::sign,

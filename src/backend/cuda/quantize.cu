@@ -127,15 +127,15 @@ void quantize_written(const Stream& stream, QuantizeArgs args) {
   if (maker.norm != nullptr) {
     NormForwardArgs norm = *maker.norm;
     norm.y = args.x;
-    cuda_norm_kernels().forward(stream, norm);
+    cuda_kernels().norm.forward(stream, norm);
   } else if (maker.activation != nullptr) {
     ActivationForwardArgs activation = *maker.activation;
     activation.y = args.x;
-    cuda_activation_kernels().forward(stream, activation);
+    cuda_kernels().activation.forward(stream, activation);
   } else {
     ActivationBackwardArgs gradient = *maker.activation_gradient;
     gradient.dx = args.x;
-    cuda_activation_kernels().backward(stream, gradient);
+    cuda_kernels().activation.backward(stream, gradient);
   }
   quantize(stream, args);
 }
@@ -225,7 +225,7 @@ void update_amax(const Stream& stream, const AmaxUpdateArgs& args) {
 
 }  // namespace
 
-QuantizeKernels cuda_quantize_kernels() {
+QuantizeKernels cuda_table(Family<QuantizeKernels>) {
   return {.amax = amax,
           .quantize = quantize,
           .transpose = transpose,

@@ -3,6 +3,7 @@
 // its rows.
 #include "backend/cuda/quantize_parts.h"
 #include "backend/cuda/quantize_square.cuh"
+#include "base/divide.h"
 
 namespace bev::cuda {
 
@@ -69,7 +70,7 @@ RowGrid grid_of_runs(std::int64_t rows, std::int64_t columns) {
   const auto packs = static_cast<unsigned>(columns / kWide);
   const unsigned wide = std::min<unsigned>(packs, kThreads), high = kThreads / wide;
   constexpr std::int64_t kMostBlocks = 65535;
-  return {dim3((packs + wide - 1) / wide,
+  return {dim3(ceil_div(packs, wide),
                static_cast<unsigned>(std::min(ceil_div(rows, high), kMostBlocks))),
           dim3(wide, high)};
 }

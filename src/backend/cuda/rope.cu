@@ -143,6 +143,6 @@ void rope_apply(const Stream& stream, const RopeApplyArgs& args) {
 
 }  // namespace
 
-RopeKernels cuda_rope_kernels() { return {.table = rope_table, .apply = rope_apply}; }
+RopeKernels cuda_table(Family<RopeKernels>) { return {.table = rope_table, .apply = rope_apply}; }
 
 }  // namespace bev

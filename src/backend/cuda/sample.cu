@@ -5,6 +5,7 @@
 #include "backend/cuda/reduce.cuh"
 #include "backend/cuda/tables.h"
 #include "backend/cuda/values.cuh"
+#include "base/divide.h"
 #include "kernels/loss.h"
 
 namespace bev {
@@ -206,7 +207,7 @@ struct Row {
   // Like find_listed, over all tokens in order of their ids. Each warp has a contiguous range.
   __device__ int find_by_token(Weight target) {
     const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp;
-    const int each = (columns + kRowWarps - 1) / kRowWarps;
+    const int each = ceil_div(columns, kRowWarps);
     const int begin = min(columns, warp * each), end = min(columns, begin + each);
     const auto weight_at = [&](int token) {
       const Weight weight = token < end ? weights[token] : 0;

@@ -1,6 +1,8 @@
-// Kernel tables of the CUDA backend by topic, each filled in by its own source.
+// The tables of CUDA kernels. The source of a family defines cuda_table(Family<Table>), which fills
+// in its table.
 #pragma once
 
+#include "backend/cuda/device.h"
 #include "kernels/kernels.h"
 
 namespace bev {
@@ -15,20 +17,6 @@ struct SinkTermsArgs;
 
 void cuda_fill(const Stream&, const View& x, double value);
 void cuda_cast(const Stream&, const View& from, const View& to);
-ElementwiseKernels cuda_elementwise_kernels();
-GemmKernels cuda_gemm_kernels();
-NormKernels cuda_norm_kernels();
-ActivationKernels cuda_activation_kernels();
-RopeKernels cuda_rope_kernels();
-AttentionKernels cuda_attention_kernels();
-LatentKernels cuda_latent_kernels();
-EmbeddingKernels cuda_embedding_kernels();
-LossKernels cuda_loss_kernels();
-RouterKernels cuda_router_kernels();
-MoeKernels cuda_moe_kernels();
-OptimKernels cuda_optim_kernels();
-QuantizeKernels cuda_quantize_kernels();
-DeviceKernels cuda_device_kernels();
 
 // Parts of the quantisation table (FP8, FP4).
 void cuda_emulate_fp4(const Stream&, const QuantizeArgs&);

@@ -369,6 +369,8 @@ void backward(const Stream& stream, const ActivationBackwardArgs& args) {
 
 }  // namespace
 
-ActivationKernels activation_kernels() { return {.forward = forward, .backward = backward}; }
+ActivationKernels kernel_table(Family<ActivationKernels>) {
+  return {.forward = forward, .backward = backward};
+}
 
 }  // namespace bev::cpu::BEV_CPU_LEVEL

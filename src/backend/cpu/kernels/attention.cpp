@@ -43,7 +43,7 @@ void attention_merge(const Stream& stream, const AttentionMergeArgs& args) {
   });
 }
 
-AttentionKernels attention_kernels() {
+AttentionKernels kernel_table(Family<AttentionKernels>) {
   return {.forward = attention_forward,
           .merge = attention_merge,
           .backward = attention_backward,

@@ -75,7 +75,7 @@ void load_queries(const Part<T>& part, BackwardBlock<A>& block) {
   const LaneBlock<A>& lanes = block.lanes;
   const int head_size = part.head_size(), v_size = part.v_size();
   load_lanes(static_cast<const T*>(part.args.q), shape.q_stride, lanes, head_size,
-             static_cast<A>(shape.scale), block.query_rows);
+             static_cast<A>(shape.rule.scale), block.query_rows);
   load_lanes(part.args.dout.template as<T>(), shape.q_heads * v_size, lanes, v_size, A{1},
              block.dout_rows);
   transpose_lanes(lanes.width, padded_head(head_size), block.query_rows, block.queries);
@@ -110,8 +110,8 @@ template <class A>
 void differentiate_tile(const AttentionShape& shape, const KeyRows& rows, BackwardBlock<A>& block) {
   const LaneBlock<A>& lanes = block.lanes;
   const int key = rows.key, keys = rows.keys, lane = rows.lane, width = lanes.width;
-  const A softcap = static_cast<A>(shape.softcap), inverse = softcap > 0 ? 1 / softcap : 0;
-  const bool masked = !lanes.all(key, key + keys), dropped = shape.dropout > 0;
+  const A softcap = static_cast<A>(shape.rule.softcap), inverse = softcap > 0 ? 1 / softcap : 0;
+  const bool masked = !lanes.all(key, key + keys), dropped = shape.rule.dropout > 0;
   if (softcap > 0) cap_scores(keys, width, softcap, block.probs);
   if (dropped) set_dropout(shape, lanes, key, keys, block.dropout);
   if (masked) {

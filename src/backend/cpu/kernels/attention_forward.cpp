@@ -86,14 +86,14 @@ void forward_tile(const AttentionShape& shape, int key_begin, ForwardBlock<A>& b
         count, lanes.width - lane, head_size, {piece.keys + row * padded, padded},
         {block.queries + lane, kBlock<A>}, {piece.scores + row * kBlock<A> + lane, kBlock<A>});
   });
-  if (shape.softcap > 0) {
-    cap_scores(keys, lanes.width, static_cast<A>(shape.softcap), piece.scores);
+  if (shape.rule.softcap > 0) {
+    cap_scores(keys, lanes.width, static_cast<A>(shape.rule.softcap), piece.scores);
   }
   if (!lanes.all(key_begin, key_begin + keys)) {
     mask_scores(lanes, key_begin, keys, -std::numeric_limits<A>::infinity(), piece.scores);
   }
   update_softmax(keys, lanes.width, piece.scores, block.max, block.sum, block.alpha);
-  if (shape.dropout > 0) {
+  if (shape.rule.dropout > 0) {
     set_dropout(shape, lanes, key_begin, keys, piece.dropout);
     for (int j = 0; j < keys; ++j) {
       A* __restrict row = piece.scores + j * kBlock<A>;
@@ -115,7 +115,7 @@ void start_block(const AttentionForwardArgs& args, ForwardBlock<A>& block, A* ro
   const AttentionShape& shape = args.shape;
   const int head_size = static_cast<int>(shape.head_size), padded = padded_head(head_size);
   load_lanes(static_cast<const T*>(args.q), shape.q_stride, block.lanes, head_size,
-             static_cast<A>(shape.scale), rows);
+             static_cast<A>(shape.rule.scale), rows);
   transpose_lanes(block.lanes.width, padded, rows, block.queries);
   std::fill_n(block.out, padded_head(static_cast<int>(shape.v_head_size)) * kBlock<A>, A{0});
   std::fill_n(block.sum, kBlock<A>, A{0});
@@ -206,7 +206,7 @@ template <class A>
 void decode_softmax(const AttentionShape& shape, int key_begin, int keys, int low, int high,
                     DecodeRow<A>& row) {
   constexpr A kNone = -std::numeric_limits<A>::infinity();
-  const A softcap = static_cast<A>(shape.softcap);
+  const A softcap = static_cast<A>(shape.rule.softcap);
   if (softcap > 0) {
     for (int j = 0; j < keys; ++j) row.scores[j] = softcap * tanh_of(row.scores[j] / softcap);
   }
@@ -257,7 +257,8 @@ void decode_pairs(const AttentionForwardArgs& args, const AttentionRun& run, std
     const T* q = static_cast<const T*>(args.q) + lanes.row[lane] * shape.q_stride +
                  lanes.head[lane] * shape.head_size;
     load_tile(q, 0, 1, head_size, buffer);
-    for (int d = 0; d < padded; ++d) rows[i].query[d] = buffer[d] * static_cast<A>(shape.scale);
+    for (int d = 0; d < padded; ++d)
+      rows[i].query[d] = buffer[d] * static_cast<A>(shape.rule.scale);
     std::fill_n(rows[i].out, v_padded, A{0});
   }
   const T* k = static_cast<const T*>(args.k) + run.k_begin * shape.k_stride + kv_head * head_size;
@@ -321,7 +322,7 @@ void run_forward(const Stream& stream, const AttentionForwardArgs& args) {
     const std::int64_t kv_head = piece % shape.kv_heads, count = block_count<A>(shape, run);
     const std::int64_t begin = (groups - 1 - piece / per_group) * kBlocks;
     if (begin >= count) return;
-    if (run.q_count * group_size(shape) <= kDecodeRows && shape.dropout == 0) {
+    if (run.q_count * group_size(shape) <= kDecodeRows && shape.rule.dropout == 0) {
       decode_pairs<T>(args, run, kv_head, 0);
     } else {
       forward_blocks<T>(args, run, kv_head, begin, std::min(begin + kBlocks, count));
@@ -332,7 +333,7 @@ void run_forward(const Stream& stream, const AttentionForwardArgs& args) {
 }  // namespace
 
 void attention_forward(const Stream& stream, const AttentionForwardArgs& args) {
-  check_attention(args.shape, args.shape.dropout > 0 ? kMaxHeadSize : kWideHeadSize);
+  check_attention(args.shape, args.shape.rule.dropout > 0 ? kMaxHeadSize : kWideHeadSize);
   if (args.key_counts != nullptr) {
     std::vector<AttentionRun> runs(args.shape.runs.begin(), args.shape.runs.end());
     for (std::size_t i = 0; i < runs.size(); ++i) {

@@ -43,8 +43,8 @@ template <class A>
 void set_dropout(const AttentionShape& shape, const LaneBlock<A>& lanes, int key_begin, int keys,
                  A* factors) {
   constexpr int kStride = kBlock<A>;
-  const A keep = static_cast<A>(1 / (1 - shape.dropout));
-  const std::uint32_t least = keep_threshold(shape.dropout);
+  const A keep = static_cast<A>(1 / (1 - shape.rule.dropout));
+  const std::uint32_t least = keep_threshold(shape.rule.dropout);
   const std::uint64_t key = *shape.random.random_key;
   std::uint32_t position[kStride], sample[kStride], stream[kStride];
   for (int i = 0; i < lanes.width; ++i) {
@@ -91,11 +91,11 @@ void set_lanes(const AttentionShape& shape, const AttentionRun& run, std::int64_
     }
     const std::int64_t query = (first + i) / group;
     const std::int64_t at = run.offset + query;
-    std::int64_t low = 0, high = shape.causal ? std::min(at, last_key) : last_key;
-    if (shape.window >= 0) {
-      const std::int64_t window = std::min(shape.window, std::int64_t{1} << 32);
+    std::int64_t low = 0, high = shape.rule.causal ? std::min(at, last_key) : last_key;
+    if (shape.rule.window >= 0) {
+      const std::int64_t window = std::min(shape.rule.window, std::int64_t{1} << 32);
       low = std::max<std::int64_t>(0, at - window);
-      if (!shape.causal) high = std::min(high, at + window);
+      if (!shape.rule.causal) high = std::min(high, at + window);
     }
     if (low > high) low = 0, high = -1;
     lanes.row[i] = run.q_begin + query;

@@ -13,6 +13,7 @@
 
 #include "backend/cpu/kernels/pieces.h"
 #include "backend/cpu/kernels/tile_product.h"
+#include "base/divide.h"
 #include "kernels/attention.h"
 
 namespace bev::cpu::BEV_CPU_LEVEL {
@@ -29,8 +30,7 @@ constexpr int kKeys = 64;            // keys in a tile
 template <class A>
 constexpr int kBlock = 256 / static_cast<int>(sizeof(A));  // lanes in a block
 
-constexpr int round_up(int n, int step) { return (n + step - 1) / step * step; }
-// Elements of a padded row of D elements: whole vectors, and whole groups of tile rows.
+// Elements of a padded row of D elements: whole vectors, whole groups of tile rows.
 constexpr int padded_head(int head_size) { return round_up(head_size, 16); }
 
 // Lanes of a block. Lane i sees keys [low[i], high[i]]; lanes from count to width are padding.

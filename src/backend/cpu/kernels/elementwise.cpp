@@ -325,7 +325,7 @@ void segment_sum(const Stream& stream, const SegmentSumArgs& args) {
 }
 }  // namespace
 
-ElementwiseKernels elementwise_kernels() {
+ElementwiseKernels kernel_table(Family<ElementwiseKernels>) {
   return {.add = add,
           .axpby = axpby,
           .scale = scale,

@@ -134,6 +134,8 @@ void backward(const Stream& stream, const EmbeddingBackwardArgs& args) {
 }
 }  // namespace
 
-EmbeddingKernels embedding_kernels() { return {.forward = forward, .backward = backward}; }
+EmbeddingKernels kernel_table(Family<EmbeddingKernels>) {
+  return {.forward = forward, .backward = backward};
+}
 
 }  // namespace bev::cpu::BEV_CPU_LEVEL

@@ -253,11 +253,11 @@ class GroupOf final : public ProductGroup {
  public:
   explicit GroupOf(const GemmList& list) : list_(list) {
     std::size_t bytes = 0;
-    for (std::int64_t i = 0; i < list.count; ++i) bytes += list.at(i).c.bytes();
+    for (std::int64_t i = 0; i < list.count; ++i) bytes += list.make(i).c.bytes();
     streams_ = bytes >= kStreamedBytes;
   }
   Gemm gemm(std::int64_t number) const {
-    Gemm gemm = checked(list_.at(number));
+    Gemm gemm = checked(list_.make(number));
     gemm.streams = streams_;
     return gemm;
   }
@@ -296,7 +296,7 @@ std::size_t packed_bytes_any(const GemmArgs& args) {
 
 void gemm_group(const Stream& stream, const GemmList& list) {
   if (list.count == 0) return;
-  visit_types(list.at(0), [&]<class T, class C>(T, C) {
+  visit_types(list.make(0), [&]<class T, class C>(T, C) {
     const GroupOf<T, C> group(list);
     // These use the scratch memory that the group takes next.
     for (std::int64_t i = 0; i < list.count; ++i) {
@@ -306,6 +306,8 @@ void gemm_group(const Stream& stream, const GemmList& list) {
   });
 }
 
-GemmKernels gemm_kernels() { return {.gemm = gemm_any, .packed_bytes = packed_bytes_any}; }
+GemmKernels kernel_table(Family<GemmKernels>) {
+  return {.gemm = gemm_any, .packed_bytes = packed_bytes_any};
+}
 
 }  // namespace bev::cpu::BEV_CPU_LEVEL

@@ -6,6 +6,7 @@
 #include "backend/cpu/kernels/math.h"
 #include "backend/cpu/onednn.h"
 #include "backend/cpu/product.h"
+#include "base/function_ref.h"
 #include "kernels/gemm.h"
 #include "tensor/stream.h"
 
@@ -71,22 +72,11 @@ void gemm_few_rows(const Stream& stream, const Gemm& gemm);
 // One tile of an f64 GEMM, bias included.
 void gemm_tile_f64(const Gemm& gemm, const Area& tile);
 
-// Grouped GEMM: independent GEMMs of the same dtypes; make(body, number) returns the arguments.
+// Grouped GEMM: independent GEMMs of the same dtypes; make(number) returns the arguments of one.
 struct GemmList {
-  std::int64_t count = 0;
-  const void* body = nullptr;
-  GemmArgs (*make)(const void* body, std::int64_t number) = nullptr;
-
-  GemmArgs at(std::int64_t number) const { return make(body, number); }
+  std::int64_t count;
+  FunctionRef<GemmArgs(std::int64_t number)> make;
 };
 void gemm_group(const Stream& stream, const GemmList& list);
-
-// Runs product(number) for every number in [0, count).
-template <class Make>
-void gemm_group(const Stream& stream, std::int64_t count, const Make& product) {
-  gemm_group(stream, {count, &product, [](const void* body, std::int64_t number) -> GemmArgs {
-                        return (*static_cast<const Make*>(body))(number);
-                      }});
-}
 
 }  // namespace bev::cpu::BEV_CPU_LEVEL

@@ -123,7 +123,7 @@ void head_product(const Stream& stream, const HeadProductArgs& args) {
 
 }  // namespace
 
-LatentKernels latent_kernels() {
+LatentKernels kernel_table(Family<LatentKernels>) {
   return {.join = join, .split = split, .head_product = head_product};
 }
 

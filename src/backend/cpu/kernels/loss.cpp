@@ -246,7 +246,7 @@ void total(const Stream&, const LossTotalArgs& args) {
 }
 }  // namespace
 
-LossKernels loss_kernels() {
+LossKernels kernel_table(Family<LossKernels>) {
   return {.row_max = row_max,
           .row_sum = row_sum,
           .gradient = gradient,

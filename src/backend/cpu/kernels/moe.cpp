@@ -159,12 +159,12 @@ View row_of(const View& bias, std::int64_t expert) {
 }
 
 // Grouped GEMM over product(expert, its rows of x, its rows of y).
-template <class Make>
-void multiply_experts(const Stream& stream, const GroupedArgs& args, const Make& product) {
-  gemm_group(stream, args.w.shape[0], [&](std::int64_t e) -> GemmArgs {
-    const std::int64_t begin = args.offsets[e], end = args.offsets[e + 1];
-    return product(e, args.x.rows(begin, end), args.y.rows(begin, end));
-  });
+using ExpertProduct = FunctionRef<GemmArgs(std::int64_t expert, const View& x, const View& y)>;
+void multiply_experts(const Stream& stream, const GroupedArgs& args, ExpertProduct product) {
+  gemm_group(stream, {args.w.shape[0], [&](std::int64_t e) {
+                        const std::int64_t begin = args.offsets[e], end = args.offsets[e + 1];
+                        return product(e, args.x.rows(begin, end), args.y.rows(begin, end));
+                      }});
 }
 
 // Zeroes the rows past the last offset.
@@ -175,21 +175,25 @@ void clear_unused(const GroupedArgs& args, const View& out) {
 
 void grouped(const Stream& stream, const GroupedArgs& args) {
   multiply_experts(stream, args, [&](std::int64_t e, const View& x, const View& y) -> GemmArgs {
-    return {x, weight_of(args.w, e), y, false, true, 1, 0, row_of(args.bias, e)};
+    return {.a = x,
+            .b = weight_of(args.w, e),
+            .c = y,
+            .transpose_b = true,
+            .bias = row_of(args.bias, e)};
   });
   clear_unused(args, args.y);
 }
 
 void grouped_input(const Stream& stream, const GroupedArgs& args) {
   multiply_experts(stream, args, [&](std::int64_t e, const View& x, const View& y) -> GemmArgs {
-    return {y, weight_of(args.w, e), x, false, false, 1, 0, {}};
+    return {.a = y, .b = weight_of(args.w, e), .c = x};
   });
   clear_unused(args, args.x);
 }
 
 void grouped_weight(const Stream& stream, const GroupedArgs& args) {
   if (!args.bias.empty()) {
-    const auto column_sum = elementwise_kernels().column_sum;
+    const auto column_sum = kernels().elementwise.column_sum;
     for (std::int64_t e = 0; e < args.bias.shape[0]; ++e) {
       column_sum(stream, args.y.rows(args.offsets[e], args.offsets[e + 1]), args.beta,
                  row_of(args.bias, e));
@@ -197,14 +201,14 @@ void grouped_weight(const Stream& stream, const GroupedArgs& args) {
   }
   if (args.w.empty()) return;
   multiply_experts(stream, args, [&](std::int64_t e, const View& x, const View& y) -> GemmArgs {
-    return {y, x, weight_of(args.w, e), true, false, 1, args.beta, {}};
+    return {.a = y, .b = x, .c = weight_of(args.w, e), .transpose_a = true, .beta = args.beta};
   });
-  if (args.squares != nullptr) optim_kernels().sum_squares(stream, {&args.w, 1}, args.squares);
+  if (args.squares != nullptr) kernels().optim.sum_squares(stream, {&args.w, 1}, args.squares);
 }
 
 }  // namespace
 
-MoeKernels moe_kernels() {
+MoeKernels kernel_table(Family<MoeKernels>) {
   return {.dispatch = dispatch,
           .sort_rows = sort_rows,
           .fit_rows = fit_rows,

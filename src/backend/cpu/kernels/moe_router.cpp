@@ -399,7 +399,7 @@ void pick(const Stream& stream, const ChoiceArgs& args) {
   });
 }
 
-RouterKernels router_kernels() {
+RouterKernels kernel_table(Family<RouterKernels>) {
   return {.jitter = jitter,
           .sinkhorn = sinkhorn,
           .route = route,

@@ -299,7 +299,7 @@ void head_backward(const Stream& stream, const HeadNormBackwardArgs& args) {
 
 }  // namespace
 
-NormKernels norm_kernels() {
+NormKernels kernel_table(Family<NormKernels>) {
   return {.forward = forward,
           .backward = backward,
           .head_forward = head_forward,

@@ -339,7 +339,7 @@ void sign(const Stream&, const SignArgs& args) {
 
 }  // namespace
 
-OptimKernels optim_kernels() {
+OptimKernels kernel_table(Family<OptimKernels>) {
   return {.adam = adam,
           .sgd = sgd,
           .sign = sign,

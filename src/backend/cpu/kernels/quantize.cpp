@@ -257,15 +257,15 @@ void make(const Stream& stream, const QuantizeMaker& maker, const View& x) {
   if (maker.norm != nullptr) {
     NormForwardArgs args = *maker.norm;
     args.y = x;
-    norm_kernels().forward(stream, args);
+    kernels().norm.forward(stream, args);
   } else if (maker.activation != nullptr) {
     ActivationForwardArgs args = *maker.activation;
     args.y = x;
-    activation_kernels().forward(stream, args);
+    kernels().activation.forward(stream, args);
   } else {
     ActivationBackwardArgs args = *maker.activation_gradient;
     args.dx = x;
-    activation_kernels().backward(stream, args);
+    kernels().activation.backward(stream, args);
   }
 }
 
@@ -332,7 +332,7 @@ void raise_amax(const Stream& stream, const View& x, float* amax) {
   visit_narrow(x.dtype, [&](auto type) { amax_typed<decltype(type)>(stream, x, amax); });
 }
 
-QuantizeKernels quantize_kernels() {
+QuantizeKernels kernel_table(Family<QuantizeKernels>) {
   return {.amax = amax,
           .quantize = quantize,
           .transpose = transpose,

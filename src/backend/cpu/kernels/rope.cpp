@@ -95,6 +95,6 @@ void rope_apply(const Stream& stream, const RopeApplyArgs& args) {
 
 }  // namespace
 
-RopeKernels rope_kernels() { return {.table = rope_table, .apply = rope_apply}; }
+RopeKernels kernel_table(Family<RopeKernels>) { return {.table = rope_table, .apply = rope_apply}; }
 
 }  // namespace bev::cpu::BEV_CPU_LEVEL

@@ -97,7 +97,7 @@ void multiply_and_finish(const Stream& stream, const View& a, const View& b, flo
                          const ScaledProductArgs& args) {
   auto sums = std::make_unique_for_overwrite<float[]>(static_cast<std::size_t>(args.c.numel()));
   const View to{sums.get(), Dtype::kF32, args.c.shape};
-  gemm_kernels().gemm(stream, {a, b, to, false, true, 1, 0, {}});
+  kernels().gemm.gemm(stream, {.a = a, .b = b, .c = to, .transpose_b = true});
   visit_float(args.c.dtype, [&](auto type) {
     if constexpr (sizeof(type) <= sizeof(float)) {
       finish<decltype(type)>(stream, args, scale, sums.get());
@@ -119,8 +119,12 @@ void scaled_product(const Stream& stream, const ScaledProductArgs& args) {
             ErrorKind::kInternal, "scaled product: ", args.a.payload.shape, " and ",
             args.b.payload.shape, " to ", c.shape);
   if (is_emulated(args.a.block)) {
-    gemm_kernels().gemm(stream,
-                        {args.a.payload, args.b.payload, c, false, true, 1, args.beta, args.bias});
+    kernels().gemm.gemm(stream, {.a = args.a.payload,
+                                 .b = args.b.payload,
+                                 .c = c,
+                                 .transpose_b = true,
+                                 .beta = args.beta,
+                                 .bias = args.bias});
     return;
   }
   auto multiply = [&](auto type, float scale) {
@@ -164,7 +168,7 @@ void grouped_scaled_weight(const Stream& stream, const GroupedScaledWeightArgs& 
     to.beta = args.beta;
     multiply_and_finish(stream, dy.view(), x.view(), 1, to);
   }
-  if (args.squares != nullptr) optim_kernels().sum_squares(stream, {&w, 1}, args.squares);
+  if (args.squares != nullptr) kernels().optim.sum_squares(stream, {&w, 1}, args.squares);
 }
 
 }  // namespace bev::cpu::BEV_CPU_LEVEL

@@ -2,28 +2,31 @@
 #include "backend/cpu/kernels/tables.h"
 
 #include "backend/cpu/device.h"
+#include "kernels/fill_tables.h"
 #include "kernels/tables.h"
 
 namespace bev::cpu::BEV_CPU_LEVEL {
 
+DeviceKernels kernel_table(Family<DeviceKernels>) { return cpu_device_kernels(); }
+
+template <class Table>
+Table make_table() {
+  Table kernel_table(Family<Table>);
+  return kernel_table(Family<Table>());
+}
+
+namespace {
+struct Tables {
+  template <class Table>
+  operator const Table&() const {
+    static const Table table = make_table<Table>();
+    return table;
+  }
+};
+}  // namespace
+
 const Kernels& kernels() {
-  static const KernelTables tables{.fill = fill,
-                                   .cast = cast,
-                                   .device = cpu_device_kernels(),
-                                   .elementwise = elementwise_kernels(),
-                                   .gemm = gemm_kernels(),
-                                   .norm = norm_kernels(),
-                                   .activation = activation_kernels(),
-                                   .rope = rope_kernels(),
-                                   .attention = attention_kernels(),
-                                   .latent = latent_kernels(),
-                                   .embedding = embedding_kernels(),
-                                   .loss = loss_kernels(),
-                                   .router = router_kernels(),
-                                   .moe = moe_kernels(),
-                                   .optim = optim_kernels(),
-                                   .quantize = quantize_kernels()};
-  static const Kernels kernels = tables.kernels();
+  static const Kernels kernels = fill_members<Kernels>(Tables(), fill, cast);
   return kernels;
 }
 
