@@ -46,6 +46,8 @@ struct Context {
   Dtype dtype = Dtype::kF32;  // of activations and weights
 
   Tape* tape = nullptr;               // nullptr: nothing is recorded
+  // Set to true by every op whose output has a gradient, recorded or not; nullptr: nobody asks.
+  bool* trains = nullptr;
   WeightWork* weight_work = nullptr;  // collects wgrad work to run later; nullptr: run at once
   Partner* partner = nullptr;         // runs while a collective is in flight; nullptr: none
   OffloadPass* offload = nullptr;     // offloads saved activations to the host; nullptr: none

@@ -15,6 +15,16 @@ namespace bev {
 struct GemmArgs;
 struct PackedFactor;
 
+// How a parameter's value and gradient are stored. Quantised formats join here.
+enum class ParamFormat : std::uint8_t {
+  kModel,  // in the model's dtype; gradients in the gradient dtype
+  kF32,    // at least f32, also in models of 16 bits
+};
+// The dtype of such a value or gradient, where those in kModel have `dtype`.
+constexpr Dtype stored_dtype(ParamFormat format, Dtype dtype) {
+  return format == ParamFormat::kF32 ? wide_of(dtype) : dtype;
+}
+
 enum class InitKind : std::uint8_t { kNormal, kConstant };
 
 struct InitRule {
@@ -29,26 +39,28 @@ struct Param {
   Shape shape;       // global
   Split split;
   InitRule init;
+  // False: the parameter is frozen. It has no gradient, no optimizer state and no wgrad GEMM, and
+  // the backward ends where neither it nor anything before it trains.
   bool trains = true;
   bool decays = true;  // weight decay applies
-  bool wide = false;   // value and gradient are f32 in 16-bit models too
+  ParamFormat format = ParamFormat::kModel;
   // Held by several stages (the embedding weight, if tied or used by MTP); their gradients are
   // summed.
   bool shared = false;
   bool copy = false;  // replica of a shared parameter, excluded from counts and norms
   int uses = 1;       // gradient accumulations per micro-batch
-  // If not 0, each update moves the value by this much against the sign of its gradient, which is
-  // excluded from the norm (expert bias of aux-loss-free balancing: its gradient is the expert's
-  // load above the mean).
+  // If not 0, each update moves the value by this much against the sign of its gradient
+  // (expert bias of aux-loss-free balancing: its gradient is the expert's load above the mean).
   double sign_rate = 0;
-  Fp8Recipe fp8;  // of the GEMMs that use it
+  bool counted = true;  // false: excluded from the norms of gradients and parameters
+  Fp8Recipe fp8;        // of the GEMMs that use it
 
   // Set by the parameter store.
   int index = -1;
   Shape local;
 
-  // Dtype of its value or gradient, given that of normal parameters.
-  Dtype dtype(Dtype others) const { return wide ? wide_of(others) : others; }
+  // The dtype of its value or gradient, where those in kModel have `model`.
+  Dtype dtype(Dtype model) const { return stored_dtype(format, model); }
 };
 
 // A parameter's value in the form an op needs; valid while the lease lives.

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "autograd/tape.h"
+#include "base/scoped_value.h"
 
 namespace bev {
 
@@ -44,17 +45,21 @@ Tensor backward_again(Backward& back, const F& f, const Saved& x, const GradSlot
 }
 }  // namespace detail
 
-// f(Context&, const Var&) -> Var. Objects that f refers to must live until the backward.
+// f(Context&, const Var&) -> Var. Objects that f refers to must live until the backward. If neither x
+// nor a parameter that f uses has a gradient, nothing is recorded.
 template <class F>
 Var recompute(Context& ctx, const char* name, const Var& x, F f) {
   if (ctx.tape == nullptr) return f(ctx, x);
   Tape& tape = *ctx.tape;
   Var result;
+  bool trains = false;  // whether f uses a parameter that does
   {
     TapeScope scope(ctx, nullptr);
+    ScopedValue<bool*> watch(ctx.trains, &trains);
     result = f(ctx, Var{x.tensor, x.placement, -1, nullptr});
   }
-  Var y = make_output(ctx, name, std::move(result.tensor), result.placement, true);
+  Var y = make_output(ctx, name, std::move(result.tensor), result.placement, x.tracked() || trains);
+  if (!y.tracked()) return y;
   tape.record(name, ctx.layer,
               [f, saved = Saved(x), slot = GradSlot(x), out = GradSlot(y)](Backward& back) {
                 Tensor dy = back.take(out);

@@ -130,6 +130,7 @@ void Tape::clear() {
 Var make_output(Context& ctx, const char* op, Tensor tensor, const Placement& placement,
                 bool wanted) {
   ctx.check(op, "result", tensor);
+  if (wanted && ctx.trains != nullptr) *ctx.trains = true;
   if (wanted && ctx.tape != nullptr) return ctx.tape->track(std::move(tensor), placement);
   return Var{std::move(tensor), placement, -1, nullptr};
 }

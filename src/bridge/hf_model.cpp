@@ -63,7 +63,7 @@ void load_hf_weights(Engine& engine, const std::string& folder) {
 ParamGather::ParamGather(RankModel& model, What what) : model_(model), what_(what) {
   const ModelConfig& config = model.options().model;
   for (const Param& param : declare_params(config)) {
-    params_.push_back({param.name, param.shape, param.wide});
+    params_.push_back({param.name, param.shape, param.format});
   }
   std::vector<std::int32_t> stages;
   for (const Whole& whole : params_) {
@@ -100,7 +100,7 @@ Tensor ParamGather::gather_parts(const Param& param) {
                                             : model_.store().local_gradient(param);
   Tensor mine(host_, lease.view.dtype, lease.view.shape, "gather");
   ctx.kernels.device.fetch(ctx.stream, lease.view, mine.view().data).wait();
-  if (param.split.dim < 0 || group.size() == 1) return mine;
+  if (param.split.whole() || group.size() == 1) return mine;
   Tensor out(host_, mine.dtype(), param.shape, "gather");
   Tensor parts(host_, mine.dtype(), {param.shape.numel()}, "gather");
   group.all_gather(mine.view().flat(), parts, param.name).wait();
@@ -132,7 +132,7 @@ Tensor ParamGather::gather(const std::string& name) {
   if (world.rank() != 0) return {};
   const StoreOptions& store = model_.store().options();
   Dtype dtype = what_ == What::kValue ? store.dtype : store.grad_dtype;
-  value = Tensor(host_, param.wide ? wide_of(dtype) : dtype, param.shape, "gather");
+  value = Tensor(host_, stored_dtype(param.format, dtype), param.shape, "gather");
   world.receive(value, source, 0, name).wait();
   return value;
 }

@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "autograd/param.h"
 #include "bridge/weight_export.h"
 #include "models/config.h"
 #include "models/hf_config.h"
@@ -61,7 +62,7 @@ class ParamGather {
   struct Whole {
     std::string name;
     Shape shape;
-    bool wide = false;
+    ParamFormat format = ParamFormat::kModel;
     std::int32_t owner_stage = -1;
   };
   const Whole& whole(const std::string& name) const;

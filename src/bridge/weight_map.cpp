@@ -146,7 +146,7 @@ WeightMap::WeightMap(const ModelConfig& config) {
   layers_ = config.num_layers + config.mtp_num_layers;
   for (const Param& param : declare_params(config)) {
     params_.push_back(map_param(param, config, family));
-    params_.back().wide = param.wide;
+    params_.back().format = param.format;
   }
   if (config.untie_embeddings_and_output_weights) return;
   Param head;
@@ -393,7 +393,7 @@ std::vector<ExportTensor> export_tensors(const WeightMap& map, Dtype dtype) {
   std::vector<ExportTensor> tensors;
   for (std::size_t param = 0; param < map.params().size(); ++param) {
     const ParamMapping& mapping = map.params()[param];
-    Dtype stored = mapping.wide ? wide_of(dtype) : dtype;
+    Dtype stored = stored_dtype(mapping.format, dtype);
     for (std::size_t part = 0; part < mapping.tensors.size(); ++part) {
       const HfTensor& tensor = mapping.tensors[part];
       tensors.push_back({{tensor.name, stored, tensor.shape}, param, part});

@@ -11,6 +11,7 @@
 #include <string_view>
 #include <vector>
 
+#include "autograd/param.h"
 #include "bridge/fp8_blocks.h"
 #include "bridge/safetensors.h"
 #include "bridge/weight_files.h"
@@ -38,7 +39,7 @@ struct ParamMapping {
   std::vector<std::string> whole_names = {};
   // Files may hold it in MXFP4, as NAME_blocks and NAME_scales.
   bool packed = false;
-  bool wide = false;  // Param::wide: f32 in 16-bit files
+  ParamFormat format = ParamFormat::kModel;  // kF32: f32 in 16-bit files too
 };
 
 class WeightMap {

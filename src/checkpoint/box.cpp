@@ -117,19 +117,18 @@ std::vector<HeldBox> held_boxes(const Shape& global, const Split& split, const P
   }
   std::int64_t first_expert =
       split.of_experts() ? shard_range(global[0], part.expert_parts, part.expert_index).begin : 0;
-  for (const Box& box : boxes_of_range(local, range)) {
-    if (split.dim < 0) out.push_back({box, box});
+  for (const Box& local_box : boxes_of_range(local, range)) {
+    HeldBox box{local_box, local_box};
+    box.global.set(0, {box.local.begin[0] + first_expert, box.local.end[0] + first_expert});
+    if (split.dim < 0) out.push_back(box);
     for (const ElementRun& run : runs) {
-      std::int64_t begin = std::max(box.begin[split.dim], run.local);
-      std::int64_t end = std::min(box.end[split.dim], run.local + run.count);
+      std::int64_t begin = std::max(box.local.begin[split.dim], run.local);
+      std::int64_t end = std::min(box.local.end[split.dim], run.local + run.count);
       if (begin >= end) continue;
-      HeldBox held{box, box};
+      HeldBox held = box;
       held.local.set(split.dim, {begin, end});
       std::int64_t shift = run.global - run.local;
       held.global.set(split.dim, {begin + shift, end + shift});
-      if (split.of_experts()) {
-        held.global.set(0, {box.begin[0] + first_expert, box.end[0] + first_expert});
-      }
       out.push_back(held);
     }
   }

@@ -67,10 +67,10 @@ std::vector<std::int64_t> segments_of(const Shape& global, const Split& split) {
 
 Shape Split::local_shape(const Shape& global, const ParamPart& part) const {
   Shape local = global;
-  if (dim < 0) return local;
   if (of_experts()) {
     local[0] = shard_range(global[0], part.expert_parts, part.expert_index).size();
   }
+  if (dim < 0) return local;
   local[dim] = 0;
   for (std::int64_t size : segments_of(global, *this)) {
     local[dim] += shard_range(size, part.parts, part.index).size();
@@ -80,18 +80,24 @@ Shape Split::local_shape(const Shape& global, const ParamPart& part) const {
 
 std::vector<ElementRun> element_runs(const Shape& global, const Split& split,
                                      const ParamPart& cut) {
-  if (split.dim < 0) return {{0, 0, global.numel()}};
+  Range experts{0, 1};  // of the dim 0 of experts' parameters
+  std::int64_t expert_count = 1;
+  if (split.of_experts()) {
+    expert_count = global[0];
+    experts = shard_range(expert_count, cut.expert_parts, cut.expert_index);
+  }
+  if (split.dim < 0) {
+    std::int64_t size = global.numel() / expert_count;
+    return {{0, experts.begin * size, experts.size() * size}};
+  }
   std::int64_t outer = 1, inner = 1;
   for (int dim = 0; dim < split.dim; ++dim) outer *= global[dim];
   for (int dim = split.dim + 1; dim < global.ndim(); ++dim) inner *= global[dim];
 
   std::vector<ElementRun> runs;
   std::int64_t local = 0;
-  Range rows{0, outer};
-  if (split.of_experts()) {
-    Range experts = shard_range(global[0], cut.expert_parts, cut.expert_index);
-    rows = {experts.begin * (outer / global[0]), experts.end * (outer / global[0])};
-  }
+  std::int64_t rows_of_expert = outer / expert_count;
+  Range rows{experts.begin * rows_of_expert, experts.end * rows_of_expert};
   for (std::int64_t row = rows.begin; row < rows.end; ++row) {
     std::int64_t segment_begin = row * global[split.dim];
     for (std::int64_t size : segments_of(global, split)) {

@@ -59,13 +59,15 @@ struct ParamPart {
 
 // How a parameter is sharded over one mesh axis; dim -1: replicated. Each segment of the dim is
 // sharded separately (fused q | k | v rows, gate | up rows), so a rank holds its part of each, in
-// order. Expert parameters are sharded over etp, and in dim 0, the experts, over ep as well.
+// order. Expert parameters have the axis etp, also if they are replicated over it, and their dim 0,
+// the experts, is sharded over ep as well.
 struct Split {
   Axis axis = Axis::kTp;
   int dim = -1;
   std::vector<std::int64_t> segments;  // sizes along dim, which add up to it; empty: one segment
 
   bool of_experts() const { return axis == Axis::kEtp; }
+  bool whole() const { return dim < 0 && !of_experts(); }  // every rank has all of it
   Shape local_shape(const Shape& global, const ParamPart& part) const;
 };
 

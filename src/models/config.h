@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "models/moe_config.h"
+#include "nn/adapter.h"
 #include "tensor/activation_kind.h"
 #include "tensor/attention_rule.h"
 
@@ -53,6 +54,8 @@ struct ModelConfig {
   std::string family = "gpt2";  // a name of the model registry: gpt2, llama, mistral, ...
   const Architecture* architecture =
       nullptr;  // a program's own (models/model.h); null: the decoder
+  // Low-rank adapters on all linear layers. With them the rest of the model is frozen.
+  AdapterOptions adapter = {};
 
   // Shape.
   std::int64_t num_layers = 0;

@@ -97,7 +97,8 @@ DecoderLayer::DecoderLayer(const ModelConfig& config, const LayerSpec& spec, std
     add_norm(post_attention_norm_, ".post_attention_layernorm");
     if (feeds) add_norm(post_mlp_norm_, ".post_mlp_layernorm");
   }
-  set_recipe(options.fp8.recipe(number, config.num_layers));
+  set_recipe(options.fp8.recipe(number, config.num_layers), config.adapter.rank > 0);
+  if (config.adapter.rank > 0) add_adapters(config.adapter);
   std::vector<Param*> all, mixing;
   params(all);
   set_unit(all, name);
@@ -105,16 +106,33 @@ DecoderLayer::DecoderLayer(const ModelConfig& config, const LayerSpec& spec, std
   if (!spec.mixer->fsdp_unit.empty()) set_unit(mixing, concat(name, ".", spec.mixer->fsdp_unit));
 }
 
-void DecoderLayer::set_recipe(const Fp8Recipe& recipe) {
+void DecoderLayer::linears(std::vector<Linear*>& list) {
+  mixer_->linears(list);
+  if (mlp_) mlp_->linears(list);
+  if (moe_ && moe_->shared) moe_->shared->linears(list);
+}
+
+void DecoderLayer::add_adapters(const AdapterOptions& options) {
+  std::vector<Linear*> dense;
+  linears(dense);
+  for (Linear* linear : dense) linear->add_adapter(options);
+  std::vector<GroupedLinear*> grouped;
+  if (moe_) moe_->grouped_linears(grouped);
+  for (GroupedLinear* linear : grouped) linear->add_adapter(options);
+}
+
+// `adapted`: linear layers have adapters, which read their inputs in the model's dtype.
+void DecoderLayer::set_recipe(const Fp8Recipe& recipe, bool adapted) {
   std::vector<Mlp*> mlps;
   if (mlp_) mlps.push_back(&*mlp_);
   if (moe_ && moe_->shared) mlps.push_back(&*moe_->shared);
-  std::vector<Linear*> linears;
-  mixer_->linears(linears);
-  for (Mlp* mlp : mlps) mlp->linears(linears);
-  for (Linear* linear : linears) linear->weight.fp8 = recipe;
+  std::vector<Linear*> dense;
+  linears(dense);
+  for (Linear* linear : dense) linear->weight.fp8 = recipe;
   // Only blocks: a scale of all rows of experts would follow from who shares the rank with whom.
-  if (moe_ && recipe.scaling == Fp8Scaling::kBlockwise) moe_->fc1.fp8 = moe_->fc2.fp8 = recipe;
+  if (moe_ && recipe.scaling == Fp8Scaling::kBlockwise) {
+    moe_->fc1.weight.fp8 = moe_->fc2.weight.fp8 = recipe;
+  }
   // Scales of a tensor's own follow from numbers that its producer can find on the way.
   input_norm_.amax = recipe.needs_amax();
   for (std::optional<Norm>* norm : {&mlp_norm_, &post_attention_norm_, &post_mlp_norm_}) {
@@ -124,7 +142,7 @@ void DecoderLayer::set_recipe(const Fp8Recipe& recipe) {
   // What only these layers read is made while they round it, and never written. Routers, and a part
   // that runs again, read it too. Only for scales of blocks: with one for the tensor, writing it
   // was measured to be faster.
-  bool rounds = recipe.scaling == Fp8Scaling::kBlockwise && recipe.weight_gradient;
+  bool rounds = recipe.scaling == Fp8Scaling::kBlockwise && recipe.weight_gradient && !adapted;
   input_norm_.unwritten = rounds;
   if (mlp_norm_) mlp_norm_->unwritten = rounds && mlp_ && !recompute_.mlp;
   for (Mlp* mlp : mlps) mlp->options.activation.unwritten = rounds;

@@ -30,7 +30,9 @@ class DecoderLayer {
   Var forward(Context& ctx, const Var& x, const LayerInput& input) const;
 
  private:
-  void set_recipe(const Fp8Recipe& recipe);
+  void linears(std::vector<Linear*>& list);
+  void add_adapters(const AdapterOptions& options);
+  void set_recipe(const Fp8Recipe& recipe, bool adapted);
   Var mix(Context& ctx, const Var& normalised, const LayerInput& input) const;
   Var feed_forward(Context& ctx, const Var& normalised, const LayerInput& input) const;
 

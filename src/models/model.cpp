@@ -46,7 +46,11 @@ std::vector<LayerSpec> layer_specs(const ModelConfig& config) {
 
 std::unique_ptr<ModelStage> make_stage(const ModelConfig& config, const StageRange& range,
                                        const BuildOptions& options, Param* embedding) {
-  return architecture_of(config).make_stage(config, range, options, embedding);
+  auto stage = architecture_of(config).make_stage(config, range, options, embedding);
+  if (config.adapter.rank > 0) {
+    for (Param* param : stage->params()) param->trains = param->trains && is_adapter(*param);
+  }
+  return stage;
 }
 
 std::vector<Param> declare_params(const ModelConfig& config, const Fp8Config& fp8) {

@@ -2,6 +2,7 @@
 
 #include "autograd/offload.h"
 #include "autograd/recompute.h"
+#include "base/error.h"
 #include "ops/collective.h"
 #include "ops/linear.h"
 
@@ -149,6 +150,8 @@ Var LatentAttention::decode(Context& ctx, const LatentRows& of, const LayerInput
     return attention(ctx, heads(ctx, of, layout, here),
                      {runs, layout.samples, layout.sample_positions}, here);
   }
+  BEV_CHECK(!kv_up.adapter, ErrorKind::kConfig, "generate: latent attention with the adapter ",
+            kv_up.adapter->a.name, ": merge it into the weights first");
   return cached_latent_attention(ctx, of, kv_up.weight, input.state->kv.keys, *input.decode, here,
                                  spec(here));
 }

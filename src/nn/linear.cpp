@@ -1,5 +1,6 @@
 #include "nn/linear.h"
 
+#include "ops/elementwise.h"
 #include "ops/linear.h"
 #include "ops/parallel_linear.h"
 
@@ -45,18 +46,32 @@ Linear whole_linear(const LinearSpec& spec) { return make_linear(spec, {}, {}); 
 void Linear::params(std::vector<Param*>& list) {
   list.push_back(&weight);
   if (bias) list.push_back(&*bias);
+  if (adapter) adapter->params(list);
 }
 
 Var Linear::forward(Context& ctx, const Var& x) const {
-  return linear(ctx, x, weight, bias ? &*bias : nullptr);
+  Var y = linear(ctx, x, weight, bias ? &*bias : nullptr);
+  if (!adapter) return y;
+  Var inner = scaled(ctx, linear(ctx, x, adapter->a, nullptr), adapter->scale);
+  return add(ctx, y, linear(ctx, inner, adapter->b, nullptr));
 }
 
+// The narrow A x enters the region, not x: B is column parallel as the weight is.
 Var Linear::enter(Context& ctx, const Var& x, std::int64_t tokens, const TensorParallel& tp) const {
-  return column_parallel(ctx, x, tokens, weight, bias ? &*bias : nullptr, tp.overlap);
+  Var y = column_parallel(ctx, x, tokens, weight, bias ? &*bias : nullptr, tp.overlap);
+  if (!adapter) return y;
+  Var inner = scaled(ctx, linear(ctx, x, adapter->a, nullptr), adapter->scale);
+  return add(ctx, y, column_parallel(ctx, inner, tokens, adapter->b, nullptr, tp.overlap));
 }
 
+// A is row parallel as the weight is: its narrow sum leaves the region before B is applied.
 Var Linear::leave(Context& ctx, const Var& x, const TensorParallel& tp) const {
   Var y = row_parallel(ctx, x, weight, tp.sequence_parallel, tp.overlap);
+  if (adapter) {
+    Var inner = row_parallel(ctx, x, adapter->a, tp.sequence_parallel, tp.overlap);
+    inner = scaled(ctx, inner, adapter->scale);
+    y = add(ctx, y, linear(ctx, inner, adapter->b, nullptr));
+  }
   return bias ? add_bias(ctx, y, *bias) : y;
 }
 

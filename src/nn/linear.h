@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "autograd/tape.h"
+#include "nn/adapter.h"
 #include "ops/norm.h"
 
 namespace bev {
@@ -20,8 +21,10 @@ struct TensorParallel {
 struct Linear {
   Param weight;  // [out, in]
   std::optional<Param> bias;
+  std::optional<LowRank> adapter;
 
   void params(std::vector<Param*>& list);
+  void add_adapter(const AdapterOptions& options) { adapter = make_low_rank(weight, options); }
   // Whole on every rank: x and the result outside of a tensor-parallel region.
   Var forward(Context& ctx, const Var& x) const;
   // Column parallel: x from outside of the tensor-parallel region, of `tokens` rows in all.

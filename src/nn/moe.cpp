@@ -20,14 +20,19 @@ Param make_param(std::string name, const Shape& shape, Split split, InitRule ini
 
 constexpr InitRule kZeros = {InitKind::kConstant, 0};
 
-std::int64_t fc1_rows(const MlpOptions& expert) {
-  return expert.activation.gated ? 2 * expert.ffn_size : expert.ffn_size;
+// Each expert's rows are cut over etp as those of a dense MLP over tp.
+GroupedLinear make_fc1(const std::string& name, const MoeOptions& o) {
+  const MlpOptions& expert = o.expert;
+  LinearSpec spec{name, expert.ffn_size, expert.hidden_size, expert.bias, expert.init_std};
+  if (!expert.activation.gated) return grouped_column_linear(spec, o.experts, {});
+  spec.out *= 2;
+  return grouped_column_linear(spec, o.experts, {expert.ffn_size, expert.ffn_size});
 }
 
-// Each expert's rows are cut over etp as those of a dense MLP over tp.
-Split fc1_split(const MlpOptions& expert) {
-  if (!expert.activation.gated) return {Axis::kEtp, 1, {}};
-  return {Axis::kEtp, 1, {expert.ffn_size, expert.ffn_size}};
+GroupedLinear make_fc2(const std::string& name, const MoeOptions& o) {
+  const MlpOptions& expert = o.expert;
+  return grouped_row_linear(
+      {name, expert.hidden_size, expert.ffn_size, expert.bias, expert.down_init_std}, o.experts);
 }
 
 MlpOptions shared_options(const MoeOptions& o) {
@@ -39,26 +44,20 @@ MlpOptions shared_options(const MoeOptions& o) {
 
 }  // namespace
 
-Moe::Moe(const std::string& name, const MoeOptions& o) : options(o) {
-  const MlpOptions& expert = o.expert;
-  const std::int64_t hidden = expert.hidden_size, rows = fc1_rows(expert);
-  const InitRule normal = {InitKind::kNormal, expert.init_std};
+Moe::Moe(const std::string& name, const MoeOptions& o)
+    : options(o),
+      fc1(make_fc1(name + ".experts.linear_fc1", o)),
+      fc2(make_fc2(name + ".experts.linear_fc2", o)) {
+  const std::int64_t hidden = o.expert.hidden_size;
+  const InitRule normal = {InitKind::kNormal, o.expert.init_std};
   router = make_param(name + ".router.weight", {o.experts, hidden}, {}, normal);
   if (o.router_bias) router_bias = make_param(name + ".router.bias", {o.experts}, {}, kZeros);
   if (o.expert_bias) {
     expert_bias = make_param(name + ".router.expert_bias", {o.experts}, {}, kZeros);
-    expert_bias->wide = true;
+    expert_bias->format = ParamFormat::kF32;
     expert_bias->sign_rate = o.bias_update_rate;
+    expert_bias->counted = false;
     expert_bias->trains = o.bias_update_rate != 0;
-  }
-  const std::string fc1_name = name + ".experts.linear_fc1",
-                    fc2_name = name + ".experts.linear_fc2";
-  fc1 = make_param(fc1_name + ".weight", {o.experts, rows, hidden}, fc1_split(expert), normal);
-  fc2 = make_param(fc2_name + ".weight", {o.experts, hidden, expert.ffn_size}, {Axis::kEtp, 2, {}},
-                   {InitKind::kNormal, expert.down_init_std});
-  if (expert.bias) {
-    fc1_bias = make_param(fc1_name + ".bias", {o.experts, rows}, fc1_split(expert), kZeros);
-    fc2_bias = make_param(fc2_name + ".bias", {o.experts, hidden}, {}, kZeros);
   }
   if (o.shared_expert_size == 0) return;
   shared.emplace(name + ".shared_experts", shared_options(o));
@@ -71,10 +70,8 @@ void Moe::params(std::vector<Param*>& list) {
   list.push_back(&router);
   if (router_bias) list.push_back(&*router_bias);
   if (expert_bias) list.push_back(&*expert_bias);
-  list.push_back(&fc1);
-  if (fc1_bias) list.push_back(&*fc1_bias);
-  list.push_back(&fc2);
-  if (fc2_bias) list.push_back(&*fc2_bias);
+  fc1.params(list);
+  fc2.params(list);
   if (shared) shared->params(list);
   if (shared_gate) list.push_back(&*shared_gate);
 }
@@ -95,23 +92,23 @@ Moe::Entering Moe::enter(Context& ctx, const Var& x, const Routing& routing,
 
 Var Moe::run_experts(Context& ctx, Entering entering, const Routing& routing,
                      const DispatchRef& dispatch) const {
-  const MlpOptions& expert = options.expert;
   Var choices = finish_entering(ctx, std::move(entering.choices));
   Var probs = finish_entering(ctx, std::move(entering.probs));
   ExpertRows rows = rows_of_experts(ctx, choices.tensor, options.experts, *dispatch);
   Var entered = finish_entering(ctx, std::move(entering.tokens));
   OffloadScope fc1_part(ctx, OffloadPart::kExpertFc1, entered);
   // Otherwise weight gradients read the rows as they are.
-  bool rounds = fc1.fp8.used() && fc1.fp8.weight_gradient;
+  const Fp8Recipe& fp8 = fc1.weight.fp8;
+  bool rounds = fp8.used() && fp8.weight_gradient && !fc1.adapter;
   Var in = permute(ctx, entered, rows, rounds);
   entered = {};
-  Var up = fc1_part.without(grouped_linear(ctx, in, rows, fc1, fc1_bias ? &*fc1_bias : nullptr));
+  Var up = fc1_part.without(fc1.forward(ctx, in, rows));
   mark_kept(ctx, OffloadPart::kMoeAct, up);
-  Var inner = weighed_activation(ctx, up, expert.activation, probs, rows);
+  Var inner = weighed_activation(ctx, up, options.expert.activation, probs, rows);
   mark_kept(ctx, OffloadPart::kExpertFc2, inner);
-  Var out = combine(ctx, grouped_linear(ctx, inner, rows, fc2, nullptr), rows, rounds);
+  Var out = combine(ctx, fc2.forward(ctx, inner, rows), rows, rounds);
   Var y = leave_experts(ctx, out, routing.probs.placement, dispatch, options.parallel.gives_way);
-  return fc2_bias ? add_expert_biases(ctx, y, routing, *fc2_bias) : y;
+  return fc2.bias ? add_expert_biases(ctx, y, routing, *fc2.bias) : y;
 }
 
 Var Moe::run_shared(Context& ctx, const Var& x, std::int64_t tokens) const {

@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "nn/grouped_linear.h"
 #include "nn/mlp.h"
 #include "ops/expert_capacity.h"
 #include "ops/expert_exchange.h"
@@ -33,15 +34,15 @@ struct Moe {
   Moe(const std::string& name, const MoeOptions& options);
 
   MoeOptions options;
-  Param router;                             // [E, H]
-  std::optional<Param> router_bias;         // [E]
-  std::optional<Param> expert_bias;         // [E]
-  Param fc1, fc2;                           // [E, F or 2F, H], [E, H, F]; gate | up rows
-  std::optional<Param> fc1_bias, fc2_bias;  // [E, F or 2F], [E, H]
-  std::optional<Mlp> shared;                // beside the experts
-  std::optional<Param> shared_gate;         // [1, H]
+  Param router;                      // [E, H]
+  std::optional<Param> router_bias;  // [E]
+  std::optional<Param> expert_bias;  // [E]
+  GroupedLinear fc1, fc2;            // fc1 rows are gate | up when gated
+  std::optional<Mlp> shared;         // beside the experts
+  std::optional<Param> shared_gate;  // [1, H]
 
   void params(std::vector<Param*>& list);
+  void grouped_linears(std::vector<GroupedLinear*>& list) { list.insert(list.end(), {&fc1, &fc2}); }
   // [T, H] -> [T, H], both outside of the tensor-parallel region.
   Var forward(Context& ctx, const Var& x, const SequenceLayout& layout) const;
 

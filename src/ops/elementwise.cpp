@@ -28,6 +28,29 @@ Var add(Context& ctx, const Var& a, const Var& b) {
   return out;
 }
 
+namespace {
+Tensor times(Context& ctx, const Tensor& x, double factor, const char* tag) {
+  Tensor out = ctx.allocate(x.dtype(), x.shape(), tag);
+  ctx.kernels.fill(ctx.stream, out, 0);
+  ctx.kernels.elementwise.axpby(ctx.stream, factor, x, 1, out);
+  return out;
+}
+}  // namespace
+
+Var scaled(Context& ctx, const Var& x, double factor) {
+  if (factor == 1) return x;
+  OpScope scope(ctx, "scaled");
+  Var out = make_output(ctx, "scaled", times(ctx, x.tensor, factor, "activations"), x.placement,
+                        x.tracked());
+  if (!out.tracked()) return out;
+  ctx.tape->record("scaled", ctx.layer,
+                   [factor, in = GradSlot(x), result = GradSlot(out)](Backward& back) {
+                     Tensor dy = back.take(result);
+                     if (!dy.empty()) back.add(in, times(back.ctx, dy, factor, "gradients"));
+                   });
+  return out;
+}
+
 Var join_columns(Context& ctx, const Var& a, const Var& b) {
   OpScope scope(ctx, "join_columns");
   BEV_CHECK(a.shape()[0] == b.shape()[0] && a.placement == b.placement, "join_columns: ", a.shape(),

@@ -14,6 +14,9 @@ namespace bev {
 // a + b of equal shape and placement.
 Var add(Context& ctx, const Var& a, const Var& b);
 
+// x times a constant.
+Var scaled(Context& ctx, const Var& x, double factor);
+
 // a [T, A] and b [T, B] of equal placement -> [T, A + B].
 Var join_columns(Context& ctx, const Var& a, const Var& b);
 

@@ -11,9 +11,15 @@ namespace {
 
 Placement grouped_placement(const Var& x, const Param& weight) {
   PlaceState state = x.placement[Axis::kEtp];
+  if (weight.split.dim < 0) {
+    BEV_CHECK(state == PlaceState::kCopied || state == PlaceState::kPartial, ErrorKind::kInternal,
+              "grouped_linear ", weight.name, ": the input {", x.placement,
+              "} must be copied or partial over etp");
+    return x.placement;
+  }
   bool column = weight.split.dim == 1;
   BEV_CHECK(column || weight.split.dim == 2, ErrorKind::kInternal, "grouped_linear ", weight.name,
-            ": the weight must be split over dim 1 or 2");
+            ": the weight must be split over dim 1 or 2, or whole");
   BEV_CHECK(state == (column ? PlaceState::kCopied : PlaceState::kShard1), ErrorKind::kInternal,
             "grouped_linear ", weight.name, ": the input {", x.placement, "} must be ",
             column ? "copied" : "shard(1)", " over etp");

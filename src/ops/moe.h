@@ -74,8 +74,9 @@ Var weighed_activation(Context& ctx, const Var& x, const ActivationSpec& spec, c
 Var weigh(Context& ctx, const Var& x, const Var& probs, const ExpertRows& rows);
 
 // x [R, I], weight [E, O, I], bias [E, O] or nullptr -> [R, O]. The weight's split decides as in
-// linear(), one dim further and over etp: over dim 1 column parallel, over dim 2 row parallel. In
-// 8-bit floats where the weight's recipe says so, which must be of blocks.
+// linear(), one dim further and over etp: over dim 1 column parallel, over dim 2 row parallel, not
+// split: the result is placed as x. In 8-bit floats where the weight's recipe says so, which must
+// be of blocks.
 Var grouped_linear(Context& ctx, const Var& x, const ExpertRows& rows, const Param& weight,
                    const Param* bias);
 

@@ -21,40 +21,88 @@ BucketItem bucket_item(const Param& param, const ParamPart& part) {
           param.shared,
           param.split.local_shape(param.shape, most).numel(),
           param.split.of_experts(),
-          param.wide};
+          param.format,
+          param.trains};
 }
 
 std::int64_t padded_start(std::int64_t offset) { return round_up(offset, 64); }
 
-BucketLayout layout_buckets(std::span<const BucketItem> items, const BucketRules& rules) {
-  BucketLayout layout;
-  std::vector<BucketLayout::Bucket>& buckets = layout.buckets;
-  auto close = [&](BucketLayout::Bucket& bucket) {
-    std::int64_t ranks = bucket.of_experts ? rules.expert_ranks : rules.ranks;
-    std::int64_t multiple = std::lcm<std::int64_t>(ranks * rules.part_multiple, 128);
-    bucket.size = round_up(bucket.size, multiple);
-  };
-  std::int64_t filled = 0;  // of the last bucket, on the rank that has most
-  auto joins = [&](const BucketItem& item, const BucketItem& previous) {
-    bool alike = item.of_experts == previous.of_experts && item.wide == previous.wide;
-    if (item.alone || previous.alone || !alike) return false;
-    return rules.by_unit ? item.unit == previous.unit : filled < rules.elements;
-  };
-  for (std::size_t i = 0; i < items.size(); ++i) {
-    if (i == 0 || !joins(items[i], items[i - 1])) {
-      if (i > 0) close(buckets.back());
-      buckets.push_back({0, {}, items[i].of_experts, items[i].wide});
-      filled = 0;
+namespace {
+
+// Fills buckets with parameters in the order of their use.
+class BucketBuilder {
+ public:
+  BucketBuilder(std::span<const BucketItem> items, const BucketRules& rules)
+      : items_(items), rules_(rules) {}
+
+  BucketLayout build() {
+    for (std::size_t i = 0; i < items_.size(); ++i) {
+      if (i == 0 || !joins(items_[i], items_[i - 1])) begin_group();
+      add(i);
     }
-    BucketLayout::Bucket& bucket = buckets.back();
-    std::int64_t offset = padded_start(bucket.size);
-    layout.places.push_back({static_cast<int>(buckets.size()) - 1, offset});
-    bucket.params.push_back(static_cast<int>(i));
-    bucket.size = offset + items[i].elements;
-    filled = padded_start(filled) + std::max(items[i].elements, items[i].most_elements);
+    close_group();
+    return std::move(layout_);
   }
-  if (!buckets.empty()) close(buckets.back());
-  return layout;
+
+ private:
+  // Only trained elements close a bucket: frozen ones are never reduced or gathered after updates.
+  bool joins(const BucketItem& item, const BucketItem& previous) const {
+    bool alike = item.of_experts == previous.of_experts && item.format == previous.format;
+    if (item.alone || previous.alone || !alike) return false;
+    return rules_.by_unit ? item.unit == previous.unit : filled_ < rules_.elements;
+  }
+
+  void begin_group() {
+    close_group();
+    layout_.groups.emplace_back();
+    filled_ = 0;
+  }
+
+  void close_group() {
+    if (layout_.groups.empty()) return;
+    for (int index : layout_.groups.back()) {
+      BucketLayout::Bucket& bucket = layout_.buckets[static_cast<std::size_t>(index)];
+      std::int64_t ranks = bucket.of_experts ? rules_.expert_ranks : rules_.ranks;
+      std::int64_t multiple = std::lcm<std::int64_t>(ranks * rules_.part_multiple, 128);
+      bucket.size = round_up(bucket.size, multiple);
+    }
+  }
+
+  // The bucket of the last group for trained or for frozen parameters.
+  int bucket_for(const BucketItem& item) {
+    std::vector<int>& group = layout_.groups.back();
+    for (int index : group) {
+      if (layout_.buckets[static_cast<std::size_t>(index)].trains == item.trains) return index;
+    }
+    group.push_back(static_cast<int>(layout_.buckets.size()));
+    layout_.buckets.push_back({.of_experts = item.of_experts,
+                               .format = item.format,
+                               .trains = item.trains,
+                               .group = static_cast<int>(layout_.groups.size()) - 1});
+    return group.back();
+  }
+
+  void add(std::size_t place) {
+    const BucketItem& item = items_[place];
+    int index = bucket_for(item);
+    BucketLayout::Bucket& bucket = layout_.buckets[static_cast<std::size_t>(index)];
+    std::int64_t offset = padded_start(bucket.size);
+    layout_.places.push_back({index, offset});
+    bucket.params.push_back(static_cast<int>(place));
+    bucket.size = offset + item.elements;
+    if (item.trains) filled_ = padded_start(filled_) + std::max(item.elements, item.most_elements);
+  }
+
+  std::span<const BucketItem> items_;
+  const BucketRules& rules_;
+  std::int64_t filled_ = 0;  // of the last group's trained bucket, on the rank that has most
+  BucketLayout layout_;
+};
+
+}  // namespace
+
+BucketLayout layout_buckets(std::span<const BucketItem> items, const BucketRules& rules) {
+  return BucketBuilder(items, rules).build();
 }
 
 Range bucket_part_range(const BucketLayout::Bucket& bucket, std::int64_t parts,
@@ -63,17 +111,14 @@ Range bucket_part_range(const BucketLayout::Bucket& bucket, std::int64_t parts,
   return {part * index, part * (index + 1)};
 }
 
-Dtype bucket_dtype(const BucketLayout::Bucket& bucket, Dtype dtype) {
-  return bucket.wide ? wide_of(dtype) : dtype;
-}
-
 std::vector<std::int64_t> bucket_begins(const BucketLayout& layout, Dtype dtype,
-                                        const BucketParts& parts) {
+                                        const BucketParts& parts, BucketChoice choice) {
   constexpr std::int64_t kAlignment = 64;
   std::vector<std::int64_t> begins = {0};
   for (const BucketLayout::Bucket& bucket : layout.buckets) {
-    auto item = static_cast<std::int64_t>(size_of(bucket_dtype(bucket, dtype)));
-    std::int64_t end = begins.back() + bucket.size / parts.of(bucket) * item;
+    bool chosen = choice == BucketChoice::kAll || bucket.trains;
+    auto item = static_cast<std::int64_t>(size_of(stored_dtype(bucket.format, dtype)));
+    std::int64_t end = begins.back() + (chosen ? bucket.size / parts.of(bucket) * item : 0);
     begins.push_back(round_up(end, kAlignment));
   }
   return begins;

@@ -30,23 +30,33 @@ struct BucketItem {
   // hold the same parameters on all ranks where a vocabulary does not divide. 0: as here.
   std::int64_t most_elements = 0;
   bool of_experts = false;  // shared out over other ranks than the rest
-  bool wide = false;        // as of Param
+  ParamFormat format = ParamFormat::kModel;
+  bool trains = true;
 };
 
-// A bucket holds whole parameters; part r of it is the r-th equal range.
+// A bucket holds whole parameters, either trained or frozen ones, of one format; part r of it is
+// the r-th equal range. Parameters that would share a bucket if all of them trained form a group:
+// one bucket, or two where some are frozen.
 struct BucketLayout {
   struct Bucket {
     std::int64_t size = 0;
-    std::vector<int> params;
-    bool of_experts = false, wide = false;
+    std::vector<int> params = {};
+    bool of_experts = false;
+    ParamFormat format = ParamFormat::kModel;
+    bool trains = true;
+    int group = 0;
   };
   struct Place {
     int bucket = 0;
     std::int64_t offset = 0;  // in the bucket
   };
   std::vector<Bucket> buckets;
-  std::vector<Place> places;  // of each parameter
+  std::vector<Place> places;             // of each parameter
+  std::vector<std::vector<int>> groups;  // the buckets of each
 };
+// Which buckets a buffer has memory for: frozen parameters have no gradients.
+enum class BucketChoice : std::uint8_t { kAll, kTrained };
+
 // Into how many parts buckets are cut.
 struct BucketParts {
   std::int64_t dense = 1, experts = 1;
@@ -68,11 +78,11 @@ std::int64_t padded_start(std::int64_t offset);
 BucketLayout layout_buckets(std::span<const BucketItem> items, const BucketRules& rules);
 // Elements of its bucket that part `index` of `parts` owns.
 Range bucket_part_range(const BucketLayout::Bucket& bucket, std::int64_t parts, std::int64_t index);
-// What a bucket's numbers are in, where those of most are in `dtype`.
-Dtype bucket_dtype(const BucketLayout::Bucket& bucket, Dtype dtype);
 // One part of each bucket after the other, in memory: the byte where each begins, and the length.
+// Buckets that are not chosen take no bytes.
 std::vector<std::int64_t> bucket_begins(const BucketLayout& layout, Dtype dtype,
-                                        const BucketParts& parts);
+                                        const BucketParts& parts,
+                                        BucketChoice choice = BucketChoice::kAll);
 // Which elements of a parameter lie in a part of its bucket; maybe none.
 Range owned_range(const BucketLayout::Place& place, std::int64_t elements, Range part);
 

@@ -167,6 +167,7 @@ void Engine::update(double clip_grad) {
 
 void Engine::sum_param_squares() {
   optimizer_->add_squares(ctx(), sum(kParamSquares));
+  store().add_frozen_squares(sum(kParamSquares));
   constexpr auto kAt = static_cast<std::int64_t>(kParamSquares);
   mesh().world().all_reduce(sums_.rows(kAt, kAt + 1), Reduction::kSum, "parameter norm").wait();
 }

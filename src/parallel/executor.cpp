@@ -20,10 +20,10 @@ int backward_channel(std::int64_t boundary) { return static_cast<int>(2 * bounda
 }  // namespace
 
 Executor::Executor(Context& ctx, const PipelineShape& shape, std::vector<const ModelStage*> chunks,
-                   bool overlap, bool delay, OffloadPolicy offload)
-    : ctx_(ctx), shape_(shape), chunks_(std::move(chunks)), overlap_(overlap), delay_(delay) {
-  if (!offload.any()) return;
-  offloader_ = std::make_unique<Offloader>(ctx.kernels, ctx.stream, ctx.arena, std::move(offload));
+                   ExecutorOptions options)
+    : ctx_(ctx), shape_(shape), chunks_(std::move(chunks)), options_(std::move(options)) {
+  if (!options_.offload.any()) return;
+  offloader_ = std::make_unique<Offloader>(ctx.kernels, ctx.stream, ctx.arena, options_.offload);
 }
 
 std::int64_t Executor::stage_of(const Action& action) const {
@@ -64,12 +64,13 @@ void Executor::forward(const Action& action, Run& run) {
   at.input_slots.clear();
   if (!stage.range().first) {
     Boundary boundary = stage.boundary_in(ctx_, batch, run.record);
+    bool tracked = run.record && upstream_trains(stage_of(action));
     for (std::size_t i = 0; i < boundary.size(); ++i) {
       Tensor tensor = std::move(at.activations.tensors[i]);
       const Placement& placement = boundary[i].placement;
-      at.inputs.push_back(run.record ? at.tape.track(std::move(tensor), placement)
-                                     : Var{std::move(tensor), placement, -1, nullptr});
-      at.input_slots.push_back(GradSlot(at.inputs.back()));
+      at.inputs.push_back(tracked ? at.tape.track(std::move(tensor), placement)
+                                  : Var{std::move(tensor), placement, -1, nullptr});
+      if (tracked) at.input_slots.push_back(GradSlot(at.inputs.back()));
     }
   }
   stage.forward(ctx_, batch, at.inputs, at.outputs);
@@ -115,7 +116,8 @@ bool Executor::continue_backward(const Action& action, Run& run) {
   InFlight& at = flight(run, action.chunk, action.micro_batch);
   bool later = action.kind == ActionKind::kBackwardInput, done = false;
   {
-    ScopedValue collect(ctx_.weight_work, later || delay_ ? &at.weight_work : nullptr);
+    ScopedValue collect(ctx_.weight_work,
+                        later || options_.delay_wgrad ? &at.weight_work : nullptr);
     done = at.tape.backward_to_pause(ctx_);
   }
   if (!later) at.weight_work.run(ctx_);
@@ -190,11 +192,14 @@ void Executor::act_together(const Action& forward, const Action& backward, Run& 
 }
 
 // Sends and receives of forwards pass the boundary of the same name: a stage's outputs are the next
-// one's inputs, and their gradients are like them.
+// one's inputs, and their gradients are like them. Without gradients nothing passes backward.
 Boundary Executor::boundary(const Action& action, const Run& run) const {
   const MicroBatch& batch = run.batches[static_cast<std::size_t>(action.micro_batch)];
   bool inputs =
       action.kind == ActionKind::kReceiveForward || action.kind == ActionKind::kSendBackward;
+  bool backward =
+      action.kind == ActionKind::kSendBackward || action.kind == ActionKind::kReceiveBackward;
+  if (backward && !upstream_trains(stage_of(action) + (inputs ? 0 : 1))) return {};
   return inputs ? model(action).boundary_in(ctx_, batch, run.record)
                 : model(action).boundary_out(ctx_, batch, run.record);
 }
@@ -231,7 +236,7 @@ void Executor::send(const Action& action, Run& run) {
     run.sending.push_back({std::move(tensor), std::move(work)});
   }
   at.outgoing.clear();
-  if (!overlap_) finish_sends(run);
+  if (!options_.overlap) finish_sends(run);
 }
 
 void Executor::finish_sends(Run& run) {
@@ -300,7 +305,7 @@ void Executor::play(const Schedule& schedule, Run& run) {
   for (std::size_t begin = 0, end = 0; begin < schedule.size(); begin = end) {
     const Action& action = schedule[begin];
     end = begin + together(schedule, begin);
-    if (overlap_ && computes(action.kind)) post_next_receives(schedule, end - 1, run);
+    if (options_.overlap && computes(action.kind)) post_next_receives(schedule, end - 1, run);
     if (offloader_ && computes(action.kind)) prefetch_next(schedule, end - 1, run);
     if (end - begin == 1) {
       act(action, run);

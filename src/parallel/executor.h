@@ -21,15 +21,22 @@ class OutputSink {
   virtual void on_outputs(std::int64_t micro_batch, std::span<const Var> outputs) = 0;
 };
 
+struct ExecutorOptions {
+  // Messages travel while the rank computes: those that the next computation needs are received
+  // during the one before, and a send is finished after the computation that follows it.
+  bool overlap = false;
+  bool delay_wgrad = false;  // until the backward yields to its partner (autograd/partner.h)
+  OffloadPolicy offload;     // which activations wait for their backward on the host
+  // For every stage of the pipeline, whether a parameter of an earlier stage trains. Where none
+  // does, the backward ends: no gradient is computed for, or sent to, the stage before.
+  std::vector<bool> upstream_trains;
+};
+
 class Executor {
  public:
-  // `chunks` are this rank's stages. With `overlap` messages travel while the rank computes: those
-  // that the next computation needs are received during the one before, and a send is finished
-  // after the computation that follows it. `offload` says what waits for its backward on the host.
-  // With `delay` weight gradients are computed where a backward gives way (autograd/partner.h).
-  // Where `shape` has pairs, each runs as two that take turns.
+  // `chunks` are this rank's stages. Where `shape` has pairs, each runs as two that take turns.
   Executor(Context& ctx, const PipelineShape& shape, std::vector<const ModelStage*> chunks,
-           bool overlap, bool delay, OffloadPolicy offload);
+           ExecutorOptions options);
 
   // On the ranks of the last stage `objective` computes the loss of each micro-batch, in their
   // order, and adds its terms to `sums` (f64, on the device; an objective's terms). Gradients go to
@@ -95,6 +102,10 @@ class Executor {
   Incoming& post_receive(const Action& action, Run& run);
   void send(const Action& action, Run& run);
   static void finish_sends(Run& run);
+  // Whether stages before this one train, so that its inputs have gradients.
+  bool upstream_trains(std::int64_t stage) const {
+    return options_.upstream_trains[static_cast<std::size_t>(stage)];
+  }
   // The boundary tensors that an action sends or receives.
   Boundary boundary(const Action& action, const Run& run) const;
   void post_next_receives(const Schedule& schedule, std::size_t at, Run& run);
@@ -112,7 +123,7 @@ class Executor {
   Context& ctx_;
   PipelineShape shape_;
   std::vector<const ModelStage*> chunks_;
-  bool overlap_, delay_;
+  ExecutorOptions options_;
   std::unique_ptr<Offloader> offloader_;
   std::vector<Place> places_;                     // by chunk and micro-batch
   std::vector<std::unique_ptr<InFlight>> spare_;  // their tapes' memory is used again

@@ -17,12 +17,13 @@ GradientSums::GradientSums(const ShardPlan& plan, const StoreTools& tools, bool 
     : plan_(plan),
       tools_(tools),
       wire_(tools),
-      buffer_(plan, tools, tools.options.grad_dtype, whole, "weight gradients"),
+      buffer_(plan, tools,
+              {tools.options.grad_dtype, whole, BucketChoice::kTrained, "weight gradients"}),
       placements_(plan.params().size()) {}
 
 SumAmong GradientSums::among(Group& group, int bucket) const {
   const BucketLayout::Bucket& summed = plan_.bucket(bucket);
-  return {group, plan_.param(summed.params.front()).name, summed.wide};
+  return {group, plan_.param(summed.params.front()).name, summed.format != ParamFormat::kModel};
 }
 
 GradSink GradientSums::sink(const Param& param, const Placement& placement) {
@@ -44,14 +45,18 @@ GradSink GradientSums::sink(const Param& param, const Placement& placement) {
   return open_sink(param);
 }
 
+bool partial_over_tp(const Param& param, const Placement& placement) {
+  return placement[param.split.of_experts() ? Axis::kEtp : Axis::kTp] == PlaceState::kPartial;
+}
+
 void GradientSums::sum_over_tp(int index, const View& bucket) const {
   std::vector<Work> posted;
   for (int i : plan_.bucket(index).params) {
     const Param& param = plan_.param(i);
     const Noted& noted = placements_[static_cast<std::size_t>(i)];
-    if (noted.placement[Axis::kTp] != PlaceState::kPartial) continue;
-    posted.push_back(
-        tools_.mesh.tp().all_reduce(plan_.in_bucket(bucket, param), Reduction::kSum, param.name));
+    if (!noted.known || !partial_over_tp(param, noted.placement)) continue;
+    Group& group = tools_.mesh.group(param.split.of_experts() ? MeshGroup::kEtp : MeshGroup::kTp);
+    posted.push_back(group.all_reduce(plan_.in_bucket(bucket, param), Reduction::kSum, param.name));
   }
   for (Work& work : posted) work.wait();
 }

@@ -18,6 +18,9 @@
 
 namespace bev {
 
+// Whether a gradient so placed is to be summed over tp, or etp where it is of experts.
+bool partial_over_tp(const Param& param, const Placement& placement);
+
 class GradientSums {
  public:
   virtual ~GradientSums() = default;
@@ -42,7 +45,7 @@ class GradientSums {
   // Sums over shards and replicas.
   virtual void reduce() = 0;
 
-  // `bucket` holds all of it, unreduced.
+  // Sums what is partial over tp or etp; `bucket` holds all of it, unreduced.
   void sum_over_tp(int index, const View& bucket) const;
   // Of buckets that are cut into shards, or of all.
   void sum_over_replicas(bool all) const;

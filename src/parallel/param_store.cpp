@@ -10,8 +10,9 @@ ParamStore::ParamStore(std::vector<Param*> params, const Mesh& mesh, Arena& aren
                        const Kernels& kernels, Stream stream, const StoreOptions& options)
     : tools_{mesh, arena, kernels, stream, options},
       plan_(std::move(params), mesh, options),
-      values_(plan_, tools_, options.dtype, !plan_.splits(ShardingStrategy::kOptimGradsParams),
-              "weights"),
+      values_(plan_, tools_,
+              {options.dtype, !plan_.splits(ShardingStrategy::kOptimGradsParams),
+               BucketChoice::kAll, "weights"}),
       gradients_(options.gradients ? make_gradient_sums(plan_, tools_) : nullptr),
       squares_(options.gradients ? std::make_unique<GradientSquares>(plan_, tools_, optim_ranges())
                                  : nullptr),
@@ -112,6 +113,7 @@ WeightLease ParamStore::local_value(const Param& param) {
 }
 
 WeightLease ParamStore::local_gradient(const Param& param) {
+  BEV_CHECK(param.trains, ErrorKind::kInternal, "gradient of ", param.name, ": it is frozen");
   const FlatBuffer& sums = gradients_->buffer();
   // With sharded optimizer state only the owned part of a whole buffer holds the sum.
   if (plan_.splits(ShardingStrategy::kOptim)) return gather(sums, param, "gathered gradients");
@@ -148,14 +150,24 @@ std::vector<OptimRange> ParamStore::optim_ranges() const {
 }
 
 bool ParamStore::counts(const Param& param) const {
-  bool cut_or_first = param.split.dim >= 0 || tools_.mesh.tp().rank() == 0;
-  return plan_.replicas(param).rank() == 0 && !param.copy && param.sign_rate == 0 && cut_or_first;
+  MeshGroup tp = param.split.of_experts() ? MeshGroup::kEtp : MeshGroup::kTp;
+  bool cut_or_first = param.split.dim >= 0 || tools_.mesh.group(tp).rank() == 0;
+  return plan_.replicas(param).rank() == 0 && !param.copy && param.counted && cut_or_first;
 }
 
 void ParamStore::add_gradient_squares(double* sum) { squares_->add_others(sum); }
 
 void ParamStore::count_zero_gradients(double* count) {
   tools_.kernels.optim.count_zeros(tools_.stream, squares_->counted(), count);
+}
+
+void ParamStore::add_frozen_squares(double* sum) const {
+  std::vector<View> frozen;
+  for (const Param* param : params()) {
+    bool mine = !param->trains && counts(*param) && plan_.owned(*param).size() > 0;
+    if (mine) frozen.push_back(values_.owned(*param));
+  }
+  tools_.kernels.optim.sum_squares(tools_.stream, frozen, sum);
 }
 
 // As one, but for parameters whose payloads are gathered when they are used.

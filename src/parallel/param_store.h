@@ -70,6 +70,9 @@ class ParamStore final : public Weights, public Gradients {
   void add_gradient_squares(double* sum);
   // *count likewise += the zeros in it.
   void count_zero_gradients(double* count);
+  // *sum likewise += the squares of parameters that are frozen: the optimizer has those of the
+  // rest.
+  void add_frozen_squares(double* sum) const;
   // After an update: every rank gets the values that others updated. With overlap they may still be
   // on their way; use() waits for what it needs.
   void gather_values();
@@ -96,7 +99,8 @@ class ParamStore final : public Weights, public Gradients {
   // The whole local parameter (this rank's tp part): gathered when sharded.
   // Collective over the shards when the values are sharded.
   WeightLease local_value(const Param& param);
-  // The whole local gradient after finish_gradients; collective over the shards when sharded.
+  // The whole local gradient of a parameter that trains, after finish_gradients; collective over
+  // the shards when sharded.
   WeightLease local_gradient(const Param& param);
   // Writes a whole local parameter into the store; each rank keeps its part.
   void set_local_value(const Param& param, const View& value);

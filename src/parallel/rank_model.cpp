@@ -1,5 +1,7 @@
 #include "parallel/rank_model.h"
 
+#include <algorithm>
+
 #include "base/error.h"
 #include "kernels/device.h"
 
@@ -28,13 +30,43 @@ std::vector<Param*> params_of(const Stages& stages) {
   return params;
 }
 
+namespace {
+
+// For every stage, whether a parameter of an earlier one trains: each rank finds it out by itself.
+std::vector<bool> upstream_trains(const ModelConfig& model, const ParallelConfig& parallel,
+                                  const PipelineLayout& layout) {
+  std::vector<bool> trains(static_cast<std::size_t>(layout.shape.stages()));
+  for (std::int64_t rank = 0; rank < layout.shape.ranks; ++rank) {
+    const Stages stages = build_stages(model, parallel, {}, layout, rank);
+    for (std::size_t chunk = 0; chunk < stages.size(); ++chunk) {
+      std::int64_t stage = layout.shape.stage_at(rank, static_cast<std::int64_t>(chunk));
+      trains[static_cast<std::size_t>(stage)] =
+          std::ranges::any_of(stages[chunk]->params(), [](const Param* p) { return p->trains; });
+    }
+  }
+  // From "this one trains" to "one before it does".
+  bool before = false;
+  for (std::vector<bool>::reference stage : trains) {
+    bool here = stage;
+    stage = before;
+    before = before || here;
+  }
+  return trains;
+}
+
+}  // namespace
+
 std::unique_ptr<Executor> make_executor(Context& ctx, const PipelineLayout& layout,
                                         const Stages& stages, const ParallelConfig& parallel) {
   std::vector<const ModelStage*> chunks;
   for (const auto& stage : stages) chunks.push_back(stage.get());
-  return std::make_unique<Executor>(ctx, layout.shape, std::move(chunks),
-                                    parallel.overlap_p2p_communication,
-                                    parallel.delay_wgrad_compute, parallel.offload.policy());
+  return std::make_unique<Executor>(
+      ctx, layout.shape, std::move(chunks),
+      ExecutorOptions{
+          .overlap = parallel.overlap_p2p_communication,
+          .delay_wgrad = parallel.delay_wgrad_compute,
+          .offload = parallel.offload.policy(),
+          .upstream_trains = upstream_trains(stages.front()->config(), parallel, layout)});
 }
 
 RankModel::RankModel(Rank& rank, const ModelOptions& options)

@@ -59,14 +59,10 @@ ShardPlan::ShardPlan(std::vector<Param*> params, const Mesh& mesh, const StoreOp
   layout_ = layout_buckets(items, bucket_rules(options, mesh.shape()));
 }
 
-std::vector<std::int64_t> ShardPlan::begins(Dtype dtype, bool whole) const {
+std::vector<std::int64_t> ShardPlan::begins(Dtype dtype, bool whole, BucketChoice choice) const {
   BucketParts parts;
   if (!whole) parts = {dense_.shards->size(), experts_.shards->size()};
-  return bucket_begins(layout_, dtype, parts);
-}
-
-bool ShardPlan::trains(int index) const {
-  return std::ranges::any_of(bucket(index).params, [&](int i) { return param(i).trains; });
+  return bucket_begins(layout_, dtype, parts, choice);
 }
 
 bool ShardPlan::gathers_payloads(int index) const {
@@ -87,15 +83,15 @@ View ShardPlan::in_bucket(const View& bucket, const Param& param) const {
   return bucket.rows(begin, begin + param.local.numel()).reshape(param.local);
 }
 
-FlatBuffer::FlatBuffer(const ShardPlan& plan, const StoreTools& tools, Dtype dtype, bool whole,
-                       const char* tag)
+FlatBuffer::FlatBuffer(const ShardPlan& plan, const StoreTools& tools, const FlatBufferSpec& spec)
     : plan_(&plan),
-      dtype_(dtype),
-      whole_(whole),
-      begins_(plan.begins(dtype, whole)),
-      data_(tools.arena, Dtype::kU8, {begins_.back()}, tag) {
+      dtype_(spec.dtype),
+      whole_(spec.whole),
+      begins_(plan.begins(spec.dtype, spec.whole, spec.choice)),
+      data_(tools.arena, Dtype::kU8, {begins_.back()}, spec.tag) {
   for (int i = 0; i < plan.bucket_count(); ++i) {
-    tools.kernels.fill(tools.stream, whole ? bucket(i) : owned(i), 0);
+    if (spec.choice == BucketChoice::kTrained && !plan.trains(i)) continue;
+    tools.kernels.fill(tools.stream, whole_ ? bucket(i) : owned(i), 0);
   }
 }
 

@@ -83,20 +83,23 @@ class ShardPlan {
   }
 
   int bucket_count() const { return static_cast<int>(layout_.buckets.size()); }
+  // The buckets of one group, of trained and of frozen parameters that are used together.
+  const std::vector<int>& group(int index) const {
+    return layout_.groups[static_cast<std::size_t>(index)];
+  }
   const BucketLayout::Bucket& bucket(int index) const {
     return layout_.buckets[static_cast<std::size_t>(index)];
   }
   const BucketLayout::Place& place(const Param& param) const {
     return layout_.places[static_cast<std::size_t>(param.index)];
   }
-  // Whether one of its parameters does.
-  bool trains(int bucket) const;
+  bool trains(int index) const { return bucket(index).trains; }
   // This rank's part, in elements of the bucket.
   Range owned(int bucket) const;
   // What of the flattened local parameter lies in it; maybe nothing.
   Range owned(const Param& param) const;
   // Of all buckets, whole or this rank's part of each: as bucket_begins of their layout.
-  std::vector<std::int64_t> begins(Dtype dtype, bool whole) const;
+  std::vector<std::int64_t> begins(Dtype dtype, bool whole, BucketChoice choice) const;
   // A parameter in memory that holds its whole bucket.
   View in_bucket(const View& bucket, const Param& param) const;
 
@@ -114,17 +117,21 @@ class ShardPlan {
   BucketLayout layout_;
 };
 
-// All buckets one after the other: whole, or this rank's part of each. Those that are wide are so
-// here too.
+// The chosen buckets one after the other: whole, or this rank's part of each.
+struct FlatBufferSpec {
+  Dtype dtype;  // of ParamFormat::kModel
+  bool whole;
+  BucketChoice choice;
+  const char* tag;
+};
 class FlatBuffer {
  public:
   FlatBuffer() = default;
   // Zeros.
-  FlatBuffer(const ShardPlan& plan, const StoreTools& tools, Dtype dtype, bool whole,
-             const char* tag);
+  FlatBuffer(const ShardPlan& plan, const StoreTools& tools, const FlatBufferSpec& spec);
 
   bool whole() const { return whole_; }
-  Dtype dtype(int bucket) const { return bucket_dtype(plan_->bucket(bucket), dtype_); }
+  Dtype dtype(int bucket) const { return stored_dtype(plan_->bucket(bucket).format, dtype_); }
   View bucket(int index) const;          // whole only
   View param(const Param& param) const;  // whole only
   View owned(int bucket) const;          // this rank's part

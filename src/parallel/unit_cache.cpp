@@ -7,27 +7,34 @@
 
 namespace bev {
 
-UnitCache::Gathered UnitCache::gather(int unit) const {
-  const BucketLayout::Bucket& bucket = plan_.bucket(unit);
-  Group& shards = plan_.shards(unit);
+UnitCache::GatheredBucket UnitCache::gather_bucket(int index, std::vector<Work>& works) const {
+  const BucketLayout::Bucket& bucket = plan_.bucket(index);
+  Group& shards = plan_.shards(index);
   auto make = [&](const Shape& shape) {
-    return Tensor(tools_.arena, values_.dtype(unit), shape, "gathered weights");
+    return Tensor(tools_.arena, values_.dtype(index), shape, "gathered weights");
   };
-  Gathered out;
-  out.unit = unit;
-  if (!plan_.gathers_payloads(unit)) {
+  GatheredBucket out;
+  out.bucket = index;
+  if (!plan_.gathers_payloads(index)) {
     out.whole = make({bucket.size});
-    out.works.push_back(
-        shards.all_gather(values_.owned(unit), out.whole, plan_.param(bucket.params.front()).name));
+    works.push_back(shards.all_gather(values_.owned(index), out.whole,
+                                      plan_.param(bucket.params.front()).name));
     return out;
   }
-  for (int index : bucket.params) {
-    const Param& param = plan_.param(index);
+  for (int member : bucket.params) {
+    const Param& param = plan_.param(member);
     Tensor& weight = out.weights.emplace_back();
     if (plan_.gathers_payload(param)) continue;
     weight = make(param.local);
-    out.works.push_back(shards.all_gather(values_.owned(param), weight.view().flat(), param.name));
+    works.push_back(shards.all_gather(values_.owned(param), weight.view().flat(), param.name));
   }
+  return out;
+}
+
+UnitCache::Gathered UnitCache::gather(int unit) const {
+  Gathered out;
+  out.unit = unit;
+  for (int bucket : plan_.group(unit)) out.buckets.push_back(gather_bucket(bucket, out.works));
   return out;
 }
 
@@ -39,14 +46,14 @@ std::optional<int> UnitCache::next() const {
 }
 
 WeightLease UnitCache::use(const Param& param) {
-  int unit = plan_.place(param).bucket;
+  int bucket = plan_.place(param).bucket, unit = plan_.bucket(bucket).group;
   if (current_.unit != unit) become_current(unit);
-  if (current_.weights.empty()) {
-    return {plan_.in_bucket(current_.whole, param), current_.whole};
-  }
-  auto place = std::ranges::find(plan_.bucket(unit).params, param.index);
-  Tensor weight =
-      current_.weights[static_cast<std::size_t>(place - plan_.bucket(unit).params.begin())];
+  const GatheredBucket& gathered =
+      *std::ranges::find(current_.buckets, bucket, &GatheredBucket::bucket);
+  if (gathered.weights.empty()) return {plan_.in_bucket(gathered.whole, param), gathered.whole};
+  const std::vector<int>& members = plan_.bucket(bucket).params;
+  auto place = std::ranges::find(members, param.index);
+  Tensor weight = gathered.weights[static_cast<std::size_t>(place - members.begin())];
   BEV_CHECK(!weight.empty(), ErrorKind::kInternal, param.name, ": is gathered in 8 bits");
   return {weight, weight};
 }

@@ -1,11 +1,12 @@
-// Weights of optim_grads_params: every rank keeps its part of a unit, and gathers the whole unit
-// for the time it is used. One unit is current; with overlap the next one is on its way:
+// Weights of optim_grads_params (ZeRO-3, FSDP): every rank keeps its part of an FSDP unit, and
+// all-gathers the whole unit for the time it is used. One unit is current; with overlap the next
+// one is prefetched:
 //
 //   use(layer 1)   [layer 1]  <- layer 2 is being gathered
 //   use(layer 2)   layer 1 is let go, [layer 2]  <- layer 3
 //
-// What comes next is what came next in the step before. A wrong guess costs time only. Guesses
-// follow from the order of uses alone, which is the same on all ranks of the group.
+// The prefetch takes the unit that came next in the step before. A wrong guess costs time only.
+// Guesses follow from the order of uses alone, which is the same on all ranks of the group.
 #pragma once
 
 #include <cstdint>
@@ -33,11 +34,16 @@ class UnitCache {
   void clear();
 
  private:
-  struct Gathered {
-    int unit = -1;  // -1: none
+  // One bucket of a unit: its trained or its frozen parameters.
+  struct GatheredBucket {
+    int bucket = -1;
     Tensor whole;
-    // Where 8-bit payloads of the unit are gathered elsewhere: the other weights, in its order.
+    // Where 8-bit payloads of the bucket are gathered elsewhere: the other weights, in its order.
     std::vector<Tensor> weights;
+  };
+  struct Gathered {
+    int unit = -1;  // the group of buckets; -1: none
+    std::vector<GatheredBucket> buckets;
     std::vector<Work> works;
 
     void wait() {
@@ -45,6 +51,7 @@ class UnitCache {
     }
   };
   Gathered gather(int unit) const;
+  GatheredBucket gather_bucket(int bucket, std::vector<Work>& works) const;
   void become_current(int unit);
   std::optional<int> next() const;
 

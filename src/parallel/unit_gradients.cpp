@@ -24,7 +24,6 @@ GradSink UnitGradients::open_sink(const Param& param) {
 }
 
 int UnitGradients::awaited(const Param& param) const {
-  if (!param.trains) return 0;
   return plan_.bucket(plan_.place(param).bucket).params.size() == 1 ? 1 : param.uses;
 }
 
@@ -70,7 +69,8 @@ void UnitGradients::pause() {
 void UnitGradients::reduce() {
   pause();
   for (int i = 0; i < plan_.bucket_count(); ++i) {
-    if (!units_[static_cast<std::size_t>(i)].summed) zero(buffer_.owned(i));
+    bool missing = plan_.trains(i) && !units_[static_cast<std::size_t>(i)].summed;
+    if (missing) zero(buffer_.owned(i));
   }
   sum_over_replicas(true);
 }

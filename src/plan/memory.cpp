@@ -46,15 +46,17 @@ class KeptState {
 
   // Of the rank at memory.at: neighbours in dp x cp (in edp) share a copy of the parameters.
   void fill(RankMemory& memory) const {
-    auto stored = [&](ShardingStrategy from, Dtype dtype) {
+    auto stored = [&](ShardingStrategy from, Dtype dtype, BucketChoice choice) {
       bool cut = query_.parallel.data_parallel_sharding_strategy >= from;
-      std::int64_t bytes = bucket_begins(layout_, dtype, cut ? parts_ : BucketParts()).back();
+      std::int64_t bytes =
+          bucket_begins(layout_, dtype, cut ? parts_ : BucketParts(), choice).back();
       return tensor_bytes(bytes, Dtype::kU8);
     };
     OptimDtypes dtypes = query_.optim.dtypes.for_model(query_.dtype);
     memory.parameters = parameters_;
-    memory.weights = stored(ShardingStrategy::kOptimGradsParams, query_.dtype);
-    memory.gradients = stored(ShardingStrategy::kOptimGrads, dtypes.main_grads);
+    memory.weights = stored(ShardingStrategy::kOptimGradsParams, query_.dtype, BucketChoice::kAll);
+    memory.gradients =
+        stored(ShardingStrategy::kOptimGrads, dtypes.main_grads, BucketChoice::kTrained);
     std::vector<std::int64_t> sizes = updated_sizes(memory.at);
     std::vector<bool> offloaded = choose_offloaded(sizes, query_.optim.offloaded_fraction());
     StateSize on_device, on_host;

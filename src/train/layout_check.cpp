@@ -97,9 +97,11 @@ LayoutAnswer rank_answer(World& world, const LayoutRun& run, const Kernels& kern
     add_reports(engine.objective(), result, answer.reports);
     for (const Param* param : store.params()) {
       // Both are collective when sharded, so every rank takes part.
-      WeightLease gradient = store.local_gradient(*param);
+      if (param->trains) {
+        WeightLease gradient = store.local_gradient(*param);
+        if (step == 1) place(*param, ctx, gradient.view, answer.gradients[param->name]);
+      }
       WeightLease value = store.local_value(*param);
-      if (step == 1) place(*param, ctx, gradient.view, answer.gradients[param->name]);
       if (step == run.steps) {
         place(*param, ctx, value.view, answer.weights[param->name]);
       }

@@ -190,7 +190,7 @@ UpcycledWeights::Value UpcycledWeights::open(const std::string& name, Dtype dtyp
 Dtype UpcycledWeights::dtype(const ParamMapping& mapping, std::size_t) const {
   const ParamMapping* dense = source_of(mapping.param);
   Dtype dtype = source_.dtype(dense != nullptr ? *dense : dense_.front(), 0);
-  return mapping.wide ? wide_of(dtype) : dtype;
+  return stored_dtype(mapping.format, dtype);
 }
 
 void UpcycledWeights::read(const ParamMapping& mapping, Range elements, Dtype dtype, void* out) {

@@ -188,5 +188,67 @@ TEST(Slices, TwoModelsOnOneMeshOneFrozen) {
   expect_one_ranks_answer(run, kLayouts);
 }
 
+// Low-rank adapters on every linear layer; the base is frozen and keeps its bits.
+void expect_adapters_train_alone(TinyRun run, const std::string& layouts) {
+  run.model.adapter = {.rank = 3, .alpha = 7};
+  expect_one_ranks_answer(run, layouts);
+  LayoutAnswer late = run_tiny(run);
+  run.steps = 1;
+  LayoutAnswer early = run_tiny(run);
+  std::size_t adapters = 0;
+  for (const auto& [name, values] : late.weights) {
+    bool adapter = name.find(".lora_") != std::string::npos;
+    adapters += adapter;
+    EXPECT_EQ(late.gradients.contains(name), adapter) << name;
+    EXPECT_EQ(values == early.weights.at(name), !adapter) << name;
+  }
+  EXPECT_GT(adapters, 0u);
+}
+
+TEST(Slices, LowRankAdaptersOnEveryDenseLinear) {
+  TinyRun run;
+  run.model = tiny_llama();
+  expect_adapters_train_alone(run, concat(kLayouts, " pp2vpp2 pp2zbh1 dp2zero1 dp2zero2"));
+  // With biases, tied embeddings and dropout.
+  run.model = tiny_gpt();
+  expect_adapters_train_alone(run, "tp2 tp2sp pp2 cp2 dp2zero3");
+  // On the projections to and from latents.
+  run.model = tiny_deepseek();
+  expect_adapters_train_alone(run, "tp2 tp2sp pp2 cp2 dp2zero3");
+}
+
+TEST(Slices, LowRankAdaptersOfExperts) {
+  TinyRun run;
+  run.model = mixtral_like();
+  expect_adapters_train_alone(run, "tp2 tp2sp pp2 cp2 dp2ep2 tp2ep2etp1 tp2etp1 tp2dp2ep2 dp2zero3 dp2ep2zero3");
+}
+
+// Layers 0 and 1 and the embedding are frozen.
+bool in_trained_half(const std::string& name) {
+  return name.starts_with("decoder.layers.2.") || name.starts_with("decoder.layers.3.") ||
+         name.starts_with("decoder.final") || name.starts_with("output_layer");
+}
+
+std::unique_ptr<ModelStage> make_frozen_prefix(const ModelConfig& config, const StageRange& range,
+                                               const BuildOptions& options, Param* embedding) {
+  auto stage = kDecoderArchitecture.make_stage(config, range, options, embedding);
+  for (Param* param : stage->params()) param->trains = in_trained_half(param->name);
+  return stage;
+}
+
+TEST(Slices, FrozenPrefix) {
+  Architecture frozen_prefix = kDecoderArchitecture;
+  frozen_prefix.make_stage = make_frozen_prefix;
+  TinyRun run;
+  run.model = tiny_llama();
+  run.model.num_layers = 4;
+  run.model.untie_embeddings_and_output_weights = true;
+  run.model.architecture = &frozen_prefix;
+  expect_one_ranks_answer(run, concat(kLayouts, " pp4 pp2vpp2 pp2zbh1 pp2zbv tp2,pp2,dp2zero3"));
+  for (const auto& [name, gradient] : run_tiny(run).gradients) {
+    EXPECT_TRUE(in_trained_half(name)) << name;
+  }
+}
+
 }  // namespace
 }  // namespace bev::test

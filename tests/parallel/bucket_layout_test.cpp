@@ -90,14 +90,15 @@ TEST(BucketLayout, RanksWithUnequalPartsFillTheSameBuckets) {
   }
 }
 
-TEST(BucketLayout, WideBucketsLieAmongOthersAligned) {
+TEST(BucketLayout, BucketsInF32LieAmongOthersAligned) {
   std::vector<BucketItem> items(4);
   for (BucketItem& item : items) item.elements = 5;
-  items[1].wide = items[3].wide = items[3].of_experts = true;
+  items[1].format = items[3].format = ParamFormat::kF32;
+  items[3].of_experts = true;
   // 96 ranks get four numbers each of a bucket of 384, the two of experts 64.
   BucketLayout layout = layout_buckets(items, {96, false, 1000, 2});
   ASSERT_EQ(layout.buckets.size(), 4u);
-  EXPECT_TRUE(layout.buckets[1].wide && !layout.buckets[2].wide && layout.buckets[3].wide);
+  for (std::size_t i = 0; i < 4; ++i) EXPECT_EQ(layout.buckets[i].format, items[i].format) << i;
   using Begins = std::vector<std::int64_t>;
   EXPECT_EQ(bucket_begins(layout, Dtype::kBf16, {}), (Begins{0, 768, 2304, 3072, 3584}));
   EXPECT_EQ(bucket_begins(layout, Dtype::kBf16, {96, 2}), (Begins{0, 64, 128, 192, 448}));

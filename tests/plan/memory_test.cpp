@@ -310,6 +310,11 @@ std::vector<Case> cases() {
   MemoryQuery whole = with_layout(tiny(llama, f32), 2, 1, 1);
   whole.parallel.sequence_parallel = false;
   list.push_back({"tp2_without_sequence_parallel", whole});
+  MemoryQuery adapters = with_layout(tiny(llama, bf16), 2, 2, 2, Strategy::kOptimGradsParams);
+  adapters.model.adapter.rank = 4;
+  list.push_back({"adapters_zero3", adapters});
+  adapters.parallel.data_parallel_sharding_strategy = Strategy::kOptim;
+  list.push_back({"adapters_zero1", adapters});
   return list;
 }
 
