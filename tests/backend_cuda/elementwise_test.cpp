@@ -3,7 +3,6 @@
 #include <gtest/gtest.h>
 
 #include "base/text.h"
-#include "tensor/random_rows.h"
 #include "tests/backend_cuda/family.h"
 
 namespace bev::cuda_test {
@@ -135,43 +134,6 @@ TEST_F(CudaElementwise, AddRows) {
   cpu().elementwise.add_rows(cpu_stream(), tall.exact, row.exact);
   cuda().elementwise.add_rows(cuda_stream(), tall.device, row.device);
   EXPECT_LT(error(tall), tolerance(Dtype::kBf16));
-}
-
-TEST_F(CudaElementwise, DropoutKeepsTheSameElementsAsTheCpu) {
-  for (Dtype dtype : kModelDtypes) {
-    for (std::int64_t columns : {1, 6, 64, 1000, 1001}) {
-      constexpr std::int64_t kRows = 37;
-      std::vector<std::int32_t> sample, position;
-      for (std::int32_t r = 0; r < kRows; ++r) {
-        sample.push_back(r / 5);
-        position.push_back(1000003 * r);
-      }
-      Twin samples = words(sample), positions = words(position);
-      Twin key = words<std::int64_t>({0x123456789abcdef0});
-      Twin x = random(dtype, {kRows, columns}), y = poisoned(dtype, {kRows, columns});
-      auto rows = [&](const Tensor& k, const Tensor& s, const Tensor& p) {
-        return RandomRows{.random_key = static_cast<const std::uint64_t*>(k.view().data),
-                          .sample = s.as<std::int32_t>(),
-                          .position = p.as<std::int32_t>(),
-                          .stream = 0xabc00017};
-      };
-      cpu().elementwise.dropout(
-          cpu_stream(), {x.exact, y.exact, 0.3, rows(key.exact, samples.exact, positions.exact)});
-      cuda().elementwise.dropout(
-          cuda_stream(),
-          {x.device, y.device, 0.3, rows(key.device, samples.device, positions.device)});
-      EXPECT_LT(error(y), tolerance(dtype));
-      std::vector<double> got = download(y.device);
-      std::int64_t dropped = 0;
-      for (std::size_t i = 0; i < got.size(); ++i) {
-        ASSERT_EQ(got[i] == 0, y.exact.as<double>()[i] == 0) << i;
-        dropped += got[i] == 0 ? 1 : 0;
-      }
-      if (columns >= 1000) {
-        EXPECT_NEAR(static_cast<double>(dropped) / static_cast<double>(kRows * columns), 0.3, 0.02);
-      }
-    }
-  }
 }
 
 TEST_F(CudaElementwise, CopyRowsOfAnyWidthAndStride) {

@@ -10,37 +10,6 @@ namespace {
 
 class CudaLatent : public CudaRig {};
 
-struct Sizes {
-  std::int64_t tokens, heads, nope, rope, v;
-};
-
-TEST_F(CudaLatent, JoinAndSplitMatchTheCpu) {
-  // Whole packs, and sizes that none divides.
-  for (const Sizes& s : {Sizes{33, 16, 128, 64, 128}, {7, 3, 10, 6, 14}, {300, 1, 5, 2, 3}}) {
-    for (Dtype dtype : kModelDtypes) {
-      SCOPED_TRACE(concat(s.heads, " heads of ", s.nope, " + ", s.rope, ", ", name_of(dtype)));
-      const std::int64_t qk = s.heads * (s.nope + s.rope), kv = s.heads * (s.nope + s.v);
-      Twin q = random(dtype, {s.tokens, qk}), up = random(dtype, {s.tokens, kv});
-      Twin key = random(dtype, {s.tokens, s.rope});
-      Twin rows = poisoned(dtype, {s.tokens, 2 * qk + s.heads * s.v});
-      auto args = [&](Tensor Twin::*side) {
-        return LatentHeadsArgs{q.*side, up.*side, key.*side, rows.*side,
-                               s.heads, s.nope,   s.rope,    s.v};
-      };
-      cpu().latent.join(cpu_stream(), args(&Twin::exact));
-      cuda().latent.join(cuda_stream(), args(&Twin::device));
-      EXPECT_EQ(error(rows), 0);
-      q = poisoned(dtype, {s.tokens, qk}), up = poisoned(dtype, {s.tokens, kv});
-      key = poisoned(dtype, {s.tokens, s.rope});
-      cpu().latent.split(cpu_stream(), args(&Twin::exact));
-      cuda().latent.split(cuda_stream(), args(&Twin::device));
-      EXPECT_EQ(error(q), 0);
-      EXPECT_EQ(error(up), 0);
-      EXPECT_LT(error(key), tolerance(dtype));
-    }
-  }
-}
-
 TEST_F(CudaLatent, HeadProductsMatchTheCpu) {
   for (bool transpose : {false, true}) {
     for (auto [inner, outer] : {std::array<std::int64_t, 2>{128, 512}, {512, 128}, {5, 37}}) {

@@ -1,10 +1,13 @@
-// Runs the tests and ends in one line of counts, which tells a run on a GPU from one that skipped.
+// Runs the tests named Cuda and ends in one line of counts, which tells a run on a GPU from one
+// that skipped. The op tests are part of the program for their rows on the GPU
+// (tests/support/op_checks.h); ops_test runs the others.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <cstdio>
 
 int main(int argc, char** argv) {
+  if (GTEST_FLAG_GET(filter) == "*") GTEST_FLAG_SET(filter, "Cuda*");
   testing::InitGoogleMock(&argc, argv);
   int status = RUN_ALL_TESTS();
   const testing::UnitTest& tests = *testing::UnitTest::GetInstance();

@@ -5,7 +5,7 @@
 namespace bev {
 namespace {
 
-TEST(SharedLibrary, OneThatIsMissingSaysWhatToDo) {
+TEST(CudaSharedLibrary, OneThatIsMissingSaysWhatToDo) {
   SharedLibrary library("libnobody_has_this.so.7");
   EXPECT_FALSE(library.loaded());
   EXPECT_NE(library.problem().find("libnobody_has_this.so.7"), std::string::npos);
@@ -14,7 +14,7 @@ TEST(SharedLibrary, OneThatIsMissingSaysWhatToDo) {
   EXPECT_FALSE(library.find(cosine, "cos"));
 }
 
-TEST(SharedLibrary, FindsFunctions) {
+TEST(CudaSharedLibrary, FindsFunctions) {
   SharedLibrary library("libm.so.6");
   ASSERT_TRUE(library.loaded());
   double (*cosine)(double) = nullptr;

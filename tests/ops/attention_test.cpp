@@ -3,13 +3,14 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <numeric>
 
-#include "tests/support/op_rig.h"
+#include "tests/support/op_checks.h"
 
 namespace bev::test {
 namespace {
 
-constexpr std::int64_t kHeads = 4, kKvHeads = 2, kSize = 3, kTokens = 7;
+constexpr std::int64_t kHeads = 4, kKvHeads = 2, kSize = 3;
 
 std::int64_t width_of(const AttentionSpec& spec) {
   return spec.q_columns() + spec.k_columns() + spec.v_columns();
@@ -66,8 +67,9 @@ std::vector<Option> options() {
 }
 
 OpCase attention_case(const Option& option, std::vector<std::int32_t> documents) {
+  const std::int64_t tokens = std::accumulate(documents.begin(), documents.end(), std::int64_t{0});
   OpCase test{option.name,
-              {{{kTokens, width_of(option.spec)}, PlaceState::kShard1}},
+              {{{tokens, width_of(option.spec)}, PlaceState::kShard1}},
               {},
               [option](Bench& bench, const std::vector<Var>& in) {
                 return OpOutputs{{attention(
@@ -124,11 +126,21 @@ std::vector<double> dense(const OpValues& values, const std::vector<std::int32_t
   return out;
 }
 
-TEST(Attention, EveryOptionPassesAllChecks) {
-  for (const Option& option : options()) {
-    check_op(attention_case(option, {4, 3}));
+std::vector<OpCase> attention_rows() {
+  std::vector<OpCase> rows;
+  for (const Option& option : options()) rows.push_back(attention_case(option, {4, 3}));
+  // Heads that the tensor cores take, in runs of one length and of several.
+  for (std::int64_t size : {64, 128}) {
+    Option option{size == 64 ? "heads of 64" : "heads of 128", plain_spec()};
+    option.spec.head_size = option.spec.v_head_size = size;
+    option.spec.scale = 1 / std::sqrt(static_cast<double>(size));
+    if (size == 64) option.spec.window = 50;
+    rows.push_back(attention_case(option, size == 64 ? std::vector<std::int32_t>{70, 1, 33}
+                                                     : std::vector<std::int32_t>{64, 64}));
   }
+  return rows;
 }
+const OpRows kAttentionRows("Attention", attention_rows());
 
 TEST(Attention, IsTheDenseSoftmaxWithinDocuments) {
   for (const Option& option : options()) {
@@ -208,22 +220,54 @@ const RopeOption kRopes[] = {{"full", {1, 0.3, 0.01}, false},
                              {"at the end", {1, 0.2}, false, 2},
                              {"at the end, interleaved", {1, 0.2}, true, 1}};
 
-// 2 q heads, 1 k head, 1 v head of 6
-OpCase rope_case(const RopeOption& option) {
-  return {
-      concat("rope ", option.name),
-      {{{7, 24}, PlaceState::kShard1}},
-      {},
-      [option](Bench& bench, const std::vector<Var>& in) {
-        Tensor table = rope_table(bench.ctx, bench.layout.positions, option.frequencies, 1.25);
-        return OpOutputs{{rope(bench.ctx, in[0], {table, 3, 6, option.interleaved, option.begin})}};
-      },
-      {3, 4}};
+struct RopeHeads {
+  std::int64_t tokens, turned, others, size;  // the v heads are others
+};
+constexpr RopeHeads kSmallHeads = {7, 3, 1, 6};
+
+OpCase rope_case(const RopeOption& option, const RopeHeads& heads = kSmallHeads) {
+  const auto second = static_cast<std::int32_t>(heads.tokens / 2 + 1);
+  return {concat("rope ", option.name, heads.tokens > 7 ? concat(" of ", heads.size) : ""),
+          {{{heads.tokens, (heads.turned + heads.others) * heads.size}, PlaceState::kShard1}},
+          {},
+          [option, heads](Bench& bench, const std::vector<Var>& in) {
+            Tensor table = rope_table(bench.ctx, bench.layout.positions, option.frequencies, 1.25);
+            const RopeSpec spec{table, heads.turned, heads.size, option.interleaved, option.begin};
+            return OpOutputs{{rope(bench.ctx, in[0], spec)}};
+          },
+          {static_cast<std::int32_t>(heads.tokens) - second, second}};
 }
 
-TEST(Rope, EveryOptionPassesAllChecks) {
-  for (const RopeOption& option : kRopes) check_op(rope_case(option));
+// Whole heads, parts of heads, sizes that no vector of a kernel divides, odd heads.
+std::vector<OpCase> rope_rows() {
+  struct Part {
+    RopeHeads heads;
+    std::int64_t width, begin = 0;
+  };
+  std::vector<OpCase> rows;
+  for (const RopeOption& option : kRopes) rows.push_back(rope_case(option));
+  for (const Part& part : {Part{{9, 10, 2, 128}, 128},
+                           {{20, 4, 1, 64}, 32},
+                           {{17, 3, 1, 80}, 20},
+                           {{45, 2, 1, 11}, 6},
+                           {{300, 1, 0, 2}, 2},
+                           {{17, 2, 1, 256}, 64},
+                           {{40, 3, 1, 192}, 64, 128},
+                           {{39, 2, 0, 13}, 4, 7}}) {
+    std::vector<double> frequencies;
+    for (std::int64_t i = 0; i < part.width / 2; ++i) {
+      frequencies.push_back(
+          std::pow(100.0, -2 * static_cast<double>(i) / static_cast<double>(part.width)));
+    }
+    for (bool interleaved : {false, true}) {
+      rows.push_back(
+          rope_case({interleaved ? "interleaved" : "halves", frequencies, interleaved, part.begin},
+                    part.heads));
+    }
+  }
+  return rows;
 }
+const OpRows kRopeRows("Rope", rope_rows());
 
 TEST(Rope, TurnsPairsByPositionTimesFrequency) {
   for (const RopeOption& option : kRopes) {

@@ -3,7 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "tests/support/expect_error.h"
-#include "tests/support/op_rig.h"
+#include "tests/support/op_checks.h"
 
 namespace bev::test {
 namespace {
@@ -97,21 +97,24 @@ TEST(TensorParallel, EnterAndLeaveAreTheirDefinitionsAndAdjoints) {
   }
 }
 
-TEST(TensorParallel, RowsPassAllChecksOnOneRank) {
-  for (PlaceState tp : {PlaceState::kReplicated, PlaceState::kShard0}) {
-    check_op({"enter", {{{4, 3}, tp}}, {}, [](Bench& bench, const std::vector<Var>& in) {
-                return OpOutputs{{enter_tensor_parallel(bench.ctx, in[0], 4)}};
-              }});
-  }
-  for (bool split : {false, true}) {
-    check_op({"leave",
-              {{{4, 3}, PlaceState::kPartial}},
-              {},
-              [split](Bench& bench, const std::vector<Var>& in) {
-                return OpOutputs{{leave_tensor_parallel(bench.ctx, in[0], split)}};
-              }});
-  }
+OpCase enter_case(const char* name, PlaceState tp) {
+  return {name, {{{4, 3}, tp}}, {}, [](Bench& bench, const std::vector<Var>& in) {
+            return OpOutputs{{enter_tensor_parallel(bench.ctx, in[0], 4)}};
+          }};
 }
+OpCase leave_case(const char* name, bool split) {
+  return {name,
+          {{{4, 3}, PlaceState::kPartial}},
+          {},
+          [split](Bench& bench, const std::vector<Var>& in) {
+            return OpOutputs{{leave_tensor_parallel(bench.ctx, in[0], split)}};
+          }};
+}
+// On one rank.
+const OpRows kRows("TensorParallel",
+                   {enter_case("enter", PlaceState::kReplicated),
+                    enter_case("enter cut tokens", PlaceState::kShard0), leave_case("leave", false),
+                    leave_case("leave cut tokens", true)});
 
 }  // namespace
 }  // namespace bev::test

@@ -3,7 +3,7 @@
 #include <cmath>
 
 #include "ops/attention.h"
-#include "tests/support/op_rig.h"
+#include "tests/support/op_checks.h"
 
 namespace bev::test {
 namespace {
@@ -38,11 +38,9 @@ OpCase cross_case(const char* name, const AttentionSpec& spec) {
           }};
 }
 
-TEST(CrossAttention, PassesAllChecks) {
-  check_op(cross_case("plain", cross_spec(kSize, 0)));
-  check_op(cross_case("large values", cross_spec(5, 0)));
-  check_op(cross_case("softcap", cross_spec(2, 0.6)));
-}
+const OpRows kCrossRows("CrossAttention", {cross_case("plain", cross_spec(kSize, 0)),
+                                           cross_case("large values", cross_spec(5, 0)),
+                                           cross_case("softcap", cross_spec(2, 0.6))});
 
 TEST(CrossAttention, AQuerySeesAllKeysOfItsDocumentAndNoOthers) {
   Bench bench(Dtype::kF64);

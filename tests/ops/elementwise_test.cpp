@@ -5,7 +5,7 @@
 #include <cmath>
 
 #include "ops/linear.h"
-#include "tests/support/op_rig.h"
+#include "tests/support/op_checks.h"
 
 namespace bev::test {
 namespace {
@@ -32,21 +32,47 @@ double reference(Activation kind, double x) {
   return 0;
 }
 
-OpCase activation_case(Activation kind, bool gated) {
-  return {concat("activation ", static_cast<int>(kind), gated ? " gated" : ""),
-          {{{4, 6}, PlaceState::kShard1, 3}},
+OpCase activation_case(Activation kind, bool gated, const Shape& x = {4, 6}) {
+  return {concat("activation ", static_cast<int>(kind), gated ? " gated " : " ", x[0], " x ", x[1]),
+          {{x, PlaceState::kShard1, 3}},
           {},
           [kind, gated](Bench& bench, const std::vector<Var>& in) {
             return OpOutputs{{activation(bench.ctx, in[0], {kind, gated, false})}};
           }};
 }
 
-TEST(Activation, EveryKindPassesAllChecks) {
-  for (Activation kind : kKinds) {
-    check_op(activation_case(kind, false));
-    check_op(activation_case(kind, true));
-  }
+OpCase limited_case(Activation kind, const GateLimits& limits, const Shape& x = {5, 8}) {
+  return {concat("limited activation ", static_cast<int>(kind), " clamp ", limits.clamp, " ", x[0],
+                 " x ", x[1]),
+          {{x, PlaceState::kShard1, 3}},
+          {},
+          [kind, limits](Bench& bench, const std::vector<Var>& in) {
+            return OpOutputs{{activation(bench.ctx, in[0], {kind, true, false, limits})}};
+          }};
 }
+
+// One number in a row, whole vectors of a kernel and parts of one, many rows.
+std::vector<OpCase> activation_rows() {
+  std::vector<OpCase> rows;
+  for (Activation kind : kKinds) {
+    for (bool gated : {false, true}) {
+      const std::int64_t parts = gated ? 2 : 1;
+      rows.push_back(activation_case(kind, gated));
+      rows.push_back(activation_case(kind, gated, {13, parts}));
+      rows.push_back(activation_case(kind, gated, {1001, 8 * parts}));
+      rows.push_back(activation_case(kind, gated, {13, 77 * parts}));
+      rows.push_back(activation_case(kind, gated, {2, 4096 * parts}));
+    }
+  }
+  for (Activation kind : {Activation::kSilu, Activation::kQuickGelu}) {
+    rows.push_back(limited_case(kind, {0.7, 1}));
+    rows.push_back(limited_case(kind, {0, 0.5}));
+    rows.push_back(limited_case(kind, {0.75, 1}, {13, 2 * 77}));
+    rows.push_back(limited_case(kind, {0.75, 1}, {3, 2 * 2048}));
+  }
+  return rows;
+}
+const OpRows kActivationRows("Activation", activation_rows());
 
 TEST(Activation, GatedIsActivationOfTheGateTimesUp) {
   for (Activation kind : kKinds) {
@@ -63,22 +89,6 @@ TEST(Activation, GatedIsActivationOfTheGateTimesUp) {
       }
       EXPECT_LT(relative_error(run_op(test, values, {}).outputs[0], expected), 1e-14) << test.name;
     }
-  }
-}
-
-OpCase limited_case(Activation kind, const GateLimits& limits) {
-  return {concat("limited activation ", static_cast<int>(kind)),
-          {{{5, 8}, PlaceState::kShard1, 3}},
-          {},
-          [kind, limits](Bench& bench, const std::vector<Var>& in) {
-            return OpOutputs{{activation(bench.ctx, in[0], {kind, true, false, limits})}};
-          }};
-}
-
-TEST(Activation, LimitedGatePassesAllChecks) {
-  for (Activation kind : {Activation::kSilu, Activation::kQuickGelu}) {
-    check_op(limited_case(kind, {0.7, 1}));
-    check_op(limited_case(kind, {0, 0.5}));
   }
 }
 
@@ -113,27 +123,37 @@ TEST(Activation, RegeneratedResultGivesTheSameBits) {
   }
 }
 
-TEST(Add, RowPassesAllChecks) {
-  check_op({"add", {{{3, 4}}, {{3, 4}}}, {}, [](Bench& bench, const std::vector<Var>& in) {
-              return OpOutputs{{add(bench.ctx, in[0], in[1])}};
-            }});
-  check_op({"x + x", {{{3, 4}}}, {}, [](Bench& bench, const std::vector<Var>& in) {
-              return OpOutputs{{add(bench.ctx, in[0], in[0])}};
-            }});
+std::vector<OpCase> add_rows() {
+  std::vector<OpCase> rows;
+  for (const Shape& x : {Shape{3, 4}, {13, 769}}) {
+    rows.push_back({concat("two of ", x[0], " x ", x[1]),
+                    {{x}, {x}},
+                    {},
+                    [](Bench& bench, const std::vector<Var>& in) {
+                      return OpOutputs{{add(bench.ctx, in[0], in[1])}};
+                    }});
+    rows.push_back({concat("one twice of ", x[0], " x ", x[1]),
+                    {{x}},
+                    {},
+                    [](Bench& bench, const std::vector<Var>& in) {
+                      return OpOutputs{{add(bench.ctx, in[0], in[0])}};
+                    }});
+  }
+  return rows;
 }
+const OpRows kAddRows("Add", add_rows());
 
 // Both readers' gradients arrive.
-TEST(Branch, PassesAllChecks) {
-  check_op({"branch", {{{3, 4}}, {{3, 4}}}, {}, [](Bench& bench, const std::vector<Var>& in) {
-              Var other = branch(bench.ctx, in[0]);
-              return OpOutputs{{add(bench.ctx, in[0], in[1]), add(bench.ctx, other, other)}};
-            }});
-}
+const OpRows kBranchRows(
+    "Branch", {{"branch", {{{3, 4}}, {{3, 4}}}, {}, [](Bench& bench, const std::vector<Var>& in) {
+                  Var other = branch(bench.ctx, in[0]);
+                  return OpOutputs{{add(bench.ctx, in[0], in[1]), add(bench.ctx, other, other)}};
+                }}});
 
 OpCase dropout_case(double p, std::int64_t columns, std::vector<std::int32_t> documents) {
   std::int64_t tokens = 0;
   for (std::int32_t length : documents) tokens += length;
-  return {"dropout",
+  return {concat("columns ", columns),
           {{{tokens, columns}}},
           {},
           [p](Bench& bench, const std::vector<Var>& in) {
@@ -143,7 +163,10 @@ OpCase dropout_case(double p, std::int64_t columns, std::vector<std::int32_t> do
           true};
 }
 
-TEST(Dropout, RowPassesAllChecks) { check_op(dropout_case(0.4, 6, {3, 5})); }
+const OpRows kDropoutRows("Dropout",
+                          {dropout_case(0.4, 6, {3, 5}), dropout_case(0.3, 1, {200, 301}),
+                           dropout_case(0.3, 64, {37}), dropout_case(0.3, 1001, {30, 7}),
+                           dropout_case(0.3, 1000, {37})});
 
 TEST(Dropout, KeepsTheRightShareAndScalesIt) {
   OpCase test = dropout_case(0.3, 40, {200});

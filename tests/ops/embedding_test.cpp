@@ -2,7 +2,7 @@
 
 #include <gtest/gtest.h>
 
-#include "tests/support/op_rig.h"
+#include "tests/support/op_checks.h"
 
 namespace bev::test {
 namespace {
@@ -31,8 +31,8 @@ OpCase positions_case() {
           {3, 4}};
 }
 
-TEST(Embedding, RowPassesAllChecks) { check_op(embedding_case()); }
-TEST(AddPositions, RowPassesAllChecks) { check_op(positions_case()); }
+const OpRows kEmbeddingRows("Embedding", {embedding_case()});
+const OpRows kPositionsRows("AddPositions", {positions_case()});
 
 TEST(Embedding, PaddingRowGetsNoGradient) {
   OpValues values = values_for(embedding_case());

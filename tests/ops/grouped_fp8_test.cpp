@@ -30,7 +30,7 @@ struct BlockBench : Weights {
   explicit BlockBench(Dtype dtype)
       : bench(dtype, 2), ctx{bench.ctx.kernels, bench.ctx.stream, bench.arena,
                              bench.arena,       bench.mesh,       *this,
-                             bench.store,       &bench.step,      dtype} {
+                             bench.store,       bench.ctx.step,   dtype} {
     ctx.tape = &tape;
   }
   WeightLease use(const Param& param) override { return bench.store.use(param); }

@@ -3,11 +3,11 @@
 
 #include <cmath>
 
-#include "backend/cpu/cpu_kernels.h"
 #include "base/text.h"
 #include "kernels/loss.h"
 #include "ops/loss.h"
-#include "tests/support/op_rig.h"
+#include "tests/support/lazy_lane.h"
+#include "tests/support/op_checks.h"
 
 namespace bev::test {
 
@@ -39,11 +39,11 @@ inline std::vector<std::int32_t> targets_of(std::int64_t tokens) {
 // Kernels of a device that pads rows of logits, or null. NaN would show if their padding counted.
 inline const Kernels* kernels_of(const Head& head) {
   static const LossKernels table = [] {
-    LossKernels padded = cpu_kernels().loss;
+    LossKernels padded = lazy_kernels().loss;
     padded.logits.row_multiple = 16;
     return padded;
   }();
-  static const Kernels padding = with_table(cpu_kernels(), table);
+  static const Kernels padding = with_table(lazy_kernels(), table);
   return head.padded ? &padding : nullptr;
 }
 
@@ -53,6 +53,14 @@ inline HeadSpec spec_of(const Head& head, const Bench& bench) {
   return spec;
 }
 
+// The op's case of every head.
+template <class Case>
+std::vector<OpCase> head_rows(const Case& head_case_of) {
+  std::vector<OpCase> rows;
+  for (const Head& head : kHeads) rows.push_back(head_case_of(head));
+  return rows;
+}
+
 // Inputs, the head's weight and kernels; `build` is the test's.
 inline OpCase head_case(const char* op, const Head& head, OpBuild build) {
   OpCase out{concat(op, " ", head.name),
@@ -60,6 +68,7 @@ inline OpCase head_case(const char* op, const Head& head, OpBuild build) {
              {{{kVocabulary, kHidden}, {Axis::kTp, 0, {}}}},
              std::move(build)};
   out.kernels = kernels_of(head);
+  out.cpu_only = head.padded;  // the GPU's kernels pad all of them
   return out;
 }
 

@@ -5,7 +5,7 @@
 #include <cmath>
 
 #include "kernels/gemm.h"
-#include "tests/support/op_rig.h"
+#include "tests/support/op_checks.h"
 
 namespace bev::test {
 namespace {
@@ -13,32 +13,36 @@ namespace {
 constexpr std::int64_t kTokens = 6;
 const LatentSpec kSpec{.heads = 3, .latent_size = 7, .nope_size = 4, .rope_size = 2, .v_size = 5};
 
-TEST(LatentAttention, SplitPassesAllChecks) {
-  for (bool only_key : {false, true}) {
-    check_op({concat("split latent ", only_key),
-              {{{kTokens, 9}}},
-              {},
-              [only_key](Bench& bench, const std::vector<Var>& in) {
-                LatentParts parts = split_latent(bench.ctx, in[0], kSpec);
-                OpOutputs out{{parts.rope_key}};
-                if (!only_key) out.vars.push_back(parts.latent);
-                return out;
-              }});
-  }
-}
-
-OpCase join_case() {
-  return {"join latent heads",
-          {{{kTokens, 18}, PlaceState::kShard1},
-           {{kTokens, 27}, PlaceState::kShard1},
-           {{kTokens, 2}, PlaceState::kCopied}},
+OpCase split_case(bool only_key) {
+  return {concat("split, ", only_key ? "the key" : "both", " used"),
+          {{{kTokens, 9}}},
           {},
-          [](Bench& bench, const std::vector<Var>& in) {
-            return OpOutputs{{join_latent_heads(bench.ctx, in[0], in[1], in[2], kSpec)}};
+          [only_key](Bench& bench, const std::vector<Var>& in) {
+            LatentParts parts = split_latent(bench.ctx, in[0], kSpec);
+            OpOutputs out{{parts.rope_key}};
+            if (!only_key) out.vars.push_back(parts.latent);
+            return out;
           }};
 }
 
-TEST(LatentAttention, JoinPassesAllChecks) { check_op(join_case()); }
+OpCase join_case(std::int64_t tokens = kTokens, const LatentSpec& spec = kSpec) {
+  return {concat("join ", tokens, " tokens, ", spec.heads, " heads of ", spec.nope_size),
+          {{{tokens, spec.heads * spec.qk_size()}, PlaceState::kShard1},
+           {{tokens, spec.heads * (spec.nope_size + spec.v_size)}, PlaceState::kShard1},
+           {{tokens, spec.rope_size}, PlaceState::kCopied}},
+          {},
+          [spec](Bench& bench, const std::vector<Var>& in) {
+            return OpOutputs{{join_latent_heads(bench.ctx, in[0], in[1], in[2], spec)}};
+          }};
+}
+
+// Whole vectors of a kernel, and sizes that none divides.
+const OpRows kLatentRows(
+    "LatentAttention",
+    {split_case(false), split_case(true), join_case(),
+     join_case(5, {.heads = 16, .nope_size = 128, .rope_size = 64, .v_size = 128}),
+     join_case(70, {.heads = 3, .nope_size = 10, .rope_size = 6, .v_size = 14}),
+     join_case(300, {.heads = 1, .nope_size = 5, .rope_size = 2, .v_size = 3})});
 
 TEST(LatentAttention, JoinSharesTheRotatedKey) {
   OpCase test = join_case();

@@ -2,16 +2,21 @@
 
 #include <gtest/gtest.h>
 
-#include "tests/support/op_rig.h"
+#include "tests/support/op_checks.h"
 
 namespace bev::test {
 namespace {
 
 constexpr PlaceState kWhole = PlaceState::kReplicated;
 
-OpCase linear_case(std::string name, Split split, PlaceState tp, bool bias) {
-  OpCase test{std::move(name), {{{5, 3}, tp}}, {{{4, 3}, split}}};
-  if (bias) test.params.push_back({{4}, split});
+struct Sizes {
+  std::int64_t tokens = 5, in = 3, out = 4;
+};
+
+OpCase linear_case(std::string name, Split split, PlaceState tp, bool bias,
+                   const Sizes& sizes = {}) {
+  OpCase test{std::move(name), {{{sizes.tokens, sizes.in}, tp}}, {{{sizes.out, sizes.in}, split}}};
+  if (bias) test.params.push_back({{sizes.out}, split});
   test.build = [bias](Bench& bench, const std::vector<Var>& in) {
     const Param* b = bias ? bench.params[1].get() : nullptr;
     return OpOutputs{{linear(bench.ctx, in[0], *bench.params[0], b)}};
@@ -25,16 +30,16 @@ OpCase add_bias_case() {
           }};
 }
 
-TEST(Linear, RowsPassAllChecks) {
-  check_op(linear_case("whole", {}, kWhole, false));
-  check_op(linear_case("whole with bias", {}, kWhole, true));
-  check_op(linear_case("whole over split tokens", {}, PlaceState::kShard0, true));
-  check_op(linear_case("column", {Axis::kTp, 0, {}}, PlaceState::kCopied, false));
-  check_op(linear_case("column with bias", {Axis::kTp, 0, {}}, PlaceState::kCopied, true));
-  check_op(linear_case("row", {Axis::kTp, 1, {}}, PlaceState::kShard1, false));
-}
-
-TEST(AddBias, RowPassesAllChecks) { check_op(add_bias_case()); }
+const OpRows kLinearRows(
+    "Linear",
+    {linear_case("whole", {}, kWhole, false), linear_case("whole with bias", {}, kWhole, true),
+     linear_case("whole over split tokens", {}, PlaceState::kShard0, true),
+     linear_case("column", {Axis::kTp, 0, {}}, PlaceState::kCopied, false),
+     linear_case("column with bias", {Axis::kTp, 0, {}}, PlaceState::kCopied, true),
+     linear_case("row", {Axis::kTp, 1, {}}, PlaceState::kShard1, false),
+     linear_case("many tokens", {}, kWhole, true, {130, 72, 136}),
+     linear_case("many odd tokens", {}, kWhole, true, {131, 77, 45})});
+const OpRows kAddBiasRows("AddBias", {add_bias_case()});
 
 TEST(Linear, WithBiasIsLinearThenAddBias) {
   OpCase fused = linear_case("fused", {}, kWhole, true), apart = fused;

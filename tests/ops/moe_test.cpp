@@ -7,7 +7,7 @@
 #include "kernels/router.h"
 #include "ops/elementwise.h"
 #include "ops/expert_exchange.h"
-#include "tests/support/op_rig.h"
+#include "tests/support/op_checks.h"
 
 namespace bev::test {
 namespace {
@@ -25,21 +25,20 @@ OpCase route_case(std::string name, const RoutingRule& rule) {
   return test;
 }
 
-TEST(Route, RowsPassAllChecks) {
-  check_op(route_case("softmax over the chosen", {.topk = 3, .scaling = 1.5}));
-  check_op(route_case("softmax over all", {.topk = 3, .pre_softmax = true}));
-  check_op(route_case("one", {.topk = 1, .pre_softmax = true}));
-  check_op(route_case("all", {.topk = kExperts}));
-  check_op(route_case("sigmoid", {.topk = 3, .score = RouterScore::kSigmoid, .scaling = 2.5}));
-  check_op(route_case("sigmoid as it is",
-                      {.topk = 2, .score = RouterScore::kSigmoid, .normalize = false}));
-  check_op(route_case("sqrtsoftplus", {.topk = 3, .score = RouterScore::kSqrtSoftplus}));
-  check_op(route_case("groups", {.topk = 3,
-                                 .score = RouterScore::kSigmoid,
-                                 .groups = 4,
-                                 .group_topk = 2,
-                                 .group_experts = 2}));
-}
+const OpRows kRouteRows(
+    "Route",
+    {route_case("softmax over the chosen", {.topk = 3, .scaling = 1.5}),
+     route_case("softmax over all", {.topk = 3, .pre_softmax = true}),
+     route_case("one", {.topk = 1, .pre_softmax = true}), route_case("all", {.topk = kExperts}),
+     route_case("sigmoid", {.topk = 3, .score = RouterScore::kSigmoid, .scaling = 2.5}),
+     route_case("sigmoid as it is",
+                {.topk = 2, .score = RouterScore::kSigmoid, .normalize = false}),
+     route_case("sqrtsoftplus", {.topk = 3, .score = RouterScore::kSqrtSoftplus}),
+     route_case("groups", {.topk = 3,
+                           .score = RouterScore::kSigmoid,
+                           .groups = 4,
+                           .group_topk = 2,
+                           .group_experts = 2})});
 
 // Its gradient is zero but for rounding, which no row could compare.
 TEST(Route, OneScoreOverItselfIsOneWhateverItIs) {
@@ -82,11 +81,16 @@ OpCase noisy_case(std::string name, double jitter, RouterDtype dtype) {
   return test;
 }
 
-TEST(RouterLogits, NoiseAndDtypesPassAllChecks) {
-  check_op(noisy_case("jitter", 0.3, RouterDtype::kModel));
-  check_op(noisy_case("jitter in f32", 0.3, RouterDtype::kF32));
-  check_op(noisy_case("f64", 0, RouterDtype::kF64));
+// No GPU kernel takes f64.
+OpCase f64_router_case() {
+  OpCase test = noisy_case("f64", 0, RouterDtype::kF64);
+  test.cpu_only = true;
+  return test;
 }
+
+const OpRows kNoiseRows("RouterLogits",
+                        {noisy_case("jitter", 0.3, RouterDtype::kModel),
+                         noisy_case("jitter in f32", 0.3, RouterDtype::kF32), f64_router_case()});
 
 // Logits of 24 tokens that all prefer the first experts.
 std::vector<double> skewed_logits(std::int64_t tokens) {
@@ -242,13 +246,13 @@ OpCase balance_case(std::string name, RouterScore score, double aux, double z) {
   spec.rule = {.topk = 3, .score = score};
   spec.losses = {aux, aux / 2, aux / 3, z};
   test.build = [spec, documents = test.documents](Bench& bench, const std::vector<Var>& in) {
-    bench.step.loss_factor = 0.7;
+    bench.set_loss_factor(0.7);
     Var logits = router_logits(bench.ctx, in[0], *bench.params[0], bench.params[1].get());
     Routing routing = route(bench.ctx, logits, spec, &bench.layout);
     double objective = 0;
-    for (double prob : values_of(routing.probs.tensor)) objective += prob;
+    for (double prob : bench.values(routing.probs.tensor)) objective += prob;
     objective +=
-        0.7 * balance_loss(values_of(logits.tensor),
+        0.7 * balance_loss(bench.values(logits.tensor),
                            bench.ctx.download<std::int32_t>(routing.experts), spec, documents);
     return OpOutputs{{routing.probs}, objective};
   };
@@ -259,7 +263,7 @@ OpCase balance_case(std::string name, RouterScore score, double aux, double z) {
 TEST(Route, LossesCountWhatTheScoresChoose) {
   auto gradient = [](double bias, double coefficient) {
     Bench bench(Dtype::kF64);
-    bench.step.loss_factor = 0.7;
+    bench.set_loss_factor(0.7);
     Tape tape;
     bench.ctx.tape = &tape;
     Placement placement = batch_placement();
@@ -288,11 +292,10 @@ TEST(Route, LossesCountWhatTheScoresChoose) {
   EXPECT_NE(gradient(0, 0.3), gradient(0, 0.4));
 }
 
-TEST(Route, LossesOnTheChoicePassAllChecks) {
-  check_op(balance_case("aux loss", RouterScore::kSoftmax, 0.3, 0));
-  check_op(balance_case("aux loss of sigmoids", RouterScore::kSigmoid, 0.3, 0));
-  check_op(balance_case("z loss", RouterScore::kSoftmax, 0, 0.1));
-}
+const OpRows kBalanceRows("Route",
+                          {balance_case("aux loss", RouterScore::kSoftmax, 0.3, 0),
+                           balance_case("aux loss of sigmoids", RouterScore::kSigmoid, 0.3, 0),
+                           balance_case("z loss", RouterScore::kSoftmax, 0, 0.1)});
 
 TEST(Route, TheGradientOfAnExpertsBiasIsItsLoadAboveTheMean) {
   Bench bench(Dtype::kF64);
@@ -354,32 +357,23 @@ OpCase expert_biases_case() {
   return test;
 }
 
-TEST(Experts, RowsPassAllChecks) {
-  check_op(experts_case("an expert without tokens", {0, 3, 3, 1, 1, 0, 3, 0, 1, 3}, 4, false));
-  check_op(experts_case("all tokens to two", {2, 1, 2, 1, 2, 1, 2, 1}, 3, true));
-  check_op(experts_case("more experts than tokens", {7, 2, 0, 8}, 9, true));
-  check_op(expert_biases_case());
-}
+const OpRows kExpertRows(
+    "Experts",
+    {experts_case("an expert without tokens", {0, 3, 3, 1, 1, 0, 3, 0, 1, 3}, 4, false),
+     experts_case("all tokens to two", {2, 1, 2, 1, 2, 1, 2, 1}, 3, true),
+     experts_case("more experts than tokens", {7, 2, 0, 8}, 9, true), expert_biases_case()});
 
 constexpr Activation kKinds[] = {Activation::kGelu,        Activation::kGeluTanh,
                                  Activation::kSilu,        Activation::kRelu,
                                  Activation::kSquaredRelu, Activation::kQuickGelu};
 const std::vector<std::int32_t> kChoices = {0, 3, 3, 1, 1, 0, 3, 0, 1, 3};
 
-TEST(WeighedActivation, EveryKindPassesAllChecks) {
-  for (Activation kind : kKinds) {
-    for (bool gated : {false, true}) {
-      check_op(experts_case(concat("kind ", static_cast<int>(kind), gated ? ", gated" : ""),
-                            kChoices, 4, false, {kind, gated}));
-    }
-  }
-  check_op(experts_case("limited", kChoices, 4, true,
-                        {Activation::kQuickGelu, true, false, GateLimits{0.7, 1}}));
-}
-
-// Four rows of three tokens, of which some choices have no expert here.
-OpCase weighed_case(const ActivationSpec& spec, bool at_once) {
-  OpCase test{"weighed activation", {{{4, 6}}, {{3, 2}}}, {}};
+// Rows of tokens, of which some choices have no expert here.
+OpCase weighed_case(const ActivationSpec& spec, bool at_once, std::int64_t columns = 6) {
+  OpCase test{
+      concat("weighed activation ", static_cast<int>(spec.kind), " ", spec.gated, " ", columns),
+      {{{4, columns}}, {.shape = {3, 2}, .wide = true}},
+      {}};
   test.build = [spec, at_once](Bench& bench, const std::vector<Var>& in) {
     Context& ctx = bench.ctx;
     ExpertRows rows = sort_rows(ctx, bench.integers({0, 2, 1, 0, 2, 1}).reshape({3, 2}), 0, 2);
@@ -389,6 +383,24 @@ OpCase weighed_case(const ActivationSpec& spec, bool at_once) {
   };
   return test;
 }
+
+std::vector<OpCase> weighed_rows() {
+  std::vector<OpCase> rows;
+  for (Activation kind : kKinds) {
+    for (bool gated : {false, true}) {
+      rows.push_back(experts_case(concat("kind ", static_cast<int>(kind), gated ? ", gated" : ""),
+                                  kChoices, 4, false, {kind, gated}));
+      const ActivationSpec spec{kind, gated, false, gated ? GateLimits{0.7, 1} : GateLimits{}};
+      for (std::int64_t columns : {1, 8, 77, 768}) {
+        rows.push_back(weighed_case(spec, true, gated ? 2 * columns : columns));
+      }
+    }
+  }
+  rows.push_back(experts_case("limited", kChoices, 4, true,
+                              {Activation::kQuickGelu, true, false, GateLimits{0.7, 1}}));
+  return rows;
+}
+const OpRows kWeighedRows("WeighedActivation", weighed_rows());
 
 TEST(WeighedActivation, IsTheActivationAndThenTheWeight) {
   for (bool gated : {false, true}) {

@@ -4,7 +4,7 @@
 
 #include "ops/elementwise.h"
 #include "ops/linear.h"
-#include "tests/support/op_rig.h"
+#include "tests/support/op_checks.h"
 
 namespace bev::test {
 namespace {
@@ -31,9 +31,9 @@ NormSpec spec_of(const Kind& kind, const Bench& bench, bool regenerate = false) 
   return spec;
 }
 
-OpCase norm_case(const Kind& kind) {
-  OpCase test{kind.name, {{{4, 7}}}, {{{7}}}};
-  if (kind.bias) test.params.push_back({{7}});
+OpCase norm_case(const Kind& kind, const Shape& x = {4, 7}) {
+  OpCase test{concat(kind.name, " ", x[0], " x ", x[1]), {{x}}, {{{x[1]}}}};
+  if (kind.bias) test.params.push_back({{x[1]}});
   test.build = [kind](Bench& bench, const std::vector<Var>& in) {
     return OpOutputs{{norm(bench.ctx, in[0], spec_of(kind, bench))}};
   };
@@ -42,10 +42,10 @@ OpCase norm_case(const Kind& kind) {
 
 enum class Used { kBoth, kSum, kNormalised };
 
-OpCase add_norm_case(const Kind& kind, Used used) {
-  OpCase test = norm_case(kind);
-  test.name = concat("add ", kind.name, " ", static_cast<int>(used));
-  test.inputs.push_back({{4, 7}});
+OpCase add_norm_case(const Kind& kind, Used used, const Shape& x = {4, 7}) {
+  OpCase test = norm_case(kind, x);
+  test.name = concat("add ", test.name, used == Used::kBoth ? "" : ", one used");
+  test.inputs.push_back({x});
   test.build = [kind, used](Bench& bench, const std::vector<Var>& in) {
     AddNorm out = add_norm(bench.ctx, in[0], in[1], spec_of(kind, bench));
     OpOutputs outputs;
@@ -56,16 +56,33 @@ OpCase add_norm_case(const Kind& kind, Used used) {
   return test;
 }
 
-TEST(Norm, EveryKindPassesAllChecks) {
-  for (const Kind& kind : kKinds) check_op(norm_case(kind));
-}
+// Every width of a row of threads, widths that fill none of them, and rows that no register holds.
+const Shape kShapes[] = {{1, 5},     {3, 7},     {700, 64},  {17, 256}, {17, 264}, {9, 512},
+                         {9, 768},   {9, 1001},  {9, 1024},  {5, 4096}, {3, 5120}, {3, 8192},
+                         {2, 12288}, {2, 16384}, {1, 40000}, {1, 70000}};
 
-TEST(AddNorm, PassesAllChecksWithBothOutputsOrTheNormalisedOne) {
-  for (const Kind& kind : {kKinds[0], kKinds[3]}) {
-    check_op(add_norm_case(kind, Used::kBoth));
-    check_op(add_norm_case(kind, Used::kNormalised));
-  }
+std::vector<OpCase> norm_rows() {
+  std::vector<OpCase> rows;
+  for (const Kind& kind : kKinds) rows.push_back(norm_case(kind));
+  std::size_t next = 0;
+  for (const Shape& shape : kShapes) rows.push_back(norm_case(kKinds[next++ % 6], shape));
+  return rows;
 }
+const OpRows kNormRows("Norm", norm_rows());
+
+std::vector<OpCase> add_norm_rows() {
+  std::vector<OpCase> rows;
+  for (const Kind& kind : {kKinds[0], kKinds[3]}) {
+    rows.push_back(add_norm_case(kind, Used::kBoth));
+    rows.push_back(add_norm_case(kind, Used::kNormalised));
+  }
+  std::size_t next = 3;
+  for (const Shape& shape : kShapes) {
+    rows.push_back(add_norm_case(kKinds[next++ % 6], Used::kBoth, shape));
+  }
+  return rows;
+}
+const OpRows kAddNormRows("AddNorm", add_norm_rows());
 
 TEST(AddNorm, OnlyTheSumUsedGivesTheSumsGradientAndNoneForTheWeight) {
   OpCase test = add_norm_case(kKinds[0], Used::kSum);
@@ -112,21 +129,42 @@ TEST(Norm, RegeneratedResultGivesTheSameBits) {
   }
 }
 
-OpCase head_norm_case(double offset) {
-  // 3 q heads and 1 kv head of 4
-  return {concat("heads offset ", offset),
-          {{{3, 20}, PlaceState::kShard1}},
-          {{{4}}, {{4}}},
-          [offset](Bench& bench, const std::vector<Var>& in) {
-            HeadNormSpec spec{bench.params[0].get(), bench.params[1].get(), 3, 1, 4, 1e-6, offset};
+struct Heads {
+  std::int64_t tokens, q, kv, size;
+};
+
+OpCase head_norm_case(double offset, const Heads& heads = {3, 3, 1, 4}) {
+  return {concat(heads.tokens, " tokens, heads ", heads.q, " and ", heads.kv, " of ", heads.size,
+                 ", offset ", offset),
+          {{{heads.tokens, (heads.q + 2 * heads.kv) * heads.size}, PlaceState::kShard1}},
+          {{{heads.size}}, {{heads.size}}},
+          [offset, heads](Bench& bench, const std::vector<Var>& in) {
+            HeadNormSpec spec{bench.params[0].get(),
+                              bench.params[1].get(),
+                              heads.q,
+                              heads.kv,
+                              heads.size,
+                              1e-6,
+                              offset};
             return OpOutputs{{head_norm(bench.ctx, in[0], spec)}};
           }};
 }
 
-TEST(HeadNorm, PassesAllChecks) {
-  check_op(head_norm_case(0));
-  check_op(head_norm_case(1));
+std::vector<OpCase> head_norm_rows() {
+  std::vector<OpCase> rows = {head_norm_case(0), head_norm_case(1)};
+  for (const Heads& heads : {Heads{1, 1, 1, 64},
+                             {17, 8, 2, 128},
+                             {9, 4, 4, 256},
+                             {7, 3, 1, 32},
+                             {90, 5, 1, 128},
+                             {20, 6, 2, 80},
+                             {5, 2, 1, 33},
+                             {5, 2, 2, 512}}) {
+    rows.push_back(head_norm_case(1, heads));
+  }
+  return rows;
 }
+const OpRows kHeadNormRows("HeadNorm", head_norm_rows());
 
 TEST(HeadNorm, IsANormOfEachHead) {
   OpCase test = head_norm_case(0);

@@ -6,7 +6,7 @@
 
 #include "ops/token_log_probs.h"
 #include "tests/support/expect_error.h"
-#include "tests/support/op_rig.h"
+#include "tests/support/op_checks.h"
 
 namespace bev::test {
 namespace {
@@ -40,7 +40,7 @@ Numbers sums_of(const Numbers& x) {
   return sums;
 }
 
-TEST(SumBySample, PassesAllChecks) { check_op(sum_case()); }
+const OpRows kSumRows("SumBySample", {sum_case()});
 
 TEST(SumBySample, AddsTheTokensOfEachSample) {
   OpCase test = sum_case();
@@ -104,7 +104,7 @@ TEST(SumBySample, NamesAnInputOfAnotherPlacement) {
 Var sine_loss(Bench& bench, const Var& x) {
   Numbers slopes;
   double sum = 0;
-  for (double value : values_of(x.tensor)) {
+  for (double value : bench.values(x.tensor)) {
     sum += std::sin(value) + 2 * value * value;
     slopes.push_back(std::cos(value) + 4 * value);
   }
@@ -112,42 +112,42 @@ Var sine_loss(Bench& bench, const Var& x) {
                         bench.tensor(x.shape(), slopes, x.dtype()));
 }
 
-TEST(GivenGradient, PassesAllChecks) {
-  for (PlaceState tp : {PlaceState::kReplicated, PlaceState::kShard0, PlaceState::kShard1}) {
-    check_op({"given gradient", {{{4, 3}, tp}}, {}, [](Bench& bench, const std::vector<Var>& in) {
-                return OpOutputs{{sine_loss(bench, in[0])}};
-              }});
-  }
+OpCase given_case(const char* name, PlaceState tp) {
+  return {name, {{{4, 3}, tp}}, {}, [](Bench& bench, const std::vector<Var>& in) {
+            return OpOutputs{{sine_loss(bench, in[0])}};
+          }};
 }
+const OpRows kGivenRows("GivenGradient", {given_case("of a whole input", PlaceState::kReplicated),
+                                          given_case("of cut rows", PlaceState::kShard0),
+                                          given_case("of cut columns", PlaceState::kShard1)});
 
 TEST(GivenGradient, RefusesAnInputWhoseGradientIsASum) {
   for (PlaceState tp : {PlaceState::kCopied, PlaceState::kPartial}) {
-    OpCase test{"given gradient", {{{4}, tp}}, {}, [](Bench& bench, const std::vector<Var>& in) {
-                  return OpOutputs{{sine_loss(bench, in[0])}};
-                }};
+    OpCase test = given_case("of a sum", tp);
     expect_error(ErrorKind::kInternal, {"sine loss", "whole or cut"},
                  [&] { run_op(test, values_for(test), {}); });
   }
 }
 
 // An objective over samples: log-probabilities, their sums, a loss of these.
-TEST(Objective, OverLogProbabilitiesOfSamplesPassesAllChecks) {
+OpCase samples_case() {
   constexpr std::int64_t kHidden = 3, kVocabulary = 7;
   OpInput hidden{{kTokens, kHidden}, PlaceState::kCopied, 1, PlaceState::kShard0};
-  check_op({"objective",
-            {hidden},
-            {{{kVocabulary, kHidden}, {Axis::kTp, 0, {}}}},
-            [](Bench& bench, const std::vector<Var>& in) {
-              std::vector<std::int32_t> targets;
-              for (std::int32_t t = 0; t < kTokens; ++t) {
-                targets.push_back(t % 5 == 1 ? -1 : t * 3 % static_cast<std::int32_t>(kVocabulary));
-              }
-              SequenceLayout layout = SequenceLayout::make(bench.ctx, kSamples, 0);
-              Var log_probs = token_log_probs(bench.ctx, in[0], bench.integers(targets),
-                                              {.weight = bench.params[0].get()});
-              return OpOutputs{{sine_loss(bench, sum_by_sample(bench.ctx, log_probs, layout))}};
-            }});
+  return {"log probabilities of samples",
+          {hidden},
+          {{{kVocabulary, kHidden}, {Axis::kTp, 0, {}}}},
+          [](Bench& bench, const std::vector<Var>& in) {
+            std::vector<std::int32_t> targets;
+            for (std::int32_t t = 0; t < kTokens; ++t) {
+              targets.push_back(t % 5 == 1 ? -1 : t * 3 % static_cast<std::int32_t>(kVocabulary));
+            }
+            SequenceLayout layout = SequenceLayout::make(bench.ctx, kSamples, 0);
+            Var log_probs = token_log_probs(bench.ctx, in[0], bench.integers(targets),
+                                            {.weight = bench.params[0].get()});
+            return OpOutputs{{sine_loss(bench, sum_by_sample(bench.ctx, log_probs, layout))}};
+          }};
 }
+const OpRows kObjectiveRows("Objective", {samples_case()});
 
 }  // namespace
 }  // namespace bev::test

@@ -31,9 +31,19 @@ Numbers negative(Numbers list) {
   return list;
 }
 
-TEST(TokenLogProbs, EveryOptionPassesAllChecks) {
-  for (const Head& head : kHeads) check_op(log_probs_case(head));
+// A weight that two objectives of a micro-batch use gets the sum of both gradients.
+OpCase two_uses_case() {
+  Head head{"twice", 35, 1.3, 2, true};
+  return head_case("log probs", head, [head](Bench& bench, const std::vector<Var>& in) {
+    std::vector<std::int32_t> others(static_cast<std::size_t>(head.tokens), 3);
+    Var second =
+        token_log_probs(bench.ctx, in[0], bench.integers(others), {bench.params[0].get(), 0.5});
+    return OpOutputs{{log_probs(bench, head, in[0]), second}};
+  });
 }
+
+const OpRows kHeadRows("TokenLogProbs", head_rows(log_probs_case));
+const OpRows kTwoUses("TokenLogProbs", {two_uses_case()});
 
 TEST(TokenLogProbs, AreTheDenseLogProbabilities) {
   for (const Head& head : kHeads) {
@@ -44,17 +54,6 @@ TEST(TokenLogProbs, AreTheDenseLogProbabilities) {
     EXPECT_EQ(got[2], 0) << "an ignored target";
     EXPECT_FALSE(std::signbit(got[2]));
   }
-}
-
-// A weight that two objectives of a micro-batch use gets the sum of both gradients.
-TEST(TokenLogProbs, TwoUsesOfAWeightPassAllChecks) {
-  Head head{"twice", 35, 1.3, 2, true};
-  check_op(head_case("log probs", head, [head](Bench& bench, const std::vector<Var>& in) {
-    std::vector<std::int32_t> others(static_cast<std::size_t>(head.tokens), 3);
-    Var second =
-        token_log_probs(bench.ctx, in[0], bench.integers(others), {bench.params[0].get(), 0.5});
-    return OpOutputs{{log_probs(bench, head, in[0]), second}};
-  }));
 }
 
 TEST(TokenLogProbs, RecomputeGivesTheSameBits) {

@@ -7,12 +7,19 @@
 
 namespace bev::test {
 
+#ifdef BEV_HAS_CUDA
+std::vector<TestDevice> built_devices() { return {TestDevice::kCpu, TestDevice::kCuda}; }
+
 const Kernels* find_device(TestDevice device) {
   if (device == TestDevice::kCpu) return &cpu_kernels();
-#ifdef BEV_HAS_CUDA
-  if (cuda_device_count() > 0) return &cuda_kernels();
-#endif
-  return nullptr;
+  return cuda_device_count() > 0 ? &cuda_kernels() : nullptr;
 }
+#else
+std::vector<TestDevice> built_devices() { return {TestDevice::kCpu}; }
+
+const Kernels* find_device(TestDevice device) {
+  return device == TestDevice::kCpu ? &cpu_kernels() : nullptr;
+}
+#endif
 
 }  // namespace bev::test

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <vector>
 
 #include "kernels/kernels.h"
 
@@ -10,7 +11,9 @@ namespace bev::test {
 
 enum class TestDevice : std::uint8_t { kCpu, kCuda };
 
-// Null if there is no such device.
+// The kinds of device that this build has code for.
+std::vector<TestDevice> built_devices();
+// Null where there is no such device.
 const Kernels* find_device(TestDevice device);
 
 }  // namespace bev::test

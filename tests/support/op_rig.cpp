@@ -5,9 +5,7 @@
 #include <cmath>
 #include <limits>
 
-#include "autograd/offload.h"
 #include "autograd/recompute.h"
-#include "backend/cpu/cpu_kernels.h"
 #include "base/error.h"
 #include "base/philox.h"
 #include "tests/support/lazy_lane.h"
@@ -24,15 +22,6 @@ class SingleWorld : public World {
     return make_single_group(std::move(name), 0);
   }
 };
-
-// Relative error norms against the f64 result for the same rounded inputs.
-struct Tolerance {
-  Dtype dtype;
-  double output, gradient;
-};
-constexpr Tolerance kTolerances[] = {
-    {Dtype::kF32, 2e-6, 5e-6}, {Dtype::kBf16, 1e-2, 2e-2}, {Dtype::kF16, 1.5e-3, 3e-3}};
-constexpr double kFiniteDifferenceTolerance = 1e-7;
 
 void write(const View& view, const std::vector<double>& values) {
   BEV_CHECK(static_cast<std::size_t>(view.numel()) == values.size(), "case: ", values.size(),
@@ -54,17 +43,6 @@ Placement placement_of(const OpInput& input) {
 
 bool chosen(const std::vector<bool>& flags, std::size_t index) {
   return flags.empty() || flags[index];
-}
-
-// Values rounded to the dtype.
-std::vector<std::vector<double>> rounded(std::vector<std::vector<double>> lists, Dtype dtype) {
-  visit_float(dtype, [&](auto zero) {
-    using T = decltype(zero);
-    for (std::vector<double>& list : lists) {
-      for (double& x : list) x = T(static_cast<accumulate_t<T>>(x));
-    }
-  });
-  return lists;
 }
 
 }  // namespace
@@ -101,17 +79,43 @@ double relative_error(const std::vector<double>& a, const std::vector<double>& b
   return size > 0 ? std::sqrt(difference / size) : std::sqrt(difference);
 }
 
-void MemoryStore::add(Param& param, const Mesh& mesh, Dtype dtype,
-                      const std::vector<double>& local) {
+OpDevice::OpDevice(const Kernels* of, int threads)
+    : kernels(of != nullptr ? *of : lazy_kernels()),
+      device(kernels.device.open({.threads = threads, .deterministic = true, .cache_folder = {}})),
+      arena(device->memory()),
+      memory(device->memory()),
+      step(memory->allocate(sizeof(StepState))),
+      offloader(kernels, device->stream(), arena, {1, {}, 1, 1}) {}
+
+OpDevice::~OpDevice() { memory->release(step, sizeof(StepState)); }
+
+void OpDevice::set_step(const StepState& state) const {
+  kernels.device.upload(device->stream(), &state, {step, Dtype::kU8, {sizeof(StepState)}});
+}
+
+void OpDevice::upload(const View& to, const std::vector<double>& values) const {
+  std::vector<std::byte> bytes(to.bytes());
+  write({bytes.data(), to.dtype, to.shape}, values);
+  kernels.device.upload(device->stream(), bytes.data(), to);
+}
+
+std::vector<double> OpDevice::values(const View& view) const {
+  std::vector<std::byte> bytes(view.bytes());
+  kernels.device.fetch(device->stream(), view, bytes.data()).wait();
+  return values_of({bytes.data(), view.dtype, view.shape});
+}
+
+void MemoryStore::add(Param& param, const Mesh& mesh, Dtype dtype, const std::vector<double>& local,
+                      bool narrow) {
   param.index = static_cast<int>(entries_.size());
   param.local = param.split.local_shape(param.shape, part_of(param.split, mesh));
-  Dtype wide = dtype == Dtype::kF64 ? Dtype::kF64 : Dtype::kF32;
-  Entry entry{Tensor(arena_, dtype, param.local, "weights"),
-              Tensor(arena_, wide, param.local, "weight gradients"),
+  Arena& arena = device_.arena;
+  Entry entry{Tensor(arena, dtype, param.local, "weights"),
+              Tensor(arena, narrow ? dtype : wide_of(dtype), param.local, "weight gradients"),
               {}};
-  write(entry.value, local);
-  // beta 0 must not read the old value.
-  write(entry.gradient, std::vector<double>(local.size(), std::nan("")));
+  device_.upload(entry.value, local);
+  // beta 0 must not read what is there.
+  device_.upload(entry.gradient, std::vector<double>(local.size(), std::nan("")));
   entries_.push_back(std::move(entry));
 }
 
@@ -139,50 +143,48 @@ void MemoryStore::done(const Param& param, GradSink) {
 
 std::vector<double> MemoryStore::gradient(const Param& param) const {
   EXPECT_EQ(entry(param).sinks, entry(param).done) << param.name;
-  return entry(param).sinks == 0 ? std::vector<double>() : values_of(entry(param).gradient);
+  return entry(param).sinks == 0 ? std::vector<double>() : device_.values(entry(param).gradient);
+}
+
+Bench::Bench(World* of, std::unique_ptr<OpDevice> own, OpDevice* on, const MeshShape& shape,
+             Dtype dtype)
+    : own_world(of == nullptr ? std::make_unique<SingleWorld>() : nullptr),
+      own_device(std::move(own)),
+      device(on != nullptr ? *on : *own_device),
+      arena(device.arena),
+      mesh(of != nullptr ? *of : *own_world, shape, device.device.get()),
+      store(device),
+      ctx{device.kernels, device.device->stream(),
+          arena,          arena,
+          mesh,           store,
+          store,          static_cast<const StepState*>(device.step),
+          dtype} {
+  step.random_key = 0x1234567890abcdef;
+  set_loss_factor(0.25);
+  ctx.layer = 3;
 }
 
 Bench::Bench(World& world, const MeshShape& shape, Dtype dtype, int threads)
-    : pool(threads),
-      arena(make_host_memory()),
-      mesh(world, shape),
-      store(arena),
-      ctx{cpu_kernels(), Stream{&pool, nullptr}, arena, arena, mesh, store, store, &step, dtype} {
-  step.random_key = 0x1234567890abcdef;
-  step.loss_factor = 0.25;
-  ctx.layer = 3;
-}
+    : Bench(&world, std::make_unique<OpDevice>(nullptr, threads), nullptr, shape, dtype) {}
 
 Bench::Bench(Dtype dtype, int threads, const Kernels* kernels)
-    : own_world(std::make_unique<SingleWorld>()),
-      pool(threads),
-      arena(make_host_memory()),
-      mesh(*own_world, {}),
-      store(arena),
-      ctx{kernels != nullptr ? *kernels : cpu_kernels(),
-          Stream{&pool, nullptr},
-          arena,
-          arena,
-          mesh,
-          store,
-          store,
-          &step,
-          dtype} {
-  step.random_key = 0x1234567890abcdef;
-  step.loss_factor = 0.25;
-  ctx.layer = 3;
+    : Bench(nullptr, std::make_unique<OpDevice>(kernels, threads), nullptr, {}, dtype) {}
+
+Bench::Bench(Dtype dtype, OpDevice& on) : Bench(nullptr, nullptr, &on, {}, dtype) {}
+
+void Bench::set_loss_factor(double factor) {
+  step.loss_factor = factor;
+  device.set_step(step);
 }
 
 Tensor Bench::tensor(const Shape& shape, const std::vector<double>& values, Dtype dtype) {
   Tensor out = ctx.allocate(dtype, shape, "activations");
-  write(out, values);
+  device.upload(out, values);
   return out;
 }
 
 Tensor Bench::integers(const std::vector<std::int32_t>& values) {
-  Tensor out = ctx.allocate(Dtype::kI32, {static_cast<std::int64_t>(values.size())}, "case");
-  std::copy(values.begin(), values.end(), out.as<std::int32_t>());
-  return out;
+  return ctx.upload<std::int32_t>(values, "case");
 }
 
 Param& Bench::param(const std::string& name, const Shape& shape, const Split& split,
@@ -191,7 +193,7 @@ Param& Bench::param(const std::string& name, const Shape& shape, const Split& sp
   out.name = name;
   out.shape = shape;
   out.split = split;
-  store.add(out, mesh, ctx.dtype, local);
+  store.add(out, mesh, ctx.dtype, local, narrow_gradients);
   return out;
 }
 
@@ -227,7 +229,8 @@ Recorded run_forward(const OpCase& test, const OpValues& values, const OpRunOpti
   std::vector<Var> inputs;
   for (std::size_t i = 0; i < test.inputs.size(); ++i) {
     const OpInput& input = test.inputs[i];
-    Var var{bench.tensor(input.shape, values.inputs[i]), placement_of(input), -1, nullptr};
+    const Dtype dtype = input.wide ? bench.ctx.wide() : bench.ctx.dtype;
+    Var var{bench.tensor(input.shape, values.inputs[i], dtype), placement_of(input), -1, nullptr};
     if (bench.ctx.tape != nullptr && chosen(options.tracked, i)) {
       var = bench.ctx.tape->track(std::move(var.tensor), var.placement);
     }
@@ -239,7 +242,7 @@ Recorded run_forward(const OpCase& test, const OpValues& values, const OpRunOpti
   result.objective = outputs.objective.value_or(0);
   for (std::size_t i = 0; i < outputs.vars.size(); ++i) {
     const Var& var = outputs.vars[i];
-    result.outputs.push_back(values_of(var.tensor));
+    result.outputs.push_back(bench.values(var.tensor));
     std::vector<double> weights = outputs.objective
                                       ? std::vector<double>(result.outputs[i].size(), 1)
                                       : cotangent(test, var, i);
@@ -251,7 +254,7 @@ Recorded run_forward(const OpCase& test, const OpValues& values, const OpRunOpti
     recorded.outputs.emplace_back(var);
     recorded.seeds.push_back(bench.tensor(var.shape(), weights, var.dtype()));
   }
-  for (const Tensor& value : outputs.values) result.outputs.push_back(values_of(value));
+  for (const Tensor& value : outputs.values) result.outputs.push_back(bench.values(value));
   return recorded;
 }
 
@@ -263,7 +266,7 @@ void run_backward(const OpRunOptions& options, Bench& bench, Recorded recorded, 
   for (std::size_t i = 0; i < recorded.outputs.size(); ++i) {
     if (options.share_seeds) {
       held.push_back(recorded.seeds[i]);
-      before.push_back(values_of(recorded.seeds[i]));
+      before.push_back(bench.values(recorded.seeds[i]));
     }
     const GradSlot& slot = recorded.outputs[i];
     tape.add_gradient(bench.ctx, slot, std::move(recorded.seeds[i]), slot.placement.dual());
@@ -271,36 +274,51 @@ void run_backward(const OpRunOptions& options, Bench& bench, Recorded recorded, 
   recorded.seeds.clear();
   tape.backward(bench.ctx);
   for (std::size_t i = 0; i < held.size(); ++i) {
-    EXPECT_EQ(values_of(held[i]), before[i]) << "a shared gradient is overwritten";
+    EXPECT_EQ(bench.values(held[i]), before[i]) << "a shared gradient is overwritten";
   }
   result.input_grads.clear();
   for (const GradSlot& slot : recorded.inputs) {
     Tensor gradient = tape.take_gradient(slot.id);
-    result.input_grads.push_back(gradient.empty() ? std::vector<double>() : values_of(gradient));
+    result.input_grads.push_back(gradient.empty() ? std::vector<double>() : bench.values(gradient));
   }
 }
 
 }  // namespace
 
-OpResult run_op(const OpCase& test, const OpValues& values, const OpRunOptions& options) {
-  Bench bench(options.dtype, options.threads, test.kernels);
+void fill_bench(const OpCase& test, const OpValues& values, const OpRunOptions& options,
+                Bench& bench) {
   bench.ctx.training = test.training;
+  bench.narrow_gradients = options.narrow_gradients;
   for (std::size_t i = 0; i < test.params.size(); ++i) {
     const OpParam& p = test.params[i];
     bench.param(concat(test.name, ".", i), p.shape, p.split, values.params[i]).trains =
         chosen(options.trains, i);
   }
-  if (!test.documents.empty()) {
-    SampleShape sample{test.documents};
-    bench.layout = SequenceLayout::make(bench.ctx, {&sample, 1}, 5);
+  if (test.documents.empty()) return;
+  SampleShape sample{test.documents};
+  bench.layout = SequenceLayout::make(bench.ctx, {&sample, 1}, 5);
+}
+
+double objective_of(const OpCase& test, const OpValues& values, Bench& bench) {
+  for (std::size_t i = 0; i < bench.params.size(); ++i) {
+    bench.device.upload(bench.store.use(*bench.params[i]).view, values.params[i]);
   }
+  OpResult result;
+  run_forward(test, values, {}, bench, result);
+  return result.objective;
+}
+
+OpResult run_op(const OpCase& test, const OpValues& values, const OpRunOptions& options) {
+  std::unique_ptr<OpDevice> own;
+  if (options.device == nullptr) own = std::make_unique<OpDevice>(test.kernels, options.threads);
+  Bench bench(options.dtype, options.device != nullptr ? *options.device : *own);
+  fill_bench(test, values, options, bench);
   std::size_t memory = bench.arena.in_use();
   OpResult result;
   WeightWork later;
   if (options.delay_weights) bench.ctx.weight_work = &later;
-  Offloader offloader(lazy_kernels(), bench.ctx.stream, bench.arena, {1, {}, 1, 1});
   for (int repeat = 0; repeat < options.repeats; ++repeat) {
-    OffloadPass pass(&offloader);
+    OffloadPass pass(&bench.device.offloader);
     Tape tape;
     TapeScope scope(bench.ctx, options.backward ? &tape : nullptr);
     if (options.offload) pass.begin_layer(bench.ctx, {0, 2, false}, {});
@@ -320,169 +338,6 @@ OpResult run_op(const OpCase& test, const OpValues& values, const OpRunOptions& 
     result.sinks.push_back(bench.store.sinks(*param));
   }
   return result;
-}
-
-namespace {
-
-// Central differences of fourth order, on a persistent bench.
-class Differences {
- public:
-  Differences(const OpCase& test, OpValues values)
-      : test_(test), values_(std::move(values)), bench_(Dtype::kF64, 1, test.kernels) {
-    bench_.ctx.training = test.training;
-    for (std::size_t i = 0; i < test.params.size(); ++i) {
-      bench_.param(concat(test.name, ".", i), test.params[i].shape, test.params[i].split,
-                   values_.params[i]);
-    }
-    if (!test.documents.empty()) {
-      SampleShape sample{test.documents};
-      bench_.layout = SequenceLayout::make(bench_.ctx, {&sample, 1}, 5);
-    }
-  }
-
-  std::vector<double> of_input(std::size_t index) { return of(values_.inputs[index]); }
-  std::vector<double> of_param(std::size_t index) { return of(values_.params[index]); }
-
- private:
-  std::vector<double> of(std::vector<double>& list) {
-    constexpr double kStep = 2e-4;
-    std::vector<double> out;
-    for (double& x : list) {
-      double middle = x;
-      auto at = [&](double steps) {
-        x = middle + steps * kStep;
-        return objective();
-      };
-      double near = at(1) - at(-1), far = at(2) - at(-2);
-      x = middle;
-      out.push_back((8 * near - far) / (12 * kStep));
-    }
-    return out;
-  }
-  double objective() {
-    for (std::size_t i = 0; i < bench_.params.size(); ++i) {
-      write(bench_.store.use(*bench_.params[i]).view, values_.params[i]);
-    }
-    OpResult result;
-    run_forward(test_, values_, {}, bench_, result);
-    return result.objective;
-  }
-
-  const OpCase& test_;
-  OpValues values_;
-  Bench bench_;
-};
-
-void check_gradients(const OpCase& test, const OpValues& values, const OpResult& exact) {
-  Differences differences(test, values);
-  for (std::size_t i = 0; i < test.inputs.size(); ++i) {
-    EXPECT_LT(relative_error(exact.input_grads[i], differences.of_input(i)),
-              kFiniteDifferenceTolerance)
-        << "gradient of input " << i;
-  }
-  for (std::size_t i = 0; i < test.params.size(); ++i) {
-    EXPECT_LT(relative_error(exact.param_grads[i], differences.of_param(i)),
-              kFiniteDifferenceTolerance)
-        << "gradient of parameter " << i;
-  }
-}
-
-void expect_near(const std::vector<std::vector<double>>& got,
-                 const std::vector<std::vector<double>>& want, double tolerance,
-                 const std::string& what) {
-  ASSERT_EQ(got.size(), want.size());
-  for (std::size_t i = 0; i < got.size(); ++i) {
-    EXPECT_LT(relative_error(got[i], want[i]), tolerance) << what << " " << i;
-  }
-}
-
-void expect_equal(const OpResult& got, const OpResult& want, const std::string& what) {
-  EXPECT_EQ(got.outputs, want.outputs) << what;
-  EXPECT_EQ(got.input_grads, want.input_grads) << what;
-  EXPECT_EQ(got.param_grads, want.param_grads) << what;
-}
-
-void check_dtypes(const OpCase& test, const OpValues& values) {
-  for (const Tolerance& row : kTolerances) {
-    SCOPED_TRACE(name_of(row.dtype));
-    OpValues same{rounded(values.inputs, row.dtype), rounded(values.params, row.dtype)};
-    OpResult exact = run_op(test, same, {});
-    OpResult result = run_op(test, same, {.dtype = row.dtype});
-    expect_near(result.outputs, exact.outputs, row.output, "output");
-    expect_near(result.input_grads, exact.input_grads, row.gradient, "gradient of input");
-    expect_near(result.param_grads, exact.param_grads, row.gradient, "gradient of parameter");
-    expect_equal(run_op(test, same, {.dtype = row.dtype, .threads = 3}), result, "3 threads");
-    expect_equal(run_op(test, same, {.dtype = row.dtype, .share_seeds = true}), result,
-                 "shared gradients");
-    expect_equal(run_op(test, same, {.dtype = row.dtype, .delay_weights = true}), result,
-                 "delayed weight gradients");
-    expect_equal(run_op(test, same, {.dtype = row.dtype, .offload = true}), result, "offload");
-    expect_equal(run_op(test, same, {.dtype = row.dtype, .delay_weights = true, .offload = true}),
-                 result, "offload and delayed weight gradients");
-  }
-}
-
-// Freezes each input and parameter separately, then all.
-void check_frozen(const OpCase& test, const OpValues& values, const OpResult& all) {
-  std::size_t inputs = test.inputs.size(), params = test.params.size();
-  for (std::size_t left_out = 0; left_out < inputs + params; ++left_out) {
-    SCOPED_TRACE(concat(left_out < inputs ? "untracked input " : "frozen parameter ",
-                        left_out < inputs ? left_out : left_out - inputs));
-    OpRunOptions options;
-    options.tracked.assign(inputs, true);
-    options.trains.assign(params, true);
-    OpResult expected = all;
-    if (left_out < inputs) {
-      options.tracked[left_out] = false;
-      expected.input_grads[left_out].clear();
-    } else {
-      options.trains[left_out - inputs] = false;
-      expected.param_grads[left_out - inputs].clear();
-    }
-    expect_equal(run_op(test, values, options), expected, "the rest");
-  }
-  OpRunOptions none;
-  none.tracked.assign(inputs, false);
-  none.trains.assign(params, false);
-  OpResult result = run_op(test, values, none);
-  EXPECT_EQ(result.outputs, all.outputs);
-  EXPECT_EQ(result.recorded > 0, test.records_always) << "nothing trains";
-}
-
-void check_accumulation(const OpCase& test, const OpValues& values, const OpResult& once) {
-  OpResult twice = run_op(test, values, {.repeats = 2});
-  for (std::size_t i = 0; i < once.param_grads.size(); ++i) {
-    std::vector<double> doubled = once.param_grads[i];
-    for (double& x : doubled) x *= 2;
-    EXPECT_LT(relative_error(twice.param_grads[i], doubled), 1e-13) << "accumulation " << i;
-    EXPECT_EQ(twice.sinks[i], 2 * once.sinks[i]);
-  }
-}
-
-}  // namespace
-
-void check_op(const OpCase& test) {
-  SCOPED_TRACE(test.name);
-  OpValues values = values_for(test);
-  OpResult exact = run_op(test, values, {});
-  EXPECT_EQ(run_op(test, values, {.backward = false}).outputs, exact.outputs) << "without a tape";
-  expect_equal(run_op(test, values, {.threads = 3}), exact, "3 threads");
-  expect_equal(run_op(test, values, {.share_seeds = true}), exact, "shared gradients");
-  check_gradients(test, values, exact);
-  check_frozen(test, values, exact);
-  check_accumulation(test, values, exact);
-  check_dtypes(test, values);
-}
-
-void expect_same_bits(const OpCase& a, const OpCase& b) {
-  SCOPED_TRACE(concat(a.name, " == ", b.name));
-  OpValues values = values_for(a);
-  for (Dtype dtype : {Dtype::kF64, Dtype::kF32, Dtype::kBf16, Dtype::kF16}) {
-    SCOPED_TRACE(name_of(dtype));
-    OpCase named = b;
-    named.name = a.name;  // for equal cotangents
-    expect_equal(run_op(named, values, {.dtype = dtype}), run_op(a, values, {.dtype = dtype}), "");
-  }
 }
 
 }  // namespace bev::test

@@ -1,6 +1,5 @@
-// Test rig for an op on one rank: inputs and parameters are arrays of doubles, `build` computes the
-// outputs. One row checks finite differences in f64, parity of the other dtypes, and the exact
-// contracts (threads, shared gradients, frozen parameters, accumulation).
+// Runs an op case, one row of a table, on one rank of any backend: inputs and parameters are arrays
+// of doubles, `build` makes the outputs from them. op_checks.h has what a row must pass.
 #pragma once
 
 #include <cstdint>
@@ -10,21 +9,47 @@
 #include <string>
 #include <vector>
 
+#include "autograd/offload.h"
 #include "autograd/tape.h"
-#include "base/thread_pool.h"
 #include "comm/world.h"
+#include "kernels/device.h"
 #include "ops/sequence_layout.h"
+#include "tensor/step_state.h"
 
 namespace bev::test {
 
 // `count` values with 0.05 <= |x| < 0.05 + scale: none near a kink at zero.
 std::vector<double> case_numbers(std::int64_t count, std::uint64_t key, double scale = 1);
 
-// Parameter store with separate tensors and gradients in the wide dtype. Gradients start as NaN.
+// A device of one backend, for benches that use it one after the other. On the CPU its lanes to the
+// host copy as late as they may (lazy_lane.h).
+struct OpDevice {
+  // kernels null: the CPU's.
+  explicit OpDevice(const Kernels* of = nullptr, int threads = 1);
+  ~OpDevice();
+  OpDevice(const OpDevice&) = delete;
+  OpDevice& operator=(const OpDevice&) = delete;
+
+  void set_step(const StepState& state) const;
+  void upload(const View& to, const std::vector<double>& values) const;
+  // Waits for the device.
+  std::vector<double> values(const View& view) const;
+
+  const Kernels& kernels;
+  std::unique_ptr<Device> device;
+  Arena arena;
+  std::unique_ptr<MemorySource> memory;  // of the step
+  void* step;                            // StepState, on the device
+  Offloader offloader;
+};
+
+// Parameters one by one. Gradient memory starts as NaN.
 class MemoryStore final : public Weights, public Gradients {
  public:
-  explicit MemoryStore(Arena& arena) : arena_(arena) {}
-  void add(Param& param, const Mesh& mesh, Dtype dtype, const std::vector<double>& local);
+  explicit MemoryStore(OpDevice& device) : device_(device) {}
+  // The gradient is in the wide dtype, or where `narrow` in the value's.
+  void add(Param& param, const Mesh& mesh, Dtype dtype, const std::vector<double>& local,
+           bool narrow);
 
   WeightLease use(const Param& param) override;
   PackedFactor* packed(const Param&, const GemmArgs&, std::int64_t) override { return nullptr; }
@@ -46,15 +71,18 @@ class MemoryStore final : public Weights, public Gradients {
   const Entry& entry(const Param& param) const {
     return entries_[static_cast<std::size_t>(param.index)];
   }
-  Arena& arena_;
+  OpDevice& device_;
   std::vector<Entry> entries_;
 };
 
 // Context of one rank with its own store.
 struct Bench {
+  // A rank of the world, on the CPU.
   Bench(World& world, const MeshShape& shape, Dtype dtype, int threads = 1);
-  // On a world of one rank; kernels null: CPU.
+  // A world of one rank, with a device of its own; kernels null: the CPU's.
   explicit Bench(Dtype dtype, int threads = 1, const Kernels* kernels = nullptr);
+  // A world of one rank, on the device.
+  Bench(Dtype dtype, OpDevice& on);
 
   Tensor tensor(const Shape& shape, const std::vector<double>& values, Dtype dtype);
   Tensor tensor(const Shape& shape, const std::vector<double>& values) {
@@ -64,18 +92,29 @@ struct Bench {
   // Owned by the bench; `local` is this rank's shard.
   Param& param(const std::string& name, const Shape& shape, const Split& split,
                const std::vector<double>& local);
+  // Numbers of a tensor on the bench's device.
+  std::vector<double> values(const View& view) const { return device.values(view); }
+  void set_loss_factor(double factor);
 
   std::unique_ptr<World> own_world;
-  ThreadPool pool;
-  Arena arena;
-  StepState step;
+  std::unique_ptr<OpDevice> own_device;
+  OpDevice& device;
+  Arena& arena;
+  StepState step;                 // as the device has it
+  bool narrow_gradients = false;  // of parameters that are made from now on
   Mesh mesh;
   MemoryStore store;
   Context ctx;
   SequenceLayout layout;
   std::vector<std::unique_ptr<Param>> params;
+
+ private:
+  // of null: a world of one rank; on null: `own`.
+  Bench(World* of, std::unique_ptr<OpDevice> own, OpDevice* on, const MeshShape& shape,
+        Dtype dtype);
 };
 
+// Numbers in the host's memory.
 std::vector<double> values_of(const View& view);
 
 struct OpInput {
@@ -83,6 +122,7 @@ struct OpInput {
   PlaceState tp = PlaceState::kReplicated;
   double scale = 1;
   PlaceState cp = PlaceState::kReplicated;
+  bool wide = false;  // in the wide dtype of the run
 };
 struct OpParam {
   Shape shape;
@@ -105,8 +145,9 @@ struct OpCase {
   OpBuild build = {};
   std::vector<std::int32_t> documents = {};  // of one sample; sets bench.layout
   bool training = false;
-  bool records_always = false;       // recompute: recorded even if nothing trains
-  const Kernels* kernels = nullptr;  // null: CPU
+  bool records_always = false;       // recompute: recorded although nothing trains
+  const Kernels* kernels = nullptr;  // on the CPU; null: its own
+  bool cpu_only = false;             // no other backend serves it
 };
 
 struct OpValues {
@@ -122,8 +163,10 @@ struct OpRunOptions {
   int repeats = 1;                 // micro-batches; weight gradients accumulate
   std::vector<bool> tracked = {};  // per input; empty: all
   std::vector<bool> trains = {};   // per parameter; empty: all
-  bool delay_weights = false;      // deferred wgrad, after the backward
-  bool offload = false;            // all saved tensors are offloaded to the host
+  bool delay_weights = false;      // weight gradients after the backward
+  bool offload = false;            // all that the tape keeps waits on the host
+  bool narrow_gradients = false;   // of weights: in the dtype of the run
+  OpDevice* device = nullptr;      // null: one of the run's own, with the case's kernels
 };
 struct OpResult {
   double objective = 0;
@@ -132,11 +175,12 @@ struct OpResult {
   std::size_t recorded = 0;
 };
 OpResult run_op(const OpCase& test, const OpValues& values, const OpRunOptions& options);
+// Parameters and layout of a case into an empty bench.
+void fill_bench(const OpCase& test, const OpValues& values, const OpRunOptions& options,
+                Bench& bench);
+// What is differentiated, of a forward on a bench that was filled.
+double objective_of(const OpCase& test, const OpValues& values, Bench& bench);
 
-// All checks of a row. Tolerances by dtype come from one table in the source.
-void check_op(const OpCase& test);
-// Outputs and gradients of both are bit-equal in every dtype.
-void expect_same_bits(const OpCase& a, const OpCase& b);
 // || a - b || / || b ||
 double relative_error(const std::vector<double>& a, const std::vector<double>& b);
 
