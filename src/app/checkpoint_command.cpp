@@ -5,6 +5,7 @@
 #include <nlohmann/json.hpp>
 
 #include "app/commands.h"
+#include "app/options.h"
 #include "base/error.h"
 #include "base/fields.h"
 #include "base/file.h"
@@ -18,13 +19,37 @@ namespace bev {
 
 namespace {
 
+// checkpoint verify, inspect and diff.
+struct CheckpointOptions {
+  std::vector<std::string> folders;
+  std::int64_t ckpt_step = -1;  // -1: as the folder says
+  bool json = false;
+
+  void fields(FieldList& list);
+  // `count`: folders that the command needs.
+  std::vector<std::string> problems(std::size_t count) const;
+};
+
+void CheckpointOptions::fields(FieldList& list) {
+  list.section("checkpoint");
+  list.add("folders", folders,
+           "folders of runs, which mean their latest step, or of steps; may be given without the "
+           "flag");
+  list.add("ckpt-step", ckpt_step, "the step of a run's folder; -1: the latest").min(-1);
+  list.add("json", json, "print JSON");
+}
+
+std::vector<std::string> CheckpointOptions::problems(std::size_t count) const {
+  if (folders.size() == count) return {};
+  return {concat("--folders: ", folders.size(), " given; give ",
+                 count == 1 ? "the folder of a checkpoint" : "two folders of checkpoints")};
+}
+
 using Json = nlohmann::ordered_json;
 
-const CheckpointOptions& checked_options(CommandConfig& config, Options& options,
-                                         std::size_t folders) {
-  options.add_problems(config.checkpoint.problems(folders));
+void check_options(const CheckpointOptions& wanted, Options& options, std::size_t folders) {
+  options.add_problems(wanted.problems(folders));
   options.throw_problems();
-  return config.checkpoint;
 }
 
 // The steps that are meant: all of a run's folder, unless one is named.
@@ -219,10 +244,8 @@ Json diff_json(const CheckpointDifference& difference) {
           {"tensors", std::move(tensors)}};
 }
 
-}  // namespace
-
-int run_checkpoint_verify(CommandConfig& config, const FieldList&, Options& options) {
-  const CheckpointOptions& wanted = checked_options(config, options, 1);
+int run_checkpoint_verify(CheckpointOptions& wanted, const CommandInput& input) {
+  check_options(wanted, input.options, 1);
   bool good = true;
   for (const std::string& folder : step_folders(wanted)) {
     StepCheck check = check_step(folder);
@@ -232,8 +255,8 @@ int run_checkpoint_verify(CommandConfig& config, const FieldList&, Options& opti
   return good ? kExitOk : kExitMismatch;
 }
 
-int run_checkpoint_inspect(CommandConfig& config, const FieldList&, Options& options) {
-  const CheckpointOptions& wanted = checked_options(config, options, 1);
+int run_checkpoint_inspect(CheckpointOptions& wanted, const CommandInput& input) {
+  check_options(wanted, input.options, 1);
   CheckpointReader reader(find_step_folder(wanted.folders[0], wanted.ckpt_step));
   ThreadPool pool(machine_threads());
   std::vector<TensorStats> all = tensor_stats(reader, pool);
@@ -242,8 +265,8 @@ int run_checkpoint_inspect(CommandConfig& config, const FieldList&, Options& opt
   return good ? kExitOk : kExitMismatch;
 }
 
-int run_checkpoint_diff(CommandConfig& config, const FieldList&, Options& options) {
-  const CheckpointOptions& wanted = checked_options(config, options, 2);
+int run_checkpoint_diff(CheckpointOptions& wanted, const CommandInput& input) {
+  check_options(wanted, input.options, 2);
   CheckpointReader first(find_step_folder(wanted.folders[0], wanted.ckpt_step));
   CheckpointReader second(find_step_folder(wanted.folders[1], wanted.ckpt_step));
   ThreadPool pool(machine_threads());
@@ -254,5 +277,32 @@ int run_checkpoint_diff(CommandConfig& config, const FieldList&, Options& option
   write_stdout(wanted.json ? diff_json(difference).dump(1) + "\n" : diff_text(difference));
   return difference.none() ? kExitOk : kExitMismatch;
 }
+
+}  // namespace
+
+const Command kCheckpointVerifyCommand = {
+    .name = "checkpoint verify",
+    .summary = "check every byte of a checkpoint, or of all steps of a run",
+    .examples = "bevatron checkpoint verify DIR",
+    .call = call_of<CheckpointOptions, run_checkpoint_verify>,
+    .words = "folders"};
+
+const Command kCheckpointInspectCommand = {
+    .name = "checkpoint inspect",
+    .summary = "where a checkpoint stands, and smallest, largest, norm and NaNs of its tensors",
+    .examples =
+        "bevatron checkpoint inspect DIR --ckpt-step 1000\n"
+        "bevatron checkpoint inspect DIR/iter_0001000 --json",
+    .call = call_of<CheckpointOptions, run_checkpoint_inspect>,
+    .words = "folders"};
+
+const Command kCheckpointDiffCommand = {
+    .name = "checkpoint diff",
+    .summary = "what differs between two checkpoints: configuration, position, tensors",
+    .examples =
+        "bevatron checkpoint diff RUN_A RUN_B --ckpt-step 1000\n"
+        "bevatron checkpoint diff DIR/iter_0001000 DIR/iter_0002000",
+    .call = call_of<CheckpointOptions, run_checkpoint_diff>,
+    .words = "folders"};
 
 }  // namespace bev

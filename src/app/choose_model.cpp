@@ -1,5 +1,7 @@
-#include "app/commands.h"
+#include "app/choose_model.h"
+
 #include "app/idle_flags.h"
+#include "app/options.h"
 #include "base/error.h"
 #include "bridge/hf_model.h"
 #include "models/family.h"

@@ -1,37 +1,27 @@
-// The commands of the program. Each returns the process's exit code or throws.
+// The commands of the program, as commands.def lists them: found by name and run.
 #pragma once
 
-#include "app/help.h"
-#include "app/options.h"
+#include <cstddef>
+#include <span>
+#include <string>
+#include <string_view>
+
+#include "app/command.h"
 
 namespace bev {
 
-inline constexpr int kExitOk = 0;
-inline constexpr int kExitFailed = 1;
-inline constexpr int kExitInput = 2;
-inline constexpr int kExitMismatch = 3;
-inline constexpr int kExitSignalBase = 128;
+#define BEV_COMMAND(command) extern const Command command;
+#include "app/commands.def"
 
-// See Command::run. Presets, model folders and rules are the command's business.
-int run_train(CommandConfig& config, const FieldList& fields, Options& options);
-int run_score(CommandConfig& config, const FieldList& fields, Options& options);
-int run_generate(CommandConfig& config, const FieldList& fields, Options& options);
-int run_convert(CommandConfig& config, const FieldList& fields, Options& options);
-int run_checkpoint_verify(CommandConfig& config, const FieldList& fields, Options& options);
-int run_checkpoint_inspect(CommandConfig& config, const FieldList& fields, Options& options);
-int run_checkpoint_diff(CommandConfig& config, const FieldList& fields, Options& options);
-int run_verify(CommandConfig& config, const FieldList& fields, Options& options);
-int run_schedule(CommandConfig& config, const FieldList& fields, Options& options);
-int run_preprocess(CommandConfig& config, const FieldList& fields, Options& options);
-int run_tokenize(CommandConfig& config, const FieldList& fields, Options& options);
-int run_tokenizer_train(CommandConfig& config, const FieldList& fields, Options& options);
-int run_plan_schedule(CommandConfig& config, const FieldList& fields, Options& options);
-int run_data_samples(CommandConfig& config, const FieldList& fields, Options& options);
-int run_data_info(CommandConfig& config, const FieldList& fields, Options& options);
-int run_data_show(CommandConfig& config, const FieldList& fields, Options& options);
-int run_data_merge(CommandConfig& config, const FieldList& fields, Options& options);
+std::span<const Command* const> commands();
+// Error of kind config that suggests the nearest name.
+const Command& find_command(std::string_view name);
+// The command that the first one or two arguments name.
+const Command& find_command(std::span<const std::string> arguments);
+std::size_t word_count(const Command& command);
 
-// The model's shape comes from --hf-model, --preset or flags; flags change a preset, not a folder.
-void choose_model(RunConfig& run, const FieldList& fields, Options& options);
+// Parses the arguments after the command's name and runs it, or prints its help where they ask for
+// it. Returns the exit code or throws.
+int run_command(const Command& command, std::span<const std::string> arguments, Launch launch = {});
 
 }  // namespace bev

@@ -1,7 +1,10 @@
 // convert: weights to a Hugging Face folder, without an engine; of a dense model also to one with
 // experts, there or in a checkpoint.
+#include "app/choose_model.h"
 #include "app/commands.h"
 #include "app/export_files.h"
+#include "app/options.h"
+#include "app/run_config.h"
 #include "backend/cpu/cpu_kernels.h"
 #include "base/error.h"
 #include "base/fields.h"
@@ -15,12 +18,78 @@
 #include "checkpoint/step_folders.h"
 #include "checkpoint/weight_source.h"
 #include "comm/world.h"
+#include "tensor/dtype.h"
 #include "train/text_data.h"
 #include "train/upcycling.h"
 
 namespace bev {
 
 namespace {
+
+std::string read_dtype(std::string_view text, std::string& problem) {
+  std::optional<Dtype> dtype = parse_dtype(text);
+  if (dtype && is_float(*dtype)) return std::string(name_of(*dtype));
+  problem = concat("'", text, "' is not one of f32, bf16, f16, f64");
+  return "";
+}
+
+struct ConvertOptions {
+  std::string hf_model;
+  std::string load;
+  std::int64_t ckpt_step = -1;  // -1: the latest
+  std::string export_hf;
+  std::string save;   // folder for a checkpoint, of upcycled weights
+  std::string dtype;  // "": as it is; else a name that parse_dtype knows
+  bool moe_use_upcycling = false;
+  std::int64_t moe_upcycling_granularity = 1;
+  std::int64_t seed = 1234;
+  RunConfig run;  // flags of the model that a dense one becomes
+
+  void fields(FieldList& list);
+  std::vector<std::string> problems() const;
+};
+
+void ConvertOptions::fields(FieldList& list) {
+  list.section("convert");
+  list.add("hf-model", hf_model,
+           "Hugging Face folder to read; with --load the one whose config.json and tokenizer go "
+           "along")
+      .defaults_to("none; with --load that of the run");
+  list.add("load", load, "checkpoint to read: the folder of a run or of a step");
+  list.add("ckpt-step", ckpt_step, "the step of a run's folder; -1: the latest").min(-1);
+  list.add("export-hf", export_hf, "Hugging Face folder to write");
+  list.add("dtype", dtype, "f32, bf16, f16 or f64 for the floating-point weights")
+      .reads(read_dtype)
+      .defaults_to("as they are");
+  list.add(
+      "moe-use-upcycling", moe_use_upcycling,
+      "write a model whose experts are copies of the MLPs of the dense one that is read; flags "
+      "of the model say what it becomes");
+  list.add("moe-upcycling-granularity", moe_upcycling_granularity,
+           "how many times narrower an expert is than the dense MLP, whose parts it is a copy of")
+      .min(1)
+      .limit(1 << 16);
+  list.add("save", save, "with --moe-use-upcycling: folder of a run to write a checkpoint to");
+  list.add("seed", seed, "of the weights that a dense model does not have").min(0);
+  run.model.fields(list);
+}
+
+std::vector<std::string> ConvertOptions::problems() const {
+  std::vector<std::string> out;
+  if (load.empty()) need(hf_model, "--hf-model", "the folder to read, or --load", out);
+  if (load.empty() && ckpt_step >= 0) out.push_back("--ckpt-step: needs --load");
+  if (save.empty()) need(export_hf, "--export-hf", "the folder to write", out);
+  if (!moe_use_upcycling && !save.empty()) {
+    out.push_back("--save: is for --moe-use-upcycling; use --export-hf");
+  }
+  if (!moe_use_upcycling && moe_upcycling_granularity > 1) {
+    out.push_back("--moe-upcycling-granularity: needs --moe-use-upcycling");
+  }
+  if (!hf_model.empty() && hf_model == export_hf) {
+    out.push_back(concat("--export-hf: ", export_hf, " is the folder that is read; give another"));
+  }
+  return out;
+}
 
 // What the run that wrote the checkpoint was given, less what is not here any more.
 RunConfig run_of(const CheckpointReader& reader, const ConvertOptions& convert) {
@@ -66,9 +135,8 @@ void check_model_flags(const FieldList& fields, Options& options) {
 }
 
 // The model with experts: that of the source, changed by the flags.
-void choose_upcycled_model(CommandConfig& config, const FieldList& fields, Options& options) {
-  const ConvertOptions& convert = config.convert;
-  RunConfig& run = config.run;
+void choose_upcycled_model(ConvertOptions& convert, const FieldList& fields, Options& options) {
+  RunConfig& run = convert.run;
   if (convert.load.empty()) {
     run.train.hf_model = convert.hf_model;
     choose_model(run, fields, options);
@@ -82,8 +150,8 @@ void choose_upcycled_model(CommandConfig& config, const FieldList& fields, Optio
 }
 
 // As iteration 0 of a run, without an optimizer's state.
-void save_upcycled(RunConfig& run, const ConvertOptions& convert, const DenseSource& from,
-                   Dtype dtype) {
+void save_upcycled(ConvertOptions& convert, const DenseSource& from, Dtype dtype) {
+  RunConfig& run = convert.run;
   run.precision.bf16 = dtype == Dtype::kBf16;
   run.precision.fp16 = dtype == Dtype::kF16;
   EngineOptions options;
@@ -110,11 +178,10 @@ void save_upcycled(RunConfig& run, const ConvertOptions& convert, const DenseSou
   log_info(concat("wrote ", convert.save));
 }
 
-void convert_upcycled(CommandConfig& config, const FieldList& fields, Options& options,
+void convert_upcycled(ConvertOptions& convert, const CommandInput& input,
                       const ExportTarget& target) {
-  const ConvertOptions& convert = config.convert;
-  RunConfig& run = config.run;
-  choose_upcycled_model(config, fields, options);
+  RunConfig& run = convert.run;
+  choose_upcycled_model(convert, input.fields, input.options);
   const DenseSource from{convert.load, convert.ckpt_step, convert.hf_model};
   ThreadPool pool(1);
   Arena arena(make_host_memory());
@@ -128,23 +195,21 @@ void convert_upcycled(CommandConfig& config, const FieldList& fields, Options& o
     WeightMap map(run.model);
     export_hf(map, upcycling.weights(), target, export_files(run, dtype));
   }
-  if (!convert.save.empty()) save_upcycled(run, convert, from, dtype);
+  if (!convert.save.empty()) save_upcycled(convert, from, dtype);
 }
 
-}  // namespace
-
-int run_convert(CommandConfig& config, const FieldList& fields, Options& options) {
-  const ConvertOptions& convert = config.convert;
+int run_convert(ConvertOptions& convert, const CommandInput& input) {
+  Options& options = input.options;
   options.add_problems(convert.problems());
-  if (!convert.moe_use_upcycling) check_model_flags(fields, options);
+  if (!convert.moe_use_upcycling) check_model_flags(input.fields, options);
   options.throw_problems();
-  if (config.launch.process != 0) return kExitOk;  // one does it for all
+  if (input.launch.process != 0) return kExitOk;  // one does it for all
   if (!convert.export_hf.empty()) check_export_folder(convert.export_hf);
   ExportTarget target{convert.export_hf};
   target.threads = static_cast<std::size_t>(machine_threads());
   if (!convert.dtype.empty()) target.dtype = parse_dtype(convert.dtype);
   if (convert.moe_use_upcycling) {
-    convert_upcycled(config, fields, options, target);
+    convert_upcycled(convert, input, target);
   } else if (convert.load.empty()) {
     convert_hf(convert.hf_model, target);
   } else {
@@ -153,5 +218,17 @@ int run_convert(CommandConfig& config, const FieldList& fields, Options& options
   if (!convert.export_hf.empty()) log_info(concat("wrote ", convert.export_hf));
   return kExitOk;
 }
+
+}  // namespace
+
+const Command kConvertCommand = {
+    .name = "convert",
+    .summary = "a checkpoint or a Hugging Face folder to a Hugging Face folder",
+    .examples =
+        "bevatron convert --load RUN --export-hf OUT\n"
+        "bevatron convert --hf-model DIR --export-hf OUT --dtype bf16\n"
+        "bevatron convert --hf-model LLAMA --moe-use-upcycling --model-family mixtral "
+        "--num-experts 8 --export-hf OUT",
+    .call = call_of<ConvertOptions, run_convert>};
 
 }  // namespace bev

@@ -6,7 +6,9 @@
 #include <nlohmann/json.hpp>
 
 #include "app/commands.h"
+#include "app/options.h"
 #include "base/error.h"
+#include "base/fields.h"
 #include "base/file.h"
 #include "base/log.h"
 #include "base/output.h"
@@ -16,6 +18,76 @@
 namespace bev {
 
 namespace {
+
+struct DataInfoOptions {
+  std::vector<std::string> data_path;
+  bool json = false;
+
+  void fields(FieldList& list);
+  std::vector<std::string> problems() const;
+};
+
+void DataInfoOptions::fields(FieldList& list) {
+  list.section("data info");
+  list.add("data-path", data_path, "prefixes of .bin and .idx files");
+  list.add("json", json, "print JSON");
+}
+
+std::vector<std::string> DataInfoOptions::problems() const {
+  std::vector<std::string> out;
+  if (data_path.empty()) out.push_back("--data-path: is missing; give prefixes of token files");
+  return out;
+}
+
+struct DataShowOptions {
+  std::string data_path;
+  std::int64_t document = 0;
+  std::int64_t count = 1;
+  std::string tokenizer;
+  bool json = false;
+
+  void fields(FieldList& list);
+  std::vector<std::string> problems() const;
+};
+
+void DataShowOptions::fields(FieldList& list) {
+  list.section("data show");
+  list.add("data-path", data_path, "prefix of the .bin and .idx files");
+  list.add("document", document, "first document to show, counted from 0").min(0);
+  list.add("count", count, "documents to show").min(1);
+  list.add("tokenizer", tokenizer, "folder of the tokenizer, to show the text");
+  list.add("json", json, "print one JSON line for each document");
+}
+
+std::vector<std::string> DataShowOptions::problems() const {
+  std::vector<std::string> out;
+  need(data_path, "--data-path", "the prefix of token files", out);
+  return out;
+}
+
+struct DataMergeOptions {
+  std::vector<std::string> input;
+  std::string output_prefix;
+
+  void fields(FieldList& list);
+  std::vector<std::string> problems() const;
+};
+
+void DataMergeOptions::fields(FieldList& list) {
+  list.section("data merge");
+  list.add("input", input, "prefixes of .bin and .idx files; a folder: all in it, by name");
+  list.add("output-prefix", output_prefix, "prefix of the files to write");
+}
+
+std::vector<std::string> DataMergeOptions::problems() const {
+  std::vector<std::string> out;
+  if (input.empty()) out.push_back("--input: is missing; give prefixes of token files");
+  need(output_prefix, "--output-prefix", "the prefix of the files to write", out);
+  if (std::ranges::find(input, output_prefix) != input.end()) {
+    out.push_back(concat("--output-prefix: ", output_prefix, " is read too; give another"));
+  }
+  return out;
+}
 
 using Json = nlohmann::ordered_json;
 
@@ -119,24 +191,20 @@ void check_vocabulary(std::span<const std::int32_t> tokens, const Tokenizer& tok
   }
 }
 
-}  // namespace
-
-int run_data_info(CommandConfig& config, const FieldList&, Options& options) {
-  options.add_problems(config.data_info.problems());
-  options.throw_problems();
-  for (const std::string& prefix : config.data_info.data_path) {
+int run_data_info(DataInfoOptions& wanted, const CommandInput& input) {
+  input.options.add_problems(wanted.problems());
+  input.options.throw_problems();
+  for (const std::string& prefix : wanted.data_path) {
     IndexedDataset data(prefix);
     Lengths lengths = measure(data);
-    write_stdout(config.data_info.json ? info_json(data, lengths).dump() + "\n"
-                                       : info_text(data, lengths));
+    write_stdout(wanted.json ? info_json(data, lengths).dump() + "\n" : info_text(data, lengths));
   }
   return kExitOk;
 }
 
-int run_data_show(CommandConfig& config, const FieldList&, Options& options) {
-  const DataShowOptions& wanted = config.data_show;
-  options.add_problems(wanted.problems());
-  options.throw_problems();
+int run_data_show(DataShowOptions& wanted, const CommandInput& input) {
+  input.options.add_problems(wanted.problems());
+  input.options.throw_problems();
   IndexedDataset data(wanted.data_path);
   BEV_CHECK(wanted.document < data.num_documents(), ErrorKind::kInput, wanted.data_path,
             ": document ", wanted.document, " of ", data.num_documents(), ", counted from 0");
@@ -172,10 +240,9 @@ int run_data_show(CommandConfig& config, const FieldList&, Options& options) {
   return kExitOk;
 }
 
-int run_data_merge(CommandConfig& config, const FieldList&, Options& options) {
-  const DataMergeOptions& wanted = config.data_merge;
-  options.add_problems(wanted.problems());
-  options.throw_problems();
+int run_data_merge(DataMergeOptions& wanted, const CommandInput& input) {
+  input.options.add_problems(wanted.problems());
+  input.options.throw_problems();
   std::vector<std::string> prefixes = expand(wanted.input);
   make_directories(parent_path(wanted.output_prefix));
   IndexedDataset first(prefixes.front());
@@ -186,5 +253,24 @@ int run_data_merge(CommandConfig& config, const FieldList&, Options& options) {
                        writer.num_documents(), writer.num_sequences(), prefixes.size()));
   return kExitOk;
 }
+
+}  // namespace
+
+const Command kDataInfoCommand = {.name = "data info",
+                                  .summary = "documents, tokens and lengths of token files",
+                                  .examples = "bevatron data info --data-path books web",
+                                  .call = call_of<DataInfoOptions, run_data_info>};
+
+const Command kDataShowCommand = {
+    .name = "data show",
+    .summary = "documents of token files, as ids and as text",
+    .examples = "bevatron data show --data-path books --document 17 --count 3 --tokenizer DIR",
+    .call = call_of<DataShowOptions, run_data_show>};
+
+const Command kDataMergeCommand = {
+    .name = "data merge",
+    .summary = "join token files in constant memory",
+    .examples = "bevatron data merge --input books web --output-prefix all",
+    .call = call_of<DataMergeOptions, run_data_merge>};
 
 }  // namespace bev

@@ -1,6 +1,6 @@
 #include "app/failure.h"
 
-#include "app/commands.h"
+#include "app/command.h"
 
 namespace bev {
 

@@ -8,9 +8,12 @@
 #include <utility>
 
 #include "app/commands.h"
+#include "app/options.h"
 #include "app/ranks.h"
+#include "app/run_config.h"
 #include "base/clock.h"
 #include "base/error.h"
+#include "base/fields.h"
 #include "base/log.h"
 #include "base/output.h"
 #include "bridge/hf_model.h"
@@ -24,6 +27,52 @@
 namespace bev {
 
 namespace {
+
+struct GenerateOptions {
+  std::string hf_model;
+  std::string prompt;
+  std::string prompt_tokens;
+  std::int64_t max_new_tokens = 64;
+  double temperature = 0.0;  // 0: greedy
+  std::int64_t top_k = 0;    // 0: off
+  double top_p = 1.0;
+  bool ignore_eos = false;
+  bool json = false;
+  RunConfig run;
+
+  void fields(FieldList& list);
+  std::vector<std::string> problems() const;
+};
+
+void GenerateOptions::fields(FieldList& list) {
+  list.section("generate");
+  list.add("hf-model", hf_model, "Hugging Face folder of the model");
+  list.add("prompt", prompt, "text to continue");
+  list.add("prompt-tokens", prompt_tokens, "JSON file with input_ids [[...]] to continue");
+  list.add("max-new-tokens", max_new_tokens, "tokens to add").min(0).limit(1 << 24);
+  list.add("temperature", temperature, "divides the logits; 0: always the likeliest token").min(0);
+  list.add("top-k", top_k, "choose among so many likeliest tokens; 0: all").min(0).limit(1 << 28);
+  list.add("top-p", top_p, "choose among the likeliest tokens that make up this probability")
+      .above(0)
+      .max(1);
+  list.add("ignore-eos", ignore_eos, "go on after the end-of-sequence token");
+  list.add("json", json, "one JSON line with token ids, log-probabilities and text");
+  run.parallel.fields(list);
+  run.precision.fields(list);
+  run.runtime.fields(list);
+}
+
+std::vector<std::string> GenerateOptions::problems() const {
+  std::vector<std::string> out;
+  need(hf_model, "--hf-model", "the folder of the model", out);
+  if (prompt.empty() && prompt_tokens.empty()) {
+    out.push_back("--prompt: is missing; give it or --prompt-tokens");
+  }
+  if (!prompt.empty() && !prompt_tokens.empty()) {
+    out.push_back("--prompt: excludes --prompt-tokens; keep one");
+  }
+  return out;
+}
 
 struct GenerateJob {
   std::unique_ptr<Tokenizer> tokenizer;  // nullptr: none that can be read
@@ -135,51 +184,61 @@ std::vector<std::vector<std::int32_t>> read_prompts(const GenerateOptions& wante
   return {std::move(prompt)};
 }
 
-GenerateJob make_job(const CommandConfig& config) {
-  const GenerateOptions& wanted = config.generate;
+GenerateJob make_job(const GenerateOptions& wanted) {
   GenerateJob job;
   job.tokenizer = load_tokenizer(wanted.hf_model);
-  job.prompts = read_prompts(wanted, config.run.model, job.tokenizer.get());
+  job.prompts = read_prompts(wanted, wanted.run.model, job.tokenizer.get());
   job.options.max_new_tokens = wanted.max_new_tokens;
   job.options.sampling = {wanted.temperature, wanted.top_k, wanted.top_p,
-                          static_cast<std::uint64_t>(config.run.runtime.seed)};
+                          static_cast<std::uint64_t>(wanted.run.runtime.seed)};
   job.options.eos = read_end_tokens(wanted.hf_model);
   job.options.ignore_eos = wanted.ignore_eos;
-  check_generation(config.run.model, job.prompts, job.options);
+  check_generation(wanted.run.model, job.prompts, job.options);
   return job;
 }
 
-void generate_rank(const RankStart& start, const CommandConfig& config, const GenerateJob& job) {
-  EngineOptions options = engine_options(config.run, start.threads, start.local_rank);
+void generate_rank(const RankStart& start, const GenerateOptions& wanted, const GenerateJob& job) {
+  EngineOptions options = engine_options(wanted.run, start.threads, start.local_rank);
   options.gradients = false;
   Rank rank(start.world, start.kernels, options);
   RankModel model(rank, options);
   Generator generator(model);
-  load_hf_weights(model, config.generate.hf_model);
-  bool quiet = config.generate.json || start.world.rank() != 0;
+  load_hf_weights(model, wanted.hf_model);
+  bool quiet = wanted.json || start.world.rank() != 0;
   LiveOutput output(job, quiet);
   std::vector<GeneratedSequence> results = generator.generate(job.prompts, job.options, &output);
   if (start.world.rank() != 0) return;
-  if (config.generate.json) write_stdout(result_json(job, results));
+  if (wanted.json) write_stdout(result_json(job, results));
   output.log_speed();
+}
+
+int run_generate(GenerateOptions& wanted, const CommandInput& input) {
+  RunConfig& run = wanted.run;
+  Options& options = input.options;
+  options.add_problems(wanted.problems());
+  options.throw_problems();
+  run.model = read_hf_config(wanted.hf_model);
+  // First as it was given, so that ranks of --context-parallel-size are known when they become dp.
+  options.add_problems(run.parallel.resolve());
+  options.throw_problems();
+  run.parallel = inference_layout(run.parallel);
+  options.add_problems(run.resolve_layout());
+  options.throw_problems();
+  GenerateJob job = make_job(wanted);
+  run_ranks(input.launch, run.parallel, run.runtime,
+            [&](const RankStart& start) { generate_rank(start, wanted, job); });
+  return kExitOk;
 }
 
 }  // namespace
 
-int run_generate(CommandConfig& config, const FieldList&, Options& options) {
-  options.add_problems(config.generate.problems());
-  options.throw_problems();
-  config.run.model = read_hf_config(config.generate.hf_model);
-  // First as it was given, so that ranks of --context-parallel-size are known when they become dp.
-  options.add_problems(config.run.parallel.resolve());
-  options.throw_problems();
-  config.run.parallel = inference_layout(config.run.parallel);
-  options.add_problems(config.run.resolve_layout());
-  options.throw_problems();
-  GenerateJob job = make_job(config);
-  run_ranks(config.launch, config.run.parallel, config.run.runtime,
-            [&](const RankStart& start) { generate_rank(start, config, job); });
-  return kExitOk;
-}
+const Command kGenerateCommand = {
+    .name = "generate",
+    .summary = "continue a prompt",
+    .examples =
+        "bevatron generate --hf-model DIR --prompt \"Once upon a time\" --max-new-tokens 100 "
+        "--temperature 0.8\n"
+        "bevatron generate --hf-model DIR --prompt-tokens prompts.json --max-new-tokens 16 --json",
+    .call = call_of<GenerateOptions, run_generate>};
 
 }  // namespace bev

@@ -6,6 +6,7 @@
 
 #include "base/error.h"
 #include "base/text.h"
+#include "parallel/schedule.h"
 
 namespace bev {
 
@@ -58,18 +59,27 @@ constexpr std::array kFlags = {
     FlagToken{"paramoverlap", &ParallelConfig::overlap_param_gather},
 };
 
-constexpr std::array<std::string_view, 3> kSchedules = {"1f1b", "zbh1", "zbv"};
 constexpr std::array<std::string_view, 4> kStrategies = {"zero0", "zero1", "zero2", "zero3"};
 
-template <std::size_t N, class Enum>
-bool take_choice(std::string_view& text, const std::array<std::string_view, N>& words,
-                 Enum& choice) {
-  for (std::size_t i = 0; i < N; ++i) {
-    if (!take_word(text, words[i])) continue;
-    choice = static_cast<Enum>(i);
+bool take_strategy(std::string_view& text, ShardingStrategy& strategy) {
+  for (std::size_t i = 0; i < kStrategies.size(); ++i) {
+    if (!take_word(text, kStrategies[i])) continue;
+    strategy = static_cast<ShardingStrategy>(i);
     return true;
   }
   return false;
+}
+
+// The longest word that fits, where a word begins with another.
+bool take_schedule(std::string_view& text, PipelineSchedule& schedule) {
+  std::string_view taken;
+  for (const ScheduleTraits& traits : schedule_traits()) {
+    std::string_view word = traits.layout_word;
+    if (word.size() <= taken.size() || !text.starts_with(word)) continue;
+    taken = word;
+    schedule = traits.schedule;
+  }
+  return !taken.empty() && take_word(text, taken);
 }
 
 // "a2a", "p2p", "allgather", or both of the first with their sizes: "a2a2p2p4".
@@ -103,8 +113,8 @@ bool take_token(std::string_view& text, ParallelConfig& layout) {
   for (const FlagToken& flag : kFlags) {
     if (take_word(text, flag.word)) return layout.*flag.member = true;
   }
-  if (take_choice(text, kSchedules, layout.pipeline_schedule)) return true;
-  if (take_choice(text, kStrategies, layout.data_parallel_sharding_strategy)) return true;
+  if (take_schedule(text, layout.pipeline_schedule)) return true;
+  if (take_strategy(text, layout.data_parallel_sharding_strategy)) return true;
   if (take_word(text, "[")) return take_stages(text, layout);
   for (const SizeToken& size : kSizes) {
     if (take_word(text, size.word)) return take_size(text, layout.*size.member);
@@ -137,9 +147,9 @@ ParallelConfig parse_layout(std::string_view text, const ParallelConfig& base) {
     if (take_word(rest, ",")) continue;
     BEV_CHECK(
         take_token(rest, layout), ErrorKind::kConfig, "--layouts: ", text, ": cannot read \"", at,
-        "\"; known are tpN, sp, tpoverlap, ppN, vppN, groupN, zbh1, zbv, [STAGES], dpN, zero1 "
-        "to zero3, instancesN, gradoverlap, paramoverlap, cpN, p2p, a2a, allgather, "
-        "a2aNp2pN, epN, etpN, dpouter; N from 1 to ",
+        "\"; known are tpN, sp, tpoverlap, ppN, vppN, groupN, ", join(schedule_words(), ", "),
+        ", [STAGES], dpN, zero1 to zero3, instancesN, gradoverlap, paramoverlap, cpN, p2p, a2a, "
+        "allgather, a2aNp2pN, epN, etpN, dpouter; N from 1 to ",
         kMostRanks, ", STAGES as of --pipeline-model-parallel-layout");
   }
   return layout;
@@ -155,6 +165,14 @@ std::string exchange_text(const ParallelConfig& layout) {
 }
 
 }  // namespace
+
+std::vector<std::string> schedule_words() {
+  std::vector<std::string> words;
+  for (const ScheduleTraits& traits : schedule_traits().subspan(1)) {
+    words.emplace_back(traits.layout_word);
+  }
+  return words;
+}
 
 std::vector<ParallelConfig> parse_layouts(std::string_view text, const ParallelConfig& base) {
   std::vector<ParallelConfig> layouts;
@@ -175,10 +193,11 @@ std::string layout_text(const ParallelConfig& layout) {
     if (!part.empty()) parts.push_back(std::move(part));
   };
   auto flag = [](bool set, const char* word) { return set ? word : ""; };
-  auto choice = [](const auto& words, auto value) {
-    auto index = static_cast<std::size_t>(value);
-    return index > 0 ? words[index] : std::string_view();
-  };
+  // Defaults are left out.
+  auto schedule = layout.pipeline_schedule == PipelineSchedule{}
+                      ? std::string_view()
+                      : traits_of(layout.pipeline_schedule).layout_word;
+  auto sharding = static_cast<std::size_t>(layout.data_parallel_sharding_strategy);
   add(concat(sized("tp", layout.tensor_model_parallel_size), flag(layout.sequence_parallel, "sp"),
              flag(layout.tp_comm_overlap, "tpoverlap")));
   std::string cp = sized("cp", layout.context_parallel_size);
@@ -186,11 +205,10 @@ std::string layout_text(const ParallelConfig& layout) {
   const std::string& stages = layout.pipeline_model_parallel_layout;
   add(concat(sized("pp", layout.pipeline_model_parallel_size),
              sized("vpp", layout.num_virtual_stages_per_pipeline_rank),
-             sized("group", layout.microbatch_group_size),
-             choice(kSchedules, layout.pipeline_schedule),
+             sized("group", layout.microbatch_group_size), schedule,
              stages.empty() ? "" : concat("[", stages, "]")));
   add(concat(sized("dp", layout.data_parallel_size),
-             choice(kStrategies, layout.data_parallel_sharding_strategy),
+             sharding > 0 ? kStrategies[sharding] : std::string_view(),
              sized("instances", layout.num_distributed_optimizer_instances),
              flag(layout.overlap_grad_reduce, "gradoverlap"),
              flag(layout.overlap_param_gather, "paramoverlap")));
@@ -225,15 +243,17 @@ Layouts with_each(const Layouts& layouts, const Vary& vary) {
 }
 
 void vary_schedule(ParallelConfig layout, const auto& add) {
-  add(layout);
-  if (layout.pipeline_model_parallel_size == 1) return;
-  layout.pipeline_schedule = PipelineSchedule::kZeroBubbleH1;
-  add(layout);
-  layout.pipeline_schedule = PipelineSchedule::kZeroBubbleV;
-  add(layout);
-  layout.pipeline_schedule = PipelineSchedule::k1F1B;
+  if (layout.pipeline_model_parallel_size == 1) return add(layout);
+  for (const ScheduleTraits& traits : schedule_traits()) {
+    layout.pipeline_schedule = traits.schedule;
+    add(layout);
+  }
   layout.num_virtual_stages_per_pipeline_rank = 2;
-  add(layout);
+  for (const ScheduleTraits& traits : schedule_traits()) {
+    if (traits.chunks > 0) continue;
+    layout.pipeline_schedule = traits.schedule;
+    add(layout);
+  }
 }
 
 void vary_exchange(ParallelConfig layout, const auto& add) {

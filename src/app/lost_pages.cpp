@@ -8,7 +8,7 @@
 #include <cstdint>
 #include <string_view>
 
-#include "app/commands.h"
+#include "app/command.h"
 #include "app/end_process.h"
 
 namespace bev {

@@ -1,5 +1,4 @@
 // bevatron COMMAND [--config FILE.yaml] [flags]
-#include <algorithm>
 #include <chrono>
 #include <csignal>
 #include <exception>
@@ -15,7 +14,6 @@
 #include "app/help.h"
 #include "app/lost_pages.h"
 #include "base/error.h"
-#include "base/fields.h"
 #include "base/log.h"
 #include "base/output.h"
 
@@ -32,19 +30,7 @@ int show_help(const std::vector<std::string>& args) {
   return kExitOk;
 }
 
-// What all processes of a run must be given alike; threads and logs may differ.
-Settings shared_settings(const Command& command, const FieldList& fields, const Options& options) {
-  Settings settings = {std::string(command.name)};
-  for (const Setting& setting : options.settings()) {
-    const std::string& section = fields.find_entry(setting.field)->section;
-    if (section == "logging" || setting.field == "num-threads") continue;
-    settings.push_back(concat("--", setting.field, " ", join(setting.values, ",")));
-  }
-  std::ranges::sort(settings);
-  return settings;
-}
-
-int run_command(const std::vector<std::string>& args, const Launch& launch) {
+int run_program(const std::vector<std::string>& args, const Launch& launch) {
   if (args.empty()) {
     write_stdout(help_text());
     return kExitInput;
@@ -55,22 +41,7 @@ int run_command(const std::vector<std::string>& args, const Launch& launch) {
     return kExitOk;
   }
   const Command& command = find_command(args);
-  CommandConfig config;
-  config.launch = launch;
-  config.run.parallel.processes = launch.processes;
-  FieldList fields;
-  command.fields(config, fields);
-  Options options =
-      parse_options(fields, std::span(args).subspan(word_count(command)), command.words);
-  if (options.help()) {
-    write_stdout(help_text(command));
-    return kExitOk;
-  }
-  if (launch.process == 0) {
-    for (const std::string& note : options.notes()) log_warning(note);
-  }
-  config.launch.settings = shared_settings(command, fields, options);
-  return command.run(config, fields, options);
+  return run_command(command, std::span(args).subspan(word_count(command)), launch);
 }
 
 // A mistake in the flags is mostly the same in all processes of a run. Under mpirun the first one
@@ -86,7 +57,7 @@ int guarded_main(const std::vector<std::string>& args) {
   try {
     launch = find_launch(environment_variables());
     if (launch.process > 0) who = concat("process ", launch.process, ": ");
-    return run_command(args, launch);
+    return run_program(args, launch);
   } catch (const Error& error) {
     if (error.kind() == ErrorKind::kConfig) let_process_0_tell(launch);
     log_error(who + failure_text(error.kind(), error.what(), error.where()));

@@ -4,10 +4,9 @@
 #include <memory>
 #include <nlohmann/json.hpp>
 
-#include "app/commands.h"
+#include "app/options.h"
 #include "base/error.h"
 #include "base/fields.h"
-#include "base/output.h"
 #include "data/masked_blend.h"
 #include "tokenizer/tokenizer.h"
 #include "train/token_files.h"
@@ -66,27 +65,28 @@ Json to_json(const MaskedBlend<Member>& data, std::int64_t dump) {
 }
 
 template <class Member>
-void print_samples(const CommandConfig& config, const SplitSizes& sizes,
-                   const typename Member::Config& samples,
-                   const std::shared_ptr<const MaskedVocabulary>& vocabulary) {
+std::string samples_json(const MaskedSamplesQuery& query, double short_sequence_probability,
+                         const typename Member::Config& samples,
+                         const std::shared_ptr<const MaskedVocabulary>& vocabulary) {
   MaskedDataConfig<Member> data;
   data.samples = samples;
-  data.short_sequence_probability = config.masked_samples.short_seq_prob;
-  data.seed = static_cast<std::uint64_t>(config.run.runtime.seed);
-  data.cache_path = config.run.data.data_cache_path;
+  data.short_sequence_probability = short_sequence_probability;
+  data.seed = query.seed;
+  data.cache_path = query.data.data_cache_path;
   MaskedSplits<Member> splits =
-      open_masked_data(gpt_sources(config.run.data), sizes, vocabulary, data);
+      open_masked_data(gpt_sources(query.data), query.sizes, vocabulary, data);
   constexpr const char* kNames[] = {"train", "valid", "test"};
   Json out;
   for (std::size_t i = 0; i < splits.size(); ++i) {
-    out[kNames[i]] = splits[i] ? to_json(*splits[i], config.data_samples.dump) : Json();
+    out[kNames[i]] = splits[i] ? to_json(*splits[i], query.dump) : Json();
   }
-  write_result(config.data_samples.output, out.dump() + "\n");
+  return out.dump() + "\n";
 }
 
-std::vector<std::string> problems_of(const CommandConfig& config, const Options& options) {
-  std::vector<std::string> problems = config.masked_samples.masking.problems();
-  if (config.run.data.tokenizer.empty()) {
+std::vector<std::string> problems_of(const MaskedSamplesOptions& masked, const DataConfig& data,
+                                     const Options& options) {
+  std::vector<std::string> problems = masked.masking.problems();
+  if (data.tokenizer.empty()) {
     problems.emplace_back("--tokenizer: is missing; masking needs to know its tokens");
   }
   for (const char* flag :
@@ -103,18 +103,16 @@ void use_t5_defaults(MaskedSamplesOptions& masked, const Options& options) {
   if (!options.given("masking-geometric")) masked.masking.geometric = !masked.masking.permutation;
 }
 
-std::shared_ptr<const MaskedVocabulary> open_vocabulary(const CommandConfig& config) {
+std::shared_ptr<const MaskedVocabulary> open_vocabulary(const MaskedSamplesOptions& masked,
+                                                        const DataConfig& data) {
   constexpr std::int64_t kT5Sentinels = 100;
-  const MaskedSamplesOptions& masked = config.masked_samples;
-  std::unique_ptr<Tokenizer> tokenizer = open_tokenizer(config.run.data.tokenizer);
+  std::unique_ptr<Tokenizer> tokenizer = open_tokenizer(data.tokenizer);
   std::int64_t extra_ids = masked.vocab_extra_ids;
   bool needs_sentinels = masked.dataset == DatasetKind::kT5 && extra_ids == 0;
   if (needs_sentinels && !tokenizer->token_id("<extra_id_0>")) extra_ids = kT5Sentinels;
   auto vocabulary = std::make_shared<MaskedVocabulary>(
-      read_masked_vocabulary(*tokenizer, config.run.data.tokenizer, extra_ids));
-  if (config.run.data.pad_id >= 0) {
-    vocabulary->pad = static_cast<std::int32_t>(config.run.data.pad_id);
-  }
+      read_masked_vocabulary(*tokenizer, data.tokenizer, extra_ids));
+  if (data.pad_id >= 0) vocabulary->pad = static_cast<std::int32_t>(data.pad_id);
   return vocabulary;
 }
 
@@ -158,22 +156,20 @@ void MaskedSamplesOptions::fields(FieldList& list) {
            "--no-masking-geometric");
 }
 
-int run_masked_samples(CommandConfig& config, const SplitSizes& sizes, Options& options) {
-  MaskedSamplesOptions& masked = config.masked_samples;
+std::string masked_samples_json(MaskedSamplesOptions masked, const MaskedSamplesQuery& query,
+                                Options& options) {
   if (masked.dataset == DatasetKind::kT5) use_t5_defaults(masked, options);
-  options.add_problems(problems_of(config, options));
+  options.add_problems(problems_of(masked, query.data, options));
   options.throw_problems();
-  std::shared_ptr<const MaskedVocabulary> vocabulary = open_vocabulary(config);
-  std::int64_t seq_length = config.run.data.seq_length;
+  std::shared_ptr<const MaskedVocabulary> vocabulary = open_vocabulary(masked, query.data);
+  std::int64_t seq_length = query.data.seq_length;
   if (masked.dataset == DatasetKind::kBert) {
     BertConfig bert{seq_length, masked.bert_binary_head, masked.masking};
-    print_samples<BertDataset>(config, sizes, bert, vocabulary);
-  } else {
-    std::int64_t decoder = masked.decoder_seq_length > 0 ? masked.decoder_seq_length : seq_length;
-    T5Config t5{seq_length, decoder, masked.masking};
-    print_samples<T5Dataset>(config, sizes, t5, vocabulary);
+    return samples_json<BertDataset>(query, masked.short_seq_prob, bert, vocabulary);
   }
-  return kExitOk;
+  std::int64_t decoder = masked.decoder_seq_length > 0 ? masked.decoder_seq_length : seq_length;
+  T5Config t5{seq_length, decoder, masked.masking};
+  return samples_json<T5Dataset>(query, masked.short_seq_prob, t5, vocabulary);
 }
 
 }  // namespace bev

@@ -7,12 +7,12 @@
 
 #include "data/gpt_blend.h"
 #include "data/masked_tokens.h"
+#include "train/config.h"
 
 namespace bev {
 
 class FieldList;
 class Options;
-struct CommandConfig;
 
 enum class DatasetKind : std::uint8_t { kGpt, kBert, kT5 };
 
@@ -27,8 +27,18 @@ struct MaskedSamplesOptions {
   void fields(FieldList& list);
 };
 
-// Where Megatron's scripts for BERT and T5 differ, and the user says nothing, each has its own.
-// Samples are opened and printed as JSON with megatron-core's names.
-int run_masked_samples(CommandConfig& config, const SplitSizes& sizes, Options& options);
+// What to read, and how many samples of each split to show.
+struct MaskedSamplesQuery {
+  const DataConfig& data;
+  SplitSizes sizes;
+  std::uint64_t seed = 0;
+  std::int64_t dump = 0;
+};
+
+// The samples as JSON with megatron-core's names. Where Megatron's scripts for BERT and T5 differ,
+// and the user says nothing, each has its own. Throws the problems of `options`, with those of the
+// flags for masked samples.
+std::string masked_samples_json(MaskedSamplesOptions masked, const MaskedSamplesQuery& query,
+                                Options& options);
 
 }  // namespace bev

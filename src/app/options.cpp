@@ -1,6 +1,7 @@
 #include "app/options.h"
 
 #include <algorithm>
+#include <charconv>
 #include <optional>
 
 #include "app/yaml_file.h"
@@ -206,6 +207,18 @@ class Layer {
   std::vector<std::string>& unread_;
 };
 
+// What is wrong with the version that a file says it was written for; "" where it can be read.
+std::string version_problem(const std::vector<std::string>& values) {
+  std::string text = join(values, " ");
+  std::int64_t version = 0;
+  auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), version);
+  bool number = error == std::errc() && end == text.data() + text.size() && version >= 1;
+  if (!number) return concat("'", text, "' is not a version; give ", kConfigVersion);
+  if (version <= kConfigVersion) return "";
+  return concat(version, " is newer than ", kConfigVersion,
+                ", which this program reads; use the program that the file was written for");
+}
+
 // A file's keys that mean something; the others become remarks.
 std::vector<Given> read_config(const FieldList& list, const std::string& path, Remarks remarks,
                                bool& unread) {
@@ -214,6 +227,17 @@ std::vector<Given> read_config(const FieldList& list, const std::string& path, R
   unread = file.keys.empty() && !file.problems.empty();
   std::vector<std::string>& problems = remarks.problems;
   problems.insert(problems.end(), file.problems.begin(), file.problems.end());
+  auto version = std::ranges::find_if(
+      file.keys, [](const YamlKey& key) { return key.section.empty() && key.name == "version"; });
+  if (version != file.keys.end()) {
+    std::string problem = version_problem(version->values);
+    if (!problem.empty()) {
+      problems.push_back(concat(path, ":", version->line, ": version: ", problem));
+      unread = true;
+      return out;
+    }
+    file.keys.erase(version);
+  }
   for (YamlKey& key : file.keys) {
     std::string origin = concat(path, ":", key.line);
     std::string label = concat(origin, ": ", key.name);
@@ -256,6 +280,11 @@ void Options::add_problems(std::span<const std::string> broken) {
 }
 
 void Options::throw_problems() const { bev::throw_problems(problems_); }
+
+void need(const std::string& value, const char* flag, const char* what,
+          std::vector<std::string>& problems) {
+  if (value.empty()) problems.push_back(concat(flag, ": is missing; give ", what));
+}
 
 Options parse_options(const FieldList& list, std::span<const std::string> args,
                       std::string_view words_flag) {

@@ -47,6 +47,14 @@ class Options {
   bool help_ = false;
 };
 
+// The version of configuration files. A file may name the one that it was written for by `version`
+// at the top level; without it this is 1. A newer one is refused.
+inline constexpr int kConfigVersion = 1;
+
+// Adds "FLAG: is missing; give WHAT" where the value is empty.
+void need(const std::string& value, const char* flag, const char* what,
+          std::vector<std::string>& problems);
+
 // Parses `[--config FILE.yaml] [flags]` (the words after the command) and sets the fields.
 //   --name value, --name=value; booleans --name, --no-name, --name=false;
 //   lists take several values or one with commas. Underscores do for dashes.

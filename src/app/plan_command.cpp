@@ -2,7 +2,10 @@
 #include <algorithm>
 
 #include "app/commands.h"
+#include "app/options.h"
+#include "app/run_config.h"
 #include "base/error.h"
+#include "base/fields.h"
 #include "base/file.h"
 #include "base/output.h"
 #include "parallel/layout_text.h"
@@ -14,29 +17,53 @@ namespace bev {
 
 namespace {
 
+struct PlanScheduleOptions {
+  std::int64_t micro_batches = 8;
+  std::int64_t num_layers = 0;  // 0: one for each stage, or those of the layout's text
+  // Of a micro-batch on a stage.
+  double forward_time = 1, backward_input_time = 1, backward_weight_time = 1;
+  std::string svg;
+  RunConfig run;
+
+  void fields(FieldList& list);
+};
+
+void PlanScheduleOptions::fields(FieldList& list) {
+  list.section("plan schedule");
+  list.add("micro-batches", micro_batches, "micro-batches of an iteration").min(1).limit(1 << 16);
+  list.add("num-layers", num_layers, "layers of the model")
+      .min(0)
+      .limit(1 << 20)
+      .defaults_to("one for each stage, or those of the layout");
+  const char* time = "time of a micro-batch on a stage";
+  list.add("forward-time", forward_time, time).above(0).limit(1e6);
+  list.add("backward-input-time", backward_input_time, time).above(0).limit(1e6);
+  list.add("backward-weight-time", backward_weight_time, time).above(0).limit(1e6);
+  list.add("svg", svg, "also draw it into this SVG file");
+  run.parallel.fields(list);
+}
+
 // As given, as the layout's text says, or one for each stage.
-std::int64_t layer_count(const PlanScheduleOptions& wanted, const ParallelConfig& parallel) {
+std::int64_t layer_count(const PlanScheduleOptions& wanted) {
+  const ParallelConfig& parallel = wanted.run.parallel;
   if (wanted.num_layers > 0) return wanted.num_layers;
   if (!parallel.pipeline_model_parallel_layout.empty()) {
     return layers_of_text(parallel.pipeline_model_parallel_layout);
   }
-  bool v = parallel.pipeline_schedule == PipelineSchedule::kZeroBubbleV;
+  std::int64_t least = traits_of(parallel.pipeline_schedule).default_chunks();
   std::int64_t chunks = parallel.num_virtual_stages_per_pipeline_rank;
   std::int64_t each = parallel.num_layers_per_virtual_pipeline_stage;
-  return parallel.pipeline_model_parallel_size * std::max<std::int64_t>(chunks, v ? 2 : 1) *
+  return parallel.pipeline_model_parallel_size * std::max(chunks, least) *
          std::max<std::int64_t>(each, 1);
 }
 
-}  // namespace
-
-int run_plan_schedule(CommandConfig& config, const FieldList&, Options& options) {
-  if (config.launch.process != 0) return kExitOk;  // one prints it for all
-  const PlanScheduleOptions& wanted = config.plan_schedule;
-  ParallelConfig& parallel = config.run.parallel;
-  std::int64_t layers = layer_count(wanted, parallel);
-  options.add_problems(parallel.resolve());
-  options.add_problems(pipeline_problems(layers, parallel, {{wanted.micro_batches}}));
-  options.throw_problems();
+int run_plan_schedule(PlanScheduleOptions& wanted, const CommandInput& input) {
+  if (input.launch.process != 0) return kExitOk;  // one prints it for all
+  ParallelConfig& parallel = wanted.run.parallel;
+  std::int64_t layers = layer_count(wanted);
+  input.options.add_problems(parallel.resolve());
+  input.options.add_problems(pipeline_problems(layers, parallel, {{wanted.micro_batches}}));
+  input.options.throw_problems();
   PipelineShape shape = pipeline_layout(layers, parallel).shape;
   ScheduleReport report = play_schedules(
       shape, make_schedules(shape, wanted.micro_batches), wanted.micro_batches, true,
@@ -48,5 +75,15 @@ int run_plan_schedule(CommandConfig& config, const FieldList&, Options& options)
   }
   return kExitOk;
 }
+
+}  // namespace
+
+const Command kPlanScheduleCommand = {
+    .name = "plan schedule",
+    .summary = "order, bubble and memory of a pipeline's computations, drawn over time",
+    .examples =
+        "bevatron plan schedule --pp 4 --vpp 2 --micro-batches 8\n"
+        "bevatron plan schedule --pp 8 --pipeline-schedule zb-v --micro-batches 16 --svg zbv.svg",
+    .call = call_of<PlanScheduleOptions, run_plan_schedule>};
 
 }  // namespace bev

@@ -2,10 +2,12 @@
 #include <fmt/format.h>
 
 #include "app/commands.h"
+#include "app/options.h"
 #include "base/log.h"
 #include "base/output.h"
 #include "base/text.h"
 #include "data/preprocess.h"
+#include "data/preprocess_config.h"
 #include "tokenizer/tokenizer.h"
 #include "train/preprocess_report.h"
 
@@ -25,13 +27,10 @@ void print_result(const PreprocessResult& result, const PreprocessReport& report
   write_stdout(text);
 }
 
-}  // namespace
-
-int run_preprocess(CommandConfig& config, const FieldList&, Options& options) {
-  const PreprocessConfig& wanted = config.preprocess;
-  options.add_problems(wanted.problems());
-  options.throw_problems();
-  if (config.launch.process != 0) return kExitOk;  // one does it for all
+int run_preprocess(PreprocessConfig& wanted, const CommandInput& input) {
+  input.options.add_problems(wanted.problems());
+  input.options.throw_problems();
+  if (input.launch.process != 0) return kExitOk;  // one does it for all
   StopSignal signal("the batch");
   std::unique_ptr<Tokenizer> tokenizer = open_tokenizer(wanted.tokenizer);
   PreprocessReport report(signal);
@@ -49,5 +48,19 @@ int run_preprocess(CommandConfig& config, const FieldList&, Options& options) {
   log_info(fmt::format("stopped by signal {}: {}", signal.received(), kept));
   return kExitSignalBase + signal.received();
 }
+
+}  // namespace
+
+const Command kPreprocessCommand = {
+    .name = "preprocess",
+    .summary = "text to token files, fast, in constant memory, and resumable",
+    .examples =
+        "bevatron preprocess --input 'books/*.jsonl.gz' --output-prefix data/books --tokenizer DIR "
+        "--append-eod\n"
+        "bevatron preprocess --input a.jsonl b.jsonl --json-keys title text --output-prefix "
+        "data/ab --tokenizer tokenizer.json --partitions 16 --on-error skip\n"
+        "zcat more.gz | bevatron preprocess --input /dev/stdin --input-format jsonl "
+        "--output-prefix data/more --tokenizer tokenizer.json",
+    .call = call_of<PreprocessConfig, run_preprocess>};
 
 }  // namespace bev

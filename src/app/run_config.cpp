@@ -15,6 +15,7 @@
 #include "parallel/engine.h"
 #include "parallel/layout_text.h"
 #include "parallel/pipeline_layout.h"
+#include "parallel/schedule.h"
 #include "tokenizer/byte_tokenizer.h"
 #include "train/upcycling.h"
 
@@ -286,8 +287,9 @@ void check_expert_exchange(const RunConfig& run, Problems& out) {
   if (!run.model.moe.any()) {
     out.push_back("--overlap-moe-expert-parallel-comm: the model has no experts; leave it out");
   }
-  if (parallel.pipeline_schedule != PipelineSchedule::k1F1B) {
-    out.push_back("--overlap-moe-expert-parallel-comm: needs --pipeline-schedule 1f1b");
+  if (!traits_of(parallel.pipeline_schedule).pairs) {
+    out.push_back(concat("--overlap-moe-expert-parallel-comm: needs --pipeline-schedule ",
+                         names_of_schedules(&ScheduleTraits::pairs)));
   }
 }
 

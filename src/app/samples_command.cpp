@@ -2,7 +2,11 @@
 #include <charconv>
 
 #include "app/commands.h"
+#include "app/masked_samples.h"
+#include "app/options.h"
+#include "app/run_config.h"
 #include "base/error.h"
+#include "base/fields.h"
 #include "base/output.h"
 #include "train/sft_data.h"
 #include "train/token_files.h"
@@ -10,6 +14,41 @@
 namespace bev {
 
 namespace {
+
+struct DataSamplesOptions {
+  std::vector<std::string> sizes;  // of training, validation and test; a number or "none"
+  std::int64_t dump = 50;
+  std::string output;
+  std::int64_t vocab_size = 0;
+  bool add_extra_token_to_sequence = true;
+  bool drop_last_partial_validation_sequence = true;
+  bool fim_one_stream = false;
+  MaskedSamplesOptions masked;
+  RunConfig run;
+
+  void fields(FieldList& list);
+};
+
+void DataSamplesOptions::fields(FieldList& list) {
+  list.section("data samples");
+  list.add("sizes", sizes,
+           "samples of training, validation and test; none: one epoch, or all of a blend");
+  list.add("dump", dump, "samples to print of each split").min(0);
+  list.add("output", output, "JSON file to write").defaults_to("standard output");
+  list.add("vocab-size", vocab_size, "tokens at or above are refused; 0: any")
+      .min(0)
+      .limit(2147483648.0);
+  list.add("add-extra-token-to-sequence", add_extra_token_to_sequence,
+           "a sample reads one token more, the label of its last");
+  list.add("drop-last-partial-validation-sequence", drop_last_partial_validation_sequence,
+           "leave out a last validation sample that is too short; else it is padded");
+  list.add("fim-one-stream", fim_one_stream,
+           "--fim-data draws on from sample to sample, as Megatron read in order; training gives "
+           "each sample its own draws");
+  masked.fields(list);
+  run.data.fields(list);
+  run.runtime.fields(list);
+}
 
 template <class At>
 void append_list(std::string& out, std::int64_t count, const At& at) {
@@ -140,11 +179,8 @@ SplitSizes read_sizes(const std::vector<std::string>& words, std::vector<std::st
   return sizes;
 }
 
-}  // namespace
-
-int run_data_samples(CommandConfig& config, const FieldList&, Options& options) {
-  const DataSamplesOptions& wanted = config.data_samples;
-  DataConfig& data = config.run.data;
+int run_data_samples(DataSamplesOptions& wanted, const CommandInput& input) {
+  DataConfig& data = wanted.run.data;
   std::vector<std::string> problems = data.problems();
   bool conversations = !data.sft_data.empty();
   if (!data.has_token_files() && !data.mock_data && !conversations) {
@@ -160,12 +196,14 @@ int run_data_samples(CommandConfig& config, const FieldList&, Options& options) 
   }
   SplitSizes sizes;
   if (!conversations) sizes = read_sizes(wanted.sizes, problems);
-  options.add_problems(problems);
-  options.throw_problems();
-  if (config.masked_samples.dataset != DatasetKind::kGpt) {
-    return run_masked_samples(config, sizes, options);
+  input.options.add_problems(problems);
+  input.options.throw_problems();
+  auto seed = static_cast<std::uint64_t>(wanted.run.runtime.seed);
+  if (wanted.masked.dataset != DatasetKind::kGpt) {
+    MaskedSamplesQuery query{data, sizes, seed, wanted.dump};
+    write_result(wanted.output, masked_samples_json(wanted.masked, query, input.options));
+    return kExitOk;
   }
-  auto seed = static_cast<std::uint64_t>(config.run.runtime.seed);
   if (conversations) {
     write_result(wanted.output, sft_samples(data, wanted, seed));
     return kExitOk;
@@ -188,5 +226,17 @@ int run_data_samples(CommandConfig& config, const FieldList&, Options& options) 
   write_result(wanted.output, text);
   return kExitOk;
 }
+
+}  // namespace
+
+const Command kDataSamplesCommand = {
+    .name = "data samples",
+    .summary = "the order and the tokens of the samples that training would read, as JSON",
+    .examples =
+        "bevatron data samples --data-path 0.3 books 0.7 web --split 99,1,0 --seq-length 1024 "
+        "--sizes 1000,10,0 --dump 50 --output samples.json\n"
+        "bevatron data samples --dataset bert --data-path books_text_sentence --tokenizer "
+        "vocab.txt --seq-length 512 --sizes 1000,10,0",
+    .call = call_of<DataSamplesOptions, run_data_samples>};
 
 }  // namespace bev

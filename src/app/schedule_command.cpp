@@ -1,13 +1,31 @@
 #include <fmt/format.h>
 
+#include "app/choose_model.h"
 #include "app/commands.h"
+#include "app/options.h"
 #include "app/replay.h"
+#include "app/run_config.h"
+#include "base/fields.h"
 #include "base/output.h"
 #include "train/plot.h"
 
 namespace bev {
 
 namespace {
+
+struct ScheduleOptions {
+  bool plot = false;
+  RunConfig run;
+
+  void fields(FieldList& list);
+};
+
+void ScheduleOptions::fields(FieldList& list) {
+  list.section("schedule");
+  list.add("plot", plot, "draw the schedule in the terminal instead of printing CSV");
+  run.fields(list);
+}
+
 struct ScheduleRow {
   std::int64_t iteration, consumed_samples;
   double lr, weight_decay;
@@ -43,18 +61,16 @@ void plot(const std::vector<ScheduleRow>& rows) {
   draw("global batch size",
        [](const ScheduleRow& row) { return static_cast<double>(row.batch_size); });
 }
-}  // namespace
-
-int run_schedule(CommandConfig& config, const FieldList& fields, Options& options) {
+int run_schedule(ScheduleOptions& wanted, const CommandInput& input) {
   // A model sets the sequence length, which turns the tokens of a batch size schedule into samples.
-  choose_model(config.run, fields, options);
-  Replay replay = open_replay(config.run);
-  options.add_problems(config.run.resolve_schedule());
-  options.throw_problems();
+  choose_model(wanted.run, input.fields, input.options);
+  Replay replay = open_replay(wanted.run);
+  input.options.add_problems(wanted.run.resolve_schedule());
+  input.options.throw_problems();
   if (replay.problem) throw *replay.problem;
-  if (config.launch.process != 0) return kExitOk;  // one prints it for all
-  std::vector<ScheduleRow> rows = schedule_rows(config.run);
-  if (config.schedule.plot) {
+  if (input.launch.process != 0) return kExitOk;  // one prints it for all
+  std::vector<ScheduleRow> rows = schedule_rows(wanted.run);
+  if (wanted.plot) {
     plot(rows);
     return kExitOk;
   }
@@ -66,5 +82,15 @@ int run_schedule(CommandConfig& config, const FieldList& fields, Options& option
   write_stdout(text);
   return kExitOk;
 }
+
+}  // namespace
+
+const Command kScheduleCommand = {
+    .name = "schedule",
+    .summary = "learning rate, weight decay and batch size of every iteration, as CSV",
+    .examples =
+        "bevatron schedule --lr 3e-4 --lr-decay-style cosine --lr-warmup-iters 10 --train-iters "
+        "100 --plot",
+    .call = call_of<ScheduleOptions, run_schedule>};
 
 }  // namespace bev

@@ -6,8 +6,11 @@
 #include <optional>
 
 #include "app/commands.h"
+#include "app/options.h"
 #include "app/ranks.h"
+#include "app/run_config.h"
 #include "base/error.h"
+#include "base/fields.h"
 #include "base/output.h"
 #include "bridge/hf_model.h"
 #include "bridge/safetensors.h"
@@ -22,25 +25,66 @@ namespace bev {
 
 namespace {
 
+struct ScoreOptions {
+  std::string hf_model;
+  std::string tokens;
+  std::string batch;
+  std::string logits_out;
+  std::string grads_out;
+  RunConfig run;
+
+  void fields(FieldList& list);
+  std::vector<std::string> problems() const;
+};
+
+void ScoreOptions::fields(FieldList& list) {
+  list.section("score");
+  list.add("hf-model", hf_model, "Hugging Face folder of the model");
+  list.add("tokens", tokens, "JSON file with input_ids [[...]] and perhaps labels (-100: ignored)");
+  list.add("batch", batch,
+           "JSON file {\"input_ids\": [[ids], ...], \"labels\": ..., \"attention_mask\": ...}; a "
+           "field that the model does not use is an error");
+  list.add("logits-out", logits_out,
+           "safetensors file for the logits, [B,S,V] in fp32; 0 where there is no token");
+  list.add("grads-out", grads_out, "safetensors file for the gradients of the mean loss");
+  run.parallel.fields(list);
+  run.precision.fields(list);
+  run.runtime.fields(list);
+}
+
+std::vector<std::string> ScoreOptions::problems() const {
+  std::vector<std::string> out;
+  need(hf_model, "--hf-model", "the folder of the model", out);
+  if (batch.empty()) need(tokens, "--tokens", "a JSON file with input_ids, or --batch", out);
+  if (!tokens.empty() && !batch.empty()) {
+    out.push_back("--batch: excludes --tokens; keep one");
+  }
+  if (!logits_out.empty() && logits_out == grads_out) {
+    out.push_back(concat("--grads-out: ", grads_out, " is also --logits-out; give two files"));
+  }
+  return out;
+}
+
 // Tokens of one micro-batch, about: bounds the memory of long files.
 constexpr std::int64_t kMicroBatchTokens = 8192;
 
 struct ScoreJob {
-  const CommandConfig& config;
+  const ScoreOptions& wanted;
   GlobalBatch batch;
   std::int64_t micro_batch_size = 1;
 };
 
-GlobalBatch read_input(const ScoreOptions& options, const ModelConfig& model) {
-  if (options.batch.empty()) return batch_of(read_token_rows(options.tokens, model.vocab_size));
-  GlobalBatch batch = read_batch(options.batch, {model.vocab_size, architecture_of(model).fields});
+GlobalBatch read_input(const ScoreOptions& wanted) {
+  const ModelConfig& model = wanted.run.model;
+  if (wanted.batch.empty()) return batch_of(read_token_rows(wanted.tokens, model.vocab_size));
+  GlobalBatch batch = read_batch(wanted.batch, {model.vocab_size, architecture_of(model).fields});
   check_windows(model, batch);
   return batch;
 }
 
-ScoreJob make_job(const CommandConfig& config, GlobalBatch batch) {
+ScoreJob make_job(const ScoreOptions& wanted, GlobalBatch batch) {
   std::int64_t rows = kMicroBatchTokens / std::max<std::int64_t>(batch.columns, 1);
-  return {config, std::move(batch), std::max<std::int64_t>(rows, 1)};
+  return {wanted, std::move(batch), std::max<std::int64_t>(rows, 1)};
 }
 
 double target_count(const ScoreJob& job) {
@@ -144,7 +188,7 @@ void write_logits(RankModel& model, const ScoreJob& job, std::span<const MicroBa
   std::int64_t head_rank = pipeline.place_of(pipeline.stages() - 1).rank;
   std::unique_ptr<LogitsFile> file;
   if (world.rank() == 0) {
-    file = std::make_unique<LogitsFile>(job.config.score.logits_out, job.batch, vocabulary);
+    file = std::make_unique<LogitsFile>(job.wanted.logits_out, job.batch, vocabulary);
   }
   for (std::size_t m = 0; m < batches.size(); ++m) {
     LogitsSink sink(model, batches[m]);
@@ -202,37 +246,44 @@ void print_result(const StepResult& result) {
 }
 
 void score_rank(const RankStart& start, const ScoreJob& job) {
-  EngineOptions options = engine_options(job.config.run, start.threads, start.local_rank);
+  EngineOptions options = engine_options(job.wanted.run, start.threads, start.local_rank);
   options.optimizer = false;
   Engine engine(start.world, start.kernels, options);
-  load_hf_weights(engine, job.config.score.hf_model);
+  load_hf_weights(engine, job.wanted.hf_model);
   std::vector<MicroBatch> batches =
       rank_micro_batches(engine.model().ctx(), job.batch.samples, job.micro_batch_size,
                          future_spec(engine.model().options().model));
-  if (!job.config.score.logits_out.empty()) write_logits(engine.model(), job, batches);
+  if (!job.wanted.logits_out.empty()) write_logits(engine.model(), job, batches);
   StepInput input;
   input.iteration = 1;
   // In fp16 the gradients of a mean would vanish: those of the sum are computed and divided.
   if (options.dtype == Dtype::kF16) input.loss_scale = std::max(target_count(job), 1.0);
   StepResult result = engine.gradients(batches, input);
-  if (!job.config.score.grads_out.empty()) {
-    write_gradients(engine.model(), job.config.score.grads_out, input.loss_scale);
+  if (!job.wanted.grads_out.empty()) {
+    write_gradients(engine.model(), job.wanted.grads_out, input.loss_scale);
   }
   if (start.world.rank() == 0) print_result(result);
 }
 
-}  // namespace
-
-int run_score(CommandConfig& config, const FieldList&, Options& options) {
-  options.add_problems(config.score.problems());
+int run_score(ScoreOptions& wanted, const CommandInput& input) {
+  Options& options = input.options;
+  options.add_problems(wanted.problems());
   options.throw_problems();
-  config.run.model = read_hf_config(config.score.hf_model);
-  options.add_problems(config.run.resolve_layout());
+  wanted.run.model = read_hf_config(wanted.hf_model);
+  options.add_problems(wanted.run.resolve_layout());
   options.throw_problems();
-  ScoreJob job = make_job(config, read_input(config.score, config.run.model));
-  run_ranks(config.launch, config.run.parallel, config.run.runtime,
+  ScoreJob job = make_job(wanted, read_input(wanted));
+  run_ranks(input.launch, wanted.run.parallel, wanted.run.runtime,
             [&](const RankStart& start) { score_rank(start, job); });
   return kExitOk;
 }
+
+}  // namespace
+
+const Command kScoreCommand = {
+    .name = "score",
+    .summary = "loss, logits and gradients of a model on given tokens",
+    .examples = "bevatron score --hf-model DIR --tokens batch.json --logits-out logits.safetensors",
+    .call = call_of<ScoreOptions, run_score>};
 
 }  // namespace bev

@@ -5,7 +5,9 @@
 #include <nlohmann/json.hpp>
 
 #include "app/commands.h"
+#include "app/options.h"
 #include "base/error.h"
+#include "base/fields.h"
 #include "base/file.h"
 #include "base/json_check.h"
 #include "base/output.h"
@@ -18,6 +20,74 @@
 namespace bev {
 
 namespace {
+
+struct TokenizeOptions {
+  std::string tokenizer;
+  std::string text;
+  std::string input;
+  std::string output;
+  std::string chat;  // a JSON file with conversations
+  std::string chat_template;
+  std::string tools;
+  std::string documents;
+  std::string template_kwargs;
+  bool add_generation_prompt = false;
+  bool decode = false;
+  bool add_special_tokens = false;
+  bool skip_special_tokens = false;
+  std::int64_t threads = 0;  // 0: all cores
+
+  void fields(FieldList& list);
+  std::vector<std::string> problems() const;
+};
+
+void TokenizeOptions::fields(FieldList& list) {
+  list.section("tokenize");
+  list.add("tokenizer", tokenizer,
+           "tokenizer.json, tokenizer.model, vocab.txt, a rank file (FILE:cl100k_base) or a folder "
+           "with one of them; byte; null:SIZE");
+  list.add("text", text, "text to encode; its ids go to stdout");
+  list.add("input", input, "JSON array of texts; with --decode of arrays of ids");
+  list.add("output", output, "JSON file for the ids, or for the texts").defaults_to("stdout");
+  list.add("chat", chat,
+           "JSON file with messages, a list of conversations or {\"messages\": [...]}: their text, "
+           "ids and, where the template marks it, the assistant's tokens");
+  list.add("chat-template", chat_template,
+           "file with a chat template, or the name of one of several")
+      .defaults_to("the tokenizer's");
+  list.add("add-generation-prompt", add_generation_prompt, "end where the assistant is to speak");
+  list.add("tools", tools, "JSON file with the list of tools for the template");
+  list.add("documents", documents, "JSON file with the list of documents for the template");
+  list.add("template-kwargs", template_kwargs,
+           "JSON object with more variables of the template, as in {\"enable_thinking\": false}");
+  list.add("decode", decode, "from ids to text");
+  list.add("add-special-tokens", add_special_tokens,
+           "add what the model expects around a text, such as <s> or [CLS]");
+  list.add("skip-special-tokens", skip_special_tokens, "leave special tokens out of decoded text");
+  list.add("threads", threads, "threads; 0: all cores").min(0).limit(1024);
+}
+
+std::vector<std::string> TokenizeOptions::problems() const {
+  std::vector<std::string> out;
+  need(tokenizer, "--tokenizer", "a file, a folder or a name", out);
+  int given = !text.empty() + !input.empty() + !chat.empty();
+  if (given == 0) out.push_back("--text: is missing; give it, --input or --chat");
+  if (given > 1) out.push_back("--text: only one of --text, --input and --chat can be given");
+  bool for_chat = !chat_template.empty() || add_generation_prompt || !tools.empty() ||
+                  !documents.empty() || !template_kwargs.empty();
+  if (for_chat && chat.empty()) {
+    out.push_back(
+        "--chat: is missing; the template's flags (--chat-template, --add-generation-prompt, "
+        "--tools, --documents, --template-kwargs) are for it");
+  }
+  if (decode && !chat.empty()) out.push_back("--decode: excludes --chat");
+  if (add_special_tokens && !chat.empty()) {
+    out.push_back("--add-special-tokens: excludes --chat, whose template writes them");
+  }
+  if (decode && !text.empty()) out.push_back("--decode: needs --input with ids");
+  if (decode && add_special_tokens) out.push_back("--add-special-tokens: excludes --decode");
+  return out;
+}
 
 using Json = nlohmann::json;
 using Ids = std::vector<std::int32_t>;
@@ -152,13 +222,10 @@ std::string tokenize_chats(const TokenizeOptions& wanted, const Tokenizer& token
   return out.dump() + "\n";
 }
 
-}  // namespace
-
-int run_tokenize(CommandConfig& config, const FieldList&, Options& options) {
-  const TokenizeOptions& wanted = config.tokenize;
-  options.add_problems(wanted.problems());
-  options.throw_problems();
-  if (config.launch.process != 0) return kExitOk;  // one does it for all
+int run_tokenize(TokenizeOptions& wanted, const CommandInput& input) {
+  input.options.add_problems(wanted.problems());
+  input.options.throw_problems();
+  if (input.launch.process != 0) return kExitOk;  // one does it for all
   std::unique_ptr<Tokenizer> tokenizer = open_tokenizer(wanted.tokenizer);
   if (!wanted.chat.empty()) {
     write_result(wanted.output, tokenize_chats(wanted, *tokenizer));
@@ -181,5 +248,16 @@ int run_tokenize(CommandConfig& config, const FieldList&, Options& options) {
   write_result(wanted.output, text);
   return kExitOk;
 }
+
+}  // namespace
+
+const Command kTokenizeCommand = {
+    .name = "tokenize",
+    .summary = "text to token ids, and back",
+    .examples =
+        "bevatron tokenize --tokenizer DIR --text \"Once upon a time\"\n"
+        "bevatron tokenize --tokenizer tokenizer.json --input texts.json --output ids.json\n"
+        "bevatron tokenize --tokenizer cl100k_base.tiktoken --input ids.json --decode",
+    .call = call_of<TokenizeOptions, run_tokenize>};
 
 }  // namespace bev

@@ -5,8 +5,10 @@
 #include <algorithm>
 
 #include "app/commands.h"
+#include "app/options.h"
 #include "base/clock.h"
 #include "base/error.h"
+#include "base/fields.h"
 #include "base/file.h"
 #include "base/log.h"
 #include "base/thread_pool.h"
@@ -18,6 +20,70 @@
 namespace bev {
 
 namespace {
+
+struct TokenizerTrainOptions {
+  std::vector<std::string> input;
+  TextOptions text;
+  std::vector<std::string> json_keys = {"text"};
+  std::string output;
+  std::int64_t vocab_size = 32000;
+  std::string pattern = "llama3";
+  std::vector<std::string> special_tokens = {"<|endoftext|>"};  // the first ends documents
+  std::int64_t min_frequency = 1;
+  std::int64_t workers = 0;  // 0: all cores
+  double max_memory = 4.0;   // GiB
+
+  void fields(FieldList& list);
+  std::vector<std::string> problems() const;
+};
+
+void TokenizerTrainOptions::fields(FieldList& list) {
+  list.section("tokenizer train");
+  list.add("input", input,
+           "files, patterns in quotes ('*.jsonl.gz') or folders: JSON lines (.jsonl, .json, "
+           ".ndjson), all others are text; also compressed (.gz, .zst)");
+  list.add("json-keys", json_keys, "keys of the texts in a JSON line, each a document");
+  text.fields(list);
+  list.add("output", output, "folder for tokenizer.json and tokenizer_config.json");
+  list.add("vocab-size", vocab_size, "tokens: special ones, 256 bytes, and merges for the rest")
+      .min(256)
+      .limit(1 << 24);
+  list.add("pattern", pattern,
+           "how text is cut into words before merging: llama3, gpt2, cl100k, o200k, qwen2 or a "
+           "regular expression");
+  list.add("special-tokens", special_tokens,
+           "tokens that are never cut nor merged, ids 0 and up; the first ends documents");
+  list.add("min-frequency", min_frequency, "a pair that comes less often is not merged").min(1);
+  list.add("workers", workers, "threads that count words; 0: all cores").min(0).limit(1024);
+  list.add("max-memory", max_memory,
+           "GiB for words, about; beyond it the rarest are dropped, with a warning")
+      .above(0)
+      .limit(1 << 20);
+}
+
+std::vector<std::string> TokenizerTrainOptions::problems() const {
+  std::vector<std::string> out;
+  if (input.empty()) out.push_back("--input: is missing; give text files or folders");
+  need(output, "--output", "the folder to write", out);
+  if (json_keys.empty()) out.push_back("--json-keys: is empty; give the name of a member");
+  if (special_tokens.empty()) {
+    out.push_back("--special-tokens: is empty; give at least the token that ends documents");
+  }
+  for (std::size_t i = 0; i < special_tokens.size(); ++i) {
+    const std::string& token = special_tokens[i];
+    auto first = std::ranges::find(special_tokens, token);
+    if (token.empty()) out.push_back("--special-tokens: one of them is empty");
+    if (first - special_tokens.begin() != static_cast<std::ptrdiff_t>(i)) {
+      out.push_back(concat("--special-tokens: ", token, " is given twice"));
+    }
+  }
+  const auto least = static_cast<std::int64_t>(256 + special_tokens.size());
+  if (vocab_size < least) {
+    out.push_back(concat("--vocab-size: ", vocab_size, " is too small; 256 bytes and ",
+                         special_tokens.size(), " special tokens need ", least));
+  }
+  return out;
+}
 
 constexpr double kGibibyte = 1024.0 * 1024.0 * 1024.0;
 
@@ -149,13 +215,10 @@ void check_writable(const std::string& folder) {
             ": this folder cannot be written to");
 }
 
-}  // namespace
-
-int run_tokenizer_train(CommandConfig& config, const FieldList&, Options& options) {
-  const TokenizerTrainOptions& wanted = config.tokenizer_train;
-  options.add_problems(wanted.problems());
-  options.throw_problems();
-  if (config.launch.process != 0) return kExitOk;  // one does it for all
+int run_tokenizer_train(TokenizerTrainOptions& wanted, const CommandInput& input) {
+  input.options.add_problems(wanted.problems());
+  input.options.throw_problems();
+  if (input.launch.process != 0) return kExitOk;  // one does it for all
   const double start = monotonic_seconds();
   const std::int64_t workers = wanted.workers > 0 ? wanted.workers : machine_threads();
   const std::string pre_tokenizer = byte_level_pre_tokenizer(wanted.pattern);
@@ -186,5 +249,16 @@ int run_tokenizer_train(CommandConfig& config, const FieldList&, Options& option
                        format_duration(monotonic_seconds() - start)));
   return kExitOk;
 }
+
+}  // namespace
+
+const Command kTokenizerTrainCommand = {
+    .name = "tokenizer train",
+    .summary = "make a byte-level BPE tokenizer from text",
+    .examples =
+        "bevatron tokenizer train --input books/ web.jsonl --vocab-size 32000 --output DIR\n"
+        "bevatron tokenizer train --input code/ --vocab-size 8192 --pattern gpt2 --special-tokens "
+        "\"<|endoftext|>\" \"<|pad|>\" --output DIR",
+    .call = call_of<TokenizerTrainOptions, run_tokenizer_train>};
 
 }  // namespace bev

@@ -4,12 +4,15 @@
 #include <algorithm>
 #include <cmath>
 
+#include "app/choose_model.h"
 #include "app/commands.h"
 #include "app/dry_run.h"
 #include "app/export_files.h"
 #include "app/host_memory.h"
+#include "app/options.h"
 #include "app/ranks.h"
 #include "app/replay.h"
+#include "app/run_config.h"
 #include "base/error.h"
 #include "base/file.h"
 #include "base/log.h"
@@ -31,6 +34,12 @@
 namespace bev {
 
 namespace {
+
+struct TrainFlags {
+  RunConfig run;
+
+  void fields(FieldList& list) { run.fields(list); }
+};
 
 TrainerConfig trainer_config(const RunConfig& run) {
   TrainerConfig config{run.optim, run.batch, run.data, run.loader, run.train, run.log};
@@ -170,29 +179,27 @@ void warn_of_constant_probability(const ModelConfig& model) {
       softmax ? "; a new model has the score instead by --moe-router-pre-softmax" : ""));
 }
 
-}  // namespace
-
-int run_train(CommandConfig& config, const FieldList& fields, Options& options) {
-  RunConfig& run = config.run;
-  choose_model(run, fields, options);
+int run_train(TrainFlags& wanted, const CommandInput& input) {
+  RunConfig& run = wanted.run;
+  choose_model(run, input.fields, input.options);
   Replay replay = open_replay(run);
   std::unique_ptr<Tokenizer> tokenizer = choose_tokenizer(run.data, run.train.hf_model);
   run.checkpoint.loaded_samples = position_to_load(run.checkpoint).consumed_samples;
-  options.add_problems(run.resolve());
-  options.throw_problems();
+  input.options.add_problems(run.resolve());
+  input.options.throw_problems();
   replay.check(run.model);
   if (run.data.tokenizer.empty()) run.data.tokenizer = run.train.hf_model;
-  bool speaks = config.launch.process == 0;  // the process of world rank 0
+  bool speaks = input.launch.process == 0;  // the process of world rank 0
   if (run.train.dry_run) {
     if (!speaks) return kExitOk;
     std::string text = run.train.json ? dry_run_json(run) : dry_run_text(run);
     write_stdout(text + "\n");
     return kExitOk;
   }
-  check_host_memory(run, config.launch);
+  check_host_memory(run, input.launch);
   if (speaks) check_outputs(run);
   std::int64_t& jump = run.checkpoint.replication_jump;
-  if (jump == 0) jump = run.parallel.ranks * config.launch.local_processes;
+  if (jump == 0) jump = run.parallel.ranks * input.launch.local_processes;
   StopSignal stop;
   RunData data = std::move(replay.data);
   if (!data.replay) {
@@ -210,11 +217,11 @@ int run_train(CommandConfig& config, const FieldList& fields, Options& options) 
                          mesh_shape(run.parallel).size(), name_of(run.precision.model_dtype())));
     warn_of_constant_probability(run.model);
   }
-  std::unique_ptr<Profile> profile = open_profile(run, config.launch);
-  RunParts parts{run, config_entries(fields), data, stop,
-                 StagingPool(staging_bytes(run.checkpoint, config.launch.local_processes))};
+  std::unique_ptr<Profile> profile = open_profile(run, input.launch);
+  RunParts parts{run, config_entries(input.fields), data, stop,
+                 StagingPool(staging_bytes(run.checkpoint, input.launch.local_processes))};
   TrainOutcome outcome;
-  run_ranks(config.launch, run.parallel, run.runtime, [&](const RankStart& start) {
+  run_ranks(input.launch, run.parallel, run.runtime, [&](const RankStart& start) {
     try {
       Trace* trace = profile ? profile->rank(start.world.rank()) : nullptr;
       TrainOutcome mine = train_rank(start, parts, trace);
@@ -231,5 +238,17 @@ int run_train(CommandConfig& config, const FieldList& fields, Options& options) 
   }
   return outcome.reason == StopReason::kSignal ? kExitSignalBase + outcome.signal : kExitOk;
 }
+
+}  // namespace
+
+const Command kTrainCommand = {
+    .name = "train",
+    .summary = "train a model, or continue one, and export it",
+    .examples =
+        "bevatron train --preset gpt2-124m --text book.txt --seq-length 256 --train-iters 500 "
+        "--export-hf out\n"
+        "bevatron train --config run.yaml --tp 2 --pp 2 --train-iters 100\n"
+        "bevatron train --preset llama3-8b --tp 8 --dp 4 --bf16 --dry-run",
+    .call = call_of<TrainFlags, run_train>};
 
 }  // namespace bev

@@ -7,20 +7,62 @@
 #include <nlohmann/json.hpp>
 #include <numeric>
 
+#include "app/choose_model.h"
 #include "app/commands.h"
 #include "app/layouts.h"
+#include "app/options.h"
 #include "app/ranks.h"
+#include "app/run_config.h"
 #include "base/divide.h"
 #include "base/error.h"
+#include "base/fields.h"
 #include "base/log.h"
 #include "base/output.h"
 #include "bridge/hf_model.h"
 #include "models/family.h"
+#include "parallel/schedule.h"
 #include "train/layout_check.h"
 
 namespace bev {
 
 namespace {
+
+struct VerifyOptions {
+  std::string layouts = "tp2sp pp2 dp2zero1 dp2zero3";
+  std::int64_t all = 0;  // every layout of so many ranks instead
+  std::int64_t steps = 3;
+  bool full_size = false;  // the configuration as it is, not scaled down
+  bool f64 = false;        // instead of the configuration's
+  bool fp32 = false;       // instead of f64
+  double tolerance = 0.0;  // of gradients; 0: by precision
+  RunConfig run;
+
+  void fields(FieldList& list);
+};
+
+void VerifyOptions::fields(FieldList& list) {
+  list.section("verify");
+  list.add("layouts", layouts,
+           concat("layouts to compare with one rank, separated by spaces; each of tokens, joined "
+                  "by commas or directly: tpN sp tpoverlap, ppN vppN groupN ",
+                  join(schedule_words(), " "),
+                  " [STAGES], dpN zero1..zero3 instancesN gradoverlap paramoverlap, cpN p2p a2a "
+                  "allgather a2aNp2pN, epN etpN, dpouter; STAGES are those of "
+                  "--pipeline-model-parallel-layout: pp3[Ett|ttm|L]"));
+  list.add("all", all, "every layout of so many ranks that the model allows; 0: those of --layouts")
+      .min(0)
+      .limit(64);
+  list.add("steps", steps, "training steps to compare").min(1).limit(1000);
+  list.add("full-size", full_size,
+           "the configuration as it is; otherwise a small model of its kind");
+  list.add("f64", f64, "compare in f64, also where the configuration says --bf16 or --fp16");
+  list.add("fp32", fp32,
+           "compare in f32; the default is f64, with --bf16 or --fp16 that, with FP8 alone f32");
+  list.add("tolerance", tolerance,
+           "allowed difference of a gradient, relative to the tensor's largest; 0: by precision")
+      .min(0);
+  run.fields(list);
+}
 
 struct Tolerance {
   double gradients = 0;
@@ -64,9 +106,7 @@ std::int64_t head_parts(const ParallelConfig& layout) {
 // Stages of the whole pipeline.
 std::int64_t stage_count(const ParallelConfig& layout) {
   std::int64_t per_rank = layout.num_virtual_stages_per_pipeline_rank;
-  if (per_rank == 0) {
-    per_rank = layout.pipeline_schedule == PipelineSchedule::kZeroBubbleV ? 2 : 1;
-  }
+  if (per_rank == 0) per_rank = traits_of(layout.pipeline_schedule).default_chunks();
   return layout.pipeline_model_parallel_size * per_rank;
 }
 
@@ -151,10 +191,10 @@ struct VerifyPlan {
 };
 
 // Tokens of a sample; 2 make the shortest that can be cut in two documents.
-std::int64_t sample_length(const CommandConfig& config) {
+std::int64_t sample_length(const VerifyOptions& wanted) {
   constexpr std::int64_t kSmall = 13;
-  const RunConfig& run = config.run;
-  return std::min(config.verify.full_size ? run.data.seq_length : kSmall,
+  const RunConfig& run = wanted.run;
+  return std::min(wanted.full_size ? run.data.seq_length : kSmall,
                   run.model.max_position_embeddings);
 }
 
@@ -172,11 +212,11 @@ std::vector<std::string> layout_problems(const RunConfig& run, const ParallelCon
 }
 
 // Of --all those that the model can have; all of --layouts, so that what is wrong is said.
-std::vector<ParallelConfig> wanted_layouts(const CommandConfig& config,
+std::vector<ParallelConfig> wanted_layouts(const VerifyOptions& wanted,
                                            const std::vector<std::string>& known) {
-  const RunConfig& run = config.run;
-  if (config.verify.all == 0) return parse_layouts(config.verify.layouts, run.parallel);
-  std::vector<ParallelConfig> layouts = all_layouts(config.verify.all, run.parallel);
+  const RunConfig& run = wanted.run;
+  if (wanted.all == 0) return parse_layouts(wanted.layouts, run.parallel);
+  std::vector<ParallelConfig> layouts = all_layouts(wanted.all, run.parallel);
   if (run.model.moe.any()) layouts = with_experts(layouts);
   std::erase_if(layouts, [&](const ParallelConfig& layout) {
     return !layout_problems(run, layout, known).empty();
@@ -190,53 +230,52 @@ bool dtype_fits(const RunConfig& run, Dtype dtype) {
 }
 
 // What all are compared in.
-Dtype compared_dtype(const CommandConfig& config) {
-  const RunConfig& run = config.run;
-  if (config.verify.fp32) return Dtype::kF32;
-  if (config.verify.f64) return Dtype::kF64;
+Dtype compared_dtype(const VerifyOptions& wanted) {
+  const RunConfig& run = wanted.run;
+  if (wanted.fp32) return Dtype::kF32;
+  if (wanted.f64) return Dtype::kF64;
   if (run.precision.bf16 || run.precision.fp16) return run.precision.model_dtype();
   return dtype_fits(run, Dtype::kF64) ? Dtype::kF64 : Dtype::kF32;
 }
 
-std::vector<std::string> verify_problems(CommandConfig& config,
+std::vector<std::string> verify_problems(VerifyOptions& wanted, const Launch& launch,
                                          std::vector<ParallelConfig>& layouts) {
-  std::vector<std::string> problems = config.run.resolve();
-  if (config.verify.f64 && config.verify.fp32) {
+  std::vector<std::string> problems = wanted.run.resolve();
+  if (wanted.f64 && wanted.fp32) {
     problems.push_back("--f64: excludes --fp32; keep one");
   }
-  if (config.run.fp8.used() && !config.verify.full_size) {
+  if (wanted.run.fp8.used() && !wanted.full_size) {
     problems.push_back(
         "--fp8-format, --fp4-format: the small model that is compared has no sizes for such "
         "products; add --full-size, and sizes of your own such as --hidden-size 128");
   }
-  Dtype dtype = compared_dtype(config);
-  if (problems.empty() && !dtype_fits(config.run, dtype)) {
+  Dtype dtype = compared_dtype(wanted);
+  if (problems.empty() && !dtype_fits(wanted.run, dtype)) {
     problems.push_back(concat(dtype == Dtype::kF64 ? "--f64" : "--fp32", ": a model in ",
                               name_of(dtype),
                               " does not have these products or this optimizer "
                               "state of fewer bits; leave it out"));
   }
   // Without a shape no layout can be judged.
-  if (!config.run.model.problems().empty()) return problems;
+  if (!wanted.run.model.problems().empty()) return problems;
   try {
     std::vector<std::string> known = problems;
-    layouts = wanted_layouts(config, known);
+    layouts = wanted_layouts(wanted, known);
     for (const ParallelConfig& layout : layouts) {
-      for (const std::string& problem : layout_problems(config.run, layout, known)) {
+      for (const std::string& problem : layout_problems(wanted.run, layout, known)) {
         problems.push_back(concat("--layouts: ", layout_text(layout), ": ", problem));
       }
     }
     // Processes start with so many ranks and keep them.
     for (const ParallelConfig& layout : layouts) {
       std::int64_t here = mesh_shape(layout).size(), first = mesh_shape(layouts.front()).size();
-      if (config.launch.processes == 1 || here == first) continue;
+      if (launch.processes == 1 || here == first) continue;
       problems.push_back(concat("--layouts: ", layout_text(layout), ": has ", here, " ranks and ",
                                 layout_text(layouts.front()), " has ", first,
                                 "; in several processes all must have as many"));
     }
     if (layouts.empty()) {
-      problems.push_back(
-          concat("--all: the model cannot be cut over ", config.verify.all, " ranks"));
+      problems.push_back(concat("--all: the model cannot be cut over ", wanted.all, " ranks"));
     }
   } catch (const Error& error) {
     problems.emplace_back(error.what());
@@ -251,7 +290,7 @@ std::int64_t sample_count(const std::vector<ParallelConfig>& layouts) {
   for (const ParallelConfig& layout : layouts) {
     least = std::max(least, layout.data_parallel_size);
     bool interleaved = layout.num_virtual_stages_per_pipeline_rank > 1 &&
-                       layout.pipeline_schedule == PipelineSchedule::k1F1B;
+                       traits_of(layout.pipeline_schedule).grouped;
     if (!interleaved) continue;
     std::int64_t group =
         std::max(layout.microbatch_group_size, layout.pipeline_model_parallel_size);
@@ -260,23 +299,23 @@ std::int64_t sample_count(const std::vector<ParallelConfig>& layouts) {
   return round_up(least, whole);
 }
 
-VerifyPlan make_plan(const CommandConfig& config, std::vector<ParallelConfig> layouts) {
-  const RunConfig& run = config.run;
+VerifyPlan make_plan(const VerifyOptions& wanted, std::vector<ParallelConfig> layouts) {
+  const RunConfig& run = wanted.run;
   VerifyPlan plan;
   plan.layouts = std::move(layouts);
   EngineOptions& engine = plan.single.engine;
   engine = engine_options(run, threads_per_rank(run.runtime, 1));
-  if (!config.verify.full_size) engine.model = scaled_down(canonical(run.model), plan.layouts);
+  if (!wanted.full_size) engine.model = scaled_down(canonical(run.model), plan.layouts);
   engine.parallel = parse_layouts("tp1", run.parallel).front();
-  engine.dtype = compared_dtype(config);
+  engine.dtype = compared_dtype(wanted);
   plan.tolerance = default_tolerance(engine.dtype, run.fp8.used());
-  if (config.verify.tolerance > 0) plan.tolerance.gradients = config.verify.tolerance;
-  plan.single.steps = config.verify.steps;
+  if (wanted.tolerance > 0) plan.tolerance.gradients = wanted.tolerance;
+  plan.single.steps = wanted.steps;
   plan.single.timeout_seconds = run.parallel.distributed_timeout_minutes * 60;
 
   std::int64_t samples = sample_count(plan.layouts);
   for (std::int64_t step = 0; step < plan.single.steps; ++step) {
-    plan.batches.push_back(random_samples(engine.model.vocab_size, samples, sample_length(config),
+    plan.batches.push_back(random_samples(engine.model.vocab_size, samples, sample_length(wanted),
                                           static_cast<std::uint64_t>(run.runtime.seed + step)));
   }
   return plan;
@@ -403,29 +442,37 @@ void compare_in_processes(const VerifyPlan& plan, const Launch& launch,
   });
 }
 
-}  // namespace
-
-int run_verify(CommandConfig& config, const FieldList& fields, Options& options) {
-  RunConfig& run = config.run;
-  choose_model(run, fields, options);
+int run_verify(VerifyOptions& wanted, const CommandInput& input) {
+  RunConfig& run = wanted.run;
+  choose_model(run, input.fields, input.options);
   run.train.dry_run = true;  // neither data nor a length is needed
   std::vector<ParallelConfig> layouts;
-  options.add_problems(verify_problems(config, layouts));
-  options.throw_problems();
-  VerifyPlan plan = make_plan(config, std::move(layouts));
-  if (config.launch.process != 0) {
-    compare_in_processes(plan, config.launch, run.runtime, nullptr);
+  input.options.add_problems(verify_problems(wanted, input.launch, layouts));
+  input.options.throw_problems();
+  VerifyPlan plan = make_plan(wanted, std::move(layouts));
+  if (input.launch.process != 0) {
+    compare_in_processes(plan, input.launch, run.runtime, nullptr);
     return kExitOk;
   }
   VerifyTable table(plan, run.train.json);
   table.set_expected(run_layout(plan.single, device_kernels(run.runtime), plan.batches));
-  if (config.launch.processes == 1) {
+  if (input.launch.processes == 1) {
     compare_here(plan, run.runtime, table);
   } else {
-    compare_in_processes(plan, config.launch, run.runtime, &table);
+    compare_in_processes(plan, input.launch, run.runtime, &table);
   }
   table.finish();
   return table.all_same() ? kExitOk : kExitMismatch;
 }
+
+}  // namespace
+
+const Command kVerifyCommand = {
+    .name = "verify",
+    .summary = "show that layouts give one rank's loss, gradients and weights",
+    .examples =
+        "bevatron verify --preset llama3-8b --layouts \"tp2sp,pp2 dp4zero3\"\n"
+        "bevatron verify --config run.yaml --all 8",
+    .call = call_of<VerifyOptions, run_verify>};
 
 }  // namespace bev

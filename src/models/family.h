@@ -1,5 +1,5 @@
 // Model families: what a Hugging Face model_type means for us, how its weights are named, and its
-// presets. One file per family fills in a ModelFamily; registry.cpp lists them.
+// presets. One file per family fills in a ModelFamily; families.def lists them.
 #pragma once
 
 #include <cstdint>

@@ -26,10 +26,9 @@ std::string_view family_of(std::string_view type) {
 
 const std::vector<ModelFamily>& families() {
   static const std::vector<ModelFamily> kFamilies = {
-      deepseek_v2_family(), deepseek_v3_family(), gemma2_family(),   gemma3_family(),
-      gpt2_family(),        gpt_neox_family(),    gpt_oss_family(),  llama_family(),
-      mistral_family(),     mixtral_family(),     phi3_family(),     qwen2_family(),
-      qwen2_moe_family(),   qwen3_family(),       qwen3_moe_family()};
+#define BEV_FAMILY(family) family(),
+#include "models/families.def"
+  };
   return kFamilies;
 }
 

@@ -5,6 +5,7 @@
 #include "base/fields.h"
 #include "base/problems.h"
 #include "base/text.h"
+#include "parallel/schedule.h"
 
 namespace bev {
 
@@ -42,19 +43,29 @@ void tensor_fields(ParallelConfig& parallel, FieldList& list) {
            "exchange activations block by block beside the products that need or make them");
 }
 
+// "1, or 2 with zb-v".
+std::string default_chunks_text() {
+  std::string text = "1";
+  for (const ScheduleTraits& traits : schedule_traits()) {
+    if (traits.chunks > 1) text += concat(", or ", traits.chunks, " with ", traits.name);
+  }
+  return text;
+}
+
 void pipeline_fields(ParallelConfig& parallel, FieldList& list) {
   list.section("pipeline");
-  list.add("pipeline-schedule", parallel.pipeline_schedule,
-           {{"1f1b", PipelineSchedule::k1F1B},
-            {"zb-h1", PipelineSchedule::kZeroBubbleH1},
-            {"zb-v", PipelineSchedule::kZeroBubbleV}},
+  std::vector<std::pair<std::string, PipelineSchedule>> schedules;
+  for (const ScheduleTraits& traits : schedule_traits()) {
+    schedules.emplace_back(traits.name, traits.schedule);
+  }
+  list.add("pipeline-schedule", parallel.pipeline_schedule, schedules,
            "order of forwards and backwards; 1f1b is interleaved when a rank has several stages");
   list.add("num-virtual-stages-per-pipeline-rank", parallel.num_virtual_stages_per_pipeline_rank,
            "stages on each pipeline rank")
       .alias("vpp")
       .min(0)
       .limit(kMaxAxis)
-      .defaults_to("1, or 2 with zb-v");
+      .defaults_to(default_chunks_text());
   list.add("num-layers-per-virtual-pipeline-stage", parallel.num_layers_per_virtual_pipeline_stage,
            "the same given by the layers of a stage")
       .min(0)

@@ -14,8 +14,11 @@ class FieldList;
 
 // What data-parallel ranks share out instead of keeping whole (ZeRO stage 0, 1, 2, 3).
 enum class ShardingStrategy : std::uint8_t { kNoShard, kOptim, kOptimGrads, kOptimGradsParams };
-// kInterleaved is what 1F1B becomes with several virtual stages on a rank.
-enum class PipelineSchedule : std::uint8_t { k1F1B, kZeroBubbleH1, kZeroBubbleV };
+// The rows of schedules.def; their traits are in parallel/schedule.h.
+enum class PipelineSchedule : std::uint8_t {
+#define BEV_SCHEDULE(value, ...) value,
+#include "parallel/schedules.def"
+};
 enum class RecomputeGranularity : std::uint8_t { kNone, kSelective, kFull };
 enum class RecomputeMethod : std::uint8_t { kUniform, kBlock };
 

@@ -66,7 +66,7 @@ std::int64_t chunks_of(std::int64_t layers, const ParallelConfig& config, Proble
   if (config.num_virtual_stages_per_pipeline_rank > 0) {
     return config.num_virtual_stages_per_pipeline_rank;
   }
-  return config.pipeline_schedule == PipelineSchedule::kZeroBubbleV ? 2 : 1;
+  return traits_of(config.pipeline_schedule).default_chunks();
 }
 
 // The text has a stage for every rank, equally many on each.
@@ -93,19 +93,15 @@ void check_schedule(const PipelineShape& shape, const ParallelConfig& config, Pr
     out.push_back(
         concat(kVirtual, ": ", shape.chunks, " stages on one rank need ", kStages, " above 1"));
   }
-  if (shape.schedule == PipelineSchedule::kZeroBubbleH1 && shape.chunks > 1) {
-    out.push_back(concat("--pipeline-schedule: zb-h1 has one stage on each rank, not ",
-                         shape.chunks, "; use zb-v for two or 1f1b for more"));
+  const ScheduleTraits& traits = traits_of(shape.schedule);
+  if (traits.chunks > 0 && shape.chunks != traits.chunks) {
+    out.push_back(concat("--pipeline-schedule: ", traits.name, " ", traits.chunks_rule, ", not ",
+                         shape.chunks, "; ", traits.chunks_cure));
   }
-  if (shape.schedule == PipelineSchedule::kZeroBubbleV && shape.chunks != 2) {
-    out.push_back(concat("--pipeline-schedule: zb-v has two stages on each rank, not ",
-                         shape.chunks, "; give ", kVirtual, " 2 or leave it out"));
-  }
-  bool interleaved = shape.schedule == PipelineSchedule::k1F1B && shape.chunks > 1;
-  if (config.microbatch_group_size > 0 && !interleaved) {
-    out.push_back(concat(kGroup, ": ", config.microbatch_group_size,
-                         " is for 1f1b with several stages on a rank; leave it out or give ",
-                         kVirtual));
+  if (config.microbatch_group_size > 0 && !shape.interleaved()) {
+    out.push_back(concat(kGroup, ": ", config.microbatch_group_size, " is for ",
+                         names_of_schedules(&ScheduleTraits::grouped),
+                         " with several stages on a rank; leave it out or give ", kVirtual));
   } else if (config.microbatch_group_size > 0 && config.microbatch_group_size < shape.ranks) {
     out.push_back(concat(kGroup, ": ", config.microbatch_group_size, " is less than ", kStages, " ",
                          shape.ranks, "; use at least that"));
@@ -210,7 +206,7 @@ PipelineLayout make_layout(std::int64_t layers, const ParallelConfig& config, Pr
 // Whole groups of micro-batches, or a last one that still fills the pipeline.
 void check_micro_batches(const PipelineShape& shape, std::span<const std::int64_t> counts,
                          Problems& out) {
-  if (shape.schedule != PipelineSchedule::k1F1B || shape.chunks == 1) return;
+  if (!shape.interleaved()) return;
   std::int64_t group = shape.group_size > 0 ? shape.group_size : shape.ranks;
   for (std::int64_t count : std::set(counts.begin(), counts.end())) {
     if (group > count) {

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <array>
 
-#include "parallel/zero_bubble.h"
+#include "base/text.h"
 
 namespace bev {
 
@@ -14,13 +14,35 @@ const char* name_of(ActionKind kind) {
   return kNames[static_cast<std::size_t>(kind)];
 }
 
+namespace {
+constexpr auto kTraits = std::to_array<ScheduleTraits>({
+#define BEV_SCHEDULE(value, generator, ...) \
+  {.schedule = PipelineSchedule::value, .order = generator, __VA_ARGS__},
+#include "parallel/schedules.def"
+});
+}  // namespace
+
+std::span<const ScheduleTraits> schedule_traits() { return kTraits; }
+
+const ScheduleTraits& traits_of(PipelineSchedule schedule) {
+  return kTraits[static_cast<std::size_t>(schedule)];
+}
+
+std::string names_of_schedules(bool ScheduleTraits::*trait) {
+  std::vector<std::string> names;
+  for (const ScheduleTraits& traits : kTraits) {
+    if (traits.*trait) names.emplace_back(traits.name);
+  }
+  return join(names, " or ");
+}
+
 StagePlace PipelineShape::place_of(std::int64_t stage) const {
-  bool back = schedule == PipelineSchedule::kZeroBubbleV && stage >= ranks;
+  bool back = traits_of(schedule).placement == StagePlacement::kV && stage >= ranks;
   return back ? StagePlace{2 * ranks - 1 - stage, 1} : StagePlace{stage % ranks, stage / ranks};
 }
 
 std::int64_t PipelineShape::stage_at(std::int64_t rank, std::int64_t chunk) const {
-  bool back = schedule == PipelineSchedule::kZeroBubbleV && chunk == 1;
+  bool back = traits_of(schedule).placement == StagePlacement::kV && chunk == 1;
   return back ? 2 * ranks - 1 - rank : chunk * ranks + rank;
 }
 
@@ -72,8 +94,8 @@ std::int64_t warmup_forwards(const PipelineShape& shape, std::int64_t rank,
 
 // A number of forwards first, then one forward and one backward in turn, then the backwards left
 // over. Backwards take the chunks in the opposite order.
-Schedule one_forward_one_backward(const PipelineShape& shape, std::int64_t rank,
-                                  std::int64_t micro_batches) {
+Schedule alternating_order(const PipelineShape& shape, std::int64_t rank,
+                           std::int64_t micro_batches) {
   Schedule forwards = forward_order(shape, micro_batches);
   std::size_t total = forwards.size();
   std::int64_t warmup = warmup_forwards(shape, rank, micro_batches);
@@ -118,23 +140,20 @@ Schedule with_messages(const PipelineShape& shape, std::int64_t rank, const Sche
   return list;
 }
 
-std::vector<Schedule> computations(const PipelineShape& shape, std::int64_t micro_batches) {
-  if (shape.schedule == PipelineSchedule::kZeroBubbleV) {
-    return zero_bubble_v(shape, micro_batches);
-  }
+}  // namespace
+
+// 1F1B, interleaved where a rank has several stages.
+std::vector<Schedule> one_forward_one_backward(const PipelineShape& shape,
+                                               std::int64_t micro_batches) {
   std::vector<Schedule> orders;
   for (std::int64_t rank = 0; rank < shape.ranks; ++rank) {
-    orders.push_back(shape.schedule == PipelineSchedule::kZeroBubbleH1
-                         ? zero_bubble_h1(shape.ranks, rank, micro_batches)
-                         : one_forward_one_backward(shape, rank, micro_batches));
+    orders.push_back(alternating_order(shape, rank, micro_batches));
   }
   return orders;
 }
 
-}  // namespace
-
 std::vector<Schedule> make_schedules(const PipelineShape& shape, std::int64_t micro_batches) {
-  std::vector<Schedule> lists = computations(shape, micro_batches);
+  std::vector<Schedule> lists = traits_of(shape.schedule).order(shape, micro_batches);
   for (std::int64_t rank = 0; rank < shape.ranks; ++rank) {
     Schedule& list = lists[static_cast<std::size_t>(rank)];
     // Where all forwards come first, a later rank may need the last one to give the first gradient.

@@ -1,12 +1,16 @@
-#include "parallel/zero_bubble.h"
-
+// Schedules that split the backward: the gradient of the input (dgrad) goes on to the stage before
+// at once, the work for the weights (wgrad) fills what would be waiting.
 #include <algorithm>
 #include <array>
 #include <optional>
 
+#include "parallel/schedule.h"
+
 namespace bev {
 
-Schedule zero_bubble_h1(std::int64_t ranks, std::int64_t rank, std::int64_t micro_batches) {
+namespace {
+
+Schedule h1_order(std::int64_t ranks, std::int64_t rank, std::int64_t micro_batches) {
   Schedule order;
   std::int64_t warmup = std::min(ranks - rank - 1, micro_batches);
   for (std::int64_t i = 0; i < warmup; ++i) order.push_back({ActionKind::kForward, i});
@@ -20,6 +24,18 @@ Schedule zero_bubble_h1(std::int64_t ranks, std::int64_t rank, std::int64_t micr
     order.push_back({ActionKind::kBackwardWeight, i});
   }
   return order;
+}
+
+}  // namespace
+
+// ZB-H1: 1F1B's order in which rank r delays the wgrad by r micro-batches, so that every rank holds
+// as many as the first one. The bubble of M >= P micro-batches is (P - 1)(F + B - W).
+std::vector<Schedule> zero_bubble_h1(const PipelineShape& shape, std::int64_t micro_batches) {
+  std::vector<Schedule> orders;
+  for (std::int64_t rank = 0; rank < shape.ranks; ++rank) {
+    orders.push_back(h1_order(shape.ranks, rank, micro_batches));
+  }
+  return orders;
 }
 
 namespace {
@@ -134,6 +150,9 @@ class VPlayer {
 
 }  // namespace
 
+// ZB-V: two stages on each rank, down the ranks and up again. The lists are made by playing
+// computations of equal length and giving each rank the most urgent one it can do within the memory
+// of 1F1B.
 std::vector<Schedule> zero_bubble_v(const PipelineShape& shape, std::int64_t micro_batches) {
   // Which of the two is shorter depends on both numbers.
   VPlayer early(shape, micro_batches, false), late(shape, micro_batches, true);

@@ -128,11 +128,11 @@ std::int64_t step_bytes(const Arena& arena) {
   return 0;
 }
 
-// Micro-batches to play of an iteration's. Once 1F1B has filled the pipeline, every group of them
-// comes to the same peak as the one before, with their tokens added. A zero-bubble
-// schedule may reach its peak once, so all of it is played.
+// Micro-batches to play of an iteration's. A schedule that is steady comes to the same peak with
+// every group of them, with their tokens added; any other may reach its peak once, so all of it is
+// played.
 std::int64_t played_micro_batches(const PipelineShape& shape, std::int64_t micro_batches) {
-  if (shape.schedule != PipelineSchedule::k1F1B) return micro_batches;
+  if (!traits_of(shape.schedule).steady) return micro_batches;
   constexpr std::int64_t kGroups = 5;
   std::int64_t group = shape.group_for(micro_batches);
   return std::min(micro_batches, kGroups * group + micro_batches % group);

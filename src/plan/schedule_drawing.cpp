@@ -46,9 +46,7 @@ std::string timing(const ScheduleReport& report) {
 }  // namespace
 
 std::string schedule_name(const PipelineShape& shape) {
-  if (shape.schedule == PipelineSchedule::kZeroBubbleH1) return "zb-h1";
-  if (shape.schedule == PipelineSchedule::kZeroBubbleV) return "zb-v";
-  return shape.chunks > 1 ? "interleaved 1f1b" : "1f1b";
+  return concat(shape.interleaved() ? "interleaved " : "", traits_of(shape.schedule).name);
 }
 
 std::string schedule_text(const PipelineShape& shape, const ScheduleReport& report,

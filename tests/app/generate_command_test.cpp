@@ -3,7 +3,6 @@
 #include <nlohmann/json.hpp>
 
 #include "app/commands.h"
-#include "base/fields.h"
 #include "base/file.h"
 #include "tests/support/expect_error.h"
 #include "tests/support/temp_folder.h"
@@ -20,16 +19,11 @@ struct Outcome {
 
 // Runs `generate` with these flags and gives what it wrote.
 Outcome generate(const std::vector<std::string>& args) {
-  const Command& command = find_command("generate");
-  CommandConfig config;
-  FieldList fields;
-  command.fields(config, fields);
-  Options options = parse_options(fields, args);
   testing::internal::CaptureStdout();
   testing::internal::CaptureStderr();
   Outcome outcome;
   try {
-    EXPECT_EQ(command.run(config, fields, options), kExitOk);
+    EXPECT_EQ(run_command(find_command("generate"), args), kExitOk);
   } catch (...) {
     testing::internal::GetCapturedStdout();
     testing::internal::GetCapturedStderr();

@@ -6,6 +6,7 @@
 #include "app/run_config.h"
 #include "base/error.h"
 #include "base/fields.h"
+#include "checkpoint/config_copy.h"
 #include "tests/support/expect_error.h"
 #include "tests/support/temp_folder.h"
 
@@ -237,6 +238,49 @@ TEST_F(OptionsTest, YamlProblemsHaveLines) {
                   file + ":10: num-layers: takes one value, not 2 (1 2)",
                   file + ":11: text: its list holds a list; only plain values can be in it",
                   HasSubstr("the key is not a name")));
+}
+
+TEST_F(OptionsTest, YamlOfANewerVersionIsRefused) {
+  EXPECT_THAT(parse_yaml("version: 1\nnum-layers: 4\n").problems(), IsEmpty());
+  EXPECT_EQ(run.model.num_layers, 4);
+  Options newer = parse_yaml("num-layers: 5\nversion: 2\nwarp-factor: 9\n");
+  EXPECT_THAT(newer.problems(),
+              ElementsAre(file + ":2: version: 2 is newer than 1, which this program reads; use "
+                                 "the program that the file was written for"));
+  EXPECT_EQ(run.model.num_layers, 4);
+  EXPECT_THAT(parse_yaml("version: new\n").problems(),
+              ElementsAre(file + ":1: version: 'new' is not a version; give 1"));
+}
+
+// A renamed flag keeps its old name as an alias: on the command line, in files, and in the
+// configurations that checkpoints keep.
+TEST(OptionAliases, OldNamesGoOn) {
+  struct Renamed {
+    std::int64_t count = 1;
+    void fields(FieldList& list) {
+      list.section("model");
+      list.add("layer-count", count, "").alias("num-layers").alias("depth");
+    }
+  };
+  TempFolder folder;
+  std::string file = folder.write("old.yaml", "model:\n  num_layers: 3\n");
+  for (const Args& args : {Args{"--num-layers", "3"}, Args{"--depth=3"}, Args{"--layer-count", "3"},
+                           Args{"--config", file}}) {
+    Renamed value;
+    FieldList list;
+    value.fields(list);
+    Options options = parse_options(list, args);
+    EXPECT_THAT(options.problems(), IsEmpty());
+    EXPECT_EQ(value.count, 3);
+    EXPECT_TRUE(options.given("layer-count"));
+  }
+  Renamed value;
+  FieldList list;
+  value.fields(list);
+  apply_config({{"model", "num-layers", "7"}}, list, "manifest.json");
+  EXPECT_EQ(value.count, 7);
+  EXPECT_THAT(parse_options(list, Args{"--depth", "2", "--layer-count", "3"}).problems(),
+              ElementsAre(HasSubstr("given twice, as 2 (--depth) and 3")));
 }
 
 TEST_F(OptionsTest, YamlThatIsNoneIsRefused) {

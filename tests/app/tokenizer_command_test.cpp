@@ -1,7 +1,6 @@
 #include <gtest/gtest.h>
 
 #include "app/commands.h"
-#include "base/fields.h"
 #include "base/file.h"
 #include "tests/support/archives.h"
 #include "tests/support/expect_error.h"
@@ -13,14 +12,9 @@ namespace {
 
 // Runs `tokenizer train` with these flags and gives what it logged.
 std::string train(const std::vector<std::string>& arguments) {
-  const Command& command = find_command("tokenizer train");
-  CommandConfig config;
-  FieldList fields;
-  command.fields(config, fields);
-  Options options = parse_options(fields, arguments);
   testing::internal::CaptureStderr();
   try {
-    EXPECT_EQ(command.run(config, fields, options), kExitOk);
+    EXPECT_EQ(run_command(find_command("tokenizer train"), arguments), kExitOk);
   } catch (...) {
     testing::internal::GetCapturedStderr();
     throw;

@@ -3,8 +3,10 @@
 #include <nlohmann/json.hpp>
 
 #include "base/file.h"
+#include "checkpoint/manifest.h"
 #include "checkpoint/step_folders.h"
 #include "tests/checkpoint/saved_run.h"
+#include "tests/support/expect_error.h"
 #include "tests/support/run_program.h"
 
 namespace bev::test {
@@ -35,6 +37,16 @@ TEST(CheckpointFormat, APageOfPythonReadsIt) {
     EXPECT_GT(ours.size(), 10u);
     EXPECT_TRUE(ours == theirs);
   }
+}
+
+TEST(CheckpointFormat, ANewerVersionIsRefused) {
+  std::string text = manifest_json({});
+  std::size_t at = text.find("\"version\": 1");
+  ASSERT_NE(at, std::string::npos);
+  text.replace(at, 12, "\"version\": 2");
+  expect_error(ErrorKind::kInput,
+               {"manifest.json: version 2; this program reads version 1; a newer one wrote it"},
+               [&] { parse_manifest(text, "manifest.json"); });
 }
 
 }  // namespace

@@ -30,7 +30,6 @@ OpCase composite(How how) {
               {{{4}}, {{6, 4}}, {{6}}, {{4, 3}}}};
   test.documents = {2, 3};
   test.training = true;
-  test.records_always = how != How::kKept;
   test.build = [how](Bench& bench, const std::vector<Var>& in) {
     auto once = [&bench](Context& ctx, const Var& x) { return part(bench, ctx, x); };
     auto twice = [once](Context& ctx, const Var& x) {

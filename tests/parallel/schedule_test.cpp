@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <set>
 
 #include "base/philox.h"
 #include "parallel/schedule_player.h"
@@ -48,6 +49,20 @@ std::int64_t leading_forwards(const Schedule& schedule) {
     ++count;
   }
   return count;
+}
+
+TEST(ScheduleTraits, RowsAreDistinctAndComplete) {
+  std::set<std::string_view> names, words;
+  for (const ScheduleTraits& traits : schedule_traits()) {
+    EXPECT_EQ(&traits_of(traits.schedule), &traits);
+    EXPECT_TRUE(names.insert(traits.name).second) << traits.name;
+    EXPECT_TRUE(words.insert(traits.layout_word).second) << traits.layout_word;
+    EXPECT_EQ(traits.chunks > 0, !traits.chunks_rule.empty()) << traits.name;
+    EXPECT_EQ(traits.chunks > 0, !traits.chunks_cure.empty()) << traits.name;
+    EXPECT_TRUE(traits.placement == StagePlacement::kLoop || traits.chunks == 2) << traits.name;
+  }
+  EXPECT_TRUE(names_of_schedules(&ScheduleTraits::grouped).starts_with("1f1b"));
+  EXPECT_EQ(ParallelConfig().pipeline_schedule, schedule_traits().front().schedule);
 }
 
 TEST(PipelineShape, PlacesStagesInALoopOrAV) {
@@ -268,15 +283,13 @@ TEST(Schedules, RunThroughWhateverTheSizes) {
   for (std::uint32_t i = 0; i < 3000; ++i) {
     auto draw = philox({i, 0, 0, 0}, 11);
     std::int64_t ranks = 1 + draw[0] % 9, batches = 1 + draw[1] % 40;
-    Kind kind = static_cast<Kind>(draw[2] % 3);
-    std::int64_t chunks = kind == Kind::kZeroBubbleH1  ? 1
-                          : kind == Kind::kZeroBubbleV ? 2
-                                                       : 1 + draw[3] % 5;
+    const ScheduleTraits& traits = schedule_traits()[draw[2] % schedule_traits().size()];
+    std::int64_t chunks = traits.chunks > 0 ? traits.chunks : 1 + draw[3] % 5;
     std::int64_t group = draw[3] / 8 % 2 == 0 ? 0 : ranks + draw[3] / 16 % 7;
-    PipelineShape shape = shape_of(ranks, chunks, kind, group);
+    PipelineShape shape = shape_of(ranks, chunks, traits.schedule, group);
     SCOPED_TRACE(testing::Message()
                  << ranks << " ranks, " << chunks << " chunks, " << batches << " micro-batches, "
-                 << "groups of " << group << ", kind " << static_cast<int>(kind));
+                 << "groups of " << group << ", " << traits.name);
     ScheduleReport report = play(shape, batches);
     ASSERT_EQ(report.problem, "");
     for (std::int64_t peak : report.peak_in_flight) ASSERT_LE(peak, chunks * batches);

@@ -145,7 +145,6 @@ struct OpCase {
   OpBuild build = {};
   std::vector<std::int32_t> documents = {};  // of one sample; sets bench.layout
   bool training = false;
-  bool records_always = false;       // recompute: recorded although nothing trains
   const Kernels* kernels = nullptr;  // on the CPU; null: its own
   bool cpu_only = false;             // no other backend serves it
 };
