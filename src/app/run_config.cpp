@@ -448,6 +448,16 @@ void check_recompute(const RunConfig& run, Problems& out) {
   }
 }
 
+// Patterns are compared with the names of a model that can be built.
+void check_param_groups(const RunConfig& run, Problems& out) {
+  if (run.optim.groups == ParamGroupConfig()) return;
+  std::vector<std::string> names;
+  if (run.model.problems().empty()) {
+    for (const Param& param : declare_params(run.model)) names.push_back(param.name);
+  }
+  append(out, run.optim.groups.problems(names, run.optim.min_lr));
+}
+
 void check_layout(const RunConfig& run, std::span<const std::int64_t> micro_batches,
                   Problems& out) {
   append(out, run.model.problems());
@@ -460,6 +470,7 @@ void check_layout(const RunConfig& run, std::span<const std::int64_t> micro_batc
   append(out, offload_problems(run.parallel, run.model));
   check_recompute(run, out);
   check_precision(run, out);
+  check_param_groups(run, out);
 }
 
 }  // namespace

@@ -42,7 +42,9 @@ struct Param {
   // False: the parameter is frozen. It has no gradient, no optimizer state and no wgrad GEMM, and
   // the backward ends where neither it nor anything before it trains.
   bool trains = true;
-  bool decays = true;  // weight decay applies
+  // Factors on learning rate and weight decay, and the index of its learning rate in the step's.
+  double lr_mult = 1, wd_mult = 1;
+  int lr_index = 0;
   ParamFormat format = ParamFormat::kModel;
   // Held by several stages (the embedding weight, if tied or used by MTP); their gradients are
   // summed.

@@ -114,6 +114,7 @@ std::string manifest_json(Manifest manifest) {
   for (const auto& [name, tensor] : manifest.tensors) {
     json["tensors"][name] = {{"dtype", name_of(tensor.dtype)}, {"shape", tensor.shape.dims()}};
   }
+  for (const auto& [name, updates] : manifest.late_starts) json["late_starts"][name] = updates;
   json["block_bytes"] = kBlockBytes;
   json["shards"] = Json::array();
   for (const ShardEntry& shard : manifest.shards) json["shards"].push_back(shard_object(shard));
@@ -141,6 +142,7 @@ class ManifestParser {
     parse_state();
     parse_config();
     parse_tensors();
+    parse_late_starts();
     for (const Json& shard : member(json_, "shards", "", Json::value_t::array)) {
       manifest_.shards.push_back(parse_shard(shard));
     }
@@ -230,6 +232,15 @@ class ManifestParser {
       }
       if (dims.size() > Shape::kMaxDims) fail(path_, ": ", where, dims.size(), " dims");
       manifest_.tensors[name] = {*dtype, Shape(dims)};
+    }
+  }
+
+  // Most checkpoints have none.
+  void parse_late_starts() {
+    if (!json_.contains("late_starts")) return;
+    const Json& starts = member(json_, "late_starts", "", Json::value_t::object);
+    for (const auto& entry : starts.items()) {
+      manifest_.late_starts[entry.key()] = number(starts, entry.key(), "late_starts: ");
     }
   }
 

@@ -66,6 +66,7 @@ struct Manifest {
   std::vector<ConfigEntry> config;
   std::map<std::string, GlobalTensor> tensors;
   std::vector<ShardEntry> shards;
+  std::map<std::string, std::int64_t> late_starts = {};  // Optimizer::late_starts
 };
 
 std::string manifest_json(Manifest manifest);

@@ -2,8 +2,10 @@
 
 #include <algorithm>
 #include <cstring>
+#include <set>
 
 #include "base/error.h"
+#include "base/log.h"
 #include "checkpoint/state_parts.h"
 #include "kernels/device.h"
 
@@ -11,15 +13,36 @@ namespace bev {
 
 namespace {
 
+using GlobalTensors = std::map<std::string, GlobalTensor>;
+
+// Parameters of the model that have moments in this run: those that the checkpoint has too, and
+// those that were frozen in the run that saved it.
+struct MomentSources {
+  std::set<std::string> stored, fresh;
+
+  MomentSources(const GlobalTensors& wanted, const CheckpointReader& reader) {
+    std::set<std::string> missing;
+    for (const auto& entry : wanted) {
+      std::string param = moment_of(entry.first);
+      if (param.empty()) continue;
+      (reader.find(entry.first) != nullptr ? stored : missing).insert(param);
+    }
+    if (stored.empty()) return;  // a checkpoint of weights alone, or of another optimizer
+    std::ranges::set_difference(missing, stored, std::inserter(fresh, fresh.end()));
+  }
+};
+
 // Master weights may be missing if one of the two runs keeps none; the weights are used then.
-void check_tensors(const Engine& engine, const CheckpointReader& reader, bool with_optimizer) {
+GlobalTensors check_tensors(const Engine& engine, const CheckpointReader& reader,
+                            bool with_optimizer) {
   std::vector<std::string> problems;
-  std::map<std::string, GlobalTensor> wanted =
-      global_tensors(engine.model().options(), with_optimizer);
+  GlobalTensors wanted = global_tensors(engine.model().options(), with_optimizer);
+  MomentSources moments(wanted, reader);
   for (const auto& [name, tensor] : wanted) {
     const GlobalTensor* stored = reader.find(name);
     if (stored == nullptr) {
-      if (!is_main_name(name) && !is_optional(name))
+      bool fresh = moments.fresh.contains(moment_of(name));
+      if (!is_main_name(name) && !is_optional(name) && !fresh)
         problems.push_back(concat(name, " is not in the checkpoint"));
     } else if (!(stored->shape == tensor.shape)) {
       problems.push_back(
@@ -31,7 +54,7 @@ void check_tensors(const Engine& engine, const CheckpointReader& reader, bool wi
       problems.push_back(concat(name, " is in the checkpoint and not in this model"));
     }
   }
-  if (problems.empty()) return;
+  if (problems.empty()) return wanted;
   constexpr std::size_t kMost = 10;
   std::string text = concat(reader.folder(), ": does not fit this run",
                             with_optimizer ? " (--no-load-optim takes the weights alone):" : ":");
@@ -48,6 +71,11 @@ class PartFiller {
   void fill(const StatePart& part, const std::string& from) {
     constexpr std::int64_t kMostElements = std::int64_t{1} << 20;
     Context& ctx = engine_.model().ctx();
+    if (from.empty()) {
+      ctx.kernels.fill(ctx.stream, part.memory, 0);
+      if (part.packed()) ctx.kernels.fill(ctx.stream, part.scales, kLeastMomentScale);
+      return;
+    }
     for (std::int64_t begin = part.range.begin; begin < part.range.end; begin += kMostElements) {
       Range range{begin, std::min(begin + kMostElements, part.range.end)};
       read(part, from, range);
@@ -104,7 +132,7 @@ class PartFiller {
   std::vector<std::uint8_t> codes_, scales_;
 };
 
-// A part of the state and its source tensor in the checkpoint.
+// A part of the state and its source tensor in the checkpoint; "": it starts at 0.
 struct Restored {
   std::string from;
   StatePart part;
@@ -124,8 +152,9 @@ std::vector<Restored> parts_to_restore(Engine& engine, const CheckpointReader& r
   }
   if (engine.optimizer() == nullptr || !with_optimizer) return out;
   for (StatePart& part : owned_optimizer_state(engine)) {
-    bool stored = reader.find(part.name) != nullptr;
-    out.push_back({stored ? part.name : part.param->name, std::move(part)});
+    std::string from = part.name;
+    if (reader.find(from) == nullptr) from = moment_of(from).empty() ? part.param->name : "";
+    out.push_back({std::move(from), std::move(part)});
   }
   for (StatePart& part : scale_state(engine)) {
     if (reader.find(part.name) != nullptr) out.push_back({part.name, std::move(part)});
@@ -133,10 +162,25 @@ std::vector<Restored> parts_to_restore(Engine& engine, const CheckpointReader& r
   return out;
 }
 
+// Since when the moments of parameters are there that were not always.
+void restore_late_starts(Engine& engine, const CheckpointReader& reader,
+                         const GlobalTensors& wanted) {
+  MomentSources moments(wanted, reader);
+  std::map<std::string, std::int64_t> starts = reader.manifest().late_starts;
+  std::erase_if(starts, [&](const auto& start) { return !moments.stored.contains(start.first); });
+  for (const std::string& param : moments.fresh) starts[param] = reader.manifest().state.updates;
+  engine.optimizer()->set_late_starts(std::move(starts));
+  if (moments.fresh.empty() || engine.model().mesh().world().rank() != 0) return;
+  log_info(concat(reader.folder(), ": has no moments of ", moments.fresh.size(),
+                  " parameters, which were frozen; theirs begin at 0, the first being ",
+                  *moments.fresh.begin()));
+}
+
 }  // namespace
 
 void restore_tensors(Engine& engine, CheckpointReader& reader, bool with_optimizer) {
-  check_tensors(engine, reader, with_optimizer);
+  GlobalTensors wanted = check_tensors(engine, reader, with_optimizer);
+  if (engine.optimizer() != nullptr) restore_late_starts(engine, reader, wanted);
   PartFiller filler(engine, reader);
   for (const Restored& restored : parts_to_restore(engine, reader, with_optimizer)) {
     filler.fill(restored.part, restored.from);
@@ -150,6 +194,7 @@ std::vector<bool> shards_to_restore(Engine& engine, const CheckpointReader& read
   check_tensors(engine, reader, with_optimizer);
   std::vector<bool> needed(reader.manifest().shards.size());
   for (const auto& [from, part] : parts_to_restore(engine, reader, with_optimizer)) {
+    if (from.empty()) continue;
     const Param& param = *part.param;
     ParamPart cut = part_of(param.split, engine.model().mesh());
     for (const HeldBox& held : held_boxes(param.shape, param.split, cut, part.range)) {

@@ -8,16 +8,24 @@ namespace bev {
 
 namespace {
 constexpr const char* kMain = "optimizer.main/";
+constexpr const char* kMomentum = "optimizer.momentum/";
+constexpr const char* kFirstMoment = "optimizer.exp_avg/";
+constexpr const char* kSecondMoment = "optimizer.exp_avg_sq/";
 
 const char* first_moment(OptimizerKind kind) {
-  return kind == OptimizerKind::kSgd ? "optimizer.momentum/" : "optimizer.exp_avg/";
+  return kind == OptimizerKind::kSgd ? kMomentum : kFirstMoment;
 }
-constexpr const char* kSecondMoment = "optimizer.exp_avg_sq/";
 }  // namespace
 
 bool is_weight(std::string_view tensor) { return tensor.find('/') == std::string_view::npos; }
 std::string main_name(const std::string& param) { return kMain + param; }
 bool is_main_name(std::string_view tensor) { return tensor.starts_with(kMain); }
+std::string moment_of(std::string_view tensor) {
+  for (std::string_view kind : {kMomentum, kFirstMoment, kSecondMoment}) {
+    if (tensor.starts_with(kind)) return std::string(tensor.substr(kind.size()));
+  }
+  return "";
+}
 bool is_optional(std::string_view tensor) {
   return tensor.starts_with(amax_history_name("")) || tensor.starts_with(amax_used_name(""));
 }
@@ -27,8 +35,11 @@ std::map<std::string, GlobalTensor> global_tensors(const ModelOptions& options,
   std::map<std::string, GlobalTensor> tensors;
   OptimizerKind kind = options.optim.optimizer;
   OptimDtypes dtypes = options.optim.dtypes.for_model(options.dtype);
-  for (const Param& declared : declare_params(options.model, options.fp8)) {
-    const Param* param = &declared;
+  std::vector<Param> declared = declare_params(options.model, options.fp8);
+  std::vector<Param*> params;
+  for (Param& param : declared) params.push_back(&param);
+  apply_rules(options.optim.groups.rules(), params);
+  for (const Param* param : params) {
     tensors[param->name] = {param->dtype(options.dtype), param->shape};
     if (with_optimizer && param->fp8.scaling == Fp8Scaling::kDelayed) {
       std::int64_t steps = options.fp8.fp8_amax_history_len;

@@ -38,6 +38,8 @@ bool is_weight(std::string_view tensor);
 // "optimizer.main/NAME", the master weight.
 std::string main_name(const std::string& param);
 bool is_main_name(std::string_view tensor);
+// The parameter that an optimizer tensor is a moment of; "": it is none.
+std::string moment_of(std::string_view tensor);
 // State that a run can start without: delayed scaling.
 bool is_optional(std::string_view tensor);
 

@@ -56,11 +56,13 @@ void StepSaver::abandon() {
 bool StepSaver::in_flight() const { return flight_ != nullptr; }
 
 Manifest StepSaver::manifest(const TrainingState& state) const {
-  return {BEV_VERSION,
-          state,
-          options_.config,
-          global_tensors(engine_.model().options(), options_.with_optimizer),
-          {}};
+  Manifest made{.program_version = BEV_VERSION,
+                .state = state,
+                .config = options_.config,
+                .tensors = global_tensors(engine_.model().options(), options_.with_optimizer),
+                .shards = {}};
+  if (options_.with_optimizer) made.late_starts = engine_.optimizer()->late_starts();
+  return made;
 }
 
 void StepSaver::make_staging() {

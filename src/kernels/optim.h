@@ -35,6 +35,8 @@ struct AdamRange {
   View main, grad, m, v, values;
   View m_scales = {}, v_scales = {};  // u8, one scale per block of an 8-bit moment; else empty
   double lr_mult = 1, wd_mult = 1;
+  int lr_index = 0;                 // of state->lr
+  std::int64_t updates_before = 0;  // which bias correction leaves out: m and v began after them
   std::uint64_t random_stream = 0;  // hash of the parameter's name
   std::int64_t first = 0;           // index of the first element in the flattened local parameter
 };
@@ -45,6 +47,7 @@ struct SgdArgs {
   View main, grad, m, values;
   const StepState* state = nullptr;
   double lr_mult = 1, wd_mult = 1;
+  int lr_index = 0;  // of state->lr
   double momentum = 0.9;
 };
 

@@ -19,7 +19,7 @@ CoreAttention::CoreAttention(const std::string& name, const AttentionOptions& o)
   sinks->shape = {o.heads};
   sinks->split = {Axis::kTp, 0, {}};
   sinks->init = {InitKind::kNormal, o.init_std};
-  sinks->decays = false;
+  sinks->wd_mult = 0;
 }
 
 void CoreAttention::params(std::vector<Param*>& list) {

@@ -19,7 +19,7 @@ GroupedLinear make_grouped(const LinearSpec& spec, std::int64_t experts, Split w
   bias.shape = {experts, spec.out};
   bias.split = std::move(bias_split);
   bias.init = {InitKind::kConstant, 0};
-  bias.decays = false;
+  bias.wd_mult = 0;
   return linear;
 }
 

@@ -19,7 +19,7 @@ Linear make_linear(const LinearSpec& spec, Split weight_split, Split bias_split)
     bias.shape = {spec.out};
     bias.split = std::move(bias_split);
     bias.init = {InitKind::kConstant, 0};
-    bias.decays = false;
+    bias.wd_mult = 0;
   }
   return linear;
 }
@@ -29,7 +29,7 @@ Param norm_param(std::string name, std::int64_t size, double value) {
   param.name = std::move(name);
   param.shape = {size};
   param.init = {InitKind::kConstant, value};
-  param.decays = false;
+  param.wd_mult = 0;
   return param;
 }
 }  // namespace

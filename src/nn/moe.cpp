@@ -14,7 +14,7 @@ Param make_param(std::string name, const Shape& shape, Split split, InitRule ini
   param.shape = shape;
   param.split = std::move(split);
   param.init = init;
-  param.decays = init.kind == InitKind::kNormal;
+  param.wd_mult = init.kind == InitKind::kNormal ? 1 : 0;
   return param;
 }
 

@@ -162,6 +162,7 @@ void OptimConfig::fields(FieldList& list) {
   optimizer_fields(*this, list);
   dtype_fields(dtypes, list);
   offload_fields(*this, list);
+  groups.fields(list);
   loss_scale_fields(*this, list);
 }
 

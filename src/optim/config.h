@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "optim/lr_schedule.h"
+#include "optim/param_groups.h"
 #include "tensor/dtype.h"
 
 namespace bev {
@@ -61,6 +62,8 @@ struct OptimConfig {
   double start_weight_decay = -1.0;  // < 0: weight_decay
   double end_weight_decay = -1.0;    // < 0: weight_decay
   WeightDecaySchedule::Style weight_decay_incr_style = WeightDecaySchedule::Style::kConstant;
+
+  ParamGroupConfig groups;
 
   // fp16.
   double loss_scale = 0.0;  // 0: dynamic

@@ -51,10 +51,17 @@ void Optimizer::add_squares(Context& ctx, double* sum) const {
   ctx.kernels.optim.sum_squares(ctx.stream, counted_, sum);
 }
 
+void Optimizer::set_late_starts(std::map<std::string, std::int64_t> updates) {
+  late_starts_ = std::move(updates);
+  if (config_.optimizer != OptimizerKind::kSgd) list_adam_ranges();
+}
+
 void Optimizer::list_adam_ranges() {
+  adam_.clear();
   for (std::size_t i = 0; i < ranges_.size(); ++i) {
     const OptimRange& range = ranges_[i];
     if (range.param->sign_rate != 0) continue;
+    auto late = late_starts_.find(range.param->name);
     adam_.push_back({.main = main(i),
                      .grad = range.grad,
                      .m = states_[i].m.values,
@@ -62,7 +69,10 @@ void Optimizer::list_adam_ranges() {
                      .values = range.value,
                      .m_scales = states_[i].m.scales,
                      .v_scales = states_[i].v.scales,
-                     .wd_mult = range.param->decays ? 1.0 : 0.0,
+                     .lr_mult = range.param->lr_mult,
+                     .wd_mult = range.param->wd_mult,
+                     .lr_index = range.param->lr_index,
+                     .updates_before = late == late_starts_.end() ? 0 : late->second,
                      .random_stream = hash_name(range.param->name),
                      .first = range.offset});
   }
@@ -87,7 +97,9 @@ void Optimizer::step(Context& ctx) {
                                          .m = states_[i].m.values,
                                          .values = range.value,
                                          .state = ctx.step,
-                                         .wd_mult = range.param->decays ? 1.0 : 0.0,
+                                         .lr_mult = range.param->lr_mult,
+                                         .wd_mult = range.param->wd_mult,
+                                         .lr_index = range.param->lr_index,
                                          .momentum = config_.sgd_momentum});
     }
   } else if (!adam_.empty()) {

@@ -3,6 +3,8 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
+#include <string>
 #include <vector>
 
 #include "autograd/context.h"
@@ -40,6 +42,11 @@ class Optimizer {
   // *sum (f64, on the device) += the squares of the main parameters that are counted here.
   void add_squares(Context& ctx, double* sum) const;
 
+  // Parameters of the whole model whose moments began after the first update, with the updates
+  // before them, which bias correction leaves out: they were frozen until a run was resumed.
+  const std::map<std::string, std::int64_t>& late_starts() const { return late_starts_; }
+  void set_late_starts(std::map<std::string, std::int64_t> updates);
+
   const std::vector<OptimRange>& ranges() const { return ranges_; }
   const RangeState& state(std::size_t range) const { return states_[range]; }
 
@@ -52,7 +59,8 @@ class Optimizer {
   StateMemory device_, host_;
   std::vector<RangeState> states_;  // of the ranges
   std::vector<AdamRange> adam_;     // as the kernel takes them
-  std::vector<View> counted_;       // main parameters of ranges that are counted
+  std::map<std::string, std::int64_t> late_starts_;
+  std::vector<View> counted_;  // main parameters of ranges that are counted
 };
 
 }  // namespace bev

@@ -7,17 +7,17 @@
 
 namespace bev {
 
-Stages build_stages(const ModelConfig& model, const ParallelConfig& parallel, const Fp8Config& fp8,
-                    const PipelineLayout& layout, std::int64_t rank) {
-  BuildOptions options = build_options(parallel);
-  options.fp8 = fp8;
-  options.shared_embedding = layout.embedding_ranks(model).size() > 1;
+Stages build_stages(const ModelOptions& options, const PipelineLayout& layout, std::int64_t rank) {
+  BuildOptions build = build_options(options.parallel);
+  build.fp8 = options.fp8;
+  build.shared_embedding = layout.embedding_ranks(options.model).size() > 1;
   Stages stages;
   Param* embedding = nullptr;
   for (std::int64_t chunk = 0; chunk < layout.shape.chunks; ++chunk) {
-    stages.push_back(make_stage(model, layout.stage_at(rank, chunk), options, embedding));
+    stages.push_back(make_stage(options.model, layout.stage_at(rank, chunk), build, embedding));
     embedding = stages.back()->embedding();
   }
+  apply_rules(options.optim.groups.rules(), params_of(stages));
   return stages;
 }
 
@@ -33,11 +33,10 @@ std::vector<Param*> params_of(const Stages& stages) {
 namespace {
 
 // For every stage, whether a parameter of an earlier one trains: each rank finds it out by itself.
-std::vector<bool> upstream_trains(const ModelConfig& model, const ParallelConfig& parallel,
-                                  const PipelineLayout& layout) {
+std::vector<bool> upstream_trains(const ModelOptions& options, const PipelineLayout& layout) {
   std::vector<bool> trains(static_cast<std::size_t>(layout.shape.stages()));
   for (std::int64_t rank = 0; rank < layout.shape.ranks; ++rank) {
-    const Stages stages = build_stages(model, parallel, {}, layout, rank);
+    const Stages stages = build_stages(options, layout, rank);
     for (std::size_t chunk = 0; chunk < stages.size(); ++chunk) {
       std::int64_t stage = layout.shape.stage_at(rank, static_cast<std::int64_t>(chunk));
       trains[static_cast<std::size_t>(stage)] =
@@ -57,7 +56,8 @@ std::vector<bool> upstream_trains(const ModelConfig& model, const ParallelConfig
 }  // namespace
 
 std::unique_ptr<Executor> make_executor(Context& ctx, const PipelineLayout& layout,
-                                        const Stages& stages, const ParallelConfig& parallel) {
+                                        const Stages& stages, const ModelOptions& options) {
+  const ParallelConfig& parallel = options.parallel;
   std::vector<const ModelStage*> chunks;
   for (const auto& stage : stages) chunks.push_back(stage.get());
   return std::make_unique<Executor>(
@@ -66,7 +66,7 @@ std::unique_ptr<Executor> make_executor(Context& ctx, const PipelineLayout& layo
           .overlap = parallel.overlap_p2p_communication,
           .delay_wgrad = parallel.delay_wgrad_compute,
           .offload = parallel.offload.policy(),
-          .upstream_trains = upstream_trains(stages.front()->config(), parallel, layout)});
+          .upstream_trains = upstream_trains(options, layout)});
 }
 
 RankModel::RankModel(Rank& rank, const ModelOptions& options)
@@ -75,8 +75,7 @@ RankModel::RankModel(Rank& rank, const ModelOptions& options)
       pipeline_(pipeline_layout(options.model.num_layers, options.parallel)),
       mesh_(rank.mesh(mesh_shape(options.parallel, options.model))),
       step_(rank.arena(), Dtype::kU8, {sizeof(StepState)}, "step"),
-      stages_(
-          build_stages(options.model, options.parallel, options.fp8, pipeline_, mesh_.at().pp)) {
+      stages_(build_stages(options, pipeline_, mesh_.at().pp)) {
   StoreOptions store =
       store_options(options.parallel, options.optim.dtypes, options.dtype, options.fp8);
   store.gradients = options.gradients;
@@ -90,7 +89,7 @@ RankModel::RankModel(Rank& rank, const ModelOptions& options)
   ctx_->trace = rank.options().trace;
   StepState fresh;
   kernels.device.upload(stream, &fresh, step_);
-  executor_ = make_executor(*ctx_, pipeline_, stages_, options.parallel);
+  executor_ = make_executor(*ctx_, pipeline_, stages_, options);
 }
 
 RankModel::~RankModel() = default;

@@ -34,11 +34,11 @@ struct ModelOptions {
 
 // The stages of one pipeline rank.
 using Stages = std::vector<std::unique_ptr<ModelStage>>;
-Stages build_stages(const ModelConfig& model, const ParallelConfig& parallel, const Fp8Config& fp8,
-                    const PipelineLayout& layout, std::int64_t rank);
+// With the settings of their parameter groups.
+Stages build_stages(const ModelOptions& options, const PipelineLayout& layout, std::int64_t rank);
 std::vector<Param*> params_of(const Stages& stages);
 std::unique_ptr<Executor> make_executor(Context& ctx, const PipelineLayout& layout,
-                                        const Stages& stages, const ParallelConfig& parallel);
+                                        const Stages& stages, const ModelOptions& options);
 
 class RankModel {
  public:

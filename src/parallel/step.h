@@ -8,6 +8,7 @@
 
 #include "ops/micro_batch.h"
 #include "parallel/router_load.h"
+#include "tensor/step_state.h"
 
 namespace bev {
 
@@ -23,7 +24,8 @@ struct StepBatch {
 
 struct StepInput {
   std::int64_t iteration = 0;
-  double lr = 0, weight_decay = 0;
+  LearningRates lr;
+  double weight_decay = 0;
   double loss_scale = 1;
   double clip_grad = 0;  // 0: no clipping
 };

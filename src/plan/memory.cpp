@@ -24,6 +24,16 @@ std::int64_t tensor_bytes(std::int64_t elements, Dtype dtype) {
   return std::max<std::int64_t>(round_up(bytes, 64), 64);
 }
 
+ModelOptions model_options(const MemoryQuery& query) {
+  ModelOptions options;
+  options.model = query.model;
+  options.parallel = query.parallel;
+  options.optim = query.optim;
+  options.dtype = query.dtype;
+  options.fp8 = query.fp8;
+  return options;
+}
+
 // What the ranks that hold one part of a stage keep between iterations.
 class KeptState {
  public:
@@ -174,7 +184,7 @@ ActivationBytes activation_bytes(const MemoryQuery& query, const PipelineLayout&
   PipelineShape pipeline = layout.shape;
   pipeline.group_size = pipeline.group_for(query.micro_batches);
   Schedule schedule = make_schedules(pipeline, played)[static_cast<std::size_t>(at.pp)];
-  std::unique_ptr<Executor> executor = make_executor(ctx, layout, stages, query.parallel);
+  std::unique_ptr<Executor> executor = make_executor(ctx, layout, stages, model_options(query));
   NextToken objective(query.model);
   auto terms = static_cast<std::int64_t>(objective.terms().size());
   Tensor losses(arena, Dtype::kF64, {kStepSums + terms - 1}, "step");
@@ -207,7 +217,7 @@ void count_parameters(const MemoryQuery& query, MemoryPlan& plan) {
 void plan_pipeline_rank(const MemoryQuery& query, const PipelineLayout& layout,
                         std::int64_t in_flight, std::int64_t pipeline_rank, MemoryPlan& plan) {
   MeshShape mesh = mesh_shape(query.parallel, query.model);
-  Stages stages = build_stages(query.model, query.parallel, query.fp8, layout, pipeline_rank);
+  Stages stages = build_stages(model_options(query), layout, pipeline_rank);
   // Where the chunks of a sequence differ in length, so do the ranks that hold them.
   bool even = query.seq_length % (2 * mesh.cp) == 0;
   std::int64_t tokens = query.micro_batch_size * query.seq_length / mesh.cp;

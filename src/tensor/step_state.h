@@ -7,11 +7,25 @@
 
 namespace bev {
 
+// Learning rates of a step. Parameter groups with a schedule of their own have one each
+// (Param::lr_index); the first is that of all others.
+struct LearningRates {
+  static constexpr int kMost = 8;
+  double values[kMost] = {};
+
+  LearningRates() = default;
+  // The same for every group.
+  constexpr LearningRates(double lr) {
+    for (double& value : values) value = lr;
+  }
+  bool operator==(const LearningRates&) const = default;
+};
+
 // Values that the host sets before a step.
 struct StepInputs {
   std::uint64_t random_key = 0;  // derived from seed and iteration
   std::int64_t iteration = 0;
-  double lr = 0;
+  LearningRates lr;
   double weight_decay = 0;
   double loss_scale = 1;
   double loss_factor = 0;  // loss scale / tokens of the global batch

@@ -36,7 +36,8 @@ struct LayoutRun {
   EngineOptions engine;  // model, layout, precision, seed, threads of each rank
   std::int64_t steps = 3;
   std::int64_t micro_batch_size = 1;
-  double lr = 1e-2, weight_decay = 0.1, clip_grad = 1.0;
+  LearningRates lr = 1e-2;
+  double weight_decay = 0.1, clip_grad = 1.0;
   double timeout_seconds = 60;
   WorldFilter* filter = nullptr;
   // Called by every rank with the model that is trained, which outlives the result; null: none.

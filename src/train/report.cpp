@@ -76,6 +76,9 @@ std::string IterationLog::line(std::string_view timestamp) {
       elapsed_seconds_ > 0 ? tflops_per_device(flops_, elapsed_seconds_, options_.world_size) : 0.0;
   if (options_.log_throughput) put(" throughput per GPU (TFLOP/s/GPU): {:.1f} |", tflops);
   put(" learning rate: {:.6E} |", last_.learning_rate);
+  if (last_.decoupled_learning_rate) {
+    put(" decoupled learning rate: {:.6E} |", *last_.decoupled_learning_rate);
+  }
   put(" global batch size: {:5d} |", last_.global_batch_size);
   for (const NamedValue& sum : loss_sums_) {
     double average = sum.value / static_cast<double>(std::max<std::int64_t>(advanced_, 1));
@@ -136,6 +139,7 @@ std::string metrics_json(const StepReport& step) {
   if (step.zero_gradients) integer("num_zeros", *step.zero_gradients);
   if (step.params_norm) number("params_norm", step.params_norm);
   number("lr", step.learning_rate);
+  if (step.decoupled_learning_rate) number("decoupled_lr", step.decoupled_learning_rate);
   number("wd", step.weight_decay);
   number("loss_scale", step.loss_scale);
   number("tokens_per_second", per_second(static_cast<double>(step.tokens), step.elapsed_seconds));
@@ -178,6 +182,7 @@ void write_scalars(TensorBoardWriter& writer, const StepReport& step,
     writer.scalar(concat(tag, " vs samples"), step.consumed_samples, value);
   };
   both("learning-rate", step.learning_rate);
+  if (step.decoupled_learning_rate) both("decoupled-learning-rate", *step.decoupled_learning_rate);
   both("batch-size", static_cast<double>(step.global_batch_size));
   both("lm loss", step.loss);
   for (const NamedValue& loss : step.more_losses) both(loss.name, loss.value);

@@ -33,6 +33,7 @@ struct StepReport {
   std::vector<NamedValue> more_losses = {};  // MoE, MTP, ...; names are also JSON keys
   std::vector<RouterLoad> routers = {};      // of layers with experts
   double learning_rate = 0.0;
+  std::optional<double> decoupled_learning_rate = {};  // of word embeddings and head
   double weight_decay = 0.0;
   double loss_scale = 1.0;
   std::optional<double> grad_norm = {};

@@ -37,6 +37,7 @@ namespace {
 // Whether the schedules of learning rate and weight decay are made of it.
 bool of_schedules(std::string_view flag) {
   return flag == "--lr" || flag == "--min-lr" || flag.starts_with("--lr-") ||
+         flag.starts_with("--decoupled-") || flag == "--head-lr-mult" || flag == "--param-group" ||
          flag.find("weight-decay") != std::string_view::npos;
 }
 

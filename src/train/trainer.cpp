@@ -92,6 +92,7 @@ Trainer::Trainer(Engine& engine, const TrainerConfig& config, const RunData& dat
       saver_(saver),
       batches_(config.batch.spec(engine.model().mesh().shape().dp, config.data.seq_length)),
       lr_(lr_schedule(config.optim, batches_)),
+      rules_(config.optim.groups.rules()),
       weight_decay_(weight_decay_schedule(config.optim, config.train, batches_)),
       scaler_(make_scaler(config.optim, config.fp16)) {
   bool ahead = engine.model().rank().runs_ahead();
@@ -183,7 +184,7 @@ StepInput Trainer::input_for(std::int64_t iteration, std::size_t before) const {
   }
   StepInput input;
   input.iteration = iteration;
-  input.lr = lr_.lr(samples);
+  if (!config_.optim.groups.freeze_all_layers) input.lr = learning_rates(lr_, rules_, samples);
   input.weight_decay = weight_decay_.weight_decay(samples);
   input.loss_scale = scaler.scale();
   input.clip_grad = config_.optim.clip_grad;
@@ -256,7 +257,10 @@ StepReport Trainer::finish_step() {
   for (std::size_t i = 0; i < result.more_terms.size(); ++i) {
     report.more_losses.push_back({terms[i + 1], result.more_terms[i]});
   }
-  report.learning_rate = input.lr;
+  report.learning_rate = input.lr.values[0];
+  if (config_.optim.groups.decoupled_lr >= 0) {
+    report.decoupled_learning_rate = input.lr.values[kDecoupledLrIndex];
+  }
   report.weight_decay = input.weight_decay;
   report.loss_scale = input.loss_scale;
   report.skipped = !result.finite;

@@ -98,6 +98,7 @@ class Trainer {
   RunSaver* saver_;
   BatchSchedule batches_;
   LrSchedule lr_;
+  std::vector<ParamRule> rules_;  // groups with a learning rate of their own
   WeightDecaySchedule weight_decay_;
   LossScaler scaler_;
   std::unique_ptr<Sinks> sinks_;

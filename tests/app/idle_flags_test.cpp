@@ -57,6 +57,7 @@ TEST(IdleFlags, ActWithTheirPart) {
            Row{"--fp4-recipe mxfp4", "--fp4-format e2m1"},
            Row{"--sgd-momentum 0.5", "--optimizer sgd"},
            Row{"--lr-wsd-decay-iters 5", "--lr-decay-style WSD"},
+           Row{"--decoupled-min-lr 0", "--decoupled-lr 0.1"},
            Row{"--recompute-num-layers 2", "--recompute-granularity full"},
            Row{"--recompute-modules mlp", "--recompute-activations"},
            Row{"--min-offloaded-tensor-size 4", "--cpu-offloading-num-layers 1"},

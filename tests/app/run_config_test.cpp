@@ -76,6 +76,42 @@ TEST_F(RunConfigTest, StateInBf16NeedsABf16ModelAndAdam) {
               ElementsAre(HasSubstr("--exp-avg-dtype: fp8 needs --optimizer adam")));
 }
 
+TEST_F(RunConfigTest, PatternsMustMatchAParameter) {
+  EXPECT_THAT(
+      resolve_anew({"--freeze", "decoder.layers.?.mlp.*", "embedding.*", "--param-group",
+                    "*.bias:wd-mult=1", "*:lr=0.1:min-lr=0.01:lr-mult=2", "--decoupled-lr", "0.1"}),
+      IsEmpty());
+  EXPECT_EQ(run.optim.groups.freeze.size(), 2u);
+  EXPECT_EQ(run.optim.groups.param_group.size(), 2u);
+  EXPECT_THAT(resolve_anew({"--freeze", "decoder.layer.0.mlp.linear_fc1.weight", "layers.*"}),
+              ElementsAre("--freeze: no parameter is called decoder.layer.0.mlp.linear_fc1.weight; "
+                          "did you mean decoder.layers.0.mlp.linear_fc1.weight?",
+                          HasSubstr("--freeze: no parameter is called layers.*; the model has "
+                                    "decoder.final_layernorm.bias, ")));
+  EXPECT_THAT(resolve_anew({"--train-only", "output_layer.weight"}),
+              ElementsAre(HasSubstr("--train-only: no parameter is called output_layer.weight")));
+  EXPECT_THAT(resolve_anew({"--head-lr-mult", "10"}),
+              ElementsAre(HasSubstr("--head-lr-mult: no parameter is called output_layer.weight")));
+  EXPECT_THAT(resolve_anew({"--head-lr-mult", "10", "--untie-embeddings-and-output-weights"}),
+              IsEmpty());
+}
+
+TEST_F(RunConfigTest, GroupsMustBeReadable) {
+  EXPECT_THAT(
+      resolve_anew({"--param-group", "*", "*:lr-mult=x", "*:lrmult=1", "*:min-lr=0"}),
+      ElementsAre("--param-group: '*': sets nothing; add for example :lr-mult=0.1 or :wd-mult=0",
+                  "--param-group: '*:lr-mult=x': lr-mult: 'x' is not a number",
+                  "--param-group: '*:lrmult=1': 'lrmult=1' is none of lr-mult=NUMBER, "
+                  "wd-mult=NUMBER, lr=NUMBER, min-lr=NUMBER",
+                  "--param-group: '*:min-lr=0': min-lr needs lr; give both"));
+  EXPECT_THAT(resolve_anew({"--decoupled-lr", "0.1", "--decoupled-min-lr", "0.2"}),
+              ElementsAre(HasSubstr("--decoupled-lr: 0.1 for embedding.word_embeddings.weight")));
+  std::vector<std::string> many = {"--param-group"};
+  for (int i = 0; i < 8; ++i) many.push_back("*:lr=0.1");
+  EXPECT_THAT(resolve_anew(many),
+              ElementsAre(HasSubstr("--param-group: 8 groups have an lr of their own; at most 7")));
+}
+
 TEST_F(RunConfigTest, AFractionOfOffloadNeedsOffload) {
   EXPECT_THAT(resolve({"--optimizer-offload-fraction", "0.5"}),
               ElementsAre(HasSubstr("does nothing without --optimizer-cpu-offload; add it")));

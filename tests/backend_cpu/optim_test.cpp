@@ -68,6 +68,56 @@ void check_adam(const Types& types, std::int64_t size, bool decoupled, std::int6
   });
 }
 
+// A group's learning rate, and moments that began after two updates.
+TEST(Adam, GroupsHaveTheirLearningRateAndCountTheirUpdates) {
+  const std::int64_t size = 50;
+  Buffer main = random_buffer(Dtype::kF32, {size}, 1), grad = random_buffer(Dtype::kF32, {size}, 2);
+  Buffer zeros(Dtype::kF32, {size}, std::vector<double>(size));
+  StepState plain = some_state(1), grouped = some_state(3);
+  grouped.lr.values[5] = plain.lr.values[0];
+  grouped.lr.values[0] = 7;
+  on_every_level([&](const Kernels& kernels, const Stream& stream) {
+    auto updated = [&](const StepState& state, int lr_index, std::int64_t updates_before) {
+      Buffer out = main, m = zeros, v = zeros;
+      const AdamRange range{.main = out.view(),
+                            .grad = grad.view(),
+                            .m = m.view(),
+                            .v = v.view(),
+                            .values = out.view(),
+                            .lr_index = lr_index,
+                            .updates_before = updates_before};
+      kernels.optim.adam(stream, {.state = &state}, {&range, 1});
+      return out.bits();
+    };
+    EXPECT_EQ(updated(grouped, 5, 2), updated(plain, 0, 0));
+    EXPECT_NE(updated(grouped, 5, 0), updated(plain, 0, 0));
+    return updated(grouped, 5, 2);
+  });
+}
+
+TEST(Sgd, GroupsHaveTheirLearningRate) {
+  const std::int64_t size = 50;
+  Buffer main = random_buffer(Dtype::kF32, {size}, 1), grad = random_buffer(Dtype::kF32, {size}, 2);
+  Buffer zeros(Dtype::kF32, {size}, std::vector<double>(size));
+  StepState plain = some_state(2), grouped = plain;
+  grouped.lr.values[3] = plain.lr.values[0];
+  grouped.lr.values[0] = 7;
+  on_every_level([&](const Kernels& kernels, const Stream& stream) {
+    auto updated = [&](const StepState& state, int lr_index) {
+      Buffer out = main, m = zeros;
+      kernels.optim.sgd(stream, {.main = out.view(),
+                                 .grad = grad.view(),
+                                 .m = m.view(),
+                                 .values = out.view(),
+                                 .state = &state,
+                                 .lr_index = lr_index});
+      return out.bits();
+    };
+    EXPECT_EQ(updated(grouped, 3), updated(plain, 0));
+    return updated(grouped, 3);
+  });
+}
+
 TEST(Adam, MatchesTheFormula) {
   for (const Types& types : kTypes) {
     for (bool decoupled : {true, false}) {

@@ -229,6 +229,7 @@ TEST_F(CudaOptim, ManyRangesAtOnceAreEachTheirOwn) {
   constexpr int kRanges = 75;
   for (Dtype dtype : {Dtype::kBf16, Dtype::kF32}) {
     StepState state = some_state(7);
+    for (int i = 0; i < LearningRates::kMost; ++i) state.lr.values[i] = 0.001 * (i + 1);
     Tensor device_state = upload_state(state);
     std::vector<Tensor> kept;  // main, grad, m, v of each range on the device, then on the host
     std::vector<AdamRange> device, host;
@@ -251,6 +252,8 @@ TEST_F(CudaOptim, ManyRangesAtOnceAreEachTheirOwn) {
                          .values = view(0),
                          .lr_mult = 1 + 0.1 * i,
                          .wd_mult = i % 2 == 0 ? 1.0 : 0.0,
+                         .lr_index = i % LearningRates::kMost,
+                         .updates_before = i % 3,
                          .random_stream = 100u + static_cast<std::uint64_t>(i),
                          .first = i % 7};
       };

@@ -174,8 +174,8 @@ TEST_P(GoldenModel, TenAdamWStepsFollowTorch) {
     for (std::size_t i = 0; i < replay.size(); ++i) {
       std::vector<MicroBatch> batches =
           rank_micro_batches(engine.model().ctx(), replay[i].samples, 1);
-      StepInput input{static_cast<std::int64_t>(i) + 1, wanted["lr"], wanted["weight_decay"], 1.0,
-                      wanted["clip_grad"]};
+      StepInput input{static_cast<std::int64_t>(i) + 1, wanted["lr"].get<double>(),
+                      wanted["weight_decay"], 1.0, wanted["clip_grad"]};
       StepResult result = engine.train_step(batches, input);
       EXPECT_NEAR(result.loss, wanted["losses"][i].get<double>(), 2e-4) << "step " << i;
       EXPECT_NEAR(result.grad_norm / wanted["grad_norms"][i].get<double>(), 1, 5e-4)

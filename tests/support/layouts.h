@@ -46,6 +46,8 @@ struct TinyRun {
   const Kernels* kernels = nullptr;  // null: CPU
   bool deterministic = false;
   Fp8Config fp8;
+  ParamGroupConfig groups;
+  LearningRates lr = 1e-2;
   const Objective* objective = nullptr;  // null: NextToken
   std::unique_ptr<BatchPreparation> (*preparation)(RankModel& trained) = nullptr;
   StepSamples (*samples)(std::uint64_t seed) = nullptr;  // samples of a step; null: random_samples

@@ -57,13 +57,15 @@ TEST(IterationLog, WritesOptionalFieldsInTheirPlaces) {
   report.zero_gradients = 17;
   report.params_norm = 99.5;
   report.loss_scale = 65536;
+  report.decoupled_learning_rate = 2e-3;
   log.add(report);
   EXPECT_EQ(
       log.line("T"),
       " [T] iteration        1/      10 | consumed samples:           32 |"
       " skipped samples:            5 | elapsed time per iteration (ms): 500.0 |"
       " throughput per GPU (TFLOP/s/GPU): 2.0 |"
-      " learning rate: 1.500000E-04 | global batch size:    32 |"
+      " learning rate: 1.500000E-04 | decoupled learning rate: 2.000000E-03 |"
+      " global batch size:    32 |"
       " lm loss: 3.000000E+00 | load_balancing_loss: 1.000000E+00 | mtp_1 loss: 4.000000E+00 |"
       " loss scale: 65536.0 | grad norm: 1.235 | num zeros: 17 | params norm: 99.500 |"
       " number of skipped iterations:   0 | number of nan iterations:   0 |"

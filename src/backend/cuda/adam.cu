@@ -17,6 +17,8 @@ struct AdamItem {
   std::int64_t count, first;
   std::uint64_t random_stream;
   double lr_mult, wd_mult;
+  std::int64_t updates_before;
+  int lr_index;
 };
 
 // Coefficients of a step: main = keep main - step m / (sqrt(v) root + epsilon).
@@ -25,7 +27,7 @@ struct AdamFactors {
   float multiplier, decay, beta1, rest1, beta2, rest2, keep, step, root, epsilon;
 };
 
-constexpr int kMostRanges = 28;
+constexpr int kMostRanges = 25;
 
 struct Adam {
   AdamRule rule;
@@ -43,8 +45,9 @@ __device__ std::uint64_t mix(std::uint64_t x) {
 
 __device__ AdamFactors factors_of(const AdamRule& rule, const AdamItem& item) {
   const StepState& state = *rule.state;
-  const double update = static_cast<double>(state.update);
-  const double lr = state.lr * item.lr_mult, decay = state.weight_decay * item.wd_mult;
+  const double update = static_cast<double>(state.update - item.updates_before);
+  const double lr = state.lr.values[item.lr_index] * item.lr_mult;
+  const double decay = state.weight_decay * item.wd_mult;
   return {.random_key = mix(mix(state.random_key) ^ item.random_stream),
           .multiplier = static_cast<float>(state.grad_multiplier),
           .decay = static_cast<float>(rule.decoupled ? 0 : decay),
@@ -296,7 +299,9 @@ AdamItem item_of(const AdamRange& range) {
           .first = range.first,
           .random_stream = range.random_stream,
           .lr_mult = range.lr_mult,
-          .wd_mult = range.wd_mult};
+          .wd_mult = range.wd_mult,
+          .updates_before = range.updates_before,
+          .lr_index = range.lr_index};
 }
 
 // Selects the kernel for a range: elements per access, whether warps handle whole moment blocks,

@@ -16,6 +16,7 @@ struct Sgd {
   FlatRange main, grad, m, values;
   const StepState* state;
   double lr_mult, wd_mult;
+  int lr_index;
   float momentum;
   std::int64_t count;
 };
@@ -24,7 +25,7 @@ template <int N>
 __device__ void sgd_pack(const Sgd& args, std::int64_t at) {
   const float multiplier = static_cast<float>(args.state->grad_multiplier);
   const float decay = static_cast<float>(args.state->weight_decay * args.wd_mult);
-  const float lr = static_cast<float>(args.state->lr * args.lr_mult);
+  const float lr = static_cast<float>(args.state->lr.values[args.lr_index] * args.lr_mult);
   const bool keeps = args.m.data != nullptr, starts = args.state->update <= 1;
   Pack<float, N> main = args.main.widened<N>(args.main.load<N>(at)), m;
   const Pack<float, N> grad = args.grad.widened<N>(args.grad.load<N>(at));
@@ -68,6 +69,7 @@ void sgd(const Stream& stream, const SgdArgs& args) {
                  .state = args.state,
                  .lr_mult = args.lr_mult,
                  .wd_mult = args.wd_mult,
+                 .lr_index = args.lr_index,
                  .momentum = static_cast<float>(args.momentum),
                  .count = args.main.numel()};
   if (work.count == 0) return;

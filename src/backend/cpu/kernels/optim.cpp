@@ -63,8 +63,9 @@ struct AdamFactors {
 template <class M>
 AdamFactors<M> adam_factors(const AdamRule& rule, const AdamRange& range) {
   const StepState& state = *rule.state;
-  const double update = static_cast<double>(state.update);
-  const double lr = state.lr * range.lr_mult, decay = state.weight_decay * range.wd_mult;
+  const double update = static_cast<double>(state.update - range.updates_before);
+  const double lr = state.lr.values[range.lr_index] * range.lr_mult;
+  const double decay = state.weight_decay * range.wd_mult;
   return {.multiplier = static_cast<M>(state.grad_multiplier),
           .decay = static_cast<M>(rule.decoupled ? 0 : decay),
           .beta1 = static_cast<M>(rule.beta1),
@@ -218,7 +219,7 @@ void sgd_range(M* __restrict main, const G* __restrict grad, M* __restrict m, st
   const StepState& state = *args.state;
   const M multiplier = static_cast<M>(state.grad_multiplier);
   const M decay = static_cast<M>(state.weight_decay * args.wd_mult);
-  const M lr = static_cast<M>(state.lr * args.lr_mult);
+  const M lr = static_cast<M>(state.lr.values[args.lr_index] * args.lr_mult);
   const M momentum = static_cast<M>(args.momentum);
   if (m == nullptr) {
     for (std::int64_t i = 0; i < count; ++i) {
