@@ -1,5 +1,6 @@
 #include "autograd/context.h"
 
+#include "autograd/metrics.h"
 #include "base/text.h"
 #include "kernels/device.h"
 #include "kernels/elementwise.h"
@@ -14,6 +15,19 @@ Tensor Context::upload(Dtype of, std::int64_t count, const void* values, const c
 
 void Context::download(const View& view, void* values) const {
   kernels.device.fetch(stream, view, values).wait();
+}
+
+double* Context::metric(std::string_view name, const Placement& placement) const {
+  if (metrics == nullptr) return nullptr;
+  const MeshCoordinate& at = mesh.at();
+  auto counted_by_another = [&](Axis axis, std::int64_t rank) {
+    PlaceState state = placement[axis];
+    bool whole = state == PlaceState::kReplicated || state == PlaceState::kCopied;
+    return whole && rank > 0;
+  };
+  bool another = counted_by_another(Axis::kTp, at.tp) || counted_by_another(Axis::kCp, at.cp) ||
+                 counted_by_another(Axis::kDp, at.dp);
+  return another ? nullptr : metrics->find(name);
 }
 
 void Context::check(std::string_view op, std::string_view what, const View& view) const {

@@ -17,6 +17,7 @@
 
 namespace bev {
 
+class MetricBlock;
 class OffloadPass;
 class Partner;
 class Tape;
@@ -45,7 +46,7 @@ struct Context {
   const StepState* step;      // device address
   Dtype dtype = Dtype::kF32;  // of activations and weights
 
-  Tape* tape = nullptr;               // nullptr: nothing is recorded
+  Tape* tape = nullptr;  // nullptr: nothing is recorded
   // Set to true by every op whose output has a gradient, recorded or not; nullptr: nobody asks.
   bool* trains = nullptr;
   WeightWork* weight_work = nullptr;  // collects wgrad work to run later; nullptr: run at once
@@ -55,6 +56,7 @@ struct Context {
   bool training = false;    // enables dropout
   FiniteProbe* probe = nullptr;  // checks every result (synchronises with the device); nullptr: off
   Trace* trace = nullptr;        // records spans; nullptr: off
+  const MetricBlock* metrics = nullptr;  // sums of the training step; nullptr: none
   // Accumulators of the routers' choices, updated in the backward; nullptr: none.
   const RouterStatistics* routers = nullptr;
   // Counter of rows dropped by fixed-size expert exchanges (f64, device); nullptr: all exchanges
@@ -81,6 +83,10 @@ struct Context {
     return out;
   }
   Dtype wide() const { return wide_of(dtype); }
+  // Where an op adds to the metric of this name (f64, on the device), given the placement of the
+  // values that it sums. nullptr: the metric is not shown, or another rank with the same values
+  // counts them. Ops that are recomputed in the backward are not counted again.
+  double* metric(std::string_view name, const Placement& placement) const;
   // With a probe: records op, layer and tensor of the first non-finite value.
   void check(std::string_view op, std::string_view what, const View& view) const;
 };

@@ -32,6 +32,7 @@ Tensor backward_again(Backward& back, const F& f, const Saved& x, const GradSlot
   TapeScope scope(ctx, &tape);
   GradSlot input, output;
   {
+    ScopedValue<const MetricBlock*> counted_before(ctx.metrics, nullptr);
     Var again{x.get(ctx), slot.placement, -1, nullptr};
     if (slot.wanted()) again = tape.track(std::move(again.tensor), slot.placement);
     input = GradSlot(again);
@@ -45,8 +46,8 @@ Tensor backward_again(Backward& back, const F& f, const Saved& x, const GradSlot
 }
 }  // namespace detail
 
-// f(Context&, const Var&) -> Var. Objects that f refers to must live until the backward. If neither x
-// nor a parameter that f uses has a gradient, nothing is recorded.
+// f(Context&, const Var&) -> Var. Objects that f refers to must live until the backward. If neither
+// x nor a parameter that f uses has a gradient, nothing is recorded.
 template <class F>
 Var recompute(Context& ctx, const char* name, const Var& x, F f) {
   if (ctx.tape == nullptr) return f(ctx, x);

@@ -101,9 +101,9 @@ std::vector<StatePart> owned_state(Engine& engine, bool with_optimizer) {
   return parts;
 }
 
-// Holders are the replicas, times tp (etp for experts) if it does not shard the parameter, times the
-// stages that hold the embedding weight. The first writer depends on the name, which distributes
-// small tensors over the holders.
+// Holders are the replicas, times tp (etp for experts) if it does not shard the parameter, times
+// the stages that hold the embedding weight. The first writer depends on the name, which
+// distributes small tensors over the holders.
 Range written_range(const Engine& engine, const StatePart& part, std::int64_t least) {
   const Param& param = *part.param;
   const Group& replicas = engine.model().store().plan().replicas(param);

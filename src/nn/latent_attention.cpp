@@ -108,6 +108,7 @@ class LatentAttention::HeadsRecipe : public Recipe {
         here_(here) {}
   Tensor make(Context& ctx) const override {
     TapeScope unrecorded(ctx, nullptr);
+    ScopedValue<const MetricBlock*> counted_before(ctx.metrics, nullptr);
     Source from{q_.get(ctx), latent_.get(ctx), rope_key_.get(ctx)};
     LatentRows rows = attention_.rows(ctx, from, input_, here_);
     return attention_.heads(ctx, rows, *input_.layout, here_).tensor;

@@ -43,9 +43,9 @@ Tensor of_this_rank(Context& ctx, Tensor rows, const Placement& placement,
 // The number is that of the micro-batch, which one of its ranks adds to the statistics.
 void add_dropped(Context& ctx, const Tensor& dropped, std::int64_t expert_count) {
   if (ctx.routers == nullptr || ctx.mesh.at().tp > 0 || ctx.mesh.at().cp > 0) return;
-  const Tensor& sums = ctx.routers->sums;
-  if (ctx.layer < 0 || ctx.layer >= sums.shape()[0]) return;
-  View row = sums.view().rows(ctx.layer, ctx.layer + 1).flat();
+  const View& sums = ctx.routers->sums;
+  if (ctx.layer < 0 || ctx.layer >= sums.shape[0]) return;
+  View row = sums.rows(ctx.layer, ctx.layer + 1).flat();
   std::int64_t place = 2 * expert_count + 2;
   ctx.kernels.elementwise.axpby(ctx.stream, 1, dropped, 1, row.rows(place, place + 1));
 }

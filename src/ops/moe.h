@@ -46,7 +46,7 @@ Var router_logits(Context& ctx, const Var& x, const Param& weight, const Param* 
 // wide dtype: the tokens of each expert, the sums of their scores, of lse^2 and of the entropy, and
 // the choices that were dropped. Over all ranks every token counts once.
 struct RouterStatistics {
-  Tensor sums;
+  View sums;
   // [layers, E], where a loss counts over micro-batches: the tokens of
   // each expert in all ranks' micro-batches whose backward is done. The same on every rank.
   Tensor global_counts;

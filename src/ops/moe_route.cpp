@@ -70,7 +70,7 @@ struct RouteBackward {
       own = count(ctx, experts, balances && alike, statistics);
     }
     if (statistics) {
-      View row = ctx.routers->sums.view().rows(ctx.layer, ctx.layer + 1).flat();
+      View row = ctx.routers->sums.rows(ctx.layer, ctx.layer + 1).flat();
       ctx.kernels.elementwise.axpby(ctx.stream, 1, own.sums.view().flat(), 1,
                                     row.rows(0, own.sums.numel()));
     }
@@ -96,7 +96,7 @@ struct RouteBackward {
     if (ctx.routers == nullptr || layout == nullptr) return false;
     bool counted_by_others =
         in.placement[Axis::kTp] == PlaceState::kReplicated && ctx.mesh.tp().rank() > 0;
-    return !counted_by_others && ctx.layer >= 0 && ctx.layer < ctx.routers->sums.shape()[0];
+    return !counted_by_others && ctx.layer >= 0 && ctx.layer < ctx.routers->sums.shape[0];
   }
 
   // Losses that balance count what the scores by themselves would choose.

@@ -32,8 +32,8 @@ void Engine::build(const TrainOptions& train) {
   if (train.objective == nullptr) own_objective_ = std::make_unique<NextToken>(options().model);
   objective_ = train.objective != nullptr ? train.objective : own_objective_.get();
   seed_ = options().seed;
-  auto terms = static_cast<std::int64_t>(objective_->terms().size());
-  sums_ = Tensor(model_.rank().arena(), Dtype::kF64, {kStepSums + terms - 1}, "step");
+  metrics_ = std::make_unique<StepMetrics>(ctx(), options().model, *objective_, train,
+                                           options().gradients);
   fixed_exchange_ = options().parallel.moe_expert_rank_capacity_factor > 0 &&
                     options().parallel.expert_model_parallel_size > 1;
   if (options().gradients && train.optimizer) {
@@ -41,7 +41,6 @@ void Engine::build(const TrainOptions& train) {
                                              &model_.rank().host_memory());
   }
   captures_ = decide_capturing();
-  if (options().gradients) routers_ = router_statistics(ctx(), options().model);
 }
 
 void Engine::weights_written() {
@@ -102,7 +101,7 @@ const Schedule& Engine::training_schedule(std::size_t micro_batches) {
 }
 
 void Engine::count_weights(std::span<const MicroBatch> batches, BegunStep& step) {
-  step.weights.assign(static_cast<std::size_t>(sums_.numel() - kStepSums + 1), 0.0);
+  step.weights.assign(metrics_->term_count(), 0.0);
   for (const MicroBatch& batch : batches) objective_->add_weights(ctx(), batch, step.weights);
   View weights{step.weights.data(), Dtype::kF64, {std::ssize(step.weights)}};
   mesh().grads().host().all_reduce(weights, Reduction::kSum, "weights of the loss").wait();
@@ -126,55 +125,47 @@ void Engine::send_inputs(std::span<const MicroBatch> batches, const StepInput& i
                               {model_.device_step(), Dtype::kU8, {sizeof(StepInputs)}});
 }
 
-void Engine::begin_sums() {
-  ctx().kernels.fill(ctx().stream, sums_, 0);
-  for (const Tensor* counted : {&routers_.sums, &routers_.global_counts}) {
-    if (!counted->empty()) ctx().kernels.fill(ctx().stream, *counted, 0);
-  }
-}
-
 void Engine::run_micro_batches(std::span<const MicroBatch> batches) {
   ScopedValue training(ctx().training, true);
-  const RouterStatistics* counted = routers_.sums.empty() ? nullptr : &routers_;
-  ScopedValue routers(ctx().routers, counted);
-  ScopedValue lost(ctx().lost_rows, fixed_exchange_ ? sum(kLostRows) : nullptr);
-  model_.executor().run(training_schedule(batches.size()), batches, true, *objective_, sum(kLoss));
+  ScopedValue metrics(ctx().metrics, &metrics_->block());
+  ScopedValue routers(ctx().routers, metrics_->routers());
+  ScopedValue lost(ctx().lost_rows, fixed_exchange_ ? metrics_->lost_rows() : nullptr);
+  model_.executor().run(training_schedule(batches.size()), batches, true, *objective_,
+                        metrics_->terms());
 }
 
 void Engine::finish_sums() {
   mesh().activity().set_action("gradient sums", -1);
   TraceScope span(ctx().trace, {TraceKind::kOther, "gradient sums"});
   store().finish_gradients();
-  store().add_gradient_squares(sum(kSquares));
-  if (train_.zero_gradients) store().count_zero_gradients(sum(kZeros));
-  mesh().world().all_reduce(sums_, Reduction::kSum, "loss and gradient norm").wait();
-  if (routers_.sums.empty()) return;
-  mesh().world().all_reduce(routers_.sums, Reduction::kSum, "router statistics").wait();
+  store().add_gradient_squares(metrics_->gradient_squares());
+  const MetricBlock& block = metrics_->block();
+  if (double* zeros = block.find("num zeros")) store().count_zero_gradients(zeros);
+  block.reduce(mesh().world(), MetricPhase::kStep);
 }
 
 void Engine::update(double clip_grad) {
   mesh().activity().set_action("optimizer", -1);
   TraceScope span(ctx().trace, {TraceKind::kOther, "optimizer"});
-  ctx().kernels.optim.clip(ctx().stream, {.square_sum = sum(kSquares),
-                                          .loss = sum(kLoss),
+  const MetricBlock& block = metrics_->block();
+  ScopedValue metrics(ctx().metrics, &block);
+  ctx().kernels.optim.clip(ctx().stream, {.square_sum = metrics_->gradient_squares(),
+                                          .loss = metrics_->terms(),
                                           .state = model_.device_step(),
                                           .max_norm = clip_grad,
-                                          .lost_rows = sum(kLostRows)});
+                                          .lost_rows = metrics_->lost_rows()});
   store().amaxes().finish_step(model_.device_step());
   optimizer_->step(ctx());
-  if (train_.params_norm) sum_param_squares();
-}
-
-void Engine::sum_param_squares() {
-  optimizer_->add_squares(ctx(), sum(kParamSquares));
-  store().add_frozen_squares(sum(kParamSquares));
-  constexpr auto kAt = static_cast<std::int64_t>(kParamSquares);
-  mesh().world().all_reduce(sums_.rows(kAt, kAt + 1), Reduction::kSum, "parameter norm").wait();
+  if (double* squares = block.find("params norm")) {
+    optimizer_->add_squares(ctx(), squares);
+    store().add_frozen_squares(squares);
+  }
+  if (block.shows(MetricPhase::kUpdate)) block.reduce(mesh().world(), MetricPhase::kUpdate);
 }
 
 void Engine::forward_backward(std::span<const MicroBatch> batches) {
-  store().begin_step(static_cast<std::int64_t>(batches.size()), sum(kSquares));
-  begin_sums();
+  store().begin_step(static_cast<std::int64_t>(batches.size()), metrics_->gradient_squares());
+  metrics_->clear(ctx());
   run_micro_batches(batches);
   finish_sums();
 }
@@ -185,8 +176,9 @@ class Engine::Parts final : public StepParts {
   void first(const MicroBatch& batch, const StepShape& shape) const override {
     ParamStore& store = engine_.store();
     if (store.gathers_first()) store.gather_values();
-    store.begin_step(shape.kinds, engine_.sum(kSquares));
-    engine_.begin_sums();
+    const StepMetrics& metrics = *engine_.metrics_;
+    store.begin_step(shape.kinds, metrics.gradient_squares());
+    metrics.clear(engine_.ctx());
     next(batch);
   }
   void next(const MicroBatch& batch) const override {
@@ -240,16 +232,8 @@ void Engine::launch(StepGraph& graph, std::span<const MicroBatch> batches, Begun
 
 void Engine::fetch_results(BegunStep& step) {
   const DeviceKernels& device = ctx().kernels.device;
-  Stream stream = ctx().stream;
-  if (device.mark != nullptr) step.end = device.mark(stream);
-  step.arrival = device.fetch(stream, sums_.rows(0, kStepSums), step.sums.data());
-  if (std::int64_t all = sums_.numel(); all > kStepSums) {
-    step.more_sums.resize(static_cast<std::size_t>(all - kStepSums));
-    step.more_arrival = device.fetch(stream, sums_.rows(kStepSums, all), step.more_sums.data());
-  }
-  if (routers_.sums.empty()) return;
-  step.routers.resize(routers_.sums.view().bytes());
-  step.routers_arrival = device.fetch(stream, routers_.sums, step.routers.data());
+  if (device.mark != nullptr) step.end = device.mark(ctx().stream);
+  step.arrival = metrics_->block().fetch(ctx(), step.sums);
 }
 
 void Engine::resume(std::int64_t updates, std::uint64_t seed) {
@@ -263,14 +247,15 @@ void Engine::resume(std::int64_t updates, std::uint64_t seed) {
 // Keeps the memory of its lists.
 void Engine::BegunStep::clear() {
   redone = false;
-  sums.fill(0);
   end = nullptr;
-  for (Work* work : {&meeting, &arrival, &more_arrival, &routers_arrival}) *work = Work();
+  meeting = Work();
+  arrival = Work();
   started = 0;
 }
 
 void Engine::BegunStep::wait() {
-  for (Work* work : {&meeting, &arrival, &more_arrival, &routers_arrival}) work->wait();
+  meeting.wait();
+  arrival.wait();
 }
 
 StepResult Engine::finish() {
@@ -280,12 +265,11 @@ StepResult Engine::finish() {
     begun_.front().wait();
   };
   wait();
-  if (begun_.front().lost_rows()) {
+  if (metrics_->any_lost(begun_.front().sums)) {
     redo_steps();
     wait();
   }
   StepResult result = result_of(begun_.front(), true);
-  if (train_.params_norm) result.params_norm = std::sqrt(begun_.front().sums[kParamSquares]);
   ended_.splice(ended_.end(), begun_, begun_.begin());
   if (result.finite) {
     ++updates_;
@@ -325,32 +309,20 @@ void Engine::redo_steps() {
   }
 }
 
-StepResult Engine::result_of(const BegunStep& step, bool with_gradient) const {
+StepResult Engine::result_of(const BegunStep& step, bool with_gradient) {
   StepResult result;
-  double squares = step.sums[kSquares], loss = step.sums[kLoss];
-  auto mean = [](double sum, double weight) { return weight > 0 ? sum / weight : 0; };
+  double loss = metrics_->loss_sum(step.sums);
   result.redone = step.redone;
   result.tokens = step.weights[0];
-  result.loss = mean(loss, step.weights[0]);
+  result.loss = result.tokens > 0 ? loss / result.tokens : 0;
   result.finite = std::isfinite(loss);
   if (!with_gradient) return result;
   result.end = step.end;
-  result.grad_norm = std::sqrt(squares) / step.input.loss_scale;
+  StepMetrics::Told told = metrics_->tell(step.sums, step.weights, step.input.loss_scale);
+  result.grad_norm = told.grad_norm;
   result.finite &= std::isfinite(result.grad_norm);
-  if (train_.zero_gradients) {
-    result.zero_gradients = static_cast<std::int64_t>(step.sums[kZeros]);
-  }
-  for (std::size_t i = 0; i < step.more_sums.size(); ++i) {
-    result.more_terms.push_back(mean(step.more_sums[i], step.weights[i + 1]));
-  }
-  if (!step.routers.empty()) {
-    visit_float(routers_.sums.dtype(), [&](auto type) {
-      using T = decltype(type);
-      const auto* values = reinterpret_cast<const T*>(step.routers.data());
-      std::vector<double> sums(values, values + routers_.sums.numel());
-      result.routers = router_loads(options().model, sums);
-    });
-  }
+  result.metrics = told.metrics;
+  result.routers = std::move(told.routers);
   return result;
 }
 
@@ -369,7 +341,7 @@ StepResult Engine::gradients(std::span<const MicroBatch> batches, const StepInpu
     return step;
   };
   BegunStep step = run();
-  if (step.lost_rows()) {
+  if (metrics_->any_lost(step.sums)) {
     ScopedValue exact(fixed_exchange_, false);
     step = run();
     step.redone = true;
@@ -380,11 +352,11 @@ StepResult Engine::gradients(std::span<const MicroBatch> batches, const StepInpu
 StepResult Engine::evaluate(std::span<const MicroBatch> batches) {
   BegunStep step;
   count_weights(batches, step);
-  begin_sums();
+  metrics_->clear(ctx());
   model_.executor().run(model_.forward_schedule(batches.size()), batches, false, *objective_,
-                        sum(kLoss));
-  mesh().world().all_reduce(sums_, Reduction::kSum, "loss").wait();
-  ctx().kernels.device.fetch(ctx().stream, sums_.rows(0, kStepSums), step.sums.data()).wait();
+                        metrics_->terms());
+  metrics_->block().reduce(mesh().world(), MetricPhase::kStep);
+  metrics_->block().fetch(ctx(), step.sums).wait();
   return result_of(step, false);
 }
 

@@ -1,7 +1,6 @@
 // Trains one rank's share of a model: optimizer, objective, and the steps in flight.
 #pragma once
 
-#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <list>
@@ -11,30 +10,25 @@
 #include <string>
 #include <vector>
 
-#include "ops/moe.h"
 #include "optim/optimizer.h"
 #include "parallel/objective.h"
 #include "parallel/rank_model.h"
-#include "parallel/router_load.h"
 #include "parallel/step.h"
 #include "parallel/step_graph.h"
+#include "parallel/step_metrics.h"
 
 namespace bev {
 
-struct TrainOptions {
+struct TrainOptions : MetricOptions {
   bool optimizer = true;  // false: gradients are wanted, updates are not
   // What the model is trained for; null: NextToken. Must outlive the engine.
   const Objective* objective = nullptr;
   // How pipeline ranks train; null: as `parallel` says. Must outlive the engine.
   const ScheduleMaker* schedules = nullptr;
-  bool params_norm = false, zero_gradients = false;  // whether steps tell them
 };
 
 // All of a rank that trains one model.
 struct EngineOptions : RankOptions, ModelOptions, TrainOptions {};
-
-// Numbers that all ranks sum in a step, besides the objective's further terms.
-inline constexpr std::int64_t kStepSums = 5;
 
 class Engine {
  public:
@@ -110,18 +104,14 @@ class Engine {
     std::span<const MicroBatch> batches;  // of the step in flight, or of the caller
     StepInput input;
     bool redone = false;
-    std::vector<double> weights;  // of the objective's terms, in the global batch
-    // The first of sums_; there after arrival.
-    std::array<double, kStepSums> sums{};
-    std::vector<double> more_sums;      // of the objective's further terms
-    std::vector<std::byte> routers;     // as routers_, likewise
-    std::shared_ptr<const Moment> end;  // of its work, before these arrive
-    Work arrival, more_arrival, routers_arrival;
+    std::vector<double> weights;        // of the objective's terms, in the global batch
+    std::vector<double> sums;           // a copy of the metrics' block; there after arrival
+    std::shared_ptr<const Moment> end;  // of its work, before they arrive
+    Work arrival;
     double started = 0;  // of a step launched as graphs: all ranks have started it, after meeting
     Work meeting;
     void clear();
     void wait();
-    bool lost_rows() const { return sums[kLostRows] > 0; }
   };
 
   class Parts;  // of a step, to be captured
@@ -138,11 +128,9 @@ class Engine {
   void begin(std::span<const MicroBatch> batches, const StepInput& input);
   StepResult finish();
   // The parts of a step.
-  void begin_sums();
   void run_micro_batches(std::span<const MicroBatch> batches);
   void finish_sums();
   void update(double clip_grad);
-  void sum_param_squares();
 
   void forward_backward(std::span<const MicroBatch> batches);
   // Whether steps can be captured at all. Collective; the first rank says why not.
@@ -155,7 +143,7 @@ class Engine {
   void redo_steps();
   void forget_failure();
   void launch(StepGraph& graph, std::span<const MicroBatch> batches, BegunStep& step);
-  StepResult result_of(const BegunStep& step, bool with_gradient) const;
+  StepResult result_of(const BegunStep& step, bool with_gradient);
   void fetch_results(BegunStep& step);
   const Schedule& training_schedule(std::size_t micro_batches);
   std::string gather_findings(const FiniteProbe& probe, bool in_step);
@@ -167,14 +155,8 @@ class Engine {
   std::unique_ptr<Objective> own_objective_;
   const Objective* objective_;
   std::uint64_t seed_;
-  // f64: the squares of the gradient and its zeros, the squares of parameters, the rows that were
-  // lost where exchanges have a fixed size, the objective's terms.
-  Tensor sums_;
-  static constexpr std::size_t kSquares = 0, kZeros = 1, kParamSquares = 2, kLostRows = 3,
-                               kLoss = 4;
-  double* sum(std::size_t which) const { return sums_.as<double>() + which; }
+  std::unique_ptr<StepMetrics> metrics_;
   bool fixed_exchange_ = false;  // of tokens for experts, in training steps
-  RouterStatistics routers_;     // empty without experts
   std::int64_t updates_ = 0;
   StateReader* reader_ = nullptr;
   std::unique_ptr<Optimizer> optimizer_;

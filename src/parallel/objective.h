@@ -26,7 +26,8 @@ class Objective {
   // Loss [1] of a micro-batch from the last stage's outputs, for the tape: its gradient is seeded
   // with one, so the op that makes it multiplies by StepState::loss_factor. The sums of the terms
   // (f64, on the device) are added to `sums`, in their order; a tensor-parallel or context-parallel
-  // rank adds its share, so that the sum over all ranks counts everything once.
+  // rank adds its share, so that the sum over all ranks counts everything once. What else is to be
+  // told goes to metrics of its own (TrainOptions::metrics, Context::metric).
   virtual Var loss(Context& ctx, const ModelStage& stage, const MicroBatch& batch,
                    std::span<const Var> outputs, double* sums) const = 0;
   // False where loss() reads from the device: such steps are not captured as CUDA graphs.

@@ -62,11 +62,10 @@ std::unique_ptr<Executor> make_executor(Context& ctx, const PipelineLayout& layo
   for (const auto& stage : stages) chunks.push_back(stage.get());
   return std::make_unique<Executor>(
       ctx, layout.shape, std::move(chunks),
-      ExecutorOptions{
-          .overlap = parallel.overlap_p2p_communication,
-          .delay_wgrad = parallel.delay_wgrad_compute,
-          .offload = parallel.offload.policy(),
-          .upstream_trains = upstream_trains(options, layout)});
+      ExecutorOptions{.overlap = parallel.overlap_p2p_communication,
+                      .delay_wgrad = parallel.delay_wgrad_compute,
+                      .offload = parallel.offload.policy(),
+                      .upstream_trains = upstream_trains(options, layout)});
 }
 
 RankModel::RankModel(Rank& rank, const ModelOptions& options)

@@ -15,6 +15,16 @@ double percentile(std::span<const double> sorted, double share) {
 }
 }  // namespace
 
+bool has_routers(const ModelConfig& model) {
+  return model.moe.any() && std::ranges::any_of(layer_specs(model), [](const LayerSpec& spec) {
+           return spec.feed_forward == FeedForwardKind::kExperts;
+         });
+}
+
+Shape router_sums_shape(const ModelConfig& model) {
+  return {model.num_layers + model.mtp_num_layers, 2 * model.moe.num_experts + 3};
+}
+
 std::vector<RouterLoad> router_loads(const ModelConfig& model, std::span<const double> sums) {
   std::vector<RouterLoad> loads;
   auto experts = static_cast<std::size_t>(model.moe.num_experts), width = 2 * experts + 3;
@@ -47,13 +57,11 @@ std::vector<RouterLoad> router_loads(const ModelConfig& model, std::span<const d
   return loads;
 }
 
-RouterStatistics router_statistics(Context& ctx, const ModelConfig& model) {
-  RouterStatistics out;
-  if (!model.moe.any()) return out;
-  std::int64_t experts = model.moe.num_experts, layers = model.num_layers + model.mtp_num_layers;
-  out.sums = ctx.allocate(ctx.wide(), {layers, 2 * experts + 3}, "step");
-  if (model.moe_training.coefficient("global_aux_loss") == 0) return out;
-  out.global_counts = ctx.allocate(ctx.wide(), {layers, experts}, "step");
+RouterStatistics router_statistics(const Context& ctx, const ModelConfig& model, const View& sums) {
+  RouterStatistics out{sums, {}};
+  if (sums.empty() || model.moe_training.coefficient("global_aux_loss") == 0) return out;
+  Shape counts{sums.shape[0], model.moe.num_experts};
+  out.global_counts = ctx.allocate(ctx.wide(), counts, "step");
   return out;
 }
 

@@ -33,10 +33,15 @@ void for_numbers(const RouterLoad& load, const Use& use) {
   use("dropped", load.dropped);
 }
 
-// Of RouterStatistics::sums, row by row; layers without experts are left out.
+// Whether any layer has experts.
+bool has_routers(const ModelConfig& model);
+// The shape of RouterStatistics::sums.
+Shape router_sums_shape(const ModelConfig& model);
+// What the rows of RouterStatistics::sums say; layers without experts are left out.
 std::vector<RouterLoad> router_loads(const ModelConfig& model, std::span<const double> sums);
 
-// Their memory, not yet filled; none for a model without experts.
-RouterStatistics router_statistics(Context& ctx, const ModelConfig& model);
+// Statistics whose sums lie where given, with memory for the rest, not yet filled; none where there
+// are no sums.
+RouterStatistics router_statistics(const Context& ctx, const ModelConfig& model, const View& sums);
 
 }  // namespace bev

@@ -3,9 +3,11 @@
 
 #include <cstdint>
 #include <memory>
-#include <optional>
+#include <span>
+#include <string_view>
 #include <vector>
 
+#include "autograd/metrics.h"
 #include "ops/micro_batch.h"
 #include "parallel/router_load.h"
 #include "tensor/step_state.h"
@@ -34,15 +36,21 @@ struct StepResult {
   double loss = 0;       // the objective's first term: its mean over the global batch
   double tokens = 0;     // the term's weight: tokens of the global batch, of a next-token loss
   double grad_norm = 0;  // before clipping, unscaled
-  // Norm of the main parameters after the update; elements of the batch's gradient that are 0.
-  std::optional<double> params_norm = {};
-  std::optional<std::int64_t> zero_gradients = {};
-  bool finite = true;                    // loss and gradient; otherwise nothing was updated
-  bool redone = false;                   // what was exchanged did not fit at first
+  bool finite = true;    // loss and gradient; otherwise nothing was updated
+  bool redone = false;   // what was exchanged did not fit at first
   std::vector<RouterLoad> routers = {};  // of a training step, layer by layer
-  // The objective's further terms in a training step, each a mean over its own weight.
-  std::vector<double> more_terms = {};
+  // All that a training step tells, these numbers among it: the objective's terms, each a mean over
+  // its own weight, then the others. Valid until the engine finishes its next step.
+  std::span<const Metric> metrics = {};
   std::shared_ptr<const Moment> end = nullptr;  // of a training step; null as `mark` is
+
+  // The metric of this name; null: steps do not tell it.
+  const Metric* metric(std::string_view name) const {
+    for (const Metric& told : metrics) {
+      if (told.name == name) return &told;
+    }
+    return nullptr;
+  }
 };
 
 // A step that was begun: the one place where its batch is kept until it is finished.

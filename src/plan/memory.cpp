@@ -186,15 +186,14 @@ ActivationBytes activation_bytes(const MemoryQuery& query, const PipelineLayout&
   Schedule schedule = make_schedules(pipeline, played)[static_cast<std::size_t>(at.pp)];
   std::unique_ptr<Executor> executor = make_executor(ctx, layout, stages, model_options(query));
   NextToken objective(query.model);
-  auto terms = static_cast<std::int64_t>(objective.terms().size());
-  Tensor losses(arena, Dtype::kF64, {kStepSums + terms - 1}, "step");
-  if (query.parallel.moe_expert_rank_capacity_factor > 0) ctx.lost_rows = losses.as<double>();
-  RouterStatistics routers = router_statistics(ctx, query.model);
-  ctx.routers = routers.sums.empty() ? nullptr : &routers;
+  StepMetrics metrics(ctx, query.model, objective, {}, true);
+  ctx.metrics = &metrics.block();
+  ctx.routers = metrics.routers();
+  if (query.parallel.moe_expert_rank_capacity_factor > 0) ctx.lost_rows = metrics.lost_rows();
   // The second iteration gathers ahead what it has seen the first one use.
   for (int iteration = 0; iteration < (query.parallel.overlap_param_gather ? 2 : 1); ++iteration) {
     store.begin_step(played);
-    executor->run(schedule, batches, true, objective, losses.as<double>());
+    executor->run(schedule, batches, true, objective, metrics.terms());
     store.finish_gradients();
   }
   std::int64_t more = (query.micro_batches - played) * (batch_bytes / played);

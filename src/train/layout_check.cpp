@@ -59,10 +59,10 @@ void place(const Param& param, Context& ctx, const View& local, std::vector<doub
   });
 }
 
-void add_reports(const Objective& objective, const StepResult& result, NamedTensors& reports) {
-  std::vector<std::string> terms = objective.terms();
-  for (std::size_t i = 0; i < result.more_terms.size(); ++i) {
-    reports[terms[i + 1]].push_back(result.more_terms[i]);
+// Loss and gradient norm have a place of their own in the answer.
+void add_reports(const StepResult& result, NamedTensors& reports) {
+  for (const Metric& metric : result.metrics.subspan(1)) {
+    if (metric.name != "grad norm") reports[metric.name].push_back(metric.value);
   }
   for (const RouterLoad& load : result.routers) {
     for_numbers(load, [&](const char* name, double value) {
@@ -90,11 +90,7 @@ LayoutAnswer rank_answer(World& world, const LayoutRun& run, const Kernels& kern
     answer.losses.push_back(result.loss);
     answer.grad_norms.push_back(result.grad_norm);
     answer.tokens.push_back(result.tokens);
-    if (result.params_norm) answer.params_norms.push_back(*result.params_norm);
-    if (result.zero_gradients) {
-      answer.zero_gradients.push_back(static_cast<double>(*result.zero_gradients));
-    }
-    add_reports(engine.objective(), result, answer.reports);
+    add_reports(result, answer.reports);
     for (const Param* param : store.params()) {
       // Both are collective when sharded, so every rank takes part.
       if (param->trains) {
@@ -166,8 +162,7 @@ View view_of(std::vector<double>& values) {
 
 void send_answer(Group& world, const LayoutAnswer& answer) {
   AnswerNumbers packed;
-  for (const auto* values : {&answer.losses, &answer.grad_norms, &answer.tokens,
-                             &answer.params_norms, &answer.zero_gradients}) {
+  for (const auto* values : {&answer.losses, &answer.grad_norms, &answer.tokens}) {
     packed.put(*values);
   }
   for (const auto* tensors : {&answer.reports, &answer.gradients, &answer.weights}) {
@@ -187,8 +182,6 @@ void receive_answer(Group& world, int from, LayoutAnswer& answer) {
   merge(answer.losses, packed.take_values(), "loss");
   merge(answer.grad_norms, packed.take_values(), "gradient norm");
   merge(answer.tokens, packed.take_values(), "tokens");
-  merge(answer.params_norms, packed.take_values(), "parameter norm");
-  merge(answer.zero_gradients, packed.take_values(), "zeros of the gradient");
   for (NamedTensors* to : {&answer.reports, &answer.gradients, &answer.weights}) {
     for (auto& [name, values] : packed.take_tensors()) merge((*to)[name], values, name);
   }

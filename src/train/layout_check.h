@@ -47,9 +47,9 @@ struct LayoutRun {
 using NamedTensors = std::map<std::string, std::vector<double>>;
 
 struct LayoutAnswer {
-  std::vector<double> losses, grad_norms, tokens;    // of each step
-  std::vector<double> params_norms, zero_gradients;  // likewise, where the engine tells them
-  NamedTensors reports;    // what steps tell besides, a number of each: losses of depths, routers
+  std::vector<double> losses, grad_norms, tokens;  // of each step
+  // The other metrics, a number of each step: losses of depths, norms, routers layer by layer.
+  NamedTensors reports;
   NamedTensors gradients;  // of the first step
   NamedTensors weights;    // after the last
 };

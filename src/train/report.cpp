@@ -19,10 +19,25 @@
 namespace bev {
 
 namespace {
-void add_loss(std::vector<NamedValue>& sums, std::string_view name, double value) {
-  auto found = std::find_if(sums.begin(), sums.end(), [&](auto& sum) { return sum.name == name; });
-  if (found == sums.end()) found = sums.insert(sums.end(), {std::string(name), 0.0});
-  found->value += value;
+bool is_loss(const Metric& metric) { return metric.style == MetricStyle::kLoss; }
+
+// Names of losses are what they are everywhere, other names have their spaces replaced.
+std::string spelled(const Metric& metric, char space) {
+  std::string text = metric.name;
+  if (!is_loss(metric)) std::ranges::replace(text, ' ', space);
+  return text;
+}
+std::string json_key(const Metric& metric) {
+  return metric.key.empty() ? spelled(metric, '_') : metric.key;
+}
+
+void add_loss(std::vector<Metric>& sums, const Metric& loss) {
+  auto found = std::ranges::find(sums, loss.name, &Metric::name);
+  if (found == sums.end()) {
+    sums.push_back(loss);
+  } else {
+    found->value += loss.value;
+  }
 }
 
 // The layer whose busiest expert has most.
@@ -53,8 +68,9 @@ void IterationLog::add(const StepReport& step) {
   flops_ += step.flops;
   elapsed_seconds_ += step.elapsed_seconds;
   if (step.skipped) return;
-  add_loss(loss_sums_, "lm loss", step.loss);
-  for (const NamedValue& loss : step.more_losses) add_loss(loss_sums_, loss.name, loss.value);
+  for (const Metric& metric : step.metrics) {
+    if (is_loss(metric)) add_loss(loss_sums_, metric);
+  }
 }
 
 bool IterationLog::due() const {
@@ -80,14 +96,15 @@ std::string IterationLog::line(std::string_view timestamp) {
     put(" decoupled learning rate: {:.6E} |", *last_.decoupled_learning_rate);
   }
   put(" global batch size: {:5d} |", last_.global_batch_size);
-  for (const NamedValue& sum : loss_sums_) {
+  for (const Metric& sum : loss_sums_) {
     double average = sum.value / static_cast<double>(std::max<std::int64_t>(advanced_, 1));
     if (average >= 0.0) put(" {}: {:.6E} |", sum.name, average);
   }
   put(" loss scale: {:.1f} |", last_.loss_scale);
-  if (last_.grad_norm) put(" grad norm: {:.3f} |", *last_.grad_norm);
-  if (last_.zero_gradients) put(" num zeros: {} |", *last_.zero_gradients);
-  if (last_.params_norm) put(" params norm: {:.3f} |", *last_.params_norm);
+  for (const Metric& metric : last_.metrics) {
+    int decimals = metric.style == MetricStyle::kCount ? 0 : 3;
+    if (!is_loss(metric)) put(" {}: {:.{}f} |", metric.name, metric.value, decimals);
+  }
   if (!last_.routers.empty()) {
     put("{}{}", expert_text(last_.routers), dropped_text(last_.routers));
   }
@@ -119,9 +136,9 @@ std::string metrics_json(const StepReport& step) {
   auto key = [&](std::string_view name) {
     fmt::format_to(std::back_inserter(text), "{}\"{}\":", text.empty() ? "{" : ",", name);
   };
-  auto number = [&](std::string_view name, std::optional<double> value) {
+  auto number = [&](std::string_view name, double value, const char* format = "{}") {
     key(name);
-    text += value && std::isfinite(*value) ? fmt::format("{}", *value) : "null";
+    text += std::isfinite(value) ? fmt::format(fmt::runtime(format), value) : "null";
   };
   auto integer = [&](std::string_view name, std::int64_t value) {
     key(name);
@@ -133,11 +150,9 @@ std::string metrics_json(const StepReport& step) {
   };
   integer("iteration", step.iteration);
   integer("consumed_samples", step.consumed_samples);
-  number("loss", step.loss);
-  for (const NamedValue& loss : step.more_losses) number(loss.name, loss.value);
-  number("grad_norm", step.grad_norm);
-  if (step.zero_gradients) integer("num_zeros", *step.zero_gradients);
-  if (step.params_norm) number("params_norm", step.params_norm);
+  for (const Metric& metric : step.metrics) {
+    number(json_key(metric), metric.value, metric.style == MetricStyle::kCount ? "{:.0f}" : "{}");
+  }
   number("lr", step.learning_rate);
   if (step.decoupled_learning_rate) number("decoupled_lr", step.decoupled_learning_rate);
   number("wd", step.weight_decay);
@@ -184,17 +199,18 @@ void write_scalars(TensorBoardWriter& writer, const StepReport& step,
   both("learning-rate", step.learning_rate);
   if (step.decoupled_learning_rate) both("decoupled-learning-rate", *step.decoupled_learning_rate);
   both("batch-size", static_cast<double>(step.global_batch_size));
-  both("lm loss", step.loss);
-  for (const NamedValue& loss : step.more_losses) both(loss.name, loss.value);
+  for (const Metric& metric : step.metrics) {
+    if (is_loss(metric)) both(metric.name, metric.value);
+  }
   for (const RouterLoad& load : step.routers) {
     for_numbers(load, [&](const char* name, double value) {
       writer.scalar(concat("moe/layer_", load.layer, "/", name), step.iteration, value);
     });
   }
   both("loss-scale", step.loss_scale);
-  if (step.grad_norm) both("grad-norm", *step.grad_norm);
-  if (step.zero_gradients) both("num-zeros", static_cast<double>(*step.zero_gradients));
-  if (step.params_norm) both("params-norm", *step.params_norm);
+  for (const Metric& metric : step.metrics) {
+    if (!is_loss(metric)) both(spelled(metric, '-'), metric.value);
+  }
   writer.scalar("iteration-time", step.iteration, step.elapsed_seconds);
   if (step.elapsed_seconds > 0) {
     writer.scalar("throughput", step.iteration,

@@ -3,22 +3,17 @@
 #pragma once
 
 #include <cstdint>
-#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
 
+#include "autograd/metrics.h"
 #include "base/append_file.h"
 #include "parallel/router_load.h"
 
 namespace bev {
 
 class TensorBoardWriter;
-
-struct NamedValue {
-  std::string name = {};
-  double value = 0.0;
-};
 
 // One iteration.
 struct StepReport {
@@ -30,15 +25,12 @@ struct StepReport {
   double elapsed_seconds = 0.0;
   double flops = 0.0;  // of its global batch
   double loss = 0.0;
-  std::vector<NamedValue> more_losses = {};  // MoE, MTP, ...; names are also JSON keys
-  std::vector<RouterLoad> routers = {};      // of layers with experts
+  std::vector<Metric> metrics = {};      // all that the step tells; the loss is the first
+  std::vector<RouterLoad> routers = {};  // of layers with experts
   double learning_rate = 0.0;
   std::optional<double> decoupled_learning_rate = {};  // of word embeddings and head
   double weight_decay = 0.0;
   double loss_scale = 1.0;
-  std::optional<double> grad_norm = {};
-  std::optional<std::int64_t> zero_gradients = {};
-  std::optional<double> params_norm = {};
   bool skipped = false;  // no update was made
   bool nan = false;      // NaN or Inf in the loss or the gradients
   bool redone = false;   // tokens for experts did not fit at first
@@ -71,7 +63,7 @@ class IterationLog {
   bool any_line_ = false;
   std::int64_t advanced_ = 0, skipped_ = 0, nan_ = 0, redone_ = 0, tokens_ = 0;
   double elapsed_seconds_ = 0.0, flops_ = 0.0;
-  std::vector<NamedValue> loss_sums_;
+  std::vector<Metric> loss_sums_;
 };
 
 double perplexity(double loss);  // exp(min(20, loss))

@@ -228,19 +228,6 @@ void Trainer::begin(std::int64_t iteration) {
   engine_.begin_step(std::move(batch), input);
 }
 
-namespace {
-// The means over layers under Megatron's names.
-std::vector<NamedValue> router_losses(const std::vector<RouterLoad>& routers) {
-  double balance = 0, z = 0;
-  for (const RouterLoad& load : routers) {
-    balance += load.balance_loss;
-    z += load.z_loss;
-  }
-  auto layers = static_cast<double>(routers.size());
-  return {{"load_balancing_loss", balance / layers}, {"z_loss", z / layers}};
-}
-}  // namespace
-
 StepReport Trainer::finish_step() {
   auto [result, step] = engine_.finish_step();
   const auto& [batch, input] = step;
@@ -248,15 +235,8 @@ StepReport Trainer::finish_step() {
   StepReport report;
   report.iteration = input.iteration;
   report.loss = result.loss;
-  report.grad_norm = result.grad_norm;
-  report.params_norm = result.params_norm;
-  report.zero_gradients = result.zero_gradients;
+  report.metrics.assign(result.metrics.begin(), result.metrics.end());
   report.routers = std::move(result.routers);
-  if (!report.routers.empty()) report.more_losses = router_losses(report.routers);
-  std::vector<std::string> terms = engine_.objective().terms();
-  for (std::size_t i = 0; i < result.more_terms.size(); ++i) {
-    report.more_losses.push_back({terms[i + 1], result.more_terms[i]});
-  }
   report.learning_rate = input.lr.values[0];
   if (config_.optim.groups.decoupled_lr >= 0) {
     report.decoupled_learning_rate = input.lr.values[kDecoupledLrIndex];
@@ -265,7 +245,7 @@ StepReport Trainer::finish_step() {
   report.loss_scale = input.loss_scale;
   report.skipped = !result.finite;
   report.redone = result.redone;
-  if (!result.finite) handle_bad_step(batch, input, report);
+  if (!result.finite) report.nan = handle_bad_step(step, result);
   scaler_.update(!result.finite);
   consumed_samples_ += batch.samples;
   consumed_tokens_ += batch.tokens;
@@ -286,19 +266,19 @@ StepReport Trainer::finish_step() {
 }
 
 // An overflow under dynamic loss scaling is normal; anything else is looked into.
-void Trainer::handle_bad_step(const StepBatch& batch, const StepInput& input, StepReport& report) {
-  bool overflow = config_.fp16 && config_.optim.loss_scale <= 0 && std::isfinite(report.loss);
-  if (overflow) return;
-  report.nan = true;
-  if (!config_.train.check_for_nan_in_loss_and_grad) return;
-  std::string found = engine_.find_nonfinite(batch.micro_batches, input);
+bool Trainer::handle_bad_step(const StepInFlight& step, const StepResult& result) {
+  bool overflow = config_.fp16 && config_.optim.loss_scale <= 0 && std::isfinite(result.loss);
+  if (overflow) return false;
+  if (!config_.train.check_for_nan_in_loss_and_grad) return true;
+  std::string found = engine_.find_nonfinite(step.batch.micro_batches, step.input);
   if (found.empty()) found = "the step is finite when run again: a transient fault";
-  std::string message = concat("iteration ", input.iteration, ": loss ", report.loss,
-                               ", gradient norm ", report.grad_norm.value_or(0), "; ", found);
+  std::string message = concat("iteration ", step.input.iteration, ": loss ", result.loss,
+                               ", gradient norm ", result.grad_norm, "; ", found);
   bool skips = config_.train.nan_policy == NanPolicy::kSkip;
   if (!skips && saver_ != nullptr) saver_->complete();  // of a step that was good
   BEV_CHECK(skips, ErrorKind::kNumeric, message, " (--nan-policy skip goes on without such steps)");
   if (sinks_) log_warning(message + "; the step is skipped");
+  return true;
 }
 
 double Trainer::validate() {

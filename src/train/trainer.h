@@ -75,7 +75,8 @@ class Trainer {
   void begin(std::int64_t iteration);
   // Waits for the oldest step in flight. Where it was bad, those after it are begun again.
   StepReport finish_step();
-  void handle_bad_step(const StepBatch& batch, const StepInput& input, StepReport& report);
+  // Whether it counts as a step of NaN; Error(kNumeric) where the policy says so.
+  bool handle_bad_step(const StepInFlight& step, const StepResult& result);
   double validate();
   bool validation_due(std::int64_t iteration) const;
   void report_memory(std::int64_t iteration);

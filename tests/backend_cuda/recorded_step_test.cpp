@@ -90,10 +90,7 @@ class CudaRecordedStep : public testing::Test {
         auto batches = rank_micro_batches(engine.model().ctx(), samples, 1);
         StepResult result = engine.train_step(batches, input_of(step));
         answer.losses.push_back(result.loss);
-        for (double number : {result.grad_norm, result.params_norm.value_or(-1),
-                              static_cast<double>(result.zero_gradients.value_or(-1))}) {
-          answer.norms.push_back(number);
-        }
+        for (const Metric& metric : result.metrics) answer.norms.push_back(metric.value);
         // Memory of a step is free between steps, whoever takes it.
         if (i % 3 == 1) answer.losses.push_back(engine.evaluate(batches).loss);
       }

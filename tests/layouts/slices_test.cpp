@@ -220,7 +220,8 @@ TEST(Slices, LowRankAdaptersOnEveryDenseLinear) {
 TEST(Slices, LowRankAdaptersOfExperts) {
   TinyRun run;
   run.model = mixtral_like();
-  expect_adapters_train_alone(run, "tp2 tp2sp pp2 cp2 dp2ep2 tp2ep2etp1 tp2etp1 tp2dp2ep2 dp2zero3 dp2ep2zero3");
+  expect_adapters_train_alone(
+      run, "tp2 tp2sp pp2 cp2 dp2ep2 tp2ep2etp1 tp2etp1 tp2dp2ep2 dp2zero3 dp2ep2zero3");
 }
 
 // Layers 0 and 1 and the embedding are frozen.

@@ -160,7 +160,7 @@ TEST(ExpertOverlap, WithFixedSizesTheHostReadsNothingButResults) {
     ParallelConfig parallel = two_by_ep();
     parallel.moe_token_dispatcher = dispatcher;
     std::int64_t layers = with_experts().num_layers, micro_batches = 8;
-    constexpr std::int64_t kResults = 2 * 2;  // sums and loads, on two ranks
+    constexpr std::int64_t kResults = 2;  // the metrics, losses and loads alike, of two ranks
     EXPECT_EQ(fetches_of(parallel), kResults + layers * micro_batches);
     parallel.moe_expert_rank_capacity_factor = 4;
     EXPECT_EQ(fetches_of(parallel), kResults);

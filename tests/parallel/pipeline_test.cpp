@@ -295,9 +295,11 @@ TEST(Pipeline, TheFirstBadTensorIsFoundInTheOrderOfStages) {
 // A table used at both ends of one rank needs no other rank, and its gradient comes in two parts.
 TEST(Pipeline, ATiedTableIsHeldOnceWhereBothEndsAreOnOneRank) {
   auto tables = [](const ParallelConfig& parallel, std::int64_t rank) {
-    ModelConfig model = tiny_gpt();
+    ModelOptions options;
+    options.model = tiny_gpt();
+    options.parallel = parallel;
     Stages stages =
-        build_stages(model, parallel, {}, pipeline_layout(model.num_layers, parallel), rank);
+        build_stages(options, pipeline_layout(options.model.num_layers, parallel), rank);
     std::vector<Param> found;
     for (const Param* param : params_of(stages)) {
       if (param->name == "embedding.word_embeddings.weight") found.push_back(*param);

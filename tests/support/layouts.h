@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <string>
+#include <vector>
 
 #include "models/config.h"
 #include "models/fp8_config.h"
@@ -49,10 +50,14 @@ struct TinyRun {
   ParamGroupConfig groups;
   LearningRates lr = 1e-2;
   const Objective* objective = nullptr;  // null: NextToken
+  std::vector<MetricSpec> metrics = {};  // besides the engine's
   std::unique_ptr<BatchPreparation> (*preparation)(RankModel& trained) = nullptr;
   StepSamples (*samples)(std::uint64_t seed) = nullptr;  // samples of a step; null: random_samples
 };
 LayoutAnswer run_tiny(const TinyRun& run);
+
+// Reports that every such run has.
+inline constexpr const char *kParamsNorm = "params norm", *kNumZeros = "num zeros";
 
 // Statistics logged by the run that disagree with the tensors of the answer: zeros in the first
 // gradient, and the norm of the last weights, within the precision of their dtype. Empty: none.

@@ -29,7 +29,8 @@ StepReport step(std::int64_t iteration, double loss) {
   report.loss = loss;
   report.learning_rate = 1.5e-4;
   report.weight_decay = 0.1;
-  report.grad_norm = 1.23456;
+  report.metrics = {{"lm loss", loss, MetricStyle::kLoss, "loss"},
+                    {"grad norm", 1.23456, MetricStyle::kNumber}};
   return report;
 }
 
@@ -53,9 +54,10 @@ TEST(IterationLog, WritesOptionalFieldsInTheirPlaces) {
                     .peak_flops_per_second = 8e12});
   StepReport report = step(1, 3.0);
   report.skipped_samples = 5;
-  report.more_losses = {{"load_balancing_loss", 1.0}, {"mtp_1 loss", 4.0}};
-  report.zero_gradients = 17;
-  report.params_norm = 99.5;
+  report.metrics.push_back({"num zeros", 17, MetricStyle::kCount});
+  report.metrics.push_back({"params norm", 99.5, MetricStyle::kNumber});
+  report.metrics.push_back({"load_balancing_loss", 1.0, MetricStyle::kLoss});
+  report.metrics.push_back({"mtp_1 loss", 4.0, MetricStyle::kLoss});
   report.loss_scale = 65536;
   report.decoupled_learning_rate = 2e-3;
   log.add(report);
@@ -136,12 +138,12 @@ TEST(Metrics, AreOneJsonObjectPerLine) {
   MetricsWriter writer(path, OpenMode::kTruncate);
   writer.write(step(1, 0.1));
   StepReport bad = step(2, kNan);
-  bad.grad_norm.reset();
+  bad.metrics[1].value = kNan;
   bad.learning_rate = std::numeric_limits<double>::infinity();
   bad.skipped = bad.nan = true;
-  bad.zero_gradients = 17;
-  bad.params_norm = 99.5;
-  bad.more_losses = {{"z_loss", 0.25}};
+  bad.metrics.push_back({"num zeros", 17, MetricStyle::kCount});
+  bad.metrics.push_back({"params norm", 99.5, MetricStyle::kNumber});
+  bad.metrics.push_back({"mtp_1 loss", 0.25, MetricStyle::kLoss});
   writer.write(bad);
   std::string content = read_file(path);  // complete while the writer lives
   std::size_t end = content.find('\n');
@@ -153,7 +155,7 @@ TEST(Metrics, AreOneJsonObjectPerLine) {
   EXPECT_TRUE(second.at("loss").is_null());
   EXPECT_TRUE(second.at("grad_norm").is_null());
   EXPECT_TRUE(second.at("lr").is_null());
-  EXPECT_EQ(second.at("z_loss"), 0.25);
+  EXPECT_EQ(second.at("mtp_1 loss"), 0.25);
   EXPECT_EQ(second.at("num_zeros"), 17);
   EXPECT_EQ(second.at("params_norm"), 99.5);
   EXPECT_EQ(second.at("nan"), true);

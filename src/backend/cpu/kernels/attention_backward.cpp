@@ -174,7 +174,7 @@ template <class T, class A = accumulate_t<T>>
 void store_dqueries(const Part<T>& part, BackwardBlock<A>& block) {
   const LaneBlock<A>& lanes = block.lanes;
   const int head_size = part.head_size(), padded = padded_head(head_size);
-  const A scale = static_cast<A>(part.shape().scale);
+  const A scale = static_cast<A>(part.shape().rule.scale);
   transpose_back(lanes.width, padded, block.dqueries, block.query_rows);
   for (int i = 0; i < lanes.count; ++i) {
     const A* __restrict from = block.query_rows + i * padded;
