@@ -47,8 +47,8 @@ bench: setup  ## build and run the benchmarks
 	@cmake --build build --target benchmarks
 	@bench/cpu.sh
 
-check: setup  ## formatting, layers, headers, their fan-out, source rules, names in docs and size
-	@for check in format layers fanout headers rules docs size; do tools/check_$$check.sh || failed=1; done; test -z "$$failed"
+check: setup  ## formatting, layers, headers, their fan-out, kernel calls, source rules, terms, names in docs and size
+	@for check in format layers fanout headers kernel_calls rules terms docs size; do tools/check_$$check.sh || failed=1; done; test -z "$$failed"
 
 format: setup  ## apply clang-format to all sources
 	@tools/check_format.sh --fix

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# checkpoint.sh [FOLDER]: saves about 1 GB of training state to FOLDER (a new one in the current folder), with the
-# training waiting and beside it, and after each of the former writes the same bytes plainly. Prints a table.
+# checkpoint.sh [FOLDER]: saves about 1 GB of training state to FOLDER (by default a new one in the current folder),
+# synchronously and asynchronously, and after each synchronous save writes the same bytes with dd. Prints a table.
 set -euo pipefail
 program=$(cd "$(dirname "$0")/.." && pwd)/build/bevatron
 folder=${1:-checkpoint-bench}
@@ -13,10 +13,10 @@ train() {
     --seq-length 128 --max-position-embeddings 128 --global-batch-size 1 --lr 0.001 --loss-svg= --log-interval 100 \
     --most-recent-k 1 --save "$folder/saved" "$@" 2>&1
 }
-# "SECONDS WAITED" of every save.
+# Prints "SECONDS WAITED" of every save.
 saves() { sed -nE 's/^saved .* in ([0-9.]+) s; training waited ([0-9.]+) s$/\1 \2/p'; }
 middle() { sort -g | awk '{ values[NR] = $1 } END { printf "%s %s %s", values[int((NR + 1) / 2)], values[1], values[NR] }'; }
-# The shard itself, from memory, by dd in blocks of 4 MiB past the page cache: what the disk can do.
+# Writes the shard itself, from memory, by dd in blocks of 4 MiB with direct I/O: the speed of the disk.
 plain_write() {
   local begin end
   cat "$1" >/dev/null
@@ -35,7 +35,7 @@ for _ in 1 2 3 4 5 6 7 8; do
 done
 bytes=$(stat -c %s "$shard")
 for _ in 1 2 3; do
-  # Far enough apart that none waits for the one before; nothing runs beside the last one.
+  # Far enough apart that no save waits for the one before; no training runs during the last one.
   train --save-interval 6 --train-iters 25 | saves | head -n -1 >>"$folder/async"
 done
 

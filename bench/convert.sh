@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# Weights of 1.03 billion parameters in bf16 (2.06 GB) from a Hugging Face folder and from a checkpoint to a Hugging Face
-# folder, on disk when the command ends, beside transformers' load and save of the same model (its start is not counted,
-# ours is), in alternating runs, as JSON lines. All files are in the page cache when they are read. BEV_PEER_PYTHON is a
-# python with transformers.
+# Converts weights of 1.03 billion parameters in bf16 (2.06 GB) from a Hugging Face folder and from a checkpoint to a
+# Hugging Face folder, including the sync to disk, compared with load and save of the same model by transformers
+# (excluding its startup, including ours), in alternating runs, as JSON lines. All files are in the page cache when they
+# are read. BEV_PEER_PYTHON is a python with transformers.
 # usage: bench/convert.sh [ROUNDS] [FOLDER]   (FOLDER: on the disk to measure; needs 10 GB there and 12 GB of memory)
 set -eu
 cd "$(dirname "$0")/.."

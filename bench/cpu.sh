@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Training speed on the CPU beside PyTorch: alternating runs, median and spread of the ratios. PyTorch comes from
-# BEV_PEER_PYTHON (a python with torch); without it only our figures are printed.
+# Training speed on the CPU compared with PyTorch: alternating runs, median and spread of the ratios. PyTorch comes from
+# BEV_PEER_PYTHON (a python with torch); without it only our results are printed.
 # usage: bench/cpu.sh [PAIRS] [SECONDS] [CASE...]   a case: "gpt2-124m fp32 1 1024", and the peer's precision where it is another
 set -eu
 cd "$(dirname "$0")/.."

@@ -1,6 +1,6 @@
-// Speed of data: writing token files, building the index of samples, reading samples.
+// Data pipeline benchmark: writing token files, building the sample index, reading samples.
 //   data FOLDER DOCUMENTS TOKENS SEQ_LENGTH
-// One JSON line; the files stay in FOLDER for peers to read.
+// Prints one JSON line; the files stay in FOLDER for peers to read.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -19,7 +19,7 @@
 namespace bev {
 namespace {
 
-// Best of some: what the machine can do when left alone.
+// Best of several runs, to exclude interference by other processes.
 template <class Body>
 double best_seconds(int runs, const Body& body) {
   double best = 1e30;
@@ -31,7 +31,7 @@ double best_seconds(int runs, const Body& body) {
   return best;
 }
 
-// Lengths spread evenly around the mean, each from 1 to twice it.
+// Document lengths are uniform from 1 to twice the mean.
 double write_tokens(const std::string& prefix, std::int64_t documents, std::int64_t tokens) {
   std::mt19937 random(1);
   auto most = static_cast<std::uint32_t>(2 * tokens / documents - 1);
@@ -56,7 +56,7 @@ double read_samples(const Dataset& data, std::int64_t count) {
   return static_cast<double>(count) / seconds;
 }
 
-// The same through the threads of a loader, in micro-batches.
+// The same through the prefetching threads of a loader, in micro-batches.
 double read_ahead(std::shared_ptr<const Dataset> data, std::int64_t count, std::int64_t threads) {
   constexpr std::int64_t kMicroBatch = 8;
   BatchSpec batches{.micro_batch_size = kMicroBatch, .global_batch_size = kMicroBatch};

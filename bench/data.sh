@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Index build and sample reading beside megatron-core, on the same files, in turn. Megatron comes from BEV_PEER_PYTHON
-# (a python with megatron-core); without it only our figures are printed.
+# Index build and sample reading compared with megatron-core, on the same files, in alternating runs. Megatron comes
+# from BEV_PEER_PYTHON (a python with megatron-core); without it only our results are printed.
 # usage: bench/data.sh [DOCUMENTS] [TOKENS] [SEQ_LENGTH] [FOLDER]
 set -eu
 cd "$(dirname "$0")/.."

@@ -1,10 +1,11 @@
-// Generating text with keys and values kept: tokens/s as one JSON line, in the form of
-// bench/peers/decode_transformers.py, and the share of memory's speed at which weights are read.
+// Decoding benchmark with a KV cache: tokens/s as one JSON line, in the format of
+// bench/peers/decode_transformers.py, and the fraction of memory bandwidth at which weights are
+// read.
 //
 // usage: decode MODEL MODE BATCH [NEW_TOKENS [DEVICE]] [NAME=VALUE..]
 //   MODEL: a preset; MODE: fp32 | bf16; DEVICE: cpu | cuda
-//   layers=N: the first N only; temperature, top_k, top_p: sampling; kernels=N: after the line, the
-//   N kernels that take most of a step's time
+//   layers=N: the first N layers only; temperature, top_k, top_p: sampling; kernels=N: after the
+//   line, the N kernels that take most of the time of a step
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -35,7 +36,7 @@ namespace {
 
 constexpr std::int64_t kPromptTokens = 32;
 
-// Time between the first new token and the last, and how many steps that were.
+// Time between the first and the last new token, and the number of steps.
 class StepTimes : public TokenSink {
  public:
   void on_token(std::int64_t sequence, const TokenChoice&) override {
@@ -50,7 +51,7 @@ class StepTimes : public TokenSink {
   double first_ = 0, last_ = 0;
 };
 
-// Bytes read and written per second by copying, the best of several times.
+// Copy bandwidth: bytes read and written per second, the best of several runs.
 double copy_speed(Context& ctx) {
   constexpr std::int64_t kBytes = std::int64_t{256} << 20, kPiece = std::int64_t{1} << 20;
   Tensor from = ctx.upload<std::uint8_t>(std::vector<std::uint8_t>(kBytes, 1), "bench");
@@ -58,7 +59,7 @@ double copy_speed(Context& ctx) {
   double best = 1e9;
   for (int round = 0; round < 5; ++round) {
     const double start = monotonic_seconds();
-    if (ctx.kernels.device.record == nullptr) {  // the threads are the host's
+    if (ctx.kernels.device.record == nullptr) {  // CPU: use the threads of the host
       ctx.stream.pool->run(kBytes / kPiece, [&](std::int64_t piece) {
         std::memcpy(to.as<std::uint8_t>() + piece * kPiece,
                     from.as<std::uint8_t>() + piece * kPiece, kPiece);
@@ -95,7 +96,7 @@ struct Wanted {
   std::string model, mode, device = "cpu";
   std::int64_t batch = 1, new_tokens = 64;
   std::int64_t layers = 0;   // 0: all
-  std::int64_t kernels = 0;  // rows of the table
+  std::int64_t kernels = 0;  // rows of the kernel table
   SamplingOptions sampling = {};
 
   void set(const std::string& name, const std::string& value) {
@@ -115,7 +116,7 @@ struct Wanted {
   }
 };
 
-// Records what the device does between two of the tokens: steps as they run, graphs too.
+// Traces the device between two tokens: steps as they run, including CUDA graphs.
 class StepTrace : public TokenSink {
  public:
   static constexpr std::int64_t kFirst = 8, kSteps = 8;
@@ -139,7 +140,7 @@ struct KernelTime {
   std::int64_t count = 0;
 };
 
-// The name without its arguments and namespaces.
+// Kernel name without arguments and namespaces.
 std::string short_name(std::string name) {
   for (std::string_view space : {"(anonymous namespace)::", "void ", "bev::", "cuda::"}) {
     for (std::size_t at = 0; (at = name.find(space)) != name.npos;) name.erase(at, space.size());
@@ -148,7 +149,7 @@ std::string short_name(std::string name) {
   return name.substr(0, std::min(name.find('('), kMost));
 }
 
-// Of one step, the longest first; time between kernels comes last.
+// Kernel times of one step, longest first; idle time between kernels comes last.
 std::vector<KernelTime> kernel_times(const std::vector<DeviceSpan>& spans) {
   std::map<std::string, KernelTime> by_name;
   double idle = 0;
@@ -183,8 +184,8 @@ void print_kernels(const std::vector<KernelTime>& rows, std::int64_t most) {
   fmt::print("{:9.1f} us          others\n{:9.1f} us {:5} x  a step\n", rest, sum, count);
 }
 
-// Every weight is read at each step but an embedding that is no head too, of which a few rows are,
-// and experts that no token chooses (as many as even, independent choices leave).
+// Every weight is read at each step, except an untied embedding, of which only a few rows are read,
+// and experts that no token selects (their expected number under even, independent choices).
 double weights_read(const Engine& engine, const ModelConfig& model, std::int64_t batch) {
   double chosen = 1;
   if (model.moe.num_experts > 0) {

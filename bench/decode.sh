@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Generating text on the CPU beside transformers: alternating runs, median and spread of the ratios. transformers comes
-# from BEV_PEER_PYTHON (a python with torch and transformers); without it only our figures are printed.
+# Decoding speed on the CPU compared with transformers: alternating runs, median and spread of the ratios. transformers
+# comes from BEV_PEER_PYTHON (a python with torch and transformers); without it only our results are printed.
 # usage: bench/decode.sh [PAIRS] [NEW_TOKENS]
 set -eu
 cd "$(dirname "$0")/.."

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Loss of llama3.2-1b in FP8 beside bf16, on real text: the same steps with each recipe, a table and the curves as SVG.
+"""Loss of llama3.2-1b in FP8 compared with bf16, on real text: the same steps with each recipe, a table and the curves as SVG.
 
 usage: bench/fp8_loss.py TEXT_FOLDER OUT_FOLDER [ITERATIONS] [RECIPE...]
 

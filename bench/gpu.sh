@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
-# Training steps on one GPU beside PyTorch's (bench/peers/gpu_torch_step.py), as many on both sides, since a card at its power limit
-# slows down after a second: tokens/s of the median iteration of the second half, and TFLOP/s, counted alike (of experts only the
-# chosen ones).
+# Training steps on one GPU compared with PyTorch (bench/peers/gpu_torch_step.py), with the same number of steps, since
+# a GPU at its power limit slows down after a second: tokens/s of the median iteration of the second half, and TFLOP/s,
+# counted in the same way (for MoE only the selected experts).
 # usage: bench/gpu.sh [ITERATIONS] [MODEL...]   models: llama3-8b llama3-8b-acc4 llama3.2-1b qwen2.5-0.5b gpt124m;
 # qwen3-30b-a3b-N: its first N layers (20 fit), with all experts under the same load on both sides;
 # MODEL+RECIPE in FP8 (hybrid), e.g. bench/gpu.sh 20 llama3-8b{,+tensorwise,+blockwise,+delayed} llama3.2-1b+tensorwise
-# BEVATRON: the program (build/bevatron); BEV_PEER_PYTHON: a python that has torch (none: only ours);
-# BEV_STATE=fp32 keeps main weights, gradients and moments in fp32.
+# BEVATRON: the program (build/bevatron); BEV_PEER_PYTHON: a python that has torch (none: only our results);
+# BEV_STATE=fp32 keeps master weights, gradients and moments in fp32.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 iterations=${1:-20}
@@ -23,7 +23,7 @@ if [[ ${BEV_STATE:-bf16} == bf16 ]]; then
   state=(--main-params-dtype bf16 --main-grads-dtype bf16 --exp-avg-dtype bf16 --exp-avg-sq-dtype bf16)
 fi
 
-# name: our flags; peer's model, batch, tokens, accumulation
+# name: our flags; model, batch, tokens, accumulation of the peer
 settings() {
   precision=(--bf16)
   [[ $1 == *+* ]] && precision+=(--fp8-format hybrid --fp8-recipe "${1#*+}")
@@ -42,10 +42,10 @@ settings() {
   esac
 }
 
-# Middle of the numbers on stdin.
+# Median of the numbers on stdin.
 median() { sort -g | awk '{ v[NR] = $1 } END { print v[int((NR + 1) / 2)] }'; }
 
-# Of a log line that has KEY: NUMBER
+# Value in a log line that has KEY: NUMBER
 number() { sed -E "s|.*$1:? *([0-9.e+]+).*|\\1|"; }
 
 printf '| model | batch | ours, tok/s | TFLOP/s | PyTorch, tok/s | TFLOP/s | ratio |\n| --- | --- | --- | --- | --- | --- | --- |\n'

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Ranks in several processes on GPUs, over NCCL. The losses of every layout must be one rank's; steps that are recorded
-# must have the bits of running every kernel; a rank that stops or dies must be reported. A check, with the time of
-# each run. Processes may share a GPU with NCCL 2.30 or newer (its folder in LD_LIBRARY_PATH).
+# Ranks in several processes on GPUs, over NCCL. The losses of every layout must be those of one rank; CUDA graph
+# replays must be bitwise equal to launching every kernel; a rank that stops or dies must be reported. This is a check,
+# with the time of each run. Processes may share a GPU with NCCL 2.30 or newer (its folder in LD_LIBRARY_PATH).
 # usage: bench/gpu_processes.sh [ITERATIONS]   BEVATRON: the program (build/bevatron)
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -18,8 +18,8 @@ experts="--num-experts 8 --moe-router-topk 2 --moe-ffn-hidden-size 352"
 zero1="--data-parallel-sharding-strategy optim --overlap-grad-reduce --overlap-param-gather"
 zero2="--data-parallel-sharding-strategy optim_grads --overlap-grad-reduce --overlap-param-gather"
 zero3="--data-parallel-sharding-strategy optim_grads_params --overlap-grad-reduce --overlap-param-gather"
-# processes | what is expected: recorded, unrecorded, redone (recorded, and some steps are done again) | what one rank
-# has too | layout
+# processes | expected: recorded (CUDA graphs), unrecorded, redone (recorded, and some steps are repeated) | flags that
+# also apply to one rank | layout
 layouts=(
   "2|recorded||--dp 2 --overlap-grad-reduce"
   "2|recorded|--global-batch-size 2|--dp 2 --overlap-grad-reduce"
@@ -56,7 +56,7 @@ start() {
   return $rc
 }
 
-# The losses of one rank, by the flags of the model: the name of their file.
+# Losses of one rank, for the flags of the model; prints the name of their file.
 one_rank() {
   local name
   name=one.$(cksum <<<"$*" | cut -d ' ' -f 1)
@@ -68,7 +68,7 @@ one_rank() {
   echo "$name"
 }
 
-# With and without recording, side by side.
+# With and without CUDA graphs, for comparison.
 check_layout() {
   local processes=$1 expected=$2 begin=$SECONDS each=0 reference both
   local -a model flags
@@ -100,7 +100,7 @@ for layout in "${layouts[@]}"; do
   check_layout "${parts[@]}"
 done
 
-# What rank 0 says of rank 1 must end the run and name it.
+# The report of rank 0 about rank 1 must end the run and name it.
 expect_report() {
   local report
   report=$(grep -hE 'never came|ended before' "$folder"/fault.0 | head -n 1 | cut -c 1-160)
@@ -109,7 +109,7 @@ expect_report() {
   rm -f "$folder"/fault*
 }
 fault=(--global-batch-size 8 --dp 2 --distributed-timeout-minutes 0.1)
-# In a step that runs call by call, and in one that is played back.
+# In a step without CUDA graphs, and in a replayed one.
 for call in 20 200; do
   for kind in stall kill; do
     begin=$SECONDS
@@ -117,7 +117,7 @@ for call in 20 200; do
     expect_report "$kind at call $call" $((SECONDS - begin))
   done
 done
-# From outside, wherever it is.
+# Killed from outside, at any point.
 begin=$SECONDS
 start fault 29777 2 "${fault[@]}" --train-iters 1000000 & running=$!
 until grep -qs '"iteration":20,' "$folder/fault" || ((SECONDS - begin > 30)); do sleep 0.2; done

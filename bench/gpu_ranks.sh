@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Thread ranks that share one GPU: tokens/s of the whole card beside one rank's, of the same global batch of a model of
-# a billion parameters. The median iteration of the second half; losses must agree. The share of communication that ran
-# beside other work is that of iterations 3 and 4, which are traced.
+# Thread ranks that share one GPU: tokens/s of the whole GPU compared with one rank, for the same global batch of a
+# model with a billion parameters. The median iteration of the second half; losses must agree. The fraction of
+# overlapped communication is that of iterations 3 and 4, which are traced.
 # usage: bench/gpu_ranks.sh [ITERATIONS] [LAYOUT...]   layouts: one dp2 dp2zero3 tp2 tp2sp pp2 cp2
 # BEVATRON: the program (build/bevatron)
 set -euo pipefail

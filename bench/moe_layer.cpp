@@ -1,7 +1,6 @@
-// A layer of experts beside a dense MLP of as many active FLOPs, forward and backward on the CPU:
-// one JSON line for each shape and dtype with the median ratio of alternating pairs and its
-// quartiles, by the clock and by the processor time of all threads (what other programs take does
-// not count there).
+// MoE layer against a dense MLP with the same active FLOPs, forward and backward on the CPU: one
+// JSON line per shape and dtype with the median ratio of alternating pairs and its quartiles, by
+// wall time and by CPU time of all threads (which excludes other processes).
 //
 // usage: moe_layer [PAIRS] [THREADS]
 #include <fmt/format.h>
@@ -34,7 +33,7 @@ constexpr LayerShape kShapes[] = {
     {512, 1024, 8, 2}, {1024, 2048, 8, 2}, {512, 256, 64, 8}, {1024, 512, 64, 8}};
 constexpr std::int64_t kTokens = 2048;
 
-// What a layer runs in.
+// Environment that a layer runs in.
 class Bench {
  public:
   Bench(World& world, ThreadPool& pool, Dtype dtype)
@@ -46,7 +45,7 @@ class Bench {
     step_state().loss_factor = 1;
   }
 
-  // A module's parameters, with which it runs.
+  // Parameters of a module and the context it runs with.
   struct Model {
     std::unique_ptr<ParamStore> store;
     std::unique_ptr<Context> ctx;
@@ -86,7 +85,7 @@ double processor_seconds() {
   return static_cast<double>(now.tv_sec) + static_cast<double>(now.tv_nsec) * 1e-9;
 }
 
-// Of forward and backward.
+// Time of forward and backward.
 struct Seconds {
   double clock = 0, processor = 0;
 };
@@ -110,7 +109,7 @@ double quartile(std::vector<double> values, std::size_t number) {
   std::ranges::sort(values);
   return values[(values.size() - 1) * number / 4];
 }
-// The median between its quartiles.
+// Quartiles, with the median in the middle.
 std::string spread(const std::vector<double>& values) {
   return fmt::format("[{:.2f}, {:.2f}, {:.2f}]", quartile(values, 1), quartile(values, 2),
                      quartile(values, 3));
@@ -143,7 +142,7 @@ void measure(World& world, ThreadPool& pool, const LayerShape& shape, Dtype dtyp
     });
     Seconds other = time_layer(
         plain, x, dy, [&](Context& ctx, const Var& in) { return dense.forward(ctx, in, kTokens); });
-    if (pair < 0) continue;  // memory is touched for the first time
+    if (pair < 0) continue;  // warmup: memory is touched for the first time
     clock.push_back(one.clock / other.clock);
     processor.push_back(one.processor / other.processor);
     dense_ms.push_back(1e3 * other.clock);

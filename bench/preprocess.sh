@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Text to token files beside Megatron's script, on the same lines and tokenizer, in turn, and whether the files are the
-# same. Ours reads INPUT.jsonl, Megatron's its first LINES. Megatron comes from BEV_PEER_PYTHON (a python with
-# megatron-core and transformers); without it only our figures are printed.
+# Tokenization to token files compared with Megatron's script, on the same lines and tokenizer, in alternating runs, and
+# whether the files are equal. Ours reads INPUT.jsonl, Megatron's its first LINES. Megatron comes from BEV_PEER_PYTHON
+# (a python with megatron-core and transformers); without it only our results are printed.
 # usage: bench/preprocess.sh TOKENIZER.json INPUT.jsonl [LINES] [ROUNDS]
 set -eu
 cd "$(dirname "$0")/.."

@@ -1,7 +1,7 @@
-// Matrix products on the CPU in the three layouts of a linear: GFLOP/s as JSON lines, by the clock
-// and by the processor time of all threads (what other programs take does not count there).
+// CPU GEMM in the three layouts of a linear (forward, dgrad, wgrad): GFLOP/s as JSON lines, by wall
+// time and by CPU time of all threads (which excludes other processes).
 //
-// usage: products [SECONDS] [LEVEL]   LEVEL: 2, 3 or 4, of the instructions; the best one if none
+// usage: products [SECONDS] [LEVEL]   LEVEL: x86-64 level 2, 3 or 4; default: the best one
 #include <fmt/format.h>
 
 #include <algorithm>

@@ -23,7 +23,7 @@ tcp() {
   RANK=0 "${train[@]}" --dp "$ranks" --metrics-out "$1"
   wait
 }
-# Of the second half of a run: tokens per second, median over its steps.
+# Tokens per second in the second half of a run, median over its steps.
 speed() {
   sed 's/.*"tokens_per_second": *\([0-9.e+]*\).*/\1/' "$1" | tail -n $((iterations / 2)) | sort -g |
     awk '{ v[NR] = $1 } END { printf "%.0f\n", v[int((NR + 1) / 2)] }'

@@ -1,4 +1,4 @@
-// A training step on the CPU: tokens/s and GFLOP/s as one JSON line, in the form of
+// Training step on the CPU: tokens/s and GFLOP/s as one JSON line, in the format of
 // bench/peers/cpu_torch_step.py.
 //
 // usage: step MODEL MODE B T [SECONDS [MICRO_BATCHES]]   MODEL: gpt2-124m | tiny-llama; MODE: fp32
@@ -26,7 +26,7 @@ namespace {
 
 ModelConfig bench_model(const std::string& name, std::int64_t length) {
   ModelConfig model = preset(name == "tiny-llama" ? "llama-tiny" : name);
-  // As the peer has them: a vocabulary padded to 128, as many positions as tokens.
+  // Same as the peer: vocabulary padded to 128, as many positions as tokens.
   if (name == "gpt2-124m") model.vocab_size = 50304;
   model.max_position_embeddings = length;
   return model;
@@ -41,7 +41,7 @@ double matrix_flops_per_token(const ModelConfig& model, std::int64_t length) {
   return 6 * matrix + 12 * layers * hidden * static_cast<double>(length);
 }
 
-// The most memory that the process ever had.
+// Peak resident memory of the process.
 double peak_memory_mib() {
   rusage usage{};
   getrusage(RUSAGE_SELF, &usage);

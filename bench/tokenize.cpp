@@ -1,5 +1,5 @@
-// Encoding speed of a tokenizer on JSON lines with a "text" each, as JSON lines: on one thread and,
-// if asked, on several, with what a plain arithmetic loop gains from as many threads beside it.
+// Encoding speed of a tokenizer on JSON lines with a "text" field, as JSON lines: on one thread and
+// optionally on several, compared with the speedup of a plain arithmetic loop on as many threads.
 // usage: tokenize TOKENIZER DOCS.jsonl [MEGABYTES] [THREADS]
 #include <algorithm>
 #include <atomic>
@@ -32,15 +32,15 @@ std::vector<std::string> read_documents(const std::string& path, double bytes) {
   return documents;
 }
 
-// What a piece of work took. Processor time tells contention apart from a machine that is busy with
-// other things: it grows with the number of threads only if they are in each other's way.
+// Cost of a piece of work. CPU time separates contention from a busy machine: it grows with the
+// number of threads only if they interfere with each other.
 struct Cost {
   double seconds = 0, processor_seconds = 0;
 };
 
 double processor_seconds() { return static_cast<double>(std::clock()) / CLOCKS_PER_SEC; }
 
-// Calls work(i) for each i below `count` on so many threads.
+// Calls work(i) for each i < count on `threads` threads.
 template <class Work>
 Cost time_on(int threads, std::size_t count, Work work) {
   std::atomic<std::size_t> next = 0;
@@ -55,7 +55,7 @@ Cost time_on(int threads, std::size_t count, Work work) {
   return {monotonic_seconds() - start, processor_seconds() - processor_start};
 }
 
-// Arithmetic in registers: what threads gain on this machine at this moment at best.
+// Arithmetic in registers: the best speedup that threads can reach on this machine at the moment.
 Cost time_arithmetic(int threads) {
   constexpr std::size_t kPieces = 256;
   constexpr int kSteps = 200000;
@@ -74,7 +74,7 @@ double median(std::vector<Cost> costs, double Cost::*member) {
   return costs[costs.size() / 2].*member;
 }
 
-// How many times faster several threads are than one, and how much processor time they waste.
+// Speedup of several threads over one, and the CPU time that they waste.
 struct Gain {
   double wall, processor;
 };
@@ -94,7 +94,7 @@ int run(int argc, char** argv) {
   for (const std::string& text : documents) bytes += static_cast<double>(text.size());
   std::vector<std::size_t> tokens(documents.size());
   auto encode = [&](std::size_t i) { tokens[i] = tokenizer->encode(documents[i]).size(); };
-  // Alternating, so that other work on the machine falls on all alike.
+  // Runs alternate, so that other load on the machine affects all equally.
   std::vector<Cost> one, many, one_arithmetic, many_arithmetic;
   for (int i = 0; i < kRuns; ++i) {
     one.push_back(time_on(1, documents.size(), encode));

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Training of byte-level BPE beside Hugging Face's trainer on the same documents: seconds, and whether the merges are the
-# same. BEV_PEER_PYTHON is a python with tokenizers.
+# Training of byte-level BPE compared with Hugging Face's trainer on the same documents: seconds, and whether the merges
+# are equal. BEV_PEER_PYTHON is a python with tokenizers.
 # usage: bench/tokenizer_train.sh DOCS.jsonl [VOCAB_SIZE]
 set -eu
 cd "$(dirname "$0")/.."

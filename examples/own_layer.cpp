@@ -53,7 +53,7 @@ Var Gate::forward(Context& ctx, const Var& x) const {
         Tensor dy = back.take(result);
         if (dy.empty()) return;
         Tensor x_again = saved.get(back.ctx);
-        // The weight's gradient may be put off by a schedule, so the closure owns what it needs.
+        // A schedule may defer the wgrad, so the closure owns what it needs.
         back.weight_work([w, x_again, dy, at = in.placement](Context& later) {
           GradSink sink = later.grads.sink(*w, gradient_placement(*w, at));
           std::int64_t rows = dy.shape()[0], columns = dy.shape()[1];

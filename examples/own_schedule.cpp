@@ -1,5 +1,5 @@
 // A pipeline schedule of one's own: GPipe, all forwards before all backwards. It is played without
-// tensors first, beside 1F1B, and then trains the same model on two pipeline ranks: the losses are
+// tensors first, next to 1F1B, and then trains the same model on two pipeline ranks: the losses are
 // the same, the memory is not.
 #include <cstdio>
 #include <vector>

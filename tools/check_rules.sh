@@ -51,6 +51,14 @@ sources src tests bench examples | grep -v '^src/base/divide\.h$' |
   xargs -r grep -HnE '\+ *([A-Za-z_][A-Za-z0-9_.:>()-]*) - 1\) */ *\1|\+ (3\) / 4|7\) / 8|15\) / 16|31\) / 32|63\) / 64|127\) / 128|255\) / 256)' |
   complain "use ceil_div or round_up of base/divide.h"
 
+# Comments and documents use the field's words (docs/glossary.md) and whole sentences. The generator is to be replaced.
+words='\b([Bb]eside|[Ww]hoever|[Hh]imself|[Ww]eighed|[Pp]ut off)\b'
+sources src tests bench examples | grep -v '^src/infer/generator\.' | xargs -r grep -HnE '(^|[[:space:];{}])//' |
+  sed -E 's#^([^:]*:[0-9]+:)(.*[[:space:];{}])?//#\1//#' | grep -E "$words|:// *Of " |
+  complain "a word outside of the field's language, or a comment that begins with Of"
+find docs README.md bench -name '*.md' 2>/dev/null | grep -v '^docs/flags\.md$' | xargs -r grep -HnE "$words" |
+  complain "a word outside of the field's language"
+
 sources src tests bench examples | xargs -r wc -l | awk '$2 != "total" && $1 > 800 { print $2 ": " $1 " lines" }' |
   complain "over 800 lines"
 find src tests bench examples configs docs tools cmake .ci Makefile CMakeLists.txt CMakePresets.json -type f \

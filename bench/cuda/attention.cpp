@@ -1,5 +1,5 @@
-// Attention on a GPU, own kernels and cuDNN: TFLOP/s of causal training shapes, forward and
-// backward, and bytes of keys and values over the time of a token in decoding.
+// GPU attention, our kernels and cuDNN: TFLOP/s of causal training shapes, forward and backward,
+// and KV cache bandwidth in decoding.
 #include <cmath>
 #include <cstdio>
 #include <vector>
@@ -87,7 +87,7 @@ void bench_decoding(Gpu& gpu, int batch, int keys, const Heads& heads) {
               time * 1e6, bytes / time * 1e-12);
 }
 
-// As DeepSeek's latent attention does: one row of 576 numbers for each token and all heads.
+// MLA decoding: one cache row of 576 elements per token, shared by all heads.
 void bench_latents(Gpu& gpu, int batch, int keys, std::int64_t heads) {
   std::vector<AttentionRun> runs;
   for (int i = 0; i < batch; ++i) runs.push_back({i, 1, std::int64_t{i} * keys, keys, keys - 1, 0});

@@ -1,6 +1,5 @@
-// What a mixture of experts adds to a training step, on a GPU: products of each expert's rows with
-// its own weight, beside one product of as many FLOPs; the same in 8-bit floats with scales of
-// blocks; bringing rows into the order of experts and back, and rounding them, beside a plain copy.
+// MoE kernels on a GPU: grouped GEMM compared with one GEMM of the same FLOPs; the same in FP8 with
+// blockwise scales; permute, unpermute and quantisation compared with a plain copy.
 #include <cstdio>
 #include <string>
 #include <vector>
@@ -19,12 +18,12 @@ struct Mixture {
   const char* name;
   std::int64_t tokens, hidden, ffn, experts, topk;
 };
-// ffn: of the first product, gate and up together.
+// ffn: output width of the first GEMM, gate and up together.
 const std::vector<Mixture> kMixtures = {{"qwen3-30b-a3b", 16384, 2048, 768, 128, 8},
                                         {"mixtral-8x7b", 8192, 4096, 14336, 8, 2}};
 
-// Which experts T tokens choose: all the same number of times, by chance, or so that an expert's
-// share falls with its number, from about twice the mean to nothing.
+// How T tokens choose experts: evenly, at random, or skewed such that the share of an expert falls
+// with its index, from about twice the mean to nothing.
 enum class Load { kBalanced, kDrawn, kSkewed };
 const char* name_of(Load load) {
   return load == Load::kBalanced ? "balanced" : load == Load::kDrawn ? "drawn" : "skewed";
@@ -72,7 +71,7 @@ class Bench {
   };
 
   static const Kernels& kernels() { return cuda_kernels(); }
-  // Long enough for the clocks to follow the power that the call takes, as in training.
+  // Long enough for the clocks to settle at the power draw of the call, as in training.
   template <class Body>
   double seconds(const Body& body, double least = 0.06) {
     return gpu_.seconds(
@@ -82,7 +81,7 @@ class Bench {
         },
         least);
   }
-  // Until the card is at its power limit.
+  // Runs until the GPU is at its power limit.
   void heat() {
     Tensor a = gpu_.noise({16384, 4096}), b = gpu_.noise({4096, 4096});
     Tensor c = gpu_.noise({16384, 4096});
@@ -190,7 +189,7 @@ class Bench {
     std::printf("  %-24s %5.2f TB/s, %3.0f%% of a copy\n", name, rate * 1e-12, 100 * rate / copy_);
   }
 
-  // Bytes: every tensor once, though a token's row is wanted topk times.
+  // Bytes count every tensor once, although the row of a token is read topk times.
   void moves(const Mixture& mixture, const Rows& rows) {
     const std::int64_t total = mixture.tokens * mixture.topk, topk = mixture.topk;
     Tensor x = gpu_.noise({mixture.tokens, mixture.hidden});
@@ -218,7 +217,7 @@ class Bench {
     move("activation, backward", 5 * row_bytes, [&] { activation.backward(stream, backward); });
   }
 
-  // Tokens gathered and rounded, and rows as they are.
+  // Quantisation of permuted tokens, and of rows in place.
   void roundings(const Mixture& mixture, const Rows& rows) {
     const std::int64_t total = mixture.tokens * mixture.topk;
     Tensor x = gpu_.noise({mixture.tokens, mixture.hidden});

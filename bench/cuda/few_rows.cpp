@@ -1,5 +1,4 @@
-// Products of a few rows, as in generating text: the speed at which the weights are read, beside
-// cuBLASLt's.
+// Skinny GEMM for decoding: bandwidth at which weights are read, compared with cuBLASLt.
 #include <cstdio>
 #include <vector>
 
@@ -21,7 +20,7 @@ const std::vector<Weight> kWeights = {
     {"llama3-8b qkv", 6144, 4096},        {"llama3-8b proj", 4096, 4096},
     {"llama3-8b gate|up", 28672, 4096},   {"llama3-8b down", 4096, 14336}};
 
-// More than the caches hold, so that every product reads another.
+// Enough copies to exceed the caches, so that every GEMM reads from memory.
 std::int64_t copies_of(const Weight& weight) {
   constexpr std::int64_t kBytes = std::int64_t{300} << 20;
   return kBytes / (2 * weight.out * weight.in) + 1;
@@ -31,7 +30,7 @@ void bench(Gpu& gpu, const Weight& weight, std::int64_t rows) {
   const std::int64_t copies = copies_of(weight);
   Tensor weights = gpu.noise({copies * weight.out, weight.in});
   Tensor x = gpu.noise({rows, weight.in}), y = gpu.noise({rows, weight.out});
-  // Rows that are longer than the matrix are the library's.
+  // Padded rows are not supported by our kernel, so they select cuBLASLt.
   Tensor longer = gpu.noise({rows, weight.in + 64});
   std::int64_t turn = 0;
   auto microseconds = [&](const Tensor& a) {

@@ -1,4 +1,4 @@
-// What the GPU benchmarks share: a device, tensors of noise on it, the time of a call, and main().
+// Shared by the GPU benchmarks: a device, random tensors, timing of a call, and main().
 #pragma once
 
 #include <cstdint>
@@ -28,7 +28,7 @@ class Gpu {
     cuda_kernels().optim.normal(stream(), {.x = out.view().flat(), .key = ++draws_});
     return out;
   }
-  // Of a call, the mean of so many that they take `least` seconds; endless where it is not served.
+  // Mean time of a call over at least `least` seconds; infinity if the call is not supported.
   template <class Body>
   double seconds(const Body& body, double least = 0) {
     if (!body()) return std::numeric_limits<double>::infinity();
@@ -53,7 +53,7 @@ class Gpu {
   std::uint64_t draws_ = 0;
 };
 
-// body(Gpu&); the exit status.
+// Runs body(Gpu&) and returns the exit status.
 template <class Body>
 int gpu_main(const char* name, const Body& body) {
   try {

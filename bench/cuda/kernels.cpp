@@ -1,5 +1,5 @@
-// The kernels of a training step that memory bounds, on a GPU: the bytes they must move over their
-// time, beside those of a plain copy.
+// Memory-bound kernels of a training step on a GPU: bytes that they must move over their time,
+// compared with a plain copy.
 #include <cstdio>
 #include <vector>
 
@@ -46,7 +46,7 @@ class Table {
   double copy_ = 0;
 };
 
-// Parameters of a model as an optimizer sees them: large ones with small ones between.
+// Parameters of a model as seen by the optimizer: large ones alternate with small ones.
 std::vector<View> pieces(const Tensor& flat) {
   constexpr std::int64_t kLarge = 6 << 20, kSmall = 2048;
   std::vector<View> out;
@@ -92,7 +92,7 @@ void bench_optimizer(Gpu& gpu, Table& table, bool wide) {
             [&] { table.kernels().optim.sum_squares(gpu.stream(), grads, sum.as<double>()); });
 }
 
-// State that lies in pinned memory of the host: what the bus moves. And moments in 8 bits.
+// Optimizer state offloaded to pinned host memory (bus bandwidth), and 8-bit moments.
 void bench_state(Gpu& gpu, Table& table, Dtype kept, bool on_host) {
   constexpr std::int64_t kSize = 500 << 20;
   const bool packed = kept == Dtype::kU8;

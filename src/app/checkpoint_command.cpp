@@ -1,4 +1,4 @@
-// checkpoint verify, checkpoint inspect, checkpoint diff: looking at checkpoints.
+// checkpoint verify, inspect and diff: commands that examine checkpoints.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -19,14 +19,14 @@ namespace bev {
 
 namespace {
 
-// checkpoint verify, inspect and diff.
+// Flags of checkpoint verify, inspect and diff.
 struct CheckpointOptions {
   std::vector<std::string> folders;
-  std::int64_t ckpt_step = -1;  // -1: as the folder says
+  std::int64_t ckpt_step = -1;  // -1: the folder's latest
   bool json = false;
 
   void fields(FieldList& list);
-  // `count`: folders that the command needs.
+  // `count`: the number of folders that the command needs.
   std::vector<std::string> problems(std::size_t count) const;
 };
 
@@ -52,7 +52,7 @@ void check_options(const CheckpointOptions& wanted, Options& options, std::size_
   options.throw_problems();
 }
 
-// The steps that are meant: all of a run's folder, unless one is named.
+// The step folders to process: all steps of a run's folder, unless one is named.
 std::vector<std::string> step_folders(const CheckpointOptions& wanted) {
   const std::string& folder = wanted.folders[0];
   std::vector<std::string> found;
@@ -69,7 +69,7 @@ std::int64_t stored_bytes(const Manifest& manifest) {
   return static_cast<std::int64_t>(bytes);
 }
 
-// What a step's folder holds; the problems of one whose manifest cannot be read are that it cannot.
+// The result for a step folder. If its manifest cannot be read, that is its only problem.
 struct StepCheck {
   std::string folder;
   Manifest manifest;

@@ -9,7 +9,7 @@
 namespace bev {
 
 namespace {
-// The model of --preset or --hf-model, less what flags change.
+// Reads the model of --preset or --hf-model, before flags override it.
 void read_model(RunConfig& run, const FieldList& fields, Options& options) {
   const std::string &preset_name = run.train.preset, &folder = run.train.hf_model;
   if (preset_name.empty() && folder.empty()) return;

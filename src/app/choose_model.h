@@ -1,11 +1,12 @@
-// The model of a run: what its folder, its preset and its flags say together.
+// Chooses the model of a run from a Hugging Face folder, a preset and flags.
 #pragma once
 
 #include "app/run_config.h"
 
 namespace bev {
 
-// The model's shape comes from --hf-model, --preset or flags; flags change a preset, not a folder.
+// The model configuration comes from --hf-model, --preset or flags. Flags may override a preset,
+// but not a folder.
 void choose_model(RunConfig& run, const FieldList& fields, Options& options);
 
 }  // namespace bev

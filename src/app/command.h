@@ -1,5 +1,5 @@
-// A command of the program as one value: name, texts for the help, its flags and what it does. Each
-// is defined in the command's own file and listed in commands.def.
+// A command of the program as one value: name, help texts, flags and the function that runs it.
+// Each is defined in the command's own file and listed in commands.def.
 #pragma once
 
 #include <memory>
@@ -18,19 +18,20 @@ inline constexpr int kExitInput = 2;
 inline constexpr int kExitMismatch = 3;
 inline constexpr int kExitSignalBase = 128;
 
-// What a command is run with in addition to its configuration.
+// Input of a command apart from its configuration.
 struct CommandInput {
   const Launch& launch;     // how this process was started
-  const FieldList& fields;  // the configuration's
-  Options& options;         // what was given; the configuration has it applied
+  const FieldList& fields;  // of the configuration
+  Options& options;         // the flags given; already applied to the configuration
 };
 
-// One call of a command: a configuration and the function that runs it.
+// One invocation of a command: a configuration and the function that runs it.
 class CommandCall {
  public:
   virtual ~CommandCall() = default;
   virtual void fields(FieldList& list) = 0;
-  // Returns the exit code or throws. Presets, model folders and rules are the command's business.
+  // Returns the exit code or throws. The command itself resolves presets and model folders and
+  // checks rules.
   virtual int run(const CommandInput& input) = 0;
 };
 
@@ -39,11 +40,11 @@ struct Command {
   std::string_view summary;   // one line
   std::string_view examples;  // one per line
   std::unique_ptr<CommandCall> (*call)(const Launch& launch);
-  std::string_view words = {};  // the flag that words without one belong to
+  std::string_view words = {};  // the flag that takes positional arguments
 };
 
-// Command::call for a command whose configuration is a `Config`, which has fields(FieldList&), and
-// that kRun runs.
+// Command::call for a command with configuration `Config`, which has fields(FieldList&), run by
+// kRun.
 template <class Config, int (*kRun)(Config& wanted, const CommandInput& input)>
 std::unique_ptr<CommandCall> call_of([[maybe_unused]] const Launch& launch) {
   struct Call final : CommandCall {
@@ -52,7 +53,7 @@ std::unique_ptr<CommandCall> call_of([[maybe_unused]] const Launch& launch) {
     Config wanted;
   };
   auto call = std::make_unique<Call>();
-  // The ranks of a run are shared out over the processes that were started.
+  // The launched processes divide the ranks of a run.
   if constexpr (requires { call->wanted.run.parallel; }) {
     call->wanted.run.parallel.processes = launch.processes;
   }

@@ -21,7 +21,7 @@ constexpr auto kCommands = std::to_array<const Command*>({
 #include "app/commands.def"
 });
 
-// What all processes of a run must be given alike; threads and logs may differ.
+// Settings that must agree between all processes of a run; threads and logs may differ.
 Settings shared_settings(const Command& command, const FieldList& fields, const Options& options) {
   Settings settings = {std::string(command.name)};
   for (const Setting& setting : options.settings()) {

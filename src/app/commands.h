@@ -1,4 +1,4 @@
-// The commands of the program, as commands.def lists them: found by name and run.
+// The registry of commands listed in commands.def: lookup by name, and execution.
 #pragma once
 
 #include <cstddef>
@@ -14,14 +14,14 @@ namespace bev {
 #include "app/commands.def"
 
 std::span<const Command* const> commands();
-// Error of kind config that suggests the nearest name.
+// Throws Error(kConfig) that suggests the nearest name.
 const Command& find_command(std::string_view name);
-// The command that the first one or two arguments name.
+// The command named by the first one or two arguments.
 const Command& find_command(std::span<const std::string> arguments);
 std::size_t word_count(const Command& command);
 
-// Parses the arguments after the command's name and runs it, or prints its help where they ask for
-// it. Returns the exit code or throws.
+// Parses the arguments after the command's name and runs it, or prints its help if they ask for it.
+// Returns the exit code or throws.
 int run_command(const Command& command, std::span<const std::string> arguments, Launch launch = {});
 
 }  // namespace bev

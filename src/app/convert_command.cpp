@@ -1,5 +1,5 @@
-// convert: weights to a Hugging Face folder, without an engine; of a dense model also to one with
-// experts, there or in a checkpoint.
+// convert: exports weights to a Hugging Face folder without an engine, and upcycles a dense model
+// to an MoE model, as a folder or as a checkpoint.
 #include "app/choose_model.h"
 #include "app/commands.h"
 #include "app/export_files.h"
@@ -38,12 +38,12 @@ struct ConvertOptions {
   std::string load;
   std::int64_t ckpt_step = -1;  // -1: the latest
   std::string export_hf;
-  std::string save;   // folder for a checkpoint, of upcycled weights
-  std::string dtype;  // "": as it is; else a name that parse_dtype knows
+  std::string save;   // folder for a checkpoint of upcycled weights
+  std::string dtype;  // "": unchanged; else a name that parse_dtype knows
   bool moe_use_upcycling = false;
   std::int64_t moe_upcycling_granularity = 1;
   std::int64_t seed = 1234;
-  RunConfig run;  // flags of the model that a dense one becomes
+  RunConfig run;  // flags of the MoE model to upcycle to
 
   void fields(FieldList& list);
   std::vector<std::string> problems() const;
@@ -91,7 +91,7 @@ std::vector<std::string> ConvertOptions::problems() const {
   return out;
 }
 
-// What the run that wrote the checkpoint was given, less what is not here any more.
+// The configuration of the run that wrote the checkpoint, without flags that no longer exist.
 RunConfig run_of(const CheckpointReader& reader, const ConvertOptions& convert) {
   RunConfig run;
   FieldList list;
@@ -123,7 +123,7 @@ void convert_checkpoint(const ConvertOptions& convert, const ExportTarget& targe
   export_hf(map, weights, target, export_files(run, dtype));
 }
 
-// Model flags describe what a dense model becomes; otherwise it stays what it is.
+// Model flags describe the model to upcycle to; without upcycling they are refused.
 void check_model_flags(const FieldList& fields, Options& options) {
   std::vector<std::string> problems;
   for (const Setting& setting : options.settings()) {
@@ -134,7 +134,7 @@ void check_model_flags(const FieldList& fields, Options& options) {
   options.add_problems(problems);
 }
 
-// The model with experts: that of the source, changed by the flags.
+// The MoE model: the model of the source, overridden by the flags.
 void choose_upcycled_model(ConvertOptions& convert, const FieldList& fields, Options& options) {
   RunConfig& run = convert.run;
   if (convert.load.empty()) {
@@ -149,7 +149,7 @@ void choose_upcycled_model(ConvertOptions& convert, const FieldList& fields, Opt
   options.throw_problems();
 }
 
-// As iteration 0 of a run, without an optimizer's state.
+// Saves the weights as iteration 0 of a run, without optimizer state.
 void save_upcycled(ConvertOptions& convert, const DenseSource& from, Dtype dtype) {
   RunConfig& run = convert.run;
   run.precision.bf16 = dtype == Dtype::kBf16;
@@ -203,7 +203,7 @@ int run_convert(ConvertOptions& convert, const CommandInput& input) {
   options.add_problems(convert.problems());
   if (!convert.moe_use_upcycling) check_model_flags(input.fields, options);
   options.throw_problems();
-  if (input.launch.process != 0) return kExitOk;  // one does it for all
+  if (input.launch.process != 0) return kExitOk;  // one process does the work
   if (!convert.export_hf.empty()) check_export_folder(convert.export_hf);
   ExportTarget target{convert.export_hf};
   target.threads = static_cast<std::size_t>(machine_threads());

@@ -1,4 +1,4 @@
-// data info, data show, data merge: looking at token files and joining them.
+// data info, data show, data merge: commands that examine and merge token files.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -91,7 +91,7 @@ std::vector<std::string> DataMergeOptions::problems() const {
 
 using Json = nlohmann::ordered_json;
 
-// Documents of 0, 1, 2-3, 4-7, ... tokens.
+// Histogram of document lengths: 0, 1, 2-3, 4-7, ... tokens.
 struct Lengths {
   std::int64_t least = 0, most = 0, empty = 0;
   std::vector<std::int64_t> histogram;
@@ -164,7 +164,7 @@ std::string info_text(const IndexedDataset& data, const Lengths& lengths) {
   return out;
 }
 
-// The prefixes that a folder stands for, by name.
+// Expands folders to the prefixes inside, sorted by name.
 std::vector<std::string> expand(const std::vector<std::string>& inputs) {
   std::vector<std::string> out;
   for (const std::string& input : inputs) {

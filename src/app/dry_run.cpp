@@ -20,15 +20,15 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-constexpr std::size_t kRanksShown = 64;          // more are summed up by stage
-constexpr std::int64_t kRanksWithGroups = 1024;  // in JSON; a group of many more is a long list
+constexpr std::size_t kRanksShown = 64;          // larger meshes are summarised by stage
+constexpr std::int64_t kRanksWithGroups = 1024;  // in JSON; larger meshes would give too long lists
 
 struct Forecast {
   MemoryPlan memory;
-  BatchSize first, last;  // of the run's first and last iteration
+  BatchSize first, last;  // of the first and the last iteration
   double first_flops = 0, last_flops = 0;
-  double megatron_flops = 0;  // of the last, as Megatron counts them
-  // Of the whole run; empty when it has no length.
+  double megatron_flops = 0;  // of the last iteration, by Megatron's formula
+  // Totals of the run; empty if it has no length.
   std::optional<std::int64_t> iterations, samples, tokens;
 };
 
@@ -75,7 +75,7 @@ Forecast forecast_of(const RunConfig& run) {
   return forecast;
 }
 
-// The configuration with the sizes that the model derives when it is asked.
+// The configuration with the derived sizes of the model filled in.
 RunConfig shown(const RunConfig& run) {
   RunConfig copy = run;
   copy.model.ffn_hidden_size = run.model.ffn_size();
@@ -88,7 +88,7 @@ const RankMemory& largest(const MemoryPlan& plan) {
   return *std::ranges::max_element(plan.ranks, {}, &RankMemory::total);
 }
 
-// On the devices and on hosts.
+// Total of device and host memory over all ranks.
 double sum_of_ranks(const MemoryPlan& plan) {
   double sum = 0;
   for (const RankMemory& rank : plan.ranks) sum += static_cast<double>(rank.total() + rank.host());
@@ -161,8 +161,8 @@ void add_run(std::string& out, const RunConfig& run, const Forecast& forecast) {
            concat("etp ", mesh.etp, " x ep ", mesh.ep, " x edp ", mesh.edp(), " x pp ", mesh.pp));
 }
 
-// The groups of each kind, each once: "[0 1] [2 3]". Kinds whose groups are all single ranks are
-// left out.
+// The process groups of each kind, each once: "[0 1] [2 3]". Kinds whose groups are single ranks
+// are omitted.
 void add_groups(std::string& out, const RunConfig& run) {
   MeshShape mesh = mesh_shape(run.parallel, run.model);
   if (mesh.size() == 1 || mesh.size() > static_cast<std::int64_t>(kRanksShown)) return;
@@ -204,7 +204,7 @@ void add_memory(std::string& out, const RunConfig& run, const MemoryPlan& plan) 
   for (const RankMemory& rank : plan.ranks) {
     if (all) add_rank(out, rank, &rank == &most);
   }
-  // A large mesh shows the largest rank of each stage.
+  // For a large mesh, shows the largest rank of each stage.
   for (std::int64_t stage = 0; stage < mesh.pp && !all; ++stage) {
     auto need = [&](const RankMemory& rank) { return rank.at.pp == stage ? rank.total() : -1; };
     const RankMemory& rank = *std::ranges::max_element(plan.ranks, {}, need);
@@ -293,7 +293,7 @@ Json layers_json(const ModelConfig& model) {
   return layers;
 }
 
-// In the model's order.
+// Stages in the order of the model.
 Json stages_json(const RunConfig& run) {
   PipelineLayout layout = pipeline_layout(run.model.num_layers, run.parallel);
   Json stages = Json::array();

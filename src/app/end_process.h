@@ -1,9 +1,9 @@
-// The end of a process whose threads cannot be waited for.
+// Ends a process whose threads cannot be joined.
 #pragma once
 
 namespace bev {
 
-// Nothing is unwound or flushed.
+// Exits immediately: nothing is unwound or flushed.
 [[noreturn]] void end_process(int exit_code);
 
 }  // namespace bev

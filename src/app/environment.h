@@ -1,4 +1,4 @@
-// The environment variables of this process.
+// Environment variables of this process.
 #pragma once
 
 #include <map>

@@ -23,7 +23,7 @@ std::vector<ExportFile> export_files(const RunConfig& run, Dtype dtype) {
       files.push_back(std::move(file));
     }
   }
-  // A config.json of a new model does not say where texts end.
+  // The config.json of a new model has no EOS token.
   bool says_end = !run.train.hf_model.empty() ||
                   std::ranges::find(files, kGenerationConfig, &ExportFile::name) != files.end();
   if (!says_end && run.data.eod_id >= 0) {

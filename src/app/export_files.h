@@ -1,4 +1,4 @@
-// What stands beside the weights of a run when they are exported.
+// The files other than weights in an exported Hugging Face folder.
 #pragma once
 
 #include <vector>
@@ -8,7 +8,8 @@
 
 namespace bev {
 
-// config.json for weights in `dtype`, the tokenizer, and where texts end.
+// Returns config.json for weights in `dtype`, the tokenizer, and generation_config.json with the
+// EOS token.
 std::vector<ExportFile> export_files(const RunConfig& run, Dtype dtype);
 
 }  // namespace bev

@@ -1,4 +1,4 @@
-// What the program says when it fails, and the exit code that goes with it.
+// Maps errors to messages and exit codes.
 #pragma once
 
 #include <string>
@@ -8,7 +8,8 @@
 namespace bev {
 
 int exit_code(ErrorKind kind);
-// The message for the user; a bug of ours is named as such, with the line that threw.
+// The message for the user. An internal error is labelled as a bug, with the source line that
+// threw.
 std::string failure_text(ErrorKind kind, const std::string& message, const std::string& where);
 
 }  // namespace bev

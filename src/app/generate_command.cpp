@@ -75,7 +75,7 @@ std::vector<std::string> GenerateOptions::problems() const {
 }
 
 struct GenerateJob {
-  std::unique_ptr<Tokenizer> tokenizer;  // nullptr: none that can be read
+  std::unique_ptr<Tokenizer> tokenizer;  // nullptr: none is readable
   std::vector<std::vector<std::int32_t>> prompts;
   GenerationOptions options;
 
@@ -85,8 +85,8 @@ struct GenerateJob {
   }
 };
 
-// Counts tokens and shows them as they come: the first sequence live, each later one once those
-// before it have ended. A line end closes each.
+// Counts tokens and prints them as they are generated: the first sequence live, each later one
+// after those before it have ended. A newline ends each.
 class LiveOutput : public TokenSink {
  public:
   LiveOutput(const GenerateJob& job, bool quiet)
@@ -147,10 +147,10 @@ class LiveOutput : public TokenSink {
   double start_, first_ = 0, last_ = 0;
   std::int64_t tokens_ = 0;
   std::vector<Sequence> sequences_;
-  std::size_t current_ = 0;  // the one that is shown live
+  std::size_t current_ = 0;  // the sequence that is printed live
 };
 
-// One line: {"generated": [[ids]..], "logprobs": [[..]..], "text": [..]}, text null without a
+// One line: {"generated": [[ids]..], "logprobs": [[..]..], "text": [..]}; text is null without a
 // tokenizer.
 std::string result_json(const GenerateJob& job, const std::vector<GeneratedSequence>& results) {
   using Json = nlohmann::ordered_json;
@@ -218,7 +218,8 @@ int run_generate(GenerateOptions& wanted, const CommandInput& input) {
   options.add_problems(wanted.problems());
   options.throw_problems();
   run.model = read_hf_config(wanted.hf_model);
-  // First as it was given, so that ranks of --context-parallel-size are known when they become dp.
+  // Resolved as given first, so that the ranks of --context-parallel-size are known when they
+  // become data-parallel ranks.
   options.add_problems(run.parallel.resolve());
   options.throw_problems();
   run.parallel = inference_layout(run.parallel);

@@ -12,7 +12,7 @@ namespace bev {
 
 namespace {
 
-// One row of a table: a field or a shorthand.
+// A table row: a field or a shorthand.
 struct Row {
   std::string section;
   std::vector<std::string> flags;  // the first is the name
@@ -46,7 +46,7 @@ std::vector<Row> rows_of(const Command& command) {
 
 constexpr std::size_t kWidth = 100;
 
-// Behind the `column` characters of its line; many choices go on in the next.
+// Appends the type after `column` characters of the line; many choices wrap to the next lines.
 void append_type(std::string& out, std::string_view type, std::size_t column, std::size_t indent) {
   std::vector<std::string> choices = split(type, '|');
   for (std::size_t i = 0; i < choices.size(); ++i) {
@@ -73,7 +73,7 @@ void append_wrapped(std::string& out, std::string_view text, std::size_t indent)
   }
 }
 
-// For a cell of a table.
+// Escapes the text for a Markdown table cell.
 std::string cell(std::string_view text) {
   std::string out;
   for (char c : text) out.append(c == '|' ? "\\|" : std::string(1, c));
@@ -93,7 +93,7 @@ void append_table(std::string& out, const std::vector<Row>& rows, const std::str
   }
 }
 
-// Flags of other programs' scripts: those that are taken, or those that are not.
+// Flags of other programs' scripts: those accepted, or those refused.
 void append_foreign(std::string& out, const FieldList& list, bool taken) {
   out.append("| flag | what is said |\n| --- | --- |\n");
   for (const ForeignFlag& flag : list.foreign_flags()) {

@@ -1,4 +1,4 @@
-// The texts made from the commands and their fields: `bevatron help` and docs/flags.md.
+// Help texts generated from the commands and their fields: `bevatron help` and docs/flags.md.
 #pragma once
 
 #include <string>
@@ -9,7 +9,7 @@ namespace bev {
 
 std::string help_text();
 std::string help_text(const Command& command);
-// docs/flags.md: a table for each section.
+// The content of docs/flags.md: a table for each section.
 std::string flags_markdown();
 
 }  // namespace bev

@@ -1,4 +1,4 @@
-// Whether the machine has the host memory that a run is going to ask for.
+// Checks that the machine has enough host memory for offloaded activations and optimizer state.
 #pragma once
 
 #include "app/run_config.h"
@@ -6,8 +6,8 @@
 
 namespace bev {
 
-// Error(kConfig) naming what is needed and what is there, where activations or optimizer state are
-// offloaded and the processes of this machine would not find room for them.
+// Throws Error(kConfig) with the required and the available memory if offloaded activations or
+// optimizer state of this machine's processes do not fit.
 void check_host_memory(const RunConfig& run, const Launch& launch);
 
 }  // namespace bev

@@ -13,14 +13,14 @@ namespace bev {
 
 namespace {
 
-// A part of a run, and the flags that do nothing without it.
+// A feature of a run, and the flags that have no effect without it.
 struct Part {
   bool (*there)(const RunConfig&);
-  std::string_view what;       // "--x is for ..."
-  std::string_view give;       // what brings the part
-  std::string_view flags;      // separated by spaces
-  std::string_view sections;   // of flags that belong here too, separated by commas
-  std::string_view switch_by;  // the flag that switches it on or off
+  std::string_view what;      // "--x is for ..."
+  std::string_view give;      // the flag that enables the feature
+  std::string_view flags;     // separated by spaces
+  std::string_view sections;  // sections whose flags belong to the feature too, separated by commas
+  std::string_view switch_by;  // the flag that enables or disables it
 };
 
 bool experts(const RunConfig& run) { return run.model.moe.any(); }
@@ -140,7 +140,7 @@ bool belongs(const Part& part, const FieldList::Entry& entry) {
          (lists(part.flags, ' ', name) || lists(part.sections, ',', entry.section));
 }
 
-// Whether the user himself said that the part is not to be.
+// True if the user explicitly disabled the feature.
 bool switched_off(const Part& part, const Options& options, const FieldList& list) {
   if (!options.given(part.switch_by)) return false;
   const std::string value = list.find(part.switch_by)->text();

@@ -1,4 +1,4 @@
-// Flags of a part that the run does not have: they would do nothing, silently.
+// Rejects flags of a feature that the run does not use: they would silently have no effect.
 #pragma once
 
 #include <string>
@@ -10,8 +10,9 @@ class FieldList;
 class Options;
 struct RunConfig;
 
-// One problem for each that was given; `run` has its model and all flags, and is not yet resolved.
-// Who switches the part off himself (--num-experts 0) means it, and may leave its flags in place.
+// Returns one problem for each such flag that was given. `run` has its model and all flags, and is
+// not yet resolved. If the user disables the feature explicitly (--num-experts 0), its other flags
+// are accepted.
 std::vector<std::string> idle_flags(const Options& options, const FieldList& list,
                                     const RunConfig& run);
 

@@ -20,7 +20,7 @@ bool take_word(std::string_view& text, std::string_view word) {
   return true;
 }
 
-// A number from 1 to kMostRanks in front of `text`, which is shortened by it.
+// Parses a number from 1 to kMostRanks at the start of `text` and removes it.
 bool take_size(std::string_view& text, std::int64_t& size) {
   std::int64_t number = -1;
   auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
@@ -34,7 +34,7 @@ struct SizeToken {
   std::string_view word;
   std::int64_t ParallelConfig::*member;
 };
-// A word comes before those that it begins with.
+// A word must precede the words that are its prefixes.
 constexpr std::array kSizes = {
     SizeToken{"tp", &ParallelConfig::tensor_model_parallel_size},
     SizeToken{"pp", &ParallelConfig::pipeline_model_parallel_size},
@@ -70,7 +70,7 @@ bool take_strategy(std::string_view& text, ShardingStrategy& strategy) {
   return false;
 }
 
-// The longest word that fits, where a word begins with another.
+// Takes the longest matching word, because a word may be a prefix of another.
 bool take_schedule(std::string_view& text, PipelineSchedule& schedule) {
   std::string_view taken;
   for (const ScheduleTraits& traits : schedule_traits()) {
@@ -82,7 +82,7 @@ bool take_schedule(std::string_view& text, PipelineSchedule& schedule) {
   return !taken.empty() && take_word(text, taken);
 }
 
-// "a2a", "p2p", "allgather", or both of the first with their sizes: "a2a2p2p4".
+// Parses "a2a", "p2p", "allgather", or Ulysses and ring with their sizes: "a2a2p2p4".
 bool take_exchange(std::string_view& text, ParallelConfig& layout) {
   for (const char* word : {"p2p", "allgather"}) {
     if (!take_word(text, word)) continue;
@@ -99,7 +99,7 @@ bool take_exchange(std::string_view& text, ParallelConfig& layout) {
   return true;
 }
 
-// "Ett|tm|L]": the stages of --pipeline-model-parallel-layout.
+// Parses "Ett|tm|L]": the stages of --pipeline-model-parallel-layout.
 bool take_stages(std::string_view& text, ParallelConfig& layout) {
   std::size_t end = text.find(']');
   if (end == text.npos) return false;
@@ -108,7 +108,7 @@ bool take_stages(std::string_view& text, ParallelConfig& layout) {
   return true;
 }
 
-// Takes one token off `text` into the layout; false when it is none.
+// Moves one token from `text` into the layout; returns false if there is none.
 bool take_token(std::string_view& text, ParallelConfig& layout) {
   for (const FlagToken& flag : kFlags) {
     if (take_word(text, flag.word)) return layout.*flag.member = true;
@@ -122,7 +122,7 @@ bool take_token(std::string_view& text, ParallelConfig& layout) {
   return take_exchange(text, layout);
 }
 
-// The base without any cut.
+// The base without any parallelism.
 ParallelConfig blank(const ParallelConfig& base) {
   ParallelConfig plain, layout = base;
   layout.ranks = 0;
@@ -193,7 +193,7 @@ std::string layout_text(const ParallelConfig& layout) {
     if (!part.empty()) parts.push_back(std::move(part));
   };
   auto flag = [](bool set, const char* word) { return set ? word : ""; };
-  // Defaults are left out.
+  // Defaults are omitted.
   auto schedule = layout.pipeline_schedule == PipelineSchedule{}
                       ? std::string_view()
                       : traits_of(layout.pipeline_schedule).layout_word;
@@ -212,7 +212,7 @@ std::string layout_text(const ParallelConfig& layout) {
              sized("instances", layout.num_distributed_optimizer_instances),
              flag(layout.overlap_grad_reduce, "gradoverlap"),
              flag(layout.overlap_param_gather, "paramoverlap")));
-  // The default is tp.
+  // etp equal to tp is the default and is omitted.
   std::int64_t etp = layout.expert_tensor_parallel_size;
   bool own = etp > 0 && etp != layout.tensor_model_parallel_size;
   add(concat(sized("ep", layout.expert_model_parallel_size), own ? concat("etp", etp) : ""));
@@ -232,7 +232,7 @@ std::vector<std::int64_t> divisors(std::int64_t n) {
 
 using Layouts = std::vector<ParallelConfig>;
 
-// Each layout in each of the given ways.
+// The variants of each layout.
 template <class Vary>
 Layouts with_each(const Layouts& layouts, const Vary& vary) {
   Layouts out;
@@ -287,7 +287,7 @@ std::vector<ParallelConfig> with_experts(const std::vector<ParallelConfig>& layo
     add(layout);
     std::int64_t tp = layout.tensor_model_parallel_size;
     std::int64_t stage = tp * layout.context_parallel_size * layout.data_parallel_size;
-    // Every expert whole, or cut as the rest of the model is.
+    // etp is either tp or 1.
     for (std::int64_t etp : tp == 1 ? std::vector{tp} : std::vector{tp, std::int64_t{1}}) {
       for (std::int64_t ep : divisors(stage / etp)) {
         if (ep == 1 && etp == tp) continue;

@@ -1,4 +1,4 @@
-// Layouts as text: "tp2sp,pp2 dp4zero3" is two layouts.
+// Textual syntax of parallel layouts: "tp2sp,pp2 dp4zero3" is two layouts.
 #pragma once
 
 #include <cstdint>
@@ -14,16 +14,16 @@ namespace bev {
 //   tpN sp tpoverlap | ppN vppN groupN SCHEDULE [STAGES] | dpN zero1..zero3 instancesN gradoverlap
 //   paramoverlap | cpN p2p a2a allgather a2aNp2pN | epN etpN | dpouter
 // SCHEDULE is one of schedule_words().
-// Everything else in the result is `base`'s. Error(kConfig) naming the token and what is known.
+// All other settings are those of `base`. Throws Error(kConfig) with the token and the known ones.
 std::vector<ParallelConfig> parse_layouts(std::string_view text, const ParallelConfig& base);
-// The words of all schedules but the default: zbh1, zbv.
+// The words of all schedules but the default, such as zbh1 and zbv.
 std::vector<std::string> schedule_words();
-// "tp2sp,pp2"; "1 rank" for none.
+// Returns a text such as "tp2sp,pp2", or "1 rank" for the plain layout.
 std::string layout_text(const ParallelConfig& layout);
-// Every combination of axes, schedules, sharding strategies and exchanges of exactly so many ranks,
-// whether a model can be cut so or not.
+// All combinations of axes, schedules, ZeRO stages and context-parallel exchanges with exactly
+// `ranks` ranks. Some may not fit a given model.
 std::vector<ParallelConfig> all_layouts(std::int64_t ranks, const ParallelConfig& base);
-// Each of them, and with every ep, experts being whole or cut as the rest of the model is.
+// The layouts, and their variants with every expert-parallel size, with etp equal to tp or 1.
 std::vector<ParallelConfig> with_experts(const std::vector<ParallelConfig>& layouts);
 
 }  // namespace bev

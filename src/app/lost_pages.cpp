@@ -15,7 +15,7 @@ namespace bev {
 
 namespace {
 
-// All of this runs inside of a signal's handler: no memory is allocated, nothing is thrown.
+// These functions run inside of the signal handler: they neither allocate nor throw.
 
 void say(std::string_view text) {
   while (!text.empty()) {
@@ -25,8 +25,8 @@ void say(std::string_view text) {
   }
 }
 
-// "7f00a000-7f00c000 r--p 00000000 fe:00 1234   /path": the path, where the line's range has the
-// address and is of a file.
+// Given "7f00a000-7f00c000 r--p 00000000 fe:00 1234   /path", returns the path if the range
+// contains the address and belongs to a file.
 std::string_view path_in(std::string_view line, std::uintptr_t address) {
   std::uintptr_t begin = 0, end = 0;
   const char* last = line.data() + line.size();
@@ -38,8 +38,8 @@ std::string_view path_in(std::string_view line, std::uintptr_t address) {
   return slash == line.npos ? std::string_view() : line.substr(slash);
 }
 
-// Reads the list of what is mapped line by line; a line that is longer than the buffer counts as
-// several, of which none is right.
+// Reads /proc/self/maps line by line. A line longer than the buffer is split into several, none of
+// which matches.
 template <std::size_t kBytes>
 std::string_view mapped_path(std::uintptr_t address, char (&buffer)[kBytes]) {
   int descriptor = ::open("/proc/self/maps", O_RDONLY | O_CLOEXEC);
@@ -67,7 +67,7 @@ std::string_view mapped_path(std::uintptr_t address, char (&buffer)[kBytes]) {
 void report(int signal, siginfo_t* info, void*) {
   char buffer[8192];
   std::string_view path = mapped_path(reinterpret_cast<std::uintptr_t>(info->si_addr), buffer);
-  if (path.empty()) {  // no file: the default action takes it when the instruction runs again
+  if (path.empty()) {  // no file: the default action handles it when the instruction runs again
     std::signal(signal, SIG_DFL);
     return;
   }

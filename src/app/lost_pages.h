@@ -1,11 +1,10 @@
-// Files that are mapped, and cut by someone else meanwhile or on a disk that fails: looking at a
-// page that is gone is a signal of the system.
+// SIGBUS handler: reading a memory-mapped file that was truncated, or whose disk failed, becomes an
+// error naming the file.
 #pragma once
 
 namespace bev {
 
-// From here on that signal ends the process as other bad files do, with an error that names the
-// file.
+// Installs the handler. It ends the process with the exit code of a bad input file.
 void report_lost_pages();
 
 }  // namespace bev

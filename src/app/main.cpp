@@ -44,8 +44,8 @@ int run_program(const std::vector<std::string>& args, const Launch& launch) {
   return run_command(command, std::span(args).subspan(word_count(command)), launch);
 }
 
-// A mistake in the flags is mostly the same in all processes of a run. Under mpirun the first one
-// tells of it and all are ended; who is not ended then has a mistake of its own to tell.
+// Only process 0 reports a configuration error, which is usually the same in all processes; the
+// others wait 2 s for mpirun to kill them, then report their own.
 void let_process_0_tell(const Launch& launch) {
   if (launch.kind != LaunchKind::kMpi || launch.process == 0) return;
   std::this_thread::sleep_for(std::chrono::seconds(2));
@@ -53,7 +53,7 @@ void let_process_0_tell(const Launch& launch) {
 
 int guarded_main(const std::vector<std::string>& args) {
   Launch launch;
-  std::string who;  // speaks
+  std::string who;  // prefix of messages
   try {
     launch = find_launch(environment_variables());
     if (launch.process > 0) who = concat("process ", launch.process, ": ");
@@ -75,7 +75,7 @@ int guarded_main(const std::vector<std::string>& args) {
 }  // namespace bev
 
 int main(int argc, char** argv) {
-  std::signal(SIGXFSZ, SIG_IGN);  // a file-size limit is then an error of write(2), with a message
+  std::signal(SIGXFSZ, SIG_IGN);  // a file-size limit becomes an error of write(2)
   bev::report_lost_pages();
   return bev::guarded_main(std::vector<std::string>(argv + (argc > 0 ? 1 : 0), argv + argc));
 }

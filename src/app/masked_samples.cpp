@@ -97,7 +97,7 @@ std::vector<std::string> problems_of(const MaskedSamplesOptions& masked, const D
   return problems;
 }
 
-// What Megatron's scripts for T5 ask for.
+// Defaults of Megatron's T5 scripts.
 void use_t5_defaults(MaskedSamplesOptions& masked, const Options& options) {
   if (!options.given("masking-max-ngram")) masked.masking.max_ngram = 10;
   if (!options.given("masking-geometric")) masked.masking.geometric = !masked.masking.permutation;

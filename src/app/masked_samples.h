@@ -1,4 +1,4 @@
-// data samples --dataset bert|t5: the masked samples that training would read.
+// data samples --dataset bert|t5: prints the masked samples that training would read.
 #pragma once
 
 #include <cstdint>
@@ -18,8 +18,8 @@ enum class DatasetKind : std::uint8_t { kGpt, kBert, kT5 };
 
 struct MaskedSamplesOptions {
   DatasetKind dataset = DatasetKind::kGpt;
-  std::int64_t vocab_extra_ids = 0;     // 0: those of the tokenizer, or for T5 Megatron's 100
-  std::int64_t decoder_seq_length = 0;  // 0: the encoder's
+  std::int64_t vocab_extra_ids = 0;     // 0: those of the tokenizer; T5: Megatron's default of 100
+  std::int64_t decoder_seq_length = 0;  // 0: the length of the encoder
   double short_seq_prob = 0.1;
   bool bert_binary_head = true;
   MaskingConfig masking;
@@ -27,7 +27,7 @@ struct MaskedSamplesOptions {
   void fields(FieldList& list);
 };
 
-// What to read, and how many samples of each split to show.
+// The data to read, and the number of samples of each split to print.
 struct MaskedSamplesQuery {
   const DataConfig& data;
   SplitSizes sizes;
@@ -35,9 +35,9 @@ struct MaskedSamplesQuery {
   std::int64_t dump = 0;
 };
 
-// The samples as JSON with megatron-core's names. Where Megatron's scripts for BERT and T5 differ,
-// and the user says nothing, each has its own. Throws the problems of `options`, with those of the
-// flags for masked samples.
+// Returns the samples as JSON with megatron-core's names. Where Megatron's defaults for BERT and T5
+// differ, each dataset uses its own unless the user sets a value. Throws all problems of `options`
+// and of the flags for masked samples.
 std::string masked_samples_json(MaskedSamplesOptions masked, const MaskedSamplesQuery& query,
                                 Options& options);
 

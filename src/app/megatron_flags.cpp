@@ -11,13 +11,13 @@ namespace bev {
 
 namespace {
 
-// Flags for which the same is to be said, separated by spaces.
+// Flags that share an explanation, separated by spaces.
 struct Group {
   std::string_view names;
   std::string_view why;
 };
 
-// They would change no result.
+// Accepted flags: they would not change any result.
 constexpr auto kTaken = std::to_array<Group>({
     {"use-mcore-models transformer-impl enable-experimental", "there is one implementation"},
     {"attention-backend use-flash-attn attention-softmax-in-fp32 apply-query-key-layer-scaling "
@@ -99,7 +99,7 @@ constexpr auto kTaken = std::to_array<Group>({
      "nothing is sent anywhere; --metrics-out and --tensorboard-dir write files"},
 });
 
-// They would change something, which has another name here or is not there.
+// Refused flags: they would change something that has another name here or is not supported.
 constexpr auto kRefused = std::to_array<Group>({
     {"vocab-file merge-file",
      "give --tokenizer the folder that has vocab.json and merges.txt, or its tokenizer.json"},

@@ -1,5 +1,6 @@
-// Flags of Megatron's launch scripts that are no fields here, so that a script runs as it is or
-// hears what to change: some are not needed and taken, others have another name.
+// Flags of Megatron's launch scripts that are not fields here. Some have no effect and are
+// accepted; the others are refused with the flag to use instead, so that a script runs unchanged or
+// its user learns what to change.
 #pragma once
 
 namespace bev {

@@ -14,15 +14,15 @@ namespace bev {
 
 namespace {
 
-// A flag or key as the user wrote it, before anything is known about its value.
+// A flag or key as the user wrote it, before its value is parsed.
 struct Given {
-  std::string name;    // with dashes for underscores
-  std::string label;   // what messages call it
+  std::string name;    // underscores replaced by dashes
+  std::string label;   // name in messages
   std::string origin;  // for the setting
   std::vector<std::string> values;
 };
 
-// What a name means: a field, a field switched off, a shorthand, or nothing.
+// The meaning of a name: a field, a negated field, a shorthand, or unknown.
 struct Target {
   Field* field = nullptr;
   bool negated = false;
@@ -50,12 +50,12 @@ std::string suggestion(const FieldList& list, std::string_view name, std::string
                          : concat("did you mean ", dashes, nearest, "?");
 }
 
-// What is said of names that mean nothing: mistakes, and flags of other programs that are taken.
+// Messages about unknown names: errors, and notes on accepted flags of other programs.
 struct Remarks {
   std::vector<std::string>& problems;
   std::vector<std::string>& notes;
 
-  // `kind` is what the name was meant to be.
+  // `kind` says whether the name is a flag or a key.
   void add_unknown(const FieldList& list, const std::string& name, const std::string& label,
                    std::string_view kind, std::string_view dashes) {
     if (const ForeignFlag* flag = list.find_foreign(name)) {
@@ -66,7 +66,7 @@ struct Remarks {
   }
 };
 
-// The command line, cut into flags with their values.
+// Splits the command line into flags with their values.
 class Words {
  public:
   Words(const FieldList& list, std::span<const std::string> args, std::string_view words_flag,
@@ -142,7 +142,7 @@ class Words {
   std::size_t at_ = 0;
 };
 
-// The settings of one source, the file or the command line.
+// The settings of one source: the file or the command line.
 class Layer {
  public:
   Layer(std::vector<std::string>& problems, std::vector<std::string>& unread)
@@ -164,7 +164,7 @@ class Layer {
     set_field(*target.field, plain);
   }
 
-  // Shorthands come last: they only set what was not given by its own name.
+  // Shorthands come last: they set only fields that were not given by name.
   std::vector<Setting> finish(const FieldList& list) {
     std::size_t own = settings_.size();
     for (const auto& [shorthand, label] : shorthands_) {
@@ -207,7 +207,7 @@ class Layer {
   std::vector<std::string>& unread_;
 };
 
-// What is wrong with the version that a file says it was written for; "" where it can be read.
+// The problem with the stated version of a file; "" if it can be read.
 std::string version_problem(const std::vector<std::string>& values) {
   std::string text = join(values, " ");
   std::int64_t version = 0;
@@ -219,7 +219,7 @@ std::string version_problem(const std::vector<std::string>& values) {
                 ", which this program reads; use the program that the file was written for");
 }
 
-// A file's keys that mean something; the others become remarks.
+// The known keys of a file; unknown keys become remarks.
 std::vector<Given> read_config(const FieldList& list, const std::string& path, Remarks remarks,
                                bool& unread) {
   std::vector<Given> out;
@@ -271,7 +271,7 @@ void Options::apply(const FieldList& list) const {
 }
 
 void Options::add_problems(std::span<const std::string> broken) {
-  if (config_unread_) return;  // what is missing may stand in the file
+  if (config_unread_) return;  // a missing value may be in the file
   for (const std::string& problem : broken) {
     bool follows = std::ranges::any_of(
         unread_, [&](const std::string& flag) { return mentions_flag(problem, flag); });

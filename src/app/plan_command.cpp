@@ -1,4 +1,5 @@
-// plan schedule: a pipeline's schedule as a picture, with its bubble and what it holds.
+// plan schedule: draws a pipeline schedule, with its bubble and its peak of micro-batches in
+// flight.
 #include <algorithm>
 
 #include "app/commands.h"
@@ -19,8 +20,8 @@ namespace {
 
 struct PlanScheduleOptions {
   std::int64_t micro_batches = 8;
-  std::int64_t num_layers = 0;  // 0: one for each stage, or those of the layout's text
-  // Of a micro-batch on a stage.
+  std::int64_t num_layers = 0;  // 0: one per stage, or those of the layout text
+  // Duration of a micro-batch on a stage.
   double forward_time = 1, backward_input_time = 1, backward_weight_time = 1;
   std::string svg;
   RunConfig run;
@@ -43,7 +44,7 @@ void PlanScheduleOptions::fields(FieldList& list) {
   run.parallel.fields(list);
 }
 
-// As given, as the layout's text says, or one for each stage.
+// The given number, that of the layout text, or one per stage.
 std::int64_t layer_count(const PlanScheduleOptions& wanted) {
   const ParallelConfig& parallel = wanted.run.parallel;
   if (wanted.num_layers > 0) return wanted.num_layers;
@@ -58,7 +59,7 @@ std::int64_t layer_count(const PlanScheduleOptions& wanted) {
 }
 
 int run_plan_schedule(PlanScheduleOptions& wanted, const CommandInput& input) {
-  if (input.launch.process != 0) return kExitOk;  // one prints it for all
+  if (input.launch.process != 0) return kExitOk;  // one process prints it
   ParallelConfig& parallel = wanted.run.parallel;
   std::int64_t layers = layer_count(wanted);
   input.options.add_problems(parallel.resolve());

@@ -1,4 +1,4 @@
-// preprocess: text to token files.
+// preprocess: tokenizes text into token files.
 #include <fmt/format.h>
 
 #include "app/commands.h"
@@ -30,7 +30,7 @@ void print_result(const PreprocessResult& result, const PreprocessReport& report
 int run_preprocess(PreprocessConfig& wanted, const CommandInput& input) {
   input.options.add_problems(wanted.problems());
   input.options.throw_problems();
-  if (input.launch.process != 0) return kExitOk;  // one does it for all
+  if (input.launch.process != 0) return kExitOk;  // one process does the work
   StopSignal signal("the batch");
   std::unique_ptr<Tokenizer> tokenizer = open_tokenizer(wanted.tokenizer);
   PreprocessReport report(signal);

@@ -46,7 +46,7 @@ const Kernels* planned_kernels(const RuntimeConfig& runtime) {
 }
 
 int threads_per_rank(const RuntimeConfig& runtime, std::int64_t ranks, const Launch& launch) {
-  // Threads beyond the cores only wait for each other.
+  // More threads than this per core only wait for each other.
   constexpr std::int64_t kThreadsPerCore = 16;
   const std::int64_t cores = machine_threads();
   BEV_CHECK(runtime.num_threads <= kThreadsPerCore * cores, ErrorKind::kConfig,
@@ -58,7 +58,7 @@ int threads_per_rank(const RuntimeConfig& runtime, std::int64_t ranks, const Lau
 }
 
 namespace {
-// "" where nothing is kept: it was asked for, or there is no place.
+// Returns "" if the cache is disabled, or if there is no folder for it.
 std::string kernel_cache_folder(const RuntimeConfig& runtime) {
   if (runtime.kernel_cache_path == "none") return "";
   if (!runtime.kernel_cache_path.empty()) return runtime.kernel_cache_path;
@@ -97,7 +97,7 @@ std::unique_ptr<Link> make_link(const Launch& launch, double timeout_seconds) {
   return link;
 }
 
-// From here on SIGTERM ends the process without a word: a launcher sends it to clean up.
+// From here on SIGTERM ends the process without a message: launchers send it to clean up.
 void heed_terminate() {
   std::signal(SIGTERM, SIG_DFL);
   sigset_t terminate;
@@ -106,7 +106,7 @@ void heed_terminate() {
   pthread_sigmask(SIG_UNBLOCK, &terminate, nullptr);
 }
 
-// Ranks of this process may still compute, and one of them may never stop: nothing is unwound.
+// Ranks of this process may still be computing, and one may never stop: nothing is unwound.
 void end_run(const RankFailure& failure, Link& link) {
   int code = exit_code(failure.kind);
   if (failure.announced_here) {

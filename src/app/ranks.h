@@ -1,4 +1,4 @@
-// Starts the ranks of a command, in this process or as its share of several.
+// Starts the ranks of a command as threads of this process, alone or as one of several processes.
 #pragma once
 
 #include "app/run_config.h"
@@ -10,27 +10,28 @@
 
 namespace bev {
 
-// Kernels of the device that was asked for; Error(kConfig) when it cannot be used.
+// Kernels of the requested device. Throws Error(kConfig) if it cannot be used.
 const Kernels& device_kernels(const RuntimeConfig& runtime);
-// Of the device that was asked for, there or not; null where this build has none for it.
+// Kernels of the requested device, whether it is present or not; null if this build does not
+// support it.
 const Kernels* planned_kernels(const RuntimeConfig& runtime);
-// CPU threads of each of `ranks` ranks of this process.
+// CPU threads of each of the `ranks` ranks of this process.
 int threads_per_rank(const RuntimeConfig& runtime, std::int64_t ranks, const Launch& launch = {});
 
-// What a rank is started with.
+// Arguments of a rank.
 struct RankStart {
   World& world;
   const Kernels& kernels;
   int threads = 1;     // of this rank
-  bool first = false;  // of the ranks of this process
-  int local_rank = 0;  // on this machine
+  bool first = false;  // first rank of this process
+  int local_rank = 0;  // index on this machine
 };
 
-// The engine that a resolved configuration asks for.
+// The engine options of a resolved configuration.
 EngineOptions engine_options(const RunConfig& run, int threads, int local_rank = 0);
 
-// Runs body(RankStart) on every rank of this process. A failure of a run of several processes ends
-// them all, here and now, told once.
+// Runs body(RankStart) on every rank of this process. If a run of several processes fails, all of
+// its processes end immediately, and the error is reported once.
 void run_ranks(const Launch& launch, const ParallelConfig& parallel, const RuntimeConfig& runtime,
                FunctionRef<void(const RankStart& start)> body);
 

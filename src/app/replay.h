@@ -1,4 +1,4 @@
-// --token-batches and --batches: the file's batches as the run's data and length.
+// --token-batches and --batches: replays the batches of a file as the data and the length of a run.
 #pragma once
 
 #include <optional>
@@ -10,17 +10,17 @@
 namespace bev {
 
 struct Replay {
-  RunData data;                  // empty when there is none
+  RunData data;                  // empty if there is no replay
   std::optional<Error> problem;  // the file cannot be read
 
-  // Throws what is wrong with the file, by itself or for the model; call after the broken rules
-  // were said.
+  // Throws if the file is invalid, or does not fit the model. Called after broken rules were
+  // reported.
   void check(const ModelConfig& model) const;
 };
 
-// Reads the file that the flag names and fills in the batch sizes, the length where none is
-// given, and the sequence length. Call before RunConfig::resolve(). Ids are checked against the
-// vocabulary where it is known.
+// Opens the file of the flag and fills in the batch sizes, the sequence length, and the run length
+// if none is given. Called before RunConfig::resolve(). Token ids are checked if the vocabulary
+// size is known.
 Replay open_replay(RunConfig& run);
 
 }  // namespace bev

@@ -29,13 +29,13 @@ void append(Problems& out, const Problems& more) {
   out.insert(out.end(), more.begin(), more.end());
 }
 
-// Tokens that the data is made of; 0 where only its files know.
+// Vocabulary size of the data; 0 if only its files know.
 std::int64_t vocabulary(const DataConfig& data) {
   if (data.tokenizer_vocab_size > 0) return data.tokenizer_vocab_size;
   return data.text.empty() ? 0 : ByteTokenizer::kVocabSize;
 }
 
-// seq-length, max-position-embeddings and vocab-size follow from each other and from the data.
+// seq-length, max-position-embeddings and vocab-size are derived from each other and from the data.
 void derive_shape(RunConfig& run) {
   std::int64_t& longest = run.model.max_position_embeddings;
   if (run.data.seq_length == 0) {
@@ -45,7 +45,7 @@ void derive_shape(RunConfig& run) {
   if (run.model.vocab_size == 0) run.model.vocab_size = vocabulary(run.data);
 }
 
-// A replay is as long as its file unless the user says less.
+// A replay is as long as its file unless the user sets a shorter length.
 void check_length(const RunConfig& run, Problems& out) {
   std::int64_t iters = run.train.train_iters, samples = run.train.train_samples;
   if (iters > 0 && samples > 0) {
@@ -58,7 +58,8 @@ void check_length(const RunConfig& run, Problems& out) {
   }
 }
 
-// A replay brings its batches and nothing else.
+// A replay determines the batches and their order and has no validation data: other flags for these
+// are refused.
 void check_replay(const RunConfig& run, Problems& out) {
   std::string flag = run.data.replay_flag();
   if (flag.empty()) return;
@@ -78,7 +79,7 @@ void check_replay(const RunConfig& run, Problems& out) {
   refuse(run.loader.dataloader_type != OrderKind::kSingle, "--dataloader-type", order);
 }
 
-// Some of the run must be left.
+// The run must have iterations left after the loaded position.
 void check_position(const RunConfig& run, const BatchSchedule& batches, Problems& out) {
   std::int64_t consumed = run.loader.consumed_train_samples;
   std::int64_t iterations = run.train.train_iters > 0
@@ -90,9 +91,9 @@ void check_position(const RunConfig& run, const BatchSchedule& batches, Problems
                        " samples; give less, or a longer run by --train-iters or --train-samples"));
 }
 
-// The batch sizes, and the learning rate and weight decay that are counted in them.
+// Checks the batch sizes, and the learning rate and weight decay schedules, which count samples.
 void check_schedules(const RunConfig& run, Problems& out) {
-  // A replay's batches are in its file; without it there is nothing to count.
+  // The batches of a replay are in its file; without it there is nothing to count.
   if (!run.data.replay_flag().empty() && run.batch.replay.empty()) return;
   BatchSpec spec = run.batch.spec(run.parallel.data_parallel_size, run.data.seq_length);
   Problems batch = batch_problems(
@@ -116,7 +117,7 @@ void check_sequence(const RunConfig& run, Problems& out) {
   }
 }
 
-// The inner widths of the model's MLPs, of which every tensor-parallel rank has an equal part.
+// The inner sizes of the model's MLPs; each must divide by the tensor-parallel size.
 struct Width {
   const char* flag;
   std::int64_t size;
@@ -130,8 +131,8 @@ std::vector<Width> mlp_widths(const ModelConfig& model) {
   return widths;
 }
 
-// Every tensor-parallel rank has whole query heads, an equal part of the MLP, and whole key-value
-// heads or an equal part of one.
+// Each tensor-parallel rank has whole query heads, an equal part of the MLP, and whole KV heads or
+// an equal part of one.
 bool tensor_parallel_fits(const ModelConfig& model, std::int64_t tp) {
   std::int64_t groups = model.kv_heads();
   bool shared = tp % groups == 0 && model.head_size() % (tp / groups) == 0;
@@ -168,7 +169,7 @@ void check_tensor_parallel(const RunConfig& run, Problems& out) {
   }
 }
 
-// The numbers of micro-batches that iterations have; none where the batch sizes are not known.
+// The micro-batch counts of the iterations; empty if the batch sizes are not known.
 std::vector<std::int64_t> micro_batch_counts(const RunConfig& run) {
   if (!run.data.replay_flag().empty() && run.batch.replay.empty()) return {};
   BatchSpec spec = run.batch.spec(run.parallel.data_parallel_size, run.data.seq_length);
@@ -201,7 +202,7 @@ void check_ranks(const RunConfig& run, Problems& out) {
       " ranks are too many for the threads of one process; use at most ", kMostThreads));
 }
 
-// Where ranks exchange heads for tokens, each has an equal number of them.
+// Ulysses: the heads must divide by the ranks of the all-to-all.
 void check_head_exchange(const RunConfig& run, const char* type, std::int64_t ranks,
                          Problems& out) {
   std::int64_t tp = run.parallel.tensor_model_parallel_size;
@@ -306,7 +307,7 @@ void check_experts(const RunConfig& run, Problems& out) {
                          divisors_text(stage), ", or give more ranks by --data-parallel-size"));
   }
   if (run.model.moe.any()) return check_expert_parts(run, mesh, out);
-  // A plan may show the groups; a run would share out nothing.
+  // A dry run may show the groups; a run would have no experts to distribute.
   if (ep > 1 && !run.train.dry_run) {
     out.push_back(concat("--expert-model-parallel-size: ", ep,
                          " needs a model with experts; this one has none, so leave it out"));
@@ -324,7 +325,8 @@ void check_split(const std::string& split, Problems& out) {
   }
 }
 
-// Token files for every split that the run reads, and documents that the model can keep apart.
+// Checks that every split that the run reads has token files, and that the model can separate
+// documents.
 void check_token_files(const RunConfig& run, Problems& out) {
   const DataConfig& data = run.data;
   bool at_ends = data.reset_position_ids || data.reset_attention_mask || data.eod_mask_loss;
@@ -337,7 +339,7 @@ void check_token_files(const RunConfig& run, Problems& out) {
     }
     return;
   }
-  // What a file has is seen when it is read.
+  // The content of a file is checked when it is read.
   bool in_flags = data.has_own_token_files() && data.per_split_data_args_path.empty();
   if (in_flags && data.train_data_path.empty()) {
     out.push_back("--train-data-path: is missing; there is nothing to train on");
@@ -386,7 +388,7 @@ void check_fp8(const RunConfig& run, Problems& out) {
   append(out, run.fp8.problems(run.model, run.precision.model_dtype(),
                                parallel.tensor_model_parallel_size,
                                parallel.expert_tensor_parallel_size));
-  // Scales of blocks are read four at a time, one for each row of a product.
+  // Blockwise scales are loaded four at a time, one per row of a GEMM.
   std::int64_t tokens = run.batch.micro_batch_size * run.data.seq_length;
   std::int64_t parts = parallel.context_parallel_size * parallel.tensor_model_parallel_size;
   if (run.fp8.used() && run.fp8.scaling() == Fp8Scaling::kBlockwise && tokens % (4 * parts) != 0) {
@@ -415,7 +417,7 @@ void check_precision(const RunConfig& run, Problems& out) {
   }
 }
 
-// The weights come from one place, and a dense MLP can be cut into the experts.
+// The weights must come from one source, and the dense MLP must split into the experts.
 void check_upcycling(const RunConfig& run, Problems& out) {
   const CheckpointConfig& checkpoint = run.checkpoint;
   if (!checkpoint.moe_use_upcycling) {
@@ -432,7 +434,7 @@ void check_upcycling(const RunConfig& run, Problems& out) {
   append(out, upcycling_problems(run.model, checkpoint.moe_upcycling_granularity));
 }
 
-// Parts that no layer of the model has.
+// Refuses modules that no layer of the model has.
 void check_recompute(const RunConfig& run, Problems& out) {
   if (run.parallel.recompute_granularity != RecomputeGranularity::kSelective) return;
   const MoeConfig& moe = run.model.moe;
@@ -448,7 +450,7 @@ void check_recompute(const RunConfig& run, Problems& out) {
   }
 }
 
-// Patterns are compared with the names of a model that can be built.
+// Patterns are matched against the parameter names of the model, if it can be built.
 void check_param_groups(const RunConfig& run, Problems& out) {
   if (run.optim.groups == ParamGroupConfig()) return;
   std::vector<std::string> names;
@@ -528,7 +530,7 @@ std::vector<std::string> model_conflicts(const Options& options, const FieldList
       "rotary-base-local", "max-position-embeddings", "mtp-num-layers",  "mtp-loss-scaling-factor"};
   Problems out;
   const ModelConfig given = canonical(model);
-  // Experts made of a model are another family's.
+  // Upcycled experts belong to another model family.
   bool upcycling = options.given("moe-use-upcycling");
   for (const Setting& setting : options.settings()) {
     auto* entry = list.find_entry(setting.field);
@@ -539,7 +541,7 @@ std::vector<std::string> model_conflicts(const Options& options, const FieldList
     std::string has = entry->field.text();
     entry->field.set_items(setting.values);
     std::string asked = entry->field.text();
-    // The same may be said in other words: "1,1" for "1".
+    // A value may be written differently: "1,1" for "1".
     bool same = asked == has ||
                 (model.problems().empty() && differing_fields(given, canonical(model)).empty());
     entry->field.set_text(has);

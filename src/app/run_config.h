@@ -1,4 +1,4 @@
-// The whole configuration of a training run, and the rules that reach across its parts.
+// The complete configuration of a training run, and the rules that span its sections.
 #pragma once
 
 #include <string>
@@ -35,16 +35,16 @@ struct RunConfig {
   // fp8, training, checkpointing, logging, profiling, runtime. The list points into this object.
   void fields(FieldList& list);
 
-  // Each fills in derived values and returns all rules that are broken. Call one of them once,
-  // after presets and flags; set parallel.processes before where a launcher knows it.
-  std::vector<std::string> resolve();           // all of it, for training
+  // Each fills in derived values and returns all broken rules. Call one of them once, after presets
+  // and flags; set parallel.processes before if there is a launcher.
+  std::vector<std::string> resolve();           // everything, for training
   std::vector<std::string> resolve_schedule();  // length, batch and optimizer; needs no model
   std::vector<std::string> resolve_layout();    // model, ranks and precision; needs no data
 };
 
-// Flags that contradict the model of --hf-model, which `list` was listed from and which they have
-// not yet overridden; it is as before afterwards. Dropout, initialisation, positions, rope scaling
-// and the balance of experts may be changed; nothing else may.
+// Flags that contradict the model of --hf-model, which `list` refers to and which they have not yet
+// overridden; its values are restored. Dropout, initialisation, positions, RoPE scaling and expert
+// load balancing may be changed; nothing else may.
 std::vector<std::string> model_conflicts(const Options& options, const FieldList& list,
                                          const ModelConfig& model);
 

@@ -1,4 +1,4 @@
-// data samples: what training would read, for comparing with Megatron.
+// data samples: prints what training would read, for comparison with Megatron.
 #include <charconv>
 
 #include "app/commands.h"
@@ -92,7 +92,7 @@ void append_sample(std::string& out, const TokenSample& sample) {
   out += "}";
 }
 
-// One stream of random numbers for each dataset, if there is a seed for them.
+// One random stream per dataset, if there is a seed.
 void append_samples(std::string& out, const GptBlend& data, std::int64_t count,
                     std::optional<std::uint64_t> stream_seed) {
   std::vector<RandomState> streams;
@@ -132,7 +132,7 @@ void append_split(std::string& out, const GptBlend* data, std::int64_t dump,
   out += "}";
 }
 
-// The first samples of conversations, as training reads them.
+// The first samples of conversations (SFT), as training reads them.
 void append_sft_split(std::string& out, const SftDataset& data, std::int64_t dump) {
   out += concat("{\"num_samples\":", data.num_samples(), ",\n\"samples\":");
   append_list(out, std::min(dump, data.num_samples()), [&](std::int64_t i) {

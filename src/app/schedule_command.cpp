@@ -1,3 +1,4 @@
+// schedule: prints or plots learning rate, weight decay and batch size by iteration.
 #include <fmt/format.h>
 
 #include "app/choose_model.h"
@@ -62,13 +63,14 @@ void plot(const std::vector<ScheduleRow>& rows) {
        [](const ScheduleRow& row) { return static_cast<double>(row.batch_size); });
 }
 int run_schedule(ScheduleOptions& wanted, const CommandInput& input) {
-  // A model sets the sequence length, which turns the tokens of a batch size schedule into samples.
+  // The model sets the sequence length, which converts the tokens of a batch size schedule into
+  // samples.
   choose_model(wanted.run, input.fields, input.options);
   Replay replay = open_replay(wanted.run);
   input.options.add_problems(wanted.run.resolve_schedule());
   input.options.throw_problems();
   if (replay.problem) throw *replay.problem;
-  if (input.launch.process != 0) return kExitOk;  // one prints it for all
+  if (input.launch.process != 0) return kExitOk;  // one process prints it
   std::vector<ScheduleRow> rows = schedule_rows(wanted.run);
   if (wanted.plot) {
     plot(rows);

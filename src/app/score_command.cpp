@@ -65,7 +65,7 @@ std::vector<std::string> ScoreOptions::problems() const {
   return out;
 }
 
-// Tokens of one micro-batch, about: bounds the memory of long files.
+// Approximate tokens of a micro-batch: bounds the memory of long files.
 constexpr std::int64_t kMicroBatchTokens = 8192;
 
 struct ScoreJob {
@@ -95,7 +95,7 @@ double target_count(const ScoreJob& job) {
   return count;
 }
 
-// The rows of all context-parallel ranks in the order of the samples.
+// All-gathers the rows over cp and puts them in the order of the samples.
 Tensor join_sequences(RankModel& model, const SequenceLayout& layout, Tensor rows) {
   Group& cp = model.mesh().cp();
   if (cp.size() == 1) return rows;
@@ -108,7 +108,7 @@ Tensor join_sequences(RankModel& model, const SequenceLayout& layout, Tensor row
   return ordered;
 }
 
-// Whole logits rows [T, V] of a micro-batch in f32, on the last stage's ranks.
+// Full logits [T, V] of a micro-batch in f32, on the ranks of the last stage.
 Tensor whole_logits(RankModel& model, const MicroBatch& batch, const Var& final) {
   Context& ctx = model.ctx();
   Tensor whole =
@@ -118,7 +118,7 @@ Tensor whole_logits(RankModel& model, const MicroBatch& batch, const Var& final)
   return join_sequences(model, batch.layout, std::move(whole));
 }
 
-// Writes the samples in their order, each token's logits in its column; all others are zeros.
+// Writes the samples in order, the logits of each token in its column; all others are zeros.
 class LogitsFile {
  public:
   LogitsFile(const std::string& path, const GlobalBatch& batch, std::int64_t vocabulary)
@@ -128,7 +128,7 @@ class LogitsFile {
                 {{"logits", Dtype::kF32, {std::ssize(batch.samples), batch.columns, vocabulary}}}) {
   }
 
-  // Whole rows of the next samples.
+  // Appends the full rows of the next samples.
   void add(std::span<const float> logits) {
     while (!logits.empty()) {
       std::vector<float> row(static_cast<std::size_t>(batch_.columns) * width_);
@@ -150,7 +150,7 @@ class LogitsFile {
   SafetensorsWriter writer_;
 };
 
-// Takes the logits of one micro-batch, on the ranks that have them.
+// Receives the logits of one micro-batch, on the ranks that have them.
 class LogitsSink : public OutputSink {
  public:
   LogitsSink(RankModel& model, const MicroBatch& batch) : model_(model), batch_(batch) {}
@@ -164,7 +164,7 @@ class LogitsSink : public OutputSink {
   const MicroBatch& batch_;
 };
 
-// Tokens of the m-th micro-batch of a data-parallel rank.
+// Number of tokens of the m-th micro-batch of a data-parallel rank.
 std::int64_t token_count(const ScoreJob& job, std::int64_t micro_batch_number) {
   std::int64_t total = std::ssize(job.batch.samples);
   std::int64_t first = std::min(micro_batch_number * job.micro_batch_size, total);
@@ -175,7 +175,7 @@ std::int64_t token_count(const ScoreJob& job, std::int64_t micro_batch_number) {
   return rows;
 }
 
-// Forward only, one micro-batch at a time for the sake of memory; the rows come to world rank 0 in
+// Runs forward only, one micro-batch at a time to bound memory. World rank 0 receives the rows in
 // the order of the samples.
 void write_logits(RankModel& model, const ScoreJob& job, std::span<const MicroBatch> batches) {
   const MeshShape& mesh = model.mesh().shape();
@@ -210,7 +210,7 @@ void write_logits(RankModel& model, const ScoreJob& job, std::span<const MicroBa
   if (file) file->commit();
 }
 
-// Gradients of the mean loss; those of the model are `scale` times that.
+// Writes the gradients of the mean loss; the gradients in the model are multiplied by `scale`.
 void write_gradients(RankModel& model, const std::string& path, double scale) {
   WeightMap map(model.options().model);
   std::vector<ExportTensor> tensors = export_tensors(map, Dtype::kF32);
@@ -256,7 +256,7 @@ void score_rank(const RankStart& start, const ScoreJob& job) {
   if (!job.wanted.logits_out.empty()) write_logits(engine.model(), job, batches);
   StepInput input;
   input.iteration = 1;
-  // In fp16 the gradients of a mean would vanish: those of the sum are computed and divided.
+  // In fp16 the gradients of a mean would underflow: gradients of the sum are computed and divided.
   if (options.dtype == Dtype::kF16) input.loss_scale = std::max(target_count(job), 1.0);
   StepResult result = engine.gradients(batches, input);
   if (!job.wanted.grads_out.empty()) {

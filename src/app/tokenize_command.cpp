@@ -1,4 +1,4 @@
-// tokenize: texts and conversations to ids, and ids back to text.
+// tokenize: converts texts and conversations to token ids, and ids back to text.
 #include <algorithm>
 #include <exception>
 #include <mutex>
@@ -139,7 +139,7 @@ std::string decode(const Tokenizer& tokenizer, Ids ids, bool skip_special_tokens
   return replace_invalid_utf8(tokenizer.decode(ids));
 }
 
-// Every entry by itself, on all threads. The first error is thrown when all have ended.
+// Converts every entry independently, on all threads. Throws the first error after all have ended.
 template <class In, class Out, class Convert>
 std::vector<Out> convert_all(const std::vector<In>& in, std::int64_t threads, Convert convert) {
   if (threads == 0) threads = machine_threads();
@@ -164,7 +164,7 @@ jinja::Value read_value(const std::string& path) {
   return path.empty() ? jinja::Value() : jinja::parse_json(read_file(path), path);
 }
 
-// A list of objects for the template.
+// Reads a list of objects for the chat template.
 jinja::Value read_objects(const std::string& path) {
   jinja::Value value = read_value(path);
   if (path.empty()) return value;
@@ -174,7 +174,7 @@ jinja::Value read_objects(const std::string& path) {
   return value;
 }
 
-// One conversation or several, each a list of messages or an object that has one.
+// Reads one conversation or several, each a list of messages or an object with "messages".
 std::vector<jinja::Value> read_conversations(const std::string& path, bool& several) {
   jinja::Value value = read_value(path);
   auto messages_of = [&](const jinja::Value& entry) {
@@ -225,7 +225,7 @@ std::string tokenize_chats(const TokenizeOptions& wanted, const Tokenizer& token
 int run_tokenize(TokenizeOptions& wanted, const CommandInput& input) {
   input.options.add_problems(wanted.problems());
   input.options.throw_problems();
-  if (input.launch.process != 0) return kExitOk;  // one does it for all
+  if (input.launch.process != 0) return kExitOk;  // one process does the work
   std::unique_ptr<Tokenizer> tokenizer = open_tokenizer(wanted.tokenizer);
   if (!wanted.chat.empty()) {
     write_result(wanted.output, tokenize_chats(wanted, *tokenizer));

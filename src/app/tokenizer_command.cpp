@@ -1,4 +1,4 @@
-// tokenizer train: byte-level BPE from text files.
+// tokenizer train: trains byte-level BPE on text files.
 #include <fmt/format.h>
 #include <unistd.h>
 
@@ -28,7 +28,7 @@ struct TokenizerTrainOptions {
   std::string output;
   std::int64_t vocab_size = 32000;
   std::string pattern = "llama3";
-  std::vector<std::string> special_tokens = {"<|endoftext|>"};  // the first ends documents
+  std::vector<std::string> special_tokens = {"<|endoftext|>"};  // the first one ends documents
   std::int64_t min_frequency = 1;
   std::int64_t workers = 0;  // 0: all cores
   double max_memory = 4.0;   // GiB
@@ -87,16 +87,16 @@ std::vector<std::string> TokenizerTrainOptions::problems() const {
 
 constexpr double kGibibyte = 1024.0 * 1024.0 * 1024.0;
 
-// Redraws one line on a terminal; elsewhere writes one now and then.
+// Redraws one line on a terminal; otherwise prints a line now and then.
 class ProgressWatcher : public TrainingWatcher {
  public:
-  // 0: nobody knows how much there is to read.
+  // `input_bytes` 0: the size of the input is unknown.
   explicit ProgressWatcher(std::int64_t input_bytes) : input_bytes_(input_bytes) {}
   ~ProgressWatcher() override { clear(); }
   ProgressWatcher(const ProgressWatcher&) = delete;
   ProgressWatcher& operator=(const ProgressWatcher&) = delete;
 
-  // So many bytes of the input so far: of archives, less than the text that is counted.
+  // Bytes of the input read so far; for archives, less than the text counted.
   void read(std::int64_t bytes) { read_bytes_ = bytes; }
   void counted(std::int64_t text_bytes) override {
     show("words", read_bytes_, input_bytes_,
@@ -108,7 +108,7 @@ class ProgressWatcher : public TrainingWatcher {
         most, most == 1 ? "" : "s"));
   }
   void merged(std::int64_t tokens, std::int64_t wanted) override {
-    constexpr std::int64_t kTokensPerLook = 64;  // at the clock
+    constexpr std::int64_t kTokensPerLook = 64;  // tokens between two reads of the clock
     if (tokens % kTokensPerLook != 0) return;
     show("merges", tokens, wanted, fmt::format("{} of {} tokens", tokens, wanted));
   }
@@ -140,7 +140,7 @@ class ProgressWatcher : public TrainingWatcher {
   }
   static void draw(const std::string& line) {
     std::string text = "\r" + line + "\x1b[K";
-    // A progress line that cannot be written is not worth an error.
+    // A failure to write a progress line is ignored.
     [[maybe_unused]] ssize_t put = ::write(STDERR_FILENO, text.data(), text.size());
   }
 
@@ -152,7 +152,7 @@ class ProgressWatcher : public TrainingWatcher {
   std::int64_t began_at_ = 0;
 };
 
-// The inputs' documents, one after the other.
+// Reads the documents of the inputs, one after the other.
 class DocumentReader {
  public:
   explicit DocumentReader(const TokenizerTrainOptions& wanted) : wanted_(wanted) {
@@ -164,7 +164,7 @@ class DocumentReader {
     source_ = std::make_unique<TextSource>(files_, parts_.front(), text);
   }
 
-  // Bytes to read; 0 where one of the files is a pipe.
+  // Size of the input in bytes; 0 if one of the files is a pipe.
   std::int64_t input_bytes() const {
     if (!std::ranges::all_of(files_, &InputFile::regular)) return 0;
     std::int64_t bytes = 0;
@@ -187,7 +187,7 @@ class DocumentReader {
   static constexpr std::int64_t kPieceBytes = std::int64_t{1} << 22;
   static constexpr std::int64_t kSkippedShown = 20;
 
-  // Of a record that is to be skipped an empty one, which may still end its document.
+  // Returns an empty text for a skipped record, which may still end its document.
   std::vector<KeyTexts> texts_of(const Record& record) {
     const InputFile& file = files_[record.file];
     try {
@@ -208,7 +208,7 @@ class DocumentReader {
   std::int64_t skipped_ = 0;
 };
 
-// Fails before the work rather than after it.
+// Checks early that the folder can be written, before the work starts.
 void check_writable(const std::string& folder) {
   make_directories(folder);
   BEV_CHECK(::access(folder.c_str(), W_OK | X_OK) == 0, ErrorKind::kIo, folder,
@@ -218,7 +218,7 @@ void check_writable(const std::string& folder) {
 int run_tokenizer_train(TokenizerTrainOptions& wanted, const CommandInput& input) {
   input.options.add_problems(wanted.problems());
   input.options.throw_problems();
-  if (input.launch.process != 0) return kExitOk;  // one does it for all
+  if (input.launch.process != 0) return kExitOk;  // one process does the work
   const double start = monotonic_seconds();
   const std::int64_t workers = wanted.workers > 0 ? wanted.workers : machine_threads();
   const std::string pre_tokenizer = byte_level_pre_tokenizer(wanted.pattern);

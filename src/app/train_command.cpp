@@ -1,4 +1,4 @@
-// train: a run from configuration to exported model.
+// train: a run from the configuration to the exported model.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -84,7 +84,7 @@ void print_summary(const RunConfig& run, const TrainOutcome& outcome) {
   write_stdout(text + "\n");
 }
 
-// What the ranks of a process share.
+// State that the ranks of a process share.
 struct RunParts {
   const RunConfig& run;
   std::vector<ConfigEntry> config;
@@ -137,7 +137,7 @@ SampleOrderSpec sample_order_spec(const RunConfig& run) {
           .data_sharding = run.loader.data_sharding};
 }
 
-// Null where no trace is asked for.
+// Null if no trace is requested.
 std::unique_ptr<Profile> open_profile(const RunConfig& run, const Launch& launch) {
   if (run.profile.profile_trace.empty()) return nullptr;
   auto ranks = static_cast<int>(mesh_shape(run.parallel).size() / launch.processes);
@@ -145,7 +145,7 @@ std::unique_ptr<Profile> open_profile(const RunConfig& run, const Launch& launch
                                    device_kernels(run.runtime).device.trace());
 }
 
-// What would only fail at the end is tried at the start.
+// Checks at the start that outputs of the end of the run can be written.
 void check_outputs(const RunConfig& run) {
   for (const std::string& folder : {run.train.export_hf, run.checkpoint.save_hf}) {
     if (folder.empty()) continue;
@@ -154,7 +154,7 @@ void check_outputs(const RunConfig& run) {
   }
   if (!run.log.loss_svg.empty()) {
     make_directories(parent_path(run.log.loss_svg));
-    AtomicFile writable(run.log.loss_svg);  // not committed: only tried
+    AtomicFile writable(run.log.loss_svg);  // only checks; it is not committed
   }
   if (!run.log.metrics_out.empty()) make_directories(parent_path(run.log.metrics_out));
   if (!run.checkpoint.save.empty()) {
@@ -167,16 +167,17 @@ void check_outputs(const RunConfig& run) {
   }
 }
 
-// Megatron refuses such models; files of Hugging Face have them.
+// Megatron refuses such models, but there are Hugging Face models of this kind.
 void warn_of_constant_probability(const ModelConfig& model) {
   RoutingRule rule = model.moe_training.routing(model.moe.routing());
   bool softmax = rule.score == RouterScore::kSoftmax;
   bool constant = rule.topk == 1 && (softmax ? !rule.pre_softmax : rule.normalize);
   if (!model.moe.any() || !constant) return;
-  log_warning(concat(
-      "--moe-router-topk 1: a token's only probability is the same whatever the router says, "
-      "so only losses on the choice (--moe-aux-loss-coeff) teach it",
-      softmax ? "; a new model has the score instead by --moe-router-pre-softmax" : ""));
+  log_warning(concat("--moe-router-topk 1: with top-1 and ",
+                     softmax ? "softmax after top-k" : "normalized scores",
+                     " the probability is always 1, so the router gets no gradient from the LM "
+                     "loss; use ",
+                     softmax ? "--moe-router-pre-softmax or an aux loss" : "an aux loss"));
 }
 
 int run_train(TrainFlags& wanted, const CommandInput& input) {
@@ -189,7 +190,7 @@ int run_train(TrainFlags& wanted, const CommandInput& input) {
   input.options.throw_problems();
   replay.check(run.model);
   if (run.data.tokenizer.empty()) run.data.tokenizer = run.train.hf_model;
-  bool speaks = input.launch.process == 0;  // the process of world rank 0
+  bool speaks = input.launch.process == 0;  // process of world rank 0
   if (run.train.dry_run) {
     if (!speaks) return kExitOk;
     std::string text = run.train.json ? dry_run_json(run) : dry_run_text(run);

@@ -1,5 +1,4 @@
-// verify: the configuration under each layout against one rank: loss, gradients, weights after a
-// few steps.
+// verify: compares every layout with one rank: loss, gradients, and weights after a few steps.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -29,12 +28,12 @@ namespace {
 
 struct VerifyOptions {
   std::string layouts = "tp2sp pp2 dp2zero1 dp2zero3";
-  std::int64_t all = 0;  // every layout of so many ranks instead
+  std::int64_t all = 0;  // all layouts of this number of ranks instead
   std::int64_t steps = 3;
-  bool full_size = false;  // the configuration as it is, not scaled down
-  bool f64 = false;        // instead of the configuration's
+  bool full_size = false;  // the configuration unchanged, not scaled down
+  bool f64 = false;        // instead of the configured dtype
   bool fp32 = false;       // instead of f64
-  double tolerance = 0.0;  // of gradients; 0: by precision
+  double tolerance = 0.0;  // for gradients; 0: by precision
   RunConfig run;
 
   void fields(FieldList& list);
@@ -66,13 +65,13 @@ void VerifyOptions::fields(FieldList& list) {
 
 struct Tolerance {
   double gradients = 0;
-  double weights = 0;  // infinite: not compared
+  double weights = 0;  // infinity: not compared
 };
 
-// Relative to each tensor's largest value. Under rounding Adam turns noise in a gradient that
-// should be zero into whole steps, so weights are compared in f64 only.
+// Relative to the amax of each tensor. With rounding, Adam turns noise in a gradient that should be
+// zero into full steps, so weights are compared in f64 only.
 Tolerance default_tolerance(Dtype dtype, bool fp8) {
-  // Another order of sums moves some numbers to the next one of 8 bits.
+  // Another order of summation moves some values to the neighbouring FP8 value.
   if (fp8) return {1e-1, INFINITY};
   switch (dtype) {
     case Dtype::kF64:
@@ -84,7 +83,8 @@ Tolerance default_tolerance(Dtype dtype, bool fp8) {
   }
 }
 
-// The first layers' marks; where they are all alike and the model's are not, the last differs.
+// The flags of the first layers. If they are all equal, the last one is flipped, so that both kinds
+// occur.
 std::vector<std::int64_t> first_layers(std::vector<std::int64_t> layers, std::int64_t count) {
   if (layers.empty()) return layers;
   layers.resize(static_cast<std::size_t>(count));
@@ -93,7 +93,7 @@ std::vector<std::int64_t> first_layers(std::vector<std::int64_t> layers, std::in
   return layers;
 }
 
-// Parts that heads are cut into: over tp, and over the context-parallel ranks that exchange heads.
+// Parts that heads are split into: over tp, and over the Ulysses ranks of cp.
 std::int64_t head_parts(const ParallelConfig& layout) {
   std::int64_t parts = layout.tensor_model_parallel_size;
   for (const std::string& type : layout.cp_comm_type) {
@@ -103,14 +103,14 @@ std::int64_t head_parts(const ParallelConfig& layout) {
   return parts;
 }
 
-// Stages of the whole pipeline.
+// Number of stages of the pipeline.
 std::int64_t stage_count(const ParallelConfig& layout) {
   std::int64_t per_rank = layout.num_virtual_stages_per_pipeline_rank;
   if (per_rank == 0) per_rank = traits_of(layout.pipeline_schedule).default_chunks();
   return layout.pipeline_model_parallel_size * per_rank;
 }
 
-// A few small experts, chosen by the model's rule.
+// A few small experts with the model's routing rule.
 MoeConfig few_experts(const MoeConfig& moe, std::int64_t ffn_size, std::int64_t tp) {
   MoeConfig few = moe;
   if (!moe.any()) return few;
@@ -133,8 +133,8 @@ MoeConfig few_experts(const MoeConfig& moe, std::int64_t ffn_size, std::int64_t 
   return few;
 }
 
-// The same kind of model, small: what a layout can get wrong does not depend on size. `model` is
-// canonical and fits the layouts.
+// A small model of the same kind: errors of a layout do not depend on size. `model` is canonical
+// and fits the layouts.
 ModelConfig scaled_down(const ModelConfig& model, const std::vector<ParallelConfig>& layouts) {
   std::int64_t tp = 1, heads = 1, stages = 1;
   for (const ParallelConfig& layout : layouts) {
@@ -143,7 +143,7 @@ ModelConfig scaled_down(const ModelConfig& model, const std::vector<ParallelConf
     stages = std::max(stages, stage_count(layout));
   }
   ModelConfig small = model;
-  // A layout by letters names every layer.
+  // A layout text names every layer.
   bool named = std::ranges::any_of(layouts, [](const ParallelConfig& layout) {
     return !layout.pipeline_model_parallel_layout.empty();
   });
@@ -156,7 +156,7 @@ ModelConfig scaled_down(const ModelConfig& model, const std::vector<ParallelConf
   constexpr std::int64_t kHead = 8;
   if (model.head_size() > kHead) {
     small.kv_channels = kHead;
-    // Rope turns an even number of dims.
+    // RoPE rotates an even number of dims.
     auto pairs = static_cast<std::int64_t>(model.rotary_percent * kHead / 2);
     small.rotary_percent = 2.0 * static_cast<double>(std::max<std::int64_t>(pairs, 1)) / kHead;
   }
@@ -190,7 +190,7 @@ struct VerifyPlan {
   Tolerance tolerance;
 };
 
-// Tokens of a sample; 2 make the shortest that can be cut in two documents.
+// Tokens of a sample; 2 is the shortest that can be split into two documents.
 std::int64_t sample_length(const VerifyOptions& wanted) {
   constexpr std::int64_t kSmall = 13;
   const RunConfig& run = wanted.run;
@@ -198,12 +198,12 @@ std::int64_t sample_length(const VerifyOptions& wanted) {
                   run.model.max_position_embeddings);
 }
 
-// What the model cannot have of a layout, less `known` problems.
+// Problems of a layout for this model, except the `known` ones.
 std::vector<std::string> layout_problems(const RunConfig& run, const ParallelConfig& layout,
                                          const std::vector<std::string>& known) {
   RunConfig copy = run;
   copy.parallel = layout;
-  copy.train.dry_run = false;  // it is run
+  copy.train.dry_run = false;  // layouts are really run
   std::vector<std::string> problems = copy.resolve_layout();
   std::erase_if(problems, [&](const std::string& problem) {
     return std::ranges::find(known, problem) != known.end();
@@ -211,7 +211,8 @@ std::vector<std::string> layout_problems(const RunConfig& run, const ParallelCon
   return problems;
 }
 
-// Of --all those that the model can have; all of --layouts, so that what is wrong is said.
+// For --all, the layouts that fit the model; for --layouts, all of them, so that problems are
+// reported.
 std::vector<ParallelConfig> wanted_layouts(const VerifyOptions& wanted,
                                            const std::vector<std::string>& known) {
   const RunConfig& run = wanted.run;
@@ -224,12 +225,12 @@ std::vector<ParallelConfig> wanted_layouts(const VerifyOptions& wanted,
   return layouts;
 }
 
-// Whether a model in `dtype` has the products and the optimizer state that are asked for.
+// Whether the requested FP8 GEMMs and optimizer state are possible with a model in `dtype`.
 bool dtype_fits(const RunConfig& run, Dtype dtype) {
   return !(run.fp8.used() && dtype == Dtype::kF64) && run.optim.state_problems(dtype).empty();
 }
 
-// What all are compared in.
+// The dtype of the comparison.
 Dtype compared_dtype(const VerifyOptions& wanted) {
   const RunConfig& run = wanted.run;
   if (wanted.fp32) return Dtype::kF32;
@@ -256,7 +257,7 @@ std::vector<std::string> verify_problems(VerifyOptions& wanted, const Launch& la
                               " does not have these products or this optimizer "
                               "state of fewer bits; leave it out"));
   }
-  // Without a shape no layout can be judged.
+  // Without a model shape no layout can be checked.
   if (!wanted.run.model.problems().empty()) return problems;
   try {
     std::vector<std::string> known = problems;
@@ -266,7 +267,7 @@ std::vector<std::string> verify_problems(VerifyOptions& wanted, const Launch& la
         problems.push_back(concat("--layouts: ", layout_text(layout), ": ", problem));
       }
     }
-    // Processes start with so many ranks and keep them.
+    // Processes keep the number of ranks that they start with.
     for (const ParallelConfig& layout : layouts) {
       std::int64_t here = mesh_shape(layout).size(), first = mesh_shape(layouts.front()).size();
       if (launch.processes == 1 || here == first) continue;
@@ -283,8 +284,8 @@ std::vector<std::string> verify_problems(VerifyOptions& wanted, const Launch& la
   return problems;
 }
 
-// Samples of a step: ranks whose share is short or empty are compared as well, except where a
-// schedule wants whole rounds of micro-batches.
+// Number of samples of a step. Ranks with a short or empty share are tested too, except if a
+// schedule needs whole groups of micro-batches.
 std::int64_t sample_count(const std::vector<ParallelConfig>& layouts) {
   std::int64_t least = 4, whole = 1;
   for (const ParallelConfig& layout : layouts) {
@@ -325,7 +326,7 @@ nlohmann::ordered_json number_or_null(double value) {
   return std::isfinite(value) ? nlohmann::ordered_json(value) : nullptr;
 }
 
-// One row per layout, with a column as wide as the longest name. Of a result as JSON the table is
+// One row per layout, in a column as wide as the longest name. With JSON output the table is only
 // progress.
 class VerifyTable {
  public:
@@ -344,7 +345,7 @@ class VerifyTable {
         "weights", "", "worst gradient"));
   }
 
-  // The answer that the others are compared with.
+  // Sets the reference answer of one rank.
   void set_expected(LayoutAnswer answer) {
     expected_ = std::move(answer);
     add("1 rank", expected_);
@@ -352,7 +353,7 @@ class VerifyTable {
     rows_.clear();
   }
   void add(const std::string& name, const LayoutAnswer& actual) {
-    // A gradient that is zero but for rounding has no size of its own to compare with.
+    // A gradient that is zero except for rounding has no scale of its own to compare with.
     constexpr double kFloor = 1e-3;
     TensorDifference gradient = largest_difference(expected_.gradients, actual.gradients, kFloor);
     TensorDifference weight = largest_difference(expected_.weights, actual.weights, kFloor);
@@ -384,7 +385,7 @@ class VerifyTable {
                      {"ok", false},
                      {"error", error.what()}});
   }
-  // The last line.
+  // Prints the last line.
   void finish() const {
     say(fmt::format("{} of {} layouts give one rank's answer", rows_.size() - different_,
                     rows_.size()));
@@ -417,7 +418,7 @@ LayoutRun layout_run(const VerifyPlan& plan, const ParallelConfig& layout, int t
   return run;
 }
 
-// Each layout on threads of this process.
+// Runs each layout on threads of this process.
 void compare_here(const VerifyPlan& plan, const RuntimeConfig& runtime, VerifyTable& table) {
   for (const ParallelConfig& layout : plan.layouts) {
     int threads = threads_per_rank(runtime, mesh_shape(layout).size());
@@ -430,7 +431,7 @@ void compare_here(const VerifyPlan& plan, const RuntimeConfig& runtime, VerifyTa
   }
 }
 
-// Each on the ranks of all processes; process 0 has the table.
+// Runs each layout on the ranks of all processes; process 0 has the table.
 void compare_in_processes(const VerifyPlan& plan, const Launch& launch,
                           const RuntimeConfig& runtime, VerifyTable* table) {
   run_ranks(launch, plan.layouts.front(), runtime, [&](const RankStart& start) {

@@ -14,9 +14,9 @@ namespace bev {
 
 namespace {
 
-// Where the second document of a text starts, in lines from 0; -1: there is none. LoadAll would go
-// on for ever, and take all memory, where the parser finds documents without moving on (a line of
-// commas).
+// Finds the line, counted from 0, where the second document of a text starts; -1: none.
+// YAML::LoadAll would loop forever, and take all memory, if the parser finds documents without
+// advancing (a line of commas).
 class SecondDocument final : public YAML::EventHandler {
  public:
   static int find(const std::string& content) {

@@ -52,7 +52,7 @@ std::size_t MetricBlock::place(MetricPhase phase, std::size_t word) {
 }
 
 void MetricBlock::allocate(Arena& arena) {
-  constexpr std::size_t kTableAlignment = 8;  // in words: that of memory of its own
+  constexpr std::size_t kTableAlignment = 8;  // in words: the alignment of an allocation
   update_begin_ = place(MetricPhase::kStep, 0);
   update_end_ = table_begin_ = place(MetricPhase::kUpdate, update_begin_);
   std::size_t words = update_end_;

@@ -1,7 +1,7 @@
-// What a training step tells of itself as numbers: losses, norms, counts. Each is a sum that ranks
-// add to on the device. One block of them is laid out when the engine is built, reduced over all
-// ranks and fetched once per step, so that a new metric is a name that is declared
-// (parallel/step_metrics.cpp, or TrainOptions::metrics) and a line that adds to ctx.metric(name).
+// Metrics of a training step: losses, norms, counts. Each is a sum to which ranks add on the
+// device. The block of sums is laid out when the engine is built, all-reduced over all ranks and
+// fetched once per step, so that a new metric is a declared name (parallel/step_metrics.cpp, or
+// TrainOptions::metrics) and a line that adds to ctx.metric(name).
 #pragma once
 
 #include <cstddef>
@@ -18,27 +18,27 @@ namespace bev {
 
 struct Context;
 
-// What the sum over all ranks becomes.
+// How the value of a metric follows from the sum over all ranks.
 enum class MetricForm : std::uint8_t {
   kSum,
-  kMean,          // divided by the weight of a term of the objective in the global batch
-  kNorm,          // its square root
-  kGradientNorm,  // likewise, divided by the loss scale
+  kMean,          // divided by the weight of a term of the objective over the global batch
+  kNorm,          // square root of the sum
+  kGradientNorm,  // square root, divided by the loss scale
 };
 
 // When ranks add to a metric.
 enum class MetricPhase : std::uint8_t {
-  kStep,    // up to the gradient sums: it is reduced before the update
-  kUpdate,  // during the update or after it; 0 where a step makes none
+  kStep,    // before the end of gradient reduction; reduced before the update
+  kUpdate,  // during or after the update; 0 if a step has no update
   kHost,    // never: the host derives it from other sums
 };
 
-// How a metric is shown in log lines.
+// How log lines show a metric.
 enum class MetricStyle : std::uint8_t {
   kHidden,
-  kLoss,    // the mean over the steps of the line, with an exponent, among the losses
-  kNumber,  // that of the last step, with three decimals
-  kCount,   // that of the last step, a whole number
+  kLoss,    // mean over the steps of the line, with an exponent, among the losses
+  kNumber,  // of the last step, with three decimals
+  kCount,   // of the last step, as an integer
 };
 
 struct MetricSpec {
@@ -46,11 +46,11 @@ struct MetricSpec {
   MetricStyle style = MetricStyle::kCount;
   MetricForm form = MetricForm::kSum;
   MetricPhase phase = MetricPhase::kStep;
-  std::size_t term = 0;  // the objective's term whose weight divides a mean
-  std::string key = {};  // in JSON lines; empty: it follows from the name
+  std::size_t term = 0;  // index of the objective's term whose weight divides a mean
+  std::string key = {};  // in JSON lines; empty: derived from the name
 };
 
-// A metric of a finished step.
+// The value of a metric in a finished step.
 struct Metric {
   std::string name;
   double value = 0;
@@ -64,33 +64,36 @@ struct MetricId {
 
 class MetricBlock {
  public:
-  // All ranks declare the same, in the same order, which is the order of what tell() returns.
+  // All ranks must declare the same metrics in the same order, which is the order of tell().
   MetricId declare(MetricSpec spec);
-  // One table of sums in a dtype of its own, for what is added up row by row.
+  // Declares one table of sums with its own dtype, for statistics that are added row by row.
   void declare_table(Dtype dtype, const Shape& shape);
   void allocate(Arena& arena);
 
-  // Where this rank adds (f64, on the device).
+  // The address to which this rank adds (f64, on the device).
   double* at(MetricId id) const;
-  // The same by name; nullptr where it was not declared or is hidden: nobody asks for it.
+  // The address by name; nullptr if the metric was not declared or is hidden, so that nobody reads
+  // it.
   double* find(std::string_view name) const;
-  // Empty where none was declared.
+  // The table; empty if none was declared.
   View table() const;
-  // Whether a metric of the phase is shown.
+  // Whether any metric of the phase is shown.
   bool shows(MetricPhase phase) const;
 
-  // The start of a step: all sums are 0.
+  // Zeroes all sums at the start of a step.
   void clear(Context& ctx) const;
-  // Sums over the ranks of the world what was added in a phase. Collective.
+  // All-reduces the sums of a phase over the world; the table, which has another dtype, by a second
+  // all-reduce. Collective.
   void reduce(Group& world, MetricPhase phase) const;
-  // Brings the block to the host as one copy, which is there after wait() and must stay until then.
+  // Copies the block to the host asynchronously. `copy` is valid after wait() and must live until
+  // then.
   Work fetch(Context& ctx, std::vector<double>& copy) const;
 
-  // From such a copy:
+  // Values of such a copy:
   double sum(const std::vector<double>& copy, MetricId id) const;
   std::vector<double> table_values(const std::vector<double>& copy) const;
   // All metrics but hidden ones, given the weights of the objective's terms. The result is valid
-  // until the next call; value() reads one of them, set() is for those of the host.
+  // until the next call; value() reads one of them, set() sets a kHost metric.
   std::span<const Metric> tell(const std::vector<double>& copy, std::span<const double> weights,
                                double loss_scale);
   double value(MetricId id) const { return told_[entries_[id.index].told].value; }
@@ -99,15 +102,15 @@ class MetricBlock {
  private:
   struct Entry {
     MetricSpec spec;
-    std::size_t word = 0;  // of the block
-    std::size_t told = 0;  // in told_
+    std::size_t word = 0;  // offset in the block
+    std::size_t told = 0;  // index in told_
   };
   std::size_t place(MetricPhase phase, std::size_t word);
 
   std::vector<Entry> entries_;
   std::vector<Metric> told_;
   View table_;  // dtype and shape
-  // Words of the block: sums of the step, sums of the update, padding, the table.
+  // Offsets in words: sums of the step, sums of the update, padding, the table.
   std::size_t update_begin_ = 0, update_end_ = 0, table_begin_ = 0;
   Tensor memory_;
 };

@@ -1,5 +1,5 @@
-// A reference to a callable: what a function takes that calls its argument before it returns. It
-// owns nothing and allocates nothing.
+// Non-owning reference to a callable, for functions that call their argument before they return. It
+// does not allocate.
 #pragma once
 
 #include <type_traits>
@@ -12,7 +12,7 @@ class FunctionRef;
 template <class Result, class... Args>
 class FunctionRef<Result(Args...)> {
  public:
-  // The callable must outlive the reference; a lambda written as an argument lives long enough.
+  // The callable must outlive the reference; a lambda passed as an argument does.
   template <class Callable>
   requires(!std::is_same_v<Callable, FunctionRef> &&
            std::is_invocable_r_v<Result, const Callable&, Args...>)

@@ -15,7 +15,7 @@ using Json = nlohmann::json;
 constexpr const char* kKey = "eos_token_id";
 constexpr int kMaxDepth = 64;
 
-// The file's object; an empty one when there is no file.
+// The object in the file; empty if there is no file.
 Json read_object(const std::string& path) {
   return path_exists(path) ? Json::parse(read_json_object(path, kMaxDepth)) : Json::object();
 }
@@ -26,14 +26,14 @@ std::vector<std::int32_t> end_tokens(const Json& object, const std::string& path
   std::vector<std::int32_t> tokens;
   for (const Json& value : found->is_array() ? *found : Json::array({*found})) {
     constexpr std::int64_t kMost = std::numeric_limits<std::int32_t>::max();
-    // Above 2^63 the number is kept unsigned.
+    // A number above 2^63 is stored unsigned.
     bool fits = value.is_number_integer() &&
                 (value.is_number_unsigned() ? value.get<std::uint64_t>() <= std::uint64_t{kMost}
                                             : value.get<std::int64_t>() >= -1);
     BEV_CHECK(fits, ErrorKind::kInput, path, ": ", kKey, " holds ",
               value.is_structured() ? value.type_name() : quote(value.dump(-1, ' ', true), 40),
               ", not a token id");
-    // -1 stands for none in some files.
+    // Some files use -1 for none.
     if (value.get<std::int64_t>() >= 0) tokens.push_back(value.get<std::int32_t>());
   }
   return tokens;

@@ -1,4 +1,4 @@
-// The tokens that end a sequence, as a Hugging Face folder names them.
+// End-of-sequence tokens of a Hugging Face folder.
 #pragma once
 
 #include <cstdint>
@@ -8,7 +8,7 @@
 namespace bev {
 
 // eos_token_id (a number or a list) of generation_config.json, else of config.json, else of its
-// text_config; empty when none has it. Error(kInput) for anything else.
+// text_config; empty if none has it. Throws Error(kInput) for anything else.
 std::vector<std::int32_t> read_end_tokens(const std::string& folder);
 
 }  // namespace bev

@@ -14,16 +14,16 @@ namespace bev {
 namespace {
 
 struct Candidate {
-  double weight;  // exp of the logit over temperature, less the largest
+  double weight;  // exp((logit - largest logit) / temperature)
   std::int32_t token;
 };
 
-// Heap order: the likeliest on top, the lowest id first among equals.
+// Heap order: the most likely on top, the lowest id first among equals.
 bool less_likely(const Candidate& a, const Candidate& b) {
   return a.weight != b.weight ? a.weight < b.weight : a.token > b.token;
 }
 
-// What the kernels tell of a row that the device holds.
+// Computes on the host what the kernels compute for a row on the device.
 template <class T>
 RowSummary summarise(std::span<const T> logits) {
   RowSummary row{.largest = -std::numeric_limits<double>::infinity()};
@@ -44,7 +44,7 @@ void check_row(const RowSummary& row, const TokenPlace& place) {
             " hold NaN or +Inf, or none of them is finite");
 }
 
-// The k-th largest logit; -infinity when all are kept.
+// The k-th largest logit (top-k threshold); -infinity if all are kept.
 template <class T>
 T keep_from(std::span<const T> logits, std::int64_t top_k) {
   auto k = static_cast<std::size_t>(top_k);
@@ -61,7 +61,7 @@ double sum_weights(std::span<const Candidate> candidates) {
   return sum;
 }
 
-// Likeliest first, cut where top_p says. A heap hands out just the ones that stay: few, mostly.
+// top-p: most likely first, truncated where top_p says. A heap extracts only the few that remain.
 void cut_to_probability(std::vector<Candidate>& candidates, double top_p) {
   double limit = top_p * sum_weights(candidates);
   std::make_heap(candidates.begin(), candidates.end(), less_likely);

@@ -8,14 +8,14 @@ namespace {
 
 constexpr std::size_t kPromptIds = 8;
 
-// A character, or bytes that are none.
+// A character, or bytes that are not one.
 struct Stretch {
   std::size_t bytes = 0;
   bool valid = false;
-  bool cut = false;  // could become valid with more text
+  bool cut = false;  // truncated: could become valid with more text
 };
 
-// The first stretch of a text that is not empty; Unicode 15, table 3-7.
+// The first stretch of a non-empty text; Unicode 15, table 3-7.
 Stretch first_stretch(std::string_view text) {
   auto byte = [&](std::size_t i) { return static_cast<unsigned char>(text[i]); };
   unsigned lead = byte(0);
@@ -35,7 +35,7 @@ Stretch first_stretch(std::string_view text) {
 
 constexpr std::string_view kReplacement = "\xef\xbf\xbd";
 
-// Bytes of `text` up to the U+FFFDs at its end.
+// Length of `text` without trailing U+FFFD.
 std::size_t without_replacements(std::string_view text) {
   while (text.ends_with(kReplacement)) text.remove_suffix(kReplacement.size());
   return text.size();
@@ -44,7 +44,7 @@ std::size_t without_replacements(std::string_view text) {
 }  // namespace
 
 std::size_t whole_characters(std::string_view text) {
-  // A cut character is at most three bytes.
+  // A truncated character has at most three bytes.
   std::size_t begin = text.size() - std::min<std::size_t>(text.size(), 3);
   for (std::size_t at = begin; at < text.size(); ++at) {
     if (first_stretch(text.substr(at)).cut) return at;
@@ -74,8 +74,8 @@ TextStream::TextStream(const Tokenizer& tokenizer, std::span<const std::int32_t>
 std::string TextStream::waiting_text() {
   std::string whole = tokenizer_.decode(ids_);
   if (!whole.starts_with(shown_)) {
-    // Tokens of single bytes are decoded together, so a broken one can change what went before.
-    // That is shown already; the new ids are then read without it.
+    // Single-byte tokens are decoded together, so an invalid one can change earlier text, which was
+    // already output; the new ids are then decoded without it.
     ids_.erase(ids_.begin(), ids_.begin() + static_cast<std::ptrdiff_t>(shown_ids_));
     shown_ids_ = 0;
     shown_.clear();
@@ -88,13 +88,13 @@ std::string TextStream::add(std::int32_t token) {
   ids_.push_back(token);
   std::string text = waiting_text();
   std::size_t ready = whole_characters(text);
-  // Some tokenizers write U+FFFD for the bytes of a character that is not whole yet.
-  constexpr std::size_t kMostTokens = 4;  // of a character
+  // Some tokenizers write U+FFFD for the bytes of an incomplete character.
+  constexpr std::size_t kMostTokens = 4;  // tokens of one character
   if (ids_.size() - shown_ids_ < kMostTokens) ready = without_replacements(text.substr(0, ready));
   std::string out = replace_invalid_utf8(std::string_view(text).substr(0, ready));
   shown_.append(text, 0, ready);
   if (ready < text.size()) return out;
-  // All is shown: the ids of this piece are what goes before the next.
+  // Everything was output: the ids of this piece become the context of the next.
   ids_.erase(ids_.begin(), ids_.begin() + static_cast<std::ptrdiff_t>(shown_ids_));
   shown_ids_ = ids_.size();
   shown_ = tokenizer_.decode(ids_);

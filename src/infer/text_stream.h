@@ -1,4 +1,4 @@
-// Text from tokens as they come, in whole characters.
+// Streaming detokenizer: text from tokens as they arrive, in whole characters.
 #pragma once
 
 #include <cstddef>
@@ -12,32 +12,32 @@
 
 namespace bev {
 
-// Bytes of `text` up to a character that its end cuts.
+// Length of `text` without a character truncated at its end.
 std::size_t whole_characters(std::string_view text);
 
-// Bytes that are not UTF-8 become U+FFFD, one for each stretch that starts a character and does not
-// end it.
+// Replaces invalid UTF-8 by U+FFFD, one per stretch that starts a character and does not end it.
 std::string replace_invalid_utf8(std::string_view text);
 
 class TextStream {
  public:
-  // The tokenizer must outlive it. The end of the prompt tells the tokenizer what goes before.
+  // The tokenizer must outlive the stream. The end of the prompt is the context of the first
+  // tokens.
   TextStream(const Tokenizer& tokenizer, std::span<const std::int32_t> prompt);
 
-  // What the token adds, as far as its characters are whole; always valid UTF-8.
+  // Text that the token adds, limited to whole characters; always valid UTF-8.
   std::string add(std::int32_t token);
-  // What was held back.
+  // Text that was held back.
   std::string finish();
 
  private:
-  // The text of ids_ that was not shown.
+  // Text of ids_ that was not output yet.
   std::string waiting_text();
 
   const Tokenizer& tokenizer_;
-  // Ids from the one before the last shown on: decoding needs what goes before, not all of it.
+  // Ids from the piece before the last output on: decoding needs some context, but not all of it.
   std::vector<std::int32_t> ids_;
-  std::size_t shown_ids_ = 0;  // of ids_
-  std::string shown_;          // of the text of ids_
+  std::size_t shown_ids_ = 0;  // output, of ids_
+  std::string shown_;          // output, of the text of ids_
 };
 
 }  // namespace bev

@@ -1,10 +1,11 @@
-// Filling in Kernels and their tables without lists of members: adding a table, or a kernel to one,
-// touches the source that has the kernels and no other.
+// Builds Kernels and their tables without lists of members, so that adding a table, or a kernel to
+// a table, changes only the source that defines the kernels.
 #pragma once
 
 namespace bev {
 
-// An aggregate of `values` and then `source` for all other members, to whose types it converts.
+// Returns an aggregate initialised with `values`, and with `source` converted to the type of each
+// remaining member.
 template <class Aggregate, class Source, class... Values>
 constexpr Aggregate fill_members(const Source& source, const Values&... values) {
   constexpr bool complete = requires { Aggregate{values...}; };

@@ -1,4 +1,5 @@
-// Optimizer kernels over flat ranges, gradient norm and clipping, and normal initialisation.
+// Optimizer kernels over flat ranges with master weights, gradient norm and gradient clipping, and
+// normal initialisation.
 #pragma once
 
 #include <cstdint>

@@ -1,4 +1,4 @@
-// Attention and latent attention as mixers of a layer.
+// Attention (MHA, GQA, MQA) and multi-head latent attention (MLA) as mixers of a layer.
 #include <algorithm>
 
 #include "models/layer.h"
@@ -52,10 +52,10 @@ AttentionOptions latent_attention_options(const ModelConfig& config, const Layer
   return o;
 }
 
-// A weight multiplies and adds once for each token.
+// One multiply-add per weight and token.
 double product_flops(std::int64_t weights) { return 2.0 * static_cast<double>(weights); }
 
-// Scores and weighted values.
+// Scores and weighted values per query-key pair.
 double pair_flops(const ModelConfig& config) {
   return product_flops(config.num_attention_heads * (config.head_size() + config.v_head_size()));
 }

@@ -1,4 +1,5 @@
-// How a model is built for a layout and a precision; nothing of it changes the result.
+// How a model is built for a layout and a precision. Parallelism and recompute do not change
+// results.
 #pragma once
 
 #include <cstdint>
@@ -10,20 +11,20 @@
 
 namespace bev {
 
-// What is not kept for the backward but recomputed (activation checkpointing). Results are equal to
-// the bit.
+// Activation checkpointing: what is recomputed in the backward instead of saved. Results are
+// bitwise equal.
 struct RecomputePolicy {
-  // Whole layers: groups of `layers_per_unit` from the stage's first layer on, at most
-  // `full_layers` layers of the stage (-1: all). layers_per_unit 0: no whole layers.
+  // Full recompute: units of `layers_per_unit` layers from the first layer of the stage, at most
+  // `full_layers` layers of the stage (-1: all). layers_per_unit 0: no full recompute.
   std::int64_t layers_per_unit = 0;
   std::int64_t full_layers = -1;
-  // Parts of the other layers.
+  // Selective recompute in the other layers.
   bool core_attention = false;
   bool norms = false;
   bool activations = false, expert_activations = false;
-  bool mlp = false, experts = false;  // all of a dense MLP, of a layer of experts
+  bool mlp = false, experts = false;  // a whole dense MLP, a whole MoE layer
   bool shared_experts = false;
-  bool latent_up = false;  // heads of latent attention, from its latents on
+  bool latent_up = false;  // MLA: the up-projections from the latents
 };
 
 struct BuildOptions {
@@ -32,7 +33,7 @@ struct BuildOptions {
   Fp8Config fp8;
   std::vector<ContextExchange> context = {ContextExchange::kRing};  // one, or one per layer
   ExpertParallel experts;
-  bool shared_embedding = false;  // other ranks of the pipeline hold the word embeddings too
+  bool shared_embedding = false;  // other pipeline ranks hold the word embeddings too
 };
 
 }  // namespace bev

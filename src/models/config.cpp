@@ -11,9 +11,9 @@ namespace bev {
 
 namespace {
 
-constexpr double kMaxSize = 1 << 24;  // keeps products of sizes within 64 bits
+constexpr double kMaxSize = 1 << 24;  // keeps multiplied sizes within 64 bits
 
-// Megatron's "a,b" (keys from i - a to i + b) as its left part; b can only be 0.
+// Parses Megatron's "a,b" (keys from i - a to i + b) and returns a; b must be 0.
 std::string read_window(std::string_view text, std::string& problem) {
   std::string_view inner = trim(text);
   if (inner.starts_with('(') && inner.ends_with(')')) inner = inner.substr(1, inner.size() - 2);
@@ -116,7 +116,8 @@ void attention_fields(ModelConfig& model, FieldList& list) {
 
 void latent_fields(ModelConfig& model, FieldList& list) {
   list.add("multi-latent-attention", model.multi_latent_attention,
-           "queries, keys and values come of small latents (DeepSeek-V2)");
+           "multi-head latent attention (MLA): queries, keys and values are projected from small "
+           "latents");
   list.add("q-lora-rank", model.q_lora_rank, "size of the latent of queries; 0: none")
       .min(0)
       .limit(kMaxSize);
@@ -182,7 +183,8 @@ void end_fields(ModelConfig& model, FieldList& list) {
            "logits become cap * tanh(logit / cap); 0: off")
       .min(0);
   list.add("mtp-num-layers", model.mtp_num_layers,
-           "depths of multi-token prediction: layers behind the last that predict later tokens")
+           "modules of multi-token prediction (MTP): layers after the last that predict later "
+           "tokens")
       .min(0)
       .limit(64);
   list.add("mtp-loss-scaling-factor", model.mtp_loss_scaling_factor,

@@ -1,4 +1,4 @@
-// What a model is: its shape and its choices, independent of layout, precision and training.
+// Model configuration: architecture and shape, independent of layout, precision and training.
 #pragma once
 
 #include <cstdint>
@@ -15,9 +15,9 @@ namespace bev {
 class FieldList;
 struct Architecture;
 
-// What the kernels and the counters of random numbers have room for.
+// Limits of the kernels and of the Philox counters.
 inline constexpr std::int64_t kHeadSizeLimit = 256;
-inline constexpr std::int64_t kLatentRowLimit = 1024;  // latent and rotated key of a token
+inline constexpr std::int64_t kLatentRowLimit = 1024;  // MLA: latent and rotated key of a token
 inline constexpr std::int64_t kLayerLimit = 4095;
 inline constexpr std::int64_t kHeadLimit = 65535;
 
@@ -43,7 +43,7 @@ struct RopeScaling {
   double mscale = 0.0;                      // yarn; 0: not given
   double mscale_all_dim = 0.0;              // yarn; 0: not given
   double attention_factor = 0.0;            // yarn, longrope; 0: from the factor
-  bool truncate = true;                     // yarn: correction range rounded to whole dims
+  bool truncate = true;                     // yarn: round the correction range to whole dims
   std::vector<double> short_factor;         // longrope
   std::vector<double> long_factor;          // longrope
 
@@ -53,16 +53,16 @@ struct RopeScaling {
 struct ModelConfig {
   std::string family = "gpt2";  // a name of the model registry: gpt2, llama, mistral, ...
   const Architecture* architecture =
-      nullptr;  // a program's own (models/model.h); null: the decoder
+      nullptr;  // defined by the application (models/model.h); null: the decoder
   // Low-rank adapters on all linear layers. With them the rest of the model is frozen.
   AdapterOptions adapter = {};
 
   // Shape.
   std::int64_t num_layers = 0;
   std::int64_t hidden_size = 0;
-  std::int64_t ffn_hidden_size = 0;  // 0: 4 hidden, or Megatron's 8/3 rule when gated
+  std::int64_t ffn_hidden_size = 0;  // 0: 4 hidden, or Megatron's 8/3 rule if gated
   std::int64_t num_attention_heads = 0;
-  std::int64_t num_query_groups = 0;  // 0: as many as heads
+  std::int64_t num_query_groups = 0;  // GQA; 0: one per head
   std::int64_t kv_channels = 0;       // head size; 0: hidden / heads
   std::int64_t vocab_size = 0;
   std::int64_t max_position_embeddings = 0;  // 0: the training sequence length
@@ -70,7 +70,7 @@ struct ModelConfig {
   // Positions.
   PositionKind position_embedding_type = PositionKind::kLearned;
   double rotary_base = 10000.0;
-  double rotary_base_local = 0.0;  // base of windowed layers, never scaled; 0: as the others
+  double rotary_base_local = 0.0;  // base of windowed layers, never scaled; 0: rotary_base
   double rotary_percent = 1.0;
   bool rotary_interleaved = false;
   RopeScaling rope_scaling;
@@ -78,21 +78,22 @@ struct ModelConfig {
   // Attention.
   bool qk_layernorm = false;
   double softmax_scale = 0.0;           // 0: 1/sqrt(head size)
-  bool scale_by_inverse_layer = false;  // gpt2: also divided by the layer number
+  bool scale_by_inverse_layer = false;  // gpt2: also divided by the layer index + 1
   double attn_logit_softcapping = 0.0;  // 0: none
-  std::int64_t window_size = 0;  // earlier keys that a windowed layer sees besides its own; 0: all
+  // Sliding window: earlier keys a query sees, not counting its own; 0: all.
+  std::int64_t window_size = 0;
   // Per layer 1: windowed, 0: full; or one N: every N-th layer is full; empty: all are windowed.
   std::vector<std::int64_t> window_layers;
   bool causal = true;
   // What joins the softmax's sum: nothing, exp(0), or exp of a learned logit of each head.
   SoftmaxSink softmax_type = SoftmaxSink::kNone;
 
-  // Latent attention; sizes as Megatron has them.
+  // Multi-head latent attention (MLA), with Megatron's sizes.
   bool multi_latent_attention = false;
-  std::int64_t q_lora_rank = 0;  // latent of queries; 0: none
+  std::int64_t q_lora_rank = 0;  // latent of the queries; 0: none
   std::int64_t kv_lora_rank = 32;
-  std::int64_t qk_head_dim = 128;         // dims of a q or k head without a position
-  std::int64_t qk_pos_emb_head_dim = 64;  // and those that are rotated
+  std::int64_t qk_head_dim = 128;         // dims of a q or k head without rotation
+  std::int64_t qk_pos_emb_head_dim = 64;  // rotated dims of a q or k head
   std::int64_t v_head_dim = 128;
   double latent_norm_epsilon = 0.0;  // 0: norm_epsilon
 
@@ -107,18 +108,18 @@ struct ModelConfig {
   double activation_clamp = 0.0;   // gated: limit of gate and of |up|; 0: none
   double glu_linear_offset = 0.0;  // gated: added to up
   bool add_bias_linear = true;     // biases of all linears
-  bool add_qkv_bias = false;       // of qkv alone (when add_bias_linear is off)
-  bool add_proj_bias = false;      // of the attention output alone
-  bool add_mlp_bias = false;       // of the MLP alone
+  bool add_qkv_bias = false;       // of qkv only (if add_bias_linear is off)
+  bool add_proj_bias = false;      // of the attention output only
+  bool add_mlp_bias = false;       // of the MLP only
 
-  // Ends.
+  // Embedding and output layer.
   bool untie_embeddings_and_output_weights = false;
   double embedding_multiplier = 1.0;
-  // A vocabulary row that looking it up gives no gradient (Hugging Face's padding_idx); -1: none.
+  // Vocabulary row that gets no gradient from lookups (padding_idx of Hugging Face); -1: none.
   std::int64_t padding_row = -1;
   double logit_scale = 1.0;
   double final_logit_softcapping = 0.0;  // 0: none
-  std::int64_t mtp_num_layers = 0;       // depths of multi-token prediction
+  std::int64_t mtp_num_layers = 0;       // MTP (multi-token prediction) modules
 
   MoeConfig moe;
 
@@ -127,11 +128,11 @@ struct ModelConfig {
   double hidden_dropout = 0.0;
   double attention_dropout = 0.0;
   double init_method_std = 0.02;
-  double mtp_loss_scaling_factor = 0.1;  // weight of all depths' losses together
+  double mtp_loss_scaling_factor = 0.1;  // loss weight of all MTP modules together
 
   void fields(FieldList& list);
 
-  // Of q and k.
+  // Head size of q and k.
   std::int64_t head_size() const {
     if (multi_latent_attention) return qk_head_dim + qk_pos_emb_head_dim;
     return kv_channels ? kv_channels : hidden_size / num_attention_heads;
@@ -141,20 +142,20 @@ struct ModelConfig {
     return num_query_groups ? num_query_groups : num_attention_heads;
   }
   std::int64_t ffn_size() const;
-  bool has_experts(std::int64_t layer) const;  // layers behind the last are like it
+  bool has_experts(std::int64_t layer) const;  // layers after the last (MTP) are like the last
   bool has_dense_layers() const;               // layers without experts
-  // Of one expert.
+  // FFN size of one expert.
   std::int64_t expert_ffn_size() const {
     return moe.ffn_hidden_size > 0 ? moe.ffn_hidden_size : ffn_size();
   }
-  double attention_scale() const;           // of layer 0; see scale_by_inverse_layer
-  bool windowed(std::int64_t layer) const;  // layers behind the last are like it
-  // Of latent attention: of the projections to latents, which add_bias_linear leaves without.
+  double attention_scale() const;           // for layer 0; see scale_by_inverse_layer
+  bool windowed(std::int64_t layer) const;  // layers after the last (MTP) are like the last
+  // With MLA: biases of the down-projections to latents, which add_bias_linear does not add.
   bool has_qkv_bias() const { return (add_bias_linear && !multi_latent_attention) || add_qkv_bias; }
   bool has_proj_bias() const { return add_bias_linear || add_proj_bias; }
   bool has_mlp_bias() const { return add_bias_linear || add_mlp_bias; }
 
-  // Everything wrong with it by itself, each with the values and the cure.
+  // All inconsistencies within the configuration, each with the values and the fix.
   std::vector<std::string> problems() const;
 };
 

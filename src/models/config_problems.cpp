@@ -1,4 +1,4 @@
-// What can be wrong with a model by itself.
+// Consistency checks of a model configuration.
 #include <algorithm>
 
 #include "base/problems.h"

@@ -98,7 +98,7 @@ Decoder::Decoder(const ModelConfig& config, const StageRange& range, const Build
 }
 
 void Decoder::add_head() {
-  // Every depth uses it once more.
+  // Each MTP module uses the head once more.
   auto uses = static_cast<int>(1 + config().mtp_num_layers);
   if (config().untie_embeddings_and_output_weights) {
     output_weight_ = embedding_param("output_layer.weight", config().vocab_size, config(), true);
@@ -122,7 +122,7 @@ std::vector<Param*> Decoder::params() {
 }
 
 namespace {
-// Names the states of a depth of multi-token prediction.
+// Boundary tensor with the hidden states of one MTP module.
 BoundaryId mtp_states(std::int64_t depth) { return {"MTP hidden states", depth}; }
 }  // namespace
 
@@ -145,7 +145,7 @@ Boundary Decoder::boundary_out(const Context& ctx, const MicroBatch& batch, bool
   return boundary(ctx, batch, training ? range().depths(config()).end : 0);
 }
 
-// Each sequence is rotated by the frequencies of its own length, whatever stands beside it.
+// Each sequence uses the RoPE frequencies of its own length, independent of the rest of the batch.
 Tensor Decoder::rope_rows(Context& ctx, const SequenceLayout& layout, bool local) const {
   auto table = [&](const Tensor& positions, const RopeFrequencies& rope) {
     return rope_table(ctx, positions, rope.frequencies, rope.scale);
@@ -183,7 +183,7 @@ Var Decoder::embed(Context& ctx, const MicroBatch& batch) const {
 }
 
 namespace {
-// Runs layers of a stage. What they keep for the backward may wait for it on the host.
+// Runs layers of a stage; their saved activations may be offloaded to the host until the backward.
 template <class Run>
 Var run_at(Context& ctx, const LayerPlace& place, const Var& x, const Run& run) {
   OffloadPass* offload = ctx.tape != nullptr ? ctx.offload : nullptr;
@@ -246,7 +246,7 @@ void Decoder::add_depths(Context& ctx, const MicroBatch& batch, std::span<const 
   LayerInput input = layer_input(ctx, batch.layout);
   for (std::int64_t depth = depths.begin; depth < depths.end; ++depth) {
     Var before = out.back();
-    // Where the loss is computed, it adds its gradient after the depth has.
+    // On the last stage, the gradient of the loss is added after that of the MTP module.
     if (range().last) out.back() = branch(ctx, before);
     out.push_back(predict(ctx, batch, depth, before, input));
   }

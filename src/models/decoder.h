@@ -1,5 +1,5 @@
-// The decoder: embedding, layers, final norm, depths of multi-token prediction and head, or the
-// part of it that one pipeline stage holds.
+// Decoder-only transformer: embedding, layers, final norm, MTP modules and head, or the part of
+// them on one pipeline stage.
 #pragma once
 
 #include <cstdint>
@@ -24,8 +24,8 @@ class Decoder final : public ModelStage {
 
   std::vector<Param*> params() override;
   Param* embedding() const override { return word_embeddings_.get(); }
-  // Hidden states and, while training, those of the depths of MTP so far, which the last stage has
-  // the losses of.
+  // Hidden states and, in training, those of the MTP modules so far: the last stage computes their
+  // losses.
   Boundary boundary_in(const Context& ctx, const MicroBatch& batch, bool training) const override;
   Boundary boundary_out(const Context& ctx, const MicroBatch& batch, bool training) const override;
   void forward(Context& ctx, const MicroBatch& batch, std::span<const Var> in,
@@ -42,23 +42,23 @@ class Decoder final : public ModelStage {
   Tensor rope_rows(Context& ctx, const SequenceLayout& layout, bool local) const;
   LayerInput layer_input(Context& ctx, const SequenceLayout& layout) const;
   Var embed(Context& ctx, const MicroBatch& batch) const;
-  // Adds the states of the depths of MTP to the outputs.
+  // Appends the hidden states of the MTP modules to the outputs.
   void add_depths(Context& ctx, const MicroBatch& batch, std::span<const Var> in,
                   std::vector<Var>& out) const;
-  // The hidden states of a depth from those of the depth before.
+  // Hidden states of an MTP module from those of the module before.
   Var predict(Context& ctx, const MicroBatch& batch, std::int64_t depth, const Var& hidden,
               const LayerInput& input) const;
   Var run_layers(Context& ctx, Var x, const LayerInput& input) const;
 
   BuildOptions options_;
-  RopeFrequencies rope_, rope_local_;  // where they do not depend on the length
+  RopeFrequencies rope_, rope_local_;  // if they do not depend on the length
   WordEmbeddings word_embeddings_;
   std::optional<Param> position_embeddings_;
   std::vector<std::unique_ptr<DecoderLayer>> layers_;
-  std::optional<Norm> final_norm_;      // of the stage that has the first depth, or of the last
+  std::optional<Norm> final_norm_;      // on the stage of the first MTP module, else on the last
   std::optional<Param> output_weight_;  // untied
-  const Param* head_weight_ = nullptr;  // of the last stage
-  std::vector<std::unique_ptr<FuturePrediction>> future_;  // by depth
+  const Param* head_weight_ = nullptr;  // on the last stage
+  std::vector<std::unique_ptr<FuturePrediction>> future_;  // MTP modules
 };
 
 }  // namespace bev

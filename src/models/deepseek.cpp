@@ -1,4 +1,4 @@
-// DeepSeek-V2 and V3: latent attention, and experts in all layers but the first ones.
+// DeepSeek-V2 and V3: MLA, and MoE in all layers but the first ones.
 #include <algorithm>
 
 #include "models/family_list.h"
@@ -10,10 +10,10 @@ namespace bev {
 
 namespace {
 
-// What the two differ in besides their names.
+// Differences between V2 and V3 other than names.
 struct Generation {
   const char* name;
-  // What missing keys mean.
+  // Defaults of missing keys.
   std::int64_t positions, dense_layers, experts, topk, expert_size, shared;
   double scaling;
 };
@@ -23,7 +23,7 @@ constexpr Generation kV3 = {"deepseek_v3", 4096, 3, 256, 8, 2048, 1, 2.5};
 void read_latent(const HfConfig& hf, ModelConfig& config) {
   config.multi_latent_attention = true;
   config.qk_layernorm = true;
-  // The norms of latents have an epsilon of their own, which no key sets.
+  // The norms of the latents have a fixed epsilon, which no key sets.
   config.latent_norm_epsilon = 1e-6;
   config.q_lora_rank = hf.positive_integer("q_lora_rank", hf.listed("q_lora_rank") ? 0 : 1536);
   config.kv_lora_rank = hf.positive_integer("kv_lora_rank", 512);
@@ -43,11 +43,11 @@ void write_latent(const ModelConfig& config, HfConfig& hf) {
   hf.set("qk_nope_head_dim", config.qk_head_dim);
   hf.set("qk_rope_head_dim", config.qk_pos_emb_head_dim);
   hf.set("v_head_dim", config.v_head_dim);
-  hf.set("head_dim", config.qk_pos_emb_head_dim);  // of the rotary table
+  hf.set("head_dim", config.qk_pos_emb_head_dim);  // of the RoPE table
   hf.set("attention_bias", config.has_proj_bias());
 }
 
-// Marks of layers with experts: all from `dense` on.
+// Marks of MoE layers: all from `dense` on.
 std::vector<std::int64_t> expert_layers(std::int64_t dense, std::int64_t layers) {
   std::vector<std::int64_t> marks;
   for (std::int64_t layer = 0; layer < layers; ++layer) marks.push_back(layer >= dense ? 1 : 0);
@@ -107,7 +107,7 @@ ModelConfig read_v2(const HfConfig& hf) {
   config.rotary_interleaved = true;
   config.add_mlp_bias = hf.boolean("mlp_bias", false);
   if (!config.moe.any()) return config;
-  if (config.add_mlp_bias) hf.reject("mlp_bias", "experts with biases beside it are not supported");
+  if (config.add_mlp_bias) hf.reject("mlp_bias", "experts with biases are not supported with it");
   reject_set(hf, "norm_topk_prob", "probabilities of these experts are never normalised");
   config.moe.pre_softmax = true;
   std::string method = hf.text("topk_method", "greedy");
@@ -134,7 +134,7 @@ ModelConfig read_v3(const HfConfig& hf) {
   MoeConfig& moe = config.moe;
   moe.score_function = RouterScore::kSigmoid;
   moe.expert_bias = true;
-  // A single probability too, which Megatron leaves as it is.
+  // Also with top-1, where Megatron does not normalise.
   moe.norm_topk_prob = moe.norm_single_prob = hf.boolean("norm_topk_prob", true);
   moe.num_groups = hf.positive_integer("n_group", 8);
   moe.group_topk = hf.positive_integer("topk_group", 4);
@@ -166,7 +166,7 @@ std::vector<WeightRule> weights() {
   rules.insert(rules.end(), attention.begin(), attention.end());
   const std::string mlp = "decoder.layers.{}.mlp.", their_mlp = "model.layers.{}.mlp.";
   const std::string shared = their_mlp + "shared_experts.";
-  // Before the router's own rule, whose name begins alike.
+  // Must precede the rule of the router, whose name is a prefix.
   rules.insert(rules.begin(),
                {mlp + "router.expert_bias", {their_mlp + "gate.e_score_correction_bias"}});
   rules.push_back({mlp + "shared_experts.linear_fc1",
@@ -176,7 +176,7 @@ std::vector<WeightRule> weights() {
   return rules;
 }
 
-// The layers of multi-token prediction stand behind the model's last.
+// MTP layers follow the last layer of the model.
 std::vector<WeightRule> weights_v3() {
   std::vector<WeightRule> rules = weights(), more;
   const std::string layer = "decoder.layers.{}.", theirs = "model.layers.{}.";
@@ -198,7 +198,7 @@ std::vector<WeightRule> weights_v3() {
   return rules;
 }
 
-// Files have copies of the table and the head for them.
+// Files repeat the embedding and the head for the MTP layers.
 std::vector<std::string> ignored_v3() {
   std::vector<std::string> endings = llama_ignored();
   endings.push_back(".embed_tokens.weight");

@@ -104,7 +104,7 @@ std::vector<std::string> Fp8Config::problems(const ModelConfig& model, Dtype dty
   if (model.moe.any()) {
     check("--moe-shared-expert-intermediate-size", "an inner size", model.moe.shared_expert_size,
           tp);
-    // Only blocks are for experts.
+    // Experts support blockwise scales only.
     if (scaling() == Fp8Scaling::kBlockwise) {
       check("--moe-ffn-hidden-size", "an inner size", model.expert_ffn_size(), etp > 0 ? etp : tp);
     }
@@ -120,7 +120,7 @@ std::vector<std::string> Fp8Config::problems(const ModelConfig& model, Dtype dty
     return out;
   }
   check("--num-attention-heads", "heads", heads, tp);
-  // Blocks that reach from queries into keys would hold other rows where tp cuts both.
+  // A block that straddles queries and keys would contain different rows once tp splits both.
   std::int64_t keys = model.kv_heads() * model.head_size();
   if (scaling() == Fp8Scaling::kBlockwise && tp > 1) {
     check("--num-query-groups", "keys", keys, tp);

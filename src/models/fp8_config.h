@@ -1,5 +1,5 @@
-// Which layers compute in 8-bit floats (or in emulated 4-bit ones), and how. Names and meanings are
-// Megatron's.
+// FP8 training (and emulated FP4): which layers use it and with which recipe. Names and meanings
+// are Megatron's.
 #pragma once
 
 #include <cstdint>
@@ -37,10 +37,10 @@ struct Fp8Config {
   bool used() const { return fp8_format != Fp8FormatChoice::kNone || emulates_fp4(); }
   bool emulates_fp4() const { return fp4_format != Fp4FormatChoice::kNone; }
   Fp8Scaling scaling() const { return emulates_fp4() ? fp4_recipe : fp8_recipe; }
-  // Of the linear layers of a layer of the model.
+  // Recipe of the linear layers of one transformer layer.
   Fp8Recipe recipe(std::int64_t layer, std::int64_t layers) const;
-  // What does not fit together, or does not fit the model in its dtype, cut over tp ranks and its
-  // experts over etp (0: as many).
+  // Inconsistencies within the options, or with the model in its dtype split over tp ranks and its
+  // experts over etp (0: same as tp).
   std::vector<std::string> problems(const ModelConfig& model, Dtype dtype, std::int64_t tp,
                                     std::int64_t etp = 0) const;
 };

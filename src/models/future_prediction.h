@@ -1,6 +1,6 @@
-// Multi-token prediction (DeepSeek-V3, arXiv 2412.19437): after the last layer, depth d reads the
-// hidden states of the depth before together with the embedding of the token d + 1 ahead, and
-// predicts the one after that through the model's own head.
+// Multi-token prediction (MTP; DeepSeek-V3, arXiv 2412.19437): after the last layer, module d
+// combines the hidden states of the module before with the embedding of the token d + 1 ahead, and
+// predicts the one after that with the shared head.
 #pragma once
 
 #include <cstdint>
@@ -15,7 +15,7 @@ class FuturePrediction {
   FuturePrediction(const ModelConfig& config, std::int64_t depth, const BuildOptions& options);
 
   void params(std::vector<Param*>& list);
-  // hidden and embedded [T, H] -> [T, H], all outside of the tensor-parallel region; the result is
+  // hidden and embedded [T, H] -> [T, H], all outside the tensor-parallel region; the result is
   // normalised, as `hidden` is.
   Var forward(Context& ctx, const Var& hidden, const Var& embedded, const LayerInput& input) const;
 

@@ -1,4 +1,4 @@
-// Gemma 3, text only: five windowed layers with a base of their own to one full layer, QK norm.
+// Gemma 3, text only: five windowed layers with their own RoPE base per full layer, QK norm.
 #include "models/family_list.h"
 #include "models/gemma_like.h"
 #include "models/hf_parts.h"
@@ -10,7 +10,7 @@ namespace {
 constexpr double kBase = 1e6, kLocalBase = 1e4;
 constexpr std::int64_t kPattern = 6;
 
-// transformers 5: rope_parameters with an object for each kind of layer. 4: rope_theta and
+// transformers 5: rope_parameters with one object per kind of layer. transformers 4: rope_theta and
 // rope_scaling for full layers, rope_local_base_freq for windowed ones.
 void read_gemma3_rope(const HfConfig& hf, ModelConfig& config) {
   HfConfig full, local;
@@ -78,7 +78,7 @@ ModelConfig sized(const ModelSizes& sizes, std::int64_t window, std::int64_t hea
   return config;
 }
 
-// The text part of a model that also sees images, stretched eightfold.
+// Text part of a multimodal model, with RoPE scaled by 8.
 ModelConfig large(const ModelSizes& sizes, std::int64_t head_size, std::int64_t scale_size) {
   ModelConfig config = sized(sizes, 1024, head_size, scale_size);
   config.rope_scaling.kind = RopeScalingKind::kLinear;

@@ -16,7 +16,7 @@ LlamaDefaults defaults(std::int64_t max_positions) {
           .activation = "gelu_pytorch_tanh"};
 }
 
-// The block, once the sizes are known.
+// Fields that depend on the sizes.
 void make_gemma(ModelConfig& config, double query_size) {
   config.apply_layernorm_1p = true;
   config.post_norms = true;
@@ -34,12 +34,12 @@ ModelConfig read_gemma(const HfConfig& hf, std::string_view family, std::int64_t
 
 void write_gemma(const ModelConfig& config, HfConfig& hf) {
   write_llama_like(config, defaults(0), hf);
-  // transformers wants a whole number here.
+  // transformers requires an integer here.
   double scale = config.attention_scale();
   hf.set("query_pre_attn_scalar", static_cast<std::int64_t>(std::llround(1.0 / (scale * scale))));
   hf.set("attention_bias", config.has_proj_bias());
   write_windows(config, LayerTypes::kUsed, hf);
-  // transformers makes the mask of windowed layers even when there are none.
+  // transformers builds the mask of windowed layers even if there are none.
   if (config.window_size == 0) hf.set("sliding_window", config.max_position_embeddings);
 }
 

@@ -1,4 +1,4 @@
-// GPT-NeoX and Pythia: attention and MLP side by side, partly rotated heads, LayerNorm, biases.
+// GPT-NeoX and Pythia: parallel residual, partial RoPE, LayerNorm, biases.
 #include "models/family_list.h"
 #include "models/hf_parts.h"
 #include "models/hf_rope.h"

@@ -1,4 +1,4 @@
-// GPT-OSS: learned sinks, windows in every other layer, experts whose gates have limits.
+// GPT-OSS: learned attention sinks, windows in every other layer, MoE with clamped SwiGLU.
 #include <cmath>
 
 #include "models/family_list.h"
@@ -13,7 +13,7 @@ namespace {
 constexpr RopeKeys kRope = {.default_base = 150000.0};
 constexpr std::int64_t kPositions = 131072;
 
-// Every expert, and its attention, but for sizes.
+// The block without sizes.
 ModelConfig gpt_oss_block() {
   ModelConfig config = llama_block("gpt_oss");
   config.softmax_type = SoftmaxSink::kLearned;

@@ -13,9 +13,9 @@ namespace {
 using Json = nlohmann::json;
 
 constexpr int kMaxDepth = 32;
-constexpr std::int64_t kMaxInteger = 1 << 28;  // keeps products of a few within 64 bits
+constexpr std::int64_t kMaxInteger = 1 << 28;  // keeps multiplied sizes within 64 bits
 
-// A value for a message, shortened.
+// Value as text for a message, shortened.
 std::string shown(const Json& value) {
   std::string text = value.dump(-1, ' ', true);
   constexpr std::size_t kMost = 80;
@@ -24,7 +24,7 @@ std::string shown(const Json& value) {
 }
 
 bool is_positive_integer(const Json& value) {
-  // A number above the signed range is stored unsigned and reads as negative.
+  // An integer above the signed range is stored unsigned and reads as negative.
   return value.is_number_integer() && value.get<std::int64_t>() > 0 &&
          value.get<std::int64_t>() <= kMaxInteger;
 }
@@ -48,7 +48,7 @@ bool are_counts(const Json& value) {
 struct HfConfig::Impl {
   Json json = Json::object();
   std::string source = "config.json";
-  std::string prefix;  // of the keys in messages: "rope_scaling." inside of that object
+  std::string prefix;  // of keys in messages: "rope_scaling." inside that object
 
   const Json* find(std::string_view key) const {
     auto found = json.find(key);
@@ -57,7 +57,7 @@ struct HfConfig::Impl {
   std::string place(std::string_view key) const { return concat(source, ": ", prefix, key); }
 
   using Test = bool (*)(const Json&);
-  // The value when it passes the test, nullptr when the key is missing.
+  // Returns the value if it passes the test, nullptr if the key is missing.
   const Json* get(std::string_view key, Test test, std::string_view wanted) const {
     const Json* value = find(key);
     BEV_CHECK(value == nullptr || test(*value), ErrorKind::kInput, place(key), " must be ", wanted,

@@ -1,5 +1,5 @@
-// A Hugging Face config.json: typed reading with errors that name the file, the key and the value,
-// and building one for export. A key whose value is null counts as absent.
+// Hugging Face config.json: typed access with errors that name file, key and value, and
+// construction for export. A key whose value is null counts as absent.
 #pragma once
 
 #include <cstdint>
@@ -14,7 +14,7 @@ namespace bev {
 class HfConfig {
  public:
   HfConfig();  // an empty object, for export
-  // Error(kInput) unless `text` is a JSON object; `source` names the file in messages.
+  // Throws Error(kInput) unless `text` is a JSON object; `source` names the file in messages.
   static HfConfig parse(std::string_view text, std::string source = "config.json");
   HfConfig(const HfConfig& other);
   HfConfig(HfConfig&& other) noexcept;
@@ -23,11 +23,11 @@ class HfConfig {
 
   const std::string& source() const;
   bool empty() const;
-  bool has(std::string_view key) const;     // and is not null
-  bool listed(std::string_view key) const;  // perhaps as null, where that differs from absent
-  bool truthy(std::string_view key) const;  // Python's: not missing, null, false, 0 or empty
-  // All of these throw Error(kInput) for a value of another type or range. Without a default a
-  // missing key is an error as well.
+  bool has(std::string_view key) const;     // present and not null
+  bool listed(std::string_view key) const;  // present, possibly null
+  bool truthy(std::string_view key) const;  // as in Python: not missing, null, false, 0 or empty
+  // All of these throw Error(kInput) for a value of the wrong type or range. Without a default, a
+  // missing key is an error too.
   std::int64_t positive_integer(std::string_view key) const;  // at most 2^28
   std::int64_t positive_integer(std::string_view key, std::int64_t missing) const;
   std::int64_t count(std::string_view key, std::int64_t missing) const;  // an integer >= 0
@@ -40,10 +40,10 @@ class HfConfig {
   double magnitude(std::string_view key, double missing) const;  // a number >= 0
   std::vector<double> positive_numbers(std::string_view key) const;
   std::vector<std::string> texts(std::string_view key) const;
-  std::vector<std::int64_t> counts(std::string_view key) const;  // none when missing
+  std::vector<std::int64_t> counts(std::string_view key) const;  // empty when missing
   std::optional<HfConfig> object(std::string_view key) const;    // nullopt when missing
 
-  // Throws Error(kInput): "config.json: KEY is VALUE; WHY". The value is shortened.
+  // Throws Error(kInput): "config.json: KEY is VALUE; WHY". Long values are shortened.
   [[noreturn]] void reject(std::string_view key, std::string_view why) const;
 
   void set(std::string_view key, bool value);
@@ -57,7 +57,7 @@ class HfConfig {
   void set(std::string_view key, const HfConfig& value);
   void set_null(std::string_view key);
 
-  // As Hugging Face writes it: sorted keys, two spaces, a newline at the end.
+  // Format of Hugging Face: sorted keys, indent 2, trailing newline.
   std::string dump() const;
 
  private:

@@ -1,4 +1,4 @@
-// config.json <-> ModelConfig: what all families share around their own reading and writing.
+// config.json <-> ModelConfig: the part that all families share.
 #include <algorithm>
 #include <cmath>
 
@@ -49,13 +49,13 @@ RopeScaling canonical_scaling(const ModelConfig& config) {
       to.mscale = from.mscale;
       to.mscale_all_dim = from.mscale_all_dim;
     }
-    // It scales latent attention's scores by itself as well.
+    // With MLA, mscale_all_dim also scales the attention scores.
     if (config.multi_latent_attention) to.mscale_all_dim = from.mscale_all_dim;
     return to;
   }
   to.short_factor = from.short_factor;
   to.long_factor = from.long_factor;
-  // Only the magnitude depends on the factor; not given, it is how much longer sequences became.
+  // Only the magnitude depends on the factor; its default is the ratio of new to original length.
   double ratio = static_cast<double>(config.max_position_embeddings) /
                  static_cast<double>(std::max<std::int64_t>(to.original_max_positions, 1));
   if (to.factor <= 1) to.factor = std::max(ratio, 1.0);
@@ -140,7 +140,7 @@ void resolve_experts(ModelConfig& config) {
   moe.norm_single_prob = !softmax && rule.normalize && rule.topk == 1;
 }
 
-// Values outside of the ranges that the flags have.
+// Values outside the ranges of the flags.
 std::vector<std::string> range_problems(ModelConfig config) {
   std::vector<std::string> problems;
   FieldList list;
@@ -174,7 +174,7 @@ ModelConfig canonical(const ModelConfig& config) {
 
 std::vector<std::string> differing_fields(const ModelConfig& a, const ModelConfig& b) {
   ModelConfig left = a, right = b;
-  // Nothing has the width of a dense MLP where all layers have experts.
+  // The width of a dense MLP has no effect if all layers have experts.
   if (!a.has_dense_layers() && !b.has_dense_layers()) right.ffn_hidden_size = left.ffn_hidden_size;
   FieldList left_list, right_list;
   left.fields(left_list);
@@ -183,7 +183,7 @@ std::vector<std::string> differing_fields(const ModelConfig& a, const ModelConfi
   for (std::size_t i = 0; i < left_list.entries().size(); ++i) {
     const Field& field = left_list.entries()[i]->field;
     if (field.name() == "hidden-dropout" || field.name() == "attention-dropout") continue;
-    // Depths of multi-token prediction are layers besides the model; weights tell of them.
+    // MTP modules are not part of the model proper; the weights show if they exist.
     if (field.name().starts_with("mtp-")) continue;
     if (left_list.entries()[i]->section == MoeTraining::kSection) continue;
     if (field.text() != right_list.entries()[i]->field.text()) names.push_back(field.name());
@@ -192,7 +192,7 @@ std::vector<std::string> differing_fields(const ModelConfig& a, const ModelConfi
 }
 
 namespace {
-// The embedding's padding_idx in transformers: its row gets no gradient from the lookup.
+// padding_idx of the embedding in transformers: its row gets no gradient from lookups.
 std::int64_t padding_row(const HfConfig& hf, const ModelFamily& family, std::int64_t vocabulary) {
   if (family.name == "gpt2" || family.name == "gpt_neox") return -1;
   if (!hf.has("pad_token_id")) {
@@ -218,7 +218,7 @@ ModelConfig from_hf(const HfConfig& hf) {
 }
 
 namespace {
-// What readers make of an exported config.json.
+// Reads an exported config.json back.
 ModelConfig read_back(const HfConfig& hf, const ModelFamily& family) {
   try {
     return from_hf(hf);

@@ -29,7 +29,7 @@ constexpr std::array<std::pair<std::string_view, Activation>, 12> kActivations =
      {"relu2", Activation::kSquaredRelu},
      {"quick_gelu", Activation::kQuickGelu}}};
 
-// The marks of "layer_types".
+// Marks of "layer_types": 1 for sliding_attention.
 std::vector<std::int64_t> read_layer_types(const HfConfig& hf, std::int64_t layers) {
   std::vector<std::string> types = hf.texts("layer_types");
   if (static_cast<std::int64_t>(types.size()) != layers) {
@@ -48,8 +48,8 @@ std::vector<std::int64_t> read_layer_types(const HfConfig& hf, std::int64_t laye
 }  // namespace
 
 namespace {
-// Whether weights are packed in a way that is read and expanded: experts of gpt_oss in MXFP4, and
-// FP8 with scales of blocks.
+// True for quantised weights that can be read and dequantised: MXFP4 experts of gpt_oss, and FP8
+// with 128 x 128 blocks.
 bool is_expanded(const HfConfig& hf) {
   std::optional<HfConfig> packing = hf.object("quantization_config");
   if (!packing) return false;

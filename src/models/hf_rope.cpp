@@ -47,7 +47,7 @@ void read_yarn(const HfConfig& rope, RopeScaling& scaling) {
   scaling.truncate = rope.boolean("truncate", true);
 }
 
-// The rope object in force; an empty one when there is none.
+// The effective rope object; empty if there is none.
 HfConfig find_rope(const HfConfig& hf) {
   for (std::string_view key : {"rope_scaling", "rope_parameters"}) {
     std::optional<HfConfig> rope = hf.object(key);
@@ -73,7 +73,7 @@ RopeScaling read_rope_scaling(const HfConfig& hf, const HfConfig& rope,
   scaling.kind = read_kind(rope);
   if (scaling.kind == RopeScalingKind::kDefault) return scaling;
 
-  // Outside of the rope object it wins, as in transformers.
+  // The key outside the rope object wins, as in transformers.
   scaling.original_max_positions =
       hf.positive_integer("original_max_position_embeddings",
                           rope.positive_integer("original_max_position_embeddings", max_positions));
@@ -99,7 +99,7 @@ RopeScaling read_rope_scaling(const HfConfig& hf, const HfConfig& rope,
       scaling.factor = rope.positive_number("factor", ratio);
       scaling.short_factor = rope.positive_numbers("short_factor");
       scaling.long_factor = rope.positive_numbers("long_factor");
-      // The factor only sets the magnitude; one that does not stretch leaves it alone.
+      // The factor only sets the magnitude; a factor <= 1 leaves it at 1.
       if (scaling.factor <= 1) {
         scaling.factor = 1;
         if (scaling.attention_factor == 0) scaling.attention_factor = 1;

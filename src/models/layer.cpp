@@ -51,7 +51,7 @@ MoeOptions moe_options(const ModelConfig& config, const BuildOptions& build) {
   o.bias_update_rate = config.moe_training.bias_update_rate;
   o.shared_expert_size = moe.shared_expert_size;
   o.shared_expert_gate = moe.shared_expert_gate;
-  // With all of the layer it is run again anyway.
+  // Recomputing the whole MoE layer includes the shared expert.
   o.recompute_shared = build.recompute.shared_experts && !build.recompute.experts;
   o.router = router_spec(config.moe_training);
   o.capacity = {config.moe_training.capacity_factor, config.moe_training.drop_policy};
@@ -129,19 +129,20 @@ void DecoderLayer::set_recipe(const Fp8Recipe& recipe, bool adapted) {
   std::vector<Linear*> dense;
   linears(dense);
   for (Linear* linear : dense) linear->weight.fp8 = recipe;
-  // Only blocks: a scale of all rows of experts would follow from who shares the rank with whom.
+  // Experts use blockwise scales only: a per-tensor scale would depend on which experts share a
+  // rank.
   if (moe_ && recipe.scaling == Fp8Scaling::kBlockwise) {
     moe_->fc1.weight.fp8 = moe_->fc2.weight.fp8 = recipe;
   }
-  // Scales of a tensor's own follow from numbers that its producer can find on the way.
+  // Scales from the tensor itself need its amax, which the producer kernel can compute.
   input_norm_.amax = recipe.needs_amax();
   for (std::optional<Norm>* norm : {&mlp_norm_, &post_attention_norm_, &post_mlp_norm_}) {
     if (*norm) (*norm)->amax = recipe.needs_amax();
   }
   for (Mlp* mlp : mlps) mlp->options.activation.amax = recipe.needs_amax();
-  // What only these layers read is made while they round it, and never written. Routers, and a part
-  // that runs again, read it too. Only for scales of blocks: with one for the tensor, writing it
-  // was measured to be faster.
+  // Fused quantisation: tensors read only by FP8 linears are never materialised. Routers, adapters
+  // and recomputed parts read the plain tensor, so they are excluded. Only with blockwise scales:
+  // with one scale per tensor, materialising was measured to be faster.
   bool rounds = recipe.scaling == Fp8Scaling::kBlockwise && recipe.weight_gradient && !adapted;
   input_norm_.unwritten = rounds;
   if (mlp_norm_) mlp_norm_->unwritten = rounds && mlp_ && !recompute_.mlp;

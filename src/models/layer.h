@@ -1,4 +1,4 @@
-// One transformer layer, assembled from its description.
+// One transformer layer, built from its LayerSpec.
 #pragma once
 
 #include <cstdint>
@@ -18,8 +18,8 @@ namespace bev {
 
 class DecoderLayer {
  public:
-  // `number` is the layer's in the model, for its random numbers and its FP8 recipe; `name` is the
-  // first part of its parameters' names and its FSDP unit.
+  // `number` is the layer index in the model (for Philox streams and the FP8 recipe); `name` is the
+  // prefix of its parameter names and its FSDP unit.
   DecoderLayer(const ModelConfig& config, const LayerSpec& spec, std::int64_t number,
                const BuildOptions& options, const std::string& name);
 
@@ -42,17 +42,17 @@ class DecoderLayer {
   RecomputePolicy recompute_;
   Norm input_norm_;
   std::unique_ptr<Mixer> mixer_;
-  std::optional<Norm> mlp_norm_;  // where there is a feed-forward part
+  std::optional<Norm> mlp_norm_;  // if there is a feed-forward part
   std::optional<Norm> post_attention_norm_, post_mlp_norm_;
   std::optional<Mlp> mlp_;  // at most one of the two
   std::optional<Moe> moe_;
 };
 
 NormOptions norm_options(const ModelConfig& config);
-// Projections back into the residual stream start smaller, so that its variance does not grow with
-// depth.
+// Initial standard deviation of projections into the residual stream, reduced so that its variance
+// does not grow with depth.
 double output_std(const ModelConfig& config);
-// Puts parameters into one FSDP unit.
+// Assigns parameters to one FSDP unit.
 void set_unit(std::span<Param* const> params, const std::string& unit);
 
 }  // namespace bev

@@ -35,7 +35,7 @@ ModelConfig llama3(std::int64_t layers, std::int64_t hidden, std::int64_t ffn, s
   return config;
 }
 
-// 3.1: stretched from 8192 to 131072 positions.
+// Llama 3.1: RoPE scaled from 8192 to 131072 positions.
 ModelConfig stretched(ModelConfig config, double factor) {
   config.rope_scaling.kind = RopeScalingKind::kLlama3;
   config.rope_scaling.factor = factor;

@@ -1,4 +1,4 @@
-// Mixtral: Mistral whose MLPs are eight experts each, of which a token chooses two.
+// Mixtral: Mistral with MoE layers (8 experts, top-2).
 #include "models/family_list.h"
 #include "models/hf_parts.h"
 #include "models/hf_rope.h"
@@ -22,7 +22,7 @@ void write(const ModelConfig& config, HfConfig& hf) {
   write_rope(config, {}, hf);
   write_windows(config, LayerTypes::kFixed, hf);
   if (!config.moe.any()) return;
-  // Its experts are what other families call the MLP.
+  // intermediate_size is the size of one expert.
   hf.set("intermediate_size", config.moe.ffn_hidden_size);
   hf.set("num_local_experts", config.moe.num_experts);
   hf.set("num_experts_per_tok", config.moe.topk);

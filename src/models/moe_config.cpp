@@ -13,14 +13,15 @@ namespace bev {
 namespace {
 
 constexpr double kMaxSize = 1 << 24;
-constexpr std::size_t kMaxItems = 1 << 13;  // more than a model has layers
+constexpr std::size_t kMaxItems = 1 << 13;  // above any number of layers
 
-// Megatron's Python lists, "([0]*3+[1]*58)": sums of lists, repeated, in brackets of any depth.
+// Parser of Megatron's Python lists, "([0]*3+[1]*58)": concatenated and repeated lists in nested
+// brackets.
 class ListExpression {
  public:
   explicit ListExpression(std::string_view text) : text_(text) {}
 
-  // The items; `ok` is false when it is no such list.
+  // Returns the items; `ok` is false if the text is no such list.
   std::vector<std::int64_t> read(bool& ok) {
     std::vector<std::int64_t> items = sum(0);
     ok = !failed_ && at_ == text_.size();
@@ -92,7 +93,7 @@ class ListExpression {
   bool failed_ = false;
 };
 
-// A number or a plain list as it is, a Python expression as the list that it makes.
+// Returns a number or a plain list unchanged, and a Python expression as the list it evaluates to.
 std::string read_layers(std::string_view text, std::string& problem) {
   if (text.find_first_of("*+([") == std::string_view::npos) return std::string(text);
   bool ok = false;
@@ -104,7 +105,7 @@ std::string read_layers(std::string_view text, std::string& problem) {
   return join(items, ",");
 }
 
-// `marks` are those of --moe-layer-freq.
+// `marks` is the value of --moe-layer-freq.
 void layer_problems(const std::vector<std::int64_t>& marks, std::int64_t num_layers,
                     std::vector<std::string>& out) {
   auto count = static_cast<std::int64_t>(marks.size());

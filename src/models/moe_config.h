@@ -1,5 +1,4 @@
-// Mixture of experts: which layers have one, how tokens choose experts, and what training adds to
-// keep the experts evenly used.
+// Mixture of experts (MoE): which layers have experts, the router, and load balancing in training.
 #pragma once
 
 #include <cstdint>
@@ -13,31 +12,32 @@ namespace bev {
 
 class FieldList;
 
-// What the model is.
+// The model itself.
 struct MoeConfig {
-  static constexpr const char* kSection = "mixture of experts";  // of its fields
+  static constexpr const char* kSection = "mixture of experts";  // flag section
 
   std::int64_t num_experts = 0;  // 0: all layers are dense
   // One N: layers 0, N, 2N, ... have experts; or for each layer 1: experts, 0: dense.
   std::vector<std::int64_t> layer_freq = {1};
-  std::int64_t ffn_hidden_size = 0;  // of one expert; 0: that of a dense layer
+  std::int64_t ffn_hidden_size = 0;  // of one expert; 0: same as a dense layer
 
   // Router.
   std::int64_t topk = 2;
   RouterScore score_function = RouterScore::kSoftmax;
-  bool pre_softmax = false;       // softmax over all experts instead of over the chosen ones
-  bool norm_topk_prob = true;     // scores that are no softmax: several chosen ones add up to 1
-  bool norm_single_prob = false;  // and one that is chosen alone is 1
+  bool pre_softmax = false;       // softmax over all experts instead of the chosen ones
+  bool norm_topk_prob = true;     // scores other than softmax: normalise if topk > 1
+  bool norm_single_prob = false;  // also if topk is 1, which gives 1
   double scaling_factor = 1.0;    // of the probabilities
-  std::int64_t num_groups = 0;    // 0: one
+  std::int64_t num_groups = 0;    // group-limited routing; 0: one group
   std::int64_t group_topk = 0;
-  std::int64_t group_score_experts = 0;  // whose scores make a group's; 0: topk / group_topk
-  bool router_bias = false;              // of the linear that makes the logits
-  bool expert_bias = false;              // added to scores for the choice alone, and balanced
+  // Top experts that form the score of a group; 0: topk / group_topk.
+  std::int64_t group_score_experts = 0;
+  bool router_bias = false;  // bias of the linear that computes the logits
+  bool expert_bias = false;  // added to scores for the choice only; follows the load
 
-  // Beside the chosen experts every token passes a dense MLP of this size; 0: none.
+  // Shared expert: a dense MLP of this size that every token passes; 0: none.
   std::int64_t shared_expert_size = 0;
-  bool shared_expert_gate = false;  // times sigmoid(x w)
+  bool shared_expert_gate = false;  // multiply by sigmoid(x w)
 
   void fields(FieldList& list);
 
@@ -47,28 +47,29 @@ struct MoeConfig {
   std::vector<std::string> problems(std::int64_t num_layers) const;
 };
 
-// What training adds. Exported models do not know of it.
+// Training-only options, not part of exported models.
 struct MoeTraining {
-  static constexpr const char* kSection = "balance of experts";  // of its fields
+  static constexpr const char* kSection = "balance of experts";  // flag section
 
-  // none, aux_loss, seq_aux_loss, global_aux_loss, or sinkhorn by itself
+  // none, aux_loss, seq_aux_loss, global_aux_loss, or sinkhorn alone
   std::vector<std::string> load_balancing = {"aux_loss"};
-  std::vector<double> aux_loss_coeff = {0.0};  // of each
+  std::vector<double> aux_loss_coeff = {0.0};  // one per type
   double z_loss_coeff = 0.0;
   double bias_update_rate = 1e-3;  // of the expert bias
   double input_jitter_eps = 0.0;
   bool force_load_balancing = false;
   RouterDtype router_dtype = RouterDtype::kModel;
-  double capacity_factor = 0;  // of what an expert takes of a micro-batch; 0: all
+  double capacity_factor = 0;  // expert capacity relative to an even load; 0: no limit
   DropPolicy drop_policy = DropPolicy::kProbs;
-  bool pad_to_capacity = false;  // Megatron's; changes nothing, since empty rows are never made
+  // Accepted for Megatron; no effect, since padding rows are never computed.
+  bool pad_to_capacity = false;
 
   void fields(FieldList& list);
-  // Of a kind of load balancing; 0: it does not act.
+  // Coefficient of a type of load balancing; 0: inactive.
   double coefficient(const char* kind) const;
   bool uses_sinkhorn() const;
-  // The model's rule, or Megatron's of sinkhorn: the probability is the softmax over all experts,
-  // or the sigmoid where one is chosen.
+  // The rule of the model, or Megatron's for sinkhorn: probabilities are the softmax over all
+  // experts, or the sigmoid with top-1.
   RoutingRule routing(RoutingRule rule) const;
   std::vector<std::string> problems(const MoeConfig& moe) const;
 };

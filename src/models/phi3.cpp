@@ -1,4 +1,4 @@
-// Phi-3 and Phi-4: Llama with fused weights, in our order.
+// Phi-3 and Phi-4: Llama with fused qkv and gate_up weights, in our row order.
 #include "models/family_list.h"
 #include "models/hf_parts.h"
 #include "models/hf_rope.h"
@@ -14,7 +14,7 @@ ModelConfig read(const HfConfig& hf) {
   ModelConfig config =
       read_llama_like(hf, "phi3", {.max_positions = kPositions, .norm_epsilon = 1e-5});
   HfConfig complete = hf;
-  // The class has this default, so it is never taken from the rope object.
+  // The config class has a default for it, so the rope object never sets it.
   complete.set("original_max_position_embeddings",
                hf.positive_integer("original_max_position_embeddings", kPositions));
   read_rope(complete, kRope, config);
@@ -38,7 +38,7 @@ void write(const ModelConfig& config, HfConfig& hf) {
   hf.set("embd_pdrop", config.hidden_dropout);
   hf.set("resid_pdrop", config.hidden_dropout);
   if (!scaled) return;
-  // transformers 4 takes exactly these three, which must say all.
+  // transformers 4 accepts exactly these three keys, so they must express everything.
   double ratio = static_cast<double>(config.max_position_embeddings) /
                  static_cast<double>(scaling.original_max_positions);
   if (scaling.attention_factor == 0 && scaling.factor == ratio) {

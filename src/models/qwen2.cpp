@@ -1,4 +1,4 @@
-// Qwen 2 and 2.5: Llama with biases on query, key and value.
+// Qwen 2 and 2.5: Llama with q, k, v biases.
 #include "models/family_list.h"
 #include "models/qwen_like.h"
 

@@ -1,4 +1,4 @@
-// Qwen 1.5 and 2 with experts: Qwen 2 with an expert that all tokens pass, behind a gate.
+// Qwen 1.5 and 2 MoE: Qwen 2 with experts and a gated shared expert.
 #include "models/family_list.h"
 #include "models/hf_parts.h"
 #include "models/hf_rope.h"

@@ -1,4 +1,4 @@
-// Qwen 3: Llama with a norm on each query and key head.
+// Qwen 3: Llama with QK norm.
 #include "models/family_list.h"
 #include "models/qwen_like.h"
 

@@ -1,4 +1,4 @@
-// Qwen 3 with experts: Qwen 3's attention, and experts in all layers or in some.
+// Qwen 3 MoE: attention of Qwen 3, and experts in all layers or in some.
 #include "models/family_list.h"
 #include "models/hf_parts.h"
 #include "models/hf_rope.h"

@@ -42,12 +42,12 @@ void read_qwen_experts(const HfConfig& hf, const QwenExperts& defaults, ModelCon
     moe.layer_freq.push_back(sparse ? 1 : 0);
   }
   if (std::ranges::count(moe.layer_freq, 1) == 0) return;
-  // transformers 5 writes Qwen 3's under the second name.
+  // transformers 5 writes the second name for Qwen 3.
   const char* key = hf.has("num_experts") ? "num_experts" : "num_local_experts";
   moe.num_experts = hf.count(key, defaults.experts);
   moe.topk = hf.positive_integer("num_experts_per_tok", defaults.topk);
   moe.ffn_hidden_size = hf.positive_integer("moe_intermediate_size", defaults.ffn);
-  // The softmax over the chosen is the softmax over all, divided by the sum of the chosen.
+  // The softmax over the chosen experts equals the softmax over all, normalised over the chosen.
   moe.pre_softmax = !hf.boolean("norm_topk_prob", false);
   config.moe = moe;
 }

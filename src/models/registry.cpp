@@ -8,7 +8,7 @@
 namespace bev {
 
 namespace {
-// "known ones are A, B; did you mean B?"
+// Returns "known ones are A, B; did you mean B?".
 std::string known_text(std::string_view name, const std::vector<std::string>& known) {
   auto longer = std::find_if(known.begin(), known.end(), [name](const std::string& candidate) {
     return !name.empty() && candidate.starts_with(name);
@@ -18,7 +18,7 @@ std::string known_text(std::string_view name, const std::vector<std::string>& kn
   return nearest.empty() ? text : concat(text, "; did you mean ", nearest, "?");
 }
 
-// Kimi K2 is DeepSeek-V3 in other sizes; its files say so by their names of weights and keys.
+// Kimi K2 is DeepSeek-V3 in other sizes, with the same weight names and keys.
 std::string_view family_of(std::string_view type) {
   return type == "kimi_k2" ? "deepseek_v3" : type;
 }

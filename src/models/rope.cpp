@@ -28,7 +28,7 @@ double original_length(const ModelConfig& config) {
   return static_cast<double>(length > 0 ? length : config.max_position_embeddings);
 }
 
-// Llama 3: long wavelengths are stretched, short ones kept, a smooth blend between.
+// Llama 3: long wavelengths are interpolated, short ones kept, with a smooth blend in between.
 void scale_llama3(const RopeScaling& scaling, double original, std::vector<double>& frequencies) {
   for (double& f : frequencies) {
     double wavelength = 2 * std::numbers::pi / f;
@@ -47,7 +47,7 @@ double yarn_mscale(double factor, double weight) {
   return factor <= 1 ? 1.0 : 0.1 * weight * std::log(factor) + 1.0;
 }
 
-// YaRN (arXiv 2309.00071): a ramp over dims between kept and interpolated frequencies.
+// YaRN (arXiv 2309.00071): a ramp over dims between original and interpolated frequencies.
 double scale_yarn(const RopeScaling& scaling, double base, double original, std::int64_t dims,
                   std::vector<double>& frequencies) {
   auto correction = [&](double rotations) {
@@ -118,7 +118,7 @@ RopeFrequencies rope_frequencies(const ModelConfig& config, bool local, std::int
   const RopeScaling& scaling = config.rope_scaling;
   std::int64_t dims = rotary_dims(config);
   double base = base_of(config, local);
-  // A base of its own for windowed layers is never scaled.
+  // A separate base of windowed layers is never scaled.
   bool scaled = !(local && config.rotary_base_local > 0);
   if (scaled && scaling.kind == RopeScalingKind::kDynamic) {
     auto positions = static_cast<double>(config.max_position_embeddings);

@@ -1,4 +1,4 @@
-// Rotary frequencies under every scaling rule in use.
+// RoPE frequencies under all supported scaling rules.
 #pragma once
 
 #include <cstdint>
@@ -13,20 +13,20 @@ struct RopeFrequencies {
   double scale = 1;                 // multiplies cos and sin
 };
 
-// For sequences of at most `length` tokens (dynamic and longrope depend on it). `local`: of
-// windowed layers.
+// Frequencies for sequences of at most `length` tokens (dynamic and longrope depend on it).
+// `local`: for windowed layers.
 RopeFrequencies rope_frequencies(const ModelConfig& config, bool local, std::int64_t length);
 
-// Whether the frequencies of full layers depend on the length of the sequence.
+// True if the frequencies of full layers depend on the sequence length.
 bool rope_depends_on_length(const ModelConfig& config);
-// Whether a sequence that grows to `length` tokens changes its frequencies for all positions, so
-// that keys kept from before are no longer right (longrope at its limit).
+// True if a sequence that grows to `length` tokens changes its frequencies for all positions, which
+// invalidates cached keys (longrope at its limit).
 bool rope_switches_at(const ModelConfig& config, std::int64_t length);
 
-// Factor of latent attention's scores under yarn: the square of its magnitude correction.
+// Factor of the attention scores of MLA under yarn: the square of its magnitude correction.
 double latent_scale_factor(const RopeScaling& scaling);
 
-// Number of dims of a head that rotate.
+// Number of rotated dims of a head.
 std::int64_t rotary_dims(const ModelConfig& config);
 
 }  // namespace bev

@@ -1,6 +1,6 @@
-// The word embeddings of a stage: its own, or those that an earlier stage of the rank has. Several
-// pipeline ranks may hold them (a tied output layer, a second sequence, multi-token prediction);
-// their gradients are then summed.
+// Word embeddings of a stage: its own, or those of an earlier stage on the same rank. Several
+// pipeline ranks may hold copies (tied output layer, encoder-decoder, MTP); their gradients are
+// then summed.
 #pragma once
 
 #include <optional>
@@ -12,15 +12,16 @@ namespace bev {
 
 class WordEmbeddings {
  public:
-  // `shared`: an earlier stage's; null: the stage gets its own where its architecture uses them.
+  // `shared`: those of an earlier stage; null: the stage gets its own if its architecture uses
+  // them.
   WordEmbeddings(const ModelConfig& config, const StageRange& range, const BuildOptions& options,
                  Param* shared);
 
   Param* get() const { return param_; }  // null: the stage uses none
-  // Says that each micro-batch uses them so many times more, as a lookup or as the output layer.
+  // Adds to the number of uses per micro-batch, as a lookup or as the output layer.
   void add_uses(int count);
   void params(std::vector<Param*>& list);
-  // tokens [T] i32 -> [T, H] outside of the tensor-parallel region.
+  // tokens [T] i32 -> [T, H] outside the tensor-parallel region.
   Var look_up(Context& ctx, const Tensor& tokens) const;
 
  private:
@@ -31,8 +32,8 @@ class WordEmbeddings {
   bool sequence_parallel_;
 };
 
-// An embedding [rows, columns] drawn with the model's standard deviation, cut over tp by rows or
-// whole.
+// Embedding table [rows, hidden] with the initial standard deviation of the model, split over tp by
+// rows or replicated.
 Param embedding_param(const char* name, std::int64_t rows, const ModelConfig& config, bool split);
 
 }  // namespace bev

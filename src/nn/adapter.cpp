@@ -8,7 +8,7 @@ namespace {
 
 constexpr std::string_view kAName = ".lora_a.weight", kBName = ".lora_b.weight";
 
-// The name of the linear layer that has the weight.
+// The name of the linear layer that the weight belongs to.
 std::string_view layer_name(const Param& weight) {
   return std::string_view(weight.name).substr(0, weight.name.rfind('.'));
 }

@@ -11,10 +11,11 @@ namespace bev {
 
 struct AdapterOptions {
   std::int64_t rank = 0;  // 0: no adapter
-  double alpha = 0;       // the scale is alpha / rank; 0: 1
+  double alpha = 0;       // the scale is alpha / rank; 0: the scale is 1
 };
 
-// The two factors. A starts at random and B with zeros, so that a new adapter changes nothing.
+// The factors A and B. A is initialised at random and B with zeros, so that a new adapter changes
+// nothing.
 struct LowRank {
   Param a, b;
   double scale = 1;
@@ -22,8 +23,8 @@ struct LowRank {
   void params(std::vector<Param*>& list) { list.insert(list.end(), {&a, &b}); }
 };
 
-// The adapter of a weight [out, in], or [experts, out, in]. The factor that shares a split dim with
-// the weight is split as it is, and the other one is whole.
+// The adapter of a weight [out, in] or [experts, out, in]. The factor that has the weight's
+// tensor-parallel dim is split like the weight; the other one is replicated.
 LowRank make_low_rank(const Param& weight, const AdapterOptions& options);
 
 // Whether a parameter belongs to an adapter.

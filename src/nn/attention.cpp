@@ -42,7 +42,7 @@ AttentionSpec CoreAttention::spec(const Context& ctx) const {
 }
 
 namespace {
-// Exchanges heads again where the rows before are made again.
+// Repeats the Ulysses all-to-all when the rows before it are recomputed.
 class ScatteredRecipe : public Recipe {
  public:
   ScatteredRecipe(const Var& rows, const HeadExchange& exchange)
@@ -59,7 +59,7 @@ class ScatteredRecipe : public Recipe {
 };
 }  // namespace
 
-// Neighbouring ranks exchange heads; where they are not all of cp, the keys then go around a ring.
+// Ulysses over neighbouring ranks; if they are not all of cp, ring attention over the others.
 Var CoreAttention::exchange_and_attend(Context& ctx, const Var& rows, const SequenceLayout& layout,
                                        const AttentionSpec& spec) const {
   bool all = options.context == ContextExchange::kHeads;

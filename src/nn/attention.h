@@ -1,5 +1,5 @@
-// Self-attention: fused QKV, optional per-head norm, rotary positions, attention, output
-// projection.
+// Multi-head and grouped-query self-attention (MHA, GQA, MQA): fused QKV projection, optional QK
+// norm, RoPE, attention, output projection. Core attention handles context parallelism.
 #pragma once
 
 #include <cstdint>
@@ -12,22 +12,23 @@
 
 namespace bev {
 
-// How attention sees the tokens of other context-parallel ranks.
+// Context parallelism: ring attention, Ulysses (all-to-all over heads), all-gather of keys and
+// values, or Ulysses within a ring.
 enum class ContextExchange : std::uint8_t { kRing, kHeads, kGather, kHeadsAndRing };
 
-// Latent attention; latent_size 0: plain attention.
+// Multi-head latent attention (MLA); latent_size 0: plain attention.
 struct LatentOptions {
-  std::int64_t latent_size = 0;    // R of keys and values
-  std::int64_t q_latent_size = 0;  // of queries; 0: they come straight from the input
+  std::int64_t latent_size = 0;    // rank R of the KV latent
+  std::int64_t q_latent_size = 0;  // rank of the query latent; 0: no query latent
   std::int64_t nope_size = 0, rope_size = 0;
   bool norms = true;  // of the latents
   NormOptions norm;
-  bool recompute_up = false;  // heads are made of latents again in the backward
+  bool recompute_up = false;  // recomputes the up-projections from the latents in the backward
 };
 
 struct AttentionOptions {
   std::int64_t hidden_size = 0, heads = 0, kv_heads = 0;
-  std::int64_t head_size = 0, v_head_size = 0;  // of q and k; of v, 0: the same
+  std::int64_t head_size = 0, v_head_size = 0;  // of q and k; of v (0: the same)
   bool qkv_bias = false, proj_bias = false;
   bool qk_norm = false;
   NormOptions norm = {};
@@ -41,12 +42,14 @@ struct AttentionOptions {
   LatentOptions latent = {};
 };
 
-// From rows q | k | v to the heads' results, wherever the tokens are.
+// Core attention: from rows q
+// k
+// v to the outputs of the heads, with any context parallelism.
 struct CoreAttention {
   CoreAttention(const std::string& name, const AttentionOptions& options);
 
   AttentionOptions options;
-  std::optional<Param> sinks;  // [N], cut over tp
+  std::optional<Param> sinks;  // learned sink logits [N], split over tp
 
   void params(std::vector<Param*>& list);
   AttentionSpec spec(const Context& ctx) const;

@@ -1,5 +1,5 @@
-// Cross attention: the tokens of one sequence attend to the states of another, as a decoder to its
-// encoder's.
+// Cross attention: the tokens of one sequence attend to the hidden states of another, as a decoder
+// attends to its encoder.
 #pragma once
 
 #include <string>
@@ -9,7 +9,7 @@
 
 namespace bev {
 
-// The other sequence: states [T, H] outside of the tensor-parallel region, and its tokens. The
+// The other sequence: states [T, H] outside of the tensor-parallel region, and their layout. The
 // layout must live until the backward.
 struct CrossInput {
   const Var& states;
@@ -18,14 +18,14 @@ struct CrossInput {
 
 class CrossAttention {
  public:
-  // Uses the options' sizes, biases, scale, softcap, initial values and layout.
+  // Uses the sizes, biases, scale, softcap, initialisation and tensor parallelism of the options.
   CrossAttention(const std::string& name, const AttentionOptions& options);
 
   void params(std::vector<Param*>& list);
   void linears(std::vector<Linear*>& list);
-  // x [T, H] -> [T, H], both outside of the tensor-parallel region. Document i of x's tokens sees
-  // all tokens of document i of the other sequence. With context parallelism every rank of cp
-  // computes whole sequences.
+  // x [T, H] -> [T, H], both outside of the tensor-parallel region. Document i of x attends to all
+  // tokens of document i of the other sequence. With context parallelism every cp rank computes
+  // whole sequences.
   Var forward(Context& ctx, const Var& x, const SequenceLayout& layout, const CrossInput& to) const;
 
  private:

@@ -31,7 +31,8 @@ GroupedLinear grouped_column_linear(const LinearSpec& spec, std::int64_t experts
   return make_grouped(spec, experts, split, split);
 }
 
-// Its bias is added to tokens, not to the rows of experts: every rank has all of it.
+// The bias of a row-parallel layer is added to tokens after combine, so every etp rank has all of
+// it.
 GroupedLinear grouped_row_linear(const LinearSpec& spec, std::int64_t experts) {
   return make_grouped(spec, experts, {Axis::kEtp, 2, {}}, {});
 }

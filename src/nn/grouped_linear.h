@@ -1,5 +1,5 @@
-// The linear layers of all experts as one module: a weight for each expert, multiplied with the
-// rows of that expert's tokens by a grouped GEMM.
+// The linear layers of all experts as one module, run as a grouped GEMM: each expert's weight is
+// multiplied with the rows of its tokens.
 #pragma once
 
 #include <cstdint>
@@ -20,12 +20,13 @@ struct GroupedLinear {
 
   void params(std::vector<Param*>& list);
   void add_adapter(const AdapterOptions& options) { adapter = make_low_rank(weight, options); }
-  // x [R, in], sorted by expert -> [R, out]. A column-parallel layer adds its bias. The result of a
-  // row-parallel one is partial over etp: its bias is added after the sum (add_expert_biases).
+  // x [R, in], permuted so that rows of an expert are contiguous -> [R, out]. A column-parallel
+  // layer adds its bias. The output of a row-parallel layer is partial over etp: its bias is added
+  // after the reduction (add_expert_biases).
   Var forward(Context& ctx, const Var& x, const ExpertRows& rows) const;
 };
 
-// As column_linear and row_linear, for each of the experts, over etp.
+// column_linear and row_linear for each expert, split over etp.
 GroupedLinear grouped_column_linear(const LinearSpec& spec, std::int64_t experts,
                                     std::vector<std::int64_t> segments);
 GroupedLinear grouped_row_linear(const LinearSpec& spec, std::int64_t experts);

@@ -95,7 +95,7 @@ Var LatentAttention::heads(Context& ctx, const LatentRows& of, const SequenceLay
   return join_latent_heads(ctx, of.q, kv, of.rope_key, spec(here));
 }
 
-// Makes the heads again: latents are kept anyway, and smaller.
+// Recomputes the heads from the latents, which are saved anyway and are smaller.
 class LatentAttention::HeadsRecipe : public Recipe {
  public:
   HeadsRecipe(const LatentAttention& attention, const Source& from, const LayerInput& input,
@@ -130,7 +130,8 @@ class LatentAttention::HeadsRecipe : public Recipe {
 
 namespace {
 
-// The runs of sequences that begin with this call, over its own rows; none where one does not.
+// The runs of sequences that begin with this call, over its own rows; empty if any sequence has
+// earlier tokens.
 std::vector<AttentionRun> own_runs(const DecodeStep& step) {
   std::vector<AttentionRun> runs = step.runs;
   for (AttentionRun& run : runs) {
@@ -142,7 +143,8 @@ std::vector<AttentionRun> own_runs(const DecodeStep& step) {
 
 }  // namespace
 
-// Whole prompts make keys and values as training does: that is less work than wide latents.
+// A whole prompt is up-projected to keys and values as in training, which is cheaper than attention
+// over the wide latents.
 Var LatentAttention::decode(Context& ctx, const LatentRows& of, const LayerInput& input,
                             const AttentionSpec& here) const {
   keep_latents(ctx, of, input.state->kv.keys, *input.decode, spec(here));

@@ -1,6 +1,6 @@
-// Latent attention: queries, keys and values come of small latents, each with a norm; a part of the
-// key carries the position and is shared by all heads. Projections to latents are whole on every
-// tensor-parallel rank, those from latents are cut by heads.
+// Multi-head latent attention (MLA, DeepSeek-V2): queries, keys and values are up-projections of
+// low-rank latents, each with a norm; the decoupled RoPE part of the key is shared by all heads.
+// Down-projections are replicated over tp, up-projections are split by heads.
 #pragma once
 
 #include <optional>
@@ -19,19 +19,19 @@ class LatentAttention final : public Mixer {
   CoreAttention core;
   std::optional<Linear> q_down;
   std::optional<Norm> q_norm, kv_norm;
-  Linear q_up;  // from the input where there is no q_down
+  Linear q_up;  // reads the input if there is no q_down
   Linear kv_down, kv_up;
   Linear proj;
 
   void params(std::vector<Param*>& list) override;
   void linears(std::vector<Linear*>& list) override;
   Var forward(Context& ctx, const Var& x, const LayerInput& input) const override;
-  // Latent and rotated key of each token, which all heads share.
+  // The KV cache holds the latent and the RoPE key of each token, shared by all heads.
   StateSpec state(std::int64_t tp) const override;
 
  private:
-  // What heads are made of: the latent of queries or, without one, the input; that of keys and
-  // values; the rotated part of keys.
+  // The inputs of the heads: the query latent (without one, the input of the layer), the KV latent,
+  // and the RoPE part of the keys.
   struct Source {
     Var q, latent, rope_key;
   };
@@ -42,11 +42,14 @@ class LatentAttention final : public Mixer {
                 const AttentionSpec& here) const;
   LatentRows rows(Context& ctx, const Source& from, const LayerInput& input,
                   const AttentionSpec& here) const;
-  // `of` says which heads and dims; the layer has the rest, or no such positions.
+  // `of` gives the heads and dims to rotate; the rest comes from the layer. Returns x if the layer
+  // has no RoPE.
   Var rotate(Context& ctx, const Var& x, const LayerInput& input, const RopeSpec& of) const;
   Var decode(Context& ctx, const LatentRows& of, const LayerInput& input,
              const AttentionSpec& here) const;
-  // Rows q | k | v.
+  // Returns rows q
+  // k
+  // v.
   Var heads(Context& ctx, const LatentRows& of, const SequenceLayout& layout,
             const AttentionSpec& here) const;
 };

@@ -56,7 +56,7 @@ Var Linear::forward(Context& ctx, const Var& x) const {
   return add(ctx, y, linear(ctx, inner, adapter->b, nullptr));
 }
 
-// The narrow A x enters the region, not x: B is column parallel as the weight is.
+// The low-rank A x enters the region instead of x: B is column parallel like the weight.
 Var Linear::enter(Context& ctx, const Var& x, std::int64_t tokens, const TensorParallel& tp) const {
   Var y = column_parallel(ctx, x, tokens, weight, bias ? &*bias : nullptr, tp.overlap);
   if (!adapter) return y;
@@ -64,7 +64,7 @@ Var Linear::enter(Context& ctx, const Var& x, std::int64_t tokens, const TensorP
   return add(ctx, y, column_parallel(ctx, inner, tokens, adapter->b, nullptr, tp.overlap));
 }
 
-// A is row parallel as the weight is: its narrow sum leaves the region before B is applied.
+// A is row parallel like the weight: its low-rank output is reduced before B is applied.
 Var Linear::leave(Context& ctx, const Var& x, const TensorParallel& tp) const {
   Var y = row_parallel(ctx, x, weight, tp.sequence_parallel, tp.overlap);
   if (adapter) {

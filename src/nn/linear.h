@@ -1,4 +1,5 @@
-// Linear layers and norms as modules: small structs that own their parameters by value.
+// Linear layers (column parallel, row parallel, replicated) and norms as modules: small structs
+// that own their parameters by value.
 #pragma once
 
 #include <cstdint>
@@ -12,10 +13,10 @@
 
 namespace bev {
 
-// How layers are cut over tp.
+// Options of tensor-parallel layers.
 struct TensorParallel {
-  bool sequence_parallel = false;  // outside of a region each rank has its part of the tokens
-  bool overlap = false;            // exchange tokens block by block beside the products
+  bool sequence_parallel = false;  // outside of a region each rank holds a part of the tokens
+  bool overlap = false;  // overlaps the all-gather or reduce-scatter with the GEMM, in blocks
 };
 
 struct Linear {
@@ -25,25 +26,25 @@ struct Linear {
 
   void params(std::vector<Param*>& list);
   void add_adapter(const AdapterOptions& options) { adapter = make_low_rank(weight, options); }
-  // Whole on every rank: x and the result outside of a tensor-parallel region.
+  // Replicated layer: x and the output are outside of a tensor-parallel region.
   Var forward(Context& ctx, const Var& x) const;
-  // Column parallel: x from outside of the tensor-parallel region, of `tokens` rows in all.
+  // Column parallel: enters the tensor-parallel region; `tokens` is the total number of rows.
   Var enter(Context& ctx, const Var& x, std::int64_t tokens, const TensorParallel& tp) const;
-  // Row parallel: out of the region, the bias included.
+  // Row parallel: leaves the tensor-parallel region; adds the bias.
   Var leave(Context& ctx, const Var& x, const TensorParallel& tp) const;
 };
 
 struct LinearSpec {
-  std::string name;  // of the layer; ".weight" and ".bias" are added
+  std::string name;  // of the layer; ".weight" and ".bias" are appended
   std::int64_t out = 0, in = 0;
   bool bias = false;
   double std = 0.02;
 };
-// Rows cut over tp, each segment by itself (empty: one segment).
+// Output dim split over tp, each segment separately (empty: one segment).
 Linear column_linear(const LinearSpec& spec, std::vector<std::int64_t> segments);
-// Columns cut over tp.
+// Input dim split over tp.
 Linear row_linear(const LinearSpec& spec);
-// Not cut.
+// Replicated over tp.
 Linear whole_linear(const LinearSpec& spec);
 
 struct Norm {
@@ -52,16 +53,16 @@ struct Norm {
   bool center = false;
   double epsilon = 1e-5;
   double offset = 0;
-  bool amax = false, unwritten = false;  // as in NormSpec
+  bool amax = false, unwritten = false;  // of NormSpec
 
   void params(std::vector<Param*>& list);
   NormSpec spec(bool regenerate) const;
 };
 
 struct NormOptions {
-  bool center = false;  // LayerNorm, with a bias
+  bool center = false;  // LayerNorm with a bias; otherwise RMSNorm
   double epsilon = 1e-5;
-  bool plus_one = false;  // stores weight - 1
+  bool plus_one = false;  // the stored weight is weight - 1
 };
 Norm make_norm(const std::string& name, std::int64_t size, const NormOptions& options);
 

@@ -1,5 +1,5 @@
-// A token mixer: the part of a layer through which tokens of a sequence see each other (attention,
-// latent attention, recurrences). Training and generation run the same forward.
+// Token mixer: the part of a layer in which tokens of a sequence interact (attention, MLA,
+// recurrences). Training and generation run the same forward.
 #pragma once
 
 #include <cstdint>
@@ -10,12 +10,12 @@
 
 namespace bev {
 
-// What a mixer keeps of a sequence between the calls of a generation, on one tensor-parallel rank.
+// Size of a mixer's state per sequence during generation, on one tensor-parallel rank.
 struct StateSpec {
-  std::int64_t key_columns = 0, value_columns = 0;  // per token, in the model's dtype (a KV cache)
-  std::int64_t sequence_elements = 0;               // per sequence, in the wide dtype
+  std::int64_t key_columns = 0, value_columns = 0;  // KV cache per token, in the model's dtype
+  std::int64_t sequence_elements = 0;  // per sequence (recurrent state), in the wide dtype
 
-  // Bytes that grow with the tokens, and those of a sequence whatever its length.
+  // Bytes per token, and bytes per sequence independent of its length.
   std::int64_t bytes_per_token(Dtype dtype) const {
     return (key_columns + value_columns) * static_cast<std::int64_t>(size_of(dtype));
   }
@@ -24,23 +24,23 @@ struct StateSpec {
   }
 };
 
-// The memory of it for the sequences of a generation.
+// The state of one layer for all sequences of a generation.
 struct LayerState {
   KvRows kv;
-  Tensor sequences;  // [sequences, sequence_elements]; DecodeStep::slots says whose rows are whose
+  Tensor sequences;  // [sequences, sequence_elements]; DecodeStep::slots maps sequences to rows
 };
 
-// Rotary positions of a layer: none, by the model's frequencies, or by those of its local base.
+// RoPE of a layer: none, with the global base, or with the local base.
 enum class RopeKind : std::uint8_t { kNone, kGlobal, kLocal };
 
-// What a layer gets besides its input. The layout must live until the backward.
+// Inputs of a layer other than the hidden states. The layout must live until the backward.
 struct LayerInput {
   const SequenceLayout* layout = nullptr;
-  Tensor rope = {}, rope_local = {};   // cos_sin of the two kinds, where the model has them
+  Tensor rope = {}, rope_local = {};   // cos_sin of the two kinds, if the model has them
   const DecodeStep* decode = nullptr;  // nullptr: training
-  LayerState* state = nullptr;         // this layer's, when decoding
+  LayerState* state = nullptr;         // state of this layer when decoding
 
-  // cos_sin of a layer; empty: its tokens are not rotated.
+  // cos_sin of a layer; empty: no RoPE.
   Tensor rope_of(RopeKind kind) const {
     return kind == RopeKind::kNone ? Tensor() : kind == RopeKind::kLocal ? rope_local : rope;
   }
@@ -54,7 +54,7 @@ class Mixer {
   virtual void linears(std::vector<Linear*>& list) = 0;
   // [T, H] -> [T, H], both outside of the tensor-parallel region.
   virtual Var forward(Context& ctx, const Var& x, const LayerInput& input) const = 0;
-  // On one of `tp` ranks.
+  // Size of the state on one of `tp` ranks.
   virtual StateSpec state(std::int64_t tp) const = 0;
 };
 

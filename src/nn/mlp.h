@@ -1,4 +1,4 @@
-// The MLP of a layer: up (or gate and up), activation, down.
+// MLP of a layer: up projection (gate and up for GLU variants), activation, down projection.
 #pragma once
 
 #include <cstdint>
@@ -26,7 +26,8 @@ struct Mlp {
 
   void params(std::vector<Param*>& list);
   void linears(std::vector<Linear*>& list);
-  // [T, H] -> [T, H], both outside of the tensor-parallel region; `tokens` rows in all.
+  // [T, H] -> [T, H], both outside of the tensor-parallel region; `tokens` is the total number of
+  // rows.
   Var forward(Context& ctx, const Var& x, std::int64_t tokens) const;
 };
 

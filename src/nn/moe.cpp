@@ -20,7 +20,7 @@ Param make_param(std::string name, const Shape& shape, Split split, InitRule ini
 
 constexpr InitRule kZeros = {InitKind::kConstant, 0};
 
-// Each expert's rows are cut over etp as those of a dense MLP over tp.
+// fc1 of each expert is split over etp as the fc1 of a dense MLP over tp.
 GroupedLinear make_fc1(const std::string& name, const MoeOptions& o) {
   const MlpOptions& expert = o.expert;
   LinearSpec spec{name, expert.ffn_size, expert.hidden_size, expert.bias, expert.init_std};
@@ -76,7 +76,7 @@ void Moe::params(std::vector<Param*>& list) {
   if (shared_gate) list.push_back(&*shared_gate);
 }
 
-// The small ones first: they are not to wait for the tokens.
+// Dispatches the small tensors first, so that they do not wait for the tokens.
 Moe::Entering Moe::enter(Context& ctx, const Var& x, const Routing& routing,
                          const DispatchRef& dispatch) const {
   const ExpertParallel& parallel = options.parallel;
@@ -97,7 +97,7 @@ Var Moe::run_experts(Context& ctx, Entering entering, const Routing& routing,
   ExpertRows rows = rows_of_experts(ctx, choices.tensor, options.experts, *dispatch);
   Var entered = finish_entering(ctx, std::move(entering.tokens));
   OffloadScope fc1_part(ctx, OffloadPart::kExpertFc1, entered);
-  // Otherwise weight gradients read the rows as they are.
+  // If wgrad reads FP8 too, the permuted rows are quantised without being materialised.
   const Fp8Recipe& fp8 = fc1.weight.fp8;
   bool rounds = fp8.used() && fp8.weight_gradient && !fc1.adapter;
   Var in = permute(ctx, entered, rows, rounds);
@@ -114,7 +114,7 @@ Var Moe::run_experts(Context& ctx, Entering entering, const Routing& routing,
 Var Moe::run_shared(Context& ctx, const Var& x, std::int64_t tokens) const {
   Var y = shared->forward(ctx, x, tokens);
   if (!shared_gate) return y;
-  // A router with one expert, whose probability is the sigmoid.
+  // The gate is a router with one expert, whose probability is the sigmoid.
   RouterSpec gate;
   gate.rule = {.topk = 1, .score = RouterScore::kSigmoid, .normalize = false};
   Routing open = route(ctx, router_logits(ctx, x, *shared_gate, nullptr), gate, nullptr);
@@ -132,7 +132,7 @@ Var Moe::forward(Context& ctx, const Var& x, const SequenceLayout& layout) const
   RouterSpec spec = options.router;
   spec.rule = options.routing;
   spec.expert_bias = expert_bias ? &*expert_bias : nullptr;
-  // Ranks of tp that have the same tokens take a share each where experts have a grid of their own.
+  // If experts have a mesh of their own, tp ranks with the same tokens dispatch a share each.
   const MeshShape& mesh = ctx.mesh.shape();
   bool shares = mesh.tp > 1 && x.placement[Axis::kTp] == PlaceState::kReplicated &&
                 (mesh.ep > 1 || mesh.etp != mesh.tp);

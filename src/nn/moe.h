@@ -1,5 +1,5 @@
-// A mixture of experts in the place of an MLP: a router, E MLPs of which each token passes some,
-// and perhaps one that all tokens pass.
+// Mixture of experts (MoE) in place of an MLP: a top-k router, dispatch to E expert MLPs, combine,
+// and an optional shared expert for all tokens.
 #pragma once
 
 #include <cstdint>
@@ -16,17 +16,17 @@
 namespace bev {
 
 struct MoeOptions {
-  MlpOptions expert;  // of one expert: sizes, activation, biases, initial values
+  MlpOptions expert;  // sizes, activation, biases and initialisation of one expert
   std::int64_t experts = 0;
   RoutingRule routing;
   bool router_bias = false;
-  bool expert_bias = false;             // moves the choice; see Param::sign_rate
-  double bias_update_rate = 0;          // of it
+  bool expert_bias = false;             // added to scores for the choice only; see Param::sign_rate
+  double bias_update_rate = 0;          // of expert_bias
   std::int64_t shared_expert_size = 0;  // 0: none
   bool shared_expert_gate = false;
-  bool recompute_shared = false;  // run it again in the backward
-  RouterSpec router;              // its losses, noise and dtype; the rest is filled in
-  CapacityRule capacity;          // while training
+  bool recompute_shared = false;  // recomputes the shared expert in the backward
+  RouterSpec router;              // losses, noise and dtype; the module fills in the rest
+  CapacityRule capacity;          // in training
   ExpertParallel parallel;
 };
 
@@ -38,7 +38,7 @@ struct Moe {
   std::optional<Param> router_bias;  // [E]
   std::optional<Param> expert_bias;  // [E]
   GroupedLinear fc1, fc2;            // fc1 rows are gate | up when gated
-  std::optional<Mlp> shared;         // beside the experts
+  std::optional<Mlp> shared;         // shared expert
   std::optional<Param> shared_gate;  // [1, H]
 
   void params(std::vector<Param*>& list);
@@ -47,17 +47,17 @@ struct Moe {
   Var forward(Context& ctx, const Var& x, const SequenceLayout& layout) const;
 
  private:
-  // What goes to experts.
+  // The tensors of a dispatch.
   struct Entering {
     EnteringTokens choices, probs, tokens;
   };
   Entering enter(Context& ctx, const Var& x, const Routing& routing,
                  const DispatchRef& dispatch) const;
-  // Sums over each token's experts, placed as its probabilities.
+  // Returns the combined outputs of each token's experts, with the placement of its probabilities.
   Var run_experts(Context& ctx, Entering entering, const Routing& routing,
                   const DispatchRef& dispatch) const;
   Var run_shared(Context& ctx, const Var& x, std::int64_t tokens) const;
-  // The same, kept or to be run again.
+  // run_shared(), with activations saved or recomputed.
   Var pass_shared(Context& ctx, const Var& x, std::int64_t tokens) const;
 };
 

@@ -40,7 +40,7 @@ AttentionResult run_forward(Context& ctx, const Tensor& qkv, const AttentionShap
   return result;
 }
 
-// The logits of this call's heads; empty where all are 0.
+// Sink logits of the heads of this call; empty if all are 0.
 View sink_view(const AttentionSpec& spec, const WeightLease& logits) {
   if (spec.sinks.logits == nullptr) return {};
   return logits.view.rows(spec.sinks.first, spec.sinks.first + spec.q_heads);
@@ -63,7 +63,7 @@ void add_sink_gradient(Backward& back, const AttentionSpec& spec, const Placemen
   if (logits == nullptr || !logits->trains) return;
   back.weight_work(
       [spec, logits, result, dout, to = gradient_placement(*logits, placement)](Context& ctx) {
-        // Heads that other ranks have of this call get nothing from here.
+        // The heads of this call that belong to other ranks get no gradient here.
         Tensor terms = ctx.allocate(ctx.wide(), {dout.shape()[0], logits->local[0]}, "gradients");
         ctx.kernels.fill(ctx.stream, terms, 0);
         {
@@ -221,7 +221,7 @@ Var cross_attention(Context& ctx, const Var& q, const Var& kv, std::vector<Atten
         Tensor dq = bctx.allocate(kept_q.dtype(), kept_q.shape(), "gradients");
         Tensor dkv = bctx.allocate(kept_kv.dtype(), kept_kv.shape(), "gradients");
         Tensor delta = bctx.allocate(bctx.wide(), result.lse.shape(), "gradients");
-        // A document may have keys and no queries.
+        // A document may have keys but no queries.
         bctx.kernels.fill(bctx.stream, dkv, 0);
         bctx.kernels.attention.backward(bctx.stream, {.shape = shape_of(bctx, runs),
                                                       .q = kept_q.view().data,

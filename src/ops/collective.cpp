@@ -7,7 +7,7 @@ namespace bev {
 
 namespace {
 
-// A fresh or own tensor with x's values that may be reduced in place.
+// Returns x, or a copy if others hold it, so that it may be reduced in place.
 Tensor writable(Context& ctx, Tensor x) {
   if (x.unique()) return x;
   Tensor copy = ctx.allocate(x.dtype(), x.shape(), "activations");
@@ -75,7 +75,7 @@ Var leave_tensor_parallel(Context& ctx, const Var& x, bool sequence_parallel) {
   std::int64_t tokens = x.shape()[0];
   Placement after = x.placement.with(
       Axis::kTp, sequence_parallel ? PlaceState::kShard0 : PlaceState::kReplicated);
-  // The op before it does not keep its result, so a sum in place is safe.
+  // The producer of x does not save its result, so reducing in place is safe.
   Tensor sum = x.tensor;
   if (sequence_parallel) {
     sum = scatter_tokens(ctx, x.tensor, "tp output");

@@ -1,8 +1,9 @@
-// A ring of n ranks. At step s rank r has the keys and values of rank r - s; while it computes with
-// them they go on to rank r + 1. In the backward their gradients follow one step behind:
+// Ring attention over n ranks. At step s rank r has the keys and values of rank r - s; while it
+// computes with them, it sends them on to rank r + 1. In the backward their gradients follow one
+// step later:
 //
 //   step        0        1        2
-//   rank 0    kv 0     kv 2     kv 1    dkv 1 -> rank 1, which is at home
+//   rank 0    kv 0     kv 2     kv 1    dkv 1 -> rank 1, its owner
 //   rank 1    kv 1     kv 0     kv 2    dkv 2 -> rank 2
 //   rank 2    kv 2     kv 1     kv 0    dkv 0 -> rank 0
 #include "ops/context_attention.h"
@@ -20,7 +21,7 @@ namespace {
 
 constexpr int kKeysChannel = 0, kGradientsChannel = 1;
 
-// One rank's part of an attention over shared sequences.
+// This rank's part of attention over shared sequences.
 struct Part {
   Context& ctx;
   const ContextSpec& context;
@@ -33,7 +34,7 @@ struct Part {
     return context.rows->sets[static_cast<std::size_t>(member)];
   }
   const TokenSet& mine() const { return set(rank()); }
-  // Whose keys are here at a step of the ring.
+  // The rank whose keys are here at a step of the ring.
   int owner(int step) const { return (rank() - step + ranks()) % ranks(); }
   int next() const { return (rank() + 1) % ranks(); }
   int previous() const { return (rank() + ranks() - 1) % ranks(); }
@@ -49,7 +50,7 @@ struct Part {
     ctx.kernels.fill(ctx.stream, x, 0);
     return x;
   }
-  // Columns [begin, begin + count) of x as rows of their own.
+  // Columns [begin, begin + count) of x as a contiguous tensor.
   Tensor columns(const Tensor& x, std::int64_t begin, std::int64_t count, const char* tag) const {
     Tensor out = allocate(x.dtype(), x.shape()[0], count, tag);
     ctx.kernels.elementwise.copy_rows(ctx.stream, {.src = x.view().address(begin),
@@ -61,7 +62,7 @@ struct Part {
                                                    .dst_stride = count});
     return out;
   }
-  // The inverse; x may be of another dtype.
+  // The inverse of columns(), with conversion to the dtype of `to`.
   void set_columns(const Tensor& x, const Tensor& to, std::int64_t begin) const {
     Tensor from = x;
     if (x.dtype() != to.dtype()) {
@@ -77,14 +78,14 @@ struct Part {
                                                    .dst_stride = to.shape()[1]});
   }
 
-  // What kernels need of q rows `q_stride` apart and rows k | v.
+  // Kernel arguments for q rows `q_stride` apart and rows k | v.
   AttentionShape shape(std::span<const AttentionRun> runs, std::int64_t q_stride) const {
     AttentionShape out = attention_shape(ctx, spec, {q_stride, kv_width(), kv_width()}, runs);
     const ContextRows& rows = *context.rows;
     set_dropout(ctx, {runs, rows.samples, rows.sample_positions}, dropout, out);
     return out;
   }
-  // Calls body(runs) for each pair of segments that has something to see.
+  // Calls body(runs) for each pair of segments that has visible keys.
   template <class Body>
   void for_runs(const TokenSet& keys, const Body& body) const {
     for (int q = 0; q < mine().segments(); ++q) {
@@ -109,7 +110,8 @@ Tensor gather_keys(const Part& part, const Tensor& own) {
   return out;
 }
 
-// Calls body(step, keys' tokens, kv rows) for every block that comes by.
+// Calls body(step, tokens of the keys, kv rows) for every K/V block. In the ring, the next block is
+// in flight during body.
 template <class Body>
 void for_blocks(const Part& part, Tensor own, const Body& body) {
   if (part.context.gathered != nullptr) {
@@ -155,14 +157,14 @@ AttentionResult forward(const Part& part, const Tensor& qkv) {
           {.shape = shape, .out = out, .lse = lse, .part_out = part_out, .part_lse = part_lse});
     });
   });
-  // After the parts of all ranks: a sink counts once.
+  // Sinks are included after the merge over all ranks, so that they count once.
   add_sinks(ctx, part.spec, {out, lse});
   if (ctx.dtype == ctx.wide()) return {out, lse};
   ctx.kernels.cast(ctx.stream, out, part_out);
   return {part_out, lse};
 }
 
-// What one block of keys adds to dq, and its own gradient dkv (both wide).
+// Backward of one K/V block: accumulates dq and returns dkv (both in the wide dtype).
 class BlockBackward {
  public:
   BlockBackward(const Part& part, const Tensor& qkv, const AttentionResult& kept, const Tensor& dy)
@@ -181,7 +183,7 @@ class BlockBackward {
     Tensor dq_now = part_.allocate(ctx.dtype, dq_.shape()[0], part_.q_width(), "gradients");
     Tensor dkv_now = part_.allocate(ctx.dtype, keys.tokens(), part_.kv_width(), "gradients");
     part_.for_runs(keys, [&](const std::vector<AttentionRun>& runs) {
-      // Rows that the runs do not name are left as they are.
+      // The kernel leaves rows outside the runs unwritten.
       ctx.kernels.fill(ctx.stream, dq_now, 0);
       ctx.kernels.fill(ctx.stream, dkv_now, 0);
       std::int64_t values = part_.spec.k_columns();
@@ -209,7 +211,8 @@ class BlockBackward {
   Tensor q_, delta_, dq_;
 };
 
-// The sum over ranks of the gradients of the gathered rows, of this rank's rows.
+// Reduce-scatter of the gradients of the gathered rows: returns the sum over ranks for this rank's
+// rows.
 Tensor scatter_gradients(const Part& part, const Tensor& gathered) {
   Tensor by_rank =
       part.allocate(gathered.dtype(), gathered.shape()[0], part.kv_width(), "gradients");
@@ -219,7 +222,8 @@ Tensor scatter_gradients(const Part& part, const Tensor& gathered) {
   return own;
 }
 
-// Sends what this rank adds to a block's gradient after the block, and gets its own back.
+// The ring of gradients: adds this rank's dkv to the gradient of each passing block, and receives
+// the gradient of its own block at the end.
 class GradientRing {
  public:
   explicit GradientRing(const Part& part) : part_(part) {}

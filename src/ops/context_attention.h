@@ -1,5 +1,5 @@
-// Attention of sequences whose tokens are cut over ranks: every rank keeps its queries, and the
-// keys and values of all come by, block after block around a ring or gathered at once.
+// Context-parallel attention: ring attention, or an all-gather of keys and values. Every rank keeps
+// its own queries; the K/V blocks of all ranks pass around the ring or are gathered at once.
 #pragma once
 
 #include "ops/attention.h"
@@ -7,13 +7,13 @@
 namespace bev {
 
 struct ContextSpec {
-  Group* group = nullptr;              // the ranks that share the sequences' keys
-  const ContextRows* rows = nullptr;   // what each of them holds
-  const TokenSet* gathered = nullptr;  // the tokens of all: gather them; nullptr: a ring
+  Group* group = nullptr;              // ranks that share the keys of the sequences
+  const ContextRows* rows = nullptr;   // tokens of each of them
+  const TokenSet* gathered = nullptr;  // tokens of all ranks: all-gather K/V; nullptr: ring
 };
 
-// qkv [T, N D + K D + K V] of this rank's set -> [T, N V]. Spec and layout must live until the
-// backward.
+// qkv [T, N D + K D + K V] of this rank's tokens -> [T, N V]. Context and layout must live until
+// the backward.
 Var context_attention(Context& ctx, const Var& qkv, const ContextSpec& context,
                       const AttentionSpec& spec);
 

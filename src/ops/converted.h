@@ -1,11 +1,11 @@
-// Tensors in another dtype.
+// Dtype conversion of tensors.
 #pragma once
 
 #include "autograd/context.h"
 
 namespace bev {
 
-// The values in `dtype`: x itself where it is in that, or empty; else a copy.
+// Returns x itself if it is empty or already in `dtype`, else a converted copy.
 inline Tensor converted(const Context& ctx, const Tensor& x, Dtype dtype, const char* tag) {
   if (x.empty() || x.dtype() == dtype) return x;
   Tensor out = ctx.allocate(dtype, x.shape(), tag);

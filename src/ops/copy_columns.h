@@ -1,4 +1,4 @@
-// Columns between tensors of rows.
+// Copies of column ranges between row-major tensors.
 #pragma once
 
 #include "autograd/context.h"
@@ -6,7 +6,7 @@
 
 namespace bev {
 
-// `count` columns of every row, from `from_begin` on of one tensor to `to_begin` on of another.
+// Copies `count` columns of every row, from column from_begin of `from` to column to_begin of `to`.
 inline void copy_columns(Context& ctx, const Tensor& from, std::int64_t from_begin,
                          const Tensor& to, std::int64_t to_begin, std::int64_t count) {
   ctx.kernels.elementwise.copy_rows(ctx.stream, {.src = from.view().address(from_begin),

@@ -1,11 +1,11 @@
-// Whom an expert drops that more tokens choose than it takes.
+// Which tokens an expert over capacity drops.
 #pragma once
 
 #include <cstdint>
 
 namespace bev {
 
-// Those of the smallest probabilities, or those that come last in their samples.
+// Drops the tokens with the smallest probabilities, or the last ones of their samples.
 enum class DropPolicy : std::uint8_t { kProbs, kPosition };
 
 }  // namespace bev

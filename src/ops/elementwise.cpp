@@ -158,7 +158,7 @@ class ActivationRecipe : public Recipe {
   Saved x_;
 };
 
-// The gradient of an activation's x.
+// Input gradient of the activation, computed when it is read.
 class ActivationGradientRecipe : public Recipe {
  public:
   ActivationGradientRecipe(const ActivationSpec& spec, Tensor dy, Tensor x)
@@ -214,7 +214,7 @@ Var activation(Context& ctx, const Var& x, const ActivationSpec& spec) {
             x.shape(), spec.gated ? " of a gated activation" : "");
   BEV_CHECK(x.placement[Axis::kTp] != PlaceState::kPartial, ErrorKind::kInternal,
             "activation: the input {", x.placement, "} is a partial sum");
-  // Who looks for numbers that are not finite wants to see them.
+  // With a probe (non-finite checks) the result is materialised, so that it can be inspected.
   bool writes = !spec.unwritten || ctx.probe != nullptr;
   Shape shape = activated_shape(spec, x.shape());
   Tensor y =

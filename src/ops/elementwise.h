@@ -1,4 +1,4 @@
-// Elementwise ops: sum, tensors side by side, dropout, activations.
+// Elementwise ops: sum, column concatenation, dropout, activations.
 #pragma once
 
 #include <cstdint>
@@ -20,22 +20,24 @@ Var scaled(Context& ctx, const Var& x, double factor);
 // a [T, A] and b [T, B] of equal placement -> [T, A + B].
 Var join_columns(Context& ctx, const Var& a, const Var& b);
 
-// x for another reader, whose gradient is added after those of the ops recorded from here on.
+// Returns x as a new Var whose gradient is added to x after the gradients of all ops recorded
+// later.
 Var branch(Context& ctx, const Var& x);
 
-// Inverted dropout in training, x itself otherwise; in place, so x's producer must not keep it.
+// Inverted dropout in training, x itself otherwise. Works in place: the producer of x must not have
+// saved it.
 Var dropout(Context& ctx, const Var& x, double p, const SequenceLayout& layout, RandomUse use);
 
 struct ActivationSpec {
   Activation kind = Activation::kGelu;
   bool gated = false;       // x [T, 2F] is gate | up
-  bool regenerate = false;  // consumers make the result again instead of keeping it
+  bool regenerate = false;  // consumers recompute the result in the backward instead of saving it
   GateLimits limits = {};
-  bool amax = false;       // find the largest numbers of results and gradients on the way
-  bool unwritten = false;  // readers of both make them while they round them to 8 bits
+  bool amax = false;       // compute the amax of result and input gradient in the kernels
+  bool unwritten = false;  // fused quantisation: result and input gradient are never materialised
 };
 Var activation(Context& ctx, const Var& x, const ActivationSpec& spec);
-// Of its result for such an x.
+// Shape of the result for an input of shape x.
 Shape activated_shape(const ActivationSpec& spec, const Shape& x);
 
 }  // namespace bev

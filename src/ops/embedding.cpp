@@ -7,7 +7,7 @@
 namespace bev {
 
 namespace {
-// Global row that this rank's part of the table starts at.
+// First global row of this rank's part of the embedding table.
 std::int64_t first_row(const Context& ctx, const Param& weight) {
   if (weight.split.dim != 0) return 0;
   return shard_range(weight.shape[0], ctx.mesh.tp().size(), ctx.mesh.tp().rank()).begin;

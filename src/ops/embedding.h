@@ -1,4 +1,4 @@
-// Token and position embeddings.
+// Vocabulary-parallel token embedding and learned position embedding.
 #pragma once
 
 #include "autograd/tape.h"
@@ -8,11 +8,11 @@ namespace bev {
 
 struct EmbeddingSpec {
   double scale = 1;
-  std::int64_t padding_row = -1;  // a row that looking it up gives no gradient; -1: none
+  std::int64_t padding_row = -1;  // row that gets no gradient from lookups; -1: none
 };
 
-// tokens [T] i32, weight [V, H] split over the vocabulary -> [T, H], a partial sum over tp: rows of
-// other ranks are zero. placement is that of the micro-batch's rows.
+// tokens [T] i32, weight [V, H] split over the vocabulary -> [T, H], a partial sum over tp: tokens
+// of other ranks' vocabulary give zero rows. `placement` is that of the rows of the micro-batch.
 Var embedding(Context& ctx, const Tensor& tokens, const Param& weight, const EmbeddingSpec& spec,
               const Placement& placement);
 

@@ -14,7 +14,7 @@ Tensor allocate_like(Context& ctx, const Tensor& x, std::int64_t rows) {
   return ctx.allocate(x.dtype(), {rows, x.shape()[1]}, "router");
 }
 
-// Rows of this rank's tokens -> those of the whole micro-batch, sample after sample.
+// Gathers the rows of this rank's tokens to those of the whole micro-batch, in sample order.
 Tensor of_micro_batch(Context& ctx, const Tensor& own, const Placement& placement,
                       const SequenceLayout& layout) {
   Tensor apart = gather_micro_batch(ctx, own, placement, layout, "choices");
@@ -24,7 +24,7 @@ Tensor of_micro_batch(Context& ctx, const Tensor& own, const Placement& placemen
   return ordered;
 }
 
-// And back.
+// The inverse of of_micro_batch: returns this rank's rows.
 Tensor of_this_rank(Context& ctx, Tensor rows, const Placement& placement,
                     const SequenceLayout& layout) {
   if (ctx.mesh.cp().size() > 1) {
@@ -40,7 +40,7 @@ Tensor of_this_rank(Context& ctx, Tensor rows, const Placement& placement,
   return rows.rows(own.begin, own.end);
 }
 
-// The number is that of the micro-batch, which one of its ranks adds to the statistics.
+// `dropped` counts over the whole micro-batch, so only one of its ranks adds it to the statistics.
 void add_dropped(Context& ctx, const Tensor& dropped, std::int64_t expert_count) {
   if (ctx.routers == nullptr || ctx.mesh.at().tp > 0 || ctx.mesh.at().cp > 0) return;
   const View& sums = ctx.routers->sums;
@@ -64,7 +64,7 @@ Routing limit_choices(Context& ctx, const Routing& routing, const CapacityRule& 
   bool cut = ctx.mesh.cp().size() > 1;
   std::int64_t tokens = cut ? layout.all_tokens().tokens() : layout.tokens;
   std::int64_t capacity = expert_capacity(rule, tokens, routing.experts.shape()[1], expert_count);
-  // A token chooses an expert once.
+  // A token chooses an expert at most once, so nothing can be dropped.
   if (capacity >= tokens) return routing;
 
   const Placement& placement = routing.probs.placement;
@@ -88,8 +88,8 @@ Routing limit_choices(Context& ctx, const Routing& routing, const CapacityRule& 
   out.probs =
       make_output(ctx, "limit_choices", routing.probs.tensor, placement, routing.probs.tracked());
   if (!out.probs.tracked()) return out;
-  // No row reads a dropped probability, so its gradient is zero already. Counted in the backward: a
-  // recomputed layer counts once.
+  // No row reads a dropped probability, so its gradient is zero already. Drops are counted in the
+  // backward, so that a recomputed layer counts once.
   ctx.tape->record("limit_choices", ctx.layer,
                    [dropped, expert_count, in = GradSlot(routing.probs),
                     result = GradSlot(out.probs)](Backward& back) {

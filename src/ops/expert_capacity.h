@@ -1,5 +1,5 @@
-// A limit of the tokens that an expert takes of a micro-batch. Choices above it are dropped: the
-// token goes on without that expert, its other probabilities stay as they are.
+// Expert capacity: the most tokens of a micro-batch that an expert takes. Choices above it are
+// dropped: the token skips that expert, and its other probabilities are not renormalised.
 #pragma once
 
 #include "ops/drop_policy.h"
@@ -8,15 +8,17 @@
 namespace bev {
 
 struct CapacityRule {
-  double factor = 0;  // of what each expert would have if all had as much; 0: no limit
+  double factor = 0;  // capacity factor relative to an even load; 0: no limit
   DropPolicy policy = DropPolicy::kProbs;
 };
 
-// ceil(T k / E * factor) of the whole micro-batch, of which each rank may have a part.
+// ceil(T k / E * factor), where T counts the whole micro-batch, of which a rank may have only a
+// part.
 std::int64_t expert_capacity(const CapacityRule& rule, std::int64_t tokens, std::int64_t topk,
                              std::int64_t expert_count);
 
-// Dropped choices have expert -1. All ranks that share the micro-batch decide the same.
+// Sets the expert of dropped choices to -1. All ranks that share the micro-batch make the same
+// decision.
 Routing limit_choices(Context& ctx, const Routing& routing, const CapacityRule& rule,
                       std::int64_t expert_count, const SequenceLayout& layout);
 

@@ -19,7 +19,7 @@ std::int64_t sum_of(const std::vector<std::int64_t>& counts) {
   return std::accumulate(counts.begin(), counts.end(), std::int64_t{0});
 }
 
-// Tokens of the ranks of the group: what each has of a tensor placed like this one.
+// Number of tokens each rank of the group has of a tensor with this placement.
 std::vector<std::int64_t> tokens_of_members(const Context& ctx, const Group& group,
                                             const Placement& placement,
                                             const SequenceLayout& layout) {
@@ -33,8 +33,8 @@ std::vector<std::int64_t> tokens_of_members(const Context& ctx, const Group& gro
   return tokens;
 }
 
-// How many of some tokens have an expert on a given rank of ep, where experts are used evenly,
-// times a factor; at most all.
+// Expected number of tokens, out of `tokens`, with at least one expert on a given ep rank under
+// even load, times a factor; at most all.
 std::int64_t tokens_reaching(std::int64_t tokens, std::int64_t topk, std::int64_t ep,
                              double factor = 1) {
   double missed = std::pow(1 - 1 / static_cast<double>(ep), static_cast<double>(topk));
@@ -42,7 +42,7 @@ std::int64_t tokens_reaching(std::int64_t tokens, std::int64_t topk, std::int64_
   return static_cast<std::int64_t>(std::min(reaching, static_cast<double>(tokens)));
 }
 
-// A device that does not count (a plan of memory) leaves what even use of the experts gives.
+// Counts for a device that does not compute (memory planning): those of an even load.
 std::vector<std::int32_t> expected_counts(std::int64_t tokens, std::int64_t topk, std::int64_t ep,
                                           std::int64_t members) {
   auto reached = static_cast<std::int32_t>(tokens_reaching(tokens, topk, ep));
@@ -52,12 +52,12 @@ std::vector<std::int32_t> expected_counts(std::int64_t tokens, std::int64_t topk
   return counts;
 }
 
-// Sorts tokens by the members that they go to, and tells these how many come.
+// Exact sizes: sorts tokens by destination rank and exchanges the counts. The host waits for them.
 void plan_rows(Context& ctx, const Tensor& experts, std::int64_t expert_count, Dispatch& plan) {
   std::int64_t etp = ctx.mesh.shape().etp, members = plan.group->size();
   std::int64_t topk = experts.shape()[1];
   Tensor choices = ctx.allocate(Dtype::kI32, {experts.shape()[0], topk * etp}, "router");
-  // What this rank sends, then what it receives: tokens and choices for each member.
+  // Tokens and choices sent to each member, then those received from each.
   Tensor counts = ctx.allocate(Dtype::kI32, {2 * members, 2}, "router");
   View sent = counts.view().rows(0, members), received = counts.view().rows(members, 2 * members);
   ctx.kernels.moe.dispatch(ctx.stream, {.experts = experts,
@@ -82,7 +82,7 @@ void plan_rows(Context& ctx, const Tensor& experts, std::int64_t expert_count, D
   plan.inside = sum_of(plan.receive);
 }
 
-// The same in blocks of a size that every member knows of every other.
+// Fixed sizes: blocks whose size every member can compute for every other, without a host sync.
 void plan_blocks(Context& ctx, double factor, const Tensor& experts, std::int64_t expert_count,
                  std::span<const std::int64_t> tokens, Dispatch& plan) {
   std::int64_t etp = ctx.mesh.shape().etp, ep = ctx.mesh.shape().ep, members = plan.group->size();
@@ -104,8 +104,8 @@ void plan_blocks(Context& ctx, double factor, const Tensor& experts, std::int64_
   plan.inside = sum_of(plan.receive);
 }
 
-// Room for the choices of a rank's experts: its even share of all times the factor, at most all
-// that the tokens inside can have chosen.
+// Row capacity of this rank's experts: their even share of all choices times the factor, at most
+// all that the dispatched tokens can have chosen.
 std::int64_t room_for_rows(std::int64_t tokens, std::int64_t topk, std::int64_t ep, double factor,
                            std::int64_t most) {
   double share = static_cast<double>(tokens * topk) / static_cast<double>(ep);
@@ -134,7 +134,7 @@ DispatchRef plan_dispatch(Context& ctx, const ExpertParallel& parallel, const Te
   if (plan->group->size() == 1) return plan;
   std::vector<std::int64_t> tokens = tokens_of_members(ctx, *plan->group, placement, layout);
   double factor = parallel.rank_capacity;
-  // With ep 1 every token goes to every member in any case.
+  // With ep 1 every token goes to every member anyway.
   plan->fixed = factor > 0 && ctx.lost_rows != nullptr && mesh.ep > 1;
   if (parallel.dispatcher == TokenDispatcher::kAllGather || mesh.ep == 1) {
     plan->kind = Dispatch::Kind::kGather;
@@ -161,7 +161,7 @@ ExpertRows rows_of_experts(Context& ctx, const Tensor& choices, std::int64_t exp
   std::int64_t ep = ctx.mesh.shape().ep;
   Range own = shard_range(expert_count, ep, ctx.mesh.at().ep);
   ExpertRows rows = sort_rows(ctx, choices, own.begin, own.size());
-  // Of all tokens' rows this rank has those of its experts, perhaps a small part.
+  // Truncates to the rows of this rank's experts, which may be a small part of all.
   if (dispatch.fixed) {
     fit_rows(ctx, rows, dispatch.expert_rows);
   } else if (dispatch.expert_rows >= 0) {
@@ -174,7 +174,7 @@ ExpertRows rows_of_experts(Context& ctx, const Tensor& choices, std::int64_t exp
 
 namespace {
 
-// A tensor that is exchanged: what is sent must stay until the work is over.
+// A tensor in flight: `from` must stay alive until `work` completes.
 struct Flight {
   Tensor from, to;
   Work work;
@@ -187,7 +187,7 @@ Shape with_rows(Shape shape, std::int64_t rows) {
   return shape;
 }
 
-// Rows of x between the members, to experts or back.
+// All-to-all of the rows of x: to the experts, or back.
 Flight exchange_rows(Context& ctx, Tensor x, const Dispatch& plan, bool back, const char* label) {
   std::int64_t width = with_rows(x.shape(), 1).numel();
   auto elements = [&](std::vector<std::int64_t> counts) {
@@ -202,7 +202,7 @@ Flight exchange_rows(Context& ctx, Tensor x, const Dispatch& plan, bool back, co
   return {std::move(x), std::move(to), std::move(work)};
 }
 
-// Tokens of this rank's to experts.
+// Starts the dispatch of this rank's tokens to the experts.
 Flight start_bringing(Context& ctx, const Tensor& x, const Dispatch& plan, const char* label) {
   switch (plan.kind) {
     case Dispatch::Kind::kSame:
@@ -224,7 +224,8 @@ Tensor finish_bringing(Flight flight) {
   return std::move(flight.to);
 }
 
-// Sums for tokens inside to those whose they are. x is not kept by its producer.
+// Starts the return of sums for dispatched tokens to their owners. x must not be saved by its
+// producer.
 Flight start_returning(Context& ctx, Tensor x, const Dispatch& plan, const char* label) {
   if (plan.group->size() == 1) return {{}, std::move(x), {}};
   switch (plan.kind) {

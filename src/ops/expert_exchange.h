@@ -1,17 +1,18 @@
-// Tokens between the ranks that have them and the ranks of etp x ep, which have all experts
-// together. A region of experts is entered and left by one call each, as a tensor-parallel one is:
+// MoE token dispatch and combine over the etp x ep ranks that together hold all experts. A region
+// of experts is entered (dispatch) and left (combine) by one call each, like a tensor-parallel
+// region:
 //
-//                  every rank has its own tokens               those of etp have the same (ep is 1)
+//                  every rank has its own tokens               etp ranks share tokens (ep = 1)
 //                  all-gather         all-to-all
-//   enter  forward   all-gather         rows to their ranks      nothing
+//   enter  forward   all-gather         rows to their ranks      none
 //          backward  reduce-scatter     rows back, summed        all-reduce
 //   leave  forward   reduce-scatter     rows back, summed        all-reduce
-//          backward  all-gather         rows to their ranks      nothing
+//          backward  all-gather         rows to their ranks      none
 //
-// By all-to-all a token goes once to each rank that has one of its experts, however many of them.
-// How many that are is known on the device. Either the host waits for the counts and all sizes are
-// exact, or sizes are fixed (ExpertParallel::rank_capacity) and nobody waits; rows that do not fit
-// are then lost and counted, and the step is to be done again with exact sizes.
+// With all-to-all, a token is sent once to each rank that holds at least one of its experts. The
+// number of such tokens is known only on the device. Either the host waits for the counts and all
+// sizes are exact, or sizes are fixed (ExpertParallel::rank_capacity) and no host sync is needed;
+// rows that do not fit are then lost and counted, and the step must be redone with exact sizes.
 #pragma once
 
 #include <memory>
@@ -23,57 +24,60 @@
 
 namespace bev {
 
-// Who sends which tokens to whom in one layer of a micro-batch.
+// Dispatch plan of one layer and micro-batch: which tokens go to which rank.
 struct Dispatch {
   enum class Kind : std::uint8_t { kSame, kGather, kRows };
 
   Kind kind = Kind::kSame;
   Group* group = nullptr;
-  std::int64_t own = 0, inside = 0;  // tokens that this rank has, and that its experts see
-  // Choices of its experts among them, or the room for these; -1: the host does not know.
+  std::int64_t own = 0, inside = 0;  // tokens of this rank, and tokens that its experts see
+  // Rows of its experts, or the capacity reserved for them; -1: unknown to the host.
   std::int64_t expert_rows = -1;
-  bool fixed = false;  // sizes are a matter of shapes alone
+  bool fixed = false;  // sizes depend on shapes only
 
-  // kRows: this rank's tokens by member, and how many go to and come from each.
+  // kRows: this rank's tokens sorted by destination, and the number sent to and received from each
+  // member.
   ExpertRows sent;
   std::vector<std::int64_t> send, receive;
 };
 using DispatchRef = std::shared_ptr<const Dispatch>;
 
-// Of tokens that chose `experts` [T, k] out of expert_count, placed as `placement`. Sizes are fixed
-// where a capacity is given and ctx.lost_rows is there. Otherwise, with all-to-all and ep > 1, the
-// host waits for the counts.
+// Plans the dispatch of tokens, placed as `placement`, that chose `experts` [T, k] of expert_count.
+// Sizes are fixed if rank_capacity is given and ctx.lost_rows is set. Otherwise all-to-all with ep
+// > 1 makes the host wait for the counts.
 DispatchRef plan_dispatch(Context& ctx, const ExpertParallel& parallel, const Tensor& experts,
                           std::int64_t expert_count, const Placement& placement,
                           const SequenceLayout& layout);
 
-// Tokens on their way to experts, or their gradients on the way back.
+// An asynchronous dispatch in flight (or the return of its gradients in the backward).
 struct EnteringTokens {
   struct Passage;
   std::shared_ptr<Passage> passage;
   bool tracked = false;
 };
-// x [T, ...] of the micro-batch, whole or shard(0) over tp -> the tokens that this rank's experts
-// see, one rank's after the other's, copied. What is done between the two calls runs beside the
-// exchange, and what its backward does beside the gradients', where `overlap` is set. The result
-// does not depend on it.
+// x [T, ...] of the micro-batch, replicated or shard(0) over tp -> the tokens that this rank's
+// experts see, in rank order, copied. With `overlap`, work between the two calls overlaps with the
+// exchange, and the backward of that work with the exchange of the gradients. The result does not
+// depend on `overlap`.
 EnteringTokens start_entering(Context& ctx, const Var& x, const DispatchRef& dispatch,
                               bool overlap);
 Var finish_entering(Context& ctx, EnteringTokens tokens);
-// Both at once.
+// start_entering and finish_entering without overlap.
 Var enter_experts(Context& ctx, const Var& x, const DispatchRef& dispatch);
-// Of the choices of the tokens inside, those of this rank's experts.
+// Rows of this rank's experts among `choices` of the dispatched tokens.
 ExpertRows rows_of_experts(Context& ctx, const Tensor& choices, std::int64_t expert_count,
                            const Dispatch& dispatch);
-// Partial sums for those tokens -> this rank's, placed as `placement`. See give_way().
+// Combine: partial sums for the dispatched tokens -> this rank's tokens, placed as `placement`.
+// With gives_way it calls give_way() while the exchange is in flight.
 Var leave_experts(Context& ctx, const Var& x, const Placement& placement,
                   const DispatchRef& dispatch, bool gives_way = false);
 
-// Tokens that all ranks of tp have, shared out among them, and whole again.
+// share_tokens splits tokens that all tp ranks have into shard(0); unite_tokens all-gathers them
+// again.
 Var share_tokens(Context& ctx, const Var& x);
 Var unite_tokens(Context& ctx, const Var& x, std::int64_t tokens);
 
-// Of what is inside: tokens of edp ranks are their own.
+// Placement inside the region of experts: edp ranks have different tokens.
 Placement expert_placement(PlaceState etp, PlaceState ep);
 
 }  // namespace bev

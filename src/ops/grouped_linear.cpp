@@ -1,3 +1,4 @@
+// Grouped linear: grouped GEMM of MoE experts with dgrad and wgrad, in the model dtype or in FP8.
 #include "autograd/op_scope.h"
 #include "base/error.h"
 #include "kernels/moe.h"
@@ -26,7 +27,7 @@ Placement grouped_placement(const Var& x, const Param& weight) {
   return x.placement.with(Axis::kEtp, column ? PlaceState::kShard1 : PlaceState::kPartial);
 }
 
-// A use of experts' weights and biases, in the model's dtype or in 8-bit floats.
+// Grouped GEMMs of one set of expert weights and biases, in the model dtype or in FP8.
 struct GroupedUse {
   const Param *weight, *bias;
   Placement weight_placement, bias_placement;
@@ -35,13 +36,13 @@ struct GroupedUse {
 
   bool bias_trains() const { return bias != nullptr && bias->trains; }
   const std::int32_t* ends() const { return offsets.as<std::int32_t>(); }
-  // Their scales are of blocks, which need nothing from outside.
+  // Scales are blockwise, so they need no amax from outside.
   Factor factor(Context& ctx, Fp8Role role, const Value& x, bool product, bool gradient) const {
     QuantizeGroups groups{ends(), weight->local[0], rows};
     return make_factor(ctx, *weight, role, {}, x, {product, gradient, groups});
   }
 
-  // y [R, O] of x.
+  // Forward: y [R, O] from x.
   void forward(Context& ctx, const Factor& x, const View& y) const {
     WeightLease b = bias ? ctx.weights.use(*bias) : WeightLease{};
     if (weight->fp8.used()) {
@@ -59,7 +60,7 @@ struct GroupedUse {
     }
   }
 
-  // dx [R, I] of dy.
+  // dgrad: dx [R, I] from dy.
   void input_gradient(Context& ctx, const Factor& dy, const View& dx) const {
     if (weight->fp8.used()) {
       Quantized w = ctx.weights.quantized(*weight);
@@ -106,7 +107,7 @@ struct GroupedUse {
   }
 };
 
-// What weight gradients need of dy.
+// Drops the part of dy that only dgrad needs.
 Factor without_rows(Factor dy) {
   dy.quantized.rows = dy.quantized.row_scales = Tensor();
   return dy;
@@ -115,7 +116,7 @@ Factor without_rows(Factor dy) {
 void grouped_backward(Backward& back, const GroupedUse& use, const Saved& x, const GradSlot& in,
                       Value dy) {
   Context& ctx = back.ctx;
-  // Its sums over rows read all of it.
+  // The bias gradient sums all rows of dy, so dy must be materialised.
   if (use.bias_trains()) dy = dy.get(ctx);
   Factor factor = use.factor(ctx, Fp8Role::kGradient, dy, in.wanted(), use.weight->trains);
   if (in.wanted()) {

@@ -21,7 +21,7 @@ void check_head(const Var& hidden, const HeadSpec& spec) {
 
 namespace {
 
-// Equal chunks, and where they are long, of whole tiles of a matrix product.
+// Chunks of equal size; long ones are multiples of a GEMM tile.
 std::int64_t chunk_rows(std::int64_t tokens, std::int64_t row_bytes, std::int64_t chunk_bytes) {
   constexpr std::int64_t kTile = 256;
   std::int64_t rows =
@@ -36,7 +36,7 @@ std::int64_t chunk_rows(std::int64_t tokens, std::int64_t row_bytes, std::int64_
 LogitsChunks logits_chunks(const Context& ctx, const HeadSpec& spec, std::int64_t tokens,
                            Dtype dtype) {
   const LogitsRule& rule = ctx.kernels.loss.logits;
-  // A probe looks at every number, and padding has none.
+  // A probe inspects every element, and padding is uninitialised.
   std::int64_t multiple = ctx.probe != nullptr ? 1 : rule.row_multiple;
   std::int64_t stride = round_up(spec.weight->local[0], multiple);
   std::int64_t bytes = spec.chunk_bytes > 0 ? spec.chunk_bytes : rule.chunk_bytes;
@@ -46,7 +46,7 @@ LogitsChunks logits_chunks(const Context& ctx, const HeadSpec& spec, std::int64_
 
 namespace {
 
-// One pass: the weight is leased and the sink of its gradient open while it lives.
+// One pass over all chunks, which holds the lease of the weight and the sink of its gradient.
 class HeadRun {
  public:
   HeadRun(Context& ctx, const HeadSpec& spec, const CrossEntropyPass& pass)
@@ -67,7 +67,7 @@ class HeadRun {
     Dtype dtype = ctx_.kernels.loss.logits.narrow ? ctx_.dtype : ctx_.wide();
     LogitsChunks chunks = logits_chunks(ctx_, spec_, tokens, dtype);
     count_ = std::max<std::int64_t>(ceil_div(tokens, chunks.rows), 1);
-    // Where there are no tokens an empty chunk still sets the weight's gradient.
+    // Without tokens, an empty chunk still sets the weight gradient.
     for (std::int64_t begin = 0; begin < tokens || (begin == 0 && weight_gradient_);
          begin += chunks.rows) {
       Range rows{begin, std::min(begin + chunks.rows, tokens)};
@@ -91,8 +91,8 @@ class HeadRun {
     ctx_.check(pass_.op, "logits", logits);
   }
 
-  // The statistics over the whole vocabulary, then the losses; logits become their gradient where
-  // one is wanted.
+  // Vocabulary-parallel cross entropy: reduces the row statistics over tp, then computes the
+  // losses. With gradients, logits are overwritten by theirs.
   void compute_losses(Range rows, const Tensor& logits) {
     Group& tp = ctx_.mesh.tp();
     LossChunk chunk{logits,
@@ -154,8 +154,8 @@ class HeadRun {
   const HeadSpec& spec_;
   const CrossEntropyPass& pass_;
   const Param& weight_;
-  std::int64_t vocabulary_;  // of this rank
-  std::int64_t count_ = 1;   // chunks
+  std::int64_t vocabulary_;  // on this rank
+  std::int64_t count_ = 1;   // number of chunks
   WeightLease lease_;
   bool weight_gradient_;
   GradSink sink_;

@@ -18,7 +18,7 @@ const TokenSet& own_tokens(const HeadExchange& exchange) {
   return exchange.members[static_cast<std::size_t>(exchange.group->rank())];
 }
 
-// Between rows with all heads [T, columns] and one block [T, columns / n] per member.
+// Copies between rows with all heads [T, columns] and one block [T, columns / n] per member.
 void copy_heads(Context& ctx, const HeadExchange& exchange, const Tensor& rows,
                 const Tensor& blocks, bool into_blocks) {
   std::int64_t tokens = rows.shape()[0], columns = rows.shape()[1], n = exchange.group->size();
@@ -68,7 +68,7 @@ Tensor to_tokens(Context& ctx, const Tensor& x, const HeadExchange& exchange) {
   return out;
 }
 
-// The exchange moves elements only, so the backward is the other direction.
+// The exchange only moves elements, so its adjoint is the opposite direction.
 Var exchange_op(Context& ctx, const char* op, const Var& x, const HeadExchange& exchange,
                 bool scatter) {
   OpScope scope(ctx, op);

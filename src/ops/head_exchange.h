@@ -1,5 +1,5 @@
-// All-to-all between neighbouring context-parallel ranks: each gives up some heads and gets the
-// tokens of all for the heads it keeps (Ulysses), and back.
+// Ulysses: all-to-all between neighbouring context-parallel ranks that trades tokens for heads, so
+// that each rank has all tokens of its heads inside attention, and back.
 #pragma once
 
 #include <cstdint>
@@ -13,9 +13,9 @@ namespace bev {
 
 struct HeadExchange {
   Group* group = nullptr;
-  std::span<const TokenSet> members;   // the tokens of each member
-  const TokenSet* together = nullptr;  // all of them, in the order of sample and place
-  // Columns of the rows with all heads: each part is cut over the group by itself (q | k | v).
+  std::span<const TokenSet> members;   // tokens of each member
+  const TokenSet* together = nullptr;  // tokens of all members, ordered by sample and position
+  // Columns of rows with all heads; each part (q | k | v) is split over the group on its own.
   std::vector<std::int64_t> parts;
 
   std::int64_t columns() const;
@@ -23,7 +23,7 @@ struct HeadExchange {
 
 // x [T, columns], shard(0) over cp -> [T of all members, columns / group], shard(1) over cp.
 Var scatter_heads(Context& ctx, const Var& x, const HeadExchange& exchange);
-// The inverse.
+// The inverse of scatter_heads.
 Var gather_heads(Context& ctx, const Var& x, const HeadExchange& exchange);
 
 }  // namespace bev

@@ -10,7 +10,7 @@ namespace bev {
 
 namespace {
 
-// The gradient, or zeros where none came.
+// Returns the gradient, or zeros if there is none.
 Tensor or_zeros(Context& ctx, Tensor gradient, const Shape& shape) {
   if (!gradient.empty()) return gradient;
   Tensor zeros = ctx.allocate(ctx.dtype, shape, "gradients");
@@ -111,8 +111,8 @@ void keep_latents(Context& ctx, const LatentRows& rows, const Tensor& cache, con
 
 namespace {
 
-// Queries against latents: each head's A dims through its part of kv_up, the rotated ones as they
-// are.
+// Weight absorption: maps queries to latent space. The A dims of each head are multiplied by its
+// part of kv_up; the rotated dims are copied.
 Tensor absorb_queries(Context& ctx, const Tensor& q, const View& kv_up, const LatentSpec& spec) {
   std::int64_t rows = q.shape()[0], width = spec.latent_size + spec.rope_size;
   Tensor out = ctx.allocate(q.dtype(), {rows, spec.heads * width}, "activations");
@@ -136,7 +136,7 @@ Tensor absorb_queries(Context& ctx, const Tensor& q, const View& kv_up, const La
   return out;
 }
 
-// Weighted latents to values.
+// Maps attention-weighted latents to values.
 Tensor expand_values(Context& ctx, const Tensor& latents, const View& kv_up,
                      const LatentSpec& spec) {
   std::int64_t rows = latents.shape()[0];
@@ -163,7 +163,7 @@ Var cached_latent_attention(Context& ctx, const LatentRows& rows, const Param& k
   check_columns("queries", rows.q, spec.heads * spec.qk_size());
   WeightLease weight = ctx.weights.use(kv_up);
   Tensor q = absorb_queries(ctx, rows.q.tensor, weight.view, spec);
-  // One key head for all queries; its value is the latent in it.
+  // All queries share one key head; its value is the latent part of the key (MQA).
   AttentionSpec latents = attention;
   latents.kv_heads = 1;
   latents.head_size = spec.latent_size + spec.rope_size;

@@ -64,7 +64,7 @@ Var linear(Context& ctx, const Var& x, const Param& weight, const Param* bias) {
         if (in.wanted()) {
           Tensor dx = bctx.allocate(dy.dtype(), {dy.shape()[0], w->local[1]}, "gradients");
           input_gradient_product(bctx, *w, factor, dx);
-          // Column parallel: each rank has the part of dx that its columns give.
+          // Column parallel: dx is a partial sum over tp.
           PlaceState dx_state = w->split.dim == 0 ? PlaceState::kPartial : in.placement[Axis::kTp];
           back.add(in, std::move(dx), in.placement.dual().with(Axis::kTp, dx_state));
         }

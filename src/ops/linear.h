@@ -1,6 +1,6 @@
-// Linear layers: y = x W^T (+ b). The weight's split decides what the op expects and gives:
+// Linear layer y = x W^T (+ b). The split of the weight determines the placement of x and y:
 //   over dim 0 (column parallel): x copied over tp    -> y shard(1)
-//   over dim 1 (row parallel):    x shard(1)          -> y partial; its bias comes later
+//   over dim 1 (row parallel):    x shard(1)          -> y partial; its bias is added later
 //   not split:                    x whole or shard(0) -> y the same
 #pragma once
 
@@ -11,10 +11,10 @@ namespace bev {
 // x [T, I], weight [O, I], bias [O] or nullptr -> [T, O].
 Var linear(Context& ctx, const Var& x, const Param& weight, const Param* bias);
 
-// y = x + bias on every row. x [T, H], not kept by its producer: the addition is done in place.
+// y = x + bias on every row, in place: the producer of x [T, H] must not have saved it.
 Var add_bias(Context& ctx, const Var& x, const Param& bias);
 
-// The gradient dy [T, O] of a bias's use goes to its sink.
+// Accumulates the gradient of a bias, the column sums of dy [T, O], into its sink.
 void add_bias_gradient(Context& ctx, const Param& bias, const Tensor& dy,
                        const Placement& placement);
 

@@ -22,7 +22,7 @@ TensorScale tensor_scale(Context& ctx, const Param& weight, Fp8Role role, const 
       return {};
     case Fp8Scaling::kDelayed: {
       AmaxSlot slot = ctx.weights.amax(weight, role);
-      // What is seen when nothing is learnt from it has no part in the scales to come.
+      // Evaluation must not enter the amax history.
       return {{}, slot.used, ctx.training ? slot.seen : nullptr};
     }
     case Fp8Scaling::kTensorwise:
@@ -37,7 +37,7 @@ TensorScale tensor_scale(Context& ctx, const Param& weight, Fp8Role role, const 
   if (is_cut(placement[Axis::kTp])) {
     ctx.mesh.tp().all_reduce(amax, Reduction::kMax, "largest number").wait();
   }
-  // The tokens of a micro-batch.
+  // Context-parallel ranks hold other tokens of the same micro-batch.
   ctx.mesh.cp().all_reduce(amax, Reduction::kMax, "largest number").wait();
   const float* address = amax.as<float>();
   return {std::move(amax), address, nullptr};

@@ -1,5 +1,5 @@
-// The three products of a linear layer, y = x W^T, in the model's dtype, or in 8-bit floats where
-// the weight's recipe says so. The ops around them see no difference.
+// The three GEMMs of a linear layer (forward, dgrad, wgrad), in the model dtype or in FP8 if the
+// weight has a recipe. The ops that call them need not distinguish.
 #pragma once
 
 #include "autograd/tape.h"
@@ -9,69 +9,70 @@ namespace bev {
 
 struct GemmArgs;
 
-// What the scale of a layer's tensor follows from. Empty where it needs nothing: in the model's
-// dtype, and where scales are of blocks.
+// The amax that determines the FP8 scale of a tensor. Empty in the model dtype and with blockwise
+// scales.
 struct TensorScale {
   Tensor hold;
   const float* amax = nullptr;
   float* seen = nullptr;
 };
-// Of a tensor of which this rank has `part`, whose largest number its producer may have found.
-// Tensorwise: the largest number of the whole tensor, so this is collective over the ranks that
-// share a micro-batch.
+// Scale of a tensor of which this rank has `part`, whose producer may have computed its amax. With
+// tensorwise scaling the amax covers the whole tensor, so the call is collective over the ranks
+// that share a micro-batch. With delayed scaling it comes from the history.
 TensorScale tensor_scale(Context& ctx, const Param& weight, Fp8Role role, const Value& part,
                          const Placement& placement);
 
-// x or dy as the products take it.
+// x or dy as a GEMM operand.
 struct Factor {
   Tensor plain;
   Quantized quantized;
 };
 struct FactorUse {
-  bool product = true;          // y = x W^T of x, dx = dy W of dy
-  bool weight_gradient = true;  // dW = dy^T x
-  QuantizeGroups groups = {};   // of rows of experts
+  bool product = true;          // operand of the forward (x) or of dgrad (dy)
+  bool weight_gradient = true;  // operand of wgrad, dW = dy^T x
+  QuantizeGroups groups = {};   // rows grouped by expert
 };
-// `x`, rows of the tensor that `scale` is of, for some of its uses.
+// Prepares `x`, rows of the tensor that `scale` belongs to, for the given uses.
 Factor make_factor(Context& ctx, const Param& weight, Fp8Role role, const TensorScale& scale,
                    const Value& x, const FactorUse& use);
-// Whether a tensor has one scale. Then any of its quantised rows are a factor, and all of them,
-// turned, are its transpose.
+// True if the tensor has a single scale. Then any subset of its quantised rows is a valid operand,
+// and the transpose of all quantised rows is the wgrad operand.
 bool has_one_scale(const Param& weight);
-// Other rows of the tensor that `like` is rows of.
+// Operands from other rows of the same tensor as `like`: as they are, or transposed for wgrad.
 Factor with_rows(const Factor& like, Tensor rows);
 Factor with_transpose(Context& ctx, const Factor& like, const Tensor& rows);
 
-// A product whose factor b is the weight, so many times in a micro-batch.
+// GEMM whose operand b is the weight. `uses` is the number of such GEMMs per micro-batch, which
+// decides if packing the weight pays.
 void weight_product(Context& ctx, const Param& weight, GemmArgs product, std::int64_t uses = 1);
-// y [T, O] = x W^T (+ b).
+// Forward: y [T, O] = x W^T (+ b).
 void forward_product(Context& ctx, const Param& weight, const Param* bias, const Factor& x,
                      const View& y);
-// dx [T, I] = dy W.
+// dgrad: dx [T, I] = dy W.
 void input_gradient_product(Context& ctx, const Param& weight, const Factor& dy, const View& dx);
-// dW = dy^T x goes to the weight's sink.
+// wgrad: accumulates dW = dy^T x into the sink of the weight.
 void add_weight_gradient(Context& ctx, const Param& weight, const Placement& placement,
                          const Factor& dy, const Factor& x);
 
-// What the weight gradient needs of x. In 8-bit floats that is the quantised transpose, half of x's
-// bytes; where x is made again in the backward, so is the transpose. Of a part of the tokens it is
-// the quantised rows, if those of all ranks together give the transpose.
+// Input saved for wgrad. In FP8 it is the quantised transpose, half the bytes of x; if x is
+// recomputed in the backward, so is the transpose. Under sequence parallelism it is this rank's
+// quantised rows, if gathering them gives the transpose.
 class KeptInput {
  public:
   KeptInput() = default;
   KeptInput(const Var& x, TensorScale scale) : source_(x), scale_(std::move(scale)) {}
-  // The transpose.
+  // Saves the quantised transpose.
   explicit KeptInput(const Quantized& forms);
-  // Rows of this rank's part; they are made again where x is.
+  // Saves quantised rows of this rank's tokens; they are recomputed if x is.
   KeptInput(const Var& x, TensorScale scale, const Quantized& rows);
 
-  // Whether `x` is to be kept as the transpose that its forward product makes on the way.
+  // True if `x` is saved as the transpose that its forward GEMM produces.
   static bool transposed(const Param& weight, const Var& x);
-  // Whether a part of the tokens is to be kept, and to travel, as quantised rows.
+  // True if this rank's tokens are saved, and all-gathered, as quantised rows.
   static bool in_rows(const Param& weight);
-  // Of a part of the tokens: what all ranks' are gathered of, x or its quantised rows.
+  // Under sequence parallelism, this rank's input to the all-gather: x, or its FP8 rows.
   Tensor part(Context& ctx, const Param& weight) const;
-  // `whole` is what the parts of all ranks make up; empty where this rank's is all of it.
+  // `whole` is the all-gathered input; empty if this rank has all tokens.
   Factor get(Context& ctx, const Param& weight, const Tensor& whole = {}) const;
 
  private:
@@ -80,7 +81,7 @@ class KeptInput {
   Quantized transpose_, rows_;
 };
 
-// The forward product of all of x, and what is to be kept of it.
+// Forward GEMM of all of x; returns the input saved for wgrad.
 KeptInput forward_and_keep(Context& ctx, const Var& x, const Param& weight, const Param* bias,
                            const View& y);
 

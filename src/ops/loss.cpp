@@ -32,7 +32,7 @@ LossResult lm_head_loss(Context& ctx, const Var& hidden, const LossTargets& targ
                  .loss_factor = &ctx.step->loss_factor});
   ctx.check("lm_head_loss", "token losses", result.token_loss);
 
-  // The loss is a sum over this rank's tokens; the same on all tp ranks.
+  // The loss is a sum over this rank's tokens, the same on all tp ranks.
   Placement placement = hidden.placement.with(Axis::kTp, PlaceState::kReplicated);
   Tensor scalar = ctx.allocate(ctx.wide(), {1}, "loss");
   ctx.kernels.fill(ctx.stream, scalar, 0);
@@ -47,7 +47,7 @@ LossResult lm_head_loss(Context& ctx, const Var& hidden, const LossTargets& targ
 }
 
 namespace {
-// hidden [T, H] times the weight, into rows of any length that are not shorter.
+// logits = hidden [T, H] times the weight; the row stride of logits may exceed V.
 void head_product(Context& ctx, const Tensor& hidden, const HeadSpec& spec, const Tensor& logits) {
   WeightLease lease = ctx.weights.use(*spec.weight);
   ctx.kernels.gemm.gemm(ctx.stream, {.a = hidden,
@@ -64,7 +64,7 @@ Tensor lm_head_logits(Context& ctx, const Var& hidden, const HeadSpec& spec) {
   auto [rows, stride] = logits_chunks(ctx, spec, tokens, ctx.wide());
   Tensor logits = ctx.allocate(ctx.wide(), {tokens, vocabulary}, "logits");
   if (stride == vocabulary) head_product(ctx, hidden.tensor, spec, logits);
-  // Padded rows exist of a few tokens at a time: of all they would double the memory.
+  // Only a chunk of padded logits exists at a time: padding all of them would double the memory.
   for (std::int64_t begin = 0; stride > vocabulary && begin < tokens; begin += rows) {
     std::int64_t end = std::min(begin + rows, tokens);
     Tensor padded = ctx.allocate(ctx.wide(), {end - begin, stride}, "logits");
@@ -72,7 +72,7 @@ Tensor lm_head_logits(Context& ctx, const Var& hidden, const HeadSpec& spec) {
     copy_columns(ctx, padded, 0, logits.rows(begin, end), 0, vocabulary);
   }
   if (spec.logit_scale == 1 && spec.softcap == 0) return logits;
-  // The first pass of the loss applies them.
+  // row_max of the loss applies scale and softcap to the logits.
   Tensor row_max = ctx.allocate(ctx.wide(), {tokens}, "loss");
   LossChunk chunk{logits, nullptr, 0, spec.logit_scale, spec.softcap};
   ctx.kernels.loss.row_max(ctx.stream, {chunk, row_max});

@@ -1,4 +1,5 @@
-// The output layer and the loss as one op, chunked over tokens: whole logits never exist.
+// Fused output layer and cross entropy, chunked over tokens: the logits of all tokens never exist
+// at once.
 #pragma once
 
 #include <cstdint>
@@ -12,22 +13,22 @@ struct HeadSpec {
   const Param* weight = nullptr;  // [V, H] split over the vocabulary
   double logit_scale = 1;
   double softcap = 0;
-  std::int64_t chunk_bytes = 0;  // of logits; 0: as the device likes it
+  std::int64_t chunk_bytes = 0;  // bytes of logits per chunk; 0: default of the device
 };
 
 struct LossResult {
-  Var loss;           // [1], for the tape: seed its gradient with one
+  Var loss;           // [1], for the tape; its gradient must be seeded with one
   Tensor token_loss;  // [T] in the wide dtype, 0 where ignored; the same on all tp ranks
 };
 
-// hidden [T, H], copied over tp. The gradients are computed along with the loss (the factor
-// StepState::loss_factor is known), so that the backward hands out what is ready.
+// hidden [T, H], copied over tp. Gradients are computed with the loss, because the factor
+// StepState::loss_factor is known; the backward only hands them out.
 LossResult lm_head_loss(Context& ctx, const Var& hidden, const LossTargets& targets,
                         const HeadSpec& spec);
 
 // Logits [T, V of this rank] in the wide dtype, scale and softcap applied; no gradient.
 Tensor lm_head_logits(Context& ctx, const Var& hidden, const HeadSpec& spec);
-// Of all ranks of tp, on all of them: [T, V].
+// All-gather over tp: [T, V] on every rank.
 Tensor gather_vocabulary(Context& ctx, Tensor part, std::int64_t vocabulary);
 
 }  // namespace bev

@@ -1,5 +1,5 @@
-// What one rank computes on: the tokens of a micro-batch, what they should predict, and any number
-// of named fields that only the code that reads them knows.
+// The micro-batch of one rank: tokens, targets, and optional named fields known only to the code
+// that reads them.
 #pragma once
 
 #include <cstdint>
@@ -11,58 +11,58 @@
 
 namespace bev {
 
-// Name of a batch field: a constant, declared where the field is read. The text appears in files
-// and messages only.
+// Name of a batch field: a constant declared where the field is read. The text appears only in
+// files and messages.
 struct FieldId {
   std::string_view name;
   bool operator==(const FieldId&) const = default;
 };
 
-// What the rows of a field stand for.
+// What a row of a field corresponds to.
 enum class FieldRows : std::uint8_t {
-  kTokens,   // one per token of the micro-batch, cut over context-parallel ranks as the tokens are
-  kSamples,  // one per sample, the same on all ranks that share the micro-batch
-  kOwn,      // tokens of another sequence of each sample (an encoder's input), cut by themselves
+  kTokens,   // one token of the micro-batch, split over context-parallel ranks like the tokens
+  kSamples,  // one sample, the same on all ranks that share the micro-batch
+  kOwn,      // one token of another sequence of the sample (encoder input), split on its own
 };
 
 struct BatchField {
   FieldId id;
   FieldRows rows = FieldRows::kTokens;
   Tensor tensor;          // [T], [samples], or [T of `layout`]
-  SequenceLayout layout;  // of FieldRows::kOwn
+  SequenceLayout layout;  // for FieldRows::kOwn
 };
 
-// What tokens should predict, and how much each prediction weighs in the loss.
+// Target token of each position and its weight in the loss.
 struct LossTargets {
   Tensor targets;  // [T] i32, negative: ignored
   Tensor weights;  // [T] f32
   double weight_sum = 0;
 };
 
-// What one depth of multi-token prediction (MTP) reads: the token it is given besides each token,
-// and the one that it should predict.
+// Input of one MTP (multi-token prediction) module: the future token embedded at each position, and
+// the token to predict.
 struct FutureTokens {
   Tensor tokens;  // [T] i32
   LossTargets targets;
 };
 
-// The depths of MTP that a batch serves, and the weight of each depth's targets.
+// Number of MTP modules that a batch serves, and the loss weight of their targets.
 struct FutureSpec {
   std::int64_t depths = 0;
   double weight = 0;
 };
 
-// Every pipeline stage gets it from its own loader.
+// Every pipeline stage gets the micro-batch from its own loader.
 struct MicroBatch {
   SequenceLayout layout;
   Tensor tokens;                     // [T] i32
   LossTargets targets;               // used by the last stage; may be empty for logits
-  std::vector<FutureTokens> future;  // one for each depth of MTP, where the model trains them
+  std::vector<FutureTokens> future;  // one per MTP module, if the model trains them
   std::vector<BatchField> fields;
 
-  // nullptr where the batch has no such field.
+  // Returns nullptr if the batch has no such field.
   const BatchField* find(FieldId id) const;
-  // Error(kInput) naming a field that is missing.
+  // Throws Error(kInput) naming the field if it is missing.
   const BatchField& field(FieldId id) const;
 };
 

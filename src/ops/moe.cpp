@@ -15,7 +15,7 @@ class PermuteRecipe final : public Recipe {
   Tensor make(Context& ctx) const override {
     return gather_rows(ctx, x_.get(ctx), rows_, "recomputed");
   }
-  // Gathers while it rounds.
+  // Fused: gathers the rows while it quantises them.
   Quantized quantize(Context& ctx, QuantizeRequest request) const override {
     if (!request.groups.used()) return Recipe::quantize(ctx, request);
     Tensor x = x_.get(ctx);
@@ -62,7 +62,7 @@ void check_over_ep(const char* op, const Var& x, PlaceState wanted) {
 Var permute(Context& ctx, const Var& x, const ExpertRows& rows, bool unwritten) {
   OpScope scope(ctx, "permute");
   check_over_ep("permute", x, PlaceState::kCopied);
-  // Who looks for numbers that are not finite wants to see them.
+  // With a probe (non-finite checks) the result is materialised, so that it can be inspected.
   bool writes = !unwritten || ctx.probe != nullptr;
   Tensor gathered = writes ? gather_rows(ctx, x.tensor, rows, "activations")
                            : Tensor::unwritten(x.dtype(), {rows.count(), x.shape()[1]});

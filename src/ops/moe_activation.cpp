@@ -1,4 +1,4 @@
-// The activation of experts, whose rows are multiplied by their probabilities on the way.
+// Activation of experts, fused with the multiplication of each row by its router probability.
 #include "autograd/op_scope.h"
 #include "base/error.h"
 #include "kernels/activation.h"

@@ -1,5 +1,5 @@
-// The logits of a router: a product in the dtype of its own, and noise on its input or in the place
-// of its result.
+// Router logits: a GEMM in the router dtype, with optional input jitter or random logits for
+// benchmarks.
 #include "autograd/op_scope.h"
 #include "base/error.h"
 #include "kernels/elementwise.h"
@@ -29,7 +29,7 @@ class JitterRecipe final : public Recipe {
   RandomRows random_;
 };
 
-// Consumers make the result again instead of keeping it.
+// Consumers recompute the result in the backward instead of saving it.
 Var jitter(Context& ctx, const Var& x, double epsilon, const SequenceLayout& layout) {
   OpScope scope(ctx, "jitter");
   RandomRows random = random_rows(ctx, layout, x.placement, RandomUse::kRouterJitter);
@@ -51,7 +51,7 @@ Var jitter(Context& ctx, const Var& x, double epsilon, const SequenceLayout& lay
   return out;
 }
 
-// Uniform in (0, 2): every expert is chosen as often.
+// Uniform in (0, 2), so that every expert is equally likely.
 Var random_logits(Context& ctx, const Var& logits, const SequenceLayout& layout) {
   OpScope scope(ctx, "random_logits");
   RandomRows random = random_rows(ctx, layout, logits.placement, RandomUse::kRouterLogits);
@@ -96,7 +96,7 @@ void add_weight_gradient(Context& ctx, const Param& weight, const Placement& pla
   ctx.grads.done(weight, std::move(sink));
 }
 
-// Added by the product to what came from the experts, where nobody else holds that.
+// dgrad of the router: accumulates onto the gradient from the experts if that is not shared.
 void add_input_gradient(Backward& back, const GradSlot& in, const Param& weight, const Tensor& dy) {
   Context& ctx = back.ctx;
   Tensor dx = back.take(in);
@@ -132,7 +132,7 @@ Var product(Context& ctx, const Var& x, const Param& weight, const Param* bias, 
                      Tensor wide = back.take(result);
                      if (wide.empty()) return;
                      Context& bctx = back.ctx;
-                     // Products take operands of one dtype.
+                     // GEMM operands must have one dtype.
                      Tensor dy = converted(bctx, wide, dtype, "gradients");
                      if (in.wanted()) add_input_gradient(back, in, *w, dy);
                      back.weight_work([w, bias, placement, saved, dy](Context& wctx) {

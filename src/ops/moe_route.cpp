@@ -1,6 +1,6 @@
-// The choice of experts and all that follows from it in the backward: gradients of the
-// probabilities, of the losses on the choice, and the load that moves expert biases. It is in the
-// backward that a token is counted, so that a recomputed layer counts once.
+// Top-k routing and its backward: gradients of the probabilities and of the router losses, and the
+// load that updates expert biases. Tokens are counted in the backward, so that a recomputed layer
+// counts once.
 #include <array>
 
 #include "autograd/op_scope.h"
@@ -17,7 +17,7 @@ namespace {
 
 bool cut_over_tp(const Placement& logits) { return logits[Axis::kTp] == PlaceState::kShard0; }
 
-// Sums over all ranks that share a micro-batch: those of cp, and of tp where tokens are cut.
+// Sums over all ranks that share a micro-batch: cp, and tp if tokens are split over it.
 void sum_over_micro_batch(Context& ctx, const Tensor& values, const Placement& logits) {
   ctx.mesh.cp().all_reduce(values, Reduction::kSum, "router load").wait();
   if (!cut_over_tp(logits)) return;
@@ -30,10 +30,10 @@ Tensor copy_of(Context& ctx, const View& values) {
   return out;
 }
 
-// The losses that balance, as the kernel takes them.
+// Load-balancing losses as kernel arguments.
 struct BalanceTerms {
   std::array<BalanceTerm, 3> terms;
-  std::array<Tensor, 3> counts;  // which the terms point to
+  std::array<Tensor, 3> counts;  // owns the memory that terms refer to
   std::size_t used = 0;
 
   void add(Tensor load, const std::int32_t* group, double coefficient) {
@@ -43,10 +43,10 @@ struct BalanceTerms {
   }
 };
 
-// How often this rank's tokens chose each expert.
+// Number of this rank's tokens per expert.
 struct RouterCounts {
-  Tensor sums;    // [1, 2 E + 2]: the beginning of a row of RouterStatistics
-  Tensor groups;  // [G, E]: by the sample of the micro-batch, where that is wanted
+  Tensor sums;    // [1, 2 E + 2]: prefix of a row of RouterStatistics
+  Tensor groups;  // [G, E]: by sample of the micro-batch, if wanted
 
   View all() const {
     std::int64_t experts = sums.numel() / 2 - 1;
@@ -99,7 +99,7 @@ struct RouteBackward {
     return !counted_by_others && ctx.layer >= 0 && ctx.layer < ctx.routers->sums.shape[0];
   }
 
-  // Losses that balance count what the scores by themselves would choose.
+  // Load-balancing losses count the choices by score alone, without expert bias and groups.
   bool chooses_by_score() const { return spec.expert_bias == nullptr && spec.rule.groups <= 1; }
   Tensor choice_by_score(Context& ctx) const {
     RoutingRule rule = spec.rule;
@@ -111,7 +111,7 @@ struct RouteBackward {
     return chosen;
   }
 
-  // Of each token: its sample in the micro-batch.
+  // Index of each token's sample in the micro-batch.
   const std::int32_t* samples(const Context& ctx) const {
     return layout->batch_samples.as<std::int32_t>() + token_rows(ctx, *layout, in.placement).begin;
   }
@@ -154,8 +154,8 @@ struct RouteBackward {
     }
   }
 
-  // With the micro-batches of the global batch that come before this one: those of earlier rounds
-  // on all data-parallel ranks, and of this round on the ranks before. No layout changes the order.
+  // Load including the micro-batches of the global batch before this one: earlier rounds on all
+  // data-parallel ranks, and this round on lower ranks. This order does not depend on the layout.
   Tensor count_on(Context& ctx, const View& own) const {
     Tensor mine = copy_of(ctx, own);
     if (cut_over_tp(in.placement)) {
@@ -175,8 +175,8 @@ struct RouteBackward {
     return load;
   }
 
-  // The gradient of the bias is E times the load above the mean: whole numbers, whose sums over
-  // ranks and micro-batches lose nothing.
+  // The gradient of the bias is E times the load above the mean: an integer, so sums over ranks and
+  // micro-batches are exact.
   void move_bias(Backward& back, const RouterCounts& own) const {
     const Param* bias = spec.expert_bias;
     std::int64_t chosen = experts.numel();
@@ -195,7 +195,7 @@ struct RouteBackward {
   }
 };
 
-// What is added to scores for the choice; empty: nothing.
+// Bias added to the scores for the choice only; empty: none.
 WeightLease choice_bias(Context& ctx, const Var& logits, const RouterSpec& spec,
                         const SequenceLayout* layout) {
   if (spec.expert_bias != nullptr) return ctx.weights.use(*spec.expert_bias);
@@ -241,8 +241,8 @@ Routing route(Context& ctx, const Var& logits, const RouterSpec& spec,
 
 namespace {
 
-// The probabilities as a matrix [T, E] of the model's dtype, zeros elsewhere: sums over a token's
-// experts become products.
+// Scatters the probabilities to a dense matrix [T, E] in the model dtype, with zeros elsewhere, so
+// that the sum over a token's experts is a GEMM.
 Tensor spread(Context& ctx, const Tensor& probs, const Tensor& experts, std::int64_t count) {
   Tensor dense = ctx.allocate(ctx.dtype, {probs.shape()[0], count}, "router");
   ctx.kernels.router.spread(ctx.stream, {probs, experts, dense});

@@ -15,7 +15,8 @@ struct NormKept {
   Tensor mean, rstd;
 };
 
-// Makes the normalised tensor from the norm's input and statistics, which are kept anyway.
+// Recomputes the normalised tensor from the input and statistics of the norm, which are saved
+// anyway.
 class NormRecipe : public Recipe {
  public:
   NormRecipe(const NormSpec& spec, NormKept kept) : spec_(spec), kept_(std::move(kept)) {}
@@ -38,7 +39,7 @@ class NormRecipe : public Recipe {
   }
 
  private:
-  // The statistics come out as they are.
+  // The kernel recomputes the same statistics in place.
   NormForwardArgs args(const Tensor& s, const Tensor& y, const WeightLease& w,
                        const WeightLease& b) const {
     return {s, {}, {}, y, w.view, b.view, kept_.mean, kept_.rstd, spec_.epsilon, spec_.offset};
@@ -56,7 +57,7 @@ void check_norm(const Var& x, const NormSpec& spec) {
             "norm ", spec.weight->name, ": the input {", x.placement, "} must be whole over tp");
 }
 
-// Input gradient of the norm plus `dsum`; weight gradients into their sinks. dy may be empty.
+// Input gradient of the norm plus `dsum`; weight gradients go to their sinks. dy may be empty.
 Value norm_backward(Context& ctx, const NormSpec& spec, const NormKept& kept,
                     const Placement& placement, const Tensor& dy, Tensor dsum) {
   if (dy.empty()) return dsum;
@@ -99,7 +100,7 @@ NormForward norm_forward(Context& ctx, const NormSpec& spec, const Tensor& x,
                          const Tensor& residual) {
   NormForward out;
   std::int64_t rows = x.shape()[0];
-  // Who looks for numbers that are not finite wants to see them.
+  // With a probe (non-finite checks) the result is materialised, so that it can be inspected.
   bool writes = !spec.unwritten || ctx.probe != nullptr;
   out.y = writes ? ctx.allocate(ctx.dtype, x.shape(), "activations")
                  : Tensor::unwritten(ctx.dtype, x.shape());
@@ -123,7 +124,7 @@ NormForward norm_forward(Context& ctx, const NormSpec& spec, const Tensor& x,
   return out;
 }
 
-// How readers get at the result y of a norm, where it is not simply kept.
+// Sets how consumers obtain y if it is recomputed or not materialised.
 void set_recipes(Context& ctx, const NormSpec& spec, const NormKept& kept, Tensor amax, Var& y) {
   y.amax = std::move(amax);
   bool regenerates = spec.regenerate && y.tracked();
@@ -146,7 +147,8 @@ Var norm(Context& ctx, const Var& x, const NormSpec& spec) {
   ctx.tape->record("norm", ctx.layer,
                    [spec, kept, placement = gradient_placement(*spec.weight, x.placement),
                     in = GradSlot(x), result = GradSlot(y)](Backward& back) {
-                     // What came to x past the norm is added while its gradient is written.
+                     // The gradient that reached x on the residual path is added by the same
+                     // kernel.
                      Tensor dy = back.take(result);
                      if (dy.empty()) return;
                      Tensor past = back.take(in);

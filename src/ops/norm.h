@@ -1,5 +1,5 @@
-// Normalisation over the last dim, alone or fused with the residual addition, and per head on q and
-// k.
+// RMSNorm and LayerNorm over the last dim, optionally fused with the residual addition, and QK norm
+// (RMSNorm of each head of q and k).
 #pragma once
 
 #include <cstdint>
@@ -15,9 +15,9 @@ struct NormSpec {
   bool center = false;          // LayerNorm subtracts the mean, RMSNorm does not
   double epsilon = 1e-5;
   double offset = 0;        // 1: multiplies by 1 + weight
-  bool regenerate = false;  // consumers make the result again instead of keeping it
-  bool amax = false;        // find the largest numbers of result and gradient on the way
-  bool unwritten = false;   // all readers make the result while they round it to 8 bits
+  bool regenerate = false;  // consumers recompute the result in the backward instead of saving it
+  bool amax = false;        // compute the amax of result and input gradient in the kernels
+  bool unwritten = false;   // fused quantisation: the result is never materialised
 };
 
 // x [T, H] -> normalised [T, H].

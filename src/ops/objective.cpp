@@ -20,7 +20,7 @@ Var sum_by_sample(Context& ctx, const Var& x, const SequenceLayout& layout) {
   ctx.kernels.elementwise.segment_sum(ctx.stream,
                                       {x.tensor, layout.batch_samples.as<std::int32_t>(), sums});
   ctx.mesh.cp().all_reduce(sums, Reduction::kSum, "sums by sample").wait();
-  // A gradient of the whole sum, on every cp rank, is that of each of its terms.
+  // The gradient of the sum, replicated over cp, is the gradient of each of its terms.
   Placement placement = x.placement.with(Axis::kCp, PlaceState::kReplicated);
   Var out = make_output(ctx, "sum_by_sample", std::move(sums), placement, x.tracked());
   if (!out.tracked()) return out;

@@ -23,8 +23,8 @@ Tensor gather_rows(Context& ctx, const Tensor& part, std::int64_t tokens, const 
   return whole;
 }
 
-// The rows of all tp ranks, given this rank's. body(rows of all, range) is called once a range is
-// there: block by block, this rank's first, or for all of it.
+// All-gathers the rows of all tp ranks. body(all rows, range) is called when a range has arrived:
+// block by block, this rank's first, or once for all rows without overlap.
 template <class Body>
 Tensor gather_blocks(Context& ctx, const Tensor& part, std::int64_t tokens, const char* label,
                      bool overlap, const Body& body) {
@@ -55,8 +55,9 @@ Tensor gather_blocks(Context& ctx, const Tensor& part, std::int64_t tokens, cons
   return whole;
 }
 
-// product(rows, out) makes this rank's partial sum of any rows; the result is the sum of this
-// rank's rows. The block of the next rank is made first and travels while the others are made.
+// Reduce-scatter overlapped with the GEMM: product(rows, out) computes this rank's partial sum of
+// any rows; returns the total of this rank's rows. The block of the next rank is computed first and
+// is sent while the others are computed.
 template <class Product>
 Tensor scatter_blocks(Context& ctx, std::int64_t tokens, std::int64_t columns, const char* label,
                       const Product& product) {
@@ -81,7 +82,7 @@ Tensor scatter_blocks(Context& ctx, std::int64_t tokens, std::int64_t columns, c
   mine = make(own.size());
   product(own, mine);
   for (Work& work : works) work.wait();
-  // In rank order and rounded once, as a reduce-scatter adds.
+  // Added in rank order in the wide dtype and rounded once, like the reduce-scatter.
   Tensor sum = ctx.allocate(ctx.wide(), {own.size(), columns}, "activations");
   for (std::size_t i = 0; i < incoming.size(); ++i) {
     if (i == 0) {
@@ -103,17 +104,17 @@ void check_input(const Var& x, std::int64_t columns, const Param& weight, bool o
             "} must be ", expected, " over tp");
 }
 
-// A gradient that is being summed over tp.
+// A gradient whose reduction over tp is in flight.
 struct PendingGradient {
   Tensor partial, sum;
-  Work reducing;  // given up before the tensors go
+  Work reducing;  // declared last: destroyed before the tensors it uses
 };
 
-// What the backward of a column-parallel linear needs besides dy.
+// State of the backward of a column-parallel linear.
 struct ColumnBackward {
   const Param* weight;
   const Param* bias;
-  bool split;  // x is this rank's part of the tokens
+  bool split;  // x is sharded over tokens (sequence parallel)
   Placement weight_placement, bias_placement, result_placement;
   KeptInput x;
   GradSlot in;
@@ -121,11 +122,11 @@ struct ColumnBackward {
   void run(Backward& back, Value dy) const {
     Context& ctx = back.ctx;
     bool bias_trains = bias != nullptr && bias->trains;
-    // Its sum over the rows reads all of it.
+    // The bias gradient sums all rows of dy, so dy must be materialised.
     if (bias_trains) dy = Value(dy.get(ctx), dy.amax);
     Tensor part, whole;
-    Work gathering;  // reads part until it is waited for
-    // Weight gradients that are put off gather x when they are due.
+    Work gathering;  // reads `part` until waited for
+    // Deferred wgrad (zero bubble) gathers x when it runs.
     if (split && weight->trains && ctx.weight_work == nullptr) {
       part = x.part(ctx, *weight);
       whole = gather_rows(ctx, part, dy.shape()[0], "tp input", gathering);
@@ -171,9 +172,9 @@ struct ColumnBackward {
     return dx;
   }
 
-  // `whole` is x of all tokens, or nothing yet.
+  // wgrad. `whole` is the gathered x, or empty if it is not gathered yet.
   void add_gradient(Context& ctx, const Factor& dy, std::int64_t tokens, Tensor whole) const {
-    // Gathered even where a rank's part has all the tokens: the others have none and wait for it.
+    // Collective, so it runs even if this rank has all the tokens and the others none.
     if (split && whole.empty()) {
       Tensor part = x.part(ctx, *weight);
       Work gathering;
@@ -184,8 +185,8 @@ struct ColumnBackward {
   }
 };
 
-// The forward product of an x that is cut by tokens, whose blocks are exchanged on the way, in 8
-// bits where the whole has one scale. Each rank keeps its part.
+// Forward of a column-parallel linear under sequence parallelism: all-gathers x by blocks, in FP8
+// if the tensor has a single scale, and saves only this rank's part.
 KeptInput gather_and_multiply(Context& ctx, const Var& x, std::int64_t tokens, const Param& weight,
                               const Param* bias, bool overlap, const Tensor& y) {
   TensorScale scale = tensor_scale(ctx, weight, Fp8Role::kInput, x, x.placement);
@@ -240,7 +241,7 @@ Var column_parallel(Context& ctx, const Var& x, std::int64_t tokens, const Param
 
 namespace {
 
-// The forward product of a row-parallel linear whose result's blocks are exchanged on the way.
+// Forward of a row-parallel linear that overlaps the reduce-scatter of the result with the GEMM.
 Tensor multiply_and_scatter(Context& ctx, const Var& x, const Param& weight, KeptInput& kept) {
   TensorScale scale = tensor_scale(ctx, weight, Fp8Role::kInput, x, x.placement);
   auto factor_of = [&](const Value& rows, const FactorUse& use) {
@@ -261,10 +262,10 @@ Tensor multiply_and_scatter(Context& ctx, const Var& x, const Param& weight, Kep
   return y;
 }
 
-// What the backward of a row-parallel linear needs besides dy.
+// State of the backward of a row-parallel linear.
 struct RowBackward {
   const Param* weight;
-  bool split, overlap;  // dy is this rank's part of the tokens
+  bool split, overlap;  // split: dy is sharded over tokens
   Placement weight_placement, result_placement;
   KeptInput x;
   GradSlot in;
@@ -286,7 +287,7 @@ struct RowBackward {
   }
 
  private:
-  // Rows of dx from as many of dy; empty: not wanted.
+  // dgrad of some rows; an empty dx is not wanted. Returns the operand for wgrad if `keep`.
   Factor products(Context& ctx, const TensorScale& scale, const Value& dy, const Tensor& dx,
                   bool keep) const {
     Factor factor = make_factor(ctx, *weight, Fp8Role::kGradient, scale, dy, {!dx.empty(), keep});
@@ -294,7 +295,7 @@ struct RowBackward {
     return factor;
   }
 
-  // The same from all ranks' rows of dy, and what the weight gradient needs of them.
+  // All-gathers dy and computes dgrad of all rows; returns the operand for wgrad.
   Factor gather_products(Context& ctx, const Value& dy, std::int64_t tokens,
                          const TensorScale& scale, const Tensor& dx) const {
     if (KeptInput::in_rows(*weight)) return gather_rounded(ctx, dy, tokens, scale, dx);
@@ -310,7 +311,7 @@ struct RowBackward {
     return make_factor(ctx, *weight, Fp8Role::kGradient, scale, whole, {false, true});
   }
 
-  // Rows that have one scale travel in 8 bits.
+  // With a single scale per tensor, rows are all-gathered in FP8.
   Factor gather_rounded(Context& ctx, const Value& dy, std::int64_t tokens,
                         const TensorScale& scale, const Tensor& dx) const {
     Factor own = make_factor(ctx, *weight, Fp8Role::kGradient, scale, dy, {true, false});

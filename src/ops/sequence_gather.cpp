@@ -7,7 +7,7 @@ namespace bev {
 
 namespace {
 
-// One rank's rows after the other's, into the order of the samples.
+// All-gathers the rows of all cp ranks and reorders them by sample.
 Tensor gathered(Context& ctx, const Tensor& x, const SequenceLayout& layout) {
   Group& cp = ctx.mesh.cp();
   if (cp.size() == 1) return x;
@@ -29,7 +29,7 @@ Tensor own_rows(Context& ctx, const Tensor& x, const SequenceLayout& layout) {
   return own;
 }
 
-// An op that moves rows by `forward`, and their gradients by `backward`.
+// An op that moves rows by `forward` and their gradients by `backward`.
 template <class Move>
 Var move_rows(Context& ctx, const char* name, const Var& x, const SequenceLayout& layout,
               PlaceState placed, Move forward, Move backward) {

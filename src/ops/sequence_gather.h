@@ -1,12 +1,12 @@
-// Whole sequences on every context-parallel rank, for computation that cannot be cut over tokens:
+// Gathers whole sequences on every context-parallel rank, for ops that cannot be split over tokens:
 //
 //   gather_sequence   forward   all-gather over cp, in the order of the samples
 //                     backward  each rank keeps the gradient of its own tokens
 //   own_sequence      forward   each rank keeps its own tokens
 //                     backward  all-gather over cp
 //
-// Between the two every rank computes the same, so nothing there may have weights: their gradients
-// would be counted once for each rank, which the placements refuse.
+// In between every rank computes the same, so no op there may have weights: their gradients would
+// be counted once per rank, which the placements refuse.
 #pragma once
 
 #include "autograd/tape.h"
@@ -14,7 +14,7 @@
 
 namespace bev {
 
-// The tokens of all context-parallel ranks, in the order of gathered rows.
+// Tokens of all context-parallel ranks, in the order of gathered rows.
 const TokenSet& whole_sequence(const SequenceLayout& layout);
 
 // x [T, C] of this rank's tokens -> [T of all context-parallel ranks, C], replicated over cp.

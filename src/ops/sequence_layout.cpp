@@ -8,7 +8,7 @@ namespace bev {
 
 namespace {
 
-// [tokens] i32, value(piece, i) for token i of each piece.
+// Uploads [tokens] i32 with value(piece, i) for token i of each piece.
 template <class Value>
 Tensor piece_values(Context& ctx, const TokenSet& set, const Value& value) {
   std::vector<std::int32_t> values(static_cast<std::size_t>(set.tokens()));
@@ -43,7 +43,8 @@ ContextRows context_rows(Context& ctx, std::span<const SampleShape> samples,
   return rows;
 }
 
-// Ranks of one tp group have the same tokens; others tell each other.
+// T of each rank that shares experts. Ranks of one tp group have the same tokens; others exchange
+// counts.
 std::vector<std::int64_t> tokens_beside_experts(const Context& ctx, std::int64_t tokens) {
   const MeshShape& shape = ctx.mesh.shape();
   Group& group = ctx.mesh.group(MeshGroup::kExperts);
@@ -91,7 +92,7 @@ SequenceLayout SequenceLayout::make(Context& ctx, std::span<const SampleShape> s
 }
 
 namespace {
-// Calls copy(row apart, row in order, count) for every stretch.
+// Calls copy(row grouped by set, row in sample order, count) for every contiguous range.
 template <class Copy>
 void for_row_copies(std::span<const TokenSet> sets, const TokenSet& together, const Copy& copy) {
   std::int64_t first = 0;

@@ -1,3 +1,5 @@
+// GQA with more tensor-parallel ranks than kv heads: all-gather of keys and values within a kv
+// group.
 #include "autograd/op_scope.h"
 #include "ops/copy_columns.h"
 #include "ops/parallel_linear.h"
@@ -6,8 +8,8 @@ namespace bev {
 
 namespace {
 
-// Between rows q | k | v with whole keys and values and the kv ranks' parts of k | v, rank after
-// rank.
+// Copies between rows q | k | v with whole keys and values and the parts of k | v in the order of
+// kv ranks.
 void copy_keys(Context& ctx, const Tensor& rows, const Tensor& parts, std::int64_t q_columns,
                bool into_rows) {
   std::int64_t n = ctx.mesh.group(MeshGroup::kKv).size(), tokens = rows.shape()[0];
@@ -28,7 +30,8 @@ void copy_keys(Context& ctx, const Tensor& rows, const Tensor& parts, std::int64
 Var share_keys(Context& ctx, const Var& qkv, std::int64_t q_columns) {
   OpScope scope(ctx, "share_keys");
   Group& kv = ctx.mesh.group(MeshGroup::kKv);
-  std::int64_t tokens = qkv.shape()[0], part = qkv.shape()[1] - q_columns;  // of k and v
+  // Width of this rank's k | v.
+  std::int64_t tokens = qkv.shape()[0], part = qkv.shape()[1] - q_columns;
   Tensor own = ctx.allocate(qkv.dtype(), {tokens, part}, "activations");
   copy_columns(ctx, qkv.tensor, q_columns, own, 0, part);
   Tensor parts = ctx.allocate(qkv.dtype(), {kv.size() * tokens * part}, "activations");
@@ -44,7 +47,7 @@ Var share_keys(Context& ctx, const Var& qkv, std::int64_t q_columns) {
         Tensor dy = back.take(result);
         if (dy.empty()) return;
         Context& bctx = back.ctx;
-        // Every rank has the gradient that its own queries give.
+        // Each rank has only the gradient from its own queries, so the parts are summed.
         Group& group = bctx.mesh.group(MeshGroup::kKv);
         std::int64_t rows_count = dy.shape()[0];
         Tensor partial = bctx.allocate(dy.dtype(), {group.size() * rows_count * part}, "gradients");

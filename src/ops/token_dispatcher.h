@@ -1,19 +1,20 @@
-// How tokens reach the ranks that have their experts.
+// MoE token dispatcher: how tokens reach the ranks that hold their experts.
 #pragma once
 
 #include <cstdint>
 
 namespace bev {
 
-// All tokens to all ranks that share the experts, or each token to those that have one of its own.
+// Send all tokens to all ranks that share the experts, or each token only to the ranks of its
+// experts.
 enum class TokenDispatcher : std::uint8_t { kAllGather, kAllToAll };
 
 struct ExpertParallel {
   TokenDispatcher dispatcher = TokenDispatcher::kAllToAll;
-  bool overlap_shared = false;  // the shared expert runs beside the exchange
-  bool gives_way = false;       // and another micro-batch, where one is there (autograd/partner.h)
-  // Exchanges of training steps have a fixed size: this factor times what even use of the experts
-  // needs. 0: the size they need.
+  bool overlap_shared = false;  // overlap the shared expert with the exchange
+  bool gives_way = false;       // overlap another micro-batch, if there is one (autograd/partner.h)
+  // Fixed exchange sizes in training steps: this factor times the size for an even load. 0: exact
+  // sizes.
   double rank_capacity = 0;
 };
 

@@ -22,8 +22,8 @@ CrossEntropyPass make_pass(Context& ctx, Tensor hidden, const Placement& placeme
           .passes = passes};
 }
 
-// The weight's gradient is computed at once, not put off by Backward::weight_work: it is made of
-// the gradient of the logits, which would have to be kept or computed a second time.
+// Recomputes the logits. wgrad runs at once rather than deferred by Backward::weight_work: it needs
+// the gradient of the logits, which would have to be saved or computed twice.
 void backward_again(Backward& back, const HeadSpec& spec, const Saved& hidden,
                     const Tensor& targets, const GradSlot& in, const Tensor& dy) {
   Context& ctx = back.ctx;
@@ -47,7 +47,7 @@ Var token_log_probs(Context& ctx, const Var& hidden, const Tensor& targets, cons
   bool wanted = ctx.tape != nullptr && (hidden.tracked() || spec.weight->trains);
   CrossEntropyPass pass = make_pass(ctx, hidden.tensor, hidden.placement, targets, wanted ? 2 : 1);
   cross_entropy(ctx, spec, pass);
-  // 0 - loss: an ignored token has 0 and not -0.
+  // Computed as 0 - loss, so that an ignored token gets 0 instead of -0.
   Tensor log_probs = ctx.allocate(ctx.wide(), pass.token_loss.shape(), "activations");
   ctx.kernels.fill(ctx.stream, log_probs, 0);
   ctx.kernels.elementwise.axpby(ctx.stream, -1, pass.token_loss, 1, log_probs);

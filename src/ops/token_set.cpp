@@ -11,7 +11,7 @@ void TokenSet::add(const DocumentPiece& piece) {
   std::int32_t& index = by_document_[static_cast<std::size_t>(piece.document)]
                                     [static_cast<std::size_t>(piece.segment)];
   if (index >= 0) {
-    // The next chunk of the same segment goes on where the last one ended.
+    // The next chunk of the same segment continues where the last one ended.
     pieces_[static_cast<std::size_t>(index)].count += piece.count;
   } else {
     index = static_cast<std::int32_t>(pieces_.size());
@@ -22,7 +22,7 @@ void TokenSet::add(const DocumentPiece& piece) {
 
 TokenSet::TokenSet(std::span<const SampleShape> samples, std::int64_t ranks,
                    std::int64_t first_rank, std::int64_t end_rank) {
-  bool joined = end_rank == ranks;  // chunks ranks - 1 and ranks are neighbours
+  bool joined = end_rank == ranks;  // chunks ranks - 1 and ranks are adjacent
   segments_ = joined ? 1 : 2;
   std::int32_t document = 0;
   for (std::size_t s = 0; s < samples.size(); ++s) {

@@ -1,6 +1,6 @@
-// Which tokens of a micro-batch a rank holds when sequences are cut over context-parallel ranks. A
-// sample is cut into 2 cp chunks as evenly as they go, and rank r holds chunks r and 2 cp - 1 - r:
-// under a causal mask the early chunk is little work, the late one much.
+// The tokens of a micro-batch that a context-parallel rank holds. A sample is split into 2 cp
+// chunks of near equal size, and rank r holds chunks r and 2 cp - 1 - r (zigzag), which balances
+// the work of a causal mask:
 //
 //   cp 2:   | 0 | 1 | 2 | 3 |      rank 0 holds 0 and 3, rank 1 holds 1 and 2
 #pragma once
@@ -15,35 +15,35 @@
 
 namespace bev {
 
-// Tokens in a row that attend within their document only.
+// One sample: consecutive tokens that attend only within their document.
 struct SampleShape {
-  std::vector<std::int32_t> documents;  // lengths, adding up to the sample's tokens
+  std::vector<std::int32_t> documents;  // lengths, whose sum is the number of tokens of the sample
 };
 
 // Consecutive tokens of one document in consecutive rows.
 struct DocumentPiece {
   std::int32_t row = 0, count = 0;
-  std::int32_t document = 0;      // counted over the micro-batch
-  std::int32_t begin = 0;         // place of the first token in its document
-  std::int32_t length = 0;        // of the whole document
-  std::int32_t sample = 0;        // counted over the micro-batch
-  std::int32_t sample_begin = 0;  // place of the first token in its sample
-  std::int32_t segment = 0;       // 0: of an early chunk, 1: of a late one
+  std::int32_t document = 0;      // index in the micro-batch
+  std::int32_t begin = 0;         // position of the first token in its document
+  std::int32_t length = 0;        // length of the whole document
+  std::int32_t sample = 0;        // index in the micro-batch
+  std::int32_t sample_begin = 0;  // position of the first token in its sample
+  std::int32_t segment = 0;       // 0: from an early chunk, 1: from a late one
 };
 
-// The tokens of some neighbouring ranks, in the order of sample and place. A document has at most
-// one piece in each segment.
+// The tokens of consecutive ranks, ordered by sample and position. A document has at most one piece
+// in each segment.
 class TokenSet {
  public:
   TokenSet() = default;
-  // Of the ranks [first_rank, end_rank) of `ranks`.
+  // The tokens of ranks [first_rank, end_rank) of `ranks`.
   TokenSet(std::span<const SampleShape> samples, std::int64_t ranks, std::int64_t first_rank,
            std::int64_t end_rank);
 
   std::int64_t tokens() const { return tokens_; }
-  int segments() const { return segments_; }  // 1 when early and late chunks are neighbours
+  int segments() const { return segments_; }  // 1 if early and late chunks are adjacent
   std::span<const DocumentPiece> pieces() const { return pieces_; }
-  // nullptr: the set has nothing of it.
+  // Returns nullptr if the set has no token of the document in the segment.
   const DocumentPiece* find(std::int32_t document, int segment) const;
 
  private:
@@ -55,8 +55,8 @@ class TokenSet {
   int segments_ = 1;
 };
 
-// What queries of one segment may see of the keys of one segment: at most one run per document, and
-// none where the mask hides all of it. No key is in two runs.
+// Attention runs of queries of one segment over keys of one segment: at most one run per document,
+// none where the mask hides all keys. No key is in two runs.
 std::vector<AttentionRun> visible_runs(const TokenSet& queries, int query_segment,
                                        const TokenSet& keys, int key_segment,
                                        const AttentionRule& rule);
@@ -64,7 +64,7 @@ std::vector<AttentionRun> visible_runs(const TokenSet& queries, int query_segmen
 struct RowCopy {
   std::int64_t from = 0, to = 0, count = 0;
 };
-// Where the rows of `part` are in `whole`, which holds all of them.
+// Where the rows of `part` are in `whole`, which contains all of them.
 std::vector<RowCopy> row_copies(const TokenSet& part, const TokenSet& whole);
 
 }  // namespace bev

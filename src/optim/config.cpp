@@ -40,7 +40,7 @@ void dtype_fields(OptimDtypes& dtypes, FieldList& list) {
   const std::vector<std::pair<std::string, Dtype>> choices = {{"fp32", Dtype::kF32},
                                                               {"bf16", Dtype::kBf16}};
   list.add("main-params-dtype", dtypes.main_params, choices,
-           "main parameters; bf16 keeps none beside the model's and rounds updates at random");
+           "master weights; bf16 keeps no copy and updates the weights with stochastic rounding");
   list.add("main-grads-dtype", dtypes.main_grads, choices,
            "gradients between micro-batches, in sums over ranks and in the optimizer");
   std::vector<std::pair<std::string, Dtype>> moments = choices;
@@ -119,7 +119,7 @@ void loss_scale_fields(OptimConfig& optim, FieldList& list) {
       .limit(kMaxIters);
 }
 
-// The lengths of one unit, under the names of its flags.
+// Schedule lengths in one unit (iterations or samples), with the names of their flags.
 struct Lengths {
   const char* unit;
   std::int64_t train, decay, warmup, wsd_decay;

@@ -1,4 +1,4 @@
-// The optimizer, its schedules and the loss scale.
+// Settings of the optimizer, the learning rate and weight decay schedules, and the loss scale.
 #pragma once
 
 #include <cstdint>
@@ -19,16 +19,16 @@ enum class OptimizerKind : std::uint8_t {
   kSgd,
 };
 
-// In which dtype gradients and the optimizer's state are kept: f32 or bf16 each, moments also in 8
-// bits (u8, see tensor/moment8.h). Main parameters in bf16 are the model's own, rounded at random
-// so that small updates are not lost.
+// Dtypes of gradients and optimizer state: f32 or bf16, for moments also 8 bits (u8, see
+// tensor/moment8.h). With bf16 main_params the model's parameters are the master weights, updated
+// with stochastic rounding so that small updates are not lost.
 struct OptimDtypes {
   Dtype main_params = Dtype::kF32;
   Dtype main_grads = Dtype::kF32;
   Dtype exp_avg = Dtype::kF32;
   Dtype exp_avg_sq = Dtype::kF32;
 
-  // What a model in `model` keeps: one in f64 has all of it in f64.
+  // The dtypes for a model in `model`: all are f64 for an f64 model.
   OptimDtypes for_model(Dtype model) const;
 };
 
@@ -40,11 +40,11 @@ struct OptimConfig {
   double sgd_momentum = 0.9;
   double clip_grad = 1.0;  // 0: off
   OptimDtypes dtypes;
-  // The part of the state (by elements) that lies in host memory.
+  // The fraction of the state (by elements) in host memory.
   bool optimizer_cpu_offload = false;
   double optimizer_offload_fraction = 1.0;
 
-  // The schedule; lengths in iterations or in samples, whichever the run counts in.
+  // Learning rate schedule; lengths are in iterations or in samples, as the run is.
   double lr = 3e-4;
   double min_lr = 0.0;
   LrSchedule::Style lr_decay_style = LrSchedule::Style::kLinear;
@@ -77,11 +77,12 @@ struct OptimConfig {
   double offloaded_fraction() const {
     return optimizer_cpu_offload ? optimizer_offload_fraction : 0;
   }
-  // For a run of so many iterations or samples (the other is 0; both 0: unknown): fills in the
-  // decay length and the ends of the weight decay. Returns which flags do not go together; whether
-  // the values make a schedule is said by LrSchedule and WeightDecaySchedule.
+  // Fills in the decay length and the ends of the weight decay for a run of `train_iters` or
+  // `train_samples` (the other is 0; both 0: unknown). Returns contradictions between flags;
+  // LrSchedule and WeightDecaySchedule check the values.
   std::vector<std::string> resolve(std::int64_t train_iters, std::int64_t train_samples);
-  // Which dtypes do not go with a model in `model` or with the optimizer, and what offload lacks.
+  // Problems of the state dtypes with a model in `model` or with the optimizer, and of the offload
+  // settings.
   std::vector<std::string> state_problems(Dtype model) const;
 };
 

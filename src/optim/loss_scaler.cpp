@@ -42,7 +42,7 @@ bool LossScaler::update(bool found_inf) {
   double before = state_.scale;
   if (found_inf) {
     state_.growth_counter = 0;
-    // Only a growth refills this counter, so that later overflows halve at once.
+    // Only a growth resets this counter, so that later overflows halve the scale at once.
     --state_.hysteresis_counter;
     if (state_.hysteresis_counter <= 0) state_.scale = std::max(state_.scale * 0.5, rules_.min);
   } else if (++state_.growth_counter == rules_.window) {
@@ -55,7 +55,7 @@ bool LossScaler::update(bool found_inf) {
 
 void LossScaler::restore(const State& state) {
   check_scale(state.scale);
-  if (dynamic_) state_ = state;  // a constant scale is the configuration's, not the checkpoint's
+  if (dynamic_) state_ = state;  // a constant scale comes from the configuration
 }
 
 }  // namespace bev

@@ -1,5 +1,5 @@
-// The factor on the loss that keeps fp16 gradients in range: constant, or adapted to overflows.
-// Rules are Megatron's, with growth 2 and backoff 1/2.
+// Loss scaling, which keeps fp16 gradients in range: constant, or dynamic by overflows. Rules are
+// Megatron's, with growth factor 2 and backoff factor 1/2.
 #pragma once
 
 #include <cstdint>
@@ -15,7 +15,7 @@ struct DynamicLossScale {
 
 class LossScaler {
  public:
-  // What a checkpoint keeps.
+  // State saved in checkpoints.
   struct State {
     double scale = 1.0;
     std::int64_t growth_counter = 0;
@@ -27,12 +27,12 @@ class LossScaler {
   static LossScaler dynamic(const DynamicLossScale& rules);
 
   double scale() const { return state_.scale; }
-  // 1/scale, computed in double, as gradients are multiplied by it.
+  // 1/scale, computed in double; gradients are multiplied by it.
   float inverse_scale() const { return static_cast<float>(1.0 / state_.scale); }
   bool is_dynamic() const { return dynamic_; }
 
-  // Call once per step. Returns whether the scale changed. A step with found_inf must be skipped by
-  // the caller, also under a constant scale.
+  // Called once per step. Returns true if the scale changed. The caller must skip a step with
+  // found_inf, even with a constant scale.
   bool update(bool found_inf);
 
   const State& state() const { return state_; }

@@ -9,7 +9,7 @@
 namespace bev {
 
 namespace {
-// 1 at ratio 0, 0 at ratio 1.
+// Cosine from 1 at ratio 0 to 0 at ratio 1.
 double cosine_fall(double ratio) { return 0.5 * (std::cos(std::numbers::pi * ratio) + 1.0); }
 
 double wsd_factor(LrSchedule::WsdStyle style, double ratio) {
@@ -26,7 +26,7 @@ double wsd_factor(LrSchedule::WsdStyle style, double ratio) {
   return 2.0 * std::pow(0.5, ratio) - 1.0;
 }
 
-// The share of (max - min) left after the warm-up.
+// Fraction of (max - min) after warmup.
 double decay_factor(const LrSchedule& s, double samples) {
   double ratio = (samples - s.warmup_steps) / (s.decay_steps - s.warmup_steps);
   if (s.style == LrSchedule::Style::kCosine) return cosine_fall(ratio);

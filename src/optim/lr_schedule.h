@@ -1,5 +1,5 @@
-// Learning rate and weight decay as functions of the samples consumed by successful steps.
-// Rules and rounding are Megatron's; the unit of every "steps" is samples, not iterations.
+// Learning rate and weight decay schedules as functions of the samples consumed by successful
+// steps. Rules and rounding are Megatron's; every "steps" is in samples, not iterations.
 #pragma once
 
 #include <cstdint>
@@ -14,15 +14,15 @@ struct LrSchedule {
 
   double max_lr = 0.0;
   double min_lr = 0.0;
-  double init_lr = 0.0;       // where the warm-up starts
-  double warmup_steps = 0.0;  // a fraction of the decay may give a part of a sample
-  double decay_steps = 0.0;   // warm-up included
+  double init_lr = 0.0;       // start of the warmup
+  double warmup_steps = 0.0;  // may be fractional if given as a fraction of the decay
+  double decay_steps = 0.0;   // including warmup
   Style style = Style::kLinear;
   WsdStyle wsd_style = WsdStyle::kExponential;
-  double wsd_decay_steps = 0.0;  // the last part of decay_steps
+  double wsd_decay_steps = 0.0;  // final part of decay_steps
 
   double lr(std::int64_t consumed_samples) const;
-  // What is wrong with the values, each with its cure; empty when lr() may be called.
+  // Invalid values, each with a fix; empty if lr() may be called.
   std::vector<std::string> problems() const;
 };
 

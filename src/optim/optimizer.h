@@ -1,5 +1,5 @@
-// The optimizer over flat ranges of parameters. Which ranges this rank owns is the shard plan's
-// business.
+// The optimizer (Adam, AdamW, SGD) with master weights, over flat ranges of parameters. The shard
+// plan decides which ranges this rank owns (ZeRO).
 #pragma once
 
 #include <cstdint>
@@ -15,35 +15,37 @@ namespace bev {
 
 struct AdamRange;
 
-// A run of one parameter's local elements that this rank updates.
+// A contiguous range of one parameter's local elements that this rank updates.
 struct OptimRange {
   const Param* param = nullptr;
   std::int64_t offset = 0;  // in the flattened local parameter
   View value;               // flat, the model's dtype
   View grad;                // flat, the gradient dtype
-  // Whether norms and other sums over the model's elements take it in: over all ranks every element
-  // is in one range that is counted.
+  // Whether norms and other sums over the model include the range. Over all ranks every element is
+  // in exactly one counted range.
   bool counted = true;
 };
 
 class Optimizer {
  public:
-  // Parameters that do not train must not be among the ranges. `host` is pinned memory, which a
-  // configuration with offload needs: the state of some ranges lies there, and the same kernels
-  // update it. It must outlive the optimizer.
+  // The ranges must not contain frozen parameters. `host` is pinned memory, required for optimizer
+  // offload: the state of some ranges is there, and the same kernels update it. It must outlive the
+  // optimizer.
   Optimizer(Context& ctx, std::vector<OptimRange> ranges, const OptimConfig& config,
             Arena* host = nullptr);
   ~Optimizer();
 
-  // Takes the main parameters from the model's values (at the start, or after loading weights).
+  // Copies the master weights from the model's values (at the start, or after loading weights).
   void refresh_main(Context& ctx);
-  // One update with lr, weight decay, gradient multiplier and skip flag of ctx.step.
+  // One update with the learning rates, weight decay, gradient multiplier and skip flag of
+  // ctx.step.
   void step(Context& ctx);
-  // *sum (f64, on the device) += the squares of the main parameters that are counted here.
+  // *sum (f64, on the device) += the squares of the master weights of counted ranges.
   void add_squares(Context& ctx, double* sum) const;
 
-  // Parameters of the whole model whose moments began after the first update, with the updates
-  // before them, which bias correction leaves out: they were frozen until a run was resumed.
+  // Parameters of the whole model whose moments began late, because they were frozen until a run
+  // was resumed, with the number of updates before that. Bias correction does not count these
+  // updates.
   const std::map<std::string, std::int64_t>& late_starts() const { return late_starts_; }
   void set_late_starts(std::map<std::string, std::int64_t> updates);
 
@@ -57,10 +59,10 @@ class Optimizer {
   std::vector<OptimRange> ranges_;
   OptimConfig config_;
   StateMemory device_, host_;
-  std::vector<RangeState> states_;  // of the ranges
-  std::vector<AdamRange> adam_;     // as the kernel takes them
+  std::vector<RangeState> states_;  // by range
+  std::vector<AdamRange> adam_;     // arguments of the kernel
   std::map<std::string, std::int64_t> late_starts_;
-  std::vector<View> counted_;  // main parameters of ranges that are counted
+  std::vector<View> counted_;  // master weights of counted ranges
 };
 
 }  // namespace bev

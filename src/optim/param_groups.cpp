@@ -12,7 +12,8 @@ namespace bev {
 
 bool matches_pattern(std::string_view pattern, std::string_view name) {
   std::size_t at = 0, next = 0;
-  // After a star: where the pattern goes on, and the least that the star does not stand for.
+  // Backtracking to the last star: the position after it in the pattern, and the first character of
+  // the name that it does not match.
   std::size_t after_star = std::string_view::npos, retry = 0;
   while (next < name.size()) {
     if (at < pattern.size() && pattern[at] == '*') {
@@ -38,7 +39,7 @@ bool matches(const ParamRule& rule, std::string_view name) {
       rule.patterns, [&](const std::string& pattern) { return matches_pattern(pattern, name); });
 }
 
-// What a text of --param-group may set.
+// The values that --param-group may set.
 void value_fields(ParamRule& rule, FieldList& list) {
   list.add("lr-mult", rule.lr_mult, "").min(0);
   list.add("wd-mult", rule.wd_mult, "").min(0);
@@ -46,7 +47,7 @@ void value_fields(ParamRule& rule, FieldList& list) {
   list.add("min-lr", rule.min_lr, "").min(0);
 }
 
-// Returns "" or what is wrong.
+// Returns an error message, or "".
 std::string set_value(ParamRule& rule, const std::string& text) {
   FieldList list;
   value_fields(rule, list);
@@ -109,7 +110,7 @@ std::vector<ParamRule> make_rules(const ParamGroupConfig& config,
   return rules;
 }
 
-// Names with a star for every number, each once: one for all layers.
+// Names with every number replaced by a star, without duplicates: one entry for all layers.
 std::vector<std::string> starred_names(std::span<const std::string> names) {
   std::set<std::string> out;
   for (const std::string& name : names) {

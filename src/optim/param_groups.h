@@ -1,5 +1,5 @@
-// Parameter groups by patterns over global names: which parameters train, with what learning rate
-// and with what weight decay. Names are the same in every layout, so groups are too.
+// Parameter groups, by patterns over global parameter names: which parameters train, with which
+// learning rate and weight decay. Names, and so groups, do not depend on the layout.
 #pragma once
 
 #include <cstdint>
@@ -17,22 +17,22 @@ namespace bev {
 class FieldList;
 struct Param;
 
-// Whether the pattern describes the whole name: * stands for any characters, ? for any one.
+// Whether the pattern matches the whole name: * matches any characters, ? any single one.
 bool matches_pattern(std::string_view pattern, std::string_view name);
 
-// What the parameters that one of the patterns matches have. A value that is not set stays what the
-// rules before have made it.
+// Settings of the parameters that match one of the patterns. A value that is not set keeps the
+// result of earlier rules.
 struct ParamRule {
-  std::string flag;                   // where the rule comes from, as messages call it
-  std::vector<std::string> patterns;  // a rule that matches nothing is a mistake
+  std::string flag;                   // origin of the rule in messages
+  std::vector<std::string> patterns;  // a rule without a match is an error
   double lr_mult = -1, wd_mult = -1;  // factors on learning rate and weight decay; < 0: not set
-  double lr = -1, min_lr = -1;        // the ends of a schedule of its own; < 0: those of the run
+  double lr = -1, min_lr = -1;        // limits of its own schedule; < 0: those of the run
   std::optional<bool> trains = {};
 
   bool has_own_lr() const { return lr >= 0; }
 };
 
-// The flags that make rules. The rules apply in this order: --decoupled-lr, --head-lr-mult,
+// The flags that define rules. Rules apply in this order: --decoupled-lr, --head-lr-mult,
 // --param-group, --train-only, --freeze, --freeze-all-layers.
 struct ParamGroupConfig {
   std::vector<std::string> param_group = {};  // PATTERN:NAME=VALUE[:NAME=VALUE...]
@@ -43,22 +43,22 @@ struct ParamGroupConfig {
 
   bool operator==(const ParamGroupConfig&) const = default;
   void fields(FieldList& list);
-  // Error(kConfig) with all problems where texts are no rules.
+  // Throws Error(kConfig) with all problems if a text is not a rule.
   std::vector<ParamRule> rules() const;
-  // What is wrong with the flags for a model whose parameters have these names (empty: unknown) and
-  // a run whose schedule ends at min_lr.
+  // Problems of the flags for a model with these parameter names (empty: unknown) and a run whose
+  // schedule ends at min_lr.
   std::vector<std::string> problems(std::span<const std::string> names, double min_lr) const;
 };
 
-// Sets trains, lr_mult, wd_mult and lr_index of the parameters, as modules have declared them. What
-// a module itself keeps from training stays so.
+// Sets trains, lr_mult, wd_mult and lr_index of the parameters that modules have declared. A
+// parameter that its module has frozen stays frozen.
 void apply_rules(std::span<const ParamRule> rules, std::span<Param* const> params);
 
-// All learning rates at that place of the run's schedule. A group with its own ends goes through
-// the same warm-up and decay between them.
+// All learning rates at this point of the run's schedule. A group with its own limits has the same
+// warmup and decay between them.
 LearningRates learning_rates(const LrSchedule& schedule, std::span<const ParamRule> rules,
                              std::int64_t consumed_samples);
-// Of --decoupled-lr, where it is given: its rule is the first.
+// Index of the learning rate of --decoupled-lr, if given: its rule is the first.
 inline constexpr int kDecoupledLrIndex = 1;
 
 }  // namespace bev

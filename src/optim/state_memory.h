@@ -1,6 +1,6 @@
-// Where moments and main parameters lie: those of some ranges on the device, of the others in host
-// memory, each kind as one tensor. Scales of moments in 8 bits are always on the device: they are
-// few, and one alone costs the bus as much as the rest of its block.
+// Memory of the optimizer state (Adam moments and master weights): some ranges on the device, the
+// others offloaded to host memory, each kind as one tensor. Scales of 8-bit moments are always on
+// the device: they are few, and transferring one costs the bus as much as the rest of its block.
 #pragma once
 
 #include <cstdint>
@@ -12,35 +12,35 @@
 
 namespace bev {
 
-// A moment of a range; in 8 bits it has scales.
+// One moment of a range; 8-bit moments have scales.
 struct MomentState {
   View values, scales;
 };
-// What a range has beside its values. main is empty where the model's own serve, being in that
-// dtype; v is empty but for Adam.
+// Optimizer state of a range. main is empty if the weights of the model are in that dtype and serve
+// as master weights; v is used by Adam only.
 struct RangeState {
   View main;
   MomentState m, v;
 };
 
-// Whether moments and a main parameter are kept for it; what moves by a sign needs none.
+// True if a parameter has moments and a master weight; sign updates (expert bias) need none.
 inline bool has_state(const Param& param) { return param.sign_rate == 0; }
 
-// For ranges of these sizes: whether the state of each lies in host memory. A range is never cut,
-// and each choice keeps the part so far as close to the fraction as it can.
+// Decides for ranges of these sizes which states are offloaded to the host. A range is never split,
+// and each decision keeps the offloaded part so far as close to the fraction as possible.
 std::vector<bool> choose_offloaded(std::span<const std::int64_t> sizes, double fraction);
 
-// Of the ranges in one memory.
+// Size of the ranges in one memory.
 struct StateSize {
-  std::int64_t elements = 0, blocks = 0;  // blocks of moments in 8 bits
+  std::int64_t elements = 0, blocks = 0;  // blocks of 8-bit moments
 
   void add(std::int64_t range_elements);
 };
-// The tensors that hold the state of so many: dtype and elements. A memory without ranges has none.
+// Dtype and elements of the tensors that hold the state of `size`. Without ranges there are none.
 struct StateTensors {
   struct Flat {
     Dtype dtype = Dtype::kF32;
-    std::int64_t elements = 0;  // 0: there is no such tensor
+    std::int64_t elements = 0;  // 0: no such tensor
   };
   Flat main, m, m_scales, v, v_scales;
 
@@ -52,10 +52,10 @@ struct StateTensors {
 class StateMemory {
  public:
   StateMemory() = default;
-  // Moments are 0.
+  // Moments are initialised to 0.
   StateMemory(Context& ctx, Arena& arena, const StateTensors& tensors);
 
-  // The state of the next so many elements.
+  // State of the next `elements` elements.
   RangeState take(std::int64_t elements);
 
  private:

@@ -1,6 +1,6 @@
-// Delayed scaling: the largest numbers of every tensor of the FP8 layers of this rank's stages,
-// step by step, in device memory. A tensor is whole here: each step's number is the largest over
-// all micro-batches and over all ranks that hold a part of it.
+// Delayed scaling for FP8: the amax history of every tensor of this rank's FP8 layers, in device
+// memory. An entry is the amax of the global tensor in one step: the maximum over all micro-batches
+// and over all ranks that hold a part of it.
 #pragma once
 
 #include <cstdint>
@@ -14,15 +14,16 @@ namespace bev {
 
 class AmaxHistory {
  public:
-  // Of those parameters whose recipe needs it.
+  // Takes the parameters whose recipe needs delayed scaling.
   AmaxHistory(const std::vector<Param*>& params, const StoreTools& tools);
 
   AmaxSlot slot(const Param& param, Fp8Role role) const;
   void begin_step();
-  // After the optimizer has decided about the step. Collective over tp, dp and cp.
+  // Called after the optimizer has decided whether the step counts. Collective over tp, dp and cp.
   void finish_step(const StepState* state);
 
-  // What a checkpoint holds of it, under names and shapes that no layout changes.
+  // A tensor of the history as a checkpoint saves it; its name and shape do not depend on the
+  // layout.
   struct Part {
     const Param* name_and_shape = nullptr;
     View memory;  // flat
@@ -31,14 +32,14 @@ class AmaxHistory {
 
  private:
   const StoreTools& tools_;
-  std::vector<std::int64_t> places_;  // by index of the parameter; -1: none
+  std::vector<std::int64_t> places_;  // by index of the parameter; -1: no history
   Tensor seen_, used_;                // f32 [N]
   Tensor history_;                    // f32 [N, steps]
   std::vector<Param> names_;
   std::vector<Part> parts_;
 };
 
-// The names of the two tensors of a parameter in a checkpoint.
+// Checkpoint names of the two tensors that belong to a parameter.
 std::string amax_history_name(const std::string& param);
 std::string amax_used_name(const std::string& param);
 

@@ -13,7 +13,7 @@ std::string_view unit_of(const Param& param) {
 }
 
 BucketItem bucket_item(const Param& param, const ParamPart& part) {
-  // The first ranks have the larger parts.
+  // The first ranks have the larger parts of a dimension that does not divide evenly.
   ParamPart most = part;
   most.index = most.expert_index = 0;
   return {unit_of(param),
@@ -29,7 +29,7 @@ std::int64_t padded_start(std::int64_t offset) { return round_up(offset, 64); }
 
 namespace {
 
-// Fills buckets with parameters in the order of their use.
+// Fills buckets with parameters in the order in which the forward uses them.
 class BucketBuilder {
  public:
   BucketBuilder(std::span<const BucketItem> items, const BucketRules& rules)
@@ -45,7 +45,8 @@ class BucketBuilder {
   }
 
  private:
-  // Only trained elements close a bucket: frozen ones are never reduced or gathered after updates.
+  // Only trained elements close a bucket: frozen ones are neither reduced nor gathered after
+  // updates.
   bool joins(const BucketItem& item, const BucketItem& previous) const {
     bool alike = item.of_experts == previous.of_experts && item.format == previous.format;
     if (item.alone || previous.alone || !alike) return false;
@@ -68,7 +69,7 @@ class BucketBuilder {
     }
   }
 
-  // The bucket of the last group for trained or for frozen parameters.
+  // The bucket of the last group for trained or for frozen parameters; creates it if needed.
   int bucket_for(const BucketItem& item) {
     std::vector<int>& group = layout_.groups.back();
     for (int index : group) {
@@ -95,7 +96,7 @@ class BucketBuilder {
 
   std::span<const BucketItem> items_;
   const BucketRules& rules_;
-  std::int64_t filled_ = 0;  // of the last group's trained bucket, on the rank that has most
+  std::int64_t filled_ = 0;  // trained elements of the last group, on the rank with most
   BucketLayout layout_;
 };
 

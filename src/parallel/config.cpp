@@ -40,10 +40,10 @@ void tensor_fields(ParallelConfig& parallel, FieldList& list) {
   list.add("sequence-parallel", parallel.sequence_parallel,
            "split norms and dropout over the tensor-parallel ranks as well; off when tp is 1");
   list.add("tp-comm-overlap", parallel.tp_comm_overlap,
-           "exchange activations block by block beside the products that need or make them");
+           "exchange activations block by block, overlapped with the GEMMs that need or make them");
 }
 
-// "1, or 2 with zb-v".
+// Returns "1, or 2 with zb-v".
 std::string default_chunks_text() {
   std::string text = "1";
   for (const ScheduleTraits& traits : schedule_traits()) {
@@ -226,7 +226,8 @@ std::string product_text(const ParallelConfig& parallel) {
                 parallel.pipeline_model_parallel_size, " x cp ", parallel.context_parallel_size);
 }
 
-// Ranks of each process where neither they nor, perhaps, the data-parallel size are given.
+// Derives the ranks of each process if they are not given; the data-parallel size may be missing
+// too.
 void derive_ranks(ParallelConfig& parallel, std::vector<std::string>& problems) {
   std::int64_t model = parallel.model_ranks(), processes = parallel.processes;
   std::int64_t& dp = parallel.data_parallel_size;
@@ -254,7 +255,7 @@ std::vector<std::string> ParallelConfig::resolve() {
   if (ranks == 0) {
     derive_ranks(*this, problems);
   } else if (data_parallel_size == 0) {
-    // At least 1 where the ranks do not suffice, so that the other rules have a number to check.
+    // At least 1 even if there are too few ranks, so that the other rules have a value to check.
     data_parallel_size = std::max<std::int64_t>(ranks * processes / model, 1);
     if (ranks * processes % model != 0) {
       problems.push_back(concat("--ranks: ", all, " is not a multiple of ", product, " = ", model));

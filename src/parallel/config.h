@@ -1,4 +1,4 @@
-// How a run is laid out over ranks, and what is recomputed to save memory.
+// Settings of the parallel layout (TP, PP, CP, EP, DP, ZeRO) and of activation recomputation.
 #pragma once
 
 #include <cstdint>
@@ -12,7 +12,7 @@ namespace bev {
 
 class FieldList;
 
-// What data-parallel ranks share out instead of keeping whole (ZeRO stage 0, 1, 2, 3).
+// ZeRO stages 0, 1, 2 and 3: which state data-parallel ranks shard.
 enum class ShardingStrategy : std::uint8_t { kNoShard, kOptim, kOptimGrads, kOptimGradsParams };
 // The rows of schedules.def; their traits are in parallel/schedule.h.
 enum class PipelineSchedule : std::uint8_t {
@@ -23,20 +23,20 @@ enum class RecomputeGranularity : std::uint8_t { kNone, kSelective, kFull };
 enum class RecomputeMethod : std::uint8_t { kUniform, kBlock };
 
 struct ParallelConfig {
-  // Ranks of a plan; those of a run are fewer, being threads of its processes.
+  // Limit of a memory plan. A real run has fewer ranks, which are threads of its processes.
   static constexpr std::int64_t kMaxRanks = 1 << 20;
 
   std::int64_t processes = 1;  // set by the launcher, not a flag
-  std::int64_t ranks = 0;      // of each process; 0: what the sizes need
+  std::int64_t ranks = 0;      // of each process; 0: as many as the parallel sizes need
   std::int64_t tensor_model_parallel_size = 1;
   std::int64_t pipeline_model_parallel_size = 1;
   std::int64_t context_parallel_size = 1;
   std::int64_t expert_model_parallel_size = 1;
   std::int64_t expert_tensor_parallel_size = 0;  // 0: the tensor-parallel size
-  std::int64_t data_parallel_size = 0;           // 0: what the ranks leave over
-  bool use_tp_pp_dp_mapping = false;             // ranks count tp, cp, pp, dp
+  std::int64_t data_parallel_size = 0;           // 0: the ranks divided by the other sizes
+  bool use_tp_pp_dp_mapping = false;             // ranks are ordered tp, cp, pp, dp
   double distributed_timeout_minutes = 10.0;
-  std::string inject_fault;  // "rank=1,call=20,kind=throw": a test of the watchdog
+  std::string inject_fault;  // "rank=1,call=20,kind=throw": tests of the watchdog
 
   // Tensor parallel.
   bool sequence_parallel = false;
@@ -44,9 +44,9 @@ struct ParallelConfig {
 
   // Pipeline.
   PipelineSchedule pipeline_schedule = PipelineSchedule::k1F1B;
-  std::int64_t num_virtual_stages_per_pipeline_rank = 0;  // 0: 1, or 2 for the V schedule
+  std::int64_t num_virtual_stages_per_pipeline_rank = 0;  // 0: 1, or 2 for ZB-V
   std::int64_t num_layers_per_virtual_pipeline_stage = 0;
-  std::int64_t microbatch_group_size = 0;  // of a virtual stage; 0: the pipeline size
+  std::int64_t microbatch_group_size = 0;  // interleaved schedule; 0: the pipeline size
   std::int64_t decoder_first_pipeline_num_layers = 0, decoder_last_pipeline_num_layers = 0;
   bool account_for_embedding_in_pipeline_split = false;
   bool account_for_loss_in_pipeline_split = false;
@@ -59,18 +59,18 @@ struct ParallelConfig {
   std::int64_t ddp_bucket_size = 0;  // elements; 0: max(40M, 1M per data-parallel rank)
   bool overlap_grad_reduce = false;
   bool overlap_param_gather = false;
-  bool grad_reduce_in_bf16 = false;  // on the wire; sums are in the gradients' dtype
+  bool grad_reduce_in_bf16 = false;  // dtype on the wire; sums are in the gradients' dtype
 
-  // Context parallel: p2p, a2a, allgather or a2a+p2p; one for all layers, or one for each.
+  // Context parallel: p2p, a2a, allgather or a2a+p2p; one value for all layers, or one per layer.
   std::vector<std::string> cp_comm_type = {"p2p"};
   std::vector<std::int64_t> hierarchical_context_parallel_sizes;  // a2a size, p2p size
 
   // Expert parallel.
   TokenDispatcher moe_token_dispatcher = TokenDispatcher::kAllToAll;
   bool moe_shared_expert_overlap = false;
-  double moe_expert_rank_capacity_factor = 0;     // of exchanges; 0: the size they need
-  bool overlap_moe_expert_parallel_comm = false;  // with another micro-batch's compute
-  bool delay_wgrad_compute = false;               // to where a backward waits for an exchange
+  double moe_expert_rank_capacity_factor = 0;     // fixed all-to-all size; 0: exact sizes
+  bool overlap_moe_expert_parallel_comm = false;  // with compute of another micro-batch
+  bool delay_wgrad_compute = false;  // delays wgrad until a backward waits for an all-to-all
 
   RecomputeGranularity recompute_granularity = RecomputeGranularity::kNone;
   RecomputeMethod recompute_method = RecomputeMethod::kUniform;
@@ -85,8 +85,8 @@ struct ParallelConfig {
   std::int64_t model_ranks() const {
     return tensor_model_parallel_size * pipeline_model_parallel_size * context_parallel_size;
   }
-  // Fills in ranks and data_parallel_size, and switches sequence_parallel off where tp is 1.
-  // Returns what does not fit together.
+  // Fills in ranks and data_parallel_size, and disables sequence_parallel if tp is 1. Returns the
+  // problems of settings that contradict each other.
   std::vector<std::string> resolve();
 };
 

@@ -1,4 +1,4 @@
-// From the layout's settings to what meshes and models are built of.
+// Maps ParallelConfig to the shape of the mesh and to the options that models are built with.
 #pragma once
 
 #include "comm/mesh.h"
@@ -9,7 +9,7 @@
 namespace bev {
 
 MeshShape mesh_shape(const ParallelConfig& config);
-// With the groups that this model needs.
+// Includes the process groups that this model needs.
 MeshShape mesh_shape(const ParallelConfig& config, const ModelConfig& model);
 BuildOptions build_options(const ParallelConfig& config);
 

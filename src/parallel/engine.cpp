@@ -78,7 +78,7 @@ bool Engine::can_capture() const {
 }
 
 namespace {
-// Lists of a user's are played before they are run, where a wrong one would hang.
+// Schedules of the user are simulated before they run, because a wrong one would hang.
 std::vector<Schedule> training_schedules(const ScheduleMaker* own, const PipelineShape& shape,
                                          std::int64_t micro_batches) {
   if (own == nullptr) return make_schedules(shape, micro_batches);
@@ -120,7 +120,7 @@ void Engine::send_inputs(std::span<const MicroBatch> batches, const StepInput& i
   inputs.loss_factor = step.weights[0] > 0 ? input.loss_scale / step.weights[0] : 0;
   inputs.lr = input.lr;
   inputs.weight_decay = input.weight_decay;
-  // The rest of the state is the device's.
+  // Only StepInputs is uploaded; the rest of the state is written by the device.
   ctx().kernels.device.upload(ctx().stream, &inputs,
                               {model_.device_step(), Dtype::kU8, {sizeof(StepInputs)}});
 }
@@ -220,8 +220,8 @@ void Engine::begin(std::span<const MicroBatch> batches, const StepInput& input) 
   fetch_results(step);
 }
 
-// Hosts do not meet in its collectives. They meet once, after all of it is with the devices, and
-// wait for a device only after that.
+// A launch does not synchronise the hosts of the ranks in its collectives. They meet once, after
+// all graphs are enqueued, and wait for a device only after that.
 void Engine::launch(StepGraph& graph, std::span<const MicroBatch> batches, BegunStep& step) {
   mesh().activity().set_action("playback", -1);
   graph.launch(ctx(), batches, reader_);
@@ -244,7 +244,7 @@ void Engine::resume(std::int64_t updates, std::uint64_t seed) {
                               {&model_.device_step()->update, Dtype::kI64, {1}});
 }
 
-// Keeps the memory of its lists.
+// Keeps the capacity of the vectors for the next step.
 void Engine::BegunStep::clear() {
   redone = false;
   end = nullptr;
@@ -376,8 +376,8 @@ std::string Engine::find_nonfinite(std::span<const MicroBatch> batches, const St
   return gather_findings(probe, in_step);
 }
 
-// The earliest finding in the order of computation counts: forward before backward before sums, the
-// first stage first in the forward, the last stage first in the backward.
+// Reports the earliest finding in the order of computation: forward before backward before gradient
+// reduction; in the forward the first stage first, in the backward the last stage first.
 std::string Engine::gather_findings(const FiniteProbe& probe, bool in_step) {
   constexpr std::int64_t kText = 256;  // of each rank: its order, then text
   std::int64_t stages = model_.pipeline().shape.stages(), order = 0;

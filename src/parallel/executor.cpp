@@ -12,8 +12,8 @@ namespace bev {
 
 namespace {
 
-// One channel for each boundary between stages and direction, so that stages of one rank do not mix
-// their messages. A boundary has the number of the stage before it.
+// One p2p channel per stage boundary and direction, so that messages of several stages of a rank
+// are not mixed up. A boundary has the index of the stage before it.
 int forward_channel(std::int64_t boundary) { return static_cast<int>(2 * boundary); }
 int backward_channel(std::int64_t boundary) { return static_cast<int>(2 * boundary + 1); }
 
@@ -130,7 +130,7 @@ void Executor::end_backward(const Action& action, Run& run) {
   at.outgoing.clear();
   for (const GradSlot& slot : at.input_slots) {
     Tensor gradient = at.tape.take_gradient(slot.id);
-    if (gradient.empty()) {  // nothing after this stage reads the tensor
+    if (gradient.empty()) {  // no later stage reads the tensor
       const MicroBatch& batch = run.batches[static_cast<std::size_t>(action.micro_batch)];
       if (boundary.empty()) boundary = model(action).boundary_in(ctx_, batch, true);
       gradient = ctx_.allocate(ctx_.dtype, boundary[at.outgoing.size()].shape, "gradients");
@@ -150,7 +150,7 @@ void Executor::backward(const Action& action, Run& run) {
   end_backward(action, run);
 }
 
-// The backward of a pair, as its forward sees it.
+// The backward of a forward/backward pair, as the partner of its forward.
 class Executor::BackwardBeside final : public Partner {
  public:
   BackwardBeside(Executor& executor, const Action& backward, const Action& forward, Run& run)
@@ -160,7 +160,7 @@ class Executor::BackwardBeside final : public Partner {
   void go_on() override {
     if (done_) return;
     Context& ctx = executor_.ctx_;
-    // What the forward has set is not the backward's.
+    // The backward must not use the tape, partner and offload pass of the forward.
     TapeScope tape(ctx, nullptr);
     ScopedValue<Partner*> partner(ctx.partner, nullptr);
     ScopedValue<OffloadPass*> offload(ctx.offload, nullptr);
@@ -191,8 +191,9 @@ void Executor::act_together(const Action& forward, const Action& backward, Run& 
   end_backward(backward, run);
 }
 
-// Sends and receives of forwards pass the boundary of the same name: a stage's outputs are the next
-// one's inputs, and their gradients are like them. Without gradients nothing passes backward.
+// A stage's outputs are the next stage's inputs, so sends and receives of forwards have the same
+// boundary; gradients have the same shapes. If the inputs need no gradients, nothing is sent
+// backward.
 Boundary Executor::boundary(const Action& action, const Run& run) const {
   const MicroBatch& batch = run.batches[static_cast<std::size_t>(action.micro_batch)];
   bool inputs =
@@ -270,7 +271,7 @@ void Executor::act(const Action& action, Run& run) {
   }
 }
 
-// Those between the computation at `at` and the next one.
+// Posts the receives between the compute action at `at` and the next one.
 void Executor::post_next_receives(const Schedule& schedule, std::size_t at, Run& run) {
   for (std::size_t i = at + 1; i < schedule.size() && !computes(schedule[i].kind); ++i) {
     bool receives = schedule[i].kind == ActionKind::kReceiveForward ||
@@ -279,7 +280,8 @@ void Executor::post_next_receives(const Schedule& schedule, std::size_t at, Run&
   }
 }
 
-// What the next computation reads first, where that is a backward or has one beside it.
+// Prefetches offloaded activations if the next compute action, or the partner that runs with it, is
+// a backward.
 void Executor::prefetch_next(const Schedule& schedule, std::size_t at, const Run& run) {
   for (std::size_t i = at + 1; i < schedule.size(); ++i) {
     const Action& action = schedule[i];
@@ -291,7 +293,7 @@ void Executor::prefetch_next(const Schedule& schedule, std::size_t at, const Run
   }
 }
 
-// Whoever looks for a bad number wants one thing after the other.
+// The probe for non-finite values needs actions one by one.
 std::size_t Executor::together(const Schedule& schedule, std::size_t at) const {
   return shape_.paired && ctx_.probe == nullptr && runs_together(schedule, at) ? 2 : 1;
 }

@@ -1,4 +1,5 @@
-// Runs a schedule's actions on this rank's stages of the model.
+// Pipeline executor: runs the actions of a schedule (1F1B, interleaved, zero bubble) on this rank's
+// model stages.
 #pragma once
 
 #include <cstdint>
@@ -14,7 +15,7 @@
 
 namespace bev {
 
-// Takes the last stage's outputs instead of the loss.
+// Receives the outputs of the last stage instead of the loss.
 class OutputSink {
  public:
   virtual ~OutputSink() = default;
@@ -22,56 +23,57 @@ class OutputSink {
 };
 
 struct ExecutorOptions {
-  // Messages travel while the rank computes: those that the next computation needs are received
-  // during the one before, and a send is finished after the computation that follows it.
+  // Overlaps p2p messages with compute: the messages of the next action are received during the
+  // current one, and a send is completed after the compute that follows it.
   bool overlap = false;
   bool delay_wgrad = false;  // until the backward yields to its partner (autograd/partner.h)
-  OffloadPolicy offload;     // which activations wait for their backward on the host
-  // For every stage of the pipeline, whether a parameter of an earlier stage trains. Where none
-  // does, the backward ends: no gradient is computed for, or sent to, the stage before.
+  OffloadPolicy offload;     // which activations are offloaded to the host until their backward
+  // For each pipeline stage: whether a parameter of an earlier stage trains. If none does, the
+  // backward ends there: no input gradient (dgrad) is computed or sent to the previous stage.
   std::vector<bool> upstream_trains;
 };
 
 class Executor {
  public:
-  // `chunks` are this rank's stages. Where `shape` has pairs, each runs as two that take turns.
+  // `chunks` are this rank's stages. If `shape` is paired, each forward/backward pair runs
+  // interleaved.
   Executor(Context& ctx, const PipelineShape& shape, std::vector<const ModelStage*> chunks,
            ExecutorOptions options);
 
-  // On the ranks of the last stage `objective` computes the loss of each micro-batch, in their
-  // order, and adds its terms to `sums` (f64, on the device; an objective's terms). Gradients go to
-  // the context's sinks when the schedule has backwards.
+  // On the ranks of the last stage `objective` computes the loss of each micro-batch, in order, and
+  // adds its terms to `sums` (f64, on the device). If the schedule has backwards, gradients go to
+  // the sinks of the context.
   void run(const Schedule& schedule, std::span<const MicroBatch> batches, bool record,
            const Objective& objective, double* sums);
-  // Forwards whose final outputs go to `sink`, on the ranks that have them.
+  // Runs forwards only and passes the final outputs to `sink` on the ranks of the last stage.
   void run_outputs(const Schedule& schedule, std::span<const MicroBatch> batches, OutputSink& sink);
 
-  // Null where nothing is offloaded.
+  // Null if nothing is offloaded.
   const Offloader* offloader() const { return offloader_.get(); }
 
  private:
-  // Tensors of a boundary between stages, or their gradients, in its order.
+  // The tensors received at a stage boundary, or their gradients, in the order of the boundary.
   struct Incoming {
     std::vector<Tensor> tensors;
     std::vector<Work> works;
     bool posted = false;
   };
-  // A micro-batch on a stage, from what its first action needs to the end of its last.
+  // A micro-batch on a stage, from its first action to its last.
   struct InFlight {
     explicit InFlight(Offloader* to) : offload(to) {}
     OffloadPass offload;
     Tape tape;
     std::vector<Var> inputs, outputs;
-    std::vector<GradSlot> input_slots, output_slots;  // of the last stage: its loss
+    std::vector<GradSlot> input_slots, output_slots;  // output_slots of the last stage: its loss
     WeightWork weight_work;
-    Incoming activations, gradients;  // of the inputs, of the outputs
-    std::vector<Tensor> outgoing;     // what to send next
+    Incoming activations, gradients;  // of the inputs; of the outputs
+    std::vector<Tensor> outgoing;     // the tensors to send next
   };
   struct Sending {
     Tensor tensor;
     Work work;
   };
-  // A micro-batch of a chunk in the schedule that runs.
+  // A micro-batch of a chunk in the current schedule.
   struct Place {
     std::unique_ptr<InFlight> flight;
     std::int64_t actions_left = 0;
@@ -89,20 +91,20 @@ class Executor {
   void act(const Action& action, Run& run);
   class BackwardBeside;
   void act_together(const Action& forward, const Action& backward, Run& run);
-  // How many of the actions from `at` on are done at a time.
+  // Number of actions from `at` on that run together: 1 or 2.
   std::size_t together(const Schedule& schedule, std::size_t at) const;
   void forward(const Action& action, Run& run);
-  // What becomes of the last stage's outputs.
+  // Passes the outputs of the last stage to the objective or to the sink.
   void finish_forward(const Action& action, InFlight& at, Run& run);
   void backward(const Action& action, Run& run);
-  // Its parts: the second is repeated until it returns true.
+  // The backward in three parts; continue_backward() is repeated until it returns true.
   void begin_backward(const Action& action, Run& run);
   bool continue_backward(const Action& action, Run& run);
   void end_backward(const Action& action, Run& run);
   Incoming& post_receive(const Action& action, Run& run);
   void send(const Action& action, Run& run);
   static void finish_sends(Run& run);
-  // Whether stages before this one train, so that its inputs have gradients.
+  // Whether an earlier stage trains, so that the inputs of this stage need gradients.
   bool upstream_trains(std::int64_t stage) const {
     return options_.upstream_trains[static_cast<std::size_t>(stage)];
   }
@@ -117,7 +119,7 @@ class Executor {
   std::int64_t stage_of(const Action& action) const;
   Place& place(const Run& run, std::int64_t chunk, std::int64_t micro_batch);
   InFlight& flight(const Run& run, std::int64_t chunk, std::int64_t micro_batch);
-  // The flight of the same micro-batch on another stage, where this rank has it; else nullptr.
+  // The same micro-batch on another stage; null if this rank does not have the stage.
   InFlight* neighbour(const Action& action, std::int64_t stage, const Run& run);
 
   Context& ctx_;
@@ -126,7 +128,7 @@ class Executor {
   ExecutorOptions options_;
   std::unique_ptr<Offloader> offloader_;
   std::vector<Place> places_;                     // by chunk and micro-batch
-  std::vector<std::unique_ptr<InFlight>> spare_;  // their tapes' memory is used again
+  std::vector<std::unique_ptr<InFlight>> spare_;  // reused, so that their tapes keep their memory
 };
 
 }  // namespace bev

@@ -17,8 +17,8 @@ GradientSquares::GradientSquares(const ShardPlan& plan, const StoreTools& tools,
   others_.reserve(gradients_.size());
 }
 
-// With several micro-batches the last would have to add the squares, and recorded steps play the
-// same for all but the first.
+// With several micro-batches the op of the last one would have to add the squares, but a captured
+// step uses one graph for all micro-batches but the first.
 void GradientSquares::begin_step(std::int64_t micro_batches, double* sum) {
   sum_ = micro_batches == 1 ? sum : nullptr;
   early_.assign(early_.size(), false);

@@ -1,6 +1,7 @@
-// The squares of this rank's share of the gradient, for its norm: every parameter counts once over
-// all ranks. An op that makes the whole of a gradient may add its squares while it has it at hand,
-// which saves reading it again; a pass over the others follows at the end of the step.
+// Sum of squares of this rank's share of the gradient, for the gradient norm (gradient clipping):
+// over all ranks every parameter counts once. An op that computes a gradient completely may add its
+// squares in the same kernel, which saves a read; the remaining gradients are read at the end of
+// the step.
 #pragma once
 
 #include <vector>
@@ -12,29 +13,29 @@ namespace bev {
 
 class GradientSquares {
  public:
-  // Of the ranges that are counted.
+  // `ranges` are the optimizer ranges that are counted on this rank.
   GradientSquares(const ShardPlan& plan, const StoreTools& tools,
                   const std::vector<OptimRange>& ranges);
-  // Their gradients.
+  // The gradients of the ranges.
   const std::vector<View>& counted() const { return gradients_; }
 
-  // A step of so many micro-batches, whose ops may add to *sum; null: they may not.
+  // Begins a step of `micro_batches`. Ops may add squares to *sum; null: they may not.
   void begin_step(std::int64_t micro_batches, double* sum);
-  // Where the op that makes a gradient of this placement may add its squares; null: nowhere, since
-  // more is going to be added to the gradient.
+  // Where the op that computes a gradient of this placement may add its squares; null if the
+  // gradient is not complete after the op.
   double* early_sum(const Param& param, const Placement& placement) const;
   void added_early(const Param& param) { early_[static_cast<std::size_t>(param.index)] = true; }
-  // Of all others, when the gradients are complete.
+  // Adds the squares of all other gradients. Called when the gradients are complete.
   void add_others(double* sum);
 
  private:
-  // Nobody else has a part in the gradient.
+  // Whether this use alone produces the gradient: no other rank contributes to it.
   bool is_alone(const Param& param, const Placement& placement) const;
 
   const ShardPlan& plan_;
   const StoreTools& tools_;
   std::vector<View> gradients_;
-  std::vector<std::size_t> params_;  // of them, by index
+  std::vector<std::size_t> params_;  // their parameters, by index
   double* sum_ = nullptr;
   std::vector<bool> counted_, early_;  // by parameter
   std::vector<View> others_;

@@ -75,7 +75,8 @@ void GradientSums::make_room(std::vector<PostedSum>& posted) {
   if (!posted.empty() && posted.back().staged()) posted.back().advance();
 }
 
-// Stage by stage over all sums, so that none waits for the later stages of another.
+// Advances all sums by one collective at a time, so that none waits for later collectives of
+// another.
 void GradientSums::finish_all(std::vector<PostedSum>& sums) {
   for (bool more = true; more;) {
     more = false;
@@ -85,7 +86,7 @@ void GradientSums::finish_all(std::vector<PostedSum>& sums) {
 
 void GradientSums::finish() {
   reduce();
-  // All holders of a shared table cut it alike, so each sums its part only.
+  // All holders of a tied embedding shard it alike, so each all-reduces its own shard only.
   for (const Param* param : plan_.params()) {
     if (!param->shared || !param->trains) continue;
     tools_.mesh.embedding()

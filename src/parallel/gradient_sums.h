@@ -1,12 +1,12 @@
-// Where the gradients of a step are added up, and how they are summed over ranks:
+// Gradient accumulation and reduction over ranks:
 //
-//   micro-batches -> tp (what is partial there) -> shards -> replicas -> holders of a shared table
+//   micro-batches -> tp (partial gradients) -> shards -> replicas -> holders of a tied embedding
 //
-// Two ways, by strategy. Whole (no_shard, optim): every rank adds all micro-batches in a flat
-// buffer and communicates once per step, a bucket at a time. By unit (optim_grads,
-// optim_grads_params): only this rank's part of the sum is kept, so a unit's gradients are
-// exchanged as soon as a micro-batch has completed them: memory of one or two units, paid with an
-// exchange per unit and micro-batch.
+// There are two implementations, by ZeRO stage. WholeGradients (no_shard, optim) accumulates all
+// micro-batches in a flat buffer and reduces once per step, bucket by bucket. UnitGradients
+// (optim_grads, optim_grads_params) keeps this rank's shard of the sum only, so an FSDP unit is
+// reduce-scattered as soon as a micro-batch has completed its gradients. That takes the memory of
+// one or two units, and one reduce-scatter per unit and micro-batch.
 #pragma once
 
 #include <cstdint>
@@ -18,41 +18,41 @@
 
 namespace bev {
 
-// Whether a gradient so placed is to be summed over tp, or etp where it is of experts.
+// Whether a gradient of this placement must be reduced over tp (etp for expert weights).
 bool partial_over_tp(const Param& param, const Placement& placement);
 
 class GradientSums {
  public:
   virtual ~GradientSums() = default;
 
-  // The sums; this rank's part of them is valid after finish().
+  // The accumulated gradients; this rank's shard is valid after finish().
   const FlatBuffer& buffer() const { return buffer_; }
 
-  // A new global batch, of which every rank has `micro_batches`: the next gradients overwrite.
+  // Begins a global batch of `micro_batches` per rank: the next gradients overwrite.
   virtual void begin_step(std::int64_t micro_batches) = 0;
-  // As of Gradients. Ranks that share gradients call done() in the same order.
+  // Contract of Gradients. Ranks that share gradients must call done() in the same order.
   GradSink sink(const Param& param, const Placement& placement);
   virtual void done(const Param& param) = 0;
-  // Ends what is under way, between two micro-batches.
+  // Completes pending communication between two micro-batches.
   virtual void pause() = 0;
-  // All micro-batches are done.
+  // Called after the last micro-batch: completes the reduction.
   void finish();
 
  protected:
   GradientSums(const ShardPlan& plan, const StoreTools& tools, bool whole);
 
   virtual GradSink open_sink(const Param& param) = 0;
-  // Sums over shards and replicas.
+  // Reduces over shards and replicas.
   virtual void reduce() = 0;
 
-  // Sums what is partial over tp or etp; `bucket` holds all of it, unreduced.
+  // Reduces partial gradients over tp or etp; `bucket` is the whole unreduced bucket.
   void sum_over_tp(int index, const View& bucket) const;
-  // Of buckets that are cut into shards, or of all.
+  // Reduces over replicas: the sharded buckets, or all buckets.
   void sum_over_replicas(bool all) const;
-  // Before the next sum is posted: bf16 copies of one bucket may wait, not of all.
+  // Called before the next sum is posted: limits the bf16 staging memory to one bucket.
   static void make_room(std::vector<PostedSum>& posted);
   static void finish_all(std::vector<PostedSum>& sums);
-  // The sum of a bucket over a group.
+  // Describes the reduction of a bucket over a group.
   SumAmong among(Group& group, int bucket) const;
   void zero(const View& view) const { tools_.kernels.fill(tools_.stream, view, 0); }
 
@@ -66,7 +66,7 @@ class GradientSums {
     bool known = false;
     Placement placement;
   };
-  std::vector<Noted> placements_;  // of what ops add, by parameter
+  std::vector<Noted> placements_;  // placements of the gradients that ops add, by parameter
 };
 
 std::unique_ptr<GradientSums> make_gradient_sums(const ShardPlan& plan, const StoreTools& tools);

@@ -1,5 +1,5 @@
-// Sums of gradients over a group, posted and finished later, in the gradients' dtype or with bf16
-// on the wire.
+// Asynchronous reduction of gradients over a group (reduce-scatter or all-reduce), in the
+// gradients' dtype or with bf16 on the wire.
 #pragma once
 
 #include <string_view>
@@ -8,15 +8,17 @@
 
 namespace bev {
 
-// A sum on its way. It may take several exchanges; each is posted when the one before is done.
+// A reduction in progress. It may take several collectives; each is posted when the previous one is
+// done.
 class PostedSum {
  public:
-  // Waits for the exchange at hand and posts the next; false when there is none: the sum is there.
+  // Waits for the current collective and posts the next; returns false if there is none: the sum is
+  // complete.
   bool advance();
   void finish() {
     while (advance()) continue;
   }
-  // The exchange at hand has memory of its own; advance() gives it back.
+  // Whether the current collective holds staging memory, which advance() frees.
   bool staged() const { return !parts_.empty(); }
 
  private:
@@ -24,39 +26,39 @@ class PostedSum {
   const StoreTools* tools_ = nullptr;
   Group* group_ = nullptr;
   std::string_view label_;
-  View out_;  // receives the sum of `parts_`, added to beta * out
+  View out_;  // receives beta * out + the sum of `parts_`
   double beta_ = 0;
-  View whole_;    // then out is gathered into it; empty: not
-  Tensor sent_;   // held for the others to read
-  Tensor parts_;  // the members' parts for this rank, one after the other; empty: none to add
-  Work work_;     // last, so that it ends before the memory it uses
+  View whole_;    // if set, out is all-gathered into it afterwards
+  Tensor sent_;   // kept alive until the other ranks have read it
+  Tensor parts_;  // the ranks' parts for this rank, one after the other; empty: nothing to add
+  Work work_;     // last member, so that it completes before the memory it uses is freed
 };
 
-// The ranks that sum, what the sum is called, and whether it travels unrounded whatever the rest
-// does.
+// The group to reduce over, the label of the reduction, and whether it ignores the bf16 wire.
 struct SumAmong {
   Group& group;
   std::string_view label;
   bool exact = false;
 };
 
-// With bf16 a sum is an exchange of rounded parts, added here in the gradients' dtype in rank
-// order:
+// With a bf16 wire the reduction is an all-to-all of rounded parts, which are added in the
+// gradients' dtype in rank order:
 //
 //   rank 0  [a0 a1] --bf16--+-- a0 + b0 --+          [a0+b0  a1+b1]
 //   rank 1  [b0 b1] --bf16--+-- a1 + b1 --+-- fp32-- [a0+b0  a1+b1]
 //
-// The sums themselves travel unrounded where all need them. Each is computed by one rank, so all
-// have the same bits; and they are the bits that a sharded store has, which keeps its own only.
+// An all-reduce then all-gathers the unrounded sums. Each sum is computed by one rank, so all ranks
+// have the same bits, and they equal the bits of a sharded store, which keeps its own shard only.
 class GradientWire {
  public:
   explicit GradientWire(const StoreTools& tools) : tools_(tools) {}
 
-  // out = beta * out + the sum of the members' equal parts of `in` that belong to this rank. `hold`
-  // keeps `in` alive, and is let go as soon as nobody reads it. out may be this rank's part of in.
+  // Reduce-scatter: out = beta * out + the sum over ranks of their parts of `in` that belong to
+  // this rank. `hold` keeps `in` alive and is released as soon as no rank reads it. out may alias
+  // this rank's part of in.
   PostedSum scatter(const SumAmong& among, const View& in, Tensor hold, const View& out,
                     double beta) const;
-  // In place.
+  // All-reduce in place.
   PostedSum sum(const SumAmong& among, const View& data) const;
 
  private:

@@ -12,9 +12,9 @@ namespace {
 constexpr std::string_view kFlag = "--pipeline-model-parallel-layout: ";
 constexpr std::size_t kMostLetters = 1 << 20;
 
-// Writes repetitions out; what is wrong goes to `problem`.
+// Expands repetitions; errors go to `problem`.
 std::string expand(std::string_view text, std::string& problem) {
-  std::vector<std::string> open = {""};  // what each enclosing bracket holds so far
+  std::vector<std::string> open = {""};  // text of each enclosing bracket so far
   for (std::size_t i = 0; i < text.size();) {
     char c = text[i++];
     std::string item;

@@ -1,4 +1,4 @@
-// Megatron's text for the stages of a pipeline: "Et*3|(tt|)*29,L".
+// Parser of Megatron's --pipeline-model-parallel-layout: "Et*3|(tt|)*29,L".
 #pragma once
 
 #include <cstdint>
@@ -10,16 +10,16 @@
 
 namespace bev {
 
-// E embedding, t layer, m layer of multi-token prediction, L head and loss, | next stage; x*n and
-// (..)*n repeat, commas mean nothing. Stages may be empty. Appends what is wrong with the text to
-// `problems`.
+// E embedding, t transformer layer, m MTP layer, L head and loss,
+// next stage; x*n and (..)*n repeat, commas are ignored. Stages may be empty. Appends errors in the
+// text to `problems`.
 std::vector<StageRange> parse_pipeline_text(std::string_view text, std::int64_t layers,
                                             std::vector<std::string>& problems);
 
-// Layers that the text has; 0 where it cannot be read.
+// Number of transformer layers in the text; 0 if it cannot be parsed.
 std::int64_t layers_of_text(std::string_view text);
 
-// Whether its layers of multi-token prediction are those of the model; a text may leave them out.
+// Problems if the MTP layers of the text are not those of the model; a text may omit them.
 std::vector<std::string> future_problems(std::string_view text, std::int64_t depths);
 
 }  // namespace bev

@@ -32,7 +32,7 @@ Var NextToken::loss(Context& ctx, const ModelStage& stage, const MicroBatch& bat
     Var whole = enter_tensor_parallel(ctx, outputs[i], batch.layout.tokens);
     LossResult result = lm_head_loss(ctx, whole, targets, stage.head());
     total = i == 0 ? result.loss : add(ctx, total, result.loss);
-    // The tp ranks of the stage have the same losses.
+    // The tp ranks of the stage have the same losses; one of them counts.
     if (ctx.mesh.tp().rank() != 0) continue;
     ctx.kernels.loss.total(ctx.stream, {result.token_loss, targets.weights.as<float>(), sums + i});
   }

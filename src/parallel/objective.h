@@ -1,6 +1,6 @@
-// What a model is trained for: the terms of the loss, their weights over the global batch, and the
-// names under which they are logged. An objective is a small constant object; the executor calls it
-// on the ranks of the last pipeline stage.
+// Training objective: the terms of the loss, their weights over the global batch, and the names
+// under which they are logged. An objective is a small immutable object; the executor calls it on
+// the ranks of the last pipeline stage.
 #pragma once
 
 #include <span>
@@ -15,27 +15,27 @@ class Objective {
  public:
   virtual ~Objective() = default;
 
-  // Names of its terms, as the log has them; the first is the loss.
+  // Names of the terms as logged; the first is the loss.
   virtual std::vector<std::string> terms() const = 0;
-  // Adds a micro-batch's share in the weight of each term to `weights`: those of all dp and cp
-  // ranks are summed, so what the ranks of cp have in common is added by one of them. In the global
-  // batch they are what a step divides the terms' sums by. The gradient is divided by the first:
-  // StepState::loss_factor is the loss scale over it.
+  // Adds the contribution of a micro-batch to the weight of each term. `weights` is summed over all
+  // dp and cp ranks, so a contribution that cp ranks share is added by one of them. A step divides
+  // the sums of the terms by their weights over the global batch, and the gradient by the weight of
+  // the first term: StepState::loss_factor is the loss scale over it.
   virtual void add_weights(const Context& ctx, const MicroBatch& batch,
                            std::span<double> weights) const = 0;
-  // Loss [1] of a micro-batch from the last stage's outputs, for the tape: its gradient is seeded
-  // with one, so the op that makes it multiplies by StepState::loss_factor. The sums of the terms
-  // (f64, on the device) are added to `sums`, in their order; a tensor-parallel or context-parallel
-  // rank adds its share, so that the sum over all ranks counts everything once. What else is to be
-  // told goes to metrics of its own (TrainOptions::metrics, Context::metric).
+  // Returns the loss [1] of a micro-batch from the outputs of the last stage. Its gradient is
+  // seeded with one, so the op that computes it multiplies by StepState::loss_factor. Adds the sums
+  // of the terms (f64, on the device) to `sums`, in order; tensor-parallel and context-parallel
+  // ranks add their shares, so that the sum over all ranks counts each token once. Other values go
+  // to metrics (TrainOptions::metrics, Context::metric).
   virtual Var loss(Context& ctx, const ModelStage& stage, const MicroBatch& batch,
                    std::span<const Var> outputs, double* sums) const = 0;
-  // False where loss() reads from the device: such steps are not captured as CUDA graphs.
+  // False if loss() reads from the device: such steps are not captured as CUDA graphs.
   virtual bool capturable() const { return true; }
 };
 
-// Cross entropy of the next token, with that of later tokens where the model has depths of
-// multi-token prediction (MTP). Losses that routers add are theirs.
+// Cross entropy of the next token and, with multi-token prediction (MTP), of the later tokens. Aux
+// losses of routers are not part of it: the routers add them.
 class NextToken final : public Objective {
  public:
   explicit NextToken(const ModelConfig& model) : depths_(model.mtp_num_layers) {}

@@ -61,7 +61,7 @@ void check_flags(const OffloadConfig& offload, std::vector<std::string>& out) {
   }
 }
 
-// Parts that no layer of the model has, or keeps anything of.
+// Refuses modules that no layer of the model has, or that save no activations.
 void check_parts(const ParallelConfig& parallel, const ModelConfig& model,
                  std::vector<std::string>& out) {
   bool dense = model.has_dense_layers() || model.moe.shared_expert_size > 0;

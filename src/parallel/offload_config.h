@@ -1,4 +1,5 @@
-// Which activations wait for their backward in host memory.
+// Settings of activation offloading: which activations are kept in host memory until their
+// backward.
 #pragma once
 
 #include <cstdint>
@@ -25,7 +26,7 @@ struct OffloadConfig {
   OffloadPolicy policy() const;
 };
 
-// What is wrong with the layout's offload for this model.
+// Problems of the offload settings of this layout for this model.
 std::vector<std::string> offload_problems(const ParallelConfig& parallel, const ModelConfig& model);
 
 }  // namespace bev

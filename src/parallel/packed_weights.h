@@ -1,8 +1,8 @@
-// Weights in the form in which the device's products take them (PackedFactor), kept until the
-// values change: for the micro-batches of a step and what is evaluated with the same weights.
-// Forward and input gradient take two different forms, so a step of one micro-batch, which would
-// use each form once, keeps only those of weights that it uses several times. Weights that are
-// gathered for use (optim_grads_params) have none.
+// Cache of weights in the packed layout that the backend's GEMMs read (PackedFactor), valid until
+// the weights change: for the micro-batches of a step, and for evaluation with the same weights.
+// Forward and dgrad use two different layouts, so a step of one micro-batch, which would use each
+// once, caches only weights that it uses several times. Weights that are gathered on use
+// (optim_grads_params) are not cached.
 #pragma once
 
 #include <array>
@@ -21,9 +21,9 @@ class PackedWeights {
       : plan_(plan), tools_(tools), entries_(plan.params().size()) {}
 
   void begin_step(std::int64_t micro_batches) { micro_batches_ = micro_batches; }
-  // Null where the product has no such form, or it would not be used again.
+  // Returns null if the GEMM has no packed layout, or if it would not be used again.
   PackedFactor* use(const Param& param, const GemmArgs& product, std::int64_t uses);
-  // The values are about to change, or have.
+  // Drops all packed weights: the weights are about to change, or have changed.
   void expire();
 
  private:

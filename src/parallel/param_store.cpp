@@ -66,7 +66,7 @@ GradSink ParamStore::sink(const Param& param, const Placement& placement) {
 
 void ParamStore::done(const Param& param, GradSink sink) {
   if (sink.squared) squares_->added_early(param);
-  sink.hold = Tensor();  // the sums alone decide how long its memory lives
+  sink.hold = Tensor();  // the sums decide how long its memory lives
   gradients_->done(param);
 }
 
@@ -94,10 +94,10 @@ void ParamStore::values_changed() {
 void ParamStore::finish_gradients() {
   units_.end_step();
   gradients_->finish();
-  forget_gathers();  // of buckets that nobody used: the update is going to write them
+  forget_gathers();  // of unused buckets, because the update overwrites the values
 }
 
-// Each rank gives what it owns of the parameter; the pieces in rank order are the parameter.
+// Every rank contributes its shard of the parameter; the shards in rank order are the parameter.
 WeightLease ParamStore::gather(const FlatBuffer& buffer, const Param& param,
                                const char* tag) const {
   int bucket = plan_.place(param).bucket;
@@ -115,7 +115,7 @@ WeightLease ParamStore::local_value(const Param& param) {
 WeightLease ParamStore::local_gradient(const Param& param) {
   BEV_CHECK(param.trains, ErrorKind::kInternal, "gradient of ", param.name, ": it is frozen");
   const FlatBuffer& sums = gradients_->buffer();
-  // With sharded optimizer state only the owned part of a whole buffer holds the sum.
+  // With sharded optimizer state only this rank's shard of a whole buffer holds the sum.
   if (plan_.splits(ShardingStrategy::kOptim)) return gather(sums, param, "gathered gradients");
   return {sums.param(param), {}};
 }
@@ -170,7 +170,7 @@ void ParamStore::add_frozen_squares(double* sum) const {
   tools_.kernels.optim.sum_squares(tools_.stream, frozen, sum);
 }
 
-// As one, but for parameters whose payloads are gathered when they are used.
+// One all-gather for the bucket, except for parameters whose FP8 payloads are gathered on use.
 void ParamStore::gather_bucket(int bucket) {
   std::vector<Work>& works = gathers_[static_cast<std::size_t>(bucket)];
   const std::vector<int>& members = plan_.bucket(bucket).params;
@@ -197,7 +197,7 @@ void ParamStore::gather_values() {
   if (!options().overlap_gather) forget_gathers();
 }
 
-// Waits for gathers after an update, and lets go of what was made of values for use.
+// Waits for the all-gathers after an update, and invalidates everything derived from the values.
 void ParamStore::forget_gathers() {
   for (std::vector<Work>& works : gathers_) {
     for (Work& work : works) work.wait();

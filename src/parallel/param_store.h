@@ -1,15 +1,15 @@
-// Owns the memory of a model's parameters and gradients, and shares it out over the ranks that hold
-// the same parameters (dp x cp), as far as the strategy says:
+// Owns the memory of a model's parameters and gradients, sharded over the ranks that hold the same
+// parameters (dp x cp) as the ZeRO stage says:
 //
 //   strategy             values    gradients   optimizer ranges          ZeRO
 //   no_shard             whole     whole       all                       0
-//   optim                whole     whole       this rank's part          1
-//   optim_grads          whole     part        part                      2
-//   optim_grads_params   part      part        part                      3
+//   optim                whole     whole       this rank's shard         1
+//   optim_grads          whole     shard       shard                     2
+//   optim_grads_params   shard     shard       shard                     3
 //
-// The work is done by its parts: ShardPlan (who owns what), GradientSums (how gradients are
-// summed), UnitCache (how sharded weights are gathered for use), PackedWeights (as products take
-// them), QuantizedWeights and AmaxHistory (their 8-bit forms, and delayed scales).
+// It delegates to ShardPlan (ownership), GradientSums (gradient reduction), UnitCache (all-gather
+// of FSDP units), PackedWeights (packed layouts for GEMMs), QuantizedWeights (FP8 weights) and
+// AmaxHistory (delayed scaling).
 #pragma once
 
 #include <cstdint>
@@ -28,7 +28,7 @@
 
 namespace bev {
 
-// Some elements of a flattened local parameter, in this rank's memory.
+// A range of a flattened local parameter, in this rank's memory.
 struct ValueRange {
   Range range;
   View value;  // flat
@@ -36,7 +36,7 @@ struct ValueRange {
 
 class ParamStore final : public Weights, public Gradients {
  public:
-  // Materialises the parameters: sets their index and local shape. They must outlive the store.
+  // Assigns each parameter its index and local shape. The parameters must outlive the store.
   ParamStore(std::vector<Param*> params, const Mesh& mesh, Arena& arena, const Kernels& kernels,
              Stream stream, const StoreOptions& options);
   ParamStore(const ParamStore&) = delete;
@@ -46,7 +46,7 @@ class ParamStore final : public Weights, public Gradients {
   const ShardPlan& plan() const { return plan_; }
   const StoreOptions& options() const { return tools_.options; }
 
-  // Initial values by global element index: any layout draws the same weights.
+  // Draws initial values by global element index, so that they do not depend on the layout.
   void initialise(std::uint64_t seed);
 
   WeightLease use(const Param& param) override;
@@ -58,71 +58,74 @@ class ParamStore final : public Weights, public Gradients {
   GradSink sink(const Param& param, const Placement& placement) override;
   void done(const Param& param, GradSink sink) override;
 
-  // A new global batch: the next gradient of each parameter overwrites. Between here and
-  // finish_gradients every rank of dp x cp computes as many micro-batches, in the same order.
-  // Ops may add squares of gradients to *squares, which add_gradient_squares will get; null: not.
+  // Begins a global batch: the next gradient of each parameter overwrites. Until finish_gradients()
+  // every rank of dp x cp must compute the same number of micro-batches in the same order. Ops may
+  // add squares of gradients to *squares, which must be the sum given to add_gradient_squares();
+  // null: they do not.
   void begin_step(std::int64_t micro_batches, double* squares = nullptr);
-  // All micro-batches are done: sums what is partial over tp, over data-parallel ranks and over the
-  // holders of a tied embedding. Then every rank has the gradient of what it owns.
+  // Called after the last micro-batch: reduces gradients over tp (partial ones), over data-parallel
+  // ranks and over the holders of a tied embedding. Every rank then has the gradients it owns.
   void finish_gradients();
-  // *sum (f64, on the device) += the squares of this rank's share of the gradient, without those
-  // that ops have added: over all ranks every parameter counts once.
+  // *sum (f64, on the device) += the squares of this rank's share of the gradient, except squares
+  // that ops have already added. Over all ranks every parameter counts once.
   void add_gradient_squares(double* sum);
-  // *count likewise += the zeros in it.
+  // *count (f64, on the device) += the number of zeros in this rank's share of the gradient.
   void count_zero_gradients(double* count);
-  // *sum likewise += the squares of parameters that are frozen: the optimizer has those of the
-  // rest.
+  // *sum (f64, on the device) += the squares of frozen parameters. Those of trained parameters come
+  // from the optimizer.
   void add_frozen_squares(double* sum) const;
-  // After an update: every rank gets the values that others updated. With overlap they may still be
-  // on their way; use() waits for what it needs.
+  // All-gathers the updated values. With overlap the gathers may still be running on return; use()
+  // waits for the ones it needs.
   void gather_values();
-  // A recorded step has updated: what is derived from values is to be made anew.
+  // Called after a step that ran as a CUDA graph: invalidates everything derived from the values.
   void values_changed();
 
-  // For steps that are recorded in parts, each of which is to end what it began and to find nothing
-  // that another has left: between parts of one step, after a micro-batch.
+  // Called between the parts of a step that is captured as several CUDA graphs, after a
+  // micro-batch: completes all pending communication, so that no part depends on work that another
+  // has begun.
   void pause();
-  // Whether such a step gathers values where it begins, for the one before: at the end of that one
-  // nothing would run beside.
+  // Whether a captured step all-gathers the values at its start, for the step before. At the end of
+  // that step the gather could not overlap with compute.
   bool gathers_first() const { return values_.whole() && options().overlap_gather; }
 
   AmaxHistory& amaxes() { return amaxes_; }
 
-  // Of this rank; their values may be written between finish_gradients and gather_values.
+  // Optimizer ranges of this rank. Their values may be written between finish_gradients() and
+  // gather_values().
   std::vector<OptimRange> optim_ranges() const;
 
-  // What this rank updates of a parameter. It does not change between two updates.
+  // The shard of a parameter that this rank updates. It does not change between two updates.
   ValueRange owned_value(const Param& param) const;
-  // All that it keeps, to be written between two steps.
+  // All that this rank stores of a parameter; may be written between two steps.
   ValueRange kept_value(const Param& param);
 
-  // The whole local parameter (this rank's tp part): gathered when sharded.
-  // Collective over the shards when the values are sharded.
+  // The whole local parameter (this rank's tp part). Collective over the shards if the values are
+  // sharded.
   WeightLease local_value(const Param& param);
-  // The whole local gradient of a parameter that trains, after finish_gradients; collective over
-  // the shards when sharded.
+  // The whole local gradient of a trained parameter, after finish_gradients(). Collective over the
+  // shards if gradients are sharded.
   WeightLease local_gradient(const Param& param);
-  // Writes a whole local parameter into the store; each rank keeps its part.
+  // Writes a whole local parameter; each rank stores its shard.
   void set_local_value(const Param& param, const View& value);
 
  private:
   void gather_bucket(int bucket);
   WeightLease gather(const FlatBuffer& buffer, const Param& param, const char* tag) const;
   void forget_gathers();
-  // Whether this rank's share of a parameter takes part in sums over the model.
+  // Whether this rank's share of a parameter counts in sums over the model.
   bool counts(const Param& param) const;
 
   StoreTools tools_;
   ShardPlan plan_;
   FlatBuffer values_;
-  std::unique_ptr<GradientSums> gradients_;   // none for inference
-  std::unique_ptr<GradientSquares> squares_;  // none for inference
-  UnitCache units_;                           // of sharded values
+  std::unique_ptr<GradientSums> gradients_;   // null for inference
+  std::unique_ptr<GradientSquares> squares_;  // null for inference
+  UnitCache units_;                           // if values are sharded
   PackedWeights packed_;
   AmaxHistory amaxes_;
   QuantizedWeights quantized_;
-  std::vector<std::vector<Work>> gathers_;  // of whole values, by bucket, after an update
-  bool gather_due_ = false;  // the next step that is recorded does it, or the next use
+  std::vector<std::vector<Work>> gathers_;  // all-gathers after an update, by bucket
+  bool gather_due_ = false;  // the next captured step, or the next use, gathers the values
 };
 
 }  // namespace bev

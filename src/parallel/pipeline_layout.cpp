@@ -23,7 +23,7 @@ constexpr const char* kLoss = "--account-for-loss-in-pipeline-split";
 constexpr const char* kText = "--pipeline-model-parallel-layout";
 constexpr const char* kStages = "--pipeline-model-parallel-size";
 
-// Flags that each say how layers are split, of which one kind may be given.
+// Several flags define how layers are split; only one kind may be given.
 void check_contradictions(const ParallelConfig& config, Problems& out) {
   auto refuse = [&](bool given, const char* flag, const char* other) {
     if (given) out.push_back(concat(flag, ": contradicts ", other, "; keep one of them"));
@@ -50,7 +50,7 @@ void check_contradictions(const ParallelConfig& config, Problems& out) {
   refuse(config.num_layers_per_virtual_pipeline_stage > 0, kLayersEach, kText);
 }
 
-// Stages on each rank by the flags other than the text.
+// Stages per rank by the flags, without a layout text.
 std::int64_t chunks_of(std::int64_t layers, const ParallelConfig& config, Problems& out) {
   std::int64_t each = config.num_layers_per_virtual_pipeline_stage;
   std::int64_t ranks = config.pipeline_model_parallel_size;
@@ -69,7 +69,7 @@ std::int64_t chunks_of(std::int64_t layers, const ParallelConfig& config, Proble
   return traits_of(config.pipeline_schedule).default_chunks();
 }
 
-// The text has a stage for every rank, equally many on each.
+// Stages per rank of a layout text, which must have equally many for every rank.
 std::int64_t chunks_of_text(const std::vector<StageRange>& stages, const ParallelConfig& config,
                             Problems& out) {
   auto count = static_cast<std::int64_t>(stages.size());
@@ -108,7 +108,7 @@ void check_schedule(const PipelineShape& shape, const ParallelConfig& config, Pr
   }
 }
 
-// Layers of each stage where the first and the last rank have a given number.
+// Layers of each stage if the first and last rank have a given number.
 std::vector<std::int64_t> counts_with_ends(std::int64_t layers, const PipelineShape& shape,
                                            const ParallelConfig& config, Problems& out) {
   std::int64_t first = config.decoder_first_pipeline_num_layers;
@@ -145,7 +145,7 @@ std::vector<std::int64_t> counts_with_ends(std::int64_t layers, const PipelineSh
   return counts;
 }
 
-// As evenly as they divide, the earlier stages larger, with the ends counted as layers where asked.
+// Splits layers evenly, the earlier stages larger; embedding and loss count as layers if asked.
 std::vector<std::int64_t> even_counts(std::int64_t layers, const PipelineShape& shape,
                                       const ParallelConfig& config, Problems& out) {
   std::int64_t front = config.account_for_embedding_in_pipeline_split ? 1 : 0;
@@ -203,7 +203,7 @@ PipelineLayout make_layout(std::int64_t layers, const ParallelConfig& config, Pr
   return layout;
 }
 
-// Whole groups of micro-batches, or a last one that still fills the pipeline.
+// Requires whole groups of micro-batches, or a last group that still fills the pipeline.
 void check_micro_batches(const PipelineShape& shape, std::span<const std::int64_t> counts,
                          Problems& out) {
   if (!shape.interleaved()) return;

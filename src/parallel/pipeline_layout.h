@@ -1,4 +1,4 @@
-// Which layers each pipeline stage holds, and on which rank it lies.
+// Assignment of layers to pipeline stages, and of stages to pipeline ranks.
 #pragma once
 
 #include <cstdint>
@@ -19,24 +19,24 @@ struct PipelineLayout {
   const StageRange& stage_at(std::int64_t rank, std::int64_t chunk) const {
     return stages[static_cast<std::size_t>(shape.stage_at(rank, chunk))];
   }
-  // Pipeline ranks that hold the word embeddings, in their order.
+  // Pipeline ranks that hold the word embeddings, in ascending order.
   std::vector<std::int64_t> embedding_ranks(const ModelConfig& model) const;
   bool holds_head(std::int64_t rank) const {
     return shape.place_of(shape.stages() - 1).rank == rank;
   }
 };
 
-// Error(kConfig) with all problems where the settings do not fit together.
+// Throws Error(kConfig) with all problems if the settings contradict each other.
 PipelineLayout pipeline_layout(std::int64_t layers, const ParallelConfig& config);
 
-// What is wrong with the pipeline's settings for a model of so many layers, each naming a flag and
-// what would work. `micro_batches`: the counts that training iterations will have, where known.
+// Problems of the pipeline settings for a model of `layers` layers; each names a flag and a value
+// that works. `micro_batches`: the counts of the training iterations, if known.
 std::vector<std::string> pipeline_problems(std::int64_t layers, const ParallelConfig& config,
                                            std::span<const std::int64_t> micro_batches = {});
 
-// The layout to generate with: the same ranks with one plain stage each; context-parallel ranks
-// become data-parallel ones, and tokens, which may be fewer than ranks, are not cut. Resolved or
-// not.
+// The layout for generation: the same ranks with one stage each; context-parallel ranks become
+// data-parallel ranks, and sequence parallelism is off because there may be fewer tokens than
+// ranks. `config` may be resolved or not.
 ParallelConfig inference_layout(ParallelConfig config);
 
 }  // namespace bev

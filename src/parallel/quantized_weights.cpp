@@ -9,13 +9,13 @@ namespace bev {
 namespace {
 constexpr const char* kTag = "quantized weights";
 
-// A flat range as a matrix that the kernel takes: rows of as many elements as divide it.
+// The shape of a flat range as a matrix for the kernel; the row length divides it.
 Shape matrix_of(std::int64_t elements) {
   std::int64_t width = elements == 0 ? 16 : std::gcd<std::int64_t>(elements, 4096);
   return {elements / width, width};
 }
-// Experts' matrices are taken above each other: their rows are whole blocks, so no block has
-// numbers of two of them.
+// Stacks the weights of the experts. Their rows are whole blocks, so no scale block covers two
+// experts.
 View as_matrix(const View& value) {
   if (value.shape.ndim() == 2) return value;
   return value.reshape({value.shape[0] * value.shape[1], value.shape[2]});

@@ -1,10 +1,10 @@
-// Weights of FP8 layers in their 8-bit forms. They are made at the first use after the values have
-// changed, which is once per step, and stay where they are in memory: recorded steps know it. Of
-// weights that are gathered for use (optim_grads_params) only those of one unit are kept, and made
-// again when it is used again.
+// FP8 forms of weights. They are computed at the first use after the values have changed, once per
+// step, at fixed addresses, so that CUDA graphs can read them. If weights are gathered on use
+// (optim_grads_params), only the FP8 weights of one FSDP unit are kept, and they are quantised
+// again at its next use.
 //
-// Where payloads are gathered instead of values (--fp8-param-gather), each rank quantises what it
-// has updated, with the scale of the whole, and the pieces of all shards make up the rows:
+// With --fp8-param-gather the FP8 payloads are all-gathered instead of the values. Each rank
+// quantises the shard that it has updated, with the scale of the whole tensor:
 //
 //   rank 0  values [0, n/2)  -> payload [0, n/2) --.
 //                                                   all-gather -> rows -> columns
@@ -30,22 +30,22 @@ class QuantizedWeights {
         amaxes_(amaxes),
         entries_(plan.params().size()) {}
 
-  // `value` is the whole local parameter, not read where payloads are gathered. Collective over tp
-  // where a scale is of a tensor that tp cuts, and over the shards where they gather.
+  // `value` is the whole local parameter; it is not read if payloads are gathered. Collective over
+  // tp if a tensor that tp splits has one scale, and over the shards if payloads are gathered.
   Quantized use(const Param& param, const View& value);
-  // The values are about to change, or have.
+  // Drops all FP8 weights: the values are about to change, or have changed.
   void expire();
 
  private:
   struct Entry {
     Quantized value;
     Tensor amax, piece;
-    Work gathering;  // of the pieces
+    Work gathering;  // all-gather of the pieces
     bool started = false, fresh = false;
   };
   Entry& entry(const Param& param) { return entries_[static_cast<std::size_t>(param.index)]; }
   void quantize_whole(const Param& param, const View& value);
-  // All of them at once, or those of one unit.
+  // Starts the all-gathers of all weights, or of one FSDP unit.
   void start_gathers(int unit);
   void find_amaxes();
   void finish_gathers();
@@ -55,9 +55,9 @@ class QuantizedWeights {
   const StoreTools& tools_;
   const FlatBuffer& values_;
   const AmaxHistory& amaxes_;
-  int unit_ = -1;       // whose weights are kept, where not all are
-  bool found_ = false;  // all_amaxes_
-  Tensor all_amaxes_;   // of what is gathered, tensorwise; by index of the parameter
+  int unit_ = -1;       // the FSDP unit whose weights are kept, if not all are
+  bool found_ = false;  // all_amaxes_ is valid
+  Tensor all_amaxes_;   // of gathered weights with tensorwise scales, by index of the parameter
   std::vector<Entry> entries_;
 };
 

@@ -1,5 +1,5 @@
-// What a rank has whatever models it hosts: its device, the memory of it, and meshes over the
-// world.
+// What a rank owns independently of its models: the device, the memory arenas, and the meshes over
+// the world.
 #pragma once
 
 #include <memory>
@@ -16,12 +16,12 @@ class Device;
 class Trace;
 
 struct RankOptions {
-  int threads = 1;             // of this rank
-  int local_rank = 0;          // on this machine
-  bool deterministic = false;  // also where it costs speed
-  bool record_steps = true;    // as CUDA graphs, where the device can
-  std::string cache_folder;    // of choices that kernels make by measuring; "": none are kept
-  Trace* trace = nullptr;      // of this rank; nullptr: nothing is recorded
+  int threads = 1;             // CPU threads of this rank
+  int local_rank = 0;          // index on this machine
+  bool deterministic = false;  // bitwise reproducible, at some cost of speed
+  bool record_steps = true;    // capture steps as CUDA graphs if the device can
+  std::string cache_folder;    // cache of autotuned kernel choices; "": no cache
+  Trace* trace = nullptr;      // of this rank; nullptr: no trace
 };
 
 class Rank {
@@ -32,17 +32,19 @@ class Rank {
   const RankOptions& options() const { return options_; }
   const Kernels& kernels() const { return kernels_; }
   Stream stream() const;
-  // Memory of what models and steps compute.
+  // Device memory for models and activations.
   Arena& arena() { return arena_; }
-  // Memory of batches.
+  // Memory of input batches.
   Arena& inputs() { return inputs_; }
-  // Memory of the host that the device reaches, for offloaded state of optimizers.
+  // Pinned host memory for offloaded optimizer state.
   Arena& host_memory() { return host_memory_; }
-  // Models whose meshes have the same shape share one. Collective where the shape is new.
+  // Returns the mesh of this shape; models with equal shapes share it. Collective if the shape is
+  // new.
   const Mesh& mesh(const MeshShape& shape);
-  // Whether the device runs behind the host, so that beginning a step early gains time.
+  // Whether the device works asynchronously, so that enqueuing steps early saves time.
   bool runs_ahead() const;
-  // Whether work can be captured as a CUDA graph now: a trace shows every call.
+  // Whether work can be captured as a CUDA graph now. While tracing it cannot, because a trace
+  // records every kernel call.
   bool can_capture() const;
 
  private:

@@ -32,7 +32,8 @@ std::vector<Param*> params_of(const Stages& stages) {
 
 namespace {
 
-// For every stage, whether a parameter of an earlier one trains: each rank finds it out by itself.
+// For each stage, whether a parameter of an earlier stage trains. Each rank computes it without
+// communication.
 std::vector<bool> upstream_trains(const ModelOptions& options, const PipelineLayout& layout) {
   std::vector<bool> trains(static_cast<std::size_t>(layout.shape.stages()));
   for (std::int64_t rank = 0; rank < layout.shape.ranks; ++rank) {
@@ -43,7 +44,7 @@ std::vector<bool> upstream_trains(const ModelOptions& options, const PipelineLay
           std::ranges::any_of(stages[chunk]->params(), [](const Param* p) { return p->trains; });
     }
   }
-  // From "this one trains" to "one before it does".
+  // Shifts the flags from "this stage trains" to "an earlier stage trains".
   bool before = false;
   for (std::vector<bool>::reference stage : trains) {
     bool here = stage;

@@ -1,6 +1,6 @@
 // One rank's share of a model: its pipeline stages, the store of their parameters, and the context
-// that their ops get. A rank may host several, each with or without gradients; training adds an
-// Engine.
+// of their ops. A rank may host several models, each with or without gradients; an Engine adds
+// training.
 #pragma once
 
 #include <cstdint>
@@ -25,16 +25,16 @@ namespace bev {
 struct ModelOptions {
   ModelConfig model;
   ParallelConfig parallel;  // resolved
-  OptimConfig optim;        // its dtypes are those of gradients
+  OptimConfig optim;        // its dtypes are the dtypes of gradients
   Dtype dtype = Dtype::kF32;
   Fp8Config fp8;
   std::uint64_t seed = 1234;
-  bool gradients = true;  // false: frozen, without memory for gradients
+  bool gradients = true;  // false: frozen, without gradient memory
 };
 
 // The stages of one pipeline rank.
 using Stages = std::vector<std::unique_ptr<ModelStage>>;
-// With the settings of their parameter groups.
+// Also applies the settings of the parameter groups.
 Stages build_stages(const ModelOptions& options, const PipelineLayout& layout, std::int64_t rank);
 std::vector<Param*> params_of(const Stages& stages);
 std::unique_ptr<Executor> make_executor(Context& ctx, const PipelineLayout& layout,
@@ -42,7 +42,7 @@ std::unique_ptr<Executor> make_executor(Context& ctx, const PipelineLayout& layo
 
 class RankModel {
  public:
-  // Parameters have their initial values. Collective.
+  // Initialises the parameters. Collective.
   RankModel(Rank& rank, const ModelOptions& options);
   ~RankModel();
 
@@ -51,19 +51,20 @@ class RankModel {
   Context& ctx() { return *ctx_; }
   const Mesh& mesh() const { return mesh_; }
   const PipelineLayout& pipeline() const { return pipeline_; }
-  // This rank's stage, where it has one.
+  // This rank's stage; the rank must have exactly one.
   const ModelStage& stage() const;
-  // The last stage, on the ranks of it.
+  // The last stage; this rank must hold it.
   const ModelStage& head_stage() const;
   ParamStore& store() { return *store_; }
   const ParamStore& store() const { return *store_; }
   Executor& executor() { return *executor_; }
-  // On the device; ops read it through the context.
+  // In device memory; ops read it through the context.
   StepState* device_step() const { return static_cast<StepState*>(step_.view().data); }
 
-  // This rank's actions of a forward over so many micro-batches.
+  // This rank's schedule of forwards over `micro_batches`.
   const Schedule& forward_schedule(std::size_t micro_batches);
-  // A forward without gradients, dropout off; the last stage's outputs go to the sink on its ranks.
+  // Runs a forward without gradients and with dropout off. The sink receives the outputs on the
+  // ranks of the last stage.
   void forward_outputs(std::span<const MicroBatch> batches, OutputSink& sink);
 
  private:

@@ -8,7 +8,8 @@
 namespace bev {
 
 namespace {
-// The smallest number that at least this share of the sorted ones does not exceed.
+// Nearest-rank percentile: the smallest value that at least this fraction of values does not
+// exceed.
 double percentile(std::span<const double> sorted, double share) {
   double rank = std::ceil(share * static_cast<double>(sorted.size()));
   return sorted[static_cast<std::size_t>(std::max(rank, 1.0)) - 1];
@@ -30,7 +31,7 @@ std::vector<RouterLoad> router_loads(const ModelConfig& model, std::span<const d
   auto experts = static_cast<std::size_t>(model.moe.num_experts), width = 2 * experts + 3;
   std::vector<LayerSpec> specs = layer_specs(model);
   for (std::int64_t layer = 0; layer < std::ssize(specs) + model.mtp_num_layers; ++layer) {
-    // Depths of multi-token prediction are like the last layer.
+    // MTP layers are like the last layer.
     const LayerSpec& spec = specs[static_cast<std::size_t>(std::min(layer, std::ssize(specs) - 1))];
     if (spec.feed_forward != FeedForwardKind::kExperts) continue;
     std::span<const double> row = sums.subspan(static_cast<std::size_t>(layer) * width, width);

@@ -1,4 +1,4 @@
-// What routers did in a step, by layer: how evenly the experts were used.
+// MoE router statistics of a step, by layer: how evenly the experts were used.
 #pragma once
 
 #include <cstdint>
@@ -10,17 +10,17 @@
 
 namespace bev {
 
-// Over all tokens of the global batch.
+// Statistics over all tokens of the global batch.
 struct RouterLoad {
   std::int64_t layer = 0;
   double tokens_min = 0, tokens_p50 = 0, tokens_p99 = 0, tokens_max = 0;  // over the experts
-  double balance_loss = 0;  // E / (k T^2) * the sum of count * sum of scores; 1 when all are equal
-  double z_loss = 0;        // mean of lse^2
-  double entropy = 0;       // mean, of the scores; log(E) when a router does not decide
-  double dropped = 0;       // share of the choices that full experts did not take
+  double balance_loss = 0;  // E / (k T^2) * the sum of count * sum of scores; 1 if all are equal
+  double z_loss = 0;        // mean of logsumexp(logits)^2
+  double entropy = 0;       // mean entropy of the scores; log(E) for a uniform router
+  double dropped = 0;       // fraction of the choices that experts over capacity dropped
 };
 
-// Calls use(name, value) for each number of a layer.
+// Calls use(name, value) for each statistic of a layer.
 template <class Use>
 void for_numbers(const RouterLoad& load, const Use& use) {
   use("tokens_min", load.tokens_min);
@@ -37,11 +37,11 @@ void for_numbers(const RouterLoad& load, const Use& use) {
 bool has_routers(const ModelConfig& model);
 // The shape of RouterStatistics::sums.
 Shape router_sums_shape(const ModelConfig& model);
-// What the rows of RouterStatistics::sums say; layers without experts are left out.
+// Converts the rows of RouterStatistics::sums; layers without experts are omitted.
 std::vector<RouterLoad> router_loads(const ModelConfig& model, std::span<const double> sums);
 
-// Statistics whose sums lie where given, with memory for the rest, not yet filled; none where there
-// are no sums.
+// Statistics that use `sums` as their memory and allocate the rest, uninitialised; empty if `sums`
+// is empty.
 RouterStatistics router_statistics(const Context& ctx, const ModelConfig& model, const View& sums);
 
 }  // namespace bev

@@ -67,8 +67,8 @@ bool runs_together(const Schedule& schedule, std::size_t at) {
 
 namespace {
 
-// Groups of micro-batches, inside them the chunks, inside them the micro-batches; the last group
-// may be shorter.
+// Interleaved order: groups of micro-batches, in each group the chunks, in each chunk the
+// micro-batches. The last group may be shorter.
 Schedule forward_order(const PipelineShape& shape, std::int64_t micro_batches) {
   std::int64_t group = shape.group_for(micro_batches);
   Schedule order;
@@ -81,9 +81,9 @@ Schedule forward_order(const PipelineShape& shape, std::int64_t micro_batches) {
   return order;
 }
 
-// Forwards before the first backward. Pairs take as long as both of their halves to pass their
-// results on, in either direction: it takes twice as many to keep the ranks after this one going,
-// which several chunks take anyway, and one for the forward of the first pair.
+// Warmup: forwards before the first backward. A pair sends its results only when both halves are
+// done, in either direction, so twice as many forwards are needed to keep later ranks busy
+// (interleaving needs them anyway), and one more for the forward of the first pair.
 std::int64_t warmup_forwards(const PipelineShape& shape, std::int64_t rank,
                              std::int64_t micro_batches) {
   std::int64_t later = shape.ranks - rank - 1;
@@ -92,8 +92,8 @@ std::int64_t warmup_forwards(const PipelineShape& shape, std::int64_t rank,
   return shape.chunks == 1 ? later : 2 * later + of_chunks;
 }
 
-// A number of forwards first, then one forward and one backward in turn, then the backwards left
-// over. Backwards take the chunks in the opposite order.
+// 1F1B: warmup forwards, then one forward and one backward in turn (steady state), then the
+// remaining backwards (cooldown). Backwards take the chunks in the opposite order.
 Schedule alternating_order(const PipelineShape& shape, std::int64_t rank,
                            std::int64_t micro_batches) {
   Schedule forwards = forward_order(shape, micro_batches);
@@ -110,7 +110,7 @@ Schedule alternating_order(const PipelineShape& shape, std::int64_t rank,
   return order;
 }
 
-// Adds what each computation receives before and sends after it; with `pairs`, those that run
+// Inserts receives before and sends after each compute action; with `pairs`, two actions that run
 // together count as one.
 Schedule with_messages(const PipelineShape& shape, std::int64_t rank, const Schedule& order,
                        bool pairs) {
@@ -142,7 +142,7 @@ Schedule with_messages(const PipelineShape& shape, std::int64_t rank, const Sche
 
 }  // namespace
 
-// 1F1B, interleaved where a rank has several stages.
+// 1F1B, or interleaved 1F1B if a rank has several stages.
 std::vector<Schedule> one_forward_one_backward(const PipelineShape& shape,
                                                std::int64_t micro_batches) {
   std::vector<Schedule> orders;
@@ -156,7 +156,8 @@ std::vector<Schedule> make_schedules(const PipelineShape& shape, std::int64_t mi
   std::vector<Schedule> lists = traits_of(shape.schedule).order(shape, micro_batches);
   for (std::int64_t rank = 0; rank < shape.ranks; ++rank) {
     Schedule& list = lists[static_cast<std::size_t>(rank)];
-    // Where all forwards come first, a later rank may need the last one to give the first gradient.
+    // If all forwards are warmup, a later rank may need the last one before it can send the first
+    // gradient.
     bool pairs =
         shape.paired && warmup_forwards(shape, rank, micro_batches) < micro_batches * shape.chunks;
     list = with_messages(shape, rank, list, pairs);

@@ -1,5 +1,5 @@
-// Pipeline schedules are data: a generator returns each rank's list of actions, one executor runs
-// any list, and lists are checked without tensors (parallel/schedule_player.h).
+// Pipeline schedules as data: a generator returns each rank's list of actions, one executor runs
+// any list, and parallel/schedule_player.h checks lists without tensors.
 #pragma once
 
 #include <cstddef>
@@ -14,17 +14,17 @@
 namespace bev {
 
 enum class ActionKind : std::uint8_t {
-  kReceiveForward,  // activations from the stage before
+  kReceiveForward,  // activations from the previous stage
   kForward,
   kSendForward,
-  kReceiveBackward,  // gradients from the stage after
-  kBackward,         // gradients of the input and of the weights
-  kBackwardInput,    // of the input only; the work for the weights is kept
+  kReceiveBackward,  // gradients from the next stage
+  kBackward,         // dgrad and wgrad
+  kBackwardInput,    // dgrad only; wgrad is deferred to kBackwardWeight
   kSendBackward,
-  kBackwardWeight,  // the work that was kept
+  kBackwardWeight,  // the deferred wgrad
 };
 inline constexpr int kActionKindCount = 8;
-const char* name_of(ActionKind kind);  // a literal
+const char* name_of(ActionKind kind);  // returns a literal
 constexpr bool computes(ActionKind kind) {
   return kind == ActionKind::kForward || kind == ActionKind::kBackward ||
          kind == ActionKind::kBackwardInput || kind == ActionKind::kBackwardWeight;
@@ -33,7 +33,7 @@ constexpr bool computes(ActionKind kind) {
 struct Action {
   ActionKind kind;
   std::int64_t micro_batch = 0;
-  std::int64_t chunk = 0;  // which of the rank's stages
+  std::int64_t chunk = 0;  // index of the stage on the rank
   bool operator==(const Action&) const = default;
 };
 
@@ -42,25 +42,27 @@ using Schedule = std::vector<Action>;
 enum class StagePlacement : std::uint8_t { kLoop, kV };
 
 struct PipelineShape;
-// Each rank's order of computations of one iteration; make_schedules() adds the messages.
+// Returns each rank's order of compute actions of one iteration; make_schedules() inserts the
+// messages.
 using OrderGenerator = std::vector<Schedule> (*)(const PipelineShape& shape,
                                                  std::int64_t micro_batches);
 
-// What the program knows about a schedule: a row of schedules.def.
+// The traits of a schedule: a row of schedules.def.
 struct ScheduleTraits {
   PipelineSchedule schedule;
   OrderGenerator order;
-  std::string_view name;         // value of --pipeline-schedule, and its name in drawings
-  std::string_view layout_word;  // its word in `verify --layouts`
+  std::string_view name;         // value of --pipeline-schedule, and the name in drawings
+  std::string_view layout_word;  // the word for it in `verify --layouts`
   StagePlacement placement = StagePlacement::kLoop;
-  std::int64_t chunks = 0;  // stages on each rank; 0: any number, one unless told otherwise
-  // The problem where a rank has another number of stages: what the schedule has, what to give.
+  std::int64_t chunks = 0;  // stages per rank; 0: any number, by default one
+  // The error if a rank has another number of stages: what the schedule has, and what to set.
   std::string_view chunks_rule = {}, chunks_cure = {};
-  // With several stages on a rank it is interleaved: a stage takes micro-batches in groups.
+  // With several stages per rank the schedule is interleaved: a stage takes micro-batches in
+  // groups.
   bool grouped = false;
   bool pairs = false;  // a forward and a backward may run together (runs_together())
-  // Once the pipeline is full, every group of micro-batches comes to the same peak of memory as the
-  // group before it, so that the memory plan plays a few groups only.
+  // In the steady state every group of micro-batches reaches the same memory peak, so that the
+  // memory plan simulates a few groups only.
   bool steady = false;
 
   std::int64_t default_chunks() const { return chunks > 0 ? chunks : 1; }
@@ -68,7 +70,7 @@ struct ScheduleTraits {
 
 std::span<const ScheduleTraits> schedule_traits();  // in the order of the rows
 const ScheduleTraits& traits_of(PipelineSchedule schedule);
-// Names of the schedules that have this trait: "1f1b or zb-h1".
+// Names of the schedules that have this trait, such as "1f1b or zb-h1".
 std::string names_of_schedules(bool ScheduleTraits::*trait);
 
 struct StagePlace {
@@ -76,53 +78,54 @@ struct StagePlace {
   bool operator==(const StagePlace&) const = default;
 };
 
-// How the stages of a model lie on the pipeline's ranks, and in what order they work. With three
-// ranks and two chunks, by stage number:
+// Placement of the model's stages on pipeline ranks, and the schedule. With three ranks and two
+// chunks, by stage index:
 //
 //   loop      rank 0: 0 3    rank 1: 1 4    rank 2: 2 5
 //   V         rank 0: 0 5    rank 1: 1 4    rank 2: 2 3
 struct PipelineShape {
   std::int64_t ranks = 1;
-  std::int64_t chunks = 1;      // stages on each rank
-  PipelineSchedule schedule{};  // the default
-  std::int64_t group_size = 0;  // interleaved: micro-batches a stage takes in a row; 0: ranks
-  // 1F1B: a forward and a backward run together (runs_together()), so that messages leave when both
-  // are done, and more micro-batches are under way.
+  std::int64_t chunks = 1;      // stages per rank
+  PipelineSchedule schedule{};  // the first row
+  std::int64_t group_size = 0;  // interleaved: consecutive micro-batches per stage; 0: `ranks`
+  // 1F1B: a forward and a backward run together (runs_together()), so that messages are sent when
+  // both are done, and more micro-batches are in flight.
   bool paired = false;
 
   std::int64_t stages() const { return ranks * chunks; }
   bool interleaved() const { return chunks > 1 && traits_of(schedule).grouped; }
   StagePlace place_of(std::int64_t stage) const;
   std::int64_t stage_at(std::int64_t rank, std::int64_t chunk) const;
-  // Whether stages `stage` and `stage` + 1 exist on different ranks, so that messages pass.
+  // Whether `stage` and `stage` + 1 are on different ranks, so that p2p messages are needed.
   bool crosses(std::int64_t stage) const;
-  // The group size in use: enlarged where the last group would have too few micro-batches to keep
-  // all ranks going, which with fewer than `ranks` ends in a deadlock.
+  // The effective group size. It is enlarged if the last group would have too few micro-batches to
+  // keep all ranks busy; with fewer than `ranks` the schedule would deadlock.
   std::int64_t group_for(std::int64_t micro_batches) const;
 };
 
-// Whether the computation at `at` is a forward that may run interleaved with the one right behind
-// it: the backward of another micro-batch, which does not need it.
+// Whether the compute action at `at` is a forward that may run interleaved with the next one: the
+// backward of another micro-batch, which does not depend on it.
 bool runs_together(const Schedule& schedule, std::size_t at);
 
-// The generators of the rows, each described where it is defined.
+// The generators of the rows, each described at its definition.
 #define BEV_SCHEDULE(value, generator, ...) \
   std::vector<Schedule> generator(const PipelineShape& shape, std::int64_t micro_batches);
 #include "parallel/schedules.def"
 
-// The lists of all ranks for one iteration. 1F1B and interleaved are Megatron's; ZB-H1 and ZB-V
-// (Qi et al. 2023, 2024) hold no more activations than 1F1B does on its first rank.
+// The schedules of all ranks for one iteration. 1F1B and interleaved 1F1B are Megatron's; the zero
+// bubble schedules ZB-H1 and ZB-V (Qi et al. 2023, 2024) hold no more activations than 1F1B on its
+// first rank.
 std::vector<Schedule> make_schedules(const PipelineShape& shape, std::int64_t micro_batches);
-// Lists of one's own instead.
+// Custom schedules instead of those of schedules.def.
 class ScheduleMaker {
  public:
   virtual ~ScheduleMaker() = default;
-  // As make_schedules().
+  // Contract of make_schedules().
   virtual std::vector<Schedule> make(const PipelineShape& shape,
                                      std::int64_t micro_batches) const = 0;
 };
 
-// All forwards, for evaluation.
+// Forwards only, for evaluation.
 std::vector<Schedule> make_forward_schedules(const PipelineShape& shape,
                                              std::int64_t micro_batches);
 

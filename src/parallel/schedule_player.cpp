@@ -9,7 +9,7 @@ namespace bev {
 
 namespace {
 
-// What a stage does with one micro-batch, in this order.
+// The actions of a stage for one micro-batch, in order.
 Schedule expected_actions(const PipelineShape& shape, std::int64_t stage, std::int64_t micro_batch,
                           bool with_backward, bool split) {
   using K = ActionKind;
@@ -128,14 +128,14 @@ class Player {
   struct Done {
     bool forward = false, backward = false;
   };
-  // Transports know no micro-batches: a message is whatever was sent first.
+  // Transports do not match micro-batches: a receive takes the message that was sent first.
   struct Message {
     std::int64_t micro_batch;
     double time;
   };
   using Mail = std::deque<Message>;
 
-  // One action of a rank, if it can run now.
+  // Runs one action of a rank if it can run now.
   bool advance(std::size_t at) {
     Rank& rank = ranks_[at];
     if (rank.next == schedules_[at].size()) return false;
@@ -158,7 +158,7 @@ class Player {
     return true;
   }
 
-  // A stage after or before it on the same rank hands its result over without a message.
+  // A neighbouring stage on the same rank passes its result without a message.
   bool neighbour_done(std::int64_t stage, const Action& action) const {
     auto done = [&](std::int64_t number) {
       return done_[static_cast<std::size_t>(number)][static_cast<std::size_t>(action.micro_batch)];
@@ -217,7 +217,7 @@ class Player {
   bool with_backward_;
   ActionCosts costs_;
   std::vector<Rank> ranks_;
-  std::vector<Mail> forward_mail_, backward_mail_;  // on their way to each stage
+  std::vector<Mail> forward_mail_, backward_mail_;  // in transit to each stage
   std::vector<std::vector<Done>> done_;             // by stage and micro-batch
   std::string problem_;
 };

@@ -13,7 +13,7 @@ StoreOptions store_options(const ParallelConfig& config, const OptimDtypes& dtyp
   options.bucket_elements = config.ddp_bucket_size;
   options.overlap_reduce = config.overlap_grad_reduce;
   options.overlap_gather = config.overlap_param_gather;
-  // Gradients that are bf16 themselves travel as they are, and are summed in f32 on arrival.
+  // bf16 gradients are reduced as they are, with sums in f32 on arrival.
   options.bf16_wire = config.grad_reduce_in_bf16 && options.grad_dtype != Dtype::kBf16;
   options.amax = {fp8.fp8_amax_history_len, fp8.fp8_amax_compute_algo == AmaxChoice::kMax,
                   fp8.fp8_interval};
@@ -32,7 +32,7 @@ BucketRules bucket_rules(const StoreOptions& options, const MeshShape& mesh) {
   if (elements == 0) elements = std::max<std::int64_t>(40'000'000, 1'000'000 * ranks);
   bool shared = shard_count(options, mesh, false) > 1 || shard_count(options, mesh, true) > 1;
   bool by_unit = shared && options.strategy >= ShardingStrategy::kOptimGrads;
-  // Pieces of payloads begin where a kernel can begin to write.
+  // The pieces of FP8 payloads must begin at addresses aligned for the quantise kernel.
   return {ranks, by_unit, elements, mesh.edp(), options.gather_payloads ? 16 : 1};
 }
 

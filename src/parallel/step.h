@@ -1,4 +1,4 @@
-// A training step as its caller sees it: what goes in, and what comes out.
+// Input and result of a training step.
 #pragma once
 
 #include <cstdint>
@@ -16,7 +16,7 @@ namespace bev {
 
 class Moment;
 
-// This rank's micro-batches of a global batch, and the global batch's size.
+// This rank's micro-batches of a global batch, and the size of the global batch.
 struct StepBatch {
   std::vector<MicroBatch> micro_batches;
   std::int64_t samples = 0;
@@ -26,25 +26,25 @@ struct StepBatch {
 
 struct StepInput {
   std::int64_t iteration = 0;
-  LearningRates lr;
+  LearningRates lr = {};
   double weight_decay = 0;
   double loss_scale = 1;
   double clip_grad = 0;  // 0: no clipping
 };
 
 struct StepResult {
-  double loss = 0;       // the objective's first term: its mean over the global batch
-  double tokens = 0;     // the term's weight: tokens of the global batch, of a next-token loss
-  double grad_norm = 0;  // before clipping, unscaled
-  bool finite = true;    // loss and gradient; otherwise nothing was updated
-  bool redone = false;   // what was exchanged did not fit at first
-  std::vector<RouterLoad> routers = {};  // of a training step, layer by layer
-  // All that a training step tells, these numbers among it: the objective's terms, each a mean over
-  // its own weight, then the others. Valid until the engine finishes its next step.
+  double loss = 0;       // mean of the objective's first term over the global batch
+  double tokens = 0;     // weight of that term: for next-token loss, tokens of the global batch
+  double grad_norm = 0;  // before gradient clipping, unscaled
+  bool finite = true;    // loss and gradient are finite; otherwise nothing was updated
+  bool redone = false;   // a fixed-size all-to-all had overflowed, and the step was repeated
+  std::vector<RouterLoad> routers = {};  // of a training step, by layer
+  // All metrics of a training step, including the values above: the terms of the objective, each a
+  // mean over its own weight, then the others. Valid until the engine finishes its next step.
   std::span<const Metric> metrics = {};
-  std::shared_ptr<const Moment> end = nullptr;  // of a training step; null as `mark` is
+  std::shared_ptr<const Moment> end = nullptr;  // device time after the step; null on CPU
 
-  // The metric of this name; null: steps do not tell it.
+  // The metric of this name, or null if steps do not report it.
   const Metric* metric(std::string_view name) const {
     for (const Metric& told : metrics) {
       if (told.name == name) return &told;
@@ -53,7 +53,7 @@ struct StepResult {
   }
 };
 
-// A step that was begun: the one place where its batch is kept until it is finished.
+// A step that was begun; it owns its batch until it is finished.
 struct StepInFlight {
   StepBatch batch;
   StepInput input;

@@ -70,7 +70,7 @@ std::unique_ptr<StepShape> shape_of(std::span<const MicroBatch> batches, double 
 }
 
 bool agree_on_shape(Group& hosts, StepShape* shape) {
-  // A rank that has none says 0.
+  // A rank without a shape contributes 0.
   std::uint64_t mine = shape != nullptr ? hash_of(*shape) | 1 : 0;
   std::vector<std::uint64_t> all(static_cast<std::size_t>(hosts.size()));
   hosts

@@ -1,5 +1,5 @@
-// The metrics of an engine's training steps: its own, the objective's terms, what routers chose,
-// and those that a program asks for. This is the list to which a new one is added.
+// Metrics of a training step: those of the engine, the terms of the objective, router statistics,
+// and metrics that the program asks for. A new metric of the engine is added here.
 #pragma once
 
 #include <span>
@@ -14,32 +14,32 @@
 namespace bev {
 
 struct MetricOptions {
-  bool params_norm = false, zero_gradients = false;  // whether steps tell them
-  // Further ones, which ops or the objective add to by name (Context::metric).
+  bool params_norm = false, zero_gradients = false;  // whether steps report them
+  // Further metrics, to which ops or the objective add by name (Context::metric).
   std::vector<MetricSpec> metrics = {};
 };
 
 class StepMetrics {
  public:
-  // The block lies in ctx.arena. A model without gradients has no statistics of routers.
+  // Allocates the block in ctx.arena. A model without gradients has no router statistics.
   StepMetrics(const Context& ctx, const ModelConfig& model, const Objective& objective,
               const MetricOptions& options, bool gradients);
   StepMetrics(const StepMetrics&) = delete;
   StepMetrics& operator=(const StepMetrics&) = delete;
 
   const MetricBlock& block() const { return block_; }
-  // Device addresses of sums that the step itself reads: the objective's terms one after the other,
-  // the squares of the gradient, the rows that were lost where exchanges have a fixed size.
+  // Device addresses of sums that the step itself uses: the terms of the objective, the squares of
+  // the gradient, and the rows lost in fixed-size all-to-alls.
   double* terms() const { return block_.at(loss_); }
   double* gradient_squares() const { return block_.at(grad_norm_); }
   double* lost_rows() const { return block_.at(lost_rows_); }
-  // Where routers add; null without experts.
+  // Where routers add their statistics; null without experts.
   const RouterStatistics* routers() const { return routers_.sums.empty() ? nullptr : &routers_; }
   std::size_t term_count() const { return term_count_; }
-  // The start of a step: everything is 0.
+  // Zeroes the block at the start of a step.
   void clear(Context& ctx) const;
 
-  // Of a fetched copy of the block:
+  // Values of a fetched copy of the block:
   double loss_sum(const std::vector<double>& copy) const { return block_.sum(copy, loss_); }
   bool any_lost(const std::vector<double>& copy) const { return block_.sum(copy, lost_rows_) > 0; }
   struct Told {
@@ -57,7 +57,7 @@ class StepMetrics {
   RouterStatistics routers_;
   std::size_t term_count_;
   MetricId loss_, grad_norm_, lost_rows_;
-  MetricId balance_loss_, z_loss_;  // means over the layers with experts
+  MetricId balance_loss_, z_loss_;  // means over the MoE layers
 };
 
 }  // namespace bev

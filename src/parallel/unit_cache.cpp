@@ -59,8 +59,8 @@ WeightLease UnitCache::use(const Param& param) {
 }
 
 void UnitCache::become_current(int unit) {
-  current_ = Gathered();  // its memory is free for what comes
-  coming_.wait();         // a wrong guess, too, before its memory is let go
+  current_ = Gathered();  // frees its memory for the next unit
+  coming_.wait();         // also after a misprediction, before its memory is freed
   current_ = std::exchange(coming_, Gathered());
   if (current_.unit != unit) {
     current_ = Gathered();

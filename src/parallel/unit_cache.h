@@ -1,12 +1,12 @@
-// Weights of optim_grads_params (ZeRO-3, FSDP): every rank keeps its part of an FSDP unit, and
-// all-gathers the whole unit for the time it is used. One unit is current; with overlap the next
-// one is prefetched:
+// All-gathered weights of ZeRO-3 (FSDP, optim_grads_params): every rank stores its shard of each
+// FSDP unit, and all-gathers the whole unit while it is used. One unit is current; with overlap the
+// next one is prefetched:
 //
 //   use(layer 1)   [layer 1]  <- layer 2 is being gathered
-//   use(layer 2)   layer 1 is let go, [layer 2]  <- layer 3
+//   use(layer 2)   layer 1 is freed, [layer 2]  <- layer 3
 //
-// The prefetch takes the unit that came next in the step before. A wrong guess costs time only.
-// Guesses follow from the order of uses alone, which is the same on all ranks of the group.
+// The prefetch predicts the unit that came next in the previous step. A misprediction costs time
+// only. Predictions depend on the order of uses alone, which is the same on all ranks of the group.
 #pragma once
 
 #include <cstdint>
@@ -23,14 +23,14 @@ class UnitCache {
   UnitCache(const ShardPlan& plan, const StoreTools& tools, const FlatBuffer& values)
       : plan_(plan), tools_(tools), values_(values) {}
 
-  // A whole weight. Collective over the shards unless its unit is the current one. It stays while
-  // the lease does, also when another unit becomes current.
+  // A whole weight. Collective over the shards unless its unit is current. The memory lives as long
+  // as the lease, even if another unit becomes current.
   WeightLease use(const Param& param);
 
-  // Uses between the two are learnt and guessed.
+  // Uses between these calls are recorded and predicted.
   void begin_step();
   void end_step();
-  // Lets go of all that is gathered: the values are about to change, or have.
+  // Frees all gathered units: the values are about to change, or have changed.
   void clear();
 
  private:
@@ -38,11 +38,11 @@ class UnitCache {
   struct GatheredBucket {
     int bucket = -1;
     Tensor whole;
-    // Where 8-bit payloads of the bucket are gathered elsewhere: the other weights, in its order.
+    // If FP8 payloads of the bucket are gathered elsewhere: its other weights, in order.
     std::vector<Tensor> weights;
   };
   struct Gathered {
-    int unit = -1;  // the group of buckets; -1: none
+    int unit = -1;  // index of the bucket group; -1: none
     std::vector<GatheredBucket> buckets;
     std::vector<Work> works;
 

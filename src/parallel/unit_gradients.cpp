@@ -6,7 +6,7 @@
 namespace bev {
 
 void UnitGradients::begin_step(std::int64_t) {
-  std::exchange(pending_, PostedSum());  // ends what an interrupted step has left, then its memory
+  std::exchange(pending_, PostedSum());  // completes what an interrupted step left behind
   slots_.assign(plan_.params().size(), Slot());
   units_.assign(static_cast<std::size_t>(plan_.bucket_count()), Unit());
 }
@@ -14,7 +14,7 @@ void UnitGradients::begin_step(std::int64_t) {
 GradSink UnitGradients::open_sink(const Param& param) {
   Unit& unit = unit_of(param);
   if (unit.whole.empty()) {
-    // Padding is exchanged with the rest and never read.
+    // Padding is reduced with the rest and never read.
     int bucket = plan_.place(param).bucket;
     Shape size{plan_.bucket(bucket).size};
     unit.whole = Tensor(tools_.arena, buffer_.dtype(bucket), size, "unreduced gradients");

@@ -1,10 +1,12 @@
-// Gradients of optim_grads and optim_grads_params: of the sum over ranks only this rank's part is
-// kept. A unit's unreduced gradients have memory from their first sink until all its parameters
-// have had theirs; then they are exchanged and added to the part. That is an exchange per unit and
-// micro-batch, and a sum over tp of what is partial there.
+// Gradients of ZeRO-2 and ZeRO-3 (optim_grads, optim_grads_params): a rank keeps its shard of the
+// reduced gradient only. The unreduced gradients of an FSDP unit have memory from the first sink
+// until all parameters of the unit have had theirs; then they are reduce-scattered and added to the
+// shard. That is one reduce-scatter per unit and micro-batch, and a reduction over tp of partial
+// gradients.
 //
-// A schedule may put weight gradients off, so that some parameters of a unit run ahead by several
-// micro-batches. Sums do not mind: what is there is sent along, and is not waited for again.
+// A schedule may defer wgrad (zero bubble), so that some parameters of a unit run ahead by several
+// micro-batches. The sum is the same: gradients that are there are sent along and not awaited
+// again.
 #pragma once
 
 #include "parallel/gradient_sums.h"
@@ -23,18 +25,18 @@ class UnitGradients final : public GradientSums {
 
  private:
   struct Slot {
-    bool fresh = true;  // nothing of it in the unit's memory
-    int ahead = 0;      // gradients that came since the last exchange, or ran ahead of it
+    bool fresh = true;  // the unit's memory holds no gradient of it yet
+    int ahead = 0;      // gradients since the last reduce-scatter, or ahead of it
   };
   struct Unit {
-    Tensor whole;         // unreduced; empty: closed
+    Tensor whole;         // unreduced gradients; empty: closed
     int open_sinks = 0;   // sinks that ops are still writing to
-    bool summed = false;  // the kept part holds gradients of this step
+    bool summed = false;  // the shard holds gradients of this step
   };
   GradSink open_sink(const Param& param) override;
   void reduce() override;
-  // Gradients of the parameter that complete its share of an exchange. A table used twice in a
-  // micro-batch, first in the forward, is exchanged at each use instead of kept in between.
+  // Number of gradients of the parameter per reduce-scatter. A parameter that is a unit by itself,
+  // such as a tied embedding, is reduced at each use instead of held between two uses.
   int awaited(const Param& param) const;
   bool complete(int unit);
   void exchange(int unit);
@@ -45,7 +47,7 @@ class UnitGradients final : public GradientSums {
 
   std::vector<Slot> slots_;  // by parameter
   std::vector<Unit> units_;
-  PostedSum pending_;  // the last exchange, which may run beside what computes
+  PostedSum pending_;  // the last reduce-scatter, which may overlap with compute
 };
 
 }  // namespace bev

@@ -48,7 +48,7 @@ void WholeGradients::reduce() {
     if (plan_.trains(i) && !bucket(i).posted) post(i);
   }
   finish_all(sums_);
-  sum_over_replicas(false);  // without shards it was the first sum
+  sum_over_replicas(false);  // post() has done it for buckets without shards
 }
 
 }  // namespace bev

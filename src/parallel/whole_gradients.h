@@ -1,5 +1,5 @@
-// Gradients of no_shard and optim: added up whole over the micro-batches of a step, then summed
-// over ranks bucket by bucket, once per step.
+// Gradients of ZeRO-0 and ZeRO-1 (no_shard, optim): accumulated whole over the micro-batches of a
+// step, then reduced over ranks bucket by bucket, once per step.
 #pragma once
 
 #include "parallel/gradient_sums.h"

@@ -1,5 +1,5 @@
-// Schedules that split the backward: the gradient of the input (dgrad) goes on to the stage before
-// at once, the work for the weights (wgrad) fills what would be waiting.
+// Zero bubble pipeline schedules (Qi et al.): the backward is split, so that dgrad is sent to the
+// previous stage at once, while wgrad fills what would be the pipeline bubble.
 #include <algorithm>
 #include <array>
 #include <optional>
@@ -28,8 +28,9 @@ Schedule h1_order(std::int64_t ranks, std::int64_t rank, std::int64_t micro_batc
 
 }  // namespace
 
-// ZB-H1: 1F1B's order in which rank r delays the wgrad by r micro-batches, so that every rank holds
-// as many as the first one. The bubble of M >= P micro-batches is (P - 1)(F + B - W).
+// ZB-H1: the order of 1F1B in which rank r delays wgrad by r micro-batches, so that every rank has
+// as many micro-batches in flight as the first. The bubble with M >= P micro-batches is (P - 1)(F +
+// B - W).
 std::vector<Schedule> zero_bubble_h1(const PipelineShape& shape, std::int64_t micro_batches) {
   std::vector<Schedule> orders;
   for (std::int64_t rank = 0; rank < shape.ranks; ++rank) {
@@ -42,10 +43,10 @@ namespace {
 
 constexpr std::int64_t kChunks = 2;
 
-// Plays the V over units of time, in which each rank does one computation or waits.
+// Simulates the V schedule in units of time, in which each rank runs one compute action or idles.
 class VPlayer {
  public:
-  // `late_first`: of two backwards that are ready, that of the later stage goes first.
+  // `late_first`: of two backwards that are ready, the backward of the later stage runs first.
   VPlayer(const PipelineShape& shape, std::int64_t micro_batches, bool late_first)
       : shape_(shape),
         micro_batches_(micro_batches),
@@ -86,8 +87,9 @@ class VPlayer {
     return stages_[static_cast<std::size_t>(number)];
   }
 
-  // A micro-batch holds memory on both stages of a rank before it gives any back, so the first
-  // stage leaves room for one on the second: else all ranks could fill up with first halves.
+  // A micro-batch holds memory on both stages of a rank before it frees any, so the first stage
+  // leaves room for one on the second; otherwise all ranks could fill up with first stages and
+  // deadlock.
   bool forward_ready(std::int64_t number, const Rank& rank, std::int64_t chunk) const {
     std::int64_t next = stage(number).forwards;
     if (next == micro_batches_ || (number > 0 && stage(number - 1).forwards <= next)) return false;
@@ -99,8 +101,8 @@ class VPlayer {
     return next < (last ? stage(number).forwards : stage(number + 1).backwards);
   }
 
-  // Backwards free other ranks to go on and forwards keep them fed, the later stage before the
-  // earlier; weights can wait.
+  // Backwards unblock other ranks and forwards keep them busy, the later stage before the earlier;
+  // wgrad can wait.
   std::optional<Action> choose(std::int64_t at) const {
     const Rank& rank = ranks_[static_cast<std::size_t>(at)];
     std::array<std::int64_t, kChunks> numbers = {shape_.stage_at(at, 0), shape_.stage_at(at, 1)};
@@ -150,11 +152,11 @@ class VPlayer {
 
 }  // namespace
 
-// ZB-V: two stages on each rank, down the ranks and up again. The lists are made by playing
-// computations of equal length and giving each rank the most urgent one it can do within the memory
+// ZB-V: two stages per rank, down the ranks and up again. The schedule is found by simulating
+// compute actions of equal length: each rank runs the most urgent one that fits within the memory
 // of 1F1B.
 std::vector<Schedule> zero_bubble_v(const PipelineShape& shape, std::int64_t micro_batches) {
-  // Which of the two is shorter depends on both numbers.
+  // Which of the two is shorter depends on the numbers of ranks and micro-batches.
   VPlayer early(shape, micro_batches, false), late(shape, micro_batches, true);
   early.play();
   late.play();

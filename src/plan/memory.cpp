@@ -34,7 +34,7 @@ ModelOptions model_options(const MemoryQuery& query) {
   return options;
 }
 
-// What the ranks that hold one part of a stage keep between iterations.
+// Persistent state (weights, gradients, optimizer) of the ranks that hold one part of a stage.
 class KeptState {
  public:
   KeptState(const MemoryQuery& query, const std::vector<Param*>& params, const MeshCoordinate& at)
@@ -54,7 +54,8 @@ class KeptState {
 
   const std::vector<std::int64_t>& sizes() const { return sizes_; }
 
-  // Of the rank at memory.at: neighbours in dp x cp (in edp) share a copy of the parameters.
+  // Fills in the rank at memory.at: neighbours in dp x cp (experts: in edp) share a copy of the
+  // parameters.
   void fill(RankMemory& memory) const {
     auto stored = [&](ShardingStrategy from, Dtype dtype, BucketChoice choice) {
       bool cut = query_.parallel.data_parallel_sharding_strategy >= from;
@@ -89,7 +90,7 @@ class KeptState {
     return sum;
   }
 
-  // Of the parameters with state of which the rank updates something.
+  // Sizes of the shards that the rank updates, of parameters with optimizer state.
   std::vector<std::int64_t> updated_sizes(const MeshCoordinate& at) const {
     std::vector<std::int64_t> sizes;
     for (std::size_t i = 0; i < sizes_.size(); ++i) {
@@ -130,7 +131,7 @@ std::vector<MicroBatch> phantom_batches(Context& ctx, const MemoryQuery& query,
 
 std::int64_t in_use(const Arena& arena) { return static_cast<std::int64_t>(arena.in_use()); }
 
-// Of what the store keeps beside weights and gradients.
+// Bytes of the store other than weights and gradients.
 std::int64_t step_bytes(const Arena& arena) {
   for (const auto& [tag, bytes] : arena.by_tag()) {
     if (tag == "step") return static_cast<std::int64_t>(bytes);
@@ -138,9 +139,9 @@ std::int64_t step_bytes(const Arena& arena) {
   return 0;
 }
 
-// Micro-batches to play of an iteration's. A schedule that is steady comes to the same peak with
-// every group of them, with their tokens added; any other may reach its peak once, so all of it is
-// played.
+// Number of micro-batches of an iteration to play. With a steady schedule every group of
+// micro-batches reaches the same peak, plus the tokens of the additional batches. Any other may
+// reach its peak only once, so it is played completely.
 std::int64_t played_micro_batches(const PipelineShape& shape, std::int64_t micro_batches) {
   if (!traits_of(shape.schedule).steady) return micro_batches;
   constexpr std::int64_t kGroups = 5;
@@ -152,7 +153,7 @@ struct ActivationBytes {
   std::int64_t device = 0, host = 0;
 };
 
-// The peaks of an iteration of Engine::train_step above what is kept, on the phantom machine.
+// Peaks of an iteration of Engine::train_step above the persistent state, on the phantom device.
 ActivationBytes activation_bytes(const MemoryQuery& query, const PipelineLayout& layout,
                                  const Stages& stages, const MeshCoordinate& at) {
   MeshShape shape = mesh_shape(query.parallel, query.model);
@@ -211,8 +212,7 @@ void count_parameters(const MemoryQuery& query, MemoryPlan& plan) {
   }
 }
 
-// The ranks at one place of the pipeline. Those that hold parts of equal size have equal
-// activations.
+// Plans the ranks at one pipeline position. Ranks with parts of equal size have equal activations.
 void plan_pipeline_rank(const MemoryQuery& query, const PipelineLayout& layout,
                         std::int64_t in_flight, std::int64_t pipeline_rank, MemoryPlan& plan) {
   MeshShape mesh = mesh_shape(query.parallel, query.model);

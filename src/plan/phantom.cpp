@@ -12,7 +12,7 @@ namespace bev {
 
 namespace {
 
-// Becomes any kernel: one that returns nothing, or a value of 0, at once.
+// Converts to any kernel: a function that does nothing and returns a zero value.
 struct NoKernel {
   template <class Result, class... Args>
   using Kernel = Result (*)(Args...);

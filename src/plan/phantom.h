@@ -1,5 +1,6 @@
-// A machine that does nothing: kernels without work, ranks without peers, memory that is only
-// addresses. The real model, store and executor run on it, so a plan follows their every request.
+// Phantom device for memory planning: kernels that do nothing, ranks without peers, memory that is
+// only reserved addresses. The real model, store and executor run on it, so a plan includes every
+// allocation.
 #pragma once
 
 #include <memory>
@@ -13,10 +14,11 @@ namespace bev {
 
 const Kernels& phantom_kernels();
 
-// Reserves addresses. Pages that nobody writes cost nothing, so it gives more than the machine has.
+// Reserves address space. Pages that are never written cost nothing, so it can exceed physical
+// memory.
 std::unique_ptr<MemorySource> make_phantom_memory();
 
-// One rank of a world whose other ranks do not run: its collectives leave the data as it is.
+// One rank of a world whose other ranks do not run: its collectives leave the data unchanged.
 class PhantomWorld final : public World {
  public:
   PhantomWorld(int rank, int size) : rank_(rank), size_(size) {}

@@ -78,7 +78,7 @@ std::string schedule_text(const PipelineShape& shape, const ScheduleReport& repo
 
 namespace {
 
-// Blue forwards, orange backwards, green weights; later stages of a rank are lighter.
+// Forwards are blue, backwards orange, wgrad green; later stages of a rank are lighter.
 class ScheduleSvg {
  public:
   ScheduleSvg(const PipelineShape& shape, const ScheduleReport& report, std::int64_t micro_batches)
@@ -106,7 +106,8 @@ class ScheduleSvg {
 
  private:
   static constexpr double kLeft = 70, kRight = 90, kTop = 62, kRow = 30, kLeast = 460;
-  static constexpr double kWidest = 3000;  // of the chart, where units can be so narrow
+  // Width limit of the chart, down to the minimum width of a unit.
+  static constexpr double kWidest = 3000;
 
   template <class... Args>
   void put(fmt::format_string<Args...> format, Args&&... args) {
@@ -143,7 +144,7 @@ class ScheduleSvg {
     }
   }
 
-  // Times at 1, 2 or 5 times a power of ten, at least 60 pixels apart.
+  // Labels at 1, 2 or 5 times a power of ten, at least 60 pixels apart.
   void scale() {
     double bottom = kTop + kRow * static_cast<double>(report_.timeline.size());
     double power = std::pow(10.0, std::floor(std::log10(60 / unit_)));

@@ -1,4 +1,4 @@
-// Pictures of a pipeline schedule over time: one row per rank, as text and as SVG.
+// Drawings of a pipeline schedule over time: one row per rank, as text and as SVG.
 #pragma once
 
 #include <string>
@@ -7,16 +7,16 @@
 
 namespace bev {
 
-// "interleaved 1f1b".
+// For example "interleaved 1f1b".
 std::string schedule_name(const PipelineShape& shape);
 
-// A cell per unit of time (the shortest computation): "F3", "B3", "W3" and dots where a rank waits;
-// a letter after the number is the stage of the rank. Ends with peak and bubble.
+// One cell per unit of time (the shortest computation): "F3", "B3", "W3", and dots where a rank is
+// idle; a letter after the number is the stage within the rank. Ends with the bubble and the peak.
 std::string schedule_text(const PipelineShape& shape, const ScheduleReport& report,
                           std::int64_t micro_batches);
 
-// Self-contained: a box per computation with its micro-batch, colours by kind, shades by stage of
-// the rank, time scale and legend.
+// Self-contained SVG: a box per computation with its micro-batch, coloured by kind, shaded by stage
+// within the rank, with time scale and legend.
 std::string schedule_svg(const PipelineShape& shape, const ScheduleReport& report,
                          std::int64_t micro_batches);
 

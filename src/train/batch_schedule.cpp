@@ -18,7 +18,7 @@ namespace {
 using Step = BatchSchedule::Step;
 using Problems = std::vector<std::string>;
 
-// "250B" -> 250000000000, fractions cut off; none for what is not a number >= 0.
+// "250B" -> 250000000000, truncated to an integer; nullopt if not a number >= 0.
 std::optional<std::int64_t> parse_count(std::string_view text) {
   constexpr std::string_view kSuffixes = "KMBT";
   double factor = 1.0;
@@ -73,7 +73,8 @@ std::vector<Step> parse_steps(const BatchSpec& spec, Problems& problems) {
   return steps;
 }
 
-// start + increment * int(consumed / (samples / increments)), the division being a double's.
+// Megatron's ramp-up: start + increment * int(consumed / (samples / increments)), divided in
+// double.
 std::vector<Step> rampup_steps(const BatchSpec& spec, std::int64_t target, Problems& problems) {
   if (spec.rampup.size() != 3) {
     problems.push_back(
@@ -155,7 +156,7 @@ std::int64_t running_size(const BatchSpec& spec, std::int64_t size) {
   return spec.decrease_if_needed ? size / unit * unit : size;
 }
 
-// "" when the ranks can divide the size.
+// Returns "" if the size is divisible among the ranks.
 std::string division_problem(const BatchSpec& spec, std::int64_t size) {
   std::int64_t unit = spec.micro_batch_size * spec.data_parallel_size;
   std::int64_t running = running_size(spec, size);

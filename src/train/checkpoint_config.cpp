@@ -16,7 +16,7 @@ void save_fields(CheckpointConfig& config, FieldList& list) {
       .min(0)
       .limit(kMostIterations);
   list.add("save-interval-mins", config.save_interval_mins,
-           "minutes between checkpoints, beside --save-interval; 0: not by the clock")
+           "minutes between checkpoints, in addition to --save-interval; 0: off")
       .min(0);
   list.add("save-retain-interval", config.save_retain_interval,
            "older checkpoints go unless their iteration is a multiple of it; 0: they stay")
@@ -38,8 +38,8 @@ void save_fields(CheckpointConfig& config, FieldList& list) {
       .defaults_to("half of the free memory");
   list.add("save-optim", config.save_optim, "with the state of the optimizer");
   list.add("save-hf", config.save_hf,
-           "folder that holds the latest checkpoint in Hugging Face's format, exported beside the "
-           "training");
+           "folder that holds the latest checkpoint in Hugging Face's format, exported in the "
+           "background");
 }
 
 void non_persistent_fields(CheckpointConfig& config, FieldList& list) {

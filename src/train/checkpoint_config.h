@@ -1,4 +1,5 @@
-// What a run saves and what it begins with. Names and meanings are Megatron's where it has them.
+// Checkpointing options: what a run saves and loads. Names and meanings are Megatron's where it has
+// them.
 #pragma once
 
 #include <cstdint>
@@ -15,25 +16,25 @@ struct CheckpointConfig {
   std::string save;
   std::int64_t save_interval = 0;         // iterations; 0: at the end only
   double save_interval_mins = 0;          // 0: not by the clock
-  std::int64_t save_retain_interval = 0;  // 0: none is removed for it
-  std::int64_t most_recent_k = 0;         // 0: none is removed for it
-  std::int64_t save_retry_interval = 10;  // iterations after a failed save; 0: not again
+  std::int64_t save_retain_interval = 0;  // 0: this rule removes none
+  std::int64_t most_recent_k = 0;         // 0: this rule removes none
+  std::int64_t save_retry_interval = 10;  // iterations after a failed save; 0: no retry
   bool async_save = true;
-  std::int64_t save_staging_mb = 0;  // of a process; 0: half of the free memory
+  std::int64_t save_staging_mb = 0;  // per process; 0: half of the free memory
   bool save_optim = true;
   std::string save_hf;
 
-  // Between them, quickly and for a short time.
+  // Frequent, short-lived checkpoints in between.
   std::int64_t non_persistent_save_interval = 0;  // iterations; 0: never
   NonPersistentKind non_persistent_ckpt_type = NonPersistentKind::kGlobal;
-  std::string non_persistent_global_ckpt_dir;  // "": in the folder of --save
+  std::string non_persistent_global_ckpt_dir;  // "": inside the folder of --save
   std::string non_persistent_local_ckpt_dir;
   bool replication = true;
   std::int64_t replication_jump = 0;  // 0: the ranks of a machine
 
   std::string load;
   std::int64_t ckpt_step = -1;      // < 0: the latest
-  std::int64_t loaded_samples = 0;  // that the run to go on with has consumed; not a flag
+  std::int64_t loaded_samples = 0;  // consumed by the run that is resumed; not a flag
   bool load_optim = true;
   bool load_rng = true;
   bool finetune = false;
@@ -42,9 +43,9 @@ struct CheckpointConfig {
   bool override_opt_param_scheduler = false;
   bool use_checkpoint_opt_param_scheduler = false;
 
-  // Experts are made of the weights of a dense model.
+  // Upcycling: experts are initialised from a dense model.
   bool moe_use_upcycling = false;
-  std::int64_t moe_upcycling_granularity = 1;  // parts of an MLP
+  std::int64_t moe_upcycling_granularity = 1;  // parts an MLP is split into
 
   void fields(FieldList& list);
   // `base` is the folder of --save or --load.

@@ -376,7 +376,7 @@ LrSchedule lr_schedule(const OptimConfig& optim, const BatchSchedule& batches) {
   out.warmup_steps = optim.lr_warmup_fraction > 0
                          ? optim.lr_warmup_fraction * out.decay_steps
                          : samples_of(optim.lr_warmup_samples, optim.lr_warmup_iters, batches);
-  // The last iterations of the decay, which a batch size schedule makes larger than the first.
+  // The decay covers the last iterations, which a batch size schedule makes larger than the first.
   std::int64_t before = optim.lr_decay_iters - optim.lr_wsd_decay_iters;
   out.wsd_decay_steps =
       optim.lr_wsd_decay_iters > 0 && before >= 0

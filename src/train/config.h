@@ -1,4 +1,4 @@
-// What a training run reads, how long it runs, in which precision, and what it writes.
+// Configuration of a training run: batch, data, precision, device, length, logging, profiling.
 #pragma once
 
 #include <cstdint>
@@ -23,16 +23,16 @@ struct BatchConfig {
   // start, increment, samples; up to global_batch_size
   std::vector<std::int64_t> rampup_batch_size;
   bool decrease_batch_size_if_needed = false;
-  // Rows of each batch of a replay, from its file: not a flag.
+  // Rows of each batch of a replay, read from its file: not a flag.
   std::vector<std::int64_t> replay;
 
   void fields(FieldList& list);
-  // Fills in the global batch size, unless a step schedule or a replay sets it.
+  // Sets the global batch size, unless a step schedule or a replay does.
   void resolve(std::int64_t data_parallel_size);
   BatchSpec spec(std::int64_t data_parallel_size, std::int64_t seq_length) const;
 };
 
-// Fill-in-the-middle. Tokens are given as the vocabulary writes them.
+// Fill-in-the-middle (FIM). Tokens are given by their text in the vocabulary.
 struct FimFlags {
   bool fim_data = false;
   double fim_rate = 0.5, fim_spm_rate = 0.5, fim_fragment_rate = -1;  // < 0: not given
@@ -44,16 +44,16 @@ struct FimFlags {
 };
 
 struct DataConfig {
-  std::vector<std::string> text;  // files that are tokenized first; see text_data.h
+  std::vector<std::string> text;  // files to tokenize first; see text_data.h
   std::string tokenizer;
-  std::int64_t tokenizer_vocab_size = 0;  // 0: not known; not a flag
+  std::int64_t tokenizer_vocab_size = 0;  // 0: unknown; not a flag
   bool mock_data = false;
-  std::string token_batches;    // a JSON file with one list of rows per global batch
-  std::string batches;          // a JSON file with one object of fields per global batch
-  std::int64_t seq_length = 0;  // 0: the model's longest, at most 4096; 1024 without one
+  std::string token_batches;    // JSON file with one list of rows per global batch
+  std::string batches;          // JSON file with one object of fields per global batch
+  std::int64_t seq_length = 0;  // 0: the longest of the model, at most 4096; 1024 without one
   std::string split;            // "": 969,30,1
-  // Megatron's token files: prefixes, or weights and prefixes; shared by the splits, in words or in
-  // a file, or of a split's own.
+  // Megatron's token files: prefixes, or weights and prefixes; shared by the splits (as words or in
+  // a file), or separate per split.
   std::vector<std::string> data_path, train_data_path, valid_data_path, test_data_path;
   std::string data_args_path, per_split_data_args_path;
   std::string data_cache_path;
@@ -61,31 +61,30 @@ struct DataConfig {
   bool reset_attention_mask = false;
   bool eod_mask_loss = false;
   std::int64_t eod_id = -1;  // < 0: the tokenizer's
-  std::int64_t pad_id = -1;  // < 0: there is none
+  std::int64_t pad_id = -1;  // < 0: none
   FimFlags fim;
-  // Conversations to learn from: JSON lines, with the chat template of the
-  // tokenizer or another one.
+  // SFT data: conversations as JSON lines, with the chat template of the tokenizer or another one.
   std::vector<std::string> sft_data, sft_valid_data;
   std::string chat_template;
   TooLong sft_too_long = TooLong::kCut;
 
   void fields(FieldList& list);
   std::string split_weights() const;
-  // Whether there are token files; whether they are given for each split.
+  // True if there are token files; true if they are given per split.
   bool has_token_files() const;
   bool has_own_token_files() const;
-  // The flag of the batches that a run replays; "": none.
+  // Flag that names the batches of a replay; "": no replay.
   std::string replay_flag() const;
   std::vector<std::string> problems() const;
 };
 
-// How samples are dealt out to the ranks and read.
+// How samples are distributed to the ranks and read.
 struct LoaderConfig {
   OrderKind dataloader_type = OrderKind::kSingle;
   bool data_sharding = true;
   std::int64_t num_workers = 1;
   std::int64_t prefetch_factor = 2;
-  std::int64_t consumed_train_samples = 0;  // where the data begins
+  std::int64_t consumed_train_samples = 0;  // where the data starts
 
   void fields(FieldList& list);
 };
@@ -103,7 +102,7 @@ struct PrecisionConfig {
 enum class CudaGraphs : std::uint8_t { kNone, kLocal };
 enum class DeviceKind : std::uint8_t { kAuto, kCpu, kCuda };
 
-// Where any command runs.
+// Device and threads, for any command.
 struct RuntimeConfig {
   DeviceKind device = DeviceKind::kAuto;
   std::int64_t num_threads = 0;  // 0: all cores, divided among the thread ranks
@@ -118,9 +117,9 @@ struct RuntimeConfig {
 enum class NanPolicy : std::uint8_t { kStop, kSkip };
 
 struct TrainConfig {
-  std::string preset;     // a named model; flags change it
-  std::string hf_model;   // a folder to take shape, weights and tokenizer from
-  std::string export_hf;  // a folder to write the trained model to
+  std::string preset;     // named model; flags override it
+  std::string hf_model;   // folder with config, weights and tokenizer
+  std::string export_hf;  // folder for the trained model
   std::int64_t train_iters = 0;
   std::int64_t train_samples = 0;
   double exit_duration_in_mins = 0.0;  // 0: no limit
@@ -133,7 +132,7 @@ struct TrainConfig {
   bool json = false;
 
   void fields(FieldList& list);
-  // Fills in the pair for validation. Returns what does not fit together.
+  // Sets defaults of the validation pair. Returns inconsistencies.
   std::vector<std::string> resolve();
 };
 
@@ -142,7 +141,7 @@ struct LogConfig {
   bool log_throughput = false;
   bool log_params_norm = false, log_num_zeros_in_grad = false;
   std::int64_t log_memory_interval = 0;  // 0: never
-  bool progress = true;                  // the live line, on a terminal
+  bool progress = true;                  // live line on a terminal
   std::string metrics_out;
   std::string tensorboard_dir;
   std::int64_t tensorboard_log_interval = 1;
@@ -151,18 +150,18 @@ struct LogConfig {
   void fields(FieldList& list);
 };
 
-// A trace of a few iterations.
+// Profiling: a trace of a few iterations.
 struct ProfileConfig {
   std::string profile_trace;             // "": none
-  std::int64_t profile_step_start = 10;  // iterations before the first that is recorded
-  std::int64_t profile_step_end = 12;    // the last
+  std::int64_t profile_step_start = 10;  // iterations before the first traced one
+  std::int64_t profile_step_end = 12;    // last traced iteration
 
   void fields(FieldList& list);
   std::vector<std::string> problems(const TrainConfig& train) const;
 };
 
-// The schedules of a resolved configuration, in samples as Megatron counts them; iterations become
-// the samples that they consume.
+// Schedules of a resolved configuration in samples, like Megatron; iterations are converted to the
+// samples that they consume.
 LrSchedule lr_schedule(const OptimConfig& optim, const BatchSchedule& batches);
 WeightDecaySchedule weight_decay_schedule(const OptimConfig& optim, const TrainConfig& train,
                                           const BatchSchedule& batches);

@@ -16,12 +16,12 @@ double visible_pairs(std::int64_t length, const AttentionRule& rule) {
 
 namespace {
 
-// A weight multiplies and adds once for each token.
+// One multiply-add per weight and token.
 double product(std::int64_t rows, std::int64_t columns) {
   return 2.0 * static_cast<double>(rows) * static_cast<double>(columns);
 }
 
-// Forward, for each token.
+// Forward FLOPs per token.
 double mlp_flops(const ModelConfig& model, std::int64_t inner) {
   return product(model.hidden_size, inner) * (model.gated ? 3 : 2);
 }
@@ -35,7 +35,7 @@ double feed_forward_flops(const ModelConfig& model, FeedForwardKind kind) {
          mlp_flops(model, moe.shared_expert_size) + product(model.hidden_size, routed);
 }
 
-// Forward of a whole sequence.
+// Forward FLOPs of a whole sequence.
 double layer_flops(const ModelConfig& model, const LayerSpec& layer, std::int64_t length) {
   MixerFlops mixer = layer.mixer->flops(model, layer);
   double each = mixer.per_token + feed_forward_flops(model, layer.feed_forward);
@@ -43,7 +43,7 @@ double layer_flops(const ModelConfig& model, const LayerSpec& layer, std::int64_
          mixer.per_pair * visible_pairs(length, layer.attention);
 }
 
-// Whose description serves layer or depth `number`: depths are like the last layer.
+// Layer description of layer or MTP module `number`: MTP modules are like the last layer.
 const LayerSpec& spec_of(const std::vector<LayerSpec>& layers, std::int64_t number) {
   return layers[static_cast<std::size_t>(std::min(number, std::ssize(layers) - 1))];
 }
@@ -53,7 +53,7 @@ const LayerSpec& spec_of(const std::vector<LayerSpec>& layers, std::int64_t numb
 double model_flops(const ModelConfig& model, std::int64_t sequences, std::int64_t length) {
   std::vector<LayerSpec> layers = layer_specs(model);
   double head = product(model.hidden_size, model.vocab_size);
-  double join = product(2 * model.hidden_size, model.hidden_size);  // of a depth's two inputs
+  double join = product(2 * model.hidden_size, model.hidden_size);  // projection of an MTP module
   double forward = head * static_cast<double>(length);
   for (std::int64_t i = 0; i < std::ssize(layers) + model.mtp_num_layers; ++i) {
     forward += layer_flops(model, spec_of(layers, i), length);
@@ -69,7 +69,7 @@ FlopTokens unpacked_tokens(std::int64_t global_batch_size, std::int64_t seq_leng
 
 namespace {
 
-// Weights of an attention layer's projections.
+// Weights of the projections of an attention layer.
 double projection_weights(const FlopSizes& sizes) {
   auto h = static_cast<double>(sizes.hidden);
   auto q = static_cast<double>(sizes.heads * sizes.head_size);
@@ -89,7 +89,7 @@ double projection_weights(const FlopSizes& sizes) {
 }  // namespace
 
 double megatron_flops(const FlopSizes& sizes, const FlopTokens& batch) {
-  // A product multiplies and adds (2), once forward and twice backward (3).
+  // A GEMM has 2 FLOPs per multiply-add, once in the forward and twice in the backward (3).
   constexpr double kPerWeight = 6.0;
   auto h = static_cast<double>(sizes.hidden);
   auto q = static_cast<double>(sizes.heads * sizes.head_size);
@@ -103,7 +103,7 @@ double megatron_flops(const FlopSizes& sizes, const FlopTokens& batch) {
   double projections = layers * projection_weights(sizes);
   double mtp_glue = mtp * (3.0 * h + 2.0 * h * h);
   double logits = h * static_cast<double>(sizes.vocab) * (mtp + 1.0);
-  // Scores and weighted values, each by half.
+  // Scores and weighted values, each halved by the causal mask.
   double width =
       sizes.latent_attention ? (q + static_cast<double>(sizes.heads * sizes.v_head_size)) / 2.0 : q;
   double core_attention = batch.sum_of_squares * width * layers;

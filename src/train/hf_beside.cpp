@@ -18,7 +18,7 @@ struct HfBeside::State {
 
   std::mutex mutex;
   std::condition_variable changed;
-  std::string waiting;  // the step to export next; "": none
+  std::string waiting;  // step to export next; "": none
   bool working = false, closing = false;
   std::optional<Error> failure;  // of the last export
   std::thread worker;

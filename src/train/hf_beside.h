@@ -1,5 +1,5 @@
-// Hugging Face's form of a run's checkpoints, made beside the training: what was saved is read
-// again and converted, so that no rank waits and no layout matters.
+// Background export of checkpoints to Hugging Face format: a thread reads each saved checkpoint
+// back and converts it, so that no rank waits and the layout does not matter.
 #pragma once
 
 #include <memory>
@@ -13,17 +13,17 @@ namespace bev {
 
 class HfBeside {
  public:
-  // `folder` will hold the last checkpoint, whole at any instant; `files` go beside its weights.
+  // `folder` will hold the latest checkpoint and is replaced atomically; `files` are added to it.
   HfBeside(std::string folder, ModelConfig model, std::vector<ExportFile> files);
-  // Waits for the export under way.
+  // Waits for the export in progress.
   ~HfBeside();
   HfBeside(const HfBeside&) = delete;
   HfBeside& operator=(const HfBeside&) = delete;
 
-  // A step that is saved: it is exported when the one under way is done, unless a later one has
-  // come by then. A failure is told and ends nothing.
+  // Queues a saved step: it is exported after the one in progress, unless a later one replaces it.
+  // A failure is logged as a warning and does not stop the run.
   void add(const std::string& step_folder);
-  // Waits until the last step added is exported; Error when it could not be.
+  // Waits until the last step added is exported; throws its Error if that failed.
   void finish();
 
  private:

@@ -44,7 +44,7 @@ namespace {
 
 constexpr double kUnknown = std::numeric_limits<double>::quiet_NaN();
 
-// Puts a rank's part of a parameter into the global array.
+// Copies a rank's part of a parameter into the global array.
 void place(const Param& param, Context& ctx, const View& local, std::vector<double>& global) {
   global.resize(static_cast<std::size_t>(param.shape.numel()), kUnknown);
   ParamPart cut = part_of(param.split, ctx.mesh);
@@ -71,7 +71,7 @@ void add_reports(const StepResult& result, NamedTensors& reports) {
   }
 }
 
-// What one rank knows of the answer; the rest is NaN or missing.
+// The part of the answer that one rank knows; the rest is NaN or missing.
 LayoutAnswer rank_answer(World& world, const LayoutRun& run, const Kernels& kernels,
                          const std::vector<StepSamples>& batches) {
   LayoutAnswer answer;
@@ -106,7 +106,7 @@ LayoutAnswer rank_answer(World& world, const LayoutRun& run, const Kernels& kern
   return answer;
 }
 
-// Adds what another rank knows. What both know must be the same bits.
+// Merges values of another rank. Values that both know must be bitwise equal.
 void merge(std::vector<double>& to, const std::vector<double>& from, std::string_view what) {
   to.resize(std::max(to.size(), from.size()), kUnknown);
   for (std::size_t i = 0; i < from.size(); ++i) {
@@ -118,7 +118,7 @@ void merge(std::vector<double>& to, const std::vector<double>& from, std::string
   }
 }
 
-// An answer as numbers: lengths before what they count, names as characters.
+// Serialises an answer as doubles: lengths before contents, names as characters.
 class AnswerNumbers {
  public:
   explicit AnswerNumbers(std::vector<double> numbers = {}) : numbers_(std::move(numbers)) {}

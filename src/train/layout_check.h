@@ -1,6 +1,5 @@
-// Runs a model for a few steps under a layout on thread ranks and collects losses, gradients and
-// weights under their global names, so that layouts can be compared with one rank: promise 3, for
-// any configuration.
+// Layout equivalence check: trains a model for a few steps under a layout and collects losses,
+// gradients and weights under their global names, to compare any layout with a single rank.
 #pragma once
 
 #include <cstdint>
@@ -16,16 +15,16 @@
 
 namespace bev {
 
-// Puts a world of its own between a rank and the others, to watch or to disturb what they exchange.
+// Wraps the world of each rank, to observe or disturb its communication.
 class WorldFilter {
  public:
   virtual ~WorldFilter() = default;
-  // Called by every rank's thread with its world, which outlives the result.
+  // Called by the thread of every rank with its world, which outlives the result.
   virtual std::unique_ptr<World> wrap(World& world) = 0;
 };
 
-// Sees the micro-batches of each step before the engine does, and may add fields to them, such as
-// what another model of the rank says of them.
+// Sees the micro-batches of each step before the engine, and may add fields, such as outputs of a
+// reference model.
 class BatchPreparation {
  public:
   virtual ~BatchPreparation() = default;
@@ -33,14 +32,14 @@ class BatchPreparation {
 };
 
 struct LayoutRun {
-  EngineOptions engine;  // model, layout, precision, seed, threads of each rank
+  EngineOptions engine;  // model, layout, precision, seed, threads per rank
   std::int64_t steps = 3;
   std::int64_t micro_batch_size = 1;
   LearningRates lr = 1e-2;
   double weight_decay = 0.1, clip_grad = 1.0;
   double timeout_seconds = 60;
   WorldFilter* filter = nullptr;
-  // Called by every rank with the model that is trained, which outlives the result; null: none.
+  // Called by every rank with the trained model, which outlives the result; null: none.
   std::unique_ptr<BatchPreparation> (*preparation)(RankModel& trained) = nullptr;
 };
 
@@ -51,30 +50,30 @@ struct LayoutAnswer {
   // The other metrics, a number of each step: losses of depths, norms, routers layer by layer.
   NamedTensors reports;
   NamedTensors gradients;  // of the first step
-  NamedTensors weights;    // after the last
+  NamedTensors weights;    // after the last step
 };
 
 // The global batch of a step, the same for every layout.
 using StepSamples = std::vector<TokenSample>;
 
-// One rank of it, whatever carries its messages; world rank 0 gets the answer. batches[i] is the
-// global batch of step i. Error(kInternal) when ranks that should hold the same do not, to the bit:
+// Runs one rank over any transport; world rank 0 gets the answer. batches[i] is the global batch of
+// step i. Throws Error(kInternal) if ranks that should hold the same values are not bitwise equal:
 // they would drift apart.
 LayoutAnswer run_layout_rank(World& world, const LayoutRun& run, const Kernels& kernels,
                              const std::vector<StepSamples>& batches);
-// All ranks of it, as threads.
+// Runs all ranks as threads.
 LayoutAnswer run_layout(const LayoutRun& run, const Kernels& kernels,
                         const std::vector<StepSamples>& batches);
 
-// Samples of `length` >= 1 tokens, with documents of unequal length and some ignored targets;
-// deterministic.
+// Deterministic samples of `length` >= 1 tokens, with documents of unequal length and some ignored
+// targets.
 StepSamples random_samples(std::int64_t vocab_size, std::int64_t count, std::int64_t length,
                            std::uint64_t seed);
 
-// Largest difference of a tensor relative to the largest value of the expected one; names the
-// worst. Infinite when tensors are missing or NaN. A tensor whose values all lie below `floor`
-// times the largest of all tensors is judged against that: one that is zero in exact arithmetic
-// (what attention to a single key gives its queries) holds nothing but rounding.
+// Largest difference of a tensor relative to the largest value of the expected one, with the name
+// of the worst tensor. Infinite if tensors are missing or NaN. A tensor whose values are all below
+// `floor` times the largest of all tensors is compared with that instead: a gradient that is zero
+// in exact arithmetic (e.g. of queries that see a single key) consists of rounding errors only.
 struct TensorDifference {
   double value = 0;
   std::string name;

@@ -1,4 +1,5 @@
-// The global batches of a run, in order; each rank reads and builds only its own micro-batches.
+// Data loader: the global batches of a run in order; each rank reads and builds only its
+// micro-batches.
 #pragma once
 
 #include <cstdint>
@@ -18,35 +19,34 @@
 
 namespace bev {
 
-// What a run reads; shared by the ranks of a process.
+// Data of a run, shared by the ranks of a process.
 struct RunData {
   std::shared_ptr<const Dataset> train, valid;  // valid may be null
   std::shared_ptr<const SampleOrder> train_order, valid_order;
-  std::shared_ptr<const std::vector<GlobalBatch>> replay;  // instead of them
+  std::shared_ptr<const std::vector<GlobalBatch>> replay;  // instead of datasets
 };
-// Samples of a run, as Megatron counts them: the order of token files depends on it.
+// Number of samples of a run by Megatron's rule, on which the order of token files depends.
 struct SampleNeeds {
   std::int64_t train = 0;
-  std::optional<std::int64_t> valid;  // absent: there is no validation
+  std::optional<std::int64_t> valid;  // nullopt: no validation
 };
 SampleNeeds sample_needs(const TrainConfig& train, const BatchSchedule& batches);
 
-// Opens what the configuration names (its text as the token files of prepare_text()); Error when
-// there is not enough of it. The orders follow `order` and the number of samples that each dataset
-// has.
+// Opens the data of the configuration (text as the token files of prepare_text()); throws Error if
+// there is not enough. The orders follow `order` and the number of samples of each dataset.
 RunData open_data(const DataConfig& config, std::int64_t vocab_size, std::uint64_t seed,
                   const SampleNeeds& needs, const SampleOrderSpec& order);
 
-// One rank's iterations, in order.
+// The iterations of one rank, in order.
 class Loader {
  public:
-  // Begins with the iteration at consumed_samples.
+  // Starts with the iteration at consumed_samples.
   Loader(const Context& ctx, std::shared_ptr<const Dataset> data,
          std::shared_ptr<const SampleOrder> order, const BatchSchedule& batches,
          std::int64_t consumed_samples, const ReadAhead& ahead, const FutureSpec& future);
 
   StepBatch next(Context& ctx);
-  // Where a loader would have to begin to go on from here, on any number of ranks.
+  // Position at which a new loader would continue, on any number of ranks.
   std::int64_t consumed_samples() const { return consumed_samples_; }
 
  private:
@@ -56,9 +56,9 @@ class Loader {
   SampleReader reader_;
 };
 
-// The batches that --token-batches or --batches names, which a run takes in order.
+// Opens the batches of --token-batches or --batches, which a run takes in order.
 RunData open_replay_data(const DataConfig& config, const BatchFormat& format);
-// A batch of a replay, the loss as in `score`.
+// One batch of a replay, with the loss as in `score`.
 StepBatch replay_step(Context& ctx, const GlobalBatch& batch, std::int64_t micro_batch_size,
                       const FutureSpec& future);
 

@@ -9,7 +9,7 @@ namespace bev {
 std::string memory_text(const Arena& arena, std::span<const Arena* const> hosts, int rank,
                         std::int64_t iterations) {
   auto megabytes = [](std::size_t bytes) { return static_cast<double>(bytes) / 1048576; };
-  // The arena never gives memory back, so what is reserved is the most there was.
+  // The arena never releases memory, so `reserved` is also the maximum.
   std::string text = fmt::format(
       "[Rank {}] (after {} iterations) memory (MB) | allocated: {:.2f} | max allocated: {:.2f} | "
       "reserved: {:.2f} | max reserved: {:.2f}\nat the peak:",

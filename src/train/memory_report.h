@@ -1,5 +1,4 @@
-// What is said of a rank's memory: a report while it trains, and what to do when there is too
-// little.
+// Memory report of a rank in training, and advice for out-of-memory errors.
 #pragma once
 
 #include <cstdint>
@@ -12,11 +11,11 @@
 
 namespace bev {
 
-// Megatron's line, then the peak by tag, and those of memory on the host; null: there is none.
+// Megatron's line, then the peak by tag, then those of the host arenas (null entries are skipped).
 std::string memory_text(const Arena& arena, std::span<const Arena* const> hosts, int rank,
                         std::int64_t iterations);
 
-// Flags that need less memory than those given, as lines to follow an error.
+// Flags that would reduce memory, as lines to append to an error.
 std::string memory_cures(const BatchConfig& batch, const ParallelConfig& parallel);
 
 }  // namespace bev

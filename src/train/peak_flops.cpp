@@ -12,7 +12,7 @@
 namespace bev {
 
 namespace {
-// Seconds of a square product, the best of a few.
+// Time of a square GEMM, the best of a few runs.
 double product_seconds(Context& ctx, std::int64_t size) {
   constexpr int kTries = 4;
   Tensor a = ctx.allocate(ctx.dtype, {size, size}, "peak");

@@ -1,12 +1,11 @@
-// How fast this machine multiplies matrices.
+// GEMM throughput of this machine.
 #pragma once
 
 #include "autograd/context.h"
 
 namespace bev {
 
-// Speed of this rank's matrix products in its dtype, in FLOP/s, measured: what "of peak" is
-// relative to.
+// Measured speed of large GEMMs on this rank in its dtype, in FLOP/s: the reference of "of peak".
 double measure_peak_flops(Context& ctx);
 
 }  // namespace bev

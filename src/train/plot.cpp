@@ -15,7 +15,7 @@
 namespace bev {
 
 namespace {
-// Or so large that differences would not be.
+// Also excludes values so large that their difference would overflow.
 bool is_finite(const PlotPoint& point) {
   return std::abs(point.x) < 1e300 && std::abs(point.y) < 1e300;
 }
@@ -30,7 +30,7 @@ struct Range {
     high = std::max(high, value);
   }
   double share(double value) const { return (value - low) / (high - low); }
-  // With some room around the values, and never of width 0.
+  // Range with a margin, and never of width 0.
   Range padded(double part) const {
     if (empty()) return {0.0, 1.0};
     double room = (high - low) * part;
@@ -79,8 +79,8 @@ std::vector<PlotPoint> thinned(std::span<const PlotPoint> points, std::size_t co
   return out;
 }
 
-// Centred mean. At the start, where losses fall fast, the window shrinks so as not to pull it down;
-// at the end it is cut off, so that the last value is not one noisy point.
+// Centred moving average. At the start, where losses fall fast, the window shrinks to avoid bias;
+// at the end it is truncated, so that the last value is not a single noisy point.
 std::vector<PlotPoint> smoothed(std::span<const PlotPoint> points) {
   std::vector<PlotPoint> finite;
   std::copy_if(points.begin(), points.end(), std::back_inserter(finite), is_finite);
@@ -216,7 +216,7 @@ AxisTicks axis_ticks(double low, double high, std::int64_t wanted) {
   double power = std::pow(10.0, std::floor(std::log10(rough)));
   double lead = rough / power;
   ticks.step = power * (lead <= 1.0 ? 1.0 : lead <= 2.0 ? 2.0 : lead <= 5.0 ? 5.0 : 10.0);
-  // Counted from an integer, so that steps do not add up their rounding.
+  // Multiples of an integer, so that rounding errors do not accumulate.
   auto first = static_cast<std::int64_t>(std::ceil(low / ticks.step - 1e-9));
   auto last = static_cast<std::int64_t>(std::floor(high / ticks.step + 1e-9));
   for (std::int64_t i = first; i <= last; ++i)
@@ -233,7 +233,7 @@ class BrailleCanvas {
   BrailleCanvas(std::int64_t columns, std::int64_t rows)
       : columns_(columns), rows_(rows), cells_(static_cast<std::size_t>(columns * rows), 0) {}
 
-  // Shares of width and height, both from 0 to 1, y upwards.
+  // Coordinates are fractions of width and height in [0, 1], y upwards.
   void line(PlotPoint from, PlotPoint to) {
     double dx = (to.x - from.x) * static_cast<double>(columns_ * 2 - 1);
     double dy = (to.y - from.y) * static_cast<double>(rows_ * 4 - 1);
@@ -286,7 +286,7 @@ void draw_series(BrailleCanvas& canvas, std::span<const PlotPoint> points, const
   }
 }
 
-// `left` at the start, `right` at the end of `columns` columns.
+// Text of `columns` columns with `left` at the start and `right` at the end.
 std::string spread(const std::string& left, const std::string& right, std::int64_t columns) {
   auto used = static_cast<std::int64_t>(left.size() + right.size());
   return left +

@@ -1,5 +1,5 @@
-// Pictures of curves: the loss of a run as an SVG file, any series as text for a terminal.
-// Points that are not finite are left out.
+// Plots: the loss of a run as an SVG file, any series as text for a terminal. Non-finite points are
+// left out.
 #pragma once
 
 #include <cstdint>

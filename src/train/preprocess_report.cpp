@@ -43,7 +43,7 @@ void PreprocessReport::advanced(const PreprocessProgress& progress) {
     return;
   }
   text = concat("\r", text, "\x1b[K");
-  // A progress line that cannot be written is not worth an error.
+  // Errors of writing a progress line are ignored.
   [[maybe_unused]] ssize_t put = ::write(STDERR_FILENO, text.data(), text.size());
 }
 

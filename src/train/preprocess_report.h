@@ -1,5 +1,5 @@
-// Says on stderr how far the making of token files is: a live line on a terminal, else a line now
-// and then. Stops it at a signal.
+// Progress of tokenization on stderr: a live line on a terminal, else a line every few seconds.
+// Stops the work at a signal.
 #pragma once
 
 #include <cstdint>
@@ -12,27 +12,27 @@ namespace bev {
 
 class PreprocessReport : public PreprocessObserver {
  public:
-  // The signal must outlive it.
+  // The signal must outlive the report.
   explicit PreprocessReport(const StopSignal& signal);
 
   void advanced(const PreprocessProgress& progress) override;
-  // The first few are told one by one.
+  // Logs the first few, then only counts.
   void skipped(const std::string& what) override;
   bool stop() const override { return signal_.received() != 0; }
 
-  // What this run did: documents, bytes and speed.
+  // Input bytes, duration and throughput of this run.
   std::string summary() const;
 
  private:
   const StopSignal& signal_;
   bool terminal_, started_ = false;
   double started_at_ = 0, told_at_ = 0;
-  std::int64_t bytes_before_ = 0;  // done by earlier runs
+  std::int64_t bytes_before_ = 0;  // processed by earlier runs
   std::int64_t skipped_ = 0;
   PreprocessProgress progress_;
 };
 
-// "37%  12.3 MB/s, 4.1k documents/s, 2m 03s left"; `seconds` and `bytes` are of this run.
+// "37%  12.3 MB/s, 4.1k documents/s, 2m 03s left"; `seconds` and `bytes` count this run only.
 std::string preprocess_progress_text(const PreprocessProgress& progress, std::int64_t bytes,
                                      double seconds);
 

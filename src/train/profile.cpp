@@ -22,8 +22,8 @@ Profile::Profile(const ProfileConfig& config, int first_rank, int ranks,
       first_rank_(first_rank),
       device_(std::move(device)) {
   make_directories(parent_path(path_));
-  AtomicFile writable(path_);  // not committed: only tried
-  // As Megatron counts them: the first recorded iteration follows `start` others.
+  AtomicFile writable(path_);  // not committed: only checks that it is writable
+  // As in Megatron, the first traced iteration follows `start` others.
   for (int i = 0; i < ranks; ++i) {
     recorded_.ranks.push_back(std::make_unique<Trace>(first_rank + i, config.profile_step_start + 1,
                                                       config.profile_step_end, device_.get()));
@@ -43,7 +43,7 @@ void Profile::finish() {
   }
   if (device_) {
     for (const auto& rank : recorded_.ranks) {
-      if (rank->recording()) device_->stopped();  // the run was shorter than was asked for
+      if (rank->recording()) device_->stopped();  // the run was shorter than requested
     }
     recorded_.device = device_->take();
   }

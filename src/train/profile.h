@@ -1,5 +1,5 @@
-// --profile-trace: the traces of this process's ranks, from the check of the path before the run to
-// the file after it.
+// --profile-trace: the traces of the ranks of this process, from the check of the path before the
+// run to the file after it.
 #pragma once
 
 #include <cstdint>
@@ -15,15 +15,15 @@ class DeviceTrace;
 
 class Profile {
  public:
-  // Ranks first_rank .. first_rank + ranks - 1 are of this process. `device` may be null.
-  // Error(kIo) where the file cannot be written.
+  // Ranks first_rank .. first_rank + ranks - 1 belong to this process. `device` may be null. Throws
+  // Error(kIo) if the file cannot be written.
   Profile(const ProfileConfig& config, int first_rank, int ranks,
           std::unique_ptr<DeviceTrace> device);
   ~Profile();
 
-  // Of a rank of this process.
+  // Trace of a rank of this process.
   Trace* rank(int world_rank) const;
-  // After all ranks have ended: writes the file and logs the summary.
+  // Writes the file and logs the summary; called after all ranks have ended.
   void finish();
 
  private:
@@ -33,8 +33,8 @@ class Profile {
   RecordedTrace recorded_;
 };
 
-// Of the process whose first rank is `first_rank`: the first has the path as it is given, others
-// trace.rank8.json for trace.json.
+// File of the process whose first rank is `first_rank`: the first process uses the path as given,
+// others e.g. trace.rank8.json for trace.json.
 std::string trace_path(const std::string& path, int first_rank);
 
 }  // namespace bev

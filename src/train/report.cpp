@@ -21,7 +21,7 @@ namespace bev {
 namespace {
 bool is_loss(const Metric& metric) { return metric.style == MetricStyle::kLoss; }
 
-// Names of losses are what they are everywhere, other names have their spaces replaced.
+// Names of losses are unchanged; in other names spaces are replaced.
 std::string spelled(const Metric& metric, char space) {
   std::string text = metric.name;
   if (!is_loss(metric)) std::ranges::replace(text, ' ', space);
@@ -40,7 +40,7 @@ void add_loss(std::vector<Metric>& sums, const Metric& loss) {
   }
 }
 
-// The layer whose busiest expert has most.
+// The layer with the most loaded expert.
 std::string expert_text(const std::vector<RouterLoad>& routers) {
   const RouterLoad& worst = *std::ranges::max_element(routers, {}, &RouterLoad::tokens_max);
   return fmt::format(
@@ -48,7 +48,7 @@ std::string expert_text(const std::vector<RouterLoad>& routers) {
       worst.layer, worst.tokens_min, worst.tokens_p50, worst.tokens_p99, worst.tokens_max);
 }
 
-// The layer that drops most, where any does.
+// The layer that drops most tokens, if any.
 std::string dropped_text(const std::vector<RouterLoad>& routers) {
   const RouterLoad& worst = *std::ranges::max_element(routers, {}, &RouterLoad::dropped);
   if (worst.dropped == 0) return "";
@@ -154,7 +154,7 @@ std::string metrics_json(const StepReport& step) {
     number(json_key(metric), metric.value, metric.style == MetricStyle::kCount ? "{:.0f}" : "{}");
   }
   number("lr", step.learning_rate);
-  if (step.decoupled_learning_rate) number("decoupled_lr", step.decoupled_learning_rate);
+  if (step.decoupled_learning_rate) number("decoupled_lr", *step.decoupled_learning_rate);
   number("wd", step.weight_decay);
   number("loss_scale", step.loss_scale);
   number("tokens_per_second", per_second(static_cast<double>(step.tokens), step.elapsed_seconds));
@@ -249,7 +249,7 @@ std::int64_t terminal_columns() {
 }
 
 void write_terminal(std::string_view text) {
-  // A progress line that cannot be written is not worth an error.
+  // A failure to write a progress line is ignored.
   [[maybe_unused]] ssize_t put = ::write(STDERR_FILENO, text.data(), text.size());
 }
 }  // namespace
@@ -260,7 +260,7 @@ std::string progress_text(const Progress& progress, std::int64_t width) {
                                                      static_cast<double>(progress.train_iterations)
                                                : 0.0;
   share = std::clamp(share, 0.0, 1.0);
-  // Most important first.
+  // Sorted by importance.
   const std::string fields[] = {
       fmt::format("{:3.0f}%", std::floor(share * 100.0)),
       fmt::format("  {}/{}", progress.iteration, progress.train_iterations),

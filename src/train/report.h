@@ -1,5 +1,5 @@
-// What a training run says about itself: Megatron's iteration and validation lines, a live progress
-// line, metrics as JSON lines, and TensorBoard scalars under Megatron's tags.
+// Logs of a training run: Megatron's iteration and validation lines, a live progress line, metrics
+// as JSON lines, and TensorBoard scalars under Megatron's tags.
 #pragma once
 
 #include <cstdint>
@@ -15,25 +15,25 @@ namespace bev {
 
 class TensorBoardWriter;
 
-// One iteration.
+// The report of one iteration.
 struct StepReport {
-  std::int64_t iteration = 0;         // 1 for the first
-  std::int64_t consumed_samples = 0;  // after it
-  std::int64_t skipped_samples = 0;   // of the whole run; left out of the line when 0
+  std::int64_t iteration = 0;         // counted from 1
+  std::int64_t consumed_samples = 0;  // after the iteration
+  std::int64_t skipped_samples = 0;   // of the whole run; omitted from the line if 0
   std::int64_t global_batch_size = 0;
-  std::int64_t tokens = 0;  // of its global batch
+  std::int64_t tokens = 0;  // of the global batch
   double elapsed_seconds = 0.0;
-  double flops = 0.0;  // of its global batch
+  double flops = 0.0;  // of the global batch
   double loss = 0.0;
-  std::vector<Metric> metrics = {};      // all that the step tells; the loss is the first
-  std::vector<RouterLoad> routers = {};  // of layers with experts
+  std::vector<Metric> metrics = {};      // all metrics of the step; the loss is the first
+  std::vector<RouterLoad> routers = {};  // of MoE layers
   double learning_rate = 0.0;
   std::optional<double> decoupled_learning_rate = {};  // of word embeddings and head
   double weight_decay = 0.0;
   double loss_scale = 1.0;
   bool skipped = false;  // no update was made
   bool nan = false;      // NaN or Inf in the loss or the gradients
-  bool redone = false;   // tokens for experts did not fit at first
+  bool redone = false;   // an all-to-all of fixed size overflowed; the step was repeated
 };
 
 struct ReportOptions {
@@ -41,20 +41,20 @@ struct ReportOptions {
   std::int64_t log_interval = 100;
   std::int64_t world_size = 1;
   bool log_throughput = false;         // Megatron's TFLOP/s/GPU column
-  double peak_flops_per_second = 0.0;  // of one device; 0: unknown, "of peak" is left out
+  double peak_flops_per_second = 0.0;  // of one device; 0: unknown, "of peak" is omitted
 };
 
-// Gathers iterations and makes Megatron's line of them: losses averaged over those not skipped,
-// time and throughput over all, the rest from the last. Averages that are negative, NaN or over no
-// iteration are left out.
+// Accumulates iterations into Megatron's log line: losses averaged over iterations not skipped,
+// time and throughput over all, other values from the last. Averages that are negative, NaN or over
+// no iteration are omitted.
 class IterationLog {
  public:
   explicit IterationLog(const ReportOptions& options) : options_(options) {}
 
   void add(const StepReport& step);
-  // On multiples of the interval and after the first iteration added.
+  // True on multiples of the interval and after the first iteration added.
   bool due() const;
-  // Without line end; starts the next interval.
+  // Returns the line without newline, and starts the next interval.
   std::string line(std::string_view timestamp);
 
  private:
@@ -67,13 +67,13 @@ class IterationLog {
 };
 
 double perplexity(double loss);  // exp(min(20, loss))
-// Three lines, ruled with dashes, without the last line end; `where` as in "iteration 100".
+// Returns three lines, ruled with dashes, without the final newline; `where` as in "iteration 100".
 std::string validation_lines(std::string_view where, double loss);
 
-// One JSON object, without line end. Absent and non-finite numbers are null.
+// One JSON object without newline. Absent and non-finite values are null.
 std::string metrics_json(const StepReport& step);
 
-// A file with one such object per iteration, complete after every call.
+// Writes a file with one such object per iteration; the file is complete after every call.
 class MetricsWriter {
  public:
   MetricsWriter(const std::string& path, OpenMode mode) : file_(path, mode) {}
@@ -83,8 +83,8 @@ class MetricsWriter {
   AppendFile file_;
 };
 
-// Takes lines of `iteration` and later out of such a file, and what is no whole line; without a
-// file nothing happens. A run that was killed may have written more than its last checkpoint has.
+// Removes lines of `iteration` and later, and an incomplete last line, from such a file; does
+// nothing if it does not exist. A killed run may have logged iterations after its last checkpoint.
 void keep_metrics_before(const std::string& path, std::int64_t iteration);
 
 void write_scalars(TensorBoardWriter& writer, const StepReport& step, const ReportOptions& options);
@@ -97,10 +97,11 @@ struct Progress {
   double tokens_per_second = 0.0;
   double seconds_left = 0.0;
 };
-// One line of less than `width` columns; what does not fit is left out, least important first.
+// One line of less than `width` columns; fields that do not fit are omitted, the least important
+// first.
 std::string progress_text(const Progress& progress, std::int64_t width);
 
-// Redraws one line on stderr, at most ten times a second; does nothing when that is no terminal.
+// Redraws one line on stderr, at most ten times a second; does nothing if stderr is not a terminal.
 class ProgressLine {
  public:
   explicit ProgressLine(std::int64_t train_iterations);

@@ -15,7 +15,7 @@
 namespace bev {
 
 namespace {
-// The step that --load means; absent when there is none.
+// Step selected by --load; nullopt if there is none.
 std::optional<std::int64_t> step_to_load(const CheckpointConfig& config) {
   if (config.load.empty()) return std::nullopt;
   return config.ckpt_step >= 0 ? config.ckpt_step : latest_step(config.load);
@@ -34,14 +34,14 @@ TrainingState position_to_load(const CheckpointConfig& config) {
 
 namespace {
 
-// Whether the schedules of learning rate and weight decay are made of it.
+// True for flags of the learning rate and weight decay schedules.
 bool of_schedules(std::string_view flag) {
   return flag == "--lr" || flag == "--min-lr" || flag.starts_with("--lr-") ||
          flag.starts_with("--decoupled-") || flag == "--head-lr-mult" || flag == "--param-group" ||
          flag.find("weight-decay") != std::string_view::npos;
 }
 
-// What the run goes on from.
+// Loads tensors and returns the state to continue from.
 TrainingState load_from(CheckpointReader& reader, Engine& engine, const CheckpointConfig& config,
                         const std::vector<ConfigEntry>& run) {
   std::vector<ValueDifference> differences = config_differences(reader.manifest().config, run);
@@ -57,11 +57,11 @@ TrainingState load_from(CheckpointReader& reader, Engine& engine, const Checkpoi
   return reader.manifest().state;
 }
 
-// A step to load.
+// A candidate step to load.
 struct Source {
   std::int64_t iteration = -1;
-  std::string folder;                // of the step
-  std::shared_ptr<LocalStep> local;  // on the disks of the machines; null: in a shared folder
+  std::string folder;                // folder of the step
+  std::shared_ptr<LocalStep> local;  // on the local disks of the machines; null: in a shared folder
 };
 
 CheckpointReader open_source(const Source& source, Engine& engine, const CheckpointConfig& config) {
@@ -74,7 +74,7 @@ CheckpointReader open_source(const Source& source, Engine& engine, const Checkpo
   return CheckpointReader(source.folder, std::move(manifest));
 }
 
-// The newest first; without --load-fallback no other.
+// Candidates, newest first; only one without --load-fallback.
 std::vector<Source> sources_of(Engine& engine, const CheckpointConfig& config) {
   std::vector<Source> sources;
   std::optional<std::int64_t> lasting = step_to_load(config);

@@ -1,4 +1,4 @@
-// The beginning of a run from a checkpoint.
+// Resuming a run from a checkpoint.
 #pragma once
 
 #include <optional>
@@ -11,13 +11,13 @@
 
 namespace bev {
 
-// Where the run will stand after loading, before anything is loaded; a new run where it cannot be
-// read, which resume() will say.
+// State of the run after loading, read before anything is loaded; a new run if it cannot be read,
+// which resume() will report.
 TrainingState position_to_load(const CheckpointConfig& config);
 
-// Loads the step into the engine; what the run goes on from, absent for one that begins at
-// iteration 0. All ranks call it and load the same step. `run` is the configuration, compared with
-// the checkpoint's.
+// Loads a checkpoint into the engine and returns the state to continue from; nullopt for a run that
+// starts at iteration 0. All ranks must call it, and load the same step. `run` is the
+// configuration, which is compared with that of the checkpoint.
 std::optional<TrainingState> resume(Engine& engine, const CheckpointConfig& config,
                                     const std::vector<ConfigEntry>& run);
 

@@ -18,7 +18,7 @@ namespace bev {
 
 std::size_t staging_bytes(const CheckpointConfig& config, std::int64_t processes) {
   constexpr std::size_t kLeast = std::size_t{64} << 20;
-  if (!config.async_save) return kLeast;  // nobody waits for the copy alone
+  if (!config.async_save) return kLeast;  // synchronous saves need no staging of a whole copy
   if (config.save_staging_mb > 0) return static_cast<std::size_t>(config.save_staging_mb) << 20;
   double share = free_host_memory() / 2 / static_cast<double>(processes);
   return std::max(static_cast<std::size_t>(share), kLeast);
@@ -122,7 +122,7 @@ std::string RunSaver::last_good() const {
   return concat("; the last checkpoint is of iteration ", saved_);
 }
 
-// The save in flight is over.
+// Called when the save in flight is over.
 void RunSaver::handle(const SaveOutcome& outcome) {
   bool lasting = std::exchange(current_, nullptr) == lasting_.get();
   bool tells = engine_.model().mesh().world().rank() == 0;

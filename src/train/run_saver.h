@@ -1,5 +1,5 @@
-// When a run saves, and what it does about saves that fail. A failure never ends the training: it
-// is told, the last good checkpoint stays, and the save is tried again some iterations later.
+// Decides when a run saves and handles failed saves. A failure never ends the training: it is
+// logged, the last good checkpoint stays, and the save is retried some iterations later.
 #pragma once
 
 #include <cstdint>
@@ -13,7 +13,7 @@
 
 namespace bev {
 
-// Half of the memory that is free, or what --save-staging-mb says, for each of `processes`.
+// Staging memory per process: half of the free memory divided by `processes`, or --save-staging-mb.
 std::size_t staging_bytes(const CheckpointConfig& config, std::int64_t processes);
 
 class RunSaver {
@@ -21,21 +21,22 @@ class RunSaver {
   RunSaver(Engine& engine, Storage& storage, StagingPool& pool, const CheckpointConfig& config,
            std::vector<ConfigEntry> run, HfBeside* beside = nullptr);
 
-  // Whether the state after an iteration is to be saved: by an interval, which all ranks know
-  // beforehand, or after want_save().
+  // True if the state after an iteration must be saved: by an interval, which all ranks know in
+  // advance, or after want_save().
   bool due(std::int64_t iteration) const;
-  // By the clock or after a failure: a wish of this rank, which comes true when all ranks are told.
+  // Request of this rank, by the clock or after a failure; want_save() must then be called on all
+  // ranks.
   bool wants_save(std::int64_t iteration) const;
   void want_save() { wanted_ = true; }
-  // As StepSaver's; advance() tells an outcome.
+  // Like StepSaver; advance() also handles the outcome.
   bool pending() const { return current_ != nullptr && current_->pending(); }
   void advance();
-  // Of the state after an iteration; waits for the save before it.
+  // Starts saving the state after an iteration; waits for the previous save.
   void save(const TrainingState& state);
-  // Waits for the end of the save in flight, where there is one.
+  // Waits for the save in flight, if any.
   void complete();
-  // Saves the last state of the run, if that is not done, and waits for it; tries a few times.
-  // Returns why it could not be saved.
+  // Saves the final state of the run if that is not done, and waits for it; retries a few times.
+  // Returns the reason if it failed, else "".
   std::string finish(const TrainingState& state);
 
  private:
@@ -46,11 +47,11 @@ class RunSaver {
 
   Engine& engine_;
   CheckpointConfig config_;
-  HfBeside* beside_;                              // gets what is saved; null: nobody does
-  std::unique_ptr<StepSaver> lasting_, passing_;  // null where not asked for
-  StepSaver* current_ = nullptr;                  // the one in flight
+  HfBeside* beside_;                              // exports what is saved; null: no export
+  std::unique_ptr<StepSaver> lasting_, passing_;  // null if not requested
+  StepSaver* current_ = nullptr;                  // the save in flight
   bool wanted_ = false;
-  double begun_seconds_ = 0;                 // of the last lasting save
+  double begun_seconds_ = 0;                 // start of the last lasting save
   std::int64_t saved_ = -1, retry_at_ = -1;  // iterations; -1: none
 };
 

@@ -10,8 +10,8 @@
 
 namespace bev {
 
-// Tickets number the micro-batches. Those in [taken, claimed) are being read or wait in the slot of
-// their ticket.
+// Tickets number the micro-batches. Tickets in [taken, claimed) are being read or are ready in
+// their slots.
 struct SampleReader::Threads {
   struct Slot {
     bool ready = false;
@@ -33,7 +33,8 @@ struct SampleReader::Threads {
   std::vector<std::thread> workers;
 };
 
-// A micro-batch beyond the end of the run may fail to be read; nobody will ask for it.
+// Reading a micro-batch beyond the end of the run may fail; its error is never rethrown, as it is
+// not taken.
 void SampleReader::Threads::run(SampleReader& reader) {
   std::unique_lock lock(mutex);
   while (true) {

@@ -1,5 +1,4 @@
-// The samples of one data-parallel rank, micro-batch by micro-batch, read by threads ahead of their
-// use:
+// Prefetching reader of the samples of one data-parallel rank, micro-batch by micro-batch:
 //
 //   batch schedule -> next micro-batch -> order -> dataset -> slot -> next()
 //                     (one at a time)     (any thread)        (in order)
@@ -23,26 +22,26 @@ struct SampleSource {
 };
 
 struct ReadAhead {
-  std::int64_t threads = 0;  // 0: next() reads
-  std::int64_t factor = 2;   // micro-batches that may wait for each thread
+  std::int64_t threads = 0;  // 0: next() reads itself
+  std::int64_t factor = 2;   // micro-batches buffered per thread
 };
 
 class SampleReader {
  public:
-  // Begins with the iteration at consumed_samples.
+  // Starts with the iteration at consumed_samples.
   SampleReader(SampleSource source, std::int64_t consumed_samples, const ReadAhead& ahead);
-  // At any moment; waits for the micro-batches that are being read.
+  // May be called at any time; waits for the micro-batches being read.
   ~SampleReader();
   SampleReader(const SampleReader&) = delete;
   SampleReader& operator=(const SampleReader&) = delete;
 
-  // The samples of the next micro-batch; the same ones whatever the number of threads. What went
-  // wrong while reading them is thrown here, when their turn comes, and every time after that.
+  // Samples of the next micro-batch, independent of the number of threads. An error while reading
+  // them is thrown here when their turn comes, and by every later call.
   std::vector<TokenSample> next();
 
  private:
   struct Threads;
-  // A micro-batch of the iteration at consumed_samples.
+  // One micro-batch of the iteration at consumed_samples.
   struct Place {
     std::int64_t consumed_samples = 0, micro_batch = 0;
   };
@@ -50,7 +49,7 @@ class SampleReader {
   Place following(const Place& place) const;
 
   SampleSource source_;
-  Place place_;  // not yet handed out for reading
+  Place place_;  // next to be read
   std::unique_ptr<Threads> threads_;
 };
 

@@ -1,4 +1,4 @@
-// From the flags of conversations to the dataset they name.
+// Opens the SFT dataset selected by the flags.
 #pragma once
 
 #include <cstdint>
@@ -10,8 +10,8 @@
 
 namespace bev {
 
-// The conversations of training, shuffled, or of validation, as they come. Says in the log what
-// became of them.
+// Training conversations are shuffled, validation conversations stay in order. Logs a report of the
+// packing.
 std::shared_ptr<const SftDataset> open_sft_data(const DataConfig& config, DataSplit split,
                                                 std::int64_t vocab_size, std::uint64_t seed);
 

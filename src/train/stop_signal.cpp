@@ -36,12 +36,13 @@ struct StopSignal::State {
       if (signal <= 0) continue;
       received.store(signal);
       log_info(concat("signal ", signal, ": stopping after ", unit, "; once more to stop at once"));
-      // Launchers signal the process and its group: what comes at once is the same request.
+      // Launchers signal both the process and its group: signals within a second are the same
+      // request.
       double end = monotonic_seconds() + 1;
       while (!closing.load() && monotonic_seconds() < end) {
         sigtimedwait(&signals, nullptr, &wait);
       }
-      // From here on the default action takes a second one, also where they were ignored before.
+      // Restores the default action for a second signal, even if signals were ignored before.
       std::signal(SIGINT, SIG_DFL);
       std::signal(SIGTERM, SIG_DFL);
       if (!closing.load()) pthread_sigmask(SIG_UNBLOCK, &signals, nullptr);
@@ -56,7 +57,7 @@ StopSignal::StopSignal(const char* unit) : state_(std::make_unique<State>()) {
   pthread_sigmask(SIG_BLOCK, &signals, &state_->before);
   state_->watcher = std::thread([state = state_.get()] {
     state->watch();
-    // Stays to take a second signal.
+    // Stays alive to receive a second signal.
     while (!state->closing.load()) std::this_thread::sleep_for(std::chrono::milliseconds(50));
   });
 }
@@ -64,7 +65,7 @@ StopSignal::StopSignal(const char* unit) : state_(std::make_unique<State>()) {
 StopSignal::~StopSignal() {
   state_->closing.store(true);
   state_->watcher.join();
-  // A repeated request would end the process once the signals are let through.
+  // A repeated request would end the process once the signals are unblocked, so it is consumed.
   sigset_t signals = stop_signals();
   timespec no_wait{0, 0};
   while (received() != 0 && sigtimedwait(&signals, nullptr, &no_wait) > 0) continue;

@@ -110,7 +110,7 @@ void TensorBoardWriter::scalar(std::string_view tag, std::int64_t step, double v
   if (pending_.size() >= kFlushBytes) flush();
 }
 
-// Length, its checksum, the bytes, their checksum.
+// TFRecord: length, its checksum, the bytes, their checksum.
 void TensorBoardWriter::add_record(std::string_view event) {
   std::string length;
   put_fixed(length, static_cast<std::uint64_t>(event.size()));

@@ -12,16 +12,16 @@ namespace bev {
 
 // CRC-32C (Castagnoli) of the bytes.
 std::uint32_t crc32c(std::string_view bytes);
-// TFRecord's rotated and offset form of it.
+// The masked (rotated and offset) form used by TFRecord.
 std::uint32_t masked_crc32c(std::string_view bytes);
 
 class TensorBoardWriter {
  public:
   // Creates the folder and a file events.out.tfevents.<seconds>.<host>.<pid>.<n> in it.
   explicit TensorBoardWriter(const std::string& folder);
-  ~TensorBoardWriter();  // flushes; errors are lost here, so call flush() where they matter
+  ~TensorBoardWriter();  // flushes, ignoring errors: call flush() if they matter
 
-  // TensorBoard keeps values as floats; NaN and Inf are allowed.
+  // TensorBoard stores values as floats; NaN and Inf are allowed.
   void scalar(std::string_view tag, std::int64_t step, double value);
   void flush();
   const std::string& path() const { return file_.path(); }

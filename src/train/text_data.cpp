@@ -14,8 +14,8 @@ namespace {
 
 constexpr const char* kByteTokenizer = "byte";
 
-// A text file is one document, cut into sequences so that --split can part it and epochs can
-// shuffle it: some 128 of all text, which leaves a few for validation, and context within each.
+// A text file is one document, split into about 128 sequences over all text, so that --split can
+// divide it and epochs can shuffle it: enough for validation, with context within each.
 std::int64_t piece_bytes(const std::vector<InputFile>& files) {
   constexpr std::int64_t kPieces = 128, kLeast = 256, kMost = 1 << 20;
   std::int64_t bytes = 0;
@@ -27,7 +27,7 @@ std::int64_t piece_bytes(const std::vector<InputFile>& files) {
 
 std::unique_ptr<Tokenizer> choose_tokenizer(DataConfig& config, const std::string& hf_model) {
   std::unique_ptr<Tokenizer> tokenizer;
-  // Token files may use less of a model's vocabulary than its tokenizer has.
+  // Token files may use only a part of the vocabulary of the tokenizer.
   bool speaks = !config.text.empty() || !config.sft_data.empty();
   bool decides = !config.tokenizer.empty() || speaks;
   if (!config.tokenizer.empty()) {
@@ -88,7 +88,7 @@ std::vector<ExportFile> tokenizer_export_files(const std::string& tokenizer) {
   std::string folder = parent_path(file), name = file.substr(file.find_last_of('/') + 1);
   if (name.ends_with("merges.txt") || name.ends_with("vocab.json")) return companion_files(folder);
   if (!pattern.empty()) {
-    name = pattern + ".tiktoken";  // the name says which pattern it is
+    name = pattern + ".tiktoken";  // the name identifies the pattern
   } else if (name.ends_with(".json")) {
     name = "tokenizer.json";
   } else if (name.ends_with(".txt")) {

@@ -1,5 +1,4 @@
-// Training on text: it is made into token files once, which a cache folder keeps, and then read as
-// such.
+// Training on text: it is tokenized once into token files, which a cache folder keeps.
 #pragma once
 
 #include <cstdint>
@@ -14,16 +13,16 @@
 
 namespace bev {
 
-// The tokenizer of a run: --tokenizer, else that of the model's folder, else bytes for --text; null
-// when there is none. Sets the configuration's tokenizer and vocabulary, and its end of document
-// unless that is given.
+// Tokenizer of a run: --tokenizer, else that of the model folder, else bytes for --text; null if
+// there is none. Sets tokenizer and vocabulary in the configuration, and the end-of-document token
+// unless given.
 std::unique_ptr<Tokenizer> choose_tokenizer(DataConfig& config, const std::string& hf_model);
 
-// Makes the token files of --text, or finds them; the configuration has them as --data-path then.
-// Any number of processes may do it at once. False when the signal stopped it.
+// Creates the token files of --text, or finds them in the cache, and sets them as --data-path. Any
+// number of processes may call it at once. Returns false if interrupted by the signal.
 bool prepare_text(DataConfig& config, const Tokenizer& tokenizer, const StopSignal& stop);
 
-// What an exported model's folder needs so that it can be opened with this tokenizer.
+// Files that an exported model folder needs to use this tokenizer.
 std::vector<ExportFile> tokenizer_export_files(const std::string& tokenizer);
 
 }  // namespace bev

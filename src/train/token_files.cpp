@@ -14,7 +14,7 @@ namespace bev {
 
 namespace {
 
-// Words between any white space.
+// Splits at any white space.
 std::vector<std::string> words_in(std::string text) {
   std::ranges::replace_if(
       text, [](char c) { return c == '\n' || c == '\r' || c == '\t'; }, ' ');
@@ -29,7 +29,7 @@ std::vector<std::string> words_of(const std::string& path) {
   return words;
 }
 
-// {"train": words, ...}; words are a list, or one text with white space between them.
+// Parses {"train": words, ...}; words are a list, or one string separated by white space.
 std::array<std::optional<Blend>, 3> read_per_split(const std::string& path) {
   using Json = nlohmann::json;
   constexpr int kMaxDepth = 3;
@@ -56,7 +56,7 @@ std::array<std::optional<Blend>, 3> read_per_split(const std::string& path) {
   return out;
 }
 
-// Null unless it is asked for.
+// Null unless --fim-data is given.
 std::shared_ptr<const FillInMiddle> fill_in_middle(const DataConfig& config,
                                                    std::int64_t vocab_size) {
   const FimFlags& flags = config.fim;

@@ -1,4 +1,4 @@
-// From the flags of token files to the datasets they name.
+// Opens the token files selected by the flags.
 #pragma once
 
 #include <cstdint>
@@ -8,7 +8,7 @@
 
 namespace bev {
 
-// Error(kConfig) naming the flag when a blend is not weights and prefixes.
+// Throws Error(kConfig) naming the flag if a blend is not a list of weights and prefixes.
 GptSources gpt_sources(const DataConfig& config);
 GptDataConfig gpt_data_config(const DataConfig& config, std::int64_t vocab_size,
                               std::uint64_t seed);

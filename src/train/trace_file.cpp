@@ -12,10 +12,10 @@ namespace bev {
 namespace {
 
 constexpr int kHostTrack = 0;
-// Tracks of streams come after the host's.
+// Tracks of streams follow that of the host.
 int stream_track(std::uint32_t stream) { return static_cast<int>(stream) + 1; }
 
-// What the number of a label counts.
+// Name of the number in a label.
 const char* number_name(TraceKind kind) {
   switch (kind) {
     case TraceKind::kStep:
@@ -34,7 +34,7 @@ std::string quoted(const std::string& text) {
 class Writer {
  public:
   explicit Writer(const RecordedTrace& trace) : trace_(trace) {
-    // Times begin with the first step.
+    // Timestamps are relative to the first step.
     for (const auto& rank : trace.ranks) {
       if (rank->spans().empty()) continue;
       std::int64_t begin = rank->spans().front().begin_ns;

@@ -1,6 +1,5 @@
-// A trace as Chrome's trace event format, which Perfetto and chrome://tracing show: one process per
-// rank, in it the host's spans, operations between ranks under way, the device's streams, and
-// memory by tag.
+// Writes a trace in Chrome's trace event format for Perfetto and chrome://tracing: one process per
+// rank, with host spans, collectives in flight, device streams, and memory by tag.
 #pragma once
 
 #include <memory>
@@ -13,10 +12,10 @@
 namespace bev {
 
 struct RecordedTrace {
-  std::vector<std::unique_ptr<Trace>> ranks;  // of this process, in rank order
+  std::vector<std::unique_ptr<Trace>> ranks;  // ranks of this process, in order
   std::vector<DeviceSpan> device;
 
-  // The label of what asked for a span of the device; null where it is not known.
+  // Label of the host span that launched a device span; null if unknown.
   const TraceLabel* label(const DeviceSpan& span) const;
 };
 

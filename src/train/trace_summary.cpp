@@ -20,13 +20,13 @@ bool communicates(TraceKind kind) {
 
 std::string row_name(const TraceLabel& label) {
   std::string_view name = label.name;
-  if (communicates(label.kind)) name = name.substr(0, name.find(' '));  // without the tensor
+  if (communicates(label.kind)) name = name.substr(0, name.find(' '));  // without the tensor name
   bool op = label.kind == TraceKind::kForward || label.kind == TraceKind::kBackward;
   if (label.kind == TraceKind::kWait) return concat("wait for ", name);
   return op ? concat(name, " ", name_of(label.kind)) : std::string(name);
 }
 
-// Disjoint, by begin.
+// Disjoint intervals, sorted by begin.
 class Intervals {
  public:
   void add(std::int64_t begin, std::int64_t end) {
@@ -109,8 +109,8 @@ class Summariser {
     out_.step_seconds = std::max(out_.step_seconds, seconds(ns));
   }
 
-  // Spans nest, so each one's own time is what its children leave. A rank that posts or waits
-  // computes nothing.
+  // Spans nest, so the exclusive time of a span excludes its children. While a rank posts or waits,
+  // it does not compute.
   void add_host(const Trace& rank) {
     const std::vector<TraceSpan>& spans = rank.spans();
     std::vector<std::int64_t> own(spans.size());

@@ -1,5 +1,4 @@
-// What a trace says in a few numbers: where the time went, and how much of the communication was
-// hidden behind computation.
+// Summary of a trace: time by op, and how much of the communication overlapped with computation.
 #pragma once
 
 #include <string>
@@ -15,17 +14,16 @@ struct TraceSummary {
     double seconds = 0;
     std::int64_t count = 0;
   };
-  // Longest first, over all ranks: times on the device where it was recorded, else on the host
-  // without what is inside of it.
+  // Sorted by time over all ranks: device time if it was traced, else exclusive host time.
   std::vector<Row> rows;
-  // Of operations between ranks: in all, and while the rank computed something else.
+  // Time of collectives and point-to-point transfers: total, and overlapped with computation.
   double communication_seconds = 0, hidden_seconds = 0;
-  double step_seconds = 0;  // of all recorded steps of a rank
+  double step_seconds = 0;  // of all traced steps of a rank
   std::int64_t steps = 0;
 };
 
 TraceSummary summarise(const RecordedTrace& trace);
-// The longest rows and the share of communication, in lines.
+// Formats the longest rows and the share of overlapped communication.
 std::string summary_text(const TraceSummary& summary);
 
 }  // namespace bev

@@ -32,7 +32,7 @@ LossScaler make_scaler(const OptimConfig& optim, bool fp16) {
   return LossScaler::dynamic(rules);
 }
 
-// Mean over the last tenth of the run, finite losses only.
+// Mean over the last tenth of the run, over finite losses only.
 double last_mean(const std::vector<PlotPoint>& points) {
   double sum = 0, used = 0;
   for (std::size_t i = points.size() - ceil_div(points.size(), 10); i < points.size(); ++i) {
@@ -49,7 +49,7 @@ struct Trainer::Sinks {
   Sinks(const LogConfig& log, const ReportOptions& report, std::int64_t first_iteration)
       : options(report), iteration_log(report) {
     if (!log.metrics_out.empty()) {
-      // A run that goes on keeps what was said of the iterations before.
+      // A resumed run keeps the metrics of earlier iterations.
       if (first_iteration > 1) keep_metrics_before(log.metrics_out, first_iteration);
       OpenMode mode = first_iteration > 1 ? OpenMode::kAppend : OpenMode::kTruncate;
       metrics = std::make_unique<MetricsWriter>(log.metrics_out, mode);
@@ -121,12 +121,12 @@ Trainer::Trainer(Engine& engine, const TrainerConfig& config, const RunData& dat
     report.peak_flops_per_second = measure_peak_flops(engine.model().ctx());
     sinks_ = std::make_unique<Sinks>(config.log, report, config.start ? first_iteration_ : 1);
   }
-  engine.model().rank().arena().reset_peak();  // from here on it is the training's
+  engine.model().rank().arena().reset_peak();  // from here on the peak is that of training
 }
 
 Trainer::~Trainer() = default;
 
-// Without its optimizer's state a run has a position in the data and nothing else, as in Megatron.
+// Without optimizer state only the position in the data is restored, as in Megatron.
 void Trainer::go_on_from(const TrainingState& state) {
   first_iteration_ = state.iteration + 1;
   consumed_samples_ = state.consumed_samples;
@@ -191,8 +191,8 @@ StepInput Trainer::input_for(std::int64_t iteration, std::size_t before) const {
   return input;
 }
 
-// One step more than is waited for keeps the device busy while the host reads and reports. What
-// happens between two steps waits for the one before.
+// One step more than is waited for keeps the device busy while the host reads and reports. Saving,
+// validation and exits need the step before to be finished.
 bool Trainer::may_begin(std::int64_t iteration) const {
   if (iteration > iterations_) return false;
   const std::list<StepInFlight>& flights = engine_.in_flight();
@@ -209,7 +209,7 @@ void Trainer::begin_time() {
   if (ctx.kernels.device.mark != nullptr) begin_moment_ = ctx.kernels.device.mark(ctx.stream);
 }
 
-// The host may read the results of several steps at once, the device passes their ends one by one.
+// The host may read the results of several steps at once, but the device timestamps are separate.
 double Trainer::take_time(std::shared_ptr<const Moment> end) {
   double now = monotonic_seconds();
   double seconds = now - std::exchange(begin_seconds_, now);
@@ -265,7 +265,7 @@ StepReport Trainer::finish_step() {
   return report;
 }
 
-// An overflow under dynamic loss scaling is normal; anything else is looked into.
+// An overflow under dynamic loss scaling is normal; any other non-finite step is investigated.
 bool Trainer::handle_bad_step(const StepInFlight& step, const StepResult& result) {
   bool overflow = config_.fp16 && config_.optim.loss_scale <= 0 && std::isfinite(result.loss);
   if (overflow) return false;
@@ -275,7 +275,7 @@ bool Trainer::handle_bad_step(const StepInFlight& step, const StepResult& result
   std::string message = concat("iteration ", step.input.iteration, ": loss ", result.loss,
                                ", gradient norm ", result.grad_norm, "; ", found);
   bool skips = config_.train.nan_policy == NanPolicy::kSkip;
-  if (!skips && saver_ != nullptr) saver_->complete();  // of a step that was good
+  if (!skips && saver_ != nullptr) saver_->complete();  // save of an earlier good step
   BEV_CHECK(skips, ErrorKind::kNumeric, message, " (--nan-policy skip goes on without such steps)");
   if (sinks_) log_warning(message + "; the step is skipped");
   return true;
@@ -283,7 +283,7 @@ bool Trainer::handle_bad_step(const StepInFlight& step, const StepResult& result
 
 double Trainer::validate() {
   double loss = 0, tokens = 0;
-  // The last batch size whatever the present one is: the same samples every time.
+  // Uses the last batch size of the schedule, so that every validation reads the same samples.
   BatchSpec spec = config_.batch.spec(engine_.model().mesh().shape().dp, config_.data.seq_length);
   spec.global_batch_size = batches_.steps().back().global_batch_size;
   spec.step_schedule.clear();
@@ -298,7 +298,7 @@ double Trainer::validate() {
   return loss / tokens;
 }
 
-// The strongest wish of any rank counts, so that all ranks stop after the same step, and save.
+// The strongest reason of any rank wins, so that all ranks stop, and save, after the same step.
 Trainer::Agreement Trainer::agree(std::int64_t iteration) {
   std::array<std::int32_t, 4> decision{static_cast<std::int32_t>(StopReason::kFinished), 0, 0, 0};
   double minutes = (monotonic_seconds() - start_seconds_) / 60;
@@ -320,7 +320,7 @@ Trainer::Agreement Trainer::agree(std::int64_t iteration) {
   return {static_cast<StopReason>(decision[0]), decision[1], decision[2] != 0, decision[3] != 0};
 }
 
-// A save needs the state between two steps: those that were begun are finished first.
+// A save needs the state between two steps: steps in flight are finished first.
 void Trainer::save_when_due(std::int64_t iteration, const Agreement& agreed) {
   if (saver_ == nullptr) return;
   if (!agreed.pending) saver_->advance();
@@ -333,7 +333,7 @@ bool Trainer::validation_due(std::int64_t iteration) const {
          (iteration % config_.train.eval_interval == 0 || iteration == iterations_);
 }
 
-// Ranks that differ by their data only need the same.
+// Ranks that differ in dp and cp only use the same memory; one of them reports.
 void Trainer::report_memory(std::int64_t iteration) {
   const MeshCoordinate& at = engine_.model().mesh().at();
   std::int64_t interval = config_.log.log_memory_interval;

@@ -1,5 +1,5 @@
-// The training loop of one rank: steps, schedules, loss scale, bad steps, validation, reports,
-// exits.
+// The training loop of one rank: steps, schedules, loss scale, non-finite steps, validation,
+// logging, checkpoints, exits.
 #pragma once
 
 #include <cstdint>
@@ -29,12 +29,12 @@ struct TrainerConfig {
   TrainConfig train;
   LogConfig log;
   bool fp16 = false;
-  std::optional<TrainingState> start = {};  // what a loaded run goes on from
+  std::optional<TrainingState> start = {};  // the state of a loaded run
   CheckpointConfig checkpoint = {};
-  std::int64_t steps_ahead = -1;  // begun before a result is known; -1: as the device likes it
+  std::int64_t steps_ahead = -1;  // steps begun before a result is known; -1: chosen by device
 };
 
-// A later one is stronger.
+// Ordered by priority, the highest last.
 enum class StopReason : std::uint8_t { kFinished, kDuration, kInterval, kSignal };
 
 struct TrainOutcome {
@@ -45,19 +45,19 @@ struct TrainOutcome {
   double seconds = 0;
   double first_loss = 0, last_loss = 0;  // of the first iteration; mean over the last tenth
   double validation_loss = 0;            // of the last validation; NaN without one
-  std::string save_problem;              // why the last state is not saved; "" when all is well
+  std::string save_problem;              // why the last state was not saved; "" if it was
   LossCurves curves;
 };
 
 class Trainer {
  public:
-  // `stop` may be null, and `saver` where nothing is saved. All ranks construct it with the same
+  // `stop` may be null; `saver` is null if nothing is saved. All ranks must use the same
   // configuration.
   Trainer(Engine& engine, const TrainerConfig& config, const RunData& data, const StopSignal* stop,
           RunSaver* saver = nullptr);
   ~Trainer();
 
-  // Error of kind numeric when a step is not finite and the policy is to stop.
+  // Throws Error(kNumeric) if a step is not finite and the policy is to stop.
   TrainOutcome run();
 
  private:
@@ -66,27 +66,27 @@ class Trainer {
                                       std::shared_ptr<const SampleOrder> order,
                                       const BatchSchedule& batches, std::int64_t consumed_samples);
   StepBatch load(std::int64_t iteration);
-  // Input of a step after `before` of those in flight, which are taken to be good.
+  // Input of a step that follows the first `before` steps in flight, assuming that these succeed.
   StepInput input_for(std::int64_t iteration, std::size_t before) const;
   bool may_begin(std::int64_t iteration) const;
   void begin_time();
-  // Since then, or since it was asked for last; of a step that ends there.
+  // Seconds since begin_time() or the last call; `end` is the end of the step.
   double take_time(std::shared_ptr<const Moment> end);
   void begin(std::int64_t iteration);
-  // Waits for the oldest step in flight. Where it was bad, those after it are begun again.
+  // Waits for the oldest step in flight. If it was bad, the later ones are begun again.
   StepReport finish_step();
-  // Whether it counts as a step of NaN; Error(kNumeric) where the policy says so.
+  // Whether the step counts as NaN; throws Error(kNumeric) if the policy is to stop.
   bool handle_bad_step(const StepInFlight& step, const StepResult& result);
   double validate();
   bool validation_due(std::int64_t iteration) const;
   void report_memory(std::int64_t iteration);
   void go_on_from(const TrainingState& state);
   TrainingState state_after(std::int64_t iteration) const;
-  // What all ranks do after an iteration.
+  // Decision of all ranks after an iteration.
   struct Agreement {
     StopReason reason = StopReason::kFinished;
     int signal = 0;
-    bool save = false, pending = false;  // a save is wanted; one still waits for a rank
+    bool save = false, pending = false;  // a save is wanted; a save is still pending on a rank
   };
   Agreement agree(std::int64_t iteration);
   void save_when_due(std::int64_t iteration, const Agreement& agreed);
@@ -99,20 +99,20 @@ class Trainer {
   RunSaver* saver_;
   BatchSchedule batches_;
   LrSchedule lr_;
-  std::vector<ParamRule> rules_;  // groups with a learning rate of their own
+  std::vector<ParamRule> rules_;  // rules of groups with their own learning rate
   WeightDecaySchedule weight_decay_;
   LossScaler scaler_;
   std::unique_ptr<Sinks> sinks_;
   std::unique_ptr<Loader> loader_;      // null in a replay
   std::int64_t iterations_ = 0;         // of the whole run
-  std::int64_t first_iteration_ = 1;    // those before were done by another process
-  std::int64_t consumed_samples_ = 0;   // data
-  std::int64_t scheduled_samples_ = 0;  // learning rate: skipped steps do not count
+  std::int64_t first_iteration_ = 1;    // earlier iterations were run by another process
+  std::int64_t consumed_samples_ = 0;   // position in the data
+  std::int64_t scheduled_samples_ = 0;  // for the learning rate: skipped steps do not count
   std::int64_t consumed_tokens_ = 0, skipped_ = 0;
-  TrainingState begin_;  // of this process
+  TrainingState begin_;  // state at the start of this process
   std::size_t steps_ahead_ = 0;
   double start_seconds_ = 0;  // of the run
-  // Of the iteration to be reported, by the host's clock and on the device.
+  // Begin of the iteration to report, by the host clock and on the device.
   double begin_seconds_ = 0;
   std::shared_ptr<const Moment> begin_moment_;
   LossCurves curves_;

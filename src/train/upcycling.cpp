@@ -21,8 +21,8 @@ namespace {
 
 constexpr std::string_view kExperts = ".mlp.experts.", kRouter = ".mlp.router.weight";
 
-// What weights are multiplied with so that the sum over a token's experts, each times its
-// probability, is the MLP's result: exactly where the activation is homogeneous.
+// Scale of the weights such that the sum over a token's experts, weighted by probability, equals
+// the output of the MLP: exact if the activation is homogeneous.
 double weight_scale(const ModelConfig& model, std::int64_t granularity) {
   auto parts = static_cast<double>(granularity);
   double scale = parts;
@@ -33,7 +33,7 @@ double weight_scale(const ModelConfig& model, std::int64_t granularity) {
   return cubic ? std::cbrt(scale) : std::sqrt(scale);
 }
 
-// Parameters by our own names, which every checkpoint has.
+// Parameters by our own names, which every checkpoint uses.
 std::vector<ParamMapping> declared_params(const ModelConfig& model) {
   std::vector<ParamMapping> params;
   for (const Param& param : declare_params(model)) {
@@ -134,7 +134,7 @@ std::vector<std::byte> UpcycledWeights::drawn(const Param& param, std::int64_t c
 }
 
 namespace {
-// A whole parameter times `scale`. What is scaled is rounded once.
+// Reads a whole parameter times `scale`, with a single rounding.
 std::vector<std::byte> read_scaled(ParamSource& source, const ParamMapping& mapping, double scale,
                                    Dtype dtype) {
   std::int64_t count = mapping.shape.numel();
@@ -154,7 +154,7 @@ std::vector<std::byte> read_scaled(ParamSource& source, const ParamMapping& mapp
 UpcycledWeights::Value UpcycledWeights::experts(const Param& param, const ParamMapping& dense,
                                                 Dtype dtype) const {
   bool up = param.name.find("linear_fc1") != std::string::npos;
-  // Every expert adds the bias behind the last product, times its probability.
+  // Every expert adds the output bias times its probability, so it is not split.
   bool whole = param.name.ends_with(".bias") && !up;
   std::int64_t expert = param.shape.row_numel();
   std::int64_t inner = up ? expert / (model_.gated ? 2 : 1) : model_.expert_ffn_size();
@@ -179,7 +179,7 @@ UpcycledWeights::Value UpcycledWeights::open(const std::string& name, Dtype dtyp
   } else if (is_drawn(name)) {
     value.source_ = drawn(param, count, dtype);
   } else {
-    // The first rows of the router, as many as there are MLPs, each for all parts of one.
+    // Draws one router row per MLP and repeats it for all parts of that MLP.
     std::int64_t columns = param.shape[1];
     value.source_ = drawn(param, count / granularity_, dtype);
     value.cut_ = {columns, columns, 1, granularity_, columns};
@@ -197,7 +197,7 @@ void UpcycledWeights::read(const ParamMapping& mapping, Range elements, Dtype dt
   open(mapping.param, dtype).copy(elements, static_cast<std::byte*>(out));
 }
 
-// What the weights are read from.
+// Files that the weights are read from.
 struct Upcycling::Opened {
   std::unique_ptr<WeightFiles> files;
   std::unique_ptr<CheckpointReader> reader;

@@ -1,6 +1,7 @@
-// A model with experts out of a dense model (Megatron's upcycling, arXiv 2410.07524).
-// The MLP is cut into `granularity` parts of its inner width; expert e gets part e % granularity,
-// and the experts of a whole MLP share a row of the router, so that tokens choose them together.
+// MoE upcycling: initialises a model with experts from a dense model (as in Megatron, arXiv
+// 2410.07524). The MLP is split into `granularity` parts of its inner width; expert e gets part e %
+// granularity, and the experts that form a whole MLP share a router row, so that tokens choose them
+// together.
 #pragma once
 
 #include <cstdint>
@@ -15,13 +16,13 @@
 
 namespace bev {
 
-// The model whose weights `model` is made of.
+// The dense model that `model` is initialised from.
 ModelConfig dense_model(const ModelConfig& model, std::int64_t granularity);
 
-// Why experts of that shape cannot be made of a dense MLP.
+// Reasons why experts of this shape cannot be initialised from the dense MLP.
 std::vector<std::string> upcycling_problems(const ModelConfig& model, std::int64_t granularity);
 
-// What initial values are drawn with.
+// Resources for drawing initial values.
 struct DrawTools {
   const Kernels& kernels;
   Stream stream;
@@ -29,26 +30,26 @@ struct DrawTools {
   std::uint64_t seed = 0;
 };
 
-// The whole parameters of a model with experts, made of those of a dense one; what that does not
-// have has the values that the seed draws. Any number of threads may read.
+// Whole parameters of an MoE model derived from a dense one; parameters that the dense model lacks
+// are drawn from the seed. Any number of threads may read.
 class UpcycledWeights final : public ParamSource {
  public:
-  // `source` has the parameters `dense`. All must outlive it.
+  // `source` provides the parameters `dense`. All arguments must outlive the object.
   UpcycledWeights(const ModelConfig& model, std::int64_t granularity, ParamSource& source,
                   std::span<const ParamMapping> dense, const DrawTools& draws);
   ~UpcycledWeights() override;
 
-  // A parameter, of which any elements can be copied.
+  // One parameter, of which any range of elements can be copied.
   class Value {
    public:
-    // Elements of the flattened parameter.
+    // Copies a range of the flattened parameter.
     void copy(Range elements, std::byte* out) const;
 
    private:
     friend class UpcycledWeights;
-    // Where the parameter is blocks whose pieces of `inner` elements are cut out of a source that
-    // has `parts` of them for each. Block b takes number b % parts, and from where row b / repeats
-    // of rows of `row` elements begins.
+    // The parameter consists of blocks, whose pieces of `inner` elements are taken from a source
+    // that interleaves `parts` pieces. Block b takes piece b % parts, starting at row b / repeats
+    // of rows of `row` elements.
     struct Cut {
       std::int64_t block = 0, inner = 0, parts = 1, repeats = 1, row = 0;
     };
@@ -57,7 +58,7 @@ class UpcycledWeights final : public ParamSource {
     Cut cut_;
   };
   Value open(const std::string& param, Dtype dtype) const;
-  // Whether it is as the seed draws it.
+  // True if the parameter is drawn from the seed.
   bool is_drawn(const std::string& param) const;
 
   Dtype dtype(const ParamMapping& mapping, std::size_t part) const override;
@@ -65,10 +66,10 @@ class UpcycledWeights final : public ParamSource {
   void read(const ParamMapping& mapping, Range elements, Dtype dtype, void* out) override;
 
  private:
-  // The dense parameter that it is made of; null: none.
+  // The dense parameter that `param` is derived from; null: none.
   const ParamMapping* source_of(const std::string& param) const;
   Value experts(const Param& param, const ParamMapping& dense, Dtype dtype) const;
-  // `count` elements of the parameter from the first on.
+  // The first `count` drawn elements of the parameter.
   std::vector<std::byte> drawn(const Param& param, std::int64_t count, Dtype dtype) const;
 
   const ModelConfig& model_;
@@ -80,15 +81,15 @@ class UpcycledWeights final : public ParamSource {
   std::map<std::string, const Param*> params_;
 };
 
-// Where a dense model is.
+// Location of a dense model.
 struct DenseSource {
-  std::string load = {};  // a checkpoint: the folder of a run or of a step
+  std::string load = {};  // checkpoint: the folder of a run or of a step
   std::int64_t ckpt_step = -1;
-  std::string hf_model = {};  // where there is none
+  std::string hf_model = {};  // used if there is no checkpoint
 };
 
-// Opens a dense model as the source of a model with experts. Error(kInput) when it does not fit,
-// Error(kConfig) when it has experts already.
+// Opens a dense model as the source of an MoE model. Throws Error(kInput) if it does not match,
+// Error(kConfig) if it already has experts.
 class Upcycling {
  public:
   Upcycling(const ModelConfig& model, std::int64_t granularity, const DenseSource& from,
@@ -96,7 +97,7 @@ class Upcycling {
   ~Upcycling();
 
   UpcycledWeights& weights() { return *weights_; }
-  // The folder that the weights come from.
+  // Folder of the source weights.
   const std::string& folder() const { return folder_; }
 
  private:
@@ -106,7 +107,8 @@ class Upcycling {
   std::unique_ptr<UpcycledWeights> weights_;
 };
 
-// Fills the engine's weights, in whatever layout; what is drawn stays as it is. All ranks call it.
+// Initialises the weights of the engine under any layout; drawn parameters stay unchanged. All
+// ranks must call it.
 void upcycle(Engine& engine, std::int64_t granularity, const DenseSource& from);
 
 }  // namespace bev

@@ -21,7 +21,7 @@ std::atomic<std::int64_t> allocations{0};
 
 void* count_and_allocate(std::size_t bytes, std::size_t alignment) {
   allocations.fetch_add(1);
-  void* memory = std::aligned_alloc(alignment, round_up(bytes, alignment));
+  void* memory = std::aligned_alloc(alignment, bev::round_up(bytes, alignment));
   if (memory == nullptr) throw std::bad_alloc();
   return memory;
 }

@@ -36,7 +36,7 @@ RunConfig gpt2(std::vector<std::string> flags) {
   return run;
 }
 
-// Megatron's order: tp fastest, then cp, dp, pp; the expert grid over the ranks of a stage.
+// Megatron's rank order: tp fastest, then cp, dp, pp; the expert mesh is over the ranks of a stage.
 TEST(DryRun, NamesTheCoordinatesAndGroupsOfEveryRank) {
   using Ranks = std::vector<int>;
   std::vector<std::string> flags = {"--tp", "2",    "--pp", "2",     "--dp",
@@ -70,11 +70,12 @@ TEST(DryRun, JsonHasTheNumbersOfTheRun) {
   EXPECT_EQ(out["iterations"], 10);
   EXPECT_EQ(out["samples"], 80);
   EXPECT_EQ(out["tokens"], 80 * 1024);
-  // 6 per weight and token (norms, biases and positions not counted) and half of the S x S scores.
+  // 6 FLOPs per weight and token (without norms, biases and positions) and half of the S x S
+  // scores.
   double weights = 12.0 * 12 * 768 * 768 + 50257.0 * 768;
   EXPECT_DOUBLE_EQ(out["megatron_flops_per_iteration"].get<double>(),
                    6.0 * 8 * 1024 * (weights + 12.0 * 768 * 1024));
-  // The true count has the diagonal of the scores too.
+  // The exact count includes the diagonal of the scores.
   EXPECT_DOUBLE_EQ(out["flops_per_iteration"].get<double>(),
                    6.0 * 8 * 1024 * (weights + 12.0 * 768 * 1025));
   EXPECT_EQ(out["batch"]["last_global_batch_size"], 8);
@@ -113,7 +114,7 @@ TEST(DryRun, JsonHasLayersAndStages) {
   third["mtp_depths"] = {1};
   EXPECT_EQ(out["stages"], json::array({stage(0, 0, 0, {0, 3}), stage(1, 1, 0, {3, 10}), third,
                                         stage(3, 1, 1, {12, 12})}));
-  // A model by itself: what MLA and experts are called.
+  // A model by itself: the names of MLA and experts.
   run = gpt2({"--multi-latent-attention", "--position-embedding-type", "rope", "--num-experts", "4",
               "--moe-layer-freq", "0,1,1,1,1,1,1,1,1,1,1,1"});
   out = json::parse(dry_run_json(run));
@@ -135,7 +136,7 @@ TEST(DryRun, SaysWhatOffloadedActivationsNeedOfTheHost) {
                                           "--cpu-offloading-num-layers", "12",
                                           "--min-offloaded-tensor-size", "786432"};
   RunConfig run = gpt2(flags);
-  // The inputs of all layers but the last, whose backward comes at once.
+  // The inputs of all layers but the last, whose backward follows immediately.
   EXPECT_EQ(json::parse(dry_run_json(run))["ranks"][0]["host_activations"], 11 * 1024 * 768 * 4);
   EXPECT_THAT(dry_run_text(run), HasSubstr("33.00 MiB  < most"));
   check_host_memory(run, {});

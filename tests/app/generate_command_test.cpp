@@ -17,7 +17,7 @@ struct Outcome {
   std::string out, log;
 };
 
-// Runs `generate` with these flags and gives what it wrote.
+// Runs `generate` with these flags and returns its output.
 Outcome generate(const std::vector<std::string>& args) {
   testing::internal::CaptureStdout();
   testing::internal::CaptureStderr();
@@ -41,7 +41,7 @@ nlohmann::json generate_json(std::vector<std::string> args) {
   return nlohmann::json::parse(out);
 }
 
-// The fixture with the byte tokenizer beside it, end tokens as given.
+// Copies the fixture, with the byte tokenizer and the given end tokens.
 void copy_model(const TempFolder& folder, const std::string& generation_config) {
   for (const char* name : {"config.json", "model.safetensors"}) {
     folder.write(name, read_file(join_path(kModel, name)));
@@ -76,8 +76,8 @@ TEST(GenerateCommand, JsonHoldsIdsAndLogprobsAndNullTextWithoutATokenizer) {
   EXPECT_NE(live.log.find("tokens/s"), std::string::npos) << live.log;
 }
 
-// Of cp there is none while generating; its ranks, which ep counts on, are copies of the model
-// then.
+// Generation has no context parallelism; its ranks, which ep includes, become data-parallel
+// replicas.
 TEST(GenerateCommand, RanksOfContextParallelLayoutsGenerateToo) {
   TempFolder folder;
   std::string prompts = folder.write("p.json", R"({"input_ids": [[5, 6, 7], [8], [9, 10]]})");

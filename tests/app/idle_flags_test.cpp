@@ -32,8 +32,8 @@ TEST(IdleFlags, OfExpertsNameWhatIsMissing) {
 }
 
 struct Row {
-  const char* flags;  // idle alone
-  const char* with;   // what makes them act
+  const char* flags;  // idle on their own
+  const char* with;   // flags that make them effective
 };
 
 TEST(IdleFlags, ActWithTheirPart) {
@@ -81,7 +81,7 @@ TEST(IdleFlags, ActWithTheirPart) {
               ElementsAre(HasSubstr("delayed scales")));
 }
 
-// As a script does that takes another one's flags and leaves a part out.
+// A script may reuse another script's flags and disable a feature.
 TEST(IdleFlags, MayStayWhereTheirPartIsSwitchedOff) {
   EXPECT_THAT(idle("--moe-router-topk 2 --num-experts 0"), IsEmpty());
   EXPECT_THAT(idle("--fp8-recipe delayed --fp8-amax-history-len 4 --fp8-format none"), IsEmpty());

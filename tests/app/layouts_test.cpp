@@ -1,4 +1,4 @@
-// Layouts as text and back.
+// Layout texts and their parser.
 #include "app/layouts.h"
 
 #include <gmock/gmock.h>
@@ -56,7 +56,7 @@ TEST(Layouts, StagesMayBeNamedByLetters) {
   expect_error(ErrorKind::kConfig, {"pp3[Ett|tL", "cannot read"}, [] { only("pp3[Ett|tL"); });
 }
 
-// What the base says of anything but the cut stays; its own cut does not.
+// Settings of the base other than parallelism are kept; its own parallelism is not.
 TEST(Layouts, TheRestIsTheBases) {
   ParallelConfig base;
   base.tensor_model_parallel_size = 8;

@@ -103,7 +103,7 @@ TEST_F(OptionsTest, CollectEveryProblem) {
                [&] { options.throw_problems(); });
 }
 
-// As Megatron's script for Mixtral 8x7B has them, less the model's sizes.
+// The flags of Megatron's script for Mixtral 8x7B, without the model's sizes.
 TEST_F(OptionsTest, AScriptOfMegatronIsReadAsItIs) {
   Options options = parse({"--use-mcore-models",
                            "--disable-bias-linear",
@@ -184,7 +184,7 @@ TEST_F(OptionsTest, FlagGoesOverFileOverPresetOverDefault) {
   Options options =
       parse_yaml("num_layers: 2\nhidden-size: 64\noptimizer:\n  lr: 1e-3\n", {"--num-layers", "8"});
   EXPECT_THAT(options.problems(), IsEmpty());
-  run.model = ModelConfig();  // as a preset fills it
+  run.model = ModelConfig();  // as filled in by a preset
   run.model.num_layers = 99;
   run.model.num_attention_heads = 12;
   options.apply(list);
@@ -253,7 +253,7 @@ TEST_F(OptionsTest, YamlOfANewerVersionIsRefused) {
 }
 
 // A renamed flag keeps its old name as an alias: on the command line, in files, and in the
-// configurations that checkpoints keep.
+// configurations that checkpoints store.
 TEST(OptionAliases, OldNamesGoOn) {
   struct Renamed {
     std::int64_t count = 1;
@@ -290,7 +290,7 @@ TEST_F(OptionsTest, YamlThatIsNoneIsRefused) {
   EXPECT_THAT(parse_yaml("just text\n").problems(), ElementsAre(HasSubstr("is not a map of keys")));
   EXPECT_THAT(parse_yaml("lr: 1\n---\nlr: 2\n").problems(),
               ElementsAre(HasSubstr("a second document starts")));
-  // The parser finds documents without end here.
+  // Here the YAML parser finds an endless number of documents.
   EXPECT_THAT(parse_yaml(",,,\n").problems(), ElementsAre(HasSubstr("a second document starts")));
   EXPECT_THAT(parse_yaml("lr: *nothing\n").problems(), ElementsAre(HasSubstr("is not YAML")));
   EXPECT_THAT(parse_yaml(std::string(20000, '[')).problems(),

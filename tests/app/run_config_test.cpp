@@ -18,7 +18,7 @@ using testing::IsEmpty;
 class RunConfigTest : public testing::Test {
  protected:
   RunConfigTest() { run.fields(list); }
-  // A small model with data and a length, changed by the flags.
+  // Resolves a small model with data and a length, changed by the flags.
   std::vector<std::string> resolve(std::vector<std::string> flags) {
     run.model.num_layers = 6;
     run.model.hidden_size = 48;
@@ -30,7 +30,7 @@ class RunConfigTest : public testing::Test {
     EXPECT_THAT(options.problems(), IsEmpty());
     return run.resolve();
   }
-  // The same, whatever was resolved before.
+  // The same, starting from a fresh configuration.
   std::vector<std::string> resolve_anew(std::vector<std::string> flags) {
     run = RunConfig();
     return resolve(std::move(flags));

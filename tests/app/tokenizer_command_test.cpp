@@ -10,7 +10,7 @@
 namespace bev {
 namespace {
 
-// Runs `tokenizer train` with these flags and gives what it logged.
+// Runs `tokenizer train` with these flags and returns its log.
 std::string train(const std::vector<std::string>& arguments) {
   testing::internal::CaptureStderr();
   try {
@@ -39,7 +39,7 @@ TEST(TokenizerTrain, ReadsFoldersAndJsonLines) {
   EXPECT_EQ(log.find("warning"), std::string::npos) << log;
 }
 
-// Archives, patterns, lists of texts, several keys and documents that are skipped.
+// Archives, patterns, lists of texts, several keys and skipped documents.
 TEST(TokenizerTrain, ReadsWhatPreprocessReads) {
   TempFolder folder;
   const std::string lines =
@@ -69,7 +69,7 @@ TEST(TokenizerTrain, ReadsWhatPreprocessReads) {
   EXPECT_EQ(tokenizer->decode(std::vector<std::int32_t>{258}), "two");
 }
 
-// A file beyond --max-document-bytes is read in pieces, and gives what it gives whole.
+// A file beyond --max-document-bytes is read in pieces, with the same result as in one piece.
 TEST(TokenizerTrain, LongFilesAreReadInPieces) {
   TempFolder folder;
   std::string text, escaped;
@@ -88,7 +88,7 @@ TEST(TokenizerTrain, LongFilesAreReadInPieces) {
   EXPECT_EQ(trained(file, "1000"), trained(whole, "100000000"));
 }
 
-// The piece that is skipped ends the document, whose last words are counted all the same.
+// The skipped piece ends the document, but its last words are still counted.
 TEST(TokenizerTrain, ASkippedPieceLosesNothingElse) {
   TempFolder folder;
   std::string text;

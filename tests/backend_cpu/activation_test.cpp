@@ -37,7 +37,7 @@ double activate(Activation kind, double x) {
   return 0;
 }
 
-// By a difference with Richardson's correction: an independent reference, good to 1e-9.
+// Finite difference with Richardson extrapolation: an independent reference, accurate to 1e-9.
 double slope(Activation kind, double x) {
   if (kind == Activation::kRelu) return x > 0 ? 1 : 0;
   if (kind == Activation::kSquaredRelu) return x > 0 ? 2 * x : 0;
@@ -54,7 +54,7 @@ struct Size {
 };
 constexpr Size kSizes[] = {{1, 1}, {3, 7}, {5, 300}, {1, 9000}, {70, 65}, {0, 4}, {4, 0}};
 
-// Small numbers, then some large and special ones; all rounded to the dtype.
+// Small values, then some large and special ones; all rounded to the dtype.
 Buffer inputs(Dtype dtype, Shape shape, std::uint64_t key) {
   std::vector<double> values = numbers(shape.numel(), key, 6);
   const std::vector<double> special = {0, -0.0, 30, -30, 90, -90, 1e-6, -1e-6};
@@ -81,7 +81,7 @@ TEST(Activation, PlainMatchesTheDefinition) {
         on_every_level([&](const Kernels& kernels, const Stream& stream) {
           Buffer out(dtype, {size.rows, size.columns}), grad = x;
           kernels.activation.forward(stream, {x.view(), out.view(), kind, false});
-          // dx lies over x here.
+          // dx aliases x here.
           kernels.activation.backward(
               stream, {.dy = dy.view(), .x = grad.view(), .dx = grad.view(), .kind = kind});
           expect_near(out.values(), y, tolerance(dtype));

@@ -1,4 +1,4 @@
-// Attention as the definition says, densely and in double.
+// Reference attention by definition: dense scores in f64.
 #pragma once
 
 #include <algorithm>
@@ -18,11 +18,11 @@ struct AttentionValues {
 
 struct AttentionResult {
   std::vector<double> out, lse;    // [T, N * D], [T, N]
-  std::vector<double> dq, dk, dv;  // as q, k, v
+  std::vector<double> dq, dk, dv;  // shaped like q, k, v
 };
 
 struct DenseRow {
-  std::vector<double> score, slope, prob, keep;  // per key; score -infinity where it is not seen
+  std::vector<double> score, slope, prob, keep;  // per key; score -infinity if masked
   double lse = 0;
 };
 
@@ -43,7 +43,7 @@ inline double dropout_factor(const AttentionShape& shape, std::int64_t row, std:
   return uniform >= shape.rule.dropout ? 1 / (1 - shape.rule.dropout) : 0;
 }
 
-// Scores and probabilities of query i of the run, head h.
+// Scores and probabilities of query i of the run in head h.
 inline DenseRow dense_row(const AttentionShape& shape, const AttentionRun& run,
                           const AttentionValues& in, std::int64_t i, std::int64_t h) {
   const std::int64_t size = shape.head_size, kv = h / (shape.q_heads / shape.kv_heads);
@@ -77,7 +77,7 @@ inline DenseRow dense_row(const AttentionShape& shape, const AttentionRun& run,
   return row;
 }
 
-// Adds the part of one query and head to the result.
+// Adds the contribution of one query and head to the result.
 inline void add_dense_row(const AttentionShape& shape, const AttentionRun& run,
                           const AttentionValues& in, std::int64_t i, std::int64_t h,
                           AttentionResult& result) {
@@ -115,7 +115,7 @@ inline void add_dense_row(const AttentionShape& shape, const AttentionRun& run,
   result.lse[static_cast<std::size_t>((run.q_begin + i) * shape.q_heads + h)] = row.lse;
 }
 
-// Rows of no run, and columns between the heads and the stride, hold NaN.
+// Rows outside of all runs, and columns between the heads and the stride, are NaN.
 inline AttentionResult dense_attention(const AttentionShape& shape, const AttentionValues& in,
                                        std::int64_t q_rows) {
   const double untouched = std::numeric_limits<double>::quiet_NaN();

@@ -17,7 +17,7 @@ using kernel_test::kFloats;
 using kernel_test::levels;
 using kernel_test::random_buffer;
 
-// For sums of some hundred products of numbers of about 1.
+// For sums of some hundred products of values of magnitude 1.
 double tolerance(Dtype dtype) {
   switch (dtype) {
     case Dtype::kF64:
@@ -115,7 +115,7 @@ std::vector<Case> cases() {
   };
 }
 
-// All tensors of one case in one dtype.
+// All tensors of a case in one dtype.
 struct Problem {
   std::uint64_t random_key = 0x1234567890abcdefull;
   std::vector<std::int32_t> sample, position;
@@ -213,8 +213,8 @@ TEST(Attention, ForwardAndBackwardMatchTheDenseReference) {
   }
 }
 
-// Queries that meet their keys in two parts, joined, have seen all of them; the parts' gradients
-// add up. Of the second case's parts one is out of the queries' sight.
+// Attention over two parts of the keys, merged, equals attention over all; the gradients of the
+// parts add up. In the second case one part is fully masked.
 TEST(Attention, PartsOfTheKeysMergeToTheWhole) {
   ThreadPool pool(2);
   for (const Case& item : {Case{"plain", {{0, 70, 0, 70}}, 4, 2, 24, true, -1, 0, 0.2},
@@ -328,7 +328,7 @@ TEST(Attention, AnyNumberOfThreadsGivesTheSameBits) {
   }
 }
 
-// q, k and v inside one fused row, as training reads them, give the bits of separate tensors.
+// q, k and v inside one fused row, as in training, give bitwise the result of separate tensors.
 TEST(Attention, ReadsAndWritesFusedRows) {
   ThreadPool pool(2);
   const Case item = {"fused", {{0, 90, 0, 90}}, 4, 2, 32};
@@ -391,7 +391,7 @@ TEST(Attention, NanReachesTheOutput) {
   }
 }
 
-// Scores far apart: exp must not overflow, and a later, larger score replaces all before it.
+// Scores far apart: exp must not overflow, and a later, larger score rescales all earlier ones.
 TEST(Attention, LargeScoresStayFinite) {
   ThreadPool pool(1);
   const Case item = {"large", {{0, 130, 0, 130}}, 1, 1, 16, false};
@@ -406,7 +406,7 @@ TEST(Attention, LargeScoresStayFinite) {
   }
 }
 
-// Latents are read as keys and, in part, as values; heads are wider than in any backward.
+// MLA decoding: latents are keys and, in part, values; heads are wider than any backward supports.
 TEST(Attention, ForwardServesWideHeadsThatShareRows) {
   ThreadPool pool(2);
   const Case item = {
@@ -459,7 +459,7 @@ TEST(AttentionSinks, JoinTheSumOnce) {
         }
         EXPECT_NEAR(got[i / 3 * 5 + 1 + i % 3], -std::exp(logits[i % 3]) / sum * delta, 1e-5);
       }
-      EXPECT_EQ(got[0], before[0]);  // of another head
+      EXPECT_EQ(got[0], before[0]);  // belongs to another head
       EXPECT_EQ(got[4], before[4]);
     }
   }

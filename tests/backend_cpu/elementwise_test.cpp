@@ -12,7 +12,7 @@ using namespace kernel_test;
 const double kNan = std::numeric_limits<double>::quiet_NaN();
 const double kInfinity = std::numeric_limits<double>::infinity();
 
-// Odd, empty, and more than one piece.
+// Odd, empty, and larger than one piece of work.
 const std::vector<std::int64_t> kSizes = {0, 1, 7, 1003, 40007};
 
 TEST(Fill, EveryDtype) {
@@ -67,7 +67,7 @@ TEST(Cast, BetweenAllFloatDtypes) {
 }
 
 TEST(Cast, F64To16BitsRoundsOnce) {
-  // Just above the midpoint of two bf16 neighbours, but on it once rounded to f32.
+  // Just above the midpoint of two bf16 neighbours, but on it after rounding to f32.
   const double above = 1 + 0x1p-8 + 0x1p-40, below = 1 + 3 * 0x1p-8 - 0x1p-40;
   Buffer x(Dtype::kF64, {4}, {above, below, -above, 1e300});
   on_every_level([&](const Kernels& kernels, const Stream& stream) {
@@ -265,7 +265,7 @@ TEST(SegmentSum, OfAnyLengths) {
     on_every_level([&](const Kernels& kernels, const Stream& stream) {
       Buffer sums(dtype, {std::ssize(lengths)});
       kernels.elementwise.segment_sum(stream, {x.view(), segment.data(), sums.view()});
-      // One rounding of a sum in f64.
+      // The sum in f64 is rounded once.
       expect_near(sums.values(), want, epsilon_of(dtype) + 1e-13);
       EXPECT_TRUE(sums.guards_intact());
       return sums.bits();

@@ -12,7 +12,7 @@ constexpr std::int64_t kRows = 11, kFirst = 20;
 
 std::vector<std::int32_t> some_indices(std::int64_t count) {
   std::vector<std::int32_t> out;
-  for (std::int64_t t = 0; t < count; ++t) {  // some before, some after the table
+  for (std::int64_t t = 0; t < count; ++t) {  // some before, some after this part of the vocabulary
     out.push_back(static_cast<std::int32_t>(18 + t * 5 % 15));
   }
   return out;

@@ -118,7 +118,7 @@ TEST(Gemm, EmptyDims) {
   }
 }
 
-// The rest of a row of a is poison, that of c is to stay as it is.
+// The rest of each row of a is NaN; that of c must stay unchanged.
 TEST(Gemm, RowsMayBeLongerThanTheMatrix) {
   constexpr std::int64_t kM = 37, kN = 53, kK = 29, kMore = 11;
   auto cut = [](const std::vector<double>& rows, std::int64_t stride, std::int64_t columns) {
@@ -169,7 +169,7 @@ TEST(Gemm, RowsMayBeLongerThanTheMatrix) {
   }
 }
 
-// Integers are exact in every dtype, so the sum must be exact as well, whatever the path.
+// Integers are exact in every dtype, so the sum must be exact, too, on every path.
 TEST(Gemm, AccumulatesIntoF32Exactly) {
   constexpr std::int64_t kM = 130, kN = 70, kK = 600;
   std::vector<double> a(kM * kK), b(kK * kN);
@@ -214,7 +214,7 @@ TEST(Gemm, NanAndInfinityReachTheResult) {
   }
 }
 
-// Several blocks of rows, columns and depth; the second product must not read b any more.
+// Several blocks of rows, columns and depth; the second GEMM must not read b again.
 TEST(Gemm, AKeptFactorGivesTheSameBitsAndIsNotReadAgain) {
   Arena arena(make_host_memory());
   const Dtype dtype = Dtype::kBf16;

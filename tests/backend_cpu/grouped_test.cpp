@@ -1,4 +1,4 @@
-// Products of experts: whatever is computed together has the bits of single products.
+// Grouped GEMM of experts: results are bitwise those of single GEMMs.
 #include <gtest/gtest.h>
 
 #include "kernels/gemm.h"
@@ -11,7 +11,7 @@ namespace bev {
 namespace {
 using namespace kernel_test;
 
-// One expert without rows, one with few, others with more, and rows that belong to none.
+// One expert without rows, one with few, others with more, and rows that belong to no expert.
 const std::vector<std::int32_t> kOffsets = {0, 40, 40, 43, 640, 700};
 constexpr std::int64_t kExperts = 5, kRows = 710, kOut = 160, kIn = 75;
 
@@ -105,7 +105,7 @@ TEST_P(Grouped, WeightGradientHasTheBitsOfSingleProducts) {
 INSTANTIATE_TEST_SUITE_P(Cpu, Grouped, testing::ValuesIn(kFloats),
                          [](const auto& test) { return std::string(name_of(test.param)); });
 
-// Large enough to go past the caches, where rows begin with a line and where they do not. Each
+// Large enough for non-temporal stores, with rows that are and are not aligned to cache lines. Each
 // element is a product of two integers.
 TEST(GroupedWeight, LargeGradientsAreWholeWhereverTheirRowsBegin) {
   constexpr std::int64_t kOutputs = 2100;

@@ -1,5 +1,5 @@
-// Test data for kernels: typed buffers with double values, deterministic numbers, and every level
-// this CPU has times several thread counts, whose results must agree bit for bit.
+// Fixture for kernel tests: typed buffers with double values, deterministic values, and all ISA
+// levels of this CPU with several thread counts, whose results must agree bitwise.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -50,7 +50,7 @@ class Buffer {
     bytes_.assign(view_bytes() + 2 * kGuard, std::byte{0xa5});
     for (std::size_t i = 0; i < values.size(); ++i) set(i, values[i]);
   }
-  // All values NaN.
+  // All values are NaN.
   Buffer(Dtype dtype, Shape shape)
       : Buffer(dtype, shape,
                std::vector<double>(static_cast<std::size_t>(shape.numel()),
@@ -94,7 +94,7 @@ class Buffer {
   std::vector<std::byte> bytes_;
 };
 
-// Numbers in [-scale, scale) that every float dtype can nearly hold.
+// Values in [-scale, scale) that every float dtype represents closely.
 inline std::vector<double> numbers(std::int64_t count, std::uint64_t key, double scale = 1) {
   std::vector<double> out(static_cast<std::size_t>(count));
   for (std::size_t i = 0; i < out.size(); ++i) {
@@ -116,8 +116,8 @@ inline std::vector<CpuLevel> levels() {
   return out;
 }
 
-// Calls body(kernels, stream) for every level with 1, 2 and 3 threads; body returns the result's
-// bits, which must not depend on the threads.
+// Calls body(kernels, stream) for every ISA level with 1, 2 and 3 threads; body returns the bits of
+// its result, which must not depend on the thread count.
 template <class Body>
 void on_every_level(const Body& body) {
   for (CpuLevel level : levels()) {
@@ -133,7 +133,7 @@ void on_every_level(const Body& body) {
   }
 }
 
-// |got - want| <= tolerance * max(1, |want|) for all; NaN and infinities must match.
+// Expects |got - want| <= tolerance * max(1, |want|) for all; NaN and infinities must match.
 inline void expect_near(const std::vector<double>& got, const std::vector<double>& want,
                         double tolerance) {
   ASSERT_EQ(got.size(), want.size());

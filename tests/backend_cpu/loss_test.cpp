@@ -14,7 +14,7 @@ struct Case {
   std::int64_t rows, vocabulary;
   double logit_scale = 1, softcap = 0;
   std::int64_t padding = 0;  // last columns at -infinity
-  int parts = 1;             // the vocabulary cut over this many ranks
+  int parts = 1;             // number of ranks that split the vocabulary
 };
 
 struct Reference {
@@ -52,13 +52,13 @@ Reference reference(const Case& c, const std::vector<double>& logits,
   return out;
 }
 
-// What the tokens' losses are multiplied by in the objective.
+// The weights of the tokens' losses in the objective.
 struct Weights {
   Buffer& values;
   const double* loss_factor;
 };
 
-// The three passes over the parts, with the reductions between them that the op does.
+// Runs the three passes over the parts, with the reductions between them that the op does.
 struct Outcome {
   std::vector<double> loss, gradient;
   std::string bits;
@@ -135,7 +135,7 @@ void run_case(const Case& c, Dtype dtype, Dtype weight_dtype, const double* loss
   for (std::int64_t row = 0; row < c.rows; ++row) {
     auto target = static_cast<std::int32_t>(row * 7919 % (c.vocabulary - c.padding));
     targets.push_back(row % 5 == 3 ? -100 : target);
-    // Thirds are other numbers in f32.
+    // Thirds are not exact in f32.
     weights.push_back(row % 7 == 6 ? 0.0 : (row % 2 == 0 ? -1.0 : 1.0) / (row % 3 + 1));
   }
   Buffer values = random_buffer(dtype, {c.rows, c.vocabulary}, 1, 30);

@@ -1,4 +1,4 @@
-// The vector functions as the baseline compiles them; the levels' kernels test them with FMA.
+// The vector functions as compiled for the baseline ISA; the kernel tests of each level cover FMA.
 #define BEV_CPU_LEVEL math_test
 #include "backend/cpu/kernels/math.h"
 
@@ -17,7 +17,7 @@ using namespace cpu::math_test;
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
 constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
 
-// The largest error in units of the last place over every 4099th float in [low, high].
+// The largest error in ulp over every 4099th float in [low, high].
 template <class Ours, class Exact>
 double worst_ulp(const Ours& ours, const Exact& exact, float low, float high) {
   double worst = 0;

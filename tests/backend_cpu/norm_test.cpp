@@ -17,7 +17,7 @@ using kernel_test::random_buffer;
 
 using Values = std::vector<double>;
 
-// One row's result and gradients.
+// Output and gradients of one row.
 struct RowResult {
   double mean = 0, rstd = 0;
   Values y, dx, dweight;
@@ -69,7 +69,7 @@ const std::vector<Case> kCases = {{1, 1},
                                   {0, 16, true, false, true},
                                   {0, 33}};
 
-// All tensors of one case in one dtype, and the expected results.
+// All tensors of a case in one dtype, and the expected results.
 struct Problem {
   Buffer x, residual, weight, bias, dy, dsum, old_dweight, old_dbias;
   Values s, y, mean, rstd, dx, dx_with_sum, dweight, dbias;
@@ -87,7 +87,7 @@ struct Problem {
     const Values added = residual.values();
     if (item.residual) {
       for (std::size_t i = 0; i < s.size(); ++i) s[i] += added[i];
-      s = Buffer(dtype, {item.rows, item.columns}, s).values();  // rounded as it is stored
+      s = Buffer(dtype, {item.rows, item.columns}, s).values();  // rounded like the stored sum
     }
     dweight = old_dweight.values(), dbias = old_dbias.values();
     for (double& value : dweight) value *= beta;
@@ -145,7 +145,7 @@ TEST(Norm, ForwardMatchesTheDefinition) {
   }
 }
 
-// Gradients in bf16 are those in f32, rounded once.
+// bf16 gradients are the f32 gradients, rounded once.
 TEST(Norm, GradientsOfWeightsMayBeBf16) {
   const Case item{70, 65, true, true, true};
   Problem problem(item, Dtype::kBf16, 0.5);
@@ -331,7 +331,7 @@ TEST(HeadNorm, MatchesTheDefinition) {
                                            .kv_heads = item.kv_heads,
                                            .head_size = size,
                                            .offset = item.offset});
-        // dx lies over dy here.
+        // dx aliases dy here.
         kernels.norm.head_backward(stream, {.dy = grad.view(),
                                             .x = x.view(),
                                             .dx = grad.view(),

@@ -68,7 +68,7 @@ void check_adam(const Types& types, std::int64_t size, bool decoupled, std::int6
   });
 }
 
-// A group's learning rate, and moments that began after two updates.
+// The learning rate of a group, and moments that began after two updates.
 TEST(Adam, GroupsHaveTheirLearningRateAndCountTheirUpdates) {
   const std::int64_t size = 50;
   Buffer main = random_buffer(Dtype::kF32, {size}, 1), grad = random_buffer(Dtype::kF32, {size}, 2);
@@ -149,7 +149,7 @@ TEST(Adam, ValuesMayBeMainItself) {
   });
 }
 
-// What Adam keeps in bf16.
+// Dtypes of Adam's state.
 struct Kept {
   Dtype main, grad, m, v;
 };
@@ -180,7 +180,8 @@ void adam_step(const Kernels& kernels, const Stream& stream, AdamBuffers& buffer
   kernels.optim.adam(stream, {.state = &state}, {&range, 1});
 }
 
-// `got` is one of the two bf16 numbers around each value; those that are `exact` are themselves.
+// `got` is one of the two bf16 neighbours of each `exact` value, and equal to it if it is
+// representable.
 void expect_neighbours(const std::vector<double>& got, const std::vector<double>& exact) {
   for (std::size_t i = 0; i < got.size(); ++i) {
     const double unit = std::ldexp(1.0, std::ilogb(exact[i]) - 7);
@@ -195,7 +196,7 @@ TEST(Adam, Bf16StateIsTheF32ResultRounded) {
     state.random_key = 77;
     AdamBuffers start = some_buffers(kept, kSize);
     on_every_level([&](const Kernels& kernels, const Stream& stream) {
-      // The same numbers, all of it in f32.
+      // The same values, all in f32.
       AdamBuffers wide{Buffer(Dtype::kF32, {kSize}, start.main.values()),
                        Buffer(Dtype::kF32, {kSize}, start.grad.values()),
                        Buffer(Dtype::kF32, {kSize}, start.m.values()),
@@ -219,7 +220,7 @@ TEST(Adam, Bf16StateIsTheF32ResultRounded) {
   }
 }
 
-// Of the f32 result each number is one of its two neighbours, and the mean is kept.
+// Each value is one of the two neighbours of the f32 result, and the mean is preserved.
 TEST(Adam, MomentsIn8BitsAreTheF32ResultRounded) {
   constexpr std::int64_t kSize = 40001;
   StepState state = some_state(5);
@@ -239,7 +240,7 @@ TEST(Adam, MomentsIn8BitsAreTheF32ResultRounded) {
       Buffer& from = moment == 0 ? wide.m : wide.v;
       pack_moments(format, from.view().as<float>(), nullptr, kSize, codes[moment].data(),
                    scales[moment].data());
-      // What the other run begins with is what these stand for.
+      // The reference starts from the values that these codes represent.
       unpack_moments(format, codes[moment].data(), scales[moment].data(), kSize,
                      from.view().as<float>());
     }
@@ -273,7 +274,8 @@ TEST(Adam, MomentsIn8BitsAreTheF32ResultRounded) {
   });
 }
 
-// A range cut anywhere draws the same noise, which other names and steps do not.
+// Stochastic rounding: a range split anywhere draws the same noise; other names and steps draw
+// other noise.
 TEST(Adam, NoiseFollowsTheElementAndNotTheRange) {
   constexpr std::int64_t kSize = 1003, kCut = 541;
   AdamBuffers start = some_buffers(kKept[0], kSize);
@@ -314,7 +316,7 @@ TEST(Adam, NoiseFollowsTheElementAndNotTheRange) {
   });
 }
 
-// Updates of a hundredth of the last digit: rounded to nearest nothing would ever move.
+// Updates of a hundredth of an ulp: with rounding to nearest nothing would change.
 TEST(Adam, SmallUpdatesAreNotLostInBf16) {
   constexpr std::int64_t kSize = 4000, kSteps = 100;
   ThreadPool pool(2);
@@ -365,7 +367,7 @@ TEST(Clip, DecidesFromNormAndLoss) {
         StepState state = some_state(3);
         state.loss_scale = row.loss_scale;
         state.failed = failed;
-        state.skip = 1 - failed;  // of the step before
+        state.skip = 1 - failed;  // of the previous step
         kernels.optim.clip(stream, {.square_sum = &row.square_sum,
                                     .loss = &row.loss,
                                     .state = &state,

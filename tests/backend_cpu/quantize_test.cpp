@@ -44,7 +44,7 @@ TEST(Fp8, NumbersComeBackAndTheRestIsKeptOrCut) {
   EXPECT_EQ(to_fp8<Fp8Format::kE4m3>(-kNan), kFp8Nan);
 }
 
-// Memory of a quantised matrix. Bytes and scales that must be written are poison before.
+// Memory of a quantised matrix. Bytes and scales that must be written are NaN before.
 struct Forms {
   Forms(ScaleBlock block, std::int64_t rows, std::int64_t columns)
       : padded(padded_rows(block, rows)),
@@ -75,8 +75,8 @@ std::uint8_t rounded(Fp8Format format, float value) {
                                     : to_fp8<Fp8Format::kE5m2>(value);
 }
 
-// The largest number of the block that an element of [rows, columns] lies in; runs go along the
-// columns. Rows beyond the matrix are zero.
+// The amax of the block that each element of [rows, columns] belongs to; runs go along the columns.
+// Rows beyond the matrix are zero.
 std::vector<float> block_sizes(const std::vector<double>& x, const Shape& shape, ScaleBlock block,
                                bool transposed, float amax) {
   std::int64_t rows = shape[0], columns = shape[1];
@@ -98,7 +98,7 @@ std::vector<float> block_sizes(const std::vector<double>& x, const Shape& shape,
   return out;
 }
 
-// By the definition, element by element.
+// Checks each element against the definition.
 void check_forms(const std::vector<double>& x, const QuantizeArgs& args, Forms& forms, float amax) {
   std::int64_t rows = args.x.shape[0], columns = args.x.shape[1];
   std::vector<double> row_scales = forms.row_scales.values(),
@@ -185,7 +185,7 @@ TEST(Fp4, RoundsToTheNearestOfItsNumbers) {
   EXPECT_TRUE(std::isnan(round_to_fp4(kNan)));
 }
 
-// The numbers that a run of either format is read as: multiples of its scale, near its own.
+// A dequantised run of either format consists of multiples of its scale, close to its values.
 TEST(Fp4, RunsKeepTheirScales) {
   const Kernels& kernels = cpu_kernels();
   ThreadPool pool(2);
@@ -240,7 +240,8 @@ TEST(Fp4, RunsKeepTheirScales) {
   }
 }
 
-// Both ways of quantising what `write(view)` writes; `maker` has it made on the way.
+// Quantises what `write(view)` writes, and the same fused with its producer (`maker`); compares
+// both.
 template <class Write>
 void expect_made(ScaleBlock block, const Shape& shape, const QuantizeMaker& maker,
                  const Write& write) {
@@ -411,17 +412,17 @@ TEST(AmaxHistory, FollowsTheRecipe) {
   step({4, 0, 1}, true, 1);
   EXPECT_EQ(used, (std::vector<float>{4, 0, 1}));
   step({2, 0, kInfinity}, true, 1);
-  EXPECT_EQ(used, (std::vector<float>{4, 0, 1}));  // neither zero nor infinity gives a scale
+  EXPECT_EQ(used, (std::vector<float>{4, 0, 1}));  // neither zero nor infinity yields a scale
   step({1, 5, 3}, false, 1);
   EXPECT_EQ(used, (std::vector<float>{1, 5, 3}));
   state.skip = 1;
   step({9, 9, 9}, true, 1);
   EXPECT_EQ(used, (std::vector<float>{1, 5, 3}));
   state.skip = 0;
-  step({0.5f, 0, 0}, true, 1);  // the fourth: 4 is forgotten
+  step({0.5f, 0, 0}, true, 1);  // the fourth update: 4 leaves the history
   EXPECT_EQ(used[0], 2);
   EXPECT_EQ(used[1], 5);
-  step({8, 8, 8}, true, 2);  // the fifth is no multiple of two
+  step({8, 8, 8}, true, 2);  // the fifth update is not a multiple of two
   EXPECT_EQ(used[0], 2);
   step({1, 1, 1}, true, 2);
   EXPECT_EQ(used[0], 8);

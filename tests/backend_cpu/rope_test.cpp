@@ -105,8 +105,7 @@ TEST(RopeApply, RotatesPairsOfTheFirstHeads) {
   }
 }
 
-// The backward of a rotation is the inverse rotation: <dy, R x> = <R^T dy, x>, scaled tables
-// included.
+// The backward of a rotation is its adjoint: <dy, R x> = <R^T dy, x>, including scaled tables.
 TEST(RopeApply, InverseIsTheAdjoint) {
   const Case item = {9, 3 * 20, 2, 20, 12};
   Buffer table = random_buffer(Dtype::kF64, {item.rows, item.rotated}, 2);

@@ -1,4 +1,4 @@
-// The choice of experts against sorting, with many equal logits.
+// Top-k routing compared with sorting, with many equal logits.
 #include "kernels/router.h"
 
 #include <gtest/gtest.h>

@@ -1,5 +1,5 @@
-// The engines that multiply bf16 on the CPU's own instructions, and AMX's order of work over tiles
-// in memory, so that its packing and tiling are tested on any CPU with AVX-512.
+// GEMM engines that use the CPU's bf16 instructions. AMX is emulated with tiles in memory, so that
+// its packing and tiling are tested on any CPU with AVX-512.
 #include <gtest/gtest.h>
 
 #include <array>
@@ -16,10 +16,10 @@ namespace {
 using namespace kernel_test;
 
 float as_float(std::uint32_t bits) { return std::bit_cast<float>(bits); }
-// The tile product takes numbers below the smallest normal for zero, and gives none.
+// The AMX tile GEMM flushes denormal inputs and outputs to zero.
 float flushed(float value) { return std::fabs(value) < 0x1p-126f ? 0.0f * value : value; }
 
-// AMX's registers in memory, with the instructions' arithmetic.
+// Emulates AMX's tile registers and the arithmetic of its instructions.
 struct EmulatedTiles {
   using Words = std::array<std::array<std::uint32_t, 16>, 16>;
   std::array<Words, 8> tiles{};
@@ -87,12 +87,12 @@ class Bf16Engine : public testing::TestWithParam<Named> {
   void SetUp() override {
     if (GetParam().engine == nullptr) GTEST_SKIP() << "this CPU has no " << GetParam().name;
   }
-  // c = op(a) op(b) in f32, with 1, 2 and 3 threads, whose bits must agree.
+  // c = op(a) op(b) in f32, with 1, 2 and 3 threads, whose results must agree bitwise.
   std::vector<double> multiply(const Product& product, Buffer& a, Buffer& b) const {
     Buffer first(Dtype::kF32, {product.m, product.n});
     for (int threads : {1, 2, 3}) {
       ThreadPool pool(threads);
-      // What other work left behind must not matter: NaN times zero is NaN.
+      // Stale scratch memory must not matter: NaN times zero is NaN.
       std::memset(pool.scratch(1 << 24), 0xff, 1 << 24);
       Buffer c(Dtype::kF32, {product.m, product.n});
       blocked_product(
@@ -186,7 +186,7 @@ class Results final : public ProductGroup {
   const std::vector<BlockedProduct>& products_;
 };
 
-// Products that are cut into several pieces by rows or by columns, and others that are not.
+// GEMMs that are split by rows or by columns, and others that are not.
 TEST_P(Bf16Engine, AGroupHasTheBitsOfItsProducts) {
   std::deque<Buffer> factors, wanted;
   std::vector<BlockedProduct> products;

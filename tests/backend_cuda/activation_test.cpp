@@ -1,4 +1,4 @@
-// What the rows of tests/ops do not reach: outputs over inputs, and numbers that overflow.
+// Cases that the rows of tests/ops do not cover: in-place outputs, and values that overflow.
 #include "kernels/activation.h"
 
 #include <gtest/gtest.h>
@@ -33,7 +33,7 @@ TEST_F(CudaActivation, BackwardMayWriteOverItsInput) {
   }
 }
 
-// Where exponentials overflow or vanish.
+// Inputs whose exponentials overflow or underflow.
 TEST_F(CudaActivation, LargeInputsStayExact) {
   const std::vector<double> values = {-30000, -1000, -100, -88, -20, -0.0, 0, 20, 88, 100, 30000};
   const auto size = static_cast<std::int64_t>(values.size());

@@ -1,5 +1,5 @@
-// Attentions in many shapes, and the comparison of a CUDA path with the CPU's kernel in f64: what
-// the runs name must be right, what they do not name must stay as it was.
+// Attention cases in many shapes, and the comparison of a CUDA path with the CPU kernel in f64:
+// rows of the runs must be correct, all other rows must stay unchanged.
 #pragma once
 
 #include <algorithm>
@@ -14,8 +14,8 @@ namespace bev::cuda_test {
 
 enum class Path { kOwn, kCudnn };
 
-// One attention. q, k and v are parts of one tensor when fused, else tensors of their own with
-// columns between their rows.
+// One attention case. q, k and v are parts of one tensor if fused, otherwise separate tensors with
+// padded rows.
 struct Case {
   Dtype dtype = Dtype::kBf16;
   std::int64_t q_heads = 4, kv_heads = 2, head_size = 64;
@@ -58,7 +58,7 @@ struct Case {
   }
 };
 
-// Runs of whole sequences one after the other.
+// Runs of whole sequences, one after the other.
 inline std::vector<AttentionRun> sequences(const std::vector<int>& lengths) {
   std::vector<AttentionRun> runs;
   std::int32_t at = 0;
@@ -69,7 +69,7 @@ inline std::vector<AttentionRun> sequences(const std::vector<int>& lengths) {
   return runs;
 }
 
-// Small numbers of a random test, a different sequence for each seed.
+// Small random integers, a different sequence for each seed.
 class Dice {
  public:
   explicit Dice(std::uint64_t seed) : seed_(seed) {}
@@ -107,10 +107,10 @@ inline std::vector<AttentionRun> random_runs(Dice& dice) {
 
 class CudaAttentionTest : public CudaRig {
  protected:
-  // The tensors of a case, and both sides' arguments.
+  // The tensors of a case on both sides.
   struct Tensors {
     Twin q, k, v, out, lse, dout, delta, dq, dk, dv, random_key, samples, positions;
-    std::int64_t k_offset = 0, v_offset = 0;  // within q's tensor when fused
+    std::int64_t k_offset = 0, v_offset = 0;  // offsets in the fused tensor
   };
 
   Tensors make(const Case& c) {
@@ -205,8 +205,8 @@ class CudaAttentionTest : public CudaRig {
     return true;
   }
 
-  // The error is at most `tolerance` of the exact values' norm, or of `least`, which is what their
-  // terms leave when they cancel. What is NaN on one side is so on the other.
+  // The error is at most `tolerance` times the norm of the exact values, or times `least`, the
+  // magnitude of terms that cancel. NaN must match on both sides.
   void expect_close(const Twin& twin, double tolerance, const char* what, double least = 0) {
     const std::vector<double> got = download(twin.device);
     const double* want = twin.exact.as<double>();
@@ -234,9 +234,9 @@ class CudaAttentionTest : public CudaRig {
     ASSERT_TRUE(backward(path, c, t)) << "backward is not served";
     cpu().attention.backward(cpu_stream(), backward_args(c, t, true));
     if (c.fused) return expect_close(t.dq, tolerance, "gradients");  // one tensor
-    // A query that sees one key gets no gradient: only rounding is left of terms that are as large
-    // as dv's times scale * v.
-    const double least = 0.2 * shape(c, t, true).scale *
+    // A query that sees one key has zero gradient: only rounding is left of terms as large as dv
+    // times scale * v.
+    const double least = 0.2 * shape(c, t, true).rule.scale *
                          std::sqrt(static_cast<double>(c.head_size)) * norm(t.dv.exact);
     expect_close(t.dq, tolerance, "dq", least);
     expect_close(t.dk, tolerance, "dk", least);

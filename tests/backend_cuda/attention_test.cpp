@@ -1,4 +1,4 @@
-// Our attention kernels and cuDNN.
+// Our attention kernels and cuDNN's, compared with the CPU.
 #include <array>
 #include <cstring>
 
@@ -39,7 +39,7 @@ TEST_F(CudaAttentionTest, ValuesOfAnotherSize) {
   }
 }
 
-// Splits of many keys, some of them empty, masks that end within a tile, pairs that end within one.
+// Split-KV with empty splits, masks that end inside of a tile, and query pairs that do.
 TEST_F(CudaAttentionTest, FewQueriesOverManyLatents) {
   for (Dtype dtype : {Dtype::kBf16, Dtype::kF16}) {
     for (std::int64_t heads : {1, 16, 17, 128}) {
@@ -61,7 +61,7 @@ TEST_F(CudaAttentionTest, FewQueriesOverManyLatents) {
   }
 }
 
-// Latents serve as keys and, in part, as values of all heads.
+// MLA: latents serve as keys and, in part, as values of all heads.
 TEST_F(CudaAttentionTest, WideHeadsThatShareRows) {
   for (Dtype dtype : kDtypes) {
     for (auto [head_size, v_head_size] :
@@ -77,7 +77,7 @@ TEST_F(CudaAttentionTest, WideHeadsThatShareRows) {
       expect_close(t.out, dtype == Dtype::kF32 ? 1e-5 : 1e-2, "out");
       expect_close(t.lse, 2e-5, "lse");
       EXPECT_THROW(backward(Path::kOwn, c, t), Error);
-      // As many keys as the device says.
+      // The number of keys is read from device memory.
       Twin counts = words<std::int32_t>({120, 7, 9});
       t.out = poisoned(c.dtype, t.out.exact.shape());
       auto args = [&](bool exact) {
@@ -187,7 +187,7 @@ TEST_F(CudaAttentionTest, EmptyRunsAreLeftAlone) {
   check(Path::kOwn, c);
 }
 
-// One query a run over a cache.
+// Decoding: one query per run over a KV cache.
 TEST_F(CudaAttentionTest, DecodingReadsLongCaches) {
   for (Dtype dtype : {Dtype::kBf16, Dtype::kF16}) {
     for (int k_count : {1, 63, 300, 5000}) {
@@ -209,7 +209,8 @@ TEST_F(CudaAttentionTest, DecodingReadsLongCaches) {
   }
 }
 
-// Keys in two parts: forward and merge see them all, the backward of a part gives its share.
+// Keys in two parts: forward and merge cover them all, the backward of a part gives its
+// contribution.
 TEST_F(CudaAttentionTest, PartsOfKeysMakeTheWhole) {
   for (Dtype dtype : kDtypes) {
     SCOPED_TRACE(name_of(dtype));
@@ -217,10 +218,10 @@ TEST_F(CudaAttentionTest, PartsOfKeysMakeTheWhole) {
     Case whole{.dtype = dtype, .head_size = 72, .runs = sequences({150})};
     Case early = whole, late = whole;
     early.runs = {{0, 150, 0, 60, 0, 0}};
-    late.runs = {{0, 150, 60, 90, -60, 60}};  // the first 60 queries see none of these
+    late.runs = {{0, 150, 60, 90, -60, 60}};  // masked for the first 60 queries
     Tensors t = make(whole);
     const std::int64_t rows = whole.q_rows(), columns = whole.q_heads * whole.head_size;
-    auto start = [&](std::int64_t width, double value) {  // NaN in the rows of no run
+    auto start = [&](std::int64_t width, double value) {  // NaN in rows outside of all runs
       std::vector<double> values(static_cast<std::size_t>(rows * width), value);
       std::fill(values.begin() + 150 * width, values.end(), std::nan(""));
       return twin(Dtype::kF32, {rows, width}, values);
@@ -247,7 +248,7 @@ TEST_F(CudaAttentionTest, PartsOfKeysMakeTheWhole) {
   }
 }
 
-// Queries of zeros weigh all keys alike and one-hot values show which were kept.
+// Zero queries weight all keys equally, and one-hot values show which keys were kept.
 TEST_F(CudaAttentionTest, DropoutMasksAreTheCpusOnes) {
   for (Dtype dtype : kDtypes) {
     for (int key_position : {0, 1, 2, 7}) {
@@ -335,7 +336,7 @@ TEST_F(CudaAttentionTest, CudnnServesBatchesOfSequences) {
   }
 }
 
-// Where cuDNN has a plan for them; our kernels serve them otherwise.
+// If cuDNN has a plan for these sizes; otherwise our kernels serve them.
 TEST_F(CudaAttentionTest, CudnnAgreesOnValuesOfAnotherSize) {
   if (!has_cudnn(cuda_stream())) GTEST_SKIP() << "no cuDNN";
   Case c{.q_heads = 4, .kv_heads = 4, .head_size = 192, .runs = sequences({320, 320})};
@@ -347,7 +348,7 @@ TEST_F(CudaAttentionTest, CudnnAgreesOnValuesOfAnotherSize) {
   check(Path::kCudnn, c);
 }
 
-// Queries at the end of longer keys, as in a prefill that goes on after a prefix.
+// Queries at the end of longer keys, as in a prefill after a cached prefix.
 TEST_F(CudaAttentionTest, CudnnServesQueriesAtTheEndOfTheirKeys) {
   if (!has_cudnn(cuda_stream())) GTEST_SKIP() << "no cuDNN";
   Case c{.q_heads = 8, .kv_heads = 2, .head_size = 128};

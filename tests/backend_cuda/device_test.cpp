@@ -19,7 +19,7 @@ TEST_F(CudaDevice, MoreMemoryThanThereIsIsAnErrorAndNoEnd) {
   EXPECT_EQ(error(random(Dtype::kF32, {8})), 0);
 }
 
-// The host has given all of it to the stream long before the device gets there.
+// The host enqueues everything long before the device executes it.
 TEST_F(CudaDevice, MomentsHaveTheTimeOfTheWorkBetweenThem) {
   Tensor large(device_arena(), Dtype::kF32, {std::int64_t{1} << 28}, "test");
   const double begin = monotonic_seconds();

@@ -16,7 +16,7 @@ TEST_F(CudaTrace, WorkBelongsToTheSpanThatAskedForIt) {
   auto product = [&] {
     cuda().gemm.gemm(cuda_stream(), {a.device, b.device, c.device, false, true, 1, 0, {}});
   };
-  product();  // measures
+  product();  // autotunes before the trace
   Trace trace(2, 1, 1, device.get());
   {
     StepScope step(&trace, 1);
@@ -26,7 +26,7 @@ TEST_F(CudaTrace, WorkBelongsToTheSpanThatAskedForIt) {
     }
     cuda().device.copy(cuda_stream(), a.device, c.device);
   }
-  product();  // outside
+  product();  // after the trace
   std::vector<DeviceSpan> spans = device->take();
   int products = 0, copies = 0;
   for (const DeviceSpan& span : spans) {

@@ -12,7 +12,7 @@ constexpr std::int64_t kFirstRow = 50;
 
 class CudaEmbedding : public CudaRig {
  protected:
-  // Tokens of a vocabulary part [kFirstRow, kFirstRow + rows): some outside, some very frequent.
+  // Tokens for the vocabulary part [kFirstRow, kFirstRow + rows): some outside, some very frequent.
   std::vector<std::int32_t> tokens(std::int64_t count, std::int64_t rows) {
     std::vector<std::int32_t> out;
     for (std::int64_t t = 0; t < count; ++t) {
@@ -54,7 +54,7 @@ struct BackwardCase {
 };
 
 TEST_F(CudaEmbedding, BackwardMatchesTheCpu) {
-  // One, two and three digits of the sort; columns of one and of several tiles.
+  // Radix sorts of one, two and three digits; columns of one and of several tiles.
   const std::vector<BackwardCase> cases = {{0, 40, 16},     {1, 40, 16},       {1500, 40, 7},
                                            {5000, 300, 64}, {3000, 70000, 24}, {700, 300, 1032}};
   for (const BackwardCase& item : cases) {
@@ -85,7 +85,7 @@ TEST_F(CudaEmbedding, BackwardMatchesTheCpu) {
   }
 }
 
-// In f32 the order of the additions decides the last bits: it must be the order of tokens.
+// In f32 the order of additions decides the last bits: it must be the order of tokens.
 TEST_F(CudaEmbedding, AddsInTheOrderOfTokens) {
   constexpr std::int64_t kTokens = 2500, kColumns = 8;
   std::vector<std::int32_t> ids(kTokens, 3);

@@ -1,4 +1,4 @@
-// What the tests of kernel families share beside the rig.
+// What the tests of kernel families share in addition to the rig.
 #pragma once
 
 #include <string>
@@ -11,7 +11,7 @@ namespace bev::cuda_test {
 
 inline const std::vector<Dtype> kModelDtypes = {Dtype::kF32, Dtype::kBf16, Dtype::kF16};
 
-// Rows [begin, end) on both sides: from 1 on nothing is aligned to more than an element.
+// Rows [begin, end) on both sides; from row 1 on they are aligned to an element only.
 inline Twin part(const Twin& twin, std::int64_t begin, std::int64_t end) {
   return {twin.exact.rows(begin, end), twin.device.rows(begin, end)};
 }

@@ -44,13 +44,13 @@ const Product kProducts[] = {
     {1000, 1, 17, true, false, 2, 1, false},
     {512, 1024, 2048, false, true, 1, 0, true},
     {3, 3, 1, false, false, 1, 0, false},
-    // Long extents that are no multiple of 8: in padded rows these are cut in two.
+    // Long dims that are not multiples of 8: in padded rows these GEMMs are split in two.
     {70, 1101, 96, false, true, 1, 0, true},
     {1101, 72, 130, true, false, 1, 1, false},
     {70, 72, 1101, false, false, 1, 0, true},
     {70, 72, 1101, false, false, 2, 0.5, false},
     {1101, 1205, 40, true, true, 0.5, -2, true},
-    // Few rows, which have a kernel of their own, and one more than it takes.
+    // Skinny GEMMs, which have their own kernel, and one row more than it takes.
     {1, 40, 2056, false, true, 1, 0, true},
     {8, 3072, 2048, false, true, 1, 0, false},
     {9, 250, 72, false, true, 0.5, 0, false},
@@ -69,7 +69,7 @@ TEST_F(CudaGemm, EveryLayoutAndDtype) {
   }
 }
 
-// What follows the matrix in a row of a is poison, and in c it stays.
+// Padding after each row of a is NaN; that of c must stay unchanged.
 TEST_F(CudaGemm, RowsMayBeLongerThanTheMatrix) {
   for (const Product& p : kProducts) {
     for (Dtype dtype : {Dtype::kF32, Dtype::kBf16}) {

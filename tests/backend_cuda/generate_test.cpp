@@ -1,4 +1,4 @@
-// Generating text on the GPU beside the CPU.
+// Text generation on the GPU compared with the CPU.
 #include <gtest/gtest.h>
 
 #include "backend/cpu/cpu_kernels.h"
@@ -29,7 +29,7 @@ std::vector<GeneratedSequence> generate(const ModelConfig& model, const Kernels&
   return results;
 }
 
-// Steps that are recorded, and tokens that the device draws.
+// Decoding steps as CUDA graphs, with sampling on the device.
 TEST(CudaGenerate, TokensAreTheCpus) {
   const Kernels* cuda = find_device(TestDevice::kCuda);
   if (cuda == nullptr) GTEST_SKIP() << "no CUDA device";

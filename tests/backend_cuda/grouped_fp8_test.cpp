@@ -1,4 +1,5 @@
-// Experts in 8-bit floats: the CPU's bits of their rows, and its products up to the order of sums.
+// Grouped FP8 GEMM of experts: quantised rows are bitwise the CPU's, GEMMs agree up to the order of
+// sums.
 #include <gtest/gtest.h>
 
 #include <limits>
@@ -28,7 +29,7 @@ const std::vector<GroupedFp8Case> kCases = {
     {{0, 1000, 0}, 0, 128, 256},
 };
 
-// The first numbers of a tensor: what is not finite comes out as NaN, in its runs and nowhere else.
+// The first values of a tensor: non-finite values become NaN, in their own blocks only.
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 const std::vector<double> kOdd = {kInfinity, 1, -kInfinity,
                                   std::numeric_limits<double>::quiet_NaN()};
@@ -40,10 +41,10 @@ class CudaGroupedFp8 : public QuantizeRig {
     for (std::int32_t count : item.counts) out.push_back(out.back() + count);
     return out;
   }
-  // The slots of `used` rows in no order, -1 for the other rows, and the rows of all slots.
+  // The slots of `used` rows in shuffled order, -1 for the other rows, and the rows of all slots.
   static std::pair<std::vector<std::int32_t>, std::vector<std::int32_t>> shuffled(
       std::int64_t used, std::int64_t rows, std::int64_t slots) {
-    constexpr std::int64_t kStep = 7919;  // a prime, so that no slot comes twice
+    constexpr std::int64_t kStep = 7919;  // a prime, so that no slot occurs twice
     std::vector<std::int32_t> order(static_cast<std::size_t>(rows), -1);
     std::vector<std::int32_t> place(static_cast<std::size_t>(slots), -1);
     for (std::int64_t r = 0; r < used; ++r) {
@@ -53,7 +54,7 @@ class CudaGroupedFp8 : public QuantizeRig {
     }
     return {order, place};
   }
-  // x, the weights above each other, and dy, on either side.
+  // x, the stacked weights, and dy, on either side.
   struct Factors {
     Quantized x, w, dy;
     const std::int32_t* offsets = nullptr;
@@ -99,7 +100,7 @@ class CudaGroupedFp8 : public QuantizeRig {
     fill(out.device, cuda_tools(), &Pair::device, &Twin::device);
     return out;
   }
-  // run(kernels, stream, factors, c, bias) on both sides.
+  // Calls run(kernels, stream, factors, c, bias) on both sides.
   template <class Run>
   void compare(const Case& item, const Shape& shape, const Shape& bias_shape, Dtype dtype,
                const char* what, const Run& run) {
@@ -108,10 +109,10 @@ class CudaGroupedFp8 : public QuantizeRig {
     run(cuda(), cuda_stream(), item.device, c.device, bias.device);
     Twin result{Tensor(host_arena(), Dtype::kF64, shape, "test"), c.device};
     cpu().cast(cpu_stream(), c.host, result.exact);
-    // The tensor cores add 8-bit products with fewer bits than f32 has.
+    // Tensor cores accumulate FP8 products with fewer bits than f32.
     EXPECT_LT(error(result), std::max(tolerance(dtype), 5e-4)) << what;
   }
-  // Those that the weight gradient leaves are those of its result.
+  // The squares that wgrad adds are those of its result.
   void check_squares(const Case& item, const Shape& shape, Dtype dtype) {
     Pair c = pair(dtype, shape, 1);
     Twin sum = words<double>({0.5});
@@ -170,7 +171,7 @@ TEST_F(CudaGroupedFp8, ProductsMatchTheCpus) {
   }
 }
 
-// Gathered from tokens, and as they are; places of nobody are left alone.
+// Permuted from tokens, and as they are; unused rows stay unchanged.
 TEST_F(CudaGroupedFp8, RowsHaveTheCpusBits) {
   for (const GroupedFp8Case& item : kCases) {
     for (Dtype dtype : {Dtype::kBf16, Dtype::kF16, Dtype::kF32}) {
@@ -207,7 +208,7 @@ TEST_F(CudaGroupedFp8, RowsHaveTheCpusBits) {
   }
 }
 
-// Where experts' rows end is read when a recording runs, not when it is made.
+// A CUDA graph reads the offsets of the experts when it runs, not when it is captured.
 TEST_F(CudaGroupedFp8, RecordedProductsFollowTheCountsOfRows) {
   const GroupedFp8Case item = {{200, 0, 100, 44}, 20, 256, 384};
   Case drawn = draw(item, Fp8Format::kE4m3);

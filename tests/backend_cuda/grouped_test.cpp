@@ -1,5 +1,5 @@
-// Products of experts' rows with their weights. Few rows an expert, and rows that are no whole
-// words, are served by other kernels than many.
+// Grouped GEMM of experts. Few rows per expert, and unaligned rows, use other kernels than many
+// rows.
 #include <gtest/gtest.h>
 
 #include "base/text.h"
@@ -29,8 +29,8 @@ const std::vector<GroupedCase> kCases = {
     {{2200, 0, 90}, 7, 64, 320},
     {{0, 1, 0, 0, 1, 2, 0, 0, 0, 9, 0, 0}, 3, 768, 2048},
     {{0, 3, 17, 9, 0, 8, 5}, 2, 520, 136},
-    // Tiles are made in pairs: odd numbers of them, of rows and of columns, and more pairs than
-    // there are multiprocessors.
+    // Tiles are processed in pairs: odd numbers of them, in rows and in columns, and more pairs
+    // than there are SMs.
     {{1, 129, 257, 385, 640}, 0, 64, 520},
     {{0, 1000, 0}, 129, 40, 264},
     {{2000, 129, 1}, 7, 16, 2312},
@@ -39,7 +39,7 @@ const std::vector<GroupedCase> kCases = {
 
 class CudaGrouped : public CudaRig {
  protected:
-  // The tensors of the three products.
+  // The tensors of forward, dgrad and wgrad.
   struct Products {
     Twin offsets, x, w, bias, y, dy, dx, dw, fresh, dbias;
   };
@@ -88,7 +88,7 @@ class CudaGrouped : public CudaRig {
   }
   void run_exact(const Products& all) { run(cpu(), cpu_stream(), &Twin::exact, all); }
   void run_device(const Products& all) { run(cuda(), cuda_stream(), &Twin::device, all); }
-  // NaN in rows [begin, end), on the device only.
+  // Writes NaN to rows [begin, end), on the device only.
   void poison_rows(const Twin& rows, std::int64_t begin, std::int64_t end) {
     if (begin == end) return;
     Twin poison = poisoned(rows.device.dtype(), {end - begin, rows.device.shape()[1]});
@@ -104,7 +104,7 @@ TEST_F(CudaGrouped, ProductsMatchTheCpu) {
                             name_of(dtype), wide ? " into f32" : ""));
         const Dtype gradient = wide ? Dtype::kF32 : dtype;
         const Products all = draw(item, dtype, gradient);
-        // What rows of nobody have is no part of any result.
+        // Rows of no expert must not affect any result.
         const std::int64_t used = starts(item).back();
         poison_rows(all.x, used, used + item.unused);
         poison_rows(all.dy, used, used + item.unused);
@@ -122,7 +122,7 @@ TEST_F(CudaGrouped, ProductsMatchTheCpu) {
   }
 }
 
-// Also where they are too large for f32, and where a number is none.
+// Also if they overflow f32, and if a value is NaN.
 TEST_F(CudaGrouped, SquaresOfWeightGradientsAreThoseOfTheResult) {
   for (const GroupedCase& item : kCases) {
     for (Dtype dtype : kModelDtypes) {
@@ -175,7 +175,7 @@ TEST_F(CudaGrouped, AnExpertsRowsReachNoOtherExpert) {
   }
 }
 
-// Where experts' rows end is read when a recording runs, not when it is made.
+// A CUDA graph reads the offsets of the experts when it runs, not when it is captured.
 TEST_F(CudaGrouped, RecordedProductsFollowTheCountsOfRows) {
   const GroupedCase item = {{200, 0, 100, 44}, 20, 136, 264};
   const Products all = draw(item, Dtype::kBf16, Dtype::kBf16);

@@ -15,7 +15,7 @@ struct LossCase {
   std::int64_t first_row = 0;
 };
 
-// Of two vectors, by their lengths.
+// Relative difference of two vectors in the 2-norm.
 double relative_difference(const std::vector<double>& a, const std::vector<double>& b) {
   double difference = 0, size = 0;
   for (std::size_t i = 0; i < b.size(); ++i) {
@@ -36,7 +36,7 @@ class CudaLoss : public CudaRig {
     std::vector<float> weight;
     for (std::int64_t row = 0; row < item.rows; ++row) {
       const std::int64_t target = item.first_row + row * 7919 % (item.columns - item.padding);
-      // Ignored, in another part of the vocabulary, or here.
+      // Ignored, in another part of the vocabulary, or in this one.
       ids.push_back(static_cast<std::int32_t>(row % 5 == 3    ? -100
                                               : row % 11 == 4 ? item.first_row + item.columns
                                                               : target));
@@ -65,7 +65,7 @@ class CudaLoss : public CudaRig {
     };
     run(cpu(), cpu_stream(), &Twin::exact);
     run(cuda(), cuda_stream(), &Twin::device);
-    // All at once, as if the vocabulary were not cut.
+    // In one pass, as if the vocabulary were not split.
     for (Twin* again : {&without, &with}) {
       Twin again_losses{losses.exact, poisoned(Dtype::kF32, {item.rows}).device};
       cuda().loss.whole(cuda_stream(), {.chunk = {.logits = again->device.view(),
@@ -81,7 +81,7 @@ class CudaLoss : public CudaRig {
     }
     with.exact = logits.exact;
     EXPECT_LT(error(with), dtype == Dtype::kF32 ? 2e-5 : 2 * tolerance(dtype));
-    // Logits that are scaled or capped are rounded to their dtype before they are used.
+    // Scaled or capped logits are rounded to their dtype before use.
     const bool rounded = dtype != Dtype::kF32 && (item.scale != 1 || item.softcap > 0);
     const double bound = rounded ? 10 * tolerance(dtype) : 2e-5;
     EXPECT_LT(error(most), bound);
@@ -90,7 +90,7 @@ class CudaLoss : public CudaRig {
     EXPECT_LT(error(logits), rounded ? 0.1 : dtype == Dtype::kF32 ? 2e-5 : 2 * tolerance(dtype));
   }
 
-  // Of a chunk, whose logits become their gradient; in one pass or in three.
+  // Losses of a chunk, whose logits become their gradient; in one pass or in three.
   std::vector<double> losses_of(const LossChunk& chunk, const View& weights,
                                 const double* loss_factor, bool whole) {
     const std::int64_t rows = chunk.logits.shape[0];
@@ -106,7 +106,7 @@ class CudaLoss : public CudaRig {
     }
     return download(losses.device);
   }
-  // The same numbers in other memory of the device.
+  // A copy of the same values in other device memory.
   Twin copy_of(const Twin& logits) {
     const double* values = logits.exact.as<double>();
     return twin(logits.device.dtype(), logits.device.shape(),
@@ -132,7 +132,7 @@ TEST_F(CudaLoss, MatchesTheCpu) {
     check({.rows = 12, .columns = 32000}, dtype);
     check({.rows = 12, .columns = 50257}, dtype);
     check({.rows = 5, .columns = 151936}, dtype);  // more than shared memory holds
-    // More rows than blocks, so that a block goes through several.
+    // More rows than blocks, so that a block processes several.
     check({.rows = 901, .columns = 304}, dtype);
     check({.rows = 901, .columns = 301}, dtype);
     check({.rows = 301, .columns = 60000}, dtype);
@@ -148,7 +148,7 @@ TEST_F(CudaLoss, ScaleSoftcapAndPadding) {
   }
 }
 
-// Padding is poison, and a target of another part of the vocabulary lies in it.
+// Padding is NaN, and the target of another part of the vocabulary lies in it.
 TEST_F(CudaLoss, RowsMayBePadded) {
   constexpr std::int64_t kRows = 200, kColumns = 301, kStride = 320;
   Twin weights = random(Dtype::kF32, {kRows}), factor = words<double>({0.5});
@@ -188,8 +188,7 @@ TEST_F(CudaLoss, RowsMayBePadded) {
   }
 }
 
-// As for the gradient of log-probabilities: weights of either sign, and nothing that multiplies
-// all.
+// As in the gradient of log-probabilities: weights of either sign, without a loss factor.
 TEST_F(CudaLoss, WeightsNeedNoFactor) {
   constexpr std::int64_t kRows = 70;
   for (Dtype dtype : kModelDtypes) {
@@ -223,7 +222,7 @@ TEST_F(CudaLoss, SummariesOfRowsMatchTheCpu) {
     Twin logits = random(Dtype::kF32, {kRows, columns}, 31);
     std::vector<double> values(logits.exact.as<double>(),
                                logits.exact.as<double>() + kRows * columns);
-    // Equal largest ones, impossible ones, and rows that have no choice.
+    // Equal maxima, a row with a single finite logit, and rows with NaN and infinity.
     values[static_cast<std::size_t>(columns)] = values[static_cast<std::size_t>(2 * columns - 1)] =
         60;
     for (std::int64_t i = 0; i + 1 < columns; ++i)

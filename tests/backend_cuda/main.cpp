@@ -1,5 +1,5 @@
-// Runs the tests named Cuda and ends in one line of counts, which tells a run on a GPU from one
-// that skipped. The op tests are part of the program for their rows on the GPU
+// Runs the tests named Cuda and prints one line of counts at the end, which distinguishes a run on
+// a GPU from one that skipped everything. The op tests are linked in for their rows on the GPU
 // (tests/support/op_checks.h); ops_test runs the others.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -27,7 +27,7 @@ class CudaMoe : public CudaRig {
     const auto* data = tensor.as<std::int32_t>();
     return {data, data + tensor.numel()};
   }
-  // Random experts of T tokens, no two of a token the same.
+  // Random distinct experts for each of T tokens.
   Twin choices(std::int64_t tokens, std::int64_t experts, std::int64_t topk) {
     Twin logits = random(Dtype::kF32, {tokens, experts});
     Twin chosen = integers({tokens, topk}), probs = poisoned(Dtype::kF32, {tokens, topk});
@@ -147,7 +147,7 @@ TEST_F(CudaMoe, SinkhornBalancesAsOnTheCpu) {
       Twin bias = poisoned(Dtype::kF32, {experts});
       cpu().router.sinkhorn(cpu_stream(), {logits.exact, bias.exact});
       cuda().router.sinkhorn(cuda_stream(), {logits.device, bias.device});
-      // One round more or less moves it by as much as the tolerance.
+      // One Sinkhorn iteration more or less changes it by the tolerance.
       EXPECT_LT(error(bias), 1e-3);
     }
   }
@@ -211,7 +211,7 @@ TEST_F(CudaMoe, TokensGoToTheRanksThatTheyGoToOnTheCpu) {
         Twin chosen = choices(tokens, experts, topk), members = integers({tokens, topk * etp});
         Twin counts = integers({etp * ep, 2}), kept = integers({tokens, topk});
         Twin dropped = poisoned(Dtype::kF32, {1});
-        // Some choices are dropped.
+        // Some choices are dropped by capacity.
         std::vector<std::int32_t> places(static_cast<std::size_t>(tokens + 1));
         Twin positions = words(places);
         auto run = [&](const Kernels& kernels, const Stream& stream, Tensor Twin::*side) {
@@ -240,7 +240,7 @@ TEST_F(CudaMoe, RowsAreSortedGatheredAndSummedAsOnTheCpu) {
     for (std::int64_t tokens : {0, 1, 5, 32, 777}) {
       for (std::int64_t columns : {1, 24, 1030}) {
         SCOPED_TRACE(concat(name_of(dtype), " ", tokens, " x ", columns));
-        // Of 12 experts, those from 3 on are somebody else's, or all are here.
+        // Experts from 3 on are on another rank, or all 12 are local.
         for (std::int64_t local : {12, 3}) {
           const std::int64_t topk = 4, slots = tokens * topk;
           Twin chosen = choices(tokens, 12, topk);
@@ -296,7 +296,7 @@ TEST_F(CudaMoe, RowsFitIntoFixedPlacesAsOnTheCpu) {
     for (std::int64_t experts : {1, 2, 12, 300}) {
       const std::int64_t topk = std::min<std::int64_t>(experts, 4), slots = tokens * topk;
       Twin chosen = choices(tokens, experts, topk);
-      // Somebody else's are the first half.
+      // The first half of the experts is on another rank.
       const std::int64_t first = experts / 2, count = experts - first;
       const std::int64_t even = std::max<std::int64_t>(slots / experts, 1);
       for (std::int64_t block : {std::int64_t{0}, even, 3 * even + 1}) {

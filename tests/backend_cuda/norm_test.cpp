@@ -1,5 +1,5 @@
-// What the rows of tests/ops do not reach: outputs over inputs, factors of the old gradient,
-// digits.
+// Cases that the rows of tests/ops do not cover: in-place outputs, gradient accumulation factors,
+// precision.
 #include "kernels/norm.h"
 
 #include <gtest/gtest.h>
@@ -40,7 +40,7 @@ class CudaNorm : public CudaRig {
   Twin x, y, weight, bias, mean, rstd;
 };
 
-// A mean far from 0: the variance must come from centred values.
+// A mean far from 0: the variance must be computed from centred values.
 TEST_F(CudaNorm, LayerNormKeepsDigitsOfShiftedRows) {
   const NormCase item{33, 2048, true, true};
   make(item, Dtype::kF32);

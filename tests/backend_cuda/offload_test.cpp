@@ -1,4 +1,4 @@
-// Activations in pinned host memory, copied beside the stream.
+// Activation offloading to pinned host memory, with copies on a separate stream.
 #include <gtest/gtest.h>
 
 #include "backend/cuda/queue.h"
@@ -22,7 +22,7 @@ class CudaOffload : public testing::Test {
     by_part.offload_modules = offload_part_names();
     return {by_layer, by_part};
   }
-  // Long enough that copies and kernels are under way at the same time.
+  // Large enough that copies and kernels overlap.
   EngineOptions large() const {
     EngineOptions options;
     options.model = tiny_llama();
@@ -46,7 +46,7 @@ struct Answer {
   std::size_t peak = 0;
 };
 
-// Steps that are begun one after the other without a look at their results.
+// Begins steps one after the other without reading their results.
 Answer train(const Kernels& kernels, const EngineOptions& options) {
   Answer answer;
   run_thread_ranks(1, {}, [&](World& world) {

@@ -35,13 +35,13 @@ class CudaOptim : public CudaRig {
     state.grad_multiplier = 0.5;
     return state;
   }
-  // On the host with the device's dtype and bits.
+  // A bitwise copy on the host, in the same dtype.
   Tensor host_copy(const Tensor& device) {
     Tensor host(host_arena(), device.dtype(), device.shape(), "test");
     cuda().device.fetch(cuda_stream(), device, host.view().data).wait();
     return host;
   }
-  // The part of elements that have the same bits.
+  // The fraction of elements that are bitwise equal.
   static double equal_part(const Tensor& a, const Tensor& b) {
     const std::size_t size = size_of(a.dtype());
     std::int64_t equal = 0;
@@ -102,7 +102,8 @@ struct Kept {
   Dtype main, grad, m, v;
 };
 
-// The noise is the CPU's, so all but the elements on an edge of rounding have its bits.
+// The noise of stochastic rounding is the CPU's, so all elements but those on a rounding edge are
+// bitwise equal.
 TEST_F(CudaOptim, AdamInBf16DrawsTheCpusNoise) {
   const Dtype f32 = Dtype::kF32, bf16 = Dtype::kBf16;
   for (const Kept& kept : {Kept{bf16, bf16, bf16, bf16}, Kept{bf16, f32, f32, f32},
@@ -135,8 +136,8 @@ TEST_F(CudaOptim, AdamInBf16DrawsTheCpusNoise) {
   }
 }
 
-// With beta1 = 0 and a gradient of few digits nothing is rounded before the moments are packed, so
-// their bytes are the CPU's, tails and places off the beaten track included.
+// With beta1 = 0 and a gradient of few significant bits nothing is rounded before the moments are
+// packed, so their bytes equal the CPU's, including tails and unaligned ranges.
 TEST_F(CudaOptim, MomentsIn8BitsHaveTheBytesOfTheCpu) {
   for (std::int64_t size : {1, 127, 128, 4097, 100003}) {
     for (std::int64_t skipped : {0, 1}) {
@@ -177,7 +178,8 @@ TEST_F(CudaOptim, MomentsIn8BitsHaveTheBytesOfTheCpu) {
           cuda_rule.state = state_of(device_state);
           cpu().optim.adam(cpu_stream(), cpu_rule, {&on_host, 1});
           cuda().optim.adam(cuda_stream(), cuda_rule, {&on_device, 1});
-          // The second moment is a sum from the second update on, which may be fused or not.
+          // From the second update on the second moment is a sum, which may be computed with FMA or
+          // not.
           for (int i : {2, 4}) EXPECT_EQ(equal_part(host_copy(kept[i]), host[i]), 1) << i;
           for (int i : {3, 5}) {
             EXPECT_GE(equal_part(host_copy(kept[i]), host[i]), update == 0 ? 1 : 0.99) << i;
@@ -188,7 +190,7 @@ TEST_F(CudaOptim, MomentsIn8BitsHaveTheBytesOfTheCpu) {
   }
 }
 
-// Kernels reach state in pinned memory as their own: the same bits.
+// Kernels access state in pinned host memory directly, with bitwise equal results.
 TEST_F(CudaOptim, StateMayLieInHostMemory) {
   constexpr std::int64_t kSize = 300007;
   StepState state = some_state(3);
@@ -223,8 +225,8 @@ TEST_F(CudaOptim, StateMayLieInHostMemory) {
   EXPECT_EQ(here[0].as<float>()[0], 5) << "the host sees it too";
 }
 
-// More ranges than a launch takes, of any length, at any place, with names and factors of their
-// own.
+// More ranges than one launch takes, of any length and alignment, each with its own name and
+// factors.
 TEST_F(CudaOptim, ManyRangesAtOnceAreEachTheirOwn) {
   constexpr int kRanges = 75;
   for (Dtype dtype : {Dtype::kBf16, Dtype::kF32}) {
@@ -331,7 +333,7 @@ TEST_F(CudaOptim, SumSquaresInF64) {
     for (std::int64_t size : {0, 1, 31, 1000, 3000017}) {
       for (std::int64_t first : {0, 1}) {
         if (first > size) continue;
-        // Squares of these overflow f32, except where the dtype itself cannot hold them.
+        // Squares of these values overflow f32, except if the dtype itself cannot represent them.
         Twin x = part(random(dtype, {size}, dtype == Dtype::kF16 ? 100 : 1e25), first, size);
         Twin sum = words<double>({0.5});
         const View exact = x.exact, device = x.device;

@@ -1,4 +1,4 @@
-// Collectives between thread ranks that share the GPU, against those of the host.
+// Collectives between thread ranks that share the GPU, compared with those on the host.
 #include <algorithm>
 #include <thread>
 
@@ -23,14 +23,14 @@ void on_ranks(int ranks, const Body& body) {
   });
 }
 
-// An operation on both sides, with its memory.
+// A collective on both sides, with its memory.
 struct Flight {
   Flight(PeerRank& rank, Dtype dtype, std::int64_t in_count, std::int64_t out_count, unsigned seed)
       : in(rank, dtype, in_count), out(rank, dtype, out_count) {
     in.fill(seed);
     out.fill(seed + 1);
   }
-  // call(group, in, out) posts it.
+  // call(group, in, out) posts the collective.
   template <class Call>
   void post(Group& group, const Call& call) {
     host_work = call(group.host(), in.host(), out.host());
@@ -46,7 +46,7 @@ struct Flight {
 using Flights = std::vector<std::unique_ptr<Flight>>;
 
 struct Counts {
-  std::vector<std::int64_t> of;  // by member
+  std::vector<std::int64_t> of;  // by rank of the group
   std::int64_t before(int member) const {
     return std::accumulate(of.begin(), of.begin() + member, std::int64_t{0});
   }
@@ -63,7 +63,7 @@ void post_reductions(PeerRank& rank, Group& group, Dtype dtype, unsigned seed, F
     for (Reduction reduction : {Reduction::kSum, Reduction::kMax}) {
       flights.push_back(std::make_unique<Flight>(rank, dtype, count, 0, seed += 2));
       flights.back()->post(group, [&](Group& on, const View& data, const View&) {
-        // From the second element on nothing is aligned.
+        // From the second element on the view is unaligned.
         View part = count == 2500 ? data.rows(1, count) : data;
         return on.all_reduce(part, reduction, "sum");
       });
@@ -131,7 +131,7 @@ TEST_F(CudaPeers, EveryCollectiveLeavesTheBitsOfTheHosts) {
       for (Dtype dtype : kDtypes) {
         SCOPED_TRACE(testing::Message() << ranks << " ranks, " << name_of(dtype));
         auto seed = static_cast<unsigned>(1000 * rank.rank());
-        // All in flight at once, waited for in another order on each rank.
+        // All are in flight at once, and each rank waits in another order.
         Flights flights;
         post_reductions(rank, *group, dtype, seed + 100, flights);
         post_parts(rank, *group, dtype, seed + 200, flights);
@@ -172,9 +172,9 @@ TEST_F(CudaPeers, OverlappingGroupsDoNotMix) {
   });
 }
 
-// Values are made and used up by long work on each rank's stream, at another pace on each rank, and
-// nobody waits for it: a collective that began too early or a rank that went on too early would see
-// others.
+// Long kernels on each rank's stream produce and consume the values, at a different pace on each
+// rank, without host synchronisation. A collective that starts too early, or a rank that continues
+// too early, would see wrong values.
 TEST_F(CudaPeers, CollectivesAreOrderedWithWhatRanksCompute) {
   constexpr int kRanks = 4, kRounds = 30;
   constexpr std::int64_t kCount = 1 << 20;
@@ -186,7 +186,7 @@ TEST_F(CudaPeers, CollectivesAreOrderedWithWhatRanksCompute) {
     cuda.fill(rank.stream(), total, 0);
     int next = (rank.rank() + 1) % kRanks, previous = (rank.rank() + kRanks - 1) % kRanks;
     for (int round = 0; round < kRounds; ++round) {
-      // Their memory is the next round's, for other values.
+      // Their memory is reused in the next round, for other values.
       Tensor value(rank.arena(), Dtype::kF32, {kCount}, "test");
       Tensor message(rank.arena(), Dtype::kF32, {kCount}, "test");
       for (int i = 0; i < (rank.rank() + round) % kRanks * 4; ++i) {
@@ -199,7 +199,7 @@ TEST_F(CudaPeers, CollectivesAreOrderedWithWhatRanksCompute) {
       Work sum = group->all_reduce(value, Reduction::kSum, "sum");
       received.wait();
       cuda.elementwise.axpby(rank.stream(), 1, message, 1, total);
-      // Half of them are only dropped.
+      // Half of the works are dropped without a wait.
       if (round % 2 == 0) {
         sum.wait();
       } else {
@@ -210,7 +210,7 @@ TEST_F(CudaPeers, CollectivesAreOrderedWithWhatRanksCompute) {
     }
     std::vector<float> got(kCount);
     cuda.device.fetch(rank.stream(), total, got.data()).wait();
-    // Sums of 0..3 and of the previous rank's number, and of the rounds.
+    // Sums of the ranks 0..3, of the previous rank's index, and of the rounds.
     float expected = kRounds * (6 + previous) + 5 * (kRounds - 1) * kRounds / 2;
     EXPECT_EQ(got, std::vector<float>(kCount, expected));
   });
@@ -230,7 +230,7 @@ TEST_F(CudaPeers, ASendNeverWaitsForItsReceive) {
     for (unsigned i = 0; i < 20; ++i) {
       received.push_back(std::make_unique<BothSides>(rank, Dtype::kF32, 300000));
       BothSides& at = *received.back();
-      at.fill(i);  // what must come
+      at.fill(i);  // the expected values
       cuda_kernels().fill(rank.stream(), at.device(), -1);
       group->receive(at.device(), other, 0, "message").wait();
     }

@@ -1,5 +1,5 @@
-// Thread ranks that share the GPU, each with a device of its own, and data that lies both there and
-// on the host: a collective is done on both sides and must leave the same bits.
+// Thread ranks that share the GPU, each with its own device, and data on both device and host: a
+// collective runs on both sides and must give bitwise equal results.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -23,7 +23,7 @@ class PeerRank {
   explicit PeerRank(World& world)
       : world_(world), device_(cuda_kernels().device.open({})), arena_(device_->memory()) {}
 
-  // Of ranks in this order; this rank alone, where it is none of them.
+  // A group of these ranks in this order, or of this rank alone if it is not among them.
   std::unique_ptr<Group> group(std::vector<int> members) {
     if (std::ranges::find(members, world_.rank()) == members.end()) members = {world_.rank()};
     return device_->make_group(world_.make_group("group", std::move(members)));
@@ -43,14 +43,14 @@ class PeerRank {
   Arena arena_;
 };
 
-// Elements on both sides.
+// Elements on both device and host.
 class BothSides {
  public:
   BothSides(PeerRank& rank, Dtype dtype, std::int64_t count)
       : rank_(rank),
         host_(static_cast<std::size_t>(count) * size_of(dtype) + 1),
         device_(rank.arena(), dtype, {count}, "test") {}
-  // Small numbers with a fraction, the same for the same seed.
+  // Small values with a fraction, determined by the seed.
   void fill(unsigned seed) {
     std::mt19937 random(seed);
     auto draw = [&] { return static_cast<int>(random() % 2001) - 1000; };

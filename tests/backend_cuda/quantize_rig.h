@@ -1,4 +1,4 @@
-// Quantises the same numbers on both sides, and compares bytes.
+// Quantises the same values on CPU and GPU, and compares bytes.
 #pragma once
 
 #include <string>
@@ -14,7 +14,7 @@ class QuantizeRig : public CudaRig {
   QuantizeTools cpu_tools() { return {cpu(), cpu_stream(), host_arena()}; }
   QuantizeTools cuda_tools() { return {cuda(), cuda_stream(), device_arena()}; }
 
-  // The same numbers in the same dtype on both sides.
+  // The same values in the same dtype on both sides.
   struct Pair {
     Tensor host, device;
   };
@@ -36,7 +36,7 @@ class QuantizeRig : public CudaRig {
     }
     return bytes;
   }
-  // Scales beyond the rows, which round a stride up, are never read.
+  // Padding of the scales beyond the rows is never read.
   void expect_same(const Tensor& host, const Tensor& device, const char* what) {
     if (host.empty() && device.empty()) return;
     std::string one = bytes_of(host, false), other = bytes_of(device, true);

@@ -1,4 +1,4 @@
-// 8-bit floats: the CPU's bits from every kernel, and its products up to the order of sums.
+// FP8 kernels: quantised values are bitwise the CPU's, GEMMs agree up to the order of sums.
 #include "kernels/activation.h"
 #include "kernels/norm.h"
 #include "tests/backend_cuda/quantize_rig.h"
@@ -8,7 +8,8 @@ namespace {
 
 class CudaQuantize : public QuantizeRig {
  protected:
-  // Both ways of quantising what `make(view)` writes; `maker` does it on the way.
+  // Quantises what `make(view)` writes, and the same fused with its producer (`maker`); compares
+  // both.
   template <class Make>
   void expect_made(QuantizeRequest request, Dtype dtype, const Shape& shape,
                    const QuantizeMaker& maker, const Make& make) {
@@ -156,7 +157,7 @@ TEST_F(CudaQuantize, WhatIsNotFiniteIsSeen) {
   }
 }
 
-// The three products of a linear layer, of tokens that fill no block.
+// Forward, dgrad and wgrad of a linear layer, with token counts that do not fill a block.
 TEST_F(CudaQuantize, ProductsAreTheCpus) {
   for (Fp8Scaling scaling : {Fp8Scaling::kTensorwise, Fp8Scaling::kBlockwise, Fp8Scaling::kNvfp4}) {
     for (std::int64_t tokens : {16, 36, 128, 300}) {
@@ -191,7 +192,7 @@ TEST_F(CudaQuantize, ProductsAreTheCpus) {
           cuda().quantize.product(cuda_stream(), args(device, c.device, b.device));
           Twin result{Tensor(host_arena(), Dtype::kF64, shape, "test"), c.device};
           cpu().cast(cpu_stream(), c.host, result.exact);
-          // The tensor cores add 8-bit products with fewer bits than f32 has.
+          // Tensor cores accumulate FP8 products with fewer bits than f32.
           EXPECT_LT(error(result), std::max(tolerance(dtype), 5e-4)) << to_text(shape);
         };
         compare({tokens, outside}, out, 0, true, [](const Quantized* from) {
@@ -210,7 +211,7 @@ TEST_F(CudaQuantize, ProductsAreTheCpus) {
   }
 }
 
-// Rows in packs and not, and more of them than blocks.
+// Vectorised and unvectorised rows, and more rows than blocks.
 TEST_F(CudaQuantize, NormsAndActivationsFindTheLargestNumberTheyWrite) {
   for (Dtype dtype : {Dtype::kF32, Dtype::kBf16, Dtype::kF16}) {
     for (const Shape& shape : {Shape{3, 40}, Shape{1000, 4096}, Shape{70, 13}}) {
@@ -260,8 +261,8 @@ TEST_F(CudaQuantize, NormsAndActivationsFindTheLargestNumberTheyWrite) {
   }
 }
 
-// What a norm or an activation makes on the way is what it would have written, in every form. Rows
-// and columns fill no squares; gate and up meet inside of one.
+// A norm or an activation fused with quantisation gives what quantising its output would give, in
+// every form. Rows and columns do not fill the blocks; gate and up share one.
 TEST_F(CudaQuantize, WhatIsMadeOnTheWayIsWhatWouldHaveBeenWritten) {
   for (Dtype dtype : {Dtype::kBf16, Dtype::kF16, Dtype::kF32}) {
     for (Fp8Scaling scaling : {Fp8Scaling::kDelayed, Fp8Scaling::kBlockwise}) {

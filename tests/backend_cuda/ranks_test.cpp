@@ -1,5 +1,5 @@
-// A layout of thread ranks that share the GPU gives one rank's answer, and a fault ends the run as
-// it does on the CPU.
+// Thread ranks that share the GPU give the results of one rank, and a fault ends the run as on the
+// CPU.
 #include <gtest/gtest.h>
 
 #include "app/layouts.h"
@@ -42,8 +42,8 @@ class CudaRanks : public testing::Test {
       ASSERT_EQ(config.resolve_layout(), std::vector<std::string>());
       run.parallel = config.parallel;
       LayoutAnswer actual = run_tiny(run);
-      // Adam makes as much of a gradient that is zero but for rounding as of any, so weights and
-      // what follows from them are compared by their losses only.
+      // Adam amplifies gradients that are zero except for rounding, so weights and what depends on
+      // them are compared through the losses only.
       EXPECT_EQ(answer_difference(expected, actual, {1e-4, 0, 1e-3}), "");
       for (std::size_t i = 0; i < expected.losses.size(); ++i) {
         EXPECT_NEAR(actual.losses[i], expected.losses[i], 2e-3 * expected.losses[i])
@@ -79,8 +79,8 @@ TEST_F(CudaRanks, EightGiveOneRanksAnswer) {
   expect_one_ranks_answer(uneven_llama(), kEight);
 }
 
-// Experts of other ranks, by either exchange, with choices that full experts drop and an expert for
-// all tokens beside it. What is dropped is of a micro-batch, so that has to be the same.
+// Expert parallelism with either dispatcher, with tokens dropped by capacity and a shared expert.
+// Drops depend on the micro-batch, so micro-batches must be the same.
 TEST_F(CudaRanks, SharingExpertsOutGivesOneRanksAnswer) {
   ModelConfig model = tiny_llama();
   model.moe.num_experts = 6;
@@ -103,7 +103,7 @@ TEST_F(CudaRanks, SharingExpertsOutGivesOneRanksAnswer) {
   }
 }
 
-// Blocks of fixed size, too small ones too, and micro-batches that take turns.
+// All-to-all buffers of fixed size, including too small ones, and interleaved micro-batches.
 TEST_F(CudaRanks, HowExpertsExchangeChangesNoBit) {
   ModelConfig model = tiny_llama();
   model.moe.num_experts = 6;

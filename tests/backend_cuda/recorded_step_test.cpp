@@ -1,4 +1,4 @@
-// Steps that the device recorded, and steps that are begun ahead of their results.
+// Training steps as CUDA graphs, and steps that are begun ahead of their results.
 #include <gtest/gtest.h>
 
 #include <atomic>
@@ -14,10 +14,10 @@
 namespace bev::test {
 namespace {
 
-// Documents of the samples of each micro-batch of a step.
+// Document lengths of the samples of each micro-batch of a step.
 using StepDocuments = std::vector<std::vector<std::int32_t>>;
 
-// Tokens differ from step to step and from sample to sample.
+// Tokens differ between steps and between samples.
 std::vector<TokenSample> step_samples(const StepDocuments& documents, std::int64_t vocabulary,
                                       std::int64_t step) {
   std::vector<TokenSample> samples;
@@ -91,7 +91,7 @@ class CudaRecordedStep : public testing::Test {
         StepResult result = engine.train_step(batches, input_of(step));
         answer.losses.push_back(result.loss);
         for (const Metric& metric : result.metrics) answer.norms.push_back(metric.value);
-        // Memory of a step is free between steps, whoever takes it.
+        // The memory of a captured step is free between steps, so an evaluation may use it.
         if (i % 3 == 1) answer.losses.push_back(engine.evaluate(batches).loss);
       }
       answer.weights = weights_of(engine);
@@ -113,7 +113,7 @@ TEST_F(CudaRecordedStep, GivesTheBitsOfRunningEveryKernel) {
       SCOPED_TRACE(name_of(dtype));
       Answer each = train(model, dtype, false, steps), recorded = train(model, dtype, true, steps);
       EXPECT_EQ(each.recorded, 0u);
-      EXPECT_EQ(recorded.recorded, 3u);  // unlike micro-batches are not
+      EXPECT_EQ(recorded.recorded, 3u);  // steps with different micro-batches are not captured
       EXPECT_EQ(each.losses, recorded.losses);
       EXPECT_EQ(each.norms, recorded.norms);
       EXPECT_EQ(each.weights, recorded.weights);
@@ -121,7 +121,7 @@ TEST_F(CudaRecordedStep, GivesTheBitsOfRunningEveryKernel) {
   }
 }
 
-// They exchange addresses and events, which no recording has.
+// Thread ranks exchange addresses and events on the host, which a CUDA graph cannot capture.
 TEST_F(CudaRecordedStep, RanksThatShareAGpuAsThreadsRunCallByCall) {
   const ModelConfig model = tiny_llama();
   run_thread_ranks(2, {60.0}, [&](World& world) {
@@ -138,7 +138,7 @@ TEST_F(CudaRecordedStep, RanksThatShareAGpuAsThreadsRunCallByCall) {
   });
 }
 
-// Four bad steps in a row, each begun with two more behind it that must not change anything.
+// Four bad steps in a row, each begun with two more after it, which must not change anything.
 TEST_F(CudaRecordedStep, StepsBegunAfterABadOneChangeNothing) {
   const ModelConfig model = uneven_llama();
   for (bool record : {false, true}) {
@@ -174,13 +174,14 @@ TEST_F(CudaRecordedStep, StepsBegunAfterABadOneChangeNothing) {
   }
 }
 
-// The device is held up by work of ours that ends when the host says so: whoever waits for the
-// device before that waits in vain.
+// The stream is blocked until the host releases it: code that waits for the device before that
+// fails.
 TEST_F(CudaRecordedStep, BeginningAStepNeverWaitsForTheDevice) {
   struct Gate {
     std::atomic<bool> open{false}, given_up{false};
   };
-  // Small enough for the driver's queue, which holds about a thousand launches: then it waits too.
+  // Small enough for the driver's launch queue of about a thousand entries; a full queue would
+  // block.
   ModelConfig model = tiny_llama();
   model.num_layers = 1;
   for (bool record : {false, true}) {

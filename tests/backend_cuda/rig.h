@@ -1,5 +1,5 @@
-// Compares a CUDA kernel with the CPU's in f64: every tensor exists twice, with the same values,
-// and outputs are NaN before the call.
+// Compares a CUDA kernel with the CPU kernel in f64: every tensor exists on both sides with the
+// same values, and outputs are NaN before the call.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -19,7 +19,7 @@
 
 namespace bev::cuda_test {
 
-// exact: f64 for floating dtypes, on the host; device: in `dtype`, rounded from the same numbers.
+// exact: f64 for floating dtypes, on the host; device: in `dtype`, rounded from the same values.
 struct Twin {
   Tensor exact, device;
 };
@@ -37,7 +37,7 @@ class CudaRig : public ::testing::Test {
   Stream cpu_stream() { return {&pool_, nullptr}; }
   Stream cuda_stream() { return device_->stream(); }
 
-  // Numbers in [-scale, scale), other ones in every call.
+  // Values in [-scale, scale), different in every call.
   Twin random(Dtype dtype, const Shape& shape, double scale = 1) {
     std::vector<double> values(static_cast<std::size_t>(shape.numel()));
     std::uint64_t key = ++draws_;
@@ -66,7 +66,7 @@ class CudaRig : public ::testing::Test {
     cuda().device.upload(cuda_stream(), rounded.view().data, out.device);
     return out;
   }
-  // The same numbers on both sides.
+  // The same values on both sides.
   template <class T>
   Twin words(const std::vector<T>& values) {
     Shape shape{static_cast<std::int64_t>(values.size())};
@@ -90,13 +90,13 @@ class CudaRig : public ::testing::Test {
     return out;
   }
 
-  // |device - exact| / |exact| over the whole tensor; NaN where one side alone has it.
+  // |device - exact| / |exact| over the whole tensor; NaN if only one side has a NaN.
   double error(const Twin& twin) {
     std::vector<double> got = download(twin.device);
     const double* want = twin.exact.as<double>();
     double difference = 0, size = 0;
     for (std::size_t i = 0; i < got.size(); ++i) {
-      if (got[i] == want[i]) continue;  // infinities too
+      if (got[i] == want[i]) continue;  // including infinities
       difference += (got[i] - want[i]) * (got[i] - want[i]);
     }
     for (std::size_t i = 0; i < got.size(); ++i) {
@@ -104,7 +104,7 @@ class CudaRig : public ::testing::Test {
     }
     return std::sqrt(difference) / std::max(std::sqrt(size), 1e-30);
   }
-  // What rounding the result to `dtype` and sums in f32 leave.
+  // The error of rounding the result to `dtype` and of sums in f32.
   static double tolerance(Dtype dtype) {
     return dtype == Dtype::kBf16 ? 5e-3 : dtype == Dtype::kF16 ? 1e-3 : 2e-6;
   }

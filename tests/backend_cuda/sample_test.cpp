@@ -1,4 +1,4 @@
-// Tokens that the device draws are those that the host draws from the same logits.
+// Tokens sampled on the device are those that the host samples from the same logits.
 #include "infer/sampler.h"
 #include "tests/backend_cuda/rig.h"
 
@@ -12,7 +12,7 @@ class CudaSample : public CudaRig {
     std::vector<SampledToken> tokens;
     bool served = false;
   };
-  // A row for each place.
+  // Draws one token per place.
   Drawn draw(const Tensor& logits, const SamplingOptions& options,
              const std::vector<TokenPlace>& places) {
     std::vector<double> fractions;
@@ -58,7 +58,7 @@ class CudaSample : public CudaRig {
   }
 };
 
-// Temperature, top_k, top_p.
+// Temperature, top_k, top_p, seed.
 const std::vector<SamplingOptions> kRules = {
     {1, 0, 1, 5},        {0.3, 0, 1, 6},   {100, 0, 1, 7},     {1, 50, 1, 8},
     {2.5, 900, 1, 9},    {1, 0, 0.9, 10},  {0.7, 0, 0.5, 11},  {1.5, 0, 0.999, 12},
@@ -97,7 +97,7 @@ TEST_F(CudaSample, WhatIsNotServedIsSaid) {
   EXPECT_FALSE(draw(logits.device, {101, 0, 1, 1}, places(2)).served);
   EXPECT_FALSE(draw(logits.device, {1, 1025, 1, 1}, places(2)).served);
   EXPECT_TRUE(draw(logits.device, {1, 5000, 1, 1}, places(2)).served);
-  // More equal ones than a block keeps: the host has to look.
+  // More equal logits than a block can hold: left to the host.
   Twin equal = twin(Dtype::kF32, {2, 5000}, std::vector<double>(10000, 0.25));
   for (const SampledToken& token : draw(equal.device, {1, 0, 0.5, 1}, places(2)).tokens) {
     EXPECT_EQ(token.token, -1);

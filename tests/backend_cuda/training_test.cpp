@@ -1,4 +1,4 @@
-// Whole training steps on the GPU beside the CPU's.
+// Training steps on the GPU compared with the CPU.
 #include <gtest/gtest.h>
 
 #include <filesystem>
@@ -44,7 +44,7 @@ TEST_F(CudaTraining, TenStepsInF32FollowTheCpus) {
     SCOPED_TRACE(name);
     LayoutAnswer cpu = run_tiny(run_of(model, Dtype::kF32, nullptr));
     LayoutAnswer cuda = run_tiny(run_of(model, Dtype::kF32, cuda_));
-    // Adam makes as much of a gradient that is zero but for rounding (the bias of k) as of any.
+    // Adam amplifies gradients that are zero except for rounding (the bias of k).
     EXPECT_EQ(answer_difference(cpu, cuda, {1e-4, 0.2, 1e-3}), "");
     for (std::size_t i = 0; i < cpu.losses.size(); ++i) {
       EXPECT_NEAR(cuda.losses[i], cpu.losses[i], 2e-3) << "step " << i;
@@ -66,7 +66,7 @@ TEST_F(CudaTraining, TenStepsIn16BitsStayNearTheCpusInF32) {
   }
 }
 
-// Recorded from the third step on.
+// Steps are CUDA graphs from the third on.
 TEST_F(CudaTraining, StepsInFp8FollowTheCpus) {
   for (Fp8Scaling recipe : {Fp8Scaling::kTensorwise, Fp8Scaling::kDelayed}) {
     for (bool gated : {true, false}) {
@@ -86,7 +86,7 @@ TEST_F(CudaTraining, StepsInFp8FollowTheCpus) {
       LayoutAnswer cpu = run_tiny(run);
       run.kernels = cuda_;
       LayoutAnswer cuda = run_tiny(run);
-      // Later ones depend on single roundings to the next 8-bit float.
+      // Later losses depend on single roundings to the neighbouring FP8 value.
       for (std::size_t i = 0; i < 4; ++i) {
         EXPECT_NEAR(cuda.losses[i], cpu.losses[i], 0.03 * cpu.losses[i]) << "step " << i;
       }
@@ -117,7 +117,7 @@ TEST_F(CudaTraining, RecomputingChangesNothing) {
   EXPECT_EQ(kept.losses, run_tiny(run).losses);
 }
 
-// Every file of a folder.
+// The contents of every file of a folder.
 std::map<std::string, std::string> files_of(const std::string& folder) {
   std::map<std::string, std::string> files;
   for (const auto& entry : std::filesystem::directory_iterator(folder)) {
@@ -126,7 +126,7 @@ std::map<std::string, std::string> files_of(const std::string& folder) {
   return files;
 }
 
-// Weights go out and come in again: the initial ones are the same on all devices.
+// Exports weights and loads them again: the initial weights are the same on all devices.
 TEST_F(CudaTraining, ExportsAndLoadsWeightsAsTheCpuDoes) {
   for (Dtype dtype : {Dtype::kF32, Dtype::kBf16}) {
     TempFolder folder;

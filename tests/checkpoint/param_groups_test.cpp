@@ -1,4 +1,4 @@
-// Parameter groups and checkpoints: a run goes on under another layout, and parameters may be
+// Parameter groups and checkpoints: a run is resumed under another layout, and parameters may be
 // frozen and unfrozen between two runs.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -74,8 +74,8 @@ TEST(CheckpointGroups, AFrozenParameterNeedsNoState) {
   EXPECT_EQ(saved_tensors(after.save, 5)[kFrozen], saved_tensors(before.save, 3)[kFrozen]);
 }
 
-// The first update of Adam moves every element by the learning rate, whatever its gradient: so does
-// that of a parameter which was frozen, although the run has made updates before.
+// The first update of Adam moves every element by the learning rate, independently of its gradient.
+// An unfrozen parameter must do the same although the run has made updates before.
 TEST(CheckpointGroups, AnUnfrozenParameterBeginsWithFreshMoments) {
   TempFolder folder;
   SavedRun frozen = part_of_run(1, 3, some_groups());
@@ -98,7 +98,7 @@ TEST(CheckpointGroups, AnUnfrozenParameterBeginsWithFreshMoments) {
   std::map<std::string, std::int64_t> starts = manifest_of(first.save, 4).late_starts;
   EXPECT_EQ(starts.size(), 2u);
   EXPECT_EQ(starts[kFrozen], 3);
-  // Where it began is a part of the state.
+  // The update at which it began is part of the state.
   SavedRun rest = part_of_run(5, 6, open), whole = part_of_run(4, 6, open);
   rest.load = first.save;
   rest.save = folder.path("rest");
@@ -110,7 +110,7 @@ TEST(CheckpointGroups, AnUnfrozenParameterBeginsWithFreshMoments) {
       largest_difference(saved_tensors(whole.save, 6), saved_tensors(rest.save, 6), 1e-6);
   EXPECT_LE(worst.value, 1e-9) << worst.name;
   EXPECT_EQ(manifest_of(rest.save, 6).late_starts, starts);
-  // Frozen again it has none.
+  // Frozen again, it has no state.
   SavedRun again = part_of_run(7, 7, some_groups());
   again.load = rest.save;
   again.save = folder.path("again");

@@ -10,7 +10,7 @@ namespace bev::test {
 
 // A file of tests/golden.
 std::string golden(std::string_view name);
-// Of all models there, and all chat templates.
+// Seeds from all models there and all chat templates.
 std::vector<std::string> golden_configs();
 std::vector<std::string> golden_templates();
 

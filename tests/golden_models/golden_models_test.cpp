@@ -241,7 +241,7 @@ TEST(GoldenRows, OfUnequalLengthAreScoredTogether) {
   }
 }
 
-// A row's numbers do not depend on what stands beside it, also where frequencies depend on the
+// A row's results do not depend on the other rows of its batch, even if frequencies depend on the
 // length.
 TEST(GoldenRows, AreTheSameAloneAndTogether) {
   for (const char* name : {"llama_rope_dynamic", "phi3_longrope_long", "gemma3"}) {

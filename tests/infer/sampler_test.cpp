@@ -127,7 +127,7 @@ TEST(Sampler, TopPThatIsJustReachedKeepsTheNextToken) {
 }
 
 TEST(Sampler, TopPCountsWhatTopKLeaves) {
-  // Of all four the first has 0.4; of the first two it has 0.5 each, more than 0.45.
+  // Among all four the first has 0.4; among the first two each has 0.5, more than 0.45.
   std::vector<double> logits = {std::log(0.4), std::log(0.4), std::log(0.1), std::log(0.1)};
   EXPECT_EQ(chosen(logits, sampling(1, 0, 0.45)), (std::set<std::int32_t>{0, 1}));
   EXPECT_EQ(chosen(logits, sampling(1, 2, 0.45)), (std::set<std::int32_t>{0}));

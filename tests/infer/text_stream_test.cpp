@@ -40,7 +40,7 @@ TEST(TextStream, CutCharactersWaitForTheirRest) {
   EXPECT_EQ(stream.finish(), "");
 }
 
-// Tokens of single bytes beside those of text; a run of bytes is decoded as a whole, or each byte
+// Single-byte tokens among text tokens; a run of bytes is decoded as a whole, or each byte
 // gives U+FFFD.
 TEST(TextStream, BytesOfAFallbackWaitForTheirRest) {
   auto tokenizer = open_tokenizer(BEV_SOURCE_DIR "/tests/golden/tokenizers/llama2_first.json");

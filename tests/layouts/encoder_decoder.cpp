@@ -1,4 +1,4 @@
-// An encoder and a decoder with cross attention: the encoder's states go along through the stages.
+// Encoder-decoder with cross attention: the encoder states are passed along through the stages.
 //
 //   | embed  e  e | e  embed  d | d  d  head |      stage 0 -> 1: encoder states
 //                                                  stage 1 -> 2: hidden states, encoder states

@@ -1,4 +1,5 @@
-// Every legal layout of 8 ranks gives one rank's answer. Too long for each change: make test-full.
+// Every legal layout of 8 ranks gives the result of one rank. Too slow for every change: make
+// test-full.
 #include <gtest/gtest.h>
 
 #include <string>
@@ -17,7 +18,7 @@ class EveryLayout : public testing::TestWithParam<std::int64_t> {
   void expect_same(const ModelConfig& model) {
     TinyRun single;
     single.model = model;
-    // As many as the deepest pipeline has stages on each rank, so that every schedule can start.
+    // As many micro-batches as the deepest pipeline has stages, so that every schedule can start.
     single.global_batch_size = single.micro_batch_size = 8;
     single.sequence_length = 9;
     LayoutAnswer expected = run_tiny(single);

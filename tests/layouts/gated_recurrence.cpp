@@ -1,4 +1,4 @@
-// A mixer of a program's own: a gated linear recurrence over the tokens of a document,
+// A custom mixer: a gated linear recurrence over the tokens of a document,
 //
 //   h_t = a_t h_(t-1) + (1 - a_t) b_t,   a = sigmoid(x Wa),  b = x Wb,   y = h Wo
 //
@@ -15,7 +15,8 @@ namespace {
 
 double sigmoid(double x) { return 1 / (1 + std::exp(-x)); }
 
-// rows [a | b] of n tokens from `row` on, C channels each: h from `state` on, which follows.
+// rows [a | b] of n tokens with C channels each: computes h, starting from `state`, which is
+// updated.
 void scan_rows(const double* rows, std::int64_t channels, std::int64_t n, double* state,
                double* h) {
   for (std::int64_t t = 0; t < n; ++t, rows += 2 * channels, h += channels) {
@@ -26,7 +27,7 @@ void scan_rows(const double* rows, std::int64_t channels, std::int64_t n, double
   }
 }
 
-// The gradient of the rows, given that of h.
+// Gradient of the rows, given that of h.
 void scan_rows_backward(const double* rows, const double* h, const double* dh,
                         std::int64_t channels, std::int64_t n, double* drows) {
   std::vector<double> carried(static_cast<std::size_t>(channels), 0.0);

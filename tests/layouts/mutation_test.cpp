@@ -1,6 +1,6 @@
-// Every exchange of a training step matters: spoil one, on all ranks alike, and the step fails or
-// its answer differs from one rank's. What this test would not catch, no other comparison of
-// layouts would.
+// Mutation test of communication: every collective of a training step matters. If one is spoiled,
+// on all ranks alike, the step fails or its result differs from that of one rank. What this test
+// would not catch, no other comparison of layouts would.
 #include <gtest/gtest.h>
 
 #include <set>
@@ -35,9 +35,9 @@ bool sums(const Exchange& exchange) {
   return exchange.collective == "sum" || exchange.collective == "reduce_scatter";
 }
 
-// Anything can be left out. Only sums can be done twice to an effect: the maximum of a maximum is
-// the same, and a gather, an exchange of parts or a message brings the same once more. There are no
-// other exceptions: every mutant listed here must be caught.
+// Any collective can be left out. Only sums can be doubled with an effect: a maximum is idempotent,
+// and a gather, an all-to-all or a message delivers the same data again. There are no other
+// exceptions: every mutant listed here must be caught.
 std::vector<Mutant> mutants_of(const std::set<Exchange>& exchanges) {
   std::vector<Mutant> mutants;
   for (const Exchange& exchange : exchanges) {

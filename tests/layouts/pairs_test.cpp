@@ -1,5 +1,5 @@
-// Promise 3 for every pair of features: each two values of the options below that can legally occur
-// together on at most 8 ranks occur together in some run, and each run gives one rank's answer.
+// Pairwise testing of options: every pair of values that is legal on at most 8 ranks occurs in some
+// run, and each run gives the result of one rank.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -65,7 +65,7 @@ void sharding(RunConfig& run) {
 template <bool On>
 void data_overlap(RunConfig& run) {
   run.parallel.overlap_grad_reduce = run.parallel.overlap_param_gather = On;
-  // Several buckets, or there is nothing to do side by side.
+  // Several buckets, otherwise nothing overlaps.
   if (On) run.parallel.ddp_bucket_size = 500;
 }
 template <std::int64_t Instances>
@@ -153,7 +153,8 @@ const OptionSpace& dense_space() {
   return whole;
 }
 
-// Some values of an option: a space is looked at as a whole, so it must not be too large.
+// A subset of the values of an option: a space is enumerated as a whole, so it must not be too
+// large.
 Option some(Option option, const std::vector<std::string>& names) {
   std::erase_if(option.values, [&](const OptionValue& value) {
     return std::ranges::find(names, value.name) == names.end();
@@ -229,13 +230,13 @@ TinyRun one_rank(const RunConfig& config, Dtype dtype, std::int64_t steps) {
   run.dtype = dtype;
   run.steps = steps;
   run.global_batch_size = kSamples;
-  // Losses on the choice of experts are of a micro-batch; nothing else depends on its size.
+  // Router losses depend on the micro-batch; nothing else depends on its size.
   run.micro_batch_size = config.model.moe.any() ? config.batch.micro_batch_size : kSamples;
   run.sequence_length = kTokens;
   return run;
 }
 
-// Of a model by its family, so that each is computed once.
+// Cached by the family of the model, so that each is computed once.
 const LayoutAnswer& expected_answer(const TinyRun& run) {
   static std::map<std::tuple<std::string, Dtype, std::int64_t>, LayoutAnswer> answers;
   auto [found, added] = answers.try_emplace({run.model.family, run.dtype, run.micro_batch_size});
@@ -243,7 +244,7 @@ const LayoutAnswer& expected_answer(const TinyRun& run) {
   return found->second;
 }
 
-// The runs are dealt out to tests, which ctest's shards deal out to cores.
+// The runs are distributed over tests, which the shards of ctest distribute over cores.
 constexpr std::int64_t kSlices = 8;
 class OptionPairs : public testing::TestWithParam<std::int64_t> {
  protected:
@@ -261,7 +262,7 @@ class OptionPairs : public testing::TestWithParam<std::int64_t> {
   }
 };
 
-// `least` is the share of pairs that must be legal.
+// `least` is the fraction of pairs that must be legal.
 void expect_every_legal_pair(const OptionSpace& space, double least) {
   std::vector<bool> covered(static_cast<std::size_t>(space.pair_count()));
   std::vector<Choice> runs = space.cover();
@@ -280,7 +281,7 @@ void expect_every_legal_pair(const OptionSpace& space, double least) {
   EXPECT_GE(static_cast<double>(legal), least * static_cast<double>(space.pair_count()));
 }
 
-// Few are impossible: more ranks than 8, heads that do not divide, one micro-batch for vpp.
+// Few are impossible: more than 8 ranks, indivisible heads, one micro-batch with vpp.
 TEST(OptionSpace, EveryLegalPairOccurs) { expect_every_legal_pair(dense_space(), 0.85); }
 TEST(OptionSpace, EveryLegalPairOfExpertsOccurs) { expect_every_legal_pair(expert_space(), 0.85); }
 
@@ -290,7 +291,7 @@ TEST_P(OptionPairs, OfExpertsGiveOneRanksAnswerInF64) {
 }
 
 // Weights are not compared: Adam turns the rounding of a gradient that is zero in exact arithmetic
-// (the bias of k) into whole steps.
+// (the bias of k) into full steps.
 TEST_P(OptionPairs, GiveOneRanksGradientsInF32) {
   expect_same(dense_space(), Dtype::kF32, 1, {1e-5, 0, 0});
 }

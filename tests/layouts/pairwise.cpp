@@ -1,9 +1,9 @@
-// A pairwise objective over log-probabilities (DPO): of two samples the first should gain more over
+// A pairwise objective over log-probabilities (DPO): the first of two samples should gain more over
 // a frozen reference model than the second,
 //
 //   loss = -log sigmoid(beta ((c - c_ref) - (r - r_ref)))
 //
-// where c and r are the summed log-probabilities of the chosen and of the rejected sample.
+// where c and r are the summed log-probabilities of the chosen and the rejected sample.
 #include <cmath>
 
 #include "kernels/device.h"

@@ -1,12 +1,12 @@
-// Promise 3 for configurations that nobody chose: of random models, layouts and batches, the rules
-// refuse each with a text that names a flag, or its run gives one rank's answer. Nothing else may
-// happen: no internal error, no hang, no crash.
+// Property test of layouts: random models, layouts and batches are either refused by the rules with
+// a message that names a flag, or the run gives the result of one rank. Nothing else may happen: no
+// internal error, no hang, no crash.
 //
-// The test draws a few cases. Longer, by hand:
+// The test draws a few cases. A longer run by hand:
 //   BEV_PROPERTY_SEED=7 BEV_PROPERTY_COUNT=5000 build/tests/parallel_test
 //       --gtest_filter='LayoutProperty.*'
-// A failure prints the line that repeats its case alone (BEV_PROPERTY_FIRST is the case's number).
-// BEV_PROPERTY_PRINT=1 prints every case before it runs: the last one is that of a crash.
+// A failure prints the line that repeats its case alone (BEV_PROPERTY_FIRST is the index of the
+// case). BEV_PROPERTY_PRINT=1 prints every case before it runs, so the last one is that of a crash.
 #include <gtest/gtest.h>
 
 #include <cstdio>
@@ -28,7 +28,7 @@ std::uint64_t environment_number(const char* name, std::uint64_t otherwise) {
   return text ? std::strtoull(text, nullptr, 10) : otherwise;
 }
 
-// All that is wrong with a case; it is resolved by that.
+// All problems of a case; resolves its configuration.
 std::vector<std::string> problems_of(RandomRun& run) {
   std::vector<std::string> problems = run.config.resolve_layout();
   if (!problems.empty()) return problems;
@@ -36,7 +36,7 @@ std::vector<std::string> problems_of(RandomRun& run) {
                            std::vector{run.micro_batches()});
 }
 
-// Any number of documents, down to single tokens.
+// Splits samples into any number of documents, down to single tokens.
 void cut_documents(StepSamples& samples, std::uint64_t seed) {
   for (TokenSample& sample : samples) {
     auto rest = static_cast<std::uint64_t>(sample.tokens.size());
@@ -67,7 +67,8 @@ LayoutAnswer answer(const RandomRun& run, const ParallelConfig& parallel,
   return run_layout(layout, cpu_kernels(), batches);
 }
 
-// "" when the case keeps the promise; otherwise what happened. `ran` counts those not refused.
+// Returns "" if the property holds, otherwise what happened. `ran` counts cases that were not
+// refused.
 std::string broken_promise(RandomRun run, std::int64_t& ran) {
   std::vector<std::string> problems = problems_of(run);
   for (const std::string& problem : problems) {
@@ -80,8 +81,8 @@ std::string broken_promise(RandomRun run, std::int64_t& ran) {
   LayoutAnswer expected = answer(run, one_rank, run.samples);
   try {
     LayoutAnswer actual = answer(run, run.config.parallel, run.config.batch.micro_batch_size);
-    // The floor is for what is zero but for rounding: gradients of q and k with a single key, and
-    // the weights that Adam makes of them where they start at zero (norms of 1 + weight).
+    // The floor is for values that are zero up to rounding: gradients of q and k with a single key,
+    // and the weights that Adam derives from them if they start at zero (norms of 1 + weight).
     return answer_difference(expected, actual, {1e-10, 1e-8, 1e-2});
   } catch (const Error& error) {
     return concat(name_of(error.kind()), " error: ", error.what(), " (", error.where(), ")");
@@ -101,7 +102,7 @@ void expect_promise(std::uint64_t seed, std::uint64_t first, std::uint64_t count
     std::string broken = broken_promise(run, ran);
     EXPECT_EQ(broken, "") << repeat << "\n  " << run.samples << " samples, " << flags;
   }
-  // Refusing everything would keep the promise and prove nothing.
+  // Refusing everything would satisfy the property and prove nothing.
   if (count >= 100) {
     EXPECT_GE(ran, static_cast<std::int64_t>(count) / 5);
   }
@@ -115,7 +116,7 @@ TEST(LayoutProperty, RandomRunsAreRefusedOrGiveOneRanksAnswer) {
                  environment_number("BEV_PROPERTY_COUNT", 200));
 }
 
-// make test-full; each of its seeds in a shard of its own.
+// For make test-full; each seed runs in its own shard.
 class LayoutPropertyLong : public testing::TestWithParam<std::uint64_t> {};
 TEST_P(LayoutPropertyLong, DISABLED_RandomRunsAreRefusedOrGiveOneRanksAnswer) {
   expect_promise(GetParam(), 0, 4000);

@@ -1,5 +1,5 @@
-// Small architectures and objectives of a program's own, each in a file that uses public headers
-// only: what the interfaces must carry. slices_test.cpp trains them under every kind of layout.
+// Small custom architectures and objectives, each in a file that uses only public headers: the use
+// cases that the interfaces must support. slices_test.cpp trains them under every kind of layout.
 #pragma once
 
 #include "models/model.h"
@@ -7,7 +7,7 @@
 
 namespace bev::test {
 
-// A decoder whose odd layers have a gated linear recurrence in the place of attention.
+// A decoder whose odd layers have a gated linear recurrence instead of attention.
 const Architecture* hybrid_architecture();
 
 // The first half of the layers encodes the field kSourceTokens, the second half decodes with cross
@@ -15,12 +15,12 @@ const Architecture* hybrid_architecture();
 const Architecture* encoder_decoder_architecture();
 inline constexpr FieldId kSourceTokens{"source_tokens"};  // i32, a sequence of its own
 
-// Direct preference (DPO): samples come in pairs, the chosen one first; log-probabilities of a
-// reference model are a batch field with one number for each sample.
+// Direct preference optimisation (DPO): samples come in pairs, the chosen one first;
+// log-probabilities of a reference model are a batch field with one value per sample.
 const Objective& pairwise_objective();
 inline constexpr FieldId kReferenceLogProbs{"reference_logprobs"};  // f64
 inline constexpr double kPairwiseBeta = 0.5;
-// Log-probabilities [samples] of a micro-batch's targets, from the last stage's output.
+// Log-probabilities [samples] of the targets of a micro-batch, from the output of the last stage.
 Var sample_log_probs(Context& ctx, const ModelStage& stage, const MicroBatch& batch,
                      const Var& final);
 

@@ -1,5 +1,5 @@
-// Architectures and objectives of a program's own give one rank's answer under every kind of
-// layout: gradients of the first step to 1e-11, weights after three to 1e-9, in f64.
+// Custom architectures and objectives give the result of one rank under every kind of layout:
+// gradients of the first step to 1e-11, weights after three steps to 1e-9, in f64.
 #include "tests/layouts/slices.h"
 
 #include <gtest/gtest.h>
@@ -103,7 +103,7 @@ TEST(Slices, RecurrenceDecodesWithAStateOfConstantSize) {
   });
 }
 
-// Sources of other lengths than their targets.
+// Sources have other lengths than their targets.
 StepSamples translation_samples(std::uint64_t seed) {
   StepSamples samples;
   for (std::uint64_t i = 0; i < 4; ++i) {
@@ -127,7 +127,7 @@ TEST(Slices, EncoderAndDecoderExchangeTwoNamedTensors) {
   expect_one_ranks_answer(run, concat(kLayouts, " pp3 pp3dp2 tp2sp,pp3"));
 }
 
-// Pairs; the numbers of a reference that was trained elsewhere.
+// Pairs with the log-probabilities of a reference that was trained elsewhere.
 StepSamples pairs_with_reference(std::uint64_t seed) {
   StepSamples samples = random_samples(61, 8, 9, seed);
   for (std::size_t i = 0; i < samples.size(); ++i) {
@@ -152,8 +152,8 @@ TEST(Slices, PairwiseObjectiveWithReferenceLogProbsAsABatchField) {
   expect_one_ranks_answer(run, kLayouts);
 }
 
-// A frozen model on the rank and mesh of the one that trains; its log-probabilities become the
-// batch's field where the loss is computed.
+// A frozen model on the rank and mesh of the trained one; its log-probabilities become a batch
+// field where the loss is computed.
 class FrozenReference final : public BatchPreparation, public OutputSink {
  public:
   explicit FrozenReference(RankModel& trained) : model_(trained.rank(), frozen(trained.options())) {

@@ -1,5 +1,5 @@
-// Named fields of micro-batches: cut over context-parallel ranks as the tokens are, one per sample,
-// or with a layout of their own; carried by all that copies batches.
+// Named fields of micro-batches: split over context-parallel ranks like the tokens, one row per
+// sample, or with their own layout; preserved by all code that copies batches.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -16,7 +16,8 @@ using testing::ElementsAre;
 
 constexpr FieldId kMarks{"marks"}, kMargin{"margin"}, kSource{"source"};
 
-// Tokens from `first` on; a mark for each, ten times it; a source of `source` tokens, 1000 more.
+// Tokens from `first` on; a mark per token, ten times its value; a source of `source` tokens, 1000
+// higher.
 TokenSample sample_of(std::int32_t first, std::size_t length, std::size_t source) {
   std::vector<std::int32_t> tokens(length + 1), other(source);
   std::iota(tokens.begin(), tokens.end(), first);
@@ -60,7 +61,7 @@ TEST(BatchFields, FollowTheTokensOfTheirRank) {
   }
 }
 
-// The second of two ranks gets no sample, and its batch has the fields all the same.
+// The second of two ranks gets no sample, but its batch has the fields.
 TEST(BatchFields, AreThereWithoutSamples) {
   const std::vector<TokenSample> samples = {sample_of(0, 4, 3)};
   run_thread_ranks(2, {20.0}, [&](World& world) {
@@ -87,7 +88,8 @@ TEST(BatchFields, ThatAreMissingAreNamed) {
                [&] { make_micro_batch(bench.ctx, unlike, 0); });
 }
 
-// What captured steps copy: tokens, targets, each depth's, the layout's and every field's tensors.
+// Tensors that CUDA graph replays copy: tokens, targets, those of each MTP module, the layout and
+// every field.
 TEST(BatchFields, AreVisitedWithTheOtherTensors) {
   Bench bench(Dtype::kF64);
   const std::vector<TokenSample> samples = {sample_of(0, 4, 3)};

@@ -149,7 +149,7 @@ TEST(ModelConfig, LatentAttentionNeedsItsSizes) {
   EXPECT_NE(text.find("at most 1024 together"), std::string::npos) << text;
 }
 
-// The rule of DeepSeek: the square of yarn's magnitude, whatever cos and sin are scaled by.
+// DeepSeek's rule: the square of yarn's magnitude, independent of the scale of cos and sin.
 TEST(ModelConfig, LatentScoresFollowTheMagnitudeOfAllDims) {
   ModelConfig config = latent_config();
   double magnitude = 0.1 * 0.707 * std::log(40.0) + 1;

@@ -20,7 +20,7 @@ using test::golden_path;
 constexpr std::string_view kLlama = R"({"model_type": "llama", "hidden_size": 32,
   "intermediate_size": 48, "num_hidden_layers": 3, "num_attention_heads": 4, "vocab_size": 97})";
 
-// The model of `text` with more keys.
+// The model of `text` with additional keys.
 ModelConfig read_with(std::string_view text, const std::string& extra) {
   std::string json(text);
   if (!extra.empty()) json.insert(json.rfind('}'), ", " + extra);
@@ -137,7 +137,7 @@ TEST(Family, OldRopeSpellingsMeanTheSame) {
       read_with(kLlama, R"("rope_scaling": {"type": "linear", "factor": 2})").rope_scaling;
   EXPECT_EQ(scaling.kind, RopeScalingKind::kLinear);
   EXPECT_EQ(scaling.factor, 2);
-  // rope_scaling wins over rope_parameters; an empty one does not.
+  // rope_scaling wins over rope_parameters, unless it is empty.
   EXPECT_EQ(
       read_with(kLlama, R"("rope_scaling": {}, "rope_parameters": {"rope_theta": 7})").rotary_base,
       7);
@@ -314,7 +314,7 @@ TEST(Family, KimiIsDeepSeek) {
   EXPECT_THAT(differing_fields(from_hf(hf), expected), testing::IsEmpty());
 }
 
-// transformers makes its probability 1, Megatron leaves the score.
+// With top-1, transformers normalises the probability to 1, Megatron keeps the score.
 TEST(Family, OneExpertOfDeepSeekIsNormalisedWhereTheConfigSaysSo) {
   HfConfig hf = golden_config("deepseek_v3");
   hf.set("num_experts_per_tok", std::int64_t{1});

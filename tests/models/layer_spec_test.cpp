@@ -1,4 +1,4 @@
-// Descriptions of layers from a configuration, and the parameters that they come to.
+// Layer descriptions derived from a configuration, and the resulting parameters.
 #include "models/layer_spec.h"
 
 #include <gtest/gtest.h>
@@ -45,7 +45,7 @@ TEST(LayerSpec, NamesMixersAndFeedForwardParts) {
   EXPECT_EQ(decoder_layer(tiny_llama(), 0).mixer->name, "attention");
 }
 
-// What ZeRO-3 gathers together.
+// FSDP unit: parameters that ZeRO-3 gathers together.
 TEST(LayerSpec, ParametersOfALayerAreOneUnit) {
   ModelConfig model = deepseek_like();
   std::set<std::string> units;
@@ -60,7 +60,7 @@ TEST(LayerSpec, ParametersOfALayerAreOneUnit) {
   EXPECT_TRUE(units.contains("mtp.layers.0"));
 }
 
-// A mixer that is gathered by itself, and a layer without a feed-forward part.
+// A mixer with its own FSDP unit, and a layer without a feed-forward part.
 TEST(LayerSpec, AMixerMayBeAUnitOfItsOwn) {
   static const MixerType kAlone = [] {
     MixerType type = kAttentionMixer;

@@ -9,7 +9,7 @@
 namespace bev {
 namespace {
 
-// As published, or as transformers counts a model of the published config.json.
+// As published, or as counted by transformers for the published config.json.
 const std::map<std::string, std::int64_t> kParameters = {
     {"gpt2-124m", 124439808},
     {"gpt2-medium", 354823168},

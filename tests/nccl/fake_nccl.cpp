@@ -69,7 +69,8 @@ class Party {
   std::map<std::pair<int, int>, std::deque<std::string>> mail_;
 };
 
-// Between group_start and group_end a thread's calls are put off; sends do not wait for receives.
+// Between group_start and group_end the calls of a thread are deferred; sends do not wait for
+// receives.
 class Calls {
  public:
   void start() {
@@ -126,7 +127,7 @@ void put(const std::string& bytes, void* to) {
   if (!bytes.empty()) std::memcpy(to, bytes.data(), bytes.size());
 }
 
-// Of floats, in rank order.
+// Sums floats in rank order.
 std::string reduced(const std::vector<std::string>& all, int reduction) {
   std::string result = all.front();
   auto* to = reinterpret_cast<float*>(result.data());

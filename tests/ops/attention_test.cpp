@@ -28,9 +28,9 @@ AttentionSpec plain_spec() {
 struct Option {
   const char* name;
   AttentionSpec spec;
-  bool learned = false;  // sinks
+  bool learned = false;  // learned sinks
 
-  // With the sinks of the bench.
+  // The spec with the sink logits of the bench.
   AttentionSpec on(const Bench& bench) const {
     AttentionSpec out = spec;
     if (learned) out.sinks.logits = bench.params[0].get();
@@ -83,7 +83,7 @@ OpCase attention_case(const Option& option, std::vector<std::int32_t> documents)
   return test;
 }
 
-// Softmax over all keys of the document, in double.
+// Reference: softmax over all keys of the document, in double.
 std::vector<double> dense(const OpValues& values, const std::vector<std::int32_t>& documents,
                           const Option& option) {
   const AttentionSpec& spec = option.spec;
@@ -133,8 +133,8 @@ std::vector<OpCase> attention_rows() {
   for (std::int64_t size : {64, 128}) {
     Option option{size == 64 ? "heads of 64" : "heads of 128", plain_spec()};
     option.spec.head_size = option.spec.v_head_size = size;
-    option.spec.scale = 1 / std::sqrt(static_cast<double>(size));
-    if (size == 64) option.spec.window = 50;
+    option.spec.rule.scale = 1 / std::sqrt(static_cast<double>(size));
+    if (size == 64) option.spec.rule.window = 50;
     rows.push_back(attention_case(option, size == 64 ? std::vector<std::int32_t>{70, 1, 33}
                                                      : std::vector<std::int32_t>{64, 64}));
   }
@@ -165,7 +165,7 @@ TEST(Attention, RecomputeGivesTheSameBits) {
   }
 }
 
-// Tokens one by one over kept keys and values give what all at once give.
+// Decoding token by token over the KV cache gives the result of one pass over all tokens.
 TEST(CachedAttention, ContinuesASequence) {
   for (const Option& option : options()) {
     if (!option.spec.rule.causal) continue;
@@ -179,7 +179,7 @@ TEST(CachedAttention, ContinuesASequence) {
     if (kept.learned) bench.param("sinks", {kHeads}, {Axis::kTp, 0, {}}, values.params[0]);
     AttentionSpec spec = kept.on(bench);
     std::int64_t width = width_of(spec);
-    // Kept rows start at 2 of 12.
+    // Cached rows start at 2 of 12.
     auto empty = [&](std::int64_t columns) {
       return bench.tensor(
           {12, columns}, std::vector<double>(static_cast<std::size_t>(12 * columns), std::nan("")));
@@ -190,7 +190,7 @@ TEST(CachedAttention, ContinuesASequence) {
       auto first = values.inputs[0].begin() + row * width;
       Var qkv{bench.tensor({count, width}, {first, first + count * width}),
               Placement().with(Axis::kTp, PlaceState::kShard1), -1, nullptr};
-      // Runs that know their keys, and one that is told.
+      // Runs with an exact key count, and one that reads it from key_counts.
       bool told = count == 1;
       std::vector<std::int32_t> write, keys = {row + count};
       for (std::int32_t i = 0; i < count; ++i) write.push_back(2 + row + i);

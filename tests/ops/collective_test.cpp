@@ -47,7 +47,7 @@ Outcome run(Bench& bench, PlaceState tp, const Numbers& x, const Numbers& dy, co
     outcome.value = values_of(y.tensor);
     outcome.placement = y.placement;
   }
-  // Held: the backward must not write it.
+  // Held by the test: the backward must not write to it.
   Tensor seed = bench.tensor(shape(dy), dy);
   tape.add_gradient(bench.ctx, out, seed, out.placement.dual());
   tape.backward(bench.ctx);

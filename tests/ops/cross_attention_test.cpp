@@ -22,7 +22,7 @@ AttentionSpec cross_spec(std::int64_t v_size, double softcap) {
   return spec;
 }
 
-// Three documents: of 3, 0 and 4 queries with 4, 3 and 2 keys.
+// Three documents with 3, 0 and 4 queries and 4, 3 and 2 keys.
 std::vector<AttentionRun> cross_runs() {
   return {{.q_begin = 0, .q_count = 3, .k_begin = 0, .k_count = 4},
           {.q_begin = 3, .q_count = 4, .k_begin = 7, .k_count = 2}};

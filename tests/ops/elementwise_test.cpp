@@ -180,7 +180,7 @@ TEST(Dropout, KeepsTheRightShareAndScalesIt) {
   }
   // Five standard deviations of 8000 draws.
   EXPECT_NEAR(kept / 8000, 0.7, 5 * std::sqrt(0.3 * 0.7 / 8000));
-  // No row repeats another's mask.
+  // Different rows have different masks.
   EXPECT_NE(std::vector<double>(result.outputs[0].begin(), result.outputs[0].begin() + 40),
             std::vector<double>(result.outputs[0].begin() + 40, result.outputs[0].begin() + 80));
 }

@@ -20,7 +20,7 @@ TEST(Capacity, IsTheEvenShareTimesTheFactorRoundedUp) {
   EXPECT_EQ(expert_capacity({0.1, {}}, 1, 1, 64), 1);
 }
 
-// Expert by expert: its choices in the order of preference, the first `capacity` of them stay.
+// Reference: sorts the choices of each expert by preference and keeps the first `capacity`.
 Choices reference(const Choices& experts, std::int64_t topk, std::int64_t count,
                   std::int64_t capacity, const std::vector<double>& probs,
                   const std::vector<std::int32_t>& positions, DropPolicy policy) {
@@ -46,8 +46,8 @@ struct Case {
   std::vector<std::int32_t> samples;  // lengths
   std::int64_t experts, topk;
   double factor;
-  bool skewed;  // nearly all tokens want the first experts
-  bool ties;    // all probabilities are the same
+  bool skewed;  // nearly all tokens choose the first experts
+  bool ties;    // all probabilities are equal
 };
 const std::vector<Case> kCases = {
     {"even", {12}, 4, 2, 1.0, false, false},

@@ -1,5 +1,5 @@
-// Tokens to experts and back over thread ranks, with choices that no router would make: experts
-// that only scale their input, so that what must come out is known.
+// MoE dispatch and combine over thread ranks, with arbitrary choices and experts that only scale
+// their input, so that the result is known.
 #include "ops/expert_exchange.h"
 
 #include <gtest/gtest.h>
@@ -18,7 +18,7 @@ double scale_of(std::int64_t expert) { return 1 + 0.5 * static_cast<double>(expe
 
 struct Scene {
   const char* name;
-  std::vector<Choices> of_rank;  // four ranks
+  std::vector<Choices> of_rank;  // per rank, four ranks
 };
 const std::vector<Scene> kScenes = {
     {"mixed, a rank has no tokens",
@@ -29,7 +29,7 @@ const std::vector<Scene> kScenes = {
     {"all are dropped", {{-1, -1}, {-1, -1, -1, -1}, {}, {-1, -1}}},
 };
 
-// What a rank of a scene computes with.
+// Inputs of one rank.
 struct Drawn {
   const Choices& chosen;
   Numbers x, probs, dy;  // [T, H], [T, k], [T, H]
@@ -42,7 +42,7 @@ Drawn drawn(const Scene& scene, int rank) {
           case_numbers(numbers, 20 + key)};
 }
 
-// Of an expert's matrix scale * identity [H, H]: the rank's part of it, cut over dim 1 or 2.
+// This rank's part of the expert matrices scale * identity [H, H], split over dim 1 or 2.
 Numbers scaling_weights(const Mesh& mesh, int dim, bool scaled) {
   Range experts = shard_range(kExperts, mesh.shape().ep, mesh.at().ep);
   Range part = shard_range(kHidden, mesh.shape().etp, mesh.at().etp);
@@ -60,9 +60,9 @@ Numbers scaling_weights(const Mesh& mesh, int dim, bool scaled) {
 
 struct Outcome {
   Numbers value, dx, dprobs;
-  std::int64_t rows = 0;  // that the rank's experts compute
+  std::int64_t rows = 0;  // computed by the experts of the rank
 };
-// `lost` (nullptr: sizes are exact) counts what did not fit.
+// `lost` (nullptr: exact sizes) counts rows that did not fit.
 Outcome run_experts(Bench& bench, const Drawn& rank, const ExpertParallel& parallel, double* lost) {
   const auto& [chosen, x, probs, dy] = rank;
   Context& ctx = bench.ctx;
@@ -108,7 +108,7 @@ Outcome run_experts(Bench& bench, const Drawn& rank, const ExpertParallel& paral
   return outcome;
 }
 
-// The same without any exchange.
+// The same result computed without any exchange.
 Outcome expected_outcome(const Drawn& rank) {
   const auto& [chosen, x, probs, dy] = rank;
   Outcome out{Numbers(x.size()), Numbers(x.size()), Numbers(probs.size()), 0};
@@ -157,7 +157,8 @@ TEST(ExpertExchange, AnyChoicesComeBackToTheirTokens) {
   }
 }
 
-// Either all fits and the bits are those of exact sizes, or somebody has counted what did not.
+// Either everything fits and results are bitwise those of exact sizes, or the lost rows are
+// counted.
 TEST(ExpertExchange, FixedSizesHoldEverythingOrSayThatTheyDoNot) {
   for (auto [etp, ep] : std::vector<std::pair<std::int64_t, std::int64_t>>{{1, 4}, {2, 2}}) {
     MeshShape mesh{.dp = 4, .etp = etp, .ep = ep};

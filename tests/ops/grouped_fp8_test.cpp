@@ -1,5 +1,5 @@
-// Experts in 8-bit floats with scales of blocks: an expert's rows and weights are quantised as
-// matrices of their own, and results and gradients are those of the numbers that were rounded.
+// Grouped GEMM in FP8 with blockwise scales: rows and weights of each expert are quantised as
+// separate matrices, and results and gradients are those of the quantised values.
 #include <gtest/gtest.h>
 
 #include "autograd/quantize.h"
@@ -16,7 +16,7 @@ namespace {
 
 constexpr Fp8Recipe kBlocks = {Fp8Scaling::kBlockwise, Fp8Format::kE5m2, 0, true};
 
-// What element k of a row is read as.
+// Dequantised element k of a row.
 double number_at(const ScaledView& from, std::int64_t row, std::int64_t k) {
   auto byte = from.payload.as<std::uint8_t>()[row * from.payload.shape[1] + k];
   bool square = from.block == ScaleBlock::kSquare;
@@ -25,7 +25,7 @@ double number_at(const ScaledView& from, std::int64_t row, std::int64_t k) {
          static_cast<double>(from.scales.as<float>()[line * from.scales.shape[1] + at]);
 }
 
-// A bench whose weights have 8-bit forms.
+// A bench whose weights have FP8 forms.
 struct BlockBench : Weights {
   explicit BlockBench(Dtype dtype)
       : bench(dtype, 2), ctx{bench.ctx.kernels, bench.ctx.stream, bench.arena,
@@ -59,7 +59,7 @@ struct BlockBench : Weights {
   Context ctx;
 };
 
-// Rows of experts with none, few, a whole run and more of them, and places of nobody.
+// Rows of experts with none, few, exactly one block and more of them, and rows without a token.
 struct Rows {
   explicit Rows(BlockBench& with) {
     std::vector<std::int32_t> ends = {0}, slots, places(2 * tokens, -1);
@@ -126,7 +126,7 @@ TEST(GroupedFp8, ExpertsHaveRunsOfTheirOwnWhateverTheirNumbersAre) {
   }
 }
 
-// Sums of products of `depth` numbers, f(i, j, k) of each.
+// Sums over `depth` of f(i, j, k).
 template <class F>
 std::vector<double> products(std::int64_t rows, std::int64_t columns, std::int64_t depth,
                              const F& f) {
@@ -145,7 +145,7 @@ std::vector<double> part(const std::vector<double>& from, std::int64_t begin, st
   return {from.begin() + begin, from.begin() + begin + static_cast<std::int64_t>(count)};
 }
 
-// A layer of three experts, the first for all tokens and the second for none.
+// A layer of three experts; all tokens choose the first and none the second.
 struct Layer {
   static constexpr std::int64_t kTokens = 150, kIn = 128, kOut = 256, kExperts = 3;
 
@@ -237,7 +237,7 @@ TEST(GroupedFp8, RowsThatAreNotWrittenGiveTheSameBits) {
   }
 }
 
-// Without 8-bit weight gradients they are those of the rows as they are.
+// Without FP8 wgrad, weight gradients are those of the unquantised rows.
 TEST(GroupedFp8, WeightGradientsMayStayInTheModelsPrecision) {
   Layer plain, rounded;
   plain.weight->fp8 = {};

@@ -1,4 +1,4 @@
-// Heads for tests of the ops over them: their options, tokens and dense results.
+// Test cases of the output layer (head): options, tokens and dense reference results.
 #pragma once
 
 #include <cmath>
@@ -18,7 +18,7 @@ struct Head {
   std::int64_t tokens = 7;
   double logit_scale = 1, softcap = 0;
   bool chunks = false;
-  bool padded = false;  // rows of logits
+  bool padded = false;  // pad the rows of logits
 };
 inline const Head kHeads[] = {{"plain"},
                               {"scale", 7, 0.3},
@@ -36,7 +36,7 @@ inline std::vector<std::int32_t> targets_of(std::int64_t tokens) {
   }
   return targets;
 }
-// Kernels of a device that pads rows of logits, or null. NaN would show if their padding counted.
+// Kernels of a device that pads rows of logits, or null. Padding is NaN, so using it would show.
 inline const Kernels* kernels_of(const Head& head) {
   static const LossKernels table = [] {
     LossKernels padded = lazy_kernels().loss;

@@ -64,7 +64,7 @@ TEST(LatentAttention, JoinSharesTheRotatedKey) {
   EXPECT_EQ(run_op(test, values, {}).outputs[0], expected);
 }
 
-// Over kept latents, and over keys and values made of them: the same.
+// MLA over cached latents (absorbed form) and over up-projected keys and values agree.
 TEST(LatentAttention, AbsorbedFormContinuesASequence) {
   Bench bench(Dtype::kF64);
   Context& ctx = bench.ctx;

@@ -80,7 +80,7 @@ TEST(LmHeadLoss, NoTokensGiveAZeroGradient) {
   EXPECT_EQ(result.param_grads[0], std::vector<double>(kVocabulary * kHidden, 0.0));
 }
 
-// The head's weight into the bench, and its input.
+// Adds the weight of the head to the bench and returns its input.
 Var head_input(const Head& head, const OpValues& values, Bench& bench) {
   bench.param("head", {kVocabulary, kHidden}, {Axis::kTp, 0, {}}, values.params[0]);
   return {bench.tensor({head.tokens, kHidden}, values.inputs[0]),
@@ -105,11 +105,12 @@ TEST(LmHeadLogits, ArePaddedAFewRowsAtATime) {
   std::size_t before = bench.arena.in_use();
   bench.arena.reset_peak();
   Tensor logits = lm_head_logits(bench.ctx, hidden, spec_of(head, bench));
-  std::size_t padded = 32 * 16 * sizeof(double);  // the fewest rows, to a multiple of 16
+  // The minimum number of rows, padded to a multiple of 16.
+  std::size_t padded = 32 * 16 * sizeof(double);
   EXPECT_LE(bench.arena.peak() - before, logits.view().bytes() + padded + 512);
 }
 
-// The vocabulary cut over ranks, also unevenly, gives one rank's losses and gradients.
+// A vocabulary split over ranks, also unevenly, gives the losses and gradients of one rank.
 TEST(LmHeadLoss, TensorParallelRanksGiveOneRanksResult) {
   const Head& head = kHeads[3];
   OpCase test = loss_case(head);

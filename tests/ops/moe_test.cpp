@@ -40,7 +40,7 @@ const OpRows kRouteRows(
                            .group_topk = 2,
                            .group_experts = 2})});
 
-// Its gradient is zero but for rounding, which no row could compare.
+// Its gradient is zero up to rounding, so op cases cannot compare it.
 TEST(Route, OneScoreOverItselfIsOneWhateverItIs) {
   for (RouterScore score : {RouterScore::kSigmoid, RouterScore::kSqrtSoftplus}) {
     Bench bench(Dtype::kF64);
@@ -64,7 +64,7 @@ TEST(Route, OneScoreOverItselfIsOneWhateverItIs) {
   }
 }
 
-// Noise depends on the token only, so that differences of the input see the same.
+// Noise depends only on the token, so finite differences see the same noise.
 OpCase noisy_case(std::string name, double jitter, RouterDtype dtype) {
   OpCase test = route_case(std::move(name), {});
   test.documents = {static_cast<std::int32_t>(kTokens)};
@@ -100,7 +100,7 @@ std::vector<double> skewed_logits(std::int64_t tokens) {
   return logits;
 }
 
-// As Megatron has it, step by step.
+// Reference: Megatron's algorithm, step by step.
 std::vector<double> sinkhorn_matrix(const std::vector<double>& logits) {
   std::size_t experts = kExperts, tokens = logits.size() / experts;
   std::vector<double> cost(logits.size()), rows(tokens, 1), columns(experts, 1);
@@ -155,8 +155,8 @@ TEST(Route, SinkhornChoosesByTheBalancedMatrixAndWeighsByScores) {
   }
 }
 
-// Columns that hardly exist have factors so large that in f32 their last digit is above the
-// tolerance, and what is not a number has none.
+// Columns that are almost empty have factors so large that in f32 their last digit exceeds the
+// tolerance, and NaN never converges.
 TEST(Route, SinkhornEnds) {
   for (double low : {-200.0, -30.0, std::nan(""), double{INFINITY}}) {
     Bench bench(Dtype::kF32);
@@ -169,7 +169,7 @@ TEST(Route, SinkhornEnds) {
   }
 }
 
-// Choices of tokens that all have the same logits, given by the row.
+// Choices of a token with the given logits.
 std::vector<std::int32_t> chosen(Bench& bench, const std::vector<double>& logits,
                                  const std::vector<double>& bias, const RoutingRule& rule) {
   auto count = static_cast<std::int64_t>(logits.size());
@@ -187,7 +187,7 @@ TEST(Route, EqualScoresGoToTheLowerExpertAndTheBiasOnlyChooses) {
   EXPECT_EQ(chosen(bench, {0, 0, 0, 0}, {}, {.topk = 3}), (Chosen{0, 1, 2}));
   RoutingRule sigmoid{.topk = 2, .score = RouterScore::kSigmoid};
   EXPECT_EQ(chosen(bench, {3, 2, 1, 0}, {0, 0, 0, 1}, sigmoid), (Chosen{3, 0}));
-  // Groups {3, 0}, {2, 2}: by their best the first, by both the second.
+  // Groups {3, 0}, {2, 2}: by their best expert the first group wins, by both experts the second.
   RoutingRule best{.topk = 2, .score = RouterScore::kSigmoid, .groups = 2};
   EXPECT_EQ(chosen(bench, {3, -9, 2, 2}, {}, best), (Chosen{0, 1}));
   RoutingRule both = best;
@@ -195,7 +195,7 @@ TEST(Route, EqualScoresGoToTheLowerExpertAndTheBiasOnlyChooses) {
   EXPECT_EQ(chosen(bench, {3, -9, 2, 2}, {}, both), (Chosen{2, 3}));
 }
 
-// The losses as they are defined, in f64.
+// Reference: the losses by definition, in f64.
 double balance_loss(const std::vector<double>& logits, const std::vector<std::int32_t>& experts,
                     const RouterSpec& spec, const std::vector<std::int32_t>& documents) {
   std::int64_t topk = spec.rule.topk, first = 0;
@@ -219,7 +219,7 @@ double balance_loss(const std::vector<double>& logits, const std::vector<std::in
     double sum = 0;
     for (std::size_t e = 0; e < kExperts; ++e) sum += counts[e] * sums[e];
     auto n = static_cast<double>(count);
-    // It weighs as much as its tokens do.
+    // Weighted by its number of tokens.
     loss +=
         n * coefficient * static_cast<double>(kExperts) * sum / (static_cast<double>(topk) * n * n);
   };
@@ -259,7 +259,7 @@ OpCase balance_case(std::string name, RouterScore score, double aux, double z) {
   return test;
 }
 
-// An expert's bias moves the choice and not what the losses count.
+// An expert bias changes the choice but not what the losses count.
 TEST(Route, LossesCountWhatTheScoresChoose) {
   auto gradient = [](double bias, double coefficient) {
     Bench bench(Dtype::kF64);
@@ -317,7 +317,7 @@ TEST(Route, TheGradientOfAnExpertsBiasIsItsLoadAboveTheMean) {
 
 constexpr ActivationSpec kGatedSilu = {Activation::kSilu, true};
 
-// Tokens through experts, choices[2 t] and choices[2 t + 1], with probabilities of a router.
+// Tokens through experts choices[2 t] and choices[2 t + 1], with router probabilities.
 OpCase experts_case(std::string name, std::vector<std::int32_t> choices, std::int64_t experts,
                     bool bias, const ActivationSpec& spec = kGatedSilu) {
   auto tokens = static_cast<std::int64_t>(choices.size() / 2);
@@ -414,7 +414,7 @@ TEST(WeighedActivation, IsTheActivationAndThenTheWeight) {
   }
 }
 
-// Rows without a token are zeros whatever they hold, and give no gradient.
+// Rows without a token give zeros whatever they contain, and no gradient.
 TEST(WeighedActivation, LeavesRowsWithoutATokenOut) {
   Bench bench(Dtype::kF64);
   Context& ctx = bench.ctx;

@@ -107,7 +107,7 @@ TEST(AddNorm, IsAddThenNorm) {
   }
 }
 
-// A linear keeps the norm's result; with a recipe it is made again instead.
+// A linear saves the result of the norm; with a recipe it is recomputed instead.
 TEST(Norm, RegeneratedResultGivesTheSameBits) {
   for (const Kind& kind : kKinds) {
     for (bool fused : {false, true}) {
@@ -172,7 +172,7 @@ TEST(HeadNorm, IsANormOfEachHead) {
   OpResult result = run_op(test, values, {});
   std::vector<double> expected = values.inputs[0];
   for (std::size_t row = 0; row < 3; ++row) {
-    for (std::size_t head = 0; head < 4; ++head) {  // the v head stays
+    for (std::size_t head = 0; head < 4; ++head) {  // the v head is unchanged
       double* x = expected.data() + row * 20 + head * 4;
       double squares = 0;
       for (int d = 0; d < 4; ++d) squares += x[d] * x[d];

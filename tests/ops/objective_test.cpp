@@ -13,7 +13,7 @@ namespace {
 
 using Numbers = std::vector<double>;
 
-// Packed documents, a sample without tokens, and samples shorter than the chunks of ranks.
+// Packed documents, a sample without tokens, and samples with fewer tokens than there are chunks.
 const std::vector<SampleShape> kSamples = {{{3, 4}}, {{}}, {{5}}, {{1, 1}}, {{1}}, {{}}};
 constexpr std::int64_t kTokens = 15;
 constexpr std::size_t kCount = 6;
@@ -28,7 +28,7 @@ OpCase sum_case() {
           }};
 }
 
-// Sums of consecutive numbers, as many as each sample has tokens.
+// Sums of consecutive elements, one sum per sample.
 Numbers sums_of(const Numbers& x) {
   Numbers sums;
   auto at = x.begin();
@@ -48,7 +48,7 @@ TEST(SumBySample, AddsTheTokensOfEachSample) {
   EXPECT_LT(relative_error(run_op(test, values, {}).outputs[0], sums_of(values.inputs[0])), 1e-15);
 }
 
-// Rows of this rank out of all tokens' in order.
+// Rows of this rank, selected from the rows of all tokens.
 Numbers own_rows(const SequenceLayout& layout, const Numbers& all) {
   Numbers begins = {0}, rows;
   for (double length : kLengths) begins.push_back(begins.back() + length);
@@ -100,7 +100,7 @@ TEST(SumBySample, NamesAnInputOfAnotherPlacement) {
                [&] { run_op(test, values_for(test), {}); });
 }
 
-// sum of sin(x) + 2 x^2, which does not cancel, given with its derivative.
+// sum of sin(x) + 2 x^2, which does not cancel, with its derivative.
 Var sine_loss(Bench& bench, const Var& x) {
   Numbers slopes;
   double sum = 0;

@@ -1,5 +1,5 @@
-// A small tensor-parallel model by hand, with one collective left out, doubled or misplaced: every
-// such mistake must be an error that names the op.
+// A small tensor-parallel model written by hand, with one collective missing, doubled or misplaced:
+// every such mistake must be an error that names the op.
 #include <gtest/gtest.h>
 
 #include "base/philox.h"
@@ -94,7 +94,7 @@ Var run_layer(Bench& bench, const Layer& layer, const Var& x, Mistake mistake) {
   return add(ctx, x, add_bias(ctx, y, *layer.fc2_bias));
 }
 
-// Forward and backward; the mistake is made in the second layer.
+// Forward and backward; the mistake is in the second layer.
 void run_model(Bench& bench, Mistake mistake) {
   Context& ctx = bench.ctx;
   ctx.training = true;
@@ -144,7 +144,7 @@ const Row kRows[] = {
 TEST(Placement, AMissingOrDoubledCollectiveIsAnErrorThatNamesTheOp) {
   for (const Row& row : kRows) {
     SCOPED_TRACE(static_cast<int>(row.mistake));
-    // One rank notices as well as many do.
+    // A single rank detects it too.
     expect_error(ErrorKind::kInternal, row.parts, [&] {
       Bench bench(Dtype::kF64);
       run_model(bench, row.mistake);

@@ -68,7 +68,7 @@ TEST(Recompute, KeepsTheInputOnly) {
     outputs = {};
     return bench.arena.in_use() - before;
   };
-  // Between the two parts lies one tensor of [5, 4]; nested, nothing is kept but the input.
+  // Between the two parts there is one tensor of [5, 4]; nested, only the input is saved.
   EXPECT_EQ(held(How::kRecomputed), 192u);
   EXPECT_EQ(held(How::kNested), 0u);
   EXPECT_GT(held(How::kKept), 4 * 192u);

@@ -8,11 +8,11 @@
 namespace bev::test {
 namespace {
 
-// Packed documents, a sample without tokens, and samples shorter than the chunks of ranks.
+// Packed documents, a sample without tokens, and samples with fewer tokens than there are chunks.
 const std::vector<SampleShape> kSamples = {{{3, 4}}, {{}}, {{5}}, {{1, 1}}, {{1}}};
 constexpr std::int64_t kTokens = 15, kColumns = 2;
 
-// The rows of a rank's tokens, out of those of all samples in order.
+// Rows of the tokens of a rank, selected from the rows of all samples.
 std::vector<double> rows_of(const TokenSet& tokens, const std::vector<double>& all) {
   const std::int32_t begins[] = {0, 7, 7, 12, 14};
   std::vector<double> rows;

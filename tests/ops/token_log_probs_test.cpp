@@ -23,7 +23,7 @@ OpCase log_probs_case(const Head& head) {
   });
 }
 
-// Weights of tokens in an objective, of both signs.
+// Token weights of an objective, of both signs.
 Numbers token_gradients(const Head& head) { return case_numbers(head.tokens, 99, 2); }
 
 Numbers negative(Numbers list) {
@@ -75,8 +75,8 @@ struct Outcome {
   Numbers log_probs, hidden_gradient, weight_gradient;
 };
 
-// One op, forward and backward, on a head of which the bench has this rank's rows. `enter`: hidden
-// are this rank's tokens of a sequence-parallel region before the head.
+// One op, forward and backward, on this rank's rows of a head. `enter`: hidden has only this rank's
+// tokens (sequence parallel).
 Outcome run(Bench& bench, const Head& head, const Numbers& hidden, const Numbers& dy, bool enter) {
   Tape tape;
   TapeScope scope(bench.ctx, &tape);
@@ -107,7 +107,7 @@ Outcome run_on_one_rank(const Head& head, const OpValues& values, const Numbers&
   return run(bench, head, values.inputs[0], dy, false);
 }
 
-// The loss is the special case of one weight per token that is known before.
+// The loss is the special case with one weight per token known in advance.
 TEST(TokenLogProbs, AgreeWithTheLoss) {
   for (const Head& head : kHeads) {
     SCOPED_TRACE(head.name);
@@ -129,7 +129,7 @@ TEST(TokenLogProbs, AgreeWithTheLoss) {
   }
 }
 
-// The vocabulary cut over ranks, evenly or not, with hidden whole or cut over tokens.
+// The vocabulary is split over ranks, evenly or not; hidden is replicated or sharded over tokens.
 TEST(TokenLogProbs, TensorParallelRanksGiveOneRanksResult) {
   for (const Head& head : {kHeads[3], kHeads[5]}) {
     OpValues values = values_for(log_probs_case(head));
@@ -161,7 +161,7 @@ TEST(TokenLogProbs, TensorParallelRanksGiveOneRanksResult) {
   }
 }
 
-// Tokens without a gradient add nothing, and the others get what they get among all.
+// Tokens without a gradient add nothing, and the others get the same gradient as among all.
 TEST(TokenLogProbs, AGradientOfSomeTokensIsTheirPartOfAll) {
   const Head& head = kHeads[5];
   OpValues values = values_for(log_probs_case(head));
@@ -180,7 +180,7 @@ TEST(TokenLogProbs, AGradientOfSomeTokensIsTheirPartOfAll) {
   EXPECT_LT(relative_error(a.weight_gradient, whole.weight_gradient), 1e-13);
 }
 
-// Thirds are other numbers in f32.
+// Thirds are not representable in f32.
 TEST(TokenLogProbs, GradientsOfTokensAreNotRounded) {
   const Head& head = kHeads[3];
   OpValues values = values_for(log_probs_case(head));
@@ -206,8 +206,8 @@ std::size_t bytes_of(const Arena::TagTable& table, const std::string& tag) {
   return 0;
 }
 
-// Between the passes there are the input, the result and the targets; logits exist a chunk at a
-// time in either.
+// Between forward and backward only input, result and targets exist; in both, logits exist one
+// chunk at a time.
 TEST(TokenLogProbs, NoLogitsAreKeptForTheBackward) {
   const Head head{"long", 640, 1.7, 0.9, true};
   const std::size_t chunk = 32 * kVocabulary * sizeof(double) + 64;

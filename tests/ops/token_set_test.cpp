@@ -1,4 +1,5 @@
-// Every token is on one rank, and every pair of tokens that may meet meets once, for any lengths.
+// Every token is on exactly one rank, and every visible pair of tokens is covered once, for any
+// lengths.
 #include "ops/token_set.h"
 
 #include <gtest/gtest.h>
@@ -10,7 +11,7 @@
 namespace bev {
 namespace {
 
-using Token = std::pair<std::int32_t, std::int32_t>;  // document, place in it
+using Token = std::pair<std::int32_t, std::int32_t>;  // document, position in it
 
 std::vector<SampleShape> random_samples(std::mt19937& random) {
   std::vector<SampleShape> samples(1 + random() % 3);
@@ -23,7 +24,7 @@ std::vector<SampleShape> random_samples(std::mt19937& random) {
   return samples;
 }
 
-// The token of each row.
+// Token of each row.
 std::vector<Token> tokens_of(const TokenSet& set) {
   std::vector<Token> rows(static_cast<std::size_t>(set.tokens()), Token{-1, -1});
   for (const DocumentPiece& piece : set.pieces()) {

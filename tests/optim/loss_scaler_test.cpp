@@ -32,7 +32,7 @@ TEST(LossScaler, GrowsAfterAWindowAndRefillsHysteresis) {
   EXPECT_FALSE(scaler.update(false));
   EXPECT_TRUE(scaler.update(false));
   EXPECT_EQ(scaler.scale(), 8);
-  EXPECT_FALSE(scaler.update(true));  // refilled
+  EXPECT_FALSE(scaler.update(true));  // hysteresis was refilled
   EXPECT_EQ(scaler.scale(), 8);
 }
 

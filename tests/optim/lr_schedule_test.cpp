@@ -56,7 +56,7 @@ TEST(LrSchedule, InverseSquareRootIsBoundedBelow) {
   s.min_lr = 0.04;
   EXPECT_EQ(s.lr(900), 0.04);
   s = {.max_lr = 0.1, .decay_steps = 1000, .style = Style::kInverseSquareRoot};
-  EXPECT_EQ(s.lr(0), 0.1);  // without warm-up both roots are at least 1
+  EXPECT_EQ(s.lr(0), 0.1);  // without warmup both square roots are at least 1
   EXPECT_EQ(s.lr(4), 0.05);
 }
 

@@ -103,7 +103,7 @@ TEST(ParamRules, ThatCannotBeReadAreErrors) {
   EXPECT_THROW((ParamGroupConfig{.param_group = {"a:b=1"}}.rules()), Error);
 }
 
-// Megatron's get_lr with the group's max_lr and min_lr; warm-up begins at the run's init_lr.
+// Megatron's get_lr with the max_lr and min_lr of the group; warmup begins at the run's init_lr.
 TEST(LearningRates, GroupsGoThroughTheRunsScheduleBetweenTheirOwnEnds) {
   LrSchedule run{.max_lr = 0.1,
                  .min_lr = 0.001,

@@ -13,7 +13,7 @@ namespace {
 
 constexpr MomentFormat kSigned = MomentFormat::kSigned, kPositive = MomentFormat::kPositive;
 
-// Numbers whose sizes go over `binades` powers of two below 2^highest.
+// Values whose magnitudes span `binades` powers of two below 2^highest.
 std::vector<float> wide_numbers(std::int64_t count, int highest, double binades, bool is_signed) {
   std::vector<float> out;
   for (std::int64_t i = 0; i < count; ++i) {
@@ -52,7 +52,7 @@ std::vector<float> unpack(MomentFormat format, const Packed& packed) {
   return out;
 }
 
-// From far below what a scale reaches to far above, with blocks that end early.
+// Magnitudes from far below to far above the range of a scale, with partial blocks.
 TEST(Moment8, NumbersThatWereReadArePackedIntoTheSameBytes) {
   for (MomentFormat format : {kSigned, kPositive}) {
     for (int highest : {-140, -100, -30, 0, 60, 127}) {
@@ -88,8 +88,8 @@ TEST(Moment8, NearestIsWithinASixteenthAndTheSmallestStep) {
   }
 }
 
-// A number just below a power of two, with smaller ones beside it: also those that are a few of the
-// smallest steps, and the largest, whose rounding changes the scale.
+// A value just below a power of two with smaller ones in the block: some are a few of the smallest
+// steps, and rounding the largest changes the scale.
 TEST(Moment8, RandomRoundingKeepsTheMean) {
   constexpr int kDraws = 20000;
   const std::vector<float> x = {0x1.fcp-20f, -0x1.23p-21f, 0x1.77p-34f, 0x1.3p-36f, 0x1.1p-38f};
@@ -100,13 +100,13 @@ TEST(Moment8, RandomRoundingKeepsTheMean) {
     for (std::size_t i = 0; i < x.size(); ++i) sums[i] += read[i];
   }
   for (std::size_t i = 0; i < x.size(); ++i) {
-    // Numbers below the smallest step are mostly 0 and seldom it.
+    // Values below the smallest step are rounded to 0 most of the time.
     double bound = i < 2 ? 0.002 : i == 2 ? 0.01 : 0.05;
     EXPECT_NEAR(sums[i] / kDraws / x[i], 1, bound) << i;
   }
 }
 
-// An average that moves by less than a step in an update must still get anywhere.
+// A moving average whose change per update is smaller than a step must still converge.
 TEST(Moment8, ASlowAverageReachesItsGoal) {
   std::vector<float> v(128, 1e-6f);
   for (int update = 0; update < 4000; ++update) {

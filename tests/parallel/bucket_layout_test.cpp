@@ -84,7 +84,7 @@ TEST(BucketLayout, RanksWithUnequalPartsFillTheSameBuckets) {
   for (std::int64_t rank : {0, 1}) {
     std::vector<BucketItem> items = {bucket_item(table, {2, rank}), bucket_item(norm, {2, rank})};
     EXPECT_EQ(items[0].elements, rank == 0 ? 700 : 600);
-    // Closed by the 700 elements of the first rank, on both.
+    // The 700 elements of the first rank close the bucket on both ranks.
     EXPECT_EQ(layout_buckets(items, {1, false, 650}).buckets.size(), 2u);
     EXPECT_EQ(layout_buckets(items, {1, false, 701}).buckets.size(), 1u);
   }

@@ -1,4 +1,4 @@
-// Sequences cut over context-parallel ranks give one rank's answer, by every kind of exchange.
+// Context parallelism gives the result of one rank, with every communication type.
 #include <gtest/gtest.h>
 
 #include "tests/support/layouts.h"
@@ -13,7 +13,7 @@ ModelConfig awkward_gpt() {
   return model;
 }
 
-// Grouped heads, windows in some layers, capped scores, norms per head.
+// GQA, sliding windows in some layers, soft-capped scores, QK norm.
 ModelConfig awkward_llama() {
   ModelConfig model = tiny_llama();
   model.num_attention_heads = 8;
@@ -79,7 +79,7 @@ TEST(ContextParallel, EveryExchangeGivesOneRanksAnswer) {
   }
 }
 
-// Chunks of no token, ranks without a token, ranks whose targets are all ignored.
+// Chunks without tokens, ranks without tokens, ranks whose targets are all ignored.
 TEST(ContextParallel, ShortSequencesGiveOneRanksAnswer) {
   for (std::int64_t length : {2, 3, 5, 9}) {
     TinyRun single;

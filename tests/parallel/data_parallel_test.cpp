@@ -1,5 +1,5 @@
-// Data parallelism never changes the answer: every strategy, overlap, bucket size and hierarchy
-// against one rank, and against itself to the bit.
+// Data parallelism does not change the result: every strategy, overlap, bucket size and hierarchy
+// is compared with one rank, and bitwise with each other.
 #include <gtest/gtest.h>
 
 #include <mutex>
@@ -54,7 +54,7 @@ void expect_close(const LayoutAnswer& expected, const LayoutAnswer& actual) {
 
 void expect_same(const LayoutAnswer& expected, const LayoutAnswer& actual) {
   EXPECT_EQ(expected.losses, actual.losses);
-  // A norm is added up from what each rank owns, which follows the buckets.
+  // The norm is summed over what each rank owns, which depends on the buckets.
   for (std::size_t i = 0; i < expected.losses.size(); ++i) {
     EXPECT_NEAR(actual.grad_norms[i], expected.grad_norms[i], 1e-14 * expected.grad_norms[i]);
   }
@@ -62,7 +62,7 @@ void expect_same(const LayoutAnswer& expected, const LayoutAnswer& actual) {
   EXPECT_EQ(expected.weights, actual.weights);
 }
 
-// Every strategy with overlap in many buckets and without it in one.
+// Every strategy, with overlap in many buckets and without it in one.
 void expect_one_ranks_answer(TinyRun run, const std::vector<Ranks>& layouts) {
   LayoutAnswer expected = run_tiny(run);
   run.micro_batch_size = 1;
@@ -91,14 +91,14 @@ TEST(DataParallel, GivesOneRanksAnswer) {
   expect_one_ranks_answer(one_rank(tiny_llama(), 8), layouts);
 }
 
-// Partial gradients over tp; a table that two stages hold.
+// Gradients that are partial over tp, and an embedding held by two stages.
 TEST(DataParallel, GivesOneRanksAnswerBesideTensorAndPipelineParallelism) {
   std::vector<Ranks> layouts = {{2, 1, 2, 1}, {1, 2, 2, 1}, {1, 2, 4, 2}, {2, 2, 2, 1}};
   expect_one_ranks_answer(one_rank(tiny_gpt(), 8), layouts);
   expect_one_ranks_answer(one_rank(tiny_llama(), 8), layouts);
 }
 
-// Ranks with fewer samples, or none, in a micro-batch take part in everything.
+// Ranks with fewer samples, or none, in a micro-batch take part in all collectives.
 TEST(DataParallel, UnevenAndEmptySharesGiveOneRanksAnswer) {
   std::vector<Ranks> layouts = {{1, 1, 3, 1}, {1, 1, 4, 2}, {2, 1, 2, 2}, {1, 2, 3, 1}};
   expect_one_ranks_answer(one_rank(tiny_gpt(), 5), layouts);
@@ -136,7 +136,8 @@ TEST(DataParallel, OverlapAndBucketSizeDoNotChangeABit) {
   }
 }
 
-// Weights of every rank after three steps on a world that is as late as it may be. tp is 1.
+// Weights of every rank after three steps on a world that completes collectives as late as
+// possible. tp is 1.
 std::vector<NamedTensors> train_late(const TinyRun& run) {
   std::vector<NamedTensors> weights(static_cast<std::size_t>(mesh_shape(run.parallel).size()));
   run_thread_ranks(static_cast<int>(weights.size()), {60.0}, [&](World& world) {
@@ -165,7 +166,7 @@ std::vector<NamedTensors> train_late(const TinyRun& run) {
   return weights;
 }
 
-// Nothing is read before it has come and nothing is written that is still on its way.
+// No buffer is read before it has arrived, or written while it is in flight.
 TEST(DataParallel, WaitsForAllThatItUses) {
   TinyRun run = one_rank(tiny_gpt(), 8);
   run.dtype = Dtype::kF32;
@@ -203,7 +204,7 @@ TEST(DataParallel, Bf16OnTheWireIsCloseAndTheSameForAllStrategiesThatSumOnce) {
       EXPECT_LT(gradients.value, 8e-3) << "gradient of " << gradients.name;
       EXPECT_GT(gradients.value, 0);
     }
-    // With one level the whole sum and the parts are the same additions.
+    // With one level, all-reduce and reduce-scatter perform the same additions.
     if (ranks.instances == 1) {
       EXPECT_EQ(answers[0].gradients, answers[1].gradients);
       EXPECT_EQ(answers[0].weights, answers[1].weights);

@@ -1,4 +1,4 @@
-// When messages are posted and waited for, on a machine that only keeps a record.
+// When the executor posts messages and waits for them, on a transport that only logs.
 #include "parallel/executor.h"
 
 #include <gtest/gtest.h>
@@ -24,7 +24,7 @@ class Recorded final : public Work::Pending {
   std::string done_;
 };
 
-// Records messages; all else passes through.
+// Logs messages; everything else passes through.
 class RecordingGroup final : public Group {
  public:
   RecordingGroup(Record& record, std::string name, int rank, std::vector<int> members)
@@ -70,7 +70,7 @@ class RecordingWorld final : public World {
   Record& record_;
 };
 
-// Forwards of three micro-batches on one rank of a pipeline of three.
+// Forwards of three micro-batches on one rank of a three-stage pipeline.
 Record forwards(int rank, bool overlap) {
   struct Sink : OutputSink {
     explicit Sink(Record& to) : record(to) {}
@@ -103,7 +103,7 @@ TEST(Executor, ReceivesForTheNextComputationDuringTheOneBefore) {
                     "computed 1", "receive 2", "receive 2 done", "computed 2"}));
 }
 
-// A send is waited for after the computation that follows it.
+// A send completes during the computation that follows it.
 TEST(Executor, SendsDuringTheNextComputation) {
   EXPECT_EQ(forwards(1, true), (Record{"receive 0", "receive 0 done", "receive 0", "send 2",
                                        "receive 0 done", "receive 0", "send 2 done", "send 2",

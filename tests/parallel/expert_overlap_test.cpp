@@ -1,5 +1,5 @@
-// Exchanges of experts that keep nobody waiting: what the host waits for, what a step that is done
-// again leaves behind, and what runs beside an exchange.
+// MoE exchanges without host waits: what the host waits for, the effects of a repeated step, and
+// what overlaps with an exchange.
 #include <gtest/gtest.h>
 
 #include <atomic>
@@ -54,7 +54,7 @@ struct Step {
   bool redone = false;
 };
 
-// `ahead` steps are begun before the first one is waited for.
+// `ahead` steps are enqueued before the first one is waited for.
 std::vector<Step> train(const ParallelConfig& parallel, int steps, int ahead) {
   std::vector<Step> out;
   run_thread_ranks(2, {60.0}, [&](World& world) {
@@ -109,7 +109,7 @@ TEST(ExpertOverlap, AStepThatIsDoneAgainIsSeenOnce) {
   EXPECT_GT(some, 0) << "no factor lets some steps pass";
 }
 
-// The scales of a step in 8 bits follow from the largest numbers of those before it.
+// Delayed FP8 scales depend on the amax of earlier steps.
 TEST(ExpertOverlap, HistoriesOfLargestNumbersKnowNothingOfADiscardedStep) {
   TinyRun run;
   run.model = with_experts();
@@ -135,7 +135,7 @@ Work counted_fetch(const Stream& stream, const View& from, void* host) {
   return cpu_kernels().device.fetch(stream, from, host);
 }
 
-// What the host reads of a step, and may wait for.
+// Number of fetches of a step, each of which the host may wait for.
 std::int64_t fetches_of(const ParallelConfig& parallel) {
   DeviceKernels device = cpu_kernels().device;
   device.fetch = counted_fetch;
@@ -167,8 +167,8 @@ TEST(ExpertOverlap, WithFixedSizesTheHostReadsNothingButResults) {
   }
 }
 
-// What a rank's trace says of a step: "start" and "end" of exchanges, "F" and "B" of ops, with
-// micro-batches, in the order of begins.
+// Events of a step in the trace of a rank: "start" and "end" of exchanges, "F" and "B" of ops, with
+// micro-batches, sorted by begin.
 struct Happening {
   std::string name;
   std::int64_t micro_batch;
@@ -198,8 +198,8 @@ std::vector<Happening> traced_step(const ParallelConfig& parallel) {
   return out;
 }
 
-// Between the start of an exchange of tokens and the wait for it another micro-batch's products
-// run, and with delayed weight gradients its own as well.
+// Counts exchanges of tokens during which GEMMs of another micro-batch run, or, with delayed wgrad,
+// its own.
 std::int64_t exchanges_over(const std::vector<Happening>& events, const std::string& label,
                             const std::string& work, bool own) {
   std::int64_t found = 0;
@@ -232,14 +232,14 @@ TEST(ExpertOverlap, AnotherMicroBatchComputesWhileTokensAreUnderWay) {
   EXPECT_EQ(exchanges_over(plain, kBackward, "grouped_linear", false), 0);
   parallel.overlap_moe_expert_parallel_comm = true;
   std::vector<Happening> paired = traced_step(parallel);
-  // Of four micro-batches three forwards have a backward beside them.
+  // Three of the four forwards are paired with a backward.
   std::int64_t layers = with_experts().num_layers;
   EXPECT_GE(exchanges_over(paired, kForward, "grouped_linear", false), 3 * (layers - 1));
   EXPECT_GE(exchanges_over(paired, kBackward, "grouped_linear", false), 3 * (layers - 1));
   EXPECT_EQ(exchanges_over(paired, "expert gradients", "grouped_linear", true), 0);
   parallel.delay_wgrad_compute = true;
   std::vector<Happening> delayed = traced_step(parallel);
-  // Of each layer two: of tokens and of probabilities.
+  // Two per layer: tokens and probabilities.
   EXPECT_EQ(exchanges_over(delayed, "expert gradients", "grouped_linear", true), 4 * 2 * layers);
 }
 

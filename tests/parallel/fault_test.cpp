@@ -10,8 +10,8 @@
 namespace bev::test {
 namespace {
 
-// One step, number 5, with zero 3 and sequence parallelism: every kind of collective is in it.
-// Returns the calls of each rank, by which the fault is placed.
+// One step, number 5, with ZeRO-3 and sequence parallelism, which includes every kind of
+// collective. Returns the number of calls of each rank, to place the fault.
 std::vector<std::int64_t> train_step(const Fault& fault, double timeout) {
   EngineOptions options;
   options.model = tiny_gpt();
@@ -39,7 +39,7 @@ TEST(FaultyStep, AThrowAnywhereIsTheCauseOfTheRun) {
   for (int rank = 0; rank < 8; ++rank) {
     std::int64_t last = calls[static_cast<std::size_t>(rank)];
     ASSERT_GT(last, 20);
-    // Places spread over the step, others on each rank.
+    // Calls spread over the step, different ones on each rank.
     for (std::int64_t call = 1 + rank; call <= last; call += last / 6) {
       expect_error(ErrorKind::kComm, {concat("rank ", rank, ": injected fault at call ", call)},
                    [&] {

@@ -1,4 +1,5 @@
-// Experts in 8-bit floats: only blocks are for them, and layouts give one rank's answer.
+// MoE experts in FP8: only the blockwise recipe applies to them, and layouts give the result of one
+// rank.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -7,7 +8,7 @@
 namespace bev::test {
 namespace {
 
-// Sizes that two ranks of tp, and of etp, can cut into blocks; an odd number of experts.
+// Sizes that two ranks of tp and of etp can split into blocks; an odd number of experts.
 TinyRun experts_run(Fp8Scaling recipe = Fp8Scaling::kBlockwise) {
   TinyRun run = fp8_run(recipe);
   run.model = fp8_llama(true);
@@ -33,7 +34,7 @@ TEST(Fp8Experts, OnlyBlocksAreForThem) {
 
 TEST(Fp8Experts, AreNearTheModelsOwnPrecision) {
   TinyRun run = experts_run();
-  run.model.moe.topk = run.model.moe.num_experts;  // no rounding tips a choice
+  run.model.moe.topk = run.model.moe.num_experts;  // so that rounding cannot change a choice
   TinyRun plain = run;
   plain.fp8 = {};
   LayoutAnswer exact = run_tiny(plain), rounded = run_tiny(run);
@@ -96,9 +97,9 @@ std::vector<Layout> layouts() {
   return out;
 }
 
-// Rows have scales of their own, so results and gradients of inputs are those of one rank up to the
-// order of sums. Runs of tokens in weight gradients are not, where ep brings others together. After
-// an update a router's choice may tip.
+// Rows have their own scales, so results and dgrad are those of one rank up to the order of sums.
+// Blocks of tokens in wgrad differ if ep combines other rows. After an update a routing choice may
+// change.
 TEST(Fp8Experts, LayoutsGiveOneRanksAnswer) {
   for (bool weights : {false, true}) {
     TinyRun single = experts_run();

@@ -1,4 +1,4 @@
-// Tiny runs in 8-bit floats.
+// Tiny training runs in FP8.
 #pragma once
 
 #include <algorithm>
@@ -9,7 +9,7 @@
 
 namespace bev::test {
 
-// Sizes that two tensor-parallel ranks can cut for any recipe.
+// Sizes that two tensor-parallel ranks can split with any recipe.
 inline ModelConfig fp8_llama(bool blocks) {
   ModelConfig model = tiny_llama();
   model.num_layers = 2;
@@ -32,7 +32,7 @@ inline TinyRun fp8_run(Fp8Scaling recipe) {
   return run;
 }
 
-// body(engine) on every rank of a run.
+// Calls body(engine) on every rank of a run.
 template <class Body>
 void with_engines(const TinyRun& run, const Body& body) {
   EngineOptions options;

@@ -1,4 +1,4 @@
-// Linear layers in 8-bit floats: every recipe trains, and layouts give one rank's answer.
+// Linear layers in FP8: every recipe trains, and layouts give the result of one rank.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -67,7 +67,7 @@ TEST(Fp8, RecomputingChangesNoBit) {
   }
 }
 
-// What kernels wrote in steps of an engine.
+// Number of tensors that kernels materialised in the steps of an engine.
 struct Written {
   std::atomic<int> norms{0}, activations{0}, gradients{0};
 };
@@ -95,8 +95,8 @@ ActivationKernels watched_activations() {
   return table;
 }
 
-// Norms and activations whose results only products in 8 bits read: the final norm's goes to the
-// head.
+// Fused quantisation of norms and activations read only by FP8 GEMMs; the result of the final norm
+// goes to the head.
 TEST(Fp8, WhatIsOnlyRoundedIsNotWritten) {
   for (Fp8Scaling recipe : kRecipes) {
     for (bool in_rows : {false, true}) {
@@ -122,7 +122,7 @@ TEST(Fp8, WhatIsOnlyRoundedIsNotWritten) {
   }
 }
 
-// Tokens of all ranks, gathered in 8 bits, are those that are gathered and rounded then.
+// Gathering tokens in FP8 is equal to gathering first and quantising afterwards.
 TEST(Fp8, SequenceParallelRanksComputeWhatTensorParallelOnesDo) {
   for (Fp8Scaling recipe : kRecipes) {
     TinyRun whole = fp8_run(recipe);
@@ -130,7 +130,7 @@ TEST(Fp8, SequenceParallelRanksComputeWhatTensorParallelOnesDo) {
     whole.dtype = Dtype::kBf16;
     LayoutAnswer expected = run_tiny(whole);
     for (bool overlap : {false, true}) {
-      // Products of a block's rows alone add in another order.
+      // GEMMs of single blocks of rows sum in another order.
       if (overlap && recipe == Fp8Scaling::kBlockwise) continue;
       TinyRun parts = whole;
       parts.parallel.sequence_parallel = true;
@@ -183,10 +183,10 @@ std::vector<Layout> layouts() {
   return out;
 }
 
-// Sums in another order move a number by its last bit, and one in a hundred thousand of those to
-// the next 8-bit float, which shows in the gradient of a token; a scale that does not count the
-// whole tensor moves nearly all of them. The larger model has such numbers, and blocks of tokens
-// are not the same ones where cp cuts a sequence.
+// Sums in another order change the last bit of a value, and one in a hundred thousand such changes
+// moves it to the next FP8 value, which shows in the gradient of a token; a scale that does not
+// cover the whole tensor moves nearly all of them. The larger model has such values, and blocks of
+// tokens differ if cp splits a sequence.
 TEST(Fp8, LayoutsGiveOneRanksAnswer) {
   for (Fp8Scaling recipe : kRecipes) {
     TinyRun single = fp8_run(recipe);
@@ -206,7 +206,7 @@ TEST(Fp8, LayoutsGiveOneRanksAnswer) {
   }
 }
 
-// The largest numbers that one step has seen of each layer's x, weight and dy.
+// amax of x, weight and dy of each layer in one step.
 std::map<std::string, std::vector<float>> amaxes_of(const TinyRun& run) {
   std::map<std::string, std::vector<float>> all;
   std::mutex mutex;
@@ -243,7 +243,7 @@ TEST(Fp8, LargestNumbersAreOfWholeTensors) {
   }
 }
 
-// The 8-bit weights of all layers under their global names, of fresh engines.
+// FP8 weights of all layers under their global names, of fresh engines.
 std::map<std::string, std::vector<std::uint8_t>> weight_bytes(TinyRun run) {
   run.dtype = Dtype::kBf16;
   std::map<std::string, std::vector<std::uint8_t>> all;
@@ -284,7 +284,7 @@ TEST(Fp8, WeightsHaveTheSameBitsInEveryLayout) {
   }
 }
 
-// Each rank quantises what it has updated: the bits are those of gathered values.
+// Each rank quantises its shard: the result is bitwise that of gathered values.
 TEST(Fp8, GatheredPayloadsAreThoseOfGatheredValues) {
   for (Fp8Scaling recipe : {Fp8Scaling::kTensorwise, Fp8Scaling::kDelayed}) {
     for (std::int64_t tp : {1, 2}) {
@@ -315,7 +315,7 @@ TEST(Fp8, SizesThatNoProductTakesAreNamed) {
   EXPECT_EQ(fp8.problems(tiny_llama(), Dtype::kBf16, 1).size(), 4u);
   EXPECT_EQ(fp8.problems(fp8_llama(false), Dtype::kBf16, 8).size(), 2u);
   EXPECT_EQ(fp8.problems(fp8_llama(false), Dtype::kF64, 1).size(), 1u);
-  // Latents are linear layers too, and a width that no layer has is none.
+  // The projections of MLA are linear layers too; a width that no layer has does not matter.
   EXPECT_TRUE(fp8.problems(preset("deepseek-v3"), Dtype::kBf16, 8).empty());
   Fp8Config blocks = fp8;
   blocks.fp8_recipe = Fp8Scaling::kBlockwise;
@@ -333,7 +333,7 @@ TEST(Fp8, SizesThatNoProductTakesAreNamed) {
   fp8.fp8_param_gather = false;
   EXPECT_TRUE(fp8.problems(fp8_llama(true), Dtype::kBf16, 2).empty());
   ModelConfig narrow = fp8_llama(true);
-  narrow.num_query_groups = 1;  // its keys and values fill half a block of each rank
+  narrow.num_query_groups = 1;  // its keys and values fill half a block on each rank
   EXPECT_TRUE(fp8.problems(narrow, Dtype::kBf16, 1).empty());
   EXPECT_EQ(fp8.problems(narrow, Dtype::kBf16, 2).size(), 1u);
   EXPECT_FALSE(fp8.problems(fp8_llama(false), Dtype::kBf16, 1).empty());

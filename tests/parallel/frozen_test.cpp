@@ -1,5 +1,5 @@
-// Frozen parameters cost their weights and nothing else: no gradient memory, no optimizer state, no
-// wgrad, and the backward ends where nothing before it trains.
+// Frozen parameters cost only their weights: no gradient memory, no optimizer state, no wgrad, and
+// the backward ends where nothing upstream trains.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -63,7 +63,7 @@ bool passes_gradients(const TraceLabel& label) {
                                               label.name == std::string("receive backward"));
 }
 
-// What each rank did in a step.
+// Traces a step on each rank.
 std::vector<StepTrace> trace_step(const ParallelConfig& parallel) {
   const int ranks = static_cast<int>(parallel.pipeline_model_parallel_size);
   std::vector<StepTrace> traces(static_cast<std::size_t>(ranks));
@@ -94,7 +94,7 @@ std::vector<StepTrace> trace_step(const ParallelConfig& parallel) {
         ++told.backward_ops;
         if (label.number >= 0) told.backward_layers.insert(label.number);
       }
-      // Spans nest: a message is posted within the action that sends or receives it.
+      // Spans nest: a message is posted inside the action that sends or receives it.
       if (passes_gradients(label) && i + 1 < trace.spans().size()) {
         const TraceSpan& inner = trace.spans()[i + 1];
         bool nested = inner.begin_ns < trace.spans()[i].end_ns;
@@ -124,7 +124,7 @@ TEST(Frozen, RecomputedLayersThatDoNotTrainRunOnce) {
 
 TEST(Frozen, StagesBeforeTheFirstThatTrainsGetNoGradients) {
   ParallelConfig parallel;
-  parallel.pipeline_model_parallel_size = 2;  // the first stage is all frozen
+  parallel.pipeline_model_parallel_size = 2;  // all of the first stage is frozen
   for (PipelineSchedule schedule : {PipelineSchedule::k1F1B, PipelineSchedule::kZeroBubbleH1}) {
     parallel.pipeline_schedule = schedule;
     std::vector<StepTrace> steps = trace_step(parallel);
@@ -132,7 +132,7 @@ TEST(Frozen, StagesBeforeTheFirstThatTrainsGetNoGradients) {
     EXPECT_EQ(steps[1].backward_layers, kTrainedLayers);
     for (const StepTrace& step : steps) EXPECT_EQ(step.gradient_messages, 0);
   }
-  // With four stages the gradient passes between the last two alone.
+  // With four stages only the last two exchange gradients.
   parallel.pipeline_schedule = PipelineSchedule::k1F1B;
   parallel.pipeline_model_parallel_size = 4;
   std::vector<StepTrace> steps = trace_step(parallel);
@@ -152,7 +152,7 @@ TEST(Frozen, HasNoMemoryForGradientsAndOptimizer) {
   EXPECT_LE(step.optimizer_bytes, 8 * elements + 8192);
 }
 
-// GEMMs of the form A^T B, which weight gradients alone have.
+// Counts GEMMs of the form A^T B, which only wgrad uses.
 int wgrad_gemms = 0;  // of one rank with one thread
 void count_wgrads(const Stream& stream, const GemmArgs& args) {
   wgrad_gemms += args.transpose_a;

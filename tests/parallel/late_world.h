@@ -1,6 +1,6 @@
-// A world whose collectives finish as late as they may, for tests of overlap: a result appears when
-// it is waited for and reads as NaN until then, and an input that changes in between is a failure.
-// What was posted and waited for is written down.
+// A world whose collectives complete as late as possible, to test overlap: a result appears when it
+// is waited for and is NaN until then, and an input that changes in between is a failure. Posts and
+// waits are logged.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -17,7 +17,7 @@ namespace bev::test {
 
 struct CommEvent {
   std::string group, op, label;
-  bool wait = false;  // otherwise the post
+  bool wait = false;  // false: a post
 };
 
 class CommLog {
@@ -25,7 +25,7 @@ class CommLog {
   void add(CommEvent event) { events_.push_back(std::move(event)); }
   void clear() { events_.clear(); }
   const std::vector<CommEvent>& events() const { return events_; }
-  // Of a group and op ("": any).
+  // Number of posts of a group and op ("": any).
   std::int64_t posts(const std::string& group, const std::string& op = "") const {
     return count(group, op, false);
   }
@@ -54,10 +54,10 @@ class LateWork final : public Work::Pending {
     log_.add(event_);
     event_.wait = true;
   }
-  // Where the collective reads and writes instead.
+  // Buffers that the collective reads and writes instead.
   View input() { return at(in_, input_); }
   View result() { return at(out_, result_); }
-  // The result lies ready; nobody sees it yet. The own part of a gather in place stays readable.
+  // Hides the completed result. The own part of an in-place gather stays readable.
   void hide() {
     auto* begin = static_cast<std::byte*>(out_.data);
     auto* own = static_cast<std::byte*>(in_.data);

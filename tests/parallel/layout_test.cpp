@@ -1,4 +1,5 @@
-// Promise 3: a layout never changes the answer. Every layout against one rank, in f64 to rounding.
+// The layout never changes the answer: every layout is compared with one rank, in f64 up to
+// rounding.
 #include <gtest/gtest.h>
 
 #include "base/text.h"
@@ -103,7 +104,7 @@ void expect_same_answer(const ModelConfig& model, Dtype dtype, double gradient_t
   }
 }
 
-// The rows of tokens that no sample has, and nothing that rounding could move.
+// Embedding rows of tokens that no sample has are zero, which rounding cannot change.
 TEST(Layout, EveryLayoutTellsTheSameZerosAndNorm) {
   using S = ShardingStrategy;
   TinyRun single;
@@ -131,7 +132,8 @@ TEST(Layout, LlamaGivesOneRanksAnswerInF64) {
 TEST(Layout, DeepseekGivesOneRanksAnswerInF64) {
   expect_same_answer(tiny_deepseek(), Dtype::kF64, 1e-11, 1e-9);
 }
-// Tables and heads of the last stage: its own, copies, and those that lie on the same rank.
+// Embeddings and heads on the last stage: its own, copies, and shared with another stage of the
+// rank.
 TEST(Layout, MultiTokenPredictionGivesOneRanksAnswerInF64) {
   ModelConfig model = tiny_deepseek();
   model.mtp_num_layers = 2;
@@ -142,8 +144,8 @@ TEST(Layout, MultiTokenPredictionGivesOneRanksAnswerInF64) {
     expect_same_answer(model, Dtype::kF64, 1e-11, 1e-9);
   }
 }
-// Depths on any stages behind the last layer: alone, beside layers, over several, on ranks that
-// hold the table already.
+// MTP modules on any stages after the last layer: alone, together with layers, over several stages,
+// on ranks that already hold the embedding.
 TEST(Layout, DepthsOnOtherStagesGiveOneRanksAnswer) {
   TinyRun single;
   single.model = tiny_deepseek();
@@ -209,7 +211,7 @@ TEST(Layout, DropoutAndAwkwardChoicesGiveOneRanksAnswer) {
   expect_same_answer(model, Dtype::kF64, 1e-11, 1e-9);
 }
 
-// Five samples do not divide: some ranks get fewer, or none, in the last micro-batch.
+// Five samples do not divide evenly: some ranks get fewer, or none, in the last micro-batch.
 TEST(Layout, UnevenAndEmptySharesGiveOneRanksAnswer) {
   using S = ShardingStrategy;
   TinyRun single;
@@ -250,7 +252,7 @@ TEST(Layout, Bf16LayoutsAgreeToTheirRounding) {
 TEST(Layout, ThreadCountDoesNotChangeABit) {
   TinyRun run;
   run.model = tiny_gpt();
-  // Wide enough that products, norms and the loss are cut into several pieces.
+  // Wide enough that GEMMs, norms and the loss are split into several pieces.
   run.model.hidden_size = 256;
   run.model.ffn_hidden_size = 1024;
   run.model.vocab_size = 1531;

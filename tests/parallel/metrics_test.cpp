@@ -1,4 +1,4 @@
-// Metrics of a program's own under layouts of several ranks.
+// Metrics declared by a program, under layouts of several ranks.
 #include "autograd/metrics.h"
 
 #include <gtest/gtest.h>
@@ -65,7 +65,7 @@ TEST(Metrics, AProgramsOwnCountOnceUnderEveryLayout) {
   }
 }
 
-// Those of a step are not told twice where steps are begun ahead, nor those of an evaluation.
+// With steps begun ahead, and with an evaluation in between, each step reports its own sums only.
 TEST(Metrics, AreOfTheStepThatIsFinished) {
   run_thread_ranks(2, {60.0}, [](World& world) {
     EngineOptions options;
@@ -116,7 +116,7 @@ TEST(Metrics, AreFoundByNameWhereAskedFor) {
   EXPECT_EQ(block.find("no such"), nullptr);
   EXPECT_TRUE(block.shows(MetricPhase::kUpdate));
 
-  // The block as fetch() would bring it.
+  // The block as fetch() returns it.
   *block.at(shown) = 3, *block.at(hidden) = 4, *block.at(late) = 25, *block.at(mean) = 7;
   float* rows = block.table().as<float>();
   for (int i = 0; i < 6; ++i) rows[i] = static_cast<float>(i);

@@ -1,5 +1,5 @@
-// Mixtures of experts under layouts: losses on the choice, loads and biases of experts count whole
-// micro-batches and the whole global batch, however these are cut.
+// MoE under layouts: router losses, loads and expert biases count whole micro-batches and the whole
+// global batch, however these are split.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -10,7 +10,7 @@
 namespace bev::test {
 namespace {
 
-// Biases everywhere, no gate, a gated expert for all tokens, more experts than tokens.
+// Biases everywhere, no gated activation, a gated shared expert, more experts than tokens.
 ModelConfig many_experts() {
   ModelConfig model = tiny_gpt();
   model.moe.num_experts = 40;
@@ -23,7 +23,7 @@ ModelConfig many_experts() {
   return model;
 }
 
-// Every loss at once, over more micro-batches than ranks; noise on the router's input.
+// Every loss at once, over more micro-batches than ranks, with jitter on the router input.
 ModelConfig balanced() {
   ModelConfig model = deepseek_like();
   model.moe.layer_freq = {1, 0, 1, 1};
@@ -68,7 +68,7 @@ void expect_same_bits(const LayoutAnswer& expected, const LayoutAnswer& actual) 
   }
 }
 
-// Whatever the layout: with the parts kept and with them made again.
+// Under every layout, with these parts saved and recomputed.
 TEST(Moe, SharedExpertsAndHeadsOfLatentsAreTheSameBitsWhenMadeAgain) {
   const std::vector<Change> layouts = {
       [](ParallelConfig&) {},
@@ -160,7 +160,7 @@ const std::vector<Change> kExpertLayouts = {
       p.data_parallel_sharding_strategy = ShardingStrategy::kOptimGrads;
       p.recompute_granularity = RecomputeGranularity::kFull;
     },
-    // Ranks of tp have the same tokens.
+    // tp ranks have the same tokens.
     [](ParallelConfig& p) {
       p.tensor_model_parallel_size = 2;
       p.data_parallel_size = 2;
@@ -187,8 +187,8 @@ TEST(Moe, SharingExpertsOutGivesOneRanksAnswer) {
   }
 }
 
-// What the comparisons above have compared besides: every layer with experts reports, those of
-// multi-token prediction too, and an answer with other numbers is another one.
+// What the comparisons above include: every MoE layer reports statistics, MTP layers too, and
+// different statistics count as a difference.
 TEST(Moe, LayoutsAreComparedByWhatRoutersReport) {
   TinyRun run;
   run.model = gpt_oss_like();
@@ -203,7 +203,7 @@ TEST(Moe, LayoutsAreComparedByWhatRoutersReport) {
   EXPECT_THAT(answer_difference(answer, other), testing::HasSubstr("z_loss of layer 4"));
 }
 
-// Multiples of the rate, which 16 bits would round; what travels in bf16 rounds no count.
+// Multiples of the rate, which 16 bits would round; counts are not rounded on a bf16 wire.
 TEST(Moe, ExpertBiasesAreF32InModelsOf16Bits) {
   const std::vector<Change> layouts = {
       [](ParallelConfig&) {},
@@ -236,7 +236,7 @@ TEST(Moe, ExpertBiasesAreF32InModelsOf16Bits) {
   }
 }
 
-// A capacity is of the micro-batch, so no layout changes what is dropped.
+// The capacity applies to the micro-batch, so the layout does not change what is dropped.
 TEST(Moe, LayoutsDropTheSameChoices) {
   for (ModelConfig model : {mixtral_like(), deepseek_like(), gpt_oss_like()}) {
     for (DropPolicy policy : {DropPolicy::kProbs, DropPolicy::kPosition}) {
@@ -251,7 +251,7 @@ TEST(Moe, LayoutsDropTheSameChoices) {
   }
 }
 
-// The order of all sums is the same, so the bits are.
+// The order of all sums is the same, so results are bitwise equal.
 TEST(Moe, OverlapOfTheSharedExpertChangesNoBit) {
   for (const ModelConfig& model : {deepseek_like(), many_experts()}) {
     for (Change layout : {kExpertLayouts[0], kExpertLayouts[2], kExpertLayouts[3]}) {
@@ -304,8 +304,8 @@ TEST(Moe, ExchangesOfFixedSizeGiveTheBitsOfExactOnes) {
   }
 }
 
-// Sums are of backwards, whose order stays. Only a tied embedding has a part of its gradient from
-// forwards, where the loss is computed.
+// Sums are over backwards, whose order is unchanged. Only a tied embedding gets a part of its
+// gradient in the forward, where the loss is computed.
 TEST(Moe, InterleavedMicroBatchesChangeNoBit) {
   std::vector<Change> layouts = kExpertLayouts;
   layouts.push_back([](ParallelConfig& p) {
@@ -349,7 +349,7 @@ TEST(Moe, EveryKindOfBalanceGivesOneRanksAnswer) {
   }
 }
 
-// Sequences of two tokens over four context-parallel ranks: two ranks have none.
+// Sequences of two tokens over four context-parallel ranks: two ranks have no tokens.
 TEST(Moe, RanksWithoutTokensTakePart) {
   TinyRun single;
   single.model = mixtral_like();

@@ -1,5 +1,5 @@
-// Activations that wait in host memory: every bit of the answer stays as it is, whatever else is
-// on.
+// Activation offload to host memory: results are bitwise unchanged in combination with every other
+// feature.
 #include <gtest/gtest.h>
 
 #include <map>
@@ -25,7 +25,7 @@ void by_part(OffloadConfig& offload, std::vector<std::string> parts) {
   offload.min_offloaded_tensor_size = 1;
 }
 
-// What the run says without offload and with each of the ways.
+// Compares the run without offload with each kind of offload.
 void expect_no_change(const TinyRun& plain) {
   const Kernels& kernels = lazy_kernels();
   LayoutAnswer expected = run_tiny(plain);
@@ -68,7 +68,7 @@ TEST(Offload, ChangesNoBitOfAnyKindOfModel) {
   side_by_side.parallel_residual = true;
   ModelConfig future = tiny_deepseek();
   future.mtp_num_layers = 1;
-  // Tied tables, dropout, biases; windows; latents; sinks; experts.
+  // Tied embeddings, dropout, biases; windows; MLA; sinks; experts.
   for (const ModelConfig& model :
        {uneven_gpt(), uneven_llama(), future, tiny_gpt_oss(), norms, side_by_side, experts()}) {
     SCOPED_TRACE(model.family);
@@ -143,7 +143,7 @@ TEST(Offload, ChangesNoBitOfFp8) {
   }
 }
 
-// Of one rank: the most activations on the device and on the host in a step, and what the host has
+// For one rank: peak activations of a step on the device and on the host, and the host memory
 // reserved after each step.
 struct Bytes {
   std::size_t device = 0, host = 0;
@@ -182,7 +182,7 @@ TEST(Offload, LeavesTheDeviceThePeakOfTwoLayers) {
   auto all = static_cast<double>(bytes_of(offload).device);
   by_layer(offload, 8);
   Bytes layers = bytes_of(offload);
-  // Of eight layers' activations the last one stays, and two are on their way.
+  // The activations of the last of eight layers stay, and those of two are in flight.
   EXPECT_LT(static_cast<double>(layers.device), 0.45 * all);
   EXPECT_GT(static_cast<double>(layers.host), 0.8 * all);
   // Nothing is allocated from the second step on.
@@ -218,7 +218,7 @@ TEST(Offload, MovesAsMuchAsAskedFor) {
   offload.activation_offload_fraction = 0;
   EXPECT_EQ(bytes_of(offload).host, 0u);
   offload.activation_offload_fraction = 1;
-  // The sum that the second norm keeps is as large, what the products keep is larger.
+  // The sum that the second norm saves has the same size, the inputs of the GEMMs are larger.
   offload.offload_modules = {"attn_norm", "mlp_norm"};
   EXPECT_EQ(bytes_of(offload).host, 14 * input);
   offload.min_offloaded_tensor_size = static_cast<std::int64_t>(input / sizeof(float)) + 1;

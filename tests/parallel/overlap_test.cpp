@@ -1,4 +1,5 @@
-// When a store communicates: what is posted at which moment, what is waited for, what is kept.
+// When the parameter store communicates: what is posted when, what is waited for, and what stays in
+// memory.
 #include <gtest/gtest.h>
 
 #include "backend/cpu/cpu_kernels.h"
@@ -14,7 +15,8 @@ namespace {
 
 using Strategy = ShardingStrategy;
 
-// A model of a table, three layers of two parameters and a final norm: 5 units, 8 parameters.
+// A model with an embedding, three layers of two parameters and a final norm: 5 FSDP units, 8
+// parameters.
 std::vector<Param> make_params() {
   std::vector<Param> params;
   for (const char* name :
@@ -95,7 +97,7 @@ StoreOptions options_of(Strategy strategy, bool overlap, std::int64_t bucket_ele
 }
 constexpr MeshShape kTwoRanks{1, 1, 2, 1};
 
-// One exchange per bucket and step, and none before the last micro-batch.
+// One reduction per bucket and step, and none before the last micro-batch.
 TEST(GradientOverlap, WholeGradientsArePostedWhenTheLastMicroBatchCompletesABucket) {
   for (Strategy strategy : {Strategy::kNoShard, Strategy::kOptim}) {
     for (bool overlap : {false, true}) {
@@ -107,7 +109,7 @@ TEST(GradientOverlap, WholeGradientsArePostedWhenTheLastMicroBatchCompletesABuck
           for (int micro_batch = 0; micro_batch < 3; ++micro_batch) {
             for (int i = 7; i >= 0; --i) {
               rig.add_gradient(i, 1 + micro_batch + step);
-              // Buckets of two: the first of the two in order of use completes it.
+              // Buckets of two parameters: the first of the two in order of use completes it.
               std::int64_t complete = micro_batch == 2 && overlap ? (8 - i) / 2 : 0;
               ASSERT_EQ(rig.log().posts(group), complete);
               ASSERT_EQ(rig.log().pending(group), complete);
@@ -123,7 +125,7 @@ TEST(GradientOverlap, WholeGradientsArePostedWhenTheLastMicroBatchCompletesABuck
   }
 }
 
-// With bf16 on the wire a bucket's copies go before those of the next are made.
+// With bf16 on the wire, the copies of a bucket are freed before those of the next are made.
 TEST(GradientOverlap, Bf16CopiesOfOneBucketAreKeptAtATime) {
   for (Strategy strategy : {Strategy::kNoShard, Strategy::kOptim}) {
     for (bool overlap : {false, true}) {
@@ -135,7 +137,7 @@ TEST(GradientOverlap, Bf16CopiesOfOneBucketAreKeptAtATime) {
         rig.store->begin_step(1);
         for (int i = 7; i >= 0; --i) {
           rig.add_gradient(i, 1);
-          // 128 elements out and as many in.
+          // 128 elements sent and as many received.
           ASSERT_EQ(rig.bytes_of("gradients on the wire"), overlap ? 2 * 128 * 2 : 0);
         }
         rig.store->finish_gradients();
@@ -147,7 +149,7 @@ TEST(GradientOverlap, Bf16CopiesOfOneBucketAreKeptAtATime) {
   }
 }
 
-// A second addition after the bucket has gone would be lost.
+// A gradient added after its bucket was sent would be lost.
 TEST(GradientOverlap, AGradientThatComesTooOftenIsAnError) {
   run_ranks(kTwoRanks, options_of(Strategy::kNoShard, true), [](Rig& rig) {
     rig.store->begin_step(1);
@@ -168,7 +170,7 @@ TEST(GradientOverlap, AParameterUsedTwiceIsAwaitedTwice) {
   });
 }
 
-// Instances sum their parts across once per step, whatever the number of micro-batches.
+// Replicas are reduced once per step, for any number of micro-batches.
 TEST(GradientOverlap, ReplicasMeetOncePerBucketAndStep) {
   for (Strategy strategy : {Strategy::kOptim, Strategy::kOptimGrads, Strategy::kOptimGradsParams}) {
     MeshShape shape{1, 1, 4, 1};
@@ -189,7 +191,8 @@ TEST(GradientOverlap, ReplicasMeetOncePerBucketAndStep) {
   }
 }
 
-// A unit is one exchange per micro-batch, one at most is on its way, and its memory goes with it.
+// A unit is reduced once per micro-batch, at most one is in flight, and its memory is freed
+// afterwards.
 TEST(GradientOverlap, UnitsAreExchangedPerMicroBatch) {
   for (bool overlap : {false, true}) {
     run_ranks(kTwoRanks, options_of(Strategy::kOptimGrads, overlap), [&](Rig& rig) {
@@ -212,7 +215,7 @@ TEST(GradientOverlap, UnitsAreExchangedPerMicroBatch) {
   }
 }
 
-// A zero-bubble schedule: norms come in the backward, linear layers are put off and come later.
+// Zero-bubble schedule: gradients of norms arrive in the backward, deferred wgrad of linears later.
 TEST(GradientOverlap, UnitsTakeGradientsThatRunAhead) {
   for (bool overlap : {false, true}) {
     run_ranks(kTwoRanks, options_of(Strategy::kOptimGradsParams, overlap), [&](Rig& rig) {
@@ -253,7 +256,7 @@ TEST(GatherOverlap, AFirstUseWaitsForItsOwnBucket) {
   });
 }
 
-// A run may end right after an update, whichever rank is first.
+// A run may end right after an update, in any order of the ranks.
 TEST(GatherOverlap, GathersOnTheirWayMayBeLeft) {
   for (int repeat = 0; repeat < 10; ++repeat) {
     run_thread_ranks(3, {60.0}, [&](World& world) {
@@ -271,7 +274,7 @@ TEST(GatherOverlap, GathersOnTheirWayMayBeLeft) {
   }
 }
 
-// Forward, backward; the second step has seen the first.
+// Forward, backward; the second step prefetches what the first one used.
 TEST(GatherOverlap, TheNextUnitIsOnItsWayBeforeItIsUsed) {
   const std::vector<int> order = {0, 1, 2, 3, 4, 3, 2, 1, 0, 1, 2, 3, 4, 3, 2, 1};
   for (bool overlap : {false, true}) {
@@ -289,7 +292,7 @@ TEST(GatherOverlap, TheNextUnitIsOnItsWayBeforeItIsUsed) {
             int next = kFirstOf[order[i + 1]];
             EXPECT_EQ(coming, rig.params[static_cast<std::size_t>(next)].name);
           }
-          // The unit before has gone. A table takes 128 elements, a layer 256.
+          // The unit before has been freed. An embedding takes 128 elements, a layer 256.
           auto bytes = [&](int unit) { return unit >= 1 && unit <= 3 ? 256 * 8 : 128 * 8; };
           ASSERT_EQ(rig.bytes_of("gathered weights"),
                     bytes(order[i]) + (ahead ? bytes(order[i + 1]) : 0));
@@ -312,7 +315,7 @@ TEST(GatherOverlap, ALeaseOutlivesTheUnitsTurn) {
   });
 }
 
-// Steps that differ from the one before, and updates: the values are always those of now.
+// With steps that differ from the one before, and with updates, values are always current.
 TEST(GatherOverlap, WrongGuessesAndUpdatesNeverGiveOldValues) {
   run_ranks(kTwoRanks, options_of(Strategy::kOptimGradsParams, true), [](Rig& rig) {
     const std::vector<std::vector<int>> steps = {
@@ -336,7 +339,7 @@ TEST(GatherOverlap, WrongGuessesAndUpdatesNeverGiveOldValues) {
       rig.store->begin_step(1);
       use_all(units);
       rig.store->finish_gradients();
-      use_all({4, 3});  // an evaluation
+      use_all({4, 3});  // evaluation
       update();
       use_all({3, 4});
     }
@@ -348,7 +351,7 @@ TEST(GatherOverlap, WrongGuessesAndUpdatesNeverGiveOldValues) {
   });
 }
 
-// A whole model: a table, four layers, the final norm, the output layer; two micro-batches.
+// A whole model: embedding, four layers, final norm, output layer; two micro-batches.
 TEST(GatherOverlap, AModelGathersEachUnitOncePerPass) {
   for (bool overlap : {false, true}) {
     run_thread_ranks(2, {60.0}, [&](World& world) {
@@ -364,7 +367,8 @@ TEST(GatherOverlap, AModelGathersEachUnitOncePerPass) {
       for (int step = 0; step < 2; ++step) {
         late.log().clear();
         engine.train_step(batches, {step + 1, 1e-2, 0.1, 1.0, 1.0});
-        // Seven units forward; backward the norm and the layers, as tables need no weights there.
+        // Seven units in the forward; in the backward the norm and the layers, as embeddings need
+        // no weights there.
         EXPECT_EQ(late.log().posts("shards", "all_gather"), 2 * (7 + 5));
         EXPECT_EQ(late.log().posts("shards", "reduce_scatter"), 2 * 7);
         EXPECT_EQ(late.log().pending("shards"), 0);

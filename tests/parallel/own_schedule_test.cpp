@@ -1,4 +1,4 @@
-// Schedules that a program brings along.
+// Custom pipeline schedules of an application.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -13,7 +13,7 @@
 namespace bev::test {
 namespace {
 
-// 1F1B's lists after a change.
+// The action lists of 1F1B after a change.
 template <class Change>
 class Changed final : public ScheduleMaker {
  public:
@@ -72,7 +72,7 @@ TEST(OwnSchedule, AWrongOneIsRefusedBeforeItRuns) {
                  "no micro-batch 9");
   expect_refused([](std::vector<Schedule>& lists) { lists[0].push_back(lists[0].front()); },
                  "forward");
-  // The first rank waits for a gradient of what it has not sent.
+  // The first rank waits for the gradient of an output that it has not sent.
   expect_refused(
       [](std::vector<Schedule>& lists) {
         auto receive = std::ranges::find(lists[0], ActionKind::kReceiveBackward, &Action::kind);

@@ -33,7 +33,7 @@ Param make(std::string name, Shape shape, Split split = {},
   return param;
 }
 
-// Awkward sizes; with `stages`, a tied table on the first and the last one.
+// Awkward sizes; with several stages, a tied embedding on the first and the last one.
 std::vector<Param> make_params(const Mesh& mesh) {
   Split column{Axis::kTp, 0, {}}, row{Axis::kTp, 1, {}}, fused{Axis::kTp, 0, {6, 3, 4}};
   bool first = mesh.at().pp == 0, last = mesh.at().pp == mesh.shape().pp - 1;
@@ -56,7 +56,7 @@ std::vector<Param> make_params(const Mesh& mesh) {
   return list;
 }
 
-// The first and the last stage have the table.
+// The first and the last stage hold the embedding.
 MeshShape at_ends(MeshShape shape) {
   if (shape.pp > 1) shape.embedding_stages = {0, shape.pp - 1};
   return shape;
@@ -80,7 +80,8 @@ struct Rank {
   std::vector<ElementRun> runs(const Param& param) const {
     return element_runs(param.shape, param.split, part_of(param.split, mesh));
   }
-  // Adds value(global element) as this rank's gradient, and its squares where the store lets ops.
+  // Adds value(global element) as the gradient of this rank, and its squares if the store lets ops
+  // do so.
   template <class F>
   void add_gradient(const Param& param, const F& value) {
     Placement placement =
@@ -117,7 +118,7 @@ MeshShape with_instances(MeshShape shape, std::int64_t instances) {
   shape.dp_instances = instances;
   return shape;
 }
-// Buckets of 200 elements overlap.
+// Buckets of 200 elements overlap parameters.
 std::vector<StoreCase> cases() {
   std::vector<StoreCase> list;
   for (MeshShape shape : {MeshShape{1, 1, 1, 1},
@@ -208,8 +209,8 @@ TEST(ParamStore, OwnedRangesCoverEveryTrainingElementOnce) {
     });
     std::int64_t data_ranks = test.shape.dp * test.shape.cp;
     for (const auto& [name, counts] : owners) {
-      // Whole parameters are owned by every tp rank, tied ones by both of their stages, and all by
-      // every data-parallel rank unless the optimizer is shared out, then once by every instance.
+      // Replicated parameters are owned by every tp rank, tied ones by both of their stages, and
+      // all by every data-parallel rank unless the optimizer is sharded, then once per instance.
       std::int64_t expected = name == "frozen" ? 0
                               : test.strategy == ShardingStrategy::kNoShard
                                   ? data_ranks
@@ -245,7 +246,7 @@ void add_gradients(Rank& rank, int micro_batches = 2, double* squares = nullptr,
 
 double expected_gradient(const StoreCase& test, const std::string& name, std::int64_t element,
                          int micro_batches = 2) {
-  if (name == "one" || name == "frozen") return 0;  // no use in the step
+  if (name == "one" || name == "frozen") return 0;  // not used in the step
   double sum = 0;
   for (int data = 0; data < test.shape.dp * test.shape.cp; ++data) {
     for (int use = 0; use < micro_batches; ++use) {
@@ -261,7 +262,7 @@ double expected_gradient(const StoreCase& test, const std::string& name, std::in
 TEST(ParamStore, GradientsAreSummedOverUsesDataRanksAndTiedStages) {
   on_every_case([](const StoreCase& test) {
     run_ranks(test, [&](Rank& rank) {
-      for (int step = 0; step < 2; ++step) {  // the second overwrites the first
+      for (int step = 0; step < 2; ++step) {  // the second step overwrites the first
         add_gradients(rank, 2, nullptr, step == 1);
         for (const Param& param : rank.params) {
           if (!param.trains) continue;
@@ -291,7 +292,7 @@ double expected_squares(const StoreCase& test, int micro_batches) {
   return sum;
 }
 
-// Whether ops may add the squares of what they make or not.
+// Regardless of whether ops may add the squares of their gradients.
 TEST(ParamStore, GradientNormCountsEachParameterOnce) {
   on_every_case([](const StoreCase& test) {
     for (int micro_batches : {2, 1}) {
@@ -322,14 +323,15 @@ TEST(ParamStore, OpsAddSquaresOfGradientsThatNobodyElseAddsTo) {
   EXPECT_EQ(squared_by_ops({1, 1, 1, 1}, ShardingStrategy::kNoShard, 1), 4);
   EXPECT_EQ(squared_by_ops({1, 1, 1, 1}, ShardingStrategy::kOptim, 1), 4);
   EXPECT_EQ(squared_by_ops({2, 1, 1, 1}, ShardingStrategy::kNoShard, 1), 4);
-  EXPECT_EQ(squared_by_ops({1, 1, 1, 2}, ShardingStrategy::kNoShard, 1), 3);  // not the tied table
+  // Not the tied embedding.
+  EXPECT_EQ(squared_by_ops({1, 1, 1, 2}, ShardingStrategy::kNoShard, 1), 3);
   EXPECT_EQ(squared_by_ops({1, 1, 1, 1}, ShardingStrategy::kNoShard, 2), 0);
   EXPECT_EQ(squared_by_ops({1, 1, 2, 1}, ShardingStrategy::kNoShard, 1), 0);
   EXPECT_EQ(squared_by_ops({1, 2, 1, 1}, ShardingStrategy::kOptim, 1), 0);
 }
 
-// What each owner writes reaches everyone, at once or, after a recorded step that leaves it to the
-// next one, at the first use.
+// What each owner writes reaches all ranks, at once or, after a captured step that defers the
+// gather to the next one, at the first use.
 TEST(ParamStore, UpdatedValuesReachAllRanks) {
   on_every_case([](const StoreCase& test) {
     run_ranks(test, [&](Rank& rank) {
@@ -384,7 +386,7 @@ TEST(ParamStore, AGradientPartialOverTpIsSummedOverTp) {
   }
 }
 
-// Where a product may keep its form of a weight: not what would be used once, and anew after each
+// When a GEMM may cache the packed form of a weight: not for a single use, and again after each
 // change of the values.
 TEST(ParamStore, PackedWeightsLastUntilTheValuesChange) {
   run_thread_ranks(1, {20.0}, [](World& world) {
@@ -434,7 +436,7 @@ TEST(ParamStore, MistakesAreErrors) {
     rank.store->sink(scale, parts);
     expect_error(ErrorKind::kInternal, {"gradient of scale", "tp: partial"},
                  [&] { rank.store->sink(scale, parts.with(Axis::kTp, PlaceState::kPartial)); });
-    // Summed over ranks already, or the same on all of them.
+    // Already summed over ranks, or the same on all of them.
     for (Axis axis : {Axis::kDp, Axis::kCp}) {
       expect_error(
           ErrorKind::kInternal, {"gradient of row", "several times", std::string(name_of(axis))},

@@ -56,7 +56,7 @@ TEST(PipelineLayout, SplitsAnyNumberOfLayersEvenly) {
   EXPECT_EQ(pipeline_layout(24, by_layers).shape.chunks, 4);
 }
 
-// Tables lie where tokens are looked up, and where a tied head is.
+// Embeddings are where tokens are looked up, and where a tied head is.
 TEST(PipelineLayout, PlacesDepthsOfMultiTokenPrediction) {
   struct Placed {
     ParallelConfig config;
@@ -197,7 +197,7 @@ TEST(PipelineProblems, HoldMegatronsRulesOfGroups) {
   config = pipeline(4);
   config.microbatch_group_size = 4;
   EXPECT_THAT(problem_of(8, config), HasSubstr("is for 1f1b with several stages"));
-  // Other schedules take any number.
+  // Other schedules accept any number.
   EXPECT_THAT(pipeline_problems(8, pipeline(4), {{1, 2, 5}}), IsEmpty());
   EXPECT_THAT(pipeline_problems(8, pipeline(4, 0, Kind::kZeroBubbleV), {{1, 2, 5}}), IsEmpty());
 }

@@ -1,4 +1,5 @@
-// Promise 3 for pipelines: every schedule and every split of the layers gives one rank's answer.
+// The layout never changes the answer, for pipelines: every schedule and every split of the layers
+// is compared with one rank.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -83,7 +84,7 @@ ModelConfig with_layers(ModelConfig model, std::int64_t layers) {
   return model;
 }
 
-// Every schedule; embeddings tied and untied.
+// Every schedule; tied and untied embeddings.
 std::vector<PipelineCase> schedules() {
   return {
       {"pp2vpp2", pipeline(2, 2)},
@@ -105,7 +106,7 @@ TEST(Pipeline, EveryScheduleGivesOneRanksAnswerWithTablesOfTheirOwn) {
   expect_one_ranks_answer(with_layers(tiny_llama(), 8), 8, schedules());
 }
 
-// Fewer micro-batches than stages, and numbers that leave a short group.
+// Fewer micro-batches than stages, and numbers that leave an incomplete group.
 TEST(Pipeline, FewAndOddMicroBatchesGiveOneRanksAnswer) {
   std::vector<PipelineCase> cases = schedules();
   cases.push_back({"pp4", pipeline(4)});
@@ -114,7 +115,7 @@ TEST(Pipeline, FewAndOddMicroBatchesGiveOneRanksAnswer) {
   expect_one_ranks_answer(with_layers(tiny_gpt(), 8), 5, cases);
 }
 
-// With one token a tensor-parallel rank has the whole sequence and the others nothing of it.
+// With one token, one tensor-parallel rank has the whole sequence and the others none of it.
 TEST(Pipeline, OneTokenOverTensorRanksGivesOneRanksAnswer) {
   TinyRun run;
   run.model = with_layers(tiny_gpt(), 4);
@@ -156,7 +157,7 @@ TEST(Pipeline, EmptyStagesGiveOneRanksAnswer) {
        {"zbv_empty_turn", with_text(pipeline(2, 0, Kind::kZeroBubbleV), "Ett|||ttL")}});
 }
 
-// Layers thrown onto stages at random, under any schedule.
+// Layers are distributed over stages at random, under any schedule.
 TEST(Pipeline, RandomSplitsGiveOneRanksAnswer) {
   for (std::uint32_t i = 0; i < 24; ++i) {
     auto draw = [&](std::uint32_t use, std::uint32_t below) {
@@ -209,7 +210,7 @@ TEST(Pipeline, DropoutGivesOneRanksAnswer) {
                            {"pp2zbv", with_recompute(pipeline(2, 0, Kind::kZeroBubbleV))}});
 }
 
-// Micro-batches of unequal lengths: each rank knows the shapes from its own data.
+// Micro-batches of different lengths: each rank derives the shapes from its own data.
 TEST(Pipeline, UnequalLengthsGiveOneRanksAnswer) {
   StepSamples samples;
   for (std::int64_t length : {11, 4, 17, 2, 9, 30}) {
@@ -274,7 +275,7 @@ TEST(Pipeline, ForwardsGiveOneRanksLossAndHiddenStates) {
   }
 }
 
-// Stage 2 of a V lies after stage 3 in the order of ranks, and before it in that of computation.
+// Stage 2 of a V is after stage 3 in rank order, and before it in the order of computation.
 TEST(Pipeline, TheFirstBadTensorIsFoundInTheOrderOfStages) {
   run_thread_ranks(2, {60.0}, [&](World& world) {
     EngineOptions options;
@@ -292,7 +293,8 @@ TEST(Pipeline, TheFirstBadTensorIsFoundInTheOrderOfStages) {
   });
 }
 
-// A table used at both ends of one rank needs no other rank, and its gradient comes in two parts.
+// An embedding used at both ends by one rank needs no other rank, and its gradient comes in two
+// parts.
 TEST(Pipeline, ATiedTableIsHeldOnceWhereBothEndsAreOnOneRank) {
   auto tables = [](const ParallelConfig& parallel, std::int64_t rank) {
     ModelOptions options;

@@ -27,7 +27,7 @@ ScheduleReport play(const PipelineShape& shape, std::int64_t micro_batches,
   return play_schedules(shape, make_schedules(shape, micro_batches), micro_batches, true, costs);
 }
 
-// "F0 F1 B0 ...": computation only. With several chunks "F0.1" is micro-batch 0 on chunk 1.
+// "F0 F1 B0 ...": computations only. With several chunks "F0.1" is micro-batch 0 on chunk 1.
 std::string order_of(const Schedule& schedule, bool with_chunks = false) {
   std::string text;
   for (const Action& action : schedule) {
@@ -80,7 +80,7 @@ TEST(PipelineShape, PlacesStagesInALoopOrAV) {
   EXPECT_EQ(v_places, (std::vector<StagePlace>{{0, 0}, {1, 0}, {2, 0}, {2, 1}, {1, 1}, {0, 1}}));
 }
 
-// As Megatron's schedules.py runs it: warm-up min(P - rank - 1, M), then one forward, one backward.
+// As in Megatron's schedules.py: warmup of min(P - rank - 1, M), then one forward, one backward.
 TEST(Schedule1F1B, IsMegatronsOrder) {
   std::vector<Schedule> eight = all_ranks(4, 8), two = all_ranks(4, 2);
   EXPECT_EQ(order_of(eight[0]), "F0 F1 F2 F3 B0 F4 B1 F5 B2 F6 B3 F7 B4 B5 B6 B7 ");
@@ -123,7 +123,7 @@ PipelineShape pairs_of(std::int64_t ranks, std::int64_t chunks = 1) {
   return shape;
 }
 
-// Forwards stay ahead of the backwards that they run beside.
+// Forwards stay ahead of the backwards that they are paired with.
 TEST(SchedulePairs, RunAForwardBesideTheBackwardOfAnother) {
   using K = ActionKind;
   EXPECT_EQ(order_of(make_schedules(pairs_of(1), 4)[0]), "F0 F1 B0 F2 B1 F3 B2 B3 ");
@@ -142,7 +142,7 @@ TEST(SchedulePairs, RunAForwardBesideTheBackwardOfAnother) {
   EXPECT_FALSE(runs_together(make_schedules(shape_of(2), 2)[1], 1)) << "the backward needs it";
 }
 
-// With micro-batches enough nobody waits longer than for the pipeline to fill and to empty.
+// With enough micro-batches, no rank idles longer than the fill and drain of the pipeline.
 TEST(SchedulePairs, RunThrough) {
   for (std::int64_t ranks : {1, 2, 3, 4, 8}) {
     for (std::int64_t chunks : {1, 2, 3}) {
@@ -183,12 +183,13 @@ TEST(ScheduleInterleaved, IsMegatronsOrder) {
             "F0.0 F1.0 F0.1 F1.1 F2.0 B0.1 F3.0 B1.1 F2.1 B0.0 F3.1 B1.0 B2.1 B3.1 B2.0 B3.0 ");
   EXPECT_EQ(order_of(lists[1], true),
             "F0.0 F1.0 F0.1 B0.1 F1.1 B1.1 F2.0 B0.0 F3.0 B1.0 F2.1 B2.1 F3.1 B3.1 B2.0 B3.0 ");
-  // Groups of three with a short last one.
+  // Groups of three with an incomplete last one.
   EXPECT_EQ(order_of(make_forward_schedules(shape_of(2, 2, Kind::k1F1B, 3), 5)[0], true),
             "F0.0 F1.0 F2.0 F0.1 F1.1 F2.1 F3.0 F4.0 F3.1 F4.1 ");
 }
 
-// Warm-up 2 (P - rank - 1) + (chunks - 1) group, at most all; the bubble is 1F1B's over the chunks.
+// Warmup 2 (P - rank - 1) + (chunks - 1) group, at most all; the bubble is that of 1F1B over the
+// chunks.
 TEST(ScheduleInterleaved, HasMegatronsWarmupAndBubble) {
   for (std::int64_t ranks : {2, 3, 4, 8}) {
     for (std::int64_t chunks : {2, 3, 4}) {
@@ -215,7 +216,7 @@ TEST(ScheduleInterleaved, HasMegatronsWarmupAndBubble) {
   }
 }
 
-// Bubble (P - 1)(F + B - W), and P - M more where the micro-batches do not fill the pipeline.
+// Bubble (P - 1)(F + B - W), and P - M more if the micro-batches do not fill the pipeline.
 TEST(ScheduleZeroBubbleH1, HasTheBubbleOfThePaperInTheMemoryOf1F1B) {
   for (std::int64_t ranks = 1; ranks <= 8; ++ranks) {
     for (std::int64_t batches = 1; batches <= 24; ++batches) {
@@ -232,8 +233,8 @@ TEST(ScheduleZeroBubbleH1, HasTheBubbleOfThePaperInTheMemoryOf1F1B) {
   EXPECT_DOUBLE_EQ(report.span, 12 * 6.0 + 3 * (2.0 + 2.5 - 1.5));
 }
 
-// The last rank cannot start before the first micro-batch has come down to it, P - 1 units late;
-// from 2 P micro-batches on almost nothing is added to that.
+// The last rank cannot start before the first micro-batch has reached it, P - 1 units late; from 2
+// P micro-batches on almost nothing is added to that.
 TEST(ScheduleZeroBubbleV, HasAlmostNoBubbleInTheMemoryOf1F1B) {
   for (std::int64_t ranks = 2; ranks <= 8; ++ranks) {
     for (std::int64_t batches = 1; batches <= 40; ++batches) {
@@ -278,7 +279,7 @@ TEST(ScheduleForward, RunsThroughWithoutBackwards) {
   EXPECT_NE(play_schedules(shape_of(2), all_ranks(2, 5), 5, false).problem, "");
 }
 
-// Any sizes, also those that a configuration would refuse.
+// Any sizes, including those that a configuration would refuse.
 TEST(Schedules, RunThroughWhateverTheSizes) {
   for (std::uint32_t i = 0; i < 3000; ++i) {
     auto draw = philox({i, 0, 0, 0}, 11);
@@ -298,7 +299,7 @@ TEST(Schedules, RunThroughWhateverTheSizes) {
   }
 }
 
-// Every single action left out or doubled, anywhere, is noticed.
+// Every missing or doubled action, anywhere, is detected.
 TEST(PlaySchedules, NoticesEveryMissingAndDoubledAction) {
   std::vector<Schedule> good = all_ranks(3, 4);
   for (std::size_t stage = 0; stage < 3; ++stage) {
@@ -325,7 +326,7 @@ TEST(PlaySchedules, NoticesAForwardBeforeItsInput) {
             "stage 1: micro-batch 0 does forward before receive forward");
 }
 
-// Transports deliver in the order sent and know no micro-batches.
+// Transports deliver in the order sent and do not know micro-batches.
 TEST(PlaySchedules, NoticesMessagesTakenInAnotherOrder) {
   auto forwards = [](std::initializer_list<std::int64_t> order, std::int64_t stage) {
     Schedule list;
@@ -344,7 +345,7 @@ TEST(PlaySchedules, NoticesMessagesTakenInAnotherOrder) {
       "stage 1 waits for micro-batch 1, but 0 was sent first");
 }
 
-// Stage 0 waits for a gradient that stage 1 can give only after stage 0's next forward.
+// Stage 0 waits for a gradient that stage 1 can send only after the next forward of stage 0.
 TEST(PlaySchedules, NoticesADeadlock) {
   using K = ActionKind;
   Schedule first{{K::kForward, 0},         {K::kSendForward, 0}, {K::kReceiveBackward, 0},
@@ -363,7 +364,7 @@ TEST(PlaySchedules, NoticesAMicroBatchThatDoesNotExist) {
   EXPECT_EQ(play_schedules(shape_of(1), list, 2, true).problem, "rank 0: no micro-batch 2");
 }
 
-// The second half of a V's turn before the first, and weights before their input's gradient.
+// The second half of the turn of a V before the first, and wgrad before its dgrad.
 TEST(PlaySchedules, NoticesAResultThatIsNotThereYet) {
   PipelineShape v = shape_of(2, 2, Kind::kZeroBubbleV);
   std::vector<Schedule> list = make_schedules(v, 1);

@@ -1,5 +1,5 @@
-// Gradients and optimizer state in bf16 and 8 bits: training goes on as in fp32, and layouts agree
-// as far as that lets them. State on the host: nothing changes.
+// Gradients and optimizer state in bf16 and 8 bits: training follows fp32, and layouts agree as far
+// as rounding allows. Offloaded optimizer state: nothing changes.
 #include <gtest/gtest.h>
 
 #include "backend/cpu/cpu_kernels.h"
@@ -24,9 +24,9 @@ struct StateRun {
   OptimDtypes dtypes = {};
   Layout layout = {};
   std::int64_t steps = 3;
-  bool same_batch = false;  // in every step, which a model can learn by heart
+  bool same_batch = false;  // in every step, so that a model can memorise it
   double lr = 1e-2;
-  double offloaded = 0;  // of the state
+  double offloaded = 0;  // fraction of the state
   OptimizerKind optimizer = OptimizerKind::kAdamW;
   Dtype dtype = kBf16;
 };
@@ -70,7 +70,7 @@ TEST(StateDtype, TrainingInBf16FollowsFp32) {
   }
 }
 
-// The bound is a fiftieth of what training gains.
+// The bound is a fiftieth of the reduction of the loss.
 TEST(StateDtype, TrainingWithMomentsInFp8FollowsFp32) {
   for (const ModelConfig& model : {tiny_llama(), tiny_gpt()}) {
     StateRun run{.model = model, .steps = 60, .same_batch = true, .lr = 1e-3};
@@ -87,7 +87,7 @@ TEST(StateDtype, TrainingWithMomentsInFp8FollowsFp32) {
   }
 }
 
-// The same kernels on the same numbers, wherever they lie.
+// The same kernels on the same values, wherever they are stored.
 TEST(StateDtype, OffloadChangesNothing) {
   using Strategy = ShardingStrategy;
   const Layout layouts[] = {{},
@@ -115,7 +115,7 @@ TEST(StateDtype, OffloadChangesNothing) {
   }
 }
 
-// Ranges of experts are shared out over other ranks; their biases have no state.
+// Expert parameters are sharded over other ranks; their biases have no state.
 TEST(StateDtype, OffloadChangesNothingWithExperts) {
   using Strategy = ShardingStrategy;
   const Layout layouts[] = {
@@ -144,7 +144,7 @@ TEST(StateDtype, OffloadChangesNothingWithExperts) {
   }
 }
 
-// Each alone: state changes the update and never the first gradient.
+// Each dtype alone: it changes the update and never the first gradient.
 TEST(StateDtype, EachPartMayBeNarrow) {
   LayoutAnswer wide = answer_of({});
   for (const OptimDtypes& dtypes :
@@ -162,7 +162,7 @@ TEST(StateDtype, EachPartMayBeNarrow) {
   }
 }
 
-// Also: copies of a parameter on several ranks stay equal to the bit, which run_layout() checks.
+// Copies of a parameter on several ranks also stay bitwise equal, which run_layout() checks.
 TEST(StateDtype, LayoutsAgreeToTheRoundingOfTheState) {
   using Strategy = ShardingStrategy;
   const OptimDtypes narrowest = {kBf16, kBf16, kFp8, kFp8};

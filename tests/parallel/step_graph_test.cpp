@@ -1,5 +1,5 @@
-// What ranks agree on before they record a step or play one back. Recordings themselves need a
-// device: tests/backend_cuda, and bench/gpu_processes.sh for several ranks.
+// What ranks agree on before they capture or replay a step. CUDA graphs themselves need a device:
+// tests/backend_cuda, and bench/gpu_processes.sh for several ranks.
 #include "parallel/step_graph.h"
 
 #include <gtest/gtest.h>
@@ -31,7 +31,7 @@ TEST(StepGraph, HasARecordingForEachKindOfMicroBatch) {
   EXPECT_EQ(kinds(1, true), 1);
   EXPECT_EQ(kinds(2, true), 2);
   EXPECT_EQ(kinds(5, true), 2);
-  // Sums over ranks start in the last one.
+  // Gradient reductions start in the last micro-batch.
   EXPECT_EQ(kinds(1, false), 1);
   EXPECT_EQ(kinds(2, false), 2);
   EXPECT_EQ(kinds(5, false), 3);
@@ -51,12 +51,12 @@ TEST(StepGraph, MicroBatchesThatDifferHaveNoShape) {
   EXPECT_TRUE(without_shape([](SequenceLayout& layout) { layout.sequences[0].length = 40; }));
   EXPECT_TRUE(without_shape([](SequenceLayout& layout) { layout.runs[0].q_count = 40; }));
   EXPECT_TRUE(without_shape([](SequenceLayout& layout) { layout.expert_tokens[0] = 8; }));
-  // A sequence of its own in one of them.
+  // One of them has a sequence of its own.
   batches[1].fields.push_back({{"source"}, FieldRows::kOwn, {}, batch_of(5).layout});
   EXPECT_EQ(shape_of(batches, 1, true), nullptr);
 }
 
-// The shapes of all ranks in a step: what each rank finds of them. 0: it has none.
+// The key that each rank derives from the shapes of all ranks in a step. 0: none.
 std::vector<std::uint64_t> agreed(const std::vector<std::int64_t>& tokens) {
   std::vector<std::uint64_t> found(tokens.size(), 0);
   run_thread_ranks(static_cast<int>(tokens.size()), {20.0}, [&](World& world) {

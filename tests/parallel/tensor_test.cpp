@@ -1,4 +1,5 @@
-// Tensor parallelism: more ranks than key-value heads, and exchanges beside the products.
+// Tensor parallelism: more ranks than key-value heads (GQA), and communication overlapped with
+// GEMMs.
 #include <gtest/gtest.h>
 
 #include "tests/support/layouts.h"
@@ -41,7 +42,7 @@ TEST(TensorParallel, MoreRanksThanKeyValueHeadsGiveOneRanksAnswer) {
   }
 }
 
-// Products of other row counts may round in another order, so it is not to the bit.
+// GEMMs with other row counts may sum in another order, so results are not bitwise equal.
 TEST(TensorParallel, OverlapGivesOneRanksAnswer) {
   for (std::int64_t length : {2, 3, 11}) {
     for (std::int64_t samples : {1, 4}) {

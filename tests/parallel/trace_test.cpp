@@ -1,4 +1,4 @@
-// Traces of training steps on thread ranks: what is in them, and that they are true.
+// Traces of training steps on thread ranks: their contents and correctness.
 #include "base/trace.h"
 
 #include <gtest/gtest.h>
@@ -19,7 +19,7 @@ using nlohmann::json;
 
 struct Traced {
   RecordedTrace trace;
-  std::vector<std::size_t> peaks;  // of the recorded step, by rank
+  std::vector<std::size_t> peaks;  // of the traced step, by rank
 };
 
 // Two steps, the second one traced.
@@ -58,13 +58,13 @@ ParallelConfig layout(std::int64_t tp, std::int64_t pp, std::int64_t dp) {
 // (category, name, layer)
 using Seen = std::set<std::tuple<std::string, std::string, int>>;
 
-// Every span of a track lies within its neighbour before it, or after it.
+// Every span of a track is nested in an earlier one or follows it.
 void expect_nested(const std::vector<json>& track) {
   std::vector<double> ends;
   for (const json& span : track) {
     double begin = span["ts"], end = begin + span["dur"].get<double>();
     while (!ends.empty() && ends.back() <= begin) ends.pop_back();
-    constexpr double kRounding = 0.002;  // microseconds have three digits
+    constexpr double kRounding = 0.002;  // timestamps have three decimals in microseconds
     if (!ends.empty()) {
       ASSERT_LE(end, ends.back() + kRounding) << span;
     }

@@ -21,7 +21,7 @@ struct Case {
   MemoryQuery query;
 };
 
-// What the arenas of a real step hold and reached, by rank.
+// Current and peak bytes of the arenas of a real step, by rank.
 std::vector<RankMemory> measure(const MemoryQuery& query) {
   MeshShape mesh = mesh_shape(query.parallel);
   std::vector<RankMemory> measured(static_cast<std::size_t>(mesh.size()));
@@ -42,8 +42,8 @@ std::vector<RankMemory> measure(const MemoryQuery& query) {
       if (tag == "step") step = static_cast<std::int64_t>(bytes);
     }
     memory.host_optimizer = static_cast<std::int64_t>(engine.model().rank().host_memory().in_use());
-    auto kept =
-        static_cast<std::int64_t>(engine.model().rank().arena().in_use()) - step;  // an iteration's
+    // Without the buffers of a step.
+    auto kept = static_cast<std::int64_t>(engine.model().rank().arena().in_use()) - step;
     EXPECT_EQ(kept, memory.total());
     for (const Param* param : engine.model().store().params())
       memory.parameters += param->local.numel();
@@ -52,7 +52,7 @@ std::vector<RankMemory> measure(const MemoryQuery& query) {
     std::vector<MicroBatch> batches = rank_micro_batches(
         engine.model().ctx(), random_samples(query.model.vocab_size, samples, query.seq_length, 5),
         query.micro_batch_size, future_spec(query.model));
-    // Gathers ahead begin with the second step.
+    // Prefetch starts with the second step.
     for (int i = 0; i < (query.parallel.overlap_param_gather ? 2 : 1); ++i) {
       engine.train_step(batches, {i + 1, 1e-3, 0.1, 1.0, 1.0});
     }
@@ -99,7 +99,7 @@ MemoryQuery tiny(ModelConfig model, Dtype dtype) {
   return query;
 }
 
-// Wide and long enough that activations are most of it.
+// Wide and long enough that activations dominate.
 MemoryQuery middle(ModelConfig model, Dtype dtype) {
   model.num_layers = 3;
   model.hidden_size = 128;
@@ -180,7 +180,7 @@ ModelConfig parallel_residual() {
   return model;
 }
 
-// Latents that are much smaller than the heads, and a large expert for all tokens.
+// Latents much smaller than the heads, and a large shared expert.
 MemoryQuery deepseek() {
   MemoryQuery query = middle(test::tiny_deepseek(), Dtype::kBf16);
   query.model.moe.num_experts = 4;
@@ -321,7 +321,7 @@ std::vector<Case> cases() {
 INSTANTIATE_TEST_SUITE_P(, MemoryPlanCase, testing::ValuesIn(cases()),
                          [](const auto& row) { return row.param.name; });
 
-// Micro-batches beyond those that the plan plays.
+// More micro-batches than the plan plays.
 std::vector<Case> pipeline_cases() {
   Dtype f32 = Dtype::kF32, bf16 = Dtype::kBf16;
   PipelineSchedule plain = PipelineSchedule::k1F1B, h1 = PipelineSchedule::kZeroBubbleH1,
@@ -364,7 +364,7 @@ std::vector<Case> pipeline_cases() {
   };
 }
 
-// Sequences cut over ranks, evenly and not; tensor-parallel ranks that share heads or overlap.
+// Sequences split over ranks, evenly and not; tensor-parallel ranks that share heads or overlap.
 std::vector<Case> context_cases() {
   auto cut = [](MemoryQuery query, std::int64_t cp, std::vector<std::string> types,
                 std::vector<std::int64_t> sizes = {}) {
@@ -403,7 +403,7 @@ std::vector<Case> context_cases() {
   };
 }
 
-// Activations that wait on the host, of whole layers and of parts.
+// Offloaded activations of whole layers and of modules.
 std::vector<Case> offload_cases() {
   auto layers = [](MemoryQuery query, std::int64_t count) {
     query.parallel.offload.cpu_offloading_num_layers = count;
@@ -457,7 +457,7 @@ std::vector<Case> offload_cases() {
   };
 }
 
-// Exchanges of fixed size, by themselves and in pairs of micro-batches.
+// MoE exchanges of fixed size, alone and with paired micro-batches.
 std::vector<Case> expert_cases() {
   ModelConfig experts = test::tiny_llama();
   experts.moe.num_experts = 4;
@@ -497,7 +497,7 @@ INSTANTIATE_TEST_SUITE_P(Context, MemoryPlanCase, testing::ValuesIn(context_case
 INSTANTIATE_TEST_SUITE_P(Pipeline, MemoryPlanCase, testing::ValuesIn(pipeline_cases()),
                          [](const auto& row) { return row.param.name; });
 
-// GPT-2 124M: 12 layers of 768 with tied tables of 50257 and 1024 rows.
+// GPT-2 124M: 12 layers of 768 with tied word embeddings of 50257 rows and 1024 positions.
 MemoryQuery gpt2() {
   MemoryQuery query;
   query.model.num_layers = 12;
@@ -547,7 +547,7 @@ TEST(MemoryPlan, ExpertsAreRecomputedByNamesOfTheirOwn) {
   EXPECT_EQ(activations(0, {"moe", "moe_act"}), activations(0, {}));
 }
 
-// A model that no machine holds, over thousands of ranks.
+// A model too large for any machine, over thousands of ranks.
 TEST(MemoryPlan, AsksForNoMemoryItself) {
   MemoryQuery query;
   query.model = test::tiny_llama();
@@ -567,7 +567,7 @@ TEST(MemoryPlan, AsksForNoMemoryItself) {
   EXPECT_GT(plan.parameters, 300'000'000'000);
   EXPECT_EQ(plan.ranks[0].in_flight, 16);
   EXPECT_EQ(plan.ranks[2047].in_flight, 1);
-  // Under 1F1B a stage keeps one micro-batch less than the one before.
+  // With 1F1B a stage holds one micro-batch less than the one before.
   EXPECT_GT(plan.ranks[128].activations, plan.ranks[256].activations);
 }
 

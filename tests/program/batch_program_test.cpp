@@ -73,7 +73,7 @@ void expect_zeros(const std::vector<float>& values) {
 
 const json kRows = {{5, 9, 17, 3, 88, 41, 2}, {11, 6, 4}, {7, 7, 30, 21, 9}};
 
-// The rows with tokens that do not count on either side, seven in all.
+// The rows padded with masked tokens on either side, seven in total.
 json padded(const char* side) {
   json batch = {{"input_ids", json::array()}, {"attention_mask", json::array()}};
   for (const json& row : kRows) {
@@ -138,7 +138,7 @@ TEST(BatchProgram, PaddingChangesNothingAndHasNoLogits) {
   }
 }
 
-// A folder of gpt2 whose learned positions are those of the given columns.
+// A copy of gpt2 whose learned positions are those of the given columns.
 std::string moved_positions(const TempFolder& folder, const std::vector<std::size_t>& columns) {
   std::string content = read_file(golden("gpt2/model.safetensors"));
   SafetensorsFile file(golden("gpt2/model.safetensors"));
@@ -155,13 +155,14 @@ std::string moved_positions(const TempFolder& folder, const std::vector<std::siz
   return "moved";
 }
 
-// Learned positions tell them: a mask is a row of the tokens that are left, at their columns.
+// Checked by learned positions: a masked row is equal to the row of the remaining tokens at their
+// columns.
 TEST(BatchProgram, TokensStayInTheirColumnsWhateverIsMasked) {
   TempFolder folder;
   struct Case {
     json mask;
     std::vector<std::size_t> kept;
-    json labels;  // of the row of kept tokens: those of masked ones are ignored
+    json labels;  // of the row of remaining tokens: those of masked ones are ignored
   };
   const Case cases[] = {{{0, 0, 1, 1, 1, 1}, {2, 3, 4, 5}, {17, 3, 88, 41}},
                         {{1, 1, 0, 1, 0, 1}, {0, 1, 3, 5}, {5, 9, -100, -100}},
@@ -209,7 +210,7 @@ TEST(BatchProgram, LayoutsScoreMaskedBatchesAlike) {
   }
 }
 
-// A small model in f64; the metrics without what depends on the clock.
+// Trains a small model in f64; returns the metrics without timings.
 json train(const TempFolder& folder, const std::string& words) {
   Outcome run = bevatron(
       folder, concat("train --num-layers 2 --hidden-size 16 --num-attention-heads 2 --vocab-size "
@@ -251,7 +252,7 @@ TEST(BatchProgram, TrainsOnBatchesAsOnTheirTokens) {
   ASSERT_EQ(expected.size(), 3u);
   EXPECT_EQ(train(folder, "--batches b.json"), expected);
   EXPECT_EQ(train(folder, "--batches m.json"), expected);
-  // A run that stops goes on with the next batch.
+  // A stopped run resumes with the next batch.
   EXPECT_EQ(train(folder, "--batches m.json --save run --exit-interval 2").size(), 2u);
   EXPECT_EQ(train(folder, "--batches m.json --load run"), expected);
   json two = train(folder, "--batches m.json --dp 2");

@@ -1,4 +1,4 @@
-// Conversations through the program: tokens of chats, and training on them.
+// Conversations through the program: chat tokens, and training on them.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 

@@ -1,4 +1,4 @@
-// Runs that save, stop in every way a run can stop, and go on.
+// Runs that save, stop in every possible way, and resume.
 #include <gtest/gtest.h>
 
 #include <random>
@@ -26,14 +26,14 @@ std::string tiny_train(const std::string& more) {
 std::string nine(const std::string& more) {
   return tiny_train("--train-iters 9 --lr 0.01 " + more);
 }
-// With a checkpoint after every third.
+// With a checkpoint after every third iteration.
 std::string saving(const std::string& folder) {
   return concat(" --save ", folder, " --save-interval 3 ");
 }
 
 void expect_success(const Outcome& run) { EXPECT_EQ(run.code, 0) << run.err; }
 
-// Metrics without what depends on the clock.
+// Metrics without timings.
 std::string metrics(const TempFolder& folder, const std::string& name) {
   Outcome run =
       run_shell(folder, concat("sed -E 's/.(elapsed_ms|tokens_per_second)[^,]*,//g' ", name));
@@ -56,8 +56,8 @@ void PrintTo(const ResumeRow& row, std::ostream* out) { *out << row.flags; }
 
 class Resume : public testing::TestWithParam<ResumeRow> {};
 
-// The state that follows from it is in the checkpoint: what a run writes after it went on is, byte
-// for byte, what it would have written.
+// The checkpoint contains the whole state: what a run writes after resuming is, byte for byte, what
+// it would have written.
 TEST_P(Resume, IsTheSameRunToTheBit) {
   TempFolder folder;
   std::string text;
@@ -139,7 +139,7 @@ END
   expect_success(run);
 }
 
-// Kills the run at random instants until it has been killed often enough, then lets it finish.
+// Kills the run at random times until it has been killed often enough, then lets it finish.
 void check_kills(int kills) {
   TempFolder folder;
   std::string train = tiny_train(
@@ -155,13 +155,13 @@ void check_kills(int kills) {
     EXPECT_TRUE(run.code == 137 || run.code == 0) << run.code << "\n" << run.err;
     killed += run.code == 137 ? 1 : 0;
     progress += run.err.find("loaded iteration") != std::string::npos ? 1 : 0;
-    if (run.code == 0) run_shell(folder, "rm -r D");  // once more from the beginning
+    if (run.code == 0) run_shell(folder, "rm -r D");  // start again from the beginning
   }
   EXPECT_GT(killed, kills / 2);
   EXPECT_GT(progress, kills / 4);
   expect_success(run_shell(folder, bevatron(train + "--load D --save D")));
   expect_same_steps(folder, "whole", "D", "iter_0000040");
-  // Nothing is left of the saves that were cut short.
+  // Nothing is left of interrupted saves.
   EXPECT_EQ(run_shell(folder, "ls D | grep -E 'saving|removing|tmp'").out, "");
 }
 
@@ -182,7 +182,7 @@ TEST(Kill, OfOneOfSeveralProcessesLosesNothing) {
     EXPECT_NE(run.code, 0);
   }
   expect_success(run_shell(folder, concat(start, bevatron(train), "--load D --save D")));
-  // The manifest tells of two processes.
+  // The manifest records two processes.
   expect_same_steps(folder, "whole", "D", "iter_0000009", "diff -rq -x manifest.json ");
 }
 
@@ -219,7 +219,7 @@ TEST(Stop, TheClockSavesTooAndOldStepsGo) {
             "iter_0000008\niter_0000009\nlatest_checkpointed_iteration.txt\n");
 }
 
-// A file system of its own that two checkpoints fill.
+// A small file system that two checkpoints fill.
 TEST(FullDisk, TheRunGoesOnAndKeepsTheLastGoodCheckpoint) {
   TempFolder folder;
   if (run_shell(folder, "mkdir D && mount -t tmpfs -o size=1600k none D").code != 0) {
@@ -229,7 +229,7 @@ TEST(FullDisk, TheRunGoesOnAndKeepsTheLastGoodCheckpoint) {
       "--mock-data --global-batch-size 4 --save-interval 1 "
       "--save-retry-interval 1 --no-async-save --log-interval 1 ");
   Outcome run = run_shell(folder, bevatron(train + "--save D"));
-  EXPECT_NE(run.code, 0) << run.err;  // the last state is not saved, and that is said
+  EXPECT_NE(run.code, 0) << run.err;  // the last state is not saved, which is reported
   EXPECT_NE(run.err.find("No space left on device"), std::string::npos);
   EXPECT_NE(run.err.find("training goes on"), std::string::npos);
   EXPECT_NE(run.out.find("finished after 9 iterations"), std::string::npos) << run.out;
@@ -240,7 +240,7 @@ TEST(FullDisk, TheRunGoesOnAndKeepsTheLastGoodCheckpoint) {
   expect_success(run_shell(folder, "umount D"));
 }
 
-// Two machines, which are folders here, with two ranks each. One of them is lost with its disk.
+// Two machines, simulated by folders, with two ranks each. One of them is lost with its disk.
 TEST(LocalTier, SurvivesTheLossOfAMachine) {
   TempFolder folder;
   std::string train = nine(concat(
@@ -263,7 +263,7 @@ TEST(LocalTier, SurvivesTheLossOfAMachine) {
   EXPECT_NE(resumed.err.find(" of fast/iter_000000"), std::string::npos) << resumed.err;
   expect_same_steps(folder, "whole", "D", "iter_0000009");
 
-  // In a shared folder, of which the last alone is kept.
+  // In a shared folder, which keeps only the last one.
   std::string passing = nine("--mock-data --global-batch-size 4 --non-persistent-save-interval 2 ");
   expect_success(run_shell(folder, bevatron(passing + "--save S")));
   EXPECT_EQ(run_shell(folder, "ls S/non_persistent").out,
@@ -322,7 +322,7 @@ TEST(LoadFlags, SayWhatIsTaken) {
   EXPECT_EQ(meant.err.find("weight-decay "), std::string::npos) << meant.err;
   EXPECT_NE(meant.err.find("--bf16 "), std::string::npos) << meant.err;
 
-  // Weights alone.
+  // Saves only weights.
   expect_success(run(saving("W") + "--no-save-optim"));
   EXPECT_NE(run("--load W").err.find("--no-load-optim"), std::string::npos);
   expect_success(run("--load W --ckpt-step 6 --no-load-optim"));

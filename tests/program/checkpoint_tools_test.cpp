@@ -1,4 +1,4 @@
-// Looking at checkpoints and exporting them, as a user does.
+// Inspecting and exporting checkpoints from the command line.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -22,7 +22,7 @@ using nlohmann::json;
 using testing::HasSubstr;
 using testing::Not;
 
-// A run in bf16 that saves iterations 2 and 4; made once for all tests, which copy what they
+// A bf16 run that saves iterations 2 and 4; created once for all tests, which copy what they
 // change.
 class CheckpointTools : public testing::Test {
  protected:
@@ -62,7 +62,7 @@ class CheckpointTools : public testing::Test {
 };
 TempFolder* CheckpointTools::folder_ = nullptr;
 
-// Changes one byte; the manifest's checksum follows when it `knows`.
+// Changes one byte; if `knows`, the checksum in the manifest is updated.
 void change_byte(const std::string& folder, const std::string& shard, std::size_t at, char byte,
                  bool knows) {
   std::string bytes = read_file(join_path(folder, shard));
@@ -106,7 +106,7 @@ TEST_F(CheckpointTools, InspectMeasuresWhatIsStored) {
   EXPECT_EQ(all["state"]["iteration"], 4);
   EXPECT_EQ(all["state"]["consumed_samples"], 16);
   EXPECT_EQ(all["config"]["model"]["hidden-size"], "32");
-  // The export has the same weights, whole.
+  // The export has the same weights, unsharded.
   SafetensorsFile exported(path("exported/model.safetensors"));
   TensorBytes norm = exported.tensor("model.norm.weight");
   double least = 1e9, most = -1e9, squares = 0;
@@ -173,7 +173,7 @@ TEST_F(CheckpointTools, ConvertWritesWhatTheRunExported) {
   EXPECT_FALSE(file("earlier/model.safetensors") == file("exported/model.safetensors"));
 }
 
-// In a wider dtype the main parameters are what is exported: they were never rounded.
+// In a wider dtype the master weights are exported, which were never rounded.
 TEST_F(CheckpointTools, ConvertTakesTheMainParameters) {
   ASSERT_EQ(run("convert --load run --export-hf wide --dtype f32").code, 0);
   ASSERT_EQ(run("convert --hf-model wide --export-hf rounded --dtype bf16").code, 0);
@@ -182,7 +182,7 @@ TEST_F(CheckpointTools, ConvertTakesTheMainParameters) {
   EXPECT_FALSE(file("widened/model.safetensors") == file("wide/model.safetensors"));
 }
 
-// Beside every save; what is there at the end is the last one.
+// Exports after every save; at the end the folder has the last one.
 TEST_F(CheckpointTools, SaveHfIsWhatAnExportWouldBe) {
   Outcome got = train("--save beside --save-interval 1 --save-hf model/latest --pp 2");
   ASSERT_EQ(got.code, 0) << got.err;

@@ -1,5 +1,5 @@
 // The program in several processes, started by mpirun and by the variables of torchrun: the same
-// numbers as with ranks in one process, and one clear cause when something fails.
+// results as with ranks in one process, and one clear cause when something fails.
 #include <gtest/gtest.h>
 
 #include <nlohmann/json.hpp>
@@ -16,7 +16,7 @@ namespace {
 
 using nlohmann::json;
 
-// A run that hangs is a failure of its test, not of the suite.
+// A run that hangs fails its test, not the suite.
 std::string bevatron(const std::string& words) {
   return concat("timeout 60 ", BEV_BINARY_DIR, "/bevatron ", words);
 }
@@ -27,7 +27,7 @@ Outcome run_alone(const TempFolder& folder, const std::string& words) {
 
 bool mpirun_is_here() { return std::system("mpirun --version >/dev/null 2>&1") == 0; }
 
-// Root may use mpirun only when it says so twice.
+// mpirun requires two variables to run as root.
 Outcome run_mpi(const TempFolder& folder, int processes, const std::string& command) {
   return run_shell(folder,
                    concat("OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 mpirun "
@@ -35,7 +35,7 @@ Outcome run_mpi(const TempFolder& folder, int processes, const std::string& comm
                           processes, " ", command));
 }
 
-// Process 0 in front, whose exit code counts; the others' outputs follow its own.
+// Process 0 runs in the foreground, and its exit code counts; the output of the others follows.
 Outcome run_tcp(const TempFolder& folder, int processes, const std::string& command) {
   std::string shared = concat("WORLD_SIZE=", processes,
                               " MASTER_ADDR=localhost MASTER_PORT=", port_of(listen_on(0)), " ");
@@ -64,7 +64,7 @@ std::string tiny_train(const std::string& more, int batch_size = 4, int iteratio
          concat("--global-batch-size ", batch_size, " --train-iters ", iterations, " ", more);
 }
 
-// Loss and gradient norm of every step, all digits.
+// Loss and gradient norm of every step with all digits.
 std::vector<std::string> curve(const TempFolder& folder) {
   std::vector<std::string> steps;
   for (const std::string& line :
@@ -111,7 +111,7 @@ TEST_P(Cluster, TrainsToTheNumbersOfRanksInOneProcess) {
     Outcome run = start(c.processes, words);
     ASSERT_EQ(run.code, 0) << run.err;
     EXPECT_EQ(curve(folder_), expected);
-    // Told once, by world rank 0.
+    // Logged once, by world rank 0.
     EXPECT_EQ(count(run.out, "finished after 6 iterations"), 1u) << run.out;
     EXPECT_EQ(count(run.err, " parameters, "), 1u) << run.err;
   }
@@ -170,7 +170,7 @@ TEST_P(Cluster, AKilledProcessEndsTheRun) {
         2, tiny_train(concat("--tp 2 --dp 2 --inject-fault rank=", rank, ",call=40,kind=kill")));
     EXPECT_NE(run.code, 0);
     EXPECT_NE(run.code, 124) << "it took a minute\n" << run.err;
-    // mpirun tells of it itself.
+    // mpirun reports it itself.
     std::string cause = GetParam() == Starter::kMpirun ? "signal 9 (Killed)"
                         : rank == 0 ? "error: process 0 (ranks 0 to 1) ended before the run did"
                                     : "error: process 1 (ranks 2 to 3) ended before the run did";
@@ -178,7 +178,7 @@ TEST_P(Cluster, AKilledProcessEndsTheRun) {
   }
 }
 
-// By process 0 for all that mpirun ends with it; processes started one by one tell it each.
+// Process 0 reports it for all under mpirun; processes started one by one each report it.
 TEST_P(Cluster, AMistakeInTheFlagsIsTold) {
   std::size_t times = GetParam() == Starter::kMpirun ? 1 : 2;
   Outcome run = start(2, tiny_train("--tp 3"));
@@ -189,7 +189,7 @@ TEST_P(Cluster, AMistakeInTheFlagsIsTold) {
   EXPECT_EQ(count(run.err, "tp4: has 4 ranks and tp2 has 2"), times) << run.err;
 }
 
-// The words of a launcher's script that differ by process.
+// Flags that differ between processes, as from a wrong launcher script.
 TEST_P(Cluster, OtherFlagsInOneProcessAreRefused) {
   const char* rank = GetParam() == Starter::kMpirun ? "OMPI_COMM_WORLD_RANK" : "RANK";
   for (const char* flags : {"'--weight-decay 0.5'", "'--dp 2' || echo '--tp 2'"}) {
@@ -219,7 +219,7 @@ INSTANTIATE_TEST_SUITE_P(Starters, Cluster, testing::Values(Starter::kMpirun, St
                            return starter.param == Starter::kMpirun ? "Mpirun" : "Variables";
                          });
 
-// A signal to a process without world rank 0 counts as well.
+// A signal to a process without world rank 0 also counts.
 TEST(ClusterSignal, StopsAllProcessesAfterTheSameStep) {
   TempFolder folder;
   std::string shared =

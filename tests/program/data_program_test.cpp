@@ -1,4 +1,4 @@
-// Token files through the program: looking at them, joining them, sampling them, training on them.
+// Token files through the program: inspecting, merging, sampling, training.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -64,7 +64,7 @@ TEST_F(DataProgram, TrainsOnTokenFiles) {
   EXPECT_THAT(plain.out, HasSubstr("validation"));
   std::vector<double> first = losses();
   EXPECT_LT(first.back(), first.front() - 0.2);
-  // The same samples whoever keeps the order, whichever rank reads them.
+  // The same samples with and without a cache, whichever rank reads them.
   Outcome again = train(
       "--data-path p --vocab-size 91 --split 9,1,0 --eval-interval 6 --eval-iters 1 "
       "--data-cache-path cache --dp 2");

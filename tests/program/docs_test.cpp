@@ -1,5 +1,5 @@
-// The documents are true: what they link to exists, the commands that they quote run, and the
-// figures that they quote are those that the program prints.
+// The documentation is correct: links resolve, quoted commands run, and quoted figures are those
+// that the program prints.
 #include <gtest/gtest.h>
 
 #include <filesystem>
@@ -32,8 +32,8 @@ std::vector<std::string> all_matches(const std::string& text, const std::string&
   return found;
 }
 
-// The words after build/bevatron in lines of code, with continued lines joined. What stands before
-// (a launcher, variables) is left out, and so is a shell's end of the line.
+// Arguments after build/bevatron in code lines, with continued lines joined. The text before it (a
+// launcher, variables) and shell syntax at the end of the line are removed.
 std::vector<std::string> quoted_commands(const std::string& document) {
   std::string text = std::regex_replace(document, std::regex("\\\\\n *"), "");
   std::vector<std::string> commands;
@@ -52,12 +52,13 @@ std::vector<std::string> quoted_commands(const std::string& document) {
   return commands;
 }
 
-// Both streams in one.
+// Merges stdout and stderr.
 Outcome bevatron(const TempFolder& folder, const std::string& words) {
   return run_shell(folder, concat(BEV_BINARY_DIR, "/bevatron ", words, " 2>&1"));
 }
 
-// A command as it can be tried here: training is planned, what needs a model is only read.
+// A variant of a command that can run here: training becomes a dry run, commands that need a model
+// print their help.
 std::string harmless(const std::string& words) {
   bool reads = words.find("--tokenizer ") != words.npos;
   if (reads || words.starts_with("generate") || words.starts_with("score"))
@@ -66,7 +67,7 @@ std::string harmless(const std::string& words) {
   return words.starts_with("train") && !planned ? words + " --dry-run" : words;
 }
 
-// A folder in which the paths of the documents mean the same.
+// A folder in which the paths of the documents exist.
 void fill(const TempFolder& folder) {
   std::filesystem::create_directories(folder.path("docs/images"));
   std::filesystem::copy(source("configs"), folder.path("configs"));

@@ -1,5 +1,5 @@
-// What is not a plain, whole file, in every place where the program takes one: the answer comes
-// soon and names the file.
+// Paths that are not plain, complete files, wherever the program takes one: it answers quickly and
+// names the file.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/stat.h>
@@ -26,7 +26,7 @@ class HostileFiles : public testing::Test {
     fs::copy(BEV_SOURCE_DIR "/tests/golden/tokenizers/gpt2.json", folder_.path("good.json"));
   }
 
-  // A program that does not end is killed, with 137.
+  // A program that does not end is killed, with exit code 137.
   Outcome run(const std::string& words, const std::string& before = "") {
     return run_shell(folder_,
                      concat(before, " timeout -s KILL 60 ", BEV_BINARY_DIR, "/bevatron ", words));
@@ -38,7 +38,7 @@ class HostileFiles : public testing::Test {
     EXPECT_THAT(got.err, HasSubstr(file)) << words;
   }
 
-  // Names that end in .json, by the kind of what they lead to.
+  // Names that end in .json, by the kind of their target.
   std::vector<std::string> make_bad_files() {
     fs::create_symlink("nowhere", folder_.path("dangling.json"));
     fs::create_symlink("loop.json", folder_.path("loop.json"));
@@ -67,7 +67,7 @@ TEST_F(HostileFiles, AreRefusedByEveryFlag) {
         "tokenize --tokenizer good.json --chat model/tokens.json --chat-template " + file, file);
     expect_refused("train --hf-model model --train-iters 1 --seq-length 8 --data-args-path " + file,
                    file);
-    if (file == "pipe.json" || file == "folder.json") continue;  // of text they are no mistake
+    if (file == "pipe.json" || file == "folder.json") continue;  // valid inputs for text
     expect_refused("preprocess --tokenizer byte --output-prefix out --input " + file, file);
   }
 }
@@ -97,7 +97,7 @@ TEST_F(HostileFiles, MayNotBeReadByThisUser) {
   EXPECT_THAT(got.err, HasSubstr("good.json: Permission denied"));
 }
 
-// Trains on token files, and runs `command` once training is under way: what the run says, and
+// Trains on token files, and runs `command` once training has started: returns the output and
 // "ended CODE".
 std::string train_and(const TempFolder& folder, std::int64_t iterations,
                       const std::string& command) {
@@ -122,7 +122,7 @@ TEST_F(HostileFiles, AreNamedWhenTheyShrinkInUse) {
   EXPECT_THAT(said, HasSubstr("ended 2"));
 }
 
-// Their bytes stay as long as they are mapped.
+// Removed files stay readable while they are mapped.
 TEST_F(HostileFiles, MayBeRemovedInUse) {
   EXPECT_THAT(train_and(folder_, 500, "rm tokens.bin tokens.idx"), HasSubstr("ended 0"));
 }

@@ -1,4 +1,4 @@
-// `preprocess` as a user runs it: killed and started again, twice at once, on a full disk, in
+// `preprocess` from the command line: killed and restarted, twice at once, on a full disk, in
 // little memory; and training on text.
 #include <fcntl.h>
 #include <gmock/gmock.h>
@@ -30,7 +30,7 @@ const std::string kTokenizer = BEV_SOURCE_DIR "/tests/golden/tokenizers/gpt2.jso
 
 class PreprocessProgram : public testing::Test {
  protected:
-  // Whoever reads a pipe may end first.
+  // The reader of a pipe may end first.
   PreprocessProgram() { signal(SIGPIPE, SIG_IGN); }
 
   Outcome run(const std::string& words) { return run_shell(folder_, concat(kProgram, " ", words)); }
@@ -44,7 +44,7 @@ class PreprocessProgram : public testing::Test {
   std::string pair(const std::string& prefix) {
     return read_file(folder_.path(prefix + ".bin")) + read_file(folder_.path(prefix + ".idx"));
   }
-  // In a process of its own, which may be killed.
+  // Starts a separate process, which may be killed.
   pid_t start(const std::vector<std::string>& words) {
     std::vector<std::string> all{kProgram};
     all.insert(all.end(), words.begin(), words.end());
@@ -107,7 +107,7 @@ TEST_F(PreprocessProgram, KilledAtAnyMomentItGoesOnToTheSameBytes) {
   for (int round = 0; round < 40; ++round) {
     pid_t child = start(words);
     state = state * 1664525 + 1013904223;
-    // The first one is early enough for any machine.
+    // The first kill is early enough for any machine.
     std::this_thread::sleep_for(std::chrono::milliseconds(round == 0 ? 15 : 20 + (state >> 24)));
     kill(child, SIGKILL);
     int status = 0;
@@ -117,7 +117,7 @@ TEST_F(PreprocessProgram, KilledAtAnyMomentItGoesOnToTheSameBytes) {
       break;
     }
     ++killed;
-    // Whatever is under the final name is whole.
+    // Whatever has the final name is complete.
     if (path_exists(folder_.path("killed_text_document.idx"))) {
       EXPECT_TRUE(pair("killed_text_document") == pair("whole_text_document"));
     }
@@ -160,7 +160,7 @@ TEST_F(PreprocessProgram, TwoRunsAtOnceDoNotMix) {
   write_corpus(10);
   pid_t child =
       start({"preprocess", "--input", "pipe.jsonl", "--tokenizer", "byte", "--output-prefix", "p"});
-  std::ofstream pipe(folder_.path("pipe.jsonl"));  // waits until the child reads
+  std::ofstream pipe(folder_.path("pipe.jsonl"));  // blocks until the child reads
   Outcome second = run("preprocess --input corpus.jsonl --output-prefix p --tokenizer byte");
   EXPECT_EQ(second.code, 1);
   EXPECT_THAT(second.err, HasSubstr(concat("another run writes it (process ", child)));
@@ -172,7 +172,7 @@ TEST_F(PreprocessProgram, TwoRunsAtOnceDoNotMix) {
   EXPECT_EQ(read_file(folder_.path("p_text_document.bin")).size(), 2 * 13u);
 }
 
-// A limit on the size of files fails as a full disk does: in write(2).
+// A limit on the file size fails like a full disk: in write(2).
 TEST_F(PreprocessProgram, AFullDiskIsAnErrorAndLeavesNothing) {
   write_corpus(50'000);
   Outcome full = run_shell(folder_, concat("ulimit -f 1000; ", kProgram,
@@ -202,13 +202,13 @@ std::int64_t peak_bytes(const TempFolder& folder, std::int64_t stream_bytes) {
   }
   {
     std::ofstream out(pipe, std::ios::binary);
-    std::string block;  // mostly what nobody asks for, so that less has to be written
+    std::string block;  // mostly an unused key, so that less has to be written
     while (block.size() < 1 << 20) {
       std::size_t size = block.size() % 7919;
       block += concat("{\"other\": \"", std::string(size, 'x'), "\", \"text\": \"",
                       std::string(size / 8, 'y'), "\"}\n");
     }
-    // Among small documents one of 32 MB.
+    // One document of 32 MB among small ones.
     for (std::int64_t sent = 0; sent < stream_bytes;
          sent += static_cast<std::int64_t>(block.size())) {
       out << block;
@@ -271,7 +271,7 @@ TEST_F(TextTraining, TokenizesOnceAndExportsTheTokenizer) {
             *end);
   Outcome text = run("generate --hf-model out --prompt 'line 5' --max-new-tokens 5");
   EXPECT_EQ(text.code, 0) << text.err;
-  EXPECT_GT(text.out.size(), 5u);  // a byte of text for each token, and a line end
+  EXPECT_GT(text.out.size(), 5u);  // one byte of text per token, and a line end
 
   // The same tokens through preprocess give the same run.
   Outcome made =
@@ -288,7 +288,7 @@ TEST_F(TextTraining, TokenizesOnceAndExportsTheTokenizer) {
 TEST_F(TextTraining, CutsTextFilesSoThatTheyCanBeSplit) {
   std::string content;
   for (int i = 0; i < 4000; ++i) content += concat("line ", i * 37 % 101, " of the book\n");
-  folder_.write("book", content);  // without an ending: text all the same
+  folder_.write("book", content);  // without an extension: still text
   Outcome outcome = train("--text book --split 9,1,0 --eval-interval 4 --eval-iters 1");
   ASSERT_EQ(outcome.code, 0) << outcome.err;
   std::string file;

@@ -1,4 +1,4 @@
-// --profile-trace and --log-memory-interval as a user gives them.
+// --profile-trace and --log-memory-interval from the command line.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 

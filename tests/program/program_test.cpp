@@ -1,4 +1,4 @@
-// The program as a user runs it: output, files, exit codes, and what it says to bad input.
+// The program from the command line: output, files, exit codes, and error messages.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -18,7 +18,7 @@ namespace {
 
 using nlohmann::json;
 
-// Runs bevatron with the given words (for a shell) in `folder`.
+// Runs bevatron with the given arguments (for a shell) in `folder`.
 Outcome bevatron(const TempFolder& folder, const std::string& words,
                  const std::string& before = "") {
   return run_shell(folder, concat(before, " ", BEV_BINARY_DIR, "/bevatron ", words));
@@ -41,7 +41,7 @@ std::vector<json> json_lines(const std::string& path) {
   return lines;
 }
 
-// A tiny model on text; further flags are added.
+// A tiny model on text, with additional flags.
 std::string tiny_train(const std::string& more) {
   return "train --family llama --num-layers 2 --hidden-size 32 --num-attention-heads 4 "
          "--num-query-groups 2 "
@@ -164,7 +164,7 @@ TEST(Program, TrainingWarnsOfARouterThatTheLossDoesNotTeach) {
   auto warns = [&](const std::string& more) {
     Outcome got = bevatron(folder, tiny_train("--train-iters 1 --num-experts 3 " + more));
     EXPECT_EQ(got.code, 0) << got.err;
-    return got.err.find("a token's only probability is the same") != std::string::npos;
+    return got.err.find("the probability is always 1") != std::string::npos;
   };
   const std::string one = "--moe-router-topk 1 ", sigmoid = "--moe-router-score-function sigmoid ";
   EXPECT_FALSE(warns(""));
@@ -174,8 +174,8 @@ TEST(Program, TrainingWarnsOfARouterThatTheLossDoesNotTeach) {
   EXPECT_TRUE(warns(one + sigmoid + "--moe-router-norm-single-prob"));
 }
 
-// The loss is the dense model's; a checkpoint holds what the folder does, and a run goes on with
-// it.
+// The loss is that of the dense model; a checkpoint has the same contents as the folder, and a run
+// can start from it.
 TEST(Program, ConvertMakesExpertsOfADenseModel) {
   TempFolder folder;
   write_file(folder.path("tokens.json"), R"({"input_ids": [[1, 5, 9, 13, 2, 7, 3, 3, 8, 11]]})");
@@ -274,7 +274,7 @@ TEST(Program, OutputThatCannotBeWrittenIsAFailure) {
 TEST(Program, ValidationSeesTheSameSamplesWhateverTheBatchSize) {
   TempFolder folder;
   write_corpus(folder);
-  // Without learning the loss only changes with the samples.
+  // Without learning, the loss depends only on the samples.
   Outcome run = bevatron(folder, tiny_train("--lr 0 --weight-decay 0 --train-iters 4 "
                                             "--rampup-batch-size 2,2,6 --global-batch-size 8 "
                                             "--eval-interval 1 --eval-iters 2"));
@@ -311,7 +311,7 @@ TEST(Program, TrainLearnsReportsAndExports) {
   EXPECT_EQ(text.code, 0) << text.err;
   EXPECT_GE(text.out.size(), 8u);
 
-  // Training goes on from the exported folder: the first loss is near the last one.
+  // Training continues from the exported folder: the first loss is near the last one.
   run = bevatron(folder,
                  "train --hf-model out --text corpus.txt --split 90,10,0 --seq-length 32 "
                  "--micro-batch-size 2 --train-iters 2 --lr 1e-4 --metrics-out n.jsonl");
@@ -407,7 +407,7 @@ TEST(Program, ReplayedBatchesMayHaveAnySizeUnderAnyLayout) {
     metrics.push_back(json_lines(folder.path("m.jsonl")));
     ASSERT_EQ(metrics.back().size(), 4u);
   }
-  // Warm-up over the 3 samples of the first batch, then down over the other 9.
+  // Warmup over the 3 samples of the first batch, then decay over the other 9.
   const double lr[] = {0, 1, 1 - 3.0 / 9, 1 - 8.0 / 9};
   std::vector<std::string> lines = split(bevatron(folder, "schedule " + flags).out, '\n');
   ASSERT_GE(lines.size(), 5u);
@@ -483,7 +483,7 @@ TEST(Program, VerifyComparesLayoutsWithOneRank) {
   run = bevatron(folder, "verify --preset gpt2-124m --layouts tp2 --tolerance 1e-30");
   EXPECT_EQ(run.code, 3) << run.out;
   EXPECT_NE(run.out.find("DIFFERS"), std::string::npos);
-  // The same for programs.
+  // The same as JSON.
   run = bevatron(folder, "verify --preset llama3-8b --layouts 'tp2sp,pp2 dp2zero3' --json");
   EXPECT_EQ(run.code, 0) << run.err;
   json result = json::parse(run.out);
@@ -503,14 +503,14 @@ TEST(Program, VerifyComparesLayoutsWithOneRank) {
   EXPECT_EQ(result["ok"], false);
   EXPECT_EQ(result["layouts"][0]["ok"], false);
   EXPECT_GT(result["layouts"][0]["grad_diff"], 1e-30);
-  // Windows by frequency, an odd number of scaled rotary dims, unequal shares of the batch.
+  // Windows by frequency, an odd number of scaled RoPE dims, uneven parts of the batch.
   run = bevatron(folder,
                  "verify --family llama --num-layers 6 --hidden-size 40 --num-attention-heads 4 "
                  "--kv-channels 10 --vocab-size 64 --position-embedding-type rope "
                  "--rotary-percent 0.4 --max-position-embeddings 64 --window-size 4 "
                  "--window-attn-skip-freq 6 --layouts 'dp3 pp2'");
   EXPECT_EQ(run.code, 0) << run.err << run.out;
-  // Layouts that the model cannot have.
+  // Layouts that the model does not support.
   run = bevatron(folder,
                  "verify --num-layers 2 --hidden-size 32 --num-attention-heads 8 "
                  "--num-query-groups 2 --vocab-size 64 --layouts 'tp3 tp2 pp3'");
@@ -523,7 +523,7 @@ TEST(Program, VerifyComparesLayoutsWithOneRank) {
             std::string::npos)
       << run.err;
   EXPECT_EQ(run.err.find("tp2:"), std::string::npos) << run.err;
-  // Documents of one token, whose queries and keys have gradients of rounding alone.
+  // Documents of one token, whose queries and keys have gradients of rounding errors only.
   for (const char* length : {"1", "2"}) {
     run = bevatron(folder,
                    std::string("verify --preset qwen3-0.6b --full-size --num-layers 2 "
@@ -533,7 +533,7 @@ TEST(Program, VerifyComparesLayoutsWithOneRank) {
                        length);
     EXPECT_EQ(run.code, 0) << run.out << run.err;
   }
-  // Numbers of 8 bits, which a model in f64 does not have.
+  // FP8, which a model in f64 does not support.
   const std::string sizes =
       "verify --full-size --num-layers 1 --hidden-size 32 --num-attention-heads 2 --vocab-size 64 "
       "--seq-length 16 --layouts dp2 --steps 1 ";

@@ -13,7 +13,7 @@ enum class TestDevice : std::uint8_t { kCpu, kCuda };
 
 // The kinds of device that this build has code for.
 std::vector<TestDevice> built_devices();
-// Null where there is no such device.
+// Null if there is no such device.
 const Kernels* find_device(TestDevice device);
 
 }  // namespace bev::test

@@ -50,13 +50,13 @@ struct TinyRun {
   ParamGroupConfig groups;
   LearningRates lr = 1e-2;
   const Objective* objective = nullptr;  // null: NextToken
-  std::vector<MetricSpec> metrics = {};  // besides the engine's
+  std::vector<MetricSpec> metrics = {};  // in addition to the engine's
   std::unique_ptr<BatchPreparation> (*preparation)(RankModel& trained) = nullptr;
   StepSamples (*samples)(std::uint64_t seed) = nullptr;  // samples of a step; null: random_samples
 };
 LayoutAnswer run_tiny(const TinyRun& run);
 
-// Reports that every such run has.
+// Metrics that every such run reports.
 inline constexpr const char *kParamsNorm = "params norm", *kNumZeros = "num zeros";
 
 // Statistics logged by the run that disagree with the tensors of the answer: zeros in the first

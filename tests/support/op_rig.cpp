@@ -114,7 +114,7 @@ void MemoryStore::add(Param& param, const Mesh& mesh, Dtype dtype, const std::ve
               Tensor(arena, narrow ? dtype : wide_of(dtype), param.local, "weight gradients"),
               {}};
   device_.upload(entry.value, local);
-  // beta 0 must not read what is there.
+  // With beta 0 a kernel must not read the old gradient.
   device_.upload(entry.gradient, std::vector<double>(local.size(), std::nan("")));
   entries_.push_back(std::move(entry));
 }

@@ -1,5 +1,5 @@
 // Runs an op case, one row of a table, on one rank of any backend: inputs and parameters are arrays
-// of doubles, `build` makes the outputs from them. op_checks.h has what a row must pass.
+// of doubles, `build` computes the outputs from them. op_checks.h has the checks.
 #pragma once
 
 #include <cstdint>
@@ -21,8 +21,8 @@ namespace bev::test {
 // `count` values with 0.05 <= |x| < 0.05 + scale: none near a kink at zero.
 std::vector<double> case_numbers(std::int64_t count, std::uint64_t key, double scale = 1);
 
-// A device of one backend, for benches that use it one after the other. On the CPU its lanes to the
-// host copy as late as they may (lazy_lane.h).
+// A device of one backend, for benches that use it one after the other. On the CPU its copy lanes
+// copy as late as permitted (lazy_lane.h).
 struct OpDevice {
   // kernels null: the CPU's.
   explicit OpDevice(const Kernels* of = nullptr, int threads = 1);
@@ -32,22 +32,22 @@ struct OpDevice {
 
   void set_step(const StepState& state) const;
   void upload(const View& to, const std::vector<double>& values) const;
-  // Waits for the device.
+  // Synchronises with the device.
   std::vector<double> values(const View& view) const;
 
   const Kernels& kernels;
   std::unique_ptr<Device> device;
   Arena arena;
-  std::unique_ptr<MemorySource> memory;  // of the step
+  std::unique_ptr<MemorySource> memory;  // memory of the step state
   void* step;                            // StepState, on the device
   Offloader offloader;
 };
 
-// Parameters one by one. Gradient memory starts as NaN.
+// A store with separate parameters. Gradient memory starts as NaN.
 class MemoryStore final : public Weights, public Gradients {
  public:
   explicit MemoryStore(OpDevice& device) : device_(device) {}
-  // The gradient is in the wide dtype, or where `narrow` in the value's.
+  // The gradient has the wide dtype or, if `narrow`, the dtype of the value.
   void add(Param& param, const Mesh& mesh, Dtype dtype, const std::vector<double>& local,
            bool narrow);
 
@@ -79,9 +79,9 @@ class MemoryStore final : public Weights, public Gradients {
 struct Bench {
   // A rank of the world, on the CPU.
   Bench(World& world, const MeshShape& shape, Dtype dtype, int threads = 1);
-  // A world of one rank, with a device of its own; kernels null: the CPU's.
+  // A world of one rank, with its own device; kernels null: the CPU's.
   explicit Bench(Dtype dtype, int threads = 1, const Kernels* kernels = nullptr);
-  // A world of one rank, on the device.
+  // A world of one rank, on the given device.
   Bench(Dtype dtype, OpDevice& on);
 
   Tensor tensor(const Shape& shape, const std::vector<double>& values, Dtype dtype);
@@ -92,7 +92,7 @@ struct Bench {
   // Owned by the bench; `local` is this rank's shard.
   Param& param(const std::string& name, const Shape& shape, const Split& split,
                const std::vector<double>& local);
-  // Numbers of a tensor on the bench's device.
+  // Values of a tensor on the bench's device.
   std::vector<double> values(const View& view) const { return device.values(view); }
   void set_loss_factor(double factor);
 
@@ -100,8 +100,8 @@ struct Bench {
   std::unique_ptr<OpDevice> own_device;
   OpDevice& device;
   Arena& arena;
-  StepState step;                 // as the device has it
-  bool narrow_gradients = false;  // of parameters that are made from now on
+  StepState step;                 // copy of the state on the device
+  bool narrow_gradients = false;  // for parameters created from now on
   Mesh mesh;
   MemoryStore store;
   Context ctx;
@@ -114,7 +114,7 @@ struct Bench {
         Dtype dtype);
 };
 
-// Numbers in the host's memory.
+// Values of a tensor in host memory.
 std::vector<double> values_of(const View& view);
 
 struct OpInput {
@@ -145,8 +145,8 @@ struct OpCase {
   OpBuild build = {};
   std::vector<std::int32_t> documents = {};  // of one sample; sets bench.layout
   bool training = false;
-  const Kernels* kernels = nullptr;  // on the CPU; null: its own
-  bool cpu_only = false;             // no other backend serves it
+  const Kernels* kernels = nullptr;  // CPU kernels; null: the default ones
+  bool cpu_only = false;             // not supported by other backends
 };
 
 struct OpValues {
@@ -158,14 +158,14 @@ struct OpRunOptions {
   Dtype dtype = Dtype::kF64;
   int threads = 1;
   bool backward = true;
-  bool share_seeds = false;        // the outputs' gradients are shared with another tensor
+  bool share_seeds = false;        // output gradients are shared with another tensor
   int repeats = 1;                 // micro-batches; weight gradients accumulate
   std::vector<bool> tracked = {};  // per input; empty: all
   std::vector<bool> trains = {};   // per parameter; empty: all
-  bool delay_weights = false;      // weight gradients after the backward
-  bool offload = false;            // all that the tape keeps waits on the host
-  bool narrow_gradients = false;   // of weights: in the dtype of the run
-  OpDevice* device = nullptr;      // null: one of the run's own, with the case's kernels
+  bool delay_weights = false;      // deferred wgrad: runs after the backward
+  bool offload = false;            // all saved tensors are offloaded to the host
+  bool narrow_gradients = false;   // weight gradients in the dtype of the run
+  OpDevice* device = nullptr;      // null: a new device with the case's kernels
 };
 struct OpResult {
   double objective = 0;
@@ -174,10 +174,10 @@ struct OpResult {
   std::size_t recorded = 0;
 };
 OpResult run_op(const OpCase& test, const OpValues& values, const OpRunOptions& options);
-// Parameters and layout of a case into an empty bench.
+// Adds the parameters and layout of a case to an empty bench.
 void fill_bench(const OpCase& test, const OpValues& values, const OpRunOptions& options,
                 Bench& bench);
-// What is differentiated, of a forward on a bench that was filled.
+// Runs a forward on a filled bench and returns the objective to differentiate.
 double objective_of(const OpCase& test, const OpValues& values, Bench& bench);
 
 // || a - b || / || b ||

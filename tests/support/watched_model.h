@@ -1,5 +1,5 @@
-// A model and an objective that count something for metrics of a program's own, each by one line
-// where the number is made.
+// A model and an objective that add to metrics declared by a program, each with one line where the
+// value is computed.
 #pragma once
 
 #include "autograd/metrics.h"
@@ -8,11 +8,11 @@
 
 namespace bev::test {
 
-// A decoder whose mixers add up the squares of what they get.
+// A decoder whose mixers sum the squares of their inputs.
 const Architecture* watched_architecture();
 MetricSpec mixer_input_norm();
 
-// Next-token prediction that counts the tokens without a weight.
+// Next-token prediction that counts tokens with weight zero.
 const Objective& watched_objective();
 MetricSpec masked_tokens();
 

@@ -45,7 +45,7 @@ TEST(BatchSchedule, IndivisibleSizeNamesWhatWouldWork) {
     EXPECT_THAT(error.what(), HasSubstr("32 or 48"));
   }
   spec.global_batch_size = 10;
-  spec.decrease_if_needed = true;  // nothing would be left
+  spec.decrease_if_needed = true;  // rounding down would leave nothing
   EXPECT_THAT(batch_problems(spec), ElementsAre(HasSubstr("; use 16")));
 }
 
@@ -53,7 +53,7 @@ TEST(BatchSchedule, StepsFollowMegatronsTest) {
   BatchSpec spec{
       .data_parallel_size = 512,
       .step_schedule = "0:256 200000:512 600000:1024 1500000:2048 3000000:4096 6000000:6144"};
-  BatchSchedule schedule(spec);  // the first size does not divide, but may be past
+  BatchSchedule schedule(spec);  // the first size does not divide, but may be in the past
   EXPECT_THROW(schedule.at(0), Error);
   EXPECT_THROW(schedule.at(199999), Error);
   expect_size(schedule.at(200000), 512, 512, 1);
@@ -100,7 +100,7 @@ TEST(BatchSchedule, StepProblemsAreReportedTogether) {
   EXPECT_EQ(batch_problems(spec).size(), 3u);
 }
 
-// Megatron-core 0.16's rule.
+// The rule of Megatron-core 0.16.
 std::int64_t classic(std::int64_t start, std::int64_t increment, std::int64_t samples,
                      std::int64_t target, std::int64_t consumed) {
   if (consumed > samples) return target;
@@ -142,7 +142,7 @@ TEST(BatchSchedule, RampUpProblems) {
   EXPECT_THAT(batch_problems(spec), ElementsAre(HasSubstr("1 or more")));
   spec = {.micro_batch_size = 4, .global_batch_size = 16, .rampup = {2, 2, 100}};
   EXPECT_EQ(batch_problems(spec).size(), 4u);      // 2, 6, 10, 14
-  EXPECT_EQ(batch_problems(spec, 60).size(), 2u);  // 10 and 14 are still to come
+  EXPECT_EQ(batch_problems(spec, 60).size(), 2u);  // 10 and 14 are still ahead
   spec = {.micro_batch_size = 2,
           .global_batch_size = 7,
           .rampup = {3, 2, 100},

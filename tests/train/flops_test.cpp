@@ -49,7 +49,7 @@ TEST(MegatronFlops, CountsGqaGatesAndExperts) {
   sizes.moe_layers = 1;
   sizes.moe_ffn = 10;
   sizes.moe_topk = 3;
-  sizes.shared_ffn = 2;  // 10 * 3 + 2: as much as the dense MLP
+  sizes.shared_ffn = 2;  // 10 * 3 + 2: the same as the dense MLP
   EXPECT_EQ(megatron_flops(sizes, batch), base);
   sizes = tiny();
   sizes.mtp_layers = 1;
@@ -99,8 +99,8 @@ ModelConfig small_model() {
   return model;
 }
 
-// Sequences of 6 tokens. Projections 8 x (12 + 2 x 6) + 12 x 8 = 288 weights, 4 heads x (3 + 3)
-// numbers for each pair.
+// Sequences of 6 tokens. Projections have 8 x (12 + 2 x 6) + 12 x 8 = 288 weights, a pair 4 heads x
+// (3 + 3) multiply-adds.
 TEST(Flops, CountsWindowsExactly) {
   ModelConfig model = small_model();
   double layer = 288 + 2 * 8 * 20, head = 8 * 50, pair = 24;
@@ -133,8 +133,8 @@ TEST(Flops, CountsLatentAttention) {
             3 * 2 * (6 * (2 * (mixer + 2 * 8 * 20) + 8 * 50) + 2 * 21 * pair));
 }
 
-// Layer 0 is dense. Layer 1 has 2 of 7 experts of 5, a shared one of 11 with a gate, and so has the
-// depth of multi-token prediction, which joins 2 x 8 to 8 and has the head once more.
+// Layer 0 is dense. Layer 1 has 2 of 7 experts of 5 and a gated shared expert of 11, and so has the
+// MTP module, which projects 2 x 8 to 8 and uses the head once more.
 TEST(Flops, CountsExpertsAndDepths) {
   ModelConfig model = small_model();
   model.gated = true;

@@ -20,7 +20,7 @@ std::size_t count(const std::string& text, const std::string& part) {
   return found;
 }
 
-// No number in it may be NaN, infinite or outside the picture.
+// No coordinate may be NaN, infinite or outside the picture.
 void expect_sane(const std::string& svg) {
   EXPECT_EQ(svg.rfind("<svg ", 0), 0u);
   EXPECT_EQ(svg.substr(svg.size() - 7), "</svg>\n");

@@ -92,7 +92,7 @@ TEST(IterationLog, AveragesOverIterationsThatCounted) {
             std::string::npos);
   EXPECT_NE(line.find(" tokens/s: 32768 |"), std::string::npos);
 
-  log.add(step(4, 1.0));  // the next interval starts anew
+  log.add(step(4, 1.0));  // the next interval starts
   line = log.line("T");
   EXPECT_NE(line.find(" lm loss: 1.000000E+00 |"), std::string::npos);
   EXPECT_NE(line.find(" skipped iterations:   0 | number of nan iterations:   0 |"),
@@ -145,7 +145,7 @@ TEST(Metrics, AreOneJsonObjectPerLine) {
   bad.metrics.push_back({"params norm", 99.5, MetricStyle::kNumber});
   bad.metrics.push_back({"mtp_1 loss", 0.25, MetricStyle::kLoss});
   writer.write(bad);
-  std::string content = read_file(path);  // complete while the writer lives
+  std::string content = read_file(path);  // complete while the writer is alive
   std::size_t end = content.find('\n');
   EXPECT_EQ(content.substr(0, end),
             "{\"iteration\":1,\"consumed_samples\":32,\"loss\":0.1,\"grad_norm\":1.23456,"
@@ -171,7 +171,7 @@ TEST(Routers, LoadsAreOfTheWholeBatchAndReported) {
   model.moe.layer_freq = {0, 1};
   model.mtp_num_layers = 1;  // like the last layer
   // Ten tokens: counts 2, 4, 4, 10, every score a quarter; squares 40, entropies 5, 3 choices
-  // dropped. Behind the last layer all of them choose two experts, and nothing is dropped.
+  // dropped. In the MTP layer all of them choose two experts, and nothing is dropped.
   std::vector<double> sums(11, -1);
   for (const std::vector<double>& counts : {std::vector<double>{2, 4, 4, 10}, {0, 10, 10, 0}}) {
     sums.insert(sums.end(), counts.begin(), counts.end());

@@ -1,4 +1,4 @@
-// Reading ahead: what is read, in which order, by which rank, and what happens when it fails.
+// Prefetching reader: what is read, in which order, by which rank, and what happens on failure.
 #include "train/sample_reader.h"
 
 #include <gmock/gmock.h>
@@ -15,7 +15,7 @@
 namespace bev {
 namespace {
 
-// Sample i is the token i; reads are counted, and may take long or fail.
+// Sample i is the token i; reads are counted, and may be slow or fail.
 class Numbers : public Dataset {
  public:
   explicit Numbers(std::int64_t count) : count_(count) {}
@@ -47,8 +47,7 @@ SampleSource source_of(std::shared_ptr<const Dataset> data, const BatchSpec& bat
           batches.data_parallel_size};
 }
 
-// The samples of the iterations in [from, to), as all ranks read them, sorted within each
-// iteration.
+// Samples of the iterations in [from, to) as read by all ranks, sorted within each iteration.
 std::vector<std::int32_t> read_all(const BatchSpec& spec, std::int64_t from, std::int64_t to,
                                    const ReadAhead& ahead, OrderKind kind = OrderKind::kSingle) {
   auto data = std::make_shared<Numbers>(1000);
@@ -74,7 +73,7 @@ std::vector<std::int32_t> read_all(const BatchSpec& spec, std::int64_t from, std
 }
 
 TEST(SampleReader, LosesAndRepeatsNothingAcrossRestarts) {
-  // 12 divides by every number of ranks; the ramp-up has batches of 12, 24, 36.
+  // 12 is divisible by every number of ranks; the ramp-up has batches of 12, 24, 36.
   for (const std::vector<std::int64_t>& rampup :
        {std::vector<std::int64_t>{}, std::vector<std::int64_t>{12, 12, 100}}) {
     auto spec = [&](std::int64_t ranks) {
@@ -100,7 +99,7 @@ TEST(SampleReader, LosesAndRepeatsNothingAcrossRestarts) {
   }
 }
 
-// Also from between the iterations of the run before, where its batch size was another.
+// Also from between the iterations of the previous run, whose batch size was different.
 TEST(SampleReader, BeginsAnywhere) {
   for (std::int64_t from = 0; from < 40; ++from) {
     BatchSpec spec{.micro_batch_size = 2, .data_parallel_size = 3, .global_batch_size = 12};
@@ -142,7 +141,7 @@ TEST(SampleReader, ReadsAheadNoFurtherThanItMay) {
   auto data = std::make_shared<Numbers>(100000);
   SampleReader reader(source_of(data, spec, 0), 0, {3, 2});
   for (std::int64_t taken = 0; taken < 50; ++taken) {
-    // Six micro-batches may wait; wait until they do.
+    // Waits until six micro-batches are buffered.
     while (data->reads < 5 * (taken + 6)) std::this_thread::yield();
     for (int i = 0; i < 100; ++i) std::this_thread::yield();
     EXPECT_EQ(data->reads, 5 * (taken + 6));
@@ -161,7 +160,7 @@ TEST(SampleReader, ThrowsWhatWentWrongWhenItsTurnComes) {
   }
 }
 
-// The batch size of a later iteration does not divide over the ranks.
+// The batch size of a later iteration is not divisible among the ranks.
 TEST(SampleReader, ThrowsWhenTheScheduleDoes) {
   BatchSpec spec{
       .micro_batch_size = 1, .data_parallel_size = 2, .global_batch_size = 5, .rampup = {4, 1, 8}};

@@ -31,7 +31,7 @@ std::uint64_t varint(std::string_view bytes, std::size_t& at) {
   }
 }
 
-// The payloads of a TFRecord file, all checksums verified.
+// Payloads of a TFRecord file, with all checksums verified.
 std::vector<std::string> records(const std::string& content) {
   std::vector<std::string> found;
   for (std::size_t at = 0; at < content.size();) {
@@ -52,7 +52,7 @@ struct Event {
   float value = 0;
 };
 
-// Reads an Event; nested messages are entered where our fields are.
+// Parses an Event, descending into nested messages that hold our fields.
 void parse(std::string_view bytes, const std::string& path, Event& event) {
   for (std::size_t at = 0; at < bytes.size();) {
     std::uint64_t key = varint(bytes, at);

@@ -14,7 +14,7 @@ namespace {
 
 using nlohmann::json;
 
-// One step of a rank: a linear of layer 4, and a collective inside of it.
+// One step of a rank: a linear of layer 4, and a collective inside it.
 std::unique_ptr<Trace> record(int rank) {
   auto trace = std::make_unique<Trace>(rank, 1, 1);
   StepScope step(trace.get(), 1);
@@ -23,7 +23,7 @@ std::unique_ptr<Trace> record(int rank) {
   return trace;
 }
 
-// By label of `record`, which are numbered in the order of their opening.
+// `label` indexes the labels of `record` in the order of their opening.
 DeviceSpan device(int rank, std::uint32_t label, std::uint32_t stream, std::int64_t begin_us,
                   std::int64_t end_us) {
   return {"kernel<float>", TraceId::join(rank, label), stream, begin_us * 1000, end_us * 1000};
@@ -38,7 +38,7 @@ TEST(TraceSummary, CommunicationBehindComputationIsHidden) {
   RecordedTrace trace;
   trace.ranks.push_back(record(0));
   trace.ranks.push_back(record(1));
-  // Rank 0: 10 us of communication, 6 of them behind kernels that overlap each other. Rank 1
+  // Rank 0: 10 us of communication, 6 of them overlapped by kernels that overlap each other. Rank 1
   // computes at the same time, which hides nothing of rank 0.
   trace.device = {device(0, 1, 7, 0, 4),   device(0, 1, 8, 2, 6),  device(0, 2, 9, 0, 10),
                   device(0, 1, 7, 20, 30), device(1, 1, 5, 0, 10), {"x", 0, 1, 0, 5000}};
@@ -84,7 +84,7 @@ TEST(TraceFile, IsJsonWithOneProcessPerRankAndOneTrackPerStream) {
   RecordedTrace trace;
   trace.ranks.push_back(record(0));
   trace.ranks.push_back(record(1));
-  trace.ranks.front()->flight("never", 0);  // not recorded any more
+  trace.ranks.front()->flight("never", 0);  // no longer traced
   trace.device = {device(1, 1, 7, 0, 4), device(1, 2, 8, 2, 6), {"alone", 0, 8, 9000, 10000}};
   json file = json::parse(trace_json(trace));
   std::map<std::pair<int, int>, int> spans;
@@ -97,7 +97,7 @@ TEST(TraceFile, IsJsonWithOneProcessPerRankAndOneTrackPerStream) {
       EXPECT_EQ(event["args"]["layer"], 4);
     }
   }
-  // What nobody is known to have asked for is where the rest of its stream is.
+  // A span of unknown origin belongs to the rank of its stream.
   EXPECT_EQ(spans, (std::map<std::pair<int, int>, int>{
                        {{0, 0}, 3}, {{1, 0}, 3}, {{1, 8}, 1}, {{1, 9}, 2}}));
 }

@@ -51,7 +51,7 @@ struct TrainingRun {
 
 struct Answer {
   TrainOutcome outcome;
-  std::string metrics;         // without what depends on the clock
+  std::string metrics;         // without timings
   std::vector<float> weights;  // at the end
 };
 
@@ -134,8 +134,8 @@ TEST(Trainer, RunningAheadChangesNothing) {
   EXPECT_EQ(train(run, 1).outcome.skipped, 0);
 }
 
-// The steps begun after a bad one are thrown away and begun again with what is known by then: lr
-// and weights of the run that waits.
+// Steps enqueued after a bad one are discarded and enqueued again with the learning rate and
+// weights of a run that waits.
 TEST(Trainer, RunningAheadPassesBadStepsAsWaitingDoes) {
   TrainingRun run = some_run();
   run.bad_samples = {2, 17, 23, 24, 47};  // iterations 1, 5, 6, 7, 12
@@ -179,6 +179,16 @@ TEST(Trainer, ABadStepIsNamedAlsoWhenLaterOnesWereBegun) {
           << error.what();
     }
   }
+}
+
+TEST(Trainer, DecoupledLearningRatesFollowTheScheduleBetweenTheirEnds) {
+  TrainingRun run = some_run();
+  run.trainer.optim.groups.decoupled_lr = 0.04;
+  run.trainer.optim.groups.decoupled_min_lr = 0.02;
+  Answer answer = train(run, 1);
+  EXPECT_NE(answer.metrics.find("\"lr\":0.01,\"decoupled_lr\":0.04,"), std::string::npos);
+  EXPECT_NE(answer.metrics.find("\"lr\":0.005,\"decoupled_lr\":0.03,"), std::string::npos);
+  EXPECT_NE(answer.weights, train(some_run(), 1).weights);
 }
 
 }  // namespace

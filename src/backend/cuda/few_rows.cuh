@@ -1,6 +1,6 @@
 // Skinny GEMM on tensor cores, y = x w^T in 16 bits with few rows of x: memory bound by reading w.
 // A block computes kColumns columns for up to 8 kTiles rows, with w as the left operand of the mma;
-// its warps split K and reduce their sums in shared memory.
+// its warps split K (split-K within the block) and reduce their sums in shared memory.
 //
 // A lane loads 16 bytes of a row (8 consecutive k), while two m16n8k16 mma expect 4 pairs that are
 // apart. Both operands are permuted along K in the same way, which leaves the sum unchanged.

@@ -188,7 +188,7 @@ void adam_one(const Stream& stream, const AdamRule& rule, const AdamRange& range
   if (is_narrow(range.main) || is_narrow(range.m) || is_narrow(range.v)) {
     for (const View* view : {&range.main, &range.grad, &range.m, &range.v}) {
       BEV_CHECK(is_narrow(*view) || view->dtype == Dtype::kF32, ErrorKind::kInternal,
-                "adam: beside bf16 and 8 bits only f32 goes, got ", name_of(view->dtype));
+                "adam: supported dtypes are bf16, 8 bits and f32, got ", name_of(view->dtype));
     }
     static_assert(kFlatPiece % kRun == 0);
     return for_ranges(
