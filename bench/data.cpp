@@ -11,9 +11,9 @@
 #include "base/error.h"
 #include "base/file.h"
 #include "base/output.h"
-#include "data/gpt_blend.h"
-#include "data/indexed_dataset.h"
-#include "data/indexed_writer.h"
+#include "data/gpt/gpt_blend.h"
+#include "data/indexed/indexed_dataset.h"
+#include "data/indexed/indexed_writer.h"
 #include "train/sample_reader.h"
 
 namespace bev {

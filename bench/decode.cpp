@@ -28,7 +28,7 @@
 #include "comm/world.h"
 #include "infer/generator.h"
 #include "kernels/device.h"
-#include "models/family.h"
+#include "models/families/family.h"
 #include "parallel/engine.h"
 
 namespace bev {
@@ -59,7 +59,7 @@ double copy_speed(Context& ctx) {
   double best = 1e9;
   for (int round = 0; round < 5; ++round) {
     const double start = monotonic_seconds();
-    if (ctx.kernels.device.record == nullptr) {  // CPU: use the threads of the host
+    if (ctx.kernels.device.capture == nullptr) {  // CPU: use the threads of the host
       ctx.stream.pool->run(kBytes / kPiece, [&](std::int64_t piece) {
         std::memcpy(to.as<std::uint8_t>() + piece * kPiece,
                     from.as<std::uint8_t>() + piece * kPiece, kPiece);

@@ -21,7 +21,7 @@
 #include "data/batch.h"
 #include "kernels/optim.h"
 #include "nn/moe.h"
-#include "parallel/param_store.h"
+#include "parallel/store/param_store.h"
 
 namespace bev {
 namespace {

@@ -18,7 +18,7 @@
 #include "base/thread_pool.h"
 #include "comm/world.h"
 #include "data/batch.h"
-#include "models/family.h"
+#include "models/families/family.h"
 #include "parallel/engine.h"
 
 namespace bev {

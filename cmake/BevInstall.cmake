@@ -13,7 +13,7 @@ set(BEV_PUBLIC_HEADERS
     nn/cross_attention.h nn/mlp.h ops/collective.h ops/elementwise.h ops/embedding.h ops/linear.h
     ops/loss.h ops/norm.h ops/objective.h ops/parallel_linear.h ops/sequence_gather.h ops/token_log_probs.h
     optim/loss_scaler.h optim/lr_schedule.h optim/optimizer.h parallel/engine.h
-    parallel/schedule_player.h tokenizer/tokenizer.h)
+    parallel/pipeline/schedule_player.h tokenizer/tokenizer.h)
 if(BEV_CUDA)
   list(APPEND BEV_PUBLIC_HEADERS backend/cuda/device.h)
 endif()
@@ -68,7 +68,7 @@ install(FILES ${CMAKE_BINARY_DIR}/generated/bevatronConfig.cmake
 
 install(TARGETS bevatron RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR} COMPONENT program)
 if(BEV_MPI)
-  # Where the program looks for it (src/comm/mpi_link.cpp).
+  # Where the program looks for it (src/comm/process/mpi_link.cpp).
   install(TARGETS bev_mpi LIBRARY DESTINATION lib/bevatron COMPONENT program)
 endif()
 

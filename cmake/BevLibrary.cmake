@@ -1,6 +1,6 @@
 # How a folder under src/ becomes a target.
 #
-#   bev_library(nn DEPENDS ops)   static library bev_nn from src/nn/*.cpp, include root src/
+#   bev_library(nn DEPENDS ops)   static library bev_nn of all sources below src/nn, include root src/
 #   bev_cpu_backend, bev_cuda_backend, bev_program, bev_mpi_module, bev_benchmarks: one use each, in the root list
 #
 # A folder without sources becomes an INTERFACE library, so headers-only folders need no special case.
@@ -31,8 +31,8 @@ function(bev_library folder)
   cmake_parse_arguments(arg "" "" "DEPENDS;LIBRARIES;DEFINITIONS;SOURCES" ${ARGN})
   bev_target_names(target ${folder})
   bev_target_names(depends ${arg_DEPENDS})
-  file(GLOB sources CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/src/${folder}/*.cpp)
-  list(FILTER sources EXCLUDE REGEX "/main\\.cpp$")
+  file(GLOB_RECURSE sources CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/src/${folder}/*.cpp)
+  list(FILTER sources EXCLUDE REGEX "/main\\.cpp$|/backend/cpu/kernels/|/comm/mpi/")
   list(APPEND sources ${arg_SOURCES})
 
   if(sources)
@@ -109,13 +109,13 @@ endfunction()
 # they are wanted, so the program starts and runs on the CPU where there is none of it.
 function(bev_cuda_backend)
   cmake_parse_arguments(arg "" "" "DEPENDS" ${ARGN})
-  file(GLOB sources CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/src/backend/cuda/*.cu)
+  file(GLOB_RECURSE sources CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/src/backend/cuda/*.cu)
   bev_library(backend/cuda DEPENDS ${arg_DEPENDS} SOURCES ${sources}
               LIBRARIES $<LINK_ONLY:CUDA::cudart_static> ${CMAKE_DL_LIBS})
   get_target_property(type bev_backend_cuda TYPE)
   if(type STREQUAL STATIC_LIBRARY)
     target_include_directories(bev_backend_cuda SYSTEM PRIVATE ${CUDAToolkit_INCLUDE_DIRS})
-    # With it, traces have the kernels (src/backend/cuda/device_trace.cpp).
+    # With it, traces have the kernels (src/backend/cuda/runtime/device_trace.cpp).
     if(BEV_CUPTI)
       target_include_directories(bev_backend_cuda SYSTEM PRIVATE ${BEV_CUPTI})
     endif()

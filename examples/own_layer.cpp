@@ -14,7 +14,7 @@
 #include "kernels/device.h"
 #include "kernels/optim.h"
 #include "ops/sequence_layout.h"
-#include "parallel/param_store.h"
+#include "parallel/store/param_store.h"
 
 using namespace bev;
 
@@ -54,7 +54,7 @@ Var Gate::forward(Context& ctx, const Var& x) const {
         if (dy.empty()) return;
         Tensor x_again = saved.get(back.ctx);
         // A schedule may defer the wgrad, so the closure owns what it needs.
-        back.weight_work([w, x_again, dy, at = in.placement](Context& later) {
+        back.deferred_wgrad([w, x_again, dy, at = in.placement](Context& later) {
           GradSink sink = later.grads.sink(*w, gradient_placement(*w, at));
           std::int64_t rows = dy.shape()[0], columns = dy.shape()[1];
           for (std::int64_t c = 0; c < columns; ++c) {

@@ -7,7 +7,7 @@
 #include "backend/cpu/cpu_kernels.h"
 #include "data/mock_dataset.h"
 #include "parallel/engine.h"
-#include "parallel/schedule_player.h"
+#include "parallel/pipeline/schedule_player.h"
 
 using namespace bev;
 

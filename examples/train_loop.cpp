@@ -12,7 +12,7 @@
 #include "ops/embedding.h"
 #include "ops/loss.h"
 #include "optim/optimizer.h"
-#include "parallel/param_store.h"
+#include "parallel/store/param_store.h"
 
 using namespace bev;
 constexpr std::int64_t kVocabulary = 96, kHidden = 64, kLength = 32, kTokens = 8 * kLength;

@@ -13,7 +13,7 @@ fail() {
 }
 
 cmake --install "$build" --prefix "$work/prefix" >"$work/log" || { cat "$work/log"; fail "cannot install"; }
-for hidden in app train/trainer.h backend/cuda/queue.h parallel/unit_cache.cpp; do
+for hidden in app train/trainer.h backend/cuda/runtime/queue.h parallel/store/fsdp_unit_cache.cpp; do
   [[ ! -e $work/prefix/include/bevatron/$hidden ]] || fail "$hidden is not public, and was installed"
 done
 

@@ -4,7 +4,7 @@
 #include <cstdio>
 #include <vector>
 
-#include "backend/cuda/attention_paths.h"
+#include "backend/cuda/attention/attention_paths.h"
 #include "base/error.h"
 #include "gpu_rig.h"
 

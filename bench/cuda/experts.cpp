@@ -57,10 +57,10 @@ class Bench {
   void run(const Mixture& mixture, Load load) {
     Rows rows = sort(mixture, load);
     std::printf("%s, %s load\n", mixture.name, name_of(load));
-    products(mixture, rows, mixture.hidden, 2 * mixture.ffn, "gate|up");
-    products(mixture, rows, mixture.ffn, mixture.hidden, "down");
-    scaled_products(mixture, rows, mixture.hidden, 2 * mixture.ffn, "gate|up in FP8");
-    scaled_products(mixture, rows, mixture.ffn, mixture.hidden, "down in FP8");
+    compare_gemms(mixture, rows, mixture.hidden, 2 * mixture.ffn, "gate|up");
+    compare_gemms(mixture, rows, mixture.ffn, mixture.hidden, "down");
+    scaled_gemms(mixture, rows, mixture.hidden, 2 * mixture.ffn, "gate|up in FP8");
+    scaled_gemms(mixture, rows, mixture.ffn, mixture.hidden, "down in FP8");
     moves(mixture, rows);
     roundings(mixture, rows);
   }
@@ -102,15 +102,15 @@ class Bench {
   }
 
   template <class Grouped, class Single>
-  void product(const std::string& name, double flops, const Grouped& grouped,
-               const Single& single) {
+  void compare_gemm(const std::string& name, double flops, const Grouped& grouped,
+                    const Single& single) {
     const double alone = flops / seconds(single), ours = flops / seconds(grouped);
     std::printf("  %-24s %6.0f TFLOP/s, one product %6.0f: %3.0f%%\n", name.c_str(), ours * 1e-12,
                 alone * 1e-12, 100 * ours / alone);
   }
 
-  void products(const Mixture& mixture, const Rows& rows, std::int64_t in, std::int64_t out,
-                const std::string& name) {
+  void compare_gemms(const Mixture& mixture, const Rows& rows, std::int64_t in, std::int64_t out,
+                     const std::string& name) {
     const std::int64_t total = mixture.tokens * mixture.topk;
     const double flops = 2.0 * static_cast<double>(total) * static_cast<double>(in * out);
     Tensor x = gpu_.noise({total, in}), y = gpu_.noise({total, out});
@@ -118,17 +118,17 @@ class Bench {
     const auto* at = rows.offsets.as<std::int32_t>();
     const Stream stream = gpu_.stream();
     const MoeKernels& moe = kernels().moe;
-    product(
+    compare_gemm(
         name + " forward", flops,
-        [&] { moe.grouped(stream, {.x = x, .w = weights, .y = y, .offsets = at}); },
+        [&] { moe.grouped_gemm(stream, {.x = x, .w = weights, .y = y, .offsets = at}); },
         [&] { kernels().gemm.gemm(stream, {.a = x, .b = weight, .c = y, .transpose_b = true}); });
-    product(
+    compare_gemm(
         name + " input", flops,
-        [&] { moe.grouped_input(stream, {.x = x, .w = weights, .y = y, .offsets = at}); },
+        [&] { moe.grouped_dgrad(stream, {.x = x, .w = weights, .y = y, .offsets = at}); },
         [&] { kernels().gemm.gemm(stream, {.a = y, .b = weight, .c = x}); });
-    product(
+    compare_gemm(
         name + " weight", flops,
-        [&] { moe.grouped_weight(stream, {.x = x, .w = weights, .y = y, .offsets = at}); },
+        [&] { moe.grouped_wgrad(stream, {.x = x, .w = weights, .y = y, .offsets = at}); },
         [&] { kernels().gemm.gemm(stream, {.a = y, .b = x, .c = weight, .transpose_a = true}); });
   }
 
@@ -146,8 +146,8 @@ class Bench {
     return {rows.offsets.as<std::int32_t>(), mixture.experts, mixture.tokens * mixture.topk};
   }
 
-  void scaled_products(const Mixture& mixture, const Rows& rows, std::int64_t in, std::int64_t out,
-                       const std::string& name) {
+  void scaled_gemms(const Mixture& mixture, const Rows& rows, std::int64_t in, std::int64_t out,
+                    const std::string& name) {
     const std::int64_t total = mixture.tokens * mixture.topk, experts = mixture.experts;
     const double flops = 2.0 * static_cast<double>(total) * static_cast<double>(in * out);
     Tensor x = gpu_.noise({total, in}), y = gpu_.noise({total, out});
@@ -168,18 +168,18 @@ class Bench {
                   1e-12 * flops / seconds(body));
     };
     rate("forward", [&] {
-      fp8.grouped(
+      fp8.grouped_gemm(
           stream,
           {.a = qx.by_rows(), .b = qw.by_rows(), .c = y, .offsets = at, .experts = experts});
     });
     rate("input", [&] {
-      fp8.grouped(
+      fp8.grouped_gemm(
           stream,
           {.a = qy.by_rows(), .b = qw.by_columns(), .c = x, .offsets = at, .experts = experts});
     });
     rate("weight", [&] {
-      fp8.grouped_weight(
-          stream, {.dy = qy.by_columns(), .x = qx.by_columns(), .w = weights, .offsets = at});
+      fp8.grouped_wgrad(stream,
+                        {.dy = qy.by_columns(), .x = qx.by_columns(), .w = weights, .offsets = at});
     });
   }
 
@@ -203,10 +203,10 @@ class Bench {
     const double moved = static_cast<double>(x.view().bytes() + sorted.view().bytes());
     const double row_bytes = static_cast<double>(inner.view().bytes());
     move("gather rows", moved, [&] {
-      moe.gather_rows(stream,
-                      {.x = x, .rows = sorted, .order = order, .place = place, .topk = topk});
+      moe.permute_rows(stream,
+                       {.x = x, .rows = sorted, .order = order, .place = place, .topk = topk});
     });
-    move("sum rows", moved, [&] { moe.sum_rows(stream, {sorted, x, place, topk}); });
+    move("sum rows", moved, [&] { moe.unpermute_rows(stream, {sorted, x, place, topk}); });
     Tensor up = gpu_.noise({total, 2 * mixture.ffn}), dup = gpu_.noise({total, 2 * mixture.ffn});
     ActivationForwardArgs forward{up, inner, Activation::kSilu, true};
     ActivationBackwardArgs backward{dinner, up, dup, Activation::kSilu, true};

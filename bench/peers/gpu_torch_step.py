@@ -4,7 +4,7 @@ usage: gpu_torch_step.py MODEL[-LAYERS] B T [ACCUMULATE [ITERATIONS]]; the time 
 Layers compiled one by one, cuDNN attention, fused AdamW, gradient clipping; weights, gradients and moments in bf16. Experts
 through torch._grouped_mm on rows in their order, without padding or a wait for the host; all get the same load, since random logits
 take the place of the router's (its product and gradient stay).
-FLOPs are counted as Bevatron's (src/train/flops.cpp): 6 for a weight that a token meets, causal attention by half.
+FLOPs are counted as Bevatron's (src/plan/flops.cpp): 6 for a weight that a token meets, causal attention by half.
 """
 import json, sys, time
 from dataclasses import dataclass, replace

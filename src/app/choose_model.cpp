@@ -4,7 +4,7 @@
 #include "app/options.h"
 #include "base/error.h"
 #include "bridge/hf_model.h"
-#include "models/family.h"
+#include "models/families/family.h"
 
 namespace bev {
 

@@ -12,7 +12,7 @@
 #include "base/fields.h"
 #include "base/text.h"
 #include "parallel/engine.h"
-#include "train/flops.h"
+#include "plan/flops.h"
 
 namespace bev {
 

@@ -24,7 +24,7 @@ std::string dry_run_text(const RunConfig& run);
 // "parameters", "weights", "gradients", "optimizer", "activations", "total", "host_optimizer",
 // "host_activations"}], "fits_machine": bool (not for CUDA)}. Sizes are bytes; total is device
 // memory, host memory is separate. A window is null if a layer has none; iterations, samples and
-// tokens are null in a run without a length; FLOPs are of the last batch size (train/flops.h).
+// tokens are null in a run without a length; FLOPs are of the last batch size (plan/flops.h).
 std::string dry_run_json(const RunConfig& run);
 
 }  // namespace bev

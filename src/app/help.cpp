@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <vector>
 
-#include "app/commands.h"
+#include "app/commands/commands.h"
 #include "app/run_config.h"
 #include "base/fields.h"
 #include "base/text.h"

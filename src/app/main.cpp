@@ -8,11 +8,11 @@
 #include <thread>
 #include <vector>
 
-#include "app/commands.h"
+#include "app/commands/commands.h"
 #include "app/environment.h"
 #include "app/failure.h"
 #include "app/help.h"
-#include "app/lost_pages.h"
+#include "app/sigbus_handler.h"
 #include "base/error.h"
 #include "base/log.h"
 #include "base/output.h"
@@ -76,6 +76,6 @@ int guarded_main(const std::vector<std::string>& args) {
 
 int main(int argc, char** argv) {
   std::signal(SIGXFSZ, SIG_IGN);  // a file-size limit becomes an error of write(2)
-  bev::report_lost_pages();
+  bev::install_sigbus_handler();
   return bev::guarded_main(std::vector<std::string>(argv + (argc > 0 ? 1 : 0), argv + argc));
 }

@@ -7,7 +7,7 @@
 #include "app/options.h"
 #include "base/error.h"
 #include "base/fields.h"
-#include "data/masked_blend.h"
+#include "data/masked/masked_blend.h"
 #include "tokenizer/tokenizer.h"
 #include "train/token_files.h"
 

@@ -5,8 +5,8 @@
 #include <string>
 #include <vector>
 
-#include "data/gpt_blend.h"
-#include "data/masked_tokens.h"
+#include "data/gpt/gpt_blend.h"
+#include "data/masked/masked_tokens.h"
 #include "train/config.h"
 
 namespace bev {

@@ -17,9 +17,9 @@
 #include "base/log.h"
 #include "base/thread_pool.h"
 #include "comm/fault.h"
-#include "comm/mpi_link.h"
-#include "comm/process_world.h"
-#include "comm/tcp_link.h"
+#include "comm/process/mpi_link.h"
+#include "comm/process/process_world.h"
+#include "comm/process/tcp_link.h"
 
 namespace bev {
 
@@ -80,7 +80,7 @@ EngineOptions engine_options(const RunConfig& run, int threads, int local_rank) 
   options.threads = threads;
   options.local_rank = local_rank;
   options.deterministic = run.runtime.deterministic_mode;
-  options.record_steps = run.runtime.cuda_graph_impl == CudaGraphs::kLocal;
+  options.capture_steps = run.runtime.cuda_graph_impl == CudaGraphs::kLocal;
   options.cache_folder = kernel_cache_folder(run.runtime);
   return options;
 }

@@ -10,14 +10,14 @@
 #include "base/fields.h"
 #include "base/problems.h"
 #include "base/text.h"
-#include "data/split.h"
-#include "models/family.h"
+#include "data/gpt/split.h"
+#include "models/families/family.h"
 #include "parallel/engine.h"
-#include "parallel/layout_text.h"
-#include "parallel/pipeline_layout.h"
-#include "parallel/schedule.h"
+#include "parallel/pipeline/layout_text.h"
+#include "parallel/pipeline/pipeline_layout.h"
+#include "parallel/pipeline/schedule.h"
+#include "posttrain/upcycling.h"
 #include "tokenizer/byte_tokenizer.h"
-#include "train/upcycling.h"
 
 namespace bev {
 
@@ -186,8 +186,7 @@ void check_pipeline(const RunConfig& run, std::span<const std::int64_t> micro_ba
                     Problems& out) {
   if (run.model.num_layers < 1) return;
   append(out, pipeline_problems(run.model.num_layers, run.parallel, micro_batches));
-  append(out,
-         future_problems(run.parallel.pipeline_model_parallel_layout, run.model.mtp_num_layers));
+  append(out, mtp_problems(run.parallel.pipeline_model_parallel_layout, run.model.mtp_num_layers));
 }
 
 // Ranks are threads of their process; a dry run starts none.

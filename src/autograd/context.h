@@ -19,10 +19,10 @@ namespace bev {
 
 class MetricBlock;
 class OffloadPass;
-class Partner;
+class InterleavedBackward;
 class Tape;
 class Trace;
-class WeightWork;
+class DeferredWgrad;
 struct RouterStatistics;
 
 // Finds the first non-finite result while a bad step is run again.
@@ -49,9 +49,10 @@ struct Context {
   Tape* tape = nullptr;  // nullptr: nothing is recorded
   // Set to true by every op whose output has a gradient, recorded or not; nullptr: nobody asks.
   bool* trains = nullptr;
-  WeightWork* weight_work = nullptr;  // collects wgrad work to run later; nullptr: run at once
-  Partner* partner = nullptr;         // runs while a collective is in flight; nullptr: none
-  OffloadPass* offload = nullptr;     // offloads saved activations to the host; nullptr: none
+  DeferredWgrad* deferred_wgrad =
+      nullptr;                             // collects wgrad work to run later; nullptr: run at once
+  InterleavedBackward* partner = nullptr;  // runs while a collective is in flight; nullptr: none
+  OffloadPass* offload = nullptr;          // offloads saved activations to the host; nullptr: none
   std::int64_t layer = -1;  // global index of the current layer, for random numbers and messages
   bool training = false;    // enables dropout
   FiniteProbe* probe = nullptr;  // checks every result (synchronises with the device); nullptr: off

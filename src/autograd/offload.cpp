@@ -51,7 +51,7 @@ class OffloadGroup final : public BlockKeeper {
       to_.out_->copy(moved.block->data, moved.host.view().data, moved.block->bytes);
     }
     copying_ = to_.out_->mark();
-    state_ = State::kLeaving;
+    state_ = State::kOffloading;
     to_.leaving_ = this;
   }
   void vacate() {
@@ -60,17 +60,17 @@ class OffloadGroup final : public BlockKeeper {
       to_.device_.vacate(*moved.block);
       moved.block->away = true;
     }
-    state_ = State::kAway;
+    state_ = State::kOffloaded;
   }
   void fetch() {
-    if (state_ != State::kAway) return;
+    if (state_ != State::kOffloaded) return;
     for (Moved& moved : moved_) to_.device_.occupy(*moved.block);
     to_.in_->follow();
     for (Moved& moved : moved_) {
       to_.in_->copy(moved.host.view().data, moved.block->data, moved.block->bytes);
     }
     copying_ = to_.in_->mark();
-    state_ = State::kComing;
+    state_ = State::kFetching;
   }
   // Makes the blocks resident again, as if they had never been offloaded.
   void arrive() {
@@ -83,7 +83,7 @@ class OffloadGroup final : public BlockKeeper {
   void bring_back(Block&) override { arrive(); }
   void forget(Block& block) noexcept override {
     // The stream must not reuse the memory while it is being copied to.
-    if (state_ == State::kComing) copying_ = Work();
+    if (state_ == State::kFetching) copying_ = Work();
     std::erase_if(moved_, [&](const Moved& moved) { return moved.block == &block; });
   }
 
@@ -92,19 +92,19 @@ class OffloadGroup final : public BlockKeeper {
     copying_ = Work();
     for (Moved& moved : moved_) moved.block->keeper = nullptr;
     moved_.clear();
-    state_ = State::kHere;
+    state_ = State::kOnDevice;
     if (to_.leaving_ == this) to_.leaving_ = nullptr;
   }
 
  private:
-  enum class State : std::uint8_t { kHere, kLeaving, kAway, kComing };
+  enum class State : std::uint8_t { kOnDevice, kOffloading, kOffloaded, kFetching };
   struct Moved {
     Block* block;
     Tensor host;
   };
 
   Offloader& to_;
-  State state_ = State::kHere;
+  State state_ = State::kOnDevice;
   std::vector<Moved> moved_;
   Work copying_;
 };

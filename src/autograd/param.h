@@ -13,7 +13,7 @@
 namespace bev {
 
 struct GemmArgs;
-struct PackedFactor;
+struct PackedOperand;
 
 // How a parameter's value and gradient are stored. Quantised formats join here.
 enum class ParamFormat : std::uint8_t {
@@ -83,7 +83,7 @@ class Weights {
   virtual WeightLease use(const Param& param) = 0;
   // Cache for the value packed as operand b of such a GEMM; null if it is not cached. `uses`: such
   // GEMMs per micro-batch.
-  virtual PackedFactor* packed(const Param& param, const GemmArgs& product, std::int64_t uses) = 0;
+  virtual PackedOperand* packed(const Param& param, const GemmArgs& gemm, std::int64_t uses) = 0;
   // The value quantised by its FP8 recipe, row-wise and, if anything trains, transposed. Matrices
   // of experts are stacked into one.
   virtual Quantized quantized(const Param& param) = 0;

@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "autograd/context.h"
-#include "autograd/weight_work.h"
+#include "autograd/deferred_wgrad.h"
 #include "base/spare_memory.h"
 #include "tensor/quantized.h"
 
@@ -186,9 +186,9 @@ class Backward {
   // work(Context&) computes weight gradients (wgrad) from what it owns. It runs now, or later if
   // the schedule splits the backward.
   template <class F>
-  void weight_work(F work) {
-    if (ctx.weight_work != nullptr) {
-      ctx.weight_work->add(tape_.running(), ctx.layer, std::move(work));
+  void deferred_wgrad(F work) {
+    if (ctx.deferred_wgrad != nullptr) {
+      ctx.deferred_wgrad->add(tape_.running(), ctx.layer, std::move(work));
     } else {
       work(ctx);
     }

@@ -10,7 +10,7 @@
 #include "bridge/weight_files.h"
 #include "bridge/weight_map.h"
 #include "kernels/device.h"
-#include "models/family.h"
+#include "models/families/family.h"
 
 namespace bev {
 
@@ -209,9 +209,9 @@ void convert_hf(const std::string& from, const ExportTarget& to) {
   map.check(files);
   WeightFilesSource source(files);
   Dtype dtype = to.dtype.value_or(source.dtype(map.params().front(), 0));
-  std::vector<ExportFile> beside = companion_files(from);
-  beside.push_back({"config.json", export_config(model, dtype, from)});
-  export_hf(map, source, to, beside);
+  std::vector<ExportFile> companions = companion_files(from);
+  companions.push_back({"config.json", export_config(model, dtype, from)});
+  export_hf(map, source, to, companions);
 }
 
 }  // namespace bev

@@ -11,7 +11,7 @@
 #include "autograd/param.h"
 #include "bridge/weight_export.h"
 #include "models/config.h"
-#include "models/hf_config.h"
+#include "models/families/hf_config.h"
 #include "parallel/engine.h"
 
 namespace bev {

@@ -17,7 +17,7 @@
 #include "bridge/weight_files.h"
 #include "comm/placement.h"
 #include "models/config.h"
-#include "models/family.h"
+#include "models/families/family.h"
 
 namespace bev {
 

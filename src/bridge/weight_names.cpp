@@ -19,12 +19,13 @@ std::string with_number(std::string_view pattern, std::string_view number) {
 
 // The same for a layer number; {+} is replaced by `layers` + layer.
 std::string with_layer(std::string_view pattern, std::string_view layer, std::int64_t layers) {
-  constexpr std::string_view kBehind = "{+}";
-  std::size_t at = pattern.find(kBehind);
+  constexpr std::string_view kAfterLastLayer = "{+}";
+  std::size_t at = pattern.find(kAfterLastLayer);
   if (at == std::string_view::npos) return with_number(pattern, layer);
   std::int64_t number = 0;
   std::from_chars(layer.data(), layer.data() + layer.size(), number);
-  return concat(pattern.substr(0, at), layers + number, pattern.substr(at + kBehind.size()));
+  return concat(pattern.substr(0, at), layers + number,
+                pattern.substr(at + kAfterLastLayer.size()));
 }
 
 // Matches `name` against `pattern`: the number in place of {}, "" if the pattern has none; nullopt

@@ -7,8 +7,8 @@
 #include "base/file.h"
 #include "base/json_check.h"
 #include "base/text.h"
+#include "chat/jinja/value_text.h"
 #include "chat/token_spans.h"
-#include "chat/value_text.h"
 
 namespace bev {
 

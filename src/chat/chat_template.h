@@ -7,8 +7,8 @@
 #include <utility>
 #include <vector>
 
-#include "chat/template.h"
-#include "chat/value.h"
+#include "chat/jinja/template.h"
+#include "chat/jinja/value.h"
 #include "tokenizer/tokenizer.h"
 
 namespace bev {

@@ -6,10 +6,10 @@
 
 #include "base/error.h"
 #include "base/json_check.h"
-#include "chat/python_text.h"
-#include "tokenizer/byte_level.h"
-#include "tokenizer/unicode.h"
-#include "tokenizer/utf8.h"
+#include "chat/jinja/python_text.h"
+#include "tokenizer/pipeline/byte_level.h"
+#include "tokenizer/text/unicode.h"
+#include "tokenizer/text/utf8.h"
 
 namespace bev {
 

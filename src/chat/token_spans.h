@@ -7,7 +7,7 @@
 #include <string_view>
 #include <vector>
 
-#include "chat/template.h"
+#include "chat/jinja/template.h"
 #include "tokenizer/tokenizer.h"
 
 namespace bev {

@@ -6,7 +6,7 @@
 
 #include "base/error.h"
 #include "base/log.h"
-#include "checkpoint/state_parts.h"
+#include "checkpoint/owned_state.h"
 #include "kernels/device.h"
 
 namespace bev {

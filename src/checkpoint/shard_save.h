@@ -10,8 +10,8 @@
 #include <vector>
 
 #include "checkpoint/manifest.h"
+#include "checkpoint/owned_state.h"
 #include "checkpoint/staging.h"
-#include "checkpoint/state_parts.h"
 #include "checkpoint/storage.h"
 
 namespace bev {

@@ -3,7 +3,7 @@
 #include <set>
 
 #include "base/error.h"
-#include "checkpoint/state_parts.h"
+#include "checkpoint/owned_state.h"
 
 namespace bev {
 

@@ -70,7 +70,7 @@ class Group {
   virtual void barrier(std::string_view label) = 0;
   // True if these operations may be captured in a CUDA graph (kernels/device.h). The hosts then
   // rendezvous during capture, as always, and not when the graph is launched.
-  virtual bool recordable() const { return false; }
+  virtual bool capturable() const { return false; }
 
   // Group of the same members for values in host memory: a device's group owns one, any other group
   // is its own.

@@ -10,7 +10,7 @@
 
 #include "comm/group.h"
 #include "comm/group_op.h"
-#include "comm/mailroom.h"
+#include "comm/process/mailroom.h"
 
 namespace bev {
 

@@ -15,7 +15,7 @@
 
 namespace bev {
 
-class PeerMoment;
+class PeerEvent;
 
 // One member's arguments. Collectives in place have in == out.
 struct CollectivePost {
@@ -25,7 +25,7 @@ struct CollectivePost {
   Reduction reduction = Reduction::kSum;
   int root = 0;
   std::vector<std::int64_t> send = {}, receive = {};  // all_to_all: element counts by member
-  std::shared_ptr<const PeerMoment> ready = nullptr;  // event before use of the views; null: none
+  std::shared_ptr<const PeerEvent> ready = nullptr;   // event before use of the views; null: none
 };
 
 // Throws Error(kComm) unless the posts, one per member in the group's order, match. `members` are

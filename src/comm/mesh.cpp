@@ -202,9 +202,9 @@ Mesh::Mesh(World& world, const MeshShape& shape, GroupMaker* device)
   }
 }
 
-bool Mesh::recordable() const {
+bool Mesh::capturable() const {
   std::int32_t not_here =
-      std::ranges::all_of(groups_, [](const auto& g) { return g->recordable(); }) ? 0 : 1;
+      std::ranges::all_of(groups_, [](const auto& g) { return g->capturable(); }) ? 0 : 1;
   world().host().all_reduce({&not_here, Dtype::kI32, {1}}, Reduction::kMax, "recordable").wait();
   return not_here == 0;
 }

@@ -99,8 +99,8 @@ class Mesh {
   Group& embedding() const { return group(MeshGroup::kEmbedding); }
   Group& world() const { return group(MeshGroup::kWorld); }
   Activity& activity() const { return activity_; }
-  // True if Group::recordable() holds for the groups of all ranks. Collective call.
-  bool recordable() const;
+  // True if Group::capturable() holds for the groups of all ranks. Collective call.
+  bool capturable() const;
 
  private:
   MeshShape shape_;

@@ -22,20 +22,20 @@ class HostMessage final : public PeerMessage {
 
 class HostPeerMemory final : public PeerMemory {
  public:
-  PeerMomentRef now() override { return nullptr; }
-  void follow(const PeerMomentRef&) noexcept override {}
+  PeerEventRef now() override { return nullptr; }
+  void follow(const PeerEventRef&) noexcept override {}
   std::vector<CollectiveSlice> cut(const CollectivePlan& plan) const override {
     return cut_slices(plan);
   }
-  PeerMomentRef run(const CollectivePlan& plan, const CollectiveSlice& slice,
-                    std::span<const CollectivePost>) override {
+  PeerEventRef run(const CollectivePlan& plan, const CollectiveSlice& slice,
+                   std::span<const CollectivePost>) override {
     run_slice(plan, slice);
     return nullptr;
   }
-  std::shared_ptr<PeerMessage> pack(const View& data, PeerMomentRef&) override {
+  std::shared_ptr<PeerMessage> pack(const View& data, PeerEventRef&) override {
     return std::make_shared<HostMessage>(data);
   }
-  PeerMomentRef unpack(PeerMessage& message, const View& to, const PeerMomentRef&) override {
+  PeerEventRef unpack(PeerMessage& message, const View& to, const PeerEventRef&) override {
     static_cast<const HostMessage&>(message).write_to(to.data);
     return nullptr;
   }

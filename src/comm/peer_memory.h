@@ -13,11 +13,11 @@
 namespace bev {
 
 // Event that completes when some enqueued work is done.
-class PeerMoment {
+class PeerEvent {
  public:
-  virtual ~PeerMoment() = default;
+  virtual ~PeerEvent() = default;
 };
-using PeerMomentRef = std::shared_ptr<const PeerMoment>;  // null: complete
+using PeerEventRef = std::shared_ptr<const PeerEvent>;  // null: complete
 
 // Copy of data in transit from one rank to another; owned by neither.
 class PeerMessage {
@@ -35,23 +35,22 @@ class PeerMemory {
   virtual ~PeerMemory() = default;
 
   // Event after all work that this rank has enqueued so far.
-  virtual PeerMomentRef now() = 0;
+  virtual PeerEventRef now() = 0;
   // Makes the work that this rank enqueues from now on wait for the event. A device error surfaces
   // in the next enqueued call.
-  virtual void follow(const PeerMomentRef& moment) noexcept = 0;
+  virtual void follow(const PeerEventRef& event) noexcept = 0;
 
   // Splits a collective into units of work; none if there is nothing to move.
   virtual std::vector<CollectiveSlice> cut(const CollectivePlan& plan) const = 0;
   // Executes or enqueues a slice; any member may run any slice. The event is after its completion.
   // Throws Error if the device fails, which is allowed only for collectives of one slice.
-  virtual PeerMomentRef run(const CollectivePlan& plan, const CollectiveSlice& slice,
-                            std::span<const CollectivePost> posts) = 0;
+  virtual PeerEventRef run(const CollectivePlan& plan, const CollectiveSlice& slice,
+                           std::span<const CollectivePost> posts) = 0;
 
   // Copies this rank's data into a message; the data may be changed after the event `packed`.
-  virtual std::shared_ptr<PeerMessage> pack(const View& data, PeerMomentRef& packed) = 0;
+  virtual std::shared_ptr<PeerMessage> pack(const View& data, PeerEventRef& packed) = 0;
   // Copies a message to this rank's memory `to` (same size), which may be written after `ready`.
-  virtual PeerMomentRef unpack(PeerMessage& message, const View& to,
-                               const PeerMomentRef& ready) = 0;
+  virtual PeerEventRef unpack(PeerMessage& message, const View& to, const PeerEventRef& ready) = 0;
 };
 
 // Host memory: everything completes synchronously.

@@ -26,7 +26,7 @@ class SingleGroup : public Group {
   Work send(const View&, int, int, std::string_view label) override { no_peer(label); }
   Work receive(const View&, int, int, std::string_view label) override { no_peer(label); }
   void barrier(std::string_view) override {}
-  bool recordable() const override { return true; }
+  bool capturable() const override { return true; }
 
  protected:
   // Copies within the memory that the rank computes in.

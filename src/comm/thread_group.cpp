@@ -34,8 +34,8 @@ struct Operation {
   std::vector<bool> present;
   CollectivePlan plan;
   std::vector<CollectiveSlice> slices;
-  std::string error;   // the posts do not match, or the device failed
-  PeerMomentRef over;  // event of the result; valid in state kOver
+  std::string error;  // the posts do not match, or the device failed
+  PeerEventRef over;  // event of the result; valid in state kOver
 
   enum class State { kOpen, kRunning, kOver };
   State state = State::kOpen;  // guarded by the mutex
@@ -119,7 +119,7 @@ void ThreadMeeting::run_slices(Operation& operation, PeerMemory& memory) {
   std::size_t count = operation.slices.size();
   for (std::size_t i = operation.claimed++; i < count; i = operation.claimed++) {
     try {
-      PeerMomentRef over = memory.run(operation.plan, operation.slices[i], operation.posts);
+      PeerEventRef over = memory.run(operation.plan, operation.slices[i], operation.posts);
       if (over) operation.over = std::move(over);
     } catch (const Error& failure) {
       operation.error = failure.what();
@@ -258,14 +258,14 @@ class PendingCollective final : public MemberWait {
 // The source may be overwritten once the message is packed.
 class PendingSend final : public Work::Pending {
  public:
-  PendingSend(std::shared_ptr<PeerMemory> memory, PeerMomentRef packed)
+  PendingSend(std::shared_ptr<PeerMemory> memory, PeerEventRef packed)
       : memory_(std::move(memory)), packed_(std::move(packed)) {}
   ~PendingSend() override { memory_->follow(packed_); }
   void wait() override {}
 
  private:
   std::shared_ptr<PeerMemory> memory_;
-  PeerMomentRef packed_;
+  PeerEventRef packed_;
 };
 
 class PendingReceive final : public MemberWait {
@@ -307,7 +307,7 @@ class PendingReceive final : public MemberWait {
   int from_;
   View data_;
   std::string label_;
-  PeerMomentRef ready_;
+  PeerEventRef ready_;
   Mailbox* box_ = nullptr;
   std::uint64_t number_ = 0;
 };
@@ -346,7 +346,7 @@ class ThreadGroup final : public Group {
   Work send(const View& data, int to, int channel, std::string_view label) override {
     check_open("send", label);
     check_member(to, "send", label);
-    PeerMomentRef packed;
+    PeerEventRef packed;
     std::shared_ptr<PeerMessage> message = memory_->pack(data, packed);
     {
       std::lock_guard lock(meeting_->mutex);

@@ -62,7 +62,7 @@ class TracedGroup final : public Group {
     TraceScope span(&trace_, {TraceKind::kWait, trace_.keep(concat("barrier ", label))});
     group_.barrier(label);
   }
-  bool recordable() const override { return group_.recordable(); }
+  bool capturable() const override { return group_.capturable(); }
 
  private:
   TracedGroup(Group& group, Trace& trace)

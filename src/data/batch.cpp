@@ -118,8 +118,8 @@ Tensor upload_tokens(Context& ctx, std::span<const TokenSample> samples,
 }
 
 // This rank's rows of the shifted samples.
-FutureTokens future_tokens(Context& ctx, std::span<const TokenSample> samples,
-                           const SequenceLayout& layout, std::int64_t distance, double weight) {
+MtpTokens mtp_tokens(Context& ctx, std::span<const TokenSample> samples,
+                     const SequenceLayout& layout, std::int64_t distance, double weight) {
   std::vector<TokenSample> later;
   for (const TokenSample& sample : samples) later.push_back(shifted(sample, distance, weight));
   return {upload_tokens(ctx, later, layout), upload_targets(ctx, later, layout)};
@@ -192,7 +192,7 @@ BatchField upload_field(Context& ctx, std::span<const TokenSample> samples, std:
 // `like` has the fields of the batch, because a rank may have no samples at all.
 MicroBatch make_batch_like(Context& ctx, std::span<const SampleField> like,
                            std::span<const TokenSample> samples, std::int64_t first_sample,
-                           const FutureSpec& future) {
+                           const MtpSpec& mtp) {
   std::vector<SampleShape> shapes;
   for (const TokenSample& sample : samples) {
     shapes.push_back({sample.documents});
@@ -206,8 +206,8 @@ MicroBatch make_batch_like(Context& ctx, std::span<const SampleField> like,
   batch.tokens = upload_tokens(ctx, samples, batch.layout);
   batch.targets = upload_targets(ctx, samples, batch.layout);
   upload_positions(ctx, samples, batch.layout);
-  for (std::int64_t depth = 0; depth < future.depths; ++depth) {
-    batch.future.push_back(future_tokens(ctx, samples, batch.layout, depth + 1, future.weight));
+  for (std::int64_t depth = 0; depth < mtp.depths; ++depth) {
+    batch.mtp.push_back(mtp_tokens(ctx, samples, batch.layout, depth + 1, mtp.weight));
   }
   for (std::size_t i = 0; i < like.size(); ++i) {
     batch.fields.push_back(upload_field(ctx, samples, i, like[i], batch.layout, first_sample));
@@ -218,15 +218,14 @@ MicroBatch make_batch_like(Context& ctx, std::span<const SampleField> like,
 }  // namespace
 
 MicroBatch make_micro_batch(Context& ctx, std::span<const TokenSample> samples,
-                            std::int64_t first_sample, const FutureSpec& future) {
+                            std::int64_t first_sample, const MtpSpec& mtp) {
   std::span<const SampleField> fields;
   if (!samples.empty()) fields = samples.front().fields;
-  return make_batch_like(ctx, fields, samples, first_sample, future);
+  return make_batch_like(ctx, fields, samples, first_sample, mtp);
 }
 
 std::vector<MicroBatch> rank_micro_batches(Context& ctx, std::span<const TokenSample> global,
-                                           std::int64_t micro_batch_size,
-                                           const FutureSpec& future) {
+                                           std::int64_t micro_batch_size, const MtpSpec& mtp) {
   const MeshShape& shape = ctx.mesh.shape();
   auto total = static_cast<std::int64_t>(global.size());
   std::int64_t block = micro_batch_size * shape.dp;
@@ -237,7 +236,7 @@ std::vector<MicroBatch> rank_micro_batches(Context& ctx, std::span<const TokenSa
     batches.push_back(make_batch_like(
         ctx, global.front().fields,
         global.subspan(static_cast<std::size_t>(first), static_cast<std::size_t>(last - first)),
-        first, future));
+        first, mtp));
   }
   return batches;
 }

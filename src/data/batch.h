@@ -56,13 +56,12 @@ struct GlobalBatch {
 // shifted for multi-token prediction (MTP) stay within the document; beyond its end there is token
 // 0 and no target.
 MicroBatch make_micro_batch(Context& ctx, std::span<const TokenSample> samples,
-                            std::int64_t first_sample, const FutureSpec& future = {});
+                            std::int64_t first_sample, const MtpSpec& mtp = {});
 
 // This rank's micro-batches of a global batch: the batch is cut into blocks of size * dp samples,
 // and data-parallel rank r takes the r-th `size` of each block (Megatron's order). If the last
 // block is short, its samples are distributed in order, so shares may be unequal or empty.
 std::vector<MicroBatch> rank_micro_batches(Context& ctx, std::span<const TokenSample> global,
-                                           std::int64_t micro_batch_size,
-                                           const FutureSpec& future = {});
+                                           std::int64_t micro_batch_size, const MtpSpec& mtp = {});
 
 }  // namespace bev

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "base/error.h"
-#include "data/mt19937.h"
+#include "data/random/mt19937.h"
 
 namespace bev {
 

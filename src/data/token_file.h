@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "data/batch.h"
-#include "data/json_rows.h"
+#include "data/sft/json_rows.h"
 
 namespace bev {
 

@@ -1,7 +1,7 @@
 #include "data/token_sequences.h"
 
 #include "base/error.h"
-#include "data/pcg64.h"
+#include "data/random/pcg64.h"
 
 namespace bev {
 

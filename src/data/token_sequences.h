@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "data/packed_array.h"
+#include "data/indexed/packed_array.h"
 
 namespace bev {
 

@@ -217,7 +217,7 @@ const Tensor* Generator::recorded_logits(std::span<const Live> live,
   Step& step = recorded_.step;
   if (!recorded_.recording) {
     step = make_step(live);
-    recorded_.recording = ctx.kernels.device.record(ctx.stream, [&] {
+    recorded_.recording = ctx.kernels.device.capture(ctx.stream, [&] {
       recorded_.logits = last_logits(hidden_states(step, cache), step.last_rows);
     });
   }

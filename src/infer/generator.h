@@ -13,7 +13,7 @@
 
 namespace bev {
 
-class Recording;
+class DeviceGraph;
 
 struct GenerationOptions {
   std::int64_t max_new_tokens = 64;
@@ -81,7 +81,7 @@ class Generator {
     std::vector<std::int64_t> first_rows;  // of the sequences
     Step step;
     Tensor logits;
-    std::unique_ptr<Recording> recording;
+    std::unique_ptr<DeviceGraph> recording;
   };
 
   // States of the stage's layers for so many tokens and sequences in all.

@@ -22,9 +22,9 @@ class Device : public GroupMaker {
 };
 
 // CUDA graph: work captured from a stream once, which start() launches again on the same addresses.
-class Recording {
+class DeviceGraph {
  public:
-  virtual ~Recording() = default;
+  virtual ~DeviceGraph() = default;
   virtual void start() = 0;
 };
 
@@ -59,12 +59,12 @@ class CopyLane {
 };
 
 // Device timestamp: a timing event recorded on a stream.
-class Moment {
+class DeviceTimestamp {
  public:
-  virtual ~Moment() = default;
+  virtual ~DeviceTimestamp() = default;
   // Both events must be of the same stream and have completed: the caller has waited for something
   // enqueued later.
-  virtual double seconds_since(const Moment& earlier) const = 0;
+  virtual double seconds_since(const DeviceTimestamp& earlier) const = 0;
 };
 
 struct DeviceOptions {
@@ -94,7 +94,7 @@ struct DeviceKernels {
   // valid until then; other work may be enqueued in between.
   Work (*fetch)(const Stream&, const View& from, void* host);
   // Timestamp after the work enqueued so far. Null where the host clock is sufficient (CPU).
-  std::unique_ptr<Moment> (*mark)(const Stream&);
+  std::unique_ptr<DeviceTimestamp> (*mark)(const Stream&);
   std::unique_ptr<SideCopier> (*open_copier)(const Stream&);
   std::unique_ptr<CopyLane> (*open_lane)(const Stream&);
   // Page-locked (pinned) host memory with one address for host and device: copies run at full
@@ -105,7 +105,7 @@ struct DeviceKernels {
   // Captures the work that body() enqueues on the stream, without running it (CUDA graph capture).
   // body must have run before with the same shapes, and may neither upload nor fetch. Null on
   // backends where a launch runs at once and capture gains nothing.
-  std::unique_ptr<Recording> (*record)(const Stream&, FunctionRef<void()> body);
+  std::unique_ptr<DeviceGraph> (*capture)(const Stream&, FunctionRef<void()> body);
 };
 
 }  // namespace bev

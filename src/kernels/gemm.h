@@ -4,7 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "tensor/packed_factor.h"
+#include "tensor/packed_operand.h"
 #include "tensor/stream.h"
 #include "tensor/view.h"
 
@@ -23,7 +23,7 @@ struct GemmArgs {
   double alpha = 1, beta = 0;
   View bias = {};
   std::int64_t a_columns = 0, c_columns = 0;  // width without padding; 0: no padding
-  PackedFactor* packed_b = nullptr;
+  PackedOperand* packed_b = nullptr;
 };
 
 struct GemmKernels {

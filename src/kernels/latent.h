@@ -22,7 +22,7 @@ struct LatentHeadsArgs {
 // Batched GEMM over heads, y[t, h] = x[t, h] W_h, with a weight W_h [inner, outer] per head, stored
 // as [outer, inner] if `transpose`. Rows of x are x_stride elements apart and heads within a row
 // x_step; y likewise; the weights of consecutive heads are weight_step apart.
-struct HeadProductArgs {
+struct HeadGemmArgs {
   const void *x = nullptr, *weight = nullptr;
   void* y = nullptr;
   Dtype dtype = Dtype::kF32;
@@ -36,7 +36,7 @@ struct LatentKernels {
   void (*join)(const Stream&, const LatentHeadsArgs&);
   // Adjoint of join: fills the parts from rows; rope_key gets the sum over heads.
   void (*split)(const Stream&, const LatentHeadsArgs&);
-  void (*head_product)(const Stream&, const HeadProductArgs&);
+  void (*head_gemm)(const Stream&, const HeadGemmArgs&);
 };
 
 }  // namespace bev

@@ -44,7 +44,7 @@ struct FitRowsArgs {
 // Permute: rows[r] = x[order[r] / topk], zeros where order is -1; for i32, -1 instead of zeros.
 // order and place are the same map (SortRowsArgs), for kernels that iterate by row or by token. The
 // adjoint of sum_rows.
-struct GatherRowsArgs {
+struct PermuteRowsArgs {
   View x, rows;  // [T, H], [R, H]
   const std::int32_t *order = nullptr, *place = nullptr;
   std::int64_t topk = 1;
@@ -52,21 +52,21 @@ struct GatherRowsArgs {
 
 // Unpermute: y[t] = sum of rows[place[t topk + j]] in the order of j, in f32 (f64), without slots
 // whose place is -1. The adjoint of gather_rows.
-struct SumRowsArgs {
+struct UnpermuteRowsArgs {
   View rows, y;  // [R, H], [T, H]
   const std::int32_t* place = nullptr;
   std::int64_t topk = 1;
 };
 
 // y[r] = x[r] * probs[order[r]]; zeros where order is -1. x, y [R, F] may alias; probs [T, k].
-struct WeighRowsArgs {
+struct ScaleRowsArgs {
   View x, y, probs;
   const std::int32_t* order = nullptr;
 };
 
 // dx[r] = dy[r] * probs[order[r]] and dprobs[order[r]] = dot(dy[r], x[r]); dprobs is zero for slots
 // without a row. dx may alias dy.
-struct WeighRowsBackwardArgs {
+struct ScaleRowsBackwardArgs {
   View dy, x, probs, dx, dprobs;
   const std::int32_t* order = nullptr;
   const std::int32_t* place = nullptr;
@@ -74,7 +74,7 @@ struct WeighRowsBackwardArgs {
 
 // Grouped GEMM: rows [offsets[e], offsets[e + 1]) times the weight of expert e. x [R, I], w [E, O,
 // I], y [R, O]; dtypes as in GemmArgs. Rows of y and dx past the last offset become zeros.
-struct GroupedArgs {
+struct GroupedGemmArgs {
   View x, w, y;
   View bias = {};                         // [E, O]: y = x w^T + bias; empty: none
   const std::int32_t* offsets = nullptr;  // [E + 1], device
@@ -86,17 +86,17 @@ struct MoeKernels {
   void (*dispatch)(const Stream&, const DispatchArgs&);
   void (*sort_rows)(const Stream&, const SortRowsArgs&);
   void (*fit_rows)(const Stream&, const FitRowsArgs&);
-  void (*gather_rows)(const Stream&, const GatherRowsArgs&);
-  void (*sum_rows)(const Stream&, const SumRowsArgs&);
-  void (*weigh_rows)(const Stream&, const WeighRowsArgs&);
-  void (*weigh_rows_backward)(const Stream&, const WeighRowsBackwardArgs&);
+  void (*permute_rows)(const Stream&, const PermuteRowsArgs&);
+  void (*unpermute_rows)(const Stream&, const UnpermuteRowsArgs&);
+  void (*scale_rows)(const Stream&, const ScaleRowsArgs&);
+  void (*scale_rows_backward)(const Stream&, const ScaleRowsBackwardArgs&);
   // Forward: y = x w^T (+ bias).
-  void (*grouped)(const Stream&, const GroupedArgs&);
+  void (*grouped_gemm)(const Stream&, const GroupedGemmArgs&);
   // dgrad: x = y w.
-  void (*grouped_input)(const Stream&, const GroupedArgs&);
+  void (*grouped_dgrad)(const Stream&, const GroupedGemmArgs&);
   // wgrad: w = beta w + y^T x; an expert without rows contributes zeros. If bias is not empty, bias
   // = beta bias + column sums of y (w may then be empty).
-  void (*grouped_weight)(const Stream&, const GroupedArgs&);
+  void (*grouped_wgrad)(const Stream&, const GroupedGemmArgs&);
 };
 
 }  // namespace bev

@@ -56,7 +56,7 @@ struct QuantizeArgs {
 // linear forward:            y[T,O]  = x[T,I] w[O,I]^T
 // dgrad (input gradient):    dx[T,I] = dy[T,O] (w^T)[I,O]^T
 // wgrad (weight gradient):   dw[O,I] = (dy^T)[O,T] (x^T)[I,T]^T
-struct ScaledProductArgs {
+struct ScaledGemmArgs {
   ScaledView a, b;
   View c;
   double beta = 0;
@@ -66,7 +66,7 @@ struct ScaledProductArgs {
 
 // Grouped FP8 GEMM: c = a b^T (+ bias[e]) for the rows [offsets[e], offsets[e + 1]) of each expert
 // with its own weight. Rows past the last offset become zeros.
-struct GroupedScaledArgs {
+struct GroupedScaledGemmArgs {
   ScaledView a;  // [R, K], block kRun
   // Weights of all experts with block kSquare, K and N multiples of 128: stacked [E N, K], or for
   // dgrad transposed and side by side [N, E K].
@@ -81,7 +81,7 @@ struct GroupedScaledArgs {
 
 // Grouped FP8 wgrad: w[e] = beta w[e] + dy^T x over the rows of each expert; dy and x are in the
 // column form that QuantizeGroups pads per expert. An expert without rows contributes zeros.
-struct GroupedScaledWeightArgs {
+struct GroupedScaledWgradArgs {
   ScaledView dy, x;                       // [O, columns], [I, columns]
   View w;                                 // [E, O, I]: f32, bf16 or f16
   const std::int32_t* offsets = nullptr;  // [E + 1], device
@@ -108,9 +108,9 @@ struct QuantizeKernels {
   void (*quantize)(const Stream&, const QuantizeArgs&);
   // Transposes an FP8 payload u8 [R, C] into the column form; both have one scale.
   void (*transpose)(const Stream&, const View& x, const View& columns);
-  void (*product)(const Stream&, const ScaledProductArgs&);
-  void (*grouped)(const Stream&, const GroupedScaledArgs&);
-  void (*grouped_weight)(const Stream&, const GroupedScaledWeightArgs&);
+  void (*scaled_gemm)(const Stream&, const ScaledGemmArgs&);
+  void (*grouped_gemm)(const Stream&, const GroupedScaledGemmArgs&);
+  void (*grouped_wgrad)(const Stream&, const GroupedScaledWgradArgs&);
   void (*update_amax)(const Stream&, const AmaxUpdateArgs&);
 };
 

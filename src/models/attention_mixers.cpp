@@ -53,17 +53,17 @@ AttentionOptions latent_attention_options(const ModelConfig& config, const Layer
 }
 
 // One multiply-add per weight and token.
-double product_flops(std::int64_t weights) { return 2.0 * static_cast<double>(weights); }
+double gemm_flops(std::int64_t weights) { return 2.0 * static_cast<double>(weights); }
 
 // Scores and weighted values per query-key pair.
 double pair_flops(const ModelConfig& config) {
-  return product_flops(config.num_attention_heads * (config.head_size() + config.v_head_size()));
+  return gemm_flops(config.num_attention_heads * (config.head_size() + config.v_head_size()));
 }
 
 MixerFlops attention_flops(const ModelConfig& config, const LayerSpec&) {
   std::int64_t hidden = config.hidden_size, q = config.num_attention_heads * config.head_size();
   std::int64_t kv = config.kv_heads() * config.head_size();
-  return {product_flops(hidden * (q + 2 * kv) + q * hidden), pair_flops(config)};
+  return {gemm_flops(hidden * (q + 2 * kv) + q * hidden), pair_flops(config)};
 }
 
 MixerFlops latent_attention_flops(const ModelConfig& config, const LayerSpec&) {
@@ -72,7 +72,7 @@ MixerFlops latent_attention_flops(const ModelConfig& config, const LayerSpec&) {
   std::int64_t queries = config.q_lora_rank > 0 ? config.q_lora_rank * (hidden + q) : hidden * q;
   std::int64_t latents = hidden * (config.kv_lora_rank + config.qk_pos_emb_head_dim);
   std::int64_t keys_and_values = config.kv_lora_rank * (heads * config.qk_head_dim + v);
-  return {product_flops(queries + latents + keys_and_values + v * hidden), pair_flops(config)};
+  return {gemm_flops(queries + latents + keys_and_values + v * hidden), pair_flops(config)};
 }
 
 }  // namespace

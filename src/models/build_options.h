@@ -7,7 +7,7 @@
 
 #include "models/fp8_config.h"
 #include "nn/attention.h"
-#include "ops/expert_exchange.h"
+#include "ops/moe/expert_exchange.h"
 
 namespace bev {
 

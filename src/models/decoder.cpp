@@ -92,7 +92,7 @@ Decoder::Decoder(const ModelConfig& config, const StageRange& range, const Build
   }
   for (std::int64_t depth = depths.begin; depth < depths.end; ++depth) {
     word_embeddings_.add_uses(1);
-    future_.push_back(std::make_unique<FuturePrediction>(config, depth, options));
+    mtp_.push_back(std::make_unique<MtpLayer>(config, depth, options));
   }
   if (range.last) add_head();
 }
@@ -117,7 +117,7 @@ std::vector<Param*> Decoder::params() {
   for (auto& layer : layers_) layer->params(list);
   if (final_norm_) final_norm_->params(list);
   if (output_weight_) list.push_back(&*output_weight_);
-  for (auto& depth : future_) depth->params(list);
+  for (auto& depth : mtp_) depth->params(list);
   return list;
 }
 
@@ -236,9 +236,8 @@ void Decoder::forward(Context& ctx, const MicroBatch& batch, std::span<const Var
 void Decoder::add_depths(Context& ctx, const MicroBatch& batch, std::span<const Var> in,
                          std::vector<Var>& out) const {
   Range depths = range().depths(config());
-  BEV_CHECK(std::ssize(batch.future) >= depths.end, ErrorKind::kInternal,
-            "multi-token prediction: a batch with ", batch.future.size(), " depths of ",
-            depths.end);
+  BEV_CHECK(std::ssize(batch.mtp) >= depths.end, ErrorKind::kInternal,
+            "multi-token prediction: a batch with ", batch.mtp.size(), " depths of ", depths.end);
   for (std::int64_t depth = 0; depth < depths.begin; ++depth) {
     out.push_back(in[static_cast<std::size_t>(depth + 1)]);
   }
@@ -282,11 +281,11 @@ Var Decoder::final_states(Context& ctx, const Var& hidden) const {
 Var Decoder::predict(Context& ctx, const MicroBatch& batch, std::int64_t depth, const Var& hidden,
                      const LayerInput& input) const {
   ctx.layer = config().num_layers + depth;
-  const Tensor& tokens = batch.future[static_cast<std::size_t>(depth)].tokens;
+  const Tensor& tokens = batch.mtp[static_cast<std::size_t>(depth)].tokens;
   Var embedded = dropout(ctx, word_embeddings_.look_up(ctx, tokens), config().hidden_dropout,
                          batch.layout, RandomUse::kEmbeddingDropout);
   auto index = static_cast<std::size_t>(depth - range().first_depth);
-  Var out = future_[index]->forward(ctx, hidden, embedded, input);
+  Var out = mtp_[index]->forward(ctx, hidden, embedded, input);
   ctx.layer = -1;
   return out;
 }

@@ -9,9 +9,9 @@
 #include <vector>
 
 #include "comm/placement.h"
-#include "models/future_prediction.h"
 #include "models/layer.h"
 #include "models/model.h"
+#include "models/mtp.h"
 #include "models/rope.h"
 #include "models/word_embeddings.h"
 
@@ -58,7 +58,7 @@ class Decoder final : public ModelStage {
   std::optional<Norm> final_norm_;      // on the stage of the first MTP module, else on the last
   std::optional<Param> output_weight_;  // untied
   const Param* head_weight_ = nullptr;  // on the last stage
-  std::vector<std::unique_ptr<FuturePrediction>> future_;  // MTP modules
+  std::vector<std::unique_ptr<MtpLayer>> mtp_;  // MTP modules
 };
 
 }  // namespace bev

@@ -62,7 +62,7 @@ Fp8Recipe Fp8Config::recipe(std::int64_t layer, std::int64_t layers) const {
   recipe.gradient_format =
       fp8_format == Fp8FormatChoice::kHybrid ? Fp8Format::kE5m2 : Fp8Format::kE4m3;
   recipe.margin = static_cast<int>(fp8_margin);
-  recipe.weight_gradient = fp8_wgrad;
+  recipe.wgrad = fp8_wgrad;
   return recipe;
 }
 

@@ -143,7 +143,7 @@ void DecoderLayer::set_recipe(const Fp8Recipe& recipe, bool adapted) {
   // Fused quantisation: tensors read only by FP8 linears are never materialised. Routers, adapters
   // and recomputed parts read the plain tensor, so they are excluded. Only with blockwise scales:
   // with one scale per tensor, materialising was measured to be faster.
-  bool rounds = recipe.scaling == Fp8Scaling::kBlockwise && recipe.weight_gradient && !adapted;
+  bool rounds = recipe.scaling == Fp8Scaling::kBlockwise && recipe.wgrad && !adapted;
   input_norm_.unwritten = rounds;
   if (mlp_norm_) mlp_norm_->unwritten = rounds && mlp_ && !recompute_.mlp;
   for (Mlp* mlp : mlps) mlp->options.activation.unwritten = rounds;

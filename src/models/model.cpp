@@ -62,7 +62,7 @@ std::vector<Param> declare_params(const ModelConfig& config, const Fp8Config& fp
   return params;
 }
 
-FutureSpec future_spec(const ModelConfig& config) {
+MtpSpec mtp_spec(const ModelConfig& config) {
   if (config.mtp_num_layers == 0) return {};
   return {config.mtp_num_layers,
           config.mtp_loss_scaling_factor / static_cast<double>(config.mtp_num_layers)};

@@ -126,7 +126,7 @@ std::unique_ptr<ModelStage> make_stage(const ModelConfig& config, const StageRan
 // All parameters of the model as a single rank would have them, without memory.
 std::vector<Param> declare_params(const ModelConfig& config, const Fp8Config& fp8 = {});
 // What MTP requires of a batch.
-FutureSpec future_spec(const ModelConfig& config);
+MtpSpec mtp_spec(const ModelConfig& config);
 // Throws Error(kInput) if a batch masks tokens in the middle of a sample and a layer has a window,
 // which would count only the remaining tokens.
 void check_windows(const ModelConfig& config, const GlobalBatch& batch);

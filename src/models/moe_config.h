@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "ops/drop_policy.h"
+#include "ops/moe/drop_policy.h"
 #include "tensor/routing_rule.h"
 
 namespace bev {

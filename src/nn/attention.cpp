@@ -5,8 +5,8 @@
 #include "autograd/offload.h"
 #include "autograd/recompute.h"
 #include "nn/latent_attention.h"
-#include "ops/context_attention.h"
-#include "ops/head_exchange.h"
+#include "ops/attention/ring_attention.h"
+#include "ops/attention/ulysses_attention.h"
 #include "ops/parallel_linear.h"
 
 namespace bev {
@@ -45,7 +45,7 @@ namespace {
 // Repeats the Ulysses all-to-all when the rows before it are recomputed.
 class ScatteredRecipe : public Recipe {
  public:
-  ScatteredRecipe(const Var& rows, const HeadExchange& exchange)
+  ScatteredRecipe(const Var& rows, const UlyssesExchange& exchange)
       : rows_(rows), placement_(rows.placement), exchange_(exchange) {}
   Tensor make(Context& ctx) const override {
     TapeScope unrecorded(ctx, nullptr);
@@ -55,7 +55,7 @@ class ScatteredRecipe : public Recipe {
  private:
   Saved rows_;
   Placement placement_;
-  HeadExchange exchange_;
+  UlyssesExchange exchange_;
 };
 }  // namespace
 
@@ -65,7 +65,7 @@ Var CoreAttention::exchange_and_attend(Context& ctx, const Var& rows, const Sequ
   bool all = options.context == ContextExchange::kHeads;
   Group& group = all ? ctx.mesh.cp() : ctx.mesh.group(MeshGroup::kCpInner);
   std::int64_t n = group.size(), block = ctx.mesh.at().cp / n;
-  HeadExchange exchange;
+  UlyssesExchange exchange;
   exchange.group = &group;
   exchange.members = std::span(layout.ring.sets)
                          .subspan(static_cast<std::size_t>(block * n), static_cast<std::size_t>(n));
@@ -82,8 +82,8 @@ Var CoreAttention::exchange_and_attend(Context& ctx, const Var& rows, const Sequ
     x.recipe = make_recipe<ScatteredRecipe>(ctx, rows, exchange);
   }
   Var y = all ? attention(ctx, x, {layout.runs, context.samples, context.sample_positions}, inside)
-              : context_attention(ctx, x, {&ctx.mesh.group(MeshGroup::kCpOuter), &context, nullptr},
-                                  inside);
+              : ring_attention(ctx, x, {&ctx.mesh.group(MeshGroup::kCpOuter), &context, nullptr},
+                               inside);
   exchange.parts = {spec.out_columns()};
   return gather_heads(ctx, y, exchange);
 }
@@ -95,10 +95,9 @@ Var CoreAttention::attend(Context& ctx, const Var& rows, const SequenceLayout& l
   }
   switch (options.context) {
     case ContextExchange::kRing:
-      return context_attention(ctx, rows, {&ctx.mesh.cp(), &layout.ring, nullptr}, spec);
+      return ring_attention(ctx, rows, {&ctx.mesh.cp(), &layout.ring, nullptr}, spec);
     case ContextExchange::kGather:
-      return context_attention(ctx, rows, {&ctx.mesh.cp(), &layout.ring, &layout.all_tokens()},
-                               spec);
+      return ring_attention(ctx, rows, {&ctx.mesh.cp(), &layout.ring, &layout.all_tokens()}, spec);
     case ContextExchange::kHeads:
     case ContextExchange::kHeadsAndRing:
       break;

@@ -9,7 +9,7 @@
 
 #include "nn/adapter.h"
 #include "nn/linear.h"
-#include "ops/moe.h"
+#include "ops/moe/moe.h"
 
 namespace bev {
 

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "nn/attention.h"
-#include "ops/latent.h"
+#include "ops/attention/latent.h"
 
 namespace bev {
 

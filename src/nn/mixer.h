@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "nn/linear.h"
-#include "ops/attention.h"
+#include "ops/attention/attention.h"
 
 namespace bev {
 

@@ -1,7 +1,7 @@
 #include "nn/moe.h"
 
+#include "autograd/interleaved_backward.h"
 #include "autograd/offload.h"
-#include "autograd/partner.h"
 #include "autograd/recompute.h"
 
 namespace bev {
@@ -77,37 +77,38 @@ void Moe::params(std::vector<Param*>& list) {
 }
 
 // Dispatches the small tensors first, so that they do not wait for the tokens.
-Moe::Entering Moe::enter(Context& ctx, const Var& x, const Routing& routing,
-                         const DispatchRef& dispatch) const {
+Moe::Dispatched Moe::begin_dispatch(Context& ctx, const Var& x, const Routing& routing,
+                                    const DispatchRef& dispatch) const {
   const ExpertParallel& parallel = options.parallel;
-  bool overlap = (parallel.overlap_shared && shared) || parallel.gives_way;
-  Entering entering;
+  bool overlap = (parallel.overlap_shared && shared) || parallel.yields_to_partner;
+  Dispatched dispatched;
   Var choices{routing.experts, routing.probs.placement, -1, nullptr};
-  entering.choices = start_entering(ctx, choices, dispatch, overlap);
-  entering.probs = start_entering(ctx, routing.probs, dispatch, overlap);
-  entering.tokens = start_entering(ctx, x, dispatch, overlap);
-  if (parallel.gives_way) give_way(ctx);
-  return entering;
+  dispatched.choices = start_dispatch(ctx, choices, dispatch, overlap);
+  dispatched.probs = start_dispatch(ctx, routing.probs, dispatch, overlap);
+  dispatched.tokens = start_dispatch(ctx, x, dispatch, overlap);
+  if (parallel.yields_to_partner) yield_to_partner(ctx);
+  return dispatched;
 }
 
-Var Moe::run_experts(Context& ctx, Entering entering, const Routing& routing,
+Var Moe::run_experts(Context& ctx, Dispatched dispatched, const Routing& routing,
                      const DispatchRef& dispatch) const {
-  Var choices = finish_entering(ctx, std::move(entering.choices));
-  Var probs = finish_entering(ctx, std::move(entering.probs));
+  Var choices = finish_dispatch(ctx, std::move(dispatched.choices));
+  Var probs = finish_dispatch(ctx, std::move(dispatched.probs));
   ExpertRows rows = rows_of_experts(ctx, choices.tensor, options.experts, *dispatch);
-  Var entered = finish_entering(ctx, std::move(entering.tokens));
-  OffloadScope fc1_part(ctx, OffloadPart::kExpertFc1, entered);
+  Var expert_tokens = finish_dispatch(ctx, std::move(dispatched.tokens));
+  OffloadScope fc1_part(ctx, OffloadPart::kExpertFc1, expert_tokens);
   // If wgrad reads FP8 too, the permuted rows are quantised without being materialised.
   const Fp8Recipe& fp8 = fc1.weight.fp8;
-  bool rounds = fp8.used() && fp8.weight_gradient && !fc1.adapter;
-  Var in = permute(ctx, entered, rows, rounds);
-  entered = {};
+  bool rounds = fp8.used() && fp8.wgrad && !fc1.adapter;
+  Var in = permute(ctx, expert_tokens, rows, rounds);
+  expert_tokens = {};
   Var up = fc1_part.without(fc1.forward(ctx, in, rows));
   mark_kept(ctx, OffloadPart::kMoeAct, up);
-  Var inner = weighed_activation(ctx, up, options.expert.activation, probs, rows);
+  Var inner = weighted_activation(ctx, up, options.expert.activation, probs, rows);
   mark_kept(ctx, OffloadPart::kExpertFc2, inner);
-  Var out = combine(ctx, fc2.forward(ctx, inner, rows), rows, rounds);
-  Var y = leave_experts(ctx, out, routing.probs.placement, dispatch, options.parallel.gives_way);
+  Var out = unpermute(ctx, fc2.forward(ctx, inner, rows), rows, rounds);
+  Var y = combine_tokens(ctx, out, routing.probs.placement, dispatch,
+                         options.parallel.yields_to_partner);
   return fc2.bias ? add_expert_biases(ctx, y, routing, *fc2.bias) : y;
 }
 
@@ -118,7 +119,7 @@ Var Moe::run_shared(Context& ctx, const Var& x, std::int64_t tokens) const {
   RouterSpec gate;
   gate.rule = {.topk = 1, .score = RouterScore::kSigmoid, .normalize = false};
   Routing open = route(ctx, router_logits(ctx, x, *shared_gate, nullptr), gate, nullptr);
-  return weigh(ctx, y, open.probs, sort_rows(ctx, open.experts, 0, 1));
+  return scale_by_probs(ctx, y, open.probs, sort_rows(ctx, open.experts, 0, 1));
 }
 
 Var Moe::pass_shared(Context& ctx, const Var& x, std::int64_t tokens) const {
@@ -145,11 +146,11 @@ Var Moe::forward(Context& ctx, const Var& x, const SequenceLayout& layout) const
   }
   DispatchRef dispatch =
       plan_dispatch(ctx, options.parallel, routing.experts, options.experts, own.placement, layout);
-  Entering entering = enter(ctx, own, routing, dispatch);
-  Var beside = shared ? pass_shared(ctx, x, layout.tokens) : Var();
-  Var y = run_experts(ctx, std::move(entering), routing, dispatch);
+  Dispatched dispatched = begin_dispatch(ctx, own, routing, dispatch);
+  Var shared_out = shared ? pass_shared(ctx, x, layout.tokens) : Var();
+  Var y = run_experts(ctx, std::move(dispatched), routing, dispatch);
   if (shares) y = unite_tokens(ctx, y, layout.tokens);
-  return shared ? add(ctx, y, beside) : y;
+  return shared ? add(ctx, y, shared_out) : y;
 }
 
 }  // namespace bev

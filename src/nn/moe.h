@@ -9,9 +9,9 @@
 
 #include "nn/grouped_linear.h"
 #include "nn/mlp.h"
-#include "ops/expert_capacity.h"
-#include "ops/expert_exchange.h"
-#include "ops/moe.h"
+#include "ops/moe/expert_capacity.h"
+#include "ops/moe/expert_exchange.h"
+#include "ops/moe/moe.h"
 
 namespace bev {
 
@@ -48,13 +48,13 @@ struct Moe {
 
  private:
   // The tensors of a dispatch.
-  struct Entering {
-    EnteringTokens choices, probs, tokens;
+  struct Dispatched {
+    DispatchedTokens choices, probs, tokens;
   };
-  Entering enter(Context& ctx, const Var& x, const Routing& routing,
-                 const DispatchRef& dispatch) const;
+  Dispatched begin_dispatch(Context& ctx, const Var& x, const Routing& routing,
+                            const DispatchRef& dispatch) const;
   // Returns the combined outputs of each token's experts, with the placement of its probabilities.
-  Var run_experts(Context& ctx, Entering entering, const Routing& routing,
+  Var run_experts(Context& ctx, Dispatched dispatched, const Routing& routing,
                   const DispatchRef& dispatch) const;
   Var run_shared(Context& ctx, const Var& x, std::int64_t tokens) const;
   // run_shared(), with activations saved or recomputed.

@@ -195,15 +195,15 @@ void activation_backward(Backward& back, const ActivationSpec& spec, const Saved
     return back.add(in, Value(Tensor::unwritten(x.dtype(), x.shape()), std::move(recipe), {}));
   }
   Tensor dx = ctx.allocate(x.dtype(), x.shape(), "gradients");
-  Tensor largest = spec.amax ? zero_amax(ctx) : Tensor();
+  Tensor amax = spec.amax ? zero_amax(ctx) : Tensor();
   ctx.kernels.activation.backward(ctx.stream, {.dy = dy,
                                                .x = x,
                                                .dx = dx,
                                                .kind = spec.kind,
                                                .gated = spec.gated,
                                                .limits = spec.limits,
-                                               .amax = address_of(largest)});
-  back.add(in, Value(std::move(dx), std::move(largest)));
+                                               .amax = address_of(amax)});
+  back.add(in, Value(std::move(dx), std::move(amax)));
 }
 
 }  // namespace

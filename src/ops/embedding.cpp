@@ -46,7 +46,7 @@ Var embedding(Context& ctx, const Tensor& tokens, const Param& weight, const Emb
                     result = GradSlot(y)](Backward& back) {
                      Tensor dy = back.take(result);
                      if (dy.empty()) return;
-                     back.weight_work([w, tokens, spec, first, grad, dy](Context& wctx) {
+                     back.deferred_wgrad([w, tokens, spec, first, grad, dy](Context& wctx) {
                        add_gradient(wctx, *w, grad,
                                     {tokens.as<std::int32_t>(),
                                      dy,
@@ -84,7 +84,7 @@ Var add_positions(Context& ctx, const Var& x, const SequenceLayout& layout, cons
         Tensor dy = back.take(result);
         if (dy.empty()) return;
         if (w->trains) {
-          back.weight_work([w, positions, grad, dy](Context& wctx) {
+          back.deferred_wgrad([w, positions, grad, dy](Context& wctx) {
             add_gradient(wctx, *w, grad, {positions.as<std::int32_t>(), dy, {}, 0, 1.0, 0, -1});
           });
         }

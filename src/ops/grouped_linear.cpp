@@ -3,8 +3,8 @@
 #include "base/error.h"
 #include "kernels/moe.h"
 #include "kernels/quantize.h"
-#include "ops/linear_products.h"
-#include "ops/moe.h"
+#include "ops/linear_gemms.h"
+#include "ops/moe/moe.h"
 
 namespace bev {
 
@@ -37,70 +37,70 @@ struct GroupedUse {
   bool bias_trains() const { return bias != nullptr && bias->trains; }
   const std::int32_t* ends() const { return offsets.as<std::int32_t>(); }
   // Scales are blockwise, so they need no amax from outside.
-  Factor factor(Context& ctx, Fp8Role role, const Value& x, bool product, bool gradient) const {
+  GemmOperand operand(Context& ctx, Fp8Role role, const Value& x, bool gemm, bool gradient) const {
     QuantizeGroups groups{ends(), weight->local[0], rows};
-    return make_factor(ctx, *weight, role, {}, x, {product, gradient, groups});
+    return make_operand(ctx, *weight, role, {}, x, {gemm, gradient, groups});
   }
 
   // Forward: y [R, O] from x.
-  void forward(Context& ctx, const Factor& x, const View& y) const {
+  void forward(Context& ctx, const GemmOperand& x, const View& y) const {
     WeightLease b = bias ? ctx.weights.use(*bias) : WeightLease{};
     if (weight->fp8.used()) {
       Quantized w = ctx.weights.quantized(*weight);
-      ctx.kernels.quantize.grouped(ctx.stream, {.a = x.quantized.by_rows(),
-                                                .b = w.by_rows(),
-                                                .c = y,
-                                                .bias = b.view,
-                                                .offsets = ends(),
-                                                .experts = weight->local[0]});
+      ctx.kernels.quantize.grouped_gemm(ctx.stream, {.a = x.quantized.by_rows(),
+                                                     .b = w.by_rows(),
+                                                     .c = y,
+                                                     .bias = b.view,
+                                                     .offsets = ends(),
+                                                     .experts = weight->local[0]});
     } else {
       WeightLease w = ctx.weights.use(*weight);
-      ctx.kernels.moe.grouped(
+      ctx.kernels.moe.grouped_gemm(
           ctx.stream, {.x = x.plain, .w = w.view, .y = y, .bias = b.view, .offsets = ends()});
     }
   }
 
   // dgrad: dx [R, I] from dy.
-  void input_gradient(Context& ctx, const Factor& dy, const View& dx) const {
+  void dgrad(Context& ctx, const GemmOperand& dy, const View& dx) const {
     if (weight->fp8.used()) {
       Quantized w = ctx.weights.quantized(*weight);
-      ctx.kernels.quantize.grouped(ctx.stream, {.a = dy.quantized.by_rows(),
-                                                .b = w.by_columns(),
-                                                .c = dx,
-                                                .offsets = ends(),
-                                                .experts = weight->local[0]});
+      ctx.kernels.quantize.grouped_gemm(ctx.stream, {.a = dy.quantized.by_rows(),
+                                                     .b = w.by_columns(),
+                                                     .c = dx,
+                                                     .offsets = ends(),
+                                                     .experts = weight->local[0]});
     } else {
       WeightLease w = ctx.weights.use(*weight);
-      ctx.kernels.moe.grouped_input(ctx.stream,
+      ctx.kernels.moe.grouped_dgrad(ctx.stream,
                                     {.x = dx, .w = w.view, .y = dy.plain, .offsets = ends()});
     }
   }
 
   void add_bias_gradient(Context& ctx, const Tensor& dy) const {
     GradSink sink = ctx.grads.sink(*bias, bias_placement);
-    ctx.kernels.moe.grouped_weight(
+    ctx.kernels.moe.grouped_wgrad(
         ctx.stream,
         {.x = {}, .w = {}, .y = dy, .bias = sink.view, .offsets = ends(), .beta = sink.beta});
     ctx.grads.done(*bias, std::move(sink));
   }
 
-  void add_weight_gradient(Context& ctx, const Factor& dy, const Value& kept_x) const {
-    Factor x = factor(ctx, Fp8Role::kInput, kept_x, false, true);
+  void add_wgrad(Context& ctx, const GemmOperand& dy, const Value& kept_x) const {
+    GemmOperand x = operand(ctx, Fp8Role::kInput, kept_x, false, true);
     GradSink sink = ctx.grads.sink(*weight, weight_placement);
-    if (weight->fp8.used() && weight->fp8.weight_gradient) {
-      ctx.kernels.quantize.grouped_weight(ctx.stream, {.dy = dy.quantized.by_columns(),
-                                                       .x = x.quantized.by_columns(),
-                                                       .w = sink.view,
-                                                       .offsets = ends(),
-                                                       .beta = sink.beta,
-                                                       .squares = sink.squares});
+    if (weight->fp8.used() && weight->fp8.wgrad) {
+      ctx.kernels.quantize.grouped_wgrad(ctx.stream, {.dy = dy.quantized.by_columns(),
+                                                      .x = x.quantized.by_columns(),
+                                                      .w = sink.view,
+                                                      .offsets = ends(),
+                                                      .beta = sink.beta,
+                                                      .squares = sink.squares});
     } else {
-      ctx.kernels.moe.grouped_weight(ctx.stream, {.x = x.plain,
-                                                  .w = sink.view,
-                                                  .y = dy.plain,
-                                                  .offsets = ends(),
-                                                  .beta = sink.beta,
-                                                  .squares = sink.squares});
+      ctx.kernels.moe.grouped_wgrad(ctx.stream, {.x = x.plain,
+                                                 .w = sink.view,
+                                                 .y = dy.plain,
+                                                 .offsets = ends(),
+                                                 .beta = sink.beta,
+                                                 .squares = sink.squares});
     }
     sink.squared = sink.squares != nullptr;
     ctx.grads.done(*weight, std::move(sink));
@@ -108,7 +108,7 @@ struct GroupedUse {
 };
 
 // Drops the part of dy that only dgrad needs.
-Factor without_rows(Factor dy) {
+GemmOperand without_rows(GemmOperand dy) {
   dy.quantized.rows = dy.quantized.row_scales = Tensor();
   return dy;
 }
@@ -118,16 +118,16 @@ void grouped_backward(Backward& back, const GroupedUse& use, const Saved& x, con
   Context& ctx = back.ctx;
   // The bias gradient sums all rows of dy, so dy must be materialised.
   if (use.bias_trains()) dy = dy.get(ctx);
-  Factor factor = use.factor(ctx, Fp8Role::kGradient, dy, in.wanted(), use.weight->trains);
+  GemmOperand operand = use.operand(ctx, Fp8Role::kGradient, dy, in.wanted(), use.weight->trains);
   if (in.wanted()) {
     Tensor dx = ctx.allocate(dy.dtype(), {use.rows, use.weight->local[2]}, "gradients");
-    use.input_gradient(ctx, factor, dx);
+    use.dgrad(ctx, operand, dx);
     back.add(in, std::move(dx));
   }
   Tensor sums = use.bias_trains() ? dy.tensor : Tensor();
-  back.weight_work([use, x, sums, factor = without_rows(std::move(factor))](Context& wctx) {
+  back.deferred_wgrad([use, x, sums, operand = without_rows(std::move(operand))](Context& wctx) {
     if (!sums.empty()) use.add_bias_gradient(wctx, sums);
-    if (use.weight->trains) use.add_weight_gradient(wctx, factor, x.value());
+    if (use.weight->trains) use.add_wgrad(wctx, operand, x.value());
   });
 }
 
@@ -147,7 +147,7 @@ Var grouped_linear(Context& ctx, const Var& x, const ExpertRows& rows, const Par
                  rows.offsets,
                  rows.count()};
   Tensor y = ctx.allocate(ctx.dtype, {rows.count(), weight.local[1]}, "activations");
-  use.forward(ctx, use.factor(ctx, Fp8Role::kInput, x, true, false), y);
+  use.forward(ctx, use.operand(ctx, Fp8Role::kInput, x, true, false), y);
   Var out = make_output(ctx, "grouped_linear", std::move(y), placement,
                         x.tracked() || weight.trains || use.bias_trains());
   if (!out.tracked()) return out;

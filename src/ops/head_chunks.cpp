@@ -6,7 +6,7 @@
 #include "base/error.h"
 #include "kernels/gemm.h"
 #include "kernels/loss.h"
-#include "ops/linear_products.h"
+#include "ops/linear_gemms.h"
 
 namespace bev {
 
@@ -56,8 +56,8 @@ class HeadRun {
         weight_(*spec.weight),
         vocabulary_(weight_.local[0]),
         lease_(ctx.weights.use(weight_)),
-        weight_gradient_(pass.with_gradient && weight_.trains) {
-    if (!weight_gradient_) return;
+        wgrad_(pass.with_gradient && weight_.trains) {
+    if (!wgrad_) return;
     sink_ = ctx.grads.sink(weight_, gradient_placement(weight_, pass.placement));
     beta_ = sink_.beta;
   }
@@ -68,26 +68,25 @@ class HeadRun {
     LogitsChunks chunks = logits_chunks(ctx_, spec_, tokens, dtype);
     count_ = std::max<std::int64_t>(ceil_div(tokens, chunks.rows), 1);
     // Without tokens, an empty chunk still sets the weight gradient.
-    for (std::int64_t begin = 0; begin < tokens || (begin == 0 && weight_gradient_);
-         begin += chunks.rows) {
+    for (std::int64_t begin = 0; begin < tokens || (begin == 0 && wgrad_); begin += chunks.rows) {
       Range rows{begin, std::min(begin + chunks.rows, tokens)};
       Tensor logits = ctx_.allocate(dtype, {rows.size(), chunks.stride}, "logits");
       compute_logits(rows, logits);
       compute_losses(rows, logits);
       if (pass_.with_gradient) compute_gradients(rows, std::move(logits));
     }
-    if (weight_gradient_) ctx_.grads.done(weight_, std::move(sink_));
+    if (wgrad_) ctx_.grads.done(weight_, std::move(sink_));
   }
 
  private:
   void compute_logits(Range rows, const Tensor& logits) {
-    weight_product(ctx_, weight_,
-                   {.a = pass_.hidden.rows(rows.begin, rows.end),
-                    .b = lease_.view,
-                    .c = logits,
-                    .transpose_b = true,
-                    .c_columns = vocabulary_},
-                   count_ * pass_.passes);
+    weight_gemm(ctx_, weight_,
+                {.a = pass_.hidden.rows(rows.begin, rows.end),
+                 .b = lease_.view,
+                 .c = logits,
+                 .transpose_b = true,
+                 .c_columns = vocabulary_},
+                count_ * pass_.passes);
     ctx_.check(pass_.op, "logits", logits);
   }
 
@@ -133,14 +132,14 @@ class HeadRun {
       dlogits = std::move(narrow);
     }
     if (!pass_.dhidden.empty()) {
-      weight_product(ctx_, weight_,
-                     {.a = dlogits,
-                      .b = lease_.view,
-                      .c = pass_.dhidden.rows(rows.begin, rows.end),
-                      .a_columns = vocabulary_},
-                     count_);
+      weight_gemm(ctx_, weight_,
+                  {.a = dlogits,
+                   .b = lease_.view,
+                   .c = pass_.dhidden.rows(rows.begin, rows.end),
+                   .a_columns = vocabulary_},
+                  count_);
     }
-    if (!weight_gradient_) return;
+    if (!wgrad_) return;
     ctx_.kernels.gemm.gemm(ctx_.stream, {.a = dlogits,
                                          .b = pass_.hidden.rows(rows.begin, rows.end),
                                          .c = sink_.view,
@@ -157,7 +156,7 @@ class HeadRun {
   std::int64_t vocabulary_;  // on this rank
   std::int64_t count_ = 1;   // number of chunks
   WeightLease lease_;
-  bool weight_gradient_;
+  bool wgrad_;
   GradSink sink_;
   double beta_ = 0;
 };

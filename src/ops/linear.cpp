@@ -3,7 +3,7 @@
 #include "autograd/op_scope.h"
 #include "base/error.h"
 #include "kernels/elementwise.h"
-#include "ops/linear_products.h"
+#include "ops/linear_gemms.h"
 
 namespace bev {
 
@@ -59,24 +59,24 @@ Var linear(Context& ctx, const Var& x, const Param& weight, const Param* bias) {
         if (dy.empty()) return;
         Context& bctx = back.ctx;
         TensorScale scale = tensor_scale(bctx, *w, Fp8Role::kGradient, dy, result.placement.dual());
-        Factor factor =
-            make_factor(bctx, *w, Fp8Role::kGradient, scale, dy, {in.wanted(), w->trains});
+        GemmOperand operand =
+            make_operand(bctx, *w, Fp8Role::kGradient, scale, dy, {in.wanted(), w->trains});
         if (in.wanted()) {
           Tensor dx = bctx.allocate(dy.dtype(), {dy.shape()[0], w->local[1]}, "gradients");
-          input_gradient_product(bctx, *w, factor, dx);
+          dgrad_gemm(bctx, *w, operand, dx);
           // Column parallel: dx is a partial sum over tp.
           PlaceState dx_state = w->split.dim == 0 ? PlaceState::kPartial : in.placement[Axis::kTp];
           back.add(in, std::move(dx), in.placement.dual().with(Axis::kTp, dx_state));
         }
         if (bias && bias->trains) {
-          back.weight_work([bias, db_placement, rows = dy.get(bctx)](Context& wctx) {
+          back.deferred_wgrad([bias, db_placement, rows = dy.get(bctx)](Context& wctx) {
             add_bias_gradient(wctx, *bias, rows, db_placement);
           });
         }
         if (!w->trains) return;
-        factor.quantized.rows = factor.quantized.row_scales = Tensor();
-        back.weight_work([w, dw_placement, kept, factor](Context& wctx) {
-          add_weight_gradient(wctx, *w, dw_placement, factor, kept.get(wctx, *w));
+        operand.quantized.rows = operand.quantized.row_scales = Tensor();
+        back.deferred_wgrad([w, dw_placement, kept, operand](Context& wctx) {
+          add_wgrad(wctx, *w, dw_placement, operand, kept.get(wctx, *w));
         });
       });
   return out;
@@ -101,7 +101,7 @@ Var add_bias(Context& ctx, const Var& x, const Param& bias) {
                      Value dy = back.take_value(result);
                      if (dy.empty()) return;
                      if (b->trains) {
-                       back.weight_work([b, placement, rows = dy.get(back.ctx)](Context& wctx) {
+                       back.deferred_wgrad([b, placement, rows = dy.get(back.ctx)](Context& wctx) {
                          add_bias_gradient(wctx, *b, rows, placement);
                        });
                      }

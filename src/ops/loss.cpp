@@ -48,7 +48,7 @@ LossResult lm_head_loss(Context& ctx, const Var& hidden, const LossTargets& targ
 
 namespace {
 // logits = hidden [T, H] times the weight; the row stride of logits may exceed V.
-void head_product(Context& ctx, const Tensor& hidden, const HeadSpec& spec, const Tensor& logits) {
+void head_gemm(Context& ctx, const Tensor& hidden, const HeadSpec& spec, const Tensor& logits) {
   WeightLease lease = ctx.weights.use(*spec.weight);
   ctx.kernels.gemm.gemm(ctx.stream, {.a = hidden,
                                      .b = lease.view,
@@ -63,12 +63,12 @@ Tensor lm_head_logits(Context& ctx, const Var& hidden, const HeadSpec& spec) {
   std::int64_t tokens = hidden.shape()[0], vocabulary = spec.weight->local[0];
   auto [rows, stride] = logits_chunks(ctx, spec, tokens, ctx.wide());
   Tensor logits = ctx.allocate(ctx.wide(), {tokens, vocabulary}, "logits");
-  if (stride == vocabulary) head_product(ctx, hidden.tensor, spec, logits);
+  if (stride == vocabulary) head_gemm(ctx, hidden.tensor, spec, logits);
   // Only a chunk of padded logits exists at a time: padding all of them would double the memory.
   for (std::int64_t begin = 0; stride > vocabulary && begin < tokens; begin += rows) {
     std::int64_t end = std::min(begin + rows, tokens);
     Tensor padded = ctx.allocate(ctx.wide(), {end - begin, stride}, "logits");
-    head_product(ctx, hidden.tensor.rows(begin, end), spec, padded);
+    head_gemm(ctx, hidden.tensor.rows(begin, end), spec, padded);
     copy_columns(ctx, padded, 0, logits.rows(begin, end), 0, vocabulary);
   }
   if (spec.logit_scale == 1 && spec.softcap == 0) return logits;

@@ -41,13 +41,13 @@ struct LossTargets {
 
 // Input of one MTP (multi-token prediction) module: the future token embedded at each position, and
 // the token to predict.
-struct FutureTokens {
+struct MtpTokens {
   Tensor tokens;  // [T] i32
   LossTargets targets;
 };
 
 // Number of MTP modules that a batch serves, and the loss weight of their targets.
-struct FutureSpec {
+struct MtpSpec {
   std::int64_t depths = 0;
   double weight = 0;
 };
@@ -55,9 +55,9 @@ struct FutureSpec {
 // Every pipeline stage gets the micro-batch from its own loader.
 struct MicroBatch {
   SequenceLayout layout;
-  Tensor tokens;                     // [T] i32
-  LossTargets targets;               // used by the last stage; may be empty for logits
-  std::vector<FutureTokens> future;  // one per MTP module, if the model trains them
+  Tensor tokens;               // [T] i32
+  LossTargets targets;         // used by the last stage; may be empty for logits
+  std::vector<MtpTokens> mtp;  // one per MTP module, if the model trains them
   std::vector<BatchField> fields;
 
   // Returns nullptr if the batch has no such field.
@@ -93,9 +93,9 @@ void for_tensors(const MicroBatch& from, MicroBatch& to, const Visit& visit_each
   };
   visit(from.tokens, to.tokens);
   visit_targets(from.targets, to.targets);
-  for (std::size_t depth = 0; depth < from.future.size(); ++depth) {
-    visit(from.future[depth].tokens, to.future[depth].tokens);
-    visit_targets(from.future[depth].targets, to.future[depth].targets);
+  for (std::size_t depth = 0; depth < from.mtp.size(); ++depth) {
+    visit(from.mtp[depth].tokens, to.mtp[depth].tokens);
+    visit_targets(from.mtp[depth].targets, to.mtp[depth].targets);
   }
   for_tensors(from.layout, to.layout, visit);
   for (std::size_t i = 0; i < from.fields.size(); ++i) {

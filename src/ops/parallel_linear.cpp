@@ -6,7 +6,7 @@
 #include "base/error.h"
 #include "ops/copy_columns.h"
 #include "ops/linear.h"
-#include "ops/linear_products.h"
+#include "ops/linear_gemms.h"
 
 namespace bev {
 
@@ -16,8 +16,8 @@ Range block_of(const Group& group, std::int64_t tokens, int member) {
   return shard_range(tokens, group.size(), member);
 }
 
-Tensor gather_rows(Context& ctx, const Tensor& part, std::int64_t tokens, const char* label,
-                   Work& pending) {
+Tensor all_gather_rows(Context& ctx, const Tensor& part, std::int64_t tokens, const char* label,
+                       Work& pending) {
   Tensor whole = ctx.allocate(part.dtype(), {tokens, part.shape()[1]}, "gathered tokens");
   pending = ctx.mesh.tp().all_gather(part, whole, label);
   return whole;
@@ -31,7 +31,7 @@ Tensor gather_blocks(Context& ctx, const Tensor& part, std::int64_t tokens, cons
   Group& tp = ctx.mesh.tp();
   if (!overlap) {
     Work pending;
-    Tensor whole = gather_rows(ctx, part, tokens, label, pending);
+    Tensor whole = all_gather_rows(ctx, part, tokens, label, pending);
     pending.wait();
     body(whole, Range{0, tokens});
     return whole;
@@ -55,12 +55,12 @@ Tensor gather_blocks(Context& ctx, const Tensor& part, std::int64_t tokens, cons
   return whole;
 }
 
-// Reduce-scatter overlapped with the GEMM: product(rows, out) computes this rank's partial sum of
+// Reduce-scatter overlapped with the GEMM: gemm(rows, out) computes this rank's partial sum of
 // any rows; returns the total of this rank's rows. The block of the next rank is computed first and
 // is sent while the others are computed.
-template <class Product>
+template <class Gemm>
 Tensor scatter_blocks(Context& ctx, std::int64_t tokens, std::int64_t columns, const char* label,
-                      const Product& product) {
+                      const Gemm& gemm) {
   Group& tp = ctx.mesh.tp();
   std::vector<Tensor> outgoing, incoming(static_cast<std::size_t>(tp.size()));
   std::vector<Work> works;
@@ -72,7 +72,7 @@ Tensor scatter_blocks(Context& ctx, std::int64_t tokens, std::int64_t columns, c
     int to = (tp.rank() + step) % tp.size(), from = (tp.rank() - step + tp.size()) % tp.size();
     Range rows = block_of(tp, tokens, to);
     outgoing.push_back(make(rows.size()));
-    product(rows, outgoing.back());
+    gemm(rows, outgoing.back());
     works.push_back(tp.send(outgoing.back(), to, 0, label));
     Tensor& in = incoming[static_cast<std::size_t>(from)];
     in = make(own.size());
@@ -80,7 +80,7 @@ Tensor scatter_blocks(Context& ctx, std::int64_t tokens, std::int64_t columns, c
   }
   Tensor& mine = incoming[static_cast<std::size_t>(tp.rank())];
   mine = make(own.size());
-  product(own, mine);
+  gemm(own, mine);
   for (Work& work : works) work.wait();
   // Added in rank order in the wide dtype and rounded once, like the reduce-scatter.
   Tensor sum = ctx.allocate(ctx.wide(), {own.size(), columns}, "activations");
@@ -127,26 +127,26 @@ struct ColumnBackward {
     Tensor part, whole;
     Work gathering;  // reads `part` until waited for
     // Deferred wgrad (zero bubble) gathers x when it runs.
-    if (split && weight->trains && ctx.weight_work == nullptr) {
+    if (split && weight->trains && ctx.deferred_wgrad == nullptr) {
       part = x.part(ctx, *weight);
-      whole = gather_rows(ctx, part, dy.shape()[0], "tp input", gathering);
+      whole = all_gather_rows(ctx, part, dy.shape()[0], "tp input", gathering);
     }
     TensorScale scale = tensor_scale(ctx, *weight, Fp8Role::kGradient, dy, result_placement.dual());
-    Factor factor =
-        make_factor(ctx, *weight, Fp8Role::kGradient, scale, dy, {in.wanted(), weight->trains});
+    GemmOperand operand =
+        make_operand(ctx, *weight, Fp8Role::kGradient, scale, dy, {in.wanted(), weight->trains});
     PendingGradient dx;
-    if (in.wanted()) dx = start_input_gradient(ctx, factor, dy);
+    if (in.wanted()) dx = start_dgrad(ctx, operand, dy);
     gathering.wait();
     part = Tensor();
     if (bias_trains) {
-      back.weight_work([b = bias, p = bias_placement, rows = dy.tensor](Context& wctx) {
+      back.deferred_wgrad([b = bias, p = bias_placement, rows = dy.tensor](Context& wctx) {
         add_bias_gradient(wctx, *b, rows, p);
       });
     }
     if (weight->trains) {
-      factor.quantized.rows = factor.quantized.row_scales = Tensor();
-      back.weight_work([*this, factor, tokens = dy.shape()[0], whole](Context& wctx) {
-        add_gradient(wctx, factor, tokens, whole);
+      operand.quantized.rows = operand.quantized.row_scales = Tensor();
+      back.deferred_wgrad([*this, operand, tokens = dy.shape()[0], whole](Context& wctx) {
+        add_gradient(wctx, operand, tokens, whole);
       });
     }
     if (!in.wanted()) return;
@@ -155,12 +155,12 @@ struct ColumnBackward {
   }
 
  private:
-  PendingGradient start_input_gradient(Context& ctx, const Factor& factor, const Value& dy) const {
+  PendingGradient start_dgrad(Context& ctx, const GemmOperand& operand, const Value& dy) const {
     Group& tp = ctx.mesh.tp();
     std::int64_t tokens = dy.shape()[0], columns = weight->local[1];
     PendingGradient dx;
     dx.partial = ctx.allocate(dy.dtype(), {tokens, columns}, "gradients");
-    input_gradient_product(ctx, *weight, factor, dx.partial);
+    dgrad_gemm(ctx, *weight, operand, dx.partial);
     if (split) {
       std::int64_t rows = block_of(tp, tokens, tp.rank()).size();
       dx.sum = ctx.allocate(dy.dtype(), {rows, columns}, "gradients");
@@ -173,15 +173,15 @@ struct ColumnBackward {
   }
 
   // wgrad. `whole` is the gathered x, or empty if it is not gathered yet.
-  void add_gradient(Context& ctx, const Factor& dy, std::int64_t tokens, Tensor whole) const {
+  void add_gradient(Context& ctx, const GemmOperand& dy, std::int64_t tokens, Tensor whole) const {
     // Collective, so it runs even if this rank has all the tokens and the others none.
     if (split && whole.empty()) {
       Tensor part = x.part(ctx, *weight);
       Work gathering;
-      whole = gather_rows(ctx, part, tokens, "tp input", gathering);
+      whole = all_gather_rows(ctx, part, tokens, "tp input", gathering);
       gathering.wait();
     }
-    add_weight_gradient(ctx, *weight, weight_placement, dy, x.get(ctx, *weight, whole));
+    add_wgrad(ctx, *weight, weight_placement, dy, x.get(ctx, *weight, whole));
   }
 };
 
@@ -190,16 +190,16 @@ struct ColumnBackward {
 KeptInput gather_and_multiply(Context& ctx, const Var& x, std::int64_t tokens, const Param& weight,
                               const Param* bias, bool overlap, const Tensor& y) {
   TensorScale scale = tensor_scale(ctx, weight, Fp8Role::kInput, x, x.placement);
-  auto factor_of = [&](const Value& rows) {
-    return make_factor(ctx, weight, Fp8Role::kInput, scale, rows, {true, false});
+  auto operand_of = [&](const Value& rows) {
+    return make_operand(ctx, weight, Fp8Role::kInput, scale, rows, {true, false});
   };
   bool rounded = has_one_scale(weight);
-  Factor own = rounded ? factor_of(x) : Factor{x.get(ctx), {}};
+  GemmOperand own = rounded ? operand_of(x) : GemmOperand{x.get(ctx), {}};
   const Tensor& part = rounded ? own.quantized.rows : own.plain;
   gather_blocks(ctx, part, tokens, "tp input", overlap, [&](const Tensor& whole, Range rows) {
     Tensor here = whole.rows(rows.begin, rows.end);
-    forward_product(ctx, weight, bias, rounded ? with_rows(own, here) : factor_of(here),
-                    y.view().rows(rows.begin, rows.end));
+    forward_gemm(ctx, weight, bias, rounded ? with_rows(own, here) : operand_of(here),
+                 y.view().rows(rows.begin, rows.end));
   });
   if (ctx.tape == nullptr || !weight.trains) return {};
   if (KeptInput::in_rows(weight)) return {x, std::move(scale), own.quantized};
@@ -244,20 +244,20 @@ namespace {
 // Forward of a row-parallel linear that overlaps the reduce-scatter of the result with the GEMM.
 Tensor multiply_and_scatter(Context& ctx, const Var& x, const Param& weight, KeptInput& kept) {
   TensorScale scale = tensor_scale(ctx, weight, Fp8Role::kInput, x, x.placement);
-  auto factor_of = [&](const Value& rows, const FactorUse& use) {
-    return make_factor(ctx, weight, Fp8Role::kInput, scale, rows, use);
+  auto operand_of = [&](const Value& rows, const OperandUse& use) {
+    return make_operand(ctx, weight, Fp8Role::kInput, scale, rows, use);
   };
   bool keeps = ctx.tape != nullptr && weight.trains;
   bool transposes = keeps && KeptInput::transposed(weight, x), rounded = has_one_scale(weight);
-  Factor all = rounded ? factor_of(x, {true, transposes}) : Factor{x.get(ctx), {}};
+  GemmOperand all = rounded ? operand_of(x, {true, transposes}) : GemmOperand{x.get(ctx), {}};
   Tensor y = scatter_blocks(
       ctx, x.shape()[0], weight.local[0], "tp output", [&](Range rows, const Tensor& out) {
         const Tensor& from = rounded ? all.quantized.rows : all.plain;
         Tensor here = from.rows(rows.begin, rows.end);
-        forward_product(ctx, weight, nullptr,
-                        rounded ? with_rows(all, here) : factor_of(here, {true, false}), out);
+        forward_gemm(ctx, weight, nullptr,
+                     rounded ? with_rows(all, here) : operand_of(here, {true, false}), out);
       });
-  if (transposes && !rounded) all = factor_of(all.plain, {false, true});
+  if (transposes && !rounded) all = operand_of(all.plain, {false, true});
   if (keeps) kept = transposes ? KeptInput(all.quantized) : KeptInput(x, std::move(scale));
   return y;
 }
@@ -275,12 +275,12 @@ struct RowBackward {
     Tensor dx;
     if (in.wanted()) dx = ctx.allocate(dy.dtype(), {tokens, weight->local[1]}, "gradients");
     TensorScale scale = tensor_scale(ctx, *weight, Fp8Role::kGradient, dy, result_placement.dual());
-    Factor factor = split ? gather_products(ctx, dy, tokens, scale, dx)
-                          : products(ctx, scale, dy, dx, weight->trains);
+    GemmOperand operand = split ? gather_gemms(ctx, dy, tokens, scale, dx)
+                                : gemms(ctx, scale, dy, dx, weight->trains);
     if (weight->trains) {
-      factor.quantized.rows = factor.quantized.row_scales = Tensor();
-      back.weight_work([w = weight, p = weight_placement, kept = x, factor](Context& wctx) {
-        add_weight_gradient(wctx, *w, p, factor, kept.get(wctx, *w));
+      operand.quantized.rows = operand.quantized.row_scales = Tensor();
+      back.deferred_wgrad([w = weight, p = weight_placement, kept = x, operand](Context& wctx) {
+        add_wgrad(wctx, *w, p, operand, kept.get(wctx, *w));
       });
     }
     if (in.wanted()) back.add(in, std::move(dx));
@@ -288,41 +288,42 @@ struct RowBackward {
 
  private:
   // dgrad of some rows; an empty dx is not wanted. Returns the operand for wgrad if `keep`.
-  Factor products(Context& ctx, const TensorScale& scale, const Value& dy, const Tensor& dx,
-                  bool keep) const {
-    Factor factor = make_factor(ctx, *weight, Fp8Role::kGradient, scale, dy, {!dx.empty(), keep});
-    if (!dx.empty()) input_gradient_product(ctx, *weight, factor, dx);
-    return factor;
+  GemmOperand gemms(Context& ctx, const TensorScale& scale, const Value& dy, const Tensor& dx,
+                    bool keep) const {
+    GemmOperand operand =
+        make_operand(ctx, *weight, Fp8Role::kGradient, scale, dy, {!dx.empty(), keep});
+    if (!dx.empty()) dgrad_gemm(ctx, *weight, operand, dx);
+    return operand;
   }
 
   // All-gathers dy and computes dgrad of all rows; returns the operand for wgrad.
-  Factor gather_products(Context& ctx, const Value& dy, std::int64_t tokens,
-                         const TensorScale& scale, const Tensor& dx) const {
+  GemmOperand gather_gemms(Context& ctx, const Value& dy, std::int64_t tokens,
+                           const TensorScale& scale, const Tensor& dx) const {
     if (KeptInput::in_rows(*weight)) return gather_rounded(ctx, dy, tokens, scale, dx);
     bool at_once = !overlap && weight->trains;
-    Factor factor;
+    GemmOperand operand;
     Tensor whole =
         gather_blocks(ctx, dy.get(ctx), tokens, "tp output gradient", overlap,
                       [&](const Tensor& all, Range rows) {
                         Tensor to = dx.empty() ? dx : dx.rows(rows.begin, rows.end);
-                        factor = products(ctx, scale, all.rows(rows.begin, rows.end), to, at_once);
+                        operand = gemms(ctx, scale, all.rows(rows.begin, rows.end), to, at_once);
                       });
-    if (at_once || !weight->trains) return factor;
-    return make_factor(ctx, *weight, Fp8Role::kGradient, scale, whole, {false, true});
+    if (at_once || !weight->trains) return operand;
+    return make_operand(ctx, *weight, Fp8Role::kGradient, scale, whole, {false, true});
   }
 
   // With a single scale per tensor, rows are all-gathered in FP8.
-  Factor gather_rounded(Context& ctx, const Value& dy, std::int64_t tokens,
-                        const TensorScale& scale, const Tensor& dx) const {
-    Factor own = make_factor(ctx, *weight, Fp8Role::kGradient, scale, dy, {true, false});
-    Tensor whole = gather_blocks(ctx, own.quantized.rows, tokens, "tp output gradient", overlap,
-                                 [&](const Tensor& all, Range rows) {
-                                   if (dx.empty()) return;
-                                   input_gradient_product(
-                                       ctx, *weight, with_rows(own, all.rows(rows.begin, rows.end)),
-                                       dx.view().rows(rows.begin, rows.end));
-                                 });
-    return weight->trains ? with_transpose(ctx, own, whole) : Factor();
+  GemmOperand gather_rounded(Context& ctx, const Value& dy, std::int64_t tokens,
+                             const TensorScale& scale, const Tensor& dx) const {
+    GemmOperand own = make_operand(ctx, *weight, Fp8Role::kGradient, scale, dy, {true, false});
+    Tensor whole =
+        gather_blocks(ctx, own.quantized.rows, tokens, "tp output gradient", overlap,
+                      [&](const Tensor& all, Range rows) {
+                        if (dx.empty()) return;
+                        dgrad_gemm(ctx, *weight, with_rows(own, all.rows(rows.begin, rows.end)),
+                                   dx.view().rows(rows.begin, rows.end));
+                      });
+    return weight->trains ? with_transpose(ctx, own, whole) : GemmOperand();
   }
 };
 

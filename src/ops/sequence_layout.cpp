@@ -45,7 +45,7 @@ ContextRows context_rows(Context& ctx, std::span<const SampleShape> samples,
 
 // T of each rank that shares experts. Ranks of one tp group have the same tokens; others exchange
 // counts.
-std::vector<std::int64_t> tokens_beside_experts(const Context& ctx, std::int64_t tokens) {
+std::vector<std::int64_t> expert_token_counts(const Context& ctx, std::int64_t tokens) {
   const MeshShape& shape = ctx.mesh.shape();
   Group& group = ctx.mesh.group(MeshGroup::kExperts);
   std::vector<std::int64_t> all(static_cast<std::size_t>(group.size()), tokens);
@@ -85,7 +85,7 @@ SequenceLayout SequenceLayout::make(Context& ctx, std::span<const SampleShape> s
   for (const DocumentPiece& piece : (cp > 1 ? layout.all_tokens() : mine).pieces()) {
     layout.runs.push_back({piece.row, piece.count, piece.row, piece.count});
   }
-  layout.expert_tokens = tokens_beside_experts(ctx, layout.tokens);
+  layout.expert_tokens = expert_token_counts(ctx, layout.tokens);
   std::int64_t inner = ctx.mesh.shape().cp_inner;
   if (inner > 1 && inner < cp) layout.mixed = context_rows(ctx, samples, first_sample, inner);
   return layout;

@@ -22,8 +22,8 @@ CrossEntropyPass make_pass(Context& ctx, Tensor hidden, const Placement& placeme
           .passes = passes};
 }
 
-// Recomputes the logits. wgrad runs at once rather than deferred by Backward::weight_work: it needs
-// the gradient of the logits, which would have to be saved or computed twice.
+// Recomputes the logits. wgrad runs at once rather than deferred by Backward::deferred_wgrad: it
+// needs the gradient of the logits, which would have to be saved or computed twice.
 void backward_again(Backward& back, const HeadSpec& spec, const Saved& hidden,
                     const Tensor& targets, const GradSlot& in, const Tensor& dy) {
   Context& ctx = back.ctx;

@@ -5,7 +5,7 @@
 #include "base/fields.h"
 #include "base/problems.h"
 #include "base/text.h"
-#include "parallel/schedule.h"
+#include "parallel/pipeline/schedule.h"
 
 namespace bev {
 

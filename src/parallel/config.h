@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "ops/token_dispatcher.h"
+#include "ops/moe/token_dispatcher.h"
 #include "parallel/offload_config.h"
 
 namespace bev {
@@ -14,10 +14,10 @@ class FieldList;
 
 // ZeRO stages 0, 1, 2 and 3: which state data-parallel ranks shard.
 enum class ShardingStrategy : std::uint8_t { kNoShard, kOptim, kOptimGrads, kOptimGradsParams };
-// The rows of schedules.def; their traits are in parallel/schedule.h.
+// The rows of schedules.def; their traits are in parallel/pipeline/schedule.h.
 enum class PipelineSchedule : std::uint8_t {
 #define BEV_SCHEDULE(value, ...) value,
-#include "parallel/schedules.def"
+#include "parallel/pipeline/schedules.def"
 };
 enum class RecomputeGranularity : std::uint8_t { kNone, kSelective, kFull };
 enum class RecomputeMethod : std::uint8_t { kUniform, kBlock };

@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "parallel/pipeline_layout.h"
+#include "parallel/pipeline/pipeline_layout.h"
 
 namespace bev {
 
@@ -60,7 +60,7 @@ BuildOptions build_options(const ParallelConfig& config) {
   build.context = context_exchange(config);
   build.experts = {.dispatcher = config.moe_token_dispatcher,
                    .overlap_shared = config.moe_shared_expert_overlap,
-                   .gives_way = config.overlap_moe_expert_parallel_comm,
+                   .yields_to_partner = config.overlap_moe_expert_parallel_comm,
                    .rank_capacity = config.moe_expert_rank_capacity_factor};
   RecomputePolicy& policy = build.recompute;
   if (config.recompute_granularity == RecomputeGranularity::kFull) {

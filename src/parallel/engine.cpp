@@ -12,7 +12,7 @@
 #include "base/trace.h"
 #include "kernels/device.h"
 #include "kernels/optim.h"
-#include "parallel/schedule_player.h"
+#include "parallel/pipeline/schedule_player.h"
 
 namespace bev {
 
@@ -61,11 +61,11 @@ std::string Engine::uncaptured_because() const {
   if (mesh().shape().ep > 1 && !fixed_exchange_) {
     return "experts exchange exact sizes (--moe-expert-rank-capacity-factor fixes them)";
   }
-  return mesh().recordable() ? "" : "ranks share a GPU as threads";
+  return mesh().capturable() ? "" : "ranks share a GPU as threads";
 }
 
 bool Engine::decide_capturing() {
-  if (!model_.rank().options().record_steps || !model_.rank().runs_ahead()) return false;
+  if (!model_.rank().options().capture_steps || !model_.rank().runs_ahead()) return false;
   std::string reason = uncaptured_because();
   if (!reason.empty() && options().gradients && mesh().world().rank() == 0) {
     log_info(concat(reason, ": steps are not recorded as graphs"));

@@ -106,9 +106,9 @@ class Engine {
     std::span<const MicroBatch> batches;  // owned by the step in flight, or by the caller
     StepInput input;
     bool redone = false;
-    std::vector<double> weights;        // of the objective's terms, over the global batch
-    std::vector<double> sums;           // copy of the metric block; valid after `arrival`
-    std::shared_ptr<const Moment> end;  // device time after its work, before `arrival`
+    std::vector<double> weights;                 // of the objective's terms, over the global batch
+    std::vector<double> sums;                    // copy of the metric block; valid after `arrival`
+    std::shared_ptr<const DeviceTimestamp> end;  // device time after its work, before `arrival`
     Work arrival;
     double started = 0;  // CUDA graphs: all ranks have started; valid after `meeting`
     Work meeting;

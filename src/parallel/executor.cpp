@@ -2,7 +2,7 @@
 
 #include <utility>
 
-#include "autograd/partner.h"
+#include "autograd/interleaved_backward.h"
 #include "autograd/recompute.h"
 #include "base/scoped_value.h"
 #include "base/trace.h"
@@ -30,7 +30,8 @@ std::int64_t Executor::stage_of(const Action& action) const {
   return shape_.stage_at(ctx_.mesh.at().pp, action.chunk);
 }
 
-Executor::Place& Executor::place(const Run& run, std::int64_t chunk, std::int64_t micro_batch) {
+Executor::MicroBatchSlot& Executor::place(const Run& run, std::int64_t chunk,
+                                          std::int64_t micro_batch) {
   return places_[static_cast<std::size_t>(chunk) * run.batches.size() +
                  static_cast<std::size_t>(micro_batch)];
 }
@@ -116,11 +117,11 @@ bool Executor::continue_backward(const Action& action, Run& run) {
   InFlight& at = flight(run, action.chunk, action.micro_batch);
   bool later = action.kind == ActionKind::kBackwardInput, done = false;
   {
-    ScopedValue collect(ctx_.weight_work,
-                        later || options_.delay_wgrad ? &at.weight_work : nullptr);
+    ScopedValue collect(ctx_.deferred_wgrad,
+                        later || options_.delay_wgrad ? &at.deferred_wgrad : nullptr);
     done = at.tape.backward_to_pause(ctx_);
   }
-  if (!later) at.weight_work.run(ctx_);
+  if (!later) at.deferred_wgrad.run(ctx_);
   return done;
 }
 
@@ -151,18 +152,18 @@ void Executor::backward(const Action& action, Run& run) {
 }
 
 // The backward of a forward/backward pair, as the partner of its forward.
-class Executor::BackwardBeside final : public Partner {
+class Executor::SteppedBackward final : public InterleavedBackward {
  public:
-  BackwardBeside(Executor& executor, const Action& backward, const Action& forward, Run& run)
+  SteppedBackward(Executor& executor, const Action& backward, const Action& forward, Run& run)
       : executor_(executor), backward_(backward), forward_(forward), run_(run) {}
 
   bool done() const { return done_; }
-  void go_on() override {
+  void run_until_yield() override {
     if (done_) return;
     Context& ctx = executor_.ctx_;
     // The backward must not use the tape, partner and offload pass of the forward.
     TapeScope tape(ctx, nullptr);
-    ScopedValue<Partner*> partner(ctx.partner, nullptr);
+    ScopedValue<InterleavedBackward*> partner(ctx.partner, nullptr);
     ScopedValue<OffloadPass*> offload(ctx.offload, nullptr);
     ctx.mesh.activity().set_action(name_of(backward_.kind), backward_.micro_batch);
     {
@@ -181,13 +182,13 @@ class Executor::BackwardBeside final : public Partner {
 };
 
 void Executor::act_together(const Action& forward, const Action& backward, Run& run) {
-  BackwardBeside beside(*this, backward, forward, run);
+  SteppedBackward stepped(*this, backward, forward, run);
   begin_backward(backward, run);
   {
-    ScopedValue<Partner*> partner(ctx_.partner, &beside);
+    ScopedValue<InterleavedBackward*> partner(ctx_.partner, &stepped);
     act(forward, run);
   }
-  while (!beside.done()) beside.go_on();
+  while (!stepped.done()) stepped.run_until_yield();
   end_backward(backward, run);
 }
 
@@ -267,7 +268,7 @@ void Executor::act(const Action& action, Run& run) {
     case ActionKind::kBackwardInput:
       return backward(action, run);
     case ActionKind::kBackwardWeight:
-      return flight(run, action.chunk, action.micro_batch).weight_work.run(ctx_);
+      return flight(run, action.chunk, action.micro_batch).deferred_wgrad.run(ctx_);
   }
 }
 
@@ -316,7 +317,7 @@ void Executor::play(const Schedule& schedule, Run& run) {
     }
     if (computes(action.kind)) finish_sends(run);
     for (std::size_t i = begin; i < end; ++i) {
-      Place& done = place(run, schedule[i].chunk, schedule[i].micro_batch);
+      MicroBatchSlot& done = place(run, schedule[i].chunk, schedule[i].micro_batch);
       if (--done.actions_left == 0) spare_.push_back(std::move(done.flight));
     }
   }

@@ -11,7 +11,7 @@
 #include "autograd/tape.h"
 #include "models/model.h"
 #include "parallel/objective.h"
-#include "parallel/schedule.h"
+#include "parallel/pipeline/schedule.h"
 
 namespace bev {
 
@@ -26,8 +26,9 @@ struct ExecutorOptions {
   // Overlaps p2p messages with compute: the messages of the next action are received during the
   // current one, and a send is completed after the compute that follows it.
   bool overlap = false;
-  bool delay_wgrad = false;  // until the backward yields to its partner (autograd/partner.h)
-  OffloadPolicy offload;     // which activations are offloaded to the host until their backward
+  bool delay_wgrad =
+      false;  // until the backward yields to its partner (autograd/interleaved_backward.h)
+  OffloadPolicy offload;  // which activations are offloaded to the host until their backward
   // For each pipeline stage: whether a parameter of an earlier stage trains. If none does, the
   // backward ends there: no input gradient (dgrad) is computed or sent to the previous stage.
   std::vector<bool> upstream_trains;
@@ -65,7 +66,7 @@ class Executor {
     Tape tape;
     std::vector<Var> inputs, outputs;
     std::vector<GradSlot> input_slots, output_slots;  // output_slots of the last stage: its loss
-    WeightWork weight_work;
+    DeferredWgrad deferred_wgrad;
     Incoming activations, gradients;  // of the inputs; of the outputs
     std::vector<Tensor> outgoing;     // the tensors to send next
   };
@@ -74,7 +75,7 @@ class Executor {
     Work work;
   };
   // A micro-batch of a chunk in the current schedule.
-  struct Place {
+  struct MicroBatchSlot {
     std::unique_ptr<InFlight> flight;
     std::int64_t actions_left = 0;
   };
@@ -89,7 +90,7 @@ class Executor {
 
   void play(const Schedule& schedule, Run& run);
   void act(const Action& action, Run& run);
-  class BackwardBeside;
+  class SteppedBackward;
   void act_together(const Action& forward, const Action& backward, Run& run);
   // Number of actions from `at` on that run together: 1 or 2.
   std::size_t together(const Schedule& schedule, std::size_t at) const;
@@ -117,7 +118,7 @@ class Executor {
     return *chunks_[static_cast<std::size_t>(action.chunk)];
   }
   std::int64_t stage_of(const Action& action) const;
-  Place& place(const Run& run, std::int64_t chunk, std::int64_t micro_batch);
+  MicroBatchSlot& place(const Run& run, std::int64_t chunk, std::int64_t micro_batch);
   InFlight& flight(const Run& run, std::int64_t chunk, std::int64_t micro_batch);
   // The same micro-batch on another stage; null if this rank does not have the stage.
   InFlight* neighbour(const Action& action, std::int64_t stage, const Run& run);
@@ -127,7 +128,7 @@ class Executor {
   std::vector<const ModelStage*> chunks_;
   ExecutorOptions options_;
   std::unique_ptr<Offloader> offloader_;
-  std::vector<Place> places_;                     // by chunk and micro-batch
+  std::vector<MicroBatchSlot> places_;            // by chunk and micro-batch
   std::vector<std::unique_ptr<InFlight>> spare_;  // reused, so that their tapes keep their memory
 };
 

@@ -19,8 +19,8 @@ std::vector<std::string> NextToken::terms() const {
 void NextToken::add_weights(const Context&, const MicroBatch& batch,
                             std::span<double> weights) const {
   weights[0] += batch.targets.weight_sum;
-  for (std::size_t depth = 0; depth < batch.future.size(); ++depth) {
-    weights[depth + 1] += batch.future[depth].targets.weight_sum;
+  for (std::size_t depth = 0; depth < batch.mtp.size(); ++depth) {
+    weights[depth + 1] += batch.mtp[depth].targets.weight_sum;
   }
 }
 
@@ -28,7 +28,7 @@ Var NextToken::loss(Context& ctx, const ModelStage& stage, const MicroBatch& bat
                     std::span<const Var> outputs, double* sums) const {
   Var total;
   for (std::size_t i = 0; i < outputs.size(); ++i) {
-    const LossTargets& targets = i == 0 ? batch.targets : batch.future[i - 1].targets;
+    const LossTargets& targets = i == 0 ? batch.targets : batch.mtp[i - 1].targets;
     Var whole = enter_tensor_parallel(ctx, outputs[i], batch.layout.tokens);
     LossResult result = lm_head_loss(ctx, whole, targets, stage.head());
     total = i == 0 ? result.loss : add(ctx, total, result.loss);

@@ -23,7 +23,7 @@ Rank::~Rank() = default;
 
 Stream Rank::stream() const { return device_->stream(); }
 
-bool Rank::runs_ahead() const { return kernels_.device.record != nullptr; }
+bool Rank::runs_ahead() const { return kernels_.device.capture != nullptr; }
 
 const Mesh& Rank::mesh(const MeshShape& shape) {
   for (const auto& mesh : meshes_) {
@@ -36,7 +36,7 @@ const Mesh& Rank::mesh(const MeshShape& shape) {
 
 bool Rank::can_capture() const {
   bool traced = options_.trace != nullptr && options_.trace->recording();
-  return options_.record_steps && runs_ahead() && !traced;
+  return options_.capture_steps && runs_ahead() && !traced;
 }
 
 }  // namespace bev

@@ -19,7 +19,7 @@ struct RankOptions {
   int threads = 1;             // CPU threads of this rank
   int local_rank = 0;          // index on this machine
   bool deterministic = false;  // bitwise reproducible, at some cost of speed
-  bool record_steps = true;    // capture steps as CUDA graphs if the device can
+  bool capture_steps = true;   // capture steps as CUDA graphs if the device can
   std::string cache_folder;    // cache of autotuned kernel choices; "": no cache
   Trace* trace = nullptr;      // of this rank; nullptr: no trace
 };

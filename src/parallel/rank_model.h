@@ -16,9 +16,9 @@
 #include "parallel/config.h"
 #include "parallel/config_mapping.h"
 #include "parallel/executor.h"
-#include "parallel/param_store.h"
-#include "parallel/pipeline_layout.h"
+#include "parallel/pipeline/pipeline_layout.h"
 #include "parallel/rank.h"
+#include "parallel/store/param_store.h"
 
 namespace bev {
 

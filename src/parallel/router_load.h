@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "models/config.h"
-#include "ops/moe.h"
+#include "ops/moe/moe.h"
 
 namespace bev {
 

@@ -14,7 +14,7 @@
 
 namespace bev {
 
-class Moment;
+class DeviceTimestamp;
 
 // This rank's micro-batches of a global batch, and the size of the global batch.
 struct StepBatch {
@@ -42,7 +42,7 @@ struct StepResult {
   // All metrics of a training step, including the values above: the terms of the objective, each a
   // mean over its own weight, then the others. Valid until the engine finishes its next step.
   std::span<const Metric> metrics = {};
-  std::shared_ptr<const Moment> end = nullptr;  // device time after the step; null on CPU
+  std::shared_ptr<const DeviceTimestamp> end = nullptr;  // device time after the step; null on CPU
 
   // The metric of this name, or null if steps do not report it.
   const Metric* metric(std::string_view name) const {

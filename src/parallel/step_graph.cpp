@@ -89,7 +89,7 @@ StepGraph::StepGraph(Context& ctx, StepShape shape, const MicroBatch& like, cons
     to = Tensor(ctx.inputs, from.dtype(), from.shape(), "recorded batch");
   });
   auto capture = [&](FunctionRef<void()> body) {
-    return ctx.kernels.device.record(ctx.stream, body);
+    return ctx.kernels.device.capture(ctx.stream, body);
   };
   micro_batches_.push_back(capture([&] { parts.first(batch_, shape_); }));
   while (std::ssize(micro_batches_) < shape_.kinds) {

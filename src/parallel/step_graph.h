@@ -13,7 +13,7 @@
 
 namespace bev {
 
-class Recording;
+class DeviceGraph;
 
 // Everything that the kernels of a step depend on, apart from the model. Token values, positions
 // and StepInputs are read on the device and may change.
@@ -72,9 +72,9 @@ class StepGraph {
 
  private:
   StepShape shape_;
-  MicroBatch batch_;                                       // input buffers of the graphs
-  std::vector<std::unique_ptr<Recording>> micro_batches_;  // by kind
-  std::unique_ptr<Recording> end_;
+  MicroBatch batch_;                                         // input buffers of the graphs
+  std::vector<std::unique_ptr<DeviceGraph>> micro_batches_;  // by kind
+  std::unique_ptr<DeviceGraph> end_;
 };
 
 // The graphs of a run. A step is captured when its shape occurs twice in a row: by then its kernels

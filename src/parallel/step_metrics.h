@@ -7,7 +7,7 @@
 
 #include "autograd/metrics.h"
 #include "models/config.h"
-#include "ops/moe.h"
+#include "ops/moe/moe.h"
 #include "parallel/objective.h"
 #include "parallel/router_load.h"
 

@@ -11,7 +11,7 @@
 #include "kernels/gemm.h"
 #include "kernels/loss.h"
 #include "parallel/engine.h"
-#include "parallel/schedule_player.h"
+#include "parallel/pipeline/schedule_player.h"
 #include "plan/phantom.h"
 
 namespace bev {
@@ -95,7 +95,7 @@ class KeptState {
     std::vector<std::int64_t> sizes;
     for (std::size_t i = 0; i < sizes_.size(); ++i) {
       if (!has_state_[i]) continue;
-      const BucketLayout::Place& place = layout_.places[i];
+      const BucketLayout::ParamSlot& place = layout_.places[i];
       const BucketLayout::Bucket& bucket = layout_.buckets[static_cast<std::size_t>(place.bucket)];
       std::int64_t parts = parts_.of(bucket);
       std::int64_t index = bucket.of_experts ? at.edp : at.cp + mesh_.cp * at.dp;
@@ -124,7 +124,7 @@ std::vector<MicroBatch> phantom_batches(Context& ctx, const MemoryQuery& query,
   std::vector<TokenSample> samples(static_cast<std::size_t>(query.micro_batch_size), sample);
   std::vector<MicroBatch> batches;
   for (std::int64_t i = 0; i < count; ++i) {
-    batches.push_back(make_micro_batch(ctx, samples, 0, future_spec(query.model)));
+    batches.push_back(make_micro_batch(ctx, samples, 0, mtp_spec(query.model)));
   }
   return batches;
 }
@@ -206,9 +206,9 @@ ActivationBytes activation_bytes(const MemoryQuery& query, const PipelineLayout&
 void count_parameters(const MemoryQuery& query, MemoryPlan& plan) {
   for (const Param& param : declare_params(query.model)) {
     std::string_view name = param.name;
-    bool table = name.starts_with("embedding.") || name.starts_with("output_layer.");
+    bool is_embedding = name.starts_with("embedding.") || name.starts_with("output_layer.");
     plan.parameters += param.shape.numel();
-    if (table) plan.embedding_parameters += param.shape.numel();
+    if (is_embedding) plan.embedding_parameters += param.shape.numel();
   }
 }
 

@@ -73,7 +73,7 @@ DeviceKernels phantom_table(Family<DeviceKernels>) {
   device.pinned_memory = make_phantom_memory;
   device.mark = nullptr;
   device.open_copier = nullptr;
-  device.record = nullptr;
+  device.capture = nullptr;
   return device;
 }
 

@@ -3,7 +3,7 @@
 
 #include <string>
 
-#include "parallel/schedule_player.h"
+#include "parallel/pipeline/schedule_player.h"
 
 namespace bev {
 

@@ -63,7 +63,7 @@ struct Fp8Recipe {
   Fp8Scaling scaling = Fp8Scaling::kNone;
   Fp8Format gradient_format = Fp8Format::kE4m3;  // of output gradients; all other tensors are E4M3
   int margin = 0;                                // headroom above the amax, in powers of two
-  bool weight_gradient = true;  // wgrad in FP8 as well; otherwise in the model's dtype
+  bool wgrad = true;  // wgrad in FP8 as well; otherwise in the model's dtype
 
   bool used() const { return scaling != Fp8Scaling::kNone; }
   // True if the scale depends on the tensor's own amax.

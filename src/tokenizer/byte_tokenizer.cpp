@@ -4,8 +4,8 @@
 #include <nlohmann/json.hpp>
 
 #include "base/json_check.h"
-#include "tokenizer/byte_level.h"
-#include "tokenizer/trained_tokenizer.h"
+#include "tokenizer/pipeline/byte_level.h"
+#include "tokenizer/training/trained_tokenizer.h"
 
 namespace bev {
 

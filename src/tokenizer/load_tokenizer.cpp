@@ -7,13 +7,13 @@
 #include "base/json_check.h"
 #include "base/text.h"
 #include "tokenizer/byte_tokenizer.h"
+#include "tokenizer/formats/text_vocabularies.h"
+#include "tokenizer/formats/tiktoken_file.h"
+#include "tokenizer/formats/tokenizer_json.h"
 #include "tokenizer/null_tokenizer.h"
 #include "tokenizer/pipeline_tokenizer.h"
 #include "tokenizer/sentencepiece_tokenizer.h"
-#include "tokenizer/text_vocabularies.h"
-#include "tokenizer/tiktoken_file.h"
 #include "tokenizer/tokenizer.h"
-#include "tokenizer/tokenizer_json.h"
 
 namespace bev {
 

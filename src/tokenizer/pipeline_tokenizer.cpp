@@ -6,7 +6,7 @@
 #include <thread>
 #include <utility>
 
-#include "tokenizer/utf8.h"
+#include "tokenizer/text/utf8.h"
 
 namespace bev {
 

@@ -5,15 +5,15 @@
 #include <memory>
 #include <optional>
 
-#include "tokenizer/added_tokens.h"
-#include "tokenizer/decoder.h"
-#include "tokenizer/normalizer.h"
-#include "tokenizer/post_processor.h"
-#include "tokenizer/pre_tokenizer.h"
-#include "tokenizer/splitters.h"
+#include "tokenizer/models/word_cache.h"
+#include "tokenizer/models/word_model.h"
+#include "tokenizer/pipeline/added_tokens.h"
+#include "tokenizer/pipeline/decoder.h"
+#include "tokenizer/pipeline/normalizer.h"
+#include "tokenizer/pipeline/post_processor.h"
+#include "tokenizer/pipeline/pre_tokenizer.h"
+#include "tokenizer/pipeline/splitters.h"
 #include "tokenizer/tokenizer.h"
-#include "tokenizer/word_cache.h"
-#include "tokenizer/word_model.h"
 
 namespace bev {
 

@@ -7,9 +7,9 @@
 
 #include "base/error.h"
 #include "base/json_check.h"
-#include "tokenizer/decoder.h"
-#include "tokenizer/unigram_path.h"
-#include "tokenizer/utf8.h"
+#include "tokenizer/models/unigram_path.h"
+#include "tokenizer/pipeline/decoder.h"
+#include "tokenizer/text/utf8.h"
 
 namespace bev {
 

@@ -9,10 +9,10 @@
 #include <utility>
 #include <vector>
 
-#include "tokenizer/byte_trie.h"
-#include "tokenizer/sentencepiece_file.h"
+#include "tokenizer/formats/sentencepiece_file.h"
+#include "tokenizer/models/byte_trie.h"
+#include "tokenizer/models/vocabulary.h"
 #include "tokenizer/tokenizer.h"
-#include "tokenizer/vocabulary.h"
 
 namespace bev {
 

@@ -5,8 +5,8 @@
 #include <string>
 #include <vector>
 
+#include "data/preprocess/too_long.h"
 #include "data/sample_order.h"
-#include "data/too_long.h"
 #include "optim/lr_schedule.h"
 #include "tensor/dtype.h"
 #include "train/batch_schedule.h"

@@ -82,11 +82,11 @@ RunData open_data(const DataConfig& config, std::int64_t vocab_size, std::uint64
 
 Loader::Loader(const Context& ctx, std::shared_ptr<const Dataset> data,
                std::shared_ptr<const SampleOrder> order, const BatchSchedule& batches,
-               std::int64_t consumed_samples, const ReadAhead& ahead, const FutureSpec& future)
+               std::int64_t consumed_samples, const ReadAhead& ahead, const MtpSpec& mtp)
     : batches_(batches),
       seq_length_(data->seq_length()),
       consumed_samples_(consumed_samples),
-      future_(future),
+      mtp_(mtp),
       reader_({std::move(data), std::move(order), batches, ctx.mesh.at().dp, ctx.mesh.shape().dp},
               consumed_samples, ahead) {}
 
@@ -95,7 +95,7 @@ StepBatch Loader::next(Context& ctx) {
   StepBatch step;
   for (std::int64_t m = 0; m < size.micro_batches; ++m) {
     std::int64_t first = (m * ctx.mesh.shape().dp + ctx.mesh.at().dp) * batches_.micro_batch_size();
-    step.micro_batches.push_back(make_micro_batch(ctx, reader_.next(), first, future_));
+    step.micro_batches.push_back(make_micro_batch(ctx, reader_.next(), first, mtp_));
   }
   auto length = static_cast<double>(seq_length_);
   step.samples = size.running;
@@ -114,7 +114,7 @@ RunData open_replay_data(const DataConfig& config, const BatchFormat& format) {
 }
 
 StepBatch replay_step(Context& ctx, const GlobalBatch& batch, std::int64_t micro_batch_size,
-                      const FutureSpec& future) {
+                      const MtpSpec& mtp) {
   StepBatch step;
   for (const TokenSample& sample : batch.samples) {
     auto length = static_cast<double>(sample.tokens.size());
@@ -122,7 +122,7 @@ StepBatch replay_step(Context& ctx, const GlobalBatch& batch, std::int64_t micro
     step.squared_lengths += length * length;
   }
   step.samples = std::ssize(batch.samples);
-  step.micro_batches = rank_micro_batches(ctx, batch.samples, micro_batch_size, future);
+  step.micro_batches = rank_micro_batches(ctx, batch.samples, micro_batch_size, mtp);
   return step;
 }
 

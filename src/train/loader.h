@@ -43,7 +43,7 @@ class Loader {
   // Starts with the iteration at consumed_samples.
   Loader(const Context& ctx, std::shared_ptr<const Dataset> data,
          std::shared_ptr<const SampleOrder> order, const BatchSchedule& batches,
-         std::int64_t consumed_samples, const ReadAhead& ahead, const FutureSpec& future);
+         std::int64_t consumed_samples, const ReadAhead& ahead, const MtpSpec& mtp);
 
   StepBatch next(Context& ctx);
   // Position at which a new loader would continue, on any number of ranks.
@@ -52,7 +52,7 @@ class Loader {
  private:
   BatchSchedule batches_;
   std::int64_t seq_length_, consumed_samples_;
-  FutureSpec future_;
+  MtpSpec mtp_;
   SampleReader reader_;
 };
 
@@ -60,6 +60,6 @@ class Loader {
 RunData open_replay_data(const DataConfig& config, const BatchFormat& format);
 // One batch of a replay, with the loss as in `score`.
 StepBatch replay_step(Context& ctx, const GlobalBatch& batch, std::int64_t micro_batch_size,
-                      const FutureSpec& future);
+                      const MtpSpec& mtp);
 
 }  // namespace bev

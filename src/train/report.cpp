@@ -13,7 +13,7 @@
 #include "base/divide.h"
 #include "base/file.h"
 #include "base/text.h"
-#include "train/flops.h"
+#include "plan/flops.h"
 #include "train/tensorboard.h"
 
 namespace bev {

@@ -39,8 +39,9 @@ std::unique_ptr<StepSaver> passing_saver(Engine& engine, Storage& storage, Stagi
 }  // namespace
 
 RunSaver::RunSaver(Engine& engine, Storage& storage, StagingPool& pool,
-                   const CheckpointConfig& config, std::vector<ConfigEntry> run, HfBeside* beside)
-    : engine_(engine), config_(config), beside_(beside), begun_seconds_(monotonic_seconds()) {
+                   const CheckpointConfig& config, std::vector<ConfigEntry> run,
+                   BackgroundHfExport* hf_export)
+    : engine_(engine), config_(config), hf_export_(hf_export), begun_seconds_(monotonic_seconds()) {
   SaverOptions options{config.save, std::move(run), config.save_optim};
   if (!config.save.empty()) {
     Retention retention{config.save_retain_interval, config.most_recent_k};
@@ -128,7 +129,7 @@ void RunSaver::handle(const SaveOutcome& outcome) {
   bool tells = engine_.model().mesh().world().rank() == 0;
   if (outcome.problem.empty()) {
     if (lasting) saved_ = outcome.iteration;
-    if (lasting && beside_ != nullptr) beside_->add(step_folder(config_.save, saved_));
+    if (lasting && hf_export_ != nullptr) hf_export_->add(step_folder(config_.save, saved_));
     if (!tells) return;
     log_info(fmt::format("saved iteration {} to {} in {:.3f} s; training waited {:.3f} s",
                          outcome.iteration, lasting ? config_.save : "the non-persistent folder",

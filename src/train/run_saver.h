@@ -8,8 +8,8 @@
 #include <vector>
 
 #include "checkpoint/step_saver.h"
+#include "train/background_hf_export.h"
 #include "train/checkpoint_config.h"
-#include "train/hf_beside.h"
 
 namespace bev {
 
@@ -19,7 +19,7 @@ std::size_t staging_bytes(const CheckpointConfig& config, std::int64_t processes
 class RunSaver {
  public:
   RunSaver(Engine& engine, Storage& storage, StagingPool& pool, const CheckpointConfig& config,
-           std::vector<ConfigEntry> run, HfBeside* beside = nullptr);
+           std::vector<ConfigEntry> run, BackgroundHfExport* hf_export = nullptr);
 
   // True if the state after an iteration must be saved: by an interval, which all ranks know in
   // advance, or after want_save().
@@ -47,7 +47,7 @@ class RunSaver {
 
   Engine& engine_;
   CheckpointConfig config_;
-  HfBeside* beside_;                              // exports what is saved; null: no export
+  BackgroundHfExport* hf_export_;                 // exports what is saved; null: no export
   std::unique_ptr<StepSaver> lasting_, passing_;  // null if not requested
   StepSaver* current_ = nullptr;                  // the save in flight
   bool wanted_ = false;

@@ -43,7 +43,7 @@ void SampleReader::Threads::run(SampleReader& reader) {
     std::size_t ticket = claimed++;
     Slot filled;
     try {
-      Place place = reader.place_;
+      ReadPosition place = reader.place_;
       reader.place_ = reader.following(place);
       lock.unlock();
       filled.samples = reader.read(place);
@@ -99,7 +99,7 @@ std::vector<TokenSample> SampleReader::next() {
   return samples;
 }
 
-SampleReader::Place SampleReader::following(const Place& place) const {
+SampleReader::ReadPosition SampleReader::following(const ReadPosition& place) const {
   BatchSize size = source_.batches.at(place.consumed_samples);
   if (place.micro_batch + 1 < size.micro_batches) {
     return {place.consumed_samples, place.micro_batch + 1};
@@ -107,7 +107,7 @@ SampleReader::Place SampleReader::following(const Place& place) const {
   return {place.consumed_samples + size.running, 0};
 }
 
-std::vector<TokenSample> SampleReader::read(const Place& place) const {
+std::vector<TokenSample> SampleReader::read(const ReadPosition& place) const {
   std::int64_t size = source_.batches.micro_batch_size();
   std::vector<std::int64_t> indices(static_cast<std::size_t>(size));
   source_.order->micro_batch(place.consumed_samples + place.micro_batch * size * source_.ranks,

@@ -42,14 +42,14 @@ class SampleReader {
  private:
   struct Threads;
   // One micro-batch of the iteration at consumed_samples.
-  struct Place {
+  struct ReadPosition {
     std::int64_t consumed_samples = 0, micro_batch = 0;
   };
-  std::vector<TokenSample> read(const Place& place) const;
-  Place following(const Place& place) const;
+  std::vector<TokenSample> read(const ReadPosition& place) const;
+  ReadPosition following(const ReadPosition& place) const;
 
   SampleSource source_;
-  Place place_;  // next to be read
+  ReadPosition place_;  // next to be read
   std::unique_ptr<Threads> threads_;
 };
 

@@ -4,8 +4,8 @@
 #include <cstdint>
 #include <memory>
 
-#include "data/sft_dataset.h"
-#include "data/split.h"
+#include "data/gpt/split.h"
+#include "data/sft/sft_dataset.h"
 #include "train/config.h"
 
 namespace bev {

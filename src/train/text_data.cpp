@@ -4,9 +4,9 @@
 
 #include "base/error.h"
 #include "base/file.h"
-#include "data/indexed_dataset.h"
+#include "data/indexed/indexed_dataset.h"
+#include "data/preprocess/preprocess_report.h"
 #include "tokenizer/byte_tokenizer.h"
-#include "train/preprocess_report.h"
 
 namespace bev {
 

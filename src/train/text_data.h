@@ -6,10 +6,10 @@
 #include <string>
 #include <vector>
 
+#include "base/stop_signal.h"
 #include "bridge/hf_model.h"
 #include "tokenizer/tokenizer.h"
 #include "train/config.h"
-#include "train/stop_signal.h"
 
 namespace bev {
 

@@ -7,7 +7,7 @@
 #include "base/error.h"
 #include "base/file.h"
 #include "base/json_check.h"
-#include "data/fill_in_middle.h"
+#include "data/gpt/fill_in_middle.h"
 #include "tokenizer/tokenizer.h"
 
 namespace bev {

@@ -3,7 +3,7 @@
 
 #include <cstdint>
 
-#include "data/gpt_blend.h"
+#include "data/gpt/gpt_blend.h"
 #include "train/config.h"
 
 namespace bev {

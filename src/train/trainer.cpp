@@ -12,9 +12,9 @@
 #include "base/log.h"
 #include "base/trace.h"
 #include "kernels/device.h"
-#include "train/flops.h"
+#include "plan/flops.h"
+#include "plan/peak_flops.h"
 #include "train/memory_report.h"
-#include "train/peak_flops.h"
 #include "train/tensorboard.h"
 
 namespace bev {
@@ -159,7 +159,7 @@ StepBatch Trainer::load(std::int64_t iteration) {
   if (data_.replay) {
     return replay_step(engine_.model().ctx(),
                        (*data_.replay)[static_cast<std::size_t>(iteration - 1)],
-                       batches_.micro_batch_size(), future_spec(engine_.model().options().model));
+                       batches_.micro_batch_size(), mtp_spec(engine_.model().options().model));
   }
   return loader_->next(engine_.model().ctx());
 }
@@ -171,7 +171,7 @@ std::unique_ptr<Loader> Trainer::open_loader(std::shared_ptr<const Dataset> data
   ReadAhead ahead{config_.loader.num_workers, config_.loader.prefetch_factor};
   return std::make_unique<Loader>(engine_.model().ctx(), std::move(data), std::move(order), batches,
                                   consumed_samples, ahead,
-                                  future_spec(engine_.model().options().model));
+                                  mtp_spec(engine_.model().options().model));
 }
 
 StepInput Trainer::input_for(std::int64_t iteration, std::size_t before) const {
@@ -206,16 +206,16 @@ bool Trainer::may_begin(std::int64_t iteration) const {
 void Trainer::begin_time() {
   const Context& ctx = engine_.model().ctx();
   begin_seconds_ = monotonic_seconds();
-  if (ctx.kernels.device.mark != nullptr) begin_moment_ = ctx.kernels.device.mark(ctx.stream);
+  if (ctx.kernels.device.mark != nullptr) begin_timestamp_ = ctx.kernels.device.mark(ctx.stream);
 }
 
 // The host may read the results of several steps at once, but the device timestamps are separate.
-double Trainer::take_time(std::shared_ptr<const Moment> end) {
+double Trainer::take_time(std::shared_ptr<const DeviceTimestamp> end) {
   double now = monotonic_seconds();
   double seconds = now - std::exchange(begin_seconds_, now);
   if (end) {
-    seconds = end->seconds_since(*begin_moment_);
-    begin_moment_ = std::move(end);
+    seconds = end->seconds_since(*begin_timestamp_);
+    begin_timestamp_ = std::move(end);
   }
   return seconds;
 }

@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "base/stop_signal.h"
 #include "optim/loss_scaler.h"
 #include "parallel/engine.h"
 #include "train/config.h"
@@ -15,11 +16,10 @@
 #include "train/plot.h"
 #include "train/report.h"
 #include "train/run_saver.h"
-#include "train/stop_signal.h"
 
 namespace bev {
 
-class Moment;
+class DeviceTimestamp;
 
 struct TrainerConfig {
   OptimConfig optim;
@@ -71,7 +71,7 @@ class Trainer {
   bool may_begin(std::int64_t iteration) const;
   void begin_time();
   // Seconds since begin_time() or the last call; `end` is the end of the step.
-  double take_time(std::shared_ptr<const Moment> end);
+  double take_time(std::shared_ptr<const DeviceTimestamp> end);
   void begin(std::int64_t iteration);
   // Waits for the oldest step in flight. If it was bad, the later ones are begun again.
   StepReport finish_step();
@@ -114,7 +114,7 @@ class Trainer {
   double start_seconds_ = 0;  // of the run
   // Begin of the iteration to report, by the host clock and on the device.
   double begin_seconds_ = 0;
-  std::shared_ptr<const Moment> begin_moment_;
+  std::shared_ptr<const DeviceTimestamp> begin_timestamp_;
   LossCurves curves_;
 };
 

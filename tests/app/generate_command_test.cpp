@@ -2,7 +2,7 @@
 
 #include <nlohmann/json.hpp>
 
-#include "app/commands.h"
+#include "app/commands/commands.h"
 #include "base/file.h"
 #include "tests/support/expect_error.h"
 #include "tests/support/temp_folder.h"

@@ -3,7 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "app/commands.h"
+#include "app/commands/commands.h"
 #include "app/options.h"
 #include "base/error.h"
 #include "base/fields.h"

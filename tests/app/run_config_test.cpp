@@ -5,7 +5,7 @@
 
 #include "app/options.h"
 #include "base/fields.h"
-#include "models/family.h"
+#include "models/families/family.h"
 
 namespace bev {
 namespace {

@@ -1,6 +1,6 @@
 #include <gtest/gtest.h>
 
-#include "app/commands.h"
+#include "app/commands/commands.h"
 #include "base/file.h"
 #include "tests/support/archives.h"
 #include "tests/support/expect_error.h"

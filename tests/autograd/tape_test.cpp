@@ -278,9 +278,9 @@ TEST(Tape, SavedTensorsGoAsTheBackwardPasses) {
   EXPECT_EQ(bench.arena.in_use(), 0u);
 }
 
-TEST(WeightWork, RunsInTheOrderItCameAndIsForgotten) {
+TEST(DeferredWgrad, RunsInTheOrderItCameAndIsForgotten) {
   Bench bench(Dtype::kF64);
-  WeightWork work;
+  DeferredWgrad work;
   std::vector<int> order;
   for (int i = 0; i < 3; ++i) {
     work.add("op", i, [i, &order](Context& ctx) {

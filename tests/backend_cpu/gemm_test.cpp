@@ -237,7 +237,7 @@ TEST(Gemm, AKeptFactorGivesTheSameBitsAndIsNotReadAgain) {
         EXPECT_GE(bytes, 2 * n * k);
         Tensor memory(arena, Dtype::kU8, {bytes}, "packed");
         std::memset(memory.view().data, 0xff, static_cast<std::size_t>(bytes));
-        PackedFactor packed{.memory = static_cast<std::byte*>(memory.view().data)};
+        PackedOperand packed{.memory = static_cast<std::byte*>(memory.view().data)};
         args.packed_b = &packed;
         args.c = first.view();
         kernels.gemm.gemm(stream, args);

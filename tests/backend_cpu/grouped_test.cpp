@@ -42,11 +42,11 @@ class Grouped : public testing::TestWithParam<Dtype> {
 TEST_P(Grouped, ForwardHasTheBitsOfSingleProducts) {
   on_every_level([&](const Kernels& kernels, const Stream& stream) {
     Buffer got(GetParam(), {kRows, kOut}), want = got;
-    kernels.moe.grouped(stream, {.x = x.view(),
-                                 .w = w.view(),
-                                 .y = got.view(),
-                                 .bias = bias.view(),
-                                 .offsets = kOffsets.data()});
+    kernels.moe.grouped_gemm(stream, {.x = x.view(),
+                                      .w = w.view(),
+                                      .y = got.view(),
+                                      .bias = bias.view(),
+                                      .offsets = kOffsets.data()});
     for_experts([&](std::int64_t e, std::int64_t begin, std::int64_t end) {
       kernels.gemm.gemm(stream, {.a = x.view().rows(begin, end),
                                  .b = of_expert(w.view(), e),
@@ -64,7 +64,7 @@ TEST_P(Grouped, ForwardHasTheBitsOfSingleProducts) {
 TEST_P(Grouped, InputGradientHasTheBitsOfSingleProducts) {
   on_every_level([&](const Kernels& kernels, const Stream& stream) {
     Buffer got(GetParam(), {kRows, kIn}), want = got;
-    kernels.moe.grouped_input(
+    kernels.moe.grouped_dgrad(
         stream, {.x = got.view(), .w = w.view(), .y = y.view(), .offsets = kOffsets.data()});
     for_experts([&](std::int64_t e, std::int64_t begin, std::int64_t end) {
       kernels.gemm.gemm(stream, {.a = y.view().rows(begin, end),
@@ -83,11 +83,11 @@ TEST_P(Grouped, WeightGradientHasTheBitsOfSingleProducts) {
   for (double beta : {0.0, 1.0}) {
     on_every_level([&](const Kernels& kernels, const Stream& stream) {
       Buffer got = random_buffer(wide, {kExperts, kOut, kIn}, 5), want = got;
-      kernels.moe.grouped_weight(stream, {.x = x.view(),
-                                          .w = got.view(),
-                                          .y = y.view(),
-                                          .offsets = kOffsets.data(),
-                                          .beta = beta});
+      kernels.moe.grouped_wgrad(stream, {.x = x.view(),
+                                         .w = got.view(),
+                                         .y = y.view(),
+                                         .offsets = kOffsets.data(),
+                                         .beta = beta});
       for_experts([&](std::int64_t e, std::int64_t begin, std::int64_t end) {
         kernels.gemm.gemm(stream, {.a = y.view().rows(begin, end),
                                    .b = x.view().rows(begin, end),
@@ -123,8 +123,8 @@ TEST(GroupedWeight, LargeGradientsAreWholeWhereverTheirRowsBegin) {
       for (std::int64_t o = 0; o < kOutputs; ++o) y.as<Bf16>()[e * kOutputs + o] = Bf16(y_at(e, o));
     }
     ThreadPool pool(2);
-    cpu_kernels().moe.grouped_weight({.pool = &pool},
-                                     {.x = x, .w = w, .y = y, .offsets = offsets.data()});
+    cpu_kernels().moe.grouped_wgrad({.pool = &pool},
+                                    {.x = x, .w = w, .y = y, .offsets = offsets.data()});
     std::int64_t wrong = 0;
     for (std::int64_t e = 0; e < 4; ++e) {
       for (std::int64_t o = 0; o < kOutputs; ++o) {

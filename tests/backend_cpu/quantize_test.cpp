@@ -358,7 +358,7 @@ TEST(ScaledProduct, IsTheProductOfTheNumbersItReads) {
                            to_b.row_scales.view(),
                            Fp8Format::kE5m2,
                            of_b};
-          kernels.quantize.product(
+          kernels.quantize.scaled_gemm(
               stream, {.a = left, .b = right, .c = c.view(), .beta = beta, .bias = bias.view()});
           std::vector<double> added = bias.values(), after = c.values();
           std::vector<double> a_scales = to_a.row_scales.values(),

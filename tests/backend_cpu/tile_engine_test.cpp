@@ -5,10 +5,10 @@
 #include <array>
 #include <deque>
 
-#include "backend/cpu/amx_product.h"
+#include "backend/cpu/amx_gemm.h"
 #include "backend/cpu/bf16_engines.h"
-#include "backend/cpu/blocked_product.h"
-#include "backend/cpu/product_group.h"
+#include "backend/cpu/blocked_gemm.h"
+#include "backend/cpu/grouped_gemm.h"
 #include "tests/backend_cpu/kernel_fixture.h"
 
 namespace bev::cpu {
@@ -61,7 +61,7 @@ struct EmulatedTiles {
 
 const TileEngine* emulated_amx_engine() {
   static constexpr TileEngine kEngine = amx_engine_over(
-      [](const TileProduct& tile) {
+      [](const TileGemm& tile) {
         EmulatedTiles tiles;
         multiply_amx(tiles, tile);
       },
@@ -88,19 +88,18 @@ class Bf16Engine : public testing::TestWithParam<Named> {
     if (GetParam().engine == nullptr) GTEST_SKIP() << "this CPU has no " << GetParam().name;
   }
   // c = op(a) op(b) in f32, with 1, 2 and 3 threads, whose results must agree bitwise.
-  std::vector<double> multiply(const Product& product, Buffer& a, Buffer& b) const {
-    Buffer first(Dtype::kF32, {product.m, product.n});
+  std::vector<double> multiply(const GemmDims& dims, Buffer& a, Buffer& b) const {
+    Buffer first(Dtype::kF32, {dims.m, dims.n});
     for (int threads : {1, 2, 3}) {
       ThreadPool pool(threads);
       // Stale scratch memory must not matter: NaN times zero is NaN.
       std::memset(pool.scratch(1 << 24), 0xff, 1 << 24);
-      Buffer c(Dtype::kF32, {product.m, product.n});
-      blocked_product(
-          pool, *GetParam().engine,
-          {.product = product, .a = a.view().data, .b = b.view().data, .element_bytes = 2},
-          [&](const Area& area, const float* sums, std::int64_t stride) {
-            copy_area(area, sums, stride, product.ldc, c);
-          });
+      Buffer c(Dtype::kF32, {dims.m, dims.n});
+      blocked_gemm(pool, *GetParam().engine,
+                   {.dims = dims, .a = a.view().data, .b = b.view().data, .element_bytes = 2},
+                   [&](const Area& area, const float* sums, std::int64_t stride) {
+                     copy_area(area, sums, stride, dims.ldc, c);
+                   });
       EXPECT_TRUE(c.guards_intact());
       if (threads == 1) first = c;
       EXPECT_EQ(c.bits(), first.bits()) << threads << " threads";
@@ -109,12 +108,12 @@ class Bf16Engine : public testing::TestWithParam<Named> {
   }
 };
 
-Product product_of(std::int64_t m, std::int64_t n, std::int64_t k, bool ta, bool tb) {
+GemmDims dims_of(std::int64_t m, std::int64_t n, std::int64_t k, bool ta, bool tb) {
   return {m, n, k, ta, tb, ta ? m : k, tb ? k : n, n};
 }
 
-std::vector<double> product_reference(const Product& p, const std::vector<double>& a,
-                                      const std::vector<double>& b) {
+std::vector<double> gemm_reference(const GemmDims& p, const std::vector<double>& a,
+                                   const std::vector<double>& b) {
   std::vector<double> c(static_cast<std::size_t>(p.m * p.n));
   for (std::int64_t i = 0; i < p.m; ++i) {
     for (std::int64_t k = 0; k < p.k; ++k) {
@@ -139,10 +138,10 @@ TEST_P(Bf16Engine, AllLayoutsAndOddSizesMatchF64) {
                          {1, 130, 2},
                          {33, 50, 520}}) {
     for (int layout = 0; layout < 4; ++layout) {
-      const Product p = product_of(m, n, k, (layout & 1) != 0, (layout & 2) != 0);
+      const GemmDims p = dims_of(m, n, k, (layout & 1) != 0, (layout & 2) != 0);
       SCOPED_TRACE(concat(m, " x ", n, " x ", k, " layout ", layout));
       Buffer a = random_buffer(Dtype::kBf16, {m, k}, 1), b = random_buffer(Dtype::kBf16, {k, n}, 2);
-      expect_near(multiply(p, a, b), product_reference(p, a.values(), b.values()),
+      expect_near(multiply(p, a, b), gemm_reference(p, a.values(), b.values()),
                   0x1p-24 * (16 + static_cast<double>(k)));
     }
   }
@@ -153,59 +152,58 @@ TEST_P(Bf16Engine, SumsOverSeveralBlocksAreExact) {
   for (auto [m, n, k] :
        {std::array<std::int64_t, 3>{1100, 40, 70}, {20, 1700, 33}, {40, 50, 4200}}) {
     for (bool transpose : {false, true}) {
-      const Product p = product_of(m, n, k, transpose, !transpose);
+      const GemmDims p = dims_of(m, n, k, transpose, !transpose);
       SCOPED_TRACE(concat(m, " x ", n, " x ", k, transpose ? " transposed a" : " transposed b"));
       std::vector<double> left(static_cast<std::size_t>(m * k));
       std::vector<double> right(static_cast<std::size_t>(k * n));
       for (std::size_t i = 0; i < left.size(); ++i) left[i] = static_cast<double>(i * 7 % 11) - 5;
       for (std::size_t i = 0; i < right.size(); ++i) right[i] = static_cast<double>(i * 5 % 13) - 6;
       Buffer a(Dtype::kBf16, {m, k}, left), b(Dtype::kBf16, {k, n}, right);
-      expect_near(multiply(p, a, b), product_reference(p, left, right), 0);
+      expect_near(multiply(p, a, b), gemm_reference(p, left, right), 0);
     }
   }
 }
 
-class Results final : public ProductGroup {
+class Results final : public GemmGroup {
  public:
-  explicit Results(const std::vector<BlockedProduct>& products) : products_(products) {
-    for (const BlockedProduct& one : products) {
-      c.emplace_back(Dtype::kF32, Shape{one.product.m, one.product.n});
+  explicit Results(const std::vector<BlockedGemm>& gemms) : gemms_(gemms) {
+    for (const BlockedGemm& one : gemms) {
+      c.emplace_back(Dtype::kF32, Shape{one.dims.m, one.dims.n});
     }
   }
-  BlockedProduct product(std::int64_t number) const override {
-    return products_[static_cast<std::size_t>(number)];
+  BlockedGemm member(std::int64_t number) const override {
+    return gemms_[static_cast<std::size_t>(number)];
   }
   void finish(std::int64_t number, const Area& area, const float* sums,
               std::int64_t stride) const override {
-    copy_area(area, sums, stride, product(number).product.ldc, c[static_cast<std::size_t>(number)]);
+    copy_area(area, sums, stride, member(number).dims.ldc, c[static_cast<std::size_t>(number)]);
   }
 
   mutable std::deque<Buffer> c;
 
  private:
-  const std::vector<BlockedProduct>& products_;
+  const std::vector<BlockedGemm>& gemms_;
 };
 
 // GEMMs that are split by rows or by columns, and others that are not.
 TEST_P(Bf16Engine, AGroupHasTheBitsOfItsProducts) {
   std::deque<Buffer> factors, wanted;
-  std::vector<BlockedProduct> products;
+  std::vector<BlockedGemm> gemms;
   for (auto [m, n, k] : {std::array<std::int64_t, 3>{700, 40, 70}, {5, 600, 300}, {1, 1, 1}}) {
     for (bool transpose : {false, true}) {
-      const Product p = product_of(m, n, k, transpose, !transpose);
+      const GemmDims p = dims_of(m, n, k, transpose, !transpose);
       Buffer& a = factors.emplace_back(random_buffer(Dtype::kBf16, {m, k}, factors.size()));
       Buffer& b = factors.emplace_back(random_buffer(Dtype::kBf16, {k, n}, factors.size()));
       wanted.emplace_back(Dtype::kF32, Shape{m, n}, multiply(p, a, b));
-      products.push_back(
-          {.product = p, .a = a.view().data, .b = b.view().data, .element_bytes = 2});
+      gemms.push_back({.dims = p, .a = a.view().data, .b = b.view().data, .element_bytes = 2});
     }
   }
   for (int threads : {1, 3}) {
     ThreadPool pool(threads);
     std::memset(pool.scratch(1 << 24), 0xff, 1 << 24);
-    Results results(products);
-    multiply_group(pool, *GetParam().engine, static_cast<std::int64_t>(products.size()), results);
-    for (std::size_t i = 0; i < products.size(); ++i) {
+    Results results(gemms);
+    multiply_group(pool, *GetParam().engine, static_cast<std::int64_t>(gemms.size()), results);
+    for (std::size_t i = 0; i < gemms.size(); ++i) {
       EXPECT_TRUE(results.c[i].guards_intact());
       EXPECT_EQ(results.c[i].bits(), wanted[i].bits()) << "product " << i << ", " << threads;
     }
@@ -213,7 +211,7 @@ TEST_P(Bf16Engine, AGroupHasTheBitsOfItsProducts) {
 }
 
 TEST_P(Bf16Engine, NanInfinityAndDenormals) {
-  const Product p = product_of(20, 35, 45, false, true);
+  const GemmDims p = dims_of(20, 35, 45, false, true);
   Buffer a = random_buffer(Dtype::kBf16, {20, 45}, 1), b = random_buffer(Dtype::kBf16, {35, 45}, 2);
   a.set(3 * 45 + 44, std::numeric_limits<double>::quiet_NaN());
   a.set(7 * 45 + 1, std::numeric_limits<double>::infinity());

@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "backend/cuda/attention_paths.h"
+#include "backend/cuda/attention/attention_paths.h"
 #include "tests/backend_cuda/rig.h"
 
 namespace bev::cuda_test {

@@ -23,10 +23,10 @@ TEST_F(CudaDevice, MoreMemoryThanThereIsIsAnErrorAndNoEnd) {
 TEST_F(CudaDevice, MomentsHaveTheTimeOfTheWorkBetweenThem) {
   Tensor large(device_arena(), Dtype::kF32, {std::int64_t{1} << 28}, "test");
   const double begin = monotonic_seconds();
-  std::unique_ptr<Moment> first = cuda().device.mark(cuda_stream());
+  std::unique_ptr<DeviceTimestamp> first = cuda().device.mark(cuda_stream());
   for (int i = 0; i < 20; ++i) cuda().fill(cuda_stream(), large, i);
-  std::unique_ptr<Moment> second = cuda().device.mark(cuda_stream());
-  std::unique_ptr<Moment> third = cuda().device.mark(cuda_stream());
+  std::unique_ptr<DeviceTimestamp> second = cuda().device.mark(cuda_stream());
+  std::unique_ptr<DeviceTimestamp> third = cuda().device.mark(cuda_stream());
   float value = 0;
   cuda().device.fetch(cuda_stream(), large.rows(0, 1), &value).wait();
   EXPECT_LT(third->seconds_since(*first), monotonic_seconds() - begin);

@@ -116,7 +116,7 @@ class CudaGroupedFp8 : public QuantizeRig {
   void check_squares(const Case& item, const Shape& shape, Dtype dtype) {
     Pair c = pair(dtype, shape, 1);
     Twin sum = words<double>({0.5});
-    cuda().quantize.grouped_weight(
+    cuda().quantize.grouped_wgrad(
         cuda_stream(), {item.device.dy.by_columns(), item.device.x.by_columns(), c.device,
                         item.device.offsets, 0.5, sum.device.as<double>()});
     for (double value : download(c.device)) *sum.exact.as<double>() += value * value;
@@ -127,31 +127,31 @@ class CudaGroupedFp8 : public QuantizeRig {
     compare(drawn, {drawn.rows, item.out}, {experts, item.out}, dtype, "y",
             [&](const Kernels& kernels, const Stream& stream, const Factors& from, const View& c,
                 const View& bias) {
-              kernels.quantize.grouped(stream, {.a = from.x.by_rows(),
-                                                .b = from.w.by_rows(),
-                                                .c = c,
-                                                .bias = bias,
-                                                .offsets = from.offsets,
-                                                .experts = experts});
+              kernels.quantize.grouped_gemm(stream, {.a = from.x.by_rows(),
+                                                     .b = from.w.by_rows(),
+                                                     .c = c,
+                                                     .bias = bias,
+                                                     .offsets = from.offsets,
+                                                     .experts = experts});
             });
     compare(drawn, {drawn.rows, item.in}, {1}, dtype, "dx",
             [&](const Kernels& kernels, const Stream& stream, const Factors& from, const View& c,
                 const View&) {
-              kernels.quantize.grouped(stream, {.a = from.dy.by_rows(),
-                                                .b = from.w.by_columns(),
-                                                .c = c,
-                                                .offsets = from.offsets,
-                                                .experts = experts});
+              kernels.quantize.grouped_gemm(stream, {.a = from.dy.by_rows(),
+                                                     .b = from.w.by_columns(),
+                                                     .c = c,
+                                                     .offsets = from.offsets,
+                                                     .experts = experts});
             });
     for (double beta : {0.0, 0.5}) {
       compare(drawn, {experts, item.out, item.in}, {1}, dtype, "dw",
               [&](const Kernels& kernels, const Stream& stream, const Factors& from, const View& c,
                   const View&) {
-                kernels.quantize.grouped_weight(stream, {.dy = from.dy.by_columns(),
-                                                         .x = from.x.by_columns(),
-                                                         .w = c,
-                                                         .offsets = from.offsets,
-                                                         .beta = beta});
+                kernels.quantize.grouped_wgrad(stream, {.dy = from.dy.by_columns(),
+                                                        .x = from.x.by_columns(),
+                                                        .w = c,
+                                                        .offsets = from.offsets,
+                                                        .beta = beta});
               });
     }
     check_squares(drawn, {experts, item.out, item.in}, dtype);
@@ -215,15 +215,15 @@ TEST_F(CudaGroupedFp8, RecordedProductsFollowTheCountsOfRows) {
   Tensor y(device_arena(), Dtype::kBf16, {drawn.rows, item.out}, "test");
   Tensor expected(host_arena(), Dtype::kBf16, {drawn.rows, item.out}, "test");
   auto run = [&](const Kernels& kernels, const Stream& stream, const Factors& from, const View& c) {
-    kernels.quantize.grouped(stream, {.a = from.x.by_rows(),
-                                      .b = from.w.by_rows(),
-                                      .c = c,
-                                      .offsets = from.offsets,
-                                      .experts = drawn.experts});
+    kernels.quantize.grouped_gemm(stream, {.a = from.x.by_rows(),
+                                           .b = from.w.by_rows(),
+                                           .c = c,
+                                           .offsets = from.offsets,
+                                           .experts = drawn.experts});
   };
   run(cuda(), cuda_stream(), drawn.device, y);
-  std::unique_ptr<Recording> recording =
-      cuda().device.record(cuda_stream(), [&] { run(cuda(), cuda_stream(), drawn.device, y); });
+  std::unique_ptr<DeviceGraph> recording =
+      cuda().device.capture(cuda_stream(), [&] { run(cuda(), cuda_stream(), drawn.device, y); });
   for (const std::vector<std::int32_t>& at :
        {std::vector<std::int32_t>{0, 1, 1, 129, 344}, {0, 0, 344, 344, 344}}) {
     cuda().device.upload(cuda_stream(), at.data(), drawn.offsets.device);

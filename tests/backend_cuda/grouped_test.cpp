@@ -67,22 +67,22 @@ class CudaGrouped : public CudaRig {
   static void run(const Kernels& kernels, const Stream& stream, Tensor Twin::*side,
                   const Products& all) {
     const auto* at = (all.offsets.*side).as<std::int32_t>();
-    kernels.moe.grouped(stream, {.x = all.x.*side,
-                                 .w = all.w.*side,
-                                 .y = all.y.*side,
-                                 .bias = all.bias.*side,
-                                 .offsets = at});
-    kernels.moe.grouped_input(
+    kernels.moe.grouped_gemm(stream, {.x = all.x.*side,
+                                      .w = all.w.*side,
+                                      .y = all.y.*side,
+                                      .bias = all.bias.*side,
+                                      .offsets = at});
+    kernels.moe.grouped_dgrad(
         stream, {.x = all.dx.*side, .w = all.w.*side, .y = all.dy.*side, .offsets = at});
-    kernels.moe.grouped_weight(
+    kernels.moe.grouped_wgrad(
         stream, {.x = all.x.*side, .w = all.fresh.*side, .y = all.dy.*side, .offsets = at});
-    kernels.moe.grouped_weight(
+    kernels.moe.grouped_wgrad(
         stream, {.x = {}, .w = {}, .y = all.dy.*side, .bias = all.dbias.*side, .offsets = at});
   }
   static void add(const Kernels& kernels, const Stream& stream, Tensor Twin::*side,
                   const Products& all) {
     const auto* at = (all.offsets.*side).as<std::int32_t>();
-    kernels.moe.grouped_weight(
+    kernels.moe.grouped_wgrad(
         stream,
         {.x = all.x.*side, .w = all.dw.*side, .y = all.dy.*side, .offsets = at, .beta = 0.5});
   }
@@ -132,13 +132,13 @@ TEST_F(CudaGrouped, SquaresOfWeightGradientsAreThoseOfTheResult) {
         all.x = random(dtype, {all.x.device.shape()}, scale);
         Twin sum = words<double>({0.5});
         for (double beta : {0.0, 0.5}) {
-          cuda().moe.grouped_weight(cuda_stream(), {all.x.device,
-                                                    all.dw.device,
-                                                    all.dy.device,
-                                                    {},
-                                                    all.offsets.device.as<std::int32_t>(),
-                                                    beta,
-                                                    sum.device.as<double>()});
+          cuda().moe.grouped_wgrad(cuda_stream(), {all.x.device,
+                                                   all.dw.device,
+                                                   all.dy.device,
+                                                   {},
+                                                   all.offsets.device.as<std::int32_t>(),
+                                                   beta,
+                                                   sum.device.as<double>()});
           for (double value : download(all.dw.device)) *sum.exact.as<double>() += value * value;
         }
         const double got = download(sum.device)[0], want = *sum.exact.as<double>();
@@ -180,8 +180,8 @@ TEST_F(CudaGrouped, RecordedProductsFollowTheCountsOfRows) {
   const GroupedCase item = {{200, 0, 100, 44}, 20, 136, 264};
   const Products all = draw(item, Dtype::kBf16, Dtype::kBf16);
   run_device(all);
-  std::unique_ptr<Recording> recording =
-      cuda().device.record(cuda_stream(), [&] { run_device(all); });
+  std::unique_ptr<DeviceGraph> recording =
+      cuda().device.capture(cuda_stream(), [&] { run_device(all); });
   for (const std::vector<std::int32_t>& at : {std::vector<std::int32_t>{0, 1, 1, 129, 364},
                                               {0, 0, 364, 364, 364},
                                               {0, 90, 180, 270, 300}}) {

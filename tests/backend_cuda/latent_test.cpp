@@ -24,23 +24,23 @@ TEST_F(CudaLatent, HeadProductsMatchTheCpu) {
         Twin y = twin(dtype, {kRows, kHeads * y_step},
                       std::vector<double>(static_cast<std::size_t>(kRows * kHeads * y_step), 1));
         auto args = [&](Tensor Twin::*side, Dtype of) {
-          return HeadProductArgs{(x.*side).view().data,
-                                 (weight.*side).view().data,
-                                 (y.*side).view().data,
-                                 of,
-                                 kRows,
-                                 kHeads,
-                                 inner,
-                                 outer,
-                                 kHeads * x_step,
-                                 x_step,
-                                 kHeads * y_step,
-                                 y_step,
-                                 weight_step,
-                                 transpose};
+          return HeadGemmArgs{(x.*side).view().data,
+                              (weight.*side).view().data,
+                              (y.*side).view().data,
+                              of,
+                              kRows,
+                              kHeads,
+                              inner,
+                              outer,
+                              kHeads * x_step,
+                              x_step,
+                              kHeads * y_step,
+                              y_step,
+                              weight_step,
+                              transpose};
         };
-        cpu().latent.head_product(cpu_stream(), args(&Twin::exact, Dtype::kF64));
-        cuda().latent.head_product(cuda_stream(), args(&Twin::device, dtype));
+        cpu().latent.head_gemm(cpu_stream(), args(&Twin::exact, Dtype::kF64));
+        cuda().latent.head_gemm(cuda_stream(), args(&Twin::device, dtype));
         EXPECT_LT(error(y), tolerance(dtype));
       }
     }

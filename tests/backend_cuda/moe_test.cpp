@@ -257,21 +257,21 @@ TEST_F(CudaMoe, RowsAreSortedGatheredAndSummedAsOnTheCpu) {
 
           Twin x = random(dtype, {tokens, columns}), rows = poisoned(dtype, {slots, columns});
           Twin y = poisoned(dtype, {tokens, columns}), probs = random(Dtype::kF32, {tokens, topk});
-          Twin weighed = poisoned(dtype, {slots, columns}), dx = poisoned(dtype, {slots, columns});
+          Twin weighted = poisoned(dtype, {slots, columns}), dx = poisoned(dtype, {slots, columns});
           Twin dprobs = poisoned(Dtype::kF32, {tokens, topk}), gathered = integers({slots, topk});
           auto run = [&](const Kernels& kernels, const Stream& stream, Tensor Twin::*side) {
             const auto* at = (order.*side).as<std::int32_t>();
             const auto* to = (place.*side).as<std::int32_t>();
-            kernels.moe.gather_rows(
+            kernels.moe.permute_rows(
                 stream, {.x = x.*side, .rows = rows.*side, .order = at, .place = to, .topk = topk});
-            kernels.moe.gather_rows(stream, {.x = chosen.*side,
-                                             .rows = gathered.*side,
-                                             .order = at,
-                                             .place = to,
-                                             .topk = topk});
-            kernels.moe.sum_rows(stream, {rows.*side, y.*side, to, topk});
-            kernels.moe.weigh_rows(stream, {rows.*side, weighed.*side, probs.*side, at});
-            kernels.moe.weigh_rows_backward(stream, {.dy = weighed.*side,
+            kernels.moe.permute_rows(stream, {.x = chosen.*side,
+                                              .rows = gathered.*side,
+                                              .order = at,
+                                              .place = to,
+                                              .topk = topk});
+            kernels.moe.unpermute_rows(stream, {rows.*side, y.*side, to, topk});
+            kernels.moe.scale_rows(stream, {rows.*side, weighted.*side, probs.*side, at});
+            kernels.moe.scale_rows_backward(stream, {.dy = weighted.*side,
                                                      .x = rows.*side,
                                                      .probs = probs.*side,
                                                      .dx = dx.*side,
@@ -282,7 +282,7 @@ TEST_F(CudaMoe, RowsAreSortedGatheredAndSummedAsOnTheCpu) {
           run(cpu(), cpu_stream(), &Twin::exact);
           run(cuda(), cuda_stream(), &Twin::device);
           EXPECT_EQ(fetched(gathered.device), host(gathered.exact));
-          for (const Twin& result : {rows, y, weighed, dx, dprobs}) {
+          for (const Twin& result : {rows, y, weighted, dx, dprobs}) {
             EXPECT_LT(error(result), 2 * tolerance(dtype));
           }
         }
@@ -319,11 +319,11 @@ TEST_F(CudaMoe, RowsFitIntoFixedPlacesAsOnTheCpu) {
                                           .fitted = fitted.*side,
                                           .block = block,
                                           .lost = (lost.*side).as<double>()});
-            kernels.moe.gather_rows(stream, {.x = chosen.*side,
-                                             .rows = gathered.*side,
-                                             .order = (fitted.*side).as<std::int32_t>(),
-                                             .place = (place.*side).as<std::int32_t>(),
-                                             .topk = topk});
+            kernels.moe.permute_rows(stream, {.x = chosen.*side,
+                                              .rows = gathered.*side,
+                                              .order = (fitted.*side).as<std::int32_t>(),
+                                              .place = (place.*side).as<std::int32_t>(),
+                                              .topk = topk});
           };
           run(cpu(), cpu_stream(), &Twin::exact);
           run(cuda(), cuda_stream(), &Twin::device);

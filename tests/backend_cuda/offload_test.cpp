@@ -1,7 +1,7 @@
 // Activation offloading to pinned host memory, with copies on a separate stream.
 #include <gtest/gtest.h>
 
-#include "backend/cuda/queue.h"
+#include "backend/cuda/runtime/queue.h"
 #include "tests/support/devices.h"
 #include "tests/support/layouts.h"
 
@@ -85,12 +85,12 @@ TEST_F(CudaOffload, LongStepsKeepTheirBitsWithoutAHostWaitInLessMemory) {
         RecomputeGranularity::kFull}) {
     EngineOptions options = large();
     options.parallel.recompute_granularity = recompute;
-    options.record_steps = false;
+    options.capture_steps = false;
     Answer expected = train(*cuda_, options);
     for (const OffloadConfig& offload : ways(8)) {
       SCOPED_TRACE(static_cast<int>(recompute));
       options.parallel.offload = offload;
-      options.record_steps = true;
+      options.capture_steps = true;
       Answer answer = train(*cuda_, options);
       EXPECT_EQ(answer.losses, expected.losses);
       EXPECT_EQ(answer.norms, expected.norms);
@@ -131,7 +131,7 @@ TEST_F(CudaOffload, StepsInFp8KeepTheirBits) {
   EngineOptions options = large();
   options.fp8.fp8_format = Fp8FormatChoice::kHybrid;
   options.fp8.fp8_recipe = Fp8Scaling::kTensorwise;
-  options.record_steps = false;
+  options.capture_steps = false;
   Answer expected = train(*cuda_, options);
   for (const OffloadConfig& offload : ways(8)) {
     options.parallel.offload = offload;

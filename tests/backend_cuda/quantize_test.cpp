@@ -186,10 +186,10 @@ TEST_F(CudaQuantize, ProductsAreTheCpus) {
           Pair c = pair(dtype, shape, 1), b = pair(dtype, {shape[1]}, 1);
           auto args = [&](const Quantized* from, const Tensor& to, const Tensor& added) {
             auto [left, right] = factors(from);
-            return ScaledProductArgs{left, right, to, beta, bias ? added.view() : View{}, false};
+            return ScaledGemmArgs{left, right, to, beta, bias ? added.view() : View{}, false};
           };
-          cpu().quantize.product(cpu_stream(), args(host, c.host, b.host));
-          cuda().quantize.product(cuda_stream(), args(device, c.device, b.device));
+          cpu().quantize.scaled_gemm(cpu_stream(), args(host, c.host, b.host));
+          cuda().quantize.scaled_gemm(cuda_stream(), args(device, c.device, b.device));
           Twin result{Tensor(host_arena(), Dtype::kF64, shape, "test"), c.device};
           cpu().cast(cpu_stream(), c.host, result.exact);
           // Tensor cores accumulate FP8 products with fewer bits than f32.

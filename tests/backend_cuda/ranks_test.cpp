@@ -2,13 +2,13 @@
 // CPU.
 #include <gtest/gtest.h>
 
-#include "app/layouts.h"
 #include "app/run_config.h"
-#include "backend/cuda/queue.h"
+#include "backend/cuda/runtime/queue.h"
 #include "comm/fault.h"
 #include "tests/support/devices.h"
 #include "tests/support/expect_error.h"
 #include "tests/support/layouts.h"
+#include "verify/layouts.h"
 
 namespace bev::test {
 namespace {

@@ -1,4 +1,4 @@
-#include "backend/cuda/shared_library.h"
+#include "backend/cuda/runtime/shared_library.h"
 
 #include <gtest/gtest.h>
 

@@ -133,7 +133,7 @@ float element(const WeightFiles& files, const std::string& name, std::int64_t ro
   return value;
 }
 
-struct Place {
+struct TensorShard {
   std::string model, param;
   std::int64_t row, column;
   std::string tensor;
@@ -143,7 +143,7 @@ struct Place {
 TEST(WeightMap, PutsElementsWhereTheyBelong) {
   const std::string qkv = "decoder.layers.1.self_attention.linear_qkv.";
   const std::string llama = "model.layers.1.self_attn.", neox = "gpt_neox.layers.1.attention.";
-  const std::vector<Place> places = {
+  const std::vector<TensorShard> places = {
       // 6 heads of 8, 2 of keys and values.
       {"llama_gqa", qkv + "weight", 47, 3, llama + "q_proj.weight", 47, 3},
       {"llama_gqa", qkv + "weight", 48, 3, llama + "k_proj.weight", 0, 3},
@@ -167,7 +167,7 @@ TEST(WeightMap, PutsElementsWhereTheyBelong) {
       {"gpt_neox", qkv + "bias", 64, 0, neox + "query_key_value.bias", 32, 0},
       {"gpt_neox", "output_layer.weight", 112, 31, "embed_out.weight", 112, 31},
   };
-  for (const Place& place : places) {
+  for (const TensorShard& place : places) {
     WeightFiles files(folder_of(place.model));
     WeightMap map(from_hf(golden_config(place.model)));
     const ParamMapping& mapping = map.find(place.param);

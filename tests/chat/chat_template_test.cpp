@@ -4,8 +4,8 @@
 #include <gtest/gtest.h>
 
 #include "base/file.h"
+#include "chat/jinja/value_text.h"
 #include "chat/token_spans.h"
-#include "chat/value_text.h"
 #include "tests/support/expect_error.h"
 #include "tests/support/temp_folder.h"
 

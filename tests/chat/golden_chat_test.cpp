@@ -7,7 +7,7 @@
 #include "base/error.h"
 #include "base/file.h"
 #include "chat/chat_template.h"
-#include "chat/value_text.h"
+#include "chat/jinja/value_text.h"
 
 namespace bev {
 namespace {

@@ -1,9 +1,9 @@
 // Templates that fail, and templates that would run for ever.
-#include "chat/template.h"
+#include "chat/jinja/template.h"
 
 #include <gtest/gtest.h>
 
-#include "chat/value_text.h"
+#include "chat/jinja/value_text.h"
 #include "tests/support/expect_error.h"
 
 namespace bev::jinja {

@@ -76,7 +76,7 @@ class AsyncSave : public testing::TestWithParam<TestDevice> {
     SlowStorage slow(write_seconds);
     run.storage = &slow;
     run.staging_bytes = staging_blocks * kBlockBytes;
-    run.steps_beside = 2;
+    run.steps_while_saving = 2;
     EXPECT_EQ(train(run).saved.problem, "");
     return saved_tensors(folder.path(), 2);
   }

@@ -2,13 +2,13 @@
 
 #include <filesystem>
 
-#include "app/layouts.h"
 #include "backend/cpu/cpu_kernels.h"
 #include "base/error.h"
 #include "base/file.h"
 #include "checkpoint/reader.h"
 #include "checkpoint/restore.h"
-#include "train/upcycling.h"
+#include "posttrain/upcycling.h"
+#include "verify/layouts.h"
 
 namespace bev::test {
 
@@ -50,7 +50,7 @@ SavedAnswer train_rank(World& world, const SavedRun& run, const ParallelConfig& 
     StepSamples samples = random_samples(run.model.vocab_size, kGlobalBatch, kLength,
                                          77 + static_cast<std::uint64_t>(iteration));
     std::vector<MicroBatch> batches =
-        rank_micro_batches(engine.model().ctx(), samples, 1, future_spec(run.model));
+        rank_micro_batches(engine.model().ctx(), samples, 1, mtp_spec(run.model));
     answer.losses.push_back(engine.train_step(batches, {iteration, 1e-2, 0.1, 1.0, 1.0}).loss);
   };
   for (std::int64_t i = run.first; i <= run.last; ++i) step(i);
@@ -58,13 +58,13 @@ SavedAnswer train_rank(World& world, const SavedRun& run, const ParallelConfig& 
   Saver saver(
       engine, storage, pool,
       {.folder = run.save, .with_optimizer = run.with_optimizer, .least_piece_elements = 16});
-  if (run.steps_beside > 0) saver.make_staging();
+  if (run.steps_while_saving > 0) saver.make_staging();
   TrainingState state;
   state.iteration = run.last;
   state.updates = engine.updates();
   state.seed = static_cast<std::int64_t>(options.seed);
   saver.begin(state);
-  for (std::int64_t i = 1; i <= run.steps_beside; ++i) step(run.last + i);
+  for (std::int64_t i = 1; i <= run.steps_while_saving; ++i) step(run.last + i);
   answer.saved = saver.finish();
   return answer;
 }

@@ -23,7 +23,7 @@ struct SavedRun {
   Storage* storage = nullptr;        // null: the disk
   const Kernels* kernels = nullptr;  // null: CPU
   std::size_t staging_bytes = 3 * kBlockBytes;
-  std::int64_t steps_beside = 0;  // further iterations trained during the save
+  std::int64_t steps_while_saving = 0;  // further iterations trained during the save
   Fp8Config fp8 = {};
 };
 

@@ -1,5 +1,5 @@
 // Upcycling of a dense model to experts: what they compute, equal under every layout.
-#include "train/upcycling.h"
+#include "posttrain/upcycling.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

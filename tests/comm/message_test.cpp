@@ -12,9 +12,9 @@
 #include <thread>
 
 #include "base/philox.h"
-#include "comm/process_world.h"
-#include "comm/sockets.h"
-#include "comm/tcp_link.h"
+#include "comm/process/process_world.h"
+#include "comm/process/sockets.h"
+#include "comm/process/tcp_link.h"
 #include "tests/support/expect_error.h"
 
 namespace bev {

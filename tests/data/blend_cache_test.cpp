@@ -3,7 +3,7 @@
 
 #include "base/error.h"
 #include "base/file.h"
-#include "data/blend.h"
+#include "data/gpt/blend.h"
 #include "tests/data/processes.h"
 #include "tests/support/temp_folder.h"
 

@@ -1,5 +1,5 @@
 // Fill-in-the-middle compared with Megatron-LM's output for the same files.
-#include "data/fill_in_middle.h"
+#include "data/gpt/fill_in_middle.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -7,7 +7,7 @@
 #include <nlohmann/json.hpp>
 
 #include "base/file.h"
-#include "data/gpt_blend.h"
+#include "data/gpt/gpt_blend.h"
 #include "tokenizer/tokenizer.h"
 
 namespace bev {

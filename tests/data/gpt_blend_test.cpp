@@ -1,5 +1,5 @@
 // Samples, blends and splits, also compared with megatron-core's output for the same files.
-#include "data/gpt_blend.h"
+#include "data/gpt/gpt_blend.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

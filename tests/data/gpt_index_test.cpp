@@ -1,5 +1,5 @@
 // GPT sample index: Megatron's values, a slow reference implementation, and the cache.
-#include "data/gpt_index.h"
+#include "data/gpt/gpt_index.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -9,7 +9,7 @@
 #include <random>
 
 #include "base/file.h"
-#include "data/gpt_epochs.h"
+#include "data/gpt/gpt_epochs.h"
 #include "tests/data/processes.h"
 #include "tests/data/token_files.h"
 #include "tests/support/expect_error.h"

@@ -1,12 +1,12 @@
 // Indexed datasets: reading, writing, joining, and errors for corrupt files.
-#include "data/indexed_dataset.h"
+#include "data/indexed/indexed_dataset.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <random>
 
-#include "data/indexed_writer.h"
+#include "data/indexed/indexed_writer.h"
 #include "tests/data/token_files.h"
 #include "tests/support/expect_error.h"
 

@@ -1,4 +1,4 @@
-#include "data/json_record.h"
+#include "data/preprocess/json_record.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -5,7 +5,7 @@
 #include <nlohmann/json.hpp>
 
 #include "base/file.h"
-#include "data/masked_blend.h"
+#include "data/masked/masked_blend.h"
 #include "tokenizer/tokenizer.h"
 
 namespace bev {

@@ -6,7 +6,7 @@
 #include <filesystem>
 
 #include "base/file.h"
-#include "data/sentence_index.h"
+#include "data/masked/sentence_index.h"
 #include "tests/data/processes.h"
 #include "tests/support/expect_error.h"
 #include "tests/support/temp_folder.h"

@@ -4,8 +4,8 @@
 
 #include <algorithm>
 
-#include "data/blend.h"
-#include "data/numpy_random.h"
+#include "data/gpt/blend.h"
+#include "data/random/numpy_random.h"
 
 namespace bev {
 namespace {

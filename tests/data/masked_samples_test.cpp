@@ -8,7 +8,7 @@
 #include <numeric>
 #include <set>
 
-#include "data/masked_blend.h"
+#include "data/masked/masked_blend.h"
 #include "tests/data/token_files.h"
 #include "tests/support/expect_error.h"
 

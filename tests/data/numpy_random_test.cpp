@@ -4,8 +4,8 @@
 
 #include <numeric>
 
-#include "data/mt19937.h"
-#include "data/pcg64.h"
+#include "data/random/mt19937.h"
+#include "data/random/pcg64.h"
 #include "data/token_sequences.h"
 #include "tests/support/expect_error.h"
 

@@ -1,6 +1,6 @@
 // Preprocessing: byte-equal to Megatron, independent of the number of workers and parts, and
 // behaviour at bad documents, stops and restarts.
-#include "data/preprocess.h"
+#include "data/preprocess/preprocess.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -9,9 +9,9 @@
 #include <thread>
 
 #include "base/file.h"
-#include "data/encoding_pipeline.h"
-#include "data/indexed_dataset.h"
-#include "data/prefix_lock.h"
+#include "data/indexed/indexed_dataset.h"
+#include "data/indexed/prefix_lock.h"
+#include "data/preprocess/encoding_pipeline.h"
 #include "tests/support/expect_error.h"
 #include "tests/support/temp_folder.h"
 

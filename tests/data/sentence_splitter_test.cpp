@@ -1,4 +1,4 @@
-#include "data/sentence_splitter.h"
+#include "data/preprocess/sentence_splitter.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -5,9 +5,9 @@
 #include <set>
 
 #include "base/file.h"
-#include "chat/value_text.h"
-#include "data/sft_dataset.h"
-#include "data/sft_pack.h"
+#include "chat/jinja/value_text.h"
+#include "data/sft/sft_dataset.h"
+#include "data/sft/sft_pack.h"
 #include "tests/support/archives.h"
 #include "tests/support/expect_error.h"
 #include "tests/support/temp_folder.h"

@@ -1,5 +1,5 @@
 // Text source: document boundaries, division into parts, compressed files.
-#include "data/text_source.h"
+#include "data/preprocess/text_source.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -8,7 +8,7 @@
 
 #include <thread>
 
-#include "data/byte_stream.h"
+#include "data/preprocess/byte_stream.h"
 #include "tests/support/archives.h"
 #include "tests/support/expect_error.h"
 #include "tests/support/temp_folder.h"

@@ -9,8 +9,8 @@
 #include "base/text.h"
 #include "checkpoint/checksum.h"
 #include "checkpoint/manifest.h"
-#include "data/array_file.h"
-#include "data/indexed_dataset.h"
+#include "data/indexed/array_file.h"
+#include "data/indexed/indexed_dataset.h"
 #include "tests/support/temp_folder.h"
 
 namespace bev::test {

@@ -266,7 +266,7 @@ TEST(GoldenRows, AreTheSameAloneAndTogether) {
 }
 
 // Depths of multi-token prediction, on one rank and with the table on another stage.
-TEST(GoldenFuture, GradientsAreThoseOfTransformersLayers) {
+TEST(GoldenMtp, GradientsAreThoseOfTransformersLayers) {
   const std::string folder = BEV_SOURCE_DIR "/tests/golden/mtp";
   json wanted = json::parse(read_file(join_path(folder, "expected.json")));
   SafetensorsFile tensors(join_path(folder, "expected.safetensors"));
@@ -283,7 +283,7 @@ TEST(GoldenFuture, GradientsAreThoseOfTransformersLayers) {
       std::vector<TokenSample> samples =
           samples_of(read_token_rows(join_path(folder, "tokens.json"), options.model.vocab_size));
       std::vector<MicroBatch> batches =
-          rank_micro_batches(engine.model().ctx(), samples, 1, future_spec(options.model));
+          rank_micro_batches(engine.model().ctx(), samples, 1, mtp_spec(options.model));
       StepResult result = engine.gradients(batches, {1});
       EXPECT_NEAR(result.loss, wanted["loss"].get<double>(), 2e-5);
       auto depths = wanted["depth_losses"].get<std::vector<double>>();
@@ -299,7 +299,7 @@ TEST(GoldenFuture, GradientsAreThoseOfTransformersLayers) {
 }
 
 // A plain model may be read from files that hold such depths.
-TEST(GoldenFuture, DepthsMayBeLeftAway) {
+TEST(GoldenMtp, DepthsMayBeLeftAway) {
   const std::string folder = BEV_SOURCE_DIR "/tests/golden/mtp";
   run_thread_ranks(1, {}, [&](World& world) {
     Engine engine(world, cpu_kernels(), engine_options(folder, {}));

@@ -5,9 +5,9 @@
 #include <string>
 #include <vector>
 
-#include "app/layouts.h"
 #include "app/run_config.h"
 #include "tests/support/layouts.h"
+#include "verify/layouts.h"
 
 namespace bev::test {
 namespace {

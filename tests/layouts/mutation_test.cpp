@@ -7,10 +7,10 @@
 #include <string>
 #include <vector>
 
-#include "app/layouts.h"
 #include "base/error.h"
 #include "tests/support/layouts.h"
 #include "tests/support/mutant_world.h"
+#include "verify/layouts.h"
 
 namespace bev::test {
 namespace {

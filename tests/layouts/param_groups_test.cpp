@@ -1,8 +1,8 @@
 // Parameter groups: names are global, so every layout gives one rank's answer.
 #include <gtest/gtest.h>
 
-#include "app/layouts.h"
 #include "tests/support/layouts.h"
+#include "verify/layouts.h"
 
 namespace bev::test {
 namespace {

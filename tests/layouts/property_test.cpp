@@ -16,7 +16,7 @@
 #include "backend/cpu/cpu_kernels.h"
 #include "base/error.h"
 #include "base/philox.h"
-#include "parallel/pipeline_layout.h"
+#include "parallel/pipeline/pipeline_layout.h"
 #include "tests/support/layouts.h"
 #include "tests/support/random_run.h"
 

@@ -7,11 +7,11 @@
 #include <cmath>
 #include <map>
 
-#include "app/layouts.h"
 #include "backend/cpu/cpu_kernels.h"
 #include "infer/generator.h"
 #include "ops/loss.h"
 #include "tests/support/layouts.h"
+#include "verify/layouts.h"
 
 namespace bev::test {
 namespace {

@@ -103,7 +103,7 @@ TEST(BatchFields, AreVisitedWithTheOtherTensors) {
     EXPECT_EQ(std::ranges::count(seen, field.tensor.view().data), 1);
   }
   EXPECT_EQ(std::ranges::count(seen, from.field(kSource).layout.positions.view().data), 1);
-  EXPECT_EQ(std::ranges::count(seen, from.future[0].targets.weights.view().data), 1);
+  EXPECT_EQ(std::ranges::count(seen, from.mtp[0].targets.weights.view().data), 1);
 }
 
 }  // namespace

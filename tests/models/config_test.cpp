@@ -7,7 +7,7 @@
 
 #include "base/fields.h"
 #include "base/text.h"
-#include "models/family.h"
+#include "models/families/family.h"
 
 namespace bev {
 namespace {

@@ -1,4 +1,4 @@
-#include "models/family.h"
+#include "models/families/family.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

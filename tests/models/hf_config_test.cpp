@@ -1,4 +1,4 @@
-#include "models/hf_config.h"
+#include "models/families/hf_config.h"
 
 #include <gtest/gtest.h>
 

@@ -5,7 +5,7 @@
 
 #include <set>
 
-#include "models/family.h"
+#include "models/families/family.h"
 #include "models/model.h"
 #include "tests/support/layouts.h"
 

@@ -3,7 +3,7 @@
 #include <map>
 #include <set>
 
-#include "models/family.h"
+#include "models/families/family.h"
 #include "tests/support/expect_error.h"
 
 namespace bev {

@@ -6,8 +6,8 @@
 #include <cstdlib>
 #include <cstring>
 
-#include "backend/cuda/peer_exchange.h"
-#include "backend/cuda/queue.h"
+#include "backend/cuda/comm/peer_exchange.h"
+#include "backend/cuda/runtime/queue.h"
 #include "base/error.h"
 #include "kernels/device.h"
 
@@ -87,7 +87,7 @@ void CudaQueue::wait_for_all() {
   for (DeviceWaitCheck* check : wait_checks_) check->before_wait();
 }
 
-void CudaQueue::begin_recording() { recording_ = true; }
+void CudaQueue::begin_capture() { recording_ = true; }
 
 void cuda::run_exchange(cudaStream_t, const CollectivePlan& plan) {
   for (const CollectiveSlice& slice : cut_slices(plan)) run_slice(plan, slice);

@@ -13,7 +13,7 @@
 #include <thread>
 #include <vector>
 
-#include "backend/cuda/nccl_communicator.h"
+#include "backend/cuda/comm/nccl_communicator.h"
 #include "base/error.h"
 
 namespace bev {

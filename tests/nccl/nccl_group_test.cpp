@@ -1,5 +1,5 @@
 // Groups over NCCL, on what the hosts do: a fake NCCL moves the data between threads.
-#include "backend/cuda/nccl_group.h"
+#include "backend/cuda/comm/nccl_group.h"
 
 #include <gtest/gtest.h>
 
@@ -168,7 +168,7 @@ TEST(NcclGroup, ARecordingHasTheSameResultsAndAllocatesNothing) {
         EXPECT_EQ(got, Floats(6, static_cast<float>(previous + 1)));
       };
       run();
-      queue.begin_recording();
+      queue.begin_capture();
       std::int64_t before = fake_allocations();
       run();
       EXPECT_EQ(fake_allocations(), before);

@@ -2,7 +2,7 @@
 
 #include <cmath>
 
-#include "ops/attention.h"
+#include "ops/attention/attention.h"
 #include "tests/support/op_checks.h"
 
 namespace bev::test {

@@ -1,4 +1,4 @@
-#include "ops/expert_capacity.h"
+#include "ops/moe/expert_capacity.h"
 
 #include <gtest/gtest.h>
 

@@ -1,10 +1,10 @@
 // MoE dispatch and combine over thread ranks, with arbitrary choices and experts that only scale
 // their input, so that the result is known.
-#include "ops/expert_exchange.h"
+#include "ops/moe/expert_exchange.h"
 
 #include <gtest/gtest.h>
 
-#include "ops/moe.h"
+#include "ops/moe/moe.h"
 #include "tests/support/op_rig.h"
 
 namespace bev::test {
@@ -84,19 +84,20 @@ Outcome run_experts(Bench& bench, const Drawn& rank, const ExpertParallel& paral
     Var weights = tape.track(bench.tensor({tokens, kTopk}, probs), placement);
     Tensor choices = bench.integers(chosen).reshape({tokens, kTopk});
     DispatchRef dispatch = plan_dispatch(ctx, parallel, choices, kExperts, placement, layout);
-    EnteringTokens entering = start_entering(ctx, in, dispatch, parallel.overlap_shared);
+    DispatchedTokens dispatched = start_dispatch(ctx, in, dispatch, parallel.overlap_shared);
     Tensor choices_inside =
-        enter_experts(ctx, Var{choices, placement, -1, nullptr}, dispatch).tensor;
+        dispatch_tokens(ctx, Var{choices, placement, -1, nullptr}, dispatch).tensor;
     ExpertRows rows = rows_of_experts(ctx, choices_inside, kExperts, *dispatch);
     if (!dispatch->fixed && dispatch->expert_rows >= 0) {
       EXPECT_EQ(dispatch->expert_rows, count_rows(ctx, rows, 0));
     }
-    Var inside = enter_experts(ctx, weights, dispatch);
-    Var scaled = grouped_linear(ctx, permute(ctx, finish_entering(ctx, std::move(entering)), rows),
-                                rows, up, nullptr);
-    Var out = combine(
-        ctx, grouped_linear(ctx, weigh(ctx, scaled, inside, rows), rows, down, nullptr), rows);
-    Var y = leave_experts(ctx, out, placement, dispatch);
+    Var inside = dispatch_tokens(ctx, weights, dispatch);
+    Var scaled = grouped_linear(
+        ctx, permute(ctx, finish_dispatch(ctx, std::move(dispatched)), rows), rows, up, nullptr);
+    Var out = unpermute(
+        ctx, grouped_linear(ctx, scale_by_probs(ctx, scaled, inside, rows), rows, down, nullptr),
+        rows);
+    Var y = combine_tokens(ctx, out, placement, dispatch);
     outcome.value = values_of(y.tensor);
     outcome.rows = rows.count();
     tape.add_gradient(ctx, GradSlot(y), bench.tensor({tokens, kHidden}, dy), placement.dual());

@@ -7,8 +7,8 @@
 #include "kernels/gemm.h"
 #include "kernels/moe.h"
 #include "kernels/quantize.h"
-#include "ops/expert_exchange.h"
-#include "ops/moe.h"
+#include "ops/moe/expert_exchange.h"
+#include "ops/moe/moe.h"
 #include "tests/support/op_rig.h"
 
 namespace bev::test {
@@ -34,7 +34,7 @@ struct BlockBench : Weights {
     ctx.tape = &tape;
   }
   WeightLease use(const Param& param) override { return bench.store.use(param); }
-  PackedFactor* packed(const Param&, const GemmArgs&, std::int64_t) override { return nullptr; }
+  PackedOperand* packed(const Param&, const GemmArgs&, std::int64_t) override { return nullptr; }
   Quantized quantized(const Param& param) override {
     View value = use(param).view;
     return rounded(value.reshape({param.local[0] * param.local[1], param.local[2]}),
@@ -87,11 +87,11 @@ TEST(GroupedFp8, RowsAreQuantisedAsEachExpertsOwnMatrix) {
   Rows rows(with);
   Tensor x = with.random({rows.tokens, 256}, 1);
   Tensor gathered = with.ctx.allocate(x.dtype(), {rows.total, 256}, "test");
-  with.ctx.kernels.moe.gather_rows(with.ctx.stream, {.x = x,
-                                                     .rows = gathered,
-                                                     .order = rows.order.as<std::int32_t>(),
-                                                     .place = rows.place.as<std::int32_t>(),
-                                                     .topk = 2});
+  with.ctx.kernels.moe.permute_rows(with.ctx.stream, {.x = x,
+                                                      .rows = gathered,
+                                                      .order = rows.order.as<std::int32_t>(),
+                                                      .place = rows.place.as<std::int32_t>(),
+                                                      .topk = 2});
   Quantized all = with.rounded(x, Fp8Role::kGradient, rows.groups());
   QuantizeGroups in_place = rows.groups();
   in_place.order = nullptr;
@@ -189,7 +189,7 @@ TEST(GroupedFp8, ResultsAndGradientsAreThoseOfTheNumbersThatWereRounded) {
   constexpr std::int64_t kIn = Layer::kIn, kOut = Layer::kOut;
   Layer layer;
   layer.run(true);
-  Tensor gathered = gather_rows(layer.with.ctx, layer.x, layer.rows, "test");
+  Tensor gathered = permute_rows(layer.with.ctx, layer.x, layer.rows, "test");
   Quantized x = layer.with.rounded(gathered, Fp8Role::kInput, layer.groups());
   Quantized dy = layer.with.rounded(layer.dy, Fp8Role::kGradient, layer.groups());
   Quantized w = layer.with.quantized(*layer.weight);
@@ -241,7 +241,7 @@ TEST(GroupedFp8, RowsThatAreNotWrittenGiveTheSameBits) {
 TEST(GroupedFp8, WeightGradientsMayStayInTheModelsPrecision) {
   Layer plain, rounded;
   plain.weight->fp8 = {};
-  rounded.weight->fp8.weight_gradient = false;
+  rounded.weight->fp8.wgrad = false;
   plain.run(false);
   rounded.run(false);
   EXPECT_NE(rounded.y, plain.y);

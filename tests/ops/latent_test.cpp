@@ -1,4 +1,4 @@
-#include "ops/latent.h"
+#include "ops/attention/latent.h"
 
 #include <gtest/gtest.h>
 

@@ -1,4 +1,4 @@
-#include "ops/moe.h"
+#include "ops/moe/moe.h"
 
 #include <gtest/gtest.h>
 
@@ -6,7 +6,7 @@
 
 #include "kernels/router.h"
 #include "ops/elementwise.h"
-#include "ops/expert_exchange.h"
+#include "ops/moe/expert_exchange.h"
 #include "tests/support/op_checks.h"
 
 namespace bev::test {
@@ -337,12 +337,12 @@ OpCase experts_case(std::string name, std::vector<std::int32_t> choices, std::in
     Var logits = router_logits(ctx, in[0], *bench.params[2], nullptr);
     DispatchRef dispatch =
         plan_dispatch(ctx, ExpertParallel{}, chosen, experts, in[0].placement, bench.layout);
-    Var probs = enter_experts(ctx, route(ctx, logits, {}, nullptr).probs, dispatch);
-    Var x = permute(ctx, enter_experts(ctx, in[0], dispatch), rows);
+    Var probs = dispatch_tokens(ctx, route(ctx, logits, {}, nullptr).probs, dispatch);
+    Var x = permute(ctx, dispatch_tokens(ctx, in[0], dispatch), rows);
     Var up = grouped_linear(ctx, x, rows, *bench.params[0], fc1_bias);
-    Var inner = weighed_activation(ctx, up, spec, probs, rows);
+    Var inner = weighted_activation(ctx, up, spec, probs, rows);
     Var down = grouped_linear(ctx, inner, rows, *bench.params[1], nullptr);
-    return OpOutputs{{leave_experts(ctx, combine(ctx, down, rows), in[0].placement, dispatch)}};
+    return OpOutputs{{combine_tokens(ctx, unpermute(ctx, down, rows), in[0].placement, dispatch)}};
   };
   return test;
 }
@@ -378,8 +378,8 @@ OpCase weighed_case(const ActivationSpec& spec, bool at_once, std::int64_t colum
     Context& ctx = bench.ctx;
     ExpertRows rows = sort_rows(ctx, bench.integers({0, 2, 1, 0, 2, 1}).reshape({3, 2}), 0, 2);
     rows.keep(4);
-    if (at_once) return OpOutputs{{weighed_activation(ctx, in[0], spec, in[1], rows)}};
-    return OpOutputs{{weigh(ctx, activation(ctx, in[0], spec), in[1], rows)}};
+    if (at_once) return OpOutputs{{weighted_activation(ctx, in[0], spec, in[1], rows)}};
+    return OpOutputs{{scale_by_probs(ctx, activation(ctx, in[0], spec), in[1], rows)}};
   };
   return test;
 }
@@ -402,7 +402,7 @@ std::vector<OpCase> weighed_rows() {
 }
 const OpRows kWeighedRows("WeighedActivation", weighed_rows());
 
-TEST(WeighedActivation, IsTheActivationAndThenTheWeight) {
+TEST(WeightedActivation, IsTheActivationAndThenTheWeight) {
   for (bool gated : {false, true}) {
     ActivationSpec spec{Activation::kGelu, gated, false, gated ? GateLimits{0.7, 1} : GateLimits{}};
     OpCase one = weighed_case(spec, true), two = weighed_case(spec, false);
@@ -415,7 +415,7 @@ TEST(WeighedActivation, IsTheActivationAndThenTheWeight) {
 }
 
 // Rows without a token give zeros whatever they contain, and no gradient.
-TEST(WeighedActivation, LeavesRowsWithoutATokenOut) {
+TEST(WeightedActivation, LeavesRowsWithoutATokenOut) {
   Bench bench(Dtype::kF64);
   Context& ctx = bench.ctx;
   const double nan = std::nan("");
@@ -424,7 +424,7 @@ TEST(WeighedActivation, LeavesRowsWithoutATokenOut) {
   ctx.tape = &tape;
   Var x = tape.track(bench.tensor({2, 2}, {0.5, 2, nan, nan}), batch_placement());
   Var probs = tape.track(bench.tensor({1, 2}, {0.25, nan}), batch_placement());
-  Var y = weighed_activation(ctx, x, {Activation::kRelu, true}, probs, rows);
+  Var y = weighted_activation(ctx, x, {Activation::kRelu, true}, probs, rows);
   EXPECT_EQ(values_of(y.tensor), (std::vector<double>{0.25, 0}));
   tape.add_gradient(ctx, GradSlot(y), bench.tensor({2, 1}, {2, nan}), y.placement.dual());
   tape.backward(ctx);
@@ -433,7 +433,7 @@ TEST(WeighedActivation, LeavesRowsWithoutATokenOut) {
   ctx.tape = nullptr;
 }
 
-TEST(WeighedActivation, RegeneratedResultGivesTheSameBits) {
+TEST(WeightedActivation, RegeneratedResultGivesTheSameBits) {
   for (bool gated : {false, true}) {
     expect_same_bits(
         experts_case("kept", kChoices, 4, true, {Activation::kSilu, gated, false}),

@@ -1,8 +1,8 @@
-#include "parallel/bucket_layout.h"
+#include "parallel/store/bucket_layout.h"
 
 #include <gtest/gtest.h>
 
-#include "parallel/shard_plan.h"
+#include "parallel/store/shard_plan.h"
 
 namespace bev::test {
 namespace {

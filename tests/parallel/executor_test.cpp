@@ -7,7 +7,7 @@
 #include "parallel/engine.h"
 #include "plan/phantom.h"
 #include "tests/support/layouts.h"
-#include "train/layout_check.h"
+#include "verify/layout_check.h"
 
 namespace bev::test {
 namespace {

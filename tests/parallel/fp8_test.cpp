@@ -8,7 +8,7 @@
 
 #include "kernels/activation.h"
 #include "kernels/norm.h"
-#include "models/family.h"
+#include "models/families/family.h"
 #include "tests/parallel/fp8_runs.h"
 
 namespace bev::test {

@@ -66,11 +66,11 @@ TEST(Offload, ChangesNoBitOfAnyKindOfModel) {
   norms.hidden_dropout = norms.attention_dropout = 0.1;
   ModelConfig side_by_side = tiny_gpt();
   side_by_side.parallel_residual = true;
-  ModelConfig future = tiny_deepseek();
-  future.mtp_num_layers = 1;
+  ModelConfig mtp = tiny_deepseek();
+  mtp.mtp_num_layers = 1;
   // Tied embeddings, dropout, biases; windows; MLA; sinks; experts.
   for (const ModelConfig& model :
-       {uneven_gpt(), uneven_llama(), future, tiny_gpt_oss(), norms, side_by_side, experts()}) {
+       {uneven_gpt(), uneven_llama(), mtp, tiny_gpt_oss(), norms, side_by_side, experts()}) {
     SCOPED_TRACE(model.family);
     expect_no_change(run_of(model));
   }

@@ -8,7 +8,7 @@
 #include "parallel/engine.h"
 #include "tests/support/expect_error.h"
 #include "tests/support/layouts.h"
-#include "train/layout_check.h"
+#include "verify/layout_check.h"
 
 namespace bev::test {
 namespace {

@@ -1,4 +1,4 @@
-#include "parallel/param_store.h"
+#include "parallel/store/param_store.h"
 
 #include <gtest/gtest.h>
 
@@ -404,9 +404,9 @@ TEST(ParamStore, PackedWeightsLastUntilTheValuesChange) {
       return store.packed(weight, {x, store.use(weight).view, y, false, true, 1, 0, {}}, uses);
     };
     auto multiply = [&] {
-      GemmArgs product{x, store.use(weight).view, y, false, true, 1, 0, {}};
-      product.packed_b = packed(1);
-      cpu_kernels().gemm.gemm(Stream{&pool, nullptr}, product);
+      GemmArgs gemm{x, store.use(weight).view, y, false, true, 1, 0, {}};
+      gemm.packed_b = packed(1);
+      cpu_kernels().gemm.gemm(Stream{&pool, nullptr}, gemm);
       return static_cast<double>(y.as<Bf16>()[0]);
     };
     store.begin_step(1);

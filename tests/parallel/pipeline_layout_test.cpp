@@ -1,10 +1,10 @@
-#include "parallel/pipeline_layout.h"
+#include "parallel/pipeline/pipeline_layout.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include "base/error.h"
-#include "parallel/layout_text.h"
+#include "parallel/pipeline/layout_text.h"
 
 namespace bev {
 namespace {
@@ -146,9 +146,9 @@ TEST(PipelineProblems, NameTheFlagAndWhatWouldWork) {
   EXPECT_THAT(problem_of(4, with_text(4, "Et|t|t|mtmL")), HasSubstr("(m) must stand behind"));
   EXPECT_THAT(problem_of(4, with_text(4, "Et|ttm|t|L")), HasSubstr("(m) must stand behind"));
   EXPECT_THAT(counts(4, with_text(4, "Et|t|t|tm*2,L")), ElementsAre(1, 1, 1, 1));
-  EXPECT_THAT(future_problems("Et|tm*2L", 1), ElementsAre(HasSubstr("has 2 layers")));
-  EXPECT_THAT(future_problems("Et|tmL", 1), IsEmpty());
-  EXPECT_THAT(future_problems("Et|tL", 1), IsEmpty());
+  EXPECT_THAT(mtp_problems("Et|tm*2L", 1), ElementsAre(HasSubstr("has 2 layers")));
+  EXPECT_THAT(mtp_problems("Et|tmL", 1), IsEmpty());
+  EXPECT_THAT(mtp_problems("Et|tL", 1), IsEmpty());
   EXPECT_THAT(problem_of(4, with_text(2, "Ett|tL")), HasSubstr("has 3 layers (t)"));
   EXPECT_THAT(problem_of(4, with_text(2, "tt|Ett")), HasSubstr("the embedding (E)"));
   EXPECT_THAT(problem_of(4, with_text(2, "Ett|Ltt")), HasSubstr("the head and loss (L)"));

@@ -1,4 +1,4 @@
-#include "parallel/schedule.h"
+#include "parallel/pipeline/schedule.h"
 
 #include <gtest/gtest.h>
 
@@ -6,7 +6,7 @@
 #include <set>
 
 #include "base/philox.h"
-#include "parallel/schedule_player.h"
+#include "parallel/pipeline/schedule_player.h"
 
 namespace bev {
 namespace {

@@ -51,7 +51,7 @@ std::vector<RankMemory> measure(const MemoryQuery& query) {
     std::int64_t samples = query.micro_batches * query.micro_batch_size * mesh.dp;
     std::vector<MicroBatch> batches = rank_micro_batches(
         engine.model().ctx(), random_samples(query.model.vocab_size, samples, query.seq_length, 5),
-        query.micro_batch_size, future_spec(query.model));
+        query.micro_batch_size, mtp_spec(query.model));
     // Prefetch starts with the second step.
     for (int i = 0; i < (query.parallel.overlap_param_gather ? 2 : 1); ++i) {
       engine.train_step(batches, {i + 1, 1e-3, 0.1, 1.0, 1.0});

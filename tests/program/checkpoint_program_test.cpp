@@ -5,7 +5,7 @@
 
 #include "base/file.h"
 #include "base/text.h"
-#include "comm/sockets.h"
+#include "comm/process/sockets.h"
 #include "tests/support/run_program.h"
 
 namespace bev {

@@ -7,7 +7,7 @@
 #include "base/file.h"
 #include "base/text.h"
 #include "bridge/safetensors.h"
-#include "comm/sockets.h"
+#include "comm/process/sockets.h"
 #include "tests/support/run_program.h"
 #include "tests/support/temp_folder.h"
 

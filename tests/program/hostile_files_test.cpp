@@ -9,7 +9,7 @@
 
 #include "base/file.h"
 #include "base/text.h"
-#include "data/indexed_writer.h"
+#include "data/indexed/indexed_writer.h"
 #include "tests/support/run_program.h"
 #include "tests/support/temp_folder.h"
 

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "base/file.h"
-#include "models/hf_config.h"
+#include "models/families/hf_config.h"
 
 namespace bev::test {
 

@@ -9,7 +9,7 @@
 #include "models/fp8_config.h"
 #include "parallel/config.h"
 #include "tensor/dtype.h"
-#include "train/layout_check.h"
+#include "verify/layout_check.h"
 
 namespace bev::test {
 

@@ -9,7 +9,7 @@
 #include <set>
 #include <string>
 
-#include "train/layout_check.h"
+#include "verify/layout_check.h"
 
 namespace bev::test {
 

@@ -315,8 +315,8 @@ OpResult run_op(const OpCase& test, const OpValues& values, const OpRunOptions& 
   fill_bench(test, values, options, bench);
   std::size_t memory = bench.arena.in_use();
   OpResult result;
-  WeightWork later;
-  if (options.delay_weights) bench.ctx.weight_work = &later;
+  DeferredWgrad later;
+  if (options.delay_weights) bench.ctx.deferred_wgrad = &later;
   for (int repeat = 0; repeat < options.repeats; ++repeat) {
     OffloadPass pass(&bench.device.offloader);
     Tape tape;

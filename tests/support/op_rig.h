@@ -52,7 +52,7 @@ class MemoryStore final : public Weights, public Gradients {
            bool narrow);
 
   WeightLease use(const Param& param) override;
-  PackedFactor* packed(const Param&, const GemmArgs&, std::int64_t) override { return nullptr; }
+  PackedOperand* packed(const Param&, const GemmArgs&, std::int64_t) override { return nullptr; }
   Quantized quantized(const Param& param) override;
   AmaxSlot amax(const Param& param, Fp8Role role) override;
   GradSink sink(const Param& param, const Placement& placement) override;

@@ -4,7 +4,7 @@
 
 #include "base/divide.h"
 #include "base/text.h"
-#include "parallel/pipeline_layout.h"
+#include "parallel/pipeline/pipeline_layout.h"
 
 namespace bev::test {
 

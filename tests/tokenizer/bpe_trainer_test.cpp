@@ -8,10 +8,10 @@
 #include "base/file.h"
 #include "tests/support/expect_error.h"
 #include "tests/support/temp_folder.h"
-#include "tokenizer/pre_tokenizer.h"
+#include "tokenizer/pipeline/pre_tokenizer.h"
 #include "tokenizer/tokenizer.h"
-#include "tokenizer/trained_tokenizer.h"
-#include "tokenizer/word_counter.h"
+#include "tokenizer/training/trained_tokenizer.h"
+#include "tokenizer/training/word_counter.h"
 
 namespace bev {
 namespace {

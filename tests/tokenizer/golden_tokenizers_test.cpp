@@ -5,8 +5,8 @@
 
 #include "base/file.h"
 #include "tests/support/temp_folder.h"
+#include "tokenizer/text/utf8.h"
 #include "tokenizer/tokenizer.h"
-#include "tokenizer/utf8.h"
 
 namespace bev {
 namespace {

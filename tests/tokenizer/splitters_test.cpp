@@ -1,13 +1,13 @@
-#include "tokenizer/splitters.h"
+#include "tokenizer/pipeline/splitters.h"
 
 #include <gtest/gtest.h>
 
 #include <random>
 
 #include "tests/support/expect_error.h"
-#include "tokenizer/regex.h"
+#include "tokenizer/text/regex.h"
+#include "tokenizer/text/utf8.h"
 #include "tokenizer/tokenizer.h"
-#include "tokenizer/utf8.h"
 
 namespace bev {
 namespace {

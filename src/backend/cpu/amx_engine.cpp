@@ -1,6 +1,6 @@
 // GEMM microkernel with Intel AMX: 8 tile registers of 16 rows of 64 bytes, bf16 products with f32
 // sums.
-#include "backend/cpu/amx_product.h"
+#include "backend/cpu/amx_gemm.h"
 #include "backend/cpu/bf16_engines.h"
 
 #if defined(__x86_64__)
@@ -46,7 +46,7 @@ constexpr TileConfig kConfig;
 void begin() { asm volatile("ldtilecfg %0" ::"m"(kConfig)); }
 void end() { asm volatile("tilerelease"); }
 
-void multiply(const TileProduct& tile) {
+void multiply(const TileGemm& tile) {
   TileRegisters tiles;
   multiply_amx(tiles, tile);
 }

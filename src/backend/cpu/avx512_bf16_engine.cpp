@@ -16,7 +16,7 @@ constexpr int kRows = 8, kMostPanels = 3;
 
 template <int kPanels>
 [[gnu::target("avx512f,avx512bf16"), gnu::always_inline]] inline void multiply_rows(
-    const TileProduct& tile, const std::int32_t* a, float* sums) {
+    const TileGemm& tile, const std::int32_t* a, float* sums) {
   __m512 c[kRows][kPanels];
 #pragma GCC unroll 8
   for (int row = 0; row < kRows; ++row) {
@@ -55,14 +55,14 @@ template <int kPanels>
 }
 
 template <int kPanels>
-[[gnu::target("avx512f,avx512bf16")]] void multiply_panels(const TileProduct& tile) {
+[[gnu::target("avx512f,avx512bf16")]] void multiply_panels(const TileGemm& tile) {
   const auto* a = reinterpret_cast<const std::int32_t*>(tile.a);
   for (int row = 0; row < kPanelItems; row += kRows) {
     multiply_rows<kPanels>(tile, a + row, tile.sums + row * tile.stride);
   }
 }
 
-void multiply(const TileProduct& tile) {
+void multiply(const TileGemm& tile) {
   if (tile.b_panels == 3) return multiply_panels<3>(tile);
   if (tile.b_panels == 2) return multiply_panels<2>(tile);
   multiply_panels<1>(tile);

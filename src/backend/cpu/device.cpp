@@ -67,7 +67,7 @@ DeviceKernels cpu_device_kernels() {
       .pinned_memory = make_host_memory,
       .copy = [](const Stream&, const View& from,
                  const View& to) { copy_bytes(to.data, from.data, to.bytes()); },
-      .record = nullptr,
+      .capture = nullptr,
   };
 }
 

@@ -30,13 +30,12 @@ class SingleThread {
 };
 }  // namespace
 
-bool onednn_product(const Product& product, float alpha, const float* a, const float* b, float beta,
-                    float* c) {
+bool onednn_gemm(const GemmDims& dims, float alpha, const float* a, const float* b, float beta,
+                 float* c) {
   cap_instructions();
   SingleThread single;
-  return dnnl_sgemm(product.transpose_a ? 'T' : 'N', product.transpose_b ? 'T' : 'N', product.m,
-                    product.n, product.k, alpha, a, product.lda, b, product.ldb, beta, c,
-                    product.ldc) == dnnl_success;
+  return dnnl_sgemm(dims.transpose_a ? 'T' : 'N', dims.transpose_b ? 'T' : 'N', dims.m, dims.n,
+                    dims.k, alpha, a, dims.lda, b, dims.ldb, beta, c, dims.ldc) == dnnl_success;
 }
 
 }  // namespace bev::cpu

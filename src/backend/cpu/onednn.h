@@ -2,12 +2,12 @@
 // depend only on the shape.
 #pragma once
 
-#include "backend/cpu/product.h"
+#include "backend/cpu/gemm_dims.h"
 
 namespace bev::cpu {
 
 // c = alpha op(a) op(b) + beta c; beta 0 does not read c. Returns false if oneDNN fails.
-bool onednn_product(const Product& product, float alpha, const float* a, const float* b, float beta,
-                    float* c);
+bool onednn_gemm(const GemmDims& dims, float alpha, const float* a, const float* b, float beta,
+                 float* c);
 
 }  // namespace bev::cpu

@@ -17,20 +17,20 @@ std::byte* panel(const TileEngine& engine, const OperandBlock& block, std::int64
 }
 }  // namespace
 
-OperandBlock rows_of_a(const TileEngine& engine, const Product& product, const void* a,
+OperandBlock rows_of_a(const TileEngine& engine, const GemmDims& dims, const void* a,
                        std::int64_t element_bytes) {
   return {.data = static_cast<const std::byte*>(a),
-          .item_step = product.transpose_a ? 1 : product.lda,
-          .depth_step = product.transpose_a ? product.lda : 1,
+          .item_step = dims.transpose_a ? 1 : dims.lda,
+          .depth_step = dims.transpose_a ? dims.lda : 1,
           .element_bytes = element_bytes,
           .pack = engine.pack_a};
 }
 
-OperandBlock columns_of_b(const TileEngine& engine, const Product& product, const void* b,
+OperandBlock columns_of_b(const TileEngine& engine, const GemmDims& dims, const void* b,
                           std::int64_t element_bytes) {
   return {.data = static_cast<const std::byte*>(b),
-          .item_step = product.transpose_b ? product.ldb : 1,
-          .depth_step = product.transpose_b ? 1 : product.ldb,
+          .item_step = dims.transpose_b ? dims.ldb : 1,
+          .depth_step = dims.transpose_b ? 1 : dims.ldb,
           .element_bytes = element_bytes,
           .pack = engine.pack_b};
 }

@@ -3,7 +3,7 @@
 
 #include <algorithm>
 
-#include "backend/cpu/product.h"
+#include "backend/cpu/gemm_dims.h"
 #include "backend/cpu/tile_engine.h"
 #include "base/divide.h"
 
@@ -40,9 +40,9 @@ struct OperandBlock {
 };
 
 // The rows of op(a) and the columns of op(b), with nothing packed yet.
-OperandBlock rows_of_a(const TileEngine& engine, const Product& product, const void* a,
+OperandBlock rows_of_a(const TileEngine& engine, const GemmDims& dims, const void* a,
                        std::int64_t element_bytes);
-OperandBlock columns_of_b(const TileEngine& engine, const Product& product, const void* b,
+OperandBlock columns_of_b(const TileEngine& engine, const GemmDims& dims, const void* b,
                           std::int64_t element_bytes);
 
 // Size of the packed form.

@@ -1,4 +1,4 @@
-// Tile engine: the panel packing and microkernel of a GEMM with f32 sums. blocked_product() drives
+// Tile engine: the panel packing and microkernel of a GEMM with f32 sums. blocked_gemm() drives
 // any engine.
 #pragma once
 
@@ -20,7 +20,7 @@ struct PanelSource {
 };
 
 // sums [a_panels x 16, b_panels x 16] = panels of a times panels of b, accumulating if `add`.
-struct TileProduct {
+struct TileGemm {
   const std::byte *a = nullptr, *b = nullptr;
   std::int64_t a_panels = 0, b_panels = 0;
   std::int64_t panel_bytes = 0;  // from one panel to the next
@@ -36,7 +36,7 @@ struct TileEngine {
   std::int64_t step_bytes;          // of a panel, per step of depth
   void (*pack_a)(const PanelSource& from, std::byte* to);
   void (*pack_b)(const PanelSource& from, std::byte* to);
-  void (*multiply)(const TileProduct& tile);
+  void (*multiply)(const TileGemm& tile);
   // Called before and after multiply, on the same thread.
   void (*begin)();
   void (*end)();

@@ -6,11 +6,11 @@
 #include <cstring>
 #include <vector>
 
-#include "backend/cuda/device_trace.h"
-#include "backend/cuda/nccl_group.h"
-#include "backend/cuda/peer_memory.h"
-#include "backend/cuda/queue.h"
-#include "backend/cuda/stream_event.h"
+#include "backend/cuda/comm/nccl_group.h"
+#include "backend/cuda/comm/peer_memory.h"
+#include "backend/cuda/runtime/device_trace.h"
+#include "backend/cuda/runtime/queue.h"
+#include "backend/cuda/runtime/stream_event.h"
 #include "backend/cuda/tables.h"
 #include "base/error.h"
 #include "base/text.h"
@@ -79,13 +79,13 @@ void copy_async(void* to, const void* from, std::size_t bytes, const Stream& str
              "copy memory");
 }
 
-void check_not_recording(const CudaQueue& queue, const char* what) {
-  BEV_CHECK(!queue.recording(), ErrorKind::kInternal, what, " while work is recorded");
+void check_not_capturing(const CudaQueue& queue, const char* what) {
+  BEV_CHECK(!queue.capturing(), ErrorKind::kInternal, what, " while work is recorded");
 }
 
 void upload(const Stream& stream, const void* host, const View& to) {
   CudaQueue& queue = queue_of(stream);
-  check_not_recording(queue, "upload");
+  check_not_capturing(queue, "upload");
   if (to.bytes() == 0) return;
   if (to.bytes() > Staging::kMostBytes) {  // pageable memory: copied before the call returns
     return copy_async(to.data, host, to.bytes(), stream);
@@ -118,7 +118,7 @@ class PendingFetch final : public Work::Pending {
 
 Work fetch(const Stream& stream, const View& from, void* host) {
   CudaQueue& queue = queue_of(stream);
-  check_not_recording(queue, "fetch");
+  check_not_capturing(queue, "fetch");
   if (from.bytes() == 0) return {};
   if (from.bytes() > Staging::kMostBytes) {
     copy_async(host, from.data, from.bytes(), stream);
@@ -145,23 +145,23 @@ class PendingEvent final : public Work::Pending {
   cudaEvent_t event_ = nullptr;
 };
 
-class CudaMoment final : public Moment {
+class CudaTimestamp final : public DeviceTimestamp {
  public:
-  explicit CudaMoment(cudaStream_t stream) {
+  explicit CudaTimestamp(cudaStream_t stream) {
     check_cuda(cudaEventCreate(&event_), "make an event");
     cudaError_t error = cudaEventRecord(event_, stream);
     if (error != cudaSuccess) cudaEventDestroy(event_);
     check_cuda(error, "record an event");
   }
-  ~CudaMoment() override { cudaEventDestroy(event_); }
-  CudaMoment(const CudaMoment&) = delete;
-  CudaMoment& operator=(const CudaMoment&) = delete;
+  ~CudaTimestamp() override { cudaEventDestroy(event_); }
+  CudaTimestamp(const CudaTimestamp&) = delete;
+  CudaTimestamp& operator=(const CudaTimestamp&) = delete;
 
-  double seconds_since(const Moment& earlier) const override {
+  double seconds_since(const DeviceTimestamp& earlier) const override {
     float milliseconds = 0;
-    check_cuda(
-        cudaEventElapsedTime(&milliseconds, static_cast<const CudaMoment&>(earlier).event_, event_),
-        "read a time");
+    check_cuda(cudaEventElapsedTime(&milliseconds,
+                                    static_cast<const CudaTimestamp&>(earlier).event_, event_),
+               "read a time");
     return static_cast<double>(milliseconds) / 1000;
   }
 
@@ -222,7 +222,7 @@ class CudaCopyLane final : public CopyLane {
   CudaCopyLane& operator=(const CudaCopyLane&) = delete;
 
   void follow() override {
-    check_not_recording(queue_, "copies beside a stream");
+    check_not_capturing(queue_, "copies beside a stream");
     check_cuda(StreamEvent(queue_.stream()).precede(stream_), "wait for an event");
   }
   void copy(const void* from, void* to, std::size_t bytes) override {
@@ -235,16 +235,16 @@ class CudaCopyLane final : public CopyLane {
   cudaStream_t stream_ = nullptr;
 };
 
-class Graph final : public Recording {
+class CudaGraph final : public DeviceGraph {
  public:
-  Graph(CudaQueue& queue, cudaGraph_t graph) : queue_(queue) {
+  CudaGraph(CudaQueue& queue, cudaGraph_t graph) : queue_(queue) {
     cudaError_t error = cudaGraphInstantiate(&executable_, graph, 0);
     cudaGraphDestroy(graph);
     check_cuda(error, "make a graph");
   }
-  ~Graph() override { cudaGraphExecDestroy(executable_); }
-  Graph(const Graph&) = delete;
-  Graph& operator=(const Graph&) = delete;
+  ~CudaGraph() override { cudaGraphExecDestroy(executable_); }
+  CudaGraph(const CudaGraph&) = delete;
+  CudaGraph& operator=(const CudaGraph&) = delete;
   void start() override {
     check_cuda(cudaGraphLaunch(executable_, queue_.stream()), "start a graph");
   }
@@ -254,16 +254,16 @@ class Graph final : public Recording {
   cudaGraphExec_t executable_ = nullptr;
 };
 
-std::unique_ptr<Recording> record_graph(const Stream& stream, FunctionRef<void()> body) {
+std::unique_ptr<DeviceGraph> capture_stream(const Stream& stream, FunctionRef<void()> body) {
   CudaQueue& queue = queue_of(stream);
-  queue.begin_recording();
+  queue.begin_capture();
   try {
     body();
   } catch (...) {
-    queue.abandon_recording();
+    queue.abandon_capture();
     throw;
   }
-  return std::make_unique<Graph>(queue, queue.end_recording());
+  return std::make_unique<CudaGraph>(queue, queue.end_capture());
 }
 
 // A group of one rank, with copies on the device.
@@ -343,8 +343,8 @@ DeviceKernels cuda_table(Family<DeviceKernels>) {
       .trace = make_cuda_trace,
       .upload = upload,
       .fetch = fetch,
-      .mark = [](const Stream& stream) -> std::unique_ptr<Moment> {
-        return std::make_unique<CudaMoment>(queue_of(stream).stream());
+      .mark = [](const Stream& stream) -> std::unique_ptr<DeviceTimestamp> {
+        return std::make_unique<CudaTimestamp>(queue_of(stream).stream());
       },
       .open_copier = [](const Stream& stream) -> std::unique_ptr<SideCopier> {
         return std::make_unique<CudaSideCopier>(queue_of(stream));
@@ -357,7 +357,7 @@ DeviceKernels cuda_table(Family<DeviceKernels>) {
       },
       .copy = [](const Stream& stream, const View& from,
                  const View& to) { copy_async(to.data, from.data, to.bytes(), stream); },
-      .record = record_graph,
+      .capture = capture_stream,
   };
 }
 

@@ -8,11 +8,11 @@
 namespace bev {
 
 struct AttentionSinkArgs;
-struct GroupedScaledArgs;
-struct GroupedScaledWeightArgs;
+struct GroupedScaledGemmArgs;
+struct GroupedScaledWgradArgs;
 struct QuantizeArgs;
 struct SampleArgs;
-struct ScaledProductArgs;
+struct ScaledGemmArgs;
 struct SinkTermsArgs;
 
 void cuda_fill(const Stream&, const View& x, double value);
@@ -20,9 +20,9 @@ void cuda_cast(const Stream&, const View& from, const View& to);
 
 // Parts of the quantisation table (FP8, FP4).
 void cuda_emulate_fp4(const Stream&, const QuantizeArgs&);
-void cuda_scaled_product(const Stream&, const ScaledProductArgs&);
-void cuda_grouped_scaled(const Stream&, const GroupedScaledArgs&);
-void cuda_grouped_scaled_weight(const Stream&, const GroupedScaledWeightArgs&);
+void cuda_scaled_gemm(const Stream&, const ScaledGemmArgs&);
+void cuda_grouped_scaled(const Stream&, const GroupedScaledGemmArgs&);
+void cuda_grouped_scaled_wgrad(const Stream&, const GroupedScaledWgradArgs&);
 
 // Part of the loss table.
 bool cuda_sample(const Stream&, const SampleArgs&);

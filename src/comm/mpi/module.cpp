@@ -14,7 +14,7 @@
 #include <thread>
 #include <vector>
 
-#include "comm/link.h"
+#include "comm/process/link.h"
 
 namespace bev {
 

@@ -6,7 +6,7 @@
 #include <numbers>
 #include <type_traits>
 
-#include "backend/cpu/kernels/largest.h"
+#include "backend/cpu/kernels/amax.h"
 #include "backend/cpu/kernels/math.h"
 #include "backend/cpu/kernels/pieces.h"
 #include "backend/cpu/kernels/tables.h"
@@ -292,9 +292,9 @@ void run_backward(const Stream& stream, const ActivationBackwardArgs& args) {
   });
 }
 
-// One row of run_weighed_backward: computes dx and returns the gradient of the row's weight.
+// One row of run_weighted_backward: computes dx and returns the gradient of the row's weight.
 template <class T>
-struct WeighedRow {
+struct WeightedRow {
   using A = accumulate_t<T>;
   Functions<A> kind;
   Limits<A> limits;
@@ -333,9 +333,9 @@ struct WeighedRow {
 };
 
 template <class T>
-void run_weighed_backward(const Stream& stream, const ActivationBackwardArgs& args) {
+void run_weighted_backward(const Stream& stream, const ActivationBackwardArgs& args) {
   using A = accumulate_t<T>;
-  const WeighedRow<T> one{functions_of<A>(args.kind), Limits<A>(args.limits), args.gated};
+  const WeightedRow<T> one{functions_of<A>(args.kind), Limits<A>(args.limits), args.gated};
   const Weights<A> weights(args.weights);
   const Sizes sizes(args.dy, true);
   const std::int64_t rows = sizes.rows, columns = sizes.columns;
@@ -362,7 +362,7 @@ void forward(const Stream& stream, const ActivationForwardArgs& args) {
 void backward(const Stream& stream, const ActivationBackwardArgs& args) {
   visit_float(args.x.dtype, [&](auto zero) {
     using T = decltype(zero);
-    args.weights.order ? run_weighed_backward<T>(stream, args) : run_backward<T>(stream, args);
+    args.weights.order ? run_weighted_backward<T>(stream, args) : run_backward<T>(stream, args);
   });
   if (args.amax != nullptr) raise_amax(stream, args.dx, args.amax);
 }

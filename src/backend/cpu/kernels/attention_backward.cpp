@@ -154,19 +154,18 @@ void backward_tile(const AttentionShape& shape, const KeyRows& rows, BackwardBlo
   const int keys = rows.keys, lane = rows.lane, width = block.lanes.width - lane;
   const int at = rows.row * padded, v_at = rows.row * v_padded;
   A *probs = block.probs + lane, *dscores = block.dscores + lane;
-  tile_product<A, false, false>(keys, width, head_size, {block.keys + at, padded},
-                                {block.queries + lane, kStride}, {probs, kStride});
-  tile_product<A, false, false>(keys, width, v_size, {block.values + v_at, v_padded},
-                                {block.douts + lane, kStride}, {dscores, kStride});
+  tile_gemm<A, false, false>(keys, width, head_size, {block.keys + at, padded},
+                             {block.queries + lane, kStride}, {probs, kStride});
+  tile_gemm<A, false, false>(keys, width, v_size, {block.values + v_at, v_padded},
+                             {block.douts + lane, kStride}, {dscores, kStride});
   differentiate_tile(shape, rows, block);
-  tile_product<A, true, true>(head_size, width, keys, {block.keys + at, padded}, {dscores, kStride},
-                              {block.dqueries + lane, kStride});
-  tile_product<A, false, true>(keys, head_size, width, {dscores, kStride},
-                               {block.query_rows + lane * padded, padded},
-                               {block.dkeys + at, padded});
-  tile_product<A, false, true>(keys, v_size, width, {probs, kStride},
-                               {block.dout_rows + lane * v_padded, v_padded},
-                               {block.dvalues + v_at, v_padded});
+  tile_gemm<A, true, true>(head_size, width, keys, {block.keys + at, padded}, {dscores, kStride},
+                           {block.dqueries + lane, kStride});
+  tile_gemm<A, false, true>(keys, head_size, width, {dscores, kStride},
+                            {block.query_rows + lane * padded, padded}, {block.dkeys + at, padded});
+  tile_gemm<A, false, true>(keys, v_size, width, {probs, kStride},
+                            {block.dout_rows + lane * v_padded, v_padded},
+                            {block.dvalues + v_at, v_padded});
 }
 
 // Adds dqueries times scale to dq. Overwrites query_rows.

@@ -82,7 +82,7 @@ void forward_tile(const AttentionShape& shape, int key_begin, ForwardBlock<A>& b
   const int keys = std::min(kKeys, lanes.high_max + 1 - key_begin);
   for_key_groups(lanes, key_begin, keys, [&](int first, int count, int lane) {
     const int row = first - key_begin;
-    tile_product<A, false, false>(
+    tile_gemm<A, false, false>(
         count, lanes.width - lane, head_size, {piece.keys + row * padded, padded},
         {block.queries + lane, kBlock<A>}, {piece.scores + row * kBlock<A> + lane, kBlock<A>});
   });
@@ -104,7 +104,7 @@ void forward_tile(const AttentionShape& shape, int key_begin, ForwardBlock<A>& b
   scale_lanes(v_padded, lanes.width, block.alpha, block.out);
   for_key_groups(lanes, key_begin, keys, [&](int first, int count, int lane) {
     const int row = first - key_begin;
-    tile_product<A, true, true>(
+    tile_gemm<A, true, true>(
         v_size, lanes.width - lane, count, {piece.values + row * v_padded, v_padded},
         {piece.scores + row * kBlock<A> + lane, kBlock<A>}, {block.out + lane, kBlock<A>});
   });

@@ -12,7 +12,7 @@
 #include <limits>
 
 #include "backend/cpu/kernels/pieces.h"
-#include "backend/cpu/kernels/tile_product.h"
+#include "backend/cpu/kernels/tile_gemm.h"
 #include "base/divide.h"
 #include "kernels/attention.h"
 

@@ -35,16 +35,17 @@ void forward(const Stream& stream, const EmbeddingForwardArgs& args) {
   const std::int64_t rows = weight.shape[0], columns = out.shape[1];
   visit_float(out.dtype, [&](auto type) {
     using T = decltype(type);
-    const T* table = weight.as<T>();
+    const T* embedding_weight = weight.as<T>();
     T* to = out.as<T>();
-    for_ranges(
-        stream, out.shape[0], rows_per_piece(columns), [&](std::int64_t begin, std::int64_t end) {
-          for (std::int64_t t = begin; t < end; ++t) {
-            const std::int64_t row = args.index[t] - args.first_row;
-            const bool here = row >= 0 && row < rows;
-            forward_row<T>(here ? table + row * columns : nullptr, to + t * columns, columns, args);
-          }
-        });
+    for_ranges(stream, out.shape[0], rows_per_piece(columns),
+               [&](std::int64_t begin, std::int64_t end) {
+                 for (std::int64_t t = begin; t < end; ++t) {
+                   const std::int64_t row = args.index[t] - args.first_row;
+                   const bool here = row >= 0 && row < rows;
+                   forward_row<T>(here ? embedding_weight + row * columns : nullptr,
+                                  to + t * columns, columns, args);
+                 }
+               });
   });
 }
 

@@ -7,12 +7,12 @@
 #include <vector>
 
 #include "backend/cpu/bf16_engines.h"
-#include "backend/cpu/blocked_product.h"
-#include "backend/cpu/kernels/gemm_parts.h"
+#include "backend/cpu/blocked_gemm.h"
+#include "backend/cpu/grouped_gemm.h"
+#include "backend/cpu/kernels/gemm_problem.h"
 #include "backend/cpu/kernels/pieces.h"
 #include "backend/cpu/kernels/plain_engine.h"
 #include "backend/cpu/kernels/tables.h"
-#include "backend/cpu/product_group.h"
 #include "base/error.h"
 
 #if defined(__AVX512F__)
@@ -55,7 +55,7 @@ Cut cut_tiles(std::int64_t m, std::int64_t n) {
 // false on failure.
 template <class Body>
 void for_tiles(const Stream& stream, const Gemm& gemm, const Body& body) {
-  const std::int64_t m = gemm.product.m, n = gemm.product.n;
+  const std::int64_t m = gemm.dims.m, n = gemm.dims.n;
   const Cut cut = cut_tiles(m, n);
   const std::int64_t down = ceil_div(m, cut.rows), across = ceil_div(n, cut.columns);
   std::atomic<bool> failed = false;
@@ -68,22 +68,22 @@ void for_tiles(const Stream& stream, const Gemm& gemm, const Body& body) {
     if (!body(tile)) failed.store(true, std::memory_order_relaxed);
   });
   BEV_CHECK(!failed.load(), ErrorKind::kInternal, "gemm: oneDNN refused ", m, " x ", n, " x ",
-            gemm.product.k);
+            gemm.dims.k);
 }
 
-Product tile_product(const Gemm& gemm, const Area& tile) {
-  Product product = gemm.product;
-  product.m = tile.rows;
-  product.n = tile.columns;
-  return product;
+GemmDims tile_dims(const Gemm& gemm, const Area& tile) {
+  GemmDims dims = gemm.dims;
+  dims.m = tile.rows;
+  dims.n = tile.columns;
+  return dims;
 }
 
 bool tile_f32(const Gemm& gemm, const Area& tile) {
-  const std::int64_t ldc = gemm.product.ldc;
+  const std::int64_t ldc = gemm.dims.ldc;
   float* c = static_cast<float*>(gemm.c) + tile.row * ldc + tile.column;
-  if (!onednn_product(tile_product(gemm, tile), static_cast<float>(gemm.alpha),
-                      a_at<float>(gemm, tile.row, 0), b_at<float>(gemm, 0, tile.column),
-                      static_cast<float>(gemm.beta), c)) {
+  if (!onednn_gemm(tile_dims(gemm, tile), static_cast<float>(gemm.alpha),
+                   a_at<float>(gemm, tile.row, 0), b_at<float>(gemm, 0, tile.column),
+                   static_cast<float>(gemm.beta), c)) {
     return false;
   }
   if (gemm.bias == nullptr) return true;
@@ -108,8 +108,8 @@ const TileEngine& engine_of() {
 }
 
 template <class T>
-BlockedProduct blocked(const Gemm& gemm) {
-  return {.product = gemm.product,
+BlockedGemm blocked(const Gemm& gemm) {
+  return {.dims = gemm.dims,
           .a = gemm.a,
           .b = gemm.b,
           .element_bytes = sizeof(T),
@@ -122,14 +122,14 @@ BlockedProduct blocked(const Gemm& gemm) {
 constexpr std::int64_t kLine = 16;
 bool may_stream(const Gemm& gemm, const Area& area) {
   return gemm.streams && gemm.alpha == 1 && gemm.beta == 0 && gemm.bias == nullptr &&
-         reinterpret_cast<std::uintptr_t>(gemm.c) % 64 == 0 && gemm.product.ldc % kLine == 0 &&
+         reinterpret_cast<std::uintptr_t>(gemm.c) % 64 == 0 && gemm.dims.ldc % kLine == 0 &&
          area.column % kLine == 0 && area.columns % kLine == 0;
 }
 void stream_area(const Gemm& gemm, const Area& area, const float* sums, std::int64_t stride) {
-  float* c = static_cast<float*>(gemm.c) + area.row * gemm.product.ldc + area.column;
+  float* c = static_cast<float*>(gemm.c) + area.row * gemm.dims.ldc + area.column;
   for (std::int64_t row = 0; row < area.rows; ++row) {
     for (std::int64_t j = 0; j < area.columns; j += kLine) {
-      _mm512_stream_ps(c + row * gemm.product.ldc + j, _mm512_loadu_ps(sums + row * stride + j));
+      _mm512_stream_ps(c + row * gemm.dims.ldc + j, _mm512_loadu_ps(sums + row * stride + j));
     }
   }
   _mm_sfence();
@@ -143,25 +143,24 @@ void finish_area(const Gemm& gemm, const Area& area, const float* sums, std::int
     if (may_stream(gemm, area)) return stream_area(gemm, area, sums, stride);
   }
 #endif
-  C* c = static_cast<C*>(gemm.c) + area.row * gemm.product.ldc + area.column;
+  C* c = static_cast<C*>(gemm.c) + area.row * gemm.dims.ldc + area.column;
   for (std::int64_t row = 0; row < area.rows; ++row) {
-    finish_row<T, C>(gemm, area.column, area.columns, sums + row * stride,
-                     c + row * gemm.product.ldc);
+    finish_row<T, C>(gemm, area.column, area.columns, sums + row * stride, c + row * gemm.dims.ldc);
   }
 }
 
 template <class T, class C>
 void gemm_blocked(const Stream& stream, const Gemm& gemm) {
-  blocked_product(*stream.pool, engine_of<T>(), blocked<T>(gemm),
-                  [&](const Area& area, const float* sums, std::int64_t stride) {
-                    finish_area<T, C>(gemm, area, sums, stride);
-                  });
+  blocked_gemm(*stream.pool, engine_of<T>(), blocked<T>(gemm),
+               [&](const Area& area, const float* sums, std::int64_t stride) {
+                 finish_area<T, C>(gemm, area, sums, stride);
+               });
 }
 
 // K = 0: only beta and the bias remain.
 template <class T, class C>
 void gemm_empty(const Stream& stream, const Gemm& gemm) {
-  const Product& p = gemm.product;
+  const GemmDims& p = gemm.dims;
   const std::vector<accumulate_t<T>> zeros(static_cast<std::size_t>(p.n));
   for_ranges(stream, p.m, rows_per_piece(p.n), [&](std::int64_t begin, std::int64_t end) {
     for (std::int64_t row = begin; row < end; ++row) {
@@ -170,14 +169,14 @@ void gemm_empty(const Stream& stream, const Gemm& gemm) {
   });
 }
 
-bool has_few_rows(const Product& p) { return p.m <= kFewRows && p.transpose_b; }
+bool is_skinny(const GemmDims& p) { return p.m <= kSkinnyRows && p.transpose_b; }
 
 template <class T, class C>
 void gemm_typed(const Stream& stream, const Gemm& gemm) {
-  const Product& p = gemm.product;
+  const GemmDims& p = gemm.dims;
   if (p.m == 0 || p.n == 0) return;
   if (p.k == 0) return gemm_empty<T, C>(stream, gemm);
-  if (has_few_rows(p)) return gemm_few_rows<T, C>(stream, gemm);
+  if (is_skinny(p)) return gemm_skinny<T, C>(stream, gemm);
   if constexpr (sizeof(T) == 2) {
     gemm_blocked<T, C>(stream, gemm);
   } else {
@@ -212,14 +211,14 @@ Gemm checked(const GemmArgs& args) {
                 (args.bias.empty() || args.bias.dtype == a.dtype),
             ErrorKind::kInternal, "gemm: dtypes a ", name_of(a.dtype), ", b ", name_of(b.dtype),
             ", c ", name_of(c.dtype), ", bias ", name_of(args.bias.dtype));
-  return {.product = {.m = m,
-                      .n = n,
-                      .k = k,
-                      .transpose_a = args.transpose_a,
-                      .transpose_b = args.transpose_b,
-                      .lda = a.shape[1],
-                      .ldb = b.shape[1],
-                      .ldc = c.shape[1]},
+  return {.dims = {.m = m,
+                   .n = n,
+                   .k = k,
+                   .transpose_a = args.transpose_a,
+                   .transpose_b = args.transpose_b,
+                   .lda = a.shape[1],
+                   .ldb = b.shape[1],
+                   .ldc = c.shape[1]},
           .alpha = args.alpha,
           .beta = args.beta,
           .a = a.data,
@@ -249,7 +248,7 @@ void gemm_any(const Stream& stream, const GemmArgs& args) {
 // A grouped GEMM of 16-bit operands. The list is small, so its entries are recomputed wherever they
 // are needed.
 template <class T, class C>
-class GroupOf final : public ProductGroup {
+class GroupOf final : public GemmGroup {
  public:
   explicit GroupOf(const GemmList& list) : list_(list) {
     std::size_t bytes = 0;
@@ -262,13 +261,12 @@ class GroupOf final : public ProductGroup {
     return gemm;
   }
   static bool takes(const Gemm& gemm) {
-    const Product& p = gemm.product;
-    return sizeof(T) == 2 && p.m > 0 && p.n > 0 && p.k > 0 && p.k <= kGroupDepth &&
-           !has_few_rows(p);
+    const GemmDims& p = gemm.dims;
+    return sizeof(T) == 2 && p.m > 0 && p.n > 0 && p.k > 0 && p.k <= kGroupDepth && !is_skinny(p);
   }
-  BlockedProduct product(std::int64_t number) const override {
+  BlockedGemm member(std::int64_t number) const override {
     const Gemm one = gemm(number);
-    return takes(one) ? blocked<T>(one) : BlockedProduct{};
+    return takes(one) ? blocked<T>(one) : BlockedGemm{};
   }
   void finish(std::int64_t number, const Area& area, const float* sums,
               std::int64_t stride) const override {
@@ -284,11 +282,11 @@ std::size_t packed_bytes_any(const GemmArgs& args) {
   // With many rows packing is amortised anyway. Where bf16 is multiplied as f32 that holds for any
   // number of rows, and the packed form would be twice as large.
   constexpr std::int64_t kManyRows = 2048;
-  const Product product = checked(args).product;
-  if (product.k == 0 || has_few_rows(product) || product.m > kManyRows) return 0;
+  const GemmDims dims = checked(args).dims;
+  if (dims.k == 0 || is_skinny(dims) || dims.m > kManyRows) return 0;
 #if defined(__AVX512F__)
   const TileEngine* engine = args.b.dtype == Dtype::kBf16 ? bf16_engine() : nullptr;
-  if (engine != nullptr) return packed_bytes(*engine, product);
+  if (engine != nullptr) return packed_bytes(*engine, dims);
 #endif
   return 0;
 }

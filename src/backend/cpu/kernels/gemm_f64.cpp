@@ -4,7 +4,7 @@
 #include <cstring>
 #include <vector>
 
-#include "backend/cpu/kernels/gemm_parts.h"
+#include "backend/cpu/kernels/gemm_problem.h"
 #include "base/divide.h"
 
 namespace bev::cpu::BEV_CPU_LEVEL {
@@ -63,7 +63,7 @@ void add_tile(const double* from, std::int64_t rows, std::int64_t columns, doubl
 }  // namespace
 
 void gemm_tile_f64(const Gemm& gemm, const Area& tile) {
-  const Product& p = gemm.product;
+  const GemmDims& p = gemm.dims;
   const std::int64_t rows = round_up(tile.rows, kRows), columns = round_up(tile.columns, kColumns);
   std::vector<double> a(static_cast<std::size_t>(rows * kDepth));
   std::vector<double> b(static_cast<std::size_t>(columns * kDepth));

@@ -84,7 +84,7 @@ constexpr std::int64_t kMostOuter = 1024;
 // y = x W for one row and head: a weighted sum of rows of W, or if transposed a dot product with
 // each row.
 template <class T>
-void multiply_head(const HeadProductArgs& args, const T* x, const T* weight, T* y) {
+void multiply_head(const HeadGemmArgs& args, const T* x, const T* weight, T* y) {
   using A = accumulate_t<T>;
   if (args.transpose) {
     for (std::int64_t o = 0; o < args.outer; ++o) {
@@ -107,7 +107,7 @@ void multiply_head(const HeadProductArgs& args, const T* x, const T* weight, T* 
 }
 
 // One thread handles a head for all rows, so its weight stays in that core's cache.
-void head_product(const Stream& stream, const HeadProductArgs& args) {
+void head_gemm(const Stream& stream, const HeadGemmArgs& args) {
   visit_float(args.dtype, [&](auto zero) {
     using T = decltype(zero);
     stream.pool->run(args.heads, [&](std::int64_t head) {
@@ -124,7 +124,7 @@ void head_product(const Stream& stream, const HeadProductArgs& args) {
 }  // namespace
 
 LatentKernels kernel_table(Family<LatentKernels>) {
-  return {.join = join, .split = split, .head_product = head_product};
+  return {.join = join, .split = split, .head_gemm = head_gemm};
 }
 
 }  // namespace bev::cpu::BEV_CPU_LEVEL

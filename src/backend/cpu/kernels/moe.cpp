@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <cstring>
 
-#include "backend/cpu/kernels/gemm_parts.h"
+#include "backend/cpu/kernels/gemm_problem.h"
 #include "backend/cpu/kernels/math.h"
 #include "backend/cpu/kernels/moe_tables.h"
 #include "backend/cpu/kernels/pieces.h"
@@ -42,7 +42,7 @@ void sort_rows(const Stream&, const SortRowsArgs& args) {
   offsets[0] = 0;
 }
 
-void gather_rows(const Stream& stream, const GatherRowsArgs& args) {
+void permute_rows(const Stream& stream, const PermuteRowsArgs& args) {
   const std::int64_t columns = args.rows.shape[1];
   BEV_CHECK(args.x.shape[1] == columns && args.x.dtype == args.rows.dtype,
             "gather_rows: ", args.x.shape, " to ", args.rows.shape);
@@ -65,7 +65,7 @@ void gather_rows(const Stream& stream, const GatherRowsArgs& args) {
 constexpr std::int64_t kColumns = 256;  // summed at a time, in the accumulate type
 
 template <class T>
-void sum_token(const SumRowsArgs& args, std::int64_t token, std::int64_t columns) {
+void sum_token(const UnpermuteRowsArgs& args, std::int64_t token, std::int64_t columns) {
   using A = accumulate_t<T>;
   const T* rows = args.rows.as<T>();
   T* y = args.y.as<T>() + token * columns;
@@ -82,7 +82,7 @@ void sum_token(const SumRowsArgs& args, std::int64_t token, std::int64_t columns
   }
 }
 
-void sum_rows(const Stream& stream, const SumRowsArgs& args) {
+void unpermute_rows(const Stream& stream, const UnpermuteRowsArgs& args) {
   const std::int64_t columns = args.y.shape[1];
   BEV_CHECK(args.rows.shape[1] == columns && args.rows.dtype == args.y.dtype,
             "sum_rows: ", args.rows.shape, " to ", args.y.shape);
@@ -95,7 +95,7 @@ void sum_rows(const Stream& stream, const SumRowsArgs& args) {
   });
 }
 
-void weigh_rows(const Stream& stream, const WeighRowsArgs& args) {
+void scale_rows(const Stream& stream, const ScaleRowsArgs& args) {
   const std::int64_t columns = args.x.shape[1];
   visit_float(args.x.dtype, [&](auto type) {
     using T = decltype(type);
@@ -119,7 +119,7 @@ void weigh_rows(const Stream& stream, const WeighRowsArgs& args) {
   });
 }
 
-void weigh_rows_backward(const Stream& stream, const WeighRowsBackwardArgs& args) {
+void scale_rows_backward(const Stream& stream, const ScaleRowsBackwardArgs& args) {
   const std::int64_t columns = args.x.shape[1];
   visit_float(args.x.dtype, [&](auto type) {
     using T = decltype(type);
@@ -158,22 +158,22 @@ View row_of(const View& bias, std::int64_t expert) {
   return bias.empty() ? View() : bias.rows(expert, expert + 1).flat();
 }
 
-// Grouped GEMM over product(expert, its rows of x, its rows of y).
+// Grouped GEMM over gemm(expert, its rows of x, its rows of y).
 using ExpertProduct = FunctionRef<GemmArgs(std::int64_t expert, const View& x, const View& y)>;
-void multiply_experts(const Stream& stream, const GroupedArgs& args, ExpertProduct product) {
+void multiply_experts(const Stream& stream, const GroupedGemmArgs& args, ExpertProduct gemm) {
   gemm_group(stream, {args.w.shape[0], [&](std::int64_t e) {
                         const std::int64_t begin = args.offsets[e], end = args.offsets[e + 1];
-                        return product(e, args.x.rows(begin, end), args.y.rows(begin, end));
+                        return gemm(e, args.x.rows(begin, end), args.y.rows(begin, end));
                       }});
 }
 
 // Zeroes the rows past the last offset.
-void clear_unused(const GroupedArgs& args, const View& out) {
+void clear_unused(const GroupedGemmArgs& args, const View& out) {
   const View unused = out.rows(args.offsets[args.w.shape[0]], out.shape[0]);
   std::fill_n(unused.address(0), unused.bytes(), std::byte{0});
 }
 
-void grouped(const Stream& stream, const GroupedArgs& args) {
+void grouped_gemm(const Stream& stream, const GroupedGemmArgs& args) {
   multiply_experts(stream, args, [&](std::int64_t e, const View& x, const View& y) -> GemmArgs {
     return {.a = x,
             .b = weight_of(args.w, e),
@@ -184,14 +184,14 @@ void grouped(const Stream& stream, const GroupedArgs& args) {
   clear_unused(args, args.y);
 }
 
-void grouped_input(const Stream& stream, const GroupedArgs& args) {
+void grouped_dgrad(const Stream& stream, const GroupedGemmArgs& args) {
   multiply_experts(stream, args, [&](std::int64_t e, const View& x, const View& y) -> GemmArgs {
     return {.a = y, .b = weight_of(args.w, e), .c = x};
   });
   clear_unused(args, args.x);
 }
 
-void grouped_weight(const Stream& stream, const GroupedArgs& args) {
+void grouped_wgrad(const Stream& stream, const GroupedGemmArgs& args) {
   if (!args.bias.empty()) {
     const auto column_sum = kernels().elementwise.column_sum;
     for (std::int64_t e = 0; e < args.bias.shape[0]; ++e) {
@@ -212,13 +212,13 @@ MoeKernels kernel_table(Family<MoeKernels>) {
   return {.dispatch = dispatch,
           .sort_rows = sort_rows,
           .fit_rows = fit_rows,
-          .gather_rows = gather_rows,
-          .sum_rows = sum_rows,
-          .weigh_rows = weigh_rows,
-          .weigh_rows_backward = weigh_rows_backward,
-          .grouped = grouped,
-          .grouped_input = grouped_input,
-          .grouped_weight = grouped_weight};
+          .permute_rows = permute_rows,
+          .unpermute_rows = unpermute_rows,
+          .scale_rows = scale_rows,
+          .scale_rows_backward = scale_rows_backward,
+          .grouped_gemm = grouped_gemm,
+          .grouped_dgrad = grouped_dgrad,
+          .grouped_wgrad = grouped_wgrad};
 }
 
 }  // namespace bev::cpu::BEV_CPU_LEVEL

@@ -4,8 +4,8 @@
 #include <cmath>
 #include <type_traits>
 
+#include "backend/cpu/kernels/amax.h"
 #include "backend/cpu/kernels/lanes.h"
-#include "backend/cpu/kernels/largest.h"
 #include "backend/cpu/kernels/math.h"
 #include "backend/cpu/kernels/pieces.h"
 #include "backend/cpu/kernels/tables.h"
@@ -157,7 +157,7 @@ void store_columns(int columns, const A* sums, double beta, const View& target,
 }
 
 template <class T>
-void weight_gradient(const Stream& stream, const NormBackwardArgs& args) {
+void norm_wgrad(const Stream& stream, const NormBackwardArgs& args) {
   using A = accumulate_t<T>;
   const std::int64_t rows = args.s.shape[0], n = args.s.shape.row_numel();
   const T *dy = args.dy.as<T>(), *s = args.s.as<T>();
@@ -182,7 +182,7 @@ template <class T>
 void run_backward(const Stream& stream, const NormBackwardArgs& args) {
   using A = accumulate_t<T>;
   // dx may alias dy, so the sums over dy come first.
-  if (!args.dweight.empty() || !args.dbias.empty()) weight_gradient<T>(stream, args);
+  if (!args.dweight.empty() || !args.dbias.empty()) norm_wgrad<T>(stream, args);
   if (args.dx.empty()) return;
   const std::int64_t rows = args.s.shape[0], n = args.s.shape.row_numel();
   const T *dy = args.dy.as<T>(), *s = args.s.as<T>(), *dsum = address<T>(args.dsum);
@@ -226,9 +226,9 @@ void run_head_forward(const Stream& stream, const HeadNormForwardArgs& args) {
 
 // Gradient dweight [D] of the weight that heads [head_begin, head_end) share.
 template <class T>
-void head_weight_gradient(const Stream& stream, const HeadNormBackwardArgs& args,
-                          std::int64_t head_begin, std::int64_t head_end, double beta,
-                          const View& dweight) {
+void head_norm_wgrad(const Stream& stream, const HeadNormBackwardArgs& args,
+                     std::int64_t head_begin, std::int64_t head_end, double beta,
+                     const View& dweight) {
   using A = accumulate_t<T>;
   if (dweight.empty()) return;
   const std::int64_t rows = args.x.shape[0], size = args.head_size;
@@ -258,8 +258,8 @@ void run_head_backward(const Stream& stream, const HeadNormBackwardArgs& args) {
   using A = accumulate_t<T>;
   const std::int64_t normed = args.q_heads + args.kv_heads, heads = normed + args.kv_heads;
   const std::int64_t size = args.head_size;
-  head_weight_gradient<T>(stream, args, 0, args.q_heads, args.q_beta, args.dq_weight);
-  head_weight_gradient<T>(stream, args, args.q_heads, normed, args.k_beta, args.dk_weight);
+  head_norm_wgrad<T>(stream, args, 0, args.q_heads, args.q_beta, args.dq_weight);
+  head_norm_wgrad<T>(stream, args, args.q_heads, normed, args.k_beta, args.dk_weight);
   const T *dy = args.dy.as<T>(), *x = args.x.as<T>();
   const T *q_weight = args.q_weight.as<T>(), *k_weight = args.k_weight.as<T>();
   const A* rstd = args.rstd.as<A>();

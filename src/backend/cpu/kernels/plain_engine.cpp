@@ -1,8 +1,8 @@
 // GEMM microkernel in portable vector code, with panels of f32.
 #include "backend/cpu/kernels/plain_engine.h"
 
-#include "backend/cpu/kernels/tile_product.h"
-#include "backend/cpu/product.h"
+#include "backend/cpu/gemm_dims.h"
+#include "backend/cpu/kernels/tile_gemm.h"
 #include "base/divide.h"
 
 namespace bev::cpu::BEV_CPU_LEVEL {
@@ -62,7 +62,7 @@ void pack(const PanelSource& source, std::byte* target) {
 }
 
 template <int kPanels>
-BEV_INLINE void multiply_rows(const TileProduct& tile, const float* __restrict a,
+BEV_INLINE void multiply_rows(const TileGemm& tile, const float* __restrict a,
                               float* __restrict sums) {
   constexpr int kVectors = kPanels * kPanelVectors;
   const auto sums_at = [&](int row, int v) -> Vector<float>& {
@@ -99,14 +99,14 @@ BEV_INLINE void multiply_rows(const TileProduct& tile, const float* __restrict a
 }
 
 template <int kPanels>
-void multiply_panels(const TileProduct& tile) {
+void multiply_panels(const TileGemm& tile) {
   const auto* a = reinterpret_cast<const float*>(tile.a);
   for (int row = 0; row < kItems; row += kRows) {
     multiply_rows<kPanels>(tile, a + row, tile.sums + row * tile.stride);
   }
 }
 
-void multiply(const TileProduct& tile) {
+void multiply(const TileGemm& tile) {
   if constexpr (kMostPanels == 3) {
     if (tile.b_panels == 3) return multiply_panels<3>(tile);
     if (tile.b_panels == 2) return multiply_panels<2>(tile);

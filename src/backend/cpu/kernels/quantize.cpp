@@ -7,11 +7,11 @@
 #include <limits>
 #include <vector>
 
+#include "backend/cpu/kernels/amax.h"
 #include "backend/cpu/kernels/fp4.h"
-#include "backend/cpu/kernels/largest.h"
 #include "backend/cpu/kernels/math.h"
 #include "backend/cpu/kernels/pieces.h"
-#include "backend/cpu/kernels/scaled_product.h"
+#include "backend/cpu/kernels/scaled_gemm.h"
 #include "backend/cpu/kernels/tables.h"
 #include "base/error.h"
 #include "kernels/activation.h"
@@ -336,9 +336,9 @@ QuantizeKernels kernel_table(Family<QuantizeKernels>) {
   return {.amax = amax,
           .quantize = quantize,
           .transpose = transpose,
-          .product = scaled_product,
-          .grouped = grouped_scaled,
-          .grouped_weight = grouped_scaled_weight,
+          .scaled_gemm = scaled_gemm,
+          .grouped_gemm = grouped_scaled,
+          .grouped_wgrad = grouped_scaled_wgrad,
           .update_amax = update_amax};
 }
 

@@ -1,0 +1,234 @@
+// convert: exports weights to a Hugging Face folder without an engine, and upcycles a dense model
+// to an MoE model, as a folder or as a checkpoint.
+#include "app/choose_model.h"
+#include "app/commands/commands.h"
+#include "app/export_files.h"
+#include "app/options.h"
+#include "app/run_config.h"
+#include "backend/cpu/cpu_kernels.h"
+#include "base/error.h"
+#include "base/fields.h"
+#include "base/file.h"
+#include "base/log.h"
+#include "base/text.h"
+#include "base/thread_pool.h"
+#include "bridge/weight_files.h"
+#include "checkpoint/config_copy.h"
+#include "checkpoint/saver.h"
+#include "checkpoint/step_folders.h"
+#include "checkpoint/weight_source.h"
+#include "comm/world.h"
+#include "posttrain/upcycling.h"
+#include "tensor/dtype.h"
+#include "train/text_data.h"
+
+namespace bev {
+
+namespace {
+
+std::string read_dtype(std::string_view text, std::string& problem) {
+  std::optional<Dtype> dtype = parse_dtype(text);
+  if (dtype && is_float(*dtype)) return std::string(name_of(*dtype));
+  problem = concat("'", text, "' is not one of f32, bf16, f16, f64");
+  return "";
+}
+
+struct ConvertOptions {
+  std::string hf_model;
+  std::string load;
+  std::int64_t ckpt_step = -1;  // -1: the latest
+  std::string export_hf;
+  std::string save;   // folder for a checkpoint of upcycled weights
+  std::string dtype;  // "": unchanged; else a name that parse_dtype knows
+  bool moe_use_upcycling = false;
+  std::int64_t moe_upcycling_granularity = 1;
+  std::int64_t seed = 1234;
+  RunConfig run;  // flags of the MoE model to upcycle to
+
+  void fields(FieldList& list);
+  std::vector<std::string> problems() const;
+};
+
+void ConvertOptions::fields(FieldList& list) {
+  list.section("convert");
+  list.add("hf-model", hf_model,
+           "Hugging Face folder to read; with --load the one whose config.json and tokenizer go "
+           "along")
+      .defaults_to("none; with --load that of the run");
+  list.add("load", load, "checkpoint to read: the folder of a run or of a step");
+  list.add("ckpt-step", ckpt_step, "the step of a run's folder; -1: the latest").min(-1);
+  list.add("export-hf", export_hf, "Hugging Face folder to write");
+  list.add("dtype", dtype, "f32, bf16, f16 or f64 for the floating-point weights")
+      .reads(read_dtype)
+      .defaults_to("as they are");
+  list.add(
+      "moe-use-upcycling", moe_use_upcycling,
+      "write a model whose experts are copies of the MLPs of the dense one that is read; flags "
+      "of the model say what it becomes");
+  list.add("moe-upcycling-granularity", moe_upcycling_granularity,
+           "how many times narrower an expert is than the dense MLP, whose parts it is a copy of")
+      .min(1)
+      .limit(1 << 16);
+  list.add("save", save, "with --moe-use-upcycling: folder of a run to write a checkpoint to");
+  list.add("seed", seed, "of the weights that a dense model does not have").min(0);
+  run.model.fields(list);
+}
+
+std::vector<std::string> ConvertOptions::problems() const {
+  std::vector<std::string> out;
+  if (load.empty()) need(hf_model, "--hf-model", "the folder to read, or --load", out);
+  if (load.empty() && ckpt_step >= 0) out.push_back("--ckpt-step: needs --load");
+  if (save.empty()) need(export_hf, "--export-hf", "the folder to write", out);
+  if (!moe_use_upcycling && !save.empty()) {
+    out.push_back("--save: is for --moe-use-upcycling; use --export-hf");
+  }
+  if (!moe_use_upcycling && moe_upcycling_granularity > 1) {
+    out.push_back("--moe-upcycling-granularity: needs --moe-use-upcycling");
+  }
+  if (!hf_model.empty() && hf_model == export_hf) {
+    out.push_back(concat("--export-hf: ", export_hf, " is the folder that is read; give another"));
+  }
+  return out;
+}
+
+// The configuration of the run that wrote the checkpoint, without flags that no longer exist.
+RunConfig run_of(const CheckpointReader& reader, const ConvertOptions& convert) {
+  RunConfig run;
+  FieldList list;
+  run.fields(list);
+  apply_config(reader.manifest().config, list, reader.folder());
+  std::string &model = run.train.hf_model, &tokenizer = run.data.tokenizer;
+  if (!convert.hf_model.empty()) {
+    if (tokenizer == model) tokenizer = convert.hf_model;
+    model = convert.hf_model;
+  } else if (!model.empty() && !path_exists(model)) {
+    log_warning(concat("the run's --hf-model ", model,
+                       " is not here: config.json is made anew; --hf-model names another place"));
+    model.clear();
+  }
+  bool has_files = !tokenizer.empty() && !tokenizer.starts_with("null:");
+  if (has_files && tokenizer_export_files(tokenizer).empty()) {
+    log_warning(concat("the run's tokenizer ", tokenizer, " is not here: it is not exported"));
+  }
+  return run;
+}
+
+void convert_checkpoint(const ConvertOptions& convert, const ExportTarget& target) {
+  CheckpointReader reader(find_step_folder(convert.load, convert.ckpt_step));
+  RunConfig run = run_of(reader, convert);
+  WeightMap map(run.model);
+  CheckpointWeights weights(reader);
+  weights.check(map.params());
+  Dtype dtype = target.dtype.value_or(weights.dtype(map.params().front(), 0));
+  export_hf(map, weights, target, export_files(run, dtype));
+}
+
+// Model flags describe the model to upcycle to; without upcycling they are refused.
+void check_model_flags(const FieldList& fields, Options& options) {
+  std::vector<std::string> problems;
+  for (const Setting& setting : options.settings()) {
+    if (fields.find_entry(setting.field)->section == "convert") continue;
+    problems.push_back(
+        concat(setting.origin, ": is for --moe-use-upcycling; without it leave it out"));
+  }
+  options.add_problems(problems);
+}
+
+// The MoE model: the model of the source, overridden by the flags.
+void choose_upcycled_model(ConvertOptions& convert, const FieldList& fields, Options& options) {
+  RunConfig& run = convert.run;
+  if (convert.load.empty()) {
+    run.train.hf_model = convert.hf_model;
+    choose_model(run, fields, options);
+  } else {
+    run = run_of(CheckpointReader(find_step_folder(convert.load, convert.ckpt_step)), convert);
+    options.apply(fields);
+  }
+  options.add_problems(run.model.problems());
+  options.add_problems(upcycling_problems(run.model, convert.moe_upcycling_granularity));
+  options.throw_problems();
+}
+
+// Saves the weights as iteration 0 of a run, without optimizer state.
+void save_upcycled(ConvertOptions& convert, const DenseSource& from, Dtype dtype) {
+  RunConfig& run = convert.run;
+  run.precision.bf16 = dtype == Dtype::kBf16;
+  run.precision.fp16 = dtype == Dtype::kF16;
+  EngineOptions options;
+  options.model = run.model;
+  options.dtype = dtype;
+  options.seed = static_cast<std::uint64_t>(convert.seed);
+  options.gradients = false;
+  options.threads = machine_threads();
+  FieldList list;
+  run.fields(list);
+  StagingPool pool(std::size_t{64} << 20);
+  std::unique_ptr<Storage> disk = make_disk_storage();
+  run_thread_ranks(1, {}, [&](World& world) {
+    Engine engine(world, cpu_kernels(), options);
+    upcycle(engine, convert.moe_upcycling_granularity, from);
+    Saver saver(engine, *disk, pool,
+                {.folder = convert.save, .config = config_entries(list), .with_optimizer = false});
+    TrainingState state;
+    state.seed = convert.seed;
+    saver.begin(state);
+    SaveOutcome outcome = saver.finish();
+    BEV_CHECK(outcome.problem.empty(), ErrorKind::kInput, convert.save, ": ", outcome.problem);
+  });
+  log_info(concat("wrote ", convert.save));
+}
+
+void convert_upcycled(ConvertOptions& convert, const CommandInput& input,
+                      const ExportTarget& target) {
+  RunConfig& run = convert.run;
+  choose_upcycled_model(convert, input.fields, input.options);
+  const DenseSource from{convert.load, convert.ckpt_step, convert.hf_model};
+  ThreadPool pool(1);
+  Arena arena(make_host_memory());
+  Upcycling upcycling(
+      run.model, convert.moe_upcycling_granularity, from,
+      {cpu_kernels(), Stream{&pool, nullptr}, arena, static_cast<std::uint64_t>(convert.seed)});
+  ParamMapping first;
+  first.param = "embedding.word_embeddings.weight";
+  Dtype dtype = target.dtype.value_or(upcycling.weights().dtype(first, 0));
+  if (!convert.export_hf.empty()) {
+    WeightMap map(run.model);
+    export_hf(map, upcycling.weights(), target, export_files(run, dtype));
+  }
+  if (!convert.save.empty()) save_upcycled(convert, from, dtype);
+}
+
+int run_convert(ConvertOptions& convert, const CommandInput& input) {
+  Options& options = input.options;
+  options.add_problems(convert.problems());
+  if (!convert.moe_use_upcycling) check_model_flags(input.fields, options);
+  options.throw_problems();
+  if (input.launch.process != 0) return kExitOk;  // one process does the work
+  if (!convert.export_hf.empty()) check_export_folder(convert.export_hf);
+  ExportTarget target{convert.export_hf};
+  target.threads = static_cast<std::size_t>(machine_threads());
+  if (!convert.dtype.empty()) target.dtype = parse_dtype(convert.dtype);
+  if (convert.moe_use_upcycling) {
+    convert_upcycled(convert, input, target);
+  } else if (convert.load.empty()) {
+    convert_hf(convert.hf_model, target);
+  } else {
+    convert_checkpoint(convert, target);
+  }
+  if (!convert.export_hf.empty()) log_info(concat("wrote ", convert.export_hf));
+  return kExitOk;
+}
+
+}  // namespace
+
+const Command kConvertCommand = {
+    .name = "convert",
+    .summary = "a checkpoint or a Hugging Face folder to a Hugging Face folder",
+    .examples =
+        "bevatron convert --load RUN --export-hf OUT\n"
+        "bevatron convert --hf-model DIR --export-hf OUT --dtype bf16\n"
+        "bevatron convert --hf-model LLAMA --moe-use-upcycling --model-family mixtral "
+        "--num-experts 8 --export-hf OUT",
+    .call = call_of<ConvertOptions, run_convert>};
+
+}  // namespace bev

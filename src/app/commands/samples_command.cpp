@@ -1,0 +1,242 @@
+// data samples: prints what training would read, for comparison with Megatron.
+#include <charconv>
+
+#include "app/commands/commands.h"
+#include "app/masked_samples.h"
+#include "app/options.h"
+#include "app/run_config.h"
+#include "base/error.h"
+#include "base/fields.h"
+#include "base/output.h"
+#include "train/sft_data.h"
+#include "train/token_files.h"
+
+namespace bev {
+
+namespace {
+
+struct DataSamplesOptions {
+  std::vector<std::string> sizes;  // of training, validation and test; a number or "none"
+  std::int64_t dump = 50;
+  std::string output;
+  std::int64_t vocab_size = 0;
+  bool add_extra_token_to_sequence = true;
+  bool drop_last_partial_validation_sequence = true;
+  bool fim_one_stream = false;
+  MaskedSamplesOptions masked;
+  RunConfig run;
+
+  void fields(FieldList& list);
+};
+
+void DataSamplesOptions::fields(FieldList& list) {
+  list.section("data samples");
+  list.add("sizes", sizes,
+           "samples of training, validation and test; none: one epoch, or all of a blend");
+  list.add("dump", dump, "samples to print of each split").min(0);
+  list.add("output", output, "JSON file to write").defaults_to("standard output");
+  list.add("vocab-size", vocab_size, "tokens at or above are refused; 0: any")
+      .min(0)
+      .limit(2147483648.0);
+  list.add("add-extra-token-to-sequence", add_extra_token_to_sequence,
+           "a sample reads one token more, the label of its last");
+  list.add("drop-last-partial-validation-sequence", drop_last_partial_validation_sequence,
+           "leave out a last validation sample that is too short; else it is padded");
+  list.add("fim-one-stream", fim_one_stream,
+           "--fim-data draws on from sample to sample, as Megatron read in order; training gives "
+           "each sample its own draws");
+  masked.fields(list);
+  run.data.fields(list);
+  run.runtime.fields(list);
+}
+
+template <class At>
+void append_list(std::string& out, std::int64_t count, const At& at) {
+  out += "[";
+  for (std::int64_t i = 0; i < count; ++i) {
+    if (i > 0) out += ",";
+    append_text(out, at(i));
+  }
+  out += "]";
+}
+
+template <class Values>
+void append_list(std::string& out, const Values& values) {
+  append_list(out, static_cast<std::int64_t>(values.size()),
+              [&](std::int64_t i) { return values[static_cast<std::size_t>(i)]; });
+}
+
+void append_index(std::string& out, const GptIndex& index) {
+  out += "\"document_index\":";
+  append_list(out, index.num_documents(), [&](std::int64_t i) { return index.document(i); });
+  out += ",\n\"sample_index\":";
+  append_list(out, index.num_samples() + 1, [&](std::int64_t i) {
+    SampleStart start = index.sample_start(i);
+    return concat("[", start.position, ",", start.offset, "]");
+  });
+  out += ",\n\"shuffle_index\":";
+  append_list(out, index.num_samples(), [&](std::int64_t i) { return index.shuffled(i); });
+}
+
+void append_sample(std::string& out, const TokenSample& sample) {
+  out += "{\"tokens\":";
+  append_list(out, sample.tokens);
+  out += ",\"labels\":";
+  append_list(out, sample.targets);
+  out += ",\"loss_mask\":";
+  append_list(out, sample.weights);
+  out += ",\"position_ids\":";
+  append_list(out, positions_of(sample));
+  out += ",\"document_lengths\":";
+  append_list(out, sample.documents);
+  out += "}";
+}
+
+// One random stream per dataset, if there is a seed.
+void append_samples(std::string& out, const GptBlend& data, std::int64_t count,
+                    std::optional<std::uint64_t> stream_seed) {
+  std::vector<RandomState> streams;
+  if (stream_seed) streams.assign(data.members().size(), RandomState(*stream_seed));
+  append_list(out, count, [&](std::int64_t i) {
+    std::string text;
+    append_sample(text, stream_seed ? data.sample(i, streams) : data.sample(i));
+    return text;
+  });
+}
+
+void append_split(std::string& out, const GptBlend* data, std::int64_t dump,
+                  std::optional<std::uint64_t> stream_seed) {
+  if (data == nullptr) {
+    out += "null";
+    return;
+  }
+  out += concat("{\"num_samples\":", data->num_samples(), ",\n");
+  if (const std::optional<BlendIndex>& blend = data->blend()) {
+    out += "\"dataset_index\":";
+    append_list(out, blend->datasets());
+    out += ",\n\"dataset_sample_index\":";
+    append_list(out, blend->samples());
+    out += ",\n\"datasets\":[";
+    for (const auto& member : data->members()) {
+      if (&member != &data->members().front()) out += ",\n";
+      out += "{";
+      append_index(out, member->index());
+      out += "}";
+    }
+    out += "]";
+  } else {
+    append_index(out, data->members().front()->index());
+  }
+  out += ",\n\"samples\":";
+  append_samples(out, *data, std::min(dump, data->num_samples()), stream_seed);
+  out += "}";
+}
+
+// The first samples of conversations (SFT), as training reads them.
+void append_sft_split(std::string& out, const SftDataset& data, std::int64_t dump) {
+  out += concat("{\"num_samples\":", data.num_samples(), ",\n\"samples\":");
+  append_list(out, std::min(dump, data.num_samples()), [&](std::int64_t i) {
+    std::string text;
+    append_sample(text, data.sample(i));
+    return text;
+  });
+  out += "}";
+}
+
+std::string sft_samples(const DataConfig& data, const DataSamplesOptions& wanted,
+                        std::uint64_t seed) {
+  std::string out = "{\"train\":";
+  append_sft_split(out, *open_sft_data(data, DataSplit::kTrain, wanted.vocab_size, seed),
+                   wanted.dump);
+  if (!data.sft_valid_data.empty()) {
+    out += ",\n\"valid\":";
+    append_sft_split(out, *open_sft_data(data, DataSplit::kValid, wanted.vocab_size, seed),
+                     wanted.dump);
+  }
+  return out + "}\n";
+}
+
+SplitSizes read_sizes(const std::vector<std::string>& words, std::vector<std::string>& problems) {
+  constexpr std::int64_t kMost = std::int64_t{1} << 38;
+  SplitSizes sizes;
+  if (words.size() != sizes.size()) {
+    problems.push_back("--sizes: give three numbers, of training, validation and test samples");
+    return sizes;
+  }
+  for (std::size_t i = 0; i < sizes.size(); ++i) {
+    const std::string& word = words[i];
+    std::int64_t value = 0;
+    auto [end, error] = std::from_chars(word.data(), word.data() + word.size(), value);
+    bool number = error == std::errc() && end == word.data() + word.size();
+    if (word == "none") {
+      sizes[i] = kOneEpoch;
+    } else if (number && value >= 0 && value <= kMost) {
+      sizes[i] = value;
+    } else {
+      problems.push_back(concat("--sizes: '", word, "' is not a number of samples or none"));
+    }
+  }
+  return sizes;
+}
+
+int run_data_samples(DataSamplesOptions& wanted, const CommandInput& input) {
+  DataConfig& data = wanted.run.data;
+  std::vector<std::string> problems = data.problems();
+  bool conversations = !data.sft_data.empty();
+  if (!data.has_token_files() && !data.mock_data && !conversations) {
+    problems.push_back(
+        "--data-path: is missing; give prefixes of token files, --sft-data or --mock-data");
+  }
+  if (conversations && data.tokenizer.empty()) {
+    problems.push_back("--tokenizer: is missing; conversations need it");
+  }
+  if (data.seq_length == 0) problems.push_back("--seq-length: is missing");
+  if (data.mock_data && wanted.vocab_size == 0) {
+    problems.push_back("--vocab-size: is missing; made-up tokens need it");
+  }
+  SplitSizes sizes;
+  if (!conversations) sizes = read_sizes(wanted.sizes, problems);
+  input.options.add_problems(problems);
+  input.options.throw_problems();
+  auto seed = static_cast<std::uint64_t>(wanted.run.runtime.seed);
+  if (wanted.masked.dataset != DatasetKind::kGpt) {
+    MaskedSamplesQuery query{data, sizes, seed, wanted.dump};
+    write_result(wanted.output, masked_samples_json(wanted.masked, query, input.options));
+    return kExitOk;
+  }
+  if (conversations) {
+    write_result(wanted.output, sft_samples(data, wanted, seed));
+    return kExitOk;
+  }
+  if (data.mock_data && data.eod_id < 0) data.eod_id = wanted.vocab_size - 1;
+  GptDataConfig gpt = gpt_data_config(data, wanted.vocab_size, seed);
+  gpt.samples.extra_token = wanted.add_extra_token_to_sequence;
+  gpt.drop_last_partial_validation_sequence = wanted.drop_last_partial_validation_sequence;
+  GptSplits splits = data.mock_data ? open_mock_gpt_data(sizes, gpt)
+                                    : open_gpt_data(gpt_sources(data), sizes, gpt);
+  std::optional<std::uint64_t> stream_seed;
+  if (wanted.fim_one_stream) stream_seed = gpt.seed;
+  std::string text = "{";
+  constexpr const char* kNames[] = {"train", "valid", "test"};
+  for (std::size_t i = 0; i < splits.size(); ++i) {
+    text += concat(i > 0 ? ",\n\"" : "\"", kNames[i], "\":");
+    append_split(text, splits[i].get(), wanted.dump, stream_seed);
+  }
+  text += "}\n";
+  write_result(wanted.output, text);
+  return kExitOk;
+}
+
+}  // namespace
+
+const Command kDataSamplesCommand = {
+    .name = "data samples",
+    .summary = "the order and the tokens of the samples that training would read, as JSON",
+    .examples =
+        "bevatron data samples --data-path 0.3 books 0.7 web --split 99,1,0 --seq-length 1024 "
+        "--sizes 1000,10,0 --dump 50 --output samples.json\n"
+        "bevatron data samples --dataset bert --data-path books_text_sentence --tokenizer "
+        "vocab.txt --seq-length 512 --sizes 1000,10,0",
+    .call = call_of<DataSamplesOptions, run_data_samples>};
+
+}  // namespace bev

@@ -1,0 +1,289 @@
+// score: loss, logits and gradients of a Hugging Face model on given tokens, under any layout.
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <nlohmann/json.hpp>
+#include <optional>
+
+#include "app/commands/commands.h"
+#include "app/options.h"
+#include "app/ranks.h"
+#include "app/run_config.h"
+#include "base/error.h"
+#include "base/fields.h"
+#include "base/output.h"
+#include "bridge/hf_model.h"
+#include "bridge/safetensors.h"
+#include "bridge/weight_map.h"
+#include "data/batch_file.h"
+#include "data/token_file.h"
+#include "models/model.h"
+#include "ops/converted.h"
+#include "ops/loss.h"
+
+namespace bev {
+
+namespace {
+
+struct ScoreOptions {
+  std::string hf_model;
+  std::string tokens;
+  std::string batch;
+  std::string logits_out;
+  std::string grads_out;
+  RunConfig run;
+
+  void fields(FieldList& list);
+  std::vector<std::string> problems() const;
+};
+
+void ScoreOptions::fields(FieldList& list) {
+  list.section("score");
+  list.add("hf-model", hf_model, "Hugging Face folder of the model");
+  list.add("tokens", tokens, "JSON file with input_ids [[...]] and perhaps labels (-100: ignored)");
+  list.add("batch", batch,
+           "JSON file {\"input_ids\": [[ids], ...], \"labels\": ..., \"attention_mask\": ...}; a "
+           "field that the model does not use is an error");
+  list.add("logits-out", logits_out,
+           "safetensors file for the logits, [B,S,V] in fp32; 0 where there is no token");
+  list.add("grads-out", grads_out, "safetensors file for the gradients of the mean loss");
+  run.parallel.fields(list);
+  run.precision.fields(list);
+  run.runtime.fields(list);
+}
+
+std::vector<std::string> ScoreOptions::problems() const {
+  std::vector<std::string> out;
+  need(hf_model, "--hf-model", "the folder of the model", out);
+  if (batch.empty()) need(tokens, "--tokens", "a JSON file with input_ids, or --batch", out);
+  if (!tokens.empty() && !batch.empty()) {
+    out.push_back("--batch: excludes --tokens; keep one");
+  }
+  if (!logits_out.empty() && logits_out == grads_out) {
+    out.push_back(concat("--grads-out: ", grads_out, " is also --logits-out; give two files"));
+  }
+  return out;
+}
+
+// Approximate tokens of a micro-batch: bounds the memory of long files.
+constexpr std::int64_t kMicroBatchTokens = 8192;
+
+struct ScoreJob {
+  const ScoreOptions& wanted;
+  GlobalBatch batch;
+  std::int64_t micro_batch_size = 1;
+};
+
+GlobalBatch read_input(const ScoreOptions& wanted) {
+  const ModelConfig& model = wanted.run.model;
+  if (wanted.batch.empty()) return batch_of(read_token_rows(wanted.tokens, model.vocab_size));
+  GlobalBatch batch = read_batch(wanted.batch, {model.vocab_size, architecture_of(model).fields});
+  check_windows(model, batch);
+  return batch;
+}
+
+ScoreJob make_job(const ScoreOptions& wanted, GlobalBatch batch) {
+  std::int64_t rows = kMicroBatchTokens / std::max<std::int64_t>(batch.columns, 1);
+  return {wanted, std::move(batch), std::max<std::int64_t>(rows, 1)};
+}
+
+double target_count(const ScoreJob& job) {
+  double count = 0;
+  for (const TokenSample& sample : job.batch.samples) {
+    for (float weight : sample.weights) count += weight;
+  }
+  return count;
+}
+
+// All-gathers the rows over cp and puts them in the order of the samples.
+Tensor join_sequences(RankModel& model, const SequenceLayout& layout, Tensor rows) {
+  Group& cp = model.mesh().cp();
+  if (cp.size() == 1) return rows;
+  Context& ctx = model.ctx();
+  Shape shape{layout.all_tokens().tokens(), rows.shape()[1]};
+  Tensor by_rank = ctx.allocate(rows.dtype(), shape, "logits");
+  cp.all_gather(rows, by_rank, "logits").wait();
+  Tensor ordered = ctx.allocate(rows.dtype(), shape, "logits");
+  copy_into_order(ctx, layout.ring.sets, layout.all_tokens(), by_rank, ordered);
+  return ordered;
+}
+
+// Full logits [T, V] of a micro-batch in f32, on the ranks of the last stage.
+Tensor whole_logits(RankModel& model, const MicroBatch& batch, const Var& final) {
+  Context& ctx = model.ctx();
+  Tensor whole =
+      gather_vocabulary(ctx, stage_logits(ctx, model.head_stage(), final, batch.layout.tokens),
+                        model.options().model.vocab_size);
+  whole = converted(ctx, whole, Dtype::kF32, "logits");
+  return join_sequences(model, batch.layout, std::move(whole));
+}
+
+// Writes the samples in order, the logits of each token in its column; all others are zeros.
+class LogitsFile {
+ public:
+  LogitsFile(const std::string& path, const GlobalBatch& batch, std::int64_t vocabulary)
+      : batch_(batch),
+        width_(static_cast<std::size_t>(vocabulary)),
+        writer_(path,
+                {{"logits", Dtype::kF32, {std::ssize(batch.samples), batch.columns, vocabulary}}}) {
+  }
+
+  // Appends the full rows of the next samples.
+  void add(std::span<const float> logits) {
+    while (!logits.empty()) {
+      std::vector<float> row(static_cast<std::size_t>(batch_.columns) * width_);
+      for (std::int32_t column : positions_of(batch_.samples[next_++])) {
+        std::ranges::copy(logits.first(width_),
+                          row.begin() + static_cast<std::ptrdiff_t>(column) *
+                                            static_cast<std::ptrdiff_t>(width_));
+        logits = logits.subspan(width_);
+      }
+      writer_.write("logits", std::as_bytes(std::span(row)));
+    }
+  }
+  void commit() { writer_.commit(); }
+
+ private:
+  const GlobalBatch& batch_;
+  std::size_t width_;
+  std::size_t next_ = 0;
+  SafetensorsWriter writer_;
+};
+
+// Receives the logits of one micro-batch, on the ranks that have them.
+class LogitsSink : public OutputSink {
+ public:
+  LogitsSink(RankModel& model, const MicroBatch& batch) : model_(model), batch_(batch) {}
+  void on_outputs(std::int64_t, std::span<const Var> outputs) override {
+    logits = model_.ctx().download<float>(whole_logits(model_, batch_, outputs[0]));
+  }
+  std::vector<float> logits;
+
+ private:
+  RankModel& model_;
+  const MicroBatch& batch_;
+};
+
+// Number of tokens of the m-th micro-batch of a data-parallel rank.
+std::int64_t token_count(const ScoreJob& job, std::int64_t micro_batch_number) {
+  std::int64_t total = std::ssize(job.batch.samples);
+  std::int64_t first = std::min(micro_batch_number * job.micro_batch_size, total);
+  std::int64_t rows = 0;
+  for (std::int64_t i = first; i < std::min(first + job.micro_batch_size, total); ++i) {
+    rows += std::ssize(job.batch.samples[static_cast<std::size_t>(i)].tokens);
+  }
+  return rows;
+}
+
+// Runs forward only, one micro-batch at a time to bound memory. World rank 0 receives the rows in
+// the order of the samples.
+void write_logits(RankModel& model, const ScoreJob& job, std::span<const MicroBatch> batches) {
+  const MeshShape& mesh = model.mesh().shape();
+  Group& world = model.mesh().world().host();
+  auto view_of = [](std::vector<float>& values) {
+    return View{values.data(), Dtype::kF32, {static_cast<std::int64_t>(values.size())}};
+  };
+  std::int64_t vocabulary = model.options().model.vocab_size;
+  const PipelineShape& pipeline = model.pipeline().shape;
+  std::int64_t head_rank = pipeline.place_of(pipeline.stages() - 1).rank;
+  std::unique_ptr<LogitsFile> file;
+  if (world.rank() == 0) {
+    file = std::make_unique<LogitsFile>(job.wanted.logits_out, job.batch, vocabulary);
+  }
+  for (std::size_t m = 0; m < batches.size(); ++m) {
+    LogitsSink sink(model, batches[m]);
+    model.forward_outputs(batches.subspan(m, 1), sink);
+    for (std::int64_t dp = 0; dp < mesh.dp; ++dp) {
+      auto source = static_cast<int>(rank_of(mesh, {0, 0, dp, head_rank}));
+      if (source != 0 && world.rank() == source) {
+        world.send(view_of(sink.logits), 0, 0, "logits").wait();
+      }
+      if (world.rank() != 0) continue;
+      if (source != 0) {
+        std::int64_t rows = token_count(job, static_cast<std::int64_t>(m) * mesh.dp + dp);
+        sink.logits.resize(static_cast<std::size_t>(rows * vocabulary));
+        world.receive(view_of(sink.logits), source, 0, "logits").wait();
+      }
+      file->add(sink.logits);
+    }
+  }
+  if (file) file->commit();
+}
+
+// Writes the gradients of the mean loss; the gradients in the model are multiplied by `scale`.
+void write_gradients(RankModel& model, const std::string& path, double scale) {
+  WeightMap map(model.options().model);
+  std::vector<ExportTensor> tensors = export_tensors(map, Dtype::kF32);
+  std::unique_ptr<SafetensorsWriter> writer;
+  if (model.mesh().world().rank() == 0) {
+    std::vector<TensorSpec> specs;
+    for (const ExportTensor& tensor : tensors) specs.push_back(tensor.spec);
+    writer = std::make_unique<SafetensorsWriter>(path, specs);
+  }
+  ParamGather gather(model, ParamGather::What::kGradient);
+  std::size_t next = 0;
+  for (std::size_t i = 0; i < map.params().size(); ++i) {
+    Tensor gradient = gather.gather(map.params()[i].param);
+    for (; next < tensors.size() && tensors[next].param == i; ++next) {
+      if (!writer) continue;
+      std::vector<float> part(static_cast<std::size_t>(tensors[next].spec.shape.numel()));
+      split_param(map.params()[i], tensors[next].part, gradient.view().data, gradient.dtype(),
+                  Dtype::kF32, part.data());
+      for (float& value : part) value = static_cast<float>(value / scale);
+      writer->write(tensors[next].spec.name, std::as_bytes(std::span(part)));
+    }
+  }
+  if (writer) writer->commit();
+}
+
+void print_result(const StepResult& result) {
+  nlohmann::ordered_json line;
+  line["loss"] = std::isfinite(result.loss) ? nlohmann::ordered_json(result.loss) : nullptr;
+  line["tokens"] = static_cast<std::int64_t>(std::llround(result.tokens));
+  line["grad_norm"] =
+      std::isfinite(result.grad_norm) ? nlohmann::ordered_json(result.grad_norm) : nullptr;
+  write_stdout(line.dump() + "\n");
+}
+
+void score_rank(const RankStart& start, const ScoreJob& job) {
+  EngineOptions options = engine_options(job.wanted.run, start.threads, start.local_rank);
+  options.optimizer = false;
+  Engine engine(start.world, start.kernels, options);
+  load_hf_weights(engine, job.wanted.hf_model);
+  std::vector<MicroBatch> batches =
+      rank_micro_batches(engine.model().ctx(), job.batch.samples, job.micro_batch_size,
+                         mtp_spec(engine.model().options().model));
+  if (!job.wanted.logits_out.empty()) write_logits(engine.model(), job, batches);
+  StepInput input;
+  input.iteration = 1;
+  // In fp16 the gradients of a mean would underflow: gradients of the sum are computed and divided.
+  if (options.dtype == Dtype::kF16) input.loss_scale = std::max(target_count(job), 1.0);
+  StepResult result = engine.gradients(batches, input);
+  if (!job.wanted.grads_out.empty()) {
+    write_gradients(engine.model(), job.wanted.grads_out, input.loss_scale);
+  }
+  if (start.world.rank() == 0) print_result(result);
+}
+
+int run_score(ScoreOptions& wanted, const CommandInput& input) {
+  Options& options = input.options;
+  options.add_problems(wanted.problems());
+  options.throw_problems();
+  wanted.run.model = read_hf_config(wanted.hf_model);
+  options.add_problems(wanted.run.resolve_layout());
+  options.throw_problems();
+  ScoreJob job = make_job(wanted, read_input(wanted));
+  run_ranks(input.launch, wanted.run.parallel, wanted.run.runtime,
+            [&](const RankStart& start) { score_rank(start, job); });
+  return kExitOk;
+}
+
+}  // namespace
+
+const Command kScoreCommand = {
+    .name = "score",
+    .summary = "loss, logits and gradients of a model on given tokens",
+    .examples = "bevatron score --hf-model DIR --tokens batch.json --logits-out logits.safetensors",
+    .call = call_of<ScoreOptions, run_score>};
+
+}  // namespace bev

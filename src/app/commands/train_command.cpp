@@ -1,0 +1,255 @@
+// train: a run from the configuration to the exported model.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "app/choose_model.h"
+#include "app/commands/commands.h"
+#include "app/dry_run.h"
+#include "app/export_files.h"
+#include "app/host_memory.h"
+#include "app/options.h"
+#include "app/ranks.h"
+#include "app/replay.h"
+#include "app/run_config.h"
+#include "base/error.h"
+#include "base/file.h"
+#include "base/log.h"
+#include "base/output.h"
+#include "bridge/hf_model.h"
+#include "bridge/weight_files.h"
+#include "checkpoint/config_copy.h"
+#include "checkpoint/step_folders.h"
+#include "kernels/device.h"
+#include "models/families/family.h"
+#include "posttrain/upcycling.h"
+#include "tokenizer/tokenizer.h"
+#include "train/memory_report.h"
+#include "train/profile.h"
+#include "train/resume.h"
+#include "train/text_data.h"
+#include "train/trainer.h"
+
+namespace bev {
+
+namespace {
+
+struct TrainFlags {
+  RunConfig run;
+
+  void fields(FieldList& list) { run.fields(list); }
+};
+
+TrainerConfig trainer_config(const RunConfig& run) {
+  TrainerConfig config{run.optim, run.batch, run.data, run.loader, run.train, run.log};
+  config.fp16 = run.precision.fp16;
+  config.checkpoint = run.checkpoint;
+  return config;
+}
+
+std::string reason_text(const TrainOutcome& outcome) {
+  switch (outcome.reason) {
+    case StopReason::kFinished:
+      return "finished";
+    case StopReason::kDuration:
+      return "stopped by --exit-duration-in-mins";
+    case StopReason::kInterval:
+      return "stopped by --exit-interval";
+    case StopReason::kSignal:
+      return concat("stopped by signal ", outcome.signal);
+  }
+  return "";
+}
+
+void print_summary(const RunConfig& run, const TrainOutcome& outcome) {
+  double seconds = std::max(outcome.seconds, 1e-9);
+  std::string text = fmt::format(
+      "{} after {} iterations, {} samples, {} tokens in {} ({:.0f} tokens/s)", reason_text(outcome),
+      outcome.iterations, outcome.consumed_samples, outcome.consumed_tokens,
+      format_duration(outcome.seconds), static_cast<double>(outcome.consumed_tokens) / seconds);
+  if (outcome.iterations > 0) {
+    text += fmt::format("\nloss {:.4f} -> {:.4f}", outcome.first_loss, outcome.last_loss);
+  }
+  if (!std::isnan(outcome.validation_loss)) {
+    text += fmt::format(", validation {:.4f} (perplexity {:.3f})", outcome.validation_loss,
+                        perplexity(outcome.validation_loss));
+  }
+  if (outcome.skipped > 0) text += fmt::format(", {} iterations skipped", outcome.skipped);
+  if (!run.log.loss_svg.empty()) text += fmt::format("\nloss curve: {}", run.log.loss_svg);
+  if (!run.train.export_hf.empty()) text += fmt::format("\nmodel: {}", run.train.export_hf);
+  if (outcome.curves.train.size() > 2) {
+    text = terminal_plot(outcome.curves.train, {"loss"}) + text;
+  }
+  write_stdout(text + "\n");
+}
+
+// State that the ranks of a process share.
+struct RunParts {
+  const RunConfig& run;
+  std::vector<ConfigEntry> config;
+  const RunData& data;
+  const StopSignal& stop;
+  StagingPool staging;
+  std::unique_ptr<Storage> storage = make_disk_storage();
+};
+
+TrainOutcome train_rank(const RankStart& start, RunParts& parts, Trace* trace) {
+  const RunConfig& run = parts.run;
+  EngineOptions options = engine_options(run, start.threads, start.local_rank);
+  options.trace = trace;
+  options.params_norm = run.log.log_params_norm;
+  options.zero_gradients = run.log.log_num_zeros_in_grad;
+  Engine engine(start.world, start.kernels, options);
+  TrainerConfig config = trainer_config(run);
+  if (run.checkpoint.moe_use_upcycling) {
+    upcycle(engine, run.checkpoint.moe_upcycling_granularity,
+            {run.checkpoint.load, run.checkpoint.ckpt_step, run.train.hf_model});
+  } else {
+    if (!run.train.hf_model.empty()) load_hf_weights(engine, run.train.hf_model);
+    config.start = resume(engine, run.checkpoint, parts.config);
+  }
+  std::unique_ptr<BackgroundHfExport> hf_export;
+  if (!run.checkpoint.save_hf.empty() && engine.model().mesh().world().rank() == 0) {
+    hf_export = std::make_unique<BackgroundHfExport>(
+        run.checkpoint.save_hf, run.model, export_files(run, run.precision.model_dtype()));
+  }
+  std::unique_ptr<RunSaver> saver;
+  bool saves = !run.checkpoint.save.empty() || run.checkpoint.non_persistent_save_interval > 0;
+  if (saves) {
+    saver = std::make_unique<RunSaver>(engine, *parts.storage, parts.staging, run.checkpoint,
+                                       parts.config, hf_export.get());
+  }
+  Trainer trainer(engine, config, parts.data, &parts.stop, saver.get());
+  TrainOutcome outcome = trainer.run();
+  if (!run.train.export_hf.empty()) {
+    export_hf(engine.model(), run.train.export_hf, export_files(run, run.precision.model_dtype()));
+  }
+  if (hf_export) hf_export->finish();
+  return outcome;
+}
+
+SampleOrderSpec sample_order_spec(const RunConfig& run) {
+  return {.kind = run.loader.dataloader_type,
+          .num_samples = 0,  // known when the data is open
+          .micro_batch_size = run.batch.micro_batch_size,
+          .data_parallel_size = run.parallel.data_parallel_size,
+          .data_sharding = run.loader.data_sharding};
+}
+
+// Null if no trace is requested.
+std::unique_ptr<Profile> open_profile(const RunConfig& run, const Launch& launch) {
+  if (run.profile.profile_trace.empty()) return nullptr;
+  auto ranks = static_cast<int>(mesh_shape(run.parallel).size() / launch.processes);
+  return std::make_unique<Profile>(run.profile, launch.process * ranks, ranks,
+                                   device_kernels(run.runtime).device.trace());
+}
+
+// Checks at the start that outputs of the end of the run can be written.
+void check_outputs(const RunConfig& run) {
+  for (const std::string& folder : {run.train.export_hf, run.checkpoint.save_hf}) {
+    if (folder.empty()) continue;
+    check_export_folder(folder);
+    export_files(run, run.precision.model_dtype());
+  }
+  if (!run.log.loss_svg.empty()) {
+    make_directories(parent_path(run.log.loss_svg));
+    AtomicFile writable(run.log.loss_svg);  // only checks; it is not committed
+  }
+  if (!run.log.metrics_out.empty()) make_directories(parent_path(run.log.metrics_out));
+  if (!run.checkpoint.save.empty()) {
+    bool begun = run.checkpoint.moe_use_upcycling && latest_step(run.checkpoint.save).has_value();
+    BEV_CHECK(!begun, ErrorKind::kConfig, "--moe-use-upcycling: --save ", run.checkpoint.save,
+              " has checkpoints of a run that has begun; go on with it by --load and without this "
+              "flag, or give another folder");
+    make_directories(run.checkpoint.save);
+    AtomicFile writable(join_path(run.checkpoint.save, "writable"));
+  }
+}
+
+// Megatron refuses such models, but there are Hugging Face models of this kind.
+void warn_of_constant_probability(const ModelConfig& model) {
+  RoutingRule rule = model.moe_training.routing(model.moe.routing());
+  bool softmax = rule.score == RouterScore::kSoftmax;
+  bool constant = rule.topk == 1 && (softmax ? !rule.pre_softmax : rule.normalize);
+  if (!model.moe.any() || !constant) return;
+  log_warning(concat("--moe-router-topk 1: with top-1 and ",
+                     softmax ? "softmax after top-k" : "normalized scores",
+                     " the probability is always 1, so the router gets no gradient from the LM "
+                     "loss; use ",
+                     softmax ? "--moe-router-pre-softmax or an aux loss" : "an aux loss"));
+}
+
+int run_train(TrainFlags& wanted, const CommandInput& input) {
+  RunConfig& run = wanted.run;
+  choose_model(run, input.fields, input.options);
+  Replay replay = open_replay(run);
+  std::unique_ptr<Tokenizer> tokenizer = choose_tokenizer(run.data, run.train.hf_model);
+  run.checkpoint.loaded_samples = position_to_load(run.checkpoint).consumed_samples;
+  input.options.add_problems(run.resolve());
+  input.options.throw_problems();
+  replay.check(run.model);
+  if (run.data.tokenizer.empty()) run.data.tokenizer = run.train.hf_model;
+  bool speaks = input.launch.process == 0;  // process of world rank 0
+  if (run.train.dry_run) {
+    if (!speaks) return kExitOk;
+    std::string text = run.train.json ? dry_run_json(run) : dry_run_text(run);
+    write_stdout(text + "\n");
+    return kExitOk;
+  }
+  check_host_memory(run, input.launch);
+  if (speaks) check_outputs(run);
+  std::int64_t& jump = run.checkpoint.replication_jump;
+  if (jump == 0) jump = run.parallel.ranks * input.launch.local_processes;
+  StopSignal stop;
+  RunData data = std::move(replay.data);
+  if (!data.replay) {
+    if (!run.data.text.empty()) {
+      if (!prepare_text(run.data, *tokenizer, stop)) return kExitSignalBase + stop.received();
+      if (speaks) log_info(concat("the text's tokens are in ", run.data.data_path[0]));
+    }
+    BatchSchedule batches(run.batch.spec(run.parallel.data_parallel_size, run.data.seq_length));
+    data = open_data(run.data, run.model.vocab_size, static_cast<std::uint64_t>(run.runtime.seed),
+                     sample_needs(run.train, batches), sample_order_spec(run));
+  }
+  if (speaks) {
+    log_info(fmt::format("{} parameters, {} ranks, {}",
+                         format_count(static_cast<double>(count_parameters(run.model))),
+                         mesh_shape(run.parallel).size(), name_of(run.precision.model_dtype())));
+    warn_of_constant_probability(run.model);
+  }
+  std::unique_ptr<Profile> profile = open_profile(run, input.launch);
+  RunParts parts{run, config_entries(input.fields), data, stop,
+                 StagingPool(staging_bytes(run.checkpoint, input.launch.local_processes))};
+  TrainOutcome outcome;
+  run_ranks(input.launch, run.parallel, run.runtime, [&](const RankStart& start) {
+    try {
+      Trace* trace = profile ? profile->rank(start.world.rank()) : nullptr;
+      TrainOutcome mine = train_rank(start, parts, trace);
+      if (start.first) outcome = std::move(mine);
+    } catch (const OutOfMemory& error) {
+      BEV_FAIL(error.kind(), error.what(), memory_cures(run.batch, run.parallel));
+    }
+  });
+  if (profile) profile->finish();
+  if (speaks) {
+    if (!run.log.loss_svg.empty()) write_file(run.log.loss_svg, loss_svg(outcome.curves));
+    print_summary(run, outcome);
+    BEV_CHECK(outcome.save_problem.empty(), ErrorKind::kIo, outcome.save_problem);
+  }
+  return outcome.reason == StopReason::kSignal ? kExitSignalBase + outcome.signal : kExitOk;
+}
+
+}  // namespace
+
+const Command kTrainCommand = {
+    .name = "train",
+    .summary = "train a model, or continue one, and export it",
+    .examples =
+        "bevatron train --preset gpt2-124m --text book.txt --seq-length 256 --train-iters 500 "
+        "--export-hf out\n"
+        "bevatron train --config run.yaml --tp 2 --pp 2 --train-iters 100\n"
+        "bevatron train --preset llama3-8b --tp 8 --dp 4 --bf16 --dry-run",
+    .call = call_of<TrainFlags, run_train>};
+
+}  // namespace bev

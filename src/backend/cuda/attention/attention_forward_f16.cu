@@ -1,0 +1,10 @@
+// fp16 instantiation of attention_forward.cuh.
+#include "backend/cuda/attention/attention_forward.cuh"
+
+namespace bev::cuda_attention {
+
+void forward_f16(CudaQueue& queue, ForwardParams& params, const AttentionShape& shape) {
+  tensor_forward<F16>(queue, params, shape);
+}
+
+}  // namespace bev::cuda_attention

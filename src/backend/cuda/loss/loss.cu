@@ -1,0 +1,275 @@
+// Cross entropy over vocabulary-parallel logits in three passes, row summaries, and the total loss.
+#include "backend/cuda/device/grid.cuh"
+#include "backend/cuda/device/reduce.cuh"
+#include "backend/cuda/loss/loss_chunk.cuh"
+#include "backend/cuda/tables.h"
+
+namespace bev {
+
+namespace cuda {
+namespace {
+
+// Threads of the block that handles a row.
+constexpr int kRowThreads = 512;
+
+// Memory bound: reads logits once, and writes them if they are scaled or capped.
+template <class T, int N>
+__global__ void __launch_bounds__(kRowThreads) row_max_kernel(Chunk<T> chunk, float* row_max) {
+  __shared__ float shared[kRowThreads / kWarp];
+  T* z = chunk.row(blockIdx.x);
+  float most = Max::kNothing;
+  if (chunk.cap == 0 && chunk.scale == 1) {
+#pragma unroll 4
+    for (std::int64_t at = threadIdx.x * N; at < chunk.columns; at += kRowThreads * N) {
+      Pack<T, N> values;
+      values.load(z + at);
+#pragma unroll
+      for (int i = 0; i < N; ++i) most = Max::join(most, values[i]);
+    }
+  } else {
+    for (std::int64_t at = threadIdx.x * N; at < chunk.columns; at += kRowThreads * N) {
+      Pack<T, N> values;
+      values.load(z + at);
+#pragma unroll
+      for (int i = 0; i < N; ++i) {
+        values.set(i, chunk.capped(values[i]));
+        most = Max::join(most, values[i]);
+      }
+      values.store(z + at);
+    }
+  }
+  most = reduce_row<Max>(most, shared);
+  if (threadIdx.x == 0) row_max[blockIdx.x] = most;
+}
+
+// Memory bound: reads logits once.
+template <class T, int N>
+__global__ void __launch_bounds__(kRowThreads)
+    row_sum_kernel(Chunk<T> chunk, const float* row_max, float* stats) {
+  __shared__ float shared[kRowThreads / kWarp];
+  const T* z = chunk.row(blockIdx.x);
+  const float most = row_max[blockIdx.x];
+  float sum = 0;
+#pragma unroll 4
+  for (std::int64_t at = threadIdx.x * N; at < chunk.columns; at += kRowThreads * N) {
+    Pack<T, N> values;
+    values.load(z + at);
+#pragma unroll
+    for (int i = 0; i < N; ++i) sum += __expf(values[i] - most);
+  }
+  sum = reduce_row<Sum>(sum, shared);
+  if (threadIdx.x != 0) return;
+  const std::int64_t target = chunk.column_of(chunk.targets[blockIdx.x]);
+  stats[blockIdx.x] = sum;
+  stats[gridDim.x + blockIdx.x] = target >= 0 ? widen(z[target]) : 0.0f;
+}
+
+__global__ void __launch_bounds__(kThreads)
+    token_loss_kernel(const std::int32_t* targets, const float* row_max, const float* stats,
+                      std::int64_t rows, float* token_loss) {
+  const std::int64_t row = own_pack();
+  if (row >= rows) return;
+  token_loss[row] = targets[row] < 0 ? 0.0f : logf(stats[row]) + row_max[row] - stats[rows + row];
+}
+
+// Memory bound: reads and writes logits, which hold z here, once.
+template <class T, int N>
+__global__ void __launch_bounds__(kRowThreads)
+    gradient_kernel(Chunk<T> chunk, const float* row_max, const float* stats, const float* weights,
+                    const double* loss_factor) {
+  T* row = chunk.row(blockIdx.x);
+  const RowLoss loss{chunk.targets[blockIdx.x], row_max[blockIdx.x] * kBinary, stats[blockIdx.x],
+                     weights[blockIdx.x]};
+  const LogitGradient<T> gradient(chunk, loss, value_of(loss_factor));
+  for (std::int64_t at = threadIdx.x * N; at < chunk.columns; at += kRowThreads * N) {
+    Pack<T, N> values{};
+    if (!gradient.is_zero) {
+      values.load(row + at);
+      gradient.apply(at, values, [](float z) { return z * kBinary; });
+    }
+    values.store(row + at);
+  }
+}
+
+// Single block: few elements, in a fixed order.
+__global__ void __launch_bounds__(kRowThreads)
+    total_kernel(const float* token_loss, const float* weights, std::int64_t rows, double* total) {
+  __shared__ double shared[kRowThreads / kWarp];
+  double sum = 0;
+  for (std::int64_t row = threadIdx.x; row < rows; row += kRowThreads) {
+    sum += static_cast<double>(weights[row]) * static_cast<double>(token_loss[row]);
+  }
+  sum = reduce_row<Sum>(sum, shared);
+  if (threadIdx.x == 0) *total += sum;
+}
+
+void row_max(const Stream& stream, const LossMaxArgs& args) {
+  check_chunk(args.chunk, args.row_max);
+  mark_padding(stream, args.chunk);
+  visit_chunk(args.chunk, [&](auto chunk, auto count, unsigned blocks) {
+    row_max_kernel<std::remove_pointer_t<decltype(chunk.logits)>, decltype(count)::value>
+        <<<blocks, kRowThreads, 0, queue_of(stream).stream()>>>(chunk,
+                                                                address<float>(args.row_max));
+    check_launch("loss: maximum");
+  });
+}
+
+void row_sum(const Stream& stream, const LossSumArgs& args) {
+  check_chunk(args.chunk, args.row_max);
+  BEV_CHECK(args.stats.numel() == 2 * args.row_max.numel(), "loss: stats ", args.stats.shape);
+  visit_chunk(args.chunk, [&](auto chunk, auto count, unsigned blocks) {
+    row_sum_kernel<std::remove_pointer_t<decltype(chunk.logits)>, decltype(count)::value>
+        <<<blocks, kRowThreads, 0, queue_of(stream).stream()>>>(chunk, address<float>(args.row_max),
+                                                                address<float>(args.stats));
+    check_launch("loss: sum");
+  });
+}
+
+void gradient(const Stream& stream, const LossGradArgs& args) {
+  check_chunk(args.chunk, args.row_max);
+  BEV_CHECK(args.stats.numel() == 2 * args.row_max.numel(), "loss: stats ", args.stats.shape);
+  const cudaStream_t queue = queue_of(stream).stream();
+  const float *most = address<float>(args.row_max), *stats = address<float>(args.stats);
+  const std::int64_t rows = args.row_max.numel();
+  if (rows == 0) return;
+  token_loss_kernel<<<static_cast<unsigned>(ceil_div(rows, kThreads)), kThreads, 0, queue>>>(
+      args.chunk.targets, most, stats, rows, address<float>(args.token_loss));
+  check_launch("token loss");
+  if (!args.with_gradient) return;
+  const float* weights = address<float>(args.weights);
+  visit_chunk(args.chunk, [&](auto chunk, auto count, unsigned blocks) {
+    gradient_kernel<std::remove_pointer_t<decltype(chunk.logits)>, decltype(count)::value>
+        <<<blocks, kRowThreads, 0, queue>>>(chunk, most, stats, weights, args.loss_factor);
+    check_launch("loss: gradient");
+  });
+}
+
+// Online softmax state: the maximum so far, its first index, and the sum of exp(z - maximum).
+struct Largest {
+  float value, sum;
+  std::int64_t at;
+
+  __device__ void join(const Largest& other) {
+    const bool theirs = other.value > value || (other.value == value && other.at < at);
+    const float most = theirs ? other.value : value;
+    // An empty side has no sum to rescale.
+    sum = (value == most ? sum : sum * __expf(value - most)) +
+          (other.value == most ? other.sum : other.sum * __expf(other.value - most));
+    value = most;
+    if (theirs) at = other.at;
+  }
+};
+
+// Blocks per row, since decoding has few rows.
+constexpr int kSummaryParts = 16;
+
+// Grid: parts, rows. The sum of a part that contains NaN or +infinity is NaN.
+template <int N>
+__global__ void __launch_bounds__(kRowThreads)
+    summary_kernel(const float* logits, std::int64_t columns, Largest* parts) {
+  __shared__ Largest shared[kRowThreads];
+  const float* z = logits + blockIdx.y * columns;
+  const std::int64_t first = (blockIdx.x * kRowThreads + threadIdx.x) * N;
+  Largest mine{-__builtin_inff(), 0, first};
+  bool bad = false;  // NaN or +infinity, which comparisons would miss
+#pragma unroll 4
+  for (std::int64_t at = first; at < columns; at += kSummaryParts * kRowThreads * N) {
+    Pack<float, N> values;
+    values.load(z + at);
+    float most = values[0];
+#pragma unroll
+    for (int i = 0; i < N; ++i) {
+      bad |= !(values[i] < __builtin_inff());
+      most = fmaxf(most, values[i]);
+    }
+    if (most == -__builtin_inff()) continue;
+    if (most > mine.value) {
+      mine.sum *= __expf(mine.value - most);
+      mine.value = most;
+      for (int i = N - 1; i >= 0; --i) mine.at = values[i] == most ? at + i : mine.at;
+    }
+#pragma unroll
+    for (int i = 0; i < N; ++i) mine.sum += __expf(values[i] - mine.value);
+  }
+  shared[threadIdx.x] = mine;
+  bad = __syncthreads_or(bad);
+  for (int half = kRowThreads / 2; half > 0; half /= 2) {
+    if (threadIdx.x < half) shared[threadIdx.x].join(shared[threadIdx.x + half]);
+    __syncthreads();
+  }
+  if (threadIdx.x != 0) return;
+  if (bad) shared[0].sum = __builtin_nanf("");
+  parts[blockIdx.y * kSummaryParts + blockIdx.x] = shared[0];
+}
+
+__global__ void __launch_bounds__(kThreads)
+    join_summaries_kernel(const Largest* parts, std::int64_t count, RowSummary* rows) {
+  const std::int64_t row = own_pack();
+  if (row >= count) return;
+  Largest all = parts[row * kSummaryParts];
+#pragma unroll
+  for (int i = 1; i < kSummaryParts; ++i) all.join(parts[row * kSummaryParts + i]);
+  rows[row] = {all.value, log(static_cast<double>(all.sum)), all.at};
+}
+
+void summary(const Stream& stream, const RowSummaryArgs& args) {
+  BEV_CHECK(args.logits.dtype == Dtype::kF32 && args.logits.shape.ndim() == 2, ErrorKind::kInternal,
+            "row summary: logits ", args.logits.shape, " of ", name_of(args.logits.dtype));
+  const std::int64_t rows = args.logits.shape[0], columns = args.logits.shape[1];
+  if (rows == 0) return;
+  CudaQueue& queue = queue_of(stream);
+  auto* parts = static_cast<Largest*>(
+      queue.scratch(static_cast<std::size_t>(rows * kSummaryParts) * sizeof(Largest)));
+  const float* logits = address<float>(args.logits);
+  const dim3 blocks(kSummaryParts, static_cast<unsigned>(rows));
+  by_pack<float>(aligned(logits), columns, [&](auto count) {
+    summary_kernel<decltype(count)::value>
+        <<<blocks, kRowThreads, 0, queue.stream()>>>(logits, columns, parts);
+  });
+  join_summaries_kernel<<<static_cast<unsigned>(ceil_div(rows, kThreads)), kThreads, 0,
+                          queue.stream()>>>(parts, rows, args.rows);
+  check_launch("row summary");
+}
+
+void total(const Stream& stream, const LossTotalArgs& args) {
+  total_kernel<<<1, kRowThreads, 0, queue_of(stream).stream()>>>(
+      address<float>(args.token_loss), args.weights, args.token_loss.numel(), args.total);
+  check_launch("loss: total");
+}
+
+// One thread per padding element.
+template <class T>
+__global__ void __launch_bounds__(kThreads) padding_kernel(Chunk<T> chunk, std::int64_t rows) {
+  const std::int64_t padding = chunk.columns - chunk.own, at = own_pack();
+  if (at >= rows * padding) return;
+  Pack<T, 1> lowest;
+  lowest.set(0, -__builtin_inff());
+  lowest.store(chunk.row(at / padding) + chunk.own + at % padding);
+}
+
+}  // namespace
+
+void mark_padding(const Stream& stream, const LossChunk& view) {
+  if (view.columns() == view.logits.shape[1]) return;
+  visit_chunk(view, [&](auto chunk, auto, unsigned rows) {
+    const std::int64_t elements = rows * (chunk.columns - chunk.own);
+    padding_kernel<<<static_cast<unsigned>(ceil_div(elements, kThreads)), kThreads, 0,
+                     queue_of(stream).stream()>>>(chunk, rows);
+    check_launch("loss: padding");
+  });
+}
+
+}  // namespace cuda
+
+LossKernels cuda_table(Family<LossKernels>) {
+  return {.row_max = cuda::row_max,
+          .row_sum = cuda::row_sum,
+          .gradient = cuda::gradient,
+          .whole = cuda::whole_loss,
+          .total = cuda::total,
+          .summary = cuda::summary,
+          .sample = cuda_sample,
+          .logits = {.chunk_bytes = std::int64_t{2} << 30, .narrow = true, .row_multiple = 64}};
+}
+
+}  // namespace bev

@@ -1,0 +1,77 @@
+// Compute stream of a rank, host waits and CUDA graph capture.
+#include "backend/cuda/runtime/queue.h"
+
+#include "backend/cuda/attention/attention_plans.h"
+#include "backend/cuda/gemm/gemm_plans.h"
+#include "base/error.h"
+#include "kernels/device.h"
+
+namespace bev {
+
+void check_cuda(cudaError_t error, const char* what) {
+  BEV_CHECK(error == cudaSuccess, ErrorKind::kDevice, "CUDA: ", what, ": ",
+            cudaGetErrorString(error));
+}
+
+CudaQueue::CudaQueue(int device, const DeviceOptions& options) {
+  check_cuda(cudaSetDevice(device), "choose the device");
+  check_cuda(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking), "make a stream");
+  check_cuda(cudaDeviceGetAttribute(&multiprocessors_, cudaDevAttrMultiProcessorCount, device),
+             "count multiprocessors");
+  gemm_ = std::make_unique<CudaGemm>(device, options);
+  attention_ = std::make_unique<CudaAttention>();
+  attention_->deterministic = options.deterministic;
+}
+
+CudaQueue::~CudaQueue() {
+  cudaStreamSynchronize(stream_);
+  attention_.reset();
+  gemm_.reset();
+  cudaStreamDestroy(stream_);
+}
+
+void CudaQueue::before_wait() {
+  ++host_waits_;
+  for (DeviceWaitCheck* check : wait_checks_) check->before_wait();
+}
+
+void CudaQueue::wait(cudaEvent_t event) {
+  before_wait();
+  check_cuda(cudaEventSynchronize(event), "wait for the device");
+}
+
+void CudaQueue::wait_for_all() {
+  before_wait();
+  check_cuda(cudaStreamSynchronize(stream_), "wait for the device");
+}
+
+void CudaQueue::follow_all() {
+  for (SideStreamWork* work : side_stream_work_) work->follow();
+}
+
+void CudaQueue::begin_capture() {
+  follow_all();
+  check_cuda(cudaStreamBeginCapture(stream_, cudaStreamCaptureModeThreadLocal), "begin a graph");
+  capturing_ = true;
+}
+
+cudaGraph_t CudaQueue::end_capture() {
+  follow_all();
+  capturing_ = false;
+  cudaGraph_t graph = nullptr;
+  check_cuda(cudaStreamEndCapture(stream_, &graph), "end a graph");
+  return graph;
+}
+
+void CudaQueue::abandon_capture() {
+  capturing_ = false;
+  cudaGraph_t unfinished = nullptr;
+  cudaStreamEndCapture(stream_, &unfinished);
+  if (unfinished != nullptr) cudaGraphDestroy(unfinished);
+  cudaGetLastError();  // clears the error of the abandoned capture
+}
+
+CudaGemm& CudaQueue::gemm() { return *gemm_; }
+CudaAttention& CudaQueue::attention() { return *attention_; }
+
+}  // namespace bev

@@ -1,0 +1,286 @@
+// Interpreter: execution of statements; evaluate.cpp has the expressions.
+#include "chat/jinja/interpreter.h"
+
+#include <algorithm>
+
+#include "base/error.h"
+#include "base/json_check.h"
+#include "base/scoped_value.h"
+#include "chat/jinja/loop.h"
+#include "chat/jinja/operators.h"
+#include "chat/jinja/value_text.h"
+#include "tokenizer/text/utf8.h"
+
+namespace bev::jinja {
+
+// A macro, or the body of a {% call %} block, with its scope of definition.
+class Macro : public Object {
+ public:
+  Macro(Interpreter& interpreter, std::shared_ptr<const MacroBody> body,
+        std::shared_ptr<Scope> scope)
+      : interpreter_(interpreter), body_(std::move(body)), scope_(std::move(scope)) {}
+  std::string_view type_name() const override { return "Macro"; }
+  std::string text() const override { return concat("<Macro '", body_->name, "'>"); }
+  std::optional<Value> attribute(std::string_view name) const override {
+    return name == "name" ? std::optional<Value>(body_->name) : std::nullopt;
+  }
+  bool callable() const override { return true; }
+  Value call(Runtime&, const Arguments& arguments) override {
+    return interpreter_.call_macro(*body_, scope_, arguments);
+  }
+
+ private:
+  Interpreter& interpreter_;
+  std::shared_ptr<const MacroBody> body_;
+  std::shared_ptr<Scope> scope_;
+};
+
+namespace {
+
+std::shared_ptr<Scope> inner_scope(const std::shared_ptr<Scope>& outer) {
+  return std::make_shared<Scope>(Scope{outer, {}});
+}
+
+}  // namespace
+
+Interpreter::Interpreter(Runtime& runtime, const Dict& context)
+    : runtime_(runtime), context_(context) {}
+
+Interpreter::~Interpreter() {
+  for (const ScopePointer& scope : captured_) scope->values.clear();
+}
+
+void Interpreter::run(const Body& body) { execute(body, inner_scope(nullptr)); }
+
+Interpreter::Flow Interpreter::execute(const Body& body, const ScopePointer& scope) {
+  for (const Statement& statement : body) {
+    if (Flow flow = execute(statement, scope); flow != Flow::kNext) return flow;
+  }
+  return Flow::kNext;
+}
+
+Interpreter::Flow Interpreter::execute(const Statement& statement, const ScopePointer& scope) {
+  Runtime::Level level(runtime_);
+  runtime_.spend(Runtime::kEvaluation);
+  runtime_.line = statement.line;
+  return std::visit([&](const auto& node) { return run_node(node, scope); }, statement.node);
+}
+
+void Interpreter::write(std::string_view text) {
+  runtime_.spend(text.size());
+  out_->append(text);
+}
+
+std::string Interpreter::capture(const Body& body, const ScopePointer& scope) {
+  std::string text;
+  ScopedValue<std::string*> redirected(out_, &text);
+  execute(body, scope);
+  return text;
+}
+
+Interpreter::Flow Interpreter::run_node(const Text& node, const ScopePointer&) {
+  write(node.text);
+  return Flow::kNext;
+}
+
+Interpreter::Flow Interpreter::run_node(const Print& node, const ScopePointer& scope) {
+  for (const auto& value : node.values) write(python_str(evaluate(*value, scope)));
+  return Flow::kNext;
+}
+
+Interpreter::Flow Interpreter::run_node(const If& node, const ScopePointer& scope) {
+  for (const auto& [condition, body] : node.branches) {
+    if (evaluate(*condition, scope).truth()) return execute(*body, scope);
+  }
+  return node.otherwise ? execute(*node.otherwise, scope) : Flow::kNext;
+}
+
+Interpreter::Flow Interpreter::run_node(const Set& node, const ScopePointer& scope) {
+  assign(node.target, evaluate(*node.value, scope), scope);
+  return Flow::kNext;
+}
+
+Interpreter::Flow Interpreter::run_node(const SetBlock& node, const ScopePointer& scope) {
+  Value text = capture(*node.body, inner_scope(scope));
+  if (node.filter) text = filter_block(*node.filter, scope, *text.string());
+  assign(node.target, text, scope);
+  return Flow::kNext;
+}
+
+Interpreter::Flow Interpreter::run_node(const MacroStatement& node, const ScopePointer& scope) {
+  captured_.push_back(scope);
+  scope->values[node.macro->name] = std::make_shared<Macro>(*this, node.macro, scope);
+  return Flow::kNext;
+}
+
+Interpreter::Flow Interpreter::run_node(const CallBlock& node, const ScopePointer& scope) {
+  captured_.push_back(scope);
+  const auto& call_node = std::get<Call>(node.call->node);
+  Arguments arguments = arguments_of(call_node.arguments, scope);
+  arguments.named.emplace_back("caller", std::make_shared<Macro>(*this, node.caller, scope));
+  write(python_str(call(call_node, arguments, scope)));
+  return Flow::kNext;
+}
+
+Interpreter::Flow Interpreter::run_node(const FilterBlock& node, const ScopePointer& scope) {
+  std::string text = capture(*node.body, inner_scope(scope));
+  Value filtered = filter_block(*node.filter, scope, std::move(text));
+  BEV_CHECK(filtered.is_string(), ErrorKind::kInput, "the filter of a block gives a ",
+            filtered.type_name(), ", not a str");
+  write(*filtered.string());
+  return Flow::kNext;
+}
+
+Interpreter::Flow Interpreter::run_node(const With& node, const ScopePointer& scope) {
+  ScopePointer inner = inner_scope(scope);
+  for (const auto& [target, value] : node.values) assign(target, evaluate(*value, scope), inner);
+  return execute(*node.body, inner);
+}
+
+Interpreter::Flow Interpreter::run_node(const Generation& node, const ScopePointer& scope) {
+  std::string text = capture(*node.body, inner_scope(scope));
+  counted_points_ += count_points(std::string_view(root_).substr(counted_bytes_));
+  counted_bytes_ = root_.size();
+  spans_.push_back({counted_points_, counted_points_ + count_points(text)});
+  write(text);
+  return Flow::kNext;
+}
+
+void Interpreter::assign(const Target& target, const Value& value, const ScopePointer& scope) {
+  if (target.is_tuple) {
+    List items = items_of(runtime_, value);
+    BEV_CHECK(items.size() == target.parts.size(), ErrorKind::kInput, items.size(), " values for ",
+              target.parts.size(), " names");
+    for (std::size_t i = 0; i < items.size(); ++i) assign(target.parts[i], items[i], scope);
+    return;
+  }
+  if (target.attribute.empty()) {
+    scope->values[target.name] = value;
+    return;
+  }
+  Value holder = value_of(Name{target.name}, scope);
+  bool set = holder.object() != nullptr && holder.object()->set(target.attribute, value);
+  BEV_CHECK(set, ErrorKind::kInput, "cannot set ", target.name, ".", target.attribute,
+            ": it is no namespace");
+}
+
+// Items that satisfy the loop's own condition.
+List Interpreter::loop_items(const For& node, const Value& from, const ScopePointer& scope) {
+  List items = items_of(runtime_, from);
+  if (!node.filter) return items;
+  List out;
+  for (const Value& item : items) {
+    ScopePointer inner = inner_scope(scope);
+    assign(node.target, item, inner);
+    if (evaluate(*node.filter, inner).truth()) out.push_back(item);
+  }
+  return out;
+}
+
+// Loop variable of a recursive loop: calling it runs the loop's body over other items.
+class Interpreter::RecursiveLoop : public Loop {
+ public:
+  RecursiveLoop(Interpreter& interpreter, const For& node, ScopePointer scope, List items,
+                std::int64_t depth)
+      : Loop(std::move(items), depth),
+        interpreter_(interpreter),
+        node_(node),
+        scope_(std::move(scope)) {}
+  bool callable() const override { return true; }
+  Value call(Runtime&, const Arguments& arguments) override {
+    Parameters given("loop", arguments, {"items"});
+    List items = interpreter_.loop_items(node_, given[0], scope_);
+    std::string text;
+    ScopedValue<std::string*> redirected(interpreter_.out_, &text);
+    interpreter_.loop_over(node_, std::move(items), scope_, depth() + 1);
+    return text;
+  }
+
+ private:
+  Interpreter& interpreter_;
+  const For& node_;
+  ScopePointer scope_;
+};
+
+Interpreter::Flow Interpreter::loop_over(const For& node, List items, const ScopePointer& scope,
+                                         std::int64_t depth) {
+  Runtime::Level level(runtime_);
+  if (items.empty()) return node.otherwise ? execute(*node.otherwise, scope) : Flow::kNext;
+  std::size_t count = items.size();
+  std::shared_ptr<Loop> loop;
+  if (node.recursive) {
+    captured_.push_back(scope);
+    loop = std::make_shared<RecursiveLoop>(*this, node, scope, std::move(items), depth);
+  } else {
+    loop = std::make_shared<Loop>(std::move(items), depth);
+  }
+  for (std::size_t i = 0; i < count; ++i) {
+    loop->go_to(i);
+    ScopePointer inner = inner_scope(scope);
+    inner->values["loop"] = loop;
+    assign(node.target, loop->item(), inner);
+    if (execute(*node.body, inner) == Flow::kBreak) break;
+  }
+  return Flow::kNext;
+}
+
+Interpreter::Flow Interpreter::run_node(const For& node, const ScopePointer& scope) {
+  List items = loop_items(node, evaluate(*node.items, scope), scope);
+  if (!node.recursive) return loop_over(node, std::move(items), scope, 0);
+  std::string text;
+  {
+    ScopedValue<std::string*> redirected(out_, &text);
+    loop_over(node, std::move(items), scope, 0);
+  }
+  write(text);
+  return Flow::kNext;
+}
+
+void Interpreter::bind_parameters(const MacroBody& macro, const Arguments& arguments,
+                                  const ScopePointer& scope) {
+  const auto& parameters = macro.parameters;
+  for (std::size_t i = 0; i < parameters.size(); ++i) {
+    const auto& [name, fallback] = parameters[i];
+    if (i < arguments.positional.size()) {
+      scope->values[name] = arguments.positional[i];
+    } else {
+      scope->values[name] = Value::undefined(concat("parameter '", name, "' was not provided"));
+    }
+  }
+  List rest;
+  for (std::size_t i = parameters.size(); i < arguments.positional.size(); ++i) {
+    rest.push_back(arguments.positional[i]);
+  }
+  Dict named_rest;
+  for (const auto& [name, value] : arguments.named) {
+    auto found = std::ranges::find(parameters, name, [](const auto& one) { return one.first; });
+    if (found == parameters.end() && name != "caller") {
+      named_rest.set(name, value);
+      continue;
+    }
+    BEV_CHECK(
+        found == parameters.end() || found - parameters.begin() >= std::ssize(arguments.positional),
+        ErrorKind::kInput, "macro '", macro.name, "' got '", name, "' twice");
+    scope->values[name] = value;
+  }
+  for (const auto& [name, fallback] : parameters) {
+    Value& value = scope->values[name];
+    if (value.is_undefined() && fallback) value = evaluate(*fallback, scope);
+  }
+  scope->values["varargs"] = list_value(runtime_, std::move(rest), SequenceKind::kTuple);
+  scope->values["kwargs"] = std::move(named_rest);
+}
+
+Value Interpreter::call_macro(const MacroBody& macro, const ScopePointer& scope,
+                              const Arguments& arguments) {
+  Runtime::Level level(runtime_);
+  int line = runtime_.line;
+  ScopePointer inner = inner_scope(scope);
+  inner->values["caller"] = Value::undefined("there is no caller");
+  bind_parameters(macro, arguments, inner);
+  std::string text = capture(*macro.body, inner);
+  runtime_.line = line;
+  return text;
+}
+
+}  // namespace bev::jinja

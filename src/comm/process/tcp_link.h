@@ -1,0 +1,16 @@
+// Link over TCP. Rendezvous: process 0 listens at a known address; the others connect to it, learn
+// each other's addresses, and connect pairwise (full mesh).
+#pragma once
+
+#include <memory>
+
+#include "comm/launch.h"
+#include "comm/process/link.h"
+
+namespace bev {
+
+// Returns when all processes are connected. Throws Error(kComm) naming the processes missing after
+// the timeout, or the address that cannot be used.
+std::unique_ptr<Link> connect_tcp_link(const Launch& launch, double timeout_seconds);
+
+}  // namespace bev

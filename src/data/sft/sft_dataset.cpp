@@ -1,0 +1,189 @@
+#include "data/sft/sft_dataset.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <exception>
+
+#include "base/clock.h"
+#include "base/error.h"
+#include "base/log.h"
+#include "base/philox.h"
+#include "base/thread_pool.h"
+#include "data/preprocess/text_source.h"
+#include "data/random/shuffle.h"
+#include "data/sft/sft_pack.h"
+#include "data/sft/sft_rows.h"
+
+namespace bev {
+
+namespace {
+
+// Logs the progress of a long encoding every few seconds.
+class EncodingProgress {
+ public:
+  explicit EncodingProgress(std::span<const InputFile> files) {
+    for (const InputFile& file : files) total_bytes_ += file.bytes;
+  }
+
+  void advance(std::size_t conversations, std::int64_t bytes) {
+    constexpr double kSeconds = 10;
+    double now = monotonic_seconds() - start_;
+    if (now - said_at_ < kSeconds || bytes == 0 || bytes >= total_bytes_) return;
+    said_at_ = now;
+    double left = now * static_cast<double>(total_bytes_ - bytes) / static_cast<double>(bytes);
+    log_info(fmt::format("encoding conversations: {} so far, {} left", conversations,
+                         format_duration(left)));
+  }
+
+ private:
+  std::int64_t total_bytes_ = 0;
+  double start_ = monotonic_seconds();
+  double said_at_ = 0;
+};
+
+SftTokens encode_record(const Record& record, const std::string& path,
+                        const ChatTemplate& chat_template, const Tokenizer& tokenizer) {
+  std::string source = concat(path, ", line ", record.line);
+  BEV_CHECK(record.problem.empty(), ErrorKind::kInput, source, ": ", record.problem);
+  SftRow row = read_sft_row(record.text, source);
+  try {
+    return encode_sft_row(row, chat_template, tokenizer);
+  } catch (const Error& error) {
+    throw Error(source + ": ", error);
+  }
+}
+
+// Encodes blocks of lines in parallel. The first failing line is reported, independent of thread
+// timing.
+std::vector<SftTokens> encode_files(const std::vector<std::string>& names,
+                                    const ChatTemplate& chat_template, const Tokenizer& tokenizer) {
+  constexpr std::size_t kBlock = 4096;
+  TextOptions text;
+  text.format = TextFormat::kJsonLines;
+  const std::vector<InputFile> files = list_inputs(names, text);
+  const std::vector<std::vector<FileRange>> parts = cut_inputs(files, 1);
+  TextSource source(files, parts.front(), text);
+  ThreadPool pool(machine_threads());
+  EncodingProgress progress(files);
+  std::vector<SftTokens> out;
+  for (std::vector<Record> block(kBlock); block.size() == kBlock;) {
+    std::size_t count = 0;
+    while (count < kBlock && source.next(block[count])) ++count;
+    block.resize(count);
+    const std::size_t begin = out.size();
+    out.resize(begin + count);
+    std::vector<std::exception_ptr> failures(count);
+    pool.run(static_cast<std::int64_t>(count), [&](std::int64_t piece) {
+      const auto at = static_cast<std::size_t>(piece);
+      try {
+        const std::string& path = files[block[at].file].path;
+        out[begin + at] = encode_record(block[at], path, chat_template, tokenizer);
+      } catch (...) {
+        failures[at] = std::current_exception();
+      }
+    });
+    for (const std::exception_ptr& failure : failures) {
+      if (failure) std::rethrow_exception(failure);
+    }
+    progress.advance(out.size(), source.position());
+  }
+  return out;
+}
+
+}  // namespace
+
+SftDataset::SftDataset(const SftConfig& config, const Tokenizer& tokenizer,
+                       const ChatTemplate& chat_template)
+    : config_(config), pad_id_(tokenizer.eod().value_or(0)) {
+  for (SftTokens& tokens : encode_files(config.files, chat_template, tokenizer)) {
+    ++report_.conversations;
+    std::int32_t most = tokens.ids.empty() ? 0 : std::ranges::max(tokens.ids);
+    BEV_CHECK(config.vocab_size == 0 || most < config.vocab_size, ErrorKind::kInput,
+              config.files[0], ": the tokenizer gives token ", most,
+              " and the model's vocabulary has ", config.vocab_size,
+              "; give the tokenizer of the model, or a larger --vocab-size");
+    if (keep(tokens)) conversations_.push_back(std::move(tokens));
+  }
+  BEV_CHECK(!conversations_.empty(), ErrorKind::kInput, config.files[0], ": of ",
+            report_.conversations, " conversations none has an answer to learn from (",
+            report_.dropped_long, " are longer than ", config.seq_length, " tokens, ",
+            report_.dropped_mute, " have no answer within them)");
+  std::vector<std::int64_t> lengths;
+  for (const SftTokens& tokens : conversations_) {
+    lengths.push_back(static_cast<std::int64_t>(tokens.ids.size()));
+  }
+  bins_ = pack_lengths(lengths, config.seq_length);
+  report_.samples = num_samples();
+}
+
+bool SftDataset::keep(SftTokens& tokens) {
+  auto most = static_cast<std::size_t>(config_.seq_length);
+  bool too_long = tokens.ids.size() > most;
+  if (too_long && config_.too_long == TooLong::kDrop) {
+    ++report_.dropped_long;
+    return false;
+  }
+  if (too_long) {
+    tokens.ids.resize(most);
+    tokens.learned.resize(most);
+  }
+  // The first token has no predecessor that could predict it.
+  if (!tokens.learned.empty()) tokens.learned[0] = 0;
+  std::int64_t learned = std::ranges::count(tokens.learned, 1);
+  if (learned == 0) {
+    ++report_.dropped_mute;
+    return false;
+  }
+  report_.cut += too_long ? 1 : 0;
+  report_.tokens += static_cast<std::int64_t>(tokens.ids.size());
+  report_.learned += learned;
+  return true;
+}
+
+TokenSample SftDataset::sample(std::int64_t index) const {
+  std::int64_t count = num_samples(), epoch = index / count, at = index % count;
+  if (config_.shuffle) {
+    at = permute_index(at, count, mix_bits(config_.seed, static_cast<std::uint64_t>(epoch)));
+  }
+  TokenSample sample;
+  for (std::size_t place : bins_[static_cast<std::size_t>(at)]) {
+    const SftTokens& from = conversations_[place];
+    for (std::size_t t = 0; t < from.ids.size(); ++t) {
+      bool learned = t + 1 < from.ids.size() && from.learned[t + 1] == 1;
+      sample.tokens.push_back(from.ids[t]);
+      sample.targets.push_back(learned ? from.ids[t + 1] : -1);
+      sample.weights.push_back(learned ? 1.0f : 0.0f);
+    }
+    sample.documents.push_back(static_cast<std::int32_t>(from.ids.size()));
+  }
+  auto length = static_cast<std::size_t>(config_.seq_length);
+  if (std::size_t padding = length - sample.tokens.size(); padding > 0) {
+    sample.tokens.resize(length, pad_id_);
+    sample.targets.resize(length, -1);
+    sample.weights.resize(length, 0.0f);
+    sample.documents.push_back(static_cast<std::int32_t>(padding));
+  }
+  return sample;
+}
+
+std::string to_text(const SftReport& report, std::int64_t seq_length) {
+  double places = static_cast<double>(report.samples) * static_cast<double>(seq_length);
+  std::string out = fmt::format(
+      "{} conversations in {} samples of {} tokens: {:.1f} % filled, {:.1f} % of the tokens "
+      "learned",
+      report.conversations, report.samples, seq_length,
+      100 * static_cast<double>(report.tokens) / places,
+      100 * static_cast<double>(report.learned) / static_cast<double>(report.tokens));
+  if (report.cut > 0) out += fmt::format("; {} cut to {} tokens", report.cut, seq_length);
+  if (report.dropped_long > 0) {
+    out +=
+        fmt::format("; {} dropped, being longer than {} tokens", report.dropped_long, seq_length);
+  }
+  if (report.dropped_mute > 0) {
+    out += fmt::format("; {} dropped, having no answer", report.dropped_mute);
+  }
+  return out;
+}
+
+}  // namespace bev

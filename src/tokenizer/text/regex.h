@@ -1,0 +1,47 @@
+// Regular expression of a tokenizer, matched by PCRE2.
+#pragma once
+
+#include <cstddef>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include "tokenizer/text/regex_dialect.h"
+
+namespace bev {
+
+struct Match {
+  std::size_t begin, end;
+};
+
+class Regex {
+ public:
+  // Throws Error(kInput) if the pattern is invalid.
+  Regex(std::string_view pattern, RegexDialect dialect);
+  ~Regex();
+  Regex(Regex&&) noexcept;
+  Regex& operator=(Regex&&) noexcept;
+
+  // Iterates over the matches in a text (valid UTF-8, which must outlive it) like the reference's
+  // find_iter: matches do not overlap, and an empty match is never adjacent to the one before.
+  class Matches {
+   public:
+    Matches(const Regex& regex, std::string_view text);
+    ~Matches();
+    std::optional<Match> next();
+
+   private:
+    struct State;
+    std::unique_ptr<State> state_;
+  };
+
+ private:
+  struct Code;
+  std::unique_ptr<Code> code_;
+};
+
+// Pattern that matches exactly this text.
+std::string escape_regex(std::string_view text);
+
+}  // namespace bev
