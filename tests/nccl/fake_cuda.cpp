@@ -87,7 +87,7 @@ void CudaQueue::wait_for_all() {
   for (DeviceWaitCheck* check : wait_checks_) check->before_wait();
 }
 
-void CudaQueue::begin_capture() { recording_ = true; }
+void CudaQueue::begin_capture() { capturing_ = true; }
 
 void cuda::run_exchange(cudaStream_t, const CollectivePlan& plan) {
   for (const CollectiveSlice& slice : cut_slices(plan)) run_slice(plan, slice);
