@@ -106,9 +106,8 @@ std::vector<StatePart> owned_state(Engine& engine, bool with_optimizer) {
 // distributes small tensors over the holders.
 Range written_range(const Engine& engine, const StatePart& part, std::int64_t least) {
   const Param& param = *part.param;
-  const Group& replicas = engine.model().store().plan().replicas(param);
-  const Group& tp =
-      engine.model().mesh().group(param.split.of_experts() ? MeshGroup::kEtp : MeshGroup::kTp);
+  const ShardPlan& plan = engine.model().store().plan();
+  const Group &replicas = plan.replicas(param), &tp = plan.tensor_parallel(param);
   std::int64_t holders = replicas.size(), holder = replicas.rank();
   if (param.split.dim < 0) {
     holder += holders * tp.rank();

@@ -1,5 +1,5 @@
-// Shared state of the ranks that are threads of one process: who waits for what, who failed first,
-// and the abort of all waits after a failure.
+// Shared state of the ranks that are threads of one process: the pending waits of each rank, the
+// first failure, and the abort of all waits after it.
 #pragma once
 
 #include <exception>

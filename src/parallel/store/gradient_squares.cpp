@@ -25,8 +25,7 @@ void GradientSquares::begin_step(std::int64_t micro_batches, double* sum) {
 }
 
 bool GradientSquares::is_alone(const Param& param, const Placement& placement) const {
-  MeshGroup tp = param.split.of_experts() ? MeshGroup::kEtp : MeshGroup::kTp;
-  bool sums_over_tp = partial_over_tp(param, placement) && tools_.mesh.group(tp).size() > 1;
+  bool sums_over_tp = partial_over_tp(param, placement) && plan_.tensor_parallel(param).size() > 1;
   int bucket = plan_.place(param).bucket;
   return param.uses == 1 && !param.shared && !sums_over_tp && plan_.shards(bucket).size() == 1 &&
          plan_.replicas(bucket).size() == 1 && !plan_.splits(ShardingStrategy::kOptimGrads);

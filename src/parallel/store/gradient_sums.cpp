@@ -55,7 +55,7 @@ void GradientSums::sum_over_tp(int index, const View& bucket) const {
     const Param& param = plan_.param(i);
     const Noted& noted = placements_[static_cast<std::size_t>(i)];
     if (!noted.known || !partial_over_tp(param, noted.placement)) continue;
-    Group& group = tools_.mesh.group(param.split.of_experts() ? MeshGroup::kEtp : MeshGroup::kTp);
+    Group& group = plan_.tensor_parallel(param);
     posted.push_back(group.all_reduce(plan_.in_bucket(bucket, param), Reduction::kSum, param.name));
   }
   for (Work& work : posted) work.wait();

@@ -150,8 +150,7 @@ std::vector<OptimRange> ParamStore::optim_ranges() const {
 }
 
 bool ParamStore::counts(const Param& param) const {
-  MeshGroup tp = param.split.of_experts() ? MeshGroup::kEtp : MeshGroup::kTp;
-  bool cut_or_first = param.split.dim >= 0 || tools_.mesh.group(tp).rank() == 0;
+  bool cut_or_first = param.split.dim >= 0 || plan_.tensor_parallel(param).rank() == 0;
   return plan_.replicas(param).rank() == 0 && !param.copy && param.counted && cut_or_first;
 }
 

@@ -42,11 +42,12 @@ ShardPlan::ShardPlan(std::vector<Param*> params, const Mesh& mesh, const StoreOp
       gather_payloads_(options.gather_payloads) {
   auto group = [&](MeshGroup which) { return &mesh.group(which); };
   if (strategy_ == ShardingStrategy::kNoShard) {
-    dense_ = {group(MeshGroup::kSelf), group(MeshGroup::kGrads)};
-    experts_ = {group(MeshGroup::kSelf), group(MeshGroup::kEdp)};
+    dense_ = {group(MeshGroup::kSelf), group(MeshGroup::kGrads), group(MeshGroup::kTp)};
+    experts_ = {group(MeshGroup::kSelf), group(MeshGroup::kEdp), group(MeshGroup::kEtp)};
   } else {
-    dense_ = {group(MeshGroup::kShards), group(MeshGroup::kReplicas)};
-    experts_ = {group(MeshGroup::kExpertShards), group(MeshGroup::kExpertReplicas)};
+    dense_ = {group(MeshGroup::kShards), group(MeshGroup::kReplicas), group(MeshGroup::kTp)};
+    experts_ = {group(MeshGroup::kExpertShards), group(MeshGroup::kExpertReplicas),
+                group(MeshGroup::kEtp)};
   }
   std::vector<BucketItem> items;
   for (std::size_t i = 0; i < params_.size(); ++i) {

@@ -73,6 +73,10 @@ class ShardPlan {
   Group& replicas(const Param& param) const {
     return *(param.split.of_experts() ? experts_ : dense_).replicas;
   }
+  // The ranks that a split shards the parameter over: tp, or etp for expert weights.
+  Group& tensor_parallel(const Param& param) const {
+    return *(param.split.of_experts() ? experts_ : dense_).tensor_parallel;
+  }
   // Whether FP8 payloads of a parameter are all-gathered instead of its values.
   bool gathers_payload(const Param& param) const {
     return gather_payloads_ && dense_.shards->size() > 1 && param.fp8.used();
@@ -109,7 +113,7 @@ class ShardPlan {
   // The grid above, over the ranks that hold the same parameters: dp x cp, or edp for expert
   // weights.
   struct Owners {
-    Group *shards, *replicas;
+    Group *shards, *replicas, *tensor_parallel;
   };
   const Owners& owners(int index) const { return bucket(index).of_experts ? experts_ : dense_; }
 

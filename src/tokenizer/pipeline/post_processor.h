@@ -18,7 +18,7 @@ class PostProcessor {
   void add_special_tokens(std::vector<std::int32_t>& ids) const;
 
  private:
-  // Ids, or the placeholder of the text.
+  // One item of a template: special token ids, or the position of the encoded text ($A).
   struct Part {
     bool text = false;
     std::vector<std::int32_t> ids;
