@@ -7,13 +7,17 @@ help:  ## list these targets
 setup:  ## install missing Debian packages
 	@tools/setup.sh
 
+# ARCHS="80 90a": the GPU architectures of the build; by default that of the GPU here.
+archs := $(if $(ARCHS),-DBEV_CUDA_ARCHS="$(ARCHS)")
+
 build/build.ninja: | setup
 	@cmake --preset release
 
-build: setup build/build.ninja  ## build the program: build/bevatron
+build: setup build/build.ninja  ## build the program: build/bevatron; ARCHS="80 90a" for those GPUs
+	$(if $(archs),@cmake build $(archs) >/dev/null)
 	@cmake --build build
 
-bundle: build  ## what runs on other machines: the folder build/bundle, packed as build/bundle.tar.xz
+bundle: build  ## what runs on other machines (ARCHS="80 86 89 90a 100 120"): build/bundle, packed as .tar.xz
 	@tools/bundle.sh
 
 test: setup  ## checks and unit tests, then the sanitizer builds

@@ -123,6 +123,9 @@ function(bev_cuda_backend)
     if(BEV_CUDNN_FRONTEND AND BEV_CUDNN)
       target_include_directories(bev_backend_cuda SYSTEM PRIVATE ${BEV_CUDNN_FRONTEND} ${BEV_CUDNN})
     endif()
+    string(REPLACE ";" "," archs "${CMAKE_CUDA_ARCHITECTURES}")
+    set_source_files_properties(src/backend/cuda/device.cpp PROPERTIES
+                                COMPILE_DEFINITIONS BEV_CUDA_ARCHS="${archs}")
     target_compile_options(bev_backend_cuda PRIVATE
       "$<$<COMPILE_LANGUAGE:CUDA>:-Xcompiler=-Wall,-Wextra,-Werror;-Werror=all-warnings>")
   endif()

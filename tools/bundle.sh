@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Gathers the program and the libraries that it needs, so that the folder runs on any machine with glibc 2.36 or newer, and packs
-# it as FOLDER.tar.xz, of at most 20 MiB: it travels to GPU machines again and again.
+# it as FOLDER.tar.xz, of at most 20 MiB with kernels for one architecture: it travels to GPU machines again and again.
 # usage: tools/bundle.sh [FOLDER] [MORE_PROGRAMS...]   CUDA's own libraries and MPI are taken from where it runs.
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -29,7 +29,8 @@ strangers=$(env -i ldd "$out/bevatron" | awk '/=> / { print $3 }' | grep -vE "$n
 [[ -z $strangers ]] || { printf 'bundle: %s takes from elsewhere:\n%s\n' "$out/bevatron" "$strangers" >&2; exit 1; }
 env -i "$out/bevatron" version >/dev/null || { echo "bundle: $out/bevatron does not start" >&2; exit 1; }
 
-most=$((20 << 20))
+archs=$(build/bevatron version | sed -n 's/.*kernels for //p' | wc -w)
+most=$(((10 + 10 * (archs > 0 ? archs : 1)) << 20))
 tar -C "$(dirname "$out")" -cf - "$(basename "$out")" | xz -T0 -3 >"$out.tar.xz"
 bytes=$(stat -c %s "$out.tar.xz")
 mib() { awk -v bytes="$1" 'BEGIN { printf "%.1f MiB", bytes / 1048576 }'; }

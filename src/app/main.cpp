@@ -13,6 +13,9 @@
 #include "app/failure.h"
 #include "app/help.h"
 #include "app/sigbus_handler.h"
+#ifdef BEV_HAS_CUDA
+#include "backend/cuda/device.h"
+#endif
 #include "base/error.h"
 #include "base/log.h"
 #include "base/output.h"
@@ -30,6 +33,14 @@ int show_help(const std::vector<std::string>& args) {
   return kExitOk;
 }
 
+std::string version_text() {
+  std::string text = "bevatron " BEV_VERSION;
+#ifdef BEV_HAS_CUDA
+  text += concat(", CUDA kernels for ", cuda_archs());
+#endif
+  return text + "\n";
+}
+
 int run_program(const std::vector<std::string>& args, const Launch& launch) {
   if (args.empty()) {
     write_stdout(help_text());
@@ -37,7 +48,7 @@ int run_program(const std::vector<std::string>& args, const Launch& launch) {
   }
   if (args[0] == "help" || args[0] == "--help" || args[0] == "-h") return show_help(args);
   if (args[0] == "--version" || args[0] == "version") {
-    write_stdout("bevatron " BEV_VERSION "\n");
+    write_stdout(version_text());
     return kExitOk;
   }
   const Command& command = find_command(args);

@@ -14,6 +14,7 @@
 #endif
 #include "base/error.h"
 #include "base/file.h"
+#include "base/gpu_archs.h"
 #include "base/log.h"
 #include "base/thread_pool.h"
 #include "comm/fault.h"
@@ -25,8 +26,10 @@ namespace bev {
 
 const Kernels& device_kernels(const RuntimeConfig& runtime) {
 #ifdef BEV_HAS_CUDA
-  bool usable = cuda_device_count() > 0;
-  if (runtime.device != DeviceKind::kCpu && usable) return cuda_kernels();
+  if (runtime.device != DeviceKind::kCpu && cuda_device_count() > 0) {
+    check_cuda_devices();
+    return cuda_kernels();
+  }
   const char* lacks = "no GPU, or no driver for it";
 #else
   const char* lacks = "no CUDA in this build (it needs nvcc)";
@@ -34,6 +37,35 @@ const Kernels& device_kernels(const RuntimeConfig& runtime) {
   BEV_CHECK(runtime.device != DeviceKind::kCuda, ErrorKind::kConfig, "--device cuda: there is ",
             lacks, "; --device cpu runs everywhere");
   return cpu_kernels();
+}
+
+#ifdef BEV_HAS_CUDA
+namespace {
+// FP8 GEMMs need Ada's tensor cores or newer ones; those with a scale per block are Hopper's.
+void check_fp8_device(const Fp8Config& fp8, int limit) {
+  constexpr int kAda = 89, kHopper = 90;
+  if (!fp8.used() || fp8.emulates_fp4()) return;
+  bool blockwise = fp8.scaling() == Fp8Scaling::kBlockwise;
+  for (int device = 0; device < cuda_device_count(); ++device) {
+    int arch = cuda_arch(device, limit);
+    BEV_CHECK(arch >= kAda, ErrorKind::kConfig, "--fp8-format: ", cuda_device_name(device),
+              limit > 0 ? concat(" under --limit-arch ", limit) : "",
+              " has no tensor cores for FP8, which begin with 8.9; train in --bf16");
+    BEV_CHECK(!blockwise || arch == kHopper, ErrorKind::kConfig, "--fp8-recipe: blockwise is for ",
+              "architecture 90, not ", arch, " (", cuda_device_name(device), "); use tensorwise");
+  }
+}
+}  // namespace
+#endif
+
+void check_device(const RunConfig& run) {
+  std::int64_t limit = run.runtime.limit_arch;
+  BEV_CHECK(limit == 0 || limit >= kLeastArch, ErrorKind::kConfig, "--limit-arch: ", limit,
+            " is below ", kLeastArch, ", which the kernels begin with");
+  [[maybe_unused]] const Kernels& kernels = device_kernels(run.runtime);
+#ifdef BEV_HAS_CUDA
+  if (&kernels == &cuda_kernels()) check_fp8_device(run.fp8, static_cast<int>(limit));
+#endif
 }
 
 const Kernels* planned_kernels(const RuntimeConfig& runtime) {
@@ -82,6 +114,7 @@ EngineOptions engine_options(const RunConfig& run, int threads, int local_rank) 
   options.deterministic = run.runtime.deterministic_mode;
   options.capture_steps = run.runtime.cuda_graph_impl == CudaGraphs::kLocal;
   options.cache_folder = kernel_cache_folder(run.runtime);
+  options.limit_arch = static_cast<int>(run.runtime.limit_arch);
   return options;
 }
 

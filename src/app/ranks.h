@@ -12,6 +12,8 @@ namespace bev {
 
 // Kernels of the requested device. Throws Error(kConfig) if it cannot be used.
 const Kernels& device_kernels(const RuntimeConfig& runtime);
+// Throws Error(kConfig) if the requested device cannot be used, or not for this run.
+void check_device(const RunConfig& run);
 // Kernels of the requested device, whether it is present or not; null if this build does not
 // support it.
 const Kernels* planned_kernels(const RuntimeConfig& runtime);

@@ -72,6 +72,7 @@ struct DeviceOptions {
   bool deterministic = false;  // bitwise reproducible runs, at some cost of speed
   std::string cache_folder;    // where measured choices (autotuning) are cached; "": nowhere
   int local_rank = 0;          // on this machine; devices are assigned round-robin
+  int limit_arch = 0;          // GPU architecture to choose kernels for; 0: that of the GPU
 };
 
 // Records what the streams of this process do while steps are traced. At most one exists at a time.

@@ -25,7 +25,8 @@ struct QuantizeMaker {
   }
 };
 
-// Quantises x [R, C] of f32, bf16 or f16 to FP8; C is a multiple of 16 (of 128 for block scales).
+// Quantises x [R, C] of f32, bf16 or f16 to FP8; C is a multiple of 16 (of 128 for grouped rows).
+// With block scales the last blocks of rows and columns may be ragged.
 // An element is x * scale, rounded to nearest even and clamped to the largest finite value of the
 // format. Non-finite elements become NaN.
 //

@@ -87,26 +87,32 @@ std::vector<std::string> Fp8Config::problems(const ModelConfig& model, Dtype dty
         "or "
         "delayed");
   }
-  std::int64_t step = alignment_of({.scaling = scaling()}),
-               heads = model.num_attention_heads * model.head_size();
-  auto check = [&](const char* flag, const char* what, std::int64_t size, std::int64_t parts) {
-    if (size % (parts * step) == 0) return;
+  std::int64_t heads = model.num_attention_heads * model.head_size();
+  auto check_multiple = [&](const char* flag, const char* what, std::int64_t size,
+                            std::int64_t parts, std::int64_t multiple) {
+    if (size % multiple == 0) return;
     out.push_back(concat(emulates_fp4() ? "--fp4-format: " : "--fp8-format: ", flag, " gives ",
                          what, " of ", size,
                          parts > 1 ? concat(" over ", parts, " tensor-parallel ranks") : "",
-                         ", which must be a multiple of ", parts * step,
+                         ", which must be a multiple of ", multiple,
                          scaling() == Fp8Scaling::kBlockwise
                              ? " with --fp8-recipe blockwise; change the size or take tensorwise"
                              : "; change the size or leave it off"));
+  };
+  auto check = [&](const char* flag, const char* what, std::int64_t size, std::int64_t parts) {
+    check_multiple(flag, what, size, parts, alignment_of({.scaling = scaling()}, parts));
   };
   check("--hidden-size", "rows", model.hidden_size, 1);
   if (model.has_dense_layers()) check("--ffn-hidden-size", "an inner size", model.ffn_size(), tp);
   if (model.moe.any()) {
     check("--moe-shared-expert-intermediate-size", "an inner size", model.moe.shared_expert_size,
           tp);
-    // Experts support blockwise scales only.
+    // Experts support blockwise scales only, in whole blocks.
     if (scaling() == Fp8Scaling::kBlockwise) {
-      check("--moe-ffn-hidden-size", "an inner size", model.expert_ffn_size(), etp > 0 ? etp : tp);
+      std::int64_t parts = etp > 0 ? etp : tp;
+      check_multiple("--moe-ffn-hidden-size", "an inner size", model.expert_ffn_size(), parts,
+                     parts * kScaleBlock);
+      check_multiple("--hidden-size", "experts rows", model.hidden_size, 1, kScaleBlock);
     }
   }
   if (model.multi_latent_attention) {

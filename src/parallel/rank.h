@@ -21,6 +21,7 @@ struct RankOptions {
   bool deterministic = false;  // bitwise reproducible, at some cost of speed
   bool capture_steps = true;   // capture steps as CUDA graphs if the device can
   std::string cache_folder;    // cache of autotuned kernel choices; "": no cache
+  int limit_arch = 0;          // GPU architecture to choose kernels for; 0: that of the GPU
   Trace* trace = nullptr;      // of this rank; nullptr: no trace
 };
 

@@ -27,7 +27,7 @@ Shape scale_shape(ScaleBlock block, std::int64_t rows, std::int64_t columns) {
 
 std::int64_t padded_rows(ScaleBlock block, std::int64_t rows) {
   if (is_emulated(block)) return round_up(rows, emulated_run(block));
-  return round_up(rows, block == ScaleBlock::kTensor ? kProductAlignment : kScaleBlock);
+  return round_up(rows, block == ScaleBlock::kRun ? kScaleBlock : kProductAlignment);
 }
 
 Fp8Format format_of(const Fp8Recipe& recipe, Fp8Role role) {
@@ -41,10 +41,11 @@ ScaleBlock block_of(const Fp8Recipe& recipe, Fp8Role role) {
   return role == Fp8Role::kWeight ? ScaleBlock::kSquare : ScaleBlock::kRun;
 }
 
-std::int64_t alignment_of(const Fp8Recipe& recipe) {
+std::int64_t alignment_of(const Fp8Recipe& recipe, std::int64_t parts) {
   ScaleBlock block = block_of(recipe, Fp8Role::kInput);
-  if (is_emulated(block)) return emulated_run(block);
-  return recipe.scaling == Fp8Scaling::kBlockwise ? kScaleBlock : kProductAlignment;
+  if (is_emulated(block)) return parts * emulated_run(block);
+  bool whole = recipe.scaling == Fp8Scaling::kBlockwise && parts > 1;
+  return parts * (whole ? kScaleBlock : kProductAlignment);
 }
 
 }  // namespace bev

@@ -23,10 +23,11 @@ constexpr std::int64_t emulated_run(ScaleBlock block) {
 }
 
 // Shape of the f32 scales for a payload [R, K], in the layout of cuBLASLt: [1] for a tensor, [K /
-// 128, R rounded up to 4] for runs, [R / 128, K / 128 rounded up to 4] for squares.
+// 128, R rounded up to 4] for runs, [R / 128, K / 128 rounded up to 4] for squares. The last block
+// of a dim may be ragged: quotients are rounded up.
 Shape scale_shape(ScaleBlock block, std::int64_t rows, std::int64_t columns);
-// Columns of the transpose of `rows` rows, padded with zeros to whole runs or to the GEMM's
-// alignment.
+// Columns of the transpose of `rows` rows, padded with zeros to whole runs or, for squares and one
+// scale, to the GEMM's alignment.
 std::int64_t padded_rows(ScaleBlock block, std::int64_t rows);
 
 // First column of expert e in the transpose of grouped rows, given that the experts before it have
@@ -78,8 +79,9 @@ inline constexpr int kFp8Roles = 3;
 
 Fp8Format format_of(const Fp8Recipe& recipe, Fp8Role role);
 ScaleBlock block_of(const Fp8Recipe& recipe, Fp8Role role);
-// Dims of weights must be multiples of this.
-std::int64_t alignment_of(const Fp8Recipe& recipe);
+// A dim of a weight that `parts` ranks split must be a multiple of this. The last block may be
+// ragged, but none lies across ranks.
+std::int64_t alignment_of(const Fp8Recipe& recipe, std::int64_t parts);
 
 // Grouped rows (MoE): those of expert e are [offsets[e], offsets[e + 1]). Row r is x[order[r] /
 // topk], or x[r] without an order. Rows past the last expert's are not quantised. In the transpose

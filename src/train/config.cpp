@@ -271,6 +271,11 @@ void RuntimeConfig::fields(FieldList& list) {
             {"transformer_engine", CudaGraphs::kLocal}},
            "local, or Megatron's other names: steps of the same shape are recorded once and "
            "replayed, on GPUs");
+  list.add("limit-arch", limit_arch,
+           "choose kernels as on a GPU of this architecture (80, 86, 89, 90 ...), to try what runs "
+           "on older cards; 0: that of the GPU")
+      .min(0)
+      .limit(999);
   list.add("kernel-cache-path", kernel_cache_path,
            "folder for what kernels choose by measuring; none: it is measured in every run")
       .defaults_to("$XDG_CACHE_HOME/bevatron, else ~/.cache/bevatron");

@@ -109,6 +109,7 @@ struct RuntimeConfig {
   std::int64_t seed = 1234;
   bool deterministic_mode = false;
   CudaGraphs cuda_graph_impl = CudaGraphs::kLocal;
+  std::int64_t limit_arch = 0;    // 0: none
   std::string kernel_cache_path;  // "": in the user's cache folder; "none": nowhere
 
   void fields(FieldList& list);

@@ -1,6 +1,7 @@
 // Runs the tests named Cuda and prints one line of counts at the end, which distinguishes a run on
 // a GPU from one that skipped everything. The op tests are linked in for their rows on the GPU
-// (tests/support/op_checks.h); ops_test runs the others.
+// (tests/support/op_checks.h); ops_test runs the others. BEV_LIMIT_ARCH=80 runs them with the
+// kernels of such a GPU.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 

@@ -197,6 +197,7 @@ int run_train(TrainFlags& wanted, const CommandInput& input) {
     write_stdout(text + "\n");
     return kExitOk;
   }
+  check_device(run);
   check_host_memory(run, input.launch);
   if (speaks) check_outputs(run);
   std::int64_t& jump = run.checkpoint.replication_jump;

@@ -13,6 +13,7 @@
 #include "backend/cuda/runtime/stream_event.h"
 #include "backend/cuda/tables.h"
 #include "base/error.h"
+#include "base/gpu_archs.h"
 #include "base/text.h"
 #include "base/thread_pool.h"
 #include "comm/single_group.h"
@@ -334,6 +335,52 @@ int cuda_device_count() {
   int count = 0;
   return cudaGetDeviceCount(&count) == cudaSuccess ? count : 0;
 }
+
+namespace {
+int own_arch(int device) {
+  int major = 0, minor = 0;
+  check_cuda(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device),
+             "ask for the compute capability");
+  check_cuda(cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, device),
+             "ask for the compute capability");
+  return 10 * major + minor;
+}
+
+// 0: none.
+int environment_limit() {
+  const char* text = std::getenv("BEV_LIMIT_ARCH");
+  return text != nullptr ? std::atoi(text) : 0;
+}
+}  // namespace
+
+int cuda_arch(int device, int limit) {
+  static const int everywhere = environment_limit();
+  const int arch = own_arch(device);
+  if (limit == 0) limit = everywhere;
+  BEV_CHECK(limit <= arch, ErrorKind::kConfig, "--limit-arch: ", limit, " is above ", arch,
+            ", the architecture of ", cuda_device_name(device), "; give at most that");
+  return limit > 0 ? limit : arch;
+}
+
+std::string cuda_device_name(int device) {
+  cudaDeviceProp properties{};
+  check_cuda(cudaGetDeviceProperties(&properties, device), "ask for the name of a device");
+  return concat(properties.name, " (compute capability ", properties.major, ".", properties.minor,
+                ")");
+}
+
+void check_cuda_devices() {
+  for (int device = 0; device < cuda_device_count(); ++device) {
+    BEV_CHECK(archs_fit(BEV_CUDA_ARCHS, own_arch(device)), ErrorKind::kConfig,
+              "--device cuda: ", cuda_device_name(device),
+              " has no kernels in this program, which was built for ", cuda_archs(),
+              "; build it on that machine or by `make build ARCHS=",
+              std::max(own_arch(device), kLeastArch),
+              "` (80 and up), hide the card by CUDA_VISIBLE_DEVICES, or use --device cpu");
+  }
+}
+
+std::string cuda_archs() { return archs_text(BEV_CUDA_ARCHS); }
 
 DeviceKernels cuda_table(Family<DeviceKernels>) {
   return {

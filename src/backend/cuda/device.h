@@ -1,12 +1,28 @@
 // CUDA devices and their kernel tables; needs no CUDA header.
 #pragma once
 
+#include <string>
+
 #include "kernels/kernels.h"
 
 namespace bev {
 
 // Number of usable devices; 0 without a driver.
 int cuda_device_count();
+
+// Architecture that kernels are chosen for on a device: its own (90 for compute capability 9.0) or
+// the limit, which is at most that. The limit 0 is that of the environment variable BEV_LIMIT_ARCH,
+// or none.
+int cuda_arch(int device, int limit = 0);
+
+// Name of a device for people: "NVIDIA A100 (compute capability 8.0)".
+std::string cuda_device_name(int device);
+
+// Throws Error(kConfig) with its name if a device has no kernel in this program.
+void check_cuda_devices();
+
+// Architectures that this program has kernels for: "80 90a".
+std::string cuda_archs();
 
 const Kernels& cuda_kernels();
 

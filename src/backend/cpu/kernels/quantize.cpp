@@ -239,7 +239,7 @@ void check_quantize(const QuantizeArgs& args) {
   BEV_CHECK(x.shape.ndim() == 2, ErrorKind::kInternal, "quantize: ", x.shape);
   const std::int64_t rows = args.groups.rows_of(x), columns = x.shape[1];
   const bool whole = args.block == ScaleBlock::kTensor;
-  BEV_CHECK(columns % (whole ? 16 : kSide) == 0 && (!whole || args.amax != nullptr) &&
+  BEV_CHECK(columns % 16 == 0 && (!whole || args.amax != nullptr) &&
                 (!args.groups.used() || args.block == ScaleBlock::kRun),
             ErrorKind::kInternal, "quantize: ", x.shape);
   BEV_CHECK(args.rows.empty() || (args.rows.shape == Shape{rows, columns} &&

@@ -345,10 +345,23 @@ using Queries128 = BackwardTiling<128, 1, 8, 1, 64>;
 using Queries192 = BackwardTiling<192, 1, 4, 1, 32>;
 using Queries256 = BackwardTiling<256, 1, 4, 1, 32>;
 
-// Softcap and dropout are instantiated for fewer head sizes.
+// For GPUs whose blocks have less shared memory.
+using SmallKeys128 = BackwardTiling<128, 1, 4, 1, 32>;
+using SmallKeys256 = BackwardTiling<256, 1, 4, 2, 16>;
+using SmallQueries128 = BackwardTiling<128, 1, 4, 1, 32>;
+using SmallQueries256 = BackwardTiling<256, 1, 2, 1, 16>;
+
+// Softcap and dropout, and small tiles, are instantiated for fewer head sizes.
 template <class T>
 void tensor_backward(CudaQueue& queue, BackwardParams& params, const AttentionShape& shape) {
   const std::int64_t head = largest_head(shape);
+  constexpr int kMostBytes = std::max(Keys128::kSharedBytes, Keys256::kSharedBytes);
+  if (head > 64 && queue.shared_memory() < kMostBytes) {
+    if (head <= 128) {
+      return launch_backward<T, SmallKeys128, SmallQueries128, true>(queue, params, shape);
+    }
+    return launch_backward<T, SmallKeys256, SmallQueries256, true>(queue, params, shape);
+  }
   if (params.shape.softcap > 0 || params.shape.dropped) {
     if (head <= 64) return launch_backward<T, Keys64, Queries64, true>(queue, params, shape);
     if (head <= 128) return launch_backward<T, Keys128, Queries128, true>(queue, params, shape);

@@ -333,7 +333,8 @@ void latent_of(CudaQueue& queue, DecodeParams& params, const AttentionShape& sha
   for_run_chunks(shape.runs, params.forward.runs, [&](const RunChunk& chunk) {
     params.forward.first_run = chunk.begin;
     params.pairs = chunk.most_queries * params.forward.shape.group;
-    if (params.pairs <= LatentMemory<1>::kRows) {
+    const bool wide = LatentMemory<2>::kBytes <= queue.shared_memory();
+    if (params.pairs <= LatentMemory<1>::kRows || !wide) {
       launch_latent<T, 1>(queue, params, chunk);
     } else {
       launch_latent<T, 2>(queue, params, chunk);

@@ -13,7 +13,7 @@ constexpr int kLanes = 8;  // threads per row
 template <int kHeadSize>
 struct PlainTiling {
   static constexpr int kHead = kHeadSize;
-  static constexpr int kRows = kHead > 128 ? 16 : 32;  // also of the tile of the other side
+  static constexpr int kRows = kHead > 576 ? 8 : kHead > 128 ? 16 : 32;  // of both sides
   static constexpr int kThreads = kRows * kLanes;
   static constexpr int kStride = kHead + 1;  // avoids bank conflicts between rows
   static constexpr int kWeightStride = kRows + 1;

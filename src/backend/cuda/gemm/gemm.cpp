@@ -176,6 +176,10 @@ bool CudaGemm::run(CudaQueue& queue, const ScaledGemmArgs& args) {
   shape.a = {args.a.format, args.a.block};
   shape.b = {args.b.format, args.b.block};
   bool blocks = args.a.block != ScaleBlock::kTensor;
+  constexpr int kAda = 89, kHopper = 90;
+  BEV_CHECK(blocks ? queue.arch() == kHopper : queue.arch() >= kAda, ErrorKind::kDevice,
+            "CUDA: GEMMs of 8-bit floats need compute capability ",
+            blocks ? "9.0 for a scale per block" : "8.9", ", not ", queue.arch() / 10.0);
   shape.fast = args.fast && !blocks;
   shape.adds = args.beta != 0;
   shape.bias = !args.bias.empty() && !blocks && size_of(shape.out) == 2;

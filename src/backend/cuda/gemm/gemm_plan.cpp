@@ -138,12 +138,9 @@ std::vector<cublasLtMatmulHeuristicResult_t> GemmPlan::proposals(cublasLtHandle_
       blas_library().propose_algorithms(handle, operation_, first_, second_, result_, result_,
                                         preference, most, found.data(), &count);
   blas_library().destroy_preference(preference);
-  BEV_CHECK(
-      status == CUBLAS_STATUS_SUCCESS && count > 0, ErrorKind::kDevice,
-      "cuBLASLt: no algorithm for a product to [", shape_.m, ", ", shape_.n, "] over ", shape_.k,
-      " in ", name_of(shape_.out),
-      scaled_ ? " of 8-bit floats; they need compute capability 8.9, blocks of scales 9.0" : "",
-      ": ", blas_library().status_text(status));
+  BEV_CHECK(status == CUBLAS_STATUS_SUCCESS && count > 0, ErrorKind::kDevice,
+            "cuBLASLt: no algorithm for a product to [", shape_.m, ", ", shape_.n, "] over ",
+            shape_.k, " in ", name_of(shape_.out), ": ", blas_library().status_text(status));
   found.resize(static_cast<std::size_t>(count));
   return found;
 }

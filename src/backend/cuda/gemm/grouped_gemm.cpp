@@ -2,6 +2,7 @@
 #include "backend/cuda/gemm/tensor_maps.h"
 #include "backend/cuda/moe/moe_launchers.h"
 #include "backend/cuda/optim/optim_launchers.h"
+#include "backend/cuda/runtime/queue.h"
 #include "kernels/moe.h"
 
 namespace bev::cuda {
@@ -24,8 +25,9 @@ bool has_whole_words(const GroupedGemmArgs& args) {
 // better.
 constexpr std::int64_t kLeastRows = 16;
 
-bool wgmma_supports(const GroupedGemmArgs& args) {
-  return args.x.shape[0] >= kLeastRows * args.w.shape[0] && has_wgmma() && has_tensor_maps();
+bool wgmma_supports(const Stream& stream, const GroupedGemmArgs& args) {
+  return args.x.shape[0] >= kLeastRows * args.w.shape[0] && has_wgmma(queue_of(stream)) &&
+         has_tensor_maps();
 }
 
 }  // namespace
@@ -36,7 +38,7 @@ void run_grouped_gemm(const Stream& stream, const GroupedGemmArgs& args, Grouped
   if (in_words && gemm == GroupedGemm::kForward && grouped_skinny_supports(args)) {
     return grouped_skinny(stream, args);
   }
-  if (in_words && wgmma_supports(args)) {  // fuses the sum of squares
+  if (in_words && wgmma_supports(stream, args)) {  // fuses the sum of squares
     auto* run = args.x.dtype == Dtype::kBf16 ? grouped_wgmma_bf16 : grouped_wgmma_f16;
     return run(stream, args, gemm);
   }

@@ -1,6 +1,7 @@
 // Grouped FP8 GEMM: checks of shapes and device.
 #include "backend/cuda/gemm/tensor_maps.h"
 #include "backend/cuda/moe/moe_launchers.h"
+#include "backend/cuda/runtime/queue.h"
 #include "backend/cuda/tables.h"
 #include "base/error.h"
 #include "kernels/quantize.h"
@@ -9,8 +10,8 @@ namespace bev {
 
 namespace {
 
-void check_device() {
-  BEV_CHECK(cuda::has_wgmma() && cuda::has_tensor_maps(), ErrorKind::kDevice,
+void check_device(const Stream& stream) {
+  BEV_CHECK(cuda::has_wgmma(queue_of(stream)) && cuda::has_tensor_maps(), ErrorKind::kDevice,
             "CUDA: experts in 8-bit floats need compute capability 9.0; take --fp8-recipe "
             "tensorwise, which leaves them in the model's precision");
 }
@@ -27,7 +28,7 @@ void cuda_grouped_scaled(const Stream& stream, const GroupedScaledGemmArgs& args
             ErrorKind::kInternal, "grouped product: ", args.a.payload.shape, " and ",
             args.b.payload.shape, " to ", args.c.shape);
   if (args.c.numel() == 0) return;
-  check_device();
+  check_device(stream);
   (args.a.format == Fp8Format::kE4m3 ? cuda::grouped_scaled_e4m3 : cuda::grouped_scaled_e5m2)(
       stream, args);
 }
@@ -40,7 +41,7 @@ void cuda_grouped_scaled_wgrad(const Stream& stream, const GroupedScaledWgradArg
             ErrorKind::kInternal, "grouped product: ", args.dy.payload.shape, " and ",
             args.x.payload.shape, " to ", args.w.shape);
   if (args.w.numel() == 0) return;
-  check_device();
+  check_device(stream);
   (args.dy.format == Fp8Format::kE4m3 ? cuda::grouped_scaled_wgrad_e4m3
                                       : cuda::grouped_scaled_wgrad_e5m2)(stream, args);
 }

@@ -148,10 +148,7 @@ __global__ void __launch_bounds__(kLanes, 1024 / kLanes) whole_kernel(const Whol
 
 template <class T, int N, int kLanes>
 void launch_whole(CudaQueue& queue, Whole<T> args) {
-  int device = 0, room = 0;
-  check_cuda(cudaGetDevice(&device), "ask for the device");
-  check_cuda(cudaDeviceGetAttribute(&room, cudaDevAttrMaxSharedMemoryPerBlockOptin, device),
-             "ask for shared memory");
+  const auto room = static_cast<std::int64_t>(queue.shared_memory());
   constexpr int kPackBytes = N * static_cast<int>(sizeof(T)), kOwnBytes = 1024;
   const std::int64_t packs = args.chunk.columns / N;
   const std::int64_t most = args.with_gradient ? (room - kOwnBytes) / kPackBytes : 0;

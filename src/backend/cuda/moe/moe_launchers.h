@@ -4,6 +4,7 @@
 #include <cstdint>
 
 namespace bev {
+class CudaQueue;
 struct Stream;
 struct ChoiceArgs;
 struct DispatchArgs;
@@ -56,7 +57,7 @@ void grouped_mma(const Stream& stream, const GroupedGemmArgs& args, GroupedGemm 
 bool grouped_skinny_supports(const GroupedGemmArgs& args);
 void grouped_skinny(const Stream& stream, const GroupedGemmArgs& args);
 // grouped_wgmma.cuh: like grouped_mma.cu, on Hopper, if the program contains code for sm_90a.
-bool has_wgmma();
+bool has_wgmma(const CudaQueue& queue);
 void grouped_wgmma_bf16(const Stream& stream, const GroupedGemmArgs& args, GroupedGemm gemm);
 void grouped_wgmma_f16(const Stream& stream, const GroupedGemmArgs& args, GroupedGemm gemm);
 // grouped_scaled.cuh: FP8, by the format of the left operand; requires has_wgmma().

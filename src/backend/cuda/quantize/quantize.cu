@@ -108,7 +108,8 @@ void check_quantize(const QuantizeArgs& args) {
   const std::int64_t rows = args.groups.rows_of(x), columns = x.shape[1];
   const std::int64_t padded = args.groups.padded_of(x, args.block);
   const bool whole = args.block == ScaleBlock::kTensor;
-  BEV_CHECK(columns % (whole ? 16 : kScaleBlock) == 0 && (!whole || args.amax != nullptr) &&
+  BEV_CHECK(columns % (args.groups.used() ? kScaleBlock : 16) == 0 &&
+                (!whole || args.amax != nullptr) &&
                 (!args.groups.used() || args.block == ScaleBlock::kRun) &&
                 (args.rows.empty() || args.rows.shape == Shape{rows, columns}) &&
                 (args.columns.empty() || args.columns.shape == Shape{columns, padded}) &&
@@ -119,8 +120,8 @@ void check_quantize(const QuantizeArgs& args) {
 
 void quantize(const Stream& stream, const QuantizeArgs& args);
 
-// f32 has no fused kernels, since nobody trains in f32 with FP8 GEMMs: the tensor is materialised
-// first.
+// For what has no fused kernels, the tensor is materialised first: f32, since nobody trains in f32
+// with FP8 GEMMs, and ragged runs.
 void quantize_written(const Stream& stream, QuantizeArgs args) {
   QuantizeMaker maker = std::exchange(args.maker, {});
   args.x.data = queue_of(stream).scratch(args.x.bytes());
@@ -140,7 +141,14 @@ void quantize_written(const Stream& stream, QuantizeArgs args) {
   quantize(stream, args);
 }
 
+bool has_ragged_runs(const QuantizeArgs& args) {
+  const ActivationBackwardArgs* gradient = args.maker.activation_gradient;
+  const std::int64_t columns = gradient != nullptr ? gradient->dy.shape[1] : args.x.shape[1];
+  return args.block == ScaleBlock::kRun && columns % kScaleBlock != 0;
+}
+
 void quantize_fused(const Stream& stream, const QuantizeArgs& args) {
+  if (has_ragged_runs(args)) return quantize_written(stream, args);
   switch (args.x.dtype) {
     case Dtype::kBf16:
       return cuda::quantize_fused_bf16(queue_of(stream), args);

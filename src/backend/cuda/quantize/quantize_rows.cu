@@ -34,18 +34,19 @@ __global__ void __launch_bounds__(kThreads)
     quantize_rows_kernel(const T* x, RowsFrom from, QuantizeScale how, QuantizeTo to) {
   constexpr int kLanes = kSide / kWide;
   const std::int64_t column = own_pack() * kWide, rows = from.rows();
-  if (column >= from.columns) return;
+  if (column / kSide * kSide >= from.columns) return;
+  const bool inside = column < from.columns;  // of a ragged run
   const int lane = static_cast<int>(threadIdx.x) % kLanes;
   float* scales = to.row_scales + column / kSide * to.row_stride;
   for (std::int64_t row = first_row(); row < rows; row += row_step()) {
-    Pack<T, kWide> numbers;
-    numbers.load(x + row * from.columns + column);
+    Pack<T, kWide> numbers = {};
+    if (inside) numbers.load(x + row * from.columns + column);
     const float own = pack_amax(numbers);
     if (isinf(own)) make_infinities_nan(numbers);
     const Scale scale = how.of(reduce_warp<Max, kLanes>(own));
     const uint4 bytes = quantized<kKind>(numbers, scale.scale);
     auto store = [&](std::int64_t at) {
-      *reinterpret_cast<uint4*>(to.rows + at * from.columns + column) = bytes;
+      if (inside) *reinterpret_cast<uint4*>(to.rows + at * from.columns + column) = bytes;
       if (lane == 0) scales[at] = scale.inverse;
     };
     if (from.place == nullptr) {
@@ -67,7 +68,7 @@ __global__ void __launch_bounds__(kThreads)
 
 // Like row_grid(), but without idle threads if a row has fewer packs than a block has threads.
 RowGrid grid_of_runs(std::int64_t rows, std::int64_t columns) {
-  const auto packs = static_cast<unsigned>(columns / kWide);
+  const auto packs = static_cast<unsigned>(ceil_div(columns, kSide) * (kSide / kWide));
   const unsigned wide = std::min<unsigned>(packs, kThreads), high = kThreads / wide;
   constexpr std::int64_t kMostBlocks = 65535;
   return {dim3(ceil_div(packs, wide),

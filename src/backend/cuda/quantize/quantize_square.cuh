@@ -384,8 +384,10 @@ __device__ void quantize_column_runs(const Numbers<T>& numbers, const Pack<T, kI
     }
     const Scale scale = how.of(most);
     scales[threadIdx.x] = scale.scale;
-    to.column_scales[at.first_turned / kSide * to.column_stride + at.first_column + threadIdx.x] =
-        scale.inverse;
+    if (static_cast<int>(threadIdx.x) < at.columns) {
+      to.column_scales[at.first_turned / kSide * to.column_stride + at.first_column + threadIdx.x] =
+          scale.inverse;
+    }
   }
   __syncthreads();
   alignas(16) float scale[kItems];

@@ -1,9 +1,13 @@
 // Compute stream of a rank, host waits and CUDA graph capture.
 #include "backend/cuda/runtime/queue.h"
 
+#include <algorithm>
+
 #include "backend/cuda/attention/attention_plans.h"
+#include "backend/cuda/device.h"
 #include "backend/cuda/gemm/gemm_plans.h"
 #include "base/error.h"
+#include "base/gpu_archs.h"
 #include "kernels/device.h"
 
 namespace bev {
@@ -18,6 +22,11 @@ CudaQueue::CudaQueue(int device, const DeviceOptions& options) {
   check_cuda(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking), "make a stream");
   check_cuda(cudaDeviceGetAttribute(&multiprocessors_, cudaDevAttrMultiProcessorCount, device),
              "count multiprocessors");
+  arch_ = cuda_arch(device, options.limit_arch);
+  int shared = 0;
+  check_cuda(cudaDeviceGetAttribute(&shared, cudaDevAttrMaxSharedMemoryPerBlockOptin, device),
+             "ask for shared memory");
+  shared_memory_ = std::min(static_cast<std::size_t>(shared), block_shared_memory(arch_));
   gemm_ = std::make_unique<CudaGemm>(device, options);
   attention_ = std::make_unique<CudaAttention>();
   attention_->deterministic = options.deterministic;

@@ -49,6 +49,10 @@ class CudaQueue {
 
   cudaStream_t stream() const { return stream_; }
   int multiprocessors() const { return multiprocessors_; }
+  // Architecture that kernels are chosen for, 10 x major + minor, and the most shared memory of
+  // their blocks, in bytes.
+  int arch() const { return arch_; }
+  std::size_t shared_memory() const { return shared_memory_; }
   void add_wait_check(DeviceWaitCheck& check) { wait_checks_.push_back(&check); }
   void remove_wait_check(DeviceWaitCheck& check) { std::erase(wait_checks_, &check); }
   // Scratch memory for the kernels of one call.
@@ -77,7 +81,8 @@ class CudaQueue {
   void follow_all();
 
   cudaStream_t stream_ = nullptr;
-  int multiprocessors_ = 0;
+  int multiprocessors_ = 0, arch_ = 0;
+  std::size_t shared_memory_ = 0;
   ScratchMemory scratch_;
   Staging staging_;
   std::int64_t host_waits_ = 0;
