@@ -1,7 +1,6 @@
 // Activation offloading to pinned host memory, with copies on a separate stream.
 #include <gtest/gtest.h>
 
-#include "backend/cuda/device.h"
 #include "backend/cuda/runtime/queue.h"
 #include "tests/support/devices.h"
 #include "tests/support/layouts.h"
@@ -129,7 +128,7 @@ TEST_F(CudaOffload, SmallModelsAndRanksOfOneDeviceKeepTheirBits) {
 }
 
 TEST_F(CudaOffload, StepsInFp8KeepTheirBits) {
-  if (cuda_arch(0) < 89) GTEST_SKIP() << "no tensor cores for FP8";
+  if (!gpu_has_arch(89)) GTEST_SKIP() << "no tensor cores for FP8";
   EngineOptions options = large();
   options.fp8.fp8_format = Fp8FormatChoice::kHybrid;
   options.fp8.fp8_recipe = Fp8Scaling::kTensorwise;

@@ -16,6 +16,7 @@
 #include "kernels/device.h"
 #include "kernels/kernels.h"
 #include "tensor/tensor.h"
+#include "tests/support/devices.h"
 
 namespace bev::cuda_test {
 
@@ -28,12 +29,12 @@ class CudaRig : public ::testing::Test {
  protected:
   void SetUp() override {
     if (cuda_device_count() == 0) GTEST_SKIP() << "no CUDA device";
-    device_ = cuda_kernels().device.open({});
+    device_ = cuda().device.open({});
     arena_ = std::make_unique<Arena>(device_->memory());
   }
 
   const Kernels& cpu() const { return cpu_kernels(); }
-  const Kernels& cuda() const { return cuda_kernels(); }
+  const Kernels& cuda() const { return *find_device(TestDevice::kCuda); }
   Stream cpu_stream() { return {&pool_, nullptr}; }
   Stream cuda_stream() { return device_->stream(); }
 

@@ -5,7 +5,6 @@
 #include <map>
 
 #include "backend/cpu/cpu_kernels.h"
-#include "backend/cuda/device.h"
 #include "base/file.h"
 #include "bridge/hf_model.h"
 #include "tests/support/devices.h"
@@ -69,7 +68,7 @@ TEST_F(CudaTraining, TenStepsIn16BitsStayNearTheCpusInF32) {
 
 // Steps are CUDA graphs from the third on.
 TEST_F(CudaTraining, StepsInFp8FollowTheCpus) {
-  if (cuda_arch(0) < 89) GTEST_SKIP() << "no tensor cores for FP8";
+  if (!gpu_has_arch(89)) GTEST_SKIP() << "no tensor cores for FP8";
   for (Fp8Scaling recipe : {Fp8Scaling::kTensorwise, Fp8Scaling::kDelayed}) {
     for (bool gated : {true, false}) {
       SCOPED_TRACE(concat(static_cast<int>(recipe), gated ? " llama" : " gpt"));

@@ -345,18 +345,10 @@ int own_arch(int device) {
              "ask for the compute capability");
   return 10 * major + minor;
 }
-
-// 0: none.
-int environment_limit() {
-  const char* text = std::getenv("BEV_LIMIT_ARCH");
-  return text != nullptr ? std::atoi(text) : 0;
-}
 }  // namespace
 
 int cuda_arch(int device, int limit) {
-  static const int everywhere = environment_limit();
   const int arch = own_arch(device);
-  if (limit == 0) limit = everywhere;
   BEV_CHECK(limit <= arch, ErrorKind::kConfig, "--limit-arch: ", limit, " is above ", arch,
             ", the architecture of ", cuda_device_name(device), "; give at most that");
   return limit > 0 ? limit : arch;

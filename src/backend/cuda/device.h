@@ -11,9 +11,8 @@ namespace bev {
 int cuda_device_count();
 
 // Architecture that kernels are chosen for on a device: its own (90 for compute capability 9.0) or
-// the limit, which is at most that. The limit 0 is that of the environment variable BEV_LIMIT_ARCH,
-// or none.
-int cuda_arch(int device, int limit = 0);
+// the limit, which is at most that; 0: no limit.
+int cuda_arch(int device, int limit);
 
 // Name of a device for people: "NVIDIA A100 (compute capability 8.0)".
 std::string cuda_device_name(int device);
