@@ -5,6 +5,8 @@
 #include <cstdint>
 #include <string>
 
+#include "base/file_lock.h"
+
 namespace bev {
 
 enum class LockWait : std::uint8_t { kNever, kForever };
@@ -15,15 +17,12 @@ class PrefixLock {
   // process.
   PrefixLock(const std::string& prefix, LockWait wait);
   // Removes the lock file.
-  ~PrefixLock();
+  ~PrefixLock() { lock_.remove(); }
   PrefixLock(const PrefixLock&) = delete;
   PrefixLock& operator=(const PrefixLock&) = delete;
 
  private:
-  bool try_hold(const std::string& prefix, LockWait wait);
-
-  std::string path_;
-  int descriptor_ = -1;
+  FileLock lock_;
 };
 
 }  // namespace bev
