@@ -14,12 +14,11 @@
 
 namespace bev {
 
-namespace {
-// Also excludes values so large that their difference would overflow.
 bool is_finite(const PlotPoint& point) {
   return std::abs(point.x) < 1e300 && std::abs(point.y) < 1e300;
 }
 
+namespace {
 struct Range {
   double low = std::numeric_limits<double>::infinity();
   double high = -std::numeric_limits<double>::infinity();
@@ -50,6 +49,8 @@ struct Ranges {
   }
 };
 
+}  // namespace
+
 std::string tick_label(double value, double step) {
   double size = std::max(std::abs(value), step);
   if (value != 0.0 && (size < 1e-3 || size >= 1e7)) {
@@ -61,7 +62,6 @@ std::string tick_label(double value, double step) {
   return fmt::format("{:.{}f}", value, decimals);
 }
 
-// Mean of the finite points of each of at most `count` equal runs of points.
 std::vector<PlotPoint> thinned(std::span<const PlotPoint> points, std::size_t count) {
   std::size_t run = ceil_div(points.size(), count);
   std::vector<PlotPoint> out;
@@ -79,8 +79,6 @@ std::vector<PlotPoint> thinned(std::span<const PlotPoint> points, std::size_t co
   return out;
 }
 
-// Centred moving average. At the start, where losses fall fast, the window shrinks to avoid bias;
-// at the end it is truncated, so that the last value is not a single noisy point.
 std::vector<PlotPoint> smoothed(std::span<const PlotPoint> points) {
   std::vector<PlotPoint> finite;
   std::copy_if(points.begin(), points.end(), std::back_inserter(finite), is_finite);
@@ -98,6 +96,7 @@ std::vector<PlotPoint> smoothed(std::span<const PlotPoint> points) {
   return out;
 }
 
+namespace {
 class LossSvg {
  public:
   explicit LossSvg(const LossCurves& curves) : curves_(curves) {

@@ -2,6 +2,7 @@
 // left out.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <span>
 #include <string>
@@ -39,5 +40,16 @@ struct AxisTicks {
   std::vector<double> values;
 };
 AxisTicks axis_ticks(double low, double high, std::int64_t wanted);
+// Label of such a value.
+std::string tick_label(double value, double step);
+
+// Also false for values so large that their difference would overflow.
+bool is_finite(const PlotPoint& point);
+// Mean of the finite points of each of at most `count` equal runs of points.
+std::vector<PlotPoint> thinned(std::span<const PlotPoint> points, std::size_t count);
+// The finite points with a centred moving average. At the start, where losses fall fast, the window
+// shrinks to avoid bias; at the end it is truncated, so that the last value is not a single noisy
+// point.
+std::vector<PlotPoint> smoothed(std::span<const PlotPoint> points);
 
 }  // namespace bev

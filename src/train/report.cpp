@@ -150,6 +150,7 @@ std::string metrics_json(const StepReport& step) {
   };
   integer("iteration", step.iteration);
   integer("consumed_samples", step.consumed_samples);
+  integer("consumed_tokens", step.consumed_tokens);
   for (const Metric& metric : step.metrics) {
     number(json_key(metric), metric.value, metric.style == MetricStyle::kCount ? "{:.0f}" : "{}");
   }

@@ -21,7 +21,8 @@ struct StepReport {
   std::int64_t consumed_samples = 0;  // after the iteration
   std::int64_t skipped_samples = 0;   // of the whole run; omitted from the line if 0
   std::int64_t global_batch_size = 0;
-  std::int64_t tokens = 0;  // of the global batch
+  std::int64_t tokens = 0;           // of the global batch
+  std::int64_t consumed_tokens = 0;  // of the whole run, after the iteration
   double elapsed_seconds = 0.0;
   double flops = 0.0;  // of the global batch
   double loss = 0.0;

@@ -254,6 +254,7 @@ StepReport Trainer::finish_step() {
   report.consumed_samples = consumed_samples_;
   report.global_batch_size = batch.samples;
   report.tokens = batch.tokens;
+  report.consumed_tokens = consumed_tokens_;
   report.flops = megatron_flops(flop_sizes(engine_.model().options().model),
                                 {batch.tokens, batch.squared_lengths});
   if (!result.finite) {

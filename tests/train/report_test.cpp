@@ -148,7 +148,8 @@ TEST(Metrics, AreOneJsonObjectPerLine) {
   std::string content = read_file(path);  // complete while the writer is alive
   std::size_t end = content.find('\n');
   EXPECT_EQ(content.substr(0, end),
-            "{\"iteration\":1,\"consumed_samples\":32,\"loss\":0.1,\"grad_norm\":1.23456,"
+            "{\"iteration\":1,\"consumed_samples\":32,\"consumed_tokens\":0,\"loss\":0.1,\"grad_"
+            "norm\":1.23456,"
             "\"lr\":0.00015,\"wd\":0.1,\"loss_scale\":1,\"tokens_per_second\":65536,"
             "\"elapsed_ms\":500,\"batch_size\":32,\"skipped\":false,\"nan\":false}");
   auto second = nlohmann::json::parse(content.substr(end + 1));
