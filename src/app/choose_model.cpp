@@ -2,6 +2,7 @@
 
 #include "app/idle_flags.h"
 #include "app/options.h"
+#include "app/recorded_run.h"
 #include "base/error.h"
 #include "bridge/hf_model.h"
 #include "models/families/family.h"
@@ -31,7 +32,12 @@ void read_model(RunConfig& run, const FieldList& fields, Options& options) {
 }  // namespace
 
 void choose_model(RunConfig& run, const FieldList& fields, Options& options) {
-  read_model(run, fields, options);
+  bool named = !run.train.preset.empty() || !run.train.hf_model.empty();
+  if (!named && goes_on_alone(run.checkpoint, options)) {
+    take_recorded_model(run.checkpoint, fields, options);
+  } else {
+    read_model(run, fields, options);
+  }
   options.add_problems(idle_flags(options, fields, run));
 }
 

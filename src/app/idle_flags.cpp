@@ -114,6 +114,8 @@ constexpr auto kParts = std::to_array<Part>({
      "--tensorboard-dir DIR", "tensorboard-log-interval", "", "tensorboard-dir"},
     {saves, "checkpoints", "--save DIR", "save-retry-interval save-optim save-staging-mb", "",
      "save"},
+    {[](const RunConfig& run) { return !run.checkpoint.save.empty(); }, "the folder of a run",
+     "--save DIR", "existing-run", "", "save"},
     {saves_often, "checkpoints of which only the last is kept", "--non-persistent-save-interval",
      "non-persistent-ckpt-type non-persistent-global-ckpt-dir non-persistent-local-ckpt-dir", "",
      "non-persistent-save-interval"},
@@ -154,6 +156,7 @@ std::vector<std::string> idle_flags(const Options& options, const FieldList& lis
                                     const RunConfig& run) {
   std::vector<std::string> out;
   for (const Setting& setting : options.settings()) {
+    if (setting.recorded) continue;  // flags given now may have made it idle
     const FieldList::Entry& entry = *list.find_entry(setting.field);
     for (const Part& part : kParts) {
       if (!belongs(part, entry) || part.there(run) || switched_off(part, options, list)) continue;

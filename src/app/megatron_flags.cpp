@@ -82,6 +82,8 @@ constexpr auto kTaken = std::to_array<Group>({
      "dist-ckpt-strictness dist-ckpt-optim-fully-reshardable async-strategy "
      "use-persistent-ckpt-worker",
      "checkpoints have one format, which all ranks write and any layout loads"},
+    {"use-mp-args-from-checkpoint-args",
+     "a run that goes on by --load alone has the layout of before, except for flags given"},
     {"no-save-rng", "a checkpoint has no state of random numbers but the seed"},
     {"exit-signal-handler", "SIGTERM and SIGINT always end a run with a checkpoint"},
     {"manual-gc manual-gc-interval no-manual-gc-eval empty-unused-memory-level",
@@ -127,8 +129,6 @@ constexpr auto kRefused = std::to_array<Group>({
     {"freeze-base-for-mtp", "give --train-only 'mtp.*'"},
     {"apply-wd-to-qk-layernorm",
      "give --param-group '*.q_layernorm.weight:wd-mult=1' '*.k_layernorm.weight:wd-mult=1'"},
-    {"use-checkpoint-args use-mp-args-from-checkpoint-args",
-     "give the flags of the model, its --preset or the --config of its run"},
     {"pretrained-checkpoint", "give --load DIR --finetune"},
     {"sft", "give the conversations to --sft-data"},
     {"profile use-pytorch-profiler profile-ranks", "give --profile-trace FILE"},

@@ -266,6 +266,13 @@ const Setting* Options::find(std::string_view field) const {
   return found == settings_.end() ? nullptr : &*found;
 }
 
+void Options::set(const FieldList& list, Setting setting) {
+  std::string problem = list.find(setting.field)->set_items(setting.values);
+  BEV_CHECK(problem.empty(), ErrorKind::kInput, setting.origin, ": ", setting.field, ": ", problem);
+  std::erase_if(settings_, [&](const Setting& other) { return other.field == setting.field; });
+  settings_.push_back(std::move(setting));
+}
+
 void Options::apply(const FieldList& list) const {
   for (const Setting& setting : settings_) list.find(setting.field)->set_items(setting.values);
 }

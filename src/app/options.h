@@ -17,6 +17,7 @@ struct Setting {
   std::string field;
   std::vector<std::string> values;
   std::string origin;
+  bool recorded = false;  // by an earlier run that goes on, not given now
 };
 
 class Options {
@@ -27,6 +28,9 @@ class Options {
   const std::vector<Setting>& settings() const { return settings_; }
   bool help() const { return help_; }  // --help or -h was among the flags
 
+  // Adds a setting, in place of an earlier one of the field, and sets the field. Throws
+  // Error(kInput) naming the origin if the value is invalid.
+  void set(const FieldList& list, Setting setting);
   // Sets the given fields again, after a preset or a model file has filled the struct.
   void apply(const FieldList& list) const;
 

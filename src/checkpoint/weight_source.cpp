@@ -3,7 +3,9 @@
 #include <set>
 
 #include "base/error.h"
+#include "bridge/hf_model.h"
 #include "checkpoint/owned_state.h"
+#include "models/model.h"
 
 namespace bev {
 
@@ -56,6 +58,26 @@ void CheckpointWeights::read(const ParamMapping& mapping, Range elements, Dtype 
   for (const Box& box : boxes_of_range(mapping.shape, elements)) {
     reader_.read(from_main ? main : mapping.param, box, dtype, to);
     to += static_cast<std::size_t>(box.shape().numel()) * size_of(dtype);
+  }
+}
+
+void load_checkpoint_weights(RankModel& model, CheckpointReader& reader) {
+  auto whole = [](const Param& param) {
+    ParamMapping mapping;
+    mapping.param = param.name;
+    mapping.shape = param.shape;
+    return mapping;
+  };
+  std::vector<ParamMapping> all;
+  for (const Param& param : declare_params(model.options().model)) all.push_back(whole(param));
+  CheckpointWeights weights(reader);
+  weights.check(all);
+  for (const Param* param : model.store().params()) {
+    KeptPart part(model, *param);
+    for (const KeptPart::Run& run : part.runs()) {
+      weights.read(whole(*param), run.elements, part.dtype(), run.out);
+    }
+    part.store();
   }
 }
 

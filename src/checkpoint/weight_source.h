@@ -1,8 +1,9 @@
-// Weights of a checkpoint as whole parameters, for export.
+// Weights of a checkpoint as whole parameters, for export, and in a model that does not train.
 #pragma once
 
 #include "bridge/weight_export.h"
 #include "checkpoint/reader.h"
+#include "parallel/engine.h"
 
 namespace bev {
 
@@ -21,5 +22,8 @@ class CheckpointWeights final : public ParamSource {
  private:
   CheckpointReader& reader_;
 };
+
+// Loads the weights into a model of the same configuration; every rank reads only its shard.
+void load_checkpoint_weights(RankModel& model, CheckpointReader& reader);
 
 }  // namespace bev

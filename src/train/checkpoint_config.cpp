@@ -11,7 +11,14 @@ constexpr double kMostIterations = 1e12;
 
 void save_fields(CheckpointConfig& config, FieldList& list) {
   list.add("save", config.save,
-           "folder for checkpoints: at intervals, at the end, and when the run is told to stop");
+           "folder for checkpoints: at intervals, at the end, and when the run is told to stop; "
+           "metrics, loss curve and caches go there too");
+  list.add("existing-run", config.existing_run,
+           {{"refuse", ExistingRun::kRefuse},
+            {"resume", ExistingRun::kResume},
+            {"replace", ExistingRun::kReplace}},
+           "when --save holds a run that --load does not name: refuse; resume it, as if --load "
+           "named it; or replace it, which keeps the old run in the folder replaced-N in --save");
   list.add("save-interval", config.save_interval, "iterations between checkpoints; 0: at the end")
       .min(0)
       .limit(kMostIterations);
@@ -65,7 +72,13 @@ void non_persistent_fields(CheckpointConfig& config, FieldList& list) {
 }
 
 void load_fields(CheckpointConfig& config, FieldList& list) {
-  list.add("load", config.load, "folder of checkpoints to go on from, of whatever layout");
+  list.add(
+      "load", config.load,
+      "folder of checkpoints to go on from, of whatever layout; without flags of a model, that "
+      "run goes on with its own model, data and settings");
+  list.add("use-checkpoint-args", config.use_checkpoint_args,
+           "model, data and settings are those of the run of --load where no flag is given, also "
+           "when flags describe the model");
   list.add("ckpt-step", config.ckpt_step, "the iteration to load")
       .min(0)
       .limit(kMostIterations)
@@ -123,6 +136,7 @@ std::vector<std::string> CheckpointConfig::problems() const {
         "--non-persistent-save-interval", "--non-persistent-global-ckpt-dir DIR or --save", save);
   needs(ckpt_step >= 0, "--ckpt-step", "--load", load);
   needs(finetune, "--finetune", "--load", load);
+  needs(use_checkpoint_args, "--use-checkpoint-args", "--load", load);
   needs(load_fallback, "--load-fallback", "--load", load);
   needs(exit_on_missing_checkpoint, "--exit-on-missing-checkpoint", "--load", load);
   if (override_opt_param_scheduler && use_checkpoint_opt_param_scheduler) {

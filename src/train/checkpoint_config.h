@@ -11,9 +11,12 @@ namespace bev {
 class FieldList;
 
 enum class NonPersistentKind : std::uint8_t { kGlobal, kLocal };
+// What to do if --save holds a run that --load does not name.
+enum class ExistingRun : std::uint8_t { kRefuse, kResume, kReplace };
 
 struct CheckpointConfig {
   std::string save;
+  ExistingRun existing_run = ExistingRun::kRefuse;
   std::int64_t save_interval = 0;         // iterations; 0: at the end only
   double save_interval_mins = 0;          // 0: not by the clock
   std::int64_t save_retain_interval = 0;  // 0: this rule removes none
@@ -33,6 +36,7 @@ struct CheckpointConfig {
   std::int64_t replication_jump = 0;  // 0: the ranks of a machine
 
   std::string load;
+  bool use_checkpoint_args = false;
   std::int64_t ckpt_step = -1;      // < 0: the latest
   std::int64_t loaded_samples = 0;  // consumed by the run that is resumed; not a flag
   bool load_optim = true;

@@ -89,8 +89,9 @@ void DataConfig::fields(FieldList& list) {
            "JSON file {\"train\": [words], \"valid\": [words], \"test\": [words]}, for each split "
            "those of its own flag");
   list.add(
-      "data-cache-path", data_cache_path,
-      "folder that keeps the order of samples and tokenized text, shared by processes and runs");
+          "data-cache-path", data_cache_path,
+          "folder that keeps the order of samples and tokenized text, shared by processes and runs")
+      .defaults_to("cache in --save; else bevatron_cache in the current folder, for --text");
   list.add("reset-position-ids", reset_position_ids, "positions start again in every document");
   list.add("reset-attention-mask", reset_attention_mask, "tokens attend within their document");
   list.add("eod-mask-loss", eod_mask_loss, "no loss on what follows an end of document");
@@ -336,12 +337,15 @@ void LogConfig::fields(FieldList& list) {
       .min(0)
       .limit(kMaxIters);
   list.add("progress", progress, "live progress line, on a terminal");
-  list.add("metrics-out", metrics_out, "JSON lines file, one line for every iteration");
+  list.add("metrics-out", metrics_out,
+           "JSON lines file, one line for every iteration; `bevatron plot` draws it")
+      .defaults_to("metrics.jsonl in --save; without --save none");
   list.add("tensorboard-dir", tensorboard_dir, "folder for TensorBoard event files");
   list.add("tensorboard-log-interval", tensorboard_log_interval, "iterations between its points")
       .min(1)
       .limit(kMaxIters);
-  list.add("loss-svg", loss_svg, "file for a drawing of the loss at the end");
+  list.add("loss-svg", loss_svg, "file for a drawing of the loss at the end")
+      .defaults_to("loss.svg in --save, else in the current folder");
 }
 
 void ProfileConfig::fields(FieldList& list) {

@@ -215,7 +215,7 @@ TEST(Stop, TheClockSavesTooAndOldStepsGo) {
   for (int i = 1; i <= 9; ++i) {
     EXPECT_NE(run.err.find(concat("saved iteration ", i, " ")), std::string::npos) << run.err;
   }
-  EXPECT_EQ(run_shell(folder, "ls D").out,
+  EXPECT_EQ(run_shell(folder, "cd D; ls -d iter* latest*").out,
             "iter_0000008\niter_0000009\nlatest_checkpointed_iteration.txt\n");
 }
 

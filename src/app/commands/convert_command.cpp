@@ -4,6 +4,7 @@
 #include "app/commands/commands.h"
 #include "app/export_files.h"
 #include "app/options.h"
+#include "app/recorded_run.h"
 #include "app/run_config.h"
 #include "backend/cpu/cpu_kernels.h"
 #include "base/error.h"
@@ -98,6 +99,7 @@ RunConfig run_of(const CheckpointReader& reader, const ConvertOptions& convert) 
   run.fields(list);
   apply_config(reader.manifest().config, list, reader.folder());
   std::string &model = run.train.hf_model, &tokenizer = run.data.tokenizer;
+  if (convert.hf_model.empty()) tokenizer = recorded_tokenizer(reader);
   if (!convert.hf_model.empty()) {
     if (tokenizer == model) tokenizer = convert.hf_model;
     model = convert.hf_model;
@@ -205,6 +207,8 @@ int run_convert(ConvertOptions& convert, const CommandInput& input) {
   options.throw_problems();
   if (input.launch.process != 0) return kExitOk;  // one process does the work
   if (!convert.export_hf.empty()) check_export_folder(convert.export_hf);
+  BEV_CHECK(convert.save.empty() || complete_steps(convert.save).empty(), ErrorKind::kConfig,
+            "--save: ", convert.save, " holds a run already; give another folder");
   ExportTarget target{convert.export_hf};
   target.threads = static_cast<std::size_t>(machine_threads());
   if (!convert.dtype.empty()) target.dtype = parse_dtype(convert.dtype);

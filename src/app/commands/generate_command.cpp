@@ -1,4 +1,4 @@
-// generate: continues prompts with a Hugging Face model.
+// generate: continues prompts with a Hugging Face model or a checkpoint.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "app/commands/commands.h"
+#include "app/model_source.h"
 #include "app/options.h"
 #include "app/ranks.h"
 #include "app/run_config.h"
@@ -16,7 +17,6 @@
 #include "base/fields.h"
 #include "base/log.h"
 #include "base/output.h"
-#include "bridge/hf_model.h"
 #include "data/token_file.h"
 #include "infer/end_tokens.h"
 #include "infer/generator.h"
@@ -29,7 +29,7 @@ namespace bev {
 namespace {
 
 struct GenerateOptions {
-  std::string hf_model;
+  ModelSource model;
   std::string prompt;
   std::string prompt_tokens;
   std::int64_t max_new_tokens = 64;
@@ -46,7 +46,7 @@ struct GenerateOptions {
 
 void GenerateOptions::fields(FieldList& list) {
   list.section("generate");
-  list.add("hf-model", hf_model, "Hugging Face folder of the model");
+  model.fields(list);
   list.add("prompt", prompt, "text to continue");
   list.add("prompt-tokens", prompt_tokens, "JSON file with input_ids [[...]] to continue");
   list.add("max-new-tokens", max_new_tokens, "tokens to add").min(0).limit(1 << 24);
@@ -63,8 +63,7 @@ void GenerateOptions::fields(FieldList& list) {
 }
 
 std::vector<std::string> GenerateOptions::problems() const {
-  std::vector<std::string> out;
-  need(hf_model, "--hf-model", "the folder of the model", out);
+  std::vector<std::string> out = model.problems();
   if (prompt.empty() && prompt_tokens.empty()) {
     out.push_back("--prompt: is missing; give it or --prompt-tokens");
   }
@@ -75,9 +74,10 @@ std::vector<std::string> GenerateOptions::problems() const {
 }
 
 struct GenerateJob {
-  std::unique_ptr<Tokenizer> tokenizer;  // nullptr: none is readable
-  std::vector<std::vector<std::int32_t>> prompts;
-  GenerationOptions options;
+  const SourceModel& model;
+  std::unique_ptr<Tokenizer> tokenizer = {};  // nullptr: none is readable
+  std::vector<std::vector<std::int32_t>> prompts = {};
+  GenerationOptions options = {};
 
   // Whether this token ends its sequence.
   bool ended_by(std::int32_t token) const {
@@ -172,26 +172,29 @@ std::string result_json(const GenerateJob& job, const std::vector<GeneratedSeque
 }
 
 std::vector<std::vector<std::int32_t>> read_prompts(const GenerateOptions& wanted,
-                                                    const ModelConfig& model,
+                                                    const SourceModel& model,
                                                     const Tokenizer* tokenizer) {
   if (!wanted.prompt_tokens.empty()) {
-    return read_token_rows(wanted.prompt_tokens, model.vocab_size).input_ids;
+    return read_token_rows(wanted.prompt_tokens, model.config().vocab_size).input_ids;
   }
-  BEV_CHECK(tokenizer != nullptr, ErrorKind::kInput, "--prompt: ", wanted.hf_model,
-            " has no tokenizer.json of a kind that can be read; give token ids by --prompt-tokens");
+  BEV_CHECK(tokenizer != nullptr, ErrorKind::kInput,
+            "--prompt: ", model.files().empty() ? wanted.model.load : model.files(),
+            " has no tokenizer of a kind that can be read; give token ids by --prompt-tokens");
   std::vector<std::int32_t> prompt = tokenizer->encode(wanted.prompt);
   BEV_CHECK(!prompt.empty(), ErrorKind::kInput, "--prompt: the text gives no token");
   return {std::move(prompt)};
 }
 
-GenerateJob make_job(const GenerateOptions& wanted) {
-  GenerateJob job;
-  job.tokenizer = load_tokenizer(wanted.hf_model);
-  job.prompts = read_prompts(wanted, wanted.run.model, job.tokenizer.get());
+GenerateJob make_job(const GenerateOptions& wanted, const SourceModel& model) {
+  GenerateJob job{model};
+  if (!model.files().empty()) {
+    job.tokenizer = load_tokenizer(model.files());
+    job.options.eos = read_end_tokens(model.files());
+  }
+  job.prompts = read_prompts(wanted, model, job.tokenizer.get());
   job.options.max_new_tokens = wanted.max_new_tokens;
   job.options.sampling = {wanted.temperature, wanted.top_k, wanted.top_p,
                           static_cast<std::uint64_t>(wanted.run.runtime.seed)};
-  job.options.eos = read_end_tokens(wanted.hf_model);
   job.options.ignore_eos = wanted.ignore_eos;
   check_generation(wanted.run.model, job.prompts, job.options);
   return job;
@@ -203,7 +206,7 @@ void generate_rank(const RankStart& start, const GenerateOptions& wanted, const 
   Rank rank(start.world, start.kernels, options);
   RankModel model(rank, options);
   Generator generator(model);
-  load_hf_weights(model, wanted.hf_model);
+  job.model.load_weights(model);
   bool quiet = wanted.json || start.world.rank() != 0;
   LiveOutput output(job, quiet);
   std::vector<GeneratedSequence> results = generator.generate(job.prompts, job.options, &output);
@@ -217,7 +220,8 @@ int run_generate(GenerateOptions& wanted, const CommandInput& input) {
   Options& options = input.options;
   options.add_problems(wanted.problems());
   options.throw_problems();
-  run.model = read_hf_config(wanted.hf_model);
+  SourceModel model(wanted.model);
+  run.model = model.config();
   // Resolved as given first, so that the ranks of --context-parallel-size are known when they
   // become data-parallel ranks.
   options.add_problems(run.parallel.resolve());
@@ -225,7 +229,7 @@ int run_generate(GenerateOptions& wanted, const CommandInput& input) {
   run.parallel = inference_layout(run.parallel);
   options.add_problems(run.resolve_layout());
   options.throw_problems();
-  GenerateJob job = make_job(wanted);
+  GenerateJob job = make_job(wanted, model);
   run_ranks(input.launch, run.parallel, run.runtime,
             [&](const RankStart& start) { generate_rank(start, wanted, job); });
   return kExitOk;
@@ -239,6 +243,7 @@ const Command kGenerateCommand = {
     .examples =
         "bevatron generate --hf-model DIR --prompt \"Once upon a time\" --max-new-tokens 100 "
         "--temperature 0.8\n"
+        "bevatron generate --load RUN --prompt \"Once upon a time\"\n"
         "bevatron generate --hf-model DIR --prompt-tokens prompts.json --max-new-tokens 16 --json",
     .call = call_of<GenerateOptions, run_generate>};
 

@@ -1,4 +1,5 @@
-// score: loss, logits and gradients of a Hugging Face model on given tokens, under any layout.
+// score: loss, logits and gradients of a Hugging Face model or a checkpoint on given tokens, under
+// any layout.
 #include <algorithm>
 #include <cmath>
 #include <cstring>
@@ -6,6 +7,7 @@
 #include <optional>
 
 #include "app/commands/commands.h"
+#include "app/model_source.h"
 #include "app/options.h"
 #include "app/ranks.h"
 #include "app/run_config.h"
@@ -26,7 +28,7 @@ namespace bev {
 namespace {
 
 struct ScoreOptions {
-  std::string hf_model;
+  ModelSource model;
   std::string tokens;
   std::string batch;
   std::string logits_out;
@@ -39,7 +41,7 @@ struct ScoreOptions {
 
 void ScoreOptions::fields(FieldList& list) {
   list.section("score");
-  list.add("hf-model", hf_model, "Hugging Face folder of the model");
+  model.fields(list);
   list.add("tokens", tokens, "JSON file with input_ids [[...]] and perhaps labels (-100: ignored)");
   list.add("batch", batch,
            "JSON file {\"input_ids\": [[ids], ...], \"labels\": ..., \"attention_mask\": ...}; a "
@@ -53,8 +55,7 @@ void ScoreOptions::fields(FieldList& list) {
 }
 
 std::vector<std::string> ScoreOptions::problems() const {
-  std::vector<std::string> out;
-  need(hf_model, "--hf-model", "the folder of the model", out);
+  std::vector<std::string> out = model.problems();
   if (batch.empty()) need(tokens, "--tokens", "a JSON file with input_ids, or --batch", out);
   if (!tokens.empty() && !batch.empty()) {
     out.push_back("--batch: excludes --tokens; keep one");
@@ -70,6 +71,7 @@ constexpr std::int64_t kMicroBatchTokens = 8192;
 
 struct ScoreJob {
   const ScoreOptions& wanted;
+  const SourceModel& model;
   GlobalBatch batch;
   std::int64_t micro_batch_size = 1;
 };
@@ -82,9 +84,9 @@ GlobalBatch read_input(const ScoreOptions& wanted) {
   return batch;
 }
 
-ScoreJob make_job(const ScoreOptions& wanted, GlobalBatch batch) {
+ScoreJob make_job(const ScoreOptions& wanted, const SourceModel& model, GlobalBatch batch) {
   std::int64_t rows = kMicroBatchTokens / std::max<std::int64_t>(batch.columns, 1);
-  return {wanted, std::move(batch), std::max<std::int64_t>(rows, 1)};
+  return {wanted, model, std::move(batch), std::max<std::int64_t>(rows, 1)};
 }
 
 double target_count(const ScoreJob& job) {
@@ -249,7 +251,7 @@ void score_rank(const RankStart& start, const ScoreJob& job) {
   EngineOptions options = engine_options(job.wanted.run, start.threads, start.local_rank);
   options.optimizer = false;
   Engine engine(start.world, start.kernels, options);
-  load_hf_weights(engine, job.wanted.hf_model);
+  job.model.load_weights(engine);
   std::vector<MicroBatch> batches =
       rank_micro_batches(engine.model().ctx(), job.batch.samples, job.micro_batch_size,
                          mtp_spec(engine.model().options().model));
@@ -269,10 +271,11 @@ int run_score(ScoreOptions& wanted, const CommandInput& input) {
   Options& options = input.options;
   options.add_problems(wanted.problems());
   options.throw_problems();
-  wanted.run.model = read_hf_config(wanted.hf_model);
+  SourceModel model(wanted.model);
+  wanted.run.model = model.config();
   options.add_problems(wanted.run.resolve_layout());
   options.throw_problems();
-  ScoreJob job = make_job(wanted, read_input(wanted));
+  ScoreJob job = make_job(wanted, model, read_input(wanted));
   run_ranks(input.launch, wanted.run.parallel, wanted.run.runtime,
             [&](const RankStart& start) { score_rank(start, job); });
   return kExitOk;

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <optional>
 
 #include "app/choose_model.h"
 #include "app/commands/commands.h"
@@ -11,8 +12,10 @@
 #include "app/host_memory.h"
 #include "app/options.h"
 #include "app/ranks.h"
+#include "app/recorded_run.h"
 #include "app/replay.h"
 #include "app/run_config.h"
+#include "app/run_folder.h"
 #include "base/error.h"
 #include "base/file.h"
 #include "base/log.h"
@@ -77,6 +80,8 @@ void print_summary(const RunConfig& run, const TrainOutcome& outcome) {
   }
   if (outcome.skipped > 0) text += fmt::format(", {} iterations skipped", outcome.skipped);
   if (!run.log.loss_svg.empty()) text += fmt::format("\nloss curve: {}", run.log.loss_svg);
+  if (!run.log.metrics_out.empty()) text += fmt::format("\nmetrics: {}", run.log.metrics_out);
+  if (!run.checkpoint.save.empty()) text += fmt::format("\ncheckpoints: {}", run.checkpoint.save);
   if (!run.train.export_hf.empty()) text += fmt::format("\nmodel: {}", run.train.export_hf);
   if (outcome.curves.train.size() > 2) {
     text = terminal_plot(outcome.curves.train, {"loss"}) + text;
@@ -90,6 +95,7 @@ struct RunParts {
   std::vector<ConfigEntry> config;
   const RunData& data;
   const StopSignal& stop;
+  RunFolder* folder;  // null if nothing is saved, or in processes other than the first
   StagingPool staging;
   std::unique_ptr<Storage> storage = make_disk_storage();
 };
@@ -109,6 +115,7 @@ TrainOutcome train_rank(const RankStart& start, RunParts& parts, Trace* trace) {
     if (!run.train.hf_model.empty()) load_hf_weights(engine, run.train.hf_model);
     config.start = resume(engine, run.checkpoint, parts.config);
   }
+  if (parts.folder != nullptr && start.first) parts.folder->begin();
   std::unique_ptr<BackgroundHfExport> hf_export;
   if (!run.checkpoint.save_hf.empty() && engine.model().mesh().world().rank() == 0) {
     hf_export = std::make_unique<BackgroundHfExport>(
@@ -167,6 +174,19 @@ void check_outputs(const RunConfig& run) {
   }
 }
 
+// A run that is started again after its end has nothing to do.
+void note_reached_length(const RunConfig& run, const TrainingState& state) {
+  const TrainConfig& train = run.train;
+  bool by_iterations = train.train_iters > 0 && state.iteration >= train.train_iters;
+  bool by_samples = train.train_samples > 0 && state.consumed_samples >= train.train_samples;
+  if (state.iteration == 0 || !(by_iterations || by_samples)) return;
+  log_warning(concat("--load ", run.checkpoint.load, ": the run has already reached its length of ",
+                     by_iterations ? concat(train.train_iters, " iterations")
+                                   : concat(train.train_samples, " samples"),
+                     "; to train on, give a larger ",
+                     by_iterations ? "--train-iters" : "--train-samples"));
+}
+
 // Megatron refuses such models, but there are Hugging Face models of this kind.
 void warn_of_constant_probability(const ModelConfig& model) {
   RoutingRule rule = model.moe_training.routing(model.moe.routing());
@@ -180,17 +200,32 @@ void warn_of_constant_probability(const ModelConfig& model) {
                      softmax ? "--moe-router-pre-softmax or an aux loss" : "an aux loss"));
 }
 
+// Decides which run this is: a new one, one that goes on, or one that takes the place of another.
+// Returns the last iteration in --save; nullopt if there is none.
+std::optional<std::int64_t> choose_run(const RunConfig& run, const CommandInput& input) {
+  bool saves = !run.checkpoint.save.empty();
+  std::optional<std::int64_t> last = settle_existing_run(run, input.fields, input.options);
+  if (!goes_on_alone(run.checkpoint, input.options)) return last;
+  std::string source = take_recorded_settings(run.checkpoint, input.fields, input.options);
+  if (input.launch.process == 0) log_info(concat("settings that no flag gives are of ", source));
+  return saves ? last : settle_existing_run(run, input.fields, input.options);
+}
+
 int run_train(TrainFlags& wanted, const CommandInput& input) {
   RunConfig& run = wanted.run;
+  bool speaks = input.launch.process == 0;  // process of world rank 0
+  std::optional<std::int64_t> last_saved = choose_run(run, input);
   choose_model(run, input.fields, input.options);
   Replay replay = open_replay(run);
   std::unique_ptr<Tokenizer> tokenizer = choose_tokenizer(run.data, run.train.hf_model);
-  run.checkpoint.loaded_samples = position_to_load(run.checkpoint).consumed_samples;
+  TrainingState loaded = position_to_load(run.checkpoint);
+  run.checkpoint.loaded_samples = loaded.consumed_samples;
   input.options.add_problems(run.resolve());
   input.options.throw_problems();
   replay.check(run.model);
   if (run.data.tokenizer.empty()) run.data.tokenizer = run.train.hf_model;
-  bool speaks = input.launch.process == 0;  // process of world rank 0
+  std::vector<ConfigEntry> config = config_entries(input.fields);
+  place_outputs(run, input.options);
   if (run.train.dry_run) {
     if (!speaks) return kExitOk;
     std::string text = run.train.json ? dry_run_json(run) : dry_run_text(run);
@@ -203,6 +238,9 @@ int run_train(TrainFlags& wanted, const CommandInput& input) {
   std::int64_t& jump = run.checkpoint.replication_jump;
   if (jump == 0) jump = run.parallel.ranks * input.launch.local_processes;
   StopSignal stop;
+  std::optional<RunFolder> folder;
+  if (speaks && !run.checkpoint.save.empty()) folder.emplace(run, input.options, last_saved);
+  if (speaks) note_reached_length(run, loaded);
   RunData data = std::move(replay.data);
   if (!data.replay) {
     if (!run.data.text.empty()) {
@@ -220,7 +258,11 @@ int run_train(TrainFlags& wanted, const CommandInput& input) {
     warn_of_constant_probability(run.model);
   }
   std::unique_ptr<Profile> profile = open_profile(run, input.launch);
-  RunParts parts{run, config_entries(input.fields), data, stop,
+  RunParts parts{run,
+                 std::move(config),
+                 data,
+                 stop,
+                 folder ? &*folder : nullptr,
                  StagingPool(staging_bytes(run.checkpoint, input.launch.local_processes))};
   TrainOutcome outcome;
   run_ranks(input.launch, run.parallel, run.runtime, [&](const RankStart& start) {

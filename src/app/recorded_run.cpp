@@ -1,0 +1,309 @@
+#include "app/recorded_run.h"
+
+#include <algorithm>
+#include <array>
+#include <filesystem>
+#include <nlohmann/json.hpp>
+
+#include "base/error.h"
+#include "base/fields.h"
+#include "base/file.h"
+#include "base/json_check.h"
+#include "base/log.h"
+#include "base/text.h"
+#include "checkpoint/config_copy.h"
+#include "checkpoint/step_folders.h"
+
+namespace bev {
+
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+constexpr std::string_view kFormat = "bevatron-run";
+constexpr int kVersion = 1;
+
+// Flags of one start of a run, which do not go along, and those that are found in another way.
+constexpr std::string_view kOneStart =
+    "load save tokenizer ckpt-step finetune existing-run use-checkpoint-args "
+    "exit-on-missing-checkpoint "
+    "load-fallback moe-use-upcycling moe-upcycling-granularity preset dry-run json skip-train "
+    "inject-fault consumed-train-samples profile-trace profile-step-start profile-step-end";
+constexpr std::string_view kInputPaths =
+    "text tokenizer token-batches batches data-path train-data-path valid-data-path "
+    "test-data-path data-args-path per-split-data-args-path sft-data sft-valid-data chat-template "
+    "hf-model";
+constexpr std::string_view kOutputPaths =
+    "data-cache-path export-hf save-hf metrics-out tensorboard-dir loss-svg "
+    "non-persistent-global-ckpt-dir non-persistent-local-ckpt-dir";
+// A flag given now replaces those that the run had of the same group.
+constexpr auto kGroups = std::to_array<std::string_view>({
+    "train-iters train-samples epochs",
+    "text mock-data token-batches batches sft-data data-path train-data-path data-args-path "
+    "per-split-data-args-path valid-data-path test-data-path sft-valid-data",
+    "bf16 fp16 fp64",
+    "global-batch-size step-batch-size-schedule",
+    "lr-decay-iters lr-decay-samples",
+    "lr-warmup-iters lr-warmup-samples lr-warmup-fraction",
+    "lr-wsd-decay-iters lr-wsd-decay-samples",
+    "override-opt-param-scheduler use-checkpoint-opt-param-scheduler",
+    "ranks tensor-model-parallel-size pipeline-model-parallel-size context-parallel-size "
+    "data-parallel-size",
+});
+// Flags that add to their group: given alone they replace only what they name.
+constexpr std::string_view kAdding = "valid-data-path test-data-path sft-valid-data";
+
+bool lists(std::string_view names, std::string_view name) {
+  const std::vector<std::string> all = split(names, ' ');
+  return std::ranges::find(all, name) != all.end();
+}
+
+bool given_now(const Options& options, std::string_view field) {
+  const Setting* setting = options.find(field);
+  return setting != nullptr && !setting->recorded;
+}
+
+// Whether another flag of the group was given now. Sizes of a layout replace only --ranks.
+bool replaced(std::string_view field, const Options& options) {
+  for (std::string_view group : kGroups) {
+    if (!lists(group, field)) continue;
+    if (group.starts_with("ranks ") && field != "ranks") continue;
+    for (const std::string& other : split(group, ' ')) {
+      if (!lists(kAdding, other) && given_now(options, other)) return true;
+    }
+  }
+  return false;
+}
+
+std::string current_folder() { return std::filesystem::current_path().native(); }
+
+std::string absolute_path(const std::string& folder, const std::string& path) {
+  return (std::filesystem::path(folder) / path).lexically_normal().native();
+}
+
+// Whether the word names a file, a folder, token files or a tokenizer with its pattern.
+bool is_there(const std::string& word) {
+  return path_exists(word) || path_exists(word + ".idx") ||
+         path_exists(word.substr(0, word.rfind(':')));
+}
+
+// Finds what paths of a run meant: relative ones were relative to the folder where the run was
+// started, and those in the run's folder move with it.
+class RecordedPaths {
+ public:
+  RecordedPaths(const RunRecord& record, const std::string& run_folder)
+      : started_in_(record.folder), run_folder_(run_folder) {
+    auto save = std::ranges::find(record.settings, "save", &Setting::field);
+    if (save == record.settings.end() || started_in_.empty()) return;
+    saved_to_ = absolute_path(started_in_, save->values.at(0));
+    while (saved_to_.size() > 1 && saved_to_.ends_with('/')) saved_to_.pop_back();
+  }
+
+  std::string find(const std::string& word, bool output) const {
+    if (word.empty() || started_in_.empty()) return word;
+    std::string path = absolute_path(started_in_, word);
+    if (!saved_to_.empty() && path.starts_with(saved_to_ + "/")) {
+      std::string moved = join_path(run_folder_, path.substr(saved_to_.size() + 1));
+      if (output || is_there(moved)) return moved;
+    }
+    bool relative = !word.starts_with('/') && started_in_ != current_folder();
+    if (!relative) return word;
+    bool known = output ? is_directory(started_in_) : is_there(path);
+    return known ? path : word;
+  }
+
+ private:
+  std::string started_in_, run_folder_, saved_to_;
+};
+
+// The folder of the run that a step's folder belongs to.
+std::string run_folder_of(const std::string& step_folder) {
+  std::string folder = parent_path(step_folder);
+  bool passing = std::filesystem::path(folder).filename() == "non_persistent";
+  return passing ? parent_path(folder) : folder;
+}
+
+// A checkpoint without run.json, of an older program or copied alone, has the resolved values.
+RunRecord record_of_manifest(const CheckpointReader& reader) {
+  RunRecord record{join_path(reader.folder(), kManifestName)};
+  RunConfig plain;
+  FieldList list;
+  plain.fields(list);
+  for (const ConfigEntry& entry : reader.manifest().config) {
+    const Field* field = list.find(entry.name);
+    BEV_CHECK(field != nullptr, ErrorKind::kInput, record.source, ": has the flag ",
+              quote(entry.name), ", which this program does not know; a newer one wrote it");
+    if (entry.value.empty() || entry.value == field->text()) continue;
+    record.settings.push_back({field->name(), {entry.value}, record.source, true});
+  }
+  return record;
+}
+
+RunRecord record_of(const CheckpointReader& reader) {
+  BEV_CHECK(!reader.manifest().config.empty(), ErrorKind::kInput, reader.folder(),
+            ": the checkpoint does not record the configuration of its run; give the flags of "
+            "model, data and training as for a new run");
+  std::string path = join_path(run_folder_of(reader.folder()), kRunRecordName);
+  return path_exists(path) ? read_run_record(path) : record_of_manifest(reader);
+}
+
+std::vector<ConfigEntry> model_entries(const CheckpointReader& reader) {
+  ModelConfig model;
+  FieldList list;
+  model.fields(list);
+  std::vector<ConfigEntry> entries = reader.manifest().config;
+  std::erase_if(entries, [&](const ConfigEntry& entry) { return !list.find(entry.name); });
+  return entries;
+}
+
+std::string need_step(const CheckpointConfig& config) {
+  std::optional<std::string> step = step_to_read(config);
+  BEV_CHECK(step, ErrorKind::kConfig, "--load ", config.load,
+            ": there is no checkpoint to go on from, and no flag describes a model; give another "
+            "folder, or a model by --preset, --hf-model or its sizes");
+  return *step;
+}
+
+// The values of a setting, with paths that are valid now.
+std::vector<std::string> current_values(const Setting& setting, const Field& field,
+                                        const RecordedPaths& paths) {
+  bool output = lists(kOutputPaths, setting.field);
+  if (!output && !lists(kInputPaths, setting.field)) return setting.values;
+  std::vector<std::string> words = setting.values;
+  if (field.is_list() && words.size() == 1) words = split(words[0], ',');
+  for (std::string& word : words) word = paths.find(std::string(trim(word)), output);
+  return words;
+}
+
+}  // namespace
+
+std::string run_record_json(const Options& options) {
+  Json flags = Json::object();
+  for (const Setting& setting : options.settings()) flags[setting.field] = setting.values;
+  Json json{{"format", kFormat},
+            {"version", kVersion},
+            {"folder", current_folder()},
+            {"flags", std::move(flags)}};
+  return json.dump(1, ' ', false, Json::error_handler_t::replace) + "\n";
+}
+
+RunRecord read_run_record(const std::string& path) {
+  constexpr int kMaxDepth = 8;
+  const Json json = Json::parse(read_json_object(path, kMaxDepth));
+  RunRecord record{path};
+  auto check = [&](bool good, const char* what) {
+    BEV_CHECK(good, ErrorKind::kInput, path, ": ", what,
+              "; give the flags of model, data and training instead");
+  };
+  check(json.value("format", Json()) == kFormat, "is no record of a run");
+  check(json.value("version", Json()) == kVersion, "has another version, of a newer program");
+  Json folder = json.value("folder", Json()), flags = json.value("flags", Json());
+  check(folder.is_string() && flags.is_object(), "has no folder or no flags");
+  record.folder = folder.get<std::string>();
+  for (const auto& [name, values] : flags.items()) {
+    bool texts = values.is_array() && !values.empty() &&
+                 std::ranges::all_of(values, [](const Json& value) { return value.is_string(); });
+    check(texts, "has a flag whose values are no texts");
+    record.settings.push_back({name, values.get<std::vector<std::string>>(), path, true});
+  }
+  return record;
+}
+
+std::optional<std::string> step_to_read(const CheckpointConfig& config) {
+  if (path_exists(join_path(config.load, kManifestName))) return config.load;
+  if (config.ckpt_step >= 0) return find_step_folder(config.load, config.ckpt_step);
+  std::string passing = config.non_persistent_global_folder(config.load);
+  for (const std::string& folder : {config.load, passing}) {
+    if (std::optional<std::int64_t> step = latest_step(folder)) return step_folder(folder, *step);
+  }
+  return std::nullopt;
+}
+
+bool goes_on_alone(const CheckpointConfig& config, const Options& options) {
+  if (config.load.empty()) return false;
+  constexpr std::array<std::string_view, 5> kModel = {"preset", "hf-model", "model-family",
+                                                      "num-layers", "hidden-size"};
+  bool described =
+      std::ranges::any_of(kModel, [&](std::string_view flag) { return given_now(options, flag); });
+  return config.use_checkpoint_args || !described;
+}
+
+std::string take_recorded_settings(const CheckpointConfig& config, const FieldList& fields,
+                                   Options& options) {
+  CheckpointReader reader(need_step(config));
+  RunRecord record = record_of(reader);
+  std::string run_folder = run_folder_of(reader.folder());
+  RecordedPaths paths(record, run_folder);
+  ModelConfig model;
+  FieldList model_fields;
+  model.fields(model_fields);
+  for (Setting& setting : record.settings) {
+    const Field* field = fields.find(setting.field);
+    BEV_CHECK(field != nullptr, ErrorKind::kInput, record.source, ": has the flag ",
+              quote(setting.field), ", which this program does not know; a newer one wrote it");
+    bool stays = lists(kOneStart, setting.field) || model_fields.find(setting.field) != nullptr;
+    if (stays || config.finetune || given_now(options, setting.field) ||
+        replaced(setting.field, options))
+      continue;
+    setting.values = current_values(setting, *field, paths);
+    const std::string& first = setting.values[0];
+    if (setting.field == "hf-model" && !path_exists(first)) {
+      log_warning(concat("the run's --hf-model ", first, " is not here; its model is that of ",
+                         reader.folder()));
+      continue;
+    }
+    options.set(fields, std::move(setting));
+  }
+  std::string tokenizer = recorded_tokenizer(reader);
+  if (!tokenizer.empty() && !given_now(options, "tokenizer")) {
+    options.set(fields, {"tokenizer", {tokenizer}, record.source, true});
+  }
+  if (!given_now(options, "save") && !config.finetune) {
+    options.set(fields, {"save", {config.load}, record.source, true});
+  }
+  return record.source;
+}
+
+void take_recorded_model(const CheckpointConfig& config, const FieldList& fields,
+                         const Options& options) {
+  CheckpointReader reader(need_step(config));
+  apply_config(model_entries(reader), fields, reader.folder());
+  options.apply(fields);
+}
+
+ModelConfig recorded_model(const CheckpointReader& reader) {
+  std::vector<ConfigEntry> entries = model_entries(reader);
+  BEV_CHECK(!entries.empty(), ErrorKind::kInput, reader.folder(),
+            ": the checkpoint does not record the configuration of its model; name the model by "
+            "`bevatron convert --load DIR --hf-model MODEL --export-hf OUT` and use OUT");
+  ModelConfig model;
+  FieldList list;
+  model.fields(list);
+  apply_config(entries, list, reader.folder());
+  return model;
+}
+
+std::string recorded_output(const RunRecord& record, std::string_view flag,
+                            const std::string& run_folder) {
+  auto found = std::ranges::find(record.settings, flag, &Setting::field);
+  if (found == record.settings.end()) return "";
+  return RecordedPaths(record, run_folder).find(found->values.at(0), true);
+}
+
+std::string recorded_tokenizer(const CheckpointReader& reader) {
+  const std::vector<ConfigEntry>& config = reader.manifest().config;
+  auto entry = std::ranges::find(config, "tokenizer", &ConfigEntry::name);
+  if (entry == config.end() || entry->value.empty()) return "";
+  if (entry->value == "byte" || entry->value.starts_with("null:")) return entry->value;
+  RecordedPaths paths(record_of(reader), run_folder_of(reader.folder()));
+  std::string path = paths.find(entry->value, false);
+  std::string copy = recorded_files(reader.folder());
+  return is_there(path) || copy.empty() ? path : copy;
+}
+
+std::string recorded_files(const std::string& step_folder) {
+  std::string folder = join_path(run_folder_of(step_folder), kModelFilesName);
+  return is_directory(folder) ? folder : "";
+}
+
+}  // namespace bev

@@ -1,0 +1,56 @@
+// What a run leaves in its folder about itself, so that it can go on, or its model be used, without
+// the flags of its command: run.json has the flags as they were given and the folder in which they
+// were given; model_files has tokenizer, chat template and end tokens as an export would.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "app/options.h"
+#include "app/run_config.h"
+#include "checkpoint/reader.h"
+
+namespace bev {
+
+inline constexpr char kRunRecordName[] = "run.json";
+inline constexpr char kModelFilesName[] = "model_files";
+
+struct RunRecord {
+  std::string source;                  // file, for messages
+  std::string folder = {};             // current folder of the run; "" if unknown
+  std::vector<Setting> settings = {};  // as given
+};
+
+std::string run_record_json(const Options& options);
+// Throws Error(kInput) naming the file.
+RunRecord read_run_record(const std::string& path);
+
+// The step that --load, --ckpt-step name: a folder with a manifest; nullopt if there is none.
+std::optional<std::string> step_to_read(const CheckpointConfig& config);
+
+// Whether --load also gives the model, data and settings: no flag describes a model, or
+// --use-checkpoint-args is given.
+bool goes_on_alone(const CheckpointConfig& config, const Options& options);
+
+// Adds the settings of the run of --load to the options, where no flag is given; its folder becomes
+// --save. With --finetune only its tokenizer. Throws Error(kConfig) if there is no checkpoint,
+// Error(kInput) if it records nothing. Returns the file that they are from.
+std::string take_recorded_settings(const CheckpointConfig& config, const FieldList& fields,
+                                   Options& options);
+// Sets the fields of the model to those of the checkpoint, then those that flags give.
+void take_recorded_model(const CheckpointConfig& config, const FieldList& fields,
+                         const Options& options);
+// The model of a checkpoint.
+ModelConfig recorded_model(const CheckpointReader& reader);
+
+// The file or folder that a flag of the run in `run_folder` named for its output; "" if none.
+std::string recorded_output(const RunRecord& record, std::string_view flag,
+                            const std::string& run_folder);
+// The tokenizer of the run that saved the checkpoint, or its copy in the run's folder if it is no
+// longer there; "" if the run had none.
+std::string recorded_tokenizer(const CheckpointReader& reader);
+// Folder with the tokenizer of the run that saved the step; "" if it left none.
+std::string recorded_files(const std::string& step_folder);
+
+}  // namespace bev

@@ -1,0 +1,57 @@
+// The folder of a run (--save): which run it belongs to, what lies in it by default, and the record
+// that lets the run go on.
+//
+//   DIR/iter_0000100/ ..            checkpoints (checkpoint/step_folders.h)
+//   DIR/run.json, model_files/      flags and tokenizer (app/recorded_run.h)
+//   DIR/metrics.jsonl, loss.svg     unless flags name other places
+//   DIR/cache/                      tokenized text and orders of samples, likewise
+//   DIR/run.lock                    while a run saves there (train/run_lock.h)
+//   DIR/replaced-1/ ..              runs that --existing-run replace moved away
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "app/run_config.h"
+#include "train/run_lock.h"
+
+namespace bev {
+
+class FieldList;
+class Options;
+
+// Applies --existing-run if --save holds a run that --load does not go on with: adds a problem, or
+// makes the run load it. Returns the last iteration in --save; nullopt if there is none.
+std::optional<std::int64_t> settle_existing_run(const RunConfig& run, const FieldList& fields,
+                                                Options& options);
+
+// Sets the places of loss curve, metrics and caches that no flag names, if there is a --save.
+void place_outputs(RunConfig& run, const Options& options);
+
+// The file with the metrics of a run, by its folder. Throws Error(kInput) if there is none.
+std::string metrics_of_run(const std::string& folder);
+
+// Moves checkpoints and reports in a run's folder to a new folder replaced-N in it; returns that.
+std::string move_old_run(const std::string& folder);
+
+// --save while a run uses it; made by process 0.
+class RunFolder {
+ public:
+  // Locks the folder. `last` is what settle_existing_run() returned; throws Error(kConfig) if
+  // another run lives there, or has saved since.
+  RunFolder(const RunConfig& run, const Options& options, std::optional<std::int64_t> last);
+
+  // Called once the model is made and its weights are loaded, before anything is written: moves a
+  // run that is replaced and writes the record.
+  void begin();
+
+ private:
+  const RunConfig& run_;
+  std::string record_;
+  bool replaces_;
+  RunLock lock_;
+};
+
+}  // namespace bev
