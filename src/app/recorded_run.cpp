@@ -75,6 +75,11 @@ bool replaced(std::string_view field, const Options& options) {
   return false;
 }
 
+bool same_path(const std::string& one, const std::string& other) {
+  std::error_code ignored;
+  return one == other || std::filesystem::equivalent(one, other, ignored);
+}
+
 std::string current_folder() { return std::filesystem::current_path().native(); }
 
 std::string absolute_path(const std::string& folder, const std::string& path) {
@@ -225,7 +230,26 @@ bool goes_on_alone(const CheckpointConfig& config, const Options& options) {
                                                       "num-layers", "hidden-size"};
   bool described =
       std::ranges::any_of(kModel, [&](std::string_view flag) { return given_now(options, flag); });
-  return config.use_checkpoint_args || !described;
+  return !described || (config.use_checkpoint_args && step_to_read(config).has_value());
+}
+
+void accept_step_folder(const CheckpointConfig& config, const FieldList& fields, Options& options) {
+  namespace fs = std::filesystem;
+  if (config.load.empty() || !path_exists(join_path(config.load, kManifestName))) return;
+  fs::path folder = fs::absolute(config.load).lexically_normal();
+  if (!folder.has_filename()) folder = folder.parent_path();
+  std::optional<std::int64_t> step = parse_step(folder.filename().native());
+  BEV_CHECK(step && (config.ckpt_step < 0 || config.ckpt_step == *step), ErrorKind::kConfig,
+            "--load ", config.load, ": is the folder of one step",
+            step ? concat(", ", *step, ", not of --ckpt-step ", config.ckpt_step)
+                 : concat(" under another name than ", kStepPrefix, "NNNNNNN"),
+            "; give the folder of the run, and --ckpt-step for a step other than the last");
+  fs::path given(config.load);
+  if (!given.has_filename()) given = given.parent_path();
+  std::string run =
+      given.has_parent_path() ? given.parent_path().native() : folder.parent_path().native();
+  options.set(fields, {"load", {run}, "--load"});
+  options.set(fields, {"ckpt-step", {std::to_string(*step)}, "--load"});
 }
 
 std::string take_recorded_settings(const CheckpointConfig& config, const FieldList& fields,
@@ -237,12 +261,16 @@ std::string take_recorded_settings(const CheckpointConfig& config, const FieldLi
   ModelConfig model;
   FieldList model_fields;
   model.fields(model_fields);
+  bool branches =
+      given_now(options, "save") && !same_path(fields.find("save")->text(), config.load);
   for (Setting& setting : record.settings) {
     const Field* field = fields.find(setting.field);
     BEV_CHECK(field != nullptr, ErrorKind::kInput, record.source, ": has the flag ",
               quote(setting.field), ", which this program does not know; a newer one wrote it");
     bool stays = lists(kOneStart, setting.field) || model_fields.find(setting.field) != nullptr;
-    if (stays || config.finetune || given_now(options, setting.field) ||
+    bool elsewhere =
+        branches && setting.field != "data-cache-path" && lists(kOutputPaths, setting.field);
+    if (stays || elsewhere || config.finetune || given_now(options, setting.field) ||
         replaced(setting.field, options))
       continue;
     setting.values = current_values(setting, *field, paths);

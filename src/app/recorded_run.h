@@ -33,8 +33,12 @@ std::optional<std::string> step_to_read(const CheckpointConfig& config);
 // --use-checkpoint-args is given.
 bool goes_on_alone(const CheckpointConfig& config, const Options& options);
 
+// --load may name the folder of one step; it becomes that of its run, and --ckpt-step the step.
+void accept_step_folder(const CheckpointConfig& config, const FieldList& fields, Options& options);
+
 // Adds the settings of the run of --load to the options, where no flag is given; its folder becomes
-// --save. With --finetune only its tokenizer. Throws Error(kConfig) if there is no checkpoint,
+// --save. If --save names another folder, reports and exports of the run are left alone. With
+// --finetune only its tokenizer is taken. Throws Error(kConfig) if there is no checkpoint,
 // Error(kInput) if it records nothing. Returns the file that they are from.
 std::string take_recorded_settings(const CheckpointConfig& config, const FieldList& fields,
                                    Options& options);

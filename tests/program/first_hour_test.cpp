@@ -169,6 +169,14 @@ TEST(FirstHour, LoadAloneGoesOn) {
               HasSubstr("\"iteration\":8"));
   EXPECT_FALSE(path_exists(folder.path("run")));
 
+  // A step's folder names its run and the step; another --save leaves the reports of the run alone.
+  std::string before = read_file(folder.path("whole/metrics.jsonl"));
+  outcome = bevatron(folder, "train --load whole/iter_0000002/ --save branch --exit-interval 3");
+  EXPECT_EQ(outcome.code, 0) << outcome.err;
+  EXPECT_THAT(outcome.err, HasSubstr("loaded iteration 2 of whole/iter_0000002"));
+  EXPECT_EQ(last_step(folder, "branch"), "3");
+  EXPECT_EQ(read_file(folder.path("whole/metrics.jsonl")), before);
+
   // A new run from the weights has the model and the tokenizer, nothing else.
   outcome = bevatron(folder,
                      "train --load whole --finetune --text corpus.txt --seq-length 16 "

@@ -159,19 +159,25 @@ void check_outputs(const RunConfig& run) {
     check_export_folder(folder);
     export_files(run, run.precision.model_dtype());
   }
+  if (!run.checkpoint.save.empty()) {
+    bool replaces = run.checkpoint.existing_run == ExistingRun::kReplace;
+    bool begun = run.checkpoint.moe_use_upcycling && !replaces &&
+                 latest_step(run.checkpoint.save).has_value();
+    BEV_CHECK(!begun, ErrorKind::kConfig, "--moe-use-upcycling: --save ", run.checkpoint.save,
+              " has checkpoints of a run that has begun; go on with it by --load and without this "
+              "flag, or give another folder");
+    try {
+      make_directories(run.checkpoint.save);
+      AtomicFile writable(join_path(run.checkpoint.save, "writable"));
+    } catch (const Error& error) {
+      BEV_FAIL(error.kind(), "--save: ", error.what(), "; give a folder that can be written");
+    }
+  }
   if (!run.log.loss_svg.empty()) {
     make_directories(parent_path(run.log.loss_svg));
     AtomicFile writable(run.log.loss_svg);  // only checks; it is not committed
   }
   if (!run.log.metrics_out.empty()) make_directories(parent_path(run.log.metrics_out));
-  if (!run.checkpoint.save.empty()) {
-    bool begun = run.checkpoint.moe_use_upcycling && latest_step(run.checkpoint.save).has_value();
-    BEV_CHECK(!begun, ErrorKind::kConfig, "--moe-use-upcycling: --save ", run.checkpoint.save,
-              " has checkpoints of a run that has begun; go on with it by --load and without this "
-              "flag, or give another folder");
-    make_directories(run.checkpoint.save);
-    AtomicFile writable(join_path(run.checkpoint.save, "writable"));
-  }
 }
 
 // A run that is started again after its end has nothing to do.
@@ -204,6 +210,7 @@ void warn_of_constant_probability(const ModelConfig& model) {
 // Returns the last iteration in --save; nullopt if there is none.
 std::optional<std::int64_t> choose_run(const RunConfig& run, const CommandInput& input) {
   bool saves = !run.checkpoint.save.empty();
+  accept_step_folder(run.checkpoint, input.fields, input.options);
   std::optional<std::int64_t> last = settle_existing_run(run, input.fields, input.options);
   if (!goes_on_alone(run.checkpoint, input.options)) return last;
   std::string source = take_recorded_settings(run.checkpoint, input.fields, input.options);
