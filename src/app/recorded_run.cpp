@@ -16,6 +16,8 @@
 
 namespace bev {
 
+namespace fs = std::filesystem;
+
 namespace {
 
 using Json = nlohmann::ordered_json;
@@ -77,13 +79,15 @@ bool replaced(std::string_view field, const Options& options) {
 
 bool same_path(const std::string& one, const std::string& other) {
   std::error_code ignored;
-  return one == other || std::filesystem::equivalent(one, other, ignored);
+  return one == other || fs::equivalent(one, other, ignored);
 }
 
-std::string current_folder() { return std::filesystem::current_path().native(); }
+std::string current_folder() { return fs::current_path().native(); }
 
+// Without a slash at the end.
 std::string absolute_path(const std::string& folder, const std::string& path) {
-  return (std::filesystem::path(folder) / path).lexically_normal().native();
+  fs::path whole = (fs::path(folder) / path).lexically_normal();
+  return (whole.has_filename() ? whole : whole.parent_path()).native();
 }
 
 // Whether the word names a file, a folder, token files or a tokenizer with its pattern.
@@ -92,39 +96,56 @@ bool is_there(const std::string& word) {
          path_exists(word.substr(0, word.rfind(':')));
 }
 
-// Finds what paths of a run meant: relative ones were relative to the folder where the run was
-// started, and those in the run's folder move with it.
+// Finds what paths of a run meant. Relative ones were relative to the folder where the run was
+// started. If the run's folder was moved, alone or with folders around it, what lay in the moved
+// folder is looked for in its new place: of old/proj/runs/a and new/runs/a, old/proj and new.
 class RecordedPaths {
  public:
   RecordedPaths(const RunRecord& record, const std::string& run_folder)
-      : started_in_(record.folder), run_folder_(run_folder) {
+      : started_in_(record.folder) {
     auto save = std::ranges::find(record.settings, "save", &Setting::field);
     if (save == record.settings.end() || started_in_.empty()) return;
     saved_to_ = absolute_path(started_in_, save->values.at(0));
-    while (saved_to_.size() > 1 && saved_to_.ends_with('/')) saved_to_.pop_back();
+    run_folder_ = absolute_path(current_folder(), run_folder);
+    fs::path old_root = saved_to_, new_root = run_folder_;
+    while (old_root.filename() == new_root.filename() && old_root.has_relative_path() &&
+           new_root.has_relative_path()) {
+      old_root = old_root.parent_path();
+      new_root = new_root.parent_path();
+    }
+    old_root_ = old_root, new_root_ = new_root;
   }
 
   std::string find(const std::string& word, bool output) const {
     if (word.empty() || started_in_.empty()) return word;
+    auto found = [&](const std::string& path) {
+      return output ? is_directory(parent_path(path)) : is_there(path);
+    };
     std::string path = absolute_path(started_in_, word);
-    if (!saved_to_.empty() && path.starts_with(saved_to_ + "/")) {
-      std::string moved = join_path(run_folder_, path.substr(saved_to_.size() + 1));
-      if (output || is_there(moved)) return moved;
-    }
-    bool relative = !word.starts_with('/') && started_in_ != current_folder();
-    if (!relative) return word;
-    bool known = output ? is_directory(started_in_) : is_there(path);
-    return known ? path : word;
+    std::string inside = moved_path(path, saved_to_, run_folder_);
+    if (!inside.empty() && (output || found(inside))) return inside;
+    std::string around = moved_path(path, old_root_, new_root_);
+    if (!found(path) && !around.empty() && found(around)) return around;
+    bool same_place = started_in_ == current_folder() || word.starts_with('/');
+    return same_place || !found(path) ? word : path;
   }
 
  private:
-  std::string started_in_, run_folder_, saved_to_;
+  // The path below `to` that is `path` below `from`; "" if it is not below or nothing was moved.
+  static std::string moved_path(const std::string& path, const std::string& from,
+                                const std::string& to) {
+    if (from == to) return "";
+    std::string prefix = from.ends_with('/') ? from : from + "/";
+    return path.starts_with(prefix) ? join_path(to, path.substr(prefix.size())) : "";
+  }
+
+  std::string started_in_, run_folder_, saved_to_, old_root_, new_root_;
 };
 
 // The folder of the run that a step's folder belongs to.
 std::string run_folder_of(const std::string& step_folder) {
   std::string folder = parent_path(step_folder);
-  bool passing = std::filesystem::path(folder).filename() == "non_persistent";
+  bool passing = fs::path(folder).filename() == "non_persistent";
   return passing ? parent_path(folder) : folder;
 }
 
@@ -234,7 +255,6 @@ bool goes_on_alone(const CheckpointConfig& config, const Options& options) {
 }
 
 void accept_step_folder(const CheckpointConfig& config, const FieldList& fields, Options& options) {
-  namespace fs = std::filesystem;
   if (config.load.empty() || !path_exists(join_path(config.load, kManifestName))) return;
   fs::path folder = fs::absolute(config.load).lexically_normal();
   if (!folder.has_filename()) folder = folder.parent_path();
