@@ -41,6 +41,8 @@ struct Command {
   std::string_view examples;  // one per line
   std::unique_ptr<CommandCall> (*call)(const Launch& launch);
   std::string_view words = {};  // the flag that takes positional arguments
+  // Flags that help shows first, separated by spaces; those that do not exist are left out.
+  std::string_view usual = {};
 };
 
 // Command::call for a command with configuration `Config`, which has fields(FieldList&), run by

@@ -7,6 +7,7 @@
 
 #include "base/error.h"
 #include "base/file.h"
+#include "base/hub_id.h"
 #include "bridge/weight_files.h"
 #include "bridge/weight_map.h"
 #include "kernels/device.h"
@@ -15,7 +16,7 @@
 namespace bev {
 
 HfConfig read_config_json(const std::string& folder) {
-  BEV_CHECK(is_directory(folder), ErrorKind::kInput, folder, ": no such folder");
+  BEV_CHECK(is_directory(folder), ErrorKind::kInput, folder, ": no such folder", hub_hint(folder));
   std::string path = join_path(folder, "config.json");
   BEV_CHECK(path_exists(path), ErrorKind::kInput, path,
             ": missing; a Hugging Face model folder has one");
@@ -143,6 +144,12 @@ std::vector<ExportFile> companion_files(const std::string& folder) {
     std::string path = join_path(folder, name);
     if (path_exists(path)) files.push_back({std::string(name), read_file(path)});
   }
+  std::string more = join_path(folder, kMoreTemplates);
+  for (const std::string& name :
+       is_directory(more) ? list_directory(more) : std::vector<std::string>()) {
+    if (!name.ends_with(".jinja")) continue;
+    files.push_back({join_path(kMoreTemplates, name), read_file(join_path(more, name))});
+  }
   return files;
 }
 
@@ -203,6 +210,11 @@ void export_hf(const WeightMap& map, ParamSource& source, const ExportTarget& ta
 }
 
 void convert_hf(const std::string& from, const ExportTarget& to) {
+  convert_hf(from, to, [](std::vector<ExportFile>&) {});
+}
+
+void convert_hf(const std::string& from, const ExportTarget& to,
+                FunctionRef<void(std::vector<ExportFile>& files)> amend) {
   ModelConfig model = read_hf_config(from);
   WeightFiles files(from);
   WeightMap map(model);
@@ -211,6 +223,7 @@ void convert_hf(const std::string& from, const ExportTarget& to) {
   Dtype dtype = to.dtype.value_or(source.dtype(map.params().front(), 0));
   std::vector<ExportFile> companions = companion_files(from);
   companions.push_back({"config.json", export_config(model, dtype, from)});
+  amend(companions);
   export_hf(map, source, to, companions);
 }
 

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "autograd/param.h"
+#include "base/function_ref.h"
 #include "bridge/weight_export.h"
 #include "models/config.h"
 #include "models/families/hf_config.h"
@@ -98,7 +99,9 @@ struct ExportTarget {
 void export_hf(const WeightMap& map, ParamSource& source, const ExportTarget& target,
                const std::vector<ExportFile>& files);
 
-// Converts from folder to folder.
+// Converts from folder to folder. `amend` may change the files next to the weights.
+void convert_hf(const std::string& from, const ExportTarget& to,
+                FunctionRef<void(std::vector<ExportFile>& files)> amend);
 void convert_hf(const std::string& from, const ExportTarget& to);
 
 }  // namespace bev

@@ -179,6 +179,13 @@ bool is_export_file(std::string_view name) {
   return weights || name == "config.json" ||
          std::find(known.begin(), known.end(), name) != known.end();
 }
+
+bool is_template_folder(const std::string& path) {
+  if (!is_directory(path) || !path.ends_with(kMoreTemplates)) return false;
+  std::vector<std::string> names = list_directory(path);
+  return std::ranges::all_of(names,
+                             [](const std::string& name) { return name.ends_with(".jinja"); });
+}
 }  // namespace
 
 void check_export_folder(const std::string& folder) {
@@ -197,8 +204,9 @@ void check_export_folder(const std::string& folder) {
             "export folder: ", folder, " holds other files (", list_text(names),
             ") and no config.json; give a new or empty folder");
   for (const std::string& name : names) {
-    BEV_CHECK(is_export_file(name) && !is_directory(join_path(path, name)), ErrorKind::kConfig,
-              "export folder: ", folder, " holds ", name,
+    std::string inside = join_path(path, name);
+    bool exported = is_directory(inside) ? is_template_folder(inside) : is_export_file(name);
+    BEV_CHECK(exported, ErrorKind::kConfig, "export folder: ", folder, " holds ", name,
               ", which an export would remove; move it or give a new folder");
   }
 }
@@ -281,7 +289,9 @@ void WeightFilesWriter::write(std::string_view name, std::span<const std::byte> 
 
 void WeightFilesWriter::write_text(std::string_view name, std::string_view content) {
   BEV_CHECK(!temporary_.empty(), ErrorKind::kInternal, folder_, ": committed before ", name);
-  write_file(join_path(temporary_, name), content);
+  std::string path = join_path(temporary_, name);
+  make_directories(parent_path(path));
+  write_file(path, content);
 }
 
 void WeightFilesWriter::write_index() {

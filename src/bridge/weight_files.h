@@ -43,6 +43,8 @@ inline constexpr std::size_t kDefaultShardBytes = 5'000'000'000;
 
 // Files that may accompany the weights: tokenizer, generation settings, chat template.
 std::span<const std::string_view> companion_names();
+// Folder of the chat templates other than the default, NAME.jinja each.
+inline constexpr const char* kMoreTemplates = "additional_chat_templates";
 
 // Throws Error(kConfig) unless an export to `folder` is possible: it is absent, empty, or contains
 // only an earlier export. Call it before a long run; WeightFilesWriter calls it too.

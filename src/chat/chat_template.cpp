@@ -71,6 +71,14 @@ Sources find_sources(const std::string& folder) {
   return out;
 }
 
+// The templates of a tokenizer, and where they were looked for. Tokenizers by name, such as byte,
+// have no folder and therefore no template.
+struct Found {
+  std::string folder;
+  Sources sources;
+  Dict special_tokens;
+};
+
 Source choose(const Sources& sources, const std::string& folder, const std::string& chosen,
               bool with_tools) {
   std::vector<std::string> names;
@@ -125,6 +133,12 @@ Value with_reasoning(const Value& message) {
   return message;
 }
 
+Found find_templates(const std::string& path) {
+  if (!path_exists(path)) return {path, {}, {}};
+  std::string folder = is_directory(path) ? path : parent_path(path);
+  return {folder, find_sources(folder), read_special_tokens(folder)};
+}
+
 Value checked_messages(const Value& messages) {
   const jinja::Sequence* list = messages.sequence();
   BEV_CHECK(list && !list->items.empty(), ErrorKind::kInput,
@@ -142,13 +156,19 @@ Value checked_messages(const Value& messages) {
 
 ChatTemplate ChatTemplate::load(const std::string& path, const std::string& chosen,
                                 bool with_tools) {
-  // Tokenizers by name, such as byte, have no folder and therefore no template.
-  bool has_folder = path_exists(path);
-  std::string folder = is_directory(path) ? path : parent_path(path);
-  Sources sources = has_folder ? find_sources(folder) : Sources();
-  Source source = choose(sources, has_folder ? folder : path, chosen, with_tools);
-  return {jinja::Template(source.text, source.name),
-          has_folder ? read_special_tokens(folder) : Dict()};
+  Found found = find_templates(path);
+  Source source = choose(found.sources, found.folder, chosen, with_tools);
+  return {jinja::Template(source.text, source.name), std::move(found.special_tokens)};
+}
+
+std::vector<NamedTemplate> chat_templates(const std::string& path, const std::string& chosen) {
+  Found found = find_templates(path);
+  if (!chosen.empty()) {
+    found.sources["default"] = choose(found.sources, found.folder, chosen, false);
+  }
+  std::vector<NamedTemplate> out;
+  for (auto& [name, source] : found.sources) out.push_back({name, std::move(source.text)});
+  return out;
 }
 
 jinja::Rendered ChatTemplate::render(const Value& messages, const ChatOptions& options) const {

@@ -40,6 +40,13 @@ class ChatTemplate {
   jinja::Dict special_tokens_;
 };
 
+struct NamedTemplate {
+  std::string name, text;
+};
+// The templates of the tokenizer at `path`, sorted by name; `chosen`, as in ChatTemplate::load, is
+// the one called "default". Throws Error(kInput) if `chosen` is neither a name nor a file.
+std::vector<NamedTemplate> chat_templates(const std::string& path, const std::string& chosen);
+
 // An encoded conversation.
 struct EncodedChat {
   std::string text;

@@ -15,11 +15,6 @@ using Json = nlohmann::json;
 constexpr const char* kKey = "eos_token_id";
 constexpr int kMaxDepth = 64;
 
-// The object in the file; empty if there is no file.
-Json read_object(const std::string& path) {
-  return path_exists(path) ? Json::parse(read_json_object(path, kMaxDepth)) : Json::object();
-}
-
 std::vector<std::int32_t> end_tokens(const Json& object, const std::string& path) {
   auto found = object.find(kKey);
   if (found == object.end() || found->is_null()) return {};
@@ -40,16 +35,24 @@ std::vector<std::int32_t> end_tokens(const Json& object, const std::string& path
 }
 }  // namespace
 
+std::vector<std::int32_t> end_tokens_in(const std::string& text, const std::string& source) {
+  check_json(text, source, kMaxDepth);
+  const Json object = Json::parse(text);
+  BEV_CHECK(object.is_object(), ErrorKind::kInput, source, ": not a JSON object");
+  std::vector<std::int32_t> tokens = end_tokens(object, source);
+  if (!tokens.empty() || !object.contains("text_config")) return tokens;
+  const Json& inner = object["text_config"];
+  return inner.is_object() ? end_tokens(inner, source + ": text_config") : tokens;
+}
+
 std::vector<std::int32_t> read_end_tokens(const std::string& folder) {
-  std::string path = join_path(folder, "generation_config.json");
-  std::vector<std::int32_t> tokens = end_tokens(read_object(path), path);
-  if (!tokens.empty()) return tokens;
-  path = join_path(folder, "config.json");
-  const Json config = read_object(path);
-  tokens = end_tokens(config, path);
-  if (!tokens.empty() || !config.contains("text_config")) return tokens;
-  const Json& inner = config["text_config"];
-  return inner.is_object() ? end_tokens(inner, path + ": text_config") : tokens;
+  for (const char* name : {"generation_config.json", "config.json"}) {
+    std::string path = join_path(folder, name);
+    if (!path_exists(path)) continue;
+    std::vector<std::int32_t> tokens = end_tokens_in(read_file(path), path);
+    if (!tokens.empty()) return tokens;
+  }
+  return {};
 }
 
 }  // namespace bev

@@ -11,4 +11,7 @@ namespace bev {
 // text_config; empty if none has it. Throws Error(kInput) for anything else.
 std::vector<std::int32_t> read_end_tokens(const std::string& folder);
 
+// The same for the text of one of these files; `source` names it in messages.
+std::vector<std::int32_t> end_tokens_in(const std::string& text, const std::string& source);
+
 }  // namespace bev

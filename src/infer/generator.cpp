@@ -410,8 +410,16 @@ void Generator::run(std::vector<Live> live, std::vector<LayerState> cache,
       live[kept++] = sequence;
     }
     live.resize(kept);
+    if (options.interruptible && stop_wanted(sink)) break;
   }
   recorded_ = {};
+}
+
+bool Generator::stop_wanted(const TokenSink* sink) {
+  Group& world = model_.mesh().world().host();
+  std::int64_t stop = sink && sink->wants_stop() ? 1 : 0;
+  if (world.size() > 1) world.broadcast(View{&stop, Dtype::kI64, {1}}, 0, "stop").wait();
+  return stop != 0;
 }
 
 std::vector<GeneratedSequence> Generator::generate(

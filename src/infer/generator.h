@@ -20,6 +20,7 @@ struct GenerationOptions {
   SamplingOptions sampling;
   std::vector<std::int32_t> eos;  // any of them ends its sequence
   bool ignore_eos = false;
+  bool interruptible = false;       // after each step asks the sink of world rank 0 whether to stop
   std::int64_t first_sequence = 0;  // number of the first prompt, for the random numbers
   // Of this rank for keys and values. Prompts beyond it wait for the ones before; one always runs.
   std::int64_t cache_bytes = std::int64_t{4} << 30;
@@ -41,6 +42,8 @@ class TokenSink {
  public:
   virtual ~TokenSink() = default;
   virtual void on_token(std::int64_t sequence, const TokenChoice& choice) = 0;
+  // Whether to end all sequences as far as they came; for GenerationOptions::interruptible.
+  virtual bool wants_stop() const { return false; }
 };
 
 // Results do not depend on the other prompts of a call, with one exception: dynamic and longrope
@@ -117,6 +120,8 @@ class Generator {
   // Runs the pending tokens of all sequences and chooses the next ones.
   std::vector<TokenChoice> next_tokens(std::span<const Live> live, std::vector<LayerState>& cache,
                                        const GenerationOptions& options);
+  // Rank 0's answer, on all ranks.
+  bool stop_wanted(const TokenSink* sink);
   void run(std::vector<Live> live, std::vector<LayerState> cache, const GenerationOptions& options,
            std::vector<GeneratedSequence>& results, TokenSink* sink);
 

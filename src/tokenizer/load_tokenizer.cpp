@@ -4,6 +4,7 @@
 
 #include "base/error.h"
 #include "base/file.h"
+#include "base/hub_id.h"
 #include "base/json_check.h"
 #include "base/text.h"
 #include "tokenizer/byte_tokenizer.h"
@@ -204,7 +205,7 @@ std::unique_ptr<Tokenizer> open_tokenizer(const std::string& path) {
   if (path_exists(path)) return read_file_by_name(path);
   std::size_t colon = path.find_last_of(':');
   BEV_CHECK(colon != std::string::npos && path_exists(path.substr(0, colon)), ErrorKind::kInput,
-            path, ": no such file or folder");
+            path, ": no such file or folder", hub_hint(path));
   std::string file = path.substr(0, colon);
   return read_tiktoken_file(read_file(file), path.substr(colon + 1), file);
 }

@@ -14,6 +14,7 @@
 #include "base/text.h"
 #include "base/thread_pool.h"
 #include "bridge/weight_files.h"
+#include "chat/chat_template.h"
 #include "checkpoint/config_copy.h"
 #include "checkpoint/saver.h"
 #include "checkpoint/step_folders.h"
@@ -41,6 +42,7 @@ struct ConvertOptions {
   std::string export_hf;
   std::string save;   // folder for a checkpoint of upcycled weights
   std::string dtype;  // "": unchanged; else a name that parse_dtype knows
+  std::string chat_template;
   bool moe_use_upcycling = false;
   std::int64_t moe_upcycling_granularity = 1;
   std::int64_t seed = 1234;
@@ -62,6 +64,10 @@ void ConvertOptions::fields(FieldList& list) {
   list.add("dtype", dtype, "f32, bf16, f16 or f64 for the floating-point weights")
       .reads(read_dtype)
       .defaults_to("as they are");
+  list.add("chat-template", chat_template,
+           "file with the chat template to export, or the name of one of several, which becomes "
+           "the default; the end of its turns becomes an end token")
+      .defaults_to("the run's, else the tokenizer's");
   list.add(
       "moe-use-upcycling", moe_use_upcycling,
       "write a model whose experts are copies of the MLPs of the dense one that is read; flags "
@@ -92,6 +98,26 @@ std::vector<std::string> ConvertOptions::problems() const {
   return out;
 }
 
+// The template of --chat-template, else the run's.
+void choose_template(DataConfig& data, const std::string& chosen) {
+  if (!chosen.empty()) {
+    BEV_CHECK(!data.tokenizer.empty(), ErrorKind::kConfig,
+              "--chat-template: the run has no tokenizer for it; give a folder that has one by "
+              "--hf-model");
+    data.chat_template = chosen;
+    return;
+  }
+  if (data.sft_data.empty() || data.tokenizer.empty() || data.chat_template.empty()) return;
+  try {
+    chat_templates(data.tokenizer, data.chat_template);
+  } catch (const Error& error) {
+    log_warning(concat("the run's ", error.what(),
+                       ": the chat template is not exported; --chat-template names another place"));
+    data.sft_data.clear();
+    data.chat_template.clear();
+  }
+}
+
 // The configuration of the run that wrote the checkpoint, without flags that no longer exist.
 RunConfig run_of(const CheckpointReader& reader, const ConvertOptions& convert) {
   RunConfig run;
@@ -112,6 +138,7 @@ RunConfig run_of(const CheckpointReader& reader, const ConvertOptions& convert) 
   if (has_files && tokenizer_export_files(tokenizer).empty()) {
     log_warning(concat("the run's tokenizer ", tokenizer, " is not here: it is not exported"));
   }
+  choose_template(run.data, convert.chat_template);
   return run;
 }
 
@@ -140,7 +167,8 @@ void check_model_flags(const FieldList& fields, Options& options) {
 void choose_upcycled_model(ConvertOptions& convert, const FieldList& fields, Options& options) {
   RunConfig& run = convert.run;
   if (convert.load.empty()) {
-    run.train.hf_model = convert.hf_model;
+    run.train.hf_model = run.data.tokenizer = convert.hf_model;
+    run.data.chat_template = convert.chat_template;
     choose_model(run, fields, options);
   } else {
     run = run_of(CheckpointReader(find_step_folder(convert.load, convert.ckpt_step)), convert);
@@ -215,7 +243,10 @@ int run_convert(ConvertOptions& convert, const CommandInput& input) {
   if (convert.moe_use_upcycling) {
     convert_upcycled(convert, input, target);
   } else if (convert.load.empty()) {
-    convert_hf(convert.hf_model, target);
+    convert_hf(convert.hf_model, target, [&](std::vector<ExportFile>& files) {
+      if (convert.chat_template.empty()) return;
+      set_chat_template(files, convert.hf_model, convert.chat_template, -1);
+    });
   } else {
     convert_checkpoint(convert, target);
   }

@@ -100,6 +100,10 @@ struct RunParts {
   std::unique_ptr<Storage> storage = make_disk_storage();
 };
 
+bool exports(const RunConfig& run) {
+  return !run.train.export_hf.empty() || !run.checkpoint.save_hf.empty();
+}
+
 TrainOutcome train_rank(const RankStart& start, RunParts& parts, Trace* trace) {
   const RunConfig& run = parts.run;
   EngineOptions options = engine_options(run, start.threads, start.local_rank);
@@ -116,10 +120,12 @@ TrainOutcome train_rank(const RankStart& start, RunParts& parts, Trace* trace) {
     config.start = resume(engine, run.checkpoint, parts.config);
   }
   if (parts.folder != nullptr && start.first) parts.folder->begin();
+  // Read before the run: at its end they may have moved.
+  std::vector<ExportFile> files;
+  if (exports(run)) files = export_files(run, run.precision.model_dtype());
   std::unique_ptr<BackgroundHfExport> hf_export;
   if (!run.checkpoint.save_hf.empty() && engine.model().mesh().world().rank() == 0) {
-    hf_export = std::make_unique<BackgroundHfExport>(
-        run.checkpoint.save_hf, run.model, export_files(run, run.precision.model_dtype()));
+    hf_export = std::make_unique<BackgroundHfExport>(run.checkpoint.save_hf, run.model, files);
   }
   std::unique_ptr<RunSaver> saver;
   bool saves = !run.checkpoint.save.empty() || run.checkpoint.non_persistent_save_interval > 0;
@@ -130,7 +136,7 @@ TrainOutcome train_rank(const RankStart& start, RunParts& parts, Trace* trace) {
   Trainer trainer(engine, config, parts.data, &parts.stop, saver.get());
   TrainOutcome outcome = trainer.run();
   if (!run.train.export_hf.empty()) {
-    export_hf(engine.model(), run.train.export_hf, export_files(run, run.precision.model_dtype()));
+    export_hf(engine.model(), run.train.export_hf, files);
   }
   if (hf_export) hf_export->finish();
   return outcome;
@@ -172,6 +178,9 @@ void check_outputs(const RunConfig& run) {
     } catch (const Error& error) {
       BEV_FAIL(error.kind(), "--save: ", error.what(), "; give a folder that can be written");
     }
+  }
+  if (exports(run) && !run.data.sft_data.empty()) {
+    warn_of_endless_turns(run.data.tokenizer, run.data.chat_template);
   }
   if (!run.log.loss_svg.empty()) {
     make_directories(parent_path(run.log.loss_svg));
@@ -300,6 +309,10 @@ const Command kTrainCommand = {
         "--export-hf out\n"
         "bevatron train --config run.yaml --tp 2 --pp 2 --train-iters 100\n"
         "bevatron train --preset llama3-8b --tp 8 --dp 4 --bf16 --dry-run",
-    .call = call_of<TrainFlags, run_train>};
+    .call = call_of<TrainFlags, run_train>,
+    .usual =
+        "preset hf-model text data-path sft-data tokenizer seq-length train-iters epochs "
+        "micro-batch-size global-batch-size lr bf16 device save save-interval load "
+        "eval-interval export-hf dry-run"};
 
 }  // namespace bev
