@@ -4,6 +4,7 @@
 #include <charconv>
 #include <optional>
 
+#include "app/other_names.h"
 #include "app/yaml_file.h"
 #include "base/error.h"
 #include "base/fields.h"
@@ -43,6 +44,7 @@ std::string dashed(std::string_view name) {
 }
 
 std::string suggestion(const FieldList& list, std::string_view name, std::string_view dashes) {
+  if (std::string known = known_as(list, name, dashes); !known.empty()) return known;
   std::vector<std::string> spellings = list.spellings();
   spellings.insert(spellings.end(), {"config", "help"});
   std::string nearest = nearest_name(name, spellings);
@@ -77,6 +79,9 @@ class Words {
     std::vector<Given> out;
     std::string label = concat("--", words_flag_);
     Given words{std::string(words_flag_), label, label, {}};
+    auto names_words = [&](const Given& given) {
+      return !words_flag_.empty() && list_.find(given.name) == list_.find(words_flag_);
+    };
     while (at_ < args_.size()) {
       const std::string& arg = args_[at_++];
       if (arg == "--help" || arg == "-h") {
@@ -93,7 +98,12 @@ class Words {
         }
       }
     }
-    if (!words.values.empty()) out.push_back(std::move(words));
+    if (words.values.empty()) return out;
+    if (std::ranges::any_of(out, names_words)) {
+      remarks_.problems.push_back(concat(label, ": given by name and as ", join(words.values, " "),
+                                         " without one; keep one of them"));
+    }
+    out.push_back(std::move(words));
     return out;
   }
 
@@ -207,6 +217,37 @@ class Layer {
   std::vector<std::string>& unread_;
 };
 
+// If a flag is given several times, the last one counts: scripts end in "$@". Names that mean the
+// same field are the same flag, and a note says all values.
+std::vector<Given> last_of_each(const FieldList& list, std::vector<Given> flags,
+                                std::vector<std::string>& notes) {
+  auto meaning = [&](const Given& given) -> const void* {
+    Target target = find_target(list, given.name);
+    return target.field ? static_cast<const void*>(target.field) : target.shorthand;
+  };
+  auto words = [](const Given& given) {
+    bool bare = given.values == std::vector<std::string>{"true"};
+    return bare ? given.label : concat(given.label, " ", join(given.values, " "));
+  };
+  std::vector<Given> out;
+  for (std::size_t i = 0; i < flags.size(); ++i) {
+    auto same = [&](const Given& other) { return meaning(other) == meaning(flags[i]); };
+    if (std::any_of(flags.begin() + static_cast<std::ptrdiff_t>(i) + 1, flags.end(), same))
+      continue;
+    std::vector<std::string> all;
+    for (const Given& other : flags) {
+      if (same(other) && (all.empty() || all.back() != words(other))) all.push_back(words(other));
+    }
+    if (all.size() > 1) {
+      notes.push_back(concat(flags[i].label, ": given ",
+                             all.size() == 2 ? "twice" : concat(all.size(), " times"), ", as ",
+                             join(all, ", then "), "; the last one counts"));
+    }
+    out.push_back(flags[i]);
+  }
+  return out;
+}
+
 // The problem with the stated version of a file; "" if it can be read.
 std::string version_problem(const std::vector<std::string>& values) {
   std::string text = join(values, " ");
@@ -303,7 +344,10 @@ Options parse_options(const FieldList& list, std::span<const std::string> args,
 
   Layer from_file(options.problems_, options.unread_),
       from_flags(options.problems_, options.unread_);
+  auto [second, end] = std::ranges::unique(words.configs);
+  words.configs.erase(second, end);
   if (words.configs.size() > 1) {
+    // The second may be meant to replace the first or to add to it.
     options.problems_.push_back(concat("--config: given twice, as ", join(words.configs, " and "),
                                        "; put all into one file"));
   } else if (words.configs.size() == 1) {
@@ -313,7 +357,9 @@ Options parse_options(const FieldList& list, std::span<const std::string> args,
     }
   }
   std::vector<Setting> file_settings = from_file.finish(list);
-  for (const Given& given : flags) from_flags.set(list, given);
+  for (const Given& given : last_of_each(list, std::move(flags), options.notes_)) {
+    from_flags.set(list, given);
+  }
   options.settings_ = from_flags.finish(list);
   for (Setting& setting : file_settings) {
     if (!options.given(setting.field)) options.settings_.push_back(std::move(setting));

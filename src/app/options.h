@@ -37,7 +37,8 @@ class Options {
   // Adds broken rules, except consequences of a value that could not be parsed.
   void add_problems(std::span<const std::string> broken);
   const std::vector<std::string>& problems() const { return problems_; }
-  // Notes on flags of other programs that are accepted and have no effect.
+  // Notes on flags of other programs that are accepted and have no effect, and on flags given
+  // several times.
   const std::vector<std::string>& notes() const { return notes_; }
   // Throws one Error(kConfig) with all problems; returns if there are none.
   void throw_problems() const;
@@ -62,7 +63,8 @@ void need(const std::string& value, const char* flag, const char* what,
 
 // Parses `[--config FILE.yaml] [flags]` (the arguments after the command) and sets the fields.
 //   --name value, --name=value; booleans --name, --no-name, --name=false;
-//   lists take several values or one with commas. Underscores are accepted for dashes.
+//   lists take several values or one with commas. Underscores are accepted for dashes. If a flag
+//   is given several times, the last one counts and a note names all values.
 //   YAML keys are flag names, flat or under their section.
 // Positional arguments are values of the list `words_flag`; if it is "", they are errors.
 Options parse_options(const FieldList& list, std::span<const std::string> args,

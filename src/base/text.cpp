@@ -6,6 +6,7 @@
 #include <array>
 #include <cmath>
 #include <numeric>
+#include <utility>
 
 namespace bev {
 
@@ -43,32 +44,47 @@ std::string_view trim(std::string_view text) {
 }
 
 namespace {
+// Insertions, deletions, substitutions and swaps of neighbours that turn one text into the other
+// (optimal string alignment).
 std::size_t edit_distance(std::string_view a, std::string_view b) {
-  std::vector<std::size_t> row(b.size() + 1);
+  std::vector<std::size_t> before, last, row(b.size() + 1);
   std::iota(row.begin(), row.end(), std::size_t{0});
   for (std::size_t i = 1; i <= a.size(); ++i) {
-    std::size_t diagonal = row[0];
+    before = std::exchange(last, row);
     row[0] = i;
     for (std::size_t j = 1; j <= b.size(); ++j) {
-      std::size_t above = row[j];
-      std::size_t substitute = diagonal + (a[i - 1] == b[j - 1] ? 0 : 1);
-      row[j] = std::min({above + 1, row[j - 1] + 1, substitute});
-      diagonal = above;
+      std::size_t substitute = last[j - 1] + (a[i - 1] == b[j - 1] ? 0 : 1);
+      row[j] = std::min({last[j] + 1, row[j - 1] + 1, substitute});
+      bool swapped = i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1];
+      if (swapped) row[j] = std::min(row[j], before[j - 2] + 1);
     }
   }
   return row[b.size()];
+}
+
+// False if a word of one name became another word: --max-lr is not meant to be --min-lr.
+bool same_words(std::string_view a, std::string_view b) {
+  std::vector<std::string> ours = split(a, '-'), theirs = split(b, '-');
+  if (ours.size() != theirs.size()) return true;
+  for (std::size_t i = 0; i < ours.size(); ++i) {
+    std::size_t longer = std::max(ours[i].size(), theirs[i].size());
+    if (2 * edit_distance(ours[i], theirs[i]) > longer) return false;
+  }
+  return true;
 }
 }  // namespace
 
 std::string nearest_name(std::string_view name, std::span<const std::string> candidates) {
   std::string best;
-  std::size_t best_distance = std::max<std::size_t>(2, name.size() / 3) + 1;
+  std::size_t best_distance = name.size();
   for (const std::string& candidate : candidates) {
+    // Typing errors: none in names like tp, one in a short name, else one in four characters.
+    auto [shorter, longer] = std::minmax({name.size(), candidate.size()});
+    std::size_t most = shorter < 3 ? 0 : std::max<std::size_t>(1, longer / 4);
     std::size_t distance = edit_distance(name, candidate);
-    if (distance < best_distance) {
-      best_distance = distance;
-      best = candidate;
-    }
+    if (distance > most || distance >= best_distance || !same_words(name, candidate)) continue;
+    best_distance = distance;
+    best = candidate;
   }
   return best;
 }

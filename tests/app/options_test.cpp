@@ -61,7 +61,7 @@ TEST_F(OptionsTest, WordsMayBelongToAFlag) {
   EXPECT_THAT(run.data.text, ElementsAre("a", "b"));
   EXPECT_EQ(run.model.num_layers, 4);
   EXPECT_THAT(parse_options(list, Args{"a", "--text", "b"}, "text").problems(),
-              ElementsAre(HasSubstr("--text: given twice")));
+              ElementsAre(HasSubstr("--text: given by name and as a without one")));
   EXPECT_THAT(parse_options(list, Args{"-a"}, "text").problems(),
               ElementsAre(HasSubstr("flags have two dashes")));
 }
@@ -157,14 +157,31 @@ TEST_F(OptionsTest, FollowUpsOfAnUnreadValueAreLeftOut) {
               ElementsAre("--num-layers: 'many' is not an integer", "--hidden-size: is 0"));
 }
 
-TEST_F(OptionsTest, AFlagGivenTwiceIsAnErrorWithBothValues) {
-  EXPECT_THAT(parse({"--lr", "1", "--lr", "2"}).problems(),
-              ElementsAre("--lr: given twice, as 1 (--lr) and 2; keep one"));
-  EXPECT_THAT(
-      parse({"--tp", "1", "--tensor-model-parallel-size=2"}).problems(),
-      ElementsAre("--tensor-model-parallel-size: given twice, as 1 (--tp) and 2; keep one"));
-  EXPECT_THAT(parse({"--causal", "--no-causal"}).problems(),
-              ElementsAre("--no-causal: given twice, as true (--causal) and false; keep one"));
+TEST_F(OptionsTest, OfAFlagGivenTwiceTheLastCountsAndBothAreNamed) {
+  Options options = parse({"--lr", "1", "--lr", "2"});
+  EXPECT_THAT(options.problems(), IsEmpty());
+  EXPECT_THAT(options.notes(),
+              ElementsAre("--lr: given twice, as --lr 1, then --lr 2; the last one counts"));
+  EXPECT_EQ(run.optim.lr, 2);
+  EXPECT_EQ(options.settings().size(), 1u);
+  options = parse({"--tp", "1", "--tensor-model-parallel-size=2"});
+  EXPECT_THAT(options.notes(), ElementsAre(HasSubstr("as --tp 1, then "
+                                                     "--tensor-model-parallel-size 2;")));
+  EXPECT_EQ(run.parallel.tensor_model_parallel_size, 2);
+  options = parse({"--no-causal", "--causal"});
+  EXPECT_THAT(options.notes(), ElementsAre(HasSubstr("as --no-causal, then --causal;")));
+  EXPECT_TRUE(run.model.causal);
+  options = parse({"--text", "a", "b", "--lr", "oops", "--text", "c", "--lr", "3"});
+  EXPECT_THAT(options.problems(), IsEmpty());
+  EXPECT_THAT(run.data.text, ElementsAre("c"));
+  EXPECT_EQ(run.optim.lr, 3);
+  EXPECT_THAT(parse({"--lr", "1", "--lr", "2", "--lr", "4"}).notes(),
+              ElementsAre(HasSubstr("given 3 times, as --lr 1, then --lr 2, then --lr 4;")));
+  EXPECT_THAT(parse({"--lr", "1", "--lr", "1"}).notes(), IsEmpty());
+  run.model.gated = false;
+  EXPECT_THAT(parse({"--swiglu", "--swiglu=false"}).notes(),
+              ElementsAre(HasSubstr("as --swiglu, then --swiglu false;")));
+  EXPECT_FALSE(run.model.gated);
 }
 
 TEST_F(OptionsTest, OddWordsAreHandled) {
@@ -279,8 +296,8 @@ TEST(OptionAliases, OldNamesGoOn) {
   value.fields(list);
   apply_config({{"model", "num-layers", "7"}}, list, "manifest.json");
   EXPECT_EQ(value.count, 7);
-  EXPECT_THAT(parse_options(list, Args{"--depth", "2", "--layer-count", "3"}).problems(),
-              ElementsAre(HasSubstr("given twice, as 2 (--depth) and 3")));
+  EXPECT_THAT(parse_options(list, Args{"--depth", "2", "--layer-count", "3"}).notes(),
+              ElementsAre(HasSubstr("given twice, as --depth 2, then --layer-count 3")));
 }
 
 TEST_F(OptionsTest, YamlThatIsNoneIsRefused) {

@@ -38,6 +38,13 @@ TEST(Text, NearestNameSuggestsOnlyWhatIsNear) {
   EXPECT_EQ(nearest_name("vocabulary", names), "");
   EXPECT_EQ(nearest_name("lr", names), "lr");
   EXPECT_EQ(nearest_name("x", {}), "");
+  names = {"tp", "lr", "min-lr", "top-k", "train-iters", "seed", "q-lora-rank"};
+  EXPECT_EQ(nearest_name("train-itres", names), "train-iters");
+  EXPECT_EQ(nearest_name("sede", names), "seed");
+  EXPECT_EQ(nearest_name("trainiters", names), "train-iters");
+  for (const char* other : {"stop", "max-lr", "dp", "top", "k-lora-rank", "eval-iters", "l", ""}) {
+    EXPECT_EQ(nearest_name(other, names), "") << other;
+  }
 }
 
 TEST(Text, Units) {

@@ -418,6 +418,71 @@ TEST(FirstHour, ATurnThatNoTokenEndsIsSaid) {
             read_file(folder.path("chat.jinja")));
 }
 
+TEST(FirstHour, OfAFlagGivenTwiceTheLastOneCounts) {
+  TempFolder folder;
+  write_corpus(folder);
+  write_file(folder.path("script.sh"),
+             concat("#!/bin/sh\n", BEV_BINARY_DIR,
+                    "/bevatron schedule --lr oops --train-iters 3 "
+                    "--rampup-batch-size 9 9 9 --global-batch-size 1 --no-bf16 --bf16 \"$@\"\n"));
+  Outcome outcome =
+      run_shell(folder, "sh script.sh --lr 0.5 --train_iters=1 --rampup-batch-size= --no-bf16");
+  ASSERT_EQ(outcome.code, 0) << outcome.err;
+  EXPECT_THAT(outcome.out, HasSubstr("\n1,0,0.5,"));
+  EXPECT_THAT(outcome.err, HasSubstr("--lr: given twice, as --lr oops, then --lr 0.5; "
+                                     "the last one counts"));
+  EXPECT_THAT(outcome.err, HasSubstr("as --train-iters 3, then --train-iters 1;"));
+  EXPECT_THAT(outcome.err, HasSubstr("given 3 times, as --no-bf16, then --bf16, then --no-bf16;"));
+  EXPECT_EQ(split(outcome.out, '\n').size(), 3u) << outcome.out;
+  outcome = bevatron(folder, "schedule --config a.yaml --config b.yaml");
+  EXPECT_EQ(outcome.code, 2);
+  EXPECT_THAT(outcome.err, HasSubstr("--config: given twice, as a.yaml and b.yaml"));
+}
+
+TEST(FirstHour, NamesOfOtherProgramsGetTheRightName) {
+  TempFolder folder;
+  Outcome outcome = bevatron(
+      folder,
+      "train --learning_rate 1 --batch-size 2 --max-steps 3 --output-dir o --model m "
+      "--num-train-epochs 1 --per_device_train_batch_size 2 --gradient-accumulation-steps 4 "
+      "--block_size 8 --n-layer 2 --n_head 2 --n_embd 4 --warmup-ratio 0.1 --stop x --max-lr 2 "
+      "--zero-stage 2 --lr-scheduler-type cosine");
+  EXPECT_EQ(outcome.code, 2);
+  for (const char* part :
+       {"--learning-rate: unknown flag; here it is --lr",
+        "--batch-size: unknown flag; a step takes "
+        "--global-batch-size",
+        "--max-steps: unknown flag; here it is --train-iters",
+        "--output-dir: unknown flag; checkpoints go to --save",
+        "--model: unknown flag; a Hugging "
+        "Face folder goes to --hf-model",
+        "--num-train-epochs: unknown flag; ",
+        "--per-device-train-batch-size: unknown flag; here it is --micro-batch-size",
+        "--gradient-accumulation-steps: unknown flag; give --global-batch-size",
+        "--block-size: unknown flag; here it is --seq-length", "here it is --num-layers",
+        "here it is --num-attention-heads", "here it is --hidden-size",
+        "here it is --lr-warmup-fraction", "--stop: unknown flag; `bevatron help COMMAND` lists",
+        "--max-lr: unknown flag; here it is --lr", "optim_grads", "here it is --lr-decay-style"}) {
+    EXPECT_THAT(outcome.err, HasSubstr(part));
+  }
+  EXPECT_THAT(outcome.err, Not(HasSubstr("did you mean --tp")));
+  write_file(folder.path("axolotl.yaml"), "base_model: x\nsequence_len: 8\n");
+  outcome = bevatron(folder, "train --config axolotl.yaml");
+  EXPECT_THAT(outcome.err, HasSubstr("axolotl.yaml:2: sequence_len: unknown key; here it is "
+                                     "seq-length"));
+  outcome = bevatron(folder, "generate --model x --max-tokens 3");
+  EXPECT_THAT(outcome.err, HasSubstr("--model: unknown flag; here it is --hf-model"));
+  EXPECT_THAT(outcome.err, HasSubstr("--max-tokens: unknown flag; here it is --max-new-tokens"));
+  outcome = bevatron(folder, "generate --hf-model meta-llama/Llama-3.2-1B --prompt x");
+  EXPECT_EQ(outcome.code, 2);
+  EXPECT_THAT(outcome.err, HasSubstr("`hf download meta-llama/Llama-3.2-1B --local-dir "
+                                     "Llama-3.2-1B`, then give Llama-3.2-1B"));
+  outcome = bevatron(folder, "generate --hf-model /no/where --prompt x");
+  EXPECT_THAT(outcome.err, Not(HasSubstr("hf download")));
+  outcome = bevatron(folder, "train --preset meta-llama/Llama-3.2-1B --train-iters 1");
+  EXPECT_THAT(outcome.err, HasSubstr("did you mean llama3.2-1b?"));
+}
+
 TEST(FirstHour, PromptsComeFromFilesAndPipes) {
   TempFolder folder;
   write_chatterbox(folder);

@@ -8,10 +8,20 @@
 namespace bev {
 
 namespace {
+// A name without owner, case and dashes: that of "meta-llama/Llama-3.2-1B" is "llama3.21b".
+std::string bare(std::string_view name) {
+  std::string out;
+  for (char c : name.substr(name.rfind('/') + 1)) {
+    if (c == '-' || c == '_') continue;
+    out.push_back(c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c);
+  }
+  return out;
+}
+
 // Returns "known ones are A, B; did you mean B?".
 std::string known_text(std::string_view name, const std::vector<std::string>& known) {
   auto longer = std::find_if(known.begin(), known.end(), [name](const std::string& candidate) {
-    return !name.empty() && candidate.starts_with(name);
+    return !name.empty() && (candidate.starts_with(name) || bare(candidate) == bare(name));
   });
   std::string nearest = longer != known.end() ? *longer : nearest_name(name, known);
   std::string text = concat("known ones are ", join(known, ", "));
