@@ -72,6 +72,25 @@ if(BEV_MPI)
   install(TARGETS bev_mpi LIBRARY DESTINATION lib/bevatron COMPONENT program)
 endif()
 
+# The manual page and the completion of shells, which the program makes from its flags.
+foreach(file "man/man1/bevatron.1:help --man"
+             "bash-completion/completions/bevatron:completion bash"
+             "zsh/vendor-completions/_bevatron:completion zsh"
+             "fish/vendor_completions.d/bevatron.fish:completion fish")
+  string(REPLACE ":" ";" parts ${file})
+  list(GET parts 0 path)
+  list(GET parts 1 words)
+  string(REPLACE " " "\" \"" words ${words})
+  install(CODE "
+    set(file \"\$ENV{DESTDIR}\${CMAKE_INSTALL_PREFIX}/${CMAKE_INSTALL_DATADIR}/${path}\")
+    cmake_path(GET file PARENT_PATH folder)
+    file(MAKE_DIRECTORY \"\${folder}\")
+    message(STATUS \"Installing: \${file}\")
+    execute_process(COMMAND \"$<TARGET_FILE:bevatron>\" \"${words}\" OUTPUT_FILE \"\${file}\"
+                    COMMAND_ERROR_IS_FATAL ANY)"
+          COMPONENT program)
+endforeach()
+
 set(CPACK_PACKAGE_NAME bevatron)
 set(CPACK_PACKAGE_VENDOR Bevatron)
 set(CPACK_PACKAGE_CONTACT "The developers of Bevatron")

@@ -34,6 +34,11 @@ awk '{ loss[NR] = $4 } END { exit !(NR == 12 && loss[6] < 0.6 * loss[1]) }' "$wo
 program=$(echo "$work"/deb/bevatron_*.deb)
 dpkg-deb --field "$program" Depends | grep -q libdnnl || fail "the package does not ask for its libraries"
 dpkg-deb --extract "$program" "$work/root"
+for file in man/man1/bevatron.1 bash-completion/completions/bevatron zsh/vendor-completions/_bevatron \
+            fish/vendor_completions.d/bevatron.fish; do
+  [[ -s $work/root/usr/share/$file ]] || fail "the package has no $file"
+done
+bash -n "$work/root/usr/share/bash-completion/completions/bevatron" || fail "the completion of bash is no script"
 train=(root/usr/bin/bevatron train --preset llama3.2-1b --num-layers 1 --hidden-size 64 --ffn-hidden-size 64
        --num-attention-heads 2 --num-query-groups 2 --kv-channels 32 --vocab-size 128 --device cpu --mock-data
        --seq-length 16 --micro-batch-size 1 --train-iters 2 --loss-svg "")

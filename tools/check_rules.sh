@@ -29,7 +29,7 @@ search '^[^:]*:[0-9]+:(inline +|extern +|static +)*[A-Za-z_][A-Za-z0-9_:<>, ]*[ 
 
 search '(\b(std::)?|::)(exit|_exit|_Exit|quick_exit)\(' | grep -vE '[.>](exit|_exit)\(' |
   grep -v '^src/app/end_process\.cpp:' | complain "exit("
-search '\b(secure_)?getenv\b' | grep -v '^src/app/environment\.cpp:' | complain "getenv outside src/app/environment.cpp"
+search '\b(secure_)?getenv\b' | grep -v '^src/base/environment\.cpp:' | complain "getenv outside src/base/environment.cpp"
 
 # What a thing can do is in its interface: nobody asks what it is.
 search '\bdynamic_cast\b' | complain "dynamic_cast"

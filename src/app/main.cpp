@@ -1,4 +1,6 @@
 // bevatron COMMAND [--config FILE.yaml] [flags]
+#include <unistd.h>
+
 #include <chrono>
 #include <csignal>
 #include <exception>
@@ -9,29 +11,20 @@
 #include <vector>
 
 #include "app/commands/commands.h"
-#include "app/environment.h"
 #include "app/failure.h"
 #include "app/help.h"
 #include "app/sigbus_handler.h"
 #ifdef BEV_HAS_CUDA
 #include "backend/cuda/device.h"
 #endif
+#include "base/colours.h"
+#include "base/environment.h"
 #include "base/error.h"
 #include "base/log.h"
 #include "base/output.h"
 
 namespace bev {
 namespace {
-
-int show_help(const std::vector<std::string>& args) {
-  if (args.size() > 1 && args[1] == "--markdown") {
-    write_stdout(flags_markdown());
-  } else {
-    write_stdout(args.size() > 1 ? help_text(find_command(std::span(args).subspan(1)))
-                                 : help_text());
-  }
-  return kExitOk;
-}
 
 std::string version_text() {
   std::string text = "bevatron " BEV_VERSION;
@@ -43,10 +36,13 @@ std::string version_text() {
 
 int run_program(const std::vector<std::string>& args, const Launch& launch) {
   if (args.empty()) {
-    write_stdout(help_text());
+    write_stdout(help_text(has_colours(STDOUT_FILENO)));
     return kExitInput;
   }
-  if (args[0] == "help" || args[0] == "--help" || args[0] == "-h") return show_help(args);
+  if (args[0] == "help" || args[0] == "--help" || args[0] == "-h") {
+    write_stdout(help_for(std::span(args).subspan(1), has_colours(STDOUT_FILENO)));
+    return kExitOk;
+  }
   if (args[0] == "--version" || args[0] == "version") {
     write_stdout(version_text());
     return kExitOk;

@@ -6,9 +6,9 @@
 #include <optional>
 
 #include "app/end_process.h"
-#include "app/environment.h"
 #include "app/failure.h"
 #include "backend/cpu/cpu_kernels.h"
+#include "base/environment.h"
 #ifdef BEV_HAS_CUDA
 #include "backend/cuda/device.h"
 #endif

@@ -5,6 +5,8 @@
 #include <cerrno>
 #include <string>
 
+#include "base/colours.h"
+
 namespace bev {
 
 namespace {
@@ -23,10 +25,16 @@ void write_line(std::string_view prefix, std::string_view text) {
     rest.remove_prefix(static_cast<std::size_t>(put));
   }
 }
+
+std::string label(std::string_view text, Style style) {
+  std::string out = has_colours(STDERR_FILENO) ? styled(style, text) : std::string(text);
+  out.push_back(' ');
+  return out;
+}
 }  // namespace
 
 void log_info(std::string_view text) { write_line("", text); }
-void log_warning(std::string_view text) { write_line("warning: ", text); }
-void log_error(std::string_view text) { write_line("error: ", text); }
+void log_warning(std::string_view text) { write_line(label("warning:", Style::kWarning), text); }
+void log_error(std::string_view text) { write_line(label("error:", Style::kError), text); }
 
 }  // namespace bev

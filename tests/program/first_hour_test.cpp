@@ -566,6 +566,83 @@ TEST(FirstHour, AChatRemembersItsTurns) {
   EXPECT_EQ(outcome.code, 2);
 }
 
+TEST(FirstHour, HelpFindsFlagsModelsAndLayouts) {
+  TempFolder folder;
+  std::string train = bevatron(folder, "help train").out;
+  std::size_t usual = train.find("\nusual flags:\n"), model = train.find("\nmodel:\n");
+  ASSERT_LT(usual, model);
+  std::string first = train.substr(usual, model - usual);
+  for (const char* flag : {"--preset", "--text", "--lr", "--train-iters", "--save", "--bf16"}) {
+    EXPECT_THAT(first, HasSubstr(concat("\n  ", flag)));
+  }
+  EXPECT_THAT(bevatron(folder, "help --lr").out, HasSubstr("taken by train, verify, schedule"));
+  EXPECT_EQ(bevatron(folder, "help lr").out, bevatron(folder, "help --lr").out);
+  EXPECT_THAT(bevatron(folder, "help tp").out, HasSubstr("--tensor-model-parallel-size, --tp"));
+  EXPECT_THAT(bevatron(folder, "help no_causal").out, HasSubstr("--causal, --no-causal"));
+  EXPECT_THAT(bevatron(folder, "help learning_rate").out, HasSubstr("here it is --lr"));
+  EXPECT_THAT(bevatron(folder, "help --use-mcore-models").out, HasSubstr("is not needed"));
+  EXPECT_THAT(bevatron(folder, "help train mixture of experts").out,
+              testing::AllOf(HasSubstr("--num-experts"), Not(HasSubstr("--lr "))));
+  EXPECT_THAT(bevatron(folder, "help --search WARMUP fraction").out,
+              testing::AllOf(HasSubstr("--lr-warmup-fraction"), Not(HasSubstr("--save "))));
+  EXPECT_EQ(bevatron(folder, "help --search xyzzy").code, 2);
+  EXPECT_THAT(bevatron(folder, "help xyzzy").err, HasSubstr("no command and no flag"));
+  EXPECT_THAT(bevatron(folder, "help trian").err, HasSubstr("did you mean train?"));
+  EXPECT_THAT(bevatron(folder, "help presets").out, HasSubstr("llama3.2-1b"));
+  EXPECT_THAT(bevatron(folder, "help layouts").out, HasSubstr("tp2sp,pp2 dp4zero3"));
+}
+
+TEST(FirstHour, ColoursAreForTerminalsThatWantThem) {
+  TempFolder folder;
+  const std::string program = concat(BEV_BINARY_DIR, "/bevatron ");
+  EXPECT_THAT(bevatron(folder, "help generate").out, Not(HasSubstr("\x1b")));
+  EXPECT_THAT(bevatron(folder, "trian").err, testing::StartsWith("error: "));
+  Terminal help(folder, program + "help generate");
+  EXPECT_EQ(help.finish(), 0);
+  EXPECT_THAT(help.output(), HasSubstr("\x1b[36m--prompt\x1b[0m"));
+  Terminal error(folder, program + "trian");
+  EXPECT_EQ(error.finish(), 2);
+  EXPECT_THAT(error.output(), HasSubstr("\x1b[1;31merror:\x1b[0m 'trian'"));
+  Terminal plain(folder, "env NO_COLOR=1 " + program + "trian");
+  EXPECT_EQ(plain.finish(), 2);
+  EXPECT_THAT(plain.output(), HasSubstr("error: 'trian'"));
+}
+
+TEST(FirstHour, ManualPageAndCompletionFollowTheFlags) {
+  TempFolder folder;
+  Outcome man = bevatron(folder, "help --man");
+  EXPECT_THAT(man.out, testing::AllOf(testing::StartsWith(".TH BEVATRON 1"),
+                                      HasSubstr("\\fB\\-\\-lr\\fR"), HasSubstr(".SS optimizer")));
+  for (const std::string& line : split(man.out, '\n')) {
+    bool request = line.starts_with('.') || line.starts_with('\'');
+    EXPECT_TRUE(!request || (line.size() > 2 && line[1] >= 'A' && line[1] <= 'z')) << line;
+  }
+  auto complete = [&](const std::string& words) {
+    return run_shell(folder, concat("bash -c 'source <(", BEV_BINARY_DIR,
+                                    "/bevatron completion bash); "
+                                    "COMP_WORDS=(bevatron ",
+                                    words,
+                                    "); COMP_CWORD=$((${#COMP_WORDS[@]} - "
+                                    "1)); _bevatron; echo \"${COMPREPLY[@]}\"'"))
+        .out;
+  };
+  EXPECT_EQ(run_shell(folder, concat(BEV_BINARY_DIR, "/bevatron completion bash | bash -n")).code,
+            0);
+  EXPECT_EQ(complete("tr"), "train\n");
+  EXPECT_EQ(complete("train --lr-warmup-f"), "--lr-warmup-fraction\n");
+  EXPECT_EQ(complete("train --nan-policy s"), "stop skip\n");
+  EXPECT_EQ(complete("checkpoint d"), "diff\n");
+  EXPECT_EQ(complete("checkpoint diff --fol"), "--folders\n");
+  EXPECT_THAT(complete("train --preset llama3.2-"), HasSubstr("llama3.2-1b"));
+  write_file(folder.path("book.txt"), "");
+  EXPECT_EQ(complete("train --text bo"), "book.txt\n");
+  EXPECT_THAT(bevatron(folder, "completion fish").out,
+              HasSubstr("-n '__bevatron_has train' -l lr -r -d 'highest learning rate'"));
+  EXPECT_THAT(bevatron(folder, "completion zsh").out, testing::StartsWith("#compdef bevatron\n"));
+  EXPECT_EQ(bevatron(folder, "completion tcsh").code, 2);
+  EXPECT_EQ(bevatron(folder, "completion").code, 2);
+}
+
 // ---- devices ----
 
 TEST(FirstHour, DeepSeekTakesItsFp8Recipe) {

@@ -1,11 +1,14 @@
 #include "app/commands/commands.h"
 
+#include <unistd.h>
+
 #include <algorithm>
 #include <array>
 #include <vector>
 
 #include "app/help.h"
 #include "app/options.h"
+#include "base/colours.h"
 #include "base/error.h"
 #include "base/fields.h"
 #include "base/log.h"
@@ -69,7 +72,7 @@ int run_command(const Command& command, std::span<const std::string> arguments, 
   call->fields(fields);
   Options options = parse_options(fields, arguments, command.words);
   if (options.help()) {
-    write_stdout(help_text(command));
+    write_stdout(help_text(command, has_colours(STDOUT_FILENO)));
     return kExitOk;
   }
   if (launch.process == 0) {
