@@ -89,6 +89,47 @@ std::string read_json_object(const std::string& path, int max_depth) {
   return text;
 }
 
+namespace {
+// The number of Python at the beginning of the text; "" if there is none.
+std::string_view python_number(std::string_view text) {
+  for (std::string_view number : {"Infinity", "-Infinity", "NaN"}) {
+    if (text.starts_with(number)) return number;
+  }
+  return {};
+}
+}  // namespace
+
+std::string mark_python_numbers(std::string_view json) {
+  std::string out;
+  bool in_string = false;
+  for (std::size_t at = 0; at < json.size(); ++at) {
+    std::string_view number = in_string ? "" : python_number(json.substr(at));
+    if (!number.empty()) {
+      out.append("\"\\u0001").append(number).push_back('"');
+      at += number.size() - 1;
+      continue;
+    }
+    out.push_back(json[at]);
+    if (json[at] == '"') in_string = !in_string;
+    if (in_string && json[at] == '\\' && at + 1 < json.size()) out.push_back(json[++at]);
+  }
+  return out;
+}
+
+std::string unmark_python_numbers(std::string json) {
+  constexpr std::string_view kMark = "\"\\u0001";
+  std::size_t at = 0;
+  while ((at = json.find(kMark, at)) != json.npos) {
+    std::string_view number = python_number(std::string_view(json).substr(at + kMark.size()));
+    std::size_t end = at + kMark.size() + number.size();
+    if (!number.empty() && json.substr(end, 1) == "\"") {
+      json.replace(at, end + 1 - at, std::string(number));
+    }
+    at += 1;
+  }
+  return json;
+}
+
 std::string quote(std::string_view text, std::size_t most) {
   return concat("'", printable(text, most), "'");
 }

@@ -16,6 +16,12 @@ void check_json(std::string_view text, std::string_view source, int max_depth);
 // the path.
 std::string read_json_object(const std::string& path, int max_depth);
 
+// Python's json writes Infinity, -Infinity and NaN, which JSON does not have. The first function
+// turns each of them into a string that begins with U+0001, so that the files of Python programs
+// can be parsed; the second turns such strings of dumped JSON, in ASCII, back.
+std::string mark_python_numbers(std::string_view json);
+std::string unmark_python_numbers(std::string json);
+
 // Quotes foreign text for an error message: bytes outside printable ASCII become \xNN, and the text
 // is cut to `most` bytes.
 std::string quote(std::string_view text, std::size_t most = 80);

@@ -27,7 +27,7 @@ using Sources = std::map<std::string, Source>;  // by template name
 std::optional<Value> read_optional(const std::string& folder, const char* name) {
   std::string path = join_path(folder, name);
   if (!path_exists(path)) return std::nullopt;
-  Value value = jinja::parse_json(read_file(path), path);
+  Value value = jinja::parse_json(mark_python_numbers(read_file(path)), path);
   BEV_CHECK(value.is_dict(), ErrorKind::kInput, path, ": not a JSON object");
   return value;
 }

@@ -35,7 +35,8 @@ std::vector<std::int32_t> end_tokens(const Json& object, const std::string& path
 }
 }  // namespace
 
-std::vector<std::int32_t> end_tokens_in(const std::string& text, const std::string& source) {
+std::vector<std::int32_t> end_tokens_in(const std::string& written, const std::string& source) {
+  const std::string text = mark_python_numbers(written);
   check_json(text, source, kMaxDepth);
   const Json object = Json::parse(text);
   BEV_CHECK(object.is_object(), ErrorKind::kInput, source, ": not a JSON object");

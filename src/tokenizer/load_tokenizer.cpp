@@ -24,7 +24,7 @@ namespace {
 std::optional<JsonDocument> read_config(const std::string& folder) {
   std::string path = join_path(folder, "tokenizer_config.json");
   if (!path_exists(path)) return std::nullopt;
-  return JsonDocument(read_file(path), path);
+  return JsonDocument(mark_python_numbers(read_file(path)), path);
 }
 
 // A token of the configuration: a string, or an object with "content".

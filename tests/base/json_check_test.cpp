@@ -59,6 +59,19 @@ TEST(CheckJson, KeepsMessagesShortAndPrintable) {
   }
 }
 
+TEST(PythonNumbers, BecomeStringsAndComeBack) {
+  const std::string text =
+      R"({"a": Infinity, "b": [-Infinity, NaN,1], "s": "Infinity \" NaN", "Infinity": "-Infinity"})";
+  const std::string marked = mark_python_numbers(text);
+  check_json(marked, "x", 4);
+  EXPECT_EQ(marked, R"({"a": "\u0001Infinity", "b": ["\u0001-Infinity", "\u0001NaN",1], )"
+                    R"("s": "Infinity \" NaN", "Infinity": "-Infinity"})");
+  EXPECT_EQ(unmark_python_numbers(marked), text);
+  EXPECT_EQ(unmark_python_numbers(R"(["\u0001NaNs", "\u0001", "\u0001Infinity)"),
+            R"(["\u0001NaNs", "\u0001", "\u0001Infinity)");
+  EXPECT_EQ(mark_python_numbers(R"("open \)"), R"("open \)");
+}
+
 TEST(Quote, EscapesAndCuts) {
   EXPECT_EQ(quote("a.b"), "'a.b'");
   EXPECT_EQ(quote("\x1b\n\xc3\xa9"), "'\\x1b\\x0a\\xc3\\xa9'");

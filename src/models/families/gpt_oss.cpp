@@ -1,5 +1,6 @@
 // GPT-OSS: learned attention sinks, windows in every other layer, MoE with clamped SwiGLU.
 #include <cmath>
+#include <limits>
 
 #include "models/families/family_list.h"
 #include "models/families/hf_rope.h"
@@ -42,7 +43,8 @@ ModelConfig read(const HfConfig& hf) {
   config.softmax_type = block.softmax_type;
   config.activation = block.activation;
   config.glu_linear_offset = block.glu_linear_offset;
-  config.activation_clamp = hf.positive_number("swiglu_limit", block.activation_clamp);
+  config.activation_clamp =
+      hf.infinite("swiglu_limit") ? 0 : hf.positive_number("swiglu_limit", block.activation_clamp);
   if (std::abs(hf.positive_number("swiglu_alpha", 1.702) - 1.702) > 1e-9) {
     hf.reject("swiglu_alpha", "only 1.702 is supported");
   }
@@ -66,7 +68,8 @@ void write(const ModelConfig& config, HfConfig& hf) {
   write_rope(config, kRope, hf);
   write_windows(config, LayerTypes::kUsed, hf);
   hf.set("attention_bias", config.has_proj_bias());
-  hf.set("swiglu_limit", config.activation_clamp);
+  hf.set("swiglu_limit", config.activation_clamp > 0 ? config.activation_clamp
+                                                     : std::numeric_limits<double>::infinity());
   hf.set("swiglu_alpha", 1.702);
   if (!config.moe.any()) return;
   hf.set("intermediate_size", config.moe.ffn_hidden_size);

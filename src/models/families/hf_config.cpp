@@ -1,6 +1,7 @@
 #include "models/families/hf_config.h"
 
 #include <algorithm>
+#include <cmath>
 #include <nlohmann/json.hpp>
 #include <utility>
 
@@ -17,7 +18,7 @@ constexpr std::int64_t kMaxInteger = 1 << 28;  // keeps multiplied sizes within 
 
 // Value as text for a message, shortened.
 std::string shown(const Json& value) {
-  std::string text = value.dump(-1, ' ', true);
+  std::string text = unmark_python_numbers(value.dump(-1, ' ', true));
   constexpr std::size_t kMost = 80;
   if (text.size() > kMost) text = text.substr(0, kMost) + "...";
   return text;
@@ -32,7 +33,10 @@ bool is_count(const Json& value) { return is_positive_integer(value) || value ==
 bool is_positive(const Json& value) { return value.is_number() && value.get<double>() > 0; }
 bool is_magnitude(const Json& value) { return value.is_number() && value.get<double>() >= 0; }
 bool is_flag(const Json& value) { return value.is_boolean(); }
-bool is_text(const Json& value) { return value.is_string(); }
+bool is_text(const Json& value) {
+  // Marked numbers of Python are strings too.
+  return value.is_string() && !value.get_ref<const std::string&>().starts_with('\x01');
+}
 bool is_object(const Json& value) { return value.is_object(); }
 bool are_positive(const Json& value) {
   return value.is_array() && std::all_of(value.begin(), value.end(), is_positive);
@@ -86,9 +90,10 @@ HfConfig& HfConfig::operator=(HfConfig other) noexcept {
 HfConfig::~HfConfig() = default;
 
 HfConfig HfConfig::parse(std::string_view text, std::string source) {
-  check_json(text, source, kMaxDepth);
+  const std::string json = mark_python_numbers(text);
+  check_json(json, source, kMaxDepth);
   HfConfig config;
-  config.impl_->json = Json::parse(text);
+  config.impl_->json = Json::parse(json);
   config.impl_->source = std::move(source);
   BEV_CHECK(config.impl_->json.is_object(), ErrorKind::kInput, config.impl_->source,
             ": must be a JSON object, got ", shown(config.impl_->json));
@@ -106,6 +111,10 @@ bool HfConfig::truthy(std::string_view key) const {
   if (value->is_number()) return value->get<double>() != 0;
   if (value->is_string()) return !value->get_ref<const std::string&>().empty();
   return !value->empty();
+}
+bool HfConfig::infinite(std::string_view key) const {
+  const Json* value = impl_->find(key);
+  return value != nullptr && shown(*value) == "Infinity";
 }
 
 std::int64_t HfConfig::positive_integer(std::string_view key) const {
@@ -169,7 +178,10 @@ void HfConfig::set(std::string_view key, bool value) { impl_->json[std::string(k
 void HfConfig::set(std::string_view key, std::int64_t value) {
   impl_->json[std::string(key)] = value;
 }
-void HfConfig::set(std::string_view key, double value) { impl_->json[std::string(key)] = value; }
+void HfConfig::set(std::string_view key, double value) {
+  Json& to = impl_->json[std::string(key)];
+  to = std::isinf(value) ? Json(value > 0 ? "\x01Infinity" : "\x01-Infinity") : Json(value);
+}
 void HfConfig::set(std::string_view key, std::string_view value) {
   impl_->json[std::string(key)] = value;
 }
@@ -187,6 +199,8 @@ void HfConfig::set(std::string_view key, const HfConfig& value) {
 }
 void HfConfig::set_null(std::string_view key) { impl_->json[std::string(key)] = nullptr; }
 
-std::string HfConfig::dump() const { return impl_->json.dump(2, ' ', true) + "\n"; }
+std::string HfConfig::dump() const {
+  return unmark_python_numbers(impl_->json.dump(2, ' ', true)) + "\n";
+}
 
 }  // namespace bev

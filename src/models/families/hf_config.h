@@ -15,6 +15,7 @@ class HfConfig {
  public:
   HfConfig();  // an empty object, for export
   // Throws Error(kInput) unless `text` is a JSON object; `source` names the file in messages.
+  // Infinity and NaN, as Python writes them, are values of no type; see infinite().
   static HfConfig parse(std::string_view text, std::string source = "config.json");
   HfConfig(const HfConfig& other);
   HfConfig(HfConfig&& other) noexcept;
@@ -23,9 +24,10 @@ class HfConfig {
 
   const std::string& source() const;
   bool empty() const;
-  bool has(std::string_view key) const;     // present and not null
-  bool listed(std::string_view key) const;  // present, possibly null
-  bool truthy(std::string_view key) const;  // as in Python: not missing, null, false, 0 or empty
+  bool has(std::string_view key) const;       // present and not null
+  bool listed(std::string_view key) const;    // present, possibly null
+  bool truthy(std::string_view key) const;    // as in Python: not missing, null, false, 0 or empty
+  bool infinite(std::string_view key) const;  // Python's Infinity
   // All of these throw Error(kInput) for a value of the wrong type or range. Without a default, a
   // missing key is an error too.
   std::int64_t positive_integer(std::string_view key) const;  // at most 2^28
