@@ -25,7 +25,10 @@ std::string read_window(std::string_view text, std::string& problem) {
 }
 
 void shape_fields(ModelConfig& model, FieldList& list) {
-  list.add("model-family", model.family, "model family whose weight names and defaults are used")
+  list.add(
+          "model-family", model.family,
+          "model family: weight names, and the settings of its smallest preset for all that is not "
+          "given")
       .alias("family");
   list.add("num-layers", model.num_layers, "transformer layers")
       .defaults_to("given, or from --preset or --hf-model")
@@ -56,7 +59,7 @@ void shape_fields(ModelConfig& model, FieldList& list) {
   list.add("vocab-size", model.vocab_size, "true vocabulary size; never padded in the model")
       .min(0)
       .limit(1 << 28)
-      .defaults_to("from the data or the model");
+      .defaults_to("that of the tokenizer, else of the model");
   list.add("max-position-embeddings", model.max_position_embeddings,
            "longest sequence of the model; rows of a learned position table")
       .min(0)

@@ -11,59 +11,33 @@ namespace {
 
 // As published, or as counted by transformers for the published config.json.
 const std::map<std::string, std::int64_t> kParameters = {
-    {"gpt2-124m", 124439808},
-    {"gpt2-medium", 354823168},
-    {"gpt2-large", 774030080},
-    {"gpt2-xl", 1557611200},
-    {"llama-tiny", 6843648},
-    {"llama2-7b", 6738415616},
-    {"llama2-13b", 13015864320},
-    {"llama2-70b", 68976648192},
-    {"llama3-8b", 8030261248},
-    {"llama3-70b", 70553706496},
-    {"llama3.1-8b", 8030261248},
-    {"llama3.1-70b", 70553706496},
-    {"llama3.1-405b", 405853388800},
-    {"llama3.2-1b", 1235814400},
-    {"llama3.2-3b", 3212749824},
-    {"mistral-7b", 7241732096},
-    {"qwen2.5-0.5b", 494032768},
-    {"qwen2.5-1.5b", 1543714304},
-    {"qwen2.5-3b", 3085938688},
-    {"qwen2.5-7b", 7615616512},
-    {"qwen2.5-14b", 14770033664},
-    {"qwen2.5-32b", 32763876352},
-    {"qwen2.5-72b", 72706203648},
-    {"qwen3-0.6b", 596049920},
-    {"qwen3-1.7b", 1720574976},
-    {"qwen3-4b", 4022468096},
-    {"qwen3-8b", 8190735360},
-    {"qwen3-14b", 14768307200},
-    {"qwen3-32b", 32762123264},
-    {"gemma2-2b", 2614341888},
-    {"gemma2-9b", 9241705984},
-    {"gemma2-27b", 27227128320},
-    {"gemma3-270m", 268098176},
-    {"gemma3-1b", 999885952},
-    {"gemma3-4b", 3880263168},
-    {"gemma3-12b", 11766034176},
-    {"gemma3-27b", 27009346304},
-    {"phi3-mini", 3821079552},
-    {"phi-4", 14659507200},
-    {"pythia-70m", 70426624},
-    {"pythia-160m", 162322944},
-    {"pythia-410m", 405334016},
-    {"pythia-1b", 1011781632},
-    {"pythia-1.4b", 1414647808},
-    {"pythia-2.8b", 2775208960},
-    {"pythia-6.9b", 6857302016},
-    {"pythia-12b", 11846072320},
-    {"mixtral-8x7b", 46702792704},
-    {"mixtral-8x22b", 140620634112},
-    {"qwen3-30b-a3b", 30532122624},
-    {"deepseek-v2-lite", 15706484224},
-    {"deepseek-v3", 671026419200},
-    {"gpt-oss-20b", 20914757184},
+    {"gpt2-124m", 124439808},        {"gpt2-medium", 354823168},
+    {"gpt2-large", 774030080},       {"gpt2-xl", 1557611200},
+    {"llama-tiny", 6843648},         {"llama2-7b", 6738415616},
+    {"llama2-13b", 13015864320},     {"llama2-70b", 68976648192},
+    {"llama3-8b", 8030261248},       {"llama3-70b", 70553706496},
+    {"llama3.1-8b", 8030261248},     {"llama3.1-70b", 70553706496},
+    {"llama3.1-405b", 405853388800}, {"llama3.2-1b", 1235814400},
+    {"llama3.2-3b", 3212749824},     {"mistral-7b", 7241732096},
+    {"qwen2.5-0.5b", 494032768},     {"qwen2.5-1.5b", 1543714304},
+    {"qwen2.5-3b", 3085938688},      {"qwen2.5-7b", 7615616512},
+    {"qwen2.5-14b", 14770033664},    {"qwen2.5-32b", 32763876352},
+    {"qwen2.5-72b", 72706203648},    {"qwen3-0.6b", 596049920},
+    {"qwen3-1.7b", 1720574976},      {"qwen3-4b", 4022468096},
+    {"qwen3-8b", 8190735360},        {"qwen3-14b", 14768307200},
+    {"qwen3-32b", 32762123264},      {"gemma2-2b", 2614341888},
+    {"gemma2-9b", 9241705984},       {"gemma2-27b", 27227128320},
+    {"gemma3-270m", 268098176},      {"gemma3-1b", 999885952},
+    {"gemma3-4b", 3880263168},       {"gemma3-12b", 11766034176},
+    {"gemma3-27b", 27009346304},     {"phi3-mini", 3821079552},
+    {"phi-4", 14659507200},          {"pythia-70m", 70426624},
+    {"pythia-160m", 162322944},      {"pythia-410m", 405334016},
+    {"pythia-1b", 1011781632},       {"pythia-1.4b", 1414647808},
+    {"pythia-2.8b", 2775208960},     {"pythia-6.9b", 6857302016},
+    {"pythia-12b", 11846072320},     {"mixtral-8x7b", 46702792704},
+    {"mixtral-8x22b", 140620634112}, {"qwen1.5-moe-a2.7b", 14315784192},
+    {"qwen3-30b-a3b", 30532122624},  {"deepseek-v2-lite", 15706484224},
+    {"deepseek-v3", 671026419200},   {"gpt-oss-20b", 20914757184},
     {"gpt-oss-120b", 116829156672},
 };
 
@@ -74,6 +48,16 @@ TEST(Presets, HaveTheirPublishedParameters) {
     EXPECT_EQ(count_parameters(preset(name)), known->second) << name;
   }
   EXPECT_EQ(preset_names().size(), kParameters.size());
+}
+
+TEST(Presets, BeginWithTheSmallestOfTheirFamily) {
+  for (const ModelFamily& family : families()) {
+    ASSERT_FALSE(family.presets.empty()) << family.name;
+    std::int64_t first = count_parameters(family.presets.front().config);
+    for (const Preset& preset : family.presets) {
+      EXPECT_LE(first, count_parameters(preset.config)) << preset.name;
+    }
+  }
 }
 
 TEST(Presets, NamesAreUnique) {

@@ -56,7 +56,7 @@ struct ModelFamily {
   std::string further_layers = {};
   // Files may store expert weights in MXFP4: NAME_blocks and NAME_scales.
   bool packed_experts = false;
-  std::vector<Preset> presets = {};
+  std::vector<Preset> presets = {};  // at least one, the smallest first
 };
 
 // All families, sorted by name; find_family throws Error(kInput) with the nearest known name.
@@ -79,6 +79,9 @@ std::vector<std::string> differing_fields(const ModelConfig& a, const ModelConfi
 // Throws Error(kConfig) with the nearest known name.
 ModelConfig preset(std::string_view name);
 std::vector<std::string> preset_names();
+// The model of --family alone: the family's smallest preset. Throws Error(kConfig) with the nearest
+// known name.
+ModelConfig family_defaults(std::string_view name);
 // Number of weights; tied ones count once.
 std::int64_t count_parameters(const ModelConfig& config);
 

@@ -46,6 +46,18 @@ std::vector<WeightRule> weights() {
   rules.push_back({ours + "gate", {mlp + "shared_expert_gate"}});
   return rules;
 }
+
+ModelConfig qwen15_moe() {
+  ModelConfig config = qwen_block("qwen2_moe");
+  config.add_qkv_bias = true;
+  config.moe.num_experts = 60;
+  config.moe.topk = 4;
+  config.moe.pre_softmax = true;
+  config.moe.ffn_hidden_size = 1408;
+  config.moe.shared_expert_size = 5632;
+  config.moe.shared_expert_gate = true;
+  return with_sizes(config, {24, 2048, 5632, 16, 16, 151936, 8192});
+}
 }  // namespace
 
 ModelFamily qwen2_moe_family() {
@@ -55,7 +67,8 @@ ModelFamily qwen2_moe_family() {
           .read = read,
           .write = write,
           .weights = weights(),
-          .ignored = llama_ignored()};
+          .ignored = llama_ignored(),
+          .presets = {{"qwen1.5-moe-a2.7b", qwen15_moe()}}};
 }
 
 }  // namespace bev

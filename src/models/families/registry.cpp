@@ -70,6 +70,16 @@ ModelConfig preset(std::string_view name) {
            known_text(name, preset_names()));
 }
 
+ModelConfig family_defaults(std::string_view name) {
+  std::vector<std::string> known;
+  for (const ModelFamily& family : families()) {
+    if (family.name == family_of(name)) return canonical(family.presets.front().config);
+    known.push_back(family.name);
+  }
+  BEV_FAIL(ErrorKind::kConfig, "--family: ", quote(name), " is not known; ",
+           known_text(name, known));
+}
+
 std::int64_t count_parameters(const ModelConfig& config) {
   std::int64_t count = 0;
   for (const Param& param : declare_params(config)) count += param.shape.numel();
