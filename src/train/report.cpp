@@ -112,8 +112,11 @@ std::string IterationLog::line(std::string_view timestamp) {
   put(" number of nan iterations: {:3d} |", nan_);
   if (redone_ > 0) put(" number of redone iterations: {:3d} |", redone_);
   put(" tokens/s: {:.0f} |", per_second(static_cast<double>(tokens_), elapsed_seconds_));
-  if (options_.peak_flops_per_second > 0) {
-    put(" of peak: {:.1f}% |", tflops * 1e12 / options_.peak_flops_per_second * 100.0);
+  double& peak = options_.peak_flops_per_second;
+  if (peak > 0) {
+    // A machine that was busy with other work during the measurement is faster than measured.
+    peak = std::max(peak, tflops * 1e12);
+    put(" of peak: {:.1f}% |", tflops * 1e12 / peak * 100.0);
   }
   IterationLog next(options_);
   next.any_line_ = true;
@@ -230,6 +233,16 @@ void write_validation_scalars(TensorBoardWriter& writer, const StepReport& at, d
   };
   both("lm loss validation", loss);
   both("lm loss validation ppl", perplexity(loss));
+}
+
+std::string TimeLeft::add(const StepReport& step) {
+  constexpr std::int64_t kFirst = 2, kLast = 3;
+  if (++steps_ >= kFirst) seconds_ += step.elapsed_seconds;
+  std::int64_t left = train_iterations_ - step.iteration;
+  if (steps_ != kLast || left < 1) return "";
+  double each = seconds_ / static_cast<double>(kLast - kFirst + 1);
+  return fmt::format("time left: about {} for {} iterations of {:.1f} ms",
+                     format_duration(static_cast<double>(left) * each), left, each * 1000.0);
 }
 
 namespace {

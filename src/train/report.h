@@ -41,8 +41,9 @@ struct ReportOptions {
   std::int64_t train_iterations = 0;
   std::int64_t log_interval = 100;
   std::int64_t world_size = 1;
-  bool log_throughput = false;         // Megatron's TFLOP/s/GPU column
-  double peak_flops_per_second = 0.0;  // of one device; 0: unknown, "of peak" is omitted
+  bool log_throughput = false;  // Megatron's TFLOP/s/GPU column
+  // Speed of one device, at least what the run has reached; 0: unknown, "of peak" is omitted.
+  double peak_flops_per_second = 0.0;
 };
 
 // Accumulates iterations into Megatron's log line: losses averaged over iterations not skipped,
@@ -90,6 +91,20 @@ void keep_metrics_before(const std::string& path, std::int64_t iteration);
 
 void write_scalars(TensorBoardWriter& writer, const StepReport& step, const ReportOptions& options);
 void write_validation_scalars(TensorBoardWriter& writer, const StepReport& at, double loss);
+
+// Says once how long the rest of a run takes: after its third iteration, by the time of the second
+// and the third.
+class TimeLeft {
+ public:
+  explicit TimeLeft(std::int64_t train_iterations) : train_iterations_(train_iterations) {}
+
+  // Returns the line, or "".
+  std::string add(const StepReport& step);
+
+ private:
+  std::int64_t train_iterations_, steps_ = 0;
+  double seconds_ = 0.0;
+};
 
 struct Progress {
   std::int64_t iteration = 0;

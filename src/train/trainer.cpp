@@ -47,7 +47,7 @@ double last_mean(const std::vector<PlotPoint>& points) {
 
 struct Trainer::Sinks {
   Sinks(const LogConfig& log, const ReportOptions& report, std::int64_t first_iteration)
-      : options(report), iteration_log(report) {
+      : options(report), iteration_log(report), time_left(report.train_iterations) {
     if (!log.metrics_out.empty()) {
       // A resumed run keeps the metrics of earlier iterations.
       if (first_iteration > 1) keep_metrics_before(log.metrics_out, first_iteration);
@@ -68,6 +68,7 @@ struct Trainer::Sinks {
     }
     iteration_log.add(step);
     if (iteration_log.due()) log_info(iteration_log.line(local_timestamp()));
+    if (std::string left = time_left.add(step); !left.empty()) log_info(left);
     if (progress) progress->update(step);
   }
   void report_validation(const StepReport& at, double loss) {
@@ -77,6 +78,7 @@ struct Trainer::Sinks {
 
   ReportOptions options;
   IterationLog iteration_log;
+  TimeLeft time_left;
   std::unique_ptr<MetricsWriter> metrics;
   std::unique_ptr<TensorBoardWriter> tensorboard;
   std::unique_ptr<ProgressLine> progress;

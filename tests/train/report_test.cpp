@@ -74,6 +74,37 @@ TEST(IterationLog, WritesOptionalFieldsInTheirPlaces) {
       " tokens/s: 65536 | of peak: 25.0% |");
 }
 
+// The peak was measured while the machine did other work.
+TEST(IterationLog, NoRunIsFasterThanThePeak) {
+  IterationLog log({.train_iterations = 10, .peak_flops_per_second = 1e6});
+  StepReport fast = step(1, 3.0), slow = step(2, 3.0);
+  slow.elapsed_seconds = 2 * fast.elapsed_seconds;
+  log.add(fast);
+  EXPECT_THAT(log.line("T"), testing::HasSubstr(" of peak: 100.0% |"));
+  log.add(slow);
+  EXPECT_THAT(log.line("T"), testing::HasSubstr(" of peak: 50.0% |"));
+}
+
+// The first iteration warms up and says nothing about the others.
+TEST(TimeLeft, IsSaidOnceAfterTheThirdIteration) {
+  TimeLeft left(103);
+  StepReport report = step(1, 3.0);
+  report.elapsed_seconds = 50;
+  EXPECT_EQ(left.add(report), "");
+  report.iteration = 2;
+  report.elapsed_seconds = 1;
+  EXPECT_EQ(left.add(report), "");
+  report.iteration = 3;
+  report.elapsed_seconds = 2;
+  EXPECT_EQ(left.add(report), "time left: about 2m 30s for 100 iterations of 1500.0 ms");
+  report.iteration = 4;
+  EXPECT_EQ(left.add(report), "");
+  TimeLeft none(3);
+  for (report.iteration = 1; report.iteration <= 3; ++report.iteration) {
+    EXPECT_EQ(none.add(report), "");
+  }
+}
+
 TEST(IterationLog, AveragesOverIterationsThatCounted) {
   IterationLog log({.train_iterations = 10});
   log.add(step(1, 4.0));
