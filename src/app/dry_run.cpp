@@ -8,7 +8,9 @@
 #include <nlohmann/json.hpp>
 #include <optional>
 
+#include "app/memory_fit.h"
 #include "app/ranks.h"
+#include "app/run_summary.h"
 #include "base/fields.h"
 #include "base/text.h"
 #include "parallel/engine.h"
@@ -102,9 +104,30 @@ double machine_bytes() {
 
 // Text.
 
+std::string bytes_text(std::int64_t bytes) { return format_bytes(static_cast<double>(bytes)); }
+
 void add_line(std::string& out, std::string_view name, std::string_view value) {
   std::string label = concat(name, " ");
   out += fmt::format("  {:.<48} {}\n", label, value);
+}
+
+// Whether it fits, and what it is.
+void add_essentials(std::string& out, const RunConfig& run, const Forecast& forecast) {
+  MemoryFit fit = memory_fit(run, forecast.memory, {}, machine_bytes());
+  bool known = fit.there_bytes > 0;
+  out += concat(!known       ? "memory: "
+                : fit.fits() ? "fits: "
+                             : "does not fit: ",
+                fit.text(), " for ", forecast.memory.ranks.size(),
+                forecast.memory.ranks.size() == 1 ? " rank" : " ranks", ", ",
+                bytes_text(largest(forecast.memory).total()), " for the largest\n");
+  if (!fit.fits()) {
+    out += memory_advice(run, {}, machine_bytes()).substr(1) + "\n";
+  }
+  out += concat("parameters: ", format_count(static_cast<double>(forecast.memory.parameters)), " (",
+                forecast.memory.parameters, ")\n");
+  out += concat("model: ", architecture_text(run.model), "\n");
+  out += concat("run: ", length_text(run, 0), "\n");
 }
 
 void add_config(std::string& out, const RunConfig& run) {
@@ -178,8 +201,6 @@ void add_groups(std::string& out, const RunConfig& run) {
     if (!texts.empty()) add_line(out, name_of(group), join(texts, " "));
   }
 }
-
-std::string bytes_text(std::int64_t bytes) { return format_bytes(static_cast<double>(bytes)); }
 
 void add_rank(std::string& out, const RankMemory& rank, bool marked) {
   out += fmt::format(
@@ -326,6 +347,7 @@ MemoryPlan planned_memory(const RunConfig& run) { return forecast_of(run).memory
 std::string dry_run_text(const RunConfig& run) {
   Forecast forecast = forecast_of(run);
   std::string out;
+  add_essentials(out, run, forecast);
   add_config(out, run);
   add_run(out, run, forecast);
   add_groups(out, run);

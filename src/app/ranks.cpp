@@ -21,6 +21,7 @@
 #include "comm/process/mpi_link.h"
 #include "comm/process/process_world.h"
 #include "comm/process/tcp_link.h"
+#include "plan/flops.h"
 
 namespace bev {
 
@@ -75,6 +76,38 @@ const Kernels* planned_kernels(const RuntimeConfig& runtime) {
 #else
   return nullptr;
 #endif
+}
+
+GpuInfo gpu_info(const RuntimeConfig& runtime) {
+  GpuInfo info;
+  info.used = runtime.device == DeviceKind::kCuda;
+#ifdef BEV_HAS_CUDA
+  info.count = cuda_device_count();
+  if (info.count == 0) return info;
+  info.used = runtime.device != DeviceKind::kCpu;
+  info.name = cuda_device_name(0);
+  info.memory_bytes = cuda_device_memory(0);
+#endif
+  return info;
+}
+
+RuntimeConfig paying_threads(const RunConfig& run, const Launch& launch) {
+  RuntimeConfig runtime = run.runtime;
+  if (runtime.num_threads > 0 || gpu_info(runtime).used) return runtime;
+  // Kernels of a layer in forward and backward, and the work that outweighs waking a thread.
+  constexpr std::int64_t kLayerKernels = 40;
+  constexpr double kThreadFlops = 3e6;
+  MeshShape mesh = mesh_shape(run.parallel);
+  double flops = model_flops(run.model, run.batch.micro_batch_size, run.data.seq_length) /
+                 static_cast<double>(mesh.tp * mesh.cp * mesh.pp);
+  auto kernels = static_cast<double>(kLayerKernels * (run.model.num_layers / mesh.pp + 1));
+  std::int64_t ranks = mesh.size() / launch.processes;
+  double paying = std::clamp(flops / kernels / kThreadFlops, 1.0, 1e6);
+  std::int64_t most = threads_per_rank(runtime, ranks, launch);
+  if (static_cast<std::int64_t>(paying) < most) {
+    runtime.num_threads = static_cast<std::int64_t>(paying) * ranks;
+  }
+  return runtime;
 }
 
 int threads_per_rank(const RuntimeConfig& runtime, std::int64_t ranks, const Launch& launch) {

@@ -17,6 +17,19 @@ void check_device(const RunConfig& run);
 // Kernels of the requested device, whether it is present or not; null if this build does not
 // support it.
 const Kernels* planned_kernels(const RuntimeConfig& runtime);
+// The GPUs of this machine; without one, or without CUDA in this build, only `used` may be set, for
+// plans.
+struct GpuInfo {
+  bool used = false;  // the run computes on GPUs
+  std::int64_t count = 0;
+  std::string name = {};    // of the first
+  double memory_bytes = 0;  // of the first
+};
+GpuInfo gpu_info(const RuntimeConfig& runtime);
+
+// The runtime settings of a run with the threads that pay: a rank on the CPU takes one more only
+// where its kernels have enough work for it. --num-threads overrides; results do not depend on it.
+RuntimeConfig paying_threads(const RunConfig& run, const Launch& launch);
 // CPU threads of each of the `ranks` ranks of this process.
 int threads_per_rank(const RuntimeConfig& runtime, std::int64_t ranks, const Launch& launch = {});
 

@@ -10,6 +10,7 @@
 #include "base/fields.h"
 #include "base/problems.h"
 #include "base/text.h"
+#include "checkpoint/step_folders.h"
 #include "data/gpt/split.h"
 #include "models/families/family.h"
 #include "parallel/engine.h"
@@ -425,7 +426,10 @@ void check_upcycling(const RunConfig& run, Problems& out) {
     }
     return;
   }
-  if (checkpoint.load.empty() == run.train.hf_model.empty()) {
+  if (checkpoint.loads_experts) return;  // the run goes on
+  bool loads = !checkpoint.load.empty();
+  bool begins = run.train.hf_model.empty() ? loads : !loads || !latest_step(checkpoint.load);
+  if (!begins) {
     out.push_back(
         "--moe-use-upcycling: needs a dense model; give either --load DIR or --hf-model DIR");
   }
@@ -523,18 +527,16 @@ std::vector<std::string> RunConfig::resolve() {
 }
 
 std::vector<std::string> model_conflicts(const Options& options, const FieldList& list,
-                                         const ModelConfig& model) {
+                                         const ModelConfig& model, bool upcycled) {
   constexpr std::array<std::string_view, 8> kFree = {
       "hidden-dropout",    "attention-dropout",       "init-method-std", "rotary-base",
       "rotary-base-local", "max-position-embeddings", "mtp-num-layers",  "mtp-loss-scaling-factor"};
   Problems out;
   const ModelConfig given = canonical(model);
-  // Upcycled experts belong to another model family.
-  bool upcycling = options.given("moe-use-upcycling");
   for (const Setting& setting : options.settings()) {
     auto* entry = list.find_entry(setting.field);
     bool experts = entry->section == MoeConfig::kSection;
-    if (upcycling && (experts || setting.field == "model-family")) continue;
+    if (upcycled && (experts || setting.field == "model-family")) continue;
     if (entry->section != "model" && !experts) continue;
     if (std::ranges::find(kFree, setting.field) != kFree.end()) continue;
     std::string has = entry->field.text();

@@ -44,8 +44,9 @@ struct RunConfig {
 
 // Flags that contradict the model of --hf-model, which `list` refers to and which they have not yet
 // overridden; its values are restored. Dropout, initialisation, positions, RoPE scaling and expert
-// load balancing may be changed; nothing else may.
+// load balancing may be changed; nothing else may. Experts and family of an upcycled model are
+// its own.
 std::vector<std::string> model_conflicts(const Options& options, const FieldList& list,
-                                         const ModelConfig& model);
+                                         const ModelConfig& model, bool upcycled);
 
 }  // namespace bev

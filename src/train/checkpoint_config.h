@@ -37,8 +37,11 @@ struct CheckpointConfig {
 
   std::string load;
   bool use_checkpoint_args = false;
-  std::int64_t ckpt_step = -1;      // < 0: the latest
-  std::int64_t loaded_samples = 0;  // consumed by the run that is resumed; not a flag
+  std::int64_t ckpt_step = -1;  // < 0: the latest
+  // Read from the manifest of the checkpoint to load; not flags.
+  std::int64_t loaded_samples = 0;     // consumed by the run that is resumed
+  std::int64_t loaded_vocab_size = 0;  // 0: unknown
+  bool loads_experts = false;          // its model has experts
   bool load_optim = true;
   bool load_rng = true;
   bool finetune = false;
@@ -50,6 +53,9 @@ struct CheckpointConfig {
   // Upcycling: experts are initialised from a dense model.
   bool moe_use_upcycling = false;
   std::int64_t moe_upcycling_granularity = 1;  // parts an MLP is split into
+
+  // Whether the weights are made of a dense model; a run that has begun goes on instead.
+  bool upcycles() const { return moe_use_upcycling && !loads_experts; }
 
   void fields(FieldList& list);
   // `base` is the folder of --save or --load.

@@ -261,7 +261,7 @@ void RuntimeConfig::fields(FieldList& list) {
   list.add("num-threads", num_threads, "CPU threads of this process; results do not depend on it")
       .min(0)
       .limit(1 << 14)
-      .defaults_to("all cores");
+      .defaults_to("all cores; in training no more than pay for the size of the model");
   list.add("seed", seed, "seed of weights, data order, dropout and sampling").min(0);
   list.add("deterministic-mode", deterministic_mode,
            "the same bits in every run on a GPU too (on the CPU they always are)");
@@ -284,7 +284,9 @@ void RuntimeConfig::fields(FieldList& list) {
 
 void TrainConfig::fields(FieldList& list) {
   list.section("training");
-  list.add("preset", preset, "a model by name (llama3-8b, gpt2-124m, ...); model flags change it");
+  list.add("preset", preset,
+           "a model by name (llama3-8b, gpt2-124m, ...); model flags change it, and sizes that "
+           "follow others follow");
   list.add("hf-model", hf_model, "Hugging Face folder to take shape, weights and tokenizer from");
   list.add("export-hf", export_hf, "folder to write the model to in Hugging Face's format");
   list.add("train-iters", train_iters, "length of the run in iterations").min(0).limit(kMaxIters);

@@ -30,26 +30,4 @@ std::string memory_text(const Arena& arena, std::span<const Arena* const> hosts,
   return text;
 }
 
-std::string memory_cures(const BatchConfig& batch, const ParallelConfig& parallel) {
-  std::string text = "\nless memory is needed with:";
-  auto add = [&](bool helps, std::string_view cure) {
-    if (helps) text += fmt::format("\n  {}", cure);
-  };
-  add(batch.micro_batch_size > 1,
-      fmt::format("a --micro-batch-size below {}", batch.micro_batch_size));
-  add(parallel.recompute_granularity != RecomputeGranularity::kFull,
-      "--recompute-granularity full --recompute-method uniform --recompute-num-layers 1");
-  add(!parallel.offload.any(), "--cpu-offloading-num-layers, which keeps activations on the host");
-  bool all_sharded =
-      parallel.data_parallel_sharding_strategy == ShardingStrategy::kOptimGradsParams;
-  std::int64_t copies = parallel.data_parallel_size * parallel.context_parallel_size;
-  add(!all_sharded && copies > 1, "--data-parallel-sharding-strategy optim_grads_params");
-  add(true, "--exp-avg-dtype bf16 --exp-avg-sq-dtype bf16, for moments of half the size, or fp8");
-  add(true, "--optimizer-cpu-offload, where the device has memory of its own: state on the host");
-  add(true,
-      "more ranks: --tensor-model-parallel-size, --pipeline-model-parallel-size or "
-      "--context-parallel-size");
-  return text + "\n--dry-run says what a run needs before it starts";
-}
-
 }  // namespace bev

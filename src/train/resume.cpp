@@ -1,6 +1,7 @@
 #include "train/resume.h"
 
 #include <algorithm>
+#include <cstdlib>
 
 #include "base/error.h"
 #include "base/file.h"
@@ -20,16 +21,33 @@ std::optional<std::int64_t> step_to_load(const CheckpointConfig& config) {
   if (config.load.empty()) return std::nullopt;
   return config.ckpt_step >= 0 ? config.ckpt_step : latest_step(config.load);
 }
+
+// Manifest of that step; nullopt if there is none that can be read.
+std::optional<Manifest> manifest_to_load(const CheckpointConfig& config) {
+  try {
+    std::optional<std::int64_t> step = step_to_load(config);
+    if (step) return CheckpointReader(step_folder(config.load, *step)).manifest();
+  } catch (const Error&) {
+  }
+  return std::nullopt;
+}
 }  // namespace
 
 TrainingState position_to_load(const CheckpointConfig& config) {
-  if (config.finetune || config.moe_use_upcycling) return {};
-  try {
-    std::optional<std::int64_t> step = step_to_load(config);
-    if (step) return CheckpointReader(step_folder(config.load, *step)).manifest().state;
-  } catch (const Error&) {
+  if (config.finetune || config.upcycles()) return {};
+  std::optional<Manifest> manifest = manifest_to_load(config);
+  return manifest ? manifest->state : TrainingState();
+}
+
+LoadedModel model_to_load(const CheckpointConfig& config) {
+  LoadedModel model;
+  std::optional<Manifest> manifest = manifest_to_load(config);
+  if (!manifest) return model;
+  for (const ConfigEntry& entry : manifest->config) {
+    if (entry.name == "vocab-size") model.vocab_size = std::atoll(entry.value.c_str());
+    if (entry.name == "num-experts") model.experts = entry.value != "0";
   }
-  return {};
+  return model;
 }
 
 namespace {

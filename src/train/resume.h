@@ -15,6 +15,14 @@ namespace bev {
 // which resume() will report.
 TrainingState position_to_load(const CheckpointConfig& config);
 
+// The model of the checkpoint to load, by its manifest; the defaults if there is none that can be
+// read.
+struct LoadedModel {
+  std::int64_t vocab_size = 0;
+  bool experts = false;
+};
+LoadedModel model_to_load(const CheckpointConfig& config);
+
 // Loads a checkpoint into the engine and returns the state to continue from; nullopt for a run that
 // starts at iteration 0. All ranks must call it, and load the same step. `run` is the
 // configuration, which is compared with that of the checkpoint.

@@ -6,7 +6,7 @@
 #include <array>
 #include <nlohmann/json.hpp>
 
-#include "app/host_memory.h"
+#include "app/memory_fit.h"
 #include "app/options.h"
 #include "base/error.h"
 #include "base/fields.h"
@@ -139,12 +139,12 @@ TEST(DryRun, SaysWhatOffloadedActivationsNeedOfTheHost) {
   // The inputs of all layers but the last, whose backward follows immediately.
   EXPECT_EQ(json::parse(dry_run_json(run))["ranks"][0]["host_activations"], 11 * 1024 * 768 * 4);
   EXPECT_THAT(dry_run_text(run), HasSubstr("33.00 MiB  < most"));
-  check_host_memory(run, {});
+  check_memory(run, planned_memory(run), {});
   run.model.hidden_size = 12288;
   run.model.num_attention_heads = 96;
   run.batch.micro_batch_size = run.batch.global_batch_size = 4096;
   expect_error(ErrorKind::kConfig, {"needs 2.06 TiB", "are free", "--cpu-offloading-num-layers"},
-               [&] { check_host_memory(run, {}); });
+               [&] { check_memory(run, planned_memory(run), {}); });
 }
 
 TEST(DryRun, JsonHoldsTheConfigurationWithItsTypes) {
@@ -210,14 +210,47 @@ TEST(DryRun, OffloadedStateIsCountedOnTheHost) {
   EXPECT_THAT(text, HasSubstr("on host\n"));
 }
 
+// Every setting that is named fits by the plan of its own dry run; more of them are joined only
+// where none does alone.
+TEST(DryRun, AdviceOnMemoryNamesWhatFits) {
+  RunConfig run = gpt2({"--micro-batch-size", "8", "--device", "cpu"});
+  auto needed = [&](const std::vector<std::string>& flags) {
+    RunConfig other = gpt2(flags);
+    return memory_fit(other, planned_memory(other), {}, 0).needed_bytes;
+  };
+  double small = needed({"--micro-batch-size", "1", "--global-batch-size", "8", "--device", "cpu"});
+  std::string advice = memory_advice(run, {}, small);
+  EXPECT_THAT(advice, HasSubstr(concat("--micro-batch-size 1: ", format_bytes(small))));
+  EXPECT_THAT(memory_advice(run, {}, small - 1),
+              Not(HasSubstr(concat("--micro-batch-size 1: ", format_bytes(small)))));
+  advice = memory_advice(run, {}, 1.3e9);
+  EXPECT_THAT(advice, HasSubstr("what would fit:\n  --micro-batch-size 1 "));
+  EXPECT_THAT(advice, Not(HasSubstr("offload"))) << "the CPU has no other memory";
+  advice = memory_advice(run, {}, 1e6);
+  EXPECT_THAT(advice, HasSubstr("the least of the settings tried needs"));
+  RunConfig least = gpt2({"--bf16", "--main-params-dtype", "bf16", "--main-grads-dtype", "bf16",
+                          "--exp-avg-dtype", "bf16", "--exp-avg-sq-dtype", "bf16",
+                          "--recompute-granularity", "full", "--device", "cpu"});
+  EXPECT_THAT(memory_advice(least, {}, 1e6), HasSubstr("\nuse a smaller model, or more ranks"));
+}
+
+TEST(DryRun, TheEssentialComesFirst) {
+  std::string text = dry_run_text(gpt2({"--train-iters", "10", "--device", "cpu"}));
+  EXPECT_THAT(text, testing::StartsWith("fits: "));
+  EXPECT_LT(text.find("parameters: 124.4M (124439808)"), text.find("-----"));
+  EXPECT_LT(text.find("run: 10 iterations take 10.24K tokens"), text.find("-----"));
+}
+
 TEST(DryRun, TooLittleHostMemoryIsSaidBeforeTheRun) {
   RunConfig run = gpt2({"--bf16", "--optimizer-cpu-offload"});
   Launch crowd;
   crowd.local_processes = 1 << 20;
-  check_host_memory(run, {});
+  check_memory(run, planned_memory(run), {});
   expect_error(ErrorKind::kConfig, {"needs", "are free", "--optimizer-offload-fraction"},
-               [&] { check_host_memory(run, crowd); });
-  check_host_memory(gpt2({"--bf16"}), crowd);
+               [&] { check_memory(run, planned_memory(run), crowd); });
+  RunConfig plain = gpt2({"--device", "cpu"});
+  expect_error(ErrorKind::kConfig, {"the run does not fit", "the least of the settings tried"},
+               [&] { check_memory(plain, planned_memory(plain), crowd); });
 }
 
 }  // namespace

@@ -489,7 +489,7 @@ TEST_F(RunConfigTest, ModelConflictsNameBothValues) {
   run.model.hidden_size = 8;
   run.model.gated = true;
   run.model.activation = Activation::kGelu;
-  EXPECT_THAT(model_conflicts(options, list, run.model),
+  EXPECT_THAT(model_conflicts(options, list, run.model, false),
               ElementsAre("--num-layers: --num-layers 2 contradicts --hf-model, where it is 3; "
                           "leave it out",
                           "--swiglu: --activation silu contradicts --hf-model, where it is gelu; "
@@ -504,7 +504,7 @@ TEST_F(RunConfigTest, ExpertsOfAFolderMayNotBeContradicted) {
                                      "--moe-layer-freq", "[1]*32", "--moe-router-num-groups", "1",
                                      "--moe-aux-loss-coeff", "0.1", "--ffn-hidden-size", "14336"});
   run.model = preset("mixtral-8x7b");
-  EXPECT_THAT(model_conflicts(options, list, run.model),
+  EXPECT_THAT(model_conflicts(options, list, run.model, false),
               ElementsAre("--moe-router-topk: --moe-router-topk 1 contradicts --hf-model, where it "
                           "is 2; leave it out"));
   EXPECT_EQ(run.model.moe.topk, 2);

@@ -113,7 +113,7 @@ TEST_P(Cluster, TrainsToTheNumbersOfRanksInOneProcess) {
     EXPECT_EQ(curve(folder_), expected);
     // Logged once, by world rank 0.
     EXPECT_EQ(count(run.out, "finished after 6 iterations"), 1u) << run.out;
-    EXPECT_EQ(count(run.err, " parameters, "), 1u) << run.err;
+    EXPECT_EQ(count(run.err, "parameters: "), 1u) << run.err;
   }
 }
 

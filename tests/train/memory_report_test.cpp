@@ -29,21 +29,5 @@ TEST(MemoryReport, HasMegatronsLineAndThePeakByTag) {
   EXPECT_EQ(text.find("in host memory"), text.rfind("in host memory")) << text;
 }
 
-TEST(MemoryReport, CuresAreThoseThatAreLeft) {
-  BatchConfig batch;
-  ParallelConfig parallel;
-  std::string cures = memory_cures(batch, parallel);
-  EXPECT_EQ(cures.find("--micro-batch-size"), cures.npos) << "it is 1";
-  EXPECT_EQ(cures.find("--data-parallel-sharding-strategy"), cures.npos) << "there is one rank";
-  EXPECT_NE(cures.find("--recompute-granularity full"), cures.npos);
-  batch.micro_batch_size = 4;
-  parallel.data_parallel_size = 2;
-  parallel.recompute_granularity = RecomputeGranularity::kFull;
-  cures = memory_cures(batch, parallel);
-  EXPECT_NE(cures.find("--micro-batch-size below 4"), cures.npos);
-  EXPECT_NE(cures.find("--data-parallel-sharding-strategy optim_grads_params"), cures.npos);
-  EXPECT_EQ(cures.find("--recompute-granularity"), cures.npos);
-}
-
 }  // namespace
 }  // namespace bev

@@ -288,11 +288,23 @@ void generate_rank(const RankStart& start, const GenerateOptions& wanted, const 
   output.log_speed();
 }
 
+// The likeliest token is among any of them.
+void warn_of_unused_choice(const GenerateOptions& wanted, const CommandInput& input) {
+  if (wanted.temperature > 0 || input.launch.process != 0) return;
+  for (const char* flag : {"top-k", "top-p"}) {
+    if (!input.options.given(flag)) continue;
+    log_warning(concat("--", flag,
+                       ": has no effect at --temperature 0, which always takes the "
+                       "likeliest token; give --temperature 1, say, or leave it out"));
+  }
+}
+
 int run_generate(GenerateOptions& wanted, const CommandInput& input) {
   RunConfig& run = wanted.run;
   Options& options = input.options;
   options.add_problems(wanted.problems());
   options.throw_problems();
+  warn_of_unused_choice(wanted, input);
   SourceModel model(wanted.model);
   run.model = model.config();
   // Resolved as given first, so that the ranks of --context-parallel-size are known when they

@@ -9,15 +9,17 @@
 #include "app/commands/commands.h"
 #include "app/dry_run.h"
 #include "app/export_files.h"
-#include "app/host_memory.h"
+#include "app/memory_fit.h"
 #include "app/options.h"
 #include "app/ranks.h"
 #include "app/recorded_run.h"
 #include "app/replay.h"
 #include "app/run_config.h"
 #include "app/run_folder.h"
+#include "app/run_summary.h"
 #include "base/error.h"
 #include "base/file.h"
+#include "base/host_memory.h"
 #include "base/log.h"
 #include "base/output.h"
 #include "bridge/hf_model.h"
@@ -28,7 +30,6 @@
 #include "models/families/family.h"
 #include "posttrain/upcycling.h"
 #include "tokenizer/tokenizer.h"
-#include "train/memory_report.h"
 #include "train/profile.h"
 #include "train/resume.h"
 #include "train/text_data.h"
@@ -112,11 +113,14 @@ TrainOutcome train_rank(const RankStart& start, RunParts& parts, Trace* trace) {
   options.zero_gradients = run.log.log_num_zeros_in_grad;
   Engine engine(start.world, start.kernels, options);
   TrainerConfig config = trainer_config(run);
-  if (run.checkpoint.moe_use_upcycling) {
+  const std::string& folder = run.train.hf_model;
+  if (run.checkpoint.upcycles()) {
     upcycle(engine, run.checkpoint.moe_upcycling_granularity,
-            {run.checkpoint.load, run.checkpoint.ckpt_step, run.train.hf_model});
+            {folder.empty() ? run.checkpoint.load : "", run.checkpoint.ckpt_step, folder});
   } else {
-    if (!run.train.hf_model.empty()) load_hf_weights(engine, run.train.hf_model);
+    // A checkpoint with experts has all weights; the folder may be the dense model that they were
+    // made of.
+    if (!folder.empty() && !run.checkpoint.loads_experts) load_hf_weights(engine, folder);
     config.start = resume(engine, run.checkpoint, parts.config);
   }
   if (parts.folder != nullptr && start.first) parts.folder->begin();
@@ -167,7 +171,7 @@ void check_outputs(const RunConfig& run) {
   }
   if (!run.checkpoint.save.empty()) {
     bool replaces = run.checkpoint.existing_run == ExistingRun::kReplace;
-    bool begun = run.checkpoint.moe_use_upcycling && !replaces &&
+    bool begun = run.checkpoint.upcycles() && !replaces &&
                  latest_step(run.checkpoint.save).has_value();
     BEV_CHECK(!begun, ErrorKind::kConfig, "--moe-use-upcycling: --save ", run.checkpoint.save,
               " has checkpoints of a run that has begun; go on with it by --load and without this "
@@ -227,21 +231,41 @@ std::optional<std::int64_t> choose_run(const RunConfig& run, const CommandInput&
   return saves ? last : settle_existing_run(run, input.fields, input.options);
 }
 
+// What is going to run, and what the user may not expect of it.
+void say_start(const RunConfig& run, const RuntimeConfig& runtime, const RunData& data,
+               const Launch& launch, const MemoryPlan& plan) {
+  MemoryFit memory = memory_fit(run, plan, launch, free_host_memory());
+  for (const std::string& line : run_summary(run, runtime, data, launch, memory)) log_info(line);
+  for (const std::string& warning : start_warnings(run)) log_warning(warning);
+  if (run.checkpoint.moe_use_upcycling && run.checkpoint.loads_experts) {
+    log_info(concat("--moe-use-upcycling: ", run.checkpoint.load,
+                    " has experts already; the run goes on from there"));
+  }
+  warn_of_constant_probability(run.model);
+}
+
 int run_train(TrainFlags& wanted, const CommandInput& input) {
   RunConfig& run = wanted.run;
   bool speaks = input.launch.process == 0;  // process of world rank 0
   std::optional<std::int64_t> last_saved = choose_run(run, input);
+  LoadedModel loaded = model_to_load(run.checkpoint);
+  run.checkpoint.loaded_vocab_size = loaded.vocab_size;
+  run.checkpoint.loads_experts = loaded.experts;
   choose_model(run, input.fields, input.options);
   Replay replay = open_replay(run);
   std::unique_ptr<Tokenizer> tokenizer = choose_tokenizer(run.data, run.train.hf_model);
-  TrainingState loaded = position_to_load(run.checkpoint);
-  run.checkpoint.loaded_samples = loaded.consumed_samples;
+  const std::vector<std::string> notes = fit_new_model(run, input.options);
+  TrainingState position = position_to_load(run.checkpoint);
+  run.checkpoint.loaded_samples = position.consumed_samples;
   input.options.add_problems(run.resolve());
   input.options.throw_problems();
   replay.check(run.model);
   if (run.data.tokenizer.empty()) run.data.tokenizer = run.train.hf_model;
   std::vector<ConfigEntry> config = config_entries(input.fields);
   place_outputs(run, input.options);
+  for (const std::string& note : notes) {
+    if (speaks) log_info(note);
+  }
   if (run.train.dry_run) {
     if (!speaks) return kExitOk;
     std::string text = run.train.json ? dry_run_json(run) : dry_run_text(run);
@@ -249,14 +273,15 @@ int run_train(TrainFlags& wanted, const CommandInput& input) {
     return kExitOk;
   }
   check_device(run);
-  check_host_memory(run, input.launch);
+  const MemoryPlan plan = planned_memory(run);
+  check_memory(run, plan, input.launch);
   if (speaks) check_outputs(run);
   std::int64_t& jump = run.checkpoint.replication_jump;
   if (jump == 0) jump = run.parallel.ranks * input.launch.local_processes;
   StopSignal stop;
   std::optional<RunFolder> folder;
   if (speaks && !run.checkpoint.save.empty()) folder.emplace(run, input.options, last_saved);
-  if (speaks) note_reached_length(run, loaded);
+  if (speaks) note_reached_length(run, position);
   RunData data = std::move(replay.data);
   if (!data.replay) {
     if (!run.data.text.empty()) {
@@ -267,12 +292,8 @@ int run_train(TrainFlags& wanted, const CommandInput& input) {
     data = open_data(run.data, run.model.vocab_size, static_cast<std::uint64_t>(run.runtime.seed),
                      sample_needs(run.train, batches), sample_order_spec(run));
   }
-  if (speaks) {
-    log_info(fmt::format("{} parameters, {} ranks, {}",
-                         format_count(static_cast<double>(count_parameters(run.model))),
-                         mesh_shape(run.parallel).size(), name_of(run.precision.model_dtype())));
-    warn_of_constant_probability(run.model);
-  }
+  const RuntimeConfig runtime = paying_threads(run, input.launch);
+  if (speaks) say_start(run, runtime, data, input.launch, plan);
   std::unique_ptr<Profile> profile = open_profile(run, input.launch);
   RunParts parts{run,
                  std::move(config),
@@ -281,13 +302,13 @@ int run_train(TrainFlags& wanted, const CommandInput& input) {
                  folder ? &*folder : nullptr,
                  StagingPool(staging_bytes(run.checkpoint, input.launch.local_processes))};
   TrainOutcome outcome;
-  run_ranks(input.launch, run.parallel, run.runtime, [&](const RankStart& start) {
+  run_ranks(input.launch, run.parallel, runtime, [&](const RankStart& start) {
     try {
       Trace* trace = profile ? profile->rank(start.world.rank()) : nullptr;
       TrainOutcome mine = train_rank(start, parts, trace);
       if (start.first) outcome = std::move(mine);
     } catch (const OutOfMemory& error) {
-      BEV_FAIL(error.kind(), error.what(), memory_cures(run.batch, run.parallel));
+      BEV_FAIL(error.kind(), error.what(), memory_advice(run, input.launch, free_host_memory()));
     }
   });
   if (profile) profile->finish();

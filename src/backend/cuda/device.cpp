@@ -374,6 +374,12 @@ void check_cuda_devices() {
 
 std::string cuda_archs() { return archs_text(BEV_CUDA_ARCHS); }
 
+double cuda_device_memory(int device) {
+  cudaDeviceProp properties{};
+  check_cuda(cudaGetDeviceProperties(&properties, device), "ask for the memory of a device");
+  return static_cast<double>(properties.totalGlobalMem);
+}
+
 DeviceKernels cuda_table(Family<DeviceKernels>) {
   return {
       .open = [](const DeviceOptions& options) -> std::unique_ptr<Device> {

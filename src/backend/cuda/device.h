@@ -16,6 +16,8 @@ int cuda_arch(int device, int limit);
 
 // Name of a device for people: "NVIDIA A100 (compute capability 8.0)".
 std::string cuda_device_name(int device);
+// Its memory in bytes.
+double cuda_device_memory(int device);
 
 // Throws Error(kConfig) with its name if a device has no kernel in this program.
 void check_cuda_devices();
