@@ -9,10 +9,10 @@
 #include "base/text.h"
 #include "tokenizer/byte_tokenizer.h"
 #include "tokenizer/formats/text_vocabularies.h"
-#include "tokenizer/formats/tiktoken_file.h"
 #include "tokenizer/formats/tokenizer_json.h"
 #include "tokenizer/null_tokenizer.h"
 #include "tokenizer/pipeline_tokenizer.h"
+#include "tokenizer/rank_file.h"
 #include "tokenizer/sentencepiece_tokenizer.h"
 #include "tokenizer/tokenizer.h"
 
@@ -117,27 +117,16 @@ std::unique_ptr<Tokenizer> read_sentencepiece(const std::string& path) {
                                                   specials, path);
 }
 
-// Rank files have lines of base64; a SentencePiece model is binary.
-bool is_rank_file(const std::string& content) {
-  std::string_view line = std::string_view(content).substr(0, content.find('\n'));
-  std::size_t space = line.find(' ');
-  return space != line.npos && space > 0 &&
-         line.find_first_not_of(
-             "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/=") == space;
+void refuse_tiktoken(const TiktokenOptions& tiktoken, const std::string& path) {
+  BEV_CHECK(!tiktoken.given(), ErrorKind::kConfig,
+            tiktoken.pattern.empty() ? "--tiktoken-special-tokens" : "--tiktoken-pattern",
+            ": is for rank files, and the tokenizer ", path, " is none; leave the flag out");
 }
 
-// Pattern implied by a rank file's name: cl100k_base.tiktoken, qwen.tiktoken; Llama 3's file is
-// named tokenizer.model.
-std::string pattern_of_name(const std::string& path) {
-  std::string name = path.substr(path.find_last_of('/') + 1);
-  std::string stem = name.substr(0, name.find('.'));
-  if (named_pattern(stem)) return stem;
-  return stem.starts_with("qwen") ? "qwen2" : "llama3";
-}
-
-std::unique_ptr<Tokenizer> read_model_file(const std::string& path) {
-  std::string content = read_file(path);
-  if (is_rank_file(content)) return read_tiktoken_file(content, pattern_of_name(path), path);
+std::unique_ptr<Tokenizer> read_model_file(const std::string& path,
+                                           const TiktokenOptions& tiktoken) {
+  if (is_rank_file(path)) return open_rank_file({path, ""}, tiktoken);
+  refuse_tiktoken(tiktoken, path);
   return read_sentencepiece(path);
 }
 
@@ -153,13 +142,15 @@ std::unique_ptr<Tokenizer> read_bert_file(const std::string& path) {
   return finish(read_bert_vocabulary(path, lower), folder);
 }
 
-std::unique_ptr<Tokenizer> read_file_by_name(const std::string& path) {
+std::unique_ptr<Tokenizer> read_file_by_name(const std::string& path,
+                                             const TiktokenOptions& tiktoken) {
+  bool model = !path.ends_with(".json") && !path.ends_with(".txt");
+  if (model || (tiktoken.given() && is_rank_file(path))) return read_model_file(path, tiktoken);
+  refuse_tiktoken(tiktoken, path);
   if (path.ends_with("merges.txt") || path.ends_with("vocab.json")) {
     return read_gpt2_folder(parent_path(path));
   }
-  if (path.ends_with(".json")) return read_json_file(path, Reading::kFile);
-  if (path.ends_with(".txt")) return read_bert_file(path);
-  return read_model_file(path);
+  return path.ends_with(".json") ? read_json_file(path, Reading::kFile) : read_bert_file(path);
 }
 
 std::unique_ptr<Tokenizer> make_null(std::string_view size_text) {
@@ -174,40 +165,41 @@ std::unique_ptr<Tokenizer> make_null(std::string_view size_text) {
 
 }  // namespace
 
-std::unique_ptr<Tokenizer> load_tokenizer(const std::string& folder) {
+std::unique_ptr<Tokenizer> load_tokenizer(const std::string& folder,
+                                          const TiktokenOptions& tiktoken) {
+  // A folder may hold the ranks and their conversion to tokenizer.json.
+  std::optional<RankFile> ranks = find_rank_file(folder);
   auto file = [&](const char* name) { return join_path(folder, name); };
+  if (ranks && tiktoken.given()) return open_rank_file(*ranks, tiktoken);
+  if (is_directory(folder)) refuse_tiktoken(tiktoken, folder);
   if (path_exists(file("tokenizer.json")))
     return read_json_file(file("tokenizer.json"), Reading::kFolder);
   for (const char* name : {"tokenizer.model", "spiece.model", "sentencepiece.bpe.model"}) {
-    if (path_exists(file(name))) return read_model_file(file(name));
+    if (path_exists(file(name))) return read_model_file(file(name), tiktoken);
   }
   if (path_exists(file("vocab.json")) && path_exists(file("merges.txt"))) {
     return read_gpt2_folder(folder);
   }
   if (path_exists(file("vocab.txt"))) return read_bert_file(file("vocab.txt"));
-  if (!is_directory(folder)) return nullptr;
-  for (const std::string& name : list_directory(folder)) {
-    if (name.ends_with(".tiktoken")) return read_model_file(join_path(folder, name));
-  }
-  return nullptr;
+  return ranks ? open_rank_file(*ranks, tiktoken) : nullptr;
 }
 
-std::unique_ptr<Tokenizer> open_tokenizer(const std::string& path) {
+std::unique_ptr<Tokenizer> open_tokenizer(const std::string& path,
+                                          const TiktokenOptions& tiktoken) {
+  if (path == "byte" || path.starts_with("null:")) refuse_tiktoken(tiktoken, path);
   if (path == "byte") return std::make_unique<ByteTokenizer>();
   if (path.starts_with("null:")) return make_null(std::string_view(path).substr(5));
   if (is_directory(path)) {
-    std::unique_ptr<Tokenizer> found = load_tokenizer(path);
+    std::unique_ptr<Tokenizer> found = load_tokenizer(path, tiktoken);
     BEV_CHECK(found != nullptr, ErrorKind::kInput, path,
               ": no tokenizer.json, tokenizer.model, vocab.json with merges.txt, vocab.txt or "
               ".tiktoken file");
     return found;
   }
-  if (path_exists(path)) return read_file_by_name(path);
-  std::size_t colon = path.find_last_of(':');
-  BEV_CHECK(colon != std::string::npos && path_exists(path.substr(0, colon)), ErrorKind::kInput,
-            path, ": no such file or folder", hub_hint(path));
-  std::string file = path.substr(0, colon);
-  return read_tiktoken_file(read_file(file), path.substr(colon + 1), file);
+  if (path_exists(path)) return read_file_by_name(path, tiktoken);
+  std::optional<RankFile> ranks = find_rank_file(path);
+  BEV_CHECK(ranks, ErrorKind::kInput, path, ": no such file or folder", hub_hint(path));
+  return open_rank_file(*ranks, tiktoken);
 }
 
 }  // namespace bev

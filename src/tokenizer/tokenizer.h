@@ -12,6 +12,8 @@
 #include <string_view>
 #include <vector>
 
+#include "tokenizer/tiktoken_options.h"
+
 namespace bev {
 
 class Tokenizer {
@@ -41,12 +43,25 @@ class Tokenizer {
 
 // Tokenizer of a Hugging Face folder (tokenizer.json, tokenizer.model, vocab.json with merges.txt,
 // vocab.txt or a tiktoken file), loaded as transformers does; nullptr if there is none. Throws
-// Error(kInput) if it is invalid.
-std::unique_ptr<Tokenizer> load_tokenizer(const std::string& folder);
+// Error(kInput) if it is invalid. `tiktoken` is as below.
+std::unique_ptr<Tokenizer> load_tokenizer(const std::string& folder,
+                                          const TiktokenOptions& tiktoken = {});
 
 // Tokenizer by path: a folder as above, one of those files, or the names "byte" and "null:SIZE". A
-// tiktoken file may be followed by its pattern's name, "FILE:cl100k_base"; the default follows from
-// the file name. Throws Error(kInput) if there is none.
-std::unique_ptr<Tokenizer> open_tokenizer(const std::string& path);
+// tiktoken file may be followed by its pattern's name, "FILE:cl100k_base". What `tiktoken` does not
+// give follows from tokenizer_config.json in the file's folder (tiktoken_pattern,
+// added_tokens_decoder), else from the file name. Throws Error(kInput) if there is none,
+// Error(kConfig) if `tiktoken` is given for another kind of tokenizer.
+std::unique_ptr<Tokenizer> open_tokenizer(const std::string& path,
+                                          const TiktokenOptions& tiktoken = {});
+
+// Files of a folder that load_tokenizer() reads as the rank file with these options: the ranks, and
+// tokenizer_config.json with the pattern and special tokens. Throws Error(kConfig) if `path` is no
+// rank file.
+struct TokenizerFile {
+  std::string name, content;
+};
+std::vector<TokenizerFile> rank_file_folder(const std::string& path,
+                                            const TiktokenOptions& tiktoken);
 
 }  // namespace bev

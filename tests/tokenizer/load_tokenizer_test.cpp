@@ -164,6 +164,68 @@ TEST(RankFiles, HaveTheSpecialTokensOfTheirName) {
   EXPECT_EQ(open_tokenizer(folder.path("short:llama3"))->vocab_size(), 1000);
 }
 
+// A file of its own pattern and special tokens, and the folder that keeps them.
+TEST(RankFiles, TakeTheirPatternAndSpecialTokensFromOptions) {
+  TempFolder folder;
+  std::string path = folder.write("mine.tiktoken", rank_file(256) + "YWI= 256\nMTI= 257\n");
+  TiktokenOptions options;
+  options.pattern = R"(\d|\p{L}+|[^\d\p{L}]+)";  // one digit each: "12" is never merged
+  options.special_tokens = folder.write("special.json", R"({"<|end|>": 300, "</s>": 258})");
+  auto tokenizer = open_tokenizer(path, options);
+  const Ids want = {256, '1', '2', 300, '!', 258};
+  EXPECT_EQ(tokenizer->encode("ab12<|end|>!</s>"), want);
+  EXPECT_EQ(open_tokenizer(path)->encode("ab12"), (Ids{256, 257}));
+  EXPECT_EQ(tokenizer->vocab_size(), 301);
+  EXPECT_EQ(tokenizer->eod(), 258);
+  EXPECT_TRUE(tokenizer->is_special(300));
+  EXPECT_EQ(tokenizer->decode(want), "ab12<|end|>!</s>");
+  for (const TokenizerFile& file : rank_file_folder(path, options)) {
+    folder.write("kept/" + file.name, file.content);
+  }
+  auto kept = open_tokenizer(folder.path("kept"));
+  EXPECT_EQ(kept->encode("ab12<|end|>!</s>"), want);
+  EXPECT_EQ(kept->eod(), 258);
+  // A list of tokens follows the ranks; a name stands for tiktoken's pattern.
+  options.special_tokens = folder.write("list.json", R"(["<|a|>", "<|endoftext|>"])");
+  options.pattern = "cl100k";
+  EXPECT_EQ(open_tokenizer(path, options)->encode("12<|a|>"), (Ids{257, 258}));
+  EXPECT_EQ(open_tokenizer(path, options)->eod(), 259);
+  // Other words of the folder's configuration stay.
+  folder.write("kept/tokenizer_config.json",
+               R"({"chat_template": "x", "tiktoken_pattern": "gpt2", "eos_token": "<|a|>",
+                   "added_tokens_decoder": {"400": {"content": "<|old|>", "special": true}}})");
+  EXPECT_EQ(open_tokenizer(folder.path("kept"))->encode("<|old|>"), (Ids{400}));
+  std::string config = rank_file_folder(folder.path("kept"), options)[1].content;
+  for (const char* part : {"\"chat_template\": \"x\"", "cl100k_base", "<|a|>"}) {
+    EXPECT_NE(config.find(part), std::string::npos) << part;
+  }
+  EXPECT_EQ(config.find("<|old|>"), std::string::npos);
+}
+
+TEST(RankFiles, NameWhatIsWrongWithTheirOptions) {
+  TempFolder folder;
+  std::string path = folder.write("mine.tiktoken", rank_file(256));
+  auto fails = [&](ErrorKind kind, const std::string& tokenizer, const TiktokenOptions& options,
+                   const std::vector<std::string>& parts) {
+    expect_error(kind, parts, [&] { open_tokenizer(tokenizer, options); });
+  };
+  fails(ErrorKind::kInput, path, {"cl100", ""}, {"'cl100' is not known", "cl100k"});
+  fails(ErrorKind::kInput, path, {"(a", ""}, {"(a"});
+  fails(ErrorKind::kConfig, path + ":gpt2", {"gpt2", ""}, {"--tiktoken-pattern", "give one"});
+  fails(ErrorKind::kConfig, "byte", {"gpt2", ""}, {"--tiktoken-pattern", "rank files"});
+  fails(ErrorKind::kConfig, kFolder + "gpt2.json", {"", "x"}, {"--tiktoken-special-tokens"});
+  auto special = [&](const std::string& json, const std::vector<std::string>& parts) {
+    fails(ErrorKind::kInput, path, {"gpt2", folder.write("s.json", json)}, parts);
+  };
+  special(R"({"<a>": 65})", {"s.json", "that of a rank", "256"});
+  special(R"({"<a>": 300, "<b>": 300})", {"s.json", "300"});
+  special(R"({"": 300})", {"empty"});
+  special(R"({"<a>": -1})", {"outside"});
+  special(R"("<a>")", {"a list of tokens"});
+  special(R"(["<a>", "<a>"])", {"the same"});
+  special("{", {"s.json"});
+}
+
 TEST(PipelineTokenizer, KnowsTokensAndSpecialOnes) {
   auto tokenizer = open_tokenizer(kFolder + "roberta.json");
   std::optional<std::int32_t> mask = tokenizer->token_id("[MASK]");

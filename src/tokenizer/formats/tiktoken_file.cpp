@@ -1,9 +1,13 @@
 #include "tokenizer/formats/tiktoken_file.h"
 
 #include <charconv>
+#include <map>
+#include <set>
 
 #include "base/error.h"
+#include "base/file.h"
 #include "base/json_check.h"
+#include "tokenizer/formats/json_value.h"
 #include "tokenizer/models/bpe_model.h"
 #include "tokenizer/pipeline/byte_level.h"
 #include "tokenizer/pipeline_tokenizer.h"
@@ -128,24 +132,84 @@ std::vector<AddedToken> special_tokens(std::string_view pattern, std::size_t ran
   return tokens;
 }
 
+// Id of a special token that the user names.
+std::int32_t special_id(const JsonValue& value, const std::string& token, const Vocabulary& ranks,
+                        const std::string& path) {
+  std::int64_t id = value.as_integer();
+  BEV_CHECK(id >= 0 && id < kMostTokenIds, ErrorKind::kInput, path, ": the id ", id, " of ",
+            quote(token), " is outside [0, ", kMostTokenIds, ")");
+  BEV_CHECK(ranks.text(static_cast<std::int32_t>(id)) == nullptr, ErrorKind::kInput, path,
+            ": the id ", id, " of ", quote(token), " is that of a rank; the first free one is ",
+            ranks.end_id());
+  return static_cast<std::int32_t>(id);
+}
+
 }  // namespace
 
-std::unique_ptr<Tokenizer> read_tiktoken_file(std::string_view text, std::string_view pattern,
+std::string canonical_pattern(std::string_view pattern, const std::string& source) {
+  for (std::string_view ending : {"", "_base"}) {
+    std::string name = concat(pattern, ending);
+    if (named_pattern(name)) return name;
+  }
+  // A plain word is not meant as an expression, which would match only that word.
+  bool expression = pattern.find_first_of(R"(\[](){}|.*+?^$)") != pattern.npos;
+  BEV_CHECK(expression, ErrorKind::kInput, source, ": the pattern ", quote(pattern),
+            " is not known; give cl100k, o200k, gpt2, p50k, r50k, llama3, qwen2, o200k_harmony or "
+            "a regular expression");
+  return std::string(pattern);
+}
+
+std::vector<AddedToken> read_special_tokens(const std::string& path, std::string_view rank_file) {
+  Vocabulary ranks = read_ranks(rank_file, path).bytes;
+  JsonDocument document(read_file(path), path);
+  std::vector<AddedToken> tokens;
+  if (document.root().is_array()) {
+    std::int32_t id = ranks.end_id();
+    for (const JsonValue& token : document.root().items()) {
+      tokens.push_back(special_token(token.as_text(), id++));
+    }
+  } else {
+    BEV_CHECK(document.root().is_object(), ErrorKind::kInput, path,
+              ": special tokens are an object {\"token\": id, ...} or a list of tokens");
+    for (const auto& [token, id] : document.root().members()) {
+      tokens.push_back(special_token(token, special_id(id, token, ranks, path)));
+    }
+  }
+  std::map<std::int32_t, std::string> names;
+  std::set<std::string> contents;
+  for (const AddedToken& token : tokens) {
+    BEV_CHECK(!token.content.empty(), ErrorKind::kInput, path, ": a special token is empty");
+    auto [there, fresh] = names.emplace(token.id, token.content);
+    BEV_CHECK(fresh && contents.insert(token.content).second, ErrorKind::kInput, path, ": ",
+              quote(token.content), " and ", quote(there->second), " are the same or have the id ",
+              token.id, " both");
+  }
+  return tokens;
+}
+
+std::unique_ptr<Tokenizer> read_tiktoken_file(std::string_view text,
+                                              const RankFileSettings& settings,
                                               const std::string& source) {
-  std::optional<std::string_view> expression = named_pattern(pattern);
-  BEV_CHECK(expression.has_value(), ErrorKind::kInput, source, ": the pattern ", quote(pattern),
-            " is not known");
+  std::string pattern = canonical_pattern(settings.pattern, source);
   Ranks ranks = read_ranks(text, source);
   PipelineParts parts;
-  parts.added = AddedTokens(special_tokens(pattern, ranks.bytes.size()));
-  parts.splitter = find_splitter(*expression, RegexDialect::kFancy);
+  parts.added = AddedTokens(settings.special_tokens ? *settings.special_tokens
+                                                    : special_tokens(pattern, ranks.bytes.size()));
+  if (std::optional<std::string_view> expression = named_pattern(pattern)) {
+    parts.splitter = find_splitter(*expression, RegexDialect::kFancy);
+  } else {
+    parts.pre_tokenizer = make_regex_pre_tokenizer(pattern, RegexDialect::kFancy);
+  }
   BpeOptions options;
   options.bytes = options.whole_words = true;
   parts.model = std::make_unique<BpeModel>(std::move(ranks.texts), std::move(ranks.bytes),
                                            std::move(options));
   parts.decoder = make_byte_level_decoder();
-  for (std::string_view name : {"<|endoftext|>", "<|end_of_text|>"}) {
-    if (const AddedToken* token = parts.added.find(name)) parts.eod = token->id;
+  const std::string eos = settings.eos_token.value_or("<|endoftext|>");
+  for (std::string_view name : {std::string_view(eos), std::string_view("<|endoftext|>"),
+                                std::string_view("<|end_of_text|>"), std::string_view("</s>")}) {
+    const AddedToken* token = parts.added.find(name);
+    if (token != nullptr && !parts.eod) parts.eod = token->id;
   }
   return std::make_unique<PipelineTokenizer>(std::move(parts));
 }

@@ -17,13 +17,10 @@ constexpr std::string_view kGpt2Pattern =
 
 class SplitByRegex : public PreTokenizer {
  public:
-  SplitByRegex(const std::string& pattern, Behavior behavior, bool invert)
-      : behavior_(behavior),
-        invert_(invert),
-        splitter_(find_splitter(pattern, RegexDialect::kOniguruma)) {
-    if (!splitter_ || behavior != Behavior::kIsolated) {
-      regex_.emplace(pattern, RegexDialect::kOniguruma);
-    }
+  SplitByRegex(const std::string& pattern, Behavior behavior, bool invert,
+               RegexDialect dialect = RegexDialect::kOniguruma)
+      : behavior_(behavior), invert_(invert), splitter_(find_splitter(pattern, dialect)) {
+    if (!splitter_ || behavior != Behavior::kIsolated) regex_.emplace(pattern, dialect);
   }
 
   void apply(Pieces& pieces) const override {
@@ -255,6 +252,11 @@ std::optional<Splitter> only_splitter(const JsonValue& json) {
   PatternText pattern = read_pattern(steps[0]);
   if (!pattern.regex || steps[0].need_text("behavior") != "Isolated") return {};
   return find_splitter(pattern.text, RegexDialect::kOniguruma);
+}
+
+std::unique_ptr<PreTokenizer> make_regex_pre_tokenizer(const std::string& pattern,
+                                                       RegexDialect dialect) {
+  return std::make_unique<SplitByRegex>(pattern, Behavior::kIsolated, false, dialect);
 }
 
 std::unique_ptr<PreTokenizer> make_pre_tokenizer(const JsonValue& json, bool map_bytes) {

@@ -25,6 +25,10 @@ class PreTokenizer {
 // `map_bytes`, a final ByteLevel step keeps raw bytes instead of mapping them to characters.
 std::unique_ptr<PreTokenizer> make_pre_tokenizer(const JsonValue& json, bool map_bytes);
 
+// Words are the matches of a regular expression, and the text between them.
+std::unique_ptr<PreTokenizer> make_regex_pre_tokenizer(const std::string& pattern,
+                                                       RegexDialect dialect);
+
 // True if the last step is ByteLevel, so that words consist of byte-to-unicode characters.
 bool ends_in_byte_level(const JsonValue& json);
 
