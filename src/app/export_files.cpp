@@ -84,10 +84,11 @@ void add_end_token(Files& files, std::int32_t end, std::int64_t eod_id) {
 
 // The files of the model folder and of the tokenizer. Another tokenizer replaces all files of the
 // folder's own.
-Files copied_files(const std::string& model, const std::string& tokenizer) {
+Files copied_files(const std::string& model, const DataConfig& data) {
   Files files = model.empty() ? Files() : companion_files(model);
-  if (tokenizer.empty() || tokenizer == model) return files;
-  Files theirs = tokenizer_export_files(tokenizer);
+  bool own = data.tokenizer != model || data.tiktoken.given();
+  if (data.tokenizer.empty() || !own) return files;
+  Files theirs = tokenizer_export_files(data.tokenizer, data.tiktoken);
   bool says_end = find_file(theirs, kGenerationConfig) != nullptr;
   if (!theirs.empty()) {
     std::erase_if(files, [says_end](const ExportFile& file) {
@@ -102,7 +103,7 @@ Files copied_files(const std::string& model, const std::string& tokenizer) {
 
 Files export_files(const RunConfig& run, Dtype dtype) {
   const std::string &model = run.train.hf_model, &tokenizer = run.data.tokenizer;
-  Files files = copied_files(model, tokenizer);
+  Files files = copied_files(model, run.data);
   files.push_back({kConfig, export_config(run.model, dtype, model)});
   bool speaks = !run.data.sft_data.empty() || !run.data.chat_template.empty();
   if (speaks && !tokenizer.empty()) {

@@ -106,7 +106,7 @@ void use_t5_defaults(MaskedSamplesOptions& masked, const Options& options) {
 std::shared_ptr<const MaskedVocabulary> open_vocabulary(const MaskedSamplesOptions& masked,
                                                         const DataConfig& data) {
   constexpr std::int64_t kT5Sentinels = 100;
-  std::unique_ptr<Tokenizer> tokenizer = open_tokenizer(data.tokenizer);
+  std::unique_ptr<Tokenizer> tokenizer = open_tokenizer(data.tokenizer, data.tiktoken);
   std::int64_t extra_ids = masked.vocab_extra_ids;
   bool needs_sentinels = masked.dataset == DatasetKind::kT5 && extra_ids == 0;
   if (needs_sentinels && !tokenizer->token_id("<extra_id_0>")) extra_ids = kT5Sentinels;

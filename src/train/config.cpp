@@ -57,14 +57,17 @@ BatchSpec BatchConfig::spec(std::int64_t data_parallel_size, std::int64_t seq_le
 
 void DataConfig::fields(FieldList& list) {
   list.section("data");
-  list.add("text", text,
-           "files or folders of text or JSON lines (.jsonl with a \"text\" each), made into token "
-           "files first; kept in --data-cache-path");
+  list.add(
+      "text", text,
+      "files or folders of text, JSON (lines or arrays of objects with a \"text\") or Parquet "
+      "(a column \"text\"), made into token files first, kept in --data-cache-path; hidden and "
+      "binary files of folders are left out");
   list.add("tokenizer", tokenizer,
            "tokenizer.json, tokenizer.model, vocab.txt, a rank file or a folder with one of them; "
            "gives --vocab-size and --eod-id, and goes into the exported model")
       .alias("tokenizer-model")
       .defaults_to("that of --hf-model; for --text bytes (256 tokens)");
+  tiktoken.fields(list);
   list.add("mock-data", mock_data, "made-up tokens, for trying a configuration");
   list.add("token-batches", token_batches,
            "JSON file {\"batches\": [[[ids], ...], ...]}, one entry a global batch of any size, in "
@@ -104,8 +107,9 @@ void DataConfig::fields(FieldList& list) {
       .limit(kMostTokenId);
   fim.fields(list);
   list.add("sft-data", sft_data,
-           "JSON lines with conversations (messages, conversations, prompt and response or "
-           "instruction and output), packed; the loss is on what the assistant says");
+           "JSON lines, JSON arrays or Parquet with conversations (messages, conversations, prompt "
+           "and response or instruction and output), packed; the loss is on what the assistant "
+           "says");
   list.add("sft-valid-data", sft_valid_data, "the same, for validation");
   list.add("chat-template", chat_template,
            "file with the chat template of --sft-data, or the name of one of several")

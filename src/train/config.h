@@ -9,6 +9,7 @@
 #include "data/sample_order.h"
 #include "optim/lr_schedule.h"
 #include "tensor/dtype.h"
+#include "tokenizer/tiktoken_options.h"
 #include "train/batch_schedule.h"
 
 namespace bev {
@@ -46,6 +47,7 @@ struct FimFlags {
 struct DataConfig {
   std::vector<std::string> text;  // files to tokenize first; see text_data.h
   std::string tokenizer;
+  TiktokenOptions tiktoken;
   std::int64_t tokenizer_vocab_size = 0;  // 0: unknown; not a flag
   bool mock_data = false;
   std::string token_batches;    // JSON file with one list of rows per global batch

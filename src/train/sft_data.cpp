@@ -15,7 +15,7 @@ std::shared_ptr<const SftDataset> open_sft_data(const DataConfig& config, DataSp
   sft.seed = seed;
   sft.shuffle = training;
   sft.too_long = config.sft_too_long;
-  std::unique_ptr<Tokenizer> tokenizer = open_tokenizer(config.tokenizer);
+  std::unique_ptr<Tokenizer> tokenizer = open_tokenizer(config.tokenizer, config.tiktoken);
   ChatTemplate chat_template = ChatTemplate::load(config.tokenizer, config.chat_template, false);
   auto data = std::make_shared<SftDataset>(sft, *tokenizer, chat_template);
   log_info(concat(name_of(split), " data: ", to_text(data->report(), config.seq_length)));

@@ -7,6 +7,7 @@
 #include "data/indexed/indexed_dataset.h"
 #include "data/preprocess/preprocess_report.h"
 #include "tokenizer/byte_tokenizer.h"
+#include "tokenizer/rank_file.h"
 
 namespace bev {
 
@@ -31,29 +32,37 @@ std::unique_ptr<Tokenizer> choose_tokenizer(DataConfig& config, const std::strin
   bool speaks = !config.text.empty() || !config.sft_data.empty();
   bool decides = !config.tokenizer.empty() || speaks;
   if (!config.tokenizer.empty()) {
-    tokenizer = open_tokenizer(config.tokenizer);
+    tokenizer = open_tokenizer(config.tokenizer, config.tiktoken);
   } else if (!hf_model.empty() && (speaks || config.has_token_files())) {
-    tokenizer = load_tokenizer(hf_model);
+    tokenizer = load_tokenizer(hf_model, config.tiktoken);
     if (tokenizer) config.tokenizer = hf_model;
   }
-  if (!tokenizer && config.text.empty()) return nullptr;
+  if (!tokenizer && config.text.empty()) {
+    BEV_CHECK(
+        !config.tiktoken.given(), ErrorKind::kConfig,
+        "--tokenizer: is missing; --tiktoken-pattern and --tiktoken-special-tokens say how to "
+        "read its rank file");
+    return nullptr;
+  }
   if (!tokenizer) {
     config.tokenizer = kByteTokenizer;
-    tokenizer = open_tokenizer(config.tokenizer);
+    tokenizer = open_tokenizer(config.tokenizer, config.tiktoken);
   }
   if (decides) config.tokenizer_vocab_size = tokenizer->vocab_size();
   if (config.eod_id < 0) config.eod_id = tokenizer->eod().value_or(-1);
   return tokenizer;
 }
 
-bool prepare_text(DataConfig& config, const Tokenizer& tokenizer, const StopSignal& stop) {
+bool prepare_text(DataConfig& config, const Tokenizer& tokenizer, const StopSignal& stop,
+                  bool speaks) {
   PreprocessConfig work;
   work.input = config.text;
   work.tokenizer = config.tokenizer;
+  work.tiktoken = config.tiktoken;
   work.append_eod = tokenizer.eod().has_value();
-  work.text.other_names_are_text = true;
-  work.text.piece_bytes = piece_bytes(list_inputs(work.input, work.text));
+  work.text.piece_bytes = piece_bytes(list_inputs(work.input, work.text).files);
   PreprocessReport report(stop);
+  if (!speaks) report.silence();
   std::string folder = config.data_cache_path.empty() ? "bevatron_cache" : config.data_cache_path;
   std::optional<std::string> prefix = preprocess_once(work, folder, tokenizer, report);
   if (!prefix) return false;
@@ -65,7 +74,16 @@ bool prepare_text(DataConfig& config, const Tokenizer& tokenizer, const StopSign
   return true;
 }
 
-std::vector<ExportFile> tokenizer_export_files(const std::string& tokenizer) {
+std::vector<ExportFile> tokenizer_export_files(const std::string& tokenizer,
+                                               const TiktokenOptions& tiktoken) {
+  if (tiktoken.given()) {
+    std::vector<ExportFile> files;
+    if (!find_rank_file(tokenizer)) return files;  // it is gone
+    for (TokenizerFile& file : rank_file_folder(tokenizer, tiktoken)) {
+      files.push_back({std::move(file.name), std::move(file.content)});
+    }
+    return files;
+  }
   if (tokenizer == kByteTokenizer) {
     return {{"tokenizer.json", byte_tokenizer_json()},
             {"tokenizer_config.json", byte_tokenizer_config_json()}};

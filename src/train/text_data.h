@@ -19,10 +19,13 @@ namespace bev {
 std::unique_ptr<Tokenizer> choose_tokenizer(DataConfig& config, const std::string& hf_model);
 
 // Creates the token files of --text, or finds them in the cache, and sets them as --data-path. Any
-// number of processes may call it at once. Returns false if interrupted by the signal.
-bool prepare_text(DataConfig& config, const Tokenizer& tokenizer, const StopSignal& stop);
+// number of processes may call it at once; one `speaks` about the files that were found. Returns
+// false if interrupted by the signal.
+bool prepare_text(DataConfig& config, const Tokenizer& tokenizer, const StopSignal& stop,
+                  bool speaks);
 
 // Files that an exported model folder needs to use this tokenizer.
-std::vector<ExportFile> tokenizer_export_files(const std::string& tokenizer);
+std::vector<ExportFile> tokenizer_export_files(const std::string& tokenizer,
+                                               const TiktokenOptions& tiktoken);
 
 }  // namespace bev

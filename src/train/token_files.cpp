@@ -64,7 +64,7 @@ std::shared_ptr<const FillInMiddle> fill_in_middle(const DataConfig& config,
   BEV_CHECK(!config.tokenizer.empty(), ErrorKind::kConfig,
             "--tokenizer: is missing; --fim-data cuts text, which takes the tokenizer of the "
             "token files");
-  std::shared_ptr<const Tokenizer> tokenizer = open_tokenizer(config.tokenizer);
+  std::shared_ptr<const Tokenizer> tokenizer = open_tokenizer(config.tokenizer, config.tiktoken);
   BEV_CHECK(vocab_size == 0 || tokenizer->vocab_size() <= vocab_size, ErrorKind::kConfig,
             "--tokenizer: ", config.tokenizer, " has ", tokenizer->vocab_size(),
             " tokens, more than --vocab-size ", vocab_size);

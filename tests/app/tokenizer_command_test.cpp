@@ -58,7 +58,7 @@ TEST(TokenizerTrain, ReadsWhatPreprocessReads) {
     }
     std::string log = train(arguments);
     EXPECT_NE(log.find("jsonl"), std::string::npos) << log;
-    EXPECT_NE(log.find("1 documents skipped"), std::string::npos) << log;
+    EXPECT_NE(log.find("1 document skipped"), std::string::npos) << log;
     return read_file(folder.path("out/tokenizer.json"));
   };
   std::string from_folder = trained({folder.path("plain")});

@@ -12,6 +12,7 @@
 #include "data/indexed/indexed_dataset.h"
 #include "data/indexed/prefix_lock.h"
 #include "data/preprocess/encoding_pipeline.h"
+#include "tests/support/archives.h"
 #include "tests/support/expect_error.h"
 #include "tests/support/temp_folder.h"
 
@@ -26,6 +27,7 @@ std::string golden(const std::string& name) { return BEV_SOURCE_DIR "/tests/gold
 
 class Observer : public PreprocessObserver {
  public:
+  void found(const TextInputs& inputs) override { found_ = to_text(inputs); }
   void advanced(const PreprocessProgress& progress) override {
     EXPECT_GE(progress.bytes, last_.bytes);
     EXPECT_GE(progress.documents, last_.documents);
@@ -37,6 +39,7 @@ class Observer : public PreprocessObserver {
 
   PreprocessProgress last_;
   std::vector<std::string> bad_;
+  std::string found_;
   int calls_ = 0, stop_after_ = 1 << 30;
 };
 
@@ -141,7 +144,7 @@ TEST_F(PreprocessTest, IsTheSameForAnyWorkersAndPartitions) {
 
 TEST_F(PreprocessTest, PipelineKeepsTheOrderForOddBatches) {
   config_.input = {corpus(500)};
-  std::vector<InputFile> files = list_inputs(config_.input, config_.text);
+  std::vector<InputFile> files = list_inputs(config_.input, config_.text).files;
   std::unique_ptr<Tokenizer> tokenizer = open_tokenizer("byte");
   RecordEncoder encoder(config_, *tokenizer);
   for (std::int64_t batch_bytes : {1, 257, 1000, 1 << 20}) {
@@ -187,7 +190,11 @@ TEST_F(PreprocessTest, StopsAtTheFirstBadDocumentAndShowsNothing) {
 
 TEST_F(PreprocessTest, ABrokenArchiveIsNotSkipped) {
   config_.input = {folder_.write("a.jsonl", "{\"text\":\"a\"}\nbad\n"),
-                   folder_.write("b.jsonl.gz", "\x1f\x8b\x08 broken")};
+                   folder_.write("b.jsonl.gz", "")};
+  std::string lines;
+  for (int i = 0; i < 20'000; ++i) lines += concat("{\"text\":\"", i * 7919 % 20'011, "\"}\n");
+  std::string archive = gzip(lines);
+  folder_.write("b.jsonl.gz", archive.substr(0, archive.size() / 2));
   config_.text.on_error = BadRecords::kSkip;
   expect_error(ErrorKind::kInput, {"b.jsonl.gz", "gzip"}, [&] { run(); });
   EXPECT_EQ(observer_.bad_.size(), 1u);  // records before it are reported first
@@ -216,6 +223,8 @@ TEST_F(PreprocessTest, OnlyBytesKeepWhatIsNotUtf8) {
   std::string bytes;
   for (int i = 0; i < 256; ++i) bytes.push_back(static_cast<char>(i));
   config_.input = {folder_.write("a.txt", bytes)};
+  expect_error(ErrorKind::kInput, {"a.txt: is a binary file"}, [&] { run(); });
+  config_.text.format = TextFormat::kText;  // then bytes are bytes
   run();
   EXPECT_EQ(shown(), bytes + "/|");
   config_.tokenizer = golden("tokenizers/gpt2.json");
@@ -246,7 +255,7 @@ TEST_F(PreprocessTest, AnEmptyInputGivesAnEmptyPair) {
   EXPECT_EQ(shown(), "");
   std::filesystem::create_directory(folder_.path("nothing"));
   config_.input = {folder_.path("nothing")};
-  expect_error(ErrorKind::kInput, {"no files", "nothing"}, [&] { run(); });
+  expect_error(ErrorKind::kInput, {"nothing: there is no text in it"}, [&] { run(); });
 }
 
 TEST_F(PreprocessTest, GoesOnWhereItWasStopped) {

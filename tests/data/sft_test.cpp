@@ -65,6 +65,33 @@ TEST(SftRows, UnderstandsTheUsualLayouts) {
   EXPECT_EQ(roles_and_contents(R"({"conversations": [{"from": "human", "value": "h"},
                                    {"from": "gpt", "value": "g"}, {"role": "tool", "content": "t"}]})"),
             "user:h|assistant:g|tool:t|");
+  // Dolly's names, LLaMA-Factory's calls and a system prompt of its own.
+  EXPECT_EQ(roles_and_contents(R"({"instruction": "i", "context": "c", "response": "r",
+                                   "category": "x"})"),
+            "user:i\n\nc|assistant:r|");
+  EXPECT_EQ(roles_and_contents(R"({"system": "s", "conversations": [{"from": "human", "value": "h"},
+                                   {"from": "function_call", "value": "f"}]})"),
+            "system:s|user:h|assistant:f|");
+  EXPECT_EQ(roles_and_contents(R"({"system": "s", "messages": [{"role": "system", "content": "own"},
+                                   {"role": "user", "content": "u"}]})"),
+            "system:own|user:u|");
+}
+
+TEST(SftRows, AConversationMayBeEmpty) {
+  for (const char* line : {R"({"messages": []})", R"({"messages": null})",
+                           R"({"conversations": []})", R"({"messages": [], "system": "s"})"}) {
+    EXPECT_EQ(roles_and_contents(line), "") << line;
+  }
+  // Null is like absent where there is another layout.
+  EXPECT_EQ(roles_and_contents(R"({"messages": null, "prompt": "p", "response": "r"})"),
+            "user:p|assistant:r|");
+}
+
+TEST(SftRows, ToolsMayBeTextOfJson) {
+  SftRow row = read_sft_row(R"({"messages": [], "tools": "[{\"name\": \"f\"}]"})", "row");
+  ASSERT_TRUE(row.tools.is_sequence());
+  expect_error(ErrorKind::kInput, {"row", "tools"},
+               [] { read_sft_row(R"({"messages": [], "tools": "no json"})", "row"); });
 }
 
 TEST(SftRows, NamesWhatIsWrongAndWhere) {
@@ -75,8 +102,6 @@ TEST(SftRows, NamesWhatIsWrongAndWhere) {
   fails("{", "JSON");
   fails("[]", "not a JSON object");
   fails("{}", "no messages");
-  fails(R"({"messages": null})", "no messages");
-  fails(R"({"messages": []})", "empty");
   fails(R"({"messages": "x"})", "no list");
   fails(R"({"messages": [{"content": "x"}]})", "message 0 has no role");
   fails(R"({"messages": ["x"]})", "message 0 has no role");
@@ -229,6 +254,29 @@ TEST_F(SftFile, ArchivesFoldersAndPatternsAreTheSame) {
   config_.files = {folder_.path("split")};
   folder_.write("split/3.jsonl.gz", gzip("{\"prompt\": \"a\", \"response\": \"b\"}\n{}\n"));
   expect_error(ErrorKind::kInput, {"3.jsonl.gz, line 2"}, [&] { open(); });
+}
+
+TEST_F(SftFile, ArraysAndParquetAreTheSame) {
+  std::vector<std::int32_t> expected = open().sample(3).tokens;
+  std::string array = "[";
+  for (const std::string& line : split(read_file(path_), '\n')) {
+    if (trim(line).empty()) continue;
+    array += concat(array.size() > 1 ? ",\n" : "", line);
+  }
+  config_.files = {folder_.write("chats.json", array + "]")};
+  EXPECT_EQ(open().sample(3).tokens, expected);
+  const std::string golden = BEV_SOURCE_DIR "/tests/golden/parquet/";
+  config_.shuffle = false;
+  config_.files = {golden + "chats.jsonl"};
+  std::vector<std::int32_t> rows = open().sample(0).tokens;
+  for (const char* name : {"snappy_v1", "zstd_v2", "gzip_plain", "none_pages", "plain_v2"}) {
+    config_.files = {concat(golden, "chats_", name, ".parquet")};
+    SftDataset data = open();
+    EXPECT_EQ(data.sample(0).tokens, rows) << name;
+    EXPECT_EQ(data.report().conversations, 24);
+    EXPECT_EQ(data.report().empty, 5);
+    EXPECT_NE(to_text(data.report(), 40).find("5 left out, being empty"), std::string::npos);
+  }
 }
 
 // Rows are encoded in blocks of a few thousand.

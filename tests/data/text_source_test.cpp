@@ -42,7 +42,7 @@ std::string noise(std::size_t bytes) {
 class TextSourceTest : public testing::Test {
  protected:
   std::vector<InputFile> list(const std::vector<std::string>& names) {
-    return list_inputs(names, options_);
+    return list_inputs(names, options_).files;
   }
   std::vector<Record> records(const std::vector<std::string>& names, std::int64_t parts = 1) {
     std::vector<InputFile> files = list(names);
@@ -135,9 +135,46 @@ TEST_F(TextSourceTest, ListsFilesAsGivenPatternsAndFoldersSorted) {
   expect_error(ErrorKind::kInput, {"nowhere.txt", "No such file"},
                [&] { list({folder_.path("nowhere.txt")}); });
   std::string unknown = folder_.write("data.bin", "x");
-  expect_error(ErrorKind::kInput, {unknown, "--input-format"}, [&] { list({unknown}); });
-  options_.other_names_are_text = true;
   EXPECT_EQ(list({unknown})[0].format, TextFormat::kText);
+}
+
+TEST_F(TextSourceTest, TakesTheEntriesOfAnArray) {
+  std::string content =
+      "\xef\xbb\xbf [ {\"a\": \"]},[\\\"\"},\r\n{\"b\": [1, {\"c\": 2}]\n}\n, \"text\",17 ,[]\n]\n "
+      "\n";
+  std::vector<std::string> want = {"{\"a\": \"]},[\\\"\"}", "{\"b\": [1, {\"c\": 2}]\n}",
+                                   "\"text\"", "17", "[]"};
+  std::string path = folder_.write("a.json", content);
+  EXPECT_EQ(texts({path}), want);
+  EXPECT_THAT(places_,
+              ElementsAre(path + ":1", path + ":2", path + ":4", path + ":4", path + ":4"));
+  // An array is not divided, whatever the number of parts; archives and other endings are the same.
+  EXPECT_EQ(texts({path}, 7), want);
+  EXPECT_EQ(texts({folder_.write("b.jsonl.gz", gzip(content))}, 3), want);
+  EXPECT_THAT(texts({folder_.write("c.json", " [ ] ")}), IsEmpty());
+  // Entries longer than a chunk of the reader.
+  std::string big = "{\"text\": \"" + std::string(700'000, 'x') + "\"}";
+  EXPECT_THAT(texts({folder_.write("d.json", concat("[", big, ",", big, "]"))}),
+              ElementsAre(big, big));
+}
+
+TEST_F(TextSourceTest, NamesWhatIsWrongWithAnArray) {
+  auto last = [&](const std::string& content) {
+    std::string problem = texts({folder_.write("a.json", content)}).back();
+    return problem.substr(0, 40);
+  };
+  EXPECT_EQ(last("[{}"), "the file ends inside of the array; it wa");
+  EXPECT_EQ(last("[{\"a\": \"x"), "the file ends inside of the array; it wa");
+  EXPECT_EQ(last("[{},"), "the file ends inside of the array; it wa");
+  EXPECT_EQ(last("[{} {}]"), "',' or ']' is missing behind an entry of");
+  EXPECT_EQ(last("[{},]"), "an entry of the array is missing");
+  EXPECT_EQ(last("[{}] {}"), "there is something behind the end of the");
+  options_.max_document_bytes = 10;
+  options_.on_error = BadRecords::kSkip;
+  std::vector<std::string> found = texts({folder_.write("b.json", "[{\"a\": 12345}, {\"b\":1}]")});
+  ASSERT_EQ(found.size(), 2u);
+  EXPECT_THAT(found[0], testing::HasSubstr("the entry is longer than --max-document-bytes 10"));
+  EXPECT_EQ(found[1], "{\"b\":1}");
 }
 
 TEST_F(TextSourceTest, TakesLinesWithTheirNumbers) {
@@ -241,7 +278,7 @@ TEST_F(TextSourceTest, DoesNotReadToTheEndOfWhatIsTooLongToStopThere) {
   options_.max_document_bytes = 10;
   for (TextUnit unit : {TextUnit::kLine, TextUnit::kParagraph, TextUnit::kFile}) {
     options_.unit = unit;
-    std::string path = folder_.write("a.txt", std::string(1'000'000, '\0'));
+    std::string path = folder_.write("a.txt", std::string(1'000'000, 'x'));
     std::vector<InputFile> files = list({path});
     std::vector<FileRange> range{{0, 0, 1'000'000}};
     TextSource source(files, range, options_);

@@ -166,20 +166,34 @@ bool json_record(std::string_view bytes) {
   return takes([&] { read_json_record(bytes, keys); });
 }
 
-// Lines in a file, compressed or not.
-bool text_lines(std::string_view bytes) {
-  Scratch scratch;
-  std::vector<std::string> paths = {scratch.write("text.jsonl", bytes)};
+// Records of a file, read in parts.
+bool records(const std::string& path, const TextOptions& options) {
+  // A few bytes can claim any number of rows without a value.
+  constexpr int kMostRecords = 10'000;
+  std::vector<std::string> paths = {path};
   return takes([&] {
-    TextOptions options{.max_document_bytes = 1 << 16};
-    std::vector<InputFile> files = list_inputs(paths, options);
+    std::vector<InputFile> files = list_inputs(paths, options).files;
     for (const std::vector<FileRange>& part : cut_inputs(files, 3)) {
       TextSource source(files, part, options);
-      for (Record record; source.next(record);) {
+      Record record;
+      for (int i = 0; i < kMostRecords && source.next(record); ++i) {
         BEV_CHECK(record.problem.empty(), ErrorKind::kInput, record.problem);
       }
     }
   });
+}
+
+// Lines or an array in a file, compressed or not.
+bool text_lines(std::string_view bytes) {
+  Scratch scratch;
+  return records(scratch.write("text.jsonl", bytes), {.max_document_bytes = 1 << 16});
+}
+
+bool parquet(std::string_view bytes) {
+  Scratch scratch;
+  TextOptions options{.max_document_bytes = 1 << 16};
+  options.columns = {"text", "id", "small", "score", "flag", "tags", "deep", "messages"};
+  return records(scratch.write("rows.parquet", bytes), options);
 }
 
 bool token_index(std::string_view bytes) {
@@ -301,7 +315,15 @@ std::span<const FuzzTarget> fuzz_targets() {
       {"json_record",
        json_record,
        {R"({"text":"a\u00e4\n\ud83d\ude00","other":[1e400,-0.5,{"x":null}],"title":["b","c"]})"}},
-      {"text_lines", text_lines, {std::string(kLines), gzip(kLines), zstd(kLines)}},
+      {"text_lines",
+       text_lines,
+       {std::string(kLines), gzip(kLines), zstd(kLines),
+        "\xef\xbb\xbf[{\"text\": \"a\\\"]\"},\n {\"text\": [\"b\", {}]}]\n"}},
+      {"parquet",
+       parquet,
+       {golden("parquet/texts_snappy_v1.parquet"), golden("parquet/texts_zstd_v2.parquet"),
+        golden("parquet/chats_gzip_plain.parquet"), golden("parquet/chats_none_pages.parquet"),
+        golden("parquet/chats_plain_v2.parquet")}},
       {"token_index", token_index, {small_index()}},
       {"array_file", array_file, {small_array_file()}},
       {"cache_file", cache_file, {small_cache()}},

@@ -71,7 +71,7 @@ TEST_F(PreprocessProgram, SaysWhatItWroteAndWhatIsMissing) {
                  kTokenizer));
   ASSERT_EQ(outcome.code, 0) << outcome.err;
   EXPECT_THAT(outcome.out, HasSubstr("new/p_text_document: 100 documents, 100 sequences"));
-  EXPECT_THAT(outcome.err, HasSubstr("MB/s"));
+  EXPECT_THAT(outcome.err, HasSubstr("tokenized "));
   Outcome bad = run("preprocess --json-keys a a --keep-newlines --output-prefix x/");
   EXPECT_EQ(bad.code, 2);
   for (const char* part : {"--input: is missing", "--tokenizer: is missing", "'a' is given twice",

@@ -135,7 +135,7 @@ RunConfig run_of(const CheckpointReader& reader, const ConvertOptions& convert) 
     model.clear();
   }
   bool has_files = !tokenizer.empty() && !tokenizer.starts_with("null:");
-  if (has_files && tokenizer_export_files(tokenizer).empty()) {
+  if (has_files && tokenizer_export_files(tokenizer, run.data.tiktoken).empty()) {
     log_warning(concat("the run's tokenizer ", tokenizer, " is not here: it is not exported"));
   }
   choose_template(run.data, convert.chat_template);

@@ -5,6 +5,7 @@
 #include "app/options.h"
 #include "base/log.h"
 #include "base/output.h"
+#include "base/plural.h"
 #include "base/text.h"
 #include "data/preprocess/preprocess.h"
 #include "data/preprocess/preprocess_config.h"
@@ -18,12 +19,15 @@ namespace {
 void print_result(const PreprocessResult& result, const PreprocessReport& report) {
   std::string text;
   for (const PreprocessOutput& output : result.outputs) {
-    text += fmt::format("{}: {} documents, {} sequences, {} tokens\n", output.prefix,
-                        output.documents, output.sequences, output.tokens);
-    if (output.tokens == 0) log_warning(concat(output.prefix, ": holds no tokens"));
+    text += fmt::format("{}: {}, {}, {}\n", output.prefix, count_of(output.documents, "document"),
+                        count_of(output.sequences, "sequence"), count_of(output.tokens, "token"));
+    if (output.tokens > 0) continue;
+    bool none_left = result.skipped > 0 && output.documents == 0;
+    log_warning(concat(output.prefix, ": holds no tokens: ",
+                       none_left ? "every document was skipped" : "the input has no text"));
   }
-  if (result.skipped > 0) text += fmt::format("{} documents skipped\n", result.skipped);
-  log_info(report.summary());
+  if (result.skipped > 0) text += concat(count_of(result.skipped, "document"), " skipped\n");
+  if (std::string summary = report.summary(); !summary.empty()) log_info(summary);
   write_stdout(text);
 }
 
@@ -32,7 +36,7 @@ int run_preprocess(PreprocessConfig& wanted, const CommandInput& input) {
   input.options.throw_problems();
   if (input.launch.process != 0) return kExitOk;  // one process does the work
   StopSignal signal("the batch");
-  std::unique_ptr<Tokenizer> tokenizer = open_tokenizer(wanted.tokenizer);
+  std::unique_ptr<Tokenizer> tokenizer = open_tokenizer(wanted.tokenizer, wanted.tiktoken);
   PreprocessReport report(signal);
   PreprocessResult result = preprocess(wanted, *tokenizer, report);
   if (!result.stopped) {

@@ -23,6 +23,7 @@ namespace {
 
 struct TokenizeOptions {
   std::string tokenizer;
+  TiktokenOptions tiktoken;
   std::string text;
   std::string input;
   std::string output;
@@ -46,6 +47,7 @@ void TokenizeOptions::fields(FieldList& list) {
   list.add("tokenizer", tokenizer,
            "tokenizer.json, tokenizer.model, vocab.txt, a rank file (FILE:cl100k_base) or a folder "
            "with one of them; byte; null:SIZE");
+  tiktoken.fields(list);
   list.add("text", text, "text to encode; its ids go to stdout");
   list.add("input", input, "JSON array of texts; with --decode of arrays of ids");
   list.add("output", output, "JSON file for the ids, or for the texts").defaults_to("stdout");
@@ -226,7 +228,7 @@ int run_tokenize(TokenizeOptions& wanted, const CommandInput& input) {
   input.options.add_problems(wanted.problems());
   input.options.throw_problems();
   if (input.launch.process != 0) return kExitOk;  // one process does the work
-  std::unique_ptr<Tokenizer> tokenizer = open_tokenizer(wanted.tokenizer);
+  std::unique_ptr<Tokenizer> tokenizer = open_tokenizer(wanted.tokenizer, wanted.tiktoken);
   if (!wanted.chat.empty()) {
     write_result(wanted.output, tokenize_chats(wanted, *tokenizer));
     return kExitOk;

@@ -11,6 +11,7 @@
 #include "base/fields.h"
 #include "base/file.h"
 #include "base/log.h"
+#include "base/plural.h"
 #include "base/thread_pool.h"
 #include "data/preprocess/record_texts.h"
 #include "data/preprocess/text_source.h"
@@ -40,9 +41,11 @@ struct TokenizerTrainOptions {
 void TokenizerTrainOptions::fields(FieldList& list) {
   list.section("tokenizer train");
   list.add("input", input,
-           "files, patterns in quotes ('*.jsonl.gz') or folders: JSON lines (.jsonl, .json, "
-           ".ndjson), all others are text; also compressed (.gz, .zst)");
-  list.add("json-keys", json_keys, "keys of the texts in a JSON line, each a document");
+           "files, patterns in quotes ('*.jsonl.gz') or folders: JSON (.jsonl, .ndjson, .json with "
+           "lines or an array), Parquet, or text; also compressed (.gz, .zst). Hidden and binary "
+           "files of folders are left out");
+  list.add("json-keys", json_keys,
+           "keys of the texts in an object of JSON, or Parquet columns; each a document");
   text.fields(list);
   list.add("output", output, "folder for tokenizer.json and tokenizer_config.json");
   list.add("vocab-size", vocab_size, "tokens: special ones, 256 bytes, and merges for the rest")
@@ -103,9 +106,8 @@ class ProgressWatcher : public TrainingWatcher {
          fmt::format("{} of text", format_bytes(static_cast<double>(text_bytes))));
   }
   void dropped(std::int64_t words, std::int64_t most) override {
-    log_warning(fmt::format(
-        "--max-memory is reached: {} words that came at most {} time{} so far are forgotten", words,
-        most, most == 1 ? "" : "s"));
+    log_warning(fmt::format("--max-memory is reached: {} that came at most {} so far are forgotten",
+                            count_of(words, "word"), count_of(most, "time")));
   }
   void merged(std::int64_t tokens, std::int64_t wanted) override {
     constexpr std::int64_t kTokensPerLook = 64;  // tokens between two reads of the clock
@@ -157,9 +159,11 @@ class DocumentReader {
  public:
   explicit DocumentReader(const TokenizerTrainOptions& wanted) : wanted_(wanted) {
     TextOptions text = wanted.text;
-    text.other_names_are_text = true;
     text.piece_bytes = kPieceBytes;
-    files_ = list_inputs(wanted.input, text);
+    text.columns = wanted.json_keys;
+    TextInputs inputs = list_inputs(wanted.input, text);
+    log_info(to_text(inputs));
+    files_ = std::move(inputs.files);
     parts_ = cut_inputs(files_, 1);
     source_ = std::make_unique<TextSource>(files_, parts_.front(), text);
   }
@@ -180,7 +184,7 @@ class DocumentReader {
         for (const std::string& text : texts) counter.add_text(text, record.ends_document);
       }
     }
-    if (skipped_ > 0) log_warning(fmt::format("{} documents skipped", skipped_));
+    if (skipped_ > 0) log_warning(concat(count_of(skipped_, "document"), " skipped"));
   }
 
  private:
@@ -191,11 +195,15 @@ class DocumentReader {
   std::vector<KeyTexts> texts_of(const Record& record) {
     const InputFile& file = files_[record.file];
     try {
-      return record_texts(record, file.format, wanted_.json_keys, TextEncoding::kUtf8);
+      std::vector<KeyTexts> texts =
+          record_texts(record, file.format, wanted_.json_keys, TextEncoding::kUtf8);
+      read_any_ = true;
+      return texts;
     } catch (const Error& error) {
       std::string what = concat(file.path, ":", record.line, ": ", error.what());
+      // If the first is bad, all may be: leaving them out would be poor advice.
       BEV_CHECK(wanted_.text.on_error == BadRecords::kSkip, ErrorKind::kInput, what,
-                "\n--on-error skip leaves such documents out");
+                read_any_ ? "\n--on-error skip leaves such documents out" : "");
       if (++skipped_ <= kSkippedShown) log_warning(concat(what, "; skipped"));
       return {{std::string()}};
     }
@@ -206,6 +214,7 @@ class DocumentReader {
   std::vector<std::vector<FileRange>> parts_;
   std::unique_ptr<TextSource> source_;
   std::int64_t skipped_ = 0;
+  bool read_any_ = false;
 };
 
 // Checks early that the folder can be written, before the work starts.
@@ -240,12 +249,15 @@ int run_tokenizer_train(TokenizerTrainOptions& wanted, const CommandInput& input
   write_trained_tokenizer(wanted.output, trained, pre_tokenizer, wanted.special_tokens);
   watcher.clear();
   if (static_cast<std::int64_t>(trained.tokens.size()) < wanted.vocab_size) {
-    log_warning(
-        fmt::format("the text has no more pairs: the vocabulary has {} tokens instead of {}",
-                    trained.tokens.size(), wanted.vocab_size));
+    std::string why =
+        wanted.min_frequency > 1
+            ? fmt::format("no other pair comes {} times (--min-frequency)", wanted.min_frequency)
+            : "the text has no more pairs";
+    log_warning(fmt::format("{}: the vocabulary has {} tokens instead of {}", why,
+                            trained.tokens.size(), wanted.vocab_size));
   }
-  log_info(fmt::format("{}: {} tokens from {} different words in {}", wanted.output,
-                       trained.tokens.size(), different,
+  log_info(fmt::format("{}: {} tokens from {} in {}", wanted.output, trained.tokens.size(),
+                       count_of(static_cast<std::int64_t>(different), "different word"),
                        format_duration(monotonic_seconds() - start)));
   return kExitOk;
 }

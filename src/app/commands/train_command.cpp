@@ -285,7 +285,8 @@ int run_train(TrainFlags& wanted, const CommandInput& input) {
   RunData data = std::move(replay.data);
   if (!data.replay) {
     if (!run.data.text.empty()) {
-      if (!prepare_text(run.data, *tokenizer, stop)) return kExitSignalBase + stop.received();
+      bool ready = prepare_text(run.data, *tokenizer, stop, speaks);
+      if (!ready) return kExitSignalBase + stop.received();
       if (speaks) log_info(concat("the text's tokens are in ", run.data.data_path[0]));
     }
     BatchSchedule batches(run.batch.spec(run.parallel.data_parallel_size, run.data.seq_length));

@@ -70,7 +70,15 @@ class RecordScan {
     }
     BEV_FAIL(ErrorKind::kInput, "there is no key ", quote(key), "; the object has ",
              names.empty() ? "none" : join(names, ", "), names_.size() > kShown ? ", ..." : "",
-             "; --json-keys names another");
+             "; ", has_conversation() ? "conversations are for `train --sft-data`" : kOtherKey);
+  }
+
+  static constexpr const char* kOtherKey =
+      "--json-keys of preprocess and tokenizer train names another";
+  bool has_conversation() const {
+    return std::ranges::any_of(names_, [](const std::string& name) {
+      return name == "messages" || name == "conversations" || name == "instruction";
+    });
   }
 
   void check_utf8() {

@@ -28,9 +28,10 @@ std::string output_name(const PreprocessConfig& config, const std::string& key) 
 // Writes encoded records to the token files of all keys.
 class RecordWriter {
  public:
+  // `first`: no record was read before this writer's.
   RecordWriter(const PreprocessConfig& config, std::span<const InputFile> files, TokenType type,
-               PreprocessObserver& observer)
-      : config_(config), files_(files), type_(type), observer_(observer) {}
+               bool first, PreprocessObserver& observer)
+      : config_(config), files_(files), type_(type), first_(first), observer_(observer) {}
 
   void open(const std::string& prefix) { writers_.emplace_back(prefix, type_); }
 
@@ -72,8 +73,11 @@ class RecordWriter {
       lines_before_ = count_lines_before(path, record.from_byte);
     }
     std::string what = concat(path, ":", lines_before_ + record.line, ": ", problem);
+    // If the first is bad, all may be: leaving them out would be poor advice.
     BEV_CHECK(config_.text.on_error == BadRecords::kSkip, ErrorKind::kInput, what,
-              "\n`preprocess --on-error skip` leaves such documents out");
+              first_ && documents_ == 0
+                  ? ""
+                  : "\n`preprocess --on-error skip` leaves such documents out");
     ++skipped_;
     observer_.skipped(what);
   }
@@ -81,6 +85,7 @@ class RecordWriter {
   const PreprocessConfig& config_;
   std::span<const InputFile> files_;
   TokenType type_;
+  bool first_;
   PreprocessObserver& observer_;
   std::deque<IndexedDatasetWriter> writers_;  // one per key
   bool inside_ = false;                       // inside a document
@@ -145,9 +150,11 @@ class Preprocessing {
   std::optional<std::int64_t> write_part(std::int64_t part) {
     observer_.advanced(progress_);
     std::int64_t documents_before = progress_.documents;
-    RecordWriter writer(config_, files_, type_, observer_);
+    RecordWriter writer(config_, files_, type_, part == 0, observer_);
     for (const std::string& key : config_.json_keys) writer.open(folder_.part_prefix(part, key));
-    TextSource source(files_, ranges(part), config_.text);
+    TextOptions text = config_.text;
+    text.columns = config_.json_keys;
+    TextSource source(files_, ranges(part), text);
     PipelineLimits limits;
     limits.workers = config_.workers;
     if (limits.workers == 0) limits.workers = machine_threads();
@@ -160,6 +167,10 @@ class Preprocessing {
       observer_.advanced(progress_);
     }
     writer.commit();
+    if (input_bytes_ > 0) {  // batches end before blank lines, and know nothing of archives' ends
+      progress_.bytes = done_bytes_ + part_bytes(part);
+      observer_.advanced(progress_);
+    }
     folder_.mark_done(part, writer.skipped());
     return writer.skipped();
   }
@@ -201,40 +212,42 @@ class Preprocessing {
   PreprocessResult result_;
 };
 
-std::vector<InputFile> open_inputs(const PreprocessConfig& config) {
-  std::vector<InputFile> files = list_inputs(config.input, config.text);
-  BEV_CHECK(!files.empty(), ErrorKind::kInput, "there are no files in ", join(config.input, ", "));
-  for (const InputFile& file : files) {
-    BEV_CHECK(file.format == TextFormat::kJsonLines || config.json_keys.size() == 1,
-              ErrorKind::kConfig, "--json-keys: ", join(config.json_keys, ", "), " are ",
-              config.json_keys.size(), " keys, and ", file.path, " is plain text, which has one");
+TextInputs open_inputs(const PreprocessConfig& config) {
+  TextInputs inputs = list_inputs(config.input, config.text);
+  for (const InputFile& file : inputs.files) {
+    BEV_CHECK(file.format != TextFormat::kText || config.json_keys.size() == 1, ErrorKind::kConfig,
+              "--json-keys: ", join(config.json_keys, ", "), " are ", config.json_keys.size(),
+              " keys, and ", file.path, " is plain text, which has one");
   }
-  return files;
+  return inputs;
 }
 
 }  // namespace
 
 PreprocessResult preprocess(const PreprocessConfig& config, const Tokenizer& tokenizer,
                             PreprocessObserver& observer) {
-  std::vector<InputFile> files = open_inputs(config);
-  std::string key = preprocess_key(config, files);
+  TextInputs inputs = open_inputs(config);
+  observer.found(inputs);
+  std::string key = preprocess_key(config, inputs.files);
   make_directories(parent_path(config.output_prefix));
   PrefixLock lock(config.output_prefix, LockWait::kNever);
-  return Preprocessing(config, std::move(files), key, tokenizer, observer).run();
+  return Preprocessing(config, std::move(inputs.files), key, tokenizer, observer).run();
 }
 
 std::optional<std::string> preprocess_once(PreprocessConfig config, const std::string& folder,
                                            const Tokenizer& tokenizer,
                                            PreprocessObserver& observer) {
-  std::vector<InputFile> files = open_inputs(config);
-  std::string key = preprocess_key(config, files);
+  TextInputs inputs = open_inputs(config);
+  observer.found(inputs);
+  std::string key = preprocess_key(config, inputs.files);
   config.output_prefix = join_path(folder, concat("text-", key));
   std::string prefix = output_name(config, config.json_keys.at(0));
   if (path_exists(index_path(prefix))) return prefix;
   make_directories(folder);
   PrefixLock lock(config.output_prefix, LockWait::kForever);
   if (path_exists(index_path(prefix))) return prefix;
-  bool stopped = Preprocessing(config, std::move(files), key, tokenizer, observer).run().stopped;
+  bool stopped =
+      Preprocessing(config, std::move(inputs.files), key, tokenizer, observer).run().stopped;
   return stopped ? std::nullopt : std::optional(prefix);
 }
 

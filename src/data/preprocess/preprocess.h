@@ -27,6 +27,8 @@ struct PreprocessProgress {
 class PreprocessObserver {
  public:
   virtual ~PreprocessObserver() = default;
+  // Called once, with the files to read and what was left out.
+  virtual void found(const TextInputs& inputs) = 0;
   // Called often; the first time before any work.
   virtual void advanced(const PreprocessProgress& progress) = 0;
   // Called with "FILE:LINE: why" for each skipped record.

@@ -11,14 +11,18 @@ void PreprocessConfig::fields(FieldList& list) {
   list.section("preprocess");
   list.add(
       "input", input,
-      "files, patterns in quotes ('*.jsonl.gz') or folders: JSON lines (.jsonl, .json, .ndjson) "
-      "or text (.txt), also compressed (.gz, .zst)");
-  list.add("json-keys", json_keys, "keys of the texts in a JSON line, an output for each");
+      "files, patterns in quotes ('*.jsonl.gz') or folders: JSON (.jsonl, .ndjson, .json with "
+      "lines "
+      "or an array), Parquet, or text; also compressed (.gz, .zst). Hidden and binary files of "
+      "folders are left out");
+  list.add("json-keys", json_keys,
+           "keys of the texts in an object of JSON, or Parquet columns; an output for each");
   list.add("output-prefix", output_prefix,
            "start of the names to write: PREFIX_KEY_document.bin and .idx");
   list.add("tokenizer", tokenizer,
            "tokenizer.json, tokenizer.model, vocab.txt, a rank file (FILE:cl100k_base) or a folder "
            "with one of them; byte; null:SIZE");
+  tiktoken.fields(list);
   list.add("append-eod", append_eod, "end every document with the end-of-document token");
   list.add("add-special-tokens", add_special_tokens,
            "add what the model expects around a text, such as <s> or [CLS]");

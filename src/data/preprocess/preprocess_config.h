@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "data/preprocess/text_source.h"
+#include "tokenizer/tiktoken_options.h"
 
 namespace bev {
 
@@ -17,6 +18,7 @@ struct PreprocessConfig {
   std::vector<std::string> json_keys = {"text"};
   std::string output_prefix;
   std::string tokenizer;
+  TiktokenOptions tiktoken;
   bool append_eod = false;
   bool add_special_tokens = false;
   bool split_sentences = false;

@@ -44,8 +44,10 @@ std::vector<std::string> tokenizer_files(const std::string& tokenizer) {
 }  // namespace
 
 std::string preprocess_key(const PreprocessConfig& config, std::span<const InputFile> files) {
-  std::string text = concat(kFormat, "\n", config.tokenizer, "\n");
-  for (const std::string& path : tokenizer_files(config.tokenizer)) {
+  std::string text = concat(kFormat, "\n", config.tokenizer, "\n", config.tiktoken.pattern, "\n");
+  std::vector<std::string> sources = tokenizer_files(config.tokenizer);
+  if (!config.tiktoken.special_tokens.empty()) sources.push_back(config.tiktoken.special_tokens);
+  for (const std::string& path : sources) {
     MappedFile file(path);
     text += concat(path, " ", hash_bytes(file.bytes(), 0), "\n");
   }

@@ -20,18 +20,24 @@ constexpr double kRedrawSeconds = 0.2, kLineSeconds = 10;
 PreprocessReport::PreprocessReport(const StopSignal& signal)
     : signal_(signal), terminal_(::isatty(STDERR_FILENO) == 1) {}
 
+void PreprocessReport::found(const TextInputs& inputs) {
+  if (!silent_) log_info(to_text(inputs));
+}
+
 void PreprocessReport::advanced(const PreprocessProgress& progress) {
   double now = monotonic_seconds();
   if (!started_) {
     started_ = true;
     started_at_ = reported_at_ = now;
     bytes_before_ = progress.bytes;
-    std::string size = progress.input_bytes > 0
-                           ? format_bytes(static_cast<double>(progress.input_bytes))
-                           : "a stream";
-    log_info(progress.part == 0 ? concat("tokenizing ", size)
-                                : concat("tokenizing ", size, ", going on with part ",
-                                         progress.part + 1, " of ", progress.parts));
+    std::string text = "tokenizing";
+    if (progress.input_bytes > 0) {
+      text += concat(" ", format_bytes(static_cast<double>(progress.input_bytes)));
+    }
+    if (progress.part > 0) {
+      text += concat(", going on with part ", progress.part + 1, " of ", progress.parts);
+    }
+    log_info(text);
   }
   progress_ = progress;
   if (now - reported_at_ < (terminal_ ? kRedrawSeconds : kLineSeconds)) return;
@@ -55,8 +61,11 @@ void PreprocessReport::skipped(const std::string& what) {
 std::string PreprocessReport::summary() const {
   double seconds = std::max(monotonic_seconds() - started_at_, 1e-9);
   auto bytes = static_cast<double>(progress_.bytes - bytes_before_);
-  return fmt::format("{} of input in {} ({:.1f} MB/s)", format_bytes(bytes),
-                     format_duration(seconds), bytes / seconds / 1e6);
+  if (bytes == 0) return "";
+  std::string text =
+      fmt::format("tokenized {} in {}", format_bytes(bytes), format_duration(seconds));
+  if (seconds >= 1) text += fmt::format(" ({:.1f} MB/s)", bytes / seconds / 1e6);
+  return text;
 }
 
 std::string preprocess_progress_text(const PreprocessProgress& progress, std::int64_t bytes,

@@ -3,7 +3,6 @@
 #include <sys/stat.h>
 
 #include <algorithm>
-#include <array>
 #include <cerrno>
 #include <cstring>
 #include <filesystem>
@@ -13,27 +12,15 @@
 #include "base/error.h"
 #include "base/fields.h"
 #include "base/file.h"
+#include "base/plural.h"
 #include "data/preprocess/byte_stream.h"
+#include "data/preprocess/text_files.h"
 #include "data/preprocess/text_source.h"
 
 namespace bev {
 
 namespace {
 namespace fs = std::filesystem;
-
-std::vector<std::string> files_under(const std::string& folder) {
-  std::vector<std::string> files;
-  std::error_code error;
-  fs::recursive_directory_iterator entry(folder, error), end;
-  while (!error && entry != end) {
-    std::error_code dangling;  // a dangling link is not a regular file
-    if (entry->is_regular_file(dangling)) files.push_back(entry->path().string());
-    entry.increment(error);
-  }
-  BEV_CHECK(!error, ErrorKind::kInput, "cannot list ", folder, ": ", error.message());
-  std::ranges::sort(files);
-  return files;
-}
 
 // Sorted paths that match a pattern. An existing file is taken literally.
 std::vector<std::string> expand(const std::string& name) {
@@ -46,56 +33,65 @@ std::vector<std::string> expand(const std::string& name) {
   return paths;
 }
 
-std::optional<TextFormat> format_of_name(std::string_view path) {
-  for (std::string_view archive : {".gz", ".zst"}) {
-    if (path.ends_with(archive)) path.remove_suffix(archive.size());
-  }
-  for (std::string_view ending : {".jsonl", ".json", ".ndjson"}) {
-    if (path.ends_with(ending)) return TextFormat::kJsonLines;
-  }
-  for (std::string_view ending : {".txt", ".text", ".md"}) {
-    if (path.ends_with(ending)) return TextFormat::kText;
-  }
-  return std::nullopt;
-}
-
-TextFormat format_of(const std::string& path, const TextOptions& options) {
+// Format of a pipe, whose content cannot be looked at.
+TextFormat format_of_pipe(const std::string& path, const TextOptions& options) {
   if (options.format != TextFormat::kByName) return options.format;
   std::optional<TextFormat> format = format_of_name(path);
-  BEV_CHECK(format || options.other_names_are_text, ErrorKind::kInput, path,
-            ": its name does not say what is in it (.jsonl, .json, .ndjson or .txt, perhaps with "
-            ".gz or .zst); give --input-format jsonl or text");
-  return format.value_or(TextFormat::kText);
+  BEV_CHECK(format, ErrorKind::kInput, path,
+            ": is a pipe, and its name does not say what is in it; give --input-format jsonl or "
+            "text, or a file");
+  BEV_CHECK(format != TextFormat::kParquet, ErrorKind::kInput, path,
+            ": is a pipe, and Parquet is read from its end; give a file");
+  return *format;
 }
 
-InputFile describe(const std::string& path, const TextOptions& options) {
+struct stat status_of(const std::string& path) {
   struct stat status {};
   BEV_CHECK(::stat(path.c_str(), &status) == 0, ErrorKind::kInput, path,
             ": cannot be read: ", std::strerror(errno));
   BEV_CHECK(!S_ISCHR(status.st_mode) && !S_ISBLK(status.st_mode), ErrorKind::kInput, path,
             ": is a device, which may have no end; give a file or a pipe");
+  return status;
+}
+
+// Adds the file, or counts it as left out under its `name` if it was not `named` by the user.
+void add_file(const std::string& path, const std::string& name, bool named,
+              const TextOptions& options, TextInputs& inputs) {
+  struct stat status = status_of(path);
   InputFile file;
   file.path = path;
-  file.format = format_of(path, options);
   file.regular = S_ISREG(status.st_mode);
-  if (!file.regular) return file;
+  if (!file.regular) {
+    file.format = format_of_pipe(path, options);
+    inputs.files.push_back(std::move(file));
+    return;
+  }
+  ContentStart start = read_content_start(path);
+  FileVerdict verdict = judge_file(path, start, options, named);
+  if (!verdict.format) {
+    BEV_CHECK(!named, ErrorKind::kInput, path, ": ", verdict.problem);
+    inputs.left_out.add(verdict.reason, name);
+    return;
+  }
+  file.format = *verdict.format;
   file.bytes = status.st_size;
   file.modified_ns = std::int64_t{status.st_mtim.tv_sec} * 1'000'000'000 + status.st_mtim.tv_nsec;
-  bool lines = file.format == TextFormat::kJsonLines || options.unit == TextUnit::kLine;
+  bool records = file.format == TextFormat::kJsonLines && !begins_json_array(start.bytes);
+  bool lines = records || (file.format == TextFormat::kText && options.unit == TextUnit::kLine);
   file.cuttable = lines && !is_compressed(path);
-  return file;
+  inputs.files.push_back(std::move(file));
 }
 
 }  // namespace
 
 void TextOptions::fields(FieldList& list) {
   list.add("on-error", on_error, {{"stop", BadRecords::kStop}, {"skip", BadRecords::kSkip}},
-           "at a line that is no JSON, has no such text or is too long: stop, or skip it");
+           "at a record that is no JSON, has no such text or is too long: stop, or skip it");
   list.add("input-format", format,
            {{"auto", TextFormat::kByName},
             {"jsonl", TextFormat::kJsonLines},
             {"text", TextFormat::kText}},
-           "what is in the files; auto: their names tell");
+           "what is in the files; auto: their names and first bytes tell");
   list.add(
       "txt-documents", unit,
       {{"file", TextUnit::kFile}, {"line", TextUnit::kLine}, {"blank-line", TextUnit::kParagraph}},
@@ -106,16 +102,32 @@ void TextOptions::fields(FieldList& list) {
       .limit(kMostTextBytes);
 }
 
-std::vector<InputFile> list_inputs(std::span<const std::string> names, const TextOptions& options) {
-  std::vector<InputFile> files;
+TextInputs list_inputs(std::span<const std::string> names, const TextOptions& options) {
+  TextInputs inputs;
   for (const std::string& name : names) {
     for (const std::string& path : expand(name)) {
-      std::vector<std::string> paths{path};
-      if (is_directory(path)) paths = files_under(path);
-      for (const std::string& file : paths) files.push_back(describe(file, options));
+      if (!is_directory(path)) {
+        add_file(path, path, path == name, options, inputs);
+        continue;
+      }
+      for (const std::string& file : files_under(path, inputs.left_out)) {
+        add_file(file, fs::path(file).lexically_relative(path).string(), false, options, inputs);
+      }
     }
   }
-  return files;
+  BEV_CHECK(!inputs.files.empty(), ErrorKind::kInput, join(names, ", "), ": there is no ",
+            options.only_records ? "file of JSON or Parquet" : "text", " in it",
+            inputs.left_out.empty() ? "" : "; left out ", inputs.left_out.text());
+  return inputs;
+}
+
+std::string to_text(const TextInputs& inputs) {
+  std::int64_t bytes = 0;
+  for (const InputFile& file : inputs.files) bytes += file.bytes;
+  std::string out = concat("read ", count_of(std::ssize(inputs.files), "file"));
+  if (bytes > 0) out += concat(", ", format_bytes(static_cast<double>(bytes)));
+  if (!inputs.left_out.empty()) out += concat("; left out ", inputs.left_out.text());
+  return out;
 }
 
 std::vector<std::vector<FileRange>> cut_inputs(std::span<const InputFile> files,

@@ -5,14 +5,15 @@
 #include <string_view>
 
 #include "base/error.h"
-#include "data/preprocess/byte_stream.h"
+#include "data/parquet/parquet_records.h"
+#include "data/preprocess/chunked_bytes.h"
+#include "data/preprocess/record_reader.h"
 #include "tokenizer/text/utf8.h"
 
 namespace bev {
 
 namespace {
 
-constexpr std::size_t kChunkBytes = 1 << 18;
 constexpr std::string_view kByteOrderMark = "\xef\xbb\xbf";
 
 bool is_blank(std::string_view line) { return line.find_first_not_of(" \t\r") == line.npos; }
@@ -29,27 +30,18 @@ std::size_t cut_at_line(std::string_view text) {
   return whole || last == 0 ? text.size() : last;
 }
 
-}  // namespace
-
-// Records of one range of a file.
-class TextSource::FileReader {
+// Lines, or text in the units of the options.
+class TextReader : public RecordReader {
  public:
-  FileReader(const InputFile& file, const FileRange& range, const TextOptions& options)
-      : file_(file),
-        range_(range),
-        options_(options),
-        // Starts one byte earlier: the preceding byte tells whether a line begins at `begin`.
-        stream_(open_byte_stream(file.path, std::max<std::int64_t>(range.begin - 1, 0))),
-        chunk_(kChunkBytes) {
-    if (range.begin > 0) {
-      offset_ = range.begin - 1;
-      skip_line();
-    } else if (rest().starts_with(kByteOrderMark)) {
-      take(kByteOrderMark.size());
-    }
+  // `bytes` begins one byte before the range, unless that begins at 0: the preceding byte tells
+  // whether a line begins there.
+  TextReader(ChunkedBytes bytes, const InputFile& file, const FileRange& range,
+             const TextOptions& options)
+      : bytes_(std::move(bytes)), file_(file), range_(range), options_(options) {
+    if (range.begin > 0) skip_line();
   }
 
-  bool next(Record& record) {
+  bool next(Record& record) override {
     record.file = range_.file;
     record.from_byte = range_.begin;
     record.text.clear();
@@ -61,26 +53,16 @@ class TextSource::FileReader {
     return options_.unit == TextUnit::kParagraph ? next_paragraph(record) : next_piece(record);
   }
 
-  std::int64_t position() const { return stream_->position(); }
+  std::int64_t position() const override { return bytes_.position(); }
 
  private:
-  // Bytes read but not taken; empty at the end of the file.
-  std::string_view rest() {
-    if (begin_ == end_) {
-      begin_ = 0;
-      end_ = stream_->read(chunk_);
-    }
-    return {chunk_.data() + begin_, end_ - begin_};
-  }
-  void take(std::size_t count) {
-    begin_ += count;
-    offset_ += static_cast<std::int64_t>(count);
-  }
+  std::string_view rest() { return bytes_.rest(); }
+  void take(std::size_t count) { bytes_.take(count); }
 
   static void refuse(Record& record, const char* what, std::int64_t limit) {
     record.text = std::string();  // frees its memory
     record.problem = concat(what, " is longer than --max-document-bytes ", limit,
-                            "; raise that or cut the document");
+                            "; cut the document, or raise that flag of preprocess");
   }
 
   void skip_line() {
@@ -116,7 +98,7 @@ class TextSource::FileReader {
   }
 
   bool next_line(Record& record) {
-    while (offset_ < range_.end && !rest().empty()) {
+    while (bytes_.offset() < range_.end && !rest().empty()) {
       record.line = line_;
       Line line = append_line(record.text);
       if (line.too_long) refuse(record, "the line", options_.max_document_bytes);
@@ -181,16 +163,34 @@ class TextSource::FileReader {
 
   std::size_t limit() const { return static_cast<std::size_t>(options_.max_document_bytes); }
 
+  ChunkedBytes bytes_;
   const InputFile& file_;
   FileRange range_;
   const TextOptions& options_;
-  std::unique_ptr<ByteStream> stream_;
-  std::vector<char> chunk_;
-  std::size_t begin_ = 0, end_ = 0;  // unread part of the chunk
-  std::int64_t offset_ = 0;          // file offset of its first byte, for uncompressed files
   std::int64_t line_ = 1;
   std::string carried_;  // start of the next piece
 };
+
+std::unique_ptr<RecordReader> open_records(const InputFile& file, const FileRange& range,
+                                           const TextOptions& options) {
+  if (file.format == TextFormat::kParquet) return open_parquet_records(file, range.file, options);
+  ChunkedBytes bytes(file.path, std::max<std::int64_t>(range.begin - 1, 0));
+  if (range.begin == 0 && bytes.rest().starts_with(kByteOrderMark)) {
+    bytes.take(kByteOrderMark.size());
+  }
+  bool array =
+      file.format == TextFormat::kJsonLines && range.begin == 0 && begins_json_array(bytes.rest());
+  if (array) return open_json_array(std::move(bytes), range.file, options);
+  return std::make_unique<TextReader>(std::move(bytes), file, range, options);
+}
+
+}  // namespace
+
+bool begins_json_array(std::string_view text) {
+  if (text.starts_with(kByteOrderMark)) text.remove_prefix(kByteOrderMark.size());
+  std::size_t first = text.find_first_not_of(" \t\r\n");
+  return first != text.npos && text[first] == '[';
+}
 
 TextSource::TextSource(std::span<const InputFile> files, std::span<const FileRange> ranges,
                        const TextOptions& options)
@@ -203,7 +203,7 @@ bool TextSource::next(Record& record) {
     if (!reader_) {
       if (next_range_ == ranges_.size()) return false;
       const FileRange& range = ranges_[next_range_++];
-      reader_ = std::make_unique<FileReader>(files_[range.file], range, options_);
+      reader_ = open_records(files_[range.file], range, options_);
     }
     if (reader_->next(record)) return true;
     bytes_before_ = position();
@@ -222,6 +222,7 @@ std::int64_t TextSource::position() const {
 
 std::int64_t count_lines_before(const std::string& path, std::int64_t from_byte) {
   if (from_byte == 0) return 0;
+  constexpr std::size_t kChunkBytes = 1 << 18;
   std::unique_ptr<ByteStream> stream = open_byte_stream(path);
   std::vector<char> chunk(kChunkBytes);
   std::int64_t lines = 0;

@@ -1,5 +1,5 @@
-// Documents from JSON lines or plain text files, optionally compressed, in file order. Memory is
-// bounded by the longest allowed document.
+// Documents from JSON (lines or an array), Parquet or plain text files, optionally compressed, in
+// file order. Memory is bounded by the longest allowed document.
 #pragma once
 
 #include <cstdint>
@@ -7,13 +7,18 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
+
+#include "data/preprocess/left_out.h"
 
 namespace bev {
 
 class FieldList;
+class RecordReader;
 
-enum class TextFormat : std::uint8_t { kByName, kJsonLines, kText };
+// kJsonLines: JSON objects, one on each line or all in an array.
+enum class TextFormat : std::uint8_t { kByName, kJsonLines, kText, kParquet };
 // Unit of a document in a plain text file.
 enum class TextUnit : std::uint8_t { kFile, kLine, kParagraph };
 // What to do with a record that has no valid text.
@@ -24,14 +29,16 @@ inline constexpr double kMostTextBytes = 1 << 30;
 
 struct TextOptions {
   TextFormat format = TextFormat::kByName;
-  // Files with an unknown extension are text; otherwise they are an error.
-  bool other_names_are_text = false;
+  // Plain text is left out of folders: the files hold records (of JSON or Parquet).
+  bool only_records = false;
   TextUnit unit = TextUnit::kFile;
   // Documents that are whole files are cut at line ends into records of about this size; 0: not
   // cut.
   std::int64_t piece_bytes = 0;
   std::int64_t max_document_bytes = std::int64_t{64} << 20;
   BadRecords on_error = BadRecords::kStop;
+  // Columns of Parquet files that become keys of the records, as far as a file has them.
+  std::vector<std::string> columns = {"text"};
 
   // Flags of all commands that read text.
   void fields(FieldList& list);
@@ -46,9 +53,18 @@ struct InputFile {
   std::int64_t modified_ns = 0;
 };
 
-// Files as given; patterns (* ? []) and folders are expanded and sorted by path; links to folders
-// are not followed. Throws Error(kInput) if a name matches nothing or a file's format is unknown.
-std::vector<InputFile> list_inputs(std::span<const std::string> names, const TextOptions& options);
+// The files to read, and what was left out of folders and patterns.
+struct TextInputs {
+  std::vector<InputFile> files;
+  LeftOut left_out;
+};
+// "read 12 files, 3.40 MiB; left out 2 hidden (.env, .git), 1 binary (logo.png)".
+std::string to_text(const TextInputs& inputs);
+
+// Files as given; patterns (* ? []) and folders are expanded and sorted by path, and what is not
+// text is left out (text_files.h has the rule). Throws Error(kInput) if a name matches nothing, a
+// file given by its name is binary, or no file is left.
+TextInputs list_inputs(std::span<const std::string> names, const TextOptions& options);
 
 // The records that begin in bytes [begin, end) of a file.
 struct FileRange {
@@ -60,11 +76,11 @@ struct FileRange {
 std::vector<std::vector<FileRange>> cut_inputs(std::span<const InputFile> files,
                                                std::int64_t parts);
 
-// A line of JSON, or text.
+// An object of JSON, or text.
 struct Record {
   std::size_t file = 0;
   // Line where it begins, counted from 1 starting at the first line that begins at or after
-  // `from_byte`.
+  // `from_byte`; the row of a Parquet file.
   std::int64_t line = 0, from_byte = 0;
   std::string text;
   bool ends_document = true;
@@ -84,15 +100,16 @@ class TextSource {
   std::int64_t position() const;
 
  private:
-  class FileReader;
-
   std::span<const InputFile> files_;
   std::span<const FileRange> ranges_;
   TextOptions options_;
   std::size_t next_range_ = 0;
   std::int64_t bytes_before_ = 0;  // bytes of the finished ranges
-  std::unique_ptr<FileReader> reader_;
+  std::unique_ptr<RecordReader> reader_;
 };
+
+// True if the first character that is not white space is [.
+bool begins_json_array(std::string_view text);
 
 // Number of lines that begin before a byte of a file, to be added to Record::line. Reads all of
 // them.

@@ -9,6 +9,7 @@
 #include "base/error.h"
 #include "base/log.h"
 #include "base/philox.h"
+#include "base/plural.h"
 #include "base/thread_pool.h"
 #include "data/preprocess/text_source.h"
 #include "data/random/shuffle.h"
@@ -42,11 +43,24 @@ class EncodingProgress {
   double said_at_ = 0;
 };
 
-SftTokens encode_record(const Record& record, const std::string& path,
+TextOptions record_options() {
+  TextOptions text;
+  text.format = TextFormat::kJsonLines;
+  text.only_records = true;
+  text.columns = sft_row_keys();
+  return text;
+}
+
+std::string place_of(const Record& record, const InputFile& file) {
+  return concat(file.path, file.format == TextFormat::kParquet ? ", row " : ", line ", record.line);
+}
+
+SftTokens encode_record(const Record& record, const InputFile& file,
                         const ChatTemplate& chat_template, const Tokenizer& tokenizer) {
-  std::string source = concat(path, ", line ", record.line);
+  std::string source = place_of(record, file);
   BEV_CHECK(record.problem.empty(), ErrorKind::kInput, source, ": ", record.problem);
   SftRow row = read_sft_row(record.text, source);
+  if (row.messages.sequence()->items.empty()) return {};
   try {
     return encode_sft_row(row, chat_template, tokenizer);
   } catch (const Error& error) {
@@ -59,9 +73,10 @@ SftTokens encode_record(const Record& record, const std::string& path,
 std::vector<SftTokens> encode_files(const std::vector<std::string>& names,
                                     const ChatTemplate& chat_template, const Tokenizer& tokenizer) {
   constexpr std::size_t kBlock = 4096;
-  TextOptions text;
-  text.format = TextFormat::kJsonLines;
-  const std::vector<InputFile> files = list_inputs(names, text);
+  const TextOptions text = record_options();
+  const TextInputs inputs = list_inputs(names, text);
+  const std::vector<InputFile>& files = inputs.files;
+  if (!inputs.left_out.empty()) log_info(to_text(inputs));
   const std::vector<std::vector<FileRange>> parts = cut_inputs(files, 1);
   TextSource source(files, parts.front(), text);
   ThreadPool pool(machine_threads());
@@ -77,8 +92,8 @@ std::vector<SftTokens> encode_files(const std::vector<std::string>& names,
     pool.run(static_cast<std::int64_t>(count), [&](std::int64_t piece) {
       const auto at = static_cast<std::size_t>(piece);
       try {
-        const std::string& path = files[block[at].file].path;
-        out[begin + at] = encode_record(block[at], path, chat_template, tokenizer);
+        const InputFile& file = files[block[at].file];
+        out[begin + at] = encode_record(block[at], file, chat_template, tokenizer);
       } catch (...) {
         failures[at] = std::current_exception();
       }
@@ -93,12 +108,34 @@ std::vector<SftTokens> encode_files(const std::vector<std::string>& names,
 
 }  // namespace
 
+std::vector<SftConversation> read_conversations(const std::vector<std::string>& names,
+                                                std::int64_t first, std::int64_t count,
+                                                const ChatTemplate& chat_template,
+                                                const Tokenizer& tokenizer) {
+  const TextOptions text = record_options();
+  const std::vector<InputFile> files = list_inputs(names, text).files;
+  const std::vector<std::vector<FileRange>> parts = cut_inputs(files, 1);
+  TextSource source(files, parts.front(), text);
+  std::vector<SftConversation> out;
+  Record record;
+  for (std::int64_t at = 0; std::ssize(out) < count && source.next(record); ++at) {
+    if (at < first) continue;
+    const InputFile& file = files[record.file];
+    out.push_back({place_of(record, file), encode_record(record, file, chat_template, tokenizer)});
+  }
+  return out;
+}
+
 SftDataset::SftDataset(const SftConfig& config, const Tokenizer& tokenizer,
                        const ChatTemplate& chat_template)
     : config_(config), pad_id_(tokenizer.eod().value_or(0)) {
   for (SftTokens& tokens : encode_files(config.files, chat_template, tokenizer)) {
     ++report_.conversations;
-    std::int32_t most = tokens.ids.empty() ? 0 : std::ranges::max(tokens.ids);
+    if (tokens.ids.empty()) {
+      ++report_.empty;
+      continue;
+    }
+    std::int32_t most = std::ranges::max(tokens.ids);
     BEV_CHECK(config.vocab_size == 0 || most < config.vocab_size, ErrorKind::kInput,
               config.files[0], ": the tokenizer gives token ", most,
               " and the model's vocabulary has ", config.vocab_size,
@@ -106,9 +143,9 @@ SftDataset::SftDataset(const SftConfig& config, const Tokenizer& tokenizer,
     if (keep(tokens)) conversations_.push_back(std::move(tokens));
   }
   BEV_CHECK(!conversations_.empty(), ErrorKind::kInput, config.files[0], ": of ",
-            report_.conversations, " conversations none has an answer to learn from (",
+            count_of(report_.conversations, "conversation"), " none has an answer to learn from (",
             report_.dropped_long, " are longer than ", config.seq_length, " tokens, ",
-            report_.dropped_mute, " have no answer within them)");
+            report_.dropped_mute, " have no answer within them, ", report_.empty, " are empty)");
   std::vector<std::int64_t> lengths;
   for (const SftTokens& tokens : conversations_) {
     lengths.push_back(static_cast<std::int64_t>(tokens.ids.size()));
@@ -170,16 +207,16 @@ TokenSample SftDataset::sample(std::int64_t index) const {
 std::string to_text(const SftReport& report, std::int64_t seq_length) {
   double places = static_cast<double>(report.samples) * static_cast<double>(seq_length);
   std::string out = fmt::format(
-      "{} conversations in {} samples of {} tokens: {:.1f} % filled, {:.1f} % of the tokens "
-      "learned",
-      report.conversations, report.samples, seq_length,
-      100 * static_cast<double>(report.tokens) / places,
+      "{} in {} of {} tokens: {:.1f} % filled, {:.1f} % of the tokens learned",
+      count_of(report.conversations, "conversation"), count_of(report.samples, "sample"),
+      seq_length, 100 * static_cast<double>(report.tokens) / places,
       100 * static_cast<double>(report.learned) / static_cast<double>(report.tokens));
   if (report.cut > 0) out += fmt::format("; {} cut to {} tokens", report.cut, seq_length);
   if (report.dropped_long > 0) {
     out +=
         fmt::format("; {} dropped, being longer than {} tokens", report.dropped_long, seq_length);
   }
+  if (report.empty > 0) out += fmt::format("; {} left out, being empty", report.empty);
   if (report.dropped_mute > 0) {
     out += fmt::format("; {} dropped, having no answer", report.dropped_mute);
   }

@@ -17,7 +17,7 @@
 namespace bev {
 
 struct SftConfig {
-  std::vector<std::string> files;  // JSON lines, see read_sft_row; names as in list_inputs
+  std::vector<std::string> files;  // rows as in read_sft_row; names as in list_inputs
   std::int64_t seq_length = 0;
   std::int64_t vocab_size = 0;  // larger or equal ids are refused; 0: any
   std::uint64_t seed = 0;
@@ -28,6 +28,7 @@ struct SftConfig {
 // Statistics of the conversations.
 struct SftReport {
   std::int64_t conversations = 0;
+  std::int64_t empty = 0;         // without a message or token
   std::int64_t cut = 0;           // truncated to the sample length
   std::int64_t dropped_long = 0;  // longer than a sample
   std::int64_t dropped_mute = 0;  // without an assistant token
@@ -36,6 +37,17 @@ struct SftReport {
   std::int64_t learned = 0;  // tokens with a loss
 };
 std::string to_text(const SftReport& report, std::int64_t seq_length);
+
+// A conversation, and where it is.
+struct SftConversation {
+  std::string source;  // "chats.jsonl, line 3"
+  SftTokens tokens;    // none if it has no message
+};
+// At most `count` conversations from number `first` on. Throws Error(kInput) naming file and line.
+std::vector<SftConversation> read_conversations(const std::vector<std::string>& names,
+                                                std::int64_t first, std::int64_t count,
+                                                const ChatTemplate& chat_template,
+                                                const Tokenizer& tokenizer);
 
 class SftDataset : public Dataset {
  public:

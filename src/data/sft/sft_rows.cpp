@@ -32,18 +32,24 @@ class RowReader {
     } else if (member("instruction")) {
       out = instruction();
     } else {
-      BEV_FAIL(ErrorKind::kInput, source_, ": no messages, conversations, prompt or instruction");
-    }
-    if (const Value* system = member("system"); system && system->truth()) {
-      out.insert(out.begin(), message("system", *system));
+      bool none = row_.find_name("messages") || row_.find_name("conversations");  // null
+      BEV_CHECK(none, ErrorKind::kInput, source_,
+                ": no messages, conversations, prompt or instruction");
     }
     check(out);
+    const Value* system = member("system");
+    if (system && system->truth() && !out.empty() && !begins_with_system(out)) {
+      out.insert(out.begin(), message("system", *system));
+    }
     return Value::list(std::move(out));
   }
 
+  // Some data sets hold such a list as text of JSON.
   Value optional(const char* name) const {
     const Value* value = member(name);
-    return value && value->truth() ? *value : Value();
+    if (!value || !value->truth()) return Value();
+    if (!value->is_string()) return *value;
+    return jinja::parse_json(*value->string(), concat(source_, ", \"", name, "\""));
   }
 
  private:
@@ -80,21 +86,27 @@ class RowReader {
     return {message(role, *value)};
   }
 
+  static bool begins_with_system(const List& messages) {
+    return *messages[0].dict()->find_name("role")->string() == "system";
+  }
+
   List instruction() const {
     List out = turn("instruction", "user");
-    const Value* input = member("input");
-    BEV_CHECK(!input || input->is_string(), ErrorKind::kInput, source_, ": \"input\" is no text");
+    const char* name = member("input") ? "input" : "context";
+    const Value* input = member(name);
+    BEV_CHECK(!input || input->is_string(), ErrorKind::kInput, source_, ": \"", name,
+              "\" is no text");
     if (input && input->truth()) {
       const Value* asked = member("instruction");
       out = {message("user", concat(jinja::python_str(*asked), "\n\n", *input->string()))};
     }
-    append(out, turn("output", "assistant"));
+    append(out, turn(member("response") ? "response" : "output", "assistant"));
     return out;
   }
 
   // ShareGPT's layout, with its role names.
   List shared_conversation() const {
-    constexpr std::array<std::pair<std::string_view, const char*>, 11> kRoles = {
+    constexpr std::array<std::pair<std::string_view, const char*>, 12> kRoles = {
         {{"human", "user"},
          {"user", "user"},
          {"gpt", "assistant"},
@@ -102,6 +114,7 @@ class RowReader {
          {"chatgpt", "assistant"},
          {"bot", "assistant"},
          {"model", "assistant"},
+         {"function_call", "assistant"},
          {"system", "system"},
          {"tool", "tool"},
          {"function_response", "tool"},
@@ -128,7 +141,6 @@ class RowReader {
   }
 
   void check(const List& messages) const {
-    BEV_CHECK(!messages.empty(), ErrorKind::kInput, source_, ": the conversation is empty");
     for (std::size_t i = 0; i < messages.size(); ++i) {
       const Dict* dict = messages[i].dict();
       const Value* role = dict ? dict->find_name("role") : nullptr;
@@ -142,6 +154,11 @@ class RowReader {
 };
 
 }  // namespace
+
+std::vector<std::string> sft_row_keys() {
+  return {"messages", "conversations", "prompt", "completion", "response",  "instruction",
+          "input",    "context",       "output", "system",     "documents", "tools"};
+}
 
 SftRow read_sft_row(std::string_view line, const std::string& source) {
   Value row = jinja::parse_json(line, source);
