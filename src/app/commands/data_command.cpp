@@ -6,13 +6,16 @@
 #include <nlohmann/json.hpp>
 
 #include "app/commands/commands.h"
+#include "app/mask_marks.h"
 #include "app/options.h"
 #include "base/error.h"
 #include "base/fields.h"
 #include "base/file.h"
 #include "base/log.h"
 #include "base/output.h"
+#include "base/plural.h"
 #include "data/indexed/indexed_writer.h"
+#include "data/sft/sft_dataset.h"
 #include "tokenizer/tokenizer.h"
 
 namespace bev {
@@ -43,7 +46,10 @@ struct DataShowOptions {
   std::string data_path;
   std::int64_t document = 0;
   std::int64_t count = 1;
+  std::vector<std::string> sft_data;
+  std::string chat_template;
   std::string tokenizer;
+  TiktokenOptions tiktoken;
   bool json = false;
 
   void fields(FieldList& list);
@@ -53,15 +59,33 @@ struct DataShowOptions {
 void DataShowOptions::fields(FieldList& list) {
   list.section("data show");
   list.add("data-path", data_path, "prefix of the .bin and .idx files");
-  list.add("document", document, "first document to show, counted from 0").min(0);
+  list.add("sft-data", sft_data,
+           "files of conversations (JSON or Parquet) to show instead, as training sees them: what "
+           "has no loss is between \u27e6 and \u27e7, or faint on a terminal");
+  list.add("chat-template", chat_template,
+           "file with the chat template of --sft-data, or the name of one of several")
+      .defaults_to("the tokenizer's");
+  list.add("document", document, "first document or conversation to show, counted from 0").min(0);
   list.add("count", count, "documents to show").min(1);
-  list.add("tokenizer", tokenizer, "folder of the tokenizer, to show the text");
+  list.add("tokenizer", tokenizer, "tokenizer as for train, to show the text");
+  tiktoken.fields(list);
   list.add("json", json, "print one JSON line for each document");
 }
 
 std::vector<std::string> DataShowOptions::problems() const {
   std::vector<std::string> out;
-  need(data_path, "--data-path", "the prefix of token files", out);
+  if (data_path.empty() == sft_data.empty()) {
+    out.push_back(data_path.empty()
+                      ? "--data-path: is missing; give the prefix of token files, or --sft-data"
+                      : "--sft-data: excludes --data-path; give one of them");
+  }
+  if (!sft_data.empty()) need(tokenizer, "--tokenizer", "what conversations are encoded with", out);
+  if (tiktoken.given() && tokenizer.empty()) {
+    out.push_back("--tokenizer: is missing; --tiktoken-pattern says how to read its rank file");
+  }
+  if (!chat_template.empty() && sft_data.empty()) {
+    out.push_back("--chat-template: is for --sft-data");
+  }
   return out;
 }
 
@@ -202,16 +226,45 @@ int run_data_info(DataInfoOptions& wanted, const CommandInput& input) {
   return kExitOk;
 }
 
+// Conversations as training sees them.
+void show_conversations(const DataShowOptions& wanted, const Tokenizer& tokenizer) {
+  ChatTemplate chat_template = ChatTemplate::load(wanted.tokenizer, wanted.chat_template, false);
+  std::vector<SftConversation> conversations =
+      read_conversations(wanted.sft_data, wanted.document, wanted.count, chat_template, tokenizer);
+  BEV_CHECK(!conversations.empty(), ErrorKind::kInput, join(wanted.sft_data, ", "),
+            ": there is no conversation ", wanted.document, ", counted from 0");
+  std::int64_t at = wanted.document;
+  for (const auto& [source, tokens] : conversations) {
+    std::int64_t learned = std::ranges::count(tokens.learned, 1);
+    if (wanted.json) {
+      Json line{{"conversation", at},
+                {"source", source},
+                {"tokens", tokens.ids},
+                {"loss_mask", tokens.learned},
+                {"text", tokenizer.decode(tokens.ids)}};
+      write_stdout(line.dump(-1, ' ', false, Json::error_handler_t::replace) + "\n");
+    } else {
+      write_stdout(concat("conversation ", at, " (", source,
+                          "): ", count_of(std::ssize(tokens.ids), "token"), ", ", learned,
+                          " with a loss\n",
+                          marked_text(tokenizer, tokens.ids, tokens.learned, mask_marks()), "\n"));
+    }
+    ++at;
+  }
+}
+
 int run_data_show(DataShowOptions& wanted, const CommandInput& input) {
   input.options.add_problems(wanted.problems());
   input.options.throw_problems();
+  std::unique_ptr<Tokenizer> tokenizer;
+  if (!wanted.tokenizer.empty()) tokenizer = open_tokenizer(wanted.tokenizer, wanted.tiktoken);
+  if (!wanted.sft_data.empty()) {
+    show_conversations(wanted, *tokenizer);
+    return kExitOk;
+  }
   IndexedDataset data(wanted.data_path);
   BEV_CHECK(wanted.document < data.num_documents(), ErrorKind::kInput, wanted.data_path,
             ": document ", wanted.document, " of ", data.num_documents(), ", counted from 0");
-  std::unique_ptr<Tokenizer> tokenizer;
-  if (!wanted.tokenizer.empty()) {
-    tokenizer = open_tokenizer(wanted.tokenizer);
-  }
   std::int64_t rest = data.num_documents() - wanted.document;
   for (std::int64_t at = wanted.document; at < wanted.document + std::min(wanted.count, rest);
        ++at) {
@@ -233,8 +286,9 @@ int run_data_show(DataShowOptions& wanted, const CommandInput& input) {
       if (tokenizer) line["text"] = text;
       write_stdout(line.dump(-1, ' ', false, Json::error_handler_t::replace) + "\n");
     } else {
-      write_stdout(concat("document ", at, ", ", sequences.size(), " sequences, ", tokens.size(),
-                          " tokens\n", tokenizer ? text : sequences.dump(), "\n"));
+      write_stdout(concat("document ", at, ", ", count_of(std::ssize(sequences), "sequence"), ", ",
+                          count_of(std::ssize(tokens), "token"), "\n",
+                          tokenizer ? text : sequences.dump(), "\n"));
     }
   }
   return kExitOk;
@@ -249,8 +303,9 @@ int run_data_merge(DataMergeOptions& wanted, const CommandInput& input) {
   IndexedDatasetWriter writer(wanted.output_prefix, first.type(), first.modes().size() > 0);
   for (const std::string& prefix : prefixes) writer.add_dataset(IndexedDataset(prefix));
   writer.commit();
-  log_info(fmt::format("{}: {} documents, {} sequences of {} pairs", wanted.output_prefix,
-                       writer.num_documents(), writer.num_sequences(), prefixes.size()));
+  log_info(fmt::format(
+      "{}: {}, {} of {}", wanted.output_prefix, count_of(writer.num_documents(), "document"),
+      count_of(writer.num_sequences(), "sequence"), count_of(std::ssize(prefixes), "pair")));
   return kExitOk;
 }
 
@@ -263,8 +318,10 @@ const Command kDataInfoCommand = {.name = "data info",
 
 const Command kDataShowCommand = {
     .name = "data show",
-    .summary = "documents of token files, as ids and as text",
-    .examples = "bevatron data show --data-path books --document 17 --count 3 --tokenizer DIR",
+    .summary = "documents of token files and conversations, as ids and as text",
+    .examples =
+        "bevatron data show --data-path books --document 17 --count 3 --tokenizer DIR\n"
+        "bevatron data show --sft-data chats.jsonl --count 2 --tokenizer DIR",
     .call = call_of<DataShowOptions, run_data_show>};
 
 const Command kDataMergeCommand = {

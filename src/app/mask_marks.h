@@ -1,0 +1,11 @@
+// How commands mark tokens without loss on standard output.
+#pragma once
+
+#include "data/marked_text.h"
+
+namespace bev {
+
+// Faint text on a terminal, unless NO_COLOR is set; else brackets.
+MaskMarks mask_marks();
+
+}  // namespace bev
