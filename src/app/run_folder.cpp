@@ -61,7 +61,7 @@ std::vector<ExportFile> model_files(const RunConfig& run) {
   try {
     return export_files(run, run.precision.model_dtype());
   } catch (const Error&) {
-    return tokenizer_export_files(run.data.tokenizer);
+    return tokenizer_export_files(run.data.tokenizer, run.data.tiktoken);
   }
 }
 
