@@ -331,13 +331,6 @@ ModelConfig recorded_model(const CheckpointReader& reader) {
   return model;
 }
 
-std::string recorded_output(const RunRecord& record, std::string_view flag,
-                            const std::string& run_folder) {
-  auto found = std::ranges::find(record.settings, flag, &Setting::field);
-  if (found == record.settings.end()) return "";
-  return RecordedPaths(record, run_folder).find(found->values.at(0), true);
-}
-
 std::string recorded_tokenizer(const CheckpointReader& reader) {
   const std::vector<ConfigEntry>& config = reader.manifest().config;
   auto entry = std::ranges::find(config, "tokenizer", &ConfigEntry::name);

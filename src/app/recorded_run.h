@@ -48,9 +48,6 @@ void take_recorded_model(const CheckpointConfig& config, const FieldList& fields
 // The model of a checkpoint.
 ModelConfig recorded_model(const CheckpointReader& reader);
 
-// The file or folder that a flag of the run in `run_folder` named for its output; "" if none.
-std::string recorded_output(const RunRecord& record, std::string_view flag,
-                            const std::string& run_folder);
 // The tokenizer of the run that saved the checkpoint, or its copy in the run's folder if it is no
 // longer there; "" if the run had none.
 std::string recorded_tokenizer(const CheckpointReader& reader);

@@ -53,9 +53,9 @@ void check_length(const RunConfig& run, Problems& out) {
     out.push_back(concat("--train-iters: ", iters, " and --train-samples ", samples,
                          " both set the length; keep one"));
   }
-  bool open = run.train.dry_run || !run.data.replay_flag().empty();
+  bool open = run.train.dry_run || run.train.eval.skip_train || !run.data.replay_flag().empty();
   if (iters == 0 && samples == 0 && !open) {
-    out.push_back("--train-iters: the run has no length; give it or --train-samples");
+    out.push_back("--train-iters: the run has no length; give it, --epochs or --train-samples");
   }
 }
 
@@ -75,6 +75,8 @@ void check_replay(const RunConfig& run, Problems& out) {
   const char* data = "has no validation data";
   refuse(run.train.eval_interval > 0, "--eval-interval", data);
   refuse(run.train.eval_iters > 0, "--eval-iters", data);
+  refuse(run.train.eval.full_validation, "--full-validation", data);
+  refuse(run.train.eval.skip_train, "--skip-train", data);
   const char* order = "takes the batches of its file in order";
   refuse(run.loader.consumed_train_samples > 0, "--consumed-train-samples", order);
   refuse(run.loader.dataloader_type != OrderKind::kSingle, "--dataloader-type", order);
@@ -341,7 +343,7 @@ void check_token_files(const RunConfig& run, Problems& out) {
   }
   // The content of a file is checked when it is read.
   bool in_flags = data.has_own_token_files() && data.per_split_data_args_path.empty();
-  if (in_flags && data.train_data_path.empty()) {
+  if (in_flags && data.train_data_path.empty() && !run.train.eval.skip_train) {
     out.push_back("--train-data-path: is missing; there is nothing to train on");
   }
   if (in_flags && data.valid_data_path.empty() && run.train.eval_interval > 0) {
@@ -359,6 +361,40 @@ void check_conversations(const RunConfig& run, Problems& out) {
   }
   if (run.data.sft_valid_data.empty() && run.train.eval_interval > 0) {
     out.push_back("--sft-valid-data: is missing; give it or leave validation out");
+  }
+}
+
+// Checks the batches and sets of evaluations, and what is decided by validation losses.
+void check_evaluation(const RunConfig& run, Problems& out) {
+  const EvalConfig& eval = run.train.eval;
+  bool validates = run.train.eval_interval > 0, sets = eval.multiple_validation_sets;
+  std::int64_t micro =
+      eval.eval_micro_batch_size > 0 ? eval.eval_micro_batch_size : run.batch.micro_batch_size;
+  std::int64_t block = micro * run.parallel.data_parallel_size, batch = eval.eval_global_batch_size;
+  if (batch == 0 && eval.eval_micro_batch_size > 0) batch = run.batch.global_batch_size;
+  if (batch % std::max<std::int64_t>(block, 1) != 0) {
+    out.push_back(concat("--eval-global-batch-size: ", batch, " is not divisible by micro batch ",
+                         "size ", micro, " x data-parallel size ", run.parallel.data_parallel_size,
+                         " = ", block, "; use ", (batch / block + 1) * block,
+                         " or another --eval-micro-batch-size"));
+  }
+  bool own = !run.data.valid_data_path.empty() || !run.data.per_split_data_args_path.empty() ||
+             !run.data.sft_valid_data.empty();
+  if (sets && !(own && validates)) {
+    out.push_back(
+        "--multiple-validation-sets: needs validation with files of its own; give --eval-interval, "
+        "and --valid-data-path or --sft-valid-data");
+  }
+  if (!sets && !eval.validation_set_names.empty()) {
+    out.push_back("--validation-set-names: needs --multiple-validation-sets");
+  }
+  std::int64_t saved = run.checkpoint.save_interval;
+  if (run.checkpoint.keep_best == 0 || run.checkpoint.save.empty()) return;
+  if (!validates || saved == 0 || saved % run.train.eval_interval != 0) {
+    out.push_back(concat(
+        "--keep-best: every checkpoint must have a validation loss; give --eval-interval, and "
+        "--save-interval as a multiple of it (they are ",
+        run.train.eval_interval, " and ", saved, ")"));
   }
 }
 
@@ -517,7 +553,13 @@ std::vector<std::string> RunConfig::resolve_schedule() {
 std::vector<std::string> RunConfig::resolve() {
   Problems problems = resolve_schedule();
   check_layout(*this, micro_batch_counts(*this), problems);
-  append(problems, train.resolve());
+  bool tests = !data.test_data_path.empty() || !data.per_split_data_args_path.empty();
+  append(problems, train.resolve(tests));
+  // Evaluation only may be a test only.
+  bool test_only = data.has_own_token_files() && data.valid_data_path.empty() &&
+                   data.per_split_data_args_path.empty();
+  if (train.eval.skip_train && test_only) train.eval_interval = 0;
+  check_evaluation(*this, problems);
   append(problems, profile.problems(train));
   append(problems, checkpoint.problems());
   check_upcycling(*this, problems);

@@ -10,6 +10,7 @@
 #include "base/file.h"
 #include "base/log.h"
 #include "checkpoint/step_folders.h"
+#include "train/run_reports.h"
 #include "train/text_data.h"
 
 namespace bev {
@@ -18,7 +19,7 @@ namespace fs = std::filesystem;
 
 namespace {
 
-constexpr char kMetricsName[] = "metrics.jsonl", kLossCurveName[] = "loss.svg";
+constexpr char kLossCurveName[] = "loss.svg";
 constexpr char kCacheName[] = "cache", kPassingName[] = "non_persistent";
 
 bool same_folder(const std::string& one, const std::string& other) {
@@ -52,7 +53,7 @@ std::string next_replaced(const std::string& folder) {
 // Whether an entry of a run's folder belongs to the run that is replaced.
 bool of_run(const std::string& name) {
   return name.starts_with(kStepPrefix) || name == kTrackerName || name == kPassingName ||
-         name == kMetricsName || name == kLossCurveName || name == kRunRecordName ||
+         name == kRunMetricsName || name == kLossCurveName || name == kRunRecordName ||
          name == kModelFilesName;
 }
 
@@ -103,18 +104,13 @@ void place_outputs(RunConfig& run, const Options& options) {
     if (!options.given(flag)) path = join_path(save, name);
   };
   place("loss-svg", run.log.loss_svg, kLossCurveName);
-  place("metrics-out", run.log.metrics_out, kMetricsName);
   place("data-cache-path", run.data.data_cache_path, kCacheName);
 }
 
 std::string metrics_of_run(const std::string& folder) {
-  std::string path = join_path(folder, kMetricsName), record = join_path(folder, kRunRecordName);
-  if (!path_exists(path) && path_exists(record)) {
-    std::string named = recorded_output(read_run_record(record), "metrics-out", folder);
-    if (!named.empty()) path = named;
-  }
+  std::string path = join_path(folder, kRunMetricsName);
   BEV_CHECK(path_exists(path), ErrorKind::kInput, folder, ": has no metrics (", path,
-            " is missing); a run writes them with --save or --metrics-out");
+            " is missing); a run writes them with --save, or to the file of --metrics-out");
   return path;
 }
 

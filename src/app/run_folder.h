@@ -3,7 +3,8 @@
 //
 //   DIR/iter_0000100/ ..            checkpoints (checkpoint/step_folders.h)
 //   DIR/run.json, model_files/      flags and tokenizer (app/recorded_run.h)
-//   DIR/metrics.jsonl, loss.svg     unless flags name other places
+//   DIR/metrics.jsonl               every iteration and evaluation (train/run_reports.h)
+//   DIR/loss.svg                    unless a flag names another place
 //   DIR/cache/                      tokenized text and orders of samples, likewise
 //   DIR/run.lock                    while a run saves there (train/run_lock.h)
 //   DIR/replaced-1/ ..              runs that --existing-run replace moved away
@@ -27,7 +28,7 @@ class Options;
 std::optional<std::int64_t> settle_existing_run(const RunConfig& run, const FieldList& fields,
                                                 Options& options);
 
-// Sets the places of loss curve, metrics and caches that no flag names, if there is a --save.
+// Sets the places of loss curve and caches that no flag names, if there is a --save.
 void place_outputs(RunConfig& run, const Options& options);
 
 // The file with the metrics of a run, by its folder. Throws Error(kInput) if there is none.

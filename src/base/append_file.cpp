@@ -23,13 +23,17 @@ AppendFile::AppendFile(const std::string& path, OpenMode mode) : path_(path) {
 
 AppendFile::~AppendFile() { ::close(descriptor_); }
 
+std::size_t AppendFile::write_some(std::string_view text) {
+  ssize_t put = 0;
+  do {
+    put = ::write(descriptor_, text.data(), text.size());
+  } while (put < 0 && errno == EINTR);
+  BEV_CHECK(put >= 0, ErrorKind::kIo, "cannot write ", path_, ": ", std::strerror(errno));
+  return static_cast<std::size_t>(put);
+}
+
 void AppendFile::write(std::string_view text) {
-  while (!text.empty()) {
-    ssize_t put = ::write(descriptor_, text.data(), text.size());
-    if (put < 0 && errno == EINTR) continue;
-    BEV_CHECK(put >= 0, ErrorKind::kIo, "cannot write ", path_, ": ", std::strerror(errno));
-    text.remove_prefix(static_cast<std::size_t>(put));
-  }
+  while (!text.empty()) text.remove_prefix(write_some(text));
 }
 
 }  // namespace bev

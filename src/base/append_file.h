@@ -2,6 +2,7 @@
 // (unbuffered).
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <string>
 #include <string_view>
@@ -23,6 +24,8 @@ class AppendFile {
   AppendFile& operator=(const AppendFile&) = delete;
 
   void write(std::string_view text);
+  // Writes as much as one write(2) takes, and returns how many bytes that were.
+  std::size_t write_some(std::string_view text);
   const std::string& path() const { return path_; }
 
  private:

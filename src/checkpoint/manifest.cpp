@@ -69,6 +69,7 @@ void TrainingState::fields(FieldList& list) {
             {"cosine", DecayStyle::kCosine}},
            "");
   list.add("wd_incr_steps", weight_decay.steps, "").min(0);
+  validation.fields(list);
 }
 
 std::string piece_name(std::string_view tensor, const Box& box) { return concat(tensor, box); }
@@ -196,6 +197,7 @@ class ManifestParser {
     for (const auto& entry : list.entries()) {
       Field& field = entry->field;
       auto found = state.find(field.name());
+      if (found == state.end() && entry->section == ValidationState::kSection) continue;
       if (found == state.end()) fail(path_, ": state: no ", quote(field.name()));
       std::string value = found->is_string() ? found->get<std::string>() : found->dump();
       std::string problem = field.set_text(value);

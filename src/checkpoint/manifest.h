@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "checkpoint/box.h"
+#include "checkpoint/validation_state.h"
 #include "optim/loss_scaler.h"
 #include "optim/lr_schedule.h"
 #include "tensor/dtype.h"
@@ -35,6 +36,7 @@ struct TrainingState {
   LossScaler::State scaler;
   LrSchedule lr;
   WeightDecaySchedule weight_decay;
+  ValidationState validation = {};
 
   void fields(FieldList& list);
 };

@@ -61,7 +61,7 @@ std::string Saver::settle(const TrainingState& state) {
     }
     return error.what();
   }
-  remove_old_steps(state.iteration);
+  remove_old_steps(state);
   return "";
 }
 
@@ -89,8 +89,10 @@ void Saver::commit(const TrainingState& state) {
   publish_step(storage_, options_.folder, state.iteration, run_);
 }
 
-void Saver::remove_old_steps(std::int64_t saved) {
-  for (std::int64_t step : steps_to_remove(complete_steps(options_.folder), saved, retention_)) {
+void Saver::remove_old_steps(const TrainingState& saved) {
+  std::vector<std::int64_t> old = steps_to_remove(complete_steps(options_.folder), saved.iteration,
+                                                  retention_, saved.validation.best_steps);
+  for (std::int64_t step : old) {
     try {
       remove_step(storage_, options_.folder, step);
     } catch (const Error& error) {

@@ -24,7 +24,7 @@ class Saver final : public StepSaver {
   std::string conclude(const TrainingState& state, std::string mine) override;
 
   void commit(const TrainingState& state);
-  void remove_old_steps(std::int64_t saved);
+  void remove_old_steps(const TrainingState& saved);
 
   Retention retention_;
   std::string run_;                   // unique name of this run in saving folders

@@ -111,14 +111,16 @@ void remove_unfinished(Storage& storage, const std::string& folder) {
 }
 
 std::vector<std::int64_t> steps_to_remove(std::vector<std::int64_t> steps, std::int64_t saved,
-                                          const Retention& retention) {
-  if (retention.interval == 0 && retention.most_recent == 0) return {};
+                                          const Retention& retention,
+                                          std::span<const std::int64_t> best_steps) {
+  if (retention.interval == 0 && retention.most_recent == 0 && retention.best == 0) return {};
   std::erase_if(steps, [&](std::int64_t step) { return step >= saved; });
   std::int64_t recent = std::max<std::int64_t>(retention.most_recent - 1, 0);
   auto older = std::max<std::int64_t>(static_cast<std::int64_t>(steps.size()) - recent, 0);
   steps.resize(static_cast<std::size_t>(older));
   std::erase_if(steps, [&](std::int64_t step) {
-    return retention.interval > 0 && step % retention.interval == 0;
+    bool regular = retention.interval > 0 && step % retention.interval == 0;
+    return regular || std::ranges::find(best_steps, step) != best_steps.end();
   });
   return steps;
 }

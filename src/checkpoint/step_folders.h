@@ -7,6 +7,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -44,13 +45,15 @@ void publish_step(Storage& storage, const std::string& folder, std::int64_t iter
 // Removes interrupted saves of earlier runs.
 void remove_unfinished(Storage& storage, const std::string& folder);
 
-// Which steps are kept in addition to the one just saved; all of them if both values are 0.
+// Which steps are kept in addition to the one just saved; all of them if all values are 0.
 struct Retention {
   std::int64_t interval = 0;     // keep multiples of it; 0: none
   std::int64_t most_recent = 0;  // keep this many of the last ones, including the one just saved
+  std::int64_t best = 0;         // keep this many of the best, which ValidationState lists
 };
 std::vector<std::int64_t> steps_to_remove(std::vector<std::int64_t> steps, std::int64_t saved,
-                                          const Retention& retention);
+                                          const Retention& retention,
+                                          std::span<const std::int64_t> best_steps = {});
 void remove_step(Storage& storage, const std::string& folder, std::int64_t iteration);
 
 }  // namespace bev

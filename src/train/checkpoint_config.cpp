@@ -33,6 +33,11 @@ void save_fields(CheckpointConfig& config, FieldList& list) {
            "of older checkpoints all but so many of the latest go; 0: they stay")
       .min(0)
       .limit(kMostIterations);
+  list.add("keep-best", config.keep_best,
+           "of older checkpoints all but so many with the best validation loss go, besides what "
+           "the two flags above keep; 0: they stay")
+      .min(0)
+      .limit(kMostIterations);
   list.add("save-retry-interval", config.save_retry_interval,
            "iterations after which a failed save is tried again; 0: not before the next is due")
       .min(0)
@@ -128,6 +133,7 @@ std::vector<std::string> CheckpointConfig::problems() const {
   needs(save_interval_mins > 0, "--save-interval-mins", "--save", save);
   needs(save_retain_interval > 0, "--save-retain-interval", "--save", save);
   needs(most_recent_k > 0, "--most-recent-k", "--save", save);
+  needs(keep_best > 0, "--keep-best", "--save", save);
   needs(!save_hf.empty(), "--save-hf", "--save", save);
   bool local = non_persistent_ckpt_type == NonPersistentKind::kLocal;
   needs(local && non_persistent_save_interval > 0, "--non-persistent-ckpt-type",

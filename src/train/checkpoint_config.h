@@ -21,6 +21,7 @@ struct CheckpointConfig {
   double save_interval_mins = 0;          // 0: not by the clock
   std::int64_t save_retain_interval = 0;  // 0: this rule removes none
   std::int64_t most_recent_k = 0;         // 0: this rule removes none
+  std::int64_t keep_best = 0;             // by validation loss; 0: this rule removes none
   std::int64_t save_retry_interval = 10;  // iterations after a failed save; 0: no retry
   bool async_save = true;
   std::int64_t save_staging_mb = 0;  // per process; 0: half of the free memory

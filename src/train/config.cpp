@@ -86,7 +86,7 @@ void DataConfig::fields(FieldList& list) {
            "token files of all splits: prefixes of .bin and .idx, or weights and prefixes in turn");
   list.add("train-data-path", train_data_path, "token files of training only, given likewise");
   list.add("valid-data-path", valid_data_path, "token files of validation only");
-  list.add("test-data-path", test_data_path, "token files of the test only");
+  list.add("test-data-path", test_data_path, "token files of the test only, which ends the run");
   list.add("data-args-path", data_args_path, "file with the words of --data-path");
   list.add("per-split-data-args-path", per_split_data_args_path,
            "JSON file {\"train\": [words], \"valid\": [words], \"test\": [words]}, for each split "
@@ -297,6 +297,11 @@ void TrainConfig::fields(FieldList& list) {
   list.add("train-samples", train_samples, "length of the run in samples")
       .min(0)
       .limit(kMaxSamples);
+  list.add("epochs", epochs,
+           "length of the run in passes over the training data, whole or not (2.5), instead of "
+           "--train-iters; for text, token files and conversations")
+      .min(0)
+      .limit(1e6);
   list.add("exit-duration-in-mins", exit_duration_in_mins, "stop after so many minutes; 0: never")
       .min(0);
   list.add("exit-interval", exit_interval,
@@ -310,20 +315,33 @@ void TrainConfig::fields(FieldList& list) {
   list.add("eval-iters", eval_iters, "global batches of one validation; 0: none")
       .min(0)
       .limit(kMaxIters)
-      .defaults_to("100 when --eval-interval is given");
+      .defaults_to("100 when --eval-interval or --test-data-path is given");
+  eval.fields(list);
   list.add("nan-policy", nan_policy, {{"stop", NanPolicy::kStop}, {"skip", NanPolicy::kSkip}},
-           "what to do after naming the first tensor with a NaN or Inf");
+           "after naming the first tensor with a NaN or Inf: save the state before this step and "
+           "stop, or go on without the step");
+  list.add("max-consecutive-skips", max_consecutive_skips,
+           "so many steps in a row may be skipped; one more, and the run saves and stops; 0: any "
+           "number")
+      .min(0)
+      .limit(kMaxIters);
   list.add("check-for-nan-in-loss-and-grad", check_for_nan_in_loss_and_grad,
            "look for NaN and Inf in every step");
   list.add("dry-run", dry_run, "print configuration, parameters, FLOPs and memory, start nothing");
   list.add("json", json, "print the dry run, or what verify finds, as JSON");
 }
 
-std::vector<std::string> TrainConfig::resolve() {
+std::vector<std::string> TrainConfig::resolve(bool tests) {
   std::vector<std::string> problems;
-  if (eval_iters < 0) eval_iters = eval_interval > 0 ? 100 : 0;
-  if (eval_interval == 0 && eval_iters > 0) eval_interval = 1000;
-  if (eval_iters == 0) eval_interval = 0;
+  bool validates = eval_interval > 0 || eval.full_validation || eval.skip_train;
+  if (eval_iters >= 0 && !eval.full_validation) validates = eval_iters > 0;
+  if (eval_iters < 0) eval_iters = validates || tests ? 100 : 0;
+  if (validates && eval_interval == 0) eval_interval = 1000;
+  if (!validates) eval_interval = 0;
+  if (eval.early_stop_patience > 0 && !validates) {
+    problems.push_back(
+        "--early-stop-patience: is about validations, and there are none; give --eval-interval");
+  }
   if (nan_policy == NanPolicy::kSkip && !check_for_nan_in_loss_and_grad) {
     problems.push_back(
         "--nan-policy: skip needs the check; drop --no-check-for-nan-in-loss-and-grad");
@@ -344,8 +362,8 @@ void LogConfig::fields(FieldList& list) {
       .limit(kMaxIters);
   list.add("progress", progress, "live progress line, on a terminal");
   list.add("metrics-out", metrics_out,
-           "JSON lines file, one line for every iteration; `bevatron plot` draws it")
-      .defaults_to("metrics.jsonl in --save; without --save none");
+           "JSON lines file, one line for every iteration and every evaluation; `bevatron plot` "
+           "draws it. The folder of --save always has one, metrics.jsonl");
   list.add("tensorboard-dir", tensorboard_dir, "folder for TensorBoard event files");
   list.add("tensorboard-log-interval", tensorboard_log_interval, "iterations between its points")
       .min(1)

@@ -11,6 +11,7 @@
 #include "tensor/dtype.h"
 #include "tokenizer/tiktoken_options.h"
 #include "train/batch_schedule.h"
+#include "train/eval_config.h"
 
 namespace bev {
 
@@ -125,18 +126,22 @@ struct TrainConfig {
   std::string export_hf;  // folder for the trained model
   std::int64_t train_iters = 0;
   std::int64_t train_samples = 0;
+  double epochs = 0;  // passes over the data, from which train_iters follows; 0: not given
   double exit_duration_in_mins = 0.0;  // 0: no limit
   std::int64_t exit_interval = 0;      // 0: none
   std::int64_t eval_interval = 0;      // 0: no validation
   std::int64_t eval_iters = -1;        // < 0: 100 when there is an interval
+  EvalConfig eval;
   NanPolicy nan_policy = NanPolicy::kStop;
+  std::int64_t max_consecutive_skips = 10;  // 0: no limit
   bool check_for_nan_in_loss_and_grad = true;
   bool dry_run = false;
   bool json = false;
 
   void fields(FieldList& list);
-  // Sets defaults of the validation pair. Returns inconsistencies.
-  std::vector<std::string> resolve();
+  // Sets defaults of the validation pair; `tests`: there are files for a test only. Returns
+  // inconsistencies.
+  std::vector<std::string> resolve(bool tests = false);
 };
 
 struct LogConfig {

@@ -1,8 +1,12 @@
 #include "train/loader.h"
 
+#include <algorithm>
+#include <cmath>
+#include <set>
 #include <utility>
 
 #include "base/error.h"
+#include "data/gpt/epoch_samples.h"
 #include "data/mock_dataset.h"
 #include "data/token_file.h"
 #include "train/sft_data.h"
@@ -12,72 +16,242 @@ namespace bev {
 
 namespace {
 
-RunData open_token_files(const DataConfig& config, std::int64_t vocab_size, std::uint64_t seed,
-                         const SampleNeeds& needs, const SampleOrderSpec& order) {
-  GptSplits splits = open_gpt_data(gpt_sources(config), {needs.train, needs.valid, std::nullopt},
-                                   gpt_data_config(config, vocab_size, seed));
-  auto check = [&](const GptBlend* data, std::int64_t wanted, const char* what) {
-    std::int64_t there = data ? data->num_samples() : 0;
-    bool again = order.kind == OrderKind::kCyclic && there > 0;
-    BEV_CHECK(there >= wanted || again, ErrorKind::kInput, "the ", what, " blend has ", there,
-              " samples in one epoch and the run takes ", wanted,
-              "; to go over the data again, give weights or --dataloader-type cyclic");
-  };
-  check(splits[0].get(), needs.train, "training");
-  if (needs.valid) check(splits[1].get(), *needs.valid, "validation");
-  RunData data;
-  data.train = splits[0];
-  data.valid = splits[1];
+constexpr auto kTrain = static_cast<std::size_t>(DataSplit::kTrain);
+constexpr auto kValid = static_cast<std::size_t>(DataSplit::kValid);
+constexpr auto kTest = static_cast<std::size_t>(DataSplit::kTest);
+
+// What is needed to open the data of a run.
+struct DataRequest {
+  const DataConfig& config;
+  std::int64_t vocab_size;
+  std::uint64_t seed;
+  const SampleNeeds& needs;
+  const SampleOrderSpec& order;
+};
+
+std::shared_ptr<const SampleOrder> order_of(const Dataset& data, SampleOrderSpec order) {
+  order.num_samples = data.num_samples();
+  return std::make_shared<SampleOrder>(order);
+}
+
+// Names of the sets of --multiple-validation-sets, which are read from these files.
+std::vector<std::string> set_names(const std::vector<std::string>& files, const EvalConfig& eval) {
+  const std::vector<std::string>& given = eval.validation_set_names;
+  BEV_CHECK(given.empty() || given.size() == files.size(), ErrorKind::kConfig,
+            "--validation-set-names: ", given.size(), " names for ", files.size(),
+            " validation sets; give one for each");
+  if (!given.empty()) return given;
+  std::set<std::string> names;
+  std::vector<std::string> out;
+  for (const std::string& file : files) {
+    out.push_back(file.substr(file.find_last_of('/') + 1));
+    names.insert(out.back());
+  }
+  return names.size() == files.size() ? out : files;
+}
+
+EvalSet make_eval_set(std::string name, std::shared_ptr<const Dataset> data,
+                      const DataRequest& request) {
+  SampleOrderSpec order = request.order;
+  order.micro_batch_size = request.needs.batch.micro;
+  // A full evaluation reads every sample once.
+  if (request.needs.eval.full_validation) order.kind = OrderKind::kSingle;
+  EvalSet set{std::move(name), data, order_of(*data, order), request.needs.evaluation};
+  if (request.needs.eval.full_validation) set.samples = data->num_samples();
+  return set;
+}
+
+void check_samples(const GptBlend* data, std::int64_t wanted, const SampleOrderSpec& order,
+                   const char* what) {
+  std::int64_t there = data ? data->num_samples() : 0;
+  bool again = order.kind == OrderKind::kCyclic && there > 0;
+  BEV_CHECK(there >= wanted || again, ErrorKind::kInput, "the ", what, " blend has ", there,
+            " samples in one epoch and the run takes ", wanted,
+            "; to go over the data again, give weights or --dataloader-type cyclic");
+}
+
+std::shared_ptr<const GptBlend> open_split(const GptSources& sources, std::size_t split,
+                                           std::int64_t samples, const DataRequest& request) {
+  SplitSizes sizes;
+  sizes[split] = samples;
+  GptDataConfig config = gpt_data_config(request.config, request.vocab_size, request.seed);
+  return open_gpt_data(sources, sizes, config)[split];
+}
+
+// Without weights a blend ends after one pass; in a run of several it is blended by size.
+std::shared_ptr<const GptBlend> open_training(GptSources sources, const DataRequest& request,
+                                              double& epoch) {
+  std::int64_t wanted = *request.needs.train;
+  EpochSamples pass = epoch_samples(sources, DataSplit::kTrain, request.config.seq_length);
+  epoch = pass.samples;
+  if (request.needs.by_epochs && !pass.repeats && wanted > pass.after(1)) {
+    Blend& blend = sources.shared ? *sources.shared : *sources.own[kTrain];
+    blend.weights.assign(pass.members.begin(), pass.members.end());
+  }
+  auto data = open_split(sources, kTrain, wanted, request);
+  check_samples(data.get(), wanted, request.order, "training");
   return data;
 }
 
-RunData open_mock_data(const DataConfig& config, std::int64_t vocab_size, std::uint64_t seed,
-                       const SampleNeeds& needs) {
-  MockConfig mock;
-  mock.vocab_size = vocab_size;
-  mock.seq_length = config.seq_length;
-  mock.seed = seed;
+// The sets of --multiple-validation-sets with their names, or one with the empty name.
+std::vector<std::pair<std::string, GptSources>> validation_sources(const GptSources& sources,
+                                                                   const EvalConfig& eval) {
+  if (!eval.multiple_validation_sets) return {{"", sources}};
+  const std::optional<Blend>& blend = sources.own[kValid];
+  BEV_CHECK(blend, ErrorKind::kConfig,
+            "--multiple-validation-sets: needs files for validation only; give "
+            "--valid-data-path or \"valid\" in --per-split-data-args-path");
+  BEV_CHECK(blend->weights.empty(), ErrorKind::kConfig,
+            "--multiple-validation-sets: each set is evaluated by itself, so weights say nothing; "
+            "give --valid-data-path the prefixes only");
+  std::vector<std::string> names = set_names(blend->prefixes, eval);
+  std::vector<std::pair<std::string, GptSources>> out;
+  for (std::size_t i = 0; i < names.size(); ++i) {
+    out.emplace_back(names[i], sources);
+    out.back().second.own[kValid] = Blend{{blend->prefixes[i]}, {}};
+  }
+  return out;
+}
+
+// A whole split is read without weights, which may repeat samples or leave some out.
+GptSources without_weights(GptSources sources) {
+  if (sources.shared) sources.shared->weights.clear();
+  for (std::optional<Blend>& blend : sources.own) {
+    if (blend) blend->weights.clear();
+  }
+  return sources;
+}
+
+void open_validation(const GptSources& sources, const DataRequest& request, RunData& data) {
+  const SampleNeeds& needs = request.needs;
+  bool full = needs.eval.full_validation;
+  for (auto& [name, set] : validation_sources(sources, needs.eval)) {
+    auto blend = full ? open_split(without_weights(set), kValid, kOneEpoch, request)
+                      : open_split(set, kValid, *needs.valid, request);
+    if (!full) check_samples(blend.get(), *needs.valid, request.order, "validation");
+    BEV_CHECK(blend && blend->num_samples() > 0, ErrorKind::kInput, "the validation data ", name,
+              name.empty() ? "" : " ", "is too short for one sample of ", request.config.seq_length,
+              " tokens; change --split, the data or --seq-length");
+    data.valid.push_back(make_eval_set(name, blend, request));
+  }
+}
+
+// A share of common files may be too small for a test, which is no error then; own files of the
+// test are always opened, so that a wrong path is found at the start.
+void open_test(const GptSources& sources, const DataRequest& request, RunData& data) {
+  const SampleNeeds& needs = request.needs;
+  bool own = sources.own[kTest].has_value();
+  if (!own && (!needs.test || !sources.shared)) return;
+  std::shared_ptr<const GptBlend> blend;
+  try {
+    blend = needs.eval.full_validation
+                ? open_split(without_weights(sources), kTest, kOneEpoch, request)
+                : open_split(sources, kTest, needs.test.value_or(0), request);
+  } catch (const Error&) {
+    if (own) throw;
+  }
+  bool enough = blend && blend->num_samples() > 0;
+  BEV_CHECK(enough || !own || !needs.test, ErrorKind::kInput,
+            "--test-data-path: is too short for one sample of ", request.config.seq_length,
+            " tokens");
+  if (!enough || !needs.test) return;
+  data.test.push_back(make_eval_set("", blend, request));
+  data.test[0].samples = std::min(data.test[0].samples, blend->num_samples());
+}
+
+RunData open_token_files(const DataRequest& request) {
+  GptSources sources = gpt_sources(request.config);
   RunData data;
-  data.train = std::make_shared<MockDataset>(mock);
-  mock.seed = seed + 1;
-  if (needs.valid) data.valid = std::make_shared<MockDataset>(mock);
+  if (request.needs.train) data.train = open_training(sources, request, data.epoch_samples);
+  if (request.needs.valid) open_validation(sources, request, data);
+  open_test(sources, request, data);
+  return data;
+}
+
+RunData open_conversations(const DataRequest& request) {
+  RunData data;
+  auto open = [&](const DataConfig& config, DataSplit split) {
+    return open_sft_data(config, split, request.vocab_size, request.seed);
+  };
+  if (request.needs.train) {
+    data.train = request.needs.conversations;
+    if (!data.train) data.train = open(request.config, DataSplit::kTrain);
+    data.epoch_samples = static_cast<double>(data.train->num_samples());
+  }
+  if (!request.needs.valid) return data;
+  const EvalConfig& eval = request.needs.eval;
+  DataConfig config = request.config;
+  std::vector<std::string> files = config.sft_valid_data;
+  std::vector<std::string> names =
+      eval.multiple_validation_sets ? set_names(files, eval) : std::vector<std::string>{""};
+  for (std::size_t i = 0; i < names.size(); ++i) {
+    if (eval.multiple_validation_sets) config.sft_valid_data = {files[i]};
+    data.valid.push_back(make_eval_set(names[i], open(config, DataSplit::kValid), request));
+  }
+  return data;
+}
+
+RunData open_mock_data(const DataRequest& request) {
+  MockConfig mock;
+  mock.vocab_size = request.vocab_size;
+  mock.seq_length = request.config.seq_length;
+  auto open = [&](std::uint64_t split) {
+    mock.seed = request.seed + split;
+    return std::make_shared<MockDataset>(mock);
+  };
+  RunData data;
+  if (request.needs.train) data.train = open(kTrain);
+  if (request.needs.valid) data.valid = {make_eval_set("", open(kValid), request)};
+  if (request.needs.test) data.test = {make_eval_set("", open(kTest), request)};
   return data;
 }
 
 }  // namespace
 
-SampleNeeds sample_needs(const TrainConfig& train, const BatchSchedule& batches) {
+SampleNeeds sample_needs(const TrainConfig& train, const BatchSchedule& batches,
+                         const EvalBatch& batch) {
   std::int64_t iterations =
       train.train_iters > 0 ? train.train_iters : batches.iterations_within(train.train_samples);
   SampleNeeds needs;
-  needs.train = train.train_samples > 0 ? train.train_samples : batches.samples_after(iterations);
-  if (train.eval_interval > 0) {
-    std::int64_t batch = batches.at(batches.steps().back().from_samples).running;
-    needs.valid = (iterations / train.eval_interval + 1) * train.eval_iters * batch;
+  needs.eval = train.eval;
+  needs.batch = batch;
+  needs.by_epochs = train.epochs > 0;
+  needs.evaluation = train.eval_iters * batch.global;
+  if (!train.eval.skip_train) {
+    needs.train = train.train_samples > 0 ? train.train_samples : batches.samples_after(iterations);
   }
+  if (train.eval_interval > 0) {
+    needs.valid = (iterations / train.eval_interval + 1) * needs.evaluation;
+  }
+  if (train.eval_iters > 0 || train.eval.full_validation) needs.test = needs.evaluation;
   return needs;
 }
 
 RunData open_data(const DataConfig& config, std::int64_t vocab_size, std::uint64_t seed,
                   const SampleNeeds& needs, const SampleOrderSpec& order) {
+  DataRequest request{config, vocab_size, seed, needs, order};
   RunData data;
   if (config.has_token_files()) {
-    data = open_token_files(config, vocab_size, seed, needs, order);
+    data = open_token_files(request);
   } else if (!config.sft_data.empty()) {
-    data.train = open_sft_data(config, DataSplit::kTrain, vocab_size, seed);
-    if (needs.valid) data.valid = open_sft_data(config, DataSplit::kValid, vocab_size, seed);
+    data = open_conversations(request);
   } else {
     BEV_CHECK(config.mock_data, ErrorKind::kInternal, "there is no data to open");
-    data = open_mock_data(config, vocab_size, seed, needs);
+    data = open_mock_data(request);
   }
-  auto order_of = [&](const Dataset& dataset) {
-    SampleOrderSpec spec = order;
-    spec.num_samples = dataset.num_samples();
-    return std::make_shared<SampleOrder>(spec);
-  };
-  data.train_order = order_of(*data.train);
-  if (data.valid) data.valid_order = order_of(*data.valid);
+  if (data.train) data.train_order = order_of(*data.train, order);
   return data;
+}
+
+DataLength samples_of_epochs(const DataConfig& config, double epochs, std::int64_t vocab_size,
+                             std::uint64_t seed) {
+  if (!config.has_token_files()) {
+    auto data = open_sft_data(config, DataSplit::kTrain, vocab_size, seed);
+    double samples = epochs * static_cast<double>(data->num_samples());
+    return {static_cast<std::int64_t>(std::floor(samples + 1e-9)), false, data};
+  }
+  EpochSamples pass = epoch_samples(gpt_sources(config), DataSplit::kTrain, config.seq_length);
+  return {pass.after(epochs), !pass.repeats && epochs <= 1, nullptr};
 }
 
 Loader::Loader(const Context& ctx, std::shared_ptr<const Dataset> data,

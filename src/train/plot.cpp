@@ -189,15 +189,15 @@ class LossSvg {
   void legend() {
     int x = kWidth - kRight;
     auto entry = [&](std::string_view name, std::string_view colour,
-                     std::span<const PlotPoint> from) {
+                     std::span<const PlotPoint> from, double told = NAN) {
       auto last = std::find_if(from.rbegin(), from.rend(), is_finite);
       if (last == from.rend()) return;
       put(R"(<text x="{}" y="32" text-anchor="end" fill="{}" font-weight="600">{} {:.4f}</text>)",
-          x, colour, name, last->y);
+          x, colour, name, std::isnan(told) ? last->y : told);
       x -= 150;
     };
     entry("validation", "#bc4c00", curves_.validation);
-    entry("train", "#0969da", smoothed(curves_.train));
+    entry("train", "#0969da", curves_.train, curves_.final_loss);
   }
 
   const LossCurves& curves_;

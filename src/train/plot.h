@@ -4,6 +4,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <limits>
 #include <span>
 #include <string>
 #include <vector>
@@ -19,6 +20,8 @@ struct LossCurves {
   std::string title = "Loss";
   std::vector<PlotPoint> train = {};       // x is the iteration, ascending
   std::vector<PlotPoint> validation = {};  // may be empty
+  // The loss of the run as its log and summary tell it; NaN: the last point.
+  double final_loss = std::numeric_limits<double>::quiet_NaN();
 };
 
 // A self-contained SVG: training points, their smoothed line, validation points.

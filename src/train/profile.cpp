@@ -1,9 +1,9 @@
 #include "train/profile.h"
 
-#include "base/error.h"
-#include "base/file.h"
 #include "base/log.h"
+#include "base/text.h"
 #include "kernels/device.h"
+#include "train/report_file.h"
 #include "train/trace_summary.h"
 
 namespace bev {
@@ -21,8 +21,7 @@ Profile::Profile(const ProfileConfig& config, int first_rank, int ranks,
     : path_(trace_path(config.profile_trace, first_rank)),
       first_rank_(first_rank),
       device_(std::move(device)) {
-  make_directories(parent_path(path_));
-  AtomicFile writable(path_);  // not committed: only checks that it is writable
+  check_report_path("--profile-trace", path_);
   // As in Megatron, the first traced iteration follows `start` others.
   for (int i = 0; i < ranks; ++i) {
     recorded_.ranks.push_back(std::make_unique<Trace>(first_rank + i, config.profile_step_start + 1,
@@ -47,9 +46,9 @@ void Profile::finish() {
     }
     recorded_.device = device_->take();
   }
-  write_file(path_, trace_json(recorded_));
+  bool written = write_report("--profile-trace", path_, trace_json(recorded_));
   if (first_rank_ == 0) log_info(summary_text(summarise(recorded_)));
-  log_info(concat("trace: ", path_));
+  if (written) log_info(concat("trace: ", path_));
 }
 
 }  // namespace bev

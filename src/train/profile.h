@@ -16,14 +16,15 @@ class DeviceTrace;
 class Profile {
  public:
   // Ranks first_rank .. first_rank + ranks - 1 belong to this process. `device` may be null. Throws
-  // Error(kIo) if the file cannot be written.
+  // Error(kConfig) if the path can never be written.
   Profile(const ProfileConfig& config, int first_rank, int ranks,
           std::unique_ptr<DeviceTrace> device);
   ~Profile();
 
   // Trace of a rank of this process.
   Trace* rank(int world_rank) const;
-  // Writes the file and logs the summary; called after all ranks have ended.
+  // Writes the file and logs the summary; called after all ranks have ended. A failure is a
+  // warning.
   void finish();
 
  private:

@@ -8,6 +8,7 @@
 #include <charconv>
 #include <cmath>
 #include <iterator>
+#include <nlohmann/json.hpp>
 
 #include "base/clock.h"
 #include "base/divide.h"
@@ -99,6 +100,7 @@ std::string IterationLog::line(std::string_view timestamp) {
   for (const Metric& sum : loss_sums_) {
     double average = sum.value / static_cast<double>(std::max<std::int64_t>(advanced_, 1));
     if (average >= 0.0) put(" {}: {:.6E} |", sum.name, average);
+    if (&sum == &loss_sums_.front()) last_loss_ = average;
   }
   put(" loss scale: {:.1f} |", last_.loss_scale);
   for (const Metric& metric : last_.metrics) {
@@ -118,18 +120,20 @@ std::string IterationLog::line(std::string_view timestamp) {
     peak = std::max(peak, tflops * 1e12);
     put(" of peak: {:.1f}% |", tflops * 1e12 / peak * 100.0);
   }
+  if (last_.epoch > 0) put(" epoch: {:.2f} |", last_.epoch);
   IterationLog next(options_);
   next.any_line_ = true;
+  next.last_loss_ = last_loss_;
   *this = next;
   return text;
 }
 
-double perplexity(double loss) { return std::exp(std::min(20.0, loss)); }
+double perplexity(double loss) { return std::exp(std::min(loss, 20.0)); }
 
-std::string validation_lines(std::string_view where, double loss) {
+std::string validation_lines(std::string_view where, double loss, std::string_view set) {
   std::string text =
-      fmt::format(" validation loss at {} | lm loss value: {:.6E} | lm loss PPL: {:.6E} | ", where,
-                  loss, perplexity(loss));
+      fmt::format(" validation{}{} loss at {} | lm loss value: {:.6E} | lm loss PPL: {:.6E} | ",
+                  set.empty() ? "" : "-", set, where, loss, perplexity(loss));
   std::string rule(text.size() + 1, '-');
   return rule + '\n' + text + '\n' + rule;
 }
@@ -167,6 +171,7 @@ std::string metrics_json(const StepReport& step) {
   flag("skipped", step.skipped);
   flag("nan", step.nan);
   if (step.redone) flag("redone", true);
+  if (step.epoch > 0) number("epoch", step.epoch);
   if (!step.routers.empty()) {
     key("routers");
     for (std::size_t i = 0; i < step.routers.size(); ++i) {
@@ -179,9 +184,19 @@ std::string metrics_json(const StepReport& step) {
   return text + '}';
 }
 
-void keep_metrics_before(const std::string& path, std::int64_t iteration) {
+std::string evaluation_json(std::int64_t iteration, const EvalResult& result) {
+  nlohmann::ordered_json row;
+  row["iteration"] = iteration;
+  row["split"] = result.split;
+  row["name"] = result.title();
+  row["loss"] = result.loss;  // what is not finite is dumped as null
+  row["perplexity"] = perplexity(result.loss);
+  return row.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
+}
+
+std::string metrics_before(const std::string& path, std::int64_t iteration) {
   constexpr std::string_view kBegin = "{\"iteration\":";
-  if (!path_exists(path)) return;
+  if (!path_exists(path)) return "";
   std::string kept, all = read_file(path);
   for (std::size_t begin = 0, end = 0; (end = all.find('\n', begin)) != std::string::npos;
        begin = end + 1) {
@@ -191,7 +206,29 @@ void keep_metrics_before(const std::string& path, std::int64_t iteration) {
     std::from_chars(line.data() + kBegin.size(), line.data() + line.size(), number);
     if (number > 0 && number < iteration) kept += line;
   }
-  write_file(path, kept);
+  return kept;
+}
+
+LossCurves curves_of(std::string_view metrics) {
+  LossCurves curves;
+  double sets = 0;  // of the last validation
+  for (const std::string& line : split(metrics, '\n')) {
+    auto row = nlohmann::json::parse(line, nullptr, false);
+    if (!row.is_object() || !row.contains("loss")) continue;
+    double x = row.value("iteration", 0.0);
+    double y = row["loss"].is_number() ? row["loss"].get<double>() : NAN;
+    auto found = row.find("split");
+    if (found == row.end()) {
+      curves.train.push_back({x, y});
+    } else if (*found == "valid" && !curves.validation.empty() && curves.validation.back().x == x) {
+      double& mean = curves.validation.back().y;
+      mean += (y - mean) / ++sets;
+    } else if (*found == "valid") {
+      curves.validation.push_back({x, y});
+      sets = 1;
+    }
+  }
+  return curves;
 }
 
 void write_scalars(TensorBoardWriter& writer, const StepReport& step,
@@ -226,13 +263,16 @@ void write_scalars(TensorBoardWriter& writer, const StepReport& step,
   }
 }
 
-void write_validation_scalars(TensorBoardWriter& writer, const StepReport& at, double loss) {
+void write_validation_scalars(TensorBoardWriter& writer, const StepReport& at,
+                              const EvalResult& result) {
   auto both = [&](std::string_view tag, double value) {
     writer.scalar(tag, at.iteration, value);
     writer.scalar(concat(tag, " vs samples"), at.consumed_samples, value);
   };
-  both("lm loss validation", loss);
-  both("lm loss validation ppl", perplexity(loss));
+  std::string split = result.split == "test" ? "test" : "validation";
+  std::string tag = concat("lm loss ", split, result.name.empty() ? "" : "-", result.name);
+  both(tag, result.loss);
+  both(concat(tag, " ppl"), perplexity(result.loss));
 }
 
 std::string TimeLeft::add(const StepReport& step) {

@@ -3,13 +3,16 @@
 #pragma once
 
 #include <cstdint>
+#include <limits>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "autograd/metrics.h"
-#include "base/append_file.h"
 #include "parallel/router_load.h"
+#include "train/evaluation.h"
+#include "train/plot.h"
 
 namespace bev {
 
@@ -23,6 +26,7 @@ struct StepReport {
   std::int64_t global_batch_size = 0;
   std::int64_t tokens = 0;           // of the global batch
   std::int64_t consumed_tokens = 0;  // of the whole run, after the iteration
+  double epoch = 0.0;                // passes over the data after the iteration; 0: unknown
   double elapsed_seconds = 0.0;
   double flops = 0.0;  // of the global batch
   double loss = 0.0;
@@ -56,8 +60,12 @@ class IterationLog {
   void add(const StepReport& step);
   // True on multiples of the interval and after the first iteration added.
   bool due() const;
+  // True if iterations were added since the last line.
+  bool pending() const { return advanced_ + skipped_ > 0; }
   // Returns the line without newline, and starts the next interval.
   std::string line(std::string_view timestamp);
+  // The loss in the last line that had one; NaN before.
+  double last_loss() const { return last_loss_; }
 
  private:
   ReportOptions options_;
@@ -66,31 +74,29 @@ class IterationLog {
   std::int64_t advanced_ = 0, skipped_ = 0, nan_ = 0, redone_ = 0, tokens_ = 0;
   double elapsed_seconds_ = 0.0, flops_ = 0.0;
   std::vector<Metric> loss_sums_;
+  double last_loss_ = std::numeric_limits<double>::quiet_NaN();
 };
 
 double perplexity(double loss);  // exp(min(20, loss))
-// Returns three lines, ruled with dashes, without the final newline; `where` as in "iteration 100".
-std::string validation_lines(std::string_view where, double loss);
+// Returns three lines, ruled with dashes, without the final newline; `where` as in "iteration 100",
+// `set` is the name of one of several validation sets.
+std::string validation_lines(std::string_view where, double loss, std::string_view set = "");
 
 // One JSON object without newline. Absent and non-finite values are null.
 std::string metrics_json(const StepReport& step);
+// The same for an evaluation after an iteration: {"iteration", "split", "name", "loss",
+// "perplexity"}.
+std::string evaluation_json(std::int64_t iteration, const EvalResult& result);
 
-// Writes a file with one such object per iteration; the file is complete after every call.
-class MetricsWriter {
- public:
-  MetricsWriter(const std::string& path, OpenMode mode) : file_(path, mode) {}
-  void write(const StepReport& step) { file_.write(metrics_json(step) + '\n'); }
-
- private:
-  AppendFile file_;
-};
-
-// Removes lines of `iteration` and later, and an incomplete last line, from such a file; does
-// nothing if it does not exist. A killed run may have logged iterations after its last checkpoint.
-void keep_metrics_before(const std::string& path, std::int64_t iteration);
+// Lines of a metrics file that are of iterations before `iteration`, without an incomplete last
+// line; "" if there is no file. A killed run may have logged iterations after its last checkpoint.
+std::string metrics_before(const std::string& path, std::int64_t iteration);
+// The losses in such lines, for a plot; of several validation sets the mean.
+LossCurves curves_of(std::string_view metrics);
 
 void write_scalars(TensorBoardWriter& writer, const StepReport& step, const ReportOptions& options);
-void write_validation_scalars(TensorBoardWriter& writer, const StepReport& at, double loss);
+void write_validation_scalars(TensorBoardWriter& writer, const StepReport& at,
+                              const EvalResult& result);
 
 // Says once how long the rest of a run takes: after its third iteration, by the time of the second
 // and the third.

@@ -44,7 +44,7 @@ RunSaver::RunSaver(Engine& engine, Storage& storage, StagingPool& pool,
     : engine_(engine), config_(config), hf_export_(hf_export), begun_seconds_(monotonic_seconds()) {
   SaverOptions options{config.save, std::move(run), config.save_optim};
   if (!config.save.empty()) {
-    Retention retention{config.save_retain_interval, config.most_recent_k};
+    Retention retention{config.save_retain_interval, config.most_recent_k, config.keep_best};
     lasting_ = std::make_unique<Saver>(engine, storage, pool, options, retention);
   }
   if (config.non_persistent_save_interval > 0) {
@@ -87,7 +87,16 @@ void RunSaver::complete() {
   if (current_ != nullptr) handle(current_->finish());
 }
 
-void RunSaver::save(const TrainingState& state) {
+void RunSaver::begin(StepSaver& saver, TrainingState& state) {
+  current_ = &saver;
+  state.validation.best_steps = best_.best_steps;
+  state.validation.best_step_losses = best_.best_step_losses;
+  if (current_ == lasting_.get()) state.validation.keep_step(state.iteration, config_.keep_best);
+  best_with_current_ = state.validation;
+  current_->begin(state);
+}
+
+void RunSaver::save(TrainingState state) {
   complete();
   bool lasting = wanted_ || lasting_due(state.iteration);
   if (lasting) {
@@ -95,20 +104,18 @@ void RunSaver::save(const TrainingState& state) {
     begun_seconds_ = monotonic_seconds();
     retry_at_ = -1;
   }
-  current_ = (lasting ? lasting_ : passing_).get();
-  current_->begin(state);
+  begin(lasting ? *lasting_ : *passing_, state);
   if (!config_.async_save) complete();
 }
 
-std::string RunSaver::finish(const TrainingState& state) {
+std::string RunSaver::finish(TrainingState state) {
   constexpr int kTries = 3;
   complete();
   if (!lasting_) return "";
   std::string problem;
   for (int i = 0; i < kTries && saved_ != state.iteration; ++i) {
     if (i > 0) std::this_thread::sleep_for(std::chrono::seconds(i));
-    current_ = lasting_.get();
-    current_->begin(state);
+    begin(*lasting_, state);
     SaveOutcome outcome = current_->finish();
     problem = outcome.problem;
     if (problem.empty()) handle(outcome);
@@ -128,7 +135,10 @@ void RunSaver::handle(const SaveOutcome& outcome) {
   bool lasting = std::exchange(current_, nullptr) == lasting_.get();
   bool tells = engine_.model().mesh().world().rank() == 0;
   if (outcome.problem.empty()) {
-    if (lasting) saved_ = outcome.iteration;
+    if (lasting) {
+      saved_ = outcome.iteration;
+      best_ = best_with_current_;
+    }
     if (lasting && hf_export_ != nullptr) hf_export_->add(step_folder(config_.save, saved_));
     if (!tells) return;
     log_info(fmt::format("saved iteration {} to {} in {:.3f} s; training waited {:.3f} s",

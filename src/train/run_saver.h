@@ -31,17 +31,21 @@ class RunSaver {
   // Like StepSaver; advance() also handles the outcome.
   bool pending() const { return current_ != nullptr && current_->pending(); }
   void advance();
+  // The best steps so far, of the run that is resumed.
+  void go_on_from(const ValidationState& validation) { best_ = validation; }
   // Starts saving the state after an iteration; waits for the previous save.
-  void save(const TrainingState& state);
+  void save(TrainingState state);
   // Waits for the save in flight, if any.
   void complete();
   // Saves the final state of the run if that is not done, and waits for it; retries a few times.
   // Returns the reason if it failed, else "".
-  std::string finish(const TrainingState& state);
+  std::string finish(TrainingState state);
 
  private:
   bool lasting_due(std::int64_t iteration) const;
   bool passing_due(std::int64_t iteration) const;
+  // Begins a save, with the best steps as they will be when it has succeeded.
+  void begin(StepSaver& saver, TrainingState& state);
   void handle(const SaveOutcome& outcome);
   std::string last_good() const;
 
@@ -50,6 +54,7 @@ class RunSaver {
   BackgroundHfExport* hf_export_;                 // exports what is saved; null: no export
   std::unique_ptr<StepSaver> lasting_, passing_;  // null if not requested
   StepSaver* current_ = nullptr;                  // the save in flight
+  ValidationState best_, best_with_current_;      // only its best steps are used
   bool wanted_ = false;
   double begun_seconds_ = 0;                 // start of the last lasting save
   std::int64_t saved_ = -1, retry_at_ = -1;  // iterations; -1: none

@@ -6,11 +6,12 @@
 #include <array>
 #include <bit>
 #include <cstddef>
+#include <utility>
 
 #include "base/clock.h"
-#include "base/error.h"
 #include "base/file.h"
 #include "base/protobuf.h"
+#include "base/text.h"
 
 namespace bev {
 
@@ -70,6 +71,19 @@ std::string free_path(const std::string& folder) {
     if (!path_exists(path)) return path;
   }
 }
+
+class EventFile final : public ReportFile {
+ public:
+  explicit EventFile(const std::string& folder)
+      : ReportFile(concat("--tensorboard-dir ", folder)), folder_(folder) {}
+
+ private:
+  std::unique_ptr<AppendFile> open() override {
+    return std::make_unique<AppendFile>(free_path(folder_), OpenMode::kExclusive);
+  }
+
+  std::string folder_;
+};
 }  // namespace
 
 std::uint32_t crc32c(std::string_view bytes) {
@@ -83,7 +97,7 @@ std::uint32_t masked_crc32c(std::string_view bytes) {
 }
 
 TensorBoardWriter::TensorBoardWriter(const std::string& folder)
-    : file_(free_path(folder), OpenMode::kExclusive) {
+    : file_(std::make_unique<EventFile>(folder)) {
   std::string event = start_event(0);
   put_bytes(event, 3, "brain.Event:2");
   add_record(event);
@@ -91,10 +105,8 @@ TensorBoardWriter::TensorBoardWriter(const std::string& folder)
 }
 
 TensorBoardWriter::~TensorBoardWriter() {
-  try {
-    flush();
-  } catch (const Error&) {
-  }
+  flush();
+  file_->finish();
 }
 
 void TensorBoardWriter::scalar(std::string_view tag, std::int64_t step, double value) {
@@ -121,9 +133,7 @@ void TensorBoardWriter::add_record(std::string_view event) {
 }
 
 void TensorBoardWriter::flush() {
-  std::string ready;
-  ready.swap(pending_);
-  file_.write(ready);
+  if (!pending_.empty()) file_->write(std::exchange(pending_, {}));
 }
 
 }  // namespace bev

@@ -3,10 +3,11 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <string_view>
 
-#include "base/append_file.h"
+#include "train/report_file.h"
 
 namespace bev {
 
@@ -17,19 +18,22 @@ std::uint32_t masked_crc32c(std::string_view bytes);
 
 class TensorBoardWriter {
  public:
-  // Creates the folder and a file events.out.tfevents.<seconds>.<host>.<pid>.<n> in it.
+  // Creates the folder and a file events.out.tfevents.<seconds>.<host>.<pid>.<n> in it. Failures to
+  // write are warnings; see ReportFile.
   explicit TensorBoardWriter(const std::string& folder);
-  ~TensorBoardWriter();  // flushes, ignoring errors: call flush() if they matter
+  ~TensorBoardWriter();
+  TensorBoardWriter(const TensorBoardWriter&) = delete;
+  TensorBoardWriter& operator=(const TensorBoardWriter&) = delete;
 
   // TensorBoard stores values as floats; NaN and Inf are allowed.
   void scalar(std::string_view tag, std::int64_t step, double value);
   void flush();
-  const std::string& path() const { return file_.path(); }
+  const std::string& path() const { return file_->path(); }
 
  private:
   void add_record(std::string_view event);
   std::string pending_;
-  AppendFile file_;
+  std::unique_ptr<ReportFile> file_;
 };
 
 }  // namespace bev

@@ -3,19 +3,18 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
-#include <limits>
 #include <utility>
 
 #include "base/clock.h"
-#include "base/divide.h"
 #include "base/error.h"
 #include "base/log.h"
+#include "base/scoped_value.h"
 #include "base/trace.h"
+#include "checkpoint/agreement.h"
 #include "kernels/device.h"
 #include "plan/flops.h"
 #include "plan/peak_flops.h"
 #include "train/memory_report.h"
-#include "train/tensorboard.h"
 
 namespace bev {
 
@@ -32,58 +31,7 @@ LossScaler make_scaler(const OptimConfig& optim, bool fp16) {
   return LossScaler::dynamic(rules);
 }
 
-// Mean over the last tenth of the run, over finite losses only.
-double last_mean(const std::vector<PlotPoint>& points) {
-  double sum = 0, used = 0;
-  for (std::size_t i = points.size() - ceil_div(points.size(), 10); i < points.size(); ++i) {
-    if (!std::isfinite(points[i].y)) continue;
-    sum += points[i].y;
-    used += 1;
-  }
-  return used > 0 ? sum / used : std::numeric_limits<double>::quiet_NaN();
-}
-
 }  // namespace
-
-struct Trainer::Sinks {
-  Sinks(const LogConfig& log, const ReportOptions& report, std::int64_t first_iteration)
-      : options(report), iteration_log(report), time_left(report.train_iterations) {
-    if (!log.metrics_out.empty()) {
-      // A resumed run keeps the metrics of earlier iterations.
-      if (first_iteration > 1) keep_metrics_before(log.metrics_out, first_iteration);
-      OpenMode mode = first_iteration > 1 ? OpenMode::kAppend : OpenMode::kTruncate;
-      metrics = std::make_unique<MetricsWriter>(log.metrics_out, mode);
-    }
-    if (!log.tensorboard_dir.empty()) {
-      tensorboard = std::make_unique<TensorBoardWriter>(log.tensorboard_dir);
-    }
-    if (log.progress) progress = std::make_unique<ProgressLine>(report.train_iterations);
-    tensorboard_interval = std::max<std::int64_t>(log.tensorboard_log_interval, 1);
-  }
-
-  void report(const StepReport& step) {
-    if (metrics) metrics->write(step);
-    if (tensorboard && step.iteration % tensorboard_interval == 0) {
-      write_scalars(*tensorboard, step, options);
-    }
-    iteration_log.add(step);
-    if (iteration_log.due()) log_info(iteration_log.line(local_timestamp()));
-    if (std::string left = time_left.add(step); !left.empty()) log_info(left);
-    if (progress) progress->update(step);
-  }
-  void report_validation(const StepReport& at, double loss) {
-    if (tensorboard) write_validation_scalars(*tensorboard, at, loss);
-    log_info(validation_lines(concat("iteration ", at.iteration), loss));
-  }
-
-  ReportOptions options;
-  IterationLog iteration_log;
-  TimeLeft time_left;
-  std::unique_ptr<MetricsWriter> metrics;
-  std::unique_ptr<TensorBoardWriter> tensorboard;
-  std::unique_ptr<ProgressLine> progress;
-  std::int64_t tensorboard_interval = 1;
-};
 
 Trainer::Trainer(Engine& engine, const TrainerConfig& config, const RunData& data,
                  const StopSignal* stop, RunSaver* saver)
@@ -99,6 +47,9 @@ Trainer::Trainer(Engine& engine, const TrainerConfig& config, const RunData& dat
       scaler_(make_scaler(config.optim, config.fp16)) {
   bool ahead = engine.model().rank().runs_ahead();
   steps_ahead_ = static_cast<std::size_t>(config.steps_ahead >= 0 ? config.steps_ahead : ahead);
+  eval_batch_ = data.replay ? EvalBatch()
+                            : eval_batch(config.train.eval, config.batch,
+                                         engine.model().mesh().shape().dp, config.data.seq_length);
   iterations_ = config.train.train_iters > 0
                     ? config.train.train_iters
                     : batches_.iterations_within(config.train.train_samples);
@@ -111,7 +62,7 @@ Trainer::Trainer(Engine& engine, const TrainerConfig& config, const RunData& dat
   }
   if (config.start) go_on_from(*config.start);
   begin_ = state_after(first_iteration_ - 1);
-  if (!data.replay) {
+  if (data.train) {
     loader_ = open_loader(data.train, data.train_order, batches_, consumed_samples_);
   }
   ReportOptions report;
@@ -121,7 +72,11 @@ Trainer::Trainer(Engine& engine, const TrainerConfig& config, const RunData& dat
   report.log_throughput = config.log.log_throughput;
   if (engine.model().mesh().world().rank() == 0) {
     report.peak_flops_per_second = measure_peak_flops(engine.model().ctx());
-    sinks_ = std::make_unique<Sinks>(config.log, report, config.start ? first_iteration_ : 1);
+    bool saves = !config.train.eval.skip_train;
+    RunHistory history{.save = saves ? config.checkpoint.save : "",
+                       .load = config.checkpoint.load,
+                       .first_iteration = config.start ? first_iteration_ : 1};
+    reports_ = std::make_unique<RunReports>(config.log, report, history);
   }
   engine.model().rank().arena().reset_peak();  // from here on the peak is that of training
 }
@@ -134,6 +89,8 @@ void Trainer::go_on_from(const TrainingState& state) {
   consumed_samples_ = state.consumed_samples;
   consumed_tokens_ = state.consumed_tokens;
   skipped_ = state.skipped;
+  validation_ = state.validation;
+  if (saver_ != nullptr) saver_->go_on_from(validation_);
   scheduled_samples_ = 0;
   if (!config_.checkpoint.load_optim) return;
   scheduled_samples_ = state.scheduled_samples;
@@ -153,7 +110,8 @@ TrainingState Trainer::state_after(std::int64_t iteration) const {
           .seed = static_cast<std::int64_t>(engine_.seed()),
           .scaler = scaler_.state(),
           .lr = lr_,
-          .weight_decay = weight_decay_};
+          .weight_decay = weight_decay_,
+          .validation = validation_};
 }
 
 StepBatch Trainer::load(std::int64_t iteration) {
@@ -230,12 +188,21 @@ void Trainer::begin(std::int64_t iteration) {
   engine_.begin_step(std::move(batch), input);
 }
 
-StepReport Trainer::finish_step() {
+std::optional<StepReport> Trainer::finish_step() {
   auto [result, step] = engine_.finish_step();
   const auto& [batch, input] = step;
+  BadStep bad;
+  if (!result.finite) bad = handle_bad_step(step, result);
+  if (bad.stops_before) return std::nullopt;
+  if (result.finite) skips_in_a_row_ = 0;
+  scaler_.update(!result.finite);
+  consumed_samples_ += batch.samples;
+  consumed_tokens_ += batch.tokens;
+  if (result.finite) scheduled_samples_ += batch.samples;
+  skipped_ += result.finite ? 0 : 1;
+  validation_.validated = false;
 
-  StepReport report;
-  report.iteration = input.iteration;
+  StepReport report = report_after(input.iteration);
   report.loss = result.loss;
   report.metrics.assign(result.metrics.begin(), result.metrics.end());
   report.routers = std::move(result.routers);
@@ -246,20 +213,14 @@ StepReport Trainer::finish_step() {
   report.weight_decay = input.weight_decay;
   report.loss_scale = input.loss_scale;
   report.skipped = !result.finite;
+  report.nan = !result.finite && bad.nan;
   report.redone = result.redone;
-  if (!result.finite) report.nan = handle_bad_step(step, result);
-  scaler_.update(!result.finite);
-  consumed_samples_ += batch.samples;
-  consumed_tokens_ += batch.tokens;
-  if (result.finite) scheduled_samples_ += batch.samples;
-  skipped_ += result.finite ? 0 : 1;
-  report.consumed_samples = consumed_samples_;
   report.global_batch_size = batch.samples;
   report.tokens = batch.tokens;
   report.consumed_tokens = consumed_tokens_;
   report.flops = megatron_flops(flop_sizes(engine_.model().options().model),
                                 {batch.tokens, batch.squared_lengths});
-  if (!result.finite) {
+  if (!result.finite && failure_.empty()) {
     engine_.begin_again([&](const StepInFlight& later, std::size_t place) {
       return input_for(later.input.iteration, place);
     });
@@ -268,37 +229,68 @@ StepReport Trainer::finish_step() {
   return report;
 }
 
-// An overflow under dynamic loss scaling is normal; any other non-finite step is investigated.
-bool Trainer::handle_bad_step(const StepInFlight& step, const StepResult& result) {
-  bool overflow = config_.fp16 && config_.optim.loss_scale <= 0 && std::isfinite(result.loss);
-  if (overflow) return false;
-  if (!config_.train.check_for_nan_in_loss_and_grad) return true;
+StepReport Trainer::report_after(std::int64_t iteration) const {
+  StepReport report;
+  report.iteration = iteration;
+  report.consumed_samples = consumed_samples_;
+  if (data_.epoch_samples > 0) {
+    report.epoch = static_cast<double>(consumed_samples_) / data_.epoch_samples;
+  }
+  return report;
+}
+
+// An overflow under dynamic loss scaling is normal as long as the scale can go down; any other
+// non-finite step is investigated. Results and scale are the same on all ranks, and so are the
+// decisions.
+Trainer::BadStep Trainer::handle_bad_step(const StepInFlight& step, const StepResult& result) {
+  bool dynamic = config_.fp16 && config_.optim.loss_scale <= 0;
+  bool overflow = dynamic && std::isfinite(result.loss);
+  if (overflow && step.input.loss_scale > config_.optim.min_loss_scale) return {.nan = false};
+  std::int64_t most = config_.train.max_consecutive_skips;
+  bool too_many = ++skips_in_a_row_ > most && most > 0;
+  bool checks = config_.train.check_for_nan_in_loss_and_grad && !overflow;
+  if (!checks && !too_many) return {.nan = !overflow};
+
   std::string found = engine_.find_nonfinite(step.batch.micro_batches, step.input);
   if (found.empty()) found = "the step is finite when run again: a transient fault";
   std::string message = concat("iteration ", step.input.iteration, ": loss ", result.loss,
                                ", gradient norm ", result.grad_norm, "; ", found);
-  bool skips = config_.train.nan_policy == NanPolicy::kSkip;
-  if (!skips && saver_ != nullptr) saver_->complete();  // save of an earlier good step
-  BEV_CHECK(skips, ErrorKind::kNumeric, message, " (--nan-policy skip goes on without such steps)");
-  if (sinks_) log_warning(message + "; the step is skipped");
-  return true;
+  bool stops = checks && config_.train.nan_policy == NanPolicy::kStop;
+  if (stops) {
+    failure_ = concat(message, " (--nan-policy skip goes on without such steps)");
+  } else if (too_many) {
+    failure_ = concat(message, "; ", skips_in_a_row_,
+                      " steps in a row were skipped, more than --max-consecutive-skips ", most,
+                      "; a smaller --lr or better data may help");
+  } else if (reports_) {
+    log_warning(message + "; the step is skipped");
+  }
+  return {.nan = !overflow, .stops_before = stops};
 }
 
-double Trainer::validate() {
-  double loss = 0, tokens = 0;
-  // Uses the last batch size of the schedule, so that every validation reads the same samples.
-  BatchSpec spec = config_.batch.spec(engine_.model().mesh().shape().dp, config_.data.seq_length);
-  spec.global_batch_size = batches_.steps().back().global_batch_size;
-  spec.step_schedule.clear();
-  spec.rampup.clear();
-  auto loader = open_loader(data_.valid, data_.valid_order, BatchSchedule(spec), 0);
-  for (std::int64_t i = 0; i < config_.train.eval_iters; ++i) {
-    StepBatch batch = loader->next(engine_.model().ctx());
-    StepResult result = engine_.evaluate(batch.micro_batches);
-    loss += result.loss * result.tokens;
-    tokens += result.tokens;
+bool Trainer::weights_finite() {
+  Context& ctx = engine_.model().ctx();
+  FiniteProbe probe;
+  ScopedValue watching(ctx.probe, &probe);
+  ParamStore& store = engine_.model().store();
+  for (const Param* param : store.params()) {
+    ctx.check("weight", param->name, store.local_value(*param).view);
   }
-  return loss / tokens;
+  return !any_rank(engine_.model().mesh().world().host(), probe.found, "weights");
+}
+
+void Trainer::validate(const StepReport& at, TrainOutcome& outcome) {
+  ReadAhead ahead{config_.loader.num_workers, config_.loader.prefetch_factor};
+  outcome.evaluations = evaluate_sets(engine_, "valid", data_.valid, eval_batch_, ahead);
+  validation_.add(at.iteration, mean_loss(outcome.evaluations));
+  if (reports_) reports_->validation(at, outcome.evaluations);
+}
+
+void Trainer::test(TrainOutcome& outcome) {
+  ReadAhead ahead{config_.loader.num_workers, config_.loader.prefetch_factor};
+  std::vector<EvalResult> results = evaluate_sets(engine_, "test", data_.test, eval_batch_, ahead);
+  if (reports_) reports_->test(report_after(outcome.last_iteration), results);
+  outcome.evaluations.insert(outcome.evaluations.end(), results.begin(), results.end());
 }
 
 // The strongest reason of any rank wins, so that all ranks stop, and save, after the same step.
@@ -313,6 +305,8 @@ Trainer::Agreement Trainer::agree(std::int64_t iteration) {
     decision[0] = static_cast<std::int32_t>(StopReason::kDuration);
   } else if (config_.train.exit_interval > 0 && iteration % config_.train.exit_interval == 0) {
     decision[0] = static_cast<std::int32_t>(StopReason::kInterval);
+  } else if (validation_.exhausted(config_.train.eval.early_stop_patience)) {
+    decision[0] = static_cast<std::int32_t>(StopReason::kPatience);
   }
   if (saver_ != nullptr) {
     decision[2] = saver_->wants_save(iteration) ? 1 : 0;
@@ -332,7 +326,7 @@ void Trainer::save_when_due(std::int64_t iteration, const Agreement& agreed) {
 }
 
 bool Trainer::validation_due(std::int64_t iteration) const {
-  return config_.train.eval_interval > 0 && data_.valid &&
+  return config_.train.eval_interval > 0 && !data_.valid.empty() &&
          (iteration % config_.train.eval_interval == 0 || iteration == iterations_);
 }
 
@@ -348,23 +342,21 @@ void Trainer::report_memory(std::int64_t iteration) {
 
 TrainOutcome Trainer::run() {
   TrainOutcome outcome;
-  outcome.validation_loss = std::numeric_limits<double>::quiet_NaN();
   start_seconds_ = monotonic_seconds();
-  bool stopping = false;
-  for (std::int64_t next = first_iteration_;;) {
+  if (config_.train.eval.skip_train) return evaluate_only();
+  bool stopping = validation_.exhausted(config_.train.eval.early_stop_patience);
+  if (stopping) outcome.reason = StopReason::kPatience;
+  for (std::int64_t next = first_iteration_; failure_.empty();) {
     while (!stopping && may_begin(next)) begin(next++);
     if (engine_.in_flight().empty()) break;
-    StepReport report = finish_step();
-    std::int64_t iteration = report.iteration;
+    std::optional<StepReport> report = finish_step();
+    if (!report) break;
+    std::int64_t iteration = report->iteration;
     outcome.iterations = iteration - first_iteration_ + 1;
-    curves_.train.push_back({static_cast<double>(iteration), report.loss});
-    if (sinks_) sinks_->report(report);
+    if (reports_) reports_->step(*report);
+    if (!failure_.empty()) break;
     report_memory(iteration);
-    if (validation_due(iteration)) {
-      outcome.validation_loss = validate();
-      curves_.validation.push_back({static_cast<double>(iteration), outcome.validation_loss});
-      if (sinks_) sinks_->report_validation(report, outcome.validation_loss);
-    }
+    if (validation_due(iteration)) validate(*report, outcome);
     if (stopping || iteration == iterations_) continue;
     Agreement agreed = agree(iteration);
     outcome.reason = agreed.reason;
@@ -372,10 +364,35 @@ TrainOutcome Trainer::run() {
     stopping = agreed.reason != StopReason::kFinished;
     if (!stopping) save_when_due(iteration, agreed);
   }
-  std::int64_t last = first_iteration_ - 1 + outcome.iterations;
-  if (saver_ != nullptr && outcome.iterations > 0) {
-    outcome.save_problem = saver_->finish(state_after(last));
+  outcome.last_iteration = first_iteration_ - 1 + outcome.iterations;
+  save_last(outcome);
+  bool ended = outcome.reason <= StopReason::kPatience && failure_.empty();
+  if (ended && outcome.iterations > 0) test(outcome);
+  finish(outcome);
+  return outcome;
+}
+
+// Weights that are not finite replace no checkpoint.
+void Trainer::save_last(TrainOutcome& outcome) {
+  if (saver_ == nullptr) return;
+  std::string what = "nothing was trained yet, so nothing is saved";
+  if (!failure_.empty() && !weights_finite()) {
+    saver_->complete();
+    what = "the weights are not finite any more, so they are not saved";
+  } else if (outcome.iterations > 0) {
+    outcome.save_problem = saver_->finish(state_after(outcome.last_iteration));
+    what = concat("the state after iteration ", outcome.last_iteration, " is saved in ",
+                  config_.checkpoint.save);
+    if (!outcome.save_problem.empty()) what = outcome.save_problem;
   }
+  if (!failure_.empty()) failure_ += "; " + what;
+}
+
+TrainOutcome Trainer::evaluate_only() {
+  TrainOutcome outcome;
+  outcome.last_iteration = first_iteration_ - 1;
+  if (!data_.valid.empty()) validate(report_after(outcome.last_iteration), outcome);
+  test(outcome);
   finish(outcome);
   return outcome;
 }
@@ -385,12 +402,11 @@ void Trainer::finish(TrainOutcome& outcome) {
   outcome.consumed_samples = consumed_samples_ - begin_.consumed_samples;
   outcome.consumed_tokens = consumed_tokens_ - begin_.consumed_tokens;
   outcome.skipped = skipped_ - begin_.skipped;
-  if (!curves_.train.empty()) outcome.first_loss = curves_.train.front().y;
-  outcome.last_loss = last_mean(curves_.train);
-  outcome.curves = curves_;
-  if (!sinks_) return;
-  if (sinks_->progress) sinks_->progress->clear();
-  if (sinks_->tensorboard) sinks_->tensorboard->flush();
+  outcome.validation = validation_;
+  outcome.failure = failure_;
+  if (!reports_) return;
+  reports_->finish();
+  outcome.curves = reports_->curves();
 }
 
 }  // namespace bev

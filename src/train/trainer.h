@@ -12,9 +12,9 @@
 #include "optim/loss_scaler.h"
 #include "parallel/engine.h"
 #include "train/config.h"
+#include "train/evaluation.h"
 #include "train/loader.h"
-#include "train/plot.h"
-#include "train/report.h"
+#include "train/run_reports.h"
 #include "train/run_saver.h"
 
 namespace bev {
@@ -35,18 +35,20 @@ struct TrainerConfig {
 };
 
 // Ordered by priority, the highest last.
-enum class StopReason : std::uint8_t { kFinished, kDuration, kInterval, kSignal };
+enum class StopReason : std::uint8_t { kFinished, kPatience, kDuration, kInterval, kSignal };
 
 struct TrainOutcome {
   StopReason reason = StopReason::kFinished;
   int signal = 0;
   std::int64_t iterations = 0, consumed_samples = 0, consumed_tokens = 0;  // of this process
+  std::int64_t last_iteration = 0;                                         // of the whole run
   std::int64_t skipped = 0;
   double seconds = 0;
-  double first_loss = 0, last_loss = 0;  // of the first iteration; mean over the last tenth
-  double validation_loss = 0;            // of the last validation; NaN without one
-  std::string save_problem;              // why the last state was not saved; "" if it was
-  LossCurves curves;
+  std::vector<EvalResult> evaluations;  // the last validation, and the test
+  ValidationState validation;           // the best one
+  std::string failure;                  // why the run must not go on: NaN or Inf; "" if all is well
+  std::string save_problem;             // why the last state was not saved; "" if it was
+  LossCurves curves;                    // of the whole run; on rank 0 only
 };
 
 class Trainer {
@@ -57,11 +59,10 @@ class Trainer {
           RunSaver* saver = nullptr);
   ~Trainer();
 
-  // Throws Error(kNumeric) if a step is not finite and the policy is to stop.
+  // A run that stops because of NaN or Inf saves the last good state too.
   TrainOutcome run();
 
  private:
-  struct Sinks;  // files and terminal; only on rank 0
   std::unique_ptr<Loader> open_loader(std::shared_ptr<const Dataset> data,
                                       std::shared_ptr<const SampleOrder> order,
                                       const BatchSchedule& batches, std::int64_t consumed_samples);
@@ -73,12 +74,24 @@ class Trainer {
   // Seconds since begin_time() or the last call; `end` is the end of the step.
   double take_time(std::shared_ptr<const DeviceTimestamp> end);
   void begin(std::int64_t iteration);
-  // Waits for the oldest step in flight. If it was bad, the later ones are begun again.
-  StepReport finish_step();
-  // Whether the step counts as NaN; throws Error(kNumeric) if the policy is to stop.
-  bool handle_bad_step(const StepInFlight& step, const StepResult& result);
-  double validate();
+  // Waits for the oldest step in flight. If it was bad, the later ones are begun again, unless the
+  // run ends with it: failure_ is set then. Returns nullopt if the run ends before the step.
+  std::optional<StepReport> finish_step();
+  // Names the first bad tensor where that matters, and counts skipped steps in a row.
+  struct BadStep {
+    bool nan = true;            // not just an overflow of a loss scale that can go down
+    bool stops_before = false;  // the run ends with the state before the step
+  };
+  BadStep handle_bad_step(const StepInFlight& step, const StepResult& result);
+  // True if all weights are finite on all ranks.
+  bool weights_finite();
+  void validate(const StepReport& at, TrainOutcome& outcome);
+  void test(TrainOutcome& outcome);
+  TrainOutcome evaluate_only();
+  StepReport report_after(std::int64_t iteration) const;
   bool validation_due(std::int64_t iteration) const;
+  // Saves the last state if the run has done anything, and says in failure_ what became of it.
+  void save_last(TrainOutcome& outcome);
   void report_memory(std::int64_t iteration);
   void go_on_from(const TrainingState& state);
   TrainingState state_after(std::int64_t iteration) const;
@@ -102,20 +115,23 @@ class Trainer {
   std::vector<ParamRule> rules_;  // rules of groups with their own learning rate
   WeightDecaySchedule weight_decay_;
   LossScaler scaler_;
-  std::unique_ptr<Sinks> sinks_;
+  std::unique_ptr<RunReports> reports_;  // null but on rank 0
+  EvalBatch eval_batch_;
   std::unique_ptr<Loader> loader_;      // null in a replay
   std::int64_t iterations_ = 0;         // of the whole run
   std::int64_t first_iteration_ = 1;    // earlier iterations were run by another process
   std::int64_t consumed_samples_ = 0;   // position in the data
   std::int64_t scheduled_samples_ = 0;  // for the learning rate: skipped steps do not count
   std::int64_t consumed_tokens_ = 0, skipped_ = 0;
+  std::int64_t skips_in_a_row_ = 0;
+  std::string failure_;
+  ValidationState validation_;
   TrainingState begin_;  // state at the start of this process
   std::size_t steps_ahead_ = 0;
   double start_seconds_ = 0;  // of the run
   // Begin of the iteration to report, by the host clock and on the device.
   double begin_seconds_ = 0;
   std::shared_ptr<const DeviceTimestamp> begin_timestamp_;
-  LossCurves curves_;
 };
 
 }  // namespace bev

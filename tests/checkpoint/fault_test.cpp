@@ -1,12 +1,14 @@
 // Saves that fail at any of their operations, and checkpoints that are corrupted afterwards.
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <filesystem>
 #include <limits>
 
 #include "base/file.h"
 #include "checkpoint/reader.h"
 #include "checkpoint/step_folders.h"
+#include "checkpoint/validation_state.h"
 #include "tests/checkpoint/faulty_storage.h"
 #include "tests/checkpoint/saved_run.h"
 #include "tests/support/expect_error.h"
@@ -183,8 +185,32 @@ TEST(Retention, OldStepsGoAsAsked) {
   EXPECT_EQ(steps_to_remove(steps, 50, {.most_recent = 2}), (Steps{10, 20, 30}));
   EXPECT_EQ(steps_to_remove(steps, 50, {.most_recent = 1}), (Steps{10, 20, 30, 40}));
   EXPECT_EQ(steps_to_remove(steps, 50, {.interval = 20, .most_recent = 2}), (Steps{10, 30}));
+  Steps best = {10, 50};
+  EXPECT_EQ(steps_to_remove(steps, 50, {.best = 2}, best), (Steps{20, 30, 40}));
+  EXPECT_EQ(steps_to_remove(steps, 50, {.interval = 20, .best = 2}, best), (Steps{30}));
   // Steps of an earlier, longer run are not older.
   EXPECT_EQ(steps_to_remove(steps, 30, {.most_recent = 1}), (Steps{10, 20}));
+}
+
+TEST(Retention, BestStepsAreThoseOfTheLowestLosses) {
+  ValidationState state;
+  auto add = [&](std::int64_t iteration, double loss) {
+    state.add(iteration, loss);
+    state.keep_step(iteration, 2);
+  };
+  add(10, 3.0);
+  add(20, 5.0);
+  add(30, 4.0);
+  add(40, NAN);
+  EXPECT_EQ(state.best_steps, (std::vector<std::int64_t>{10, 30}));
+  EXPECT_EQ(state.best_iteration, 10);
+  EXPECT_EQ(state.not_improved, 3);
+  add(30, 2.0);  // again, after going back
+  EXPECT_EQ(state.best_steps, (std::vector<std::int64_t>{30, 10}));
+  EXPECT_EQ(state.not_improved, 0);
+  state.validated = false;
+  state.keep_step(50, 1);
+  EXPECT_EQ(state.best_steps, (std::vector<std::int64_t>{30}));
 }
 
 }  // namespace

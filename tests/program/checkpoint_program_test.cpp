@@ -300,7 +300,9 @@ TEST(LoadFlags, SayWhatIsTaken) {
   // A finished run that is started again has nothing to do.
   Outcome finished = run("--load D --save D");
   expect_success(finished);
-  EXPECT_NE(finished.out.find("after 0 iterations"), std::string::npos) << finished.out;
+  EXPECT_NE(finished.out.find("nothing to train: the run ended after iteration 9"),
+            std::string::npos)
+      << finished.out;
 
   EXPECT_DOUBLE_EQ(lr_of_first("--load D --ckpt-step 3 "), 0.01 * 6 / 9);
   EXPECT_DOUBLE_EQ(lr_of_first("--load D --ckpt-step 3 --no-load-optim "), 0.01);

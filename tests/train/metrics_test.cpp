@@ -74,7 +74,9 @@ Output train(const ParallelConfig& parallel) {
     options.objective = &test::watched_objective();
     options.metrics = {test::masked_tokens(), test::mixer_input_norm()};
     Engine engine(world, cpu_kernels(), options);
-    RunData sources{data, nullptr, order, nullptr, {}};
+    RunData sources;
+    sources.train = data;
+    sources.train_order = order;
     Trainer(engine, config, sources, nullptr).run();
   });
   Output out;

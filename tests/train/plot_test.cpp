@@ -50,7 +50,9 @@ TEST(LossSvg, DrawsPointsLineAndValidation) {
   EXPECT_EQ(count(svg, "<path"), 3u);  // axes, training, validation
   EXPECT_NE(svg.find("a &lt; b &amp; c"), std::string::npos);
   EXPECT_NE(svg.find(">validation 3.5000<"), std::string::npos);
-  EXPECT_NE(svg.find(">train 1.0051<"), std::string::npos);  // mean of the last three
+  EXPECT_NE(svg.find(">train 1.0000<"), std::string::npos);  // the last point
+  curves.final_loss = 1.25;
+  EXPECT_NE(loss_svg(curves).find(">train 1.2500<"), std::string::npos);
   EXPECT_NE(svg.find(">iteration<"), std::string::npos);
 }
 

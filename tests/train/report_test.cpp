@@ -11,6 +11,8 @@
 
 #include "base/error.h"
 #include "base/file.h"
+#include "base/text.h"
+#include "train/report_file.h"
 #include "train/tensorboard.h"
 
 namespace bev {
@@ -165,9 +167,6 @@ TEST(ValidationLines, AreRuledWithDashes) {
 }
 
 TEST(Metrics, AreOneJsonObjectPerLine) {
-  std::string path = testing::TempDir() + "report_test.jsonl";
-  MetricsWriter writer(path, OpenMode::kTruncate);
-  writer.write(step(1, 0.1));
   StepReport bad = step(2, kNan);
   bad.metrics[1].value = kNan;
   bad.learning_rate = std::numeric_limits<double>::infinity();
@@ -175,15 +174,12 @@ TEST(Metrics, AreOneJsonObjectPerLine) {
   bad.metrics.push_back({"num zeros", 17, MetricStyle::kCount});
   bad.metrics.push_back({"params norm", 99.5, MetricStyle::kNumber});
   bad.metrics.push_back({"mtp_1 loss", 0.25, MetricStyle::kLoss});
-  writer.write(bad);
-  std::string content = read_file(path);  // complete while the writer is alive
-  std::size_t end = content.find('\n');
-  EXPECT_EQ(content.substr(0, end),
+  EXPECT_EQ(metrics_json(step(1, 0.1)),
             "{\"iteration\":1,\"consumed_samples\":32,\"consumed_tokens\":0,\"loss\":0.1,\"grad_"
             "norm\":1.23456,"
             "\"lr\":0.00015,\"wd\":0.1,\"loss_scale\":1,\"tokens_per_second\":65536,"
             "\"elapsed_ms\":500,\"batch_size\":32,\"skipped\":false,\"nan\":false}");
-  auto second = nlohmann::json::parse(content.substr(end + 1));
+  auto second = nlohmann::json::parse(metrics_json(bad));
   EXPECT_TRUE(second.at("loss").is_null());
   EXPECT_TRUE(second.at("grad_norm").is_null());
   EXPECT_TRUE(second.at("lr").is_null());
@@ -234,25 +230,74 @@ TEST(Routers, LoadsAreOfTheWholeBatchAndReported) {
             std::string::npos);
 }
 
-TEST(Metrics, AppendingKeepsWhatIsThere) {
-  std::string path = testing::TempDir() + "report_append.jsonl";
-  MetricsWriter(path, OpenMode::kTruncate).write(step(1, 1.0));
-  MetricsWriter(path, OpenMode::kAppend).write(step(2, 1.0));
-  std::string content = read_file(path);
-  EXPECT_EQ(std::count(content.begin(), content.end(), '\n'), 2);
-  EXPECT_THROW(MetricsWriter("/nowhere/at/all", OpenMode::kAppend), Error);
+TEST(Metrics, OfEarlierIterationsGiveTheCurveOfTheRun) {
+  std::string path = testing::TempDir() + "report_earlier.jsonl";
+  std::string rows;
+  auto add = [&](const std::string& row) { rows += row + '\n'; };
+  add(metrics_json(step(1, 3.0)));
+  add("rubbish");
+  add(metrics_json(step(2, kNan)));
+  add(evaluation_json(2, {"valid", "a\"b", 2.0}));
+  add(evaluation_json(2, {"valid", "c", 4.0}));
+  add(evaluation_json(2, {"test", "", 9.0}));
+  add(metrics_json(step(3, 1.0)));  // after the checkpoint
+  write_file(path, rows + "{\"iteration\":1,\"lo");
+  std::string earlier = metrics_before(path, 3);
+  EXPECT_EQ(std::count(earlier.begin(), earlier.end(), '\n'), 5);
+  LossCurves curves = curves_of(earlier);
+  ASSERT_EQ(curves.train.size(), 2u);
+  EXPECT_EQ(curves.train[0].y, 3.0);
+  EXPECT_TRUE(std::isnan(curves.train[1].y));
+  ASSERT_EQ(curves.validation.size(), 1u);
+  EXPECT_EQ(curves.validation[0].x, 2.0);
+  EXPECT_EQ(curves.validation[0].y, 3.0);  // the mean of the sets
+  EXPECT_EQ(metrics_before(path + ".none", 3), "");
+}
+
+TEST(Metrics, OfAnEvaluation) {
+  EXPECT_EQ(evaluation_json(7, {"test", "", kNan}),
+            "{\"iteration\":7,\"split\":\"test\",\"name\":\"test\",\"loss\":null,"
+            "\"perplexity\":null}");
+}
+
+class LateFile final : public ReportFile {
+ public:
+  explicit LateFile(std::string path) : ReportFile("--metrics-out m"), path_(std::move(path)) {}
+  bool room = false;
+
+ private:
+  std::unique_ptr<AppendFile> open() override {
+    BEV_CHECK(room, ErrorKind::kIo, "no room");
+    return std::make_unique<AppendFile>(path_, OpenMode::kTruncate);
+  }
+  std::string path_;
+};
+
+TEST(ReportFile, WritesWhatWaitedWhenTheDiskHasRoomAgain) {
+  std::string path = testing::TempDir() + "report_file.txt";
+  testing::internal::CaptureStderr();
+  LateFile file(path);
+  for (int i = 0; i < 12; ++i) file.write(concat(i, "\n"));
+  file.room = true;
+  file.write("12\n");
+  EXPECT_EQ(read_file(path), "0\n1\n2\n3\n4\n5\n6\n7\n8\n9\n10\n11\n12\n");
+  std::string log = testing::internal::GetCapturedStderr();
+  EXPECT_EQ(split(log, '\n').size(), 4u) << log;  // failures 1 and 10, and the recovery
+  EXPECT_NE(log.find("(10 times now)"), std::string::npos);
+  EXPECT_NE(log.find("can be written again"), std::string::npos);
 }
 
 TEST(Scalars, HaveMegatronsTags) {
   TensorBoardWriter writer(testing::TempDir() + "report_scalars");
   write_scalars(writer, step(1, 2.0), {});
-  write_validation_scalars(writer, step(1, 2.0), 2.5);
+  write_validation_scalars(writer, step(1, 2.0), {"valid", "", 2.5});
+  write_validation_scalars(writer, step(1, 2.0), {"valid", "code", 2.5});
   writer.flush();
   std::string content = read_file(writer.path());
   for (const char* tag :
        {"learning-rate", "learning-rate vs samples", "batch-size", "lm loss", "lm loss vs samples",
         "loss-scale", "grad-norm", "iteration-time", "throughput", "lm loss validation",
-        "lm loss validation vs samples", "lm loss validation ppl"}) {
+        "lm loss validation vs samples", "lm loss validation ppl", "lm loss validation-code"}) {
     EXPECT_NE(content.find(std::string("\x0a") + static_cast<char>(std::string(tag).size()) + tag +
                            "\x15"),
               std::string::npos)

@@ -114,7 +114,7 @@ TEST(Profile, AFileThatCannotBeIsAnErrorAtOnce) {
   std::string file = folder.write("file", "");
   ProfileConfig config;
   config.profile_trace = file + "/trace.json";
-  expect_error(ErrorKind::kIo, {file}, [&] { Profile(config, 0, 1, nullptr); });
+  expect_error(ErrorKind::kConfig, {file}, [&] { Profile(config, 0, 1, nullptr); });
 }
 
 TEST(Profile, AWindowMustBeInTheRun) {

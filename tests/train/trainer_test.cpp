@@ -47,6 +47,7 @@ struct TrainingRun {
   std::set<std::int64_t> bad_samples;
   TrainerConfig trainer;
   Dtype dtype = Dtype::kF32;
+  std::int64_t more_eval_samples = 0;  // in a last short batch of evaluations
 };
 
 struct Answer {
@@ -85,7 +86,14 @@ Answer train(TrainingRun run, std::int64_t ahead) {
   run.trainer.log.metrics_out = folder.path("metrics.jsonl");
   auto data = std::make_shared<PoisonedDataset>(run.bad_samples);
   auto order = std::make_shared<SampleOrder>(SampleOrderSpec{.micro_batch_size = 2});
-  RunData sources{data, run.trainer.train.eval_interval > 0 ? data : nullptr, order, order, {}};
+  RunData sources;
+  sources.train = data;
+  sources.train_order = order;
+  if (run.trainer.train.eval_interval > 0) {
+    std::int64_t samples =
+        run.trainer.train.eval_iters * run.trainer.batch.global_batch_size + run.more_eval_samples;
+    sources.valid = {{"", data, order, samples}};
+  }
   run_thread_ranks(1, {}, [&](World& world) {
     EngineOptions options;
     options.model = small_model();
@@ -169,16 +177,74 @@ TEST(Trainer, ABadStepIsNamedAlsoWhenLaterOnesWereBegun) {
   TrainingRun run = some_run();
   run.trainer.train.nan_policy = NanPolicy::kStop;
   run.bad_samples = {13};  // iteration 4
+  check_running_ahead(run);
   for (std::int64_t ahead : {0, 1, 3}) {
-    try {
-      train(run, ahead);
-      FAIL() << "no error";
-    } catch (const Error& error) {
-      EXPECT_EQ(error.kind(), ErrorKind::kNumeric);
-      EXPECT_NE(std::string(error.what()).find("iteration 4: loss"), std::string::npos)
-          << error.what();
-    }
+    Answer answer = train(run, ahead);
+    EXPECT_NE(answer.outcome.failure.find("iteration 4: loss"), std::string::npos)
+        << answer.outcome.failure;
+    EXPECT_EQ(answer.outcome.last_iteration, 3);
+    EXPECT_EQ(answer.outcome.consumed_samples, 12);
   }
+  // The state is that of a run of three iterations.
+  TrainingRun shorter = some_run();
+  shorter.trainer.train.exit_interval = 3;
+  EXPECT_EQ(train(run, 1).weights, train(shorter, 1).weights);
+}
+
+TEST(Trainer, TooManySkippedStepsInARowEndTheRun) {
+  TrainingRun run = some_run();
+  run.trainer.train.max_consecutive_skips = 2;
+  run.bad_samples = {4, 8, 17, 20, 24, 44};  // iterations 2, 3, 5, 6, 7, 12
+  check_running_ahead(run);
+  Answer answer = train(run, 1);
+  EXPECT_NE(answer.outcome.failure.find("iteration 7: loss"), std::string::npos)
+      << answer.outcome.failure;
+  EXPECT_EQ(answer.outcome.last_iteration, 7);
+  EXPECT_EQ(answer.outcome.skipped, 5);
+  run.trainer.train.max_consecutive_skips = 3;
+  EXPECT_EQ(train(run, 1).outcome.failure, "");
+  run.trainer.train.max_consecutive_skips = 0;  // no limit
+  EXPECT_EQ(train(run, 1).outcome.failure, "");
+}
+
+// Overflows count only when the loss scale cannot go down any more.
+TEST(Trainer, OverflowsOfTheLossScaleAreNoSkipsInARow) {
+  TrainingRun run = some_run();
+  run.dtype = Dtype::kF16;
+  run.trainer.optim.hysteresis = 1;
+  run.trainer.optim.initial_loss_scale = 1ll << 24;
+  run.trainer.train.nan_policy = NanPolicy::kStop;
+  run.trainer.train.max_consecutive_skips = 1;
+  Answer answer = train(run, 1);
+  EXPECT_EQ(answer.outcome.failure, "");
+  EXPECT_GT(answer.outcome.skipped, 2);
+  run.trainer.optim.min_loss_scale = 1ll << 24;
+  answer = train(run, 1);
+  EXPECT_NE(answer.outcome.failure.find("--max-consecutive-skips 1"), std::string::npos)
+      << answer.outcome.failure;
+  EXPECT_EQ(answer.outcome.skipped, 2);
+}
+
+TEST(Trainer, StopsWhenValidationDoesNotImprove) {
+  TrainingRun run = some_run();
+  run.trainer.optim.lr = 0;  // nothing is learned
+  run.trainer.train.eval_interval = 2;
+  run.trainer.train.eval_iters = 1;
+  run.more_eval_samples = 3;
+  run.trainer.train.eval.early_stop_patience = 3;
+  check_running_ahead(run);
+  Answer answer = train(run, 1);
+  EXPECT_EQ(answer.outcome.reason, StopReason::kPatience);
+  EXPECT_EQ(answer.outcome.iterations, 8);
+  EXPECT_EQ(answer.outcome.validation.best_iteration, 2);
+  // A run that is resumed there has no patience left, unless it is given more.
+  run.trainer.start.emplace();
+  run.trainer.start->iteration = 8;
+  run.trainer.start->scaler.scale = 1;
+  run.trainer.start->validation = answer.outcome.validation;
+  EXPECT_EQ(train(run, 1).outcome.iterations, 0);
+  run.trainer.train.eval.early_stop_patience = 4;
+  EXPECT_EQ(train(run, 1).outcome.iterations, 2);
 }
 
 TEST(Trainer, DecoupledLearningRatesFollowTheScheduleBetweenTheirEnds) {

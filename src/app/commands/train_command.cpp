@@ -1,13 +1,11 @@
 // train: a run from the configuration to the exported model.
-#include <fmt/format.h>
-
-#include <algorithm>
-#include <cmath>
+#include <memory>
 #include <optional>
 
 #include "app/choose_model.h"
 #include "app/commands/commands.h"
 #include "app/dry_run.h"
+#include "app/epochs.h"
 #include "app/export_files.h"
 #include "app/memory_fit.h"
 #include "app/options.h"
@@ -16,6 +14,7 @@
 #include "app/replay.h"
 #include "app/run_config.h"
 #include "app/run_folder.h"
+#include "app/run_outcome.h"
 #include "app/run_summary.h"
 #include "base/error.h"
 #include "base/file.h"
@@ -31,6 +30,7 @@
 #include "posttrain/upcycling.h"
 #include "tokenizer/tokenizer.h"
 #include "train/profile.h"
+#include "train/report_file.h"
 #include "train/resume.h"
 #include "train/text_data.h"
 #include "train/trainer.h"
@@ -52,44 +52,6 @@ TrainerConfig trainer_config(const RunConfig& run) {
   return config;
 }
 
-std::string reason_text(const TrainOutcome& outcome) {
-  switch (outcome.reason) {
-    case StopReason::kFinished:
-      return "finished";
-    case StopReason::kDuration:
-      return "stopped by --exit-duration-in-mins";
-    case StopReason::kInterval:
-      return "stopped by --exit-interval";
-    case StopReason::kSignal:
-      return concat("stopped by signal ", outcome.signal);
-  }
-  return "";
-}
-
-void print_summary(const RunConfig& run, const TrainOutcome& outcome) {
-  double seconds = std::max(outcome.seconds, 1e-9);
-  std::string text = fmt::format(
-      "{} after {} iterations, {} samples, {} tokens in {} ({:.0f} tokens/s)", reason_text(outcome),
-      outcome.iterations, outcome.consumed_samples, outcome.consumed_tokens,
-      format_duration(outcome.seconds), static_cast<double>(outcome.consumed_tokens) / seconds);
-  if (outcome.iterations > 0) {
-    text += fmt::format("\nloss {:.4f} -> {:.4f}", outcome.first_loss, outcome.last_loss);
-  }
-  if (!std::isnan(outcome.validation_loss)) {
-    text += fmt::format(", validation {:.4f} (perplexity {:.3f})", outcome.validation_loss,
-                        perplexity(outcome.validation_loss));
-  }
-  if (outcome.skipped > 0) text += fmt::format(", {} iterations skipped", outcome.skipped);
-  if (!run.log.loss_svg.empty()) text += fmt::format("\nloss curve: {}", run.log.loss_svg);
-  if (!run.log.metrics_out.empty()) text += fmt::format("\nmetrics: {}", run.log.metrics_out);
-  if (!run.checkpoint.save.empty()) text += fmt::format("\ncheckpoints: {}", run.checkpoint.save);
-  if (!run.train.export_hf.empty()) text += fmt::format("\nmodel: {}", run.train.export_hf);
-  if (outcome.curves.train.size() > 2) {
-    text = terminal_plot(outcome.curves.train, {"loss"}) + text;
-  }
-  write_stdout(text + "\n");
-}
-
 // State that the ranks of a process share.
 struct RunParts {
   const RunConfig& run;
@@ -105,7 +67,8 @@ bool exports(const RunConfig& run) {
   return !run.train.export_hf.empty() || !run.checkpoint.save_hf.empty();
 }
 
-TrainOutcome train_rank(const RankStart& start, RunParts& parts, Trace* trace) {
+// Fills in `outcome` on the first rank of a process.
+void train_rank(const RankStart& start, RunParts& parts, Trace* trace, RunOutcome& outcome) {
   const RunConfig& run = parts.run;
   EngineOptions options = engine_options(run, start.threads, start.local_rank);
   options.trace = trace;
@@ -133,17 +96,23 @@ TrainOutcome train_rank(const RankStart& start, RunParts& parts, Trace* trace) {
   }
   std::unique_ptr<RunSaver> saver;
   bool saves = !run.checkpoint.save.empty() || run.checkpoint.non_persistent_save_interval > 0;
-  if (saves) {
+  if (saves && !run.train.eval.skip_train) {
     saver = std::make_unique<RunSaver>(engine, *parts.storage, parts.staging, run.checkpoint,
                                        parts.config, hf_export.get());
   }
   Trainer trainer(engine, config, parts.data, &parts.stop, saver.get());
-  TrainOutcome outcome = trainer.run();
+  TrainOutcome mine = trainer.run();
+  // All that is saved and reported comes before exports, which may fail.
+  if (start.first) {
+    static_cast<TrainOutcome&>(outcome) = std::move(mine);
+    outcome.trained = true;
+    if (start.world.rank() == 0) outcome.drawn = draw_losses(run, outcome);
+  }
   if (!run.train.export_hf.empty()) {
     export_hf(engine.model(), run.train.export_hf, files);
+    if (start.first) outcome.exported = true;
   }
   if (hf_export) hf_export->finish();
-  return outcome;
 }
 
 SampleOrderSpec sample_order_spec(const RunConfig& run) {
@@ -186,11 +155,15 @@ void check_outputs(const RunConfig& run) {
   if (exports(run) && !run.data.sft_data.empty()) {
     warn_of_endless_turns(run.data.tokenizer, run.data.chat_template);
   }
-  if (!run.log.loss_svg.empty()) {
-    make_directories(parent_path(run.log.loss_svg));
-    AtomicFile writable(run.log.loss_svg);  // only checks; it is not committed
+  const LogConfig& log = run.log;
+  if (!log.loss_svg.empty()) check_report_path("--loss-svg", log.loss_svg);
+  if (!run.profile.profile_trace.empty()) {
+    check_report_path("--profile-trace", run.profile.profile_trace);
   }
-  if (!run.log.metrics_out.empty()) make_directories(parent_path(run.log.metrics_out));
+  if (!log.metrics_out.empty()) check_report_path("--metrics-out", log.metrics_out);
+  if (!log.tensorboard_dir.empty()) {
+    check_report_path("--tensorboard-dir", join_path(log.tensorboard_dir, "events"));
+  }
 }
 
 // A run that is started again after its end has nothing to do.
@@ -244,6 +217,71 @@ void say_start(const RunConfig& run, const RuntimeConfig& runtime, const RunData
   warn_of_constant_probability(run.model);
 }
 
+// A run of --epochs gets its length from the prepared data and is resolved again from `given`, the
+// configuration before anything was derived from it. Returns conversations that were opened for it.
+std::shared_ptr<const Dataset> settle_epochs(RunConfig& run, const RunConfig& given,
+                                             const CommandInput& input,
+                                             std::vector<ConfigEntry>& config) {
+  if (!by_epochs(run.train)) return nullptr;
+  std::shared_ptr<const Dataset> conversations = resolve_epochs(run, given);
+  input.options.add_problems(run.resolve());
+  input.options.throw_problems();
+  config = config_entries(input.fields);
+  place_outputs(run, input.options);
+  return conversations;
+}
+
+RunData open_run_data(const RunConfig& run, std::shared_ptr<const Dataset> conversations) {
+  std::int64_t dp = run.parallel.data_parallel_size;
+  BatchSchedule batches(run.batch.spec(dp, run.data.seq_length));
+  SampleNeeds needs = sample_needs(run.train, batches,
+                                   eval_batch(run.train.eval, run.batch, dp, run.data.seq_length));
+  needs.conversations = std::move(conversations);
+  RunData data =
+      open_data(run.data, run.model.vocab_size, static_cast<std::uint64_t>(run.runtime.seed), needs,
+                sample_order_spec(run));
+  BEV_CHECK(!run.train.eval.skip_train || !data.valid.empty() || !data.test.empty(),
+            ErrorKind::kConfig,
+            "--skip-train: there is neither validation nor test data to evaluate on");
+  return data;
+}
+
+// Runs all ranks. An error after the training, in an export, is returned instead of thrown.
+std::optional<Error> train_ranks(RunParts& parts, const Launch& launch,
+                                 const RuntimeConfig& runtime, Profile* profile,
+                                 RunOutcome& outcome) {
+  const RunConfig& run = parts.run;
+  try {
+    run_ranks(launch, run.parallel, runtime, [&](const RankStart& start) {
+      try {
+        Trace* trace = profile != nullptr ? profile->rank(start.world.rank()) : nullptr;
+        train_rank(start, parts, trace, outcome);
+      } catch (const OutOfMemory& error) {
+        BEV_FAIL(error.kind(), error.what(), memory_advice(run, launch, free_host_memory()));
+      }
+    });
+  } catch (const Error& error) {
+    if (!outcome.trained) throw;
+    return error;
+  }
+  return std::nullopt;
+}
+
+// The exit code of a run, or its error.
+int end_of_run(const RunOutcome& outcome, const std::optional<Error>& failure, bool speaks) {
+  if (failure) throw *failure;
+  if (!outcome.failure.empty() && !speaks) return kExitFailed;
+  BEV_CHECK(outcome.failure.empty(), ErrorKind::kNumeric, outcome.failure);
+  BEV_CHECK(!speaks || outcome.save_problem.empty(), ErrorKind::kIo, outcome.save_problem);
+  return outcome.reason == StopReason::kSignal ? kExitSignalBase + outcome.signal : kExitOk;
+}
+
+int dry_run(const RunConfig& run, bool speaks) {
+  if (!speaks) return kExitOk;
+  write_stdout(concat(run.train.json ? dry_run_json(run) : dry_run_text(run), "\n"));
+  return kExitOk;
+}
+
 int run_train(TrainFlags& wanted, const CommandInput& input) {
   RunConfig& run = wanted.run;
   bool speaks = input.launch.process == 0;  // process of world rank 0
@@ -257,6 +295,8 @@ int run_train(TrainFlags& wanted, const CommandInput& input) {
   const std::vector<std::string> notes = fit_new_model(run, input.options);
   TrainingState position = position_to_load(run.checkpoint);
   run.checkpoint.loaded_samples = position.consumed_samples;
+  input.options.add_problems(check_epochs(run, input.options));
+  const RunConfig given = run;
   input.options.add_problems(run.resolve());
   input.options.throw_problems();
   replay.check(run.model);
@@ -266,33 +306,24 @@ int run_train(TrainFlags& wanted, const CommandInput& input) {
   for (const std::string& note : notes) {
     if (speaks) log_info(note);
   }
-  if (run.train.dry_run) {
-    if (!speaks) return kExitOk;
-    std::string text = run.train.json ? dry_run_json(run) : dry_run_text(run);
-    write_stdout(text + "\n");
-    return kExitOk;
-  }
+  if (run.train.dry_run) return dry_run(run, speaks);
   check_device(run);
   const MemoryPlan plan = planned_memory(run);
   check_memory(run, plan, input.launch);
   if (speaks) check_outputs(run);
-  std::int64_t& jump = run.checkpoint.replication_jump;
-  if (jump == 0) jump = run.parallel.ranks * input.launch.local_processes;
   StopSignal stop;
   std::optional<RunFolder> folder;
   if (speaks && !run.checkpoint.save.empty()) folder.emplace(run, input.options, last_saved);
-  if (speaks) note_reached_length(run, position);
   RunData data = std::move(replay.data);
   if (!data.replay) {
-    if (!run.data.text.empty()) {
-      bool ready = prepare_text(run.data, *tokenizer, stop, speaks);
-      if (!ready) return kExitSignalBase + stop.received();
-      if (speaks) log_info(concat("the text's tokens are in ", run.data.data_path[0]));
-    }
-    BatchSchedule batches(run.batch.spec(run.parallel.data_parallel_size, run.data.seq_length));
-    data = open_data(run.data, run.model.vocab_size, static_cast<std::uint64_t>(run.runtime.seed),
-                     sample_needs(run.train, batches), sample_order_spec(run));
+    bool ready = run.data.text.empty() || prepare_text(run.data, *tokenizer, stop, speaks);
+    if (!ready) return kExitSignalBase + stop.received();
+    std::shared_ptr<const Dataset> conversations = settle_epochs(run, given, input, config);
+    data = open_run_data(run, std::move(conversations));
   }
+  if (speaks) note_reached_length(run, position);
+  std::int64_t& jump = run.checkpoint.replication_jump;
+  if (jump == 0) jump = run.parallel.ranks * input.launch.local_processes;
   const RuntimeConfig runtime = paying_threads(run, input.launch);
   if (speaks) say_start(run, runtime, data, input.launch, plan);
   std::unique_ptr<Profile> profile = open_profile(run, input.launch);
@@ -302,23 +333,12 @@ int run_train(TrainFlags& wanted, const CommandInput& input) {
                  stop,
                  folder ? &*folder : nullptr,
                  StagingPool(staging_bytes(run.checkpoint, input.launch.local_processes))};
-  TrainOutcome outcome;
-  run_ranks(input.launch, run.parallel, runtime, [&](const RankStart& start) {
-    try {
-      Trace* trace = profile ? profile->rank(start.world.rank()) : nullptr;
-      TrainOutcome mine = train_rank(start, parts, trace);
-      if (start.first) outcome = std::move(mine);
-    } catch (const OutOfMemory& error) {
-      BEV_FAIL(error.kind(), error.what(), memory_advice(run, input.launch, free_host_memory()));
-    }
-  });
+  RunOutcome outcome;
+  std::optional<Error> failure =
+      train_ranks(parts, input.launch, runtime, profile.get(), outcome);
   if (profile) profile->finish();
-  if (speaks) {
-    if (!run.log.loss_svg.empty()) write_file(run.log.loss_svg, loss_svg(outcome.curves));
-    print_summary(run, outcome);
-    BEV_CHECK(outcome.save_problem.empty(), ErrorKind::kIo, outcome.save_problem);
-  }
-  return outcome.reason == StopReason::kSignal ? kExitSignalBase + outcome.signal : kExitOk;
+  if (speaks) print_summary(run, outcome);
+  return end_of_run(outcome, failure, speaks);
 }
 
 }  // namespace

@@ -1,0 +1,53 @@
+#include "train/evaluation.h"
+
+#include <limits>
+#include <utility>
+
+namespace bev {
+
+namespace {
+
+double evaluate_set(Engine& engine, const EvalSet& set, const EvalBatch& batch,
+                    const ReadAhead& ahead) {
+  Context& ctx = engine.model().ctx();
+  MtpSpec mtp = mtp_spec(engine.model().options().model);
+  double loss = 0, tokens = 0;
+  auto add = [&](std::span<const MicroBatch> micro_batches) {
+    StepResult result = engine.evaluate(micro_batches);
+    loss += result.loss * result.tokens;
+    tokens += result.tokens;
+  };
+  std::int64_t whole = set.samples / batch.global, read = whole * batch.global;
+  if (whole > 0) {
+    BatchSpec spec{.micro_batch_size = batch.micro,
+                   .data_parallel_size = ctx.mesh.shape().dp,
+                   .global_batch_size = batch.global};
+    Loader loader(ctx, set.data, set.order, BatchSchedule(spec), 0, ahead, mtp);
+    for (std::int64_t i = 0; i < whole; ++i) add(loader.next(ctx).micro_batches);
+  }
+  // The last batch may be short, and need not be divisible among the ranks.
+  std::vector<TokenSample> rest;
+  for (; read < set.samples; ++read) rest.push_back(set.data->sample(read));
+  if (!rest.empty()) add(rank_micro_batches(ctx, rest, batch.micro, mtp));
+  return tokens > 0 ? loss / tokens : std::numeric_limits<double>::quiet_NaN();
+}
+
+}  // namespace
+
+double mean_loss(std::span<const EvalResult> results) {
+  double sum = 0;
+  for (const EvalResult& result : results) sum += result.loss;
+  return sum / static_cast<double>(results.size());
+}
+
+std::vector<EvalResult> evaluate_sets(Engine& engine, const char* split,
+                                      std::span<const EvalSet> sets, const EvalBatch& batch,
+                                      const ReadAhead& ahead) {
+  std::vector<EvalResult> results;
+  for (const EvalSet& set : sets) {
+    results.push_back({split, set.name, evaluate_set(engine, set, batch, ahead)});
+  }
+  return results;
+}
+
+}  // namespace bev

@@ -1,0 +1,32 @@
+// Evaluation of a model on sets of samples, the same under every layout.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "parallel/engine.h"
+#include "train/config.h"
+#include "train/loader.h"
+
+namespace bev {
+
+struct EvalResult {
+  std::string split;  // "valid" or "test"
+  std::string name;   // of the set; "": all data of the split
+  double loss = 0;    // mean over the tokens of the set
+
+  // Name in reports: that of the split if the set has none.
+  const std::string& title() const { return name.empty() ? split : name; }
+};
+
+// Mean of the losses of the sets; NaN if there is none.
+double mean_loss(std::span<const EvalResult> results);
+
+// Evaluates the sets one by one. Collective.
+std::vector<EvalResult> evaluate_sets(Engine& engine, const char* split,
+                                      std::span<const EvalSet> sets, const EvalBatch& batch,
+                                      const ReadAhead& ahead);
+
+}  // namespace bev
