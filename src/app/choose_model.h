@@ -1,4 +1,5 @@
-// Chooses the model of a run from a Hugging Face folder, a preset, a family, a checkpoint and flags.
+// Chooses the model of a run from a Hugging Face folder, a preset, a family, a checkpoint and
+// flags.
 #pragma once
 
 #include "app/run_config.h"
@@ -6,8 +7,8 @@
 namespace bev {
 
 // The model configuration comes from --hf-model, --preset, --family (its smallest preset) or flags,
-// without these from the checkpoint of --load. Flags may override a preset, whose other sizes follow
-// (models/families/follow_sizes.h), but not a folder.
+// without these from the checkpoint of --load. Flags may override a preset, whose other sizes
+// follow (models/families/follow_sizes.h), but not a folder.
 void choose_model(RunConfig& run, const FieldList& fields, Options& options);
 
 // A new model has the vocabulary of the tokenizer unless --vocab-size is given, and positions for

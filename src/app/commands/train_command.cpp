@@ -140,8 +140,8 @@ void check_outputs(const RunConfig& run) {
   }
   if (!run.checkpoint.save.empty()) {
     bool replaces = run.checkpoint.existing_run == ExistingRun::kReplace;
-    bool begun = run.checkpoint.upcycles() && !replaces &&
-                 latest_step(run.checkpoint.save).has_value();
+    bool begun =
+        run.checkpoint.upcycles() && !replaces && latest_step(run.checkpoint.save).has_value();
     BEV_CHECK(!begun, ErrorKind::kConfig, "--moe-use-upcycling: --save ", run.checkpoint.save,
               " has checkpoints of a run that has begun; go on with it by --load and without this "
               "flag, or give another folder");
@@ -334,8 +334,7 @@ int run_train(TrainFlags& wanted, const CommandInput& input) {
                  folder ? &*folder : nullptr,
                  StagingPool(staging_bytes(run.checkpoint, input.launch.local_processes))};
   RunOutcome outcome;
-  std::optional<Error> failure =
-      train_ranks(parts, input.launch, runtime, profile.get(), outcome);
+  std::optional<Error> failure = train_ranks(parts, input.launch, runtime, profile.get(), outcome);
   if (profile) profile->finish();
   if (speaks) print_summary(run, outcome);
   return end_of_run(outcome, failure, speaks);
