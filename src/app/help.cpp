@@ -117,8 +117,22 @@ std::string foreign_help(const std::string& name) {
                            : concat("did you mean --", nearest, "?"));
 }
 
-// `bevatron help COMMAND [SECTION or FLAG]`.
+std::string command_lines(bool colour, std::string_view first_word = "") {
+  std::string out;
+  for (const Command* command : commands()) {
+    if (!first_word.empty() && split(command->name, ' ')[0] != first_word) continue;
+    out.append(concat("  ", paint(colour, Style::kFlag, command->name),
+                      std::string(20 - command->name.size(), ' '), command->summary, "\n"));
+  }
+  return out;
+}
+
+// `bevatron help COMMAND [SECTION or FLAG]`, or the first word of several commands.
 std::string command_help(std::span<const std::string> words, bool colour) {
+  std::string several = words.size() == 1 ? command_lines(colour, words[0]) : "";
+  bool is_first_word = !several.empty() &&
+                       std::ranges::find(commands(), words[0], &Command::name) == commands().end();
+  if (is_first_word) return several;
   const Command& command = find_command(words);
   std::span<const std::string> more = words.subspan(word_count(command));
   if (more.empty()) return help_text(command, colour);
@@ -149,11 +163,7 @@ std::string help_text(bool colour) {
   std::string out =
       "Bevatron trains transformer models at any scale.\n\n"
       "Usage: bevatron COMMAND [--config FILE.yaml] [flags]\n\n" +
-      heading(colour, "Commands");
-  for (const Command* command : commands()) {
-    out.append(concat("  ", paint(colour, Style::kFlag, command->name),
-                      std::string(20 - command->name.size(), ' '), command->summary, "\n"));
-  }
+      heading(colour, "Commands") + command_lines(colour);
   out.append("\n" + heading(colour, "Help"));
   constexpr std::string_view kTopics[][2] = {
       {"help COMMAND", "its flags in sections, the usual ones first"},

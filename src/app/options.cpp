@@ -48,7 +48,7 @@ std::string suggestion(const FieldList& list, std::string_view name, std::string
   std::vector<std::string> spellings = list.spellings();
   spellings.insert(spellings.end(), {"config", "help"});
   std::string nearest = nearest_name(name, spellings);
-  return nearest.empty() ? "`bevatron help COMMAND` lists what there is"
+  return nearest.empty() ? "`bevatron help --search WORD` finds flags by their texts"
                          : concat("did you mean ", dashes, nearest, "?");
 }
 

@@ -72,15 +72,19 @@ constexpr auto kFiles = std::to_array<Names>({
      "checkpoints-dir default-root-dir run-dir",
      "save-interval", "checkpoints go to --save, a Hugging Face folder to --export-hf"},
     {"output-dir out-dir output out outfile output-path save-dir hf-out", "export-hf"},
+    {"output-dir out-dir output out output-path save-dir", "output-prefix"},
+    {"output-dir out-dir out output-path output-file save-dir", "output"},
     {"export export-dir output-hf hf-export save-pretrained merged-output-dir", "export-hf"},
     {"resume resume-from-checkpoint resume-from restore checkpoint ckpt from-checkpoint "
      "load-checkpoint load-dir load-from",
      "load"},
     {"overwrite-output-dir overwrite force", "existing-run", "give --existing-run replace"},
     {"save-total-limit keep-checkpoints keep-last-n max-checkpoints", "most-recent-k"},
-    {"save-steps save-every checkpoint-every checkpoint-interval ckpt-interval save-freq",
+    {"save-steps save-every checkpoint-every checkpoint-interval ckpt-interval save-freq "
+     "save-strategy",
      "save-interval"},
-    {"report-to wandb use-wandb tensorboard log-dir logging-dir tensorboard-log-dir with-tracking",
+    {"report-to wandb use-wandb wandb-log wandb-run-name tensorboard log-dir logging-dir "
+     "tensorboard-log-dir with-tracking",
      "tensorboard-dir",
      "give a folder to --tensorboard-dir or a file to --metrics-out; nothing is sent anywhere"},
 });
@@ -118,8 +122,12 @@ constexpr auto kTraining = std::to_array<Names>({
     {"logging-steps log-every log-steps logging-interval print-every log-every-n-steps",
      "log-interval"},
     {"eval-steps eval-every eval-freq val-check-interval val-interval validation-interval "
-     "evaluation-interval",
+     "evaluation-interval do-eval eval-strategy evaluation-strategy",
      "eval-interval"},
+    {"eval-only", "skip-train"},
+    {"do-train", "train-iters", "leave it out: `train` trains"},
+    {"decay-lr", "lr-decay-style"},
+    {"bias", "add-bias-linear"},
     {"eval-batches max-eval-batches limit-val-batches max-eval-steps", "eval-iters"},
     {"gradient-checkpointing activation-checkpointing checkpoint-activations "
      "gradient-checkpointing-kwargs",

@@ -63,6 +63,8 @@ std::vector<Prompt> read_prompts(const PromptSource& source) {
   if (source.reads_input()) return {{kInput, without_last_newline(read_input())}};
   if (!source.prompt.empty()) return {{"--prompt", source.prompt}};
   const std::string& file = source.prompt_file;
+  BEV_CHECK(path_exists(file) && !is_directory(file), ErrorKind::kInput, "--prompt-file: ", file,
+            " is no file");
   std::string text = read_file(file);
   if (!file.ends_with(".jsonl")) return {{file, without_last_newline(std::move(text))}};
   std::vector<Prompt> rows;

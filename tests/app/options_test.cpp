@@ -90,15 +90,15 @@ TEST_F(OptionsTest, CollectEveryProblem) {
              "--zzzzzzzzz", "--bf16=maybe", "--lr-decay-style", "cosin"});
   EXPECT_THAT(
       options.problems(),
-      ElementsAre("--hiden-size: unknown flag; did you mean --hidden-size?",
-                  "--num-layers: has no value; give integer >= 0",
-                  "'stray': belongs to no flag; leave it out",
-                  "'-v': belongs to no flag; flags have two dashes: --v",
-                  "--zzzzzzzzz: unknown flag; `bevatron help COMMAND` lists what there is",
-                  "--lr: 'fast' is not a number",
-                  HasSubstr("--tp: 0 is out of range; it must be >= 1"),
-                  "--bf16: 'maybe' is neither true nor false",
-                  HasSubstr("--lr-decay-style: 'cosin' is not one of constant, linear, cosine")));
+      ElementsAre(
+          "--hiden-size: unknown flag; did you mean --hidden-size?",
+          "--num-layers: has no value; give integer >= 0",
+          "'stray': belongs to no flag; leave it out",
+          "'-v': belongs to no flag; flags have two dashes: --v",
+          "--zzzzzzzzz: unknown flag; `bevatron help --search WORD` finds flags by their texts",
+          "--lr: 'fast' is not a number", HasSubstr("--tp: 0 is out of range; it must be >= 1"),
+          "--bf16: 'maybe' is neither true nor false",
+          HasSubstr("--lr-decay-style: 'cosin' is not one of constant, linear, cosine")));
   expect_error(ErrorKind::kConfig, {"9 problems:\n  --hiden-size", "\n  --lr: 'fast'"},
                [&] { options.throw_problems(); });
 }
