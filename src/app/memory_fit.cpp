@@ -10,6 +10,7 @@
 #include "base/error.h"
 #include "base/host_memory.h"
 #include "base/text.h"
+#include "tensor/arena.h"
 
 namespace bev {
 
@@ -105,6 +106,17 @@ constexpr auto kSavings = std::to_array<Saving>({
      }},
 });
 
+// Where the process has too few addresses for a plan.
+std::string advice_without_plan(const RunConfig& run) {
+  std::string text = "\nless memory is needed with:";
+  for (const Saving& saving : kSavings) {
+    if (saving.helps(run, gpu_info(run.runtime).used)) {
+      text += concat("\n  ", flags_text(saving, run));
+    }
+  }
+  return text;
+}
+
 // The memory of a changed run; nullopt if its settings do not go together.
 std::optional<MemoryFit> planned_fit(RunConfig run, const Launch& launch, double host_bytes) {
   if (!run.resolve_layout().empty()) return std::nullopt;
@@ -118,6 +130,7 @@ std::optional<MemoryFit> planned_fit(RunConfig run, const Launch& launch, double
 }  // namespace
 
 std::string MemoryFit::text() const {
+  if (needed_bytes == 0) return "not known";
   std::string needed = concat(format_bytes(needed_bytes), " needed");
   const char* place = on_gpu ? " on a GPU" : " on this machine";
   return there_bytes == 0 ? needed + place
@@ -149,7 +162,7 @@ MemoryFit memory_fit(const RunConfig& run, const MemoryPlan& plan, const Launch&
 
 std::string memory_advice(const RunConfig& run, const Launch& launch, double host_bytes) {
   std::optional<MemoryFit> now = planned_fit(run, launch, host_bytes);
-  if (!now) return "";
+  if (!now) return advice_without_plan(run);
   std::string text, together;
   RunConfig all = run;
   std::optional<MemoryFit> least = now;
@@ -181,7 +194,13 @@ std::string memory_advice(const RunConfig& run, const Launch& launch, double hos
                 together, "\nuse a smaller model too, or ", ranks);
 }
 
-void check_memory(const RunConfig& run, const MemoryPlan& plan, const Launch& launch) {
+MemoryFit check_memory(const RunConfig& run, const Launch& launch) {
+  MemoryPlan plan;
+  try {
+    plan = planned_memory(run);
+  } catch (const OutOfMemory&) {
+    return {};
+  }
   double there = free_host_memory(), offloaded = offloaded_bytes(plan, launch);
   MemoryFit fit = memory_fit(run, plan, launch, there);
   if (there > 0 && offloaded > there) {
@@ -193,6 +212,7 @@ void check_memory(const RunConfig& run, const MemoryPlan& plan, const Launch& la
   }
   BEV_CHECK(fit.fits(), ErrorKind::kConfig, "the run does not fit into memory: ", fit.text(),
             memory_advice(run, launch, there));
+  return fit;
 }
 
 }  // namespace bev

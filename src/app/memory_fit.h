@@ -12,7 +12,7 @@ namespace bev {
 // Planned memory against what there is: that of the fullest GPU, or, on the CPU, host memory of all
 // ranks of this machine.
 struct MemoryFit {
-  double needed_bytes = 0;
+  double needed_bytes = 0;  // 0: unknown
   double there_bytes = 0;  // 0: unknown
   bool on_gpu = false;
 
@@ -27,8 +27,9 @@ MemoryFit memory_fit(const RunConfig& run, const MemoryPlan& plan, const Launch&
 // that each needs by the plan; if none does, all of them together.
 std::string memory_advice(const RunConfig& run, const Launch& launch, double host_bytes);
 
-// Throws Error(kConfig) with such advice if a run cannot fit: ranks on the CPU and offloaded parts
-// into the free host memory, ranks on GPUs into these.
-void check_memory(const RunConfig& run, const MemoryPlan& plan, const Launch& launch);
+// The memory of a run that starts now. Throws Error(kConfig) with such advice if it cannot fit: ranks
+// on the CPU and offloaded parts into the free host memory, ranks on GPUs into these. Where the
+// process has too few addresses for a plan (ulimit -v) nothing is known.
+MemoryFit check_memory(const RunConfig& run, const Launch& launch);
 
 }  // namespace bev

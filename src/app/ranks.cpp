@@ -21,7 +21,6 @@
 #include "comm/process/mpi_link.h"
 #include "comm/process/process_world.h"
 #include "comm/process/tcp_link.h"
-#include "plan/flops.h"
 
 namespace bev {
 
@@ -91,15 +90,14 @@ GpuInfo gpu_info(const RuntimeConfig& runtime) {
   return info;
 }
 
-RuntimeConfig paying_threads(const RunConfig& run, const Launch& launch) {
+RuntimeConfig paying_threads(const RunConfig& run, const Launch& launch, double flops) {
   RuntimeConfig runtime = run.runtime;
   if (runtime.num_threads > 0 || gpu_info(runtime).used) return runtime;
   // Kernels of a layer in forward and backward, and the work that outweighs waking a thread.
   constexpr std::int64_t kLayerKernels = 40;
   constexpr double kThreadFlops = 3e6;
   MeshShape mesh = mesh_shape(run.parallel);
-  double flops = model_flops(run.model, run.batch.micro_batch_size, run.data.seq_length) /
-                 static_cast<double>(mesh.tp * mesh.cp * mesh.pp);
+  flops /= static_cast<double>(mesh.tp * mesh.cp * mesh.pp);
   auto kernels = static_cast<double>(kLayerKernels * (run.model.num_layers / mesh.pp + 1));
   std::int64_t ranks = mesh.size() / launch.processes;
   double paying = std::clamp(flops / kernels / kThreadFlops, 1.0, 1e6);

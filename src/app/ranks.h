@@ -28,8 +28,9 @@ struct GpuInfo {
 GpuInfo gpu_info(const RuntimeConfig& runtime);
 
 // The runtime settings of a run with the threads that pay: a rank on the CPU takes one more only
-// where its kernels have enough work for it. --num-threads overrides; results do not depend on it.
-RuntimeConfig paying_threads(const RunConfig& run, const Launch& launch);
+// where its kernels have enough work for it. `flops` are those of a micro-batch, forward and
+// backward. --num-threads overrides; results do not depend on it.
+RuntimeConfig paying_threads(const RunConfig& run, const Launch& launch, double flops);
 // CPU threads of each of the `ranks` ranks of this process.
 int threads_per_rank(const RuntimeConfig& runtime, std::int64_t ranks, const Launch& launch = {});
 

@@ -171,7 +171,7 @@ std::string length_text(const RunConfig& run, double training_tokens) {
                                 : batches.iterations_within(run.train.train_samples);
   if (iterations == 0) return "the run has no length";
   auto tokens = static_cast<double>(batches.samples_after(iterations) * run.data.seq_length);
-  std::string text = concat(plural(iterations, "iteration", "iterations"), " take ",
+  std::string text = concat(plural(iterations, "iteration takes", "iterations take"), " ",
                             format_count(tokens), " tokens");
   if (training_tokens <= 0) return text;
   return concat(text, fmt::format(" ({:.3g} epochs)", tokens / training_tokens));

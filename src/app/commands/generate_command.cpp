@@ -27,6 +27,7 @@
 #include "infer/generator.h"
 #include "infer/text_stream.h"
 #include "parallel/pipeline/pipeline_layout.h"
+#include "plan/flops.h"
 #include "tokenizer/tokenizer.h"
 
 namespace bev {
@@ -322,7 +323,12 @@ int run_generate(GenerateOptions& wanted, const CommandInput& input) {
   GenerateJob job = make_job(wanted, model, length_given);
   std::optional<Interrupt> interrupt;  // of a conversation
   if (wanted.converses()) interrupt.emplace();
-  run_ranks(input.launch, run.parallel, run.runtime, [&](const RankStart& start) {
+  // A step has one token of each sequence and waits for the weights more than for the arithmetic.
+  constexpr double kReadingFlops = 8;
+  auto sequences = std::max<std::int64_t>(static_cast<std::int64_t>(job.prompts.size()), 1);
+  RuntimeConfig runtime =
+      paying_threads(run, input.launch, kReadingFlops * model_flops(run.model, sequences, 1));
+  run_ranks(input.launch, run.parallel, runtime, [&](const RankStart& start) {
     generate_rank(start, wanted, job, length_given, interrupt ? &*interrupt : nullptr);
   });
   return kExitOk;

@@ -26,7 +26,7 @@
 #include "checkpoint/config_copy.h"
 #include "checkpoint/step_folders.h"
 #include "kernels/device.h"
-#include "models/families/family.h"
+#include "plan/flops.h"
 #include "posttrain/upcycling.h"
 #include "tokenizer/tokenizer.h"
 #include "train/profile.h"
@@ -206,8 +206,7 @@ std::optional<std::int64_t> choose_run(const RunConfig& run, const CommandInput&
 
 // What is going to run, and what the user may not expect of it.
 void say_start(const RunConfig& run, const RuntimeConfig& runtime, const RunData& data,
-               const Launch& launch, const MemoryPlan& plan) {
-  MemoryFit memory = memory_fit(run, plan, launch, free_host_memory());
+               const Launch& launch, const MemoryFit& memory) {
   for (const std::string& line : run_summary(run, runtime, data, launch, memory)) log_info(line);
   for (const std::string& warning : start_warnings(run)) log_warning(warning);
   if (run.checkpoint.moe_use_upcycling && run.checkpoint.loads_experts) {
@@ -308,8 +307,7 @@ int run_train(TrainFlags& wanted, const CommandInput& input) {
   }
   if (run.train.dry_run) return dry_run(run, speaks);
   check_device(run);
-  const MemoryPlan plan = planned_memory(run);
-  check_memory(run, plan, input.launch);
+  const MemoryFit memory = check_memory(run, input.launch);
   if (speaks) check_outputs(run);
   StopSignal stop;
   std::optional<RunFolder> folder;
@@ -324,8 +322,9 @@ int run_train(TrainFlags& wanted, const CommandInput& input) {
   if (speaks) note_reached_length(run, position);
   std::int64_t& jump = run.checkpoint.replication_jump;
   if (jump == 0) jump = run.parallel.ranks * input.launch.local_processes;
-  const RuntimeConfig runtime = paying_threads(run, input.launch);
-  if (speaks) say_start(run, runtime, data, input.launch, plan);
+  const RuntimeConfig runtime = paying_threads(
+      run, input.launch, model_flops(run.model, run.batch.micro_batch_size, run.data.seq_length));
+  if (speaks) say_start(run, runtime, data, input.launch, memory);
   std::unique_ptr<Profile> profile = open_profile(run, input.launch);
   RunParts parts{run,
                  std::move(config),

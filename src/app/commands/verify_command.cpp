@@ -11,6 +11,7 @@
 #include "app/options.h"
 #include "app/ranks.h"
 #include "app/run_config.h"
+#include "app/run_summary.h"
 #include "base/divide.h"
 #include "base/error.h"
 #include "base/fields.h"
@@ -356,6 +357,7 @@ int run_verify(VerifyOptions& wanted, const CommandInput& input) {
     compare_in_processes(plan, input.launch, run.runtime, nullptr);
     return kExitOk;
   }
+  log_info(concat("model: ", architecture_text(plan.single.engine.model)));
   VerifyTable table(plan, run.train.json);
   table.set_expected(run_layout(plan.single, device_kernels(run.runtime), plan.batches));
   if (input.launch.processes == 1) {
