@@ -16,7 +16,10 @@ namespace bev {
 namespace {
 
 std::string reason_text(const RunOutcome& outcome) {
-  if (!outcome.failure.empty()) return "stopped by NaN or Inf";
+  if (!outcome.failure.empty()) {
+    bool numeric = outcome.failure_kind == ErrorKind::kNumeric;
+    return numeric ? "stopped by NaN or Inf" : "stopped by its data";
+  }
   switch (outcome.reason) {
     case StopReason::kFinished:
       return "finished";
@@ -64,7 +67,9 @@ void print_summary(const RunConfig& run, const RunOutcome& outcome) {
   double seconds = std::max(outcome.seconds, 1e-9);
   std::string text;
   if (run.train.eval.skip_train) {
-    text = concat("evaluated after iteration ", outcome.last_iteration);
+    bool whole = outcome.reason != StopReason::kSignal;
+    text = concat(whole ? "evaluated after iteration " : "interrupted; weights of iteration ",
+                  outcome.last_iteration);
   } else if (outcome.iterations == 0) {
     text = concat("nothing to train: the run ended after iteration ", outcome.last_iteration, " (",
                   reason_text(outcome), ")");

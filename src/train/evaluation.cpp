@@ -7,8 +7,8 @@ namespace bev {
 
 namespace {
 
-double evaluate_set(Engine& engine, const EvalSet& set, const EvalBatch& batch,
-                    const ReadAhead& ahead) {
+std::optional<double> evaluate_set(Engine& engine, const EvalSet& set, const EvalBatch& batch,
+                                   const ReadAhead& ahead, FunctionRef<bool()> stop) {
   Context& ctx = engine.model().ctx();
   MtpSpec mtp = mtp_spec(engine.model().options().model);
   double loss = 0, tokens = 0;
@@ -23,7 +23,10 @@ double evaluate_set(Engine& engine, const EvalSet& set, const EvalBatch& batch,
                    .data_parallel_size = ctx.mesh.shape().dp,
                    .global_batch_size = batch.global};
     Loader loader(ctx, set.data, set.order, BatchSchedule(spec), 0, ahead, mtp);
-    for (std::int64_t i = 0; i < whole; ++i) add(loader.next(ctx).micro_batches);
+    for (std::int64_t i = 0; i < whole; ++i) {
+      add(loader.next(ctx).micro_batches);
+      if (stop()) return std::nullopt;
+    }
   }
   // The last batch may be short, and need not be divisible among the ranks.
   std::vector<TokenSample> rest;
@@ -40,12 +43,15 @@ double mean_loss(std::span<const EvalResult> results) {
   return sum / static_cast<double>(results.size());
 }
 
-std::vector<EvalResult> evaluate_sets(Engine& engine, const char* split,
-                                      std::span<const EvalSet> sets, const EvalBatch& batch,
-                                      const ReadAhead& ahead) {
+std::optional<std::vector<EvalResult>> evaluate_sets(Engine& engine, const char* split,
+                                                     std::span<const EvalSet> sets,
+                                                     const EvalBatch& batch, const ReadAhead& ahead,
+                                                     FunctionRef<bool()> stop) {
   std::vector<EvalResult> results;
   for (const EvalSet& set : sets) {
-    results.push_back({split, set.name, evaluate_set(engine, set, batch, ahead)});
+    std::optional<double> loss = evaluate_set(engine, set, batch, ahead, stop);
+    if (!loss) return std::nullopt;
+    results.push_back({split, set.name, *loss});
   }
   return results;
 }

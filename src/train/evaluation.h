@@ -2,10 +2,12 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
 
+#include "base/function_ref.h"
 #include "parallel/engine.h"
 #include "train/config.h"
 #include "train/loader.h"
@@ -24,9 +26,11 @@ struct EvalResult {
 // Mean of the losses of the sets; NaN if there is none.
 double mean_loss(std::span<const EvalResult> results);
 
-// Evaluates the sets one by one. Collective.
-std::vector<EvalResult> evaluate_sets(Engine& engine, const char* split,
-                                      std::span<const EvalSet> sets, const EvalBatch& batch,
-                                      const ReadAhead& ahead);
+// Evaluates the sets one by one. Collective. `stop` is asked after every batch, on every rank, and
+// must answer the same on all; nullopt if it was true.
+std::optional<std::vector<EvalResult>> evaluate_sets(Engine& engine, const char* split,
+                                                     std::span<const EvalSet> sets,
+                                                     const EvalBatch& batch, const ReadAhead& ahead,
+                                                     FunctionRef<bool()> stop);
 
 }  // namespace bev

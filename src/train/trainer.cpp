@@ -229,6 +229,21 @@ std::optional<StepReport> Trainer::finish_step() {
   return report;
 }
 
+// Other ranks may have begun a collective that this one does not reach, so only a run of one rank
+// ends in good order; the state is that between two steps.
+template <class Work>
+bool Trainer::survives(const Work& work) {
+  try {
+    work();
+  } catch (const Error& error) {
+    bool alone = engine_.model().mesh().world().size() == 1;
+    if (!alone || error.kind() != ErrorKind::kInput || saver_ == nullptr) throw;
+    data_error_ = error;
+    return false;
+  }
+  return true;
+}
+
 StepReport Trainer::report_after(std::int64_t iteration) const {
   StepReport report;
   report.iteration = iteration;
@@ -279,18 +294,34 @@ bool Trainer::weights_finite() {
   return !any_rank(engine_.model().mesh().world().host(), probe.found, "weights");
 }
 
-void Trainer::validate(const StepReport& at, TrainOutcome& outcome) {
+std::optional<std::vector<EvalResult>> Trainer::evaluate(const char* split,
+                                                         std::span<const EvalSet> sets) {
   ReadAhead ahead{config_.loader.num_workers, config_.loader.prefetch_factor};
-  outcome.evaluations = evaluate_sets(engine_, "valid", data_.valid, eval_batch_, ahead);
-  validation_.add(at.iteration, mean_loss(outcome.evaluations));
-  if (reports_) reports_->validation(at, outcome.evaluations);
+  Group& world = engine_.model().mesh().world().host();
+  return evaluate_sets(engine_, split, sets, eval_batch_, ahead, [&] {
+    return any_rank(world, stop_ != nullptr && stop_->received() != 0, "stop of an evaluation");
+  });
+}
+
+void Trainer::interrupt(TrainOutcome& outcome) {
+  outcome.reason = StopReason::kSignal;
+  outcome.signal = agree(outcome.last_iteration).signal;
+}
+
+void Trainer::validate(const StepReport& at, TrainOutcome& outcome) {
+  auto results = evaluate("valid", data_.valid);
+  if (!results) return interrupt(outcome);
+  if (results->empty()) return;
+  outcome.evaluations = *results;
+  validation_.add(at.iteration, mean_loss(*results));
+  if (reports_) reports_->validation(at, *results);
 }
 
 void Trainer::test(TrainOutcome& outcome) {
-  ReadAhead ahead{config_.loader.num_workers, config_.loader.prefetch_factor};
-  std::vector<EvalResult> results = evaluate_sets(engine_, "test", data_.test, eval_batch_, ahead);
-  if (reports_) reports_->test(report_after(outcome.last_iteration), results);
-  outcome.evaluations.insert(outcome.evaluations.end(), results.begin(), results.end());
+  auto results = evaluate("test", data_.test);
+  if (!results) return interrupt(outcome);
+  if (reports_) reports_->test(report_after(outcome.last_iteration), *results);
+  outcome.evaluations.insert(outcome.evaluations.end(), results->begin(), results->end());
 }
 
 // The strongest reason of any rank wins, so that all ranks stop, and save, after the same step.
@@ -347,7 +378,10 @@ TrainOutcome Trainer::run() {
   bool stopping = validation_.exhausted(config_.train.eval.early_stop_patience);
   if (stopping) outcome.reason = StopReason::kPatience;
   for (std::int64_t next = first_iteration_; failure_.empty();) {
-    while (!stopping && may_begin(next)) begin(next++);
+    while (!stopping && may_begin(next)) {
+      stopping = !survives([&] { begin(next); });
+      if (!stopping) ++next;
+    }
     if (engine_.in_flight().empty()) break;
     std::optional<StepReport> report = finish_step();
     if (!report) break;
@@ -356,7 +390,7 @@ TrainOutcome Trainer::run() {
     if (reports_) reports_->step(*report);
     if (!failure_.empty()) break;
     report_memory(iteration);
-    if (validation_due(iteration)) validate(*report, outcome);
+    if (validation_due(iteration) && !survives([&] { validate(*report, outcome); })) break;
     if (stopping || iteration == iterations_) continue;
     Agreement agreed = agree(iteration);
     outcome.reason = agreed.reason;
@@ -365,6 +399,10 @@ TrainOutcome Trainer::run() {
     if (!stopping) save_when_due(iteration, agreed);
   }
   outcome.last_iteration = first_iteration_ - 1 + outcome.iterations;
+  if (data_error_) {
+    failure_ = data_error_->what();
+    outcome.failure_kind = data_error_->kind();
+  }
   save_last(outcome);
   bool ended = outcome.reason <= StopReason::kPatience && failure_.empty();
   if (ended && outcome.iterations > 0) test(outcome);
@@ -391,8 +429,8 @@ void Trainer::save_last(TrainOutcome& outcome) {
 TrainOutcome Trainer::evaluate_only() {
   TrainOutcome outcome;
   outcome.last_iteration = first_iteration_ - 1;
-  if (!data_.valid.empty()) validate(report_after(outcome.last_iteration), outcome);
-  test(outcome);
+  validate(report_after(outcome.last_iteration), outcome);
+  if (outcome.reason == StopReason::kFinished) test(outcome);
   finish(outcome);
   return outcome;
 }

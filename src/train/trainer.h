@@ -5,9 +5,11 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
+#include "base/error.h"
 #include "base/stop_signal.h"
 #include "optim/loss_scaler.h"
 #include "parallel/engine.h"
@@ -46,9 +48,10 @@ struct TrainOutcome {
   double seconds = 0;
   std::vector<EvalResult> evaluations;  // the last validation, and the test
   ValidationState validation;           // the best one
-  std::string failure;                  // why the run must not go on: NaN or Inf; "" if all is well
-  std::string save_problem;             // why the last state was not saved; "" if it was
-  LossCurves curves;                    // of the whole run; on rank 0 only
+  std::string failure;  // why the run must not go on: NaN or Inf, data; "" if all is well
+  ErrorKind failure_kind = ErrorKind::kNumeric;
+  std::string save_problem;  // why the last state was not saved; "" if it was
+  LossCurves curves;         // of the whole run; on rank 0 only
 };
 
 class Trainer {
@@ -74,6 +77,9 @@ class Trainer {
   // Seconds since begin_time() or the last call; `end` is the end of the step.
   double take_time(std::shared_ptr<const DeviceTimestamp> end);
   void begin(std::int64_t iteration);
+  // Calls work(); false if that failed because of the data, and the run can end in good order.
+  template <class Work>
+  bool survives(const Work& work);
   // Waits for the oldest step in flight. If it was bad, the later ones are begun again, unless the
   // run ends with it: failure_ is set then. Returns nullopt if the run ends before the step.
   std::optional<StepReport> finish_step();
@@ -85,6 +91,10 @@ class Trainer {
   BadStep handle_bad_step(const StepInFlight& step, const StepResult& result);
   // True if all weights are finite on all ranks.
   bool weights_finite();
+  // Evaluates the sets of a split; nullopt if a signal interrupts it.
+  std::optional<std::vector<EvalResult>> evaluate(const char* split, std::span<const EvalSet> sets);
+  // Called on all ranks after a signal has interrupted an evaluation.
+  void interrupt(TrainOutcome& outcome);
   void validate(const StepReport& at, TrainOutcome& outcome);
   void test(TrainOutcome& outcome);
   TrainOutcome evaluate_only();
@@ -125,6 +135,7 @@ class Trainer {
   std::int64_t consumed_tokens_ = 0, skipped_ = 0;
   std::int64_t skips_in_a_row_ = 0;
   std::string failure_;
+  std::optional<Error> data_error_;
   ValidationState validation_;
   TrainingState begin_;  // state at the start of this process
   std::size_t steps_ahead_ = 0;

@@ -213,6 +213,9 @@ void say_start(const RunConfig& run, const RuntimeConfig& runtime, const RunData
     log_info(concat("--moe-use-upcycling: ", run.checkpoint.load,
                     " has experts already; the run goes on from there"));
   }
+  if (run.train.eval.skip_train && run.train.hf_model.empty() && run.checkpoint.load.empty()) {
+    log_warning("--skip-train: the weights are random; give --load or --hf-model");
+  }
   warn_of_constant_probability(run.model);
 }
 
@@ -270,7 +273,7 @@ std::optional<Error> train_ranks(RunParts& parts, const Launch& launch,
 int end_of_run(const RunOutcome& outcome, const std::optional<Error>& failure, bool speaks) {
   if (failure) throw *failure;
   if (!outcome.failure.empty() && !speaks) return kExitFailed;
-  BEV_CHECK(outcome.failure.empty(), ErrorKind::kNumeric, outcome.failure);
+  BEV_CHECK(outcome.failure.empty(), outcome.failure_kind, outcome.failure);
   BEV_CHECK(!speaks || outcome.save_problem.empty(), ErrorKind::kIo, outcome.save_problem);
   return outcome.reason == StopReason::kSignal ? kExitSignalBase + outcome.signal : kExitOk;
 }
