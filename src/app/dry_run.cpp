@@ -115,12 +115,12 @@ void add_line(std::string& out, std::string_view name, std::string_view value) {
 void add_essentials(std::string& out, const RunConfig& run, const Forecast& forecast) {
   MemoryFit fit = memory_fit(run, forecast.memory, {}, machine_bytes());
   bool known = fit.there_bytes > 0;
-  out += concat(!known       ? "memory: "
-                : fit.fits() ? "fits: "
-                             : "does not fit: ",
-                fit.text(), " for ", forecast.memory.ranks.size(),
-                forecast.memory.ranks.size() == 1 ? " rank" : " ranks", ", ",
-                bytes_text(largest(forecast.memory).total()), " for the largest\n");
+  out += concat(!known ? "memory: " : fit.fits() ? "fits: " : "does not fit: ", fit.text());
+  if (std::size_t ranks = forecast.memory.ranks.size(); ranks > 1) {
+    out += concat(" for ", ranks, " ranks, ", bytes_text(largest(forecast.memory).total()),
+                  " for the largest");
+  }
+  out += "\n";
   if (!fit.fits()) {
     out += memory_advice(run, {}, machine_bytes()).substr(1) + "\n";
   }

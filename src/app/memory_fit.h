@@ -13,7 +13,7 @@ namespace bev {
 // ranks of this machine.
 struct MemoryFit {
   double needed_bytes = 0;  // 0: unknown
-  double there_bytes = 0;  // 0: unknown
+  double there_bytes = 0;   // 0: unknown
   bool on_gpu = false;
 
   bool fits() const { return there_bytes == 0 || needed_bytes <= there_bytes; }
@@ -27,9 +27,9 @@ MemoryFit memory_fit(const RunConfig& run, const MemoryPlan& plan, const Launch&
 // that each needs by the plan; if none does, all of them together.
 std::string memory_advice(const RunConfig& run, const Launch& launch, double host_bytes);
 
-// The memory of a run that starts now. Throws Error(kConfig) with such advice if it cannot fit: ranks
-// on the CPU and offloaded parts into the free host memory, ranks on GPUs into these. Where the
-// process has too few addresses for a plan (ulimit -v) nothing is known.
+// The memory of a run that starts now. Throws Error(kConfig) with such advice if it cannot fit:
+// ranks on the CPU and offloaded parts into the free host memory, ranks on GPUs into these. Where
+// the process has too few addresses for a plan (ulimit -v) nothing is known.
 MemoryFit check_memory(const RunConfig& run, const Launch& launch);
 
 }  // namespace bev
