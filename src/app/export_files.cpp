@@ -1,6 +1,7 @@
 #include "app/export_files.h"
 
 #include <algorithm>
+#include <filesystem>
 #include <nlohmann/json.hpp>
 
 #include "base/file.h"
@@ -82,6 +83,14 @@ void add_end_token(Files& files, std::int32_t end, std::int64_t eod_id) {
   }
 }
 
+// Whether the tokenizer is the folder or a file in it.
+bool lies_in(const std::string& tokenizer, const std::string& folder) {
+  if (!path_exists(tokenizer) || !path_exists(folder)) return false;
+  std::error_code error;
+  return std::filesystem::equivalent(is_directory(tokenizer) ? tokenizer : parent_path(tokenizer),
+                                     folder, error);
+}
+
 // The files of the model folder and of the tokenizer. Another tokenizer replaces all files of the
 // folder's own.
 Files copied_files(const std::string& model, const DataConfig& data) {
@@ -89,12 +98,10 @@ Files copied_files(const std::string& model, const DataConfig& data) {
   bool own = data.tokenizer != model || data.tiktoken.given();
   if (data.tokenizer.empty() || !own) return files;
   Files theirs = tokenizer_export_files(data.tokenizer, data.tiktoken);
-  bool says_end = find_file(theirs, kGenerationConfig) != nullptr;
-  if (!theirs.empty()) {
-    std::erase_if(files, [says_end](const ExportFile& file) {
-      return says_end || file.name != kGenerationConfig;
-    });
-  }
+  bool replaces = !theirs.empty() && (data.tiktoken.given() || !lies_in(data.tokenizer, model));
+  std::erase_if(files, [&](const ExportFile& file) {
+    return find_file(theirs, file.name) || (replaces && file.name != kGenerationConfig);
+  });
   std::ranges::move(theirs, std::back_inserter(files));
   return files;
 }

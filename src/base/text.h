@@ -39,8 +39,8 @@ std::vector<std::string> split(std::string_view text, char separator);
 std::string join(std::span<const std::string> parts, std::string_view separator);
 std::string_view trim(std::string_view text);
 
-// Candidate with the smallest edit distance to `name`, or "" if none is close (more than 2 edits
-// and more than a third of `name`).
+// Candidate nearest to `name` that may be it but for typing errors: in at most a quarter of the
+// characters, or one in a short name, and half of a word between dashes. "" if there is none.
 std::string nearest_name(std::string_view name, std::span<const std::string> candidates);
 
 std::string format_bytes(double bytes);       // "1.50 GiB"
