@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <array>
 #include <filesystem>
-#include <nlohmann/json.hpp>
 
 #include "base/error.h"
 #include "base/fields.h"
@@ -19,11 +18,6 @@ namespace bev {
 namespace fs = std::filesystem;
 
 namespace {
-
-using Json = nlohmann::ordered_json;
-
-constexpr std::string_view kFormat = "bevatron-run";
-constexpr int kVersion = 1;
 
 // Flags of one start of a run, which do not go along, and those that are found in another way.
 constexpr std::string_view kOneStart =
@@ -202,38 +196,6 @@ std::vector<std::string> current_values(const Setting& setting, const Field& fie
 }
 
 }  // namespace
-
-std::string run_record_json(const Options& options) {
-  Json flags = Json::object();
-  for (const Setting& setting : options.settings()) flags[setting.field] = setting.values;
-  Json json{{"format", kFormat},
-            {"version", kVersion},
-            {"folder", current_folder()},
-            {"flags", std::move(flags)}};
-  return json.dump(1, ' ', false, Json::error_handler_t::replace) + "\n";
-}
-
-RunRecord read_run_record(const std::string& path) {
-  constexpr int kMaxDepth = 8;
-  const Json json = Json::parse(read_json_object(path, kMaxDepth));
-  RunRecord record{path};
-  auto check = [&](bool good, const char* what) {
-    BEV_CHECK(good, ErrorKind::kInput, path, ": ", what,
-              "; give the flags of model, data and training instead");
-  };
-  check(json.value("format", Json()) == kFormat, "is no record of a run");
-  check(json.value("version", Json()) == kVersion, "has another version, of a newer program");
-  Json folder = json.value("folder", Json()), flags = json.value("flags", Json());
-  check(folder.is_string() && flags.is_object(), "has no folder or no flags");
-  record.folder = folder.get<std::string>();
-  for (const auto& [name, values] : flags.items()) {
-    bool texts = values.is_array() && !values.empty() &&
-                 std::ranges::all_of(values, [](const Json& value) { return value.is_string(); });
-    check(texts, "has a flag whose values are no texts");
-    record.settings.push_back({name, values.get<std::vector<std::string>>(), path, true});
-  }
-  return record;
-}
 
 std::optional<std::string> step_to_read(const CheckpointConfig& config) {
   if (path_exists(join_path(config.load, kManifestName))) return config.load;

@@ -1,6 +1,6 @@
-// What a run leaves in its folder about itself, so that it can go on, or its model be used, without
-// the flags of its command: run.json has the flags as they were given and the folder in which they
-// were given; model_files has tokenizer, chat template and end tokens as an export would.
+// A run that goes on, or whose model is used, without the flags of its command. Its folder has them
+// in run.json (run_record.h), and in model_files tokenizer, chat template and end tokens as an
+// export would.
 #pragma once
 
 #include <optional>
@@ -9,22 +9,12 @@
 
 #include "app/options.h"
 #include "app/run_config.h"
+#include "app/run_record.h"
 #include "checkpoint/reader.h"
 
 namespace bev {
 
-inline constexpr char kRunRecordName[] = "run.json";
 inline constexpr char kModelFilesName[] = "model_files";
-
-struct RunRecord {
-  std::string source;                  // file, for messages
-  std::string folder = {};             // current folder of the run; "" if unknown
-  std::vector<Setting> settings = {};  // as given
-};
-
-std::string run_record_json(const Options& options);
-// Throws Error(kInput) naming the file.
-RunRecord read_run_record(const std::string& path);
 
 // The step that --load, --ckpt-step name: a folder with a manifest; nullopt if there is none.
 std::optional<std::string> step_to_read(const CheckpointConfig& config);

@@ -114,6 +114,10 @@ std::string metrics_of_run(const std::string& folder) {
   return path;
 }
 
+bool replaces_run(const CheckpointConfig& checkpoint, std::optional<std::int64_t> last) {
+  return last && !continues(checkpoint);
+}
+
 std::string move_old_run(const std::string& folder) {
   std::string to = next_replaced(folder);
   make_directories(to);
@@ -124,18 +128,26 @@ std::string move_old_run(const std::string& folder) {
     if (!of_run(name)) continue;
     std::error_code error;
     fs::rename(join_path(folder, name), join_path(to, name), error);
-    BEV_CHECK(!error, ErrorKind::kIo, "cannot move ", join_path(folder, name), " to ", to, ": ",
-              error.message());
+    bool gone = error == std::errc::no_such_file_or_directory;  // another process has moved it
+    BEV_CHECK(!error || gone, ErrorKind::kIo, "cannot move ", join_path(folder, name), " to ", to,
+              ": ", error.message());
   }
   sync_folder(to);
   sync_folder(folder);
   return to;
 }
 
+void move_local_checkpoints(const CheckpointConfig& checkpoint) {
+  const std::string& folder = checkpoint.non_persistent_local_ckpt_dir;
+  if (folder.empty() || !is_directory(folder)) return;
+  bool any = std::ranges::any_of(list_directory(folder), of_run);
+  if (any) move_old_run(folder);
+}
+
 RunFolder::RunFolder(const RunConfig& run, const Options& options, std::optional<std::int64_t> last)
     : run_(run),
       record_(run_record_json(options)),
-      replaces_(last && !continues(run.checkpoint)),
+      replaces_(replaces_run(run.checkpoint, last)),
       lock_(run.checkpoint.save) {
   std::optional<std::int64_t> now = last_saved(run.checkpoint.save);
   BEV_CHECK(now == last, ErrorKind::kConfig, "--save ", run.checkpoint.save,
@@ -148,6 +160,8 @@ void RunFolder::begin() {
   if (replaces_) {
     log_info(concat("--existing-run replace: the old run is kept in ", move_old_run(folder),
                     "; remove it when it is no longer needed"));
+    const std::string& passing = run_.checkpoint.non_persistent_global_ckpt_dir;
+    if (!passing.empty() && latest_step(passing)) move_old_run(passing);
   }
   try {
     write_file(join_path(folder, kRunRecordName), record_);

@@ -34,8 +34,14 @@ void place_outputs(RunConfig& run, const Options& options);
 // The file with the metrics of a run, by its folder. Throws Error(kInput) if there is none.
 std::string metrics_of_run(const std::string& folder);
 
+// Whether a run takes the place of the one in --save; `last` is what settle_existing_run()
+// returned.
+bool replaces_run(const CheckpointConfig& checkpoint, std::optional<std::int64_t> last);
 // Moves checkpoints and reports in a run's folder to a new folder replaced-N in it; returns that.
 std::string move_old_run(const std::string& folder);
+// The same with the frequent checkpoints on the disk of this machine, if there are any: they would
+// be taken for newer ones of the new run. Processes of a machine may call it at once.
+void move_local_checkpoints(const CheckpointConfig& checkpoint);
 
 // --save while a run uses it; made by process 0.
 class RunFolder {

@@ -5,6 +5,7 @@
 #include <filesystem>
 #include <fstream>
 
+#include "app/run_record.h"
 #include "app/yaml_file.h"
 #include "base/cache_file.h"
 #include "base/error.h"
@@ -30,6 +31,7 @@
 #include "tests/fuzz/seeds.h"
 #include "tests/support/archives.h"
 #include "tokenizer/tokenizer.h"
+#include "train/metrics_file.h"
 
 namespace bev::test {
 
@@ -237,6 +239,25 @@ bool batch_file(std::string_view bytes) {
   return batch || batches;
 }
 
+bool metrics_file(std::string_view bytes) {
+  Scratch scratch;
+  std::string path = scratch.write("metrics.jsonl", bytes);
+  return takes([&] {
+    MetricsFile file(path);
+    for (const std::string& metric : file.metrics()) {
+      for (PlotAxis axis : {PlotAxis::kIteration, PlotAxis::kTokens, PlotAxis::kTime}) {
+        file.series(metric, axis);
+      }
+    }
+  });
+}
+
+bool run_record(std::string_view bytes) {
+  Scratch scratch;
+  std::string path = scratch.write("run.json", bytes);
+  return takes([&] { read_run_record(path); });
+}
+
 bool manifest(std::string_view bytes) {
   return takes([&] { manifest_json(parse_manifest(bytes, "manifest.json")); });
 }
@@ -337,6 +358,14 @@ std::span<const FuzzTarget> fuzz_targets() {
        batch_file,
        {R"({"input_ids":[[1,2,3],[3]],"labels":[[1,-100,5],[3]],"attention_mask":[[1,0,1],[1]]})",
         R"({"batches":[{"input_ids":[[1,2],[3]]},{"input_ids":[[7]],"attention_mask":[[1]]}]})"}},
+      {"metrics_file",
+       metrics_file,
+       {R"({"iteration":1,"consumed_tokens":64,"loss":5.5,"lr":1e-3,"elapsed_ms":7,"nan":false}
+{"iteration":1,"split":"valid","name":"a","loss":5.25,"perplexity":null}
+)"}},
+      {"run_record",
+       run_record,
+       {R"({"format":"bevatron-run","version":1,"folder":"/a","flags":{"text":["a","b"]}})"}},
   };
   return all;
 }

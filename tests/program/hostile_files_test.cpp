@@ -67,6 +67,7 @@ TEST_F(HostileFiles, AreRefusedByEveryFlag) {
         "tokenize --tokenizer good.json --chat model/tokens.json --chat-template " + file, file);
     expect_refused("train --hf-model model --train-iters 1 --seq-length 8 --data-args-path " + file,
                    file);
+    expect_refused("plot --output out.svg " + file, file);
     if (file == "pipe.json" || file == "folder.json") continue;  // valid inputs for text
     expect_refused("preprocess --tokenizer byte --output-prefix out --input " + file, file);
   }

@@ -59,6 +59,7 @@ struct RunParts {
   const RunData& data;
   const StopSignal& stop;
   RunFolder* folder;  // null if nothing is saved, or in processes other than the first
+  bool replaces;      // the run takes the place of another one in --save
   StagingPool staging;
   std::unique_ptr<Storage> storage = make_disk_storage();
 };
@@ -87,6 +88,7 @@ void train_rank(const RankStart& start, RunParts& parts, Trace* trace, RunOutcom
     config.start = resume(engine, run.checkpoint, parts.config);
   }
   if (parts.folder != nullptr && start.first) parts.folder->begin();
+  if (parts.replaces && start.first) move_local_checkpoints(run.checkpoint);
   // Read before the run: at its end they may have moved.
   std::vector<ExportFile> files;
   if (exports(run)) files = export_files(run, run.precision.model_dtype());
@@ -334,6 +336,7 @@ int run_train(TrainFlags& wanted, const CommandInput& input) {
                  data,
                  stop,
                  folder ? &*folder : nullptr,
+                 replaces_run(run.checkpoint, last_saved),
                  StagingPool(staging_bytes(run.checkpoint, input.launch.local_processes))};
   RunOutcome outcome;
   std::optional<Error> failure = train_ranks(parts, input.launch, runtime, profile.get(), outcome);
@@ -350,7 +353,8 @@ const Command kTrainCommand = {
     .examples =
         "bevatron train --preset gpt2-124m --text book.txt --seq-length 256 --train-iters 500 "
         "--export-hf out\n"
-        "bevatron train --config run.yaml --tp 2 --pp 2 --train-iters 100\n"
+        "bevatron train --config run.yaml --tp 2 --pp 2 --train-iters 100 --save run --load run\n"
+        "bevatron train --load run --train-iters 200\n"
         "bevatron train --preset llama3-8b --tp 8 --dp 4 --bf16 --dry-run",
     .call = call_of<TrainFlags, run_train>,
     .usual =
