@@ -10,6 +10,7 @@
 #include "base/file.h"
 #include "base/log.h"
 #include "checkpoint/step_folders.h"
+#include "data/indexed/indexed_dataset.h"
 #include "train/run_reports.h"
 #include "train/text_data.h"
 
@@ -63,6 +64,15 @@ std::vector<ExportFile> model_files(const RunConfig& run) {
     return export_files(run, run.precision.model_dtype());
   } catch (const Error&) {
     return tokenizer_export_files(run.data.tokenizer, run.data.tiktoken);
+  }
+}
+
+// Those that a record has; 0 if it has none, or is damaged and about to be replaced.
+std::int64_t text_tokens_before(const std::string& record) {
+  try {
+    return path_exists(record) ? read_run_record(record).text_tokens : 0;
+  } catch (const Error&) {
+    return 0;
   }
 }
 
@@ -146,8 +156,9 @@ void move_local_checkpoints(const CheckpointConfig& checkpoint) {
 
 RunFolder::RunFolder(const RunConfig& run, const Options& options, std::optional<std::int64_t> last)
     : run_(run),
-      record_(run_record_json(options)),
+      options_(options),
       replaces_(replaces_run(run.checkpoint, last)),
+      has_text_(!run.data.text.empty()),
       lock_(run.checkpoint.save) {
   std::optional<std::int64_t> now = last_saved(run.checkpoint.save);
   BEV_CHECK(now == last, ErrorKind::kConfig, "--save ", run.checkpoint.save,
@@ -164,7 +175,7 @@ void RunFolder::begin() {
     if (!passing.empty() && latest_step(passing)) move_old_run(passing);
   }
   try {
-    write_file(join_path(folder, kRunRecordName), record_);
+    write_record();
     std::string files = join_path(folder, kModelFilesName);
     for (const ExportFile& file : model_files(run_)) {
       std::string path = join_path(files, file.name);
@@ -175,6 +186,19 @@ void RunFolder::begin() {
     log_warning(concat(error.what(), "; the run goes on, but --load ", folder,
                        " alone will not know its flags or tokenizer"));
   }
+}
+
+void RunFolder::write_record() {
+  std::string path = join_path(run_.checkpoint.save, kRunRecordName);
+  // The text has become token files.
+  std::int64_t now = has_text_ ? IndexedDataset(run_.data.data_path.at(0)).num_tokens() : 0;
+  std::int64_t before = text_tokens_before(path);
+  if (now > 0 && before > 0 && now != before) {
+    log_warning(concat("--text: has ", now, " tokens, but ", before,
+                       " when the run was last started: it was changed, and from here on the run "
+                       "sees the samples of the new text in an order of its own"));
+  }
+  write_file(path, run_record_json(options_, now));
 }
 
 }  // namespace bev

@@ -50,14 +50,17 @@ class RunFolder {
   // another run lives there, or has saved since.
   RunFolder(const RunConfig& run, const Options& options, std::optional<std::int64_t> last);
 
-  // Called once the model is made and its weights are loaded, before anything is written: moves a
-  // run that is replaced and writes the record.
+  // Called once the model is made, its weights are loaded and the data are open, before anything is
+  // written: moves a run that is replaced, and writes the record. Warns if a run goes on with
+  // another text.
   void begin();
 
  private:
+  void write_record();
+
   const RunConfig& run_;
-  std::string record_;
-  bool replaces_;
+  const Options& options_;
+  bool replaces_, has_text_;
   RunLock lock_;
 };
 

@@ -16,12 +16,13 @@ constexpr std::string_view kFormat = "bevatron-run";
 constexpr int kVersion = 1;
 }  // namespace
 
-std::string run_record_json(const Options& options) {
+std::string run_record_json(const Options& options, std::int64_t text_tokens) {
   Json flags = Json::object();
   for (const Setting& setting : options.settings()) flags[setting.field] = setting.values;
   Json json{{"format", kFormat},
             {"version", kVersion},
             {"folder", std::filesystem::current_path().native()},
+            {"text_tokens", text_tokens},
             {"flags", std::move(flags)}};
   return json.dump(1, ' ', false, Json::error_handler_t::replace) + "\n";
 }
@@ -39,6 +40,8 @@ RunRecord read_run_record(const std::string& path) {
   Json folder = json.value("folder", Json()), flags = json.value("flags", Json());
   check(folder.is_string() && flags.is_object(), "has no folder or no flags");
   record.folder = folder.get<std::string>();
+  Json tokens = json.value("text_tokens", Json(0));
+  if (tokens.is_number_integer()) record.text_tokens = tokens.get<std::int64_t>();
   for (const auto& [name, values] : flags.items()) {
     bool texts = values.is_array() && !values.empty() &&
                  std::ranges::all_of(values, [](const Json& value) { return value.is_string(); });

@@ -132,15 +132,18 @@ TEST(FirstHour, LoadAloneGoesOn) {
               HasSubstr("\"iteration\":8"));
   EXPECT_FALSE(path_exists(folder.path("run")));
 
+  EXPECT_THAT(outcome.err, Not(HasSubstr("it was changed")));
+
   // The folders around it moved too, and the command is given elsewhere.
   run_shell(folder, "mkdir -p proj/runs; cp corpus.txt proj");
   outcome =
       bevatron(folder, tiny_train("--train-iters 1 --save runs/a --metrics-out m"), "cd proj;");
   EXPECT_EQ(outcome.code, 0) << outcome.err;
-  run_shell(folder, "mv proj moved");
+  run_shell(folder, "mv proj moved; echo more >> moved/corpus.txt");
   outcome = bevatron(folder, "train --load ../moved/runs/a --train-iters 2", "cd elsewhere;");
   EXPECT_EQ(outcome.code, 0) << outcome.err;
   EXPECT_THAT(read_file(folder.path("moved/m")), HasSubstr("\"iteration\":2"));
+  EXPECT_THAT(outcome.err, HasSubstr("when the run was last started: it was changed"));
 
   // A step's folder names its run and the step; another --save leaves the reports of the run alone.
   std::string before = read_file(folder.path("whole/metrics.jsonl"));
