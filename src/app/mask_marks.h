@@ -5,7 +5,7 @@
 
 namespace bev {
 
-// Faint text on a terminal, unless NO_COLOR is set; else brackets.
+// Faint text on a terminal, if it has colours; else brackets.
 MaskMarks mask_marks();
 
 }  // namespace bev
