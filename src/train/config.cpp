@@ -59,9 +59,9 @@ void DataConfig::fields(FieldList& list) {
   list.section("data");
   list.add(
       "text", text,
-      "files or folders of text, JSON (lines or arrays of objects with a \"text\") or Parquet "
-      "(a column \"text\"), made into token files first, kept in --data-cache-path; hidden and "
-      "binary files of folders are left out");
+      "files or folders of text, JSON (lines or arrays of objects) or Parquet, made into token "
+      "files first, kept in --data-cache-path; hidden and binary files of folders are left out");
+  list.add("text-key", text_key, "key of --text in an object of JSON, or column of Parquet");
   list.add("tokenizer", tokenizer,
            "tokenizer.json, tokenizer.model, vocab.txt, a rank file or a folder with one of them; "
            "gives --vocab-size and --eod-id, and goes into the exported model")

@@ -47,6 +47,7 @@ struct FimFlags {
 
 struct DataConfig {
   std::vector<std::string> text;  // files to tokenize first; see text_data.h
+  std::string text_key = "text";  // of objects of JSON and rows of Parquet
   std::string tokenizer;
   TiktokenOptions tiktoken;
   std::int64_t tokenizer_vocab_size = 0;  // 0: unknown; not a flag

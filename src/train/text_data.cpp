@@ -59,6 +59,7 @@ bool prepare_text(DataConfig& config, const Tokenizer& tokenizer, const StopSign
   work.input = config.text;
   work.tokenizer = config.tokenizer;
   work.tiktoken = config.tiktoken;
+  work.text.json_keys = {config.text_key};
   work.append_eod = tokenizer.eod().has_value();
   work.text.piece_bytes = piece_bytes(list_inputs(work.input, work.text).files);
   PreprocessReport report(stop);

@@ -43,7 +43,7 @@ std::vector<std::string> read_rows(const std::string& path, const TextOptions& o
 
 TextOptions columns(std::vector<std::string> names) {
   TextOptions options;
-  options.columns = std::move(names);
+  options.json_keys = std::move(names);
   return options;
 }
 

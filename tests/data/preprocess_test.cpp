@@ -98,7 +98,7 @@ class PreprocessTest : public testing::Test {
 
 TEST_F(PreprocessTest, WritesTheBytesThatMegatronWrites) {
   config_.input = {golden("preprocess/documents.jsonl")};
-  config_.json_keys = {"text", "title"};
+  config_.text.json_keys = {"text", "title"};
   config_.tokenizer = golden("tokenizers/gpt2.json");
   for (bool eod : {false, true}) {
     config_.append_eod = eod;
@@ -114,7 +114,7 @@ TEST_F(PreprocessTest, WritesTheBytesThatMegatronWrites) {
     }
   }
   config_.input = {golden("preprocess/numbers.jsonl")};
-  config_.json_keys = {"text"};
+  config_.text.json_keys = {"text"};
   config_.tokenizer = "null:70000";
   run();
   std::string expected = golden("preprocess/wide_text_document");
@@ -215,7 +215,7 @@ TEST_F(PreprocessTest, ReadsTextByFileLineAndParagraph) {
   config_.text.unit = TextUnit::kParagraph;
   run();
   EXPECT_EQ(shown(), "one\ntwo/|three/|four/|");
-  config_.json_keys = {"text", "title"};
+  config_.text.json_keys = {"text", "title"};
   expect_error(ErrorKind::kConfig, {"--json-keys", "a.txt"}, [&] { run(); });
 }
 

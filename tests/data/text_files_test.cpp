@@ -57,7 +57,8 @@ TEST_F(TextFilesTest, FoldersGiveTextAndCountTheRest) {
   folder_.write("d/empty.txt", "");
   folder_.write("d/book.txt.gz", gzip("in an archive"));
   folder_.write("d/pic.gz", gzip(kPng));
-  folder_.write("d/package.json", "{\n  \"name\": \"x\"\n}\n");
+  folder_.write("d/package.json", "{\n  \"text\": \"x\"\n}\n");
+  folder_.write("d/other.json", "[{\"name\": \"text\"}]");
   folder_.write("d/rows.json", " [\n {\"text\": \"a\"}]");
   folder_.write("d/lines.json", "{\"text\": \"a\"}\n{\"text\": \"b\"}\n");
   ASSERT_EQ(symlink(folder_.path("d").c_str(), folder_.path("d/loop").c_str()), 0);
@@ -66,11 +67,12 @@ TEST_F(TextFilesTest, FoldersGiveTextAndCountTheRest) {
   ASSERT_EQ(mkfifo(folder_.path("d/pipe").c_str(), 0600), 0);
   EXPECT_THAT(names("d"),
               ElementsAre("d/Makefile", "d/README", "d/book.txt.gz", "d/latin.c", "d/lines.json",
-                          "d/package.json", "d/rows.json", "d/sub/deep/a.py"));
+                          "d/other.json", "d/package.json", "d/rows.json", "d/sub/deep/a.py"));
   EXPECT_EQ(inputs_.files[4].format, TextFormat::kJsonLines);
   EXPECT_EQ(inputs_.files[5].format, TextFormat::kText);
-  EXPECT_EQ(inputs_.files[6].format, TextFormat::kJsonLines);
-  EXPECT_FALSE(inputs_.files[6].cuttable);
+  EXPECT_EQ(inputs_.files[6].format, TextFormat::kText);
+  EXPECT_EQ(inputs_.files[7].format, TextFormat::kJsonLines);
+  EXPECT_FALSE(inputs_.files[7].cuttable);
   const LeftOut& out = inputs_.left_out;
   EXPECT_EQ(out.count(LeftOutReason::kHidden), 3);  // a folder counts once
   EXPECT_EQ(out.count(LeftOutReason::kBinary), 6);
@@ -79,7 +81,7 @@ TEST_F(TextFilesTest, FoldersGiveTextAndCountTheRest) {
   EXPECT_EQ(out.count(LeftOutReason::kLink), 3);
   EXPECT_EQ(out.count(LeftOutReason::kSpecial), 1);
   std::string text = to_text(inputs_);
-  EXPECT_THAT(text, HasSubstr("read 8 files, "));
+  EXPECT_THAT(text, HasSubstr("read 9 files, "));
   EXPECT_THAT(text, HasSubstr("; left out 3 hidden ("));
   EXPECT_THAT(text, HasSubstr("sub/.hidden.txt"));
   EXPECT_THAT(text, HasSubstr("6 binary (data.zip, fake.txt, latin, ...)"));
@@ -126,6 +128,7 @@ TEST_F(TextFilesTest, RecordsAreWantedWithoutTheirReadme) {
   folder_.write("d/dataset_info.json", "{\n \"rows\": 1\n}");
   folder_.write("d/part-0", "{\"prompt\": \"a\"}\n");
   folder_.write("d/a.jsonl", "{}\n");
+  options_.json_keys = {"messages", "prompt"};
   EXPECT_THAT(names("d"), ElementsAre("d/a.jsonl", "d/part-0"));
   EXPECT_THAT(to_text(inputs_), HasSubstr("2 of plain text (README.md, dataset_info.json)"));
 }

@@ -194,7 +194,7 @@ bool text_lines(std::string_view bytes) {
 bool parquet(std::string_view bytes) {
   Scratch scratch;
   TextOptions options{.max_document_bytes = 1 << 16};
-  options.columns = {"text", "id", "small", "score", "flag", "tags", "deep", "messages"};
+  options.json_keys = {"text", "id", "small", "score", "flag", "tags", "deep", "messages"};
   return records(scratch.write("rows.parquet", bytes), options);
 }
 

@@ -25,7 +25,6 @@ namespace {
 struct TokenizerTrainOptions {
   std::vector<std::string> input;
   TextOptions text;
-  std::vector<std::string> json_keys = {"text"};
   std::string output;
   std::int64_t vocab_size = 32000;
   std::string pattern = "llama3";
@@ -44,8 +43,6 @@ void TokenizerTrainOptions::fields(FieldList& list) {
            "files, patterns in quotes ('*.jsonl.gz') or folders: JSON (.jsonl, .ndjson, .json with "
            "lines or an array), Parquet, or text; also compressed (.gz, .zst). Hidden and binary "
            "files of folders are left out");
-  list.add("json-keys", json_keys,
-           "keys of the texts in an object of JSON, or Parquet columns; each a document");
   text.fields(list);
   list.add("output", output, "folder for tokenizer.json and tokenizer_config.json");
   list.add("vocab-size", vocab_size, "tokens: special ones, 256 bytes, and merges for the rest")
@@ -68,7 +65,7 @@ std::vector<std::string> TokenizerTrainOptions::problems() const {
   std::vector<std::string> out;
   if (input.empty()) out.push_back("--input: is missing; give text files or folders");
   need(output, "--output", "the folder to write", out);
-  if (json_keys.empty()) out.push_back("--json-keys: is empty; give the name of a member");
+  if (text.json_keys.empty()) out.push_back("--json-keys: is empty; give the name of a member");
   if (special_tokens.empty()) {
     out.push_back("--special-tokens: is empty; give at least the token that ends documents");
   }
@@ -160,7 +157,6 @@ class DocumentReader {
   explicit DocumentReader(const TokenizerTrainOptions& wanted) : wanted_(wanted) {
     TextOptions text = wanted.text;
     text.piece_bytes = kPieceBytes;
-    text.columns = wanted.json_keys;
     TextInputs inputs = list_inputs(wanted.input, text);
     log_info(to_text(inputs));
     files_ = std::move(inputs.files);
@@ -196,7 +192,7 @@ class DocumentReader {
     const InputFile& file = files_[record.file];
     try {
       std::vector<KeyTexts> texts =
-          record_texts(record, file.format, wanted_.json_keys, TextEncoding::kUtf8);
+          record_texts(record, file.format, wanted_.text.json_keys, TextEncoding::kUtf8);
       read_any_ = true;
       return texts;
     } catch (const Error& error) {

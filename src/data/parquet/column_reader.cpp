@@ -18,7 +18,7 @@ namespace {
 
 enum Encoding : std::int64_t { kPlain = 0, kPlainDictionary = 2, kRle = 3, kRleDictionary = 8 };
 
-constexpr std::int64_t kMostPageBytes = std::int64_t{1} << 31;
+constexpr std::int64_t kMostPageBytes = std::int64_t{1} << 29;
 
 std::string encoding_name(std::int64_t encoding) {
   constexpr std::array<const char*, 10> kNames = {
@@ -197,8 +197,9 @@ bool ColumnReader::load_page() {
     check(header.compressed_bytes >= 0 &&
               header.compressed_bytes <= static_cast<std::int64_t>(bytes_.size() - at_),
           "it is longer than its column");
-    check(header.uncompressed_bytes >= 0 && header.uncompressed_bytes <= kMostPageBytes,
-          "its size is impossible");
+    check(header.uncompressed_bytes >= 0, "its size is impossible");
+    BEV_CHECK(header.uncompressed_bytes <= kMostPageBytes, ErrorKind::kInput, "a page has ",
+              header.uncompressed_bytes, " bytes; at most ", kMostPageBytes, " are supported");
     std::string_view bytes = bytes_.substr(at_, static_cast<std::size_t>(header.compressed_bytes));
     at_ += bytes.size();
     if (header.crc) {

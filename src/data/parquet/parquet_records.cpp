@@ -76,8 +76,8 @@ class RowAssembler {
     for (const ColumnReader& column : columns_) most = std::max(most, column.position());
     return most;
   }
-  // Column that was read last, for messages.
-  const ParquetNode& current() const { return *current_; }
+  // Column that was read last, for messages; nullptr before the first.
+  const ParquetNode* current() const { return current_; }
 
  private:
   ColumnReader& column(const ParquetNode& leaf) { return columns_[index_[leaf.column]]; }
@@ -198,7 +198,7 @@ class ParquetRecords : public RecordReader {
     } catch (const Error& error) {
       throw Error(concat(path_, ": "), error);
     }
-    for (const std::string& name : options.columns) {
+    for (const std::string& name : options.json_keys) {
       auto found = std::ranges::find(schema_.root.children, name, &ParquetNode::name);
       if (found != schema_.root.children.end()) tops_.push_back(&*found);
     }
@@ -242,15 +242,16 @@ class ParquetRecords : public RecordReader {
     for (const ParquetNode& node : schema_.root.children) {
       if (names.size() < kShown) names.push_back(quote(node.name, 40));
     }
-    BEV_FAIL(ErrorKind::kInput, path_, ": there is no column ", join(options_.columns, ", "),
+    BEV_FAIL(ErrorKind::kInput, path_, ": there is no column ", join(options_.json_keys, ", "),
              "; the file has ", names.empty() ? "none" : join(names, ", "),
              schema_.root.children.size() > kShown ? ", ..." : "",
-             options_.only_records ? "" : "; --json-keys of preprocess names another");
+             options_.only_records ? "" : "; --json-keys names another (--text-key of train)");
   }
 
   Error located(const Error& error) const {
     std::string where = concat(path_, ": row group ", next_group_);
-    if (rows_) where += concat(", column ", quote(rows_->current().name, 40));
+    const ParquetNode* column = rows_ ? rows_->current() : nullptr;
+    if (column != nullptr) where += concat(", column ", quote(column->name, 40));
     return Error(concat(where, ": "), error);
   }
 

@@ -11,8 +11,8 @@ namespace bev {
 
 // Columns may be texts, numbers, truth values, structs and lists of them; plain and dictionary
 // pages of both versions, uncompressed or with snappy, gzip or zstd. Null members of structs are
-// left out. Throws Error(kInput) naming the file if it is damaged, has none of options.columns, or
-// something that is not supported.
+// left out. Throws Error(kInput) naming the file if it is damaged, has none of options.json_keys,
+// or something that is not supported.
 std::unique_ptr<RecordReader> open_parquet_records(const InputFile& input, std::size_t file,
                                                    const TextOptions& options);
 

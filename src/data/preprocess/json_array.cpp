@@ -1,6 +1,7 @@
 // Elements of a JSON array in a file of any length, found without parsing them.
 #include <algorithm>
 #include <string_view>
+#include <utility>
 
 #include "base/text.h"
 #include "data/preprocess/chunked_bytes.h"

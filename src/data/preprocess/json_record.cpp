@@ -73,8 +73,7 @@ class RecordScan {
              "; ", has_conversation() ? "conversations are for `train --sft-data`" : kOtherKey);
   }
 
-  static constexpr const char* kOtherKey =
-      "--json-keys of preprocess and tokenizer train names another";
+  static constexpr const char* kOtherKey = "--json-keys names another (--text-key of train)";
   bool has_conversation() const {
     return std::ranges::any_of(names_, [](const std::string& name) {
       return name == "messages" || name == "conversations" || name == "instruction";

@@ -118,7 +118,7 @@ class Preprocessing {
     progress_ = {input_bytes_, 0, 0, 0, result_.parts};
     for (std::int64_t part = 0; part < result_.parts; ++part) {
       progress_.part = part;
-      std::optional<std::int64_t> skipped = folder_.skipped_if_done(part, config_.json_keys);
+      std::optional<std::int64_t> skipped = folder_.skipped_if_done(part, config_.text.json_keys);
       if (!skipped) skipped = write_part(part);
       if (!skipped) {
         result_.stopped = true;
@@ -129,7 +129,7 @@ class Preprocessing {
       done_bytes_ += part_bytes(part);
       progress_.bytes = done_bytes_;
     }
-    for (const std::string& key : config_.json_keys) show(key);
+    for (const std::string& key : config_.text.json_keys) show(key);
     folder_.forget_all();
     return result_;
   }
@@ -151,10 +151,9 @@ class Preprocessing {
     observer_.advanced(progress_);
     std::int64_t documents_before = progress_.documents;
     RecordWriter writer(config_, files_, type_, part == 0, observer_);
-    for (const std::string& key : config_.json_keys) writer.open(folder_.part_prefix(part, key));
-    TextOptions text = config_.text;
-    text.columns = config_.json_keys;
-    TextSource source(files_, ranges(part), text);
+    for (const std::string& key : config_.text.json_keys)
+      writer.open(folder_.part_prefix(part, key));
+    TextSource source(files_, ranges(part), config_.text);
     PipelineLimits limits;
     limits.workers = config_.workers;
     if (limits.workers == 0) limits.workers = machine_threads();
@@ -215,9 +214,10 @@ class Preprocessing {
 TextInputs open_inputs(const PreprocessConfig& config) {
   TextInputs inputs = list_inputs(config.input, config.text);
   for (const InputFile& file : inputs.files) {
-    BEV_CHECK(file.format != TextFormat::kText || config.json_keys.size() == 1, ErrorKind::kConfig,
-              "--json-keys: ", join(config.json_keys, ", "), " are ", config.json_keys.size(),
-              " keys, and ", file.path, " is plain text, which has one");
+    BEV_CHECK(file.format != TextFormat::kText || config.text.json_keys.size() == 1,
+              ErrorKind::kConfig, "--json-keys: ", join(config.text.json_keys, ", "), " are ",
+              config.text.json_keys.size(), " keys, and ", file.path,
+              " is plain text, which has one");
   }
   return inputs;
 }
@@ -241,7 +241,7 @@ std::optional<std::string> preprocess_once(PreprocessConfig config, const std::s
   observer.found(inputs);
   std::string key = preprocess_key(config, inputs.files);
   config.output_prefix = join_path(folder, concat("text-", key));
-  std::string prefix = output_name(config, config.json_keys.at(0));
+  std::string prefix = output_name(config, config.text.json_keys.at(0));
   if (path_exists(index_path(prefix))) return prefix;
   make_directories(folder);
   PrefixLock lock(config.output_prefix, LockWait::kForever);

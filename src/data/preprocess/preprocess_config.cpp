@@ -15,8 +15,6 @@ void PreprocessConfig::fields(FieldList& list) {
       "lines "
       "or an array), Parquet, or text; also compressed (.gz, .zst). Hidden and binary files of "
       "folders are left out");
-  list.add("json-keys", json_keys,
-           "keys of the texts in an object of JSON, or Parquet columns; an output for each");
   list.add("output-prefix", output_prefix,
            "start of the names to write: PREFIX_KEY_document.bin and .idx");
   list.add("tokenizer", tokenizer,
@@ -54,9 +52,9 @@ std::vector<std::string> PreprocessConfig::problems() const {
                          "corpus"));
   }
   if (tokenizer.empty()) out.push_back("--tokenizer: is missing; give a file, a folder or a name");
-  if (json_keys.empty()) out.push_back("--json-keys: is empty; give the key of the text");
-  for (const std::string& key : json_keys) {
-    if (std::ranges::count(json_keys, key) > 1) {
+  if (text.json_keys.empty()) out.push_back("--json-keys: is empty; give the key of the text");
+  for (const std::string& key : text.json_keys) {
+    if (std::ranges::count(text.json_keys, key) > 1) {
       out.push_back(concat("--json-keys: '", key, "' is given twice"));
       break;
     }

@@ -15,7 +15,6 @@ class FieldList;
 struct PreprocessConfig {
   std::vector<std::string> input;
   TextOptions text;
-  std::vector<std::string> json_keys = {"text"};
   std::string output_prefix;
   std::string tokenizer;
   TiktokenOptions tiktoken;

@@ -56,7 +56,7 @@ std::string preprocess_key(const PreprocessConfig& config, std::span<const Input
                    file.bytes, " ", file.modified_ns, "\n");
   }
   text +=
-      concat(join(config.json_keys, "\n"), "\n", config.append_eod, config.add_special_tokens,
+      concat(join(config.text.json_keys, "\n"), "\n", config.append_eod, config.add_special_tokens,
              config.split_sentences, config.keep_newlines, " ",
              static_cast<int>(config.text.on_error), " ", static_cast<int>(config.text.unit), " ",
              config.text.piece_bytes, " ", config.text.max_document_bytes, " ", config.partitions);

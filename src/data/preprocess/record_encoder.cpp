@@ -51,7 +51,7 @@ EncodedText RecordEncoder::encode_document(const std::vector<std::string>& texts
 EncodedRecord RecordEncoder::encode(const Record& record, TextFormat format) const {
   EncodedRecord out;
   try {
-    for (const KeyTexts& texts : record_texts(record, format, config_.json_keys, encoding_)) {
+    for (const KeyTexts& texts : record_texts(record, format, config_.text.json_keys, encoding_)) {
       out.texts.push_back(encode_document(texts, record.ends_document));
     }
   } catch (const Error& error) {

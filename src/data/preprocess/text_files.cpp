@@ -69,11 +69,23 @@ std::string plain_name(std::string_view path) {
   return name;
 }
 
-// Objects on lines or in an array. A .json file may as well be a settings file, in one object over
-// many lines.
-bool looks_like_records(std::string_view text) {
+// True if one of the keys is in the text, as JSON writes a key.
+bool has_key(std::string_view text, const std::vector<std::string>& keys) {
+  return std::ranges::any_of(keys, [&](const std::string& key) {
+    std::string quoted = concat("\"", key, "\"");
+    for (std::size_t at = text.find(quoted); at != text.npos; at = text.find(quoted, at + 1)) {
+      std::size_t next = text.find_first_not_of(" \t\r\n", at + quoted.size());
+      if (next == text.npos || text[next] == ':') return true;
+    }
+    return false;
+  });
+}
+
+// Objects on lines or in an array, with one of the keys. A .json file may as well be a settings
+// file: one object over many lines, or other keys.
+bool looks_like_records(std::string_view text, const std::vector<std::string>& keys) {
   std::size_t first = text.find_first_not_of("\xef\xbb\xbf \t\r\n");
-  if (first == text.npos) return false;
+  if (first == text.npos || !has_key(text, keys)) return false;
   text.remove_prefix(first);
   if (text[0] == '[') {
     std::size_t entry = text.find_first_not_of(" \t\r\n", 1);
@@ -86,7 +98,7 @@ bool looks_like_records(std::string_view text) {
 }
 
 FileVerdict leave_out(LeftOutReason reason, std::string problem) {
-  return {std::nullopt, reason, std::move(problem)};
+  return {std::nullopt, false, reason, std::move(problem)};
 }
 
 FileVerdict judge_in_folder(const std::string& path, const ContentStart& start, Content content,
@@ -96,11 +108,12 @@ FileVerdict judge_in_folder(const std::string& path, const ContentStart& start, 
   if (!by_name && content == Content::kOtherText) return leave_out(LeftOutReason::kBinary, "");
   bool any_json = plain_name(path).ends_with(".json") || !by_name;
   bool records = by_name == TextFormat::kJsonLines && !any_json;
-  if (any_json) records = looks_like_records(start.bytes);
+  if (any_json) records = looks_like_records(start.bytes, options.json_keys);
   if (options.only_records && !records) return leave_out(LeftOutReason::kPlain, "");
-  if (options.format != TextFormat::kByName) return {options.format, {}, ""};
+  if (options.format != TextFormat::kByName) return {.format = options.format};
   // Records in a file of unknown ending would be a surprise: it is text like its neighbours.
-  return {by_name && records ? TextFormat::kJsonLines : TextFormat::kText, {}, ""};
+  if (by_name && records) return {.format = TextFormat::kJsonLines};
+  return {.format = TextFormat::kText, .foreign_json = by_name == TextFormat::kJsonLines};
 }
 
 }  // namespace
@@ -182,9 +195,9 @@ FileVerdict judge_file(const std::string& path, const ContentStart& start,
                        const TextOptions& options, bool named) {
   Content content = content_of(start);
   bool parquet = content == Content::kParquet || format_of_name(path) == TextFormat::kParquet;
-  if (parquet && options.format != TextFormat::kText) return {TextFormat::kParquet, {}, ""};
+  if (parquet && options.format != TextFormat::kText) return {.format = TextFormat::kParquet};
   // --input-format text lets bytes be bytes.
-  if (named && options.format == TextFormat::kText) return {TextFormat::kText, {}, ""};
+  if (named && options.format == TextFormat::kText) return {.format = TextFormat::kText};
   if (content == Content::kUtf16) {
     return leave_out(LeftOutReason::kUtf16,
                      concat("is UTF-16, and text is read as UTF-8; convert it: iconv -f UTF-16 -t "
@@ -199,8 +212,8 @@ FileVerdict judge_file(const std::string& path, const ContentStart& start,
                      ".parquet, ...)");
   }
   if (!named) return judge_in_folder(path, start, content, options);
-  if (options.format != TextFormat::kByName) return {options.format, {}, ""};
-  return {format_of_name(path).value_or(TextFormat::kText), {}, ""};
+  if (options.format != TextFormat::kByName) return {.format = options.format};
+  return {.format = format_of_name(path).value_or(TextFormat::kText)};
 }
 
 }  // namespace bev

@@ -29,8 +29,9 @@ ContentStart read_content_start(const std::string& path);
 // Format of a file, or why it is not read.
 struct FileVerdict {
   std::optional<TextFormat> format;
+  bool foreign_json = false;  // JSON that is taken as text, since it has none of the keys
   LeftOutReason reason = LeftOutReason::kBinary;
-  std::string problem;  // for a file given by its name, with the cure
+  std::string problem = {};  // for a file given by its name, with the cure
 };
 // Verdict on a regular file. One that is given by its name (`named`) is taken where it can be read
 // at all; others must look like the text or records that the options want.

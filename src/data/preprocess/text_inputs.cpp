@@ -74,6 +74,7 @@ void add_file(const std::string& path, const std::string& name, bool named,
     return;
   }
   file.format = *verdict.format;
+  file.foreign_json = verdict.foreign_json;
   file.bytes = status.st_size;
   file.modified_ns = std::int64_t{status.st_mtim.tv_sec} * 1'000'000'000 + status.st_mtim.tv_nsec;
   bool records = file.format == TextFormat::kJsonLines && !begins_json_array(start.bytes);
@@ -85,6 +86,7 @@ void add_file(const std::string& path, const std::string& name, bool named,
 }  // namespace
 
 void TextOptions::fields(FieldList& list) {
+  list.add("json-keys", json_keys, "keys of the texts in an object of JSON, or columns of Parquet");
   list.add("on-error", on_error, {{"stop", BadRecords::kStop}, {"skip", BadRecords::kSkip}},
            "at a record that is no JSON, has no such text or is too long: stop, or skip it");
   list.add("input-format", format,
@@ -126,6 +128,15 @@ std::string to_text(const TextInputs& inputs) {
   for (const InputFile& file : inputs.files) bytes += file.bytes;
   std::string out = concat("read ", count_of(std::ssize(inputs.files), "file"));
   if (bytes > 0) out += concat(", ", format_bytes(static_cast<double>(bytes)));
+  std::vector<std::string> foreign;
+  for (const InputFile& file : inputs.files) {
+    if (file.foreign_json) foreign.push_back(fs::path(file.path).filename().string());
+  }
+  if (!foreign.empty()) {
+    out += concat("; ", foreign.size(),
+                  " of JSON as plain text, being no records with the wanted keys (", foreign[0],
+                  foreign.size() > 1 ? ", ..." : "", ")");
+  }
   if (!inputs.left_out.empty()) out += concat("; left out ", inputs.left_out.text());
   return out;
 }

@@ -37,8 +37,8 @@ struct TextOptions {
   std::int64_t piece_bytes = 0;
   std::int64_t max_document_bytes = std::int64_t{64} << 20;
   BadRecords on_error = BadRecords::kStop;
-  // Columns of Parquet files that become keys of the records, as far as a file has them.
-  std::vector<std::string> columns = {"text"};
+  // Keys of the objects of JSON, and columns of Parquet, that hold texts or conversations.
+  std::vector<std::string> json_keys = {"text"};
 
   // Flags of all commands that read text.
   void fields(FieldList& list);
@@ -49,6 +49,7 @@ struct InputFile {
   TextFormat format = TextFormat::kText;  // never kByName
   bool regular = true;                    // can be read again (not a pipe)
   bool cuttable = false;                  // records can be found from any byte on
+  bool foreign_json = false;              // read as text: JSON without any of the keys
   std::int64_t bytes = 0;                 // 0 if not regular
   std::int64_t modified_ns = 0;
 };

@@ -47,7 +47,7 @@ TextOptions record_options() {
   TextOptions text;
   text.format = TextFormat::kJsonLines;
   text.only_records = true;
-  text.columns = sft_row_keys();
+  text.json_keys = sft_row_keys();
   return text;
 }
 
