@@ -8,6 +8,7 @@
 #include "base/json_check.h"
 #include "data/parquet/column_reader.h"
 #include "data/parquet/parquet_schema.h"
+#include "data/preprocess/json_record.h"
 
 namespace bev {
 
@@ -238,14 +239,15 @@ class ParquetRecords : public RecordReader {
 
   [[noreturn]] void fail_columns() const {
     constexpr std::size_t kShown = 10;
-    std::vector<std::string> names;
+    std::vector<std::string> all, names;
     for (const ParquetNode& node : schema_.root.children) {
+      all.push_back(node.name);
       if (names.size() < kShown) names.push_back(quote(node.name, 40));
     }
     BEV_FAIL(ErrorKind::kInput, path_, ": there is no column ", join(options_.json_keys, ", "),
              "; the file has ", names.empty() ? "none" : join(names, ", "),
              schema_.root.children.size() > kShown ? ", ..." : "",
-             options_.only_records ? "" : "; --json-keys names another (--text-key of train)");
+             options_.only_records ? "" : concat("; ", advice_without_key(all)));
   }
 
   Error located(const Error& error) const {

@@ -179,6 +179,9 @@ std::string_view footer_of(std::string_view file) {
   constexpr std::size_t kTail = 8;  // length and magic
   bool encrypted = file.starts_with(kEncryptedMagic) || file.ends_with(kEncryptedMagic);
   BEV_CHECK(!encrypted, ErrorKind::kInput, "it is encrypted, which is not supported");
+  bool archive = file.starts_with("\x1f\x8b") || file.starts_with("\x28\xb5\x2f\xfd");
+  BEV_CHECK(!archive, ErrorKind::kInput,
+            "the Parquet file is compressed as a whole, and it is read from its end; unpack it");
   BEV_CHECK(file.starts_with(kMagic), ErrorKind::kInput, "this is no Parquet file");
   BEV_CHECK(file.size() >= kMagic.size() + kTail && file.ends_with(kMagic), ErrorKind::kInput,
             "the end of the Parquet file is missing; it was cut");

@@ -70,14 +70,7 @@ class RecordScan {
     }
     BEV_FAIL(ErrorKind::kInput, "there is no key ", quote(key), "; the object has ",
              names.empty() ? "none" : join(names, ", "), names_.size() > kShown ? ", ..." : "",
-             "; ", has_conversation() ? "conversations are for `train --sft-data`" : kOtherKey);
-  }
-
-  static constexpr const char* kOtherKey = "--json-keys names another (--text-key of train)";
-  bool has_conversation() const {
-    return std::ranges::any_of(names_, [](const std::string& name) {
-      return name == "messages" || name == "conversations" || name == "instruction";
-    });
+             "; ", advice_without_key(names_));
   }
 
   void check_utf8() {
@@ -311,6 +304,14 @@ class RecordScan {
 };
 
 }  // namespace
+
+const char* advice_without_key(std::span<const std::string> names) {
+  bool conversation = std::ranges::any_of(names, [](const std::string& name) {
+    return name == "messages" || name == "conversations" || name == "instruction";
+  });
+  return conversation ? "conversations are for `train --sft-data`"
+                      : "--json-keys names another (--text-key of train)";
+}
 
 std::vector<KeyTexts> read_json_record(std::string_view line, std::span<const std::string> keys) {
   return RecordScan(line, keys).read();

@@ -16,4 +16,7 @@ using KeyTexts = std::vector<std::string>;
 // object or lacks such a text.
 std::vector<KeyTexts> read_json_record(std::string_view line, std::span<const std::string> keys);
 
+// What to do about a record that has these keys and not the wanted one.
+const char* advice_without_key(std::span<const std::string> names);
+
 }  // namespace bev

@@ -198,7 +198,11 @@ std::unique_ptr<Tokenizer> read_tiktoken_file(std::string_view text,
   if (std::optional<std::string_view> expression = named_pattern(pattern)) {
     parts.splitter = find_splitter(*expression, RegexDialect::kFancy);
   } else {
-    parts.pre_tokenizer = make_regex_pre_tokenizer(pattern, RegexDialect::kFancy);
+    try {
+      parts.pre_tokenizer = make_regex_pre_tokenizer(pattern, RegexDialect::kFancy);
+    } catch (const Error& error) {
+      throw Error(concat(source, ": its pattern (--tiktoken-pattern): "), error);
+    }
   }
   BpeOptions options;
   options.bytes = options.whole_words = true;
