@@ -149,11 +149,20 @@ RunRecord record_of_manifest(const CheckpointReader& reader) {
   RunConfig plain;
   FieldList list;
   plain.fields(list);
-  for (const ConfigEntry& entry : reader.manifest().config) {
+  const std::vector<ConfigEntry>& config = reader.manifest().config;
+  auto value_of = [&](std::string_view name) {
+    auto found = std::ranges::find(config, name, &ConfigEntry::name);
+    return found == config.end() ? std::string() : found->value;
+  };
+  for (const ConfigEntry& entry : config) {
     const Field* field = list.find(entry.name);
     BEV_CHECK(field != nullptr, ErrorKind::kInput, record.source, ": has the flag ",
               quote(entry.name), ", which this program does not know; a newer one wrote it");
     if (entry.value.empty() || entry.value == field->text()) continue;
+    // A decay as long as the run was not given by itself, and stays as long as the run.
+    bool follows = (entry.name == "lr-decay-iters" && entry.value == value_of("train-iters")) ||
+                   (entry.name == "lr-decay-samples" && entry.value == value_of("train-samples"));
+    if (follows) continue;
     record.settings.push_back({field->name(), {entry.value}, record.source, true});
   }
   return record;

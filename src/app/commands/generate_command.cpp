@@ -224,7 +224,7 @@ std::vector<std::vector<std::int32_t>> read_prompts(const GenerateOptions& wante
   }
   BEV_CHECK(job.tokenizer, ErrorKind::kInput, wanted.chat ? "--chat: " : "--prompt: ",
             job.model.files().empty() ? wanted.model.load : job.model.files(),
-            " has no tokenizer of a kind that can be read; give token ids by --prompt-tokens");
+            " has no tokenizer.json of a kind that can be read; give token ids by --prompt-tokens");
   if (wanted.converses()) return {};
   return encode_prompts(wanted.prompts, *job.tokenizer,
                         job.chat_template ? &*job.chat_template : nullptr);
