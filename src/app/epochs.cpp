@@ -27,17 +27,17 @@ std::vector<std::string> check_epochs(RunConfig& run, const Options& options) {
   if (other != nullptr && options.given("epochs")) {
     return {concat("--epochs: ", train.epochs, " and ", other, " both set the length; keep one")};
   }
-  if (other != nullptr) train.epochs = 0;
-  if (run.data.mock_data || !run.data.replay_flag().empty()) {
-    return {concat("--epochs: ", run.data.mock_data
-                                     ? "made-up data has no end; give --train-iters"
-                                     : "a replay is one pass over its file; leave it out")};
+  if (other != nullptr) {
+    train.epochs = 0;
+    return {};
   }
   if (by_epochs(train)) {
     train.train_iters = kUnknownLength;
     train.train_samples = 0;
   }
-  return {};
+  if (run.data.mock_data) return {"--epochs: made-up data has no end; give --train-iters"};
+  if (run.data.replay_flag().empty()) return {};
+  return {"--epochs: a replay is one pass over its file; leave it out"};
 }
 
 std::shared_ptr<const Dataset> resolve_epochs(RunConfig& run, const RunConfig& given) {

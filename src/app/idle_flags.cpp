@@ -48,6 +48,12 @@ bool loads(const RunConfig& run) { return !run.checkpoint.load.empty(); }
 
 using Kind = RopeScalingKind;
 
+bool evaluates(const RunConfig& run) {
+  const TrainConfig& train = run.train;
+  return train.eval_interval > 0 || train.eval_iters > 0 || train.eval.full_validation ||
+         train.eval.skip_train || !run.data.test_data_path.empty();
+}
+
 constexpr auto kParts = std::to_array<Part>({
     {experts, "experts, of which the model has none", "--num-experts",
      "moe-token-dispatcher-type moe-shared-expert-overlap moe-expert-rank-capacity-factor",
@@ -112,6 +118,8 @@ constexpr auto kParts = std::to_array<Part>({
      "--profile-trace FILE", "profile-step-start profile-step-end", "", "profile-trace"},
     {[](const RunConfig& run) { return !run.log.tensorboard_dir.empty(); }, "TensorBoard",
      "--tensorboard-dir DIR", "tensorboard-log-interval", "", "tensorboard-dir"},
+    {evaluates, "validation and test", "--eval-interval",
+     "eval-global-batch-size eval-micro-batch-size", "", "eval-interval"},
     {saves, "checkpoints", "--save DIR", "save-retry-interval save-optim save-staging-mb", "",
      "save"},
     {[](const RunConfig& run) { return !run.checkpoint.save.empty(); }, "the folder of a run",

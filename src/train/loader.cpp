@@ -1,11 +1,13 @@
 #include "train/loader.h"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <set>
 #include <utility>
 
 #include "base/error.h"
+#include "base/log.h"
 #include "data/gpt/epoch_samples.h"
 #include "data/mock_dataset.h"
 #include "data/token_file.h"
@@ -136,6 +138,12 @@ void open_validation(const GptSources& sources, const DataRequest& request, RunD
   }
 }
 
+bool has_test_share(const DataConfig& config) {
+  constexpr std::int64_t kMuch = std::int64_t{1} << 40;
+  std::array<std::int64_t, 4> bounds = split_bounds(config.split_weights(), kMuch);
+  return bounds[kTest] < bounds[kTest + 1];
+}
+
 // A share of common files may be too small for a test, which is no error then; own files of the
 // test are always opened, so that a wrong path is found at the start.
 void open_test(const GptSources& sources, const DataRequest& request, RunData& data) {
@@ -154,6 +162,12 @@ void open_test(const GptSources& sources, const DataRequest& request, RunData& d
   BEV_CHECK(enough || !own || !needs.test, ErrorKind::kInput,
             "--test-data-path: is too short for one sample of ", request.config.seq_length,
             " tokens");
+  // With the shares of the default, few tests are missed.
+  if (!enough && needs.test && !request.config.split.empty() && has_test_share(request.config)) {
+    log_warning(concat("--split ", request.config.split,
+                       ": the share of the test is too small for ",
+                       "one sample, so there is no test"));
+  }
   if (!enough || !needs.test) return;
   data.test.push_back(make_eval_set("", blend, request));
   data.test[0].samples = std::min(data.test[0].samples, blend->num_samples());

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <filesystem>
 #include <limits>
+#include <nlohmann/json.hpp>
 
 #include "base/file.h"
 #include "checkpoint/reader.h"
@@ -190,6 +191,22 @@ TEST(Retention, OldStepsGoAsAsked) {
   EXPECT_EQ(steps_to_remove(steps, 50, {.interval = 20, .best = 2}, best), (Steps{30}));
   // Steps of an earlier, longer run are not older.
   EXPECT_EQ(steps_to_remove(steps, 30, {.most_recent = 1}), (Steps{10, 20}));
+}
+
+// Manifests of older programs know nothing about validation.
+TEST(Retention, AManifestWithoutValidationIsRead) {
+  TempFolder folder;
+  train(run_on(folder, nullptr, 2));
+  std::string path = join_path(step_folder(folder.path(), 2), "manifest.json");
+  auto json = nlohmann::json::parse(read_file(path));
+  for (const char* key :
+       {"validated", "validation_loss", "best_validation_iteration", "best_validation_loss",
+        "validations_not_improved", "best_steps", "best_step_losses"}) {
+    EXPECT_EQ(json["state"].erase(key), 1u) << key;
+  }
+  EXPECT_EQ(parse_manifest(json.dump(), path).state.validation.best_iteration, 0);
+  json["state"].erase("iteration");
+  EXPECT_THROW(parse_manifest(json.dump(), path), Error);
 }
 
 TEST(Retention, BestStepsAreThoseOfTheLowestLosses) {
