@@ -117,6 +117,11 @@ void place_outputs(RunConfig& run, const Options& options) {
   place("data-cache-path", run.data.data_cache_path, kCacheName);
 }
 
+std::string metrics_path(const RunConfig& run) {
+  const std::string &named = run.log.metrics_out, &save = run.checkpoint.save;
+  return !named.empty() || save.empty() ? named : join_path(save, kRunMetricsName);
+}
+
 std::string metrics_of_run(const std::string& folder) {
   std::string path = join_path(folder, kRunMetricsName);
   BEV_CHECK(path_exists(path), ErrorKind::kInput, folder, ": has no metrics (", path,

@@ -31,6 +31,8 @@ std::optional<std::int64_t> settle_existing_run(const RunConfig& run, const Fiel
 // Sets the places of loss curve and caches that no flag names, if there is a --save.
 void place_outputs(RunConfig& run, const Options& options);
 
+// The file that gets the metrics of the run: --metrics-out, else one in --save; "" if none.
+std::string metrics_path(const RunConfig& run);
 // The file with the metrics of a run, by its folder. Throws Error(kInput) if there is none.
 std::string metrics_of_run(const std::string& folder);
 

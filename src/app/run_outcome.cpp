@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "app/run_folder.h"
 #include "base/file.h"
 #include "base/output.h"
 #include "base/text.h"
@@ -61,9 +62,22 @@ std::string losses_text(const TrainOutcome& outcome) {
   return join(parts, ", ");
 }
 
+// One object with the rows of --metrics-out.
+std::string evaluations_json(const TrainOutcome& outcome) {
+  std::vector<std::string> rows;
+  for (const EvalResult& result : outcome.evaluations) {
+    rows.push_back(evaluation_json(outcome.last_iteration, result));
+  }
+  return concat("{\"iteration\":", outcome.last_iteration, ",\"evaluations\":[", join(rows, ","),
+                "]}");
+}
+
 }  // namespace
 
 void print_summary(const RunConfig& run, const RunOutcome& outcome) {
+  if (run.train.json && run.train.eval.skip_train) {
+    return write_stdout(evaluations_json(outcome) + "\n");
+  }
   double seconds = std::max(outcome.seconds, 1e-9);
   std::string text;
   if (run.train.eval.skip_train) {
@@ -85,7 +99,9 @@ void print_summary(const RunConfig& run, const RunOutcome& outcome) {
                         outcome.validation.best_iteration);
   }
   if (outcome.drawn) text += fmt::format("\nloss curve: {}", run.log.loss_svg);
-  if (!run.log.metrics_out.empty()) text += fmt::format("\nmetrics: {}", run.log.metrics_out);
+  if (std::string metrics = metrics_path(run); !metrics.empty()) {
+    text += fmt::format("\nmetrics: {}", metrics);
+  }
   if (!run.checkpoint.save.empty()) text += fmt::format("\ncheckpoints: {}", run.checkpoint.save);
   if (outcome.exported) text += fmt::format("\nmodel: {}", run.train.export_hf);
   if (outcome.curves.train.size() > 2 && !run.train.eval.skip_train) {

@@ -6,6 +6,7 @@
 #include <iterator>
 
 #include "app/ranks.h"
+#include "app/run_folder.h"
 #include "base/fields.h"
 #include "base/text.h"
 #include "base/thread_pool.h"
@@ -133,7 +134,7 @@ std::string results_text(const RunConfig& run) {
   add("checkpoints", run.checkpoint.save);
   add("model", run.train.export_hf);
   add("models", run.checkpoint.save_hf);
-  add("metrics", run.log.metrics_out);
+  add("metrics", metrics_path(run));
   add("TensorBoard", run.log.tensorboard_dir);
   add("trace", run.profile.profile_trace);
   add("loss curve", run.log.loss_svg);

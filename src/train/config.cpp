@@ -328,7 +328,7 @@ void TrainConfig::fields(FieldList& list) {
   list.add("check-for-nan-in-loss-and-grad", check_for_nan_in_loss_and_grad,
            "look for NaN and Inf in every step");
   list.add("dry-run", dry_run, "print configuration, parameters, FLOPs and memory, start nothing");
-  list.add("json", json, "print the dry run, or what verify finds, as JSON");
+  list.add("json", json, "print the dry run, what --skip-train or verify finds, as JSON");
 }
 
 std::vector<std::string> TrainConfig::resolve(bool tests) {

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <system_error>
 #include <utility>
 
 #include "base/clock.h"
@@ -32,9 +33,10 @@ class RowsFile final : public ReportFile {
   std::string path_, earlier_;
 };
 
-bool same_path(const std::string& one, const std::string& other) {
+bool same_path(const std::string& a, const std::string& b) {
   std::error_code ignored;
-  return one == other || std::filesystem::equivalent(one, other, ignored);
+  return std::filesystem::weakly_canonical(a, ignored) ==
+         std::filesystem::weakly_canonical(b, ignored);
 }
 
 // Reading a report never ends a run either.
@@ -53,19 +55,34 @@ RunReports::RunReports(const LogConfig& log, const ReportOptions& options,
                        const RunHistory& history)
     : options_(options), log_(options), time_left_(options.train_iterations) {
   bool resumed = history.first_iteration > 1;
-  std::string path = history.save.empty() ? "" : join_path(history.save, kRunMetricsName);
-  if (!log.metrics_out.empty() && !same_path(log.metrics_out, path)) {
-    std::string rows = resumed ? earlier_rows(log.metrics_out, history.first_iteration) : "";
-    metrics_ = std::make_unique<RowsFile>(concat("--metrics-out ", log.metrics_out),
-                                          log.metrics_out, rows);
-  }
+  auto rows_in = [&](const std::string& path) {
+    return resumed ? earlier_rows(path, history.first_iteration) : "";
+  };
   std::string rows;
+<<<<<<< HEAD
   if (resumed && !history.load.empty()) {
     rows = earlier_rows(join_path(history.load, kRunMetricsName), history.first_iteration);
     curves_ = curves_of(rows);
   }
   if (!path.empty()) {
     history_ = std::make_unique<RowsFile>(path, path, rows);
+||||||| parent of 927be6c (train: a metrics file named twice is written once, --skip-train --json)
+  if (resumed && !history.load.empty()) {
+    rows = earlier_rows(join_path(history.load, kRunMetricsName), history.first_iteration);
+    curves_ = curves_of(rows);
+  }
+  if (!history.save.empty()) {
+    std::string path = join_path(history.save, kRunMetricsName);
+    history_ = std::make_unique<RowsFile>(path, path, rows);
+=======
+  if (!history.load.empty()) rows = rows_in(join_path(history.load, kRunMetricsName));
+  curves_ = curves_of(rows);
+  std::string kept = history.save.empty() ? "" : join_path(history.save, kRunMetricsName);
+  if (!kept.empty()) history_ = std::make_unique<RowsFile>(kept, kept, rows);
+  const std::string& given = log.metrics_out;
+  if (!given.empty() && !same_path(given, kept)) {
+    metrics_ = std::make_unique<RowsFile>(concat("--metrics-out ", given), given, rows_in(given));
+>>>>>>> 927be6c (train: a metrics file named twice is written once, --skip-train --json)
   }
   if (!log.tensorboard_dir.empty()) {
     tensorboard_ = std::make_unique<TensorBoardWriter>(log.tensorboard_dir);

@@ -140,6 +140,18 @@ void check_outputs(const RunConfig& run) {
     check_export_folder(folder);
     export_files(run, run.precision.model_dtype());
   }
+  if (exports(run) && !run.data.sft_data.empty()) {
+    warn_of_endless_turns(run.data.tokenizer, run.data.chat_template);
+  }
+  const LogConfig& log = run.log;
+  if (!log.loss_svg.empty()) check_report_path("--loss-svg", log.loss_svg);
+  if (!run.profile.profile_trace.empty()) {
+    check_report_path("--profile-trace", run.profile.profile_trace);
+  }
+  if (!log.metrics_out.empty()) check_report_path("--metrics-out", log.metrics_out);
+  if (!log.tensorboard_dir.empty()) {
+    check_report_path("--tensorboard-dir", join_path(log.tensorboard_dir, "events"));
+  }
   if (!run.checkpoint.save.empty()) {
     bool replaces = run.checkpoint.existing_run == ExistingRun::kReplace;
     bool begun =
@@ -153,18 +165,6 @@ void check_outputs(const RunConfig& run) {
     } catch (const Error& error) {
       BEV_FAIL(error.kind(), "--save: ", error.what(), "; give a folder that can be written");
     }
-  }
-  if (exports(run) && !run.data.sft_data.empty()) {
-    warn_of_endless_turns(run.data.tokenizer, run.data.chat_template);
-  }
-  const LogConfig& log = run.log;
-  if (!log.loss_svg.empty()) check_report_path("--loss-svg", log.loss_svg);
-  if (!run.profile.profile_trace.empty()) {
-    check_report_path("--profile-trace", run.profile.profile_trace);
-  }
-  if (!log.metrics_out.empty()) check_report_path("--metrics-out", log.metrics_out);
-  if (!log.tensorboard_dir.empty()) {
-    check_report_path("--tensorboard-dir", join_path(log.tensorboard_dir, "events"));
   }
 }
 
