@@ -59,22 +59,6 @@ RunReports::RunReports(const LogConfig& log, const ReportOptions& options,
     return resumed ? earlier_rows(path, history.first_iteration) : "";
   };
   std::string rows;
-<<<<<<< HEAD
-  if (resumed && !history.load.empty()) {
-    rows = earlier_rows(join_path(history.load, kRunMetricsName), history.first_iteration);
-    curves_ = curves_of(rows);
-  }
-  if (!path.empty()) {
-    history_ = std::make_unique<RowsFile>(path, path, rows);
-||||||| parent of 927be6c (train: a metrics file named twice is written once, --skip-train --json)
-  if (resumed && !history.load.empty()) {
-    rows = earlier_rows(join_path(history.load, kRunMetricsName), history.first_iteration);
-    curves_ = curves_of(rows);
-  }
-  if (!history.save.empty()) {
-    std::string path = join_path(history.save, kRunMetricsName);
-    history_ = std::make_unique<RowsFile>(path, path, rows);
-=======
   if (!history.load.empty()) rows = rows_in(join_path(history.load, kRunMetricsName));
   curves_ = curves_of(rows);
   std::string kept = history.save.empty() ? "" : join_path(history.save, kRunMetricsName);
@@ -82,7 +66,6 @@ RunReports::RunReports(const LogConfig& log, const ReportOptions& options,
   const std::string& given = log.metrics_out;
   if (!given.empty() && !same_path(given, kept)) {
     metrics_ = std::make_unique<RowsFile>(concat("--metrics-out ", given), given, rows_in(given));
->>>>>>> 927be6c (train: a metrics file named twice is written once, --skip-train --json)
   }
   if (!log.tensorboard_dir.empty()) {
     tensorboard_ = std::make_unique<TensorBoardWriter>(log.tensorboard_dir);

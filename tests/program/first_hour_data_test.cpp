@@ -30,6 +30,7 @@ TEST(FirstHour, TextFoldersAreReadByOneRule) {
   folder.write("d/src/main.c", "int main(void) { return 0; }\n");
   folder.write("d/NOTES", std::string(65535, 'n') + "\xe2\x82\xac and a character on the edge\n");
   folder.write("d/rows.json", "[{\"text\": \"a row of an array\"},\n {\"text\": \"another\"}]\n");
+  folder.write("d/src/commands.json", "[{\"directory\": \"/\", \"file\": \"main.c\"}]\n");
   folder.write("d/.git/objects/aa/bb", "secret");
   folder.write("d/.env", "PASSWORD=secret\n");
   folder.write("d/src/.cache/x.txt", "secret");
@@ -38,6 +39,8 @@ TEST(FirstHour, TextFoldersAreReadByOneRule) {
   folder.write("d/wide.txt", std::string("\xff\xfeh\0i\0", 6));
   std::filesystem::create_directory_symlink("..", folder.path("d/src/up"));
   std::filesystem::create_symlink("itself", folder.path("d/itself"));
+  const std::string foreign =
+      "; 1 of JSON as plain text, being no records with the wanted keys (commands.json)";
   const std::string said =
       "left out 3 hidden (.env, .git, src/.cache), 2 binary (logo.png, photo.txt), 1 in UTF-16 "
       "(wide.txt), 2 linked (";
@@ -48,8 +51,9 @@ TEST(FirstHour, TextFoldersAreReadByOneRule) {
     SCOPED_TRACE(command);
     Outcome outcome = bevatron(folder, command + "d");
     EXPECT_EQ(outcome.code, 0) << outcome.err;
-    EXPECT_THAT(outcome.err, HasSubstr("read 4 files, 64."));
+    EXPECT_THAT(outcome.err, HasSubstr("read 5 files, 64."));
     EXPECT_THAT(outcome.err, HasSubstr(said));
+    EXPECT_THAT(outcome.err, HasSubstr(foreign));
     // Given by its name, a binary file is an error; a hidden one was asked for.
     Outcome named = bevatron(folder, command + "d/a.txt d/logo.png");
     EXPECT_EQ(named.code, 2);
@@ -158,6 +162,12 @@ TEST(FirstHour, ArraysAndTheUsualChatLayoutsAreRead) {
   EXPECT_THAT(trained.err, HasSubstr("6 conversations in "));
   EXPECT_THAT(trained.err, HasSubstr("; 2 left out, being empty"));
   EXPECT_THAT(trained.err, HasSubstr("left out 1 of plain text (README.md)"));
+  // Texts may have another key.
+  folder.write("content.json", "[{\"content\": \"" + std::string(80, 'c') + "\"}]");
+  EXPECT_EQ(bevatron(folder, tiny_train_on("--text content.json --text-key content")).code, 0);
+  EXPECT_THAT(
+      bevatron(folder, tiny_train_on("--text content.json")).err,
+      HasSubstr("the object has 'content'; --json-keys names another (--text-key of train)"));
   // A damaged array names file and line.
   folder.write("cut.json", "[{\"text\": \"a\"},\n{\"text\": \"b");
   Outcome cut = bevatron(folder, tiny_train_on("--text cut.json"));
@@ -199,7 +209,10 @@ TEST(FirstHour, ParquetIsRead) {
   EXPECT_THAT(nulls.err, HasSubstr("d/part-0:17: column 9: the value of 'text' is not a text"));
   Outcome unknown = bevatron(folder, tiny_train_on("--text " + golden + "chats_zstd_v2.parquet"));
   EXPECT_EQ(unknown.code, 2);
-  EXPECT_THAT(unknown.err, HasSubstr("there is no column text; the file has 'messages', 'source'"));
+  EXPECT_THAT(
+      unknown.err,
+      HasSubstr(
+          "there is no column text; the file has 'messages', 'source'; conversations are for"));
   Outcome delta = bevatron(folder, tiny_train_on("--text " + golden + "delta.parquet"));
   EXPECT_EQ(delta.code, 2);
   EXPECT_THAT(delta.err, HasSubstr("DELTA_BYTE_ARRAY, which is not supported"));
@@ -268,7 +281,8 @@ TEST(FirstHour, TokenizerTrainAndPreprocessSpeakPlainly) {
   // To leave documents out helps only where there are others.
   Outcome key = preprocess("key.jsonl");
   EXPECT_EQ(key.code, 2);
-  EXPECT_THAT(key.err, HasSubstr("there is no key 'text'; the object has 'body'; --json-keys of"));
+  EXPECT_THAT(key.err,
+              HasSubstr("there is no key 'text'; the object has 'body'; --json-keys names"));
   EXPECT_THAT(key.err, Not(HasSubstr("--on-error skip")));
   EXPECT_THAT(preprocess("late.jsonl").err, HasSubstr("--on-error skip"));
   EXPECT_THAT(preprocess("chat.jsonl").err, HasSubstr("conversations are for `train --sft-data`"));

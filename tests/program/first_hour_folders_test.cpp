@@ -163,9 +163,14 @@ TEST(FirstHour, LoadAloneGoesOn) {
   outcome = bevatron(folder, "train --load nowhere --train-iters 3");
   EXPECT_EQ(outcome.code, 2);
   EXPECT_THAT(outcome.err, HasSubstr("there is no checkpoint to go on from"));
+  // A checkpoint of an older program has the values alone, or not even those.
+  run_shell(folder, "rm whole/run.json");
+  outcome = bevatron(folder, "train --load whole --train-samples 14");
+  EXPECT_EQ(outcome.code, 0) << outcome.err;
+  EXPECT_EQ(last_step(folder, "whole"), "7");
   run_shell(folder, R"(rm whole/run.json; python3 - <<'END'
 import json
-path = "whole/iter_0000006/manifest.json"
+path = "whole/iter_0000007/manifest.json"
 manifest = json.load(open(path))
 manifest["config"] = {}
 json.dump(manifest, open(path, "w"))
