@@ -10,8 +10,11 @@ Rank::Rank(World& world, const Kernels& kernels, const RankOptions& options)
     : options_(options),
       world_(world),
       kernels_(kernels),
-      device_(kernels.device.open({options.threads, options.deterministic, options.cache_folder,
-                                   options.local_rank, options.limit_arch})),
+      device_(kernels.device.open({.threads = options.threads,
+                                   .deterministic = options.deterministic,
+                                   .cache_folder = options.cache_folder,
+                                   .local_rank = options.local_rank,
+                                   .limit_arch = options.limit_arch})),
       arena_(device_->memory()),
       inputs_(device_->memory()),
       host_memory_(kernels.device.pinned_memory()) {

@@ -159,7 +159,7 @@ class CudaGroupedFp8 : public QuantizeRig {
 };
 
 TEST_F(CudaGroupedFp8, ProductsMatchTheCpus) {
-  if (!gpu_has_arch(90)) GTEST_SKIP() << "no tensor cores for FP8";
+  if (!test::gpu_has_arch(90)) GTEST_SKIP() << "no tensor cores for FP8";
   for (const GroupedFp8Case& item : kCases) {
     for (Fp8Format gradients : {Fp8Format::kE4m3, Fp8Format::kE5m2}) {
       const Case drawn = draw(item, gradients);
@@ -211,7 +211,7 @@ TEST_F(CudaGroupedFp8, RowsHaveTheCpusBits) {
 
 // A CUDA graph reads the offsets of the experts when it runs, not when it is captured.
 TEST_F(CudaGroupedFp8, RecordedProductsFollowTheCountsOfRows) {
-  if (!gpu_has_arch(90)) GTEST_SKIP() << "no tensor cores for FP8";
+  if (!test::gpu_has_arch(90)) GTEST_SKIP() << "no tensor cores for FP8";
   const GroupedFp8Case item = {{200, 0, 100, 44}, 20, 256, 384};
   Case drawn = draw(item, Fp8Format::kE4m3);
   Tensor y(device_arena(), Dtype::kBf16, {drawn.rows, item.out}, "test");

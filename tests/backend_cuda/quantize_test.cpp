@@ -166,7 +166,7 @@ TEST_F(CudaQuantize, WhatIsNotFiniteIsSeen) {
 
 // Forward, dgrad and wgrad of a linear layer, with token counts that do not fill a block.
 TEST_F(CudaQuantize, ProductsAreTheCpus) {
-  if (!gpu_has_arch(90)) GTEST_SKIP() << "no tensor cores for FP8";
+  if (!test::gpu_has_arch(90)) GTEST_SKIP() << "no tensor cores for FP8";
   for (Fp8Scaling scaling : {Fp8Scaling::kTensorwise, Fp8Scaling::kBlockwise, Fp8Scaling::kNvfp4}) {
     for (std::int64_t tokens : {16, 36, 128, 300}) {
       for (Dtype out : {Dtype::kBf16, Dtype::kF16, Dtype::kF32}) {

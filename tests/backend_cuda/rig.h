@@ -34,7 +34,7 @@ class CudaRig : public ::testing::Test {
   }
 
   const Kernels& cpu() const { return cpu_kernels(); }
-  const Kernels& cuda() const { return *find_device(TestDevice::kCuda); }
+  const Kernels& cuda() const { return *test::find_device(test::TestDevice::kCuda); }
   Stream cpu_stream() { return {&pool_, nullptr}; }
   Stream cuda_stream() { return device_->stream(); }
 

@@ -166,9 +166,9 @@ TEST(FirstHour, OneLossEverywhereAndOneCurveOfTheWholeRun) {
   std::string command = small_run(
       "--train-iters 10 --exit-interval 6 --eval-interval 3 --eval-iters 1 --log-interval 4 "
       "--save S --load S --metrics-out m.jsonl");
-  auto curve_points = [&] {
+  auto curve_points = [&](const char* run) {
     std::int64_t points = 0;
-    for (const std::string& line : split(read_file(folder.path("S/loss.svg")), '\n')) {
+    for (const std::string& line : split(read_file(folder.path(concat(run, "/loss.svg"))), '\n')) {
       points += line.starts_with("<circle") ? 1 : 0;
     }
     return points;
@@ -180,7 +180,7 @@ TEST(FirstHour, OneLossEverywhereAndOneCurveOfTheWholeRun) {
             (std::vector<std::string>{"3/valid/valid", "6/valid/valid", "9/valid/valid",
                                       "10/valid/valid", "10/test/test"}));
   EXPECT_EQ(rows_of(folder, "m.jsonl").size(), 15u);
-  EXPECT_EQ(curve_points(), 10 + 4);
+  EXPECT_EQ(curve_points("S"), 10 + 4);
   std::string svg = read_file(folder.path("S/loss.svg"));
   std::string told = word_after(second.out, " -> ");
   EXPECT_EQ(told.size(), 6u) << second.out;
@@ -195,7 +195,7 @@ TEST(FirstHour, OneLossEverywhereAndOneCurveOfTheWholeRun) {
   Outcome fork = bevatron(
       folder, small_run("--train-iters 12 --load S --save T --metrics-out ./T//metrics.jsonl"));
   EXPECT_EQ(fork.code, 0) << fork.err;
-  EXPECT_EQ(curve_points(), 12 + 4);
+  EXPECT_EQ(curve_points("T"), 12 + 4);
   EXPECT_EQ(rows_of(folder, "T/metrics.jsonl").size(), 17u);
 }
 
