@@ -159,9 +159,11 @@ RunRecord record_of_manifest(const CheckpointReader& reader) {
     BEV_CHECK(field != nullptr, ErrorKind::kInput, record.source, ": has the flag ",
               quote(entry.name), ", which this program does not know; a newer one wrote it");
     if (entry.value.empty() || entry.value == field->text()) continue;
-    // A decay as long as the run was not given by itself, and stays as long as the run.
+    // Values that follow others were not given: a decay as long as the run, the length of epochs.
+    bool epochs = !value_of("epochs").empty() && value_of("epochs") != "0";
     bool follows = (entry.name == "lr-decay-iters" && entry.value == value_of("train-iters")) ||
-                   (entry.name == "lr-decay-samples" && entry.value == value_of("train-samples"));
+                   (entry.name == "lr-decay-samples" && entry.value == value_of("train-samples")) ||
+                   (entry.name == "train-iters" && epochs);
     if (follows) continue;
     record.settings.push_back({field->name(), {entry.value}, record.source, true});
   }

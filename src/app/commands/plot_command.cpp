@@ -62,8 +62,9 @@ std::vector<PlotSeries> read_runs(const PlotOptions& wanted) {
   std::vector<PlotSeries> all;
   for (const std::string& word : wanted.runs) {
     std::string file = is_directory(word) ? metrics_of_run(word) : word;
-    for (PlotSeries& series : MetricsFile(file).series(wanted.metric, wanted.x)) {
-      series.name = shown_name(series.name.empty() ? word : concat(word, " ", series.name));
+    std::vector<PlotSeries> sets = MetricsFile(file).series(wanted.metric, wanted.x);
+    for (PlotSeries& series : sets) {
+      series.name = shown_name(sets.size() == 1 ? word : concat(word, " ", series.name));
       all.push_back(std::move(series));
     }
   }

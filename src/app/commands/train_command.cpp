@@ -1,6 +1,7 @@
 // train: a run from the configuration to the exported model.
 #include <memory>
 #include <optional>
+#include <utility>
 
 #include "app/choose_model.h"
 #include "app/commands/commands.h"
@@ -224,13 +225,11 @@ void say_start(const RunConfig& run, const RuntimeConfig& runtime, const RunData
 // A run of --epochs gets its length from the prepared data and is resolved again from `given`, the
 // configuration before anything was derived from it. Returns conversations that were opened for it.
 std::shared_ptr<const Dataset> settle_epochs(RunConfig& run, const RunConfig& given,
-                                             const CommandInput& input,
-                                             std::vector<ConfigEntry>& config) {
+                                             const CommandInput& input) {
   if (!by_epochs(run.train)) return nullptr;
   std::shared_ptr<const Dataset> conversations = resolve_epochs(run, given);
   input.options.add_problems(run.resolve());
   input.options.throw_problems();
-  config = config_entries(input.fields);
   place_outputs(run, input.options);
   return conversations;
 }
@@ -286,6 +285,16 @@ int dry_run(const RunConfig& run, bool speaks) {
   return kExitOk;
 }
 
+// The configuration for manifests: with the data as given, not the token files and caches made of
+// it, which are where the run is.
+std::vector<ConfigEntry> manifest_config(RunConfig& run, const DataConfig& given,
+                                         const FieldList& fields) {
+  DataConfig now = std::exchange(run.data, given);
+  std::vector<ConfigEntry> entries = config_entries(fields);
+  run.data = std::move(now);
+  return entries;
+}
+
 int run_train(TrainFlags& wanted, const CommandInput& input) {
   RunConfig& run = wanted.run;
   bool speaks = input.launch.process == 0;  // process of world rank 0
@@ -305,7 +314,7 @@ int run_train(TrainFlags& wanted, const CommandInput& input) {
   input.options.throw_problems();
   replay.check(run.model);
   if (run.data.tokenizer.empty()) run.data.tokenizer = run.train.hf_model;
-  std::vector<ConfigEntry> config = config_entries(input.fields);
+  const DataConfig given_data = run.data;
   place_outputs(run, input.options);
   for (const std::string& note : notes) {
     if (speaks) log_info(note);
@@ -316,12 +325,13 @@ int run_train(TrainFlags& wanted, const CommandInput& input) {
   if (speaks) check_outputs(run);
   StopSignal stop;
   std::optional<RunFolder> folder;
-  if (speaks && !run.checkpoint.save.empty()) folder.emplace(run, input.options, last_saved);
+  bool saves = !run.checkpoint.save.empty() && !run.train.eval.skip_train;
+  if (speaks && saves) folder.emplace(run, input.options, last_saved);
   RunData data = std::move(replay.data);
   if (!data.replay) {
     bool ready = run.data.text.empty() || prepare_text(run.data, *tokenizer, stop, speaks);
     if (!ready) return kExitSignalBase + stop.received();
-    std::shared_ptr<const Dataset> conversations = settle_epochs(run, given, input, config);
+    std::shared_ptr<const Dataset> conversations = settle_epochs(run, given, input);
     data = open_run_data(run, std::move(conversations));
   }
   if (speaks) note_reached_length(run, position);
@@ -332,7 +342,7 @@ int run_train(TrainFlags& wanted, const CommandInput& input) {
   if (speaks) say_start(run, runtime, data, input.launch, memory);
   std::unique_ptr<Profile> profile = open_profile(run, input.launch);
   RunParts parts{run,
-                 std::move(config),
+                 manifest_config(run, given_data, input.fields),
                  data,
                  stop,
                  folder ? &*folder : nullptr,
