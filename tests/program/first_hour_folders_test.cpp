@@ -274,6 +274,7 @@ TEST(FirstHour, PlotDrawsSeveralRuns) {
   EXPECT_THAT(outcome.err, HasSubstr("1 value of torn.jsonl is not above 0"));
   outcome = bevatron(folder, "plot torn.jsonl --metric validation --output v.svg");
   EXPECT_EQ(last_json(outcome)["series"][0]["last"], 2);
+  EXPECT_EQ(last_json(outcome)["series"][0]["run"], "torn.jsonl");
   outcome = bevatron(folder, "plot torn.jsonl --metric accuracy --output v.svg");
   EXPECT_EQ(outcome.code, 2);
   EXPECT_THAT(outcome.err, HasSubstr("there are loss, consumed_tokens, elapsed_ms, validation"));
