@@ -222,9 +222,6 @@ std::vector<std::vector<std::int32_t>> read_prompts(const GenerateOptions& wante
   if (!wanted.prompt_tokens.empty()) {
     return read_token_rows(wanted.prompt_tokens, wanted.run.model.vocab_size).input_ids;
   }
-  BEV_CHECK(job.tokenizer, ErrorKind::kInput, wanted.chat ? "--chat: " : "--prompt: ",
-            job.model.files().empty() ? wanted.model.load : job.model.files(),
-            " has no tokenizer.json of a kind that can be read; give token ids by --prompt-tokens");
   if (wanted.converses()) return {};
   return encode_prompts(wanted.prompts, *job.tokenizer,
                         job.chat_template ? &*job.chat_template : nullptr);
@@ -242,6 +239,10 @@ GenerateJob make_job(const GenerateOptions& wanted, const SourceModel& model, bo
     job.tokenizer = load_tokenizer(model.files());
     job.options.eos = read_end_tokens(model.files());
   }
+  BEV_CHECK(job.tokenizer || !wanted.prompt_tokens.empty(), ErrorKind::kInput,
+            wanted.chat ? "--chat: " : "--prompt: ",
+            model.files().empty() ? wanted.model.load : model.files(),
+            " has no tokenizer.json of a kind that can be read; give token ids by --prompt-tokens");
   if (wanted.chat) {
     job.chat_template.emplace(ChatTemplate::load(model.files(), wanted.chat_template, false));
   }
