@@ -191,7 +191,7 @@ TEST(DryRun, TextSumsUpALargeMeshByStage) {
                                         "--use-distributed-optimizer", "--device", "cpu"}));
   EXPECT_THAT(text, HasSubstr("of each of the 2 stages the rank that needs most"));
   EXPECT_THAT(text, HasSubstr("does not fit"));
-  EXPECT_LT(text.size(), 20000u);
+  EXPECT_LT(text.size(), 30000u);
 }
 
 TEST(DryRun, AModelForGpusIsNotComparedWithHostMemory) {
@@ -223,7 +223,10 @@ TEST(DryRun, AdviceOnMemoryNamesWhatFits) {
   EXPECT_THAT(advice, HasSubstr(concat("--micro-batch-size 1: ", format_bytes(small))));
   EXPECT_THAT(memory_advice(run, {}, small - 1),
               Not(HasSubstr(concat("--micro-batch-size 1: ", format_bytes(small)))));
-  advice = memory_advice(run, {}, 1.3e9);
+  double joined = needed({"--micro-batch-size", "1", "--global-batch-size", "8",
+                          "--recompute-granularity", "full", "--recompute-method", "uniform",
+                          "--recompute-num-layers", "1", "--device", "cpu"});
+  advice = memory_advice(run, {}, joined);
   EXPECT_THAT(advice, HasSubstr("what would fit:\n  --micro-batch-size 1 "));
   EXPECT_THAT(advice, Not(HasSubstr("offload"))) << "the CPU has no other memory";
   advice = memory_advice(run, {}, 1e6);
