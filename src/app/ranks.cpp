@@ -68,6 +68,18 @@ void check_device(const RunConfig& run) {
 #endif
 }
 
+void on_process_0(const Launch& launch, FunctionRef<void()> body) {
+  if (launch.process != 0) return;
+  try {
+    body();
+  } catch (const Error& error) {
+    // Without mpirun nobody ends the others. They may still prepare their data.
+    constexpr double kPatienceSeconds = 30;
+    if (launch.kind == LaunchKind::kTcp) refuse_tcp_link(launch, error.what(), kPatienceSeconds);
+    throw;
+  }
+}
+
 const Kernels* planned_kernels(const RuntimeConfig& runtime) {
   if (runtime.device != DeviceKind::kCuda) return &device_kernels(runtime);
 #ifdef BEV_HAS_CUDA

@@ -12,6 +12,9 @@ namespace bev {
 
 // Kernels of the requested device. Throws Error(kConfig) if it cannot be used.
 const Kernels& device_kernels(const RuntimeConfig& runtime);
+// Calls body() on process 0, before the ranks run; if it throws Error, processes that would wait
+// for process 0 are told first.
+void on_process_0(const Launch& launch, FunctionRef<void()> body);
 // Throws Error(kConfig) if the requested device cannot be used, or not for this run.
 void check_device(const RunConfig& run);
 // Kernels of the requested device, whether it is present or not; null if this build does not

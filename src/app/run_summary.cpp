@@ -138,8 +138,11 @@ std::string results_text(const RunConfig& run) {
   add("TensorBoard", run.log.tensorboard_dir);
   add("trace", run.profile.profile_trace);
   add("loss curve", run.log.loss_svg);
-  return places.empty() ? "nothing is kept; --save DIR or --export-hf DIR keeps the model"
-                        : join(places, ", ");
+  const bool kept =
+      !concat(run.checkpoint.save, run.train.export_hf, run.checkpoint.save_hf).empty();
+  if (!kept && !run.train.eval.skip_train)
+    places.push_back("the model is not kept (--save DIR or --export-hf DIR keeps it)");
+  return join(places, ", ");
 }
 
 }  // namespace

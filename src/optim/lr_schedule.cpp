@@ -64,9 +64,10 @@ std::vector<std::string> LrSchedule::problems() const {
   require(warmup_steps >= 0, "--lr-warmup-samples: ", warmup_steps, " is negative; use 0 or more");
   require(decay_steps > 0, "--lr-decay-samples: the decay takes ", decay_steps,
           " samples; give more with it or with --lr-decay-iters");
-  require(decay_steps <= 0 || warmup_steps < decay_steps, "--lr-warmup-samples: the warm-up of ",
-          warmup_steps, " samples is not shorter than the decay of ", decay_steps,
-          " samples, which includes it; shorten the one or lengthen the other");
+  require(decay_steps <= 0 || warmup_steps < decay_steps, "--lr-warmup-iters: the warm-up takes ",
+          warmup_steps, " samples, and the decay, which includes it, ", decay_steps,
+          "; shorten it (also --lr-warmup-samples, --lr-warmup-fraction) or lengthen the run "
+          "(--train-iters, --epochs) or --lr-decay-iters");
   require(style != Style::kWsd || (wsd_decay_steps > 0 && wsd_decay_steps <= decay_steps),
           "--lr-wsd-decay-samples: the last decay takes ", wsd_decay_steps, " samples of ",
           decay_steps, "; give a part of them with it or with --lr-wsd-decay-iters");

@@ -214,6 +214,15 @@ TEST_P(Cluster, LayoutsGiveOneRanksAnswer) {
   EXPECT_EQ(run.code, 0) << run.out << run.err;
 }
 
+// Only process 0 looks at the outputs; the others must not wait for it.
+TEST_P(Cluster, WhatProcess0RefusesEndsAll) {
+  TempFolder folder;
+  write_file(folder.path("file"), "");
+  Outcome run = run_cluster(folder, GetParam(), 3, tiny_train("--dp 3 --save file/S", 6));
+  EXPECT_EQ(run.code, 2) << run.err;
+  EXPECT_NE(run.err.find("--save: "), std::string::npos) << run.err;
+}
+
 INSTANTIATE_TEST_SUITE_P(Starters, Cluster, testing::Values(Starter::kMpirun, Starter::kVariables),
                          [](const auto& starter) {
                            return starter.param == Starter::kMpirun ? "Mpirun" : "Variables";

@@ -145,6 +145,9 @@ void check_outputs(const RunConfig& run) {
     warn_of_endless_turns(run.data.tokenizer, run.data.chat_template);
   }
   const LogConfig& log = run.log;
+  // The folder is made last: nothing is left of a run that is refused.
+  const std::string& save = run.checkpoint.save;
+  if (!save.empty()) check_report_path("--save", join_path(save, "checkpoint"));
   if (!log.loss_svg.empty()) check_report_path("--loss-svg", log.loss_svg);
   if (!run.profile.profile_trace.empty()) {
     check_report_path("--profile-trace", run.profile.profile_trace);
@@ -322,11 +325,13 @@ int run_train(TrainFlags& wanted, const CommandInput& input) {
   if (run.train.dry_run) return dry_run(run, speaks);
   check_device(run);
   const MemoryFit memory = check_memory(run, input.launch);
-  if (speaks) check_outputs(run);
   StopSignal stop;
   std::optional<RunFolder> folder;
-  bool saves = !run.checkpoint.save.empty() && !run.train.eval.skip_train;
-  if (speaks && saves) folder.emplace(run, input.options, last_saved);
+  on_process_0(input.launch, [&] {
+    check_outputs(run);
+    bool saves = !run.checkpoint.save.empty() && !run.train.eval.skip_train;
+    if (saves) folder.emplace(run, input.options, last_saved);
+  });
   RunData data = std::move(replay.data);
   if (!data.replay) {
     bool ready = run.data.text.empty() || prepare_text(run.data, *tokenizer, stop, speaks);

@@ -281,6 +281,15 @@ struct Meeting {
   }
 };
 
+// Key of the reply of a process 0 that does not take part.
+constexpr const char* kRefusal = "refusal";
+
+bool send_text(Meeting& meeting, int process, const std::string& text) {
+  std::uint64_t size = text.size();
+  return write_all(meeting.connection(process), &size, sizeof size, meeting.deadline) &&
+         write_all(meeting.connection(process), text.data(), size, meeting.deadline);
+}
+
 // Process 0: collects the addresses at which the others listen, and sends them to all.
 void host_meeting(Meeting& meeting) {
   const Launch& launch = meeting.launch;
@@ -298,11 +307,8 @@ void host_meeting(Meeting& meeting) {
     places[static_cast<std::size_t>(process)] = {near ? "" : address, greeting.port};
   }
   std::string text = places.dump();
-  std::uint64_t size = text.size();
   for (int i = 1; i < launch.processes; ++i) {
-    bool told = write_all(meeting.connection(i), &size, sizeof size, meeting.deadline) &&
-                write_all(meeting.connection(i), text.data(), size, meeting.deadline);
-    BEV_CHECK(told, ErrorKind::kComm, "process ", i, " hung up");
+    BEV_CHECK(send_text(meeting, i, text), ErrorKind::kComm, "process ", i, " hung up");
   }
 }
 
@@ -321,6 +327,8 @@ void join_meeting(Meeting& meeting) {
   BEV_CHECK(heard, ErrorKind::kComm, "process 0 at ", launch.master_address, " port ",
             launch.master_port, " hung up, or waits for others");
   nlohmann::json places = nlohmann::json::parse(text);
+  BEV_CHECK(!places.is_object(), ErrorKind::kConfig,
+            "ended by process 0: ", places.value(kRefusal, ""));
   for (int i = 1; i < launch.process; ++i) {
     const nlohmann::json& place = places[static_cast<std::size_t>(i)];
     std::string address = place[0];
@@ -336,9 +344,29 @@ void join_meeting(Meeting& meeting) {
 
 }  // namespace
 
+namespace {
+Meeting make_meeting(const Launch& launch, double timeout_seconds) {
+  return {launch, monotonic_seconds() + timeout_seconds,
+          std::vector<Socket>(static_cast<std::size_t>(launch.processes))};
+}
+}  // namespace
+
+void refuse_tcp_link(const Launch& launch, const std::string& message, double timeout_seconds) {
+  Meeting meeting = make_meeting(launch, timeout_seconds);
+  Socket listener = listen_on(launch.master_port);
+  std::string text = nlohmann::json{{kRefusal, message}}.dump(
+      -1, ' ', true, nlohmann::json::error_handler_t::replace);
+  for (int i = 1; i < launch.processes; ++i) {
+    Greeting greeting;
+    std::string address;
+    int process = meeting.accept_one(listener, greeting, address);
+    if (process < 0) return;
+    send_text(meeting, process, text);
+  }
+}
+
 std::unique_ptr<Link> connect_tcp_link(const Launch& launch, double timeout_seconds) {
-  Meeting meeting{launch, monotonic_seconds() + timeout_seconds, {}};
-  meeting.connections.resize(static_cast<std::size_t>(launch.processes));
+  Meeting meeting = make_meeting(launch, timeout_seconds);
   launch.process == 0 ? host_meeting(meeting) : join_meeting(meeting);
   return std::make_unique<TcpLink>(launch.process, std::move(meeting.connections));
 }
