@@ -212,8 +212,11 @@ TEST(FirstHour, SpecialTokensAreHiddenUnlessAskedFor) {
   TempFolder folder;
   write_conversations(folder);
   ASSERT_EQ(bevatron(folder, tiny_sft("--train-iters 40 --export-hf out")).code, 0);
-  const std::string generate =
-      "generate --hf-model out --chat --prompt 'say b' --ignore-eos --max-new-tokens 5 ";
+  // The token that ends the answer counts too.
+  const std::string answer = "generate --hf-model out --chat --prompt 'say b' ";
+  EXPECT_EQ(bevatron(folder, answer).out, "bbb\n");
+  EXPECT_EQ(bevatron(folder, answer + "--show-special-tokens").out, "bbb<|im_end|>\n");
+  const std::string generate = answer + "--ignore-eos --max-new-tokens 5 ";
   EXPECT_THAT(bevatron(folder, generate).out, Not(HasSubstr("<|im_end|>")));
   EXPECT_THAT(bevatron(folder, generate + "--json").out, Not(HasSubstr("<|im_end|>")));
   EXPECT_THAT(bevatron(folder, generate + "--show-special-tokens").out, HasSubstr("bbb<|im_end|>"));

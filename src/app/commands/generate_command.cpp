@@ -126,7 +126,7 @@ struct GenerateJob {
   }
   // Whether texts have this token.
   bool shows(std::int32_t token) const {
-    return !ended_by(token) && (show_special_tokens || !tokenizer->is_special(token));
+    return show_special_tokens || !(ended_by(token) || tokenizer->is_special(token));
   }
 };
 
