@@ -394,7 +394,7 @@ TEST_F(RunConfigTest, WarmUpIsSetOnceAndEndsInTime) {
                           "warm-up; keep one"));
   run = RunConfig();
   EXPECT_THAT(resolve({"--lr-warmup-iters", "100"}),
-              ElementsAre(HasSubstr("100 samples is not shorter than")));
+              ElementsAre(HasSubstr("the warm-up takes 100 samples")));
   run = RunConfig();
   EXPECT_THAT(resolve({"--lr", "1e-4", "--min-lr", "1e-3"}),
               ElementsAre(HasSubstr("--lr: 0.0001 is below --min-lr 0.001")));
