@@ -10,7 +10,7 @@
 #include <utility>
 
 #include "base/divide.h"
-#include "base/markup.h"
+#include "train/svg_chart.h"
 
 namespace bev {
 
@@ -19,27 +19,8 @@ bool is_finite(const PlotPoint& point) {
 }
 
 namespace {
-struct Range {
-  double low = std::numeric_limits<double>::infinity();
-  double high = -std::numeric_limits<double>::infinity();
-
-  bool empty() const { return low > high; }
-  void add(double value) {
-    low = std::min(low, value);
-    high = std::max(high, value);
-  }
-  double share(double value) const { return (value - low) / (high - low); }
-  // Range with a margin, and never of width 0.
-  Range padded(double part) const {
-    if (empty()) return {0.0, 1.0};
-    double room = (high - low) * part;
-    if (high - low <= std::abs(high) * 1e-12) room = high == 0.0 ? 1.0 : std::abs(high) * 0.1;
-    return {low - room, high + room};
-  }
-};
-
 struct Ranges {
-  Range x, y;
+  PlotRange x, y;
   void add(std::span<const PlotPoint> points) {
     for (const PlotPoint& point : points) {
       if (!is_finite(point)) continue;
@@ -97,114 +78,40 @@ std::vector<PlotPoint> smoothed(std::span<const PlotPoint> points) {
 }
 
 namespace {
-class LossSvg {
- public:
-  explicit LossSvg(const LossCurves& curves) : curves_(curves) {
-    Ranges ranges;
-    ranges.add(curves.train);
-    ranges.add(curves.validation);
-    empty_ = ranges.x.empty();
-    bool one_x = ranges.x.low == ranges.x.high;
-    x_ = one_x ? Range{ranges.x.low - 1.0, ranges.x.low + 1.0} : ranges.x.padded(0.0);
-    y_ = ranges.y.padded(0.06);
+constexpr int kLeft = 76;  // of the y axis
+
+std::vector<SvgChart::Tick> loss_ticks(const PlotRange& range) {
+  std::vector<SvgChart::Tick> out;
+  AxisTicks ticks = axis_ticks(range.low, range.high, 7);
+  for (double value : ticks.values) out.emplace_back(value, tick_label(value, ticks.step));
+  return out;
+}
+
+void put_points(SvgChart& chart, std::span<const PlotPoint> values, double radius,
+                std::string_view style) {
+  chart.put(fmt::format("<g {}>", style));
+  for (const PlotPoint& point : values) {
+    if (!is_finite(point)) continue;
+    chart.put(fmt::format(R"(<circle cx="{:.1f}" cy="{:.1f}" r="{}"/>)", chart.px(point.x),
+                          chart.py(point.y), radius));
   }
+  chart.put("</g>");
+}
 
-  std::string draw() {
-    put(R"(<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {0} {1}" width="{0}" height="{1}" )"
-        R"(font-family="system-ui, sans-serif" font-size="13" fill="#57606a">)",
-        kWidth, kHeight);
-    put(R"(<rect width="{}" height="{}" rx="8" fill="#ffffff"/>)", kWidth, kHeight);
-    put(R"(<text x="{}" y="32" font-size="18" font-weight="600" fill="#1f2328">{}</text>)", kLeft,
-        escape_markup(curves_.title));
-    axes();
-    if (empty_) {
-      put(R"(<text x="{}" y="{}" text-anchor="middle">no finite points</text>)",
-          (kLeft + kWidth - kRight) / 2, (kTop + kHeight - kBottom) / 2);
-    }
-    points(thinned(curves_.train, 1200), 1.8, R"(fill="#54aeff" fill-opacity="0.35")");
-    line(thinned(smoothed(curves_.train), 1200), "#0969da", 2.2);
-    line(curves_.validation, "#bc4c00", 1.2);
-    points(curves_.validation, 4.0, R"(fill="#ffffff" stroke="#bc4c00" stroke-width="2")");
-    legend();
-    return text_ + "</svg>\n";
-  }
-
- private:
-  static constexpr int kWidth = 900, kHeight = 480, kLeft = 76, kRight = 28, kTop = 56,
-                       kBottom = 58;
-
-  template <class... Values>
-  void put(fmt::format_string<Values...> format, Values&&... values) {
-    fmt::format_to(std::back_inserter(text_), format, std::forward<Values>(values)...);
-    text_ += '\n';
-  }
-  double px(double x) const { return kLeft + x_.share(x) * (kWidth - kLeft - kRight); }
-  double py(double y) const { return kHeight - kBottom - y_.share(y) * (kHeight - kTop - kBottom); }
-
-  void axes() {
-    AxisTicks rows = axis_ticks(y_.low, y_.high, 7), columns = axis_ticks(x_.low, x_.high, 9);
-    for (double value : rows.values) {
-      put(R"(<line x1="{0}" x2="{1}" y1="{2:.1f}" y2="{2:.1f}" stroke="#eaeef2"/>)", kLeft,
-          kWidth - kRight, py(value));
-      put(R"(<text x="{}" y="{:.1f}" text-anchor="end">{}</text>)", kLeft - 10, py(value) + 4.5,
-          tick_label(value, rows.step));
-    }
-    for (double value : columns.values) {
-      put(R"(<line x1="{0:.1f}" x2="{0:.1f}" y1="{1}" y2="{2}" stroke="#8c959f"/>)", px(value),
-          kHeight - kBottom, kHeight - kBottom + 5);
-      put(R"(<text x="{:.1f}" y="{}" text-anchor="middle">{}</text>)", px(value),
-          kHeight - kBottom + 21, tick_label(value, columns.step));
-    }
-    put(R"(<path d="M{0} {1}V{2}H{3}" fill="none" stroke="#8c959f"/>)", kLeft, kTop,
-        kHeight - kBottom, kWidth - kRight);
-    put(R"(<text x="{}" y="{}" text-anchor="middle">iteration</text>)",
-        (kLeft + kWidth - kRight) / 2, kHeight - 14);
-    put(R"svg(<text transform="translate(20 {}) rotate(-90)" text-anchor="middle">loss</text>)svg",
-        (kTop + kHeight - kBottom) / 2);
-  }
-
-  void points(std::span<const PlotPoint> values, double radius, std::string_view style) {
-    put("<g {}>", style);
-    for (const PlotPoint& point : values) {
-      if (!is_finite(point)) continue;
-      put(R"(<circle cx="{:.1f}" cy="{:.1f}" r="{}"/>)", px(point.x), py(point.y), radius);
-    }
-    put("</g>");
-  }
-
-  void line(std::span<const PlotPoint> values, std::string_view colour, double thickness) {
-    std::string path;
-    bool pen_down = false;
-    for (const PlotPoint& point : values) {
-      if (is_finite(point)) {
-        path += fmt::format("{}{:.1f} {:.1f}", pen_down ? 'L' : 'M', px(point.x), py(point.y));
-      }
-      pen_down = is_finite(point);
-    }
-    if (path.empty()) return;
-    put(R"(<path d="{}" fill="none" stroke="{}" stroke-width="{}" stroke-linejoin="round"/>)", path,
-        colour, thickness);
-  }
-
-  void legend() {
-    int x = kWidth - kRight;
-    auto entry = [&](std::string_view name, std::string_view colour,
-                     std::span<const PlotPoint> from, double told = NAN) {
-      auto last = std::find_if(from.rbegin(), from.rend(), is_finite);
-      if (last == from.rend()) return;
-      put(R"(<text x="{}" y="32" text-anchor="end" fill="{}" font-weight="600">{} {:.4f}</text>)",
-          x, colour, name, std::isnan(told) ? last->y : told);
-      x -= 150;
-    };
-    entry("validation", "#bc4c00", curves_.validation);
-    entry("train", "#0969da", curves_.train, curves_.final_loss);
-  }
-
-  const LossCurves& curves_;
-  bool empty_ = false;
-  Range x_, y_;
-  std::string text_;
-};
+void put_legend(SvgChart& chart, const LossCurves& curves) {
+  int x = SvgChart::kWidth - SvgChart::kRight;
+  auto entry = [&](std::string_view name, std::string_view colour, std::span<const PlotPoint> from,
+                   double told = NAN) {
+    auto last = std::find_if(from.rbegin(), from.rend(), is_finite);
+    if (last == from.rend()) return;
+    chart.put(fmt::format(
+        R"(<text x="{}" y="32" text-anchor="end" fill="{}" font-weight="600">{} {:.4f}</text>)", x,
+        colour, name, std::isnan(told) ? last->y : told));
+    x -= 150;
+  };
+  entry("validation", "#bc4c00", curves.validation);
+  entry("train", "#0969da", curves.train, curves.final_loss);
+}
 }  // namespace
 
 AxisTicks axis_ticks(double low, double high, std::int64_t wanted) {
@@ -223,7 +130,25 @@ AxisTicks axis_ticks(double low, double high, std::int64_t wanted) {
   return ticks;
 }
 
-std::string loss_svg(const LossCurves& curves) { return LossSvg(curves).draw(); }
+std::string loss_svg(const LossCurves& curves) {
+  Ranges ranges;
+  ranges.add(curves.train);
+  ranges.add(curves.validation);
+  const PlotRange y = ranges.y.padded(0.06);
+  SvgChart chart(kLeft, ranges.x.widened(), y);
+  chart.begin(SvgChart::kPlotHeight, curves.title);
+  chart.axes(loss_ticks(y), 9, "iteration");
+  chart.put(fmt::format(
+      R"svg(<text transform="translate(20 {}) rotate(-90)" text-anchor="middle">loss</text>)svg",
+      (SvgChart::kTop + SvgChart::kPlotHeight - SvgChart::kBottom) / 2));
+  if (ranges.x.empty()) chart.note("no finite points");
+  put_points(chart, thinned(curves.train, 1200), 1.8, R"(fill="#54aeff" fill-opacity="0.35")");
+  chart.line(thinned(smoothed(curves.train), 1200), R"(stroke="#0969da" stroke-width="2.2")");
+  chart.line(curves.validation, R"(stroke="#bc4c00" stroke-width="1.2")");
+  put_points(chart, curves.validation, 4.0, R"(fill="#ffffff" stroke="#bc4c00" stroke-width="2")");
+  put_legend(chart, curves);
+  return chart.finish();
+}
 
 namespace {
 // A canvas of braille characters, each 2 dots wide and 4 high.
@@ -302,8 +227,9 @@ std::string terminal_plot(std::span<const PlotPoint> points, const TerminalPlot&
   Ranges found;
   found.add(points);
   if (found.x.empty()) return text + "(no finite points)\n";
-  Ranges ranges{found.x.low == found.x.high ? Range{found.x.low - 1.0, found.x.low + 1.0} : found.x,
-                found.y.padded(0.0)};
+  Ranges ranges{
+      found.x.low == found.x.high ? PlotRange{found.x.low - 1.0, found.x.low + 1.0} : found.x,
+      found.y.padded(0.0)};
   BrailleCanvas canvas(columns, rows);
   draw_series(canvas, points, ranges);
   for (std::int64_t row = 0; row < rows; ++row) {
