@@ -20,30 +20,6 @@ constexpr const char* kIteration = "iteration";
 constexpr const char* kSplit = "split";
 constexpr const char* kPerplexity = "_perplexity";
 
-// Numbers that JSON does not have, as Python writes them, become null.
-std::string without_nan(std::string_view line) {
-  constexpr std::string_view kNames[] = {"NaN", "-Infinity", "Infinity"};
-  std::string out;
-  bool in_text = false;
-  for (std::size_t i = 0; i < line.size(); ++i) {
-    std::string_view rest = line.substr(i);
-    auto name =
-        std::ranges::find_if(kNames, [&](std::string_view one) { return rest.starts_with(one); });
-    if (!in_text && name != std::end(kNames)) {
-      out += "null";
-      i += name->size() - 1;
-      continue;
-    }
-    if (in_text && line[i] == '\\' && i + 1 < line.size()) {
-      out += line[i++];
-    } else if (line[i] == '"') {
-      in_text = !in_text;
-    }
-    out += line[i];
-  }
-  return out;
-}
-
 bool is_row(const Json& row) {
   return row.is_object() && row.contains(kIteration) && row[kIteration].is_number_integer();
 }
@@ -54,8 +30,12 @@ std::string text_of(const Json& row, const char* key) {
   return found != row.end() && found->is_string() ? found->get<std::string>() : "";
 }
 
+// Infinity and NaN of Python are such marks (mark_python_numbers()).
+bool is_mark(const Json& value) {
+  return value.is_string() && value.get_ref<const std::string&>().starts_with('\x01');
+}
 bool is_value(const Json& value) {
-  return value.is_number() || value.is_null() || value.is_boolean();
+  return value.is_number() || value.is_null() || value.is_boolean() || is_mark(value);
 }
 double number_of(const Json& value) {
   if (value.is_boolean()) return value.get<bool>() ? 1 : 0;
@@ -145,7 +125,7 @@ MetricsFile::MetricsFile(const std::string& path) : path_(path), rows_(std::make
     begin = end + 1;
     if (line.empty()) continue;
     Json row = Json::parse(line, nullptr, false);
-    if (row.is_discarded()) row = Json::parse(without_nan(line), nullptr, false);
+    if (row.is_discarded()) row = Json::parse(mark_python_numbers(line), nullptr, false);
     bool last = trim(std::string_view(all).substr(std::min(begin, all.size()))).empty();
     if (row.is_discarded() && last) break;
     BEV_CHECK(is_row(row), ErrorKind::kInput, path, ":", number + 1, ": ", quote(line, 40),
