@@ -4,7 +4,8 @@
 //
 // usage: decode MODEL MODE BATCH [NEW_TOKENS [DEVICE]] [NAME=VALUE..]
 //   MODEL: a preset; MODE: fp32 | bf16; DEVICE: cpu | cuda
-//   layers=N: the first N layers only; temperature, top_k, top_p: sampling; kernels=N: after the
+//   layers=N: the first N layers only; prompt=N: tokens of each prompt (32); exact=1: exact kernels;
+//   temperature, top_k, top_p: sampling; kernels=N: after the
 //   line, the N kernels that take most of the time of a step
 #include <fmt/format.h>
 
@@ -26,7 +27,7 @@
 #include "base/philox.h"
 #include "base/thread_pool.h"
 #include "comm/world.h"
-#include "infer/generator.h"
+#include "infer/generate.h"
 #include "kernels/device.h"
 #include "models/families/family.h"
 #include "parallel/engine.h"
@@ -34,13 +35,12 @@
 namespace bev {
 namespace {
 
-constexpr std::int64_t kPromptTokens = 32;
 
 // Time between the first and the last new token, and the number of steps.
-class StepTimes : public TokenSink {
+class StepTimes : public RequestSink {
  public:
-  void on_token(std::int64_t sequence, const TokenChoice&) override {
-    if (sequence != 0) return;
+  void on_token(const TokenEvent& event) override {
+    if (event.request != 0) return;
     last_ = monotonic_seconds();
     if (steps_++ == 0) first_ = last_;
   }
@@ -73,35 +73,24 @@ double copy_speed(Context& ctx) {
   return 2 * static_cast<double>(kBytes) / best;
 }
 
-std::vector<std::vector<std::int32_t>> random_prompts(std::int64_t batch, std::int64_t vocabulary) {
-  std::vector<std::vector<std::int32_t>> prompts(static_cast<std::size_t>(batch));
-  for (std::size_t row = 0; row < prompts.size(); ++row) {
-    for (std::uint64_t at = 0; at < kPromptTokens; ++at) {
-      prompts[row].push_back(
-          static_cast<std::int32_t>(mix_bits(row, at) % static_cast<std::uint64_t>(vocabulary)));
-    }
-  }
-  return prompts;
-}
 
-const Kernels& kernels_of(const std::string& device) {
-#ifdef BEV_HAS_CUDA
-  if (device == "cuda") return cuda_kernels();
-#endif
-  BEV_CHECK(device == "cpu", ErrorKind::kConfig, "decode: no device ", device);
-  return cpu_kernels();
-}
 
 struct Wanted {
   std::string model, mode, device = "cpu";
   std::int64_t batch = 1, new_tokens = 64;
   std::int64_t layers = 0;   // 0: all
+  std::int64_t prompt = 32;  // tokens
+  bool exact = false;
   std::int64_t kernels = 0;  // rows of the kernel table
   SamplingOptions sampling = {};
 
   void set(const std::string& name, const std::string& value) {
     if (name == "layers") {
       layers = std::stoll(value);
+    } else if (name == "prompt") {
+      prompt = std::stoll(value);
+    } else if (name == "exact") {
+      exact = value == "1";
     } else if (name == "kernels") {
       kernels = std::stoll(value);
     } else if (name == "temperature") {
@@ -116,14 +105,37 @@ struct Wanted {
   }
 };
 
+const Kernels& kernels_of(const Wanted& wanted) {
+#ifdef BEV_HAS_CUDA
+  if (wanted.device == "cuda") return wanted.exact ? cuda_exact_kernels() : cuda_kernels();
+#endif
+  BEV_CHECK(wanted.device == "cpu", ErrorKind::kConfig, "decode: no device ", wanted.device);
+  return wanted.exact ? cpu_exact_kernels() : cpu_kernels();
+}
+
+std::vector<Request> random_requests(const Wanted& wanted, std::int64_t vocabulary) {
+  std::vector<Request> requests(static_cast<std::size_t>(wanted.batch));
+  for (std::size_t row = 0; row < requests.size(); ++row) {
+    requests[row].max_new_tokens = wanted.new_tokens;
+    requests[row].sampling = wanted.sampling;
+    requests[row].stream = static_cast<std::int64_t>(row);
+    for (std::int64_t at = 0; at < wanted.prompt; ++at) {
+      requests[row].prompt.push_back(
+          static_cast<std::int32_t>(mix_bits(row, static_cast<std::uint64_t>(at)) %
+                                    static_cast<std::uint64_t>(vocabulary)));
+    }
+  }
+  return requests;
+}
+
 // Traces the device between two tokens: steps as they run, including CUDA graphs.
-class StepTrace : public TokenSink {
+class StepTrace : public RequestSink {
  public:
   static constexpr std::int64_t kFirst = 8, kSteps = 8;
 
   explicit StepTrace(DeviceTrace& trace) : trace_(trace) {}
-  void on_token(std::int64_t sequence, const TokenChoice&) override {
-    if (sequence != 0) return;
+  void on_token(const TokenEvent& event) override {
+    if (event.request != 0) return;
     ++tokens_;
     if (tokens_ == kFirst) trace_.started();
     if (tokens_ == kFirst + kSteps) trace_.stopped();
@@ -211,17 +223,13 @@ void run(World& world, const Wanted& wanted) {
   options.threads = machine_threads();
   options.parallel.data_parallel_size = 1;
   options.gradients = options.optimizer = false;
-  const Kernels& kernels = kernels_of(wanted.device);
+  const Kernels& kernels = kernels_of(wanted);
   Engine engine(world, kernels, options);
-  Generator generator(engine.model());
-  GenerationOptions generation;
-  generation.max_new_tokens = wanted.new_tokens;
-  generation.ignore_eos = true;
-  generation.sampling = wanted.sampling;
-  const auto prompts = random_prompts(wanted.batch, options.model.vocab_size);
-  generator.generate(prompts, generation);
+  std::vector<Request> requests = random_requests(wanted, options.model.vocab_size);
+  InferenceEngine inference(engine.model(), options_for(requests, {.prefix_cache = false}));
+  generate(inference, requests);
   StepTimes times;
-  generator.generate(prompts, generation, &times);
+  generate(inference, requests, &times);
   const double bytes = weights_read(engine, options.model, wanted.batch) *
                        static_cast<double>(size_of(options.dtype));
   const double speed = copy_speed(engine.model().ctx());
@@ -237,8 +245,10 @@ void run(World& world, const Wanted& wanted) {
   std::unique_ptr<DeviceTrace> trace = kernels.device.trace();
   BEV_CHECK(trace != nullptr, ErrorKind::kConfig, "decode: no kernels to tell of");
   StepTrace traced(*trace);
-  generation.max_new_tokens = StepTrace::kFirst + StepTrace::kSteps + 1;
-  generator.generate(prompts, generation, &traced);
+  for (Request& request : requests) {
+    request.max_new_tokens = StepTrace::kFirst + StepTrace::kSteps + 1;
+  }
+  generate(inference, requests, &traced);
   print_kernels(kernel_times(trace->take()), wanted.kernels);
 }
 

@@ -9,7 +9,7 @@ include(GNUInstallDirs)
 set(BEV_PUBLIC_HEADERS
     autograd/recompute.h backend/cpu/cpu_kernels.h base/thread_pool.h bridge/hf_model.h chat/chat_template.h
     checkpoint/local_tier.h checkpoint/restore.h checkpoint/saver.h
-    comm/world.h data/batch_file.h data/mock_dataset.h data/sample_order.h infer/generator.h kernels/tables.h models/model.h models/word_embeddings.h
+    comm/world.h data/batch_file.h data/mock_dataset.h data/sample_order.h infer/generate.h kernels/tables.h models/model.h models/word_embeddings.h
     nn/cross_attention.h nn/mlp.h ops/collective.h ops/elementwise.h ops/embedding.h ops/linear.h
     ops/loss.h ops/norm.h ops/objective.h ops/parallel_linear.h ops/sequence_gather.h ops/token_log_probs.h
     optim/loss_scaler.h optim/lr_schedule.h optim/optimizer.h parallel/engine.h

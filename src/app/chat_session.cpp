@@ -74,16 +74,16 @@ class LineReader {
 };
 
 // Writes an answer as it comes.
-class AnswerOutput : public TokenSink {
+class AnswerOutput : public RequestSink {
  public:
   AnswerOutput(const ChatSetup& setup, const Ids& prompt, const Interrupt* interrupt)
       : setup_(setup), interrupt_(interrupt), text_(setup.tokenizer, prompt) {}
 
-  void on_token(std::int64_t, const TokenChoice& choice) override {
-    if (!interrupt_ || !shown(choice.token)) return;
-    write(text_.add(choice.token));
+  void on_token(const TokenEvent& event) override {
+    if (!interrupt_ || !shown(event.token)) return;
+    write(text_.add(event.token));
   }
-  bool wants_stop() const override { return interrupt_ && interrupt_->pending(); }
+  bool wants_stop() const { return interrupt_ && interrupt_->pending(); }
 
   // The whole answer.
   std::string finish() {
@@ -94,8 +94,9 @@ class AnswerOutput : public TokenSink {
 
  private:
   bool shown(std::int32_t token) const {
-    bool ends = std::ranges::find(setup_.options.eos, token) != setup_.options.eos.end();
-    if (ends && !setup_.options.ignore_eos) return false;
+    bool ends = std::ranges::find(setup_.request.end_tokens, token) !=
+                setup_.request.end_tokens.end();
+    if (ends && !setup_.request.ignore_end) return false;
     return setup_.show_special_tokens || !setup_.tokenizer.is_special(token);
   }
 
@@ -178,13 +179,14 @@ class Session {
       prompt = setup_.tokenizer.encode(
           setup_.chat_template.render(jinja::Value::list(messages), options).text);
       auto length = static_cast<std::int64_t>(prompt.size());
-      BEV_CHECK(answer_tokens(setup_.model, length, setup_.options.max_new_tokens,
+      BEV_CHECK(answer_tokens(setup_.model, length, setup_.request.max_new_tokens,
                               setup_.length_given) > 0,
                 ErrorKind::kInput, "the conversation has ", length, " tokens, and the model ",
                 setup_.model.max_position_embeddings, " positions; /clear forgets it");
-      GenerationOptions none;
+      Request none;
+      none.prompt = prompt;
       none.max_new_tokens = 0;
-      check_generation(setup_.model, std::array{prompt}, none);
+      check_request(setup_.model, none, "the conversation");
     } catch (const Error& error) {
       log_error(error.what());
       return false;
@@ -223,20 +225,21 @@ std::int64_t answer_tokens(const ModelConfig& model, std::int64_t prompt_tokens,
   return std::min(given ? wanted : kMost, model.max_position_embeddings - prompt_tokens);
 }
 
-void hold_conversation(Generator& generator, Group& world, const ChatSetup& setup) {
+void hold_conversation(InferenceEngine& engine, Group& world, const ChatSetup& setup) {
   std::optional<Session> session;
   if (world.rank() == 0) session.emplace(setup);
-  GenerationOptions options = setup.options;
-  options.interruptible = true;
   while (true) {
-    Ids prompt;
-    Turn turn = share(world, session ? session->next(prompt) : Turn::kIdle, prompt);
+    Request request = setup.request;
+    Turn turn = share(world, session ? session->next(request.prompt) : Turn::kIdle, request.prompt);
     if (turn == Turn::kLeave) return;
     if (turn == Turn::kIdle) continue;
-    options.max_new_tokens = answer_tokens(setup.model, static_cast<std::int64_t>(prompt.size()),
-                                           setup.options.max_new_tokens, setup.length_given);
-    AnswerOutput output(setup, prompt, session ? &setup.interrupt : nullptr);
-    generator.generate(std::array{prompt}, options, &output);
+    request.max_new_tokens = answer_tokens(setup.model, std::ssize(request.prompt),
+                                           setup.request.max_new_tokens, setup.length_given);
+    AnswerOutput output(setup, request.prompt, session ? &setup.interrupt : nullptr);
+    RequestId id = engine.submit(std::move(request));
+    while (engine.step(output)) {
+      if (output.wants_stop()) engine.cancel(id);
+    }
     if (session) session->add_answer(output.finish());
   }
 }

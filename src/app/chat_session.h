@@ -7,7 +7,7 @@
 
 #include "chat/chat_template.h"
 #include "comm/group.h"
-#include "infer/generator.h"
+#include "infer/engine.h"
 #include "models/config.h"
 #include "tokenizer/tokenizer.h"
 
@@ -20,7 +20,7 @@ struct ChatSetup {
   const ChatTemplate& chat_template;
   const ModelConfig& model;
   Interrupt& interrupt;
-  GenerationOptions options;       // max_new_tokens: see answer_tokens
+  Request request;                 // without a prompt; max_new_tokens: see answer_tokens
   bool length_given = false;       // by the user
   std::string system_prompt = {};  // "": none
   bool show_special_tokens = false;
@@ -34,6 +34,6 @@ std::int64_t answer_tokens(const ModelConfig& model, std::int64_t prompt_tokens,
 
 // Until the input ends or the user leaves. Ctrl-C ends an answer, which stays as far as it came.
 // Collective over `world`; rank 0 reads and writes.
-void hold_conversation(Generator& generator, Group& world, const ChatSetup& setup);
+void hold_conversation(InferenceEngine& engine, Group& world, const ChatSetup& setup);
 
 }  // namespace bev

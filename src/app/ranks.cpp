@@ -28,7 +28,7 @@ const Kernels& device_kernels(const RuntimeConfig& runtime) {
 #ifdef BEV_HAS_CUDA
   if (runtime.device != DeviceKind::kCpu && cuda_device_count() > 0) {
     check_cuda_devices();
-    return cuda_kernels();
+    return runtime.exact ? cuda_exact_kernels() : cuda_kernels();
   }
   const char* lacks = "no GPU, or no driver for it";
 #else
@@ -36,7 +36,7 @@ const Kernels& device_kernels(const RuntimeConfig& runtime) {
 #endif
   BEV_CHECK(runtime.device != DeviceKind::kCuda, ErrorKind::kConfig, "--device cuda: there is ",
             lacks, "; --device cpu runs everywhere");
-  return cpu_kernels();
+  return runtime.exact ? cpu_exact_kernels() : cpu_kernels();
 }
 
 #ifdef BEV_HAS_CUDA
@@ -64,7 +64,7 @@ void check_device(const RunConfig& run) {
             " is below ", kLeastArch, ", which the kernels begin with");
   [[maybe_unused]] const Kernels& kernels = device_kernels(run.runtime);
 #ifdef BEV_HAS_CUDA
-  if (&kernels == &cuda_kernels()) check_fp8_device(run.fp8, static_cast<int>(limit));
+  if (&kernels == &cuda_kernels() || &kernels == &cuda_exact_kernels()) check_fp8_device(run.fp8, static_cast<int>(limit));
 #endif
 }
 
@@ -83,7 +83,7 @@ void on_process_0(const Launch& launch, FunctionRef<void()> body) {
 const Kernels* planned_kernels(const RuntimeConfig& runtime) {
   if (runtime.device != DeviceKind::kCuda) return &device_kernels(runtime);
 #ifdef BEV_HAS_CUDA
-  return &cuda_kernels();
+  return runtime.exact ? &cuda_exact_kernels() : &cuda_kernels();
 #else
   return nullptr;
 #endif

@@ -1,49 +1,40 @@
-// Sampling: selects the next token from one row of logits. Stateless: the random number is keyed by
-// seed, sequence and position, so a sample does not depend on the rest of the batch.
+// Sampling: how the next token of a sequence is selected. Stateless: the random number is keyed by
+// seed, sequence and position, so a sample does not depend on the rest of the batch. The rule
+// itself is in kernels/sampling.h.
 #pragma once
 
 #include <cstdint>
-#include <span>
+#include <vector>
 
-#include "kernels/loss.h"
+#include "kernels/sampling.h"
 
 namespace bev {
 
 struct SamplingOptions {
-  double temperature = 0;  // 0: greedy, the largest logit, the lowest id among equals
-  std::int64_t top_k = 0;  // keeps logits >= the k-th largest; 0: all; 1 is greedy
-  // Nucleus sampling: drops tokens before which the cumulative probability already exceeds it; 1:
-  // none. Applied after temperature and top_k; the most likely token always remains.
-  double top_p = 1;
+  double temperature = 0;  // 0: greedy
+  std::int64_t top_k = 0;  // 0: all; 1 is greedy
+  double top_p = 1;        // nucleus sampling; 1: all
   std::uint64_t seed = 1234;
+  double min_p = 0;  // relative to the likeliest token; 0: all
+  double repetition_penalty = 1, presence_penalty = 0, frequency_penalty = 0;
+  std::vector<LogitEdit> logit_bias = {};
 
-  bool greedy() const { return temperature == 0 || top_k == 1; }
+  bool penalises() const {
+    return repetition_penalty != 1 || presence_penalty != 0 || frequency_penalty != 0;
+  }
 };
 // Throws Error(kConfig) for values out of range.
-void check_sampling(const SamplingOptions& options);
+void check_sampling(const SamplingOptions& options, std::int64_t vocabulary);
 
 // Position of the token to select.
 struct TokenPlace {
-  std::int64_t sequence = 0;  // index of the sequence in the whole request
+  std::int64_t sequence = 0;  // names the sequence in the whole request
   std::int64_t position = 0;  // in the sequence, including the prompt
 };
-
-struct TokenChoice {
-  std::int32_t token = -1;
-  double logprob = 0;  // log-softmax of the unmodified logits: temperature 1, no filter
-};
-
-// logits [V]; -infinity means impossible. Throws Error(kNumeric) if one is NaN or +infinity, or
-// none is finite.
-TokenChoice pick_token(std::span<const float> logits, const SamplingOptions& options,
-                       const TokenPlace& place);
-TokenChoice pick_token(std::span<const double> logits, const SamplingOptions& options,
-                       const TokenPlace& place);
-// Token from the results of the device for the row: greedy, or sampled on the device with the
-// random number of this position.
-TokenChoice pick_largest(const RowSummary& row, const TokenPlace& place);
-TokenChoice pick_drawn(const RowSummary& row, const SampledToken& drawn, const TokenPlace& place);
 // Uniform in (0, 1), 52 bits.
 double random_fraction(std::uint64_t seed, const TokenPlace& place);
+
+// The rule for the token at `place`, without counts and edits.
+SamplingRule sampling_rule(const SamplingOptions& options, const TokenPlace& place);
 
 }  // namespace bev

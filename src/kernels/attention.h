@@ -30,6 +30,15 @@ struct AttentionShape {
   std::int64_t head_offset = 0;
 };
 
+// Paged keys and values (block tables): key j of run i is row
+//   table[i * stride + j / block_tokens] * block_tokens + j % block_tokens
+// of k and v, and the k_begin of the runs is not used.
+struct KeyPages {
+  const std::int32_t* table = nullptr;  // device, [runs, stride]; null: contiguous rows
+  std::int64_t stride = 0;              // blocks of a run
+  std::int64_t block_tokens = 0;        // a power of two
+};
+
 // Rows of out are [N * v_head_size], contiguous. lse [T, N] in the accumulate type is the
 // log-sum-exp of the scores. A query that sees no key gets out = 0 and lse = -infinity.
 struct AttentionForwardArgs {
@@ -37,9 +46,11 @@ struct AttentionForwardArgs {
   const void *q = nullptr, *k = nullptr, *v = nullptr;
   View out;
   View lse;
-  // Device. If set, run i has only key_counts[i] <= k_count valid keys, and its queries are the
-  // last of them. A CUDA graph of a decoding step reads its progress here.
-  const std::int32_t* key_counts = nullptr;
+  // Device, one for each run of the shape. If set, k_count and offset are read here and those of
+  // the shape are upper bounds; the other members are the same in both. A CUDA graph of a decode
+  // step reads its progress here.
+  const AttentionRun* device_runs = nullptr;
+  KeyPages pages = {};
 };
 
 // Merges attention over two disjoint sets of keys (ring attention, split-KV): for all rows of the

@@ -101,6 +101,8 @@ struct DeviceKernels {
   // Page-locked (pinned) host memory with one address for host and device: copies run at full
   // speed, and kernels and collectives can access it over the bus.
   std::unique_ptr<MemorySource> (*pinned_memory)();
+  // Bytes of device memory that are free now; 0: not known.
+  std::int64_t (*free_memory)(const Stream&);
   // Device-to-device copy of the same number of bytes.
   void (*copy)(const Stream&, const View& from, const View& to);
   // Captures the work that body() enqueues on the stream, without running it (CUDA graph capture).

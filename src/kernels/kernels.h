@@ -23,6 +23,7 @@ struct OptimKernels;
 struct QuantizeKernels;
 struct RopeKernels;
 struct RouterKernels;
+struct SamplingKernels;
 
 // References to tables that the backend owns and that must outlive this struct.
 struct Kernels {
@@ -45,6 +46,7 @@ struct Kernels {
   const MoeKernels& moe;
   const OptimKernels& optim;
   const QuantizeKernels& quantize;
+  const SamplingKernels& sampling;
 };
 
 // Names a table. In a backend the source of a family of kernels defines a function of it that makes
@@ -79,7 +81,8 @@ Kernels with_table(const Kernels& kernels, const Table& table) {
           .router = same_type_or(kernels.router, table),
           .moe = same_type_or(kernels.moe, table),
           .optim = same_type_or(kernels.optim, table),
-          .quantize = same_type_or(kernels.quantize, table)};
+          .quantize = same_type_or(kernels.quantize, table),
+          .sampling = same_type_or(kernels.sampling, table)};
 }
 
 }  // namespace bev

@@ -37,6 +37,9 @@ struct LatentKernels {
   // Adjoint of join: fills the parts from rows; rope_key gets the sum over heads.
   void (*split)(const Stream&, const LatentHeadsArgs&);
   void (*head_gemm)(const Stream&, const HeadGemmArgs&);
+  // Decoding attends over cached latents, with the up-projections absorbed into queries and results
+  // (other sums than in training). If false, expanded keys and values are cached.
+  bool absorb = true;
 };
 
 }  // namespace bev

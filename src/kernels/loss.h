@@ -1,4 +1,4 @@
-// Cross entropy over a chunk of logits, and token sampling. A vocabulary-parallel loss takes three
+// Cross entropy over a chunk of logits. A vocabulary-parallel loss takes three
 // passes with a tensor-parallel all-reduce after each of the first two, so that any split gives the
 // same loss.
 #pragma once
@@ -67,38 +67,6 @@ struct LossTotalArgs {
   double* total = nullptr;
 };
 
-// Softmax statistics of a row of logits. log_sum is the log of the sum of exp(z - largest); it is
-// not finite if a logit is NaN or +infinity, or if no logit is finite.
-struct RowSummary {
-  double largest = 0, log_sum = 0;
-  std::int64_t at = 0;  // argmax, the first among equals
-};
-// Fills rows [t] for logits [t, V] in the accumulate type.
-struct RowSummaryArgs {
-  View logits;
-  RowSummary* rows = nullptr;
-};
-
-// Sampling parameters of a row, with the meaning given in infer/sampler.h.
-struct SampleRule {
-  double temperature = 1;  // above 0
-  std::int64_t top_k = 0;
-  double top_p = 1;
-};
-struct SampledToken {
-  std::int64_t token = -1;  // -1: too many candidates are equal, the host must decide
-  double logit = 0;         // of the token
-};
-// Draws tokens [t] from logits [t, V] in f32, given the row summaries and a uniform random number
-// in (0, 1) per row; everything is on the device.
-struct SampleArgs {
-  View logits;
-  const RowSummary* rows = nullptr;
-  const double* fractions = nullptr;
-  SampleRule rule;
-  SampledToken* tokens = nullptr;
-};
-
 // How large a chunk of logits the device computes at a time, and in which layout.
 struct LogitsRule {
   // Small enough for one chunk to stay near the cache, large enough not to reread the weight often.
@@ -114,10 +82,6 @@ struct LossKernels {
   void (*gradient)(const Stream&, const LossGradArgs&);
   void (*whole)(const Stream&, const LossWholeArgs&);
   void (*total)(const Stream&, const LossTotalArgs&);
-  void (*summary)(const Stream&, const RowSummaryArgs&);
-  // Implements infer/sampler.h up to the rounding of sums. Returns false if the rule is not
-  // supported. Null on backends where the host can read the logits.
-  bool (*sample)(const Stream&, const SampleArgs&);
   LogitsRule logits = {};
 };
 

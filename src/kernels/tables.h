@@ -17,3 +17,4 @@
 #include "kernels/quantize.h"
 #include "kernels/rope.h"
 #include "kernels/router.h"
+#include "kernels/sampling.h"

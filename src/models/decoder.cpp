@@ -251,9 +251,9 @@ void Decoder::add_depths(Context& ctx, const MicroBatch& batch, std::span<const 
   }
 }
 
-std::vector<StateSpec> Decoder::states(std::int64_t tp) const {
+std::vector<StateSpec> Decoder::states(const Context& ctx) const {
   std::vector<StateSpec> list;
-  for (const auto& layer : layers_) list.push_back(layer->mixer().state(tp));
+  for (const auto& layer : layers_) list.push_back(layer->mixer().state(ctx));
   return list;
 }
 

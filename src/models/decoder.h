@@ -31,7 +31,7 @@ class Decoder final : public ModelStage {
   void forward(Context& ctx, const MicroBatch& batch, std::span<const Var> in,
                std::vector<Var>& out) const override;
   HeadSpec head() const override;
-  std::vector<StateSpec> states(std::int64_t tp) const override;
+  std::vector<StateSpec> states(const Context& ctx) const override;
   Var decode(Context& ctx, const MicroBatch& batch, const Var& in, const DecodeStep& step,
              std::vector<LayerState>& states) const override;
   Var final_states(Context& ctx, const Var& hidden) const override;

@@ -25,7 +25,7 @@ namespace {
 }
 }  // namespace
 
-std::vector<StateSpec> ModelStage::states(std::int64_t) const { refuse_generation(config_); }
+std::vector<StateSpec> ModelStage::states(const Context&) const { refuse_generation(config_); }
 Var ModelStage::decode(Context&, const MicroBatch&, const Var&, const DecodeStep&,
                        std::vector<LayerState>&) const {
   refuse_generation(config_);

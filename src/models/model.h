@@ -86,8 +86,8 @@ class ModelStage {
   virtual HeadSpec head() const = 0;
 
   // Generation; Error(kConfig) by default for models that cannot.
-  // Caches and recurrent states of the layers of this stage, in order, on one of `tp` ranks.
-  virtual std::vector<StateSpec> states(std::int64_t tp) const;
+  // Caches and recurrent states of the layers of this stage, in order, on this rank.
+  virtual std::vector<StateSpec> states(const Context& ctx) const;
   // Hidden states of new tokens, from those of the stage before (empty on the first), with a state
   // per layer. On the last stage, final_states() must be applied to the wanted rows.
   virtual Var decode(Context& ctx, const MicroBatch& batch, const Var& in, const DecodeStep& step,

@@ -166,9 +166,9 @@ Var SelfAttention::forward(Context& ctx, const Var& x, const LayerInput& input) 
   return proj_part.without(proj.leave(ctx, heads, o.tensor_parallel));
 }
 
-StateSpec SelfAttention::state(std::int64_t tp) const {
+StateSpec SelfAttention::state(const Context& ctx) const {
   const AttentionOptions& o = core.options;
-  std::int64_t heads = std::max<std::int64_t>(o.kv_heads / tp, 1);
+  std::int64_t heads = std::max<std::int64_t>(o.kv_heads / ctx.mesh.tp().size(), 1);
   return {heads * o.head_size, heads * o.v_head_size, 0};
 }
 

@@ -76,7 +76,7 @@ class SelfAttention final : public Mixer {
   void params(std::vector<Param*>& list) override;
   void linears(std::vector<Linear*>& list) override;
   Var forward(Context& ctx, const Var& x, const LayerInput& input) const override;
-  StateSpec state(std::int64_t tp) const override;
+  StateSpec state(const Context& ctx) const override;
 };
 
 }  // namespace bev

@@ -3,6 +3,7 @@
 #include "autograd/offload.h"
 #include "autograd/recompute.h"
 #include "base/error.h"
+#include "kernels/latent.h"
 #include "ops/collective.h"
 #include "ops/linear.h"
 
@@ -128,34 +129,24 @@ class LatentAttention::HeadsRecipe : public Recipe {
   AttentionSpec here_;
 };
 
-namespace {
-
-// The runs of sequences that begin with this call, over its own rows; empty if any sequence has
-// earlier tokens.
-std::vector<AttentionRun> own_runs(const DecodeStep& step) {
-  std::vector<AttentionRun> runs = step.runs;
-  for (AttentionRun& run : runs) {
-    if (run.offset != 0 || run.k_count != run.q_count || !step.key_counts.empty()) return {};
-    run.k_begin = run.q_begin;
-  }
-  return runs;
-}
-
-}  // namespace
-
 // A whole prompt is up-projected to keys and values as in training, which is cheaper than attention
 // over the wide latents.
 Var LatentAttention::decode(Context& ctx, const LatentRows& of, const LayerInput& input,
                             const AttentionSpec& here) const {
-  keep_latents(ctx, of, input.state->kv.keys, *input.decode, spec(here));
-  if (std::vector<AttentionRun> runs = own_runs(*input.decode); !runs.empty()) {
-    const SequenceLayout& layout = *input.layout;
+  const SequenceLayout& layout = *input.layout;
+  const DecodeStep& step = *input.decode;
+  if (!ctx.kernels.latent.absorb) {
+    return cached_attention(ctx, heads(ctx, of, layout, here), input.state->kv, step, here);
+  }
+  keep_latents(ctx, of, input.state->kv.keys, step, spec(here));
+  if (step.whole_prompts) {
+    std::vector<AttentionRun> runs = step.runs_in_batch();
     return attention(ctx, heads(ctx, of, layout, here),
                      {runs, layout.samples, layout.sample_positions}, here);
   }
   BEV_CHECK(!kv_up.adapter, ErrorKind::kConfig, "generate: latent attention with the adapter ",
             kv_up.adapter->a.name, ": merge it into the weights first");
-  return cached_latent_attention(ctx, of, kv_up.weight, input.state->kv.keys, *input.decode, here,
+  return cached_latent_attention(ctx, of, kv_up.weight, input.state->kv.keys, step, here,
                                  spec(here));
 }
 
@@ -179,9 +170,11 @@ Var LatentAttention::forward(Context& ctx, const Var& x, const LayerInput& input
   return proj_part.without(proj.leave(ctx, out, o.tensor_parallel));
 }
 
-StateSpec LatentAttention::state(std::int64_t) const {
-  const LatentOptions& latent = core.options.latent;
-  return {latent.latent_size + latent.rope_size, 0, 0};
+StateSpec LatentAttention::state(const Context& ctx) const {
+  const AttentionOptions& o = core.options;
+  if (ctx.kernels.latent.absorb) return {o.latent.latent_size + o.latent.rope_size, 0, 0};
+  std::int64_t heads = o.heads / ctx.mesh.tp().size();
+  return {heads * o.head_size, heads * o.v_head_size, 0};
 }
 
 }  // namespace bev

@@ -27,7 +27,7 @@ class LatentAttention final : public Mixer {
   void linears(std::vector<Linear*>& list) override;
   Var forward(Context& ctx, const Var& x, const LayerInput& input) const override;
   // The KV cache holds the latent and the RoPE key of each token, shared by all heads.
-  StateSpec state(std::int64_t tp) const override;
+  StateSpec state(const Context& ctx) const override;
 
  private:
   // The inputs of the heads: the query latent (without one, the input of the layer), the KV latent,

@@ -54,8 +54,8 @@ class Mixer {
   virtual void linears(std::vector<Linear*>& list) = 0;
   // [T, H] -> [T, H], both outside of the tensor-parallel region.
   virtual Var forward(Context& ctx, const Var& x, const LayerInput& input) const = 0;
-  // Size of the state on one of `tp` ranks.
-  virtual StateSpec state(std::int64_t tp) const = 0;
+  // Size of the state on this rank.
+  virtual StateSpec state(const Context& ctx) const = 0;
 };
 
 }  // namespace bev

@@ -44,6 +44,25 @@ LogitsChunks logits_chunks(const Context& ctx, const HeadSpec& spec, std::int64_
   return {chunk_rows(tokens, row_bytes, bytes), stride};
 }
 
+void vocabulary_losses(Context& ctx, const LossWholeArgs& args) {
+  Group& tp = ctx.mesh.tp();
+  if (tp.size() == 1) return ctx.kernels.loss.whole(ctx.stream, args);
+  std::int64_t rows = args.chunk.logits.shape[0];
+  Tensor row_max = ctx.allocate(ctx.wide(), {rows}, "loss");
+  Tensor stats = ctx.allocate(ctx.wide(), {2, rows}, "loss");
+  ctx.kernels.loss.row_max(ctx.stream, {args.chunk, row_max});
+  tp.all_reduce(row_max, Reduction::kMax, "loss maximum").wait();
+  ctx.kernels.loss.row_sum(ctx.stream, {args.chunk, row_max, stats});
+  tp.all_reduce(stats, Reduction::kSum, "loss sums").wait();
+  ctx.kernels.loss.gradient(ctx.stream, {.chunk = args.chunk,
+                                         .row_max = row_max,
+                                         .stats = stats,
+                                         .weights = args.weights,
+                                         .loss_factor = args.loss_factor,
+                                         .token_loss = args.token_loss,
+                                         .with_gradient = args.with_gradient});
+}
+
 namespace {
 
 // One pass over all chunks, which holds the lease of the weight and the sink of its gradient.
@@ -90,10 +109,8 @@ class HeadRun {
     ctx_.check(pass_.op, "logits", logits);
   }
 
-  // Vocabulary-parallel cross entropy: reduces the row statistics over tp, then computes the
-  // losses. With gradients, logits are overwritten by theirs.
   void compute_losses(Range rows, const Tensor& logits) {
-    Group& tp = ctx_.mesh.tp();
+    const Group& tp = ctx_.mesh.tp();
     LossChunk chunk{logits,
                     pass_.targets.as<std::int32_t>() + rows.begin,
                     shard_range(weight_.shape[0], tp.size(), tp.rank()).begin,
@@ -102,27 +119,11 @@ class HeadRun {
                     vocabulary_};
     View token_loss = pass_.token_loss.view().rows(rows.begin, rows.end), weights;
     if (pass_.with_gradient) weights = pass_.weights.view().rows(rows.begin, rows.end);
-    if (tp.size() == 1) {
-      ctx_.kernels.loss.whole(ctx_.stream, {.chunk = chunk,
-                                            .weights = weights,
-                                            .loss_factor = pass_.loss_factor,
-                                            .token_loss = token_loss,
-                                            .with_gradient = pass_.with_gradient});
-      return;
-    }
-    Tensor row_max = ctx_.allocate(ctx_.wide(), {rows.size()}, "loss");
-    Tensor stats = ctx_.allocate(ctx_.wide(), {2, rows.size()}, "loss");
-    ctx_.kernels.loss.row_max(ctx_.stream, {chunk, row_max});
-    tp.all_reduce(row_max, Reduction::kMax, "loss maximum").wait();
-    ctx_.kernels.loss.row_sum(ctx_.stream, {chunk, row_max, stats});
-    tp.all_reduce(stats, Reduction::kSum, "loss sums").wait();
-    ctx_.kernels.loss.gradient(ctx_.stream, {.chunk = chunk,
-                                             .row_max = row_max,
-                                             .stats = stats,
-                                             .weights = weights,
-                                             .loss_factor = pass_.loss_factor,
-                                             .token_loss = token_loss,
-                                             .with_gradient = pass_.with_gradient});
+    vocabulary_losses(ctx_, {.chunk = chunk,
+                             .weights = weights,
+                             .loss_factor = pass_.loss_factor,
+                             .token_loss = token_loss,
+                             .with_gradient = pass_.with_gradient});
   }
 
   void compute_gradients(Range rows, Tensor dlogits) {

@@ -6,6 +6,8 @@
 
 namespace bev {
 
+struct LossWholeArgs;
+
 // hidden must be copied over tp and match the width of the weight, which must be split over the
 // vocabulary.
 void check_head(const Var& hidden, const HeadSpec& spec);
@@ -17,6 +19,10 @@ struct LogitsChunks {
 };
 LogitsChunks logits_chunks(const Context& ctx, const HeadSpec& spec, std::int64_t tokens,
                            Dtype dtype);
+
+// Vocabulary-parallel cross entropy of a chunk: reduces the row statistics over tp, then computes
+// the losses. With gradients, logits are overwritten by theirs.
+void vocabulary_losses(Context& ctx, const LossWholeArgs& args);
 
 // Vocabulary-parallel cross entropy of every token and, with_gradient, the gradient of *loss_factor
 // * sum_t weights[t] * token_loss[t] with respect to hidden and the weight of the head.

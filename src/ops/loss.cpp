@@ -79,6 +79,41 @@ Tensor lm_head_logits(Context& ctx, const Var& hidden, const HeadSpec& spec) {
   return logits;
 }
 
+Tensor raw_logits(Context& ctx, const Var& hidden, const HeadSpec& spec) {
+  check_head(hidden, spec);
+  std::int64_t tokens = hidden.shape()[0];
+  Tensor logits =
+      ctx.allocate(ctx.wide(), {tokens, logits_chunks(ctx, spec, tokens, ctx.wide()).stride}, "logits");
+  head_gemm(ctx, hidden.tensor, spec, logits);
+  return logits;
+}
+
+Tensor final_logits(Context& ctx, const Tensor& raw, const HeadSpec& spec) {
+  std::int64_t tokens = raw.shape()[0], vocabulary = spec.weight->local[0];
+  bool changed = spec.logit_scale != 1 || spec.softcap != 0;
+  if (raw.shape()[1] == vocabulary && !changed) return raw;
+  Tensor logits = ctx.allocate(raw.dtype(), {tokens, vocabulary}, "logits");
+  copy_columns(ctx, raw, 0, logits, 0, vocabulary);
+  if (changed) {
+    Tensor row_max = ctx.allocate(ctx.wide(), {tokens}, "loss");
+    LossChunk chunk{logits, nullptr, 0, spec.logit_scale, spec.softcap};
+    ctx.kernels.loss.row_max(ctx.stream, {chunk, row_max});
+  }
+  return logits;
+}
+
+void token_losses(Context& ctx, const Tensor& raw, const std::int32_t* targets,
+                  const HeadSpec& spec, const View& losses) {
+  const Group& tp = ctx.mesh.tp();
+  vocabulary_losses(ctx, {.chunk = {.logits = raw,
+                                    .targets = targets,
+                                    .first_row = shard_range(spec.weight->shape[0], tp.size(), tp.rank()).begin,
+                                    .logit_scale = spec.logit_scale,
+                                    .softcap = spec.softcap,
+                                    .logits_in_row = spec.weight->local[0]},
+                          .token_loss = losses});
+}
+
 Tensor gather_vocabulary(Context& ctx, Tensor part, std::int64_t vocabulary) {
   Group& tp = ctx.mesh.tp();
   if (tp.size() == 1) return part;

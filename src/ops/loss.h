@@ -28,6 +28,15 @@ LossResult lm_head_loss(Context& ctx, const Var& hidden, const LossTargets& targ
 
 // Logits [T, V of this rank] in the wide dtype, scale and softcap applied; no gradient.
 Tensor lm_head_logits(Context& ctx, const Var& hidden, const HeadSpec& spec);
+// The same in two steps, for losses of tokens that are selected by their logits.
+// raw_logits are those that the loss begins with: before scale and softcap, rows padded as the
+// device likes. final_logits are without padding; they may share the memory of `raw`.
+Tensor raw_logits(Context& ctx, const Var& hidden, const HeadSpec& spec);
+Tensor final_logits(Context& ctx, const Tensor& raw, const HeadSpec& spec);
+// -log p(targets[t]) as [T] in the wide dtype, computed as in training; `raw` is overwritten.
+// Collective over tp. targets (device) are token ids, negative: ignored.
+void token_losses(Context& ctx, const Tensor& raw, const std::int32_t* targets,
+                  const HeadSpec& spec, const View& losses);
 // All-gather over tp: [T, V] on every rank.
 Tensor gather_vocabulary(Context& ctx, Tensor part, std::int64_t vocabulary);
 

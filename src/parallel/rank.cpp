@@ -26,6 +26,11 @@ Rank::~Rank() = default;
 
 Stream Rank::stream() const { return device_->stream(); }
 
+std::unique_ptr<Arena> Rank::make_arena() {
+  constexpr std::size_t kNoSpare = 0;
+  return std::make_unique<Arena>(device_->memory(), 0, kNoSpare);
+}
+
 bool Rank::runs_ahead() const { return kernels_.device.capture != nullptr; }
 
 const Mesh& Rank::mesh(const MeshShape& shape) {

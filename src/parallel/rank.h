@@ -39,6 +39,8 @@ class Rank {
   Arena& inputs() { return inputs_; }
   // Pinned host memory for offloaded optimizer state.
   Arena& host_memory() { return host_memory_; }
+  // Device memory apart from the other arenas, taken from the device as it is asked for.
+  std::unique_ptr<Arena> make_arena();
   // Returns the mesh of this shape; models with equal shapes share it. Collective if the shape is
   // new.
   const Mesh& mesh(const MeshShape& shape);

@@ -61,11 +61,6 @@ template <class Table>
 Table phantom_table(Family<Table>) {
   return fill_members<Table>(NoKernel());
 }
-LossKernels phantom_table(Family<LossKernels>) {
-  LossKernels loss = fill_members<LossKernels>(NoKernel());
-  loss.sample = nullptr;
-  return loss;
-}
 DeviceKernels phantom_table(Family<DeviceKernels>) {
   DeviceKernels device = fill_members<DeviceKernels>(NoKernel());
   device.open = open_phantom;

@@ -269,6 +269,9 @@ void RuntimeConfig::fields(FieldList& list) {
   list.add("seed", seed, "seed of weights, data order, dropout and sampling").min(0);
   list.add("deterministic-mode", deterministic_mode,
            "the same bits in every run on a GPU too (on the CPU they always are)");
+  list.add("exact", exact,
+           "kernels whose result for a token never depends on the other tokens of the batch: "
+           "training, score and generation compute the same bits; slower");
   list.add("cuda-graph-impl", cuda_graph_impl,
            {{"none", CudaGraphs::kNone},
             {"local", CudaGraphs::kLocal},

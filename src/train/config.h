@@ -112,6 +112,7 @@ struct RuntimeConfig {
   std::int64_t num_threads = 0;  // 0: all cores, divided among the thread ranks
   std::int64_t seed = 1234;
   bool deterministic_mode = false;
+  bool exact = false;  // kernels whose results for a token do not depend on its batch
   CudaGraphs cuda_graph_impl = CudaGraphs::kLocal;
   std::int64_t limit_arch = 0;    // 0: none
   std::string kernel_cache_path;  // "": in the user's cache folder; "none": nowhere

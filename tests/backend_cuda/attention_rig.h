@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstring>
 #include <string>
 #include <vector>
 
@@ -190,6 +191,17 @@ class CudaAttentionTest : public CudaRig {
             side(t.dq, exact).view().data,
             side(t.dk, exact).view().address(t.k_offset),
             side(t.dv, exact).view().address(t.v_offset)};
+  }
+
+  // Runs in device memory.
+  Tensor on_device(const std::vector<AttentionRun>& runs) {
+    constexpr std::size_t kWords = sizeof(AttentionRun) / sizeof(std::int32_t);
+    std::vector<std::int32_t> values(std::max<std::size_t>(1, runs.size() * kWords));
+    if (!runs.empty()) std::memcpy(values.data(), runs.data(), runs.size() * sizeof(AttentionRun));
+    return words(values).device;
+  }
+  static const AttentionRun* runs_of(const Tensor& device) {
+    return static_cast<const AttentionRun*>(device.view().data);
   }
 
   bool forward(Path path, const Case& c, const Tensors& t) {

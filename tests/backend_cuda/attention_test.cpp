@@ -77,16 +77,17 @@ TEST_F(CudaAttentionTest, WideHeadsThatShareRows) {
       expect_close(t.out, dtype == Dtype::kF32 ? 1e-5 : 1e-2, "out");
       expect_close(t.lse, 2e-5, "lse");
       EXPECT_THROW(backward(Path::kOwn, c, t), Error);
-      // The number of keys is read from device memory.
-      Twin counts = words<std::int32_t>({120, 7, 9});
+      // The runs are read from device memory; those of the host are upper bounds.
+      const std::vector<AttentionRun> bounds = c.runs;
+      c.runs[0].k_count = 120, c.runs[0].offset = 119;
+      c.runs[1].k_count = 7, c.runs[1].offset = 5;
       t.out = poisoned(c.dtype, t.out.exact.shape());
-      auto args = [&](bool exact) {
-        AttentionForwardArgs out = forward_args(c, t, exact);
-        out.key_counts = side(counts, exact).as<std::int32_t>();
-        return out;
-      };
-      own_attention_forward(cuda_stream(), args(false));
-      cpu().attention.forward(cpu_stream(), args(true));
+      const Tensor now = on_device(c.runs);
+      AttentionForwardArgs args = forward_args(c, t, false);
+      args.shape.runs = bounds;
+      args.device_runs = runs_of(now);
+      own_attention_forward(cuda_stream(), args);
+      cpu().attention.forward(cpu_stream(), forward_args(c, t, true));
       expect_close(t.out, dtype == Dtype::kF32 ? 1e-5 : 1e-2, "out of fewer keys");
     }
   }

@@ -3,28 +3,36 @@
 
 #include "backend/cpu/cpu_kernels.h"
 #include "comm/world.h"
-#include "infer/generator.h"
+#include "infer/generate.h"
 #include "tests/support/devices.h"
 #include "tests/support/layouts.h"
 
 namespace bev::test {
 namespace {
 
-std::vector<GeneratedSequence> generate(const ModelConfig& model, const Kernels& kernels,
-                                        const SamplingOptions& sampling) {
+std::vector<SequenceResult> generate(const ModelConfig& model, const Kernels& kernels,
+                                     const SamplingOptions& sampling) {
   EngineOptions options;
   options.model = model;
   options.parallel.data_parallel_size = 1;
   options.dtype = Dtype::kF32;
   options.gradients = options.optimizer = false;
-  GenerationOptions generation;
-  generation.max_new_tokens = 20;
-  generation.sampling = sampling;
-  const std::vector<std::vector<std::int32_t>> prompts = {{3, 1, 4, 1, 5}, {2}, {7, 1, 8}};
-  std::vector<GeneratedSequence> results;
+  std::vector<Request> requests(3);
+  requests[0].prompt = {3, 1, 4, 1, 5};
+  requests[1].prompt = {2};
+  requests[2].prompt = {7, 1, 8};
+  for (std::size_t i = 0; i < requests.size(); ++i) {
+    requests[i].max_new_tokens = 20;
+    requests[i].sampling = sampling;
+    requests[i].stream = static_cast<std::int64_t>(i);
+  }
+  std::vector<SequenceResult> results;
   run_thread_ranks(1, {60.0}, [&](World& world) {
     Engine engine(world, kernels, options);
-    results = Generator(engine.model()).generate(prompts, generation);
+    InferenceEngine inference(engine.model(), options_for(requests, {.block_tokens = 4}));
+    for (RequestResult& result : bev::generate(inference, requests)) {
+      results.push_back(std::move(result.sequences.at(0)));
+    }
   });
   return results;
 }

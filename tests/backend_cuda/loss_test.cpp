@@ -215,34 +215,40 @@ TEST_F(CudaLoss, WeightsNeedNoFactor) {
   }
 }
 
-TEST_F(CudaLoss, SummariesOfRowsMatchTheCpu) {
-  for (std::int64_t columns : {1, 33, 512, 5000, 128256}) {
-    SCOPED_TRACE(columns);
-    constexpr std::int64_t kRows = 5;
-    Twin logits = random(Dtype::kF32, {kRows, columns}, 31);
-    std::vector<double> values(logits.exact.as<double>(),
-                               logits.exact.as<double>() + kRows * columns);
-    // Equal maxima, a row with a single finite logit, and rows with NaN and infinity.
-    values[static_cast<std::size_t>(columns)] = values[static_cast<std::size_t>(2 * columns - 1)] =
-        60;
-    for (std::int64_t i = 0; i + 1 < columns; ++i)
-      values[static_cast<std::size_t>(2 * columns + i)] = -INFINITY;
-    values[static_cast<std::size_t>(3 * columns + columns / 2)] = std::nan("");
-    values[static_cast<std::size_t>(4 * columns + columns / 2)] = INFINITY;
-    Twin changed = twin(Dtype::kF32, {kRows, columns}, values);
-    std::vector<RowSummary> expected(kRows);
-    cpu().loss.summary(cpu_stream(), {changed.exact.view(), expected.data()});
-    Twin rows = words(std::vector<double>(3 * kRows, -7.0));
-    auto* on_device = static_cast<RowSummary*>(rows.device.view().data);
-    cuda().loss.summary(cuda_stream(), {changed.device.view(), on_device});
-    std::vector<RowSummary> got(kRows);
-    cuda().device.fetch(cuda_stream(), rows.device.view(), got.data()).wait();
-    for (std::size_t row = 0; row < 3; ++row) {
-      EXPECT_EQ(got[row].at, expected[row].at);
-      EXPECT_NEAR(got[row].log_sum, expected[row].log_sum, 2e-5);
+// With or without a gradient, alone or among others.
+TEST_F(CudaLoss, ALossHasTheSameBitsInAnyChunk) {
+  constexpr std::int64_t kRows = 300;
+  for (std::int64_t columns : {500, 50304, 128256}) {
+    for (double softcap : {0.0, 30.0}) {
+      const std::int64_t rows = columns > 50304 ? 140 : kRows;
+      Twin logits = random(Dtype::kF32, {rows, columns}, 20);
+      std::vector<std::int32_t> ids;
+      for (std::int64_t row = 0; row < rows; ++row) {
+        ids.push_back(static_cast<std::int32_t>(row * 7919 % (columns - 47)));
+      }
+      Twin targets = words(ids), weights = words(std::vector<float>(ids.size(), 0.5f));
+      const auto losses_of_rows = [&](std::int64_t begin, std::int64_t end, bool with_gradient) {
+        Twin some = copy_of(part(logits, begin, end));
+        Twin losses = poisoned(Dtype::kF32, {end - begin});
+        cuda().loss.whole(cuda_stream(),
+                          {.chunk = {.logits = some.device.view(),
+                                     .targets = targets.device.as<std::int32_t>() + begin,
+                                     .softcap = softcap,
+                                     .logits_in_row = columns - 47},
+                           .weights = part(weights, begin, end).device.view(),
+                           .token_loss = losses.device.view(),
+                           .with_gradient = with_gradient});
+        return download(losses.device);
+      };
+      const std::vector<double> all = losses_of_rows(0, rows, true);
+      EXPECT_EQ(losses_of_rows(0, rows, false), all);
+      for (std::int64_t row : {std::int64_t{0}, std::int64_t{77}, rows - 1}) {
+        EXPECT_EQ(losses_of_rows(row, row + 1, false)[0], all[static_cast<std::size_t>(row)]);
+      }
     }
-    for (std::size_t row : {3, 4}) EXPECT_FALSE(std::isfinite(got[row].log_sum));
   }
+  EXPECT_FALSE(cuda_exact_kernels().loss.logits.narrow);
+  EXPECT_EQ(cuda_exact_kernels().loss.logits.row_multiple, cuda().loss.logits.row_multiple);
 }
 
 TEST_F(CudaLoss, ANanLogitGivesANanLossInItsRowOnly) {

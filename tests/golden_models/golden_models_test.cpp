@@ -13,7 +13,7 @@
 #include "comm/world.h"
 #include "data/batch.h"
 #include "data/token_file.h"
-#include "infer/generator.h"
+#include "infer/generate.h"
 #include "parallel/engine.h"
 #include "tests/support/devices.h"
 #include "tests/support/logits.h"
@@ -191,17 +191,16 @@ TEST_P(GoldenModel, GreedyDecodingFollowsTransformers) {
     options.gradients = false;
     Engine engine(world, kernels(), options);
     load_hf_weights(engine, folder());
-    Generator generator(engine.model());
     for (std::size_t i = 0; i < wanted["prompts"].size(); ++i) {
       // Dynamic frequencies change with every token; keys kept from before keep theirs, as in
       // transformers.
       bool dynamic = options.model.rope_scaling.kind == RopeScalingKind::kDynamic;
       if (dynamic && !wanted["cache_safe"][i].get<bool>()) continue;
-      GenerationOptions generation;
-      generation.max_new_tokens = wanted["max_new_tokens"];
-      generation.ignore_eos = true;
-      std::vector<std::vector<std::int32_t>> prompts = {wanted["prompts"][i]};
-      EXPECT_EQ(generator.generate(prompts, generation)[0].tokens,
+      Request request;
+      request.max_new_tokens = wanted["max_new_tokens"];
+      request.prompt = wanted["prompts"][i].get<std::vector<std::int32_t>>();
+      InferenceEngine inference(engine.model(), options_for({&request, 1}, {.block_tokens = 4}));
+      EXPECT_EQ(generate(inference, {&request, 1}).at(0).sequences.at(0).tokens,
                 wanted["generated"][i].get<std::vector<std::int32_t>>());
     }
   });

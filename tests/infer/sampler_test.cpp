@@ -6,14 +6,12 @@
 #include <cmath>
 #include <limits>
 #include <map>
-#include <memory>
 #include <set>
 #include <vector>
 
-#include "backend/cpu/cpu_kernels.h"
 #include "base/philox.h"
-#include "kernels/device.h"
 #include "tests/support/expect_error.h"
+#include "tests/support/selection.h"
 
 namespace bev {
 namespace {
@@ -22,6 +20,12 @@ constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
 SamplingOptions sampling(double temperature, std::int64_t top_k = 0, double top_p = 1) {
   return {temperature, top_k, top_p, 7};
+}
+
+// The selected token; -1 for a row that is not finite.
+std::int32_t pick_token(const std::vector<double>& logits, const SamplingOptions& options,
+                        const TokenPlace& place) {
+  return test::select_token(logits, sampling_rule(options, place));
 }
 
 std::vector<double> softmax(const std::vector<double>& logits, double temperature) {
@@ -36,7 +40,7 @@ std::map<std::int32_t, double> frequencies(const std::vector<double>& logits,
                                            const SamplingOptions& options, int draws) {
   std::map<std::int32_t, double> counts;
   for (int i = 0; i < draws; ++i) {
-    counts[pick_token(logits, options, {i % 13, i / 13}).token] += 1.0 / draws;
+    counts[pick_token(logits, options, {i % 13, i / 13})] += 1.0 / draws;
   }
   return counts;
 }
@@ -68,29 +72,11 @@ std::vector<double> random_logits(std::size_t count, std::uint64_t seed) {
 
 TEST(Sampler, GreedyTakesTheLargestAndTheLowestIdAmongEquals) {
   std::vector<double> logits = {1, 5, 2, 5, 5};
-  TokenChoice choice = pick_token(logits, sampling(0), {});
-  EXPECT_EQ(choice.token, 1);
-  EXPECT_DOUBLE_EQ(choice.logprob, std::log(softmax(logits, 1)[1]));
+  EXPECT_EQ(pick_token(logits, sampling(0), {}), 1);
 }
 
 TEST(Sampler, TopKOfOneIsGreedy) {
   EXPECT_EQ(chosen({1, 5, 2, 5, 5}, sampling(3, 1)), std::set<std::int32_t>{1});
-}
-
-TEST(Sampler, LogprobsIgnoreTemperatureAndFilters) {
-  std::vector<double> logits = {0.5, -1, 2, 1.5, 0};
-  std::vector<double> p = softmax(logits, 1);
-  for (int position = 0; position < 50; ++position) {
-    TokenChoice choice = pick_token(logits, sampling(0.3, 3, 0.9), {0, position});
-    EXPECT_NEAR(choice.logprob, std::log(p[static_cast<std::size_t>(choice.token)]), 1e-14);
-  }
-}
-
-TEST(Sampler, LargeLogitsDoNotOverflow) {
-  std::vector<float> logits = {3e38f, -3e38f, 3e38f};
-  TokenChoice choice = pick_token(logits, sampling(0), {});
-  EXPECT_EQ(choice.token, 0);
-  EXPECT_NEAR(choice.logprob, -std::log(2), 1e-14);
 }
 
 TEST(Sampler, SharesFollowTheSoftmaxAtTheTemperature) {
@@ -137,7 +123,7 @@ TEST(Sampler, ImpossibleTokensAreNeverChosen) {
   std::vector<double> logits = {-kInfinity, 0, -kInfinity, 0};
   EXPECT_EQ(chosen(logits, sampling(1e300)), (std::set<std::int32_t>{1, 3}));
   EXPECT_EQ(chosen(logits, sampling(1, 3, 0.999999)), (std::set<std::int32_t>{1, 3}));
-  EXPECT_EQ(pick_token(logits, sampling(0), {}).token, 1);
+  EXPECT_EQ(pick_token(logits, sampling(0), {}), 1);
 }
 
 TEST(Sampler, FiltersOfALargeVocabularyMatchASort) {
@@ -157,8 +143,8 @@ TEST(Sampler, FiltersOfALargeVocabularyMatchASort) {
     before += p[static_cast<std::size_t>(token)];
   }
   for (int position = 0; position < 40; ++position) {
-    EXPECT_TRUE(kept_k.contains(pick_token(logits, sampling(5, 40), {0, position}).token));
-    EXPECT_TRUE(kept_p.contains(pick_token(logits, sampling(0.2, 0, 0.3), {0, position}).token));
+    EXPECT_TRUE(kept_k.contains(pick_token(logits, sampling(5, 40), {0, position})));
+    EXPECT_TRUE(kept_p.contains(pick_token(logits, sampling(0.2, 0, 0.3), {0, position})));
   }
 }
 
@@ -167,7 +153,7 @@ TEST(Sampler, TheDrawIsNamedBySeedSequenceAndPosition) {
   auto draw = [&](std::uint64_t seed, std::int64_t sequence, std::int64_t position) {
     SamplingOptions options = sampling(1);
     options.seed = seed;
-    return pick_token(logits, options, {sequence, position}).token;
+    return pick_token(logits, options, {sequence, position});
   };
   std::set<std::int32_t> tokens;
   for (int i = 0; i < 20; ++i) {
@@ -177,63 +163,39 @@ TEST(Sampler, TheDrawIsNamedBySeedSequenceAndPosition) {
   EXPECT_GT(tokens.size(), 50u);
 }
 
-TEST(Sampler, FloatsAndDoublesAgree) {
-  std::vector<double> logits = random_logits(300, 5);
-  std::vector<float> narrow(logits.begin(), logits.end());
-  logits.assign(narrow.begin(), narrow.end());
-  for (int position = 0; position < 30; ++position) {
-    SamplingOptions options = sampling(0.1 * position, 20, 0.9);
-    TokenChoice a = pick_token(logits, options, {0, position});
-    TokenChoice b = pick_token(narrow, options, {0, position});
-    EXPECT_EQ(a.token, b.token);
-    EXPECT_EQ(a.logprob, b.logprob);
-  }
-}
-
-TEST(Sampler, ARowsSummaryGivesTheGreedyChoice) {
-  constexpr float kNever = -INFINITY;
-  std::vector<std::vector<float>> rows = {{0.5f}, {1, 3, 3, 2}, {kNever, -5, kNever}, {-1e30f, 80}};
-  for (std::int64_t columns : {31, 64, 1000, 50257}) {
-    std::vector<double> logits = random_logits(columns, static_cast<std::uint64_t>(columns));
-    rows.emplace_back(logits.begin(), logits.end());
-  }
-  std::unique_ptr<Device> device = cpu_kernels().device.open({});
-  for (std::vector<float>& row : rows) {
-    RowSummary summary;
-    View logits{row.data(), Dtype::kF32, {1, static_cast<std::int64_t>(row.size())}};
-    cpu_kernels().loss.summary(device->stream(), {logits, &summary});
-    TokenChoice expected = pick_token(row, sampling(0), {}), got = pick_largest(summary, {});
-    EXPECT_EQ(got.token, expected.token);
-    EXPECT_NEAR(got.logprob, expected.logprob, 1e-5);
-  }
-}
-
-TEST(Sampler, BadLogitsAreNamed) {
-  std::vector<std::string> parts = {"sequence 4", "position 9", "NaN"};
+TEST(Sampler, RowsThatAreNotFiniteAreMarked) {
   for (double bad : {std::nan(""), kInfinity}) {
     for (std::size_t at : {0, 1, 2}) {
       std::vector<double> logits = {1, 2, 3};
       logits[at] = bad;
-      expect_error(ErrorKind::kNumeric, parts, [&] { pick_token(logits, sampling(0.0), {4, 9}); });
-      expect_error(ErrorKind::kNumeric, parts, [&] {
-        pick_token(logits, sampling(1.0, 2, 0.5), {4, 9});
-      });
+      EXPECT_EQ(pick_token(logits, sampling(0.0), {4, 9}), -1);
+      EXPECT_EQ(pick_token(logits, sampling(1.0, 2, 0.5), {4, 9}), -1);
     }
   }
-  std::vector<float> none = {-INFINITY, -INFINITY};
-  expect_error(ErrorKind::kNumeric, {"none of them is finite"},
-               [&] { pick_token(none, sampling(1), {}); });
-  expect_error(ErrorKind::kNumeric, {"none of them is finite"},
-               [&] { pick_token(std::span<const float>(), sampling(1), {}); });
+  EXPECT_EQ(pick_token({-kInfinity, -kInfinity}, sampling(1), {}), -1);
 }
 
 TEST(Sampler, OptionsOutOfRangeAreErrors) {
-  expect_error(ErrorKind::kConfig, {"--temperature", "-1"}, [] { check_sampling(sampling(-1)); });
-  expect_error(ErrorKind::kConfig, {"--temperature"}, [] { check_sampling(sampling(NAN)); });
-  expect_error(ErrorKind::kConfig, {"--top-k", "-2"}, [] { check_sampling(sampling(1, -2)); });
-  expect_error(ErrorKind::kConfig, {"--top-p"}, [] { check_sampling(sampling(1, 0, 0)); });
-  expect_error(ErrorKind::kConfig, {"--top-p"}, [] { check_sampling(sampling(1, 0, 1.1)); });
-  check_sampling(sampling(0, 0, 1));
+  expect_error(ErrorKind::kConfig, {"--temperature", "-1"}, [] { check_sampling(sampling(-1), 10); });
+  expect_error(ErrorKind::kConfig, {"--temperature"}, [] { check_sampling(sampling(NAN), 10); });
+  expect_error(ErrorKind::kConfig, {"--top-k", "-2"}, [] { check_sampling(sampling(1, -2), 10); });
+  expect_error(ErrorKind::kConfig, {"--top-p"}, [] { check_sampling(sampling(1, 0, 0), 10); });
+  expect_error(ErrorKind::kConfig, {"--top-p"}, [] { check_sampling(sampling(1, 0, 1.1), 10); });
+  check_sampling(sampling(0, 0, 1), 10);
+  auto refused = [](const char* flag, auto set) {
+    SamplingOptions options = sampling(1);
+    set(options);
+    expect_error(ErrorKind::kConfig, {flag}, [&] { check_sampling(options, 10); });
+  };
+  refused("--min-p", [](SamplingOptions& o) { o.min_p = 1.5; });
+  refused("--repetition-penalty", [](SamplingOptions& o) { o.repetition_penalty = 0; });
+  refused("--presence-penalty", [](SamplingOptions& o) { o.presence_penalty = NAN; });
+  refused("--frequency-penalty", [](SamplingOptions& o) { o.frequency_penalty = kInfinity; });
+  for (LogitEdit edit : {LogitEdit{10, 1}, LogitEdit{-1, 1}, LogitEdit{3, NAN}}) {
+    SamplingOptions options = sampling(1);
+    options.logit_bias = {edit};
+    expect_error(ErrorKind::kInput, {"--logit-bias"}, [&] { check_sampling(options, 10); });
+  }
 }
 
 }  // namespace

@@ -79,7 +79,9 @@ class GatedRecurrence final : public Mixer {
         tp_(build.tensor_parallel) {}
   void params(std::vector<Param*>& list) override { in_.params(list), out_.params(list); }
   void linears(std::vector<Linear*>& list) override { list.insert(list.end(), {&in_, &out_}); }
-  StateSpec state(std::int64_t tp) const override { return {0, 0, out_.weight.shape[1] / tp}; }
+  StateSpec state(const Context& ctx) const override {
+    return {0, 0, out_.weight.shape[1] / ctx.mesh.tp().size()};
+  }
 
   Var forward(Context& ctx, const Var& x, const LayerInput& input) const override {
     const SequenceLayout& layout = *input.layout;

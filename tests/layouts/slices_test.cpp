@@ -8,7 +8,7 @@
 #include <map>
 
 #include "backend/cpu/cpu_kernels.h"
-#include "infer/generator.h"
+#include "infer/generate.h"
 #include "ops/loss.h"
 #include "tests/support/layouts.h"
 #include "verify/layouts.h"
@@ -81,16 +81,22 @@ TEST(Slices, RecurrenceDecodesWithAStateOfConstantSize) {
     options.gradients = false;
     Rank rank(world, cpu_kernels(), options);
     RankModel model(rank, options);
-    std::vector<StateSpec> states = model.stage().states(1);
+    std::vector<StateSpec> states = model.stage().states(model.ctx());
     for (std::size_t i = 0; i < states.size(); ++i) {
       EXPECT_EQ(states[i].key_columns == 0, i % 2 == 1);
       EXPECT_EQ(states[i].sequence_elements, i % 2 == 1 ? options.model.hidden_size : 0);
     }
     const std::vector<std::vector<std::int32_t>> prompts = {{3, 1, 4, 1, 5}, {9, 2}, {6}};
-    GenerationOptions wanted;
-    wanted.max_new_tokens = 7;
-    wanted.sampling.temperature = 0;
-    std::vector<GeneratedSequence> results = Generator(model).generate(prompts, wanted);
+    std::vector<Request> requests(prompts.size());
+    for (std::size_t i = 0; i < prompts.size(); ++i) {
+      requests[i].prompt = prompts[i];
+      requests[i].max_new_tokens = 7;
+    }
+    InferenceEngine inference(model, options_for(requests, {.block_tokens = 4}));
+    std::vector<SequenceResult> results;
+    for (RequestResult& result : generate(inference, requests)) {
+      results.push_back(std::move(result.sequences.at(0)));
+    }
     for (std::size_t i = 0; i < prompts.size(); ++i) {
       std::vector<std::int32_t> all = prompts[i];
       all.insert(all.end(), results[i].tokens.begin(), results[i].tokens.end());

@@ -5,6 +5,7 @@
 #include <cmath>
 #include <numeric>
 
+#include "tests/ops/decode_steps.h"
 #include "tests/support/op_checks.h"
 
 namespace bev::test {
@@ -179,10 +180,10 @@ TEST(CachedAttention, ContinuesASequence) {
     if (kept.learned) bench.param("sinks", {kHeads}, {Axis::kTp, 0, {}}, values.params[0]);
     AttentionSpec spec = kept.on(bench);
     std::int64_t width = width_of(spec);
-    // Cached rows start at 2 of 12.
     auto empty = [&](std::int64_t columns) {
       return bench.tensor(
-          {12, columns}, std::vector<double>(static_cast<std::size_t>(12 * columns), std::nan("")));
+          {kCacheRows, columns},
+          std::vector<double>(static_cast<std::size_t>(kCacheRows * columns), std::nan("")));
     };
     KvRows cache{empty(spec.k_columns()), empty(spec.v_columns())};
     std::int32_t row = 0;
@@ -190,13 +191,7 @@ TEST(CachedAttention, ContinuesASequence) {
       auto first = values.inputs[0].begin() + row * width;
       Var qkv{bench.tensor({count, width}, {first, first + count * width}),
               Placement().with(Axis::kTp, PlaceState::kShard1), -1, nullptr};
-      // Runs with an exact key count, and one that reads it from key_counts.
-      bool told = count == 1;
-      std::vector<std::int32_t> write, keys = {row + count};
-      for (std::int32_t i = 0; i < count; ++i) write.push_back(2 + row + i);
-      DecodeStep step{{{0, count, 2, told ? 10 : row + count, told ? 0 : row}},
-                      bench.ctx.upload<std::int32_t>(write, "test"),
-                      told ? bench.ctx.upload<std::int32_t>(keys, "test") : Tensor()};
+      DecodeStep step = decode_step(bench.ctx, row, count, count == 1);
       Var out = cached_attention(bench.ctx, qkv, cache, step, spec);
       EXPECT_FALSE(out.tracked());
       std::vector<double> part = values_of(out.tensor);

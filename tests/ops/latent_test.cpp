@@ -5,6 +5,7 @@
 #include <cmath>
 
 #include "kernels/gemm.h"
+#include "tests/ops/decode_steps.h"
 #include "tests/support/op_checks.h"
 
 namespace bev::test {
@@ -104,16 +105,11 @@ TEST(LatentAttention, AbsorbedFormContinuesASequence) {
                           {runs, none, none}, spec)
                     .tensor);
 
-  Tensor cache = bench.tensor({9, 9}, std::vector<double>(81, std::nan("")));
+  Tensor cache = bench.tensor({kCacheRows, 9}, std::vector<double>(kCacheRows * 9, std::nan("")));
   std::vector<double> got;
   std::int32_t row = 0;
   for (std::int32_t count : {3, 1, 2}) {
-    std::vector<std::int32_t> write, keys = {row + count};
-    for (std::int32_t i = 0; i < count; ++i) write.push_back(2 + row + i);
-    bool told = count == 1;
-    DecodeStep step{{{0, count, 2, told ? 7 : row + count, told ? 0 : row}},
-                    ctx.upload<std::int32_t>(write, "test"),
-                    told ? ctx.upload<std::int32_t>(keys, "test") : Tensor()};
+    DecodeStep step = decode_step(ctx, row, count, count == 1);
     LatentRows now = parts(row, count);
     keep_latents(ctx, now, cache, step, kSpec);
     std::vector<double> part =

@@ -10,7 +10,7 @@ class WatchedMixer final : public Mixer {
   explicit WatchedMixer(std::unique_ptr<Mixer> mixer) : mixer_(std::move(mixer)) {}
   void params(std::vector<Param*>& list) override { mixer_->params(list); }
   void linears(std::vector<Linear*>& list) override { mixer_->linears(list); }
-  StateSpec state(std::int64_t tp) const override { return mixer_->state(tp); }
+  StateSpec state(const Context& ctx) const override { return mixer_->state(ctx); }
   Var forward(Context& ctx, const Var& x, const LayerInput& input) const override {
     if (double* squares = ctx.metric("mixer input norm", x.placement)) {
       ctx.kernels.optim.sum_squares(ctx.stream, {&x.tensor.view(), 1}, squares);

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <optional>
@@ -10,6 +11,7 @@
 
 #include "app/chat_session.h"
 #include "app/commands/commands.h"
+#include "app/generation_options.h"
 #include "app/interrupt.h"
 #include "app/model_source.h"
 #include "app/options.h"
@@ -23,8 +25,8 @@
 #include "base/output.h"
 #include "chat/turn_end.h"
 #include "data/token_file.h"
-#include "infer/end_tokens.h"
-#include "infer/generator.h"
+#include "infer/exact_check.h"
+#include "infer/generate.h"
 #include "infer/text_stream.h"
 #include "parallel/pipeline/pipeline_layout.h"
 #include "plan/flops.h"
@@ -41,11 +43,10 @@ struct GenerateOptions {
   bool chat = false;
   std::string chat_template;
   bool show_special_tokens = false;
-  std::int64_t max_new_tokens = 64;
-  double temperature = 0.0;  // 0: greedy
-  std::int64_t top_k = 0;    // 0: off
-  double top_p = 1.0;
-  bool ignore_eos = false;
+  GenerationFlags generation;
+  EngineFlags engine;
+  bool prompt_logprobs = false;
+  bool check_exact = false;
   bool json = false;
   RunConfig run;
 
@@ -72,18 +73,15 @@ void GenerateOptions::fields(FieldList& list) {
            "file with the chat template, or the name of one of several")
       .defaults_to("that of --hf-model");
   list.add("system-prompt", prompts.system_prompt, "first message of a conversation");
-  list.add("max-new-tokens", max_new_tokens, "tokens to add")
-      .min(0)
-      .limit(1 << 24)
-      .defaults_to("64; with --chat 1024, as far as the model has positions");
-  list.add("temperature", temperature, "divides the logits; 0: always the likeliest token").min(0);
-  list.add("top-k", top_k, "choose among so many likeliest tokens; 0: all").min(0).limit(1 << 28);
-  list.add("top-p", top_p, "choose among the likeliest tokens that make up this probability")
-      .above(0)
-      .max(1);
-  list.add("ignore-eos", ignore_eos, "go on after the end-of-sequence token");
+  generation.fields(list);
   list.add("show-special-tokens", show_special_tokens, "show special tokens in texts");
+  list.add("prompt-logprobs", prompt_logprobs,
+           "with --json: log-probabilities of the prompts' tokens too");
+  list.add("check-exact", check_exact,
+           "compare tokens and log-probabilities under other batch sizes, and with a whole forward "
+           "as in training; a JSON line with the differences");
   list.add("json", json, "one JSON line with token ids, log-probabilities and text");
+  engine.fields(list);
   run.parallel.fields(list);
   run.precision.fields(list);
   run.runtime.fields(list);
@@ -108,6 +106,15 @@ std::vector<std::string> GenerateOptions::problems() const {
   }
   if (!chat && !chat_template.empty()) out.push_back("--chat-template: is for --chat");
   if (!chat && !prompts.system_prompt.empty()) out.push_back("--system-prompt: is for --chat");
+  for (const std::string& problem : generation.problems()) out.push_back(problem);
+  for (const std::string& problem : engine.problems()) out.push_back(problem);
+  if (prompt_logprobs && !json) out.push_back("--prompt-logprobs: is for --json");
+  bool several = generation.n > 1 || generation.beams();
+  if (several && converses()) out.push_back("--n, --num-beams: are not for a conversation");
+  if (check_exact && (generation.n > 1 || generation.beams() || converses())) {
+    out.push_back("--check-exact: compares single sequences; leave out --n, --num-beams and --chat "
+                  "without a prompt");
+  }
   if (json && converses()) out.push_back("--json: needs --prompt or --prompt-file with --chat");
   return out;
 }
@@ -117,44 +124,67 @@ struct GenerateJob {
   std::unique_ptr<Tokenizer> tokenizer = {};  // nullptr: none is readable
   std::optional<ChatTemplate> chat_template = {};
   std::vector<std::vector<std::int32_t>> prompts = {};
-  GenerationOptions options = {};
+  Request request = {};  // without a prompt
   bool show_special_tokens = false;
 
-  // Whether this token ends its sequence.
-  bool ended_by(std::int32_t token) const {
-    return !options.ignore_eos && std::ranges::find(options.eos, token) != options.eos.end();
+  std::vector<Request> requests() const {
+    std::vector<Request> out;
+    for (const std::vector<std::int32_t>& prompt : prompts) {
+      Request& each = out.emplace_back(request);
+      each.prompt = prompt;
+      each.stream = std::ssize(out) - 1;
+    }
+    return out;
   }
   // Whether texts have this token.
   bool shows(std::int32_t token) const {
-    return show_special_tokens || !(ended_by(token) || tokenizer->is_special(token));
+    if (show_special_tokens) return true;
+    bool ends = !request.ignore_end && std::ranges::find(request.end_tokens, token) !=
+                                           request.end_tokens.end();
+    return !ends && !tokenizer->is_special(token);
+  }
+  // The text of a sequence, up to a stop text.
+  std::string text_of(const std::vector<std::int32_t>& tokens) const {
+    std::vector<std::int32_t> shown;
+    std::ranges::copy_if(tokens, std::back_inserter(shown),
+                         [&](std::int32_t token) { return shows(token); });
+    std::string text = replace_invalid_utf8(tokenizer->decode(shown));
+    return text.substr(0, find_stop_text(text, request.stop));
   }
 };
 
 // Counts tokens and prints them as they are generated: the first sequence live, each later one
 // after those before it have ended. A newline ends each.
-class LiveOutput : public TokenSink {
+class LiveOutput : public RequestSink {
  public:
   LiveOutput(const GenerateJob& job, bool quiet)
-      : job_(job), quiet_(quiet), start_(monotonic_seconds()), sequences_(job.prompts.size()) {
-    if (!job.tokenizer) return;
-    for (std::size_t i = 0; i < sequences_.size(); ++i) {
-      sequences_[i].text.emplace(*job.tokenizer, job.prompts[i]);
+      : job_(job), quiet_(quiet), start_(monotonic_seconds()) {
+    sequences_.resize(job.prompts.size() * width());
+    for (std::size_t i = 0; i < sequences_.size() && job.tokenizer; ++i) {
+      sequences_[i].text.emplace(*job.tokenizer, job.prompts[i / width()]);
     }
   }
 
-  void on_token(std::int64_t sequence, const TokenChoice& choice) override {
+  void on_token(const TokenEvent& event) override {
     last_ = monotonic_seconds();
     if (tokens_++ == 0) first_ = last_;
     if (quiet_) return;
-    add(sequences_[static_cast<std::size_t>(sequence)], choice.token);
-    if (sequence != static_cast<std::int64_t>(current_)) return;
-    std::string ready;
-    while (current_ < sequences_.size()) {
-      ready += std::exchange(sequences_[current_].waiting, {});
-      if (!sequences_[current_].ended) break;
-      ++current_;
+    add(sequence(event.request, event.index), event.token);
+    print();
+  }
+  void on_finished(RequestResult result) override {
+    if (quiet_) return count_beams(result);
+    for (const SequenceResult& ended : result.sequences) {
+      if (!ended.error.empty()) log_error(ended.error);
+      if (job_.request.beams && ended.index > 0) continue;
+      Sequence& of = sequence(result.id, ended.index);
+      if (job_.request.beams) {
+        for (std::int32_t token : ended.tokens) add(of, token);
+      }
+      end(of, ended.stop_text);
     }
-    write_stdout(ready);
+    count_beams(result);
+    print();
   }
 
   void log_speed() const {
@@ -168,23 +198,60 @@ class LiveOutput : public TokenSink {
  private:
   struct Sequence {
     std::optional<TextStream> text;
-    std::string waiting;
+    std::string held;     // may become a stop text
+    std::string waiting;  // to be printed
     std::int64_t tokens = 0;
     bool ended = false;
   };
 
+  std::size_t width() const {
+    return job_.request.beams ? 1 : static_cast<std::size_t>(job_.request.n);
+  }
+  Sequence& sequence(RequestId request, std::int64_t index) {
+    return sequences_[static_cast<std::size_t>(request) * width() + static_cast<std::size_t>(index)];
+  }
+
+  // Beams have no tokens before they end.
+  void count_beams(const RequestResult& result) {
+    if (!job_.request.beams) return;
+    last_ = monotonic_seconds();
+    if (tokens_ == 0) first_ = last_;
+    for (const SequenceResult& ended : result.sequences) tokens_ += std::ssize(ended.tokens);
+  }
+
   void add(Sequence& sequence, std::int32_t token) const {
-    bool last = job_.ended_by(token);
     if (!sequence.text) {
       sequence.waiting += concat(sequence.tokens == 0 ? "" : " ", token);
     } else if (job_.shows(token)) {
-      sequence.waiting += sequence.text->add(token);
+      sequence.held += sequence.text->add(token);
+      std::size_t settled = settled_length(sequence.held, job_.request.stop);
+      if (find_stop_text(sequence.held, job_.request.stop) == std::string::npos) {
+        sequence.waiting += sequence.held.substr(0, settled);
+        sequence.held.erase(0, settled);
+      }
     }
     ++sequence.tokens;
-    sequence.ended = last || sequence.tokens == job_.options.max_new_tokens;
-    if (!sequence.ended) return;
-    if (sequence.text) sequence.waiting += sequence.text->finish();
+  }
+
+  void end(Sequence& sequence, const std::string& stop_text) const {
+    if (sequence.text) {
+      if (stop_text.empty()) sequence.held += sequence.text->finish();
+      sequence.waiting +=
+          sequence.held.substr(0, stop_text.empty() ? std::string::npos
+                                                    : sequence.held.find(stop_text));
+    }
     sequence.waiting += '\n';
+    sequence.ended = true;
+  }
+
+  void print() {
+    std::string ready;
+    while (current_ < sequences_.size()) {
+      ready += std::exchange(sequences_[current_].waiting, {});
+      if (!sequences_[current_].ended) break;
+      ++current_;
+    }
+    write_stdout(ready);
   }
 
   const GenerateJob& job_;
@@ -195,25 +262,49 @@ class LiveOutput : public TokenSink {
   std::size_t current_ = 0;  // the sequence that is printed live
 };
 
-// One line: {"generated": [[ids]..], "logprobs": [[..]..], "text": [..]}; text is null without a
-// tokenizer.
-std::string result_json(const GenerateJob& job, const std::vector<GeneratedSequence>& results) {
-  using Json = nlohmann::ordered_json;
-  Json generated = Json::array(), logprobs = Json::array(), text;
+using Json = nlohmann::ordered_json;
+
+// null for what is no number.
+Json number(double value) { return std::isfinite(value) ? Json(value) : Json(); }
+Json numbers(const std::vector<double>& values) {
+  Json list = Json::array();
+  for (double value : values) list.push_back(number(value));
+  return list;
+}
+
+// One line: {"generated": [[ids]..], "logprobs": [[..]..], "text": [..]} with the first or best
+// sequence of each prompt, and all of them as "sequences"; text is null without a tokenizer.
+std::string result_json(const GenerateJob& job, const std::vector<RequestResult>& results,
+                        bool prompt_logprobs) {
+  Json generated = Json::array(), logprobs = Json::array(), text, sequences = Json::array();
+  Json prompts = Json::array();
   if (job.tokenizer) text = Json::array();
-  for (const GeneratedSequence& result : results) {
-    generated.push_back(result.tokens);
-    logprobs.push_back(result.logprobs);
-    if (!job.tokenizer) continue;
-    std::vector<std::int32_t> shown;
-    std::ranges::copy_if(result.tokens, std::back_inserter(shown),
-                         [&](std::int32_t token) { return job.shows(token); });
-    text.push_back(replace_invalid_utf8(job.tokenizer->decode(shown)));
+  for (std::size_t prompt = 0; prompt < results.size(); ++prompt) {
+    for (const SequenceResult& result : results[prompt].sequences) {
+      Json written = job.tokenizer ? Json(job.text_of(result.tokens)) : Json();
+      sequences.push_back({{"prompt", prompt},
+                           {"index", result.index},
+                           {"tokens", result.tokens},
+                           {"logprobs", numbers(result.logprobs)},
+                           {"score", number(result.score)},
+                           {"finish_reason", name_of(result.finish)},
+                           {"text", written}});
+      if (!result.error.empty()) sequences.back()["error"] = result.error;
+      if (result.index > 0) continue;
+      generated.push_back(result.tokens);
+      logprobs.push_back(numbers(result.logprobs));
+      if (job.tokenizer) text.push_back(std::move(written));
+    }
+    Json row = numbers(results[prompt].prompt_logprobs);
+    row.insert(row.begin(), Json());
+    prompts.push_back(std::move(row));
   }
   Json line;
   line["generated"] = std::move(generated);
   line["logprobs"] = std::move(logprobs);
   line["text"] = std::move(text);
+  line["sequences"] = std::move(sequences);
+  if (prompt_logprobs) line["prompt_logprobs"] = std::move(prompts);
   return line.dump() + "\n";
 }
 
@@ -229,7 +320,7 @@ std::vector<std::vector<std::int32_t>> read_prompts(const GenerateOptions& wante
 
 void add_turn_end(GenerateJob& job) {
   std::optional<std::int32_t> end = turn_end(*job.chat_template, *job.tokenizer);
-  std::vector<std::int32_t>& eos = job.options.eos;
+  std::vector<std::int32_t>& eos = job.request.end_tokens;
   if (end && std::ranges::find(eos, *end) == eos.end()) eos.push_back(*end);
 }
 
@@ -237,8 +328,10 @@ GenerateJob make_job(const GenerateOptions& wanted, const SourceModel& model, bo
   GenerateJob job{model};
   if (!model.files().empty()) {
     job.tokenizer = load_tokenizer(model.files());
-    job.options.eos = read_end_tokens(model.files());
   }
+  job.request = wanted.generation.request(model.files(),
+                                          static_cast<std::uint64_t>(wanted.run.runtime.seed));
+  job.request.prompt_logprobs = wanted.prompt_logprobs;
   BEV_CHECK(job.tokenizer || !wanted.prompt_tokens.empty(), ErrorKind::kInput,
             wanted.chat ? "--chat: " : "--prompt: ",
             model.files().empty() ? wanted.model.load : model.files(),
@@ -247,58 +340,76 @@ GenerateJob make_job(const GenerateOptions& wanted, const SourceModel& model, bo
     job.chat_template.emplace(ChatTemplate::load(model.files(), wanted.chat_template, false));
   }
   job.prompts = read_prompts(wanted, job);
-  job.options.max_new_tokens = wanted.max_new_tokens;
-  job.options.sampling = {wanted.temperature, wanted.top_k, wanted.top_p,
-                          static_cast<std::uint64_t>(wanted.run.runtime.seed)};
-  job.options.ignore_eos = wanted.ignore_eos;
   job.show_special_tokens = wanted.show_special_tokens;
   if (job.chat_template) add_turn_end(job);
   if (job.chat_template && !job.prompts.empty()) {
     auto longest = std::ranges::max(job.prompts, {}, &std::vector<std::int32_t>::size).size();
     std::int64_t room = answer_tokens(wanted.run.model, static_cast<std::int64_t>(longest),
-                                      wanted.max_new_tokens, length_given);
-    if (!length_given && room > 0) job.options.max_new_tokens = room;
+                                      wanted.generation.max_new_tokens, length_given);
+    if (!length_given && room > 0) job.request.max_new_tokens = room;
   }
-  check_generation(wanted.run.model, job.prompts, job.options);
+  std::vector<Request> requests = job.requests();
+  for (std::size_t i = 0; i < requests.size(); ++i) {
+    check_request(wanted.run.model, requests[i], concat("prompt ", i));
+  }
   return job;
 }
 
 void generate_rank(const RankStart& start, const GenerateOptions& wanted, const GenerateJob& job,
-                   bool length_given, Interrupt* interrupt) {
+                   bool length_given, Interrupt* interrupt, ExactReport& exact) {
   EngineOptions options = engine_options(wanted.run, start.threads, start.local_rank);
   options.gradients = false;
   Rank rank(start.world, start.kernels, options);
   RankModel model(rank, options);
-  Generator generator(model);
+  InferenceOptions limits = wanted.engine.options();
+  limits.tokenizer = job.tokenizer.get();
+  const std::vector<Request> requests = job.requests();
+  if (wanted.check_exact) {
+    job.model.load_weights(model);
+    ExactReport report = check_exact(model, requests, limits);
+    if (start.world.rank() == 0) exact = report;
+    return;
+  }
+  if (interrupt) {
+    limits.max_sequences = 1;
+  } else {
+    limits = options_for(requests, limits);
+  }
+  InferenceEngine engine(model, limits);
   job.model.load_weights(model);
   if (interrupt) {
-    return hold_conversation(generator, model.mesh().world().host(),
+    return hold_conversation(engine, model.mesh().world().host(),
                              {.tokenizer = *job.tokenizer,
                               .chat_template = *job.chat_template,
                               .model = wanted.run.model,
                               .interrupt = *interrupt,
-                              .options = job.options,
+                              .request = job.request,
                               .length_given = length_given,
                               .system_prompt = wanted.prompts.system_prompt,
                               .show_special_tokens = wanted.show_special_tokens});
   }
   bool quiet = wanted.json || start.world.rank() != 0;
   LiveOutput output(job, quiet);
-  std::vector<GeneratedSequence> results = generator.generate(job.prompts, job.options, &output);
+  std::vector<RequestResult> results = generate(engine, requests, &output);
   if (start.world.rank() != 0) return;
-  if (wanted.json) write_stdout(result_json(job, results));
+  if (wanted.json) write_stdout(result_json(job, results, wanted.prompt_logprobs));
   output.log_speed();
+  for (const RequestResult& result : results) {
+    for (const SequenceResult& sequence : result.sequences) {
+      BEV_CHECK(sequence.finish != FinishReason::kError, ErrorKind::kNumeric, "sampling: ",
+                sequence.error);
+    }
+  }
 }
 
-// The likeliest token is among any of them.
-void warn_of_unused_choice(const GenerateOptions& wanted, const CommandInput& input) {
-  if (wanted.temperature > 0 || input.launch.process != 0) return;
-  for (const char* flag : {"top-k", "top-p"}) {
-    if (!input.options.given(flag)) continue;
-    log_warning(concat("--", flag,
-                       ": has no effect at --temperature 0, which always takes the "
-                       "likeliest token; give --temperature 1, say, or leave it out"));
-  }
+std::string exact_json(const ExactReport& report) {
+  Json line;
+  line["tokens"] = report.tokens;
+  line["different_tokens"] = report.different_tokens;
+  line["max_abs_logprob_diff"] = report.max_abs_logprob_diff;
+  line["mean_abs_logprob_diff"] = report.mean_abs_logprob_diff;
+  line["batch_sizes"] = report.batch_sizes;
+  return line.dump() + "\n";
 }
 
 int run_generate(GenerateOptions& wanted, const CommandInput& input) {
@@ -306,7 +417,7 @@ int run_generate(GenerateOptions& wanted, const CommandInput& input) {
   Options& options = input.options;
   options.add_problems(wanted.problems());
   options.throw_problems();
-  warn_of_unused_choice(wanted, input);
+  if (input.launch.process == 0) wanted.generation.warn(options);
   SourceModel model(wanted.model);
   run.model = model.config();
   // Resolved as given first, so that the ranks of --context-parallel-size are known when they
@@ -329,10 +440,14 @@ int run_generate(GenerateOptions& wanted, const CommandInput& input) {
   auto sequences = std::max<std::int64_t>(static_cast<std::int64_t>(job.prompts.size()), 1);
   RuntimeConfig runtime =
       paying_threads(run, input.launch, kReadingFlops * model_flops(run.model, sequences, 1));
+  ExactReport exact;
   run_ranks(input.launch, run.parallel, runtime, [&](const RankStart& start) {
-    generate_rank(start, wanted, job, length_given, interrupt ? &*interrupt : nullptr);
+    generate_rank(start, wanted, job, length_given, interrupt ? &*interrupt : nullptr, exact);
   });
-  return kExitOk;
+  if (!wanted.check_exact || input.launch.process != 0) return kExitOk;
+  write_stdout(exact_json(exact));
+  bool differs = exact.different_tokens > 0 || exact.max_abs_logprob_diff > 0;
+  return run.runtime.exact && differs ? kExitMismatch : kExitOk;
 }
 
 }  // namespace

@@ -19,6 +19,7 @@
 #include "bridge/weight_map.h"
 #include "data/batch_file.h"
 #include "data/token_file.h"
+#include "infer/token_scores.h"
 #include "models/model.h"
 #include "ops/converted.h"
 #include "ops/loss.h"
@@ -33,6 +34,7 @@ struct ScoreOptions {
   std::string batch;
   std::string logits_out;
   std::string grads_out;
+  bool logprobs = false;
   RunConfig run;
 
   void fields(FieldList& list);
@@ -49,6 +51,9 @@ void ScoreOptions::fields(FieldList& list) {
   list.add("logits-out", logits_out,
            "safetensors file for the logits, [B,S,V] in fp32; 0 where there is no token");
   list.add("grads-out", grads_out, "safetensors file for the gradients of the mean loss");
+  list.add("logprobs", logprobs,
+           "add the log-probability of every token: \"logprobs\" [[null, ...], ...]; null where "
+           "there is none");
   run.parallel.fields(list);
   run.precision.fields(list);
   run.runtime.fields(list);
@@ -95,19 +100,6 @@ double target_count(const ScoreJob& job) {
     for (float weight : sample.weights) count += weight;
   }
   return count;
-}
-
-// All-gathers the rows over cp and puts them in the order of the samples.
-Tensor join_sequences(RankModel& model, const SequenceLayout& layout, Tensor rows) {
-  Group& cp = model.mesh().cp();
-  if (cp.size() == 1) return rows;
-  Context& ctx = model.ctx();
-  Shape shape{layout.all_tokens().tokens(), rows.shape()[1]};
-  Tensor by_rank = ctx.allocate(rows.dtype(), shape, "logits");
-  cp.all_gather(rows, by_rank, "logits").wait();
-  Tensor ordered = ctx.allocate(rows.dtype(), shape, "logits");
-  copy_into_order(ctx, layout.ring.sets, layout.all_tokens(), by_rank, ordered);
-  return ordered;
 }
 
 // Full logits [T, V] of a micro-batch in f32, on the ranks of the last stage.
@@ -238,12 +230,30 @@ void write_gradients(RankModel& model, const std::string& path, double scale) {
   if (writer) writer->commit();
 }
 
-void print_result(const StepResult& result) {
+using Json = nlohmann::ordered_json;
+
+// By column of the input: null for masked tokens and the first of each row.
+Json logprob_rows(const GlobalBatch& batch, const std::vector<std::vector<double>>& scores) {
+  Json rows = Json::array();
+  for (std::size_t i = 0; i < scores.size(); ++i) {
+    const std::vector<std::int32_t> columns = positions_of(batch.samples[i]);
+    Json row = Json::array();
+    for (std::size_t t = 0; t < scores[i].size(); ++t) {
+      while (std::ssize(row) < columns[t]) row.push_back(nullptr);
+      row.push_back(t > 0 && std::isfinite(scores[i][t]) ? Json(scores[i][t]) : Json());
+    }
+    rows.push_back(std::move(row));
+  }
+  return rows;
+}
+
+void print_result(const StepResult& result, const Json& logprobs) {
   nlohmann::ordered_json line;
   line["loss"] = std::isfinite(result.loss) ? nlohmann::ordered_json(result.loss) : nullptr;
   line["tokens"] = static_cast<std::int64_t>(std::llround(result.tokens));
   line["grad_norm"] =
       std::isfinite(result.grad_norm) ? nlohmann::ordered_json(result.grad_norm) : nullptr;
+  if (!logprobs.is_null()) line["logprobs"] = logprobs;
   write_stdout(line.dump() + "\n");
 }
 
@@ -264,7 +274,13 @@ void score_rank(const RankStart& start, const ScoreJob& job) {
   if (!job.wanted.grads_out.empty()) {
     write_gradients(engine.model(), job.wanted.grads_out, input.loss_scale);
   }
-  if (start.world.rank() == 0) print_result(result);
+  Json logprobs;
+  if (job.wanted.logprobs) {
+    std::vector<std::vector<double>> scores =
+        token_scores(engine.model(), job.batch.samples, job.micro_batch_size);
+    logprobs = logprob_rows(job.batch, scores);
+  }
+  if (start.world.rank() == 0) print_result(result, logprobs);
 }
 
 int run_score(ScoreOptions& wanted, const CommandInput& input) {

@@ -11,10 +11,10 @@ namespace bev::cpu {
 
 #if defined(__x86_64__)
 namespace {
-// Rows of the register tile: 8 x 3 of the 32 vector registers hold sums.
-constexpr int kRows = 8, kMostPanels = 3;
+// Rows of the register tile: 8 x 3 of the 32 vector registers hold sums. Few rows need fewer.
+constexpr int kMostRows = 8, kFewRows = 4, kMostPanels = 3;
 
-template <int kPanels>
+template <int kRows, int kPanels>
 [[gnu::target("avx512f,avx512bf16"), gnu::always_inline]] inline void multiply_rows(
     const TileGemm& tile, const std::int32_t* a, float* sums) {
   __m512 c[kRows][kPanels];
@@ -57,8 +57,12 @@ template <int kPanels>
 template <int kPanels>
 [[gnu::target("avx512f,avx512bf16")]] void multiply_panels(const TileGemm& tile) {
   const auto* a = reinterpret_cast<const std::int32_t*>(tile.a);
-  for (int row = 0; row < kPanelItems; row += kRows) {
-    multiply_rows<kPanels>(tile, a + row, tile.sums + row * tile.stride);
+  std::int64_t row = 0;
+  for (; row + kFewRows < tile.rows; row += kMostRows) {
+    multiply_rows<kMostRows, kPanels>(tile, a + row, tile.sums + row * tile.stride);
+  }
+  if (row < tile.rows) {
+    multiply_rows<kFewRows, kPanels>(tile, a + row, tile.sums + row * tile.stride);
   }
 }
 

@@ -2,13 +2,9 @@
 #include "backend/cpu/bf16_panels.h"
 
 #if defined(__x86_64__)
-// g++ 12 warns about the deliberately undefined values inside its own intrinsics (GCC bug 105593).
-#pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
-#include <immintrin.h>
-
 #include <algorithm>
 
-#define BEV_AVX512 gnu::target("avx512f,avx512bw,avx512vl"), gnu::always_inline
+#include "backend/cpu/transpose_words.h"
 
 namespace bev::cpu {
 
@@ -52,34 +48,6 @@ std::uint32_t low_bits(std::int64_t count) {
   }
 }
 
-// Transposes: first within 4 x 4 pairs, then the 4 x 4 of these.
-[[BEV_AVX512]] inline void transpose(PairBlock& block) {
-  __m512i(&x)[kPairs] = block.rows;
-  __m512i y[kPairs];
-#pragma GCC unroll 4
-  for (int i = 0; i < kPairs; i += 4) {
-    const __m512i a = _mm512_unpacklo_epi32(x[i], x[i + 1]);
-    const __m512i b = _mm512_unpackhi_epi32(x[i], x[i + 1]);
-    const __m512i c = _mm512_unpacklo_epi32(x[i + 2], x[i + 3]);
-    const __m512i d = _mm512_unpackhi_epi32(x[i + 2], x[i + 3]);
-    y[i] = _mm512_unpacklo_epi64(a, c);
-    y[i + 1] = _mm512_unpackhi_epi64(a, c);
-    y[i + 2] = _mm512_unpacklo_epi64(b, d);
-    y[i + 3] = _mm512_unpackhi_epi64(b, d);
-  }
-#pragma GCC unroll 4
-  for (int i = 0; i < 4; ++i) {
-    const __m512i a = _mm512_shuffle_i32x4(y[i], y[i + 4], 0x88);
-    const __m512i b = _mm512_shuffle_i32x4(y[i], y[i + 4], 0xdd);
-    const __m512i c = _mm512_shuffle_i32x4(y[i + 8], y[i + 12], 0x88);
-    const __m512i d = _mm512_shuffle_i32x4(y[i + 8], y[i + 12], 0xdd);
-    x[i] = _mm512_shuffle_i32x4(a, c, 0x88);
-    x[i + 8] = _mm512_shuffle_i32x4(a, c, 0xdd);
-    x[i + 4] = _mm512_shuffle_i32x4(b, d, 0x88);
-    x[i + 12] = _mm512_shuffle_i32x4(b, d, 0xdd);
-  }
-}
-
 [[BEV_AVX512]] inline void pack(const PanelSource& from, bool item_rows, std::byte* to) {
   const auto* source = static_cast<const std::uint16_t*>(from.data);
   const bool by_item = from.depth_step == 1;
@@ -90,7 +58,7 @@ std::uint32_t low_bits(std::int64_t count) {
     } else {
       load_pairs(source + k * from.depth_step, from.depth_step, from.items, from.depth - k, block);
     }
-    if (by_item != item_rows) transpose(block);
+    if (by_item != item_rows) transpose_words(block.rows);
 #pragma GCC unroll 16
     for (int i = 0; i < kPairs; ++i) _mm512_store_si512(to + 64 * i, block.rows[i]);
   }

@@ -8,13 +8,16 @@ namespace bev {
 namespace cpu {
 namespace v2 {
 const Kernels& kernels();
-}
+const Kernels& exact_kernels();
+}  // namespace v2
 namespace v3 {
 const Kernels& kernels();
-}
+const Kernels& exact_kernels();
+}  // namespace v3
 namespace v4 {
 const Kernels& kernels();
-}
+const Kernels& exact_kernels();
+}  // namespace v4
 }  // namespace cpu
 
 namespace {
@@ -46,15 +49,22 @@ bool has_v4() {
 #endif
 }
 
-const Kernels& kernels_of(CpuLevel level) {
+const Kernels& kernels_of(CpuLevel level, bool exact) {
 #if defined(BEV_CPU_HAS_V4)
-  if (level == CpuLevel::kV4) return cpu::v4::kernels();
+  if (level == CpuLevel::kV4) return exact ? cpu::v4::exact_kernels() : cpu::v4::kernels();
 #endif
 #if defined(BEV_CPU_HAS_V3)
-  if (level == CpuLevel::kV3) return cpu::v3::kernels();
+  if (level == CpuLevel::kV3) return exact ? cpu::v3::exact_kernels() : cpu::v3::kernels();
 #endif
   BEV_CHECK(level == CpuLevel::kV2, ErrorKind::kInternal, "cpu kernels: level not compiled in");
-  return cpu::v2::kernels();
+  return exact ? cpu::v2::exact_kernels() : cpu::v2::kernels();
+}
+
+const Kernels& checked_kernels(CpuLevel level, bool exact) {
+  bool there = level == CpuLevel::kV4 ? has_v4() : level == CpuLevel::kV3 ? has_v3() : true;
+  BEV_CHECK(there, ErrorKind::kDevice, "cpu kernels: level v", static_cast<int>(level) + 2,
+            " is not available, the best here is v", static_cast<int>(best_cpu_level()) + 2);
+  return kernels_of(level, exact);
 }
 }  // namespace
 
@@ -64,12 +74,9 @@ CpuLevel best_cpu_level() {
 }
 
 const Kernels& cpu_kernels() { return cpu_kernels(best_cpu_level()); }
+const Kernels& cpu_kernels(CpuLevel level) { return checked_kernels(level, false); }
 
-const Kernels& cpu_kernels(CpuLevel level) {
-  bool there = level == CpuLevel::kV4 ? has_v4() : level == CpuLevel::kV3 ? has_v3() : true;
-  BEV_CHECK(there, ErrorKind::kDevice, "cpu kernels: level v", static_cast<int>(level) + 2,
-            " is not available, the best here is v", static_cast<int>(best_cpu_level()) + 2);
-  return kernels_of(level);
-}
+const Kernels& cpu_exact_kernels() { return cpu_exact_kernels(best_cpu_level()); }
+const Kernels& cpu_exact_kernels(CpuLevel level) { return checked_kernels(level, true); }
 
 }  // namespace bev

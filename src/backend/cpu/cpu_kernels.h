@@ -21,4 +21,10 @@ const Kernels& cpu_kernels();
 // Throws Error(kDevice) if the level is not compiled in or not supported.
 const Kernels& cpu_kernels(CpuLevel level);
 
+// Exact tables: in a forward the bits of a row (token) depend on the weights and on that row, with
+// the keys before it, but not on the other rows of a call, the number of threads, or how a sequence
+// is cut into calls. Excepted are FP8 scales per tensor and what drops tokens by their load.
+const Kernels& cpu_exact_kernels();
+const Kernels& cpu_exact_kernels(CpuLevel level);
+
 }  // namespace bev

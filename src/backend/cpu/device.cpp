@@ -65,6 +65,7 @@ DeviceKernels cpu_device_kernels() {
         return std::make_unique<CpuCopyLane>();
       },
       .pinned_memory = make_host_memory,
+      .free_memory = [](const Stream&) { return std::int64_t{0}; },
       .copy = [](const Stream&, const View& from,
                  const View& to) { copy_bytes(to.data, from.data, to.bytes()); },
       .capture = nullptr,

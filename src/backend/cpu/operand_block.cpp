@@ -74,10 +74,12 @@ void sum_area(const TileEngine& engine, const OperandBlock& a, const OperandBloc
     const std::int64_t steps = ceil_div(std::min(depth_of(engine), a.depth.count - k), kDepthStep);
     for (std::int64_t j = 0; j < across; j += engine.b_panels) {
       for (std::int64_t i = 0; i < down; i += engine.a_panels) {
+        const std::int64_t last = std::min(i + engine.a_panels, down) - 1;
         engine.multiply({.a = panel(engine, a, number, row_panel + i),
                          .b = panel(engine, b, number, column_panel + j),
                          .a_panels = std::min(engine.a_panels, down - i),
                          .b_panels = std::min(engine.b_panels, across - j),
+                         .rows = std::min(kPanelItems, area.rows - last * kPanelItems),
                          .panel_bytes = panel_bytes(engine),
                          .steps = steps,
                          .sums = sums + i * kPanelItems * stride + j * kPanelItems,

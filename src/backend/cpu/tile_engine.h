@@ -23,8 +23,9 @@ struct PanelSource {
 struct TileGemm {
   const std::byte *a = nullptr, *b = nullptr;
   std::int64_t a_panels = 0, b_panels = 0;
-  std::int64_t panel_bytes = 0;  // from one panel to the next
-  std::int64_t steps = 0;        // of depth
+  std::int64_t rows = kPanelItems;  // of the last panel of a: an engine may leave out the others
+  std::int64_t panel_bytes = 0;     // from one panel to the next
+  std::int64_t steps = 0;           // of depth
   float* sums = nullptr;
   std::int64_t stride = 0;  // floats from row to row of sums
   bool add = false;

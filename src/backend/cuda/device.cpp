@@ -6,6 +6,7 @@
 #include <cstring>
 #include <vector>
 
+#include "backend/cuda/attention/attention_paths.h"
 #include "backend/cuda/comm/nccl_group.h"
 #include "backend/cuda/comm/peer_memory.h"
 #include "backend/cuda/runtime/device_trace.h"
@@ -400,6 +401,11 @@ DeviceKernels cuda_table(Family<DeviceKernels>) {
       .pinned_memory = []() -> std::unique_ptr<MemorySource> {
         return std::make_unique<PinnedMemory>();
       },
+      .free_memory = [](const Stream&) -> std::int64_t {
+        std::size_t free = 0, total = 0;
+        check_cuda(cudaMemGetInfo(&free, &total), "ask for free memory");
+        return static_cast<std::int64_t>(free);
+      },
       .copy = [](const Stream& stream, const View& from,
                  const View& to) { copy_async(to.data, from.data, to.bytes(), stream); },
       .capture = capture_stream,
@@ -424,6 +430,36 @@ struct Tables {
 
 const Kernels& cuda_kernels() {
   static const Kernels kernels = fill_members<Kernels>(Tables(), cuda_fill, cuda_cast);
+  return kernels;
+}
+
+namespace {
+// Norms, RoPE, activations, the router and embeddings compute one row at a time and need no other
+// kernel here.
+struct ExactTables {
+  AttentionKernels attention = cuda_exact_attention();
+  GemmKernels gemm = cuda_exact_gemm();
+  LatentKernels latent = cuda_kernels().latent;
+  LossKernels loss = cuda_kernels().loss;
+  MoeKernels moe = cuda_exact_moe();
+  QuantizeKernels quantize = cuda_kernels().quantize;
+
+  ExactTables() {
+    latent.absorb = false;
+    loss.logits.narrow = false;
+    quantize.scaled_gemm = cuda_scaled_gemm_exact;
+  }
+  Kernels kernels() const {
+    const Kernels linear = with_table(with_table(cuda_kernels(), gemm), quantize);
+    const Kernels mixed = with_table(with_table(linear, attention), latent);
+    return with_table(with_table(mixed, moe), loss);
+  }
+};
+}  // namespace
+
+const Kernels& cuda_exact_kernels() {
+  static const ExactTables tables;
+  static const Kernels kernels = tables.kernels();
   return kernels;
 }
 

@@ -26,5 +26,9 @@ void check_cuda_devices();
 std::string cuda_archs();
 
 const Kernels& cuda_kernels();
+// Exact tables: in a forward the bits of a row (token) depend on the weights and on that row, with
+// the keys before it, but not on the other rows of a call or on how a sequence is cut into calls.
+// Excepted are FP8 scales per tensor, Sinkhorn routing, and what drops tokens by their load.
+const Kernels& cuda_exact_kernels();
 
 }  // namespace bev

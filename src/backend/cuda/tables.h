@@ -8,10 +8,11 @@
 namespace bev {
 
 struct AttentionSinkArgs;
+struct GemmKernels;
 struct GroupedScaledGemmArgs;
 struct GroupedScaledWgradArgs;
+struct MoeKernels;
 struct QuantizeArgs;
-struct SampleArgs;
 struct ScaledGemmArgs;
 struct SinkTermsArgs;
 
@@ -21,11 +22,13 @@ void cuda_cast(const Stream&, const View& from, const View& to);
 // Parts of the quantisation table (FP8, FP4).
 void cuda_emulate_fp4(const Stream&, const QuantizeArgs&);
 void cuda_scaled_gemm(const Stream&, const ScaledGemmArgs&);
+void cuda_scaled_gemm_exact(const Stream&, const ScaledGemmArgs&);
 void cuda_grouped_scaled(const Stream&, const GroupedScaledGemmArgs&);
 void cuda_grouped_scaled_wgrad(const Stream&, const GroupedScaledWgradArgs&);
 
-// Part of the loss table.
-bool cuda_sample(const Stream&, const SampleArgs&);
+// Tables with exact forwards, for cuda_exact_kernels().
+GemmKernels cuda_exact_gemm();
+MoeKernels cuda_exact_moe();
 
 // Parts of the attention table.
 void cuda_add_sinks(const Stream&, const AttentionSinkArgs&);

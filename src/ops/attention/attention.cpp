@@ -240,6 +240,20 @@ Var cross_attention(Context& ctx, const Var& q, const Var& kv, std::vector<Atten
   return out;
 }
 
+KeyPages DecodeStep::pages() const {
+  return {block_table.as<std::int32_t>(), table_stride, block_tokens};
+}
+
+const AttentionRun* DecodeStep::current_runs() const {
+  return device_runs.empty() ? nullptr : static_cast<const AttentionRun*>(device_runs.view().data);
+}
+
+std::vector<AttentionRun> DecodeStep::runs_in_batch() const {
+  std::vector<AttentionRun> out = runs;
+  for (AttentionRun& run : out) run.k_begin = run.q_begin;
+  return out;
+}
+
 Var cached_attention(Context& ctx, const Var& qkv, const KvRows& cache, const DecodeStep& step,
                      const AttentionSpec& spec) {
   check_rows(qkv, spec);
@@ -257,19 +271,24 @@ Var cached_attention(Context& ctx, const Var& qkv, const KvRows& cache, const De
   };
   keep(at.k, cache.keys, spec.k_columns());
   keep(at.v, cache.values, spec.v_columns());
+  if (step.whole_prompts) {
+    std::vector<AttentionRun> runs = step.runs_in_batch();
+    AttentionShape shape = attention_shape(ctx, spec, {stride, stride, stride}, runs);
+    AttentionResult result = run_forward(ctx, qkv.tensor, shape, spec);
+    return make_output(ctx, "attention", std::move(result.out), qkv.placement, false);
+  }
   AttentionShape shape =
       attention_shape(ctx, spec, {stride, spec.k_columns(), spec.v_columns()}, step.runs);
   AttentionResult result{ctx.allocate(ctx.dtype, {rows, spec.out_columns()}, "activations"),
                          ctx.allocate(ctx.wide(), {rows, spec.q_heads}, "activations")};
-  const std::int32_t* counts =
-      step.key_counts.empty() ? nullptr : step.key_counts.as<std::int32_t>();
   ctx.kernels.attention.forward(ctx.stream, {.shape = shape,
                                              .q = at.q,
                                              .k = cache.keys.view().data,
                                              .v = cache.values.view().data,
                                              .out = result.out,
                                              .lse = result.lse,
-                                             .key_counts = counts});
+                                             .device_runs = step.current_runs(),
+                                             .pages = step.pages()});
   add_sinks(ctx, spec, result);
   return make_output(ctx, "attention", std::move(result.out), qkv.placement, false);
 }

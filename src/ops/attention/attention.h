@@ -14,6 +14,7 @@
 namespace bev {
 
 struct AttentionShape;
+struct KeyPages;
 
 // Returns cos_sin [T, R] for the positions of the rows, given R/2 frequencies on the device.
 Tensor rope_table(Context& ctx, const Tensor& positions, std::span<const double> frequencies,
@@ -84,20 +85,28 @@ Var attention(Context& ctx, const Var& qkv, const AttentionRows& rows, const Att
 Var cross_attention(Context& ctx, const Var& q, const Var& kv, std::vector<AttentionRun> runs,
                     const AttentionSpec& spec);
 
-// KV cache of one layer: rows [capacity, K D] and [capacity, K V]. MLA caches [capacity, R + P] of
-// latents and rotated keys in `keys`, and leaves `values` empty.
+// Paged KV cache of one layer: rows [blocks * block_tokens, K D] and [.., K V]. MLA caches rows
+// [.., R + P] of latents and rotated keys in `keys`, and leaves `values` empty.
 struct KvRows {
   Tensor keys, values;
 };
-// Which cached rows the queries of a prefill or decode step see, and where new rows go; shared by
-// all layers.
+// Which cached rows the queries of a step see, and where new rows go; shared by all layers. The
+// tokens of a run are consecutive rows of the batch and the last ones of their sequence.
 struct DecodeStep {
-  std::vector<AttentionRun> runs;
-  Tensor write_rows;  // [T] i32
-  // [runs] i32: valid keys of each run, where the runs give only an upper bound (CUDA graphs); or
-  // empty.
-  Tensor key_counts;
+  std::vector<AttentionRun> runs;  // k_begin is not used
+  Tensor device_runs;              // [runs] AttentionRun as bytes; those above are bounds; may be empty
+  Tensor write_rows;               // [T] i32, rows of the cache
+  Tensor block_table;              // [runs * table_stride] i32
+  std::int64_t table_stride = 0;   // blocks of a run
+  std::int64_t block_tokens = 0;
+  // No run has earlier tokens: attention needs only the rows of the batch, as in training.
+  bool whole_prompts = false;
   std::vector<std::int64_t> slots = {};  // for each run, the row of its fixed-size recurrent state
+
+  KeyPages pages() const;
+  const AttentionRun* current_runs() const;  // null: the runs are exact
+  // The runs with keys in the batch itself instead of the cache.
+  std::vector<AttentionRun> runs_in_batch() const;
 };
 // Writes the new k, v to the cache, then attends over it. No gradient.
 Var cached_attention(Context& ctx, const Var& qkv, const KvRows& cache, const DecodeStep& step,

@@ -173,15 +173,14 @@ Var cached_latent_attention(Context& ctx, const LatentRows& rows, const Param& k
   AttentionResult result{
       ctx.allocate(ctx.dtype, {q.shape()[0], latents.out_columns()}, "activations"),
       ctx.allocate(ctx.wide(), {q.shape()[0], spec.heads}, "activations")};
-  const std::int32_t* counts =
-      step.key_counts.empty() ? nullptr : step.key_counts.as<std::int32_t>();
   ctx.kernels.attention.forward(ctx.stream, {.shape = shape,
                                              .q = q.view().data,
                                              .k = cache.view().data,
                                              .v = cache.view().data,
                                              .out = result.out,
                                              .lse = result.lse,
-                                             .key_counts = counts});
+                                             .device_runs = step.current_runs(),
+                                             .pages = step.pages()});
   add_sinks(ctx, latents, result);
   return make_output(ctx, "latent attention", expand_values(ctx, result.out, weight.view, spec),
                      rows.q.placement, false);

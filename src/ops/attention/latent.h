@@ -32,7 +32,7 @@ Var join_latent_heads(Context& ctx, const Var& q, const Var& kv, const Var& rope
 struct LatentRows {
   Var q, latent, rope_key;
 };
-// Writes the new latents and rotated keys to their rows of the cache [capacity, R + P].
+// Writes the new latents and rotated keys to their rows of the cache [rows, R + P].
 void keep_latents(Context& ctx, const LatentRows& rows, const Tensor& cache, const DecodeStep& step,
                   const LatentSpec& spec);
 

@@ -1,10 +1,18 @@
 // FlashAttention forward on the CPU with online softmax, and a path for decoding and wide heads
 // (MLA).
+//
+// Tiles of keys begin at multiples of kKeys from the first key of the run, and a lane's sums run
+// over its keys in order: masked keys add exact zeros. So the bits of a lane depend neither on the
+// other lanes nor on how the queries of a sequence are cut into calls. Only the choice between
+// blocks and decoding depends on the number of queries; the exact forward leaves it out.
+#include <bit>
 #include <cmath>
 #include <span>
 #include <type_traits>
+#include <vector>
 
 #include "backend/cpu/kernels/attention_tiles.h"
+#include "backend/cpu/kernels/key_rows.h"
 #include "backend/cpu/kernels/lanes.h"
 
 namespace bev::cpu::BEV_CPU_LEVEL {
@@ -71,6 +79,25 @@ void scale_lanes(int rows, int width, const A* __restrict alpha, A* __restrict o
   }
 }
 
+// out += values^T P. Each strip of lanes stops after the last key that one of them sees, which
+// skips the part of a causal tile above the diagonal.
+template <class A>
+void add_values(const LaneBlock<A>& lanes, int key_begin, int keys, int v_size,
+                const ForwardPiece<A>& piece, A* out) {
+  const int v_padded = padded_head(v_size);
+  const bool all = lanes.all(key_begin, key_begin + keys);
+  const int strip = all ? lanes.width : 2 * kVectorLanes<A>;
+  for (int lane = 0; lane < lanes.width; lane += strip) {
+    const int width = std::min(strip, lanes.width - lane);
+    const int last = all ? key_begin + keys - 1
+                         : *std::max_element(lanes.high + lane, lanes.high + lane + width);
+    const int count = std::min(keys, last + 1 - key_begin);
+    if (count <= 0) continue;
+    tile_gemm<A, true, true>(v_size, width, count, {piece.values, v_padded},
+                             {piece.scores + lane, kBlock<A>}, {out + lane, kBlock<A>});
+  }
+}
+
 // Combines a block with the key tile that begins at key_begin.
 template <class A>
 void forward_tile(const AttentionShape& shape, int key_begin, ForwardBlock<A>& block,
@@ -78,7 +105,7 @@ void forward_tile(const AttentionShape& shape, int key_begin, ForwardBlock<A>& b
   const LaneBlock<A>& lanes = block.lanes;
   if (!lanes.any(key_begin, key_begin + kKeys)) return;
   const int head_size = static_cast<int>(shape.head_size), padded = padded_head(head_size);
-  const int v_size = static_cast<int>(shape.v_head_size), v_padded = padded_head(v_size);
+  const int v_size = static_cast<int>(shape.v_head_size);
   const int keys = std::min(kKeys, lanes.high_max + 1 - key_begin);
   for_key_groups(lanes, key_begin, keys, [&](int first, int count, int lane) {
     const int row = first - key_begin;
@@ -101,13 +128,8 @@ void forward_tile(const AttentionShape& shape, int key_begin, ForwardBlock<A>& b
       for (int i = 0; i < lanes.width; ++i) row[i] *= factors[i];
     }
   }
-  scale_lanes(v_padded, lanes.width, block.alpha, block.out);
-  for_key_groups(lanes, key_begin, keys, [&](int first, int count, int lane) {
-    const int row = first - key_begin;
-    tile_gemm<A, true, true>(
-        v_size, lanes.width - lane, count, {piece.values + row * v_padded, v_padded},
-        {piece.scores + row * kBlock<A> + lane, kBlock<A>}, {block.out + lane, kBlock<A>});
-  });
+  scale_lanes(padded_head(v_size), lanes.width, block.alpha, block.out);
+  add_values(lanes, key_begin, keys, v_size, piece, block.out);
 }
 
 template <class T, class A = accumulate_t<T>>
@@ -132,47 +154,75 @@ void finish_block(const AttentionForwardArgs& args, ForwardBlock<A>& block, A* r
   for (int i = 0; i < lanes.count; ++i) {
     lse[lanes.row[i] * shape.q_heads + lanes.head[i]] = block.max[i] + std::log(block.sum[i]);
   }
-  scale_lanes(padded, lanes.width, block.alpha, block.out);
+  // Adding 0 makes the sign of a zero independent of which zeros were added before.
+  for (int d = 0; d < padded; ++d) {
+    A* __restrict row = block.out + d * kBlock<A>;
+    for (int i = 0; i < lanes.width; ++i) row[i] = row[i] * block.alpha[i] + 0;
+  }
   transpose_back(lanes.width, padded, block.out, rows);
   store_lanes(rows, lanes, v_size, args.out.as<T>(), shape.q_heads * shape.v_head_size);
 }
 
+// What a piece of work attends to: a run, its keys, and a kv head.
+struct RunHead {
+  const AttentionRun& run;
+  KeyRows keys;
+  std::int64_t kv_head;
+
+  template <class T>
+  const T* k(const AttentionForwardArgs& args) const {
+    return static_cast<const T*>(args.k) + kv_head * args.shape.head_size;
+  }
+  template <class T>
+  const T* v(const AttentionForwardArgs& args) const {
+    return static_cast<const T*>(args.v) + kv_head * args.shape.v_head_size;
+  }
+};
+
+// Tile that begins at `key` for queries that see no key outside of [low, high]. Keys that no query
+// sees are not read: a paged cache may have given up their blocks.
+KeyTile tile_at(int key, int low, int high) {
+  return {.key = key, .first = std::max(0, low - key), .count = std::min(kKeys, high + 1 - key)};
+}
+
 // Blocks [begin, end) of a run and kv head.
 template <class T>
-void forward_blocks(const AttentionForwardArgs& args, const AttentionRun& run, std::int64_t kv_head,
-                    std::int64_t begin, std::int64_t end) {
+void forward_blocks(const AttentionForwardArgs& args, const RunHead& at, std::int64_t begin,
+                    std::int64_t end) {
   using A = accumulate_t<T>;
   const AttentionShape& shape = args.shape;
   const int head_size = static_cast<int>(shape.head_size);
   const int v_size = static_cast<int>(shape.v_head_size);
   ForwardPiece<A> piece;
   const std::span<ForwardBlock<A>> blocks(piece.blocks, static_cast<std::size_t>(end - begin));
-  int low = run.k_count, high = -1;
+  int low = at.run.k_count, high = -1;
   for (ForwardBlock<A>& block : blocks) {
-    set_lanes(shape, run, kv_head, begin++, block.lanes);
+    set_lanes(shape, at.run, at.kv_head, begin++, block.lanes);
     start_block<T>(args, block, piece.rows);
     low = std::min(low, block.lanes.low_min);
     high = std::max(high, block.lanes.high_max);
   }
-  const T* k = static_cast<const T*>(args.k) + run.k_begin * shape.k_stride + kv_head * head_size;
-  const T* v = static_cast<const T*>(args.v) + run.k_begin * shape.v_stride + kv_head * v_size;
+  const T *k = at.k<T>(args), *v = at.v<T>(args);
   for (int key = low / kKeys * kKeys; key <= high; key += kKeys) {
-    const int keys = std::min(kKeys, high + 1 - key);
-    load_tile(k + key * shape.k_stride, shape.k_stride, keys, head_size, piece.keys);
-    load_tile(v + key * shape.v_stride, shape.v_stride, keys, v_size, piece.values);
+    const KeyTile tile = tile_at(key, low, high);
+    at.keys.load(k, shape.k_stride, tile, head_size, piece.keys);
+    at.keys.load(v, shape.v_stride, tile, v_size, piece.values);
     for (ForwardBlock<A>& block : blocks) forward_tile(shape, key, block, piece);
   }
   for (ForwardBlock<A>& block : blocks) finish_block<T>(args, block, piece.rows);
 }
 
-// Rows of a tile as A: in place if type and padding allow it, else copied to buffer.
+// Rows of a tile as A: in place if type, padding and adjacency allow it, else copied to buffer.
 template <class T, class A>
-Tile<const A> tile_rows(const T* source, std::int64_t stride, int rows, int head_size, A* buffer) {
-  const int padded = padded_head(head_size);
+Tile<const A> tile_rows(const KeyRows& keys, const T* source, std::int64_t stride,
+                        const KeyTile& at, int head_size, A* buffer) {
+  const int padded = padded_head(head_size), loaded = at.count - at.first;
   if constexpr (std::is_same_v<T, A>) {
-    if (padded == head_size) return {source, stride};
+    if (padded == head_size && keys.adjacent(at.key + at.first, loaded) == loaded) {
+      return {source + (keys.row(at.key + at.first) - at.first) * stride, stride};
+    }
   }
-  load_tile(source, stride, rows, head_size, buffer);
+  keys.load(source, stride, at, head_size, buffer);
   return {buffer, padded};
 }
 
@@ -180,15 +230,15 @@ Tile<const A> tile_rows(const T* source, std::int64_t stride, int rows, int head
 // D.
 template <class A>
 struct DecodeRow {
-  alignas(64) A query[kWideHeadSize], out[kWideHeadSize], scores[kKeys];
+  alignas(64) A query[kWideHeadSize], out[kWideHeadSize], scores[kKeys] = {};
   A max = -std::numeric_limits<A>::infinity(), sum = 0;
 };
 
 template <class A>
-void dot_rows(Tile<const A> rows, int count, int padded, const A* query, A* dots) {
+void dot_rows(Tile<const A> rows, const KeyTile& at, int padded, const A* query, A* dots) {
   using Wide = typename Lanes<A>::type;
   constexpr int kWide = static_cast<int>(Lanes<A>::kCount);
-  for (int j = 0; j < count; ++j) {
+  for (int j = at.first; j < at.count; ++j) {
     const A* row = rows.data + j * rows.stride;
     prefetch_row(row, rows.stride, padded);
     Wide sum = {};
@@ -202,31 +252,32 @@ void dot_rows(Tile<const A> rows, int count, int padded, const A* query, A* dots
   }
 }
 
+// Always over a whole tile, so that the order of the sum does not depend on the end of the keys.
 template <class A>
-void decode_softmax(const AttentionShape& shape, int key_begin, int keys, int low, int high,
+void decode_softmax(const AttentionShape& shape, int key_begin, int low, int high,
                     DecodeRow<A>& row) {
   constexpr A kNone = -std::numeric_limits<A>::infinity();
   const A softcap = static_cast<A>(shape.rule.softcap);
   if (softcap > 0) {
-    for (int j = 0; j < keys; ++j) row.scores[j] = softcap * tanh_of(row.scores[j] / softcap);
+    for (int j = 0; j < kKeys; ++j) row.scores[j] = softcap * tanh_of(row.scores[j] / softcap);
   }
   const A old = row.max;
-  for (int j = 0; j < keys; ++j) {
+  for (int j = 0; j < kKeys; ++j) {
     const int key = key_begin + j;
     row.scores[j] = (key >= low) & (key <= high) ? row.scores[j] : kNone;
     row.max = row.scores[j] > row.max ? row.scores[j] : row.max;
   }
   const A shift = row.max == kNone ? 0 : row.max;
-  for (int j = 0; j < keys; ++j) row.scores[j] = exp_of(row.scores[j] - shift);
+  for (int j = 0; j < kKeys; ++j) row.scores[j] = exp_of(row.scores[j] - shift);
   const A alpha = exp_of(old - shift);
-  row.sum = row.sum * alpha + sum_of<A>(keys, [&](std::int64_t j) { return row.scores[j]; });
+  row.sum = row.sum * alpha + sum_of<A>(kKeys, [&](std::int64_t j) { return row.scores[j]; });
   const std::int64_t width = padded_head(static_cast<int>(shape.v_head_size));
   for (std::int64_t d = 0; d < width; ++d) row.out[d] *= alpha;
 }
 
 template <class A>
-void add_rows(Tile<const A> rows, int count, int padded, const A* factors, A* out) {
-  for (int j = 0; j < count; ++j) {
+void add_rows(Tile<const A> rows, const KeyTile& at, int padded, const A* factors, A* out) {
+  for (int j = at.first; j < at.count; ++j) {
     const A* row = rows.data + j * rows.stride;
     prefetch_row(row, rows.stride, padded);
     for (int d = 0; d < padded; d += kVectorLanes<A>) {
@@ -235,58 +286,66 @@ void add_rows(Tile<const A> rows, int count, int padded, const A* factors, A* ou
   }
 }
 
-// At most kDecodeRows pairs of a run and kv head, starting at pair `begin`.
-template <class T>
-void decode_pairs(const AttentionForwardArgs& args, const AttentionRun& run, std::int64_t kv_head,
-                  std::int64_t begin) {
-  using A = accumulate_t<T>;
+// Starts the rows of the pairs from lane `first` on. Returns the keys they see, as a tile.
+template <class T, class A = accumulate_t<T>>
+KeyTile start_rows(const AttentionForwardArgs& args, const LaneBlock<A>& lanes, int first,
+                   std::span<DecodeRow<A>> rows) {
   const AttentionShape& shape = args.shape;
   const int head_size = static_cast<int>(shape.head_size), padded = padded_head(head_size);
+  KeyTile seen{.first = std::numeric_limits<int>::max(), .count = 0};
+  for (std::size_t i = 0; i < rows.size(); ++i) {
+    const int lane = first + static_cast<int>(i);
+    if (lanes.high[lane] >= 0) seen.first = std::min(seen.first, lanes.low[lane]);
+    seen.count = std::max(seen.count, lanes.high[lane] + 1);
+    const T* q = static_cast<const T*>(args.q) + lanes.row[lane] * shape.q_stride +
+                 lanes.head[lane] * shape.head_size;
+    load_rows(q, 0, 1, head_size, rows[i].query);
+    for (int d = 0; d < padded; ++d) rows[i].query[d] *= static_cast<A>(shape.rule.scale);
+    std::fill_n(rows[i].out, padded_head(static_cast<int>(shape.v_head_size)), A{0});
+  }
+  return seen;
+}
+
+// At most kDecodeRows pairs of a run and kv head, starting at pair `begin`.
+template <class T>
+void decode_pairs(const AttentionForwardArgs& args, const RunHead& at, std::int64_t begin) {
+  using A = accumulate_t<T>;
+  const AttentionShape& shape = args.shape;
+  const int head_size = static_cast<int>(shape.head_size);
   const int v_size = static_cast<int>(shape.v_head_size), v_padded = padded_head(v_size);
   LaneBlock<A> lanes;
-  set_lanes(shape, run, kv_head, begin / kBlock<A>, lanes);
+  set_lanes(shape, at.run, at.kv_head, begin / kBlock<A>, lanes);
   const int first = static_cast<int>(begin % kBlock<A>);
   const int count = std::min(kDecodeRows, lanes.count - first);
   DecodeRow<A> rows[kDecodeRows];
   alignas(64) A buffer[kKeys * kWideHeadSize];
-  int low = run.k_count, end = 0;
-  for (int i = 0; i < count; ++i) {
-    const int lane = first + i;
-    if (lanes.high[lane] >= 0) low = std::min(low, lanes.low[lane]);
-    end = std::max(end, lanes.high[lane] + 1);
-    const T* q = static_cast<const T*>(args.q) + lanes.row[lane] * shape.q_stride +
-                 lanes.head[lane] * shape.head_size;
-    load_tile(q, 0, 1, head_size, buffer);
-    for (int d = 0; d < padded; ++d)
-      rows[i].query[d] = buffer[d] * static_cast<A>(shape.rule.scale);
-    std::fill_n(rows[i].out, v_padded, A{0});
-  }
-  const T* k = static_cast<const T*>(args.k) + run.k_begin * shape.k_stride + kv_head * head_size;
-  const T* v = static_cast<const T*>(args.v) + run.k_begin * shape.v_stride + kv_head * v_size;
-  for (int key = low; key < end; key += kKeys) {
-    const int keys = std::min(kKeys, end - key);
-    Tile<const A> tile =
-        tile_rows(k + key * shape.k_stride, shape.k_stride, keys, head_size, buffer);
+  const KeyTile seen = start_rows<T>(args, lanes, first, {rows, static_cast<std::size_t>(count)});
+  for (int key = seen.first / kKeys * kKeys; key < seen.count; key += kKeys) {
+    const KeyTile now = tile_at(key, seen.first, seen.count - 1);
+    Tile<const A> tile = tile_rows(at.keys, at.k<T>(args), shape.k_stride, now, head_size, buffer);
     for (int i = 0; i < count; ++i) {
-      dot_rows(tile, keys, padded, rows[i].query, rows[i].scores);
-      decode_softmax(shape, key, keys, lanes.low[first + i], lanes.high[first + i], rows[i]);
+      dot_rows(tile, now, padded_head(head_size), rows[i].query, rows[i].scores);
+      decode_softmax(shape, key, lanes.low[first + i], lanes.high[first + i], rows[i]);
     }
-    tile = tile_rows(v + key * shape.v_stride, shape.v_stride, keys, v_size, buffer);
-    for (int i = 0; i < count; ++i) {
-      add_rows(tile, keys, v_padded, rows[i].scores, rows[i].out);
-    }
+    tile = tile_rows(at.keys, at.v<T>(args), shape.v_stride, now, v_size, buffer);
+    for (int i = 0; i < count; ++i) add_rows(tile, now, v_padded, rows[i].scores, rows[i].out);
   }
   for (int i = 0; i < count; ++i) {
-    const std::int64_t at = lanes.row[first + i] * shape.q_heads + lanes.head[first + i];
-    args.lse.as<A>()[at] = rows[i].max + std::log(rows[i].sum);
+    const std::int64_t row = lanes.row[first + i] * shape.q_heads + lanes.head[first + i];
+    args.lse.as<A>()[row] = rows[i].max + std::log(rows[i].sum);
     const A factor = rows[i].sum == 0 ? 0 : 1 / rows[i].sum;
-    T* out = args.out.as<T>() + at * shape.v_head_size;
-    for (int d = 0; d < v_size; ++d) out[d] = narrow<T>(rows[i].out[d] * factor);
+    T* out = args.out.as<T>() + row * shape.v_head_size;
+    for (int d = 0; d < v_size; ++d) out[d] = narrow<T>(rows[i].out[d] * factor + 0);
   }
 }
 
 bool is_wide(const AttentionShape& shape) {
   return std::max(shape.head_size, shape.v_head_size) > kMaxHeadSize;
+}
+
+RunHead run_head(const AttentionForwardArgs& args, std::int64_t run, std::int64_t kv_head) {
+  const AttentionRun& of = args.shape.runs[static_cast<std::size_t>(run)];
+  return {.run = of, .keys = KeyRows(args.pages, run, of.k_begin), .kv_head = kv_head};
 }
 
 // Heads that are too wide for blocks.
@@ -299,15 +358,14 @@ void run_wide(const Stream& stream, const AttentionForwardArgs& args) {
   }
   const auto runs = static_cast<std::int64_t>(shape.runs.size());
   stream.pool->run(most * runs * shape.kv_heads, [&](std::int64_t piece) {
-    const AttentionRun& run = shape.runs[static_cast<std::size_t>(piece / shape.kv_heads % runs)];
+    const RunHead at = run_head(args, piece / shape.kv_heads % runs, piece % shape.kv_heads);
     const std::int64_t begin = piece / (shape.kv_heads * runs) * kDecodeRows;
-    if (begin >= run.q_count * group_size(shape)) return;
-    decode_pairs<T>(args, run, piece % shape.kv_heads, begin);
+    if (begin < at.run.q_count * group_size(shape)) decode_pairs<T>(args, at, begin);
   });
 }
 
 template <class T>
-void run_forward(const Stream& stream, const AttentionForwardArgs& args) {
+void run_forward(const Stream& stream, const AttentionForwardArgs& args, bool exact) {
   using A = accumulate_t<T>;
   const AttentionShape& shape = args.shape;
   if (is_wide(shape)) return run_wide<T>(stream, args);
@@ -317,35 +375,47 @@ void run_forward(const Stream& stream, const AttentionForwardArgs& args) {
   // The last queries see most keys: they are scheduled first, so that no long piece is left at the
   // end.
   stream.pool->run(groups * per_group, [&](std::int64_t piece) {
-    const AttentionRun& run =
-        shape.runs[static_cast<std::size_t>(piece % per_group / shape.kv_heads)];
-    const std::int64_t kv_head = piece % shape.kv_heads, count = block_count<A>(shape, run);
+    const RunHead at = run_head(args, piece % per_group / shape.kv_heads, piece % shape.kv_heads);
+    const std::int64_t count = block_count<A>(shape, at.run);
     const std::int64_t begin = (groups - 1 - piece / per_group) * kBlocks;
     if (begin >= count) return;
-    if (run.q_count * group_size(shape) <= kDecodeRows && shape.rule.dropout == 0) {
-      decode_pairs<T>(args, run, kv_head, 0);
+    if (!exact && at.run.q_count * group_size(shape) <= kDecodeRows && shape.rule.dropout == 0) {
+      decode_pairs<T>(args, at, 0);
     } else {
-      forward_blocks<T>(args, run, kv_head, begin, std::min(begin + kBlocks, count));
+      forward_blocks<T>(args, at, begin, std::min(begin + kBlocks, count));
     }
   });
+}
+
+void forward(const Stream& stream, const AttentionForwardArgs& args, bool exact) {
+  check_attention(args.shape, args.shape.rule.dropout > 0 ? kMaxHeadSize : kWideHeadSize);
+  BEV_CHECK(args.pages.table == nullptr ||
+                (args.pages.block_tokens > 0 &&
+                 std::has_single_bit(static_cast<std::uint64_t>(args.pages.block_tokens))),
+            ErrorKind::kInternal, "attention: blocks of ", args.pages.block_tokens,
+            " tokens, not a power of two");
+  AttentionForwardArgs now = args;
+  std::vector<AttentionRun> runs;
+  if (args.device_runs != nullptr) {
+    runs.assign(args.shape.runs.begin(), args.shape.runs.end());
+    for (std::size_t i = 0; i < runs.size(); ++i) {
+      runs[i].k_count = args.device_runs[i].k_count;
+      runs[i].offset = args.device_runs[i].offset;
+    }
+    now.shape.runs = runs;
+  }
+  visit_float(args.shape.dtype,
+              [&](auto zero) { run_forward<decltype(zero)>(stream, now, exact); });
 }
 
 }  // namespace
 
 void attention_forward(const Stream& stream, const AttentionForwardArgs& args) {
-  check_attention(args.shape, args.shape.rule.dropout > 0 ? kMaxHeadSize : kWideHeadSize);
-  if (args.key_counts != nullptr) {
-    std::vector<AttentionRun> runs(args.shape.runs.begin(), args.shape.runs.end());
-    for (std::size_t i = 0; i < runs.size(); ++i) {
-      runs[i].k_count = args.key_counts[i];
-      runs[i].offset = runs[i].k_count - runs[i].q_count;
-    }
-    AttentionForwardArgs now = args;
-    now.shape.runs = runs;
-    now.key_counts = nullptr;
-    return attention_forward(stream, now);
-  }
-  visit_float(args.shape.dtype, [&](auto zero) { run_forward<decltype(zero)>(stream, args); });
+  forward(stream, args, false);
+}
+
+void attention_forward_exact(const Stream& stream, const AttentionForwardArgs& args) {
+  forward(stream, args, true);
 }
 
 }  // namespace bev::cpu::BEV_CPU_LEVEL

@@ -19,6 +19,8 @@
 namespace bev::cpu::BEV_CPU_LEVEL {
 
 void attention_forward(const Stream& stream, const AttentionForwardArgs& args);
+// A query's result does not depend on which other queries the call has.
+void attention_forward_exact(const Stream& stream, const AttentionForwardArgs& args);
 void attention_merge(const Stream& stream, const AttentionMergeArgs& args);
 void attention_backward(const Stream& stream, const AttentionBackwardArgs& args);
 void add_sinks(const Stream& stream, const AttentionSinkArgs& args);
@@ -99,9 +101,9 @@ BEV_INLINE void prefetch_row(const T* row, std::int64_t stride, int columns) {
   }
 }
 
-// Copies `rows` rows of D elements into a padded tile; padding columns and rows are 0.
+// Copies `rows` rows of D elements into rows of a padded tile; padding columns are 0.
 template <class T, class A>
-void load_tile(const T* source, std::int64_t stride, int rows, int head_size, A* tile) {
+void load_rows(const T* source, std::int64_t stride, int rows, int head_size, A* tile) {
   const int padded = padded_head(head_size);
   for (int row = 0; row < rows; ++row) {
     const T* __restrict from = source + row * stride;
@@ -110,7 +112,20 @@ void load_tile(const T* source, std::int64_t stride, int rows, int head_size, A*
     for (int d = 0; d < head_size; ++d) to[d] = widen(from[d]);
     for (int d = head_size; d < padded; ++d) to[d] = 0;
   }
+}
+
+// Sets the padding rows of a tile, after `rows` rows, to 0.
+template <class A>
+void clear_padding(int rows, int head_size, A* tile) {
+  const int padded = padded_head(head_size);
   std::fill(tile + rows * padded, tile + round_up(rows, kTileRows) * padded, A{0});
+}
+
+// Copies `rows` rows of D elements into a padded tile; padding columns and rows are 0.
+template <class T, class A>
+void load_tile(const T* source, std::int64_t stride, int rows, int head_size, A* tile) {
+  load_rows(source, stride, rows, head_size, tile);
+  clear_padding(rows, head_size, tile);
 }
 
 // rows[lane, D] -> columns[D, lane]; both padded, with kBlock lanes per row of columns.

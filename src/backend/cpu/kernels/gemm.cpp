@@ -169,17 +169,48 @@ void gemm_empty(const Stream& stream, const Gemm& gemm) {
   });
 }
 
-bool is_skinny(const GemmDims& p) { return p.m <= kSkinnyRows && p.transpose_b; }
+bool is_skinny(const Gemm& gemm) {
+  return gemm.dims.m <= kSkinnyRows && gemm.dims.transpose_b && !gemm.exact_linear();
+}
+
+// Tile engines multiply 16-bit operands and, in a fixed order, f32; f64 has its own kernels.
+template <class T>
+bool uses_engine(const Gemm& gemm) {
+  return sizeof(T) == 2 || (sizeof(T) == 4 && gemm.exact_linear());
+}
+
+// An exact GEMM with few rows as a group of one: b is packed by strips that stay in the L2 cache.
+template <class T, class C>
+class OneGemm final : public GemmGroup {
+ public:
+  explicit OneGemm(const Gemm& gemm) : gemm_(gemm) {}
+  static bool takes(const Gemm& gemm) {
+    constexpr std::int64_t kFewRows = 64;
+    return gemm.exact_linear() && gemm.packed_b == nullptr && gemm.dims.m <= kFewRows;
+  }
+  BlockedGemm member(std::int64_t) const override { return blocked<T>(gemm_); }
+  void finish(std::int64_t, const Area& area, const float* sums,
+              std::int64_t stride) const override {
+    finish_area<T, C>(gemm_, area, sums, stride);
+  }
+
+ private:
+  const Gemm& gemm_;
+};
 
 template <class T, class C>
 void gemm_typed(const Stream& stream, const Gemm& gemm) {
   const GemmDims& p = gemm.dims;
   if (p.m == 0 || p.n == 0) return;
   if (p.k == 0) return gemm_empty<T, C>(stream, gemm);
-  if (is_skinny(p)) return gemm_skinny<T, C>(stream, gemm);
-  if constexpr (sizeof(T) == 2) {
-    gemm_blocked<T, C>(stream, gemm);
-  } else {
+  if (is_skinny(gemm)) return gemm_skinny<T, C>(stream, gemm);
+  if constexpr (!std::is_same_v<T, double>) {
+    if (uses_engine<T>(gemm)) {
+      if (!OneGemm<T, C>::takes(gemm)) return gemm_blocked<T, C>(stream, gemm);
+      return multiply_group(*stream.pool, engine_of<T>(), 1, OneGemm<T, C>(gemm));
+    }
+  }
+  if constexpr (sizeof(T) != 2) {
     for_tiles(stream, gemm, [&](const Area& tile) {
       if constexpr (std::is_same_v<T, double>) {
         gemm_tile_f64(gemm, tile);
@@ -240,12 +271,15 @@ void visit_types(const GemmArgs& args, const F& f) {
   });
 }
 
-void gemm_any(const Stream& stream, const GemmArgs& args) {
-  const Gemm gemm = checked(args);
+void run_gemm(const Stream& stream, const GemmArgs& args, bool exact) {
+  Gemm gemm = checked(args);
+  gemm.exact = exact;
   visit_types(args, [&]<class T, class C>(T, C) { gemm_typed<T, C>(stream, gemm); });
 }
 
-// A grouped GEMM of 16-bit operands. The list is small, so its entries are recomputed wherever they
+void gemm_any(const Stream& stream, const GemmArgs& args) { run_gemm(stream, args, false); }
+
+// A grouped GEMM for a tile engine. The list is small, so its entries are recomputed wherever they
 // are needed.
 template <class T, class C>
 class GroupOf final : public GemmGroup {
@@ -258,11 +292,13 @@ class GroupOf final : public GemmGroup {
   Gemm gemm(std::int64_t number) const {
     Gemm gemm = checked(list_.make(number));
     gemm.streams = streams_;
+    gemm.exact = list_.exact;
     return gemm;
   }
   static bool takes(const Gemm& gemm) {
     const GemmDims& p = gemm.dims;
-    return sizeof(T) == 2 && p.m > 0 && p.n > 0 && p.k > 0 && p.k <= kGroupDepth && !is_skinny(p);
+    return uses_engine<T>(gemm) && p.m > 0 && p.n > 0 && p.k > 0 && p.k <= kGroupDepth &&
+           !is_skinny(gemm);
   }
   BlockedGemm member(std::int64_t number) const override {
     const Gemm one = gemm(number);
@@ -270,7 +306,7 @@ class GroupOf final : public GemmGroup {
   }
   void finish(std::int64_t number, const Area& area, const float* sums,
               std::int64_t stride) const override {
-    if constexpr (sizeof(T) == 2) finish_area<T, C>(gemm(number), area, sums, stride);
+    if constexpr (!std::is_same_v<T, double>) finish_area<T, C>(gemm(number), area, sums, stride);
   }
 
  private:
@@ -282,8 +318,9 @@ std::size_t packed_bytes_any(const GemmArgs& args) {
   // With many rows packing is amortised anyway. Where bf16 is multiplied as f32 that holds for any
   // number of rows, and the packed form would be twice as large.
   constexpr std::int64_t kManyRows = 2048;
-  const GemmDims dims = checked(args).dims;
-  if (dims.k == 0 || is_skinny(dims) || dims.m > kManyRows) return 0;
+  const Gemm gemm = checked(args);
+  const GemmDims& dims = gemm.dims;
+  if (dims.k == 0 || is_skinny(gemm) || dims.m > kManyRows) return 0;
 #if defined(__AVX512F__)
   const TileEngine* engine = args.b.dtype == Dtype::kBf16 ? bf16_engine() : nullptr;
   if (engine != nullptr) return packed_bytes(*engine, dims);
@@ -300,9 +337,13 @@ void gemm_group(const Stream& stream, const GemmList& list) {
     for (std::int64_t i = 0; i < list.count; ++i) {
       if (!group.takes(group.gemm(i))) gemm_typed<T, C>(stream, group.gemm(i));
     }
-    if constexpr (sizeof(T) == 2) multiply_group(*stream.pool, engine_of<T>(), list.count, group);
+    if constexpr (!std::is_same_v<T, double>) {
+      multiply_group(*stream.pool, engine_of<T>(), list.count, group);
+    }
   });
 }
+
+void gemm_exact(const Stream& stream, const GemmArgs& args) { run_gemm(stream, args, true); }
 
 GemmKernels kernel_table(Family<GemmKernels>) {
   return {.gemm = gemm_any, .packed_bytes = packed_bytes_any};

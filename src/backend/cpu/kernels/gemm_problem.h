@@ -20,6 +20,10 @@ struct Gemm {
   void* c = nullptr;
   PackedOperand* packed_b = nullptr;
   bool streams = false;  // c is written with non-temporal stores
+  // A row of a linear forward has the same bits whatever m is: the order of its sums depends on K.
+  bool exact = false;
+
+  bool exact_linear() const { return exact && dims.transpose_b && !dims.transpose_a; }
 };
 
 // Address of op(a)[row, k] and op(b)[k, column].
@@ -75,8 +79,12 @@ void gemm_tile_f64(const Gemm& gemm, const Area& tile);
 // Grouped GEMM: independent GEMMs of the same dtypes; make(number) returns the arguments of one.
 struct GemmList {
   std::int64_t count;
+  bool exact;
   FunctionRef<GemmArgs(std::int64_t number)> make;
 };
 void gemm_group(const Stream& stream, const GemmList& list);
+
+// GEMM with Gemm::exact.
+void gemm_exact(const Stream& stream, const GemmArgs& args);
 
 }  // namespace bev::cpu::BEV_CPU_LEVEL

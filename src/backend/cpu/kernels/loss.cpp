@@ -1,4 +1,4 @@
-// Cross entropy over vocabulary-parallel logits, and row summaries for sampling.
+// Cross entropy over vocabulary-parallel logits.
 #include "kernels/loss.h"
 
 #include <algorithm>
@@ -113,20 +113,6 @@ void row_sum(const Stream& stream, const LossSumArgs& args) {
       const std::int64_t target = local_target(args.chunk, row);
       stats[row] = sum_exp(z, columns, most[row]);
       stats[rows + row] = target >= 0 ? z[target] : A{0};
-    });
-  });
-}
-
-void summary(const Stream& stream, const RowSummaryArgs& args) {
-  const std::int64_t columns = args.logits.shape[1];
-  LossChunk chunk{.logits = args.logits};
-  visit_logits(chunk, [&](auto type) {
-    using A = decltype(type);
-    for_rows(stream, chunk, [&](std::int64_t row) {
-      const A* z = row_of<A>(chunk, row);
-      const A most = max_of(z, columns);
-      const A* at = std::find(z, z + columns, most);
-      args.rows[row] = {most, __builtin_log(sum_exp(z, columns, most)), at - z};
     });
   });
 }
@@ -247,13 +233,8 @@ void total(const Stream&, const LossTotalArgs& args) {
 }  // namespace
 
 LossKernels kernel_table(Family<LossKernels>) {
-  return {.row_max = row_max,
-          .row_sum = row_sum,
-          .gradient = gradient,
-          .whole = whole,
-          .total = total,
-          .summary = summary,
-          .sample = nullptr};
+  return {
+      .row_max = row_max, .row_sum = row_sum, .gradient = gradient, .whole = whole, .total = total};
 }
 
 }  // namespace bev::cpu::BEV_CPU_LEVEL

@@ -160,8 +160,9 @@ View row_of(const View& bias, std::int64_t expert) {
 
 // Grouped GEMM over gemm(expert, its rows of x, its rows of y).
 using ExpertProduct = FunctionRef<GemmArgs(std::int64_t expert, const View& x, const View& y)>;
-void multiply_experts(const Stream& stream, const GroupedGemmArgs& args, ExpertProduct gemm) {
-  gemm_group(stream, {args.w.shape[0], [&](std::int64_t e) {
+void multiply_experts(const Stream& stream, const GroupedGemmArgs& args, ExpertProduct gemm,
+                      bool exact = false) {
+  gemm_group(stream, {.count = args.w.shape[0], .exact = exact, .make = [&](std::int64_t e) {
                         const std::int64_t begin = args.offsets[e], end = args.offsets[e + 1];
                         return gemm(e, args.x.rows(begin, end), args.y.rows(begin, end));
                       }});
@@ -173,15 +174,20 @@ void clear_unused(const GroupedGemmArgs& args, const View& out) {
   std::fill_n(unused.address(0), unused.bytes(), std::byte{0});
 }
 
-void grouped_gemm(const Stream& stream, const GroupedGemmArgs& args) {
-  multiply_experts(stream, args, [&](std::int64_t e, const View& x, const View& y) -> GemmArgs {
+void multiply_rows(const Stream& stream, const GroupedGemmArgs& args, bool exact) {
+  const auto product = [&](std::int64_t e, const View& x, const View& y) -> GemmArgs {
     return {.a = x,
             .b = weight_of(args.w, e),
             .c = y,
             .transpose_b = true,
             .bias = row_of(args.bias, e)};
-  });
+  };
+  multiply_experts(stream, args, product, exact);
   clear_unused(args, args.y);
+}
+
+void grouped_gemm(const Stream& stream, const GroupedGemmArgs& args) {
+  multiply_rows(stream, args, false);
 }
 
 void grouped_dgrad(const Stream& stream, const GroupedGemmArgs& args) {
@@ -207,6 +213,10 @@ void grouped_wgrad(const Stream& stream, const GroupedGemmArgs& args) {
 }
 
 }  // namespace
+
+void grouped_gemm_exact(const Stream& stream, const GroupedGemmArgs& args) {
+  multiply_rows(stream, args, true);
+}
 
 MoeKernels kernel_table(Family<MoeKernels>) {
   return {.dispatch = dispatch,

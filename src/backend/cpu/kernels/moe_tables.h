@@ -6,6 +6,7 @@ struct Stream;
 struct ChoiceArgs;
 struct DispatchArgs;
 struct FitRowsArgs;
+struct GroupedGemmArgs;
 struct JitterArgs;
 struct LimitArgs;
 struct RouteArgs;
@@ -23,6 +24,8 @@ void route_backward(const Stream& stream, const RouteBackwardArgs& args);
 void spread(const Stream& stream, const ChoiceArgs& args);
 void pick(const Stream& stream, const ChoiceArgs& args);
 void router_load(const Stream& stream, const RouterLoadArgs& args);
+// moe.cpp: a row does not depend on how many its expert has.
+void grouped_gemm_exact(const Stream& stream, const GroupedGemmArgs& args);
 // moe_dispatch.cpp
 void limit(const Stream& stream, const LimitArgs& args);
 void dispatch(const Stream& stream, const DispatchArgs& args);

@@ -3,19 +3,21 @@
 
 #include "backend/cpu/gemm_dims.h"
 #include "backend/cpu/kernels/tile_gemm.h"
+#include "backend/cpu/transpose_words.h"
 #include "base/divide.h"
 
 namespace bev::cpu::BEV_CPU_LEVEL {
 
 namespace {
-// Rows and panels of b in the register tile.
+// Rows, and panels of b, in the register tile.
 #if defined(__AVX512F__)
-constexpr int kRows = 8, kMostPanels = 3;
+constexpr int kMostRows = 8, kMostPanels = 3;
 #elif defined(__AVX__)
-constexpr int kRows = 4, kMostPanels = 1;
+constexpr int kMostRows = 4, kMostPanels = 1;
 #else
-constexpr int kRows = 2, kMostPanels = 1;
+constexpr int kMostRows = 2, kMostPanels = 1;
 #endif
+constexpr int kFewRows = kMostRows / 2;
 constexpr int kItems = static_cast<int>(kPanelItems);
 constexpr int kLanes = kVectorLanes<float>, kPanelVectors = kItems / kLanes;
 
@@ -36,6 +38,18 @@ BEV_INLINE void pack_square(const T* __restrict from, std::int64_t step, float* 
     }
   }
 }
+
+#if defined(__AVX512F__)
+// f32 takes no widening: 16 x 16 words are transposed in registers.
+BEV_INLINE void pack_square(const float* __restrict from, std::int64_t step, float* __restrict to) {
+  __m512i rows[kItems];
+#pragma GCC unroll 16
+  for (int i = 0; i < kItems; ++i) rows[i] = _mm512_loadu_si512(from + i * step);
+  transpose_words(rows);
+#pragma GCC unroll 16
+  for (int i = 0; i < kItems; ++i) _mm512_storeu_si512(to + i * kItems, rows[i]);
+}
+#endif
 
 // Packs a panel [depth, item] as f32; the depth is padded with zeros to whole steps.
 template <class T>
@@ -61,7 +75,7 @@ void pack(const PanelSource& source, std::byte* target) {
   }
 }
 
-template <int kPanels>
+template <int kRows, int kPanels>
 BEV_INLINE void multiply_rows(const TileGemm& tile, const float* __restrict a,
                               float* __restrict sums) {
   constexpr int kVectors = kPanels * kPanelVectors;
@@ -101,8 +115,12 @@ BEV_INLINE void multiply_rows(const TileGemm& tile, const float* __restrict a,
 template <int kPanels>
 void multiply_panels(const TileGemm& tile) {
   const auto* a = reinterpret_cast<const float*>(tile.a);
-  for (int row = 0; row < kItems; row += kRows) {
-    multiply_rows<kPanels>(tile, a + row, tile.sums + row * tile.stride);
+  std::int64_t row = 0;
+  for (; row + kFewRows < tile.rows; row += kMostRows) {
+    multiply_rows<kMostRows, kPanels>(tile, a + row, tile.sums + row * tile.stride);
+  }
+  if (row < tile.rows) {
+    multiply_rows<kFewRows, kPanels>(tile, a + row, tile.sums + row * tile.stride);
   }
 }
 
@@ -132,6 +150,7 @@ const TileEngine& plain_engine() {
   return kEngine;
 }
 
+template const TileEngine& plain_engine<float>();
 template const TileEngine& plain_engine<Bf16>();
 template const TileEngine& plain_engine<F16>();
 

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <memory>
 
+#include "backend/cpu/kernels/gemm_problem.h"
 #include "backend/cpu/kernels/math.h"
 #include "backend/cpu/kernels/pieces.h"
 #include "backend/cpu/kernels/tables.h"
@@ -92,12 +93,17 @@ void finish(const Stream& stream, const ScaledGemmArgs& args, float scale, const
              });
 }
 
+void multiply_plain(const Stream& stream, const GemmArgs& args, bool exact) {
+  if (exact) return gemm_exact(stream, args);
+  kernels().gemm.gemm(stream, args);
+}
+
 // c, beta and bias are those of `args`.
 void multiply_and_finish(const Stream& stream, const View& a, const View& b, float scale,
-                         const ScaledGemmArgs& args) {
+                         const ScaledGemmArgs& args, bool exact) {
   auto sums = std::make_unique_for_overwrite<float[]>(static_cast<std::size_t>(args.c.numel()));
   const View to{sums.get(), Dtype::kF32, args.c.shape};
-  kernels().gemm.gemm(stream, {.a = a, .b = b, .c = to, .transpose_b = true});
+  multiply_plain(stream, {.a = a, .b = b, .c = to, .transpose_b = true}, exact);
   visit_float(args.c.dtype, [&](auto type) {
     if constexpr (sizeof(type) <= sizeof(float)) {
       finish<decltype(type)>(stream, args, scale, sums.get());
@@ -107,11 +113,9 @@ void multiply_and_finish(const Stream& stream, const View& a, const View& b, flo
   });
 }
 
-}  // namespace
-
 // Every value of either format is exact in bf16, so with tensor scales the GEMM runs in bf16;
 // values times block scales need f32.
-void scaled_gemm(const Stream& stream, const ScaledGemmArgs& args) {
+void run_scaled(const Stream& stream, const ScaledGemmArgs& args, bool exact) {
   const View& c = args.c;
   BEV_CHECK(args.a.payload.shape == Shape({c.shape[0], args.b.payload.shape[1]}) &&
                 args.b.payload.shape[0] == c.shape[1] && c.shape[1] % 16 == 0 &&
@@ -119,17 +123,17 @@ void scaled_gemm(const Stream& stream, const ScaledGemmArgs& args) {
             ErrorKind::kInternal, "scaled product: ", args.a.payload.shape, " and ",
             args.b.payload.shape, " to ", c.shape);
   if (is_emulated(args.a.block)) {
-    kernels().gemm.gemm(stream, {.a = args.a.payload,
-                                 .b = args.b.payload,
-                                 .c = c,
-                                 .transpose_b = true,
-                                 .beta = args.beta,
-                                 .bias = args.bias});
-    return;
+    const GemmArgs plain{.a = args.a.payload,
+                         .b = args.b.payload,
+                         .c = c,
+                         .transpose_b = true,
+                         .beta = args.beta,
+                         .bias = args.bias};
+    return multiply_plain(stream, plain, exact);
   }
   auto multiply = [&](auto type, float scale) {
     Widened<decltype(type)> a(stream, args.a), b(stream, args.b);
-    multiply_and_finish(stream, a.view(), b.view(), scale, args);
+    multiply_and_finish(stream, a.view(), b.view(), scale, args, exact);
   };
   if (args.a.block == ScaleBlock::kTensor && args.b.block == ScaleBlock::kTensor) {
     multiply(Bf16{}, *args.a.scales.as<float>() * *args.b.scales.as<float>());
@@ -138,7 +142,7 @@ void scaled_gemm(const Stream& stream, const ScaledGemmArgs& args) {
   }
 }
 
-void grouped_scaled(const Stream& stream, const GroupedScaledGemmArgs& args) {
+void run_grouped(const Stream& stream, const GroupedScaledGemmArgs& args, bool exact) {
   const std::int64_t columns = args.c.shape[1], depth = args.a.payload.shape[1];
   const bool side_by_side = args.side_by_side();
   for (std::int64_t e = 0; e < args.experts; ++e) {
@@ -151,10 +155,25 @@ void grouped_scaled(const Stream& stream, const GroupedScaledGemmArgs& args) {
     ScaledGemmArgs to;
     to.c = args.c.rows(begin, end);
     if (!args.bias.empty()) to.bias = args.bias.rows(e, e + 1).flat();
-    multiply_and_finish(stream, a.view(), b.view(), 1, to);
+    multiply_and_finish(stream, a.view(), b.view(), 1, to, exact);
   }
   const View unused = args.c.rows(args.offsets[args.experts], args.c.shape[0]);
   std::fill_n(unused.address(0), unused.bytes(), std::byte{0});
+}
+
+}  // namespace
+
+void scaled_gemm(const Stream& stream, const ScaledGemmArgs& args) {
+  run_scaled(stream, args, false);
+}
+void scaled_gemm_exact(const Stream& stream, const ScaledGemmArgs& args) {
+  run_scaled(stream, args, true);
+}
+void grouped_scaled(const Stream& stream, const GroupedScaledGemmArgs& args) {
+  run_grouped(stream, args, false);
+}
+void grouped_scaled_exact(const Stream& stream, const GroupedScaledGemmArgs& args) {
+  run_grouped(stream, args, true);
 }
 
 void grouped_scaled_wgrad(const Stream& stream, const GroupedScaledWgradArgs& args) {
@@ -167,7 +186,7 @@ void grouped_scaled_wgrad(const Stream& stream, const GroupedScaledWgradArgs& ar
     ScaledGemmArgs to;
     to.c = w.rows(e, e + 1).reshape({w.shape[1], w.shape[2]});
     to.beta = args.beta;
-    multiply_and_finish(stream, dy.view(), x.view(), 1, to);
+    multiply_and_finish(stream, dy.view(), x.view(), 1, to, false);
   }
   if (args.squares != nullptr) kernels().optim.sum_squares(stream, {&w, 1}, args.squares);
 }

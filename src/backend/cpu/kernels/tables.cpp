@@ -2,12 +2,14 @@
 #include "backend/cpu/kernels/tables.h"
 
 #include "backend/cpu/device.h"
+#include "backend/cpu/sampling.h"
 #include "kernels/fill_tables.h"
 #include "kernels/tables.h"
 
 namespace bev::cpu::BEV_CPU_LEVEL {
 
 DeviceKernels kernel_table(Family<DeviceKernels>) { return cpu_device_kernels(); }
+SamplingKernels kernel_table(Family<SamplingKernels>) { return cpu_sampling_kernels(); }
 
 template <class Table>
 Table make_table() {

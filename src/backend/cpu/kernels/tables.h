@@ -11,5 +11,6 @@ void fill(const Stream&, const View& x, double value);
 void cast(const Stream&, const View& from, const View& to);
 
 const Kernels& kernels();
+const Kernels& exact_kernels();  // see cpu_exact_kernels()
 
 }  // namespace bev::cpu::BEV_CPU_LEVEL

@@ -1,5 +1,6 @@
 // Attention on CUDA: checks, the choice between cuDNN and our kernels, and the small kernels around
 // them (delta, merge).
+#include <bit>
 #include <cmath>
 
 #include "backend/cuda/attention/attention_masks.cuh"
@@ -150,8 +151,8 @@ void visit_type(Dtype dtype, const Body& body) {
 }
 
 void forward(const Stream& stream, const AttentionForwardArgs& args) {
-  if (args.key_counts != nullptr || !cudnn_attention_forward(stream, args))
-    own_attention_forward(stream, args);
+  const bool plain_rows = args.device_runs == nullptr && args.pages.table == nullptr;
+  if (!plain_rows || !cudnn_attention_forward(stream, args)) own_attention_forward(stream, args);
 }
 
 void backward(const Stream& stream, const AttentionBackwardArgs& args) {
@@ -177,13 +178,15 @@ void merge(const Stream& stream, const AttentionMergeArgs& args) {
   });
 }
 
-}  // namespace
+BlockTables block_tables(const KeyPages& pages) {
+  if (pages.table == nullptr) return {};
+  const auto tokens = static_cast<std::uint64_t>(pages.block_tokens);
+  BEV_CHECK(std::has_single_bit(tokens) && tokens < 1u << 30, "attention: a block of ",
+            pages.block_tokens, " tokens; use a power of two");
+  return {pages.table, pages.stride, std::countr_zero(tokens)};
+}
 
-}  // namespace cuda_attention
-
-void own_attention_forward(const Stream& stream, const AttentionForwardArgs& args) {
-  using namespace cuda_attention;
-  CudaQueue& queue = queue_of(stream);
+ForwardParams forward_params(const AttentionForwardArgs& args) {
   ForwardParams params;
   params.shape =
       device_shape(args.shape, args.shape.rule.dropout > 0 ? kMaxHeadSize : kWideHeadSize);
@@ -192,20 +195,64 @@ void own_attention_forward(const Stream& stream, const AttentionForwardArgs& arg
   params.v = args.v;
   params.out = args.out.data;
   params.lse = args.lse.as<float>();
-  params.key_counts = args.key_counts;
-  const bool whole = has_whole_words(args.shape, {args.q, args.k, args.v, args.out.data});
-  const bool fits = whole && largest_head(args.shape) <= kMaxHeadSize;
-  if (fits && is_decode(args.shape)) {
-    decode(queue, params, args.shape);
-  } else if (whole && !fits && is_latent_decode(args.shape, args.k == args.v)) {
-    latent_decode(queue, params, args.shape);
-  } else if (!fits || args.key_counts != nullptr) {
-    plain_forward(queue, params, args.shape);
-  } else if (args.shape.dtype == Dtype::kBf16) {
-    forward_bf16(queue, params, args.shape);
+  params.tables = block_tables(args.pages);
+  params.runs.device = args.device_runs;
+  return params;
+}
+
+bool every_run(const AttentionShape&, const AttentionRun&) { return true; }
+template <KeepRun kKeep>
+bool other_runs(const AttentionShape& shape, const AttentionRun& run) {
+  return !kKeep(shape, run);
+}
+
+// Each kernel takes the runs that it is for. !may_split: the bits of a query do not depend on which
+// kernel that is.
+void tensor_core_forward(CudaQueue& queue, ForwardParams& params, const AttentionShape& shape,
+                         bool may_split) {
+  const bool bf16 = shape.dtype == Dtype::kBf16;
+  DecodeParams decode;
+  decode.forward = params;
+  const bool decoded = (bf16 ? decode_bf16 : decode_f16)(queue, decode, shape, may_split);
+  (bf16 ? forward_bf16 : forward_f16)(queue, params, shape,
+                                      decoded ? other_runs<is_decode> : every_run);
+}
+
+// The widest heads are those of MLA.
+void wide_forward(CudaQueue& queue, ForwardParams& params, const AttentionShape& shape) {
+  latent_decode(queue, params, shape);
+  plain_forward(queue, params, shape, other_runs<is_latent_decode>);
+}
+
+void forward_of(const Stream& stream, const AttentionForwardArgs& args, bool may_split) {
+  CudaQueue& queue = queue_of(stream);
+  const AttentionShape& shape = args.shape;
+  ForwardParams params = forward_params(args);
+  const bool whole = has_whole_words(shape, {args.q, args.k, args.v, args.out.data});
+  if (whole && largest_head(shape) <= kMaxHeadSize) {
+    tensor_core_forward(queue, params, shape, may_split);
+  } else if (whole && may_split && has_latent_decode(shape, args.k == args.v)) {
+    wide_forward(queue, params, shape);
   } else {
-    forward_f16(queue, params, args.shape);
+    plain_forward(queue, params, shape, every_run);
   }
+}
+
+}  // namespace
+
+bool is_decode(const AttentionShape& shape, const AttentionRun& run) {
+  constexpr std::int64_t kMostPairs = 64;
+  return run.q_count * (shape.q_heads / shape.kv_heads) <= kMostPairs && shape.rule.dropout == 0;
+}
+
+}  // namespace cuda_attention
+
+void own_attention_forward(const Stream& stream, const AttentionForwardArgs& args) {
+  cuda_attention::forward_of(stream, args, true);
+}
+
+void exact_attention_forward(const Stream& stream, const AttentionForwardArgs& args) {
+  cuda_attention::forward_of(stream, args, false);
 }
 
 void own_attention_backward(const Stream& stream, const AttentionBackwardArgs& args) {
@@ -241,6 +288,12 @@ AttentionKernels cuda_table(Family<AttentionKernels>) {
           .backward = cuda_attention::backward,
           .add_sinks = cuda_add_sinks,
           .sink_terms = cuda_sink_terms};
+}
+
+AttentionKernels cuda_exact_attention() {
+  AttentionKernels table = cuda_table(Family<AttentionKernels>{});
+  table.forward = exact_attention_forward;
+  return table;
 }
 
 }  // namespace bev

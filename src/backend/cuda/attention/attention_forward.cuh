@@ -1,34 +1,24 @@
 // FlashAttention-2 forward: a block holds a tile of queries and loops over tiles of keys with an
-// online softmax. cp.async loads overlap with the mma: values load while q k^T is computed, the
-// next keys while p v is.
+// online softmax. cp.async loads overlap with the mma: in two stages the next tile loads while this
+// one is used; in one stage, for the largest heads, values load while q k^T is computed, the next
+// keys while p v is.
 #pragma once
 
+#include "backend/cuda/attention/attention_runs.cuh"
 #include "backend/cuda/attention/attention_tiles.cuh"
 
 namespace bev::cuda_attention {
 
 // kM tiles of 16 rows for each of four warps; the sums of a warp must fit in registers.
-template <int kHeadSize, int kTiles, int kTileKeys>
+template <int kHeadSize, int kTiles, int kStageCount>
 struct ForwardTiling {
-  static constexpr int kHead = kHeadSize, kM = kTiles, kKeys = kTileKeys;
+  static constexpr int kHead = kHeadSize, kM = kTiles, kKeys = kTileKeys, kStages = kStageCount;
   static constexpr int kThreads = 128;
   static constexpr int kRows = 64 * kM;
   static constexpr int kQueryBytes = Tile<kHead>::bytes(kRows);
   static constexpr int kKeyBytes = Tile<kHead>::bytes(kKeys);
-  static constexpr int kSharedBytes = kQueryBytes + 2 * kKeyBytes;
-};
-
-// Row r of a block is query first + r of one head.
-struct HeadRows {
-  int first = 0, head_index = 0;
-  __device__ int query(int row) const { return first + row; }
-  __device__ int head(int) const { return head_index; }
-};
-// Rows are the (query, head) pairs of one kv head, query-major.
-struct GroupRows {
-  int group = 1, first_head = 0;
-  __device__ int query(int row) const { return row / group; }
-  __device__ int head(int row) const { return first_head + row % group; }
+  static constexpr int kStageBytes = 2 * kKeyBytes;
+  static constexpr int kSharedBytes = kQueryBytes + kStages * kStageBytes;
 };
 
 // Online softmax state of the lane's 2 kM rows: the maximum score (before the log2 factor) and the
@@ -55,77 +45,84 @@ struct Softmax {
         }
         most = fmaxf(most, __shfl_xor_sync(~0u, most, 1));
         most = fmaxf(most, __shfl_xor_sync(~0u, most, 2));
-        const float shift = most == -INFINITY ? 0 : most * factor;
-        const float alpha = fast_exp2(largest[m][half] * factor - shift);
-        float total = 0;
+        const SoftmaxStep step(largest[m][half], most, factor);
+        float parts[kN / 2];
 #pragma unroll
-        for (int i = 0; i < 2 * kN; ++i) {
-          float& x = scores.at[m][i / 2][2 * half + i % 2];
-          x = fast_exp2(fmaf(x, factor, -shift));
-          total += x;
+        for (int n = 0; n < kN; n += 2) {
+          float(&a)[4] = scores.at[m][n], (&b)[4] = scores.at[m][n + 1];
+#pragma unroll
+          for (int i = 2 * half; i < 2 * half + 2; ++i) {
+            a[i] = step(a[i], factor);
+            b[i] = step(b[i], factor);
+          }
+          parts[n / 2] = sum_of_4(a[2 * half], a[2 * half + 1], b[2 * half], b[2 * half + 1]);
         }
+        static_assert(kN == 8);
+        const float total = sum_of_4(parts[0], parts[1], parts[2], parts[3]);
         largest[m][half] = most;
-        sum[m][half] = sum[m][half] * alpha + total;
+        sum[m][half] = fmaf(sum[m][half], step.alpha, total);
 #pragma unroll
-        for (int i = 0; i < 2 * kD; ++i) out.at[m][i / 2][2 * half + i % 2] *= alpha;
+        for (int i = 0; i < 2 * kD; ++i) out.at[m][i / 2][2 * half + i % 2] *= step.alpha;
       }
     }
   }
   // Reduces sum over the lanes of a row.
   __device__ void finish() {
 #pragma unroll
-    for (int i = 0; i < 2 * kM; ++i) {
-      float& x = sum[i / 2][i % 2];
-      x += __shfl_xor_sync(~0u, x, 1);
-      x += __shfl_xor_sync(~0u, x, 2);
-    }
+    for (int i = 0; i < 2 * kM; ++i) sum[i / 2][i % 2] = sum_of_row(sum[i / 2][i % 2]);
   }
   __device__ float lse(int m, int half, float factor) const {
-    const float total = sum[m][half];
-    return total == 0 ? -INFINITY : kLn2 * (largest[m][half] * factor + log2f(total));
+    return lse_of(largest[m][half], sum[m][half], factor);
   }
-  __device__ float inverse(int m, int half) const {
-    return sum[m][half] == 0 ? 0 : 1 / sum[m][half];
-  }
+  __device__ float inverse(int m, int half) const { return inverse_of(sum[m][half]); }
 };
 
-// Work of one block: `count` rows of a run over a range of its keys.
-template <class T, class Tiling, bool kExtras, class Rows>
+// Work of one block: queries [first, first + count) of a head of a run.
+template <class T, class Tiling, bool kExtras>
 struct ForwardBlock {
   static constexpr int kHead = Tiling::kHead, kM = Tiling::kM, kKeys = Tiling::kKeys;
 
   const ForwardParams& params;
   const AttentionRun& run;
-  Rows rows;
-  int count, kv_head;
-  Tile<kHead> queries, keys, values;
+  const KeyRows key_rows;
+  int first, count, head, kv_head;
+  std::uint8_t* memory;
 
   Softmax<kM> softmax;
   Sums<kM, kHead / 8> out;
 
+  __device__ Tile<kHead> queries() const { return {memory}; }
+  __device__ Tile<kHead> keys(int stage) const {
+    return {memory + Tiling::kQueryBytes + stage * Tiling::kStageBytes};
+  }
+  __device__ Tile<kHead> values(int stage) const {
+    return {memory + Tiling::kQueryBytes + stage * Tiling::kStageBytes + Tiling::kKeyBytes};
+  }
+
   __device__ static int warp_row() { return static_cast<int>(threadIdx.x / 32) * 16 * kM; }
-  __device__ std::int64_t query_row(int row) const { return run.q_begin + rows.query(row); }
+  __device__ std::int64_t query_row(int row) const { return run.q_begin + first + row; }
 
   __device__ void copy_queries() {
-    const T* q = static_cast<const T*>(params.q);
     const Shape& shape = params.shape;
-    copy_tile<Tiling::kRows, Tiling::kThreads>(queries, count, shape.head_size, [&](int row) {
-      return q + query_row(row) * shape.q_stride + rows.head(row) * shape.head_size;
+    const T* q = static_cast<const T*>(params.q) + head * shape.head_size;
+    copy_tile<Tiling::kRows, Tiling::kThreads>(queries(), count, shape.head_size, [&](int row) {
+      return q + query_row(row) * shape.q_stride;
     });
   }
-  // Rows of k or v with `size` elements per head.
-  __device__ void copy_rows(Tile<kHead> tile, const void* from, std::int64_t stride, int size,
-                            int key) {
-    const T* source = static_cast<const T*>(from) + (run.k_begin + key) * stride + kv_head * size;
-    copy_tile<kKeys, Tiling::kThreads>(tile, run.k_count - key, size,
-                                       [&](int row) { return source + row * stride; });
-    commit_copies();
+  // Tile at `key` of k or v, with `size` elements per head, of the keys in range.
+  __device__ void copy_others(Tile<kHead> tile, const void* from, std::int64_t stride, int size,
+                              Range range, int key) {
+    const T* source = static_cast<const T*>(from) + kv_head * size;
+    const KeyRows::Tile key_row = key_rows.tile(key);
+    copy_rows<kKeys, Tiling::kThreads>(tile, {range.begin - key, range.end - key}, size,
+                                       [&](int row) { return source + key_row(row) * stride; });
   }
-  __device__ void copy_keys(int key) {
-    copy_rows(keys, params.k, params.shape.k_stride, params.shape.head_size, key);
+  __device__ void copy_keys(Range range, int key, int stage) {
+    copy_others(keys(stage), params.k, params.shape.k_stride, params.shape.head_size, range, key);
   }
-  __device__ void copy_values(int key) {
-    copy_rows(values, params.v, params.shape.v_stride, params.shape.v_head_size, key);
+  __device__ void copy_values(Range range, int key, int stage) {
+    copy_others(values(stage), params.v, params.shape.v_stride, params.shape.v_head_size, range,
+                key);
   }
 
   __device__ void drop(Sums<kM, kKeys / 8>& probabilities, int key) {
@@ -135,7 +132,7 @@ struct ForwardBlock {
     for (int i = 0; i < 2 * kM; ++i) {
       const int m = i / 2, half = i % 2, lane = static_cast<int>(threadIdx.x % 32);
       const int row = min(warp_row() + 8 * i + lane / 4, count - 1);
-      const QueryDraws draws = query_draws(shape, query_row(row), rows.head(row));
+      const QueryDraws draws = query_draws(shape, query_row(row), head);
 #pragma unroll
       for (int j = 0; j < kKeys / 4; ++j) {
         const int column = 8 * (j / 2) + 2 * (lane % 4) + j % 2;
@@ -145,38 +142,72 @@ struct ForwardBlock {
     }
   }
 
-  __device__ void score(Sums<kM, kKeys / 8>& scores, int key) {
+  __device__ void score(Sums<kM, kKeys / 8>& scores, int key, int stage) {
     const Shape& shape = params.shape;
-    multiply_rows<T>(scores, queries, warp_row(), keys);
+    multiply_rows<T>(scores, queries(), warp_row(), keys(stage));
     if (kExtras && shape.softcap > 0) cap_scores(shape, scores);
-    const int first = rows.query(0), last = rows.query(count - 1);
-    if (sees_all(shape, run, first, last - first + 1, key, kKeys)) return;
+    if (sees_all(shape, run, first, count, key, kKeys)) return;
     scores.for_each([&](float& x, int, int, int, int row, int column) {
-      if (!sees(shape, run, rows.query(warp_row() + row), key + column)) x = -INFINITY;
+      if (!sees(shape, run, first + warp_row() + row, key + column)) x = -INFINITY;
     });
   }
 
-  __device__ void attend(Range range) {
-    const Shape& shape = params.shape;
+  __device__ void add_values(Sums<kM, kKeys / 8>& scores, int key, int stage) {
+    softmax.update(scores, params.shape.log2_factor, out);
+    if (kExtras && params.shape.dropped) drop(scores, key);
+    add_weighted_rows<T>(out, scores, values(stage), 0);
+  }
+
+  __device__ void attend_in_one_stage(Range range, int begin) {
     const bool active = warp_row() < count;
+    if (begin < range.end) copy_keys(range, begin, 0);
+    commit_copies();
+    for (int key = begin; key < range.end; key += kKeys) {
+      wait_copies<0>();
+      __syncthreads();  // keys have arrived, the previous values may be overwritten
+      copy_values(range, key, 0);
+      commit_copies();
+      Sums<kM, kKeys / 8> scores;
+      if (active) score(scores, key, 0);
+      wait_copies<0>();
+      __syncthreads();  // values have arrived, the keys may be overwritten
+      if (key + kKeys < range.end) copy_keys(range, key + kKeys, 0);
+      commit_copies();
+      if (active) add_values(scores, key, 0);
+    }
+  }
+
+  __device__ void attend_in_two_stages(Range range, int begin) {
+    const bool active = warp_row() < count;
+    const auto start_tile = [&](int key, int stage) {
+      if (key < range.end) {
+        copy_keys(range, key, stage);
+        copy_values(range, key, stage);
+      }
+      commit_copies();
+    };
+    start_tile(begin, 0);
+    for (int key = begin, stage = 0; key < range.end; key += kKeys, stage ^= 1) {
+      wait_copies<0>();
+      __syncthreads();  // the tile has arrived, the previous one may be overwritten
+      start_tile(key + kKeys, stage ^ 1);
+      if (!active) continue;
+      Sums<kM, kKeys / 8> scores;
+      score(scores, key, stage);
+      add_values(scores, key, stage);
+    }
+  }
+
+  // Keys in range, in tiles that begin at multiples of kKeys.
+  __device__ void attend(Range range) {
+    const int begin = range.begin / kKeys * kKeys;
     softmax.clear();
     out.clear();
     copy_queries();
-    commit_copies();
-    if (range.begin < range.end) copy_keys(range.begin);
-    for (int key = range.begin; key < range.end; key += kKeys) {
-      wait_copies<0>();
-      __syncthreads();  // keys have arrived, the previous values may be overwritten
-      copy_values(key);
-      Sums<kM, kKeys / 8> scores;
-      if (active) score(scores, key);
-      wait_copies<0>();
-      __syncthreads();  // values have arrived, the keys may be overwritten
-      if (key + kKeys < range.end) copy_keys(key + kKeys);
-      if (!active) continue;
-      softmax.update(scores, shape.log2_factor, out);
-      if (kExtras && shape.dropped) drop(scores, key);
-      add_weighted_rows<T>(out, scores, values, 0);
+    if constexpr (Tiling::kStages == 1) {
+      attend_in_one_stage(range, begin);
+    } else {
+      attend_in_two_stages(range, begin);
     }
     wait_copies<0>();
     __syncthreads();  // the tiles are free
@@ -190,22 +221,16 @@ __global__ void __launch_bounds__(Tiling::kThreads, 2)
     forward_kernel(const __grid_constant__ ForwardParams params) {
   extern __shared__ __align__(16) std::uint8_t memory[];
   const Shape& shape = params.shape;
-  const AttentionRun& run = params.runs.at[blockIdx.z];
+  const CurrentRun current = current_run(params.runs, static_cast<int>(blockIdx.z));
+  const AttentionRun& run = current.run;
   const int head = static_cast<int>(blockIdx.x);
   const int first = static_cast<int>(gridDim.y - 1 - blockIdx.y) * Tiling::kRows;
   const int count = min(Tiling::kRows, run.q_count - first);
   if (count <= 0) return;
 
-  using Block = ForwardBlock<T, Tiling, kExtras, HeadRows>;
-  constexpr int kQueryBytes = Tiling::kQueryBytes, kKeyBytes = Tiling::kKeyBytes;
-  Block block{params,
-              run,
-              {first, head},
-              count,
-              head / shape.group,
-              {memory},
-              {memory + kQueryBytes},
-              {memory + kQueryBytes + kKeyBytes}};
+  using Block = ForwardBlock<T, Tiling, kExtras>;
+  Block block{params, run,  key_rows(params, current), first,
+              count,  head, head / shape.group,        memory};
   block.attend(visible_keys(shape, run, first, first + count - 1));
 
   const int row = Block::warp_row(), lane = static_cast<int>(threadIdx.x % 32);
@@ -219,7 +244,7 @@ __global__ void __launch_bounds__(Tiling::kThreads, 2)
   }
   T* out = static_cast<T*>(params.out);
   store_sums<T>(
-      block.out, block.queries, row, 0, shape.v_head_size,
+      block.out, block.queries(), row, 0, shape.v_head_size,
       [&](int m, int half) { return block.softmax.inverse(m, half); },
       [&](int at) -> T* {
         if (at >= count) return nullptr;
@@ -228,31 +253,39 @@ __global__ void __launch_bounds__(Tiling::kThreads, 2)
 }
 
 template <class T, class Tiling, bool kExtras>
-void launch_forward(CudaQueue& queue, ForwardParams& params, const AttentionShape& shape) {
-  for_run_chunks(shape.runs, params.runs, [&](const RunChunk& chunk) {
-    dim3 grid(blocks(shape.q_heads), blocks(ceil_div(chunk.most_queries, Tiling::kRows)),
-              blocks(chunk.count));
-    launch<ForwardParams>(forward_kernel<T, Tiling, kExtras>, grid, Tiling::kThreads,
-                          Tiling::kSharedBytes, queue, params);
-  });
+void launch_forward(CudaQueue& queue, ForwardParams& params, const AttentionShape& shape,
+                    KeepRun keep) {
+  for_launches(
+      shape.runs, params.runs, [&](const AttentionRun& run) { return keep(shape, run); },
+      [&](const RunChunk& chunk) {
+        dim3 grid(blocks(shape.q_heads), blocks(ceil_div(chunk.most_queries, Tiling::kRows)),
+                  blocks(chunk.count));
+        launch<ForwardParams>(forward_kernel<T, Tiling, kExtras>, grid, Tiling::kThreads,
+                              Tiling::kSharedBytes, queue, params);
+      });
 }
 
-// Softcap and dropout are instantiated for fewer head sizes.
+// Softcap and dropout are instantiated for fewer head sizes. Small tiles are for devices with
+// little shared memory.
 template <class T>
-void tensor_forward(CudaQueue& queue, ForwardParams& params, const AttentionShape& shape) {
+void tensor_forward(CudaQueue& queue, ForwardParams& params, const AttentionShape& shape,
+                    KeepRun keep) {
+  using Large = ForwardTiling<128, 2, 2>;
   const std::int64_t head = largest_head(shape);
+  auto with = [&](auto launch) { launch(queue, params, shape, keep); };
   if (params.shape.softcap > 0 || params.shape.dropped) {
-    if (head <= 64) return launch_forward<T, ForwardTiling<64, 2, 64>, true>(queue, params, shape);
-    if (head <= 128) {
-      return launch_forward<T, ForwardTiling<128, 1, 64>, true>(queue, params, shape);
-    }
-    return launch_forward<T, ForwardTiling<256, 1, 64>, true>(queue, params, shape);
+    if (head <= 64) return with(launch_forward<T, ForwardTiling<64, 2, 2>, true>);
+    if (head <= 128) return with(launch_forward<T, ForwardTiling<128, 1, 2>, true>);
+    return with(launch_forward<T, ForwardTiling<256, 1, 1>, true>);
   }
-  if (head <= 64) return launch_forward<T, ForwardTiling<64, 2, 64>, false>(queue, params, shape);
-  if (head <= 96) return launch_forward<T, ForwardTiling<96, 2, 64>, false>(queue, params, shape);
-  if (head <= 128) return launch_forward<T, ForwardTiling<128, 2, 64>, false>(queue, params, shape);
-  if (head <= 192) return launch_forward<T, ForwardTiling<192, 1, 64>, false>(queue, params, shape);
-  launch_forward<T, ForwardTiling<256, 1, 64>, false>(queue, params, shape);
+  if (head <= 64) return with(launch_forward<T, ForwardTiling<64, 2, 2>, false>);
+  if (head <= 96) return with(launch_forward<T, ForwardTiling<96, 2, 2>, false>);
+  if (head <= 128 && std::size_t{Large::kSharedBytes} > queue.shared_memory()) {
+    return with(launch_forward<T, ForwardTiling<128, 1, 2>, false>);
+  }
+  if (head <= 128) return with(launch_forward<T, Large, false>);
+  if (head <= 192) return with(launch_forward<T, ForwardTiling<192, 1, 1>, false>);
+  with(launch_forward<T, ForwardTiling<256, 1, 1>, false>);
 }
 
 }  // namespace bev::cuda_attention

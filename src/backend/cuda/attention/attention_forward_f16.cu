@@ -3,8 +3,9 @@
 
 namespace bev::cuda_attention {
 
-void forward_f16(CudaQueue& queue, ForwardParams& params, const AttentionShape& shape) {
-  tensor_forward<F16>(queue, params, shape);
+void forward_f16(CudaQueue& queue, ForwardParams& params, const AttentionShape& shape,
+                 KeepRun keep) {
+  tensor_forward<F16>(queue, params, shape, keep);
 }
 
 }  // namespace bev::cuda_attention

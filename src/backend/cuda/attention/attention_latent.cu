@@ -125,16 +125,15 @@ struct LatentBlock {
       float most = largest[m][half];
 #pragma unroll
       for (int w = 0; w < kBlockWarps; ++w) most = fmaxf(most, shared[w]);
-      const float shift = most == -INFINITY ? 0 : most * shape.log2_factor;
-      const float alpha = fast_exp2(largest[m][half] * shape.log2_factor - shift);
-      const float p0 = fast_exp2(scores[m][2 * half] * shape.log2_factor - shift);
-      const float p1 = fast_exp2(scores[m][2 * half + 1] * shape.log2_factor - shift);
+      const SoftmaxStep step(largest[m][half], most, shape.log2_factor);
+      const float p0 = step(scores[m][2 * half], shape.log2_factor);
+      const float p1 = step(scores[m][2 * half + 1], shape.log2_factor);
       largest[m][half] = most;
-      sum[m][half] = sum[m][half] * alpha + p0 + p1;
+      sum[m][half] = sum[m][half] * step.alpha + p0 + p1;
 #pragma unroll
       for (int n = 0; n < kWarpColumns / 8; ++n) {
-        out.at[m][n][2 * half] *= alpha;
-        out.at[m][n][2 * half + 1] *= alpha;
+        out.at[m][n][2 * half] *= step.alpha;
+        out.at[m][n][2 * half + 1] *= step.alpha;
       }
       *reinterpret_cast<std::uint32_t*>(weights.memory + row(m, half) * Tile<kKeys>::kStride +
                                         (kWarpKeys * warp() + lane() % 4 * 2) * 2) =
@@ -161,13 +160,10 @@ struct LatentBlock {
     }
   }
 
-  __device__ void store(const DecodeParams& params, int split, int count) {
+  // Writes the result over one split, of several or of all keys.
+  __device__ void store(const DecodeParams& params, int split, bool whole, int count) {
 #pragma unroll
-    for (int i = 0; i < 2 * kM; ++i) {
-      float& x = sum[i / 2][i % 2];
-      x += __shfl_xor_sync(~0u, x, 1);
-      x += __shfl_xor_sync(~0u, x, 2);
-    }
+    for (int i = 0; i < 2 * kM; ++i) sum[i / 2][i % 2] = sum_of_row(sum[i / 2][i % 2]);
     share(sum);
     __syncthreads();
 #pragma unroll
@@ -179,18 +175,26 @@ struct LatentBlock {
       for (int w = 0; w < kBlockWarps; ++w) {
         total += memory.statistics()[row(m, half) * kBlockWarps + w];
       }
-      const std::int64_t at = part_index(params, split, 0, first + row(m, half));
+      const int pair = first + row(m, half);
+      const std::int64_t at =
+          whole ? out_index(shape, run, 0, pair) : part_index(params, split, 0, pair);
       if (warp() == 0 && lane() % 4 == 0) {
-        params.part_lse[at] =
-            total == 0 ? -INFINITY : largest[m][half] * shape.log2_factor * kLn2 + logf(total);
+        (whole ? params.forward.lse : params.part_lse)[at] =
+            lse_of(largest[m][half], total, shape.log2_factor);
       }
-      const float inverse = total == 0 ? 0 : 1 / total;
+      const float inverse = inverse_of(total);
 #pragma unroll
       for (int n = 0; n < kWarpColumns / 8; ++n) {
         const int column = kWarpColumns * warp() + 8 * n + lane() % 4 * 2;
         if (column >= shape.v_head_size) break;
-        *reinterpret_cast<float2*>(params.part_out + at * shape.v_head_size + column) = {
-            out.at[m][n][2 * half] * inverse, out.at[m][n][2 * half + 1] * inverse};
+        const std::int64_t to = at * shape.v_head_size + column;
+        const float x = out.at[m][n][2 * half] * inverse, y = out.at[m][n][2 * half + 1] * inverse;
+        if (whole) {
+          *reinterpret_cast<std::uint32_t*>(static_cast<T*>(params.forward.out) + to) =
+              pack<T>(x, y);
+        } else {
+          *reinterpret_cast<float2*>(params.part_out + to) = {x, y};
+        }
       }
     }
   }
@@ -203,10 +207,13 @@ __global__ void __launch_bounds__(kThreads, 2)
   extern __shared__ __align__(16) std::uint8_t shared[];
   constexpr int kRows = LatentMemory<kM>::kRows;
   const Shape& shape = params.forward.shape;
-  const AttentionRun run = current_run(params.forward);
+  const CurrentRun current = current_run(params.forward.runs, static_cast<int>(blockIdx.z));
+  const AttentionRun& run = current.run;
   const int first = static_cast<int>(blockIdx.x) * kRows, split = static_cast<int>(blockIdx.y);
   const int count = min(kRows, run.q_count * shape.group - first);
   if (count <= 0) return;
+  const KeySplits splits = splits_of(params, run);
+  if (split >= splits.count) return;
 
   LatentBlock<T, kM> block{shape, run, {shared}, first};
   block.clear();
@@ -216,20 +223,20 @@ __global__ void __launch_bounds__(kThreads, 2)
            (std::int64_t{run.q_begin} + pair / shape.group) * shape.q_stride +
            pair % shape.group * shape.head_size;
   });
-  const Range keys =
-      split_range(visible_keys(shape, run, first / shape.group, (first + count - 1) / shape.group),
-                  split, params.splits, kKeys);
+  const Range keys = splits.at(split);
+  const KeyRows rows = key_rows(params.forward, current);
   const auto start_tile = [&](int key, int stage) {
     if (key < keys.end) {
-      const T* from =
-          static_cast<const T*>(params.forward.k) + (run.k_begin + key) * shape.k_stride;
-      copy_tile<kKeys, kThreads>(block.memory.keys(stage), run.k_count - key, shape.head_size,
-                                 [&](int row) { return from + row * shape.k_stride; });
+      const T* from = static_cast<const T*>(params.forward.k);
+      copy_rows<kKeys, kThreads>(block.memory.keys(stage), {keys.begin - key, keys.end - key},
+                                 shape.head_size,
+                                 [&](int row) { return from + rows(key + row) * shape.k_stride; });
     }
     commit_copies();
   };
-  start_tile(keys.begin, 0);
-  for (int key = keys.begin, stage = 0; key < keys.end; key += kKeys, stage ^= 1) {
+  const int begin = keys.begin / kKeys * kKeys;
+  start_tile(begin, 0);
+  for (int key = begin, stage = 0; key < keys.end; key += kKeys, stage ^= 1) {
     start_tile(key + kKeys, stage ^ 1);
     wait_copies<1>();
     __syncthreads();
@@ -244,7 +251,7 @@ __global__ void __launch_bounds__(kThreads, 2)
     __syncthreads();  // the tile may be overwritten
   }
   wait_copies<0>();
-  block.store(params, split, count);
+  block.store(params, split, splits.count == 1, count);
 }
 
 // Merges the splits, one block per pair: each group of kJoinLanes threads adds every kJoinGroups-th
@@ -259,22 +266,24 @@ __global__ void __launch_bounds__(kJoinLanes* kJoinGroups)
   __shared__ float4 sums[kJoinGroups][kJoinLanes];
   const ForwardParams& forward = params.forward;
   const Shape& shape = forward.shape;
-  const AttentionRun& run = forward.runs.at[blockIdx.z];
+  const CurrentRun current = current_run(forward.runs, static_cast<int>(blockIdx.z));
+  const AttentionRun& run = current.run;
   const int pair = static_cast<int>(blockIdx.x), thread = static_cast<int>(threadIdx.x);
   if (pair >= run.q_count * shape.group) return;
-  const std::int64_t at =
-      (std::int64_t{run.q_begin} + pair / shape.group) * shape.q_heads + pair % shape.group;
+  const int splits = splits_of(params, run).count;
+  if (splits == 1) return;
+  const std::int64_t at = out_index(shape, run, 0, pair);
 
   if (thread < 32) {
     float most = -INFINITY, sum = 0;
-    for (int split = thread; split < params.splits; split += 32) {
+    for (int split = thread; split < splits; split += 32) {
       weights[split] = params.part_lse[part_index(params, split, 0, pair)];
       most = fmaxf(most, weights[split]);
     }
 #pragma unroll
     for (int step = 1; step < 32; step *= 2) most = fmaxf(most, __shfl_xor_sync(~0u, most, step));
     const float shift = most == -INFINITY ? 0 : most;
-    for (int split = thread; split < params.splits; split += 32) {
+    for (int split = thread; split < splits; split += 32) {
       weights[split] = expf(weights[split] - shift);
       sum += weights[split];
     }
@@ -291,7 +300,7 @@ __global__ void __launch_bounds__(kJoinLanes* kJoinGroups)
   if (column < shape.v_head_size) {
     const float* parts = params.part_out + column;
 #pragma unroll 8
-    for (int split = group; split < params.splits; split += kJoinGroups) {
+    for (int split = group; split < splits; split += kJoinGroups) {
       const float weight = weights[split];
       const float4 part = *reinterpret_cast<const float4*>(
           parts + part_index(params, split, 0, pair) * shape.v_head_size);
@@ -315,24 +324,26 @@ __global__ void __launch_bounds__(kJoinLanes* kJoinGroups)
 
 template <class T, int kM>
 void launch_latent(CudaQueue& queue, DecodeParams& params, const RunChunk& chunk) {
-  constexpr int kBlocksPerProcessor = 2, kLeastKeys = 128;
   const int tiles = ceil_div(params.pairs, LatentMemory<kM>::kRows);
-  const int most = std::clamp(ceil_div(chunk.most_keys, kLeastKeys), 1, kMostSplits);
-  params.splits =
-      std::clamp(kBlocksPerProcessor * queue.multiprocessors() / (tiles * chunk.count), 1, most);
-  take_parts(queue, params, chunk.count);
+  choose_splits(params, chunk, tiles * chunk.count,
+                {.busy_blocks = 2 * queue.multiprocessors(),
+                 .least_keys = 2 * kTileKeys,
+                 .most_splits = kMostSplits});
+  if (params.splits > 1) take_parts(queue, params, chunk.count);
   launch<DecodeParams>(latent_kernel<T, kM>,
                        dim3(blocks(tiles), blocks(params.splits), blocks(chunk.count)), kThreads,
                        LatentMemory<kM>::kBytes, queue, params);
+  if (params.splits == 1) return;
   launch<DecodeParams>(join_latents_kernel<T>, dim3(blocks(params.pairs), 1, blocks(chunk.count)),
                        kJoinLanes * kJoinGroups, 0, queue, params);
 }
 
 template <class T>
 void latent_of(CudaQueue& queue, DecodeParams& params, const AttentionShape& shape) {
-  for_run_chunks(shape.runs, params.forward.runs, [&](const RunChunk& chunk) {
-    params.forward.first_run = chunk.begin;
+  const auto keep = [&](const AttentionRun& run) { return is_latent_decode(shape, run); };
+  for_launches(shape.runs, params.forward.runs, keep, [&](const RunChunk& chunk) {
     params.pairs = chunk.most_queries * params.forward.shape.group;
+    if (params.pairs == 0) return;
     const bool wide = LatentMemory<2>::kBytes <= queue.shared_memory();
     if (params.pairs <= LatentMemory<1>::kRows || !wide) {
       launch_latent<T, 1>(queue, params, chunk);
@@ -344,14 +355,15 @@ void latent_of(CudaQueue& queue, DecodeParams& params, const AttentionShape& sha
 
 }  // namespace
 
-bool is_latent_decode(const AttentionShape& shape, bool values_in_keys) {
-  constexpr std::int64_t kMostPairs = 1024;
+bool has_latent_decode(const AttentionShape& shape, bool values_in_keys) {
   return values_in_keys && shape.kv_heads == 1 && shape.rule.dropout == 0 &&
          shape.k_stride == shape.v_stride && shape.head_size <= kColumns &&
-         shape.v_head_size <= std::min<std::int64_t>(shape.head_size, kValueColumns) &&
-         std::ranges::all_of(shape.runs, [&](const AttentionRun& run) {
-           return run.q_count * shape.q_heads <= kMostPairs;
-         });
+         shape.v_head_size <= std::min<std::int64_t>(shape.head_size, kValueColumns);
+}
+
+bool is_latent_decode(const AttentionShape& shape, const AttentionRun& run) {
+  constexpr std::int64_t kMostPairs = 1024;
+  return run.q_count * shape.q_heads <= kMostPairs;
 }
 
 void latent_decode(CudaQueue& queue, const ForwardParams& forward, const AttentionShape& shape) {

@@ -6,14 +6,15 @@
 
 namespace bev::cuda_attention {
 
-// Keys [begin, end) of a run that some query in [first, last] may see.
+// Keys [begin, end) of a run that some query in [first, last] may see; {0, 0} if there are none.
 struct Range {
   int begin, end;
 };
 __device__ inline Range visible_keys(const Shape& shape, const AttentionRun& run, int first,
                                      int last) {
-  return {max(0, run.offset + first - shape.upper),
-          min(run.k_count, run.offset + last - shape.lower + 1)};
+  const int begin = max(0, run.offset + first - shape.upper);
+  const int end = min(run.k_count, run.offset + last - shape.lower + 1);
+  return begin < end ? Range{begin, end} : Range{0, 0};
 }
 // Queries [begin, end) of a run that may see some key in [first, last].
 __device__ inline Range visible_queries(const Shape& shape, const AttentionRun& run, int first,

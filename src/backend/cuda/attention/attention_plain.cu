@@ -1,8 +1,8 @@
 // Attention on CUDA cores with f32 arithmetic: for f32, for heads that are not 16-byte aligned and,
 // in the forward, for heads too wide for the tensor core kernels. Eight threads share a row of the
 // block, each with every eighth element. Tiles are in shared memory as f32.
-#include "backend/cuda/attention/attention_masks.cuh"
 #include "backend/cuda/attention/attention_mma.cuh"
+#include "backend/cuda/attention/attention_runs.cuh"
 
 namespace bev::cuda_attention {
 
@@ -35,15 +35,20 @@ __device__ HeadRows<T> head_rows(const void* data, std::int64_t row, std::int64_
   return {static_cast<const T*>(data) + row * stride + std::int64_t{head} * head_size, stride};
 }
 
-// Loads row r of the tile from rows(r); zero fill for rows >= count and columns >= head_size.
+// Loads row r of the tile from rows(r); zero fill for rows outside of `inside` and columns >=
+// head_size.
 template <class Tiling, class Rows>
-__device__ void load_tile(float* tile, const Rows& rows, int count, int head_size) {
+__device__ void load_tile(float* tile, const Rows& rows, Range inside, int head_size) {
   for (int i = static_cast<int>(threadIdx.x); i < Tiling::kRows * Tiling::kHead;
        i += Tiling::kThreads) {
     const int row = i / Tiling::kHead, column = i % Tiling::kHead;
-    tile[row * Tiling::kStride + column] =
-        row < count && column < head_size ? widen(rows(row)[column]) : 0;
+    const bool valid = row >= inside.begin && row < inside.end && column < head_size;
+    tile[row * Tiling::kStride + column] = valid ? widen(rows(row)[column]) : 0;
   }
+}
+template <class Tiling, class Rows>
+__device__ void load_tile(float* tile, const Rows& rows, int count, int head_size) {
+  load_tile<Tiling>(tile, rows, Range{0, count}, head_size);
 }
 
 template <class Tiling>
@@ -117,7 +122,9 @@ __global__ void __launch_bounds__(Tiling::kThreads)
     plain_forward_kernel(const __grid_constant__ ForwardParams params) {
   extern __shared__ __align__(16) std::uint8_t memory[];
   const Shape& shape = params.shape;
-  const AttentionRun run = current_run(params);
+  const CurrentRun current = current_run(params.runs, static_cast<int>(blockIdx.z));
+  const AttentionRun& run = current.run;
+  const KeyRows rows = key_rows(params, current);
   const int kv_head = static_cast<int>(blockIdx.y), group = shape.group;
   const int first = static_cast<int>(blockIdx.x) * Tiling::kRows;
   const int count = min(Tiling::kRows, run.q_count * group - first);
@@ -138,12 +145,19 @@ __global__ void __launch_bounds__(Tiling::kThreads)
   load_tile<Tiling>(queries, query_of, count, head_size);
   float largest = -INFINITY, sum = 0;
   RowSum<Tiling> out;
+  const auto load_keys = [&](const void* from, std::int64_t stride, int size, Range range,
+                             int key) {
+    const T* head_rows = static_cast<const T*>(from) + kv_head * size;
+    load_tile<Tiling>(
+        others, [&](int row) { return head_rows + rows(key + row) * stride; },
+        Range{range.begin - key, range.end - key}, size);
+  };
   const Range range = visible_keys(shape, run, first / group, (first + count - 1) / group);
-  for (int key = range.begin; key < range.end; key += Tiling::kRows) {
+  // Tiles begin at multiples of their size: the sums of a query do not depend on its neighbours.
+  for (int key = range.begin / Tiling::kRows * Tiling::kRows; key < range.end;
+       key += Tiling::kRows) {
     __syncthreads();
-    load_tile<Tiling>(others,
-                      head_rows<T>(params.k, run.k_begin + key, shape.k_stride, kv_head, head_size),
-                      run.k_count - key, head_size);
+    load_keys(params.k, shape.k_stride, head_size, range, key);
     __syncthreads();
     float scores[Tiling::kRows / kLanes], most = largest;
 #pragma unroll
@@ -170,9 +184,7 @@ __global__ void __launch_bounds__(Tiling::kThreads)
           probability > 0 ? probability * dropout_of(shape, run, query, head, key + j) : 0;
     }
     __syncthreads();
-    load_tile<Tiling>(others,
-                      head_rows<T>(params.v, run.k_begin + key, shape.v_stride, kv_head, v_size),
-                      run.k_count - key, v_size);
+    load_keys(params.v, shape.v_stride, v_size, range, key);
     __syncthreads();
     out.add(row_weights, others);
   }
@@ -347,12 +359,13 @@ void launch_backward(CudaQueue& queue, BackwardParams& params, const AttentionSh
 
 }  // namespace
 
-void plain_forward(CudaQueue& queue, ForwardParams& params, const AttentionShape& shape) {
+void plain_forward(CudaQueue& queue, ForwardParams& params, const AttentionShape& shape,
+                   KeepRun keep) {
   visit_type(shape.dtype, [&](auto type) {
     visit_tiling<true>(shape, [&](auto tiling) {
       using Tiling = decltype(tiling);
-      for_run_chunks(shape.runs, params.runs, [&](const RunChunk& chunk) {
-        params.first_run = chunk.begin;
+      const auto kept = [&](const AttentionRun& run) { return keep(shape, run); };
+      for_launches(shape.runs, params.runs, kept, [&](const RunChunk& chunk) {
         const int pairs = chunk.most_queries * params.shape.group;
         dim3 grid(blocks(ceil_div(pairs, Tiling::kRows)), blocks(shape.kv_heads),
                   blocks(chunk.count));

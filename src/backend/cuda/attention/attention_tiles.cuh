@@ -1,6 +1,6 @@
 // Building blocks of the tensor core attention kernels: shared memory tiles, register tiles and
-// their mma, copies and softcap. A block holds a tile of rows (queries, or keys for dk and dv) and
-// loops over tiles of the other side; each warp owns 16 * kM rows.
+// their mma, copies, softcap and online softmax. A block holds a tile of rows (queries, or keys for
+// dk and dv) and loops over tiles of the other side; each warp owns 16 * kM rows.
 #pragma once
 
 #include "backend/cuda/attention/attention_masks.cuh"
@@ -124,23 +124,30 @@ __device__ void add_weighted_rows(Sums<kM, kN>& sum, const Sums<kM, kK>& weights
   }
 }
 
-// Starts cp.async copies of rows [0, kRows) of a tile, row r from source(r); zero fill for rows >=
-// count and columns >= head_size. Eight threads copy 128 bytes of a row (coalesced).
+// Starts cp.async copies of rows [0, kRows) of a tile, row r from source(r); zero fill for rows
+// outside of `rows` and columns >= head_size. source is only called for rows in `rows`, which is
+// not empty, and for its begin. Eight threads copy 128 bytes of a row (coalesced).
 template <int kRows, int kThreads, int kColumns, class Source>
-__device__ void copy_tile(Tile<kColumns> tile, int count, int head_size, const Source& source) {
+__device__ void copy_rows(Tile<kColumns> tile, Range rows, int head_size, const Source& source) {
   const int thread = static_cast<int>(threadIdx.x), first = thread % 8 * 8;
 #pragma unroll
   for (int step = 0; step < kRows; step += kThreads / 8) {
     const int row = step + thread / 8;
-    const auto* from = source(row < count ? row : 0);
+    const bool inside = row >= rows.begin && row < rows.end;
+    const auto* from = source(inside ? row : rows.begin);
 #pragma unroll
     for (int step_column = 0; step_column < kColumns; step_column += 64) {
       const int column = step_column + first;
       if (kColumns % 64 != 0 && column >= kColumns) break;
-      const bool valid = row < count && column < head_size;
+      const bool valid = inside && column < head_size;
       copy_16(tile.at(row, column), from + (valid ? column : 0), valid);
     }
   }
+}
+// Same, for rows [0, count).
+template <int kRows, int kThreads, int kColumns, class Source>
+__device__ void copy_tile(Tile<kColumns> tile, int count, int head_size, const Source& source) {
+  copy_rows<kRows, kThreads>(tile, {0, count}, head_size, source);
 }
 
 // Writes the sums of a warp, times factor(m, half), to rows of T. They are staged in the warp's own
@@ -185,5 +192,31 @@ __device__ void cap_scores(const Shape& shape, Sums<kM, kN>& scores) {
   const float factor = shape.scale / shape.softcap;
   scores.for_each([&](float& x, int, int, int, int, int) { x = fast_tanh(x * factor); });
 }
+
+// Online softmax. The kernels for few and for many queries must give equal bits, so each step of
+// its arithmetic is written here once, with fmaf where the compiler could contract or not.
+struct SoftmaxStep {
+  float shift, alpha;  // scores become 2^(factor * score - shift); sums so far are scaled by alpha
+
+  // alpha is exactly 1 if the maximum stays: a tile that a query does not see changes no bit.
+  __device__ SoftmaxStep(float largest, float most, float factor) {
+    shift = most == -INFINITY ? 0 : most * factor;
+    alpha = most == largest ? 1 : fast_exp2(fmaf(largest, factor, -shift));
+  }
+  __device__ float operator()(float score, float factor) const {
+    return fast_exp2(fmaf(score, factor, -shift));
+  }
+};
+// Four probabilities of the lane, of 16 keys; and those of a tile of 64 keys.
+__device__ inline float sum_of_4(float a, float b, float c, float d) { return (a + b) + (c + d); }
+// Sum over the four lanes of a row.
+__device__ inline float sum_of_row(float sum) {
+  sum += __shfl_xor_sync(~0u, sum, 1);
+  return sum + __shfl_xor_sync(~0u, sum, 2);
+}
+__device__ inline float lse_of(float largest, float sum, float factor) {
+  return sum == 0 ? -INFINITY : kLn2 * fmaf(largest, factor, log2f(sum));
+}
+__device__ inline float inverse_of(float sum) { return sum == 0 ? 0 : 1 / sum; }
 
 }  // namespace bev::cuda_attention

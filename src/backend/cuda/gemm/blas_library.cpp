@@ -20,6 +20,7 @@ BlasLibrary::BlasLibrary(const std::string& name) {
   take(status_text, "cublasLtGetStatusString");
   take(matmul, "cublasLtMatmul");
   take(check_algorithm, "cublasLtMatmulAlgoCheck");
+  take(algorithm_value, "cublasLtMatmulAlgoConfigGetAttribute");
   take(propose_algorithms, "cublasLtMatmulAlgoGetHeuristic");
   take(create_operation, "cublasLtMatmulDescCreate");
   take(destroy_operation, "cublasLtMatmulDescDestroy");

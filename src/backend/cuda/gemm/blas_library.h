@@ -17,6 +17,7 @@ struct BlasLibrary {
   decltype(&cublasLtGetStatusString) status_text;
   decltype(&cublasLtMatmul) matmul;
   decltype(&cublasLtMatmulAlgoCheck) check_algorithm;
+  decltype(&cublasLtMatmulAlgoConfigGetAttribute) algorithm_value;
   decltype(&cublasLtMatmulAlgoGetHeuristic) propose_algorithms;
   decltype(&cublasLtMatmulDescCreate) create_operation;
   decltype(&cublasLtMatmulDescDestroy) destroy_operation;

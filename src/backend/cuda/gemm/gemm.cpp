@@ -7,6 +7,8 @@
 #include "backend/cuda/gemm/blas_library.h"
 #include "backend/cuda/gemm/gemm_plans.h"
 #include "backend/cuda/gemm/gemm_skinny.h"
+#include "backend/cuda/gemm/linear_gemm.h"
+#include "backend/cuda/moe/moe_launchers.h"
 #include "backend/cuda/runtime/queue.h"
 #include "backend/cuda/tables.h"
 #include "base/cache_file.h"
@@ -18,15 +20,14 @@
 
 namespace bev {
 
-namespace {
-
-// Largest power of two, at most 16 (a vectorised load), that divides the addresses of all matrices.
 std::uint32_t alignment_of(const GemmCall& call) {
   auto bits = std::uintptr_t{kGemmAlignment} | reinterpret_cast<std::uintptr_t>(call.a) |
               reinterpret_cast<std::uintptr_t>(call.b) |
               reinterpret_cast<std::uintptr_t>(call.c.data);
   return static_cast<std::uint32_t>(bits & -bits);
 }
+
+namespace {
 
 // cuBLASLt has fast kernels only if row lengths are a multiple of 16 bytes, whatever the stride. So
 // for a long row of another length the last columns are a GEMM of their own.
@@ -78,6 +79,7 @@ CudaGemm::CudaGemm(int device, const DeviceOptions& options) : measures_(!option
 }
 
 CudaGemm::~CudaGemm() {
+  exact_plans_.clear();
   plans_.clear();
   cudaFree(workspace_);
   blas_library().destroy(handle_);
@@ -140,7 +142,7 @@ bool CudaGemm::find_measured(CudaQueue& queue, const GemmShape& shape, const Gem
   return true;
 }
 
-void CudaGemm::run(CudaQueue& queue, const GemmArgs& args) {
+GemmShape shape_of(const GemmArgs& args) {
   GemmShape shape;
   std::int64_t a_columns = args.a_columns > 0 ? args.a_columns : args.a.shape[1];
   shape.m = args.c.shape[0];
@@ -158,9 +160,22 @@ void CudaGemm::run(CudaQueue& queue, const GemmArgs& args) {
   shape.transpose_b = args.transpose_b;
   shape.adds = args.beta != 0;
   shape.bias = !args.bias.empty();
-  run(queue, shape,
-      {args.a.data, args.b.data, args.bias.data, nullptr, nullptr, args.c,
-       static_cast<float>(args.alpha), static_cast<float>(args.beta)});
+  return shape;
+}
+
+GemmCall call_of(const GemmArgs& args) {
+  return {args.a.data,
+          args.b.data,
+          args.bias.data,
+          nullptr,
+          nullptr,
+          args.c,
+          static_cast<float>(args.alpha),
+          static_cast<float>(args.beta)};
+}
+
+void CudaGemm::run(CudaQueue& queue, const GemmArgs& args) {
+  run(queue, shape_of(args), call_of(args));
 }
 
 bool CudaGemm::run(CudaQueue& queue, const ScaledGemmArgs& args) {
@@ -212,33 +227,51 @@ void CudaGemm::run(CudaQueue& queue, const GemmShape& asked, const GemmCall& cal
 
 namespace {
 
+// c = beta c, if there is nothing to add up; returns false if there is.
+bool is_empty_sum(const Stream& stream, const GemmArgs& args) {
+  if (args.c.numel() == 0) return true;
+  if ((args.transpose_a ? args.a.shape[0] : args.a.shape[1]) != 0) return false;
+  BEV_CHECK(args.bias.empty(), ErrorKind::kInternal, "a bias on an empty product");
+  if (args.beta != 1) cuda_kernels().elementwise.axpby(stream, 0, args.c, args.beta, args.c);
+  return true;
+}
+
+// Few rows: bound by reading the weight. The ring reads a from L2 with each tile of the weight, so
+// that for more rows, on weights that do not fit the cache, cuBLASLt is faster.
+bool takes_ring(const GemmArgs& args) {
+  constexpr std::int64_t kMostRows = 8;
+  return cuda::is_linear(args) && args.c.shape[0] <= kMostRows &&
+         cuda::gemm_ring_supports(cuda::linear_gemm(args));
+}
+
 void gemm(const Stream& stream, const GemmArgs& args) {
-  if (args.c.numel() == 0) return;
-  bool empty_sum = (args.transpose_a ? args.a.shape[0] : args.a.shape[1]) == 0;
-  if (empty_sum) {
-    BEV_CHECK(args.bias.empty(), ErrorKind::kInternal, "a bias on an empty product");
-    if (args.beta != 1) cuda_kernels().elementwise.axpby(stream, 0, args.c, args.beta, args.c);
-    return;
-  }
+  if (is_empty_sum(stream, args)) return;
+  if (takes_ring(args)) return cuda::gemm_ring(stream, cuda::linear_gemm(args), false);
   if (cuda::gemm_skinny_supports(args)) return cuda::gemm_skinny(stream, args);
   queue_of(stream).gemm().run(queue_of(stream), args);
 }
 
-}  // namespace
-
-GemmKernels cuda_table(Family<GemmKernels>) {
-  return {.gemm = gemm, .packed_bytes = [](const GemmArgs&) { return std::size_t{0}; }};
+// Forwards only: gradients are sums over all rows anyway. What adds to c without transposes is the
+// biases of experts, which are few.
+void gemm_exact(const Stream& stream, const GemmArgs& args) {
+  if (is_empty_sum(stream, args)) return;
+  if (cuda::is_linear(args)) return queue_of(stream).gemm().run_exact(stream, args);
+  const bool adds_terms = !args.transpose_a && !args.transpose_b && args.beta != 0;
+  constexpr std::int64_t kMostTerms = 1024;
+  if (adds_terms && args.b.shape[0] <= kMostTerms) return cuda::gemm_plain(stream, args);
+  queue_of(stream).gemm().run(queue_of(stream), args);
 }
 
-void cuda_scaled_gemm(const Stream& stream, const ScaledGemmArgs& args) {
+using RunGemm = void (*)(const Stream&, const GemmArgs&);
+
+void scaled_gemm(const Stream& stream, const ScaledGemmArgs& args, RunGemm run_emulated) {
   if (is_emulated(args.a.block)) {
-    gemm(stream, {.a = args.a.payload,
-                  .b = args.b.payload,
-                  .c = args.c,
-                  .transpose_b = true,
-                  .beta = args.beta,
-                  .bias = args.bias});
-    return;
+    return run_emulated(stream, {.a = args.a.payload,
+                                 .b = args.b.payload,
+                                 .c = args.c,
+                                 .transpose_b = true,
+                                 .beta = args.beta,
+                                 .bias = args.bias});
   }
   if (args.c.numel() == 0) return;
   if (args.a.payload.shape[1] == 0) {
@@ -250,6 +283,36 @@ void cuda_scaled_gemm(const Stream& stream, const ScaledGemmArgs& args) {
   if (!queue.gemm().run(queue, args)) {
     cuda_kernels().elementwise.add_rows(stream, args.c, args.bias);
   }
+}
+
+}  // namespace
+
+GemmKernels cuda_table(Family<GemmKernels>) {
+  return {.gemm = gemm, .packed_bytes = [](const GemmArgs&) { return std::size_t{0}; }};
+}
+
+GemmKernels cuda_exact_gemm() {
+  GemmKernels table = cuda_table(Family<GemmKernels>());
+  table.gemm = gemm_exact;
+  return table;
+}
+
+void cuda_scaled_gemm(const Stream& stream, const ScaledGemmArgs& args) {
+  scaled_gemm(stream, args, gemm);
+}
+
+// With scales per run a forward is the GEMM of a single expert, whose kernel does not depend on the
+// number of rows.
+void cuda_scaled_gemm_exact(const Stream& stream, const ScaledGemmArgs& args) {
+  const bool by_run = args.a.block == ScaleBlock::kRun && args.b.block == ScaleBlock::kSquare;
+  if (!by_run || args.beta != 0) return scaled_gemm(stream, args, gemm_exact);
+  BEV_CHECK(args.c.shape[1] % kScaleBlock == 0 && args.a.payload.shape[1] % kScaleBlock == 0,
+            ErrorKind::kConfig, "CUDA: an exact GEMM of 8-bit floats with a weight ",
+            args.b.payload.shape, ", whose sizes are not multiples of ", kScaleBlock,
+            "; leave the layer in the model's precision");
+  cuda_grouped_scaled(
+      stream,
+      {.a = args.a, .b = args.b, .c = args.c, .bias = args.bias, .offsets = nullptr, .experts = 1});
 }
 
 }  // namespace bev

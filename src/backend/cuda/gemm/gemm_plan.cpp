@@ -6,9 +6,9 @@
 #include <algorithm>
 #include <charconv>
 #include <iterator>
-#include <limits>
 
 #include "backend/cuda/gemm/blas_library.h"
+#include "backend/cuda/gemm/launch_timer.h"
 #include "backend/cuda/runtime/queue.h"
 #include "base/error.h"
 
@@ -20,6 +20,8 @@ void check_blas(cublasStatus_t status, const char* what) {
 }
 
 namespace {
+
+constexpr int kProposals = 32;
 
 cudaDataType_t data_type(Dtype dtype) {
   switch (dtype) {
@@ -61,24 +63,6 @@ cublasLtMatrixLayout_t make_layout(cudaDataType_t type, std::int64_t rows, std::
   return layout;
 }
 
-class Event {
- public:
-  Event() { check_cuda(cudaEventCreate(&event_), "make an event"); }
-  ~Event() { cudaEventDestroy(event_); }
-  Event(const Event&) = delete;
-  Event& operator=(const Event&) = delete;
-  void record(cudaStream_t stream) { check_cuda(cudaEventRecord(event_, stream), "record"); }
-  float milliseconds_since(CudaQueue& queue, const Event& begin) {
-    float time = 0;
-    queue.wait(event_);
-    check_cuda(cudaEventElapsedTime(&time, begin.event_, event_), "read a time");
-    return time;
-  }
-
- private:
-  cudaEvent_t event_ = nullptr;
-};
-
 }  // namespace
 
 template <class Value>
@@ -118,8 +102,8 @@ GemmPlan::~GemmPlan() {
   blas_library().destroy_operation(operation_);
 }
 
-std::vector<cublasLtMatmulHeuristicResult_t> GemmPlan::proposals(cublasLtHandle_t handle,
-                                                                 int most) const {
+std::vector<cublasLtMatmulHeuristicResult_t> GemmPlan::find_proposals(
+    cublasLtHandle_t handle, int most, cublasStatus_t& status) const {
   cublasLtMatmulPreference_t preference = nullptr;
   check_blas(blas_library().create_preference(&preference), "prefer");
   auto prefer = [&](cublasLtMatmulPreferenceAttributes_t what, const auto& value) {
@@ -134,15 +118,43 @@ std::vector<cublasLtMatmulHeuristicResult_t> GemmPlan::proposals(cublasLtHandle_
   }
   std::vector<cublasLtMatmulHeuristicResult_t> found(static_cast<std::size_t>(most));
   int count = 0;
-  cublasStatus_t status =
-      blas_library().propose_algorithms(handle, operation_, first_, second_, result_, result_,
-                                        preference, most, found.data(), &count);
+  status = blas_library().propose_algorithms(handle, operation_, first_, second_, result_, result_,
+                                             preference, most, found.data(), &count);
   blas_library().destroy_preference(preference);
-  BEV_CHECK(status == CUBLAS_STATUS_SUCCESS && count > 0, ErrorKind::kDevice,
-            "cuBLASLt: no algorithm for a product to [", shape_.m, ", ", shape_.n, "] over ",
-            shape_.k, " in ", name_of(shape_.out), ": ", blas_library().status_text(status));
-  found.resize(static_cast<std::size_t>(count));
+  found.resize(status == CUBLAS_STATUS_SUCCESS ? static_cast<std::size_t>(count) : 0);
   return found;
+}
+
+std::vector<cublasLtMatmulHeuristicResult_t> GemmPlan::proposals(cublasLtHandle_t handle,
+                                                                 int most) const {
+  cublasStatus_t status = CUBLAS_STATUS_SUCCESS;
+  std::vector<cublasLtMatmulHeuristicResult_t> found = find_proposals(handle, most, status);
+  BEV_CHECK(!found.empty(), ErrorKind::kDevice, "cuBLASLt: no algorithm for a product to [",
+            shape_.m, ", ", shape_.n, "] over ", shape_.k, " in ", name_of(shape_.out), ": ",
+            blas_library().status_text(status));
+  return found;
+}
+
+std::vector<cublasLtMatmulAlgo_t> GemmPlan::unsplit_proposals(cublasLtHandle_t handle) const {
+  const auto value_of = [](const cublasLtMatmulAlgo_t& algorithm,
+                           cublasLtMatmulAlgoConfigAttributes_t what, auto value) {
+    std::size_t written = 0;
+    return blas_library().algorithm_value(&algorithm, what, &value, sizeof(value), &written) ==
+                   CUBLAS_STATUS_SUCCESS
+               ? value
+               : ~decltype(value){};
+  };
+  cublasStatus_t status = CUBLAS_STATUS_SUCCESS;
+  std::vector<cublasLtMatmulAlgo_t> out;
+  for (const auto& proposal : find_proposals(handle, kProposals, status)) {
+    const auto split = value_of(proposal.algo, CUBLASLT_ALGO_CONFIG_SPLITK_NUM, std::int32_t{1});
+    const auto reduction =
+        value_of(proposal.algo, CUBLASLT_ALGO_CONFIG_REDUCTION_SCHEME, std::uint32_t{0});
+    if (split >= 0 && split <= 1 && reduction == CUBLASLT_REDUCTION_SCHEME_NONE) {
+      out.push_back(proposal.algo);
+    }
+  }
+  return out;
 }
 
 void GemmPlan::point(const GemmCall& call) {
@@ -188,27 +200,19 @@ bool GemmPlan::restore(cublasLtHandle_t handle, std::string_view text) {
 
 void GemmPlan::tune(cublasLtHandle_t handle, void* workspace, CudaQueue& queue,
                     const GemmCall& call, void* to) {
-  constexpr int kProposals = 32, kRounds = 4;
-  Event begin, end;
-  float best = std::numeric_limits<float>::infinity();
+  LaunchTimer timer(queue);
+  float best = LaunchTimer::kNever;
   for (const auto& proposal : proposals(handle, kProposals)) {
-    float time = std::numeric_limits<float>::infinity();
-    for (int round = 0; round < kRounds; ++round) {
-      begin.record(queue.stream());
-      if (start(handle, workspace, queue.stream(), call, to, proposal.algo) !=
-          CUBLAS_STATUS_SUCCESS)
-        break;
-      end.record(queue.stream());
-      time = std::min(time, end.milliseconds_since(queue, begin));
-      // The first round may include loading the kernel; a slow one is dropped after the second.
-      if (round > 0 && time > 1.1F * best) break;
-    }
+    const auto launch = [&] {
+      return start(handle, workspace, queue.stream(), call, to, proposal.algo) ==
+             CUBLAS_STATUS_SUCCESS;
+    };
+    const float time = timer.milliseconds(launch, best);
     if (time >= best) continue;
     best = time;
     algorithm_ = proposal.algo;
   }
-  BEV_CHECK(best < std::numeric_limits<float>::infinity(), ErrorKind::kDevice,
-            "cuBLASLt: no proposed algorithm runs");
+  BEV_CHECK(best < LaunchTimer::kNever, ErrorKind::kDevice, "cuBLASLt: no proposed algorithm runs");
 }
 
 void GemmPlan::run(cublasLtHandle_t handle, void* workspace, cudaStream_t stream,

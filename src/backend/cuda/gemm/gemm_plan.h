@@ -15,6 +15,7 @@
 namespace bev {
 
 class CudaQueue;
+struct GemmArgs;
 
 inline constexpr std::size_t kGemmWorkspaceBytes = std::size_t{32} << 20;
 inline constexpr std::uint32_t kGemmAlignment = 16;
@@ -51,6 +52,11 @@ struct GemmCall {
   float alpha = 1, beta = 0;
 };
 
+GemmShape shape_of(const GemmArgs& args);
+GemmCall call_of(const GemmArgs& args);
+// Largest power of two, at most 16 (a vectorised load), that divides the addresses of all matrices.
+std::uint32_t alignment_of(const GemmCall& call);
+
 class GemmPlan {
  public:
   explicit GemmPlan(const GemmShape& shape);
@@ -65,16 +71,22 @@ class GemmPlan {
             void* to);
   // Takes the first algorithm that the heuristic proposes.
   void choose(cublasLtHandle_t handle);
+  // The proposed algorithms that do not split K, maybe none.
+  std::vector<cublasLtMatmulAlgo_t> unsplit_proposals(cublasLtHandle_t handle) const;
+  void take(const cublasLtMatmulAlgo_t& algorithm) { algorithm_ = algorithm; }
   // Restores an algorithm from the text of saved(); returns false if it is not valid here.
   bool restore(cublasLtHandle_t handle, std::string_view text);
   std::string saved() const;
   void run(cublasLtHandle_t handle, void* workspace, cudaStream_t stream,
            const GemmCall& call) const;
-
- private:
-  std::vector<cublasLtMatmulHeuristicResult_t> proposals(cublasLtHandle_t handle, int most) const;
+  // Runs an algorithm, with the result in `to`.
   cublasStatus_t start(cublasLtHandle_t handle, void* workspace, cudaStream_t stream,
                        const GemmCall& call, void* to, const cublasLtMatmulAlgo_t& algorithm) const;
+
+ private:
+  std::vector<cublasLtMatmulHeuristicResult_t> find_proposals(cublasLtHandle_t handle, int most,
+                                                              cublasStatus_t& status) const;
+  std::vector<cublasLtMatmulHeuristicResult_t> proposals(cublasLtHandle_t handle, int most) const;
   template <class Value>
   void set(cublasLtMatmulDescAttributes_t what, const Value& value);
 

@@ -25,9 +25,12 @@ bool has_whole_words(const GroupedGemmArgs& args) {
 // better.
 constexpr std::int64_t kLeastRows = 16;
 
+bool can_wgmma(const Stream& stream) { return has_wgmma(queue_of(stream)) && has_tensor_maps(); }
 bool wgmma_supports(const Stream& stream, const GroupedGemmArgs& args) {
-  return args.x.shape[0] >= kLeastRows * args.w.shape[0] && has_wgmma(queue_of(stream)) &&
-         has_tensor_maps();
+  return args.x.shape[0] >= kLeastRows * args.w.shape[0] && can_wgmma(stream);
+}
+auto* wgmma_of(const GroupedGemmArgs& args) {
+  return args.x.dtype == Dtype::kBf16 ? grouped_wgmma_bf16 : grouped_wgmma_f16;
 }
 
 }  // namespace
@@ -39,11 +42,20 @@ void run_grouped_gemm(const Stream& stream, const GroupedGemmArgs& args, Grouped
     return grouped_skinny(stream, args);
   }
   if (in_words && wgmma_supports(stream, args)) {  // fuses the sum of squares
-    auto* run = args.x.dtype == Dtype::kBf16 ? grouped_wgmma_bf16 : grouped_wgmma_f16;
-    return run(stream, args, gemm);
+    return wgmma_of(args)(stream, args, gemm);
   }
   (in_words && grouped_mma_supports(args) ? grouped_mma : grouped_plain)(stream, args, gemm);
   if (args.squares != nullptr) sum_squares(stream, {&args.w, 1}, args.squares);
+}
+
+void run_grouped_exact(const Stream& stream, const GroupedGemmArgs& args) {
+  if (args.x.shape[0] == 0) return;
+  constexpr GroupedGemm kForward = GroupedGemm::kForward;
+  if (!has_whole_words(args)) return grouped_plain(stream, args, kForward);
+  if (can_wgmma(stream)) return wgmma_of(args)(stream, args, kForward);
+  BEV_CHECK(grouped_mma_supports(args), ErrorKind::kDevice, "CUDA: ", args.x.shape[0],
+            " rows of experts are too many for an exact GEMM");
+  grouped_mma(stream, args, kForward);
 }
 
 }  // namespace bev::cuda

@@ -11,7 +11,7 @@ namespace bev::cuda::wgmma {
 constexpr int kTileRows = 128, kTileColumns = 256;
 
 struct Walk {
-  const std::int32_t* offsets;  // [experts + 1]
+  const std::int32_t* offsets;  // [experts + 1]; null: one expert has all rows
   int experts;
   int rows;  // of all experts; for kWeight, rows of one expert's matrix
   int column_tiles;
@@ -35,7 +35,10 @@ struct WalkTile {
 template <GroupedGemm kGemm>
 class Walker {
  public:
-  __device__ explicit Walker(const Walk& walk) : walk_(walk), end_(walk.offsets[0]) { enter(0); }
+  __device__ explicit Walker(const Walk& walk)
+      : walk_(walk), end_(walk.offsets != nullptr ? walk.offsets[0] : 0) {
+    enter(0);
+  }
 
   // First tile of pair `index`, which must not decrease between calls; returns false after the
   // last.
@@ -93,7 +96,8 @@ class Walker {
   __device__ void enter(int expert) {
     expert_ = expert;
     begin_ = end_;
-    end_ = expert < walk_.experts ? walk_.offsets[expert + 1] : walk_.rows;
+    const bool counted = expert < walk_.experts && walk_.offsets != nullptr;
+    end_ = counted ? walk_.offsets[expert + 1] : walk_.rows;
   }
   __device__ int row_tiles() const {
     const int rows = kGemm == GroupedGemm::kWgrad ? walk_.rows : end_ - begin_;

@@ -3,6 +3,7 @@
 #pragma once
 
 #include "backend/cuda/gemm/grouped_pipeline.cuh"
+#include "backend/cuda/gemm/linear_gemm.h"
 #include "kernels/moe.h"
 
 namespace bev::cuda::wgmma {
@@ -132,6 +133,32 @@ void run(const Stream& stream, const GroupedGemmArgs& args) {
                     .columns = columns,
                     .beta = static_cast<float>(args.beta)};
   launch_tiles(stream, &grouped_kernel<T, kGemm, Out>, maps, work, work, args.squares);
+}
+
+// The forward of one weight, like that of a single expert.
+template <class T, class Out>
+void run_linear(const Stream& stream, const LinearGemm& gemm) {
+  const View in{const_cast<void*>(gemm.a), gemm.in, {gemm.m, gemm.a_stride}};
+  const View w{const_cast<void*>(gemm.b), gemm.in, {1, gemm.n, gemm.k}};
+  const View out{gemm.c, gemm.out, {gemm.m, gemm.c_stride}};
+  const Maps maps{.left = tensor_map(in, kTileRows, gemm.k),
+                  .right = tensor_map(w, kHalfColumns),
+                  .out = ragged_map(out, kWarpRows, gemm.n)};
+  Work<T, Out> work{.walk = {.offsets = nullptr,
+                             .experts = 1,
+                             .rows = static_cast<int>(gemm.m),
+                             .column_tiles = static_cast<int>(ceil_div(gemm.n, kTileColumns)),
+                             .depth = static_cast<int>(gemm.k)},
+                    .out = static_cast<const Out*>(gemm.c),
+                    .bias = static_cast<const T*>(gemm.bias),
+                    .columns = static_cast<int>(gemm.n),
+                    .beta = 0};
+  launch_tiles(stream, &grouped_kernel<T, GroupedGemm::kForward, Out>, maps, work, work, nullptr);
+}
+template <class T>
+void run_linear(const Stream& stream, const LinearGemm& gemm) {
+  if (gemm.out == Dtype::kF32) return run_linear<T, float>(stream, gemm);
+  run_linear<T, T>(stream, gemm);
 }
 
 template <class T>

@@ -20,6 +20,18 @@ bool has_wgmma(const CudaQueue& queue) {
   return queue.arch() == kHopper && compiled;
 }
 
+bool linear_wgmma_supports(const CudaQueue& queue, const LinearGemm& gemm) {
+  const std::int64_t out_bytes = static_cast<std::int64_t>(size_of(gemm.out));
+  // The epilogue reads the bias in pairs.
+  return gemm.has_whole_words() && gemm.alpha == 1 && gemm.c_stride * out_bytes % 16 == 0 &&
+         reinterpret_cast<std::uintptr_t>(gemm.c) % 16 == 0 &&
+         (gemm.bias == nullptr || gemm.n % 8 == 0) && has_wgmma(queue) && has_tensor_maps();
+}
+
+void linear_wgmma_bf16(const Stream& stream, const LinearGemm& gemm) {
+  wgmma::run_linear<Bf16>(stream, gemm);
+}
+
 void grouped_wgmma_bf16(const Stream& stream, const GroupedGemmArgs& args, GroupedGemm gemm) {
   wgmma::run<Bf16>(stream, args, gemm);
 }

@@ -63,10 +63,10 @@ CUtensorMap encode(const View& tensor, const std::array<cuuint64_t, kDims>& dims
 
 // Sizes of the matrices in the last two dims of a tensor.
 struct MatrixSizes {
-  explicit MatrixSizes(const View& tensor)
+  explicit MatrixSizes(const View& tensor, std::int64_t width = 0)
       : rows(dim_of(tensor, 2)),
-        columns(dim_of(tensor, 1)),
-        row_bytes(columns * size_of(tensor.dtype)) {}
+        columns(width > 0 ? static_cast<cuuint64_t>(width) : dim_of(tensor, 1)),
+        row_bytes(dim_of(tensor, 1) * size_of(tensor.dtype)) {}
   static cuuint64_t dim_of(const View& tensor, int from_last) {
     return static_cast<cuuint64_t>(tensor.shape[tensor.shape.ndim() - from_last]);
   }
@@ -77,8 +77,8 @@ struct MatrixSizes {
 
 bool has_tensor_maps() { return encoder() != nullptr; }
 
-CUtensorMap tensor_map(const View& tensor, int box_rows) {
-  const MatrixSizes matrix(tensor);
+CUtensorMap tensor_map(const View& tensor, int box_rows, std::int64_t columns) {
+  const MatrixSizes matrix(tensor, columns);
   if (tensor.shape.ndim() == 2) {
     return encode<2>(tensor, {matrix.columns, matrix.rows}, {matrix.row_bytes}, box_rows);
   }
@@ -86,9 +86,9 @@ CUtensorMap tensor_map(const View& tensor, int box_rows) {
                    {matrix.row_bytes, matrix.row_bytes * matrix.rows}, box_rows);
 }
 
-CUtensorMap ragged_map(const View& matrix, int box_rows) {
+CUtensorMap ragged_map(const View& matrix, int box_rows, std::int64_t columns) {
   constexpr cuuint64_t kEndless = 0x7fff0000;
-  const MatrixSizes sizes(matrix);
+  const MatrixSizes sizes(matrix, columns);
   return encode<4>(matrix, {sizes.columns, kRagged, kEndless, kEndless},
                    {sizes.row_bytes, sizes.row_bytes, (cuuint64_t{1} << 35) - sizes.row_bytes},
                    box_rows);

@@ -1,4 +1,4 @@
-// Cross entropy over vocabulary-parallel logits in three passes, row summaries, and the total loss.
+// Cross entropy over vocabulary-parallel logits in three passes, and the total loss.
 #include "backend/cuda/device/grid.cuh"
 #include "backend/cuda/device/reduce.cuh"
 #include "backend/cuda/loss/loss_chunk.cuh"
@@ -144,93 +144,6 @@ void gradient(const Stream& stream, const LossGradArgs& args) {
   });
 }
 
-// Online softmax state: the maximum so far, its first index, and the sum of exp(z - maximum).
-struct Largest {
-  float value, sum;
-  std::int64_t at;
-
-  __device__ void join(const Largest& other) {
-    const bool theirs = other.value > value || (other.value == value && other.at < at);
-    const float most = theirs ? other.value : value;
-    // An empty side has no sum to rescale.
-    sum = (value == most ? sum : sum * __expf(value - most)) +
-          (other.value == most ? other.sum : other.sum * __expf(other.value - most));
-    value = most;
-    if (theirs) at = other.at;
-  }
-};
-
-// Blocks per row, since decoding has few rows.
-constexpr int kSummaryParts = 16;
-
-// Grid: parts, rows. The sum of a part that contains NaN or +infinity is NaN.
-template <int N>
-__global__ void __launch_bounds__(kRowThreads)
-    summary_kernel(const float* logits, std::int64_t columns, Largest* parts) {
-  __shared__ Largest shared[kRowThreads];
-  const float* z = logits + blockIdx.y * columns;
-  const std::int64_t first = (blockIdx.x * kRowThreads + threadIdx.x) * N;
-  Largest mine{-__builtin_inff(), 0, first};
-  bool bad = false;  // NaN or +infinity, which comparisons would miss
-#pragma unroll 4
-  for (std::int64_t at = first; at < columns; at += kSummaryParts * kRowThreads * N) {
-    Pack<float, N> values;
-    values.load(z + at);
-    float most = values[0];
-#pragma unroll
-    for (int i = 0; i < N; ++i) {
-      bad |= !(values[i] < __builtin_inff());
-      most = fmaxf(most, values[i]);
-    }
-    if (most == -__builtin_inff()) continue;
-    if (most > mine.value) {
-      mine.sum *= __expf(mine.value - most);
-      mine.value = most;
-      for (int i = N - 1; i >= 0; --i) mine.at = values[i] == most ? at + i : mine.at;
-    }
-#pragma unroll
-    for (int i = 0; i < N; ++i) mine.sum += __expf(values[i] - mine.value);
-  }
-  shared[threadIdx.x] = mine;
-  bad = __syncthreads_or(bad);
-  for (int half = kRowThreads / 2; half > 0; half /= 2) {
-    if (threadIdx.x < half) shared[threadIdx.x].join(shared[threadIdx.x + half]);
-    __syncthreads();
-  }
-  if (threadIdx.x != 0) return;
-  if (bad) shared[0].sum = __builtin_nanf("");
-  parts[blockIdx.y * kSummaryParts + blockIdx.x] = shared[0];
-}
-
-__global__ void __launch_bounds__(kThreads)
-    join_summaries_kernel(const Largest* parts, std::int64_t count, RowSummary* rows) {
-  const std::int64_t row = own_pack();
-  if (row >= count) return;
-  Largest all = parts[row * kSummaryParts];
-#pragma unroll
-  for (int i = 1; i < kSummaryParts; ++i) all.join(parts[row * kSummaryParts + i]);
-  rows[row] = {all.value, log(static_cast<double>(all.sum)), all.at};
-}
-
-void summary(const Stream& stream, const RowSummaryArgs& args) {
-  BEV_CHECK(args.logits.dtype == Dtype::kF32 && args.logits.shape.ndim() == 2, ErrorKind::kInternal,
-            "row summary: logits ", args.logits.shape, " of ", name_of(args.logits.dtype));
-  const std::int64_t rows = args.logits.shape[0], columns = args.logits.shape[1];
-  if (rows == 0) return;
-  CudaQueue& queue = queue_of(stream);
-  auto* parts = static_cast<Largest*>(
-      queue.scratch(static_cast<std::size_t>(rows * kSummaryParts) * sizeof(Largest)));
-  const float* logits = address<float>(args.logits);
-  const dim3 blocks(kSummaryParts, static_cast<unsigned>(rows));
-  by_pack<float>(aligned(logits), columns, [&](auto count) {
-    summary_kernel<decltype(count)::value>
-        <<<blocks, kRowThreads, 0, queue.stream()>>>(logits, columns, parts);
-  });
-  join_summaries_kernel<<<static_cast<unsigned>(ceil_div(rows, kThreads)), kThreads, 0,
-                          queue.stream()>>>(parts, rows, args.rows);
-  check_launch("row summary");
-}
-
 void total(const Stream& stream, const LossTotalArgs& args) {
   total_kernel<<<1, kRowThreads, 0, queue_of(stream).stream()>>>(
       address<float>(args.token_loss), args.weights, args.token_loss.numel(), args.total);
@@ -267,8 +180,6 @@ LossKernels cuda_table(Family<LossKernels>) {
           .gradient = cuda::gradient,
           .whole = cuda::whole_loss,
           .total = cuda::total,
-          .summary = cuda::summary,
-          .sample = cuda_sample,
           .logits = {.chunk_bytes = std::int64_t{2} << 30, .narrow = true, .row_multiple = 64}};
 }
 

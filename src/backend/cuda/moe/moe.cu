@@ -317,4 +317,10 @@ MoeKernels cuda_table(Family<MoeKernels>) {
           .grouped_wgrad = cuda::grouped_wgrad};
 }
 
+MoeKernels cuda_exact_moe() {
+  MoeKernels table = cuda_table(Family<MoeKernels>());
+  table.grouped_gemm = cuda::run_grouped_exact;
+  return table;
+}
+
 }  // namespace bev

@@ -46,6 +46,8 @@ void fit_rows(const Stream& stream, const FitRowsArgs& args);
 enum class GroupedGemm : std::uint8_t { kForward, kDgrad, kWgrad };
 // grouped_gemm.cpp: selects the fastest kernel that supports the arguments.
 void run_grouped_gemm(const Stream& stream, const GroupedGemmArgs& args, GroupedGemm gemm);
+// The forward by a kernel that does not depend on the number of rows.
+void run_grouped_exact(const Stream& stream, const GroupedGemmArgs& args);
 // grouped_plain.cu: CUDA cores, any dtype and size.
 void grouped_plain(const Stream& stream, const GroupedGemmArgs& args, GroupedGemm gemm);
 // Bias gradient: column sums of y over the rows of each expert.

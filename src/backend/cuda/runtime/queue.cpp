@@ -80,6 +80,21 @@ void CudaQueue::abandon_capture() {
   cudaGetLastError();  // clears the error of the abandoned capture
 }
 
+bool CudaQueue::captures_behind_kernel() const {
+  constexpr int kHopper = 90;
+  if (!capturing_ || arch_ < kHopper) return false;
+  cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
+  const cudaGraphNode_t* nodes = nullptr;
+  const cudaGraphEdgeData* edges = nullptr;
+  std::size_t count = 0;
+  check_cuda(cudaStreamGetCaptureInfo(stream_, &status, nullptr, nullptr, &nodes, &edges, &count),
+             "ask what a capture waits for");
+  if (count != 1) return false;
+  cudaGraphNodeType type = cudaGraphNodeTypeEmpty;
+  check_cuda(cudaGraphNodeGetType(nodes[0], &type), "ask what a capture waits for");
+  return type == cudaGraphNodeTypeKernel;
+}
+
 CudaGemm& CudaQueue::gemm() { return *gemm_; }
 CudaAttention& CudaQueue::attention() { return *attention_; }
 

@@ -72,6 +72,9 @@ class CudaQueue {
   cudaGraph_t end_capture();
   void abandon_capture();
   bool capturing() const { return capturing_; }
+  // True if what is captured next waits for a single kernel and nothing else, on a device where it
+  // may overlap that kernel (sm_90 and later).
+  bool captures_behind_kernel() const;
 
   CudaGemm& gemm();
   CudaAttention& attention();

@@ -1,0 +1,125 @@
+// bench serve --offline, as a user calls it: its numbers agree with each other.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <nlohmann/json.hpp>
+
+#include "base/text.h"
+#include "tests/support/run_program.h"
+#include "tests/support/temp_folder.h"
+
+namespace bev {
+namespace {
+
+using nlohmann::json;
+using testing::HasSubstr;
+
+class BenchServe : public testing::Test {
+ protected:
+  Outcome run(const std::string& words) {
+    return run_shell(folder_, concat(BEV_BINARY_DIR, "/bevatron bench serve ", words));
+  }
+
+  // Checks what holds for every load.
+  json load(const std::string& words) {
+    SCOPED_TRACE(words);
+    Outcome outcome = run(concat("--offline ", model_, words));
+    EXPECT_EQ(outcome.code, 0) << outcome.err;
+    if (outcome.code != 0) return {};
+    EXPECT_THAT(outcome.err, HasSubstr("requests"));
+    json line = json::parse(outcome.out);
+    EXPECT_EQ(line["failed"], 0);
+    for (const char* name : {"ttft_ms", "itl_ms", "tpot_ms", "e2e_ms"}) {
+      if (line[name]["p50"].is_null()) continue;
+      EXPECT_LE(0, line[name]["p50"]) << name;
+      EXPECT_LE(line[name]["p50"], line[name]["p90"]) << name;
+      EXPECT_LE(line[name]["p90"], line[name]["p99"]) << name;
+    }
+    EXPECT_LE(line["ttft_ms"]["p99"], line["e2e_ms"]["p99"]);
+    double seconds = line["duration_s"];
+    EXPECT_NEAR(line["output_tok_s"].get<double>() * seconds, line["output_tokens"].get<double>(),
+                1e-6);
+    EXPECT_NEAR(line["goodput_rps"].get<double>() * seconds, line["completed"].get<double>(), 1e-6);
+    EXPECT_TRUE(line["device_idle_share"].is_null());  // the CPU has no trace
+    EXPECT_EQ(line["preemptions"], 0);
+    return line;
+  }
+
+  TempFolder folder_;
+  std::string model_ = concat("--hf-model ", BEV_SOURCE_DIR, "/tests/golden/models/llama_gqa ");
+};
+
+TEST_F(BenchServe, CompletesEveryRequestWithAllItsTokens) {
+  for (std::string layout : {"", "--tp 2", "--pp 2", "--dp 2", "--max-seqs 2 --no-prefix-cache"}) {
+    json line = load("--requests 5 --input-len 9 --output-len 20 " + layout);
+    EXPECT_EQ(line["completed"], 5);
+    EXPECT_EQ(line["input_tokens"], 45);
+    EXPECT_EQ(line["output_tokens"], 100);
+    EXPECT_GE(line["steps"], 20);
+    EXPECT_EQ(line["cached_tokens"], 0);
+    EXPECT_EQ(line["decode_tok_s"].is_null(), layout.starts_with("--max-seqs")) << layout;
+  }
+  json line = load("--requests 3 --input-len 5 --output-len 1 --warmup 0");
+  EXPECT_EQ(line["output_tokens"], 3);
+  EXPECT_TRUE(line["itl_ms"]["p50"].is_null());
+  EXPECT_TRUE(line["decode_tok_s"].is_null());
+}
+
+TEST_F(BenchServe, RequestsArriveAsOthersFinishOrAtARate) {
+  std::string shape = "--requests 6 --input-len 24 --output-len 6 --block-tokens 4 ";
+  json line = load(shape + "--concurrency 2 --shared-prefix 16");
+  EXPECT_EQ(line["completed"], 6);
+  EXPECT_EQ(line["steps"], 18);
+  EXPECT_GE(line["cached_tokens"], 64);
+  EXPECT_TRUE(line["decode_tok_s"].is_null());
+  EXPECT_EQ(load(shape + "--concurrency 2 --shared-prefix 16 --no-prefix-cache")["cached_tokens"],
+            0);
+  line = load(shape + "--rate 40");
+  EXPECT_EQ(line["completed"], 6);
+  EXPECT_GT(line["duration_s"], 0.02);
+  line = load(shape +
+              "--rate 200 --tp 2 --temperature 1 --top-k 20 --top-p 0.9 --min-p 0.01 "
+              "--repetition-penalty 1.1 --presence-penalty 0.1 --frequency-penalty 0.1");
+  EXPECT_EQ(line["output_tokens"], 36);
+}
+
+TEST_F(BenchServe, APresetHasRandomWeights) {
+  model_ = "--preset llama-tiny ";
+  EXPECT_EQ(load("--requests 2 --input-len 8 --output-len 3 --temperature 1")["completed"], 2);
+}
+
+TEST_F(BenchServe, ServiceLevelsLimitWhatCounts) {
+  Outcome outcome = run(
+      concat("--offline ", model_, "--requests 4 --input-len 9 --output-len 8 --slo-ttft-ms 1e-6"));
+  ASSERT_EQ(outcome.code, 0) << outcome.err;
+  json line = json::parse(outcome.out);
+  EXPECT_EQ(line["completed"], 4);
+  EXPECT_EQ(line["goodput_rps"], 0);
+}
+
+TEST_F(BenchServe, SaysWhatIsWrong) {
+  auto refuse = [&](const std::string& words, const std::vector<std::string>& parts) {
+    Outcome outcome = run(words);
+    EXPECT_EQ(outcome.code, 2) << words;
+    for (const std::string& part : parts) EXPECT_THAT(outcome.err, HasSubstr(part)) << words;
+  };
+  std::string shape = "--requests 2 --input-len 8 --output-len 4 ";
+  refuse("", {"--offline: is missing", "--hf-model: is missing", "--requests: is missing",
+              "--input-len: is missing", "--output-len: is missing"});
+  refuse(model_ + shape + "--url http://localhost", {"--url", "--offline"});
+  refuse(concat("--offline ", model_, shape, "--rate 2 --concurrency 1"),
+         {"--rate: excludes --concurrency"});
+  refuse(concat("--offline ", model_, shape, "--shared-prefix 9"), {"--shared-prefix", "9", "8"});
+  refuse(concat("--offline ", model_, shape, "--preset gpt2-124m"), {"--preset: excludes"});
+  refuse(concat("--offline ", shape, "--preset gpt2-123m"), {"gpt2-124m"});
+  refuse(concat("--offline --preset gpt2-124m --requests 2 --input-len 1000 --output-len 30"),
+         {"1024", "learned positions"});
+  refuse(concat("--offline ", model_, shape, "--block-tokens 3"), {"--block-tokens"});
+  refuse(concat("--offline ", model_, shape, "--top-p 0"), {"--top-p"});
+  Outcome outcome = run_shell(folder_, concat(BEV_BINARY_DIR, "/bevatron bench"));
+  EXPECT_EQ(outcome.code, 2);
+  EXPECT_THAT(outcome.err, HasSubstr("bench serve"));
+}
+
+}  // namespace
+}  // namespace bev
