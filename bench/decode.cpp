@@ -4,9 +4,9 @@
 //
 // usage: decode MODEL MODE BATCH [NEW_TOKENS [DEVICE]] [NAME=VALUE..]
 //   MODEL: a preset; MODE: fp32 | bf16; DEVICE: cpu | cuda
-//   layers=N: the first N layers only; prompt=N: tokens of each prompt (32); exact=1: exact kernels;
-//   temperature, top_k, top_p: sampling; kernels=N: after the
-//   line, the N kernels that take most of the time of a step
+//   layers=N: the first N layers only; prompt=N: tokens of each prompt (32); exact=1: exact
+//   kernels; temperature, top_k, top_p: sampling; kernels=N: after the line, the N kernels that
+//   take most of the time of a step
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -34,7 +34,6 @@
 
 namespace bev {
 namespace {
-
 
 // Time between the first and the last new token, and the number of steps.
 class StepTimes : public RequestSink {
@@ -72,8 +71,6 @@ double copy_speed(Context& ctx) {
   }
   return 2 * static_cast<double>(kBytes) / best;
 }
-
-
 
 struct Wanted {
   std::string model, mode, device = "cpu";
@@ -120,9 +117,8 @@ std::vector<Request> random_requests(const Wanted& wanted, std::int64_t vocabula
     requests[row].sampling = wanted.sampling;
     requests[row].stream = static_cast<std::int64_t>(row);
     for (std::int64_t at = 0; at < wanted.prompt; ++at) {
-      requests[row].prompt.push_back(
-          static_cast<std::int32_t>(mix_bits(row, static_cast<std::uint64_t>(at)) %
-                                    static_cast<std::uint64_t>(vocabulary)));
+      requests[row].prompt.push_back(static_cast<std::int32_t>(
+          mix_bits(row, static_cast<std::uint64_t>(at)) % static_cast<std::uint64_t>(vocabulary)));
     }
   }
   return requests;

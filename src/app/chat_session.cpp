@@ -94,8 +94,8 @@ class AnswerOutput : public RequestSink {
 
  private:
   bool shown(std::int32_t token) const {
-    bool ends = std::ranges::find(setup_.request.end_tokens, token) !=
-                setup_.request.end_tokens.end();
+    bool ends =
+        std::ranges::find(setup_.request.end_tokens, token) != setup_.request.end_tokens.end();
     if (ends && !setup_.request.ignore_end) return false;
     return setup_.show_special_tokens || !setup_.tokenizer.is_special(token);
   }

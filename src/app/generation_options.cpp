@@ -81,11 +81,15 @@ void GenerationFlags::fields(FieldList& list) {
   list.add("num-beams", num_beams, "beam search with so many beams, by Hugging Face's rules")
       .min(1)
       .limit(1 << 10);
-  list.add("num-return-sequences", num_return_sequences, "best beams to return").min(1).limit(1 << 10);
+  list.add("num-return-sequences", num_return_sequences, "best beams to return")
+      .min(1)
+      .limit(1 << 10);
   list.add("length-penalty", length_penalty,
            "beams are ranked by log-probability / length to this power");
   list.add("early-stopping", early_stopping,
-           {{"false", EarlyStopping::kFalse}, {"true", EarlyStopping::kTrue}, {"never", EarlyStopping::kNever}},
+           {{"false", EarlyStopping::kFalse},
+            {"true", EarlyStopping::kTrue},
+            {"never", EarlyStopping::kNever}},
            "when beam search ends: once no beam is likely to become better, with the first "
            "--num-beams finished ones, or once none can");
   list.add("no-repeat-ngram-size", no_repeat_ngram_size,
@@ -119,8 +123,9 @@ std::vector<std::string> GenerationFlags::problems() const {
     out.push_back("--stop: does not go with --num-beams; give --stop-token-ids");
   }
   if (beams() && (presence_penalty != 0 || frequency_penalty != 0)) {
-    out.push_back("--num-beams: takes --repetition-penalty, but neither --presence-penalty nor "
-                  "--frequency-penalty");
+    out.push_back(
+        "--num-beams: takes --repetition-penalty, but neither --presence-penalty nor "
+        "--frequency-penalty");
   }
   if (num_return_sequences > num_beams) {
     out.push_back(concat("--num-return-sequences: ", num_return_sequences, " of --num-beams ",

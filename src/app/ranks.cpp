@@ -64,7 +64,8 @@ void check_device(const RunConfig& run) {
             " is below ", kLeastArch, ", which the kernels begin with");
   [[maybe_unused]] const Kernels& kernels = device_kernels(run.runtime);
 #ifdef BEV_HAS_CUDA
-  if (&kernels == &cuda_kernels() || &kernels == &cuda_exact_kernels()) check_fp8_device(run.fp8, static_cast<int>(limit));
+  if (&kernels == &cuda_kernels() || &kernels == &cuda_exact_kernels())
+    check_fp8_device(run.fp8, static_cast<int>(limit));
 #endif
 }
 

@@ -55,7 +55,8 @@ void add_repeats(const Sequence& sequence, std::vector<LogitEdit>& edits) {
   if (size == 0 || tokens.size() + 1 < size) return;
   const auto end = tokens.end() - static_cast<std::ptrdiff_t>(size - 1);
   for (auto at = tokens.begin(); at + static_cast<std::ptrdiff_t>(size - 1) != tokens.end(); ++at) {
-    if (std::equal(end, tokens.end(), at)) edits.push_back({at[static_cast<std::ptrdiff_t>(size) - 1], kNever});
+    if (std::equal(end, tokens.end(), at))
+      edits.push_back({at[static_cast<std::ptrdiff_t>(size) - 1], kNever});
   }
 }
 
@@ -81,7 +82,8 @@ void add_edits(const Sequence& sequence, SamplingRule& rule, std::vector<LogitEd
 
 }  // namespace
 
-void BatchValues::add_tokens(const ScheduledRun& run, std::int64_t block_tokens, bool dynamic_rope) {
+void BatchValues::add_tokens(const ScheduledRun& run, std::int64_t block_tokens,
+                             bool dynamic_rope) {
   const Sequence& sequence = *run.sequence;
   const std::int64_t end = run.begin + run.count;
   const std::int64_t first_row = std::ssize(tokens);

@@ -38,8 +38,9 @@ struct BatchValues {
   std::vector<std::int64_t> run_slots;
 
   BatchValues() = default;
-  // dynamic_rope: the RoPE frequencies of a prompt follow its length and those of later tokens their
-  // position, as if each had been computed when it came; otherwise all follow the whole sequence.
+  // dynamic_rope: the RoPE frequencies of a prompt follow its length and those of later tokens
+  // their position, as if each had been computed when it came; otherwise all follow the whole
+  // sequence.
   BatchValues(const StepPlan& plan, std::int64_t block_tokens, bool dynamic_rope);
   // Adds rows that write to the null block and select nothing, up to the sizes of `shape`.
   void pad(const BatchShape& to, std::int64_t block_tokens);

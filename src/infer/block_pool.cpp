@@ -23,7 +23,8 @@ struct BlockPool::Content {
 };
 
 bool BlockPool::Leaf::operator<(const Leaf& other) const {
-  return std::tuple(last_use, -depth, block) < std::tuple(other.last_use, -other.depth, other.block);
+  return std::tuple(last_use, -depth, block) <
+         std::tuple(other.last_use, -other.depth, other.block);
 }
 
 BlockPool::BlockPool(const BlockPoolOptions& options) : options_(options) {
@@ -133,7 +134,8 @@ BlockPool::Content* BlockPool::find(const Content* parent, std::span<const std::
   auto [begin, end] = contents_.equal_range(hash_of(parent, tokens, key));
   for (auto at = begin; at != end; ++at) {
     Content& content = *at->second;
-    if (content.parent == parent && content.key == key && std::ranges::equal(content.tokens, tokens))
+    if (content.parent == parent && content.key == key &&
+        std::ranges::equal(content.tokens, tokens))
       return &content;
   }
   return nullptr;
@@ -217,8 +219,8 @@ void BlockPool::check() const {
     leaves += state.content != nullptr && state.content->evictable ? 1 : 0;
   }
   BlockUsage now = usage();
-  bool whole = now.free + now.cached + now.used == now.total && used == used_ && cached == cached_ &&
-               leaves == std::ssize(leaves_) && (cached == 0 || leaves > 0);
+  bool whole = now.free + now.cached + now.used == now.total && used == used_ &&
+               cached == cached_ && leaves == std::ssize(leaves_) && (cached == 0 || leaves > 0);
   BEV_CHECK(whole, ErrorKind::kInternal, "block pool: free ", now.free, " + cached ", now.cached,
             " + used ", now.used, " of ", now.total, "; counted ", used, " used, ", cached,
             " cached, ", leaves, " of ", leaves_.size(), " evictable");

@@ -15,6 +15,8 @@
 #include <unordered_map>
 #include <vector>
 
+#include "base/divide.h"
+
 namespace bev {
 
 using BlockId = std::int32_t;
@@ -51,7 +53,7 @@ class BlockPool {
   // Blocks that allocate() can give: free ones and cached ones.
   std::int64_t available() const { return std::ssize(free_) + cached_count(); }
   std::int64_t blocks_for(std::int64_t tokens) const {
-    return (tokens + options_.block_tokens - 1) / options_.block_tokens;
+    return ceil_div(tokens, options_.block_tokens);
   }
 
   // A block with one reference. Evicts the least recently used cached block that has no cached

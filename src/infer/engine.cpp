@@ -36,7 +36,7 @@ namespace {
 
 // A rank's memory that stays free on a GPU: for CUDA graphs, library workspaces and fragmentation.
 constexpr std::int64_t kReserveBytes = std::int64_t{1} << 30;
-// Of the pools, where nothing tells how much memory is free.
+// Bytes of the pools at most, where nothing tells how much memory is free.
 constexpr std::int64_t kPlainPoolBytes = std::int64_t{4} << 30;
 
 void check_layout(RankModel& model) {
@@ -93,15 +93,15 @@ std::int64_t InferenceEngine::affordable_blocks(std::int64_t wanted) {
 void InferenceEngine::plan_pools() {
   constexpr std::int64_t kMost = std::numeric_limits<std::int32_t>::max() / 2;
   const std::int64_t width = options_.block_tokens;
-  std::int64_t asked = options_.kv_cache_tokens > 0 ? options_.kv_cache_tokens : options_.wanted_tokens;
-  std::int64_t wanted = asked > 0 ? std::max<std::int64_t>((asked + width - 1) / width, 1)
-                                  : kMost / width;
+  std::int64_t asked =
+      options_.kv_cache_tokens > 0 ? options_.kv_cache_tokens : options_.wanted_tokens;
+  std::int64_t wanted =
+      asked > 0 ? std::max<std::int64_t>(ceil_div(asked, width), 1) : kMost / width;
   wanted = std::min(wanted, kMost / width);
   std::int64_t blocks = affordable_blocks(wanted);
   bool fits = blocks > 0 && (options_.kv_cache_tokens == 0 || blocks >= wanted);
   BEV_CHECK(fits, ErrorKind::kConfig, "--kv-cache-tokens: a cache of ", wanted * width,
-            " tokens needs ",
-            in_bytes((wanted + 1) * ModelRunner::bytes_per_block(model_, width)),
+            " tokens needs ", in_bytes((wanted + 1) * ModelRunner::bytes_per_block(model_, width)),
             " on each rank; there is memory for ", blocks * width,
             blocks > 0 ? "; give that many" : "; more ranks (--tp, --pp) hold fewer weights each");
   pool_ = std::make_unique<BlockPool>(BlockPoolOptions{.blocks = blocks,
@@ -112,11 +112,11 @@ void InferenceEngine::plan_pools() {
       *pool_, SchedulerOptions{.max_step_tokens = options_.max_step_tokens,
                                .max_sequences = options_.max_sequences,
                                .max_waiting_requests = options_.max_waiting_requests});
-  runner_ = std::make_unique<ModelRunner>(
-      model_, RunnerOptions{.blocks = blocks,
-                            .block_tokens = width,
-                            .slots = options_.max_sequences,
-                            .token_counts = options_.token_counts});
+  runner_ =
+      std::make_unique<ModelRunner>(model_, RunnerOptions{.blocks = blocks,
+                                                          .block_tokens = width,
+                                                          .slots = options_.max_sequences,
+                                                          .token_counts = options_.token_counts});
 }
 
 EngineStatistics InferenceEngine::statistics() const {
@@ -182,11 +182,10 @@ std::vector<InferenceEngine::Ending> InferenceEngine::shared_endings() {
 }
 
 bool InferenceEngine::runs_ahead() const {
-  bool known = std::ranges::none_of(requests_, [](const auto& request) {
-    return request->asked.needs_last_token();
-  });
-  return options_.overlap.value_or(model_.rank().runs_ahead()) && known && model_.mesh().pp().size() == 1 &&
-         !rope_depends_on_length(model_.options().model);
+  bool known = std::ranges::none_of(
+      requests_, [](const auto& request) { return request->asked.needs_last_token(); });
+  return options_.overlap.value_or(model_.rank().runs_ahead()) && known &&
+         model_.mesh().pp().size() == 1 && !rope_depends_on_length(model_.options().model);
 }
 
 // Tokens of each rank that shares experts with this one; empty if none does.
@@ -195,8 +194,8 @@ std::vector<std::int64_t> InferenceEngine::expert_tokens(std::int64_t own) {
   if (experts.size() == 1) return {};
   std::vector<std::int64_t> all(static_cast<std::size_t>(experts.size()));
   experts
-      .all_gather({&own, Dtype::kI64, {1}},
-                  {all.data(), Dtype::kI64, {std::ssize(all)}}, "tokens of the experts' ranks")
+      .all_gather({&own, Dtype::kI64, {1}}, {all.data(), Dtype::kI64, {std::ssize(all)}},
+                  "tokens of the experts' ranks")
       .wait();
   return all;
 }
@@ -328,7 +327,8 @@ void InferenceEngine::end_sequence(Sequence& sequence, FinishReason reason, Requ
 void InferenceEngine::end_request(ActiveRequest& request, FinishReason reason, RequestSink& sink) {
   if (request.search) return finish_beams(request, reason, sink);
   for (const auto& sequence : scheduler_->sequences()) {
-    if (sequence->request.get() != &request || sequence->state == SequenceState::kFinished) continue;
+    if (sequence->request.get() != &request || sequence->state == SequenceState::kFinished)
+      continue;
     end_sequence(*sequence, reason, sink);
   }
   for (SequenceResult& result : request.result.sequences) {

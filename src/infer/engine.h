@@ -25,18 +25,18 @@ namespace bev {
 class Tokenizer;
 
 struct InferenceOptions {
-  std::int64_t max_sequences = 256;        // that run at a time
-  std::int64_t max_step_tokens = 8192;     // computed in a step
-  std::int64_t max_waiting_requests = 0;   // 0: no bound
-  std::int64_t block_tokens = 64;          // a power of two
-  std::int64_t kv_cache_tokens = 0;        // 0: what fits into memory, or wanted_tokens
-  std::int64_t wanted_tokens = 0;          // more would not be used; 0: not known
+  std::int64_t max_sequences = 256;       // that run at a time
+  std::int64_t max_step_tokens = 8192;    // computed in a step
+  std::int64_t max_waiting_requests = 0;  // 0: no bound
+  std::int64_t block_tokens = 64;         // a power of two
+  std::int64_t kv_cache_tokens = 0;       // 0: what fits into memory, or wanted_tokens
+  std::int64_t wanted_tokens = 0;         // more would not be used; 0: not known
   bool prefix_cache = true;
-  bool token_counts = true;                // requests may have penalties
+  bool token_counts = true;  // requests may have penalties
   // The next step is launched before the tokens of the last are known; absent: where the device
   // works asynchronously.
   std::optional<bool> overlap = {};
-  const Tokenizer* tokenizer = nullptr;    // for stop texts
+  const Tokenizer* tokenizer = nullptr;  // for stop texts
 };
 
 // Counters since the start.
@@ -77,8 +77,8 @@ class InferenceEngine {
   // Steps until nothing is left.
   void run(RequestSink& sink);
 
-  // Waits for the steps under way; step() then does nothing before resume(). CUDA graphs are dropped,
-  // so that the memory of steps can serve training.
+  // Waits for the steps under way; step() then does nothing before resume(). CUDA graphs are
+  // dropped, so that the memory of steps can serve training.
   void pause(RequestSink& sink);
   void resume() { paused_ = false; }
   bool paused() const { return paused_; }

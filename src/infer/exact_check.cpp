@@ -45,8 +45,8 @@ struct Differences {
     std::size_t count = std::max(alone.tokens.size(), other.tokens.size());
     report.tokens += static_cast<std::int64_t>(count);
     for (std::size_t i = 0; i < count; ++i) {
-      bool same = i < alone.tokens.size() && i < other.tokens.size() &&
-                  alone.tokens[i] == other.tokens[i];
+      bool same =
+          i < alone.tokens.size() && i < other.tokens.size() && alone.tokens[i] == other.tokens[i];
       if (!same) {
         report.different_tokens += static_cast<std::int64_t>(count - i);
         return;

@@ -1,5 +1,5 @@
-// Compares what the engine generates under different batch sizes, and with the forward that training
-// runs over whole sequences.
+// Compares what the engine generates under different batch sizes, and with the forward that
+// training runs over whole sequences.
 #pragma once
 
 #include <cstdint>
@@ -13,7 +13,7 @@ namespace bev {
 struct ExactReport {
   std::int64_t tokens = 0;            // compared: those of a run one by one, for each other run
   std::int64_t different_tokens = 0;  // unlike those of the run one by one
-  // Of log-probabilities of equal tokens after equal tokens; the whole forward counts as a run.
+  // Between log-probabilities of equal tokens after equal tokens; the whole forward is a run too.
   double max_abs_logprob_diff = 0, mean_abs_logprob_diff = 0;
   std::vector<std::int64_t> batch_sizes;  // of the runs
 };

@@ -109,7 +109,8 @@ struct ModelRunner::Graph {
   std::unique_ptr<DeviceGraph> recording;
   bool ran = false;  // once without being captured
 
-  Graph(Context& ctx, const BatchShape& shape) : inputs(ctx, shape), outputs(ctx, shape.selects, 0) {
+  Graph(Context& ctx, const BatchShape& shape)
+      : inputs(ctx, shape), outputs(ctx, shape.selects, 0) {
     outputs.arrange(shape.selects);
   }
 };
@@ -224,14 +225,13 @@ void ModelRunner::set_counts(const BatchValues& values) {
     if (counts_.empty()) continue;  // another stage selects
     Tensor tokens = ctx.upload<std::int32_t>(sequence->tokens, "batch");
     const std::int32_t* prompt = tokens.as<std::int32_t>();
-    ctx.kernels.sampling.count(ctx.stream,
-                               {.counts = counts_,
-                                .row = sequence->slot,
-                                .prompt = prompt,
-                                .output = prompt + sequence->prompt_tokens,
-                                .prompt_tokens = sequence->prompt_tokens,
-                                .output_tokens = std::ssize(sequence->tokens) -
-                                                 sequence->prompt_tokens});
+    ctx.kernels.sampling.count(
+        ctx.stream, {.counts = counts_,
+                     .row = sequence->slot,
+                     .prompt = prompt,
+                     .output = prompt + sequence->prompt_tokens,
+                     .prompt_tokens = sequence->prompt_tokens,
+                     .output_tokens = std::ssize(sequence->tokens) - sequence->prompt_tokens});
   }
 }
 
@@ -258,9 +258,8 @@ DecodeStep ModelRunner::make_step(const BatchInputs& inputs, const BatchValues& 
   step.block_table = inputs.table;
   step.table_stride = values.shape.table_stride;
   step.block_tokens = options_.block_tokens;
-  step.whole_prompts = std::ranges::all_of(values.runs, [](const AttentionRun& run) {
-    return run.offset == 0 && run.q_count > 1;
-  });
+  step.whole_prompts = std::ranges::all_of(
+      values.runs, [](const AttentionRun& run) { return run.offset == 0 && run.q_count > 1; });
   step.slots = values.run_slots;
   return step;
 }
@@ -346,8 +345,9 @@ void ModelRunner::score_prompts(const Var& hidden, const BatchValues& values, Fl
     const Sequence& sequence = *run.sequence;
     if (!sequence.asked().prompt_logprobs || run.begin >= sequence.prompt_tokens - 1) continue;
     std::int64_t count = std::min(run.count, sequence.prompt_tokens - 1 - run.begin);
-    auto next = std::span(sequence.tokens)
-                    .subspan(static_cast<std::size_t>(run.begin + 1), static_cast<std::size_t>(count));
+    auto next =
+        std::span(sequence.tokens)
+            .subspan(static_cast<std::size_t>(run.begin + 1), static_cast<std::size_t>(count));
     Tensor targets = ctx.upload<std::int32_t>(next, "batch");
     const std::int64_t row = values.runs[i].q_begin;
     Var rows{hidden.tensor.rows(row, row + count), hidden.placement, -1, nullptr};
@@ -547,7 +547,8 @@ void ModelRunner::add_top(const Flight& flight, StepResults& results) {
       std::int32_t token = flight.top_ids[at];
       if (token < 0) break;
       double below = values[at] - values[i * static_cast<std::size_t>(flight.top)];
-      selected.top.push_back({token, token == selected.token ? selected.logprob : below - first[i]});
+      selected.top.push_back(
+          {token, token == selected.token ? selected.logprob : below - first[i]});
     }
   }
 }

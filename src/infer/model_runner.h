@@ -52,8 +52,8 @@ class ModelRunner {
   ModelRunner(RankModel& model, const RunnerOptions& options);
   ~ModelRunner();
 
-  // Computes a prompt of padding with so many tokens and selections, and waits for it: the memory of
-  // steps up to that size is then there.
+  // Computes a prompt of padding with so many tokens and selections, and waits for it: the memory
+  // of steps up to that size is then there.
   void warm_up(std::int64_t tokens, std::int64_t selections);
   // Enqueues a step. `expert_tokens`: tokens of each rank that shares experts. Returns before the
   // device is done if it runs asynchronously.
@@ -61,7 +61,8 @@ class ModelRunner {
   // Waits for the oldest step launched.
   StepResults finish();
   std::int64_t in_flight() const { return std::ssize(flights_); }
-  // Of a rank without work, whose ranks of the same experts have some.
+  // Computes a token of padding on a rank without work, when ranks that share its experts have
+  // some.
   void launch_idle(const std::vector<std::int64_t>& expert_tokens);
 
   void drop_graphs();

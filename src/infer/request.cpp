@@ -9,7 +9,8 @@ namespace bev {
 
 namespace {
 
-void check_ids(const ModelConfig& model, std::span<const std::int32_t> ids, const std::string& what) {
+void check_ids(const ModelConfig& model, std::span<const std::int32_t> ids,
+               const std::string& what) {
   for (std::int32_t token : ids) {
     BEV_CHECK(token >= 0 && token < model.vocab_size, ErrorKind::kInput, "generate: ", what,
               " holds token ", token, ", outside of the vocabulary of ", model.vocab_size);
@@ -53,13 +54,16 @@ void check_request(const ModelConfig& model, const Request& request, const std::
   check_ids(model, request.prompt, what);
   check_ids(model, request.stop_tokens, "--stop-token-ids");
   for (std::int32_t token : {request.forced_bos_token, request.forced_eos_token}) {
-    BEV_CHECK(token < model.vocab_size, ErrorKind::kInput, "--forced-bos-token-id, "
-              "--forced-eos-token-id: ", token, " is outside of the vocabulary of ", model.vocab_size);
+    BEV_CHECK(token < model.vocab_size, ErrorKind::kInput,
+              "--forced-bos-token-id, "
+              "--forced-eos-token-id: ",
+              token, " is outside of the vocabulary of ", model.vocab_size);
   }
   check_length(model, request, what);
   if (!request.beams) return;
   check_beams(*request.beams, model.vocab_size);
-  BEV_CHECK(request.n == 1, ErrorKind::kConfig, "--n: is for sampling; --num-return-sequences says "
+  BEV_CHECK(request.n == 1, ErrorKind::kConfig,
+            "--n: is for sampling; --num-return-sequences says "
             "how many of the beams are returned");
   BEV_CHECK(request.sampling.temperature == 0, ErrorKind::kConfig,
             "--num-beams: beam search is greedy; leave out --temperature");

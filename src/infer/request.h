@@ -22,13 +22,13 @@ struct Request {
   std::vector<std::int32_t> prompt;
   SamplingOptions sampling;
   std::int64_t max_new_tokens = 64;
-  std::int64_t min_new_tokens = 0;       // before that, end tokens are not selected
-  std::vector<std::int32_t> end_tokens;  // any of them ends its sequence, as its last token
-  bool ignore_end = false;               // end tokens are ordinary tokens
+  std::int64_t min_new_tokens = 0;        // before that, end tokens are not selected
+  std::vector<std::int32_t> end_tokens;   // any of them ends its sequence, as its last token
+  bool ignore_end = false;                // end tokens are ordinary tokens
   std::vector<std::int32_t> stop_tokens;  // the same, whatever ignore_end says
-  std::vector<std::string> stop;  // texts that end a sequence; needs the engine's tokenizer
-  std::int64_t n = 1;             // sequences
-  std::optional<BeamOptions> beams;  // beam search instead of sampling; n is 1
+  std::vector<std::string> stop;          // texts that end a sequence; needs the engine's tokenizer
+  std::int64_t n = 1;                     // sequences
+  std::optional<BeamOptions> beams;       // beam search instead of sampling; n is 1
   std::int64_t no_repeat_ngram_size = 0;  // no n-gram of this size occurs twice; 0: any may
   std::int32_t forced_bos_token = -1;     // follows a prompt of one token; -1: none
   std::int32_t forced_eos_token = -1;     // is the last one before max_new_tokens; -1: none

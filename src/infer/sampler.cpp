@@ -14,8 +14,8 @@ void check_sampling(const SamplingOptions& options, std::int64_t vocabulary) {
             " is negative; 0 keeps all tokens");
   BEV_CHECK(options.top_p > 0 && options.top_p <= 1, ErrorKind::kConfig, "--top-p: ", options.top_p,
             " is not in (0, 1]; 1 keeps all tokens");
-  BEV_CHECK(options.min_p >= 0 && options.min_p <= 1, ErrorKind::kConfig, "--min-p: ",
-            options.min_p, " is not in [0, 1]; 0 keeps all tokens");
+  BEV_CHECK(options.min_p >= 0 && options.min_p <= 1, ErrorKind::kConfig,
+            "--min-p: ", options.min_p, " is not in [0, 1]; 0 keeps all tokens");
   BEV_CHECK(options.repetition_penalty > 0 && std::isfinite(options.repetition_penalty),
             ErrorKind::kConfig, "--repetition-penalty: ", options.repetition_penalty,
             " is not above 0; 1 is none");

@@ -136,7 +136,8 @@ void Scheduler::add_run(Sequence& sequence, std::int64_t count, StepPlan& plan) 
   sequence.computed += count;
   plan.tokens += count;
   std::int64_t width = pool_.options().block_tokens;
-  std::int64_t full = std::min<std::int64_t>(sequence.computed, std::ssize(sequence.tokens)) / width;
+  std::int64_t full =
+      std::min<std::int64_t>(sequence.computed, std::ssize(sequence.tokens)) / width;
   pool_.remember(sequence.blocks, sequence.tokens, sequence.asked().cache_key,
                  sequence.known_blocks, full);
   sequence.known_blocks = full;
@@ -167,7 +168,14 @@ void Scheduler::schedule_running(StepPlan& plan) {
   }
 }
 
-// The whole sequence must fit, and a block more for each that runs: what is admitted now is not to
+// Blocks that a sequence will still ask for.
+std::int64_t Scheduler::blocks_to_come(const Sequence& sequence) const {
+  const Request& asked = sequence.asked();
+  std::int64_t most = sequence.prompt_tokens + asked.max_new_tokens - 1;
+  return std::max<std::int64_t>(pool_.blocks_for(most) - std::ssize(sequence.blocks), 0);
+}
+
+// The whole sequence must fit, and the next block of each that runs: what is admitted now is not to
 // be preempted at once.
 bool Scheduler::admit(Sequence& sequence, StepPlan& plan) {
   std::int64_t held = 0;  // slots of forks to come
@@ -178,10 +186,11 @@ bool Scheduler::admit(Sequence& sequence, StepPlan& plan) {
   // The last token is always computed: its logits are needed.
   std::int64_t most_known = (sequence.length() - 1) / pool_.options().block_tokens;
   bool reads_cache = !sequence.asked().prompt_logprobs;
-  std::vector<BlockId> known = pool_.find_prefix(sequence.tokens, sequence.asked().cache_key,
-                                                 reads_cache ? most_known : 0);
+  std::vector<BlockId> known =
+      pool_.find_prefix(sequence.tokens, sequence.asked().cache_key, reads_cache ? most_known : 0);
   std::int64_t missing = pool_.blocks_for(sequence.length()) - std::ssize(known);
-  std::int64_t spare = running_.empty() ? 0 : running();
+  std::int64_t spare = 0;
+  for (const Sequence* at : running_) spare += std::min<std::int64_t>(blocks_to_come(*at), 1);
   if (missing + spare > pool_.available()) {
     pool_.release_all(known);
     return false;
@@ -216,8 +225,7 @@ StepPlan Scheduler::schedule() {
   plan.slot_copies = std::exchange(forked_slots_, {});
   schedule_running(plan);
   if (plan.preempted == 0) admit_waiting(plan);
-  std::ranges::stable_partition(plan.runs,
-                                [](const ScheduledRun& run) { return run.count == 1; });
+  std::ranges::stable_partition(plan.runs, [](const ScheduledRun& run) { return run.count == 1; });
   return plan;
 }
 

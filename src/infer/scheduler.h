@@ -15,7 +15,7 @@ namespace bev {
 
 struct SchedulerOptions {
   std::int64_t max_step_tokens = 8192;
-  std::int64_t max_sequences = 256;      // that run at a time
+  std::int64_t max_sequences = 256;       // that run at a time
   std::int64_t max_waiting_requests = 0;  // 0: no bound
 };
 
@@ -82,6 +82,7 @@ class Scheduler {
   void admit_waiting(StepPlan& plan);
   bool admit(Sequence& sequence, StepPlan& plan);
   std::int64_t slots_wanted(const Sequence& sequence) const;
+  std::int64_t blocks_to_come(const Sequence& sequence) const;
   void release(Sequence& sequence);
   void run(Sequence& sequence);
 

@@ -74,8 +74,8 @@ std::vector<std::vector<double>> token_scores(RankModel& model,
   Group& world = model.mesh().world().host();
   const PipelineShape& pipeline = model.pipeline().shape;
   const std::int64_t head_rank = pipeline.place_of(pipeline.stages() - 1).rank;
-  std::vector<MicroBatch> batches = rank_micro_batches(
-      model.ctx(), scored, micro_batch_size, mtp_spec(model.options().model));
+  std::vector<MicroBatch> batches =
+      rank_micro_batches(model.ctx(), scored, micro_batch_size, mtp_spec(model.options().model));
   std::vector<double> all;  // of all tokens, sample after sample
   for (std::size_t m = 0; m < batches.size(); ++m) {
     ScoreSink sink(model, batches[m]);

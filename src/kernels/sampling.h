@@ -17,7 +17,7 @@ struct SamplingRule {
   double temperature = 0;  // 0: greedy, the largest logit, the lowest id among equals
   double top_p = 1;        // in (0, 1]
   double min_p = 0;        // in [0, 1]
-  // Of tokens in prompt or output: logits above 0 are divided by it, others multiplied.
+  // Logits of tokens in prompt or output are divided by it if above 0, else multiplied.
   double repetition_penalty = 1;
   // Subtracted from the logits of tokens in the output: once, and for each occurrence.
   double presence_penalty = 0, frequency_penalty = 0;
@@ -44,9 +44,9 @@ inline constexpr std::int32_t kInPrompt = 1 << 30;
 // What became of a row: selected, or its logits hold NaN or +infinity, or none is finite.
 enum class SelectStatus : std::int32_t { kSelected = 0, kNotFinite = 1 };
 
-// tokens [t] and status [t] for logits [t, V] in the accumulate type, which are not changed (-infinity
-// means impossible). A row that is not finite gets token 0. Equal inputs give equal tokens
-// on every backend, up to the rounding of logits; a row never depends on the others.
+// tokens [t] and status [t] for logits [t, V] in the accumulate type, which are not changed
+// (-infinity means impossible). A row that is not finite gets token 0. Equal inputs give equal
+// tokens on every backend, up to the rounding of logits; a row never depends on the others.
 struct SelectArgs {
   View logits;
   const SamplingRule* rules = nullptr;  // device, [t]
@@ -54,7 +54,7 @@ struct SelectArgs {
   View counts = {};                     // device, [rows, V] i32; empty: no rule has a counts_row
   std::int32_t* tokens = nullptr;       // device
   std::int32_t* status = nullptr;       // device, SelectStatus
-  bool all_greedy = false;  // every rule is greedy and edits nothing; the host knows
+  bool all_greedy = false;              // every rule is greedy and edits nothing; the host knows
 };
 
 // The k largest logits of each row, largest first, lowest id first among equals: values [t, k] in
@@ -64,8 +64,8 @@ struct TopLogitsArgs {
   View values, ids;
 };
 
-// For each i < n: last[slots[i]] = tokens[i], and the count of tokens[i] in row rules[i].counts_row,
-// if there is one, grows by one. Slots below 0 are skipped.
+// For each i < n: last[slots[i]] = tokens[i], and the count of tokens[i] in row
+// rules[i].counts_row, if there is one, grows by one. Slots below 0 are skipped.
 struct RecordTokensArgs {
   const std::int32_t *tokens = nullptr, *slots = nullptr;
   const SamplingRule* rules = nullptr;

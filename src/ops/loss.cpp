@@ -82,8 +82,8 @@ Tensor lm_head_logits(Context& ctx, const Var& hidden, const HeadSpec& spec) {
 Tensor raw_logits(Context& ctx, const Var& hidden, const HeadSpec& spec) {
   check_head(hidden, spec);
   std::int64_t tokens = hidden.shape()[0];
-  Tensor logits =
-      ctx.allocate(ctx.wide(), {tokens, logits_chunks(ctx, spec, tokens, ctx.wide()).stride}, "logits");
+  Tensor logits = ctx.allocate(
+      ctx.wide(), {tokens, logits_chunks(ctx, spec, tokens, ctx.wide()).stride}, "logits");
   head_gemm(ctx, hidden.tensor, spec, logits);
   return logits;
 }
@@ -105,13 +105,14 @@ Tensor final_logits(Context& ctx, const Tensor& raw, const HeadSpec& spec) {
 void token_losses(Context& ctx, const Tensor& raw, const std::int32_t* targets,
                   const HeadSpec& spec, const View& losses) {
   const Group& tp = ctx.mesh.tp();
-  vocabulary_losses(ctx, {.chunk = {.logits = raw,
-                                    .targets = targets,
-                                    .first_row = shard_range(spec.weight->shape[0], tp.size(), tp.rank()).begin,
-                                    .logit_scale = spec.logit_scale,
-                                    .softcap = spec.softcap,
-                                    .logits_in_row = spec.weight->local[0]},
-                          .token_loss = losses});
+  vocabulary_losses(
+      ctx, {.chunk = {.logits = raw,
+                      .targets = targets,
+                      .first_row = shard_range(spec.weight->shape[0], tp.size(), tp.rank()).begin,
+                      .logit_scale = spec.logit_scale,
+                      .softcap = spec.softcap,
+                      .logits_in_row = spec.weight->local[0]},
+            .token_loss = losses});
 }
 
 Tensor gather_vocabulary(Context& ctx, Tensor part, std::int64_t vocabulary) {

@@ -147,8 +147,8 @@ TEST(GenerateCommand, NoNewTokensGiveEmptyLists) {
 TEST(GenerateCommand, SequencesAndBeamsOfAPromptAreListed) {
   TempFolder folder;
   std::string prompts = folder.write("p.json", R"({"input_ids": [[5, 6, 7], [8]]})");
-  std::vector<std::string> args = {"--hf-model", kModel,       "--prompt-tokens",
-                                   prompts,      "--max-new-tokens", "5", "--ignore-eos"};
+  std::vector<std::string> args = {"--hf-model",       kModel, "--prompt-tokens", prompts,
+                                   "--max-new-tokens", "5",    "--ignore-eos"};
   auto with = [&](std::vector<std::string> more) {
     more.insert(more.begin(), args.begin(), args.end());
     return generate_json(more);
@@ -170,7 +170,8 @@ TEST(GenerateCommand, SequencesAndBeamsOfAPromptAreListed) {
 
   nlohmann::json beams = with({"--num-beams", "4", "--num-return-sequences", "2"});
   ASSERT_EQ(beams["sequences"].size(), 4u);
-  EXPECT_GE(beams["sequences"][0]["score"].get<double>(), beams["sequences"][1]["score"].get<double>());
+  EXPECT_GE(beams["sequences"][0]["score"].get<double>(),
+            beams["sequences"][1]["score"].get<double>());
   EXPECT_EQ(beams["generated"][1], beams["sequences"][2]["tokens"]);
   double sum = 0;
   for (const auto& logprob : beams["sequences"][0]["logprobs"]) sum += logprob.get<double>();
@@ -195,8 +196,7 @@ TEST(GenerateCommand, RulesOfSamplingAreHeeded) {
   std::string bias = folder.write("b.json", R"({"9": 100, "11": -5})");
   EXPECT_EQ(tokens_with({"--logit-bias", bias}), std::vector<int>(6, 9));
   EXPECT_EQ(tokens_with({"--stop-token-ids", std::to_string(plain[0])}).size(), 1u);
-  std::vector<int> distinct =
-      tokens_with({"--logit-bias", bias, "--frequency-penalty", "1000"});
+  std::vector<int> distinct = tokens_with({"--logit-bias", bias, "--frequency-penalty", "1000"});
   EXPECT_EQ(distinct[0], 9);
   EXPECT_NE(distinct[1], 9);
   EXPECT_EQ(tokens_with({"--forced-eos-token-id", "3"}).back(), 3);
@@ -206,19 +206,23 @@ TEST(GenerateCommand, RulesOfSamplingAreHeeded) {
   EXPECT_EQ(std::ranges::adjacent_find(fresh), fresh.end());
   for (const char* wrong : {R"({"x": 1})", R"({"3": "y"})", "[1]"}) {
     std::string file = folder.write("wrong.json", wrong);
-    expect_error(ErrorKind::kInput, {"--logit-bias", "wrong.json"},
-                 [&] { tokens_with({"--logit-bias", file}); });
+    expect_error(ErrorKind::kInput, {"--logit-bias", "wrong.json"}, [&] {
+      tokens_with({"--logit-bias", file});
+    });
   }
-  expect_error(ErrorKind::kConfig, {"--num-return-sequences"},
-               [&] { tokens_with({"--num-return-sequences", "2"}); });
-  expect_error(ErrorKind::kConfig, {"--n", "--num-beams"},
-               [&] { tokens_with({"--num-beams", "2", "--n", "2"}); });
+  expect_error(ErrorKind::kConfig, {"--num-return-sequences"}, [&] {
+    tokens_with({"--num-return-sequences", "2"});
+  });
+  expect_error(ErrorKind::kConfig, {"--n", "--num-beams"}, [&] {
+    tokens_with({"--num-beams", "2", "--n", "2"});
+  });
 }
 
 // score --logprobs and generate --prompt-logprobs; under --exact to the bit.
 TEST(GenerateCommand, PromptLogprobsAreTheScores) {
   TempFolder folder;
-  std::string prompts = folder.write("p.json", R"({"input_ids": [[5, 6, 7, 9, 2, 40], [8], [9, 10]]})");
+  std::string prompts =
+      folder.write("p.json", R"({"input_ids": [[5, 6, 7, 9, 2, 40], [8], [9, 10]]})");
   for (const char* exact : {"--exact", "--no-exact"}) {
     nlohmann::json generated =
         generate_json({"--hf-model", kModel, "--prompt-tokens", prompts, "--max-new-tokens", "2",

@@ -44,7 +44,8 @@ TEST(Help, LinesFitATerminal) {
 TEST(Help, AnUnknownCommandSuggestsTheNearest) {
   expect_error(ErrorKind::kConfig, {"'trian' is not a command; did you mean train?"},
                [] { find_command("trian"); });
-  expect_error(ErrorKind::kConfig, {"there are train, score, generate, embed, bench serve, convert, checkpoint verify"},
+  expect_error(ErrorKind::kConfig,
+               {"there are train, score, generate, embed, bench serve, convert, checkpoint verify"},
                [] { find_command("xyzzyxyzzy"); });
 }
 
@@ -60,10 +61,9 @@ TEST(Help, CommandsMayHaveTwoWords) {
 
 TEST(Help, MarkdownHasEverySectionOnceWithItsCommands) {
   std::string text = flags_markdown();
-  EXPECT_THAT(
-      text,
-      HasSubstr("\n## precision\nTaken by `train`, `score`, `generate`, `embed`, `bench serve`, `verify`, "
-                "`schedule`.\n"));
+  EXPECT_THAT(text, HasSubstr("\n## precision\nTaken by `train`, `score`, `generate`, `embed`, "
+                              "`bench serve`, `verify`, "
+                              "`schedule`.\n"));
   EXPECT_EQ(text.find("\n## model\n"), text.rfind("\n## model\n"));
   EXPECT_THAT(text, HasSubstr("| `--tensor-model-parallel-size`, `--tp` | `integer >= 1"));
   EXPECT_THAT(text, HasSubstr("`learned_absolute\\|rope\\|none`"));

@@ -1,9 +1,10 @@
 // Text generation on the GPU compared with the CPU.
+#include "infer/generate.h"
+
 #include <gtest/gtest.h>
 
 #include "backend/cpu/cpu_kernels.h"
 #include "comm/world.h"
-#include "infer/generate.h"
 #include "tests/support/devices.h"
 #include "tests/support/layouts.h"
 

@@ -55,7 +55,8 @@ std::vector<Request> some_requests(const ModelConfig& model, std::size_t count,
                                    std::int64_t new_tokens, bool sampled) {
   std::vector<std::size_t> lengths;
   for (std::size_t i = 0; i < count; ++i) lengths.push_back(1 + i * 11 % 70);
-  std::vector<Request> requests = requests_for(make_prompts(model, lengths), request_for(new_tokens));
+  std::vector<Request> requests =
+      requests_for(make_prompts(model, lengths), request_for(new_tokens));
   for (std::size_t i = 0; i < count && sampled; i += 2) {
     requests[i].sampling.temperature = 0.9;
     requests[i].sampling.top_k = static_cast<std::int64_t>(i % 5) * 10;
@@ -103,7 +104,8 @@ TEST_F(CudaInference, NothingIsAllocatedAfterTheStart) {
     generate(inference, requests);
     Rank& rank = engine.model().rank();
     std::size_t arena = rank.arena().reserved(), inputs = rank.inputs().reserved();
-    std::int64_t free = engine.model().ctx().kernels.device.free_memory(engine.model().ctx().stream);
+    std::int64_t free =
+        engine.model().ctx().kernels.device.free_memory(engine.model().ctx().stream);
     for (int round = 0; round < 3; ++round) generate(inference, requests);
     EXPECT_EQ(rank.arena().reserved(), arena);
     EXPECT_EQ(rank.inputs().reserved(), inputs);
@@ -117,8 +119,8 @@ TEST_F(CudaInference, PreemptionAndBeamsAreTheCpus) {
   requests[3].n = 3;
   requests[4].top_logprobs = 4;
   requests[5].prompt_logprobs = true;
-  InferenceOptions options{.max_sequences = 8, .max_step_tokens = 60, .block_tokens = 4,
-                           .kv_cache_tokens = 200};
+  InferenceOptions options{
+      .max_sequences = 8, .max_step_tokens = 60, .block_tokens = 4, .kv_cache_tokens = 200};
   auto run = [&](const Kernels& kernels) {
     Case test_case{tiny_llama(), Dtype::kF32};
     test_case.kernels = &kernels;
@@ -165,7 +167,8 @@ TEST_F(CudaInference, ExactKernelsServeTheGeometryOf1b) {
   with_engine(test_case, [&](Engine& engine) {
     std::vector<SequenceResult> expected;
     for (std::int64_t batch : {256, 129, 64, 17, 16, 15, 1}) {
-      std::vector<Request> part(requests.begin(), batch == 1 ? requests.begin() + 20 : requests.end());
+      std::vector<Request> part(requests.begin(),
+                                batch == 1 ? requests.begin() + 20 : requests.end());
       InferenceOptions options = options_for(part, {.prefix_cache = false});
       options.max_sequences = batch;
       InferenceEngine inference(engine.model(), options);

@@ -84,6 +84,21 @@ TEST(Batching, PreemptedSequencesGoOnAsIfNothingHappened) {
   }
 }
 
+// A cache of just the size that requests need holds all of them at a time.
+TEST(Batching, RequestsThatFitRunTogether) {
+  Case test_case{tiny_llama(), Dtype::kF32};
+  std::vector<Request> requests =
+      requests_for(make_prompts(test_case.model, std::vector<std::size_t>(8, 5)), request_for(20));
+  with_engine(test_case, [&](Engine& engine) {
+    for (std::int64_t width : {4, 32}) {
+      InferenceEngine inference(engine.model(), options_for(requests, {.block_tokens = width}));
+      generate(inference, requests);
+      EXPECT_EQ(inference.statistics().steps, 20);
+      EXPECT_EQ(inference.statistics().preemptions, 0);
+    }
+  });
+}
+
 TEST(Batching, CachedPrefixesAreNotComputedAgain) {
   Case test_case{tiny_llama()};
   std::vector<std::int32_t> prompt = make_prompts(test_case.model, {17}).front();
@@ -173,7 +188,7 @@ TEST(Batching, BeamsFollowTheSearchOverWholeForwards) {
       }
       expected = search.finish();
     });
-    // Alone, beside other requests, and with hardly any room.
+    // Alone, with other requests, and with hardly any room.
     std::vector<Request> requests = {request, request_for(9), request};
     requests[1].prompt = {1, 2, 3};
     for (InferenceOptions options :
@@ -185,7 +200,8 @@ TEST(Batching, BeamsFollowTheSearchOverWholeForwards) {
         for (std::size_t i = 0; i < 3; ++i) {
           EXPECT_EQ(found[i].tokens, expected[i].tokens);
           EXPECT_NEAR(found[i].score, expected[i].score, 1e-5);
-          EXPECT_EQ(found[i].finish, expected[i].ended ? FinishReason::kStop : FinishReason::kLength);
+          EXPECT_EQ(found[i].finish,
+                    expected[i].ended ? FinishReason::kStop : FinishReason::kLength);
         }
       }
     }
@@ -193,13 +209,12 @@ TEST(Batching, BeamsFollowTheSearchOverWholeForwards) {
 }
 
 TEST(Batching, PromptAndTopLogprobsAreThoseOfWholeForwards) {
-  for (const Case& test_case :
-       {Case{windowed_llama()}, Case{tiny_gpt(), Dtype::kF64, 2}, Case{tiny_llama(), Dtype::kF64, 1, 1, 2}}) {
+  for (const Case& test_case : {Case{windowed_llama()}, Case{tiny_gpt(), Dtype::kF64, 2},
+                                Case{tiny_llama(), Dtype::kF64, 1, 1, 2}}) {
     Request request = request_for(4);
     request.prompt_logprobs = true;
     request.top_logprobs = 3;
-    std::vector<Request> requests =
-        requests_for(make_prompts(test_case.model, {9, 1, 6}), request);
+    std::vector<Request> requests = requests_for(make_prompts(test_case.model, {9, 1, 6}), request);
     std::vector<RequestResult> results =
         run_requests(test_case, requests, {.max_step_tokens = 5, .block_tokens = 4});
     with_engine({test_case.model}, [&](Engine& engine) {
@@ -210,8 +225,8 @@ TEST(Batching, PromptAndTopLogprobsAreThoseOfWholeForwards) {
         ASSERT_EQ(results[r].prompt_logprobs.size(), requests[r].prompt.size() - 1);
         ASSERT_EQ(sequence.top_logprobs.size(), 4u);
         for (std::size_t at = 1; at < tokens.size(); ++at) {
-          std::vector<double> p = log_softmax(
-              last_logits(engine.model(), {tokens.begin(), tokens.begin() + static_cast<std::ptrdiff_t>(at)}));
+          std::vector<double> p = log_softmax(last_logits(
+              engine.model(), {tokens.begin(), tokens.begin() + static_cast<std::ptrdiff_t>(at)}));
           double own = p[static_cast<std::size_t>(tokens[at])];
           if (at < requests[r].prompt.size()) {
             EXPECT_NEAR(results[r].prompt_logprobs[at - 1], own, 1e-11);
@@ -325,11 +340,9 @@ struct Canceller : RequestSink {
 TEST(Batching, CancelledAndLateRequestsGiveTheirBlocksBack) {
   Case test_case{tiny_llama(), Dtype::kF32};
   with_engine(test_case, [&](Engine& engine) {
-    InferenceEngine inference(engine.model(),
-                              {.max_sequences = 8,
-                               .block_tokens = 2,
-                               .kv_cache_tokens = 150,
-                               .overlap = true});
+    InferenceEngine inference(
+        engine.model(),
+        {.max_sequences = 8, .block_tokens = 2, .kv_cache_tokens = 150, .overlap = true});
     Canceller sink;
     sink.engine = &inference;
     Prompts prompts = mixed_prompts(test_case.model, 60);
@@ -369,10 +382,9 @@ TEST(Batching, CancelledAndLateRequestsGiveTheirBlocksBack) {
 TEST(Batching, PrioritiesAreServedFirstAndTheQueueHasABound) {
   Case test_case{tiny_llama(), Dtype::kF32};
   with_engine(test_case, [&](Engine& engine) {
-    InferenceEngine inference(engine.model(), {.max_sequences = 1,
-                                               .max_waiting_requests = 4,
-                                               .block_tokens = 4,
-                                               .kv_cache_tokens = 64});
+    InferenceEngine inference(
+        engine.model(),
+        {.max_sequences = 1, .max_waiting_requests = 4, .block_tokens = 4, .kv_cache_tokens = 64});
     struct Order : RequestSink {
       std::vector<RequestId> ended;
       void on_finished(RequestResult result) override { ended.push_back(result.id); }
@@ -404,18 +416,19 @@ TEST(Batching, RequestsThatCanNeverRunAreRefusedWithTheNumbers) {
     inference.submit(request);
     request.max_new_tokens = 1;
     request.n = 3;
-    expect_error(ErrorKind::kInput, {"3 sequences", "at most 2"}, [&] { inference.submit(request); });
+    expect_error(ErrorKind::kInput, {"3 sequences", "at most 2"},
+                 [&] { inference.submit(request); });
     RequestSink sink;
     inference.run(sink);
   });
 }
 
 TEST(Batching, ReplicasAndExpertsAnswerAsOneRank) {
-  for (const Case& layout : {Case{tiny_llama(), Dtype::kF64, 1, 1, 1, 3},
-                             Case{tiny_llama(), Dtype::kF64, 2, 1, 2, 2},
-                             Case{mixtral_like(), Dtype::kF64, 1, 1, 1, 2, 2},
-                             Case{mixtral_like(), Dtype::kF64, 2, 1, 1, 2, 4},
-                             Case{mixtral_like(), Dtype::kF64, 1, 1, 2, 2, 2}}) {
+  for (const Case& layout :
+       {Case{tiny_llama(), Dtype::kF64, 1, 1, 1, 3}, Case{tiny_llama(), Dtype::kF64, 2, 1, 2, 2},
+        Case{mixtral_like(), Dtype::kF64, 1, 1, 1, 2, 2},
+        Case{mixtral_like(), Dtype::kF64, 2, 1, 1, 2, 4},
+        Case{mixtral_like(), Dtype::kF64, 1, 1, 2, 2, 2}}) {
     for (const Request& like : {request_for(7), sampled(7)}) {
       // Unequal lengths: some replicas are idle before others.
       Request other = like;
@@ -425,10 +438,12 @@ TEST(Batching, ReplicasAndExpertsAnswerAsOneRank) {
         requests[i].min_new_tokens = 0;
         if (i == 4) requests[i].n = 2;
       }
-      SCOPED_TRACE(concat(layout.model.family, " tp ", layout.tp, " pp ", layout.pp, " dp ", layout.dp,
-                          " ep ", layout.ep, " temperature ", like.sampling.temperature));
+      SCOPED_TRACE(concat(layout.model.family, " tp ", layout.tp, " pp ", layout.pp, " dp ",
+                          layout.dp, " ep ", layout.ep, " temperature ",
+                          like.sampling.temperature));
       std::vector<RequestResult> one = run_requests({layout.model}, requests);
-      std::vector<RequestResult> many = run_requests(layout, requests, {.max_step_tokens = 9, .block_tokens = 4});
+      std::vector<RequestResult> many =
+          run_requests(layout, requests, {.max_step_tokens = 9, .block_tokens = 4});
       ASSERT_EQ(many.size(), one.size());
       for (std::size_t i = 0; i < one.size(); ++i) {
         SCOPED_TRACE(concat("request ", i));

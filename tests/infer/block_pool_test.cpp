@@ -38,7 +38,8 @@ Holder hold(BlockPool& pool, std::vector<std::int32_t> tokens, const CacheKey& k
   return holder;
 }
 
-std::int64_t hits(BlockPool& pool, const std::vector<std::int32_t>& tokens, const CacheKey& key = {}) {
+std::int64_t hits(BlockPool& pool, const std::vector<std::int32_t>& tokens,
+                  const CacheKey& key = {}) {
   std::vector<BlockId> found = pool.find_prefix(tokens, key, 1000);
   pool.release_all(found);
   return std::ssize(found);
@@ -150,9 +151,7 @@ TEST(BlockPool, SlotsAreGivenOnce) {
 // that can still be cached says, and no block of one sequence may serve another's content.
 class RandomWalk {
  public:
-  explicit RandomWalk(std::uint64_t seed)
-      : seed_(seed),
-        pool_({.blocks = 40, .block_tokens = 2}) {}
+  explicit RandomWalk(std::uint64_t seed) : seed_(seed), pool_({.blocks = 40, .block_tokens = 2}) {}
 
   void run(std::int64_t operations) {
     for (std::int64_t i = 0; i < operations && !::testing::Test::HasFailure(); ++i) {

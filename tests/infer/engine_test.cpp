@@ -103,9 +103,10 @@ TEST(InferenceEngine, ACacheThatHoldsFewSequencesGivesTheSame) {
   Request options = request_for(6, 1);
   std::vector<SequenceResult> whole = run_prompts(test_case, prompts, options);
   for (std::int64_t tokens : {16, 20, 32}) {
-    expect_near(whole, run_prompts(test_case, prompts, options,
-                                   {.block_tokens = 4, .kv_cache_tokens = tokens}),
-                1e-12);
+    expect_near(
+        whole,
+        run_prompts(test_case, prompts, options, {.block_tokens = 4, .kv_cache_tokens = tokens}),
+        1e-12);
   }
 }
 
@@ -201,8 +202,8 @@ TEST(InferenceEngine, MemoryIsGivenBackAndItsOldContentDoesNotMatter) {
   Prompts prompts = make_prompts(test::tiny_llama(), {4, 11, 1, 7});
   with_engine({windowed_llama()}, [&](Engine& engine) {
     std::vector<Request> requests = requests_for(prompts, request_for(12));
-    InferenceEngine inference(
-        engine.model(), options_for(requests, {.block_tokens = 4, .prefix_cache = false}));
+    InferenceEngine inference(engine.model(),
+                              options_for(requests, {.block_tokens = 4, .prefix_cache = false}));
     Arena& arena = engine.model().rank().arena();
     auto first = first_sequences(generate(inference, requests));
     std::size_t in_use = arena.in_use(), peak = arena.peak();
@@ -271,7 +272,8 @@ TEST(InferenceEngine, StagesAndSharedKeyValueHeadsDoNotChangeAResult) {
       std::vector<SequenceResult> expected = run_prompts({model}, prompts, options);
       for (auto [tp, pp] : {std::pair{1, 2}, {1, 5}, {2, 2}, {4, 1}}) {
         SCOPED_TRACE(concat(model.family, ", tp ", tp, ", pp ", pp));
-        expect_near(run_prompts({model, Dtype::kF64, tp, 1, pp}, prompts, options), expected, 1e-10);
+        expect_near(run_prompts({model, Dtype::kF64, tp, 1, pp}, prompts, options), expected,
+                    1e-10);
       }
     }
   }

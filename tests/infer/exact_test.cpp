@@ -1,5 +1,5 @@
-// Exact kernels: the bits of a token's logits depend on its sequence alone, and are those of a whole
-// forward as training runs it. The same checks run on the GPU (CudaExact).
+// Exact kernels: the bits of a token's logits depend on its sequence alone, and are those of a
+// whole forward as training runs it. The same checks run on the GPU (CudaExact).
 #include <algorithm>
 
 #include "infer/exact_check.h"
@@ -51,10 +51,10 @@ struct ExactCase {
 };
 
 std::vector<ExactCase> exact_cases() {
-  return {{wide_llama(), Dtype::kF32},      {wide_llama(), Dtype::kBf16},
-          {wide_llama(), Dtype::kBf16, 2},  {wide_moe(), Dtype::kBf16},
-          {wide_mla(), Dtype::kF32},        {wide_mla(), Dtype::kBf16},
-          {windowed_llama(), Dtype::kF32},  {tiny_gpt_oss(), Dtype::kBf16}};
+  return {{wide_llama(), Dtype::kF32},     {wide_llama(), Dtype::kBf16},
+          {wide_llama(), Dtype::kBf16, 2}, {wide_moe(), Dtype::kBf16},
+          {wide_mla(), Dtype::kF32},       {wide_mla(), Dtype::kBf16},
+          {windowed_llama(), Dtype::kF32}, {tiny_gpt_oss(), Dtype::kBf16}};
 }
 
 Case case_of(const ExactCase& from) {
@@ -125,10 +125,9 @@ TEST(Exact, PreemptionWarmCachesAndArrivalOrderKeepTheBits) {
     InferenceEngine roomy(engine.model(), options_for(requests, {.block_tokens = 4}));
     std::vector<SequenceResult> expected = first_sequences(generate(roomy, requests));
     expect_near(first_sequences(generate(roomy, requests)), expected, 0);
-    InferenceEngine tight(engine.model(), {.max_sequences = 16,
-                                           .max_step_tokens = 7,
-                                           .block_tokens = 4,
-                                           .kv_cache_tokens = 60});
+    InferenceEngine tight(
+        engine.model(),
+        {.max_sequences = 16, .max_step_tokens = 7, .block_tokens = 4, .kv_cache_tokens = 60});
     expect_near(first_sequences(generate(tight, requests)), expected, 0);
     EXPECT_GT(tight.statistics().preemptions, 3);
     std::vector<Request> backward(requests.rbegin(), requests.rend());
@@ -148,8 +147,8 @@ TEST(Exact, PromptLogprobsAreTheScoresOfTraining) {
         samples.push_back(labelled_sample(request.prompt, request.prompt));
       }
       std::vector<std::vector<double>> scores = token_scores(engine.model(), samples, 3);
-      InferenceEngine inference(
-          engine.model(), options_for(requests, {.max_step_tokens = 10, .block_tokens = 16}));
+      InferenceEngine inference(engine.model(),
+                                options_for(requests, {.max_step_tokens = 10, .block_tokens = 16}));
       std::vector<RequestResult> results = generate(inference, requests);
       if (engine.model().mesh().world().rank() != 0) return;
       for (std::size_t i = 0; i < requests.size(); ++i) {

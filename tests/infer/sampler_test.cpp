@@ -176,7 +176,8 @@ TEST(Sampler, RowsThatAreNotFiniteAreMarked) {
 }
 
 TEST(Sampler, OptionsOutOfRangeAreErrors) {
-  expect_error(ErrorKind::kConfig, {"--temperature", "-1"}, [] { check_sampling(sampling(-1), 10); });
+  expect_error(ErrorKind::kConfig, {"--temperature", "-1"},
+               [] { check_sampling(sampling(-1), 10); });
   expect_error(ErrorKind::kConfig, {"--temperature"}, [] { check_sampling(sampling(NAN), 10); });
   expect_error(ErrorKind::kConfig, {"--top-k", "-2"}, [] { check_sampling(sampling(1, -2), 10); });
   expect_error(ErrorKind::kConfig, {"--top-p"}, [] { check_sampling(sampling(1, 0, 0), 10); });

@@ -11,7 +11,8 @@ namespace bev::test {
 inline constexpr std::int64_t kCacheBlocks = 6, kBlockTokens = 2;
 inline constexpr std::int64_t kCacheRows = kCacheBlocks * kBlockTokens;
 
-// Tokens [row, row + count) of a sequence. The run is exact, or is a bound and read from the device.
+// Tokens [row, row + count) of a sequence. The run is exact, or is a bound and read from the
+// device.
 inline DecodeStep decode_step(Context& ctx, std::int32_t row, std::int32_t count, bool bound) {
   const std::vector<std::int32_t> table = {3, 1, 4, 2, 5};
   std::vector<std::int32_t> write;

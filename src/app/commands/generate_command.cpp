@@ -112,8 +112,9 @@ std::vector<std::string> GenerateOptions::problems() const {
   bool several = generation.n > 1 || generation.beams();
   if (several && converses()) out.push_back("--n, --num-beams: are not for a conversation");
   if (check_exact && (generation.n > 1 || generation.beams() || converses())) {
-    out.push_back("--check-exact: compares single sequences; leave out --n, --num-beams and --chat "
-                  "without a prompt");
+    out.push_back(
+        "--check-exact: compares single sequences; leave out --n, --num-beams and --chat "
+        "without a prompt");
   }
   if (json && converses()) out.push_back("--json: needs --prompt or --prompt-file with --chat");
   return out;
@@ -139,8 +140,8 @@ struct GenerateJob {
   // Whether texts have this token.
   bool shows(std::int32_t token) const {
     if (show_special_tokens) return true;
-    bool ends = !request.ignore_end && std::ranges::find(request.end_tokens, token) !=
-                                           request.end_tokens.end();
+    bool ends = !request.ignore_end &&
+                std::ranges::find(request.end_tokens, token) != request.end_tokens.end();
     return !ends && !tokenizer->is_special(token);
   }
   // The text of a sequence, up to a stop text.
@@ -208,7 +209,8 @@ class LiveOutput : public RequestSink {
     return job_.request.beams ? 1 : static_cast<std::size_t>(job_.request.n);
   }
   Sequence& sequence(RequestId request, std::int64_t index) {
-    return sequences_[static_cast<std::size_t>(request) * width() + static_cast<std::size_t>(index)];
+    return sequences_[static_cast<std::size_t>(request) * width() +
+                      static_cast<std::size_t>(index)];
   }
 
   // Beams have no tokens before they end.
@@ -236,9 +238,8 @@ class LiveOutput : public RequestSink {
   void end(Sequence& sequence, const std::string& stop_text) const {
     if (sequence.text) {
       if (stop_text.empty()) sequence.held += sequence.text->finish();
-      sequence.waiting +=
-          sequence.held.substr(0, stop_text.empty() ? std::string::npos
-                                                    : sequence.held.find(stop_text));
+      sequence.waiting += sequence.held.substr(
+          0, stop_text.empty() ? std::string::npos : sequence.held.find(stop_text));
     }
     sequence.waiting += '\n';
     sequence.ended = true;
@@ -329,8 +330,8 @@ GenerateJob make_job(const GenerateOptions& wanted, const SourceModel& model, bo
   if (!model.files().empty()) {
     job.tokenizer = load_tokenizer(model.files());
   }
-  job.request = wanted.generation.request(model.files(),
-                                          static_cast<std::uint64_t>(wanted.run.runtime.seed));
+  job.request =
+      wanted.generation.request(model.files(), static_cast<std::uint64_t>(wanted.run.runtime.seed));
   job.request.prompt_logprobs = wanted.prompt_logprobs;
   BEV_CHECK(job.tokenizer || !wanted.prompt_tokens.empty(), ErrorKind::kInput,
             wanted.chat ? "--chat: " : "--prompt: ",
@@ -396,8 +397,8 @@ void generate_rank(const RankStart& start, const GenerateOptions& wanted, const 
   output.log_speed();
   for (const RequestResult& result : results) {
     for (const SequenceResult& sequence : result.sequences) {
-      BEV_CHECK(sequence.finish != FinishReason::kError, ErrorKind::kNumeric, "sampling: ",
-                sequence.error);
+      BEV_CHECK(sequence.finish != FinishReason::kError, ErrorKind::kNumeric,
+                "sampling: ", sequence.error);
     }
   }
 }

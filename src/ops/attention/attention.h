@@ -94,10 +94,10 @@ struct KvRows {
 // tokens of a run are consecutive rows of the batch and the last ones of their sequence.
 struct DecodeStep {
   std::vector<AttentionRun> runs;  // k_begin is not used
-  Tensor device_runs;              // [runs] AttentionRun as bytes; those above are bounds; may be empty
-  Tensor write_rows;               // [T] i32, rows of the cache
-  Tensor block_table;              // [runs * table_stride] i32
-  std::int64_t table_stride = 0;   // blocks of a run
+  Tensor device_runs;  // [runs] AttentionRun as bytes; those above are bounds; may be empty
+  Tensor write_rows;   // [T] i32, rows of the cache
+  Tensor block_table;  // [runs * table_stride] i32
+  std::int64_t table_stride = 0;  // blocks of a run
   std::int64_t block_tokens = 0;
   // No run has earlier tokens: attention needs only the rows of the batch, as in training.
   bool whole_prompts = false;

@@ -233,12 +233,13 @@ struct DecodeBlock {
       // These values and the next keys have arrived, all have written `largest`, and the previous
       // values and these keys may be overwritten.
       __syncthreads();
-      start_step(range, key + stages * kKeys, stage, previous);
       float alphas[kM][2];
       weigh(scores, alphas);
       __syncthreads();  // all have written weights and sums
       if (key + kKeys < range.end) score(scores, next, key + kKeys);
       add_values(memory.values(stage), alphas);
+      // Last, because the loads from shared memory above would queue behind these copies.
+      start_step(range, key + stages * kKeys, stage, previous);
       previous = stage;
       stage = next;
     }

@@ -179,22 +179,21 @@ struct ForwardBlock {
 
   __device__ void attend_in_two_stages(Range range, int begin) {
     const bool active = warp_row() < count;
-    const auto start_tile = [&](int key, int stage) {
-      if (key < range.end) {
-        copy_keys(range, key, stage);
-        copy_values(range, key, stage);
-      }
-      commit_copies();
-    };
-    start_tile(begin, 0);
+    if (begin < range.end) {
+      copy_keys(range, begin, 0);
+      copy_values(range, begin, 0);
+    }
+    commit_copies();
     for (int key = begin, stage = 0; key < range.end; key += kKeys, stage ^= 1) {
+      const bool more = key + kKeys < range.end;
       wait_copies<0>();
       __syncthreads();  // the tile has arrived, the previous one may be overwritten
-      start_tile(key + kKeys, stage ^ 1);
-      if (!active) continue;
+      if (more) copy_keys(range, key + kKeys, stage ^ 1);
       Sums<kM, kKeys / 8> scores;
-      score(scores, key, stage);
-      add_values(scores, key, stage);
+      if (active) score(scores, key, stage);
+      if (more) copy_values(range, key + kKeys, stage ^ 1);
+      commit_copies();
+      if (active) add_values(scores, key, stage);
     }
   }
 

@@ -106,7 +106,11 @@ class Trial {
     fill_trial(queue, {b_, gemm_.in, gemm_.n, gemm_.k, gemm_.k, false, 0, 2});
     // As small as the sums are.
     fill_trial(queue, {bias_, gemm_.in, 1, gemm_.n, gemm_.n, false, -10, 3});
-    check_cuda(cudaMemsetAsync(result_, 0, 2 * result_bytes_, queue.stream()), "clear results");
+    clear(queue, 0);
+    clear(queue, 1);
+  }
+  void clear(CudaQueue& queue, int result) {
+    check_cuda(cudaMemsetAsync(gemm(result).c, 0, result_bytes_, queue.stream()), "clear results");
   }
   // The GEMM on these operands.
   LinearGemm gemm(int result) const {
@@ -153,10 +157,11 @@ constexpr std::string_view kReferenceName = "reference", kRingName = "ring";
 constexpr int kReferenceVersion = 1;
 }  // namespace
 
-// Prefills have any number of rows; only round ones are worth the measurement.
+// Prefills have any number of rows; only round ones are worth the measurement. Trials are aligned,
+// so that they tell nothing about a layout that is not.
 bool CudaGemm::worth_measuring(const GemmShape& shape) {
   constexpr std::int64_t kFewRows = 512, kRound = 64;
-  return shape.m <= kFewRows || shape.m % kRound == 0;
+  return shape.alignment == kGemmAlignment && (shape.m <= kFewRows || shape.m % kRound == 0);
 }
 
 // The ring and the reference take the same order by design, but maybe by different instructions.
@@ -202,6 +207,7 @@ bool CudaGemm::measure_exact(const Stream& stream, const GemmShape& shape, const
   float best = LaunchTimer::kNever;
   // Returns true if a launch gives the bits of the reference in less time than all before.
   const auto is_better = [&](const auto& launch) {
+    trial.clear(queue, 1);
     if (!launch() || !trial.results_are_equal(queue)) return false;
     const float time = timer.milliseconds(launch, best);
     if (time >= best) return false;
