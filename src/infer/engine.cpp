@@ -71,7 +71,10 @@ InferenceEngine::~InferenceEngine() = default;
 // rest.
 void InferenceEngine::warm_up() {
   if (!model_.rank().runs_ahead()) return;
-  RunnerOptions small{.blocks = 1, .block_tokens = options_.block_tokens, .token_counts = false};
+  RunnerOptions small{.blocks = 1,
+                      .block_tokens = options_.block_tokens,
+                      .slots = options_.max_sequences,
+                      .token_counts = options_.token_counts};
   ModelRunner(model_, small).warm_up(options_.max_step_tokens, options_.max_sequences);
 }
 

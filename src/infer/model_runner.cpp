@@ -447,7 +447,8 @@ void ModelRunner::launch(const StepPlan& plan, const std::vector<std::int64_t>& 
 void ModelRunner::warm_up(std::int64_t tokens, std::int64_t selections) {
   Context& ctx = model_.ctx();
   BatchValues values;
-  BatchShape shape{.tokens = tokens, .runs = 1, .table_stride = 1, .selects = selections};
+  BatchShape shape{
+      .tokens = tokens, .runs = 1, .table_stride = 1, .selects = selections, .all_greedy = false};
   values.pad(shape, options_.block_tokens);
   values.shape = shape;
   values.tokens.resize(static_cast<std::size_t>(tokens), 0);

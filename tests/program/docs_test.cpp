@@ -9,6 +9,7 @@
 #include "base/text.h"
 #include "tests/support/run_program.h"
 #include "tests/support/temp_folder.h"
+#include "tokenizer/byte_tokenizer.h"
 
 namespace bev {
 namespace {
@@ -22,6 +23,7 @@ const std::vector<std::string> kDocuments = {"README.md",
                                              "docs/checkpoints.md",
                                              "docs/checkpoint-format.md",
                                              "docs/evaluation.md",
+                                             "docs/inference.md",
                                              "docs/first-ten-minutes.md",
                                              "docs/from-megatron.md",
                                              "docs/from-hugging-face.md",
@@ -109,10 +111,26 @@ TEST(Documents, FlagsExist) {
   }
 }
 
+// The commands of the page on inference run as they are, on a tiny model.
+TEST(Documents, CommandsOfInferenceRun) {
+  TempFolder folder;
+  std::filesystem::copy(source("tests/golden/models/gpt2"), folder.path("model"));
+  folder.write("model/tokenizer.json", byte_tokenizer_json());
+  folder.write("prompts.json", R"({"input_ids": [[5, 6, 7, 8], [9, 10, 11]]})");
+  int run_commands = 0;
+  for (const std::string& words : quoted_commands(read_file(source("docs/inference.md")))) {
+    Outcome run = bevatron(folder, words + " --device cpu");
+    EXPECT_EQ(run.code, 0) << words << "\n" << run.out;
+    ++run_commands;
+  }
+  EXPECT_GE(run_commands, 11);
+}
+
 TEST(Documents, CommandsRun) {
   TempFolder folder;
   fill(folder);
   for (const std::string& document : kDocuments) {
+    if (document == "docs/inference.md") continue;
     for (const std::string& words : quoted_commands(read_file(source(document)))) {
       Outcome run = bevatron(folder, harmless(words));
       EXPECT_EQ(run.code, 0) << document << ": " << words << "\n" << run.out;

@@ -3,60 +3,12 @@
 // cp.async, several stages ahead. For q k^T each of four warps takes 16 keys of a tile, for p v a
 // quarter of the columns; q k^T of the next tile overlaps with p v of this one. The sums have the
 // order of forward_kernel, hence its bits. If few runs leave the device idle, their keys are split
-// (split-KV); the blocks of a cluster or a second kernel merge the splits.
+// (split-KV), and a second kernel merges the splits.
 #pragma once
-
-#include <bit>
 
 #include "backend/cuda/attention/attention_decode_block.cuh"
 
 namespace bev::cuda_attention {
-
-// Most splits that a cluster merges.
-constexpr int kMostCluster = 8;
-
-// Merges the splits of a cluster, of which the first `active` have keys: every active block has
-// its sums in shared memory and merges a part of the rows and columns.
-template <class T, class Tiling>
-__device__ void merge_cluster(DecodeBlock<T, Tiling>& block, int split, int active) {
-  constexpr int kHead = Tiling::kHead;
-  const Shape& shape = block.shape();
-  auto* sums = reinterpret_cast<float*>(block.memory.keys(0).memory);  // [kRows, kHead]
-  float* statistics = sums + Tiling::kRows * kHead;                    // [kRows, 4]
-  if (split < active) block.keep(sums, statistics);
-  cluster_sync();
-  const int steps = shape.v_head_size / 4, threads = active * Tiling::kThreads;
-  for (int i = split * Tiling::kThreads + static_cast<int>(threadIdx.x);
-       split < active && i < block.count * steps; i += threads) {
-    const int row = i / steps, column = i % steps * 4;
-    float4 parts[kMostCluster], states[kMostCluster];
-    float most = -INFINITY, total = 0;
-#pragma unroll
-    for (int s = 0; s < kMostCluster; ++s) {
-      states[s] = parts[s] = {-INFINITY, 0, 0, 0};
-      if (s >= active) continue;
-      states[s] = load_4_in(s, statistics + row * 4);
-      parts[s] = load_4_in(s, sums + row * kHead + column);
-      most = fmaxf(most, states[s].x);
-    }
-    float4 out{0, 0, 0, 0};
-#pragma unroll
-    for (int s = 0; s < kMostCluster; ++s) {
-      if (s >= active) continue;
-      const float weight = SoftmaxStep(states[s].x, most, shape.log2_factor).alpha;
-      total = fmaf(weight, states[s].y, total);
-      out = {fmaf(weight, parts[s].x, out.x), fmaf(weight, parts[s].y, out.y),
-             fmaf(weight, parts[s].z, out.z), fmaf(weight, parts[s].w, out.w)};
-    }
-    const float inverse = inverse_of(total);
-    const std::int64_t at = out_index(shape, block.run, block.kv_head, block.first + row);
-    if (column == 0) block.params.forward.lse[at] = lse_of(most, total, shape.log2_factor);
-    T* to = static_cast<T*>(block.params.forward.out) + at * shape.v_head_size + column;
-    *reinterpret_cast<uint2*>(to) = {pack<T>(out.x * inverse, out.y * inverse),
-                                     pack<T>(out.z * inverse, out.w * inverse)};
-  }
-  cluster_sync();  // shared memory has been read
-}
 
 // Grid: kv heads * pair tiles, splits, runs.
 template <class T, class Tiling>
@@ -71,17 +23,12 @@ __global__ void __launch_bounds__(Tiling::kThreads, 2)
   const int count = min(Tiling::kRows, run.q_count * params.forward.shape.group - first);
   if (count <= 0) return;
   const KeySplits splits = splits_of(params, run);
-  const bool merges = params.in_cluster && splits.count > 1;  // equal in the cluster
-  if (split >= splits.count && !merges) return;
+  if (split >= splits.count) return;
 
   DecodeBlock<T, Tiling> block{params, run,    key_rows(params.forward, current), {memory}, first,
                                count,  kv_head};
-  if (split < splits.count) block.attend(splits.at(split));
-  if (merges) {
-    merge_cluster(block, split, splits.count);
-  } else {
-    block.store(split, splits.count == 1);
-  }
+  block.attend(splits.at(split));
+  block.store(split, splits.count == 1);
 }
 
 // Merges the splits, one warp per pair. Grid: kv heads, pairs / kMergeWarps, runs.
@@ -155,38 +102,6 @@ int decode_stages(std::size_t shared_bytes) {
   return 2;
 }
 
-// True if the kernel was compiled for clusters.
-template <class T, class Tiling>
-bool has_clusters(const CudaQueue& queue) {
-  constexpr int kHopper = 90;
-  if (queue.arch() < kHopper) return false;
-  cudaFuncAttributes attributes;
-  check_cuda(
-      cudaFuncGetAttributes(&attributes, reinterpret_cast<const void*>(&decode_kernel<T, Tiling>)),
-      "attention: attributes");
-  return attributes.ptxVersion >= kHopper;
-}
-
-// Chooses how keys are split. A cluster of 8 suffices unless it leaves most of the device idle for
-// long.
-template <class T, class Tiling>
-void split_keys(const CudaQueue& queue, DecodeParams& params, const RunChunk& chunk,
-                int split_blocks, bool may_split) {
-  constexpr int kFewKeys = 2048;
-  const int processors = queue.multiprocessors();
-  choose_splits(params, chunk, split_blocks,
-                {.busy_blocks = processors * 3 / 2,
-                 .least_keys = kTileKeys,
-                 .most_splits = may_split ? kMostSplits : 1});
-  const bool enough = params.splits <= kMostCluster || chunk.most_keys <= kFewKeys ||
-                      3 * kMostCluster * split_blocks >= processors;
-  params.in_cluster = params.splits > 1 && enough && has_clusters<T, Tiling>(queue);
-  if (!params.in_cluster) return;
-  params.splits =
-      std::min(kMostCluster, static_cast<int>(std::bit_ceil(static_cast<unsigned>(params.splits))));
-  if (params.busy_splits > 1) params.busy_splits = params.splits;
-}
-
 template <class T, class Tiling>
 bool launch_decode(CudaQueue& queue, DecodeParams& params, const AttentionShape& shape,
                    bool may_split) {
@@ -197,15 +112,16 @@ bool launch_decode(CudaQueue& queue, DecodeParams& params, const AttentionShape&
     params.pair_tiles = ceil_div(params.pairs, Tiling::kRows);
     if (params.pairs == 0) return;
     const int across = static_cast<int>(shape.kv_heads) * params.pair_tiles;
-    split_keys<T, Tiling>(queue, params, chunk, across * chunk.count, may_split);
+    choose_splits(params, chunk, across * chunk.count,
+                  {.busy_blocks = queue.multiprocessors() * 3 / 2,
+                   .least_keys = kTileKeys,
+                   .most_splits = may_split ? kMostSplits : 1});
     params.stages = decode_stages<Tiling>(queue.shared_memory());
-    const bool merges = params.splits > 1 && !params.in_cluster;
-    if (merges) take_parts(queue, params, chunk.count);
+    if (params.splits > 1) take_parts(queue, params, chunk.count);
     launch<DecodeParams>(decode_kernel<T, Tiling>,
                          dim3(blocks(across), blocks(params.splits), blocks(chunk.count)),
-                         Tiling::kThreads, Tiling::bytes(params.stages), queue, params,
-                         params.in_cluster ? params.splits : 1);
-    if (!merges) return;
+                         Tiling::kThreads, Tiling::bytes(params.stages), queue, params);
+    if (params.splits == 1) return;
     launch<DecodeParams>(merge_splits_kernel<T>,
                          dim3(blocks(shape.kv_heads), blocks(ceil_div(params.pairs, kMergeWarps)),
                               blocks(chunk.count)),

@@ -248,25 +248,6 @@ struct DecodeBlock {
     for (int i = 0; i < 2 * kM; ++i) sum[i / 2][i % 2] = sum_of_row(sum[i / 2][i % 2]);
   }
 
-  // Writes sums [rows, kHead] and statistics [rows, 4] = {largest, sum, 0, 0}, in place of the
-  // tiles.
-  __device__ void keep(float* sums, float* statistics) {
-    __syncthreads();  // the tiles are free
-#pragma unroll
-    for (int i = 0; i < 2 * kM; ++i) {
-      const int m = i / 2, half = i % 2, at = row(m, half);
-#pragma unroll
-      for (int n = 0; n < kWarpColumns / 8; ++n) {
-        const int column = kWarpColumns * warp() + 8 * n + lane() % 4 * 2;
-        *reinterpret_cast<float2*>(sums + at * kHead + column) = {out.at[m][n][2 * half],
-                                                                  out.at[m][n][2 * half + 1]};
-      }
-      if (warp() == 0 && lane() % 4 == 0) {
-        *reinterpret_cast<float4*>(statistics + at * 4) = {largest[m][half], sum[m][half], 0, 0};
-      }
-    }
-  }
-
   // Writes the result over one split, of several or of all keys.
   __device__ void store(int split, bool whole) {
     const ForwardParams& forward = params.forward;

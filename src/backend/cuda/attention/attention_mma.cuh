@@ -1,5 +1,5 @@
-// PTX wrappers for tensor core kernels: mma.sync on 16-bit operands, ldmatrix, cp.async, the shared
-// memory of a cluster, and conversions.
+// PTX wrappers for tensor core kernels: mma.sync on 16-bit operands, ldmatrix, cp.async, and
+// conversions.
 //
 // Fragment layout: lane l of a warp holds rows l / 4 (and l / 4 + 8) and columns 2 * (l % 4), 2 *
 // (l % 4) + 1 of each 8 x 8 part of an operand or accumulator.
@@ -32,31 +32,6 @@ __device__ inline void commit_copies() { asm volatile("cp.async.commit_group;" :
 template <int kPending>
 __device__ inline void wait_copies() {
   asm volatile("cp.async.wait_group %0;" ::"n"(kPending) : "memory");
-}
-
-// Barrier over all threads of a thread block cluster; clusters need Hopper.
-__device__ inline void cluster_sync() {
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
-  __syncwarp();
-  asm volatile(
-      "barrier.cluster.arrive.release.aligned;\n"
-      "barrier.cluster.wait.acquire.aligned;" ::
-          : "memory");
-#endif
-}
-// Reads, in the shared memory of block `rank` of the cluster, what this block has at `here`.
-__device__ inline float4 load_4_in(int rank, const float* here) {
-  float4 out{};
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
-  asm volatile(
-      "{\n.reg .u32 there;\n"
-      "mapa.shared::cluster.u32 there, %4, %5;\n"
-      "ld.shared::cluster.v4.f32 {%0, %1, %2, %3}, [there];\n}"
-      : "=f"(out.x), "=f"(out.y), "=f"(out.z), "=f"(out.w)
-      : "r"(shared_address(here)), "r"(rank)
-      : "memory");
-#endif
-  return out;
 }
 
 // ldmatrix: four 8 x 8 matrices; lane l gives the address of row l % 8 of matrix l / 8.

@@ -83,8 +83,6 @@ struct DecodeParams {
   int busy_splits = 1;  // that make the device busy, at most `splits`
   int pairs = 0;        // most (query, head) pairs of any run, per kv head
   int pair_tiles = 1;   // of the grid
-  // The splits of a run are a cluster, which merges them in shared memory.
-  bool in_cluster = false;
   int stages = 2;  // of cp.async
 };
 
@@ -177,26 +175,17 @@ inline unsigned blocks(std::int64_t n) { return static_cast<unsigned>(n); }
 template <class Params>
 using Kernel = void (*)(Params);
 
-// Does nothing if the grid is empty. `cluster`: blocks of a cluster, neighbours along y.
+// Does nothing if the grid is empty.
 template <class Params>
 void launch(Kernel<Params> kernel, dim3 grid, int threads, std::size_t shared_bytes,
-            const CudaQueue& queue, const Params& params, int cluster = 1) {
+            const CudaQueue& queue, const Params& params) {
   if (grid.x == 0 || grid.y == 0 || grid.z == 0) return;
   check_cuda(cudaFuncSetAttribute(reinterpret_cast<const void*>(kernel),
                                   cudaFuncAttributeMaxDynamicSharedMemorySize,
                                   static_cast<int>(shared_bytes)),
              "attention: give a block its shared memory");
-  cudaLaunchAttribute attribute = {};
-  attribute.id = cudaLaunchAttributeClusterDimension;
-  attribute.val.clusterDim = {1, static_cast<unsigned>(cluster), 1};
-  cudaLaunchConfig_t config = {};
-  config.gridDim = grid;
-  config.blockDim = dim3(static_cast<unsigned>(threads));
-  config.dynamicSmemBytes = shared_bytes;
-  config.stream = queue.stream();
-  config.attrs = &attribute;
-  config.numAttrs = cluster > 1 ? 1 : 0;
-  check_cuda(cudaLaunchKernelEx(&config, kernel, params), "attention");
+  kernel<<<grid, threads, shared_bytes, queue.stream()>>>(params);
+  check_launch("attention");
 }
 
 // Which runs of a call a kernel takes.

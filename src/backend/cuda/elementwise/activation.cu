@@ -1,7 +1,6 @@
 // MLP activations, forward and backward, plain and gated, with optional router probabilities.
 #include "backend/cuda/device/amax.cuh"
 #include "backend/cuda/device/grid.cuh"
-#include "backend/cuda/device/launch_overlap.cuh"
 #include "backend/cuda/device/values.cuh"
 #include "backend/cuda/elementwise/activation_values.cuh"
 #include "backend/cuda/tables.h"
@@ -38,8 +37,6 @@ template <class T, int N, bool kGated>
 __global__ void __launch_bounds__(kThreads, kBlocks)
     forward_kernel(const T* x, T* y, std::int64_t rows, std::int64_t packs, Activation kind,
                    Limits limits, Weights weights, float* amax) {
-  allow_next_kernel();
-  wait_for_kernel_before();
   const std::int64_t pack = own_pack();
   float thread_amax = 0;
   for (std::int64_t r = first_row(); r < rows && pack < packs; r += row_step()) {
@@ -126,9 +123,10 @@ void launch_forward(CudaQueue& queue, const ActivationForwardArgs& args, Sizes s
   const std::int64_t packs = sizes.columns / N;
   const RowGrid grid = row_grid(sizes.rows, packs);
   const auto kernel = args.gated ? forward_kernel<T, N, true> : forward_kernel<T, N, false>;
-  launch_overlapped(queue, "activation forward", kernel, grid.blocks, grid.threads, 0,
-                    address<T>(args.x), address<T>(args.y), sizes.rows, packs, args.kind,
-                    limits_of(args.limits), weights_of(args.weights), args.amax);
+  kernel<<<grid.blocks, grid.threads, 0, queue.stream()>>>(
+      address<T>(args.x), address<T>(args.y), sizes.rows, packs, args.kind, limits_of(args.limits),
+      weights_of(args.weights), args.amax);
+  check_launch("activation forward");
 }
 
 template <class T, int N>

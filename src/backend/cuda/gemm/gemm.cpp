@@ -236,17 +236,8 @@ bool is_empty_sum(const Stream& stream, const GemmArgs& args) {
   return true;
 }
 
-// Few rows: bound by reading the weight. The ring reads a from L2 with each tile of the weight, so
-// that for more rows, on weights that do not fit the cache, cuBLASLt is faster.
-bool takes_ring(const GemmArgs& args) {
-  constexpr std::int64_t kMostRows = 8;
-  return cuda::is_linear(args) && args.c.shape[0] <= kMostRows &&
-         cuda::gemm_ring_supports(cuda::linear_gemm(args));
-}
-
 void gemm(const Stream& stream, const GemmArgs& args) {
   if (is_empty_sum(stream, args)) return;
-  if (takes_ring(args)) return cuda::gemm_ring(stream, cuda::linear_gemm(args), false);
   if (cuda::gemm_skinny_supports(args)) return cuda::gemm_skinny(stream, args);
   queue_of(stream).gemm().run(queue_of(stream), args);
 }

@@ -1,7 +1,6 @@
 // Forward of RMSNorm and LayerNorm with fused residual addition, and the table of norm kernels.
 #include "backend/cuda/device/amax.cuh"
 #include "backend/cuda/device/grid.cuh"
-#include "backend/cuda/device/launch_overlap.cuh"
 #include "backend/cuda/device/reduce.cuh"
 #include "backend/cuda/device/row_places.cuh"
 #include "backend/cuda/device/values.cuh"
@@ -49,8 +48,6 @@ template <class T, int kPacks>
 __global__ void __launch_bounds__(kMostLanes) forward_kernel(Forward<T> args) {
   constexpr int kCount = kPack<T>;
   __shared__ float shared[2][kMostLanes / kWarp];
-  allow_next_kernel();
-  wait_for_kernel_before();
   const float inverse = 1.0f / static_cast<float>(args.columns);
   const std::int64_t row = static_cast<std::int64_t>(blockIdx.x) * blockDim.y + threadIdx.y;
   const std::int64_t begin = row * args.columns;
@@ -138,9 +135,11 @@ void launch(CudaQueue& queue, const Forward<T>& args) {
   const std::int64_t packs = args.columns / kPack<T>;
   const std::int64_t lanes = ceil_div(ceil_div(packs, kPacks), kWarp) * kWarp;
   const std::int64_t height = std::max<std::int64_t>(1, kThreads / lanes);
-  launch_overlapped(queue, "norm forward", forward_kernel<T, kPacks>,
-                    static_cast<unsigned>(ceil_div(args.rows, height)),
-                    dim3(static_cast<unsigned>(lanes), static_cast<unsigned>(height)), 0, args);
+  forward_kernel<T, kPacks>
+      <<<static_cast<unsigned>(ceil_div(args.rows, height)),
+         dim3(static_cast<unsigned>(lanes), static_cast<unsigned>(height)), 0, queue.stream()>>>(
+          args);
+  check_launch("norm forward");
 }
 
 template <class T>
