@@ -218,6 +218,8 @@ bool InferenceEngine::compute_step() {
   ++statistics_.steps;
   statistics_.tokens_computed += plan.tokens;
   statistics_.preemptions += plan.preempted;
+  statistics_.prefix_queries += plan.prefix_queries;
+  statistics_.prefix_hits += plan.prefix_hits;
   runner_->launch(plan, tokens);
   return true;
 }

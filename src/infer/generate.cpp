@@ -14,9 +14,10 @@ InferenceOptions options_for(std::span<const Request> requests, InferenceOptions
     std::int64_t prompt = std::ssize(request.prompt);
     sequences += request.width();
     prompt_tokens += prompt;
-    // A sequence more than those that run, for a block that is copied before it is written.
-    cache_tokens += (request.width() + (request.width() > 1 ? 1 : 0)) *
-                    round_up(prompt + request.max_new_tokens, options.block_tokens);
+    // Sequences that share blocks copy one before they write to it.
+    std::int64_t copied = request.width() > 1 ? options.block_tokens : 0;
+    cache_tokens +=
+        request.width() * (round_up(prompt + request.max_new_tokens, options.block_tokens) + copied);
     options.token_counts = options.token_counts || request.sampling.penalises();
   }
   auto least = [](std::int64_t limit, std::int64_t wanted) {

@@ -37,6 +37,12 @@ void Scheduler::check_fits(const Request& request) const {
             "the request needs a KV cache of ", tokens, " tokens (a prompt of ", prompt, " and ",
             request.max_new_tokens, " new ones), and the cache has ", most,
             "; lower max_new_tokens, or raise --kv-cache-tokens");
+  // Beams go on together, so that all of them must fit at a time, with a block to copy for each.
+  std::int64_t beams = request.beams ? request.width() : 0;
+  BEV_CHECK(beams * (pool_.blocks_for(tokens) + 1) <= pool_.options().blocks, ErrorKind::kInput,
+            "--num-beams: ", beams, " beams of ", tokens, " tokens need a KV cache of ",
+            beams * (pool_.blocks_for(tokens) + 1) * pool_.options().block_tokens,
+            " tokens, and the cache has ", most, "; lower max_new_tokens, or raise --kv-cache-tokens");
   BEV_CHECK(request.width() <= options_.max_sequences, ErrorKind::kInput, "n: ", request.width(),
             " sequences, and at most ", options_.max_sequences, " run at a time (--max-seqs)");
 }
@@ -60,12 +66,16 @@ Sequence& Scheduler::fork(const Sequence& from) {
   sequence->tokens = from.tokens;
   sequence->prompt_tokens = from.prompt_tokens;
   sequence->in_flight = from.in_flight;
+  if (from.state != SequenceState::kRunning || pool_.free_slots() == 0) {
+    insert_in_order(waiting_, sequence.get(), served_before);
+    return *sequence;
+  }
   sequence->computed = from.computed;
   sequence->blocks = from.blocks;
   sequence->known_blocks = from.known_blocks;
   for (BlockId block : sequence->blocks) pool_.add_reference(block);
   run(*sequence);
-  if (from.slot >= 0) forked_slots_.push_back({from.slot, sequence->slot});
+  forked_slots_.push_back({from.slot, sequence->slot});
   return *sequence;
 }
 
@@ -196,6 +206,8 @@ bool Scheduler::admit(Sequence& sequence, StepPlan& plan) {
     return false;
   }
   std::erase(waiting_, &sequence);
+  if (pool_.options().prefix_cache && reads_cache) plan.prefix_queries += sequence.length();
+  plan.prefix_hits += std::ssize(known) * pool_.options().block_tokens;
   sequence.known_blocks = std::ssize(known);
   sequence.computed = sequence.known_blocks * pool_.options().block_tokens;
   sequence.blocks = std::move(known);

@@ -43,6 +43,7 @@ struct StepPlan {
   std::vector<SlotCopy> slot_copies;
   std::int64_t tokens = 0;
   std::int64_t preempted = 0;
+  std::int64_t prefix_queries = 0, prefix_hits = 0;  // tokens looked up in the prefix cache, found
 };
 
 class Scheduler {
@@ -57,7 +58,8 @@ class Scheduler {
   bool accepts() const;
   // The first sequence of a request begins to wait; the others begin with its last prompt token.
   void add(std::shared_ptr<ActiveRequest> request);
-  // A sequence that continues another's blocks in a slot of its own (beams).
+  // A sequence with the tokens of another. It shares the other's blocks if that one runs and a slot is
+  // left; else it waits and is computed anew.
   Sequence& fork(const Sequence& from);
 
   StepPlan schedule();

@@ -208,6 +208,39 @@ TEST(Batching, BeamsFollowTheSearchOverWholeForwards) {
   }
 }
 
+// Beams that are preempted, or find no slot for a fork, wait and go on as if nothing happened.
+TEST(Batching, BeamsStandPreemptionAmongOtherTraffic) {
+  Case test_case{tiny_llama()};
+  Request beam = request_for(10);
+  beam.prompt = make_prompts(test_case.model, {7}).front();
+  beam.beams = BeamOptions{.num_beams = 4, .num_return_sequences = 4};
+  std::vector<SequenceResult> expected = run_requests(test_case, {beam})[0].sequences;
+  with_engine(test_case, [&](Engine& engine) {
+    InferenceEngine inference(
+        engine.model(), {.max_sequences = 6, .block_tokens = 2, .kv_cache_tokens = 76});
+    struct Keep : RequestSink {
+      std::map<RequestId, RequestResult> results;
+      void on_finished(RequestResult result) override { results[result.id] = std::move(result); }
+    } sink;
+    beam.priority = 5;
+    for (int i = 0; i < 3; ++i) inference.submit(beam);
+    for (const auto& prompt : mixed_prompts(test_case.model, 12)) {  // these go first
+      inference.step(sink);
+      Request request = request_for(14, 1);
+      request.prompt = prompt;
+      inference.submit(request);
+    }
+    inference.run(sink);
+    EXPECT_GT(inference.statistics().preemptions, 5);
+    ASSERT_EQ(sink.results.size(), 15u);
+    for (RequestId id : {0, 1, 2}) expect_near(sink.results[id].sequences, expected, 1e-9);
+    EXPECT_EQ(inference.blocks().used, 0);
+    beam.max_new_tokens = 14;
+    expect_error(ErrorKind::kInput, {"--num-beams", "4 beams of 20 tokens", "has 76"},
+                 [&] { inference.submit(beam); });
+  });
+}
+
 TEST(Batching, PromptAndTopLogprobsAreThoseOfWholeForwards) {
   for (const Case& test_case : {Case{windowed_llama()}, Case{tiny_gpt(), Dtype::kF64, 2},
                                 Case{tiny_llama(), Dtype::kF64, 1, 1, 2}}) {
