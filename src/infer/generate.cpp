@@ -16,8 +16,8 @@ InferenceOptions options_for(std::span<const Request> requests, InferenceOptions
     prompt_tokens += prompt;
     // Sequences that share blocks copy one before they write to it.
     std::int64_t copied = request.width() > 1 ? options.block_tokens : 0;
-    cache_tokens +=
-        request.width() * (round_up(prompt + request.max_new_tokens, options.block_tokens) + copied);
+    cache_tokens += request.width() *
+                    (round_up(prompt + request.max_new_tokens, options.block_tokens) + copied);
     options.token_counts = options.token_counts || request.sampling.penalises();
   }
   auto least = [](std::int64_t limit, std::int64_t wanted) {

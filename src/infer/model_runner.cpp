@@ -7,7 +7,6 @@
 #include "autograd/recompute.h"
 #include "base/divide.h"
 #include "base/error.h"
-#include "infer/shared_numbers.h"
 #include "kernels/device.h"
 #include "kernels/elementwise.h"
 #include "models/rope.h"
@@ -64,48 +63,12 @@ std::int64_t blocks_rounded(std::int64_t blocks) {
 
 }  // namespace
 
-// Device memory for the selections of a step, which lives until the host has read it.
-struct ModelRunner::Outputs {
-  Tensor tokens, status;  // [rows] i32, in one tensor
-  Tensor words;           // both
-  Tensor losses;          // [rows] wide
-  Tensor top_ids, top_values;
-  Tensor first_losses;  // [rows] wide, of the likeliest token
-
-  Outputs(Context& ctx, std::int64_t rows, std::int64_t top) {
-    words = Tensor(ctx.inputs, Dtype::kI32, {2 * rows}, "selections");
-    losses = Tensor(ctx.inputs, ctx.wide(), {rows}, "selections");
-    top_ids = Tensor(ctx.inputs, Dtype::kI32, {rows * top}, "selections");
-    top_values = Tensor(ctx.inputs, ctx.wide(), {rows * top}, "selections");
-    if (top > 0) first_losses = Tensor(ctx.inputs, ctx.wide(), {rows}, "selections");
-  }
-  // Tokens and their status lie one after the other, so that one copy fetches both.
-  void arrange(std::int64_t rows) {
-    tokens = words.rows(0, rows);
-    status = words.rows(rows, 2 * rows);
-  }
-};
-
-// A step whose results the host has not read yet.
-struct ModelRunner::Flight {
-  StepResults results;
-  std::unique_ptr<Outputs> outputs;  // null: those of a graph
-  BatchInputs inputs;
-  std::int64_t rows = 0, top = 0;
-  bool wants_logits = false;
-  std::vector<double> logits;  // [selections, V]
-  std::vector<std::int32_t> words, top_ids;
-  std::vector<double> losses, first_losses, top_values;
-  std::vector<float> narrow_losses, narrow_first, narrow_top;  // the same where the device has f32
-  std::vector<Work> fetches;
-};
-
 // A step of one token per sequence, as a CUDA graph with buffers of its own.
 struct ModelRunner::Graph {
   BatchInputs inputs;
   MicroBatch batch;
   DecodeStep step;
-  Outputs outputs;
+  SelectionOutputs outputs;
   std::unique_ptr<DeviceGraph> recording;
   bool ran = false;  // once without being captured
 
@@ -282,7 +245,7 @@ Var ModelRunner::hidden_states(const MicroBatch& batch, const DecodeStep& step) 
 
 // The likeliest tokens of each row: their logits, and the loss of the first, from which the
 // log-probabilities of the others follow.
-void ModelRunner::find_top(const Tensor& raw, const Tensor& logits, Outputs& outputs,
+void ModelRunner::find_top(const Tensor& raw, const Tensor& logits, SelectionOutputs& outputs,
                            std::int64_t top) {
   Context& ctx = model_.ctx();
   const std::int64_t rows = logits.shape()[0];
@@ -306,7 +269,7 @@ void ModelRunner::find_top(const Tensor& raw, const Tensor& logits, Outputs& out
 
 // Selects the token of each row and computes its log-probability as the training loss does.
 void ModelRunner::select(const Var& hidden, const BatchInputs& inputs, const BatchValues& values,
-                         Outputs& outputs, Flight* flight) {
+                         SelectionOutputs& outputs, StepFlight* flight) {
   Context& ctx = model_.ctx();
   const ModelStage& stage = model_.stage();
   const SamplingKernels& sampling = ctx.kernels.sampling;
@@ -337,7 +300,7 @@ void ModelRunner::select(const Var& hidden, const BatchInputs& inputs, const Bat
 }
 
 // Log-probabilities of the prompt tokens of runs that want them, from the rows before them.
-void ModelRunner::score_prompts(const Var& hidden, const BatchValues& values, Flight& flight) {
+void ModelRunner::score_prompts(const Var& hidden, const BatchValues& values, StepFlight& flight) {
   Context& ctx = model_.ctx();
   const ModelStage& stage = model_.stage();
   for (std::size_t i = 0; i < flight.results.runs.size(); ++i) {
@@ -358,8 +321,8 @@ void ModelRunner::score_prompts(const Var& hidden, const BatchValues& values, Fl
 }
 
 void ModelRunner::compute(const BatchInputs& inputs, const BatchValues& values,
-                          const MicroBatch& batch, const DecodeStep& step, Outputs& outputs,
-                          Flight* flight) {
+                          const MicroBatch& batch, const DecodeStep& step,
+                          SelectionOutputs& outputs, StepFlight* flight) {
   Context& ctx = model_.ctx();
   TapeScope unrecorded(ctx, nullptr);
   ctx.kernels.sampling.resolve(ctx.stream, {.tokens = inputs.tokens.as<std::int32_t>(),
@@ -372,7 +335,7 @@ void ModelRunner::compute(const BatchInputs& inputs, const BatchValues& values,
   select(hidden, inputs, values, outputs, flight);
 }
 
-void ModelRunner::replay(BatchValues& values, Flight& flight) {
+void ModelRunner::replay(BatchValues& values, StepFlight& flight) {
   Context& ctx = model_.ctx();
   values.pad(padded(values.shape), options_.block_tokens);
   std::unique_ptr<Graph>& graph = graphs_[values.shape];
@@ -393,7 +356,7 @@ void ModelRunner::replay(BatchValues& values, Flight& flight) {
     graph->recording->start();
     ++graph_launches_;
   }
-  fetch(graph->outputs, values.shape.selects, flight);
+  flight.fetch(ctx, graph->outputs, values.shape.selects);
 }
 
 // A graph serves all lengths that its block table has room for.
@@ -404,12 +367,12 @@ void ModelRunner::bound_keys(DecodeStep& step) const {
   }
 }
 
-std::unique_ptr<ModelRunner::Outputs> ModelRunner::take_outputs(std::int64_t rows) {
+std::unique_ptr<SelectionOutputs> ModelRunner::take_outputs(std::int64_t rows) {
   if (outputs_.empty()) {
-    outputs_.push_back(
-        std::make_unique<Outputs>(model_.ctx(), options_.slots, options_.max_top_logprobs));
+    outputs_.push_back(std::make_unique<SelectionOutputs>(model_.ctx(), options_.slots,
+                                                          options_.max_top_logprobs));
   }
-  std::unique_ptr<Outputs> outputs = std::move(outputs_.back());
+  std::unique_ptr<SelectionOutputs> outputs = std::move(outputs_.back());
   outputs_.pop_back();
   outputs->arrange(rows);
   return outputs;
@@ -421,7 +384,7 @@ void ModelRunner::launch(const StepPlan& plan, const std::vector<std::int64_t>& 
   copy_slots(plan);
   BatchValues values(plan, options_.block_tokens, dynamic_rope_);
   set_counts(values);
-  auto flight = std::make_unique<Flight>();
+  auto flight = std::make_unique<StepFlight>();
   flight->results.selecting = values.selecting;
   flight->results.runs = plan.runs;
   flight->results.prompt_logprobs.resize(plan.runs.size());
@@ -439,7 +402,8 @@ void ModelRunner::launch(const StepPlan& plan, const std::vector<std::int64_t>& 
     batch.layout.expert_tokens = expert_tokens;
     compute(flight->inputs, values, batch, make_step(flight->inputs, values), *flight->outputs,
             flight.get());
-    fetch(*flight->outputs, values.shape.selects, *flight);
+    bool selects = model_.stage().range().last && values.shape.selects > 0;
+    if (selects) flight->fetch(ctx, *flight->outputs, values.shape.selects);
   }
   flights_.push_back(std::move(flight));
 }
@@ -463,7 +427,7 @@ void ModelRunner::warm_up(std::int64_t tokens, std::int64_t selections) {
   values.sequences = {{0, tokens, 1}};
   BatchInputs inputs(ctx, shape);
   inputs.upload(ctx, values);
-  Outputs outputs(ctx, selections, 0);
+  SelectionOutputs outputs(ctx, selections, 0);
   outputs.arrange(selections);
   MicroBatch batch = make_batch(inputs, values);
   std::int64_t experts = model_.mesh().group(MeshGroup::kExperts).size();
@@ -486,109 +450,14 @@ void ModelRunner::launch_idle(const std::vector<std::int64_t>& expert_tokens) {
   hidden_states(batch, make_step(inputs, values));
 }
 
-// Enqueues the copies of the selections to the host.
-void ModelRunner::fetch(const Outputs& from, std::int64_t rows, Flight& flight) {
-  if (!model_.stage().range().last || flight.results.selecting.empty()) return;
-  Context& ctx = model_.ctx();
-  auto add = [&](const View& view, auto& host) {
-    host.resize(static_cast<std::size_t>(view.numel()));
-    flight.fetches.push_back(ctx.kernels.device.fetch(ctx.stream, view, host.data()));
-  };
-  auto add_wide = [&](const View& view, std::vector<double>& wide, std::vector<float>& narrow) {
-    view.dtype == Dtype::kF64 ? add(view, wide) : add(view, narrow);
-  };
-  flight.rows = rows;
-  add(from.words.rows(0, 2 * rows), flight.words);
-  add_wide(from.losses.rows(0, rows), flight.losses, flight.narrow_losses);
-  if (flight.top == 0) return;
-  add(from.top_ids.rows(0, rows * flight.top), flight.top_ids);
-  add_wide(from.top_values.rows(0, rows * flight.top), flight.top_values, flight.narrow_top);
-  add_wide(from.first_losses.rows(0, rows), flight.first_losses, flight.narrow_first);
-}
-
-namespace {
-
-std::vector<double> widened(const std::vector<double>& wide, const std::vector<float>& narrow) {
-  return narrow.empty() ? wide : std::vector<double>(narrow.begin(), narrow.end());
-}
-
-}  // namespace
-
 StepResults ModelRunner::finish() {
-  std::unique_ptr<Flight> flight = std::move(flights_.front());
+  std::unique_ptr<StepFlight> flight = std::move(flights_.front());
   flights_.erase(flights_.begin());
-  for (Work& work : flight->fetches) work.wait();
-  StepResults results = std::move(flight->results);
-  results.selected.resize(results.selecting.size());
-  if (model_.stage().range().last) {
-    const std::vector<double> losses = widened(flight->losses, flight->narrow_losses);
-    for (std::size_t i = 0; i < results.selected.size(); ++i) {
-      SelectedToken& selected = results.selected[i];
-      selected.token = flight->words[i];
-      selected.finite = flight->words[static_cast<std::size_t>(flight->rows) + i] ==
-                        static_cast<std::int32_t>(SelectStatus::kSelected);
-      selected.logprob = 0 - losses[i];
-    }
-    add_top(*flight, results);
-    add_logits(*flight, results);
-  }
-  if (flight->outputs) outputs_.push_back(std::move(flight->outputs));
-  share(results);
-  return results;
-}
-
-void ModelRunner::add_top(const Flight& flight, StepResults& results) {
-  const std::vector<double> values = widened(flight.top_values, flight.narrow_top);
-  const std::vector<double> first = widened(flight.first_losses, flight.narrow_first);
-  for (std::size_t i = 0; i < results.selected.size() && flight.top > 0; ++i) {
-    SelectedToken& selected = results.selected[i];
-    const std::int64_t wanted = results.selecting[i]->asked().top_logprobs;
-    for (std::int64_t k = 0; k < wanted; ++k) {
-      auto at = static_cast<std::size_t>(static_cast<std::int64_t>(i) * flight.top + k);
-      std::int32_t token = flight.top_ids[at];
-      if (token < 0) break;
-      double below = values[at] - values[i * static_cast<std::size_t>(flight.top)];
-      selected.top.push_back(
-          {token, token == selected.token ? selected.logprob : below - first[i]});
-    }
-  }
-}
-
-void ModelRunner::add_logits(const Flight& flight, StepResults& results) const {
-  auto width = static_cast<std::size_t>(model_.options().model.vocab_size);
-  for (std::size_t i = 0; i < results.selected.size() && flight.wants_logits; ++i) {
-    if (!results.selecting[i]->asked().wants_logits()) continue;
-    auto row = flight.logits.begin() + static_cast<std::ptrdiff_t>(i * width);
-    results.selected[i].logits.assign(row, row + static_cast<std::ptrdiff_t>(width));
-  }
-}
-
-namespace {
-
-void pass_results(SharedNumbers& numbers, StepResults& results) {
-  for (SelectedToken& at : results.selected) {
-    numbers.pass(at.token);
-    numbers.pass(at.finite);
-    numbers.pass(at.logprob);
-    numbers.pass_list(at.logits);
-    numbers.pass_list(at.top, [&](TopLogprob& top) {
-      numbers.pass(top.token);
-      numbers.pass(top.logprob);
-    });
-  }
-  for (std::vector<double>& list : results.prompt_logprobs) numbers.pass_list(list);
-}
-
-}  // namespace
-
-// What the last stage selected, on all stages.
-void ModelRunner::share(StepResults& results) {
   Group& pp = model_.mesh().pp().host();
-  if (pp.size() == 1) return;
-  SharedNumbers numbers(model_.stage().range().last);
-  if (model_.stage().range().last) pass_results(numbers, results);
-  numbers.broadcast(pp, pp.size() - 1);
-  if (!model_.stage().range().last) pass_results(numbers, results);
+  StepResults results = flight->finish(model_.options().model.vocab_size);
+  if (flight->outputs) outputs_.push_back(std::move(flight->outputs));
+  share_results(pp, model_.stage().range().last, results);
+  return results;
 }
 
 }  // namespace bev

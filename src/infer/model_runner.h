@@ -9,7 +9,7 @@
 #include <memory>
 #include <vector>
 
-#include "infer/batch_inputs.h"
+#include "infer/selections.h"
 #include "parallel/rank_model.h"
 
 namespace bev {
@@ -22,23 +22,6 @@ struct RunnerOptions {
   std::int64_t slots = 1;
   std::int64_t max_top_logprobs = 20;
   bool token_counts = true;  // penalties may be asked for
-};
-
-// What became of a selection.
-struct SelectedToken {
-  std::int32_t token = -1;
-  bool finite = true;
-  double logprob = 0;
-  std::vector<TopLogprob> top = {};
-  std::vector<double> logits = {};  // for Request::wants_logits
-};
-
-// A step whose results may still be on their way.
-struct StepResults {
-  std::vector<Sequence*> selecting;
-  std::vector<ScheduledRun> runs;
-  std::vector<SelectedToken> selected;
-  std::vector<std::vector<double>> prompt_logprobs;  // by run; empty: not asked for
 };
 
 class ModelRunner {
@@ -69,9 +52,7 @@ class ModelRunner {
   std::int64_t graph_launches() const { return graph_launches_; }
 
  private:
-  struct Flight;
   struct Graph;
-  struct Outputs;
 
   BatchShape padded(const BatchShape& shape) const;
   bool replayable(const StepPlan& plan) const;
@@ -82,19 +63,16 @@ class ModelRunner {
   DecodeStep make_step(const BatchInputs& inputs, const BatchValues& values) const;
   void bound_keys(DecodeStep& step) const;
   Var hidden_states(const MicroBatch& batch, const DecodeStep& step);
-  void find_top(const Tensor& raw, const Tensor& logits, Outputs& outputs, std::int64_t top);
+  void find_top(const Tensor& raw, const Tensor& logits, SelectionOutputs& outputs,
+                std::int64_t top);
   void select(const Var& hidden, const BatchInputs& inputs, const BatchValues& values,
-              Outputs& outputs, Flight* flight);
-  void score_prompts(const Var& hidden, const BatchValues& values, Flight& flight);
+              SelectionOutputs& outputs, StepFlight* flight);
+  void score_prompts(const Var& hidden, const BatchValues& values, StepFlight& flight);
   // flight: null for a graph, which serves only plain selections.
   void compute(const BatchInputs& inputs, const BatchValues& values, const MicroBatch& batch,
-               const DecodeStep& step, Outputs& outputs, Flight* flight);
-  void replay(BatchValues& values, Flight& flight);
-  std::unique_ptr<Outputs> take_outputs(std::int64_t rows);
-  void fetch(const Outputs& from, std::int64_t rows, Flight& flight);
-  static void add_top(const Flight& flight, StepResults& results);
-  void add_logits(const Flight& flight, StepResults& results) const;
-  void share(StepResults& results);
+               const DecodeStep& step, SelectionOutputs& outputs, StepFlight* flight);
+  void replay(BatchValues& values, StepFlight& flight);
+  std::unique_ptr<SelectionOutputs> take_outputs(std::int64_t rows);
 
   RankModel& model_;
   RunnerOptions options_;
@@ -104,8 +82,8 @@ class ModelRunner {
   Tensor last_tokens_;  // [slots] i32
   Tensor counts_;       // [slots, V] i32; empty: no penalties
   std::map<BatchShape, std::unique_ptr<Graph>> graphs_;
-  std::vector<std::unique_ptr<Outputs>> outputs_;  // free ones
-  std::vector<std::unique_ptr<Flight>> flights_;
+  std::vector<std::unique_ptr<SelectionOutputs>> outputs_;  // free ones
+  std::vector<std::unique_ptr<StepFlight>> flights_;
   std::int64_t graph_launches_ = 0;
 };
 

@@ -42,7 +42,8 @@ void Scheduler::check_fits(const Request& request) const {
   BEV_CHECK(beams * (pool_.blocks_for(tokens) + 1) <= pool_.options().blocks, ErrorKind::kInput,
             "--num-beams: ", beams, " beams of ", tokens, " tokens need a KV cache of ",
             beams * (pool_.blocks_for(tokens) + 1) * pool_.options().block_tokens,
-            " tokens, and the cache has ", most, "; lower max_new_tokens, or raise --kv-cache-tokens");
+            " tokens, and the cache has ", most,
+            "; lower max_new_tokens, or raise --kv-cache-tokens");
   BEV_CHECK(request.width() <= options_.max_sequences, ErrorKind::kInput, "n: ", request.width(),
             " sequences, and at most ", options_.max_sequences, " run at a time (--max-seqs)");
 }

@@ -58,8 +58,8 @@ class Scheduler {
   bool accepts() const;
   // The first sequence of a request begins to wait; the others begin with its last prompt token.
   void add(std::shared_ptr<ActiveRequest> request);
-  // A sequence with the tokens of another. It shares the other's blocks if that one runs and a slot is
-  // left; else it waits and is computed anew.
+  // A sequence with the tokens of another. It shares the other's blocks if that one runs and a slot
+  // is left; else it waits and is computed anew.
   Sequence& fork(const Sequence& from);
 
   StepPlan schedule();

@@ -505,10 +505,10 @@ TEST(Batching, WeightsAreThoseOfTheStoreAndCarryTheirVersion) {
     EXPECT_EQ(inference.statistics().steps, steps);
     // Training changes the parameters where they lie.
     for (const Param* param : model.store().params()) {
-      if (param->name != "decoder.final_layernorm.weight") continue;
       WeightLease lease = model.ctx().weights.use(*param);
       WeightLease stored = model.store().local_value(*param);
-      EXPECT_EQ(lease.view.data, stored.view.data);
+      EXPECT_EQ(lease.view.data, stored.view.data) << param->name;
+      if (param->name != "decoder.final_layernorm.weight") continue;
       auto* values = stored.view.as<float>();
       for (std::int64_t i = 0; i < stored.view.numel(); ++i) values[i] *= i % 2 == 0 ? 3.0F : -1.0F;
     }
