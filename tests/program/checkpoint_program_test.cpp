@@ -3,6 +3,7 @@
 
 #include <random>
 
+#include "base/clock.h"
 #include "base/file.h"
 #include "base/text.h"
 #include "comm/process/sockets.h"
@@ -147,11 +148,15 @@ void check_kills(int kills) {
       "--global-batch-size 4 --train-iters 40 --save-interval 1 ");
   expect_success(run_shell(folder, bevatron(train + "--save whole --most-recent-k 1")));
   std::mt19937 random(7);
-  std::uniform_real_distribution<double> seconds(0.05, 0.6);
+  std::uniform_real_distribution<double> part(0.1, 0.8);
+  double shortest = 0.7;  // seconds that a run took to its end; unknown before
   int killed = 0, progress = 0;
   for (int i = 0; i < kills; ++i) {
-    Outcome run = run_shell(folder, concat("timeout -s KILL ", seconds(random), " ", BEV_BINARY_DIR,
-                                           "/bevatron ", train, "--load D --save D"));
+    double start = monotonic_seconds();
+    Outcome run =
+        run_shell(folder, concat("timeout -s KILL ", part(random) * shortest, " ", BEV_BINARY_DIR,
+                                 "/bevatron ", train, "--load D --save D"));
+    if (run.code == 0) shortest = std::min(shortest, monotonic_seconds() - start);
     EXPECT_TRUE(run.code == 137 || run.code == 0) << run.code << "\n" << run.err;
     killed += run.code == 137 ? 1 : 0;
     progress += run.err.find("loaded iteration") != std::string::npos ? 1 : 0;
