@@ -8,38 +8,6 @@
 namespace bev::test {
 namespace {
 
-ModelConfig wide_llama() {
-  ModelConfig model = tiny_llama();
-  model.num_layers = 2;
-  model.hidden_size = 512;
-  model.ffn_hidden_size = 2048;
-  model.num_attention_heads = 8;
-  model.num_query_groups = 2;
-  model.kv_channels = 64;
-  model.vocab_size = 1024;
-  return model;
-}
-
-ModelConfig wide_moe() {
-  ModelConfig model = wide_llama();
-  model.moe.num_experts = 8;
-  model.moe.topk = 2;
-  model.moe.ffn_hidden_size = 256;
-  return model;
-}
-
-ModelConfig wide_mla() {
-  ModelConfig model = tiny_deepseek();
-  model.num_layers = 2;
-  model.hidden_size = 512;
-  model.q_lora_rank = 128;
-  model.kv_lora_rank = 128;
-  model.qk_head_dim = 64;
-  model.qk_pos_emb_head_dim = 32;
-  model.v_head_dim = 64;
-  return model;
-}
-
 // The head and product sizes of llama3.2-1b.
 ModelConfig geometry_1b() {
   ModelConfig model = wide_llama();

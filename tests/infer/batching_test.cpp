@@ -216,8 +216,8 @@ TEST(Batching, BeamsStandPreemptionAmongOtherTraffic) {
   beam.beams = BeamOptions{.num_beams = 4, .num_return_sequences = 4};
   std::vector<SequenceResult> expected = run_requests(test_case, {beam})[0].sequences;
   with_engine(test_case, [&](Engine& engine) {
-    InferenceEngine inference(
-        engine.model(), {.max_sequences = 6, .block_tokens = 2, .kv_cache_tokens = 76});
+    InferenceEngine inference(engine.model(),
+                              {.max_sequences = 6, .block_tokens = 2, .kv_cache_tokens = 76});
     struct Keep : RequestSink {
       std::map<RequestId, RequestResult> results;
       void on_finished(RequestResult result) override { results[result.id] = std::move(result); }

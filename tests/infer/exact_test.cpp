@@ -11,39 +11,6 @@ namespace {
 
 using namespace test;
 
-// 512 wide, products over 2048: as many sums as make an order matter.
-ModelConfig wide_llama() {
-  ModelConfig model = tiny_llama();
-  model.num_layers = 2;
-  model.hidden_size = 512;
-  model.ffn_hidden_size = 2048;
-  model.num_attention_heads = 8;
-  model.num_query_groups = 2;
-  model.kv_channels = 64;
-  model.vocab_size = 259;
-  return model;
-}
-
-ModelConfig wide_moe() {
-  ModelConfig model = wide_llama();
-  model.moe.num_experts = 6;
-  model.moe.topk = 2;
-  model.moe.ffn_hidden_size = 256;
-  return model;
-}
-
-ModelConfig wide_mla() {
-  ModelConfig model = tiny_deepseek();
-  model.num_layers = 2;
-  model.hidden_size = 256;
-  model.q_lora_rank = 96;
-  model.kv_lora_rank = 64;
-  model.qk_head_dim = 48;
-  model.qk_pos_emb_head_dim = 16;
-  model.v_head_dim = 32;
-  return model;
-}
-
 struct ExactCase {
   ModelConfig model;
   Dtype dtype;
