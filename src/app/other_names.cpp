@@ -175,6 +175,27 @@ constexpr auto kGeneration = std::to_array<Names>({
     {"file input-file prompts prompts-file prompt-path", "prompt-file"},
     {"text query message question instruction start", "prompt"},
     {"input-ids prompt-ids prompt-token-ids", "prompt-tokens"},
+    {"repeat-penalty penalty rep-pen", "repetition-penalty"},
+    {"stop-words stop-strings stop-sequences reverse-prompt stop-sequence", "stop"},
+    {"eos-token-id eos-id stop-token termination-id stop-ids", "stop-token-ids"},
+    {"min-length min-tokens", "min-new-tokens"},
+    {"num-samples num-sequences best-of samples-per-prompt", "n"},
+    {"beam-width beams beam-size use-beam-search best-of-beams", "num-beams"},
+    {"logprobs return-log-probs output-scores n-probs", "json",
+     "log-probabilities are in the line of --json, those of the prompt with --prompt-logprobs"},
+    {"max-num-seqs max-batch-size max-concurrency parallel np inference-max-requests "
+     "inference-dynamic-batching-max-requests",
+     "max-seqs"},
+    {"max-num-batched-tokens chunked-prefill-size max-batch-tokens ubatch-size "
+     "inference-dynamic-batching-max-tokens",
+     "max-step-tokens"},
+    {"page-size inference-dynamic-batching-block-size", "block-tokens"},
+    {"gpu-memory-utilization mem-fraction-static num-gpu-blocks-override kv-cache-memory-bytes "
+     "max-total-tokens inference-dynamic-batching-buffer-size-gb",
+     "kv-cache-tokens",
+     "the cache takes what the requests need and memory allows; --kv-cache-tokens sets its size"},
+    {"enable-prefix-caching radix-cache inference-dynamic-batching-prefix-caching", "prefix-cache"},
+    {"batch-invariant-mode enable-deterministic-inference batch-invariant", "exact"},
     {"skip-special-tokens", "show-special-tokens",
      "leave it out: special tokens are hidden unless --show-special-tokens"},
 });

@@ -168,6 +168,14 @@ TEST(FirstHour, NamesOfOtherProgramsGetTheRightName) {
   outcome = bevatron(folder, "generate --model x --max-tokens 3");
   EXPECT_THAT(outcome.err, HasSubstr("--model: unknown flag; here it is --hf-model"));
   EXPECT_THAT(outcome.err, HasSubstr("--max-tokens: unknown flag; here it is --max-new-tokens"));
+  for (auto [name, here] : {std::pair{"--max-num-seqs 4", "--max-seqs"},
+                            {"--max-num-batched-tokens 512", "--max-step-tokens"},
+                            {"--gpu-memory-utilization 0.9", "--kv-cache-tokens"},
+                            {"--beam-width 3", "--num-beams"},
+                            {"--batch-invariant-mode", "--exact"}}) {
+    outcome = bevatron(folder, concat("generate --hf-model x ", name));
+    EXPECT_THAT(outcome.err, HasSubstr(here)) << name;
+  }
   outcome = bevatron(folder, "generate --hf-model meta-llama/Llama-3.2-1B --prompt x");
   EXPECT_EQ(outcome.code, 2);
   EXPECT_THAT(outcome.err, HasSubstr("`hf download meta-llama/Llama-3.2-1B --local-dir "
