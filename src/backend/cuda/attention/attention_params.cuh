@@ -83,7 +83,7 @@ struct DecodeParams {
   int busy_splits = 1;  // that make the device busy, at most `splits`
   int pairs = 0;        // most (query, head) pairs of any run, per kv head
   int pair_tiles = 1;   // of the grid
-  int stages = 2;  // of cp.async
+  int stages = 2;       // of cp.async
 };
 
 struct MergeParams {
