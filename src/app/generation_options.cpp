@@ -48,6 +48,30 @@ std::vector<LogitEdit> read_logit_bias(const std::string& path) {
 
 }  // namespace
 
+void add_sampling_fields(FieldList& list, SamplingOptions& sampling) {
+  list.add("temperature", sampling.temperature, "divides the logits; 0: always the likeliest token")
+      .min(0);
+  list.add("top-k", sampling.top_k, "choose among so many likeliest tokens; 0: all")
+      .min(0)
+      .limit(kMostIds);
+  list.add("top-p", sampling.top_p,
+           "choose among the likeliest tokens that make up this probability")
+      .above(0)
+      .max(1);
+  list.add("min-p", sampling.min_p,
+           "choose among tokens with at least this fraction of the largest probability")
+      .min(0)
+      .max(1);
+  list.add("repetition-penalty", sampling.repetition_penalty,
+           "above 1: tokens of prompt and output become less likely (logits divided, or multiplied "
+           "below 0)")
+      .above(0);
+  list.add("presence-penalty", sampling.presence_penalty,
+           "subtracted from the logits of tokens in the output");
+  list.add("frequency-penalty", sampling.frequency_penalty,
+           "subtracted from the logits of tokens in the output for each occurrence");
+}
+
 void GenerationFlags::fields(FieldList& list) {
   list.add("max-new-tokens", max_new_tokens, "tokens to add")
       .min(0)
@@ -56,23 +80,7 @@ void GenerationFlags::fields(FieldList& list) {
   list.add("min-new-tokens", min_new_tokens, "end no sequence before so many tokens")
       .min(0)
       .limit(kMostTokens);
-  list.add("temperature", temperature, "divides the logits; 0: always the likeliest token").min(0);
-  list.add("top-k", top_k, "choose among so many likeliest tokens; 0: all").min(0).limit(kMostIds);
-  list.add("top-p", top_p, "choose among the likeliest tokens that make up this probability")
-      .above(0)
-      .max(1);
-  list.add("min-p", min_p,
-           "choose among tokens with at least this fraction of the largest probability")
-      .min(0)
-      .max(1);
-  list.add("repetition-penalty", repetition_penalty,
-           "above 1: tokens of prompt and output become less likely (logits divided, or multiplied "
-           "below 0)")
-      .above(0);
-  list.add("presence-penalty", presence_penalty,
-           "subtracted from the logits of tokens in the output");
-  list.add("frequency-penalty", frequency_penalty,
-           "subtracted from the logits of tokens in the output for each occurrence");
+  add_sampling_fields(list, sampling);
   list.add("logit-bias", logit_bias, "JSON file {\"token id\": number to add to its logit, ...}");
   list.add("stop", stop, "text that ends a sequence; the text before it is the result");
   list.add("stop-token-ids", stop_token_ids, "token ids that end a sequence, besides the model's");
@@ -116,13 +124,13 @@ std::vector<std::string> GenerationFlags::problems() const {
   if (beams() && n > 1) {
     out.push_back("--n: is for sampling; with --num-beams give --num-return-sequences");
   }
-  if (beams() && temperature > 0) {
+  if (beams() && sampling.temperature > 0) {
     out.push_back("--num-beams: beam search is greedy; leave out --temperature");
   }
   if (beams() && !stop.empty()) {
     out.push_back("--stop: does not go with --num-beams; give --stop-token-ids");
   }
-  if (beams() && (presence_penalty != 0 || frequency_penalty != 0)) {
+  if (beams() && (sampling.presence_penalty != 0 || sampling.frequency_penalty != 0)) {
     out.push_back(
         "--num-beams: takes --repetition-penalty, but neither --presence-penalty nor "
         "--frequency-penalty");
@@ -135,7 +143,7 @@ std::vector<std::string> GenerationFlags::problems() const {
 }
 
 void GenerationFlags::warn(const Options& options) const {
-  if (temperature > 0) return;
+  if (sampling.temperature > 0) return;
   for (const char* flag : {"top-k", "top-p", "min-p"}) {
     if (!options.given(flag)) continue;
     log_warning(concat("--", flag,
@@ -149,14 +157,8 @@ Request GenerationFlags::request(const std::string& files, std::uint64_t seed) c
   Request request;
   request.max_new_tokens = max_new_tokens;
   request.min_new_tokens = min_new_tokens;
-  request.sampling.temperature = temperature;
-  request.sampling.top_k = top_k;
-  request.sampling.top_p = top_p;
-  request.sampling.min_p = min_p;
+  request.sampling = sampling;
   request.sampling.seed = seed;
-  request.sampling.repetition_penalty = repetition_penalty;
-  request.sampling.presence_penalty = presence_penalty;
-  request.sampling.frequency_penalty = frequency_penalty;
   if (!logit_bias.empty()) request.sampling.logit_bias = read_logit_bias(logit_bias);
   request.ignore_end = ignore_eos;
   if (!files.empty()) request.end_tokens = read_end_tokens(files);

@@ -14,12 +14,13 @@ class FieldList;
 class Options;
 struct InferenceOptions;
 
+// Temperature, filters and penalties.
+void add_sampling_fields(FieldList& list, SamplingOptions& sampling);
+
 struct GenerationFlags {
   std::int64_t max_new_tokens = 64, min_new_tokens = 0;
-  double temperature = 0, top_p = 1, min_p = 0;
-  std::int64_t top_k = 0;
-  double repetition_penalty = 1, presence_penalty = 0, frequency_penalty = 0;
-  std::string logit_bias;  // JSON file {"token id": bias}
+  SamplingOptions sampling;  // without the seed and the biases
+  std::string logit_bias;    // JSON file {"token id": bias}
   std::string stop;
   std::vector<std::int64_t> stop_token_ids;
   bool ignore_eos = false;

@@ -23,7 +23,7 @@ namespace bev {
 
 namespace {
 
-constexpr std::int64_t kMostTokens = std::int64_t{1} << 24, kMostIds = std::int64_t{1} << 28;
+constexpr std::int64_t kMostTokens = std::int64_t{1} << 24;
 
 struct BenchServeOptions {
   bool offline = false;
@@ -42,7 +42,6 @@ struct BenchServeOptions {
 
  private:
   void load_fields(FieldList& list);
-  void sampling_fields(FieldList& list);
 };
 
 void BenchServeOptions::load_fields(FieldList& list) {
@@ -77,30 +76,6 @@ void BenchServeOptions::load_fields(FieldList& list) {
            "after the load, trace some steps for device_idle_share; one GPU only");
 }
 
-void BenchServeOptions::sampling_fields(FieldList& list) {
-  SamplingOptions& sampling = load.sampling;
-  list.add("temperature", sampling.temperature, "divides the logits; 0: always the likeliest token")
-      .min(0);
-  list.add("top-k", sampling.top_k, "choose among so many likeliest tokens; 0: all")
-      .min(0)
-      .limit(kMostIds);
-  list.add("top-p", sampling.top_p,
-           "choose among the likeliest tokens that make up this probability")
-      .above(0)
-      .max(1);
-  list.add("min-p", sampling.min_p,
-           "choose among tokens with at least this fraction of the largest probability")
-      .min(0)
-      .max(1);
-  list.add("repetition-penalty", sampling.repetition_penalty,
-           "above 1: tokens of prompt and output become less likely")
-      .above(0);
-  list.add("presence-penalty", sampling.presence_penalty,
-           "subtracted from the logits of tokens in the output");
-  list.add("frequency-penalty", sampling.frequency_penalty,
-           "subtracted from the logits of tokens in the output for each occurrence");
-}
-
 void BenchServeOptions::fields(FieldList& list) {
   list.section("bench serve");
   list.add("offline", offline, "load an engine in this process");
@@ -108,7 +83,7 @@ void BenchServeOptions::fields(FieldList& list) {
   model.fields(list);
   list.add("preset", preset_name, "known model with random weights instead");
   load_fields(list);
-  sampling_fields(list);
+  add_sampling_fields(list, load.sampling);
   engine.fields(list);
   run.parallel.fields(list);
   run.precision.fields(list);
@@ -186,15 +161,12 @@ Json result_json(const LoadMetrics& metrics, const LoadResult& result,
   return line;
 }
 
-// An engine for as many requests as run at a time. The scheduler admits a sequence only if there is
-// a block more for each.
+// An engine for as many requests as run at a time.
 InferenceOptions engine_limits(const BenchServeOptions& wanted) {
   std::int64_t width = wanted.load.width(wanted.engine.max_seqs);
   std::vector<Request> running(static_cast<std::size_t>(width),
                                load_request(wanted.load, wanted.run.model.vocab_size, 0));
-  InferenceOptions limits = options_for(running, wanted.engine.options());
-  limits.wanted_tokens += width * limits.block_tokens;
-  return limits;
+  return options_for(running, wanted.engine.options());
 }
 
 void bench_rank(const RankStart& start, const BenchServeOptions& wanted,
