@@ -433,6 +433,11 @@ void check_fp8(const RunConfig& run, Problems& out) {
                          "; change --seq-length or --micro-batch-size, or take tensorwise"));
   }
   ShardingStrategy strategy = run.parallel.data_parallel_sharding_strategy;
+  if (run.runtime.exact && run.fp8.used() && run.fp8.scaling() != Fp8Scaling::kBlockwise) {
+    out.push_back(
+        "--exact: a scale of a whole tensor depends on all tokens of the batch; give "
+        "--fp8-recipe blockwise, or leave out --fp8-format");
+  }
   if (run.fp8.fp8_param_gather && strategy == ShardingStrategy::kNoShard) {
     out.push_back(
         "--fp8-param-gather: needs --data-parallel-sharding-strategy optim, optim_grads or "

@@ -527,6 +527,12 @@ TEST_F(RunConfigTest, RecomputedPartsAreThoseOfTheModel) {
   EXPECT_THAT(parts("mla_up_proj"), ElementsAre(HasSubstr("no latent attention")));
 }
 
+TEST_F(RunConfigTest, ExactKernelsNeedScalesThatNoOtherTokenHasAShareIn) {
+  const std::vector<std::string> exact = {"--exact", "--bf16", "--fp8-format", "hybrid"};
+  EXPECT_THAT(resolve(exact), Contains(HasSubstr("--fp8-recipe blockwise")));
+  EXPECT_THAT(resolve_anew({"--exact", "--bf16"}), IsEmpty());
+}
+
 TEST_F(RunConfigTest, PrecisionGivesTheDtype) {
   EXPECT_EQ(run.precision.model_dtype(), Dtype::kF32);
   run.precision.fp16 = true;

@@ -34,6 +34,7 @@ struct BenchServeOptions {
   ServiceLevel level;
   std::int64_t warmup = -1;  // -1: as many as run at a time, where there are CUDA graphs
   bool trace_idle = true;
+  bool json = true;  // always
   EngineFlags engine;
   RunConfig run;
 
@@ -84,6 +85,7 @@ void BenchServeOptions::fields(FieldList& list) {
   list.add("preset", preset_name, "known model with random weights instead");
   load_fields(list);
   add_sampling_fields(list, load.sampling);
+  list.add("json", json, "results are one JSON line in any case");
   engine.fields(list);
   run.parallel.fields(list);
   run.precision.fields(list);

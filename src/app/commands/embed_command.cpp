@@ -32,6 +32,7 @@ struct EmbedOptions {
   std::string tokens;
   EmbeddingOptions embedding;
   std::string output;
+  bool json = true;  // always
   RunConfig run;
 
   void fields(FieldList& list);
@@ -53,6 +54,7 @@ void EmbedOptions::fields(FieldList& list) {
   list.add("normalize", embedding.normalize, "scale vectors to length 1");
   list.add("output", output,
            "safetensors file for \"embeddings\" [rows, H], in fp32, with --fp64 in fp64");
+  list.add("json", json, "results are one JSON line in any case");
   run.parallel.fields(list);
   run.precision.fields(list);
   run.runtime.fields(list);

@@ -433,6 +433,11 @@ int run_generate(GenerateOptions& wanted, const CommandInput& input) {
   BEV_CHECK(!shares_input, ErrorKind::kConfig, "--prompt: standard input reaches one of the ",
             input.launch.processes, " processes only; give --prompt-file");
   bool length_given = options.given("max-new-tokens");
+  if (run.model.moe_training.capacity_factor > 0 && input.launch.process == 0) {
+    log_info(
+        concat("--moe-expert-capacity-factor ", run.model.moe_training.capacity_factor,
+               " is for training: here experts take all tokens"));
+  }
   GenerateJob job = make_job(wanted, model, length_given);
   std::optional<Interrupt> interrupt;  // of a conversation
   if (wanted.converses()) interrupt.emplace();

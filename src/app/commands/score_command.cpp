@@ -35,6 +35,7 @@ struct ScoreOptions {
   std::string logits_out;
   std::string grads_out;
   bool logprobs = false;
+  bool json = true;  // always
   RunConfig run;
 
   void fields(FieldList& list);
@@ -54,6 +55,7 @@ void ScoreOptions::fields(FieldList& list) {
   list.add("logprobs", logprobs,
            "add the log-probability of every token: \"logprobs\" [[null, ...], ...]; null where "
            "there is none");
+  list.add("json", json, "results are one JSON line in any case");
   run.parallel.fields(list);
   run.precision.fields(list);
   run.runtime.fields(list);
