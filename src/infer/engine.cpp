@@ -36,7 +36,7 @@ namespace {
 
 // A rank's memory that stays free on a GPU: for CUDA graphs, library workspaces and fragmentation.
 constexpr std::int64_t kReserveBytes = std::int64_t{1} << 30;
-// Bytes of the pools at most, where nothing tells how much memory is free.
+// Bytes of the pools in host memory, where nobody says how large they should be.
 constexpr std::int64_t kPlainPoolBytes = std::int64_t{4} << 30;
 
 void check_layout(RankModel& model) {
@@ -84,11 +84,14 @@ std::int64_t InferenceEngine::affordable_blocks(std::int64_t wanted) {
       ModelRunner::bytes_per_slot(model_, options_.token_counts) * options_.max_sequences;
   std::int64_t block_bytes = ModelRunner::bytes_per_block(model_, options_.block_tokens);
   std::int64_t free = model_.ctx().kernels.device.free_memory(model_.ctx().stream);
-  std::int64_t budget = free > 0 ? free - kReserveBytes - slot_bytes : kPlainPoolBytes;
+  Group& world = model_.mesh().world().host();
+  // Ranks on CPUs share the memory of a machine, and each leaves a quarter to others.
+  std::int64_t own =
+      model_.rank().runs_ahead() ? free - kReserveBytes : free / world.size() / 4 * 3;
+  std::int64_t budget = (free > 0 ? own : kPlainPoolBytes) - slot_bytes;
   std::int64_t blocks = wanted;
   if (block_bytes > 0) blocks = std::min(blocks, budget / block_bytes - 1);  // and the null block
   blocks = -std::max<std::int64_t>(blocks, 0);
-  Group& world = model_.mesh().world().host();
   world.all_reduce({&blocks, Dtype::kI64, {1}}, Reduction::kMax, "blocks of the KV cache").wait();
   return -blocks;
 }
@@ -98,13 +101,14 @@ void InferenceEngine::plan_pools() {
   const std::int64_t width = options_.block_tokens;
   std::int64_t asked =
       options_.kv_cache_tokens > 0 ? options_.kv_cache_tokens : options_.wanted_tokens;
-  std::int64_t wanted =
-      asked > 0 ? std::max<std::int64_t>(ceil_div(asked, width), 1) : kMost / width;
-  wanted = std::min(wanted, kMost / width);
+  std::int64_t block_bytes = std::max<std::int64_t>(ModelRunner::bytes_per_block(model_, width), 1);
+  std::int64_t unasked = model_.rank().runs_ahead() ? kMost : kPlainPoolBytes / block_bytes;
+  std::int64_t wanted = asked > 0 ? ceil_div(asked, width) : unasked;
+  wanted = std::clamp<std::int64_t>(wanted, 1, kMost / width);
   std::int64_t blocks = affordable_blocks(wanted);
   bool fits = blocks > 0 && (options_.kv_cache_tokens == 0 || blocks >= wanted);
   BEV_CHECK(fits, ErrorKind::kConfig, "--kv-cache-tokens: a cache of ", wanted * width,
-            " tokens needs ", in_bytes((wanted + 1) * ModelRunner::bytes_per_block(model_, width)),
+            " tokens needs ", in_bytes((wanted + 1) * block_bytes),
             " on each rank; there is memory for ", blocks * width,
             blocks > 0 ? "; give that many" : "; more ranks (--tp, --pp) hold fewer weights each");
   pool_ = std::make_unique<BlockPool>(BlockPoolOptions{.blocks = blocks,

@@ -8,7 +8,7 @@
 namespace bev {
 
 InferenceOptions options_for(std::span<const Request> requests, InferenceOptions options) {
-  std::int64_t sequences = 0, prompt_tokens = 0, cache_tokens = 0;
+  std::int64_t sequences = 0, prompt_tokens = 0, cache_tokens = 0, largest = 0;
   options.token_counts = false;
   for (const Request& request : requests) {
     std::int64_t prompt = std::ssize(request.prompt);
@@ -16,8 +16,9 @@ InferenceOptions options_for(std::span<const Request> requests, InferenceOptions
     prompt_tokens += prompt;
     // Sequences that share blocks copy one before they write to it.
     std::int64_t copied = request.width() > 1 ? options.block_tokens : 0;
-    cache_tokens += request.width() *
-                    (round_up(prompt + request.max_new_tokens, options.block_tokens) + copied);
+    std::int64_t each = round_up(prompt + request.max_new_tokens, options.block_tokens) + copied;
+    cache_tokens += request.width() * each;
+    largest = std::max(largest, each);
     options.token_counts = options.token_counts || request.sampling.penalises();
   }
   auto least = [](std::int64_t limit, std::int64_t wanted) {
@@ -25,7 +26,7 @@ InferenceOptions options_for(std::span<const Request> requests, InferenceOptions
   };
   options.max_sequences = least(options.max_sequences, sequences);
   options.max_step_tokens = least(options.max_step_tokens, std::max(prompt_tokens, sequences));
-  options.wanted_tokens = std::max<std::int64_t>(cache_tokens, 1);
+  options.wanted_tokens = least(options.max_sequences * largest, cache_tokens);
   return options;
 }
 

@@ -373,6 +373,8 @@ void generate_rank(const RankStart& start, const GenerateOptions& wanted, const 
   }
   if (interrupt) {
     limits.max_sequences = 1;
+    limits.wanted_tokens =
+        wanted.run.model.max_position_embeddings + (length_given ? job.request.max_new_tokens : 0);
   } else {
     limits = options_for(requests, limits);
   }
@@ -434,9 +436,8 @@ int run_generate(GenerateOptions& wanted, const CommandInput& input) {
             input.launch.processes, " processes only; give --prompt-file");
   bool length_given = options.given("max-new-tokens");
   if (run.model.moe_training.capacity_factor > 0 && input.launch.process == 0) {
-    log_info(
-        concat("--moe-expert-capacity-factor ", run.model.moe_training.capacity_factor,
-               " is for training: here experts take all tokens"));
+    log_info(concat("--moe-expert-capacity-factor ", run.model.moe_training.capacity_factor,
+                    " is for training: here experts take all tokens"));
   }
   GenerateJob job = make_job(wanted, model, length_given);
   std::optional<Interrupt> interrupt;  // of a conversation

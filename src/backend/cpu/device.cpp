@@ -3,6 +3,7 @@
 
 #include <cstring>
 
+#include "base/host_memory.h"
 #include "base/thread_pool.h"
 
 namespace bev {
@@ -65,7 +66,7 @@ DeviceKernels cpu_device_kernels() {
         return std::make_unique<CpuCopyLane>();
       },
       .pinned_memory = make_host_memory,
-      .free_memory = [](const Stream&) { return std::int64_t{0}; },
+      .free_memory = [](const Stream&) { return static_cast<std::int64_t>(free_host_memory()); },
       .copy = [](const Stream&, const View& from,
                  const View& to) { copy_bytes(to.data, from.data, to.bytes()); },
       .capture = nullptr,
