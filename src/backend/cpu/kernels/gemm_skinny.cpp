@@ -22,17 +22,6 @@ constexpr int kMostRows = 8;
 constexpr int kMostRows = 2;
 #endif
 
-// Columns computed together. Short 16-bit rows take as many sums as add_all_lanes reduces at once;
-// wide rows are read best as few streams.
-template <class T, int kRows>
-#if defined(__AVX512F__)
-constexpr int kTileColumns = sizeof(T) == 2 ? 16 / kRows
-                             : kRows == 8   ? 2
-                                            : 4;
-#else
-constexpr int kTileColumns = kRows == 8 ? 2 : 4;
-#endif
-
 template <class A>
 struct LaneNumbers;
 template <>
@@ -176,7 +165,7 @@ void dot_tile(const Gemm& gemm, const typename Dots::Left* a, std::int64_t row,
 template <class Dots, int kRows, class T, class C>
 void dot_columns(const Gemm& gemm, const typename Dots::Left* a, std::int64_t row,
                  std::int64_t begin, std::int64_t end) {
-  constexpr int kColumns = kTileColumns<T, kRows>;
+  constexpr int kColumns = kRows == 8 ? 2 : 4;
   for (; row + kRows <= gemm.dims.m; row += kRows) {
     std::int64_t column = begin;
     for (; column + kColumns <= end; column += kColumns) {
