@@ -1,5 +1,5 @@
 // The attention kernels against the CPU backend in f64: paged and contiguous, decodes, prefills and
-// both in a call, with and without clusters and splits.
+// both in a call, with and without splits.
 #include <gtest/gtest.h>
 
 #include <bit>
