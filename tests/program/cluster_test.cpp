@@ -141,6 +141,36 @@ TEST_P(Cluster, ExportsScoresAndGeneratesAsOneProcess) {
   EXPECT_EQ(two.out, one.out);
 }
 
+// Replicas, stages and experts on several processes, more requests than replicas, sampling and
+// beams: the sequences of one rank.
+TEST_P(Cluster, GeneratesTheSequencesOfOneRankUnderEveryLayout) {
+  folder_.write("p.json", R"({"input_ids": [[5, 6, 7, 8], [9, 10, 11], [1], [2, 3], [5, 6, 9]]})");
+  const std::string model = BEV_SOURCE_DIR "/tests/golden/models/qwen2_moe";
+  for (const char* rules : {"--temperature 0.8 --n 2 --repetition-penalty 1.2 --prompt-logprobs",
+                            "--num-beams 3 --num-return-sequences 2"}) {
+    std::string words = concat("generate --hf-model ", model,
+                               " --prompt-tokens p.json --max-new-tokens 7 --ignore-eos --fp64 "
+                               "--device cpu --num-threads 2 --json ",
+                               rules, " ");
+    Outcome alone = run_alone(folder_, words);
+    ASSERT_EQ(alone.code, 0) << alone.err;
+    json expected = json::parse(alone.out);
+    for (const char* layout : {"--tp 2", "--pp 2", "--dp 2", "--dp 2 --ep 2", "--tp 2 --dp 2"}) {
+      SCOPED_TRACE(layout);
+      Outcome run = start(2, words + layout);
+      ASSERT_EQ(run.code, 0) << run.err;
+      json got = json::parse(run.out.substr(0, run.out.find('\n')));
+      ASSERT_EQ(got["sequences"].size(), expected["sequences"].size());
+      for (std::size_t i = 0; i < got["sequences"].size(); ++i) {
+        const json &a = got["sequences"][i], &b = expected["sequences"][i];
+        EXPECT_EQ(a["tokens"], b["tokens"]);
+        EXPECT_EQ(a["finish_reason"], b["finish_reason"]);
+        EXPECT_NEAR(a["score"].get<double>(), b["score"].get<double>(), 1e-9);
+      }
+    }
+  }
+}
+
 TEST_P(Cluster, AFailureEndsTheRunWithOneCause) {
   struct Case {
     const char* fault;
