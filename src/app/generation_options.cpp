@@ -167,13 +167,13 @@ Request GenerationFlags::request(const std::string& files, std::uint64_t seed) c
   }
   if (!stop.empty()) request.stop = {stop};
   request.n = n;
-  request.no_repeat_ngram_size = no_repeat_ngram_size;
+  request.rules.no_repeat_ngram_size = no_repeat_ngram_size;
   auto forced = [&](std::int64_t given, const char* key) {
     if (given >= 0) return static_cast<std::int32_t>(given);
     return files.empty() ? -1 : read_token_id(files, key);
   };
-  request.forced_bos_token = forced(forced_bos_token_id, "forced_bos_token_id");
-  request.forced_eos_token = forced(forced_eos_token_id, "forced_eos_token_id");
+  request.rules.forced_bos_token = forced(forced_bos_token_id, "forced_bos_token_id");
+  request.rules.forced_eos_token = forced(forced_eos_token_id, "forced_eos_token_id");
   if (!beams()) return request;
   request.beams = BeamOptions{.num_beams = num_beams,
                               .num_return_sequences = num_return_sequences,

@@ -50,7 +50,7 @@ constexpr float kNever = -std::numeric_limits<float>::infinity();
 
 // Forbids tokens that would complete an n-gram for the second time.
 void add_repeats(const Sequence& sequence, std::vector<LogitEdit>& edits) {
-  const auto size = static_cast<std::size_t>(sequence.asked().no_repeat_ngram_size);
+  const auto size = static_cast<std::size_t>(sequence.asked().rules.no_repeat_ngram_size);
   const std::vector<std::int32_t>& tokens = sequence.tokens;
   if (size == 0 || tokens.size() + 1 < size) return;
   const auto end = tokens.end() - static_cast<std::ptrdiff_t>(size - 1);
@@ -74,9 +74,9 @@ void add_edits(const Sequence& sequence, SamplingRule& rule, std::vector<LogitEd
   add_repeats(sequence, edits);
   rule.edits_end = static_cast<std::int32_t>(edits.size());
   const std::int64_t before = sequence.length() - 1;
-  if (before == 1) rule.forced = asked.forced_bos_token;
-  if (sequence.output_tokens() == asked.max_new_tokens && asked.forced_eos_token >= 0) {
-    rule.forced = asked.forced_eos_token;
+  if (before == 1) rule.forced = asked.rules.forced_bos_token;
+  if (sequence.output_tokens() == asked.max_new_tokens && asked.rules.forced_eos_token >= 0) {
+    rule.forced = asked.rules.forced_eos_token;
   }
 }
 
@@ -122,6 +122,7 @@ void BatchValues::add_selections(const ScheduledRun& run) {
     SamplingRule rule = sampling_rule(
         asked.sampling, {asked.stream + (sequence->result.index << 32), sequence->length() - 1});
     if (asked.sampling.penalises()) rule.counts_row = sequence->slot;
+    shape.penalises = shape.penalises || rule.counts_row >= 0;
     add_edits(*sequence, rule, edits);
     shape.all_greedy = shape.all_greedy && rule.greedy() && !rule.edits_logits() && rule.forced < 0;
     rules.push_back(rule);

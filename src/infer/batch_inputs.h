@@ -19,6 +19,7 @@ struct BatchShape {
   std::int64_t table_stride = 0;  // blocks of a run
   std::int64_t selects = 0;       // rows of logits, padding included
   std::int64_t edits = 0;         // logit edits
+  bool penalises = false;         // a rule reads token counts
   bool all_greedy = true;         // no row needs more than the largest logit
 
   auto operator<=>(const BatchShape&) const = default;

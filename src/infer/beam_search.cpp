@@ -106,23 +106,23 @@ void force(std::int32_t token, std::span<float> row) {
 
 // The logits processors of Hugging Face, in its order.
 void process(const BeamSearchArgs& args, Tokens history, std::span<float> row) {
-  const BeamOptions& options = args.options;
+  const SequenceRules& rules = args.rules;
   std::int64_t length = std::ssize(history), generated = length - std::ssize(args.prompt);
   add_bias(args.logit_bias, row);
   if (args.repetition_penalty != 1) penalise_repetition(args.repetition_penalty, history, row);
-  if (options.no_repeat_ngram_size > 0) block_ngrams(options.no_repeat_ngram_size, history, row);
+  if (rules.no_repeat_ngram_size > 0) block_ngrams(rules.no_repeat_ngram_size, history, row);
   if (generated < args.min_new_tokens) {
     for (std::int32_t token : args.end_tokens)
       if (is_in(row, token)) row[at(token)] = kImpossible;
   }
-  if (options.forced_bos_token >= 0 && length == 1) force(options.forced_bos_token, row);
-  if (options.forced_eos_token >= 0 && generated == args.max_new_tokens - 1)
-    force(options.forced_eos_token, row);
+  if (rules.forced_bos_token >= 0 && length == 1) force(rules.forced_bos_token, row);
+  if (rules.forced_eos_token >= 0 && generated == args.max_new_tokens - 1)
+    force(rules.forced_eos_token, row);
 }
 
 }  // namespace
 
-void check_beams(const BeamOptions& options, std::int64_t vocabulary) {
+void check_beams(const BeamOptions& options) {
   BEV_CHECK(options.num_beams >= 1, ErrorKind::kConfig, "--num-beams: ", options.num_beams,
             " is not a number from 1 on");
   BEV_CHECK(options.num_return_sequences >= 1 && options.num_return_sequences <= options.num_beams,
@@ -130,20 +130,12 @@ void check_beams(const BeamOptions& options, std::int64_t vocabulary) {
             " is not in 1 to --num-beams ", options.num_beams);
   BEV_CHECK(std::isfinite(options.length_penalty), ErrorKind::kConfig,
             "--length-penalty: ", options.length_penalty, " is not a finite number");
-  BEV_CHECK(options.no_repeat_ngram_size >= 0, ErrorKind::kConfig,
-            "--no-repeat-ngram-size: ", options.no_repeat_ngram_size,
-            " is negative; 0 blocks nothing");
-  auto check_forced = [&](const char* flag, std::int32_t token) {
-    BEV_CHECK(token >= -1 && token < vocabulary, ErrorKind::kConfig, flag, ": token ", token,
-              " is outside of the vocabulary of ", vocabulary, "; -1 is none");
-  };
-  check_forced("--forced-bos-token-id", options.forced_bos_token);
-  check_forced("--forced-eos-token-id", options.forced_eos_token);
 }
 
 BeamSearch::BeamSearch(BeamSearchArgs args) : args_(std::move(args)) {
   const BeamOptions& options = args_.options;
-  check_beams(options, std::numeric_limits<std::int64_t>::max());
+  check_beams(options);
+  check_rules(args_.rules, std::numeric_limits<std::int64_t>::max());
   BEV_CHECK(!args_.prompt.empty(), ErrorKind::kInput, "beams: the prompt is empty");
   BEV_CHECK(args_.max_new_tokens >= 1, ErrorKind::kConfig,
             "--max-new-tokens: ", args_.max_new_tokens, " is not a number from 1 on");
@@ -200,7 +192,7 @@ void BeamSearch::check_rows(std::span<const Row> logits) const {
     BEV_CHECK(row.size() == logits[0].size() && !row.empty(), "beams: rows of ", logits[0].size(),
               " and ", row.size(), " logits");
   }
-  check_beams(args_.options, std::ssize(logits[0]));
+  check_rules(args_.rules, std::ssize(logits[0]));
 }
 
 // Scores [num_beams, V] of the live beams with each token added.

@@ -7,7 +7,7 @@
 #include <span>
 #include <vector>
 
-#include "kernels/sampling.h"
+#include "infer/sampler.h"
 
 namespace bev {
 
@@ -24,15 +24,13 @@ struct BeamOptions {
   std::int64_t num_return_sequences = 1;  // <= num_beams
   double length_penalty = 1;  // scores are sums of log-probabilities / generated length ^ this
   EarlyStopping early_stopping = EarlyStopping::kFalse;
-  std::int64_t no_repeat_ngram_size = 0;  // no n-gram of this size occurs twice; 0: any may
-  std::int32_t forced_bos_token = -1;     // follows a prompt of one token; -1: none
-  std::int32_t forced_eos_token = -1;     // is the last one before max_new_tokens; -1: none
 };
 // Throws Error(kConfig) for values out of range.
-void check_beams(const BeamOptions& options, std::int64_t vocabulary);
+void check_beams(const BeamOptions& options);
 
 struct BeamSearchArgs {
   BeamOptions options;
+  SequenceRules rules = {};
   std::vector<std::int32_t> prompt;      // at least one token
   std::vector<std::int32_t> end_tokens;  // any of them ends its hypothesis
   std::int64_t max_new_tokens = 64;

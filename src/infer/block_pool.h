@@ -51,7 +51,7 @@ class BlockPool {
   const BlockPoolOptions& options() const { return options_; }
   BlockUsage usage() const;
   // Blocks that allocate() can give: free ones and cached ones.
-  std::int64_t available() const { return std::ssize(free_) + cached_count(); }
+  std::int64_t available() const { return std::ssize(free_) + cached_; }
   std::int64_t blocks_for(std::int64_t tokens) const {
     return ceil_div(tokens, options_.block_tokens);
   }
@@ -99,7 +99,6 @@ class BlockPool {
     bool operator<(const Leaf& other) const;
   };
 
-  std::int64_t cached_count() const { return cached_; }
   Content* find(const Content* parent, std::span<const std::int32_t> tokens, const CacheKey& key);
   static std::uint64_t hash_of(const Content* parent, std::span<const std::int32_t> tokens,
                                const CacheKey& key);

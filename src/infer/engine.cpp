@@ -424,8 +424,6 @@ void InferenceEngine::finish_beams(ActiveRequest& request, FinishReason reason, 
 
 namespace {
 
-void pass_text(SharedNumbers& numbers, std::string& text) { numbers.pass_list(text); }
-
 void pass_sequence(SharedNumbers& numbers, SequenceResult& result) {
   auto finish = static_cast<std::int32_t>(result.finish);
   numbers.pass(result.index);
@@ -441,8 +439,8 @@ void pass_sequence(SharedNumbers& numbers, SequenceResult& result) {
       numbers.pass(top.logprob);
     });
   });
-  pass_text(numbers, result.stop_text);
-  pass_text(numbers, result.error);
+  numbers.pass_list(result.stop_text);
+  numbers.pass_list(result.error);
 }
 
 void pass_results(SharedNumbers& numbers, std::vector<RequestResult>& results) {

@@ -282,10 +282,11 @@ void ModelRunner::select(const Var& hidden, const BatchInputs& inputs, const Bat
                                     model_.options().model.vocab_size);
   if (flight != nullptr && flight->top > 0) find_top(raw, logits, outputs, flight->top);
   auto* tokens = outputs.tokens.as<std::int32_t>();
+  const View counts = values.shape.penalises ? counts_.view() : View();
   sampling.select(ctx.stream, {.logits = logits,
                                .rules = inputs.rules,
                                .edits = inputs.edits,
-                               .counts = counts_,
+                               .counts = counts,
                                .tokens = tokens,
                                .status = outputs.status.as<std::int32_t>(),
                                .all_greedy = values.shape.all_greedy});
@@ -294,7 +295,7 @@ void ModelRunner::select(const Var& hidden, const BatchInputs& inputs, const Bat
                                .rules = inputs.rules,
                                .n = rows,
                                .last = last_tokens_.as<std::int32_t>(),
-                               .counts = counts_});
+                               .counts = counts});
   if (flight != nullptr && flight->wants_logits) flight->logits = download_wide(ctx, logits);
   token_losses(ctx, raw, tokens, stage.head(), outputs.losses.rows(0, rows));
 }
@@ -411,8 +412,12 @@ void ModelRunner::launch(const StepPlan& plan, const std::vector<std::int64_t>& 
 void ModelRunner::warm_up(std::int64_t tokens, std::int64_t selections) {
   Context& ctx = model_.ctx();
   BatchValues values;
-  BatchShape shape{
-      .tokens = tokens, .runs = 1, .table_stride = 1, .selects = selections, .all_greedy = false};
+  BatchShape shape{.tokens = tokens,
+                   .runs = 1,
+                   .table_stride = 1,
+                   .selects = selections,
+                   .penalises = options_.token_counts,
+                   .all_greedy = false};
   values.pad(shape, options_.block_tokens);
   values.shape = shape;
   values.tokens.resize(static_cast<std::size_t>(tokens), 0);

@@ -53,15 +53,10 @@ void check_request(const ModelConfig& model, const Request& request, const std::
   check_sampling(request.sampling, model.vocab_size);
   check_ids(model, request.prompt, what);
   check_ids(model, request.stop_tokens, "--stop-token-ids");
-  for (std::int32_t token : {request.forced_bos_token, request.forced_eos_token}) {
-    BEV_CHECK(token < model.vocab_size, ErrorKind::kInput,
-              "--forced-bos-token-id, "
-              "--forced-eos-token-id: ",
-              token, " is outside of the vocabulary of ", model.vocab_size);
-  }
+  check_rules(request.rules, model.vocab_size);
   check_length(model, request, what);
   if (!request.beams) return;
-  check_beams(*request.beams, model.vocab_size);
+  check_beams(*request.beams);
   BEV_CHECK(request.n == 1, ErrorKind::kConfig,
             "--n: is for sampling; --num-return-sequences says "
             "how many of the beams are returned");
@@ -74,9 +69,7 @@ void check_request(const ModelConfig& model, const Request& request, const std::
 BeamSearchArgs beam_search_of(const Request& request) {
   BeamSearchArgs args;
   args.options = *request.beams;
-  args.options.no_repeat_ngram_size = request.no_repeat_ngram_size;
-  args.options.forced_bos_token = request.forced_bos_token;
-  args.options.forced_eos_token = request.forced_eos_token;
+  args.rules = request.rules;
   args.prompt = request.prompt;
   if (!request.ignore_end) args.end_tokens = request.end_tokens;
   args.end_tokens.insert(args.end_tokens.end(), request.stop_tokens.begin(),

@@ -29,9 +29,7 @@ struct Request {
   std::vector<std::string> stop;          // texts that end a sequence; needs the engine's tokenizer
   std::int64_t n = 1;                     // sequences
   std::optional<BeamOptions> beams;       // beam search instead of sampling; n is 1
-  std::int64_t no_repeat_ngram_size = 0;  // no n-gram of this size occurs twice; 0: any may
-  std::int32_t forced_bos_token = -1;     // follows a prompt of one token; -1: none
-  std::int32_t forced_eos_token = -1;     // is the last one before max_new_tokens; -1: none
+  SequenceRules rules;
   bool prompt_logprobs = false;
   std::int64_t top_logprobs = 0;  // likeliest tokens reported with each new one
   std::int64_t priority = 0;      // the lowest goes first; equal ones in order of arrival
@@ -40,7 +38,7 @@ struct Request {
   std::int64_t stream = 0;  // names the random numbers, with the seed and the index in n
 
   // The rule of a token follows from the one before it, so that the host must know that one first.
-  bool needs_last_token() const { return beams.has_value() || no_repeat_ngram_size > 0; }
+  bool needs_last_token() const { return beams.has_value() || rules.no_repeat_ngram_size > 0; }
   // The host receives all logits and selects.
   bool wants_logits() const { return beams.has_value(); }
   // Sequences that run at a time.

@@ -7,6 +7,18 @@
 
 namespace bev {
 
+void check_rules(const SequenceRules& rules, std::int64_t vocabulary) {
+  BEV_CHECK(rules.no_repeat_ngram_size >= 0, ErrorKind::kConfig,
+            "--no-repeat-ngram-size: ", rules.no_repeat_ngram_size,
+            " is negative; 0 blocks nothing");
+  auto check_forced = [&](const char* flag, std::int32_t token) {
+    BEV_CHECK(token >= -1 && token < vocabulary, ErrorKind::kConfig, flag, ": token ", token,
+              " is outside of the vocabulary of ", vocabulary, "; -1 is none");
+  };
+  check_forced("--forced-bos-token-id", rules.forced_bos_token);
+  check_forced("--forced-eos-token-id", rules.forced_eos_token);
+}
+
 void check_sampling(const SamplingOptions& options, std::int64_t vocabulary) {
   BEV_CHECK(options.temperature >= 0 && std::isfinite(options.temperature), ErrorKind::kConfig,
             "--temperature: ", options.temperature, " is not a number from 0 on");

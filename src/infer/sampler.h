@@ -23,7 +23,15 @@ struct SamplingOptions {
     return repetition_penalty != 1 || presence_penalty != 0 || frequency_penalty != 0;
   }
 };
-// Throws Error(kConfig) for values out of range.
+// What a token must or must not be by its place and by the tokens before it, in sampling and in
+// beam search.
+struct SequenceRules {
+  std::int64_t no_repeat_ngram_size = 0;  // no n-gram of this size occurs twice; 0: any may
+  std::int32_t forced_bos_token = -1;     // follows a prompt of one token; -1: none
+  std::int32_t forced_eos_token = -1;     // is the last one before max_new_tokens; -1: none
+};
+// Both throw Error(kConfig) for values out of range.
+void check_rules(const SequenceRules& rules, std::int64_t vocabulary);
 void check_sampling(const SamplingOptions& options, std::int64_t vocabulary);
 
 // Position of the token to select.

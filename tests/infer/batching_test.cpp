@@ -315,14 +315,14 @@ TEST(Batching, EndsComeAsAsked) {
   EXPECT_EQ(std::count(late.tokens.begin(), late.tokens.begin() + 10, stop), 0);
 
   request = free;
-  request.forced_eos_token = 2;
+  request.rules.forced_eos_token = 2;
   EXPECT_EQ(alone(test_case, {request})[0].tokens.back(), 2);
   request.prompt = {1};
-  request.forced_bos_token = 6;
+  request.rules.forced_bos_token = 6;
   EXPECT_EQ(alone(test_case, {request})[0].tokens.front(), 6);
 
   request = free;
-  request.no_repeat_ngram_size = 1;
+  request.rules.no_repeat_ngram_size = 1;
   SequenceResult distinct = alone(test_case, {request})[0];
   std::set<std::int32_t> seen(request.prompt.begin(), request.prompt.end());
   for (std::int32_t token : distinct.tokens) EXPECT_TRUE(seen.insert(token).second);

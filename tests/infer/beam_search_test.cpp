@@ -71,9 +71,9 @@ BeamSearchArgs args_of(const Json& test) {
   test.at("num_return_sequences").get_to(options.num_return_sequences);
   test.at("length_penalty").get_to(options.length_penalty);
   options.early_stopping = early_stopping_of(test.at("early_stopping"));
-  test.at("no_repeat_ngram_size").get_to(options.no_repeat_ngram_size);
-  test.at("forced_bos_token").get_to(options.forced_bos_token);
-  test.at("forced_eos_token").get_to(options.forced_eos_token);
+  test.at("no_repeat_ngram_size").get_to(args.rules.no_repeat_ngram_size);
+  test.at("forced_bos_token").get_to(args.rules.forced_bos_token);
+  test.at("forced_eos_token").get_to(args.rules.forced_eos_token);
   test.at("prompt").get_to(args.prompt);
   test.at("end_tokens").get_to(args.end_tokens);
   test.at("max_new_tokens").get_to(args.max_new_tokens);
@@ -204,15 +204,15 @@ TEST(BeamSearch, RefusesArgumentsOutOfRange) {
          [](BeamSearchArgs& args) { args.options.length_penalty = -100; });
   refuse(kInput, "--logit-bias: token 3", [](BeamSearchArgs& args) { args.logit_bias = {{3, 1}}; });
   refuse(kConfig, "--forced-eos-token-id: token 3",
-         [](BeamSearchArgs& args) { args.options.forced_eos_token = 3; });
+         [](BeamSearchArgs& args) { args.rules.forced_eos_token = 3; });
 }
 
 TEST(BeamOptions, AreRefusedOutOfRange) {
   auto refuse = [](const std::string& part, auto change) {
     BeamOptions options{.num_beams = 3, .num_return_sequences = 3};
-    check_beams(options, 10);
+    check_beams(options);
     change(options);
-    expect_error(ErrorKind::kConfig, {part}, [&] { check_beams(options, 10); });
+    expect_error(ErrorKind::kConfig, {part}, [&] { check_beams(options); });
   };
   refuse("--num-beams: 0", [](BeamOptions& options) { options.num_beams = 0; });
   refuse("--num-return-sequences: 4",
@@ -220,12 +220,16 @@ TEST(BeamOptions, AreRefusedOutOfRange) {
   refuse("--num-return-sequences: 0",
          [](BeamOptions& options) { options.num_return_sequences = 0; });
   refuse("--length-penalty", [](BeamOptions& options) { options.length_penalty = kInfinity; });
-  refuse("--no-repeat-ngram-size: -1",
-         [](BeamOptions& options) { options.no_repeat_ngram_size = -1; });
-  refuse("--forced-bos-token-id: token 10",
-         [](BeamOptions& options) { options.forced_bos_token = 10; });
-  refuse("--forced-eos-token-id: token -2",
-         [](BeamOptions& options) { options.forced_eos_token = -2; });
+}
+
+TEST(SequenceRules, AreRefusedOutOfRange) {
+  auto refuse = [](const std::string& part, const SequenceRules& rules) {
+    expect_error(ErrorKind::kConfig, {part}, [&] { check_rules(rules, 10); });
+  };
+  check_rules({.no_repeat_ngram_size = 2, .forced_bos_token = 9, .forced_eos_token = 0}, 10);
+  refuse("--no-repeat-ngram-size: -1", {.no_repeat_ngram_size = -1});
+  refuse("--forced-bos-token-id: token 10", {.forced_bos_token = 10});
+  refuse("--forced-eos-token-id: token -2", {.forced_eos_token = -2});
 }
 
 }  // namespace
