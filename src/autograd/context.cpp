@@ -32,6 +32,7 @@ double* Context::metric(std::string_view name, const Placement& placement) const
 
 void Context::check(std::string_view op, std::string_view what, const View& view) const {
   if (probe == nullptr || probe->found || !is_float(view.dtype) || view.numel() == 0) return;
+  if (probe->sink != nullptr) return probe->sink->see(*this, op, probe->in_backward, view);
   Tensor flag = allocate(Dtype::kI32, {1}, "check");
   kernels.fill(stream, flag, 0);
   kernels.elementwise.find_nonfinite(stream, view, flag.as<std::int32_t>());

@@ -22,8 +22,19 @@ class OffloadPass;
 class InterleavedBackward;
 class Tape;
 class Trace;
+struct AdapterRows;
 class DeferredWgrad;
 struct RouterStatistics;
+struct SequenceLayout;
+
+struct Context;
+
+// Receives the results of ops, and gradients, while a step is run apart.
+class TensorSink {
+ public:
+  virtual ~TensorSink() = default;
+  virtual void see(const Context& ctx, std::string_view op, bool in_backward, const View& view) = 0;
+};
 
 // Finds the first non-finite result while a bad step is run again.
 struct FiniteProbe {
@@ -33,6 +44,7 @@ struct FiniteProbe {
   std::string message;       // "layer 3, op attention: result [..] holds NaN or Inf"
   bool found_in_backward = false;
   std::int64_t found_stage = 0;
+  TensorSink* sink = nullptr;  // gets all tensors, which are not checked then; null: none
 };
 
 struct Context {
@@ -55,6 +67,11 @@ struct Context {
   OffloadPass* offload = nullptr;          // offloads saved activations to the host; nullptr: none
   std::int64_t layer = -1;  // global index of the current layer, for random numbers and messages
   bool training = false;    // enables dropout
+  bool adapters = true;     // false: the model computes without its adapters
+  // Rows of the batch to which each adapter applies; nullptr: all apply to all rows.
+  const AdapterRows* adapter_rows = nullptr;
+  // Layout of the micro-batch, for random numbers within linear layers; set by the layer.
+  const SequenceLayout* layout = nullptr;
   FiniteProbe* probe = nullptr;  // checks every result (synchronises with the device); nullptr: off
   Trace* trace = nullptr;        // records spans; nullptr: off
   const MetricBlock* metrics = nullptr;  // sums of the training step; nullptr: none
@@ -91,5 +108,10 @@ struct Context {
   // With a probe: records op, layer and tensor of the first non-finite value.
   void check(std::string_view op, std::string_view what, const View& view) const;
 };
+
+// The parameter that ops use for this one: its trained copy where adapters apply.
+inline const Param& in_use(const Context& ctx, const Param& param) {
+  return ctx.adapters && param.trained_copy != nullptr ? *param.trained_copy : param;
+}
 
 }  // namespace bev

@@ -1,6 +1,12 @@
 #include "autograd/param.h"
 
+#include "base/error.h"
+
 namespace bev {
+
+Nf4Lease Weights::nf4(const Param& param) {
+  BEV_FAIL(ErrorKind::kInternal, "weight ", param.name, ": is not kept in NF4 here");
+}
 
 Placement gradient_placement(const Param& param, const Placement& x) {
   Placement grad;

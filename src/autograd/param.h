@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "comm/placement.h"
+#include "tensor/nf4.h"
 #include "tensor/quantized.h"
 #include "tensor/tensor.h"
 
@@ -19,17 +20,19 @@ struct PackedOperand;
 enum class ParamFormat : std::uint8_t {
   kModel,  // in the model's dtype; gradients in the gradient dtype
   kF32,    // at least f32, also in models of 16 bits
+  kNf4,    // quantised as Param::nf4 says; frozen parameters only
 };
-// The dtype of such a value or gradient, where those in kModel have `dtype`.
+// The dtype of such memory, where that of kModel has `dtype`. What is quantised counts in bytes.
 constexpr Dtype stored_dtype(ParamFormat format, Dtype dtype) {
+  if (format == ParamFormat::kNf4) return Dtype::kU8;
   return format == ParamFormat::kF32 ? wide_of(dtype) : dtype;
 }
 
-enum class InitKind : std::uint8_t { kNormal, kConstant };
+enum class InitKind : std::uint8_t { kNormal, kUniform, kConstant };
 
 struct InitRule {
   InitKind kind = InitKind::kNormal;
-  double value = 0;  // standard deviation, or the constant
+  double value = 0;  // standard deviation, largest absolute value, or the constant
 };
 
 // Owned by value by its module; its address is stable once the model is built.
@@ -42,10 +45,13 @@ struct Param {
   // False: the parameter is frozen. It has no gradient, no optimizer state and no wgrad GEMM, and
   // the backward ends where neither it nor anything before it trains.
   bool trains = true;
-  // Factors on learning rate and weight decay, and the index of its learning rate in the step's.
-  double lr_mult = 1, wd_mult = 1;
+  // Factors on learning rate, weight decay and Adam's epsilon, and the index of its learning rate
+  // in the step's.
+  double lr_mult = 1, wd_mult = 1, eps_mult = 1;
   int lr_index = 0;
   ParamFormat format = ParamFormat::kModel;
+  bool linear = false;  // weight of a linear layer, which may be quantised while it is frozen
+  Nf4Format nf4;
   // Held by several stages (the embedding weight, if tied or used by MTP); their gradients are
   // summed.
   bool shared = false;
@@ -55,19 +61,36 @@ struct Param {
   // (expert bias of aux-loss-free balancing: its gradient is the expert's load above the mean).
   double sign_rate = 0;
   bool counted = true;  // false: excluded from the norms of gradients and parameters
+  bool table = false;   // embedding or output layer: no hidden matrix to optimizers and MuP
+  bool fused = false;   // each segment of the split is a matrix of its own (q | k | v)
   Fp8Recipe fp8;        // of the GEMMs that use it
+  // Takes this parameter's place where adapters apply (in_use()); null: nothing does.
+  Param* trained_copy = nullptr;
 
   // Set by the parameter store.
   int index = -1;
   Shape local;
+  Nf4Layout nf4_layout;  // of the local part
 
   // The dtype of its value or gradient, where those in kModel have `model`.
-  Dtype dtype(Dtype model) const { return stored_dtype(format, model); }
+  Dtype dtype(Dtype model) const {
+    return format == ParamFormat::kNf4 ? model : stored_dtype(format, model);
+  }
+  // Size of the memory of the local part, in numbers of stored_dtype().
+  std::int64_t stored_elements() const {
+    return format == ParamFormat::kNf4 ? nf4_layout.bytes() : local.numel();
+  }
 };
 
 // A parameter's value in the form an op needs; valid while the lease lives.
 struct WeightLease {
   View view;
+  Tensor hold;
+};
+
+// A weight in NF4; valid while the lease lives.
+struct Nf4Lease {
+  Nf4View view;
   Tensor hold;
 };
 
@@ -89,6 +112,8 @@ class Weights {
   virtual Quantized quantized(const Param& param) = 0;
   // amax of a tensor of the layer with this weight; for delayed scaling only.
   virtual AmaxSlot amax(const Param& param, Fp8Role role) = 0;
+  // The value of a parameter in ParamFormat::kNf4 as it is stored, for GEMMs that dequantise it.
+  virtual Nf4Lease nf4(const Param& param);
 };
 
 // Destination of a weight gradient: view = beta * view + gradient, in the gradient dtype.

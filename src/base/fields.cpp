@@ -285,9 +285,12 @@ FieldList::Entry* FieldList::find_negated(std::string_view name) const {
     if (entry->field.is_flag() && !name.empty() && entry->field.negation() == name)
       return entry.get();
   }
-  if (!name.starts_with("no-")) return nullptr;
-  Entry* entry = find_entry(name.substr(3));
-  return entry && entry->field.is_flag() ? entry : nullptr;
+  for (std::string_view prefix : {"no-", "disable-"}) {
+    if (!name.starts_with(prefix)) continue;
+    Entry* entry = find_entry(name.substr(prefix.size()));
+    return entry && entry->field.is_flag() ? entry : nullptr;
+  }
+  return nullptr;
 }
 
 const Shorthand* FieldList::find_shorthand(std::string_view name) const {

@@ -90,9 +90,11 @@ struct Shorthand {
 // A flag of other programs (Megatron-LM) that this list does not have. If it would change nothing
 // it is accepted and `why` explains that; otherwise it is refused and `why` names the replacement.
 struct ForeignFlag {
+  enum class Values : std::uint8_t { kNone, kOne, kSeveral };  // that follow on a command line
   std::string name;
   bool taken = false;
   std::string why;
+  Values values = Values::kNone;
 };
 
 class FieldList {
@@ -132,8 +134,8 @@ class FieldList {
   // Looks up by name or alias; nullptr if there is none.
   Field* find(std::string_view name) const;
   Entry* find_entry(std::string_view name) const;
-  // Boolean field that `name` switches off ("no-" in front of its name, or its negation); nullptr
-  // if there is none.
+  // Boolean field that `name` switches off ("no-" or "disable-" in front of its name, or its
+  // negation); nullptr if there is none.
   Entry* find_negated(std::string_view name) const;
   const Shorthand* find_shorthand(std::string_view name) const;
   const ForeignFlag* find_foreign(std::string_view name) const;

@@ -12,11 +12,12 @@
 namespace bev {
 
 namespace {
-sigset_t stop_signals() {
+sigset_t stop_signals(int also) {
   sigset_t signals;
   sigemptyset(&signals);
   sigaddset(&signals, SIGINT);
   sigaddset(&signals, SIGTERM);
+  sigaddset(&signals, also);
   return signals;
 }
 }  // namespace
@@ -26,10 +27,11 @@ struct StopSignal::State {
   std::atomic<bool> closing{false};
   sigset_t before{};
   const char* unit;
+  int also;
   std::thread watcher;
 
   void watch() {
-    sigset_t signals = stop_signals();
+    sigset_t signals = stop_signals(also);
     timespec wait{0, 100'000'000};
     while (!closing.load()) {
       int signal = sigtimedwait(&signals, nullptr, &wait);
@@ -45,15 +47,17 @@ struct StopSignal::State {
       // Restores the default action for a second signal, even if signals were ignored before.
       std::signal(SIGINT, SIG_DFL);
       std::signal(SIGTERM, SIG_DFL);
+      std::signal(also, SIG_DFL);
       if (!closing.load()) pthread_sigmask(SIG_UNBLOCK, &signals, nullptr);
       return;
     }
   }
 };
 
-StopSignal::StopSignal(const char* unit) : state_(std::make_unique<State>()) {
+StopSignal::StopSignal(const char* unit, int also) : state_(std::make_unique<State>()) {
   state_->unit = unit;
-  sigset_t signals = stop_signals();
+  state_->also = also > 0 ? also : SIGTERM;
+  sigset_t signals = stop_signals(state_->also);
   pthread_sigmask(SIG_BLOCK, &signals, &state_->before);
   state_->watcher = std::thread([state = state_.get()] {
     state->watch();
@@ -66,7 +70,7 @@ StopSignal::~StopSignal() {
   state_->closing.store(true);
   state_->watcher.join();
   // A repeated request would end the process once the signals are unblocked, so it is consumed.
-  sigset_t signals = stop_signals();
+  sigset_t signals = stop_signals(state_->also);
   timespec no_wait{0, 0};
   while (received() != 0 && sigtimedwait(&signals, nullptr, &no_wait) > 0) continue;
   pthread_sigmask(SIG_SETMASK, &state_->before, nullptr);

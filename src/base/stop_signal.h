@@ -1,5 +1,5 @@
-// SIGINT and SIGTERM as a request to stop: the run finishes its step, exports, and reports it. A
-// signal more than a second after the first ends the process at once.
+// SIGINT, SIGTERM and one more as a request to stop: the run finishes its step, exports, and
+// reports it. A signal more than a second after the first ends the process at once.
 #pragma once
 
 #include <memory>
@@ -8,9 +8,10 @@ namespace bev {
 
 class StopSignal {
  public:
-  // Blocks both signals in this thread and in threads it starts later; construct it before any
-  // other thread. `unit` names what is still finished, for the message.
-  explicit StopSignal(const char* unit = "this step");
+  // Blocks the signals in this thread and in threads it starts later; construct it before any
+  // other thread. `unit` names what is still finished, for the message. `also` is a signal besides
+  // the two; 0: none.
+  explicit StopSignal(const char* unit = "this step", int also = 0);
   ~StopSignal();
   StopSignal(const StopSignal&) = delete;
   StopSignal& operator=(const StopSignal&) = delete;

@@ -41,9 +41,31 @@ struct ActivationBackwardArgs {
   View dprobs = {};  // shape and dtype of weights.probs
 };
 
+// xIELU (arXiv 2411.13010): with p = softplus(alpha_p), n = beta + softplus(alpha_n),
+//   y = p x^2 + beta x                              where x > 0
+//   y = n (expm1(min(x, eps)) - x) + beta x         elsewhere.
+// The coefficients are [1] of x's dtype.
+struct XieluCoefficients {
+  View alpha_p, alpha_n, beta, eps;
+};
+struct XieluForwardArgs {
+  View x, y;
+  XieluCoefficients coefficients;
+};
+// dx may alias dy. dalpha_p, dalpha_n [1] in the gradient dtype = beta * old + new, in an order
+// that depends only on the shape; empty: not wanted.
+struct XieluBackwardArgs {
+  View dy, x, dx;
+  XieluCoefficients coefficients;
+  View dalpha_p, dalpha_n;
+  double p_beta = 0, n_beta = 0;
+};
+
 struct ActivationKernels {
   void (*forward)(const Stream&, const ActivationForwardArgs&);
   void (*backward)(const Stream&, const ActivationBackwardArgs&);
+  void (*xielu_forward)(const Stream&, const XieluForwardArgs&);
+  void (*xielu_backward)(const Stream&, const XieluBackwardArgs&);
 };
 
 }  // namespace bev

@@ -17,6 +17,7 @@ struct EmbeddingKernels;
 struct GemmKernels;
 struct LatentKernels;
 struct LossKernels;
+struct LowRankKernels;
 struct MoeKernels;
 struct NormKernels;
 struct OptimKernels;
@@ -42,6 +43,7 @@ struct Kernels {
   const LatentKernels& latent;
   const EmbeddingKernels& embedding;
   const LossKernels& loss;
+  const LowRankKernels& low_rank;
   const RouterKernels& router;
   const MoeKernels& moe;
   const OptimKernels& optim;
@@ -78,6 +80,7 @@ Kernels with_table(const Kernels& kernels, const Table& table) {
           .latent = same_type_or(kernels.latent, table),
           .embedding = same_type_or(kernels.embedding, table),
           .loss = same_type_or(kernels.loss, table),
+          .low_rank = same_type_or(kernels.low_rank, table),
           .router = same_type_or(kernels.router, table),
           .moe = same_type_or(kernels.moe, table),
           .optim = same_type_or(kernels.optim, table),

@@ -65,11 +65,45 @@ struct HeadNormBackwardArgs {
   double offset = 0;
 };
 
+// RMSNorm of all q columns of a row together, and of all its k columns, in fused rows [T, Q + K +
+// V]; v is copied. Ranks may hold parts of the q and k of a row, so that its sums [T, 2] (of q, of
+// k) are computed first and added over the ranks: of x^2, or given dy, of dy (offset + weight) x.
+struct WidthNormShape {
+  std::int64_t q_columns = 0, k_columns = 0;  // of this rank
+  std::int64_t q_width = 0, k_width = 0;      // of all ranks
+  double epsilon = 1e-6;
+  double offset = 0;
+};
+struct WidthNormSumsArgs {
+  WidthNormShape shape;
+  View x;
+  View dy = {};                       // empty: sums of squares
+  View q_weight = {}, k_weight = {};  // [Q], [K]; used with dy
+  View sums = {};                     // accumulate type of x
+};
+struct WidthNormForwardArgs {
+  WidthNormShape shape;
+  View x, y;
+  View q_weight, k_weight;
+  View squares;  // sums over all ranks
+};
+struct WidthNormBackwardArgs {
+  WidthNormShape shape;
+  View dy, x, dx;  // dx may alias dy
+  View q_weight, k_weight;
+  View squares, products;     // sums over all ranks; products: those with dy
+  View dq_weight, dk_weight;  // gradient dtype; empty: not wanted
+  double q_beta = 0, k_beta = 0;
+};
+
 struct NormKernels {
   void (*forward)(const Stream&, const NormForwardArgs&);
   void (*backward)(const Stream&, const NormBackwardArgs&);
   void (*head_forward)(const Stream&, const HeadNormForwardArgs&);
   void (*head_backward)(const Stream&, const HeadNormBackwardArgs&);
+  void (*width_sums)(const Stream&, const WidthNormSumsArgs&);
+  void (*width_forward)(const Stream&, const WidthNormForwardArgs&);
+  void (*width_backward)(const Stream&, const WidthNormBackwardArgs&);
 };
 
 }  // namespace bev

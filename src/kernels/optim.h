@@ -35,7 +35,7 @@ struct AdamRule {
 struct AdamRange {
   View main, grad, m, v, values;
   View m_scales = {}, v_scales = {};  // u8, one scale per block of an 8-bit moment; else empty
-  double lr_mult = 1, wd_mult = 1;
+  double lr_mult = 1, wd_mult = 1, eps_mult = 1;
   int lr_index = 0;                 // of state->lr
   std::int64_t updates_before = 0;  // which bias correction leaves out: m and v began after them
   std::uint64_t random_stream = 0;  // hash of the parameter's name
@@ -52,6 +52,37 @@ struct SgdArgs {
   double momentum = 0.9;
 };
 
+// Lion (Chen et al., 2023), for f32 or f64 main and m, grad also bf16: main -= lr (sign(beta1 m +
+// (1 - beta1) g) + wd main), then m = beta2 m + (1 - beta2) g.
+struct LionArgs {
+  View main, grad, m, values;
+  const StepState* state = nullptr;
+  double lr_mult = 1, wd_mult = 1;
+  int lr_index = 0;  // of state->lr
+  double beta1 = 0.95, beta2 = 0.98;
+};
+
+// The direction in which an optimizer of whole matrices moves a weight. m += (1 - momentum)(g - m);
+// out = m, with Nesterov's momentum g + momentum (m - g). m empty: out = g. m is f32 or f64, grad
+// also bf16, out any floating dtype.
+struct DirectionArgs {
+  View grad, m, out;
+  const StepState* state = nullptr;
+  double momentum = 0;
+  bool nesterov = false;
+};
+
+// main -= lr (factor update + wd main), for f32 or f64 main and any floating update. If
+// update_has_lr, the update is not multiplied by lr.
+struct MatrixUpdateArgs {
+  View main, update, values;
+  const StepState* state = nullptr;
+  double lr_mult = 1, wd_mult = 1;
+  int lr_index = 0;  // of state->lr
+  double factor = 1;
+  bool update_has_lr = false;
+};
+
 // main -= rate * sign(grad) in any floating dtypes, for expert biases; nothing is written if
 // state->skip is set.
 struct SignArgs {
@@ -62,12 +93,14 @@ struct SignArgs {
 
 // Elements [first, first + numel) of an endless normal(mean, std) sequence identified by key:
 // element i is Box-Muller of the Philox block i / 4. Drawn in f32, so all dtypes get the same
-// numbers.
+// numbers. uniform: of uniform numbers in (mean - std, mean + std), number i from word i % 4 of the
+// Philox block i / 4.
 struct NormalArgs {
   View x;
   std::uint64_t key = 0;
   std::int64_t first = 0;
   double mean = 0, std = 1;
+  bool uniform = false;
 };
 
 // Gradient clipping and the decision to skip a step. norm = sqrt(*square_sum) / state->loss_scale.
@@ -85,6 +118,11 @@ struct ClipArgs {
 struct OptimKernels {
   void (*adam)(const Stream&, const AdamRule&, std::span<const AdamRange>);
   void (*sgd)(const Stream&, const SgdArgs&);
+  void (*lion)(const Stream&, const LionArgs&);
+  void (*direction)(const Stream&, const DirectionArgs&);
+  void (*matrix_update)(const Stream&, const MatrixUpdateArgs&);
+  // factor[0] = 1 / max(sqrt(*square_sum), least), in f32 or f64.
+  void (*inverse_norm)(const Stream&, const double* square_sum, double least, const View& factor);
   void (*sign)(const Stream&, const SignArgs&);
   // *sum (f64, device) += sum of squares of all tensors, which have one dtype, in f64 and in an
   // order that depends only on their lengths. A NaN or infinity anywhere makes the sum non-finite.

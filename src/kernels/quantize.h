@@ -3,6 +3,7 @@
 
 #include <cstdint>
 
+#include "tensor/nf4.h"
 #include "tensor/quantized.h"
 #include "tensor/step_state.h"
 #include "tensor/stream.h"
@@ -90,6 +91,18 @@ struct GroupedScaledWgradArgs {
   double* squares = nullptr;  // f64, device: += sum of squares of w; null: not wanted
 };
 
+// GEMM whose operand b is a weight [O, I] in NF4, dequantised tile by tile; a and c have the
+// model's dtype, sums are f32. bias [O] is for the forward, or empty. linear forward: c[T,O] =
+// a[T,I] w^T (+ bias) dgrad (input gradient):   c[T,I] = a[T,O] w
+struct Nf4GemmArgs {
+  View a;
+  Nf4View w = {};
+  Shape w_shape = {};  // [O, I]
+  View c;
+  bool transpose_w = true;  // forward
+  View bias = {};
+};
+
 // Delayed scaling, at the end of a step. Unless state->skip is set, `seen` becomes the newest entry
 // of each tensor's amax history of `steps` entries. In every `interval`th update the amax in use
 // becomes the newest entry or, with `largest`, the maximum of the history, unless that is 0 or
@@ -113,6 +126,12 @@ struct QuantizeKernels {
   void (*grouped_gemm)(const Stream&, const GroupedScaledGemmArgs&);
   void (*grouped_wgrad)(const Stream&, const GroupedScaledWgradArgs&);
   void (*update_amax)(const Stream&, const AmaxUpdateArgs&);
+  // to, flat and of any floating dtype, = the values of the part.
+  void (*dequantize_nf4)(const Stream&, const Nf4View& from, const View& to);
+  // Whether nf4_gemm is the better choice; otherwise the caller dequantises the weight first. Null:
+  // there is no such kernel.
+  bool (*takes_nf4)(const Nf4GemmArgs&);
+  void (*nf4_gemm)(const Stream&, const Nf4GemmArgs&);
 };
 
 }  // namespace bev

@@ -3,16 +3,18 @@
 
 #include <cstdint>
 
+#include "tensor/logit_edit.h"
 #include "tensor/stream.h"
 #include "tensor/view.h"
 
 namespace bev {
 
-// How the token of one row is selected. In this order: logit edits are added; penalties change the
-// logits of tokens seen before; the logits are divided by the temperature; top-k keeps those >= the
-// k-th largest; top-p drops tokens before which the cumulative probability already exceeds it, most
-// likely first, lowest id first among equals; min-p drops those below min_p times the largest
-// probability. The most likely token always remains.
+// How the token of one row is selected. In this order: logit edits are added, and with only_edited
+// all other logits become -infinity; penalties change those of tokens seen before; the logits are
+// divided by the temperature; top-k keeps those >= the k-th largest; top-p drops tokens before
+// which the cumulative probability already exceeds it, most likely first, lowest id first among
+// equals; min-p drops those below min_p times the largest probability. The most likely token always
+// remains.
 struct SamplingRule {
   double temperature = 0;  // 0: greedy, the largest logit, the lowest id among equals
   double top_p = 1;        // in (0, 1]
@@ -26,15 +28,10 @@ struct SamplingRule {
   std::int32_t counts_row = -1;                 // of the token counts; -1: no penalties
   std::int32_t edits_begin = 0, edits_end = 0;  // of the list of edits
   std::int32_t forced = -1;                     // if >= 0, this token is selected
+  bool only_edited = false;                     // only tokens of the row's edits can be selected
 
   bool greedy() const { return temperature == 0 || top_k == 1; }
-  bool edits_logits() const { return counts_row >= 0 || edits_begin < edits_end; }
-};
-
-// Added to the logit of a token; -infinity forbids it.
-struct LogitEdit {
-  std::int32_t token = 0;
-  float bias = 0;
+  bool edits_logits() const { return counts_row >= 0 || edits_begin < edits_end || only_edited; }
 };
 
 // Token counts [rows, V] i32: how often a token is in the output of a sequence, plus this bit if it

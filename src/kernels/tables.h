@@ -11,6 +11,7 @@
 #include "kernels/kernels.h"
 #include "kernels/latent.h"
 #include "kernels/loss.h"
+#include "kernels/low_rank.h"
 #include "kernels/moe.h"
 #include "kernels/norm.h"
 #include "kernels/optim.h"

@@ -123,10 +123,16 @@ SelfAttention::SelfAttention(const std::string& name, const AttentionOptions& o)
            o.kv_heads * core.options.v_head_size})),
       proj(row_linear({name + ".linear_proj", o.hidden_size, o.heads * core.options.v_head_size,
                        o.proj_bias, o.proj_init_std})) {
-  if (o.qk_norm) {
-    q_norm = make_norm(name + ".q_layernorm", o.head_size, o.norm);
-    k_norm = make_norm(name + ".k_layernorm", o.head_size, o.norm);
-  }
+  qkv.weight.fused = true;
+  if (!o.qk_norm || o.qk_norm_kind == QkNorm::kUnitAfterRope) return;
+  const bool width = o.qk_norm_kind == QkNorm::kWidth;
+  auto make = [&](const char* part, std::int64_t heads) {
+    Norm norm = make_norm(name + part, (width ? heads : 1) * o.head_size, o.norm);
+    if (width) norm.weight.split = {Axis::kTp, 0, {}};
+    return norm;
+  };
+  q_norm = make(".q_layernorm", o.heads);
+  k_norm = make(".k_layernorm", o.kv_heads);
 }
 
 void SelfAttention::params(std::vector<Param*>& list) {
@@ -141,24 +147,41 @@ void SelfAttention::params(std::vector<Param*>& list) {
 
 void SelfAttention::linears(std::vector<Linear*>& list) { list.insert(list.end(), {&qkv, &proj}); }
 
+Var SelfAttention::normalise(Context& ctx, const Var& rows, const AttentionSpec& here) const {
+  const AttentionOptions& o = core.options;
+  HeadNormSpec spec{nullptr, nullptr, here.q_heads, here.kv_heads, o.head_size, o.norm.epsilon, 0};
+  if (q_norm) {
+    spec.q_weight = &q_norm->weight;
+    spec.k_weight = &k_norm->weight;
+    spec.offset = q_norm->offset;
+  }
+  return head_norm(ctx, rows, spec);
+}
+
 Var SelfAttention::forward(Context& ctx, const Var& x, const LayerInput& input) const {
   const AttentionOptions& o = core.options;
   AttentionSpec here = core.spec(ctx);
   OffloadScope qkv_part(ctx, OffloadPart::kQkvLinear, x);
   Var rows = qkv_part.without(qkv.enter(ctx, x, input.layout->tokens, o.tensor_parallel));
+  if (o.qk_norm && o.qk_norm_kind == QkNorm::kWidth) {
+    // Before keys are shared: each rank normalises its own columns.
+    rows = width_norm(ctx, rows,
+                      {&q_norm->weight, &k_norm->weight, q_norm->weight.local[0],
+                       k_norm->weight.local[0], q_norm->epsilon, q_norm->offset});
+  }
   if (ctx.mesh.group(MeshGroup::kKv).size() > 1) {
     rows = share_keys(ctx, rows, here.q_columns());
   }
-  if (q_norm) {
-    rows = head_norm(ctx, rows,
-                     {&q_norm->weight, &k_norm->weight, here.q_heads, here.kv_heads, o.head_size,
-                      q_norm->epsilon, q_norm->offset});
-  }
+  if (o.qk_norm && o.qk_norm_kind == QkNorm::kHead) rows = normalise(ctx, rows, here);
   Tensor table = input.rope_of(o.rope);
   if (!table.empty()) {
     rows =
         rope(ctx, rows, {table, here.q_heads + here.kv_heads, o.head_size, o.rotary_interleaved});
   }
+  const bool after =
+      o.qk_norm_kind == QkNorm::kHeadAfterRope || o.qk_norm_kind == QkNorm::kUnitAfterRope;
+  if (o.qk_norm && after && !table.empty()) rows = normalise(ctx, rows, here);
+  if (o.scaled_queries) rows = rope(ctx, rows, {input.query_scale, here.q_heads, o.head_size});
   Var heads = input.decode != nullptr
                   ? cached_attention(ctx, rows, input.state->kv, *input.decode, here)
                   : core.forward(ctx, rows, *input.layout, here);

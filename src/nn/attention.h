@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "nn/mixer.h"
+#include "nn/qk_norm.h"
 
 namespace bev {
 
@@ -23,6 +24,8 @@ struct LatentOptions {
   std::int64_t nope_size = 0, rope_size = 0;
   bool norms = true;  // of the latents
   NormOptions norm;
+  // The indexer of sparse attention, whose choice is everything here: only its weights are kept.
+  std::int64_t indexer_heads = 0, indexer_size = 0;  // 0: none
   bool recompute_up = false;  // recomputes the up-projections from the latents in the backward
 };
 
@@ -31,10 +34,12 @@ struct AttentionOptions {
   std::int64_t head_size = 0, v_head_size = 0;  // of q and k; of v (0: the same)
   bool qkv_bias = false, proj_bias = false;
   bool qk_norm = false;
+  QkNorm qk_norm_kind = QkNorm::kHead;
   NormOptions norm = {};
   AttentionRule rule = {};
   RopeKind rope = RopeKind::kGlobal;
   bool rotary_interleaved = false;
+  bool scaled_queries = false;  // by LayerInput::query_scale
   double init_std = 0.02, proj_init_std = 0.02;
   bool recompute_core = false;
   ContextExchange context = ContextExchange::kRing;
@@ -77,6 +82,9 @@ class SelfAttention final : public Mixer {
   void linears(std::vector<Linear*>& list) override;
   Var forward(Context& ctx, const Var& x, const LayerInput& input) const override;
   StateSpec state(const Context& ctx) const override;
+
+ private:
+  Var normalise(Context& ctx, const Var& rows, const AttentionSpec& here) const;
 };
 
 }  // namespace bev

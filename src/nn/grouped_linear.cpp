@@ -1,5 +1,6 @@
 #include "nn/grouped_linear.h"
 
+#include "base/error.h"
 #include "ops/elementwise.h"
 
 namespace bev {
@@ -40,15 +41,46 @@ GroupedLinear grouped_row_linear(const LinearSpec& spec, std::int64_t experts) {
 void GroupedLinear::params(std::vector<Param*>& list) {
   list.push_back(&weight);
   if (bias) list.push_back(&*bias);
-  if (adapter) adapter->params(list);
+  for (LowRank& adapter : adapters) adapter.params(list);
+}
+
+namespace {
+
+// Zeros in `columns` columns, for outputs without an adapter.
+Var zero_columns(Context& ctx, const Var& like, std::int64_t columns) {
+  Tensor zeros = ctx.allocate(like.dtype(), {like.shape()[0], columns}, "activations");
+  ctx.kernels.fill(ctx.stream, zeros, 0);
+  return make_output(ctx, "zero_columns", std::move(zeros), like.placement, false);
+}
+
+}  // namespace
+
+// The outputs of all adapters side by side.
+Var GroupedLinear::adapted(Context& ctx, const Var& x, const ExpertRows& rows, const Var& y) const {
+  Var sum;
+  std::int64_t end = 0;  // columns so far
+  auto append = [&](Var columns) {
+    end += columns.shape()[1];
+    sum = sum.tensor.empty() ? std::move(columns) : join_columns(ctx, sum, columns);
+  };
+  for (const LowRank& adapter : adapters) {
+    std::int64_t first = adapter.first_column(weight, ctx.mesh);
+    if (first > end) append(zero_columns(ctx, y, first - end));
+    Var inner = scaled(ctx, grouped_linear(ctx, x, rows, adapter.a, nullptr), adapter.scale);
+    append(grouped_linear(ctx, inner, rows, adapter.b, nullptr));
+  }
+  if (end < y.shape()[1]) append(zero_columns(ctx, y, y.shape()[1] - end));
+  return sum;
 }
 
 Var GroupedLinear::forward(Context& ctx, const Var& x, const ExpertRows& rows) const {
   bool column = weight.split.dim == 1;
   Var y = grouped_linear(ctx, x, rows, weight, column && bias ? &*bias : nullptr);
-  if (!adapter) return y;
-  Var inner = scaled(ctx, grouped_linear(ctx, x, rows, adapter->a, nullptr), adapter->scale);
-  return add(ctx, y, grouped_linear(ctx, inner, rows, adapter->b, nullptr));
+  if (!ctx.adapters || adapters.empty()) return y;
+  BEV_CHECK(ctx.adapter_rows == nullptr, ErrorKind::kConfig, "adapter ", adapters.front().a.name,
+            ": adapters of experts cannot differ between requests; serve the model with this "
+            "adapter alone");
+  return add(ctx, y, adapted(ctx, x, rows, y));
 }
 
 }  // namespace bev

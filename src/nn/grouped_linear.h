@@ -14,16 +14,18 @@
 namespace bev {
 
 struct GroupedLinear {
-  Param weight;               // [experts, out, in]
-  std::optional<Param> bias;  // [experts, out]
-  std::optional<LowRank> adapter;
+  Param weight;                   // [experts, out, in]
+  std::optional<Param> bias;      // [experts, out]
+  std::vector<LowRank> adapters;  // of rows that do not overlap, in their order
 
   void params(std::vector<Param*>& list);
-  void add_adapter(const AdapterOptions& options) { adapter = make_low_rank(weight, options); }
   // x [R, in], permuted so that rows of an expert are contiguous -> [R, out]. A column-parallel
   // layer adds its bias. The output of a row-parallel layer is partial over etp: its bias is added
   // after the reduction (add_expert_biases).
   Var forward(Context& ctx, const Var& x, const ExpertRows& rows) const;
+
+ private:
+  Var adapted(Context& ctx, const Var& x, const ExpertRows& rows, const Var& y) const;
 };
 
 // column_linear and row_linear for each expert, split over etp.

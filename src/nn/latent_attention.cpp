@@ -36,6 +36,7 @@ LatentAttention::LatentAttention(const std::string& name, const AttentionOptions
     q_down = whole_linear({name + ".linear_q_down_proj", o.latent.q_latent_size, o.hidden_size,
                            o.qkv_bias, o.init_std});
   }
+  add_indexer(name + ".indexer.");
   if (!o.latent.norms) return;
   if (q_down) q_norm = make_norm(name + ".q_layernorm", o.latent.q_latent_size, o.latent.norm);
   kv_norm = make_norm(name + ".kv_layernorm", o.latent.latent_size, o.latent.norm);
@@ -50,6 +51,27 @@ void LatentAttention::params(std::vector<Param*>& list) {
   kv_up.params(list);
   core.params(list);
   proj.params(list);
+  for (Param& param : indexer) list.push_back(&param);
+}
+
+void LatentAttention::add_indexer(const std::string& prefix) {
+  const AttentionOptions& o = core.options;
+  const std::int64_t heads = o.latent.indexer_heads, size = o.latent.indexer_size;
+  if (heads == 0) return;
+  auto add = [&](const char* part, const Shape& shape, InitRule init) {
+    Param& param = indexer.emplace_back();
+    param.name = prefix + part;
+    param.shape = shape;
+    param.init = init;
+    param.wd_mult = 0;
+    param.trains = false;
+  };
+  const InitRule normal{InitKind::kNormal, o.init_std};
+  add("wq_b.weight", {heads * size, o.latent.q_latent_size}, normal);
+  add("wk.weight", {size, o.hidden_size}, normal);
+  add("k_norm.weight", {size}, {InitKind::kConstant, 1});
+  add("k_norm.bias", {size}, {InitKind::kConstant, 0});
+  add("weights_proj.weight", {heads, o.hidden_size}, normal);
 }
 
 void LatentAttention::linears(std::vector<Linear*>& list) {
@@ -110,6 +132,7 @@ class LatentAttention::HeadsRecipe : public Recipe {
   Tensor make(Context& ctx) const override {
     TapeScope unrecorded(ctx, nullptr);
     ScopedValue<const MetricBlock*> counted_before(ctx.metrics, nullptr);
+    ScopedValue<const SequenceLayout*> random_numbers(ctx.layout, input_.layout);
     Source from{q_.get(ctx), latent_.get(ctx), rope_key_.get(ctx)};
     LatentRows rows = attention_.rows(ctx, from, input_, here_);
     return attention_.heads(ctx, rows, *input_.layout, here_).tensor;
@@ -135,7 +158,7 @@ Var LatentAttention::decode(Context& ctx, const LatentRows& of, const LayerInput
                             const AttentionSpec& here) const {
   const SequenceLayout& layout = *input.layout;
   const DecodeStep& step = *input.decode;
-  if (!ctx.kernels.latent.absorb) {
+  if (!absorbs(ctx)) {
     return cached_attention(ctx, heads(ctx, of, layout, here), input.state->kv, step, here);
   }
   keep_latents(ctx, of, input.state->kv.keys, step, spec(here));
@@ -144,8 +167,6 @@ Var LatentAttention::decode(Context& ctx, const LatentRows& of, const LayerInput
     return attention(ctx, heads(ctx, of, layout, here),
                      {runs, layout.samples, layout.sample_positions}, here);
   }
-  BEV_CHECK(!kv_up.adapter, ErrorKind::kConfig, "generate: latent attention with the adapter ",
-            kv_up.adapter->a.name, ": merge it into the weights first");
   return cached_latent_attention(ctx, of, kv_up.weight, input.state->kv.keys, step, here,
                                  spec(here));
 }
@@ -170,9 +191,13 @@ Var LatentAttention::forward(Context& ctx, const Var& x, const LayerInput& input
   return proj_part.without(proj.leave(ctx, out, o.tensor_parallel));
 }
 
+bool LatentAttention::absorbs(const Context& ctx) const {
+  return ctx.kernels.latent.absorb && kv_up.adapters.empty();
+}
+
 StateSpec LatentAttention::state(const Context& ctx) const {
   const AttentionOptions& o = core.options;
-  if (ctx.kernels.latent.absorb) return {o.latent.latent_size + o.latent.rope_size, 0, 0};
+  if (absorbs(ctx)) return {o.latent.latent_size + o.latent.rope_size, 0, 0};
   std::int64_t heads = o.heads / ctx.mesh.tp().size();
   return {heads * o.head_size, heads * o.v_head_size, 0};
 }

@@ -22,6 +22,7 @@ class LatentAttention final : public Mixer {
   Linear q_up;  // reads the input if there is no q_down
   Linear kv_down, kv_up;
   Linear proj;
+  std::vector<Param> indexer;  // kept for export, and not computed with
 
   void params(std::vector<Param*>& list) override;
   void linears(std::vector<Linear*>& list) override;
@@ -37,7 +38,11 @@ class LatentAttention final : public Mixer {
   };
   class HeadsRecipe;
 
+  void add_indexer(const std::string& prefix);
   LatentSpec spec(const AttentionSpec& attention) const;
+  // Whether generation keeps latents and attends over them. An adapter of the up-projection is not
+  // absorbed: with one the cache holds the keys and values of all heads.
+  bool absorbs(const Context& ctx) const;
   Source source(Context& ctx, const Var& x, const LayerInput& input,
                 const AttentionSpec& here) const;
   LatentRows rows(Context& ctx, const Source& from, const LayerInput& input,

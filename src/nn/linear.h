@@ -22,10 +22,9 @@ struct TensorParallel {
 struct Linear {
   Param weight;  // [out, in]
   std::optional<Param> bias;
-  std::optional<LowRank> adapter;
+  std::vector<LowRank> adapters;  // of rows that do not overlap
 
   void params(std::vector<Param*>& list);
-  void add_adapter(const AdapterOptions& options) { adapter = make_low_rank(weight, options); }
   // Replicated layer: x and the output are outside of a tensor-parallel region.
   Var forward(Context& ctx, const Var& x) const;
   // Column parallel: enters the tensor-parallel region; `tokens` is the total number of rows.
@@ -60,9 +59,10 @@ struct Norm {
 };
 
 struct NormOptions {
-  bool center = false;  // LayerNorm with a bias; otherwise RMSNorm
+  bool center = false;  // LayerNorm; otherwise RMSNorm
   double epsilon = 1e-5;
   bool plus_one = false;  // the stored weight is weight - 1
+  bool bias = true;       // of a LayerNorm
 };
 Norm make_norm(const std::string& name, std::int64_t size, const NormOptions& options);
 

@@ -37,6 +37,7 @@ enum class RopeKind : std::uint8_t { kNone, kGlobal, kLocal };
 struct LayerInput {
   const SequenceLayout* layout = nullptr;
   Tensor rope = {}, rope_local = {};   // cos_sin of the two kinds, if the model has them
+  Tensor query_scale = {};             // cos_sin that scales the queries, if a layer wants it
   const DecodeStep* decode = nullptr;  // nullptr: training
   LayerState* state = nullptr;         // state of this layer when decoding
 

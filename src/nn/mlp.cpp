@@ -1,6 +1,10 @@
 #include "nn/mlp.h"
 
+#include <cmath>
+
 #include "autograd/offload.h"
+#include "base/text.h"
+#include "ops/xielu.h"
 
 namespace bev {
 
@@ -16,10 +20,29 @@ Mlp::Mlp(const std::string& name, const MlpOptions& o)
       fc1(column_linear({name + ".linear_fc1", o.activation.gated ? 2 * o.ffn_size : o.ffn_size,
                          o.hidden_size, o.bias, o.init_std},
                         fc1_segments(o))),
-      fc2(row_linear({name + ".linear_fc2", o.hidden_size, o.ffn_size, o.bias, o.down_init_std})) {}
+      fc2(row_linear({name + ".linear_fc2", o.hidden_size, o.ffn_size, o.bias, o.down_init_std})) {
+  if (o.activation.kind != Activation::kXielu) return;
+  auto make = [&](const char* part, double value, bool trains) {
+    Param param;
+    param.name = concat(name, ".activation.", part);
+    param.shape = {1};
+    param.init = {InitKind::kConstant, value};
+    param.wd_mult = 0;
+    param.trains = trains;
+    return param;
+  };
+  // Slopes that begin at 0.8 on either side.
+  constexpr double kBeta = 0.5, kSlope = 0.8;
+  xielu = {make("alpha_p", std::log(std::expm1(kSlope)), true),
+           make("alpha_n", std::log(std::expm1(kSlope - kBeta)), true), make("beta", kBeta, false),
+           make("eps", -1e-6, false)};
+}
 
 void Mlp::params(std::vector<Param*>& list) {
   fc1.params(list);
+  if (xielu) {
+    list.insert(list.end(), {&xielu->alpha_p, &xielu->alpha_n, &xielu->beta, &xielu->eps});
+  }
   fc2.params(list);
 }
 
@@ -30,7 +53,9 @@ Var Mlp::forward(Context& ctx, const Var& x, std::int64_t tokens) const {
   OffloadScope fc1_part(ctx, OffloadPart::kMlpFc1, x);
   Var up = fc1_part.without(fc1.enter(ctx, x, tokens, tp));
   mark_kept(ctx, OffloadPart::kMlpAct, up);
-  Var inner = activation(ctx, up, options.activation);
+  Var inner =
+      xielu ? bev::xielu(ctx, up, {&xielu->alpha_p, &xielu->alpha_n, &xielu->beta, &xielu->eps})
+            : activation(ctx, up, options.activation);
   OffloadScope fc2_part(ctx, OffloadPart::kMlpFc2, inner);
   return fc2_part.without(fc2.leave(ctx, inner, tp));
 }

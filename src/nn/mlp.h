@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -23,6 +24,11 @@ struct Mlp {
 
   MlpOptions options;
   Linear fc1, fc2;  // fc1 rows are gate | up when gated
+  // Coefficients of Activation::kXielu.
+  struct Xielu {
+    Param alpha_p, alpha_n, beta, eps;
+  };
+  std::optional<Xielu> xielu;
 
   void params(std::vector<Param*>& list);
   void linears(std::vector<Linear*>& list);

@@ -14,7 +14,7 @@ Param make_param(std::string name, const Shape& shape, Split split, InitRule ini
   param.shape = shape;
   param.split = std::move(split);
   param.init = init;
-  param.wd_mult = init.kind == InitKind::kNormal ? 1 : 0;
+  param.wd_mult = init.kind == InitKind::kConstant ? 0 : 1;
   return param;
 }
 
@@ -99,12 +99,15 @@ Var Moe::run_experts(Context& ctx, Dispatched dispatched, const Routing& routing
   OffloadScope fc1_part(ctx, OffloadPart::kExpertFc1, expert_tokens);
   // If wgrad reads FP8 too, the permuted rows are quantised without being materialised.
   const Fp8Recipe& fp8 = fc1.weight.fp8;
-  bool rounds = fp8.used() && fp8.wgrad && !fc1.adapter;
-  Var in = permute(ctx, expert_tokens, rows, rounds);
+  bool rounds = fp8.used() && fp8.wgrad && fc1.adapters.empty();
+  Var in = permute(ctx, expert_tokens, rows, rounds && !options.scale_input);
+  if (options.scale_input) in = scale_by_probs(ctx, in, probs, rows);
   expert_tokens = {};
   Var up = fc1_part.without(fc1.forward(ctx, in, rows));
   mark_kept(ctx, OffloadPart::kMoeAct, up);
-  Var inner = weighted_activation(ctx, up, options.expert.activation, probs, rows);
+  Var inner = options.scale_input
+                  ? activation(ctx, up, options.expert.activation)
+                  : weighted_activation(ctx, up, options.expert.activation, probs, rows);
   mark_kept(ctx, OffloadPart::kExpertFc2, inner);
   Var out = unpermute(ctx, fc2.forward(ctx, inner, rows), rows, rounds);
   Var y = combine_tokens(ctx, out, routing.probs.placement, dispatch,

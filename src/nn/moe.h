@@ -22,6 +22,7 @@ struct MoeOptions {
   bool router_bias = false;
   bool expert_bias = false;             // added to scores for the choice only; see Param::sign_rate
   double bias_update_rate = 0;          // of expert_bias
+  bool scale_input = false;             // probabilities multiply the experts' input
   std::int64_t shared_expert_size = 0;  // 0: none
   bool shared_expert_gate = false;
   bool recompute_shared = false;  // recomputes the shared expert in the backward

@@ -23,7 +23,7 @@ Tensor all_reduce(Context& ctx, Tensor x, const char* label) {
   return sum;
 }
 
-Tensor gather_tokens(Context& ctx, const Tensor& part, std::int64_t tokens, const char* label) {
+Tensor gathered(Context& ctx, const Tensor& part, std::int64_t tokens, const char* label) {
   Group& tp = ctx.mesh.tp();
   Shape shape = part.shape();
   shape[0] = tokens;
@@ -53,7 +53,7 @@ Var enter_tensor_parallel(Context& ctx, const Var& x, std::int64_t tokens) {
             "} must be whole or split over tokens");
   bool split = state == PlaceState::kShard0;
   Placement copied = x.placement.with(Axis::kTp, PlaceState::kCopied);
-  Tensor whole = split ? gather_tokens(ctx, x.tensor, tokens, "tp input") : x.tensor;
+  Tensor whole = split ? gathered(ctx, x.tensor, tokens, "tp input") : x.tensor;
   Var y = make_output(ctx, "enter_tensor_parallel", std::move(whole), copied, x.tracked());
   if (!y.tracked()) return y;
   if (!split) y.recipe = x.recipe;
@@ -64,6 +64,27 @@ Var enter_tensor_parallel(Context& ctx, const Var& x, std::int64_t tokens) {
                      Tensor dx = split ? scatter_tokens(back.ctx, dy, "tp input gradient")
                                        : all_reduce(back.ctx, std::move(dy), "tp input gradient");
                      back.add(in, std::move(dx));
+                   });
+  return y;
+}
+
+Var gather_tokens(Context& ctx, const Var& x, std::int64_t tokens) {
+  OpScope scope(ctx, "gather_tokens");
+  PlaceState state = x.placement[Axis::kTp];
+  if (state == PlaceState::kReplicated) return x;
+  BEV_CHECK(state == PlaceState::kShard0, ErrorKind::kInternal, "gather_tokens: the input {",
+            x.placement, "} must be whole or split over tokens");
+  Placement placement = x.placement.with(Axis::kTp, PlaceState::kReplicated);
+  Tensor whole = gathered(ctx, x.tensor, tokens, "tokens");
+  Var y = make_output(ctx, "gather_tokens", std::move(whole), placement, x.tracked());
+  if (!y.tracked()) return y;
+  ctx.tape->record("gather_tokens", ctx.layer,
+                   [in = GradSlot(x), out = GradSlot(y)](Backward& back) {
+                     Tensor dy = back.take(out);
+                     if (dy.empty()) return;
+                     Group& tp = back.ctx.mesh.tp();
+                     Range own = shard_range(dy.shape()[0], tp.size(), tp.rank());
+                     back.add(in, dy.rows(own.begin, own.end));
                    });
   return y;
 }
@@ -90,7 +111,7 @@ Var leave_tensor_parallel(Context& ctx, const Var& x, bool sequence_parallel) {
         Tensor dy = back.take(out);
         if (dy.empty()) return;
         if (sequence_parallel) {
-          dy = gather_tokens(back.ctx, dy, tokens, "tp output gradient");
+          dy = gathered(back.ctx, dy, tokens, "tp output gradient");
         }
         back.add(in, std::move(dy));
       });

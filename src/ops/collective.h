@@ -16,6 +16,10 @@ namespace bev {
 // placed as copied: each rank computes a different part of the region from it.
 Var enter_tensor_parallel(Context& ctx, const Var& x, std::int64_t tokens);
 
+// x is shard(0) over tp (or whole, and returned as it is); the result has all tokens and is
+// replicated: every rank computes the same from it, and keeps the gradient of its own tokens.
+Var gather_tokens(Context& ctx, const Var& x, std::int64_t tokens);
+
 // x is a partial sum over tp; the result is replicated, or shard(0) with sequence parallel.
 Var leave_tensor_parallel(Context& ctx, const Var& x, bool sequence_parallel);
 

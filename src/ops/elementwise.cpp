@@ -126,6 +126,28 @@ Var dropout(Context& ctx, const Var& x, double p, const SequenceLayout& layout, 
   return out;
 }
 
+Var dropout_copy(Context& ctx, const Var& x, const SequenceLayout& layout,
+                 const DropoutSpec& spec) {
+  if (spec.p <= 0 || !ctx.training) return x;
+  OpScope scope(ctx, "dropout_copy");
+  RandomRows random = random_rows(ctx, layout, x.placement, spec.use, spec.head);
+  random.first_column = spec.first;
+  Tensor kept = ctx.allocate(x.dtype(), x.shape(), "activations");
+  ctx.kernels.elementwise.dropout(ctx.stream, {x.get(ctx), kept, spec.p, random});
+  Var out = make_output(ctx, "dropout_copy", std::move(kept), x.placement, x.tracked());
+  if (!out.tracked()) return out;
+  ctx.tape->record("dropout_copy", ctx.layer,
+                   [p = spec.p, random, in = GradSlot(x), result = GradSlot(out)](Backward& back) {
+                     Tensor dy = back.take(result);
+                     if (dy.empty()) return;
+                     Tensor dx =
+                         dy.unique() ? dy : back.ctx.allocate(dy.dtype(), dy.shape(), "gradients");
+                     back.ctx.kernels.elementwise.dropout(back.ctx.stream, {dy, dx, p, random});
+                     back.add(in, std::move(dx));
+                   });
+  return out;
+}
+
 Shape activated_shape(const ActivationSpec& spec, const Shape& x) {
   return {x[0], spec.gated ? x[1] / 2 : x[1]};
 }

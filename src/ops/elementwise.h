@@ -28,6 +28,15 @@ Var branch(Context& ctx, const Var& x);
 // saved it.
 Var dropout(Context& ctx, const Var& x, double p, const SequenceLayout& layout, RandomUse use);
 
+// The same as a new tensor; x may be cut by columns over tp, of which this rank's first is `first`.
+struct DropoutSpec {
+  double p = 0;
+  RandomUse use = RandomUse::kAdapterDropout;
+  std::int64_t head = 0;  // of the random stream
+  std::int64_t first = 0;
+};
+Var dropout_copy(Context& ctx, const Var& x, const SequenceLayout& layout, const DropoutSpec& spec);
+
 struct ActivationSpec {
   Activation kind = Activation::kGelu;
   bool gated = false;       // x [T, 2F] is gate | up

@@ -23,9 +23,10 @@ void add_gradient(Context& ctx, const Param& weight, const Placement& placement,
 }
 }  // namespace
 
-Var embedding(Context& ctx, const Tensor& tokens, const Param& weight, const EmbeddingSpec& spec,
+Var embedding(Context& ctx, const Tensor& tokens, const Param& table, const EmbeddingSpec& spec,
               const Placement& placement) {
   OpScope scope(ctx, "embedding");
+  const Param& weight = in_use(ctx, table);
   BEV_CHECK(weight.split.dim == 0, ErrorKind::kInternal, "embedding ", weight.name,
             ": the table must be split over the vocabulary");
   Tensor out = ctx.allocate(ctx.dtype, {tokens.numel(), weight.local[1]}, "activations");
@@ -60,8 +61,9 @@ Var embedding(Context& ctx, const Tensor& tokens, const Param& weight, const Emb
   return y;
 }
 
-Var add_positions(Context& ctx, const Var& x, const SequenceLayout& layout, const Param& weight) {
+Var add_positions(Context& ctx, const Var& x, const SequenceLayout& layout, const Param& table) {
   OpScope scope(ctx, "add_positions");
+  const Param& weight = in_use(ctx, table);
   PlaceState state = x.placement[Axis::kTp];
   BEV_CHECK(state == PlaceState::kReplicated || state == PlaceState::kShard0, ErrorKind::kInternal,
             "add_positions: the input {", x.placement, "} must be whole over tp");

@@ -11,12 +11,12 @@ struct EmbeddingSpec {
   std::int64_t padding_row = -1;  // row that gets no gradient from lookups; -1: none
 };
 
-// tokens [T] i32, weight [V, H] split over the vocabulary -> [T, H], a partial sum over tp: tokens
+// tokens [T] i32, table [V, H] split over the vocabulary -> [T, H], a partial sum over tp: tokens
 // of other ranks' vocabulary give zero rows. `placement` is that of the rows of the micro-batch.
-Var embedding(Context& ctx, const Tensor& tokens, const Param& weight, const EmbeddingSpec& spec,
+Var embedding(Context& ctx, const Tensor& tokens, const Param& table, const EmbeddingSpec& spec,
               const Placement& placement);
 
-// x += weight[position] on every row, in place.
-Var add_positions(Context& ctx, const Var& x, const SequenceLayout& layout, const Param& weight);
+// x += table[position] on every row, in place.
+Var add_positions(Context& ctx, const Var& x, const SequenceLayout& layout, const Param& table);
 
 }  // namespace bev

@@ -4,6 +4,7 @@
 
 #include "base/divide.h"
 #include "base/error.h"
+#include "kernels/elementwise.h"
 #include "kernels/gemm.h"
 #include "kernels/loss.h"
 #include "ops/linear_gemms.h"
@@ -17,6 +18,14 @@ void check_head(const Var& hidden, const HeadSpec& spec) {
             spec.weight->name, ": the input {", hidden.placement, "} must be copied over tp");
   BEV_CHECK(hidden.shape()[1] == spec.weight->local[1], "head ", spec.weight->name, ": input ",
             hidden.shape(), " for a weight ", spec.weight->local);
+}
+
+void add_head_bias(Context& ctx, const HeadSpec& spec, const Tensor& logits) {
+  if (spec.bias == nullptr || logits.numel() == 0) return;
+  WeightLease lease = ctx.weights.use(*spec.bias);
+  Tensor row = ctx.allocate(logits.dtype(), {spec.bias->local[0]}, "logits");
+  ctx.kernels.cast(ctx.stream, lease.view, row);
+  ctx.kernels.elementwise.add_rows(ctx.stream, logits, row);
 }
 
 namespace {
@@ -36,8 +45,8 @@ std::int64_t chunk_rows(std::int64_t tokens, std::int64_t row_bytes, std::int64_
 LogitsChunks logits_chunks(const Context& ctx, const HeadSpec& spec, std::int64_t tokens,
                            Dtype dtype) {
   const LogitsRule& rule = ctx.kernels.loss.logits;
-  // A probe inspects every element, and padding is uninitialised.
-  std::int64_t multiple = ctx.probe != nullptr ? 1 : rule.row_multiple;
+  // A probe inspects every element, and padding is uninitialised; a bias has no padding.
+  std::int64_t multiple = ctx.probe != nullptr || spec.bias != nullptr ? 1 : rule.row_multiple;
   std::int64_t stride = round_up(spec.weight->local[0], multiple);
   std::int64_t bytes = spec.chunk_bytes > 0 ? spec.chunk_bytes : rule.chunk_bytes;
   auto row_bytes = stride * static_cast<std::int64_t>(size_of(dtype));
@@ -72,10 +81,15 @@ class HeadRun {
       : ctx_(ctx),
         spec_(spec),
         pass_(pass),
-        weight_(*spec.weight),
+        weight_(in_use(ctx, *spec.weight)),
         vocabulary_(weight_.local[0]),
         lease_(ctx.weights.use(weight_)),
-        wgrad_(pass.with_gradient && weight_.trains) {
+        wgrad_(pass.with_gradient && weight_.trains),
+        bias_wgrad_(pass.with_gradient && spec.bias != nullptr && spec.bias->trains) {
+    if (bias_wgrad_) {
+      bias_sink_ = ctx.grads.sink(*spec.bias, gradient_placement(*spec.bias, pass.placement));
+      bias_beta_ = bias_sink_.beta;
+    }
     if (!wgrad_) return;
     sink_ = ctx.grads.sink(weight_, gradient_placement(weight_, pass.placement));
     beta_ = sink_.beta;
@@ -87,14 +101,19 @@ class HeadRun {
     LogitsChunks chunks = logits_chunks(ctx_, spec_, tokens, dtype);
     count_ = std::max<std::int64_t>(ceil_div(tokens, chunks.rows), 1);
     // Without tokens, an empty chunk still sets the weight gradient.
-    for (std::int64_t begin = 0; begin < tokens || (begin == 0 && wgrad_); begin += chunks.rows) {
+    for (std::int64_t begin = 0; begin < tokens || (begin == 0 && (wgrad_ || bias_wgrad_));
+         begin += chunks.rows) {
       Range rows{begin, std::min(begin + chunks.rows, tokens)};
       Tensor logits = ctx_.allocate(dtype, {rows.size(), chunks.stride}, "logits");
       compute_logits(rows, logits);
+      if (pass_.top != nullptr && rows.size() > 0) {
+        find_top_tokens(ctx_, logits, spec_, pass_.top->rows(rows.begin, rows.end));
+      }
       compute_losses(rows, logits);
       if (pass_.with_gradient) compute_gradients(rows, std::move(logits));
     }
     if (wgrad_) ctx_.grads.done(weight_, std::move(sink_));
+    if (bias_wgrad_) ctx_.grads.done(*spec_.bias, std::move(bias_sink_));
   }
 
  private:
@@ -106,10 +125,12 @@ class HeadRun {
                  .transpose_b = true,
                  .c_columns = vocabulary_},
                 count_ * pass_.passes);
+    add_head_bias(ctx_, spec_, logits);
     ctx_.check(pass_.op, "logits", logits);
   }
 
   void compute_losses(Range rows, const Tensor& logits) {
+    if (pass_.loss != nullptr) return (*pass_.loss)(rows, logits, pass_.with_gradient);
     const Group& tp = ctx_.mesh.tp();
     LossChunk chunk{logits,
                     pass_.targets.as<std::int32_t>() + rows.begin,
@@ -140,6 +161,10 @@ class HeadRun {
                    .a_columns = vocabulary_},
                   count_);
     }
+    if (bias_wgrad_) {
+      ctx_.kernels.elementwise.column_sum(ctx_.stream, dlogits, bias_beta_, bias_sink_.view);
+      bias_beta_ = 1;
+    }
     if (!wgrad_) return;
     ctx_.kernels.gemm.gemm(ctx_.stream, {.a = dlogits,
                                          .b = pass_.hidden.rows(rows.begin, rows.end),
@@ -157,9 +182,9 @@ class HeadRun {
   std::int64_t vocabulary_;  // on this rank
   std::int64_t count_ = 1;   // number of chunks
   WeightLease lease_;
-  bool wgrad_;
-  GradSink sink_;
-  double beta_ = 0;
+  bool wgrad_, bias_wgrad_;
+  GradSink sink_, bias_sink_;
+  double beta_ = 0, bias_beta_ = 0;
 };
 
 }  // namespace

@@ -2,7 +2,8 @@
 // log-probabilities. The logits of all tokens are never materialised at once.
 #pragma once
 
-#include "ops/loss.h"
+#include "ops/logit_loss.h"
+#include "ops/top_tokens.h"
 
 namespace bev {
 
@@ -11,6 +12,9 @@ struct LossWholeArgs;
 // hidden must be copied over tp and match the width of the weight, which must be split over the
 // vocabulary.
 void check_head(const Var& hidden, const HeadSpec& spec);
+
+// Adds the bias of the head, if it has one, to logits [T, V of this rank].
+void add_head_bias(Context& ctx, const HeadSpec& spec, const Tensor& logits);
 
 // Chunking of the logits [T, V of this rank].
 struct LogitsChunks {
@@ -37,6 +41,8 @@ struct CrossEntropyPass {
   Tensor dhidden = {};         // [T, H], partial sum over tp; empty: not wanted
   Tensor weights = {};         // [T] f32 or the wide dtype
   const double* loss_factor = nullptr;  // device; null: 1
+  const TopTokens* top = nullptr;       // output, of every token; null: not wanted
+  const LogitLoss* loss = nullptr;      // instead of the cross entropy; null: that
 };
 // Collective over tp. The weight gradient goes to its sink exactly once, even if there are no
 // tokens.

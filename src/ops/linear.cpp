@@ -3,6 +3,7 @@
 #include "autograd/op_scope.h"
 #include "base/error.h"
 #include "kernels/elementwise.h"
+#include "kernels/gemm.h"
 #include "ops/linear_gemms.h"
 
 namespace bev {
@@ -79,6 +80,94 @@ Var linear(Context& ctx, const Var& x, const Param& weight, const Param* bias) {
           add_wgrad(wctx, *w, dw_placement, operand, kept.get(wctx, *w));
         });
       });
+  return out;
+}
+
+namespace {
+
+// Columns of y from `first` on, as an operand whose rows are padded to those of y.
+View columns_from(const Tensor& y, std::int64_t first) {
+  return {y.view().address(first), y.dtype(), y.shape()};
+}
+
+// State of the backward of add_linear.
+struct AddLinearBackward {
+  const Param* weight;
+  AddLinear to;
+  Placement weight_placement;
+  Saved x;
+  GradSlot from_y, from_x;
+
+  void run(Backward& back, const Tensor& dy) const {
+    Context& ctx = back.ctx;
+    const std::int64_t columns = weight->local[0];
+    if (from_x.wanted()) {
+      WeightLease w = ctx.weights.use(*weight);
+      Tensor dx = ctx.allocate(dy.dtype(), {dy.shape()[0], weight->local[1]}, "gradients");
+      weight_gemm(ctx, *weight,
+                  {.a = columns_from(dy, to.first),
+                   .b = w.view,
+                   .c = dx,
+                   .alpha = to.scale,
+                   .a_columns = columns});
+      // Column parallel: dx is a partial sum over tp.
+      PlaceState state =
+          weight->split.dim == 0 ? PlaceState::kPartial : from_x.placement[Axis::kTp];
+      back.add(from_x, std::move(dx), from_x.placement.dual().with(Axis::kTp, state));
+    }
+    if (weight->trains) {
+      back.deferred_wgrad([s = *this, dy, columns](Context& wctx) {
+        GradSink sink = wctx.grads.sink(*s.weight, s.weight_placement);
+        wctx.kernels.gemm.gemm(wctx.stream, {.a = columns_from(dy, s.to.first),
+                                             .b = s.x.get(wctx),
+                                             .c = sink.view,
+                                             .transpose_a = true,
+                                             .alpha = s.to.scale,
+                                             .beta = sink.beta,
+                                             .a_columns = columns});
+        wctx.grads.done(*s.weight, std::move(sink));
+      });
+    }
+    back.add(from_y, dy);
+  }
+};
+
+}  // namespace
+
+Var add_linear(Context& ctx, const Var& y, const Var& x, const Param& weight, const AddLinear& to) {
+  OpScope scope(ctx, "add_linear");
+  const std::int64_t columns = weight.local[0];
+  BEV_CHECK(x.shape()[1] == weight.local[1] && x.shape()[0] == y.shape()[0] &&
+                to.first + columns <= y.shape()[1],
+            "add_linear ", weight.name, ": input ", x.shape(), " for a weight ", weight.local,
+            " and columns from ", to.first, " of ", y.shape());
+  BEV_CHECK(output_placement(x, weight) == y.placement, ErrorKind::kInternal, "add_linear ",
+            weight.name, ": the product is {", output_placement(x, weight), "}, the sum {",
+            y.placement, "}");
+  {
+    WeightLease w = ctx.weights.use(weight);
+    weight_gemm(ctx, weight,
+                {.a = x.get(ctx),
+                 .b = w.view,
+                 .c = columns_from(y.tensor, to.first),
+                 .transpose_b = true,
+                 .alpha = to.scale,
+                 .beta = 1,
+                 .c_columns = columns});
+  }
+  Var out = make_output(ctx, "add_linear", y.tensor, y.placement,
+                        y.tracked() || x.tracked() || weight.trains);
+  if (!out.tracked()) return out;
+  AddLinearBackward backward{&weight,
+                             to,
+                             gradient_placement(weight, x.placement),
+                             weight.trains ? Saved(x) : Saved(),
+                             GradSlot(y),
+                             GradSlot(x)};
+  ctx.tape->record("add_linear", ctx.layer, [backward, result = GradSlot(out)](Backward& back) {
+    Tensor dy = back.take(result);
+    if (!dy.empty()) backward.run(back, dy);
+  });
   return out;
 }
 

@@ -11,6 +11,14 @@ namespace bev {
 // x [T, I], weight [O, I], bias [O] or nullptr -> [T, O].
 Var linear(Context& ctx, const Var& x, const Param& weight, const Param* bias);
 
+// Columns [first, first + O) of y += scale * x W^T, in place: the producer of y [T, N] must not
+// have saved it. The placement that linear() would give must be that of y.
+struct AddLinear {
+  double scale = 1;
+  std::int64_t first = 0;
+};
+Var add_linear(Context& ctx, const Var& y, const Var& x, const Param& weight, const AddLinear& to);
+
 // y = x + bias on every row, in place: the producer of x [T, H] must not have saved it.
 Var add_bias(Context& ctx, const Var& x, const Param& bias);
 

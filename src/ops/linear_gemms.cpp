@@ -2,6 +2,7 @@
 
 #include "autograd/quantize.h"
 #include "kernels/gemm.h"
+#include "kernels/quantize.h"
 
 namespace bev {
 
@@ -81,6 +82,22 @@ void weight_gemm(Context& ctx, const Param& weight, GemmArgs gemm, std::int64_t 
   ctx.kernels.gemm.gemm(ctx.stream, gemm);
 }
 
+namespace {
+// Computes the GEMM from a weight in NF4 if there is a kernel for it; false: it is to be
+// dequantised.
+bool gemm_of_nf4(Context& ctx, const Param& weight, Nf4GemmArgs gemm) {
+  const QuantizeKernels& kernels = ctx.kernels.quantize;
+  if (weight.format != ParamFormat::kNf4 || kernels.takes_nf4 == nullptr) return false;
+  gemm.w = {nullptr, weight.nf4_layout, weight.nf4.dtype};
+  gemm.w_shape = weight.local;
+  if (!kernels.takes_nf4(gemm)) return false;
+  Nf4Lease lease = ctx.weights.nf4(weight);
+  gemm.w = lease.view;
+  kernels.nf4_gemm(ctx.stream, gemm);
+  return true;
+}
+}  // namespace
+
 void forward_gemm(Context& ctx, const Param& weight, const Param* bias, const GemmOperand& x,
                   const View& y) {
   WeightLease b = bias ? ctx.weights.use(*bias) : WeightLease{};
@@ -89,7 +106,7 @@ void forward_gemm(Context& ctx, const Param& weight, const Param* bias, const Ge
     ctx.kernels.quantize.scaled_gemm(
         ctx.stream,
         {.a = x.quantized.by_rows(), .b = w.by_rows(), .c = y, .bias = b.view, .fast = true});
-  } else {
+  } else if (!gemm_of_nf4(ctx, weight, {.a = x.plain, .c = y, .bias = b.view})) {
     WeightLease w = ctx.weights.use(weight);
     weight_gemm(ctx, weight, {x.plain, w.view, y, false, true, 1, 0, b.view});
   }
@@ -100,7 +117,7 @@ void dgrad_gemm(Context& ctx, const Param& weight, const GemmOperand& dy, const 
     Quantized w = ctx.weights.quantized(weight);
     ctx.kernels.quantize.scaled_gemm(ctx.stream,
                                      {.a = dy.quantized.by_rows(), .b = w.by_columns(), .c = dx});
-  } else {
+  } else if (!gemm_of_nf4(ctx, weight, {.a = dy.plain, .c = dx, .transpose_w = false})) {
     WeightLease w = ctx.weights.use(weight);
     weight_gemm(ctx, weight, {dy.plain, w.view, dx, false, false, 1, 0, {}});
   }

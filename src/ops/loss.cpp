@@ -8,20 +8,25 @@
 #include "kernels/loss.h"
 #include "ops/copy_columns.h"
 #include "ops/head_chunks.h"
+#include "ops/logit_loss.h"
 
 namespace bev {
 
-LossResult lm_head_loss(Context& ctx, const Var& hidden, const LossTargets& targets,
-                        const HeadSpec& spec) {
-  OpScope scope(ctx, "lm_head_loss");
+namespace {
+
+// The cross entropy, or `loss` without targets. Gradients are handed out by the backward.
+LossResult head_loss(Context& ctx, const char* name, const Var& hidden, const LossTargets& targets,
+                     const HeadSpec& spec, const LogitLoss* loss) {
+  OpScope scope(ctx, name);
   check_head(hidden, spec);
-  bool wanted = ctx.tape != nullptr && (hidden.tracked() || spec.weight->trains);
+  bool wanted = ctx.tape != nullptr &&
+                (hidden.tracked() || in_use(ctx, *spec.weight).trains || spec.bias != nullptr);
   LossResult result;
-  result.token_loss = ctx.allocate(ctx.wide(), {hidden.shape()[0]}, "loss");
+  if (loss == nullptr) result.token_loss = ctx.allocate(ctx.wide(), {hidden.shape()[0]}, "loss");
   Tensor dhidden;
   if (wanted && hidden.tracked()) dhidden = ctx.allocate(ctx.dtype, hidden.shape(), "gradients");
   cross_entropy(ctx, spec,
-                {.op = "lm_head_loss",
+                {.op = name,
                  .hidden = hidden.tensor,
                  .placement = hidden.placement,
                  .targets = targets.targets,
@@ -29,16 +34,17 @@ LossResult lm_head_loss(Context& ctx, const Var& hidden, const LossTargets& targ
                  .with_gradient = wanted,
                  .dhidden = dhidden,
                  .weights = targets.weights,
-                 .loss_factor = &ctx.step->loss_factor});
-  ctx.check("lm_head_loss", "token losses", result.token_loss);
+                 .loss_factor = &ctx.step->loss_factor,
+                 .loss = loss});
+  if (loss == nullptr) ctx.check(name, "token losses", result.token_loss);
 
   // The loss is a sum over this rank's tokens, the same on all tp ranks.
   Placement placement = hidden.placement.with(Axis::kTp, PlaceState::kReplicated);
   Tensor scalar = ctx.allocate(ctx.wide(), {1}, "loss");
   ctx.kernels.fill(ctx.stream, scalar, 0);
-  result.loss = make_output(ctx, "lm_head_loss", std::move(scalar), placement, wanted);
+  result.loss = make_output(ctx, name, std::move(scalar), placement, wanted);
   if (!result.loss.tracked()) return result;
-  ctx.tape->record("lm_head_loss", ctx.layer,
+  ctx.tape->record(name, ctx.layer,
                    [dhidden, in = GradSlot(hidden), out = GradSlot(result.loss)](Backward& back) {
                      if (back.take(out).empty()) return;
                      back.add(in, dhidden, in.placement.dual());
@@ -46,15 +52,27 @@ LossResult lm_head_loss(Context& ctx, const Var& hidden, const LossTargets& targ
   return result;
 }
 
+}  // namespace
+
+LossResult lm_head_loss(Context& ctx, const Var& hidden, const LossTargets& targets,
+                        const HeadSpec& spec) {
+  return head_loss(ctx, "lm_head_loss", hidden, targets, spec, nullptr);
+}
+
+Var logit_loss(Context& ctx, const Var& hidden, const HeadSpec& spec, const LogitLoss& loss) {
+  return head_loss(ctx, "logit_loss", hidden, {}, spec, &loss).loss;
+}
+
 namespace {
 // logits = hidden [T, H] times the weight; the row stride of logits may exceed V.
 void head_gemm(Context& ctx, const Tensor& hidden, const HeadSpec& spec, const Tensor& logits) {
-  WeightLease lease = ctx.weights.use(*spec.weight);
+  WeightLease lease = ctx.weights.use(in_use(ctx, *spec.weight));
   ctx.kernels.gemm.gemm(ctx.stream, {.a = hidden,
                                      .b = lease.view,
                                      .c = logits,
                                      .transpose_b = true,
                                      .c_columns = spec.weight->local[0]});
+  add_head_bias(ctx, spec, logits);
 }
 }  // namespace
 

@@ -14,6 +14,7 @@ struct HeadSpec {
   double logit_scale = 1;
   double softcap = 0;
   std::int64_t chunk_bytes = 0;  // bytes of logits per chunk; 0: default of the device
+  const Param* bias = nullptr;   // [V] split like the weight; nullptr: none
 };
 
 struct LossResult {

@@ -124,6 +124,12 @@ NormForward norm_forward(Context& ctx, const NormSpec& spec, const Tensor& x,
   return out;
 }
 
+NormSpec in_use(const Context& ctx, NormSpec spec) {
+  spec.weight = &in_use(ctx, *spec.weight);
+  if (spec.bias != nullptr) spec.bias = &in_use(ctx, *spec.bias);
+  return spec;
+}
+
 // Sets how consumers obtain y if it is recomputed or not materialised.
 void set_recipes(Context& ctx, const NormSpec& spec, const NormKept& kept, Tensor amax, Var& y) {
   y.amax = std::move(amax);
@@ -136,8 +142,9 @@ void set_recipes(Context& ctx, const NormSpec& spec, const NormKept& kept, Tenso
 
 }  // namespace
 
-Var norm(Context& ctx, const Var& x, const NormSpec& spec) {
+Var norm(Context& ctx, const Var& x, const NormSpec& given) {
   OpScope scope(ctx, "norm");
+  const NormSpec spec = in_use(ctx, given);
   check_norm(x, spec);
   NormForward out = norm_forward(ctx, spec, x.tensor, {});
   Var y = make_output(ctx, "norm", std::move(out.y), x.placement, x.tracked() || trains(spec));
@@ -158,8 +165,9 @@ Var norm(Context& ctx, const Var& x, const NormSpec& spec) {
   return y;
 }
 
-AddNorm add_norm(Context& ctx, const Var& x, const Var& residual, const NormSpec& spec) {
+AddNorm add_norm(Context& ctx, const Var& x, const Var& residual, const NormSpec& given) {
   OpScope scope(ctx, "add_norm");
+  const NormSpec spec = in_use(ctx, given);
   check_norm(x, spec);
   BEV_CHECK(x.shape() == residual.shape() && x.placement == residual.placement, "add_norm ",
             spec.weight->name, ": ", x.shape(), " {", x.placement, "} and residual ",
@@ -185,16 +193,31 @@ AddNorm add_norm(Context& ctx, const Var& x, const Var& residual, const NormSpec
   return result;
 }
 
-Var head_norm(Context& ctx, const Var& qkv, const HeadNormSpec& spec) {
+namespace {
+// The weight of a head norm; without one, zeros that an offset of 1 makes ones.
+WeightLease head_weight(Context& ctx, const Param* weight, std::int64_t size) {
+  if (weight != nullptr) return ctx.weights.use(*weight);
+  Tensor zeros = ctx.allocate(ctx.dtype, {size}, "activations");
+  ctx.kernels.fill(ctx.stream, zeros, 0);
+  return {zeros, zeros};
+}
+}  // namespace
+
+Var head_norm(Context& ctx, const Var& qkv, const HeadNormSpec& given) {
   OpScope scope(ctx, "head_norm");
+  HeadNormSpec spec = given;
+  if (given.q_weight != nullptr) spec.q_weight = &in_use(ctx, *given.q_weight);
+  if (given.k_weight != nullptr) spec.k_weight = &in_use(ctx, *given.k_weight);
   std::int64_t rows = qkv.shape()[0], heads = spec.q_heads + spec.kv_heads;
-  BEV_CHECK(qkv.shape()[1] == (heads + spec.kv_heads) * spec.head_size, "head_norm ",
-            spec.q_weight->name, ": input ", qkv.shape(), " for ", spec.q_heads, " + 2 x ",
-            spec.kv_heads, " heads of ", spec.head_size);
+  const double offset = spec.q_weight != nullptr ? spec.offset : 1;
+  BEV_CHECK(qkv.shape()[1] == (heads + spec.kv_heads) * spec.head_size, "head_norm: input ",
+            qkv.shape(), " for ", spec.q_heads, " + 2 x ", spec.kv_heads, " heads of ",
+            spec.head_size);
   Tensor y = ctx.allocate(ctx.dtype, qkv.shape(), "activations");
   Tensor rstd = ctx.allocate(ctx.wide(), {rows, heads}, "activations");
   {
-    WeightLease q = ctx.weights.use(*spec.q_weight), k = ctx.weights.use(*spec.k_weight);
+    WeightLease q = head_weight(ctx, spec.q_weight, spec.head_size);
+    WeightLease k = head_weight(ctx, spec.k_weight, spec.head_size);
     ctx.kernels.norm.head_forward(ctx.stream, {.x = qkv.tensor,
                                                .y = y,
                                                .q_weight = q.view,
@@ -204,25 +227,28 @@ Var head_norm(Context& ctx, const Var& qkv, const HeadNormSpec& spec) {
                                                .kv_heads = spec.kv_heads,
                                                .head_size = spec.head_size,
                                                .epsilon = spec.epsilon,
-                                               .offset = spec.offset});
+                                               .offset = offset});
   }
-  bool dq_wanted = spec.q_weight->trains, dk_wanted = spec.k_weight->trains;
+  bool dq_wanted = spec.q_weight != nullptr && spec.q_weight->trains;
+  bool dk_wanted = spec.k_weight != nullptr && spec.k_weight->trains;
   Var out = make_output(ctx, "head_norm", std::move(y), qkv.placement,
                         qkv.tracked() || dq_wanted || dk_wanted);
   if (!out.tracked()) return out;
   ctx.tape->record(
       "head_norm", ctx.layer,
-      [spec, dq_wanted, dk_wanted, saved = Saved(qkv), rstd,
-       placement = gradient_placement(*spec.q_weight, qkv.placement), in = GradSlot(qkv),
-       result = GradSlot(out)](Backward& back) {
+      [spec, offset, dq_wanted, dk_wanted, saved = Saved(qkv), rstd, outer = qkv.placement,
+       in = GradSlot(qkv), result = GradSlot(out)](Backward& back) {
         Tensor dy = back.take(result);
         if (dy.empty()) return;
         Context& bctx = back.ctx;
         Tensor dx = dy.unique() ? dy : bctx.allocate(dy.dtype(), dy.shape(), "gradients");
-        GradSink dq = dq_wanted ? bctx.grads.sink(*spec.q_weight, placement) : GradSink{};
-        GradSink dk = dk_wanted ? bctx.grads.sink(*spec.k_weight, placement) : GradSink{};
+        auto sink = [&](bool wanted, const Param* weight) {
+          return wanted ? bctx.grads.sink(*weight, gradient_placement(*weight, outer)) : GradSink{};
+        };
+        GradSink dq = sink(dq_wanted, spec.q_weight), dk = sink(dk_wanted, spec.k_weight);
         {
-          WeightLease q = bctx.weights.use(*spec.q_weight), k = bctx.weights.use(*spec.k_weight);
+          WeightLease q = head_weight(bctx, spec.q_weight, spec.head_size);
+          WeightLease k = head_weight(bctx, spec.k_weight, spec.head_size);
           bctx.kernels.norm.head_backward(bctx.stream, {.dy = dy,
                                                         .x = saved.get(bctx),
                                                         .dx = dx,
@@ -236,10 +262,94 @@ Var head_norm(Context& ctx, const Var& qkv, const HeadNormSpec& spec) {
                                                         .q_heads = spec.q_heads,
                                                         .kv_heads = spec.kv_heads,
                                                         .head_size = spec.head_size,
-                                                        .offset = spec.offset});
+                                                        .offset = offset});
         }
         if (dq_wanted) bctx.grads.done(*spec.q_weight, std::move(dq));
         if (dk_wanted) bctx.grads.done(*spec.k_weight, std::move(dk));
+        back.add(in, std::move(dx));
+      });
+  return out;
+}
+
+namespace {
+WidthNormShape width_shape(const WidthNormSpec& spec) {
+  return {.q_columns = spec.q_columns,
+          .k_columns = spec.k_columns,
+          .q_width = spec.q_weight->shape[0],
+          .k_width = spec.k_weight->shape[0],
+          .epsilon = spec.epsilon,
+          .offset = spec.offset};
+}
+
+// The sums of every row over all tp ranks.
+Tensor width_sums(Context& ctx, WidthNormSumsArgs args, const char* label) {
+  Tensor sums = ctx.allocate(ctx.wide(), {args.x.shape[0], 2}, "activations");
+  args.sums = sums;
+  ctx.kernels.norm.width_sums(ctx.stream, args);
+  Group& tp = ctx.mesh.tp();
+  if (tp.size() > 1) tp.all_reduce(sums, Reduction::kSum, label).wait();
+  return sums;
+}
+}  // namespace
+
+Var width_norm(Context& ctx, const Var& qkv, const WidthNormSpec& given) {
+  OpScope scope(ctx, "width_norm");
+  WidthNormSpec spec = given;
+  spec.q_weight = &in_use(ctx, *given.q_weight);
+  spec.k_weight = &in_use(ctx, *given.k_weight);
+  const Param &q_weight = *spec.q_weight, &k_weight = *spec.k_weight;
+  BEV_CHECK(q_weight.local[0] == spec.q_columns && k_weight.local[0] == spec.k_columns &&
+                qkv.shape()[1] > spec.q_columns + spec.k_columns,
+            "width_norm ", q_weight.name, ": input ", qkv.shape(), " for ", spec.q_columns, " and ",
+            spec.k_columns, " columns");
+  const WidthNormShape shape = width_shape(spec);
+  Tensor squares = width_sums(ctx, {.shape = shape, .x = qkv.tensor}, "qk norm squares");
+  Tensor y = ctx.allocate(ctx.dtype, qkv.shape(), "activations");
+  {
+    WeightLease q = ctx.weights.use(q_weight), k = ctx.weights.use(k_weight);
+    ctx.kernels.norm.width_forward(ctx.stream, {.shape = shape,
+                                                .x = qkv.tensor,
+                                                .y = y,
+                                                .q_weight = q.view,
+                                                .k_weight = k.view,
+                                                .squares = squares});
+  }
+  Var out = make_output(ctx, "width_norm", std::move(y), qkv.placement,
+                        qkv.tracked() || q_weight.trains || k_weight.trains);
+  if (!out.tracked()) return out;
+  ctx.tape->record(
+      "width_norm", ctx.layer,
+      [spec, shape, squares, saved = Saved(qkv), outer = qkv.placement, in = GradSlot(qkv),
+       result = GradSlot(out)](Backward& back) {
+        Tensor dy = back.take(result);
+        if (dy.empty()) return;
+        Context& bctx = back.ctx;
+        Tensor x = saved.get(bctx);
+        Tensor dx = dy.unique() ? dy : bctx.allocate(dy.dtype(), dy.shape(), "gradients");
+        auto sink = [&](const Param& weight) {
+          if (!weight.trains) return GradSink{};
+          return bctx.grads.sink(weight, gradient_placement(weight, outer));
+        };
+        GradSink dq = sink(*spec.q_weight), dk = sink(*spec.k_weight);
+        {
+          WeightLease q = bctx.weights.use(*spec.q_weight);
+          WeightLease k = bctx.weights.use(*spec.k_weight);
+          Tensor products = width_sums(bctx, {shape, x, dy, q.view, k.view}, "qk norm gradient");
+          bctx.kernels.norm.width_backward(bctx.stream, {.shape = shape,
+                                                         .dy = dy,
+                                                         .x = x,
+                                                         .dx = dx,
+                                                         .q_weight = q.view,
+                                                         .k_weight = k.view,
+                                                         .squares = squares,
+                                                         .products = products,
+                                                         .dq_weight = dq.view,
+                                                         .dk_weight = dk.view,
+                                                         .q_beta = dq.beta,
+                                                         .k_beta = dk.beta});
+        }
+        if (spec.q_weight->trains) bctx.grads.done(*spec.q_weight, std::move(dq));
+        if (spec.k_weight->trains) bctx.grads.done(*spec.k_weight, std::move(dk));
         back.add(in, std::move(dx));
       });
   return out;

@@ -1,5 +1,5 @@
 // RMSNorm and LayerNorm over the last dim, optionally fused with the residual addition, and QK norm
-// (RMSNorm of each head of q and k).
+// (RMSNorm of each head of q and k, or of their whole width).
 #pragma once
 
 #include <cstdint>
@@ -30,12 +30,23 @@ struct AddNorm {
 AddNorm add_norm(Context& ctx, const Var& x, const Var& residual, const NormSpec& spec);
 
 struct HeadNormSpec {
-  const Param *q_weight = nullptr, *k_weight = nullptr;  // [D], shared by the heads
+  // [D], shared by the heads; nullptr: no weights.
+  const Param *q_weight = nullptr, *k_weight = nullptr;
   std::int64_t q_heads = 0, kv_heads = 0, head_size = 0;
   double epsilon = 1e-6;
   double offset = 0;
 };
 // RMSNorm of every q and k head inside fused rows [T, (N + 2K) D].
 Var head_norm(Context& ctx, const Var& qkv, const HeadNormSpec& spec);
+
+struct WidthNormSpec {
+  const Param *q_weight = nullptr, *k_weight = nullptr;  // [N D] and [K D], split over tp
+  std::int64_t q_columns = 0, k_columns = 0;             // of this rank
+  double epsilon = 1e-6;
+  double offset = 0;
+};
+// RMSNorm of all q columns of a token together, and of all its k columns, inside fused rows q | k |
+// v. Collective over tp: two sums per token are added over its ranks, in either direction.
+Var width_norm(Context& ctx, const Var& qkv, const WidthNormSpec& spec);
 
 }  // namespace bev

@@ -155,10 +155,10 @@ Tensor gather_micro_batch(Context& ctx, const Tensor& x, const Placement& placem
 }
 
 RandomRows random_rows(const Context& ctx, const SequenceLayout& layout, const Placement& x,
-                       RandomUse use) {
+                       RandomUse use, std::int64_t head) {
   std::int64_t first = token_rows(ctx, layout, x).begin;
   return {&ctx.step->random_key, layout.samples.as<std::int32_t>() + first,
-          layout.sample_positions.as<std::int32_t>() + first, random_stream(ctx.layer, use)};
+          layout.sample_positions.as<std::int32_t>() + first, random_stream(ctx.layer, use, head)};
 }
 
 }  // namespace bev

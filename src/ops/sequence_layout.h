@@ -72,6 +72,6 @@ void copy_out_of_order(Context& ctx, std::span<const TokenSet> sets, const Token
 
 // Philox counters for the rows of a tensor placed like x.
 RandomRows random_rows(const Context& ctx, const SequenceLayout& layout, const Placement& x,
-                       RandomUse use);
+                       RandomUse use, std::int64_t head = 0);
 
 }  // namespace bev

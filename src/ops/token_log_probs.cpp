@@ -39,13 +39,16 @@ void backward_again(Backward& back, const HeadSpec& spec, const Saved& hidden,
 
 }  // namespace
 
-Var token_log_probs(Context& ctx, const Var& hidden, const Tensor& targets, const HeadSpec& spec) {
+Var token_log_probs(Context& ctx, const Var& hidden, const Tensor& targets, const HeadSpec& spec,
+                    const TopTokens* top) {
   OpScope scope(ctx, kOp);
   check_head(hidden, spec);
   BEV_CHECK(targets.numel() == hidden.shape()[0], "token_log_probs: ", targets.numel(),
             " targets for an input ", hidden.shape());
-  bool wanted = ctx.tape != nullptr && (hidden.tracked() || spec.weight->trains);
+  bool wanted = ctx.tape != nullptr &&
+                (hidden.tracked() || in_use(ctx, *spec.weight).trains || spec.bias != nullptr);
   CrossEntropyPass pass = make_pass(ctx, hidden.tensor, hidden.placement, targets, wanted ? 2 : 1);
+  pass.top = top;
   cross_entropy(ctx, spec, pass);
   // Computed as 0 - loss, so that an ignored token gets 0 instead of -0.
   Tensor log_probs = ctx.allocate(ctx.wide(), pass.token_loss.shape(), "activations");

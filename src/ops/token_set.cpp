@@ -72,7 +72,8 @@ std::vector<AttentionRun> visible_runs(const TokenSet& queries, int query_segmen
     std::int64_t begin = k->begin, end = k->begin + k->count;
     if (rule.causal) end = std::min<std::int64_t>(end, q.begin + q.count);
     if (rule.window >= 0) {
-      begin = std::max(begin, q.begin - rule.window);
+      const std::int64_t reach = rule.chunked ? q.begin % (rule.window + 1) : rule.window;
+      begin = std::max(begin, q.begin - reach);
       if (!rule.causal) end = std::min(end, q.begin + q.count + rule.window);
     }
     if (begin >= end) continue;

@@ -14,12 +14,22 @@ void optimizer_fields(OptimConfig& optim, FieldList& list) {
            {{"adam", OptimizerKind::kAdamW},
             {"adamw", OptimizerKind::kAdamW},
             {"adam_l2", OptimizerKind::kAdamL2},
-            {"sgd", OptimizerKind::kSgd}},
-           "adam and adamw decouple weight decay, adam_l2 adds it to the gradient");
+            {"sgd", OptimizerKind::kSgd},
+            {"lion", OptimizerKind::kLion},
+            {"muon", OptimizerKind::kMuon},
+            {"dist_muon", OptimizerKind::kMuon},
+            {"adafactor", OptimizerKind::kAdafactor},
+            {"soap", OptimizerKind::kSoap}},
+           "adam and adamw decouple weight decay, adam_l2 adds it to the gradient; muon and soap "
+           "update hidden matrices and leave the rest to a scalar optimizer");
   list.add("adam-beta1", optim.adam_beta1, "decay of the first moment").min(0).below(1);
   list.add("adam-beta2", optim.adam_beta2, "decay of the second moment").min(0).below(1);
   list.add("adam-eps", optim.adam_eps, "added to the root of the second moment").min(0);
   list.add("sgd-momentum", optim.sgd_momentum, "momentum of sgd").min(0).below(1);
+  list.add("lion-beta1", optim.lion_beta1, "lion: share of the moment in the update's sign")
+      .min(0)
+      .below(1);
+  list.add("lion-beta2", optim.lion_beta2, "lion: decay of the moment").min(0).below(1);
   list.add("clip-grad", optim.clip_grad, "largest global gradient norm; 0: off").min(0);
   list.add("weight-decay", optim.weight_decay, "weight decay; biases and 1-D weights have none")
       .min(0);
@@ -36,13 +46,73 @@ void optimizer_fields(OptimConfig& optim, FieldList& list) {
            "how weight decay goes from start to end");
 }
 
+void muon_fields(MuonConfig& muon, FieldList& list) {
+  list.add("muon-momentum", muon.momentum, "muon: decay of the moment").min(0).below(1);
+  list.add("muon-nesterov", muon.nesterov, "muon: Nesterov's momentum").alias("muon-use-nesterov");
+  list.add("muon-split-qkv", muon.split_qkv, "muon: q, k and v are matrices of their own")
+      .negated_by("muon-no-split-qkv");
+  list.add("muon-coefficient-type", muon.coefficient_type,
+           {{"quintic", NewtonSchulzKind::kQuintic},
+            {"simple", NewtonSchulzKind::kSimple},
+            {"polar_express", NewtonSchulzKind::kPolarExpress},
+            {"cans", NewtonSchulzKind::kCans},
+            {"aol", NewtonSchulzKind::kAol},
+            {"deepseekv4", NewtonSchulzKind::kDeepseekV4}},
+           "muon: coefficients of the Newton-Schulz iteration");
+  list.add("muon-num-ns-steps", muon.num_ns_steps, "muon: Newton-Schulz steps").min(1).limit(100);
+  list.add("muon-scale-mode", muon.scale_mode,
+           {{"spectral", MuonScaleMode::kSpectral},
+            {"unit_rms_norm", MuonScaleMode::kUnitRmsNorm},
+            {"shape_scaling", MuonScaleMode::kShapeScaling}},
+           "muon: factor of an update by the matrix's rows and columns: the root of the larger, "
+           "of rows / columns, or of that where it is above 1");
+  list.add("muon-extra-scale-factor", muon.extra_scale_factor,
+           "muon: another factor of updates; 0.2 is about the size of AdamW's")
+      .above(0);
+  list.add("muon-fp32-matmul-prec", muon.matmul_precision,
+           {{"medium", MatmulPrecision::kMedium},
+            {"high", MatmulPrecision::kHigh},
+            {"highest", MatmulPrecision::kHighest}},
+           "muon: medium multiplies in bf16, high and highest in fp32");
+  list.add("muon-tp-mode", muon.tp_mode,
+           {{"duplicated", MuonTpMode::kDuplicated},
+            {"distributed", MuonTpMode::kDistributed},
+            {"blockwise", MuonTpMode::kBlockwise}},
+           "muon, matrices that tensor parallelism splits: every rank gathers them, ranks sum "
+           "Gram matrices, or each part is a matrix of its own, which changes results "
+           "(Megatron's default)");
+  list.add("muon-scalar-optimizer", muon.scalar_optimizer,
+           {{"adam", ScalarOptimizer::kAdam}, {"lion", ScalarOptimizer::kLion}},
+           "muon: optimizer of embeddings, output layer, norms and biases");
+}
+
+void matrix_fields(OptimConfig& optim, FieldList& list) {
+  muon_fields(optim.muon, list);
+  AdafactorConfig& adafactor = optim.adafactor;
+  list.add("adafactor-beta2-decay", adafactor.beta2_decay,
+           "adafactor: the second moment decays by 1 - step ^ this")
+      .max(0);
+  list.add("adafactor-eps1", adafactor.eps1, "adafactor: least squared update; 0: by the dtype")
+      .min(0);
+  list.add("adafactor-eps2", adafactor.eps2, "adafactor: least size of a weight, which scales lr")
+      .min(0);
+  list.add("adafactor-clip-threshold", adafactor.clip_threshold,
+           "adafactor: largest root mean square of an update")
+      .above(0);
+  list.add("soap-shampoo-beta", optim.soap.shampoo_beta, "soap: decay of the Kronecker factors")
+      .min(0)
+      .below(1);
+}
+
 void dtype_fields(OptimDtypes& dtypes, FieldList& list) {
   const std::vector<std::pair<std::string, Dtype>> choices = {{"fp32", Dtype::kF32},
                                                               {"bf16", Dtype::kBf16}};
   list.add("main-params-dtype", dtypes.main_params, choices,
-           "master weights; bf16 keeps no copy and updates the weights with stochastic rounding");
+           "master weights; bf16 keeps no copy and updates the weights with stochastic rounding")
+      .alias("megatron-fsdp-main-params-dtype");
   list.add("main-grads-dtype", dtypes.main_grads, choices,
-           "gradients between micro-batches, in sums over ranks and in the optimizer");
+           "gradients between micro-batches, in sums over ranks and in the optimizer")
+      .alias("megatron-fsdp-main-grads-dtype");
   std::vector<std::pair<std::string, Dtype>> moments = choices;
   moments.emplace_back("fp8", Dtype::kU8);
   list.add("exp-avg-dtype", dtypes.exp_avg, moments,
@@ -160,6 +230,7 @@ void OptimConfig::fields(FieldList& list) {
   list.section("optimizer");
   schedule_fields(*this, list);
   optimizer_fields(*this, list);
+  matrix_fields(*this, list);
   dtype_fields(dtypes, list);
   offload_fields(*this, list);
   groups.fields(list);
@@ -178,7 +249,8 @@ std::vector<std::string> OptimConfig::state_problems(Dtype model) const {
     const char* value = dtype == Dtype::kU8 ? "fp8" : "bf16";
     problems.push_back(concat("--", flag, ": ", value, " needs ", what));
   };
-  const bool adam = optimizer != OptimizerKind::kSgd, moments = adam && model != Dtype::kF64;
+  const bool adam = optimizer == OptimizerKind::kAdamW || optimizer == OptimizerKind::kAdamL2;
+  const bool moments = adam && model != Dtype::kF64;
   const bool bf16 = model == Dtype::kBf16;
   need(bf16, "main-params-dtype", dtypes.main_params, "a model in bf16; add --bf16");
   need(adam, "main-params-dtype", dtypes.main_params, "--optimizer adam");

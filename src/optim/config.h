@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "optim/lr_schedule.h"
+#include "optim/newton_schulz_kind.h"
 #include "optim/param_groups.h"
 #include "tensor/dtype.h"
 
@@ -17,6 +18,44 @@ enum class OptimizerKind : std::uint8_t {
   kAdamW,   // decoupled weight decay; Megatron's "adam"
   kAdamL2,  // weight decay added to the gradient
   kSgd,
+  kLion,
+  kMuon,       // hidden matrices; the rest by its scalar optimizer
+  kAdafactor,  // that of torch.optim
+  kSoap,       // hidden matrices; the rest by AdamW
+};
+
+// How Muon treats a matrix that tensor parallelism splits.
+enum class MuonTpMode : std::uint8_t {
+  kDuplicated,   // every rank orthogonalises the gathered matrix
+  kDistributed,  // ranks keep their parts and sum the Gram matrix
+  kBlockwise,    // each part is a matrix of its own: results depend on the layout
+};
+enum class MuonScaleMode : std::uint8_t { kSpectral, kUnitRmsNorm, kShapeScaling };
+enum class MatmulPrecision : std::uint8_t { kMedium, kHigh, kHighest };
+enum class ScalarOptimizer : std::uint8_t { kAdam, kLion };
+
+struct MuonConfig {
+  double momentum = 0.9;
+  bool nesterov = false;
+  bool split_qkv = true;
+  NewtonSchulzKind coefficient_type = NewtonSchulzKind::kQuintic;
+  std::int64_t num_ns_steps = 5;
+  MuonScaleMode scale_mode = MuonScaleMode::kSpectral;
+  double extra_scale_factor = 1;
+  MatmulPrecision matmul_precision = MatmulPrecision::kMedium;
+  MuonTpMode tp_mode = MuonTpMode::kDuplicated;
+  ScalarOptimizer scalar_optimizer = ScalarOptimizer::kAdam;
+};
+
+struct AdafactorConfig {
+  double beta2_decay = -0.8;
+  double eps1 = 0;  // 0: the machine epsilon of the dtype
+  double eps2 = 1e-3;
+  double clip_threshold = 1;
+};
+
+struct SoapConfig {
+  double shampoo_beta = 0.95;
 };
 
 // Dtypes of gradients and optimizer state: f32 or bf16, for moments also 8 bits (u8, see
@@ -38,6 +77,10 @@ struct OptimConfig {
   double adam_beta2 = 0.999;
   double adam_eps = 1e-8;
   double sgd_momentum = 0.9;
+  double lion_beta1 = 0.95, lion_beta2 = 0.98;
+  MuonConfig muon;
+  AdafactorConfig adafactor;
+  SoapConfig soap;
   double clip_grad = 1.0;  // 0: off
   OptimDtypes dtypes;
   // The fraction of the state (by elements) in host memory.

@@ -1,14 +1,24 @@
 #include "optim/optimizer.h"
 
 #include "base/error.h"
-#include "base/philox.h"
 #include "kernels/optim.h"
 
 namespace bev {
 
-Optimizer::Optimizer(Context& ctx, std::vector<OptimRange> ranges, const OptimConfig& config,
-                     Arena* host)
+Optimizer::Optimizer(Context& ctx, std::vector<OptimRange> ranges,
+                     const std::vector<SharedParam>& shared, const OptimConfig& config, Arena* host)
     : ranges_(std::move(ranges)), config_(config) {
+  allocate_states(ctx, host);
+  for (std::size_t i = 0; i < ranges_.size(); ++i) {
+    if (ranges_[i].counted) counted_.push_back(main(i));
+  }
+  make_rules(ctx, shared);
+  refresh_main(ctx);
+}
+
+Optimizer::~Optimizer() = default;
+
+void Optimizer::allocate_states(Context& ctx, Arena* host) {
   std::vector<std::int64_t> sizes;
   for (const OptimRange& range : ranges_) {
     sizes.push_back(has_state(*range.param) ? range.value.numel() : 0);
@@ -19,22 +29,50 @@ Optimizer::Optimizer(Context& ctx, std::vector<OptimRange> ranges, const OptimCo
   const std::vector<bool> offloaded = choose_offloaded(sizes, fraction);
   StateSize on_device, on_host;
   for (std::size_t i = 0; i < sizes.size(); ++i) {
-    (offloaded[i] ? on_host : on_device).add(sizes[i]);
+    if (sizes[i] > 0) (offloaded[i] ? on_host : on_device).add(sizes[i], kind(i));
   }
   device_ = StateMemory(ctx, ctx.arena, {config_, ctx.dtype, on_device});
-  if (on_host.elements > 0) {
+  if (on_host.main.elements > 0) {
     host_ = StateMemory(ctx, *host, {config_, ctx.dtype, on_host});
   }
   for (std::size_t i = 0; i < sizes.size(); ++i) {
-    states_.push_back(sizes[i] > 0 ? (offloaded[i] ? host_ : device_).take(sizes[i])
+    states_.push_back(sizes[i] > 0 ? (offloaded[i] ? host_ : device_).take(sizes[i], kind(i))
                                    : RangeState());
-    if (ranges_[i].counted) counted_.push_back(main(i));
   }
-  if (config_.optimizer != OptimizerKind::kSgd) list_adam_ranges();
-  refresh_main(ctx);
 }
 
-Optimizer::~Optimizer() = default;
+void Optimizer::make_rules(Context& ctx, const std::vector<SharedParam>& shared) {
+  using Kind = OptimizerKind;
+  std::vector<RuleRange> by_sign;
+  std::map<Kind, std::vector<RuleRange>> by_kind;
+  for (std::size_t i = 0; i < ranges_.size(); ++i) {
+    const bool sign = ranges_[i].param->sign_rate != 0;
+    (sign ? by_sign : by_kind[kind(i)]).push_back({&ranges_[i], main(i), states_[i]});
+  }
+  if (!by_sign.empty()) rules_.push_back(make_sign(config_, std::move(by_sign)));
+  if (needs_matrices(config_.optimizer)) {
+    std::vector<SharedParam> params;
+    for (const SharedParam& param : shared) {
+      if (param.param->sign_rate == 0 && rule_of(config_, *param.param) == config_.optimizer) {
+        params.push_back(param);
+      }
+    }
+    auto matrices =
+        std::make_unique<MatrixUpdates>(ctx, make_matrix_rule(config_, config_.optimizer),
+                                        std::move(by_kind[config_.optimizer]), std::move(params));
+    matrices_ = matrices.get();
+    rules_.push_back(std::move(matrices));
+    by_kind.erase(config_.optimizer);
+  }
+  for (auto& [kind, ranges] : by_kind) {
+    const auto make = kind == Kind::kSgd ? make_sgd : kind == Kind::kLion ? make_lion : make_adam;
+    rules_.push_back(make(config_, std::move(ranges)));
+  }
+}
+
+const std::vector<MatrixState>* Optimizer::matrix_states() const {
+  return matrices_ != nullptr ? &matrices_->states() : nullptr;
+}
 
 View Optimizer::main(std::size_t range) const {
   return states_[range].main.empty() ? ranges_[range].value : states_[range].main;
@@ -53,64 +91,11 @@ void Optimizer::add_squares(Context& ctx, double* sum) const {
 
 void Optimizer::set_late_starts(std::map<std::string, std::int64_t> updates) {
   late_starts_ = std::move(updates);
-  if (config_.optimizer != OptimizerKind::kSgd) list_adam_ranges();
-}
-
-void Optimizer::list_adam_ranges() {
-  adam_.clear();
-  for (std::size_t i = 0; i < ranges_.size(); ++i) {
-    const OptimRange& range = ranges_[i];
-    if (range.param->sign_rate != 0) continue;
-    auto late = late_starts_.find(range.param->name);
-    adam_.push_back({.main = main(i),
-                     .grad = range.grad,
-                     .m = states_[i].m.values,
-                     .v = states_[i].v.values,
-                     .values = range.value,
-                     .m_scales = states_[i].m.scales,
-                     .v_scales = states_[i].v.scales,
-                     .lr_mult = range.param->lr_mult,
-                     .wd_mult = range.param->wd_mult,
-                     .lr_index = range.param->lr_index,
-                     .updates_before = late == late_starts_.end() ? 0 : late->second,
-                     .random_stream = hash_name(range.param->name),
-                     .first = range.offset});
-  }
+  for (auto& rule : rules_) rule->set_late_starts(late_starts_);
 }
 
 void Optimizer::step(Context& ctx) {
-  for (std::size_t i = 0; i < ranges_.size(); ++i) {
-    const OptimRange& range = ranges_[i];
-    if (range.param->sign_rate == 0) continue;
-    ctx.kernels.optim.sign(ctx.stream, {.main = main(i),
-                                        .grad = range.grad,
-                                        .values = range.value,
-                                        .state = ctx.step,
-                                        .rate = range.param->sign_rate});
-  }
-  if (config_.optimizer == OptimizerKind::kSgd) {
-    for (std::size_t i = 0; i < ranges_.size(); ++i) {
-      const OptimRange& range = ranges_[i];
-      if (range.param->sign_rate != 0) continue;
-      ctx.kernels.optim.sgd(ctx.stream, {.main = main(i),
-                                         .grad = range.grad,
-                                         .m = states_[i].m.values,
-                                         .values = range.value,
-                                         .state = ctx.step,
-                                         .lr_mult = range.param->lr_mult,
-                                         .wd_mult = range.param->wd_mult,
-                                         .lr_index = range.param->lr_index,
-                                         .momentum = config_.sgd_momentum});
-    }
-  } else if (!adam_.empty()) {
-    ctx.kernels.optim.adam(ctx.stream,
-                           {.state = ctx.step,
-                            .beta1 = config_.adam_beta1,
-                            .beta2 = config_.adam_beta2,
-                            .epsilon = config_.adam_eps,
-                            .decoupled = config_.optimizer == OptimizerKind::kAdamW},
-                           adam_);
-  }
+  for (auto& rule : rules_) rule->step(ctx);
 }
 
 }  // namespace bev

@@ -1,38 +1,28 @@
-// The optimizer (Adam, AdamW, SGD) with master weights, over flat ranges of parameters. The shard
-// plan decides which ranges this rank owns (ZeRO).
+// The optimizer of a rank: the states of the ranges of parameters that it owns (the shard plan
+// decides which, ZeRO), and the rules that update them.
 #pragma once
 
 #include <cstdint>
 #include <map>
+#include <memory>
 #include <string>
 #include <vector>
 
 #include "autograd/context.h"
 #include "optim/config.h"
+#include "optim/matrix_updates.h"
 #include "optim/state_memory.h"
+#include "optim/update_rule.h"
 
 namespace bev {
 
-struct AdamRange;
-
-// A contiguous range of one parameter's local elements that this rank updates.
-struct OptimRange {
-  const Param* param = nullptr;
-  std::int64_t offset = 0;  // in the flattened local parameter
-  View value;               // flat, the model's dtype
-  View grad;                // flat, the gradient dtype
-  // Whether norms and other sums over the model include the range. Over all ranks every element is
-  // in exactly one counted range.
-  bool counted = true;
-};
-
 class Optimizer {
  public:
-  // The ranges must not contain frozen parameters. `host` is pinned memory, required for optimizer
-  // offload: the state of some ranges is there, and the same kernels update it. It must outlive the
-  // optimizer.
-  Optimizer(Context& ctx, std::vector<OptimRange> ranges, const OptimConfig& config,
-            Arena* host = nullptr);
+  // The ranges must not contain frozen parameters. `shared` are all trained parameters, for
+  // optimizers of whole matrices. `host` is pinned memory, required for optimizer offload: the
+  // state of some ranges is there, and the same kernels update it. It must outlive the optimizer.
+  Optimizer(Context& ctx, std::vector<OptimRange> ranges, const std::vector<SharedParam>& shared,
+            const OptimConfig& config, Arena* host = nullptr);
   ~Optimizer();
 
   // Copies the master weights from the model's values (at the start, or after loading weights).
@@ -51,16 +41,22 @@ class Optimizer {
 
   const std::vector<OptimRange>& ranges() const { return ranges_; }
   const RangeState& state(std::size_t range) const { return states_[range]; }
+  // The kind of optimizer that updates a range.
+  OptimizerKind kind(std::size_t range) const { return rule_of(config_, *ranges_[range].param); }
+  // States of whole matrices; null: the optimizer has none.
+  const std::vector<MatrixState>* matrix_states() const;
 
  private:
   View main(std::size_t range) const;
-  void list_adam_ranges();
+  void allocate_states(Context& ctx, Arena* host);
+  void make_rules(Context& ctx, const std::vector<SharedParam>& shared);
 
   std::vector<OptimRange> ranges_;
   OptimConfig config_;
   StateMemory device_, host_;
   std::vector<RangeState> states_;  // by range
-  std::vector<AdamRange> adam_;     // arguments of the kernel
+  std::vector<std::unique_ptr<UpdateRule>> rules_;
+  const MatrixUpdates* matrices_ = nullptr;  // one of rules_
   std::map<std::string, std::int64_t> late_starts_;
   std::vector<View> counted_;  // master weights of counted ranges
 };

@@ -89,6 +89,16 @@ std::vector<ParamRule> make_rules(const ParamGroupConfig& config,
                      .patterns = {"output_layer.weight"},
                      .lr_mult = config.head_lr_mult});
   }
+  if (config.lora_plus_ratio != 1) {
+    rules.push_back({.flag = "--lora-plus-ratio",
+                     .patterns = {"*.lora_b.weight"},
+                     .lr_mult = config.lora_plus_ratio});
+  }
+  if (config.apply_wd_to_qk_layernorm) {
+    rules.push_back({.flag = "--apply-wd-to-qk-layernorm",
+                     .patterns = {"*.q_layernorm.weight", "*.k_layernorm.weight"},
+                     .wd_mult = 1});
+  }
   for (const std::string& text : config.param_group) rules.push_back(parse_rule(text, problems));
   if (!config.train_only.empty()) {
     rules.push_back({.flag = "--train-only", .patterns = {"*"}, .trains = false});
@@ -147,6 +157,11 @@ void ParamGroupConfig::fields(FieldList& list) {
       .min(0)
       .defaults_to("min-lr");
   list.add("head-lr-mult", head_lr_mult, "factor on the head's learning rate").min(0);
+  list.add("lora-plus-ratio", lora_plus_ratio,
+           "LoRA+: learning rate of the factors B over that of the factors A; 16 is usual")
+      .above(0);
+  list.add("apply-wd-to-qk-layernorm", apply_wd_to_qk_layernorm,
+           "weight decay of the norms of queries and keys too");
   list.add("param-group", param_group,
            "PATTERN:NAME=NUMBER[:NAME=NUMBER] for parameters by name, * and ? as in file names: "
            "factors lr-mult and wd-mult, or a schedule's own lr and min-lr; later ones win");

@@ -33,13 +33,16 @@ struct ParamRule {
 };
 
 // The flags that define rules. Rules apply in this order: --decoupled-lr, --head-lr-mult,
-// --param-group, --train-only, --freeze, --freeze-all-layers.
+// --lora-plus-ratio, --apply-wd-to-qk-layernorm, --param-group, --train-only, --freeze,
+// --freeze-all-layers.
 struct ParamGroupConfig {
   std::vector<std::string> param_group = {};  // PATTERN:NAME=VALUE[:NAME=VALUE...]
   std::vector<std::string> train_only = {}, freeze = {};
   bool freeze_all_layers = false;
   double decoupled_lr = -1, decoupled_min_lr = -1;  // of word embeddings and head; < 0: not given
   double head_lr_mult = 1;
+  double lora_plus_ratio = 1;  // learning rate of B over that of A
+  bool apply_wd_to_qk_layernorm = false;
 
   bool operator==(const ParamGroupConfig&) const = default;
   void fields(FieldList& list);

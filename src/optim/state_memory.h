@@ -1,6 +1,7 @@
-// Memory of the optimizer state (Adam moments and master weights): some ranges on the device, the
-// others offloaded to host memory, each kind as one tensor. Scales of 8-bit moments are always on
-// the device: they are few, and transferring one costs the bus as much as the rest of its block.
+// Memory of the optimizer state of elements (moments and master weights): some ranges on the
+// device, the others offloaded to host memory, each kind as one tensor. Scales of 8-bit moments are
+// always on the device: they are few, and transferring one costs the bus as much as the rest of its
+// block.
 #pragma once
 
 #include <cstdint>
@@ -16,8 +17,14 @@ namespace bev {
 struct MomentState {
   View values, scales;
 };
+// Moments of elements that an optimizer keeps, by their names in checkpoints; null: none.
+struct MomentNames {
+  const char *first = nullptr, *second = nullptr;
+};
+MomentNames moment_names(OptimizerKind kind);
+
 // Optimizer state of a range. main is empty if the weights of the model are in that dtype and serve
-// as master weights; v is used by Adam only.
+// as master weights; m and v are empty if the range's optimizer keeps none.
 struct RangeState {
   View main;
   MomentState m, v;
@@ -30,11 +37,14 @@ inline bool has_state(const Param& param) { return param.sign_rate == 0; }
 // and each decision keeps the offloaded part so far as close to the fraction as possible.
 std::vector<bool> choose_offloaded(std::span<const std::int64_t> sizes, double fraction);
 
-// Size of the ranges in one memory.
+// Size of the ranges in one memory: elements, and blocks of 8-bit moments.
 struct StateSize {
-  std::int64_t elements = 0, blocks = 0;  // blocks of 8-bit moments
+  struct Part {
+    std::int64_t elements = 0, blocks = 0;
+  };
+  Part main, m, v;
 
-  void add(std::int64_t range_elements);
+  void add(std::int64_t range_elements, OptimizerKind kind);
 };
 // Dtype and elements of the tensors that hold the state of `size`. Without ranges there are none.
 struct StateTensors {
@@ -55,8 +65,8 @@ class StateMemory {
   // Moments are initialised to 0.
   StateMemory(Context& ctx, Arena& arena, const StateTensors& tensors);
 
-  // State of the next `elements` elements.
-  RangeState take(std::int64_t elements);
+  // State of the next `elements` elements, which an optimizer of this kind updates.
+  RangeState take(std::int64_t elements, OptimizerKind kind);
 
  private:
   Tensor main_, m_, m_scales_, v_, v_scales_;

@@ -5,7 +5,16 @@
 
 namespace bev {
 
-enum class Activation : std::uint8_t { kGelu, kGeluTanh, kSilu, kRelu, kSquaredRelu, kQuickGelu };
+// kXielu has learned coefficients, and so an op of its own (ops/xielu.h).
+enum class Activation : std::uint8_t {
+  kGelu,
+  kGeluTanh,
+  kSilu,
+  kRelu,
+  kSquaredRelu,
+  kQuickGelu,
+  kXielu
+};
 
 // Clamping of a gated activation: y = act(min(gate, clamp)) * (clip(up, -clamp, clamp) + offset).
 // clamp 0 means no clamping.

@@ -13,6 +13,7 @@ struct RandomRows {
   const std::int32_t* sample = nullptr;       // [T] index of the sample in the global batch
   const std::int32_t* position = nullptr;     // [T] position within the sample
   std::uint32_t stream = 0;                   // random_stream(layer, use[, head])
+  std::int64_t first_column = 0;              // the tensor's first column in the whole one
 };
 
 enum class RandomUse : std::uint32_t {
@@ -21,7 +22,8 @@ enum class RandomUse : std::uint32_t {
   kProjDropout,
   kMlpDropout,
   kRouterJitter,
-  kRouterLogits
+  kRouterLogits,
+  kAdapterDropout
 };
 // Requires layer < 4096 and head < 65536.
 constexpr std::uint32_t random_stream(std::int64_t layer, RandomUse use, std::int64_t head = 0) {

@@ -16,6 +16,7 @@ struct RoutingRule {
   bool pre_softmax = false;  // softmax over all experts, before the top-k
   bool normalize = true;     // for other scores: divide the selected scores by their sum
   bool by_logit = false;     // select by logit, whatever the score function
+  bool by_score = false;     // select by score also with softmax: biases are added to scores
   double scaling = 1;        // factor on the probabilities
   // Group-limited routing (DeepSeek-V3): experts form equal groups and a token may use only the
   // group_topk groups whose best `group_experts` scores have the largest sum.

@@ -105,4 +105,17 @@ void normal_range(std::uint64_t key, std::int64_t first, std::int64_t count, dou
   }
 }
 
+void uniform_range(std::uint64_t key, std::int64_t first, std::int64_t count, double mean,
+                   double most, float* out) {
+  for (std::int64_t i = 0; i < count;) {
+    const auto block = static_cast<std::uint64_t>((first + i) / 4);
+    const PhiloxCounter words = philox(
+        {static_cast<std::uint32_t>(block), static_cast<std::uint32_t>(block >> 32), 0, 0}, key);
+    for (std::int64_t lane = (first + i) & 3; lane < 4 && i < count; ++lane, ++i) {
+      const double u = uniform_of(words[static_cast<std::size_t>(lane)]);
+      out[i] = static_cast<float>(mean + most * (2 * u - 1));
+    }
+  }
+}
+
 }  // namespace bev::cpu

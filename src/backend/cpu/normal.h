@@ -12,4 +12,8 @@ namespace bev::cpu {
 void normal_range(std::uint64_t key, std::int64_t first, std::int64_t count, double mean,
                   double std, float* out);
 
+// out[i] = float(mean + most (2 u[first + i] - 1)) with u in (0, 1) from word i % 4 of block i / 4.
+void uniform_range(std::uint64_t key, std::int64_t first, std::int64_t count, double mean,
+                   double most, float* out);
+
 }  // namespace bev::cpu

@@ -105,7 +105,7 @@ std::int32_t sample(std::span<const T> logits, T largest, const SamplingRule& ru
   const T least = keep_from(logits, rule.top_k, memory.spare);
   std::size_t count = 0;
   for (std::size_t i = 0; i < logits.size(); ++i) {
-    if (logits[i] < least) continue;
+    if (logits[i] < least || logits[i] == -std::numeric_limits<T>::infinity()) continue;
     const double below = static_cast<double>(logits[i]) - static_cast<double>(largest);
     memory.candidates[count++] = {std::exp(below / rule.temperature), static_cast<std::int32_t>(i)};
   }
@@ -133,10 +133,16 @@ T penalised(T logit, std::int32_t count, const SamplingRule& rule) {
 // Writes the row with its edits and penalties to `to`.
 template <class T>
 void edit_row(const SelectArgs& args, const SamplingRule& rule, std::span<const T> logits, T* to) {
-  std::copy(logits.begin(), logits.end(), to);
-  for (std::int32_t i = rule.edits_begin; i < rule.edits_end; ++i) {
-    to[args.edits[i].token] += static_cast<T>(args.edits[i].bias);
+  const std::span edits(args.edits + rule.edits_begin, args.edits + rule.edits_end);
+  if (rule.only_edited) {
+    std::fill_n(to, logits.size(), -std::numeric_limits<T>::infinity());
+    for (const LogitEdit& edit : edits) {
+      to[edit.token] = logits[static_cast<std::size_t>(edit.token)];
+    }
+  } else {
+    std::copy(logits.begin(), logits.end(), to);
   }
+  for (const LogitEdit& edit : edits) to[edit.token] += static_cast<T>(edit.bias);
   if (rule.counts_row < 0) return;
   const std::int32_t* counts =
       args.counts.as<std::int32_t>() + rule.counts_row * args.counts.shape[1];

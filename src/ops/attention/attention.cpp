@@ -114,6 +114,17 @@ Tensor rope_table(Context& ctx, const Tensor& positions, std::span<const double>
   return table;
 }
 
+Tensor position_scale_table(Context& ctx, const Tensor& positions, const PositionScale& growth,
+                            std::int64_t head_size) {
+  const std::vector<double> still(static_cast<std::size_t>(head_size / 2), 0.0);
+  Tensor table = ctx.allocate(ctx.wide(), {positions.numel(), head_size}, "layout");
+  ctx.kernels.rope.table(ctx.stream, {.positions = positions.as<std::int32_t>(),
+                                      .frequencies = still,
+                                      .cos_sin = table,
+                                      .growth = growth});
+  return table;
+}
+
 Var rope(Context& ctx, const Var& qkv, const RopeSpec& spec) {
   OpScope scope(ctx, "rope");
   BEV_CHECK(spec.cos_sin.shape()[0] == qkv.shape()[0], "rope: a table of ", spec.cos_sin.shape(),

@@ -14,11 +14,16 @@
 namespace bev {
 
 struct AttentionShape;
+struct PositionScale;
 struct KeyPages;
 
 // Returns cos_sin [T, R] for the positions of the rows, given R/2 frequencies on the device.
 Tensor rope_table(Context& ctx, const Tensor& positions, std::span<const double> frequencies,
                   double scale);
+// Returns a table that multiplies heads of `head_size` (even) by the factor of their position and
+// rotates nothing.
+Tensor position_scale_table(Context& ctx, const Tensor& positions, const PositionScale& growth,
+                            std::int64_t head_size);
 
 struct RopeSpec {
   Tensor cos_sin;          // [T, R]

@@ -10,6 +10,7 @@
 #include "backend/cpu/kernels/math.h"
 #include "backend/cpu/kernels/pieces.h"
 #include "backend/cpu/kernels/tables.h"
+#include "backend/cpu/kernels/xielu.h"
 
 namespace bev::cpu::BEV_CPU_LEVEL {
 
@@ -145,6 +146,8 @@ Functions<A> functions_of(Activation kind) {
       return functions<A, SquaredRelu<A>>();
     case Activation::kQuickGelu:
       return functions<A, QuickGelu<A>>();
+    case Activation::kXielu:
+      break;
   }
   BEV_FAIL(ErrorKind::kInternal, "activation: unknown kind ", static_cast<int>(kind));
 }
@@ -370,7 +373,10 @@ void backward(const Stream& stream, const ActivationBackwardArgs& args) {
 }  // namespace
 
 ActivationKernels kernel_table(Family<ActivationKernels>) {
-  return {.forward = forward, .backward = backward};
+  return {.forward = forward,
+          .backward = backward,
+          .xielu_forward = xielu_forward,
+          .xielu_backward = xielu_backward};
 }
 
 }  // namespace bev::cpu::BEV_CPU_LEVEL

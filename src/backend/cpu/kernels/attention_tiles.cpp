@@ -94,7 +94,9 @@ void set_lanes(const AttentionShape& shape, const AttentionRun& run, std::int64_
     std::int64_t low = 0, high = shape.rule.causal ? std::min(at, last_key) : last_key;
     if (shape.rule.window >= 0) {
       const std::int64_t window = std::min(shape.rule.window, std::int64_t{1} << 32);
-      low = std::max<std::int64_t>(0, at - window);
+      const std::int64_t reach =
+          shape.rule.chunked ? (run.key_position + at) % (window + 1) : window;
+      low = std::max<std::int64_t>(0, at - reach);
       if (!shape.rule.causal) high = std::min(high, at + window);
     }
     if (low > high) low = 0, high = -1;

@@ -177,13 +177,15 @@ void dropout_row(const T* x, T* y, std::int64_t columns, const DropoutArgs& args
   const A scale = static_cast<A>(1 / (1 - args.p));
   const RandomRows& random = args.random;
   std::uint32_t words[kWords];
-  for (std::int64_t begin = 0; begin < columns; begin += kWords) {
-    philox_blocks(
-        static_cast<std::uint32_t>(begin / 4), static_cast<std::uint32_t>(random.position[row]),
-        static_cast<std::uint32_t>(random.sample[row]), random.stream, *random.random_key, words);
+  const std::int64_t before = random.first_column % 4;  // words of a block left of the first column
+  for (std::int64_t begin = -before; begin < columns; begin += kWords) {
+    philox_blocks(static_cast<std::uint32_t>((random.first_column + begin) / 4),
+                  static_cast<std::uint32_t>(random.position[row]),
+                  static_cast<std::uint32_t>(random.sample[row]), random.stream, *random.random_key,
+                  words);
     const std::int64_t count = std::min(kWords, columns - begin);
 #pragma GCC ivdep
-    for (std::int64_t i = 0; i < count; ++i) {
+    for (std::int64_t i = begin < 0 ? -begin : 0; i < count; ++i) {
       A scaled = widen(x[begin + i]) * scale;
       y[begin + i] = narrow<T>((words[i] >> 9) >= threshold ? scaled : A{0});
     }

@@ -86,7 +86,8 @@ std::int64_t best_of(const A* keys, std::int64_t count) {
 
 // Softmax is monotonic, and logits resolve differences better.
 bool chooses_by_logit(const RoutingRule& rule) {
-  return rule.by_logit || (rule.score == RouterScore::kSoftmax && rule.groups <= 1);
+  return rule.by_logit ||
+         (rule.score == RouterScore::kSoftmax && rule.groups <= 1 && !rule.by_score);
 }
 // Probabilities of a softmax over the chosen experts are computed from logits.
 bool needs_scores(const RoutingRule& rule) {

@@ -1,6 +1,7 @@
 // RMSNorm, LayerNorm and QK norm, forward and backward.
 #include "kernels/norm.h"
 
+#include <array>
 #include <cmath>
 #include <type_traits>
 
@@ -282,6 +283,136 @@ void run_head_backward(const Stream& stream, const HeadNormBackwardArgs& args) {
              });
 }
 
+// The q or the k part of the rows of a width norm.
+template <class T, class A = accumulate_t<T>>
+struct WidthPart {
+  std::int64_t begin, columns, width;  // columns of this rank from `begin`; of all ranks
+  const T* weight;
+  int index;  // among the sums of a row
+
+  A rstd(const A* squares, std::int64_t row, double epsilon) const {
+    const A mean = squares[2 * row + index] / static_cast<A>(width);
+    return 1 / std::sqrt(mean + static_cast<A>(epsilon));
+  }
+};
+template <class T, class Args>
+std::array<WidthPart<T>, 2> width_parts(const Args& args) {
+  const WidthNormShape& s = args.shape;
+  return {WidthPart<T>{0, s.q_columns, s.q_width, address<T>(args.q_weight), 0},
+          WidthPart<T>{s.q_columns, s.k_columns, s.k_width, address<T>(args.k_weight), 1}};
+}
+
+template <class T>
+void run_width_sums(const Stream& stream, const WidthNormSumsArgs& args) {
+  using A = accumulate_t<T>;
+  const std::int64_t row_size = args.x.shape.row_numel();
+  const T *x = args.x.as<T>(), *dy = address<T>(args.dy);
+  const A offset = static_cast<A>(args.shape.offset);
+  A* sums = args.sums.as<A>();
+  for_ranges(stream, args.x.shape[0], rows_per_piece(row_size),
+             [&](std::int64_t begin, std::int64_t end) {
+               for (std::int64_t row = begin; row < end; ++row) {
+                 for (const WidthPart<T>& part : width_parts<T>(args)) {
+                   const std::int64_t at = row * row_size + part.begin;
+                   sums[2 * row + part.index] = sum_of<A>(part.columns, [&](std::int64_t i) {
+                     const A value = widen(x[at + i]);
+                     if (dy == nullptr) return value * value;
+                     return widen(dy[at + i]) * (offset + widen(part.weight[i])) * value;
+                   });
+                 }
+               }
+             });
+}
+
+template <class T>
+void run_width_forward(const Stream& stream, const WidthNormForwardArgs& args) {
+  using A = accumulate_t<T>;
+  const std::int64_t row_size = args.x.shape.row_numel();
+  const std::int64_t normed = args.shape.q_columns + args.shape.k_columns;
+  const T* x = args.x.as<T>();
+  const A* squares = args.squares.as<A>();
+  T* y = args.y.as<T>();
+  for_ranges(stream, args.x.shape[0], rows_per_piece(row_size),
+             [&](std::int64_t begin, std::int64_t end) {
+               for (std::int64_t row = begin; row < end; ++row) {
+                 const T* from = x + row * row_size;
+                 T* to = y + row * row_size;
+                 for (const WidthPart<T>& part : width_parts<T>(args)) {
+                   const Statistics<A> stats{0, part.rstd(squares, row, args.shape.epsilon)};
+                   normalise_row<T>(part.columns, from + part.begin, stats,
+                                    static_cast<A>(args.shape.offset), part.weight, nullptr,
+                                    to + part.begin);
+                 }
+                 if (from != to) std::copy(from + normed, from + row_size, to + normed);
+               }
+             });
+}
+
+template <class T>
+void width_wgrad(const Stream& stream, const WidthNormBackwardArgs& args, const WidthPart<T>& part,
+                 double beta, const View& dweight) {
+  using A = accumulate_t<T>;
+  if (dweight.empty()) return;
+  const std::int64_t rows = args.x.shape[0], row_size = args.x.shape.row_numel();
+  const T *dy = args.dy.as<T>(), *x = args.x.as<T>();
+  const A* squares = args.squares.as<A>();
+  for_ranges(stream, part.columns, kNormColumns, [&](std::int64_t begin, std::int64_t end) {
+    const int columns = static_cast<int>(end - begin);
+    ColumnSums<A, kNormColumns> total;
+    for (std::int64_t first = 0; first < rows; first += kSumRows) {
+      ColumnSums<A, kNormColumns> sums;
+      for (std::int64_t row = first; row < std::min(rows, first + kSumRows); ++row) {
+        const std::int64_t at = row * row_size + part.begin + begin;
+        const Statistics<A> stats{0, part.rstd(squares, row, args.shape.epsilon)};
+        sums.add_row(columns, dy + at, x + at, stats);
+      }
+      total.add(sums);
+    }
+    store_columns(columns, total.weight, beta, dweight, begin);
+  });
+}
+
+template <class T>
+void run_width_backward(const Stream& stream, const WidthNormBackwardArgs& args) {
+  using A = accumulate_t<T>;
+  const std::array<WidthPart<T>, 2> parts = width_parts<T>(args);
+  width_wgrad<T>(stream, args, parts[0], args.q_beta, args.dq_weight);
+  width_wgrad<T>(stream, args, parts[1], args.k_beta, args.dk_weight);
+  const std::int64_t row_size = args.x.shape.row_numel();
+  const std::int64_t normed = args.shape.q_columns + args.shape.k_columns;
+  const A *squares = args.squares.as<A>(), *products = args.products.as<A>();
+  const A offset = static_cast<A>(args.shape.offset);
+  T* dx = args.dx.as<T>();
+  for_ranges(
+      stream, args.x.shape[0], rows_per_piece(row_size), [&](std::int64_t begin, std::int64_t end) {
+        for (std::int64_t row = begin; row < end; ++row) {
+          const T *dy = args.dy.as<T>() + row * row_size, *x = args.x.as<T>() + row * row_size;
+          T* to = dx + row * row_size;
+          for (const WidthPart<T>& part : parts) {
+            const A rstd = part.rstd(squares, row, args.shape.epsilon);
+            const A along =
+                rstd * rstd * products[2 * row + part.index] / static_cast<A>(part.width);
+            for (std::int64_t i = 0; i < part.columns; ++i) {
+              const std::int64_t at = part.begin + i;
+              const A scaled = widen(dy[at]) * (offset + widen(part.weight[i]));
+              to[at] = narrow<T>(rstd * (scaled - widen(x[at]) * along));
+            }
+          }
+          if (dy != to) std::copy(dy + normed, dy + row_size, to + normed);
+        }
+      });
+}
+
+void width_sums(const Stream& stream, const WidthNormSumsArgs& args) {
+  visit_float(args.x.dtype, [&](auto zero) { run_width_sums<decltype(zero)>(stream, args); });
+}
+void width_forward(const Stream& stream, const WidthNormForwardArgs& args) {
+  visit_float(args.x.dtype, [&](auto zero) { run_width_forward<decltype(zero)>(stream, args); });
+}
+void width_backward(const Stream& stream, const WidthNormBackwardArgs& args) {
+  visit_float(args.x.dtype, [&](auto zero) { run_width_backward<decltype(zero)>(stream, args); });
+}
+
 void forward(const Stream& stream, const NormForwardArgs& args) {
   visit_float(args.x.dtype, [&](auto zero) { run_forward<decltype(zero)>(stream, args); });
   if (args.amax != nullptr) raise_amax(stream, args.y, args.amax);
@@ -303,7 +434,10 @@ NormKernels kernel_table(Family<NormKernels>) {
   return {.forward = forward,
           .backward = backward,
           .head_forward = head_forward,
-          .head_backward = head_backward};
+          .head_backward = head_backward,
+          .width_sums = width_sums,
+          .width_forward = width_forward,
+          .width_backward = width_backward};
 }
 
 }  // namespace bev::cpu::BEV_CPU_LEVEL

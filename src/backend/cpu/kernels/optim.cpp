@@ -75,7 +75,7 @@ AdamFactors<M> adam_factors(const AdamRule& rule, const AdamRange& range) {
           .keep = static_cast<M>(rule.decoupled ? 1 - lr * decay : 1),
           .step = static_cast<M>(lr / (1 - std::pow(rule.beta1, update))),
           .root = static_cast<M>(1 / std::sqrt(1 - std::pow(rule.beta2, update))),
-          .epsilon = static_cast<M>(rule.epsilon)};
+          .epsilon = static_cast<M>(rule.epsilon * range.eps_mult)};
 }
 
 template <class M, class G>
@@ -253,6 +253,109 @@ void sgd(const Stream& stream, const SgdArgs& args) {
   });
 }
 
+template <class M, class G>
+void lion_range(M* __restrict main, const G* __restrict grad, M* __restrict m, std::int64_t count,
+                const LionArgs& args) {
+  const StepState& state = *args.state;
+  const double lr = state.lr.values[args.lr_index] * args.lr_mult;
+  const M multiplier = static_cast<M>(state.grad_multiplier);
+  const M keep = static_cast<M>(1 - lr * state.weight_decay * args.wd_mult);
+  const M rate = static_cast<M>(lr);
+  const M rest1 = static_cast<M>(1 - args.beta1), rest2 = static_cast<M>(1 - args.beta2);
+  for (std::int64_t i = 0; i < count; ++i) {
+    const M g = static_cast<M>(widen(grad[i])) * multiplier;
+    const M mixed = m[i] + rest1 * (g - m[i]);
+    main[i] = keep * main[i] - rate * static_cast<M>((mixed > 0) - (mixed < 0));
+    m[i] += rest2 * (g - m[i]);
+  }
+}
+
+void lion(const Stream& stream, const LionArgs& args) {
+  check_sizes("lion", args.main, args.grad, args.values);
+  BEV_CHECK(args.m.numel() == args.main.numel(), "lion: m ", args.m.shape, ", main ",
+            args.main.shape);
+  if (args.state->skip != 0) return;
+  visit_main("lion", args.main, args.grad, [&](auto main_type, auto grad_type) {
+    using M = decltype(main_type);
+    using G = decltype(grad_type);
+    M *main = args.main.as<M>(), *m = args.m.as<M>();
+    const G* grad = args.grad.as<G>();
+    for_ranges(stream, args.main.numel(), kFlatPiece, [&](std::int64_t begin, std::int64_t end) {
+      lion_range<M, G>(main + begin, grad + begin, m + begin, end - begin, args);
+      write_values(main, args.values, begin, end);
+    });
+  });
+}
+
+template <class M, class G, class T>
+void direction_range(const DirectionArgs& args, std::int64_t begin, std::int64_t end) {
+  const G* grad = args.grad.as<G>();
+  M* m = args.m.empty() ? nullptr : args.m.as<M>();
+  T* out = args.out.as<T>();
+  const M multiplier = static_cast<M>(args.state->grad_multiplier);
+  const M rest = static_cast<M>(1 - args.momentum), momentum = static_cast<M>(args.momentum);
+  for (std::int64_t i = begin; i < end; ++i) {
+    const M g = static_cast<M>(widen(grad[i])) * multiplier;
+    M to = g;
+    if (m != nullptr) {
+      m[i] += rest * (g - m[i]);
+      to = args.nesterov ? g + momentum * (m[i] - g) : m[i];
+    }
+    out[i] = narrow<T>(static_cast<accumulate_t<T>>(to));
+  }
+}
+
+void direction(const Stream& stream, const DirectionArgs& args) {
+  check_sizes("direction", args.out, args.grad, {});
+  BEV_CHECK(args.m.empty() || args.m.numel() == args.grad.numel(), "direction: m ", args.m.shape,
+            ", grad ", args.grad.shape);
+  if (args.state->skip != 0) return;
+  // Without m, numbers are computed in the dtype of the gradient.
+  View main = args.m.empty() ? View{nullptr, wide_of(args.grad.dtype), args.grad.shape} : args.m;
+  visit_main("direction", main, args.grad, [&](auto main_type, auto grad_type) {
+    visit_float(args.out.dtype, [&](auto out_type) {
+      for_ranges(stream, args.grad.numel(), kFlatPiece, [&](std::int64_t begin, std::int64_t end) {
+        direction_range<decltype(main_type), decltype(grad_type), decltype(out_type)>(args, begin,
+                                                                                      end);
+      });
+    });
+  });
+}
+
+template <class M, class G>
+void matrix_update_range(M* __restrict main, const G* __restrict update, std::int64_t count,
+                         const MatrixUpdateArgs& args) {
+  const double lr = args.state->lr.values[args.lr_index] * args.lr_mult;
+  const M keep = static_cast<M>(1 - lr * args.state->weight_decay * args.wd_mult);
+  const M rate = static_cast<M>(args.update_has_lr ? args.factor : lr * args.factor);
+  for (std::int64_t i = 0; i < count; ++i) {
+    main[i] = keep * main[i] - rate * static_cast<M>(widen(update[i]));
+  }
+}
+
+void matrix_update(const Stream& stream, const MatrixUpdateArgs& args) {
+  check_sizes("matrix update", args.main, args.update, args.values);
+  if (args.state->skip != 0) return;
+  visit_main("matrix update", args.main, args.update, [&](auto main_type, auto update_type) {
+    using M = decltype(main_type);
+    using G = decltype(update_type);
+    M* main = args.main.as<M>();
+    const G* update = args.update.as<G>();
+    for_ranges(stream, args.main.numel(), kFlatPiece, [&](std::int64_t begin, std::int64_t end) {
+      matrix_update_range<M, G>(main + begin, update + begin, end - begin, args);
+      write_values(main, args.values, begin, end);
+    });
+  });
+}
+
+void inverse_norm(const Stream&, const double* square_sum, double least, const View& factor) {
+  const double value = 1 / std::max(std::sqrt(*square_sum), least);
+  visit_float(factor.dtype, [&](auto type) {
+    using T = decltype(type);
+    factor.as<T>()[0] = narrow<T>(static_cast<accumulate_t<T>>(value));
+  });
+}
+
 // Sum of term(value) over all elements, in an order that depends only on the length.
 template <class Term>
 double sum_terms(const Stream& stream, const View& x, const Term& term) {
@@ -306,7 +409,8 @@ void normal(const Stream& stream, const NormalArgs& args) {
       float numbers[kRun];
       for (std::int64_t i = begin; i < end; i += kRun) {
         const std::int64_t count = std::min(kRun, end - i);
-        normal_range(args.key, args.first + i, count, args.mean, args.std, numbers);
+        const auto range = args.uniform ? uniform_range : normal_range;
+        range(args.key, args.first + i, count, args.mean, args.std, numbers);
         for (std::int64_t j = 0; j < count; ++j) x[i + j] = narrow<T>(numbers[j]);
       }
     });
@@ -343,6 +447,10 @@ void sign(const Stream&, const SignArgs& args) {
 OptimKernels kernel_table(Family<OptimKernels>) {
   return {.adam = adam,
           .sgd = sgd,
+          .lion = lion,
+          .direction = direction,
+          .matrix_update = matrix_update,
+          .inverse_norm = inverse_norm,
           .sign = sign,
           .sum_squares = sum_squares,
           .count_zeros = count_zeros,

@@ -10,6 +10,7 @@
 #include "backend/cpu/kernels/amax.h"
 #include "backend/cpu/kernels/fp4.h"
 #include "backend/cpu/kernels/math.h"
+#include "backend/cpu/kernels/nf4.h"
 #include "backend/cpu/kernels/pieces.h"
 #include "backend/cpu/kernels/scaled_gemm.h"
 #include "backend/cpu/kernels/tables.h"
@@ -339,7 +340,10 @@ QuantizeKernels kernel_table(Family<QuantizeKernels>) {
           .scaled_gemm = scaled_gemm,
           .grouped_gemm = grouped_scaled,
           .grouped_wgrad = grouped_scaled_wgrad,
-          .update_amax = update_amax};
+          .update_amax = update_amax,
+          .dequantize_nf4 = dequantize_nf4,
+          .takes_nf4 = nullptr,
+          .nf4_gemm = nullptr};
 }
 
 }  // namespace bev::cpu::BEV_CPU_LEVEL

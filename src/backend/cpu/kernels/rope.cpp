@@ -12,6 +12,11 @@ namespace bev::cpu::BEV_CPU_LEVEL {
 
 namespace {
 
+double growth_at(const PositionScale& growth, std::int32_t position) {
+  const std::int64_t periods = (position + growth.shift) / growth.period;
+  return 1 + growth.beta * std::log1p(static_cast<double>(periods));
+}
+
 template <class A>
 void fill_table(const Stream& stream, const RopeTableArgs& args) {
   const std::int64_t width = args.cos_sin.shape[1], half = width / 2;
@@ -20,11 +25,12 @@ void fill_table(const Stream& stream, const RopeTableArgs& args) {
              [&](std::int64_t begin, std::int64_t end) {
                for (std::int64_t t = begin; t < end; ++t) {
                  A* row = table + t * width;
+                 const double scale = args.scale * growth_at(args.growth, args.positions[t]);
                  for (std::int64_t i = 0; i < half; ++i) {
                    const A angle =
                        static_cast<A>(args.frequencies[i]) * static_cast<A>(args.positions[t]);
-                   row[i] = static_cast<A>(std::cos(double{angle}) * args.scale);
-                   row[half + i] = static_cast<A>(std::sin(double{angle}) * args.scale);
+                   row[i] = static_cast<A>(std::cos(double{angle}) * scale);
+                   row[half + i] = static_cast<A>(std::sin(double{angle}) * scale);
                  }
                }
              });

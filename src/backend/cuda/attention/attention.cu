@@ -102,6 +102,7 @@ Shape device_shape(const AttentionShape& from, int most) {
   shape.v_stride = from.v_stride;
   shape.lower = from.rule.causal ? 0 : -window;
   shape.upper = window;
+  shape.chunk = from.rule.chunked ? window + 1 : 0;
   shape.scale = static_cast<float>(from.rule.scale);
   shape.softcap = static_cast<float>(std::max(from.rule.softcap, 0.0));
   shape.log2_factor = kLog2e * (shape.softcap > 0 ? shape.softcap : shape.scale);

@@ -7,6 +7,7 @@
 #pragma once
 
 #include "backend/cuda/attention/attention_decode_block.cuh"
+#include "backend/cuda/device/launch_overlap.cuh"
 
 namespace bev::cuda_attention {
 
@@ -15,6 +16,7 @@ template <class T, class Tiling>
 __global__ void __launch_bounds__(Tiling::kThreads, 2)
     decode_kernel(const __grid_constant__ DecodeParams params) {
   extern __shared__ __align__(16) std::uint8_t memory[];
+  cuda::join_kernel_chain();
   const CurrentRun current = current_run(params.forward.runs, static_cast<int>(blockIdx.z));
   const AttentionRun& run = current.run;
   const int tile = static_cast<int>(blockIdx.x) % params.pair_tiles;
@@ -37,6 +39,7 @@ constexpr int kMergeWarps = 4, kMostSplits = 128;
 template <class T>
 __global__ void __launch_bounds__(32 * kMergeWarps)
     merge_splits_kernel(const __grid_constant__ DecodeParams params) {
+  cuda::join_kernel_chain();
   const ForwardParams& forward = params.forward;
   const Shape& shape = forward.shape;
   const CurrentRun current = current_run(forward.runs, static_cast<int>(blockIdx.z));
@@ -102,6 +105,15 @@ int decode_stages(std::size_t shared_bytes) {
   return 2;
 }
 
+// Like launch(), for kernels that begin with join_kernel_chain().
+inline void launch_in_chain(Kernel<DecodeParams> kernel, dim3 grid, int threads,
+                            std::size_t shared_bytes, const CudaQueue& queue,
+                            const DecodeParams& params) {
+  if (!prepare_launch(kernel, grid, shared_bytes)) return;
+  cuda::launch_overlapped(queue, "attention", kernel, grid, static_cast<unsigned>(threads),
+                          shared_bytes, params);
+}
+
 template <class T, class Tiling>
 bool launch_decode(CudaQueue& queue, DecodeParams& params, const AttentionShape& shape,
                    bool may_split) {
@@ -118,14 +130,14 @@ bool launch_decode(CudaQueue& queue, DecodeParams& params, const AttentionShape&
                    .most_splits = may_split ? kMostSplits : 1});
     params.stages = decode_stages<Tiling>(queue.shared_memory());
     if (params.splits > 1) take_parts(queue, params, chunk.count);
-    launch<DecodeParams>(decode_kernel<T, Tiling>,
-                         dim3(blocks(across), blocks(params.splits), blocks(chunk.count)),
-                         Tiling::kThreads, Tiling::bytes(params.stages), queue, params);
+    launch_in_chain(decode_kernel<T, Tiling>,
+                    dim3(blocks(across), blocks(params.splits), blocks(chunk.count)),
+                    Tiling::kThreads, Tiling::bytes(params.stages), queue, params);
     if (params.splits == 1) return;
-    launch<DecodeParams>(merge_splits_kernel<T>,
-                         dim3(blocks(shape.kv_heads), blocks(ceil_div(params.pairs, kMergeWarps)),
-                              blocks(chunk.count)),
-                         32 * kMergeWarps, 0, queue, params);
+    launch_in_chain(merge_splits_kernel<T>,
+                    dim3(blocks(shape.kv_heads), blocks(ceil_div(params.pairs, kMergeWarps)),
+                         blocks(chunk.count)),
+                    32 * kMergeWarps, 0, queue, params);
   });
   return true;
 }

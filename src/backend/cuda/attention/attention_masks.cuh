@@ -1,4 +1,4 @@
-// Attention masks (causal, sliding window) and the random numbers of dropout.
+// Attention masks (causal, sliding or chunked window) and the random numbers of dropout.
 #pragma once
 
 #include "backend/cuda/attention/attention_params.cuh"
@@ -22,10 +22,15 @@ __device__ inline Range visible_queries(const Shape& shape, const AttentionRun& 
   return {max(0, first + shape.lower - run.offset),
           min(run.q_count, last + shape.upper - run.offset + 1)};
 }
+// True if the keys at two indices, or a query there, lie in one chunk.
+__device__ inline bool same_chunk(const Shape& shape, const AttentionRun& run, int a, int b) {
+  return shape.chunk == 0 ||
+         (run.key_position + a) / shape.chunk == (run.key_position + b) / shape.chunk;
+}
 __device__ inline bool sees(const Shape& shape, const AttentionRun& run, int query, int key) {
   const int distance = run.offset + query - key;
   return distance >= shape.lower && distance <= shape.upper && key < run.k_count &&
-         query < run.q_count;
+         query < run.q_count && same_chunk(shape, run, run.offset + query, key);
 }
 // True if all queries in [query, query + queries) exist and see all keys in [key, key + keys): no
 // mask needed.
@@ -33,7 +38,8 @@ __device__ inline bool sees_all(const Shape& shape, const AttentionRun& run, int
                                 int key, int keys) {
   const int distance = run.offset + query - key;
   return distance - (keys - 1) >= shape.lower && distance + (queries - 1) <= shape.upper &&
-         key + keys <= run.k_count && query + queries <= run.q_count;
+         key + keys <= run.k_count && query + queries <= run.q_count &&
+         same_chunk(shape, run, run.offset + query + queries - 1, key);
 }
 
 // Philox counter words of one query and head.

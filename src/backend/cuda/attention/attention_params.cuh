@@ -24,6 +24,7 @@ struct Shape {
   std::int64_t q_stride = 0, k_stride = 0, v_stride = 0;
   // A query at key index i sees key j if lower <= i - j <= upper.
   int lower = 0, upper = 0;
+  int chunk = 0;  // chunked windows: both also lie in the same chunk of so many; 0: sliding
   float scale = 1, softcap = 0;
   // Factor from q.k (with softcap: from its tanh) to the score in units of log2.
   float log2_factor = 0;
@@ -175,15 +176,22 @@ inline unsigned blocks(std::int64_t n) { return static_cast<unsigned>(n); }
 template <class Params>
 using Kernel = void (*)(Params);
 
-// Does nothing if the grid is empty.
+// Gives the kernel's blocks their shared memory. Returns false if the grid is empty.
 template <class Params>
-void launch(Kernel<Params> kernel, dim3 grid, int threads, std::size_t shared_bytes,
-            const CudaQueue& queue, const Params& params) {
-  if (grid.x == 0 || grid.y == 0 || grid.z == 0) return;
+bool prepare_launch(Kernel<Params> kernel, dim3 grid, std::size_t shared_bytes) {
+  if (grid.x == 0 || grid.y == 0 || grid.z == 0) return false;
   check_cuda(cudaFuncSetAttribute(reinterpret_cast<const void*>(kernel),
                                   cudaFuncAttributeMaxDynamicSharedMemorySize,
                                   static_cast<int>(shared_bytes)),
              "attention: give a block its shared memory");
+  return true;
+}
+
+// Does nothing if the grid is empty.
+template <class Params>
+void launch(Kernel<Params> kernel, dim3 grid, int threads, std::size_t shared_bytes,
+            const CudaQueue& queue, const Params& params) {
+  if (!prepare_launch(kernel, grid, shared_bytes)) return;
   kernel<<<grid, threads, shared_bytes, queue.stream()>>>(params);
   check_launch("attention");
 }

@@ -79,9 +79,10 @@ bool same_kind(const AttentionRun& a, const AttentionRun& b) {
 std::optional<PlanKey> key_of(const AttentionShape& shape, bool backward) {
   if (shape.runs.empty() || (shape.dtype != Dtype::kBf16 && shape.dtype != Dtype::kF16) ||
       shape.rule.softcap > 0 || shape.rule.dropout > 0 ||
-      (shape.rule.window >= 0 && !shape.rule.causal) || shape.head_size % 8 != 0 ||
-      shape.v_head_size % 8 != 0 || std::max(shape.head_size, shape.v_head_size) > kMostHeadSize ||
-      shape.q_stride % 8 != 0 || shape.k_stride % 8 != 0 || shape.v_stride % 8 != 0) {
+      (shape.rule.window >= 0 && !shape.rule.causal) || shape.rule.chunked ||
+      shape.head_size % 8 != 0 || shape.v_head_size % 8 != 0 ||
+      std::max(shape.head_size, shape.v_head_size) > kMostHeadSize || shape.q_stride % 8 != 0 ||
+      shape.k_stride % 8 != 0 || shape.v_stride % 8 != 0) {
     return std::nullopt;
   }
   const AttentionRun& first = shape.runs.front();

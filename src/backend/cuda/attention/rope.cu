@@ -21,7 +21,7 @@ struct Frequencies {
 // element.
 __global__ void __launch_bounds__(kThreads)
     table_kernel(const std::int32_t* positions, Frequencies frequencies, double scale,
-                 std::int64_t rows, std::int64_t half, float* cos_sin) {
+                 PositionScale growth, std::int64_t rows, std::int64_t half, float* cos_sin) {
   const std::int64_t i = own_pack();
   if (i >= half) return;
   const float frequency = frequencies.at[i];
@@ -29,8 +29,13 @@ __global__ void __launch_bounds__(kThreads)
     const float angle = __fmul_rn(frequency, static_cast<float>(positions[t]));
     double sine, cosine;
     sincos(static_cast<double>(angle), &sine, &cosine);
-    cos_sin[t * 2 * half + i] = static_cast<float>(cosine * scale);
-    cos_sin[t * 2 * half + half + i] = static_cast<float>(sine * scale);
+    double factor = scale;
+    if (growth.beta != 0) {
+      const std::int64_t periods = (positions[t] + growth.shift) / growth.period;
+      factor *= 1 + growth.beta * log1p(static_cast<double>(periods));
+    }
+    cos_sin[t * 2 * half + i] = static_cast<float>(cosine * factor);
+    cos_sin[t * 2 * half + half + i] = static_cast<float>(sine * factor);
   }
 }
 
@@ -47,6 +52,7 @@ struct Rotation {
 // thread takes N pairs of one head: N elements of each half, or 2N adjacent elements.
 template <class T, int N, bool kInterleaved>
 __global__ void __launch_bounds__(kThreads) apply_kernel(Rotation<T> args) {
+  join_kernel_chain();
   const int parts = args.half / N;  // per head
   const int item = static_cast<int>(own_pack());
   if (item >= args.heads * parts) return;
@@ -88,8 +94,8 @@ __global__ void __launch_bounds__(kThreads) apply_kernel(Rotation<T> args) {
 template <class T, int N, bool kInterleaved>
 void launch(CudaQueue& queue, const Rotation<T>& args) {
   const RowGrid grid = row_grid(args.rows, args.heads * (args.half / N));
-  apply_kernel<T, N, kInterleaved><<<grid.blocks, grid.threads, 0, queue.stream()>>>(args);
-  check_launch("rope");
+  launch_overlapped(queue, "rope", apply_kernel<T, N, kInterleaved>, grid.blocks, grid.threads, 0,
+                    args);
 }
 
 template <class T>
@@ -129,7 +135,8 @@ void rope_table(const Stream& stream, const RopeTableArgs& args) {
                          [](double frequency) { return static_cast<float>(frequency); });
   const cuda::RowGrid grid = cuda::row_grid(rows, half);
   cuda::table_kernel<<<grid.blocks, grid.threads, 0, queue_of(stream).stream()>>>(
-      args.positions, frequencies, args.scale, rows, half, cuda::address<float>(args.cos_sin));
+      args.positions, frequencies, args.scale, args.growth, rows, half,
+      cuda::address<float>(args.cos_sin));
   check_launch("rope table");
 }
 

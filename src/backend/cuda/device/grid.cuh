@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <cstdint>
 
-#include "backend/cuda/runtime/queue.h"
+#include "backend/cuda/device/launch_overlap.cuh"
 #include "base/divide.h"
 
 namespace bev::cuda {
@@ -19,6 +19,7 @@ constexpr int kPacksInFlight = 2;
 // elements. A Work with kCount 1 handles the tail of a range.
 template <class Work>
 __global__ void __launch_bounds__(kThreads) flat_kernel(Work work, std::int64_t packs) {
+  join_kernel_chain();
   const std::int64_t first =
       static_cast<std::int64_t>(blockIdx.x) * (kThreads * kPacksInFlight) + threadIdx.x;
   typename Work::Values values[kPacksInFlight];
@@ -38,8 +39,8 @@ template <class Work>
 void launch_flat(CudaQueue& queue, const char* name, const Work& work, std::int64_t packs) {
   const std::int64_t blocks = ceil_div(packs, kThreads * kPacksInFlight);
   if (blocks == 0) return;
-  flat_kernel<<<static_cast<unsigned>(blocks), kThreads, 0, queue.stream()>>>(work, packs);
-  check_launch(name);
+  launch_overlapped(queue, name, flat_kernel<Work>, static_cast<unsigned>(blocks), kThreads, 0,
+                    work, packs);
 }
 
 // Grid over a matrix: x over the packs of a row, y over rows (grid-stride).

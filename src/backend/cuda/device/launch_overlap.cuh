@@ -21,6 +21,12 @@ __device__ inline void wait_for_kernel_before() {
   asm volatile("griddepcontrol.wait;" ::: "memory");
 #endif
 }
+// The first statement of small kernels that are launched to overlap: the next one may begin, while
+// this one waits for its input.
+__device__ inline void join_kernel_chain() {
+  allow_next_kernel();
+  wait_for_kernel_before();
+}
 
 // Launches a kernel that may overlap the one before it, if a graph is being captured where that is
 // known to be one; launches outside of graphs are not worth it.

@@ -3,6 +3,7 @@
 #include "backend/cuda/device/grid.cuh"
 #include "backend/cuda/device/values.cuh"
 #include "backend/cuda/elementwise/activation_values.cuh"
+#include "backend/cuda/elementwise/xielu.h"
 #include "backend/cuda/tables.h"
 #include "kernels/activation.h"
 
@@ -37,6 +38,7 @@ template <class T, int N, bool kGated>
 __global__ void __launch_bounds__(kThreads, kBlocks)
     forward_kernel(const T* x, T* y, std::int64_t rows, std::int64_t packs, Activation kind,
                    Limits limits, Weights weights, float* amax) {
+  join_kernel_chain();
   const std::int64_t pack = own_pack();
   float thread_amax = 0;
   for (std::int64_t r = first_row(); r < rows && pack < packs; r += row_step()) {
@@ -123,10 +125,9 @@ void launch_forward(CudaQueue& queue, const ActivationForwardArgs& args, Sizes s
   const std::int64_t packs = sizes.columns / N;
   const RowGrid grid = row_grid(sizes.rows, packs);
   const auto kernel = args.gated ? forward_kernel<T, N, true> : forward_kernel<T, N, false>;
-  kernel<<<grid.blocks, grid.threads, 0, queue.stream()>>>(
-      address<T>(args.x), address<T>(args.y), sizes.rows, packs, args.kind, limits_of(args.limits),
-      weights_of(args.weights), args.amax);
-  check_launch("activation forward");
+  launch_overlapped(queue, "activation forward", kernel, grid.blocks, grid.threads, 0,
+                    address<T>(args.x), address<T>(args.y), sizes.rows, packs, args.kind,
+                    limits_of(args.limits), weights_of(args.weights), args.amax);
 }
 
 template <class T, int N>
@@ -184,7 +185,10 @@ void backward(const Stream& stream, const ActivationBackwardArgs& args) {
 }  // namespace cuda
 
 ActivationKernels cuda_table(Family<ActivationKernels>) {
-  return {.forward = cuda::forward, .backward = cuda::backward};
+  return {.forward = cuda::forward,
+          .backward = cuda::backward,
+          .xielu_forward = cuda::xielu_forward,
+          .xielu_backward = cuda::xielu_backward};
 }
 
 }  // namespace bev

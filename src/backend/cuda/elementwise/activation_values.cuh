@@ -90,6 +90,8 @@ __device__ void visit_kind(Activation kind, const Body& body) {
       return body(SquaredRelu{});
     case Activation::kQuickGelu:
       return body(QuickGelu{});
+    case Activation::kXielu:
+      break;
   }
 }
 

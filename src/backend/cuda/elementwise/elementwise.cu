@@ -257,9 +257,12 @@ __global__ void __launch_bounds__(kThreads)
     uint4 words{};
 #pragma unroll
     for (int i = 0; i < N; ++i) {
-      const std::uint32_t column = static_cast<std::uint32_t>(pack * N + i);
-      if (i % 4 == 0) words = philox({column / 4, position, sample, keep.random.stream}, key);
-      const std::uint32_t word = word_of(words, N == 1 ? static_cast<int>(column % 4) : i % 4);
+      const std::uint32_t column =
+          static_cast<std::uint32_t>(keep.random.first_column + pack * N + i);
+      if (i == 0 || column % 4 == 0) {
+        words = philox({column / 4, position, sample, keep.random.stream}, key);
+      }
+      const std::uint32_t word = word_of(words, static_cast<int>(column % 4));
       values.set(i, (word >> 9) >= keep.threshold ? values[i] * keep.scale : 0.0f);
     }
     values.store(y + at);
@@ -291,6 +294,7 @@ __global__ void __launch_bounds__(kThreads)
     copy_rows_kernel(const Word* src, Word* dst, std::int64_t rows, std::int64_t words,
                      std::int64_t src_stride, std::int64_t dst_stride,
                      const std::int32_t* dst_rows) {
+  join_kernel_chain();
   const std::int64_t word = own_pack();
   if (word >= words) return;
   for (std::int64_t r = first_row(); r < rows; r += row_step()) {
@@ -312,10 +316,9 @@ bool copy_words(CudaQueue& queue, const CopyRowsArgs& args) {
                    static_cast<std::uintptr_t>(length | src_stride | dst_stride);
   if (all % kSize != 0) return false;
   const RowGrid grid = row_grid(args.rows, length / kSize);
-  copy_rows_kernel<<<grid.blocks, grid.threads, 0, queue.stream()>>>(
-      static_cast<const Word*>(args.src), static_cast<Word*>(args.dst), args.rows, length / kSize,
-      src_stride / kSize, dst_stride / kSize, args.dst_rows);
-  check_launch("copy_rows");
+  launch_overlapped(queue, "copy_rows", copy_rows_kernel<Word>, grid.blocks, grid.threads, 0,
+                    static_cast<const Word*>(args.src), static_cast<Word*>(args.dst), args.rows,
+                    length / kSize, src_stride / kSize, dst_stride / kSize, args.dst_rows);
   return true;
 }
 

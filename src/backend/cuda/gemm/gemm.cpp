@@ -1,4 +1,6 @@
 // Dense and FP8 GEMM through cuBLASLt, with an algorithm chosen per shape.
+#include "kernels/gemm.h"
+
 #include <fmt/format.h>
 
 #include <optional>
@@ -6,7 +8,6 @@
 
 #include "backend/cuda/gemm/blas_library.h"
 #include "backend/cuda/gemm/gemm_plans.h"
-#include "backend/cuda/gemm/gemm_skinny.h"
 #include "backend/cuda/gemm/linear_gemm.h"
 #include "backend/cuda/moe/moe_launchers.h"
 #include "backend/cuda/runtime/queue.h"
@@ -236,9 +237,20 @@ bool is_empty_sum(const Stream& stream, const GemmArgs& args) {
   return true;
 }
 
+// Whether the kernel for few rows is faster than cuBLASLt (H200, bench/skinny_gemm): up to 8 rows
+// always, up to 16 unless the weight is large.
+bool prefers_ring(const cuda::LinearGemm& gemm) {
+  constexpr std::int64_t kAlways = 8, kMost = 16, kMostWeights = std::int64_t{1} << 24;
+  const bool few = gemm.m <= kAlways || (gemm.m <= kMost && gemm.n * gemm.k <= kMostWeights);
+  return few && cuda::gemm_ring_supports(gemm);
+}
+
 void gemm(const Stream& stream, const GemmArgs& args) {
   if (is_empty_sum(stream, args)) return;
-  if (cuda::gemm_skinny_supports(args)) return cuda::gemm_skinny(stream, args);
+  if (cuda::is_linear(args)) {
+    const cuda::LinearGemm linear = cuda::linear_gemm(args);
+    if (prefers_ring(linear)) return cuda::gemm_ring(stream, linear, false);
+  }
   queue_of(stream).gemm().run(queue_of(stream), args);
 }
 

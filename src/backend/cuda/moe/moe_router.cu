@@ -120,10 +120,9 @@ __global__ void __launch_bounds__(kMostWarps* kWarp) route_kernel(Route args) {
   const float* logits = args.logits + token * rule.experts;
   std::int32_t* chosen = args.experts + token * rule.topk;
   float* probs = args.probs + token * rule.topk;
-  const bool by_logit = rule.by_logit || (rule.score == RouterScore::kSoftmax && rule.groups <= 1);
-  if (!by_logit || !softmax_of_chosen(rule)) scores_of(rule, logits, scores);
+  if (!rule.by_logit || !softmax_of_chosen(rule)) scores_of(rule, logits, scores);
   for (int e = lane_of(); e < rule.experts; e += kWarp) {
-    keys[e] = (by_logit ? logits[e] : scores[e]) + bias_at(args, e);
+    keys[e] = (rule.by_logit ? logits[e] : scores[e]) + bias_at(args, e);
   }
   __syncwarp();
   limit_groups(rule, keys, totals);

@@ -25,16 +25,17 @@ struct Rule {
 };
 
 inline Rule rule_of(const RoutingRule& rule, std::int64_t experts) {
-  return {static_cast<int>(experts),
-          static_cast<int>(rule.topk),
-          static_cast<int>(rule.groups),
-          static_cast<int>(rule.group_topk),
-          static_cast<int>(rule.group_experts),
-          rule.score,
-          rule.pre_softmax,
-          rule.normalize,
-          rule.by_logit,
-          static_cast<float>(rule.scaling)};
+  return {
+      static_cast<int>(experts),
+      static_cast<int>(rule.topk),
+      static_cast<int>(rule.groups),
+      static_cast<int>(rule.group_topk),
+      static_cast<int>(rule.group_experts),
+      rule.score,
+      rule.pre_softmax,
+      rule.normalize,
+      rule.by_logit || (rule.score == RouterScore::kSoftmax && rule.groups <= 1 && !rule.by_score),
+      static_cast<float>(rule.scaling)};
 }
 
 __device__ inline int lane_of() { return static_cast<int>(threadIdx.x % kWarp); }

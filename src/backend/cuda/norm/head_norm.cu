@@ -57,6 +57,7 @@ struct HeadLanes {
 // active: a group past the last head repeats the last one without writing.
 template <class T, int kCount, int kLanes, bool kWhole>
 __global__ void __launch_bounds__(kThreads) forward_kernel(Heads<T> heads, T* y) {
+  join_kernel_chain();
   const HeadLanes<T, kCount, kLanes, kWhole> lanes{heads.size};
   const auto group = static_cast<std::uint32_t>(own_pack() / kLanes);
   const bool writes = group < heads.count;
@@ -233,14 +234,13 @@ void run_forward(CudaQueue& queue, const HeadNormForwardArgs& view) {
       aligned(heads.x, heads.q_weight, heads.k_weight, y), heads.size,
       [&](auto lanes) {
         constexpr int kLanes = decltype(lanes)::value;
-        forward_kernel<T, kPack<T>, kLanes, true>
-            <<<blocks(kLanes), kThreads, 0, queue.stream()>>>(heads, y);
+        launch_overlapped(queue, "head norm forward", forward_kernel<T, kPack<T>, kLanes, true>,
+                          blocks(kLanes), kThreads, 0, heads, y);
       },
       [&] {
-        forward_kernel<T, 1, kWarp, false>
-            <<<blocks(kWarp), kThreads, 0, queue.stream()>>>(heads, y);
+        launch_overlapped(queue, "head norm forward", forward_kernel<T, 1, kWarp, false>,
+                          blocks(kWarp), kThreads, 0, heads, y);
       });
-  check_launch("head norm forward");
 }
 
 template <class T>

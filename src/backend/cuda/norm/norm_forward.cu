@@ -46,6 +46,7 @@ constexpr int kMostLanes = 1024;
 // reductions, including those past the last row.
 template <class T, int kPacks>
 __global__ void __launch_bounds__(kMostLanes) forward_kernel(Forward<T> args) {
+  join_kernel_chain();
   constexpr int kCount = kPack<T>;
   __shared__ float shared[2][kMostLanes / kWarp];
   const float inverse = 1.0f / static_cast<float>(args.columns);
@@ -94,6 +95,7 @@ __global__ void __launch_bounds__(kMostLanes) forward_kernel(Forward<T> args) {
 // Any number of columns and alignment: one block per row, which rereads it in each pass.
 template <class T>
 __global__ void __launch_bounds__(kThreads) forward_any_kernel(Forward<T> args) {
+  join_kernel_chain();
   __shared__ float shared[2][kThreads / kWarp];
   const std::int64_t begin = blockIdx.x * args.columns;
   const T* s = args.x + begin;
@@ -135,11 +137,9 @@ void launch(CudaQueue& queue, const Forward<T>& args) {
   const std::int64_t packs = args.columns / kPack<T>;
   const std::int64_t lanes = ceil_div(ceil_div(packs, kPacks), kWarp) * kWarp;
   const std::int64_t height = std::max<std::int64_t>(1, kThreads / lanes);
-  forward_kernel<T, kPacks>
-      <<<static_cast<unsigned>(ceil_div(args.rows, height)),
-         dim3(static_cast<unsigned>(lanes), static_cast<unsigned>(height)), 0, queue.stream()>>>(
-          args);
-  check_launch("norm forward");
+  launch_overlapped(queue, "norm forward", forward_kernel<T, kPacks>,
+                    static_cast<unsigned>(ceil_div(args.rows, height)),
+                    dim3(static_cast<unsigned>(lanes), static_cast<unsigned>(height)), 0, args);
 }
 
 template <class T>
@@ -150,8 +150,8 @@ void run(CudaQueue& queue, const NormForwardArgs& view) {
   const bool in_packs = args.columns % kPack<T> == 0 && packs > 0 &&
                         aligned(args.x, args.residual, args.weight, args.bias, args.sum, args.y);
   if (!in_packs || packs > 4 * kMostLanes) {
-    forward_any_kernel<T><<<static_cast<unsigned>(args.rows), kThreads, 0, queue.stream()>>>(args);
-    return check_launch("norm forward");
+    return launch_overlapped(queue, "norm forward", forward_any_kernel<T>,
+                             static_cast<unsigned>(args.rows), kThreads, 0, args);
   }
   // One warp per row while its registers can hold the row, then more warps.
   if (packs <= kWarp) return launch<T, 1>(queue, args);
@@ -171,7 +171,10 @@ NormKernels cuda_table(Family<NormKernels>) {
   return {.forward = cuda::norm_forward,
           .backward = cuda::norm_backward,
           .head_forward = cuda::head_norm_forward,
-          .head_backward = cuda::head_norm_backward};
+          .head_backward = cuda::head_norm_backward,
+          .width_sums = cuda::width_norm_sums,
+          .width_forward = cuda::width_norm_forward,
+          .width_backward = cuda::width_norm_backward};
 }
 
 }  // namespace bev

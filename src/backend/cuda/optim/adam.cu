@@ -19,6 +19,7 @@ struct AdamItem {
   double lr_mult, wd_mult;
   std::int64_t updates_before;
   int lr_index;
+  float eps_mult;
 };
 
 // Coefficients of a step: main = keep main - step m / (sqrt(v) root + epsilon).
@@ -58,7 +59,7 @@ __device__ AdamFactors factors_of(const AdamRule& rule, const AdamItem& item) {
           .keep = static_cast<float>(rule.decoupled ? 1 - lr * decay : 1),
           .step = static_cast<float>(lr / (1 - pow(rule.beta1, update))),
           .root = static_cast<float>(1 / sqrt(1 - pow(rule.beta2, update))),
-          .epsilon = static_cast<float>(rule.epsilon)};
+          .epsilon = static_cast<float>(rule.epsilon * item.eps_mult)};
 }
 
 // Random words of N elements starting at `element`, four per Philox block; with kShifted, `element`
@@ -301,7 +302,8 @@ AdamItem item_of(const AdamRange& range) {
           .lr_mult = range.lr_mult,
           .wd_mult = range.wd_mult,
           .updates_before = range.updates_before,
-          .lr_index = range.lr_index};
+          .lr_index = range.lr_index,
+          .eps_mult = static_cast<float>(range.eps_mult)};
 }
 
 // Selects the kernel for a range: elements per access, whether warps handle whole moment blocks,

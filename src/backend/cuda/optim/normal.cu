@@ -61,6 +61,16 @@ __global__ void __launch_bounds__(kThreads)
   const std::int64_t block = args.first / 4 + own_pack();
   if (block * 4 >= args.first + count) return;
   const uint4 words = philox_block(static_cast<std::uint64_t>(block), args.key);
+  if (args.uniform) {
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      const Exact u = static_cast<double>(uniform_of(word_of(words, i)));
+      const std::int64_t at = block * 4 + i - args.first;
+      const Exact number = Exact(args.mean) + Exact(args.std) * (Exact(2.0) * u - 1.0);
+      if (at >= 0 && at < count) x[at] = narrow<T>(static_cast<float>(number.value));
+    }
+    return;
+  }
 #pragma unroll
   for (int pair = 0; pair < 2; ++pair) {
     const Exact radius = radius_of(uniform_of(word_of(words, 2 * pair)));

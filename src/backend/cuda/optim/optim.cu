@@ -121,6 +121,10 @@ void sign(const Stream& stream, const SignArgs& args) {
 OptimKernels cuda_table(Family<OptimKernels>) {
   return {.adam = cuda::adam,
           .sgd = cuda::sgd,
+          .lion = cuda::lion,
+          .direction = cuda::direction,
+          .matrix_update = cuda::matrix_update,
+          .inverse_norm = cuda::inverse_norm,
           .sign = cuda::sign,
           .sum_squares = cuda::sum_squares,
           .count_zeros = cuda::count_zeros,

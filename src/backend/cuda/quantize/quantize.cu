@@ -4,6 +4,7 @@
 #include "backend/cuda/device/amax.cuh"
 #include "backend/cuda/device/grid.cuh"
 #include "backend/cuda/device/values.cuh"
+#include "backend/cuda/quantize/nf4_launchers.h"
 #include "backend/cuda/quantize/quantize_launchers.h"
 #include "backend/cuda/quantize/quantize_square.cuh"
 #include "backend/cuda/tables.h"
@@ -240,7 +241,10 @@ QuantizeKernels cuda_table(Family<QuantizeKernels>) {
           .scaled_gemm = cuda_scaled_gemm,
           .grouped_gemm = cuda_grouped_scaled,
           .grouped_wgrad = cuda_grouped_scaled_wgrad,
-          .update_amax = update_amax};
+          .update_amax = update_amax,
+          .dequantize_nf4 = cuda::dequantize_nf4,
+          .takes_nf4 = cuda::takes_nf4,
+          .nf4_gemm = cuda::nf4_gemm};
 }
 
 }  // namespace bev

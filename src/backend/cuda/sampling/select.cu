@@ -85,6 +85,17 @@ __device__ void add_edits(const SamplingRule& rule, const LogitEdit* edits, cons
   __syncthreads();
 }
 
+// Copies the logits of the tokens that have edits.
+__device__ void restore_edited(const SamplingRule& rule, const LogitEdit* edits, const Slice& slice,
+                               const float* from, float* to) {
+  __syncthreads();
+  for (int i = rule.edits_begin + static_cast<int>(threadIdx.x); i < rule.edits_end;
+       i += kSliceThreads) {
+    const int token = edits[i].token;
+    if (slice.holds(token)) to[token] = from[token];
+  }
+}
+
 struct SeenLogit {
   float logit;
   std::int32_t seen;
@@ -98,9 +109,13 @@ __device__ Extent edit_slice(const Selection& work, const SamplingRule& rule, co
        i += kSliceThreads) {
     touched |= slice.holds(work.edits[i].token);
   }
-  if (__syncthreads_or(touched)) {
+  if (__syncthreads_or(touched || rule.only_edited)) {
+    // What is not finite stays, and makes the row an error.
     slice.each([&](int column) { return from[column]; },
-               [&](int column, float x) { to[column] = x; });
+               [&](int column, float x) {
+                 to[column] = rule.only_edited && x < __builtin_inff() ? -__builtin_inff() : x;
+               });
+    if (rule.only_edited) restore_edited(rule, work.edits, slice, from, to);
     add_edits(rule, work.edits, slice, to);
     from = to;
   }

@@ -22,7 +22,8 @@ __device__ inline bool is_greedy(const SamplingRule& rule) {
 }
 // A forced token needs no edits.
 __device__ inline bool edits_logits(const SamplingRule& rule) {
-  return rule.forced < 0 && (rule.counts_row >= 0 || rule.edits_begin < rule.edits_end);
+  return rule.forced < 0 &&
+         (rule.counts_row >= 0 || rule.edits_begin < rule.edits_end || rule.only_edited);
 }
 __device__ inline bool is_limited(const SamplingRule& rule, int columns) {
   return rule.top_k > 0 && rule.top_k < columns;
